@@ -1,0 +1,32 @@
+# cleave_library(folder source...): the static library of one folder, with the project's warnings and flags. Its PUBLIC
+# links are exactly the folders it may include, so the link graph is the include graph.
+include(GNUInstallDirs)
+
+add_library(cleave_flags INTERFACE)
+target_compile_features(cleave_flags INTERFACE cxx_std_20)
+target_compile_options(cleave_flags INTERFACE -march=x86-64-v3 -ffp-contract=off)
+
+add_library(cleave_warnings INTERFACE)
+target_compile_options(cleave_warnings INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Wconversion
+  -Wno-sign-conversion -Wno-float-conversion $<$<BOOL:${CLEAVE_WERROR}>:-Werror>)
+
+if(CLEAVE_SANITIZE STREQUAL "address")
+  target_compile_options(cleave_flags INTERFACE -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  target_link_options(cleave_flags INTERFACE -fsanitize=address,undefined)
+elseif(CLEAVE_SANITIZE STREQUAL "thread")
+  target_compile_options(cleave_flags INTERFACE -fsanitize=thread -fno-omit-frame-pointer)
+  target_link_options(cleave_flags INTERFACE -fsanitize=thread)
+elseif(NOT CLEAVE_SANITIZE STREQUAL "")
+  message(FATAL_ERROR "CLEAVE_SANITIZE is '${CLEAVE_SANITIZE}'; use address, thread or leave it empty")
+endif()
+
+function(cleave_library name)
+  add_library(${name} STATIC ${ARGN})
+  add_library(cleave::${name} ALIAS ${name})
+  set_target_properties(${name} PROPERTIES OUTPUT_NAME cleave_${name} POSITION_INDEPENDENT_CODE ON)
+  target_include_directories(${name} PUBLIC
+    $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}> $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/include>
+    $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/cleave>)
+  target_link_libraries(${name} PUBLIC cleave_flags PRIVATE $<BUILD_INTERFACE:cleave_warnings>)
+  set_property(GLOBAL APPEND PROPERTY CLEAVE_LIBRARIES ${name})
+endfunction()

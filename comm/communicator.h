@@ -1,0 +1,108 @@
+// An ordered group of ranks and its collectives. There are no handles to wait on, only streams: a collective runs in the
+// order of the stream it is given. A group of one is legal everywhere and costs nothing, which is why no caller asks
+// whether a kind of parallelism is switched on. Reductions add in rank order on every transport, so that the bits do
+// not depend on the transport, on chunking or on timing.
+#pragma once
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "device/stream.h"
+#include "device/tensor.h"
+
+namespace cleave {
+
+enum class Collective : uint8_t { all_gather, reduce_scatter, all_reduce, broadcast, send, recv, barrier };
+inline constexpr int kCollectives = 7;
+constexpr std::string_view name_of(Collective c) {
+  constexpr std::string_view names[] = {"all_gather", "reduce_scatter", "all_reduce", "broadcast",
+                                        "send",       "recv",           "barrier"};
+  return names[size_t(c)];
+}
+
+// Bytes this rank sent, by collective, as the bandwidth-optimal algorithms count them (gloo's docs/algorithms.md):
+// all_gather and reduce_scatter (n - 1) shards; all_reduce is a reduce-scatter and an all-gather over
+// part(numel, n, rank): numel - part + part * (n - 1) elements; broadcast numel * (n - 1) / n at the root, counted as
+// numel on the root only; send numel.
+struct CommBytes {
+  std::array<int64_t, kCollectives> sent{};
+  int64_t& operator[](Collective c) { return sent[size_t(c)]; }
+  int64_t operator[](Collective c) const { return sent[size_t(c)]; }
+  bool operator==(const CommBytes&) const = default;
+};
+
+// What a call is about, for the report of a missed deadline, and how it may be cut.
+struct Call {
+  static constexpr int64_t kWhole = int64_t{1} << 62;
+  std::string_view what = {};        // "gradients of h.3"; must outlive the call's work (a literal or a unit's name)
+  int64_t max_numel = kWhole;        // cut into collectives over at most this many elements of `full` (at least one a rank)
+};
+
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  const std::string& name() const { return name_; }  // "world", "data", ...; appears in reports
+
+  // full holds size() shards of equal numel; the r-th comes from rank r. In place when shard is that slice of full.
+  void all_gather(Tensor full, Tensor shard, Stream& stream, const Call& call = {});
+  // shard = the rank()-th shard of the sum over ranks of full, added in rank order. full is unchanged, except that
+  // shard may be the rank()-th slice of full (in place; the other slices are then unspecified). 16-bit floats are
+  // summed in fp32 and rounded once.
+  void reduce_scatter(Tensor shard, Tensor full, Stream& stream, const Call& call = {});
+  // t = the sum over ranks, added in rank order, the same bits on every rank.
+  void all_reduce(Tensor t, Stream& stream, const Call& call = {});
+  void broadcast(Tensor t, int root, Stream& stream, const Call& call = {});
+  void send(Tensor t, int to, Stream& stream, const Call& call = {});
+  void recv(Tensor t, int from, Stream& stream, const Call& call = {});
+  void barrier(Stream& stream, const Call& call = {});
+
+  // Ranks giving the same color form a new group, ordered by key, then by rank. Collective over this group; runs on
+  // the host thread at once.
+  virtual std::unique_ptr<Communicator> split(int color, int key, const std::string& name) = 0;
+
+  // Poisons the group: every rank waiting in it, now or later, leaves with Error(rank_lost) carrying `reason`. Safe
+  // from any thread; the first reason wins.
+  virtual void abort(const std::string& reason) = 0;
+
+  // Counted when a call is enqueued, in this communicator and (for parts of a step) by its users' snapshots.
+  const CommBytes& bytes() const { return bytes_; }
+
+ protected:
+  Communicator(int rank, int size, std::string name) : rank_(rank), size_(size), name_(std::move(name)) {}
+
+  // Bodies for size() > 1, operands already checked. `piece` is a range within each shard; it is the whole shard unless
+  // the call was cut. Implementations enqueue on `stream`, wait with a deadline and name op, group, `what`, and the
+  // ranks that are present and missing when it passes.
+  virtual void do_all_gather(Tensor full, Tensor shard, Range piece, Stream& stream, const Call& call) = 0;
+  virtual void do_reduce_scatter(Tensor shard, Tensor full, Range piece, Stream& stream, const Call& call) = 0;
+  virtual void do_all_reduce(Tensor t, Stream& stream, const Call& call) = 0;
+  virtual void do_broadcast(Tensor t, int root, Stream& stream, const Call& call) = 0;
+  virtual void do_send(Tensor t, int to, Stream& stream, const Call& call) = 0;
+  virtual void do_recv(Tensor t, int from, Stream& stream, const Call& call) = 0;
+  virtual void do_barrier(Stream& stream, const Call& call) = 0;
+
+ private:
+  int rank_, size_;
+  std::string name_;
+  CommBytes bytes_;
+};
+
+std::unique_ptr<Communicator> self_communicator(const std::string& name = "self");
+
+struct CommOptions {
+  std::chrono::milliseconds timeout{600'000};  // of every wait
+};
+
+// Runs body once per rank, each on a thread of its own, over a thread transport. The first failure poisons the group
+// and is rethrown when all have ended.
+void run_ranks(int size, const std::function<void(Communicator& world)>& body, const CommOptions& options = {});
+
+}  // namespace cleave

@@ -1,0 +1,104 @@
+// A DeepSpeed configuration after reading: typed, validated, batch sizes and "auto" resolved. One describe() per section
+// (ds_config.cpp) says what each key means; parsing, printing and the documentation all come from it.
+#pragma once
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace cleave {
+
+enum class Precision : uint8_t { fp32, fp16, bf16 };
+
+struct OptimizerConfig {
+  std::string type = "AdamW";  // Adam, AdamW or SGD, spelt as here
+  double lr = 1e-3;
+  double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0;
+  bool bias_correction = true;
+  bool decoupled = true;  // weight decay apart from the gradient: AdamW, and Adam unless adam_w_mode is false
+  double momentum = 0, dampening = 0;
+  bool nesterov = false;
+};
+
+// Schedules take the field's own names; which ones are read depends on the type.
+struct SchedulerConfig {
+  std::string type;  // empty: constant; WarmupLR, WarmupDecayLR, WarmupCosineLR, OneCycle, LRRangeTest
+  std::optional<double> warmup_max_lr;  // absent: the optimizer's lr
+  double warmup_min_lr = 0;
+  int64_t warmup_num_steps = 1000;
+  std::string warmup_type = "log";
+  int64_t total_num_steps = 0;
+  double warmup_min_ratio = 0, cos_min_ratio = 1e-4;
+  double cycle_min_lr = 0, cycle_max_lr = 0, decay_lr_rate = 0;
+  int64_t cycle_first_step_size = 2000;
+  std::optional<int64_t> cycle_second_step_size;
+  int64_t cycle_first_stair_count = 0;
+  std::optional<int64_t> cycle_second_stair_count;
+  int64_t decay_step_size = 0;
+  bool cycle_momentum = true;
+  double cycle_min_mom = 0.8, cycle_max_mom = 0.9, decay_mom_rate = 0;
+  double lr_range_test_min_lr = 1e-3, lr_range_test_step_rate = 1;
+  int64_t lr_range_test_step_size = 2000;
+  bool lr_range_test_staircase = false;
+};
+
+struct Fp16Config {
+  bool enabled = false;
+  double loss_scale = 0;  // 0: dynamic
+  int initial_scale_power = 16;
+  int64_t loss_scale_window = 1000;
+  int hysteresis = 2;
+  bool consecutive_hysteresis = false;
+  double min_loss_scale = 1;
+};
+
+struct OffloadConfig {
+  std::string device = "none";  // none or cpu
+  bool pin_memory = true;
+};
+
+struct ZeroConfig {
+  int stage = 0;
+  bool overlap_comm = false;  // resolved: stage 3 by default
+  int64_t reduce_bucket_size = 500'000'000, allgather_bucket_size = 500'000'000;
+  int64_t stage3_prefetch_bucket_size = 50'000'000;
+  int64_t stage3_param_persistence_threshold = 100'000;
+  int64_t stage3_max_live_parameters = 1'000'000'000;
+  bool round_robin_gradients = false;
+  OffloadConfig offload_optimizer;
+};
+
+struct TensorBoardConfig {
+  bool enabled = false;
+  std::string output_path, job_name = "DeepSpeedJobName";
+};
+
+struct CsvConfig {
+  bool enabled = false;
+  std::string output_path, job_name = "DeepSpeedJobName";
+};
+
+struct DsConfig {
+  int64_t train_batch_size = 0, train_micro_batch_size_per_gpu = 0, gradient_accumulation_steps = 0;
+  int64_t steps_per_print = 0;  // 0: never
+  bool wall_clock_breakdown = false;
+  double gradient_clipping = 1.0;  // 0: off
+  bool prescale_gradients = false;
+  double gradient_predivide_factor = 1.0;
+  bool gradient_sum = false;  // gradient_allreduce_op: sum instead of mean
+  std::optional<Precision> communication_data_type;  // absent: the type gradients are kept in
+  std::optional<Precision> grad_accum_dtype;         // absent: the model's type
+  bool dataloader_drop_last = false;
+  int64_t comm_timeout_s = 600;  // key "cleave": {"comm_timeout_s": ...}
+  bool check_grad_overflow = true;  // bf16
+  Precision precision = Precision::fp32;
+  OptimizerConfig optimizer;
+  SchedulerConfig scheduler;
+  Fp16Config fp16;
+  ZeroConfig zero;
+  TensorBoardConfig tensorboard;
+  CsvConfig csv_monitor;
+};
+
+}  // namespace cleave

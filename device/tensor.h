@@ -1,0 +1,96 @@
+// Views. A tensor knows where its bytes are, their type, their shape and the kind of memory they live in, and owns
+// nothing: buffers own, tensors view.
+#pragma once
+#include <array>
+#include <initializer_list>
+#include <span>
+
+#include "core/range.h"
+#include "device/dtype.h"
+
+namespace cleave {
+
+// Where bytes live. On the CPU backend device, pinned and host are all ordinary memory, but they are counted and
+// capped apart, so that an offload plan can be tried on any machine.
+enum class MemoryKind : uint8_t { device, pinned, host, disk };
+inline constexpr int kMemoryKinds = 4;
+
+constexpr std::string_view name_of(MemoryKind kind) {
+  constexpr std::string_view names[] = {"device", "pinned host", "host", "disk"};
+  return names[size_t(kind)];
+}
+
+// Up to four dims, row major and contiguous.
+struct Shape {
+  std::array<int64_t, 4> dims{};
+  int rank = 0;
+
+  Shape() = default;
+  Shape(std::initializer_list<int64_t> list) {
+    CHECK(list.size() <= 4, "a shape has at most 4 dims, got {}", list.size());
+    for (int64_t d : list) dims[size_t(rank++)] = d;
+  }
+  int64_t operator[](int i) const { return dims[size_t(i)]; }
+  int64_t numel() const {
+    int64_t n = 1;
+    for (int i = 0; i < rank; ++i) n *= dims[size_t(i)];
+    return n;
+  }
+  bool operator==(const Shape&) const = default;
+};
+
+class Tensor {
+ public:
+  Tensor() = default;
+  Tensor(void* data, DType dtype, Shape shape, MemoryKind memory = MemoryKind::device)
+      : data_(static_cast<std::byte*>(data)), shape_(shape), dtype_(dtype), memory_(memory) {}
+
+  DType dtype() const { return dtype_; }
+  MemoryKind memory() const { return memory_; }
+  const Shape& shape() const { return shape_; }
+  int64_t dim(int i) const { return shape_[i]; }
+  int64_t numel() const { return shape_.numel(); }
+  int64_t bytes() const { return numel() * size_of(dtype_); }
+  bool defined() const { return data_ != nullptr; }
+  void* raw() const { return data_; }
+
+  // The elements as T, which must be the tensor's type.
+  template <class T>
+  T* as() const {
+    CHECK(dtype_ == dtype_of<T>(), "tensor is {}, used as {}", name_of(dtype_), name_of(dtype_of<T>()));
+    return reinterpret_cast<T*>(data_);
+  }
+  template <class T>
+  std::span<T> span() const {
+    return {as<T>(), size_t(numel())};
+  }
+
+  // One-dimensional view of elements [r.begin, r.end) of the flat order.
+  Tensor slice(Range r) const {
+    CHECK(0 <= r.begin && r.begin <= r.end && r.end <= numel(), "slice [{}, {}) of {} elements", r.begin, r.end,
+          numel());
+    return {data_ + r.begin * size_of(dtype_), dtype_, {r.size()}, memory_};
+  }
+  // The same elements in another shape.
+  Tensor view(Shape shape) const {
+    CHECK(shape.numel() == numel(), "view of {} elements as {}", numel(), shape.numel());
+    return {data_, dtype_, shape, memory_};
+  }
+  // Rows [r.begin, r.end) of the first dim.
+  Tensor rows(Range r) const {
+    CHECK(shape_.rank >= 1 && 0 <= r.begin && r.begin <= r.end && r.end <= dim(0), "rows [{}, {}) of {}", r.begin,
+          r.end, shape_.rank ? dim(0) : 0);
+    Shape s = shape_;
+    s.dims[0] = r.size();
+    const int64_t row = dim(0) ? numel() / dim(0) : 0;
+    return {data_ + r.begin * row * size_of(dtype_), dtype_, s, memory_};
+  }
+
+ private:
+  std::byte* data_ = nullptr;
+  Shape shape_;
+  DType dtype_ = DType::fp32;
+  MemoryKind memory_ = MemoryKind::device;
+};
+
+}  // namespace cleave

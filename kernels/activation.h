@@ -1,0 +1,45 @@
+// Elementwise activations, residual sums and dropout. x, y, dx, dy have equal numel and one float type each op.
+#pragma once
+#include "core/philox.h"
+#include "kernels/launch.h"
+
+namespace cleave {
+
+enum class Activation : uint8_t { gelu_tanh, gelu_erf, relu };
+
+// y = f(x). May be in place.
+struct ActivationForward {
+  Tensor y, x;
+  Activation kind = Activation::gelu_tanh;
+  void check() const;
+};
+CLEAVE_KERNEL(ActivationForward)
+
+// dx = dy * f'(x), x being the forward's input. dx may alias dy.
+struct ActivationBackward {
+  Tensor dx, dy, x;
+  Activation kind = Activation::gelu_tanh;
+  void check() const;
+};
+CLEAVE_KERNEL(ActivationBackward)
+
+// y = a + b. y may alias either.
+struct Add {
+  Tensor y, a, b;
+  void check() const;
+};
+CLEAVE_KERNEL(Add)
+
+// y = keep(i) ? x / (1 - p) : 0, where keep(i) = philox.uniform(offset + i) >= p. Forward and backward are the same op:
+// the mask is recomputed, never stored. `offset` is the global index of the first element, so the mask does not
+// depend on how the batch is split. May be in place. p = 0 copies.
+struct Dropout {
+  Tensor y, x;
+  float p = 0;
+  Philox philox;
+  int64_t offset = 0;
+  void check() const;
+};
+CLEAVE_KERNEL(Dropout)
+
+}  // namespace cleave

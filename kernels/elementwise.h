@@ -1,0 +1,61 @@
+// Casts, fills, scaled sums and reductions over flat tensors.
+#pragma once
+#include "core/philox.h"
+#include "kernels/launch.h"
+
+namespace cleave {
+
+// y = x converted; float types among each other, equal numel. Same type copies.
+struct Cast {
+  Tensor y, x;
+  void check() const;
+};
+CLEAVE_KERNEL(Cast)
+
+// Every element of a float or integer tensor = value.
+struct Fill {
+  Tensor y;
+  double value = 0;
+  void check() const;
+};
+CLEAVE_KERNEL(Fill)
+
+// y += alpha * x in fp32, rounded once; y and x are float types and may differ.
+struct Axpy {
+  Tensor y, x;
+  float alpha = 1;
+  void check() const;
+};
+CLEAVE_KERNEL(Axpy)
+
+// out[0] (fp64) = sum of squares of x (float type). The order of additions depends only on numel and on the position
+// of an element, not on threads or instruction set; appending zeros does not change the bits. Inf or NaN in x, or an
+// overflow of the sum, gives a non-finite result: that is the overflow test.
+struct SumSquares {
+  Tensor out;
+  Tensor x;
+  void check() const;
+};
+CLEAVE_KERNEL(SumSquares)
+
+// out[0] (fp64) = sum of x (fp32), in an order that depends only on numel.
+struct Sum {
+  Tensor out;
+  Tensor x;
+  void check() const;
+};
+CLEAVE_KERNEL(Sum)
+
+// y[i] (fp32) = init(first + i): a philox draw of the element's index in the whole tensor. normal: mean 0, standard
+// deviation scale; uniform: [-scale, scale).
+struct RandomFill {
+  Tensor y;
+  Philox philox;
+  int64_t first = 0;
+  float scale = 1;
+  bool normal = true;
+  void check() const;
+};
+CLEAVE_KERNEL(RandomFill)
+
+}  // namespace cleave

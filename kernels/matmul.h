@@ -1,0 +1,34 @@
+// Matrix products.
+#pragma once
+#include "kernels/launch.h"
+
+namespace cleave {
+
+// c = op(a) @ op(b) [+ bias] [+ c]. Row major: c is [m, n], op(a) is [m, k], op(b) is [k, n]; transpose_x says that the
+// operand is stored transposed. a, b: fp32, bf16 or fp16; c: any of them, rounded once from fp32 sums.
+// bias [n], when defined, is added to every row (not together with accumulate). c must not overlap a or b.
+// A linear layer with weight [out, in] is y = x @ w^T (transpose_b), dx = dy @ w, dw += dy^T @ x (transpose_a).
+struct Matmul {
+  Tensor c, a, b;
+  Tensor bias;
+  bool transpose_a = false, transpose_b = false;
+  bool accumulate = false;  // add to c instead of overwriting it
+
+  int64_t m() const { return c.dim(0); }
+  int64_t n() const { return c.dim(1); }
+  int64_t k() const { return a.dim(transpose_a ? 0 : 1); }
+  void check() const;
+  double flops() const { return 2.0 * double(m()) * double(n()) * double(k()); }
+};
+CLEAVE_KERNEL(Matmul)
+
+// db[n] = (accumulate ? db : 0) + column sums of dy [rows, n], added in row order in fp32 (in blocks of rows whose
+// size does not depend on the number of threads).
+struct BiasGradient {
+  Tensor db, dy;
+  bool accumulate = false;
+  void check() const;
+};
+CLEAVE_KERNEL(BiasGradient)
+
+}  // namespace cleave

@@ -1,0 +1,30 @@
+// Layer normalization (Ba et al., arXiv 1607.06450) with the residual sum before it fused in.
+#pragma once
+#include "kernels/launch.h"
+
+namespace cleave {
+
+// sum = x + residual (when residual is defined; else sum is not written and x itself is normalized);
+// y = (s - mean) * rstd * weight + bias per row, s being sum or x. x, residual, sum, y: [rows, width];
+// weight, bias: [width] of the same type; mean, rstd: [rows] fp32, rstd = 1 / sqrt(variance + eps).
+// sum may alias x or residual.
+struct LayerNormForward {
+  Tensor y, sum, mean, rstd;
+  Tensor x, residual, weight, bias;
+  float eps = 1e-5f;
+  void check() const;
+};
+CLEAVE_KERNEL(LayerNormForward)
+
+// dx = (dresidual if defined, else 0) + gradient through the normalization; dweight, dbias [width] are added to when
+// accumulate, else overwritten; they are fp32, bf16 or fp16. x is what was normalized. dx may alias dy or dresidual.
+// The sums over rows run in blocks of rows whose size does not depend on the number of threads.
+struct LayerNormBackward {
+  Tensor dx, dweight, dbias;
+  Tensor dy, x, mean, rstd, weight, dresidual;
+  bool accumulate_weight = false, accumulate_bias = false;
+  void check() const;
+};
+CLEAVE_KERNEL(LayerNormBackward)
+
+}  // namespace cleave

@@ -1,0 +1,35 @@
+// Optimizer updates of any slice of any parameters: elementwise, so they neither know nor care how the slices were cut.
+#pragma once
+#include "kernels/launch.h"
+
+namespace cleave {
+
+// Adam and AdamW (arXiv 1412.6980, 1711.05101), with the gradient's scale and the cast to the working copy fused in:
+//   g = grad * grad_scale; without decoupled: g += weight_decay * param
+//   m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2
+//   param -= lr * ((m / c1) / (sqrt(v / c2) + eps) + (decoupled ? weight_decay * param : 0));  copy = param
+// with c = 1 - beta^step, or 1 without bias_correction. param, m, v: fp32, updated in place; grad: any float type;
+// copy: the working copy in any float type, or undefined. Equal numel.
+struct Adam {
+  Tensor param, m, v, copy;
+  Tensor grad;
+  float lr = 1e-3f, beta1 = 0.9f, beta2 = 0.999f, eps = 1e-8f, weight_decay = 0, grad_scale = 1;
+  int64_t step = 1;  // 1-based
+  bool decoupled = true, bias_correction = true;
+  void check() const;
+};
+CLEAVE_KERNEL(Adam)
+
+// Stochastic gradient descent as in PyTorch: g = grad * grad_scale + weight_decay * param; when momentum != 0:
+// buffer = first ? g : momentum * buffer + (1 - dampening) * g, g = nesterov ? g + momentum * buffer : buffer;
+// param -= lr * g; copy = param. buffer is undefined without momentum.
+struct Sgd {
+  Tensor param, buffer, copy;
+  Tensor grad;
+  float lr = 1e-3f, momentum = 0, dampening = 0, weight_decay = 0, grad_scale = 1;
+  bool nesterov = false, first = true;
+  void check() const;
+};
+CLEAVE_KERNEL(Sgd)
+
+}  // namespace cleave

@@ -1,0 +1,40 @@
+// What an optimizer is to the rest of the program: how many fp32 states it keeps a parameter, and one elementwise update
+// of any slice. It knows nothing of ranks, stages or where the slices live.
+#pragma once
+#include <array>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "device/stream.h"
+#include "device/tensor.h"
+
+namespace cleave {
+
+struct OptimizerConfig;  // config_schema/ds_config.h
+
+struct StepArgs {
+  double lr = 0;
+  double momentum = -1;  // beta1 (or SGD's momentum) where a schedule moves it; negative: the optimizer's own
+  double beta2 = -1;     // likewise
+  double grad_scale = 1;  // multiplies every gradient: unscaling, averaging and clipping in one factor
+  int64_t step = 1;       // 1-based count of updates really applied
+};
+
+// Equal numel. param and state are fp32; grad any float type; copy is the working copy to refresh, or undefined.
+struct UpdateSlice {
+  Tensor param, grad, copy;
+  std::array<Tensor, 2> state;
+  bool decay = false;  // weight decay applies to these elements
+};
+
+class Optimizer {
+ public:
+  virtual ~Optimizer() = default;
+  virtual std::vector<std::string> states() const = 0;  // names as checkpoints spell them: {"exp_avg", "exp_avg_sq"}
+  virtual void update(const UpdateSlice& slice, const StepArgs& args, Stream& stream) const = 0;
+};
+
+std::unique_ptr<Optimizer> make_optimizer(const OptimizerConfig& config);
+
+}  // namespace cleave
