@@ -4,6 +4,7 @@
 #include <deque>
 #include <exception>
 #include <mutex>
+#include <utility>
 #include <thread>
 
 namespace cleave {
