@@ -1,0 +1,59 @@
+// Calls of one communicator run in the order in which the host made them, on whichever streams: a call takes
+// its place when it is enqueued and starts when it is first in line. A call that its stream skips (because an
+// earlier task failed) gives its place up, so that nobody waits for it.
+#pragma once
+#include <chrono>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <set>
+
+namespace cleave {
+
+using Clock = std::chrono::steady_clock;
+
+class Order {
+ public:
+  class Place;
+
+  // The place lasts until the last copy of the pointer is gone.
+  std::shared_ptr<Place> join() { return std::make_shared<Place>(line_); }
+
+ private:
+  struct Line {
+    std::mutex mutex;
+    std::condition_variable moved;
+    std::set<uint64_t> waiting;
+    uint64_t next = 1;
+  };
+  std::shared_ptr<Line> line_ = std::make_shared<Line>();
+};
+
+class Order::Place {
+ public:
+  explicit Place(std::shared_ptr<Line> line) : line_(std::move(line)) {
+    std::lock_guard lock(line_->mutex);
+    number_ = line_->next++;
+    line_->waiting.insert(number_);
+  }
+  ~Place() {
+    std::lock_guard lock(line_->mutex);
+    line_->waiting.erase(number_);
+    line_->moved.notify_all();
+  }
+  Place(const Place&) = delete;
+  Place& operator=(const Place&) = delete;
+
+  uint64_t number() const { return number_; }  // 1 for the first call of the communicator
+  // False when the deadline passed first.
+  bool wait_first(Clock::time_point deadline) {
+    std::unique_lock lock(line_->mutex);
+    return line_->moved.wait_until(lock, deadline, [this] { return *line_->waiting.begin() == number_; });
+  }
+
+ private:
+  std::shared_ptr<Line> line_;
+  uint64_t number_ = 0;
+};
+
+}  // namespace cleave

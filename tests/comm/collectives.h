@@ -1,0 +1,41 @@
+// One suite of collectives for every transport. A transport's test file says how to run a body on n ranks;
+// the suite compares with sums made here, in rank order, one element at a time.
+#pragma once
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <functional>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "comm/communicator.h"
+
+namespace cleave::test {
+
+using Body = std::function<void(Communicator&)>;
+// Runs body on `size` ranks and rethrows, or otherwise reports to gtest, a failure of any of them.
+using RunRanks = std::function<void(int size, const Body& body, const CommOptions& options)>;
+
+struct Transport {
+  std::string name;
+  RunRanks run;
+  std::vector<int> sizes;
+  int64_t large_numel;  // several slots of the transport
+};
+
+void expect_collectives(const Transport& transport, DType dtype);
+void expect_cuts_change_nothing(const Transport& transport);
+void expect_bytes_counted(const Transport& transport);
+void expect_point_to_point(const Transport& transport);
+void expect_splits(const Transport& transport);
+void expect_streams(const Transport& transport);
+
+// Throws unless the condition holds: works in a forked rank too, where gtest's failures would be lost.
+#define EXPECT_ON_RANK(condition, ...)                                                                 \
+  do {                                                                                                 \
+    if (!(condition))                                                                                  \
+      throw std::runtime_error(fmt::format("{}:{}: ", __FILE__, __LINE__) + fmt::format(__VA_ARGS__)); \
+  } while (0)
+
+}  // namespace cleave::test

@@ -1,0 +1,262 @@
+#include <atomic>
+#include <chrono>
+#include <thread>
+
+#include "comm/mesh.h"
+#include "tests/comm/collectives.h"
+
+namespace cleave {
+namespace {
+
+using namespace std::chrono_literals;
+
+const test::Transport kThreads{
+    "threads",
+    [](int size, const test::Body& body, const CommOptions& options) { run_ranks(size, body, options); },
+    {1, 2, 3, 4, 5},
+    30'000};
+const test::Transport kSelf{"self",
+                            [](int, const test::Body& body, const CommOptions&) {
+                              auto self = self_communicator();
+                              body(*self);
+                            },
+                            {1},
+                            30'000};
+
+class Transports : public testing::TestWithParam<const test::Transport*> {};
+class TransportsAndTypes : public testing::TestWithParam<std::tuple<const test::Transport*, DType>> {};
+
+TEST_P(TransportsAndTypes, SumInRankOrderAndGatherByRank) {
+  test::expect_collectives(*std::get<0>(GetParam()), std::get<1>(GetParam()));
+}
+TEST_P(Transports, GiveTheSameBitsHoweverACallIsCut) { test::expect_cuts_change_nothing(*GetParam()); }
+TEST_P(Transports, CountTheBytesTheySend) { test::expect_bytes_counted(*GetParam()); }
+TEST_P(Transports, SendWithoutWaitingForTheReceiver) { test::expect_point_to_point(*GetParam()); }
+TEST_P(Transports, SplitByColorAndKey) { test::expect_splits(*GetParam()); }
+TEST_P(Transports, KeepTheOrderOfCallsAcrossStreams) { test::expect_streams(*GetParam()); }
+
+const auto transport_name = [](const auto& i) { return i.param->name; };
+INSTANTIATE_TEST_SUITE_P(, Transports, testing::Values(&kSelf, &kThreads), transport_name);
+INSTANTIATE_TEST_SUITE_P(, TransportsAndTypes,
+                         testing::Combine(testing::Values(&kSelf, &kThreads),
+                                          testing::Values(DType::fp32, DType::fp16, DType::bf16, DType::fp64,
+                                                          DType::int64, DType::int32, DType::uint16,
+                                                          DType::uint8)),
+                         [](const auto& i) {
+                           return std::get<0>(i.param)->name + "_" +
+                                  std::string(name_of(std::get<1>(i.param)));
+                         });
+
+// The message of the Error that `run` must throw.
+template <class Run>
+std::string error_of(Run run, Exit exit) {
+  try {
+    run();
+  } catch (const Error& e) {
+    EXPECT_EQ(int(e.exit()), int(exit)) << e.what();
+    return e.what();
+  }
+  ADD_FAILURE() << "no Error was thrown";
+  return {};
+}
+
+bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+TEST(RunRanks, GivesEachRankItsOwnNumber) {
+  std::atomic<int> seen{0};
+  run_ranks(5, [&](Communicator& world) {
+    EXPECT_EQ(world.size(), 5);
+    EXPECT_EQ(world.name(), "world");
+    seen += 1 << world.rank();
+  });
+  EXPECT_EQ(seen, 31);
+}
+
+TEST(RunRanks, RethrowsTheFirstFailureAndFreesTheOthers) {
+  std::atomic<int> freed{0};
+  const std::string message = error_of(
+      [&] {
+        run_ranks(4, [&](Communicator& world) {
+          Stream stream;
+          if (world.rank() == 2) fail(Exit::data, "no more tokens");
+          auto group = world.rank() == 2 ? nullptr : std::make_unique<int>(0);
+          try {
+            world.barrier(stream);
+          } catch (const Error& e) {
+            EXPECT_EQ(e.exit(), Exit::rank_lost);
+            EXPECT_TRUE(has(e.what(), "rank 2 failed: no more tokens")) << e.what();
+            ++freed;
+            throw;
+          }
+        });
+      },
+      Exit::data);
+  EXPECT_EQ(message, "no more tokens");
+  EXPECT_EQ(freed, 3);
+}
+
+TEST(RunRanks, FreesRanksThatWaitInSubgroups) {
+  const std::string message = error_of(
+      [&] {
+        run_ranks(3, [&](Communicator& world) {
+          Stream stream;
+          auto pair = world.split(world.rank() == 0, 0, "pair");
+          if (world.rank() == 0) fail(Exit::data, "damaged");
+          if (world.rank() == 1) pair->barrier(stream);
+          float x = 0;
+          if (world.rank() == 2) pair->recv(Tensor(&x, DType::fp32, {1}), 0, stream);
+        });
+      },
+      Exit::data);
+  EXPECT_EQ(message, "damaged");
+}
+
+TEST(Deadline, NamesTheCallAndTheMissingRanks) {
+  const std::string message = error_of(
+      [] {
+        run_ranks(4,
+                  [](Communicator& world) {
+                    Stream stream;
+                    auto data = world.split(world.rank() / 3, 0, "data");
+                    if (world.rank() == 3) return;
+                    data->barrier(stream);
+                    std::vector<float> x(10);
+                    if (world.rank() == 1) std::this_thread::sleep_for(400ms);
+                    data->all_reduce(Tensor(x.data(), DType::fp32, {10}), stream,
+                                     {.what = "gradients of h.3"});
+                  },
+                  {.timeout = 100ms});
+      },
+      Exit::rank_lost);
+  EXPECT_TRUE(has(message, "all_reduce of 10 fp32 (gradients of h.3), call 2 of group 'data'")) << message;
+  EXPECT_TRUE(has(message, "waited 0.1 s")) << message;
+  EXPECT_TRUE(has(message, "Present: ranks 0, 2; missing: rank 1.")) << message;
+}
+
+TEST(Deadline, HoldsForAReceive) {
+  const std::string message = error_of(
+      [] {
+        run_ranks(2,
+                  [](Communicator& world) {
+                    Stream stream;
+                    double x = 0;
+                    if (world.rank() == 1)
+                      world.recv(Tensor(&x, DType::fp64, {1}), 0, stream, {.what = "activations"});
+                  },
+                  {.timeout = 50ms});
+      },
+      Exit::rank_lost);
+  EXPECT_TRUE(has(message, "recv of 1 fp64 from rank 0 (activations)")) << message;
+  EXPECT_TRUE(has(message, "missing: rank 0")) << message;
+}
+
+TEST(Deadline, IsNotMissedByARankThatIsOnlySlow) {
+  run_ranks(2,
+            [](Communicator& world) {
+              Stream stream;
+              if (world.rank() == 1) std::this_thread::sleep_for(50ms);
+              world.barrier(stream);
+            },
+            {.timeout = 20s});
+}
+
+TEST(Disagreement, IsReportedBeforeDataMoves) {
+  const auto disagree = [](auto call) {
+    return error_of(
+        [&] {
+          run_ranks(2, [&](Communicator& world) {
+            Stream stream;
+            call(world, stream);
+          });
+        },
+        Exit::internal);
+  };
+  float x[8] = {}, y[8] = {};
+  std::string message = disagree([&](Communicator& world, Stream& stream) {
+    world.all_reduce(Tensor(world.rank() ? x : y, DType::fp32, {4 + world.rank()}), stream);
+  });
+  EXPECT_TRUE(has(message, "all_reduce of 4 fp32") && has(message, "all_reduce of 5 fp32")) << message;
+  message = disagree([&](Communicator& world, Stream& stream) {
+    world.all_reduce(Tensor(world.rank() ? x : y, world.rank() ? DType::fp32 : DType::int32, {4}), stream);
+  });
+  EXPECT_TRUE(has(message, "4 fp32") && has(message, "4 int32")) << message;
+  message = disagree([&](Communicator& world, Stream& stream) {
+    if (world.rank()) return world.barrier(stream);
+    world.all_reduce(Tensor(x, DType::fp32, {4}), stream);
+  });
+  EXPECT_TRUE(has(message, "barrier") && has(message, "all_reduce")) << message;
+  message = disagree([&](Communicator& world, Stream& stream) {
+    world.broadcast(Tensor(world.rank() ? x : y, DType::fp32, {4}), world.rank(), stream);
+  });
+  EXPECT_TRUE(has(message, "from rank 0") && has(message, "from rank 1")) << message;
+  message = disagree([&](Communicator& world, Stream& stream) {
+    if (world.rank() == 0) return world.send(Tensor(x, DType::fp32, {4}), 1, stream);
+    world.recv(Tensor(y, DType::fp32, {3}), 0, stream);
+  });
+  EXPECT_TRUE(has(message, "recv of 3") && has(message, "send of 4")) << message;
+}
+
+TEST(Abort, FreesAWaitingRankWithTheReason) {
+  run_ranks(
+      2,
+      [](Communicator& world) {
+        Stream stream;
+        if (world.rank() == 0) {
+          std::this_thread::sleep_for(20ms);
+          world.abort("the loss is not finite");
+          world.abort("a second reason");
+          return;
+        }
+        const std::string message = error_of([&] { world.barrier(stream); }, Exit::rank_lost);
+        EXPECT_TRUE(has(message, "the loss is not finite")) << message;
+        EXPECT_TRUE(has(error_of([&] { world.barrier(stream); }, Exit::rank_lost), "the loss is not finite"));
+      },
+      {.timeout = 20s});
+}
+
+TEST(Abort, ReachesTheHostThroughTheStream) {
+  run_ranks(2, [](Communicator& world) {
+    Stream stream(Stream::Mode::worker);
+    if (world.rank() == 0) return world.abort("enough");
+    world.barrier(stream);
+    EXPECT_TRUE(has(error_of([&] { stream.synchronize(); }, Exit::rank_lost), "enough"));
+  });
+}
+
+TEST(Arguments, ThatDoNotFitAreRefused) {
+  auto self = self_communicator();
+  Stream stream;
+  float x[8] = {};
+  const Tensor four(x, DType::fp32, {4}), two(x + 1, DType::fp32, {2});
+  EXPECT_THROW(self->all_gather(four, two, stream), Error);                                  // sizes
+  EXPECT_THROW(self->all_gather(four, Tensor(x, DType::int32, {4}), stream), Error);         // types
+  EXPECT_THROW(self->reduce_scatter(Tensor(x + 2, DType::fp32, {4}), four, stream), Error);  // overlap
+  EXPECT_THROW(self->all_reduce(Tensor(x, DType::uint8, {4}), stream), Error);  // cannot be summed
+  EXPECT_THROW(self->broadcast(four, 1, stream), Error);
+  EXPECT_THROW(self->send(four, 0, stream), Error);
+  EXPECT_THROW(self->recv(four, 0, stream), Error);
+}
+
+TEST(Mesh, PutsTensorInnermost) {
+  run_ranks(12, [](Communicator& world) {
+    const Mesh mesh(world, {.pipe = 2, .data = 3, .tensor = 2});
+    EXPECT_EQ(mesh.tensor->rank(), world.rank() % 2);
+    EXPECT_EQ(mesh.data->rank(), world.rank() / 2 % 3);
+    EXPECT_EQ(mesh.pipe->rank(), world.rank() / 6);
+    EXPECT_EQ(mesh.pipe->size() * 100 + mesh.data->size() * 10 + mesh.tensor->size(), 232);
+    Stream stream;
+    int32_t sum = world.rank();
+    mesh.pipe->all_reduce(Tensor(&sum, DType::int32, {1}), stream);
+    EXPECT_EQ(sum, world.rank() % 6 * 2 + 6);
+  });
+}
+
+TEST(Mesh, NamesTheFactorsThatDoNotFit) {
+  const std::string message = error_of(
+      [] { run_ranks(4, [](Communicator& world) { Mesh(world, {.pipe = 1, .data = 3, .tensor = 1}); }); },
+      Exit::usage);
+  EXPECT_TRUE(has(message, "pipe 1 x data 3 x tensor 1 = 3 ranks, but this job has 4")) << message;
+}
+
+}  // namespace
+}  // namespace cleave
