@@ -1,0 +1,211 @@
+#include "kernels/checks.h"
+
+#include <cmath>
+
+#include "kernels/activation.h"
+#include "kernels/attention.h"
+#include "kernels/elementwise.h"
+#include "kernels/embedding.h"
+#include "kernels/loss.h"
+#include "kernels/matmul.h"
+#include "kernels/norm.h"
+#include "kernels/update.h"
+
+namespace cleave {
+
+void ActivationForward::check() const {
+  Operand("ActivationForward", "x", x).is_float();
+  Operand("ActivationForward", "y", y).is(x.dtype()).numel(x.numel());
+}
+
+void ActivationBackward::check() const {
+  Operand("ActivationBackward", "x", x).is_float();
+  Operand("ActivationBackward", "dy", dy).is(x.dtype()).numel(x.numel());
+  Operand("ActivationBackward", "dx", dx).is(x.dtype()).numel(x.numel());
+}
+
+void Add::check() const {
+  Operand("Add", "y", y).is_float();
+  Operand("Add", "a", a).is(y.dtype()).numel(y.numel());
+  Operand("Add", "b", b).is(y.dtype()).numel(y.numel());
+}
+
+void Dropout::check() const {
+  Operand("Dropout", "x", x).is_float();
+  Operand("Dropout", "y", y).is(x.dtype()).numel(x.numel());
+  CHECK(p >= 0 && p <= 1, "Dropout: p must be in [0, 1], got {}", p);
+  CHECK(offset >= 0, "Dropout: offset must not be negative, got {}", offset);
+}
+
+void Cast::check() const {
+  CHECK(cleave::is_float(x.dtype()) && cleave::is_float(y.dtype()), "Cast: float types wanted, got {} to {}",
+        name_of(x.dtype()), name_of(y.dtype()));
+  Operand("Cast", "x", x);
+  Operand("Cast", "y", y).numel(x.numel());
+}
+
+void Fill::check() const { Operand("Fill", "y", y); }
+
+void Axpy::check() const {
+  Operand("Axpy", "x", x).is_float();
+  Operand("Axpy", "y", y).is_float().numel(x.numel());
+}
+
+void SumSquares::check() const {
+  Operand("SumSquares", "x", x).is_float();
+  Operand("SumSquares", "out", out).is(DType::fp64).numel(1);
+}
+
+void Sum::check() const {
+  Operand("Sum", "x", x).is(DType::fp32);
+  Operand("Sum", "out", out).is(DType::fp64).numel(1);
+}
+
+void RandomFill::check() const {
+  Operand("RandomFill", "y", y).is(DType::fp32);
+  CHECK(first >= 0, "RandomFill: first must not be negative, got {}", first);
+}
+
+void EmbeddingForward::check() const {
+  const char* op = "EmbeddingForward";
+  Operand(op, "wte", wte).is_float().rank(2);
+  Operand(op, "y", y).is(wte.dtype()).rank(2);
+  Operand(op, "y", y).has({tokens.numel(), wte.dim(1)});
+  Operand(op, "tokens", tokens).is(DType::int32);
+  CHECK(seq > 0 && first_position >= 0, "{}: seq {} and first_position {} must be positive and not negative",
+        op, seq, first_position);
+  if (!wpe.defined()) return;
+  Operand(op, "wpe", wpe).is(wte.dtype()).rank(2);
+  CHECK(wpe.dim(1) == wte.dim(1), "{}: wpe is {} wide, wte {}", op, wpe.dim(1), wte.dim(1));
+  const int64_t last = first_position + std::min(seq, y.dim(0));
+  CHECK(last <= wpe.dim(0), "{}: position {} needed, wpe has {}", op, last - 1, wpe.dim(0));
+}
+
+void EmbeddingBackward::check() const {
+  const char* op = "EmbeddingBackward";
+  Operand(op, "dy", dy).is_float().rank(2);
+  Operand(op, "dwte", dwte).is_float().rank(2);
+  Operand(op, "tokens", tokens).is(DType::int32).numel(dy.dim(0));
+  CHECK(dwte.dim(1) == dy.dim(1), "{}: dwte is {} wide, dy {}", op, dwte.dim(1), dy.dim(1));
+  CHECK(seq > 0 && tokens.numel() < (int64_t{1} << 31), "{}: seq {} must be positive, rows {} below 2^31", op,
+        seq, tokens.numel());
+  if (!dwpe.defined()) return;
+  Operand(op, "dwpe", dwpe).is_float().rank(2);
+  CHECK(dwpe.dim(1) == dy.dim(1), "{}: dwpe is {} wide, dy {}", op, dwpe.dim(1), dy.dim(1));
+  CHECK(std::min(seq, dy.dim(0)) <= dwpe.dim(0), "{}: {} positions needed, dwpe has {}", op,
+        std::min(seq, dy.dim(0)), dwpe.dim(0));
+}
+
+void CrossEntropy::check() const {
+  const char* op = "CrossEntropy";
+  Operand(op, "logits", logits).is_float().rank(2);
+  Operand(op, "losses", losses).is(DType::fp32).numel(logits.dim(0));
+  Operand(op, "targets", targets).is(DType::int32).numel(logits.dim(0));
+  CHECK(vocab > 0 && vocab <= logits.dim(1), "{}: vocab {} must be in [1, {}], the columns of logits", op,
+        vocab, logits.dim(1));
+}
+
+void Matmul::check() const {
+  const char* op = "Matmul";
+  Operand(op, "a", a).is_float().rank(2);
+  Operand(op, "b", b).is_float().rank(2);
+  Operand(op, "c", c).is_float().rank(2).apart_from("a", a).apart_from("b", b);
+  const int64_t inner = k();
+  Operand(op, "a", a).has(transpose_a ? Shape{inner, m()} : Shape{m(), inner});
+  Operand(op, "b", b).has(transpose_b ? Shape{n(), inner} : Shape{inner, n()});
+  if (!bias.defined()) return;
+  Operand(op, "bias", bias).is_float().numel(n());
+  CHECK(!accumulate, "{}: bias together with accumulate would be added once a call; add it in the first one",
+        op);
+}
+
+void BiasGradient::check() const {
+  Operand("BiasGradient", "dy", dy).is_float().rank(2);
+  Operand("BiasGradient", "db", db).is_float().numel(dy.dim(1));
+}
+
+void LayerNormForward::check() const {
+  const char* op = "LayerNormForward";
+  Operand(op, "x", x).is_float().rank(2);
+  Operand(op, "y", y).is(x.dtype()).has(x.shape());
+  Operand(op, "weight", weight).is(x.dtype()).numel(x.dim(1));
+  Operand(op, "bias", bias).is(x.dtype()).numel(x.dim(1));
+  Operand(op, "mean", mean).is(DType::fp32).numel(x.dim(0));
+  Operand(op, "rstd", rstd).is(DType::fp32).numel(x.dim(0));
+  if (!residual.defined()) return;
+  Operand(op, "residual", residual).is(x.dtype()).has(x.shape());
+  Operand(op, "sum", sum).is(x.dtype()).has(x.shape());
+  CHECK(sum.defined() || x.numel() == 0, "{}: a residual needs a place for the sum", op);
+}
+
+void LayerNormBackward::check() const {
+  const char* op = "LayerNormBackward";
+  Operand(op, "x", x).is_float().rank(2);
+  Operand(op, "dx", dx).is(x.dtype()).has(x.shape());
+  Operand(op, "dy", dy).is(x.dtype()).has(x.shape());
+  Operand(op, "weight", weight).is(x.dtype()).numel(x.dim(1));
+  Operand(op, "dweight", dweight).is_float().numel(x.dim(1));
+  Operand(op, "dbias", dbias).is_float().numel(x.dim(1));
+  Operand(op, "mean", mean).is(DType::fp32).numel(x.dim(0));
+  Operand(op, "rstd", rstd).is(DType::fp32).numel(x.dim(0));
+  if (dresidual.defined()) Operand(op, "dresidual", dresidual).is(x.dtype()).has(x.shape());
+}
+
+namespace {
+
+void check_heads(const char* op, int64_t heads, int64_t kv_heads, int64_t head_dim) {
+  CHECK(heads > 0 && kv_heads > 0 && heads % kv_heads == 0, "{}: {} heads must be a multiple of {} kv_heads",
+        op, heads, kv_heads);
+  CHECK(head_dim > 0, "{}: head_dim must be positive, got {}", op, head_dim);
+}
+
+}  // namespace
+
+void AttentionForward::check() const {
+  const char* op = "AttentionForward";
+  check_heads(op, heads, kv_heads, head_dim);
+  Operand(op, "qkv", qkv).is_float().has({batch * seq, (heads + 2 * kv_heads) * head_dim});
+  Operand(op, "y", y).is(qkv.dtype()).has({batch * seq, heads * head_dim}).apart_from("qkv", qkv);
+  Operand(op, "lse", lse).is(DType::fp32).numel(batch * heads * seq);
+}
+
+void AttentionBackward::check() const {
+  const char* op = "AttentionBackward";
+  check_heads(op, heads, kv_heads, head_dim);
+  Operand(op, "qkv", qkv).is_float().has({batch * seq, (heads + 2 * kv_heads) * head_dim});
+  Operand(op, "dqkv", dqkv).is(qkv.dtype()).has(qkv.shape()).apart_from("qkv", qkv);
+  Operand(op, "y", y).is(qkv.dtype()).has({batch * seq, heads * head_dim});
+  Operand(op, "dy", dy).is(qkv.dtype()).has(y.shape());
+  Operand(op, "lse", lse).is(DType::fp32).numel(batch * heads * seq);
+}
+
+void AttentionDecode::check() const {
+  const char* op = "AttentionDecode";
+  check_heads(op, heads, kv_heads, head_dim);
+  Operand(op, "qkv", qkv).is_float().rank(2);
+  Operand(op, "qkv", qkv).has({qkv.dim(0), (heads + 2 * kv_heads) * head_dim});
+  Operand(op, "y", y).is(qkv.dtype()).has({qkv.dim(0), heads * head_dim});
+  Operand(op, "cache", cache).is(qkv.dtype()).rank(4);
+  Operand(op, "cache", cache).has({qkv.dim(0), cache.dim(1), 2, kv_heads * head_dim});
+  CHECK(position >= 0 && position < cache.dim(1), "{}: position {} is outside the cache's {} places", op,
+        position, cache.dim(1));
+  CHECK(head_dim <= 1024, "{}: head_dim {} is above 1024", op, head_dim);
+}
+
+void Adam::check() const {
+  Operand("Adam", "param", param).is(DType::fp32);
+  Operand("Adam", "m", m).is(DType::fp32).numel(param.numel());
+  Operand("Adam", "v", v).is(DType::fp32).numel(param.numel());
+  Operand("Adam", "grad", grad).is_float().numel(param.numel());
+  if (copy.defined()) Operand("Adam", "copy", copy).is_float().numel(param.numel());
+  CHECK(step >= 1, "Adam: step counts from 1, got {}", step);
+}
+
+void Sgd::check() const {
+  Operand("Sgd", "param", param).is(DType::fp32);
+  Operand("Sgd", "grad", grad).is_float().numel(param.numel());
+  if (momentum != 0) Operand("Sgd", "buffer", buffer).is(DType::fp32).numel(param.numel());
+  if (copy.defined()) Operand("Sgd", "copy", copy).is_float().numel(param.numel());
+}
+
+}  // namespace cleave

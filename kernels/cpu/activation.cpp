@@ -1,0 +1,37 @@
+#include "kernels/activation.h"
+
+#include "kernels/cpu/operands.h"
+
+namespace cleave::cpu {
+
+void run(const ActivationForward& op) {
+  const UnaryArgs args{.y = vec(op.y), .x = vec(op.x), .dy = {}, .numel = op.x.numel()};
+  switch (op.kind) {
+    case Activation::gelu_tanh:
+      return gelu_tanh(args);
+    case Activation::gelu_erf:
+      return gelu_erf(args);
+    case Activation::relu:
+      return relu(args);
+  }
+}
+
+void run(const ActivationBackward& op) {
+  const UnaryArgs args{.y = vec(op.dx), .x = vec(op.x), .dy = vec(op.dy), .numel = op.x.numel()};
+  switch (op.kind) {
+    case Activation::gelu_tanh:
+      return gelu_tanh_grad(args);
+    case Activation::gelu_erf:
+      return gelu_erf_grad(args);
+    case Activation::relu:
+      return relu_grad(args);
+  }
+}
+
+void run(const Add& op) { add({vec(op.y), vec(op.a), vec(op.b), op.y.numel()}); }
+
+void run(const Dropout& op) {
+  dropout({vec(op.y), vec(op.x), op.y.numel(), op.p, op.philox.seed, op.philox.stream, op.offset});
+}
+
+}  // namespace cleave::cpu

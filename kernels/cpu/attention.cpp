@@ -1,0 +1,65 @@
+#include "kernels/attention.h"
+
+#include <cmath>
+
+#include "kernels/cpu/operands.h"
+#include "kernels/cpu/scratch.h"
+
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+namespace cleave::cpu {
+namespace {
+
+int team_size() {
+#ifdef _OPENMP
+  return omp_get_max_threads();
+#else
+  return 1;
+#endif
+}
+
+template <class Op>
+AttentionArgs args_of(const Op& op) {
+  AttentionArgs args{};
+  args.y = vec(op.y), args.qkv = vec(op.qkv), args.lse = op.lse.template as<float>();
+  args.batch = op.batch, args.seq = op.seq, args.heads = op.heads, args.kv_heads = op.kv_heads;
+  args.head_dim = op.head_dim;
+  args.scale = op.scale != 0 ? op.scale : 1.0f / std::sqrt(float(op.head_dim));
+  return args;
+}
+
+}  // namespace
+
+void run(const AttentionForward& op) {
+  AttentionArgs args = args_of(op);
+  args.scratch_numel = attention_scratch(op.seq, op.head_dim);
+  const Scratch scratch(args.scratch_numel * team_size() * 4);
+  args.scratch = scratch.floats();
+  attention(args);
+}
+
+void run(const AttentionBackward& op) {
+  AttentionArgs args = args_of(op);
+  args.dy = vec(op.dy), args.dqkv = vec(op.dqkv);
+  args.scratch_numel = attention_grad_scratch(op.seq, op.head_dim);
+  const Scratch scratch(args.scratch_numel * team_size() * 4);
+  args.scratch = scratch.floats();
+  attention_grad(args);
+}
+
+void run(const AttentionDecode& op) {
+  attention_decode({.y = vec(op.y),
+                    .cache = vec(op.cache),
+                    .qkv = vec(op.qkv),
+                    .batch = op.qkv.dim(0),
+                    .capacity = op.cache.dim(1),
+                    .position = op.position,
+                    .heads = op.heads,
+                    .kv_heads = op.kv_heads,
+                    .head_dim = op.head_dim,
+                    .scale = op.scale != 0 ? op.scale : 1.0f / std::sqrt(float(op.head_dim))});
+}
+
+}  // namespace cleave::cpu

@@ -1,0 +1,174 @@
+// The bodies that exist once per instruction set. Arguments are plain pointers and numbers, because the
+// sources in isa/ may not touch anything whose inline functions the rest of the program shares.
+#pragma once
+#include "device/dtype.h"
+
+namespace cleave::cpu {
+
+enum class Isa : uint8_t { v3, v4 };  // x86-64-v3 (AVX2, FMA, F16C) and x86-64-v4 (AVX-512)
+
+// The best one this machine has; the environment variable CLEAVE_ISA=v3 forces the lower one. Asked once.
+Isa isa();
+
+struct Vec {
+  void* data = nullptr;
+  DType type = DType::fp32;
+};
+
+struct UnaryArgs {  // y = f(x), or dx = f(dy, x)
+  Vec y, x, dy;
+  int64_t numel;
+};
+struct AddArgs {
+  Vec y, a, b;
+  int64_t numel;
+};
+struct DropoutArgs {
+  Vec y, x;
+  int64_t numel;
+  float p;
+  uint64_t seed, stream;
+  int64_t offset;
+};
+struct AxpyArgs {
+  Vec y, x;
+  int64_t numel;
+  float alpha;
+};
+struct SumArgs {
+  Vec x;
+  int64_t numel;
+  bool squares;
+  double* out;
+};
+struct LayerNormArgs {  // forward; sum.data and residual.data are null without a residual
+  Vec y, sum, x, residual, weight, bias;
+  float *mean, *rstd;
+  int64_t rows, width;
+  float eps;
+};
+struct LayerNormGradArgs {
+  Vec dx, dweight, dbias, dy, x, weight, dresidual;
+  const float *mean, *rstd;
+  int64_t rows, width;
+  bool accumulate_weight, accumulate_bias;
+  float* scratch;  // layer_norm_grad_scratch(rows, width) floats
+};
+struct BiasArgs {
+  Vec db, dy;
+  int64_t rows, width;
+  bool accumulate;
+};
+struct AddBiasArgs {  // y = round(x (+ bias) (+ y)), x being fp32
+  Vec y;
+  const float* x;
+  Vec bias;
+  int64_t rows, width;
+  bool accumulate;
+};
+struct EmbeddingArgs {
+  Vec y, wte, wpe;
+  const int32_t* tokens;
+  int64_t rows, width, seq, first_position;
+};
+struct EmbeddingGradArgs {
+  Vec dwte, dwpe, dy;
+  int64_t rows, width, seq;
+  const int32_t* order;   // rows sorted by token, equal tokens in their order
+  const int32_t* groups;  // starts of the runs of equal tokens in `order`, group_count + 1 of them
+  const int32_t* tokens;
+  int64_t group_count;
+  bool accumulate_wte, accumulate_wpe;
+};
+struct CrossEntropyArgs {
+  Vec logits;
+  float* losses;
+  const int32_t* targets;
+  int64_t rows, columns, vocab;
+  float scale;
+};
+struct AttentionArgs {
+  Vec y, qkv, dy, dqkv;  // the last two for backward
+  float* lse;
+  int64_t batch, seq, heads, kv_heads, head_dim;
+  float scale;
+  float* scratch;         // threads * attention_scratch(...) floats
+  int64_t scratch_numel;  // a thread
+};
+struct DecodeArgs {
+  Vec y, cache, qkv;
+  int64_t batch, capacity, position, heads, kv_heads, head_dim;
+  float scale;
+};
+struct AdamArgs {
+  float *param, *m, *v;
+  Vec copy, grad;
+  int64_t numel;
+  float lr, beta1, beta2, eps, weight_decay, grad_scale, inverse_c1, inverse_c2;
+  bool decoupled;
+};
+struct SgdArgs {
+  float *param, *buffer;
+  Vec copy, grad;
+  int64_t numel;
+  float lr, momentum, dampening, weight_decay, grad_scale;
+  bool nesterov, first;
+};
+
+inline constexpr int64_t kNormRowBlock = 64;  // rows whose weight gradients are summed together
+constexpr int64_t layer_norm_grad_scratch(int64_t rows, int64_t width) {
+  return (rows + kNormRowBlock - 1) / kNormRowBlock * 2 * ((width + 15) / 16 * 16);
+}
+inline constexpr int64_t kDecodeDim = 1024;  // the widest head of AttentionDecode
+
+namespace attention_blocks {
+inline constexpr int64_t kQueries = 48, kKeys = 64;
+constexpr int64_t padded(int64_t width) { return (width + 15) / 16 * 16; }
+constexpr int64_t keys(int64_t seq) { return (seq + kKeys - 1) / kKeys * kKeys; }
+}  // namespace attention_blocks
+
+// Floats of scratch a thread needs: keys and values in fp32, one block of everything else.
+constexpr int64_t attention_scratch(int64_t seq, int64_t head_dim) {
+  using namespace attention_blocks;
+  return 2 * keys(seq) * padded(head_dim) + kQueries * (2 * padded(head_dim) + kKeys + 64);
+}
+constexpr int64_t attention_grad_scratch(int64_t seq, int64_t head_dim) {
+  using namespace attention_blocks;
+  return keys(seq) * (8 * padded(head_dim) + 2) + 2 * kQueries * kKeys + 64;
+}
+
+// Declares name(args) for both instruction sets and the choice between them.
+#define CLEAVE_BODY(name, Args) \
+  namespace v3 {                \
+  void name(const Args& args);  \
+  }                             \
+  namespace v4 {                \
+  void name(const Args& args);  \
+  }                             \
+  inline void name(const Args& args) { isa() == Isa::v4 ? v4::name(args) : v3::name(args); }
+
+CLEAVE_BODY(gelu_tanh, UnaryArgs)
+CLEAVE_BODY(gelu_erf, UnaryArgs)
+CLEAVE_BODY(relu, UnaryArgs)
+CLEAVE_BODY(gelu_tanh_grad, UnaryArgs)
+CLEAVE_BODY(gelu_erf_grad, UnaryArgs)
+CLEAVE_BODY(relu_grad, UnaryArgs)
+CLEAVE_BODY(add, AddArgs)
+CLEAVE_BODY(dropout, DropoutArgs)
+CLEAVE_BODY(cast, UnaryArgs)
+CLEAVE_BODY(axpy, AxpyArgs)
+CLEAVE_BODY(sum, SumArgs)
+CLEAVE_BODY(layer_norm, LayerNormArgs)
+CLEAVE_BODY(layer_norm_grad, LayerNormGradArgs)
+CLEAVE_BODY(bias_grad, BiasArgs)
+CLEAVE_BODY(add_bias, AddBiasArgs)
+CLEAVE_BODY(embedding, EmbeddingArgs)
+CLEAVE_BODY(embedding_grad, EmbeddingGradArgs)
+CLEAVE_BODY(cross_entropy, CrossEntropyArgs)
+CLEAVE_BODY(attention, AttentionArgs)
+CLEAVE_BODY(attention_grad, AttentionArgs)
+CLEAVE_BODY(attention_decode, DecodeArgs)
+CLEAVE_BODY(adam, AdamArgs)
+CLEAVE_BODY(sgd, SgdArgs)
+
+}  // namespace cleave::cpu

@@ -1,0 +1,81 @@
+#include "kernels/elementwise.h"
+
+#include <cstring>
+
+#include "kernels/cpu/operands.h"
+
+namespace cleave::cpu {
+namespace {
+
+template <class T>
+void fill_with(const Tensor& y, T value) {
+  T* data = static_cast<T*>(y.raw());
+  const int64_t numel = y.numel();
+#pragma omp parallel for schedule(static) if (numel > (1 << 16))
+  for (int64_t i = 0; i < numel; ++i) data[i] = value;
+}
+
+// The rare casts that involve fp64.
+template <class Y, class X, class F>
+void convert(Y* y, const X* x, int64_t numel, F f) {
+#pragma omp parallel for schedule(static) if (numel > (1 << 16))
+  for (int64_t i = 0; i < numel; ++i) y[i] = f(x[i]);
+}
+
+}  // namespace
+
+void run(const Cast& op) {
+  if (op.y.dtype() == DType::fp64 && op.x.dtype() == DType::fp64) {
+    std::memcpy(op.y.raw(), op.x.raw(), size_t(op.x.bytes()));
+    return;
+  }
+  if (op.x.dtype() == DType::fp64)
+    return with_float(op.y.dtype(), [&](auto t) {
+      convert(op.y.as<decltype(t)>(), op.x.as<double>(), op.x.numel(),
+              [](double x) { return from_float<decltype(t)>(float(x)); });
+    });
+  if (op.y.dtype() == DType::fp64)
+    return with_float(op.x.dtype(), [&](auto t) {
+      convert(op.y.as<double>(), op.x.as<decltype(t)>(), op.x.numel(),
+              [](auto x) { return double(to_float(x)); });
+    });
+  cast({.y = vec(op.y), .x = vec(op.x), .dy = {}, .numel = op.x.numel()});
+}
+
+void run(const Fill& op) {
+  switch (op.y.dtype()) {
+    case DType::fp32:
+      return fill_with(op.y, float(op.value));
+    case DType::bf16:
+      return fill_with(op.y, from_float<bf16>(float(op.value)).bits);
+    case DType::fp16:
+      return fill_with(op.y, from_float<fp16>(float(op.value)).bits);
+    case DType::fp64:
+      return fill_with(op.y, op.value);
+    case DType::int64:
+      return fill_with(op.y, int64_t(op.value));
+    case DType::int32:
+      return fill_with(op.y, int32_t(op.value));
+    case DType::uint16:
+      return fill_with(op.y, uint16_t(op.value));
+    case DType::uint8:
+      return fill_with(op.y, uint8_t(op.value));
+  }
+}
+
+void run(const Axpy& op) { axpy({vec(op.y), vec(op.x), op.y.numel(), op.alpha}); }
+void run(const SumSquares& op) { sum({vec(op.x), op.x.numel(), true, op.out.as<double>()}); }
+void run(const Sum& op) { sum({vec(op.x), op.x.numel(), false, op.out.as<double>()}); }
+
+void run(const RandomFill& op) {
+  float* y = op.y.as<float>();
+  const int64_t numel = op.y.numel();
+#pragma omp parallel for schedule(static) if (numel > 4096)
+  for (int64_t i = 0; i < numel; ++i) {
+    const uint64_t index = uint64_t(op.first + i);
+    y[i] =
+        op.normal ? op.scale * op.philox.normal(index) : op.scale * (2.0f * op.philox.uniform(index) - 1.0f);
+  }
+}
+
+}  // namespace cleave::cpu

@@ -1,0 +1,77 @@
+#include "kernels/embedding.h"
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "kernels/cpu/operands.h"
+#include "kernels/cpu/scratch.h"
+
+namespace cleave::cpu {
+namespace {
+
+void require_tokens(const Tensor& tokens, int64_t vocab) {
+  const int32_t* t = tokens.as<int32_t>();
+  for (int64_t i = 0; i < tokens.numel(); ++i)
+    require(t[i] >= 0 && t[i] < vocab, Exit::data,
+            "token {} at place {} of the batch is outside the vocabulary [0, {}); the data was tokenized for "
+            "another "
+            "model, or vocab_size is too small",
+            t[i], i, vocab);
+}
+
+// Places of equal tokens side by side, in their order.
+struct Grouping {
+  std::vector<int32_t> order, starts;
+};
+Grouping group(const Tensor& tokens) {
+  const int32_t* t = tokens.as<int32_t>();
+  const int64_t rows = tokens.numel();
+  std::vector<int64_t> keys(static_cast<size_t>(rows));
+  for (int64_t i = 0; i < rows; ++i) keys[size_t(i)] = (int64_t{t[i]} << 32) | i;
+  std::sort(keys.begin(), keys.end());
+  Grouping g;
+  g.order.reserve(keys.size());
+  for (size_t i = 0; i < keys.size(); ++i) {
+    if (i == 0 || (keys[i] >> 32) != (keys[i - 1] >> 32)) g.starts.push_back(int32_t(i));
+    g.order.push_back(int32_t(keys[i] & 0xffffffff));
+  }
+  g.starts.push_back(int32_t(rows));
+  return g;
+}
+
+}  // namespace
+
+void run(const EmbeddingForward& op) {
+  require_tokens(op.tokens, op.wte.dim(0));
+  embedding({.y = vec(op.y),
+             .wte = vec(op.wte),
+             .wpe = vec(op.wpe),
+             .tokens = op.tokens.as<int32_t>(),
+             .rows = op.y.dim(0),
+             .width = op.y.dim(1),
+             .seq = op.seq,
+             .first_position = op.first_position});
+}
+
+void run(const EmbeddingBackward& op) {
+  require_tokens(op.tokens, op.dwte.dim(0));
+  if (!op.accumulate_wte) std::memset(op.dwte.raw(), 0, size_t(op.dwte.bytes()));
+  if (!op.accumulate_wpe && op.dwpe.defined()) std::memset(op.dwpe.raw(), 0, size_t(op.dwpe.bytes()));
+  if (op.dy.dim(0) == 0) return;
+  const Grouping g = group(op.tokens);
+  embedding_grad({.dwte = vec(op.dwte),
+                  .dwpe = vec(op.dwpe),
+                  .dy = vec(op.dy),
+                  .rows = op.dy.dim(0),
+                  .width = op.dy.dim(1),
+                  .seq = op.seq,
+                  .order = g.order.data(),
+                  .groups = g.starts.data(),
+                  .tokens = op.tokens.as<int32_t>(),
+                  .group_count = int64_t(g.starts.size()) - 1,
+                  .accumulate_wte = op.accumulate_wte,
+                  .accumulate_wpe = op.accumulate_wpe});
+}
+
+}  // namespace cleave::cpu

@@ -1,0 +1,67 @@
+#include "kernels/cpu/parallel.h"
+
+namespace cleave::cpu::CLEAVE_ISA {
+namespace {
+
+template <class T>
+void embed_row(const EmbeddingArgs& args, int64_t row) {
+  const int64_t width = args.width;
+  T* y = static_cast<T*>(args.y.data) + row * width;
+  const T* token = static_cast<const T*>(args.wte.data) + args.tokens[row] * width;
+  if (!args.wpe.data)
+    return for_vectors(0, width, [=](int64_t i, auto n) { store(y + i, load(token + i, n), n); });
+  const T* place = static_cast<const T*>(args.wpe.data) + (args.first_position + row % args.seq) * width;
+  for_vectors(0, width, [=](int64_t i, auto n) { store(y + i, load(token + i, n) + load(place + i, n), n); });
+}
+
+// out[i] = (out[i]) + dy[row_of(0), i] + dy[row_of(1), i] + ...
+template <class T, class D, class RowOf>
+CLEAVE_INLINE void add_rows(T* out, const D* dy, int64_t width, int64_t count, bool accumulate,
+                            RowOf row_of) {
+  for_vectors(0, width, [&](int64_t i, auto n) {
+    F16 sum = accumulate ? load(out + i, n) : zero();
+    for (int64_t k = 0; k < count; ++k) sum = sum + load(dy + row_of(k) * width + i, n);
+    store(out + i, sum, n);
+  });
+}
+
+template <class T, class D>
+void token_grad(const EmbeddingGradArgs& args) {
+  const D* dy = static_cast<const D*>(args.dy.data);
+#pragma omp parallel for schedule(dynamic, 16) if (args.rows * args.width > kSerialNumel)
+  for (int64_t g = 0; g < args.group_count; ++g) {
+    const int32_t* rows = args.order + args.groups[g];
+    T* out = static_cast<T*>(args.dwte.data) + args.tokens[rows[0]] * args.width;
+    add_rows(out, dy, args.width, args.groups[g + 1] - args.groups[g], args.accumulate_wte,
+             [=](int64_t k) { return int64_t{rows[k]}; });
+  }
+}
+
+template <class T, class D>
+void position_grad(const EmbeddingGradArgs& args) {
+  const D* dy = static_cast<const D*>(args.dy.data);
+  const int64_t used = args.rows < args.seq ? args.rows : args.seq;
+  parallel_rows(used, args.width * (args.rows / (used ? used : 1)), [&](int64_t p) {
+    T* out = static_cast<T*>(args.dwpe.data) + p * args.width;
+    const int64_t count = (args.rows - p + args.seq - 1) / args.seq, seq = args.seq;
+    add_rows(out, dy, args.width, count, args.accumulate_wpe, [=](int64_t k) { return k * seq + p; });
+  });
+}
+
+}  // namespace
+
+void embedding(const EmbeddingArgs& args) {
+  with_type(args.y.type, [&](auto t) {
+    parallel_rows(args.rows, args.width, [&](int64_t row) { embed_row<decltype(t)>(args, row); });
+  });
+}
+
+void embedding_grad(const EmbeddingGradArgs& args) {
+  with_type(args.dy.type, [&](auto d) {
+    with_type(args.dwte.type, [&](auto t) { token_grad<decltype(t), decltype(d)>(args); });
+    if (args.dwpe.data)
+      with_type(args.dwpe.type, [&](auto t) { position_grad<decltype(t), decltype(d)>(args); });
+  });
+}
+
+}  // namespace cleave::cpu::CLEAVE_ISA

@@ -1,0 +1,26 @@
+// Matrix products by oneDNN, of both API generations. Primitives are made once for each distinct call and
+// thread count.
+#pragma once
+#include <cstdint>
+
+#include "device/dtype.h"
+
+namespace cleave::cpu {
+
+struct Gemm {
+  void* c;
+  const void *a, *b;
+  const float* bias;  // n floats, or null
+  DType c_type, a_type, b_type;
+  int64_t m, n, k;
+  bool transpose_a, transpose_b, accumulate;
+};
+
+// True when the machine multiplies bf16 in hardware, so that operands need no copy in fp32.
+bool onednn_native_bf16();
+
+// c = op(a) op(b) [+ bias] [+ c] with operands as Matmul describes them; m, n, k > 0. accumulate needs an
+// fp32 c.
+void onednn_gemm(const Gemm& gemm);
+
+}  // namespace cleave::cpu

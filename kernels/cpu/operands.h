@@ -1,0 +1,10 @@
+// Tensors as the bodies' arguments.
+#pragma once
+#include "device/tensor.h"
+#include "kernels/cpu/bodies.h"
+
+namespace cleave::cpu {
+
+inline Vec vec(const Tensor& t) { return {t.raw(), t.dtype()}; }
+
+}  // namespace cleave::cpu

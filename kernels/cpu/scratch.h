@@ -1,0 +1,29 @@
+// Temporary memory of a kernel call. Freed blocks are kept for the next call, because fresh pages cost more
+// than the work done in them; what is kept is bounded and shared by all threads.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+namespace cleave::cpu {
+
+// Uninitialized, 64-byte aligned, returned on destruction. Blocks of 2 MiB or more sit on huge pages where
+// granted.
+class Scratch {
+ public:
+  explicit Scratch(int64_t bytes);
+  ~Scratch();
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+
+  void* data() const { return data_; }
+  float* floats() const { return static_cast<float*>(data_); }
+
+ private:
+  void* data_ = nullptr;
+  int64_t bytes_ = 0;
+};
+
+// Bytes of freed blocks kept at present.
+int64_t scratch_kept_bytes();
+
+}  // namespace cleave::cpu

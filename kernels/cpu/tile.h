@@ -1,0 +1,90 @@
+// Small matrix products in registers: c (+)= a b with b's rows contiguous and n a multiple of 16. a is read
+// one element at a time, so any pair of strides will do, a transposition included.
+#pragma once
+#include "kernels/cpu/simd.h"
+
+namespace cleave::cpu::CLEAVE_ISA {
+
+struct Product {
+  const float* a;
+  int64_t a_row, a_col;  // element (i, k) of a is a[i * a_row + k * a_col]
+  const float* b;
+  int64_t b_row;
+  float* c;
+  int64_t c_row;
+  int64_t m, n, k;
+  bool add;
+};
+
+#ifdef __AVX512F__
+inline constexpr int kTileRows = 6, kTileVectors = 4;  // 24 accumulators of 32 registers
+#else
+inline constexpr int kTileRows = 6, kTileVectors = 1;  // 12 accumulators of 16 registers
+#endif
+
+template <int kRows, int kVectors>
+CLEAVE_INLINE void tile(const Product& p, int64_t i, int64_t j) {
+  F16 sum[kRows][kVectors];
+  const float* a = p.a + i * p.a_row;
+  const float* b = p.b + j;
+  float* c = p.c + i * p.c_row + j;
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 8
+    for (int v = 0; v < kVectors; ++v) sum[r][v] = p.add ? load(c + r * p.c_row + 16 * v) : zero();
+  const int64_t a_row = p.a_row, a_col = p.a_col, b_row = p.b_row;
+  for (int64_t k = p.k; k > 0; --k, a += a_col, b += b_row) {
+    F16 column[kVectors];
+#pragma GCC unroll 8
+    for (int v = 0; v < kVectors; ++v) column[v] = load(b + 16 * v);
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+      const F16 x = splat(a[r * a_row]);
+#pragma GCC unroll 8
+      for (int v = 0; v < kVectors; ++v) sum[r][v] = fma(x, column[v], sum[r][v]);
+    }
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 8
+    for (int v = 0; v < kVectors; ++v) store(c + r * p.c_row + 16 * v, sum[r][v]);
+}
+
+template <int kVectors>
+CLEAVE_INLINE void tile_column(const Product& p, int64_t j) {
+  int64_t i = 0;
+  for (; i + kTileRows <= p.m; i += kTileRows) tile<kTileRows, kVectors>(p, i, j);
+  switch (p.m - i) {
+    case 1:
+      return tile<1, kVectors>(p, i, j);
+    case 2:
+      return tile<2, kVectors>(p, i, j);
+    case 3:
+      return tile<3, kVectors>(p, i, j);
+    case 4:
+      return tile<4, kVectors>(p, i, j);
+    case 5:
+      return tile<5, kVectors>(p, i, j);
+    default:
+      return;
+  }
+}
+
+[[gnu::noinline]] static void multiply(const Product& p) {
+  int64_t j = 0;
+  for (; j + 16 * kTileVectors <= p.n; j += 16 * kTileVectors) tile_column<kTileVectors>(p, j);
+  if constexpr (kTileVectors > 1) {
+    switch ((p.n - j) / 16) {
+      case 1:
+        return tile_column<1>(p, j);
+      case 2:
+        return tile_column<2>(p, j);
+      case 3:
+        return tile_column<3>(p, j);
+      default:
+        return;
+    }
+  }
+}
+
+}  // namespace cleave::cpu::CLEAVE_ISA

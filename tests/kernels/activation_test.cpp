@@ -1,0 +1,84 @@
+#include "kernels/activation.h"
+
+#include <numbers>
+
+#include "tests/kernels/guarded.h"
+
+namespace cleave {
+namespace {
+
+double f(Activation kind, double x) {
+  switch (kind) {
+    case Activation::gelu_tanh:
+      return 0.5 * x * (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x)));
+    case Activation::gelu_erf:
+      return 0.5 * x * std::erfc(-x / std::numbers::sqrt2);
+    case Activation::relu:
+      return x > 0 ? x : 0;
+  }
+  return 0;
+}
+
+double slope(Activation kind, double x) {
+  const double h = 1e-5 * std::max(1.0, std::fabs(x));
+  if (kind == Activation::relu) return x > 0 ? 1 : 0;
+  return (8 * (f(kind, x + h) - f(kind, x - h)) - (f(kind, x + 2 * h) - f(kind, x - 2 * h))) / (12 * h);
+}
+
+constexpr Activation kKinds[] = {Activation::gelu_tanh, Activation::gelu_erf, Activation::relu};
+
+Values sweep(int64_t numel) {
+  Values v(size_t(numel), 0.0);
+  for (size_t i = 0; i < v.size(); ++i) v[i] = -12 + 24 * double(i) / double(std::max<int64_t>(1, numel - 1));
+  return v;
+}
+
+TEST(Activation, ForwardAndBackwardEqualDoublePrecision) {
+  for (Activation kind : kKinds)
+    for (DType type : kTrainingTypes)
+      for (int64_t numel : {0, 1, 15, 16, 17, 1000, 20011}) {
+        Guarded x(type, {numel}, sweep(numel)), y(type, {numel}), dx(type, {numel});
+        Guarded dy(type, {numel}, random_values(numel, 1));
+        Values want_y, want_dx;
+        for (size_t i = 0; i < size_t(numel); ++i) {
+          want_y.push_back(f(kind, x.at(i)));
+          want_dx.push_back(dy.at(i) * slope(kind, x.at(i)));
+        }
+        Stream stream;
+        launch(ActivationForward{.y = y, .x = x, .kind = kind}, stream);
+        launch(ActivationBackward{.dx = dx, .dy = dy, .x = x, .kind = kind}, stream);
+        // fp16 storage loses relative precision below its normal range.
+        expect_near(y, want_y, half_ulp(type) + 2e-6, type == DType::fp16 ? 6e-8 : 1e-10, "y");
+        expect_near(dx, want_dx, half_ulp(type) + 1e-6, 2e-6, "dx");
+      }
+}
+
+TEST(Add, SumsInPlace) {
+  for (DType type : kTrainingTypes) {
+    Guarded a(type, {133}, random_values(133, 1)), b(type, {133}, random_values(133, 2));
+    Values want;
+    for (size_t i = 0; i < 133; ++i) want.push_back(a.at(i) + b.at(i));
+    Stream stream;
+    launch(Add{.y = a, .a = a, .b = b}, stream);
+    expect_near(a, want, half_ulp(type) * 1.01, 1e-7, "y");
+  }
+}
+
+TEST(Dropout, KeepsExactlyWhatPhiloxSays) {
+  const Philox philox{.seed = 77, .stream = hash_name("mask")};
+  for (DType type : kTrainingTypes)
+    for (int64_t offset : {int64_t{0}, int64_t{1}, int64_t{4099}, int64_t{1} << 34, (int64_t{1} << 34) - 7})
+      for (float p : {0.0f, 0.1f, 0.5f, 1.0f}) {
+        const int64_t numel = 5003;
+        Guarded x(type, {numel}, random_values(numel, 3)), y(type, {numel});
+        Values want;
+        for (int64_t i = 0; i < numel; ++i)
+          want.push_back(philox.uniform(uint64_t(offset + i)) >= p ? x.at(size_t(i)) / (1 - double(p)) : 0);
+        Stream stream;
+        launch(Dropout{.y = y, .x = x, .p = p, .philox = philox, .offset = offset}, stream);
+        expect_near(y, want, half_ulp(type) + 2e-7, 0, "y");
+      }
+}
+
+}  // namespace
+}  // namespace cleave

@@ -1,0 +1,14 @@
+// Shapes of matrix products: training ones scaled down, primes, ones and empty ones.
+#pragma once
+#include <cstdint>
+
+namespace cleave {
+
+struct MatmulCase {
+  int64_t m, n, k;
+};
+inline constexpr MatmulCase kMatmulCases[] = {{64, 96, 128}, {1, 1, 1},     {7, 13, 5},      {17, 1, 31},
+                                              {1, 67, 33},   {33, 129, 65}, {128, 128, 128}, {0, 4, 3},
+                                              {5, 0, 3},     {3, 5, 0},     {48, 50, 257},   {130, 200, 17}};
+
+}  // namespace cleave

@@ -1,0 +1,115 @@
+#include "kernels/elementwise.h"
+
+#include <limits>
+
+#include "tests/kernels/guarded.h"
+
+namespace cleave {
+namespace {
+
+double sum_squares(const Tensor& x) {
+  Guarded out(DType::fp64, {1});
+  Stream stream;
+  launch(SumSquares{.out = out, .x = x}, stream);
+  return out.at(0);
+}
+
+TEST(Cast, RoundsAsStorageDoes) {
+  const DType types[] = {DType::fp32, DType::bf16, DType::fp16, DType::fp64};
+  for (DType from : types)
+    for (DType to : types)
+      for (int64_t numel : {0, 1, 31, 1000}) {
+        Guarded x(from, {numel}, random_values(numel, 1)), y(to, {numel});
+        Values want;
+        for (size_t i = 0; i < size_t(numel); ++i) want.push_back(rounded(x.at(i), to));
+        Stream stream;
+        launch(Cast{.y = y, .x = x}, stream);
+        expect_near(y, want, 0, 0, "y");
+      }
+}
+
+TEST(Cast, KeepsInfinityAndNaN) {
+  for (DType to : {DType::bf16, DType::fp16}) {
+    const double inf = std::numeric_limits<double>::infinity();
+    Guarded x(DType::fp32, {4}, {inf, -inf, std::nan(""), 1e38}), y(to, {4});
+    Stream stream;
+    launch(Cast{.y = y, .x = x}, stream);
+    EXPECT_EQ(y.at(0), inf);
+    EXPECT_EQ(y.at(1), -inf);
+    EXPECT_TRUE(std::isnan(y.at(2)));
+    EXPECT_EQ(y.at(3), rounded(1e38, to));
+  }
+}
+
+TEST(Fill, SetsEveryElement) {
+  for (DType type : {DType::fp32, DType::fp16, DType::bf16, DType::fp64, DType::int64, DType::int32,
+                     DType::uint16, DType::uint8}) {
+    Guarded y(type, {77});
+    Stream stream;
+    launch(Fill{.y = y, .value = 3}, stream);
+    expect_near(y, Values(77, 3.0), 0, 0, "y");
+  }
+}
+
+TEST(Axpy, AddsInFloatAndRoundsOnce) {
+  for (DType ty : kTrainingTypes)
+    for (DType tx : kTrainingTypes) {
+      Guarded y(ty, {101}, random_values(101, 1)), x(tx, {101}, random_values(101, 2));
+      Values want;
+      for (size_t i = 0; i < 101; ++i) want.push_back(y.at(i) + 0.3f * x.at(i));
+      Stream stream;
+      launch(Axpy{.y = y, .x = x, .alpha = 0.3f}, stream);
+      expect_near(y, want, half_ulp(ty) * 1.01, 1e-7, "y");
+    }
+}
+
+TEST(SumSquares, IsExactEnoughAndBlindToAppendedZeros) {
+  for (DType type : kTrainingTypes) {
+    Values v = random_values(70001, 1);
+    Guarded x(type, {70001}, v);
+    double want = 0;
+    for (size_t i = 0; i < v.size(); ++i) want += x.at(i) * x.at(i);
+    const double got = sum_squares(x);
+    EXPECT_NEAR(got, want, 1e-12 * want);
+    v.resize(90000, 0.0);
+    EXPECT_EQ(sum_squares(Guarded(type, {90000}, v)), got);
+  }
+  EXPECT_EQ(sum_squares(Guarded(DType::fp32, {0})), 0);
+}
+
+TEST(SumSquares, IsNotFiniteWhenAnyElementIsNot) {
+  for (DType type : kTrainingTypes)
+    for (double bad : {std::nan(""), std::numeric_limits<double>::infinity()})
+      for (size_t place : {size_t{0}, size_t{4999}, size_t{9998}}) {
+        Guarded x(type, {9999}, random_values(9999, 1));
+        x.put(place, bad);
+        EXPECT_FALSE(std::isfinite(sum_squares(x)));
+      }
+}
+
+TEST(Sum, AddsInDouble) {
+  Guarded x(DType::fp32, {9999}, random_values(9999, 1)), out(DType::fp64, {1});
+  double want = 0;
+  for (size_t i = 0; i < 9999; ++i) want += x.at(i);
+  Stream stream;
+  launch(Sum{.out = out, .x = x}, stream);
+  EXPECT_NEAR(out.at(0), want, 1e-10);
+}
+
+TEST(RandomFill, IsAFunctionOfTheIndex) {
+  const Philox philox{.seed = 1, .stream = hash_name("h.0.attn.qkv.weight")};
+  for (bool normal : {false, true}) {
+    Guarded whole(DType::fp32, {10000}), part(DType::fp32, {3000});
+    Stream stream;
+    launch(RandomFill{.y = whole, .philox = philox, .first = 5, .scale = 0.02f, .normal = normal}, stream);
+    launch(RandomFill{.y = part, .philox = philox, .first = 4005, .scale = 0.02f, .normal = normal}, stream);
+    for (size_t i = 0; i < 3000; ++i) ASSERT_EQ(part.at(i), whole.at(i + 4000));
+    double mean = 0, square = 0;
+    for (size_t i = 0; i < 10000; ++i) mean += whole.at(i) / 1e4, square += whole.at(i) * whole.at(i) / 1e4;
+    EXPECT_NEAR(mean, 0, 0.02 * 4 / 100);
+    EXPECT_NEAR(std::sqrt(square), normal ? 0.02 : 0.02 / std::sqrt(3.0), 0.02 * 0.03);
+  }
+}
+
+}  // namespace
+}  // namespace cleave

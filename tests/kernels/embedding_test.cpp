@@ -1,0 +1,91 @@
+#include "kernels/embedding.h"
+
+#include "tests/kernels/guarded.h"
+
+namespace cleave {
+namespace {
+
+struct Table {
+  int64_t rows, width, seq, vocab, positions;
+};
+constexpr Table kTables[] = {
+    {12, 20, 4, 7, 6}, {1, 1, 1, 1, 1}, {130, 33, 65, 11, 65}, {5, 16, 8, 3, 9}, {0, 4, 2, 3, 2}};
+
+Guarded tokens_of(const Table& c) {
+  Guarded tokens(DType::int32, {c.rows});
+  for (int64_t i = 0; i < c.rows; ++i) tokens.put(size_t(i), double((i * i + 3 * i) % c.vocab));
+  return tokens;
+}
+
+TEST(Embedding, ForwardAddsTokenAndPositionRows) {
+  for (DType type : kTrainingTypes)
+    for (const Table& c : kTables)
+      for (bool placed : {false, true}) {
+        const Guarded tokens = tokens_of(c);
+        Guarded wte(type, {c.vocab, c.width}, random_values(c.vocab * c.width, 1));
+        Guarded wpe(type, {c.positions + 1, c.width}, random_values((c.positions + 1) * c.width, 2));
+        Guarded y(type, {c.rows, c.width});
+        Values want;
+        for (int64_t i = 0; i < c.rows * c.width; ++i) {
+          const int64_t row = i / c.width, column = i % c.width;
+          want.push_back(wte.at(size_t(int64_t(tokens.at(size_t(row))) * c.width + column)) +
+                         (placed ? wpe.at(size_t((1 + row % c.seq) * c.width + column)) : 0));
+        }
+        Stream stream;
+        launch(EmbeddingForward{.y = y,
+                                .tokens = tokens,
+                                .wte = wte,
+                                .wpe = placed ? wpe.tensor() : Tensor(),
+                                .seq = c.seq,
+                                .first_position = placed ? 1 : 0},
+               stream);
+        expect_near(y, want, half_ulp(type) * 1.01, 0, "y");
+      }
+}
+
+TEST(Embedding, BackwardAddsEveryRowToItsTokenAndPosition) {
+  for (DType type : kTrainingTypes)
+    for (DType sums : kTrainingTypes)
+      for (const Table& c : kTables)
+        for (bool accumulate : {false, true}) {
+          const Guarded tokens = tokens_of(c);
+          Guarded dy(type, {c.rows, c.width}, random_values(c.rows * c.width, 1));
+          Guarded dwte(sums, {c.vocab, c.width}, random_values(c.vocab * c.width, 2));
+          Guarded dwpe(sums, {c.positions, c.width}, random_values(c.positions * c.width, 3));
+          Values t = accumulate ? dwte.values() : Values(size_t(dwte.numel()), 0.0);
+          Values p = accumulate ? dwpe.values() : Values(size_t(dwpe.numel()), 0.0);
+          for (int64_t i = 0; i < c.rows * c.width; ++i) {
+            const int64_t row = i / c.width, column = i % c.width;
+            t[size_t(int64_t(tokens.at(size_t(row))) * c.width + column)] += dy.at(size_t(i));
+            p[size_t(row % c.seq * c.width + column)] += dy.at(size_t(i));
+          }
+          Stream stream;
+          launch(EmbeddingBackward{.dwte = dwte,
+                                   .dwpe = dwpe,
+                                   .dy = dy,
+                                   .tokens = tokens,
+                                   .seq = c.seq,
+                                   .accumulate_wte = accumulate,
+                                   .accumulate_wpe = accumulate},
+                 stream);
+          expect_near(dwte, t, half_ulp(sums) * 1.01, 5e-6, "dwte");
+          expect_near(dwpe, p, half_ulp(sums) * 1.01, 5e-6, "dwpe");
+        }
+}
+
+TEST(Embedding, NamesATokenOutsideTheVocabulary) {
+  for (double bad : {-1.0, 7.0}) {
+    Guarded tokens(DType::int32, {3}, {0, bad, 6}), wte(DType::fp32, {7, 4}), y(DType::fp32, {3, 4});
+    Stream stream;
+    try {
+      launch(EmbeddingForward{.y = y, .tokens = tokens, .wte = wte, .wpe = {}}, stream);
+      FAIL() << "token " << bad << " was accepted";
+    } catch (const Error& e) {
+      EXPECT_EQ(e.exit(), Exit::data);
+      EXPECT_NE(std::string(e.what()).find("place 1"), std::string::npos) << e.what();
+    }
+  }
+}
+
+}  // namespace
+}  // namespace cleave

@@ -1,0 +1,159 @@
+// Operands for kernel tests: every one lies between guard bands, holds values exactly representable in its
+// type, and can be read back as doubles for a plain oracle.
+#pragma once
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include "device/tensor.h"
+
+namespace cleave {
+
+using Values = std::vector<double>;
+
+inline Values random_values(int64_t numel, uint64_t seed, double scale = 1) {
+  std::mt19937_64 engine(seed * 7919 + 17);
+  std::normal_distribution<double> normal(0, scale);
+  Values v(size_t(numel), 0.0);
+  for (double& x : v) x = normal(engine);
+  return v;
+}
+
+inline double rounded(double x, DType type) {
+  switch (type) {
+    case DType::fp32:
+      return double(float(x));
+    case DType::bf16:
+      return double(to_float(from_float<bf16>(float(x))));
+    case DType::fp16:
+      return double(to_float(from_float<fp16>(float(x))));
+    default:
+      return x;
+  }
+}
+
+// Half a unit in the last place of a stored value, relative.
+inline double half_ulp(DType type) {
+  switch (type) {
+    case DType::bf16:
+      return 0x1p-8;
+    case DType::fp16:
+      return 0x1p-11;
+    case DType::fp64:
+      return 0x1p-53;
+    default:
+      return 0x1p-24;
+  }
+}
+
+class Guarded {
+ public:
+  Guarded() = default;
+  Guarded(DType type, Shape shape)
+      : bytes_(size_t(kGuard + shape.numel() * size_of(type) + kGuard), kPattern) {
+    tensor_ = Tensor(bytes_.data() + kGuard, type, shape);
+  }
+  Guarded(DType type, Shape shape, const Values& values) : Guarded(type, shape) { set(values); }
+  Guarded(Guarded&&) = default;
+  Guarded& operator=(Guarded&&) = default;
+
+  operator const Tensor&() const { return tensor_; }
+  const Tensor& tensor() const { return tensor_; }
+  int64_t numel() const { return tensor_.numel(); }
+
+  void set(const Values& values) {
+    CHECK(int64_t(values.size()) == numel(), "{} values for {} elements", values.size(), numel());
+    for (size_t i = 0; i < values.size(); ++i) put(i, values[i]);
+  }
+  void put(size_t i, double x) {
+    auto* p = static_cast<std::byte*>(tensor_.raw()) + i * size_t(size_of(tensor_.dtype()));
+    auto write = [&](auto v) { std::memcpy(p, &v, sizeof v); };
+    switch (tensor_.dtype()) {
+      case DType::fp32:
+        return write(float(x));
+      case DType::bf16:
+        return write(from_float<bf16>(float(x)));
+      case DType::fp16:
+        return write(from_float<fp16>(float(x)));
+      case DType::fp64:
+        return write(x);
+      case DType::int64:
+        return write(int64_t(x));
+      case DType::int32:
+        return write(int32_t(x));
+      case DType::uint16:
+        return write(uint16_t(x));
+      case DType::uint8:
+        return write(uint8_t(x));
+    }
+  }
+  double at(size_t i) const {
+    const auto* p = static_cast<const std::byte*>(tensor_.raw()) + i * size_t(size_of(tensor_.dtype()));
+    auto read = [&](auto v) {
+      std::memcpy(&v, p, sizeof v);
+      return v;
+    };
+    switch (tensor_.dtype()) {
+      case DType::fp32:
+        return double(read(float{}));
+      case DType::bf16:
+        return double(to_float(read(bf16{})));
+      case DType::fp16:
+        return double(to_float(read(fp16{})));
+      case DType::fp64:
+        return read(double{});
+      case DType::int64:
+        return double(read(int64_t{}));
+      case DType::int32:
+        return double(read(int32_t{}));
+      case DType::uint16:
+        return double(read(uint16_t{}));
+      case DType::uint8:
+        return double(read(uint8_t{}));
+    }
+    return 0;
+  }
+  Values values() const {
+    Values v(static_cast<size_t>(numel()));
+    for (size_t i = 0; i < v.size(); ++i) v[i] = at(i);
+    return v;
+  }
+  std::vector<std::byte> bits() const {
+    const auto* p = static_cast<const std::byte*>(tensor_.raw());
+    return {p, p + tensor_.bytes()};
+  }
+  // Nothing outside the elements was written.
+  bool intact() const {
+    for (int64_t i = 0; i < kGuard; ++i)
+      if (bytes_[size_t(i)] != kPattern || bytes_[bytes_.size() - 1 - size_t(i)] != kPattern) return false;
+    return true;
+  }
+
+ private:
+  static constexpr int64_t kGuard = 128;
+  static constexpr std::byte kPattern{0xa5};
+  std::vector<std::byte> bytes_;
+  Tensor tensor_;
+};
+
+// |got - want| <= relative |want| + absolute for every element, and intact guard bands.
+inline void expect_near(const Guarded& got, const Values& want, double relative, double absolute,
+                        const char* what) {
+  EXPECT_TRUE(got.intact()) << what << ": guard band overwritten";
+  ASSERT_EQ(size_t(got.numel()), want.size()) << what;
+  for (size_t i = 0; i < want.size(); ++i) {
+    const double bound = relative * std::fabs(want[i]) + absolute;
+    if (!(std::fabs(got.at(i) - want[i]) <= bound)) {
+      ADD_FAILURE() << what << "[" << i << "] is " << got.at(i) << ", wanted " << want[i] << " within "
+                    << bound;
+      return;
+    }
+  }
+}
+
+inline const DType kTrainingTypes[] = {DType::fp32, DType::bf16, DType::fp16};
+
+}  // namespace cleave

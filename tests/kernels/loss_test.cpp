@@ -1,0 +1,59 @@
+#include "kernels/loss.h"
+
+#include "tests/kernels/guarded.h"
+
+namespace cleave {
+namespace {
+
+TEST(CrossEntropy, LossAndGradientEqualDoublePrecision) {
+  for (DType type : kTrainingTypes)
+    for (auto [rows, columns, vocab] :
+         {std::tuple{5, 64, 50}, {1, 1, 1}, {7, 33, 33}, {3, 5008, 5003}, {0, 4, 4}})
+      for (double offset : {0.0, -300.0})
+        for (float scale : {0.0f, 0.25f}) {
+          Values raw = random_values(int64_t{rows} * columns, 1, 3);
+          for (double& x : raw) x += offset;
+          Guarded logits(type, {rows, columns}, raw), losses(DType::fp32, {rows}),
+              targets(DType::int32, {rows});
+          Values want_loss, want = logits.values();
+          for (int r = 0; r < rows; ++r) {
+            const bool ignored = r == 2;
+            const int target = (r * 13 + 5) % vocab;
+            targets.put(size_t(r), ignored ? -100 : target);
+            double top = -1e300, sum = 0;
+            for (int i = 0; i < vocab; ++i) top = std::max(top, logits.at(size_t(r * columns + i)));
+            for (int i = 0; i < vocab; ++i) sum += std::exp(logits.at(size_t(r * columns + i)) - top);
+            want_loss.push_back(ignored ? 0 : std::log(sum) + top - logits.at(size_t(r * columns + target)));
+            for (int i = 0; i < columns && scale != 0; ++i) {
+              const double p = std::exp(logits.at(size_t(r * columns + i)) - top) / sum;
+              want[size_t(r * columns + i)] = ignored || i >= vocab ? 0 : scale * (p - (i == target));
+            }
+          }
+          Stream stream;
+          launch(
+              CrossEntropy{
+                  .logits = logits, .losses = losses, .targets = targets, .vocab = vocab, .scale = scale},
+              stream);
+          expect_near(losses, want_loss, 1e-6, 3e-6, "losses");
+          expect_near(logits, want, half_ulp(type) * 1.01 + 1e-6, type == DType::fp16 ? 6e-8 : 1e-8,
+                      "logits");
+        }
+}
+
+TEST(CrossEntropy, NamesATargetOutsideTheVocabulary) {
+  for (double bad : {-1.0, 6.0, -101.0}) {
+    Guarded logits(DType::fp32, {2, 8}, random_values(16, 1)), losses(DType::fp32, {2}),
+        targets(DType::int32, {2}, {5, bad});
+    Stream stream;
+    try {
+      launch(CrossEntropy{.logits = logits, .losses = losses, .targets = targets, .vocab = 6, .scale = 1},
+             stream);
+      FAIL() << "target " << bad << " was accepted";
+    } catch (const Error& e) {
+      EXPECT_EQ(e.exit(), Exit::data);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace cleave

@@ -1,0 +1,86 @@
+#include "kernels/matmul.h"
+
+#include "tests/kernels/cases/matmul.h"
+#include "tests/kernels/guarded.h"
+
+namespace cleave {
+namespace {
+
+struct Product {
+  MatmulCase size;
+  DType c = DType::fp32, a = DType::fp32, b = DType::fp32;
+  bool transpose_a = false, transpose_b = false, accumulate = false, bias = false;
+};
+
+// Sums of k products rounded in fp32: k * 2^-24 times the sum of magnitudes, which is about k here.
+void expect_product(const Product& p) {
+  const auto [m, n, k] = p.size;
+  Guarded a(p.a, p.transpose_a ? Shape{k, m} : Shape{m, k}, random_values(m * k, 1));
+  Guarded b(p.b, p.transpose_b ? Shape{n, k} : Shape{k, n}, random_values(n * k, 2));
+  Guarded c(p.c, {m, n}, random_values(m * n, 3));
+  Guarded bias(p.a, {n}, random_values(n, 4));
+  Values want = c.values();
+  for (int64_t i = 0; i < m; ++i)
+    for (int64_t j = 0; j < n; ++j) {
+      double sum = p.accumulate ? want[size_t(i * n + j)] : p.bias ? bias.at(size_t(j)) : 0;
+      for (int64_t l = 0; l < k; ++l)
+        sum += a.at(size_t(p.transpose_a ? l * m + i : i * k + l)) *
+               b.at(size_t(p.transpose_b ? j * k + l : l * n + j));
+      want[size_t(i * n + j)] = sum;
+    }
+  Matmul op{.c = c,
+            .a = a,
+            .b = b,
+            .bias = p.bias ? bias.tensor() : Tensor(),
+            .transpose_a = p.transpose_a,
+            .transpose_b = p.transpose_b,
+            .accumulate = p.accumulate};
+  Stream stream;
+  launch(op, stream);
+  SCOPED_TRACE(fmt::format("{}x{}x{} {}{}{}{} {} {} {}", m, n, k, p.transpose_a ? "ta " : "",
+                           p.transpose_b ? "tb " : "", p.accumulate ? "accumulate " : "",
+                           p.bias ? "bias" : "", name_of(p.c), name_of(p.a), name_of(p.b)));
+  expect_near(c, want, half_ulp(p.c) * 1.01, double(k + 4) * 0x1p-22, "c");
+}
+
+TEST(Matmul, EqualsDoublePrecisionForEveryShapeAndTransposition) {
+  for (const MatmulCase& size : kMatmulCases)
+    for (int flags = 0; flags < 16; ++flags)
+      if ((flags & 12) != 12)
+        expect_product({.size = size,
+                        .transpose_a = bool(flags & 1),
+                        .transpose_b = bool(flags & 2),
+                        .accumulate = bool(flags & 4),
+                        .bias = bool(flags & 8)});
+}
+
+TEST(Matmul, TakesEveryMixOfStorageTypes) {
+  for (DType c : kTrainingTypes)
+    for (DType a : kTrainingTypes)
+      for (DType b : kTrainingTypes)
+        for (bool accumulate : {false, true})
+          expect_product({.size = {33, 40, 65},
+                          .c = c,
+                          .a = a,
+                          .b = b,
+                          .transpose_b = true,
+                          .accumulate = accumulate,
+                          .bias = !accumulate});
+}
+
+TEST(BiasGradient, SumsColumns) {
+  for (DType type : kTrainingTypes)
+    for (const auto& [rows, width] : {std::pair{1, 1}, {37, 300}, {8, 17}, {129, 64}, {0, 5}, {3, 0}})
+      for (bool accumulate : {false, true}) {
+        Guarded dy(type, {rows, width}, random_values(rows * width, 5));
+        Guarded db(DType::fp32, {width}, random_values(width, 6));
+        Values want = accumulate ? db.values() : Values(size_t(width), 0.0);
+        for (int64_t i = 0; i < rows * width; ++i) want[size_t(i % width)] += dy.at(size_t(i));
+        Stream stream;
+        launch(BiasGradient{.db = db, .dy = dy, .accumulate = accumulate}, stream);
+        expect_near(db, want, 0x1p-23, double(rows + 1) * 0x1p-22, "db");
+      }
+}
+
+}  // namespace
+}  // namespace cleave

@@ -1,0 +1,114 @@
+#include "kernels/norm.h"
+
+#include "tests/kernels/guarded.h"
+
+namespace cleave {
+namespace {
+
+struct Row {
+  double mean, rstd;
+};
+Row statistics(const Values& s, int64_t row, int64_t width, double eps) {
+  double mean = 0, variance = 0;
+  for (int64_t i = 0; i < width; ++i) mean += s[size_t(row * width + i)] / double(width);
+  for (int64_t i = 0; i < width; ++i)
+    variance += std::pow(s[size_t(row * width + i)] - mean, 2) / double(width);
+  return {mean, 1 / std::sqrt(variance + eps)};
+}
+
+Values normalize(const Values& s, const Values& weight, const Values& bias, int64_t rows, int64_t width) {
+  Values y(s.size());
+  for (int64_t r = 0; r < rows; ++r) {
+    const Row stat = statistics(s, r, width, 1e-5);
+    for (int64_t i = 0; i < width; ++i) {
+      const size_t j = size_t(r * width + i);
+      y[j] = (s[j] - stat.mean) * stat.rstd * weight[size_t(i)] + bias[size_t(i)];
+    }
+  }
+  return y;
+}
+
+const std::pair<int64_t, int64_t> kSizes[] = {{1, 16},   {3, 17},  {5, 1}, {70, 33},
+                                              {129, 96}, {4, 768}, {0, 8}};
+
+TEST(LayerNorm, ForwardEqualsDoublePrecision) {
+  for (DType type : kTrainingTypes)
+    for (auto [rows, width] : kSizes)
+      for (bool residual : {false, true}) {
+        Guarded x(type, {rows, width}, random_values(rows * width, 1)),
+            r(type, {rows, width}, random_values(rows * width, 2));
+        Guarded weight(type, {width}, random_values(width, 3)), bias(type, {width}, random_values(width, 4));
+        Guarded y(type, {rows, width}), sum(type, {rows, width}), mean(DType::fp32, {rows}),
+            rstd(DType::fp32, {rows});
+        Values s = x.values();
+        for (size_t i = 0; residual && i < s.size(); ++i) s[i] = rounded(s[i] + r.at(i), type);
+        Stream stream;
+        launch(LayerNormForward{.y = y,
+                                .sum = residual ? sum.tensor() : Tensor(),
+                                .mean = mean,
+                                .rstd = rstd,
+                                .x = x,
+                                .residual = residual ? r.tensor() : Tensor(),
+                                .weight = weight,
+                                .bias = bias},
+               stream);
+        expect_near(y, normalize(s, weight.values(), bias.values(), rows, width), half_ulp(type) * 1.01, 3e-6,
+                    "y");
+        if (residual) expect_near(sum, s, half_ulp(type), 0, "sum");
+      }
+}
+
+TEST(LayerNorm, BackwardEqualsFiniteDifferences) {
+  for (auto [rows, width] : {std::pair<int64_t, int64_t>{3, 5}, {2, 17}, {70, 4}}) {
+    Guarded x(DType::fp32, {rows, width}, random_values(rows * width, 1)),
+        dy(DType::fp32, {rows, width}, random_values(rows * width, 2));
+    Guarded weight(DType::fp32, {width}, random_values(width, 3)),
+        res(DType::fp32, {rows, width}, random_values(rows * width, 5));
+    Guarded mean(DType::fp32, {rows}), rstd(DType::fp32, {rows}), dx(DType::fp32, {rows, width});
+    Guarded dweight(DType::fp32, {width}, random_values(width, 6)),
+        dbias(DType::fp32, {width}, random_values(width, 7));
+    const Values zeros(size_t(width), 0.0);
+    auto loss = [&](const Values& xs, const Values& ws, const Values& bs) {
+      const Values y = normalize(xs, ws, bs, rows, width);
+      double sum = 0;
+      for (size_t i = 0; i < y.size(); ++i) sum += y[i] * dy.at(i);
+      return sum;
+    };
+    Values want_dx, want_dw = dweight.values(), want_db(size_t(width), 0.0);
+    for (size_t i = 0; i < size_t(rows * width); ++i) {
+      const double h = 1e-5;
+      Values up = x.values(), down = up;
+      up[i] += h, down[i] -= h;
+      want_dx.push_back(res.at(i) +
+                        (loss(up, weight.values(), zeros) - loss(down, weight.values(), zeros)) / (2 * h));
+      want_db[i % size_t(width)] += dy.at(i);
+    }
+    for (size_t i = 0; i < size_t(width); ++i) {
+      Values up = weight.values(), down = up;
+      up[i] += 1e-5, down[i] -= 1e-5;
+      want_dw[i] += (loss(x.values(), up, zeros) - loss(x.values(), down, zeros)) / 2e-5;
+    }
+    for (int64_t r = 0; r < rows; ++r) {
+      const Row s = statistics(x.values(), r, width, 1e-5);
+      mean.put(size_t(r), s.mean), rstd.put(size_t(r), s.rstd);
+    }
+    Stream stream;
+    launch(LayerNormBackward{.dx = dx,
+                             .dweight = dweight,
+                             .dbias = dbias,
+                             .dy = dy,
+                             .x = x,
+                             .mean = mean,
+                             .rstd = rstd,
+                             .weight = weight,
+                             .dresidual = res,
+                             .accumulate_weight = true},
+           stream);
+    expect_near(dx, want_dx, 1e-5, 1e-5, "dx");
+    expect_near(dweight, want_dw, 1e-5, 2e-5, "dweight");
+    expect_near(dbias, want_db, 1e-5, 1e-5, "dbias");
+  }
+}
+
+}  // namespace
+}  // namespace cleave

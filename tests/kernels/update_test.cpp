@@ -1,0 +1,91 @@
+#include "kernels/update.h"
+
+#include "tests/kernels/guarded.h"
+
+namespace cleave {
+namespace {
+
+Values positive(Values v) {
+  for (double& x : v) x = x * x;
+  return v;
+}
+
+TEST(Adam, EqualsItsFormulaInDoublePrecision) {
+  for (DType grad_type : kTrainingTypes)
+    for (DType copy_type : kTrainingTypes)
+      for (bool decoupled : {false, true})
+        for (int64_t step : {1, 100})
+          for (int64_t n : {0, 1, 1003}) {
+            Guarded p(DType::fp32, {n}, random_values(n, 1)), m(DType::fp32, {n}, random_values(n, 2, 0.1));
+            Guarded v(DType::fp32, {n}, positive(random_values(n, 3, 0.1))), copy(copy_type, {n});
+            Guarded g(grad_type, {n}, random_values(n, 4));
+            Adam op{.param = p,
+                    .m = m,
+                    .v = v,
+                    .copy = step == 1 ? copy.tensor() : Tensor(),
+                    .grad = g,
+                    .lr = 0.01f,
+                    .weight_decay = 0.1f,
+                    .grad_scale = 0.5f,
+                    .step = step,
+                    .decoupled = decoupled,
+                    .bias_correction = step == 1};
+            Values wp, wm, wv;
+            for (size_t i = 0; i < size_t(n); ++i) {
+              const double c1 = step == 1 ? 1 - double(op.beta1) : 1,
+                           c2 = step == 1 ? 1 - double(op.beta2) : 1;
+              const double grad = g.at(i) * 0.5 + (decoupled ? 0 : double(op.weight_decay) * p.at(i));
+              wm.push_back(double(op.beta1) * m.at(i) + (1 - double(op.beta1)) * grad);
+              wv.push_back(double(op.beta2) * v.at(i) + (1 - double(op.beta2)) * grad * grad);
+              wp.push_back(p.at(i) - double(op.lr) * (wm[i] / c1 / (std::sqrt(wv[i] / c2) + double(op.eps)) +
+                                                      (decoupled ? double(op.weight_decay) * p.at(i) : 0)));
+            }
+            Stream stream;
+            launch(op, stream);
+            expect_near(p, wp, 1e-6, 1e-7, "param");
+            expect_near(m, wm, 1e-6, 1e-7, "m");
+            expect_near(v, wv, 1e-6, 1e-7, "v");
+            for (size_t i = 0; step == 1 && i < size_t(n); ++i)
+              ASSERT_EQ(copy.at(i), rounded(p.at(i), copy_type));
+          }
+}
+
+TEST(Sgd, EqualsItsFormulaInDoublePrecision) {
+  for (DType grad_type : kTrainingTypes)
+    for (float momentum : {0.0f, 0.9f})
+      for (bool nesterov : {false, true})
+        for (bool first : {false, true}) {
+          const int64_t n = 1003;
+          Guarded p(DType::fp32, {n}, random_values(n, 1)), b(DType::fp32, {n}, random_values(n, 2)),
+              copy(grad_type, {n});
+          Guarded g(grad_type, {n}, random_values(n, 4));
+          Sgd op{.param = p,
+                 .buffer = momentum != 0 ? b.tensor() : Tensor(),
+                 .copy = copy,
+                 .grad = g,
+                 .lr = 0.1f,
+                 .momentum = momentum,
+                 .dampening = 0.25f,
+                 .weight_decay = 0.01f,
+                 .grad_scale = 2,
+                 .nesterov = nesterov,
+                 .first = first};
+          Values wp, wb;
+          for (size_t i = 0; i < size_t(n); ++i) {
+            double grad = 2 * g.at(i) + double(op.weight_decay) * p.at(i);
+            if (momentum != 0) {
+              wb.push_back(first ? grad : double(momentum) * b.at(i) + 0.75 * grad);
+              grad = nesterov ? grad + double(momentum) * wb[i] : wb[i];
+            }
+            wp.push_back(p.at(i) - double(op.lr) * grad);
+          }
+          Stream stream;
+          launch(op, stream);
+          expect_near(p, wp, 1e-6, 1e-6, "param");
+          if (momentum != 0) expect_near(b, wb, 1e-6, 1e-6, "buffer");
+          for (size_t i = 0; i < size_t(n); ++i) ASSERT_EQ(copy.at(i), rounded(p.at(i), grad_type));
+        }
+}
+
+}  // namespace
+}  // namespace cleave
