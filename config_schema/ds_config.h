@@ -1,5 +1,5 @@
-// A DeepSpeed configuration after reading: typed, validated, batch sizes and "auto" resolved. One describe() per section
-// (ds_config.cpp) says what each key means; parsing, printing and the documentation all come from it.
+// A DeepSpeed configuration after reading: typed, validated, batch sizes and "auto" resolved. One describe()
+// per section (keys.h) says what each key means; parsing, printing and the documentation all come from it.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -86,13 +86,14 @@ struct DsConfig {
   double gradient_clipping = 1.0;  // 0: off
   bool prescale_gradients = false;
   double gradient_predivide_factor = 1.0;
-  bool gradient_sum = false;  // gradient_allreduce_op: sum instead of mean
+  bool gradient_sum = false;                         // gradient_allreduce_op: sum instead of mean
   std::optional<Precision> communication_data_type;  // absent: the type gradients are kept in
   std::optional<Precision> grad_accum_dtype;         // absent: the model's type
   bool dataloader_drop_last = false;
   int64_t comm_timeout_s = 600;  // key "cleave": {"comm_timeout_s": ...}
-  bool check_grad_overflow = true;  // bf16
-  Precision precision = Precision::fp32;
+  bool bf16_enabled = false;
+  bool check_grad_overflow = true;        // bf16
+  Precision precision = Precision::fp32;  // resolved from fp16.enabled and bf16.enabled
   OptimizerConfig optimizer;
   SchedulerConfig scheduler;
   Fp16Config fp16;

@@ -1,0 +1,273 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "config_schema/key_values.h"
+#include "config_schema/nearest_key.h"
+#include "config_schema/reading.h"
+
+namespace cleave {
+namespace {
+
+using Kind = JsonValue::Kind;
+
+constexpr size_t kMostProblems = 100;  // beyond, a file is something else than a configuration
+
+struct Alias {
+  std::string_view section, name, path;
+};
+constexpr Alias kAliases[] = {
+    {"", "bfloat16", "bf16"},
+    {"zero_optimization", "prefetch_bucket_size", "zero_optimization.stage3_prefetch_bucket_size"},
+    {"zero_optimization", "param_persistence_threshold",
+     "zero_optimization.stage3_param_persistence_threshold"},
+    {"zero_optimization", "model_persistence_threshold",
+     "zero_optimization.stage3_model_persistence_threshold"},
+    {"zero_optimization", "max_live_parameters", "zero_optimization.stage3_max_live_parameters"},
+    {"zero_optimization", "max_reuse_distance", "zero_optimization.stage3_max_reuse_distance"},
+    {"zero_optimization", "gather_16bit_weights_on_model_save",
+     "zero_optimization.stage3_gather_16bit_weights_on_model_save"},
+    {"zero_optimization", "module_granularity_threshold",
+     "zero_optimization.stage3_module_granularity_threshold"},
+    {"zero_optimization", "use_all_reduce_for_fetch_params",
+     "zero_optimization.stage3_use_all_reduce_for_fetch_params"},
+    {"zero_optimization", "allgather_sequential", "zero_optimization.stage3_allgather_sequential"},
+    {"tensor_parallel", "tensor_parallel", "tensor_parallel.tp"},
+    {"tensor_parallel", "kernel_inject", "tensor_parallel.replace_with_kernel_inject"},
+};
+
+const std::vector<std::string> kOtherOptimizers = {
+    "Adagrad",  "Lamb",  "Lion",  "OneBitAdam", "ZeroOneAdam", "OneBitLamb", "MuAdam",
+    "MuAdamW",  "MuSGD", "Muon",  "RMSprop",    "NAdam",       "RAdam",      "Adamax",
+    "Adadelta", "ASGD",  "LBFGS", "Rprop",      "SparseAdam",  "Adafactor"};
+const std::vector<std::string> kOtherSchedules = {"StepLR",
+                                                  "MultiStepLR",
+                                                  "ConstantLR",
+                                                  "LinearLR",
+                                                  "ExponentialLR",
+                                                  "PolynomialLR",
+                                                  "CosineAnnealingLR",
+                                                  "CyclicLR",
+                                                  "OneCycleLR",
+                                                  "LambdaLR",
+                                                  "MultiplicativeLR",
+                                                  "SequentialLR",
+                                                  "ChainedScheduler",
+                                                  "ReduceLROnPlateau",
+                                                  "CosineAnnealingWarmRestarts"};
+
+std::string join(std::string_view section, std::string_view name) {
+  return section.empty() ? std::string(name) : fmt::format("{}.{}", section, name);
+}
+
+std::string lower(std::string text) {
+  for (char& c : text)
+    if (c >= 'A' && c <= 'Z') c = char(c - 'A' + 'a');
+  return text;
+}
+
+const JsonValue* member(const JsonValue& object, std::string_view name) {
+  for (const JsonMember& m : object.members)
+    if (m.key == name) return &m.value;
+  return nullptr;
+}
+
+class Collector {
+ public:
+  Collector(Reading& reading, const JsonValue& root) : reading_(reading) {
+    const JsonValue* zero = member(root, "zero_optimization");
+    const JsonValue* stage = zero ? member(*zero, "stage") : nullptr;
+    if (stage && stage->integer) stage_ = int(std::clamp<int64_t>(*stage->integer, 0, 3));
+  }
+
+  // `section` as described, `shown` as written.
+  void object(const JsonValue& object, const std::string& section, const std::string& shown) {
+    std::map<std::string, TextPosition> seen;
+    // Which other keys are read depends on the type, wherever in the object it stands.
+    for (const bool types : {true, false})
+      for (const JsonMember& m : object.members)
+        if ((m.key == "type") == types && !m.key.starts_with("_") && !m.key.starts_with("//"))
+          one(m, section, shown, seen);
+  }
+
+ private:
+  void one(const JsonMember& m, const std::string& section, const std::string& shown,
+           std::map<std::string, TextPosition>& seen) {
+    if (reading_.result.problems.size() >= kMostProblems) return;
+    const std::string path = described(section, m.key);
+    const std::string shown_path = join(shown, m.key);
+    const Key* key = path.empty() ? nullptr : reading_.find(path);
+    if (path.empty()) return unknown(m, section, shown_path);
+    const bool pattern = path.find('<') != std::string::npos;
+    if (const auto [it, fresh] = seen.emplace(pattern ? shown_path : path, m.where); !fresh)
+      return reading_.error(
+          m.where, shown_path,
+          fmt::format("is another name of {}, which is given at {} already; remove one of them", path,
+                      reading_.place(it->second)));
+    if (path == "zero_optimization" && m.value.kind == Kind::boolean) return old_zero(m);
+    if (!key) {  // a section that has no entry of its own
+      if (m.value.kind == Kind::object) object(m.value, path, shown_path);
+      return;
+    }
+    leaf(*key, m, shown_path);
+    descend(*key, m, shown_path);
+  }
+
+  // The described path of a name in a section, or empty.
+  std::string described(const std::string& section, const std::string& name) const {
+    for (const Alias& a : kAliases)
+      if (a.section == section && a.name == name) return std::string(a.path);
+    std::string path = join(section, name);
+    if (name.find('.') == std::string::npos && (reading_.find(path) || is_section(path))) return path;
+    const std::string begin = section.empty() ? "<" : section + ".<";
+    const auto it = reading_.index.lower_bound(begin);
+    if (it == reading_.index.end() || !it->first.starts_with(begin)) return {};
+    return it->first.substr(0, it->first.find('>', begin.size()) + 1);
+  }
+
+  bool is_section(const std::string& path) const {
+    const auto it = reading_.index.lower_bound(path + ".");
+    return it != reading_.index.end() && it->first.starts_with(path + ".");
+  }
+
+  // zero_optimization: true is stage 1; the form of the first DeepSpeed releases.
+  void old_zero(const JsonMember& m) {
+    reading_.result.config.zero.stage = m.value.boolean ? 1 : 0;
+    reading_.given.push_back({"zero_optimization", "zero_optimization", m.where, &m.value, "user", true});
+  }
+
+  void leaf(const Key& key, const JsonMember& m, const std::string& shown) {
+    Given& given = reading_.given.emplace_back(Given{key.path, shown, m.where, &m.value});
+    if (!belongs_to_type(key, m, shown)) return;
+    if (is_auto(key, m.value)) return store_auto(key, given);
+    given.usable = store_value(key, m.value);
+    if (given.usable) return choose_type(key, m);
+    std::string hint;
+    if (m.value.kind == Kind::text && !key.choices.empty()) hint = nearest_word(m.value.text, key.choices);
+    if (!hint.empty()) hint = fmt::format("; did you mean \"{}\"?", hint);
+    reading_.error(m.value.where, shown,
+                   fmt::format("wanted {}, got {}{}", wanted_by(key), describe_value(m.value), hint));
+    if (key.path == "optimizer.type") optimizer_built_ = false;
+    if (key.path == "scheduler.type") scheduler_built_ = false;
+  }
+
+  static bool is_auto(const Key& key, const JsonValue& v) {
+    if (v.kind != Kind::text || v.text != "auto" || key.type == Type::any) return false;
+    if (std::find(key.choices.begin(), key.choices.end(), "auto") != key.choices.end()) return false;
+    return key.type != Type::text || !key.choices.empty() || answer_auto(key, {}, 0).usable;
+  }
+
+  void store_auto(const Key& key, Given& given) {
+    given.origin = "auto";
+    const AutoAnswer answer = answer_auto(key, reading_.options, stage_);
+    given.usable = answer.usable && (!answer.value || store_value(key, *answer.value));
+    if (given.usable) return;
+    const std::string why = answer.missing.empty()
+                                ? fmt::format("\"auto\" is not filled in here; give {}", wanted_by(key))
+                                : fmt::format("\"auto\" stands for {}, which is not known here; give {}",
+                                              answer.missing, wanted_by(key));
+    reading_.error(given.value->where, given.shown, why);
+  }
+
+  // Arguments are judged for the built types only: where the type is refused, that says it all.
+  bool belongs_to_type(const Key& key, const JsonMember& m, const std::string& shown) {
+    const bool optimizer = key.path.starts_with("optimizer.params."),
+               scheduler = key.path.starts_with("scheduler.params.");
+    if (!optimizer && !scheduler) return true;
+    if (!(optimizer ? optimizer_built_ : scheduler_built_)) return false;
+    const std::string& type =
+        optimizer ? reading_.result.config.optimizer.type : reading_.result.config.scheduler.type;
+    if (key.path == "optimizer.params.max_grad_norm") {
+      reading_.error(m.where, shown,
+                     "clipping is not the optimizer's; use the top-level key gradient_clipping");
+    } else if (key.status == Status::detail) {
+      reading_.error(m.where, shown, fmt::format("is not an argument of {}: it {}", type, key.meaning));
+    } else if (std::find(key.only_for.begin(), key.only_for.end(), type) == key.only_for.end() &&
+               !key.only_for.empty()) {
+      reading_.error(
+          m.where, shown,
+          fmt::format(
+              "is not an argument of {}; {} it", type.empty() ? "a schedule without type" : type,
+              fmt::format("{} {}", fmt::join(key.only_for, ", "), key.only_for.size() > 1 ? "have" : "has")));
+    } else {
+      return true;
+    }
+    return false;
+  }
+
+  void choose_type(const Key& key, const JsonMember& m) {
+    if (m.value.kind != Kind::text) return;
+    if (key.path == "optimizer.type") {
+      const std::string name = canonical(m.value.text, {"Adam", "AdamW", "SGD"}, true);
+      optimizer_built_ = !name.empty();
+      if (optimizer_built_) reading_.result.config.optimizer.type = name;
+      if (!optimizer_built_) refuse_type(m, {"Adam", "AdamW", "SGD"}, kOtherOptimizers, "optimizer");
+    } else if (key.path == "scheduler.type") {
+      const std::vector<std::string> built = {"WarmupLR", "WarmupDecayLR", "WarmupCosineLR", "OneCycle",
+                                              "LRRangeTest"};
+      scheduler_built_ = !canonical(m.value.text, built, false).empty();
+      if (!scheduler_built_) refuse_type(m, built, kOtherSchedules, "schedule");
+    }
+  }
+
+  static std::string canonical(const std::string& name, const std::vector<std::string>& built,
+                               bool any_case) {
+    for (const std::string& b : built)
+      if (b == name || (any_case && lower(b) == lower(name))) return b;
+    return {};
+  }
+
+  void refuse_type(const JsonMember& m, std::vector<std::string> built,
+                   const std::vector<std::string>& others, std::string_view what) {
+    const std::string shown = fmt::format("{}.type", what == "schedule" ? "scheduler" : what);
+    const std::string choices = fmt::format("{}", fmt::join(built, ", "));
+    if (!canonical(m.value.text, others, what == "optimizer").empty())
+      return reading_.error(m.value.where, shown,
+                            fmt::format("{} is a known {} that is not built; wanted one of {}",
+                                        quote(m.value.text), what, choices));
+    built.insert(built.end(), others.begin(), others.end());
+    const std::string near = nearest_word(m.value.text, built);
+    reading_.error(m.value.where, shown,
+                   fmt::format("there is no {} {}; wanted one of {}{}", what, quote(m.value.text), choices,
+                               near.empty() ? "" : fmt::format("; did you mean \"{}\"?", near)));
+  }
+
+  void descend(const Key& key, const JsonMember& m, const std::string& shown) {
+    if (key.status == Status::refused && !is_off(key, m.value))
+      return;  // refused as a whole, so not looked into
+    if (m.value.kind == Kind::object && is_section(key.path)) return object(m.value, key.path, shown);
+    if (m.value.kind != Kind::list || !is_section(key.path + "[]")) return;
+    for (size_t i = 0; i < m.value.items.size(); ++i)
+      if (m.value.items[i].kind == Kind::object)
+        object(m.value.items[i], key.path + "[]", fmt::format("{}[{}]", shown, i));
+  }
+
+  void unknown(const JsonMember& m, const std::string& section, const std::string& shown) {
+    if (section == "optimizer.params" && !optimizer_built_) return;
+    if (section == "scheduler.params" && !scheduler_built_) return;
+    const Suggestion near = nearest_key(section, m.key, reading_.paths);
+    if (!near.path.empty() && near.other_level)
+      return reading_.error(m.where, shown, fmt::format("unknown key; did you mean {}?", near.path));
+    if (!near.path.empty())
+      return reading_.error(
+          m.where, shown,
+          fmt::format("unknown key; did you mean \"{}\"?", near.path.substr(near.path.rfind('.') + 1)));
+    if (section.empty()) return reading_.warning(m.where, shown, "unknown key, which nothing reads");
+    reading_.error(m.where, shown, fmt::format("unknown key in {}", section));
+  }
+
+  Reading& reading_;
+  int stage_ = 0;
+  bool optimizer_built_ = true, scheduler_built_ = true;
+};
+
+}  // namespace
+
+void collect_keys(Reading& reading, const JsonValue& root) {
+  for (const Alias& a : kAliases) reading.paths.push_back(join(a.section, a.name));
+  Collector(reading, root).object(root, "", "");
+  std::stable_sort(reading.given.begin(), reading.given.end(),
+                   [](const Given& a, const Given& b) { return a.where < b.where; });
+}
+
+}  // namespace cleave

@@ -1,0 +1,255 @@
+#include "config_schema/keys.h"
+
+namespace cleave {
+namespace {
+
+const std::vector<std::string> kPrecisionNames = {"fp32", "float32",  "torch.float32", "float",
+                                                  "fp16", "float16",  "torch.float16", "half",
+                                                  "bf16", "bfloat16", "torch.bfloat16"};
+
+void describe_batch(Keys& k, DsConfig& c) {
+  constexpr double kMost = 1e12;
+  k.section("", "");
+  k.honoured("train_batch_size", &c.train_batch_size, "samples of one optimizer step over all ranks")
+      .in(1, kMost)
+      .or_null();
+  k.honoured("train_micro_batch_size_per_gpu", &c.train_micro_batch_size_per_gpu,
+             "samples a rank takes through one forward and backward")
+      .in(1, kMost)
+      .or_null();
+  k.honoured("gradient_accumulation_steps", &c.gradient_accumulation_steps,
+             "micro-batches before an optimizer step")
+      .in(1, kMost)
+      .or_null();
+  k.honoured("steps_per_print", &c.steps_per_print,
+             "a progress line every this many steps; 0 or null: only the bar")
+      .at_least(0)
+      .or_null()
+      .or_infinity();
+  k.honoured("wall_clock_breakdown", &c.wall_clock_breakdown, "prints the time of each phase of a step");
+  k.honoured(
+      "dataloader_drop_last", &c.dataloader_drop_last,
+      "leaves out the samples that do not fill the last batch of an epoch, instead of wrapping around");
+}
+
+void describe_gradients(Keys& k, DsConfig& c) {
+  k.honoured("gradient_clipping", &c.gradient_clipping,
+             "largest global L2 norm of the gradients; 0 switches it off")
+      .at_least(0);
+  k.honoured("prescale_gradients", &c.prescale_gradients,
+             "divides gradients by the data-parallel size before the sum");
+  k.honoured("gradient_predivide_factor", &c.gradient_predivide_factor,
+             "divides gradients by this before the sum and multiplies it back after")
+      .above(0);
+  k.honoured("gradient_allreduce_op", std::monostate{},
+             "mean or sum of the gradients over the data-parallel ranks")
+      .one_of({"mean", "sum"})
+      .ignoring_case();
+  k.list.back().type = Type::text, k.list.back().default_text = "\"mean\"";
+  k.honoured("communication_data_type", &c.communication_data_type,
+             "type in which gradients travel between ranks")
+      .one_of({"fp32", "fp16", "bf16"})
+      .ignoring_case();
+}
+
+void describe_precision(Keys& k, DsConfig& c) {
+  k.section("fp16", "half precision with loss scaling");
+  Fp16Config& f = c.fp16;
+  k.honoured("enabled", &f.enabled, "fp16 weights and gradients, fp32 masters, a scaled loss");
+  const bool fixed = f.loss_scale > 0;
+  const std::string why_fixed = "fp16.loss_scale is fixed";
+  k.honoured("loss_scale", &f.loss_scale, "a fixed loss scale; 0: the scale follows the overflows")
+      .at_least(0);
+  k.honoured("initial_scale_power", &f.initial_scale_power, "the first loss scale is 2 to this power")
+      .in(0, 126)
+      .inert_if(fixed, why_fixed);
+  k.honoured("loss_scale_window", &f.loss_scale_window, "steps without overflow before the scale doubles")
+      .at_least(1)
+      .inert_if(fixed, why_fixed);
+  k.honoured("hysteresis", &f.hysteresis,
+             "overflows tolerated before the scale is halved (ZeRO stages 1 to 3)")
+      .at_least(1)
+      .inert_if(fixed, why_fixed)
+      .inert_if(!fixed && c.zero.stage == 0, "zero_optimization.stage is 0");
+  k.honoured("consecutive_hysteresis", &f.consecutive_hysteresis, "a clean step restores the hysteresis")
+      .inert_if(fixed, why_fixed)
+      .inert_if(!fixed && c.zero.stage == 0, "zero_optimization.stage is 0");
+  k.honoured("min_loss_scale", &f.min_loss_scale,
+             "the scale never goes below this; an overflow there ends the training")
+      .above(0)
+      .inert_if(fixed, why_fixed);
+  k.no_effect("auto_cast", "b=false", "token ids and features are converted where the model reads them");
+  k.refused("fp16_master_weights_and_grads", "b=false", "masters are kept in fp32");
+
+  k.section("bf16", "bfloat16 training");
+  k.honoured("enabled", &c.bf16_enabled, "bf16 weights and gradients, fp32 masters");
+  k.honoured("check_grad_overflow", &c.check_grad_overflow, "skips a step whose gradients are not finite")
+      .inert_if(c.zero.stage == 3, "zero_optimization.stage is 3");
+  k.no_effect("immediate_grad_update", "b=false",
+              "each gradient is added to its accumulator as soon as it exists");
+  k.refused("bf16_master_weights_and_grads", "b=false", "masters are kept in fp32");
+  k.refused("bf16_optimizer_states", "b=false", "optimizer states are kept in fp32");
+
+  k.section("data_types", "types of internal values");
+  k.honoured("grad_accum_dtype", &c.grad_accum_dtype,
+             "type in which gradients are accumulated; null: the model's")
+      .one_of(kPrecisionNames);
+  k.no_effect("param_dtype", "s?=null", "the type of the weights follows from fp16.enabled and bf16.enabled")
+      .one_of(kPrecisionNames);
+  k.no_effect("buffer_dtype", "s?=null", "the models have no buffers besides parameters")
+      .one_of(kPrecisionNames);
+}
+
+void describe_monitors(Keys& k, DsConfig& c) {
+  k.section("tensorboard", "TensorBoard event files");
+  k.honoured("enabled", &c.tensorboard.enabled, "writes event files");
+  k.honoured("output_path", &c.tensorboard.output_path, "folder of the event files, below it job_name");
+  k.honoured("job_name", &c.tensorboard.job_name, "sub-folder of output_path");
+  k.section("csv_monitor", "one CSV file a metric");
+  k.honoured("enabled", &c.csv_monitor.enabled, "writes CSV files");
+  k.honoured("output_path", &c.csv_monitor.output_path, "folder of the CSV files, below it job_name");
+  k.honoured("job_name", &c.csv_monitor.job_name, "sub-folder of output_path");
+  k.section("cleave", "keys of this program");
+  k.honoured("comm_timeout_s", &c.comm_timeout_s,
+             "seconds a rank waits for the others before it reports who is missing")
+      .in(1, 1e6);
+}
+
+}  // namespace
+
+void describe_training(Keys& keys, DsConfig& config) {
+  describe_batch(keys, config);
+  describe_gradients(keys, config);
+  describe_precision(keys, config);
+  describe_monitors(keys, config);
+  describe_optimizer(keys, config.optimizer);
+  describe_scheduler(keys, config.scheduler, config.optimizer);
+}
+
+void describe_optimizer(Keys& k, OptimizerConfig& o) {
+  const std::vector<std::string> adam = {"Adam", "AdamW"};
+  const std::vector<std::string> sgd = {"SGD"};
+  k.section("optimizer", "the optimizer");
+  k.honoured("type", &o.type, "Adam, AdamW or SGD, in any case");
+  k.no_effect("legacy_fusion", "b=false", "there is one implementation of each optimizer");
+  k.section("optimizer.params", "arguments of the optimizer");
+  k.honoured("lr", &o.lr, "learning rate; a scheduler overrides it").at_least(0);
+  k.honoured("weight_decay", &o.weight_decay, "decay of the weights").at_least(0);
+  k.honoured("betas", std::array<double*, 2>{&o.beta1, &o.beta2}, "decay of the two moments")
+      .in(0, 1)
+      .only(adam);
+  k.honoured("eps", &o.eps, "added to the denominator after the square root").at_least(0).only(adam);
+  k.honoured("bias_correction", &o.bias_correction, "divides the moments by 1 - beta^step").only(adam);
+  k.honoured("adam_w_mode", &o.decoupled, "decay apart from the gradient; the type AdamW always does")
+      .only(adam)
+      .inert_if(o.type == "AdamW",
+                "optimizer.type is AdamW, which always keeps decay apart from the gradient");
+  k.honoured("torch_adam", std::monostate{}, "PyTorch's defaults: with decoupled decay, weight_decay 0.01")
+      .only(adam);
+  k.list.back().type = Type::boolean, k.list.back().default_text = "false";
+  k.refused("amsgrad", "b=false", "the AMSGrad variant is not built").only(adam);
+  k.refused("fp32_optimizer_states", "b=true", "optimizer states are kept in fp32").only(adam);
+  k.no_effect("set_grad_none", "b=true", "gradients live in buffers that are overwritten").only(adam);
+  k.honoured("momentum", &o.momentum, "momentum of SGD").at_least(0).only(sgd);
+  k.honoured("dampening", &o.dampening, "dampening of the momentum")
+      .only(sgd)
+      .inert_if(o.momentum == 0, "optimizer.params.momentum is 0");
+  k.honoured("nesterov", &o.nesterov, "Nesterov momentum").only(sgd);
+  k.refused("maximize", "b=false", "training minimizes the loss").only(sgd);
+  for (const char* name : {"foreach", "fused", "differentiable"})
+    k.no_effect(name, "b?=null", "chooses among PyTorch's implementations of the same update").only(sgd);
+}
+
+void describe_scheduler(Keys& k, SchedulerConfig& s, const OptimizerConfig& o) {
+  const std::vector<std::string> warm = {"WarmupLR", "WarmupDecayLR"}, cosine = {"WarmupCosineLR"},
+                                 cycle = {"OneCycle"}, range = {"LRRangeTest"},
+                                 any_warm = {"WarmupLR", "WarmupDecayLR", "WarmupCosineLR"},
+                                 total = {"WarmupDecayLR", "WarmupCosineLR"};
+  k.section("scheduler", "the learning-rate schedule");
+  k.honoured("type", &s.type,
+             "WarmupLR, WarmupDecayLR, WarmupCosineLR, OneCycle or LRRangeTest, spelt exactly so")
+      .or_null();
+  k.section("scheduler.params", "arguments of the schedule");
+  k.refused("last_batch_iteration", "i=-1", "a schedule starts at its beginning; a checkpoint continues it");
+  k.honoured("warmup_min_lr", &s.warmup_min_lr, "learning rate at the start")
+      .at_least(0)
+      .only(warm)
+      .or_list();
+  k.honoured("warmup_max_lr", &s.warmup_max_lr,
+             "learning rate after the warm-up; null: the optimizer's; WarmupDecayLR: 0.001 when absent")
+      .at_least(0)
+      .only(warm)
+      .or_list();
+  k.honoured("warmup_num_steps", &s.warmup_num_steps, "length of the warm-up, at least 2")
+      .at_least(1)
+      .only(any_warm);
+  k.honoured("warmup_type", &s.warmup_type, "shape of the warm-up").one_of({"log", "linear"}).only(any_warm);
+  k.honoured("total_num_steps", &s.total_num_steps, "length of the whole schedule; required")
+      .at_least(1)
+      .only(total);
+  k.honoured("warmup_min_ratio", &s.warmup_min_ratio, "first share of the learning rate")
+      .in(0, 1)
+      .only(cosine);
+  k.honoured("cos_min_ratio", &s.cos_min_ratio, "last share of the learning rate").in(0, 1).only(cosine);
+  k.honoured("cycle_min_lr", &s.cycle_min_lr, "lowest learning rate of the cycle; required")
+      .at_least(0)
+      .only(cycle)
+      .or_list();
+  k.honoured("cycle_max_lr", &s.cycle_max_lr, "highest learning rate of the cycle; required")
+      .at_least(0)
+      .only(cycle)
+      .or_list();
+  k.honoured("decay_lr_rate", &s.decay_lr_rate, "decay of the learning rate after the cycle")
+      .at_least(0)
+      .only(cycle);
+  k.honoured("cycle_first_step_size", &s.cycle_first_step_size, "steps of the rising half")
+      .at_least(1)
+      .only(cycle);
+  k.honoured("cycle_second_step_size", &s.cycle_second_step_size,
+             "steps of the falling half; null: as the first")
+      .at_least(0)
+      .only(cycle);
+  k.honoured("cycle_first_stair_count", &s.cycle_first_stair_count, "stairs of the rising half; 0: smooth")
+      .at_least(0)
+      .only(cycle);
+  k.honoured("cycle_second_stair_count", &s.cycle_second_stair_count,
+             "stairs of the falling half; null: as the first")
+      .at_least(0)
+      .only(cycle);
+  k.honoured("decay_step_size", &s.decay_step_size, "steps of one decay after the cycle; 0: none")
+      .at_least(0)
+      .only(cycle);
+  const bool still = o.type == "SGD" || !s.cycle_momentum;
+  const std::string why = o.type == "SGD" ? "optimizer.type is SGD, which has no betas to move"
+                                          : "scheduler.params.cycle_momentum is false";
+  k.honoured("cycle_momentum", &s.cycle_momentum,
+             "moves the first beta against the learning rate; the second becomes 0.99")
+      .only(cycle)
+      .inert_if(o.type == "SGD", why);
+  k.honoured("cycle_min_mom", &s.cycle_min_mom, "lowest momentum")
+      .in(0, 1)
+      .only(cycle)
+      .or_list()
+      .inert_if(still, why);
+  k.honoured("cycle_max_mom", &s.cycle_max_mom, "highest momentum")
+      .in(0, 1)
+      .only(cycle)
+      .or_list()
+      .inert_if(still, why);
+  k.honoured("decay_mom_rate", &s.decay_mom_rate, "growth of the momentum after the cycle")
+      .only(cycle)
+      .inert_if(still, why);
+  k.honoured("lr_range_test_min_lr", &s.lr_range_test_min_lr, "first learning rate")
+      .above(0)
+      .only(range)
+      .or_list();
+  k.honoured("lr_range_test_step_size", &s.lr_range_test_step_size, "steps of one interval")
+      .at_least(1)
+      .only(range);
+  k.honoured("lr_range_test_step_rate", &s.lr_range_test_step_rate, "growth per interval").only(range);
+  k.honoured("lr_range_test_staircase", &s.lr_range_test_staircase,
+             "the rate moves only at the end of an interval")
+      .only(range);
+}
+
+}  // namespace cleave

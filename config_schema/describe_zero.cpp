@@ -1,0 +1,144 @@
+#include <fmt/core.h>
+
+#include "config_schema/keys.h"
+
+namespace cleave {
+namespace {
+
+void describe_stage3(Keys& k, ZeroConfig& z) {
+  const bool off = z.stage != 3;
+  const std::string why = fmt::format("zero_optimization.stage is {}; it is read by stage 3", z.stage);
+  k.honoured("stage3_prefetch_bucket_size", &z.stage3_prefetch_bucket_size,
+             "elements gathered ahead of their use")
+      .at_least(0)
+      .inert_if(off, why);
+  k.honoured("stage3_param_persistence_threshold", &z.stage3_param_persistence_threshold,
+             "parameters of at most this many elements stay whole on every rank")
+      .at_least(0)
+      .inert_if(off, why);
+  k.honoured("stage3_max_live_parameters", &z.stage3_max_live_parameters,
+             "elements that may be gathered at a time")
+      .at_least(0)
+      .inert_if(off, why);
+  k.refused("stage3_model_persistence_threshold", "i=9223372036854775807",
+            "the sum of the parameters that stay whole is not limited; lower "
+            "stage3_param_persistence_threshold instead")
+      .inert_if(off, why);
+  k.no_effect("stage3_max_reuse_distance", "i=1000000000",
+              "a parameter is released after each use and gathered again, whatever the distance")
+      .at_least(0)
+      .inert_if(off, why);
+  k.no_effect("stage3_gather_16bit_weights_on_model_save", "b=false",
+              "whole weights are exported from any checkpoint");
+  k.no_effect("stage3_gather_fp16_weights_on_model_save", "b=false",
+              "whole weights are exported from any checkpoint");
+  k.no_effect("stage3_module_granularity_threshold", "i=0", "the unit of gathering is the layer")
+      .at_least(0)
+      .inert_if(off, why);
+  k.no_effect("stage3_use_all_reduce_for_fetch_params", "b=false", "an all-gather brings the same values")
+      .inert_if(off, why);
+  k.no_effect("stage3_allgather_sequential", "b=false",
+              "one layer is gathered by one collective; stage3_prefetch_bucket_size says how far ahead")
+      .inert_if(off, why);
+}
+
+void describe_offload(Keys& k, ZeroConfig& z) {
+  k.section("zero_optimization.offload_optimizer", "where optimizer states live and the update runs");
+  k.honoured("device", &z.offload_optimizer.device, "none or cpu").one_of({"none", "cpu", "nvme"});
+  const bool off = z.offload_optimizer.device == "none";
+  k.honoured("pin_memory", &z.offload_optimizer.pin_memory, "page-locked host memory")
+      .inert_if(off, "zero_optimization.offload_optimizer.device is none");
+  const std::string why = "only device nvme reads it, and that is not built";
+  k.no_effect("nvme_path", "s?=null", why);
+  k.no_effect("buffer_count", "i=4", why).at_least(0);
+  k.no_effect("pipeline_read", "b=false", why);
+  k.no_effect("pipeline_write", "b=false", why);
+  k.no_effect("fast_init", "b=false", why);
+  k.refused("ratio", "n=1.0", "the whole optimizer state is offloaded, or none of it").in(0, 1);
+  k.refused("super_offload", "b=false", "this variant of offloading is not built");
+  k.details("zero_optimization.offload_optimizer.super_offload", "processor cores for that variant",
+            "cpuadam_cores_perc:n=0.8");
+
+  k.section("zero_optimization.offload_param", "where parameters live between their uses");
+  k.refused("device", "s(none|cpu|nvme)=\"none\"", "parameters stay on the device")
+      .inert_if(z.stage != 3,
+                fmt::format("zero_optimization.stage is {}; parameters are offloaded in stage 3", z.stage));
+  k.details(
+      "zero_optimization.offload_param.device", "offload of parameters",
+      "nvme_path:s?=null buffer_count:i=5 buffer_size:i=100000000 max_in_cpu:i=1000000000 pin_memory:b=true");
+}
+
+void describe_variants(Keys& k) {
+  k.refused("zero_hpz_partition_size", "i=1", "a second partition inside a node is not built", "0");
+  k.refused("zero_quantized_weights", "b=false", "gathers are not quantized");
+  k.refused("zero_quantized_nontrainable_weights", "b=false", "gathers are not quantized");
+  k.refused("zero_quantized_gradients", "b=false", "gradient sums are not quantized");
+  k.refused("zeropp_loco_param", "o?=null", "error feedback of quantized gradients is not built", "{}");
+  k.refused("mics_shard_size", "i=-1", "partitions smaller than the data-parallel group are not built", "0");
+  k.refused("mics_hierarchical_params_gather", "b=false",
+            "partitions smaller than the data-parallel group are not built");
+  k.refused("zenflow", "o?=null", "this variant of offloading is not built", "{}");
+  k.refused("legacy_stage1", "b=false", "the old form of stage 1 no longer exists in DeepSpeed either");
+  k.refused("load_from_fp32_weights", "b=true", "a checkpoint restores the fp32 masters it holds");
+  k.refused("cpu_offload_param", "b?=null", "parameters stay on the device", "false");
+  k.section("zero_optimization.zeropp_loco_param", "error feedback of quantized gradients");
+  k.details("zero_optimization.zeropp_loco_param", "error feedback of quantized gradients",
+            "err_beta:n=0.8 reset_T:i=1024");
+  k.section("zero_optimization.zenflow", "offload without stalls");
+  k.details("zero_optimization.zenflow", "offload without stalls",
+            "topk_ratio:n=0.1 select_strategy:s(auto|step|epoch)=\"auto\" select_interval:a=\"auto\" "
+            "update_interval:a=\"auto\" overlap_step:b=false offload:b=false auto_ratio:n=0.99 "
+            "full_warm_up_rounds:i=0 "
+            "pt_reserved_cores_perc:n=0.5 steps_per_epoch:i?=null");
+  k.section("zero_optimization.leaf_module", "modules gathered as one");
+  for (const char* name : {"classes", "names", "name_suffixes"})
+    k.no_effect(name, "a=[]", "the unit of gathering is the layer, whatever its class is called");
+}
+
+}  // namespace
+
+void describe_zero(Keys& k, ZeroConfig& z) {
+  k.section("zero_optimization", "what is divided over the data-parallel ranks, and where it lives");
+  k.honoured("stage", &z.stage, "0: nothing, 1: optimizer states, 2: gradients too, 3: parameters too")
+      .in(0, 3);
+  k.honoured("overlap_comm", &z.overlap_comm,
+             "communicates while computing; stage 3 does unless told otherwise")
+      .or_null();
+  k.honoured("reduce_bucket_size", &z.reduce_bucket_size,
+             "largest number of elements in one gradient collective")
+      .at_least(0);
+  k.honoured("allgather_bucket_size", &z.allgather_bucket_size,
+             "largest number of elements in one collective that publishes parameters")
+      .at_least(0);
+  k.honoured("round_robin_gradients", &z.round_robin_gradients,
+             "every layer is cut evenly over the ranks, so their copies are even anyway")
+      .status = Status::no_effect;
+  k.no_effect("contiguous_gradients", "b=true", "gradients are always contiguous");
+  k.no_effect("reduce_scatter", "b=true",
+              "gradients are reduced to their owner by a reduce-scatter from stage 1 on");
+  k.no_effect("use_multi_rank_bucket_allreduce", "b=true",
+              "gradients are reduced to their owner by a reduce-scatter");
+  k.no_effect("allgather_partitions", "b=true", "updated parameters are always all-gathered");
+  k.honoured("cpu_offload", std::monostate{}, "old spelling of offload_optimizer: {\"device\": \"cpu\"}")
+      .or_null();
+  k.list.back().type = Type::boolean, k.list.back().default_text = "null";
+  k.no_effect("cpu_offload_use_pin_memory", "b?=null", "offload_optimizer.pin_memory decides");
+  k.no_effect("elastic_checkpoint", "b=false", "every checkpoint loads on any number of ranks");
+  k.no_effect("sub_group_size", "i=1000000000",
+              "an update runs in place, layer by layer, and needs no buffer of this size")
+      .at_least(1);
+  k.no_effect("ignore_unused_parameters", "b=true", "every parameter of the models gets a gradient");
+  k.no_effect("memory_efficient_linear", "b=true", "matrix products save no more than they need");
+  k.no_effect("pipeline_loading_checkpoint", "b=false", "a rank reads only its own part of a checkpoint");
+  k.no_effect("override_module_apply", "b=true", "there are no modules to patch");
+  k.no_effect("log_trace_cache_warnings", "b=false",
+              "the order of the layers is known, so nothing is traced");
+  k.no_effect("enable_sanity_checks", "b=false", "the checks are always on");
+  k.no_effect("save_muon_momentum_buffer_in_memory", "b=false",
+              "only the optimizer Muon reads it, and that is not built");
+  describe_stage3(k, z);
+  describe_variants(k);
+  describe_offload(k, z);
+}
+
+}  // namespace cleave

@@ -1,0 +1,212 @@
+#include "config_schema/key_values.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace cleave {
+namespace {
+
+using Kind = JsonValue::Kind;
+
+std::string lower(std::string text) {
+  for (char& c : text)
+    if (c >= 'A' && c <= 'Z') c = char(c - 'A' + 'a');
+  return text;
+}
+
+bool in_range(const Key& key, double x) {
+  return std::isfinite(x) && x <= key.max && (key.above_min ? x > key.min : x >= key.min);
+}
+
+// The choice that the text is, or -1; texts without choices are all choice 0.
+int choice_of(const Key& key, const std::string& text) {
+  if (key.choices.empty()) return 0;
+  for (size_t i = 0; i < key.choices.size(); ++i) {
+    const bool same = key.any_case ? lower(key.choices[i]) == lower(text) : key.choices[i] == text;
+    if (same) return int(i);
+  }
+  return -1;
+}
+
+std::optional<Precision> precision_of(const std::string& text) {
+  const std::string t = lower(text);
+  if (t.find("bf") != std::string::npos) return Precision::bf16;
+  if (t.find("16") != std::string::npos || t == "half") return Precision::fp16;
+  return Precision::fp32;
+}
+
+bool fits(const Key& key, const JsonValue& v) {
+  switch (key.type) {
+    case Type::boolean:
+      return v.kind == Kind::boolean;
+    case Type::integer:
+      if (key.infinity_is_never && v.kind == Kind::number && std::isinf(v.number)) return v.number > 0;
+      return v.kind == Kind::number && v.integer && in_range(key, v.number);
+    case Type::number:
+      return v.kind == Kind::number && in_range(key, v.number);
+    case Type::text:
+      return v.kind == Kind::text && choice_of(key, v.text) >= 0;
+    case Type::list: {
+      if (!std::holds_alternative<std::array<double*, 2>>(key.target)) return v.kind == Kind::list;
+      const auto good = [&](const JsonValue& x) { return x.kind == Kind::number && in_range(key, x.number); };
+      return v.kind == Kind::list && v.items.size() == 2 && std::all_of(v.items.begin(), v.items.end(), good);
+    }
+    case Type::object:
+      return v.kind == Kind::object;
+    case Type::any:
+      return true;
+  }
+  return false;
+}
+
+struct Store {
+  const Key& key;
+  const JsonValue& v;
+  bool operator()(std::monostate) const { return true; }
+  bool operator()(bool* t) const { return *t = v.boolean, true; }
+  bool operator()(int* t) const {
+    if (*v.integer < std::numeric_limits<int>::min() || *v.integer > std::numeric_limits<int>::max())
+      return false;
+    return *t = int(*v.integer), true;
+  }
+  bool operator()(int64_t* t) const { return *t = v.integer.value_or(0), true; }
+  bool operator()(double* t) const { return *t = v.number, true; }
+  bool operator()(std::string* t) const {
+    return *t = key.choices.empty() ? v.text : key.choices[size_t(choice_of(key, v.text))], true;
+  }
+  bool operator()(std::optional<double>* t) const { return *t = v.number, true; }
+  bool operator()(std::optional<int64_t>* t) const { return *t = *v.integer, true; }
+  bool operator()(std::optional<Precision>* t) const { return *t = precision_of(v.text), true; }
+  bool operator()(const std::array<double*, 2>& t) const {
+    return *t[0] = v.items[0].number, *t[1] = v.items[1].number, true;
+  }
+};
+
+struct Clear {  // null: an optional target becomes empty, others keep their default
+  void operator()(std::optional<double>* t) const { t->reset(); }
+  void operator()(std::optional<int64_t>* t) const { t->reset(); }
+  void operator()(std::optional<Precision>* t) const { t->reset(); }
+  template <class T>
+  void operator()(const T&) const {}
+};
+
+std::string bound(double x) {
+  return std::floor(x) == x && std::fabs(x) < 1e15 ? fmt::format("{}", int64_t(x)) : fmt::format("{}", x);
+}
+
+std::string range_of(const Key& key) {
+  const bool low = std::isfinite(key.min), high = std::isfinite(key.max);
+  if (low && high)
+    return fmt::format(" {} {} to {}", key.above_min ? "above" : "from", bound(key.min), bound(key.max));
+  if (low) return fmt::format(" {} {}", key.above_min ? "above" : "of at least", bound(key.min));
+  return high ? fmt::format(" of at most {}", bound(key.max)) : "";
+}
+
+bool equal(const JsonValue& a, const JsonValue& b) {
+  if (a.kind != b.kind || a.items.size() != b.items.size() || a.members.size() != b.members.size())
+    return false;
+  switch (a.kind) {
+    case Kind::null:
+      return true;
+    case Kind::boolean:
+      return a.boolean == b.boolean;
+    case Kind::number:
+      return a.integer && b.integer ? *a.integer == *b.integer : a.number == b.number;
+    case Kind::text:
+      return a.text == b.text;
+    case Kind::list:
+      return std::equal(a.items.begin(), a.items.end(), b.items.begin(), equal);
+    case Kind::object:
+      return std::equal(
+          a.members.begin(), a.members.end(), b.members.begin(),
+          [](const auto& x, const auto& y) { return x.key == y.key && equal(x.value, y.value); });
+  }
+  return false;
+}
+
+void write(std::string& out, const JsonValue& v) {
+  constexpr size_t kLongest = 120;
+  if (out.size() > kLongest) {
+    if (!out.ends_with("...")) out += "...";
+    return;
+  }
+  const char* separator = "";
+  switch (v.kind) {
+    case Kind::null:
+      out += "null";
+      break;
+    case Kind::boolean:
+      out += v.boolean ? "true" : "false";
+      break;
+    case Kind::number:
+      out += v.text.substr(0, 40);
+      break;
+    case Kind::text:
+      out += quote(v.text);
+      break;
+    case Kind::list:
+      out += "[";
+      for (const JsonValue& item : v.items) {
+        if (out.ends_with("...")) return;
+        out += separator, write(out, item), separator = ", ";
+      }
+      out += "]";
+      break;
+    case Kind::object:
+      out += "{";
+      for (const JsonMember& m : v.members) {
+        if (out.ends_with("...")) return;
+        out += separator, out += quote(m.key) + ": ", write(out, m.value), separator = ", ";
+      }
+      out += "}";
+      break;
+  }
+}
+
+}  // namespace
+
+std::string wanted_by(const Key& key) {
+  std::string text = std::string(name_of(key.type));
+  if (std::holds_alternative<std::array<double*, 2>>(key.target)) text = "a list of two numbers, each";
+  if (!key.choices.empty()) {
+    text = "one of";
+    for (const std::string& c : key.choices)
+      text += fmt::format("{} \"{}\"", &c == &key.choices[0] ? "" : ",", c);
+  }
+  return text + range_of(key) + (key.null_ok ? ", or null" : "");
+}
+
+bool store_value(const Key& key, const JsonValue& v) {
+  if (v.kind == Kind::null && key.null_ok) {
+    std::visit(Clear{}, key.target);
+    return true;
+  }
+  if (key.or_list_of_one && v.kind == Kind::list && v.items.size() == 1) return store_value(key, v.items[0]);
+  return fits(key, v) && std::visit(Store{key, v}, key.target);
+}
+
+bool same_value(const JsonValue& value, const std::string& json) {
+  const JsonDocument document = read_json_text(json);
+  return document.complete && equal(value, document.root);
+}
+
+bool is_off(const Key& key, const JsonValue& value) {
+  if (value.kind == Kind::null || same_value(value, key.default_text)) return true;
+  return std::any_of(key.off.begin(), key.off.end(), [&](const std::string& off) {
+    if (off != "disabled") return same_value(value, off);
+    return std::any_of(value.members.begin(), value.members.end(), [](const JsonMember& m) {
+      return m.key == "enabled" && m.value.kind == Kind::boolean && !m.value.boolean;
+    });
+  });
+}
+
+std::string compact(const JsonValue& value) {
+  std::string out;
+  write(out, value);
+  return out;
+}
+
+}  // namespace cleave

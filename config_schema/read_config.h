@@ -1,0 +1,76 @@
+// From the text of a ds_config to a DsConfig: every problem at once with its position, and a note for every
+// key that says what it does here. Nothing is ever silently ignored.
+#pragma once
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "config_schema/ds_config.h"
+
+namespace cleave {
+
+struct Problem {
+  std::string where;  // file:line:column
+  std::string path;   // the key, or empty
+  std::string message;
+  bool warning = false;
+  int line = 0, column = 0;
+};
+
+// What the value of a key comes from and what it does.
+struct Note {
+  std::string where;  // file:line:column of a key in the file, else empty
+  std::string path;
+  std::string value;    // as JSON
+  std::string origin;   // user, default, derived, auto
+  std::string status;   // honoured, no effect here, ...
+  std::string meaning;  // what it does, or why it does nothing
+};
+
+// What "auto" stands for, as a Hugging Face Trainer would fill it in. An absent value cannot be filled in.
+struct AutoValues {
+  std::optional<int64_t> micro_batch_size, gradient_accumulation_steps, total_steps, warmup_steps,
+      hidden_size;
+  std::optional<double> lr, beta1, beta2, eps, weight_decay, max_grad_norm;
+  std::optional<bool> fp16, bf16;
+};
+
+struct ReadOptions {
+  bool strict = false;  // what would be a warning is an error
+  int64_t data_parallel_size = 1;
+  std::string data_parallel_origin;  // for messages: "4 ranks from WORLD_SIZE"
+  AutoValues auto_values;
+};
+
+struct ReadResult {
+  DsConfig config;                // complete and resolved when ok()
+  std::vector<Problem> problems;  // sorted by position
+  std::vector<Note> notes;        // keys of the file in its order, then what was derived, then the defaults
+
+  bool ok() const;  // no errors; there may be warnings
+};
+
+// Never throws for bad input: what is wrong is in `problems`.
+ReadResult read_ds_config(std::string_view text, const std::string& file_name,
+                          const ReadOptions& options = {});
+ReadResult read_ds_config_file(const std::string& path, const ReadOptions& options = {});
+
+// The resolved configuration of a file that must be good: throws Error(usage) with all errors. Warnings are
+// in `result` when given.
+DsConfig require_ds_config_file(const std::string& path, const ReadOptions& options = {},
+                                ReadResult* result = nullptr);
+
+// One line a problem, "file:3:5: error: zero_optimization.stage: wanted ..., got ...".
+std::string format(const std::vector<Problem>& problems);
+
+// One line a note: where, path, value, origin, what it does.
+std::string format(const std::vector<Note>& notes);
+
+// A row for every key there is, as documentation: path, type and range, default, status, meaning.
+struct KeyRow {
+  std::string path, type, default_text, status, meaning;
+};
+std::vector<KeyRow> list_keys();
+
+}  // namespace cleave

@@ -1,0 +1,155 @@
+#include <fmt/core.h>
+
+#include "config_schema/batch_sizes.h"
+#include "config_schema/reading.h"
+
+namespace cleave {
+namespace {
+
+constexpr const char* kBatchKeys[] = {"train_batch_size", "train_micro_batch_size_per_gpu",
+                                      "gradient_accumulation_steps"};
+
+void resolve_batch(Reading& r) {
+  DsConfig& c = r.result.config;
+  for (const char* path : kBatchKeys)
+    if (const Given* g = r.entry(path); g && !g->usable) return;
+  const auto given = [](int64_t size) { return size > 0 ? std::optional(size) : std::nullopt; };
+  const BatchSizes sizes{given(c.train_batch_size), given(c.train_micro_batch_size_per_gpu),
+                         given(c.gradient_accumulation_steps)};
+  const SolvedBatch solved = solve_batch(sizes, r.options.data_parallel_size, r.options.data_parallel_origin);
+  if (!solved.error.empty()) {
+    const Given* at = nullptr;
+    for (const char* path : kBatchKeys)
+      if (!at) at = r.entry(path);
+    return r.error(at ? at->where : TextPosition{}, at ? at->shown : "train_batch_size", solved.error);
+  }
+  const char* how = "derived";
+  if (!sizes.train) r.derived[kBatchKeys[0]] = how;
+  if (!sizes.micro) r.derived[kBatchKeys[1]] = how;
+  if (!sizes.accumulation) r.derived[kBatchKeys[2]] = how;
+  c.train_batch_size = *solved.sizes.train;
+  c.train_micro_batch_size_per_gpu = *solved.sizes.micro;
+  c.gradient_accumulation_steps = *solved.sizes.accumulation;
+}
+
+void resolve_precision(Reading& r) {
+  DsConfig& c = r.result.config;
+  c.precision = c.fp16.enabled ? Precision::fp16 : c.bf16_enabled ? Precision::bf16 : Precision::fp32;
+  if (c.fp16.enabled && c.bf16_enabled)
+    r.error_at("bf16.enabled",
+               "fp16.enabled and bf16.enabled are both true; a model has one type, so choose one");
+  if (c.grad_accum_dtype && *c.grad_accum_dtype != Precision::fp32 && *c.grad_accum_dtype != c.precision)
+    r.error_at("data_types.grad_accum_dtype",
+               "gradients are accumulated in fp32 or in the model's type; choose one of these");
+  // Compared by name through a scratch field, because the key itself is only a cross-check.
+  if (const JsonValue* v = r.value("data_types.param_dtype"); v && v->kind == JsonValue::Kind::text) {
+    const bool is_bf16 = v->text.find("bf") != std::string::npos;
+    const bool is_fp16 = !is_bf16 && (v->text.find("16") != std::string::npos || v->text == "half");
+    const Precision wanted = is_bf16 ? Precision::bf16 : is_fp16 ? Precision::fp16 : Precision::fp32;
+    if (wanted != c.precision)
+      r.error_at("data_types.param_dtype",
+                 "differs from the type that fp16.enabled and bf16.enabled choose; make them agree");
+  }
+}
+
+void resolve_zero(Reading& r) {
+  ZeroConfig& z = r.result.config.zero;
+  const Given* overlap = r.entry("zero_optimization.overlap_comm");
+  const bool chosen = overlap && overlap->usable && overlap->value->kind == JsonValue::Kind::boolean;
+  if (!chosen) z.overlap_comm = z.stage == 3, r.derived["zero_optimization.overlap_comm"] = "derived";
+  if (r.boolean("zero_optimization.cpu_offload", false)) {
+    if (r.entry("zero_optimization.offload_optimizer.device"))
+      r.error_at("zero_optimization.cpu_offload",
+                 "is the old spelling of offload_optimizer.device, which is given too; "
+                 "remove cpu_offload");
+    z.offload_optimizer.device = "cpu", r.derived["zero_optimization.offload_optimizer.device"] = "derived";
+  }
+  const JsonValue *whole = r.value("zero_optimization"), *bucket = r.value("allgather_size");
+  if (whole && whole->kind == JsonValue::Kind::boolean && bucket && bucket->integer)
+    z.allgather_bucket_size = *bucket->integer,
+    r.derived["zero_optimization.allgather_bucket_size"] = "derived";
+  if (z.offload_optimizer.device == "nvme")
+    r.error_at("zero_optimization.offload_optimizer.device",
+               "\"nvme\" is known but not built; \"cpu\" keeps the optimizer states in host memory");
+}
+
+void resolve_gradients(Reading& r) {
+  DsConfig& c = r.result.config;
+  if (const JsonValue* op = r.value("gradient_allreduce_op"))
+    c.gradient_sum = op->text.size() == 3;  // of mean and sum in any case
+  if (c.gradient_sum && c.zero.stage == 3)
+    r.error_at("gradient_allreduce_op", "\"sum\" does not go with zero_optimization.stage 3; use \"mean\"");
+  if (c.zero.stage < 2 || !r.boolean("zero_optimization.reduce_scatter", true)) return;
+  const std::string advice = fmt::format(
+      "does not go with zero_optimization.stage {} and reduce_scatter; remove it, or use "
+      "stage 0 or 1",
+      c.zero.stage);
+  if (c.prescale_gradients) r.error_at("prescale_gradients", "true " + advice);
+  if (c.gradient_predivide_factor != 1) r.error_at("gradient_predivide_factor", "other than 1 " + advice);
+}
+
+void resolve_optimizer(Reading& r) {
+  OptimizerConfig& o = r.result.config.optimizer;
+  if (r.entry("optimizer.params") && !r.entry("optimizer.type"))
+    r.error_at("optimizer.params",
+               "there is no optimizer.type these arguments belong to; give Adam, AdamW or SGD");
+  if (r.boolean("optimizer.params.torch_adam", false)) {
+    if (r.entry("optimizer.params.bias_correction"))
+      r.error_at("optimizer.params.bias_correction",
+                 "PyTorch's Adam has no such argument; remove it or torch_adam");
+    const bool decoupled = o.type == "AdamW" || o.decoupled;
+    if (decoupled && !r.entry("optimizer.params.weight_decay"))
+      o.weight_decay = 0.01, r.derived["optimizer.params.weight_decay"] = "derived";
+  }
+  if (o.type == "AdamW") o.decoupled = true;
+  if (o.type == "SGD" && o.nesterov && (o.momentum == 0 || o.dampening != 0))
+    r.error_at("optimizer.params.nesterov", "needs optimizer.params.momentum above 0 and dampening 0");
+  for (const double beta : {o.beta1, o.beta2})
+    if (beta >= 1) return r.error_at("optimizer.params.betas", "must be below 1, or the moments never move");
+}
+
+void resolve_scheduler(Reading& r) {
+  SchedulerConfig& s = r.result.config.scheduler;
+  const auto required = [&](const char* name) {
+    const std::string path = fmt::format("scheduler.params.{}", name);
+    if (const Given* g = r.entry(path); !g || (g->value->kind == JsonValue::Kind::null))
+      r.error_at("scheduler.type", fmt::format("{} needs {}", s.type, path));
+  };
+  if (s.type.empty() && r.entry("scheduler.params"))
+    r.error_at("scheduler.params",
+               "there is no scheduler.type these arguments belong to; give one, or remove the section");
+  if (s.type == "WarmupDecayLR" || s.type == "WarmupCosineLR") {
+    required("total_num_steps");
+    if (s.total_num_steps > 0 && s.total_num_steps < s.warmup_num_steps)
+      r.warning_at("scheduler.params.total_num_steps",
+                   fmt::format("{} is less than scheduler.params.warmup_num_steps {}: the warm-up never ends",
+                               s.total_num_steps, s.warmup_num_steps));
+  }
+  if (s.type == "WarmupDecayLR" && !r.entry("scheduler.params.warmup_max_lr"))
+    s.warmup_max_lr = 0.001, r.derived["scheduler.params.warmup_max_lr"] = "derived";
+  if (s.type == "OneCycle") required("cycle_min_lr"), required("cycle_max_lr");
+  if (s.type == "OneCycle" && r.result.config.optimizer.type == "SGD")
+    s.cycle_momentum = false, r.derived["scheduler.params.cycle_momentum"] = "derived";
+}
+
+void check_ranks(Reading& r) {
+  const JsonValue* v = r.value("data_parallel_size");
+  if (v && v->integer && *v->integer != r.options.data_parallel_size)
+    r.error_at("data_parallel_size",
+               fmt::format("there are {} data-parallel ranks; remove the key or start {}",
+                           r.options.data_parallel_size, *v->integer));
+}
+
+}  // namespace
+
+void resolve_config(Reading& reading) {
+  resolve_precision(reading);
+  resolve_batch(reading);
+  resolve_zero(reading);
+  resolve_gradients(reading);
+  resolve_optimizer(reading);
+  resolve_scheduler(reading);
+  check_ranks(reading);
+}
+
+}  // namespace cleave
