@@ -1,17 +1,15 @@
 #include "config_schema/nearest_key.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 
 namespace cleave {
 namespace {
 
-std::string lower(std::string_view text) {
-  std::string out(text);
-  for (char& c : out)
-    if (c >= 'A' && c <= 'Z') c = char(c - 'A' + 'a');
-  return out;
-}
+constexpr size_t kLongestName = 128;
+
+char lower(char c) { return c >= 'A' && c <= 'Z' ? char(c - 'A' + 'a') : c; }
 
 struct Split {
   std::string_view parent, name;
@@ -26,23 +24,23 @@ Split split(std::string_view path) {
 }  // namespace
 
 int edit_distance(std::string_view a, std::string_view b, int most) {
-  if (std::abs(int(a.size()) - int(b.size())) > most) return most + 1;
-  std::vector<int> before(b.size() + 1), above(b.size() + 1), row(b.size() + 1);
-  for (size_t j = 0; j <= b.size(); ++j) above[j] = int(j);
+  if (std::abs(int(a.size()) - int(b.size())) > most || b.size() > kLongestName) return most + 1;
+  std::array<std::array<int, kLongestName + 1>, 3> rows;
+  for (size_t j = 0; j <= b.size(); ++j) rows[0][j] = int(j);
   for (size_t i = 1; i <= a.size(); ++i) {
+    auto &row = rows[i % 3], &above = rows[(i + 2) % 3], &before = rows[(i + 1) % 3];
     row[0] = int(i);
     int least = row[0];
+    const auto same = [&](size_t x, size_t y) { return lower(a[x]) == lower(b[y]); };
     for (size_t j = 1; j <= b.size(); ++j) {
-      row[j] = std::min({above[j] + 1, row[j - 1] + 1, above[j - 1] + (a[i - 1] != b[j - 1])});
-      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+      row[j] = std::min({above[j] + 1, row[j - 1] + 1, above[j - 1] + !same(i - 1, j - 1)});
+      if (i > 1 && j > 1 && same(i - 1, j - 2) && same(i - 2, j - 1))
         row[j] = std::min(row[j], before[j - 2] + 1);
       least = std::min(least, row[j]);
     }
     if (least > most) return most + 1;
-    std::swap(before, above);
-    std::swap(above, row);
   }
-  return std::min(above[b.size()], most + 1);
+  return std::min(rows[a.size() % 3][b.size()], most + 1);
 }
 
 int slip_of(std::string_view name) { return std::clamp(int(name.size()) / 3, 1, 3); }
@@ -50,7 +48,6 @@ int slip_of(std::string_view name) { return std::clamp(int(name.size()) / 3, 1, 
 Suggestion nearest_key(std::string_view parent, std::string_view name,
                        const std::vector<std::string>& paths) {
   const int most = slip_of(name);
-  const std::string wanted = lower(name);
   int best = 2 * most + 2;
   Suggestion suggestion;
   for (const std::string& path : paths) {
@@ -59,7 +56,7 @@ Suggestion nearest_key(std::string_view parent, std::string_view name,
     const bool here = key.parent == parent;
     // A slip in this section is likelier than the same slip elsewhere; the exact name elsewhere beats a slip
     // here.
-    const int distance = edit_distance(wanted, lower(key.name), most);
+    const int distance = edit_distance(name, key.name, most);
     const int cost = 2 * distance + (here ? 0 : 1);
     if (distance > most || (!here && distance > (most + 1) / 2) || cost >= best) continue;
     best = cost;
@@ -72,7 +69,7 @@ std::string nearest_word(std::string_view word, const std::vector<std::string>& 
   int best = slip_of(word) + 1;
   std::string nearest;
   for (const std::string& candidate : words) {
-    const int distance = edit_distance(lower(word), lower(candidate), slip_of(word));
+    const int distance = edit_distance(word, candidate, slip_of(word));
     if (distance < best) best = distance, nearest = candidate;
   }
   return nearest;
