@@ -3,7 +3,6 @@
 #include <linux/futex.h>
 #include <poll.h>
 #include <signal.h>
-#include <sys/pidfd.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -15,23 +14,15 @@
 
 namespace cleave {
 
+using namespace shm;
+
 namespace {
 
-constexpr size_t kSlotBytes = 512 << 10;
-constexpr size_t kPage = 4096;
-constexpr int64_t kInlineBytes = 1024;  // of a message that travels in its record
-constexpr uint32_t kRecords = 256;      // messages under way from one rank to another
 constexpr int64_t kDirectBytes = 16 << 10;
 constexpr auto kSpin = std::chrono::microseconds(40);
 constexpr auto kNap = std::chrono::milliseconds(20);  // between two looks at whether the others are alive
 
-using Counter = std::atomic<uint32_t>;
-static_assert(Counter::is_always_lock_free);
-
-// Counters wrap: b is at or after a.
-bool reached(uint32_t b, uint32_t a) { return int32_t(b - a) >= 0; }
-
-void futex_wait(Counter& word, uint32_t value) {
+void futex_wait(Futex& word, uint32_t value) {
   const timespec limit{0, std::chrono::nanoseconds(kNap).count()};
   syscall(SYS_futex, &word, FUTEX_WAIT, value, &limit, nullptr, 0);
 }
@@ -40,62 +31,31 @@ void copy_bytes(void* to, const void* from, int64_t bytes) { std::memcpy(to, fro
 
 }  // namespace
 
-struct alignas(64) ShmGroup::Header {
-  Counter bell;  // rung when a counter moved and somebody sleeps
-  Counter sleepers;
-  Counter poisoned;  // 1 while the reason is being written, then 2
-  char reason[1024];
-};
-
-struct alignas(64) ShmGroup::Member {
-  Counter ready;    // chunks whose data lies in the slot
-  Counter reduced;  // chunks whose part of the sum lies in the slot
-  Counter done;     // chunks for which the others' slots are no longer read
-  Post posts[2];    // the call this rank is in and the one before
-};
-
-struct ShmGroup::Record {
-  Post post;
-  uint64_t letter;  // 0: the message is inline
-  int64_t capacity;
-  int32_t fd;
-  std::byte data[kInlineBytes];
-};
-
-struct alignas(64) ShmGroup::Mailbox {
-  Counter sent, read;
-  Record records[kRecords];
-};
-
-struct ShmGroup::Letter {
-  uint64_t number;
-  SharedMemory
-      memory;  // a Counter that is 1 while the message is unread, padded to 64 bytes, then the message
-  Counter& unread() const { return *reinterpret_cast<Counter*>(memory.data()); }
-  int64_t capacity() const { return int64_t(memory.bytes()) - 64; }
-};
-
 size_t ShmGroup::bytes_needed(int size) {
   const size_t n = size_t(size);
   const size_t control = sizeof(Header) + n * sizeof(Member) + n * n * sizeof(Mailbox);
   return (control + kPage - 1) / kPage * kPage + n * 2 * kSlotBytes;
 }
 
-ShmGroup::ShmGroup(Members members, SharedMemory memory, CommOptions options)
-    : members_(std::move(members)), memory_(std::move(memory)), options_(options) {
-  for (int pid : members_.pids) pidfds_.push_back(pid == getpid() ? -1 : pidfd_open(pid, 0));
+ShmGroup::ShmGroup(Members members, SharedMemory memory, CommOptions options, std::shared_ptr<Alarm> alarm)
+    : Group(std::move(members.name), std::move(members.ranks), options),
+      rank_(members.rank),
+      pids_(std::move(members.pids)),
+      memory_(std::move(memory)),
+      alarm_(std::move(alarm)) {
+  for (int pid : pids_) pidfds_.push_back(pid == getpid() ? -1 : int(syscall(SYS_pidfd_open, pid, 0)));
 }
 
 ShmGroup::~ShmGroup() {
   // A receiver opens a letter through this process: wait until all are read, unless nobody will read them.
-  const auto until = Clock::now() + std::min<Clock::duration>(options_.timeout, std::chrono::seconds(10));
+  const auto until = Clock::now() + std::min<Clock::duration>(options().timeout, std::chrono::seconds(10));
   const auto unread = [&] {
     return std::any_of(letters_.begin(), letters_.end(),
-                       [](const Letter& l) { return l.unread().load() != 0; });
+                       [](const Letter& l) { return l.head().unread.load() != 0; });
   };
   const auto anybody = [&] {
     for (int r = 0; r < size(); ++r)
-      if (r != rank() && !is_gone(r)) return true;
+      if (r != rank_ && !is_gone(r)) return true;
     return false;
   };
   while (unread() && !header().poisoned.load() && anybody() && Clock::now() < until)
@@ -104,13 +64,13 @@ ShmGroup::~ShmGroup() {
     if (fd >= 0) close(fd);
 }
 
-ShmGroup::Header& ShmGroup::header() const { return *reinterpret_cast<Header*>(memory_.data()); }
+shm::Header& ShmGroup::header() const { return *reinterpret_cast<Header*>(memory_.data()); }
 
-ShmGroup::Member& ShmGroup::member(int rank) const {
+Member& ShmGroup::member(int rank) const {
   return reinterpret_cast<Member*>(memory_.data() + sizeof(Header))[rank];
 }
 
-ShmGroup::Mailbox& ShmGroup::mailbox(int from, int to) const {
+Mailbox& ShmGroup::mailbox(int from, int to) const {
   std::byte* first = memory_.data() + sizeof(Header) + size_t(size()) * sizeof(Member);
   return reinterpret_cast<Mailbox*>(first)[from * size() + to];
 }
@@ -121,20 +81,19 @@ std::byte* ShmGroup::slot(int rank) const {
 }
 
 void ShmGroup::wake() {
-  std::atomic_thread_fence(std::memory_order_seq_cst);
+  // A waiter counts itself before it looks at the counters, and this looks after the counters moved; all of
+  // it is sequentially consistent, so either it sees the counter or this sees it.
   if (header().sleepers.load() == 0) return;
   header().bell.fetch_add(1);
   syscall(SYS_futex, &header().bell, FUTEX_WAKE, INT32_MAX, nullptr, nullptr, 0);
 }
 
-template <class Here>
-void ShmGroup::await(const Waiting& w, Here here) {
+void ShmGroup::await_slowly(const Waiting& w, const std::function<bool(int)>& here) {
   const auto all = [&] {
     for (int r = 0; r < size(); ++r)
       if (!here(r)) return false;
     return true;
   };
-  if (all()) return;
   const auto start = Clock::now();
   do {
     for (int i = 0; i < 32; ++i) {
@@ -150,33 +109,32 @@ void ShmGroup::await(const Waiting& w, Here here) {
     header().sleepers.fetch_sub(1);
     if (all()) return;
     throw_if_poisoned(w);
+    throw_if_gone(w, here);
+    if (Clock::now() - start < options().timeout) continue;
     std::vector<bool> present;
     for (int r = 0; r < size(); ++r) present.push_back(here(r));
-    throw_if_gone(w, present);
-    if (Clock::now() - start >= options_.timeout) give_up(w, deadline_report(w, present, options_.timeout));
+    give_up(w, deadline_report(w, present, options().timeout), Exit::rank_lost);
   }
 }
 
 bool ShmGroup::is_gone(int r) const {
   const int fd = pidfds_[size_t(r)];
-  if (fd < 0)
-    return members_.pids[size_t(r)] != getpid() && kill(members_.pids[size_t(r)], 0) != 0 && errno == ESRCH;
+  if (fd < 0) return pids_[size_t(r)] != getpid() && kill(pids_[size_t(r)], 0) != 0 && errno == ESRCH;
   pollfd p{fd, POLLIN, 0};
   return poll(&p, 1, 0) == 1;
 }
 
-void ShmGroup::throw_if_gone(const Waiting& w, const std::vector<bool>& present) {
-  for (int r = 0; r < size(); ++r)
-    if (!present[size_t(r)] && is_gone(r))
-      give_up(w, fmt::format("{}: rank {} (pid {}) went away", describe(w), members_.ranks[size_t(r)],
-                             members_.pids[size_t(r)]));
+void ShmGroup::throw_if_gone(const Waiting& w, const std::function<bool(int)>& here) {
+  for (int r = 0; r < size(); ++r) {
+    if (here(r) || !is_gone(r) || here(r)) continue;  // it may have left after it came
+    const int world_rank = ranks()[size_t(r)], pid = pids_[size_t(r)];
+    give_up(w, fmt::format("{}: rank {} (pid {}) went away", describe(w), world_rank, pid), Exit::rank_lost);
+  }
 }
 
-void ShmGroup::give_up(const Waiting& w, const std::string& report) {
-  poison(report);
-  // Somebody may have been first, with a better reason.
-  if (header().reason != report.substr(0, sizeof(Header::reason) - 1)) throw_if_poisoned(w);
-  fail(Exit::rank_lost, "{}", report);
+void ShmGroup::give_up(const Waiting& w, const std::string& report, Exit exit) {
+  if (!try_poison(report)) throw_if_poisoned(w);
+  fail(exit, "{}", report);
 }
 
 void ShmGroup::throw_if_poisoned(const Waiting& w) const {
@@ -186,19 +144,18 @@ void ShmGroup::throw_if_poisoned(const Waiting& w) const {
   fail(Exit::rank_lost, "{} was given up: {}", describe(w), header().reason);
 }
 
-void ShmGroup::poison(const std::string& reason) {
+bool ShmGroup::try_poison(const std::string& reason) {
   uint32_t none = 0;
-  if (header().poisoned.compare_exchange_strong(none, 1)) {
+  const bool first = header().poisoned.compare_exchange_strong(none, 1);
+  if (first) {
     reason.copy(header().reason, sizeof(Header::reason) - 1);
     header().poisoned.store(2);
   }
   wake();
+  return first;
 }
 
-void ShmGroup::stuck_in_line(const Waiting& w) {
-  throw_if_poisoned(w);
-  give_up(w, describe(w) + ": an earlier call of this group on this rank did not end in time");
-}
+void ShmGroup::poison(const std::string& reason) { try_poison(reason); }
 
 void ShmGroup::begin_call(const Waiting& w) {
   throw_if_poisoned(w);
@@ -206,19 +163,23 @@ void ShmGroup::begin_call(const Waiting& w) {
   first_chunk_ = true;
   begin_chunk(w);
   // begin_chunk has seen everybody past the chunk in which the post of two calls ago was compared.
-  member(rank()).posts[call_ % 2] = w.post;
+  member(rank_).posts[call_ % 2] = w.post;
 }
 
 // A slot may be filled when everybody is done with what it held two chunks ago.
 void ShmGroup::begin_chunk(const Waiting& w) {
   ++chunk_;
-  await(w, [this](int r) { return reached(member(r).done.load(std::memory_order_acquire), chunk_ - 2); });
+  await(w, [this](int r) { return member(r).done.load() + 2 >= chunk_; });
+}
+
+void ShmGroup::publish() {
+  member(rank_).ready.store(chunk_);
+  wake();
 }
 
 void ShmGroup::publish_and_await_all(const Waiting& w) {
-  member(rank()).ready.store(chunk_, std::memory_order_release);
-  wake();
-  await(w, [this](int r) { return reached(member(r).ready.load(std::memory_order_acquire), chunk_); });
+  publish();
+  await(w, [this](int r) { return member(r).ready.load() >= chunk_; });
   if (!std::exchange(first_chunk_, false)) return;
   for (int r = 0; r < size(); ++r) compare(w, r);
 }
@@ -226,13 +187,11 @@ void ShmGroup::publish_and_await_all(const Waiting& w) {
 void ShmGroup::compare(const Waiting& w, int other) {
   const Post& post = member(other).posts[call_ % 2];
   if (post == w.post) return;
-  const std::string report = mismatch_report(w, other, post);
-  poison(report);
-  fail(Exit::internal, "{}", report);
+  give_up(w, mismatch_report(w, other, post), Exit::internal);
 }
 
 void ShmGroup::end_chunk() {
-  member(rank()).done.store(chunk_, std::memory_order_release);
+  member(rank_).done.store(chunk_);
   wake();
 }
 
@@ -252,11 +211,11 @@ void ShmGroup::all_gather(const Waiting& w, Tensor full, Tensor shard, Range pie
       piece, most, [&] { begin_chunk(w); },
       [&](Range c) {
         const Tensor from = shard.slice(c);
-        copy_bytes(slot(rank()), from.raw(), from.bytes());
+        copy_bytes(slot(rank_), from.raw(), from.bytes());
         publish_and_await_all(w);
         for (int r = 0; r < size(); ++r) {
           const Tensor to = full.slice(c.shifted(r * shard.numel()));
-          if (r != rank())
+          if (r != rank_)
             copy_bytes(to.raw(), slot(r), to.bytes());
           else if (to.raw() != from.raw())
             copy_bytes(to.raw(), from.raw(), to.bytes());
@@ -274,13 +233,12 @@ void ShmGroup::reduce_scatter(const Waiting& w, Tensor shard, Tensor full, Range
       [&](Range c) {
         for (int r = 0; r < size(); ++r) {
           const Tensor from = full.slice(c.shifted(r * shard.numel()));
-          if (r != rank()) copy_bytes(slot(rank()) + r * most * element, from.raw(), from.bytes());
+          if (r != rank_) copy_bytes(slot(rank_) + r * most * element, from.raw(), from.bytes());
         }
         publish_and_await_all(w);
         std::vector<const std::byte*> sources;
-        for (int r = 0; r < size(); ++r) sources.push_back(slot(r) + rank() * most * element);
-        sources[size_t(rank())] =
-            static_cast<std::byte*>(full.slice(c.shifted(rank() * shard.numel())).raw());
+        for (int r = 0; r < size(); ++r) sources.push_back(slot(r) + rank_ * most * element);
+        sources[size_t(rank_)] = static_cast<std::byte*>(full.slice(c.shifted(rank_ * shard.numel())).raw());
         sum_in_order(full.dtype(), shard.slice(c).raw(), sources, c.size());
         end_chunk();
       });
@@ -294,27 +252,27 @@ void ShmGroup::all_reduce(const Waiting& w, Tensor t) {
 }
 
 void ShmGroup::all_reduce_chunk(const Waiting& w, Tensor t) {
-  copy_bytes(slot(rank()), t.raw(), t.bytes());
+  copy_bytes(slot(rank_), t.raw(), t.bytes());
   publish_and_await_all(w);
   // Two ranks, or little data: everybody adds everything, which saves a wait and a copy.
   const bool direct = size() == 2 || t.bytes() <= kDirectBytes;
-  const Range mine = direct ? Range{0, t.numel()} : part(t.numel(), size(), rank());
+  const Range mine = direct ? Range{0, t.numel()} : part(t.numel(), size(), rank_);
   const int64_t element = size_of(t.dtype());
   std::vector<const std::byte*> sources;
   for (int r = 0; r < size(); ++r) sources.push_back(slot(r) + mine.begin * element);
   const Tensor sum = t.slice(mine);
-  sources[size_t(rank())] = static_cast<std::byte*>(sum.raw());
+  sources[size_t(rank_)] = static_cast<std::byte*>(sum.raw());
   sum_in_order(t.dtype(), sum.raw(), sources, mine.size());
   if (direct) return end_chunk();
 
   // Nobody else reads this part of this rank's slot before the sum is in it.
-  copy_bytes(slot(rank()) + mine.begin * element, sum.raw(), sum.bytes());
-  member(rank()).reduced.store(chunk_, std::memory_order_release);
+  copy_bytes(slot(rank_) + mine.begin * element, sum.raw(), sum.bytes());
+  member(rank_).reduced.store(chunk_);
   wake();
-  await(w, [this](int r) { return reached(member(r).reduced.load(std::memory_order_acquire), chunk_); });
+  await(w, [this](int r) { return member(r).reduced.load() >= chunk_; });
   for (int r = 0; r < size(); ++r) {
     const Tensor to = t.slice(part(t.numel(), size(), r));
-    if (r != rank()) copy_bytes(to.raw(), slot(r) + part(t.numel(), size(), r).begin * element, to.bytes());
+    if (r != rank_) copy_bytes(to.raw(), slot(r) + part(t.numel(), size(), r).begin * element, to.bytes());
   }
   end_chunk();
 }
@@ -326,14 +284,12 @@ void ShmGroup::broadcast(const Waiting& w, Tensor t, int root) {
       {0, t.numel()}, most, [&] { begin_chunk(w); },
       [&](Range c) {
         const Tensor here = t.slice(c);
-        if (rank() == root) copy_bytes(slot(root), here.raw(), here.bytes());
-        member(rank()).ready.store(chunk_, std::memory_order_release);
+        if (rank_ == root) copy_bytes(slot(root), here.raw(), here.bytes());
+        member(rank_).ready.store(chunk_);
         wake();
-        await(w, [&](int r) {
-          return r != root || reached(member(r).ready.load(std::memory_order_acquire), chunk_);
-        });
+        await(w, [&](int r) { return r != root || member(r).ready.load() >= chunk_; });
         if (std::exchange(first_chunk_, false)) compare(w, root);
-        if (rank() != root) copy_bytes(here.raw(), slot(root), here.bytes());
+        if (rank_ != root) copy_bytes(here.raw(), slot(root), here.bytes());
         end_chunk();
       });
 }
@@ -348,6 +304,26 @@ std::vector<int64_t> ShmGroup::exchange(const Waiting& w, int64_t mine) {
   std::vector<int64_t> all(static_cast<size_t>(size()));
   all_gather(w, Tensor(all.data(), DType::int64, {size()}), Tensor(&mine, DType::int64, {1}), {0, 1});
   return all;
+}
+
+std::shared_ptr<Group> ShmGroup::form(const Waiting& w, const std::vector<int>& members,
+                                      const std::string& name) {
+  Members next{name, {}, {}, int(std::find(members.begin(), members.end(), rank_) - members.begin())};
+  for (int m : members) {
+    next.ranks.push_back(ranks()[size_t(m)]);
+    next.pids.push_back(pids_[size_t(m)]);
+  }
+  // The first member makes the memory; when all have opened it, its number is given back.
+  const size_t bytes = bytes_needed(int(members.size()));
+  SharedMemory memory;
+  if (next.rank == 0) memory = SharedMemory::create(bytes);
+  const std::vector<int64_t> fds = exchange(w, memory.fd());
+  if (next.rank != 0) memory = SharedMemory::open(next.pids[0], int(fds[size_t(members[0])]), bytes);
+  barrier(w);
+  memory.close_fd();
+  auto group = std::make_shared<ShmGroup>(std::move(next), std::move(memory), options(), alarm_);
+  alarm_->add(group);
+  return group;
 }
 
 }  // namespace cleave
