@@ -38,4 +38,21 @@ void expect_streams(const Transport& transport);
       throw std::runtime_error(fmt::format("{}:{}: ", __FILE__, __LINE__) + fmt::format(__VA_ARGS__)); \
   } while (0)
 
+// The message of the Error that `run` must throw.
+template <class Run>
+std::string error_of(Run run, Exit exit) {
+  try {
+    run();
+  } catch (const Error& e) {
+    EXPECT_EQ(int(e.exit()), int(exit)) << e.what();
+    return e.what();
+  }
+  ADD_FAILURE() << "no Error was thrown";
+  return {};
+}
+
+inline bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
 }  // namespace cleave::test

@@ -3,12 +3,14 @@
 #include <thread>
 
 #include "comm/mesh.h"
-#include "tests/comm/collectives.h"
+#include "tests/comm/collective_suite.h"
 
 namespace cleave {
 namespace {
 
 using namespace std::chrono_literals;
+using test::error_of;
+using test::has;
 
 const test::Transport kThreads{
     "threads",
@@ -23,44 +25,12 @@ const test::Transport kSelf{"self",
                             {1},
                             30'000};
 
-class Transports : public testing::TestWithParam<const test::Transport*> {};
-class TransportsAndTypes : public testing::TestWithParam<std::tuple<const test::Transport*, DType>> {};
-
-TEST_P(TransportsAndTypes, SumInRankOrderAndGatherByRank) {
-  test::expect_collectives(*std::get<0>(GetParam()), std::get<1>(GetParam()));
-}
-TEST_P(Transports, GiveTheSameBitsHoweverACallIsCut) { test::expect_cuts_change_nothing(*GetParam()); }
-TEST_P(Transports, CountTheBytesTheySend) { test::expect_bytes_counted(*GetParam()); }
-TEST_P(Transports, SendWithoutWaitingForTheReceiver) { test::expect_point_to_point(*GetParam()); }
-TEST_P(Transports, SplitByColorAndKey) { test::expect_splits(*GetParam()); }
-TEST_P(Transports, KeepTheOrderOfCallsAcrossStreams) { test::expect_streams(*GetParam()); }
-
-const auto transport_name = [](const auto& i) { return i.param->name; };
-INSTANTIATE_TEST_SUITE_P(, Transports, testing::Values(&kSelf, &kThreads), transport_name);
+const test::Transport* const kThreadTransports[] = {&kSelf, &kThreads};
+INSTANTIATE_TEST_SUITE_P(, Transports, testing::ValuesIn(kThreadTransports), test::name_of_transport);
 INSTANTIATE_TEST_SUITE_P(, TransportsAndTypes,
-                         testing::Combine(testing::Values(&kSelf, &kThreads),
-                                          testing::Values(DType::fp32, DType::fp16, DType::bf16, DType::fp64,
-                                                          DType::int64, DType::int32, DType::uint16,
-                                                          DType::uint8)),
-                         [](const auto& i) {
-                           return std::get<0>(i.param)->name + "_" +
-                                  std::string(name_of(std::get<1>(i.param)));
-                         });
-
-// The message of the Error that `run` must throw.
-template <class Run>
-std::string error_of(Run run, Exit exit) {
-  try {
-    run();
-  } catch (const Error& e) {
-    EXPECT_EQ(int(e.exit()), int(exit)) << e.what();
-    return e.what();
-  }
-  ADD_FAILURE() << "no Error was thrown";
-  return {};
-}
-
-bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+                         testing::Combine(testing::ValuesIn(kThreadTransports),
+                                          testing::ValuesIn(test::kTypes)),
+                         test::name_of_transport_and_type);
 
 TEST(RunRanks, GivesEachRankItsOwnNumber) {
   std::atomic<int> seen{0};

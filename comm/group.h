@@ -1,0 +1,61 @@
+// A transport is one kind of Group: the collectives of a set of ranks as plain calls that block, wait with a
+// deadline and throw. GroupCommunicator puts them on streams in the order they were made. A call says who
+// makes it and in what (Waiting), so that one Group object may serve all ranks of a process.
+#pragma once
+#include <numeric>
+
+#include "comm/alarm.h"
+#include "comm/order.h"
+#include "comm/post.h"
+
+namespace cleave {
+
+class Group : public Poisonable {
+ public:
+  Group(std::string name, std::vector<int> ranks, CommOptions options)
+      : name_(std::move(name)), ranks_(std::move(ranks)), options_(options) {}
+  Group(const Group&) = delete;
+  Group& operator=(const Group&) = delete;
+
+  const std::string& name() const { return name_; }
+  const std::vector<int>& ranks() const { return ranks_; }  // of the world, by rank of the group
+  int size() const { return int(ranks_.size()); }
+  const CommOptions& options() const { return options_; }
+  Clock::time_point deadline() const { return Clock::now() + options_.timeout; }
+
+  // The collectives of one rank do not overlap; arguments are checked and not empty.
+  virtual void all_gather(const Waiting& w, Tensor full, Tensor shard, Range piece) = 0;
+  virtual void reduce_scatter(const Waiting& w, Tensor shard, Tensor full, Range piece) = 0;
+  virtual void all_reduce(const Waiting& w, Tensor t) = 0;
+  virtual void broadcast(const Waiting& w, Tensor t, int root) = 0;
+  virtual void barrier(const Waiting& w) = 0;
+  // Calls of one pair and direction do not overlap; others may. A send does not wait for the receiver.
+  virtual void send(const Waiting& w, Tensor t, int to) = 0;
+  virtual void recv(const Waiting& w, Tensor t, int from) = 0;
+
+  // Collective: everybody's `mine`, by rank.
+  virtual std::vector<int64_t> exchange(const Waiting& w, int64_t mine) = 0;
+  // Collective: a new group of `members` (ranks of this group, in their new order), of which the caller is
+  // one.
+  virtual std::shared_ptr<Group> form(const Waiting& w, const std::vector<int>& members,
+                                      const std::string& name) = 0;
+
+  // Poisons the group, unless somebody was first, and throws the first reason.
+  [[noreturn]] virtual void give_up(const Waiting& w, const std::string& report,
+                                    Exit exit = Exit::rank_lost) = 0;
+
+ private:
+  const std::string name_;
+  const std::vector<int> ranks_;
+  const CommOptions options_;
+};
+
+std::unique_ptr<Communicator> communicator_over(std::shared_ptr<Group> group, int rank);
+
+inline std::vector<int> all_ranks(int size) {
+  std::vector<int> ranks(static_cast<size_t>(size));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
+
+}  // namespace cleave

@@ -1,0 +1,327 @@
+#include "comm/rendezvous.h"
+
+#include <arpa/inet.h>
+#include <fmt/ranges.h>
+#include <netdb.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <exception>
+#include <fstream>
+#include <random>
+#include <set>
+#include <thread>
+
+#include "comm/gloo_transport.h"
+#include "comm/shm_group.h"
+#include "comm/store.h"
+#include "comm/store_server.h"
+
+namespace cleave {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr int kPortsNearAgent = 16;
+
+// Where one rank runs.
+struct Seat {
+  std::string host;     // for people
+  std::string host_id;  // equal exactly when two ranks can share memory
+  std::string address;  // from which it reached the master
+  int pid = 0;
+};
+
+std::string link_target(const char* path) {
+  char text[128] = {};
+  return readlink(path, text, sizeof(text) - 1) > 0 ? text : "";
+}
+
+std::string this_host() {
+  char name[256] = {};
+  gethostname(name, sizeof(name) - 1);
+  return name;
+}
+
+std::string this_host_id() {
+  std::string boot;
+  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
+  return boot + "|" + this_host() + "|" + link_target("/proc/self/ns/pid") + "|" +
+         link_target("/proc/self/ns/net");
+}
+
+std::string encode(const Seat& s) {
+  wire::Writer w(wire::Type::value);
+  return w.put(s.host).put(s.host_id).put(s.address).put(int32_t(s.pid)).frame();
+}
+
+Seat decode_seat(const std::string& bytes) {
+  wire::Reader r(std::string_view(bytes).substr(sizeof(uint32_t) + 1));
+  Seat s;
+  s.host = r.text();
+  s.host_id = r.text();
+  s.address = r.text();
+  s.pid = r.number<int32_t>();
+  CHECK(r.good(), "rendezvous: a malformed seat");
+  return s;
+}
+
+// The numeric address of this end of a socket, or of this machine on the way to `address`.
+std::string own_address(int fd) {
+  sockaddr_storage storage{};
+  socklen_t bytes = sizeof(storage);
+  char text[NI_MAXHOST] = {};
+  auto* address = reinterpret_cast<sockaddr*>(&storage);
+  if (getsockname(fd, address, &bytes) != 0 ||
+      getnameinfo(address, bytes, text, sizeof(text), nullptr, 0, NI_NUMERICHOST) != 0)
+    return {};
+  const std::string_view v4_in_v6 = "::ffff:";
+  const std::string_view all(text);
+  return std::string(all.starts_with(v4_in_v6) ? all.substr(v4_in_v6.size()) : all);
+}
+
+std::string address_towards(const std::string& address) {
+  addrinfo hints{}, *list = nullptr;
+  hints.ai_socktype = SOCK_DGRAM;
+  hints.ai_flags = AI_NUMERICHOST;
+  if (getaddrinfo(address.c_str(), "9", &hints, &list) != 0) return {};
+  const Socket socket(::socket(list->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  const bool routed = ::connect(socket.fd(), list->ai_addr, list->ai_addrlen) == 0;  // sends nothing
+  freeaddrinfo(list);
+  return routed ? own_address(socket.fd()) : std::string();
+}
+
+std::vector<int> ports_to_try(const RankInfo& info) {
+  if (!info.port_is_taken) return {info.master_port};
+  std::vector<int> ports;
+  for (int i = 0; i < kPortsNearAgent; ++i) ports.push_back(info.master_port + 1 + info.attempt % 64 + i);
+  return ports;
+}
+
+Socket listen_for(const RankInfo& info, const ConnectOptions& options) {
+  const auto deadline = Clock::now() + std::min(options.port_timeout, options.rendezvous_timeout);
+  for (;;) {
+    int error = 0;
+    for (int port : ports_to_try(info)) {
+      Socket socket = listen_on(port);
+      if (socket) return socket;
+      error = errno;
+    }
+    const int port = ports_to_try(info).front();
+    require(error == EADDRINUSE, Exit::usage, "rank 0 cannot listen on port {}: {}", port,
+            std::strerror(error));
+    require(Clock::now() < deadline, Exit::usage,
+            "rank 0 cannot listen on port {}: {} listens there. End it, or choose another MASTER_PORT", port,
+            owner_of_port(port));
+    std::this_thread::sleep_for(100ms);
+  }
+}
+
+std::string missing_text(const StoreServer& server, int world) {
+  const auto missing = server.missing();
+  return fmt::format("waiting for rank{} {} ({} of {} are here)", missing.size() == 1 ? "" : "s",
+                     fmt::join(missing, ", "), world - int(missing.size()), world);
+}
+
+class JoinedWorld final : public World {
+ public:
+  JoinedWorld(const RankInfo& info, const ConnectOptions& options) : info_(info), options_(options) {
+    const auto deadline = Clock::now() + options.rendezvous_timeout;
+    join(deadline);
+    try {
+      const std::vector<Seat> seats = exchange_seats(deadline);
+      check_places(seats);
+      make_group(seats, deadline);
+    } catch (const Error& e) {
+      // Others should hear the reason from us rather than find us gone.
+      if (alarm_->reason().empty()) failed(e.what());
+      if (server_) server_->leave_by(Clock::now() + 1s);
+      throw;
+    }
+  }
+
+  ~JoinedWorld() override {
+    communicator_.reset();
+    // During an exception the broken connection tells the others.
+    if (std::uncaught_exceptions() == 0) leave();
+    store_.reset();
+    if (server_) server_->leave_by(Clock::now() + (alarm_->reason().empty() ? options_.comm.timeout : 2s));
+  }
+
+  Communicator& communicator() override { return *communicator_; }
+  const RankInfo& info() const override { return info_; }
+  const std::string& transport() const override { return transport_; }
+  void failed(const std::string& reason) override { store_->failed(reason); }
+  void leave() override {
+    if (alarm_->reason().empty()) store_->leave();
+  }
+
+ private:
+  void join(Clock::time_point deadline) {
+    const wire::Hello hello{info_.job_id, info_.attempt, info_.token, info_.world,
+                            info_.rank,   this_host(),   getpid()};
+    std::string host = info_.master_addr;
+    std::vector<int> ports = ports_to_try(info_);
+    if (info_.rank == 0) {
+      Socket listener = listen_for(info_, options_);
+      host = "localhost";
+      ports = {port_of(listener)};
+      server_ = std::make_unique<StoreServer>(std::move(listener), hello);
+    }
+    std::string why;
+    std::minstd_rand jitter{unsigned(getpid())};
+    for (auto wait = 10ms; !store_; wait = std::min(wait * 3 / 2, 1000ms)) {
+      for (int port : ports) {
+        Socket socket = connect_to(host, port, std::min(deadline, Clock::now() + 10s), why);
+        if (!socket) continue;
+        address_ = own_address(socket.fd());
+        store_ = Store::join(std::move(socket), hello, alarm_, why);
+        if (store_) return;
+      }
+      require(Clock::now() < deadline, Exit::rank_lost,
+              "rank {} did not reach rank 0 at {}:{} within {:.0f} s: {}. Is rank 0 running, and the address "
+              "right?",
+              info_.rank, host, ports.front(), double(options_.rendezvous_timeout.count()) / 1000, why);
+      std::this_thread::sleep_for(wait + wait * int(jitter() % 100) / 200);
+    }
+  }
+
+  // Waits for the others, and says for whom from time to time.
+  std::string await(const std::string& key, Clock::time_point deadline) {
+    for (;;) {
+      const auto value = store_->get(key, std::min(deadline, Clock::now() + options_.report_every));
+      if (value) return *value;
+      if (Clock::now() < deadline) {
+        if (server_ && options_.on_wait) options_.on_wait(missing_text(*server_, info_.world));
+        continue;
+      }
+      if (!server_) fail(Exit::rank_lost, "rank {} waited for other ranks until the deadline", info_.rank);
+      std::string refused;
+      for (const std::string& r : server_->refusals()) refused += "; turned away: " + r;
+      fail(Exit::rank_lost, "the ranks did not come together within {:.1f} s: {}{}",
+           double(options_.rendezvous_timeout.count()) / 1000, missing_text(*server_, info_.world), refused);
+    }
+  }
+
+  std::vector<Seat> exchange_seats(Clock::time_point deadline) {
+    store_->set(fmt::format("seat/{}", info_.rank),
+                encode({this_host(), this_host_id(), address_, getpid()}));
+    std::vector<Seat> seats;
+    for (int r = 0; r < info_.world; ++r)
+      seats.push_back(decode_seat(await(fmt::format("seat/{}", r), deadline)));
+    return seats;
+  }
+
+  // What the ranks see of each other is truer than what a launcher said.
+  void check_places(const std::vector<Seat>& seats) {
+    std::vector<std::string> hosts;
+    info_.local_rank = info_.local_size = 0;
+    for (int r = 0; r < info_.world; ++r) {
+      const Seat& seat = seats[size_t(r)];
+      if (std::find(hosts.begin(), hosts.end(), seat.host_id) == hosts.end()) hosts.push_back(seat.host_id);
+      if (seat.host_id != seats[size_t(info_.rank)].host_id) continue;
+      ++info_.local_size;
+      if (r < info_.rank) ++info_.local_rank;
+    }
+    info_.nodes = int(hosts.size());
+    info_.node_rank =
+        int(std::find(hosts.begin(), hosts.end(), seats[size_t(info_.rank)].host_id) - hosts.begin());
+  }
+
+  void make_group(const std::vector<Seat>& seats, Clock::time_point deadline) {
+    const bool one_host = info_.nodes == 1;
+    require(one_host || options_.transport != TransportChoice::shm, Exit::usage,
+            "the shm transport needs all ranks on one host, and these are on {} (rank 0 on {}, rank {} on "
+            "{}); choose "
+            "auto or gloo",
+            info_.nodes, seats[0].host, info_.rank, seats[size_t(info_.rank)].host);
+    const bool shm = one_host && options_.transport != TransportChoice::gloo;
+    const auto group = shm ? shm_group(seats, deadline) : gloo_group(seats);
+    alarm_->add(group);
+    communicator_ = communicator_over(group, info_.rank);
+    transport_ = shm ? fmt::format("shared memory, {} ranks on {}", info_.world, seats[0].host)
+                     : fmt::format("gloo over TCP, {} ranks on {} host{}", info_.world, info_.nodes,
+                                   info_.nodes == 1 ? "" : "s");
+  }
+
+  std::shared_ptr<Group> shm_group(const std::vector<Seat>& seats, Clock::time_point deadline) {
+    ShmGroup::Members members{"world", all_ranks(info_.world), {}, info_.rank};
+    for (const Seat& s : seats) members.pids.push_back(s.pid);
+    const size_t bytes = ShmGroup::bytes_needed(info_.world);
+    SharedMemory memory;
+    if (info_.rank == 0) {
+      memory = SharedMemory::create(bytes);
+      store_->set("shm", std::to_string(memory.fd()));
+    } else {
+      memory = SharedMemory::open(seats[0].pid, std::stoi(await("shm", deadline)), bytes);
+      memory.close_fd();
+    }
+    store_->set(fmt::format("mapped/{}", info_.rank), "");
+    if (info_.rank == 0)
+      for (int r = 0; r < info_.world; ++r) await(fmt::format("mapped/{}", r), deadline);
+    memory.close_fd();
+    return std::make_shared<ShmGroup>(std::move(members), std::move(memory), options_.comm, alarm_);
+  }
+
+  std::shared_ptr<Group> gloo_group(const std::vector<Seat>& seats) {
+    GlooMembers members{"world", all_ranks(info_.world), {}, info_.rank, "127.0.0.1", "gloo/world"};
+    for (int r = 0; r < info_.world; ++r)
+      members.labels.push_back(
+          fmt::format("rank {} (pid {} on {})", r, seats[size_t(r)].pid, seats[size_t(r)].host));
+    if (info_.nodes > 1) {
+      // The others reached rank 0 from an address that rank 0 can reach; rank 0 asks for its way to one of
+      // them.
+      const auto other = std::find_if(seats.begin(), seats.end(),
+                                      [&](const Seat& s) { return s.host_id != seats[0].host_id; });
+      members.address =
+          seats[size_t(info_.rank)].host_id == seats[0].host_id ? address_towards(other->address) : address_;
+      require(!members.address.empty(), Exit::usage, "rank {} found no address of this machine towards {}",
+              info_.rank, other->address);
+    }
+    return make_gloo_group(std::move(members), store_, options_.comm, alarm_);
+  }
+
+  RankInfo info_;
+  const ConnectOptions options_;
+  std::string address_, transport_;
+  std::shared_ptr<Alarm> alarm_ = std::make_shared<Alarm>();
+  std::unique_ptr<StoreServer> server_;
+  std::shared_ptr<Store> store_;
+  std::unique_ptr<Communicator> communicator_;
+};
+
+class LoneWorld final : public World {
+ public:
+  explicit LoneWorld(const RankInfo& info) : info_(info) {}
+  Communicator& communicator() override { return *communicator_; }
+  const RankInfo& info() const override { return info_; }
+  const std::string& transport() const override { return transport_; }
+  void failed(const std::string&) override {}
+  void leave() override {}
+
+ private:
+  const RankInfo info_;
+  const std::string transport_ = "none, a single rank";
+  std::unique_ptr<Communicator> communicator_ = self_communicator("world");
+};
+
+}  // namespace
+
+std::unique_ptr<World> connect(const RankInfo& info, const ConnectOptions& options) {
+  require(info.world >= 1 && info.rank >= 0 && info.rank < info.world, Exit::usage,
+          "rank {} of {} ranks does not exist", info.rank, info.world);
+  if (info.world == 1) return std::make_unique<LoneWorld>(info);
+  return std::make_unique<JoinedWorld>(info, options);
+}
+
+TransportChoice parse_transport(std::string_view text) {
+  if (text == "auto") return TransportChoice::automatic;
+  if (text == "shm") return TransportChoice::shm;
+  if (text == "gloo") return TransportChoice::gloo;
+  fail(Exit::usage, "transport '{}' is unknown; choose auto, shm or gloo", text);
+}
+
+}  // namespace cleave

@@ -1,0 +1,49 @@
+// TCP sockets of the rendezvous: what the system calls want, without their ceremony.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "comm/order.h"
+
+namespace cleave {
+
+class Socket {
+ public:
+  Socket() = default;
+  explicit Socket(int fd) : fd_(fd) {}
+  Socket(Socket&& other) noexcept : fd_(other.release()) {}
+  Socket& operator=(Socket&& other) noexcept;
+  ~Socket() { close(); }
+
+  int fd() const { return fd_; }
+  explicit operator bool() const { return fd_ >= 0; }
+  int release();
+  void close();
+
+  // False when the peer is gone or the deadline passed; whole or nothing otherwise.
+  bool send_all(std::string_view bytes, Clock::time_point deadline);
+  bool recv_all(void* data, size_t bytes, Clock::time_point deadline);
+
+ private:
+  int fd_ = -1;
+};
+
+// Waits for events (POLLIN, ...) on one descriptor; false on the deadline.
+bool wait_for(int fd, short events, Clock::time_point deadline);
+
+// Listens on every address of this machine, IPv6 and IPv4; port 0 takes a free one. An invalid socket with
+// errno set when the port is taken.
+Socket listen_on(int port);
+int port_of(const Socket& socket);
+
+// One attempt; the name is resolved anew. An invalid socket, and why, when it fails.
+Socket connect_to(const std::string& host, int port, Clock::time_point deadline, std::string& why);
+
+// Small messages leave at once, and a peer whose machine vanished is noticed.
+void tune(const Socket& socket);
+
+// "python3 (pid 4711)", or "another program" when it cannot be told: who listens on a port of this machine.
+std::string owner_of_port(int port);
+
+}  // namespace cleave

@@ -1,0 +1,160 @@
+#include "comm/store.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+
+#include "core/error.h"
+
+namespace cleave {
+
+using namespace wire;
+
+namespace {
+constexpr auto kAnswerWithin = std::chrono::seconds(5);
+constexpr auto kSendWithin = std::chrono::seconds(60);
+}  // namespace
+
+std::unique_ptr<Store> Store::join(Socket socket, const Hello& hello, std::shared_ptr<Alarm> alarm,
+                                   std::string& why) {
+  const auto deadline = Clock::now() + kAnswerWithin;
+  why = "something answers there, but not rank 0 of this job";
+  char magic[kMagic.size()];
+  if (!socket.send_all(std::string(kMagic) + encode(hello), deadline) ||
+      !socket.recv_all(magic, sizeof(magic), deadline) || std::string_view(magic, sizeof(magic)) != kMagic)
+    return nullptr;
+  uint32_t size = 0;
+  if (!socket.recv_all(&size, sizeof(size), deadline) || size == 0 || size > kHelloLimit) return nullptr;
+  std::string frame(size, 0);
+  if (!socket.recv_all(frame.data(), size, deadline)) return nullptr;
+  Reader r(frame);
+  switch (Type(r.number<uint8_t>())) {
+    case Type::welcome:
+      return std::unique_ptr<Store>(new Store(std::move(socket), std::move(alarm)));
+    case Type::refused:
+      fail(Exit::usage, "rank 0 refused rank {}: {}", hello.rank, r.text());
+    case Type::wait:
+      why = "rank 0 of an earlier attempt is still there";
+      return nullptr;
+    default:
+      return nullptr;
+  }
+}
+
+Store::Store(Socket socket, std::shared_ptr<Alarm> alarm)
+    : socket_(std::move(socket)),
+      wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      alarm_(std::move(alarm)),
+      thread_([this] { listen(); }) {}
+
+Store::~Store() {
+  {
+    std::lock_guard lock(mutex_);
+    leaving_ = true;
+  }
+  eventfd_write(wake_.fd(), 1);
+  thread_.join();
+}
+
+void Store::listen() {
+  std::string in;
+  for (;;) {
+    pollfd polls[] = {{wake_.fd(), POLLIN, 0}, {socket_.fd(), POLLIN, 0}};
+    poll(polls, 2, -1);
+    if (polls[0].revents) return;
+    if (!polls[1].revents) continue;
+    char buffer[16 << 10];
+    const ssize_t n = recv(socket_.fd(), buffer, sizeof(buffer), MSG_DONTWAIT);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR)) continue;
+    if (n <= 0) return lost("rank 0, which serves the rendezvous, went away");
+    in.append(buffer, size_t(n));
+    bool bad = false;
+    while (const auto frame = take_frame(in, kFrameLimit, bad)) {
+      Reader r(*frame);
+      const Type type = Type(r.number<uint8_t>());
+      if (type == Type::alarm) {
+        lost(r.text());
+      } else if (type == Type::value) {
+        const uint64_t request = r.number<uint64_t>();
+        std::string value = r.text();
+        std::lock_guard lock(mutex_);
+        if (auto it = requests_.find(request); r.good() && it != requests_.end())
+          it->second = std::move(value);
+        answered_.notify_all();
+      }
+    }
+    if (bad) return lost("the rendezvous sent a malformed message");
+  }
+}
+
+void Store::lost(const std::string& reason) {
+  {
+    std::lock_guard lock(mutex_);
+    if (leaving_) return;
+  }
+  alarm_->ring(reason);
+  std::lock_guard lock(mutex_);
+  answered_.notify_all();
+}
+
+void Store::send(const std::string& frame) {
+  if (socket_.send_all(frame, Clock::now() + kSendWithin)) return;
+  const std::string reason = alarm_->reason();
+  fail(Exit::rank_lost, "{}", reason.empty() ? "the connection to rank 0 broke" : reason);
+}
+
+void Store::set(const std::string& key, std::string_view value) {
+  CHECK(value.size() < kFrameLimit / 2, "store: the value of '{}' has {} bytes", key, value.size());
+  std::lock_guard lock(mutex_);
+  send(Writer(Type::set).put(uint64_t{0}).put(key).put(value).frame());
+}
+
+std::optional<std::string> Store::await(uint64_t request, Clock::time_point deadline) {
+  std::unique_lock lock(mutex_);
+  answered_.wait_until(lock, deadline, [&] { return requests_[request] || !alarm_->reason().empty(); });
+  const auto value = std::move(requests_[request]);
+  requests_.erase(request);
+  if (!value && !alarm_->reason().empty()) fail(Exit::rank_lost, "{}", alarm_->reason());
+  return value;
+}
+
+std::optional<std::string> Store::get(const std::string& key, Clock::time_point deadline) {
+  uint64_t request = 0;
+  {
+    std::lock_guard lock(mutex_);
+    request = next_request_++;
+    requests_[request];
+    send(Writer(Type::get).put(request).put(key).frame());
+  }
+  return await(request, deadline);
+}
+
+int64_t Store::add(const std::string& key, int64_t by, Clock::time_point deadline) {
+  uint64_t request = 0;
+  {
+    std::lock_guard lock(mutex_);
+    request = next_request_++;
+    requests_[request];
+    send(Writer(Type::add).put(request).put(key).put(by).frame());
+  }
+  const auto sum = await(request, deadline);
+  require(sum.has_value(), Exit::rank_lost, "rank 0 did not answer in time (adding to '{}')", key);
+  return std::stoll(*sum);
+}
+
+void Store::leave() {
+  std::lock_guard lock(mutex_);
+  if (leaving_) return;
+  leaving_ = true;
+  socket_.send_all(Writer(Type::bye).frame(), Clock::now() + std::chrono::seconds(2));
+}
+
+void Store::failed(const std::string& reason) {
+  std::lock_guard lock(mutex_);
+  if (leaving_ || !alarm_->reason().empty()) return;
+  socket_.send_all(Writer(Type::failed).put(reason.substr(0, 2000)).frame(),
+                   Clock::now() + std::chrono::seconds(2));
+}
+
+}  // namespace cleave

@@ -1,0 +1,257 @@
+#include "comm/store_server.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+namespace cleave {
+
+using namespace wire;
+
+namespace {
+
+constexpr size_t kStrangers = 64;  // connections that have not said hello
+constexpr auto kHelloWithin = std::chrono::seconds(10);
+
+// Takes the same time wherever the first difference is.
+bool same_secret(const std::string& a, const std::string& b) {
+  unsigned difference = a.size() != b.size();
+  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) difference |= unsigned(a[i] ^ b[i]);
+  return difference == 0;
+}
+
+std::string name_of_rank(const Hello& h) {
+  return fmt::format("rank {} (pid {} on {})", h.rank, h.pid, h.host);
+}
+
+}  // namespace
+
+StoreServer::StoreServer(Socket listener, Hello self)
+    : listener_(std::move(listener)),
+      wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      self_(std::move(self)),
+      seats_(size_t(self_.world)),
+      thread_([this] { serve(); }) {}
+
+StoreServer::~StoreServer() {
+  {
+    std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  eventfd_write(wake_.fd(), 1);
+  thread_.join();
+}
+
+void StoreServer::leave_by(Clock::time_point deadline) {
+  std::lock_guard lock(mutex_);
+  leave_by_ = deadline;
+}
+
+std::vector<int> StoreServer::missing() const {
+  std::lock_guard lock(mutex_);
+  std::vector<int> ranks;
+  for (size_t r = 0; r < seats_.size(); ++r)
+    if (seats_[r].name.empty()) ranks.push_back(int(r));
+  return ranks;
+}
+
+std::vector<std::string> StoreServer::refusals() const {
+  std::lock_guard lock(mutex_);
+  return refusals_;
+}
+
+bool StoreServer::all_left() const {
+  return std::all_of(connections_.begin(), connections_.end(),
+                     [](const Connection& c) { return c.rank < 0 || c.closing; });
+}
+
+void StoreServer::serve() {
+  for (;;) {
+    {
+      std::lock_guard lock(mutex_);
+      if (stopping_ && (all_left() || Clock::now() >= leave_by_)) return;
+    }
+    std::vector<pollfd> polls = {{wake_.fd(), POLLIN, 0}, {listener_.fd(), POLLIN, 0}};
+    std::vector<Connection*> order;
+    for (Connection& c : connections_) {
+      polls.push_back({c.socket.fd(), short(c.out.empty() ? POLLIN : POLLIN | POLLOUT), 0});
+      order.push_back(&c);
+    }
+    poll(polls.data(), polls.size(), 100);
+    uint64_t count = 0;
+    if (polls[0].revents) eventfd_read(wake_.fd(), &count);
+    for (size_t i = 0; i < order.size(); ++i) {
+      if (polls[i + 2].revents & POLLOUT) write_to(*order[i]);
+      if (polls[i + 2].revents & ~POLLOUT) read_from(*order[i]);
+    }
+    if (polls[1].revents) accept_new();
+    drop_closed();
+  }
+}
+
+void StoreServer::accept_new() {
+  for (;;) {
+    Socket socket(accept4(listener_.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!socket) return;
+    tune(socket);
+    Connection& c = connections_.emplace_back();
+    c.socket = std::move(socket);
+  }
+}
+
+void StoreServer::drop_closed() {
+  // Too many strangers: the oldest go first.
+  size_t strangers = size_t(std::count_if(connections_.begin(), connections_.end(),
+                                          [](const Connection& c) { return c.rank < 0 && !c.closing; }));
+  const auto now = Clock::now();
+  for (Connection& c : connections_)
+    if (c.rank < 0 && !c.closing && (strangers > kStrangers || now - c.since > kHelloWithin)) {
+      c.closing = true;
+      c.out.clear();
+      --strangers;
+    }
+  for (auto& [key, list] : wanted_) std::erase_if(list, [](const Wanted& w) { return w.by->closing; });
+  std::erase_if(connections_, [](const Connection& c) { return c.closing && c.out.empty(); });
+}
+
+void StoreServer::read_from(Connection& c) {
+  char buffer[16 << 10];
+  const ssize_t n = recv(c.socket.fd(), buffer, sizeof(buffer), MSG_DONTWAIT);
+  if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
+  if (n <= 0 || c.closing) {
+    c.out.clear();
+    if (!c.closing) lost(c);
+    return;
+  }
+  c.in.append(buffer, size_t(n));
+  if (!c.greeted && !greet(c)) return;
+  bool bad = false;
+  while (!c.closing) {
+    const auto frame = take_frame(c.in, c.rank < 0 ? kHelloLimit : kFrameLimit, bad);
+    if (bad) return lost(c);
+    if (!frame) return;
+    handle(c, *frame);
+  }
+}
+
+bool StoreServer::greet(Connection& c) {
+  const size_t n = std::min(c.in.size(), kMagic.size());
+  if (std::string_view(c.in).substr(0, n) != kMagic.substr(0, n))
+    c.closing = true;  // not one of ours: no answer
+  if (c.closing || n < kMagic.size()) return false;
+  c.in.erase(0, n);
+  c.greeted = true;
+  c.out += kMagic;
+  return true;
+}
+
+void StoreServer::write_to(Connection& c) {
+  const ssize_t n = send(c.socket.fd(), c.out.data(), c.out.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+  if (n > 0) c.out.erase(0, size_t(n));
+  if (n < 0 && errno != EAGAIN && errno != EINTR) {
+    c.out.clear();
+    if (!c.closing) lost(c);
+  }
+}
+
+void StoreServer::handle(Connection& c, std::string_view frame) {
+  if (c.rank < 0) {
+    const auto hello = decode_hello(frame);
+    if (!hello) return lost(c);
+    return admit(c, *hello);
+  }
+  Reader r(frame);
+  const Type type = Type(r.number<uint8_t>());
+  if (type == Type::bye) {
+    std::lock_guard lock(mutex_);
+    seats_[size_t(c.rank)].left = true;
+    c.closing = true;
+    return;
+  }
+  if (type == Type::failed) {
+    const std::string reason = r.text();
+    if (!r.good()) return lost(c);
+    return ring(fmt::format("{} failed: {}", seats_[size_t(c.rank)].name, reason));
+  }
+  const uint64_t request = r.number<uint64_t>();
+  const std::string key = r.text();
+  const std::string value = type == Type::set ? r.text() : std::string();
+  const int64_t by = type == Type::add ? r.number<int64_t>() : 0;
+  if (!r.good() || (type != Type::set && type != Type::get && type != Type::add)) return lost(c);
+  if (type == Type::set) return set(key, value);
+  if (type == Type::add) set(key, std::to_string((values_.count(key) ? std::stoll(values_[key]) : 0) + by));
+  if (values_.count(key))
+    c.out += Writer(Type::value).put(request).put(values_[key]).frame();
+  else
+    wanted_[key].push_back({&c, request});
+}
+
+void StoreServer::set(const std::string& key, std::string value) {
+  values_[key] = std::move(value);
+  const auto waiting = wanted_.find(key);
+  if (waiting == wanted_.end()) return;
+  for (const Wanted& w : waiting->second)
+    w.by->out += Writer(Type::value).put(w.request).put(values_[key]).frame();
+  wanted_.erase(waiting);
+}
+
+std::string StoreServer::refuse_reason(const Hello& h) const {
+  if (!same_secret(h.token, self_.token))
+    return "the job token is wrong: this process belongs to another job";
+  if (!h.job_id.empty() && !self_.job_id.empty() && h.job_id != self_.job_id)
+    return fmt::format("this is job '{}', not '{}'", self_.job_id, h.job_id);
+  if (h.attempt < self_.attempt)
+    return fmt::format("{} is left over from attempt {}; attempt {} is running", name_of_rank(h), h.attempt,
+                       self_.attempt);
+  if (h.world != self_.world)
+    return fmt::format("{} was started as one of {} ranks, rank 0 (pid {} on {}) as one of {}",
+                       name_of_rank(h), h.world, self_.pid, self_.host, self_.world);
+  if (h.rank < 0 || h.rank >= self_.world)
+    return fmt::format("rank {} of {} does not exist", h.rank, self_.world);
+  const Seat& seat = seats_[size_t(h.rank)];
+  if (!seat.name.empty())
+    return fmt::format("rank {} is there twice: pid {} on {}, and {}", h.rank, h.pid, h.host, seat.name);
+  return alarm_;
+}
+
+void StoreServer::admit(Connection& c, const Hello& h) {
+  // A later attempt than ours: we are the leftover, and the caller should come again when our successor is
+  // here.
+  if (h.attempt > self_.attempt && same_secret(h.token, self_.token)) {
+    c.out += Writer(Type::wait).frame();
+    c.closing = true;
+    return;
+  }
+  const std::string reason = refuse_reason(h);
+  std::lock_guard lock(mutex_);
+  if (reason.empty()) {
+    c.rank = h.rank;
+    seats_[size_t(h.rank)] = {name_of_rank(h), false};
+    c.out += Writer(Type::welcome).frame();
+    return;
+  }
+  if (refusals_.size() < 16 && std::find(refusals_.begin(), refusals_.end(), reason) == refusals_.end())
+    refusals_.push_back(reason);
+  c.out += Writer(Type::refused).put(reason).frame();
+  c.closing = true;
+}
+
+void StoreServer::lost(Connection& c) {
+  c.closing = true;
+  c.out.clear();
+  if (c.rank >= 0) ring(seats_[size_t(c.rank)].name + " went away");
+}
+
+void StoreServer::ring(const std::string& reason) {
+  if (!alarm_.empty()) return;
+  alarm_ = reason;
+  for (Connection& c : connections_)
+    if (c.rank >= 0 && !c.closing) c.out += Writer(Type::alarm).put(reason).frame();
+}
+
+}  // namespace cleave

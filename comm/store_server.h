@@ -1,0 +1,79 @@
+// Rank 0's side of the rendezvous: a key-value store for the ranks of one job and one attempt, and the place
+// where the end of a rank is noticed, because each keeps its connection open until it says goodbye.
+// Strangers, stale attempts and wrong tokens are turned away and disturb nobody.
+#pragma once
+#include <list>
+#include <map>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "comm/socket.h"
+#include "comm/wire.h"
+
+namespace cleave {
+
+class StoreServer {
+ public:
+  // `self` is the hello that rank 0 itself will send: what the others must agree with.
+  StoreServer(Socket listener, wire::Hello self);
+  // Serves until every rank has left or the deadline passes.
+  ~StoreServer();
+  StoreServer(const StoreServer&) = delete;
+  StoreServer& operator=(const StoreServer&) = delete;
+
+  // Until when the destructor waits for ranks that are still there; not at all unless this is called.
+  void leave_by(Clock::time_point deadline);
+
+  std::vector<int> missing() const;           // ranks that have not come yet
+  std::vector<std::string> refusals() const;  // why callers were turned away, each reason once
+
+ private:
+  struct Connection {
+    Socket socket;
+    Clock::time_point since = Clock::now();
+    int rank = -1;  // until the hello was accepted
+    bool greeted = false, closing = false;
+    std::string in, out;
+  };
+  struct Seat {
+    std::string name;  // "rank 1 (pid 123 on host x)"; empty until it came
+    bool left = false;
+  };
+  struct Wanted {
+    Connection* by;
+    uint64_t request;
+  };
+
+  void serve();
+  void accept_new();
+  void read_from(Connection& c);
+  void write_to(Connection& c);
+  bool greet(Connection& c);  // false while bytes are missing
+  void admit(Connection& c, const wire::Hello& hello);
+  std::string refuse_reason(const wire::Hello& hello) const;
+  void handle(Connection& c, std::string_view frame);
+  void set(const std::string& key, std::string value);
+  void lost(Connection& c);
+  void ring(const std::string& reason);
+  bool all_left() const;
+  void drop_closed();
+
+  Socket listener_, wake_;
+  const wire::Hello self_;
+
+  mutable std::mutex mutex_;  // guards what other threads look at: these four
+  std::vector<Seat> seats_;
+  std::vector<std::string> refusals_;
+  bool stopping_ = false;
+  Clock::time_point leave_by_ = Clock::time_point::min();
+
+  std::list<Connection> connections_;
+  std::map<std::string, std::string> values_;
+  std::map<std::string, std::vector<Wanted>> wanted_;
+  std::string alarm_;
+  std::thread thread_;
+};
+
+}  // namespace cleave

@@ -1,0 +1,127 @@
+// The rendezvous protocol: both sides first send kMagic, then frames (a length and that many bytes). A reader
+// of bytes from the network never trusts them: every read is bounded, and a malformed frame is one that ends
+// before its fields.
+#pragma once
+#include <concepts>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace cleave::wire {
+
+inline constexpr std::string_view kMagic{"CLEAVE\x01\n", 8};  // changes with the protocol
+inline constexpr size_t kHelloLimit = 4 << 10;
+inline constexpr size_t kFrameLimit = 1 << 20;
+
+enum class Type : uint8_t {
+  // from a rank
+  hello,
+  set,
+  get,
+  add,
+  bye,
+  failed,
+  // from the server
+  welcome,
+  refused,
+  wait,
+  value,
+  alarm
+};
+
+class Writer {
+ public:
+  explicit Writer(Type type) { put(uint8_t(type)); }
+  template <std::integral T>
+  Writer& put(T number) {
+    bytes_.append(reinterpret_cast<const char*>(&number), sizeof(number));
+    return *this;
+  }
+  Writer& put(std::string_view text) {
+    put(uint32_t(text.size()));
+    bytes_.append(text);
+    return *this;
+  }
+  std::string frame() const {
+    const uint32_t size = uint32_t(bytes_.size());
+    return std::string(reinterpret_cast<const char*>(&size), sizeof(size)) + bytes_;
+  }
+
+ private:
+  std::string bytes_;
+};
+
+class Reader {
+ public:
+  explicit Reader(std::string_view bytes) : left_(bytes) {}
+  template <class T>
+  T number() {
+    T value{};
+    if (left_.size() < sizeof(T)) {
+      good_ = false;
+    } else {
+      std::memcpy(&value, left_.data(), sizeof(T));
+      left_.remove_prefix(sizeof(T));
+    }
+    return value;
+  }
+  std::string text() {
+    const uint32_t size = number<uint32_t>();
+    if (left_.size() < size) good_ = false;
+    if (!good_) return {};
+    std::string value(left_.substr(0, size));
+    left_.remove_prefix(size);
+    return value;
+  }
+  bool good() const { return good_; }
+
+ private:
+  std::string_view left_;
+  bool good_ = true;
+};
+
+// Takes the first whole frame off the front of `bytes`. Sets `bad` when its length exceeds the limit.
+inline std::optional<std::string> take_frame(std::string& bytes, size_t limit, bool& bad) {
+  uint32_t size = 0;
+  if (bytes.size() < sizeof(size)) return {};
+  std::memcpy(&size, bytes.data(), sizeof(size));
+  bad = size > limit || size == 0;
+  if (bad || bytes.size() < sizeof(size) + size) return {};
+  std::string frame = bytes.substr(sizeof(size), size);
+  bytes.erase(0, sizeof(size) + size);
+  return frame;
+}
+
+// Who says hello, and to which job.
+struct Hello {
+  std::string job_id;
+  int32_t attempt = 0;
+  std::string token;
+  int32_t world = 0, rank = 0;
+  std::string host;
+  int32_t pid = 0;
+};
+
+inline std::string encode(const Hello& h) {
+  Writer w(Type::hello);
+  w.put(h.job_id).put(h.attempt).put(h.token).put(h.world).put(h.rank).put(h.host).put(h.pid);
+  return w.frame();
+}
+
+inline std::optional<Hello> decode_hello(std::string_view frame) {
+  Reader r(frame);
+  if (Type(r.number<uint8_t>()) != Type::hello) return {};
+  Hello h;
+  h.job_id = r.text();
+  h.attempt = r.number<int32_t>();
+  h.token = r.text();
+  h.world = r.number<int32_t>();
+  h.rank = r.number<int32_t>();
+  h.host = r.text();
+  h.pid = r.number<int32_t>();
+  return r.good() ? std::optional(h) : std::nullopt;
+}
+
+}  // namespace cleave::wire
