@@ -76,8 +76,9 @@ void describe_precision(Keys& k, DsConfig& c) {
       .inert_if(!fixed && c.zero.stage == 0, "zero_optimization.stage is 0");
   k.honoured("min_loss_scale", &f.min_loss_scale,
              "the scale never goes below this; an overflow there ends the training")
-      .above(0)
+      .at_least(1)
       .inert_if(fixed, why_fixed);
+  k.list.back().type = Type::integer;
   k.no_effect("auto_cast", "b=false", "token ids and features are converted where the model reads them");
   k.refused("fp16_master_weights_and_grads", "b=false", "masters are kept in fp32");
 

@@ -1,5 +1,5 @@
-// What an optimizer is to the rest of the program: how many fp32 states it keeps a parameter, and one elementwise update
-// of any slice. It knows nothing of ranks, stages or where the slices live.
+// What an optimizer is to the rest of the program: how many fp32 states it keeps a parameter, and one
+// elementwise update of any slice. It knows nothing of ranks, stages or where the slices live.
 #pragma once
 #include <array>
 #include <memory>
@@ -21,7 +21,8 @@ struct StepArgs {
   int64_t step = 1;       // 1-based count of updates really applied
 };
 
-// Equal numel. param and state are fp32; grad any float type; copy is the working copy to refresh, or undefined.
+// Equal numel. param and state are fp32; grad any float type; copy is the working copy to refresh, or
+// undefined.
 struct UpdateSlice {
   Tensor param, grad, copy;
   std::array<Tensor, 2> state;
@@ -31,7 +32,8 @@ struct UpdateSlice {
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
-  virtual std::vector<std::string> states() const = 0;  // names as checkpoints spell them: {"exp_avg", "exp_avg_sq"}
+  virtual std::vector<std::string> states()
+      const = 0;  // names as checkpoints spell them: {"exp_avg", "exp_avg_sq"}
   virtual void update(const UpdateSlice& slice, const StepArgs& args, Stream& stream) const = 0;
 };
 

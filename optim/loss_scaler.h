@@ -1,0 +1,44 @@
+// The scale of the loss in fp16 training: a small state machine that only sees whether a step's gradients
+// were finite. Stages 1 to 3 tolerate `hysteresis` overflows and end the training at the minimum; stage 0
+// does neither, as in DeepSpeed. The scale is updated before gradients are unscaled, so the step at which it
+// grows divides by the new value.
+#pragma once
+#include <cstdint>
+
+#include "config_schema/ds_config.h"
+
+namespace cleave {
+
+class LossScaler {
+ public:
+  // Everything that changes; a checkpoint stores it.
+  struct State {
+    double scale = 1;
+    int64_t iteration = 0;
+    int64_t last_overflow = -1;
+    int64_t hysteresis = 1;
+    bool operator==(const State&) const = default;
+  };
+
+  enum class Update { ok, at_minimum };  // at_minimum: overflow at the lowest scale, training cannot go on
+
+  // A scale of 1 that never changes: every type but fp16.
+  LossScaler() = default;
+  LossScaler(const Fp16Config& fp16, int zero_stage);
+
+  double scale() const { return state_.scale; }
+
+  // After the gradients of a step are complete. On at_minimum nothing has changed.
+  [[nodiscard]] Update update(bool overflow);
+
+  const State& state() const { return state_; }
+  void restore(const State& state) { state_ = state; }
+
+ private:
+  State state_;
+  bool dynamic_ = false, zero_ = false, consecutive_hysteresis_ = false;
+  int64_t window_ = 1000, hysteresis_ = 1;
+  double minimum_ = 1;
+};
+
+}  // namespace cleave

@@ -1,0 +1,73 @@
+#include "optim/optimizer.h"
+
+#include "config_schema/ds_config.h"
+#include "kernels/update.h"
+
+namespace cleave {
+namespace {
+
+class AdamOptimizer final : public Optimizer {
+ public:
+  explicit AdamOptimizer(const OptimizerConfig& config) : config_(config) {}
+
+  std::vector<std::string> states() const override { return {"exp_avg", "exp_avg_sq"}; }
+
+  void update(const UpdateSlice& s, const StepArgs& args, Stream& stream) const override {
+    launch(Adam{.param = s.param,
+                .m = s.state[0],
+                .v = s.state[1],
+                .copy = s.copy,
+                .grad = s.grad,
+                .lr = float(args.lr),
+                .beta1 = float(args.momentum >= 0 ? args.momentum : config_.beta1),
+                .beta2 = float(args.beta2 >= 0 ? args.beta2 : config_.beta2),
+                .eps = float(config_.eps),
+                .weight_decay = s.decay ? float(config_.weight_decay) : 0.0f,
+                .grad_scale = float(args.grad_scale),
+                .step = args.step,
+                .decoupled = config_.decoupled,
+                .bias_correction = config_.bias_correction},
+           stream);
+  }
+
+ private:
+  OptimizerConfig config_;
+};
+
+class SgdOptimizer final : public Optimizer {
+ public:
+  explicit SgdOptimizer(const OptimizerConfig& config) : config_(config) {}
+
+  std::vector<std::string> states() const override {
+    return config_.momentum != 0 ? std::vector<std::string>{"momentum_buffer"} : std::vector<std::string>{};
+  }
+
+  // Schedules move betas only, which this optimizer has none of, so args.momentum is not read.
+  void update(const UpdateSlice& s, const StepArgs& args, Stream& stream) const override {
+    launch(Sgd{.param = s.param,
+               .buffer = s.state[0],
+               .copy = s.copy,
+               .grad = s.grad,
+               .lr = float(args.lr),
+               .momentum = float(config_.momentum),
+               .dampening = float(config_.dampening),
+               .weight_decay = s.decay ? float(config_.weight_decay) : 0.0f,
+               .grad_scale = float(args.grad_scale),
+               .nesterov = config_.nesterov,
+               .first = args.step == 1},
+           stream);
+  }
+
+ private:
+  OptimizerConfig config_;
+};
+
+}  // namespace
+
+std::unique_ptr<Optimizer> make_optimizer(const OptimizerConfig& config) {
+  if (config.type == "Adam" || config.type == "AdamW") return std::make_unique<AdamOptimizer>(config);
+  if (config.type == "SGD") return std::make_unique<SgdOptimizer>(config);
+  fail(Exit::usage, "there is no optimizer \"{}\"; use Adam, AdamW or SGD", config.type);
+}
+
+}  // namespace cleave

@@ -1,0 +1,31 @@
+// Learning-rate schedules with DeepSpeed's values: pure functions of the number of optimizer steps that were
+// really applied. Skipped steps do not count, so a schedule has no state to save.
+#pragma once
+#include <cstdint>
+
+#include "config_schema/ds_config.h"
+
+namespace cleave {
+
+// What the next optimizer step uses.
+struct Rates {
+  double lr = 0;
+  double momentum = -1;  // the first beta where the schedule moves it; negative: the optimizer's own
+  double beta2 = -1;     // likewise
+  bool operator==(const Rates&) const = default;
+};
+
+class LrSchedule {
+ public:
+  // optimizer_lr is the rate without a schedule, and the peak of those that name none.
+  LrSchedule(const SchedulerConfig& config, double optimizer_lr);
+
+  // Rates of the step that follows `applied_steps` successful ones (0 before the first).
+  Rates at(int64_t applied_steps) const;
+
+ private:
+  SchedulerConfig config_;
+  double optimizer_lr_;
+};
+
+}  // namespace cleave

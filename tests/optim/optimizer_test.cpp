@@ -1,0 +1,148 @@
+#include "optim/optimizer.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "config_schema/ds_config.h"
+#include "core/philox.h"
+
+namespace cleave {
+namespace {
+
+constexpr int64_t kNumel = 100;
+
+struct Operands {
+  std::vector<float> param, grad, s0, s1;
+  std::vector<uint16_t> copy;
+
+  explicit Operands(uint64_t seed) : s0(kNumel), s1(kNumel), copy(kNumel) {
+    const Philox random{seed, 0};
+    for (int64_t i = 0; i < kNumel; ++i) {
+      param.push_back(random.normal(uint64_t(2 * i)));
+      grad.push_back(random.normal(uint64_t(2 * i + 1)));
+    }
+  }
+
+  UpdateSlice slice(bool decay) {
+    const auto view = [](std::vector<float>& v) { return Tensor(v.data(), DType::fp32, {kNumel}); };
+    return {view(param), view(grad), Tensor(copy.data(), DType::bf16, {kNumel}), {view(s0), view(s1)}, decay};
+  }
+};
+
+// Adam in double precision, straight from the papers.
+struct DoubleAdam {
+  double lr, b1, b2, eps, wd;
+  bool decoupled, correct;
+  void step(double& p, double& m, double& v, double g, int t) const {
+    if (!decoupled) g += wd * p;
+    m = b1 * m + (1 - b1) * g;
+    v = b2 * v + (1 - b2) * g * g;
+    const double c1 = correct ? 1 - std::pow(b1, t) : 1, c2 = correct ? 1 - std::pow(b2, t) : 1;
+    p -= lr * (m / c1 / (std::sqrt(v / c2) + eps) + (decoupled ? wd * p : 0));
+  }
+};
+
+void expect_adam(const OptimizerConfig& config, bool decay, bool decoupled, const StepArgs& changed = {}) {
+  const auto optimizer = make_optimizer(config);
+  Operands x(7);
+  std::vector<double> p(x.param.begin(), x.param.end()), m(kNumel), v(kNumel);
+  Stream stream;
+  for (int t = 1; t <= 5; ++t) {
+    StepArgs args = changed;
+    args.lr = 0.01 * t, args.grad_scale = 0.5, args.step = t;
+    optimizer->update(x.slice(decay), args, stream);
+    const DoubleAdam oracle{args.lr,
+                            changed.momentum >= 0 ? changed.momentum : config.beta1,
+                            changed.beta2 >= 0 ? changed.beta2 : config.beta2,
+                            config.eps,
+                            decay ? config.weight_decay : 0,
+                            decoupled,
+                            config.bias_correction};
+    for (int64_t i = 0; i < kNumel; ++i) oracle.step(p[i], m[i], v[i], 0.5 * x.grad[i], t);
+  }
+  for (int64_t i = 0; i < kNumel; ++i) {
+    ASSERT_NEAR(x.param[i], p[i], 2e-6 * (1 + std::fabs(p[i]))) << i;
+    ASSERT_EQ(x.copy[i], from_float<bf16>(x.param[i]).bits) << i;
+  }
+}
+
+OptimizerConfig config_of(const char* type) {
+  OptimizerConfig c;
+  c.type = type, c.weight_decay = 0.3, c.beta1 = 0.8, c.beta2 = 0.95;
+  return c;
+}
+
+TEST(AdamOptimizer, DecaysApartFromTheGradientUnderBothNames) {
+  expect_adam(config_of("AdamW"), true, true);
+  expect_adam(config_of("Adam"), true, true);
+}
+
+TEST(AdamOptimizer, DecaysThroughTheGradientWhenTold) {
+  OptimizerConfig c = config_of("Adam");
+  c.decoupled = false;
+  expect_adam(c, true, false);
+}
+
+TEST(AdamOptimizer, LeavesSlicesWithoutDecayAlone) { expect_adam(config_of("AdamW"), false, true); }
+
+TEST(AdamOptimizer, TakesTheBetasOfASchedule) {
+  StepArgs args;
+  args.momentum = 0.5, args.beta2 = 0.99;
+  expect_adam(config_of("AdamW"), true, true, args);
+}
+
+TEST(AdamOptimizer, WorksWithoutBiasCorrection) {
+  OptimizerConfig c = config_of("AdamW");
+  c.bias_correction = false;
+  expect_adam(c, true, true);
+}
+
+TEST(AdamOptimizer, NamesItsStatesAsCheckpointsDo) {
+  EXPECT_EQ(make_optimizer(config_of("AdamW"))->states(),
+            (std::vector<std::string>{"exp_avg", "exp_avg_sq"}));
+}
+
+void expect_sgd(double momentum, double dampening, bool nesterov) {
+  OptimizerConfig c = config_of("SGD");
+  c.momentum = momentum, c.dampening = dampening, c.nesterov = nesterov;
+  const auto optimizer = make_optimizer(c);
+  EXPECT_EQ(optimizer->states().size(), momentum != 0 ? 1u : 0u);
+  Operands x(8);
+  std::vector<double> p(x.param.begin(), x.param.end()), buffer(kNumel);
+  Stream stream;
+  for (int t = 1; t <= 4; ++t) {
+    UpdateSlice slice = x.slice(true);
+    if (momentum == 0) slice.state = {};
+    optimizer->update(slice, {.lr = 0.1, .grad_scale = 2, .step = t}, stream);
+    for (int64_t i = 0; i < kNumel; ++i) {
+      double g = 2.0 * x.grad[i] + c.weight_decay * p[i];
+      if (momentum != 0) {
+        buffer[i] = t == 1 ? g : momentum * buffer[i] + (1 - dampening) * g;
+        g = nesterov ? g + momentum * buffer[i] : buffer[i];
+      }
+      p[i] -= 0.1 * g;
+    }
+  }
+  for (int64_t i = 0; i < kNumel; ++i) ASSERT_NEAR(x.param[i], p[i], 2e-6 * (1 + std::fabs(p[i]))) << i;
+}
+
+TEST(SgdOptimizer, FollowsPyTorchsRule) {
+  expect_sgd(0, 0, false);
+  expect_sgd(0.9, 0, false);
+  expect_sgd(0.9, 0.3, false);
+  expect_sgd(0.9, 0, true);
+}
+
+TEST(MakeOptimizer, RefusesAnUnknownTypeByName) {
+  try {
+    make_optimizer(config_of("Lion"));
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.exit(), Exit::usage);
+    EXPECT_NE(std::string(e.what()).find("Lion"), std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace cleave
