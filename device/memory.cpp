@@ -177,7 +177,7 @@ Buffer& Buffer::operator=(Buffer&& other) noexcept {
 
 void Buffer::reset() noexcept {
   if (!memory_) return;
-  if (tensor_.defined()) unmap(tensor_.raw(), tensor_.bytes());
+  if (tensor_.raw()) unmap(tensor_.raw(), tensor_.bytes());
   memory_->remove(tensor_.memory(), category_, tensor_.bytes());
   memory_ = nullptr, tensor_ = {};
 }

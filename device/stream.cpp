@@ -69,8 +69,8 @@ struct Stream::Worker {
   }
 };
 
-Stream::Stream(Mode mode, std::function<void()> on_start) {
-  if (mode == Mode::inline_) return;
+Stream::Stream(Mode mode, std::function<void()> on_start) : mode_(mode) {
+  if (mode != Mode::worker) return;
   worker_ = std::make_unique<Worker>();
   if (on_start) worker_->push({std::move(on_start), false});
   worker_->thread = std::thread([w = worker_.get()] { w->run(); });
@@ -89,7 +89,7 @@ Stream::~Stream() {
 void Stream::enqueue(std::function<void()> task) {
   if (worker_)
     worker_->push({std::move(task), false});
-  else
+  else if (mode_ == Mode::inline_)
     task();
 }
 

@@ -20,9 +20,10 @@ class Event {
 
 class Stream {
  public:
-  enum class Mode { inline_, worker };
+  // discard drops every task: running real code against it, with a dry arena, only measures what the code takes.
+  enum class Mode { inline_, worker, discard };
 
-  // on_start runs first on the worker thread (to bind it, name it or size its thread team); never for inline_.
+  // on_start runs first on the worker thread, to bind it, name it or size its thread team; other modes ignore it.
   explicit Stream(Mode mode = Mode::inline_, std::function<void()> on_start = {});
   ~Stream();  // finishes what was enqueued; errors not yet seen by synchronize() are dropped
   Stream(const Stream&) = delete;
@@ -37,6 +38,7 @@ class Stream {
 
  private:
   struct Worker;
+  Mode mode_;
   std::unique_ptr<Worker> worker_;
 };
 

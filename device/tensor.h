@@ -51,7 +51,9 @@ class Tensor {
   int64_t dim(int i) const { return shape_[i]; }
   int64_t numel() const { return shape_.numel(); }
   int64_t bytes() const { return numel() * size_of(dtype_); }
-  bool defined() const { return data_ != nullptr; }
+  // False for a default-constructed tensor, which stands for an operand left out. In a dry run tensors are defined
+  // without memory behind them.
+  bool defined() const { return shape_.rank > 0; }
   void* raw() const { return data_; }
 
   // The elements as T, which must be the tensor's type.

@@ -1,0 +1,62 @@
+// Checkpoints that any layout can read: a folder of safetensors shards whose records are ranges of named whole tensors,
+// and a JSON manifest with a checksum for each. Savers see names and ranges, never ranks or stages.
+//
+// A save goes to a temporary folder that is renamed when every byte is on disk, then the file `latest` is replaced: a run
+// that is killed at any point leaves the checkpoint before it whole.
+#pragma once
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "device/tensor.h"
+
+namespace cleave {
+
+// Elements `range` of the flat order of a named whole tensor; kind is "master", "exp_avg", ...
+struct Record {
+  std::string kind, tensor;
+  std::vector<int64_t> shape;  // of the whole tensor
+  Range range;
+  Tensor data;  // fp32, range.size() elements, host-readable
+};
+
+// Every rank gives its own records; together they must cover each tensor exactly once. `state` is JSON text that
+// load_state returns. Collective; only barriers cross the network. Throws Error(checkpoint), having removed what it wrote.
+void save_checkpoint(const std::filesystem::path& dir, const std::string& tag, const std::vector<Record>& records,
+                     const std::string& state, Communicator& world);
+
+class CheckpointReader {
+ public:
+  // tag may be "latest". Throws Error(checkpoint) saying what is missing or damaged, and which complete checkpoints exist.
+  CheckpointReader(const std::filesystem::path& dir, const std::string& tag);
+
+  const std::filesystem::path& path() const { return path_; }
+  const std::string& state() const { return state_; }
+  // Shape of a stored tensor; empty when the checkpoint has no such tensor.
+  std::vector<int64_t> shape(const std::string& kind, const std::string& tensor) const;
+  // Kinds and tensor names stored.
+  std::vector<std::pair<std::string, std::string>> tensors() const;
+  // Fills record.data from whichever shards hold the range, verifying their checksums.
+  void read(const Record& record) const;
+
+ private:
+  struct Stored {
+    std::string file, name;
+    Range range;
+    uint64_t checksum;
+  };
+  struct Whole {
+    std::vector<int64_t> shape;
+    std::vector<Stored> parts;
+  };
+  std::filesystem::path path_;
+  std::string state_;
+  std::map<std::pair<std::string, std::string>, Whole> tensors_;
+};
+
+// Complete checkpoints in dir, oldest step first: those whose manifest exists.
+std::vector<std::string> list_checkpoints(const std::filesystem::path& dir);
+
+}  // namespace cleave

@@ -1,0 +1,50 @@
+// The safetensors file format: 8 bytes little-endian header length, a JSON header, then the tensors' bytes. Plain data,
+// never code. Files are written forward once and fsynced, so that object-store mounts work.
+#pragma once
+#include <cstdio>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "device/tensor.h"
+
+namespace cleave {
+
+struct StoredTensor {
+  DType dtype = DType::fp32;
+  std::vector<int64_t> shape;
+  int64_t begin = 0, end = 0;  // bytes, relative to the end of the header
+};
+
+// Writes all tensors in order. Throws Error(checkpoint) naming the file and what the system said.
+struct NamedTensor {
+  std::string name;
+  std::vector<int64_t> shape;
+  Tensor data;
+};
+void write_safetensors(const std::filesystem::path& path, const std::vector<NamedTensor>& tensors,
+                       const std::map<std::string, std::string>& metadata = {});
+
+class SafetensorsFile {
+ public:
+  // Reads and validates the header: offsets without hole or overlap that cover the file, sizes that match the shapes.
+  // Throws Error(checkpoint) naming the file and the fault.
+  explicit SafetensorsFile(std::filesystem::path path);
+  ~SafetensorsFile();
+  SafetensorsFile(const SafetensorsFile&) = delete;
+  SafetensorsFile& operator=(const SafetensorsFile&) = delete;
+
+  const std::map<std::string, StoredTensor>& tensors() const { return tensors_; }
+  const std::filesystem::path& path() const { return path_; }
+  // The tensor's bytes.
+  std::vector<std::byte> read(const std::string& name) const;
+
+ private:
+  std::filesystem::path path_;
+  std::FILE* file_ = nullptr;
+  int64_t data_ = 0;
+  std::map<std::string, StoredTensor> tensors_;
+};
+
+}  // namespace cleave

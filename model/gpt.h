@@ -1,0 +1,22 @@
+// GPT-2 (Radford et al. 2019): learned positions, layer norm before attention and MLP, tied head.
+#pragma once
+#include "kernels/activation.h"
+#include "model/layer.h"
+
+namespace cleave {
+
+struct GptConfig {
+  int64_t vocab = 50257, positions = 1024, width = 768, layers = 12, heads = 12;
+  float dropout = 0;  // on the embedding and on both residual branches
+  float norm_eps = 1e-5f;
+  Activation activation = Activation::gelu_tanh;
+};
+
+// The presets tiny (4 layers, 4 heads, width 128), gpt2, gpt2-medium, gpt2-large and gpt2-xl. Error(usage) lists them
+// when the name is none.
+GptConfig gpt_preset(std::string_view name);
+
+// Samples are token windows: input [seq] int32, targets [seq] int32. seq may be at most config.positions.
+Model make_gpt(const GptConfig& config, DType dtype, int64_t seq, std::string name = "gpt");
+
+}  // namespace cleave

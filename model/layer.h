@@ -1,0 +1,119 @@
+// What a model is made of: layers in order, with explicit forward and backward. Layers own no parameters and no
+// activations; they declare the first, take the second from an arena, and receive views for the duration of a call. So
+// the store may shard, move and free parameters without any layer knowing.
+#pragma once
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "core/param_spec.h"
+#include "core/philox.h"
+#include "device/arena.h"
+#include "device/stream.h"
+
+namespace cleave {
+
+struct TensorSpec {
+  DType dtype = DType::fp32;
+  Shape shape;
+};
+
+// What a layer keeps from forward to backward, in the order in which it kept it.
+class Saved {
+ public:
+  Tensor keep(Arena& arena, DType dtype, Shape shape) { return tensors_.emplace_back(arena.take(dtype, shape)); }
+  const Tensor& operator[](int i) const { return tensors_[size_t(i)]; }
+
+ private:
+  std::vector<Tensor> tensors_;
+};
+
+// The gradient of one parameter. A layer calls accumulate() exactly once for each write it makes: it says whether to add
+// to the tensor or to overwrite it.
+struct ParamGradient {
+  Tensor tensor;
+  bool* written = nullptr;
+  bool accumulate() { return std::exchange(*written, true); }
+};
+
+// Where a micro-batch stands in the training run, so that random numbers (dropout) are functions of it.
+struct Position {
+  uint64_t seed = 0;
+  int64_t step = 0;
+  int64_t first_sample = 0;  // index, within the step's global batch, of the micro-batch's first sample
+};
+
+struct ForwardArgs {
+  Tensor y, x;
+  std::span<const Tensor> params;
+  Saved& saved;
+  Arena& keep;     // lives until backward
+  Arena& scratch;  // lives for the call
+  Position position;
+  bool train = true;  // false: nothing needs to be kept and dropout is off
+  Stream& stream;
+};
+
+struct BackwardArgs {
+  Tensor dx;  // undefined when nobody needs it (the first layer)
+  Tensor dy, x;
+  std::span<const Tensor> params;
+  std::span<ParamGradient> grads;
+  const Saved& saved;
+  Arena& scratch;
+  Position position;
+  Stream& stream;
+};
+
+class Layer {
+ public:
+  virtual ~Layer() = default;
+  // The units whose parameters the layer uses; parameters reach forward and backward in this order.
+  virtual std::vector<UnitSpec> units() const = 0;
+  virtual TensorSpec output(const TensorSpec& input) const = 0;
+  virtual void forward(const ForwardArgs& args) const = 0;
+  virtual void backward(const BackwardArgs& args) const = 0;
+};
+
+// One training or evaluation call of the head.
+struct HeadArgs {
+  Tensor losses;  // [rows] fp32, one a row of x
+  Tensor dx;      // gradient of scale * sum(losses); undefined when evaluating
+  Tensor x, targets;
+  std::span<const Tensor> params;
+  std::span<ParamGradient> grads;  // empty when evaluating
+  float scale = 1;
+  Arena& scratch;
+  Stream& stream;
+};
+
+// The last stop: turns activations and targets into losses, and in training also into gradients, in one call, because
+// the logits of all rows never exist at the same time.
+class Head {
+ public:
+  virtual ~Head() = default;
+  virtual std::vector<UnitSpec> units() const = 0;
+  virtual void run(const HeadArgs& args) const = 0;
+  // logits [rows, classes] fp32 of x, for generation and prediction.
+  virtual void logits(Tensor logits, Tensor x, std::span<const Tensor> params, Stream& stream) const = 0;
+  virtual int64_t classes() const = 0;
+};
+
+struct Model {
+  std::string name;
+  std::vector<std::unique_ptr<Layer>> layers;
+  std::unique_ptr<Head> head;
+  DType dtype = DType::fp32;  // of parameters and activations
+  TensorSpec sample;  // of one sample: the input of a micro-batch of n samples has n times as many rows
+  int64_t rows_per_sample = 1;    // rows of the head's x, and of the targets
+  double flops_per_sample = 0;    // forward and backward, no recomputation
+
+  TensorSpec input(int64_t samples) const {
+    TensorSpec spec = sample;
+    spec.shape.dims[0] *= samples;
+    return spec;
+  }
+  int64_t params() const;  // tied parameters once
+};
+
+}  // namespace cleave

@@ -1,0 +1,40 @@
+#include "runtime/training_state.h"
+
+#include <nlohmann/json.hpp>
+
+#include "core/error.h"
+
+namespace cleave {
+using nlohmann::json;
+
+std::string to_json(const TrainingState& at, const LossScaler::State& scaler, uint64_t seed, const std::string& client) {
+  return json{{"step", at.step},
+              {"applied_steps", at.applied},
+              {"skipped_steps", at.skipped},
+              {"seed", seed},
+              {"loss_scaler",
+               {{"scale", scaler.scale},
+                {"iteration", scaler.iteration},
+                {"last_overflow", scaler.last_overflow},
+                {"hysteresis", scaler.hysteresis}}},
+              {"client", json::parse(client)}}
+      .dump();
+}
+
+Restored from_json(const std::string& text, const std::string& where) {
+  try {
+    const json j = json::parse(text);
+    const json& scaler = j.at("loss_scaler");
+    Restored r;
+    r.at = {j.at("step"), j.at("applied_steps"), j.at("skipped_steps")};
+    r.scaler.scale = scaler.at("scale"), r.scaler.iteration = scaler.at("iteration");
+    r.scaler.last_overflow = scaler.at("last_overflow"), r.scaler.hysteresis = scaler.at("hysteresis");
+    r.seed = j.at("seed");
+    r.client = j.at("client").dump();
+    return r;
+  } catch (const json::exception& e) {
+    fail(Exit::checkpoint, "{}: the training state in the manifest is damaged: {}", where, e.what());
+  }
+}
+
+}  // namespace cleave

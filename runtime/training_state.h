@@ -1,0 +1,27 @@
+// What a training run is apart from its tensors, and its form in a checkpoint's manifest.
+#pragma once
+#include <cstdint>
+#include <string>
+
+#include "optim/loss_scaler.h"
+
+namespace cleave {
+
+struct TrainingState {
+  int64_t step = 0;     // steps taken, skipped ones included
+  int64_t applied = 0;  // updates really applied: the learning-rate schedule's position
+  int64_t skipped = 0;
+};
+
+struct Restored {
+  TrainingState at;
+  LossScaler::State scaler;
+  uint64_t seed = 0;
+  std::string client;
+};
+
+std::string to_json(const TrainingState& at, const LossScaler::State& scaler, uint64_t seed, const std::string& client);
+// Throws Error(checkpoint) naming `where`.
+Restored from_json(const std::string& text, const std::string& where);
+
+}  // namespace cleave

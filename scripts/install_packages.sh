@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# Installs the Debian packages that a part of the project needs and that are not there yet.
+#   scripts/install_packages.sh build|test|example...
+# Works as root or with sudo; without a network it succeeds when nothing is missing.
+set -euo pipefail
+
+build=(g++ cmake ninja-build ccache libdnnl-dev libgloo-dev libcli11-dev nlohmann-json3-dev libfmt-dev zlib1g-dev libxxhash-dev)
+tests=(libgtest-dev libbenchmark-dev python3 binutils)
+example=(bible-kjv bible-kjv-text)
+
+wanted=()
+for part in "$@"; do
+  case "$part" in
+    build) wanted+=("${build[@]}") ;;
+    test) wanted+=("${tests[@]}") ;;
+    example) wanted+=("${example[@]}") ;;
+    *) echo "error: unknown part '$part'; use build, test or example" >&2; exit 2 ;;
+  esac
+done
+
+present() { [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]; }
+missing=()
+for package in "${wanted[@]}"; do
+  present "$package" || missing+=("$package")
+done
+if [ ${#missing[@]} -eq 0 ]; then
+  echo "packages: all ${#wanted[@]} are installed"
+  exit 0
+fi
+
+sudo=()
+if [ "$(id -u)" -ne 0 ]; then
+  command -v sudo >/dev/null || { echo "error: missing packages: ${missing[*]}; become root or install sudo" >&2; exit 1; }
+  sudo=(sudo)
+fi
+echo "packages: installing ${missing[*]}"
+"${sudo[@]}" apt-get update -q=2 || echo "warning: the package lists could not be refreshed; trying with the present ones" >&2
+"${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -q=2 -y --no-install-recommends "${missing[@]}" >/dev/null

@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# From a fresh clone to a trained model: installs the Debian packages that are missing, builds, and trains a small GPT on the
+# King James text with two ranks, ZeRO-2 and the optimizer state in host memory.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+./scripts/install_packages.sh build example
+echo "build: configuring and compiling (some minutes the first time)"
+cmake --preset release >/dev/null
+cmake --build --preset release --target cleave-bin
+cleave=build/release/bin/cleave
+out=runs/quickstart
+mkdir -p "$out"
+
+./scripts/fetch_kjv.sh "$out/kjv.txt"
+"$cleave" data split "$out/kjv.txt" --train "$out/train.txt" --validation "$out/validation.txt"
+
+train=(launch -n 2 -- train --deepspeed_config examples/train_gpt/ds_config.json --model tiny
+  --data "$out/train.txt" --eval_data "$out/validation.txt" --seq_len 256 --output "$out/checkpoints"
+  --metrics "$out/metrics.jsonl" --seed 1)
+"$cleave" "${train[@]}" --steps "${STEPS:-600}" --eval_interval 200 --ngrams --resume never
+
+echo
+echo "A sample from the model:"
+"$cleave" generate "$out/checkpoints" --prompt "And the LORD said unto " --tokens 300 --seed 7
+echo
+echo "Checkpoint: $out/checkpoints/$(cat "$out/checkpoints/latest")"
+echo "Train on from it with:"
+echo "  $cleave ${train[*]} --steps $((2 * ${STEPS:-600})) --resume auto"

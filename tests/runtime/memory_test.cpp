@@ -1,0 +1,111 @@
+// The ledger against the ZeRO paper's formula, to the byte, and against the plan.
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "tests/runtime/small_models.h"
+#include "zero/flat_layout.h"
+
+namespace cleave::testing {
+namespace {
+
+// Elements of all units, each padded to `shards` equal shards.
+int64_t padded(const Model& model, int shards) {
+  std::set<std::string> seen;
+  int64_t sum = 0;
+  auto add = [&](const std::vector<UnitSpec>& units) {
+    for (const UnitSpec& u : units)
+      if (seen.insert(u.name).second) sum += FlatLayout(u, shards).numel();
+  };
+  for (const auto& layer : model.layers) add(layer->units());
+  add(model.head->units());
+  return sum;
+}
+
+struct Bytes {
+  int64_t weights, gradients, master, states;  // of one element, unsharded
+};
+
+void expect_formula(const DsConfig& c, DType dtype, Bytes bytes, int ranks) {
+  run_ranks(ranks, [&](Communicator& world) {
+    Engine engine(c, small_gpt(dtype), world, {});
+    const int stage = c.zero.stage;
+    const int64_t n = padded(engine.model(), stage == 0 ? 1 : ranks);
+    const MemoryTable live = engine.memory_live();
+    EXPECT_EQ(live.total(Category::weights), bytes.weights * n / (stage == 3 ? ranks : 1));
+    EXPECT_EQ(live.total(Category::gradients), bytes.gradients * n / (stage >= 2 ? ranks : 1));
+    EXPECT_EQ(live.total(Category::master), bytes.master * n / (stage >= 1 ? ranks : 1));
+    EXPECT_EQ(live.total(Category::optimizer_state), bytes.states * n / (stage >= 1 ? ranks : 1));
+    const bool offload = c.zero.offload_optimizer.device == "cpu";
+    EXPECT_EQ(live.at(MemoryKind::pinned, Category::optimizer_state), offload ? live.total(Category::optimizer_state) : 0);
+    EXPECT_EQ(live.at(MemoryKind::pinned, Category::master), offload ? live.total(Category::master) : 0);
+  });
+}
+
+TEST(Memory, FollowsTheZeroFormulaForEveryTypeStageAndNumberOfRanks) {
+  for (int ranks : {1, 2, 3, 4, 5})
+    for (int stage : {0, 1, 2, 3})
+      for (bool offload : {false, true}) {
+        DsConfig c = config_for(ranks);
+        c.zero.stage = stage;
+        if (offload) c.zero.offload_optimizer.device = "cpu";
+        expect_formula(c, DType::fp32, {4, 4, offload ? 4 : 0, 8}, ranks);
+        c.precision = Precision::bf16;
+        expect_formula(c, DType::bf16, {2, 2, 4, 8}, ranks);
+        c.grad_accum_dtype = Precision::fp32;
+        expect_formula(c, DType::bf16, {2, 4, 4, 8}, ranks);
+        c.precision = Precision::fp16, c.fp16.enabled = true;
+        expect_formula(c, DType::fp16, {2, 4, 4, 8}, ranks);
+      }
+}
+
+TEST(Memory, PlannedEqualsPeakAfterTraining) {
+  for (int stage : {0, 1, 2, 3})
+    for (bool overlap : {false, true})
+      run_ranks(3, [&](Communicator& world) {
+        DsConfig c = config_for(3, 2, 2);
+        c.zero.stage = stage, c.zero.overlap_comm = overlap;
+        Engine engine(c, small_gpt(), world, {});
+        Tokens tokens(2);
+        engine.train_batch(source(tokens, c, 0, world.rank(), 3));
+        engine.evaluate(source(tokens, c, 1, world.rank(), 3), 2);
+        EXPECT_EQ(engine.memory_planned(), engine.memory_peak());
+        EXPECT_EQ(engine.memory_planned(), engine.memory_live());
+      });
+}
+
+TEST(Memory, ThePlanRefusesBeforeAllocatingAndNamesTheLargestCategory) {
+  run_ranks(2, [&](Communicator& world) {
+    DsConfig c = config_for(2);
+    try {
+      Engine engine(c, small_gpt(), world, {.limits = {.device_bytes = 50'000}});
+      FAIL() << "fits into 50 kB";
+    } catch (const Error& e) {
+      EXPECT_EQ(e.exit(), Exit::memory);
+      const std::string text = e.what();
+      for (const char* part : {"does not fit", "weights", "gradients", "optimizer_state", "total", "largest:", "stage 1"})
+        EXPECT_NE(text.find(part), std::string::npos) << part << " in\n" << text;
+    }
+  });
+}
+
+TEST(Memory, StageThreeHoldsTwoLayersAtATimeWithPrefetchAndOneWithout) {
+  run_ranks(2, [&](Communicator& world) {
+    DsConfig c = config_for(2);
+    c.zero.stage = 3;
+    const auto gathered = [&] {
+      Engine engine(c, small_gpt(), world, {});
+      return engine.memory_live().total(Category::gathered);
+    };
+    const int64_t with = gathered();
+    c.zero.stage3_prefetch_bucket_size = 0;
+    const int64_t without = gathered();
+    const int64_t block = FlatLayout(small_gpt().layers[1]->units()[0], 2).numel() * 4;
+    EXPECT_GE(without, block);
+    EXPECT_GT(with, without);
+    EXPECT_LE(with, 3 * block);
+  });
+}
+
+}  // namespace
+}  // namespace cleave::testing

@@ -1,0 +1,113 @@
+// Working copies in 16 bits over fp32 masters, and what happens when a gradient overflows.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+
+#include "tests/runtime/small_models.h"
+
+namespace cleave::testing {
+namespace {
+
+DsConfig fp16_config(int ranks, int stage, double scale = 0) {
+  DsConfig c = config_for(ranks);
+  c.precision = Precision::fp16, c.fp16.enabled = true, c.fp16.loss_scale = scale;
+  c.fp16.initial_scale_power = 12;
+  c.zero.stage = stage;
+  return c;
+}
+
+class Precisions : public ::testing::TestWithParam<int> {};  // the stage
+INSTANTIATE_TEST_SUITE_P(Stages, Precisions, ::testing::Values(0, 1, 2, 3));
+
+TEST_P(Precisions, HalfTypesFollowFp32WithinTheirRounding) {
+  DsConfig c = config_for(2);
+  const Training want = train_on(2, c, [] { return small_gpt(); }, 10);
+  c.zero.stage = GetParam();
+  c.precision = Precision::bf16;
+  const Training bf = train_on(2, c, [] { return small_gpt(DType::bf16); }, 10);
+  const Training fp = train_on(2, fp16_config(2, GetParam()), [] { return small_gpt(DType::fp16); }, 10);
+  for (size_t s = 0; s < 10; ++s) {
+    EXPECT_NEAR(bf.steps[s].loss, want.steps[s].loss, 0.02 * want.steps[s].loss);  // 8 bits of mantissa
+    EXPECT_NEAR(fp.steps[s].loss, want.steps[s].loss, 0.004 * want.steps[s].loss);  // 11 bits
+  }
+}
+
+// Rows of features that only rank 1 makes too large for fp16.
+Batch features(std::vector<float>& x, std::vector<int32_t>& y, float size) {
+  x.resize(4), y = {1};
+  for (size_t i = 0; i < x.size(); ++i) x[i] = size * float(i + 1);
+  return {.input = Tensor(x.data(), DType::fp32, {1, 4}, MemoryKind::host),
+          .targets = Tensor(y.data(), DType::int32, {1}, MemoryKind::host),
+          .valid_targets = 1};
+}
+
+std::string bytes_of(const std::filesystem::path& file) {
+  std::ifstream in(file, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+TEST_P(Precisions, OverflowOnOneRankSkipsTheStepOnAllAndChangesNoState) {
+  const auto folder = std::filesystem::temp_directory_path() / fmt::format("cleave overflow {}", getpid());
+  run_ranks(3, [&](Communicator& world) {
+    const DsConfig c = fp16_config(3, GetParam());
+    Engine engine(c, make_mlp({{4, 5, 3}}, DType::fp16), world, {});
+    std::vector<float> x;
+    std::vector<int32_t> y;
+    engine.train_batch([&](int) { return features(x, y, 0.1f); });
+    engine.save_checkpoint(folder, "before");
+    const StepResult bad = engine.train_batch([&](int) { return features(x, y, world.rank() == 1 ? 3e4f : 0.1f); });
+    EXPECT_TRUE(bad.skipped);
+    EXPECT_EQ(bad.skipped_total, 1);
+    engine.save_checkpoint(folder, "after");
+    const std::string shard = fmt::format("shard-{:05}.safetensors", world.rank());
+    EXPECT_EQ(bytes_of(folder / "before" / shard), bytes_of(folder / "after" / shard));
+    EXPECT_FALSE(engine.train_batch([&](int) { return features(x, y, 0.1f); }).skipped);
+  });
+  std::filesystem::remove_all(folder);
+}
+
+TEST_P(Precisions, AnEverOverflowingRunStopsAtTheMinimumScale) {
+  run_ranks(2, [&](Communicator& world) {
+    DsConfig c = fp16_config(2, GetParam());
+    c.fp16.initial_scale_power = 30, c.fp16.min_loss_scale = double(1 << 29), c.fp16.hysteresis = 1;
+    Engine engine(c, small_gpt(DType::fp16), world, {});
+    Tokens tokens(1);
+    const Weights before = weights_of(engine);
+    const StepResult first = engine.train_batch(source(tokens, c, 0, world.rank(), 2));
+    EXPECT_TRUE(first.skipped);
+    EXPECT_EQ(weights_of(engine), before);
+    try {
+      for (int step = 1; step < 10; ++step) {
+        const StepResult r = engine.train_batch(source(tokens, c, step, world.rank(), 2));
+        ASSERT_TRUE(r.skipped);
+        if (GetParam() == 0 && step == 9) return;  // stage 0 stays at the minimum, as DeepSpeed's wrappers do
+      }
+      FAIL() << "no error at the minimum scale";
+    } catch (const Error& e) {
+      EXPECT_EQ(e.exit(), Exit::training);
+      EXPECT_NE(std::string(e.what()).find("minimum"), std::string::npos);
+    }
+  });
+}
+
+TEST(NonFinite, ANonFiniteLossInFp32StopsTheRunNamingTheStep) {
+  run_ranks(1, [&](Communicator& world) {
+    DsConfig c = config_for(1);
+    c.optimizer.lr = 1e30, c.gradient_clipping = 0;
+    Engine engine(c, small_gpt(), world, {});
+    Tokens tokens(1);
+    try {
+      for (int step = 0; step < 10; ++step) engine.train_batch(source(tokens, c, step, 0, 1));
+      FAIL() << "a learning rate of 1e30 converged";
+    } catch (const Error& e) {
+      EXPECT_EQ(e.exit(), Exit::training);
+      EXPECT_NE(std::string(e.what()).find("step "), std::string::npos);
+    }
+  });
+}
+
+}  // namespace
+}  // namespace cleave::testing

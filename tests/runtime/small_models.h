@@ -1,0 +1,119 @@
+// Models and data small enough for hundreds of trainings, with every awkwardness a real one has: odd parameter counts, a
+// tied unit, a unit smaller than the number of ranks, and a parameter that no layer ever uses.
+#pragma once
+#include <map>
+
+#include "core/philox.h"
+#include "kernels/elementwise.h"
+#include "model/gpt.h"
+#include "model/mlp.h"
+#include "runtime/engine.h"
+
+namespace cleave::testing {
+
+// Passes x through; owns a parameter that it never touches.
+class Idle final : public Layer {
+ public:
+  std::vector<UnitSpec> units() const override {
+    return {{"idle", {{"idle.unused", {3}, {Init::Kind::normal, 1.0f}, true}}}};
+  }
+  TensorSpec output(const TensorSpec& in) const override { return in; }
+  void forward(const ForwardArgs& a) const override { launch(Cast{.y = a.y, .x = a.x}, a.stream); }
+  void backward(const BackwardArgs& a) const override {
+    if (a.dx.defined()) launch(Cast{.y = a.dx, .x = a.dy}, a.stream);
+  }
+};
+
+inline constexpr int64_t kVocab = 29, kSeq = 7;
+
+inline Model small_gpt(DType dtype = DType::fp32, float dropout = 0) {
+  Model m = make_gpt({.vocab = kVocab, .positions = 11, .width = 12, .layers = 2, .heads = 3, .dropout = dropout}, dtype,
+                     kSeq, "small");
+  m.layers.insert(m.layers.begin() + 2, std::make_unique<Idle>());
+  return m;
+}
+
+inline DsConfig config_for(int ranks, int64_t micro_batch = 1, int64_t accumulation = 1) {
+  DsConfig c;
+  c.train_micro_batch_size_per_gpu = micro_batch;
+  c.gradient_accumulation_steps = accumulation;
+  c.train_batch_size = micro_batch * accumulation * ranks;
+  c.optimizer.lr = 0.003;
+  c.optimizer.weight_decay = 0.1;
+  c.zero.stage3_param_persistence_threshold = 0;
+  return c;
+}
+
+// Random tokens whose successor is a function of each, so that there is something to learn; sample s of step t is the same whoever asks.
+class Tokens {
+ public:
+  Tokens(int64_t samples, int64_t seq = kSeq, int64_t vocab = kVocab)
+      : samples_(samples), seq_(seq), vocab_(vocab), input_(size_t(samples * seq)), targets_(input_.size()) {}
+
+  Batch at(int64_t step, int64_t first_sample) {
+    const Philox random{11, 3};
+    for (int64_t s = 0; s < samples_; ++s)
+      for (int64_t t = 0; t < seq_; ++t) {
+        const auto place = uint64_t((step * 64 + first_sample + s) * 1000 + t);
+        input_[size_t(s * seq_ + t)] = int32_t(random.word(place) % uint32_t(vocab_));
+        targets_[size_t(s * seq_ + t)] = int32_t((3 * input_[size_t(s * seq_ + t)] + 1) % vocab_);
+      }
+    return {.input = Tensor(input_.data(), DType::int32, {int64_t(input_.size())}, MemoryKind::host),
+            .targets = Tensor(targets_.data(), DType::int32, {int64_t(targets_.size())}, MemoryKind::host),
+            .valid_targets = int64_t(targets_.size()),
+            .position = {.first_sample = first_sample}};
+  }
+
+ private:
+  int64_t samples_, seq_, vocab_;
+  std::vector<int32_t> input_, targets_;
+};
+
+// The global batch does not depend on the ranks: micro-batch (micro, rank) takes samples from (micro * ranks + rank) on.
+inline BatchSource source(Tokens& tokens, const DsConfig& c, int64_t step, int rank, int ranks) {
+  return [&tokens, &c, step, rank, ranks](int micro) {
+    return tokens.at(step, (int64_t(micro) * ranks + rank) * c.train_micro_batch_size_per_gpu);
+  };
+}
+
+using Weights = std::map<std::string, std::vector<float>>;
+
+inline Weights weights_of(Engine& engine) {
+  Weights w;
+  auto add = [&](const std::vector<UnitSpec>& units) {
+    for (const UnitSpec& u : units)
+      for (const ParamSpec& p : u.params)
+        if (!w.contains(p.name)) w[p.name] = engine.parameter(p.name);
+  };
+  for (const auto& layer : engine.model().layers) add(layer->units());
+  add(engine.model().head->units());
+  return w;
+}
+
+struct Training {
+  Weights weights;
+  std::vector<StepResult> steps;
+};
+
+// Trains on `world` and returns rank 0's view.
+inline Training train(Communicator& world, const DsConfig& c, Model model, int steps, const EngineOptions& options = {}) {
+  Engine engine(c, std::move(model), world, options);
+  Tokens tokens(c.train_micro_batch_size_per_gpu);
+  Training run;
+  for (int step = 0; step < steps; ++step)
+    run.steps.push_back(engine.train_batch(source(tokens, c, step, world.rank(), world.size())));
+  run.weights = weights_of(engine);
+  return run;
+}
+
+inline Training train_on(int ranks, const DsConfig& c, const std::function<Model()>& model, int steps,
+                    const EngineOptions& options = {}) {
+  Training run;
+  run_ranks(ranks, [&](Communicator& world) {
+    Training mine = train(world, c, model(), steps, options);
+    if (world.rank() == 0) run = std::move(mine);
+  });
+  return run;
+}
+
+}  // namespace cleave::testing

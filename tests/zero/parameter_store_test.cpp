@@ -1,0 +1,149 @@
+#include "zero/parameter_store.h"
+
+#include <gtest/gtest.h>
+
+namespace cleave {
+namespace {
+
+std::vector<UnitSpec> two_units() {
+  return {{"a", {{"a.w", {37}, {}, true}, {"a.b", {5}, {}, false}}},
+          {"b", {{"b.w", {3}, {}, true}, {"b.unused", {4}, {}, false}}}};
+}
+
+// A gradient that is a known function of rank, micro-batch and element, small integers so that every sum is exact.
+float gradient(int rank, int micro, int unit, int64_t i) {
+  return float((rank + 1) * (micro + 2) + unit * 3 + int(i % 7));
+}
+
+struct Result {
+  std::vector<std::vector<float>> reduced;  // by unit, this rank's slice
+  std::vector<Range> slices;
+  MemoryTable memory;
+  CommBytes bytes;
+};
+
+struct Case {
+  int stage = 0, micros = 1;
+  bool overlap = false;
+  int64_t chunk = Call::kWhole;
+};
+
+void write_gradients(ParameterStore& store, int visit, int rank, int micro) {
+  auto slots = store.gradients(visit);
+  const std::vector<int> units = visit == 1 ? std::vector{1} : std::vector{0, 1};
+  size_t s = 0;
+  for (int u : units)
+    for (int p = 0; p < store.layout(u).params(); ++p, ++s) {
+      if (store.layout(u).param(p).name == "b.unused") continue;
+      const bool add = std::exchange(*slots[s].written, true);
+      auto values = slots[s].tensor.span<float>();
+      for (size_t i = 0; i < values.size(); ++i)
+        values[i] = (add ? values[i] : 0) + gradient(rank, micro, u, int64_t(i));
+    }
+}
+
+// Two layers, unit b used by both of them; its second parameter is never written.
+Result run(Communicator& world, const Case& c) {
+  const auto self = self_communicator();
+  Memory memory;
+  Stream compute, worker(Stream::Mode::worker);
+  Stream& comm = c.overlap ? worker : compute;
+  ParameterStore store(memory,
+                       {.reduce_numel = c.chunk,
+                        .gather_numel = c.chunk,
+                        .prefetch_visits = c.overlap,
+                        .overlap = c.overlap},
+                       compute, comm);
+  for (const UnitSpec& u : two_units()) store.add_unit(u, plan_for_stage(c.stage, world, *self));
+  const int pass = store.add_pass({{{0, 1}, false}, {{1}, true}, {{0, 1}, true}});
+  store.commit();
+  store.begin_step();
+  for (int micro = 0; micro < c.micros; ++micro) {
+    store.begin_pass(pass, micro + 1 == c.micros);
+    for (int visit = 0; visit < 3; ++visit) {
+      store.acquire(visit);
+      if (visit > 0) write_gradients(store, visit, world.rank(), micro);
+      store.finish(visit);
+    }
+  }
+  store.wait_for_gradients();
+  compute.synchronize(), comm.synchronize();
+  Result r;
+  for (int u = 0; u < 2; ++u) {
+    const auto values = store.gradient_slice(u).span<float>();
+    r.reduced.emplace_back(values.begin(), values.end());
+    r.slices.push_back(store.slice(u));
+  }
+  r.memory = memory.live(), r.bytes = world.bytes();
+  return r;
+}
+
+// The sum over ranks and micro-batches in double, by flat index. Unit b is written twice a pass.
+std::vector<double> expected(const FlatLayout& layout, int unit, int ranks, int micros) {
+  std::vector<double> sum(size_t(layout.numel()), 0.0);
+  for (int p = 0; p < layout.params(); ++p) {
+    if (layout.param(p).name == "b.unused") continue;
+    for (int64_t i = 0; i < layout.param(p).numel(); ++i)
+      for (int rank = 0; rank < ranks; ++rank)
+        for (int micro = 0; micro < micros; ++micro)
+          sum[size_t(layout.range(p).begin + i)] += (unit == 1 ? 2 : 1) * double(gradient(rank, micro, unit, i));
+  }
+  return sum;
+}
+
+void expect_exact_sums(Communicator& world, const Case& c) {
+  const Result r = run(world, c);
+  for (int u = 0; u < 2; ++u) {
+    const FlatLayout layout(two_units()[size_t(u)], c.stage == 0 ? 1 : world.size());
+    const auto want = expected(layout, u, world.size(), c.micros);
+    const Range slice = r.slices[size_t(u)];
+    for (int64_t i = 0; i < slice.size(); ++i)
+      ASSERT_EQ(r.reduced[size_t(u)][size_t(i)], want[size_t(slice.begin + i)])
+          << "stage " << c.stage << " ranks " << world.size() << " micros " << c.micros << " unit " << u << " at " << i;
+  }
+}
+
+TEST(ParameterStore, ReducesEveryGradientExactlyOnceAtEveryStage) {
+  for (int ranks : {1, 2, 3, 5})
+    for (int stage : {0, 1, 2, 3})
+      for (int micros : {1, 3})
+        for (bool overlap : {false, true})
+          for (int64_t chunk : {int64_t{1}, int64_t{10}, Call::kWhole})
+            run_ranks(ranks, [&](Communicator& world) { expect_exact_sums(world, {stage, micros, overlap, chunk}); });
+}
+
+TEST(ParameterStore, KeepsWeightsAndGradientsAsTheZeroFormulaSays) {
+  for (int ranks : {1, 2, 3, 4, 5})
+    for (int stage : {0, 1, 2, 3})
+      run_ranks(ranks, [&](Communicator& world) {
+        const Result r = run(world, {.stage = stage});
+        int64_t padded = 0;
+        for (const UnitSpec& u : two_units()) padded += FlatLayout(u, stage == 0 ? 1 : ranks).numel();
+        EXPECT_EQ(r.memory.at(MemoryKind::device, Category::weights), 4 * padded / (stage == 3 ? ranks : 1));
+        EXPECT_EQ(r.memory.at(MemoryKind::device, Category::gradients), 4 * padded / (stage >= 2 ? ranks : 1));
+      });
+}
+
+TEST(ParameterStore, SendsAsManyBytesAsTheZeroFormulaSays) {
+  for (int ranks : {2, 3, 4})
+    for (int stage : {0, 1, 2, 3})
+      for (int micros : {1, 2})
+        run_ranks(ranks, [&](Communicator& world) {
+          const Result r = run(world, {stage, micros, true, 10});
+          int64_t shards = 0, all_reduce = 0;
+          for (const UnitSpec& u : two_units()) {
+            const FlatLayout layout(u, stage == 0 ? 1 : ranks);
+            shards += layout.numel() / ranks * 4 * (ranks - 1);
+            const int64_t mine = part(layout.numel(), ranks, world.rank()).size();
+            all_reduce += 4 * (layout.numel() - mine + mine * (ranks - 1));
+          }
+          EXPECT_EQ(r.bytes[Collective::reduce_scatter], stage == 0 ? 0 : shards * (stage >= 2 ? micros : 1));
+          EXPECT_EQ(r.bytes[Collective::all_reduce], stage == 0 ? all_reduce : 0);
+          // Visit 0 gathers both units, visit 1 finds unit b still there, visit 2 has to fetch unit a again.
+          const int64_t a = FlatLayout(two_units()[0], ranks).numel() / ranks * 4 * (ranks - 1);
+          EXPECT_EQ(r.bytes[Collective::all_gather], stage == 3 ? micros * (shards + a) : 0);
+        });
+}
+
+}  // namespace
+}  // namespace cleave

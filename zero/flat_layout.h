@@ -1,0 +1,44 @@
+// Where each parameter of one unit sits in its flat buffer. Pure arithmetic: no memory, no ranks, no stage.
+#pragma once
+#include <vector>
+
+#include "core/param_spec.h"
+#include "core/range.h"
+
+namespace cleave {
+
+class FlatLayout {
+ public:
+  // Parameters with weight decay come first, so that decay covers one range of any slice. The tail is padded so that
+  // `shards` equal shards cover the unit.
+  FlatLayout(UnitSpec spec, int shards);
+
+  const std::string& name() const { return spec_.name; }
+  int64_t numel() const { return numel_; }        // with padding
+  int64_t used_numel() const { return used_; }    // without
+  int params() const { return int(spec_.params.size()); }
+  const ParamSpec& param(int i) const { return spec_.params[size_t(i)]; }  // in the order the layer declared them
+  Range range(int i) const { return ranges_[size_t(i)]; }
+
+  // The parts of `slice` with and without weight decay, relative to its begin; empty parts left out.
+  struct Group {
+    Range range;
+    bool decay;
+  };
+  std::vector<Group> groups(Range slice) const;
+
+  // The parts of `slice` that are parameters: which one, which of its elements, and where in the slice they start.
+  struct Piece {
+    int param;
+    Range elements;
+    int64_t offset;
+  };
+  std::vector<Piece> pieces(Range slice) const;
+
+ private:
+  UnitSpec spec_;
+  std::vector<Range> ranges_;
+  int64_t decayed_ = 0, used_ = 0, numel_ = 0;
+};
+
+}  // namespace cleave

@@ -1,0 +1,99 @@
+// Owns the weights and gradients of the local layers, one unit a layer. Layers borrow views for the duration of a call;
+// only the store knows what is sharded, where it lives and when it travels. It contains no stage, only the communicators
+// of each unit's plan.
+//
+// Layers are visited in an order that is fixed before training (a pass). So the memory of gathered units and gradient
+// buckets is planned once, gathers run ahead of their use, and reductions run behind the backward, with events only.
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "device/memory.h"
+#include "zero/flat_layout.h"
+#include "zero/plan.h"
+#include "zero/region_plan.h"
+
+namespace cleave {
+
+struct StoreOptions {
+  DType weights = DType::fp32;    // the working copy that layers see
+  DType gradients = DType::fp32;  // what gradients are accumulated in
+  DType wire = DType::fp32;       // what crosses the network in reductions
+  int64_t reduce_numel = Call::kWhole, gather_numel = Call::kWhole;  // elements in one collective
+  int prefetch_visits = 1;  // how many visits ahead a gather starts
+  bool overlap = true;      // reductions may run behind the backward: one more bucket is kept
+};
+
+// A gradient that a layer adds to; `written` says whether it holds something yet, so nothing has to be zeroed first.
+struct GradientSlot {
+  Tensor tensor;
+  bool* written = nullptr;
+};
+
+class ParameterStore {
+ public:
+  // One stop of a pass: which units' parameters are needed, and whether their gradients are written.
+  struct Visit {
+    std::vector<int> units;
+    bool backward = false;
+  };
+
+  // compute and comm may be the same stream. All collectives run on comm.
+  ParameterStore(Memory& memory, const StoreOptions& options, Stream& compute, Stream& comm);
+  ~ParameterStore();
+
+  // Set-up, in this order: every unit, every pass, commit.
+  int add_unit(UnitSpec spec, const ZeroPlan& plan);
+  int add_pass(std::vector<Visit> visits);
+  void commit();
+
+  int units() const;
+  const FlatLayout& layout(int unit) const;
+
+  // A training step is begin_step, then for each micro-batch begin_pass and its visits in order, each acquire
+  // [gradients] finish. A pass without backward visits (evaluation) may stand alone.
+  void begin_step();
+  void begin_pass(int pass, bool last_micro);
+  // The parameters of the visit's units, in order, usable by work enqueued on compute until finish(visit).
+  std::vector<Tensor> acquire(int visit);
+  std::vector<GradientSlot> gradients(int visit);  // of the same units
+  void finish(int visit);
+
+  // After the last pass of a step: work enqueued on compute from now on sees the reduced gradients.
+  void wait_for_gradients();
+
+  // What the optimizer walks: this rank's slice of the unit's flat order, and the views on it.
+  Range slice(int unit) const;
+  Tensor weights_slice(int unit) const;
+  Tensor gradient_slice(int unit) const;
+  Range norm_range(int unit) const;  // the part of the slice that this rank counts in the gradient norm
+  // After the slice of the working copy was updated on compute: brings it to the ranks that hold the whole.
+  void publish(int unit);
+  void wait_for_weights();  // work enqueued on compute from now on sees what was published
+
+  // Adds up per-unit partial sums over the ranks that hold other slices; fp64, in rank order. On the comm stream.
+  void sum_over_slices(Tensor partial_sums);
+
+ private:
+  struct Unit;
+  struct Instance;
+  struct Pass;
+  void plan_gathers(Pass& pass);
+  void plan_buckets(Pass& pass);
+  void reduce(int unit, const Instance* bucket);
+  void clear_unwritten(Unit& unit, Tensor full);
+
+  Memory& memory_;
+  StoreOptions options_;
+  Stream& compute_;
+  Stream& comm_;
+  std::vector<std::unique_ptr<Unit>> units_;
+  std::vector<std::unique_ptr<Pass>> passes_;
+  Buffer gathered_, buckets_, reduced_shard_, wire_;
+  Pass* pass_ = nullptr;
+  Event released_;              // compute is done with every visit finished so far
+  std::vector<Event> reduced_;  // by visit of the current pass: its reductions are done
+  bool first_micro_ = true, last_micro_ = true;
+};
+
+}  // namespace cleave

@@ -1,0 +1,36 @@
+#include "zero/region_plan.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "core/range.h"
+
+namespace cleave {
+
+RegionPlan plan_regions(const std::vector<Lifetime>& lifetimes) {
+  RegionPlan plan{std::vector<int64_t>(lifetimes.size(), 0), 0};
+  std::vector<size_t> order(lifetimes.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return lifetimes[a].first < lifetimes[b].first; });
+  std::vector<size_t> placed;
+  for (const size_t i : order) {
+    const Lifetime& mine = lifetimes[i];
+    std::vector<Range> taken;
+    for (const size_t j : placed)
+      if (lifetimes[j].first <= mine.last && mine.first <= lifetimes[j].last)
+        taken.push_back({plan.offsets[j], plan.offsets[j] + round_up(lifetimes[j].numel, 64)});
+    std::sort(taken.begin(), taken.end(), [](Range a, Range b) { return a.begin < b.begin; });
+    int64_t at = 0;
+    for (const Range& r : taken) {
+      if (at + mine.numel <= r.begin) break;
+      at = std::max(at, r.end);
+    }
+    plan.offsets[i] = at;
+    plan.numel = std::max(plan.numel, at + mine.numel);
+    placed.push_back(i);
+  }
+  return plan;
+}
+
+}  // namespace cleave

@@ -1,0 +1,93 @@
+#include "zero/sharded_optimizer.h"
+
+#include "kernels/elementwise.h"
+
+namespace cleave {
+
+ShardedOptimizer::ShardedOptimizer(Memory& memory, ParameterStore& store, std::unique_ptr<Optimizer> optimizer,
+                                   const Placement& placement)
+    : store_(store), optimizer_(std::move(optimizer)), state_(size_t(store.units())) {
+  for (int u = 0; u < store.units(); ++u) {
+    const Tensor weights = store.weights_slice(u);
+    const std::string& name = store.layout(u).name();
+    State& state = state_[size_t(u)];
+    if (weights.dtype() != DType::fp32 || placement.optimizer != weights.memory())
+      state.master = memory.allocate(placement.optimizer, Category::master, DType::fp32, {weights.numel()}, name);
+    for (size_t s = 0; s < optimizer_->states().size(); ++s)
+      state.states[s] =
+          memory.allocate(placement.optimizer, Category::optimizer_state, DType::fp32, {weights.numel()}, name);
+  }
+}
+
+Tensor ShardedOptimizer::master(int unit) const {
+  const State& state = state_[size_t(unit)];
+  return state.master.defined() ? state.master.tensor() : store_.weights_slice(unit);
+}
+
+void ShardedOptimizer::initialize(uint64_t seed, Stream& compute) {
+  for (int u = 0; u < store_.units(); ++u) {
+    const FlatLayout& layout = store_.layout(u);
+    const Tensor all = master(u);
+    for (const FlatLayout::Piece& piece : layout.pieces(store_.slice(u))) {
+      const ParamSpec& param = layout.param(piece.param);
+      const Tensor part = all.slice({piece.offset, piece.offset + piece.elements.size()});
+      const bool random = param.init.kind == Init::Kind::normal || param.init.kind == Init::Kind::uniform;
+      if (random)
+        launch(RandomFill{.y = part,
+                          .philox = {seed, hash_name(param.name)},
+                          .first = piece.elements.begin,
+                          .scale = param.init.scale,
+                          .normal = param.init.kind == Init::Kind::normal},
+               compute);
+      else
+        launch(Fill{.y = part, .value = param.init.kind == Init::Kind::ones ? 1.0 : 0.0}, compute);
+    }
+  }
+  publish_masters(compute);
+}
+
+void ShardedOptimizer::publish_masters(Stream& compute) {
+  for (int u = 0; u < store_.units(); ++u) {
+    if (state_[size_t(u)].master.defined())
+      launch(Cast{.y = store_.weights_slice(u), .x = state_[size_t(u)].master}, compute);
+    store_.publish(u);
+  }
+  store_.wait_for_weights();
+}
+
+void ShardedOptimizer::square_gradients(Tensor sums, Stream& compute) {
+  for (int u = 0; u < store_.units(); ++u)
+    launch(SumSquares{.out = sums.slice({u, u + 1}), .x = store_.gradient_slice(u).slice(store_.norm_range(u))},
+           compute);
+}
+
+void ShardedOptimizer::step(const StepArgs& args, Stream& compute) {
+  for (int u = 0; u < store_.units(); ++u) {
+    const State& state = state_[size_t(u)];
+    for (const FlatLayout::Group& group : store_.layout(u).groups(store_.slice(u))) {
+      UpdateSlice slice{.param = master(u).slice(group.range),
+                        .grad = store_.gradient_slice(u).slice(group.range),
+                        .copy = {},
+                        .state = {},
+                        .decay = group.decay};
+      if (state.master.defined()) slice.copy = store_.weights_slice(u).slice(group.range);
+      for (size_t s = 0; s < optimizer_->states().size(); ++s)
+        slice.state[s] = state.states[s].tensor().slice(group.range);
+      optimizer_->update(slice, args, compute);
+    }
+    store_.publish(u);
+  }
+  store_.wait_for_weights();
+}
+
+std::vector<std::string> ShardedOptimizer::kinds() const {
+  std::vector<std::string> kinds{"master"};
+  for (const std::string& s : optimizer_->states()) kinds.push_back(s);
+  return kinds;
+}
+
+Tensor ShardedOptimizer::record(int unit, int kind) const {
+  return kind == 0 ? master(unit) : state_[size_t(unit)].states[size_t(kind - 1)].tensor();
+}
+
+}  // namespace cleave
