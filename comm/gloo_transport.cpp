@@ -181,9 +181,13 @@ class GlooGroup final : public Group {
   }
 
   void poison(const std::string& reason) override {
-    std::lock_guard lock(mutex_);
-    if (reason_.empty()) reason_ = reason;
-    for (Exchange* e : active_) e->abort();
+    {
+      std::lock_guard lock(mutex_);
+      if (!reason_.empty()) return;
+      reason_ = reason;
+      for (Exchange* e : active_) e->abort();
+    }
+    store_->failed(reason);  // the other ranks have no memory in common with this one
   }
 
   [[noreturn]] void give_up(const Waiting& w, const std::string& report, Exit exit) override {
@@ -278,8 +282,18 @@ class GlooGroup final : public Group {
                        Exit::rank_lost);
       }
       std::vector<bool> present(ranks_.size(), true);
-      for (const Transfer& t : transfers_) present[size_t(t.peer)] = present[size_t(t.peer)] && t.done;
+      for (Transfer& t : transfers_) present[size_t(t.peer)] = present[size_t(t.peer)] && arrived(t);
       group_.give_up(w, deadline_report(w, present, group_.options().timeout), Exit::rank_lost);
+    }
+
+    // Of a transfer that nobody waits for any more.
+    static bool arrived(Transfer& t) {
+      if (t.done || t.is_send) return true;
+      try {
+        return t.buffer->waitRecv(nullptr, std::chrono::milliseconds(1));
+      } catch (const gloo::Exception&) {
+        return false;
+      }
     }
 
     GlooGroup& group_;

@@ -20,9 +20,9 @@ struct RankInfo {
   std::string master_addr = "127.0.0.1";
   int master_port = 29500;
   bool port_is_taken = false;  // an agent of the launcher listens there: use another port near it
-  std::string job_id;          // empty: unknown, agrees with any
+  std::string job_id = {};     // empty: unknown, agrees with any
   int attempt = 0;
-  std::string token;
+  std::string token = {};
   std::string launched_by = "nobody: a single rank";
 };
 
@@ -30,11 +30,12 @@ enum class TransportChoice { automatic, shm, gloo };
 
 struct ConnectOptions {
   TransportChoice transport = TransportChoice::automatic;
-  CommOptions comm;
+  CommOptions comm = {};
   std::chrono::milliseconds rendezvous_timeout{300'000};
   std::chrono::milliseconds port_timeout{20'000};  // how long rank 0 waits for a port that is in use
   std::chrono::milliseconds report_every{15'000};
-  std::function<void(const std::string&)> on_wait;  // "waiting for ranks 3, 7 (6 of 8 are here)", from rank 0
+  std::function<void(const std::string&)> on_wait =
+      {};  // "waiting for ranks 3, 7 (6 of 8 are here)", from rank 0
 };
 
 class World {

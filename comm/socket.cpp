@@ -73,7 +73,13 @@ bool Socket::recv_all(void* data, size_t bytes, Clock::time_point deadline) {
   return true;
 }
 
-Socket listen_on(int port) {
+static void close_keeping_errno(Socket& socket) {
+  const int error = errno;
+  socket.close();
+  errno = error;
+}
+
+Socket reserve_port(int port) {
   Socket socket(::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   const int yes = 1, no = 0;
   sockaddr_in6 v6{};
@@ -93,11 +99,13 @@ Socket listen_on(int port) {
   }
   // The connections of a job that has just ended must not keep the next one from its port.
   setsockopt(socket.fd(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
-  if (bind(socket.fd(), address, bytes) != 0 || listen(socket.fd(), SOMAXCONN) != 0) {
-    const int error = errno;
-    socket.close();
-    errno = error;
-  }
+  if (bind(socket.fd(), address, bytes) != 0) close_keeping_errno(socket);
+  return socket;
+}
+
+Socket listen_on(int port) {
+  Socket socket = reserve_port(port);
+  if (socket && listen(socket.fd(), SOMAXCONN) != 0) close_keeping_errno(socket);
   return socket;
 }
 

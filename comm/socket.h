@@ -35,6 +35,8 @@ bool wait_for(int fd, short events, Clock::time_point deadline);
 // Listens on every address of this machine, IPv6 and IPv4; port 0 takes a free one. An invalid socket with
 // errno set when the port is taken.
 Socket listen_on(int port);
+// Takes a port without listening on it: nobody else gets it, but a later listen_on() of it succeeds.
+Socket reserve_port(int port);
 int port_of(const Socket& socket);
 
 // One attempt; the name is resolved anew. An invalid socket, and why, when it fails.

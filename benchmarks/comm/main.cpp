@@ -1,0 +1,132 @@
+// Collectives between processes of this host: shared memory against Gloo and against the machine's copy
+// speed. "bus" is bytes of the tensor x 2 (n - 1) / n (all_reduce) or (n - 1) / n (the others) per second,
+// the measure that does not depend on the number of ranks. Usage: comm_bench [ranks] [largest MiB]
+#include <fmt/format.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+
+#include "comm/rendezvous.h"
+#include "comm/socket.h"
+
+namespace cleave {
+namespace {
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// The fastest of several runs of body, in seconds; all ranks start each run together.
+template <class Body>
+double best_time(Communicator& world, int runs, Body body) {
+  Stream stream;
+  double best = 1e9;
+  for (int i = 0; i < runs + 1; ++i) {
+    world.barrier(stream);
+    const auto start = Clock::now();
+    body(stream);
+    world.barrier(stream);
+    if (i > 0) best = std::min(best, seconds_since(start));
+  }
+  return best;
+}
+
+// What one core copies, with as many processes copying at once as there are ranks: source and target in
+// memory.
+double copy_gb_per_s(Communicator& world, int64_t bytes) {
+  std::vector<char> a(size_t(bytes), 1), b(size_t(bytes), 2);
+  const double t = best_time(world, 5, [&](Stream&) { std::memcpy(b.data(), a.data(), a.size()); });
+  return double(bytes) / t / 1e9;
+}
+
+struct Row {
+  double all_reduce, reduce_scatter, all_gather;  // bus GB/s
+};
+
+Row measure(Communicator& world, int64_t bytes) {
+  const int n = world.size();
+  const int64_t shard = std::max<int64_t>(1, bytes / 4 / n);
+  std::vector<float> full(size_t(shard * n), 1.0f), part(static_cast<size_t>(shard), 1.0f);
+  const Tensor t(full.data(), DType::fp32, {shard * n}), s(part.data(), DType::fp32, {shard});
+  const int runs = int(std::clamp<int64_t>((256 << 20) / bytes, 3, 200));
+  const double gb = double(shard * n * 4) * (n - 1) / n / 1e9;
+  return {2 * gb / best_time(world, runs, [&](Stream& stream) { world.all_reduce(t, stream); }),
+          gb / best_time(world, runs, [&](Stream& stream) { world.reduce_scatter(s, t, stream); }),
+          gb / best_time(world, runs, [&](Stream& stream) { world.all_gather(t, s, stream); })};
+}
+
+double latency_us(Communicator& world) {
+  double x = 1;
+  const Tensor t(&x, DType::fp64, {1});
+  constexpr int kCalls = 2000;
+  return best_time(world, 5,
+                   [&](Stream& stream) {
+                     for (int i = 0; i < kCalls; ++i) world.all_reduce(t, stream);
+                   }) /
+         kCalls * 1e6;
+}
+
+void run(int rank, int ranks, int shm_port, int gloo_port, int64_t largest) {
+  RankInfo info;
+  info.rank = rank;
+  info.world = ranks;
+  ConnectOptions options;
+  options.comm.timeout = std::chrono::seconds(60);
+  info.master_port = shm_port;
+  auto shm = connect(info, options);
+  options.transport = TransportChoice::gloo;
+  info.master_port = gloo_port;
+  auto gloo = connect(info, options);
+
+  const double copy = copy_gb_per_s(shm->communicator(), 64 << 20);
+  if (rank == 0) {
+    fmt::print("{} ranks; every rank copying at once: {:.1f} GB/s each from and to memory\n", ranks, copy);
+    fmt::print("8-byte all_reduce: shm {:.1f} us", latency_us(shm->communicator()));
+    fmt::print(", gloo {:.1f} us\n\n", latency_us(gloo->communicator()));
+    fmt::print("bus GB/s      all_reduce            reduce_scatter        all_gather\n");
+    fmt::print("KiB           shm    gloo  ratio    shm    gloo  ratio    shm    gloo  ratio\n");
+  } else {
+    latency_us(shm->communicator());
+    latency_us(gloo->communicator());
+  }
+  for (int64_t bytes = 64 << 10; bytes <= largest; bytes *= 4) {
+    const Row a = measure(shm->communicator(), bytes), b = measure(gloo->communicator(), bytes);
+    if (rank != 0) continue;
+    const auto cell = [](double x, double y) {
+      return fmt::format("{:6.2f} {:7.2f} {:6.1f}  ", x, y, x / y);
+    };
+    fmt::print("{:8} {} {} {}\n", bytes >> 10, cell(a.all_reduce, b.all_reduce),
+               cell(a.reduce_scatter, b.reduce_scatter), cell(a.all_gather, b.all_gather));
+    std::fflush(stdout);
+  }
+}
+
+}  // namespace
+}  // namespace cleave
+
+int main(int argc, char** argv) {
+  using namespace cleave;
+  const int ranks = argc > 1 ? std::atoi(argv[1]) : 2;
+  const int64_t largest = int64_t(argc > 2 ? std::atoi(argv[2]) : 256) << 20;
+  const int shm_port = port_of(listen_on(0)), gloo_port = port_of(listen_on(0));
+  for (int r = 0; r < ranks; ++r)
+    if (fork() == 0) {
+      try {
+        run(r, ranks, shm_port, gloo_port, largest);
+      } catch (const std::exception& e) {
+        fmt::print(stderr, "rank {}: {}\n", r, e.what());
+        _exit(1);
+      }
+      std::fflush(stdout);
+      _exit(0);
+    }
+  int failures = 0;
+  for (int status = 0; wait(&status) > 0;) failures += status != 0;
+  return failures ? 1 : 0;
+}

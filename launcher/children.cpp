@@ -1,0 +1,99 @@
+#include "launcher/children.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "core/error.h"
+
+namespace cleave {
+namespace {
+
+struct Pipe {
+  Pipe() {
+    int ends[2];
+    require(pipe2(ends, O_CLOEXEC) == 0, Exit::memory, "cannot make a pipe for a rank: {}",
+            std::strerror(errno));
+    read = Socket(ends[0]);
+    write = Socket(ends[1]);
+  }
+  Socket read, write;
+};
+
+std::vector<char*> pointers(const std::vector<std::string>& list) {
+  std::vector<char*> result;
+  for (const std::string& text : list) result.push_back(const_cast<char*>(text.c_str()));
+  result.push_back(nullptr);
+  return result;
+}
+
+// What happens between fork and exec: only calls that are safe there. Reports errno through `failure` and
+// exits.
+[[noreturn]] void become(char* const* argv, char* const* environment, const cpu_set_t* cores, int out,
+                         int err, int failure, pid_t parent) {
+  setpgid(0, 0);
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (getppid() == parent) {  // else it died before the line above
+    if (cores) sched_setaffinity(0, sizeof(*cores), cores);
+    const int nothing = open("/dev/null", O_RDONLY);
+    dup2(nothing, STDIN_FILENO);
+    if (out >= 0) dup2(out, STDOUT_FILENO);
+    if (err >= 0) dup2(err, STDERR_FILENO);
+    sigset_t none;
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, nullptr);
+    signal(SIGPIPE, SIG_DFL);
+    execvpe(argv[0], argv, environment);
+  }
+  const int error = errno;
+  if (write(failure, &error, sizeof(error)) < 0) _exit(126);
+  _exit(127);
+}
+
+}  // namespace
+
+ChildProcess start_child(const ChildSpec& spec) {
+  Pipe out, err, failure;
+  const std::vector<char*> argv = pointers(spec.command), environment = pointers(spec.environment);
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  for (int core : spec.cores) CPU_SET(core, &cores);
+  const pid_t parent = getpid();
+  ChildProcess child;
+  child.pid = fork();
+  require(child.pid >= 0, Exit::memory, "cannot start a rank: fork: {}", std::strerror(errno));
+  if (child.pid == 0)
+    become(argv.data(), environment.data(), spec.cores.empty() ? nullptr : &cores,
+           spec.inherit_output ? -1 : out.write.fd(), spec.inherit_output ? -1 : err.write.fd(),
+           failure.write.fd(), parent);
+  setpgid(child.pid, child.pid);  // also here, so that it holds whoever runs first
+  failure.write.close();
+  int error = 0;
+  if (read(failure.read.fd(), &error, sizeof(error)) == ssize_t(sizeof(error))) {
+    waitpid(child.pid, nullptr, 0);
+    fail(Exit::usage, "cannot start '{}': {}", spec.command[0], std::strerror(error));
+  }
+  if (!spec.inherit_output) {
+    child.output[0] = std::move(out.read);
+    child.output[1] = std::move(err.read);
+    for (Socket& s : child.output) fcntl(s.fd(), F_SETFL, O_NONBLOCK);
+  }
+  return child;
+}
+
+std::vector<int> usable_cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  std::vector<int> cores;
+  if (sched_getaffinity(0, sizeof(set), &set) != 0) return cores;
+  for (int i = 0; i < CPU_SETSIZE; ++i)
+    if (CPU_ISSET(i, &set)) cores.push_back(i);
+  return cores;
+}
+
+}  // namespace cleave

@@ -1,0 +1,32 @@
+// One started rank and its two output pipes.
+#pragma once
+#include <sched.h>
+
+#include <string>
+#include <vector>
+
+#include "comm/socket.h"
+
+namespace cleave {
+
+struct ChildSpec {
+  std::vector<std::string> command;
+  std::vector<std::string> environment;  // "NAME=value"
+  std::vector<int> cores;                // empty: wherever this process may run
+  bool inherit_output = false;
+};
+
+struct ChildProcess {
+  int pid = -1;
+  Socket output[2];     // stdout, stderr; closed at their end
+  std::string held[2];  // the beginning of a line that has not ended
+};
+
+// Forks and executes, in a process group of its own that dies with this process's thread. Error(usage) if the
+// program cannot be executed.
+ChildProcess start_child(const ChildSpec& spec);
+
+// Cores that this process may use.
+std::vector<int> usable_cores();
+
+}  // namespace cleave

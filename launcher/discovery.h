@@ -1,0 +1,34 @@
+// Where this process stands in its job, from the variables that launchers set. A pure function of the
+// environment, so that every launcher can be tested without it; whatever contradicts itself is an error that
+// names the variables, never a guess that this is rank 0 of 1.
+#pragma once
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "comm/rendezvous.h"
+
+namespace cleave {
+
+using Environment = std::map<std::string, std::string>;
+
+Environment environment_of_process();
+
+// What the command line said; it comes before everything else.
+struct RankOverrides {
+  std::optional<int> rank = {}, world = {};
+  std::optional<std::string> master = {};  // "host" or "host:port"
+};
+
+struct Discovery {
+  RankInfo info;                      // launched_by names the rule that decided, and its variables
+  std::vector<std::string> warnings;  // for people
+};
+
+// In order: the command line, the complete torch set (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR,
+// MASTER_PORT), Open MPI (on Azure ML, SageMaker or alone), Hydra and PALS, MVAPICH2, a SLURM step,
+// TF_CONFIG, one process a pod, a single rank. Error(usage) on contradictions and on incomplete sets.
+Discovery discover_ranks(const Environment& env, const RankOverrides& overrides = {});
+
+}  // namespace cleave

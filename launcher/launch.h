@@ -1,0 +1,50 @@
+// Starts the ranks of a job on this machine and stays with them: gives each its place in the environment, its
+// share of the cores and a prefix before its lines; passes signals on; ends the rest when one fails; and says
+// which rank was the cause. However it ends, no process of the job is left.
+#pragma once
+#include <chrono>
+#include <functional>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace cleave {
+
+struct LaunchOptions {
+  int ranks = 1;
+  std::vector<std::string> command = {};  // argv of every rank; the program is looked up in PATH
+  std::map<std::string, std::string> environment = {};  // additions to this process's own
+  int port = 0;                                         // of the rendezvous; 0 takes a free one
+  std::string job_id = {};                              // empty: a new one
+  int attempt = 0;
+  bool bind_cores = true;  // a set of cores a rank, where there are enough
+  // Rank 0 writes to this process's own output, without a prefix; for a terminal, so that a progress bar
+  // works.
+  bool rank0_inherits_output = false;
+  std::chrono::milliseconds leave_grace{10'000};  // for the others to leave by themselves when one has failed
+  std::chrono::milliseconds term_grace{5'000};    // and then between SIGTERM and SIGKILL
+};
+
+struct LaunchCallbacks {
+  // Whole lines with their prefix and line end, "[1] loss 2.3\n".
+  std::function<void(std::string_view line, bool is_error)> output;
+};
+
+struct LaunchResult {
+  int exit = 0;            // of the rank that was the cause; 128 + signal if it was killed
+  int cause = -1;          // that rank
+  std::string message;     // "rank 1 was killed by signal 9 (Killed)"; empty when all ended with 0
+  std::vector<int> exits;  // of every rank
+};
+
+// Blocks until all ranks have ended. SIGINT, SIGTERM and SIGUSR1 are passed on to the ranks, each once; a
+// second SIGINT or SIGTERM kills them. The calling thread must be the program's main thread: the ranks die
+// with it. Error(usage) if the program cannot be started or the port is taken.
+LaunchResult launch_local(const LaunchOptions& options, const LaunchCallbacks& callbacks = {});
+
+// Which rank's exit code is the job's: ranks in the order in which they ended. Codes that only say that
+// another rank was lost (6) or that all stopped on request (75) give way to any other.
+int cause_of(const std::vector<std::pair<int, int>>& rank_and_exit);
+
+}  // namespace cleave
