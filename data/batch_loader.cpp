@@ -1,0 +1,79 @@
+#include "data/batch_loader.h"
+
+#include "data/window_prefetch.h"
+
+namespace cleave {
+namespace {
+
+void check_sizes(int64_t micro_batch, int64_t accumulation, int rank, int ranks) {
+  CHECK(micro_batch > 0 && accumulation > 0, "micro-batches of {} samples, {} a step", micro_batch,
+        accumulation);
+  CHECK(0 <= rank && rank < ranks, "rank {} of {}", rank, ranks);
+}
+
+TokenBatch view(WindowPrefetch::Filled& filled, int64_t first_sample) {
+  const Shape shape{int64_t(filled.input.size())};
+  return {.input = {filled.input.data(), DType::int32, shape, MemoryKind::host},
+          .targets = {filled.targets.data(), DType::int32, shape, MemoryKind::host},
+          .valid_targets = filled.valid_targets,
+          .first_sample = first_sample};
+}
+
+}  // namespace
+
+TokenBatches::TokenBatches(const TokenFile& file, const TokenBatchesOptions& options) : options_(options) {
+  const auto& o = options_;
+  check_sizes(o.micro_batch, o.accumulation, o.rank, o.ranks);
+  const Windows windows = windows_of(file, o.seq_len);
+  sampler_ = {.samples = windows.size(),
+              .seed = o.seed,
+              .shuffle = o.shuffle,
+              .drop_last = o.drop_last,
+              .global_batch = o.micro_batch * o.accumulation * o.ranks};
+  require(sampler_.samples >= sampler_.global_batch, Exit::data,
+          "{}: holds {} samples of {} tokens, but one step takes {} (micro batch {} x accumulation {} x {} "
+          "ranks); use "
+          "a longer text, a smaller --seq_len, a smaller train_batch_size or fewer ranks",
+          file.path(), sampler_.samples, o.seq_len, sampler_.global_batch, o.micro_batch, o.accumulation,
+          o.ranks);
+  sampler_.check();
+  prefetch_ = std::make_unique<WindowPrefetch>(
+      windows, o.micro_batch, [o = options_, sampler = sampler_](int64_t ordinal, int64_t row) {
+        const Range range = micro_batch_positions(ordinal % o.accumulation, o.rank, o.ranks, o.micro_batch);
+        return sampler.sample(ordinal / o.accumulation, range.begin + row);
+      });
+}
+
+TokenBatches::~TokenBatches() = default;
+
+TokenBatch TokenBatches::next(int64_t step, int64_t micro) {
+  const auto& o = options_;
+  CHECK(step >= 0 && 0 <= micro && micro < o.accumulation, "micro-batch {} of {} in step {}", micro,
+        o.accumulation, step);
+  const int64_t ordinal = step * o.accumulation + micro;
+  const int64_t first = micro_batch_positions(micro, o.rank, o.ranks, o.micro_batch).begin;
+  return view(prefetch_->get(ordinal, ordinal + 1), first);
+}
+
+EvalBatches::EvalBatches(const TokenFile& file, const EvalBatchesOptions& options) : options_(options) {
+  const auto& o = options_;
+  check_sizes(o.micro_batch, 1, o.rank, o.ranks);
+  const Windows windows = windows_of(file, o.seq_len);
+  micros_ = ceil_div(windows.size(), o.micro_batch * o.ranks);
+  prefetch_ = std::make_unique<WindowPrefetch>(
+      windows, o.micro_batch, [o = options_, count = windows.size()](int64_t ordinal, int64_t row) {
+        const int64_t window = micro_batch_positions(ordinal, o.rank, o.ranks, o.micro_batch).begin + row;
+        return window < count ? window : WindowPrefetch::kNoWindow;
+      });
+}
+
+EvalBatches::~EvalBatches() = default;
+
+TokenBatch EvalBatches::next(int64_t micro) {
+  const auto& o = options_;
+  CHECK(0 <= micro && micro < micros_, "micro-batch {} of {}", micro, micros_);
+  const int64_t first = micro_batch_positions(micro, o.rank, o.ranks, o.micro_batch).begin;
+  return view(prefetch_->get(micro, (micro + 1) % micros_), first);
+}
+
+}  // namespace cleave

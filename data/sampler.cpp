@@ -1,0 +1,55 @@
+#include "data/sampler.h"
+
+#include <bit>
+
+#include "core/philox.h"
+
+namespace cleave {
+namespace {
+
+// A few rounds more than the four that theory asks for, because the halves of a small domain are only a few
+// bits.
+constexpr int kRounds = 8;
+
+}  // namespace
+
+int64_t permuted(int64_t index, int64_t samples, uint64_t seed, int64_t epoch) {
+  CHECK(0 <= index && index < samples, "index {} of {} samples", index, samples);
+  const int half_bits = std::max(1, (int(std::bit_width(uint64_t(samples - 1))) + 1) / 2);
+  const uint64_t mask = (uint64_t(1) << half_bits) - 1;
+  const Philox random{.seed = seed, .stream = hash_name("data.sampler") + uint64_t(epoch)};
+  uint64_t value = uint64_t(index);
+  do {  // the domain has fewer than 4 * samples points, so this takes less than four turns on average
+    uint64_t left = value >> half_bits, right = value & mask;
+    for (uint64_t round = 0; round < kRounds; ++round) {
+      const uint64_t mixed = left ^ (random.block(round << 32 | right)[0] & mask);
+      left = right, right = mixed;
+    }
+    value = left << half_bits | right;
+  } while (value >= uint64_t(samples));
+  return int64_t(value);
+}
+
+void Sampler::check() const {
+  CHECK(global_batch > 0, "a global batch of {} samples", global_batch);
+  require(samples > 0, Exit::data, "the data set has no samples; give a longer one");
+  require(!drop_last || samples >= global_batch, Exit::data,
+          "the data set has {} samples, but one step takes {} and incomplete batches are dropped; use more "
+          "data, a "
+          "smaller train_batch_size, or turn dataloader_drop_last off",
+          samples, global_batch);
+}
+
+int64_t Sampler::steps_per_epoch() const {
+  return drop_last ? samples / global_batch : ceil_div(samples, global_batch);
+}
+
+int64_t Sampler::sample(int64_t step, int64_t position) const {
+  CHECK(step >= 0 && 0 <= position && position < global_batch, "position {} of step {}, global batch {}",
+        position, step, global_batch);
+  const int64_t steps = steps_per_epoch();
+  const int64_t place = (step % steps * global_batch + position) % samples;
+  return shuffle ? permuted(place, samples, seed, step / steps) : place;
+}
+
+}  // namespace cleave

@@ -1,0 +1,64 @@
+// A corpus as a sequence of token ids, whatever format it is in. Four kinds are read, told apart by their
+// first bytes and their name; a plain text is its own token file, one byte one token.
+#pragma once
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "core/range.h"
+#include "data/mapped_file.h"
+
+namespace cleave {
+
+class TokenFile {
+ public:
+  enum class Kind {
+    bytes,     // any file: 256 tokens
+    u16,       // nanoGPT: little-endian uint16, no header
+    llmc_u16,  // llm.c: 256 int32 (20240520, 1, count), then uint16
+    llmc_u32   // llm.c for Llama 3: 256 int32 (20240801, 7, count), then uint32
+  };
+  enum class Format { detect, bytes, u16, llmc };
+
+  struct Options {
+    // detect: llm.c by its magic number, otherwise u16 when the name ends in .bin, otherwise bytes.
+    Format format = Format::detect;
+    int64_t vocab = 0;  // of the model; 0 = the largest the format is meant for
+  };
+
+  // Maps the file and checks its header and size; throws Error(data) naming the file and what to do. Token
+  // ids are checked when they are read, so that opening a large corpus does not read it.
+  explicit TokenFile(const std::string& path) : TokenFile(path, Options{}) {}
+  TokenFile(const std::string& path, Options options);
+
+  Kind kind() const { return kind_; }
+  int64_t size() const { return size_; }    // tokens
+  int64_t vocab() const { return vocab_; }  // every id read is below it
+  const std::string& path() const { return file_.path(); }
+  std::string describe() const;  // "corpus.bin: 1234 tokens, llm.c uint16, vocabulary 50257"
+
+  // Tokens [range.begin, range.end), which must lie in the file. Throws Error(data) when an id is not below
+  // vocab(). Safe from several threads.
+  void read(Range range, int32_t* out) const;
+  int32_t at(int64_t index) const;
+
+ private:
+  void detect(Format format);
+  void read_llmc_header();
+  [[noreturn]] void fail_at(int64_t index, int64_t token) const;
+
+  MappedFile file_;
+  Kind kind_ = Kind::bytes;
+  int64_t size_ = 0, vocab_ = 0;
+  std::span<const uint8_t> tokens_;  // without the header
+};
+
+std::string_view name_of(TokenFile::Kind kind);
+
+// Writes an llm.c token file: uint16 when every id is below 50257, uint32 otherwise. The file appears under
+// its name only when it is complete. Throws Error(data) for a negative id, no tokens or more than 2^31 - 1,
+// and when it cannot be written.
+void write_llmc(const std::string& path, std::span<const int32_t> tokens);
+
+}  // namespace cleave

@@ -1,0 +1,226 @@
+#include "data/batch_loader.h"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "tests/data/scratch.h"
+
+namespace cleave {
+namespace {
+
+using Tokens = std::vector<int32_t>;
+
+// A file whose token i is i, so that a window names its place.
+class Counting {
+ public:
+  explicit Counting(int32_t tokens) {
+    Tokens all(static_cast<size_t>(tokens));
+    std::iota(all.begin(), all.end(), 0);
+    write_llmc(scratch_.path("counting.bin"), all);
+    file_.emplace(scratch_.path("counting.bin"));
+  }
+  const TokenFile& file() const { return *file_; }
+
+ private:
+  Scratch scratch_;
+  std::optional<TokenFile> file_;
+};
+
+Tokens values(const Tensor& t) {
+  const auto s = t.span<int32_t>();
+  return {s.begin(), s.end()};
+}
+
+// What micro-batch (step, micro) must hold, straight from the definition.
+Tokens expected_input(const TokenBatchesOptions& o, const Sampler& sampler, int64_t step, int64_t micro) {
+  Tokens out;
+  for (int64_t row = 0; row < o.micro_batch; ++row) {
+    const int64_t sample = sampler.sample(step, (micro * o.ranks + o.rank) * o.micro_batch + row);
+    for (int64_t t = 0; t < o.seq_len; ++t) out.push_back(int32_t(sample * o.seq_len + t));
+  }
+  return out;
+}
+
+Tokens plus_one(Tokens tokens) {
+  for (int32_t& t : tokens) ++t;
+  return tokens;
+}
+
+TEST(Windows, EveryTokenButTheFirstIsATargetOnce) {
+  const Counting data(3 * 4 + 1);
+  const Windows windows = windows_of(data.file(), 4);
+  ASSERT_EQ(windows.size(), 3);
+  std::multiset<int32_t> targets;
+  for (int64_t w = 0; w < 3; ++w) {
+    int32_t input[4], target[4];
+    windows.read(w, input, target);
+    EXPECT_EQ(input[0], w * 4);
+    for (int t = 0; t < 4; ++t) {
+      EXPECT_EQ(target[t], input[t] + 1);
+      targets.insert(target[t]);
+    }
+  }
+  EXPECT_EQ(targets.size(), 12u);
+  EXPECT_EQ(std::set<int32_t>(targets.begin(), targets.end()).size(), 12u);
+}
+
+TEST(Windows, CountOnlyWholeOnes) {
+  const Counting twelve(12), thirteen(13), two(2);
+  EXPECT_EQ(windows_of(twelve.file(), 4).size(), 2);
+  EXPECT_EQ(windows_of(thirteen.file(), 4).size(), 3);
+  EXPECT_EQ(windows_of(two.file(), 1).size(), 1);
+}
+
+TEST(Windows, RefuseATextShorterThanOne) {
+  const Counting data(4);
+  expect_error(Exit::data, {data.file().path(), "has 4 tokens", "needs 5", "--seq_len 3"},
+               [&] { windows_of(data.file(), 4); });
+  expect_error(Exit::usage, {"--seq_len is 0"}, [&] { windows_of(data.file(), 0); });
+}
+
+TEST(TokenBatches, HoldWhatTheSamplerSaysInOrderOnEveryRank) {
+  const Counting data(24 * 3 + 1);
+  for (int rank = 0; rank < 2; ++rank) {
+    const TokenBatchesOptions o{
+        .seq_len = 3, .micro_batch = 2, .accumulation = 3, .rank = rank, .ranks = 2, .seed = 7};
+    TokenBatches batches(data.file(), o);
+    EXPECT_EQ(batches.sampler().steps_per_epoch(), 2);
+    for (int64_t step = 0; step < 5; ++step)
+      for (int64_t micro = 0; micro < 3; ++micro) {
+        const TokenBatch b = batches.next(step, micro);
+        const Tokens expected = expected_input(o, batches.sampler(), step, micro);
+        EXPECT_EQ(values(b.input), expected) << step << ", " << micro;
+        EXPECT_EQ(values(b.targets), plus_one(expected));
+        EXPECT_EQ(b.valid_targets, 6);
+        EXPECT_EQ(b.first_sample, (micro * 2 + rank) * 2);
+        EXPECT_EQ(b.input.memory(), MemoryKind::host);
+      }
+  }
+}
+
+TEST(TokenBatches, TheGlobalBatchDoesNotDependOnTheNumberOfRanks) {
+  const Counting data(24 * 3 + 1);
+  auto global_batch = [&](int ranks, int64_t micro_batch, int64_t step) {
+    std::set<int32_t> first_tokens;
+    const int64_t accumulation = 12 / ranks / micro_batch;
+    for (int rank = 0; rank < ranks; ++rank) {
+      TokenBatches batches(data.file(), {.seq_len = 3,
+                                         .micro_batch = micro_batch,
+                                         .accumulation = accumulation,
+                                         .rank = rank,
+                                         .ranks = ranks,
+                                         .seed = 3});
+      for (int64_t micro = 0; micro < accumulation; ++micro) {
+        const Tokens input = values(batches.next(step, micro).input);
+        for (size_t row = 0; row < input.size(); row += 3) first_tokens.insert(input[row]);
+      }
+    }
+    return first_tokens;
+  };
+  for (int64_t step : {0, 1, 5}) {
+    const auto one = global_batch(1, 12, step);
+    EXPECT_EQ(one.size(), 12u);
+    EXPECT_EQ(global_batch(2, 1, step), one);
+    EXPECT_EQ(global_batch(3, 2, step), one);
+    EXPECT_EQ(global_batch(12, 1, step), one);
+  }
+}
+
+TEST(TokenBatches, AnyOrderOfAccessGivesTheSame) {
+  const Counting data(40 * 2 + 1);
+  const TokenBatchesOptions o{.seq_len = 2, .micro_batch = 2, .accumulation = 2, .seed = 1};
+  TokenBatches batches(data.file(), o);
+  const std::pair<int64_t, int64_t> visits[] = {{9, 1}, {0, 0}, {0, 1}, {0, 1}, {0, 0}, {3, 1},
+                                                {4, 0}, {1, 0}, {4, 0}, {4, 1}, {5, 0}, {5, 0}};
+  for (auto [step, micro] : visits)
+    EXPECT_EQ(values(batches.next(step, micro).input), expected_input(o, batches.sampler(), step, micro))
+        << step << ", " << micro;
+}
+
+TEST(TokenBatches, AResultStaysValidUntilTheNextCall) {
+  const Counting data(64 * 8 + 1);
+  const TokenBatchesOptions o{.seq_len = 8, .micro_batch = 4};
+  TokenBatches batches(data.file(), o);
+  for (int64_t step = 0; step < 40; ++step) {
+    const TokenBatch b = batches.next(step, 0);
+    const Tokens expected = expected_input(o, batches.sampler(), step, 0);
+    for (int again = 0; again < 20; ++again)
+      ASSERT_EQ(values(b.input), expected);  // while the worker fills the next
+  }
+}
+
+TEST(TokenBatches, AnErrorOfTheWorkerReachesTheCallerAndOthersGoOn) {
+  const Scratch scratch;
+  const TokenFile file(scratch.write("a.txt",
+                                     "aaaa\xff"
+                                     "aaaa"),
+                       {.vocab = 128});
+  TokenBatches batches(file, {.seq_len = 2, .shuffle = false});
+  EXPECT_EQ(values(batches.next(0, 0).input), (Tokens{'a', 'a'}));
+  expect_error(Exit::data, {"token 4 is 255"}, [&] { batches.next(1, 0); });  // the target of window 1
+  expect_error(Exit::data, {"token 4 is 255"}, [&] { batches.next(1, 0); });
+  expect_error(Exit::data, {"token 4 is 255"}, [&] { batches.next(2, 0); });
+  EXPECT_EQ(values(batches.next(3, 0).input), (Tokens{'a', 'a'}));
+}
+
+TEST(TokenBatches, RefuseMoreRanksThanSamplesWithTheNumbers) {
+  const Counting data(3 * 4 + 1);
+  expect_error(Exit::data,
+               {data.file().path(), "holds 3 samples of 4 tokens", "takes 8",
+                "micro batch 2 x accumulation 1 x 4 ranks", "train_batch_size"},
+               [&] { TokenBatches(data.file(), {.seq_len = 4, .micro_batch = 2, .ranks = 4}); });
+  expect_error(Exit::data, {"needs 21"}, [&] { TokenBatches(data.file(), {.seq_len = 20}); });
+}
+
+TEST(TokenBatches, CanBeLeftWhileTheWorkerIsBusy) {
+  const Counting data(500 * 64 + 1);
+  for (int i = 0; i < 20; ++i) TokenBatches(data.file(), {.seq_len = 64, .micro_batch = 100}).next(i, 0);
+}
+
+TEST(EvalBatches, CoverEveryWindowOnceOverAllRanksAndPadTheRest) {
+  for (int ranks : {1, 2, 3, 5})
+    for (int64_t micro_batch : {1, 2, 4}) {
+      const Counting data(11 * 3 + 1 + 2);
+      std::multiset<int32_t> windows;
+      int64_t valid = 0;
+      std::set<int64_t> micros;
+      for (int rank = 0; rank < ranks; ++rank) {
+        EvalBatches batches(data.file(),
+                            {.seq_len = 3, .micro_batch = micro_batch, .rank = rank, .ranks = ranks});
+        micros.insert(batches.micros());
+        for (int64_t micro = 0; micro < batches.micros(); ++micro) {
+          const TokenBatch b = batches.next(micro);
+          const Tokens input = values(b.input), targets = values(b.targets);
+          valid += b.valid_targets;
+          int64_t counted = 0;
+          for (size_t i = 0; i < input.size(); ++i) {
+            counted += targets[i] != kIgnoredTarget;
+            EXPECT_EQ(targets[i], targets[i] == kIgnoredTarget ? kIgnoredTarget : input[i] + 1);
+            if (i % 3 == 0 && targets[i] != kIgnoredTarget) windows.insert(input[i]);
+          }
+          EXPECT_EQ(b.valid_targets, counted);
+        }
+      }
+      EXPECT_EQ(micros.size(), 1u) << "ranks disagree on the number of micro-batches";
+      EXPECT_EQ(valid, 33);
+      EXPECT_EQ(windows, (std::multiset<int32_t>{0, 3, 6, 9, 12, 15, 18, 21, 24, 27, 30}));
+    }
+}
+
+TEST(EvalBatches, CanBeReadAgain) {
+  const Counting data(5 * 2 + 1);
+  EvalBatches batches(data.file(), {.seq_len = 2, .micro_batch = 2});
+  ASSERT_EQ(batches.micros(), 3);
+  for (int round = 0; round < 3; ++round) {
+    EXPECT_EQ(values(batches.next(0).input), (Tokens{0, 1, 2, 3}));
+    EXPECT_EQ(values(batches.next(1).input), (Tokens{4, 5, 6, 7}));
+    EXPECT_EQ(values(batches.next(2).targets), (Tokens{9, 10, kIgnoredTarget, kIgnoredTarget}));
+  }
+}
+
+}  // namespace
+}  // namespace cleave

@@ -1,0 +1,144 @@
+#include "data/sampler.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <set>
+#include <vector>
+
+#include "tests/data/scratch.h"
+
+namespace cleave {
+namespace {
+
+std::vector<int64_t> epoch_of(const Sampler& sampler, int64_t epoch) {
+  std::vector<int64_t> all;
+  for (int64_t s = 0; s < sampler.steps_per_epoch(); ++s)
+    for (int64_t p = 0; p < sampler.global_batch; ++p)
+      all.push_back(sampler.sample(epoch * sampler.steps_per_epoch() + s, p));
+  return all;
+}
+
+std::vector<int64_t> counting(int64_t n) {
+  std::vector<int64_t> all(static_cast<size_t>(n));
+  std::iota(all.begin(), all.end(), 0);
+  return all;
+}
+
+std::vector<int64_t> sorted(std::vector<int64_t> v) {
+  std::sort(v.begin(), v.end());
+  return v;
+}
+
+TEST(Sampler, EveryEpochIsAPermutationForAnyNumberOfSamples) {
+  for (int64_t samples : {1, 2, 3, 4, 5, 7, 8, 16, 17, 63, 64, 65, 100, 1000, 4097})
+    for (int64_t epoch = 0; epoch < 3; ++epoch)
+      EXPECT_EQ(sorted(epoch_of({.samples = samples, .seed = 9}, epoch)), counting(samples)) << samples;
+}
+
+TEST(Sampler, EveryEpochAndSeedIsAnotherPermutation) {
+  std::set<std::vector<int64_t>> seen;
+  for (uint64_t seed = 0; seed < 4; ++seed)
+    for (int64_t epoch = 0; epoch < 4; ++epoch) seen.insert(epoch_of({.samples = 50, .seed = seed}, epoch));
+  EXPECT_EQ(seen.size(), 16u);
+  EXPECT_EQ(seen.count(counting(50)), 0u);
+}
+
+// Each of 5 samples should stand at each of 5 places in a fifth of the epochs: mean 1000, standard
+// deviation 28.
+TEST(Sampler, PlacesAreUniformEvenForFewSamples) {
+  std::map<std::pair<int64_t, int64_t>, int> counts;
+  for (int64_t epoch = 0; epoch < 5000; ++epoch)
+    for (int64_t place = 0; place < 5; ++place) ++counts[{place, permuted(place, 5, 1, epoch)}];
+  ASSERT_EQ(counts.size(), 25u);
+  for (const auto& [where, count] : counts)
+    EXPECT_NEAR(count, 1000, 5 * 28) << where.first << ", " << where.second;
+}
+
+// Neighbours of a shuffled epoch are unrelated: the correlation of n pairs has a standard deviation of
+// 1/sqrt(n).
+TEST(Sampler, NeighboursAreUncorrelated) {
+  const int64_t n = 10000;
+  double sum = 0;
+  for (int64_t i = 0; i + 1 < n; ++i) {
+    const double a = double(permuted(i, n, 3, 0)) / n - 0.5, b = double(permuted(i + 1, n, 3, 0)) / n - 0.5;
+    sum += a * b;
+  }
+  EXPECT_NEAR(sum / n * 12, 0, 0.05);
+}
+
+TEST(Sampler, WithoutShuffleSamplesComeInOrder) {
+  const Sampler sampler{.samples = 12, .shuffle = false, .global_batch = 4};
+  EXPECT_EQ(epoch_of(sampler, 0), counting(12));
+  EXPECT_EQ(epoch_of(sampler, 1), counting(12));
+}
+
+TEST(Sampler, TheLastBatchIsFilledFromTheBeginning) {
+  const Sampler sampler{.samples = 10, .shuffle = false, .global_batch = 4};
+  EXPECT_EQ(sampler.steps_per_epoch(), 3);
+  EXPECT_EQ(epoch_of(sampler, 0), (std::vector<int64_t>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1}));
+  EXPECT_EQ(sampler.epoch(2), 0);
+  EXPECT_EQ(sampler.epoch(3), 1);
+  const Sampler shuffled{.samples = 10, .seed = 5, .global_batch = 4};
+  auto all = epoch_of(shuffled, 1);
+  EXPECT_EQ(all[10], all[0]);
+  EXPECT_EQ(all[11], all[1]);
+  all.resize(10);
+  EXPECT_EQ(sorted(all), counting(10));
+}
+
+TEST(Sampler, FewerSamplesThanABatchWrapAroundMoreThanOnce) {
+  const Sampler sampler{.samples = 3, .shuffle = false, .global_batch = 8};
+  sampler.check();
+  EXPECT_EQ(epoch_of(sampler, 4), (std::vector<int64_t>{0, 1, 2, 0, 1, 2, 0, 1}));
+}
+
+TEST(Sampler, TheLastIncompleteBatchCanBeDropped) {
+  const Sampler sampler{.samples = 10, .seed = 5, .drop_last = true, .global_batch = 4};
+  EXPECT_EQ(sampler.steps_per_epoch(), 2);
+  EXPECT_EQ(sampler.epoch(2), 1);
+  const auto all = epoch_of(sampler, 0);
+  EXPECT_EQ(std::set<int64_t>(all.begin(), all.end()).size(), 8u);
+  std::set<int64_t> seen;  // what is dropped differs between epochs
+  for (int64_t epoch = 0; epoch < 20; ++epoch)
+    for (int64_t s : epoch_of(sampler, epoch)) seen.insert(s);
+  EXPECT_EQ(seen.size(), 10u);
+}
+
+TEST(Sampler, RanksAndMicroBatchesPartitionTheGlobalBatch) {
+  for (int64_t ranks : {1, 2, 3, 4, 6, 12})
+    for (int64_t micro_batch : {1, 2}) {
+      if (12 % (ranks * micro_batch)) continue;
+      std::vector<int64_t> all;
+      for (int64_t micro = 0; micro < 12 / ranks / micro_batch; ++micro)
+        for (int64_t rank = 0; rank < ranks; ++rank) {
+          const Range r = micro_batch_positions(micro, rank, ranks, micro_batch);
+          for (int64_t p = r.begin; p < r.end; ++p) all.push_back(p);
+        }
+      EXPECT_EQ(all, counting(12)) << ranks << " ranks";
+    }
+}
+
+TEST(Sampler, RefusesBatchesThatCannotBeFilled) {
+  expect_error(Exit::data, {"no samples"}, [] { Sampler{.samples = 0}.check(); });
+  expect_error(Exit::data, {"3 samples", "takes 4", "train_batch_size"},
+               [] { Sampler{.samples = 3, .drop_last = true, .global_batch = 4}.check(); });
+  expect_error(Exit::internal, {"position 4"}, [] { Sampler{.samples = 9, .global_batch = 4}.sample(0, 4); });
+}
+
+TEST(Sampler, HandlesMoreSamplesThan32Bits) {
+  const int64_t samples = (int64_t{1} << 40) + 12345;
+  std::set<int64_t> seen;
+  for (int64_t i = 0; i < 1000; ++i) {
+    const int64_t s = permuted(samples - 1 - i, samples, 2, 7);
+    EXPECT_TRUE(0 <= s && s < samples);
+    seen.insert(s);
+  }
+  EXPECT_EQ(seen.size(), 1000u);
+  EXPECT_GT(*seen.rbegin(), samples / 2);
+}
+
+}  // namespace
+}  // namespace cleave

@@ -1,0 +1,198 @@
+#include "data/token_file.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "tests/data/scratch.h"
+
+namespace cleave {
+namespace {
+
+using Kind = TokenFile::Kind;
+using Format = TokenFile::Format;
+
+std::string little_endian(uint64_t value, int bytes) {
+  std::string out;
+  for (int i = 0; i < bytes; ++i) out += char(value >> (8 * i));
+  return out;
+}
+
+std::string llmc(uint32_t magic, uint32_t version, uint32_t count, std::string_view tokens) {
+  std::string out = little_endian(magic, 4) + little_endian(version, 4) + little_endian(count, 4);
+  out.resize(1024);
+  return out + std::string(tokens);
+}
+
+std::vector<int32_t> all_tokens(const TokenFile& file) {
+  std::vector<int32_t> tokens(size_t(file.size()));
+  file.read({0, file.size()}, tokens.data());
+  return tokens;
+}
+
+TEST(TokenFile, WritesTheBytesOfLlmc) {
+  const Scratch scratch;
+  write_llmc(scratch.path("a.bin"), std::vector<int32_t>{50256, 1, 2});
+  const std::string bytes = scratch.read("a.bin");
+  ASSERT_EQ(bytes.size(), 1030u);
+  EXPECT_EQ(bytes.substr(0, 16), std::string("\x88\xd8\x34\x01\x01\0\0\0\x03\0\0\0\0\0\0\0", 16));
+  EXPECT_EQ(bytes.find_first_not_of('\0', 16), 1024u);
+  EXPECT_EQ(bytes.substr(1024), std::string("\x50\xc4\x01\0\x02\0", 6));
+  EXPECT_FALSE(std::filesystem::exists(scratch.path("a.bin.partial")));
+}
+
+TEST(TokenFile, ReadsTheBytesOfLlmc) {
+  const Scratch scratch;
+  const TokenFile file(
+      scratch.write("a.bin", llmc(20240520, 1, 3, std::string_view("\x50\xc4\x01\0\x02\0", 6))));
+  EXPECT_EQ(file.kind(), Kind::llmc_u16);
+  EXPECT_EQ(file.vocab(), 50257);
+  EXPECT_EQ(all_tokens(file), (std::vector<int32_t>{50256, 1, 2}));
+  EXPECT_NE(file.describe().find("3 tokens, llm.c uint16, vocabulary 50257"), std::string::npos)
+      << file.describe();
+}
+
+TEST(TokenFile, WideIdsAreWrittenAndReadAsThe32BitKind) {
+  const Scratch scratch;
+  const std::vector<int32_t> tokens{128000, 7, 50257};
+  write_llmc(scratch.path("a.bin"), tokens);
+  const std::string bytes = scratch.read("a.bin");
+  EXPECT_EQ(bytes.substr(0, 12), little_endian(20240801, 4) + little_endian(7, 4) + little_endian(3, 4));
+  EXPECT_EQ(bytes.size(), 1024u + 12u);
+  const TokenFile file(scratch.path("a.bin"));
+  EXPECT_EQ(file.kind(), Kind::llmc_u32);
+  EXPECT_EQ(file.vocab(), 128256);
+  EXPECT_EQ(all_tokens(file), tokens);
+}
+
+TEST(TokenFile, TheLargestGpt2TokenStaysNarrowAndTheNextIsWide) {
+  const Scratch scratch;
+  write_llmc(scratch.path("a.bin"), std::vector<int32_t>{50256});
+  write_llmc(scratch.path("b.bin"), std::vector<int32_t>{50257});
+  EXPECT_EQ(TokenFile(scratch.path("a.bin")).kind(), Kind::llmc_u16);
+  EXPECT_EQ(TokenFile(scratch.path("b.bin")).kind(), Kind::llmc_u32);
+}
+
+TEST(TokenFile, ABinWithoutMagicIsHeaderlessUint16) {
+  const Scratch scratch;
+  const TokenFile file(scratch.write("train.bin", std::string_view("\x01\0\xff\xff\x34\x12", 6)));
+  EXPECT_EQ(file.kind(), Kind::u16);
+  EXPECT_EQ(file.vocab(), 65536);
+  EXPECT_EQ(all_tokens(file), (std::vector<int32_t>{1, 65535, 0x1234}));
+  const TokenFile other(scratch.write("tokens", std::string_view("\x02\0", 2)), {.format = Format::u16});
+  EXPECT_EQ(other.at(0), 2);
+}
+
+TEST(TokenFile, ATextIsItsBytes) {
+  const Scratch scratch;
+  const TokenFile file(scratch.write("corpus.txt", "ab\xff\n"));
+  EXPECT_EQ(file.kind(), Kind::bytes);
+  EXPECT_EQ(file.vocab(), 256);
+  EXPECT_EQ(all_tokens(file), (std::vector<int32_t>{'a', 'b', 255, '\n'}));
+  EXPECT_EQ(file.at(1), 'b');
+  int32_t middle[2];
+  file.read({1, 3}, middle);
+  EXPECT_EQ(middle[0], 'b');
+  EXPECT_EQ(middle[1], 255);
+}
+
+TEST(TokenFile, BytesOnRequestIgnoreNameAndMagic) {
+  const Scratch scratch;
+  const TokenFile file(scratch.write("odd.bin", "\x1f\x8bz"), {.format = Format::bytes});
+  EXPECT_EQ(all_tokens(file), (std::vector<int32_t>{0x1f, 0x8b, 'z'}));
+}
+
+TEST(TokenFile, ReadingPastTheEndIsADefectOfTheProgram) {
+  const Scratch scratch;
+  const TokenFile file(scratch.write("a.txt", "abc"));
+  int32_t out[4];
+  expect_error(Exit::internal, {"[1, 4) of 3"}, [&] { file.read({1, 4}, out); });
+  expect_error(Exit::internal, {"of 3"}, [&] { file.at(-1); });
+}
+
+TEST(TokenFile, AnIdAboveTheVocabularyIsNamedWithItsPlace) {
+  const Scratch scratch;
+  const auto path =
+      scratch.write("a.bin", llmc(20240520, 1, 3, std::string_view("\x50\xc4\x51\xc4\x02\0", 6)));
+  const TokenFile file(path);
+  EXPECT_EQ(file.at(0), 50256);
+  int32_t out[3];
+  expect_error(Exit::data, {path, "token 1 is 50257", "50257 entries", "tokenize"}, [&] {
+    file.read({0, 3}, out);
+  });
+}
+
+TEST(TokenFile, TheModelsVocabularyReplacesTheFormats) {
+  const Scratch scratch;
+  const auto path = scratch.write("a.txt", "a\x80");
+  expect_error(Exit::data, {"token 1 is 128"}, [&] { TokenFile(path, {.vocab = 128}).at(1); });
+  const auto wide = scratch.write("a.bin", llmc(20240801, 7, 1, little_endian(151000, 4)));
+  expect_error(Exit::data, {"token 0 is 151000"}, [&] { TokenFile(wide).at(0); });
+  EXPECT_EQ(TokenFile(wide, {.vocab = 151936}).at(0), 151000);
+  const auto huge = scratch.write("b.bin", llmc(20240801, 7, 1, little_endian(0xfffffff0u, 4)));
+  expect_error(Exit::data, {"token 0 is 4294967280"}, [&] { TokenFile(huge).at(0); });
+}
+
+TEST(TokenFile, SaysWhatIsWrongWithThePath) {
+  const Scratch scratch;
+  const auto missing = scratch.path("none.txt");
+  expect_error(Exit::data, {missing, "No such file"}, [&] { TokenFile{missing}; });
+  expect_error(Exit::data, {"is a directory"}, [&] { TokenFile{scratch.path("")}; });
+  expect_error(Exit::data, {"a.bin", "is empty"}, [&] { TokenFile{scratch.write("a.bin", "")}; });
+  expect_error(Exit::data, {"not a regular file"}, [] { TokenFile{"/dev/null"}; });
+}
+
+TEST(TokenFile, SaysHowATokenFileIsDamaged) {
+  const Scratch scratch;
+  auto refuse = [&](std::string_view bytes, std::initializer_list<std::string_view> parts) {
+    const auto path = scratch.write("a.bin", bytes);
+    expect_error(Exit::data, {path}, [&] { TokenFile{path}; });
+    expect_error(Exit::data, parts, [&] { TokenFile{path}; });
+  };
+  const std::string good = llmc(20240520, 1, 3, std::string_view("\1\0\2\0\3\0", 6));
+  refuse(good.substr(0, 1028), {"1028 bytes", "counts 3 tokens", "1030", "truncated"});
+  refuse(good + "xx", {"too long"});
+  refuse(good.substr(0, 700), {"truncated", "1024"});
+  refuse(llmc(20240520, 2, 3, ""), {"version 2", "only version 1"});
+  refuse(llmc(20240801, 1, 3, ""), {"version 1", "only version 7"});
+  refuse(llmc(20240520, 1, 0, ""), {"counts 0 tokens"});
+  refuse(llmc(20240520, 1, 0x80000000u, ""), {"counts -2147483648 tokens"});
+  refuse(llmc(20240326, 3, 0, ""), {"an llm.c model"});
+  refuse(llmc(20240522, 1, 3, ""), {"evaluation set"});
+  refuse("abc", {"odd size of 3 bytes", "2 bytes a token"});
+  refuse(std::string_view("MMIDIDX\0\0", 9), {"Megatron"});
+}
+
+TEST(TokenFile, RefusesWhatIsNotText) {
+  const Scratch scratch;
+  expect_error(Exit::data, {"compressed with gzip", "gunzip"},
+               [&] { TokenFile{scratch.write("a.txt.gz", "\x1f\x8b\x08")}; });
+  expect_error(Exit::data, {"starts with", "20240520"},
+               [&] { TokenFile(scratch.write("a.txt", "some text"), {.format = Format::llmc}); });
+}
+
+TEST(TokenFile, RefusesToWriteWhatCannotBeRead) {
+  const Scratch scratch;
+  const std::vector<int32_t> none, negative{1, -1}, one{1};
+  expect_error(Exit::data, {"no tokens"}, [&] { write_llmc(scratch.path("a.bin"), none); });
+  expect_error(Exit::data, {"token 1 is -1"}, [&] { write_llmc(scratch.path("a.bin"), negative); });
+  const auto nowhere = scratch.path("none/a.bin");
+  expect_error(Exit::data, {nowhere, "No such file"}, [&] { write_llmc(nowhere, one); });
+  std::filesystem::create_directory(scratch.path("taken"));
+  expect_error(Exit::data, {"taken"}, [&] { write_llmc(scratch.path("taken"), one); });
+  EXPECT_FALSE(std::filesystem::exists(scratch.path("taken.partial")));
+}
+
+TEST(MappedFile, MovesItsMapping) {
+  const Scratch scratch;
+  MappedFile a(scratch.write("a", "first")), b(scratch.write("b", "2nd"));
+  b = std::move(a);
+  EXPECT_EQ(b.bytes().size(), 5u);
+  EXPECT_EQ(b.bytes()[0], 'f');
+  const MappedFile c(std::move(b));
+  EXPECT_EQ(c.bytes()[4], 't');
+  EXPECT_TRUE(MappedFile(scratch.write("empty", "")).bytes().empty());
+}
+
+}  // namespace
+}  // namespace cleave
