@@ -1,0 +1,96 @@
+#include "monitor/metrics.h"
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <system_error>
+
+#include "core/error.h"
+
+namespace cleave {
+namespace {
+
+std::string number(double value) {
+  if (std::isnan(value)) return "\"nan\"";
+  if (std::isinf(value)) return value > 0 ? "\"inf\"" : "\"-inf\"";
+  return fmt::format("{:.9g}", value);
+}
+
+// The position after the last line end of a file, which is 0 without one.
+int64_t end_of_last_line(std::ifstream& file, int64_t size) {
+  constexpr int64_t kChunk = 4096;
+  char chunk[kChunk];
+  for (int64_t end = size; end > 0; end = std::max<int64_t>(0, end - kChunk)) {
+    const int64_t begin = std::max<int64_t>(0, end - kChunk);
+    file.seekg(begin);
+    file.read(chunk, end - begin);
+    for (int64_t i = end - begin - 1; i >= 0; --i)
+      if (chunk[i] == '\n') return begin + i + 1;
+  }
+  return 0;
+}
+
+// Leaves a file that ends in a line end, so that the next line is one of its own.
+void finish_last_line(const std::string& path) {
+  std::error_code none;
+  if (!std::filesystem::is_regular_file(path, none)) return;
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return;  // opening it for writing says why
+  const int64_t size = int64_t(std::filesystem::file_size(path));
+  const int64_t end = end_of_last_line(file, size);
+  if (end == size) return;
+  file.clear();
+  file.seekg(end);
+  const std::string last{std::istreambuf_iterator<char>(file), {}};
+  file.close();
+  if (nlohmann::json::accept(last))
+    OutputFile(path, OutputFile::Open::append).write("\n");
+  else
+    std::filesystem::resize_file(path, uintmax_t(end), none);
+}
+
+const std::string& prepared(const std::string& path, bool append) {
+  if (append) finish_last_line(path);
+  return path;
+}
+
+}  // namespace
+
+std::string to_json(const StepMetrics& m) {
+  std::string bytes;
+  for (const auto& [name, count] : m.comm_bytes)
+    bytes += fmt::format("{}{}:{}", bytes.empty() ? "" : ",", nlohmann::json(name).dump(), count);
+  return fmt::format(
+      R"({{"step":{},"loss":{},"lr":{},"grad_norm":{},"loss_scale":{},"skipped":{},"skipped_total":{},"tokens":{},)"
+      R"("tokens_per_s":{},"step_ms":{},"mfu":{},"comm_bytes":{{{}}}}})",
+      m.step, number(m.loss), number(m.lr), number(m.grad_norm), number(m.loss_scale), m.skipped,
+      m.skipped_total, m.tokens, number(m.tokens_per_s), number(m.step_ms), number(m.mfu), bytes);
+}
+
+MetricsFile::MetricsFile(const std::string& path, bool append)
+    : file_(prepared(path, append), append ? OutputFile::Open::append : OutputFile::Open::replace) {}
+
+void MetricsFile::event(std::string_view name, std::string_view fields) {
+  const auto members = nlohmann::ordered_json::parse(fields, nullptr, /*allow_exceptions=*/false);
+  CHECK(members.is_object(), "metrics event {} needs the text of a JSON object, got: {}", name, fields);
+  nlohmann::ordered_json line{{"event", name}};
+  for (const auto& [key, value] : members.items())
+    if (key != "event") line[key] = value;
+  file_.write(line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+}
+
+void MetricsFile::start(std::string_view fields) { event("start", fields); }
+void MetricsFile::end(std::string_view fields) { event("end", fields); }
+void MetricsFile::step(const StepMetrics& metrics) { file_.write(to_json(metrics) + "\n"); }
+
+std::vector<Scalar> scalars_of(const StepMetrics& m) {
+  return {{"Train/Samples/train_loss", m.loss},
+          {"Train/Samples/lr", m.lr},
+          {"Train/Samples/loss_scale", m.loss_scale},
+          {"Train/Samples/grad_norm", m.grad_norm},
+          {"Train/Samples/tokens_per_s", m.tokens_per_s}};
+}
+
+}  // namespace cleave

@@ -1,0 +1,55 @@
+// What a training run tells programs: one JSON object a line. The first line is the start, then one line a
+// step, the last the end. Scripts read these fields by name.
+#pragma once
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "monitor/output_file.h"
+
+namespace cleave {
+
+// One optimizer step, also one that was skipped.
+struct StepMetrics {
+  int64_t step = 0;  // 1-based
+  double loss = 0, lr = 0, grad_norm = 0, loss_scale = 1;
+  bool skipped = false;
+  int64_t skipped_total = 0;
+  int64_t tokens = 0;  // of this step, over all ranks
+  double tokens_per_s = 0, step_ms = 0;
+  double mfu = 0;                               // of the machine's peak, 0 to 1
+  std::map<std::string, int64_t> comm_bytes{};  // by collective, sent by this rank in this step
+};
+
+// The line of one step, without its end: numbers with %.9g, which a float survives; "nan", "inf" and "-inf"
+// as strings, because JSON has no such numbers.
+std::string to_json(const StepMetrics& metrics);
+
+class MetricsFile {
+ public:
+  // append: a resumed run adds to what is there; a last line that a kill left unfinished is taken away. Steps
+  // that are trained again appear again: the later line counts. Throws Error(usage) when the file cannot be
+  // opened.
+  explicit MetricsFile(const std::string& path, bool append = false);
+
+  // `fields` is the text of a JSON object; the line is {"event": "start", ...its members in their order}.
+  void start(std::string_view fields);
+  void step(const StepMetrics& metrics);
+  void end(std::string_view fields);
+
+ private:
+  void event(std::string_view name, std::string_view fields);
+
+  OutputFile file_;
+};
+
+// What monitors draw of a step, under DeepSpeed's names: "Train/Samples/lr" and so on.
+struct Scalar {
+  std::string tag;
+  double value = 0;
+};
+std::vector<Scalar> scalars_of(const StepMetrics& metrics);
+
+}  // namespace cleave

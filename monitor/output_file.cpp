@@ -1,0 +1,33 @@
+#include "monitor/output_file.h"
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <system_error>
+
+#include "core/error.h"
+
+namespace cleave {
+
+OutputFile::OutputFile(const std::string& path, Open open) : path_(path) {
+  std::error_code ignored;  // the open below says what is wrong
+  const auto folder = std::filesystem::path(path).parent_path();
+  if (!folder.empty()) std::filesystem::create_directories(folder, ignored);
+  file_.reset(std::fopen(path.c_str(), open == Open::append ? "abe" : "wbe"));
+  const int error = errno;
+  require(file_ != nullptr, Exit::usage,
+          "{}: cannot be opened for writing: {}; give a file in a folder you may write to", path,
+          std::strerror(error));
+  empty_ = std::fseek(file_.get(), 0, SEEK_END) != 0 || std::ftell(file_.get()) <= 0;
+}
+
+void OutputFile::write(std::string_view record) {
+  const bool written = std::fwrite(record.data(), 1, record.size(), file_.get()) == record.size() &&
+                       std::fflush(file_.get()) == 0;
+  const int error = errno;
+  require(written, Exit::data, "{}: cannot be written: {}; check the disk's free space", path_,
+          std::strerror(error));
+  empty_ = empty_ && record.empty();
+}
+
+}  // namespace cleave

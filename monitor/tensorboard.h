@@ -1,0 +1,40 @@
+// Scalars for TensorBoard: an event file, which is a sequence of length-framed, checksummed protobuf records.
+// Only the two messages that scalars need are written, by hand.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+
+#include "monitor/output_file.h"
+
+namespace cleave {
+
+struct TensorBoardOptions {
+  std::function<double()> now{};  // unix seconds; empty = the system's clock
+  std::string host{};             // empty = this machine's name
+  int64_t pid = 0;                // 0 = this process
+};
+
+class TensorBoard {
+ public:
+  // Starts a new file events.out.tfevents.<seconds>.<host>.<pid>.<n> in `folder`, n the first that is free;
+  // folders are made. TensorBoard merges the files of a folder, so a resumed run simply adds one. Throws
+  // Error(usage) when it cannot.
+  explicit TensorBoard(const std::string& folder, TensorBoardOptions options = {});
+
+  // One point of the curve `tag`. DeepSpeed's step is the number of samples trained on. Non-finite values are
+  // legal.
+  void scalar(std::string_view tag, double value, int64_t step);
+
+  const std::string& path() const { return file_.path(); }
+
+ private:
+  TensorBoardOptions options_;
+  OutputFile file_;
+};
+
+// CRC-32C (Castagnoli); crc32c("123456789") is 0xE3069283.
+uint32_t crc32c(std::string_view bytes);
+
+}  // namespace cleave

@@ -1,0 +1,145 @@
+#include "monitor/metrics.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "tests/monitor/scratch.h"
+
+namespace cleave {
+namespace {
+
+using nlohmann::json;
+constexpr double kInf = std::numeric_limits<double>::infinity();
+
+std::vector<json> lines_of(const std::string& text) {
+  std::vector<json> lines;
+  std::istringstream in(text);
+  for (std::string line; std::getline(in, line);) lines.push_back(json::parse(line));
+  return lines;
+}
+
+TEST(Metrics, AStepHasExactlyTheDocumentedFieldsInOrder) {
+  const StepMetrics m{.step = 3,
+                      .loss = 2.5,
+                      .lr = 1e-4,
+                      .grad_norm = 0.75,
+                      .loss_scale = 65536,
+                      .skipped = true,
+                      .skipped_total = 2,
+                      .tokens = 4096,
+                      .tokens_per_s = 12345.5,
+                      .step_ms = 331.8,
+                      .mfu = 0.41,
+                      .comm_bytes = {{"all_gather", 10}, {"reduce_scatter", 1ll << 40}}};
+  EXPECT_EQ(
+      to_json(m),
+      R"({"step":3,"loss":2.5,"lr":0.0001,"grad_norm":0.75,"loss_scale":65536,"skipped":true,"skipped_total":2,)"
+      R"("tokens":4096,"tokens_per_s":12345.5,"step_ms":331.8,"mfu":0.41,)"
+      R"("comm_bytes":{"all_gather":10,"reduce_scatter":1099511627776}})");
+  EXPECT_EQ(json::parse(to_json({}))["comm_bytes"], json::object());
+}
+
+TEST(Metrics, AFloatLossSurvivesTheRoundTripBitForBit) {
+  for (float loss : {2.7182817f, 1e-30f, 16777217.0f, 0.1f, std::nextafter(1.0f, 2.0f), 3.4028235e38f})
+    EXPECT_EQ(float(json::parse(to_json({.loss = loss}))["loss"].get<double>()), loss);
+}
+
+TEST(Metrics, NonFiniteNumbersAreStrings) {
+  const json line = json::parse(to_json({.loss = std::nan(""), .lr = -kInf, .grad_norm = kInf}));
+  EXPECT_EQ(line["loss"], "nan");
+  EXPECT_EQ(line["grad_norm"], "inf");
+  EXPECT_EQ(line["lr"], "-inf");
+}
+
+TEST(MetricsFile, BeginsWithTheStartAndEndsWithTheEnd) {
+  const Scratch scratch;
+  const auto path = scratch.path("new/folder/m.jsonl");
+  MetricsFile file(path);
+  file.start("{\n \"world\": 2, \"config\": {\"zero\": [1, 2]},\n \"event\": \"other\"}");
+  file.step({.step = 1});
+  file.end(R"({"memory_peak": {"weights": 5}})");
+  const std::string text = scratch.read("new/folder/m.jsonl");  // complete although the file is still open
+  EXPECT_EQ(text.substr(0, text.find('\n')), R"({"event":"start","world":2,"config":{"zero":[1,2]}})");
+  const auto lines = lines_of(text);
+  ASSERT_EQ(lines.size(), 3u);
+  EXPECT_EQ(lines[1]["step"], 1);
+  EXPECT_EQ(lines[2], json::parse(R"({"event": "end", "memory_peak": {"weights": 5}})"));
+}
+
+TEST(MetricsFile, EveryLineIsThereAtOnce) {
+  const Scratch scratch;
+  MetricsFile file(scratch.path("m.jsonl"));
+  for (int64_t step = 1; step <= 3; ++step) {
+    file.step({.step = step});
+    EXPECT_EQ(lines_of(scratch.read("m.jsonl")).size(), size_t(step));
+  }
+}
+
+TEST(MetricsFile, ReplacesOrAppends) {
+  const Scratch scratch;
+  const auto path = scratch.path("m.jsonl");
+  MetricsFile(path).step({.step = 1});
+  MetricsFile(path, /*append=*/true).step({.step = 2});
+  auto lines = lines_of(scratch.read("m.jsonl"));
+  ASSERT_EQ(lines.size(), 2u);
+  EXPECT_EQ(lines[1]["step"], 2);
+  MetricsFile(path).step({.step = 3});
+  lines = lines_of(scratch.read("m.jsonl"));
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_EQ(lines[0]["step"], 3);
+  MetricsFile(scratch.path("fresh.jsonl"), /*append=*/true).step({.step = 4});
+  EXPECT_EQ(lines_of(scratch.read("fresh.jsonl")).size(), 1u);
+}
+
+TEST(MetricsFile, TakesAwayALineThatAKillLeftUnfinished) {
+  const Scratch scratch;
+  auto appended = [&](std::string_view before) {
+    MetricsFile(scratch.write("m.jsonl", before), true).step({.step = 9});
+    return lines_of(scratch.read("m.jsonl"));
+  };
+  EXPECT_EQ(appended("{\"step\":1}\n{\"step\":2,\"lo").size(), 2u);
+  EXPECT_EQ(appended("{\"st").size(), 1u);
+  EXPECT_EQ(appended("{\"step\":1}").size(), 2u) << "a whole line without its end is kept";
+  EXPECT_EQ(appended("").size(), 1u);
+  const std::string torn = "{\"step\":2,\"x\":\"" + std::string(10000, 'x');
+  EXPECT_EQ(appended("{\"step\":1}\n" + torn).size(), 2u);
+}
+
+TEST(MetricsFile, NamesTheFileThatCannotBeOpened) {
+  const Scratch scratch;
+  for (bool append : {false, true}) {
+    const auto folder = scratch.path("");
+    expect_error(Exit::usage, {folder, "Is a directory"}, [&] { MetricsFile(folder, append); });
+    const auto below = scratch.write("file", "x") + "/m.jsonl";
+    expect_error(Exit::usage, {below, "Not a directory"}, [&] { MetricsFile(below, append); });
+  }
+}
+
+TEST(MetricsFile, NamesTheFileThatCannotBeWritten) {
+  MetricsFile file("/dev/full");
+  expect_error(Exit::data, {"/dev/full", "No space left"}, [&] { file.step({}); });
+}
+
+TEST(MetricsFile, RefusesFieldsThatAreNoObject) {
+  const Scratch scratch;
+  MetricsFile file(scratch.path("m.jsonl"));
+  expect_error(Exit::internal, {"JSON object"}, [&] { file.start("[1]"); });
+  expect_error(Exit::internal, {"JSON object"}, [&] { file.end("{"); });
+}
+
+TEST(Metrics, ScalarsHaveDeepSpeedsNames) {
+  const auto scalars = scalars_of({.loss = 2, .lr = 0.5, .loss_scale = 8});
+  ASSERT_GE(scalars.size(), 3u);
+  EXPECT_EQ(scalars[0].tag, "Train/Samples/train_loss");
+  EXPECT_EQ(scalars[0].value, 2);
+  EXPECT_EQ(scalars[1].tag, "Train/Samples/lr");
+  EXPECT_EQ(scalars[2].tag, "Train/Samples/loss_scale");
+  EXPECT_EQ(scalars[2].value, 8);
+}
+
+}  // namespace
+}  // namespace cleave
