@@ -4,6 +4,7 @@
 // of high-performance matrix multiplication" (ACM TOMS 2008): a strip of a stays in the first-level cache, a
 // block of b in the second.
 #include "kernels/cpu/parallel.h"
+#include "kernels/cpu/transpose.h"
 
 namespace cleave::cpu::CLEAVE_ISA {
 namespace {
@@ -23,23 +24,6 @@ struct Source {
   const T* data;
   int64_t stride;
 };
-
-// Four rows of sixteen become sixteen groups of four at out[k * kWide].
-template <int kWide>
-CLEAVE_INLINE void store_transposed(float* out, F16 r0, F16 r1, F16 r2, F16 r3) {
-  const I16 a = unpack_lo32(bits_of(r0), bits_of(r1)), b = unpack_hi32(bits_of(r0), bits_of(r1));
-  const I16 c = unpack_lo32(bits_of(r2), bits_of(r3)), d = unpack_hi32(bits_of(r2), bits_of(r3));
-  const F16 k[4] = {float_of(unpack_lo64(a, c)), float_of(unpack_hi64(a, c)), float_of(unpack_lo64(b, d)),
-                    float_of(unpack_hi64(b, d))};
-#pragma GCC unroll 4
-  for (int j = 0; j < 4; ++j) {
-    const __m256 lo = low_half(k[j]), hi = high_half(k[j]);
-    _mm_storeu_ps(out + j * kWide, _mm256_castps256_ps128(lo));
-    _mm_storeu_ps(out + (4 + j) * kWide, _mm256_extractf128_ps(lo, 1));
-    _mm_storeu_ps(out + (8 + j) * kWide, _mm256_castps256_ps128(hi));
-    _mm_storeu_ps(out + (12 + j) * kWide, _mm256_extractf128_ps(hi, 1));
-  }
-}
 
 template <class T>
 CLEAVE_INLINE float element(const T* p) {
