@@ -9,7 +9,7 @@ namespace cleave {
 // wpe: [positions, width] or undefined.
 struct EmbeddingForward {
   Tensor y;
-  Tensor tokens, wte, wpe;
+  Tensor tokens, wte, wpe = {};
   int64_t seq = 1, first_position = 0;
   void check() const;
 };
@@ -18,7 +18,7 @@ CLEAVE_KERNEL(EmbeddingForward)
 // dwte[tokens[i], :] += dy[i, :], dwpe[i % seq, :] += dy[i, :]. Deterministic: each row of dwte adds its tokens in order.
 // Without accumulate_wte (accumulate_wpe) the whole gradient is zeroed first. Sums are rounded once for each call.
 struct EmbeddingBackward {
-  Tensor dwte, dwpe;
+  Tensor dwte, dwpe = {};
   Tensor dy, tokens;
   int64_t seq = 1;
   bool accumulate_wte = false, accumulate_wpe = false;

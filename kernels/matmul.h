@@ -10,7 +10,7 @@ namespace cleave {
 // A linear layer with weight [out, in] is y = x @ w^T (transpose_b), dx = dy @ w, dw += dy^T @ x (transpose_a).
 struct Matmul {
   Tensor c, a, b;
-  Tensor bias;
+  Tensor bias = {};
   bool transpose_a = false, transpose_b = false;
   bool accumulate = false;  // add to c instead of overwriting it
 

@@ -9,8 +9,8 @@ namespace cleave {
 // weight, bias: [width] of the same type; mean, rstd: [rows] fp32, rstd = 1 / sqrt(variance + eps).
 // sum may alias x or residual.
 struct LayerNormForward {
-  Tensor y, sum, mean, rstd;
-  Tensor x, residual, weight, bias;
+  Tensor y, sum = {}, mean, rstd;
+  Tensor x, residual = {}, weight, bias;
   float eps = 1e-5f;
   void check() const;
 };
@@ -21,7 +21,7 @@ CLEAVE_KERNEL(LayerNormForward)
 // The sums over rows run in blocks of rows whose size does not depend on the number of threads.
 struct LayerNormBackward {
   Tensor dx, dweight, dbias;
-  Tensor dy, x, mean, rstd, weight, dresidual;
+  Tensor dy, x, mean, rstd, weight, dresidual = {};
   bool accumulate_weight = false, accumulate_bias = false;
   void check() const;
 };

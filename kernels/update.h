@@ -11,7 +11,7 @@ namespace cleave {
 // with c = 1 - beta^step, or 1 without bias_correction. param, m, v: fp32, updated in place; grad: any float type;
 // copy: the working copy in any float type, or undefined. Equal numel.
 struct Adam {
-  Tensor param, m, v, copy;
+  Tensor param, m, v, copy = {};
   Tensor grad;
   float lr = 1e-3f, beta1 = 0.9f, beta2 = 0.999f, eps = 1e-8f, weight_decay = 0, grad_scale = 1;
   int64_t step = 1;  // 1-based
@@ -24,7 +24,7 @@ CLEAVE_KERNEL(Adam)
 // buffer = first ? g : momentum * buffer + (1 - dampening) * g, g = nesterov ? g + momentum * buffer : buffer;
 // param -= lr * g; copy = param. buffer is undefined without momentum.
 struct Sgd {
-  Tensor param, buffer, copy;
+  Tensor param, buffer = {}, copy = {};
   Tensor grad;
   float lr = 1e-3f, momentum = 0, dampening = 0, weight_decay = 0, grad_scale = 1;
   bool nesterov = false, first = true;

@@ -59,11 +59,10 @@ struct BiasArgs {
   int64_t rows, width;
   bool accumulate;
 };
-struct AddBiasArgs {  // y = round(x (+ bias) (+ y)), x being fp32
+struct RoundArgs {  // y = round(x (+ y)), x being fp32 sums
   Vec y;
   const float* x;
-  Vec bias;
-  int64_t rows, width;
+  int64_t y_stride, rows, width;
   bool accumulate;
 };
 struct EmbeddingArgs {
@@ -115,6 +114,30 @@ struct SgdArgs {
   bool nesterov, first;
 };
 
+struct GemmArgs {  // c = op(a) op(b) [+ bias] [+ c], as Matmul describes its operands
+  float* c;
+  Vec a, b;
+  const float* bias;  // n floats, or null
+  int64_t c_stride, a_stride, b_stride;
+  int64_t m, n, k;
+  bool transpose_a, transpose_b, accumulate;
+  float* scratch;  // gemm_scratch(m, n, k) floats
+};
+namespace gemm_blocks {
+inline constexpr int64_t kDepth = 384, kRowBlock = 240, kColumnBlock = 256;
+inline constexpr int64_t kChunkRows = 3840, kChunkColumns = 4096;
+inline constexpr int64_t kThinRows = 8;
+struct PackRange {
+  int64_t begin, end, k, depth;
+};
+}  // namespace gemm_blocks
+// Room for one chunk of both operands at one depth, padded to whole strips and panels.
+constexpr int64_t gemm_scratch(int64_t m, int64_t n, int64_t k) {
+  using namespace gemm_blocks;
+  const int64_t rows = m < kChunkRows ? m : kChunkRows, columns = n < kChunkColumns ? n : kChunkColumns;
+  return (k < kDepth ? k : kDepth) * (rows + 12 + columns + 32) + 64;
+}
+
 inline constexpr int64_t kNormRowBlock = 64;  // rows whose weight gradients are summed together
 constexpr int64_t layer_norm_grad_scratch(int64_t rows, int64_t width) {
   return (rows + kNormRowBlock - 1) / kNormRowBlock * 2 * ((width + 15) / 16 * 16);
@@ -158,10 +181,11 @@ CLEAVE_BODY(dropout, DropoutArgs)
 CLEAVE_BODY(cast, UnaryArgs)
 CLEAVE_BODY(axpy, AxpyArgs)
 CLEAVE_BODY(sum, SumArgs)
+CLEAVE_BODY(gemm, GemmArgs)
 CLEAVE_BODY(layer_norm, LayerNormArgs)
 CLEAVE_BODY(layer_norm_grad, LayerNormGradArgs)
 CLEAVE_BODY(bias_grad, BiasArgs)
-CLEAVE_BODY(add_bias, AddBiasArgs)
+CLEAVE_BODY(round_rows, RoundArgs)
 CLEAVE_BODY(embedding, EmbeddingArgs)
 CLEAVE_BODY(embedding_grad, EmbeddingGradArgs)
 CLEAVE_BODY(cross_entropy, CrossEntropyArgs)

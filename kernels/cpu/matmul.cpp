@@ -3,6 +3,7 @@
 #include <cstring>
 #include <optional>
 
+#include "core/range.h"
 #include "kernels/cpu/bodies.h"
 #include "kernels/cpu/onednn.h"
 #include "kernels/cpu/operands.h"
@@ -11,52 +12,121 @@
 namespace cleave::cpu {
 namespace {
 
-// An operand as the product wants it: itself, or a copy in fp32.
+// Sums of a 16-bit c are kept in fp32 for one block of it at a time.
+constexpr int64_t kSumRows = 960, kSumColumns = 4096;
+
+// A small operand in fp32: itself, or a copy.
 class AsFloat {
  public:
-  explicit AsFloat(const Tensor& x) : data_(x.raw()) {
+  explicit AsFloat(const Tensor& x) : data_(static_cast<const float*>(x.raw())) {
     if (!x.defined() || x.dtype() == DType::fp32) return;
     copy_.emplace(x.numel() * 4);
-    data_ = copy_->data();
+    data_ = copy_->floats();
     cast({.y = {copy_->data(), DType::fp32}, .x = vec(x), .dy = {}, .numel = x.numel()});
   }
-  const void* data() const { return data_; }
+  const float* data() const { return data_; }
 
  private:
   std::optional<Scratch> copy_;
-  const void* data_;
+  const float* data_;
 };
 
-// Without terms a product is zero.
-void run_empty(const Matmul& op) {
-  if (op.accumulate || op.c.numel() == 0) return;
-  const Scratch zeros(op.c.numel() * 4);
-  std::memset(zeros.data(), 0, size_t(op.c.numel()) * 4);
-  add_bias({vec(op.c), zeros.floats(), vec(op.bias), op.m(), op.n(), false});
+Vec element(const Tensor& x, int64_t i) {
+  return {static_cast<std::byte*>(x.raw()) + i * size_of(x.dtype()), x.dtype()};
+}
+// The operand's row or column `i` of the product's m or n dim.
+Vec from(const Tensor& x, bool along_rows, int64_t i) { return element(x, along_rows ? i * x.dim(1) : i); }
+
+GemmArgs args_of(const Matmul& op, const float* bias) {
+  return {.c = static_cast<float*>(op.c.raw()),
+          .a = vec(op.a),
+          .b = vec(op.b),
+          .bias = bias,
+          .c_stride = op.n(),
+          .a_stride = op.a.dim(1),
+          .b_stride = op.b.dim(1),
+          .m = op.m(),
+          .n = op.n(),
+          .k = op.k(),
+          .transpose_a = op.transpose_a,
+          .transpose_b = op.transpose_b,
+          .accumulate = op.accumulate,
+          .scratch = nullptr};
 }
 
-}  // namespace
+void run_gemm(GemmArgs args) {
+  const Scratch packed(gemm_scratch(args.m, args.n, args.k) * 4);
+  args.scratch = packed.floats();
+  gemm(args);
+}
 
-void run(const Matmul& op) {
-  if (op.m() == 0 || op.n() == 0 || op.k() == 0) return run_empty(op);
-  const bool native = op.a.dtype() == DType::bf16 && op.b.dtype() == DType::bf16 && onednn_native_bf16();
-  Gemm gemm{op.c.raw(), op.a.raw(), op.b.raw(), nullptr,        DType::fp32,    op.a.dtype(), op.b.dtype(),
-            op.m(),     op.n(),     op.k(),     op.transpose_a, op.transpose_b, op.accumulate};
-  std::optional<AsFloat> a, b;
-  if (!native) {
-    a.emplace(op.a), b.emplace(op.b);
-    gemm.a = a->data(), gemm.b = b->data();
-    gemm.a_type = gemm.b_type = DType::fp32;
-  }
-  const AsFloat bias(op.bias);
-  if (op.c.dtype() == DType::fp32) {
-    gemm.bias = static_cast<const float*>(bias.data());
+void run_rounded(const Matmul& op, const GemmArgs& whole) {
+  for (int64_t n0 = 0; n0 < op.n(); n0 += kSumColumns)
+    for (int64_t m0 = 0; m0 < op.m(); m0 += kSumRows) {
+      GemmArgs args = whole;
+      args.m = std::min(kSumRows, op.m() - m0), args.n = std::min(kSumColumns, op.n() - n0);
+      const Scratch sums(args.m * args.n * 4);
+      args.c = sums.floats(), args.c_stride = args.n, args.accumulate = false;
+      if (m0 > 0) args.a = from(op.a, !op.transpose_a, m0);
+      args.b = from(op.b, op.transpose_b, n0);
+      if (args.bias) args.bias += n0;
+      run_gemm(args);
+      round_rows({.y = element(op.c, m0 * op.n() + n0),
+                  .x = sums.floats(),
+                  .y_stride = op.n(),
+                  .rows = args.m,
+                  .width = args.n,
+                  .accumulate = op.accumulate});
+    }
+}
+
+// Without terms a product is zero.
+void run_empty(const Matmul& op, const float* bias) {
+  if (op.accumulate || op.c.numel() == 0) return;
+  const Scratch rows(op.c.numel() * 4);
+  for (int64_t i = 0; i < op.m(); ++i)
+    for (int64_t j = 0; j < op.n(); ++j) rows.floats()[i * op.n() + j] = bias ? bias[j] : 0.0f;
+  round_rows({.y = vec(op.c),
+              .x = rows.floats(),
+              .y_stride = op.n(),
+              .rows = op.m(),
+              .width = op.n(),
+              .accumulate = false});
+}
+
+void run_onednn(const Matmul& op, const float* bias) {
+  OnednnGemm gemm{op.c.raw(),     op.a.raw(),     op.b.raw(),   bias,   DType::fp32,
+                  op.a.dtype(),   op.b.dtype(),   op.m(),       op.n(), op.k(),
+                  op.transpose_a, op.transpose_b, op.accumulate};
+  if (op.c.dtype() == DType::fp32 || (op.c.dtype() == DType::bf16 && !op.accumulate)) {
+    gemm.c_type = op.c.dtype();
     return onednn_gemm(gemm);
   }
   const Scratch sums(op.c.numel() * 4);
   gemm.c = sums.data(), gemm.accumulate = false;
   onednn_gemm(gemm);
-  add_bias({vec(op.c), sums.floats(), vec(op.bias), op.m(), op.n(), op.accumulate});
+  round_rows({.y = vec(op.c),
+              .x = sums.floats(),
+              .y_stride = op.n(),
+              .rows = op.m(),
+              .width = op.n(),
+              .accumulate = op.accumulate});
+}
+
+}  // namespace
+
+void run(const Matmul& op) {
+  const AsFloat bias(op.bias);
+  if (op.m() == 0 || op.n() == 0 || op.k() == 0) return run_empty(op, bias.data());
+  if (op.a.dtype() == DType::bf16 && op.b.dtype() == DType::bf16 && onednn_native_bf16())
+    return run_onednn(op, bias.data());
+  GemmArgs args = args_of(op, bias.data());
+  std::optional<AsFloat> rows;  // a few rows are worth a copy: it spares packing b
+  if (op.m() <= gemm_blocks::kThinRows && !op.transpose_a) {
+    rows.emplace(op.a);
+    args.a = {const_cast<float*>(rows->data()), DType::fp32};
+  }
+  op.c.dtype() == DType::fp32 ? run_gemm(args) : run_rounded(op, args);
 }
 
 void run(const BiasGradient& op) {

@@ -54,7 +54,7 @@ Md matrix(int64_t rows, int64_t columns, bool transposed, DType type) {
             transposed ? dnnl::memory::format_tag::ba : dnnl::memory::format_tag::ab);
 }
 
-Prepared prepare(const dnnl::engine& engine, const Gemm& g) {
+Prepared prepare(const dnnl::engine& engine, const OnednnGemm& g) {
   Prepared p;
   p.a = matrix(g.m, g.k, g.transpose_a, g.a_type);
   p.b = matrix(g.k, g.n, g.transpose_b, g.b_type);
@@ -79,7 +79,7 @@ Prepared prepare(const dnnl::engine& engine, const Gemm& g) {
   return p;
 }
 
-Prepared& prepared_for(Library& lib, const Gemm& g) {
+Prepared& prepared_for(Library& lib, const OnednnGemm& g) {
   const Key key{g.m,           g.n,           g.k,          g.c_type,          g.a_type,   g.b_type,
                 g.transpose_a, g.transpose_b, g.accumulate, g.bias != nullptr, team_size()};
   const std::lock_guard lock(lib.mutex);
@@ -95,7 +95,7 @@ bool onednn_native_bf16() {
   return native;
 }
 
-void onednn_gemm(const Gemm& g) {
+void onednn_gemm(const OnednnGemm& g) {
   try {
     Library& lib = library();
     Prepared& p = prepared_for(lib, g);

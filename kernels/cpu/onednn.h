@@ -7,7 +7,7 @@
 
 namespace cleave::cpu {
 
-struct Gemm {
+struct OnednnGemm {
   void* c;
   const void *a, *b;
   const float* bias;  // n floats, or null
@@ -21,6 +21,6 @@ bool onednn_native_bf16();
 
 // c = op(a) op(b) [+ bias] [+ c] with operands as Matmul describes them; m, n, k > 0. accumulate needs an
 // fp32 c.
-void onednn_gemm(const Gemm& gemm);
+void onednn_gemm(const OnednnGemm& gemm);
 
 }  // namespace cleave::cpu

@@ -1,5 +1,6 @@
 #include "kernels/matmul.h"
 
+#include "kernels/cpu/onednn.h"
 #include "tests/kernels/cases/matmul.h"
 #include "tests/kernels/guarded.h"
 
@@ -52,6 +53,59 @@ TEST(Matmul, EqualsDoublePrecisionForEveryShapeAndTransposition) {
                         .transpose_b = bool(flags & 2),
                         .accumulate = bool(flags & 4),
                         .bias = bool(flags & 8)});
+}
+
+TEST(Matmul, CrossesEveryBlockBoundary) {
+  for (const MatmulCase& size : kBlockedCases)
+    for (int flags = 0; flags < 4; ++flags) {
+      const bool a = flags & 1, b = flags & 2;
+      expect_product({.size = size, .transpose_a = a, .transpose_b = b, .accumulate = a, .bias = !a});
+      expect_product({.size = size,
+                      .c = DType::bf16,
+                      .a = DType::bf16,
+                      .b = DType::fp16,
+                      .transpose_a = a,
+                      .transpose_b = b,
+                      .accumulate = !a,
+                      .bias = a});
+    }
+}
+
+TEST(Matmul, RefusesWrongOperands) {
+  Guarded a(DType::fp32, {3, 4}), b(DType::fp32, {4, 5}), c(DType::fp32, {3, 5}), bias(DType::fp32, {5});
+  Guarded ints(DType::int32, {3, 4}), narrow(DType::fp32, {4});
+  EXPECT_NO_THROW((Matmul{.c = c, .a = a, .b = b, .bias = bias}.check()));
+  EXPECT_THROW((Matmul{.c = c, .a = b, .b = a}.check()), Error);
+  EXPECT_THROW((Matmul{.c = c, .a = a, .b = b, .bias = {}, .transpose_a = true}.check()), Error);
+  EXPECT_THROW((Matmul{.c = c, .a = ints, .b = b}.check()), Error);
+  EXPECT_THROW((Matmul{.c = c, .a = a, .b = b, .bias = narrow}.check()), Error);
+  EXPECT_THROW((Matmul{.c = c, .a = a, .b = b, .bias = bias, .accumulate = true}.check()), Error);
+  const Tensor over(a.tensor().raw(), DType::fp32, {3, 3});
+  EXPECT_THROW((Matmul{.c = over, .a = a, .b = Tensor(b.tensor().raw(), DType::fp32, {4, 3})}.check()),
+               Error);
+}
+
+// The library's own route is taken only where the processor multiplies bf16; here it is called directly.
+TEST(OnednnGemm, EqualsDoublePrecision) {
+  const int64_t m = 33, n = 47, k = 65;
+  for (DType type : {DType::fp32, DType::bf16})
+    for (int flags = 0; flags < 8; ++flags) {
+      const bool ta = flags & 1, tb = flags & 2, accumulate = flags & 4;
+      Guarded a(type, {m, k}, random_values(m * k, 1)), b(type, {k, n}, random_values(n * k, 2));
+      Guarded c(DType::fp32, {m, n}, random_values(m * n, 3)), bias(DType::fp32, {n}, random_values(n, 4));
+      Values want = c.values();
+      for (int64_t i = 0; i < m * n; ++i) {
+        double sum = accumulate ? want[size_t(i)] : bias.at(size_t(i % n));
+        for (int64_t l = 0; l < k; ++l)
+          sum += a.at(size_t(ta ? l * m + i / n : i / n * k + l)) *
+                 b.at(size_t(tb ? i % n * k + l : l * n + i % n));
+        want[size_t(i)] = sum;
+      }
+      cpu::onednn_gemm({c.tensor().raw(), a.tensor().raw(), b.tensor().raw(),
+                        accumulate ? nullptr : bias.tensor().as<float>(), DType::fp32, type, type, m, n, k,
+                        ta, tb, accumulate});
+      expect_near(c, want, 0x1p-24, double(k) * 0x1p-22, "c");
+    }
 }
 
 TEST(Matmul, TakesEveryMixOfStorageTypes) {

@@ -3,6 +3,7 @@
 // the storage type.
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/tile.h"
+#include "kernels/cpu/transpose.h"
 #include "kernels/cpu/vector_math.h"
 
 #ifdef _OPENMP
@@ -50,16 +51,22 @@ void copy_rows(float* out, const T* x, int64_t stride, int64_t rows, int64_t all
   }
 }
 
-// One block of kKeys rows transposed: out[d][key].
+// One block of kKeys rows transposed: out[d * kKeys + key]; rows from `rows` on are zero.
 template <class T>
 void copy_transposed(float* out, const T* x, int64_t stride, int64_t rows, int64_t width) {
-  for (int64_t key = 0; key < kKeys; ++key)
-    for (int64_t d0 = 0; d0 < width; d0 += 16) {
-      float lanes[16];
-      const int count = width - d0 < 16 ? int(width - d0) : 16;
-      store(lanes, key < rows ? load(x + key * stride + d0, Part{count}) : zero());
-      for (int d = 0; d < count; ++d) out[(d0 + d) * kKeys + key] = lanes[d];
-    }
+  const auto row = [=](int64_t key, int64_t d, auto n) {
+    return key < rows ? load(x + key * stride + d, n) : zero();
+  };
+  for (int64_t key = 0; key < kKeys; key += 4)
+    for_vectors(0, width, [&](int64_t d, auto n) {
+      float whole[16 * 4];
+      const bool fits = d + 16 <= width;
+      const F16 r0 = row(key, d, n), r1 = row(key + 1, d, n), r2 = row(key + 2, d, n),
+                r3 = row(key + 3, d, n);
+      if (fits) return store_transposed<kKeys>(out + d * kKeys + key, r0, r1, r2, r3);
+      store_transposed<4>(whole, r0, r1, r2, r3);
+      for (int64_t i = 0; i < (width - d) * 4; ++i) out[(d + i / 4) * kKeys + key + i % 4] = whole[i];
+    });
 }
 
 template <class T>

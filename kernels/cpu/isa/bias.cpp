@@ -45,21 +45,16 @@ void bias_grad(const BiasArgs& args) {
   }
 }
 
-void add_bias(const AddBiasArgs& args) {
+void round_rows(const RoundArgs& args) {
   with_type(args.y.type, [&](auto t) {
     using T = decltype(t);
-    const bool biased = args.bias.data != nullptr;
-    with_type(biased ? args.bias.type : DType::fp32, [&](auto tb) {
-      const auto* bias = static_cast<const decltype(tb)*>(args.bias.data);
-      parallel_rows(args.rows, args.width, [&](int64_t row) {
-        T* y = static_cast<T*>(args.y.data) + row * args.width;
-        const float* x = args.x + row * args.width;
-        for_vectors(0, args.width, [&](int64_t i, auto n) {
-          F16 v = load(x + i, n);
-          if (biased) v = v + load(bias + i, n);
-          if (args.accumulate) v = v + load(y + i, n);
-          store(y + i, v, n);
-        });
+    parallel_rows(args.rows, args.width, [&](int64_t row) {
+      T* y = static_cast<T*>(args.y.data) + row * args.y_stride;
+      const float* x = args.x + row * args.width;
+      const bool accumulate = args.accumulate;
+      for_vectors(0, args.width, [=](int64_t i, auto n) {
+        const F16 v = load(x + i, n);
+        store(y + i, accumulate ? v + load(y + i, n) : v, n);
       });
     });
   });

@@ -1,0 +1,83 @@
+#include "device/memory.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+namespace cleave {
+namespace {
+
+TEST(Memory, CountsLiveAndPeakBytesByKindAndCategory) {
+  Memory memory;
+  {
+    const Buffer a = memory.allocate(MemoryKind::device, Category::weights, DType::fp32, {10}, "a");
+    const Buffer b = memory.allocate(MemoryKind::host, Category::optimizer_state, DType::bf16, {7}, "b");
+    EXPECT_EQ(memory.live().at(MemoryKind::device, Category::weights), 40);
+    EXPECT_EQ(memory.live().at(MemoryKind::host, Category::optimizer_state), 14);
+    EXPECT_EQ(memory.live().total(MemoryKind::device), 40);
+  }
+  EXPECT_EQ(memory.live(), MemoryTable{});
+  EXPECT_EQ(memory.peak().at(MemoryKind::device, Category::weights), 40);
+}
+
+TEST(Memory, GivesZeroedAlignedMemoryOfAnySize) {
+  Memory memory;
+  for (int64_t bytes :
+       {int64_t{0}, int64_t{1}, int64_t{63}, int64_t{4097}, int64_t{2} << 20, (int64_t{3} << 20) + 5}) {
+    const Buffer b = memory.allocate(MemoryKind::device, Category::staging, DType::uint8, {bytes}, "b");
+    const auto span = b.tensor().span<uint8_t>();
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(span.data()) % 64, 0u);
+    EXPECT_TRUE(std::all_of(span.begin(), span.end(), [](uint8_t x) { return x == 0; }));
+    std::fill(span.begin(), span.end(), uint8_t{1});
+  }
+}
+
+TEST(Memory, DryRunCountsWithoutAllocating) {
+  Memory memory({}, Memory::Mode::dry);
+  const Buffer b =
+      memory.allocate(MemoryKind::device, Category::weights, DType::fp32, {int64_t{1} << 40}, "huge");
+  EXPECT_EQ(memory.live().total(Category::weights), int64_t{4} << 40);
+  EXPECT_FALSE(b.tensor().defined());
+}
+
+TEST(Memory, RefusesBeyondALimitAndNamesTheLargestCategory) {
+  Memory memory({.device_bytes = 1000, .host_bytes = 100});
+  const Buffer a = memory.allocate(MemoryKind::device, Category::gradients, DType::uint8, {900}, "a");
+  try {
+    memory.allocate(MemoryKind::device, Category::weights, DType::uint8, {101}, "the second");
+    FAIL() << "more than the limit was given";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.exit(), Exit::memory);
+    for (const char* part : {"the second", "gradients", "stage 2"})
+      EXPECT_NE(std::string(e.what()).find(part), std::string::npos) << e.what();
+  }
+  EXPECT_EQ(memory.live().total(MemoryKind::device), 900);
+  const Buffer pinned = memory.allocate(MemoryKind::pinned, Category::staging, DType::uint8, {60}, "pinned");
+  EXPECT_THROW(memory.allocate(MemoryKind::host, Category::master, DType::uint8, {41}, "host"), Error);
+}
+
+TEST(Memory, MovedBuffersAreReturnedOnce) {
+  Memory memory;
+  Buffer a = memory.allocate(MemoryKind::device, Category::weights, DType::uint8, {64}, "a");
+  Buffer b = std::move(a);
+  EXPECT_TRUE(b.defined());
+  b = memory.allocate(MemoryKind::device, Category::weights, DType::uint8, {32}, "b");
+  EXPECT_EQ(memory.live().total(Category::weights), 32);
+}
+
+TEST(Tensor, SlicesViewsAndRowsAreChecked) {
+  float data[12] = {};
+  const Tensor t(data, DType::fp32, {3, 4});
+  EXPECT_EQ(t.slice({4, 8}).raw(), data + 4);
+  EXPECT_EQ(t.rows({1, 3}).shape(), (Shape{2, 4}));
+  EXPECT_EQ(t.rows({1, 3}).raw(), data + 4);
+  EXPECT_EQ(t.view({2, 6}).dim(1), 6);
+  EXPECT_THROW(t.slice({4, 13}), Error);
+  EXPECT_THROW(t.slice({-1, 3}), Error);
+  EXPECT_THROW(t.view({5}), Error);
+  EXPECT_THROW(t.rows({2, 4}), Error);
+  EXPECT_THROW(t.as<int32_t>(), Error);
+}
+
+}  // namespace
+}  // namespace cleave

@@ -1,0 +1,132 @@
+// check() refuses what the contracts exclude.
+#include "kernels/activation.h"
+#include "kernels/attention.h"
+#include "kernels/elementwise.h"
+#include "kernels/embedding.h"
+#include "kernels/loss.h"
+#include "kernels/norm.h"
+#include "kernels/update.h"
+#include "tests/kernels/guarded.h"
+
+namespace cleave {
+namespace {
+
+template <class Op>
+std::string refusal(const Op& op) {
+  try {
+    op.check();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.exit(), Exit::internal);
+    return e.what();
+  }
+  return "";
+}
+
+class Check : public testing::Test {
+ protected:
+  Guarded a_{DType::fp32, {4, 6}}, b_{DType::fp32, {4, 6}}, half_{DType::bf16, {4, 6}},
+      ints_{DType::int32, {4}};
+  Guarded rows_{DType::fp32, {4}}, width_{DType::fp32, {6}}, one_{DType::fp64, {1}}, small_{DType::fp32, {3}};
+};
+
+TEST_F(Check, NamesOpOperandWantedAndGot) {
+  const std::string message = refusal(Add{.y = a_, .a = b_, .b = small_});
+  for (const char* part : {"Add", "b", "24", "[3]"})
+    EXPECT_NE(message.find(part), std::string::npos) << message;
+  EXPECT_NE(refusal(Add{.y = a_, .a = Tensor(), .b = b_}), "");
+}
+
+TEST_F(Check, RefusesElementwiseOpsOfUnequalTypesOrSizes) {
+  EXPECT_NE(refusal(ActivationForward{.y = half_, .x = a_}), "");
+  EXPECT_NE(refusal(ActivationBackward{.dx = a_, .dy = small_, .x = b_}), "");
+  EXPECT_NE(refusal(ActivationForward{.y = ints_, .x = ints_}), "");
+  EXPECT_NE(refusal(Dropout{.y = a_, .x = b_, .p = 1.5f, .philox = {}}), "");
+  EXPECT_NE(refusal(Dropout{.y = a_, .x = b_, .p = 0.5f, .philox = {}, .offset = -1}), "");
+  EXPECT_NE(refusal(Cast{.y = ints_, .x = rows_}), "");
+  EXPECT_NE(refusal(Axpy{.y = a_, .x = small_}), "");
+  EXPECT_NE(refusal(SumSquares{.out = rows_, .x = a_}), "");
+  EXPECT_NE(refusal(Sum{.out = one_, .x = half_}), "");
+  EXPECT_NE(refusal(RandomFill{.y = half_, .philox = {}}), "");
+  EXPECT_EQ(refusal(Cast{.y = half_, .x = a_}), "");
+  EXPECT_EQ(refusal(SumSquares{.out = one_, .x = half_}), "");
+}
+
+TEST_F(Check, RefusesLayerNormsOfOtherWidths) {
+  EXPECT_EQ(refusal(LayerNormForward{
+                .y = a_, .mean = rows_, .rstd = rows_, .x = b_, .weight = width_, .bias = width_}),
+            "");
+  EXPECT_NE(refusal(LayerNormForward{
+                .y = a_, .mean = rows_, .rstd = rows_, .x = b_, .weight = rows_, .bias = width_}),
+            "");
+  EXPECT_NE(refusal(LayerNormForward{
+                .y = a_, .mean = small_, .rstd = rows_, .x = b_, .weight = width_, .bias = width_}),
+            "");
+  EXPECT_NE(
+      refusal(LayerNormForward{
+          .y = a_, .mean = rows_, .rstd = rows_, .x = b_, .residual = a_, .weight = width_, .bias = width_}),
+      "");
+  EXPECT_NE(refusal(LayerNormBackward{.dx = a_,
+                                      .dweight = width_,
+                                      .dbias = small_,
+                                      .dy = b_,
+                                      .x = b_,
+                                      .mean = rows_,
+                                      .rstd = rows_,
+                                      .weight = width_}),
+            "");
+}
+
+TEST_F(Check, RefusesEmbeddingsAndLossesThatDoNotFit) {
+  EXPECT_EQ(refusal(EmbeddingForward{.y = a_, .tokens = ints_, .wte = b_}), "");
+  EXPECT_NE(refusal(EmbeddingForward{.y = a_, .tokens = rows_, .wte = b_}), "");
+  EXPECT_NE(refusal(EmbeddingForward{
+                .y = a_, .tokens = ints_, .wte = b_, .wpe = b_, .seq = 4, .first_position = 1}),
+            "");
+  EXPECT_NE(refusal(EmbeddingBackward{.dwte = small_, .dy = a_, .tokens = ints_}), "");
+  EXPECT_EQ(refusal(CrossEntropy{.logits = a_, .losses = rows_, .targets = ints_, .vocab = 6}), "");
+  EXPECT_NE(refusal(CrossEntropy{.logits = a_, .losses = rows_, .targets = ints_, .vocab = 7}), "");
+  EXPECT_NE(refusal(CrossEntropy{.logits = a_, .losses = small_, .targets = ints_, .vocab = 6}), "");
+}
+
+TEST_F(Check, RefusesAttentionOfBrokenHeads) {
+  Guarded qkv(DType::fp32, {4, 12}), y(DType::fp32, {4, 4}), lse(DType::fp32, {8}),
+      cache(DType::fp32, {4, 5, 2, 4});
+  const AttentionForward good{
+      .y = y, .lse = lse, .qkv = qkv, .batch = 1, .seq = 4, .heads = 2, .kv_heads = 2, .head_dim = 2};
+  EXPECT_EQ(refusal(good), "");
+  AttentionForward bad = good;
+  bad.kv_heads = 3;
+  EXPECT_NE(refusal(bad), "");
+  bad = good, bad.seq = 5;
+  EXPECT_NE(refusal(bad), "");
+  bad = good, bad.lse = y;
+  EXPECT_NE(refusal(bad), "");
+  AttentionBackward alias{.dqkv = qkv,
+                          .dy = y,
+                          .y = y,
+                          .lse = lse,
+                          .qkv = qkv,
+                          .batch = 1,
+                          .seq = 4,
+                          .heads = 2,
+                          .kv_heads = 2,
+                          .head_dim = 2};
+  EXPECT_NE(refusal(alias), "");
+  AttentionDecode decode{
+      .y = y, .cache = cache, .qkv = qkv, .position = 4, .heads = 2, .kv_heads = 2, .head_dim = 2};
+  EXPECT_EQ(refusal(decode), "");
+  decode.position = 5;
+  EXPECT_NE(refusal(decode).find("position"), std::string::npos);
+}
+
+TEST_F(Check, RefusesUpdatesOfUnequalParts) {
+  EXPECT_EQ(refusal(Adam{.param = a_, .m = b_, .v = b_, .grad = half_}), "");
+  EXPECT_NE(refusal(Adam{.param = half_, .m = b_, .v = b_, .grad = a_}), "");
+  EXPECT_NE(refusal(Adam{.param = a_, .m = b_, .v = b_, .grad = a_, .step = 0}), "");
+  EXPECT_NE(refusal(Adam{.param = a_, .m = b_, .v = b_, .copy = small_, .grad = a_}), "");
+  EXPECT_EQ(refusal(Sgd{.param = a_, .grad = half_}), "");
+  EXPECT_NE(refusal(Sgd{.param = a_, .grad = half_, .momentum = 0.9f}), "");
+}
+
+}  // namespace
+}  // namespace cleave
