@@ -68,24 +68,29 @@ void write_shard(const fs::path& folder, const std::string& stem, const std::vec
   write_text(folder / (stem + ".json"), parts.dump());
 }
 
-// Rank 0 collects what every rank wrote, checks that it covers every tensor exactly once, and writes the manifest.
+// Rank 0 collects what every rank wrote, checks that it covers every tensor exactly once, and writes the
+// manifest.
 void write_manifest(const fs::path& folder, int ranks, const std::string& state) {
   json records = json::array();
-  std::map<std::pair<std::string, std::string>, std::pair<int64_t, int64_t>> covered;  // {elements wanted, seen}
+  std::map<std::pair<std::string, std::string>, std::pair<int64_t, int64_t>>
+      covered;  // {elements wanted, seen}
   for (int r = 0; r < ranks; ++r) {
     const fs::path part = folder / fmt::format("shard-{:05}.json", r);
     for (json& record : json::parse(read_text(part))) {
       int64_t numel = 1;
       for (int64_t d : record.at("shape")) numel *= d;
       auto& c = covered[{record.at("kind"), record.at("tensor")}];
-      c.first = numel, c.second += record.at("range").at(1).get<int64_t>() - record.at("range").at(0).get<int64_t>();
+      c.first = numel,
+      c.second += record.at("range").at(1).get<int64_t>() - record.at("range").at(0).get<int64_t>();
       records.push_back(std::move(record));
     }
     fs::remove(part);
   }
   for (const auto& [name, c] : covered)
-    CHECK(c.first == c.second, "checkpoint: {} of {} elements of {}/{} were saved", c.second, c.first, name.first, name.second);
-  const json manifest{{"format", "cleave"}, {"version", kFormatVersion}, {"state", json::parse(state)}, {"records", records}};
+    CHECK(c.first == c.second, "checkpoint: {} of {} elements of {}/{} were saved", c.second, c.first,
+          name.first, name.second);
+  const json manifest{
+      {"format", "cleave"}, {"version", kFormatVersion}, {"state", json::parse(state)}, {"records", records}};
   write_text(folder / "manifest.json", manifest.dump(1));
 }
 
@@ -122,8 +127,8 @@ void save_checkpoint(const fs::path& dir, const std::string& tag, const std::vec
     if (failed == 0) return;
     std::error_code ignored;
     if (world.rank() == 0) fs::remove_all(temporary, ignored);
-    fail(Exit::checkpoint, "checkpoint {} was not saved; earlier ones are unchanged: {}", (dir / tag).string(),
-         failure.empty() ? "another rank failed" : failure);
+    fail(Exit::checkpoint, "checkpoint {} was not saved; earlier ones are unchanged: {}",
+         (dir / tag).string(), failure.empty() ? "another rank failed" : failure);
   };
   step([&] {
     if (world.rank() != 0) return;
@@ -155,8 +160,8 @@ std::vector<std::string> list_checkpoints(const fs::path& dir) {
 CheckpointReader::CheckpointReader(const fs::path& dir, const std::string& tag) {
   std::string name = tag;
   if (tag == "latest") {
-    require(fs::exists(dir / "latest"), Exit::checkpoint, "{} has no checkpoint: the file 'latest' is missing",
-            dir.string());
+    require(fs::exists(dir / "latest"), Exit::checkpoint,
+            "{} has no checkpoint: the file 'latest' is missing", dir.string());
     name = read_text(dir / "latest");
     name.erase(name.find_last_not_of(" \n\r\t") + 1);
   }
@@ -164,8 +169,8 @@ CheckpointReader::CheckpointReader(const fs::path& dir, const std::string& tag) 
   if (!fs::exists(path_ / "manifest.json")) {
     std::string others;
     for (const std::string& c : list_checkpoints(dir)) others += (others.empty() ? "" : ", ") + c;
-    fail(Exit::checkpoint, "checkpoint {} does not exist or is incomplete; complete ones in {}: {}", path_.string(),
-         dir.string(), others.empty() ? "none" : others);
+    fail(Exit::checkpoint, "checkpoint {} does not exist or is incomplete; complete ones in {}: {}",
+         path_.string(), dir.string(), others.empty() ? "none" : others);
   }
   try {
     const json manifest = json::parse(read_text(path_ / "manifest.json"));
@@ -176,7 +181,9 @@ CheckpointReader::CheckpointReader(const fs::path& dir, const std::string& tag) 
     for (const json& r : manifest.at("records")) {
       Whole& whole = tensors_[{r.at("kind"), r.at("tensor")}];
       whole.shape = r.at("shape").get<std::vector<int64_t>>();
-      whole.parts.push_back({r.at("file"), r.at("name"), {r.at("range").at(0), r.at("range").at(1)},
+      whole.parts.push_back({r.at("file"),
+                             r.at("name"),
+                             {r.at("range").at(0), r.at("range").at(1)},
                              std::stoull(r.at("xxh3").get<std::string>(), nullptr, 16)});
     }
   } catch (const Error&) {
@@ -199,10 +206,12 @@ std::vector<std::pair<std::string, std::string>> CheckpointReader::tensors() con
 
 void CheckpointReader::read(const Record& record) const {
   const auto at = tensors_.find({record.kind, record.tensor});
-  require(at != tensors_.end(), Exit::checkpoint, "{} holds no {} of {}; was it written by another model or optimizer?",
-          path_.string(), record.kind, record.tensor);
-  require(at->second.shape == record.shape, Exit::checkpoint, "{}: {} of {} has {} elements in dim 0, the model wants {}",
-          path_.string(), record.kind, record.tensor, at->second.shape.empty() ? 0 : at->second.shape[0],
+  require(at != tensors_.end(), Exit::checkpoint,
+          "{} holds no {} of {}; was it written by another model or optimizer?", path_.string(), record.kind,
+          record.tensor);
+  require(at->second.shape == record.shape, Exit::checkpoint,
+          "{}: {} of {} has {} elements in dim 0, the model wants {}", path_.string(), record.kind,
+          record.tensor, at->second.shape.empty() ? 0 : at->second.shape[0],
           record.shape.empty() ? 0 : record.shape[0]);
   int64_t filled = 0;
   for (const Stored& s : at->second.parts) {
@@ -210,15 +219,16 @@ void CheckpointReader::read(const Record& record) const {
     if (part.empty()) continue;
     const SafetensorsFile file(path_ / s.file);
     const std::vector<std::byte> bytes = file.read(s.name);
-    require(XXH3_64bits(bytes.data(), bytes.size()) == s.checksum && int64_t(bytes.size()) == s.range.size() * 4,
-            Exit::checkpoint, "{}: the bytes of {} do not match their checksum; the file is damaged",
-            file.path().string(), s.name);
+    require(
+        XXH3_64bits(bytes.data(), bytes.size()) == s.checksum && int64_t(bytes.size()) == s.range.size() * 4,
+        Exit::checkpoint, "{}: the bytes of {} do not match their checksum; the file is damaged",
+        file.path().string(), s.name);
     const Tensor to = record.data.slice(part.shifted(-record.range.begin));
     std::memcpy(to.raw(), bytes.data() + (part.begin - s.range.begin) * 4, size_t(to.bytes()));
     filled += part.size();
   }
-  require(filled == record.range.size(), Exit::checkpoint, "{}: {} of {} elements of {} {} are stored", path_.string(),
-          filled, record.range.size(), record.kind, record.tensor);
+  require(filled == record.range.size(), Exit::checkpoint, "{}: {} of {} elements of {} {} are stored",
+          path_.string(), filled, record.range.size(), record.kind, record.tensor);
 }
 
 }  // namespace cleave

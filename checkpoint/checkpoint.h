@@ -1,8 +1,9 @@
-// Checkpoints that any layout can read: a folder of safetensors shards whose records are ranges of named whole tensors,
-// and a JSON manifest with a checksum for each. Savers see names and ranges, never ranks or stages.
+// Checkpoints that any layout can read: a folder of safetensors shards whose records are ranges of named
+// whole tensors, and a JSON manifest with a checksum for each. Savers see names and ranges, never ranks or
+// stages.
 //
-// A save goes to a temporary folder that is renamed when every byte is on disk, then the file `latest` is replaced: a run
-// that is killed at any point leaves the checkpoint before it whole.
+// A save goes to a temporary folder that is renamed when every byte is on disk, then the file `latest` is
+// replaced: a run that is killed at any point leaves the checkpoint before it whole.
 #pragma once
 #include <filesystem>
 #include <map>
@@ -22,14 +23,16 @@ struct Record {
   Tensor data;  // fp32, range.size() elements, host-readable
 };
 
-// Every rank gives its own records; together they must cover each tensor exactly once. `state` is JSON text that
-// load_state returns. Collective; only barriers cross the network. Throws Error(checkpoint), having removed what it wrote.
-void save_checkpoint(const std::filesystem::path& dir, const std::string& tag, const std::vector<Record>& records,
-                     const std::string& state, Communicator& world);
+// Every rank gives its own records; together they must cover each tensor exactly once. `state` is JSON text
+// that load_state returns. Collective; only barriers cross the network. Throws Error(checkpoint), having
+// removed what it wrote.
+void save_checkpoint(const std::filesystem::path& dir, const std::string& tag,
+                     const std::vector<Record>& records, const std::string& state, Communicator& world);
 
 class CheckpointReader {
  public:
-  // tag may be "latest". Throws Error(checkpoint) saying what is missing or damaged, and which complete checkpoints exist.
+  // tag may be "latest". Throws Error(checkpoint) saying what is missing or damaged, and which complete
+  // checkpoints exist.
   CheckpointReader(const std::filesystem::path& dir, const std::string& tag);
 
   const std::filesystem::path& path() const { return path_; }

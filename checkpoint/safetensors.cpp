@@ -18,11 +18,12 @@ struct TypeName {
   DType type;
   const char* name;
 };
-constexpr TypeName kTypes[] = {{DType::fp32, "F32"}, {DType::fp16, "F16"},  {DType::bf16, "BF16"},
-                               {DType::fp64, "F64"}, {DType::int64, "I64"}, {DType::int32, "I32"},
+constexpr TypeName kTypes[] = {{DType::fp32, "F32"},   {DType::fp16, "F16"},  {DType::bf16, "BF16"},
+                               {DType::fp64, "F64"},   {DType::int64, "I64"}, {DType::int32, "I32"},
                                {DType::uint16, "U16"}, {DType::uint8, "U8"}};
 
-std::string header_of(const std::vector<NamedTensor>& tensors, const std::map<std::string, std::string>& metadata) {
+std::string header_of(const std::vector<NamedTensor>& tensors,
+                      const std::map<std::string, std::string>& metadata) {
   nlohmann::ordered_json header = nlohmann::ordered_json::object();
   if (!metadata.empty()) header["__metadata__"] = metadata;
   int64_t at = 0;
@@ -99,7 +100,8 @@ SafetensorsFile::SafetensorsFile(std::filesystem::path path) : path_(std::move(p
       StoredTensor t;
       try {
         const auto type = value.at("dtype").get<std::string>();
-        const auto* known = std::find_if(std::begin(kTypes), std::end(kTypes), [&](const TypeName& n) { return n.name == type; });
+        const auto* known = std::find_if(std::begin(kTypes), std::end(kTypes),
+                                         [&](const TypeName& n) { return n.name == type; });
         if (known == std::end(kTypes)) damaged(fmt::format("tensor {} has type {}", name, type));
         t.dtype = known->type;
         t.shape = value.at("shape").get<std::vector<int64_t>>();
@@ -109,7 +111,8 @@ SafetensorsFile::SafetensorsFile(std::filesystem::path path) : path_(std::move(p
       }
       int64_t numel = 1;
       for (int64_t d : t.shape) numel *= d;
-      if (t.begin < 0 || t.end < t.begin || data_ + t.end > size || t.end - t.begin != numel * size_of(t.dtype))
+      if (t.begin < 0 || t.end < t.begin || data_ + t.end > size ||
+          t.end - t.begin != numel * size_of(t.dtype))
         damaged(fmt::format("tensor {} at bytes {}..{} of {}", name, t.begin, t.end, size - data_));
       ranges.emplace_back(t.begin, t.end);
       tensors_.emplace(name, std::move(t));
@@ -134,8 +137,8 @@ std::vector<std::byte> SafetensorsFile::read(const std::string& name) const {
   require(at != tensors_.end(), Exit::checkpoint, "{} has no tensor {}", path_.string(), name);
   std::vector<std::byte> bytes(size_t(at->second.end - at->second.begin));
   const ssize_t got = pread(fileno(file_), bytes.data(), bytes.size(), data_ + at->second.begin);
-  require(got == ssize_t(bytes.size()), Exit::checkpoint, "cannot read {} of {}: {} of {} bytes", name, path_.string(),
-          got, bytes.size());
+  require(got == ssize_t(bytes.size()), Exit::checkpoint, "cannot read {} of {}: {} of {} bytes", name,
+          path_.string(), got, bytes.size());
   return bytes;
 }
 

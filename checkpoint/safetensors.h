@@ -1,5 +1,5 @@
-// The safetensors file format: 8 bytes little-endian header length, a JSON header, then the tensors' bytes. Plain data,
-// never code. Files are written forward once and fsynced, so that object-store mounts work.
+// The safetensors file format: 8 bytes little-endian header length, a JSON header, then the tensors' bytes.
+// Plain data, never code. Files are written forward once and fsynced, so that object-store mounts work.
 #pragma once
 #include <cstdio>
 #include <filesystem>
@@ -28,8 +28,8 @@ void write_safetensors(const std::filesystem::path& path, const std::vector<Name
 
 class SafetensorsFile {
  public:
-  // Reads and validates the header: offsets without hole or overlap that cover the file, sizes that match the shapes.
-  // Throws Error(checkpoint) naming the file and the fault.
+  // Reads and validates the header: offsets without hole or overlap that cover the file, sizes that match the
+  // shapes. Throws Error(checkpoint) naming the file and the fault.
   explicit SafetensorsFile(std::filesystem::path path);
   ~SafetensorsFile();
   SafetensorsFile(const SafetensorsFile&) = delete;

@@ -46,9 +46,9 @@ void require(bool condition, Exit exit, fmt::format_string<Args...> format, Args
 }  // namespace cleave
 
 // An invariant of the program, on in every build: CHECK(a == b, "gemm: {} rows into {}", a, b).
-#define CHECK(condition, ...)                                                             \
-  do {                                                                                    \
-    if (!(condition)) [[unlikely]]                                                        \
-      throw ::cleave::Error(::cleave::Exit::internal,                                     \
+#define CHECK(condition, ...)                                                                        \
+  do {                                                                                               \
+    if (!(condition)) [[unlikely]]                                                                   \
+      throw ::cleave::Error(::cleave::Exit::internal,                                                \
                             fmt::format("{}:{}: {}", __FILE__, __LINE__, fmt::format(__VA_ARGS__))); \
   } while (0)

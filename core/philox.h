@@ -1,6 +1,6 @@
-// Counter-based random numbers: Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC11).
-// A value is a function of (seed, stream, index), so initial weights, dropout masks and sample order do not depend
-// on how many ranks share the work or in which order they do it.
+// Counter-based random numbers: Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3",
+// SC11). A value is a function of (seed, stream, index), so initial weights, dropout masks and sample order
+// do not depend on how many ranks share the work or in which order they do it.
 #pragma once
 #include <array>
 #include <cmath>
@@ -16,7 +16,8 @@ struct Philox {
 
   // Four independent 32-bit words; index is the 64-bit block counter.
   constexpr std::array<uint32_t, 4> block(uint64_t index) const {
-    uint32_t c0 = uint32_t(index), c1 = uint32_t(index >> 32), c2 = uint32_t(stream), c3 = uint32_t(stream >> 32);
+    uint32_t c0 = uint32_t(index), c1 = uint32_t(index >> 32), c2 = uint32_t(stream),
+             c3 = uint32_t(stream >> 32);
     uint32_t k0 = uint32_t(seed), k1 = uint32_t(seed >> 32);
     for (int round = 0; round < 10; ++round) {
       const uint64_t p0 = uint64_t(0xD2511F53u) * c0, p1 = uint64_t(0xCD9E8D57u) * c2;

@@ -30,8 +30,8 @@ inline int64_t div_exact(int64_t a, int64_t b) {
   return a / b;
 }
 
-// The index-th of `parts` contiguous pieces of [0, numel); every piece but the last ones has ceil(numel / parts)
-// elements, the last ones are short or empty.
+// The index-th of `parts` contiguous pieces of [0, numel); every piece but the last ones has ceil(numel /
+// parts) elements, the last ones are short or empty.
 constexpr Range part(int64_t numel, int64_t parts, int64_t index) {
   const int64_t length = ceil_div(numel, parts);
   return {std::min(numel, index * length), std::min(numel, (index + 1) * length)};

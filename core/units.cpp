@@ -22,7 +22,8 @@ int64_t parse_bytes(std::string_view text, std::string_view what) {
     if (unit == prefix + "b" || unit == prefix) scale = std::pow(1000.0, double(i + 1));
   }
   require(status == std::errc() && scale > 0 && value >= 0 && std::isfinite(value) && value * scale < 0x1p62,
-          Exit::usage, "{}: '{}' is not a size; write bytes or a unit, such as 2GiB, 512MiB or 1.5GB", what, text);
+          Exit::usage, "{}: '{}' is not a size; write bytes or a unit, such as 2GiB, 512MiB or 1.5GB", what,
+          text);
   return int64_t(std::llround(value * scale));
 }
 

@@ -6,7 +6,8 @@
 
 namespace cleave {
 
-// Bytes of "123", "64KiB", "1.5 GiB", "2GB" (powers of 1000 without the i). Throws Error(usage) naming `what`.
+// Bytes of "123", "64KiB", "1.5 GiB", "2GB" (powers of 1000 without the i). Throws Error(usage) naming
+// `what`.
 int64_t parse_bytes(std::string_view text, std::string_view what);
 
 // "1.50 GiB"; exact bytes below 10 KiB.

@@ -1,5 +1,5 @@
-// Bump allocation for what lives and dies in stack order: activations and the scratch space of a call. Code that
-// takes tensors from an arena runs first against a dry one, which only finds the size to commit.
+// Bump allocation for what lives and dies in stack order: activations and the scratch space of a call. Code
+// that takes tensors from an arena runs first against a dry one, which only finds the size to commit.
 #pragma once
 #include "device/memory.h"
 

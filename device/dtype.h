@@ -1,5 +1,5 @@
-// Element types and their conversions. Sixteen-bit floats are storage: arithmetic on the CPU is in float, and a
-// conversion rounds to nearest, ties to even.
+// Element types and their conversions. Sixteen-bit floats are storage: arithmetic on the CPU is in float, and
+// a conversion rounds to nearest, ties to even.
 #pragma once
 #include <immintrin.h>
 
@@ -16,13 +16,17 @@ enum class DType : uint8_t { fp32, fp16, bf16, fp64, int64, int32, uint16, uint8
 constexpr int64_t size_of(DType type) {
   switch (type) {
     case DType::fp64:
-    case DType::int64: return 8;
+    case DType::int64:
+      return 8;
     case DType::fp32:
-    case DType::int32: return 4;
+    case DType::int32:
+      return 4;
     case DType::fp16:
     case DType::bf16:
-    case DType::uint16: return 2;
-    case DType::uint8: return 1;
+    case DType::uint16:
+      return 2;
+    case DType::uint8:
+      return 1;
   }
   return 0;
 }
@@ -66,23 +70,52 @@ inline fp16 from_float<fp16>(float x) {
 
 template <class T>
 constexpr DType dtype_of();
-template <> constexpr DType dtype_of<float>() { return DType::fp32; }
-template <> constexpr DType dtype_of<double>() { return DType::fp64; }
-template <> constexpr DType dtype_of<fp16>() { return DType::fp16; }
-template <> constexpr DType dtype_of<bf16>() { return DType::bf16; }
-template <> constexpr DType dtype_of<int64_t>() { return DType::int64; }
-template <> constexpr DType dtype_of<int32_t>() { return DType::int32; }
-template <> constexpr DType dtype_of<uint16_t>() { return DType::uint16; }
-template <> constexpr DType dtype_of<uint8_t>() { return DType::uint8; }
+template <>
+constexpr DType dtype_of<float>() {
+  return DType::fp32;
+}
+template <>
+constexpr DType dtype_of<double>() {
+  return DType::fp64;
+}
+template <>
+constexpr DType dtype_of<fp16>() {
+  return DType::fp16;
+}
+template <>
+constexpr DType dtype_of<bf16>() {
+  return DType::bf16;
+}
+template <>
+constexpr DType dtype_of<int64_t>() {
+  return DType::int64;
+}
+template <>
+constexpr DType dtype_of<int32_t>() {
+  return DType::int32;
+}
+template <>
+constexpr DType dtype_of<uint16_t>() {
+  return DType::uint16;
+}
+template <>
+constexpr DType dtype_of<uint8_t>() {
+  return DType::uint8;
+}
 
-// Calls body with a value of the C++ type behind a 16- or 32-bit float type: with_float(t, [&](auto zero) {...}).
+// Calls body with a value of the C++ type behind a 16- or 32-bit float type: with_float(t, [&](auto zero)
+// {...}).
 template <class Body>
 decltype(auto) with_float(DType type, Body&& body) {
   switch (type) {
-    case DType::fp32: return body(float{});
-    case DType::fp16: return body(fp16{});
-    case DType::bf16: return body(bf16{});
-    default: fail(Exit::internal, "{} is not a training float type (fp32, fp16 or bf16)", name_of(type));
+    case DType::fp32:
+      return body(float{});
+    case DType::fp16:
+      return body(fp16{});
+    case DType::bf16:
+      return body(bf16{});
+    default:
+      fail(Exit::internal, "{} is not a training float type (fp32, fp16 or bf16)", name_of(type));
   }
 }
 

@@ -13,8 +13,8 @@ namespace {
 
 constexpr int64_t kHugePage = int64_t{2} << 20;
 
-// Small blocks come from the heap; large ones are mapped on a huge-page boundary, because alignment and huge pages
-// are worth up to a factor of two in matrix products.
+// Small blocks come from the heap; large ones are mapped on a huge-page boundary, because alignment and huge
+// pages are worth up to a factor of two in matrix products.
 void* map_zeroed(int64_t bytes) {
   if (bytes < kHugePage) {
     void* p = std::aligned_alloc(64, size_t(round_up(std::max<int64_t>(bytes, 1), 64)));
@@ -27,7 +27,8 @@ void* map_zeroed(int64_t bytes) {
   auto* begin = static_cast<std::byte*>(raw);
   auto* aligned = reinterpret_cast<std::byte*>(round_up(reinterpret_cast<int64_t>(begin), kHugePage));
   if (aligned > begin) munmap(begin, size_t(aligned - begin));
-  if (const size_t tail = size_t(begin + length + kHugePage - (aligned + length))) munmap(aligned + length, tail);
+  if (const size_t tail = size_t(begin + length + kHugePage - (aligned + length)))
+    munmap(aligned + length, tail);
   madvise(aligned, length, MADV_HUGEPAGE);  // a hint; refused where huge pages are off
   return aligned;
 }
@@ -43,18 +44,23 @@ int64_t host_total(const MemoryTable& t) { return t.total(MemoryKind::pinned) + 
 
 std::string_view remedy(Category category) {
   switch (category) {
-    case Category::weights: return "zero_optimization.stage 3 shards the weights over the ranks";
+    case Category::weights:
+      return "zero_optimization.stage 3 shards the weights over the ranks";
     case Category::gradients:
       return "zero_optimization.stage 2 shards the gradients; data_types.grad_accum_dtype sets their width";
     case Category::master:
     case Category::optimizer_state:
-      return "zero_optimization.stage 1 or higher shards it; zero_optimization.offload_optimizer.device \"cpu\" moves "
+      return "zero_optimization.stage 1 or higher shards it; zero_optimization.offload_optimizer.device "
+             "\"cpu\" moves "
              "it to host memory";
-    case Category::buckets: return "zero_optimization.overlap_comm false needs one gradient bucket less";
-    case Category::gathered: return "zero_optimization.stage3_prefetch_bucket_size 0 gathers one layer at a time";
+    case Category::buckets:
+      return "zero_optimization.overlap_comm false needs one gradient bucket less";
+    case Category::gathered:
+      return "zero_optimization.stage3_prefetch_bucket_size 0 gathers one layer at a time";
     case Category::activations:
       return "a smaller train_micro_batch_size_per_gpu (with more gradient_accumulation_steps) or --seq_len";
-    case Category::staging: return "a smaller zero_optimization.reduce_bucket_size and allgather_bucket_size";
+    case Category::staging:
+      return "a smaller zero_optimization.reduce_bucket_size and allgather_bucket_size";
   }
   return "";
 }
@@ -64,9 +70,9 @@ std::string_view remedy(Category category) {
   Category largest = Category::weights;
   for (int c = 0; c < kCategories; ++c)
     if (table.at(kind, Category(c)) > table.at(kind, largest)) largest = Category(c);
-  fail(Exit::memory, "{}: {} of {} memory needed, {} allowed\n{}largest: {} ({}); {}", what, format_bytes(total),
-       name_of(kind), format_bytes(limit), format(table), name_of(largest), format_bytes(table.at(kind, largest)),
-       remedy(largest));
+  fail(Exit::memory, "{}: {} of {} memory needed, {} allowed\n{}largest: {} ({}); {}", what,
+       format_bytes(total), name_of(kind), format_bytes(limit), format(table), name_of(largest),
+       format_bytes(table.at(kind, largest)), remedy(largest));
 }
 
 }  // namespace
@@ -127,8 +133,8 @@ Buffer Memory::allocate(MemoryKind kind, Category category, DType dtype, Shape s
     data = map_zeroed(bytes);
     if (!data) {
       remove(kind, category, bytes);
-      fail(Exit::memory, "out of {} memory: {} ({}) of {} refused by the operating system ({})\n{}", name_of(kind),
-           name, name_of(category), format_bytes(bytes), std::strerror(errno), format(live()));
+      fail(Exit::memory, "out of {} memory: {} ({}) of {} refused by the operating system ({})\n{}",
+           name_of(kind), name, name_of(category), format_bytes(bytes), std::strerror(errno), format(live()));
     }
   }
   Buffer buffer;
@@ -144,7 +150,8 @@ void Memory::add(MemoryKind kind, Category category, int64_t bytes, std::string_
     const bool device = kind == MemoryKind::device;
     const int64_t total = device ? next.total(kind) : host_total(next);
     const int64_t limit = device ? limits_.device_bytes : limits_.host_bytes;
-    if (total > limit) refuse(next, kind, total, limit, fmt::format("allocating {} for {}", format_bytes(bytes), name));
+    if (total > limit)
+      refuse(next, kind, total, limit, fmt::format("allocating {} for {}", format_bytes(bytes), name));
   }
   live_ = next;
   peak_.at(kind, category) = std::max(peak_.at(kind, category), live_.at(kind, category));

@@ -1,6 +1,6 @@
-// Memory that is counted. Every long-lived byte of a rank comes from its Memory, under a category and a memory kind,
-// so that a plan can be compared with what really happened, to the byte. A dry Memory counts without allocating:
-// running the real allocation code against it is how a plan is made.
+// Memory that is counted. Every long-lived byte of a rank comes from its Memory, under a category and a
+// memory kind, so that a plan can be compared with what really happened, to the byte. A dry Memory counts
+// without allocating: running the real allocation code against it is how a plan is made.
 #pragma once
 #include <array>
 #include <limits>
@@ -13,7 +13,14 @@
 namespace cleave {
 
 enum class Category : uint8_t {
-  weights, gradients, master, optimizer_state, buckets, gathered, activations, staging
+  weights,
+  gradients,
+  master,
+  optimizer_state,
+  buckets,
+  gathered,
+  activations,
+  staging
 };
 inline constexpr int kCategories = 8;
 
@@ -53,9 +60,9 @@ class Memory {
   Memory(const Memory&) = delete;
   Memory& operator=(const Memory&) = delete;
 
-  // Zero-filled, 64-byte aligned; from 2 MiB on, 2 MiB aligned and on huge pages where the kernel grants them.
-  // Throws Error(memory) with the category table when a limit or the machine refuses. The buffer must not outlive
-  // this Memory. `name` appears in messages.
+  // Zero-filled, 64-byte aligned; from 2 MiB on, 2 MiB aligned and on huge pages where the kernel grants
+  // them. Throws Error(memory) with the category table when a limit or the machine refuses. The buffer must
+  // not outlive this Memory. `name` appears in messages.
   Buffer allocate(MemoryKind kind, Category category, DType dtype, Shape shape, std::string_view name);
 
   bool dry() const { return mode_ == Mode::dry; }
@@ -74,8 +81,8 @@ class Memory {
   MemoryTable live_, peak_;
 };
 
-// Throws Error(memory) with the category table and the config keys that shrink the largest category when `planned`
-// exceeds `limits`.
+// Throws Error(memory) with the category table and the config keys that shrink the largest category when
+// `planned` exceeds `limits`.
 void check_fits(const MemoryTable& planned, const MemoryLimits& limits);
 
 // Owns memory; move-only. Converts to a tensor over all of it.

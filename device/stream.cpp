@@ -4,8 +4,8 @@
 #include <deque>
 #include <exception>
 #include <mutex>
-#include <utility>
 #include <thread>
+#include <utility>
 
 namespace cleave {
 
@@ -31,7 +31,8 @@ void Event::wait() const {
 struct Stream::Worker {
   struct Task {
     std::function<void()> body;
-    bool always = false;  // bookkeeping that must run even after a failure, or another stream would wait forever
+    bool always =
+        false;  // bookkeeping that must run even after a failure, or another stream would wait forever
   };
   std::mutex mutex;
   std::condition_variable wake;

@@ -1,5 +1,5 @@
-// Views. A tensor knows where its bytes are, their type, their shape and the kind of memory they live in, and owns
-// nothing: buffers own, tensors view.
+// Views. A tensor knows where its bytes are, their type, their shape and the kind of memory they live in, and
+// owns nothing: buffers own, tensors view.
 #pragma once
 #include <array>
 #include <initializer_list>
@@ -10,8 +10,8 @@
 
 namespace cleave {
 
-// Where bytes live. On the CPU backend device, pinned and host are all ordinary memory, but they are counted and
-// capped apart, so that an offload plan can be tried on any machine.
+// Where bytes live. On the CPU backend device, pinned and host are all ordinary memory, but they are counted
+// and capped apart, so that an offload plan can be tried on any machine.
 enum class MemoryKind : uint8_t { device, pinned, host, disk };
 inline constexpr int kMemoryKinds = 4;
 
@@ -51,8 +51,8 @@ class Tensor {
   int64_t dim(int i) const { return shape_[i]; }
   int64_t numel() const { return shape_.numel(); }
   int64_t bytes() const { return numel() * size_of(dtype_); }
-  // False for a default-constructed tensor, which stands for an operand left out. In a dry run tensors are defined
-  // without memory behind them.
+  // False for a default-constructed tensor, which stands for an operand left out. In a dry run tensors are
+  // defined without memory behind them.
   bool defined() const { return shape_.rank > 0; }
   void* raw() const { return data_; }
 
@@ -69,8 +69,8 @@ class Tensor {
 
   // One-dimensional view of elements [r.begin, r.end) of the flat order.
   Tensor slice(Range r) const {
-    CHECK(0 <= r.begin && r.begin <= r.end && r.end <= numel(), "slice [{}, {}) of {} elements", r.begin, r.end,
-          numel());
+    CHECK(0 <= r.begin && r.begin <= r.end && r.end <= numel(), "slice [{}, {}) of {} elements", r.begin,
+          r.end, numel());
     return {data_ + r.begin * size_of(dtype_), dtype_, {r.size()}, memory_};
   }
   // The same elements in another shape.
@@ -80,8 +80,8 @@ class Tensor {
   }
   // Rows [r.begin, r.end) of the first dim.
   Tensor rows(Range r) const {
-    CHECK(shape_.rank >= 1 && 0 <= r.begin && r.begin <= r.end && r.end <= dim(0), "rows [{}, {}) of {}", r.begin,
-          r.end, shape_.rank ? dim(0) : 0);
+    CHECK(shape_.rank >= 1 && 0 <= r.begin && r.begin <= r.end && r.end <= dim(0), "rows [{}, {}) of {}",
+          r.begin, r.end, shape_.rank ? dim(0) : 0);
     Shape s = shape_;
     s.dims[0] = r.size();
     const int64_t row = dim(0) ? numel() / dim(0) : 0;

@@ -50,8 +50,8 @@ class Operand {
   const Operand& apart_from(const char* other_name, const Tensor& other) const {
     const auto* a = static_cast<const std::byte*>(tensor_.raw());
     const auto* b = static_cast<const std::byte*>(other.raw());
-    CHECK(!a || !b || a + tensor_.bytes() <= b || b + other.bytes() <= a, "{}: {} must not overlap {}", op_, name_,
-          other_name);
+    CHECK(!a || !b || a + tensor_.bytes() <= b || b + other.bytes() <= a, "{}: {} must not overlap {}", op_,
+          name_, other_name);
     return *this;
   }
 

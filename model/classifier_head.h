@@ -1,4 +1,5 @@
-// A linear classifier with softmax cross-entropy: the language model's head (weights tied to the embedding) and the MLP's.
+// A linear classifier with softmax cross-entropy: the language model's head (weights tied to the embedding)
+// and the MLP's.
 #pragma once
 #include "model/layer.h"
 
@@ -7,8 +8,8 @@ namespace cleave {
 class ClassifierHead final : public Head {
  public:
   struct Config {
-    std::string unit, weight;    // names; the unit may be another layer's (tied)
-    std::string bias = {};       // empty: no bias
+    std::string unit, weight;  // names; the unit may be another layer's (tied)
+    std::string bias = {};     // empty: no bias
     int64_t classes = 0, width = 0;
     float init_scale = 0.02f;
     int64_t chunk_bytes = 128 << 20;  // of fp32 logits in memory at a time

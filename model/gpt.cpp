@@ -27,7 +27,8 @@ class GptEmbedding final : public Layer {
   TensorSpec output(const TensorSpec& in) const override { return {dtype_, {in.shape.numel(), c_.width}}; }
 
   void forward(const ForwardArgs& a) const override {
-    launch(EmbeddingForward{.y = a.y, .tokens = a.x, .wte = a.params[0], .wpe = a.params[1], .seq = seq_}, a.stream);
+    launch(EmbeddingForward{.y = a.y, .tokens = a.x, .wte = a.params[0], .wpe = a.params[1], .seq = seq_},
+           a.stream);
     if (a.train && c_.dropout > 0) drop(a.y, a.y, a.position, a.stream);
   }
   void backward(const BackwardArgs& a) const override {
@@ -59,7 +60,8 @@ class GptEmbedding final : public Layer {
 // x -> x + attention(norm(x)) -> that + mlp(norm(that)).
 class GptBlock final : public Layer {
  public:
-  GptBlock(const GptConfig& c, int64_t seq, int index) : c_(c), seq_(seq), name_(fmt::format("h.{}", index)) {}
+  GptBlock(const GptConfig& c, int64_t seq, int index)
+      : c_(c), seq_(seq), name_(fmt::format("h.{}", index)) {}
 
   std::vector<UnitSpec> units() const override {
     const int64_t w = c_.width;
@@ -87,16 +89,39 @@ class GptBlock final : public Layer {
     const DType t = a.x.dtype();
     const auto p = a.params;
     Activations s = keep(a.saved, a.keep, rows, t);
-    launch(LayerNormForward{.y = s.norm1, .sum = {}, .mean = s.mean1, .rstd = s.rstd1, .x = a.x, .residual = {},
-                            .weight = p[0], .bias = p[1], .eps = c_.norm_eps}, a.stream);
+    launch(LayerNormForward{.y = s.norm1,
+                            .sum = {},
+                            .mean = s.mean1,
+                            .rstd = s.rstd1,
+                            .x = a.x,
+                            .residual = {},
+                            .weight = p[0],
+                            .bias = p[1],
+                            .eps = c_.norm_eps},
+           a.stream);
     Linear{w, 3 * w, p[2], p[3]}.forward(s.qkv, s.norm1, a.stream);
-    launch(AttentionForward{.y = s.attention, .lse = s.lse, .qkv = s.qkv, .batch = rows / seq_, .seq = seq_,
-                            .heads = c_.heads, .kv_heads = c_.heads, .head_dim = w / c_.heads}, a.stream);
+    launch(AttentionForward{.y = s.attention,
+                            .lse = s.lse,
+                            .qkv = s.qkv,
+                            .batch = rows / seq_,
+                            .seq = seq_,
+                            .heads = c_.heads,
+                            .kv_heads = c_.heads,
+                            .head_dim = w / c_.heads},
+           a.stream);
     const Tensor branch = a.scratch.take(t, {rows, w});
     Linear{w, w, p[4], p[5]}.forward(branch, s.attention, a.stream);
     if (a.train) drop(branch, a.position, "attn", a.stream);
-    launch(LayerNormForward{.y = s.norm2, .sum = s.middle, .mean = s.mean2, .rstd = s.rstd2, .x = branch,
-                            .residual = a.x, .weight = p[6], .bias = p[7], .eps = c_.norm_eps}, a.stream);
+    launch(LayerNormForward{.y = s.norm2,
+                            .sum = s.middle,
+                            .mean = s.mean2,
+                            .rstd = s.rstd2,
+                            .x = branch,
+                            .residual = a.x,
+                            .weight = p[6],
+                            .bias = p[7],
+                            .eps = c_.norm_eps},
+           a.stream);
     Linear{w, 4 * w, p[8], p[9]}.forward(s.hidden, s.norm2, a.stream);
     launch(ActivationForward{.y = s.active, .x = s.hidden, .kind = c_.activation}, a.stream);
     Linear{4 * w, w, p[10], p[11]}.forward(branch, s.active, a.stream);
@@ -116,18 +141,44 @@ class GptBlock final : public Layer {
     Linear{4 * w, w, p[10], p[11]}.backward(wide, dmlp, s.active, g[10], &g[11], a.stream);
     launch(ActivationBackward{.dx = wide, .dy = wide, .x = s.hidden, .kind = c_.activation}, a.stream);
     Linear{w, 4 * w, p[8], p[9]}.backward(narrow, wide, s.norm2, g[8], &g[9], a.stream);
-    launch(LayerNormBackward{.dx = dmiddle, .dweight = g[6].tensor, .dbias = g[7].tensor, .dy = narrow, .x = s.middle,
-                             .mean = s.mean2, .rstd = s.rstd2, .weight = p[6], .dresidual = a.dy,
-                             .accumulate_weight = g[6].accumulate(), .accumulate_bias = g[7].accumulate()}, a.stream);
+    launch(LayerNormBackward{.dx = dmiddle,
+                             .dweight = g[6].tensor,
+                             .dbias = g[7].tensor,
+                             .dy = narrow,
+                             .x = s.middle,
+                             .mean = s.mean2,
+                             .rstd = s.rstd2,
+                             .weight = p[6],
+                             .dresidual = a.dy,
+                             .accumulate_weight = g[6].accumulate(),
+                             .accumulate_bias = g[7].accumulate()},
+           a.stream);
     const Tensor dattn = dropped(dmiddle, a, "attn");
     Linear{w, w, p[4], p[5]}.backward(narrow, dattn, s.attention, g[4], &g[5], a.stream);
-    launch(AttentionBackward{.dqkv = dqkv, .dy = narrow, .y = s.attention, .lse = s.lse, .qkv = s.qkv,
-                             .batch = rows / seq_, .seq = seq_, .heads = c_.heads, .kv_heads = c_.heads,
-                             .head_dim = w / c_.heads}, a.stream);
+    launch(AttentionBackward{.dqkv = dqkv,
+                             .dy = narrow,
+                             .y = s.attention,
+                             .lse = s.lse,
+                             .qkv = s.qkv,
+                             .batch = rows / seq_,
+                             .seq = seq_,
+                             .heads = c_.heads,
+                             .kv_heads = c_.heads,
+                             .head_dim = w / c_.heads},
+           a.stream);
     Linear{w, 3 * w, p[2], p[3]}.backward(narrow, dqkv, s.norm1, g[2], &g[3], a.stream);
-    launch(LayerNormBackward{.dx = a.dx, .dweight = g[0].tensor, .dbias = g[1].tensor, .dy = narrow, .x = a.x,
-                             .mean = s.mean1, .rstd = s.rstd1, .weight = p[0], .dresidual = dmiddle,
-                             .accumulate_weight = g[0].accumulate(), .accumulate_bias = g[1].accumulate()}, a.stream);
+    launch(LayerNormBackward{.dx = a.dx,
+                             .dweight = g[0].tensor,
+                             .dbias = g[1].tensor,
+                             .dy = narrow,
+                             .x = a.x,
+                             .mean = s.mean1,
+                             .rstd = s.rstd1,
+                             .weight = p[0],
+                             .dresidual = dmiddle,
+                             .accumulate_weight = g[0].accumulate(),
+                             .accumulate_bias = g[1].accumulate()},
+           a.stream);
   }
 
  private:
@@ -183,21 +234,39 @@ class FinalNorm final : public Layer {
  public:
   explicit FinalNorm(const GptConfig& c) : c_(c) {}
   std::vector<UnitSpec> units() const override {
-    return {{"ln_f",
-             {{"ln_f.weight", {c_.width}, {Init::Kind::ones, 0}, false}, {"ln_f.bias", {c_.width}, {}, false}}}};
+    return {
+        {"ln_f",
+         {{"ln_f.weight", {c_.width}, {Init::Kind::ones, 0}, false}, {"ln_f.bias", {c_.width}, {}, false}}}};
   }
   TensorSpec output(const TensorSpec& in) const override { return in; }
   void forward(const ForwardArgs& a) const override {
     const Tensor mean = a.saved.keep(a.keep, DType::fp32, {a.x.dim(0)});
     const Tensor rstd = a.saved.keep(a.keep, DType::fp32, {a.x.dim(0)});
-    launch(LayerNormForward{.y = a.y, .sum = {}, .mean = mean, .rstd = rstd, .x = a.x, .residual = {},
-                            .weight = a.params[0], .bias = a.params[1], .eps = c_.norm_eps}, a.stream);
+    launch(LayerNormForward{.y = a.y,
+                            .sum = {},
+                            .mean = mean,
+                            .rstd = rstd,
+                            .x = a.x,
+                            .residual = {},
+                            .weight = a.params[0],
+                            .bias = a.params[1],
+                            .eps = c_.norm_eps},
+           a.stream);
   }
   void backward(const BackwardArgs& a) const override {
     auto g = a.grads;
-    launch(LayerNormBackward{.dx = a.dx, .dweight = g[0].tensor, .dbias = g[1].tensor, .dy = a.dy, .x = a.x,
-                             .mean = a.saved[0], .rstd = a.saved[1], .weight = a.params[0], .dresidual = {},
-                             .accumulate_weight = g[0].accumulate(), .accumulate_bias = g[1].accumulate()}, a.stream);
+    launch(LayerNormBackward{.dx = a.dx,
+                             .dweight = g[0].tensor,
+                             .dbias = g[1].tensor,
+                             .dy = a.dy,
+                             .x = a.x,
+                             .mean = a.saved[0],
+                             .rstd = a.saved[1],
+                             .weight = a.params[0],
+                             .dresidual = {},
+                             .accumulate_weight = g[0].accumulate(),
+                             .accumulate_bias = g[1].accumulate()},
+           a.stream);
   }
 
  private:
@@ -222,10 +291,10 @@ GptConfig gpt_preset(std::string_view name) {
 }
 
 Model make_gpt(const GptConfig& c, DType dtype, int64_t seq, std::string name) {
-  require(c.heads > 0 && c.width % c.heads == 0, Exit::usage, "a width of {} does not divide by {} heads", c.width,
-          c.heads);
-  require(0 < seq && seq <= c.positions, Exit::usage, "--seq_len {} is outside 1..{}, the model's positions", seq,
-          c.positions);
+  require(c.heads > 0 && c.width % c.heads == 0, Exit::usage, "a width of {} does not divide by {} heads",
+          c.width, c.heads);
+  require(0 < seq && seq <= c.positions, Exit::usage, "--seq_len {} is outside 1..{}, the model's positions",
+          seq, c.positions);
   Model m;
   m.name = std::move(name), m.dtype = dtype;
   m.layers.push_back(std::make_unique<GptEmbedding>(c, seq, dtype));
@@ -236,7 +305,8 @@ Model make_gpt(const GptConfig& c, DType dtype, int64_t seq, std::string name) {
   m.sample = {DType::int32, {seq}};
   m.rows_per_sample = seq;
   // 6 FLOPs a weight and token in matrix products, and causal attention counted once.
-  const double weights = double(c.layers) * 12.0 * double(c.width) * double(c.width) + double(c.vocab) * double(c.width);
+  const double weights =
+      double(c.layers) * 12.0 * double(c.width) * double(c.width) + double(c.vocab) * double(c.width);
   m.flops_per_sample = double(seq) * (6.0 * weights + 6.0 * double(c.layers) * double(c.width) * double(seq));
   return m;
 }

@@ -12,8 +12,8 @@ struct GptConfig {
   Activation activation = Activation::gelu_tanh;
 };
 
-// The presets tiny (4 layers, 4 heads, width 128), gpt2, gpt2-medium, gpt2-large and gpt2-xl. Error(usage) lists them
-// when the name is none.
+// The presets tiny (4 layers, 4 heads, width 128), gpt2, gpt2-medium, gpt2-large and gpt2-xl. Error(usage)
+// lists them when the name is none.
 GptConfig gpt_preset(std::string_view name);
 
 // Samples are token windows: input [seq] int32, targets [seq] int32. seq may be at most config.positions.

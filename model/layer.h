@@ -1,6 +1,6 @@
-// What a model is made of: layers in order, with explicit forward and backward. Layers own no parameters and no
-// activations; they declare the first, take the second from an arena, and receive views for the duration of a call. So
-// the store may shard, move and free parameters without any layer knowing.
+// What a model is made of: layers in order, with explicit forward and backward. Layers own no parameters and
+// no activations; they declare the first, take the second from an arena, and receive views for the duration
+// of a call. So the store may shard, move and free parameters without any layer knowing.
 #pragma once
 #include <memory>
 #include <span>
@@ -21,15 +21,17 @@ struct TensorSpec {
 // What a layer keeps from forward to backward, in the order in which it kept it.
 class Saved {
  public:
-  Tensor keep(Arena& arena, DType dtype, Shape shape) { return tensors_.emplace_back(arena.take(dtype, shape)); }
+  Tensor keep(Arena& arena, DType dtype, Shape shape) {
+    return tensors_.emplace_back(arena.take(dtype, shape));
+  }
   const Tensor& operator[](int i) const { return tensors_[size_t(i)]; }
 
  private:
   std::vector<Tensor> tensors_;
 };
 
-// The gradient of one parameter. A layer calls accumulate() exactly once for each write it makes: it says whether to add
-// to the tensor or to overwrite it.
+// The gradient of one parameter. A layer calls accumulate() exactly once for each write it makes: it says
+// whether to add to the tensor or to overwrite it.
 struct ParamGradient {
   Tensor tensor;
   bool* written = nullptr;
@@ -87,8 +89,8 @@ struct HeadArgs {
   Stream& stream;
 };
 
-// The last stop: turns activations and targets into losses, and in training also into gradients, in one call, because
-// the logits of all rows never exist at the same time.
+// The last stop: turns activations and targets into losses, and in training also into gradients, in one call,
+// because the logits of all rows never exist at the same time.
 class Head {
  public:
   virtual ~Head() = default;
@@ -105,8 +107,8 @@ struct Model {
   std::unique_ptr<Head> head;
   DType dtype = DType::fp32;  // of parameters and activations
   TensorSpec sample;  // of one sample: the input of a micro-batch of n samples has n times as many rows
-  int64_t rows_per_sample = 1;    // rows of the head's x, and of the targets
-  double flops_per_sample = 0;    // forward and backward, no recomputation
+  int64_t rows_per_sample = 1;  // rows of the head's x, and of the targets
+  double flops_per_sample = 0;  // forward and backward, no recomputation
 
   TensorSpec input(int64_t samples) const {
     TensorSpec spec = sample;

@@ -1,4 +1,5 @@
-// The dense layer's arithmetic, shared by every layer that has one: y = x @ weight^T + bias, weight [out, in].
+// The dense layer's arithmetic, shared by every layer that has one: y = x @ weight^T + bias, weight [out,
+// in].
 #pragma once
 #include "model/layer.h"
 
@@ -10,7 +11,8 @@ struct Linear {
 
   void forward(Tensor y, Tensor x, Stream& stream) const;
   // dx may be undefined; dbias is null without a bias.
-  void backward(Tensor dx, Tensor dy, Tensor x, ParamGradient& dweight, ParamGradient* dbias, Stream& stream) const;
+  void backward(Tensor dx, Tensor dy, Tensor x, ParamGradient& dweight, ParamGradient* dbias,
+                Stream& stream) const;
 };
 
 }  // namespace cleave

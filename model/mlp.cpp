@@ -40,22 +40,24 @@ class Dense final : public Layer {
 }  // namespace
 
 Model make_mlp(const MlpConfig& c, DType dtype, std::string name) {
-  require(c.sizes.size() >= 2, Exit::usage, "an MLP needs at least an input size and a number of classes, got {} sizes",
-          c.sizes.size());
+  require(c.sizes.size() >= 2, Exit::usage,
+          "an MLP needs at least an input size and a number of classes, got {} sizes", c.sizes.size());
   Model m;
   m.name = std::move(name), m.dtype = dtype;
   double weights = 0;
   for (size_t i = 0; i + 2 < c.sizes.size(); ++i) {
-    m.layers.push_back(std::make_unique<Dense>(c.sizes[i], c.sizes[i + 1], c.activation, fmt::format("dense.{}", i)));
+    m.layers.push_back(
+        std::make_unique<Dense>(c.sizes[i], c.sizes[i + 1], c.activation, fmt::format("dense.{}", i)));
     weights += double(c.sizes[i]) * double(c.sizes[i + 1]);
   }
   const int64_t width = c.sizes[c.sizes.size() - 2], classes = c.sizes.back();
-  m.head = std::make_unique<ClassifierHead>(ClassifierHead::Config{.unit = "head",
-                                                                   .weight = "head.weight",
-                                                                   .bias = "head.bias",
-                                                                   .classes = classes,
-                                                                   .width = width,
-                                                                   .init_scale = 1.0f / std::sqrt(float(width))});
+  m.head =
+      std::make_unique<ClassifierHead>(ClassifierHead::Config{.unit = "head",
+                                                              .weight = "head.weight",
+                                                              .bias = "head.bias",
+                                                              .classes = classes,
+                                                              .width = width,
+                                                              .init_scale = 1.0f / std::sqrt(float(width))});
   weights += double(width) * double(classes);
   m.sample = {dtype, {1, c.sizes.front()}};
   m.flops_per_sample = 6.0 * weights;

@@ -17,9 +17,12 @@ namespace {
 
 DType dtype_of(Precision p) {
   switch (p) {
-    case Precision::fp32: return DType::fp32;
-    case Precision::fp16: return DType::fp16;
-    case Precision::bf16: return DType::bf16;
+    case Precision::fp32:
+      return DType::fp32;
+    case Precision::fp16:
+      return DType::fp16;
+    case Precision::bf16:
+      return DType::bf16;
   }
   return DType::fp32;
 }
@@ -41,7 +44,8 @@ Placement placement(const DsConfig& c) {
   return {.optimizer = o.pin_memory ? MemoryKind::pinned : MemoryKind::host};
 }
 
-// Where the average over micro-batches and ranks is taken: `before` scales every loss, `after` the reduced gradient.
+// Where the average over micro-batches and ranks is taken: `before` scales every loss, `after` the reduced
+// gradient.
 struct Averaging {
   double before = 1, after = 1;
 };
@@ -57,8 +61,8 @@ Averaging averaging(const DsConfig& c, int ranks) {
 
 // All that a rank allocates. Built twice: against a dry memory for the plan, then for real.
 struct Allocation {
-  Allocation(const DsConfig& config, const Model& model, Communicator& data, Communicator& self, Memory& memory,
-             Stream& compute, Stream& comm)
+  Allocation(const DsConfig& config, const Model& model, Communicator& data, Communicator& self,
+             Memory& memory, Stream& compute, Stream& comm)
       : store(memory, store_options(config), compute, comm),
         stage(model, store, config.train_micro_batch_size_per_gpu,
               [&](const UnitSpec& unit) {
@@ -66,15 +70,18 @@ struct Allocation {
                 plan.check(data.size());
                 int64_t numel = 0;
                 for (const ParamSpec& p : unit.params) numel += p.numel();
-                const bool whole = plan.parameter_shards() > 1 && numel < config.zero.stage3_param_persistence_threshold;
+                const bool whole =
+                    plan.parameter_shards() > 1 && numel < config.zero.stage3_param_persistence_threshold;
                 return whole ? with_whole_parameters(plan, self) : plan;
               }),
         optimizer(memory, store, make_optimizer(config.optimizer), placement(config)) {
     store.commit();
     stage.allocate(memory);
     const auto device = MemoryKind::device;
-    squares = memory.allocate(device, Category::activations, DType::fp64, {store.units()}, "squared gradients");
-    losses = memory.allocate(device, Category::activations, DType::fp64, {config.gradient_accumulation_steps}, "losses");
+    squares =
+        memory.allocate(device, Category::activations, DType::fp64, {store.units()}, "squared gradients");
+    losses = memory.allocate(device, Category::activations, DType::fp64, {config.gradient_accumulation_steps},
+                             "losses");
   }
 
   ParameterStore store;
@@ -85,8 +92,14 @@ struct Allocation {
 
 struct Engine::State {
   State(const DsConfig& c, Model m, Communicator& w, const EngineOptions& o)
-      : config(c), model(std::move(m)), world(w), self(self_communicator()), options(o), memory(o.limits),
-        compute(o.compute), overlapped(c.zero.overlap_comm ? Stream::Mode::worker : Stream::Mode::inline_),
+      : config(c),
+        model(std::move(m)),
+        world(w),
+        self(self_communicator()),
+        options(o),
+        memory(o.limits),
+        compute(o.compute),
+        overlapped(c.zero.overlap_comm ? Stream::Mode::worker : Stream::Mode::inline_),
         schedule(c.scheduler, c.optimizer.lr),
         scaler(c.precision == Precision::fp16 ? LossScaler(c.fp16, c.zero.stage) : LossScaler()) {}
 
@@ -137,8 +150,8 @@ StepResult Engine::train_batch(const BatchSource& data) {
     batch.position.seed = s.options.seed, batch.position.step = s.at.step;
     valid[size_t(micro)] = double(std::max<int64_t>(1, batch.valid_targets));
     const double scale = loss_scale * average.before / valid[size_t(micro)];
-    s.all->stage.train(batch, float(scale), micro + 1 == micros, s.all->losses.tensor().slice({micro, micro + 1}),
-                       s.compute);
+    s.all->stage.train(batch, float(scale), micro + 1 == micros,
+                       s.all->losses.tensor().slice({micro, micro + 1}), s.compute);
   }
   s.all->store.wait_for_gradients();
   s.all->optimizer.square_gradients(s.all->squares, s.compute);
@@ -160,12 +173,13 @@ StepResult Engine::train_batch(const BatchSource& data) {
   if (result.skipped) {
     ++s.at.skipped;
   } else {
-    s.all->optimizer.step({.lr = rates.lr,
-                           .momentum = rates.momentum,
-                           .beta2 = rates.beta2,
-                           .grad_scale = average.after * gradient_factor(loss_scale, norm, s.config.gradient_clipping),
-                           .step = ++s.at.applied},
-                          s.compute);
+    s.all->optimizer.step(
+        {.lr = rates.lr,
+         .momentum = rates.momentum,
+         .beta2 = rates.beta2,
+         .grad_scale = average.after * gradient_factor(loss_scale, norm, s.config.gradient_clipping),
+         .step = ++s.at.applied},
+        s.compute);
     s.compute.synchronize();
     s.comm().synchronize();
   }
@@ -179,14 +193,17 @@ bool Engine::overflowed(double loss, double norm) {
   const bool finite = std::isfinite(norm);
   if (s.config.precision == Precision::fp16) {
     require(s.scaler.update(!finite) == LossScaler::Update::ok, Exit::training,
-            "step {}: the gradients overflow in fp16 and the loss scale is at its minimum of {}; lower the learning "
+            "step {}: the gradients overflow in fp16 and the loss scale is at its minimum of {}; lower the "
+            "learning "
             "rate, or use bf16",
             s.at.step, s.scaler.scale());
     return !finite;
   }
-  const bool may_skip = s.config.precision == Precision::bf16 && s.config.check_grad_overflow && std::isfinite(loss);
+  const bool may_skip =
+      s.config.precision == Precision::bf16 && s.config.check_grad_overflow && std::isfinite(loss);
   require(finite || may_skip, Exit::training,
-          "step {}: the loss is {} and the gradient norm {}; the run diverged: lower the learning rate, warm it up or "
+          "step {}: the loss is {} and the gradient norm {}; the run diverged: lower the learning rate, warm "
+          "it up or "
           "clip gradients harder",
           s.at.step, loss, norm);
   return !finite;
@@ -211,7 +228,8 @@ double Engine::evaluate(const BatchSource& data, int micros) {
     totals[1] += double(batch.valid_targets);
   }
   s.comm().synchronize();
-  s.world.all_reduce(Tensor(totals, DType::fp64, {2}, MemoryKind::host), s.comm(), {.what = "evaluation loss"});
+  s.world.all_reduce(Tensor(totals, DType::fp64, {2}, MemoryKind::host), s.comm(),
+                     {.what = "evaluation loss"});
   s.comm().synchronize();
   return totals[0] / std::max(1.0, totals[1]);
 }
@@ -239,8 +257,8 @@ std::vector<Record> Engine::records(bool all_slices) {
     for (int kind = 0; kind < int(kinds.size()); ++kind)
       for (const FlatLayout::Piece& p : layout.pieces(part.shifted(mine.begin))) {
         const int64_t at = part.begin + p.offset;
-        out.push_back({kinds[size_t(kind)], layout.param(p.param).name, layout.param(p.param).shape, p.elements,
-                       s.all->optimizer.record(u, kind).slice({at, at + p.elements.size()})});
+        out.push_back({kinds[size_t(kind)], layout.param(p.param).name, layout.param(p.param).shape,
+                       p.elements, s.all->optimizer.record(u, kind).slice({at, at + p.elements.size()})});
       }
   }
   return out;
@@ -248,7 +266,8 @@ std::vector<Record> Engine::records(bool all_slices) {
 
 void Engine::save_checkpoint(const std::string& dir, const std::string& tag, const std::string& client) {
   State& s = *state_;
-  cleave::save_checkpoint(dir, tag, records(false), to_json(s.at, s.scaler.state(), s.options.seed, client), s.world);
+  cleave::save_checkpoint(dir, tag, records(false), to_json(s.at, s.scaler.state(), s.options.seed, client),
+                          s.world);
 }
 
 std::string Engine::load_checkpoint(const std::string& dir, const std::string& tag) {
@@ -280,8 +299,8 @@ std::vector<float> Engine::parameter(const std::string& name) {
         std::copy_n(from, piece.elements.size(), whole.data() + piece.elements.begin);
       }
       // Every element is nonzero on one rank only, so the sum is exact.
-      s.world.all_reduce(Tensor(whole.data(), DType::fp32, {int64_t(whole.size())}, MemoryKind::host), s.comm(),
-                         {.what = "a whole parameter"});
+      s.world.all_reduce(Tensor(whole.data(), DType::fp32, {int64_t(whole.size())}, MemoryKind::host),
+                         s.comm(), {.what = "a whole parameter"});
       s.comm().synchronize();
       return whole;
     }

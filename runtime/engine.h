@@ -1,6 +1,6 @@
-// The training engine: one object that owns a rank's share of a model's state and takes optimizer steps as a ds_config
-// asks. Everything that partitions, offloads or overlaps is a value given to the parts below it; the step itself is the
-// same for every configuration.
+// The training engine: one object that owns a rank's share of a model's state and takes optimizer steps as a
+// ds_config asks. Everything that partitions, offloads or overlaps is a value given to the parts below it;
+// the step itself is the same for every configuration.
 //
 //   DsConfig config = ...;                             // config_schema/reader.h
 //   Engine engine(config, make_mlp({{64, 32, 10}}, DType::fp32), world, {});
@@ -28,27 +28,28 @@ struct EngineOptions {
 };
 
 struct StepResult {
-  int64_t step = 0;         // 1-based, counts skipped steps too
-  double loss = 0;          // mean over micro-batches and ranks
-  double grad_norm = 0;     // of the averaged, unscaled gradient before clipping
-  double lr = 0;            // used by this step
-  double loss_scale = 1;    // used by this step
-  bool skipped = false;     // a gradient overflowed somewhere: no state changed, only the loss scale
+  int64_t step = 0;       // 1-based, counts skipped steps too
+  double loss = 0;        // mean over micro-batches and ranks
+  double grad_norm = 0;   // of the averaged, unscaled gradient before clipping
+  double lr = 0;          // used by this step
+  double loss_scale = 1;  // used by this step
+  bool skipped = false;   // a gradient overflowed somewhere: no state changed, only the loss scale
   int64_t skipped_total = 0;
 };
 
-// The next micro-batch of this rank: micro counts from 0 within the step. Its memory must stay valid until the next call.
+// The next micro-batch of this rank: micro counts from 0 within the step. Its memory must stay valid until
+// the next call.
 using BatchSource = std::function<Batch(int micro)>;
 
 class Engine {
  public:
-  // Collective over world (its ranks are the data-parallel group). Throws Error(memory) with the category table when the
-  // plan exceeds options.limits, before anything large is allocated.
+  // Collective over world (its ranks are the data-parallel group). Throws Error(memory) with the category
+  // table when the plan exceeds options.limits, before anything large is allocated.
   Engine(const DsConfig& config, Model model, Communicator& world, const EngineOptions& options);
   ~Engine();
 
-  // One optimizer step over gradient_accumulation_steps micro-batches. Collective. Throws Error(training) when the loss
-  // is not finite in fp32 or bf16, or the loss scale is at its minimum and still overflows.
+  // One optimizer step over gradient_accumulation_steps micro-batches. Collective. Throws Error(training)
+  // when the loss is not finite in fp32 or bf16, or the loss scale is at its minimum and still overflows.
   StepResult train_batch(const BatchSource& data);
 
   // Mean loss per valid target over `micros` micro-batches of every rank. Collective; nothing is changed.
@@ -57,11 +58,11 @@ class Engine {
   // Logits [rows, classes] of one micro-batch, in host memory; collective when parameters are sharded.
   std::vector<float> predict(const Batch& batch);
 
-  // Writes DIR/<tag> from all ranks, then points DIR/latest at it; a run that is killed at any point leaves the
-  // checkpoint before it whole. Collective. `client` is kept in the manifest for the caller (JSON text).
+  // Writes DIR/<tag> from all ranks, then points DIR/latest at it; a run that is killed at any point leaves
+  // the checkpoint before it whole. Collective. `client` is kept in the manifest for the caller (JSON text).
   void save_checkpoint(const std::string& dir, const std::string& tag, const std::string& client = "{}");
-  // Restores weights, optimizer state, schedule position and loss scale; returns what the caller stored. Any number of
-  // ranks and any stage may load. Throws Error(checkpoint). Collective.
+  // Restores weights, optimizer state, schedule position and loss scale; returns what the caller stored. Any
+  // number of ranks and any stage may load. Throws Error(checkpoint). Collective.
   std::string load_checkpoint(const std::string& dir, const std::string& tag = "latest");
 
   int64_t step() const;  // steps taken, skipped ones included
@@ -75,9 +76,11 @@ class Engine {
   MemoryTable memory_peak() const;
   CommBytes comm_bytes() const;  // sent by this rank since construction
 
-  // One whole parameter in fp32 (the master's values), gathered from its slices; for tests and export. Collective.
+  // One whole parameter in fp32 (the master's values), gathered from its slices; for tests and export.
+  // Collective.
   std::vector<float> parameter(const std::string& name);
-  // Overwrites whole parameters on every rank from the same values, leaving optimizer states as they are. Collective.
+  // Overwrites whole parameters on every rank from the same values, leaving optimizer states as they are.
+  // Collective.
   void set_parameters(const std::function<std::vector<float>(const ParamSpec&)>& values);
 
  private:

@@ -84,7 +84,8 @@ void Stage::measure() {
   for (const Tensor& x : frame_.inputs)
     if (is_float(x.dtype())) gradient_bytes_ = std::max(gradient_bytes_, x.bytes());
   Grads head = grads_of(model_.head->units(), &written);
-  run_head(dry_params(model_.head->units(), model_.dtype), head, 1, Tensor(nullptr, DType::fp64, {1}), discard);
+  run_head(dry_params(model_.head->units(), model_.dtype), head, 1, Tensor(nullptr, DType::fp64, {1}),
+           discard);
   for (int l = layers(); l-- > 0;) {
     Grads grads = grads_of(model_.layers[size_t(l)]->units(), &written);
     backward_layer(l, dry_params(model_.layers[size_t(l)]->units(), model_.dtype), grads, {}, discard);
@@ -93,8 +94,8 @@ void Stage::measure() {
 
 void Stage::load(const Batch& batch, Stream& stream) {
   CHECK(batch.input.numel() == input_.tensor().numel() && batch.targets.numel() == targets_.tensor().numel(),
-        "batch of {} inputs and {} targets, the micro-batch has {} and {}", batch.input.numel(), batch.targets.numel(),
-        input_.tensor().numel(), targets_.tensor().numel());
+        "batch of {} inputs and {} targets, the micro-batch has {} and {}", batch.input.numel(),
+        batch.targets.numel(), input_.tensor().numel(), targets_.tensor().numel());
   if (batch.input.dtype() == input_.tensor().dtype())
     copy(input_, batch.input, stream);
   else
@@ -125,8 +126,10 @@ void Stage::forward_layer(int l, const Params& params, const Position& position,
   frame_.inputs.push_back(y);
 }
 
-// The gradient of layer l's input goes into one of two buffers in turn; its output's gradient is in the other.
-void Stage::backward_layer(int l, const Params& params, Grads& grads, const Position& position, Stream& stream) {
+// The gradient of layer l's input goes into one of two buffers in turn; its output's gradient is in the
+// other.
+void Stage::backward_layer(int l, const Params& params, Grads& grads, const Position& position,
+                           Stream& stream) {
   const Tensor x = frame_.inputs[size_t(l)], y = frame_.inputs[size_t(l) + 1];
   auto gradient_of = [&](const Tensor& t, int turn) {
     return Tensor(gradients_[turn & 1].tensor().raw(), t.dtype(), t.shape());
@@ -147,16 +150,16 @@ void Stage::backward_layer(int l, const Params& params, Grads& grads, const Posi
 void Stage::run_head(const Params& params, Grads& grads, float scale, Tensor loss_sum, Stream& stream) {
   const Tensor x = frame_.inputs.back();
   const int64_t mark = scratch_arena_.mark();
-  model_.head->run({.losses = losses_,
-                    .dx = grads.empty() ? Tensor()
-                                        : Tensor(gradients_[layers() & 1].tensor().raw(), x.dtype(), x.shape()),
-                    .x = x,
-                    .targets = targets_,
-                    .params = params,
-                    .grads = grads,
-                    .scale = scale,
-                    .scratch = scratch_arena_,
-                    .stream = stream});
+  model_.head->run(
+      {.losses = losses_,
+       .dx = grads.empty() ? Tensor() : Tensor(gradients_[layers() & 1].tensor().raw(), x.dtype(), x.shape()),
+       .x = x,
+       .targets = targets_,
+       .params = params,
+       .grads = grads,
+       .scale = scale,
+       .scratch = scratch_arena_,
+       .stream = stream});
   scratch_arena_.release(mark);
   launch(Sum{.out = loss_sum, .x = losses_}, stream);
 }

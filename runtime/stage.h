@@ -1,5 +1,5 @@
-// The local layers with everything a micro-batch needs: their parameters from the store, their activations from an arena.
-// It is the one place where layers and ZeRO meet.
+// The local layers with everything a micro-batch needs: their parameters from the store, their activations
+// from an arena. It is the one place where layers and ZeRO meet.
 #pragma once
 #include <vector>
 
@@ -18,16 +18,16 @@ struct Batch {
 
 class Stage {
  public:
-  // Adds the layers' units to the store with plan_of(unit), and the passes. `samples` is the micro-batch size. The model
-  // must outlive the stage.
+  // Adds the layers' units to the store with plan_of(unit), and the passes. `samples` is the micro-batch
+  // size. The model must outlive the stage.
   Stage(const Model& model, ParameterStore& store, int64_t samples,
         const std::function<ZeroPlan(const UnitSpec&)>& plan_of);
 
   // After the store's commit: allocates activations, sized by a dry run of every layer.
   void allocate(Memory& memory);
 
-  // Forward and backward of one micro-batch: adds its gradients, scaled by `scale` for each row, in the store;
-  // loss_sum (fp64, one element) = sum over rows of the unscaled losses.
+  // Forward and backward of one micro-batch: adds its gradients, scaled by `scale` for each row, in the
+  // store; loss_sum (fp64, one element) = sum over rows of the unscaled losses.
   void train(const Batch& batch, float scale, bool last_micro, Tensor loss_sum, Stream& stream);
   // Blocks the host until the last batch given was copied, so that its memory may be filled again.
   void wait_until_loaded() { loaded_.wait(); }
@@ -49,7 +49,8 @@ class Stage {
 
   void load(const Batch& batch, Stream& stream);
   void forward_layer(int layer, const Params& params, const Position& position, bool train, Stream& stream);
-  void backward_layer(int layer, const Params& params, Grads& grads, const Position& position, Stream& stream);
+  void backward_layer(int layer, const Params& params, Grads& grads, const Position& position,
+                      Stream& stream);
   void run_head(const Params& params, Grads& grads, float scale, Tensor loss_sum, Stream& stream);
   void run_forward(const Batch& batch, bool train, Stream& stream);
   void measure();

@@ -7,7 +7,8 @@
 namespace cleave {
 using nlohmann::json;
 
-std::string to_json(const TrainingState& at, const LossScaler::State& scaler, uint64_t seed, const std::string& client) {
+std::string to_json(const TrainingState& at, const LossScaler::State& scaler, uint64_t seed,
+                    const std::string& client) {
   return json{{"step", at.step},
               {"applied_steps", at.applied},
               {"skipped_steps", at.skipped},

@@ -20,7 +20,8 @@ struct Restored {
   std::string client;
 };
 
-std::string to_json(const TrainingState& at, const LossScaler::State& scaler, uint64_t seed, const std::string& client);
+std::string to_json(const TrainingState& at, const LossScaler::State& scaler, uint64_t seed,
+                    const std::string& client);
 // Throws Error(checkpoint) naming `where`.
 Restored from_json(const std::string& text, const std::string& where);
 

@@ -9,15 +9,17 @@ namespace cleave {
 
 class FlatLayout {
  public:
-  // Parameters with weight decay come first, so that decay covers one range of any slice. The tail is padded so that
-  // `shards` equal shards cover the unit.
+  // Parameters with weight decay come first, so that decay covers one range of any slice. The tail is padded
+  // so that `shards` equal shards cover the unit.
   FlatLayout(UnitSpec spec, int shards);
 
   const std::string& name() const { return spec_.name; }
-  int64_t numel() const { return numel_; }        // with padding
-  int64_t used_numel() const { return used_; }    // without
+  int64_t numel() const { return numel_; }      // with padding
+  int64_t used_numel() const { return used_; }  // without
   int params() const { return int(spec_.params.size()); }
-  const ParamSpec& param(int i) const { return spec_.params[size_t(i)]; }  // in the order the layer declared them
+  const ParamSpec& param(int i) const {
+    return spec_.params[size_t(i)];
+  }  // in the order the layer declared them
   Range range(int i) const { return ranges_[size_t(i)]; }
 
   // The parts of `slice` with and without weight decay, relative to its begin; empty parts left out.
@@ -27,7 +29,8 @@ class FlatLayout {
   };
   std::vector<Group> groups(Range slice) const;
 
-  // The parts of `slice` that are parameters: which one, which of its elements, and where in the slice they start.
+  // The parts of `slice` that are parameters: which one, which of its elements, and where in the slice they
+  // start.
   struct Piece {
     int param;
     Range elements;

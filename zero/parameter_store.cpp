@@ -9,8 +9,8 @@ namespace cleave {
 struct ParameterStore::Unit {
   FlatLayout layout;
   ZeroPlan plan;
-  Buffer weights;    // numel / parameter_shards
-  Buffer gradients;  // numel / gradient_shards
+  Buffer weights;                   // numel / parameter_shards
+  Buffer gradients;                 // numel / gradient_shards
   std::unique_ptr<bool[]> written;  // by parameter, of the full gradient being written
 
   bool gathers() const { return plan.gather_on_use->size() > 1; }
@@ -68,7 +68,8 @@ const FlatLayout& ParameterStore::layout(int unit) const { return units_[size_t(
 int ParameterStore::add_unit(UnitSpec spec, const ZeroPlan& plan) {
   if (!units_.empty()) {
     const ZeroPlan& first = units_[0]->plan;
-    CHECK(plan.reduce_each_micro == first.reduce_each_micro && plan.reduce_each_step == first.reduce_each_step &&
+    CHECK(plan.reduce_each_micro == first.reduce_each_micro &&
+              plan.reduce_each_step == first.reduce_each_step &&
               plan.reduce_replicas == first.reduce_replicas,
           "unit {}: all units of a store reduce their gradients over the same groups", spec.name);
   }
@@ -76,11 +77,13 @@ int ParameterStore::add_unit(UnitSpec spec, const ZeroPlan& plan) {
   const int64_t n = layout.numel();
   const std::string name = layout.name();
   auto written = std::make_unique<bool[]>(size_t(layout.params()));
-  units_.push_back(std::make_unique<Unit>(Unit{
-      std::move(layout), plan,
-      memory_.allocate(MemoryKind::device, Category::weights, options_.weights, {n / plan.parameter_shards()}, name),
-      memory_.allocate(MemoryKind::device, Category::gradients, options_.gradients, {n / plan.gradient_shards()}, name),
-      std::move(written)}));
+  units_.push_back(
+      std::make_unique<Unit>(Unit{std::move(layout), plan,
+                                  memory_.allocate(MemoryKind::device, Category::weights, options_.weights,
+                                                   {n / plan.parameter_shards()}, name),
+                                  memory_.allocate(MemoryKind::device, Category::gradients,
+                                                   options_.gradients, {n / plan.gradient_shards()}, name),
+                                  std::move(written)}));
   return units() - 1;
 }
 
@@ -143,13 +146,15 @@ void ParameterStore::commit() {
   }
   for (const auto& unit : units_) {
     if (unit->buckets()) shard = std::max(shard, unit->gradients.tensor().numel());
-    const bool reduces_later = unit->plan.reduce_each_step->size() > 1 || unit->plan.reduce_replicas->size() > 1;
+    const bool reduces_later =
+        unit->plan.reduce_each_step->size() > 1 || unit->plan.reduce_replicas->size() > 1;
     if (reduces_later && options_.wire != options_.gradients) wire = std::max(wire, unit->layout.numel());
   }
   const auto device = MemoryKind::device;
   gathered_ = memory_.allocate(device, Category::gathered, options_.weights, {gathered}, "gathered layers");
   buckets_ = memory_.allocate(device, Category::buckets, options_.wire, {bucket}, "gradient buckets");
-  reduced_shard_ = memory_.allocate(device, Category::buckets, options_.wire, {shard}, "reduced gradient shard");
+  reduced_shard_ =
+      memory_.allocate(device, Category::buckets, options_.wire, {shard}, "reduced gradient shard");
   wire_ = memory_.allocate(device, Category::buckets, options_.wire, {wire}, "gradients on the wire");
 }
 
@@ -171,7 +176,8 @@ std::vector<Tensor> ParameterStore::acquire(int visit) {
   for (Instance& i : pass_->gathers) {
     if (i.lifetime.first != visit) continue;
     Unit& unit = *units_[size_t(i.unit)];
-    // The place was used by visits that ended before this one began; prefetched ones are still computing elsewhere.
+    // The place was used by visits that ended before this one began; prefetched ones are still computing
+    // elsewhere.
     comm_.wait(released_);
     const Tensor full = gathered_.tensor().slice({i.offset, i.offset + unit.layout.numel()});
     unit.plan.gather_on_use->all_gather(full, unit.weights, comm_,
@@ -287,8 +293,8 @@ Tensor ParameterStore::gradient_slice(int index) const {
   return unit.gradients.tensor().slice(Range{0, n}.shifted(unit.plan.reduce_each_step->rank() * n));
 }
 
-// Cut over the replicas as well, so that every stage adds the same pieces in the same order and the norm has the same
-// bits: at every stage the pieces are those of the data ranks.
+// Cut over the replicas as well, so that every stage adds the same pieces in the same order and the norm has
+// the same bits: at every stage the pieces are those of the data ranks.
 Range ParameterStore::norm_range(int index) const {
   const Unit& unit = *units_[size_t(index)];
   return part(unit.slice_numel(), unit.plan.reduce_replicas->size(), unit.plan.reduce_replicas->rank());

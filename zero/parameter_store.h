@@ -1,9 +1,10 @@
-// Owns the weights and gradients of the local layers, one unit a layer. Layers borrow views for the duration of a call;
-// only the store knows what is sharded, where it lives and when it travels. It contains no stage, only the communicators
-// of each unit's plan.
+// Owns the weights and gradients of the local layers, one unit a layer. Layers borrow views for the duration
+// of a call; only the store knows what is sharded, where it lives and when it travels. It contains no stage,
+// only the communicators of each unit's plan.
 //
-// Layers are visited in an order that is fixed before training (a pass). So the memory of gathered units and gradient
-// buckets is planned once, gathers run ahead of their use, and reductions run behind the backward, with events only.
+// Layers are visited in an order that is fixed before training (a pass). So the memory of gathered units and
+// gradient buckets is planned once, gathers run ahead of their use, and reductions run behind the backward,
+// with events only.
 #pragma once
 #include <memory>
 #include <vector>
@@ -16,15 +17,16 @@
 namespace cleave {
 
 struct StoreOptions {
-  DType weights = DType::fp32;    // the working copy that layers see
-  DType gradients = DType::fp32;  // what gradients are accumulated in
-  DType wire = DType::fp32;       // what crosses the network in reductions
+  DType weights = DType::fp32;                                       // the working copy that layers see
+  DType gradients = DType::fp32;                                     // what gradients are accumulated in
+  DType wire = DType::fp32;                                          // what crosses the network in reductions
   int64_t reduce_numel = Call::kWhole, gather_numel = Call::kWhole;  // elements in one collective
-  int prefetch_visits = 1;  // how many visits ahead a gather starts
-  bool overlap = true;      // reductions may run behind the backward: one more bucket is kept
+  int prefetch_visits = 1;                                           // how many visits ahead a gather starts
+  bool overlap = true;  // reductions may run behind the backward: one more bucket is kept
 };
 
-// A gradient that a layer adds to; `written` says whether it holds something yet, so nothing has to be zeroed first.
+// A gradient that a layer adds to; `written` says whether it holds something yet, so nothing has to be zeroed
+// first.
 struct GradientSlot {
   Tensor tensor;
   bool* written = nullptr;
@@ -71,7 +73,8 @@ class ParameterStore {
   void publish(int unit);
   void wait_for_weights();  // work enqueued on compute from now on sees what was published
 
-  // Adds up per-unit partial sums over the ranks that hold other slices; fp64, in rank order. On the comm stream.
+  // Adds up per-unit partial sums over the ranks that hold other slices; fp64, in rank order. On the comm
+  // stream.
   void sum_over_slices(Tensor partial_sums);
 
  private:

@@ -1,6 +1,7 @@
-// ZeRO (arXiv 1910.02054) as a choice of five communicators. Over the data-parallel group a gradient is summed exactly
-// once, in one of three places, and a parameter is gathered in at most one of two. A place that is not used gets the
-// group of one, where every collective is free, so the code around it is the same for every stage.
+// ZeRO (arXiv 1910.02054) as a choice of five communicators. Over the data-parallel group a gradient is
+// summed exactly once, in one of three places, and a parameter is gathered in at most one of two. A place
+// that is not used gets the group of one, where every collective is free, so the code around it is the same
+// for every stage.
 //
 //   stage | reduce_each_micro | reduce_each_step | reduce_replicas | gather_on_publish | gather_on_use
 //     0   |       self        |       self       |      data       |       self        |     self
@@ -22,8 +23,8 @@ struct ZeroPlan {
 
   void check(int data_ranks) const {
     CHECK(optimizer_shards() * reduce_replicas->size() == data_ranks,
-          "zero: gradients must cross the data group exactly once: {} x {} x {} of {} ranks", reduce_each_micro->size(),
-          reduce_each_step->size(), reduce_replicas->size(), data_ranks);
+          "zero: gradients must cross the data group exactly once: {} x {} x {} of {} ranks",
+          reduce_each_micro->size(), reduce_each_step->size(), reduce_replicas->size(), data_ranks);
     CHECK(gather_on_publish->size() * gather_on_use->size() == optimizer_shards(),
           "zero: gathers must undo the reduce-scatters: {} x {} against {}", gather_on_publish->size(),
           gather_on_use->size(), optimizer_shards());
@@ -32,7 +33,8 @@ struct ZeroPlan {
 
 // The only function that sees the number 0-3.
 inline ZeroPlan plan_for_stage(int stage, Communicator& data, Communicator& self) {
-  require(0 <= stage && stage <= 3, Exit::usage, "zero_optimization.stage is {}; it must be 0, 1, 2 or 3", stage);
+  require(0 <= stage && stage <= 3, Exit::usage, "zero_optimization.stage is {}; it must be 0, 1, 2 or 3",
+          stage);
   auto pick = [&](bool yes) { return yes ? &data : &self; };
   return {.reduce_each_micro = pick(stage >= 2),
           .reduce_each_step = pick(stage == 1),
@@ -41,7 +43,8 @@ inline ZeroPlan plan_for_stage(int stage, Communicator& data, Communicator& self
           .gather_on_use = pick(stage == 3)};
 }
 
-// The plan of a unit whose parameters stay whole on every rank: gathered when the optimizer publishes, not when used.
+// The plan of a unit whose parameters stay whole on every rank: gathered when the optimizer publishes, not
+// when used.
 inline ZeroPlan with_whole_parameters(ZeroPlan plan, Communicator& self) {
   if (plan.gather_on_publish->size() == 1) std::swap(plan.gather_on_publish, plan.gather_on_use);
   CHECK(plan.gather_on_use->size() == 1, "zero: a nested plan cannot keep unit parameters whole");

@@ -1,5 +1,6 @@
-// Packing of buffers with known lifetimes into one block of memory. The order in which layers are visited is known, so
-// which units are gathered (or hold a gradient bucket) at the same time is arithmetic, done once before training.
+// Packing of buffers with known lifetimes into one block of memory. The order in which layers are visited is
+// known, so which units are gathered (or hold a gradient bucket) at the same time is arithmetic, done once
+// before training.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -17,8 +18,8 @@ struct RegionPlan {
   int64_t numel = 0;             // of the whole block
 };
 
-// First fit in order of the first visit; buffers whose lifetimes meet never overlap. Offsets are multiples of 64
-// elements.
+// First fit in order of the first visit; buffers whose lifetimes meet never overlap. Offsets are multiples of
+// 64 elements.
 RegionPlan plan_regions(const std::vector<Lifetime>& lifetimes);
 
 }  // namespace cleave

@@ -4,18 +4,19 @@
 
 namespace cleave {
 
-ShardedOptimizer::ShardedOptimizer(Memory& memory, ParameterStore& store, std::unique_ptr<Optimizer> optimizer,
-                                   const Placement& placement)
+ShardedOptimizer::ShardedOptimizer(Memory& memory, ParameterStore& store,
+                                   std::unique_ptr<Optimizer> optimizer, const Placement& placement)
     : store_(store), optimizer_(std::move(optimizer)), state_(size_t(store.units())) {
   for (int u = 0; u < store.units(); ++u) {
     const Tensor weights = store.weights_slice(u);
     const std::string& name = store.layout(u).name();
     State& state = state_[size_t(u)];
     if (weights.dtype() != DType::fp32 || placement.optimizer != weights.memory())
-      state.master = memory.allocate(placement.optimizer, Category::master, DType::fp32, {weights.numel()}, name);
+      state.master =
+          memory.allocate(placement.optimizer, Category::master, DType::fp32, {weights.numel()}, name);
     for (size_t s = 0; s < optimizer_->states().size(); ++s)
-      state.states[s] =
-          memory.allocate(placement.optimizer, Category::optimizer_state, DType::fp32, {weights.numel()}, name);
+      state.states[s] = memory.allocate(placement.optimizer, Category::optimizer_state, DType::fp32,
+                                        {weights.numel()}, name);
   }
 }
 
@@ -57,8 +58,9 @@ void ShardedOptimizer::publish_masters(Stream& compute) {
 
 void ShardedOptimizer::square_gradients(Tensor sums, Stream& compute) {
   for (int u = 0; u < store_.units(); ++u)
-    launch(SumSquares{.out = sums.slice({u, u + 1}), .x = store_.gradient_slice(u).slice(store_.norm_range(u))},
-           compute);
+    launch(
+        SumSquares{.out = sums.slice({u, u + 1}), .x = store_.gradient_slice(u).slice(store_.norm_range(u))},
+        compute);
 }
 
 void ShardedOptimizer::step(const StepArgs& args, Stream& compute) {

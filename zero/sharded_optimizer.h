@@ -1,5 +1,6 @@
-// The optimizer's side of ZeRO: fp32 master weights and optimizer states of this rank's slices, in the home that the
-// placement names, and the loop that updates them. It does not know which optimizer it runs, nor what a stage is.
+// The optimizer's side of ZeRO: fp32 master weights and optimizer states of this rank's slices, in the home
+// that the placement names, and the loop that updates them. It does not know which optimizer it runs, nor
+// what a stage is.
 #pragma once
 #include <memory>
 #include <vector>
@@ -12,16 +13,18 @@ namespace cleave {
 
 class ShardedOptimizer {
  public:
-  // After every unit was added to the store. Where the working copy is fp32 and shares the optimizer's home, it is the
-  // master itself and no master is kept.
+  // After every unit was added to the store. Where the working copy is fp32 and shares the optimizer's home,
+  // it is the master itself and no master is kept.
   ShardedOptimizer(Memory& memory, ParameterStore& store, std::unique_ptr<Optimizer> optimizer,
                    const Placement& placement);
 
-  // Fills the masters (and through them the weights) with every parameter's initial values: functions of the seed, the
-  // parameter's name and the element's index, the same at every stage and number of ranks. States start at zero.
+  // Fills the masters (and through them the weights) with every parameter's initial values: functions of the
+  // seed, the parameter's name and the element's index, the same at every stage and number of ranks. States
+  // start at zero.
   void initialize(uint64_t seed, Stream& compute);
 
-  // Squared norm of this rank's part of the reduced gradients, one partial sum a unit, into sums (fp64, [units]).
+  // Squared norm of this rank's part of the reduced gradients, one partial sum a unit, into sums (fp64,
+  // [units]).
   void square_gradients(Tensor sums, Stream& compute);
 
   // Updates every unit and publishes it. args.step counts applied updates from 1.

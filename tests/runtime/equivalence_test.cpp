@@ -34,7 +34,8 @@ INSTANTIATE_TEST_SUITE_P(Ranks, Equivalence, ::testing::Values(1, 2, 3, 4, 5));
 
 TEST_P(Equivalence, WeightsAreBitIdenticalOverStagesOffloadOverlapAndBuckets) {
   const int ranks = GetParam(), steps = 20;
-  const Training want = train_on(ranks, config_for(ranks), [] { return small_gpt(); }, steps);
+  const Training want = train_on(
+      ranks, config_for(ranks), [] { return small_gpt(); }, steps);
   EXPECT_LT(want.steps.back().loss, want.steps.front().loss);
   for (int stage : {0, 1, 2, 3})
     for (bool offload : {false, true})
@@ -45,21 +46,28 @@ TEST_P(Equivalence, WeightsAreBitIdenticalOverStagesOffloadOverlapAndBuckets) {
           c.zero.stage = stage, c.zero.overlap_comm = overlap;
           c.zero.reduce_bucket_size = c.zero.allgather_bucket_size = bucket;
           if (offload) c.zero.offload_optimizer.device = "cpu";
-          const Training got = train_on(ranks, c, [] { return small_gpt(); }, bucket == 1 ? 3 : steps);
+          const Training got = train_on(
+              ranks, c, [] { return small_gpt(); }, bucket == 1 ? 3 : steps);
           Training expected = want;
-          if (bucket == 1) expected = train_on(ranks, config_for(ranks), [] { return small_gpt(); }, 3);
-          expect_same_bits(got, expected,
-                           fmt::format("stage {} offload {} overlap {} bucket {}", stage, offload, overlap, bucket));
+          if (bucket == 1)
+            expected = train_on(
+                ranks, config_for(ranks), [] { return small_gpt(); }, 3);
+          expect_same_bits(
+              got, expected,
+              fmt::format("stage {} offload {} overlap {} bucket {}", stage, offload, overlap, bucket));
         }
 }
 
 TEST_P(Equivalence, SmallUnitsKeptWholeUnderStageThreeChangeNothing) {
   const int ranks = GetParam();
-  const Training want = train_on(ranks, config_for(ranks), [] { return small_gpt(); }, 5);
+  const Training want = train_on(
+      ranks, config_for(ranks), [] { return small_gpt(); }, 5);
   for (int64_t threshold : {int64_t{50}, int64_t{100'000}}) {
     DsConfig c = config_for(ranks);
     c.zero.stage = 3, c.zero.stage3_param_persistence_threshold = threshold;
-    expect_same_bits(train_on(ranks, c, [] { return small_gpt(); }, 5), want, fmt::format("threshold {}", threshold));
+    expect_same_bits(train_on(
+                         ranks, c, [] { return small_gpt(); }, 5),
+                     want, fmt::format("threshold {}", threshold));
   }
 }
 
@@ -70,7 +78,8 @@ TEST_P(Equivalence, AccumulationIsBitIdenticalWithinEachOrderOfSumsAndCloseAcros
   for (int stage : {0, 1, 2, 3}) {
     DsConfig c = config_for(ranks, 2, 3);
     c.zero.stage = stage, c.zero.overlap_comm = stage == 3;
-    runs.push_back(train_on(ranks, c, [] { return small_gpt(); }, steps));
+    runs.push_back(train_on(
+        ranks, c, [] { return small_gpt(); }, steps));
   }
   expect_same_bits(runs[1], runs[0], "stage 1");
   expect_same_bits(runs[3], runs[2], "stage 3");
@@ -81,43 +90,55 @@ TEST_P(Equivalence, AccumulationIsBitIdenticalWithinEachOrderOfSumsAndCloseAcros
 
 TEST(TrainingRuns, AnyNumberOfRanksLearnsWhatOneRankLearnsFromTheSameGlobalBatch) {
   const int steps = 10;
-  const Training want = train_on(1, config_for(1, 1, 12), [] { return small_gpt(); }, steps);
+  const Training want = train_on(
+      1, config_for(1, 1, 12), [] { return small_gpt(); }, steps);
   for (int ranks : {2, 3, 4}) {
     DsConfig c = config_for(ranks, 1, 12 / ranks);
     c.zero.stage = 2;
-    const Training got = train_on(ranks, c, [] { return small_gpt(); }, steps);
+    const Training got = train_on(
+        ranks, c, [] { return small_gpt(); }, steps);
     for (size_t s = 0; s < size_t(steps); ++s)
-      EXPECT_NEAR(got.steps[s].loss, want.steps[s].loss, 1e-6 * want.steps[s].loss) << ranks << " ranks, step " << s;
+      EXPECT_NEAR(got.steps[s].loss, want.steps[s].loss, 1e-6 * want.steps[s].loss)
+          << ranks << " ranks, step " << s;
   }
 }
 
 TEST(TrainingRuns, DropoutMasksDoNotDependOnTheNumberOfRanks) {
-  const Training want = train_on(1, config_for(1, 4, 1), [] { return small_gpt(DType::fp32, 0.3f); }, 3);
-  const Training plain = train_on(1, config_for(1, 4, 1), [] { return small_gpt(); }, 3);
+  const Training want = train_on(
+      1, config_for(1, 4, 1), [] { return small_gpt(DType::fp32, 0.3f); }, 3);
+  const Training plain = train_on(
+      1, config_for(1, 4, 1), [] { return small_gpt(); }, 3);
   EXPECT_NE(want.steps[0].loss, plain.steps[0].loss);
   DsConfig c = config_for(4, 1, 1);
   c.zero.stage = 3;
-  const Training got = train_on(4, c, [] { return small_gpt(DType::fp32, 0.3f); }, 3);
-  for (size_t s = 0; s < 3; ++s) EXPECT_NEAR(got.steps[s].loss, want.steps[s].loss, 1e-6 * want.steps[s].loss);
+  const Training got = train_on(
+      4, c, [] { return small_gpt(DType::fp32, 0.3f); }, 3);
+  for (size_t s = 0; s < 3; ++s)
+    EXPECT_NEAR(got.steps[s].loss, want.steps[s].loss, 1e-6 * want.steps[s].loss);
 }
 
 TEST(TrainingRuns, WorkerStreamsGiveTheBitsOfInlineOnes) {
   DsConfig c = config_for(2, 1, 2);
   c.zero.stage = 3, c.zero.overlap_comm = true;
-  const Training want = train_on(2, c, [] { return small_gpt(); }, 4);
+  const Training want = train_on(
+      2, c, [] { return small_gpt(); }, 4);
   const Training got = train_on(2, c, [] { return small_gpt(); }, 4, {.compute = Stream::Mode::worker});
   expect_same_bits(got, want, "worker streams");
 }
 
 TEST(TrainingRuns, PredividingAndSummingGradientsScaleAsDocumented) {
   const int ranks = 2;
-  const Training want = train_on(ranks, config_for(ranks), [] { return small_gpt(); }, 3);
+  const Training want = train_on(
+      ranks, config_for(ranks), [] { return small_gpt(); }, 3);
   DsConfig predivided = config_for(ranks);
   predivided.gradient_predivide_factor = 4;  // a power of two: exact
-  expect_same_bits(train_on(ranks, predivided, [] { return small_gpt(); }, 3), want, "predivided by 4");
+  expect_same_bits(train_on(
+                       ranks, predivided, [] { return small_gpt(); }, 3),
+                   want, "predivided by 4");
   DsConfig summed = config_for(ranks);
   summed.gradient_sum = true;
-  const Training sum = train_on(ranks, summed, [] { return small_gpt(); }, 1);
+  const Training sum = train_on(
+      ranks, summed, [] { return small_gpt(); }, 1);
   EXPECT_EQ(sum.steps[0].grad_norm, 2 * want.steps[0].grad_norm);
 }
 

@@ -1,4 +1,5 @@
-// GPT-2 against the transformers library in double precision; tests/fixtures/make_gpt2_fixtures.py makes the numbers.
+// GPT-2 against the transformers library in double precision; tests/fixtures/make_gpt2_fixtures.py makes the
+// numbers.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -23,7 +24,8 @@ class Oracle {
     std::memcpy(values.data(), bytes.data(), bytes.size());
     return values;
   }
-  // Our parameter's value in the set `prefix` ("", "grad.", "step20."). Theirs are [in, out] where ours are [out, in].
+  // Our parameter's value in the set `prefix` ("", "grad.", "step20."). Theirs are [in, out] where ours are
+  // [out, in].
   std::vector<float> parameter(const ParamSpec& spec, const std::string& prefix) const {
     std::vector<float> theirs = get(prefix + "transformer." + spec.name);
     const bool transposed = spec.shape.size() == 2 && spec.name.starts_with("h.");
@@ -51,7 +53,8 @@ DsConfig config(int ranks, int stage) {
 }
 
 // The one batch of the fixture, dealt to the ranks.
-BatchSource batch_of(const std::vector<int32_t>& tokens, const std::vector<int32_t>& targets, Communicator& world) {
+BatchSource batch_of(const std::vector<int32_t>& tokens, const std::vector<int32_t>& targets,
+                     Communicator& world) {
   return [&](int) {
     const int64_t n = kRows / world.size() * kLength, at = world.rank() * n;
     auto part = [&](const std::vector<int32_t>& v) {
@@ -96,9 +99,11 @@ TEST_P(Gpt2, LossesNormsAndWeightsOfTwentyAdamWStepsEqualTransformers) {
       EXPECT_NEAR(r.grad_norm, norms[step], 1e-5 * norms[step]) << "step " << step;
       if (step != 0 && step + 1 != size_t(kSteps)) continue;
       for (const ParamSpec& p : params_of(engine.model())) {
-        std::vector<float> got = engine.parameter(p.name), want = oracle.parameter(p, step == 0 ? "step1." : "step20.");
+        std::vector<float> got = engine.parameter(p.name),
+                           want = oracle.parameter(p, step == 0 ? "step1." : "step20.");
         if (p.name.ends_with("attn.c_attn.bias")) {
-          // Softmax does not see a key bias: its gradient is rounding noise, which Adam turns into whole steps.
+          // Softmax does not see a key bias: its gradient is rounding noise, which Adam turns into whole
+          // steps.
           for (auto* v : {&got, &want}) v->erase(v->begin() + 32, v->begin() + 64);
         }
         EXPECT_LT(distance(got, want), 1e-5) << p.name << " after step " << step + 1;
@@ -122,7 +127,8 @@ TEST_P(Gpt2, EveryGradientEqualsTransformers) {
     for (const ParamSpec& p : params_of(engine.model())) {
       const std::vector<float> before = oracle.parameter(p, "");
       std::vector<float> gradient = engine.parameter(p.name);
-      for (size_t i = 0; i < gradient.size(); ++i) gradient[i] = float((double(before[i]) - gradient[i]) / rate);
+      for (size_t i = 0; i < gradient.size(); ++i)
+        gradient[i] = float((double(before[i]) - gradient[i]) / rate);
       EXPECT_LT(distance(gradient, oracle.parameter(p, "grad.")), 1e-5) << p.name;
     }
   });

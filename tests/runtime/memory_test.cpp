@@ -37,7 +37,8 @@ void expect_formula(const DsConfig& c, DType dtype, Bytes bytes, int ranks) {
     EXPECT_EQ(live.total(Category::master), bytes.master * n / (stage >= 1 ? ranks : 1));
     EXPECT_EQ(live.total(Category::optimizer_state), bytes.states * n / (stage >= 1 ? ranks : 1));
     const bool offload = c.zero.offload_optimizer.device == "cpu";
-    EXPECT_EQ(live.at(MemoryKind::pinned, Category::optimizer_state), offload ? live.total(Category::optimizer_state) : 0);
+    EXPECT_EQ(live.at(MemoryKind::pinned, Category::optimizer_state),
+              offload ? live.total(Category::optimizer_state) : 0);
     EXPECT_EQ(live.at(MemoryKind::pinned, Category::master), offload ? live.total(Category::master) : 0);
   });
 }
@@ -83,7 +84,8 @@ TEST(Memory, ThePlanRefusesBeforeAllocatingAndNamesTheLargestCategory) {
     } catch (const Error& e) {
       EXPECT_EQ(e.exit(), Exit::memory);
       const std::string text = e.what();
-      for (const char* part : {"does not fit", "weights", "gradients", "optimizer_state", "total", "largest:", "stage 1"})
+      for (const char* part :
+           {"does not fit", "weights", "gradients", "optimizer_state", "total", "largest:", "stage 1"})
         EXPECT_NE(text.find(part), std::string::npos) << part << " in\n" << text;
     }
   });

@@ -24,13 +24,16 @@ INSTANTIATE_TEST_SUITE_P(Stages, Precisions, ::testing::Values(0, 1, 2, 3));
 
 TEST_P(Precisions, HalfTypesFollowFp32WithinTheirRounding) {
   DsConfig c = config_for(2);
-  const Training want = train_on(2, c, [] { return small_gpt(); }, 10);
+  const Training want = train_on(
+      2, c, [] { return small_gpt(); }, 10);
   c.zero.stage = GetParam();
   c.precision = Precision::bf16;
-  const Training bf = train_on(2, c, [] { return small_gpt(DType::bf16); }, 10);
-  const Training fp = train_on(2, fp16_config(2, GetParam()), [] { return small_gpt(DType::fp16); }, 10);
+  const Training bf = train_on(
+      2, c, [] { return small_gpt(DType::bf16); }, 10);
+  const Training fp = train_on(
+      2, fp16_config(2, GetParam()), [] { return small_gpt(DType::fp16); }, 10);
   for (size_t s = 0; s < 10; ++s) {
-    EXPECT_NEAR(bf.steps[s].loss, want.steps[s].loss, 0.02 * want.steps[s].loss);  // 8 bits of mantissa
+    EXPECT_NEAR(bf.steps[s].loss, want.steps[s].loss, 0.02 * want.steps[s].loss);   // 8 bits of mantissa
     EXPECT_NEAR(fp.steps[s].loss, want.steps[s].loss, 0.004 * want.steps[s].loss);  // 11 bits
   }
 }
@@ -58,7 +61,8 @@ TEST_P(Precisions, OverflowOnOneRankSkipsTheStepOnAllAndChangesNoState) {
     std::vector<int32_t> y;
     engine.train_batch([&](int) { return features(x, y, 0.1f); });
     engine.save_checkpoint(folder, "before");
-    const StepResult bad = engine.train_batch([&](int) { return features(x, y, world.rank() == 1 ? 3e4f : 0.1f); });
+    const StepResult bad =
+        engine.train_batch([&](int) { return features(x, y, world.rank() == 1 ? 3e4f : 0.1f); });
     EXPECT_TRUE(bad.skipped);
     EXPECT_EQ(bad.skipped_total, 1);
     engine.save_checkpoint(folder, "after");

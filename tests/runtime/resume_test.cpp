@@ -13,7 +13,9 @@ namespace fs = std::filesystem;
 
 class Folder {
  public:
-  Folder() : path_(fs::temp_directory_path() / fmt::format("cleave resume test {}", getpid())) { fs::remove_all(path_); }
+  Folder() : path_(fs::temp_directory_path() / fmt::format("cleave resume test {}", getpid())) {
+    fs::remove_all(path_);
+  }
   ~Folder() { fs::remove_all(path_); }
   const fs::path& path() const { return path_; }
 
@@ -30,7 +32,9 @@ DsConfig config(int ranks, int stage, Precision precision) {
   return c;
 }
 
-DType type_of(Precision p) { return p == Precision::fp32 ? DType::fp32 : p == Precision::fp16 ? DType::fp16 : DType::bf16; }
+DType type_of(Precision p) {
+  return p == Precision::fp32 ? DType::fp32 : p == Precision::fp16 ? DType::fp16 : DType::bf16;
+}
 
 TEST(Resume, ContinuesBitForBitInTheSameLayout) {
   for (const Precision precision : {Precision::fp32, Precision::fp16, Precision::bf16})

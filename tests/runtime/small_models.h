@@ -1,5 +1,6 @@
-// Models and data small enough for hundreds of trainings, with every awkwardness a real one has: odd parameter counts, a
-// tied unit, a unit smaller than the number of ranks, and a parameter that no layer ever uses.
+// Models and data small enough for hundreds of trainings, with every awkwardness a real one has: odd
+// parameter counts, a tied unit, a unit smaller than the number of ranks, and a parameter that no layer ever
+// uses.
 #pragma once
 #include <map>
 
@@ -27,8 +28,9 @@ class Idle final : public Layer {
 inline constexpr int64_t kVocab = 29, kSeq = 7;
 
 inline Model small_gpt(DType dtype = DType::fp32, float dropout = 0) {
-  Model m = make_gpt({.vocab = kVocab, .positions = 11, .width = 12, .layers = 2, .heads = 3, .dropout = dropout}, dtype,
-                     kSeq, "small");
+  Model m =
+      make_gpt({.vocab = kVocab, .positions = 11, .width = 12, .layers = 2, .heads = 3, .dropout = dropout},
+               dtype, kSeq, "small");
   m.layers.insert(m.layers.begin() + 2, std::make_unique<Idle>());
   return m;
 }
@@ -44,7 +46,8 @@ inline DsConfig config_for(int ranks, int64_t micro_batch = 1, int64_t accumulat
   return c;
 }
 
-// Random tokens whose successor is a function of each, so that there is something to learn; sample s of step t is the same whoever asks.
+// Random tokens whose successor is a function of each, so that there is something to learn; sample s of step
+// t is the same whoever asks.
 class Tokens {
  public:
   Tokens(int64_t samples, int64_t seq = kSeq, int64_t vocab = kVocab)
@@ -69,7 +72,8 @@ class Tokens {
   std::vector<int32_t> input_, targets_;
 };
 
-// The global batch does not depend on the ranks: micro-batch (micro, rank) takes samples from (micro * ranks + rank) on.
+// The global batch does not depend on the ranks: micro-batch (micro, rank) takes samples from (micro * ranks
+// + rank) on.
 inline BatchSource source(Tokens& tokens, const DsConfig& c, int64_t step, int rank, int ranks) {
   return [&tokens, &c, step, rank, ranks](int micro) {
     return tokens.at(step, (int64_t(micro) * ranks + rank) * c.train_micro_batch_size_per_gpu);
@@ -96,7 +100,8 @@ struct Training {
 };
 
 // Trains on `world` and returns rank 0's view.
-inline Training train(Communicator& world, const DsConfig& c, Model model, int steps, const EngineOptions& options = {}) {
+inline Training train(Communicator& world, const DsConfig& c, Model model, int steps,
+                      const EngineOptions& options = {}) {
   Engine engine(c, std::move(model), world, options);
   Tokens tokens(c.train_micro_batch_size_per_gpu);
   Training run;
@@ -107,7 +112,7 @@ inline Training train(Communicator& world, const DsConfig& c, Model model, int s
 }
 
 inline Training train_on(int ranks, const DsConfig& c, const std::function<Model()>& model, int steps,
-                    const EngineOptions& options = {}) {
+                         const EngineOptions& options = {}) {
   Training run;
   run_ranks(ranks, [&](Communicator& world) {
     Training mine = train(world, c, model(), steps, options);

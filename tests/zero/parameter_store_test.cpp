@@ -10,7 +10,8 @@ std::vector<UnitSpec> two_units() {
           {"b", {{"b.w", {3}, {}, true}, {"b.unused", {4}, {}, false}}}};
 }
 
-// A gradient that is a known function of rank, micro-batch and element, small integers so that every sum is exact.
+// A gradient that is a known function of rank, micro-batch and element, small integers so that every sum is
+// exact.
 float gradient(int rank, int micro, int unit, int64_t i) {
   return float((rank + 1) * (micro + 2) + unit * 3 + int(i % 7));
 }
@@ -48,12 +49,10 @@ Result run(Communicator& world, const Case& c) {
   Memory memory;
   Stream compute, worker(Stream::Mode::worker);
   Stream& comm = c.overlap ? worker : compute;
-  ParameterStore store(memory,
-                       {.reduce_numel = c.chunk,
-                        .gather_numel = c.chunk,
-                        .prefetch_visits = c.overlap,
-                        .overlap = c.overlap},
-                       compute, comm);
+  ParameterStore store(
+      memory,
+      {.reduce_numel = c.chunk, .gather_numel = c.chunk, .prefetch_visits = c.overlap, .overlap = c.overlap},
+      compute, comm);
   for (const UnitSpec& u : two_units()) store.add_unit(u, plan_for_stage(c.stage, world, *self));
   const int pass = store.add_pass({{{0, 1}, false}, {{1}, true}, {{0, 1}, true}});
   store.commit();
@@ -86,7 +85,8 @@ std::vector<double> expected(const FlatLayout& layout, int unit, int ranks, int 
     for (int64_t i = 0; i < layout.param(p).numel(); ++i)
       for (int rank = 0; rank < ranks; ++rank)
         for (int micro = 0; micro < micros; ++micro)
-          sum[size_t(layout.range(p).begin + i)] += (unit == 1 ? 2 : 1) * double(gradient(rank, micro, unit, i));
+          sum[size_t(layout.range(p).begin + i)] +=
+              (unit == 1 ? 2 : 1) * double(gradient(rank, micro, unit, i));
   }
   return sum;
 }
@@ -99,7 +99,8 @@ void expect_exact_sums(Communicator& world, const Case& c) {
     const Range slice = r.slices[size_t(u)];
     for (int64_t i = 0; i < slice.size(); ++i)
       ASSERT_EQ(r.reduced[size_t(u)][size_t(i)], want[size_t(slice.begin + i)])
-          << "stage " << c.stage << " ranks " << world.size() << " micros " << c.micros << " unit " << u << " at " << i;
+          << "stage " << c.stage << " ranks " << world.size() << " micros " << c.micros << " unit " << u
+          << " at " << i;
   }
 }
 
@@ -109,7 +110,9 @@ TEST(ParameterStore, ReducesEveryGradientExactlyOnceAtEveryStage) {
       for (int micros : {1, 3})
         for (bool overlap : {false, true})
           for (int64_t chunk : {int64_t{1}, int64_t{10}, Call::kWhole})
-            run_ranks(ranks, [&](Communicator& world) { expect_exact_sums(world, {stage, micros, overlap, chunk}); });
+            run_ranks(ranks, [&](Communicator& world) {
+              expect_exact_sums(world, {stage, micros, overlap, chunk});
+            });
 }
 
 TEST(ParameterStore, KeepsWeightsAndGradientsAsTheZeroFormulaSays) {
@@ -120,7 +123,8 @@ TEST(ParameterStore, KeepsWeightsAndGradientsAsTheZeroFormulaSays) {
         int64_t padded = 0;
         for (const UnitSpec& u : two_units()) padded += FlatLayout(u, stage == 0 ? 1 : ranks).numel();
         EXPECT_EQ(r.memory.at(MemoryKind::device, Category::weights), 4 * padded / (stage == 3 ? ranks : 1));
-        EXPECT_EQ(r.memory.at(MemoryKind::device, Category::gradients), 4 * padded / (stage >= 2 ? ranks : 1));
+        EXPECT_EQ(r.memory.at(MemoryKind::device, Category::gradients),
+                  4 * padded / (stage >= 2 ? ranks : 1));
       });
 }
 

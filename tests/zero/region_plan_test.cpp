@@ -35,7 +35,8 @@ TEST(RegionPlan, NeverOverlapsBuffersThatLiveTogether) {
       for (size_t j = 0; j < i; ++j) {
         const Lifetime &a = lifetimes[i], &b = lifetimes[j];
         if (a.last < b.first || b.last < a.first) continue;
-        EXPECT_TRUE(plan.offsets[i] + a.numel <= plan.offsets[j] || plan.offsets[j] + b.numel <= plan.offsets[i]);
+        EXPECT_TRUE(plan.offsets[i] + a.numel <= plan.offsets[j] ||
+                    plan.offsets[j] + b.numel <= plan.offsets[i]);
       }
     }
   }

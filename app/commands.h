@@ -1,0 +1,34 @@
+// The subcommands of the cleave binary. Each takes its arguments (without the program's and its own name),
+// writes what was asked for to stdout and messages to stderr, and returns the exit code; what goes wrong is
+// thrown as Error.
+#pragma once
+#include <string>
+#include <vector>
+
+namespace cleave {
+
+using Arguments = std::vector<std::string>;
+
+int run_train(const Arguments& arguments);
+int run_eval(const Arguments& arguments);
+int run_generate(const Arguments& arguments);
+int run_launch(const Arguments& arguments);
+int run_check(const Arguments& arguments);
+int run_data(const Arguments& arguments);
+
+struct Command {
+  const char* name;
+  const char* summary;
+  int (*run)(const Arguments&);
+};
+
+inline constexpr Command kCommands[] = {
+    {"train", "train a model from a ds_config.json; one process is one rank", run_train},
+    {"launch", "start N ranks on this machine: cleave launch -n 2 -- train ...", run_launch},
+    {"check", "validate ds_config files: every error at once, with its position", run_check},
+    {"eval", "loss of a checkpoint on data", run_eval},
+    {"generate", "text from a checkpoint", run_generate},
+    {"data", "turn text into a token file, split it, or look into one", run_data},
+};
+
+}  // namespace cleave

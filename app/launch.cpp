@@ -1,0 +1,48 @@
+#include "launcher/launch.h"
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <filesystem>
+
+#include "app/parse.h"
+#include "core/error.h"
+
+namespace cleave {
+
+int run_launch(const Arguments& arguments) {
+  CLI::App app(
+      "Starts N ranks of a command on this machine and returns the code of the rank that decided.\n"
+      "Example: cleave launch -n 2 -- train --deepspeed_config ds_config.json --model tiny --data "
+      "corpus.txt\n"
+      "After -- stands a cleave subcommand or any program.",
+      "launch");
+  LaunchOptions options;
+  bool unbound = false;
+  app.add_option("-n,--nproc", options.ranks, "ranks to start")->required()->check(CLI::PositiveNumber);
+  app.add_option("--master_port", options.port, "port of the rendezvous (default: a free one)");
+  app.add_flag("--no_bind", unbound, "leave the ranks unbound instead of giving each its own cores");
+
+  const auto split = std::find(arguments.begin(), arguments.end(), "--");
+  if (!parse(app, {arguments.begin(), split})) return 0;
+  require(split != arguments.end() && split + 1 != arguments.end(), Exit::usage,
+          "launch: nothing to start; write the command after --, as in: cleave launch -n 2 -- train ...");
+  options.command.assign(split + 1, arguments.end());
+  options.bind_cores = !unbound;
+  for (const Command& c : kCommands)
+    if (options.command[0] == c.name)
+      options.command.insert(options.command.begin(),
+                             std::filesystem::read_symlink("/proc/self/exe").string());
+  options.rank0_inherits_output = isatty(STDOUT_FILENO) != 0;
+
+  const LaunchResult result =
+      launch_local(options, {.output = [](std::string_view line, bool is_error) {
+                     std::fwrite(line.data(), 1, line.size(), is_error ? stderr : stdout);
+                     std::fflush(is_error ? stderr : stdout);
+                   }});
+  if (!result.message.empty() && result.exit != int(Exit::stopped))
+    std::fprintf(stderr, "error: %s\n", result.message.c_str());
+  return result.exit;
+}
+
+}  // namespace cleave

@@ -1,0 +1,51 @@
+#include "app/options.h"
+
+#include <cstdlib>
+
+#include "core/units.h"
+#include "model/gpt.h"
+
+namespace cleave {
+
+void add_options(CLI::App& app, ModelOptions& o) {
+  app.add_option("--model", o.model, "tiny, gpt2, gpt2-medium, gpt2-large or gpt2-xl")->capture_default_str();
+  app.add_option("--seq_len", o.seq_len, "tokens in a sample")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  app.add_option("--tokenizer", o.tokenizer, "byte; token files (.bin) bring their own ids")
+      ->capture_default_str();
+}
+
+void add_options(CLI::App& app, RankOptions& o) {
+  app.add_option("--transport", o.transport, "auto, shm or gloo")->capture_default_str();
+  app.add_option("--device", o.device, "auto or cpu (this build has no CUDA backend)")->capture_default_str();
+  app.add_option("--device_memory", o.device_memory, "limit of a rank's device memory, such as 8GiB");
+  app.add_option("--host_memory", o.host_memory, "limit of a rank's host memory");
+  app.add_option("--local_rank", o.local_rank, "accepted from launchers; must agree with the environment");
+}
+
+int64_t vocabulary_of(const std::string& model, int64_t data_vocab) {
+  return model == "tiny" ? data_vocab : gpt_preset(model).vocab;
+}
+
+Model make_model(const ModelOptions& o, int64_t vocab, DType dtype) {
+  require(o.tokenizer == "byte", Exit::usage,
+          "--tokenizer {}: only byte is built; turn the text into a .bin token file "
+          "with your tokenizer instead",
+          o.tokenizer);
+  GptConfig c = gpt_preset(o.model);
+  c.vocab = vocab;
+  return make_gpt(c, dtype, o.seq_len, o.model);
+}
+
+MemoryLimits memory_limits(const RankOptions& o) {
+  auto limit = [](const std::string& option, const char* name, const char* variable) {
+    const char* fallback = std::getenv(variable);
+    if (!option.empty()) return parse_bytes(option, name);
+    return fallback && *fallback ? parse_bytes(fallback, variable) : MemoryLimits::kNone;
+  };
+  return {limit(o.device_memory, "--device_memory", "CLEAVE_DEVICE_MEMORY"),
+          limit(o.host_memory, "--host_memory", "CLEAVE_HOST_MEMORY")};
+}
+
+}  // namespace cleave

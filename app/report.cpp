@@ -1,0 +1,180 @@
+#include "app/report.h"
+
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "core/units.h"
+#include "kernels/matmul.h"
+#include "monitor/csv_monitor.h"
+#include "monitor/metrics.h"
+#include "monitor/progress.h"
+#include "monitor/tensorboard.h"
+
+namespace cleave {
+namespace {
+
+using nlohmann::json;
+
+int columns_of_terminal() {
+  winsize size{};
+  return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 20 ? size.ws_col : 80;
+}
+
+json as_json(const MemoryTable& t) {
+  json out = json::object();
+  for (int k = 0; k < kMemoryKinds; ++k)
+    for (int c = 0; c < kCategories; ++c)
+      if (const int64_t bytes = t.at(MemoryKind(k), Category(c)))
+        out[std::string(name_of(MemoryKind(k)))][std::string(name_of(Category(c)))] = bytes;
+  return out;
+}
+
+// What this rank's cores reach in a square fp32 matrix product: the peak that mfu is a share of.
+double matmul_flops_per_s() {
+  constexpr int64_t n = 512;
+  std::vector<float> a(n * n, 1.0f), b(n * n, 1.0f), c(n * n);
+  auto view = [](std::vector<float>& v) { return Tensor(v.data(), DType::fp32, {n, n}, MemoryKind::host); };
+  const Matmul product{.c = view(c), .a = view(a), .b = view(b), .bias = {}};
+  Stream stream;
+  double best = 0;
+  for (int i = 0; i < 4; ++i) {
+    const auto begin = std::chrono::steady_clock::now();
+    launch(product, stream);
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    best = std::max(best, product.flops() / seconds);
+  }
+  return best;
+}
+
+}  // namespace
+
+struct Report::Sinks {
+  Sinks(const TrainOptions& o, const ReadResult& c) : options(o), config(c) {}
+
+  const TrainOptions& options;
+  const ReadResult& config;
+  std::optional<Progress> progress;
+  std::optional<MetricsFile> metrics;
+  std::optional<TensorBoard> tensorboard;
+  std::optional<CsvMonitor> csv;
+  CommBytes sent;
+  int ranks = 1;
+  double peak = 0;
+  int64_t first_step = 0;
+};
+
+Report::Report(bool first, const TrainOptions& options, const ReadResult& config) {
+  if (!first) return;
+  sinks_ = std::make_unique<Sinks>(options, config);
+  const TensorBoardConfig& board = config.config.tensorboard;
+  if (board.enabled) {
+    const std::string base = board.output_path.empty() ? "./runs" : board.output_path;
+    sinks_->tensorboard.emplace((std::filesystem::path(base) / board.job_name).string());
+  }
+  const CsvConfig& csv = config.config.csv_monitor;
+  if (csv.enabled) sinks_->csv.emplace(csv.output_path, csv.job_name);
+}
+
+Report::~Report() = default;
+
+void Report::start(const Engine& engine, int ranks, const std::string& transport) {
+  if (!sinks_) return;
+  Sinks& s = *sinks_;
+  s.ranks = ranks, s.sent = engine.comm_bytes(), s.first_step = engine.step();
+  s.peak = matmul_flops_per_s();
+  const bool terminal = isatty(STDOUT_FILENO) != 0;
+  s.progress.emplace(ProgressOptions{.out = stdout,
+                                     .total = s.options.steps,
+                                     .done = engine.step(),
+                                     .is_terminal = terminal,
+                                     .columns = columns_of_terminal()});
+  for (const Note& n : s.config.notes)
+    if (n.origin != "default")
+      line(fmt::format("config: {} = {} ({}): {}", n.path, n.value, n.origin, n.meaning));
+  const DsConfig& c = engine.config();
+  line(fmt::format("model: {}, {} parameters; {}; batch {} = {} x {} accumulation x {} ranks",
+                   engine.model().name, format_count(engine.params()), transport, c.train_batch_size,
+                   c.train_micro_batch_size_per_gpu, c.gradient_accumulation_steps, ranks));
+  std::string table = format(engine.memory_planned());
+  table.pop_back();
+  line("memory of a rank, as planned:\n" + table);
+  if (s.options.metrics.empty()) return;
+  s.metrics.emplace(s.options.metrics, engine.step() > 0);
+  json resolved = json::object();
+  for (const Note& n : s.config.notes)
+    if (!n.path.empty()) resolved[n.path] = json::accept(n.value) ? json::parse(n.value) : json(n.value);
+  s.metrics->start(json{{"config", resolved},
+                        {"world_size", ranks},
+                        {"mesh", {{"pipe", 1}, {"data", ranks}, {"tensor", 1}}},
+                        {"transport", transport},
+                        {"model", engine.model().name},
+                        {"parameters", engine.params()},
+                        {"step", engine.step()},
+                        {"memory_planned", as_json(engine.memory_planned())}}
+                       .dump());
+}
+
+void Report::step(const Engine& engine, const StepResult& r, double seconds) {
+  if (!sinks_) return;
+  Sinks& s = *sinks_;
+  const DsConfig& c = engine.config();
+  StepMetrics m{.step = r.step,
+                .loss = r.loss,
+                .lr = r.lr,
+                .grad_norm = r.grad_norm,
+                .loss_scale = r.loss_scale,
+                .skipped = r.skipped,
+                .skipped_total = r.skipped_total};
+  m.tokens = c.train_batch_size * engine.model().rows_per_sample;
+  m.tokens_per_s = double(m.tokens) / seconds, m.step_ms = seconds * 1e3;
+  m.mfu = double(c.train_batch_size) * engine.model().flops_per_sample / (seconds * s.peak * s.ranks);
+  const CommBytes sent = engine.comm_bytes();
+  for (int i = 0; i < kCollectives; ++i)
+    if (const int64_t bytes = sent[Collective(i)] - s.sent[Collective(i)])
+      m.comm_bytes[std::string(name_of(Collective(i)))] = bytes;
+  s.sent = sent;
+  if (r.skipped)
+    line(fmt::format("step {}: gradients overflow at loss scale {:g}; skipped ({} so far)", r.step,
+                     r.loss_scale, r.skipped_total));
+  s.progress->step(r.step, r.loss, m.tokens_per_s);
+  if (c.steps_per_print > 0 && r.step % c.steps_per_print == 0)
+    line(fmt::format("step={}, skipped={}, lr=[{:g}], loss={:.6g}", r.step, r.skipped_total, r.lr, r.loss));
+  if (s.metrics) s.metrics->step(m);
+  if (!s.tensorboard && !s.csv) return;
+  for (const Scalar& scalar : scalars_of(m)) {
+    if (s.tensorboard) s.tensorboard->scalar(scalar.tag, scalar.value, r.step * c.train_batch_size);
+    if (s.csv) s.csv->scalar(scalar.tag, scalar.value, r.step * c.train_batch_size);
+  }
+}
+
+void Report::evaluation(int64_t step, double loss) {
+  if (!sinks_) return;
+  line(fmt::format("step {}: validation loss {:.6g}", step, loss));
+  const int64_t samples = step * sinks_->config.config.train_batch_size;
+  if (sinks_->tensorboard) sinks_->tensorboard->scalar("Train/Samples/eval_loss", loss, samples);
+  if (sinks_->csv) sinks_->csv->scalar("Train/Samples/eval_loss", loss, samples);
+}
+
+void Report::line(const std::string& text) {
+  if (!sinks_) return;
+  if (sinks_->progress) {
+    sinks_->progress->line(text);
+  } else {
+    std::printf("%s\n", text.c_str());
+    std::fflush(stdout);
+  }
+}
+
+void Report::end(const Engine& engine) {
+  if (!sinks_) return;
+  if (sinks_->progress) sinks_->progress->finish();
+  if (sinks_->metrics)
+    sinks_->metrics->end(
+        json{{"step", engine.step()}, {"memory_peak", as_json(engine.memory_peak())}}.dump());
+}
+
+}  // namespace cleave

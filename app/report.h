@@ -1,0 +1,30 @@
+// What a training run shows and records: lines and a progress bar for people, JSON lines for scripts,
+// TensorBoard and CSV where the ds_config asks for them. Does nothing on any rank but the first.
+#pragma once
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include "app/train_options.h"
+#include "config_schema/read_config.h"
+#include "runtime/engine.h"
+
+namespace cleave {
+
+class Report {
+ public:
+  Report(bool first, const TrainOptions& options, const ReadResult& config);
+  ~Report();
+
+  void start(const Engine& engine, int ranks, const std::string& transport);
+  void step(const Engine& engine, const StepResult& result, double seconds);
+  void evaluation(int64_t step, double loss);
+  void line(const std::string& text);
+  void end(const Engine& engine);
+
+ private:
+  struct Sinks;
+  std::unique_ptr<Sinks> sinks_;
+};
+
+}  // namespace cleave

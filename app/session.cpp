@@ -1,0 +1,86 @@
+#include "app/session.h"
+
+#include <omp.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+
+#include "core/error.h"
+#include "launcher/discovery.h"
+
+namespace cleave {
+namespace {
+
+volatile std::sig_atomic_t stop = 0;
+
+void on_signal(int signal) {
+  if (stop) {
+    std::signal(signal, SIG_DFL);
+    std::raise(signal);
+  }
+  stop = 1;
+}
+
+int usable_cores() {
+  cpu_set_t set;
+  return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+}
+
+}  // namespace
+
+Session::Session(const RankOptions& options) : options_(options) {
+  require(options.device == "auto" || options.device == "cpu", Exit::usage,
+          "--device {}: this build has no CUDA backend; use --device cpu", options.device);
+  const Discovery found = discover_ranks(environment_of_process());
+  info_ = found.info;
+  if (first())
+    for (const std::string& w : found.warnings) std::fprintf(stderr, "warning: %s\n", w.c_str());
+  require(options.local_rank < 0 || options.local_rank == info_.local_rank, Exit::usage,
+          "--local_rank is {}, but {} says {}; leave the option out", options.local_rank, info_.launched_by,
+          info_.local_rank);
+  // The launcher gives every rank its own cores; ranks that another launcher left unbound share them evenly.
+  if (!std::getenv("OMP_NUM_THREADS")) {
+    const int cores = usable_cores(), machine = int(sysconf(_SC_NPROCESSORS_ONLN));
+    const bool bound = cores < machine;
+    omp_set_num_threads(bound ? cores : std::max(1, cores / std::max(1, info_.local_size)));
+  }
+}
+
+ReadResult Session::read_config(const std::string& path, bool strict, const AutoValues& values) const {
+  ReadResult r = read_ds_config_file(
+      path, {.strict = strict,
+             .data_parallel_size = info_.world,
+             .data_parallel_origin = fmt::format("{} ranks, {}", info_.world, info_.launched_by),
+             .auto_values = values});
+  if (first()) std::fputs(format(r.problems).c_str(), stderr);
+  require(r.ok(), Exit::usage, "{} was refused; nothing was started", path);
+  return r;
+}
+
+void Session::connect(std::chrono::seconds timeout) {
+  ConnectOptions o;
+  o.transport = parse_transport(options_.transport);
+  o.comm.timeout = timeout;
+  o.rendezvous_timeout = std::min<std::chrono::milliseconds>(o.rendezvous_timeout, timeout);
+  o.on_wait = [](const std::string& text) { std::fprintf(stderr, "%s\n", text.c_str()); };
+  world_ = cleave::connect(info_, o);
+  info_ = world_->info();
+}
+
+void Session::failed(const std::string& reason) {
+  if (world_) world_->failed(reason);
+}
+
+void Session::catch_signals() {
+  struct sigaction action {};
+  action.sa_handler = on_signal;
+  action.sa_flags = SA_RESTART;
+  for (const int signal : {SIGINT, SIGTERM, SIGUSR1}) sigaction(signal, &action, nullptr);
+}
+
+bool Session::stop_requested() { return stop != 0; }
+
+}  // namespace cleave

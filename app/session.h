@@ -1,0 +1,42 @@
+// This process as a rank of its job: where it stands, its share of the machine, its connection to the others,
+// and the signals that ask it to stop.
+#pragma once
+#include <memory>
+#include <string>
+
+#include "app/options.h"
+#include "comm/rendezvous.h"
+#include "config_schema/read_config.h"
+
+namespace cleave {
+
+class Session {
+ public:
+  // Finds the rank and world from the environment; sizes the thread team for a rank's share of the cores.
+  explicit Session(const RankOptions& options);
+
+  const RankInfo& info() const { return info_; }
+  bool first() const { return info_.rank == 0; }
+
+  // The ds_config for this world. Problems go to stderr of the first rank; when there are errors, every rank
+  // throws Error(usage).
+  ReadResult read_config(const std::string& path, bool strict, const AutoValues& values) const;
+
+  void connect(std::chrono::seconds timeout);
+  Communicator& world() { return world_->communicator(); }
+  std::string transport() const { return world_->transport(); }
+  // Tells the others why this rank ends; they leave with the same reason.
+  void failed(const std::string& reason);
+  void leave() { world_->leave(); }
+
+  // SIGINT, SIGTERM and SIGUSR1 ask for a stop at the next step, once; a second one kills.
+  static void catch_signals();
+  static bool stop_requested();
+
+ private:
+  RankOptions options_;
+  RankInfo info_;
+  std::unique_ptr<World> world_;
+};
+
+}  // namespace cleave

@@ -1,0 +1,236 @@
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "app/parse.h"
+#include "app/report.h"
+#include "app/session.h"
+#include "app/train_options.h"
+#include "checkpoint/checkpoint.h"
+#include "core/units.h"
+#include "data/batch_loader.h"
+#include "data/ngram.h"
+#include "runtime/engine.h"
+
+namespace cleave {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+bool parse_options(TrainOptions& o, const Arguments& arguments) {
+  CLI::App app(
+      "Trains a model from a ds_config.json. One process is one rank; rank and world come from the "
+      "environment.\n"
+      "Example: cleave train --deepspeed_config ds_config.json --model tiny --data corpus.txt --seq_len 256 "
+      "--steps 200",
+      "train");
+  app.add_option("--deepspeed_config", o.config, "the ds_config file")->required();
+  add_options(app, o.model);
+  app.add_option("--data", o.data, "a text (bytes are tokens) or a token file: llm.c or nanoGPT .bin")
+      ->required();
+  app.add_option("--steps", o.steps, "optimizer steps of the whole training, over resumes too")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--eval_data", o.eval_data, "validation text or token file");
+  app.add_option("--eval_interval", o.eval_interval, "steps between evaluations (0: at the end only)")
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--seed", o.seed, "of weights, dropout and sample order")->capture_default_str();
+  app.add_option("--output", o.output, "folder for checkpoints (none: nothing is saved)");
+  app.add_option("--save_interval", o.save_interval, "steps between checkpoints (0: at the end only)")
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--keep", o.keep, "newest checkpoints to keep (0: all)")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--resume", o.resume, "auto, required, never, or a checkpoint's name")
+      ->capture_default_str();
+  app.add_option("--metrics", o.metrics, "JSON lines file, one object a step");
+  app.add_flag("--ngrams", o.ngrams, "compare the validation loss with n-gram models of the same bytes");
+  app.add_flag("--strict", o.strict, "warnings about the ds_config are errors");
+  app.add_flag("--deepspeed", o.deepspeed, "accepted and ignored, for scripts written for DeepSpeed");
+  add_options(app, o.ranks);
+  if (!parse(app, arguments)) return false;
+  require(o.resume != "required" || !o.output.empty(), Exit::usage,
+          "--resume required needs --output, the folder to resume from");
+  require(!o.ngrams || !o.eval_data.empty(), Exit::usage, "--ngrams needs --eval_data");
+  return true;
+}
+
+DType dtype_of(const DsConfig& c) {
+  return c.precision == Precision::fp32   ? DType::fp32
+         : c.precision == Precision::fp16 ? DType::fp16
+                                          : DType::bf16;
+}
+
+// One training run on this rank.
+class Run {
+ public:
+  Run(const TrainOptions& options, Session& session, const ReadResult& config)
+      : o_(options),
+        session_(session),
+        config_(config.config),
+        data_(o_.data, {.format = TokenFile::Format::detect, .vocab = 0}),
+        vocab_(vocabulary_of(o_.model.model, data_.vocab())),
+        report_(session.first(), options, config) {
+    require(data_.vocab() <= vocab_, Exit::data, "{} holds ids below {}, but {} has a vocabulary of {}",
+            o_.data, data_.vocab(), o_.model.model, vocab_);
+    if (!o_.eval_data.empty()) eval_ = std::make_unique<TokenFile>(o_.eval_data);
+  }
+
+  int train() {
+    Communicator& world = session_.world();
+    engine_ = std::make_unique<Engine>(config_, make_model(o_.model, vocab_, dtype_of(config_)), world,
+                                       EngineOptions{.seed = o_.seed, .limits = memory_limits(o_.ranks)});
+    TokenBatches batches(data_, {.seq_len = o_.model.seq_len,
+                                 .micro_batch = config_.train_micro_batch_size_per_gpu,
+                                 .accumulation = config_.gradient_accumulation_steps,
+                                 .rank = world.rank(),
+                                 .ranks = world.size(),
+                                 .seed = o_.seed,
+                                 .drop_last = config_.dataloader_drop_last});
+    resume();
+    report_.start(*engine_, world.size(), session_.transport());
+    bool stopped = false;
+    while (engine_->step() < o_.steps && !stopped) {
+      step(batches);
+      const int64_t at = engine_->step();
+      stopped = agreed(Session::stop_requested());
+      if (stopped || at == o_.steps) break;
+      if (o_.eval_interval > 0 && at % o_.eval_interval == 0) evaluate();
+      if (o_.save_interval > 0 && at % o_.save_interval == 0) save();
+    }
+    if (stopped) report_.line(fmt::format("stop requested: saving after step {}", engine_->step()));
+    if (!stopped && eval_) evaluate();
+    save();
+    report_.end(*engine_);
+    if (stopped && o_.output.empty()) report_.line("nothing was saved: there is no --output");
+    if (!stopped && o_.ngrams && session_.first()) compare_with_ngrams();
+    return int(stopped ? Exit::stopped : Exit::ok);
+  }
+
+ private:
+  void step(TokenBatches& batches) {
+    const auto begin = Clock::now();
+    const int64_t index = engine_->step();
+    const StepResult r = engine_->train_batch([&](int micro) {
+      const TokenBatch b = batches.next(index, micro);
+      return Batch{.input = b.input,
+                   .targets = b.targets,
+                   .valid_targets = b.valid_targets,
+                   .position = {.first_sample = b.first_sample}};
+    });
+    report_.step(*engine_, r, std::chrono::duration<double>(Clock::now() - begin).count());
+  }
+
+  void evaluate() {
+    Communicator& world = session_.world();
+    EvalBatches batches(*eval_, {.seq_len = o_.model.seq_len,
+                                 .micro_batch = config_.train_micro_batch_size_per_gpu,
+                                 .rank = world.rank(),
+                                 .ranks = world.size()});
+    validation_loss_ = engine_->evaluate(
+        [&](int micro) {
+          const TokenBatch b = batches.next(micro);
+          return Batch{.input = b.input, .targets = b.targets, .valid_targets = b.valid_targets};
+        },
+        int(batches.micros()));
+    report_.evaluation(engine_->step(), validation_loss_);
+  }
+
+  void resume() {
+    if (o_.output.empty() || o_.resume == "never") return;
+    const bool named = o_.resume != "auto" && o_.resume != "required";
+    // Every rank must come to the same answer, so only the first looks.
+    const bool found = agreed(session_.first() && fs::exists(fs::path(o_.output) / "latest"));
+    if (!found && o_.resume == "auto") return;
+    engine_->load_checkpoint(o_.output, named ? o_.resume : "latest");
+    saved_at_ = engine_->step();
+    report_.line(fmt::format("resumed from {} at step {}", o_.output, engine_->step()));
+  }
+
+  void save() {
+    if (o_.output.empty() || saved_at_ == engine_->step()) return;
+    const nlohmann::json client{{"model", o_.model.model},
+                                {"vocab", vocab_},
+                                {"seq_len", o_.model.seq_len},
+                                {"tokenizer", data_.kind() == TokenFile::Kind::bytes ? "byte" : "ids"}};
+    const std::string tag = fmt::format("global_step{}", engine_->step());
+    engine_->save_checkpoint(o_.output, tag, client.dump());
+    saved_at_ = engine_->step();
+    report_.line(fmt::format("saved {}/{}", o_.output, tag));
+    if (o_.keep == 0 || !session_.first()) return;
+    const std::vector<std::string> all = list_checkpoints(o_.output);
+    for (int64_t i = 0; i + o_.keep < int64_t(all.size()); ++i)
+      fs::remove_all(fs::path(o_.output) / all[size_t(i)]);
+  }
+
+  // Whether any rank says so.
+  bool agreed(bool mine) {
+    double any = mine ? 1 : 0;
+    Stream stream;
+    session_.world().all_reduce(Tensor(&any, DType::fp64, {1}, MemoryKind::host), stream,
+                                {.what = "agreement"});
+    return any > 0;
+  }
+
+  void compare_with_ngrams() {
+    if (data_.kind() != TokenFile::Kind::bytes || eval_->kind() != TokenFile::Kind::bytes) {
+      report_.line("n-grams are compared for texts only");
+      return;
+    }
+    const MappedFile train(o_.data), validation(o_.eval_data);
+    const std::vector<double> losses = ngram_losses(train.bytes(), validation.bytes());
+    report_.line("validation loss in nats a byte, on the same split:");
+    for (size_t n = 0; n < losses.size(); ++n)
+      report_.line(fmt::format("  {}-gram   {:.4f}{}", n + 1, losses[n],
+                               validation_loss_ < losses[n] ? "   beaten" : ""));
+    report_.line(fmt::format("  {:<8} {:.4f}", o_.model.model, validation_loss_));
+  }
+
+  const TrainOptions& o_;
+  Session& session_;
+  const DsConfig& config_;
+  TokenFile data_;
+  std::unique_ptr<TokenFile> eval_;
+  int64_t vocab_;
+  std::unique_ptr<Engine> engine_;
+  Report report_;
+  double validation_loss_ = 0;
+  int64_t saved_at_ = -1;
+};
+
+}  // namespace
+
+int run_train(const Arguments& arguments) {
+  TrainOptions o;
+  if (!parse_options(o, arguments)) return 0;
+  Session session(o.ranks);
+  // What every rank finds out alike is said once.
+  auto same_on_all = [&](Exit e) { return !session.first() && (e == Exit::usage || e == Exit::memory); };
+  try {
+    const int64_t width = make_model(o.model, vocabulary_of(o.model.model, 256), DType::fp32)
+                              .head->units()[0]
+                              .params[0]
+                              .shape[1];
+    AutoValues values;
+    values.total_steps = o.steps, values.hidden_size = width;
+    const ReadResult config = session.read_config(o.config, o.strict, values);
+    Run run(o, session, config);
+    session.connect(std::chrono::seconds(config.config.comm_timeout_s));
+    Session::catch_signals();
+    const int code = run.train();
+    session.leave();
+    return code;
+  } catch (const Error& e) {
+    session.failed(e.what());
+    if (same_on_all(e.exit())) return int(e.exit());
+    throw;
+  } catch (const std::exception& e) {
+    session.failed(e.what());
+    throw;
+  }
+}
+
+}  // namespace cleave

@@ -1,0 +1,15 @@
+#pragma once
+#include "app/options.h"
+
+namespace cleave {
+
+struct TrainOptions {
+  ModelOptions model;
+  RankOptions ranks;
+  std::string config, data, eval_data, output, resume = "auto", metrics;
+  int64_t steps = 100, eval_interval = 0, save_interval = 0, keep = 2, warmup_steps = -1;
+  uint64_t seed = 42;
+  bool strict = false, ngrams = false, deepspeed = false;
+};
+
+}  // namespace cleave

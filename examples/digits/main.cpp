@@ -1,0 +1,94 @@
+// Handwritten digits: an MLP learns 1,437 pictures of 8 x 8 pixels on any number of ranks and is tested on
+// 360 others.
+//   scripts/fetch_digits.sh digits.csv.gz
+//   cleave launch -n 2 -- build/release/bin/digits digits.csv.gz examples/digits/ds_config.json
+#include <algorithm>
+#include <cstdio>
+
+#include "comm/rendezvous.h"
+#include "config_schema/read_config.h"
+#include "data/csv.h"
+#include "data/sampler.h"
+#include "launcher/discovery.h"
+#include "model/mlp.h"
+#include "runtime/engine.h"
+
+using namespace cleave;
+
+namespace {
+
+constexpr int64_t kEpochs = 20;
+
+// Rows of the data set, copied one after the other.
+struct Rows {
+  explicit Rows(int64_t count) : x(size_t(count * Digits::kFeatures)), y(size_t(count)) {}
+  void set(int64_t at, const Digits& from, int64_t row) {
+    std::copy_n(from.features.data() + row * Digits::kFeatures, Digits::kFeatures,
+                x.data() + at * Digits::kFeatures);
+    y[size_t(at)] = from.labels[size_t(row)];
+  }
+  Batch batch() {
+    const auto n = int64_t(y.size());
+    return {.input = Tensor(x.data(), DType::fp32, {n, Digits::kFeatures}, MemoryKind::host),
+            .targets = Tensor(y.data(), DType::int32, {n}, MemoryKind::host),
+            .valid_targets = n};
+  }
+  std::vector<float> x;
+  std::vector<int32_t> y;
+};
+
+double accuracy(Engine& engine, const Digits& test) {
+  const int64_t micro = engine.samples_per_micro();
+  Rows rows(micro);
+  int64_t right = 0;
+  for (int64_t first = 0; first < test.rows(); first += micro) {
+    for (int64_t i = 0; i < micro; ++i) rows.set(i, test, std::min(first + i, test.rows() - 1));
+    const std::vector<float> logits = engine.predict(rows.batch());
+    for (int64_t i = 0; i < std::min(micro, test.rows() - first); ++i) {
+      const float* row = logits.data() + i * Digits::kClasses;
+      right += std::max_element(row, row + Digits::kClasses) - row == test.labels[size_t(first + i)];
+    }
+  }
+  return double(right) / double(test.rows());
+}
+
+int train(const char* csv, const char* config_file) {
+  const auto world = connect(discover_ranks(environment_of_process()).info);
+  Communicator& ranks = world->communicator();
+  const DsConfig config = require_ds_config_file(config_file, {.data_parallel_size = ranks.size()});
+  const DigitsSplit data = split_digits(read_digits(csv));
+  Engine engine(config, make_mlp({{Digits::kFeatures, 64, Digits::kClasses}}, DType::fp32, "digits"), ranks,
+                {});
+
+  const int64_t micro = engine.samples_per_micro();
+  const Sampler sampler{.samples = data.train.rows(), .seed = 1, .global_batch = config.train_batch_size};
+  Rows rows(micro);
+  for (int64_t step = 0; step < kEpochs * sampler.steps_per_epoch(); ++step) {
+    const StepResult r = engine.train_batch([&](int m) {
+      const Range mine = micro_batch_positions(m, ranks.rank(), ranks.size(), micro);
+      for (int64_t i = 0; i < micro; ++i) rows.set(i, data.train, sampler.sample(step, mine.begin + i));
+      return rows.batch();
+    });
+    if (ranks.rank() == 0 && (step + 1) % (5 * sampler.steps_per_epoch()) == 0)
+      std::printf("epoch %2lld  loss %.4f\n", (long long)sampler.epoch(step) + 1, r.loss);
+  }
+  const double right =
+      accuracy(engine, data.test);  // every rank takes part: under stage 3 it holds only a shard
+  if (ranks.rank() == 0)
+    std::printf("accuracy on %lld held-out digits: %.2f %%\n", (long long)data.test.rows(), 100 * right);
+  world->leave();
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) try {
+  if (argc != 3) {
+    std::fprintf(stderr, "usage: digits digits.csv.gz ds_config.json\n");
+    return int(Exit::usage);
+  }
+  return train(argv[1], argv[2]);
+} catch (const Error& e) {
+  std::fprintf(stderr, "error: %s\n", e.what());
+  return int(e.exit());
+}
