@@ -7,6 +7,7 @@
 #include <set>
 #include <vector>
 
+#include "data/window_prefetch.h"
 #include "tests/data/scratch.h"
 
 namespace cleave {
@@ -174,6 +175,20 @@ TEST(TokenBatches, RefuseMoreRanksThanSamplesWithTheNumbers) {
                 "micro batch 2 x accumulation 1 x 4 ranks", "train_batch_size"},
                [&] { TokenBatches(data.file(), {.seq_len = 4, .micro_batch = 2, .ranks = 4}); });
   expect_error(Exit::data, {"needs 21"}, [&] { TokenBatches(data.file(), {.seq_len = 20}); });
+}
+
+TEST(WindowPrefetch, ReadsEachMicroBatchOnceAndTheFollowingOneUnasked) {
+  const Counting data(20 * 2 + 1);
+  std::vector<int64_t> asked;  // written by the worker, read after its end
+  {
+    WindowPrefetch prefetch(windows_of(data.file(), 2), 1, [&](int64_t ordinal, int64_t) {
+      asked.push_back(ordinal);
+      return ordinal;
+    });
+    for (int64_t ordinal = 0; ordinal < 5; ++ordinal)
+      EXPECT_EQ(prefetch.get(ordinal, ordinal + 1).input[0], 2 * ordinal);
+  }
+  EXPECT_EQ(asked, (std::vector<int64_t>{0, 1, 2, 3, 4, 5}));
 }
 
 TEST(TokenBatches, CanBeLeftWhileTheWorkerIsBusy) {
