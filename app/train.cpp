@@ -92,6 +92,8 @@ class Run {
                                  .drop_last = config_.dataloader_drop_last});
     resume();
     report_.start(*engine_, world.size(), session_.transport());
+    if (engine_->step() >= o_.steps)
+      report_.line(fmt::format("already at step {} of {}: nothing to train", engine_->step(), o_.steps));
     bool stopped = false;
     while (engine_->step() < o_.steps && !stopped) {
       step(batches);

@@ -1,0 +1,207 @@
+#!/usr/bin/env python3
+"""The contract of the command line, tried as a user would: real processes, real files, exit codes and messages."""
+import glob
+import json
+import os
+import pathlib
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+CLEAVE = os.path.abspath(sys.argv.pop(1))
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+CONFIG = {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 1,
+          "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}}}
+
+
+def shared_memory():
+    return set(glob.glob("/dev/shm/*cleave*"))
+
+
+class CommandLine(unittest.TestCase):
+    def setUp(self):
+        self.dir = pathlib.Path(tempfile.mkdtemp(prefix="cleave test "))  # a path with a blank
+        self.before = shared_memory()
+        rng = random.Random(5)
+        words = ["light", "water", "earth", "heaven", "and", "the", "was", "upon", "face", "deep"]
+        self.text = self.dir / "text.txt"
+        self.text.write_text(" ".join(rng.choice(words) for _ in range(4000)) + "\n")
+
+    def tearDown(self):
+        self.assertEqual(shared_memory() - self.before, set(), "shared memory was left behind")
+        shutil.rmtree(self.dir)
+
+    def config(self, name="ds_config.json", **changes):
+        path = self.dir / name
+        path.write_text(json.dumps({**CONFIG, **changes}, indent=1))
+        return path
+
+    def run_cleave(self, *args, code=0, env=None, timeout=120):
+        r = subprocess.run([CLEAVE, *map(str, args)], capture_output=True, text=True, timeout=timeout,
+                           env={**os.environ, "OMP_NUM_THREADS": "1", **(env or {})})
+        self.assertEqual(r.returncode, code, f"{args}\n{r.stdout}\n{r.stderr}")
+        return r
+
+    def train(self, *args, ranks=2, config=None, steps=3, code=0, env=None):
+        command = ["train", "--deepspeed_config", config or self.config(), "--model", "tiny", "--data", self.text,
+                   "--seq_len", 32, "--steps", steps, *args]
+        if ranks > 1:
+            command = ["launch", "-n", ranks, "--", *command]
+        return self.run_cleave(*command, code=code, env=env)
+
+    def losses(self, *args, **kwargs):
+        metrics = self.dir / f"metrics {time.monotonic_ns()}.jsonl"
+        self.train("--metrics", metrics, *args, **kwargs)
+        lines = [json.loads(line) for line in metrics.read_text().splitlines()]
+        self.assertEqual(lines[0]["event"], "start")
+        self.assertEqual(lines[-1]["event"], "end")
+        return [(line["loss"], line["grad_norm"]) for line in lines[1:-1]]
+
+    def test_help_is_there_for_every_command(self):
+        self.assertIn("train", self.run_cleave("--help").stdout)
+        for command in ["train", "launch", "check", "eval", "generate", "data"]:
+            self.assertIn("Example:", self.run_cleave(command, "--help").stdout)
+        self.assertIn("not a command", self.run_cleave("trian", code=2).stderr)
+
+    def test_transports_and_stages_give_the_same_bits(self):
+        zero = {"offload_optimizer": {"device": "cpu"}}
+        want = self.losses("--transport", "shm", config=self.config(zero_optimization={"stage": 0}), ranks=3)
+        self.assertEqual(len(want), 3)
+        for stage in (1, 2, 3):
+            got = self.losses("--transport", "shm", config=self.config(zero_optimization={"stage": stage, **zero}), ranks=3)
+            self.assertEqual(got, want, f"stage {stage} over shared memory")
+        for stage in (0, 2, 3):
+            got = self.losses("--transport", "gloo", config=self.config(zero_optimization={"stage": stage}), ranks=3)
+            self.assertEqual(got, want, f"stage {stage} over Gloo")
+
+    def test_resume_continues_bit_for_bit_and_stops_on_request_with_75(self):
+        out = self.dir / "out put"
+        whole = self.losses(steps=6)
+        metrics = self.dir / "m.jsonl"
+        self.train("--output", out, "--metrics", metrics, steps=3)
+        self.train("--output", out, "--metrics", metrics, steps=6)
+        lines = [json.loads(line) for line in metrics.read_text().splitlines()]
+        self.assertEqual([(x["loss"], x["grad_norm"]) for x in lines if "loss" in x], whole)
+        self.assertIn("already", self.train("--output", out, steps=6).stdout)
+
+        stopped = subprocess.Popen([CLEAVE, "launch", "-n", "2", "--", "train", "--deepspeed_config", self.config(),
+                                    "--model", "tiny", "--data", self.text, "--seq_len", "32", "--steps", "100000",
+                                    "--output", out], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                   env={**os.environ, "OMP_NUM_THREADS": "1"})
+        for line in stopped.stdout:
+            if " step " in line:
+                break
+        stopped.send_signal(signal.SIGTERM)
+        rest = stopped.stdout.read()
+        self.assertEqual(stopped.wait(60), 75, rest)
+        self.assertIn("stop requested", rest)
+        self.assertGreater(int((out / "latest").read_text().strip().removeprefix("global_step")), 6)
+
+    def test_a_killed_rank_ends_all_names_the_cause_and_leaves_nothing(self):
+        job = subprocess.Popen([CLEAVE, "launch", "-n", "3", "--", "train", "--deepspeed_config", self.config(),
+                                "--model", "tiny", "--data", self.text, "--seq_len", "32", "--steps", "100000"],
+                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                               env={**os.environ, "OMP_NUM_THREADS": "1"})
+        for line in job.stdout:
+            if " step " in line:
+                break
+        children = subprocess.run(["ps", "-o", "pid=", "--ppid", str(job.pid)], capture_output=True, text=True).stdout.split()
+        self.assertEqual(len(children), 3)
+        os.kill(int(children[1]), signal.SIGKILL)
+        began = time.monotonic()
+        rest = job.stdout.read()
+        self.assertEqual(job.wait(60), 128 + signal.SIGKILL, rest)
+        self.assertLess(time.monotonic() - began, 30)  # far below the communication deadline of 600 s
+        self.assertIn("killed by signal 9", rest.splitlines()[-1])
+        for pid in children:
+            self.assertFalse(os.path.exists(f"/proc/{pid}"), "a rank is still there")
+
+    def test_check_reports_every_error_with_its_position(self):
+        path = self.dir / "bad.json"
+        path.write_text('{\n "train_batch_size": "8",\n "gradient_clipp1ng": 1.0,\n "zero_optimization": {"stage": 7}\n}\n')
+        err = self.run_cleave("check", path, code=2).stderr
+        for part in ("bad.json:2:", "bad.json:3:", "bad.json:4:", "gradient_clipping", "train_batch_size", "stage"):
+            self.assertIn(part, err)
+
+    def test_every_key_of_a_guide_s_configuration_is_explained(self):
+        out = self.run_cleave("check", "--world_size", 2, ROOT / "examples/gpt2_large/ds_config.json").stdout
+        for key in ("train_batch_size", "fp16.enabled", "fp16.loss_scale", "zero_optimization.stage", "overlap_comm",
+                    "allgather_partitions", "contiguous_gradients", "reduce_bucket_size", "pin_memory"):
+            self.assertIn(key, out)
+
+    def test_bad_input_has_its_exit_code_and_says_what_to_do(self):
+        empty = self.dir / "empty.txt"
+        empty.write_text("")
+        for args, code, part in [
+            (["--deepspeed_config", self.dir / "none.json", "--data", self.text], 2, "none.json"),
+            (["--deepspeed_config", self.config(), "--data", self.dir / "none.txt"], 7, "none.txt"),
+            (["--deepspeed_config", self.config(), "--data", empty], 7, "empty.txt"),
+            (["--deepspeed_config", self.config(), "--data", self.text, "--seq_len", 2000], 2, "1024"),
+            (["--deepspeed_config", self.config(), "--data", self.text, "--model", "gpt5"], 2, "gpt2-medium"),
+            (["--deepspeed_config", self.config(), "--data", self.text, "--steps", "many"], 2, "steps"),
+            (["--deepspeed_config", self.config(), "--data", self.text, "--device", "cuda"], 2, "--device cpu"),
+            (["--deepspeed_config", self.config("f.json", train_batch_size=7), "--data", self.text], 2, "train_batch_size"),
+            (["--deepspeed_config", self.config("g.json", train_micro_batch_size_per_gpu=100000), "--data", self.text], 7, "100000"),
+            (["--deepspeed_config", self.config(), "--data", self.text, "--resume", "required", "--output", self.dir / "x"], 4, "latest"),
+        ]:
+            r = self.run_cleave("train", *args, code=code)
+            self.assertIn(part, r.stderr)
+            self.assertTrue(any(line.startswith(("error:", str(self.dir))) for line in r.stderr.splitlines()), r.stderr)
+        self.assertFalse((self.dir / "x").exists())
+
+    def test_a_plan_that_does_not_fit_is_refused_with_the_table(self):
+        r = self.train("--device_memory", "5MiB", code=3)
+        for part in ("does not fit", "weights", "optimizer_state", "total", "largest:"):
+            self.assertIn(part, r.stderr)
+        self.assertEqual(r.stderr.count("does not fit"), 1, "said once, not by every rank")
+
+    def test_a_port_in_use_is_named(self):
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            port = server.getsockname()[1]
+            r = self.run_cleave("launch", "-n", 2, "--master_port", port, "--", "train", "--deepspeed_config", self.config(),
+                                "--data", self.text, code=2)
+            self.assertIn(str(port), r.stderr)
+
+    def test_a_full_disk_leaves_the_checkpoint_before_it(self):
+        if os.geteuid() != 0:
+            self.skipTest("needs root to mount a small tmpfs")
+        small = self.dir / "small"
+        small.mkdir()
+        if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=14m", "none", small]).returncode != 0:
+            self.skipTest("mounting is not allowed here")
+        try:
+            self.train("--output", small, ranks=1, steps=1)
+            r = self.train("--output", small, ranks=1, steps=2, code=4)
+            self.assertIn("No space left", r.stderr)
+            self.assertEqual((small / "latest").read_text().strip(), "global_step1")
+            self.assertEqual([p.name for p in small.iterdir() if p.name.startswith(".")], [])
+            self.run_cleave("eval", small, "--data", self.text)
+        finally:
+            subprocess.run(["umount", small], check=True)
+
+    def test_eval_and_generate_read_a_checkpoint_of_any_precision(self):
+        for section in ({}, {"bf16": {"enabled": True}}, {"fp16": {"enabled": True}}):
+            out = self.dir / f"out{len(section)}{list(section)}"
+            self.train("--output", out, config=self.config(zero_optimization={"stage": 3}, **section), steps=2)
+            loss = float(self.run_cleave("eval", out, "--data", self.text).stdout.split()[1])
+            self.assertTrue(3 < loss < 6, loss)
+            a = self.run_cleave("generate", out, "--prompt", "the", "--tokens", 5, "--seed", 3)
+            self.assertTrue(a.stdout.startswith("the"))
+
+    def test_monitors_are_written_where_the_config_says(self):
+        self.train(config=self.config(tensorboard={"enabled": True, "output_path": str(self.dir / "tb"), "job_name": "j"},
+                                      csv_monitor={"enabled": True, "output_path": str(self.dir / "csv"), "job_name": "j"}))
+        self.assertEqual(len(list((self.dir / "tb" / "j").glob("events.out.tfevents.*"))), 1)
+        lines = (self.dir / "csv" / "j" / "Train_Samples_lr.csv").read_text().splitlines()
+        self.assertEqual(lines[0], "step,lr")
+        self.assertEqual(len(lines), 4)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
