@@ -1,13 +1,13 @@
 // Tells every group of this process that the job is lost, from whichever thread learns it first.
 #pragma once
-#include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
 
 namespace cleave {
 
-// What waits and can be made to give up. poison() may be called from any thread; the first reason wins.
+// What waits and can be made to give up. poison() may be called from any thread; the first reason wins. It
+// must not touch the alarm.
 class Poisonable {
  public:
   virtual ~Poisonable() = default;
@@ -16,29 +16,25 @@ class Poisonable {
 
 class Alarm {
  public:
-  // A group that is added after the alarm is poisoned at once.
-  void add(std::weak_ptr<Poisonable> group) {
-    std::string reason;
-    {
-      std::lock_guard lock(mutex_);
-      std::erase_if(groups_, [](const auto& g) { return g.expired(); });
-      groups_.push_back(group);
-      reason = reason_;
-    }
-    if (reason.empty()) return;
-    if (auto g = group.lock()) g->poison(reason);
+  // From the end of the group's constructor until the start of its destructor. A group that comes after the
+  // alarm is poisoned at once.
+  void add(Poisonable* group) {
+    std::lock_guard lock(mutex_);
+    groups_.push_back(group);
+    if (!reason_.empty()) group->poison(reason_);
+  }
+  void remove(Poisonable* group) {
+    std::lock_guard lock(mutex_);
+    std::erase(groups_, group);
   }
 
+  // The first reason counts.
   void ring(const std::string& reason) {
-    std::vector<std::weak_ptr<Poisonable>> groups;
-    {
-      std::lock_guard lock(mutex_);
-      if (!reason_.empty()) return;
-      reason_ = reason;
-      groups = groups_;
-    }
-    for (auto& group : groups)
-      if (auto g = group.lock()) g->poison(reason);
+    std::lock_guard lock(mutex_);
+    if (!reason_.empty()) return;
+    reason_ = reason;
+    // Under the lock: a group must not go away meanwhile, and must not be destroyed on this thread.
+    for (Poisonable* group : groups_) group->poison(reason);
   }
 
   // Empty while all is well.
@@ -49,7 +45,7 @@ class Alarm {
 
  private:
   mutable std::mutex mutex_;
-  std::vector<std::weak_ptr<Poisonable>> groups_;
+  std::vector<Poisonable*> groups_;
   std::string reason_;
 };
 

@@ -70,17 +70,10 @@ class GlooGroup final : public Group {
         store_(std::move(store)),
         alarm_(std::move(alarm)),
         device_(std::move(device)) {
-    if (size() == 1) return;
-    context_ = std::make_shared<gloo::rendezvous::Context>(members_.rank, size());
-    context_->setTimeout(options.timeout);
-    GlooStore keys(*store_, members_.key + "/", deadline());
-    try {
-      context_->connectFullMesh(keys, device_);
-    } catch (const gloo::Exception& e) {
-      fail(Exit::rank_lost, "rank {} could not connect to the other ranks of group '{}' from {}: {}",
-           members_.ranks[size_t(members_.rank)], name(), members_.address, e.what());
-    }
+    if (size() > 1) connect_all();
+    alarm_->add(this);
   }
+  ~GlooGroup() override { alarm_->remove(this); }
 
   void all_gather(const Waiting& w, Tensor full, Tensor shard, Range piece) override {
     throw_if_poisoned(w);
@@ -145,7 +138,7 @@ class GlooGroup final : public Group {
       try {
         exchange->finish();
       } catch (const Error& e) {
-        poison(e.what());
+        abort(e.what());
       }
     });
   }
@@ -175,24 +168,24 @@ class GlooGroup final : public Group {
       next.ranks.push_back(ranks()[size_t(m)]);
       next.labels.push_back(members_.labels[size_t(m)]);
     }
-    auto group = std::make_shared<GlooGroup>(std::move(next), store_, options(), alarm_, device_);
-    alarm_->add(group);
-    return group;
+    return std::make_shared<GlooGroup>(std::move(next), store_, options(), alarm_, device_);
   }
 
   void poison(const std::string& reason) override {
-    {
-      std::lock_guard lock(mutex_);
-      if (!reason_.empty()) return;
-      reason_ = reason;
-      for (Exchange* e : active_) e->abort();
-    }
+    std::lock_guard lock(mutex_);
+    if (!reason_.empty()) return;
+    reason_ = reason;
+    for (Exchange* e : active_) e->abort();
+  }
+
+  void abort(const std::string& reason) override {
+    poison(reason);
     store_->failed(reason);  // the other ranks have no memory in common with this one
   }
 
   [[noreturn]] void give_up(const Waiting& w, const std::string& report, Exit exit) override {
     throw_if_poisoned(w);
-    poison(report);
+    abort(report);
     fail(exit, "{}", report);
   }
 
@@ -306,6 +299,18 @@ class GlooGroup final : public Group {
     const uint64_t tag_;
     std::list<Transfer> transfers_;
   };
+
+  void connect_all() {
+    context_ = std::make_shared<gloo::rendezvous::Context>(members_.rank, size());
+    context_->setTimeout(options().timeout);
+    GlooStore keys(*store_, members_.key + "/", deadline());
+    try {
+      context_->connectFullMesh(keys, device_);
+    } catch (const gloo::Exception& e) {
+      fail(Exit::rank_lost, "rank {} could not connect to the other ranks of group '{}' from {}: {}",
+           members_.ranks[size_t(members_.rank)], name(), members_.address, e.what());
+    }
+  }
 
   // mine = the sum over ranks of what each holds as part_of(this rank); mine may be that part of this rank.
   template <class PartOf>

@@ -28,7 +28,7 @@ class GroupCommunicator final : public Communicator {
     return std::make_unique<GroupCommunicator>(group_->form(w, members, name), new_rank);
   }
 
-  void abort(const std::string& reason) override { group_->poison(reason); }
+  void abort(const std::string& reason) override { group_->abort(reason); }
 
  private:
   static Waiting waiting(const Group& group, int rank, const Order::Place& place, const Post& post,

@@ -40,7 +40,9 @@ class Group : public Poisonable {
   virtual std::shared_ptr<Group> form(const Waiting& w, const std::vector<int>& members,
                                       const std::string& name) = 0;
 
-  // Poisons the group, unless somebody was first, and throws the first reason.
+  // Poisons the group for all its ranks; poison() may be this process's part of that.
+  virtual void abort(const std::string& reason) { poison(reason); }
+  // Aborts the group, unless somebody was first, and throws the first reason.
   [[noreturn]] virtual void give_up(const Waiting& w, const std::string& report,
                                     Exit exit = Exit::rank_lost) = 0;
 

@@ -240,7 +240,6 @@ class JoinedWorld final : public World {
             info_.nodes, seats[0].host, info_.rank, seats[size_t(info_.rank)].host);
     const bool shm = one_host && options_.transport != TransportChoice::gloo;
     const auto group = shm ? shm_group(seats, deadline) : gloo_group(seats);
-    alarm_->add(group);
     communicator_ = communicator_over(group, info_.rank);
     transport_ = shm ? fmt::format("shared memory, {} ranks on {}", info_.world, seats[0].host)
                      : fmt::format("gloo over TCP, {} ranks on {} host{}", info_.world, info_.nodes,

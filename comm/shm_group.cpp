@@ -44,9 +44,11 @@ ShmGroup::ShmGroup(Members members, SharedMemory memory, CommOptions options, st
       memory_(std::move(memory)),
       alarm_(std::move(alarm)) {
   for (int pid : pids_) pidfds_.push_back(pid == getpid() ? -1 : int(syscall(SYS_pidfd_open, pid, 0)));
+  alarm_->add(this);
 }
 
 ShmGroup::~ShmGroup() {
+  alarm_->remove(this);
   // A receiver opens a letter through this process: wait until all are read, unless nobody will read them.
   const auto until = Clock::now() + std::min<Clock::duration>(options().timeout, std::chrono::seconds(10));
   const auto unread = [&] {
@@ -321,9 +323,7 @@ std::shared_ptr<Group> ShmGroup::form(const Waiting& w, const std::vector<int>& 
   if (next.rank != 0) memory = SharedMemory::open(next.pids[0], int(fds[size_t(members[0])]), bytes);
   barrier(w);
   memory.close_fd();
-  auto group = std::make_shared<ShmGroup>(std::move(next), std::move(memory), options(), alarm_);
-  alarm_->add(group);
-  return group;
+  return std::make_shared<ShmGroup>(std::move(next), std::move(memory), options(), alarm_);
 }
 
 }  // namespace cleave

@@ -230,19 +230,27 @@ void run_ranks(int size, const std::function<void(Communicator& world)>& body, c
   auto group = std::make_shared<ThreadGroup>("world", all_ranks(size), options);
   std::mutex mutex;
   std::exception_ptr first;
+  bool first_is_consequence = false;
+  // A rank that was only freed by another's failure may be here before it.
+  const auto record = [&](bool is_consequence) {
+    std::lock_guard lock(mutex);
+    if (first && (is_consequence || !first_is_consequence)) return;
+    first = std::current_exception();
+    first_is_consequence = is_consequence;
+  };
   const auto run = [&](int rank) {
     const auto world = communicator_over(group, rank);
-    std::string reason;
+    std::string reason = "unknown failure";
     try {
       return body(*world);
+    } catch (const Error& e) {
+      record(e.exit() == Exit::rank_lost);
+      reason = e.what();
     } catch (const std::exception& e) {
-      std::lock_guard lock(mutex);
-      if (!first) first = std::current_exception();
+      record(false);
       reason = e.what();
     } catch (...) {
-      std::lock_guard lock(mutex);
-      if (!first) first = std::current_exception();
-      reason = "unknown failure";
+      record(false);
     }
     group->poison(fmt::format("rank {} failed: {}", rank, reason));
   };

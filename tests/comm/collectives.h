@@ -21,7 +21,8 @@ struct Transport {
   std::string name;
   RunRanks run;
   std::vector<int> sizes;
-  int64_t large_numel;  // several slots of the transport
+  int64_t large_numel;      // several slots of the transport
+  bool slow_calls = false;  // each call takes long: make fewer
 };
 
 void expect_collectives(const Transport& transport, DType dtype);

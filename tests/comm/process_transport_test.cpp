@@ -41,7 +41,7 @@ test::RunRanks processes(TransportChoice transport) {
 }
 
 const test::Transport kShm{"shm", processes(TransportChoice::shm), {2, 3, 5}, 300'000};
-const test::Transport kGloo{"gloo", processes(TransportChoice::gloo), {2, 3}, 300'000};
+const test::Transport kGloo{"gloo", processes(TransportChoice::gloo), {2, 3}, 300'000, true};
 const test::Transport* const kProcessTransports[] = {&kShm, &kGloo};
 INSTANTIATE_TEST_SUITE_P(, Transports, testing::ValuesIn(kProcessTransports), test::name_of_transport);
 INSTANTIATE_TEST_SUITE_P(, TransportsAndTypes,
