@@ -81,8 +81,6 @@ class Run {
 
   int train() {
     Communicator& world = session_.world();
-    engine_ = std::make_unique<Engine>(config_, make_model(o_.model, vocab_, dtype_of(config_)), world,
-                                       EngineOptions{.seed = o_.seed, .limits = memory_limits(o_.ranks)});
     TokenBatches batches(data_, {.seq_len = o_.model.seq_len,
                                  .micro_batch = config_.train_micro_batch_size_per_gpu,
                                  .accumulation = config_.gradient_accumulation_steps,
@@ -90,6 +88,8 @@ class Run {
                                  .ranks = world.size(),
                                  .seed = o_.seed,
                                  .drop_last = config_.dataloader_drop_last});
+    engine_ = std::make_unique<Engine>(config_, make_model(o_.model, vocab_, dtype_of(config_)), world,
+                                       EngineOptions{.seed = o_.seed, .limits = memory_limits(o_.ranks)});
     resume();
     report_.start(*engine_, world.size(), session_.transport());
     if (engine_->step() >= o_.steps)

@@ -43,7 +43,7 @@ class CommandLine(unittest.TestCase):
         return path
 
     def run_cleave(self, *args, code=0, env=None, timeout=120):
-        r = subprocess.run([CLEAVE, *map(str, args)], capture_output=True, text=True, timeout=timeout,
+        r = subprocess.run([CLEAVE, *map(str, args)], capture_output=True, text=True, errors="replace", timeout=timeout,
                            env={**os.environ, "OMP_NUM_THREADS": "1", **(env or {})})
         self.assertEqual(r.returncode, code, f"{args}\n{r.stdout}\n{r.stderr}")
         return r
@@ -99,6 +99,7 @@ class CommandLine(unittest.TestCase):
                 break
         stopped.send_signal(signal.SIGTERM)
         rest = stopped.stdout.read()
+        stopped.stdout.close()
         self.assertEqual(stopped.wait(60), 75, rest)
         self.assertIn("stop requested", rest)
         self.assertGreater(int((out / "latest").read_text().strip().removeprefix("global_step")), 6)
@@ -116,6 +117,7 @@ class CommandLine(unittest.TestCase):
         os.kill(int(children[1]), signal.SIGKILL)
         began = time.monotonic()
         rest = job.stdout.read()
+        job.stdout.close()
         self.assertEqual(job.wait(60), 128 + signal.SIGKILL, rest)
         self.assertLess(time.monotonic() - began, 30)  # far below the communication deadline of 600 s
         self.assertIn("killed by signal 9", rest.splitlines()[-1])
