@@ -18,7 +18,7 @@ TEST(Arena, DryRunFindsTheBytesTheRealOneNeeds) {
   Arena dry;
   take_some(dry);
   EXPECT_EQ(dry.peak_bytes(), 64 + 2048);
-  EXPECT_FALSE(dry.take(DType::fp32, {4}).defined());
+  EXPECT_FALSE(dry.take(DType::fp32, {4}).raw() != nullptr);
   Memory memory;
   const Buffer bytes =
       memory.allocate(MemoryKind::device, Category::activations, DType::uint8, {64 + 2048}, "arena");

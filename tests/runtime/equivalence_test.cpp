@@ -8,17 +8,15 @@
 namespace cleave::testing {
 namespace {
 
+// Of all weights together: single tensors whose gradient is rounding noise (a key bias) move by whole Adam steps.
 double relative_distance(const Weights& a, const Weights& b) {
-  double worst = 0;
-  for (const auto& [name, values] : a) {
-    double norm = 0, distance = 0;
+  double norm = 0, distance = 0;
+  for (const auto& [name, values] : a)
     for (size_t i = 0; i < values.size(); ++i) {
       norm += double(values[i]) * values[i];
       distance += (double(values[i]) - b.at(name)[i]) * (double(values[i]) - b.at(name)[i]);
     }
-    worst = std::max(worst, std::sqrt(distance / std::max(norm, 1e-30)));
-  }
-  return worst;
+  return std::sqrt(distance / norm);
 }
 
 void expect_same_bits(const Training& got, const Training& want, const std::string& what) {
@@ -83,7 +81,7 @@ TEST_P(Equivalence, AccumulationIsBitIdenticalWithinEachOrderOfSumsAndCloseAcros
   }
   expect_same_bits(runs[1], runs[0], "stage 1");
   expect_same_bits(runs[3], runs[2], "stage 3");
-  EXPECT_LT(relative_distance(runs[2].weights, runs[0].weights), ranks == 1 ? 1e-30 : 1e-4);
+  EXPECT_LT(relative_distance(runs[2].weights, runs[0].weights), ranks == 1 ? 1e-30 : 1e-6);
   for (size_t s = 0; s < size_t(steps); ++s)
     EXPECT_NEAR(runs[2].steps[s].loss, runs[0].steps[s].loss, 1e-6 * runs[0].steps[s].loss);
 }
