@@ -204,6 +204,12 @@ std::vector<std::pair<std::string, std::string>> CheckpointReader::tensors() con
   return names;
 }
 
+const SafetensorsFile& CheckpointReader::file(const std::string& name) const {
+  std::unique_ptr<SafetensorsFile>& opened = files_[name];
+  if (!opened) opened = std::make_unique<SafetensorsFile>(path_ / name);
+  return *opened;
+}
+
 void CheckpointReader::read(const Record& record) const {
   const auto at = tensors_.find({record.kind, record.tensor});
   require(at != tensors_.end(), Exit::checkpoint,
@@ -217,12 +223,12 @@ void CheckpointReader::read(const Record& record) const {
   for (const Stored& s : at->second.parts) {
     const Range part = intersect(s.range, record.range);
     if (part.empty()) continue;
-    const SafetensorsFile file(path_ / s.file);
-    const std::vector<std::byte> bytes = file.read(s.name);
+    const SafetensorsFile& shard = file(s.file);
+    const std::vector<std::byte> bytes = shard.read(s.name);
     require(
         XXH3_64bits(bytes.data(), bytes.size()) == s.checksum && int64_t(bytes.size()) == s.range.size() * 4,
         Exit::checkpoint, "{}: the bytes of {} do not match their checksum; the file is damaged",
-        file.path().string(), s.name);
+        shard.path().string(), s.name);
     const Tensor to = record.data.slice(part.shifted(-record.range.begin));
     std::memcpy(to.raw(), bytes.data() + (part.begin - s.range.begin) * 4, size_t(to.bytes()));
     filled += part.size();

@@ -7,9 +7,11 @@
 #pragma once
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "checkpoint/safetensors.h"
 #include "comm/communicator.h"
 #include "device/tensor.h"
 
@@ -56,7 +58,10 @@ class CheckpointReader {
   };
   std::filesystem::path path_;
   std::string state_;
+  const SafetensorsFile& file(const std::string& name) const;
+
   std::map<std::pair<std::string, std::string>, Whole> tensors_;
+  mutable std::map<std::string, std::unique_ptr<SafetensorsFile>> files_;  // opened when first read
 };
 
 // Complete checkpoints in dir, oldest step first: those whose manifest exists.

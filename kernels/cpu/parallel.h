@@ -30,7 +30,7 @@ CLEAVE_INLINE void parallel_vectors(int64_t numel, Body body) {
 
 // body(row) for every row; `work` elements a row decide whether to fork.
 template <class Body>
-CLEAVE_INLINE void parallel_rows(int64_t rows, int64_t work, Body body) {
+CLEAVE_INLINE void parallel_rows(int64_t rows, [[maybe_unused]] int64_t work, Body body) {
 #pragma omp parallel for schedule(static) if (rows * work > kSerialNumel)
   for (int64_t row = 0; row < rows; ++row) body(row);
 }

@@ -145,7 +145,7 @@ std::map<std::string, std::string> digests(const std::string& environment) {
   char self[4096] = {};
   if (readlink("/proc/self/exe", self, sizeof self - 1) <= 0) return {};
   const std::string command =
-      environment + " " + self + " --gtest_also_run_disabled_tests --gtest_filter=Digest.DISABLED_Print";
+      environment + " '" + self + "' --gtest_also_run_disabled_tests --gtest_filter=Digest.DISABLED_Print";
   FILE* pipe = popen(command.c_str(), "r");
   std::map<std::string, std::string> found;
   std::array<char, 256> line;
