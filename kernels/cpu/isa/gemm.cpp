@@ -150,7 +150,7 @@ void chunk(const GemmArgs& g, int64_t m0, int64_t n0) {
   const int64_t m = least(kChunkRows, g.m - m0), n = least(kChunkColumns, g.n - n0);
   float *a = g.scratch, *b = g.scratch + least(kDepth, g.k) * ((m + kRows - 1) / kRows * kRows);
   const int64_t a_jobs = (m + kRowBlock - 1) / kRowBlock, b_jobs = (n + kColumnBlock - 1) / kColumnBlock;
-  const bool fork = double(m) * double(n) * double(g.k) > 1e6;
+  [[maybe_unused]] const bool fork = double(m) * double(n) * double(g.k) > 1e6;
 #pragma omp parallel if (fork)
   for (int64_t k = 0; k < g.k; k += kDepth) {
     const int64_t depth = least(kDepth, g.k - k);
