@@ -7,7 +7,7 @@ struct TrainOptions {
   ModelOptions model;
   RankOptions ranks;
   std::string config, data, eval_data, output, resume = "auto", metrics;
-  int64_t steps = 100, eval_interval = 0, save_interval = 0, keep = 2, warmup_steps = -1;
+  int64_t steps = 100, eval_interval = 0, save_interval = 0, keep = 2;
   uint64_t seed = 42;
   bool strict = false, ngrams = false, deepspeed = false;
 };

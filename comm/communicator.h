@@ -1,7 +1,7 @@
-// An ordered group of ranks and its collectives. There are no handles to wait on, only streams: a collective runs in the
-// order of the stream it is given. A group of one is legal everywhere and costs nothing, which is why no caller asks
-// whether a kind of parallelism is switched on. Reductions add in rank order on every transport, so that the bits do
-// not depend on the transport, on chunking or on timing.
+// An ordered group of ranks and its collectives. There are no handles to wait on, only streams: a collective
+// runs in the order of the stream it is given. A group of one is legal everywhere and costs nothing, which is
+// why no caller asks whether a kind of parallelism is switched on. Reductions add in rank order on every
+// transport, so that the bits do not depend on the transport, on chunking or on timing.
 #pragma once
 #include <array>
 #include <chrono>
@@ -23,10 +23,10 @@ constexpr std::string_view name_of(Collective c) {
   return names[size_t(c)];
 }
 
-// Bytes this rank sent, by collective, as the bandwidth-optimal algorithms count them (gloo's docs/algorithms.md):
-// all_gather and reduce_scatter (n - 1) shards; all_reduce is a reduce-scatter and an all-gather over
-// part(numel, n, rank): numel - part + part * (n - 1) elements; broadcast numel * (n - 1) / n at the root, counted as
-// numel on the root only; send numel.
+// Bytes this rank sent, by collective, as the bandwidth-optimal algorithms count them (gloo's
+// docs/algorithms.md): all_gather and reduce_scatter (n - 1) shards; all_reduce is a reduce-scatter and an
+// all-gather over part(numel, n, rank): numel - part + part * (n - 1) elements; broadcast numel * (n - 1) / n
+// at the root, counted as numel on the root only; send numel.
 struct CommBytes {
   std::array<int64_t, kCollectives> sent{};
   int64_t& operator[](Collective c) { return sent[size_t(c)]; }
@@ -37,8 +37,10 @@ struct CommBytes {
 // What a call is about, for the report of a missed deadline, and how it may be cut.
 struct Call {
   static constexpr int64_t kWhole = int64_t{1} << 62;
-  std::string_view what = {};        // "gradients of h.3"; must outlive the call's work (a literal or a unit's name)
-  int64_t max_numel = kWhole;        // cut into collectives over at most this many elements of `full` (at least one a rank)
+  std::string_view what =
+      {};  // "gradients of h.3"; must outlive the call's work (a literal or a unit's name)
+  int64_t max_numel =
+      kWhole;  // cut into collectives over at most this many elements of `full` (at least one a rank)
 };
 
 class Communicator {
@@ -51,11 +53,12 @@ class Communicator {
   int size() const { return size_; }
   const std::string& name() const { return name_; }  // "world", "data", ...; appears in reports
 
-  // full holds size() shards of equal numel; the r-th comes from rank r. In place when shard is that slice of full.
+  // full holds size() shards of equal numel; the r-th comes from rank r. In place when shard is that slice of
+  // full.
   void all_gather(Tensor full, Tensor shard, Stream& stream, const Call& call = {});
-  // shard = the rank()-th shard of the sum over ranks of full, added in rank order. full is unchanged, except that
-  // shard may be the rank()-th slice of full (in place; the other slices are then unspecified). 16-bit floats are
-  // summed in fp32 and rounded once.
+  // shard = the rank()-th shard of the sum over ranks of full, added in rank order. full is unchanged, except
+  // that shard may be the rank()-th slice of full (in place; the other slices are then unspecified). 16-bit
+  // floats are summed in fp32 and rounded once.
   void reduce_scatter(Tensor shard, Tensor full, Stream& stream, const Call& call = {});
   // t = the sum over ranks, added in rank order, the same bits on every rank.
   void all_reduce(Tensor t, Stream& stream, const Call& call = {});
@@ -64,12 +67,12 @@ class Communicator {
   void recv(Tensor t, int from, Stream& stream, const Call& call = {});
   void barrier(Stream& stream, const Call& call = {});
 
-  // Ranks giving the same color form a new group, ordered by key, then by rank. Collective over this group; runs on
-  // the host thread at once.
+  // Ranks giving the same color form a new group, ordered by key, then by rank. Collective over this group;
+  // runs on the host thread at once.
   virtual std::unique_ptr<Communicator> split(int color, int key, const std::string& name) = 0;
 
-  // Poisons the group: every rank waiting in it, now or later, leaves with Error(rank_lost) carrying `reason`. Safe
-  // from any thread; the first reason wins.
+  // Poisons the group: every rank waiting in it, now or later, leaves with Error(rank_lost) carrying
+  // `reason`. Safe from any thread; the first reason wins.
   virtual void abort(const std::string& reason) = 0;
 
   // Counted when a call is enqueued, in this communicator and (for parts of a step) by its users' snapshots.
@@ -78,11 +81,12 @@ class Communicator {
  protected:
   Communicator(int rank, int size, std::string name) : rank_(rank), size_(size), name_(std::move(name)) {}
 
-  // Bodies for size() > 1, operands already checked. `piece` is a range within each shard; it is the whole shard unless
-  // the call was cut. Implementations enqueue on `stream`, wait with a deadline and name op, group, `what`, and the
-  // ranks that are present and missing when it passes.
+  // Bodies for size() > 1, operands already checked. `piece` is a range within each shard; it is the whole
+  // shard unless the call was cut. Implementations enqueue on `stream`, wait with a deadline and name op,
+  // group, `what`, and the ranks that are present and missing when it passes.
   virtual void do_all_gather(Tensor full, Tensor shard, Range piece, Stream& stream, const Call& call) = 0;
-  virtual void do_reduce_scatter(Tensor shard, Tensor full, Range piece, Stream& stream, const Call& call) = 0;
+  virtual void do_reduce_scatter(Tensor shard, Tensor full, Range piece, Stream& stream,
+                                 const Call& call) = 0;
   virtual void do_all_reduce(Tensor t, Stream& stream, const Call& call) = 0;
   virtual void do_broadcast(Tensor t, int root, Stream& stream, const Call& call) = 0;
   virtual void do_send(Tensor t, int to, Stream& stream, const Call& call) = 0;
@@ -101,8 +105,9 @@ struct CommOptions {
   std::chrono::milliseconds timeout{600'000};  // of every wait
 };
 
-// Runs body once per rank, each on a thread of its own, over a thread transport. The first failure poisons the group
-// and is rethrown when all have ended.
-void run_ranks(int size, const std::function<void(Communicator& world)>& body, const CommOptions& options = {});
+// Runs body once per rank, each on a thread of its own, over a thread transport. The first failure poisons
+// the group and is rethrown when all have ended.
+void run_ranks(int size, const std::function<void(Communicator& world)>& body,
+               const CommOptions& options = {});
 
 }  // namespace cleave

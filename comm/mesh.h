@@ -1,5 +1,5 @@
-// Ranks on a pipe x data x tensor grid, tensor innermost so that its neighbours share a node. Components receive one of
-// these communicators, never the mesh: they cannot know that the other axes exist.
+// Ranks on a pipe x data x tensor grid, tensor innermost so that its neighbours share a node. Components
+// receive one of these communicators, never the mesh: they cannot know that the other axes exist.
 #pragma once
 #include "comm/communicator.h"
 

@@ -1,4 +1,5 @@
-// Elementwise activations, residual sums and dropout. x, y, dx, dy have equal numel and one float type each op.
+// Elementwise activations, residual sums and dropout. x, y, dx, dy have equal numel and one float type each
+// op.
 #pragma once
 #include "core/philox.h"
 #include "kernels/launch.h"
@@ -30,9 +31,9 @@ struct Add {
 };
 CLEAVE_KERNEL(Add)
 
-// y = keep(i) ? x / (1 - p) : 0, where keep(i) = philox.uniform(offset + i) >= p. Forward and backward are the same op:
-// the mask is recomputed, never stored. `offset` is the global index of the first element, so the mask does not
-// depend on how the batch is split. May be in place. p = 0 copies.
+// y = keep(i) ? x / (1 - p) : 0, where keep(i) = philox.uniform(offset + i) >= p. Forward and backward are
+// the same op: the mask is recomputed, never stored. `offset` is the global index of the first element, so
+// the mask does not depend on how the batch is split. May be in place. p = 0 copies.
 struct Dropout {
   Tensor y, x;
   float p = 0;

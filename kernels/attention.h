@@ -1,12 +1,14 @@
-// Causal multi-head attention that never stores a T x T matrix (online softmax as in FlashAttention, arXiv 2205.14135).
+// Causal multi-head attention that never stores a T x T matrix (online softmax as in FlashAttention, arXiv
+// 2205.14135).
 #pragma once
 #include "kernels/launch.h"
 
 namespace cleave {
 
-// qkv: [batch * seq, (heads + 2 * kv_heads) * head_dim], a row holding all queries, then all keys, then all values;
-// y: [batch * seq, heads * head_dim]; lse: [batch, heads, seq] fp32, the log of the softmax denominator for backward.
-// Query head h reads key/value head h / (heads / kv_heads). scale is applied to q k^T; 1 / sqrt(head_dim) when 0.
+// qkv: [batch * seq, (heads + 2 * kv_heads) * head_dim], a row holding all queries, then all keys, then all
+// values; y: [batch * seq, heads * head_dim]; lse: [batch, heads, seq] fp32, the log of the softmax
+// denominator for backward. Query head h reads key/value head h / (heads / kv_heads). scale is applied to q
+// k^T; 1 / sqrt(head_dim) when 0.
 struct AttentionForward {
   Tensor y, lse;
   Tensor qkv;
@@ -17,8 +19,8 @@ struct AttentionForward {
 };
 CLEAVE_KERNEL(AttentionForward)
 
-// dqkv (every element overwritten) from dy, the forward's output y, lse and input qkv. Sums run in an order that does
-// not depend on the number of threads. dqkv must not alias qkv.
+// dqkv (every element overwritten) from dy, the forward's output y, lse and input qkv. Sums run in an order
+// that does not depend on the number of threads. dqkv must not alias qkv.
 struct AttentionBackward {
   Tensor dqkv;
   Tensor dy, y, lse, qkv;
@@ -29,9 +31,10 @@ struct AttentionBackward {
 };
 CLEAVE_KERNEL(AttentionBackward)
 
-// One new token a sequence against cached keys and values, for generation. q row: like a qkv row of AttentionForward,
-// [batch, (heads + 2 * kv_heads) * head_dim]; cache: [batch, capacity, 2, kv_heads * head_dim] (keys, then values);
-// the row's keys and values are written at `position` first, then y [batch, heads * head_dim] attends to 0..position.
+// One new token a sequence against cached keys and values, for generation. q row: like a qkv row of
+// AttentionForward, [batch, (heads + 2 * kv_heads) * head_dim]; cache: [batch, capacity, 2, kv_heads *
+// head_dim] (keys, then values); the row's keys and values are written at `position` first, then y [batch,
+// heads * head_dim] attends to 0..position.
 struct AttentionDecode {
   Tensor y, cache;
   Tensor qkv;

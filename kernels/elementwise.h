@@ -28,9 +28,9 @@ struct Axpy {
 };
 CLEAVE_KERNEL(Axpy)
 
-// out[0] (fp64) = sum of squares of x (float type). The order of additions depends only on numel and on the position
-// of an element, not on threads or instruction set; appending zeros does not change the bits. Inf or NaN in x, or an
-// overflow of the sum, gives a non-finite result: that is the overflow test.
+// out[0] (fp64) = sum of squares of x (float type). The order of additions depends only on numel and on the
+// position of an element, not on threads or instruction set; appending zeros does not change the bits. Inf or
+// NaN in x, or an overflow of the sum, gives a non-finite result: that is the overflow test.
 struct SumSquares {
   Tensor out;
   Tensor x;
@@ -46,8 +46,8 @@ struct Sum {
 };
 CLEAVE_KERNEL(Sum)
 
-// y[i] (fp32) = init(first + i): a philox draw of the element's index in the whole tensor. normal: mean 0, standard
-// deviation scale; uniform: [-scale, scale).
+// y[i] (fp32) = init(first + i): a philox draw of the element's index in the whole tensor. normal: mean 0,
+// standard deviation scale; uniform: [-scale, scale).
 struct RandomFill {
   Tensor y;
   Philox philox;

@@ -4,9 +4,9 @@
 
 namespace cleave {
 
-// y[i, :] = wte[tokens[i], :] + wpe[first_position + i % seq, :]; tokens: [rows] int32, every one in [0, vocab) (the
-// body throws Error(data) naming the token and its place otherwise); y: [rows, width]; wte: [vocab, width];
-// wpe: [positions, width] or undefined.
+// y[i, :] = wte[tokens[i], :] + wpe[first_position + i % seq, :]; tokens: [rows] int32, every one in [0,
+// vocab) (the body throws Error(data) naming the token and its place otherwise); y: [rows, width]; wte:
+// [vocab, width]; wpe: [positions, width] or undefined.
 struct EmbeddingForward {
   Tensor y;
   Tensor tokens, wte, wpe = {};
@@ -15,8 +15,9 @@ struct EmbeddingForward {
 };
 CLEAVE_KERNEL(EmbeddingForward)
 
-// dwte[tokens[i], :] += dy[i, :], dwpe[i % seq, :] += dy[i, :]. Deterministic: each row of dwte adds its tokens in order.
-// Without accumulate_wte (accumulate_wpe) the whole gradient is zeroed first. Sums are rounded once for each call.
+// dwte[tokens[i], :] += dy[i, :], dwpe[i % seq, :] += dy[i, :]. Deterministic: each row of dwte adds its
+// tokens in order. Without accumulate_wte (accumulate_wpe) the whole gradient is zeroed first. Sums are
+// rounded once for each call.
 struct EmbeddingBackward {
   Tensor dwte, dwpe = {};
   Tensor dy, tokens;

@@ -1,7 +1,6 @@
 // The scale of the loss in fp16 training: a small state machine that only sees whether a step's gradients
 // were finite. Stages 1 to 3 tolerate `hysteresis` overflows and end the training at the minimum; stage 0
-// does neither, as in DeepSpeed. The scale is updated before gradients are unscaled, so the step at which it
-// grows divides by the new value.
+// does neither, as in DeepSpeed. Whoever unscales a step's gradients takes the scale from before update().
 #pragma once
 #include <cstdint>
 
