@@ -258,9 +258,14 @@ class JoinedWorld final : public World {
       memory = SharedMemory::open(seats[0].pid, std::stoi(await("shm", deadline)), bytes);
       memory.close_fd();
     }
+    // Nobody leaves before all have mapped it: a rank that fails right away would take rank 0, and the way to
+    // the memory, with it.
     store_->set(fmt::format("mapped/{}", info_.rank), "");
-    if (info_.rank == 0)
+    if (info_.rank == 0) {
       for (int r = 0; r < info_.world; ++r) await(fmt::format("mapped/{}", r), deadline);
+      store_->set("mapped", "");
+    }
+    await("mapped", deadline);
     memory.close_fd();
     return std::make_shared<ShmGroup>(std::move(members), std::move(memory), options_.comm, alarm_);
   }
