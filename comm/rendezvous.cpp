@@ -167,12 +167,13 @@ class JoinedWorld final : public World {
     std::vector<int> ports = ports_to_try(info_);
     if (info_.rank == 0) {
       Socket listener = listen_for(info_, options_);
-      host = "localhost";
+      host = "127.0.0.1";  // a bare container may not resolve "localhost"
       ports = {port_of(listener)};
       server_ = std::make_unique<StoreServer>(std::move(listener), hello);
     }
     std::string why;
     std::minstd_rand jitter{unsigned(getpid())};
+    auto next_report = Clock::now() + options_.report_every;
     for (auto wait = 10ms; !store_; wait = std::min(wait * 3 / 2, 1000ms)) {
       for (int port : ports) {
         Socket socket = connect_to(host, port, std::min(deadline, Clock::now() + 10s), why);
@@ -185,6 +186,11 @@ class JoinedWorld final : public World {
               "rank {} did not reach rank 0 at {}:{} within {:.0f} s: {}. Is rank 0 running, and the address "
               "right?",
               info_.rank, host, ports.front(), double(options_.rendezvous_timeout.count()) / 1000, why);
+      if (Clock::now() >= next_report && options_.on_wait) {
+        options_.on_wait(fmt::format("rank {} does not reach rank 0 at {}:{} yet: {}", info_.rank, host,
+                                     ports.front(), why));
+        next_report = Clock::now() + options_.report_every;
+      }
       std::this_thread::sleep_for(wait + wait * int(jitter() % 100) / 200);
     }
   }

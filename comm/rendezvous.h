@@ -35,7 +35,7 @@ struct ConnectOptions {
   std::chrono::milliseconds port_timeout{20'000};  // how long rank 0 waits for a port that is in use
   std::chrono::milliseconds report_every{15'000};
   std::function<void(const std::string&)> on_wait =
-      {};  // "waiting for ranks 3, 7 (6 of 8 are here)", from rank 0
+      {};  // from rank 0: "waiting for ranks 3, 7 (6 of 8 are here)"; from a rank that does not reach it: why
 };
 
 class World {

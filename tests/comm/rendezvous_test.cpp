@@ -110,9 +110,13 @@ TEST(Rendezvous, NamesTheRanksThatDidNotCome) {
 
 TEST(Rendezvous, NamesTheAddressThatDoesNotAnswer) {
   const int port = test::free_port();
-  const std::string message =
-      test::error_of([&] { connect(rank_of(1, 2, port), quick(200ms)); }, Exit::rank_lost);
+  ConnectOptions options = quick(200ms);
+  std::string reported;
+  options.report_every = 20ms;
+  options.on_wait = [&](const std::string& text) { reported = text; };
+  const std::string message = test::error_of([&] { connect(rank_of(1, 2, port), options); }, Exit::rank_lost);
   EXPECT_TRUE(has(message, std::to_string(port)) && has(message, "Connection refused")) << message;
+  EXPECT_TRUE(has(reported, "does not reach rank 0") && has(reported, "Connection refused")) << reported;
 }
 
 TEST(Rendezvous, NamesWhoHoldsThePort) {
