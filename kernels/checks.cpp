@@ -101,6 +101,8 @@ void CrossEntropy::check() const {
   Operand(op, "logits", logits).is_float().rank(2);
   Operand(op, "losses", losses).is(DType::fp32).numel(logits.dim(0));
   Operand(op, "targets", targets).is(DType::int32).numel(logits.dim(0));
+  if (dlogits.defined())
+    Operand(op, "dlogits", dlogits).is_float().has(logits.shape()).apart_from("logits", logits);
   CHECK(vocab > 0 && vocab <= logits.dim(1), "{}: vocab {} must be in [1, {}], the columns of logits", op,
         vocab, logits.dim(1));
 }

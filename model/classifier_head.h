@@ -12,7 +12,7 @@ class ClassifierHead final : public Head {
     std::string bias = {};     // empty: no bias
     int64_t classes = 0, width = 0;
     float init_scale = 0.02f;
-    int64_t chunk_bytes = 128 << 20;  // of fp32 logits in memory at a time
+    int64_t chunk_bytes = 128 << 20;  // of logits and their gradient in memory at a time
   };
   explicit ClassifierHead(Config config) : c_(std::move(config)) {}
 

@@ -80,7 +80,7 @@ struct EmbeddingGradArgs {
   bool accumulate_wte, accumulate_wpe;
 };
 struct CrossEntropyArgs {
-  Vec logits;
+  Vec logits, dlogits;  // the same when the gradient replaces the logits
   float* losses;
   const int32_t* targets;
   int64_t rows, columns, vocab;

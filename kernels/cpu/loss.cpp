@@ -11,6 +11,7 @@ void run(const CrossEntropy& op) {
             "target {} at place {} of the batch is neither in the vocabulary [0, {}) nor -100 (ignored)",
             targets[i], i, op.vocab);
   cross_entropy({.logits = vec(op.logits),
+                 .dlogits = vec(op.dlogits.defined() ? op.dlogits : op.logits),
                  .losses = op.losses.as<float>(),
                  .targets = targets,
                  .rows = op.logits.dim(0),

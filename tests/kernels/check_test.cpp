@@ -85,6 +85,9 @@ TEST_F(Check, RefusesEmbeddingsAndLossesThatDoNotFit) {
   EXPECT_NE(refusal(EmbeddingBackward{.dwte = small_, .dy = a_, .tokens = ints_}), "");
   EXPECT_EQ(refusal(CrossEntropy{.logits = a_, .losses = rows_, .targets = ints_, .vocab = 6}), "");
   EXPECT_NE(refusal(CrossEntropy{.logits = a_, .losses = rows_, .targets = ints_, .vocab = 7}), "");
+  EXPECT_NE(
+      refusal(CrossEntropy{.logits = a_, .losses = rows_, .dlogits = small_, .targets = ints_, .vocab = 6}),
+      "");
   EXPECT_NE(refusal(CrossEntropy{.logits = a_, .losses = small_, .targets = ints_, .vocab = 6}), "");
 }
 

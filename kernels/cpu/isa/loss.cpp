@@ -37,13 +37,14 @@ void zero_row(T* x, int64_t begin, int64_t end) {
   for_vectors(begin, end, [=](int64_t i, auto n) { store(x + i, zero(), n); });
 }
 
-template <class T>
+template <class T, class D>
 void loss_row(const CrossEntropyArgs& args, int64_t row) {
-  T* x = static_cast<T*>(args.logits.data) + row * args.columns;
+  const T* x = static_cast<const T*>(args.logits.data) + row * args.columns;
+  D* dx = static_cast<D*>(args.dlogits.data) + row * args.columns;
   const int32_t target = args.targets[row];
   if (target == kIgnored) {
     args.losses[row] = 0;
-    if (args.scale != 0) zero_row(x, 0, args.columns);
+    if (args.scale != 0) zero_row(dx, 0, args.columns);
     return;
   }
   const float top = row_max(x, args.vocab);
@@ -54,17 +55,20 @@ void loss_row(const CrossEntropyArgs& args, int64_t row) {
   if (args.scale == 0) return;
   const F16 factor = splat(float(double(args.scale) / sum));
   for_vectors(0, args.vocab,
-              [=](int64_t i, auto n) { store(x + i, exp(load(x + i, n) - splat(top)) * factor, n); });
+              [=](int64_t i, auto n) { store(dx + i, exp(load(x + i, n) - splat(top)) * factor, n); });
   const F16 at_target = exp(splat(hit[0] - top)) * factor - splat(args.scale);
-  store(x + target, at_target, Part{1});
-  zero_row(x, args.vocab, args.columns);
+  store(dx + target, at_target, Part{1});
+  zero_row(dx, args.vocab, args.columns);
 }
 
 }  // namespace
 
 void cross_entropy(const CrossEntropyArgs& args) {
   with_type(args.logits.type, [&](auto t) {
-    parallel_rows(args.rows, args.columns, [&](int64_t row) { loss_row<decltype(t)>(args, row); });
+    with_type(args.dlogits.type, [&](auto d) {
+      parallel_rows(args.rows, args.columns,
+                    [&](int64_t row) { loss_row<decltype(t), decltype(d)>(args, row); });
+    });
   });
 }
 
