@@ -34,12 +34,13 @@ struct Philox {
   // Uniform in [0, 1) with 24 bits.
   constexpr float uniform(uint64_t index) const { return float(word(index) >> 8) * 0x1p-24f; }
 
-  // Standard normal, Box-Muller on a block of its own.
-  float normal(uint64_t index) const {
-    const auto w = block(index);
-    const double u = (double(w[0]) + 1.0) * 0x1p-32;  // in (0, 1], so the logarithm is finite
-    const double v = double(w[1]) * 0x1p-32;
-    return float(std::sqrt(-2.0 * std::log(u)) * std::cos(2.0 * std::numbers::pi * v));
+  // Standard normal, Box-Muller: two words give the cosine branch and the sine branch, a block gives four.
+  double normal(uint64_t index) const {
+    const auto w = block(index / 4);
+    const size_t pair = index / 2 % 2 * 2;
+    const double u = (double(w[pair] >> 8) + 1.0) * 0x1p-24;  // in (0, 1], so the logarithm is finite
+    const double angle = 2.0 * std::numbers::pi * double(w[pair + 1] >> 8) * 0x1p-24;
+    return std::sqrt(-2.0 * std::log(u)) * (index % 2 == 0 ? std::cos(angle) : std::sin(angle));
   }
 };
 

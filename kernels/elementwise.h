@@ -46,8 +46,8 @@ struct Sum {
 };
 CLEAVE_KERNEL(Sum)
 
-// y[i] (fp32) = init(first + i): a philox draw of the element's index in the whole tensor. normal: mean 0,
-// standard deviation scale; uniform: [-scale, scale).
+// y[i] (fp32) = a draw that belongs to the element's index first + i in the whole tensor. normal: scale *
+// philox.normal(index), within 1e-6 of scale; uniform: scale * (2 philox.uniform(index) - 1).
 struct RandomFill {
   Tensor y;
   Philox philox;

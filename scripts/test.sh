@@ -70,7 +70,7 @@ if ! $quick; then
     section "$preset build"
     if build $preset; then
       section "$preset tests"
-      run_ctest $preset -L 'pure|ranks'
+      run_ctest $preset
     fi
   done
   section "an installed copy, used by another project"

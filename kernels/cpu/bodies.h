@@ -35,6 +35,13 @@ struct AxpyArgs {
   int64_t numel;
   float alpha;
 };
+struct RandomArgs {
+  float* y;
+  int64_t numel;
+  uint64_t seed, stream, first;
+  float scale;
+  bool normal;
+};
 struct SumArgs {
   Vec x;
   int64_t numel;
@@ -180,6 +187,7 @@ CLEAVE_BODY(add, AddArgs)
 CLEAVE_BODY(dropout, DropoutArgs)
 CLEAVE_BODY(cast, UnaryArgs)
 CLEAVE_BODY(axpy, AxpyArgs)
+CLEAVE_BODY(random_fill, RandomArgs)
 CLEAVE_BODY(sum, SumArgs)
 CLEAVE_BODY(gemm, GemmArgs)
 CLEAVE_BODY(layer_norm, LayerNormArgs)

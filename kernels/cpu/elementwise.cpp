@@ -68,14 +68,13 @@ void run(const SumSquares& op) { sum({vec(op.x), op.x.numel(), true, op.out.as<d
 void run(const Sum& op) { sum({vec(op.x), op.x.numel(), false, op.out.as<double>()}); }
 
 void run(const RandomFill& op) {
-  float* y = op.y.as<float>();
-  const int64_t numel = op.y.numel();
-#pragma omp parallel for schedule(static) if (numel > 4096)
-  for (int64_t i = 0; i < numel; ++i) {
-    const uint64_t index = uint64_t(op.first + i);
-    y[i] =
-        op.normal ? op.scale * op.philox.normal(index) : op.scale * (2.0f * op.philox.uniform(index) - 1.0f);
-  }
+  random_fill({.y = op.y.as<float>(),
+               .numel = op.y.numel(),
+               .seed = op.philox.seed,
+               .stream = op.philox.stream,
+               .first = uint64_t(op.first),
+               .scale = op.scale,
+               .normal = op.normal});
 }
 
 }  // namespace cleave::cpu

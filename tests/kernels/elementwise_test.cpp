@@ -104,6 +104,10 @@ TEST(RandomFill, IsAFunctionOfTheIndex) {
     launch(RandomFill{.y = whole, .philox = philox, .first = 5, .scale = 0.02f, .normal = normal}, stream);
     launch(RandomFill{.y = part, .philox = philox, .first = 4005, .scale = 0.02f, .normal = normal}, stream);
     for (size_t i = 0; i < 3000; ++i) ASSERT_EQ(part.at(i), whole.at(i + 4000));
+    for (size_t i = 0; i < 10000; ++i) {
+      const double draw = normal ? philox.normal(i + 5) : 2.0 * philox.uniform(i + 5) - 1.0;
+      ASSERT_NEAR(whole.at(i), 0.02f * draw, 0.02 * 1e-6) << i;
+    }
     double mean = 0, square = 0;
     for (size_t i = 0; i < 10000; ++i) mean += whole.at(i) / 1e4, square += whole.at(i) * whole.at(i) / 1e4;
     EXPECT_NEAR(mean, 0, 0.02 * 4 / 100);

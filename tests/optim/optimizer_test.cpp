@@ -19,8 +19,8 @@ struct Operands {
   explicit Operands(uint64_t seed) : s0(kNumel), s1(kNumel), copy(kNumel) {
     const Philox random{seed, 0};
     for (int64_t i = 0; i < kNumel; ++i) {
-      param.push_back(random.normal(uint64_t(2 * i)));
-      grad.push_back(random.normal(uint64_t(2 * i + 1)));
+      param.push_back(float(random.normal(uint64_t(2 * i))));
+      grad.push_back(float(random.normal(uint64_t(2 * i + 1))));
     }
   }
 

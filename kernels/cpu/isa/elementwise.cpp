@@ -1,4 +1,5 @@
 #include "kernels/cpu/parallel.h"
+#include "kernels/cpu/vector_math.h"
 
 namespace cleave::cpu::CLEAVE_ISA {
 namespace {
@@ -69,6 +70,33 @@ void axpy(const AxpyArgs& args) {
         store(y + i, fma(load(x + i, n), alpha, load(y + i, n)), n);
       });
     });
+  });
+}
+
+void random_fill(const RandomArgs& args) {
+  constexpr int64_t kBlock = 1024;
+  const PhiloxKey key{args.seed, args.stream};
+  const F16 scale = splat(args.scale);
+  parallel_blocks(args.numel, kBlock, [=](int64_t begin, int64_t end) {
+    int draws[kBlock + 128];  // floats, in the order of the elements
+    const uint64_t first = args.first + uint64_t(begin);
+    for (int64_t d = 0; d < end - begin + 4; d += 64) {
+      I16 w[4];
+      philox_blocks(key, (first + uint64_t(d)) / 4, w);
+      for (int i = 0; i < 4; i += 2) {
+        if (args.normal) {
+          const NormalPair pair = normal_pair(w[i], w[i + 1]);
+          w[i] = bits_of(pair.cosine), w[i + 1] = bits_of(pair.sine);
+        } else {
+          for (int j = i; j < i + 2; ++j)
+            w[j] = bits_of(fma(to_float(shift_right<8>(w[j])), 0x1p-23f, splat(-1.0f)));
+        }
+      }
+      store_in_order(w, draws + d);
+    }
+    const int* mine = draws + first % 4;
+    for_vectors(begin, end,
+                [=](int64_t i, auto n) { store(args.y + i, scale * float_of(load(mine + (i - begin))), n); });
   });
 }
 
