@@ -1,7 +1,13 @@
-// Collectives between processes of this host: shared memory against Gloo and against the machine's copy
-// speed. "bus" is bytes of the tensor x 2 (n - 1) / n (all_reduce) or (n - 1) / n (the others) per second,
-// the measure that does not depend on the number of ranks. Usage: comm_bench [ranks] [largest MiB]
+// Collectives between processes of this host: shared memory against Gloo (our exchange in rank order, and
+// Gloo's own all-reduce) and against the machine's copy speed. "bus" is bytes of the tensor x 2 (n - 1) / n
+// (all_reduce) or (n - 1) / n (the others) per second, the measure that does not depend on the number of
+// ranks. Usage: comm_bench [ranks] [largest MiB]
 #include <fmt/format.h>
+#include <gloo/allreduce.h>
+#include <gloo/math.h>
+#include <gloo/rendezvous/context.h>
+#include <gloo/rendezvous/file_store.h>
+#include <gloo/transport/tcp/device.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -10,6 +16,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <vector>
 
 #include "comm/rendezvous.h"
@@ -61,6 +68,31 @@ Row measure(Communicator& world, int64_t bytes) {
           gb / best_time(world, runs, [&](Stream& stream) { world.all_gather(t, s, stream); })};
 }
 
+// Gloo's all-reduce as a program that uses Gloo directly gets it, over its own connections.
+class PlainGloo {
+ public:
+  PlainGloo(int rank, int ranks, const std::string& folder) : context_(rank, ranks) {
+    auto device = gloo::transport::tcp::CreateDevice("127.0.0.1");
+    gloo::rendezvous::FileStore store(folder);
+    context_.connectFullMesh(store, device);
+  }
+  double bus_gb_per_s(Communicator& world, int64_t bytes) {
+    std::vector<float> t(size_t(bytes / 4), 1.0f);
+    const int runs = int(std::clamp<int64_t>((256 << 20) / bytes, 3, 200));
+    const double gb = 2 * double(bytes) * (world.size() - 1) / world.size() / 1e9;
+    return gb / best_time(world, runs, [&](Stream&) {
+             gloo::AllreduceOptions options(std::shared_ptr<gloo::Context>(&context_, [](auto*) {}));
+             options.setOutput(t.data(), t.size());
+             options.setReduceFunction(
+                 [](void* c, const void* a, const void* b, size_t n) { gloo::sum<float>(c, a, b, n); });
+             gloo::allreduce(options);
+           });
+  }
+
+ private:
+  gloo::rendezvous::Context context_;
+};
+
 double latency_us(Communicator& world) {
   double x = 1;
   const Tensor t(&x, DType::fp64, {1});
@@ -72,7 +104,7 @@ double latency_us(Communicator& world) {
          kCalls * 1e6;
 }
 
-void run(int rank, int ranks, int shm_port, int gloo_port, int64_t largest) {
+void run(int rank, int ranks, int shm_port, int gloo_port, const std::string& folder, int64_t largest) {
   RankInfo info;
   info.rank = rank;
   info.world = ranks;
@@ -83,26 +115,31 @@ void run(int rank, int ranks, int shm_port, int gloo_port, int64_t largest) {
   options.transport = TransportChoice::gloo;
   info.master_port = gloo_port;
   auto gloo = connect(info, options);
+  PlainGloo plain(rank, ranks, folder);
 
   const double copy = copy_gb_per_s(shm->communicator(), 64 << 20);
   if (rank == 0) {
     fmt::print("{} ranks; every rank copying at once: {:.1f} GB/s each from and to memory\n", ranks, copy);
     fmt::print("8-byte all_reduce: shm {:.1f} us", latency_us(shm->communicator()));
     fmt::print(", gloo {:.1f} us\n\n", latency_us(gloo->communicator()));
-    fmt::print("bus GB/s      all_reduce            reduce_scatter        all_gather\n");
-    fmt::print("KiB           shm    gloo  ratio    shm    gloo  ratio    shm    gloo  ratio\n");
+    fmt::print(
+        "bus GB/s      all_reduce            reduce_scatter        all_gather            Gloo's own\n");
+    fmt::print(
+        "KiB           shm    gloo  ratio    shm    gloo  ratio    shm    gloo  ratio    all_reduce\n");
   } else {
     latency_us(shm->communicator());
     latency_us(gloo->communicator());
   }
   for (int64_t bytes = 64 << 10; bytes <= largest; bytes *= 4) {
     const Row a = measure(shm->communicator(), bytes), b = measure(gloo->communicator(), bytes);
+    const double own = plain.bus_gb_per_s(shm->communicator(), bytes);
     if (rank != 0) continue;
     const auto cell = [](double x, double y) {
       return fmt::format("{:6.2f} {:7.2f} {:6.1f}  ", x, y, x / y);
     };
-    fmt::print("{:8} {} {} {}\n", bytes >> 10, cell(a.all_reduce, b.all_reduce),
-               cell(a.reduce_scatter, b.reduce_scatter), cell(a.all_gather, b.all_gather));
+    fmt::print("{:8} {} {} {} {:6.2f} ({:.1f} x)\n", bytes >> 10, cell(a.all_reduce, b.all_reduce),
+               cell(a.reduce_scatter, b.reduce_scatter), cell(a.all_gather, b.all_gather), own,
+               a.all_reduce / own);
     std::fflush(stdout);
   }
 }
@@ -115,10 +152,12 @@ int main(int argc, char** argv) {
   const int ranks = argc > 1 ? std::atoi(argv[1]) : 2;
   const int64_t largest = int64_t(argc > 2 ? std::atoi(argv[2]) : 256) << 20;
   const int shm_port = port_of(listen_on(0)), gloo_port = port_of(listen_on(0));
+  char folder[] = "/tmp/comm_bench.XXXXXX";
+  if (!mkdtemp(folder)) return 1;
   for (int r = 0; r < ranks; ++r)
     if (fork() == 0) {
       try {
-        run(r, ranks, shm_port, gloo_port, largest);
+        run(r, ranks, shm_port, gloo_port, folder, largest);
       } catch (const std::exception& e) {
         fmt::print(stderr, "rank {}: {}\n", r, e.what());
         _exit(1);
@@ -128,5 +167,6 @@ int main(int argc, char** argv) {
     }
   int failures = 0;
   for (int status = 0; wait(&status) > 0;) failures += status != 0;
+  std::filesystem::remove_all(folder);
   return failures ? 1 : 0;
 }

@@ -50,7 +50,7 @@ struct Served {
       : socket(listen_on(0)), port(port_of(socket)), server(std::move(socket), hello_of(0, world)) {}
   std::unique_ptr<Store> join(const wire::Hello& hello) {
     std::string why;
-    Socket s = connect_to("localhost", port, Clock::now() + 5s, why);
+    Socket s = connect_to("127.0.0.1", port, Clock::now() + 5s, why);
     EXPECT_TRUE(s) << why;
     return Store::join(std::move(s), hello, alarm, why);
   }
@@ -217,7 +217,7 @@ TEST(Strangers, DisturbNobody) {
   std::string why;
   std::vector<Socket> silent;
   for (int i = 0; i < 200; ++i) {
-    Socket s = connect_to("localhost", served.port, Clock::now() + 5s, why);
+    Socket s = connect_to("127.0.0.1", served.port, Clock::now() + 5s, why);
     std::string garbage(random() % 3000, 0);
     for (char& c : garbage) c = char(random());
     if (i % 4 == 1) garbage = std::string(wire::kMagic) + garbage;
