@@ -21,6 +21,9 @@ using gloo::transport::UnboundBuffer;
 // Data of one call is exchanged in pieces, which bounds the staging memory of a sum.
 constexpr int64_t kPieceBytes = 4 << 20;
 
+// How long a rank that gives up waits to hear who else is in the call.
+constexpr auto kRollCall = std::chrono::milliseconds(500);
+
 // Our store as Gloo wants to see it, with the keys of one group apart from all others.
 class GlooStore final : public gloo::rendezvous::Store {
  public:
@@ -265,23 +268,45 @@ class GlooGroup final : public Group {
       CHECK(t.done, "gloo: a transfer ended without an end");
     }
 
-    // The connection to `peer` failed, or time is up. Whoever knows the reason may be about to tell it.
+    // The connection to `peer` failed, or time is up. The first rank whose time is up closes the connections
+    // of all, so that everybody who waits in this call comes here at about the same time and says so.
     [[noreturn]] void broken(int peer, Clock::time_point until) {
       const Waiting w = waiting();
-      if (until > Clock::now()) {
-        for (int i = 0; i < 50 && !group_.is_poisoned(); ++i)
+      group_.store_->set(waiting_key(rank_), "");
+      if (until > Clock::now()) {  // whoever knows the reason may be about to tell it
+        const auto patience = Clock::now() + 2 * kRollCall;
+        while (!group_.is_poisoned() && Clock::now() < patience)
           std::this_thread::sleep_for(std::chrono::milliseconds(10));
         group_.give_up(w, fmt::format("{}: the connection to {} broke", describe(w), group_.label(peer)),
                        Exit::rank_lost);
       }
-      std::vector<bool> present(ranks_.size(), true);
-      for (Transfer& t : transfers_) present[size_t(t.peer)] = present[size_t(t.peer)] && arrived(t);
-      group_.give_up(w, deadline_report(w, present, group_.options().timeout), Exit::rank_lost);
+      group_.give_up(w, deadline_report(w, roll_call(), group_.options().timeout), Exit::rank_lost);
+    }
+
+    std::string waiting_key(int rank) const {
+      return fmt::format("{}/waits/{}/{}", group_.members_.key, number_, rank);
+    }
+
+    // Who is in this call. A rank whose data did not come may itself wait for a third one, so the ranks are
+    // asked; one that neither answers nor owes data may have been through already, and is named only when
+    // nobody else is.
+    std::vector<bool> roll_call() {
+      const auto until = Clock::now() + kRollCall;
+      std::vector<bool> here(ranks_.size()), owes(ranks_.size());
+      for (Transfer& t : transfers_)
+        if (!t.is_send) (arrived(t) ? here : owes)[size_t(t.peer)] = true;
+      bool somebody_owes = false;
+      for (size_t r = 0; r < ranks_.size(); ++r) {
+        here[r] = here[r] || int(r) == rank_ || group_.store_->get(waiting_key(int(r)), until).has_value();
+        somebody_owes |= owes[r] && !here[r];
+      }
+      for (size_t r = 0; r < ranks_.size() && somebody_owes; ++r) here[r] = here[r] || !owes[r];
+      return here;
     }
 
     // Of a transfer that nobody waits for any more.
     static bool arrived(Transfer& t) {
-      if (t.done || t.is_send) return true;
+      if (t.done) return true;
       try {
         return t.buffer->waitRecv(nullptr, std::chrono::milliseconds(1));
       } catch (const gloo::Exception&) {
