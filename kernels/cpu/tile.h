@@ -1,18 +1,31 @@
-// Small matrix products in registers: c (+)= a b with b's rows contiguous and n a multiple of 16. a is read
+// Small matrix products in registers: c (+)= a b, [m, n] of [m, k] and [k, n], with b's rows contiguous and n
+// a multiple of 16. a is read
 // one element at a time, so any pair of strides will do, a transposition included.
 #pragma once
 #include "kernels/cpu/simd.h"
 
 namespace cleave::cpu::CLEAVE_ISA {
 
-struct Product {
-  const float* a;
-  int64_t a_row, a_col;  // element (i, k) of a is a[i * a_row + k * a_col]
-  const float* b;
-  int64_t b_row;
-  float* c;
-  int64_t c_row;
+// Element (i, j) is data[i * row + j * column].
+struct Matrix {
+  const float* data;
+  int64_t row, column = 1;
+};
+CLEAVE_INLINE Matrix transposed(const float* data, int64_t row) { return {data, 1, row}; }
+
+struct Result {
+  float* data;
+  int64_t row;
+};
+
+struct Sizes {
   int64_t m, n, k;
+};
+
+struct Product {
+  Result c;
+  Matrix a, b;
+  Sizes size;
   bool add;
 };
 
@@ -25,15 +38,15 @@ inline constexpr int kTileRows = 6, kTileVectors = 1;  // 12 accumulators of 16 
 template <int kRows, int kVectors>
 CLEAVE_INLINE void tile(const Product& p, int64_t i, int64_t j) {
   F16 sum[kRows][kVectors];
-  const float* a = p.a + i * p.a_row;
-  const float* b = p.b + j;
-  float* c = p.c + i * p.c_row + j;
+  const float* a = p.a.data + i * p.a.row;
+  const float* b = p.b.data + j;
+  float* c = p.c.data + i * p.c.row + j;
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 8
-    for (int v = 0; v < kVectors; ++v) sum[r][v] = p.add ? load(c + r * p.c_row + 16 * v) : zero();
-  const int64_t a_row = p.a_row, a_col = p.a_col, b_row = p.b_row;
-  for (int64_t k = p.k; k > 0; --k, a += a_col, b += b_row) {
+    for (int v = 0; v < kVectors; ++v) sum[r][v] = p.add ? load(c + r * p.c.row + 16 * v) : zero();
+  const int64_t a_row = p.a.row, a_column = p.a.column, b_row = p.b.row;
+  for (int64_t k = p.size.k; k > 0; --k, a += a_column, b += b_row) {
     F16 column[kVectors];
 #pragma GCC unroll 8
     for (int v = 0; v < kVectors; ++v) column[v] = load(b + 16 * v);
@@ -47,14 +60,14 @@ CLEAVE_INLINE void tile(const Product& p, int64_t i, int64_t j) {
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 8
-    for (int v = 0; v < kVectors; ++v) store(c + r * p.c_row + 16 * v, sum[r][v]);
+    for (int v = 0; v < kVectors; ++v) store(c + r * p.c.row + 16 * v, sum[r][v]);
 }
 
 template <int kVectors>
 CLEAVE_INLINE void tile_column(const Product& p, int64_t j) {
   int64_t i = 0;
-  for (; i + kTileRows <= p.m; i += kTileRows) tile<kTileRows, kVectors>(p, i, j);
-  switch (p.m - i) {
+  for (; i + kTileRows <= p.size.m; i += kTileRows) tile<kTileRows, kVectors>(p, i, j);
+  switch (p.size.m - i) {
     case 1:
       return tile<1, kVectors>(p, i, j);
     case 2:
@@ -70,11 +83,11 @@ CLEAVE_INLINE void tile_column(const Product& p, int64_t j) {
   }
 }
 
-[[gnu::noinline]] static void multiply(const Product& p) {
+[[gnu::noinline]] static void run_product(const Product& p) {
   int64_t j = 0;
-  for (; j + 16 * kTileVectors <= p.n; j += 16 * kTileVectors) tile_column<kTileVectors>(p, j);
+  for (; j + 16 * kTileVectors <= p.size.n; j += 16 * kTileVectors) tile_column<kTileVectors>(p, j);
   if constexpr (kTileVectors > 1) {
-    switch ((p.n - j) / 16) {
+    switch ((p.size.n - j) / 16) {
       case 1:
         return tile_column<1>(p, j);
       case 2:
@@ -85,6 +98,12 @@ CLEAVE_INLINE void tile_column(const Product& p, int64_t j) {
         return;
     }
   }
+}
+
+// c = a b and c += a b.
+CLEAVE_INLINE void multiply(Result c, Matrix a, Matrix b, Sizes size) { run_product({c, a, b, size, false}); }
+CLEAVE_INLINE void multiply_add(Result c, Matrix a, Matrix b, Sizes size) {
+  run_product({c, a, b, size, true});
 }
 
 }  // namespace cleave::cpu::CLEAVE_ISA

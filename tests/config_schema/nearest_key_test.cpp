@@ -62,6 +62,13 @@ TEST(NearestKey, OneSlipInAnyKeyIsUnderstood) {
   EXPECT_GE(double(right), 0.97 * double(tried)) << right << " of " << tried;
 }
 
+TEST(NearestKey, ALongNameMayHaveUpToThreeSlips) {
+  const std::vector<std::string> paths = all_paths();
+  EXPECT_EQ(nearest_key("", "gradiant_acumulation_step", paths).path, "gradient_accumulation_steps");
+  EXPECT_EQ(nearest_key("", "gradiant_acumullation_step", paths).path, "");
+  EXPECT_EQ(nearest_key("zero_optimization", "staeg", paths).path, "zero_optimization.stage");
+}
+
 TEST(NearestWord, IsCaseBlindAndSilentWhenFar) {
   EXPECT_EQ(nearest_word("ADAMW", {"Adam", "AdamW", "SGD"}), "AdamW");
   EXPECT_EQ(nearest_word("Admaw", {"Adam", "AdamW", "SGD"}), "AdamW");

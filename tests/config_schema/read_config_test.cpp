@@ -1,12 +1,11 @@
 #include "config_schema/read_config.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
-#include <filesystem>
 #include <fstream>
 
 #include "core/error.h"
+#include "tests/scratch.h"
 
 namespace cleave {
 namespace {
@@ -266,11 +265,10 @@ TEST(ReadConfig, AFileOfNonsenseEndsAfterAHundredProblems) {
 }
 
 TEST(ReadConfigFile, SaysWhatIsWrongWithTheFile) {
-  const auto folder = std::filesystem::temp_directory_path() / ("cleave_config_" + std::to_string(getpid()));
-  std::filesystem::create_directories(folder);
-  EXPECT_EQ(format(read_ds_config_file(folder.string()).problems),
-            "error: " + folder.string() + ": is a directory; give a JSON file in it\n");
-  const std::string file = (folder / "c.json").string();
+  const Scratch scratch;
+  EXPECT_EQ(format(read_ds_config_file(scratch.folder()).problems),
+            "error: " + scratch.folder().string() + ": is a directory; give a JSON file in it\n");
+  const std::string file = scratch.path("c.json");
   EXPECT_EQ(format(read_ds_config_file(file).problems),
             "error: " + file + ": cannot be read: No such file or directory\n");
   std::ofstream(file) << std::string(3 << 20, ' ');
@@ -287,7 +285,6 @@ TEST(ReadConfigFile, SaysWhatIsWrongWithTheFile) {
   }
   std::ofstream(file) << "{\"train_batch_size\": 4}";
   EXPECT_EQ(require_ds_config_file(file).train_micro_batch_size_per_gpu, 4);
-  std::filesystem::remove_all(folder);
 }
 
 }  // namespace

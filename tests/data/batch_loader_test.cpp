@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "data/window_prefetch.h"
-#include "tests/data/scratch.h"
+#include "tests/scratch.h"
 
 namespace cleave {
 namespace {

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 #include <zlib.h>
 
-#include "tests/data/scratch.h"
+#include "tests/scratch.h"
 
 namespace cleave {
 namespace {

@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "core/philox.h"
-#include "tests/data/scratch.h"
+#include "tests/scratch.h"
 
 namespace cleave {
 namespace {

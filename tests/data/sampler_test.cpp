@@ -8,7 +8,7 @@
 #include <set>
 #include <vector>
 
-#include "tests/data/scratch.h"
+#include "tests/scratch.h"
 
 namespace cleave {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "tests/data/scratch.h"
+#include "tests/scratch.h"
 
 namespace cleave {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "tests/monitor/scratch.h"
+#include "tests/scratch.h"
 
 namespace cleave {
 namespace {

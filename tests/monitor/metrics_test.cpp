@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "tests/monitor/scratch.h"
+#include "tests/scratch.h"
 
 namespace cleave {
 namespace {

@@ -6,7 +6,7 @@
 #include <sstream>
 #include <vector>
 
-#include "tests/monitor/scratch.h"
+#include "tests/scratch.h"
 
 namespace cleave {
 namespace {

@@ -8,7 +8,8 @@
 namespace cleave::testing {
 namespace {
 
-// Of all weights together: single tensors whose gradient is rounding noise (a key bias) move by whole Adam steps.
+// Of all weights together: single tensors whose gradient is rounding noise (a key bias) move by whole Adam
+// steps.
 double relative_distance(const Weights& a, const Weights& b) {
   double norm = 0, distance = 0;
   for (const auto& [name, values] : a)

@@ -1,12 +1,10 @@
 // Working copies in 16 bits over fp32 masters, and what happens when a gradient overflows.
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cmath>
-#include <filesystem>
-#include <fstream>
 
 #include "tests/runtime/small_models.h"
+#include "tests/scratch.h"
 
 namespace cleave::testing {
 namespace {
@@ -47,30 +45,24 @@ Batch features(std::vector<float>& x, std::vector<int32_t>& y, float size) {
           .valid_targets = 1};
 }
 
-std::string bytes_of(const std::filesystem::path& file) {
-  std::ifstream in(file, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
-
 TEST_P(Precisions, OverflowOnOneRankSkipsTheStepOnAllAndChangesNoState) {
-  const auto folder = std::filesystem::temp_directory_path() / fmt::format("cleave overflow {}", getpid());
+  const Scratch scratch;
   run_ranks(3, [&](Communicator& world) {
     const DsConfig c = fp16_config(3, GetParam());
     Engine engine(c, make_mlp({{4, 5, 3}}, DType::fp16), world, {});
     std::vector<float> x;
     std::vector<int32_t> y;
     engine.train_batch([&](int) { return features(x, y, 0.1f); });
-    engine.save_checkpoint(folder, "before");
+    engine.save_checkpoint(scratch.folder(), "before");
     const StepResult bad =
         engine.train_batch([&](int) { return features(x, y, world.rank() == 1 ? 3e4f : 0.1f); });
     EXPECT_TRUE(bad.skipped);
     EXPECT_EQ(bad.skipped_total, 1);
-    engine.save_checkpoint(folder, "after");
+    engine.save_checkpoint(scratch.folder(), "after");
     const std::string shard = fmt::format("shard-{:05}.safetensors", world.rank());
-    EXPECT_EQ(bytes_of(folder / "before" / shard), bytes_of(folder / "after" / shard));
+    EXPECT_EQ(scratch.read("before/" + shard), scratch.read("after/" + shard));
     EXPECT_FALSE(engine.train_batch([&](int) { return features(x, y, 0.1f); }).skipped);
   });
-  std::filesystem::remove_all(folder);
 }
 
 TEST_P(Precisions, AnEverOverflowingRunStopsAtTheMinimumScale) {

@@ -1,27 +1,14 @@
 // Save, load and continue.
 #include <gtest/gtest.h>
-#include <unistd.h>
-
 #include <filesystem>
 #include <fstream>
 
 #include "tests/runtime/small_models.h"
+#include "tests/scratch.h"
 
 namespace cleave::testing {
 namespace {
 namespace fs = std::filesystem;
-
-class Folder {
- public:
-  Folder() : path_(fs::temp_directory_path() / fmt::format("cleave resume test {}", getpid())) {
-    fs::remove_all(path_);
-  }
-  ~Folder() { fs::remove_all(path_); }
-  const fs::path& path() const { return path_; }
-
- private:
-  fs::path path_;
-};
 
 DsConfig config(int ranks, int stage, Precision precision) {
   DsConfig c = config_for(ranks, 1, 1);
@@ -39,18 +26,18 @@ DType type_of(Precision p) {
 TEST(Resume, ContinuesBitForBitInTheSameLayout) {
   for (const Precision precision : {Precision::fp32, Precision::fp16, Precision::bf16})
     for (int stage : {0, 1, 2, 3}) {
-      const Folder folder;
+      const Scratch scratch;
       run_ranks(3, [&](Communicator& world) {
         const DsConfig c = config(3, stage, precision);
         Tokens tokens(1);
         Engine unbroken(c, small_gpt(type_of(precision)), world, {});
         std::vector<double> losses;
         for (int step = 0; step < 8; ++step) {
-          if (step == 4) unbroken.save_checkpoint(folder.path(), "step4", R"({"note": "kept"})");
+          if (step == 4) unbroken.save_checkpoint(scratch.folder(), "step4", R"({"note": "kept"})");
           losses.push_back(unbroken.train_batch(source(tokens, c, step, world.rank(), 3)).loss);
         }
         Engine resumed(c, small_gpt(type_of(precision)), world, {.seed = 99});
-        EXPECT_EQ(resumed.load_checkpoint(folder.path()), R"({"note":"kept"})");
+        EXPECT_EQ(resumed.load_checkpoint(scratch.folder()), R"({"note":"kept"})");
         EXPECT_EQ(resumed.step(), 4);
         for (int step = 4; step < 8; ++step) {
           const StepResult r = resumed.train_batch(source(tokens, c, step, world.rank(), 3));
@@ -62,14 +49,14 @@ TEST(Resume, ContinuesBitForBitInTheSameLayout) {
 }
 
 TEST(Resume, LoadsAtAnotherStageAndNumberOfRanks) {
-  const Folder folder;
+  const Scratch scratch;
   Weights saved;
   run_ranks(3, [&](Communicator& world) {
     const DsConfig c = config(3, 2, Precision::fp32);
     Tokens tokens(1);
     Engine engine(c, small_gpt(), world, {});
     for (int step = 0; step < 3; ++step) engine.train_batch(source(tokens, c, step, world.rank(), 3));
-    engine.save_checkpoint(folder.path(), "a");
+    engine.save_checkpoint(scratch.folder(), "a");
     const Weights w = weights_of(engine);
     if (world.rank() == 0) saved = w;
   });
@@ -77,24 +64,24 @@ TEST(Resume, LoadsAtAnotherStageAndNumberOfRanks) {
     for (int stage : {0, 3})
       run_ranks(ranks, [&](Communicator& world) {
         Engine engine(config(ranks, stage, Precision::fp32), small_gpt(), world, {.seed = 5});
-        engine.load_checkpoint(folder.path());
+        engine.load_checkpoint(scratch.folder());
         EXPECT_EQ(weights_of(engine), saved);
       });
 }
 
 TEST(Resume, NamesTheTensorWhoseBytesAreDamaged) {
-  const Folder folder;
+  const Scratch scratch;
   run_ranks(1, [&](Communicator& world) {
     Engine engine(config(1, 0, Precision::fp32), small_gpt(), world, {});
-    engine.save_checkpoint(folder.path(), "a");
-    const fs::path shard = folder.path() / "a" / "shard-00000.safetensors";
+    engine.save_checkpoint(scratch.folder(), "a");
+    const fs::path shard = scratch.folder() / "a" / "shard-00000.safetensors";
     {
       std::fstream file(shard, std::ios::in | std::ios::out | std::ios::binary);
       file.seekp(-3, std::ios::end);
       file.put('!');
     }
     try {
-      engine.load_checkpoint(folder.path());
+      engine.load_checkpoint(scratch.folder());
       FAIL() << "loaded a damaged checkpoint";
     } catch (const Error& e) {
       EXPECT_EQ(e.exit(), Exit::checkpoint);
@@ -102,32 +89,32 @@ TEST(Resume, NamesTheTensorWhoseBytesAreDamaged) {
       EXPECT_NE(std::string(e.what()).find("exp_avg_sq/"), std::string::npos) << e.what();
     }
     fs::resize_file(shard, fs::file_size(shard) - 8);
-    EXPECT_THROW(engine.load_checkpoint(folder.path()), Error);
-    EXPECT_THROW(engine.load_checkpoint(folder.path(), "b"), Error);
+    EXPECT_THROW(engine.load_checkpoint(scratch.folder()), Error);
+    EXPECT_THROW(engine.load_checkpoint(scratch.folder(), "b"), Error);
   });
 }
 
 TEST(Resume, ASaveThatFailsLeavesTheOneBeforeItWhole) {
-  const Folder folder;
+  const Scratch scratch;
   run_ranks(2, [&](Communicator& world) {
     Engine engine(config(2, 1, Precision::fp32), small_gpt(), world, {});
-    engine.save_checkpoint(folder.path(), "a");
+    engine.save_checkpoint(scratch.folder(), "a");
     Stream stream;
-    if (world.rank() == 0) std::ofstream(folder.path() / "file") << "in the way";
+    if (world.rank() == 0) std::ofstream(scratch.folder() / "file") << "in the way";
     world.barrier(stream);
-    EXPECT_THROW(engine.save_checkpoint(folder.path() / "file", "b"), Error);
-    engine.load_checkpoint(folder.path());
+    EXPECT_THROW(engine.save_checkpoint(scratch.folder() / "file", "b"), Error);
+    engine.load_checkpoint(scratch.folder());
   });
 }
 
 TEST(Resume, AnotherModelIsRefusedByName) {
-  const Folder folder;
+  const Scratch scratch;
   run_ranks(1, [&](Communicator& world) {
     Engine engine(config(1, 0, Precision::fp32), small_gpt(), world, {});
-    engine.save_checkpoint(folder.path(), "a");
+    engine.save_checkpoint(scratch.folder(), "a");
     Engine other(config(1, 0, Precision::fp32), make_mlp({{4, 3, 2}}, DType::fp32), world, {});
     try {
-      other.load_checkpoint(folder.path());
+      other.load_checkpoint(scratch.folder());
       FAIL() << "loaded a GPT into an MLP";
     } catch (const Error& e) {
       EXPECT_EQ(e.exit(), Exit::checkpoint);

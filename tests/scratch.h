@@ -15,7 +15,7 @@ namespace cleave {
 class Scratch {
  public:
   Scratch() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "cleave_data_XXXXXX").string();
+    std::string pattern = (std::filesystem::temp_directory_path() / "cleave_test_XXXXXX").string();
     if (!::mkdtemp(pattern.data())) throw std::runtime_error("no scratch folder " + pattern);
     folder_ = pattern;
   }
@@ -23,6 +23,7 @@ class Scratch {
   Scratch(const Scratch&) = delete;
   Scratch& operator=(const Scratch&) = delete;
 
+  const std::filesystem::path& folder() const { return folder_; }
   std::string path(const std::string& name) const { return (folder_ / name).string(); }
 
   std::string write(const std::string& name, std::string_view bytes) const {

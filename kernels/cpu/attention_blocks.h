@@ -1,0 +1,94 @@
+// What attention forward and backward share: operands in blocks. Queries come in blocks of kQueries, keys in
+// blocks of kKeys; a block is copied once to fp32, so the products run on contiguous rows whatever the
+// storage type.
+#pragma once
+#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/tile.h"
+#include "kernels/cpu/transpose.h"
+#include "kernels/cpu/vector_math.h"
+
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+namespace cleave::cpu::CLEAVE_ISA {
+
+using attention_blocks::kKeys;
+using attention_blocks::kQueries;
+using attention_blocks::padded;
+inline constexpr float kLog2E = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
+
+CLEAVE_INLINE int thread_number() {
+#ifdef _OPENMP
+  return omp_get_thread_num();
+#else
+  return 0;
+#endif
+}
+
+// Takes consecutive pieces of a thread's scratch.
+struct Carver {
+  float* next;
+  float* take(int64_t numel) {
+    float* p = next;
+    next += (numel + 15) / 16 * 16;
+    return p;
+  }
+};
+
+// rows x width of T at `x` (row stride `stride`) to fp32 rows of padded width, times factor; rows up to `all`
+// are zero.
+template <class T>
+static void copy_rows(float* out, const T* x, int64_t stride, int64_t rows, int64_t all, int64_t width,
+                      float factor) {
+  const int64_t wide = padded(width);
+  for (int64_t r = 0; r < all; ++r) {
+    float* to = out + r * wide;
+    if (r < rows)
+      for_vectors(0, width, [=](int64_t i, auto n) { store(to + i, load(x + r * stride + i, n) * factor); });
+    else
+      for (int64_t i = 0; i < wide; i += 16) store(to + i, zero());
+  }
+}
+
+// One block of kKeys rows transposed: out[d * kKeys + key]; rows from `rows` on are zero.
+template <class T>
+static void copy_transposed(float* out, const T* x, int64_t stride, int64_t rows, int64_t width) {
+  const auto row = [=](int64_t key, int64_t d, auto n) {
+    return key < rows ? load(x + key * stride + d, n) : zero();
+  };
+  for (int64_t key = 0; key < kKeys; key += 4)
+    for_vectors(0, width, [&](int64_t d, auto n) {
+      float whole[16 * 4];
+      const bool fits = d + 16 <= width;
+      const F16 r0 = row(key, d, n), r1 = row(key + 1, d, n), r2 = row(key + 2, d, n),
+                r3 = row(key + 3, d, n);
+      if (fits) return store_transposed<kKeys>(out + d * kKeys + key, r0, r1, r2, r3);
+      store_transposed<4>(whole, r0, r1, r2, r3);
+      for (int64_t i = 0; i < (width - d) * 4; ++i) out[(d + i / 4) * kKeys + key + i % 4] = whole[i];
+    });
+}
+
+template <class T>
+struct Head {
+  const T *q, *k, *v;
+  int64_t stride;  // of a row of qkv
+};
+
+template <class T>
+CLEAVE_INLINE Head<T> head_of(const AttentionArgs& a, int64_t b, int64_t h) {
+  const int64_t stride = (a.heads + 2 * a.kv_heads) * a.head_dim;
+  const T* row = static_cast<const T*>(a.qkv.data) + b * a.seq * stride;
+  const int64_t kv = h / (a.heads / a.kv_heads);
+  return {row + h * a.head_dim, row + (a.heads + kv) * a.head_dim,
+          row + (a.heads + a.kv_heads + kv) * a.head_dim, stride};
+}
+
+// Key j is visible to query i when j <= i.
+CLEAVE_INLINE F16 visible(F16 score, int64_t query, int64_t key, float hidden) {
+  const int64_t last = query - key;  // the last visible lane
+  if (last >= 15) return score;
+  return select(lane_index() < splat(float(last + 1)), score, splat(hidden));
+}
+
+}  // namespace cleave::cpu::CLEAVE_ISA
