@@ -16,14 +16,31 @@ struct Init {
   float scale = 0;  // standard deviation, or half width of the interval around 0
 };
 
+// Which part of a whole tensor a rank of the tensor axis holds. One dim is cut: it is `blocks` equal blocks
+// one after another (fused queries, keys and values), and the rank has the same consecutive indices of each.
+struct Split {
+  int dim = 0;
+  int64_t blocks = 1;
+  int64_t extent = 0;  // of a block in the whole tensor; 0: not split, every rank has all of it
+  int64_t begin = 0;   // this rank's first index of every block; indices past the extent are padding
+
+  explicit operator bool() const { return extent > 0; }
+};
+
 struct ParamSpec {
-  std::string name;  // global: "h.3.attn.qkv.weight"
-  std::vector<int64_t> shape;
+  std::string name;            // global: "h.3.attn.qkv.weight"
+  std::vector<int64_t> shape;  // of what this rank holds
   Init init;
   bool decay = false;  // weight decay applies
+  Split split = {};
 
   int64_t numel() const {
     return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
+  }
+  std::vector<int64_t> whole_shape() const {
+    std::vector<int64_t> whole = shape;
+    if (split) whole[size_t(split.dim)] = split.blocks * split.extent;
+    return whole;
   }
 };
 

@@ -5,10 +5,15 @@ namespace cleave {
 FlatLayout::FlatLayout(UnitSpec spec, int shards) : spec_(std::move(spec)), ranges_(spec_.params.size()) {
   CHECK(shards >= 1, "unit {}: {} shards", spec_.name, shards);
   for (const bool decay : {true, false}) {
-    for (size_t i = 0; i < ranges_.size(); ++i) {
-      if (spec_.params[i].decay != decay) continue;
-      ranges_[i] = {used_, used_ + spec_.params[i].numel()};
-      used_ = ranges_[i].end;
+    for (const bool split : {true, false}) {
+      const int64_t begin = used_;
+      for (size_t i = 0; i < ranges_.size(); ++i) {
+        const ParamSpec& p = spec_.params[i];
+        if (p.decay != decay || bool(p.split) != split) continue;
+        ranges_[i] = {used_, used_ + p.numel()};
+        used_ = ranges_[i].end;
+      }
+      if (!split && used_ > begin) replicated_.push_back({begin, used_});
     }
     if (decay) decayed_ = used_;
   }
@@ -24,11 +29,47 @@ std::vector<FlatLayout::Group> FlatLayout::groups(Range slice) const {
   return out;
 }
 
+std::vector<Range> FlatLayout::replicated(Range slice) const {
+  std::vector<Range> out;
+  for (const Range& r : replicated_) {
+    const Range part = intersect(r, slice);
+    if (!part.empty()) out.push_back(part.shifted(-slice.begin));
+  }
+  return out;
+}
+
+namespace {
+
+// Appends the pieces of elements `part` of a split parameter: a run of them is consecutive in the whole
+// tensor.
+void add_split(std::vector<FlatLayout::Piece>& out, int index, const ParamSpec& p, Range part,
+               int64_t offset) {
+  const Split& s = p.split;
+  const int64_t inner =
+      std::accumulate(p.shape.begin() + s.dim + 1, p.shape.end(), int64_t{1}, std::multiplies<>());
+  const int64_t run = p.shape[size_t(s.dim)] / s.blocks * inner;
+  const int64_t real = std::min(run, (s.extent - s.begin) * inner);  // the rest is padding
+  for (int64_t at = part.begin; at < part.end; at = (at / run + 1) * run) {
+    const int64_t first = at / run * run;
+    const Range mine = intersect({first, first + real}, part);
+    if (mine.empty()) continue;
+    const int64_t whole = at / run * s.extent * inner + s.begin * inner - first;
+    out.push_back({index, mine.shifted(whole), offset + mine.begin - part.begin});
+  }
+}
+
+}  // namespace
+
 std::vector<FlatLayout::Piece> FlatLayout::pieces(Range slice) const {
   std::vector<Piece> out;
   for (int i = 0; i < params(); ++i) {
     const Range part = intersect(range(i), slice);
-    if (!part.empty()) out.push_back({i, part.shifted(-range(i).begin), part.begin - slice.begin});
+    if (part.empty()) continue;
+    const Range elements = part.shifted(-range(i).begin);
+    if (param(i).split)
+      add_split(out, i, param(i), elements, part.begin - slice.begin);
+    else
+      out.push_back({i, elements, part.begin - slice.begin});
   }
   return out;
 }

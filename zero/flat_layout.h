@@ -9,8 +9,9 @@ namespace cleave {
 
 class FlatLayout {
  public:
-  // Parameters with weight decay come first, so that decay covers one range of any slice. The tail is padded
-  // so that `shards` equal shards cover the unit.
+  // Parameters with weight decay come first, so that decay covers one range of any slice; among those of
+  // equal decay the ones that are split over the tensor axis come first; otherwise the layer's order is kept,
+  // without gaps. The tail is padded so that `shards` equal shards cover the unit.
   FlatLayout(UnitSpec spec, int shards);
 
   const std::string& name() const { return spec_.name; }
@@ -29,18 +30,23 @@ class FlatLayout {
   };
   std::vector<Group> groups(Range slice) const;
 
-  // The parts of `slice` that are parameters: which one, which of its elements, and where in the slice they
-  // start.
+  // The parts of `slice` whose parameters every rank of the tensor axis has whole, relative to its begin.
+  std::vector<Range> replicated(Range slice) const;
+
+  // The parts of `slice` that are parameters: which one, which elements of the whole tensor, and where in the
+  // slice they start.
   struct Piece {
     int param;
     Range elements;
     int64_t offset;
+    bool operator==(const Piece&) const = default;
   };
   std::vector<Piece> pieces(Range slice) const;
 
  private:
   UnitSpec spec_;
   std::vector<Range> ranges_;
+  std::vector<Range> replicated_;
   int64_t decayed_ = 0, used_ = 0, numel_ = 0;
 };
 

@@ -56,6 +56,61 @@ TEST(FlatLayout, PiecesOfAllShardsCoverEveryElementOnce) {
     for (int count : param) EXPECT_EQ(count, 1);
 }
 
+// A whole [2 x 6, 3] of fused blocks and a whole [4, 10] with padding, cut over three ranks; every element of
+// the wholes is marked with its index, through any slices.
+TEST(FlatLayout, PiecesOfASplitParameterNameElementsOfTheWholeTensor) {
+  std::vector<int> fused(36), columns(40);
+  for (int rank = 0; rank < 3; ++rank) {
+    const FlatLayout layout(
+        {"u",
+         {{"bias", {3}, {}, true},
+          {"fused", {2 * 2, 3}, {}, true, {.dim = 0, .blocks = 2, .extent = 6, .begin = 2 * rank}},
+          {"columns", {4, 4}, {}, true, {.dim = 1, .extent = 10, .begin = 4 * rank}}}},
+        4);
+    EXPECT_EQ(layout.range(1), (Range{0, 12}));
+    EXPECT_EQ(layout.range(0), (Range{28, 31}));
+    EXPECT_EQ(layout.param(1).whole_shape(), (std::vector<int64_t>{12, 3}));
+    EXPECT_EQ(layout.param(2).whole_shape(), (std::vector<int64_t>{4, 10}));
+    for (int shard = 0; shard < 4; ++shard) {
+      const Range slice = Range{0, 8}.shifted(shard * 8);
+      for (const FlatLayout::Piece& p : layout.pieces(slice))
+        for (int64_t i = 0; i < p.elements.size(); ++i) {
+          const int64_t local = slice.begin + p.offset + i - layout.range(p.param).begin,
+                        whole = p.elements.begin + i;
+          if (p.param == 1) {
+            EXPECT_EQ(whole % 3, local % 3);
+            EXPECT_EQ(whole / 3 % 6, 2 * rank + local / 3 % 2);
+            EXPECT_EQ(whole / 18, local / 6);
+            ++fused[size_t(whole)];
+          } else if (p.param == 2) {
+            EXPECT_EQ(whole / 10, local / 4);
+            EXPECT_EQ(whole % 10, 4 * rank + local % 4);
+            ++columns[size_t(whole)];
+          }
+        }
+    }
+  }
+  EXPECT_EQ(fused, std::vector<int>(36, 1));
+  EXPECT_EQ(columns, std::vector<int>(40, 1));
+}
+
+TEST(FlatLayout, ReplicatedPartsAreOneRangeWithDecayAndOneWithout) {
+  const Split split{.extent = 8};
+  const FlatLayout layout({"u",
+                           {{"norm", {2}, {}, false},
+                            {"q", {4, 2}, {}, true, split},
+                            {"table", {5}, {}, true},
+                            {"q_bias", {4}, {}, false, split}}},
+                          1);
+  EXPECT_EQ(layout.range(1), (Range{0, 8}));
+  EXPECT_EQ(layout.range(2), (Range{8, 13}));
+  EXPECT_EQ(layout.range(3), (Range{13, 17}));
+  EXPECT_EQ(layout.range(0), (Range{17, 19}));
+  EXPECT_EQ(layout.replicated({0, 19}), (std::vector<Range>{{8, 13}, {17, 19}}));
+  EXPECT_EQ(layout.replicated({10, 18}), (std::vector<Range>{{0, 3}, {7, 8}}));
+  EXPECT_TRUE(layout.replicated({0, 8}).empty());
+}
+
 TEST(FlatLayout, MayHaveFewerElementsThanShards) {
   const FlatLayout layout({"small", {{"one", {1}, {}, true}}}, 5);
   EXPECT_EQ(layout.numel(), 5);
