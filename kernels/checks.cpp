@@ -66,11 +66,17 @@ void RandomFill::check() const {
   CHECK(first >= 0, "RandomFill: first must not be negative, got {}", first);
 }
 
+static void check_part(const char* op, const VocabPart& part) {
+  CHECK(part.first >= 0 && part.size >= 0 && (part.size > 0 || part.first == 0),
+        "{}: a part from token {} of a vocabulary of {}", op, part.first, part.size);
+}
+
 void EmbeddingForward::check() const {
   const char* op = "EmbeddingForward";
   Operand(op, "wte", wte).is_float().rank(2);
   Operand(op, "y", y).is(wte.dtype()).rank(2);
   Operand(op, "y", y).has({tokens.numel(), wte.dim(1)});
+  check_part(op, part);
   Operand(op, "tokens", tokens).is(DType::int32);
   CHECK(seq > 0 && first_position >= 0, "{}: seq {} and first_position {} must be positive and not negative",
         op, seq, first_position);
@@ -84,16 +90,20 @@ void EmbeddingForward::check() const {
 void EmbeddingBackward::check() const {
   const char* op = "EmbeddingBackward";
   Operand(op, "dy", dy).is_float().rank(2);
-  Operand(op, "dwte", dwte).is_float().rank(2);
   Operand(op, "tokens", tokens).is(DType::int32).numel(dy.dim(0));
-  CHECK(dwte.dim(1) == dy.dim(1), "{}: dwte is {} wide, dy {}", op, dwte.dim(1), dy.dim(1));
-  CHECK(seq > 0 && tokens.numel() < (int64_t{1} << 31), "{}: seq {} must be positive, rows {} below 2^31", op,
-        seq, tokens.numel());
+  CHECK(seq > 0 && first_row >= 0 && tokens.numel() < (int64_t{1} << 31),
+        "{}: seq {} must be positive, first_row {} not negative, rows {} below 2^31", op, seq, first_row,
+        tokens.numel());
+  if (dwte.defined()) {
+    Operand(op, "dwte", dwte).is_float().rank(2);
+    CHECK(dwte.dim(1) == dy.dim(1), "{}: dwte is {} wide, dy {}", op, dwte.dim(1), dy.dim(1));
+    check_part(op, part);
+  }
   if (!dwpe.defined()) return;
   Operand(op, "dwpe", dwpe).is_float().rank(2);
   CHECK(dwpe.dim(1) == dy.dim(1), "{}: dwpe is {} wide, dy {}", op, dwpe.dim(1), dy.dim(1));
-  CHECK(std::min(seq, dy.dim(0)) <= dwpe.dim(0), "{}: {} positions needed, dwpe has {}", op,
-        std::min(seq, dy.dim(0)), dwpe.dim(0));
+  const int64_t used = std::min(seq, first_row + dy.dim(0));
+  CHECK(used <= dwpe.dim(0), "{}: {} positions needed, dwpe has {}", op, used, dwpe.dim(0));
 }
 
 void CrossEntropy::check() const {
@@ -105,6 +115,29 @@ void CrossEntropy::check() const {
     Operand(op, "dlogits", dlogits).is_float().has(logits.shape()).apart_from("logits", logits);
   CHECK(vocab > 0 && vocab <= logits.dim(1), "{}: vocab {} must be in [1, {}], the columns of logits", op,
         vocab, logits.dim(1));
+}
+
+void SoftmaxPart::check() const {
+  const char* op = "SoftmaxPart";
+  Operand(op, "logits", logits).is_float().rank(2);
+  Operand(op, "stats", stats).is(DType::fp32).has({logits.dim(0), 3});
+  Operand(op, "targets", targets).is(DType::int32).numel(logits.dim(0));
+  CHECK(vocab >= 0 && vocab <= logits.dim(1) && first >= 0, "{}: tokens {} to {} do not fit {} columns", op,
+        first, first + vocab, logits.dim(1));
+}
+
+void CrossEntropyPart::check() const {
+  const char* op = "CrossEntropyPart";
+  Operand(op, "logits", logits).is_float().rank(2);
+  Operand(op, "losses", losses).is(DType::fp32).numel(logits.dim(0));
+  Operand(op, "targets", targets).is(DType::int32).numel(logits.dim(0));
+  Operand(op, "stats", stats).is(DType::fp32).rank(3);
+  Operand(op, "stats", stats).has({stats.dim(0), logits.dim(0), 3});
+  if (dlogits.defined())
+    Operand(op, "dlogits", dlogits).is_float().has(logits.shape()).apart_from("logits", logits);
+  CHECK(vocab >= 0 && vocab <= logits.dim(1) && first >= 0 && first + vocab <= all_vocab,
+        "{}: tokens {} to {} of {} do not fit {} columns", op, first, first + vocab, all_vocab,
+        logits.dim(1));
 }
 
 void Matmul::check() const {

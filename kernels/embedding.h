@@ -1,27 +1,36 @@
-// Token and position embedding.
+// Token and position embedding, of a whole vocabulary or of the part that a rank holds.
 #pragma once
 #include "kernels/launch.h"
 
 namespace cleave {
 
-// y[i, :] = wte[tokens[i], :] + wpe[first_position + i % seq, :]; tokens: [rows] int32, every one in [0,
-// vocab) (the body throws Error(data) naming the token and its place otherwise); y: [rows, width]; wte:
-// [vocab, width]; wpe: [positions, width] or undefined.
+// The part of a vocabulary of `size` tokens that a table's rows stand for: tokens [first, first + rows).
+// size 0: the table is the whole vocabulary.
+struct VocabPart {
+  int64_t first = 0, size = 0;
+};
+
+// y[i, :] = wte[tokens[i] - part.first, :] + wpe[first_position + i % seq, :]; a token of another part adds
+// nothing. tokens: [rows] int32, every one in the vocabulary (the body throws Error(data) naming the token
+// and its place otherwise); y: [rows, width]; wte: [tokens of the part, width]; wpe: [positions, width] or
+// undefined.
 struct EmbeddingForward {
   Tensor y;
   Tensor tokens, wte, wpe = {};
+  VocabPart part = {};
   int64_t seq = 1, first_position = 0;
   void check() const;
 };
 CLEAVE_KERNEL(EmbeddingForward)
 
-// dwte[tokens[i], :] += dy[i, :], dwpe[i % seq, :] += dy[i, :]. Deterministic: each row of dwte adds its
-// tokens in order. Without accumulate_wte (accumulate_wpe) the whole gradient is zeroed first. Sums are
-// rounded once for each call.
+// dwte[tokens[i] - part.first, :] += dy[i, :] for tokens of the part, dwpe[(first_row + i) % seq, :] += dy[i,
+// :]. Either gradient may be undefined. Deterministic: each row of dwte adds its tokens in order. Without
+// accumulate_wte (accumulate_wpe) the whole gradient is zeroed first. Sums are rounded once for each call.
 struct EmbeddingBackward {
-  Tensor dwte, dwpe = {};
+  Tensor dwte = {}, dwpe = {};
   Tensor dy, tokens;
-  int64_t seq = 1;
+  VocabPart part = {};
+  int64_t seq = 1, first_row = 0;
   bool accumulate_wte = false, accumulate_wpe = false;
   void check() const;
 };

@@ -19,4 +19,29 @@ struct CrossEntropy {
 };
 CLEAVE_KERNEL(CrossEntropy)
 
+// The same loss where the columns are cut over ranks (Megatron-LM, arXiv 1909.08053, section 3): every rank
+// holds the logits of tokens [first, first + vocab). First, of each row: stats[row] = {largest logit, sum of
+// e^(logit - largest), the target's logit, or 0 if another rank holds it}. A part without tokens gives {-inf,
+// 0, 0}.
+struct SoftmaxPart {
+  Tensor stats;  // [rows, 3] fp32
+  Tensor logits, targets;
+  int64_t vocab = 0, first = 0;
+  void check() const;
+};
+CLEAVE_KERNEL(SoftmaxPart)
+
+// Then, with the stats of all parts in rank order: losses, and the gradient as CrossEntropy gives it. A
+// target that is neither -100 nor in [0, all_vocab) throws Error(data).
+struct CrossEntropyPart {
+  Tensor losses;  // [rows] fp32
+  Tensor dlogits = {};
+  Tensor logits, targets;
+  Tensor stats;  // [parts, rows, 3] fp32
+  int64_t vocab = 0, first = 0, all_vocab = 0;
+  float scale = 0;
+  void check() const;
+};
+CLEAVE_KERNEL(CrossEntropyPart)
+
 }  // namespace cleave

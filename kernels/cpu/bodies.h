@@ -76,11 +76,13 @@ struct EmbeddingArgs {
   Vec y, wte, wpe;
   const int32_t* tokens;
   int64_t rows, width, seq, first_position;
+  int64_t first_token, table_rows;  // tokens that the rows of wte stand for
 };
 struct EmbeddingGradArgs {
   Vec dwte, dwpe, dy;
-  int64_t rows, width, seq;
-  const int32_t* order;   // rows sorted by token, equal tokens in their order
+  int64_t rows, width, seq, first_row;
+  int64_t first_token;
+  const int32_t* order;   // rows sorted by token, equal tokens in their order, tokens of the part only
   const int32_t* groups;  // starts of the runs of equal tokens in `order`, group_count + 1 of them
   const int32_t* tokens;
   int64_t group_count;
@@ -91,6 +93,15 @@ struct CrossEntropyArgs {
   float* losses;
   const int32_t* targets;
   int64_t rows, columns, vocab;
+  float scale;
+};
+struct SoftmaxPartArgs {
+  Vec logits, dlogits;  // the second and what follows `stats` for the gradient only
+  const int32_t* targets;
+  int64_t rows, columns, vocab, first;
+  float* stats;  // of this part, or of all of them
+  int64_t parts;
+  float* losses;
   float scale;
 };
 struct AttentionArgs {
@@ -197,6 +208,8 @@ CLEAVE_BODY(round_rows, RoundArgs)
 CLEAVE_BODY(embedding, EmbeddingArgs)
 CLEAVE_BODY(embedding_grad, EmbeddingGradArgs)
 CLEAVE_BODY(cross_entropy, CrossEntropyArgs)
+CLEAVE_BODY(softmax_part, SoftmaxPartArgs)
+CLEAVE_BODY(cross_entropy_part, SoftmaxPartArgs)
 CLEAVE_BODY(attention, AttentionArgs)
 CLEAVE_BODY(attention_grad, AttentionArgs)
 CLEAVE_BODY(attention_decode, DecodeArgs)

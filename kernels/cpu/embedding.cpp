@@ -20,15 +20,19 @@ void require_tokens(const Tensor& tokens, int64_t vocab) {
             t[i], i, vocab);
 }
 
-// Places of equal tokens side by side, in their order.
+int64_t size_of(const VocabPart& part, const Tensor& table) { return part.size ? part.size : table.dim(0); }
+
+// Places of equal tokens side by side, in their order; tokens outside [first, first + count) left out.
 struct Grouping {
   std::vector<int32_t> order, starts;
 };
-Grouping group(const Tensor& tokens) {
+Grouping group(const Tensor& tokens, int64_t first, int64_t count) {
   const int32_t* t = tokens.as<int32_t>();
   const int64_t rows = tokens.numel();
-  std::vector<int64_t> keys(static_cast<size_t>(rows));
-  for (int64_t i = 0; i < rows; ++i) keys[size_t(i)] = (int64_t{t[i]} << 32) | i;
+  std::vector<int64_t> keys;
+  keys.reserve(size_t(rows));
+  for (int64_t i = 0; i < rows; ++i)
+    if (t[i] >= first && t[i] < first + count) keys.push_back((int64_t{t[i]} << 32) | i);
   std::sort(keys.begin(), keys.end());
   Grouping g;
   g.order.reserve(keys.size());
@@ -36,14 +40,14 @@ Grouping group(const Tensor& tokens) {
     if (i == 0 || (keys[i] >> 32) != (keys[i - 1] >> 32)) g.starts.push_back(int32_t(i));
     g.order.push_back(int32_t(keys[i] & 0xffffffff));
   }
-  g.starts.push_back(int32_t(rows));
+  g.starts.push_back(int32_t(keys.size()));
   return g;
 }
 
 }  // namespace
 
 void run(const EmbeddingForward& op) {
-  require_tokens(op.tokens, op.wte.dim(0));
+  require_tokens(op.tokens, size_of(op.part, op.wte));
   embedding({.y = vec(op.y),
              .wte = vec(op.wte),
              .wpe = vec(op.wpe),
@@ -51,21 +55,26 @@ void run(const EmbeddingForward& op) {
              .rows = op.y.dim(0),
              .width = op.y.dim(1),
              .seq = op.seq,
-             .first_position = op.first_position});
+             .first_position = op.first_position,
+             .first_token = op.part.first,
+             .table_rows = op.wte.dim(0)});
 }
 
 void run(const EmbeddingBackward& op) {
-  require_tokens(op.tokens, op.dwte.dim(0));
-  if (!op.accumulate_wte) std::memset(op.dwte.raw(), 0, size_t(op.dwte.bytes()));
+  const bool tokens = op.dwte.defined();
+  if (tokens) require_tokens(op.tokens, size_of(op.part, op.dwte));
+  if (!op.accumulate_wte && tokens) std::memset(op.dwte.raw(), 0, size_t(op.dwte.bytes()));
   if (!op.accumulate_wpe && op.dwpe.defined()) std::memset(op.dwpe.raw(), 0, size_t(op.dwpe.bytes()));
   if (op.dy.dim(0) == 0) return;
-  const Grouping g = group(op.tokens);
+  const Grouping g = group(op.tokens, op.part.first, tokens ? op.dwte.dim(0) : 0);
   embedding_grad({.dwte = vec(op.dwte),
                   .dwpe = vec(op.dwpe),
                   .dy = vec(op.dy),
                   .rows = op.dy.dim(0),
                   .width = op.dy.dim(1),
                   .seq = op.seq,
+                  .first_row = op.first_row,
+                  .first_token = op.part.first,
                   .order = g.order.data(),
                   .groups = g.starts.data(),
                   .tokens = op.tokens.as<int32_t>(),

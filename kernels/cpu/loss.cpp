@@ -4,20 +4,57 @@
 
 namespace cleave::cpu {
 
-void run(const CrossEntropy& op) {
-  const int32_t* targets = op.targets.as<int32_t>();
-  for (int64_t i = 0; i < op.targets.numel(); ++i)
-    require(targets[i] == -100 || (targets[i] >= 0 && targets[i] < op.vocab), Exit::data,
+namespace {
+
+void require_targets(const Tensor& tensor, int64_t vocab) {
+  const int32_t* targets = tensor.as<int32_t>();
+  for (int64_t i = 0; i < tensor.numel(); ++i)
+    require(targets[i] == -100 || (targets[i] >= 0 && targets[i] < vocab), Exit::data,
             "target {} at place {} of the batch is neither in the vocabulary [0, {}) nor -100 (ignored)",
-            targets[i], i, op.vocab);
+            targets[i], i, vocab);
+}
+
+}  // namespace
+
+void run(const CrossEntropy& op) {
+  require_targets(op.targets, op.vocab);
   cross_entropy({.logits = vec(op.logits),
                  .dlogits = vec(op.dlogits.defined() ? op.dlogits : op.logits),
                  .losses = op.losses.as<float>(),
-                 .targets = targets,
+                 .targets = op.targets.as<int32_t>(),
                  .rows = op.logits.dim(0),
                  .columns = op.logits.dim(1),
                  .vocab = op.vocab,
                  .scale = op.scale});
+}
+
+void run(const SoftmaxPart& op) {
+  softmax_part({.logits = vec(op.logits),
+                .dlogits = {},
+                .targets = op.targets.as<int32_t>(),
+                .rows = op.logits.dim(0),
+                .columns = op.logits.dim(1),
+                .vocab = op.vocab,
+                .first = op.first,
+                .stats = op.stats.as<float>(),
+                .parts = 1,
+                .losses = nullptr,
+                .scale = 0});
+}
+
+void run(const CrossEntropyPart& op) {
+  require_targets(op.targets, op.all_vocab);
+  cross_entropy_part({.logits = vec(op.logits),
+                      .dlogits = vec(op.dlogits.defined() ? op.dlogits : op.logits),
+                      .targets = op.targets.as<int32_t>(),
+                      .rows = op.logits.dim(0),
+                      .columns = op.logits.dim(1),
+                      .vocab = op.vocab,
+                      .first = op.first,
+                      .stats = op.stats.as<float>(),
+                      .parts = op.stats.dim(0),
+                      .losses = op.losses.as<float>(),
+                      .scale = op.scale});
 }
 
 }  // namespace cleave::cpu

@@ -5,13 +5,17 @@ namespace {
 
 template <class T>
 void embed_row(const EmbeddingArgs& args, int64_t row) {
-  const int64_t width = args.width;
+  const int64_t width = args.width, entry = args.tokens[row] - args.first_token;
+  const bool here = entry >= 0 && entry < args.table_rows;
   T* y = static_cast<T*>(args.y.data) + row * width;
-  const T* token = static_cast<const T*>(args.wte.data) + args.tokens[row] * width;
+  const T* token = static_cast<const T*>(args.wte.data) + (here ? entry : 0) * width;
+  const F16 factor = splat(here ? 1.0f : 0.0f);
   if (!args.wpe.data)
-    return for_vectors(0, width, [=](int64_t i, auto n) { store(y + i, load(token + i, n), n); });
+    return for_vectors(0, width, [=](int64_t i, auto n) { store(y + i, load(token + i, n) * factor, n); });
   const T* place = static_cast<const T*>(args.wpe.data) + (args.first_position + row % args.seq) * width;
-  for_vectors(0, width, [=](int64_t i, auto n) { store(y + i, load(token + i, n) + load(place + i, n), n); });
+  for_vectors(0, width, [=](int64_t i, auto n) {
+    store(y + i, fma(load(token + i, n), factor, load(place + i, n)), n);
+  });
 }
 
 // out[i] = (out[i]) + dy[row_of(0), i] + dy[row_of(1), i] + ...
@@ -31,7 +35,7 @@ void token_grad(const EmbeddingGradArgs& args) {
 #pragma omp parallel for schedule(dynamic, 16) if (args.rows * args.width > kSerialNumel)
   for (int64_t g = 0; g < args.group_count; ++g) {
     const int32_t* rows = args.order + args.groups[g];
-    T* out = static_cast<T*>(args.dwte.data) + args.tokens[rows[0]] * args.width;
+    T* out = static_cast<T*>(args.dwte.data) + (args.tokens[rows[0]] - args.first_token) * args.width;
     add_rows(out, dy, args.width, args.groups[g + 1] - args.groups[g], args.accumulate_wte,
              [=](int64_t k) { return int64_t{rows[k]}; });
   }
@@ -40,11 +44,11 @@ void token_grad(const EmbeddingGradArgs& args) {
 template <class T, class D>
 void position_grad(const EmbeddingGradArgs& args) {
   const D* dy = static_cast<const D*>(args.dy.data);
-  const int64_t used = args.rows < args.seq ? args.rows : args.seq;
-  parallel_rows(used, args.width * (args.rows / (used ? used : 1)), [&](int64_t p) {
-    T* out = static_cast<T*>(args.dwpe.data) + p * args.width;
-    const int64_t count = (args.rows - p + args.seq - 1) / args.seq, seq = args.seq;
-    add_rows(out, dy, args.width, count, args.accumulate_wpe, [=](int64_t k) { return k * seq + p; });
+  const int64_t seq = args.seq, used = args.rows < seq ? args.rows : seq;
+  parallel_rows(used, args.width * (args.rows / (used ? used : 1)), [&](int64_t first) {
+    T* out = static_cast<T*>(args.dwpe.data) + (args.first_row + first) % seq * args.width;
+    const int64_t count = (args.rows - first + seq - 1) / seq;
+    add_rows(out, dy, args.width, count, args.accumulate_wpe, [=](int64_t k) { return k * seq + first; });
   });
 }
 
@@ -58,7 +62,8 @@ void embedding(const EmbeddingArgs& args) {
 
 void embedding_grad(const EmbeddingGradArgs& args) {
   with_type(args.dy.type, [&](auto d) {
-    with_type(args.dwte.type, [&](auto t) { token_grad<decltype(t), decltype(d)>(args); });
+    if (args.dwte.data)
+      with_type(args.dwte.type, [&](auto t) { token_grad<decltype(t), decltype(d)>(args); });
     if (args.dwpe.data)
       with_type(args.dwpe.type, [&](auto t) { position_grad<decltype(t), decltype(d)>(args); });
   });

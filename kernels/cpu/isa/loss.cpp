@@ -37,6 +37,19 @@ void zero_row(T* x, int64_t begin, int64_t end) {
   for_vectors(begin, end, [=](int64_t i, auto n) { store(x + i, zero(), n); });
 }
 
+// dx = scale * softmax - onehot over `vocab` columns; target < 0: it is not among them.
+template <class T, class D>
+void gradient_row(D* dx, const T* x, int64_t columns, int64_t vocab, int64_t target, float top, double sum,
+                  float scale) {
+  const F16 factor = splat(float(double(scale) / sum));
+  F16 hit = zero();  // read before dx, which may be x, is written
+  if (target >= 0) hit = exp(load(x + target, Part{1}) - splat(top)) * factor - splat(scale);
+  for_vectors(0, vocab,
+              [=](int64_t i, auto n) { store(dx + i, exp(load(x + i, n) - splat(top)) * factor, n); });
+  if (target >= 0) store(dx + target, hit, Part{1});
+  zero_row(dx, vocab, columns);
+}
+
 template <class T, class D>
 void loss_row(const CrossEntropyArgs& args, int64_t row) {
   const T* x = static_cast<const T*>(args.logits.data) + row * args.columns;
@@ -53,12 +66,41 @@ void loss_row(const CrossEntropyArgs& args, int64_t row) {
   store(hit, load(x + target, Part{1}));
   args.losses[row] = float(__builtin_log(sum) + double(top) - double(hit[0]));
   if (args.scale == 0) return;
-  const F16 factor = splat(float(double(args.scale) / sum));
-  for_vectors(0, args.vocab,
-              [=](int64_t i, auto n) { store(dx + i, exp(load(x + i, n) - splat(top)) * factor, n); });
-  const F16 at_target = exp(splat(hit[0] - top)) * factor - splat(args.scale);
-  store(dx + target, at_target, Part{1});
-  zero_row(dx, args.vocab, args.columns);
+  gradient_row(dx, x, args.columns, args.vocab, target, top, sum, args.scale);
+}
+
+template <class T>
+void part_row(const SoftmaxPartArgs& args, int64_t row) {
+  const T* x = static_cast<const T*>(args.logits.data) + row * args.columns;
+  float* stats = args.stats + 3 * row;
+  const int64_t target = args.targets[row] - args.first;
+  float hit[16] = {};
+  if (target >= 0 && target < args.vocab) store(hit, load(x + target, Part{1}));
+  stats[0] = row_max(x, args.vocab), stats[1] = 0, stats[2] = hit[0];
+  if (args.vocab > 0) stats[1] = float(row_sum(x, args.vocab, stats[0]));
+}
+
+template <class T, class D>
+void part_loss_row(const SoftmaxPartArgs& args, int64_t row) {
+  const T* x = static_cast<const T*>(args.logits.data) + row * args.columns;
+  D* dx = static_cast<D*>(args.dlogits.data) + row * args.columns;
+  if (args.targets[row] == kIgnored) {
+    args.losses[row] = 0;
+    if (args.scale != 0) zero_row(dx, 0, args.columns);
+    return;
+  }
+  float top = -__builtin_inff();
+  double sum = 0, hit = 0;
+  const auto part = [&](int64_t p) { return args.stats + 3 * (p * args.rows + row); };
+  for (int64_t p = 0; p < args.parts; ++p) top = part(p)[0] > top ? part(p)[0] : top;
+  for (int64_t p = 0; p < args.parts; ++p) {
+    if (part(p)[1] > 0) sum += double(part(p)[1]) * __builtin_exp(double(part(p)[0]) - double(top));
+    hit += double(part(p)[2]);
+  }
+  args.losses[row] = float(__builtin_log(sum) + double(top) - hit);
+  if (args.scale == 0) return;
+  const int64_t target = args.targets[row] - args.first;
+  gradient_row(dx, x, args.columns, args.vocab, target < args.vocab ? target : -1, top, sum, args.scale);
 }
 
 }  // namespace
@@ -68,6 +110,21 @@ void cross_entropy(const CrossEntropyArgs& args) {
     with_type(args.dlogits.type, [&](auto d) {
       parallel_rows(args.rows, args.columns,
                     [&](int64_t row) { loss_row<decltype(t), decltype(d)>(args, row); });
+    });
+  });
+}
+
+void softmax_part(const SoftmaxPartArgs& args) {
+  with_type(args.logits.type, [&](auto t) {
+    parallel_rows(args.rows, args.columns, [&](int64_t row) { part_row<decltype(t)>(args, row); });
+  });
+}
+
+void cross_entropy_part(const SoftmaxPartArgs& args) {
+  with_type(args.logits.type, [&](auto t) {
+    with_type(args.dlogits.type, [&](auto d) {
+      parallel_rows(args.rows, args.columns,
+                    [&](int64_t row) { part_loss_row<decltype(t), decltype(d)>(args, row); });
     });
   });
 }

@@ -1,0 +1,128 @@
+// A vocabulary cut over ranks: the parts together give what the whole gives.
+#include "kernels/embedding.h"
+#include "kernels/loss.h"
+#include "tests/kernels/guarded.h"
+
+namespace cleave {
+namespace {
+
+constexpr int64_t kVocab = 11, kColumns = 4, kParts = 3;  // the last part has 3 tokens and one padding column
+
+TEST(VocabPart, LossAndGradientOfThePartsEqualDoublePrecision) {
+  const int64_t rows = 5;
+  for (DType gradient_type : kTrainingTypes)
+    for (float scale : {0.0f, 0.5f}) {
+      Guarded whole(DType::fp32, {rows, kVocab}, random_values(rows * kVocab, 1, 3));
+      Guarded targets(DType::int32, {rows}, {0, 10, -100, 4, 7}), stats(DType::fp32, {kParts, rows, 3});
+      std::vector<Guarded> logits;
+      Stream stream;
+      for (int64_t p = 0; p < kParts; ++p) {
+        logits.emplace_back(DType::fp32, Shape{rows, kColumns}, Values(size_t(rows * kColumns), 1e30));
+        const int64_t first = p * kColumns, vocab = std::min(kColumns, kVocab - first);
+        for (int64_t r = 0; r < rows; ++r)
+          for (int64_t c = 0; c < vocab; ++c)
+            logits.back().put(size_t(r * kColumns + c), whole.at(size_t(r * kVocab + first + c)));
+        launch(SoftmaxPart{.stats = stats.tensor().rows({p, p + 1}).view({rows, 3}),
+                           .logits = logits.back(),
+                           .targets = targets,
+                           .vocab = vocab,
+                           .first = first},
+               stream);
+      }
+      for (int64_t p = 0; p < kParts; ++p) {
+        const int64_t first = p * kColumns, vocab = std::min(kColumns, kVocab - first);
+        Guarded losses(DType::fp32, {rows}), dlogits(gradient_type, {rows, kColumns});
+        Values want_loss, want = dlogits.values();
+        for (int64_t r = 0; r < rows; ++r) {
+          const bool ignored = targets.at(size_t(r)) == -100;
+          double sum = 0;
+          for (int64_t c = 0; c < kVocab; ++c) sum += std::exp(whole.at(size_t(r * kVocab + c)));
+          const int64_t target = int64_t(targets.at(size_t(r)));
+          want_loss.push_back(ignored ? 0 : std::log(sum) - whole.at(size_t(r * kVocab + target)));
+          for (int64_t c = 0; c < kColumns && scale != 0; ++c) {
+            const double share = c < vocab ? std::exp(whole.at(size_t(r * kVocab + first + c))) / sum : 0;
+            want[size_t(r * kColumns + c)] =
+                ignored || c >= vocab ? 0 : scale * (share - (first + c == target));
+          }
+        }
+        launch(CrossEntropyPart{.losses = losses,
+                                .dlogits = dlogits,
+                                .logits = logits[size_t(p)],
+                                .targets = targets,
+                                .stats = stats,
+                                .vocab = vocab,
+                                .first = first,
+                                .all_vocab = kVocab,
+                                .scale = scale},
+               stream);
+        expect_near(losses, want_loss, 1e-6, 3e-6, "losses");
+        expect_near(dlogits, want, half_ulp(gradient_type) * 1.01 + 1e-6, 1e-7, "gradient");
+      }
+    }
+}
+
+TEST(VocabPart, NamesATargetOutsideTheWholeVocabulary) {
+  Guarded logits(DType::fp32, {1, kColumns}, random_values(kColumns, 1)), losses(DType::fp32, {1});
+  Guarded targets(DType::int32, {1}, {double(kVocab)}), stats(DType::fp32, {1, 1, 3}, {0, 1, 0});
+  Stream stream;
+  try {
+    launch(CrossEntropyPart{.losses = losses,
+                            .logits = logits,
+                            .targets = targets,
+                            .stats = stats,
+                            .vocab = kColumns,
+                            .all_vocab = kVocab},
+           stream);
+    FAIL() << "accepted";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.exit(), Exit::data);
+  }
+}
+
+// The sum of the parts' rows is the whole table's row; every part's gradient is its rows of the whole
+// gradient.
+TEST(VocabPart, EmbeddingOfThePartsAddsUpAndItsGradientIsCut) {
+  const int64_t rows = 9, width = 21;
+  Guarded wte(DType::fp32, {kVocab, width}, random_values(kVocab * width, 1));
+  Guarded dy(DType::fp32, {rows, width}, random_values(rows * width, 2));
+  Guarded tokens(DType::int32, {rows}, {0, 3, 4, 10, 10, 7, 8, 3, 1});
+  Values sum(size_t(rows * width), 0.0), want_sum, gradient(size_t(kVocab * width), 0.0);
+  for (int64_t i = 0; i < rows * width; ++i) {
+    const int64_t entry = int64_t(tokens.at(size_t(i / width))) * width + i % width;
+    want_sum.push_back(wte.at(size_t(entry)));
+    gradient[size_t(entry)] += dy.at(size_t(i));
+  }
+  Stream stream;
+  for (int64_t p = 0; p < kParts; ++p) {
+    const int64_t first = p * kColumns, count = std::min(kColumns, kVocab - first);
+    Guarded part(DType::fp32, {count, width}), y(DType::fp32, {rows, width});
+    Guarded dpart(DType::fp32, {count, width}, random_values(count * width, 3));
+    Values want;
+    for (int64_t i = 0; i < count * width; ++i) {
+      part.put(size_t(i), wte.at(size_t(first * width + i)));
+      want.push_back(gradient[size_t(first * width + i)]);
+    }
+    const VocabPart vocab{.first = first, .size = kVocab};
+    launch(EmbeddingForward{.y = y, .tokens = tokens, .wte = part, .part = vocab}, stream);
+    launch(EmbeddingBackward{.dwte = dpart, .dy = dy, .tokens = tokens, .part = vocab}, stream);
+    expect_near(dpart, want, 1e-6, 1e-6, "gradient");
+    for (size_t i = 0; i < sum.size(); ++i) sum[i] += y.at(i);
+  }
+  EXPECT_EQ(sum, want_sum);
+}
+
+// Rows 5 to 9 of a batch of sequences of 4: their positions are 1, 2, 3, 0, 1.
+TEST(VocabPart, PositionGradientOfSomeRowsGoesToTheirPositions) {
+  const int64_t width = 3;
+  Guarded dy(DType::fp32, {5, width}, random_values(5 * width, 2)), dwpe(DType::fp32, {6, width});
+  Guarded tokens(DType::int32, {5}, {0, 0, 0, 0, 0});
+  Stream stream;
+  launch(EmbeddingBackward{.dwpe = dwpe, .dy = dy, .tokens = tokens, .seq = 4, .first_row = 5}, stream);
+  Values want(size_t(6 * width), 0.0);
+  for (int64_t i = 0; i < 5 * width; ++i)
+    want[size_t((5 + i / width) % 4 * width + i % width)] += dy.at(size_t(i));
+  expect_near(dwpe, want, 1e-6, 1e-7, "dwpe");
+}
+
+}  // namespace
+}  // namespace cleave
