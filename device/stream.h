@@ -38,6 +38,7 @@ class Stream {
   Event record();
   void wait(const Event& event);  // later work on this stream starts after the event
   void synchronize();             // blocks the host; rethrows the first error of this stream
+  bool discards() const { return mode_ == Mode::discard; }
 
  private:
   struct Worker;

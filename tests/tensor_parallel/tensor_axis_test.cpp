@@ -1,0 +1,70 @@
+#include "tensor_parallel/tensor_axis.h"
+
+#include "tests/scratch.h"
+
+namespace cleave {
+namespace {
+
+TEST(TensorAxis, OfOneRankMovesNothing) {
+  const TensorAxis axis;
+  EXPECT_EQ(axis.local_rows(7), 7);
+  EXPECT_EQ(axis.mine(5, "heads"), (Range{0, 5}));
+  float x[4] = {1, 2, 3, 4};
+  Arena scratch;
+  Stream stream;
+  const Tensor local(x, DType::fp32, {2, 2}), all = axis.all_rows_of(local, scratch);
+  EXPECT_EQ(all.raw(), local.raw());
+  EXPECT_EQ(scratch.peak_bytes(), 0);
+  axis.gather(all, local, stream, "x");
+  axis.sum(local, all, stream, "x");
+  EXPECT_EQ(x[3], 4);
+}
+
+// gather and sum are conjugate: <gather(x), y> over all ranks = <x, sum(y)>.
+TEST(TensorAxis, GatherAndSumAreEachOthersGradients) {
+  for (bool cut : {false, true})
+    run_ranks(3, [cut](Communicator& world) {
+      const TensorAxis axis(world, cut);
+      const int64_t rows = axis.local_rows(6), r = world.rank();
+      ASSERT_EQ(rows, cut ? 2 : 6);
+      ASSERT_EQ(axis.all_rows(rows), 6);
+      std::vector<float> x(size_t(rows), 0.f), y(6, 0.f), memory(1024, 0.f), sums(size_t(rows), 0.f);
+      const int64_t first = cut ? r * rows : 0;
+      for (int64_t i = 0; i < rows; ++i) x[size_t(i)] = float(1 + first + i);
+      for (int64_t i = 0; i < 6; ++i) y[size_t(i)] = float((r + 1) * (i + 2));
+      Arena scratch(Tensor(memory.data(), DType::uint8, {4096}));
+      Stream stream;
+      const Tensor local(x.data(), DType::fp32, {rows, 1}), all = axis.all_rows_of(local, scratch);
+      axis.gather(all, local, stream, "x");
+      for (int64_t i = 0; i < 6; ++i) EXPECT_EQ(all.as<float>()[i], float(1 + i));
+      const Tensor partial(y.data(), DType::fp32, {6, 1});
+      axis.sum(cut ? Tensor(sums.data(), DType::fp32, {rows, 1}) : partial, partial, stream, "y");
+      for (int64_t i = 0; i < rows; ++i)
+        EXPECT_EQ(cut ? sums[size_t(i)] : y[size_t(i)], float(6 * (first + i + 2)));
+    });
+}
+
+TEST(TensorAxis, NamesTheSizesThatWouldWork) {
+  run_ranks(2, [](Communicator& world) {
+    const TensorAxis axis(world);
+    EXPECT_EQ(axis.mine(6, "heads"), (Range{0, 3}.shifted(3 * world.rank())));
+    expect_error(Exit::usage, {"15 heads", "2 tensor ranks", "1, 3, 5, 15"}, [&] { axis.mine(15, "heads"); });
+    expect_error(Exit::usage, {"7 rows", "sequence_parallel"}, [&] { axis.local_rows(7); });
+  });
+}
+
+TEST(TensorAxis, SendsNothingInADryRun) {
+  run_ranks(2, [](Communicator& world) {
+    const TensorAxis axis(world);
+    Arena dry;
+    Stream stream(Stream::Mode::discard);
+    const Tensor local(nullptr, DType::fp32, {4, 8}), all = axis.all_rows_of(local, dry);
+    axis.gather(all, local, stream, "x");
+    axis.sum(local, all, stream, "x");
+    EXPECT_EQ(dry.peak_bytes(), 8 * 8 * 4);
+    EXPECT_EQ(world.bytes(), CommBytes{});
+  });
+}
+
+}  // namespace
+}  // namespace cleave
