@@ -5,41 +5,88 @@
 
 namespace cleave {
 
+ParamSpec cut_by_rows(std::string name, int64_t count, std::vector<int64_t> row, Init init, bool decay,
+                      const TensorAxis& axis) {
+  const TensorAxis::Padded part = axis.padded_part(count);
+  row.insert(row.begin(), part.size);
+  ParamSpec spec{std::move(name), std::move(row), init, decay};
+  if (axis.size() > 1) spec.split = {.dim = 0, .extent = count, .begin = part.size * axis.rank()};
+  return spec;
+}
+
 std::vector<UnitSpec> ClassifierHead::units() const {
-  UnitSpec unit{c_.unit, {{c_.weight, {c_.classes, c_.width}, {Init::Kind::normal, c_.init_scale}, true}}};
-  if (!c_.bias.empty()) unit.params.push_back({c_.bias, {c_.classes}, {}, false});
+  const Init normal{Init::Kind::normal, c_.init_scale};
+  UnitSpec unit{c_.unit, {cut_by_rows(c_.weight, c_.classes, {c_.width}, normal, true, c_.axis)}};
+  if (!c_.bias.empty()) unit.params.push_back(cut_by_rows(c_.bias, c_.classes, {}, {}, false, c_.axis));
   return {unit};
 }
 
+void ClassifierHead::loss(const HeadArgs& a, Range rows, Tensor z, Tensor dz, Tensor stats) const {
+  const Tensor losses = a.losses.slice(rows), targets = a.targets.slice(rows);
+  const Tensor dlogits = dz.raw() == z.raw() && dz.dtype() == z.dtype() ? Tensor() : dz;
+  const float scale = a.grads.empty() ? 0.0f : a.scale;
+  if (c_.axis.size() == 1) {
+    launch(CrossEntropy{.logits = z,
+                        .losses = losses,
+                        .dlogits = dlogits,
+                        .targets = targets,
+                        .vocab = c_.classes,
+                        .scale = scale},
+           a.stream);
+    return;
+  }
+  const Tensor mine = stats.rows({c_.axis.rank(), c_.axis.rank() + 1}).view({rows.size(), 3});
+  launch(SoftmaxPart{.stats = mine,
+                     .logits = z,
+                     .targets = targets,
+                     .vocab = part_.real.size(),
+                     .first = part_.real.begin},
+         a.stream);
+  c_.axis.exchange(stats, mine, a.stream, "softmax of the vocabulary's parts");
+  launch(CrossEntropyPart{.losses = losses,
+                          .dlogits = dlogits,
+                          .logits = z,
+                          .targets = targets,
+                          .stats = stats,
+                          .vocab = part_.real.size(),
+                          .first = part_.real.begin,
+                          .all_vocab = c_.classes,
+                          .scale = scale},
+         a.stream);
+}
+
 void ClassifierHead::run(const HeadArgs& a) const {
-  const int64_t rows = a.x.dim(0);
   const bool train = !a.grads.empty();
+  const Tensor all_x = c_.axis.all_rows_of(a.x, a.scratch);
+  const Tensor all_dx = train ? c_.axis.all_rows_of(a.dx, a.scratch) : Tensor();
+  c_.axis.gather(all_x, a.x, a.stream, "the head's input");
+  const int64_t rows = all_x.dim(0), columns = part_.size;
   // The loss is taken from fp32 logits; their gradient has the model's type, as every other activation's.
   const DType type = a.x.dtype();
   const bool in_place = type == DType::fp32;
   const int64_t bytes_each = size_of(DType::fp32) + (train && !in_place ? size_of(type) : 0);
-  const int64_t most = std::max<int64_t>(1, c_.chunk_bytes / (c_.classes * bytes_each));
+  const int64_t most = std::max<int64_t>(1, c_.chunk_bytes / (columns * bytes_each));
   const int64_t chunk = ceil_div(rows, ceil_div(rows, most));  // equal chunks
-  const Linear linear{c_.width, c_.classes, a.params[0], c_.bias.empty() ? Tensor() : a.params[1]};
-  const Tensor buffer = a.scratch.take(DType::fp32, {chunk, c_.classes});
-  const Tensor gradient = train && !in_place ? a.scratch.take(type, {chunk, c_.classes}) : buffer;
+  const Linear linear{c_.width, columns, a.params[0], c_.bias.empty() ? Tensor() : a.params[1]};
+  const Tensor buffer = a.scratch.take(DType::fp32, {chunk, columns});
+  const Tensor gradient = train && !in_place ? a.scratch.take(type, {chunk, columns}) : buffer;
+  const Tensor stats =
+      c_.axis.size() > 1 ? a.scratch.take(DType::fp32, {c_.axis.size() * chunk * 3}) : Tensor();
   for (int64_t begin = 0; begin < rows; begin += chunk) {
     const Range r{begin, std::min(rows, begin + chunk)};
-    const Tensor x = a.x.rows(r), z = buffer.rows({0, r.size()}), dz = gradient.rows({0, r.size()});
+    const Tensor x = all_x.rows(r), z = buffer.rows({0, r.size()}), dz = gradient.rows({0, r.size()});
     linear.forward(z, x, a.stream);
-    launch(CrossEntropy{.logits = z,
-                        .losses = a.losses.slice(r),
-                        .dlogits = in_place ? Tensor() : dz,
-                        .targets = a.targets.slice(r),
-                        .vocab = c_.classes,
-                        .scale = train ? a.scale : 0.0f},
-           a.stream);
+    loss(a, r, z, dz,
+         stats.defined() ? stats.slice({0, c_.axis.size() * r.size() * 3}).view({c_.axis.size(), r.size(), 3})
+                         : Tensor());
     if (!train) continue;
-    linear.backward(a.dx.rows(r), dz, x, a.grads[0], c_.bias.empty() ? nullptr : &a.grads[1], a.stream);
+    linear.backward(all_dx.rows(r), dz, x, a.grads[0], c_.bias.empty() ? nullptr : &a.grads[1], a.stream);
   }
+  if (train) c_.axis.sum(a.dx, all_dx, a.stream, "gradient of the head's input");
 }
 
 void ClassifierHead::logits(Tensor out, Tensor x, std::span<const Tensor> params, Stream& stream) const {
+  CHECK(c_.axis.size() == 1, "whole logits over a tensor axis");
   Linear{c_.width, c_.classes, params[0], c_.bias.empty() ? Tensor() : params[1]}.forward(out, x, stream);
 }
 

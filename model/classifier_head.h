@@ -1,7 +1,9 @@
 // A linear classifier with softmax cross-entropy: the language model's head (weights tied to the embedding)
-// and the MLP's.
+// and the MLP's. Over a tensor axis each rank has the columns of its part of the classes, and the logits of
+// the others never reach it.
 #pragma once
 #include "model/layer.h"
+#include "tensor_parallel/tensor_axis.h"
 
 namespace cleave {
 
@@ -13,8 +15,9 @@ class ClassifierHead final : public Head {
     int64_t classes = 0, width = 0;
     float init_scale = 0.02f;
     int64_t chunk_bytes = 128 << 20;  // of logits and their gradient in memory at a time
+    TensorAxis axis = {};
   };
-  explicit ClassifierHead(Config config) : c_(std::move(config)) {}
+  explicit ClassifierHead(Config config) : c_(std::move(config)), part_(c_.axis.padded_part(c_.classes)) {}
 
   std::vector<UnitSpec> units() const override;
   void run(const HeadArgs& args) const override;
@@ -22,7 +25,15 @@ class ClassifierHead final : public Head {
   int64_t classes() const override { return c_.classes; }
 
  private:
+  // Losses of some rows from this rank's logits z; in training also dz, which may be z.
+  void loss(const HeadArgs& args, Range rows, Tensor z, Tensor dz, Tensor stats) const;
+
   Config c_;
+  TensorAxis::Padded part_;  // of the classes
 };
+
+// A parameter with one row for each of `count` things (tokens, classes), cut over the axis.
+ParamSpec cut_by_rows(std::string name, int64_t count, std::vector<int64_t> row, Init init, bool decay,
+                      const TensorAxis& axis);
 
 }  // namespace cleave

@@ -27,6 +27,16 @@ class TensorAxis {
   int64_t local_rows(int64_t rows) const;
   // This rank's equal part of something that is cut; Error(usage) names `what` and the sizes that would work.
   Range mine(int64_t count, const char* what) const;
+  // This rank's part of something that need not divide, such as a vocabulary: `size` is the same on every
+  // rank, and what of it is not in `real` is padding.
+  struct Padded {
+    int64_t size;
+    Range real;
+  };
+  Padded padded_part(int64_t count) const {
+    const Range real = part(count, size(), rank());
+    return {ceil_div(count, size()), real};
+  }
 
   // A tensor for all rows of `local`: scratch where rows are cut, else `local` itself.
   Tensor all_rows_of(Tensor local, Arena& scratch) const;
