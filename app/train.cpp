@@ -150,9 +150,20 @@ class Run {
     // Every rank must come to the same answer, so only the first looks.
     const bool found = agreed(session_.first() && fs::exists(fs::path(o_.output) / "latest"));
     if (!found && o_.resume == "auto") return;
-    engine_->load_checkpoint(o_.output, named ? o_.resume : "latest");
+    const std::string client = engine_->load_checkpoint(o_.output, named ? o_.resume : "latest");
     saved_at_ = engine_->step();
+    warn_of_changes(nlohmann::json::parse(client));
     report_.line(fmt::format("resumed from {} at step {}", o_.output, engine_->step()));
+  }
+
+  // Shapes that changed are refused by the checkpoint's reader; this is about what has no shape, such as a
+  // rope base.
+  void warn_of_changes(const nlohmann::json& client) {
+    if (!client.contains("config")) return;
+    for (const auto& change :
+         nlohmann::json::diff(client["config"], nlohmann::json::parse(to_config_json(model_))))
+      report_.line(fmt::format("warning: {} of the model is not that of the checkpoint",
+                               change["path"].get<std::string>().substr(1)));
   }
 
   void save() {

@@ -220,6 +220,18 @@ class CommandLine(unittest.TestCase):
             shutil.rmtree(out)
             metrics.unlink()
 
+    def test_resuming_with_a_changed_config_json_says_what_changed(self):
+        path = self.dir / "config.json"
+        shape = {"model_type": "llama", "vocab_size": 256, "hidden_size": 16, "intermediate_size": 20, "num_hidden_layers": 1,
+                 "num_attention_heads": 2}
+        for rope_theta, said in ((10000.0, False), (20000.0, True)):
+            path.write_text(json.dumps({**shape, "rope_theta": rope_theta}))
+            out = self.train("--output", self.dir / "out", model=path, steps=int(rope_theta / 10000)).stdout
+            self.assertEqual("warning: rope_theta of the model" in out, said, out)
+        path.write_text(json.dumps({**shape, "intermediate_size": 24}))
+        err = self.train("--output", self.dir / "out", model=path, steps=3, code=4).stderr
+        self.assertIn("mlp.", err)
+
     def test_a_config_json_that_cannot_be_made_says_why(self):
         path = self.dir / "config.json"
         for text, parts in (

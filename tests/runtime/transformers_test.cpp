@@ -98,7 +98,7 @@ std::vector<ParamSpec> params_of(const Model& model) {
 class Transformers : public ::testing::TestWithParam<Case> {};
 std::vector<Case> cases() {
   std::vector<Case> all;
-  for (const char* fixture : {"gpt2_tiny", "llama_tiny", "qwen2_tiny"})
+  for (const char* fixture : {"gpt2_tiny", "llama_tiny", "qwen2_tiny", "llama_biased"})
     for (const auto& [ranks, stage] : {std::pair{1, 0}, {2, 0}, {2, 1}, {2, 2}, {2, 3}})
       all.push_back({fixture, ranks, stage});
   return all;
@@ -157,7 +157,7 @@ TEST_P(Transformers, EveryGradientIsEqual) {
 }
 
 TEST(TransformersPrediction, LogitsAreEqual) {
-  for (const char* fixture : {"gpt2_tiny", "llama_tiny", "qwen2_tiny"})
+  for (const char* fixture : {"gpt2_tiny", "llama_tiny", "qwen2_tiny", "llama_biased"})
     run_ranks(1, [&](Communicator& world) {
       const Oracle oracle(fixture);
       const auto tokens = oracle.get<int32_t>("tokens"), targets = oracle.get<int32_t>("targets");
