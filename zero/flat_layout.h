@@ -9,8 +9,9 @@ namespace cleave {
 
 class FlatLayout {
  public:
-  // Parameters with weight decay come first, so that decay covers one range of any slice; those of equal decay
-  // keep the layer's order, without gaps. The tail is padded so that `shards` equal shards cover the unit.
+  // Parameters with weight decay come first, so that decay covers one range of any slice; those of equal
+  // decay keep the layer's order, without gaps. The tail is padded so that `shards` equal shards cover the
+  // unit.
   FlatLayout(UnitSpec spec, int shards);
 
   const std::string& name() const { return spec_.name; }
