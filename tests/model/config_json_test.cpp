@@ -101,6 +101,16 @@ TEST(ConfigJson, AbsentFieldsHaveTransformersDefaults) {
   EXPECT_FALSE(c.tied);
 }
 
+TEST(ConfigJson, AttentionBiasIsLlamasAndQwen2HasItsOwn) {
+  const auto biases = [](const json& config) {
+    const auto c = std::get<LlamaConfig>(read_config_json(config.dump(), "f"));
+    return std::pair{c.qkv_bias, c.output_bias};
+  };
+  EXPECT_EQ(biases(kLlama), (std::pair{false, false}));
+  EXPECT_EQ(biases(with(kLlama, {{"attention_bias", true}})), (std::pair{true, true}));
+  EXPECT_EQ(biases(with(kQwen2, {{"attention_bias", true}})), (std::pair{true, false}));
+}
+
 TEST(ConfigJson, MissingAndWrongFieldsAreNamedAllAtOnce) {
   expect_refused(with(without(without(kLlama, "hidden_size"), "vocab_size"),
                       {{"num_hidden_layers", "many"}, {"rms_norm_eps", -1}, {"tie_word_embeddings", 3}}),
