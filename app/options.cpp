@@ -3,12 +3,13 @@
 #include <cstdlib>
 
 #include "core/units.h"
-#include "model/gpt.h"
 
 namespace cleave {
 
 void add_options(CLI::App& app, ModelOptions& o) {
-  app.add_option("--model", o.model, "tiny, gpt2, gpt2-medium, gpt2-large or gpt2-xl")->capture_default_str();
+  app.add_option("--model", o.model,
+                 "a config.json of Hugging Face, a folder with one, or a preset: " + preset_names())
+      ->capture_default_str();
   app.add_option("--seq_len", o.seq_len, "tokens in a sample")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
@@ -24,18 +25,14 @@ void add_options(CLI::App& app, RankOptions& o) {
   app.add_option("--local_rank", o.local_rank, "accepted from launchers; must agree with the environment");
 }
 
-int64_t vocabulary_of(const std::string& model, int64_t data_vocab) {
-  return model == "tiny" ? data_vocab : gpt_preset(model).vocab;
-}
-
-Model make_model(const ModelOptions& o, int64_t vocab, DType dtype) {
+ModelConfig config_of(const ModelOptions& o, int64_t data_vocab) {
   require(o.tokenizer == "byte", Exit::usage,
           "--tokenizer {}: only byte is built; turn the text into a .bin token file "
           "with your tokenizer instead",
           o.tokenizer);
-  GptConfig c = gpt_preset(o.model);
-  c.vocab = vocab;
-  return make_gpt(c, dtype, o.seq_len, o.model);
+  ModelConfig config = find_model(o.model);
+  if (vocab_of(config) == 0) vocab_of(config) = data_vocab;
+  return config;
 }
 
 MemoryLimits memory_limits(const RankOptions& o) {

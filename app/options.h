@@ -4,7 +4,7 @@
 #include <string>
 
 #include "device/memory.h"
-#include "model/layer.h"
+#include "model/presets.h"
 
 namespace cleave {
 
@@ -22,12 +22,9 @@ struct RankOptions {
 void add_options(CLI::App& app, ModelOptions& options);
 void add_options(CLI::App& app, RankOptions& options);
 
-// The vocabulary of a model: the preset's own, except that tiny takes that of the data.
-int64_t vocabulary_of(const std::string& model, int64_t data_vocab);
-
-// Error(usage) for an unknown model, a tokenizer that is not built, or a seq_len beyond the model's
-// positions.
-Model make_model(const ModelOptions& options, int64_t vocab, DType dtype);
+// What --model stands for; a vocabulary that it leaves open is the data's. Error(usage) for an unknown model
+// or a tokenizer that is not built.
+ModelConfig config_of(const ModelOptions& options, int64_t data_vocab);
 
 // From --device_memory and --host_memory, or the variables CLEAVE_DEVICE_MEMORY and CLEAVE_HOST_MEMORY.
 MemoryLimits memory_limits(const RankOptions& options);

@@ -12,6 +12,7 @@
 #include "core/units.h"
 #include "data/batch_loader.h"
 #include "data/ngram.h"
+#include "model/config_json.h"
 #include "runtime/engine.h"
 
 namespace cleave {
@@ -72,10 +73,11 @@ class Run {
         session_(session),
         config_(config.config),
         data_(o_.data, {.format = TokenFile::Format::detect, .vocab = 0}),
-        vocab_(vocabulary_of(o_.model.model, data_.vocab())),
+        model_(config_of(o_.model, data_.vocab())),
         report_(session.first(), options, config) {
-    require(data_.vocab() <= vocab_, Exit::data, "{} holds ids below {}, but {} has a vocabulary of {}",
-            o_.data, data_.vocab(), o_.model.model, vocab_);
+    require(data_.vocab() <= vocab_of(model_), Exit::data,
+            "{} holds ids below {}, but {} has a vocabulary of {}", o_.data, data_.vocab(), o_.model.model,
+            vocab_of(model_));
     if (!o_.eval_data.empty()) eval_ = std::make_unique<TokenFile>(o_.eval_data);
   }
 
@@ -88,8 +90,9 @@ class Run {
                                  .ranks = world.size(),
                                  .seed = o_.seed,
                                  .drop_last = config_.dataloader_drop_last});
-    engine_ = std::make_unique<Engine>(config_, make_model(o_.model, vocab_, dtype_of(config_)), world,
-                                       EngineOptions{.seed = o_.seed, .limits = memory_limits(o_.ranks)});
+    engine_ = std::make_unique<Engine>(
+        config_, make_model(model_, dtype_of(config_), o_.model.seq_len, o_.model.model), world,
+        EngineOptions{.seed = o_.seed, .limits = memory_limits(o_.ranks)});
     resume();
     report_.start(*engine_, world.size(), session_.transport());
     if (engine_->step() >= o_.steps)
@@ -147,15 +150,27 @@ class Run {
     // Every rank must come to the same answer, so only the first looks.
     const bool found = agreed(session_.first() && fs::exists(fs::path(o_.output) / "latest"));
     if (!found && o_.resume == "auto") return;
-    engine_->load_checkpoint(o_.output, named ? o_.resume : "latest");
+    const std::string client = engine_->load_checkpoint(o_.output, named ? o_.resume : "latest");
     saved_at_ = engine_->step();
+    warn_of_changes(nlohmann::json::parse(client));
     report_.line(fmt::format("resumed from {} at step {}", o_.output, engine_->step()));
+  }
+
+  // Shapes that changed are refused by the checkpoint's reader; this is about what has no shape, such as a
+  // rope base.
+  void warn_of_changes(const nlohmann::json& client) {
+    if (!client.contains("config")) return;
+    for (const auto& change :
+         nlohmann::json::diff(client["config"], nlohmann::json::parse(to_config_json(model_))))
+      report_.line(fmt::format("warning: {} of the model is not that of the checkpoint",
+                               change["path"].get<std::string>().substr(1)));
   }
 
   void save() {
     if (o_.output.empty() || saved_at_ == engine_->step()) return;
     const nlohmann::json client{{"model", o_.model.model},
-                                {"vocab", vocab_},
+                                {"config", nlohmann::json::parse(to_config_json(model_))},
+                                {"vocab", vocab_of(model_)},
                                 {"seq_len", o_.model.seq_len},
                                 {"tokenizer", data_.kind() == TokenFile::Kind::bytes ? "byte" : "ids"}};
     const std::string tag = fmt::format("global_step{}", engine_->step());
@@ -196,7 +211,7 @@ class Run {
   const DsConfig& config_;
   TokenFile data_;
   std::unique_ptr<TokenFile> eval_;
-  int64_t vocab_;
+  ModelConfig model_;
   std::unique_ptr<Engine> engine_;
   Report report_;
   double validation_loss_ = 0;
@@ -212,7 +227,7 @@ int run_train(const Arguments& arguments) {
   // What every rank finds out alike is said once.
   auto same_on_all = [&](Exit e) { return !session.first() && (e == Exit::usage || e == Exit::memory); };
   try {
-    const int64_t width = make_model(o.model, vocabulary_of(o.model.model, 256), DType::fp32)
+    const int64_t width = make_model(config_of(o.model, 256), DType::fp32, o.model.seq_len, o.model.model)
                               .head->units()[0]
                               .params[0]
                               .shape[1];

@@ -24,6 +24,22 @@ struct ActivationBackward {
 };
 CLEAVE_KERNEL(ActivationBackward)
 
+// The gated unit SwiGLU (Shazeer, arXiv 2002.05202): y = silu(gate) * up, silu(g) = g / (1 + e^-g). A row of
+// x [rows, 2 * width] holds gate, then up; y: [rows, width], apart from x.
+struct SwiGluForward {
+  Tensor y, x;
+  void check() const;
+};
+CLEAVE_KERNEL(SwiGluForward)
+
+// dx [rows, 2 * width], of both halves, from dy [rows, width] and the forward's input x. dx may alias x, not
+// dy.
+struct SwiGluBackward {
+  Tensor dx, dy, x;
+  void check() const;
+};
+CLEAVE_KERNEL(SwiGluBackward)
+
 // y = a + b. y may alias either.
 struct Add {
   Tensor y, a, b;

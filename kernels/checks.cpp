@@ -9,6 +9,7 @@
 #include "kernels/loss.h"
 #include "kernels/matmul.h"
 #include "kernels/norm.h"
+#include "kernels/rotary.h"
 #include "kernels/update.h"
 
 namespace cleave {
@@ -22,6 +23,28 @@ void ActivationBackward::check() const {
   Operand("ActivationBackward", "x", x).is_float();
   Operand("ActivationBackward", "dy", dy).is(x.dtype()).numel(x.numel());
   Operand("ActivationBackward", "dx", dx).is(x.dtype()).numel(x.numel());
+}
+
+namespace {
+
+// A gated unit's input: rows of two halves as wide as `narrow`.
+void check_halves(const char* op, const char* name, const Tensor& wide, const Tensor& narrow) {
+  Operand(op, name, wide).is(narrow.dtype()).has({narrow.dim(0), 2 * narrow.dim(1)});
+}
+
+}  // namespace
+
+void SwiGluForward::check() const {
+  const char* op = "SwiGluForward";
+  Operand(op, "y", y).is_float().rank(2).apart_from("x", x);
+  check_halves(op, "x", x, y);
+}
+
+void SwiGluBackward::check() const {
+  const char* op = "SwiGluBackward";
+  Operand(op, "dy", dy).is_float().rank(2).apart_from("dx", dx);
+  check_halves(op, "x", x, dy);
+  check_halves(op, "dx", dx, dy);
 }
 
 void Add::check() const {
@@ -186,6 +209,28 @@ void LayerNormBackward::check() const {
   if (dresidual.defined()) Operand(op, "dresidual", dresidual).is(x.dtype()).has(x.shape());
 }
 
+void RmsNormForward::check() const {
+  const char* op = "RmsNormForward";
+  Operand(op, "x", x).is_float().rank(2);
+  Operand(op, "y", y).is(x.dtype()).has(x.shape());
+  Operand(op, "weight", weight).is(x.dtype()).numel(x.dim(1));
+  Operand(op, "rstd", rstd).is(DType::fp32).numel(x.dim(0));
+  if (!residual.defined()) return;
+  Operand(op, "residual", residual).is(x.dtype()).has(x.shape());
+  Operand(op, "sum", sum).is(x.dtype()).has(x.shape());
+}
+
+void RmsNormBackward::check() const {
+  const char* op = "RmsNormBackward";
+  Operand(op, "x", x).is_float().rank(2);
+  Operand(op, "dx", dx).is(x.dtype()).has(x.shape());
+  Operand(op, "dy", dy).is(x.dtype()).has(x.shape());
+  Operand(op, "weight", weight).is(x.dtype()).numel(x.dim(1));
+  Operand(op, "dweight", dweight).is_float().numel(x.dim(1));
+  Operand(op, "rstd", rstd).is(DType::fp32).numel(x.dim(0));
+  if (dresidual.defined()) Operand(op, "dresidual", dresidual).is(x.dtype()).has(x.shape());
+}
+
 namespace {
 
 void check_heads(const char* op, int64_t heads, int64_t kv_heads, int64_t head_dim) {
@@ -195,6 +240,21 @@ void check_heads(const char* op, int64_t heads, int64_t kv_heads, int64_t head_d
 }
 
 }  // namespace
+
+void Rotary::check() const {
+  const char* op = "Rotary";
+  check_heads(op, heads, kv_heads, head_dim);
+  CHECK(head_dim % 2 == 0, "{}: head_dim must be even, got {}", op, head_dim);
+  CHECK(seq > 0 && first_position >= 0, "{}: seq {} and first_position {} must be positive and not negative",
+        op, seq, first_position);
+  Operand(op, "qkv", qkv).is_float().rank(2);
+  Operand(op, "qkv", qkv).has({qkv.dim(0), (heads + 2 * kv_heads) * head_dim});
+  Operand(op, "cos", cos).is(DType::fp32).rank(2);
+  Operand(op, "cos", cos).has({cos.dim(0), head_dim / 2});
+  Operand(op, "sin", sin).is(DType::fp32).has(cos.shape());
+  const int64_t last = first_position + std::min(seq, qkv.dim(0));
+  CHECK(last <= cos.dim(0), "{}: position {} needed, cos has {}", op, last - 1, cos.dim(0));
+}
 
 void AttentionForward::check() const {
   const char* op = "AttentionForward";

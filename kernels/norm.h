@@ -1,4 +1,5 @@
-// Layer normalization (Ba et al., arXiv 1607.06450) with the residual sum before it fused in.
+// Layer normalization (Ba et al., arXiv 1607.06450) and root-mean-square normalization (Zhang and Sennrich,
+// arXiv 1910.07467), with the residual sum before them fused in.
 #pragma once
 #include "kernels/launch.h"
 
@@ -16,9 +17,10 @@ struct LayerNormForward {
 };
 CLEAVE_KERNEL(LayerNormForward)
 
-// dx = (dresidual if defined, else 0) + gradient through the normalization; dweight, dbias [width] are added to when
-// accumulate, else overwritten; they are fp32, bf16 or fp16. x is what was normalized. dx may alias dy or dresidual.
-// The sums over rows run in blocks of rows whose size does not depend on the number of threads.
+// dx = (dresidual if defined, else 0) + gradient through the normalization; dweight, dbias [width] are added
+// to when accumulate, else overwritten; they are fp32, bf16 or fp16. x is what was normalized. dx may alias
+// dy or dresidual. The sums over rows run in blocks of rows whose size does not depend on the number of
+// threads.
 struct LayerNormBackward {
   Tensor dx, dweight, dbias;
   Tensor dy, x, mean, rstd, weight, dresidual = {};
@@ -26,5 +28,24 @@ struct LayerNormBackward {
   void check() const;
 };
 CLEAVE_KERNEL(LayerNormBackward)
+
+// y = s * rstd * weight per row, rstd = 1 / sqrt(mean of s^2 + eps), where s and the operands are as in
+// LayerNormForward.
+struct RmsNormForward {
+  Tensor y, sum = {}, rstd;
+  Tensor x, residual = {}, weight;
+  float eps = 1e-6f;
+  void check() const;
+};
+CLEAVE_KERNEL(RmsNormForward)
+
+// As LayerNormBackward, without mean and bias.
+struct RmsNormBackward {
+  Tensor dx, dweight;
+  Tensor dy, x, rstd, weight, dresidual = {};
+  bool accumulate = false;
+  void check() const;
+};
+CLEAVE_KERNEL(RmsNormBackward)
 
 }  // namespace cleave

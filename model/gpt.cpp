@@ -275,21 +275,6 @@ class FinalNorm final : public Layer {
 
 }  // namespace
 
-GptConfig gpt_preset(std::string_view name) {
-  struct Preset {
-    std::string_view name;
-    int64_t width, layers, heads;
-  };
-  constexpr Preset presets[] = {{"tiny", 128, 4, 4},
-                                {"gpt2", 768, 12, 12},
-                                {"gpt2-medium", 1024, 24, 16},
-                                {"gpt2-large", 1280, 36, 20},
-                                {"gpt2-xl", 1600, 48, 25}};
-  for (const Preset& p : presets)
-    if (p.name == name) return {.width = p.width, .layers = p.layers, .heads = p.heads};
-  fail(Exit::usage, "--model {}: no such preset; use tiny, gpt2, gpt2-medium, gpt2-large or gpt2-xl", name);
-}
-
 Model make_gpt(const GptConfig& c, DType dtype, int64_t seq, std::string name) {
   require(c.heads > 0 && c.width % c.heads == 0, Exit::usage, "a width of {} does not divide by {} heads",
           c.width, c.heads);

@@ -10,11 +10,8 @@ struct GptConfig {
   float dropout = 0;  // on the embedding and on both residual branches
   float norm_eps = 1e-5f;
   Activation activation = Activation::gelu_tanh;
+  bool operator==(const GptConfig&) const = default;
 };
-
-// The presets tiny (4 layers, 4 heads, width 128), gpt2, gpt2-medium, gpt2-large and gpt2-xl. Error(usage)
-// lists them when the name is none.
-GptConfig gpt_preset(std::string_view name);
 
 // Samples are token windows: input [seq] int32, targets [seq] int32. seq may be at most config.positions.
 Model make_gpt(const GptConfig& config, DType dtype, int64_t seq, std::string name = "gpt");

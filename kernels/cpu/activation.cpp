@@ -28,6 +28,15 @@ void run(const ActivationBackward& op) {
   }
 }
 
+void run(const SwiGluForward& op) {
+  swiglu({.y = vec(op.y), .x = vec(op.x), .dy = {}, .rows = op.y.dim(0), .width = op.y.dim(1)});
+}
+
+void run(const SwiGluBackward& op) {
+  swiglu_grad(
+      {.y = vec(op.dx), .x = vec(op.x), .dy = vec(op.dy), .rows = op.dy.dim(0), .width = op.dy.dim(1)});
+}
+
 void run(const Add& op) { add({vec(op.y), vec(op.a), vec(op.b), op.y.numel()}); }
 
 void run(const Dropout& op) {

@@ -61,6 +61,29 @@ struct LayerNormGradArgs {
   bool accumulate_weight, accumulate_bias;
   float* scratch;  // layer_norm_grad_scratch(rows, width) floats
 };
+struct RmsNormArgs {  // forward; sum.data and residual.data are null without a residual
+  Vec y, sum, x, residual, weight;
+  float* rstd;
+  int64_t rows, width;
+  float eps;
+};
+struct RmsNormGradArgs {
+  Vec dx, dweight, dy, x, weight, dresidual;
+  const float* rstd;
+  int64_t rows, width;
+  bool accumulate;
+  float* scratch;  // rms_norm_grad_scratch(rows, width) floats
+};
+struct GatedArgs {  // forward: y from x; backward: x's gradient y from dy and x
+  Vec y, x, dy;
+  int64_t rows, width;  // of one half of x
+};
+struct RotaryArgs {
+  Vec qkv;
+  const float *cos, *sin;
+  int64_t rows, seq, first_position, turned_heads, stride, head_dim;
+  bool inverse;
+};
 struct BiasArgs {
   Vec db, dy;
   int64_t rows, width;
@@ -157,8 +180,11 @@ constexpr int64_t gemm_scratch(int64_t m, int64_t n, int64_t k) {
 }
 
 inline constexpr int64_t kNormRowBlock = 64;  // rows whose weight gradients are summed together
+constexpr int64_t rms_norm_grad_scratch(int64_t rows, int64_t width) {
+  return (rows + kNormRowBlock - 1) / kNormRowBlock * ((width + 15) / 16 * 16);
+}
 constexpr int64_t layer_norm_grad_scratch(int64_t rows, int64_t width) {
-  return (rows + kNormRowBlock - 1) / kNormRowBlock * 2 * ((width + 15) / 16 * 16);
+  return 2 * rms_norm_grad_scratch(rows, width);
 }
 inline constexpr int64_t kDecodeDim = 1024;  // the widest head of AttentionDecode
 
@@ -203,6 +229,11 @@ CLEAVE_BODY(sum, SumArgs)
 CLEAVE_BODY(gemm, GemmArgs)
 CLEAVE_BODY(layer_norm, LayerNormArgs)
 CLEAVE_BODY(layer_norm_grad, LayerNormGradArgs)
+CLEAVE_BODY(rms_norm, RmsNormArgs)
+CLEAVE_BODY(rms_norm_grad, RmsNormGradArgs)
+CLEAVE_BODY(swiglu, GatedArgs)
+CLEAVE_BODY(swiglu_grad, GatedArgs)
+CLEAVE_BODY(rotary, RotaryArgs)
 CLEAVE_BODY(bias_grad, BiasArgs)
 CLEAVE_BODY(round_rows, RoundArgs)
 CLEAVE_BODY(embedding, EmbeddingArgs)

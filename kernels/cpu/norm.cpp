@@ -38,4 +38,32 @@ void run(const LayerNormBackward& op) {
                    .scratch = scratch.floats()});
 }
 
+void run(const RmsNormForward& op) {
+  rms_norm({.y = vec(op.y),
+            .sum = vec(op.sum),
+            .x = vec(op.x),
+            .residual = vec(op.residual),
+            .weight = vec(op.weight),
+            .rstd = op.rstd.as<float>(),
+            .rows = op.x.dim(0),
+            .width = op.x.dim(1),
+            .eps = op.eps});
+}
+
+void run(const RmsNormBackward& op) {
+  const int64_t rows = op.x.dim(0), width = op.x.dim(1);
+  const Scratch scratch(rms_norm_grad_scratch(rows, width) * 4);
+  rms_norm_grad({.dx = vec(op.dx),
+                 .dweight = vec(op.dweight),
+                 .dy = vec(op.dy),
+                 .x = vec(op.x),
+                 .weight = vec(op.weight),
+                 .dresidual = vec(op.dresidual),
+                 .rstd = op.rstd.as<float>(),
+                 .rows = rows,
+                 .width = width,
+                 .accumulate = op.accumulate,
+                 .scratch = scratch.floats()});
+}
+
 }  // namespace cleave::cpu

@@ -48,8 +48,8 @@ class CommandLine(unittest.TestCase):
         self.assertEqual(r.returncode, code, f"{args}\n{r.stdout}\n{r.stderr}")
         return r
 
-    def train(self, *args, ranks=2, config=None, steps=3, code=0, env=None):
-        command = ["train", "--deepspeed_config", config or self.config(), "--model", "tiny", "--data", self.text,
+    def train(self, *args, ranks=2, config=None, steps=3, code=0, env=None, model="tiny"):
+        command = ["train", "--deepspeed_config", config or self.config(), "--model", model, "--data", self.text,
                    "--seq_len", 32, "--steps", steps, *args]
         if ranks > 1:
             command = ["launch", "-n", ranks, "--", *command]
@@ -195,6 +195,55 @@ class CommandLine(unittest.TestCase):
             self.assertTrue(3 < loss < 6, loss)
             a = self.run_cleave("generate", out, "--prompt", "the", "--tokens", 5, "--seed", 3)
             self.assertTrue(a.stdout.startswith("the"))
+
+    def test_llama_and_qwen2_train_save_resume_evaluate_and_generate(self):
+        folder = self.dir / "a model"
+        folder.mkdir()
+        shape = {"model_type": "qwen2", "vocab_size": 300, "hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 2,
+                 "num_attention_heads": 4, "num_key_value_heads": 2, "tie_word_embeddings": True}
+        (folder / "config.json").write_text(json.dumps(shape))
+        for model in ("llama-tiny", "qwen2-tiny", folder, folder / "config.json"):
+            out = self.dir / "out"
+            metrics = self.dir / "m.jsonl"
+            config = self.config(zero_optimization={"stage": 3}, bf16={"enabled": True})
+            whole = self.losses(model=model, config=config, steps=4)
+            for steps in (2, 4):
+                self.train("--output", out, "--metrics", metrics, model=model, config=config, steps=steps)
+            lines = [json.loads(line) for line in metrics.read_text().splitlines()]
+            self.assertEqual([(x["loss"], x["grad_norm"]) for x in lines if "loss" in x], whole)
+            hidden = folder.rename(self.dir / "moved away")  # a checkpoint does not need the file that named its model
+            loss = float(self.run_cleave("eval", out, "--data", self.text).stdout.split()[1])
+            self.assertTrue(3 < loss < 7, loss)
+            text = self.run_cleave("generate", out, "--prompt", "the", "--tokens", 4, "--temperature", 0).stdout
+            self.assertTrue(text.startswith("the"))
+            hidden.rename(folder)
+            shutil.rmtree(out)
+            metrics.unlink()
+
+    def test_resuming_with_a_changed_config_json_says_what_changed(self):
+        path = self.dir / "config.json"
+        shape = {"model_type": "llama", "vocab_size": 256, "hidden_size": 16, "intermediate_size": 20, "num_hidden_layers": 1,
+                 "num_attention_heads": 2}
+        for rope_theta, said in ((10000.0, False), (20000.0, True)):
+            path.write_text(json.dumps({**shape, "rope_theta": rope_theta}))
+            out = self.train("--output", self.dir / "out", model=path, steps=int(rope_theta / 10000)).stdout
+            self.assertEqual("warning: rope_theta of the model" in out, said, out)
+        path.write_text(json.dumps({**shape, "intermediate_size": 24}))
+        err = self.train("--output", self.dir / "out", model=path, steps=3, code=4).stderr
+        self.assertIn("mlp.", err)
+
+    def test_a_config_json_that_cannot_be_made_says_why(self):
+        path = self.dir / "config.json"
+        for text, parts in (
+            ("{}", ["config.json", "model_type"]),
+            ('{"model_type": "llama", "hidden_act": "gelu", "rope_scaling": {"rope_type": "yarn", "factor": 4.0}}',
+             ["hidden_act", "yarn", "vocab_size: missing", "num_hidden_layers: missing"]),
+        ):
+            path.write_text(text)
+            r = self.train(model=path, code=2)
+            for part in parts:
+                self.assertIn(part, r.stderr)
+            self.assertEqual(r.stderr.count(parts[-1]), 1, "said once, not by every rank")
 
     def test_monitors_are_written_where_the_config_says(self):
         self.train(config=self.config(tensorboard={"enabled": True, "output_path": str(self.dir / "tb"), "job_name": "j"},

@@ -53,6 +53,35 @@ TEST(Activation, ForwardAndBackwardEqualDoublePrecision) {
       }
 }
 
+TEST(SwiGlu, ForwardAndBackwardEqualDoublePrecision) {
+  for (DType type : kTrainingTypes)
+    for (auto [rows, width] : {std::pair<int64_t, int64_t>{1, 1}, {3, 16}, {5, 17}, {40, 1001}, {0, 4}}) {
+      const int64_t n = rows * width;
+      Guarded x(type, {rows, 2 * width}), dx(type, {rows, 2 * width}), y(type, {rows, width});
+      Guarded dy(type, {rows, width}, random_values(n, 1));
+      const Values gates = sweep(n), ups = random_values(n, 2);
+      Values want_y, want_dx(size_t(2 * n), 0.0);
+      for (int64_t r = 0; r < rows; ++r)
+        for (int64_t i = 0; i < width; ++i) {
+          const size_t gate = size_t(2 * r * width + i), up = gate + size_t(width),
+                       out = size_t(r * width + i);
+          x.put(gate, 4 * gates[out]), x.put(up, ups[out]);
+          const double g = x.at(gate), u = x.at(up), d = dy.at(out), s = 1 / (1 + std::exp(-g));
+          want_y.push_back(g * s * u);
+          want_dx[gate] = d * u * (s + g * s / (1 + std::exp(g)));
+          want_dx[up] = d * g * s;
+        }
+      Stream stream;
+      launch(SwiGluForward{.y = y, .x = x}, stream);
+      launch(SwiGluBackward{.dx = dx, .dy = dy, .x = x}, stream);
+      // fp16 storage loses relative precision below its normal range.
+      expect_near(y, want_y, half_ulp(type) * 1.01 + 1e-6, type == DType::fp16 ? 6e-8 : 1e-10, "y");
+      expect_near(dx, want_dx, half_ulp(type) * 1.01 + 1e-6, 1e-6, "dx");
+      launch(SwiGluBackward{.dx = x, .dy = dy, .x = x}, stream);
+      EXPECT_EQ(x.values(), dx.values()) << "in place";
+    }
+}
+
 TEST(Add, SumsInPlace) {
   for (DType type : kTrainingTypes) {
     Guarded a(type, {133}, random_values(133, 1)), b(type, {133}, random_values(133, 2));

@@ -5,6 +5,7 @@
 #include "kernels/embedding.h"
 #include "kernels/loss.h"
 #include "kernels/norm.h"
+#include "kernels/rotary.h"
 #include "kernels/update.h"
 #include "tests/kernels/guarded.h"
 
@@ -74,6 +75,54 @@ TEST_F(Check, RefusesLayerNormsOfOtherWidths) {
                                       .rstd = rows_,
                                       .weight = width_}),
             "");
+}
+
+TEST_F(Check, RefusesRmsNormsOfOtherWidths) {
+  const RmsNormForward forward{.y = a_, .rstd = rows_, .x = b_, .weight = width_};
+  EXPECT_EQ(refusal(forward), "");
+  RmsNormForward bad = forward;
+  bad.weight = rows_;
+  EXPECT_NE(refusal(bad), "");
+  bad = forward, bad.rstd = small_;
+  EXPECT_NE(refusal(bad), "");
+  bad = forward, bad.residual = a_;
+  EXPECT_NE(refusal(bad).find("sum"), std::string::npos) << "a residual needs a place for the sum";
+  const RmsNormBackward backward{
+      .dx = a_, .dweight = width_, .dy = b_, .x = b_, .rstd = rows_, .weight = width_};
+  EXPECT_EQ(refusal(backward), "");
+  RmsNormBackward other = backward;
+  other.dweight = small_;
+  EXPECT_NE(refusal(other), "");
+  other = backward, other.dy = half_;
+  EXPECT_NE(refusal(other), "");
+}
+
+TEST_F(Check, RefusesGatedUnitsWhoseInputIsNotTwoHalves) {
+  Guarded wide(DType::fp32, {4, 12}), odd(DType::fp32, {4, 11});
+  EXPECT_EQ(refusal(SwiGluForward{.y = a_, .x = wide}), "");
+  EXPECT_NE(refusal(SwiGluForward{.y = a_, .x = odd}), "");
+  EXPECT_NE(refusal(SwiGluForward{.y = half_, .x = wide}), "");
+  EXPECT_NE(refusal(SwiGluForward{.y = wide.tensor().rows({0, 2}).view({4, 6}), .x = wide}).find("overlap"),
+            std::string::npos);
+  EXPECT_EQ(refusal(SwiGluBackward{.dx = wide, .dy = a_, .x = wide}), "");
+  EXPECT_NE(refusal(SwiGluBackward{.dx = odd, .dy = a_, .x = wide}), "");
+}
+
+TEST_F(Check, RefusesRotationsWithoutATableForEveryPosition) {
+  Guarded qkv(DType::fp32, {4, 16}), cos(DType::fp32, {4, 2}), sin(DType::fp32, {4, 2});
+  const Rotary good{.qkv = qkv, .cos = cos, .sin = sin, .seq = 4, .heads = 2, .kv_heads = 1, .head_dim = 4};
+  EXPECT_EQ(refusal(good), "");
+  Rotary bad = good;
+  bad.first_position = 1;
+  EXPECT_NE(refusal(bad).find("position 4"), std::string::npos);
+  bad = good, bad.head_dim = 3;
+  EXPECT_NE(refusal(bad).find("even"), std::string::npos);
+  bad = good, bad.kv_heads = 2;
+  EXPECT_NE(refusal(bad), "");
+  bad = good, bad.sin = rows_;
+  EXPECT_NE(refusal(bad), "");
+  bad = good, bad.seq = 0;
+  EXPECT_NE(refusal(bad), "");
 }
 
 TEST_F(Check, RefusesEmbeddingsAndLossesThatDoNotFit) {

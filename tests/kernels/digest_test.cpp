@@ -13,6 +13,7 @@
 #include "kernels/loss.h"
 #include "kernels/matmul.h"
 #include "kernels/norm.h"
+#include "kernels/rotary.h"
 #include "kernels/update.h"
 #include "tests/kernels/guarded.h"
 
@@ -82,6 +83,15 @@ void rows(Digest& d, DType type) {
                           .weight = w,
                           .dresidual = x},
         {&y, &dw, &db});
+  d.run("RmsNormForward",
+        RmsNormForward{.y = y, .sum = sum, .rstd = rstd, .x = x, .residual = res, .weight = w},
+        {&y, &sum, &rstd});
+  d.run("RmsNormBackward",
+        RmsNormBackward{.dx = y, .dweight = dw, .dy = res, .x = x, .rstd = rstd, .weight = w, .dresidual = x},
+        {&y, &dw});
+  Guarded wide = some(type, {rows, 2 * width}, 7, 4), dwide(type, {rows, 2 * width});
+  d.run("SwiGluForward", SwiGluForward{.y = y, .x = wide}, {&y});
+  d.run("SwiGluBackward", SwiGluBackward{.dx = dwide, .dy = x, .x = wide}, {&dwide});
   d.run("BiasGradient", BiasGradient{.db = db, .dy = x}, {&db});
   Guarded tokens(DType::int32, {rows}), losses(DType::fp32, {rows});
   for (size_t i = 0; i < size_t(rows); ++i) tokens.put(i, double(i * i % size_t(vocab)));
@@ -136,9 +146,27 @@ void products(Digest& d, DType type) {
         {&dqkv});
 }
 
+void rotations(Digest& d, DType type) {
+  const int64_t rows = 202, seq = 101, heads = 4, kv = 2, dim = 40;
+  Guarded qkv = some(type, {rows, (heads + 2 * kv) * dim}, 1);
+  Guarded cos = some(DType::fp32, {seq, dim / 2}, 2), sin = some(DType::fp32, {seq, dim / 2}, 3);
+  for (bool inverse : {false, true})
+    d.run("Rotary",
+          Rotary{.qkv = qkv,
+                 .cos = cos,
+                 .sin = sin,
+                 .seq = seq,
+                 .heads = heads,
+                 .kv_heads = kv,
+                 .head_dim = dim,
+                 .inverse = inverse},
+          {&qkv});
+}
+
 TEST(Digest, DISABLED_Print) {
   Digest d;
-  for (DType type : kTrainingTypes) elementwise(d, type), rows(d, type), products(d, type);
+  for (DType type : kTrainingTypes)
+    elementwise(d, type), rows(d, type), products(d, type), rotations(d, type);
 }
 
 std::map<std::string, std::string> digests(const std::string& environment) {
@@ -159,7 +187,7 @@ std::map<std::string, std::string> digests(const std::string& environment) {
 
 TEST(Kernels, GiveTheSameBitsOnEveryInstructionSetAndThreadCount) {
   const auto one = digests("OMP_NUM_THREADS=1");
-  ASSERT_EQ(one.size(), 78u);
+  ASSERT_EQ(one.size(), 96u);
   for (const char* environment :
        {"OMP_NUM_THREADS=2", "OMP_NUM_THREADS=3", "OMP_NUM_THREADS=2 CLEAVE_ISA=v3"})
     for (const auto& [name, hash] : digests(environment))

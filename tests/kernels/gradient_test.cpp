@@ -8,6 +8,7 @@
 #include "kernels/loss.h"
 #include "kernels/matmul.h"
 #include "kernels/norm.h"
+#include "kernels/rotary.h"
 #include "tests/kernels/guarded.h"
 
 namespace cleave {
@@ -80,6 +81,66 @@ TEST(Gradient, OfLayerNorm) {
   expect_gradient(x, dx.values(), loss, "x");
   expect_gradient(w, dw.values(), loss, "weight");
   expect_gradient(b, db.values(), loss, "bias");
+}
+
+TEST(Gradient, OfRmsNorm) {
+  const int64_t rows = 67, width = 24;
+  Guarded x = some({rows, width}, 1), dy = some({rows, width}, 2), y(kFloat, {rows, width}),
+          dx(kFloat, {rows, width});
+  Guarded w = some({width}, 3), dw(kFloat, {width}), rstd(kFloat, {rows});
+  Stream s;
+  auto loss = [&] {
+    launch(RmsNormForward{.y = y, .rstd = rstd, .x = x, .weight = w}, s);
+    return dot(y.values(), dy.values());
+  };
+  loss();
+  launch(RmsNormBackward{.dx = dx, .dweight = dw, .dy = dy, .x = x, .rstd = rstd, .weight = w}, s);
+  expect_gradient(x, dx.values(), loss, "x");
+  expect_gradient(w, dw.values(), loss, "weight");
+}
+
+TEST(Gradient, OfSwiGlu) {
+  const int64_t rows = 13, width = 37;
+  Guarded x = some({rows, 2 * width}, 1), dx(kFloat, {rows, 2 * width});
+  Guarded y(kFloat, {rows, width}), dy = some({rows, width}, 2);
+  Stream s;
+  launch(SwiGluBackward{.dx = dx, .dy = dy, .x = x}, s);
+  expect_gradient(
+      x, dx.values(),
+      [&] {
+        launch(SwiGluForward{.y = y, .x = x}, s);
+        return dot(y.values(), dy.values());
+      },
+      "x");
+}
+
+TEST(Gradient, OfRotary) {
+  const int64_t seq = 9, rows = 2 * seq, heads = 4, kv = 2, dim = 12, width = (heads + 2 * kv) * dim;
+  Guarded x = some({rows, width}, 1), y(kFloat, {rows, width}), dy = some({rows, width}, 2);
+  Guarded angles = some({seq, dim / 2}, 3), cos(kFloat, {seq, dim / 2}), sin(kFloat, {seq, dim / 2});
+  for (size_t i = 0; i < size_t(angles.numel()); ++i)
+    cos.put(i, std::cos(angles.at(i))), sin.put(i, std::sin(angles.at(i)));
+  Guarded dx(kFloat, {rows, width}, dy.values());
+  auto op = [&](const Guarded& qkv, bool inverse) {
+    return Rotary{.qkv = qkv,
+                  .cos = cos,
+                  .sin = sin,
+                  .seq = seq,
+                  .heads = heads,
+                  .kv_heads = kv,
+                  .head_dim = dim,
+                  .inverse = inverse};
+  };
+  Stream s;
+  launch(op(dx, true), s);
+  expect_gradient(
+      x, dx.values(),
+      [&] {
+        y.set(x.values());
+        launch(op(y, false), s);
+        return dot(y.values(), dy.values());
+      },
+      "qkv");
 }
 
 TEST(Gradient, OfAttention) {

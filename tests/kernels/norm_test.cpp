@@ -110,5 +110,84 @@ TEST(LayerNorm, BackwardEqualsFiniteDifferences) {
   }
 }
 
+double rms_rstd(const Values& s, int64_t row, int64_t width) {
+  double squares = 0;
+  for (int64_t i = 0; i < width; ++i) squares += std::pow(s[size_t(row * width + i)], 2);
+  return 1 / std::sqrt(squares / double(width) + 1e-6);
+}
+
+Values rms_normalize(const Values& s, const Values& weight, int64_t rows, int64_t width) {
+  Values y(s.size());
+  for (size_t j = 0; j < size_t(rows * width); ++j)
+    y[j] = s[j] * rms_rstd(s, int64_t(j) / width, width) * weight[j % size_t(width)];
+  return y;
+}
+
+TEST(RmsNorm, ForwardEqualsDoublePrecision) {
+  for (DType type : kTrainingTypes)
+    for (auto [rows, width] : kSizes)
+      for (bool residual : {false, true}) {
+        Guarded x(type, {rows, width}, random_values(rows * width, 1)),
+            r(type, {rows, width}, random_values(rows * width, 2));
+        Guarded weight(type, {width}, random_values(width, 3));
+        Guarded y(type, {rows, width}), sum(type, {rows, width}), rstd(DType::fp32, {rows});
+        Values s = x.values(), want_rstd;
+        for (size_t i = 0; residual && i < s.size(); ++i) s[i] = rounded(s[i] + r.at(i), type);
+        for (int64_t row = 0; row < rows; ++row) want_rstd.push_back(rms_rstd(s, row, width));
+        Stream stream;
+        launch(RmsNormForward{.y = y,
+                              .sum = residual ? sum.tensor() : Tensor(),
+                              .rstd = rstd,
+                              .x = x,
+                              .residual = residual ? r.tensor() : Tensor(),
+                              .weight = weight},
+               stream);
+        expect_near(y, rms_normalize(s, weight.values(), rows, width), half_ulp(type) * 1.01 + 3e-7, 1e-7,
+                    "y");
+        expect_near(rstd, want_rstd, 3e-7, 0, "rstd");
+        if (residual) expect_near(sum, s, half_ulp(type), 0, "sum");
+      }
+}
+
+// The closed form in double precision, in every type; gradient_test.cpp has the finite differences.
+TEST(RmsNorm, BackwardEqualsDoublePrecision) {
+  for (DType type : kTrainingTypes)
+    for (auto [rows, width] : kSizes) {
+      Guarded x(type, {rows, width}, random_values(rows * width, 1)),
+          dy(type, {rows, width}, random_values(rows * width, 2));
+      Guarded weight(type, {width}, random_values(width, 3)),
+          res(type, {rows, width}, random_values(rows * width, 5));
+      Guarded rstd(DType::fp32, {rows}), dx(type, {rows, width});
+      Guarded dweight(DType::fp32, {width}, random_values(width, 6));
+      Values want_dx = res.values(), want_dw = dweight.values();
+      for (int64_t r = 0; r < rows; ++r) {
+        const double scale = rms_rstd(x.values(), r, width);
+        rstd.put(size_t(r), scale);
+        double mean = 0;
+        for (int64_t i = 0; i < width; ++i) {
+          const size_t j = size_t(r * width + i);
+          mean += dy.at(j) * weight.at(size_t(i)) * x.at(j) * scale / double(width);
+          want_dw[size_t(i)] += dy.at(j) * x.at(j) * scale;
+        }
+        for (int64_t i = 0; i < width; ++i) {
+          const size_t j = size_t(r * width + i);
+          want_dx[j] += scale * (dy.at(j) * weight.at(size_t(i)) - x.at(j) * scale * mean);
+        }
+      }
+      Stream stream;
+      launch(RmsNormBackward{.dx = dx,
+                             .dweight = dweight,
+                             .dy = dy,
+                             .x = x,
+                             .rstd = rstd,
+                             .weight = weight,
+                             .dresidual = res,
+                             .accumulate = true},
+             stream);
+      expect_near(dx, want_dx, half_ulp(type) * 1.01, 5e-6, "dx");
+      expect_near(dweight, want_dw, 1e-6, 2e-5, "dweight");
+    }
+}
+
 }  // namespace
 }  // namespace cleave

@@ -66,12 +66,14 @@ TEST(Memory, PlannedEqualsPeakAfterTraining) {
       run_ranks(3, [&](Communicator& world) {
         DsConfig c = config_for(3, 2, 2);
         c.zero.stage = stage, c.zero.overlap_comm = overlap;
-        Engine engine(c, small_gpt(), world, {});
-        Tokens tokens(2);
-        engine.train_batch(source(tokens, c, 0, world.rank(), 3));
-        engine.evaluate(source(tokens, c, 1, world.rank(), 3), 2);
-        EXPECT_EQ(engine.memory_planned(), engine.memory_peak());
-        EXPECT_EQ(engine.memory_planned(), engine.memory_live());
+        for (const auto& model : {+[] { return small_gpt(); }, +[] { return small_llama(); }}) {
+          Engine engine(c, model(), world, {});
+          Tokens tokens(2);
+          engine.train_batch(source(tokens, c, 0, world.rank(), 3));
+          engine.evaluate(source(tokens, c, 1, world.rank(), 3), 2);
+          EXPECT_EQ(engine.memory_planned(), engine.memory_peak());
+          EXPECT_EQ(engine.memory_planned(), engine.memory_live());
+        }
       });
 }
 

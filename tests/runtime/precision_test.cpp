@@ -21,18 +21,22 @@ class Precisions : public ::testing::TestWithParam<int> {};  // the stage
 INSTANTIATE_TEST_SUITE_P(Stages, Precisions, ::testing::Values(0, 1, 2, 3));
 
 TEST_P(Precisions, HalfTypesFollowFp32WithinTheirRounding) {
-  DsConfig c = config_for(2);
-  const Training want = train_on(
-      2, c, [] { return small_gpt(); }, 10);
-  c.zero.stage = GetParam();
-  c.precision = Precision::bf16;
-  const Training bf = train_on(
-      2, c, [] { return small_gpt(DType::bf16); }, 10);
-  const Training fp = train_on(
-      2, fp16_config(2, GetParam()), [] { return small_gpt(DType::fp16); }, 10);
-  for (size_t s = 0; s < 10; ++s) {
-    EXPECT_NEAR(bf.steps[s].loss, want.steps[s].loss, 0.02 * want.steps[s].loss);   // 8 bits of mantissa
-    EXPECT_NEAR(fp.steps[s].loss, want.steps[s].loss, 0.004 * want.steps[s].loss);  // 11 bits
+  for (const auto& model : {+[](DType t) { return small_gpt(t); }, +[](DType t) { return small_llama(t); }}) {
+    DsConfig c = config_for(2);
+    auto train_as = [&](const DsConfig& config, DType type) {
+      return train_on(
+          2, config, [&] { return model(type); }, 10);
+    };
+    const Training want = train_as(c, DType::fp32);
+    c.zero.stage = GetParam();
+    c.precision = Precision::bf16;
+    const Training bf = train_as(c, DType::bf16);
+    const Training fp = train_as(fp16_config(2, GetParam()), DType::fp16);
+    EXPECT_LT(bf.steps.back().loss, bf.steps.front().loss);
+    for (size_t s = 0; s < 10; ++s) {
+      EXPECT_NEAR(bf.steps[s].loss, want.steps[s].loss, 0.02 * want.steps[s].loss);   // 8 bits of mantissa
+      EXPECT_NEAR(fp.steps[s].loss, want.steps[s].loss, 0.004 * want.steps[s].loss);  // 11 bits
+    }
   }
 }
 

@@ -7,6 +7,7 @@
 #include "core/philox.h"
 #include "kernels/elementwise.h"
 #include "model/gpt.h"
+#include "model/llama.h"
 #include "model/mlp.h"
 #include "runtime/engine.h"
 
@@ -33,6 +34,38 @@ inline Model small_gpt(DType dtype = DType::fp32, float dropout = 0) {
                dtype, kSeq, "small");
   m.layers.insert(m.layers.begin() + 2, std::make_unique<Idle>());
   return m;
+}
+
+// Grouped heads wider than width / heads, biases wherever a config can have them, and a head of its own.
+inline Model small_llama(DType dtype = DType::fp32) {
+  return make_llama({.vocab = kVocab,
+                     .positions = 11,
+                     .width = 13,
+                     .layers = 2,
+                     .heads = 4,
+                     .kv_heads = 2,
+                     .head_dim = 6,
+                     .mlp_width = 17,
+                     .qkv_bias = true,
+                     .output_bias = true,
+                     .init_scale = 0.1f},
+                    dtype, kSeq, "small llama");
+}
+
+// As Qwen2: a tied head, biases before attention only.
+inline Model small_qwen2(DType dtype = DType::fp32) {
+  return make_llama({.vocab = kVocab,
+                     .positions = 11,
+                     .width = 12,
+                     .layers = 2,
+                     .heads = 3,
+                     .kv_heads = 1,
+                     .head_dim = 4,
+                     .mlp_width = 10,
+                     .tied = true,
+                     .qkv_bias = true,
+                     .init_scale = 0.1f},
+                    dtype, kSeq, "small qwen2");
 }
 
 inline DsConfig config_for(int ranks, int64_t micro_batch = 1, int64_t accumulation = 1) {

@@ -50,7 +50,43 @@ void backward(const UnaryArgs& args) {
                    [=](int64_t i, auto n) { store(dx + i, load(dy + i, n) * F::slope(load(x + i, n)), n); });
 }
 
+template <class T>
+void gate_row(const GatedArgs& args, int64_t row) {
+  const T *gate = static_cast<const T*>(args.x.data) + 2 * row * args.width, *up = gate + args.width;
+  T* y = static_cast<T*>(args.y.data) + row * args.width;
+  for_vectors(0, args.width, [=](int64_t i, auto n) {
+    const F16 g = load(gate + i, n);
+    store(y + i, g * sigmoid(g) * load(up + i, n), n);
+  });
+}
+
+// silu'(g) = s (1 + g (1 - s)), s = sigmoid(g).
+template <class T>
+void gate_grad_row(const GatedArgs& args, int64_t row) {
+  const int64_t width = args.width;
+  const T *gate = static_cast<const T*>(args.x.data) + 2 * row * width, *up = gate + width;
+  const T* dy = static_cast<const T*>(args.dy.data) + row * width;
+  T *dgate = static_cast<T*>(args.y.data) + 2 * row * width, *dup = dgate + width;
+  const F16 one = splat(1.0f);
+  for_vectors(0, width, [=](int64_t i, auto n) {
+    const F16 g = load(gate + i, n), u = load(up + i, n), d = load(dy + i, n), s = sigmoid(g);
+    store(dgate + i, d * u * s * fma(g, one - s, one), n);
+    store(dup + i, d * g * s, n);
+  });
+}
+
 }  // namespace
+
+void swiglu(const GatedArgs& args) {
+  with_type(args.x.type, [&](auto t) {
+    parallel_rows(args.rows, args.width, [&](int64_t row) { gate_row<decltype(t)>(args, row); });
+  });
+}
+void swiglu_grad(const GatedArgs& args) {
+  with_type(args.x.type, [&](auto t) {
+    parallel_rows(args.rows, args.width, [&](int64_t row) { gate_grad_row<decltype(t)>(args, row); });
+  });
+}
 
 void gelu_tanh(const UnaryArgs& a) {
   with_type(a.x.type, [&](auto t) { forward<GeluTanh, decltype(t)>(a); });

@@ -68,15 +68,56 @@ void layer_norm_grad_row(const LayerNormGradArgs& args, int64_t row, float* dwei
 }
 
 template <class T>
-void layer_norm_grad_rows(const LayerNormGradArgs& args, int64_t padded) {
-  const int64_t blocks = (args.rows + kNormRowBlock - 1) / kNormRowBlock;
-#pragma omp parallel for schedule(static) if (args.rows * args.width > kSerialNumel)
+void rms_norm_row(const RmsNormArgs& args, int64_t row) {
+  const int64_t width = args.width, begin = row * width;
+  const T* s =
+      residual_sum<T>(at<T>(args.sum, begin), at<T>(args.x, begin), at<T>(args.residual, begin), width);
+  F16 squares = zero();
+  for_vectors(0, width, [&](int64_t i, auto n) {
+    const F16 v = load(s + i, n);
+    squares = fma(v, v, squares);
+  });
+  const float rstd = 1.0f / __builtin_sqrtf(sum_lanes(squares) / float(width) + args.eps);
+  T* y = at<T>(args.y, begin);
+  const T* weight = at<T>(args.weight, 0);
+  for_vectors(0, width,
+              [=](int64_t i, auto n) { store(y + i, load(s + i, n) * rstd * load(weight + i, n), n); });
+  args.rstd[row] = rstd;
+}
+
+// dx = rstd (g - xhat mean(g xhat)), g = dy weight; and the row's part of the weight gradient.
+template <class T>
+void rms_norm_grad_row(const RmsNormGradArgs& args, int64_t row, float* dweight) {
+  const int64_t width = args.width, begin = row * width;
+  const T *dy = at<T>(args.dy, begin), *x = at<T>(args.x, begin), *weight = at<T>(args.weight, 0);
+  const T* dresidual = at<T>(args.dresidual, begin);
+  T* dx = at<T>(args.dx, begin);
+  const float rstd = args.rstd[row];
+  F16 sum = zero();
+  for_vectors(0, width, [&](int64_t i, auto n) {
+    const F16 d = load(dy + i, n), xhat = load(x + i, n) * rstd;
+    sum = fma(d * load(weight + i, n), xhat, sum);
+    store(dweight + i, fma(d, xhat, load(dweight + i)));
+  });
+  const F16 mean = splat(sum_lanes(sum) / float(width));
+  for_vectors(0, width, [=](int64_t i, auto n) {
+    const F16 xhat = load(x + i, n) * rstd, g = load(dy + i, n) * load(weight + i, n);
+    const F16 through = fnma(xhat, mean, g) * rstd;
+    store(dx + i, dresidual ? through + load(dresidual + i, n) : through, n);
+  });
+}
+
+// row(r, partial) for every row; the rows of one block share `stride` partial sums in scratch, zero at first.
+template <class Row>
+void blocks_of_rows(int64_t rows, [[maybe_unused]] int64_t width, float* scratch, int64_t stride, Row row) {
+  const int64_t blocks = (rows + kNormRowBlock - 1) / kNormRowBlock;
+#pragma omp parallel for schedule(static) if (rows * width > kSerialNumel)
   for (int64_t b = 0; b < blocks; ++b) {
-    float *dweight = args.scratch + 2 * b * padded, *dbias = dweight + padded;
-    for (int64_t i = 0; i < 2 * padded; i += 16) store(dweight + i, zero());
-    const int64_t begin = b * kNormRowBlock, rest = args.rows - begin;
+    float* partial = scratch + b * stride;
+    for (int64_t i = 0; i < stride; i += 16) store(partial + i, zero());
+    const int64_t begin = b * kNormRowBlock, rest = rows - begin;
     const int64_t end = begin + (rest < kNormRowBlock ? rest : kNormRowBlock);
-    for (int64_t row = begin; row < end; ++row) layer_norm_grad_row<T>(args, row, dweight, dbias);
+    for (int64_t r = begin; r < end; ++r) row(r, partial);
   }
 }
 
@@ -104,9 +145,29 @@ void layer_norm(const LayerNormArgs& args) {
 void layer_norm_grad(const LayerNormGradArgs& args) {
   const int64_t padded = (args.width + 15) / 16 * 16;
   const int64_t blocks = (args.rows + kNormRowBlock - 1) / kNormRowBlock;
-  with_type(args.x.type, [&](auto t) { layer_norm_grad_rows<decltype(t)>(args, padded); });
+  with_type(args.x.type, [&](auto t) {
+    blocks_of_rows(args.rows, args.width, args.scratch, 2 * padded, [&](int64_t row, float* partial) {
+      layer_norm_grad_row<decltype(t)>(args, row, partial, partial + padded);
+    });
+  });
   add_partials(args.dweight, args.scratch, 2 * padded, blocks, args.width, args.accumulate_weight);
   add_partials(args.dbias, args.scratch + padded, 2 * padded, blocks, args.width, args.accumulate_bias);
+}
+
+void rms_norm(const RmsNormArgs& args) {
+  with_type(args.x.type, [&](auto t) {
+    parallel_rows(args.rows, args.width, [&](int64_t row) { rms_norm_row<decltype(t)>(args, row); });
+  });
+}
+
+void rms_norm_grad(const RmsNormGradArgs& args) {
+  const int64_t padded = (args.width + 15) / 16 * 16;
+  const int64_t blocks = (args.rows + kNormRowBlock - 1) / kNormRowBlock;
+  with_type(args.x.type, [&](auto t) {
+    blocks_of_rows(args.rows, args.width, args.scratch, padded,
+                   [&](int64_t row, float* partial) { rms_norm_grad_row<decltype(t)>(args, row, partial); });
+  });
+  add_partials(args.dweight, args.scratch, padded, blocks, args.width, args.accumulate);
 }
 
 }  // namespace cleave::cpu::CLEAVE_ISA

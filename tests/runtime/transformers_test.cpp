@@ -1,11 +1,12 @@
-// GPT-2 against the transformers library in double precision; tests/fixtures/make_gpt2_fixtures.py makes the
-// numbers.
+// GPT-2, Llama and Qwen2 against the transformers library in double precision;
+// tests/fixtures/make_gpt2_fixtures.py and make_llama_fixtures.py make the numbers.
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <cstring>
 
 #include "checkpoint/safetensors.h"
+#include "model/presets.h"
 #include "tests/runtime/small_models.h"
 
 namespace cleave::testing {
@@ -13,9 +14,22 @@ namespace {
 
 constexpr int64_t kSteps = 20, kRows = 2, kLength = 16;
 
+struct Case {
+  const char* fixture;
+  int ranks, stage;
+};
+
 class Oracle {
  public:
-  Oracle() : file_(FIXTURES "/gpt2_tiny.safetensors") {}
+  explicit Oracle(std::string name) : name_(std::move(name)), file_(FIXTURES "/" + name_ + ".safetensors") {}
+
+  bool gpt2() const { return name_ == "gpt2_tiny"; }
+  Model model() const {
+    if (!gpt2())
+      return make_model(find_model(FIXTURES "/" + name_ + ".config.json"), DType::fp32, kLength, name_);
+    return make_gpt({.vocab = 61, .positions = 24, .width = 32, .layers = 2, .heads = 2}, DType::fp32,
+                    kLength);
+  }
 
   template <class T = float>
   std::vector<T> get(const std::string& name) const {
@@ -24,11 +38,11 @@ class Oracle {
     std::memcpy(values.data(), bytes.data(), bytes.size());
     return values;
   }
-  // Our parameter's value in the set `prefix` ("", "grad.", "step20."). Theirs are [in, out] where ours are
-  // [out, in].
+  // Our parameter's value in the set `prefix` ("", "grad.", "step20."). GPT-2's matrices are [in, out] there
+  // and [out, in] here.
   std::vector<float> parameter(const ParamSpec& spec, const std::string& prefix) const {
-    std::vector<float> theirs = get(prefix + "transformer." + spec.name);
-    const bool transposed = spec.shape.size() == 2 && spec.name.starts_with("h.");
+    std::vector<float> theirs = get(prefix + (gpt2() ? "transformer." : "") + spec.name);
+    const bool transposed = gpt2() && spec.shape.size() == 2 && spec.name.starts_with("h.");
     if (!transposed) return theirs;
     std::vector<float> ours(theirs.size());
     const auto rows = size_t(spec.shape[0]), columns = size_t(spec.shape[1]);
@@ -38,12 +52,9 @@ class Oracle {
   }
 
  private:
+  std::string name_;
   SafetensorsFile file_;
 };
-
-Model tiny_gpt2() {
-  return make_gpt({.vocab = 61, .positions = 24, .width = 32, .layers = 2, .heads = 2}, DType::fp32, kLength);
-}
 
 DsConfig config(int ranks, int stage) {
   DsConfig c = config_for(ranks, kRows / ranks);
@@ -66,6 +77,7 @@ BatchSource batch_of(const std::vector<int32_t>& tokens, const std::vector<int32
 
 double distance(const std::vector<float>& got, const std::vector<float>& want) {
   double norm = 0, sum = 0;
+  EXPECT_EQ(got.size(), want.size());
   for (size_t i = 0; i < want.size(); ++i) {
     norm += double(want[i]) * want[i];
     sum += (double(got[i]) - want[i]) * (double(got[i]) - want[i]);
@@ -75,23 +87,33 @@ double distance(const std::vector<float>& got, const std::vector<float>& want) {
 
 std::vector<ParamSpec> params_of(const Model& model) {
   std::vector<ParamSpec> out;
-  for (const auto& layer : model.layers)
-    for (const UnitSpec& u : layer->units()) out.insert(out.end(), u.params.begin(), u.params.end());
+  auto add = [&](const std::vector<UnitSpec>& units) {
+    for (const UnitSpec& u : units) out.insert(out.end(), u.params.begin(), u.params.end());
+  };
+  for (const auto& layer : model.layers) add(layer->units());
+  add(model.head->units());
   return out;
 }
 
-class Gpt2 : public ::testing::TestWithParam<std::pair<int, int>> {};  // ranks, stage
-INSTANTIATE_TEST_SUITE_P(Layouts, Gpt2,
-                         ::testing::Values(std::pair{1, 0}, std::pair{2, 0}, std::pair{2, 1}, std::pair{2, 2},
-                                           std::pair{2, 3}));
+class Transformers : public ::testing::TestWithParam<Case> {};
+std::vector<Case> cases() {
+  std::vector<Case> all;
+  for (const char* fixture : {"gpt2_tiny", "llama_tiny", "qwen2_tiny", "llama_biased"})
+    for (const auto& [ranks, stage] : {std::pair{1, 0}, {2, 0}, {2, 1}, {2, 2}, {2, 3}})
+      all.push_back({fixture, ranks, stage});
+  return all;
+}
+INSTANTIATE_TEST_SUITE_P(Layouts, Transformers, ::testing::ValuesIn(cases()), [](const auto& at) {
+  return fmt::format("{}_ranks{}_stage{}", at.param.fixture, at.param.ranks, at.param.stage);
+});
 
-TEST_P(Gpt2, LossesNormsAndWeightsOfTwentyAdamWStepsEqualTransformers) {
-  const auto [ranks, stage] = GetParam();
-  run_ranks(ranks, [&, stage = stage](Communicator& world) {
-    const Oracle oracle;
+TEST_P(Transformers, LossesNormsAndWeightsOfTwentyAdamWStepsAreEqual) {
+  const Case& at = GetParam();
+  run_ranks(at.ranks, [&](Communicator& world) {
+    const Oracle oracle(at.fixture);
     const auto tokens = oracle.get<int32_t>("tokens"), targets = oracle.get<int32_t>("targets");
     const auto losses = oracle.get("losses"), norms = oracle.get("grad_norms");
-    Engine engine(config(world.size(), stage), tiny_gpt2(), world, {});
+    Engine engine(config(world.size(), at.stage), oracle.model(), world, {});
     engine.set_parameters([&](const ParamSpec& p) { return oracle.parameter(p, ""); });
     for (size_t step = 0; step < size_t(kSteps); ++step) {
       const StepResult r = engine.train_batch(batch_of(tokens, targets, world));
@@ -102,8 +124,8 @@ TEST_P(Gpt2, LossesNormsAndWeightsOfTwentyAdamWStepsEqualTransformers) {
         std::vector<float> got = engine.parameter(p.name),
                            want = oracle.parameter(p, step == 0 ? "step1." : "step20.");
         if (p.name.ends_with("attn.c_attn.bias")) {
-          // Softmax does not see a key bias: its gradient is rounding noise, which Adam turns into whole
-          // steps.
+          // Softmax does not see a key bias without rotation: its gradient is rounding noise, which Adam
+          // turns into whole steps.
           for (auto* v : {&got, &want}) v->erase(v->begin() + 32, v->begin() + 64);
         }
         EXPECT_LT(distance(got, want), 1e-5) << p.name << " after step " << step + 1;
@@ -113,15 +135,15 @@ TEST_P(Gpt2, LossesNormsAndWeightsOfTwentyAdamWStepsEqualTransformers) {
 }
 
 // Plain gradient descent with a large rate: the weights move by the gradient, seen without cancellation.
-TEST_P(Gpt2, EveryGradientEqualsTransformers) {
-  const auto [ranks, stage] = GetParam();
-  run_ranks(ranks, [&, stage = stage](Communicator& world) {
-    const Oracle oracle;
+TEST_P(Transformers, EveryGradientIsEqual) {
+  const Case& at = GetParam();
+  run_ranks(at.ranks, [&](Communicator& world) {
+    const Oracle oracle(at.fixture);
     const auto tokens = oracle.get<int32_t>("tokens"), targets = oracle.get<int32_t>("targets");
-    DsConfig c = config(world.size(), stage);
+    DsConfig c = config(world.size(), at.stage);
     c.optimizer.type = "SGD", c.optimizer.weight_decay = 0, c.gradient_clipping = 0;
     const double rate = c.optimizer.lr = 4096;
-    Engine engine(c, tiny_gpt2(), world, {});
+    Engine engine(c, oracle.model(), world, {});
     engine.set_parameters([&](const ParamSpec& p) { return oracle.parameter(p, ""); });
     engine.train_batch(batch_of(tokens, targets, world));
     for (const ParamSpec& p : params_of(engine.model())) {
@@ -134,14 +156,16 @@ TEST_P(Gpt2, EveryGradientEqualsTransformers) {
   });
 }
 
-TEST(Gpt2Prediction, LogitsEqualTransformers) {
-  run_ranks(1, [&](Communicator& world) {
-    const Oracle oracle;
-    const auto tokens = oracle.get<int32_t>("tokens"), targets = oracle.get<int32_t>("targets");
-    Engine engine(config(1, 0), tiny_gpt2(), world, {});
-    engine.set_parameters([&](const ParamSpec& p) { return oracle.parameter(p, ""); });
-    EXPECT_LT(distance(engine.predict(batch_of(tokens, targets, world)(0)), oracle.get("logits")), 1e-5);
-  });
+TEST(TransformersPrediction, LogitsAreEqual) {
+  for (const char* fixture : {"gpt2_tiny", "llama_tiny", "qwen2_tiny", "llama_biased"})
+    run_ranks(1, [&](Communicator& world) {
+      const Oracle oracle(fixture);
+      const auto tokens = oracle.get<int32_t>("tokens"), targets = oracle.get<int32_t>("targets");
+      Engine engine(config(1, 0), oracle.model(), world, {});
+      engine.set_parameters([&](const ParamSpec& p) { return oracle.parameter(p, ""); });
+      EXPECT_LT(distance(engine.predict(batch_of(tokens, targets, world)(0)), oracle.get("logits")), 1e-5)
+          << fixture;
+    });
 }
 
 }  // namespace

@@ -1,0 +1,189 @@
+#include "model/llama_block.h"
+
+#include "device/copy.h"
+#include "kernels/activation.h"
+#include "kernels/attention.h"
+#include "kernels/norm.h"
+#include "kernels/rotary.h"
+#include "model/joined.h"
+
+namespace cleave {
+namespace {
+
+// Places in the unit. Biases come last, those of queries, keys and values before the output's.
+enum { kNorm1, kQuery, kKey, kValue, kOut, kNorm2, kGate, kUp, kDown, kBiases };
+
+}  // namespace
+
+LlamaBlock::LlamaBlock(const LlamaConfig& config, const LlamaShare& share,
+                       std::shared_ptr<const RopeTable> table, int index)
+    : c_(config), share_(share), table_(std::move(table)), name_(fmt::format("model.layers.{}", index)) {}
+
+std::vector<UnitSpec> LlamaBlock::units() const {
+  const int64_t w = c_.width, q = attention_width(), kv = share_.kv_heads * c_.head_dim,
+                mlp = share_.mlp_width;
+  const Init one{Init::Kind::ones, 0}, zero{}, normal{Init::Kind::normal, c_.init_scale};
+  const std::string attention = name_ + ".self_attn.", gated = name_ + ".mlp.";
+  UnitSpec unit{name_,
+                {{name_ + ".input_layernorm.weight", {w}, one, false},
+                 {attention + "q_proj.weight", {q, w}, normal, true},
+                 {attention + "k_proj.weight", {kv, w}, normal, true},
+                 {attention + "v_proj.weight", {kv, w}, normal, true},
+                 {attention + "o_proj.weight", {w, q}, normal, true},
+                 {name_ + ".post_attention_layernorm.weight", {w}, one, false},
+                 {gated + "gate_proj.weight", {mlp, w}, normal, true},
+                 {gated + "up_proj.weight", {mlp, w}, normal, true},
+                 {gated + "down_proj.weight", {w, mlp}, normal, true}}};
+  auto bias = [&](const char* of, int64_t n) {
+    unit.params.push_back({attention + of + ".bias", {n}, zero, false});
+  };
+  if (c_.qkv_bias) bias("q_proj", q), bias("k_proj", kv), bias("v_proj", kv);
+  if (c_.output_bias) bias("o_proj", w);
+  return {unit};
+}
+
+LlamaBlock::Products LlamaBlock::products(std::span<const Tensor> p) const {
+  const int64_t w = c_.width, q = attention_width(), mlp = share_.mlp_width;
+  return {.qkv = {w, qkv_width(), joined(p.subspan(kQuery, 3)),
+                  c_.qkv_bias ? joined(p.subspan(kBiases, 3)) : Tensor()},
+          .out = {q, w, p[kOut], c_.output_bias ? p.back() : Tensor()},
+          .gate_up = {w, 2 * mlp, joined(p.subspan(kGate, 2)), {}},
+          .down = {mlp, w, p[kDown], {}}};
+}
+
+LlamaBlock::Activations LlamaBlock::keep(Saved& s, Arena& arena, int64_t rows, DType t) const {
+  const int64_t w = c_.width, mlp = share_.mlp_width;
+  Activations a;
+  a.rstd1 = s.keep(arena, DType::fp32, {rows});
+  a.norm1 = s.keep(arena, t, {rows, w});
+  a.qkv = s.keep(arena, t, {rows, qkv_width()});
+  a.attention = s.keep(arena, t, {rows, attention_width()});
+  a.lse = s.keep(arena, DType::fp32, {rows / seq(), share_.heads, seq()});
+  a.middle = s.keep(arena, t, {rows, w});
+  a.rstd2 = s.keep(arena, DType::fp32, {rows});
+  a.norm2 = s.keep(arena, t, {rows, w});
+  a.gate_up = s.keep(arena, t, {rows, 2 * mlp});
+  a.gated = s.keep(arena, t, {rows, mlp});
+  return a;
+}
+
+// The table is the model's, in host memory; the kernel reads a copy where the activations are.
+void LlamaBlock::rotate(Tensor qkv, bool inverse, Arena& scratch, Stream& stream) const {
+  const Shape shape{table_->positions, table_->half};
+  const Tensor cos = scratch.take(DType::fp32, shape), sin = scratch.take(DType::fp32, shape);
+  auto host = [&](const std::vector<float>& v) {
+    return Tensor(const_cast<float*>(v.data()), DType::fp32, shape, MemoryKind::host);
+  };
+  copy(cos, host(table_->cos), stream);
+  copy(sin, host(table_->sin), stream);
+  launch(Rotary{.qkv = qkv,
+                .cos = cos,
+                .sin = sin,
+                .seq = seq(),
+                .heads = share_.heads,
+                .kv_heads = share_.kv_heads,
+                .head_dim = c_.head_dim,
+                .inverse = inverse},
+         stream);
+}
+
+void LlamaBlock::forward(const ForwardArgs& a) const {
+  const int64_t rows = a.x.dim(0);
+  const auto p = a.params;
+  const Products product = products(p);
+  const Activations s = keep(a.saved, a.keep, rows, a.x.dtype());
+  launch(RmsNormForward{.y = s.norm1, .rstd = s.rstd1, .x = a.x, .weight = p[kNorm1], .eps = c_.norm_eps},
+         a.stream);
+  product.qkv.forward(s.qkv, s.norm1, a.stream);
+  rotate(s.qkv, false, a.scratch, a.stream);
+  launch(AttentionForward{.y = s.attention,
+                          .lse = s.lse,
+                          .qkv = s.qkv,
+                          .batch = rows / seq(),
+                          .seq = seq(),
+                          .heads = share_.heads,
+                          .kv_heads = share_.kv_heads,
+                          .head_dim = c_.head_dim},
+         a.stream);
+  const Tensor branch = a.scratch.take(a.x.dtype(), {rows, c_.width});
+  product.out.forward(branch, s.attention, a.stream);
+  launch(RmsNormForward{.y = s.norm2,
+                        .sum = s.middle,
+                        .rstd = s.rstd2,
+                        .x = branch,
+                        .residual = a.x,
+                        .weight = p[kNorm2],
+                        .eps = c_.norm_eps},
+         a.stream);
+  product.gate_up.forward(s.gate_up, s.norm2, a.stream);
+  launch(SwiGluForward{.y = s.gated, .x = s.gate_up}, a.stream);
+  product.down.forward(branch, s.gated, a.stream);
+  launch(Add{.y = a.y, .a = s.middle, .b = branch}, a.stream);
+}
+
+void LlamaBlock::backward(const BackwardArgs& a) const {
+  const Shape shape{a.x.dim(0), c_.width};
+  const Tensor dnorm = a.scratch.take(a.x.dtype(), shape), dmiddle = a.scratch.take(a.x.dtype(), shape);
+  const Activations s = saved(a.saved);
+  const auto g = a.grads;
+  const int64_t mark = a.scratch.mark();  // the two halves use the same scratch, one after the other
+  backward_mlp(a, s, dnorm);
+  launch(RmsNormBackward{.dx = dmiddle,
+                         .dweight = g[kNorm2].tensor,
+                         .dy = dnorm,
+                         .x = s.middle,
+                         .rstd = s.rstd2,
+                         .weight = a.params[kNorm2],
+                         .dresidual = a.dy,
+                         .accumulate = g[kNorm2].accumulate()},
+         a.stream);
+  a.scratch.release(mark);
+  backward_attention(a, s, dmiddle, dnorm);
+  launch(RmsNormBackward{.dx = a.dx,
+                         .dweight = g[kNorm1].tensor,
+                         .dy = dnorm,
+                         .x = a.x,
+                         .rstd = s.rstd1,
+                         .weight = a.params[kNorm1],
+                         .dresidual = dmiddle,
+                         .accumulate = g[kNorm1].accumulate()},
+         a.stream);
+}
+
+// dnorm: the gradient of norm2.
+void LlamaBlock::backward_mlp(const BackwardArgs& a, const Activations& s, Tensor dnorm) const {
+  const Products product = products(a.params);
+  const Tensor dgated = a.scratch.take(s.gated.dtype(), s.gated.shape());
+  const Tensor dgate_up = a.scratch.take(s.gate_up.dtype(), s.gate_up.shape());
+  ParamGradient dweight = joined(a.grads.subspan(kGate, 2));
+  product.down.backward(dgated, a.dy, s.gated, a.grads[kDown], nullptr, a.stream);
+  launch(SwiGluBackward{.dx = dgate_up, .dy = dgated, .x = s.gate_up}, a.stream);
+  product.gate_up.backward(dnorm, dgate_up, s.norm2, dweight, nullptr, a.stream);
+}
+
+// dnorm: the gradient of norm1.
+void LlamaBlock::backward_attention(const BackwardArgs& a, const Activations& s, Tensor dmiddle,
+                                    Tensor dnorm) const {
+  const Products product = products(a.params);
+  const Tensor dattention = a.scratch.take(s.attention.dtype(), s.attention.shape());
+  const Tensor dqkv = a.scratch.take(s.qkv.dtype(), s.qkv.shape());
+  product.out.backward(dattention, dmiddle, s.attention, a.grads[kOut],
+                       c_.output_bias ? &a.grads.back() : nullptr, a.stream);
+  launch(AttentionBackward{.dqkv = dqkv,
+                           .dy = dattention,
+                           .y = s.attention,
+                           .lse = s.lse,
+                           .qkv = s.qkv,
+                           .batch = a.x.dim(0) / seq(),
+                           .seq = seq(),
+                           .heads = share_.heads,
+                           .kv_heads = share_.kv_heads,
+                           .head_dim = c_.head_dim},
+         a.stream);
+  rotate(dqkv, true, a.scratch, a.stream);
+  ParamGradient dweight = joined(a.grads.subspan(kQuery, 3)), dbias;
+  if (c_.qkv_bias) dbias = joined(a.grads.subspan(kBiases, 3));
+  product.qkv.backward(dnorm, dqkv, s.norm1, dweight, c_.qkv_bias ? &dbias : nullptr, a.stream);
+}
+
+}  // namespace cleave

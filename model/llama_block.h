@@ -1,0 +1,53 @@
+// One decoder block of model/llama.h.
+#pragma once
+#include <memory>
+
+#include "model/linear.h"
+#include "model/llama.h"
+
+namespace cleave {
+
+// What one rank computes of a block's heads and MLP; the whole of them when the model is not split.
+struct LlamaShare {
+  int64_t heads = 0, kv_heads = 0, mlp_width = 0;
+};
+
+// x -> x + attention(norm(x)) -> that + mlp(norm(that)).
+class LlamaBlock final : public Layer {
+ public:
+  LlamaBlock(const LlamaConfig& config, const LlamaShare& share, std::shared_ptr<const RopeTable> table,
+             int index);
+
+  std::vector<UnitSpec> units() const override;
+  TensorSpec output(const TensorSpec& in) const override { return in; }
+  void forward(const ForwardArgs& args) const override;
+  void backward(const BackwardArgs& args) const override;
+
+ private:
+  struct Activations {
+    Tensor rstd1, norm1, qkv, attention, lse, middle, rstd2, norm2, gate_up, gated;
+  };
+  // The four matrix products, on the joined parameters.
+  struct Products {
+    Linear qkv, out, gate_up, down;
+  };
+  Activations keep(Saved& saved, Arena& arena, int64_t rows, DType type) const;
+  static Activations saved(const Saved& s) {
+    return {s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8], s[9]};
+  }
+  Products products(std::span<const Tensor> params) const;
+  void backward_mlp(const BackwardArgs& a, const Activations& s, Tensor dnorm) const;
+  void backward_attention(const BackwardArgs& a, const Activations& s, Tensor dmiddle, Tensor dnorm) const;
+  void rotate(Tensor qkv, bool inverse, Arena& scratch, Stream& stream) const;
+
+  int64_t attention_width() const { return share_.heads * c_.head_dim; }
+  int64_t qkv_width() const { return (share_.heads + 2 * share_.kv_heads) * c_.head_dim; }
+  int64_t seq() const { return table_->positions; }
+
+  LlamaConfig c_;
+  LlamaShare share_;
+  std::shared_ptr<const RopeTable> table_;  // one for all blocks
+  std::string name_;
+};
+
+}  // namespace cleave

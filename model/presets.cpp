@@ -1,0 +1,130 @@
+#include "model/presets.h"
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "model/config_json.h"
+
+namespace cleave {
+namespace {
+
+struct Preset {
+  const char* name;
+  ModelConfig config;
+};
+
+GptConfig gpt2(int64_t width, int64_t layers, int64_t heads) {
+  return {.width = width, .layers = layers, .heads = heads};
+}
+
+// For trying things: small, and with the vocabulary of the data.
+constexpr LlamaConfig kTiny{.vocab = 0,
+                            .positions = 1024,
+                            .width = 128,
+                            .layers = 4,
+                            .heads = 4,
+                            .kv_heads = 2,
+                            .head_dim = 32,
+                            .mlp_width = 384};
+
+LlamaConfig tiny_qwen2() {
+  LlamaConfig c = kTiny;
+  c.tied = c.qkv_bias = true;
+  return c;
+}
+
+LlamaConfig llama3(double rope_factor, LlamaConfig c) {
+  c.vocab = 128256, c.positions = 131072, c.norm_eps = 1e-5f, c.rope_theta = 500000;
+  c.rope = {.kind = RopeScaling::Kind::llama3, .factor = rope_factor};
+  return c;
+}
+
+LlamaConfig qwen2(LlamaConfig c) {
+  c.rope_theta = 1e6, c.qkv_bias = true;
+  return c;
+}
+
+// The sizes are those of the published config.json files.
+const std::vector<Preset>& presets() {
+  static const std::vector<Preset> all{
+      {"tiny", GptConfig{.vocab = 0, .width = 128, .layers = 4, .heads = 4}},
+      {"gpt2", gpt2(768, 12, 12)},
+      {"gpt2-medium", gpt2(1024, 24, 16)},
+      {"gpt2-large", gpt2(1280, 36, 20)},
+      {"gpt2-xl", gpt2(1600, 48, 25)},
+      {"llama-tiny", kTiny},
+      {"llama-3.2-1b",
+       llama3(32,
+              {.width = 2048, .layers = 16, .kv_heads = 8, .head_dim = 64, .mlp_width = 8192, .tied = true})},
+      {"llama-3.1-8b", llama3(8, {.width = 4096, .layers = 32, .kv_heads = 8, .mlp_width = 14336})},
+      {"qwen2-tiny", tiny_qwen2()},
+      {"qwen2.5-0.5b", qwen2({.vocab = 151936,
+                              .positions = 32768,
+                              .width = 896,
+                              .layers = 24,
+                              .heads = 14,
+                              .kv_heads = 2,
+                              .head_dim = 64,
+                              .mlp_width = 4864,
+                              .tied = true})},
+      {"qwen2.5-1.5b", qwen2({.vocab = 151936,
+                              .positions = 131072,
+                              .width = 1536,
+                              .layers = 28,
+                              .heads = 12,
+                              .kv_heads = 2,
+                              .mlp_width = 8960,
+                              .tied = true})},
+      {"qwen2.5-3b", qwen2({.vocab = 151936,
+                            .positions = 32768,
+                            .width = 2048,
+                            .layers = 36,
+                            .heads = 16,
+                            .kv_heads = 2,
+                            .mlp_width = 11008,
+                            .tied = true})},
+      {"qwen2.5-7b", qwen2({.vocab = 152064,
+                            .positions = 131072,
+                            .width = 3584,
+                            .layers = 28,
+                            .heads = 28,
+                            .kv_heads = 4,
+                            .mlp_width = 18944})}};
+  return all;
+}
+
+std::string text_of(const std::filesystem::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  std::stringstream text;
+  text << in.rdbuf();
+  require(in.good(), Exit::usage, "--model: cannot read {}", path.string());
+  return text.str();
+}
+
+}  // namespace
+
+std::string preset_names() {
+  std::string names;
+  for (const Preset& p : presets()) names += (names.empty() ? "" : ", ") + std::string(p.name);
+  return names;
+}
+
+ModelConfig find_model(const std::string& name) {
+  for (const Preset& p : presets())
+    if (name == p.name) return p.config;
+  namespace fs = std::filesystem;
+  std::error_code none;
+  const fs::path path = fs::is_directory(name, none) ? fs::path(name) / "config.json" : fs::path(name);
+  require(fs::is_regular_file(path, none), Exit::usage,
+          "--model {}: neither a preset nor a config.json or a folder with one; the presets are {}", name,
+          preset_names());
+  return read_config_json(text_of(path), path.string());
+}
+
+Model make_model(const ModelConfig& config, DType dtype, int64_t seq, std::string name) {
+  if (const auto* gpt = std::get_if<GptConfig>(&config)) return make_gpt(*gpt, dtype, seq, std::move(name));
+  return make_llama(std::get<LlamaConfig>(config), dtype, seq, std::move(name));
+}
+
+}  // namespace cleave

@@ -1,0 +1,153 @@
+#include "model/config_json.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+namespace cleave {
+namespace {
+
+using nlohmann::json;
+
+// As published with Llama 3.1 8B (transformers 4).
+const json kLlama = json::parse(R"({
+  "architectures": ["LlamaForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
+  "bos_token_id": 128000, "eos_token_id": 128001, "hidden_act": "silu", "hidden_size": 4096,
+  "initializer_range": 0.02, "intermediate_size": 14336, "max_position_embeddings": 131072, "mlp_bias":
+  false, "model_type": "llama", "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads":
+  8, "pretraining_tp": 1, "rms_norm_eps": 1e-05, "rope_scaling": {"factor": 8.0, "low_freq_factor": 1.0,
+  "high_freq_factor": 4.0, "original_max_position_embeddings": 8192, "rope_type": "llama3"}, "rope_theta":
+  500000.0, "tie_word_embeddings": false, "torch_dtype": "bfloat16", "use_cache": true, "vocab_size":
+  128256})");
+// As published with Qwen2.5 0.5B.
+const json kQwen2 = json::parse(R"({
+  "architectures": ["Qwen2ForCausalLM"], "attention_dropout": 0.0, "hidden_act": "silu", "hidden_size":
+  896, "initializer_range": 0.02, "intermediate_size": 4864, "max_position_embeddings": 32768,
+  "max_window_layers": 24, "model_type": "qwen2", "num_attention_heads": 14, "num_hidden_layers": 24,
+  "num_key_value_heads": 2, "rms_norm_eps": 1e-06, "rope_theta": 1000000.0, "sliding_window": 32768,
+  "tie_word_embeddings": true, "torch_dtype": "bfloat16", "use_cache": true, "use_mrope": false,
+  "use_sliding_window": false, "vocab_size": 151936})");
+// As published with GPT-2, with attention dropout switched off.
+const json kGpt2 = json::parse(R"({
+  "activation_function": "gelu_new", "architectures": ["GPT2LMHeadModel"], "attn_pdrop": 0.0,
+  "embd_pdrop": 0.1, "initializer_range": 0.02, "layer_norm_epsilon": 1e-05, "model_type": "gpt2",
+  "n_ctx": 1024, "n_embd": 768, "n_head": 12, "n_layer": 12, "n_positions": 1024, "resid_pdrop": 0.1,
+  "summary_type": "cls_index", "vocab_size": 50257})");
+
+json with(json base, const json& changes) {
+  base.update(changes);
+  return base;
+}
+json without(json base, const char* name) {
+  base.erase(name);
+  return base;
+}
+
+std::string refusal(const std::string& text) {
+  try {
+    read_config_json(text, "some/config.json");
+  } catch (const Error& e) {
+    EXPECT_EQ(e.exit(), Exit::usage);
+    EXPECT_NE(std::string(e.what()).find("some/config.json"), std::string::npos) << e.what();
+    return e.what();
+  }
+  return "";
+}
+
+void expect_refused(const json& config, std::initializer_list<const char*> parts) {
+  const std::string message = refusal(config.dump());
+  for (const char* part : parts)
+    EXPECT_NE(message.find(part), std::string::npos) << part << " in: " << message;
+}
+
+TEST(ConfigJson, PublishedFilesAreThePresets) {
+  EXPECT_EQ(read_config_json(kLlama.dump(), "f"), find_model("llama-3.1-8b"));
+  EXPECT_EQ(read_config_json(kQwen2.dump(), "f"), find_model("qwen2.5-0.5b"));
+  GptConfig gpt2 = std::get<GptConfig>(find_model("gpt2"));
+  gpt2.dropout = 0.1f;
+  EXPECT_EQ(read_config_json(kGpt2.dump(), "f"), ModelConfig(gpt2));
+}
+
+TEST(ConfigJson, RopeParametersOfTransformers5MeanTheSame) {
+  json five = without(without(kLlama, "rope_scaling"), "rope_theta");
+  five["rope_parameters"] = with(kLlama["rope_scaling"], {{"rope_theta", 500000.0}});
+  EXPECT_EQ(read_config_json(five.dump(), "f"), read_config_json(kLlama.dump(), "f"));
+}
+
+TEST(ConfigJson, EveryPresetSurvivesWritingAndReading) {
+  for (const char* name : {"gpt2", "gpt2-xl", "llama-3.2-1b", "llama-3.1-8b", "qwen2.5-0.5b", "qwen2.5-7b"}) {
+    const ModelConfig config = find_model(name);
+    EXPECT_EQ(read_config_json(to_config_json(config), name), config) << name;
+  }
+  LlamaConfig odd{
+      .rope = {.kind = RopeScaling::Kind::linear, .factor = 2.5}, .qkv_bias = true, .output_bias = true};
+  odd.init_scale = 0.0123f, odd.norm_eps = 3e-7f;
+  EXPECT_EQ(read_config_json(to_config_json(odd), "f"), ModelConfig(odd));
+}
+
+TEST(ConfigJson, AbsentFieldsHaveTransformersDefaults) {
+  json bare = kLlama;
+  for (const char* name :
+       {"num_key_value_heads", "rope_scaling", "rope_theta", "rms_norm_eps", "tie_word_embeddings",
+        "max_position_embeddings", "attention_bias", "initializer_range", "hidden_act"})
+    bare.erase(name);
+  const auto c = std::get<LlamaConfig>(read_config_json(bare.dump(), "f"));
+  EXPECT_EQ(c.kv_heads, 32);
+  EXPECT_EQ(c.head_dim, 128);
+  EXPECT_EQ(c.rope, RopeScaling{});
+  EXPECT_EQ(c.rope_theta, 10000);
+  EXPECT_EQ(c.norm_eps, 1e-6f);
+  EXPECT_EQ(c.positions, 2048);
+  EXPECT_FALSE(c.tied);
+}
+
+TEST(ConfigJson, AttentionBiasIsLlamasAndQwen2HasItsOwn) {
+  const auto biases = [](const json& config) {
+    const auto c = std::get<LlamaConfig>(read_config_json(config.dump(), "f"));
+    return std::pair{c.qkv_bias, c.output_bias};
+  };
+  EXPECT_EQ(biases(kLlama), (std::pair{false, false}));
+  EXPECT_EQ(biases(with(kLlama, {{"attention_bias", true}})), (std::pair{true, true}));
+  EXPECT_EQ(biases(with(kQwen2, {{"attention_bias", true}})), (std::pair{true, false}));
+}
+
+TEST(ConfigJson, MissingAndWrongFieldsAreNamedAllAtOnce) {
+  expect_refused(with(without(without(kLlama, "hidden_size"), "vocab_size"),
+                      {{"num_hidden_layers", "many"}, {"rms_norm_eps", -1}, {"tie_word_embeddings", 3}}),
+                 {"hidden_size: missing", "vocab_size: missing", "num_hidden_layers", "\"many\"",
+                  "rms_norm_eps", "tie_word_embeddings"});
+  expect_refused(without(kGpt2, "n_layer"), {"n_layer: missing"});
+  expect_refused(with(kLlama, {{"num_attention_heads", 0}}), {"num_attention_heads", "above 0"});
+  expect_refused(with(kLlama, {{"hidden_size", 4095}}), {"4095", "32 heads"});
+}
+
+TEST(ConfigJson, WhatIsNotBuiltIsRefusedByName) {
+  auto rope = [](const json& r) { return with(kLlama, {{"rope_scaling", r}}); };
+  expect_refused(rope({{"rope_type", "yarn"}, {"factor", 4.0}}),
+                 {"rope_scaling.rope_type", "yarn", "llama3"});
+  expect_refused(rope({{"type", "dynamic"}, {"factor", 4.0}}), {"dynamic"});
+  expect_refused(rope({{"rope_type", "llama3"}, {"factor", 8.0}}),
+                 {"rope_scaling.low_freq_factor: missing", "original_max_position_embeddings: missing"});
+  expect_refused(rope({{"rope_type", "linear"}, {"factor", 0.5}}), {"factor", "at least 1"});
+  expect_refused(rope("linear"), {"rope_scaling", "object"});
+  expect_refused(with(kLlama, {{"hidden_act", "gelu"}}), {"hidden_act", "gelu", "silu"});
+  expect_refused(with(kLlama, {{"mlp_bias", true}}), {"mlp_bias"});
+  expect_refused(with(kLlama, {{"attention_dropout", 0.1}}), {"attention_dropout", "0.1"});
+  expect_refused(with(kLlama, {{"quantization_config", {{"bits", 4}}}}), {"quantization_config"});
+  expect_refused(with(kQwen2, {{"use_sliding_window", true}}), {"use_sliding_window"});
+  expect_refused(with(kQwen2, {{"layer_types", {"full_attention", "sliding_attention"}}}),
+                 {"sliding_attention"});
+  expect_refused(with(kGpt2, {{"attn_pdrop", 0.1}}), {"attn_pdrop", "0.1", "0.0"});
+  expect_refused(with(kGpt2, {{"n_inner", 1000}}), {"n_inner", "3072"});
+  expect_refused(with(kGpt2, {{"activation_function", "swish"}}), {"swish", "gelu_new"});
+  expect_refused(with(kLlama, {{"model_type", "mixtral"}}), {"mixtral", "gpt2, llama and qwen2"});
+  expect_refused(without(kLlama, "model_type"), {"model_type"});
+}
+
+TEST(ConfigJson, TextThatIsNoObjectIsRefused) {
+  for (const char* text : {"", "[1, 2]", "{\"model_type\": \"llama\"", "model"})
+    EXPECT_NE(refusal(text).find("not a JSON object"), std::string::npos) << text;
+}
+
+}  // namespace
+}  // namespace cleave

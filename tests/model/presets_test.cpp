@@ -1,0 +1,90 @@
+#include "model/presets.h"
+
+#include <gtest/gtest.h>
+
+namespace cleave {
+namespace {
+
+int64_t params_of(const char* name) {
+  ModelConfig config = find_model(name);
+  if (vocab_of(config) == 0) vocab_of(config) = 256;
+  return make_model(config, DType::bf16, 64, name).params();
+}
+
+// The published totals; those of Llama and Qwen2 are also what transformers counts for the same config.json.
+TEST(Presets, HaveThePublishedNumbersOfParameters) {
+  const std::pair<const char*, int64_t> published[] = {
+      {"gpt2", 124'439'808},         {"gpt2-medium", 354'823'168},    {"gpt2-large", 774'030'080},
+      {"gpt2-xl", 1'557'611'200},    {"llama-3.2-1b", 1'235'814'400}, {"llama-3.1-8b", 8'030'261'248},
+      {"qwen2.5-0.5b", 494'032'768}, {"qwen2.5-1.5b", 1'543'714'304}, {"qwen2.5-3b", 3'085'938'688},
+      {"qwen2.5-7b", 7'615'616'512}};
+  for (const auto& [name, params] : published) EXPECT_EQ(params_of(name), params) << name;
+}
+
+// embedding + layers * (attention + MLP + two norms [+ biases]) + norm [+ head]
+TEST(Presets, CountAsTheClosedFormSays) {
+  const int64_t v = 256, w = 128, q = 4 * 32, kv = 2 * 32, mlp = 384;
+  const int64_t block = w * (2 * q + 2 * kv) + 3 * w * mlp + 2 * w;
+  EXPECT_EQ(params_of("llama-tiny"), 2 * v * w + 4 * block + w);
+  EXPECT_EQ(params_of("qwen2-tiny"), v * w + 4 * (block + q + 2 * kv) + w);
+}
+
+TEST(Presets, ParametersHaveHuggingFaceNamesAndShapes) {
+  ModelConfig config = find_model("qwen2-tiny");
+  vocab_of(config) = 256;
+  const Model m = make_model(config, DType::fp32, 16, "m");
+  std::vector<std::string> got;
+  const UnitSpec unit = m.layers[2]->units()[0];
+  for (const ParamSpec& p : unit.params)
+    got.push_back(
+        fmt::format("{} {}{}", p.name, p.shape[0], p.shape.size() > 1 ? fmt::format("x{}", p.shape[1]) : ""));
+  const std::string l = "model.layers.1.";
+  EXPECT_EQ(got, (std::vector<std::string>{
+                     l + "input_layernorm.weight 128", l + "self_attn.q_proj.weight 128x128",
+                     l + "self_attn.k_proj.weight 64x128", l + "self_attn.v_proj.weight 64x128",
+                     l + "self_attn.o_proj.weight 128x128", l + "post_attention_layernorm.weight 128",
+                     l + "mlp.gate_proj.weight 384x128", l + "mlp.up_proj.weight 384x128",
+                     l + "mlp.down_proj.weight 128x384", l + "self_attn.q_proj.bias 128",
+                     l + "self_attn.k_proj.bias 64", l + "self_attn.v_proj.bias 64"}));
+  EXPECT_EQ(m.head->units()[0].params[0].name, "model.embed_tokens.weight");
+  EXPECT_EQ(make_model(find_model("llama-3.1-8b"), DType::bf16, 8, "m").head->units()[0].params[0].name,
+            "lm_head.weight");
+}
+
+std::string refusal(const ModelConfig& config, int64_t seq = 8) {
+  try {
+    make_model(config, DType::fp32, seq, "m");
+  } catch (const Error& e) {
+    EXPECT_EQ(e.exit(), Exit::usage);
+    return e.what();
+  }
+  return "";
+}
+
+TEST(Presets, RefuseWhatDoesNotFitTogether) {
+  const LlamaConfig good = std::get<LlamaConfig>(find_model("llama-3.2-1b"));
+  EXPECT_EQ(refusal(good), "");
+  LlamaConfig bad = good;
+  bad.kv_heads = 5;
+  EXPECT_NE(refusal(bad).find("32 heads"), std::string::npos);
+  bad = good, bad.head_dim = 63;
+  EXPECT_NE(refusal(bad).find("even"), std::string::npos);
+  bad = good, bad.vocab = 0;
+  EXPECT_NE(refusal(bad).find("vocabulary"), std::string::npos);
+  EXPECT_NE(refusal(good, 131073).find("131072"), std::string::npos);
+  EXPECT_NE(refusal(good, 0), "");
+}
+
+TEST(Presets, AnUnknownNameIsAnsweredWithTheKnownOnes) {
+  try {
+    find_model("llama-9");
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.exit(), Exit::usage);
+    for (const char* part : {"llama-9", "tiny", "gpt2-xl", "llama-3.1-8b", "qwen2.5-7b", "config.json"})
+      EXPECT_NE(std::string(e.what()).find(part), std::string::npos) << part;
+  }
+}
+
+}  // namespace
+}  // namespace cleave
