@@ -5,19 +5,10 @@
 
 namespace cleave {
 
-ParamSpec cut_by_rows(std::string name, int64_t count, std::vector<int64_t> row, Init init, bool decay,
-                      const TensorAxis& axis) {
-  const TensorAxis::Padded part = axis.padded_part(count);
-  row.insert(row.begin(), part.size);
-  ParamSpec spec{std::move(name), std::move(row), init, decay};
-  if (axis.size() > 1) spec.split = {.dim = 0, .extent = count, .begin = part.size * axis.rank()};
-  return spec;
-}
-
 std::vector<UnitSpec> ClassifierHead::units() const {
   const Init normal{Init::Kind::normal, c_.init_scale};
-  UnitSpec unit{c_.unit, {cut_by_rows(c_.weight, c_.classes, {c_.width}, normal, true, c_.axis)}};
-  if (!c_.bias.empty()) unit.params.push_back(cut_by_rows(c_.bias, c_.classes, {}, {}, false, c_.axis));
+  UnitSpec unit{c_.unit, {c_.axis.cut({c_.weight, {c_.classes, c_.width}, normal, true}, 0)}};
+  if (!c_.bias.empty()) unit.params.push_back(c_.axis.cut({c_.bias, {c_.classes}, {}, false}, 0));
   return {unit};
 }
 

@@ -32,8 +32,4 @@ class ClassifierHead final : public Head {
   TensorAxis::Padded part_;  // of the classes
 };
 
-// A parameter with one row for each of `count` things (tokens, classes), cut over the axis.
-ParamSpec cut_by_rows(std::string name, int64_t count, std::vector<int64_t> row, Init init, bool decay,
-                      const TensorAxis& axis);
-
 }  // namespace cleave

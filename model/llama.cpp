@@ -12,26 +12,38 @@ constexpr const char *kEmbedding = "model.embed_tokens", *kEmbeddingWeight = "mo
 
 class TokenEmbedding final : public Layer {
  public:
-  TokenEmbedding(const LlamaConfig& c, DType dtype) : c_(c), dtype_(dtype) {}
+  TokenEmbedding(const LlamaConfig& c, DType dtype, const TensorAxis& axis)
+      : c_(c), dtype_(dtype), axis_(axis) {}
 
   std::vector<UnitSpec> units() const override {
     const Init normal{Init::Kind::normal, c_.init_scale};
-    return {{kEmbedding, {{kEmbeddingWeight, {c_.vocab, c_.width}, normal, true}}}};
+    return {{kEmbedding, {axis_.cut({kEmbeddingWeight, {c_.vocab, c_.width}, normal, true}, 0)}}};
   }
-  TensorSpec output(const TensorSpec& in) const override { return {dtype_, {in.shape.numel(), c_.width}}; }
+  TensorSpec output(const TensorSpec& in) const override {
+    return {dtype_, {axis_.local_rows(in.shape.numel()), c_.width}};
+  }
   void forward(const ForwardArgs& a) const override {
-    launch(EmbeddingForward{.y = a.y, .tokens = a.x, .wte = a.params[0]}, a.stream);
+    const Tensor partial = axis_.all_rows_of(a.y, a.scratch);
+    launch(EmbeddingForward{.y = partial, .tokens = a.x, .wte = a.params[0], .part = part()}, a.stream);
+    axis_.sum(a.y, partial, a.stream, kEmbedding);
   }
   void backward(const BackwardArgs& a) const override {
-    launch(
-        EmbeddingBackward{
-            .dwte = a.grads[0].tensor, .dy = a.dy, .tokens = a.x, .accumulate_wte = a.grads[0].accumulate()},
-        a.stream);
+    const Tensor dy = axis_.all_rows_of(a.dy, a.scratch);
+    axis_.gather(dy, a.dy, a.stream, kEmbedding);
+    launch(EmbeddingBackward{.dwte = a.grads[0].tensor,
+                             .dy = dy,
+                             .tokens = a.x,
+                             .part = part(),
+                             .accumulate_wte = a.grads[0].accumulate()},
+           a.stream);
   }
 
  private:
+  VocabPart part() const { return {axis_.padded_part(c_.vocab).size * axis_.rank(), c_.vocab}; }
+
   LlamaConfig c_;
   DType dtype_;
+  TensorAxis axis_;
 };
 
 class FinalRmsNorm final : public Layer {
@@ -83,23 +95,22 @@ double flops_per_token(const LlamaConfig& c, int64_t seq) {
 
 }  // namespace
 
-Model make_llama(const LlamaConfig& c, DType dtype, int64_t seq, std::string name) {
+Model make_llama(const LlamaConfig& c, DType dtype, int64_t seq, std::string name, const TensorAxis& axis) {
   check_sizes(c, seq);
   const auto table =
       std::make_shared<const RopeTable>(seq, rope_frequencies(c.head_dim, c.rope_theta, c.rope));
-  const LlamaShare whole{c.heads, c.kv_heads, c.mlp_width};
   Model m;
   m.name = std::move(name), m.dtype = dtype;
-  m.layers.push_back(std::make_unique<TokenEmbedding>(c, dtype));
-  for (int l = 0; l < int(c.layers); ++l)
-    m.layers.push_back(std::make_unique<LlamaBlock>(c, whole, table, l));
+  m.layers.push_back(std::make_unique<TokenEmbedding>(c, dtype, axis));
+  for (int l = 0; l < int(c.layers); ++l) m.layers.push_back(std::make_unique<LlamaBlock>(c, axis, table, l));
   m.layers.push_back(std::make_unique<FinalRmsNorm>(c));
   m.head = std::make_unique<ClassifierHead>(
       ClassifierHead::Config{.unit = c.tied ? kEmbedding : "lm_head",
                              .weight = c.tied ? kEmbeddingWeight : "lm_head.weight",
                              .classes = c.vocab,
                              .width = c.width,
-                             .init_scale = c.init_scale});
+                             .init_scale = c.init_scale,
+                             .axis = axis});
   m.sample = {DType::int32, {seq}};
   m.rows_per_sample = seq;
   m.flops_per_sample = double(seq) * flops_per_token(c, seq);

@@ -3,6 +3,7 @@
 #pragma once
 #include "model/layer.h"
 #include "model/rope.h"
+#include "tensor_parallel/tensor_axis.h"
 
 namespace cleave {
 
@@ -21,7 +22,9 @@ struct LlamaConfig {
 };
 
 // Samples are token windows: input [seq] int32, targets [seq] int32. seq may be at most config.positions.
-// Error(usage) for sizes that do not fit together.
-Model make_llama(const LlamaConfig& config, DType dtype, int64_t seq, std::string name = "llama");
+// Heads, key/value heads, the MLP and the vocabulary are cut over the tensor axis. Error(usage) for sizes
+// that do not fit together, and for heads that the axis does not divide.
+Model make_llama(const LlamaConfig& config, DType dtype, int64_t seq, std::string name = "llama",
+                 const TensorAxis& axis = {});
 
 }  // namespace cleave

@@ -3,6 +3,7 @@
 #include "device/copy.h"
 #include "kernels/activation.h"
 #include "kernels/attention.h"
+#include "kernels/matmul.h"
 #include "kernels/norm.h"
 #include "kernels/rotary.h"
 #include "model/joined.h"
@@ -15,30 +16,36 @@ enum { kNorm1, kQuery, kKey, kValue, kOut, kNorm2, kGate, kUp, kDown, kBiases };
 
 }  // namespace
 
-LlamaBlock::LlamaBlock(const LlamaConfig& config, const LlamaShare& share,
+LlamaBlock::LlamaBlock(const LlamaConfig& config, const TensorAxis& axis,
                        std::shared_ptr<const RopeTable> table, int index)
-    : c_(config), share_(share), table_(std::move(table)), name_(fmt::format("model.layers.{}", index)) {}
+    : c_(config),
+      axis_(axis),
+      share_{axis.mine(c_.heads, "heads").size(), axis.mine(c_.kv_heads, "key/value heads").size(),
+             axis.mine(c_.mlp_width, "columns of the MLP").size()},
+      table_(std::move(table)),
+      name_(fmt::format("model.layers.{}", index)) {}
 
 std::vector<UnitSpec> LlamaBlock::units() const {
-  const int64_t w = c_.width, q = attention_width(), kv = share_.kv_heads * c_.head_dim,
-                mlp = share_.mlp_width;
+  const int64_t w = c_.width, q = c_.heads * c_.head_dim, kv = c_.kv_heads * c_.head_dim, mlp = c_.mlp_width;
   const Init one{Init::Kind::ones, 0}, zero{}, normal{Init::Kind::normal, c_.init_scale};
   const std::string attention = name_ + ".self_attn.", gated = name_ + ".mlp.";
   UnitSpec unit{name_,
                 {{name_ + ".input_layernorm.weight", {w}, one, false},
-                 {attention + "q_proj.weight", {q, w}, normal, true},
-                 {attention + "k_proj.weight", {kv, w}, normal, true},
-                 {attention + "v_proj.weight", {kv, w}, normal, true},
-                 {attention + "o_proj.weight", {w, q}, normal, true},
+                 axis_.cut({attention + "q_proj.weight", {q, w}, normal, true}, 0),
+                 axis_.cut({attention + "k_proj.weight", {kv, w}, normal, true}, 0),
+                 axis_.cut({attention + "v_proj.weight", {kv, w}, normal, true}, 0),
+                 axis_.cut({attention + "o_proj.weight", {w, q}, normal, true}, 1),
                  {name_ + ".post_attention_layernorm.weight", {w}, one, false},
-                 {gated + "gate_proj.weight", {mlp, w}, normal, true},
-                 {gated + "up_proj.weight", {mlp, w}, normal, true},
-                 {gated + "down_proj.weight", {w, mlp}, normal, true}}};
+                 axis_.cut({gated + "gate_proj.weight", {mlp, w}, normal, true}, 0),
+                 axis_.cut({gated + "up_proj.weight", {mlp, w}, normal, true}, 0),
+                 axis_.cut({gated + "down_proj.weight", {w, mlp}, normal, true}, 1)}};
   auto bias = [&](const char* of, int64_t n) {
-    unit.params.push_back({attention + of + ".bias", {n}, zero, false});
+    return ParamSpec{attention + of + ".bias", {n}, zero, false};
   };
-  if (c_.qkv_bias) bias("q_proj", q), bias("k_proj", kv), bias("v_proj", kv);
-  if (c_.output_bias) bias("o_proj", w);
+  if (c_.qkv_bias)
+    for (auto [of, n] : {std::pair{"q_proj", q}, {"k_proj", kv}, {"v_proj", kv}})
+      unit.params.push_back(axis_.cut(bias(of, n), 0));
+  if (c_.output_bias) unit.params.push_back(bias("o_proj", w));
   return {unit};
 }
 
@@ -46,25 +53,31 @@ LlamaBlock::Products LlamaBlock::products(std::span<const Tensor> p) const {
   const int64_t w = c_.width, q = attention_width(), mlp = share_.mlp_width;
   return {.qkv = {w, qkv_width(), joined(p.subspan(kQuery, 3)),
                   c_.qkv_bias ? joined(p.subspan(kBiases, 3)) : Tensor()},
-          .out = {q, w, p[kOut], c_.output_bias ? p.back() : Tensor()},
+          .out = {q, w, p[kOut], c_.output_bias && axis_.rank() == 0 ? p.back() : Tensor()},  // summed: once
           .gate_up = {w, 2 * mlp, joined(p.subspan(kGate, 2)), {}},
           .down = {mlp, w, p[kDown], {}}};
 }
 
 LlamaBlock::Activations LlamaBlock::keep(Saved& s, Arena& arena, int64_t rows, DType t) const {
-  const int64_t w = c_.width, mlp = share_.mlp_width;
+  const int64_t w = c_.width, mlp = share_.mlp_width, all = axis_.all_rows(rows);
   Activations a;
   a.rstd1 = s.keep(arena, DType::fp32, {rows});
   a.norm1 = s.keep(arena, t, {rows, w});
-  a.qkv = s.keep(arena, t, {rows, qkv_width()});
-  a.attention = s.keep(arena, t, {rows, attention_width()});
-  a.lse = s.keep(arena, DType::fp32, {rows / seq(), share_.heads, seq()});
+  a.qkv = s.keep(arena, t, {all, qkv_width()});
+  a.attention = s.keep(arena, t, {all, attention_width()});
+  a.lse = s.keep(arena, DType::fp32, {all / seq(), share_.heads, seq()});
   a.middle = s.keep(arena, t, {rows, w});
   a.rstd2 = s.keep(arena, DType::fp32, {rows});
   a.norm2 = s.keep(arena, t, {rows, w});
-  a.gate_up = s.keep(arena, t, {rows, 2 * mlp});
-  a.gated = s.keep(arena, t, {rows, mlp});
+  a.gate_up = s.keep(arena, t, {all, 2 * mlp});
+  a.gated = s.keep(arena, t, {all, mlp});
   return a;
+}
+
+Tensor LlamaBlock::gathered(Tensor local, Arena& scratch, Stream& stream) const {
+  const Tensor all = axis_.all_rows_of(local, scratch);
+  axis_.gather(all, local, stream, name_);
+  return all;
 }
 
 // The table is the model's, in host memory; the kernel reads a copy where the activations are.
@@ -94,19 +107,21 @@ void LlamaBlock::forward(const ForwardArgs& a) const {
   const Activations s = keep(a.saved, a.keep, rows, a.x.dtype());
   launch(RmsNormForward{.y = s.norm1, .rstd = s.rstd1, .x = a.x, .weight = p[kNorm1], .eps = c_.norm_eps},
          a.stream);
-  product.qkv.forward(s.qkv, s.norm1, a.stream);
+  product.qkv.forward(s.qkv, gathered(s.norm1, a.scratch, a.stream), a.stream);
   rotate(s.qkv, false, a.scratch, a.stream);
   launch(AttentionForward{.y = s.attention,
                           .lse = s.lse,
                           .qkv = s.qkv,
-                          .batch = rows / seq(),
+                          .batch = axis_.all_rows(rows) / seq(),
                           .seq = seq(),
                           .heads = share_.heads,
                           .kv_heads = share_.kv_heads,
                           .head_dim = c_.head_dim},
          a.stream);
   const Tensor branch = a.scratch.take(a.x.dtype(), {rows, c_.width});
-  product.out.forward(branch, s.attention, a.stream);
+  const Tensor partial = axis_.all_rows_of(branch, a.scratch);
+  product.out.forward(partial, s.attention, a.stream);
+  axis_.sum(branch, partial, a.stream, name_);
   launch(RmsNormForward{.y = s.norm2,
                         .sum = s.middle,
                         .rstd = s.rstd2,
@@ -115,9 +130,10 @@ void LlamaBlock::forward(const ForwardArgs& a) const {
                         .weight = p[kNorm2],
                         .eps = c_.norm_eps},
          a.stream);
-  product.gate_up.forward(s.gate_up, s.norm2, a.stream);
+  product.gate_up.forward(s.gate_up, gathered(s.norm2, a.scratch, a.stream), a.stream);
   launch(SwiGluForward{.y = s.gated, .x = s.gate_up}, a.stream);
-  product.down.forward(branch, s.gated, a.stream);
+  product.down.forward(partial, s.gated, a.stream);
+  axis_.sum(branch, partial, a.stream, name_);
   launch(Add{.y = a.y, .a = s.middle, .b = branch}, a.stream);
 }
 
@@ -156,9 +172,13 @@ void LlamaBlock::backward_mlp(const BackwardArgs& a, const Activations& s, Tenso
   const Tensor dgated = a.scratch.take(s.gated.dtype(), s.gated.shape());
   const Tensor dgate_up = a.scratch.take(s.gate_up.dtype(), s.gate_up.shape());
   ParamGradient dweight = joined(a.grads.subspan(kGate, 2));
-  product.down.backward(dgated, a.dy, s.gated, a.grads[kDown], nullptr, a.stream);
+  product.down.backward(dgated, gathered(a.dy, a.scratch, a.stream), s.gated, a.grads[kDown], nullptr,
+                        a.stream);
   launch(SwiGluBackward{.dx = dgate_up, .dy = dgated, .x = s.gate_up}, a.stream);
-  product.gate_up.backward(dnorm, dgate_up, s.norm2, dweight, nullptr, a.stream);
+  const Tensor partial = axis_.all_rows_of(dnorm, a.scratch);
+  product.gate_up.backward(partial, dgate_up, gathered(s.norm2, a.scratch, a.stream), dweight, nullptr,
+                           a.stream);
+  axis_.sum(dnorm, partial, a.stream, name_);
 }
 
 // dnorm: the gradient of norm1.
@@ -167,14 +187,18 @@ void LlamaBlock::backward_attention(const BackwardArgs& a, const Activations& s,
   const Products product = products(a.params);
   const Tensor dattention = a.scratch.take(s.attention.dtype(), s.attention.shape());
   const Tensor dqkv = a.scratch.take(s.qkv.dtype(), s.qkv.shape());
-  product.out.backward(dattention, dmiddle, s.attention, a.grads[kOut],
-                       c_.output_bias ? &a.grads.back() : nullptr, a.stream);
+  product.out.backward(dattention, gathered(dmiddle, a.scratch, a.stream), s.attention, a.grads[kOut],
+                       nullptr, a.stream);
+  if (c_.output_bias) {  // of this rank's rows, as the norms' gradients
+    ParamGradient& bias = a.grads.back();
+    launch(BiasGradient{.db = bias.tensor, .dy = dmiddle, .accumulate = bias.accumulate()}, a.stream);
+  }
   launch(AttentionBackward{.dqkv = dqkv,
                            .dy = dattention,
                            .y = s.attention,
                            .lse = s.lse,
                            .qkv = s.qkv,
-                           .batch = a.x.dim(0) / seq(),
+                           .batch = axis_.all_rows(a.x.dim(0)) / seq(),
                            .seq = seq(),
                            .heads = share_.heads,
                            .kv_heads = share_.kv_heads,
@@ -183,7 +207,10 @@ void LlamaBlock::backward_attention(const BackwardArgs& a, const Activations& s,
   rotate(dqkv, true, a.scratch, a.stream);
   ParamGradient dweight = joined(a.grads.subspan(kQuery, 3)), dbias;
   if (c_.qkv_bias) dbias = joined(a.grads.subspan(kBiases, 3));
-  product.qkv.backward(dnorm, dqkv, s.norm1, dweight, c_.qkv_bias ? &dbias : nullptr, a.stream);
+  const Tensor partial = axis_.all_rows_of(dnorm, a.scratch);
+  product.qkv.backward(partial, dqkv, gathered(s.norm1, a.scratch, a.stream), dweight,
+                       c_.qkv_bias ? &dbias : nullptr, a.stream);
+  axis_.sum(dnorm, partial, a.stream, name_);
 }
 
 }  // namespace cleave

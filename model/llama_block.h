@@ -7,15 +7,11 @@
 
 namespace cleave {
 
-// What one rank computes of a block's heads and MLP; the whole of them when the model is not split.
-struct LlamaShare {
-  int64_t heads = 0, kv_heads = 0, mlp_width = 0;
-};
-
-// x -> x + attention(norm(x)) -> that + mlp(norm(that)).
+// x -> x + attention(norm(x)) -> that + mlp(norm(that)). Over a tensor axis each rank computes its heads and
+// its part of the MLP for all rows; norms and residuals are computed where the rows are.
 class LlamaBlock final : public Layer {
  public:
-  LlamaBlock(const LlamaConfig& config, const LlamaShare& share, std::shared_ptr<const RopeTable> table,
+  LlamaBlock(const LlamaConfig& config, const TensorAxis& axis, std::shared_ptr<const RopeTable> table,
              int index);
 
   std::vector<UnitSpec> units() const override;
@@ -31,6 +27,10 @@ class LlamaBlock final : public Layer {
   struct Products {
     Linear qkv, out, gate_up, down;
   };
+  // What this rank computes of a block's heads and MLP.
+  struct Share {
+    int64_t heads = 0, kv_heads = 0, mlp_width = 0;
+  };
   Activations keep(Saved& saved, Arena& arena, int64_t rows, DType type) const;
   static Activations saved(const Saved& s) {
     return {s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8], s[9]};
@@ -44,8 +44,12 @@ class LlamaBlock final : public Layer {
   int64_t qkv_width() const { return (share_.heads + 2 * share_.kv_heads) * c_.head_dim; }
   int64_t seq() const { return table_->positions; }
 
+  // All rows of `local`, gathered into scratch where rows are cut.
+  Tensor gathered(Tensor local, Arena& scratch, Stream& stream) const;
+
   LlamaConfig c_;
-  LlamaShare share_;
+  TensorAxis axis_;
+  Share share_;
   std::shared_ptr<const RopeTable> table_;  // one for all blocks
   std::string name_;
 };

@@ -26,6 +26,16 @@ Range TensorAxis::mine(int64_t count, const char* what) const {
   return Range{0, count / size()}.shifted(rank() * (count / size()));
 }
 
+ParamSpec TensorAxis::cut(ParamSpec p, int dim, int64_t blocks) const {
+  if (!ranks_) return p;
+  int64_t& length = p.shape[size_t(dim)];
+  const int64_t extent = div_exact(length, blocks), each = ceil_div(extent, size());
+  CHECK(blocks == 1 || extent % size() == 0, "{}: blocks of {} over {} ranks", p.name, extent, size());
+  p.split = {.dim = dim, .blocks = blocks, .extent = extent, .begin = each * rank()};
+  length = blocks * each;
+  return p;
+}
+
 Tensor TensorAxis::all_rows_of(Tensor local, Arena& scratch) const {
   if (!cut_rows_) return local;
   Shape shape = local.shape();

@@ -7,6 +7,7 @@
 // of rows gives a partial sum of all rows: sum() behind it, gather() of its output's gradient before it.
 #pragma once
 #include "comm/communicator.h"
+#include "core/param_spec.h"
 #include "device/arena.h"
 
 namespace cleave {
@@ -37,6 +38,10 @@ class TensorAxis {
     const Range real = part(count, size(), rank());
     return {ceil_div(count, size()), real};
   }
+
+  // The part of a parameter that this rank has when one dim of it is cut, in every one of its equal blocks.
+  // Where the dim does not divide, which takes a single block, the last parts end in padding.
+  ParamSpec cut(ParamSpec whole, int dim, int64_t blocks = 1) const;
 
   // A tensor for all rows of `local`: scratch where rows are cut, else `local` itself.
   Tensor all_rows_of(Tensor local, Arena& scratch) const;

@@ -1,0 +1,174 @@
+// Layers over a tensor axis against the same layers of one rank: outputs, input gradients, and every gradient
+// where its elements lie in the whole parameter.
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "model/llama.h"
+#include "zero/flat_layout.h"
+
+namespace cleave {
+namespace {
+
+constexpr int64_t kSeq = 6, kRows = 2 * kSeq, kVocab = 13;
+using MakeModel = std::function<Model(const TensorAxis& axis)>;
+using Arrays = std::map<std::string, std::vector<float>>;
+
+std::vector<float> numbers(int64_t count, const char* name) {
+  const Philox random{5, hash_name(name)};
+  std::vector<float> out;
+  for (int64_t i = 0; i < count; ++i) out.push_back(float(random.normal(uint64_t(i))));
+  return out;
+}
+
+Tensor fp32(std::vector<float>& v, Shape shape) { return {v.data(), DType::fp32, shape}; }
+
+// A unit's parameters and gradients, flat as the store keeps them, with values that depend on the whole
+// element.
+struct UnitMemory {
+  explicit UnitMemory(const UnitSpec& spec)
+      : layout(spec, 1), weights(size_t(layout.numel()), 0.f), grads(weights) {
+    for (const FlatLayout::Piece& p : layout.pieces({0, layout.numel()})) {
+      const Philox random{5, hash_name(layout.param(p.param).name)};
+      for (int64_t i = 0; i < p.elements.size(); ++i)
+        weights[size_t(p.offset + i)] = 0.3f * float(random.normal(uint64_t(p.elements.begin + i)));
+    }
+  }
+  Tensor view(std::vector<float>& from, int param) const {
+    Shape shape;
+    for (int64_t d : layout.param(param).shape) shape.dims[size_t(shape.rank++)] = d;
+    return fp32(from, {layout.numel()}).slice(layout.range(param)).view(shape);
+  }
+  FlatLayout layout;
+  std::vector<float> weights, grads;
+};
+
+Arrays run_layer(const MakeModel& make, size_t index, const TensorAxis& axis, Communicator* world) {
+  const Model model = make(axis);
+  const Layer& layer = *model.layers[index];
+  std::vector<int32_t> tokens;
+  for (int64_t i = 0; i < kRows; ++i) tokens.push_back(int32_t(i * 5 % kVocab));
+  const int64_t rows = axis.local_rows(kRows), first = axis.cuts_rows() ? axis.rank() * rows : 0;
+  const bool embeds = index == 0;
+  std::vector<std::unique_ptr<UnitMemory>> units;
+  std::vector<Tensor> params;
+  std::vector<ParamGradient> grads;
+  std::vector<std::unique_ptr<bool>> written;
+  for (const UnitSpec& spec : layer.units()) {
+    UnitMemory& u = *units.emplace_back(std::make_unique<UnitMemory>(spec));
+    for (int p = 0; p < u.layout.params(); ++p) {
+      params.push_back(u.view(u.weights, p));
+      grads.push_back({u.view(u.grads, p), written.emplace_back(std::make_unique<bool>(false)).get()});
+    }
+  }
+  const TensorSpec x_spec{DType::fp32, {rows, 16}};
+  std::vector<float> x = numbers(kRows * 16, "x"), dy = numbers(kRows * 16, "dy");
+  std::vector<float> y(size_t(rows * 16), 0.f), dx(y);
+  const Tensor input = embeds ? Tensor(tokens.data(), DType::int32, {kRows})
+                              : Tensor(x.data() + first * 16, DType::fp32, x_spec.shape);
+  EXPECT_EQ(layer.output({input.dtype(), input.shape()}).shape, x_spec.shape);
+  std::vector<std::byte> keep(1 << 20), scratch(1 << 20);
+  Arena kept(Tensor(keep.data(), DType::uint8, {1 << 20})),
+      used(Tensor(scratch.data(), DType::uint8, {1 << 20}));
+  Saved saved;
+  Stream stream;
+  layer.forward({.y = fp32(y, x_spec.shape),
+                 .x = input,
+                 .params = params,
+                 .saved = saved,
+                 .keep = kept,
+                 .scratch = used,
+                 .position = {},
+                 .stream = stream});
+  layer.backward({.dx = embeds ? Tensor() : fp32(dx, x_spec.shape),
+                  .dy = Tensor(dy.data() + first * 16, DType::fp32, x_spec.shape),
+                  .x = input,
+                  .params = params,
+                  .grads = grads,
+                  .saved = saved,
+                  .scratch = used,
+                  .position = {},
+                  .stream = stream});
+  Arrays out;
+  auto add_up = [&](std::vector<float>& v) {
+    if (world) world->all_reduce(fp32(v, {int64_t(v.size())}), stream);
+  };
+  for (auto& [name, local] : {std::pair<std::string, std::vector<float>&>{"y", y}, {"dx", dx}}) {
+    std::vector<float>& whole = out[name] = std::vector<float>(size_t(kRows * 16), 0.f);
+    std::copy(local.begin(), local.end(), whole.begin() + first * 16);
+    if (axis.cuts_rows()) add_up(whole);
+  }
+  for (const auto& u : units)
+    for (const FlatLayout::Piece& p : u->layout.pieces({0, u->layout.numel()})) {
+      const ParamSpec& spec = u->layout.param(p.param);
+      std::vector<float>& whole = out[spec.name];
+      int64_t numel = 1;
+      for (int64_t d : spec.whole_shape()) numel *= d;
+      whole.resize(size_t(numel), 0.f);
+      std::copy_n(u->grads.begin() + p.offset, p.elements.size(), whole.begin() + p.elements.begin);
+    }
+  for (const auto& u : units)
+    for (int p = 0; p < u->layout.params(); ++p)
+      if (u->layout.param(p).split || axis.cuts_rows()) add_up(out[u->layout.param(p).name]);
+  return out;
+}
+
+void expect_same(const MakeModel& make, std::initializer_list<int> sizes) {
+  const size_t layers = make({}).layers.size();
+  for (size_t index = 0; index < layers; ++index) {
+    const Arrays want = run_layer(make, index, {}, nullptr);
+    for (int ranks : sizes)
+      for (bool cut_rows : {false, true})
+        run_ranks(ranks, [&](Communicator& world) {
+          const Arrays got = run_layer(make, index, TensorAxis(world, cut_rows), &world);
+          ASSERT_EQ(got.size(), want.size());
+          for (const auto& [name, values] : want)
+            for (size_t i = 0; i < values.size(); ++i)
+              ASSERT_NEAR(got.at(name)[i], values[i], 2e-5 * (1 + std::abs(values[i])))
+                  << "layer " << index << ", " << name << " element " << i << ", " << ranks << " ranks, rows "
+                  << (cut_rows ? "cut" : "whole");
+        });
+  }
+}
+
+TEST(TensorLayers, OfLlamaGiveWhatOneRankGives) {
+  expect_same(
+      [](const TensorAxis& axis) {
+        return make_llama({.vocab = kVocab,
+                           .positions = kSeq,
+                           .width = 16,
+                           .layers = 1,
+                           .heads = 12,
+                           .kv_heads = 6,
+                           .head_dim = 4,
+                           .mlp_width = 18,
+                           .qkv_bias = true,
+                           .output_bias = true},
+                          DType::fp32, kSeq, "llama", axis);
+      },
+      {2, 3});
+}
+
+TEST(TensorLayers, RefuseHeadsThatTheAxisDoesNotDivide) {
+  run_ranks(3, [](Communicator& world) {
+    const LlamaConfig c{.vocab = 8,
+                        .positions = 4,
+                        .width = 8,
+                        .layers = 1,
+                        .heads = 4,
+                        .kv_heads = 2,
+                        .head_dim = 2,
+                        .mlp_width = 6};
+    try {
+      make_llama(c, DType::fp32, 4, "llama", TensorAxis(world));
+      FAIL() << "accepted";
+    } catch (const Error& e) {
+      EXPECT_EQ(e.exit(), Exit::usage);
+      EXPECT_NE(std::string(e.what()).find("4 heads cannot be cut over 3 tensor ranks"), std::string::npos)
+          << e.what();
+    }
+  });
+}
+
+}  // namespace
+}  // namespace cleave
