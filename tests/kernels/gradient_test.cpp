@@ -13,6 +13,8 @@
 namespace cleave {
 namespace {
 
+KERNEL_SUITE(Gradient);
+
 constexpr DType kFloat = DType::fp32;
 
 double dot(const Values& a, const Values& b) {
@@ -46,10 +48,10 @@ Guarded some(Shape shape, uint64_t seed) {
   return Guarded(kFloat, shape, random_values(shape.numel(), seed));
 }
 
-TEST(Gradient, OfActivations) {
+TEST_P(GradientKernel, OfActivations) {
   for (Activation kind : {Activation::gelu_tanh, Activation::gelu_erf}) {
     Guarded x = some({300}, 1), dy = some({300}, 2), y(kFloat, {300}), dx(kFloat, {300});
-    Stream s;
+    TestStream s;
     launch(ActivationBackward{.dx = dx, .dy = dy, .x = x, .kind = kind}, s);
     expect_gradient(
         x, dx.values(),
@@ -61,13 +63,13 @@ TEST(Gradient, OfActivations) {
   }
 }
 
-TEST(Gradient, OfLayerNorm) {
+TEST_P(GradientKernel, OfLayerNorm) {
   const int64_t rows = 67, width = 24;
   Guarded x = some({rows, width}, 1), dy = some({rows, width}, 2), y(kFloat, {rows, width}),
           dx(kFloat, {rows, width});
   Guarded w = some({width}, 3), b = some({width}, 4), dw(kFloat, {width}), db(kFloat, {width});
   Guarded mean(kFloat, {rows}), rstd(kFloat, {rows});
-  Stream s;
+  TestStream s;
   auto loss = [&] {
     launch(LayerNormForward{.y = y, .mean = mean, .rstd = rstd, .x = x, .weight = w, .bias = b}, s);
     return dot(y.values(), dy.values());
@@ -82,11 +84,11 @@ TEST(Gradient, OfLayerNorm) {
   expect_gradient(b, db.values(), loss, "bias");
 }
 
-TEST(Gradient, OfAttention) {
+TEST_P(GradientKernel, OfAttention) {
   const int64_t batch = 2, seq = 70, heads = 4, kv = 2, dim = 12, rows = batch * seq;
   Guarded qkv = some({rows, (heads + 2 * kv) * dim}, 1), dqkv(kFloat, {rows, (heads + 2 * kv) * dim});
   Guarded y(kFloat, {rows, heads * dim}), dy = some({rows, heads * dim}, 2), lse(kFloat, {batch, heads, seq});
-  Stream s;
+  TestStream s;
   auto loss = [&] {
     launch(AttentionForward{.y = y,
                             .lse = lse,
@@ -116,12 +118,12 @@ TEST(Gradient, OfAttention) {
   expect_gradient(qkv, dqkv.values(), loss, "qkv");
 }
 
-TEST(Gradient, OfCrossEntropy) {
+TEST_P(GradientKernel, OfCrossEntropy) {
   const int64_t rows = 9, vocab = 37;
   Guarded x = some({rows, vocab}, 1), work(kFloat, {rows, vocab}), losses(kFloat, {rows}),
           targets(DType::int32, {rows});
   for (size_t i = 0; i < size_t(rows); ++i) targets.put(i, i == 4 ? -100 : double(i * 5 % size_t(vocab)));
-  Stream s;
+  TestStream s;
   auto run = [&](float scale) {
     work.set(x.values());
     launch(CrossEntropy{.logits = work, .losses = losses, .targets = targets, .vocab = vocab, .scale = scale},
@@ -135,13 +137,13 @@ TEST(Gradient, OfCrossEntropy) {
       x, work.values(), [&] { return run(0); }, "logits");
 }
 
-TEST(Gradient, OfEmbedding) {
+TEST_P(GradientKernel, OfEmbedding) {
   const int64_t rows = 24, width = 10, vocab = 7, seq = 8;
   Guarded tokens(DType::int32, {rows}), wte = some({vocab, width}, 1), wpe = some({seq, width}, 2),
                                         y(kFloat, {rows, width});
   Guarded dy = some({rows, width}, 3), dwte(kFloat, {vocab, width}), dwpe(kFloat, {seq, width});
   for (size_t i = 0; i < size_t(rows); ++i) tokens.put(i, double(i * i % size_t(vocab)));
-  Stream s;
+  TestStream s;
   auto loss = [&] {
     launch(EmbeddingForward{.y = y, .tokens = tokens, .wte = wte, .wpe = wpe, .seq = seq}, s);
     return dot(y.values(), dy.values());
@@ -151,12 +153,12 @@ TEST(Gradient, OfEmbedding) {
   expect_gradient(wpe, dwpe.values(), loss, "wpe");
 }
 
-TEST(Gradient, OfALinearLayer) {
+TEST_P(GradientKernel, OfALinearLayer) {
   const int64_t rows = 33, in = 21, out = 18;
   Guarded x = some({rows, in}, 1), w = some({out, in}, 2), b = some({out}, 3), y(kFloat, {rows, out}),
           dy = some({rows, out}, 4);
   Guarded dx(kFloat, {rows, in}), dw(kFloat, {out, in}, Values(size_t(out * in), 0.0)), db(kFloat, {out});
-  Stream s;
+  TestStream s;
   auto loss = [&] {
     launch(Matmul{.c = y, .a = x, .b = w, .bias = b, .transpose_b = true}, s);
     return dot(y.values(), dy.values());
