@@ -9,7 +9,7 @@
 namespace cleave {
 
 Pretrained::Pretrained(const std::string& dir, const std::string& tag, int64_t micro_batch,
-                       Communicator& world) {
+                       Communicator& world, Device device) {
   const CheckpointReader reader(dir, tag);
   ModelOptions model;
   try {
@@ -25,7 +25,8 @@ Pretrained::Pretrained(const std::string& dir, const std::string& tag, int64_t m
   config.gradient_accumulation_steps = 1;
   config.train_batch_size = micro_batch * world.size();
   config.optimizer.type = "SGD";  // no states, so loading reads the masters only
-  engine_ = std::make_unique<Engine>(config, make_model(model, vocab_, DType::fp32), world, EngineOptions{});
+  engine_ = std::make_unique<Engine>(config, make_model(model, vocab_, DType::fp32), world,
+                                     EngineOptions{.device = device});
   engine_->load_checkpoint(dir, tag);
 }
 

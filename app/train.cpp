@@ -88,8 +88,9 @@ class Run {
                                  .ranks = world.size(),
                                  .seed = o_.seed,
                                  .drop_last = config_.dataloader_drop_last});
-    engine_ = std::make_unique<Engine>(config_, make_model(o_.model, vocab_, dtype_of(config_)), world,
-                                       EngineOptions{.seed = o_.seed, .limits = memory_limits(o_.ranks)});
+    engine_ = std::make_unique<Engine>(
+        config_, make_model(o_.model, vocab_, dtype_of(config_)), world,
+        EngineOptions{.seed = o_.seed, .limits = memory_limits(o_.ranks), .device = session_.device()});
     resume();
     report_.start(*engine_, world.size(), session_.transport());
     if (engine_->step() >= o_.steps)

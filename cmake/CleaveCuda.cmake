@@ -1,5 +1,6 @@
 # CUDA is a language of this project only where it is asked for; everything else builds without it.
 set(CLEAVE_HAVE_CUDA false)
+set(CLEAVE_CUBLASLT_VERSION "")
 set(CLEAVE_NCCL_VERSION "")
 set(CLEAVE_CUDNN_VERSION "")
 if(NOT CLEAVE_CUDA)

@@ -24,7 +24,8 @@ struct Record;  // checkpoint/checkpoint.h
 struct EngineOptions {
   uint64_t seed = 42;  // of initial weights and dropout
   MemoryLimits limits = {};
-  Stream::Mode compute = Stream::Mode::inline_;
+  Stream::Mode compute = Stream::Mode::inline_;  // of a CPU rank
+  Device device = {};
 };
 
 struct StepResult {

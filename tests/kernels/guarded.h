@@ -1,6 +1,6 @@
 // Operands for kernel tests: every one lies between guard bands, holds values exactly representable in its
-// type, and can be read back as doubles for a plain oracle. In a test case of a KERNEL_SUITE they lie on the case's
-// device, and TestStream runs the kernels there.
+// type, and can be read back as doubles for a plain oracle. In a test case of a KERNEL_SUITE they lie on the
+// case's device, and TestStream runs the kernels there.
 #pragma once
 #include <gtest/gtest.h>
 

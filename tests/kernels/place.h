@@ -12,7 +12,9 @@ namespace cleave {
 
 // A GPU with what kernels need there; a test case on the CPU has none.
 struct Place {
-  explicit Place(Device device) : memory({}, Memory::Mode::real, device), stream(device) { space.lend_to(stream); }
+  explicit Place(Device device) : memory({}, Memory::Mode::real, device), stream(device) {
+    space.lend_to(stream);
+  }
 
   static Place*& current() {
     static Place* place = nullptr;
@@ -66,10 +68,9 @@ class OnDevice : public testing::TestWithParam<Device> {
 };
 
 // Declares the fixture suite##Kernel; its TEST_P cases run once a device.
-#define KERNEL_SUITE(suite)                                                                       \
-  class suite##Kernel : public OnDevice {};                                                       \
-  INSTANTIATE_TEST_SUITE_P(On, suite##Kernel, testing::ValuesIn(test_devices()), [](const auto& i) { \
-    return std::string(i.param.is_cuda() ? "cuda" : "cpu");                                       \
-  })
+#define KERNEL_SUITE(suite)                                                      \
+  class suite##Kernel : public OnDevice {};                                      \
+  INSTANTIATE_TEST_SUITE_P(On, suite##Kernel, testing::ValuesIn(test_devices()), \
+                           [](const auto& i) { return std::string(i.param.is_cuda() ? "cuda" : "cpu"); })
 
 }  // namespace cleave
