@@ -354,6 +354,7 @@ void Engine::set_parameters(const std::function<std::vector<float>(const ParamSp
 int64_t Engine::step() const { return state_->at.step; }
 const Model& Engine::model() const { return state_->model; }
 const DsConfig& Engine::config() const { return state_->config; }
+Device Engine::device() const { return state_->options.device; }
 int64_t Engine::params() const { return state_->model.params(); }
 int64_t Engine::samples_per_micro() const { return state_->config.train_micro_batch_size_per_gpu; }
 MemoryTable Engine::memory_planned() const { return state_->planned; }

@@ -34,9 +34,9 @@ class CudaQueue final : public Queue {
   // Scratch until the op that asks for it ends, 256-byte aligned; Error(internal) when it is larger than what
   // was lent.
   void* scratch(int64_t bytes);
-  int64_t scratch_bytes() const { return scratch_.numel() / 2; }
+  int64_t scratch_bytes() const { return scratch_.numel() / 2 / 256 * 256; }
   // The other half of it, for the library of matrix products.
-  Tensor product_scratch() const { return scratch_.slice({scratch_.numel() / 2, scratch_.numel()}); }
+  Tensor product_scratch() const { return scratch_.slice({scratch_bytes(), scratch_.numel()}); }
   // Where a kernel reports: atomicMin of (place << 32 | value). `limit` is for the message.
   unsigned long long* fault(Fault kind, int64_t limit);
   // Throws what the last kernel launch on this thread left.

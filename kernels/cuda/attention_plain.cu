@@ -129,7 +129,7 @@ __global__ void __launch_bounds__(kThreads) forward(Attention<T> a) {
 
 // Own rows are keys, columns are queries.
 template <class T>
-__global__ void __launch_bounds__(kThreads) backward_keys(Attention<T> a) {
+__global__ void __launch_bounds__(kThreads, 2) backward_keys(Attention<T> a) {
   extern __shared__ __align__(16) float base[];
   const Shared shared{base, a.dim};
   float *k = shared.rows(0), *v = shared.rows(1), *q = shared.rows(2), *dy = shared.rows(3);

@@ -136,11 +136,12 @@ inline unsigned row_threads(int64_t width, int64_t most = 256) {
   return unsigned(std::min<int64_t>(most, round_up(std::max<int64_t>(1, ceil_div(width, kPack)), 32)));
 }
 
-// Lets a kernel use that much dynamic shared memory.
+// Lets a kernel use that much dynamic shared memory; what it declares besides also counts for the 48 KiB that need no
+// permission.
 template <class Kernel>
 void allow_shared(CudaQueue& queue, Kernel kernel, int64_t bytes, const char* op) {
   queue.use();
-  if (bytes > 48 * 1024)
+  if (bytes > 32 * 1024)
     cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(bytes));
   queue.launched(op);
 }

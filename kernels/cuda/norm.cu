@@ -31,7 +31,7 @@ struct NormForward {
 
 // One block a row; the row waits in shared memory, as it was stored, so that backward sees the same numbers.
 template <class T>
-__global__ void __launch_bounds__(32 * kWarps) norm_forward(NormForward<T> a) {
+__global__ void __launch_bounds__(32 * kWarps, 4) norm_forward(NormForward<T> a) {
   extern __shared__ __align__(16) float row[];
   __shared__ float shared[kWarps];
   const int64_t at = int64_t(blockIdx.x) * a.width;
