@@ -15,6 +15,7 @@ int run_generate(const Arguments& arguments);
 int run_launch(const Arguments& arguments);
 int run_check(const Arguments& arguments);
 int run_data(const Arguments& arguments);
+int run_report(const Arguments& arguments);
 
 struct Command {
   const char* name;
@@ -28,6 +29,7 @@ inline constexpr Command kCommands[] = {
     {"check", "validate ds_config files: every error at once, with its position", run_check},
     {"eval", "loss of a checkpoint on data", run_eval},
     {"generate", "text from a checkpoint", run_generate},
+    {"report", "what this machine and this build offer", run_report},
     {"data", "turn text into a token file, split it, or look into one", run_data},
 };
 

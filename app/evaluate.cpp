@@ -29,7 +29,7 @@ int run_eval(const Arguments& arguments) {
     const TokenFile file(data);
     session.connect(std::chrono::seconds(600));
     Communicator& world = session.world();
-    Pretrained model(dir, tag, micro, world);
+    Pretrained model(dir, tag, micro, world, session.device());
     EvalBatches batches(
         file,
         {.seq_len = model.seq_len(), .micro_batch = micro, .rank = world.rank(), .ranks = world.size()});

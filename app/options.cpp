@@ -19,7 +19,7 @@ void add_options(CLI::App& app, ModelOptions& o) {
 
 void add_options(CLI::App& app, RankOptions& o) {
   app.add_option("--transport", o.transport, "auto, shm or gloo")->capture_default_str();
-  app.add_option("--device", o.device, "auto or cpu (this build has no CUDA backend)")->capture_default_str();
+  app.add_option("--device", o.device, "auto, cpu, cuda or cuda:INDEX")->capture_default_str();
   app.add_option("--device_memory", o.device_memory, "limit of a rank's device memory, such as 8GiB");
   app.add_option("--host_memory", o.host_memory, "limit of a rank's host memory");
   app.add_option("--local_rank", o.local_rank, "accepted from launchers; must agree with the environment");

@@ -9,7 +9,7 @@
 namespace cleave {
 
 Pretrained::Pretrained(const std::string& dir, const std::string& tag, int64_t micro_batch,
-                       Communicator& world) {
+                       Communicator& world, Device device) {
   const CheckpointReader reader(dir, tag);
   std::string name;
   ModelConfig model;
@@ -30,7 +30,7 @@ Pretrained::Pretrained(const std::string& dir, const std::string& tag, int64_t m
   config.train_batch_size = micro_batch * world.size();
   config.optimizer.type = "SGD";  // no states, so loading reads the masters only
   engine_ = std::make_unique<Engine>(config, make_model(model, DType::fp32, seq_len_, name), world,
-                                     EngineOptions{});
+                                     EngineOptions{.device = device});
   engine_->load_checkpoint(dir, tag);
 }
 

@@ -10,7 +10,8 @@ namespace cleave {
 class Pretrained {
  public:
   // Collective over world.
-  Pretrained(const std::string& dir, const std::string& tag, int64_t micro_batch, Communicator& world);
+  Pretrained(const std::string& dir, const std::string& tag, int64_t micro_batch, Communicator& world,
+             Device device = {});
 
   Engine& engine() { return *engine_; }
   int64_t seq_len() const { return seq_len_; }

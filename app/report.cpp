@@ -8,6 +8,8 @@
 #include <optional>
 
 #include "core/units.h"
+#include "device/workspace.h"
+#include "kernels/elementwise.h"
 #include "kernels/matmul.h"
 #include "monitor/csv_monitor.h"
 #include "monitor/metrics.h"
@@ -33,17 +35,26 @@ json as_json(const MemoryTable& t) {
   return out;
 }
 
-// What this rank's cores reach in a square fp32 matrix product: the peak that mfu is a share of.
-double matmul_flops_per_s() {
-  constexpr int64_t n = 512;
-  std::vector<float> a(n * n, 1.0f), b(n * n, 1.0f), c(n * n);
-  auto view = [](std::vector<float>& v) { return Tensor(v.data(), DType::fp32, {n, n}, MemoryKind::host); };
-  const Matmul product{.c = view(c), .a = view(a), .b = view(b), .bias = {}};
-  Stream stream;
+// What this rank reaches in a square matrix product, in fp32 on its cores and in the model's type on a GPU:
+// the peak that mfu is a share of.
+double matmul_flops_per_s(Device device, DType model_type) {
+  const bool gpu = device.is_cuda();
+  const int64_t n = gpu ? 4096 : 512;
+  const DType type = gpu ? model_type : DType::fp32;
+  Memory memory({}, Memory::Mode::real, device);
+  const Workspace space = allocate_workspace(memory, kKernelScratch);
+  Stream stream(device);
+  space.lend_to(stream);
+  auto square = [&] { return memory.allocate(MemoryKind::device, Category::staging, type, {n, n}, "peak"); };
+  const Buffer a = square(), b = square(), c = square();
+  for (const Buffer* x : {&a, &b}) launch(Fill{.y = *x, .value = 1}, stream);
+  const Matmul product{.c = c, .a = a, .b = b, .bias = {}};
   double best = 0;
   for (int i = 0; i < 4; ++i) {
+    stream.synchronize();
     const auto begin = std::chrono::steady_clock::now();
     launch(product, stream);
+    stream.synchronize();
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     best = std::max(best, product.flops() / seconds);
   }
@@ -85,7 +96,7 @@ void Report::start(const Engine& engine, int ranks, const std::string& transport
   if (!sinks_) return;
   Sinks& s = *sinks_;
   s.ranks = ranks, s.sent = engine.comm_bytes(), s.first_step = engine.step();
-  s.peak = matmul_flops_per_s();
+  s.peak = matmul_flops_per_s(engine.device(), engine.model().dtype);
   const bool terminal = isatty(STDOUT_FILENO) != 0;
   s.progress.emplace(ProgressOptions{.out = stdout,
                                      .total = s.options.steps,
@@ -96,9 +107,10 @@ void Report::start(const Engine& engine, int ranks, const std::string& transport
     if (n.origin != "default")
       line(fmt::format("config: {} = {} ({}): {}", n.path, n.value, n.origin, n.meaning));
   const DsConfig& c = engine.config();
-  line(fmt::format("model: {}, {} parameters; {}; batch {} = {} x {} accumulation x {} ranks",
-                   engine.model().name, format_count(engine.params()), transport, c.train_batch_size,
-                   c.train_micro_batch_size_per_gpu, c.gradient_accumulation_steps, ranks));
+  line(fmt::format("model: {}, {} parameters; {}, {}; batch {} = {} x {} accumulation x {} ranks",
+                   engine.model().name, format_count(engine.params()), name_of(engine.device()), transport,
+                   c.train_batch_size, c.train_micro_batch_size_per_gpu, c.gradient_accumulation_steps,
+                   ranks));
   std::string table = format(engine.memory_planned());
   table.pop_back();
   line("memory of a rank, as planned:\n" + table);

@@ -32,8 +32,6 @@ int usable_cores() {
 }  // namespace
 
 Session::Session(const RankOptions& options) : options_(options) {
-  require(options.device == "auto" || options.device == "cpu", Exit::usage,
-          "--device {}: this build has no CUDA backend; use --device cpu", options.device);
   const Discovery found = discover_ranks(environment_of_process());
   info_ = found.info;
   if (first())
@@ -41,6 +39,7 @@ Session::Session(const RankOptions& options) : options_(options) {
   require(options.local_rank < 0 || options.local_rank == info_.local_rank, Exit::usage,
           "--local_rank is {}, but {} says {}; leave the option out", options.local_rank, info_.launched_by,
           info_.local_rank);
+  device_ = choose_device(options.device, info_.local_rank);
   // The launcher gives every rank its own cores; ranks that another launcher left unbound share them evenly.
   if (!std::getenv("OMP_NUM_THREADS")) {
     const int cores = usable_cores(), machine = int(sysconf(_SC_NPROCESSORS_ONLN));

@@ -17,6 +17,7 @@ class Session {
 
   const RankInfo& info() const { return info_; }
   bool first() const { return info_.rank == 0; }
+  Device device() const { return device_; }  // what --device comes to for this rank
 
   // The ds_config for this world. Problems go to stderr of the first rank; when there are errors, every rank
   // throws Error(usage).
@@ -36,6 +37,7 @@ class Session {
  private:
   RankOptions options_;
   RankInfo info_;
+  Device device_;
   std::unique_ptr<World> world_;
 };
 

@@ -92,7 +92,7 @@ class Run {
                                  .drop_last = config_.dataloader_drop_last});
     engine_ = std::make_unique<Engine>(
         config_, make_model(model_, dtype_of(config_), o_.model.seq_len, o_.model.model), world,
-        EngineOptions{.seed = o_.seed, .limits = memory_limits(o_.ranks)});
+        EngineOptions{.seed = o_.seed, .limits = memory_limits(o_.ranks), .device = session_.device()});
     resume();
     report_.start(*engine_, world.size(), session_.transport());
     if (engine_->step() >= o_.steps)

@@ -1,9 +1,9 @@
 #include "comm/communicator.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "comm/reduce.h"
+#include "device/copy.h"
 
 namespace cleave {
 namespace {
@@ -30,9 +30,8 @@ void check_sum(const Communicator& c, const Tensor& t, Collective op) {
         name_of(t.dtype()));
 }
 
-void copy(Tensor to, Tensor from, Stream& stream) {
-  if (to.raw() == from.raw() || from.bytes() == 0) return;
-  stream.enqueue([=] { std::memcpy(to.raw(), from.raw(), size_t(from.bytes())); });
+void copy_unless_same(Tensor to, Tensor from, Stream& stream) {
+  if (to.raw() != from.raw()) copy(to, from, stream);
 }
 
 // Calls body(piece) for [0, numel) cut into pieces of at most `most` elements, but at least one.
@@ -66,7 +65,7 @@ class SelfCommunicator final : public Communicator {
 
 void Communicator::all_gather(Tensor full, Tensor shard, Stream& stream, const Call& call) {
   check_shards(*this, full, shard, Collective::all_gather);
-  if (size_ == 1) return copy(full, shard, stream);
+  if (size_ == 1) return copy_unless_same(full, shard, stream);
   bytes_[Collective::all_gather] += (size_ - 1) * shard.bytes();
   cut(shard.numel(), call.max_numel / size_,
       [&](Range piece) { do_all_gather(full, shard, piece, stream, call); });
@@ -75,7 +74,7 @@ void Communicator::all_gather(Tensor full, Tensor shard, Stream& stream, const C
 void Communicator::reduce_scatter(Tensor shard, Tensor full, Stream& stream, const Call& call) {
   check_shards(*this, full, shard, Collective::reduce_scatter);
   check_sum(*this, full, Collective::reduce_scatter);
-  if (size_ == 1) return copy(shard, full, stream);
+  if (size_ == 1) return copy_unless_same(shard, full, stream);
   bytes_[Collective::reduce_scatter] += (size_ - 1) * shard.bytes();
   cut(shard.numel(), call.max_numel / size_,
       [&](Range piece) { do_reduce_scatter(shard, full, piece, stream, call); });

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "comm/relay.h"
+
 namespace cleave {
 namespace {
 
@@ -45,43 +47,58 @@ class GroupCommunicator final : public Communicator {
   // group, so it may outlive this communicator.
   template <class Body>
   void enqueue(Order& order, const Post& post, Stream& stream, const Call& call, Body body) {
-    stream.enqueue([group = group_, place = order.join(), rank = rank(), post, what = call.what, body] {
+    auto task = [group = group_, place = order.join(), rank = rank(), post, what = call.what, body] {
       const Waiting w = waiting(*group, rank, *place, post, std::string(what));
       first_in_line(*group, w, *place);
       body(*group, w);
-    });
+    };
+    if (!stream.on_cuda()) return stream.enqueue(std::move(task));
+    if (!relay_) relay_ = std::make_unique<Relay>();
+    relay_->run(stream, std::move(task));
   }
 
   void do_all_gather(Tensor full, Tensor shard, Range piece, Stream& stream, const Call& call) override {
-    const Post post{Collective::all_gather, full.dtype(), -1, piece.size() * size()};
-    enqueue(collectives_, post, stream, call,
-            [=](Group& g, const Waiting& w) { g.all_gather(w, full, shard, piece); });
+    staged({full, shard, piece, rank(), size(), Shards::gather}, stream, [&](Tensor f, Tensor s, Range p) {
+      const Post post{Collective::all_gather, f.dtype(), -1, p.size() * size()};
+      enqueue(collectives_, post, stream, call,
+              [=](Group& g, const Waiting& w) { g.all_gather(w, f, s, p); });
+    });
   }
 
   void do_reduce_scatter(Tensor shard, Tensor full, Range piece, Stream& stream, const Call& call) override {
-    const Post post{Collective::reduce_scatter, full.dtype(), -1, piece.size() * size()};
-    enqueue(collectives_, post, stream, call,
-            [=](Group& g, const Waiting& w) { g.reduce_scatter(w, shard, full, piece); });
+    staged({full, shard, piece, rank(), size(), Shards::scatter}, stream, [&](Tensor f, Tensor s, Range p) {
+      const Post post{Collective::reduce_scatter, f.dtype(), -1, p.size() * size()};
+      enqueue(collectives_, post, stream, call,
+              [=](Group& g, const Waiting& w) { g.reduce_scatter(w, s, f, p); });
+    });
   }
 
   void do_all_reduce(Tensor t, Stream& stream, const Call& call) override {
-    enqueue(collectives_, {Collective::all_reduce, t.dtype(), -1, t.numel()}, stream, call,
-            [=](Group& g, const Waiting& w) { g.all_reduce(w, t); });
+    staged(t, {.in = true, .out = true}, stream, [&](Tensor x) {
+      enqueue(collectives_, {Collective::all_reduce, x.dtype(), -1, x.numel()}, stream, call,
+              [=](Group& g, const Waiting& w) { g.all_reduce(w, x); });
+    });
   }
 
   void do_broadcast(Tensor t, int root, Stream& stream, const Call& call) override {
-    enqueue(collectives_, {Collective::broadcast, t.dtype(), root, t.numel()}, stream, call,
-            [=](Group& g, const Waiting& w) { g.broadcast(w, t, root); });
+    staged(t, {.in = rank() == root, .out = rank() != root}, stream, [&](Tensor x) {
+      enqueue(collectives_, {Collective::broadcast, x.dtype(), root, x.numel()}, stream, call,
+              [=](Group& g, const Waiting& w) { g.broadcast(w, x, root); });
+    });
   }
 
   void do_send(Tensor t, int to, Stream& stream, const Call& call) override {
-    enqueue(sends_[size_t(to)], {Collective::send, t.dtype(), to, t.numel()}, stream, call,
-            [=](Group& g, const Waiting& w) { g.send(w, t, to); });
+    staged(t, {.in = true}, stream, [&](Tensor x) {
+      enqueue(sends_[size_t(to)], {Collective::send, x.dtype(), to, x.numel()}, stream, call,
+              [=](Group& g, const Waiting& w) { g.send(w, x, to); });
+    });
   }
 
   void do_recv(Tensor t, int from, Stream& stream, const Call& call) override {
-    enqueue(recvs_[size_t(from)], {Collective::recv, t.dtype(), from, t.numel()}, stream, call,
-            [=](Group& g, const Waiting& w) { g.recv(w, t, from); });
+    staged(t, {.out = true}, stream, [&](Tensor x) {
+      enqueue(recvs_[size_t(from)], {Collective::recv, x.dtype(), from, x.numel()}, stream, call,
+              [=](Group& g, const Waiting& w) { g.recv(w, x, from); });
+    });
   }
 
   void do_barrier(Stream& stream, const Call& call) override {
@@ -92,6 +109,7 @@ class GroupCommunicator final : public Communicator {
   std::shared_ptr<Group> group_;
   Order collectives_;
   std::vector<Order> sends_, recvs_;  // by peer: a receive that waits does not hold up a send
+  std::unique_ptr<Relay> relay_;      // from the first call on a CUDA stream on
 };
 
 }  // namespace

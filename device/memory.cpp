@@ -3,10 +3,13 @@
 #include <sys/mman.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
 
 #include "core/units.h"
+#include "device/cuda/memory.h"
 
 namespace cleave {
 namespace {
@@ -40,6 +43,27 @@ void unmap(void* data, int64_t bytes) {
     munmap(data, size_t(round_up(bytes, kHugePage)));
 }
 
+// Where the machine refuses to lock so much memory, training goes on with slower copies.
+Block allocate_pinned(Device device, int64_t bytes) {
+  const Block pinned = cuda_allocate_pinned(device, bytes);
+  if (pinned.data) return pinned;
+  static std::once_flag said;
+  std::call_once(said, [&] {
+    std::fprintf(
+        stderr,
+        "warning: %s of host memory could not be page-locked, so copies to the GPU will be slower; ulimit -l "
+        "and the container's memory limit decide\n",
+        format_bytes(bytes).c_str());
+  });
+  return {map_zeroed(bytes), unmap};
+}
+
+Block allocate_block(Device device, MemoryKind kind, int64_t bytes) {
+  if (device.is_cuda() && kind == MemoryKind::device) return cuda_allocate(device, bytes);
+  if (device.is_cuda() && kind == MemoryKind::pinned) return allocate_pinned(device, bytes);
+  return {map_zeroed(bytes), unmap};
+}
+
 int64_t host_total(const MemoryTable& t) { return t.total(MemoryKind::pinned) + t.total(MemoryKind::host); }
 
 std::string_view remedy(Category category) {
@@ -65,14 +89,19 @@ std::string_view remedy(Category category) {
   return "";
 }
 
-[[noreturn]] void refuse(const MemoryTable& table, MemoryKind kind, int64_t total, int64_t limit,
-                         const std::string& what) {
+// "largest: weights (1.2 GiB); what to do".
+std::string advice(const MemoryTable& table, MemoryKind kind) {
   Category largest = Category::weights;
   for (int c = 0; c < kCategories; ++c)
     if (table.at(kind, Category(c)) > table.at(kind, largest)) largest = Category(c);
-  fail(Exit::memory, "{}: {} of {} memory needed, {} allowed\n{}largest: {} ({}); {}", what,
-       format_bytes(total), name_of(kind), format_bytes(limit), format(table), name_of(largest),
-       format_bytes(table.at(kind, largest)), remedy(largest));
+  return fmt::format("largest: {} ({}); {}", name_of(largest), format_bytes(table.at(kind, largest)),
+                     remedy(largest));
+}
+
+[[noreturn]] void refuse(const MemoryTable& table, MemoryKind kind, int64_t total, int64_t limit,
+                         const std::string& what) {
+  fail(Exit::memory, "{}: {} of {} memory needed, {} allowed\n{}{}", what, format_bytes(total), name_of(kind),
+       format_bytes(limit), format(table), advice(table, kind));
 }
 
 }  // namespace
@@ -128,18 +157,26 @@ Buffer Memory::allocate(MemoryKind kind, Category category, DType dtype, Shape s
   CHECK(kind != MemoryKind::disk, "{}: disk memory is not addressable", name);
   const int64_t bytes = shape.numel() * size_of(dtype);
   add(kind, category, bytes, name);
-  void* data = nullptr;
-  if (!dry() && bytes > 0) {
-    data = map_zeroed(bytes);
-    if (!data) {
-      remove(kind, category, bytes);
-      fail(Exit::memory, "out of {} memory: {} ({}) of {} refused by the operating system ({})\n{}",
-           name_of(kind), name, name_of(category), format_bytes(bytes), std::strerror(errno), format(live()));
-    }
-  }
   Buffer buffer;
-  buffer.memory_ = this, buffer.tensor_ = Tensor(data, dtype, shape, kind), buffer.category_ = category;
+  buffer.memory_ = this, buffer.tensor_ = Tensor(nullptr, dtype, shape, kind), buffer.category_ = category;
+  if (dry() || bytes == 0) return buffer;
+  const Block block = allocate_block(device_, kind, bytes);
+  if (!block.data) {
+    buffer = {};
+    refused(kind, category, bytes, name);
+  }
+  buffer.tensor_ = Tensor(block.data, dtype, shape, kind), buffer.release_ = block.release;
   return buffer;
+}
+
+void Memory::refused(MemoryKind kind, Category category, int64_t bytes, std::string_view name) {
+  const bool gpu = device_.is_cuda() && kind == MemoryKind::device;
+  const std::string by =
+      gpu ? name_of(device_) : fmt::format("the operating system ({})", std::strerror(errno));
+  const MemoryTable now = live(), planned = planned_ == MemoryTable{} ? now : planned_;
+  fail(Exit::memory, "out of {} memory: {} ({}) of {} refused by {}\nplanned, and allocated now:\n{}{}",
+       name_of(kind), name, name_of(category), format_bytes(bytes), by, format(planned, &now),
+       advice(planned, kind));
 }
 
 void Memory::add(MemoryKind kind, Category category, int64_t bytes, std::string_view name) {
@@ -177,14 +214,14 @@ Buffer& Buffer::operator=(Buffer&& other) noexcept {
     reset();
     memory_ = std::exchange(other.memory_, nullptr);
     tensor_ = std::exchange(other.tensor_, {});
-    category_ = other.category_;
+    category_ = other.category_, release_ = other.release_;
   }
   return *this;
 }
 
 void Buffer::reset() noexcept {
   if (!memory_) return;
-  if (tensor_.raw()) unmap(tensor_.raw(), tensor_.bytes());
+  if (tensor_.raw()) release_(tensor_.raw(), tensor_.bytes());
   memory_->remove(tensor_.memory(), category_, tensor_.bytes());
   memory_ = nullptr, tensor_ = {};
 }

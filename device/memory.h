@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "device/device.h"
 #include "device/tensor.h"
 
 namespace cleave {
@@ -56,7 +57,10 @@ class Memory {
  public:
   enum class Mode { real, dry };
 
-  explicit Memory(MemoryLimits limits = {}, Mode mode = Mode::real) : limits_(limits), mode_(mode) {}
+  // Of a CUDA rank, device memory is the GPU's and pinned memory is locked; where the machine refuses to
+  // lock, it is ordinary memory and a warning goes to stderr once. A dry one needs no GPU.
+  explicit Memory(MemoryLimits limits = {}, Mode mode = Mode::real, Device device = {})
+      : limits_(limits), mode_(mode), device_(device) {}
   Memory(const Memory&) = delete;
   Memory& operator=(const Memory&) = delete;
 
@@ -66,6 +70,9 @@ class Memory {
   Buffer allocate(MemoryKind kind, Category category, DType dtype, Shape shape, std::string_view name);
 
   bool dry() const { return mode_ == Mode::dry; }
+  Device device() const { return device_; }
+  // What will be allocated, for the report when the machine refuses.
+  void expect(const MemoryTable& planned) { planned_ = planned; }
   const MemoryLimits& limits() const { return limits_; }
   MemoryTable live() const;
   MemoryTable peak() const;  // the largest live value of each entry
@@ -74,11 +81,13 @@ class Memory {
   friend class Buffer;
   void add(MemoryKind kind, Category category, int64_t bytes, std::string_view name);
   void remove(MemoryKind kind, Category category, int64_t bytes);
+  [[noreturn]] void refused(MemoryKind kind, Category category, int64_t bytes, std::string_view name);
 
   MemoryLimits limits_;
   Mode mode_;
+  Device device_;
   mutable std::mutex mutex_;
-  MemoryTable live_, peak_;
+  MemoryTable live_, peak_, planned_;
 };
 
 // Throws Error(memory) with the category table and the config keys that shrink the largest category when
@@ -104,6 +113,7 @@ class Buffer {
   Memory* memory_ = nullptr;
   Tensor tensor_;
   Category category_{};
+  void (*release_)(void* data, int64_t bytes) = nullptr;  // how the bytes go back; none: there are none
 };
 
 }  // namespace cleave

@@ -1,50 +1,96 @@
 #include "device/stream.h"
 
 #include <condition_variable>
+#include <cstring>
 #include <deque>
 #include <exception>
 #include <mutex>
 #include <thread>
 #include <utility>
+#include <vector>
+
+#include "device/queue.h"
 
 namespace cleave {
+namespace {
 
-struct Event::State {
-  std::mutex mutex;
-  std::condition_variable ready;
-  bool done = false;
-
-  void fire() {
-    // Notified under the lock: the waiter may free this state as soon as it sees done.
-    std::lock_guard lock(mutex);
-    done = true;
-    ready.notify_all();
+// A point in the work of a worker thread.
+class WorkerPoint final : public Event::State {
+ public:
+  void wait() override {
+    std::unique_lock lock(mutex_);
+    ready_.wait(lock, [this] { return done_; });
   }
+  void then(std::function<void()> action) override {
+    {
+      std::lock_guard lock(mutex_);
+      if (!done_) return actions_.push_back(std::move(action));
+    }
+    action();
+  }
+  void fire() {
+    std::vector<std::function<void()>> actions;
+    {
+      // Notified under the lock: the waiter may free this state as soon as it sees done.
+      std::lock_guard lock(mutex_);
+      done_ = true;
+      actions.swap(actions_);
+      ready_.notify_all();
+    }
+    for (const auto& action : actions) action();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable ready_;
+  std::vector<std::function<void()>> actions_;
+  bool done_ = false;
 };
 
-void Event::wait() const {
-  if (!state_) return;
-  std::unique_lock lock(state_->mutex);
-  state_->ready.wait(lock, [this] { return state_->done; });
-}
+class Worker final : public Queue {
+ public:
+  explicit Worker(std::function<void()> on_start) {
+    if (on_start) push({std::move(on_start), false});
+    thread_ = std::thread([this] { run(); });
+  }
+  ~Worker() override {
+    {
+      std::lock_guard lock(mutex_);
+      stopping_ = true;
+      wake_.notify_one();
+    }
+    thread_.join();
+  }
 
-struct Stream::Worker {
+  void enqueue(std::function<void()> task) override { push({std::move(task), false}); }
+  void copy(void*, const void*, int64_t) override { fail(Exit::internal, "a CPU stream was given memory of a GPU"); }
+  Event record() override {
+    auto point = std::make_shared<WorkerPoint>();
+    push({[point] { point->fire(); }, true});
+    return Event(point);
+  }
+  void wait(const Event& event) override {
+    push({[event] { event.wait(); }, true});
+  }
+  void synchronize() override {
+    record().wait();
+    std::lock_guard lock(mutex_);
+    if (auto failure = std::exchange(failure_, nullptr)) std::rethrow_exception(failure);
+  }
+  void lend(const Tensor&, const Tensor&) override {}
+  Tensor pinned() const override { return {}; }
+
+ private:
   struct Task {
     std::function<void()> body;
     bool always =
         false;  // bookkeeping that must run even after a failure, or another stream would wait forever
   };
-  std::mutex mutex;
-  std::condition_variable wake;
-  std::deque<Task> tasks;
-  std::exception_ptr failure;
-  bool stopping = false;
-  std::thread thread;
 
   void push(Task task) {
-    std::lock_guard lock(mutex);
-    tasks.push_back(std::move(task));
-    wake.notify_one();
+    std::lock_guard lock(mutex_);
+    tasks_.push_back(std::move(task));
+    wake_.notify_one();
   }
 
   void run() {
@@ -52,69 +98,73 @@ struct Stream::Worker {
       Task task;
       bool skip = false;
       {
-        std::unique_lock lock(mutex);
-        wake.wait(lock, [this] { return stopping || !tasks.empty(); });
-        if (tasks.empty()) return;
-        task = std::move(tasks.front());
-        tasks.pop_front();
-        skip = failure && !task.always;
+        std::unique_lock lock(mutex_);
+        wake_.wait(lock, [this] { return stopping_ || !tasks_.empty(); });
+        if (tasks_.empty()) return;
+        task = std::move(tasks_.front());
+        tasks_.pop_front();
+        skip = failure_ && !task.always;
       }
       if (skip) continue;
       try {
         task.body();
       } catch (...) {
-        std::lock_guard lock(mutex);
-        if (!failure) failure = std::current_exception();
+        std::lock_guard lock(mutex_);
+        if (!failure_) failure_ = std::current_exception();
       }
     }
   }
+
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::deque<Task> tasks_;
+  std::exception_ptr failure_;
+  bool stopping_ = false;
+  std::thread thread_;
 };
 
-Stream::Stream(Mode mode, std::function<void()> on_start) : mode_(mode) {
-  if (mode != Mode::worker) return;
-  worker_ = std::make_unique<Worker>();
-  if (on_start) worker_->push({std::move(on_start), false});
-  worker_->thread = std::thread([w = worker_.get()] { w->run(); });
+}  // namespace
+
+void Event::wait() const {
+  if (state_) state_->wait();
 }
 
-Stream::~Stream() {
-  if (!worker_) return;
-  {
-    std::lock_guard lock(worker_->mutex);
-    worker_->stopping = true;
-    worker_->wake.notify_one();
-  }
-  worker_->thread.join();
+Stream::Stream(Mode mode, std::function<void()> on_start) : mode_(mode) {
+  if (mode == Mode::worker) queue_ = std::make_unique<Worker>(std::move(on_start));
 }
+
+Stream::Stream(Device device, Mode otherwise) : Stream(device.is_cuda() ? Mode::inline_ : otherwise) {
+  cuda_ = device.is_cuda();
+  if (cuda_) queue_ = make_cuda_queue(device);
+}
+
+Stream::~Stream() = default;
 
 void Stream::enqueue(std::function<void()> task) {
-  if (worker_)
-    worker_->push({std::move(task), false});
+  if (queue_)
+    queue_->enqueue(std::move(task));
   else if (mode_ == Mode::inline_)
     task();
 }
 
-Event Stream::record() {
-  Event event;
-  if (!worker_) return event;  // inline work is done by now
-  event.state_ = std::make_shared<Event::State>();
-  worker_->push({[s = event.state_] { s->fire(); }, true});
-  return event;
-}
+Event Stream::record() { return queue_ ? queue_->record() : Event(); }  // inline work is done by now
 
 void Stream::wait(const Event& event) {
-  if (!event.state_) return;
-  if (worker_)
-    worker_->push({[event] { event.wait(); }, true});
+  if (!event.state()) return;
+  if (queue_)
+    queue_->wait(event);
   else
     event.wait();
 }
 
 void Stream::synchronize() {
-  if (!worker_) return;
-  record().wait();
-  std::lock_guard lock(worker_->mutex);
-  if (auto failure = std::exchange(worker_->failure, nullptr)) std::rethrow_exception(failure);
+  if (queue_) queue_->synchronize();
 }
+
+void Stream::lend(Tensor device, Tensor pinned) {
+  if (queue_) queue_->lend(device, pinned);
+}
+
+Tensor Stream::pinned() const { return queue_ ? queue_->pinned() : Tensor(); }
 
 }  // namespace cleave

@@ -6,16 +6,24 @@
 #include <functional>
 #include <memory>
 
+#include "device/device.h"
+#include "device/tensor.h"
+
 namespace cleave {
+
+class Queue;
 
 // A point in a stream's work. Waiting on a default-constructed event returns at once.
 class Event {
  public:
+  struct State;
+  Event() = default;
+  explicit Event(std::shared_ptr<State> state) : state_(std::move(state)) {}
+
   void wait() const;  // blocks the calling thread until the work before the point is done
+  State* state() const { return state_.get(); }
 
  private:
-  friend class Stream;
-  struct State;
   std::shared_ptr<State> state_;
 };
 
@@ -28,22 +36,34 @@ class Stream {
   // on_start runs first on the worker thread, to bind it, name it or size its thread team; other modes ignore
   // it.
   explicit Stream(Mode mode = Mode::inline_, std::function<void()> on_start = {});
+  // A stream of that GPU, or `otherwise` where the device is the CPU. Its tasks run on a thread of the driver
+  // in stream order and must not call CUDA. Events order CPU and CUDA streams in both directions without
+  // blocking the host, except that an inline stream blocks its caller.
+  explicit Stream(Device device, Mode otherwise = Mode::inline_);
   ~Stream();  // finishes what was enqueued; errors not yet seen by synchronize() are dropped
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
 
   // Tasks must be self-contained values. If a task throws, later tasks are skipped (events still fire) and
-  // the error leaves by synchronize(); an inline stream throws from enqueue itself.
+  // the error leaves by synchronize(); an inline stream throws from enqueue itself. Kernels on a CUDA stream
+  // run all the same; one that finds bad data in its operands leaves its error by synchronize(), too.
   void enqueue(std::function<void()> task);
   Event record();
   void wait(const Event& event);  // later work on this stream starts after the event
   void synchronize();             // blocks the host; rethrows the first error of this stream
   bool discards() const { return mode_ == Mode::discard; }
 
+  bool on_cuda() const { return cuda_; }
+  // Scratch for kernels and for staging (device/workspace.h), which must outlive the stream; a CUDA stream
+  // needs it before its first kernel, others ignore it.
+  void lend(Tensor device, Tensor pinned);
+  Tensor pinned() const;                         // what was lent; undefined on a CPU stream
+  Queue* queue() const { return queue_.get(); }  // for the bodies of kernels
+
  private:
-  struct Worker;
   Mode mode_;
-  std::unique_ptr<Worker> worker_;
+  bool cuda_ = false;
+  std::unique_ptr<Queue> queue_;  // none: inline or discard
 };
 
 }  // namespace cleave

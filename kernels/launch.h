@@ -1,16 +1,23 @@
-// One struct per kernel: its fields are the operands, outputs first, its comment is the contract. `launch(op, stream)`
-// checks the operands on the caller's thread and enqueues the body; the macro below is the only code that knows there
-// may be several backends.
+// One struct per kernel: its fields are the operands, outputs first, its comment is the contract. `launch(op,
+// stream)` checks the operands on the caller's thread and enqueues the body; the macro below is the only code
+// that knows there are several backends. Operands of a CUDA stream's kernels are in that GPU's memory, except
+// where an op says more.
 #pragma once
+#include "core/build.h"
 #include "device/stream.h"
 #include "device/tensor.h"
 
-// After an op struct: declares its body, which a backend's folder defines, and how to launch it.
-#define CLEAVE_KERNEL(Op)                         \
-  namespace cpu {                                 \
-  void run(const Op& op);                         \
-  }                                               \
-  inline void launch(const Op& op, Stream& stream) { \
-    op.check();                                   \
-    stream.enqueue([op] { cpu::run(op); });       \
+// After an op struct: declares its bodies, which the backends' folders define, and how to launch it.
+#define CLEAVE_KERNEL(Op)                                \
+  namespace cpu {                                        \
+  void run(const Op& op);                                \
+  }                                                      \
+  namespace gpu {                                        \
+  void run(const Op& op, Stream& stream);                \
+  }                                                      \
+  inline void launch(const Op& op, Stream& stream) {     \
+    op.check();                                          \
+    if constexpr (build::cuda)                           \
+      if (stream.on_cuda()) return gpu::run(op, stream); \
+    stream.enqueue([op] { cpu::run(op); });              \
   }

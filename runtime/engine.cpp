@@ -6,9 +6,11 @@
 
 #include "checkpoint/checkpoint.h"
 #include "device/copy.h"
+#include "device/workspace.h"
 #include "optim/clipping.h"
 #include "optim/loss_scaler.h"
 #include "optim/schedule.h"
+#include "runtime/host_records.h"
 #include "runtime/training_state.h"
 #include "zero/sharded_optimizer.h"
 
@@ -90,6 +92,15 @@ struct Allocation {
   Buffer squares, losses;
 };
 
+// Scratch of the compute and the communication stream of a CUDA rank.
+struct Workspaces {
+  Workspaces() = default;
+  Workspaces(Memory& memory, bool overlap)
+      : compute(allocate_workspace(memory, kKernelScratch)),
+        comm(overlap ? allocate_workspace(memory, kCopyScratch) : Workspace{}) {}
+  Workspace compute, comm;
+};
+
 struct Engine::State {
   State(const DsConfig& c, Model m, Communicator& w, const EngineOptions& o)
       : config(c),
@@ -97,9 +108,9 @@ struct Engine::State {
         world(w),
         self(self_communicator()),
         options(o),
-        memory(o.limits),
-        compute(o.compute),
-        overlapped(c.zero.overlap_comm ? Stream::Mode::worker : Stream::Mode::inline_),
+        memory(o.limits, Memory::Mode::real, o.device),
+        compute(o.device, o.compute),
+        overlapped(o.device, c.zero.overlap_comm ? Stream::Mode::worker : Stream::Mode::inline_),
         schedule(c.scheduler, c.optimizer.lr),
         scaler(c.precision == Precision::fp16 ? LossScaler(c.fp16, c.zero.stage) : LossScaler()) {}
 
@@ -112,6 +123,7 @@ struct Engine::State {
   EngineOptions options;
   Memory memory;
   MemoryTable planned;
+  Workspaces spaces;
   Stream compute, overlapped;
   std::unique_ptr<Allocation> all;
   LrSchedule schedule;
@@ -123,11 +135,16 @@ Engine::Engine(const DsConfig& config, Model model, Communicator& world, const E
     : state_(std::make_unique<State>(config, std::move(model), world, options)) {
   State& s = *state_;
   {
-    Memory dry({}, Memory::Mode::dry);
+    Memory dry({}, Memory::Mode::dry, options.device);
+    const Workspaces spaces(dry, s.config.zero.overlap_comm);
     const Allocation plan(s.config, s.model, world, *s.self, dry, s.compute, s.comm());
     s.planned = dry.peak();
   }
   check_fits(s.planned, options.limits);
+  s.memory.expect(s.planned);
+  s.spaces = Workspaces(s.memory, s.config.zero.overlap_comm);
+  s.spaces.compute.lend_to(s.compute);
+  if (s.config.zero.overlap_comm) s.spaces.comm.lend_to(s.overlapped);
   s.all = std::make_unique<Allocation>(s.config, s.model, world, *s.self, s.memory, s.compute, s.comm());
   s.all->optimizer.initialize(options.seed, s.compute);
   s.compute.synchronize();
@@ -156,14 +173,12 @@ StepResult Engine::train_batch(const BatchSource& data) {
   s.all->store.wait_for_gradients();
   s.all->optimizer.square_gradients(s.all->squares, s.compute);
   s.all->store.sum_over_slices(s.all->squares);
-  s.compute.synchronize();
-
   double squares = 0;
-  for (const double x : s.all->squares.tensor().span<double>()) squares += x;
+  for (const double x : to_host<double>(s.all->squares, s.compute)) squares += x;
+  const std::vector<double> losses = to_host<double>(s.all->losses, s.compute);
   const double norm = std::sqrt(squares) * average.after / loss_scale;
   double loss = 0;
-  for (int micro = 0; micro < micros; ++micro)
-    loss += s.all->losses.tensor().span<double>()[size_t(micro)] / valid[size_t(micro)];
+  for (int micro = 0; micro < micros; ++micro) loss += losses[size_t(micro)] / valid[size_t(micro)];
   loss = mean_over_ranks(loss / micros);
 
   StepResult result{.step = ++s.at.step, .loss = loss, .grad_norm = norm, .loss_scale = loss_scale};
@@ -223,8 +238,7 @@ double Engine::evaluate(const BatchSource& data, int micros) {
   for (int micro = 0; micro < micros; ++micro) {
     const Batch batch = data(micro);
     s.all->stage.evaluate(batch, s.all->losses.tensor().slice({0, 1}), s.compute);
-    s.compute.synchronize();
-    totals[0] += s.all->losses.tensor().span<double>()[0];
+    totals[0] += to_host<double>(s.all->losses.tensor().slice({0, 1}), s.compute)[0];
     totals[1] += double(batch.valid_targets);
   }
   s.comm().synchronize();
@@ -239,7 +253,11 @@ std::vector<float> Engine::predict(const Batch& batch) {
   const int64_t rows = samples_per_micro() * s.model.rows_per_sample;
   std::vector<float> out(size_t(rows * s.model.head->classes()));
   const Tensor logits(out.data(), DType::fp32, {rows, s.model.head->classes()}, MemoryKind::host);
-  s.all->stage.predict(batch, logits, s.compute);
+  Buffer there;  // kernels of a GPU do not write to the host's memory
+  if (s.options.device.is_cuda())
+    there = s.memory.allocate(MemoryKind::device, Category::staging, DType::fp32, logits.shape(), "logits");
+  s.all->stage.predict(batch, there.defined() ? there.tensor() : logits, s.compute);
+  if (there.defined()) copy(logits, there, s.compute);
   s.compute.synchronize();
   s.comm().synchronize();
   return out;
@@ -266,7 +284,8 @@ std::vector<Record> Engine::records(bool all_slices) {
 
 void Engine::save_checkpoint(const std::string& dir, const std::string& tag, const std::string& client) {
   State& s = *state_;
-  cleave::save_checkpoint(dir, tag, records(false), to_json(s.at, s.scaler.state(), s.options.seed, client),
+  const HostRecords mine(records(false), s.memory, s.compute);
+  cleave::save_checkpoint(dir, tag, mine.here(), to_json(s.at, s.scaler.state(), s.options.seed, client),
                           s.world);
 }
 
@@ -274,7 +293,9 @@ std::string Engine::load_checkpoint(const std::string& dir, const std::string& t
   State& s = *state_;
   const CheckpointReader reader(dir, tag);
   const Restored restored = from_json(reader.state(), reader.path().string());
-  for (const Record& r : records(true)) reader.read(r);
+  HostRecords mine(records(true), s.memory, s.compute);
+  for (const Record& r : mine.here()) reader.read(r);
+  mine.store();
   s.at = restored.at;
   s.options.seed = restored.seed;
   if (s.config.precision == Precision::fp16) s.scaler.restore(restored.scaler);
@@ -295,9 +316,11 @@ std::vector<float> Engine::parameter(const std::string& name) {
       for (const FlatLayout::Piece& piece : layout.pieces(part)) {
         if (piece.param != p) continue;
         const int64_t at = part.begin - s.all->store.slice(u).begin + piece.offset;
-        const float* from = s.all->optimizer.record(u, 0).as<float>() + at;
-        std::copy_n(from, piece.elements.size(), whole.data() + piece.elements.begin);
+        copy(Tensor(whole.data() + piece.elements.begin, DType::fp32, {piece.elements.size()},
+                    MemoryKind::host),
+             s.all->optimizer.record(u, 0).slice({at, at + piece.elements.size()}), s.compute);
       }
+      s.compute.synchronize();
       // Every element is nonzero on one rank only, so the sum is exact.
       s.world.all_reduce(Tensor(whole.data(), DType::fp32, {int64_t(whole.size())}, MemoryKind::host),
                          s.comm(), {.what = "a whole parameter"});
@@ -313,11 +336,14 @@ void Engine::set_parameters(const std::function<std::vector<float>(const ParamSp
   for (int u = 0; u < s.all->store.units(); ++u) {
     const FlatLayout& layout = s.all->store.layout(u);
     for (const FlatLayout::Piece& piece : layout.pieces(s.all->store.slice(u))) {
-      const std::vector<float> whole = values(layout.param(piece.param));
+      std::vector<float> whole = values(layout.param(piece.param));
       CHECK(int64_t(whole.size()) == layout.param(piece.param).numel(), "{} has {} elements, got {}",
             layout.param(piece.param).name, layout.param(piece.param).numel(), whole.size());
-      const float* from = whole.data() + piece.elements.begin;
-      std::copy_n(from, piece.elements.size(), s.all->optimizer.record(u, 0).as<float>() + piece.offset);
+      const Range part{piece.offset, piece.offset + piece.elements.size()};
+      copy(s.all->optimizer.record(u, 0).slice(part),
+           Tensor(whole.data() + piece.elements.begin, DType::fp32, {part.size()}, MemoryKind::host),
+           s.compute);
+      s.compute.synchronize();
     }
   }
   s.all->optimizer.publish_masters(s.compute);
@@ -328,6 +354,7 @@ void Engine::set_parameters(const std::function<std::vector<float>(const ParamSp
 int64_t Engine::step() const { return state_->at.step; }
 const Model& Engine::model() const { return state_->model; }
 const DsConfig& Engine::config() const { return state_->config; }
+Device Engine::device() const { return state_->options.device; }
 int64_t Engine::params() const { return state_->model.params(); }
 int64_t Engine::samples_per_micro() const { return state_->config.train_micro_batch_size_per_gpu; }
 MemoryTable Engine::memory_planned() const { return state_->planned; }

@@ -24,7 +24,8 @@ struct Record;  // checkpoint/checkpoint.h
 struct EngineOptions {
   uint64_t seed = 42;  // of initial weights and dropout
   MemoryLimits limits = {};
-  Stream::Mode compute = Stream::Mode::inline_;
+  Stream::Mode compute = Stream::Mode::inline_;  // of a CPU rank
+  Device device = {};
 };
 
 struct StepResult {
@@ -68,6 +69,7 @@ class Engine {
   int64_t step() const;  // steps taken, skipped ones included
   const Model& model() const;
   const DsConfig& config() const;
+  Device device() const;  // where this rank computes
   int64_t params() const;  // of the whole model
   int64_t samples_per_micro() const;
 

@@ -17,18 +17,13 @@ skip() { skipped=$((skipped + 1)); echo "skipped: $1"; }
 
 section "packages"
 ./scripts/install_packages.sh build test example || exit 1
-if nvcc=$(command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null); then
-  skip "the CUDA build: this version has no CUDA backend yet ($nvcc is here)"
-else
-  skip "the CUDA build: no nvcc on this machine"
-fi
 
 # build PRESET: configures and builds; the log is shown when it fails.
 build() {
   local log=build/$1.log
   mkdir -p build
   if cmake --preset "$1" >"$log" 2>&1 && cmake --build --preset "$1" >>"$log" 2>&1; then
-    grep -E '^-- (Gloo|oneDNN|CUDA)' "$log" || true
+    grep -E '^-- (Gloo|oneDNN|CUDA|cuBLASLt|cuDNN|NCCL)' "$log" || true
     return 0
   fi
   tail -40 "$log"
@@ -63,6 +58,22 @@ section "release build"
 if build release; then
   section "release tests"
   run_ctest release
+fi
+
+section "CUDA build"
+if $quick; then
+  skip "the CUDA build: --quick"
+elif ! command -v nvcc >/dev/null && [ ! -x /usr/local/cuda/bin/nvcc ]; then
+  skip "the CUDA build: no nvcc on this machine"
+elif build cuda; then
+  ok
+  build/cuda/bin/cleave report || bad "cleave report of the CUDA build"
+  if [ -e /dev/nvidiactl ]; then
+    section "tests on the GPU"
+    run_ctest cuda -L gpu
+  else
+    skip "the tests on a GPU: there is none here; the CUDA build was compiled and linked only"
+  fi
 fi
 
 if ! $quick; then

@@ -18,6 +18,9 @@ ShardedOptimizer::ShardedOptimizer(Memory& memory, ParameterStore& store,
       state.states[s] = memory.allocate(placement.optimizer, Category::optimizer_state, DType::fp32,
                                         {weights.numel()}, name);
   }
+  if (memory.device().is_cuda() && placement.optimizer != MemoryKind::device && store.units() > 0)
+    host_ =
+        std::make_unique<HostUpdate>(memory, store.weights_slice(0).dtype(), store.gradient_slice(0).dtype());
 }
 
 Tensor ShardedOptimizer::master(int unit) const {
@@ -39,9 +42,9 @@ void ShardedOptimizer::initialize(uint64_t seed, Stream& compute) {
                           .first = piece.elements.begin,
                           .scale = param.init.scale,
                           .normal = param.init.kind == Init::Kind::normal},
-               compute);
+               home(compute));
       else
-        launch(Fill{.y = part, .value = param.init.kind == Init::Kind::ones ? 1.0 : 0.0}, compute);
+        launch(Fill{.y = part, .value = param.init.kind == Init::Kind::ones ? 1.0 : 0.0}, home(compute));
     }
   }
   publish_masters(compute);
@@ -49,8 +52,11 @@ void ShardedOptimizer::initialize(uint64_t seed, Stream& compute) {
 
 void ShardedOptimizer::publish_masters(Stream& compute) {
   for (int u = 0; u < store_.units(); ++u) {
-    if (state_[size_t(u)].master.defined())
-      launch(Cast{.y = store_.weights_slice(u), .x = state_[size_t(u)].master}, compute);
+    const Buffer& master = state_[size_t(u)].master;
+    if (master.defined() && host_)
+      host_->publish(store_.weights_slice(u), master, compute);
+    else if (master.defined())
+      launch(Cast{.y = store_.weights_slice(u), .x = master}, compute);
     store_.publish(u);
   }
   store_.wait_for_weights();
@@ -75,7 +81,10 @@ void ShardedOptimizer::step(const StepArgs& args, Stream& compute) {
       if (state.master.defined()) slice.copy = store_.weights_slice(u).slice(group.range);
       for (size_t s = 0; s < optimizer_->states().size(); ++s)
         slice.state[s] = state.states[s].tensor().slice(group.range);
-      optimizer_->update(slice, args, compute);
+      if (host_)
+        host_->update(*optimizer_, slice, args, compute);
+      else
+        optimizer_->update(slice, args, compute);
     }
     store_.publish(u);
   }

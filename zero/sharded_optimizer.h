@@ -7,6 +7,7 @@
 
 #include "offload/placement.h"
 #include "optim/optimizer.h"
+#include "zero/host_update.h"
 #include "zero/parameter_store.h"
 
 namespace cleave {
@@ -42,10 +43,12 @@ class ShardedOptimizer {
     std::array<Buffer, 2> states;
   };
   Tensor master(int unit) const;
+  Stream& home(Stream& compute) { return host_ ? host_->stream() : compute; }  // where masters are written
 
   ParameterStore& store_;
   std::unique_ptr<Optimizer> optimizer_;
   std::vector<State> state_;
+  std::unique_ptr<HostUpdate> host_;  // where weights are on a GPU and the placement is in host memory
 };
 
 }  // namespace cleave

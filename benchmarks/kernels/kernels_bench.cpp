@@ -1,14 +1,8 @@
-// Every kernel at training sizes, in GFLOP/s or GB/s and percent of the ceiling measured at the start of the
-// run. usage: OMP_NUM_THREADS=2 kernels_bench [--benchmark_filter=...]
+// Every kernel at training sizes, in GFLOP/s or GB/s (on a GPU TFLOP/s or TB/s) and percent of the ceiling
+// measured at the start of the run. usage: OMP_NUM_THREADS=2 kernels_bench [--benchmark_filter=...]
 #include <benchmark/benchmark.h>
-#include <omp.h>
 
-#include <cstdio>
-#include <deque>
-#include <functional>
-
-#include "benchmarks/kernels/ceilings.h"
-#include "device/memory.h"
+#include "benchmarks/kernels/rows.h"
 #include "kernels/activation.h"
 #include "kernels/attention.h"
 #include "kernels/elementwise.h"
@@ -21,69 +15,6 @@
 
 namespace cleave {
 namespace {
-
-Ceilings ceilings;
-
-// Operands of one row; made when it starts and freed when it ends.
-class Operands {
- public:
-  Tensor make(DType type, Shape shape, float scale = 1) {
-    buffers_.push_back(memory_.allocate(MemoryKind::host, Category::staging, type, shape, "operand"));
-    const Tensor t = buffers_.back();
-    if (type == DType::fp32) return fill(t, scale);
-    if (type != DType::bf16 && type != DType::fp16) return t;
-    Operands other;
-    cpu::run(Cast{.y = t, .x = other.make(DType::fp32, shape, scale)});
-    return t;
-  }
-  Tensor tokens(int64_t rows, int64_t vocab) {
-    const Tensor t = make(DType::int32, {rows});
-    for (int64_t i = 0; i < rows; ++i) t.as<int32_t>()[i] = int32_t((i * 7919 + i * i) % vocab);
-    return t;
-  }
-
- private:
-  static Tensor fill(Tensor t, float scale) {
-    float* p = t.as<float>();
-    for (int64_t i = 0; i < t.numel(); ++i)
-      p[i] = scale * (float((i * 2654435761u) >> 8 & 0xffff) / 32768.0f - 1.0f);
-    return t;
-  }
-  Memory memory_;
-  std::deque<Buffer> buffers_;
-};
-
-struct Work {
-  std::function<void()> run;
-  double bytes = 0, flops = 0;
-  bool reads_only = false;
-};
-
-void add_row(const std::string& name, std::function<Work(Operands&)> prepare) {
-  auto body = [prepare](benchmark::State& state) {
-    Operands operands;
-    const Work work = prepare(operands);
-    work.run();
-    for (auto _ : state) work.run();
-    using benchmark::Counter;
-    const double bytes_limit = work.reads_only ? ceilings.read_bytes : ceilings.update_bytes;
-    const double fraction = work.flops > 0 ? work.flops / ceilings.flops : work.bytes / bytes_limit;
-    if (work.flops > 0)
-      state.counters["GFLOP/s"] = Counter(work.flops * 1e-9, Counter::kIsIterationInvariantRate);
-    else
-      state.counters["GB/s"] = Counter(work.bytes * 1e-9, Counter::kIsIterationInvariantRate);
-    state.counters["%limit"] = Counter(100 * fraction, Counter::kIsIterationInvariantRate);
-  };
-  auto* row = benchmark::RegisterBenchmark(name.c_str(), body)->Unit(benchmark::kMillisecond);
-  // On one thread the processor time is the real time without the neighbours' share.
-  if (omp_get_max_threads() > 1) row->UseRealTime();
-}
-
-template <class Op>
-Work work_of(Op op, double bytes, double flops = 0) {
-  op.check();
-  return {[op] { cpu::run(op); }, bytes, flops};
-}
 
 void add_products(DType type) {
   struct Linear {
@@ -104,13 +35,13 @@ void add_products(DType type) {
                       .b = o.make(type, {l.out, l.in}),
                       .bias = o.make(type, {l.out}),
                       .transpose_b = true};
-      return work_of(op, 0, op.flops());
+      return o.work(op, 0, op.flops());
     });
     add_row(name + "/dx" + suffix, [=](Operands& o) {
       const Matmul op{.c = o.make(type, {l.rows, l.in}),
                       .a = o.make(type, {l.rows, l.out}),
                       .b = o.make(type, {l.out, l.in})};
-      return work_of(op, 0, op.flops());
+      return o.work(op, 0, op.flops());
     });
     add_row(name + "/dw" + suffix, [=](Operands& o) {
       const Matmul op{.c = o.make(DType::fp32, {l.out, l.in}),
@@ -118,7 +49,7 @@ void add_products(DType type) {
                       .b = o.make(type, {l.rows, l.in}),
                       .transpose_a = true,
                       .accumulate = true};
-      return work_of(op, 0, op.flops());
+      return o.work(op, 0, op.flops());
     });
   }
   add_row("matmul/one_row" + suffix, [=](Operands& o) {
@@ -126,7 +57,7 @@ void add_products(DType type) {
                     .a = o.make(type, {1, 768}),
                     .b = o.make(type, {50257, 768}),
                     .transpose_b = true};
-    Work w = work_of(op, double(op.b.bytes()));
+    Work w = o.work(op, double(op.b.bytes()));
     w.reads_only = true;
     return w;
   });
@@ -145,7 +76,7 @@ void add_attention(DType type) {
                                 .heads = heads,
                                 .kv_heads = heads,
                                 .head_dim = dim};
-      return work_of(op, 0, op.flops());
+      return o.work(op, 0, op.flops());
     });
     add_row("attention/backward" + suffix, [=](Operands& o) {
       const AttentionForward forward{.y = o.make(type, {batch * seq, width}),
@@ -156,7 +87,7 @@ void add_attention(DType type) {
                                      .heads = heads,
                                      .kv_heads = heads,
                                      .head_dim = dim};
-      cpu::run(forward);
+      launch(forward, o.stream());
       const AttentionBackward op{.dqkv = o.make(type, {batch * seq, 3 * width}),
                                  .dy = o.make(type, {batch * seq, width}),
                                  .y = forward.y,
@@ -167,7 +98,7 @@ void add_attention(DType type) {
                                  .heads = heads,
                                  .kv_heads = heads,
                                  .head_dim = dim};
-      return work_of(op, 0, op.flops());
+      return o.work(op, 0, op.flops());
     });
   }
 }
@@ -178,27 +109,27 @@ void add_rowwise(DType type) {
   const std::string suffix = fmt::format("/{}", name_of(type));
   add_row("layer_norm/forward" + suffix, [=](Operands& o) {
     const Tensor x = o.make(type, {rows, width});
-    return work_of(LayerNormForward{.y = o.make(type, {rows, width}),
-                                    .sum = x,
-                                    .mean = o.make(DType::fp32, {rows}),
-                                    .rstd = o.make(DType::fp32, {rows}),
-                                    .x = x,
-                                    .residual = o.make(type, {rows, width}, 0),
-                                    .weight = o.make(type, {width}),
-                                    .bias = o.make(type, {width})},
-                   4 * size);
+    return o.work(LayerNormForward{.y = o.make(type, {rows, width}),
+                                   .sum = x,
+                                   .mean = o.make(DType::fp32, {rows}),
+                                   .rstd = o.make(DType::fp32, {rows}),
+                                   .x = x,
+                                   .residual = o.make(type, {rows, width}, 0),
+                                   .weight = o.make(type, {width}),
+                                   .bias = o.make(type, {width})},
+                  4 * size);
   });
   add_row("layer_norm/backward" + suffix, [=](Operands& o) {
-    return work_of(LayerNormBackward{.dx = o.make(type, {rows, width}),
-                                     .dweight = o.make(DType::fp32, {width}),
-                                     .dbias = o.make(DType::fp32, {width}),
-                                     .dy = o.make(type, {rows, width}),
-                                     .x = o.make(type, {rows, width}),
-                                     .mean = o.make(DType::fp32, {rows}),
-                                     .rstd = o.make(DType::fp32, {rows}),
-                                     .weight = o.make(type, {width}),
-                                     .dresidual = o.make(type, {rows, width})},
-                   4 * size);
+    return o.work(LayerNormBackward{.dx = o.make(type, {rows, width}),
+                                    .dweight = o.make(DType::fp32, {width}),
+                                    .dbias = o.make(DType::fp32, {width}),
+                                    .dy = o.make(type, {rows, width}),
+                                    .x = o.make(type, {rows, width}),
+                                    .mean = o.make(DType::fp32, {rows}),
+                                    .rstd = o.make(DType::fp32, {rows}),
+                                    .weight = o.make(type, {width}),
+                                    .dresidual = o.make(type, {rows, width})},
+                  4 * size);
   });
   add_row("rms_norm/forward" + suffix, [=](Operands& o) {
     const Tensor x = o.make(type, {rows, width});
@@ -233,36 +164,36 @@ void add_rowwise(DType type) {
   });
   add_row("bias_gradient" + suffix, [=](Operands& o) {
     Work w =
-        work_of(BiasGradient{.db = o.make(DType::fp32, {width}), .dy = o.make(type, {rows, width})}, size);
+        o.work(BiasGradient{.db = o.make(DType::fp32, {width}), .dy = o.make(type, {rows, width})}, size);
     w.reads_only = true;
     return w;
   });
   add_row("embedding/forward" + suffix, [=](Operands& o) {
-    return work_of(EmbeddingForward{.y = o.make(type, {rows, width}),
-                                    .tokens = o.tokens(rows, 50257),
-                                    .wte = o.make(type, {50257, width}),
-                                    .wpe = o.make(type, {1024, width}),
-                                    .seq = 1024},
-                   2 * size);
+    return o.work(EmbeddingForward{.y = o.make(type, {rows, width}),
+                                   .tokens = o.tokens(rows, 50257),
+                                   .wte = o.make(type, {50257, width}),
+                                   .wpe = o.make(type, {1024, width}),
+                                   .seq = 1024},
+                  2 * size);
   });
   add_row("embedding/backward" + suffix, [=](Operands& o) {
-    return work_of(EmbeddingBackward{.dwte = o.make(DType::fp32, {50257, width}),
-                                     .dwpe = o.make(DType::fp32, {1024, width}),
-                                     .dy = o.make(type, {rows, width}),
-                                     .tokens = o.tokens(rows, 50257),
-                                     .seq = 1024,
-                                     .accumulate_wte = true,
-                                     .accumulate_wpe = true},
-                   2 * size + 8 * double(n));
+    return o.work(EmbeddingBackward{.dwte = o.make(DType::fp32, {50257, width}),
+                                    .dwpe = o.make(DType::fp32, {1024, width}),
+                                    .dy = o.make(type, {rows, width}),
+                                    .tokens = o.tokens(rows, 50257),
+                                    .seq = 1024,
+                                    .accumulate_wte = true,
+                                    .accumulate_wpe = true},
+                  2 * size + 8 * double(n));
   });
   add_row("cross_entropy" + suffix, [=](Operands& o) {
     const int64_t tokens = 512, vocab = 50257;
-    return work_of(CrossEntropy{.logits = o.make(type, {tokens, vocab}),
-                                .losses = o.make(DType::fp32, {tokens}),
-                                .targets = o.tokens(tokens, vocab),
-                                .vocab = vocab,
-                                .scale = 1},
-                   2.0 * double(tokens * vocab * size_of(type)));
+    return o.work(CrossEntropy{.logits = o.make(type, {tokens, vocab}),
+                               .losses = o.make(DType::fp32, {tokens}),
+                               .targets = o.tokens(tokens, vocab),
+                               .vocab = vocab,
+                               .scale = 1},
+                  2.0 * double(tokens * vocab * size_of(type)));
   });
 }
 
@@ -273,11 +204,11 @@ void add_elementwise(DType type) {
   for (const auto& [name, kind] :
        {std::pair{"gelu_tanh", Activation::gelu_tanh}, {"gelu_erf", Activation::gelu_erf}}) {
     add_row(std::string(name) + "/forward" + suffix, [=, kind = kind](Operands& o) {
-      return work_of(ActivationForward{.y = o.make(type, {n}), .x = o.make(type, {n}), .kind = kind},
-                     2 * size);
+      return o.work(ActivationForward{.y = o.make(type, {n}), .x = o.make(type, {n}), .kind = kind},
+                    2 * size);
     });
     add_row(std::string(name) + "/backward" + suffix, [=, kind = kind](Operands& o) {
-      return work_of(
+      return o.work(
           ActivationBackward{
               .dx = o.make(type, {n}), .dy = o.make(type, {n}), .x = o.make(type, {n}), .kind = kind},
           3 * size);
@@ -293,17 +224,16 @@ void add_elementwise(DType type) {
         5 * size);
   });
   add_row("add" + suffix, [=](Operands& o) {
-    return work_of(Add{.y = o.make(type, {n}), .a = o.make(type, {n}), .b = o.make(type, {n})}, 3 * size);
+    return o.work(Add{.y = o.make(type, {n}), .a = o.make(type, {n}), .b = o.make(type, {n})}, 3 * size);
   });
   add_row("dropout" + suffix, [=](Operands& o) {
-    return work_of(Dropout{.y = o.make(type, {n}), .x = o.make(type, {n}), .p = 0.1f, .philox = {}},
-                   2 * size);
+    return o.work(Dropout{.y = o.make(type, {n}), .x = o.make(type, {n}), .p = 0.1f, .philox = {}}, 2 * size);
   });
   add_row("cast_to_fp32" + suffix, [=](Operands& o) {
-    return work_of(Cast{.y = o.make(DType::fp32, {n}), .x = o.make(type, {n})}, size + 4.0 * double(n));
+    return o.work(Cast{.y = o.make(DType::fp32, {n}), .x = o.make(type, {n})}, size + 4.0 * double(n));
   });
   add_row("sum_squares" + suffix, [=](Operands& o) {
-    Work w = work_of(SumSquares{.out = o.make(DType::fp64, {1}), .x = o.make(type, {n})}, size);
+    Work w = o.work(SumSquares{.out = o.make(DType::fp64, {1}), .x = o.make(type, {n})}, size);
     w.reads_only = true;
     return w;
   });
@@ -321,18 +251,18 @@ void add_updates() {
                     .copy = copied ? o.make(copy, {n}) : Tensor(),
                     .grad = o.make(grad, {n}),
                     .weight_decay = 0.1f};
-      return work_of(op, double(n) * (24.0 + double(size_of(grad)) + (copied ? double(size_of(copy)) : 0.0)));
+      return o.work(op, double(n) * (24.0 + double(size_of(grad)) + (copied ? double(size_of(copy)) : 0.0)));
     });
   add_row("sgd_momentum/100M/fp32", [=](Operands& o) {
-    return work_of(Sgd{.param = o.make(DType::fp32, {n}),
-                       .buffer = o.make(DType::fp32, {n}, 0),
-                       .grad = o.make(DType::fp32, {n}),
-                       .momentum = 0.9f,
-                       .first = false},
-                   double(n) * 20.0);
+    return o.work(Sgd{.param = o.make(DType::fp32, {n}),
+                      .buffer = o.make(DType::fp32, {n}, 0),
+                      .grad = o.make(DType::fp32, {n}),
+                      .momentum = 0.9f,
+                      .first = false},
+                  double(n) * 20.0);
   });
   add_row("random_normal/10M", [=](Operands& o) {
-    return work_of(RandomFill{.y = o.make(DType::fp32, {n / 10}), .philox = {1, 2}}, double(n / 10) * 4.0);
+    return o.work(RandomFill{.y = o.make(DType::fp32, {n / 10}), .philox = {1, 2}}, double(n / 10) * 4.0);
   });
 }
 
@@ -342,10 +272,7 @@ void add_updates() {
 int main(int argc, char** argv) {
   using namespace cleave;
   benchmark::Initialize(&argc, argv);
-  ceilings = measure_ceilings();
-  std::printf("%d threads; limits: %.1f GFLOP/s fp32, %.1f GB/s read, %.1f GB/s plain four-array update\n",
-              omp_get_max_threads(), ceilings.flops * 1e-9, ceilings.read_bytes * 1e-9,
-              ceilings.update_bytes * 1e-9);
+  measure_limits();
   for (DType type : {DType::fp32, DType::bf16}) {
     add_products(type);
     add_attention(type);

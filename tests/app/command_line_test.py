@@ -65,7 +65,7 @@ class CommandLine(unittest.TestCase):
 
     def test_help_is_there_for_every_command(self):
         self.assertIn("train", self.run_cleave("--help").stdout)
-        for command in ["train", "launch", "check", "eval", "generate", "data"]:
+        for command in ["train", "launch", "check", "eval", "generate", "data", "report"]:
             self.assertIn("Example:", self.run_cleave(command, "--help").stdout)
         self.assertIn("not a command", self.run_cleave("trian", code=2).stderr)
 
@@ -131,6 +131,19 @@ class CommandLine(unittest.TestCase):
         for part in ("bad.json:2:", "bad.json:3:", "bad.json:4:", "gradient_clipping", "train_batch_size", "stage"):
             self.assertIn(part, err)
 
+    def test_report_says_what_the_machine_offers_and_what_is_missing(self):
+        report = json.loads(self.run_cleave("report", "--json").stdout)
+        with open("/proc/cpuinfo") as f:
+            self.assertIn(report["cpu"]["model"], f.read())
+        self.assertEqual(report["cpu"]["cores_usable"], len(os.sched_getaffinity(0)))
+        self.assertIn("avx2", report["cpu"]["instruction_sets"])
+        self.assertGreater(report["cpu"]["memory_bytes"], 1 << 28)
+        self.assertEqual(bool(report["cuda"]["gpus"]), not any("GPU" == m["for"].split()[-1] for m in report["missing"]))
+        text = self.run_cleave("report").stdout
+        self.assertIn(report["cpu"]["model"], text)
+        for m in report["missing"]:
+            self.assertIn(m["what"], text)
+
     def test_every_key_of_a_guide_s_configuration_is_explained(self):
         out = self.run_cleave("check", "--world_size", 2, ROOT / "examples/gpt2_large/ds_config.json").stdout
         for key in ("train_batch_size", "fp16.enabled", "fp16.loss_scale", "zero_optimization.stage", "overlap_comm",
@@ -147,7 +160,7 @@ class CommandLine(unittest.TestCase):
             (["--deepspeed_config", self.config(), "--data", self.text, "--seq_len", 2000], 2, "1024"),
             (["--deepspeed_config", self.config(), "--data", self.text, "--model", "gpt5"], 2, "gpt2-medium"),
             (["--deepspeed_config", self.config(), "--data", self.text, "--steps", "many"], 2, "steps"),
-            (["--deepspeed_config", self.config(), "--data", self.text, "--device", "cuda"], 2, "--device cpu"),
+            (["--deepspeed_config", self.config(), "--data", self.text, "--device", "gpu"], 2, "cuda:INDEX"),
             (["--deepspeed_config", self.config("f.json", train_batch_size=7), "--data", self.text], 2, "train_batch_size"),
             (["--deepspeed_config", self.config("g.json", train_micro_batch_size_per_gpu=100000), "--data", self.text], 7, "100000"),
             (["--deepspeed_config", self.config(), "--data", self.text, "--resume", "required", "--output", self.dir / "x"], 4, "latest"),
@@ -156,6 +169,13 @@ class CommandLine(unittest.TestCase):
             self.assertIn(part, r.stderr)
             self.assertTrue(any(line.startswith(("error:", str(self.dir))) for line in r.stderr.splitlines()), r.stderr)
         self.assertFalse((self.dir / "x").exists())
+
+    def test_a_gpu_that_is_not_there_is_refused_with_the_fix(self):
+        if json.loads(self.run_cleave("report", "--json").stdout)["cuda"]["gpus"]:
+            self.skipTest("there is a GPU")
+        r = self.train("--device", "cuda", ranks=1, code=2)
+        self.assertIn("--device cpu", r.stderr)
+        self.assertEqual(len(r.stderr.splitlines()), 1, r.stderr)
 
     def test_a_plan_that_does_not_fit_is_refused_with_the_table(self):
         r = self.train("--device_memory", "5MiB", code=3)

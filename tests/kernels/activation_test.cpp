@@ -7,6 +7,11 @@
 namespace cleave {
 namespace {
 
+KERNEL_SUITE(Activation);
+KERNEL_SUITE(Add);
+KERNEL_SUITE(Dropout);
+KERNEL_SUITE(SwiGlu);
+
 double f(Activation kind, double x) {
   switch (kind) {
     case Activation::gelu_tanh:
@@ -33,7 +38,7 @@ Values sweep(int64_t numel) {
   return v;
 }
 
-TEST(Activation, ForwardAndBackwardEqualDoublePrecision) {
+TEST_P(ActivationKernel, ForwardAndBackwardEqualDoublePrecision) {
   for (Activation kind : kKinds)
     for (DType type : kTrainingTypes)
       for (int64_t numel : {0, 1, 15, 16, 17, 1000, 20011}) {
@@ -44,7 +49,7 @@ TEST(Activation, ForwardAndBackwardEqualDoublePrecision) {
           want_y.push_back(f(kind, x.at(i)));
           want_dx.push_back(dy.at(i) * slope(kind, x.at(i)));
         }
-        Stream stream;
+        TestStream stream;
         launch(ActivationForward{.y = y, .x = x, .kind = kind}, stream);
         launch(ActivationBackward{.dx = dx, .dy = dy, .x = x, .kind = kind}, stream);
         // fp16 storage loses relative precision below its normal range.
@@ -53,7 +58,7 @@ TEST(Activation, ForwardAndBackwardEqualDoublePrecision) {
       }
 }
 
-TEST(SwiGlu, ForwardAndBackwardEqualDoublePrecision) {
+TEST_P(SwiGluKernel, ForwardAndBackwardEqualDoublePrecision) {
   for (DType type : kTrainingTypes)
     for (auto [rows, width] : {std::pair<int64_t, int64_t>{1, 1}, {3, 16}, {5, 17}, {40, 1001}, {0, 4}}) {
       const int64_t n = rows * width;
@@ -71,7 +76,7 @@ TEST(SwiGlu, ForwardAndBackwardEqualDoublePrecision) {
           want_dx[gate] = d * u * (s + g * s / (1 + std::exp(g)));
           want_dx[up] = d * g * s;
         }
-      Stream stream;
+      TestStream stream;
       launch(SwiGluForward{.y = y, .x = x}, stream);
       launch(SwiGluBackward{.dx = dx, .dy = dy, .x = x}, stream);
       // fp16 storage loses relative precision below its normal range.
@@ -82,18 +87,18 @@ TEST(SwiGlu, ForwardAndBackwardEqualDoublePrecision) {
     }
 }
 
-TEST(Add, SumsInPlace) {
+TEST_P(AddKernel, SumsInPlace) {
   for (DType type : kTrainingTypes) {
     Guarded a(type, {133}, random_values(133, 1)), b(type, {133}, random_values(133, 2));
     Values want;
     for (size_t i = 0; i < 133; ++i) want.push_back(a.at(i) + b.at(i));
-    Stream stream;
+    TestStream stream;
     launch(Add{.y = a, .a = a, .b = b}, stream);
     expect_near(a, want, half_ulp(type) * 1.01, 1e-7, "y");
   }
 }
 
-TEST(Dropout, KeepsExactlyWhatPhiloxSays) {
+TEST_P(DropoutKernel, KeepsExactlyWhatPhiloxSays) {
   const Philox philox{.seed = 77, .stream = hash_name("mask")};
   for (DType type : kTrainingTypes)
     for (int64_t offset : {int64_t{0}, int64_t{1}, int64_t{4099}, int64_t{1} << 34, (int64_t{1} << 34) - 7})
@@ -103,7 +108,7 @@ TEST(Dropout, KeepsExactlyWhatPhiloxSays) {
         Values want;
         for (int64_t i = 0; i < numel; ++i)
           want.push_back(philox.uniform(uint64_t(offset + i)) >= p ? x.at(size_t(i)) / (1 - double(p)) : 0);
-        Stream stream;
+        TestStream stream;
         launch(Dropout{.y = y, .x = x, .p = p, .philox = philox, .offset = offset}, stream);
         expect_near(y, want, half_ulp(type) + 2e-7, 0, "y");
       }

@@ -7,14 +7,21 @@
 namespace cleave {
 namespace {
 
+KERNEL_SUITE(Cast);
+KERNEL_SUITE(Fill);
+KERNEL_SUITE(Axpy);
+KERNEL_SUITE(SumSquares);
+KERNEL_SUITE(Sum);
+KERNEL_SUITE(RandomFill);
+
 double sum_squares(const Tensor& x) {
   Guarded out(DType::fp64, {1});
-  Stream stream;
+  TestStream stream;
   launch(SumSquares{.out = out, .x = x}, stream);
   return out.at(0);
 }
 
-TEST(Cast, RoundsAsStorageDoes) {
+TEST_P(CastKernel, RoundsAsStorageDoes) {
   const DType types[] = {DType::fp32, DType::bf16, DType::fp16, DType::fp64};
   for (DType from : types)
     for (DType to : types)
@@ -22,17 +29,17 @@ TEST(Cast, RoundsAsStorageDoes) {
         Guarded x(from, {numel}, random_values(numel, 1)), y(to, {numel});
         Values want;
         for (size_t i = 0; i < size_t(numel); ++i) want.push_back(rounded(x.at(i), to));
-        Stream stream;
+        TestStream stream;
         launch(Cast{.y = y, .x = x}, stream);
         expect_near(y, want, 0, 0, "y");
       }
 }
 
-TEST(Cast, KeepsInfinityAndNaN) {
+TEST_P(CastKernel, KeepsInfinityAndNaN) {
   for (DType to : {DType::bf16, DType::fp16}) {
     const double inf = std::numeric_limits<double>::infinity();
     Guarded x(DType::fp32, {4}, {inf, -inf, std::nan(""), 1e38}), y(to, {4});
-    Stream stream;
+    TestStream stream;
     launch(Cast{.y = y, .x = x}, stream);
     EXPECT_EQ(y.at(0), inf);
     EXPECT_EQ(y.at(1), -inf);
@@ -41,29 +48,29 @@ TEST(Cast, KeepsInfinityAndNaN) {
   }
 }
 
-TEST(Fill, SetsEveryElement) {
+TEST_P(FillKernel, SetsEveryElement) {
   for (DType type : {DType::fp32, DType::fp16, DType::bf16, DType::fp64, DType::int64, DType::int32,
                      DType::uint16, DType::uint8}) {
     Guarded y(type, {77});
-    Stream stream;
+    TestStream stream;
     launch(Fill{.y = y, .value = 3}, stream);
     expect_near(y, Values(77, 3.0), 0, 0, "y");
   }
 }
 
-TEST(Axpy, AddsInFloatAndRoundsOnce) {
+TEST_P(AxpyKernel, AddsInFloatAndRoundsOnce) {
   for (DType ty : kTrainingTypes)
     for (DType tx : kTrainingTypes) {
       Guarded y(ty, {101}, random_values(101, 1)), x(tx, {101}, random_values(101, 2));
       Values want;
       for (size_t i = 0; i < 101; ++i) want.push_back(y.at(i) + 0.3f * x.at(i));
-      Stream stream;
+      TestStream stream;
       launch(Axpy{.y = y, .x = x, .alpha = 0.3f}, stream);
       expect_near(y, want, half_ulp(ty) * 1.01, 1e-7, "y");
     }
 }
 
-TEST(SumSquares, IsExactEnoughAndBlindToAppendedZeros) {
+TEST_P(SumSquaresKernel, IsExactEnoughAndBlindToAppendedZeros) {
   for (DType type : kTrainingTypes) {
     Values v = random_values(70001, 1);
     Guarded x(type, {70001}, v);
@@ -77,7 +84,7 @@ TEST(SumSquares, IsExactEnoughAndBlindToAppendedZeros) {
   EXPECT_EQ(sum_squares(Guarded(DType::fp32, {0})), 0);
 }
 
-TEST(SumSquares, IsNotFiniteWhenAnyElementIsNot) {
+TEST_P(SumSquaresKernel, IsNotFiniteWhenAnyElementIsNot) {
   for (DType type : kTrainingTypes)
     for (double bad : {std::nan(""), std::numeric_limits<double>::infinity()})
       for (size_t place : {size_t{0}, size_t{4999}, size_t{9998}}) {
@@ -87,20 +94,20 @@ TEST(SumSquares, IsNotFiniteWhenAnyElementIsNot) {
       }
 }
 
-TEST(Sum, AddsInDouble) {
+TEST_P(SumKernel, AddsInDouble) {
   Guarded x(DType::fp32, {9999}, random_values(9999, 1)), out(DType::fp64, {1});
   double want = 0;
   for (size_t i = 0; i < 9999; ++i) want += x.at(i);
-  Stream stream;
+  TestStream stream;
   launch(Sum{.out = out, .x = x}, stream);
   EXPECT_NEAR(out.at(0), want, 1e-10);
 }
 
-TEST(RandomFill, IsAFunctionOfTheIndex) {
+TEST_P(RandomFillKernel, IsAFunctionOfTheIndex) {
   const Philox philox{.seed = 1, .stream = hash_name("h.0.attn.qkv.weight")};
   for (bool normal : {false, true}) {
     Guarded whole(DType::fp32, {10000}), part(DType::fp32, {3000});
-    Stream stream;
+    TestStream stream;
     launch(RandomFill{.y = whole, .philox = philox, .first = 5, .scale = 0.02f, .normal = normal}, stream);
     launch(RandomFill{.y = part, .philox = philox, .first = 4005, .scale = 0.02f, .normal = normal}, stream);
     for (size_t i = 0; i < 3000; ++i) ASSERT_EQ(part.at(i), whole.at(i + 4000));

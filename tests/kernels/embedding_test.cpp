@@ -5,6 +5,8 @@
 namespace cleave {
 namespace {
 
+KERNEL_SUITE(Embedding);
+
 struct Table {
   int64_t rows, width, seq, vocab, positions;
 };
@@ -17,7 +19,7 @@ Guarded tokens_of(const Table& c) {
   return tokens;
 }
 
-TEST(Embedding, ForwardAddsTokenAndPositionRows) {
+TEST_P(EmbeddingKernel, ForwardAddsTokenAndPositionRows) {
   for (DType type : kTrainingTypes)
     for (const Table& c : kTables)
       for (bool placed : {false, true}) {
@@ -31,7 +33,7 @@ TEST(Embedding, ForwardAddsTokenAndPositionRows) {
           want.push_back(wte.at(size_t(int64_t(tokens.at(size_t(row))) * c.width + column)) +
                          (placed ? wpe.at(size_t((1 + row % c.seq) * c.width + column)) : 0));
         }
-        Stream stream;
+        TestStream stream;
         launch(EmbeddingForward{.y = y,
                                 .tokens = tokens,
                                 .wte = wte,
@@ -43,7 +45,7 @@ TEST(Embedding, ForwardAddsTokenAndPositionRows) {
       }
 }
 
-TEST(Embedding, BackwardAddsEveryRowToItsTokenAndPosition) {
+TEST_P(EmbeddingKernel, BackwardAddsEveryRowToItsTokenAndPosition) {
   for (DType type : kTrainingTypes)
     for (DType sums : kTrainingTypes)
       for (const Table& c : kTables)
@@ -59,7 +61,7 @@ TEST(Embedding, BackwardAddsEveryRowToItsTokenAndPosition) {
             t[size_t(int64_t(tokens.at(size_t(row))) * c.width + column)] += dy.at(size_t(i));
             p[size_t(row % c.seq * c.width + column)] += dy.at(size_t(i));
           }
-          Stream stream;
+          TestStream stream;
           launch(EmbeddingBackward{.dwte = dwte,
                                    .dwpe = dwpe,
                                    .dy = dy,
@@ -73,10 +75,10 @@ TEST(Embedding, BackwardAddsEveryRowToItsTokenAndPosition) {
         }
 }
 
-TEST(Embedding, NamesATokenOutsideTheVocabulary) {
+TEST_P(EmbeddingKernel, NamesATokenOutsideTheVocabulary) {
   for (double bad : {-1.0, 7.0}) {
     Guarded tokens(DType::int32, {3}, {0, bad, 6}), wte(DType::fp32, {7, 4}), y(DType::fp32, {3, 4});
-    Stream stream;
+    TestStream stream;
     try {
       launch(EmbeddingForward{.y = y, .tokens = tokens, .wte = wte, .wpe = {}}, stream);
       FAIL() << "token " << bad << " was accepted";

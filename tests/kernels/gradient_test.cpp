@@ -14,6 +14,8 @@
 namespace cleave {
 namespace {
 
+KERNEL_SUITE(Gradient);
+
 constexpr DType kFloat = DType::fp32;
 
 double dot(const Values& a, const Values& b) {
@@ -47,10 +49,10 @@ Guarded some(Shape shape, uint64_t seed) {
   return Guarded(kFloat, shape, random_values(shape.numel(), seed));
 }
 
-TEST(Gradient, OfActivations) {
+TEST_P(GradientKernel, OfActivations) {
   for (Activation kind : {Activation::gelu_tanh, Activation::gelu_erf}) {
     Guarded x = some({300}, 1), dy = some({300}, 2), y(kFloat, {300}), dx(kFloat, {300});
-    Stream s;
+    TestStream s;
     launch(ActivationBackward{.dx = dx, .dy = dy, .x = x, .kind = kind}, s);
     expect_gradient(
         x, dx.values(),
@@ -62,13 +64,13 @@ TEST(Gradient, OfActivations) {
   }
 }
 
-TEST(Gradient, OfLayerNorm) {
+TEST_P(GradientKernel, OfLayerNorm) {
   const int64_t rows = 67, width = 24;
   Guarded x = some({rows, width}, 1), dy = some({rows, width}, 2), y(kFloat, {rows, width}),
           dx(kFloat, {rows, width});
   Guarded w = some({width}, 3), b = some({width}, 4), dw(kFloat, {width}), db(kFloat, {width});
   Guarded mean(kFloat, {rows}), rstd(kFloat, {rows});
-  Stream s;
+  TestStream s;
   auto loss = [&] {
     launch(LayerNormForward{.y = y, .mean = mean, .rstd = rstd, .x = x, .weight = w, .bias = b}, s);
     return dot(y.values(), dy.values());
@@ -83,12 +85,12 @@ TEST(Gradient, OfLayerNorm) {
   expect_gradient(b, db.values(), loss, "bias");
 }
 
-TEST(Gradient, OfRmsNorm) {
+TEST_P(GradientKernel, OfRmsNorm) {
   const int64_t rows = 67, width = 24;
   Guarded x = some({rows, width}, 1), dy = some({rows, width}, 2), y(kFloat, {rows, width}),
           dx(kFloat, {rows, width});
   Guarded w = some({width}, 3), dw(kFloat, {width}), rstd(kFloat, {rows});
-  Stream s;
+  TestStream s;
   auto loss = [&] {
     launch(RmsNormForward{.y = y, .rstd = rstd, .x = x, .weight = w}, s);
     return dot(y.values(), dy.values());
@@ -99,11 +101,11 @@ TEST(Gradient, OfRmsNorm) {
   expect_gradient(w, dw.values(), loss, "weight");
 }
 
-TEST(Gradient, OfSwiGlu) {
+TEST_P(GradientKernel, OfSwiGlu) {
   const int64_t rows = 13, width = 37;
   Guarded x = some({rows, 2 * width}, 1), dx(kFloat, {rows, 2 * width});
   Guarded y(kFloat, {rows, width}), dy = some({rows, width}, 2);
-  Stream s;
+  TestStream s;
   launch(SwiGluBackward{.dx = dx, .dy = dy, .x = x}, s);
   expect_gradient(
       x, dx.values(),
@@ -114,7 +116,7 @@ TEST(Gradient, OfSwiGlu) {
       "x");
 }
 
-TEST(Gradient, OfRotary) {
+TEST_P(GradientKernel, OfRotary) {
   const int64_t seq = 9, rows = 2 * seq, heads = 4, kv = 2, dim = 12, width = (heads + 2 * kv) * dim;
   Guarded x = some({rows, width}, 1), y(kFloat, {rows, width}), dy = some({rows, width}, 2);
   Guarded angles = some({seq, dim / 2}, 3), cos(kFloat, {seq, dim / 2}), sin(kFloat, {seq, dim / 2});
@@ -131,7 +133,7 @@ TEST(Gradient, OfRotary) {
                   .head_dim = dim,
                   .inverse = inverse};
   };
-  Stream s;
+  TestStream s;
   launch(op(dx, true), s);
   expect_gradient(
       x, dx.values(),
@@ -143,11 +145,11 @@ TEST(Gradient, OfRotary) {
       "qkv");
 }
 
-TEST(Gradient, OfAttention) {
+TEST_P(GradientKernel, OfAttention) {
   const int64_t batch = 2, seq = 70, heads = 4, kv = 2, dim = 12, rows = batch * seq;
   Guarded qkv = some({rows, (heads + 2 * kv) * dim}, 1), dqkv(kFloat, {rows, (heads + 2 * kv) * dim});
   Guarded y(kFloat, {rows, heads * dim}), dy = some({rows, heads * dim}, 2), lse(kFloat, {batch, heads, seq});
-  Stream s;
+  TestStream s;
   auto loss = [&] {
     launch(AttentionForward{.y = y,
                             .lse = lse,
@@ -177,12 +179,12 @@ TEST(Gradient, OfAttention) {
   expect_gradient(qkv, dqkv.values(), loss, "qkv");
 }
 
-TEST(Gradient, OfCrossEntropy) {
+TEST_P(GradientKernel, OfCrossEntropy) {
   const int64_t rows = 9, vocab = 37;
   Guarded x = some({rows, vocab}, 1), work(kFloat, {rows, vocab}), losses(kFloat, {rows}),
           targets(DType::int32, {rows});
   for (size_t i = 0; i < size_t(rows); ++i) targets.put(i, i == 4 ? -100 : double(i * 5 % size_t(vocab)));
-  Stream s;
+  TestStream s;
   auto run = [&](float scale) {
     work.set(x.values());
     launch(CrossEntropy{.logits = work, .losses = losses, .targets = targets, .vocab = vocab, .scale = scale},
@@ -196,13 +198,13 @@ TEST(Gradient, OfCrossEntropy) {
       x, work.values(), [&] { return run(0); }, "logits");
 }
 
-TEST(Gradient, OfEmbedding) {
+TEST_P(GradientKernel, OfEmbedding) {
   const int64_t rows = 24, width = 10, vocab = 7, seq = 8;
   Guarded tokens(DType::int32, {rows}), wte = some({vocab, width}, 1), wpe = some({seq, width}, 2),
                                         y(kFloat, {rows, width});
   Guarded dy = some({rows, width}, 3), dwte(kFloat, {vocab, width}), dwpe(kFloat, {seq, width});
   for (size_t i = 0; i < size_t(rows); ++i) tokens.put(i, double(i * i % size_t(vocab)));
-  Stream s;
+  TestStream s;
   auto loss = [&] {
     launch(EmbeddingForward{.y = y, .tokens = tokens, .wte = wte, .wpe = wpe, .seq = seq}, s);
     return dot(y.values(), dy.values());
@@ -212,12 +214,12 @@ TEST(Gradient, OfEmbedding) {
   expect_gradient(wpe, dwpe.values(), loss, "wpe");
 }
 
-TEST(Gradient, OfALinearLayer) {
+TEST_P(GradientKernel, OfALinearLayer) {
   const int64_t rows = 33, in = 21, out = 18;
   Guarded x = some({rows, in}, 1), w = some({out, in}, 2), b = some({out}, 3), y(kFloat, {rows, out}),
           dy = some({rows, out}, 4);
   Guarded dx(kFloat, {rows, in}), dw(kFloat, {out, in}, Values(size_t(out * in), 0.0)), db(kFloat, {out});
-  Stream s;
+  TestStream s;
   auto loss = [&] {
     launch(Matmul{.c = y, .a = x, .b = w, .bias = b, .transpose_b = true}, s);
     return dot(y.values(), dy.values());

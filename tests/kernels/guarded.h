@@ -1,5 +1,6 @@
 // Operands for kernel tests: every one lies between guard bands, holds values exactly representable in its
-// type, and can be read back as doubles for a plain oracle.
+// type, and can be read back as doubles for a plain oracle. In a test case of a KERNEL_SUITE they lie on the
+// case's device, and TestStream runs the kernels there.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -8,7 +9,7 @@
 #include <random>
 #include <vector>
 
-#include "device/tensor.h"
+#include "tests/kernels/place.h"
 
 namespace cleave {
 
@@ -54,14 +55,24 @@ class Guarded {
   Guarded() = default;
   Guarded(DType type, Shape shape)
       : bytes_(size_t(kGuard + shape.numel() * size_of(type) + kGuard), kPattern) {
-    tensor_ = Tensor(bytes_.data() + kGuard, type, shape);
+    std::byte* base = bytes_.data();
+    if (Place* place = Place::current()) {
+      on_gpu_ = place->memory.allocate(MemoryKind::device, Category::staging, DType::uint8,
+                                       {int64_t(bytes_.size())}, "operand");
+      base = static_cast<std::byte*>(on_gpu_.tensor().raw());
+    }
+    tensor_ = Tensor(base + kGuard, type, shape);
   }
   Guarded(DType type, Shape shape, const Values& values) : Guarded(type, shape) { set(values); }
   Guarded(Guarded&&) = default;
   Guarded& operator=(Guarded&&) = default;
 
-  operator const Tensor&() const { return tensor_; }
-  const Tensor& tensor() const { return tensor_; }
+  // An operand, with the values that were put.
+  operator const Tensor&() const { return tensor(); }
+  const Tensor& tensor() const {
+    upload();
+    return tensor_;
+  }
   int64_t numel() const { return tensor_.numel(); }
 
   void set(const Values& values) {
@@ -69,7 +80,9 @@ class Guarded {
     for (size_t i = 0; i < values.size(); ++i) put(i, values[i]);
   }
   void put(size_t i, double x) {
-    auto* p = static_cast<std::byte*>(tensor_.raw()) + i * size_t(size_of(tensor_.dtype()));
+    download();
+    changed_ = true;
+    auto* p = bytes_.data() + kGuard + i * size_t(size_of(tensor_.dtype()));
     auto write = [&](auto v) { std::memcpy(p, &v, sizeof v); };
     switch (tensor_.dtype()) {
       case DType::fp32:
@@ -91,7 +104,8 @@ class Guarded {
     }
   }
   double at(size_t i) const {
-    const auto* p = static_cast<const std::byte*>(tensor_.raw()) + i * size_t(size_of(tensor_.dtype()));
+    download();
+    const auto* p = bytes_.data() + kGuard + i * size_t(size_of(tensor_.dtype()));
     auto read = [&](auto v) {
       std::memcpy(&v, p, sizeof v);
       return v;
@@ -122,11 +136,13 @@ class Guarded {
     return v;
   }
   std::vector<std::byte> bits() const {
-    const auto* p = static_cast<const std::byte*>(tensor_.raw());
+    download();
+    const auto* p = bytes_.data() + kGuard;
     return {p, p + tensor_.bytes()};
   }
   // Nothing outside the elements was written.
   bool intact() const {
+    download();
     for (int64_t i = 0; i < kGuard; ++i)
       if (bytes_[size_t(i)] != kPattern || bytes_[bytes_.size() - 1 - size_t(i)] != kPattern) return false;
     return true;
@@ -135,7 +151,26 @@ class Guarded {
  private:
   static constexpr int64_t kGuard = 128;
   static constexpr std::byte kPattern{0xa5};
-  std::vector<std::byte> bytes_;
+
+  void move(const Tensor& to, const Tensor& from) const {
+    Place* place = Place::current();
+    copy(to, from, place->stream);
+    place->stream.synchronize();
+    seen_ = place->launches;
+  }
+  Tensor here() const { return {bytes_.data(), DType::uint8, {int64_t(bytes_.size())}, MemoryKind::host}; }
+  void upload() const {
+    if (on_gpu_.defined() && changed_) move(on_gpu_, here());
+    changed_ = false;
+  }
+  void download() const {
+    if (on_gpu_.defined() && !changed_ && seen_ != Place::current()->launches) move(here(), on_gpu_);
+  }
+
+  mutable std::vector<std::byte> bytes_;  // all there is on the CPU; on a GPU, a copy of the last seen state
+  mutable bool changed_ = true;           // bytes_ is newer than the GPU's
+  mutable int64_t seen_ = 0;              // how many launches bytes_ knows of
+  Buffer on_gpu_;
   Tensor tensor_;
 };
 

@@ -5,7 +5,9 @@
 namespace cleave {
 namespace {
 
-TEST(CrossEntropy, LossAndGradientEqualDoublePrecision) {
+KERNEL_SUITE(CrossEntropy);
+
+TEST_P(CrossEntropyKernel, LossAndGradientEqualDoublePrecision) {
   for (auto [type, gradient_type] : {std::pair{DType::fp32, DType::fp32},
                                      {DType::bf16, DType::bf16},
                                      {DType::fp16, DType::fp16},
@@ -34,7 +36,7 @@ TEST(CrossEntropy, LossAndGradientEqualDoublePrecision) {
               want[size_t(r * columns + i)] = ignored || i >= vocab ? 0 : scale * (p - (i == target));
             }
           }
-          Stream stream;
+          TestStream stream;
           launch(CrossEntropy{.logits = logits,
                               .losses = losses,
                               .dlogits = in_place ? Tensor() : dlogits,
@@ -48,11 +50,11 @@ TEST(CrossEntropy, LossAndGradientEqualDoublePrecision) {
         }
 }
 
-TEST(CrossEntropy, NamesATargetOutsideTheVocabulary) {
+TEST_P(CrossEntropyKernel, NamesATargetOutsideTheVocabulary) {
   for (double bad : {-1.0, 6.0, -101.0}) {
     Guarded logits(DType::fp32, {2, 8}, random_values(16, 1)), losses(DType::fp32, {2}),
         targets(DType::int32, {2}, {5, bad});
-    Stream stream;
+    TestStream stream;
     try {
       launch(CrossEntropy{.logits = logits, .losses = losses, .targets = targets, .vocab = 6, .scale = 1},
              stream);

@@ -7,6 +7,9 @@
 namespace cleave {
 namespace {
 
+KERNEL_SUITE(Matmul);
+KERNEL_SUITE(BiasGradient);
+
 struct Product {
   MatmulCase size;
   DType c = DType::fp32, a = DType::fp32, b = DType::fp32;
@@ -36,7 +39,7 @@ void expect_product(const Product& p) {
             .transpose_a = p.transpose_a,
             .transpose_b = p.transpose_b,
             .accumulate = p.accumulate};
-  Stream stream;
+  TestStream stream;
   launch(op, stream);
   SCOPED_TRACE(fmt::format("{}x{}x{} {}{}{}{} {} {} {}", m, n, k, p.transpose_a ? "ta " : "",
                            p.transpose_b ? "tb " : "", p.accumulate ? "accumulate " : "",
@@ -44,7 +47,7 @@ void expect_product(const Product& p) {
   expect_near(c, want, half_ulp(p.c) * 1.01, double(k + 4) * 0x1p-22, "c");
 }
 
-TEST(Matmul, EqualsDoublePrecisionForEveryShapeAndTransposition) {
+TEST_P(MatmulKernel, EqualsDoublePrecisionForEveryShapeAndTransposition) {
   for (const MatmulCase& size : kMatmulCases)
     for (int flags = 0; flags < 16; ++flags)
       if ((flags & 12) != 12)
@@ -55,7 +58,7 @@ TEST(Matmul, EqualsDoublePrecisionForEveryShapeAndTransposition) {
                         .bias = bool(flags & 8)});
 }
 
-TEST(Matmul, CrossesEveryBlockBoundary) {
+TEST_P(MatmulKernel, CrossesEveryBlockBoundary) {
   for (const MatmulCase& size : kBlockedCases)
     for (int flags = 0; flags < 4; ++flags) {
       const bool a = flags & 1, b = flags & 2;
@@ -108,7 +111,7 @@ TEST(OnednnGemm, EqualsDoublePrecision) {
     }
 }
 
-TEST(Matmul, TakesEveryMixOfStorageTypes) {
+TEST_P(MatmulKernel, TakesEveryMixOfStorageTypes) {
   for (DType c : kTrainingTypes)
     for (DType a : kTrainingTypes)
       for (DType b : kTrainingTypes)
@@ -122,7 +125,7 @@ TEST(Matmul, TakesEveryMixOfStorageTypes) {
                           .bias = !accumulate});
 }
 
-TEST(BiasGradient, SumsColumns) {
+TEST_P(BiasGradientKernel, SumsColumns) {
   for (DType type : kTrainingTypes)
     for (const auto& [rows, width] : {std::pair{1, 1}, {37, 300}, {8, 17}, {129, 64}, {0, 5}, {3, 0}})
       for (bool accumulate : {false, true}) {
@@ -130,7 +133,7 @@ TEST(BiasGradient, SumsColumns) {
         Guarded db(DType::fp32, {width}, random_values(width, 6));
         Values want = accumulate ? db.values() : Values(size_t(width), 0.0);
         for (int64_t i = 0; i < rows * width; ++i) want[size_t(i % width)] += dy.at(size_t(i));
-        Stream stream;
+        TestStream stream;
         launch(BiasGradient{.db = db, .dy = dy, .accumulate = accumulate}, stream);
         expect_near(db, want, 0x1p-23, double(rows + 1) * 0x1p-22, "db");
       }

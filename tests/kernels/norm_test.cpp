@@ -5,6 +5,10 @@
 namespace cleave {
 namespace {
 
+KERNEL_SUITE(RmsNorm);
+
+KERNEL_SUITE(LayerNorm);
+
 struct Row {
   double mean, rstd;
 };
@@ -31,7 +35,7 @@ Values normalize(const Values& s, const Values& weight, const Values& bias, int6
 const std::pair<int64_t, int64_t> kSizes[] = {{1, 16},   {3, 17},  {5, 1}, {70, 33},
                                               {129, 96}, {4, 768}, {0, 8}};
 
-TEST(LayerNorm, ForwardEqualsDoublePrecision) {
+TEST_P(LayerNormKernel, ForwardEqualsDoublePrecision) {
   for (DType type : kTrainingTypes)
     for (auto [rows, width] : kSizes)
       for (bool residual : {false, true}) {
@@ -42,7 +46,7 @@ TEST(LayerNorm, ForwardEqualsDoublePrecision) {
             rstd(DType::fp32, {rows});
         Values s = x.values();
         for (size_t i = 0; residual && i < s.size(); ++i) s[i] = rounded(s[i] + r.at(i), type);
-        Stream stream;
+        TestStream stream;
         launch(LayerNormForward{.y = y,
                                 .sum = residual ? sum.tensor() : Tensor(),
                                 .mean = mean,
@@ -58,7 +62,7 @@ TEST(LayerNorm, ForwardEqualsDoublePrecision) {
       }
 }
 
-TEST(LayerNorm, BackwardEqualsFiniteDifferences) {
+TEST_P(LayerNormKernel, BackwardEqualsFiniteDifferences) {
   for (auto [rows, width] : {std::pair<int64_t, int64_t>{3, 5}, {2, 17}, {70, 4}}) {
     Guarded x(DType::fp32, {rows, width}, random_values(rows * width, 1)),
         dy(DType::fp32, {rows, width}, random_values(rows * width, 2));
@@ -92,7 +96,7 @@ TEST(LayerNorm, BackwardEqualsFiniteDifferences) {
       const Row s = statistics(x.values(), r, width, 1e-5);
       mean.put(size_t(r), s.mean), rstd.put(size_t(r), s.rstd);
     }
-    Stream stream;
+    TestStream stream;
     launch(LayerNormBackward{.dx = dx,
                              .dweight = dweight,
                              .dbias = dbias,
@@ -123,7 +127,7 @@ Values rms_normalize(const Values& s, const Values& weight, int64_t rows, int64_
   return y;
 }
 
-TEST(RmsNorm, ForwardEqualsDoublePrecision) {
+TEST_P(RmsNormKernel, ForwardEqualsDoublePrecision) {
   for (DType type : kTrainingTypes)
     for (auto [rows, width] : kSizes)
       for (bool residual : {false, true}) {
@@ -134,7 +138,7 @@ TEST(RmsNorm, ForwardEqualsDoublePrecision) {
         Values s = x.values(), want_rstd;
         for (size_t i = 0; residual && i < s.size(); ++i) s[i] = rounded(s[i] + r.at(i), type);
         for (int64_t row = 0; row < rows; ++row) want_rstd.push_back(rms_rstd(s, row, width));
-        Stream stream;
+        TestStream stream;
         launch(RmsNormForward{.y = y,
                               .sum = residual ? sum.tensor() : Tensor(),
                               .rstd = rstd,
@@ -150,7 +154,7 @@ TEST(RmsNorm, ForwardEqualsDoublePrecision) {
 }
 
 // The closed form in double precision, in every type; gradient_test.cpp has the finite differences.
-TEST(RmsNorm, BackwardEqualsDoublePrecision) {
+TEST_P(RmsNormKernel, BackwardEqualsDoublePrecision) {
   for (DType type : kTrainingTypes)
     for (auto [rows, width] : kSizes) {
       Guarded x(type, {rows, width}, random_values(rows * width, 1)),
@@ -174,7 +178,7 @@ TEST(RmsNorm, BackwardEqualsDoublePrecision) {
           want_dx[j] += scale * (dy.at(j) * weight.at(size_t(i)) - x.at(j) * scale * mean);
         }
       }
-      Stream stream;
+      TestStream stream;
       launch(RmsNormBackward{.dx = dx,
                              .dweight = dweight,
                              .dy = dy,

@@ -7,6 +7,8 @@
 namespace cleave {
 namespace {
 
+KERNEL_SUITE(Rotary);
+
 struct Sizes {
   int64_t rows, seq, heads, kv_heads, head_dim, first_position;
 };
@@ -56,7 +58,7 @@ Rotary op_of(const Sizes& s, const Guarded& qkv, const Table& table, bool invers
           .inverse = inverse};
 }
 
-TEST(Rotary, TurnsQueriesAndKeysAsComplexNumbersAndLeavesValuesAlone) {
+TEST_P(RotaryKernel, TurnsQueriesAndKeysAsComplexNumbersAndLeavesValuesAlone) {
   for (DType type : kTrainingTypes)
     for (const Sizes& s : kSizes)
       for (bool inverse : {false, true}) {
@@ -64,7 +66,7 @@ TEST(Rotary, TurnsQueriesAndKeysAsComplexNumbersAndLeavesValuesAlone) {
         Guarded qkv(type, {s.rows, stride}, random_values(s.rows * stride, 1));
         const Table table(s.first_position + s.seq, s.head_dim);
         const Values before = qkv.values();
-        Stream stream;
+        TestStream stream;
         launch(op_of(s, qkv, table, inverse), stream);
         // A component may cancel, so the bound is of the point's size.
         expect_near(qkv, turned(before, s, inverse ? -1 : 1), half_ulp(type) * 1.01, 1e-6, "qkv");
@@ -74,13 +76,13 @@ TEST(Rotary, TurnsQueriesAndKeysAsComplexNumbersAndLeavesValuesAlone) {
       }
 }
 
-TEST(Rotary, InverseTurnsBack) {
+TEST_P(RotaryKernel, InverseTurnsBack) {
   const Sizes s{12, 6, 4, 2, 20, 3};
   const int64_t stride = (s.heads + 2 * s.kv_heads) * s.head_dim;
   Guarded qkv(DType::fp32, {s.rows, stride}, random_values(s.rows * stride, 1));
   const Values before = qkv.values();
   const Table table(s.first_position + s.seq, s.head_dim);
-  Stream stream;
+  TestStream stream;
   launch(op_of(s, qkv, table, false), stream);
   EXPECT_NE(qkv.values(), before);
   launch(op_of(s, qkv, table, true), stream);

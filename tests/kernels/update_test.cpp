@@ -5,12 +5,15 @@
 namespace cleave {
 namespace {
 
+KERNEL_SUITE(Adam);
+KERNEL_SUITE(Sgd);
+
 Values positive(Values v) {
   for (double& x : v) x = x * x;
   return v;
 }
 
-TEST(Adam, EqualsItsFormulaInDoublePrecision) {
+TEST_P(AdamKernel, EqualsItsFormulaInDoublePrecision) {
   for (DType grad_type : kTrainingTypes)
     for (DType copy_type : kTrainingTypes)
       for (bool decoupled : {false, true})
@@ -40,7 +43,7 @@ TEST(Adam, EqualsItsFormulaInDoublePrecision) {
               wp.push_back(p.at(i) - double(op.lr) * (wm[i] / c1 / (std::sqrt(wv[i] / c2) + double(op.eps)) +
                                                       (decoupled ? double(op.weight_decay) * p.at(i) : 0)));
             }
-            Stream stream;
+            TestStream stream;
             launch(op, stream);
             expect_near(p, wp, 1e-6, 1e-7, "param");
             expect_near(m, wm, 1e-6, 1e-7, "m");
@@ -50,7 +53,7 @@ TEST(Adam, EqualsItsFormulaInDoublePrecision) {
           }
 }
 
-TEST(Sgd, EqualsItsFormulaInDoublePrecision) {
+TEST_P(SgdKernel, EqualsItsFormulaInDoublePrecision) {
   for (DType grad_type : kTrainingTypes)
     for (float momentum : {0.0f, 0.9f})
       for (bool nesterov : {false, true})
@@ -79,7 +82,7 @@ TEST(Sgd, EqualsItsFormulaInDoublePrecision) {
             }
             wp.push_back(p.at(i) - double(op.lr) * grad);
           }
-          Stream stream;
+          TestStream stream;
           launch(op, stream);
           expect_near(p, wp, 1e-6, 1e-6, "param");
           if (momentum != 0) expect_near(b, wb, 1e-6, 1e-6, "buffer");

@@ -6,16 +6,18 @@
 namespace cleave {
 namespace {
 
+KERNEL_SUITE(VocabPart);
+
 constexpr int64_t kVocab = 11, kColumns = 4, kParts = 3;  // the last part has 3 tokens and one padding column
 
-TEST(VocabPart, LossAndGradientOfThePartsEqualDoublePrecision) {
+TEST_P(VocabPartKernel, LossAndGradientOfThePartsEqualDoublePrecision) {
   const int64_t rows = 5;
   for (DType gradient_type : kTrainingTypes)
     for (float scale : {0.0f, 0.5f}) {
       Guarded whole(DType::fp32, {rows, kVocab}, random_values(rows * kVocab, 1, 3));
       Guarded targets(DType::int32, {rows}, {0, 10, -100, 4, 7}), stats(DType::fp32, {kParts, rows, 3});
       std::vector<Guarded> logits;
-      Stream stream;
+      TestStream stream;
       for (int64_t p = 0; p < kParts; ++p) {
         logits.emplace_back(DType::fp32, Shape{rows, kColumns}, Values(size_t(rows * kColumns), 1e30));
         const int64_t first = p * kColumns, vocab = std::min(kColumns, kVocab - first);
@@ -61,10 +63,10 @@ TEST(VocabPart, LossAndGradientOfThePartsEqualDoublePrecision) {
     }
 }
 
-TEST(VocabPart, NamesATargetOutsideTheWholeVocabulary) {
+TEST_P(VocabPartKernel, NamesATargetOutsideTheWholeVocabulary) {
   Guarded logits(DType::fp32, {1, kColumns}, random_values(kColumns, 1)), losses(DType::fp32, {1});
   Guarded targets(DType::int32, {1}, {double(kVocab)}), stats(DType::fp32, {1, 1, 3}, {0, 1, 0});
-  Stream stream;
+  TestStream stream;
   try {
     launch(CrossEntropyPart{.losses = losses,
                             .logits = logits,
@@ -81,7 +83,7 @@ TEST(VocabPart, NamesATargetOutsideTheWholeVocabulary) {
 
 // The sum of the parts' rows is the whole table's row; every part's gradient is its rows of the whole
 // gradient.
-TEST(VocabPart, EmbeddingOfThePartsAddsUpAndItsGradientIsCut) {
+TEST_P(VocabPartKernel, EmbeddingOfThePartsAddsUpAndItsGradientIsCut) {
   const int64_t rows = 9, width = 21;
   Guarded wte(DType::fp32, {kVocab, width}, random_values(kVocab * width, 1));
   Guarded dy(DType::fp32, {rows, width}, random_values(rows * width, 2));
@@ -92,7 +94,7 @@ TEST(VocabPart, EmbeddingOfThePartsAddsUpAndItsGradientIsCut) {
     want_sum.push_back(wte.at(size_t(entry)));
     gradient[size_t(entry)] += dy.at(size_t(i));
   }
-  Stream stream;
+  TestStream stream;
   for (int64_t p = 0; p < kParts; ++p) {
     const int64_t first = p * kColumns, count = std::min(kColumns, kVocab - first);
     Guarded part(DType::fp32, {count, width}), y(DType::fp32, {rows, width});
@@ -112,11 +114,11 @@ TEST(VocabPart, EmbeddingOfThePartsAddsUpAndItsGradientIsCut) {
 }
 
 // Rows 5 to 9 of a batch of sequences of 4: their positions are 1, 2, 3, 0, 1.
-TEST(VocabPart, PositionGradientOfSomeRowsGoesToTheirPositions) {
+TEST_P(VocabPartKernel, PositionGradientOfSomeRowsGoesToTheirPositions) {
   const int64_t width = 3;
   Guarded dy(DType::fp32, {5, width}, random_values(5 * width, 2)), dwpe(DType::fp32, {6, width});
   Guarded tokens(DType::int32, {5}, {0, 0, 0, 0, 0});
-  Stream stream;
+  TestStream stream;
   launch(EmbeddingBackward{.dwpe = dwpe, .dy = dy, .tokens = tokens, .seq = 4, .first_row = 5}, stream);
   Values want(size_t(6 * width), 0.0);
   for (int64_t i = 0; i < 5 * width; ++i)

@@ -1,0 +1,72 @@
+// Transports of the CPU on a CUDA stream: what they read is copied to the stream's pinned memory, a worker
+// thread runs them, and what they wrote is copied back, all in stream order and without blocking the caller.
+// Every rank cuts a call into the same pieces, because the pinned memory of all has one size.
+#pragma once
+#include "device/copy.h"
+
+namespace cleave {
+
+class Relay {
+ public:
+  // Runs task on the worker, between the stream's earlier and its later work. Its error leaves by
+  // stream.synchronize().
+  void run(Stream& stream, std::function<void()> task);
+
+ private:
+  Stream worker_{Stream::Mode::worker};
+};
+
+struct Direction {
+  bool in = false, out = false;  // whether the transport reads the tensor, and whether it writes it
+};
+
+// Calls body(t) on a CPU stream; on a CUDA stream body(piece) for pieces of t in pinned memory.
+template <class Body>
+void staged(const Tensor& t, Direction direction, Stream& stream, Body body) {
+  if (!stream.on_cuda()) return body(t);
+  const Tensor pinned = stream.pinned();
+  const int64_t most = pinned.bytes() / size_of(t.dtype());
+  for (Range r{0, 0}; r.begin < t.numel(); r.begin = r.end) {
+    r.end = std::min(t.numel(), r.begin + most);
+    const Tensor host(pinned.raw(), t.dtype(), {r.size()}, MemoryKind::pinned);
+    if (direction.in) copy(host, t.slice(r), stream);
+    body(host);
+    if (direction.out) copy(t.slice(r), host, stream);
+  }
+}
+
+// For collectives between a shard and `size` shards side by side, of which `piece` is a range within each:
+// body(full, shard, piece), on a CUDA stream with a full of pieces in pinned memory and the rank's part of it
+// as the shard.
+enum class Shards : uint8_t { gather, scatter };
+struct ShardCall {
+  Tensor full, shard;
+  Range piece;
+  int rank = 0, size = 1;
+  Shards kind = Shards::gather;
+};
+template <class Body>
+void staged(const ShardCall& c, Stream& stream, Body body) {
+  if (!stream.on_cuda()) return body(c.full, c.shard, c.piece);
+  const Tensor pinned = stream.pinned();
+  const int64_t most = pinned.bytes() / size_of(c.full.dtype()) / c.size, stride = c.shard.numel();
+  CHECK(most > 0, "{} ranks share {} bytes of pinned memory", c.size, pinned.bytes());
+  for (Range r{c.piece.begin, 0}; r.begin < c.piece.end; r.begin = r.end) {
+    r.end = std::min(c.piece.end, r.begin + most);
+    const int64_t n = r.size();
+    const Tensor host(pinned.raw(), c.full.dtype(), {n * c.size}, MemoryKind::pinned);
+    const Tensor mine = host.slice({c.rank * n, (c.rank + 1) * n});
+    auto each = [&](auto move) {
+      for (int k = 0; k < c.size; ++k)
+        move(c.full.slice(r.shifted(k * stride)), host.slice({k * n, (k + 1) * n}));
+    };
+    const bool gather = c.kind == Shards::gather;
+    if (gather) copy(mine, c.shard.slice(r), stream);
+    if (!gather) each([&](Tensor gpu, Tensor cpu) { copy(cpu, gpu, stream); });
+    body(host, mine, Range{0, n});
+    if (gather) each([&](Tensor gpu, Tensor cpu) { copy(gpu, cpu, stream); });
+    if (!gather) copy(c.shard.slice(r), mine, stream);
+  }
+}
+
+}  // namespace cleave

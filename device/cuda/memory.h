@@ -1,0 +1,23 @@
+// Memory of a CUDA rank.
+#pragma once
+#include <cstdint>
+
+#include "device/device.h"
+
+namespace cleave {
+
+// Bytes and how they go back.
+struct Block {
+  void* data = nullptr;
+  void (*release)(void* data, int64_t bytes) = nullptr;
+};
+
+// Zeroed memory of that GPU; without data when the GPU has none left. Throws Error(usage) where it cannot be
+// used.
+Block cuda_allocate(Device device, int64_t bytes);
+
+// Zeroed page-locked host memory that every GPU can reach; without data when the machine refuses to lock so
+// much.
+Block cuda_allocate_pinned(Device device, int64_t bytes);
+
+}  // namespace cleave

@@ -1,0 +1,179 @@
+#include "device/cuda/queue.h"
+
+#include <cuda.h>
+
+#include <atomic>
+#include <cstring>
+
+#include "device/cuda/check.h"
+
+namespace cleave {
+namespace {
+
+// At the start of what was lent, before the scratch.
+constexpr int64_t kFaultBytes = 256, kGateBytes = 4096;
+constexpr unsigned long long kNoFault = ~0ull;
+
+class CudaPoint final : public Event::State {
+ public:
+  CudaPoint(cudaStream_t stream, int device) : device_(device) {
+    cuda_check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "cudaEventCreate", device);
+    cuda_check(cudaEventRecord(event_, stream), "cudaEventRecord", device);
+  }
+  ~CudaPoint() override { cudaEventDestroy(event_); }
+  void wait() override { cuda_check(cudaEventSynchronize(event_), "cudaEventSynchronize", device_); }
+  void then(std::function<void()> action) override {
+    wait();
+    action();
+  }
+  cudaEvent_t native() const { return event_; }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+  int device_;
+};
+
+// The driver's function for a stream that waits for a word in memory; found at run time, so that the program
+// starts without a driver.
+using WaitValue = CUresult (*)(CUstream, CUdeviceptr, cuuint32_t, unsigned int);
+WaitValue wait_value(int device) {
+  void* found = nullptr;
+  cudaDriverEntryPointQueryResult result;
+  cuda_check(
+      cudaGetDriverEntryPointByVersion("cuStreamWaitValue32", &found, 12000, cudaEnableDefault, &result),
+      "cudaGetDriverEntryPoint(cuStreamWaitValue32)", device);
+  require(found && result == cudaDriverEntryPointSuccess, Exit::usage,
+          "cuda:{}: the driver has no cuStreamWaitValue32; install one for CUDA 12 or newer", device);
+  return reinterpret_cast<WaitValue>(found);
+}
+
+}  // namespace
+
+std::unique_ptr<Queue> make_cuda_queue(Device device) { return std::make_unique<CudaQueue>(device); }
+
+CudaQueue::CudaQueue(Device device) : device_(device.index) {
+  check(cudaSetDevice(device_), "cudaSetDevice");
+  check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");
+}
+
+CudaQueue::~CudaQueue() {
+  cudaSetDevice(device_);
+  cudaStreamSynchronize(stream_);
+  products.reset();
+  cudaStreamDestroy(stream_);
+}
+
+void CudaQueue::check(cudaError_t error, const char* call) const { cuda_check(error, call, device_); }
+
+cudaStream_t CudaQueue::use() {
+  check(cudaSetDevice(device_), "cudaSetDevice");
+  return stream_;
+}
+
+void CudaQueue::enqueue(std::function<void()> task) {
+  struct HostCall {
+    std::function<void()> task;
+    std::shared_ptr<Failure> failure;
+  };
+  auto call = std::make_unique<HostCall>(HostCall{std::move(task), failure_});
+  const cudaHostFn_t run = [](void* data) {
+    const std::unique_ptr<HostCall> mine(static_cast<HostCall*>(data));
+    {
+      std::lock_guard lock(mine->failure->mutex);
+      if (mine->failure->first) return;
+    }
+    try {
+      mine->task();
+    } catch (...) {
+      std::lock_guard lock(mine->failure->mutex);
+      if (!mine->failure->first) mine->failure->first = std::current_exception();
+    }
+  };
+  check(cudaLaunchHostFunc(use(), run, call.get()), "cudaLaunchHostFunc");
+  call.release();
+}
+
+void CudaQueue::copy(void* to, const void* from, int64_t bytes) {
+  check(cudaMemcpyAsync(to, from, size_t(bytes), cudaMemcpyDefault, use()), "cudaMemcpyAsync");
+}
+
+Event CudaQueue::record() { return Event(std::make_shared<CudaPoint>(use(), device_)); }
+
+// An event of a CPU stream opens a gate: a word in pinned memory that the GPU polls, so that neither the host
+// nor a thread of the driver is blocked. A gate is used again only when its last event has happened.
+void CudaQueue::wait(const Event& event) {
+  if (const auto* point = dynamic_cast<const CudaPoint*>(event.state()))
+    return check(cudaStreamWaitEvent(use(), point->native(), 0), "cudaStreamWaitEvent");
+  CHECK(gates_[0].word, "a CUDA stream waits for the CPU before it was lent a workspace");
+  Gate& gate = gates_[next_gate_++ % gates_.size()];
+  gate.event.wait();
+  gate.event = event;
+  const uint32_t value = ++gate.value;
+  event.state()->then([word = gate.word, value] { std::atomic_ref(*word).store(value, std::memory_order_release); });
+  const CUresult result =
+      wait_value(device_)(use(), reinterpret_cast<CUdeviceptr>(gate.word), value, CU_STREAM_WAIT_VALUE_GEQ);
+  CHECK(result == CUDA_SUCCESS, "cuStreamWaitValue32 on cuda:{} failed with CUresult {}", device_, int(result));
+}
+
+void CudaQueue::lend(const Tensor& device, const Tensor& pinned) {
+  CHECK(device.bytes() > 2 * kFaultBytes && pinned.bytes() > 2 * kGateBytes, "a workspace of {} and {} bytes",
+        device.bytes(), pinned.bytes());
+  faults_ = static_cast<unsigned long long*>(device.raw());
+  scratch_ = device.slice({kFaultBytes, device.bytes()});
+  seen_ = static_cast<unsigned long long*>(pinned.raw());
+  auto* words = reinterpret_cast<uint32_t*>(static_cast<std::byte*>(pinned.raw()) + kFaultBytes);
+  for (size_t i = 0; i < gates_.size(); ++i) gates_[i] = {words + i, 0, {}};
+  pinned_ = pinned.slice({kGateBytes, pinned.bytes()});
+  clear_faults();
+}
+
+void* CudaQueue::scratch(int64_t bytes) {
+  CHECK(scratch_.defined(), "a kernel on cuda:{} before its stream was lent a workspace", device_);
+  CHECK(bytes <= scratch_bytes(),
+        "a kernel on cuda:{} needs {} bytes of scratch, {} were lent (device/workspace.h)", device_, bytes,
+        scratch_bytes());
+  return scratch_.raw();
+}
+
+unsigned long long* CudaQueue::fault(Fault kind, int64_t limit) {
+  CHECK(faults_, "a kernel on cuda:{} before its stream was lent a workspace", device_);
+  limits_[size_t(kind)] = limit;
+  armed_ = true;
+  return faults_ + size_t(kind);
+}
+
+void CudaQueue::clear_faults() {
+  check(cudaMemsetAsync(faults_, 0xff, kFaults * sizeof *faults_, use()), "cudaMemsetAsync");
+  armed_ = false;
+}
+
+void CudaQueue::synchronize() {
+  if (armed_)
+    check(cudaMemcpyAsync(seen_, faults_, kFaults * sizeof *faults_, cudaMemcpyDefault, use()),
+          "cudaMemcpyAsync");
+  check(cudaStreamSynchronize(use()), "cudaStreamSynchronize");
+  {
+    std::lock_guard lock(failure_->mutex);
+    if (auto failure = std::exchange(failure_->first, nullptr)) std::rethrow_exception(failure);
+  }
+  if (armed_) report_faults();
+}
+
+void CudaQueue::report_faults() {
+  const unsigned long long token = seen_[size_t(Fault::token)], target = seen_[size_t(Fault::target)];
+  armed_ = false;
+  if (token == kNoFault && target == kNoFault) return;
+  clear_faults();
+  auto place = [](unsigned long long word) { return int64_t(word >> 32); };
+  auto value = [](unsigned long long word) { return int32_t(uint32_t(word)); };
+  require(token == kNoFault, Exit::data,
+          "token {} at place {} of the batch is outside the vocabulary [0, {}); the data was tokenized for "
+          "another "
+          "model, or vocab_size is too small",
+          value(token), place(token), limits_[size_t(Fault::token)]);
+  fail(Exit::data,
+       "target {} at place {} of the batch is neither in the vocabulary [0, {}) nor -100 (ignored)",
+       value(target), place(target), limits_[size_t(Fault::target)]);
+}
+
+}  // namespace cleave

@@ -1,0 +1,76 @@
+// A stream's CUDA side, as the bodies of kernels see it.
+#pragma once
+#include <cuda_runtime_api.h>
+
+#include <array>
+#include <exception>
+#include <utility>
+
+#include "device/queue.h"
+
+namespace cleave {
+
+// What a kernel may find wrong in its operands. It keeps the first place with its value in one 64-bit word,
+// so that atomicMin decides and the answer does not depend on timing.
+enum class Fault : uint8_t { token, target };
+inline constexpr int kFaults = 2;
+
+class CudaQueue final : public Queue {
+ public:
+  explicit CudaQueue(Device device);
+  ~CudaQueue() override;
+
+  void enqueue(std::function<void()> task) override;
+  void copy(void* to, const void* from, int64_t bytes) override;
+  Event record() override;
+  void wait(const Event& event) override;
+  void synchronize() override;
+  void lend(const Tensor& device, const Tensor& pinned) override;
+  Tensor pinned() const override { return pinned_; }
+
+  int device() const { return device_; }
+  // The stream, with its GPU made current on the calling thread.
+  cudaStream_t use();
+  // Scratch until the op that asks for it ends, 256-byte aligned; Error(internal) when it is larger than what
+  // was lent.
+  void* scratch(int64_t bytes);
+  int64_t scratch_bytes() const { return scratch_.numel() / 2 / 256 * 256; }
+  // The other half of it, for the library of matrix products.
+  Tensor product_scratch() const { return scratch_.slice({scratch_bytes(), scratch_.numel()}); }
+  // Where a kernel reports: atomicMin of (place << 32 | value). `limit` is for the message.
+  unsigned long long* fault(Fault kind, int64_t limit);
+  // Throws what the last kernel launch on this thread left.
+  void launched(const char* op) { check(cudaGetLastError(), op); }
+
+  std::shared_ptr<void> products;  // kernels/cuda/matmul.cpp keeps its handle and its choices here
+
+ private:
+  struct Failure {
+    std::mutex mutex;
+    std::exception_ptr first;
+  };
+  struct Gate {  // a word on which the GPU waits until a CPU stream's event
+    uint32_t* word = nullptr;
+    uint32_t value = 0;
+    Event event;
+  };
+
+  void check(cudaError_t error, const char* call) const;
+  void report_faults();
+  void clear_faults();
+
+  int device_;
+  cudaStream_t stream_ = nullptr;
+  std::shared_ptr<Failure> failure_ = std::make_shared<Failure>();
+  Tensor scratch_, pinned_;
+  unsigned long long *faults_ = nullptr, *seen_ = nullptr;  // on the GPU, in pinned memory
+  std::array<int64_t, kFaults> limits_{};
+  bool armed_ = false;
+  std::array<Gate, 256> gates_;
+  size_t next_gate_ = 0;
+};
+
+// Of a stream that is on_cuda().
+inline CudaQueue& cuda_queue(Stream& stream) { return static_cast<CudaQueue&>(*stream.queue()); }
+
+}  // namespace cleave

@@ -1,0 +1,29 @@
+#include "device/device.h"
+
+#include <charconv>
+
+#include "core/error.h"
+
+namespace cleave {
+
+std::string name_of(Device device) { return device.is_cuda() ? fmt::format("cuda:{}", device.index) : "cpu"; }
+
+Device choose_device(std::string_view wanted, int local_rank) {
+  if (wanted == "cpu") return {};
+  const bool named = wanted.starts_with("cuda:");
+  require(wanted == "auto" || wanted == "cuda" || named, Exit::usage,
+          "--device {}: there are auto, cpu, cuda and cuda:INDEX", wanted);
+  const CudaStatus status = cuda_status();
+  const int gpus = int(status.gpus.size());
+  if (wanted == "auto" && gpus == 0) return {};
+  require(gpus > 0, Exit::usage, "--device {}: {}; or use --device cpu", wanted, status.problem);
+  if (!named) return Device::cuda(local_rank % gpus);
+  int index = -1;
+  const char* end = wanted.data() + wanted.size();
+  const bool number = std::from_chars(wanted.data() + 5, end, index).ptr == end;
+  require(number && index >= 0 && index < gpus, Exit::usage, "--device {}: this machine's GPUs are 0 to {}",
+          wanted, gpus - 1);
+  return Device::cuda(index);
+}
+
+}  // namespace cleave

@@ -1,0 +1,43 @@
+// Where a rank computes, and what this machine offers for it.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace cleave {
+
+struct Device {
+  enum class Kind : uint8_t { cpu, cuda };
+  Kind kind = Kind::cpu;
+  int index = 0;  // of the GPU, as CUDA counts those that CUDA_VISIBLE_DEVICES leaves
+
+  static Device cuda(int index) { return {Kind::cuda, index}; }
+  bool is_cuda() const { return kind == Kind::cuda; }
+  bool operator==(const Device&) const = default;
+};
+
+std::string name_of(Device device);  // "cpu", "cuda:0"
+
+struct Gpu {
+  std::string name;
+  int major = 0, minor = 0;  // compute capability
+  int multiprocessors = 0;
+  int64_t memory_bytes = 0, free_bytes = 0;
+  std::vector<bool> reaches;  // by device: its memory can be read directly
+};
+
+struct CudaStatus {
+  int driver = 0, runtime = 0;  // 13000 is version 13.0; 0: none
+  std::vector<Gpu> gpus;
+  std::string problem;  // empty, or why no GPU can be used and what to do
+};
+
+// Looks; never throws. Free memory is asked for only on demand, because that starts CUDA on every GPU.
+CudaStatus cuda_status(bool free_memory = false);
+
+// "auto" (a GPU where there is one, else the CPU), "cpu", "cuda" or "cuda:INDEX". Ranks of one host take its
+// GPUs in turn. Throws Error(usage) with the fix when a GPU was asked for and cannot be used.
+Device choose_device(std::string_view wanted, int local_rank);
+
+}  // namespace cleave

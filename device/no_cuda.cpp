@@ -1,0 +1,26 @@
+// A build without the CUDA backend.
+#include "device/cuda/memory.h"
+#include "device/queue.h"
+
+namespace cleave {
+namespace {
+
+constexpr const char* kProblem = "this build has no CUDA backend; build one with cmake --preset cuda";
+
+}  // namespace
+
+CudaStatus cuda_status(bool) {
+  CudaStatus status;
+  status.problem = kProblem;
+  return status;
+}
+
+std::unique_ptr<Queue> make_cuda_queue(Device device) {
+  fail(Exit::usage, "{}: {}", name_of(device), kProblem);
+}
+
+Block cuda_allocate(Device device, int64_t) { fail(Exit::usage, "{}: {}", name_of(device), kProblem); }
+
+Block cuda_allocate_pinned(Device, int64_t) { return {}; }
+
+}  // namespace cleave

@@ -1,0 +1,36 @@
+// What a stream that does not run its work at once is made of; device/ and the bodies of kernels only.
+#pragma once
+#include <functional>
+#include <memory>
+#include <mutex>
+
+#include "device/device.h"
+#include "device/stream.h"
+
+namespace cleave {
+
+struct Event::State {
+  virtual ~State() = default;
+  virtual void wait() = 0;  // blocks the calling thread
+  // Calls `action` once, from any thread, when the point is reached; at once if it was.
+  virtual void then(std::function<void()> action) = 0;
+};
+
+// The contract of each member is that of Stream's.
+class Queue {
+ public:
+  virtual ~Queue() = default;
+  virtual void enqueue(std::function<void()> task) = 0;
+  // From or to memory of a GPU.
+  virtual void copy(void* to, const void* from, int64_t bytes) = 0;
+  virtual Event record() = 0;
+  virtual void wait(const Event& event) = 0;
+  virtual void synchronize() = 0;
+  virtual void lend(const Tensor& device, const Tensor& pinned) = 0;
+  virtual Tensor pinned() const = 0;
+};
+
+// Throws Error(usage) where this build or this machine cannot have one.
+std::unique_ptr<Queue> make_cuda_queue(Device device);
+
+}  // namespace cleave

@@ -1,0 +1,27 @@
+// Scratch of a CUDA stream, allocated once and counted with everything else, so that no kernel allocates.
+#pragma once
+#include "device/memory.h"
+#include "device/stream.h"
+
+namespace cleave {
+
+struct Workspace {
+  Buffer device, pinned;
+
+  void lend_to(Stream& stream) const { stream.lend(device, pinned); }
+};
+
+inline constexpr int64_t kKernelScratch = int64_t{64} << 20;  // half of it for matrix products
+inline constexpr int64_t kCopyScratch = int64_t{1} << 20;     // enough for casts and sums
+inline constexpr int64_t kPinnedScratch = int64_t{16} << 20;  // values that the host sees on their way
+
+// Empty for the memory of a CPU rank. The workspace must outlive the stream it is lent to.
+inline Workspace allocate_workspace(Memory& memory, int64_t device_bytes) {
+  if (!memory.device().is_cuda()) return {};
+  return {
+      memory.allocate(MemoryKind::device, Category::staging, DType::uint8, {device_bytes}, "kernel scratch"),
+      memory.allocate(MemoryKind::pinned, Category::staging, DType::uint8, {kPinnedScratch},
+                      "pinned scratch")};
+}
+
+}  // namespace cleave

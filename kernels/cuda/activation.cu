@@ -1,0 +1,144 @@
+#include "kernels/activation.h"
+
+#include "kernels/cuda/device.cuh"
+
+namespace cleave::gpu {
+namespace {
+
+constexpr float kTwoRootTwoOverPi = 1.5957691216f;  // 2 sqrt(2 / pi)
+constexpr float kCubic = 0.044715f;
+
+// 0.5 x (1 + tanh(u)) is x sigmoid(2u), which loses nothing in the negative tail.
+__device__ __forceinline__ float gelu_tanh(float x) {
+  return x / (1.0f + expf(-x * kTwoRootTwoOverPi * fmaf(x * x, kCubic, 1.0f)));
+}
+__device__ __forceinline__ float gelu_tanh_slope(float x) {
+  const float square = x * x;
+  const float inner = fmaf(square, 3 * kCubic, 1.0f) * kTwoRootTwoOverPi;
+  const float e = expf(fminf(87.0f, -x * kTwoRootTwoOverPi * fmaf(square, kCubic, 1.0f)));
+  const float s = 1.0f / (1.0f + e);
+  // s (1 - s) = e s s without cancellation. x^2 may overflow where the product's limit is 0.
+  return s + (fabsf(x) < 1e4f ? x * inner * (e * s) * s : 0.0f);
+}
+
+__device__ __forceinline__ float value(Activation kind, float x) {
+  if (kind == Activation::gelu_tanh) return gelu_tanh(x);
+  if (kind == Activation::gelu_erf) return x * normcdff(x);
+  return fmaxf(x, 0.0f);
+}
+__device__ __forceinline__ float slope(Activation kind, float x) {
+  if (kind == Activation::gelu_tanh) return gelu_tanh_slope(x);
+  if (kind == Activation::gelu_erf) return fmaf(x, 0.39894228f * expf(-0.5f * x * x), normcdff(x));
+  return x > 0 ? 1.0f : 0.0f;
+}
+
+template <class T>
+struct Forward {
+  T* y;
+  const T* x;
+  Activation kind;
+
+  template <int N>
+  __device__ void operator()(int64_t i, Count<N>) const {
+    float v[N];
+    load(v, x + i);
+#pragma unroll
+    for (int j = 0; j < N; ++j) v[j] = value(kind, v[j]);
+    store(y + i, v);
+  }
+};
+
+template <class T>
+struct Backward {
+  T* dx;
+  const T *dy, *x;
+  Activation kind;
+
+  template <int N>
+  __device__ void operator()(int64_t i, Count<N>) const {
+    float v[N], d[N];
+    load(v, x + i);
+    load(d, dy + i);
+#pragma unroll
+    for (int j = 0; j < N; ++j) d[j] *= slope(kind, v[j]);
+    store(dx + i, d);
+  }
+};
+
+template <class T>
+struct Sum2 {
+  T* y;
+  const T *a, *b;
+
+  template <int N>
+  __device__ void operator()(int64_t i, Count<N>) const {
+    float u[N], v[N];
+    load(u, a + i);
+    load(v, b + i);
+#pragma unroll
+    for (int j = 0; j < N; ++j) u[j] += v[j];
+    store(y + i, u);
+  }
+};
+
+// Elements first + i .. first + i + N - 1 of the sequence decide; a block of Philox serves four of them.
+template <class T>
+struct Drop {
+  T* y;
+  const T* x;
+  float p, kept;
+  Philox philox;
+  uint64_t first;
+
+  template <int N>
+  __device__ void operator()(int64_t i, Count<N>) const {
+    float v[N];
+    load(v, x + i);
+    const uint64_t begin = first + uint64_t(i);
+    auto words = philox.block(begin / 4);
+#pragma unroll
+    for (int j = 0; j < N; ++j) {
+      const uint32_t at = uint32_t(begin + j) % 4;
+      if (j > 0 && at == 0) words = philox.block((begin + j) / 4);
+      const uint32_t word = at == 0 ? words[0] : at == 1 ? words[1] : at == 2 ? words[2] : words[3];
+      v[j] = float(word >> 8) * 0x1p-24f >= p ? v[j] * kept : 0.0f;
+    }
+    store(y + i, v);
+  }
+};
+
+}  // namespace
+
+void run(const ActivationForward& op, Stream& stream) {
+  with_type(op.x.dtype(), [&](auto t) {
+    using T = decltype(t);
+    for_each(cuda_queue(stream), op.x.numel(), aligned({op.y, op.x}), "ActivationForward",
+             Forward<T>{as<T>(op.y), as<T>(op.x), op.kind});
+  });
+}
+
+void run(const ActivationBackward& op, Stream& stream) {
+  with_type(op.x.dtype(), [&](auto t) {
+    using T = decltype(t);
+    for_each(cuda_queue(stream), op.x.numel(), aligned({op.dx, op.dy, op.x}), "ActivationBackward",
+             Backward<T>{as<T>(op.dx), as<T>(op.dy), as<T>(op.x), op.kind});
+  });
+}
+
+void run(const Add& op, Stream& stream) {
+  with_type(op.y.dtype(), [&](auto t) {
+    using T = decltype(t);
+    for_each(cuda_queue(stream), op.y.numel(), aligned({op.y, op.a, op.b}), "Add",
+             Sum2<T>{as<T>(op.y), as<T>(op.a), as<T>(op.b)});
+  });
+}
+
+void run(const Dropout& op, Stream& stream) {
+  with_type(op.y.dtype(), [&](auto t) {
+    using T = decltype(t);
+    for_each(cuda_queue(stream), op.y.numel(), aligned({op.y, op.x}), "Dropout",
+             Drop<T>{as<T>(op.y), as<T>(op.x), op.p, 1.0f / (1.0f - op.p), op.philox, uint64_t(op.offset)});
+  });
+}
+
+}  // namespace cleave::gpu

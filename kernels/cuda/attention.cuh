@@ -1,0 +1,58 @@
+// What the attention kernels share. Scores are kept in units of log2, so that the hardware's 2^x serves.
+#pragma once
+#include "kernels/attention.h"
+#include "kernels/cuda/device.cuh"
+
+namespace cleave::gpu {
+
+inline constexpr float kLog2E = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
+
+// Of one op; T* where T is the storage type. Heads of queries, keys and values are found by the members
+// below.
+template <class T>
+struct Attention {
+  const T *qkv, *y = nullptr, *dy = nullptr;
+  T *out = nullptr, *dqkv = nullptr;
+  const float* lse = nullptr;    // backward reads it,
+  float* lse_out = nullptr;      // forward writes it
+  const float* delta = nullptr;  // [batch, heads, seq]: sum of dy y over a head's columns
+  int batch, seq, heads, kv_heads, dim;
+  float scale;
+
+  __device__ int64_t stride() const { return int64_t(heads + 2 * kv_heads) * dim; }
+  __device__ int64_t out_stride() const { return int64_t(heads) * dim; }
+  __device__ int kv_head(int head) const { return head / (heads / kv_heads); }
+  // Offsets in qkv, of the first row of sequence b.
+  __device__ int64_t query(int b, int head) const {
+    return b * int64_t(seq) * stride() + int64_t(head) * dim;
+  }
+  __device__ int64_t key(int b, int kv) const { return query(b, heads + kv); }
+  __device__ int64_t value(int b, int kv) const { return query(b, heads + kv_heads + kv); }
+  // In y and dy; in lse and delta.
+  __device__ int64_t output(int b, int head) const {
+    return b * int64_t(seq) * out_stride() + int64_t(head) * dim;
+  }
+  __device__ int64_t row(int b, int head) const { return (int64_t(b) * heads + head) * seq; }
+};
+
+// On the tensor cores, for 16-bit types and head_dim a multiple of 8 up to 128.
+template <class T>
+void attention_forward(CudaQueue& queue, const Attention<T>& a);
+template <class T>
+void attention_backward(CudaQueue& queue, const Attention<T>& a);
+// In fp32 arithmetic, for any type and head_dim up to 128.
+template <class T>
+void plain_attention_forward(CudaQueue& queue, const Attention<T>& a);
+template <class T>
+void plain_attention_backward(CudaQueue& queue, const Attention<T>& a);
+
+// body(Count<D>) with the narrowest width that is built and holds `dim` columns.
+template <class Body>
+void with_width(int dim, Body body) {
+  if (dim <= 64) return body(Count<64>{});
+  if (dim <= 80) return body(Count<80>{});
+  if (dim <= 96) return body(Count<96>{});
+  return body(Count<128>{});
+}
+
+}  // namespace cleave::gpu

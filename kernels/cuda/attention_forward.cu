@@ -1,0 +1,129 @@
+// Attention in one pass over the keys with the softmax kept on line (FlashAttention-2, arXiv 2307.08691): a
+// block of four warps owns 64 queries of one head, a warp 16 of them; two tiles of keys and values are in
+// shared memory, one being used and the next on its way.
+#include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/mma.cuh"
+
+namespace cleave::gpu {
+namespace {
+
+constexpr int kThreads = 128, kQueries = 64, kKeys = 64, kTiles = kKeys / 8;
+
+template <class T, int D>
+struct Blocks {
+  T* shared;
+
+  static constexpr int numel(int tiles) { return tiles * Tile<T, D>::numel(kKeys); }
+  __device__ Tile<T, D> q() const { return {shared}; }
+  __device__ Tile<T, D> k(int tile) const { return {shared + numel(1 + tile % 2)}; }
+  __device__ Tile<T, D> v(int tile) const { return {shared + numel(3 + tile % 2)}; }
+};
+
+// Of this lane's two rows: the largest score so far, and this lane's part of the denominator.
+struct Rows {
+  float top[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0};
+};
+
+__device__ __forceinline__ float quad_max(float x) {
+  x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
+  return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
+}
+__device__ __forceinline__ float quad_sum(float x) {
+  x += __shfl_xor_sync(0xffffffffu, x, 1);
+  return x + __shfl_xor_sync(0xffffffffu, x, 2);
+}
+
+// Scores become 2^(score - top); what was summed before shrinks to the new top.
+template <int D>
+__device__ __forceinline__ void soften(float (&s)[kTiles][4], Rows& rows, float (&o)[D / 8][4]) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    float top = rows.top[half];
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n) top = fmaxf(top, fmaxf(s[n][half * 2], s[n][half * 2 + 1]));
+    top = quad_max(top);
+    const float shrink = exp2f(rows.top[half] - top);
+    float sum = 0;
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n)
+#pragma unroll
+      for (int i = half * 2; i < half * 2 + 2; ++i) sum += s[n][i] = exp2f(s[n][i] - top);
+    rows.top[half] = top;
+    rows.sum[half] = fmaf(rows.sum[half], shrink, sum);
+#pragma unroll
+    for (int n = 0; n < D / 8; ++n) o[n][half * 2] *= shrink, o[n][half * 2 + 1] *= shrink;
+  }
+}
+
+// Scores in units of log2; on the diagonal, keys after the query are hidden.
+__device__ __forceinline__ void scale_and_hide(float (&s)[kTiles][4], float scale, bool diagonal, int query,
+                                               int key) {
+#pragma unroll
+  for (int n = 0; n < kTiles; ++n)
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      s[n][i] *= scale;
+      if (diagonal && key + n * 8 + i % 2 > query + i / 2 * 8) s[n][i] = -INFINITY;
+    }
+}
+
+template <class T, int D>
+__global__ void __launch_bounds__(kThreads) forward(Attention<T> a) {
+  extern __shared__ __align__(16) unsigned char shared[];
+  const Blocks<T, D> blocks{reinterpret_cast<T*>(shared)};
+  // Blocks with most keys start first.
+  const int q0 = int(gridDim.x - 1 - blockIdx.x) * kQueries, head = blockIdx.y, b = blockIdx.z;
+  const int lane = threadIdx.x % 32, first = threadIdx.x / 32 * 16;
+  const T *keys = a.qkv + a.key(b, a.kv_head(head)), *values = a.qkv + a.value(b, a.kv_head(head));
+  auto fetch = [&](int tile) {
+    blocks.k(tile).template fetch<kKeys, kThreads>(keys, a.stride(), tile * kKeys, a.seq, a.dim);
+    blocks.v(tile).template fetch<kKeys, kThreads>(values, a.stride(), tile * kKeys, a.seq, a.dim);
+  };
+  blocks.q().template fetch<kQueries, kThreads>(a.qkv + a.query(b, head), a.stride(), q0, a.seq, a.dim);
+  fetch(0);
+  commit_copies();
+  float o[D / 8][4] = {};
+  Rows rows;
+  const int tiles = q0 / kKeys + 1;
+  for (int tile = 0; tile < tiles; ++tile) {
+    if (tile + 1 < tiles) fetch(tile + 1);
+    commit_copies();
+    wait_for_copies<1>();
+    __syncthreads();
+    float s[kTiles][4];
+    multiply_rows(s, blocks.q(), first, blocks.k(tile));
+    scale_and_hide(s, a.scale * kLog2E, tile + 1 == tiles, q0 + first + lane / 4,
+                   tile * kKeys + lane % 4 * 2);
+    soften<D>(s, rows, o);
+    add_product(o, s, blocks.v(tile));
+    __syncthreads();  // before the next tile but one arrives in the same place
+  }
+  const float sum[2] = {quad_sum(rows.sum[0]), quad_sum(rows.sum[1])};
+  store_rows<T, D>(a.out + a.output(b, head), a.out_stride(), q0 + first, a.seq, a.dim, o, 1 / sum[0],
+                   1 / sum[1]);
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int row = q0 + first + lane / 4 + half * 8;
+    if (lane % 4 == 0 && row < a.seq)
+      a.lse_out[a.row(b, head) + row] = fmaf(rows.top[half], kLn2, logf(sum[half]));
+  }
+}
+
+}  // namespace
+
+template <class T>
+void attention_forward(CudaQueue& queue, const Attention<T>& a) {
+  with_width(a.dim, [&](auto width) {
+    constexpr int D = decltype(width)::value;
+    const int bytes = Blocks<T, D>::numel(5) * int(sizeof(T));
+    allow_shared(queue, forward<T, D>, bytes, "AttentionForward");
+    const dim3 grid(unsigned(ceil_div(a.seq, kQueries)), unsigned(a.heads), unsigned(a.batch));
+    forward<T, D><<<grid, kThreads, size_t(bytes), queue.use()>>>(a);
+  });
+  queue.launched("AttentionForward");
+}
+
+template void attention_forward(CudaQueue&, const Attention<Bf16>&);
+template void attention_forward(CudaQueue&, const Attention<Fp16>&);
+
+}  // namespace cleave::gpu

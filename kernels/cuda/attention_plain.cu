@@ -1,0 +1,229 @@
+// Attention for fp32, and for head widths that the tensor cores' kernels do not take: the same algorithms
+// with plain multiply-adds. A warp owns eight rows; a lane is one of 32 columns of the scores, then every
+// 32nd element of a head.
+#include "kernels/cuda/attention.cuh"
+
+namespace cleave::gpu {
+namespace {
+
+constexpr int kWarps = 4, kThreads = 32 * kWarps, kOwn = 8, kRows = kWarps * kOwn, kColumns = 32, kParts = 4;
+constexpr int kMostDim = 32 * kParts;
+
+__device__ __forceinline__ float warp_max(float x) {
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, step));
+  return x;
+}
+__device__ __forceinline__ float warp_sum(float x) {
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(0xffffffffu, x, step);
+  return x;
+}
+
+// 32 rows of a matrix in shared memory as fp32, the pitch odd where a lane is a row; zeros beyond.
+template <class T>
+__device__ __forceinline__ void fetch(float* to, const T* from, int64_t stride, int first, int rows,
+                                      int dim) {
+  for (int i = threadIdx.x; i < 32 * dim; i += kThreads) {
+    const int row = i / dim, column = i % dim;
+    to[row * (dim + 1) + column] =
+        first + row < rows ? to_float(from[(first + row) * stride + column]) : 0.0f;
+  }
+}
+
+// s[r] = own row r of this warp . row `lane` of other.
+__device__ __forceinline__ void dots(float (&s)[kOwn], const float* own, const float* other, int dim) {
+  const float *mine = own + threadIdx.x / 32 * kOwn * (dim + 1),
+              *column = other + threadIdx.x % 32 * (dim + 1);
+#pragma unroll
+  for (int r = 0; r < kOwn; ++r) s[r] = 0;
+  for (int d = 0; d < dim; ++d)
+#pragma unroll
+    for (int r = 0; r < kOwn; ++r) s[r] = fmaf(mine[r * (dim + 1) + d], column[d], s[r]);
+}
+
+// sums[r][part] += weights[r][column] rows[column][32 part + lane] over the columns; weights pass through
+// `shared`.
+__device__ __forceinline__ void add_weighted(float (&sums)[kOwn][kParts], const float (&weights)[kOwn],
+                                             float* shared, const float* rows, int dim) {
+  const int lane = threadIdx.x % 32;
+  float* mine = shared + threadIdx.x / 32 * kOwn * kColumns;
+  __syncwarp();
+#pragma unroll
+  for (int r = 0; r < kOwn; ++r) mine[r * kColumns + lane] = weights[r];
+  __syncwarp();
+  for (int c = 0; c < kColumns; ++c) {
+    float v[kParts];
+#pragma unroll
+    for (int part = 0; part < kParts; ++part)
+      v[part] = part * 32 + lane < dim ? rows[c * (dim + 1) + part * 32 + lane] : 0.0f;
+#pragma unroll
+    for (int r = 0; r < kOwn; ++r)
+#pragma unroll
+      for (int part = 0; part < kParts; ++part)
+        sums[r][part] = fmaf(mine[r * kColumns + c], v[part], sums[r][part]);
+  }
+}
+
+template <class T>
+__device__ __forceinline__ void store_own(T* to, int64_t stride, int first, int rows, int dim,
+                                          const float (&sums)[kOwn][kParts], float factor) {
+#pragma unroll
+  for (int r = 0; r < kOwn; ++r)
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) {
+      const int row = first + int(threadIdx.x) / 32 * kOwn + r, column = part * 32 + int(threadIdx.x) % 32;
+      if (row < rows && column < dim) to[row * stride + column] = rounded<T>(sums[r][part] * factor);
+    }
+}
+
+// Four blocks of 32 rows, then weights.
+struct Shared {
+  float* base;
+  int dim;
+  __device__ float* rows(int i) const { return base + i * 32 * (dim + 1); }
+  __device__ float* weights() const { return rows(4); }
+  static int64_t bytes(int dim) { return (4 * 32 * (dim + 1) + kRows * kColumns) * int64_t(sizeof(float)); }
+};
+
+template <class T>
+__global__ void __launch_bounds__(kThreads) forward(Attention<T> a) {
+  extern __shared__ __align__(16) float base[];
+  const Shared shared{base, a.dim};
+  float *q = shared.rows(0), *k = shared.rows(1), *v = shared.rows(2);
+  const int q0 = int(gridDim.x - 1 - blockIdx.x) * kRows, head = blockIdx.y, b = blockIdx.z,
+            kv = a.kv_head(head);
+  const int lane = threadIdx.x % 32, first = q0 + int(threadIdx.x) / 32 * kOwn;
+  fetch(q, a.qkv + a.query(b, head), a.stride(), q0, a.seq, a.dim);
+  float o[kOwn][kParts] = {}, top[kOwn], sum[kOwn];
+#pragma unroll
+  for (int r = 0; r < kOwn; ++r) top[r] = -INFINITY, sum[r] = 0;
+  for (int k0 = 0; k0 <= q0; k0 += kColumns) {
+    __syncthreads();
+    fetch(k, a.qkv + a.key(b, kv), a.stride(), k0, a.seq, a.dim);
+    fetch(v, a.qkv + a.value(b, kv), a.stride(), k0, a.seq, a.dim);
+    __syncthreads();
+    float s[kOwn];
+    dots(s, q, k, a.dim);
+#pragma unroll
+    for (int r = 0; r < kOwn; ++r) {
+      const float score = k0 + lane <= first + r ? s[r] * (a.scale * kLog2E) : -INFINITY;
+      const float highest = fmaxf(top[r], warp_max(score)), shrink = exp2f(top[r] - highest);
+      s[r] = exp2f(score - highest);
+      sum[r] = fmaf(sum[r], shrink, warp_sum(s[r]));
+      top[r] = highest;
+#pragma unroll
+      for (int part = 0; part < kParts; ++part) o[r][part] *= shrink;
+    }
+    add_weighted(o, s, shared.weights(), v, a.dim);
+  }
+#pragma unroll
+  for (int r = 0; r < kOwn; ++r) {
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) o[r][part] /= sum[r];
+    if (lane == 0 && first + r < a.seq)
+      a.lse_out[a.row(b, head) + first + r] = fmaf(top[r], kLn2, logf(sum[r]));
+  }
+  store_own(a.out + a.output(b, head), a.out_stride(), q0, a.seq, a.dim, o, 1);
+}
+
+// Own rows are keys, columns are queries.
+template <class T>
+__global__ void __launch_bounds__(kThreads, 2) backward_keys(Attention<T> a) {
+  extern __shared__ __align__(16) float base[];
+  const Shared shared{base, a.dim};
+  float *k = shared.rows(0), *v = shared.rows(1), *q = shared.rows(2), *dy = shared.rows(3);
+  const int k0 = blockIdx.x * kRows, kv = blockIdx.y, b = blockIdx.z, group = a.heads / a.kv_heads;
+  const int lane = threadIdx.x % 32, first = k0 + int(threadIdx.x) / 32 * kOwn;
+  fetch(k, a.qkv + a.key(b, kv), a.stride(), k0, a.seq, a.dim);
+  fetch(v, a.qkv + a.value(b, kv), a.stride(), k0, a.seq, a.dim);
+  float dk[kOwn][kParts] = {}, dv[kOwn][kParts] = {};
+  for (int head = kv * group; head < (kv + 1) * group; ++head)
+    for (int q0 = k0; q0 < a.seq; q0 += kColumns) {
+      __syncthreads();
+      fetch(q, a.qkv + a.query(b, head), a.stride(), q0, a.seq, a.dim);
+      fetch(dy, a.dy + a.output(b, head), a.out_stride(), q0, a.seq, a.dim);
+      __syncthreads();
+      const int query = q0 + lane;
+      const float lse = query < a.seq ? a.lse[a.row(b, head) + query] * kLog2E : INFINITY;
+      const float delta = query < a.seq ? a.delta[a.row(b, head) + query] : 0.0f;
+      float s[kOwn], d[kOwn];
+      dots(s, k, q, a.dim);
+      dots(d, v, dy, a.dim);
+#pragma unroll
+      for (int r = 0; r < kOwn; ++r) {
+        s[r] = first + r <= query ? exp2f(s[r] * (a.scale * kLog2E) - lse) : 0.0f;
+        d[r] = s[r] * (d[r] - delta);
+      }
+      add_weighted(dv, s, shared.weights(), dy, a.dim);
+      add_weighted(dk, d, shared.weights(), q, a.dim);
+    }
+  store_own(a.dqkv + a.key(b, kv), a.stride(), k0, a.seq, a.dim, dk, a.scale);
+  store_own(a.dqkv + a.value(b, kv), a.stride(), k0, a.seq, a.dim, dv, 1);
+}
+
+// Own rows are queries, columns are keys.
+template <class T>
+__global__ void __launch_bounds__(kThreads) backward_queries(Attention<T> a) {
+  extern __shared__ __align__(16) float base[];
+  const Shared shared{base, a.dim};
+  float *q = shared.rows(0), *dy = shared.rows(1), *k = shared.rows(2), *v = shared.rows(3);
+  const int q0 = int(gridDim.x - 1 - blockIdx.x) * kRows, head = blockIdx.y, b = blockIdx.z,
+            kv = a.kv_head(head);
+  const int lane = threadIdx.x % 32, first = q0 + int(threadIdx.x) / 32 * kOwn;
+  fetch(q, a.qkv + a.query(b, head), a.stride(), q0, a.seq, a.dim);
+  fetch(dy, a.dy + a.output(b, head), a.out_stride(), q0, a.seq, a.dim);
+  float dq[kOwn][kParts] = {};
+  for (int k0 = 0; k0 <= q0; k0 += kColumns) {
+    __syncthreads();
+    fetch(k, a.qkv + a.key(b, kv), a.stride(), k0, a.seq, a.dim);
+    fetch(v, a.qkv + a.value(b, kv), a.stride(), k0, a.seq, a.dim);
+    __syncthreads();
+    float s[kOwn], d[kOwn];
+    dots(s, q, k, a.dim);
+    dots(d, dy, v, a.dim);
+#pragma unroll
+    for (int r = 0; r < kOwn; ++r) {
+      const int query = first + r;
+      const bool visible = k0 + lane <= query && query < a.seq;
+      const float p =
+          visible ? exp2f(s[r] * (a.scale * kLog2E) - a.lse[a.row(b, head) + query] * kLog2E) : 0.0f;
+      d[r] = visible ? p * (d[r] - a.delta[a.row(b, head) + query]) : 0.0f;
+    }
+    add_weighted(dq, d, shared.weights(), k, a.dim);
+  }
+  store_own(a.dqkv + a.query(b, head), a.stride(), q0, a.seq, a.dim, dq, a.scale);
+}
+
+template <class T, class Kernel>
+void start(CudaQueue& queue, Kernel kernel, const Attention<T>& a, int heads, const char* op) {
+  CHECK(a.dim <= kMostDim, "{}: head_dim {} is above {}, the most the CUDA backend has kernels for", op,
+        a.dim, kMostDim);
+  const int64_t bytes = Shared::bytes(a.dim);
+  allow_shared(queue, kernel, bytes, op);
+  const dim3 grid(unsigned(ceil_div(a.seq, kRows)), unsigned(heads), unsigned(a.batch));
+  kernel<<<grid, kThreads, size_t(bytes), queue.use()>>>(a);
+  queue.launched(op);
+}
+
+}  // namespace
+
+template <class T>
+void plain_attention_forward(CudaQueue& queue, const Attention<T>& a) {
+  start(queue, forward<T>, a, a.heads, "AttentionForward");
+}
+
+template <class T>
+void plain_attention_backward(CudaQueue& queue, const Attention<T>& a) {
+  start(queue, backward_keys<T>, a, a.kv_heads, "AttentionBackward");
+  start(queue, backward_queries<T>, a, a.heads, "AttentionBackward");
+}
+
+template void plain_attention_forward(CudaQueue&, const Attention<float>&);
+template void plain_attention_forward(CudaQueue&, const Attention<Bf16>&);
+template void plain_attention_forward(CudaQueue&, const Attention<Fp16>&);
+template void plain_attention_backward(CudaQueue&, const Attention<float>&);
+template void plain_attention_backward(CudaQueue&, const Attention<Bf16>&);
+template void plain_attention_backward(CudaQueue&, const Attention<Fp16>&);
+
+}  // namespace cleave::gpu

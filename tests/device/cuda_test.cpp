@@ -1,0 +1,158 @@
+// What a CUDA rank promises: without a GPU as far as that goes, and on one where there is one.
+#include <gtest/gtest.h>
+
+#include <atomic>
+
+#include "core/build.h"
+#include "device/copy.h"
+#include "device/workspace.h"
+
+namespace cleave {
+namespace {
+
+TEST(Device, IsRefusedInOneLineWithTheFixWhereThereIsNoGpu) {
+  const CudaStatus status = cuda_status();
+  if (!status.gpus.empty()) GTEST_SKIP() << "there is a GPU";
+  EXPECT_FALSE(status.problem.empty());
+  EXPECT_EQ(choose_device("auto", 0), Device{});
+  EXPECT_EQ(choose_device("cpu", 0), Device{});
+  for (const char* wanted : {"cuda", "cuda:0"}) try {
+      choose_device(wanted, 0);
+      FAIL() << wanted << " was accepted";
+    } catch (const Error& e) {
+      const std::string text = e.what();
+      EXPECT_EQ(e.exit(), Exit::usage);
+      EXPECT_NE(text.find("--device cpu"), std::string::npos) << text;
+      EXPECT_EQ(text.find('\n'), std::string::npos) << text;
+    }
+}
+
+TEST(Device, RefusesNamesItDoesNotKnow) {
+  for (const char* wanted : {"", "gpu", "cud", "cuda0"})
+    EXPECT_THROW(choose_device(wanted, 0), Error) << wanted;
+}
+
+TEST(Memory, OfACudaRankIsPlannedWithoutAGpu) {
+  Memory memory({}, Memory::Mode::dry, Device::cuda(0));
+  const Workspace space = allocate_workspace(memory, kKernelScratch);
+  const Buffer weights =
+      memory.allocate(MemoryKind::device, Category::weights, DType::bf16, {int64_t{1} << 33}, "weights");
+  EXPECT_EQ(memory.live().at(MemoryKind::device, Category::weights), int64_t{1} << 34);
+  EXPECT_EQ(memory.live().at(MemoryKind::device, Category::staging), kKernelScratch);
+  EXPECT_EQ(memory.live().at(MemoryKind::pinned, Category::staging), kPinnedScratch);
+}
+
+TEST(Memory, OfACpuRankHasNoWorkspace) {
+  Memory memory;
+  const Workspace space = allocate_workspace(memory, kKernelScratch);
+  EXPECT_FALSE(space.device.defined());
+  EXPECT_EQ(memory.live(), MemoryTable{});
+}
+
+TEST(Stream, ThatDiscardsTakesWorkOfACudaRankWithoutAGpu) {
+  Stream stream(Stream::Mode::discard);
+  stream.enqueue([] { fail(Exit::internal, "a discarded task ran"); });
+  copy(Tensor(nullptr, DType::fp32, {1 << 20}), Tensor(nullptr, DType::fp32, {1 << 20}), stream);
+  stream.synchronize();
+}
+
+std::vector<Device> gpus() {
+  if constexpr (build::cuda) return {Device::cuda(0)};
+  return {};
+}
+
+class CudaStream : public testing::TestWithParam<Device> {
+ protected:
+  void SetUp() override {
+    const CudaStatus status = cuda_status();
+    if (status.gpus.empty()) GTEST_SKIP() << "no GPU: " << status.problem;
+    memory_ = std::make_unique<Memory>(MemoryLimits{}, Memory::Mode::real, GetParam());
+    space_ = allocate_workspace(*memory_, kCopyScratch);
+    stream_ = std::make_unique<Stream>(GetParam());
+    space_.lend_to(*stream_);
+  }
+  void TearDown() override {
+    stream_.reset();
+    space_ = {};
+  }
+  Stream& stream() { return *stream_; }
+  Buffer make(MemoryKind kind, int64_t numel) {
+    return memory_->allocate(kind, Category::staging, DType::int32, {numel}, "test");
+  }
+
+  std::unique_ptr<Memory> memory_;
+  Workspace space_;
+  std::unique_ptr<Stream> stream_;
+};
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(CudaStream);
+INSTANTIATE_TEST_SUITE_P(On, CudaStream, testing::ValuesIn(gpus()),
+                         [](const auto&) { return std::string("cuda"); });
+
+TEST_P(CudaStream, RunsTasksAndCopiesInOrder) {
+  const int64_t numel = 1 << 20;
+  const Buffer from = make(MemoryKind::pinned, numel), gpu = make(MemoryKind::device, numel),
+               to = make(MemoryKind::pinned, numel);
+  const std::span<int32_t> in = from.tensor().span<int32_t>(), out = to.tensor().span<int32_t>();
+  std::atomic<int64_t> sum = 0;
+  stream().enqueue([=] {
+    for (int32_t i = 0; i < numel; ++i) in[size_t(i)] = i;
+  });
+  copy(gpu, from, stream());
+  copy(to, gpu, stream());
+  stream().enqueue([=, &sum] {
+    for (const int32_t x : out) sum += x;
+  });
+  stream().synchronize();
+  EXPECT_EQ(sum, numel * (numel - 1) / 2);
+}
+
+TEST_P(CudaStream, StartsWithZeroedMemoryOfTheGpu) {
+  const int64_t numel = (1 << 22) + 3;
+  const Buffer gpu = make(MemoryKind::device, numel), back = make(MemoryKind::host, numel);
+  back.tensor().span<int32_t>()[7] = 1;
+  copy(back, gpu, stream());
+  stream().synchronize();
+  for (const int32_t x : back.tensor().span<int32_t>()) ASSERT_EQ(x, 0);
+}
+
+TEST_P(CudaStream, IsOrderedWithAWorkerInBothDirections) {
+  Stream worker(Stream::Mode::worker);
+  const Buffer value = make(MemoryKind::pinned, 1), gpu = make(MemoryKind::device, 1);
+  int32_t* x = value.tensor().as<int32_t>();
+  // More rounds than there are gates between the two.
+  for (int32_t round = 1; round <= 1000; ++round) {
+    worker.enqueue([x, round] { *x = *x == round - 1 ? round : -1; });
+    stream().wait(worker.record());
+    copy(gpu, value, stream());
+    stream().enqueue([x, round] { *x = *x == round ? 0 : -1; });
+    copy(value, gpu, stream());
+    worker.wait(stream().record());
+  }
+  worker.synchronize();
+  stream().synchronize();
+  EXPECT_EQ(*x, 1000);
+}
+
+TEST_P(CudaStream, ErrorOfATaskLeavesBySynchronizeAndSkipsLaterTasks) {
+  std::atomic<bool> skipped = true;
+  stream().enqueue([] { fail(Exit::data, "bad"); });
+  stream().enqueue([&] { skipped = false; });
+  stream().record().wait();
+  EXPECT_THROW(stream().synchronize(), Error);
+  EXPECT_TRUE(skipped);
+  stream().synchronize();
+}
+
+TEST_P(CudaStream, RefusesMoreMemoryThanTheGpuHasWithTheTable) {
+  try {
+    make(MemoryKind::device, int64_t{1} << 44);
+    FAIL() << "64 TiB were given";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.exit(), Exit::memory);
+    for (const char* part : {"cuda:0", "staging", "planned", "largest"})
+      EXPECT_NE(std::string(e.what()).find(part), std::string::npos) << e.what();
+  }
+}
+
+}  // namespace
+}  // namespace cleave

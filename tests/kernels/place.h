@@ -1,0 +1,76 @@
+// The device a test case runs on.
+#pragma once
+#include <gtest/gtest.h>
+
+#include <memory>
+
+#include "core/build.h"
+#include "device/copy.h"
+#include "device/workspace.h"
+
+namespace cleave {
+
+// A GPU with what kernels need there; a test case on the CPU has none.
+struct Place {
+  explicit Place(Device device) : memory({}, Memory::Mode::real, device), stream(device) {
+    space.lend_to(stream);
+  }
+
+  static Place*& current() {
+    static Place* place = nullptr;
+    return place;
+  }
+
+  Memory memory;
+  Workspace space = allocate_workspace(memory, kKernelScratch);
+  Stream stream;
+  int64_t launches = 0;
+};
+
+class TestStream {
+ public:
+  Stream& get() { return Place::current() ? Place::current()->stream : inline_; }
+
+ private:
+  Stream inline_;
+};
+
+// As launch, and waits; errors in the operands' data leave here on every device.
+template <class Op>
+void launch(const Op& op, TestStream& stream) {
+  launch(op, stream.get());
+  if (Place* place = Place::current()) ++place->launches;
+  stream.get().synchronize();
+}
+
+// The CPU, and the first GPU where the build has a backend for it.
+inline std::vector<Device> test_devices() {
+  if constexpr (build::cuda) return {Device{}, Device::cuda(0)};
+  return {Device{}};
+}
+
+class OnDevice : public testing::TestWithParam<Device> {
+ protected:
+  void SetUp() override {
+    if (!GetParam().is_cuda()) return;
+    const CudaStatus status = cuda_status();
+    if (status.gpus.empty()) GTEST_SKIP() << "no GPU: " << status.problem;
+    place_ = std::make_unique<Place>(GetParam());
+    Place::current() = place_.get();
+  }
+  void TearDown() override {
+    Place::current() = nullptr;
+    place_.reset();
+  }
+
+ private:
+  std::unique_ptr<Place> place_;
+};
+
+// Declares the fixture suite##Kernel; its TEST_P cases run once a device.
+#define KERNEL_SUITE(suite)                                                      \
+  class suite##Kernel : public OnDevice {};                                      \
+  INSTANTIATE_TEST_SUITE_P(On, suite##Kernel, testing::ValuesIn(test_devices()), \
+                           [](const auto& i) { return std::string(i.param.is_cuda() ? "cuda" : "cpu"); })
+
+}  // namespace cleave

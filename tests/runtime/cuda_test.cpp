@@ -1,0 +1,142 @@
+// The engine on a GPU: against the CPU, and the same bits whatever the partition. Ranks are threads that
+// share the GPU.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "core/build.h"
+#include "tests/runtime/small_models.h"
+
+namespace cleave::testing {
+namespace {
+namespace fs = std::filesystem;
+
+std::vector<Device> gpus() {
+  if constexpr (build::cuda) return {Device::cuda(0)};
+  return {};
+}
+
+class CudaEngine : public ::testing::TestWithParam<Device> {
+ protected:
+  void SetUp() override {
+    const CudaStatus status = cuda_status();
+    if (status.gpus.empty()) GTEST_SKIP() << "no GPU: " << status.problem;
+  }
+  EngineOptions options() const { return {.device = GetParam()}; }
+};
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(CudaEngine);
+INSTANTIATE_TEST_SUITE_P(On, CudaEngine, ::testing::ValuesIn(gpus()),
+                         [](const auto&) { return std::string("cuda"); });
+
+// fp32 on both sides; only the order of sums differs, and Adam's first steps enlarge the difference of tiny
+// gradients.
+void expect_near(const Training& got, const Training& want, double bound) {
+  for (size_t s = 0; s < want.steps.size(); ++s) {
+    EXPECT_NEAR(got.steps[s].loss, want.steps[s].loss, bound) << "step " << s;
+    EXPECT_NEAR(got.steps[s].grad_norm, want.steps[s].grad_norm, 10 * bound) << "step " << s;
+  }
+}
+
+TEST_P(CudaEngine, TrainsAsTheCpuDoesWithTheSameBitsAtEveryStageAndPlacement) {
+  for (int ranks : {1, 2}) {
+    auto model = [] { return small_gpt(DType::fp32, 0.1f); };
+    const Training on_cpu = train_on(ranks, config_for(ranks), model, 8);
+    const Training first = train_on(ranks, config_for(ranks), model, 8, options());
+    EXPECT_LT(first.steps.back().loss, first.steps.front().loss);
+    expect_near(first, on_cpu, 1e-4);
+    for (int stage : {0, 1, 2, 3})
+      for (const char* offload : {"none", "cpu"})
+        for (bool overlap : {false, true}) {
+          DsConfig c = config_for(ranks);
+          c.zero.stage = stage, c.zero.overlap_comm = overlap, c.zero.offload_optimizer.device = offload;
+          c.zero.offload_optimizer.pin_memory = stage != 1;
+          const Training got = train_on(ranks, c, model, 8, options());
+          SCOPED_TRACE(
+              fmt::format("{} ranks, stage {}, offload {}, overlap {}", ranks, stage, offload, overlap));
+          for (size_t s = 0; s < got.steps.size(); ++s)
+            ASSERT_EQ(got.steps[s].loss, first.steps[s].loss) << s;
+          ASSERT_EQ(got.weights, first.weights);
+        }
+  }
+}
+
+TEST_P(CudaEngine, TrainsInSixteenBitsAsTheCpuDoes) {
+  for (const auto& [precision, type] :
+       {std::pair{Precision::bf16, DType::bf16}, {Precision::fp16, DType::fp16}}) {
+    DsConfig c = config_for(2);
+    c.precision = precision, c.fp16.enabled = precision == Precision::fp16, c.fp16.initial_scale_power = 8;
+    c.zero.stage = 2;
+    auto model = [type = type] { return small_gpt(type); };
+    expect_near(train_on(2, c, model, 8, options()), train_on(2, c, model, 8), 3e-2);
+  }
+}
+
+TEST_P(CudaEngine, PeakMemoryEqualsThePlanToTheByte) {
+  for (int stage : {0, 3})
+    for (const char* offload : {"none", "cpu"})
+      run_ranks(2, [&](Communicator& world) {
+        DsConfig c = config_for(2);
+        c.zero.stage = stage, c.zero.offload_optimizer.device = offload;
+        Engine engine(c, small_gpt(), world, options());
+        Tokens tokens(1);
+        engine.train_batch(source(tokens, c, 0, world.rank(), 2));
+        EXPECT_EQ(engine.memory_peak(), engine.memory_planned())
+            << "stage " << stage << " offload " << offload;
+        EXPECT_GT(engine.memory_peak().total(MemoryKind::pinned), 0);
+      });
+}
+
+TEST_P(CudaEngine, ResumesItsOwnCheckpointBitForBitAndTheCpuReadsIt) {
+  const fs::path folder = fs::temp_directory_path() / fmt::format("cleave cuda test {}", getpid());
+  for (const char* offload : {"none", "cpu"}) {
+    fs::remove_all(folder);
+    run_ranks(2, [&](Communicator& world) {
+      DsConfig c = config_for(2);
+      c.zero.stage = 3, c.zero.offload_optimizer.device = offload;
+      Tokens tokens(1);
+      auto step = [&](Engine& e) { return e.train_batch(source(tokens, c, e.step(), world.rank(), 2)).loss; };
+      Engine unbroken(c, small_gpt(), world, options());
+      for (int i = 0; i < 3; ++i) step(unbroken);
+      unbroken.save_checkpoint(folder, "step3");
+      Engine resumed(c, small_gpt(), world, {.seed = 99, .device = GetParam()});
+      Engine on_cpu(c, small_gpt(), world, {.seed = 98});
+      resumed.load_checkpoint(folder), on_cpu.load_checkpoint(folder);
+      EXPECT_EQ(weights_of(on_cpu), weights_of(unbroken));
+      for (int i = 0; i < 3; ++i) EXPECT_EQ(step(resumed), step(unbroken)) << offload << " step " << i;
+      EXPECT_EQ(weights_of(resumed), weights_of(unbroken));
+    });
+  }
+  fs::remove_all(folder);
+}
+
+TEST_P(CudaEngine, EvaluatesPredictsAndTakesWeightsAsTheCpuDoes) {
+  run_ranks(2, [&](Communicator& world) {
+    DsConfig c = config_for(2);
+    c.zero.stage = 3;
+    Tokens tokens(1);
+    Engine gpu(c, small_gpt(), world, options()), cpu(c, small_gpt(), world, {.seed = 7});
+    cpu.set_parameters([w = weights_of(gpu)](const ParamSpec& p) { return w.at(p.name); });
+    const BatchSource data = source(tokens, c, 0, world.rank(), 2);
+    EXPECT_NEAR(gpu.evaluate(data, 2), cpu.evaluate(data, 2), 1e-5);
+    const std::vector<float> got = gpu.predict(data(0)), want = cpu.predict(data(0));
+    ASSERT_EQ(got.size(), want.size());
+    for (size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], want[i], 1e-5);
+  });
+}
+
+TEST_P(CudaEngine, NamesATokenOutsideTheVocabulary) {
+  const auto world = self_communicator();
+  const DsConfig c = config_for(1);
+  Engine engine(c, small_gpt(), *world, options());
+  Tokens tokens(1, kSeq, kVocab + 40);
+  try {
+    for (int step = 0; step < 10; ++step) engine.train_batch(source(tokens, c, step, 0, 1));
+    FAIL() << "tokens up to " << kVocab + 40 << " were accepted";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.exit(), Exit::data) << e.what();
+  }
+}
+
+}  // namespace
+}  // namespace cleave::testing
