@@ -19,7 +19,8 @@ ALLOWED = {
     "model": ["kernels", "device", "comm"],
     "checkpoint": ["comm", "device"],
     "monitor": ["device"],
-    "runtime": ["checkpoint", "model", "zero", "config_schema", "comm", "optim", "offload", "kernels", "device"],
+    "pipeline": [],
+    "runtime": ["checkpoint", "pipeline", "model", "zero", "config_schema", "comm", "optim", "offload", "kernels", "device"],
     "launcher": ["comm"],
     "app": ["runtime", "launcher", "monitor", "checkpoint", "model", "zero", "data", "config_schema", "comm", "optim",
             "offload", "kernels", "device"],
@@ -28,7 +29,7 @@ FOREIGN = {  # a library's header: the folders that may use it
     r"cuda|nccl|cublas|cudnn": ["device", "kernels", "comm"],
     r"gloo/": ["comm"],
     r"(oneapi/)?dnnl": ["kernels"],
-    r"nlohmann/": ["config_schema", "checkpoint", "runtime", "launcher", "monitor", "app"],
+    r"nlohmann/": ["config_schema", "checkpoint", "pipeline", "runtime", "launcher", "monitor", "app"],
     r"CLI/": ["app"],
 }
 
