@@ -25,6 +25,7 @@ class GptEmbedding final : public Layer {
             {"wpe", {{"wpe.weight", {c_.positions, c_.width}, normal, true}}}};
   }
   TensorSpec output(const TensorSpec& in) const override { return {dtype_, {in.shape.numel(), c_.width}}; }
+  double flops(const TensorSpec&) const override { return 0; }  // rows are looked up
 
   void forward(const ForwardArgs& a) const override {
     launch(EmbeddingForward{.y = a.y, .tokens = a.x, .wte = a.params[0], .wpe = a.params[1], .seq = seq_},
@@ -83,6 +84,9 @@ class GptBlock final : public Layer {
               {name_ + ".mlp.c_proj.bias", {w}, zero, false}}}};
   }
   TensorSpec output(const TensorSpec& in) const override { return in; }
+  double flops(const TensorSpec& in) const override {
+    return Layer::flops(in) + 6 * double(in.shape[0]) * double(seq_) * double(c_.width);  // causal attention
+  }
 
   void forward(const ForwardArgs& a) const override {
     const int64_t rows = a.x.dim(0), w = c_.width;
