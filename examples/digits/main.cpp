@@ -55,7 +55,7 @@ double accuracy(Engine& engine, const Digits& test) {
 int train(const char* csv, const char* config_file) {
   const auto world = connect(discover_ranks(environment_of_process()).info);
   Communicator& ranks = world->communicator();
-  const DsConfig config = require_ds_config_file(config_file, {.data_parallel_size = ranks.size()});
+  const DsConfig config = require_ds_config_file(config_file, {.world_size = ranks.size()});
   const DigitsSplit data = split_digits(read_digits(csv));
   Engine engine(config, make_mlp({{Digits::kFeatures, 64, Digits::kClasses}}, DType::fp32, "digits"), ranks,
                 {});
