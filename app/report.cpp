@@ -100,6 +100,10 @@ void Report::start(const Engine& engine, int ranks, const std::string& transport
                    engine.model().name, format_count(engine.params()), transport, c.train_batch_size,
                    c.train_micro_batch_size_per_gpu, c.gradient_accumulation_steps, engine.mesh().data));
   if (!engine.pipeline_line().empty()) line(engine.pipeline_line());
+  if (c.zero.stage >= 2 && c.gradient_accumulation_steps > 1 && engine.mesh().data > 1)
+    line(fmt::format(
+        "ZeRO stage {} sums gradients after each of the {} micro-batches: {} times the bytes of stage 1",
+        c.zero.stage, c.gradient_accumulation_steps, c.gradient_accumulation_steps));
   std::string table = format(engine.memory_planned());
   table.pop_back();
   line((engine.mesh().pipe > 1 ? "memory of rank 0, as planned:\n" : "memory of a rank, as planned:\n") +

@@ -56,8 +56,8 @@ struct ForwardArgs {
   Stream& stream;
 };
 
-// Which gradients a backward computes. A pipeline schedule may ask for the input's first, because another rank
-// waits for it, and for the parameters' later.
+// Which gradients a backward computes. A pipeline schedule may ask for the input's first, because another
+// rank waits for it, and for the parameters' later.
 enum class BackwardPart { both, input, weight };
 
 struct BackwardArgs {
@@ -70,8 +70,8 @@ struct BackwardArgs {
   Position position;
   Stream& stream;
   BackwardPart part = BackwardPart::both;
-  // Set when the backward is split: what `input` keeps for `weight`, from an arena that lives until then. dy and x
-  // live as long.
+  // Set when the backward is split: what `input` keeps for `weight`, from an arena that lives until then. dy
+  // and x live as long.
   Saved* for_weight = nullptr;
   Arena* keep = nullptr;
 };
@@ -86,8 +86,8 @@ class Layer {
   virtual void backward(const BackwardArgs& args) const = 0;
   // Whether backward knows the parts input and weight; otherwise it is always asked for both at once.
   virtual bool splits_backward() const { return false; }
-  // Arithmetic of one forward and backward, to balance a pipeline. Here: 6 a weight of a matrix and row of the
-  // output, which is right for dense layers.
+  // Arithmetic of one forward and backward, to balance a pipeline. Here: 6 a weight of a matrix and row of
+  // the output, which is right for dense layers.
   virtual double flops(const TensorSpec& input) const;
 };
 
