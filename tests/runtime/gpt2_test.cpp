@@ -45,18 +45,29 @@ Model tiny_gpt2() {
   return make_gpt({.vocab = 61, .positions = 24, .width = 32, .layers = 2, .heads = 2}, DType::fp32, kLength);
 }
 
-DsConfig config(int ranks, int stage) {
-  DsConfig c = config_for(ranks, kRows / ranks);
+struct Layout {
+  int data = 1, stage = 0, pipe = 1;
+  const char* schedule = "1f1b";
+  int ranks() const { return data * pipe; }
+};
+
+// One row a micro-batch in a pipeline, else one micro-batch a rank.
+DsConfig config(const Layout& l) {
+  const int64_t micro = l.pipe > 1 ? 1 : kRows / l.data;
+  DsConfig c = config_for(l.data, micro, kRows / l.data / micro);
   c.optimizer.lr = 1e-3, c.optimizer.weight_decay = 0.1;
-  c.zero.stage = stage;
+  c.zero.stage = l.stage;
+  c.pipeline.stages = l.pipe, c.pipeline.schedule = l.schedule;
+  if (std::string(l.schedule) == "interleaved") c.pipeline.virtual_stages = 2;
   return c;
 }
 
-// The one batch of the fixture, dealt to the ranks.
+// The one batch of the fixture, dealt to the micro-batches and places on the data axis.
 BatchSource batch_of(const std::vector<int32_t>& tokens, const std::vector<int32_t>& targets,
-                     Communicator& world) {
-  return [&](int) {
-    const int64_t n = kRows / world.size() * kLength, at = world.rank() * n;
+                     const Engine& engine, Communicator& world) {
+  const MeshShape mesh = engine.mesh();
+  return [&, mesh, place = mesh.place(world.rank()).data](int micro) {
+    const int64_t n = engine.samples_per_micro() * kLength, at = (micro * mesh.data + place) * n;
     auto part = [&](const std::vector<int32_t>& v) {
       return Tensor(const_cast<int32_t*>(v.data()) + at, DType::int32, {n}, MemoryKind::host);
     };
@@ -80,21 +91,22 @@ std::vector<ParamSpec> params_of(const Model& model) {
   return out;
 }
 
-class Gpt2 : public ::testing::TestWithParam<std::pair<int, int>> {};  // ranks, stage
+class Gpt2 : public ::testing::TestWithParam<Layout> {};
 INSTANTIATE_TEST_SUITE_P(Layouts, Gpt2,
-                         ::testing::Values(std::pair{1, 0}, std::pair{2, 0}, std::pair{2, 1}, std::pair{2, 2},
-                                           std::pair{2, 3}));
+                         ::testing::Values(Layout{1, 0}, Layout{2, 0}, Layout{2, 1}, Layout{2, 2},
+                                           Layout{2, 3}, Layout{1, 0, 2}, Layout{2, 2, 2, "gpipe"},
+                                           Layout{1, 1, 4, "zb-h1"}, Layout{2, 3, 2, "interleaved"}));
 
 TEST_P(Gpt2, LossesNormsAndWeightsOfTwentyAdamWStepsEqualTransformers) {
-  const auto [ranks, stage] = GetParam();
-  run_ranks(ranks, [&, stage = stage](Communicator& world) {
+  const Layout layout = GetParam();
+  run_ranks(layout.ranks(), [&](Communicator& world) {
     const Oracle oracle;
     const auto tokens = oracle.get<int32_t>("tokens"), targets = oracle.get<int32_t>("targets");
     const auto losses = oracle.get("losses"), norms = oracle.get("grad_norms");
-    Engine engine(config(world.size(), stage), tiny_gpt2(), world, {});
+    Engine engine(config(layout), tiny_gpt2(), world, {});
     engine.set_parameters([&](const ParamSpec& p) { return oracle.parameter(p, ""); });
     for (size_t step = 0; step < size_t(kSteps); ++step) {
-      const StepResult r = engine.train_batch(batch_of(tokens, targets, world));
+      const StepResult r = engine.train_batch(batch_of(tokens, targets, engine, world));
       EXPECT_NEAR(r.loss, losses[step], 1e-5 * losses[step]) << "step " << step;
       EXPECT_NEAR(r.grad_norm, norms[step], 1e-5 * norms[step]) << "step " << step;
       if (step != 0 && step + 1 != size_t(kSteps)) continue;
@@ -114,16 +126,16 @@ TEST_P(Gpt2, LossesNormsAndWeightsOfTwentyAdamWStepsEqualTransformers) {
 
 // Plain gradient descent with a large rate: the weights move by the gradient, seen without cancellation.
 TEST_P(Gpt2, EveryGradientEqualsTransformers) {
-  const auto [ranks, stage] = GetParam();
-  run_ranks(ranks, [&, stage = stage](Communicator& world) {
+  const Layout layout = GetParam();
+  run_ranks(layout.ranks(), [&](Communicator& world) {
     const Oracle oracle;
     const auto tokens = oracle.get<int32_t>("tokens"), targets = oracle.get<int32_t>("targets");
-    DsConfig c = config(world.size(), stage);
+    DsConfig c = config(layout);
     c.optimizer.type = "SGD", c.optimizer.weight_decay = 0, c.gradient_clipping = 0;
     const double rate = c.optimizer.lr = 4096;
     Engine engine(c, tiny_gpt2(), world, {});
     engine.set_parameters([&](const ParamSpec& p) { return oracle.parameter(p, ""); });
-    engine.train_batch(batch_of(tokens, targets, world));
+    engine.train_batch(batch_of(tokens, targets, engine, world));
     for (const ParamSpec& p : params_of(engine.model())) {
       const std::vector<float> before = oracle.parameter(p, "");
       std::vector<float> gradient = engine.parameter(p.name);
@@ -138,9 +150,10 @@ TEST(Gpt2Prediction, LogitsEqualTransformers) {
   run_ranks(1, [&](Communicator& world) {
     const Oracle oracle;
     const auto tokens = oracle.get<int32_t>("tokens"), targets = oracle.get<int32_t>("targets");
-    Engine engine(config(1, 0), tiny_gpt2(), world, {});
+    Engine engine(config({}), tiny_gpt2(), world, {});
     engine.set_parameters([&](const ParamSpec& p) { return oracle.parameter(p, ""); });
-    EXPECT_LT(distance(engine.predict(batch_of(tokens, targets, world)(0)), oracle.get("logits")), 1e-5);
+    EXPECT_LT(distance(engine.predict(batch_of(tokens, targets, engine, world)(0)), oracle.get("logits")),
+              1e-5);
   });
 }
 

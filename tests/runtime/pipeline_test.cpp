@@ -97,6 +97,27 @@ TEST(PipelineRuns, DropoutOffloadWorkerStreamsAndPartitionsChangeNoBit) {
     }
 }
 
+TEST(PipelineRuns, SixteenBitTypesGiveTheBitsOfOneStageAndASplitBackwardTheirRounding) {
+  for (const Precision precision : {Precision::bf16, Precision::fp16})
+    for (const bool wide : {false, true}) {
+      const DType type = precision == Precision::bf16 ? DType::bf16 : DType::fp16;
+      DsConfig one = config(2, 2, 4);
+      one.precision = precision, one.fp16.enabled = precision == Precision::fp16,
+      one.fp16.initial_scale_power = 10;
+      if (wide) one.grad_accum_dtype = Precision::fp32;
+      const auto run = [&](const DsConfig& c, int ranks) {
+        return train_on(
+            ranks, c, [&] { return deep_gpt(false, type); }, kSteps);
+      };
+      const Training want = run(one, 2);
+      EXPECT_FALSE(want.steps.back().skipped);
+      for (const char* schedule : {"gpipe", "1f1b", "interleaved"})
+        expect_same_bits(run(pipelined(one, 3, schedule), 6), want, schedule);
+      const Training split = run(pipelined(one, 3, "zb-h1"), 6);
+      for (size_t s = 0; s < size_t(kSteps); ++s) EXPECT_NEAR(split.steps[s].loss, want.steps[s].loss, 1e-3);
+    }
+}
+
 TEST(PipelineRuns, AModelOfOneLayerAStageTrains) {
   const DsConfig one = config(1, 0, 2);
   const auto mlp = [] { return make_mlp({{12, 8, 6, kVocab}}, DType::fp32); };
