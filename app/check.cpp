@@ -23,10 +23,8 @@ int run_check(const Arguments& arguments) {
   if (!parse(app, arguments)) return 0;
   bool good = true;
   for (const std::string& file : files) {
-    const ReadResult r = read_ds_config_file(file, {.strict = strict,
-                                                    .world_size = world,
-                                                    .world_origin = "--world_size",
-                                                    .auto_values = {}});
+    const ReadResult r = read_ds_config_file(
+        file, {.strict = strict, .world_size = world, .world_origin = "--world_size", .auto_values = {}});
     std::fputs(format(r.problems).c_str(), stderr);
     good = good && r.ok();
     std::printf("%s: %s\n", file.c_str(), r.ok() ? "accepted" : "refused");

@@ -22,11 +22,11 @@ struct Simulation {
   // message of a channel received in the order in which it was sent, nobody waiting forever. Otherwise the
   // first violation, with rank and instruction.
   std::string fault;
-  std::vector<int> peak_frames;  // by rank: micro-batches (of each chunk) between their arrival and the end
-                                 // of their backward, the largest number at a time
+  std::vector<int> peak_frames;   // by rank: micro-batches (of each chunk) between their arrival and the end
+                                  // of their backward, the largest number at a time
   std::vector<int> peak_batches;  // by rank: from the first forward of a micro-batch to its last use on the
                                   // rank, counted as the distance between the newest and the oldest
-  int64_t peak_messages = 0;  // in one channel
+  int64_t peak_messages = 0;      // in one channel
   double makespan = 0;
   std::vector<double> busy;  // by rank
 

@@ -55,11 +55,12 @@ class ParameterStore {
   const FlatLayout& layout(int unit) const;
 
   // A training step is begin_step, then passes in any order, each begin_pass and its visits in order, each
-  // acquire [gradients] finish. `last`: no later pass of this step writes gradients of these units; each unit's
-  // gradients are written in one kind of pass only. A pass without backward visits may stand alone.
+  // acquire [gradients] finish. `last`: no later pass of this step writes gradients of these units; each
+  // unit's gradients are written in one kind of pass only. A pass without backward visits may stand alone.
   void begin_step();
   void begin_pass(int pass, bool last);
-  // The parameters of the visit's units (none when it needs none), in order, usable by work enqueued on compute until finish(visit).
+  // The parameters of the visit's units (none when it needs none), in order, usable by work enqueued on
+  // compute until finish(visit).
   std::vector<Tensor> acquire(int visit);
   std::vector<GradientSlot> gradients(int visit);  // of the same units
   void finish(int visit);

@@ -77,7 +77,8 @@ TEST(Schedule, BubblesAreThoseOfTheClosedForms) {
         EXPECT_DOUBLE_EQ(timed("interleaved", {p, m, 4}).makespan, work + (p - 1) * (kF + kB + kW) / 4);
       }
       if (m >= 2 * p) {
-        EXPECT_DOUBLE_EQ(timed("zb-h1", {p, m, 1}).makespan, work + (p - 1) * (kF + kB - kW)) << p << " " << m;
+        EXPECT_DOUBLE_EQ(timed("zb-h1", {p, m, 1}).makespan, work + (p - 1) * (kF + kB - kW))
+            << p << " " << m;
       }
     }
 }
