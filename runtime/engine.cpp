@@ -32,7 +32,7 @@ Engine::Engine(const DsConfig& config, Model model, Communicator& world, const E
     const Allocation allocation(s.config, s.model, s.plan, s.mesh, *s.self, dry, s.compute, s.comm());
     s.planned = dry.peak();
   }
-  check_fits(s.planned, options.limits);
+  s.check_plan();
   s.all =
       std::make_unique<Allocation>(s.config, s.model, s.plan, s.mesh, *s.self, s.memory, s.compute, s.comm());
   s.all->optimizer.initialize(options.seed, s.compute);

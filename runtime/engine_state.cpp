@@ -91,6 +91,29 @@ std::vector<Communicator*> Engine::State::groups() const {
   return out;
 }
 
+void Engine::State::check_plan() {
+  std::string refusal;
+  try {
+    check_fits(planned, options.limits);
+  } catch (const Error& e) {
+    refusal = e.what();
+  }
+  std::vector<int32_t> lengths(size_t(mesh.shape.pipe), 0);
+  lengths[size_t(mesh.place.pipe)] = int32_t(refusal.size());
+  mesh.pipe->all_reduce(Tensor(lengths.data(), DType::int32, {mesh.shape.pipe}, MemoryKind::host), comm(),
+                        {.what = "whether every stage fits"});
+  comm().synchronize();
+  for (int stage = 0; stage < mesh.shape.pipe; ++stage) {
+    if (lengths[size_t(stage)] == 0) continue;
+    refusal.resize(size_t(lengths[size_t(stage)]));
+    mesh.pipe->broadcast(Tensor(refusal.data(), DType::uint8, {int64_t(refusal.size())}, MemoryKind::host),
+                         stage, comm(), {.what = "which stage does not fit"});
+    comm().synchronize();
+    fail(Exit::memory, "{}{}", mesh.shape.pipe > 1 ? fmt::format("stage {} of the pipeline: ", stage) : "",
+         refusal);
+  }
+}
+
 void Engine::State::sum_tied_gradients() {
   comm().wait(compute.record());
   for (const auto& [name, group] : tied)

@@ -31,6 +31,8 @@ struct Engine::State {
   PipeLinks links() const { return {*activations, *gradients}; }
   std::vector<Communicator*> groups() const;  // that this engine talks in, each once
 
+  // Throws Error(memory) on every rank of a pipe when one of its stages does not fit: their plans differ.
+  void check_plan();
   // After the last micro-batch: the gradients of units that several stages hold are added up over them.
   void sum_tied_gradients();
   // Of the gradients as they are, over all ranks; the same bits however the model is cut.

@@ -56,6 +56,39 @@ TEST(PipelineMemory, AnEarlierStageHoldsMoreMicroBatches) {
   EXPECT_GT(whole[2], 3 * kept[2]);
 }
 
+TEST(PipelineMemory, AStageThatDoesNotFitIsRefusedOnEveryRankAndNamed) {
+  DsConfig c = pipelined(3, 1, 2);
+  c.pipeline.partition_method = "1,6,1";
+  const auto device = [](const MemoryTable& t) { return t.total(MemoryKind::device); };
+  std::vector<int64_t> needs(3);
+  run_ranks(3, [&](Communicator& world) {
+    needs[size_t(world.rank())] = device(Engine(c, deep_gpt(false), world, {}).memory_planned());
+  });
+  ASSERT_GT(needs[1], std::max(needs[0], needs[2]));
+  run_ranks(3, [&](Communicator& world) {
+    try {
+      Engine engine(c, deep_gpt(false), world, {.limits = {.device_bytes = needs[1] - 1}});
+      ADD_FAILURE() << "stage 1 fits into less than it needs";
+    } catch (const Error& e) {
+      EXPECT_EQ(e.exit(), Exit::memory);
+      EXPECT_TRUE(std::string(e.what()).starts_with("stage 1 of the pipeline: ")) << e.what();
+      EXPECT_NE(std::string(e.what()).find("does not fit"), std::string::npos) << e.what();
+    }
+  });
+}
+
+TEST(PipelineCosts, OfLayersAndHeadAddUpToTheModelsArithmetic) {
+  const Model gpt =
+      make_gpt({.vocab = 61, .positions = 24, .width = 32, .layers = 3, .heads = 2}, DType::fp32, 16);
+  double flops = 6.0 * 2 * 16 * 61 * 32;  // the head's products, of two samples
+  TensorSpec in = gpt.input(2);
+  for (const auto& layer : gpt.layers) {
+    flops += layer->flops(in);
+    in = layer->output(in);
+  }
+  EXPECT_DOUBLE_EQ(flops, 2 * gpt.flops_per_sample);
+}
+
 TEST(PipelineBytes, AStepSendsOneBoundaryUpAndOneDownAMicroBatchAndCut) {
   const int64_t boundary = 2 * kSeq * 12 * 4;  // samples x positions x width x bytes
   for (const std::string& schedule : schedule_names())
