@@ -107,27 +107,37 @@ void Report::start(const Engine& engine, int ranks, const std::string& transport
     if (n.origin != "default")
       line(fmt::format("config: {} = {} ({}): {}", n.path, n.value, n.origin, n.meaning));
   const DsConfig& c = engine.config();
-  line(fmt::format("model: {}, {} parameters; {}, {}; batch {} = {} x {} accumulation x {} ranks",
-                   engine.model().name, format_count(engine.params()), name_of(engine.device()), transport,
-                   c.train_batch_size, c.train_micro_batch_size_per_gpu, c.gradient_accumulation_steps,
-                   ranks));
+  line(fmt::format(
+      "model: {}, {} parameters; {}, {}; batch {} = {} x {} accumulation x {} data-parallel ranks",
+      engine.model().name, format_count(engine.params()), name_of(engine.device()), transport,
+      c.train_batch_size, c.train_micro_batch_size_per_gpu, c.gradient_accumulation_steps,
+      engine.mesh().data));
+  if (!engine.pipeline_line().empty()) line(engine.pipeline_line());
+  if (c.zero.stage >= 2 && c.gradient_accumulation_steps > 1 && engine.mesh().data > 1)
+    line(fmt::format(
+        "ZeRO stage {} sums gradients after each of the {} micro-batches: {} times the bytes of stage 1",
+        c.zero.stage, c.gradient_accumulation_steps, c.gradient_accumulation_steps));
   std::string table = format(engine.memory_planned());
   table.pop_back();
-  line("memory of a rank, as planned:\n" + table);
+  line((engine.mesh().pipe > 1 ? "memory of rank 0, as planned:\n" : "memory of a rank, as planned:\n") +
+       table);
   if (s.options.metrics.empty()) return;
   s.metrics.emplace(s.options.metrics, engine.step() > 0);
   json resolved = json::object();
   for (const Note& n : s.config.notes)
     if (!n.path.empty()) resolved[n.path] = json::accept(n.value) ? json::parse(n.value) : json(n.value);
-  s.metrics->start(json{{"config", resolved},
-                        {"world_size", ranks},
-                        {"mesh", {{"pipe", 1}, {"data", ranks}, {"tensor", 1}}},
-                        {"transport", transport},
-                        {"model", engine.model().name},
-                        {"parameters", engine.params()},
-                        {"step", engine.step()},
-                        {"memory_planned", as_json(engine.memory_planned())}}
-                       .dump());
+  s.metrics->start(
+      json{{"config", resolved},
+           {"world_size", ranks},
+           {"mesh",
+            {{"pipe", engine.mesh().pipe}, {"data", engine.mesh().data}, {"tensor", engine.mesh().tensor}}},
+           {"pipeline", engine.pipeline_line()},
+           {"transport", transport},
+           {"model", engine.model().name},
+           {"parameters", engine.params()},
+           {"step", engine.step()},
+           {"memory_planned", as_json(engine.memory_planned())}}
+          .dump());
 }
 
 void Report::step(const Engine& engine, const StepResult& r, double seconds) {

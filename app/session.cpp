@@ -49,11 +49,11 @@ Session::Session(const RankOptions& options) : options_(options) {
 }
 
 ReadResult Session::read_config(const std::string& path, bool strict, const AutoValues& values) const {
-  ReadResult r = read_ds_config_file(
-      path, {.strict = strict,
-             .data_parallel_size = info_.world,
-             .data_parallel_origin = fmt::format("{} ranks, {}", info_.world, info_.launched_by),
-             .auto_values = values});
+  ReadResult r =
+      read_ds_config_file(path, {.strict = strict,
+                                 .world_size = info_.world,
+                                 .world_origin = fmt::format("{} ranks, {}", info_.world, info_.launched_by),
+                                 .auto_values = values});
   if (first()) std::fputs(format(r.problems).c_str(), stderr);
   require(r.ok(), Exit::usage, "{} was refused; nothing was started", path);
   return r;

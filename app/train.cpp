@@ -14,6 +14,7 @@
 #include "data/ngram.h"
 #include "model/config_json.h"
 #include "runtime/engine.h"
+#include "runtime/pipeline_plan.h"
 
 namespace cleave {
 namespace {
@@ -83,11 +84,13 @@ class Run {
 
   int train() {
     Communicator& world = session_.world();
+    const MeshShape mesh = mesh_shape(config_, world.size());
+    place_ = mesh.place(world.rank()), data_ranks_ = mesh.data;
     TokenBatches batches(data_, {.seq_len = o_.model.seq_len,
                                  .micro_batch = config_.train_micro_batch_size_per_gpu,
                                  .accumulation = config_.gradient_accumulation_steps,
-                                 .rank = world.rank(),
-                                 .ranks = world.size(),
+                                 .rank = place_.data,
+                                 .ranks = data_ranks_,
                                  .seed = o_.seed,
                                  .drop_last = config_.dataloader_drop_last});
     engine_ = std::make_unique<Engine>(
@@ -130,11 +133,10 @@ class Run {
   }
 
   void evaluate() {
-    Communicator& world = session_.world();
     EvalBatches batches(*eval_, {.seq_len = o_.model.seq_len,
                                  .micro_batch = config_.train_micro_batch_size_per_gpu,
-                                 .rank = world.rank(),
-                                 .ranks = world.size()});
+                                 .rank = place_.data,
+                                 .ranks = data_ranks_});
     validation_loss_ = engine_->evaluate(
         [&](int micro) {
           const TokenBatch b = batches.next(micro);
@@ -213,6 +215,8 @@ class Run {
   std::unique_ptr<TokenFile> eval_;
   ModelConfig model_;
   std::unique_ptr<Engine> engine_;
+  MeshPlace place_;  // all ranks of a pipe read the same samples
+  int data_ranks_ = 1;
   Report report_;
   double validation_loss_ = 0;
   int64_t saved_at_ = -1;

@@ -6,12 +6,16 @@ Mesh::Mesh(Communicator& world, MeshShape s) : shape(s) {
   require(s.pipe >= 1 && s.data >= 1 && s.tensor >= 1 && s.size() == world.size(), Exit::usage,
           "pipe {} x data {} x tensor {} = {} ranks, but this job has {}; start {} ranks or change a factor",
           s.pipe, s.data, s.tensor, s.size(), world.size(), s.size());
-  const int t = world.rank() % s.tensor;
-  const int d = world.rank() / s.tensor % s.data;
-  const int p = world.rank() / s.tensor / s.data;
-  pipe = world.split(d * s.tensor + t, p, "pipe");
-  data = world.split(p * s.tensor + t, d, "data");
-  tensor = world.split(p * s.data + d, t, "tensor");
+  place = s.place(world.rank());
+  pipe = axis(world, s.pipe, place.data * s.tensor + place.tensor, place.pipe, "pipe");
+  data = axis(world, s.data, place.pipe * s.tensor + place.tensor, place.data, "data");
+  tensor = axis(world, s.tensor, place.pipe * s.data + place.data, place.tensor, "tensor");
+}
+
+Communicator* Mesh::axis(Communicator& world, int size, int color, int key, const char* name) {
+  if (size == world.size() && size > 1) return &world;
+  own_.push_back(size == 1 ? self_communicator(name) : world.split(color, key, name));
+  return own_.back().get();
 }
 
 }  // namespace cleave

@@ -1,21 +1,36 @@
 // Ranks on a pipe x data x tensor grid, tensor innermost so that its neighbours share a node. Components
 // receive one of these communicators, never the mesh: they cannot know that the other axes exist.
 #pragma once
+#include <vector>
+
 #include "comm/communicator.h"
 
 namespace cleave {
 
+struct MeshPlace {
+  int pipe = 0, data = 0, tensor = 0;
+  bool operator==(const MeshPlace&) const = default;
+};
+
 struct MeshShape {
   int pipe = 1, data = 1, tensor = 1;
   int size() const { return pipe * data * tensor; }
+  MeshPlace place(int rank) const { return {rank / tensor / data, rank / tensor % data, rank % tensor}; }
 };
 
-struct Mesh {
-  // Collective over world, whose size must be shape.size() (Error(usage) names the factors otherwise).
+class Mesh {
+ public:
+  // Collective over world, whose size must be shape.size() (Error(usage) names the factors otherwise). world
+  // must outlive the mesh: an axis that has all its ranks is world itself. An axis of one rank costs nothing.
   Mesh(Communicator& world, MeshShape shape);
 
   MeshShape shape;
-  std::unique_ptr<Communicator> pipe, data, tensor;
+  MeshPlace place;  // of this rank
+  Communicator *pipe, *data, *tensor;
+
+ private:
+  Communicator* axis(Communicator& world, int size, int color, int key, const char* name);
+  std::vector<std::unique_ptr<Communicator>> own_;
 };
 
 }  // namespace cleave

@@ -50,6 +50,7 @@ bool drops_auto(std::string_view path) {
                                            "comms_logger",
                                            "hybrid_engine",
                                            "compile",
+                                           "pipeline",
                                            "tensor_parallel",
                                            "timers.throughput",
                                            "weight_quantization"};

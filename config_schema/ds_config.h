@@ -69,6 +69,12 @@ struct ZeroConfig {
   OffloadConfig offload_optimizer;
 };
 
+struct PipelineConfig {
+  int stages = 1;  // ranks that share the layers
+  std::string partition_method = "balanced", schedule = "1f1b";
+  int virtual_stages = 1;  // chunks of layers a rank
+};
+
 struct TensorBoardConfig {
   bool enabled = false;
   std::string output_path, job_name = "DeepSpeedJobName";
@@ -98,6 +104,7 @@ struct DsConfig {
   SchedulerConfig scheduler;
   Fp16Config fp16;
   ZeroConfig zero;
+  PipelineConfig pipeline;
   TensorBoardConfig tensorboard;
   CsvConfig csv_monitor;
 };

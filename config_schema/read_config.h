@@ -37,9 +37,9 @@ struct AutoValues {
 };
 
 struct ReadOptions {
-  bool strict = false;  // what would be a warning is an error
-  int64_t data_parallel_size = 1;
-  std::string data_parallel_origin = {};  // for messages: "4 ranks from WORLD_SIZE"
+  bool strict = false;            // what would be a warning is an error
+  int64_t world_size = 1;         // all ranks; those of one pipeline count once in the batch
+  std::string world_origin = {};  // for messages: "4 ranks from WORLD_SIZE"
   AutoValues auto_values = {};
 };
 

@@ -16,7 +16,15 @@ void resolve_batch(Reading& r) {
   const auto given = [](int64_t size) { return size > 0 ? std::optional(size) : std::nullopt; };
   const BatchSizes sizes{given(c.train_batch_size), given(c.train_micro_batch_size_per_gpu),
                          given(c.gradient_accumulation_steps)};
-  const SolvedBatch solved = solve_batch(sizes, r.options.data_parallel_size, r.options.data_parallel_origin);
+  const int64_t stages = c.pipeline.stages, world = r.options.world_size;
+  if (world % stages != 0) return;  // reported at pipeline.stages
+  const std::string origin = stages == 1
+                                 ? r.options.world_origin
+                                 : fmt::format("{} / {} pipeline stages",
+                                               r.options.world_origin.empty() ? fmt::format("{} ranks", world)
+                                                                              : r.options.world_origin,
+                                               stages);
+  const SolvedBatch solved = solve_batch(sizes, world / stages, origin);
   if (!solved.error.empty()) {
     const Given* at = nullptr;
     for (const char* path : kBatchKeys)
@@ -30,6 +38,40 @@ void resolve_batch(Reading& r) {
   c.train_batch_size = *solved.sizes.train;
   c.train_micro_batch_size_per_gpu = *solved.sizes.micro;
   c.gradient_accumulation_steps = *solved.sizes.accumulation;
+}
+
+void resolve_pipeline(Reading& r) {
+  PipelineConfig& p = r.result.config.pipeline;
+  const int64_t world = r.options.world_size;
+  if (p.stages == 0) p.stages = 1, r.derived["pipeline.stages"] = "derived";
+  if (world % p.stages != 0) {
+    std::string works;
+    for (int64_t s = 1; s <= world; ++s)
+      if (world % s == 0) works += fmt::format("{}{}", works.empty() ? "" : ", ", s);
+    r.error_at("pipeline.stages",
+               fmt::format("{} stages do not divide {} ranks; use {}", p.stages, world, works));
+  }
+  const bool file = p.schedule.ends_with(".json");
+  if (!file && p.schedule != "gpipe" && p.schedule != "1f1b" && p.schedule != "interleaved" &&
+      p.schedule != "zb-h1")
+    r.error_at("pipeline.schedule",
+               fmt::format("there is no schedule \"{}\"; use gpipe, 1f1b, interleaved, zb-h1, or "
+                           "the path of a .json file",
+                           p.schedule));
+  if (p.stages > 1 && p.virtual_stages > 1 && !file && p.schedule != "interleaved")
+    r.error_at("pipeline.virtual_stages",
+               fmt::format("{} pieces a rank need the schedule \"interleaved\"; {} has one", p.virtual_stages,
+                           p.schedule));
+  const std::string& method = p.partition_method;
+  const bool listed = !method.empty() && method.find_first_not_of("0123456789,") == std::string::npos;
+  if (!listed && method != "balanced" && method != "parameters" && method != "uniform" &&
+      !method.starts_with("type:"))
+    r.error_at(
+        "pipeline.partition_method",
+        fmt::format("there is no method \"{}\"; use balanced, parameters, uniform, type:REGEX, or numbers of "
+                    "layers such as \"3,4,4,3\"",
+                    method));
+  if (p.stages == 1) p.virtual_stages = 1;
 }
 
 void resolve_precision(Reading& r) {
@@ -134,16 +176,18 @@ void resolve_scheduler(Reading& r) {
 
 void check_ranks(Reading& r) {
   const JsonValue* v = r.value("data_parallel_size");
-  if (v && v->integer && *v->integer != r.options.data_parallel_size)
+  const int64_t stages = r.result.config.pipeline.stages, ranks = r.options.world_size / stages;
+  if (v && v->integer && *v->integer != ranks)
     r.error_at("data_parallel_size",
-               fmt::format("there are {} data-parallel ranks; remove the key or start {}",
-                           r.options.data_parallel_size, *v->integer));
+               fmt::format("there are {} data-parallel ranks; remove the key or start {}", ranks,
+                           *v->integer * stages));
 }
 
 }  // namespace
 
 void resolve_config(Reading& reading) {
   resolve_precision(reading);
+  resolve_pipeline(reading);
   resolve_batch(reading);
   resolve_zero(reading);
   resolve_gradients(reading);

@@ -75,14 +75,6 @@ void unbuilt_parallelism(Keys& k) {
   k.no_effect("number_checkpoints", "i?=null", "the arena is measured before training").at_least(0);
   k.no_effect("synchronize_checkpoint_boundary", "b=false", "the order on a stream needs no synchronization");
   k.warned("profile", "b=false", "times per checkpoint are not printed");
-  k.section("pipeline", "pipeline stages");
-  k.refused("stages", "a=\"auto\"", "pipeline parallelism is not built", "1 0 null");
-  k.no_effect("partition", "s=\"best\"", "there is one stage, which has all the layers");
-  k.no_effect("seed_layers", "b=false", "initial values depend on a parameter's name, not on an order");
-  k.refused("activation_checkpoint_interval", "i=0", "activations are not recomputed").at_least(0);
-  k.no_effect("pipe_partitioned", "b=true", "there is one stage, so nothing is sent");
-  k.no_effect("grad_partitioned", "b=true", "there is one stage, so nothing is sent");
-  k.no_effect("use_reentrant", "b?=null", "chooses among PyTorch's implementations of recomputation");
   k.section("tensor_parallel", "layers divided over ranks");
   k.refused("autotp_size", "i=0", "tensor parallelism is not built", "1").at_least(0);
   k.details("tensor_parallel.autotp_size", "tensor parallelism",

@@ -56,15 +56,24 @@ struct ForwardArgs {
   Stream& stream;
 };
 
+// Which gradients a backward computes. A pipeline schedule may ask for the input's first, because another
+// rank waits for it, and for the parameters' later.
+enum class BackwardPart { both, input, weight };
+
 struct BackwardArgs {
-  Tensor dx;  // undefined when nobody needs it (the first layer)
+  Tensor dx;  // undefined when nobody needs it (the first layer), and in the part `weight`
   Tensor dy, x;
-  std::span<const Tensor> params;
-  std::span<ParamGradient> grads;
+  std::span<const Tensor> params;  // empty in the part `weight`
+  std::span<ParamGradient> grads;  // empty in the part `input`
   const Saved& saved;
   Arena& scratch;
   Position position;
   Stream& stream;
+  BackwardPart part = BackwardPart::both;
+  // Set when the backward is split: what `input` keeps for `weight`, from an arena that lives until then. dy
+  // and x live as long.
+  Saved* for_weight = nullptr;
+  Arena* keep = nullptr;
 };
 
 class Layer {
@@ -75,6 +84,11 @@ class Layer {
   virtual TensorSpec output(const TensorSpec& input) const = 0;
   virtual void forward(const ForwardArgs& args) const = 0;
   virtual void backward(const BackwardArgs& args) const = 0;
+  // Whether backward knows the parts input and weight; otherwise it is always asked for both at once.
+  virtual bool splits_backward() const { return false; }
+  // Arithmetic of one forward and backward, to balance a pipeline. Here: 6 a weight of a matrix and row of
+  // the output, which is right for dense layers.
+  virtual double flops(const TensorSpec& input) const;
 };
 
 // One training or evaluation call of the head.
@@ -116,6 +130,8 @@ struct Model {
     return spec;
   }
   int64_t params() const;  // tied parameters once
+  // The units of all layers and the head, each once, in the order in which they are first used.
+  std::vector<UnitSpec> units() const;
 };
 
 }  // namespace cleave

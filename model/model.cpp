@@ -4,16 +4,32 @@
 
 namespace cleave {
 
-int64_t Model::params() const {
+double Layer::flops(const TensorSpec& input) const {
+  const Shape y = output(input).shape;
+  const double rows = double(y.numel()) / double(y[y.rank - 1]);
+  double weights = 0;
+  for (const UnitSpec& u : units())
+    for (const ParamSpec& p : u.params)
+      if (p.shape.size() >= 2) weights += double(p.numel());
+  return 6 * rows * weights;
+}
+
+std::vector<UnitSpec> Model::units() const {
   std::set<std::string> seen;
-  int64_t sum = 0;
-  auto count = [&](const std::vector<UnitSpec>& units) {
+  std::vector<UnitSpec> out;
+  auto add = [&](const std::vector<UnitSpec>& units) {
     for (const UnitSpec& u : units)
-      if (seen.insert(u.name).second)
-        for (const ParamSpec& p : u.params) sum += p.numel();
+      if (seen.insert(u.name).second) out.push_back(u);
   };
-  for (const auto& layer : layers) count(layer->units());
-  count(head->units());
+  for (const auto& layer : layers) add(layer->units());
+  add(head->units());
+  return out;
+}
+
+int64_t Model::params() const {
+  int64_t sum = 0;
+  for (const UnitSpec& u : units())
+    for (const ParamSpec& p : u.params) sum += p.numel();
   return sum;
 }
 

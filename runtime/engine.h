@@ -12,10 +12,10 @@
 #include <string>
 #include <vector>
 
-#include "comm/communicator.h"
+#include "comm/mesh.h"
 #include "config_schema/ds_config.h"
 #include "model/layer.h"
-#include "runtime/stage.h"
+#include "runtime/executor.h"
 
 namespace cleave {
 
@@ -38,25 +38,26 @@ struct StepResult {
   int64_t skipped_total = 0;
 };
 
-// The next micro-batch of this rank: micro counts from 0 within the step. Its memory must stay valid until
-// the next call.
-using BatchSource = std::function<Batch(int micro)>;
-
 class Engine {
  public:
-  // Collective over world (its ranks are the data-parallel group). Throws Error(memory) with the category
-  // table when the plan exceeds options.limits, before anything large is allocated.
+  // Collective over world, whose ranks form a pipe x data grid: mesh_shape(config, world.size()). Throws
+  // Error(usage) when the ranks or the model cannot be divided so, and Error(memory) with the category table
+  // when the plan exceeds options.limits, before anything large is allocated.
   Engine(const DsConfig& config, Model model, Communicator& world, const EngineOptions& options);
   ~Engine();
 
-  // One optimizer step over gradient_accumulation_steps micro-batches. Collective. Throws Error(training)
-  // when the loss is not finite in fp32 or bf16, or the loss scale is at its minimum and still overflows.
+  // One optimizer step over gradient_accumulation_steps micro-batches. Every rank of a pipe is given the same
+  // micro-batches: those of its place on the data axis. Collective. The result is the same on every rank.
+  // Throws Error(training) when the loss is not finite in fp32 or bf16, or the loss scale is at its minimum
+  // and still overflows.
   StepResult train_batch(const BatchSource& data);
 
-  // Mean loss per valid target over `micros` micro-batches of every rank. Collective; nothing is changed.
+  // Mean loss per valid target over `micros` micro-batches of every place on the data axis. Collective;
+  // nothing is changed.
   double evaluate(const BatchSource& data, int micros);
 
-  // Logits [rows, classes] of one micro-batch, in host memory; collective when parameters are sharded.
+  // Logits [rows, classes] of one micro-batch, in host memory of every rank; collective when parameters are
+  // sharded, and over the pipe.
   std::vector<float> predict(const Batch& batch);
 
   // Writes DIR/<tag> from all ranks, then points DIR/latest at it; a run that is killed at any point leaves
@@ -69,9 +70,12 @@ class Engine {
   int64_t step() const;  // steps taken, skipped ones included
   const Model& model() const;
   const DsConfig& config() const;
-  Device device() const;  // where this rank computes
+  Device device() const;   // where this rank computes
   int64_t params() const;  // of the whole model
   int64_t samples_per_micro() const;
+  const MeshShape& mesh() const;
+  const std::string& pipeline_line()
+      const;  // who has what and the idle share to expect; empty with one stage
 
   MemoryTable memory_planned() const;  // from a dry run of the allocation code
   MemoryTable memory_live() const;
@@ -87,7 +91,7 @@ class Engine {
 
  private:
   bool overflowed(double loss, double norm);
-  double mean_over_ranks(double value);
+  void run_forward(const ScheduleShape& shape, const Work& work);
   std::vector<Record> records(bool all_slices);
 
   struct State;

@@ -1,6 +1,7 @@
-// The local layers with everything a micro-batch needs: their parameters from the store, their activations
-// from an arena. It is the one place where layers and ZeRO meet.
+// The layers that a rank holds, with everything that micro-batches in flight need: parameters from the store,
+// activations from frames. It is the one place where layers and ZeRO meet; it knows no communicator.
 #pragma once
+#include <deque>
 #include <vector>
 
 #include "model/layer.h"
@@ -16,55 +17,117 @@ struct Batch {
   Position position = {};
 };
 
+// What of a model a rank holds, and how much of it is in flight at once.
+struct StageShape {
+  std::vector<Range> chunks;    // layers of each, contiguous, in the model's order
+  bool first = true;            // the first chunk begins the model
+  bool last = true;             // the last chunk ends it: the head follows
+  int frames = 1;               // micro-batches, of each chunk, in flight
+  int batches = 1;              // micro-batches whose targets wait
+  bool split_backward = false;  // the parts input and weight are asked for apart
+};
+
+// One visit of a micro-batch to a chunk.
+struct Turn {
+  int micro = 0, chunk = 0;
+  bool fused = false;  // its whole backward follows its forward at once: parameters are gathered once
+  bool last = false;   // the last turn of this step that writes this chunk's gradients in this way
+};
+
 class Stage {
  public:
-  // Adds the layers' units to the store with plan_of(unit), and the passes. `samples` is the micro-batch
-  // size. The model must outlive the stage.
-  Stage(const Model& model, ParameterStore& store, int64_t samples,
+  // Adds the local layers' units to the store with plan_of(unit), and the passes. `samples` is the
+  // micro-batch size. The model must outlive the stage.
+  Stage(const Model& model, StageShape shape, ParameterStore& store, int64_t samples,
         const std::function<ZeroPlan(const UnitSpec&)>& plan_of);
 
   // After the store's commit: allocates activations, sized by a dry run of every layer.
   void allocate(Memory& memory);
 
-  // Forward and backward of one micro-batch: adds its gradients, scaled by `scale` for each row, in the
-  // store; loss_sum (fp64, one element) = sum over rows of the unscaled losses.
-  void train(const Batch& batch, float scale, bool last_micro, Tensor loss_sum, Stream& stream);
+  const StageShape& shape() const { return shape_; }
+
+  // Takes what the rank needs of a micro-batch: its position, its input, its targets. Before the first
+  // forward.
+  void load(int micro, const Batch& batch, Stream& stream);
   // Blocks the host until the last batch given was copied, so that its memory may be filled again.
   void wait_until_loaded() { loaded_.wait(); }
-  // Forward only.
-  void evaluate(const Batch& batch, Tensor loss_sum, Stream& stream);
-  // Forward only; logits of every row, [rows, classes] fp32.
-  void predict(const Batch& batch, Tensor logits, Stream& stream);
+
+  // A frame for the micro-batch in the chunk; returns where its input goes, written on `writer`. load() does
+  // it for the model's first layer.
+  Tensor open(int micro, int chunk, Stream& writer);
+  void forward(const Turn& turn, bool train, Stream& stream);
+  Tensor output(int micro, int chunk);  // of the forward
+  // Whoever reads or writes a frame's boundary on another stream leaves an event; the frame is not used again
+  // before.
+  void hold(int micro, int chunk, const Event& until);
+
+  // Where the gradient of the chunk's output goes before backward, and where that of its input is after it.
+  Tensor output_gradient(int micro, int chunk);
+  Tensor input_gradient(int micro, int chunk);
+  // Adds the micro-batch's gradients to the store. After the last layer the head runs first: losses are
+  // scaled by `scale` for each row, and loss_sum (fp64, one element) = the sum over rows of the unscaled
+  // losses. With split_backward only what cannot be split is added, and backward_weight does the rest.
+  void backward(const Turn& turn, float scale, Tensor loss_sum, Stream& stream);
+  void backward_weight(const Turn& turn, Stream& stream);
+
+  // Without training: what follows the last chunk's forward. Either result may be undefined; logits are
+  // [rows, classes] fp32.
+  void head(int micro, Tensor loss_sum, Tensor logits, Stream& stream);
+  void close(int micro, int chunk, Stream& stream);  // frees the frame; backwards do it themselves
 
  private:
-  // The memory of one micro-batch in flight.
+  // The memory of one micro-batch in one chunk.
   struct Frame {
+    Buffer memory;
     Arena keep;
-    std::vector<Saved> saved;
-    std::vector<Tensor> inputs;  // of every layer, then of the head
-    Tensor targets;
+    std::vector<Saved> saved, for_weight;
+    std::vector<Tensor> inputs;     // of every layer of the chunk, then its output
+    std::vector<Tensor> gradients;  // of the same, when the backward is split
+    int micro = -1, chunk = -1;
+    Event idle, held;
+  };
+  struct Passes {
+    int forward = 0, train = 0, backward = 0, weight = 0;
   };
   using Params = std::vector<Tensor>;
   using Grads = std::vector<ParamGradient>;
 
-  void load(const Batch& batch, Stream& stream);
-  void forward_layer(int layer, const Params& params, const Position& position, bool train, Stream& stream);
-  void backward_layer(int layer, const Params& params, Grads& grads, const Position& position,
-                      Stream& stream);
-  void run_head(const Params& params, Grads& grads, float scale, Tensor loss_sum, Stream& stream);
-  void run_forward(const Batch& batch, bool train, Stream& stream);
+  void add_passes(const std::function<ZeroPlan(const UnitSpec&)>& plan_of);
+  Frame& frame(int micro, int chunk);
+  void start(Frame& frame, int chunk);
+  void forward_layer(Frame& frame, int l, const Params& params, const Position& position, bool train,
+                     Stream& stream);
+  void backward_layer(Frame& frame, int l, const Params& params, Grads& grads, const Position& position,
+                      BackwardPart part, Stream& stream);
+  void run_head(Frame& frame, const Params& params, Grads& grads, float scale, Tensor loss_sum,
+                Stream& stream);
+  Tensor gradient(Frame& frame, int l);
   void measure();
-  int layers() const { return int(model_.layers.size()); }
+  void measure(int chunk, Stream& discard);
+  int64_t rows() const { return samples_ * model_.rows_per_sample; }
+  Tensor targets(int micro) const;
+  const Layer& layer(int chunk, int l) const {
+    return *model_.layers[size_t(shape_.chunks[size_t(chunk)].begin + l)];
+  }
+  int layers(int chunk) const { return int(shape_.chunks[size_t(chunk)].size()); }
+  bool has_head(int chunk) const { return shape_.last && chunk + 1 == int(shape_.chunks.size()); }
+  bool splits(int chunk, int l) const { return shape_.split_backward && layer(chunk, l).splits_backward(); }
 
   const Model& model_;
+  StageShape shape_;
   ParameterStore& store_;
   int64_t samples_;
-  int train_pass_ = 0, eval_pass_ = 0;
-  Buffer keep_, scratch_, gradients_[2], input_, targets_, losses_;
-  Frame frame_;
+  std::vector<TensorSpec> boundaries_;  // input of every layer of the model, then of the head
+  std::vector<Passes> passes_;          // by chunk
+  int eval_pass_ = 0;                   // of the last chunk, with the head
+  Buffer scratch_, gradients_[2], targets_, losses_;
+  std::vector<Frame> frames_;
+  std::deque<int> free_;  // frames, the longest free first
+  std::vector<Position> positions_;
   Arena scratch_arena_;
   Event loaded_;
-  int64_t gradient_bytes_ = 0;  // of the largest layer boundary
+  int64_t keep_bytes_ = 0, gradient_bytes_ = 0;  // of a frame; of the largest layer boundary
+  int visit_ = 0;                                // in the store's current pass
 };
 
 }  // namespace cleave

@@ -12,6 +12,7 @@ struct ParameterStore::Unit {
   Buffer weights;                   // numel / parameter_shards
   Buffer gradients;                 // numel / gradient_shards
   std::unique_ptr<bool[]> written;  // by parameter, of the full gradient being written
+  bool reduced = false;             // the gradient shard holds a sum of this step
 
   bool gathers() const { return plan.gather_on_use->size() > 1; }
   bool buckets() const { return plan.reduce_each_micro->size() > 1; }
@@ -83,7 +84,7 @@ int ParameterStore::add_unit(UnitSpec spec, const ZeroPlan& plan) {
                                                    {n / plan.parameter_shards()}, name),
                                   memory_.allocate(MemoryKind::device, Category::gradients,
                                                    options_.gradients, {n / plan.gradient_shards()}, name),
-                                  std::move(written)}));
+                                  std::move(written), false}));
   return units() - 1;
 }
 
@@ -103,6 +104,7 @@ int ParameterStore::add_pass(std::vector<Visit> visits) {
 // A unit that is used in neighbouring visits (the last layer's forward and backward) is gathered once.
 void ParameterStore::plan_gathers(Pass& pass) {
   for (int v = 0; v < int(pass.visits.size()); ++v) {
+    if (!pass.visits[size_t(v)].parameters) continue;
     for (int u : pass.visits[size_t(v)].units) {
       if (!units_[size_t(u)]->gathers()) continue;
       if (Instance* before = v > 0 ? pass.gather_of(u, v - 1) : nullptr) {
@@ -159,13 +161,15 @@ void ParameterStore::commit() {
 }
 
 void ParameterStore::begin_step() {
-  first_micro_ = true;
-  for (auto& unit : units_) std::fill_n(unit->written.get(), unit->layout.params(), false);
+  for (auto& unit : units_) {
+    unit->reduced = false;
+    std::fill_n(unit->written.get(), unit->layout.params(), false);
+  }
 }
 
-void ParameterStore::begin_pass(int pass, bool last_micro) {
+void ParameterStore::begin_pass(int pass, bool last) {
   pass_ = passes_[size_t(pass)].get();
-  last_micro_ = last_micro;
+  last_ = last;
   // The buckets of the pass before are free once its last reductions are done.
   const Event before = reduced_.empty() ? Event() : reduced_.back();
   reduced_.assign(pass_->visits.size() + 1, Event());
@@ -185,6 +189,7 @@ std::vector<Tensor> ParameterStore::acquire(int visit) {
     i.ready = comm_.record();
   }
   std::vector<Tensor> params;
+  if (!pass_->visits[size_t(visit)].parameters) return params;
   for (int u : pass_->visits[size_t(visit)].units) {
     Unit& unit = *units_[size_t(u)];
     Tensor full = unit.weights;
@@ -223,12 +228,11 @@ void ParameterStore::finish(int visit) {
   for (int u : pass_->visits[size_t(visit)].units) {
     if (pass_->last_backward[size_t(u)] != visit) continue;
     const Instance* bucket = units_[size_t(u)]->buckets() ? pass_->bucket_of(u, visit) : nullptr;
-    if (!bucket && !last_micro_) continue;
+    if (!bucket && !last_) continue;
     reduce(u, bucket);
     any = true;
   }
   if (any) reduced_[size_t(visit) + 1] = comm_.record();
-  if (visit + 1 == int(pass_->visits.size())) first_micro_ = false;
 }
 
 // Parameters that no layer wrote, and the padding, have gradient zero.
@@ -247,16 +251,17 @@ void ParameterStore::reduce(int index, const Instance* bucket) {
     clear_unwritten(unit, full);
     comm_.wait(compute_.record());
     const Tensor sum = unit.gradients;
-    const bool direct = first_micro_ && options_.wire == options_.gradients;
+    const bool direct = !unit.reduced && options_.wire == options_.gradients;
     const Tensor shard = direct ? sum : reduced_shard_.tensor().slice({0, sum.numel()});
     unit.plan.reduce_each_micro->reduce_scatter(shard, full, comm_, call);
-    if (!direct && first_micro_) launch(Cast{.y = sum, .x = shard}, comm_);
-    if (!direct && !first_micro_) launch(Axpy{.y = sum, .x = shard}, comm_);
+    if (!direct && !unit.reduced) launch(Cast{.y = sum, .x = shard}, comm_);
+    if (!direct && unit.reduced) launch(Axpy{.y = sum, .x = shard}, comm_);
+    unit.reduced = true;
   } else {
     clear_unwritten(unit, unit.gradients);
     comm_.wait(compute_.record());
   }
-  if (!last_micro_) return;
+  if (!last_) return;
   const bool later = unit.plan.reduce_each_step->size() > 1 || unit.plan.reduce_replicas->size() > 1;
   if (!later) return;
   Tensor full = unit.gradients;

@@ -34,10 +34,12 @@ struct GradientSlot {
 
 class ParameterStore {
  public:
-  // One stop of a pass: which units' parameters are needed, and whether their gradients are written.
+  // One stop of a pass: which units, whether their gradients are written, and whether their parameters are
+  // needed (a split backward's second part needs none).
   struct Visit {
     std::vector<int> units;
     bool backward = false;
+    bool parameters = true;
   };
 
   // compute and comm may be the same stream. All collectives run on comm.
@@ -52,11 +54,13 @@ class ParameterStore {
   int units() const;
   const FlatLayout& layout(int unit) const;
 
-  // A training step is begin_step, then for each micro-batch begin_pass and its visits in order, each acquire
-  // [gradients] finish. A pass without backward visits (evaluation) may stand alone.
+  // A training step is begin_step, then passes in any order, each begin_pass and its visits in order, each
+  // acquire [gradients] finish. `last`: no later pass of this step writes gradients of these units; each
+  // unit's gradients are written in one kind of pass only. A pass without backward visits may stand alone.
   void begin_step();
-  void begin_pass(int pass, bool last_micro);
-  // The parameters of the visit's units, in order, usable by work enqueued on compute until finish(visit).
+  void begin_pass(int pass, bool last);
+  // The parameters of the visit's units (none when it needs none), in order, usable by work enqueued on
+  // compute until finish(visit).
   std::vector<Tensor> acquire(int visit);
   std::vector<GradientSlot> gradients(int visit);  // of the same units
   void finish(int visit);
@@ -96,7 +100,7 @@ class ParameterStore {
   Pass* pass_ = nullptr;
   Event released_;              // compute is done with every visit finished so far
   std::vector<Event> reduced_;  // by visit of the current pass: its reductions are done
-  bool first_micro_ = true, last_micro_ = true;
+  bool last_ = true;            // nothing is added to this pass's gradients after it
 };
 
 }  // namespace cleave

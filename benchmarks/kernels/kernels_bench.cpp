@@ -133,34 +133,34 @@ void add_rowwise(DType type) {
   });
   add_row("rms_norm/forward" + suffix, [=](Operands& o) {
     const Tensor x = o.make(type, {rows, width});
-    return work_of(RmsNormForward{.y = o.make(type, {rows, width}),
-                                  .sum = x,
-                                  .rstd = o.make(DType::fp32, {rows}),
-                                  .x = x,
-                                  .residual = o.make(type, {rows, width}, 0),
-                                  .weight = o.make(type, {width})},
-                   4 * size);
+    return o.work(RmsNormForward{.y = o.make(type, {rows, width}),
+                                 .sum = x,
+                                 .rstd = o.make(DType::fp32, {rows}),
+                                 .x = x,
+                                 .residual = o.make(type, {rows, width}, 0),
+                                 .weight = o.make(type, {width})},
+                  4 * size);
   });
   add_row("rms_norm/backward" + suffix, [=](Operands& o) {
-    return work_of(RmsNormBackward{.dx = o.make(type, {rows, width}),
-                                   .dweight = o.make(DType::fp32, {width}),
-                                   .dy = o.make(type, {rows, width}),
-                                   .x = o.make(type, {rows, width}),
-                                   .rstd = o.make(DType::fp32, {rows}),
-                                   .weight = o.make(type, {width}),
-                                   .dresidual = o.make(type, {rows, width})},
-                   4 * size);
+    return o.work(RmsNormBackward{.dx = o.make(type, {rows, width}),
+                                  .dweight = o.make(DType::fp32, {width}),
+                                  .dy = o.make(type, {rows, width}),
+                                  .x = o.make(type, {rows, width}),
+                                  .rstd = o.make(DType::fp32, {rows}),
+                                  .weight = o.make(type, {width}),
+                                  .dresidual = o.make(type, {rows, width})},
+                  4 * size);
   });
   add_row("rotary" + suffix, [=](Operands& o) {
     const int64_t seq = 1024, heads = 12, kv = 4, dim = width / heads, turned = (heads + kv) * dim;
-    return work_of(Rotary{.qkv = o.make(type, {rows, turned + kv * dim}),
-                          .cos = o.make(DType::fp32, {seq, dim / 2}),
-                          .sin = o.make(DType::fp32, {seq, dim / 2}, 0),
-                          .seq = seq,
-                          .heads = heads,
-                          .kv_heads = kv,
-                          .head_dim = dim},
-                   2.0 * double(size_of(type) * rows * turned));
+    return o.work(Rotary{.qkv = o.make(type, {rows, turned + kv * dim}),
+                         .cos = o.make(DType::fp32, {seq, dim / 2}),
+                         .sin = o.make(DType::fp32, {seq, dim / 2}, 0),
+                         .seq = seq,
+                         .heads = heads,
+                         .kv_heads = kv,
+                         .head_dim = dim},
+                  2.0 * double(size_of(type) * rows * turned));
   });
   add_row("bias_gradient" + suffix, [=](Operands& o) {
     Work w =
@@ -216,10 +216,10 @@ void add_elementwise(DType type) {
   }
   const Shape narrow{8192, 3072}, both{8192, 2 * 3072};
   add_row("swiglu/forward" + suffix, [=](Operands& o) {
-    return work_of(SwiGluForward{.y = o.make(type, narrow), .x = o.make(type, both)}, 3 * size);
+    return o.work(SwiGluForward{.y = o.make(type, narrow), .x = o.make(type, both)}, 3 * size);
   });
   add_row("swiglu/backward" + suffix, [=](Operands& o) {
-    return work_of(
+    return o.work(
         SwiGluBackward{.dx = o.make(type, both), .dy = o.make(type, narrow), .x = o.make(type, both)},
         5 * size);
   });

@@ -55,17 +55,18 @@ double accuracy(Engine& engine, const Digits& test) {
 int train(const char* csv, const char* config_file) {
   const auto world = connect(discover_ranks(environment_of_process()).info);
   Communicator& ranks = world->communicator();
-  const DsConfig config = require_ds_config_file(config_file, {.data_parallel_size = ranks.size()});
+  const DsConfig config = require_ds_config_file(config_file, {.world_size = ranks.size()});
   const DigitsSplit data = split_digits(read_digits(csv));
   Engine engine(config, make_mlp({{Digits::kFeatures, 64, Digits::kClasses}}, DType::fp32, "digits"), ranks,
                 {});
 
   const int64_t micro = engine.samples_per_micro();
   const Sampler sampler{.samples = data.train.rows(), .seed = 1, .global_batch = config.train_batch_size};
+  const int place = engine.mesh().place(ranks.rank()).data;  // ranks of one pipeline take the same samples
   Rows rows(micro);
   for (int64_t step = 0; step < kEpochs * sampler.steps_per_epoch(); ++step) {
     const StepResult r = engine.train_batch([&](int m) {
-      const Range mine = micro_batch_positions(m, ranks.rank(), ranks.size(), micro);
+      const Range mine = micro_batch_positions(m, place, engine.mesh().data, micro);
       for (int64_t i = 0; i < micro; ++i) rows.set(i, data.train, sampler.sample(step, mine.begin + i));
       return rows.batch();
     });

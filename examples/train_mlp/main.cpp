@@ -19,7 +19,7 @@ int main() try {
       "train_micro_batch_size_per_gpu": 64, "gradient_accumulation_steps": 1,
       "optimizer": {"type": "Adam", "params": {"lr": 1e-2}},
       "zero_optimization": {"stage": 2}})",
-                                           "built-in", {.data_parallel_size = ranks.size()});
+                                           "built-in", {.world_size = ranks.size()});
   Engine engine(config.config, make_mlp({{2, 32, 4}}, DType::fp32), ranks, {});
 
   std::vector<float> points(128);

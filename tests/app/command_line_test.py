@@ -80,6 +80,39 @@ class CommandLine(unittest.TestCase):
             got = self.losses("--transport", "gloo", config=self.config(zero_optimization={"stage": stage}), ranks=3)
             self.assertEqual(got, want, f"stage {stage} over Gloo")
 
+    def test_a_pipeline_of_two_stages_learns_what_one_stage_learns(self):
+        base = {"gradient_accumulation_steps": 4, "zero_optimization": {"stage": 2}}
+        want = self.losses("--eval_data", self.text, config=self.config(**base), ranks=2)
+        for transport, pipeline in (("shm", {"stages": 2}), ("gloo", {"stages": 2}),
+                                    ("shm", {"stages": 2, "schedule": "interleaved", "virtual_stages": 2}),
+                                    ("shm", {"stages": 2, "schedule": "zb-h1"})):
+            got = self.losses("--transport", transport, "--eval_data", self.text, ranks=4,
+                              config=self.config(pipeline=pipeline, **base))
+            for (loss, norm), (want_loss, want_norm) in zip(got, want, strict=True):
+                self.assertAlmostEqual(loss / want_loss, 1, delta=1e-6)
+                self.assertAlmostEqual(norm / want_norm, 1, delta=1e-6)
+        out = self.dir / "pipeline"
+        shown = self.train("--output", out, ranks=4, config=self.config(pipeline={"stages": 2}, **base)).stdout
+        self.assertIn("pipeline: 2 stages, 4 micro-batches, 1f1b; stage 0 has wte..", shown)
+        self.assertIn("expected idle share", shown)
+        self.train("--output", out, "--resume", "required", steps=4, ranks=2, config=self.config(**base))
+        self.assertIn("loss", self.run_cleave("eval", out, "--data", self.text).stdout)
+
+    def test_pipelines_that_do_not_fit_are_refused_with_what_works(self):
+        three = self.train(ranks=4, config=self.config(pipeline={"stages": 3}), code=2)
+        self.assertIn("3 stages do not divide 4 ranks; use 1, 2, 4", three.stdout + three.stderr)
+        many = self.train(ranks=4, code=2, config=self.config(
+            pipeline={"stages": 4, "schedule": "interleaved", "virtual_stages": 2}))
+        self.assertIn("use at most 6", many.stdout + many.stderr)
+        schedule = self.dir / "own.json"
+        schedule.write_text(json.dumps({"stages": 2, "micro_batches": 2, "ranks": ["F0 F1 B0 B1", "F0 B0 B1 F1"]}))
+        broken = self.train(ranks=2, code=2, config=self.config(
+            gradient_accumulation_steps=2, pipeline={"stages": 2, "schedule": str(schedule)}))
+        self.assertIn("before its forward", broken.stdout + broken.stderr)
+        schedule.write_text(json.dumps({"stages": 2, "micro_batches": 2, "ranks": ["F0 F1 B0 B1", "F0 F1 B0 B1"]}))
+        self.train(config=self.config(gradient_accumulation_steps=2,
+                                      pipeline={"stages": 2, "schedule": str(schedule)}))
+
     def test_resume_continues_bit_for_bit_and_stops_on_request_with_75(self):
         out = self.dir / "out put"
         whole = self.losses(steps=6)

@@ -221,6 +221,23 @@ TEST(Mesh, PutsTensorInnermost) {
   });
 }
 
+TEST(Mesh, PlacesAreTheCoordinatesOfTheGrid) {
+  const MeshShape shape{.pipe = 2, .data = 3, .tensor = 2};
+  int rank = 0;
+  for (int p = 0; p < 2; ++p)
+    for (int d = 0; d < 3; ++d)
+      for (int t = 0; t < 2; ++t) EXPECT_EQ(shape.place(rank++), (MeshPlace{p, d, t}));
+}
+
+TEST(Mesh, AnAxisOfAllRanksIsTheWorldAndOneOfOneRankCostsNothing) {
+  run_ranks(3, [](Communicator& world) {
+    const Mesh mesh(world, {.pipe = 1, .data = 3, .tensor = 1});
+    EXPECT_EQ(mesh.data, &world);
+    EXPECT_EQ(mesh.pipe->size(), 1);
+    EXPECT_EQ(mesh.tensor->size(), 1);
+  });
+}
+
 TEST(Mesh, NamesTheFactorsThatDoNotFit) {
   const std::string message = error_of(
       [] { run_ranks(4, [](Communicator& world) { Mesh(world, {.pipe = 1, .data = 3, .tensor = 1}); }); },

@@ -17,7 +17,7 @@ const char* kTrainerFile = R"({
 
 ReadOptions trainer() {
   ReadOptions o;
-  o.data_parallel_size = 4;
+  o.world_size = 4;
   o.auto_values = {.micro_batch_size = 8,
                    .gradient_accumulation_steps = 2,
                    .total_steps = 500,

@@ -19,7 +19,7 @@ const char* kMainJob = R"({"train_batch_size": 64, "gradient_accumulation_steps"
 
 ReadResult read(const std::string& text, int64_t ranks = 1) {
   ReadOptions options;
-  options.data_parallel_size = ranks;
+  options.world_size = ranks;
   return read_ds_config(text, "f", options);
 }
 

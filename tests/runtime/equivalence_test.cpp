@@ -1,32 +1,10 @@
 // The same numbers whatever the partition: every stage, placement, overlap and bucket size against stage 0.
 #include <gtest/gtest.h>
 
-#include <cmath>
-
-#include "tests/runtime/small_models.h"
+#include "tests/runtime/compare.h"
 
 namespace cleave::testing {
 namespace {
-
-// Of all weights together: single tensors whose gradient is rounding noise (a key bias) move by whole Adam
-// steps.
-double relative_distance(const Weights& a, const Weights& b) {
-  double norm = 0, distance = 0;
-  for (const auto& [name, values] : a)
-    for (size_t i = 0; i < values.size(); ++i) {
-      norm += double(values[i]) * values[i];
-      distance += (double(values[i]) - b.at(name)[i]) * (double(values[i]) - b.at(name)[i]);
-    }
-  return std::sqrt(distance / norm);
-}
-
-void expect_same_bits(const Training& got, const Training& want, const std::string& what) {
-  for (size_t s = 0; s < want.steps.size(); ++s) {
-    ASSERT_EQ(got.steps[s].loss, want.steps[s].loss) << what << ", step " << s;
-    ASSERT_EQ(got.steps[s].grad_norm, want.steps[s].grad_norm) << what << ", step " << s;
-  }
-  ASSERT_EQ(got.weights, want.weights) << what;
-}
 
 class Equivalence : public ::testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Ranks, Equivalence, ::testing::Values(1, 2, 3, 4, 5));

@@ -6,6 +6,7 @@
 
 #include "core/philox.h"
 #include "kernels/elementwise.h"
+#include "model/classifier_head.h"
 #include "model/gpt.h"
 #include "model/llama.h"
 #include "model/mlp.h"
@@ -66,6 +67,18 @@ inline Model small_qwen2(DType dtype = DType::fp32) {
                      .qkv_bias = true,
                      .init_scale = 0.1f},
                     dtype, kSeq, "small qwen2");
+}
+
+// As many layers as 4 stages of 2 chunks need: embedding, blocks, Idle, final norm.
+inline Model deep_gpt(bool tied, DType dtype = DType::fp32, float dropout = 0) {
+  Model m =
+      make_gpt({.vocab = kVocab, .positions = 11, .width = 12, .layers = 5, .heads = 3, .dropout = dropout},
+               dtype, kSeq, "deep");
+  m.layers.insert(m.layers.begin() + 3, std::make_unique<Idle>());
+  if (!tied)
+    m.head = std::make_unique<ClassifierHead>(ClassifierHead::Config{
+        .unit = "lm_head", .weight = "lm_head.weight", .classes = kVocab, .width = 12});
+  return m;
 }
 
 inline DsConfig config_for(int ranks, int64_t micro_batch = 1, int64_t accumulation = 1) {
@@ -132,14 +145,15 @@ struct Training {
   std::vector<StepResult> steps;
 };
 
-// Trains on `world` and returns rank 0's view.
+// Trains on `world` and returns this rank's view.
 inline Training train(Communicator& world, const DsConfig& c, Model model, int steps,
                       const EngineOptions& options = {}) {
   Engine engine(c, std::move(model), world, options);
   Tokens tokens(c.train_micro_batch_size_per_gpu);
   Training run;
+  const int place = engine.mesh().place(world.rank()).data, ranks = engine.mesh().data;
   for (int step = 0; step < steps; ++step)
-    run.steps.push_back(engine.train_batch(source(tokens, c, step, world.rank(), world.size())));
+    run.steps.push_back(engine.train_batch(source(tokens, c, step, place, ranks)));
   run.weights = weights_of(engine);
   return run;
 }

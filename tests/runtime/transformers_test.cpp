@@ -14,11 +14,6 @@ namespace {
 
 constexpr int64_t kSteps = 20, kRows = 2, kLength = 16;
 
-struct Case {
-  const char* fixture;
-  int ranks, stage;
-};
-
 class Oracle {
  public:
   explicit Oracle(std::string name) : name_(std::move(name)), file_(FIXTURES "/" + name_ + ".safetensors") {}
@@ -56,18 +51,34 @@ class Oracle {
   SafetensorsFile file_;
 };
 
-DsConfig config(int ranks, int stage) {
-  DsConfig c = config_for(ranks, kRows / ranks);
+struct Layout {
+  int data = 1, stage = 0, pipe = 1;
+  const char* schedule = "1f1b";
+  int ranks() const { return data * pipe; }
+};
+
+struct Case {
+  const char* fixture;
+  Layout layout;
+};
+
+// One row a micro-batch in a pipeline, else one micro-batch a rank.
+DsConfig config(const Layout& l) {
+  const int64_t micro = l.pipe > 1 ? 1 : kRows / l.data;
+  DsConfig c = config_for(l.data, micro, kRows / l.data / micro);
   c.optimizer.lr = 1e-3, c.optimizer.weight_decay = 0.1;
-  c.zero.stage = stage;
+  c.zero.stage = l.stage;
+  c.pipeline.stages = l.pipe, c.pipeline.schedule = l.schedule;
+  if (std::string(l.schedule) == "interleaved") c.pipeline.virtual_stages = 2;
   return c;
 }
 
-// The one batch of the fixture, dealt to the ranks.
+// The one batch of the fixture, dealt to the micro-batches and places on the data axis.
 BatchSource batch_of(const std::vector<int32_t>& tokens, const std::vector<int32_t>& targets,
-                     Communicator& world) {
-  return [&](int) {
-    const int64_t n = kRows / world.size() * kLength, at = world.rank() * n;
+                     const Engine& engine, Communicator& world) {
+  const MeshShape mesh = engine.mesh();
+  return [&, mesh, place = mesh.place(world.rank()).data](int micro) {
+    const int64_t n = engine.samples_per_micro() * kLength, at = (micro * mesh.data + place) * n;
     auto part = [&](const std::vector<int32_t>& v) {
       return Tensor(const_cast<int32_t*>(v.data()) + at, DType::int32, {n}, MemoryKind::host);
     };
@@ -99,24 +110,33 @@ class Transformers : public ::testing::TestWithParam<Case> {};
 std::vector<Case> cases() {
   std::vector<Case> all;
   for (const char* fixture : {"gpt2_tiny", "llama_tiny", "qwen2_tiny", "llama_biased"})
-    for (const auto& [ranks, stage] : {std::pair{1, 0}, {2, 0}, {2, 1}, {2, 2}, {2, 3}})
-      all.push_back({fixture, ranks, stage});
+    for (const Layout& layout : {Layout{1, 0},
+                                 {2, 0},
+                                 {2, 1},
+                                 {2, 2},
+                                 {2, 3},
+                                 {1, 0, 2},
+                                 {2, 2, 2, "gpipe"},
+                                 {1, 1, 4, "zb-h1"},
+                                 {2, 3, 2, "interleaved"}})
+      all.push_back({fixture, layout});
   return all;
 }
 INSTANTIATE_TEST_SUITE_P(Layouts, Transformers, ::testing::ValuesIn(cases()), [](const auto& at) {
-  return fmt::format("{}_ranks{}_stage{}", at.param.fixture, at.param.ranks, at.param.stage);
+  const Layout& l = at.param.layout;
+  return fmt::format("{}_data{}_stage{}_pipe{}", at.param.fixture, l.data, l.stage, l.pipe);
 });
 
 TEST_P(Transformers, LossesNormsAndWeightsOfTwentyAdamWStepsAreEqual) {
   const Case& at = GetParam();
-  run_ranks(at.ranks, [&](Communicator& world) {
+  run_ranks(at.layout.ranks(), [&](Communicator& world) {
     const Oracle oracle(at.fixture);
     const auto tokens = oracle.get<int32_t>("tokens"), targets = oracle.get<int32_t>("targets");
     const auto losses = oracle.get("losses"), norms = oracle.get("grad_norms");
-    Engine engine(config(world.size(), at.stage), oracle.model(), world, {});
+    Engine engine(config(at.layout), oracle.model(), world, {});
     engine.set_parameters([&](const ParamSpec& p) { return oracle.parameter(p, ""); });
     for (size_t step = 0; step < size_t(kSteps); ++step) {
-      const StepResult r = engine.train_batch(batch_of(tokens, targets, world));
+      const StepResult r = engine.train_batch(batch_of(tokens, targets, engine, world));
       EXPECT_NEAR(r.loss, losses[step], 1e-5 * losses[step]) << "step " << step;
       EXPECT_NEAR(r.grad_norm, norms[step], 1e-5 * norms[step]) << "step " << step;
       if (step != 0 && step + 1 != size_t(kSteps)) continue;
@@ -137,15 +157,15 @@ TEST_P(Transformers, LossesNormsAndWeightsOfTwentyAdamWStepsAreEqual) {
 // Plain gradient descent with a large rate: the weights move by the gradient, seen without cancellation.
 TEST_P(Transformers, EveryGradientIsEqual) {
   const Case& at = GetParam();
-  run_ranks(at.ranks, [&](Communicator& world) {
+  run_ranks(at.layout.ranks(), [&](Communicator& world) {
     const Oracle oracle(at.fixture);
     const auto tokens = oracle.get<int32_t>("tokens"), targets = oracle.get<int32_t>("targets");
-    DsConfig c = config(world.size(), at.stage);
+    DsConfig c = config(at.layout);
     c.optimizer.type = "SGD", c.optimizer.weight_decay = 0, c.gradient_clipping = 0;
     const double rate = c.optimizer.lr = 4096;
     Engine engine(c, oracle.model(), world, {});
     engine.set_parameters([&](const ParamSpec& p) { return oracle.parameter(p, ""); });
-    engine.train_batch(batch_of(tokens, targets, world));
+    engine.train_batch(batch_of(tokens, targets, engine, world));
     for (const ParamSpec& p : params_of(engine.model())) {
       const std::vector<float> before = oracle.parameter(p, "");
       std::vector<float> gradient = engine.parameter(p.name);
@@ -161,9 +181,10 @@ TEST(TransformersPrediction, LogitsAreEqual) {
     run_ranks(1, [&](Communicator& world) {
       const Oracle oracle(fixture);
       const auto tokens = oracle.get<int32_t>("tokens"), targets = oracle.get<int32_t>("targets");
-      Engine engine(config(1, 0), oracle.model(), world, {});
+      Engine engine(config({}), oracle.model(), world, {});
       engine.set_parameters([&](const ParamSpec& p) { return oracle.parameter(p, ""); });
-      EXPECT_LT(distance(engine.predict(batch_of(tokens, targets, world)(0)), oracle.get("logits")), 1e-5)
+      EXPECT_LT(distance(engine.predict(batch_of(tokens, targets, engine, world)(0)), oracle.get("logits")),
+                1e-5)
           << fixture;
     });
 }

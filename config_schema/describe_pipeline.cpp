@@ -1,0 +1,37 @@
+#include "config_schema/keys.h"
+
+namespace cleave {
+
+// partition_method, schedule and virtual_stages are additions to DeepSpeed's keys, where a program's code
+// says such things.
+void describe_pipeline(Keys& k, PipelineConfig& c) {
+  const bool one = c.stages == 1;
+  const char* why_one = "pipeline.stages is 1";
+  k.section("pipeline", "the model's layers divided over ranks");
+  k.honoured("stages", &c.stages,
+             "ranks that share the layers; the others are data parallel. Micro-batches in the pipe: "
+             "gradient_accumulation_steps")
+      .in(0, 100'000)
+      .or_null();
+  k.honoured("partition_method", &c.partition_method,
+             "how layers are divided: balanced (work), parameters, uniform, type:REGEX on layer names, or "
+             "numbers of "
+             "layers such as \"3,4,4,3\"")
+      .inert_if(one, why_one);
+  k.honoured("schedule", &c.schedule,
+             "gpipe, 1f1b, interleaved, zb-h1, or a .json file with the computations of every rank")
+      .inert_if(one, why_one);
+  k.honoured("virtual_stages", &c.virtual_stages,
+             "pieces of the model that each rank holds; above 1: interleaved")
+      .in(1, 10'000)
+      .inert_if(one, why_one);
+  k.no_effect("partition", "s=\"best\"",
+              "pipeline.partition_method is read; DeepSpeed does not read this key either");
+  k.no_effect("seed_layers", "b=false", "initial values depend on a parameter's name, not on an order");
+  k.refused("activation_checkpoint_interval", "i=0", "activations are not recomputed").at_least(0);
+  k.no_effect("pipe_partitioned", "b=true", "there is one tensor-parallel rank to divide activations over");
+  k.no_effect("grad_partitioned", "b=true", "there is one tensor-parallel rank to divide gradients over");
+  k.no_effect("use_reentrant", "b?=null", "chooses among PyTorch's implementations of recomputation");
+}
+
+}  // namespace cleave

@@ -1,0 +1,139 @@
+#include "pipeline/schedule.h"
+
+#include <algorithm>
+
+#include "core/range.h"
+
+namespace cleave {
+
+std::string_view name_of(Op op) {
+  constexpr std::string_view names[] = {"forward",         "backward",        "backward_input",
+                                        "backward_weight", "send_activation", "recv_activation",
+                                        "send_gradient",   "recv_gradient"};
+  return names[size_t(op)];
+}
+
+InstructionList gpipe(const ScheduleShape& shape, int) {
+  InstructionList list;
+  for (int m = 0; m < shape.micros; ++m) list.push_back({Op::forward, m});
+  for (int m = 0; m < shape.micros; ++m) list.push_back({Op::backward, m});
+  return list;
+}
+
+InstructionList one_forward_one_backward(const ScheduleShape& shape, int rank) {
+  const int warm_up = std::min(shape.stages - rank - 1, shape.micros);
+  InstructionList list;
+  for (int m = 0; m < warm_up; ++m) list.push_back({Op::forward, m});
+  for (int m = warm_up; m < shape.micros; ++m) {
+    list.push_back({Op::forward, m});
+    list.push_back({Op::backward, m - warm_up});
+  }
+  for (int m = shape.micros - warm_up; m < shape.micros; ++m) list.push_back({Op::backward, m});
+  return list;
+}
+
+namespace {
+
+// The k-th forward of a rank: groups of `stages` micro-batches go through one chunk after the other.
+// Backwards have the same order with the chunks reversed.
+Instruction nth_forward(const ScheduleShape& s, int k) {
+  const int group = k / s.pieces(), within = k % s.pieces();
+  return {Op::forward, group * s.stages + within % s.stages, within / s.stages};
+}
+
+}  // namespace
+
+InstructionList interleaved(const ScheduleShape& s, int rank) {
+  if (s.chunks == 1) return one_forward_one_backward(s, rank);
+  const int total = int(round_up(s.micros, s.stages)) * s.chunks;
+  const int warm_up = std::min(total, 2 * (s.stages - rank - 1) + (s.chunks - 1) * s.stages);
+  InstructionList list;
+  const auto add = [&](Instruction i) {
+    if (i.micro < s.micros) list.push_back(i);
+  };
+  for (int k = 0; k < total + warm_up; ++k) {
+    if (k < total) add(nth_forward(s, k));
+    if (k < warm_up) continue;
+    const Instruction f = nth_forward(s, k - warm_up);
+    add({Op::backward, f.micro, s.chunks - 1 - f.chunk});
+  }
+  return list;
+}
+
+// Later stages hold back their first `rank` weight gradients, so that input gradients run down the pipe
+// without waiting for them; the held ones fill the end of the step.
+InstructionList zero_bubble_h1(const ScheduleShape& s, int rank) {
+  const int warm_up = std::min(s.stages - rank - 1, s.micros);
+  InstructionList list;
+  int weights = 0;
+  for (int m = 0; m < warm_up; ++m) list.push_back({Op::forward, m});
+  for (int m = 0; m < s.micros; ++m) {
+    if (m + warm_up < s.micros) list.push_back({Op::forward, m + warm_up});
+    list.push_back({Op::backward_input, m});
+    if (m >= rank) list.push_back({Op::backward_weight, weights++});
+  }
+  while (weights < s.micros) list.push_back({Op::backward_weight, weights++});
+  return list;
+}
+
+InstructionList forward_only(const ScheduleShape& s, int) {
+  InstructionList list;
+  const int total = int(round_up(s.micros, s.stages)) * s.chunks;
+  for (int k = 0; k < total; ++k)
+    if (const Instruction f = nth_forward(s, k); f.micro < s.micros) list.push_back(f);
+  return list;
+}
+
+InstructionList with_transfers(const InstructionList& computations, const ScheduleShape& shape, int rank) {
+  InstructionList list;
+  for (const Instruction& i : computations) {
+    const int piece = shape.piece(rank, i.chunk);
+    const bool first = piece == 0, last = piece == shape.pieces() - 1;
+    const bool forward = i.op == Op::forward;
+    const bool backward = i.op == Op::backward || i.op == Op::backward_input;
+    if (forward && !first) list.push_back({Op::recv_activation, i.micro, i.chunk});
+    if (backward && !last) list.push_back({Op::recv_gradient, i.micro, i.chunk});
+    list.push_back(i);
+    if (forward && !last) list.push_back({Op::send_activation, i.micro, i.chunk});
+    if (backward && !first) list.push_back({Op::send_gradient, i.micro, i.chunk});
+  }
+  return list;
+}
+
+const std::vector<std::string>& schedule_names() {
+  static const std::vector<std::string> names = {"gpipe", "1f1b", "interleaved", "zb-h1"};
+  return names;
+}
+
+Schedule make_schedule(std::string_view name, const ScheduleShape& shape) {
+  require(shape.stages >= 1 && shape.micros >= 1 && shape.chunks >= 1, Exit::usage,
+          "a pipeline of {} stages with {} chunks a rank and {} micro-batches: each must be at least 1",
+          shape.stages, shape.chunks, shape.micros);
+  using Generator = InstructionList (*)(const ScheduleShape&, int);
+  struct Row {
+    std::string_view name;
+    Generator generator;
+    bool chunks;  // whether a rank may have several
+  };
+  constexpr Row rows[] = {{"gpipe", gpipe, false},
+                          {"1f1b", one_forward_one_backward, false},
+                          {"interleaved", interleaved, true},
+                          {"zb-h1", zero_bubble_h1, false},
+                          {"forward_only", forward_only, true}};
+  for (const Row& row : rows) {
+    if (row.name != name) continue;
+    require(shape.chunks == 1 || row.chunks, Exit::usage,
+            "pipeline.virtual_stages is {}, but the schedule {} has one chunk a rank; use \"interleaved\"",
+            shape.chunks, name);
+    require(shape.chunks == 1 || shape.stages > 1, Exit::usage,
+            "pipeline.virtual_stages is {} with one stage, which has nobody to interleave with; use 1",
+            shape.chunks);
+    Schedule schedule{shape, {}};
+    for (int r = 0; r < shape.stages; ++r)
+      schedule.ranks.push_back(with_transfers(row.generator(shape, r), shape, r));
+    return schedule;
+  }
+  fail(Exit::usage, "there is no pipeline schedule \"{}\"; use gpipe, 1f1b, interleaved or zb-h1", name);
+}
+
+}  // namespace cleave

@@ -1,0 +1,70 @@
+// What an engine is made of; shared by the files that implement it.
+#pragma once
+#include "comm/mesh.h"
+#include "device/workspace.h"
+#include "optim/loss_scaler.h"
+#include "optim/schedule.h"
+#include "runtime/engine.h"
+#include "runtime/executor.h"
+#include "runtime/pipeline_plan.h"
+#include "runtime/training_state.h"
+#include "zero/sharded_optimizer.h"
+
+namespace cleave {
+
+// All that a rank allocates. Built twice: against a dry memory for the plan, then for real.
+struct Allocation {
+  Allocation(const DsConfig& config, const Model& model, const PipelinePlan& plan, const Mesh& mesh,
+             Communicator& self, Memory& memory, Stream& compute, Stream& comm);
+
+  ParameterStore store;
+  Stage stage;
+  ShardedOptimizer optimizer;
+  Buffer squares, losses;
+};
+
+// Scratch of the compute and the communication stream of a CUDA rank.
+struct Workspaces {
+  Workspaces() = default;
+  Workspaces(Memory& memory, bool overlap)
+      : compute(allocate_workspace(memory, kKernelScratch)),
+        comm(overlap ? allocate_workspace(memory, kCopyScratch) : Workspace{}) {}
+  Workspace compute, comm;
+};
+
+struct Engine::State {
+  State(const DsConfig& config, Model model, Communicator& world, const EngineOptions& options);
+
+  Stream& comm() { return config.zero.overlap_comm ? overlapped : compute; }
+  void synchronize() { compute.synchronize(), comm().synchronize(); }
+  bool speaks_for(int unit) const { return plan.speaks(mesh.place.pipe, all->store.layout(unit).name()); }
+  PipeLinks links() const { return {*activations, *gradients}; }
+  std::vector<Communicator*> groups() const;  // that this engine talks in, each once
+
+  // Throws Error(memory) on every rank of a pipe when one of its stages does not fit: their plans differ.
+  void check_plan();
+  // After the last micro-batch: the gradients of units that several stages hold are added up over them.
+  void sum_tied_gradients();
+  // Of the gradients as they are, over all ranks; the same bits however the model is cut.
+  double squared_norm();
+  double sum_over_ranks(double value, std::string_view what);
+
+  DsConfig config;
+  Model model;
+  Communicator& world;
+  Mesh mesh;
+  PipelinePlan plan;
+  std::unique_ptr<Communicator> self, activations, gradients;
+  std::vector<std::pair<std::string, std::unique_ptr<Communicator>>> tied;  // units that this rank shares
+  EngineOptions options;
+  Memory memory;
+  MemoryTable planned;
+  Workspaces spaces;
+  std::unique_ptr<Allocation> all;
+  Stream compute, overlapped;  // go first: they finish what was enqueued, also when a step was given up
+  LrSchedule schedule;
+  LossScaler scaler;
+  TrainingState at;
+};
+
+}  // namespace cleave

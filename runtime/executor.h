@@ -1,0 +1,47 @@
+// Runs a rank's list of pipeline instructions: one switch. Activations travel up the pipe and gradients down
+// on communicators of their own, on the comm stream; only events order it against the computations.
+#pragma once
+#include <functional>
+
+#include "comm/communicator.h"
+#include "pipeline/schedule.h"
+#include "runtime/stage.h"
+
+namespace cleave {
+
+// The next micro-batch of this rank: micro counts from 0. Its memory must stay valid until the next call.
+using BatchSource = std::function<Batch(int micro)>;
+
+struct PipeLinks {
+  Communicator &activations, &gradients;  // over the pipe
+};
+
+struct Work {
+  bool train = true;
+  BatchSource batch;                      // called once a micro-batch, in order, on every rank
+  std::function<float(int micro)> scale;  // training: of the micro-batch's loss, asked for after its batch
+  Tensor losses = {};                     // fp64, one a micro-batch; written on the last rank
+  Tensor logits = {};  // without training: of the only micro-batch, written on the last rank
+};
+
+class Executor {
+ public:
+  // compute and comm may be the same stream. Everything must outlive the executor.
+  Executor(Stage& stage, PipeLinks links, Stream& compute, Stream& comm)
+      : stage_(stage), links_(links), compute_(compute), comm_(comm) {}
+
+  // `list` is this rank's of a schedule that simulate() proves, made by with_transfers().
+  void run(const InstructionList& list, const ScheduleShape& shape, const Work& work);
+
+ private:
+  void forward(const Turn& turn, const Work& work);
+  void backward(const Turn& turn, const Work& work);
+
+  Stage& stage_;
+  PipeLinks links_;
+  Stream& compute_;
+  Stream& comm_;
+  Event gradient_sent_;
+};
+
+}  // namespace cleave

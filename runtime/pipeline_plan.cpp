@@ -1,0 +1,137 @@
+#include "runtime/pipeline_plan.h"
+
+#include <algorithm>
+#include <set>
+
+#include "pipeline/schedule_file.h"
+
+namespace cleave {
+namespace {
+
+double params_of(const std::vector<UnitSpec>& units) {
+  double sum = 0;
+  for (const UnitSpec& u : units)
+    for (const ParamSpec& p : u.params) sum += double(p.numel());
+  return sum;
+}
+
+// Bytes that one forward and backward reads or writes: parameters, input and output, three times each.
+LayerCost cost_of(std::string name, const std::vector<UnitSpec>& units, double flops, double boundary_numel,
+                  DType dtype) {
+  const double params = params_of(units);
+  return {std::move(name), int64_t(params), flops, 3 * double(size_of(dtype)) * (params + boundary_numel)};
+}
+
+struct Costs {
+  std::vector<LayerCost> layers;
+  LayerCost head;
+};
+
+Costs costs_of(const Model& model, int64_t samples) {
+  Costs costs;
+  TensorSpec in = model.input(samples);
+  for (const auto& layer : model.layers) {
+    const TensorSpec out = layer->output(in);
+    const auto units = layer->units();
+    std::string name = units.empty() ? fmt::format("layer.{}", costs.layers.size()) : units[0].name;
+    costs.layers.push_back(cost_of(std::move(name), units, layer->flops(in),
+                                   double(in.shape.numel() + out.shape.numel()), model.dtype));
+    in = out;
+  }
+  const auto units = model.head->units();
+  const double rows = double(samples * model.rows_per_sample);
+  // Products with the classes, forward and twice backward; logits are written and read in fp32.
+  costs.head = cost_of("head", units, 6 * rows * params_of(units),
+                       double(in.shape.numel()) + rows * double(model.head->classes()), model.dtype);
+  return costs;
+}
+
+Schedule schedule_of(const PipelineConfig& c, const ScheduleShape& shape) {
+  if (shape.stages == 1) return make_schedule("1f1b", shape);
+  if (!c.schedule.ends_with(".json")) return make_schedule(c.schedule, shape);
+  Schedule s = read_schedule(c.schedule);
+  require(
+      s.shape == shape, Exit::usage,
+      "{} is a schedule for {} stages, {} micro-batches and {} virtual stages; this job has {}, {} and {}",
+      c.schedule, s.shape.stages, s.shape.micros, s.shape.chunks, shape.stages, shape.micros, shape.chunks);
+  return s;
+}
+
+bool splits(const InstructionList& list) {
+  return std::any_of(list.begin(), list.end(),
+                     [](const Instruction& i) { return i.op == Op::backward_weight; });
+}
+
+StageShape stage_of(const PipelinePlan& plan, const Simulation& train, const Simulation& evaluation,
+                    int rank) {
+  const ScheduleShape& s = plan.schedule.shape;
+  StageShape stage{
+      .chunks = {},
+      .first = rank == 0,
+      .last = rank == s.stages - 1,
+      .frames = std::max(train.peak_frames[size_t(rank)], evaluation.peak_frames[size_t(rank)]),
+      .batches = std::max(train.peak_batches[size_t(rank)], evaluation.peak_batches[size_t(rank)]),
+      .split_backward = splits(plan.schedule.ranks[size_t(rank)])};
+  for (int c = 0; c < s.chunks; ++c) stage.chunks.push_back(plan.pieces[size_t(s.piece(rank, c))]);
+  return stage;
+}
+
+void find_holders(PipelinePlan& plan, const Model& model) {
+  for (const UnitSpec& u : model.units()) plan.units.push_back(u.name);
+  plan.holders.resize(plan.units.size());
+  for (int r = 0; r < int(plan.stages.size()); ++r) {
+    std::set<std::string> here;
+    auto add = [&](const std::vector<UnitSpec>& units) {
+      for (const UnitSpec& u : units)
+        if (here.insert(u.name).second) plan.holders[size_t(plan.index_of(u.name))].push_back(r);
+    };
+    const StageShape& stage = plan.stages[size_t(r)];
+    for (const Range& chunk : stage.chunks)
+      for (int64_t l = chunk.begin; l < chunk.end; ++l) add(model.layers[size_t(l)]->units());
+    if (stage.last) add(model.head->units());
+  }
+}
+
+}  // namespace
+
+MeshShape mesh_shape(const DsConfig& config, int world) {
+  const int stages = config.pipeline.stages;
+  std::string works;
+  for (int s = 1; s <= world; ++s)
+    if (world % s == 0) works += fmt::format("{}{}", works.empty() ? "" : ", ", s);
+  require(stages >= 1 && world % stages == 0, Exit::usage,
+          "pipeline.stages is {}, which does not divide the {} ranks of this job; use {}", stages, world,
+          works);
+  return {.pipe = stages, .data = world / stages, .tensor = 1};
+}
+
+int PipelinePlan::index_of(const std::string& unit) const {
+  const auto at = std::find(units.begin(), units.end(), unit);
+  CHECK(at != units.end(), "the model has no unit {}", unit);
+  return int(at - units.begin());
+}
+
+PipelinePlan plan_pipeline(const DsConfig& config, const Model& model) {
+  const PipelineConfig& c = config.pipeline;
+  const ScheduleShape shape{c.stages, int(config.gradient_accumulation_steps), c.virtual_stages};
+  const Costs costs = costs_of(model, config.train_micro_batch_size_per_gpu);
+  PipelinePlan plan;
+  plan.schedule = schedule_of(c, shape);
+  // Evaluation fills the pipe as far as one list of this length can.
+  plan.evaluation =
+      make_schedule("forward_only", {shape.stages, std::max(shape.micros, 4 * shape.stages), shape.chunks});
+  plan.pieces = partition_layers(costs.layers, costs.head, shape.pieces(), c.partition_method);
+  SimulateOptions times;
+  times.work = work_of_pieces(costs.layers, costs.head, plan.pieces);
+  const Simulation train = simulate(plan.schedule, times);
+  const Simulation evaluation = simulate(plan.evaluation, {.training = false});
+  CHECK(train.fault.empty() && evaluation.fault.empty(), "the schedule {}: {}{}", c.schedule, train.fault,
+        evaluation.fault);
+  for (int r = 0; r < shape.stages; ++r) plan.stages.push_back(stage_of(plan, train, evaluation, r));
+  find_holders(plan, model);
+  if (shape.stages > 1)
+    plan.line = format_pipeline(c.schedule, shape, costs.layers, costs.head, plan.pieces, train);
+  return plan;
+}
+
+}  // namespace cleave

@@ -1,0 +1,32 @@
+// Who holds what of a model when it is cut into a pipeline, and in which order it works: a value, computed
+// alike on every rank before anything is allocated.
+#pragma once
+#include "comm/mesh.h"
+#include "config_schema/ds_config.h"
+#include "pipeline/partition.h"
+#include "runtime/stage.h"
+
+namespace cleave {
+
+// The mesh of a job of `world` ranks. Error(usage) with the numbers that work when they do not divide.
+MeshShape mesh_shape(const DsConfig& config, int world);
+
+struct PipelinePlan {
+  Schedule schedule, evaluation;          // evaluation: of at most evaluation.shape.micros micro-batches
+  std::vector<Range> pieces;              // layers of each
+  std::vector<StageShape> stages;         // by rank of the pipe
+  std::vector<std::string> units;         // of the whole model, in the order of their first use
+  std::vector<std::vector<int>> holders;  // of each unit: ranks of the pipe, ascending
+  std::string line;                       // for people; empty with one stage
+
+  int index_of(const std::string& unit) const;
+  // The rank that speaks for a unit that several hold: in the norm and in checkpoints.
+  bool speaks(int rank, const std::string& unit) const {
+    return holders[size_t(index_of(unit))].front() == rank;
+  }
+};
+
+// Error(usage) when the model cannot be cut as the configuration says, or the schedule does not run.
+PipelinePlan plan_pipeline(const DsConfig& config, const Model& model);
+
+}  // namespace cleave

@@ -1,0 +1,90 @@
+// The proof must fail when anything is wrong: schedules that are right but for one change.
+#include "pipeline/simulate.h"
+
+#include <gtest/gtest.h>
+
+namespace cleave {
+namespace {
+
+Schedule good() { return make_schedule("1f1b", {3, 4, 1}); }
+
+TEST(Simulate, LeavingOutAnyInstructionOfAnyGeneratorIsFound) {
+  for (const std::string& name : schedule_names()) {
+    const Schedule whole = make_schedule(name, {3, 4, name == "interleaved" ? 2 : 1});
+    for (size_t r = 0; r < whole.ranks.size(); ++r)
+      for (size_t i = 0; i < whole.ranks[r].size(); ++i) {
+        Schedule broken = whole;
+        broken.ranks[r].erase(broken.ranks[r].begin() + long(i));
+        EXPECT_NE(simulate(broken).fault, "") << name << ", rank " << r << ", instruction " << i;
+      }
+  }
+}
+
+TEST(Simulate, DoingAnyInstructionTwiceIsFound) {
+  for (const std::string& name : schedule_names()) {
+    const Schedule whole = make_schedule(name, {3, 4, name == "interleaved" ? 2 : 1});
+    for (size_t r = 0; r < whole.ranks.size(); ++r)
+      for (size_t i = 0; i < whole.ranks[r].size(); ++i) {
+        Schedule broken = whole;
+        broken.ranks[r].insert(broken.ranks[r].begin() + long(i), whole.ranks[r][i]);
+        EXPECT_NE(simulate(broken).fault, "") << name << ", rank " << r << ", instruction " << i;
+      }
+  }
+}
+
+TEST(Simulate, MicroBatchesSentInAnotherOrderThanReceivedAreFound) {
+  const Schedule s{{2, 2, 1},
+                   {with_transfers({{Op::forward, 1}, {Op::forward, 0}, {Op::backward, 0}, {Op::backward, 1}},
+                                   {2, 2, 1}, 0),
+                    with_transfers({{Op::forward, 0}, {Op::backward, 0}, {Op::forward, 1}, {Op::backward, 1}},
+                                   {2, 2, 1}, 1)}};
+  EXPECT_EQ(simulate(s).fault,
+            "rank 1: recv_activation of micro-batch 0, chunk 0: the next message is micro-batch 1 for piece "
+            "1 of the "
+            "model, wanted piece 1");
+}
+
+TEST(Simulate, ACircleOfWaitsIsReportedWithEveryRankInIt) {
+  // Rank 0 wants micro-batch 0's gradient before it sends micro-batch 1, rank 1 takes both forwards first.
+  const Schedule s{{2, 2, 1},
+                   {with_transfers({{Op::forward, 0}, {Op::backward, 0}, {Op::forward, 1}, {Op::backward, 1}},
+                                   {2, 2, 1}, 0),
+                    with_transfers({{Op::forward, 0}, {Op::forward, 1}, {Op::backward, 0}, {Op::backward, 1}},
+                                   {2, 2, 1}, 1)}};
+  EXPECT_EQ(
+      simulate(s).fault,
+      "deadlock: rank 0 waits in recv_gradient of micro-batch 0, chunk 0; rank 1 waits in recv_activation of "
+      "micro-batch 1, chunk 0");
+}
+
+TEST(Simulate, ABackwardBeforeItsForwardIsFound) {
+  Schedule s = good();
+  for (InstructionList& list : s.ranks)
+    for (Instruction& i : list)
+      if (i.op == Op::backward) i.micro = 3 - i.micro;
+  EXPECT_NE(simulate(s).fault, "");
+}
+
+TEST(Simulate, AWeightGradientWithoutItsInputGradientIsFound) {
+  Schedule s = good();
+  for (Instruction& i : s.ranks[0])
+    if (i.op == Op::backward) i.op = Op::backward_weight;
+  EXPECT_NE(simulate(s).fault.find("there was no backward_input before it"), std::string::npos);
+}
+
+TEST(Simulate, ASlowStageSetsThePace) {
+  // Piece 1 takes twice the time: the others wait for it in every micro-batch.
+  const Simulation s = simulate(make_schedule("1f1b", {2, 8, 1}), {.work = {1, 2}});
+  EXPECT_DOUBLE_EQ(s.makespan, 8 * 6 + 1 + 2);
+  EXPECT_DOUBLE_EQ(s.busy[0], 24);
+  EXPECT_DOUBLE_EQ(s.busy[1], 48);
+}
+
+TEST(Simulate, AChannelThatHoldsOneMessageMakesAFastSenderWait) {
+  const Simulation free = simulate(make_schedule("gpipe", {2, 8, 1}), {.work = {1, 2}});
+  EXPECT_EQ(free.peak_messages, 8);
+  EXPECT_EQ(simulate(make_schedule("gpipe", {2, 8, 1}), {.capacity = 1, .work = {1, 2}}).peak_messages, 1);
+}
+
+}  // namespace
+}  // namespace cleave

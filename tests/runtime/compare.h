@@ -1,0 +1,31 @@
+// What two trainings may differ in.
+#pragma once
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/runtime/small_models.h"
+
+namespace cleave::testing {
+
+// Of all weights together: single tensors whose gradient is rounding noise (a key bias) move by whole Adam
+// steps.
+inline double relative_distance(const Weights& a, const Weights& b) {
+  double norm = 0, distance = 0;
+  for (const auto& [name, values] : a)
+    for (size_t i = 0; i < values.size(); ++i) {
+      norm += double(values[i]) * values[i];
+      distance += (double(values[i]) - b.at(name)[i]) * (double(values[i]) - b.at(name)[i]);
+    }
+  return std::sqrt(distance / norm);
+}
+
+inline void expect_same_bits(const Training& got, const Training& want, const std::string& what) {
+  for (size_t s = 0; s < want.steps.size(); ++s) {
+    ASSERT_EQ(got.steps[s].loss, want.steps[s].loss) << what << ", step " << s;
+    ASSERT_EQ(got.steps[s].grad_norm, want.steps[s].grad_norm) << what << ", step " << s;
+  }
+  ASSERT_EQ(got.weights, want.weights) << what;
+}
+
+}  // namespace cleave::testing

@@ -1,0 +1,166 @@
+// A model cut into a pipeline learns what it learns whole: pipe x data x ZeRO stage x schedule x
+// accumulation, each against one stage with the same data-parallel size.
+#include <map>
+#include <mutex>
+
+#include "tests/runtime/compare.h"
+
+namespace cleave::testing {
+namespace {
+
+constexpr int kSteps = 3;
+
+DsConfig pipelined(DsConfig c, int stages, const std::string& schedule) {
+  c.pipeline.stages = stages;
+  c.pipeline.schedule = schedule;
+  c.pipeline.virtual_stages = schedule == "interleaved" && stages > 1 ? 2 : 1;
+  return c;
+}
+
+DsConfig config(int data, int zero, int accumulation) {
+  DsConfig c = config_for(data, 1, accumulation);
+  c.zero.stage = zero, c.zero.overlap_comm = zero == 3;
+  return c;
+}
+
+// On every rank the same steps and weights; returns rank 0's.
+Training train_on_all(int ranks, const DsConfig& c, bool tied, int steps = kSteps) {
+  std::vector<Training> runs{size_t(ranks)};
+  run_ranks(ranks, [&](Communicator& world) {
+    runs[size_t(world.rank())] = train(world, c, deep_gpt(tied), steps);
+  });
+  for (int r = 1; r < ranks; ++r) expect_same_bits(runs[size_t(r)], runs[0], fmt::format("rank {}", r));
+  return std::move(runs[0]);
+}
+
+class Pipeline : public ::testing::TestWithParam<std::tuple<int, int>> {};
+INSTANTIATE_TEST_SUITE_P(PipeAndData, Pipeline,
+                         ::testing::Combine(::testing::Values(1, 2, 3, 4), ::testing::Values(1, 2, 3)),
+                         [](const auto& p) {
+                           return fmt::format("pipe{}data{}", std::get<0>(p.param), std::get<1>(p.param));
+                         });
+
+// Every parameter's gradient is added up over micro-batches in the same order by every schedule, so all of
+// them give the bits of one stage.
+TEST_P(Pipeline, GivesTheBitsOfOneStageForEveryZeroStageScheduleAndAccumulation) {
+  const auto [pipe, data] = GetParam();
+  for (int zero : {0, 1, 2, 3})
+    for (int accumulation : {1, 2, 4, 5}) {
+      const DsConfig c = config(data, zero, accumulation);
+      const Training want = train_on_all(data, c, false);
+      for (const std::string& schedule : schedule_names())
+        expect_same_bits(train_on_all(pipe * data, pipelined(c, pipe, schedule), false), want,
+                         fmt::format("pipe {} data {} zero {} {} accumulation {}", pipe, data, zero, schedule,
+                                     accumulation));
+    }
+}
+
+// The tied matrix's gradient has two parts, of the head and of the embedding. One stage adds them micro-batch
+// by micro-batch, a pipeline adds up each part first: another order of the same sum, the same for all
+// pipelines.
+TEST_P(Pipeline, OfATiedModelIsCloseToOneStageAndTheSameForEverySchedule) {
+  const auto [pipe, data] = GetParam();
+  for (int zero : {0, 2, 3})
+    for (int accumulation : {1, 4}) {
+      const DsConfig c = config(data, zero, accumulation);
+      const Training want = train_on_all(data, c, true);
+      const Training two = train_on_all(2 * data, pipelined(c, 2, "1f1b"), true);
+      for (const std::string& schedule : schedule_names()) {
+        const Training got = train_on_all(pipe * data, pipelined(c, pipe, schedule), true);
+        const std::string what = fmt::format("zero {} {} accumulation {}", zero, schedule, accumulation);
+        expect_same_bits(got, pipe == 1 ? want : two, what);
+        EXPECT_LT(relative_distance(got.weights, want.weights), 1e-6) << what;
+        for (size_t s = 0; s < size_t(kSteps); ++s) {
+          EXPECT_NEAR(got.steps[s].loss, want.steps[s].loss, 1e-6 * want.steps[s].loss) << what;
+          EXPECT_NEAR(got.steps[s].grad_norm, want.steps[s].grad_norm, 1e-6 * want.steps[s].grad_norm)
+              << what;
+        }
+      }
+    }
+}
+
+TEST(PipelineRuns, DropoutOffloadWorkerStreamsAndPartitionsChangeNoBit) {
+  const DsConfig one = config(2, 2, 4);
+  const auto run = [](const DsConfig& c, int ranks, EngineOptions options) {
+    return train_on(
+        ranks, c, [] { return deep_gpt(false, DType::fp32, 0.3f); }, kSteps, options);
+  };
+  const Training want = run(one, 2, {});
+  for (const char* method : {"uniform", "parameters", "balanced", "type:^h", "1,2,5"})
+    for (bool offload : {false, true}) {
+      DsConfig c = pipelined(one, 3, "1f1b");
+      c.pipeline.partition_method = method, c.zero.overlap_comm = offload;
+      if (offload) c.zero.offload_optimizer.device = "cpu";
+      expect_same_bits(run(c, 6, {}), want, method);
+      expect_same_bits(run(c, 6, {.compute = Stream::Mode::worker}), want,
+                       std::string(method) + ", worker streams");
+    }
+}
+
+TEST(PipelineRuns, SixteenBitTypesGiveTheBitsOfOneStageAndASplitBackwardTheirRounding) {
+  for (const Precision precision : {Precision::bf16, Precision::fp16})
+    for (const bool wide : {false, true}) {
+      const DType type = precision == Precision::bf16 ? DType::bf16 : DType::fp16;
+      DsConfig one = config(2, 2, 4);
+      one.precision = precision, one.fp16.enabled = precision == Precision::fp16,
+      one.fp16.initial_scale_power = 10;
+      if (wide) one.grad_accum_dtype = Precision::fp32;
+      const auto run = [&](const DsConfig& c, int ranks) {
+        return train_on(
+            ranks, c, [&] { return deep_gpt(false, type); }, kSteps);
+      };
+      const Training want = run(one, 2);
+      EXPECT_FALSE(want.steps.back().skipped);
+      for (const char* schedule : {"gpipe", "1f1b", "interleaved"})
+        expect_same_bits(run(pipelined(one, 3, schedule), 6), want, schedule);
+      const Training split = run(pipelined(one, 3, "zb-h1"), 6);
+      for (size_t s = 0; s < size_t(kSteps); ++s) EXPECT_NEAR(split.steps[s].loss, want.steps[s].loss, 1e-3);
+    }
+}
+
+TEST(PipelineRuns, AModelOfOneLayerAStageTrains) {
+  const DsConfig one = config(1, 0, 2);
+  const auto mlp = [] { return make_mlp({{12, 8, 6, kVocab}}, DType::fp32); };
+  const auto batches = [](Communicator& world, const DsConfig& c, Model model) {
+    Engine engine(c, std::move(model), world, {});
+    std::vector<float> x(12);
+    std::vector<int32_t> y{3};
+    double loss = 0;
+    for (int step = 0; step < 5; ++step)
+      loss = engine
+                 .train_batch([&](int micro) {
+                   for (size_t i = 0; i < x.size(); ++i) x[i] = float((step + micro + int(i)) % 5) - 2;
+                   return Batch{.input = Tensor(x.data(), DType::fp32, {1, 12}, MemoryKind::host),
+                                .targets = Tensor(y.data(), DType::int32, {1}, MemoryKind::host),
+                                .valid_targets = 1};
+                 })
+                 .loss;
+    return loss;
+  };
+  double want = 0;
+  run_ranks(1, [&](Communicator& world) { want = batches(world, one, mlp()); });
+  run_ranks(2,
+            [&](Communicator& world) { EXPECT_EQ(batches(world, pipelined(one, 2, "1f1b"), mlp()), want); });
+}
+
+TEST(PipelineRuns, WhatDoesNotFitIsRefusedWithWhatWorks) {
+  const auto refusal = [](int ranks, const DsConfig& c) -> std::string {
+    try {
+      train_on_all(ranks, c, true, 0);
+    } catch (const Error& e) {
+      return fmt::format("{}: {}", int(e.exit()), e.what());
+    }
+    return "accepted";
+  };
+  EXPECT_EQ(refusal(4, pipelined(config(1, 0, 1), 3, "1f1b")),
+            "2: pipeline.stages is 3, which does not divide the 4 ranks of this job; use 1, 2, 4");
+  EXPECT_EQ(refusal(9, pipelined(config(1, 0, 1), 9, "1f1b")),
+            "2: a pipeline of 9 pieces (pipeline.stages * pipeline.virtual_stages) for 8 layers; each piece "
+            "needs a "
+            "layer, so use at most 8");
+  EXPECT_EQ(refusal(2, pipelined(config(1, 0, 1), 2, "2f2b")),
+            "2: there is no pipeline schedule \"2f2b\"; use gpipe, 1f1b, interleaved or zb-h1");
+}
+
+}  // namespace
+}  // namespace cleave::testing
