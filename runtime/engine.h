@@ -69,7 +69,7 @@ class Engine {
   int64_t step() const;  // steps taken, skipped ones included
   const Model& model() const;
   const DsConfig& config() const;
-  Device device() const;  // where this rank computes
+  Device device() const;   // where this rank computes
   int64_t params() const;  // of the whole model
   int64_t samples_per_micro() const;
 
