@@ -63,7 +63,9 @@ class Worker final : public Queue {
   }
 
   void enqueue(std::function<void()> task) override { push({std::move(task), false}); }
-  void copy(void*, const void*, int64_t) override { fail(Exit::internal, "a CPU stream was given memory of a GPU"); }
+  void copy(void*, const void*, int64_t) override {
+    fail(Exit::internal, "a CPU stream was given memory of a GPU");
+  }
   Event record() override {
     auto point = std::make_shared<WorkerPoint>();
     push({[point] { point->fire(); }, true});

@@ -109,10 +109,12 @@ void CudaQueue::wait(const Event& event) {
   gate.event.wait();
   gate.event = event;
   const uint32_t value = ++gate.value;
-  event.state()->then([word = gate.word, value] { std::atomic_ref(*word).store(value, std::memory_order_release); });
+  event.state()->then(
+      [word = gate.word, value] { std::atomic_ref(*word).store(value, std::memory_order_release); });
   const CUresult result =
       wait_value(device_)(use(), reinterpret_cast<CUdeviceptr>(gate.word), value, CU_STREAM_WAIT_VALUE_GEQ);
-  CHECK(result == CUDA_SUCCESS, "cuStreamWaitValue32 on cuda:{} failed with CUresult {}", device_, int(result));
+  CHECK(result == CUDA_SUCCESS, "cuStreamWaitValue32 on cuda:{} failed with CUresult {}", device_,
+        int(result));
 }
 
 void CudaQueue::lend(const Tensor& device, const Tensor& pinned) {

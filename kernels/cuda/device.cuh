@@ -136,8 +136,8 @@ inline unsigned row_threads(int64_t width, int64_t most = 256) {
   return unsigned(std::min<int64_t>(most, round_up(std::max<int64_t>(1, ceil_div(width, kPack)), 32)));
 }
 
-// Lets a kernel use that much dynamic shared memory; what it declares besides also counts for the 48 KiB that need no
-// permission.
+// Lets a kernel use that much dynamic shared memory; what it declares besides also counts for the 48 KiB that
+// need no permission.
 template <class Kernel>
 void allow_shared(CudaQueue& queue, Kernel kernel, int64_t bytes, const char* op) {
   queue.use();

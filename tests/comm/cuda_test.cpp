@@ -1,0 +1,103 @@
+// CPU transports on the streams of a GPU, with more data than the pinned memory between them holds.
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include "comm/communicator.h"
+#include "core/build.h"
+#include "device/copy.h"
+#include "device/workspace.h"
+
+namespace cleave {
+namespace {
+
+std::vector<Device> gpus() {
+  if constexpr (build::cuda) return {Device::cuda(0)};
+  return {};
+}
+
+class CudaCollectives : public testing::TestWithParam<Device> {
+ protected:
+  void SetUp() override {
+    // Ranks are threads of one CUDA context here. A kernel loaded at its first launch waits for all of the
+    // context's streams, and another rank's stream may be waiting for this rank.
+    setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+    const CudaStatus status = cuda_status();
+    if (status.gpus.empty()) GTEST_SKIP() << "no GPU: " << status.problem;
+  }
+};
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(CudaCollectives);
+INSTANTIATE_TEST_SUITE_P(On, CudaCollectives, testing::ValuesIn(gpus()),
+                         [](const auto&) { return std::string("cuda"); });
+
+// A rank's stream and memory on the GPU.
+class Rank {
+ public:
+  explicit Rank(Device device) : memory_({}, Memory::Mode::real, device), stream(device) {
+    space_.lend_to(stream);
+  }
+
+  Tensor on_gpu(const std::vector<int64_t>& values) {
+    buffers_.push_back(memory_.allocate(MemoryKind::device, Category::staging, DType::int64,
+                                        {int64_t(values.size())}, "values"));
+    std::vector<int64_t> host = values;
+    copy(buffers_.back(), Tensor(host.data(), DType::int64, {int64_t(host.size())}, MemoryKind::host),
+         stream);
+    stream.synchronize();
+    return buffers_.back();
+  }
+
+ private:
+  Memory memory_;
+  Workspace space_ = allocate_workspace(memory_, kCopyScratch);
+  std::vector<Buffer> buffers_;
+
+ public:
+  Stream stream;
+};
+
+std::vector<int64_t> numbers(int64_t numel, int64_t factor, int64_t first = 0) {
+  std::vector<int64_t> v(static_cast<size_t>(numel));
+  for (size_t i = 0; i < v.size(); ++i) v[i] = (first + int64_t(i)) * factor;
+  return v;
+}
+
+// Elements of a shard: three ranks' are cut into two pieces.
+constexpr int64_t kShard = kPinnedScratch / 8 / 3 + 1000;
+
+TEST_P(CudaCollectives, MoveAndSumWhatIsOnTheGpu) {
+  run_ranks(3, [&](Communicator& world) {
+    Rank me(GetParam());
+    const int64_t rank = world.rank(), whole = 3 * kShard;
+    const Tensor full = me.on_gpu(numbers(whole, 0)), shard = me.on_gpu(numbers(kShard, 7, rank * kShard));
+    world.all_gather(full, shard, me.stream);
+    EXPECT_EQ(to_host<int64_t>(full, me.stream), numbers(whole, 7));
+
+    const Tensor mine = me.on_gpu(numbers(whole, rank + 1)), sum = me.on_gpu(numbers(kShard, 0));
+    world.reduce_scatter(sum, mine, me.stream);
+    EXPECT_EQ(to_host<int64_t>(sum, me.stream), numbers(kShard, 6, rank * kShard));
+    world.all_reduce(mine, me.stream);
+    EXPECT_EQ(to_host<int64_t>(mine, me.stream), numbers(whole, 6));
+
+    const Tensor told = me.on_gpu(numbers(whole, rank == 1 ? 5 : 0));
+    world.broadcast(told, 1, me.stream);
+    EXPECT_EQ(to_host<int64_t>(told, me.stream), numbers(whole, 5));
+    if (rank == 0) world.send(told, 2, me.stream);
+    if (rank == 2) world.recv(full, 0, me.stream);
+    EXPECT_EQ(to_host<int64_t>(full, me.stream), numbers(whole, rank == 2 ? 5 : 7));
+  });
+}
+
+TEST_P(CudaCollectives, LeaveTheReasonBySynchronizeWhenARankIsGone) {
+  EXPECT_THROW(run_ranks(2,
+                         [&](Communicator& world) {
+                           Rank me(GetParam());
+                           if (world.rank() == 1) fail(Exit::data, "rank 1 ends early");
+                           const Tensor x = me.on_gpu(numbers(10, 1));
+                           world.all_reduce(x, me.stream);
+                           me.stream.synchronize();
+                         }),
+               Error);
+}
+
+}  // namespace
+}  // namespace cleave
