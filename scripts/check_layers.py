@@ -30,7 +30,7 @@ FOREIGN = {  # a library's header: the folders that may use it
     r"cuda|nccl|cublas|cudnn": ["device", "kernels", "comm"],
     r"gloo/": ["comm"],
     r"(oneapi/)?dnnl": ["kernels"],
-    r"nlohmann/": ["config_schema", "model", "checkpoint", "runtime", "launcher", "monitor", "app"],
+    r"nlohmann/": ["config_schema", "model", "checkpoint", "pipeline", "runtime", "launcher", "monitor", "app"],
     r"CLI/": ["app"],
 }
 

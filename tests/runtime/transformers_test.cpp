@@ -119,7 +119,9 @@ std::vector<Case> cases() {
                                  {2, 2, 2, "gpipe"},
                                  {1, 1, 4, "zb-h1"},
                                  {2, 3, 2, "interleaved"}})
-      all.push_back({fixture, layout});
+      if (std::string_view(fixture) != "llama_biased" ||
+          layout.pipe == 1)  // too few layers for the pipelines
+        all.push_back({fixture, layout});
   return all;
 }
 INSTANTIATE_TEST_SUITE_P(Layouts, Transformers, ::testing::ValuesIn(cases()), [](const auto& at) {
