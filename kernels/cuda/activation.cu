@@ -65,6 +65,52 @@ struct Backward {
   }
 };
 
+__device__ __forceinline__ float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+
+// Element i of y is column i % width of its row; a row of x holds `width` gates, then their factors.
+template <class T>
+struct Gate {
+  T* y;
+  const T* x;
+  int64_t width;
+
+  template <int N>
+  __device__ void operator()(int64_t i, Count<N>) const {
+    const T* gate = x + i / width * 2 * width + i % width;
+    float g[N], u[N];
+    load(g, gate);
+    load(u, gate + width);
+#pragma unroll
+    for (int j = 0; j < N; ++j) g[j] = g[j] * sigmoid(g[j]) * u[j];
+    store(y + i, g);
+  }
+};
+
+// silu'(g) = s (1 + g (1 - s)), s = sigmoid(g).
+template <class T>
+struct GateGradient {
+  T* dx;
+  const T *dy, *x;
+  int64_t width;
+
+  template <int N>
+  __device__ void operator()(int64_t i, Count<N>) const {
+    const int64_t at = i / width * 2 * width + i % width;
+    float g[N], u[N], d[N];
+    load(g, x + at);
+    load(u, x + at + width);
+    load(d, dy + i);
+#pragma unroll
+    for (int j = 0; j < N; ++j) {
+      const float s = sigmoid(g[j]);
+      u[j] = d[j] * u[j] * s * fmaf(g[j], 1.0f - s, 1.0f);
+      d[j] = d[j] * g[j] * s;
+    }
+    store(dx + at, u);
+    store(dx + at + width, d);
+  }
+};
+
 template <class T>
 struct Sum2 {
   T* y;
@@ -122,6 +168,24 @@ void run(const ActivationBackward& op, Stream& stream) {
     using T = decltype(t);
     for_each(cuda_queue(stream), op.x.numel(), aligned({op.dx, op.dy, op.x}), "ActivationBackward",
              Backward<T>{as<T>(op.dx), as<T>(op.dy), as<T>(op.x), op.kind});
+  });
+}
+
+void run(const SwiGluForward& op, Stream& stream) {
+  const int64_t width = op.y.dim(1);
+  with_type(op.y.dtype(), [&](auto t) {
+    using T = decltype(t);
+    for_each(cuda_queue(stream), op.y.numel(), width % kPack == 0 && aligned({op.y, op.x}), "SwiGluForward",
+             Gate<T>{as<T>(op.y), as<T>(op.x), width});
+  });
+}
+
+void run(const SwiGluBackward& op, Stream& stream) {
+  const int64_t width = op.dy.dim(1);
+  with_type(op.dy.dtype(), [&](auto t) {
+    using T = decltype(t);
+    for_each(cuda_queue(stream), op.dy.numel(), width % kPack == 0 && aligned({op.dx, op.dy, op.x}),
+             "SwiGluBackward", GateGradient<T>{as<T>(op.dx), as<T>(op.dy), as<T>(op.x), width});
   });
 }
 

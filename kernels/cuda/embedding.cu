@@ -7,11 +7,24 @@
 namespace cleave::gpu {
 namespace {
 
-// Row of the table, or -1 after reporting a token that has none.
-__device__ __forceinline__ int checked(int32_t token, int64_t place, int vocab, unsigned long long* fault) {
-  if (token >= 0 && token < vocab) return token;
-  atomicMin(fault, static_cast<unsigned long long>(place) << 32 | static_cast<uint32_t>(token));
-  return -1;
+// A table of tokens [first, first + rows) of a vocabulary [0, vocab), without rows that only pad it.
+struct Table {
+  int first, rows, vocab;
+  unsigned long long* fault;
+
+  // Reports a token outside the vocabulary.
+  __device__ bool knows(int32_t token, int64_t place) const {
+    if (token >= 0 && token < vocab) return true;
+    atomicMin(fault, static_cast<unsigned long long>(place) << 32 | static_cast<uint32_t>(token));
+    return false;
+  }
+  __device__ bool holds(int32_t token) const { return token >= first && token - first < rows; }
+};
+
+Table table_of(CudaQueue& queue, const Tensor& wte, const VocabPart& part) {
+  const int64_t vocab = part.size > 0 ? part.size : wte.dim(0);
+  const int64_t rows = std::min(wte.dim(0), vocab - part.first);
+  return {int(part.first), int(rows), int(vocab), queue.fault(Fault::token, vocab)};
 }
 
 template <class T>
@@ -20,16 +33,15 @@ struct Lookup {
   const T *wte, *wpe;
   const int32_t* tokens;
   int64_t width, seq, first_position;
-  int vocab;
-  unsigned long long* fault;
+  Table table;
 
   template <int N>
   __device__ void operator()(int64_t i, Count<N>) const {
     const int64_t row = i / width, column = i % width;
-    const int token = checked(tokens[row], row, vocab, fault);
-    if (token < 0) return;
-    float v[N];
-    load(v, wte + token * width + column);
+    const int32_t token = tokens[row];
+    if (!table.knows(token, row)) return;
+    float v[N] = {};
+    if (table.holds(token)) load(v, wte + (token - table.first) * width + column);
     if (wpe) {
       float p[N];
       load(p, wpe + (first_position + row % seq) * width + column);
@@ -66,29 +78,29 @@ __device__ __forceinline__ float add_rows(float sum, const D* dy, int64_t width,
 template <class T, class D>
 __global__ void __launch_bounds__(128)
     token_gradient(T* dwte, const D* dy, const int32_t* sorted, const int32_t* order, int rows, int width,
-                   int vocab, bool accumulate, unsigned long long* fault) {
+                   Table table, bool accumulate) {
   const int first = blockIdx.x;
   const int32_t token = sorted[first];
   if (first > 0 && sorted[first - 1] == token) return;
-  if (token < 0 || token >= vocab) {
-    if (threadIdx.x == 0) checked(token, order[first], vocab, fault);
+  if (!table.holds(token)) {
+    if (threadIdx.x == 0) table.knows(token, order[first]);
     return;
   }
   int last = first + 1;
   while (last < rows && sorted[last] == token) ++last;
   for (int column = threadIdx.x; column < width; column += 128) {
-    T* out = dwte + int64_t(token) * width + column;
+    T* out = dwte + int64_t(token - table.first) * width + column;
     *out = rounded<T>(add_rows(accumulate ? to_float(*out) : 0.0f, dy + column, width, last - first,
                                [=](int64_t k) { return int64_t(order[first + k]); }));
   }
 }
 
 template <class T, class D>
-__global__ void __launch_bounds__(128)
-    position_gradient(T* dwpe, const D* dy, int64_t rows, int width, int64_t seq, bool accumulate) {
+__global__ void __launch_bounds__(128) position_gradient(T* dwpe, const D* dy, int64_t rows, int width,
+                                                         int64_t seq, int64_t first_row, bool accumulate) {
   const int64_t place = blockIdx.x, count = (rows - place + seq - 1) / seq;
   for (int column = threadIdx.x; column < width; column += 128) {
-    T* out = dwpe + place * width + column;
+    T* out = dwpe + (first_row + place) % seq * width + column;
     *out = rounded<T>(add_rows(accumulate ? to_float(*out) : 0.0f, dy + column, width, count,
                                [=](int64_t k) { return k * seq + place; }));
   }
@@ -115,26 +127,28 @@ Grouping group(CudaQueue& queue, const Tensor& tokens) {
 }
 
 void clear(CudaQueue& queue, const Tensor& x) {
-  if (x.bytes() > 0) cudaMemsetAsync(x.raw(), 0, size_t(x.bytes()), queue.use());
+  if (x.defined() && x.bytes() > 0) cudaMemsetAsync(x.raw(), 0, size_t(x.bytes()), queue.use());
 }
 
 template <class D>
-void add_gradients(CudaQueue& queue, const EmbeddingBackward& op, const Grouping& g) {
+void add_tokens(CudaQueue& queue, const EmbeddingBackward& op) {
   const int rows = int(op.dy.dim(0)), width = int(op.dy.dim(1));
-  const auto* dy = as<D>(op.dy);
+  const Grouping g = group(queue, op.tokens);
+  const Table table = table_of(queue, op.dwte, op.part);
   with_type(op.dwte.dtype(), [&](auto t) {
     using T = decltype(t);
-    const int vocab = int(op.dwte.dim(0));
-    token_gradient<T, D><<<unsigned(rows), 128, 0, queue.use()>>>(as<T>(op.dwte), dy, g.tokens, g.order, rows,
-                                                                  width, vocab, op.accumulate_wte,
-                                                                  queue.fault(Fault::token, vocab));
+    token_gradient<T, D><<<unsigned(rows), 128, 0, queue.use()>>>(
+        as<T>(op.dwte), as<D>(op.dy), g.tokens, g.order, rows, width, table, op.accumulate_wte);
   });
-  if (!op.dwpe.defined()) return;
+}
+
+template <class D>
+void add_positions(CudaQueue& queue, const EmbeddingBackward& op) {
+  const int64_t rows = op.dy.dim(0), width = op.dy.dim(1);
   with_type(op.dwpe.dtype(), [&](auto t) {
     using T = decltype(t);
-    const unsigned used = unsigned(std::min<int64_t>(rows, op.seq));
-    position_gradient<T, D>
-        <<<used, 128, 0, queue.use()>>>(as<T>(op.dwpe), dy, rows, width, op.seq, op.accumulate_wpe);
+    position_gradient<T, D><<<unsigned(std::min(rows, op.seq)), 128, 0, queue.use()>>>(
+        as<T>(op.dwpe), as<D>(op.dy), rows, int(width), op.seq, op.first_row, op.accumulate_wpe);
   });
 }
 
@@ -145,20 +159,22 @@ void run(const EmbeddingForward& op, Stream& stream) {
   with_type(op.wte.dtype(), [&](auto t) {
     using T = decltype(t);
     const int64_t width = op.y.dim(1);
-    const int vocab = int(op.wte.dim(0));
     for_each(queue, op.y.numel(), width % kPack == 0 && aligned({op.y, op.wte, op.wpe}), "EmbeddingForward",
              Lookup<T>{as<T>(op.y), as<T>(op.wte), as<T>(op.wpe), as<int32_t>(op.tokens), width, op.seq,
-                       op.first_position, vocab, queue.fault(Fault::token, vocab)});
+                       op.first_position, table_of(queue, op.wte, op.part)});
   });
 }
 
 void run(const EmbeddingBackward& op, Stream& stream) {
   CudaQueue& queue = cuda_queue(stream);
   if (!op.accumulate_wte) clear(queue, op.dwte);
-  if (!op.accumulate_wpe && op.dwpe.defined()) clear(queue, op.dwpe);
+  if (!op.accumulate_wpe) clear(queue, op.dwpe);
   if (op.dy.numel() == 0) return;
-  const Grouping g = group(queue, op.tokens);
-  with_type(op.dy.dtype(), [&](auto d) { add_gradients<decltype(d)>(queue, op, g); });
+  with_type(op.dy.dtype(), [&](auto d) {
+    using D = decltype(d);
+    if (op.dwte.defined()) add_tokens<D>(queue, op);
+    if (op.dwpe.defined()) add_positions<D>(queue, op);
+  });
   queue.launched("EmbeddingBackward");
 }
 

@@ -19,15 +19,22 @@ __device__ __forceinline__ Softmax joined(Softmax a, Softmax b) {
   return {top, a.sum * expf(a.top - top) + b.sum * expf(b.top - top)};
 }
 
+// Of tokens [first, first + vocab); a target counts when it is in [0, all_vocab). stats is [rows, 3] to write
+// or [parts, rows, 3] to read, and null where one op sees the whole vocabulary.
 template <class T, class D>
 struct Loss {
   const T* logits;
   D* dlogits;
-  float* losses;
+  float *losses, *stats;
   const int32_t* targets;
+  int64_t rows, parts, first, all_vocab;
   int columns, vocab;
   float scale;
   unsigned long long* fault;
+
+  __device__ const T* x() const { return logits + int64_t(blockIdx.x) * columns; }
+  __device__ D* dx() const { return dlogits + int64_t(blockIdx.x) * columns; }
+  __device__ int64_t target() const { return targets[blockIdx.x] - first; }
 };
 
 // body(i, Count<N>) for this thread's share of [0, end): packs where `first` elements are peeled off so that
@@ -66,30 +73,10 @@ __device__ __forceinline__ Softmax reduce(Softmax mine, Softmax* shared) {
   return mine;
 }
 
-// One block a row: one pass for the softmax's denominator, one for the gradient, which finds the row in the
-// cache.
-template <class T, class D>
-__global__ void __launch_bounds__(kThreads) cross_entropy(Loss<T, D> a) {
-  __shared__ Softmax shared[kThreads / 32];
-  const int64_t row = blockIdx.x;
-  const T* x = a.logits + row * a.columns;
-  D* dx = a.dlogits + row * a.columns;
-  const int target = a.targets[row];
-  const bool valid = target >= 0 && target < a.vocab;
-  if (!valid) {
-    if (threadIdx.x == 0) {
-      a.losses[row] = 0;
-      if (target != kIgnored)
-        atomicMin(a.fault, static_cast<unsigned long long>(row) << 32 | static_cast<uint32_t>(target));
-    }
-    if (a.scale != 0)
-      for (int i = threadIdx.x; i < a.columns; i += kThreads) dx[i] = rounded<D>(0.0f);
-    return;
-  }
-  const int first = peel(x, dx);
-  const float hit = to_float(x[target]);
+template <class T>
+__device__ __forceinline__ Softmax softmax_of(const T* x, int vocab, int first, Softmax* shared) {
   Softmax mine{-INFINITY, 0.0f};
-  walk(first, a.vocab, [&](int i, auto n) {
+  walk(first, vocab, [&](int i, auto n) {
     float v[n.value];
     load(v, x + i);
     float top = mine.top;
@@ -100,10 +87,35 @@ __global__ void __launch_bounds__(kThreads) cross_entropy(Loss<T, D> a) {
     for (int j = 0; j < n.value; ++j) sum += expf(v[j] - top);
     mine = {top, sum};
   });
-  const Softmax whole = reduce(mine, shared);  // its barrier also comes after every read of hit
-  if (threadIdx.x == 0) a.losses[row] = float(log(double(whole.sum)) + double(whole.top) - double(hit));
+  return reduce(mine, shared);
+}
+
+// Finishes a row without a loss, ignored or at fault; else answers false.
+template <class T, class D>
+__device__ __forceinline__ bool passed_over(const Loss<T, D>& a) {
+  const int64_t row = blockIdx.x;
+  const int32_t target = a.targets[row];
+  if (target >= 0 && target < a.all_vocab) return false;
+  if (threadIdx.x == 0) {
+    a.losses[row] = 0;
+    if (target != kIgnored)
+      atomicMin(a.fault, static_cast<unsigned long long>(row) << 32 | static_cast<uint32_t>(target));
+  }
+  if (a.scale != 0)
+    for (int i = threadIdx.x; i < a.columns; i += kThreads) a.dx()[i] = rounded<D>(0.0f);
+  return true;
+}
+
+// The row's loss and gradient, `whole` and `hit` being of all parts.
+template <class T, class D>
+__device__ __forceinline__ void finish(const Loss<T, D>& a, Softmax whole, float hit, int first) {
+  if (threadIdx.x == 0)
+    a.losses[blockIdx.x] = float(log(double(whole.sum)) + double(whole.top) - double(hit));
   if (a.scale == 0) return;
   const float factor = a.scale / whole.sum;
+  const int64_t target = a.target();
+  const T* x = a.x();
+  D* dx = a.dx();
   walk(first, a.vocab, [&](int i, auto n) {
     float v[n.value];
     load(v, x + i);
@@ -115,29 +127,103 @@ __global__ void __launch_bounds__(kThreads) cross_entropy(Loss<T, D> a) {
   for (int i = a.vocab + int(threadIdx.x); i < a.columns; i += kThreads) dx[i] = rounded<D>(0.0f);
 }
 
+// One block a row: one pass for the softmax's denominator, one for the gradient, which finds the row in the
+// cache.
+template <class T, class D>
+__global__ void __launch_bounds__(kThreads) cross_entropy(Loss<T, D> a) {
+  __shared__ Softmax shared[kThreads / 32];
+  if (passed_over(a)) return;
+  const int first = peel(a.x(), a.dx());
+  const float hit = to_float(a.x()[a.target()]);
+  // Its barrier also comes after every read of hit.
+  finish(a, softmax_of(a.x(), a.vocab, first, shared), hit, first);
+}
+
+template <class T>
+__global__ void __launch_bounds__(kThreads) softmax_part(Loss<T, T> a) {
+  __shared__ Softmax shared[kThreads / 32];
+  const T* x = a.x();
+  const Softmax part = softmax_of(x, a.vocab, peel(x, x), shared);
+  if (threadIdx.x > 0) return;
+  const int64_t target = a.target();
+  float* stats = a.stats + 3 * int64_t(blockIdx.x);
+  stats[0] = part.top, stats[1] = part.sum;
+  stats[2] = target >= 0 && target < a.vocab ? to_float(x[target]) : 0.0f;
+}
+
+// Every thread joins the parts, in their order.
+template <class T, class D>
+__global__ void __launch_bounds__(kThreads) cross_entropy_part(Loss<T, D> a) {
+  if (passed_over(a)) return;
+  Softmax whole{-INFINITY, 0.0f};
+  float hit = 0;
+  for (int64_t p = 0; p < a.parts; ++p) {
+    const float* stats = a.stats + 3 * (p * a.rows + blockIdx.x);
+    whole = joined(whole, {stats[0], stats[1]});
+    hit += stats[2];
+  }
+  finish(a, whole, hit, peel(a.x(), a.dx()));
+}
+
+// What the three ops have in common.
+template <class T, class D, class Op>
+Loss<T, D> loss_of(const Op& op) {
+  Loss<T, D> a{};
+  a.logits = as<T>(op.logits);
+  a.targets = as<int32_t>(op.targets);
+  a.rows = op.logits.dim(0), a.columns = int(op.logits.dim(1)), a.vocab = int(op.vocab);
+  return a;
+}
+
+// launch_of(args) for the types of logits and dlogits.
+template <class Op, class Launch>
+void with_loss(CudaQueue& queue, const Op& op, int64_t all_vocab, Launch launch_of) {
+  const Tensor& dlogits = op.dlogits.defined() ? op.dlogits : op.logits;
+  with_type(op.logits.dtype(), [&](auto t) {
+    with_type(dlogits.dtype(), [&](auto d) {
+      using D = decltype(d);
+      auto args = loss_of<decltype(t), D>(op);
+      args.dlogits = as<D>(dlogits), args.losses = as<float>(op.losses);
+      args.all_vocab = all_vocab, args.scale = op.scale;
+      args.fault = queue.fault(Fault::target, all_vocab);
+      launch_of(args);
+    });
+  });
+}
+
 }  // namespace
 
 void run(const CrossEntropy& op, Stream& stream) {
   const int64_t rows = op.logits.dim(0);
   if (rows == 0) return;
   CudaQueue& queue = cuda_queue(stream);
-  const Tensor& dlogits = op.dlogits.defined() ? op.dlogits : op.logits;
-  with_type(op.logits.dtype(), [&](auto t) {
-    with_type(dlogits.dtype(), [&](auto d) {
-      using T = decltype(t);
-      using D = decltype(d);
-      const Loss<T, D> args{as<T>(op.logits),
-                            as<D>(dlogits),
-                            as<float>(op.losses),
-                            as<int32_t>(op.targets),
-                            int(op.logits.dim(1)),
-                            int(op.vocab),
-                            op.scale,
-                            queue.fault(Fault::target, op.vocab)};
-      cross_entropy<T, D><<<unsigned(rows), kThreads, 0, queue.use()>>>(args);
-    });
-  });
+  with_loss(queue, op, op.vocab,
+            [&](auto args) { cross_entropy<<<unsigned(rows), kThreads, 0, queue.use()>>>(args); });
   queue.launched("CrossEntropy");
+}
+
+void run(const SoftmaxPart& op, Stream& stream) {
+  const int64_t rows = op.logits.dim(0);
+  if (rows == 0) return;
+  CudaQueue& queue = cuda_queue(stream);
+  with_type(op.logits.dtype(), [&](auto t) {
+    using T = decltype(t);
+    auto args = loss_of<T, T>(op);
+    args.stats = as<float>(op.stats), args.first = op.first;
+    softmax_part<<<unsigned(rows), kThreads, 0, queue.use()>>>(args);
+  });
+  queue.launched("SoftmaxPart");
+}
+
+void run(const CrossEntropyPart& op, Stream& stream) {
+  const int64_t rows = op.logits.dim(0);
+  if (rows == 0) return;
+  CudaQueue& queue = cuda_queue(stream);
+  with_loss(queue, op, op.all_vocab, [&](auto args) {
+    args.stats = as<float>(op.stats), args.parts = op.stats.dim(0), args.first = op.first;
+    cross_entropy_part<<<unsigned(rows), kThreads, 0, queue.use()>>>(args);
+  });
+  queue.launched("CrossEntropyPart");
 }
 
 }  // namespace cleave::gpu

@@ -19,6 +19,7 @@ __device__ __forceinline__ void walk(int width, bool packed, Body body) {
   }
 }
 
+// LayerNorm is centered; RMSNorm is the same without mean and bias, which are null.
 template <class T>
 struct NormForward {
   T *y, *sum;
@@ -30,7 +31,7 @@ struct NormForward {
 };
 
 // One block a row; the row waits in shared memory, as it was stored, so that backward sees the same numbers.
-template <class T>
+template <class T, bool kCentered>
 __global__ void __launch_bounds__(32 * kWarps, 4) norm_forward(NormForward<T> a) {
   extern __shared__ __align__(16) float row[];
   __shared__ float shared[kWarps];
@@ -48,26 +49,30 @@ __global__ void __launch_bounds__(32 * kWarps, 4) norm_forward(NormForward<T> a)
     }
     store(row + i, v);
 #pragma unroll
-    for (int j = 0; j < n.value; ++j) total += v[j];
+    for (int j = 0; j < n.value; ++j) total = kCentered ? total + v[j] : fmaf(v[j], v[j], total);
   });
-  const float mean = block_sum(total, shared) / float(a.width);
-  float squares = 0;
-  for (int i = int(threadIdx.x) * kPack; i < a.width; i += int(blockDim.x) * kPack)
+  float mean = 0, variance = block_sum(total, shared) / float(a.width);
+  if constexpr (kCentered) {
+    mean = variance;
+    float squares = 0;
+    for (int i = int(threadIdx.x) * kPack; i < a.width; i += int(blockDim.x) * kPack)
 #pragma unroll
-    for (int j = i; j < i + kPack; ++j)
-      if (j < a.width) squares = fmaf(row[j] - mean, row[j] - mean, squares);
-  const float rstd = 1.0f / sqrtf(block_sum(squares, shared) / float(a.width) + a.eps);
+      for (int j = i; j < i + kPack; ++j)
+        if (j < a.width) squares = fmaf(row[j] - mean, row[j] - mean, squares);
+    variance = block_sum(squares, shared) / float(a.width);
+  }
+  const float rstd = 1.0f / sqrtf(variance + a.eps);
   walk(a.width, a.packed, [&](int i, auto n) {
-    float v[n.value], w[n.value], b[n.value];
+    float v[n.value], w[n.value], b[n.value] = {};
     load(v, row + i);
     load(w, a.weight + i);
-    load(b, a.bias + i);
+    if constexpr (kCentered) load(b, a.bias + i);
 #pragma unroll
     for (int j = 0; j < n.value; ++j) v[j] = fmaf((v[j] - mean) * rstd, w[j], b[j]);
     store(a.y + at + i, v);
   });
   if (threadIdx.x > 0) return;
-  a.mean[blockIdx.x] = mean;
+  if constexpr (kCentered) a.mean[blockIdx.x] = mean;
   a.rstd[blockIdx.x] = rstd;
 }
 
@@ -76,26 +81,30 @@ struct NormBackward {
   T* dx;
   const T *dy, *x, *weight, *dresidual;
   const float *mean, *rstd;
-  float* partial;  // [blocks, 2, padded]: of dweight, of dbias
+  float* partial;  // [blocks, 2, padded]: of dweight, of dbias; [blocks, padded] without a bias
   int64_t rows, block_rows;
   int width, padded;
   bool packed;
 };
 
-// dx = rstd (g - mean(g) - xhat mean(g xhat)), g = dy weight.
-template <class T>
+// Partial sums of a column.
+template <bool kCentered>
+inline constexpr int kSums = kCentered ? 2 : 1;
+
+// dx = rstd (g - mean(g) - xhat mean(g xhat)), g = dy weight; without mean(g) where nothing was centered.
+template <bool kCentered, class T>
 __device__ __forceinline__ void norm_backward_row(const NormBackward<T>& a, int64_t row, float* sums,
                                                   float* shared) {
   const int64_t at = row * a.width;
-  const float mean = a.mean[row], rstd = a.rstd[row];
+  const float mean = kCentered ? a.mean[row] : 0.0f, rstd = a.rstd[row];
   float sum_g = 0, sum_gx = 0;
   walk(a.width, a.packed, [&](int i, auto n) {
-    float d[n.value], v[n.value], w[n.value], dw[n.value], db[n.value];
+    float d[n.value], v[n.value], w[n.value], dw[n.value], db[n.value] = {};
     load(d, a.dy + at + i);
     load(v, a.x + at + i);
     load(w, a.weight + i);
     load(dw, sums + i);
-    load(db, sums + a.padded + i);
+    if constexpr (kCentered) load(db, sums + a.padded + i);
 #pragma unroll
     for (int j = 0; j < n.value; ++j) {
       const float xhat = (v[j] - mean) * rstd, g = d[j] * w[j];
@@ -105,9 +114,9 @@ __device__ __forceinline__ void norm_backward_row(const NormBackward<T>& a, int6
       db[j] += d[j];
     }
     store(sums + i, dw);
-    store(sums + a.padded + i, db);
+    if constexpr (kCentered) store(sums + a.padded + i, db);
   });
-  const float mean_g = block_sum(sum_g, shared) / float(a.width);
+  const float mean_g = kCentered ? block_sum(sum_g, shared) / float(a.width) : 0.0f;
   const float mean_gx = block_sum(sum_gx, shared) / float(a.width);
   walk(a.width, a.packed, [&](int i, auto n) {
     float d[n.value], v[n.value], w[n.value], r[n.value] = {};
@@ -125,58 +134,59 @@ __device__ __forceinline__ void norm_backward_row(const NormBackward<T>& a, int6
 }
 
 // Every thread keeps the sums of its own columns in shared memory, so they need no barrier.
-template <class T>
+template <class T, bool kCentered>
 __global__ void __launch_bounds__(32 * kWarps) norm_backward(NormBackward<T> a) {
   extern __shared__ __align__(16) float sums[];
   __shared__ float shared[kWarps];
   auto each_own = [&](auto body) {
     for (int i = int(threadIdx.x) * kPack; i < a.width; i += int(blockDim.x) * kPack)
 #pragma unroll
-      for (int j = i; j < i + kPack; ++j) body(j);
+      for (int k = 0; k < kSums<kCentered>; ++k)
+#pragma unroll
+        for (int j = i; j < i + kPack; ++j) body(k * a.padded + j);
   };
-  each_own([&](int j) { sums[j] = sums[a.padded + j] = 0; });
+  each_own([&](int j) { sums[j] = 0; });
   const int64_t begin = blockIdx.x * a.block_rows;
   const int64_t end = begin + a.block_rows < a.rows ? begin + a.block_rows : a.rows;
-  for (int64_t row = begin; row < end; ++row) norm_backward_row(a, row, sums, shared);
-  float* out = a.partial + int64_t(blockIdx.x) * 2 * a.padded;
-  each_own([&](int j) {
-    out[j] = sums[j];
-    out[a.padded + j] = sums[a.padded + j];
-  });
+  for (int64_t row = begin; row < end; ++row) norm_backward_row<kCentered>(a, row, sums, shared);
+  float* out = a.partial + int64_t(blockIdx.x) * kSums<kCentered> * a.padded;
+  each_own([&](int j) { out[j] = sums[j]; });
 }
 
-}  // namespace
-
-void run(const LayerNormForward& op, Stream& stream) {
+template <bool kCentered, class Op>
+void forward(CudaQueue& queue, const Op& op, const Tensor& bias, const Tensor& mean, const char* name) {
   const int64_t rows = op.x.dim(0), width = op.x.dim(1);
   if (rows == 0) return;
-  CudaQueue& queue = cuda_queue(stream);
   with_type(op.x.dtype(), [&](auto t) {
     using T = decltype(t);
-    const bool packed = width % kPack == 0 && aligned({op.y, op.sum, op.x, op.residual, op.weight, op.bias});
+    const bool packed = width % kPack == 0 && aligned({op.y, op.sum, op.x, op.residual, op.weight, bias});
     const NormForward<T> args{as<T>(op.y),
                               as<T>(op.residual.defined() ? op.sum : Tensor()),
                               as<T>(op.x),
                               as<T>(op.residual),
                               as<T>(op.weight),
-                              as<T>(op.bias),
-                              as<float>(op.mean),
+                              as<T>(bias),
+                              as<float>(mean),
                               as<float>(op.rstd),
                               int(width),
                               op.eps,
                               packed};
     const int64_t bytes = width * int64_t(sizeof(float));
-    allow_shared(queue, norm_forward<T>, bytes, "LayerNormForward");
-    norm_forward<T><<<unsigned(rows), row_threads(width), size_t(bytes), queue.use()>>>(args);
+    const auto kernel = norm_forward<T, kCentered>;
+    allow_shared(queue, kernel, bytes, name);
+    kernel<<<unsigned(rows), row_threads(width), size_t(bytes), queue.use()>>>(args);
   });
-  queue.launched("LayerNormForward");
+  queue.launched(name);
 }
 
-void run(const LayerNormBackward& op, Stream& stream) {
+// Writes dx and returns the partial sums of the weight's gradient; those of the bias come half a stride
+// later.
+template <bool kCentered, class Op>
+Partials backward(CudaQueue& queue, const Op& op, const Tensor& mean, const char* name) {
   const int64_t rows = op.x.dim(0), width = op.x.dim(1), padded = round_up(width, kPack);
   const int64_t block_rows = rows_of_a_block(rows), blocks = ceil_div(rows, block_rows);
-  CudaQueue& queue = cuda_queue(stream);
-  auto* partial = static_cast<float*>(queue.scratch(blocks * 2 * padded * int64_t(sizeof(float))));
+  const int64_t stride = kSums<kCentered> * padded, bytes = stride * int64_t(sizeof(float));
+  auto* partial = static_cast<float*>(queue.scratch(blocks * bytes));
   if (rows > 0)
     with_type(op.x.dtype(), [&](auto t) {
       using T = decltype(t);
@@ -186,7 +196,7 @@ void run(const LayerNormBackward& op, Stream& stream) {
                                  as<T>(op.x),
                                  as<T>(op.weight),
                                  as<T>(op.dresidual),
-                                 as<float>(op.mean),
+                                 as<float>(mean),
                                  as<float>(op.rstd),
                                  partial,
                                  rows,
@@ -194,14 +204,37 @@ void run(const LayerNormBackward& op, Stream& stream) {
                                  int(width),
                                  int(padded),
                                  packed};
-      const int64_t bytes = 2 * padded * int64_t(sizeof(float));
-      allow_shared(queue, norm_backward<T>, bytes, "LayerNormBackward");
-      norm_backward<T><<<unsigned(blocks), row_threads(width), size_t(bytes), queue.use()>>>(args);
+      const auto kernel = norm_backward<T, kCentered>;
+      allow_shared(queue, kernel, bytes, name);
+      kernel<<<unsigned(blocks), row_threads(width), size_t(bytes), queue.use()>>>(args);
     });
-  queue.launched("LayerNormBackward");
-  sum_partials(queue, op.dweight, {partial, 2 * padded, blocks}, op.accumulate_weight, "LayerNormBackward");
-  sum_partials(queue, op.dbias, {partial + padded, 2 * padded, blocks}, op.accumulate_bias,
-               "LayerNormBackward");
+  queue.launched(name);
+  return {partial, stride, blocks};
+}
+
+}  // namespace
+
+void run(const LayerNormForward& op, Stream& stream) {
+  forward<true>(cuda_queue(stream), op, op.bias, op.mean, "LayerNormForward");
+}
+
+void run(const LayerNormBackward& op, Stream& stream) {
+  const char* name = "LayerNormBackward";
+  CudaQueue& queue = cuda_queue(stream);
+  const Partials weight = backward<true>(queue, op, op.mean, name);
+  const Partials bias{weight.data + weight.stride / 2, weight.stride, weight.count};
+  sum_partials(queue, op.dweight, weight, op.accumulate_weight, name);
+  sum_partials(queue, op.dbias, bias, op.accumulate_bias, name);
+}
+
+void run(const RmsNormForward& op, Stream& stream) {
+  forward<false>(cuda_queue(stream), op, {}, {}, "RmsNormForward");
+}
+
+void run(const RmsNormBackward& op, Stream& stream) {
+  const char* name = "RmsNormBackward";
+  CudaQueue& queue = cuda_queue(stream);
+  sum_partials(queue, op.dweight, backward<false>(queue, op, {}, name), op.accumulate, name);
 }
 
 }  // namespace cleave::gpu
