@@ -1,10 +1,11 @@
 #include "pipeline/partition.h"
 
+#include <regex.h>
+
 #include <algorithm>
 #include <charconv>
 #include <limits>
 #include <numeric>
-#include <regex>
 #include <sstream>
 
 #include "core/units.h"
@@ -96,12 +97,16 @@ std::vector<Range> listed(const std::string& method, int64_t layers, int pieces)
 std::vector<double> weights_of(std::span<const LayerCost> layers, const std::string& method) {
   std::vector<double> weights;
   if (method.starts_with("type:")) {
-    try {
-      const std::regex pattern(method.substr(5), std::regex::ECMAScript | std::regex::icase);
-      for (const LayerCost& l : layers) weights.push_back(std::regex_search(l.name, pattern) ? 1 : 0);
-    } catch (const std::regex_error& e) {
-      fail(Exit::usage, "pipeline.partition_method \"{}\" is no regular expression: {}", method, e.what());
-    }
+    // POSIX's: libstdc++ compiles its own through a cache that all threads share.
+    regex_t pattern;
+    const int error = regcomp(&pattern, method.substr(5).c_str(), REG_EXTENDED | REG_ICASE | REG_NOSUB);
+    char reason[128] = {};
+    if (error) regerror(error, &pattern, reason, sizeof(reason));
+    require(error == 0, Exit::usage, "pipeline.partition_method \"{}\" is no regular expression: {}", method,
+            reason);
+    for (const LayerCost& l : layers)
+      weights.push_back(regexec(&pattern, l.name.c_str(), 0, nullptr, 0) == 0 ? 1 : 0);
+    regfree(&pattern);
     require(std::accumulate(weights.begin(), weights.end(), 0.0) > 0, Exit::usage,
             "pipeline.partition_method \"{}\" matches no layer; they are called {}, ..., {}", method,
             layers.front().name, layers.back().name);

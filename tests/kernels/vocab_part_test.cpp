@@ -63,6 +63,24 @@ TEST_P(VocabPartKernel, LossAndGradientOfThePartsEqualDoublePrecision) {
     }
 }
 
+TEST_P(VocabPartKernel, ALogitThatIsNotANumberReachesTheLossFromAnyPart) {
+  Guarded bad(DType::fp32, {1, 2}, {0, NAN}), good(DType::fp32, {1, 2}, {1, 2}), losses(DType::fp32, {1});
+  Guarded targets(DType::int32, {1}, {3}), stats(DType::fp32, {2, 1, 3});
+  TestStream stream;
+  const auto part = [&](int64_t p) { return stats.tensor().rows({p, p + 1}).view({1, 3}); };
+  launch(SoftmaxPart{.stats = part(0), .logits = bad, .targets = targets, .vocab = 2}, stream);
+  launch(SoftmaxPart{.stats = part(1), .logits = good, .targets = targets, .vocab = 2, .first = 2}, stream);
+  launch(CrossEntropyPart{.losses = losses,
+                          .logits = good,
+                          .targets = targets,
+                          .stats = stats,
+                          .vocab = 2,
+                          .first = 2,
+                          .all_vocab = 4},
+         stream);
+  EXPECT_FALSE(std::isfinite(losses.at(0)));
+}
+
 TEST_P(VocabPartKernel, NamesATargetOutsideTheWholeVocabulary) {
   Guarded logits(DType::fp32, {1, kColumns}, random_values(kColumns, 1)), losses(DType::fp32, {1});
   Guarded targets(DType::int32, {1}, {double(kVocab)}), stats(DType::fp32, {1, 1, 3}, {0, 1, 0});

@@ -94,7 +94,7 @@ void part_loss_row(const SoftmaxPartArgs& args, int64_t row) {
   const auto part = [&](int64_t p) { return args.stats + 3 * (p * args.rows + row); };
   for (int64_t p = 0; p < args.parts; ++p) top = part(p)[0] > top ? part(p)[0] : top;
   for (int64_t p = 0; p < args.parts; ++p) {
-    if (part(p)[1] > 0) sum += double(part(p)[1]) * __builtin_exp(double(part(p)[0]) - double(top));
+    if (part(p)[1] != 0) sum += double(part(p)[1]) * __builtin_exp(double(part(p)[0]) - double(top));
     hit += double(part(p)[2]);
   }
   args.losses[row] = float(__builtin_log(sum) + double(top) - hit);
