@@ -21,7 +21,7 @@ double work_of(const LayerCost& layer);
 // One range of layers a piece, none empty. The head's cost is counted in the last piece. Methods:
 //   uniform       as many layers each; the first pieces take one more
 //   parameters    the largest number of parameters as small as possible
-//   type:REGEX    the same for the number of layers whose name matches (ECMAScript, any case)
+//   type:REGEX    the same for the number of layers whose name matches (POSIX extended, any case)
 //   balanced      the same for work_of
 //   3,4,4,3       as many layers as listed, one number a piece
 // Among equal largest pieces the sum of squares decides. Error(usage) for another method, a list that does
