@@ -108,10 +108,10 @@ void Report::start(const Engine& engine, int ranks, const std::string& transport
       line(fmt::format("config: {} = {} ({}): {}", n.path, n.value, n.origin, n.meaning));
   const DsConfig& c = engine.config();
   line(fmt::format(
-      "model: {}, {} parameters; {}, {}; batch {} = {} x {} accumulation x {} data-parallel ranks",
+      "model: {}, {} parameters; {}, {}; batch {} = {} x {} accumulation x {} data-parallel ranks{}",
       engine.model().name, format_count(engine.params()), name_of(engine.device()), transport,
-      c.train_batch_size, c.train_micro_batch_size_per_gpu, c.gradient_accumulation_steps,
-      engine.mesh().data));
+      c.train_batch_size, c.train_micro_batch_size_per_gpu, c.gradient_accumulation_steps, engine.mesh().data,
+      engine.mesh().tensor > 1 ? fmt::format("; layers cut over {} ranks", engine.mesh().tensor) : ""));
   if (!engine.pipeline_line().empty()) line(engine.pipeline_line());
   if (c.zero.stage >= 2 && c.gradient_accumulation_steps > 1 && engine.mesh().data > 1)
     line(fmt::format(

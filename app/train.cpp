@@ -94,7 +94,11 @@ class Run {
                                  .seed = o_.seed,
                                  .drop_last = config_.dataloader_drop_last});
     engine_ = std::make_unique<Engine>(
-        config_, make_model(model_, dtype_of(config_), o_.model.seq_len, o_.model.model), world,
+        config_,
+        [this](const TensorAxis& axis) {
+          return make_model(model_, dtype_of(config_), o_.model.seq_len, o_.model.model, axis);
+        },
+        world,
         EngineOptions{.seed = o_.seed, .limits = memory_limits(o_.ranks), .device = session_.device()});
     resume();
     report_.start(*engine_, world.size(), session_.transport());

@@ -20,10 +20,58 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 namespace {
 
-constexpr int kFormatVersion = 1;
+// Version 2 adds "every": [run, stride] to the records that have gaps; a checkpoint without any is version 1.
+constexpr int kFormatVersion = 2;
 
 std::string record_name(const Record& r) {
-  return fmt::format("{}/{}[{}:{}]", r.kind, r.tensor, r.range.begin, r.range.end);
+  const Elements& e = r.elements;
+  const std::string every = e.stride ? fmt::format(":{}/{}", e.run, e.stride) : "";
+  return fmt::format("{}/{}[{}:{}{}]", r.kind, r.tensor, e.range.begin, e.range.end, every);
+}
+
+json to_json(const Record& r, const std::string& file) {
+  const Elements& e = r.elements;
+  json out{{"kind", r.kind},
+           {"tensor", r.tensor},
+           {"shape", r.shape},
+           {"range", {e.range.begin, e.range.end}},
+           {"file", file},
+           {"name", record_name(r)},
+           {"xxh3", fmt::format("{:016x}", XXH3_64bits(r.data.raw(), size_t(r.data.bytes())))}};
+  if (e.stride) out["every"] = {e.run, e.stride};
+  return out;
+}
+
+Elements elements_of(const json& record) {
+  Elements e{{record.at("range").at(0), record.at("range").at(1)}};
+  if (record.contains("every")) e.run = record["every"].at(0), e.stride = record["every"].at(1);
+  return e;
+}
+
+// Copies what two descriptions of elements have in common; returns how many there were.
+int64_t copy_common(float* to, const Elements& wanted, const float* from, const Elements& stored) {
+  struct Runs {
+    int64_t begin, run, stride, count;
+  };
+  auto runs_of = [](const Elements& e) {
+    const int64_t run = e.stride ? e.run : e.range.size(),
+                  stride = e.stride ? e.stride : std::max<int64_t>(1, run);
+    return Runs{e.range.begin, run, stride, run ? e.numel() / run : 0};
+  };
+  const Runs w = runs_of(wanted), s = runs_of(stored);
+  int64_t copied = 0;
+  for (int64_t i = 0; i < w.count; ++i) {
+    const Range want = Range{0, w.run}.shifted(w.begin + i * w.stride);
+    for (int64_t j = std::max<int64_t>(0, (want.begin - s.begin - s.run) / s.stride); j < s.count; ++j) {
+      const Range have = Range{0, s.run}.shifted(s.begin + j * s.stride), both = intersect(want, have);
+      if (have.begin >= want.end) break;
+      if (both.empty()) continue;
+      std::memcpy(to + i * w.run + both.begin - want.begin, from + j * s.run + both.begin - have.begin,
+                  size_t(both.size()) * sizeof(float));
+      copied += both.size();
+    }
+  }
+  return copied;
 }
 
 std::string read_text(const fs::path& path) {
@@ -53,16 +101,10 @@ void write_shard(const fs::path& folder, const std::string& stem, const std::vec
   std::vector<NamedTensor> tensors;
   json parts = json::array();
   for (const Record& r : records) {
-    CHECK(r.data.numel() == r.range.size() && r.data.dtype() == DType::fp32, "record {}", record_name(r));
-    if (r.range.empty()) continue;
-    tensors.push_back({record_name(r), {r.range.size()}, r.data});
-    parts.push_back({{"kind", r.kind},
-                     {"tensor", r.tensor},
-                     {"shape", r.shape},
-                     {"range", {r.range.begin, r.range.end}},
-                     {"file", stem + ".safetensors"},
-                     {"name", tensors.back().name},
-                     {"xxh3", fmt::format("{:016x}", XXH3_64bits(r.data.raw(), size_t(r.data.bytes())))}});
+    CHECK(r.data.numel() == r.elements.numel() && r.data.dtype() == DType::fp32, "record {}", record_name(r));
+    if (r.data.numel() == 0) continue;
+    tensors.push_back({record_name(r), {r.data.numel()}, r.data});
+    parts.push_back(to_json(r, stem + ".safetensors"));
   }
   write_safetensors(folder / (stem + ".safetensors"), tensors, {{"format", "cleave"}});
   write_text(folder / (stem + ".json"), parts.dump());
@@ -74,14 +116,15 @@ void write_manifest(const fs::path& folder, int ranks, const std::string& state)
   json records = json::array();
   std::map<std::pair<std::string, std::string>, std::pair<int64_t, int64_t>>
       covered;  // {elements wanted, seen}
+  bool gaps = false;
   for (int r = 0; r < ranks; ++r) {
     const fs::path part = folder / fmt::format("shard-{:05}.json", r);
     for (json& record : json::parse(read_text(part))) {
       int64_t numel = 1;
       for (int64_t d : record.at("shape")) numel *= d;
       auto& c = covered[{record.at("kind"), record.at("tensor")}];
-      c.first = numel,
-      c.second += record.at("range").at(1).get<int64_t>() - record.at("range").at(0).get<int64_t>();
+      c.first = numel, c.second += elements_of(record).numel();
+      gaps = gaps || record.contains("every");
       records.push_back(std::move(record));
     }
     fs::remove(part);
@@ -89,8 +132,10 @@ void write_manifest(const fs::path& folder, int ranks, const std::string& state)
   for (const auto& [name, c] : covered)
     CHECK(c.first == c.second, "checkpoint: {} of {} elements of {}/{} were saved", c.second, c.first,
           name.first, name.second);
-  const json manifest{
-      {"format", "cleave"}, {"version", kFormatVersion}, {"state", json::parse(state)}, {"records", records}};
+  const json manifest{{"format", "cleave"},
+                      {"version", gaps ? kFormatVersion : 1},
+                      {"state", json::parse(state)},
+                      {"records", records}};
   write_text(folder / "manifest.json", manifest.dump(1));
 }
 
@@ -174,16 +219,15 @@ CheckpointReader::CheckpointReader(const fs::path& dir, const std::string& tag) 
   }
   try {
     const json manifest = json::parse(read_text(path_ / "manifest.json"));
-    require(manifest.at("format") == "cleave" && manifest.at("version") == kFormatVersion, Exit::checkpoint,
-            "{}: manifest version {} is not {}, which this program reads", path_.string(),
-            manifest.at("version").dump(), kFormatVersion);
+    const json& version = manifest.at("version");
+    require(manifest.at("format") == "cleave" && (version == 1 || version == kFormatVersion),
+            Exit::checkpoint, "{}: manifest version {} is not 1 or {}, which this program reads",
+            path_.string(), version.dump(), kFormatVersion);
     state_ = manifest.at("state").dump();
     for (const json& r : manifest.at("records")) {
       Whole& whole = tensors_[{r.at("kind"), r.at("tensor")}];
       whole.shape = r.at("shape").get<std::vector<int64_t>>();
-      whole.parts.push_back({r.at("file"),
-                             r.at("name"),
-                             {r.at("range").at(0), r.at("range").at(1)},
+      whole.parts.push_back({r.at("file"), r.at("name"), elements_of(r),
                              std::stoull(r.at("xxh3").get<std::string>(), nullptr, 16)});
     }
   } catch (const Error&) {
@@ -221,20 +265,19 @@ void CheckpointReader::read(const Record& record) const {
           record.shape.empty() ? 0 : record.shape[0]);
   int64_t filled = 0;
   for (const Stored& s : at->second.parts) {
-    const Range part = intersect(s.range, record.range);
-    if (part.empty()) continue;
+    if (intersect(s.elements.range, record.elements.range).empty()) continue;
     const SafetensorsFile& shard = file(s.file);
     const std::vector<std::byte> bytes = shard.read(s.name);
-    require(
-        XXH3_64bits(bytes.data(), bytes.size()) == s.checksum && int64_t(bytes.size()) == s.range.size() * 4,
-        Exit::checkpoint, "{}: the bytes of {} do not match their checksum; the file is damaged",
-        shard.path().string(), s.name);
-    const Tensor to = record.data.slice(part.shifted(-record.range.begin));
-    std::memcpy(to.raw(), bytes.data() + (part.begin - s.range.begin) * 4, size_t(to.bytes()));
-    filled += part.size();
+    require(XXH3_64bits(bytes.data(), bytes.size()) == s.checksum &&
+                int64_t(bytes.size()) == s.elements.numel() * 4,
+            Exit::checkpoint, "{}: the bytes of {} do not match their checksum; the file is damaged",
+            shard.path().string(), s.name);
+    filled += copy_common(record.data.as<float>(), record.elements,
+                          reinterpret_cast<const float*>(bytes.data()), s.elements);
   }
-  require(filled == record.range.size(), Exit::checkpoint, "{}: {} of {} elements of {} {} are stored",
-          path_.string(), filled, record.range.size(), record.kind, record.tensor);
+  const int64_t wanted = record.elements.numel();
+  require(filled == wanted, Exit::checkpoint, "{}: {} of {} elements of {} {} are stored", path_.string(),
+          filled, wanted, record.kind, record.tensor);
 }
 
 }  // namespace cleave

@@ -17,12 +17,20 @@
 
 namespace cleave {
 
-// Elements `range` of the flat order of a named whole tensor; kind is "master", "exp_avg", ...
+// Elements of the flat order of a whole tensor: a range or, where stride > 0, of the range the first `run`
+// elements of every `stride`, such as some columns of a matrix. Such a range ends with a run.
+struct Elements {
+  Range range;
+  int64_t run = 0, stride = 0;
+  int64_t numel() const { return stride ? (range.size() - run) / stride * run + run : range.size(); }
+};
+
+// Some elements of a named tensor; kind is "master", "exp_avg", ...
 struct Record {
   std::string kind, tensor;
   std::vector<int64_t> shape;  // of the whole tensor
-  Range range;
-  Tensor data;  // fp32, range.size() elements, host-readable
+  Elements elements;
+  Tensor data;  // fp32, elements.numel(), host-readable
 };
 
 // Every rank gives its own records; together they must cover each tensor exactly once. `state` is JSON text
@@ -43,13 +51,13 @@ class CheckpointReader {
   std::vector<int64_t> shape(const std::string& kind, const std::string& tensor) const;
   // Kinds and tensor names stored.
   std::vector<std::pair<std::string, std::string>> tensors() const;
-  // Fills record.data from whichever shards hold the range, verifying their checksums.
+  // Fills record.data from whichever shards hold its elements, verifying their checksums.
   void read(const Record& record) const;
 
  private:
   struct Stored {
     std::string file, name;
-    Range range;
+    Elements elements;
     uint64_t checksum;
   };
   struct Whole {

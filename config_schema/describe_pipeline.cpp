@@ -29,8 +29,10 @@ void describe_pipeline(Keys& k, PipelineConfig& c) {
               "pipeline.partition_method is read; DeepSpeed does not read this key either");
   k.no_effect("seed_layers", "b=false", "initial values depend on a parameter's name, not on an order");
   k.refused("activation_checkpoint_interval", "i=0", "activations are not recomputed").at_least(0);
-  k.no_effect("pipe_partitioned", "b=true", "there is one tensor-parallel rank to divide activations over");
-  k.no_effect("grad_partitioned", "b=true", "there is one tensor-parallel rank to divide gradients over");
+  k.no_effect("pipe_partitioned", "b=true",
+              "activations travel as the tensor axis cuts them: tensor_parallel.sequence_parallel");
+  k.no_effect("grad_partitioned", "b=true",
+              "gradients travel as the tensor axis cuts them: tensor_parallel.sequence_parallel");
   k.no_effect("use_reentrant", "b?=null", "chooses among PyTorch's implementations of recomputation");
 }
 

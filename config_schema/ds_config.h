@@ -1,6 +1,7 @@
 // A DeepSpeed configuration after reading: typed, validated, batch sizes and "auto" resolved. One describe()
 // per section (keys.h) says what each key means; parsing, printing and the documentation all come from it.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -75,6 +76,12 @@ struct PipelineConfig {
   int virtual_stages = 1;  // chunks of layers a rank
 };
 
+struct TensorParallelConfig {
+  int autotp_size = 0, tp_size = 1;  // two names of one number; 0 and 1 leave layers whole
+  bool sequence_parallel = true;     // rows between cut products are cut, too
+  int size() const { return std::max({1, autotp_size, tp_size}); }
+};
+
 struct TensorBoardConfig {
   bool enabled = false;
   std::string output_path, job_name = "DeepSpeedJobName";
@@ -105,6 +112,7 @@ struct DsConfig {
   Fp16Config fp16;
   ZeroConfig zero;
   PipelineConfig pipeline;
+  TensorParallelConfig tensor_parallel;
   TensorBoardConfig tensorboard;
   CsvConfig csv_monitor;
 };

@@ -99,6 +99,7 @@ void describe_optimizer(Keys& keys, OptimizerConfig& optimizer);
 void describe_scheduler(Keys& keys, SchedulerConfig& scheduler, const OptimizerConfig& optimizer);
 void describe_zero(Keys& keys, ZeroConfig& zero);
 void describe_pipeline(Keys& keys, PipelineConfig& pipeline);
+void describe_tensor_parallel(Keys& keys, TensorParallelConfig& tensor);
 void describe_unbuilt_training(Keys& keys);
 void describe_unbuilt_tools(Keys& keys);
 

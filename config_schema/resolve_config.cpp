@@ -16,15 +16,13 @@ void resolve_batch(Reading& r) {
   const auto given = [](int64_t size) { return size > 0 ? std::optional(size) : std::nullopt; };
   const BatchSizes sizes{given(c.train_batch_size), given(c.train_micro_batch_size_per_gpu),
                          given(c.gradient_accumulation_steps)};
-  const int64_t stages = c.pipeline.stages, world = r.options.world_size;
-  if (world % stages != 0) return;  // reported at pipeline.stages
-  const std::string origin = stages == 1
-                                 ? r.options.world_origin
-                                 : fmt::format("{} / {} pipeline stages",
-                                               r.options.world_origin.empty() ? fmt::format("{} ranks", world)
-                                                                              : r.options.world_origin,
-                                               stages);
-  const SolvedBatch solved = solve_batch(sizes, world / stages, origin);
+  const int64_t stages = c.pipeline.stages, tensor = c.tensor_parallel.size(), world = r.options.world_size;
+  if (world % (stages * tensor) != 0) return;  // reported at pipeline.stages or tensor_parallel.autotp_size
+  std::string origin = r.options.world_origin;
+  if (stages * tensor > 1 && origin.empty()) origin = fmt::format("{} ranks", world);
+  if (stages > 1) origin += fmt::format(" / {} pipeline stages", stages);
+  if (tensor > 1) origin += fmt::format(" / {} tensor ranks", tensor);
+  const SolvedBatch solved = solve_batch(sizes, world / stages / tensor, origin);
   if (!solved.error.empty()) {
     const Given* at = nullptr;
     for (const char* path : kBatchKeys)
@@ -40,17 +38,35 @@ void resolve_batch(Reading& r) {
   c.gradient_accumulation_steps = *solved.sizes.accumulation;
 }
 
+std::string divisors(int64_t n) {
+  std::string text;
+  for (int64_t d = 1; d <= n; ++d)
+    if (n % d == 0) text += fmt::format("{}{}", text.empty() ? "" : ", ", d);
+  return text;
+}
+
+void resolve_tensor(Reading& r) {
+  const DsConfig& c = r.result.config;
+  const TensorParallelConfig& t = c.tensor_parallel;
+  if (t.autotp_size > 1 && t.tp_size > 1 && t.autotp_size != t.tp_size)
+    r.error_at(
+        "tensor_parallel.tp.tp_size",
+        fmt::format("{}, but tensor_parallel.autotp_size is {}; they are one number, so give one of them",
+                    t.tp_size, t.autotp_size));
+  const int64_t world = r.options.world_size, stages = c.pipeline.stages;
+  if (world % stages != 0 || world / stages % t.size() == 0) return;
+  const char* key = t.autotp_size > 1 ? "tensor_parallel.autotp_size" : "tensor_parallel.tp.tp_size";
+  r.error_at(key, fmt::format("{} tensor ranks do not divide {} ranks{}; use {}", t.size(), world / stages,
+                              stages > 1 ? " of a pipeline stage" : "", divisors(world / stages)));
+}
+
 void resolve_pipeline(Reading& r) {
   PipelineConfig& p = r.result.config.pipeline;
   const int64_t world = r.options.world_size;
   if (p.stages == 0) p.stages = 1, r.derived["pipeline.stages"] = "derived";
-  if (world % p.stages != 0) {
-    std::string works;
-    for (int64_t s = 1; s <= world; ++s)
-      if (world % s == 0) works += fmt::format("{}{}", works.empty() ? "" : ", ", s);
+  if (world % p.stages != 0)
     r.error_at("pipeline.stages",
-               fmt::format("{} stages do not divide {} ranks; use {}", p.stages, world, works));
-  }
+               fmt::format("{} stages do not divide {} ranks; use {}", p.stages, world, divisors(world)));
   const bool file = p.schedule.ends_with(".json");
   if (!file && p.schedule != "gpipe" && p.schedule != "1f1b" && p.schedule != "interleaved" &&
       p.schedule != "zb-h1")
@@ -176,11 +192,13 @@ void resolve_scheduler(Reading& r) {
 
 void check_ranks(Reading& r) {
   const JsonValue* v = r.value("data_parallel_size");
-  const int64_t stages = r.result.config.pipeline.stages, ranks = r.options.world_size / stages;
+  const DsConfig& c = r.result.config;
+  const int64_t share = int64_t{c.pipeline.stages} * c.tensor_parallel.size(),
+                ranks = r.options.world_size / share;
   if (v && v->integer && *v->integer != ranks)
     r.error_at("data_parallel_size",
                fmt::format("there are {} data-parallel ranks; remove the key or start {}", ranks,
-                           *v->integer * stages));
+                           *v->integer * share));
 }
 
 }  // namespace
@@ -188,6 +206,7 @@ void check_ranks(Reading& r) {
 void resolve_config(Reading& reading) {
   resolve_precision(reading);
   resolve_pipeline(reading);
+  resolve_tensor(reading);
   resolve_batch(reading);
   resolve_zero(reading);
   resolve_gradients(reading);

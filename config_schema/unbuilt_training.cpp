@@ -10,7 +10,8 @@ void unbuilt_top_level(Keys& k) {
   k.refused("managed_gradient_accumulation", "b=true",
             "the program counts the micro-batches of a step itself");
   k.refused("sparse_gradients", "b=false", "embedding gradients are summed dense");
-  k.refused("sequence_parallel_size", "i?=null", "sequence parallelism is not built", "1 0");
+  k.refused("sequence_parallel_size", "i?=null", "attention over ranks that share a sequence is not built",
+            "1 0");
   k.no_effect("data_parallel_size", "i?=null", "it is the number of ranks, and is checked against it")
       .at_least(1);
   k.no_effect("seq_parallel_communication_data_type", "s=\"fp32\"", "there is one sequence-parallel rank")
@@ -68,32 +69,14 @@ void unbuilt_precision(Keys& k) {
 
 void unbuilt_parallelism(Keys& k) {
   k.section("activation_checkpointing", "what is kept of the forward pass");
-  k.no_effect("partition_activations", "b=false", "there is one tensor-parallel rank to divide them over");
+  k.no_effect("partition_activations", "b=false",
+              "with tensor_parallel.sequence_parallel they are divided; without, every rank keeps them");
   k.refused("cpu_checkpointing", "b=false", "saved activations stay on the device");
   k.no_effect("contiguous_memory_optimization", "b=false",
               "activations come from one arena, which cannot fragment");
   k.no_effect("number_checkpoints", "i?=null", "the arena is measured before training").at_least(0);
   k.no_effect("synchronize_checkpoint_boundary", "b=false", "the order on a stream needs no synchronization");
   k.warned("profile", "b=false", "times per checkpoint are not printed");
-  k.section("tensor_parallel", "layers divided over ranks");
-  k.refused("autotp_size", "i=0", "tensor parallelism is not built", "1").at_least(0);
-  k.details("tensor_parallel.autotp_size", "tensor parallelism",
-            "dtype:a=\"torch.float16\" tp_overlap_comm:b=false injection_policy_tuple:l?=null "
-            "keep_module_on_host:b=false "
-            "replace_with_kernel_inject:b=false "
-            "preset_model:s(llama|bloom|chatglm|mixtral|deepseek_v2|qwen2|phi3)=null");
-  k.section("tensor_parallel.tp", "the tensor-parallel group");
-  k.refused("tp_size", "i=1", "tensor parallelism is not built", "0").at_least(0);
-  k.details("tensor_parallel.tp.tp_size", "tensor parallelism",
-            "tp_grain_size:i=1 mpu:o?=null tp_group:o?=null");
-  k.section("tensor_parallel.partition_config", "rules for dividing layers");
-  k.details("tensor_parallel.autotp_size", "rules for dividing layers",
-            "tp_size:i=1 embedding_partition_dim:i=1 lm_head_patterns:l=[\"lm_head\",\"embed_out\"] "
-            "use_default_specs:b=true strict_mode:b=false layer_specs:l=[] layer_specs[].patterns:l=[] "
-            "layer_specs[].partition_type:s=\"column\" layer_specs[].shape:l?=null "
-            "layer_specs[].partition_dim:i?=null "
-            "layer_specs[].model_types:l?=null layer_specs[].gather_output:b=false "
-            "layer_specs[].grad_allreduce:b=false");
   k.section("expert_parallel", "experts divided over ranks");
   k.refused("enabled", "b=false", "models with experts are not built");
   k.details(

@@ -42,6 +42,10 @@ struct ParamSpec {
     if (split) whole[size_t(split.dim)] = split.blocks * split.extent;
     return whole;
   }
+  int64_t whole_numel() const {
+    const std::vector<int64_t> whole = whole_shape();
+    return std::accumulate(whole.begin(), whole.end(), int64_t{1}, std::multiplies<>());
+  }
 };
 
 // The parameters that are gathered, reduced, moved and saved together: those of one layer. Layers that name

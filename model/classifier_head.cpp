@@ -76,9 +76,11 @@ void ClassifierHead::run(const HeadArgs& a) const {
   if (train) c_.axis.sum(a.dx, all_dx, a.stream, "gradient of the head's input");
 }
 
-void ClassifierHead::logits(Tensor out, Tensor x, std::span<const Tensor> params, Stream& stream) const {
-  CHECK(c_.axis.size() == 1, "whole logits over a tensor axis");
-  Linear{c_.width, c_.classes, params[0], c_.bias.empty() ? Tensor() : params[1]}.forward(out, x, stream);
+void ClassifierHead::logits(Tensor out, Tensor x, std::span<const Tensor> params, Arena& scratch,
+                            Stream& stream) const {
+  const Tensor all_x = c_.axis.all_rows_of(x, scratch);
+  c_.axis.gather(all_x, x, stream, "the head's input");
+  Linear{c_.width, part_.size, params[0], c_.bias.empty() ? Tensor() : params[1]}.forward(out, all_x, stream);
 }
 
 }  // namespace cleave

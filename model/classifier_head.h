@@ -21,8 +21,10 @@ class ClassifierHead final : public Head {
 
   std::vector<UnitSpec> units() const override;
   void run(const HeadArgs& args) const override;
-  void logits(Tensor logits, Tensor x, std::span<const Tensor> params, Stream& stream) const override;
+  void logits(Tensor logits, Tensor x, std::span<const Tensor> params, Arena& scratch,
+              Stream& stream) const override;
   int64_t classes() const override { return c_.classes; }
+  int64_t columns() const override { return part_.size; }
 
  private:
   // Losses of some rows from this rank's logits z; in training also dz, which may be z.

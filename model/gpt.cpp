@@ -10,47 +10,62 @@ namespace {
 
 class GptEmbedding final : public Layer {
  public:
-  GptEmbedding(const GptConfig& c, int64_t seq, DType dtype) : c_(c), seq_(seq), dtype_(dtype) {}
+  GptEmbedding(const GptConfig& c, int64_t seq, DType dtype, const TensorAxis& axis)
+      : c_(c), seq_(seq), dtype_(dtype), axis_(axis) {}
 
   std::vector<UnitSpec> units() const override {
     const Init normal{Init::Kind::normal, 0.02f};
-    return {{"wte", {{"wte.weight", {c_.vocab, c_.width}, normal, true}}},
+    return {{"wte", {axis_.cut({"wte.weight", {c_.vocab, c_.width}, normal, true}, 0)}},
             {"wpe", {{"wpe.weight", {c_.positions, c_.width}, normal, true}}}};
   }
-  TensorSpec output(const TensorSpec& in) const override { return {dtype_, {in.shape.numel(), c_.width}}; }
+  TensorSpec output(const TensorSpec& in) const override {
+    return {dtype_, {axis_.local_rows(in.shape.numel()), c_.width}};
+  }
   double flops(const TensorSpec&) const override { return 0; }  // rows are looked up
 
   void forward(const ForwardArgs& a) const override {
-    launch(EmbeddingForward{.y = a.y, .tokens = a.x, .wte = a.params[0], .wpe = a.params[1], .seq = seq_},
-           a.stream);
-    if (a.train && c_.dropout > 0) drop(a.y, a.y, a.position, a.stream);
+    const Tensor partial = axis_.all_rows_of(a.y, a.scratch);
+    const Tensor positions = axis_.rank() == 0 ? a.params[1] : Tensor();  // summed: once
+    launch(
+        EmbeddingForward{
+            .y = partial, .tokens = a.x, .wte = a.params[0], .wpe = positions, .part = part(), .seq = seq_},
+        a.stream);
+    axis_.sum(a.y, partial, a.stream, "wte");
+    if (a.train) drop(a.y, a.position, a.stream);
   }
   bool splits_backward() const override { return true; }
   void backward(const BackwardArgs& a) const override {
     if (a.part == BackwardPart::input) return;  // tokens have no gradient
-    if (c_.dropout > 0) drop(a.dy, a.dy, a.position, a.stream);
+    drop(a.dy, a.position, a.stream);
+    const Tensor dy = axis_.all_rows_of(a.dy, a.scratch);
+    axis_.gather(dy, a.dy, a.stream, "wte");
     launch(EmbeddingBackward{.dwte = a.grads[0].tensor,
-                             .dwpe = a.grads[1].tensor,
-                             .dy = a.dy,
+                             .dy = dy,
                              .tokens = a.x,
+                             .part = part(),
                              .seq = seq_,
-                             .accumulate_wte = a.grads[0].accumulate(),
+                             .accumulate_wte = a.grads[0].accumulate()},
+           a.stream);
+    // Positions are whole on every rank: the gradient of this rank's rows.
+    const int64_t rows = a.dy.dim(0), first = axis_.cuts_rows() ? axis_.rank() * rows : 0;
+    launch(EmbeddingBackward{.dwpe = a.grads[1].tensor,
+                             .dy = a.dy,
+                             .tokens = a.x.slice({first, first + rows}),
+                             .seq = seq_,
+                             .first_row = first,
                              .accumulate_wpe = a.grads[1].accumulate()},
            a.stream);
   }
 
  private:
-  void drop(Tensor y, Tensor x, const Position& p, Stream& s) const {
-    launch(Dropout{.y = y,
-                   .x = x,
-                   .p = c_.dropout,
-                   .philox = dropout_stream(p, "embedding"),
-                   .offset = p.first_sample * seq_ * c_.width},
-           s);
+  VocabPart part() const { return {axis_.padded_part(c_.vocab).size * axis_.rank(), c_.vocab}; }
+  void drop(Tensor y, const Position& p, Stream& s) const {
+    RowDropout{c_.dropout, seq_, axis_}.run(y, y, p, "embedding", s);
   }
   GptConfig c_;
   int64_t seq_;
   DType dtype_;
+  TensorAxis axis_;
 };
 
 class FinalNorm final : public Layer {
@@ -98,18 +113,18 @@ class FinalNorm final : public Layer {
 
 }  // namespace
 
-Model make_gpt(const GptConfig& c, DType dtype, int64_t seq, std::string name) {
+Model make_gpt(const GptConfig& c, DType dtype, int64_t seq, std::string name, const TensorAxis& axis) {
   require(c.heads > 0 && c.width % c.heads == 0, Exit::usage, "a width of {} does not divide by {} heads",
           c.width, c.heads);
   require(0 < seq && seq <= c.positions, Exit::usage, "--seq_len {} is outside 1..{}, the model's positions",
           seq, c.positions);
   Model m;
   m.name = std::move(name), m.dtype = dtype;
-  m.layers.push_back(std::make_unique<GptEmbedding>(c, seq, dtype));
-  for (int l = 0; l < int(c.layers); ++l) m.layers.push_back(make_gpt_block(c, seq, l));
+  m.layers.push_back(std::make_unique<GptEmbedding>(c, seq, dtype, axis));
+  for (int l = 0; l < int(c.layers); ++l) m.layers.push_back(make_gpt_block(c, seq, l, axis));
   m.layers.push_back(std::make_unique<FinalNorm>(c));
-  m.head = std::make_unique<ClassifierHead>(
-      ClassifierHead::Config{.unit = "wte", .weight = "wte.weight", .classes = c.vocab, .width = c.width});
+  m.head = std::make_unique<ClassifierHead>(ClassifierHead::Config{
+      .unit = "wte", .weight = "wte.weight", .classes = c.vocab, .width = c.width, .axis = axis});
   m.sample = {DType::int32, {seq}};
   m.rows_per_sample = seq;
   // 6 FLOPs a weight and token in matrix products, and causal attention counted once.

@@ -2,6 +2,7 @@
 #pragma once
 #include "kernels/activation.h"
 #include "model/layer.h"
+#include "tensor_parallel/tensor_axis.h"
 
 namespace cleave {
 
@@ -14,6 +15,9 @@ struct GptConfig {
 };
 
 // Samples are token windows: input [seq] int32, targets [seq] int32. seq may be at most config.positions.
-Model make_gpt(const GptConfig& config, DType dtype, int64_t seq, std::string name = "gpt");
+// Heads, the MLP and the vocabulary are cut over the tensor axis. Error(usage) for sizes that do not fit
+// together, and for heads that the axis does not divide.
+Model make_gpt(const GptConfig& config, DType dtype, int64_t seq, std::string name = "gpt",
+               const TensorAxis& axis = {});
 
 }  // namespace cleave

@@ -4,6 +4,7 @@
 
 #include "kernels/attention.h"
 #include "kernels/elementwise.h"
+#include "kernels/matmul.h"
 #include "kernels/norm.h"
 #include "model/linear.h"
 
@@ -12,27 +13,34 @@ namespace {
 
 class GptBlock final : public Layer {
  public:
-  GptBlock(const GptConfig& c, int64_t seq, int index)
-      : c_(c), seq_(seq), name_(fmt::format("h.{}", index)) {}
+  GptBlock(const GptConfig& c, int64_t seq, int index, const TensorAxis& axis)
+      : c_(c),
+        seq_(seq),
+        name_(fmt::format("h.{}", index)),
+        axis_(axis),
+        heads_(axis.mine(c.heads, "heads").size()),
+        columns_(heads_ * (c.width / c.heads)),
+        mlp_(axis.mine(4 * c.width, "columns of the MLP").size()) {}
 
   std::vector<UnitSpec> units() const override {
     const int64_t w = c_.width;
     const Init one{Init::Kind::ones, 0}, zero{}, normal{Init::Kind::normal, 0.02f};
     // Residual projections start smaller, as in the GPT-2 report: 0.02 / sqrt(2 * layers).
     const Init residual{Init::Kind::normal, 0.02f / std::sqrt(2.0f * float(c_.layers))};
+    const std::string attn = name_ + ".attn.", mlp = name_ + ".mlp.";
     return {{name_,
              {{name_ + ".ln_1.weight", {w}, one, false},
               {name_ + ".ln_1.bias", {w}, zero, false},
-              {name_ + ".attn.c_attn.weight", {3 * w, w}, normal, true},
-              {name_ + ".attn.c_attn.bias", {3 * w}, zero, false},
-              {name_ + ".attn.c_proj.weight", {w, w}, residual, true},
-              {name_ + ".attn.c_proj.bias", {w}, zero, false},
+              axis_.cut({attn + "c_attn.weight", {3 * w, w}, normal, true}, 0, 3),
+              axis_.cut({attn + "c_attn.bias", {3 * w}, zero, false}, 0, 3),
+              axis_.cut({attn + "c_proj.weight", {w, w}, residual, true}, 1),
+              {attn + "c_proj.bias", {w}, zero, false},
               {name_ + ".ln_2.weight", {w}, one, false},
               {name_ + ".ln_2.bias", {w}, zero, false},
-              {name_ + ".mlp.c_fc.weight", {4 * w, w}, normal, true},
-              {name_ + ".mlp.c_fc.bias", {4 * w}, zero, false},
-              {name_ + ".mlp.c_proj.weight", {w, 4 * w}, residual, true},
-              {name_ + ".mlp.c_proj.bias", {w}, zero, false}}}};
+              axis_.cut({mlp + "c_fc.weight", {4 * w, w}, normal, true}, 0),
+              axis_.cut({mlp + "c_fc.bias", {4 * w}, zero, false}, 0),
+              axis_.cut({mlp + "c_proj.weight", {w, 4 * w}, residual, true}, 1),
+              {mlp + "c_proj.bias", {w}, zero, false}}}};
   }
   TensorSpec output(const TensorSpec& in) const override { return in; }
   double flops(const TensorSpec& in) const override {
@@ -54,19 +62,21 @@ class GptBlock final : public Layer {
                             .bias = p[1],
                             .eps = c_.norm_eps},
            a.stream);
-    Linear{w, 3 * w, p[2], p[3]}.forward(s.qkv, s.norm1, a.stream);
+    const Products product = products(p);
+    product.qkv.forward(s.qkv, gathered(s.norm1, a.scratch, a.stream), a.stream);
     launch(AttentionForward{.y = s.attention,
                             .lse = s.lse,
                             .qkv = s.qkv,
-                            .batch = rows / seq_,
+                            .batch = axis_.all_rows(rows) / seq_,
                             .seq = seq_,
-                            .heads = c_.heads,
-                            .kv_heads = c_.heads,
+                            .heads = heads_,
+                            .kv_heads = heads_,
                             .head_dim = w / c_.heads},
            a.stream);
-    const Tensor branch = a.scratch.take(t, {rows, w});
-    Linear{w, w, p[4], p[5]}.forward(branch, s.attention, a.stream);
-    if (a.train) drop(branch, a.position, "attn", a.stream);
+    const Tensor branch = a.scratch.take(t, {rows, w}), partial = axis_.all_rows_of(branch, a.scratch);
+    product.out.forward(partial, s.attention, a.stream);
+    axis_.sum(branch, partial, a.stream, name_);
+    if (a.train) drop(branch, branch, a.position, "attn", a.stream);
     launch(LayerNormForward{.y = s.norm2,
                             .sum = s.middle,
                             .mean = s.mean2,
@@ -77,10 +87,11 @@ class GptBlock final : public Layer {
                             .bias = p[7],
                             .eps = c_.norm_eps},
            a.stream);
-    Linear{w, 4 * w, p[8], p[9]}.forward(s.hidden, s.norm2, a.stream);
+    product.fc.forward(s.hidden, gathered(s.norm2, a.scratch, a.stream), a.stream);
     launch(ActivationForward{.y = s.active, .x = s.hidden, .kind = c_.activation}, a.stream);
-    Linear{4 * w, w, p[10], p[11]}.forward(branch, s.active, a.stream);
-    if (a.train) drop(branch, a.position, "mlp", a.stream);
+    product.down.forward(partial, s.active, a.stream);
+    axis_.sum(branch, partial, a.stream, name_);
+    if (a.train) drop(branch, branch, a.position, "mlp", a.stream);
     launch(Add{.y = a.y, .a = s.middle, .b = branch}, a.stream);
   }
 
@@ -93,10 +104,13 @@ class GptBlock final : public Layer {
       return;
     }
     const Saved& kept = *a.for_weight;
+    const Tensor dmlp = dropped(a.dy, a, "mlp"), dattention = dropped(kept[1], a, "attn");
     backward_weight(a, s,
-                    {.mlp = dropped(a.dy, a, "mlp"),
+                    {.mlp = dmlp,
+                     .all_mlp = gathered(dmlp, a.scratch, a.stream),
                      .hidden = kept[0],
-                     .attention = dropped(kept[1], a, "attn"),
+                     .attention = dattention,
+                     .all_attention = gathered(dattention, a.scratch, a.stream),
                      .qkv = kept[2]});
     for (int norm : {0, 1})
       for (int i : {0, 1}) add(a.grads[size_t(6 * norm + i)], kept[3 + 2 * norm + i], a.stream);
@@ -106,74 +120,85 @@ class GptBlock final : public Layer {
   struct Activations {
     Tensor mean1, rstd1, norm1, qkv, attention, lse, middle, mean2, rstd2, norm2, hidden, active;
   };
-  // Of the outputs of the four dense layers: all that their weights' gradients need besides activations.
+  // Of the outputs of the four dense layers: all that their weights' gradients need besides activations. The
+  // outputs of the two that are cut along their inputs are summed: this rank's rows, and all of them.
   struct Gradients {
-    Tensor mlp, hidden, attention, qkv;
+    Tensor mlp, all_mlp, hidden, attention, all_attention, qkv;
   };
+  struct Products {
+    Linear qkv, out, fc, down;
+  };
+  Products products(std::span<const Tensor> p) const {
+    const int64_t w = c_.width;
+    auto summed = [&](const Tensor& bias) { return axis_.rank() == 0 ? bias : Tensor(); };  // once
+    return {.qkv = {w, 3 * columns_, p[2], p[3]},
+            .out = {columns_, w, p[4], summed(p[5])},
+            .fc = {w, mlp_, p[8], p[9]},
+            .down = {mlp_, w, p[10], summed(p[11])}};
+  }
+  Tensor gathered(Tensor local, Arena& scratch, Stream& stream) const {
+    const Tensor all = axis_.all_rows_of(local, scratch);
+    axis_.gather(all, local, stream, name_);
+    return all;
+  }
 
   Gradients backward_input(const BackwardArgs& a, const Activations& s) const {
-    const int64_t rows = a.x.dim(0), w = c_.width;
+    const int64_t rows = a.x.dim(0), all = axis_.all_rows(rows), w = c_.width;
     const DType t = a.x.dtype();
     const auto p = a.params;
-    auto take = [&](int64_t columns) {  // lives until the weights' part
-      const Shape shape{rows, columns};
+    const Products product = products(p);
+    auto take = [&](int64_t n, int64_t columns) {  // lives until the weights' part
+      const Shape shape{n, columns};
       return a.for_weight ? a.for_weight->keep(*a.keep, t, shape) : a.scratch.take(t, shape);
     };
-    const Tensor wide = take(4 * w), dmiddle = take(w), dqkv = take(3 * w),
-                 narrow = a.scratch.take(t, {rows, w});
+    const Tensor wide = take(all, mlp_), dmiddle = take(rows, w), dqkv = take(all, 3 * columns_),
+                 narrow = a.scratch.take(t, {rows, w}), partial = axis_.all_rows_of(narrow, a.scratch),
+                 dheads = partial.slice({0, all * columns_}).view({all, columns_});
     const NormGradients norm1 = norm_gradients(a, 0), norm2 = norm_gradients(a, 6);
-    const Tensor dmlp = dropped(a.dy, a, "mlp");
-    Linear{4 * w, w, p[10], p[11]}.backward_input(wide, dmlp, a.stream);
+    const Tensor dmlp = dropped(a.dy, a, "mlp"), all_dmlp = gathered(dmlp, a.scratch, a.stream);
+    product.down.backward_input(wide, all_dmlp, a.stream);
     launch(ActivationBackward{.dx = wide, .dy = wide, .x = s.hidden, .kind = c_.activation}, a.stream);
-    Linear{w, 4 * w, p[8], p[9]}.backward_input(narrow, wide, a.stream);
-    launch(LayerNormBackward{.dx = dmiddle,
-                             .dweight = norm2.weight,
-                             .dbias = norm2.bias,
-                             .dy = narrow,
-                             .x = s.middle,
-                             .mean = s.mean2,
-                             .rstd = s.rstd2,
-                             .weight = p[6],
-                             .dresidual = a.dy,
-                             .accumulate_weight = norm2.accumulate_weight,
-                             .accumulate_bias = norm2.accumulate_bias},
-           a.stream);
-    const Tensor dattn = dropped(dmiddle, a, "attn");
-    Linear{w, w, p[4], p[5]}.backward_input(narrow, dattn, a.stream);
+    product.fc.backward_input(partial, wide, a.stream);
+    axis_.sum(narrow, partial, a.stream, name_);
+    norm_backward(dmiddle, narrow, a.dy, norm2, {s.middle, s.mean2, s.rstd2, p[6]}, a.stream);
+    const Tensor dattn = dropped(dmiddle, a, "attn"), all_dattn = gathered(dattn, a.scratch, a.stream);
+    product.out.backward_input(dheads, all_dattn, a.stream);
     launch(AttentionBackward{.dqkv = dqkv,
-                             .dy = narrow,
+                             .dy = dheads,
                              .y = s.attention,
                              .lse = s.lse,
                              .qkv = s.qkv,
-                             .batch = rows / seq_,
+                             .batch = all / seq_,
                              .seq = seq_,
-                             .heads = c_.heads,
-                             .kv_heads = c_.heads,
+                             .heads = heads_,
+                             .kv_heads = heads_,
                              .head_dim = w / c_.heads},
            a.stream);
-    Linear{w, 3 * w, p[2], p[3]}.backward_input(narrow, dqkv, a.stream);
-    launch(LayerNormBackward{.dx = a.dx,
-                             .dweight = norm1.weight,
-                             .dbias = norm1.bias,
-                             .dy = narrow,
-                             .x = a.x,
-                             .mean = s.mean1,
-                             .rstd = s.rstd1,
-                             .weight = p[0],
-                             .dresidual = dmiddle,
-                             .accumulate_weight = norm1.accumulate_weight,
-                             .accumulate_bias = norm1.accumulate_bias},
-           a.stream);
-    return {.mlp = dmlp, .hidden = wide, .attention = dattn, .qkv = dqkv};
+    product.qkv.backward_input(partial, dqkv, a.stream);
+    axis_.sum(narrow, partial, a.stream, name_);
+    norm_backward(a.dx, narrow, dmiddle, norm1, {a.x, s.mean1, s.rstd1, p[0]}, a.stream);
+    return {.mlp = dmlp,
+            .all_mlp = all_dmlp,
+            .hidden = wide,
+            .attention = dattn,
+            .all_attention = all_dattn,
+            .qkv = dqkv};
   }
 
   void backward_weight(const BackwardArgs& a, const Activations& s, const Gradients& d) const {
     const int64_t w = c_.width;
     const auto g = a.grads;
-    Linear{.in = 4 * w, .out = w}.backward_weight(d.mlp, s.active, g[10], &g[11], a.stream);
-    Linear{.in = w, .out = 4 * w}.backward_weight(d.hidden, s.norm2, g[8], &g[9], a.stream);
-    Linear{.in = w, .out = w}.backward_weight(d.attention, s.attention, g[4], &g[5], a.stream);
-    Linear{.in = w, .out = 3 * w}.backward_weight(d.qkv, s.norm1, g[2], &g[3], a.stream);
+    auto bias = [&](ParamGradient& of, Tensor dy) {  // of this rank's rows, as the norms' gradients
+      launch(BiasGradient{.db = of.tensor, .dy = dy, .accumulate = of.accumulate()}, a.stream);
+    };
+    Linear{.in = mlp_, .out = w}.backward_weight(d.all_mlp, s.active, g[10], nullptr, a.stream);
+    bias(g[11], d.mlp);
+    Linear{.in = w, .out = mlp_}.backward_weight(d.hidden, gathered(s.norm2, a.scratch, a.stream), g[8],
+                                                 &g[9], a.stream);
+    Linear{.in = columns_, .out = w}.backward_weight(d.all_attention, s.attention, g[4], nullptr, a.stream);
+    bias(g[5], d.attention);
+    Linear{.in = w, .out = 3 * columns_}.backward_weight(d.qkv, gathered(s.norm1, a.scratch, a.stream), g[2],
+                                                         &g[3], a.stream);
   }
 
   // Where a norm's own gradients go: they are a by-product of its input's, so a split backward keeps them, in
@@ -190,6 +215,24 @@ class GptBlock final : public Layer {
     ParamGradient &weight = a.grads[first], &bias = a.grads[first + 1];
     return {weight.tensor, bias.tensor, weight.accumulate(), bias.accumulate()};
   }
+  struct NormInput {
+    Tensor x, mean, rstd, weight;
+  };
+  static void norm_backward(Tensor dx, Tensor dy, Tensor dresidual, const NormGradients& g,
+                            const NormInput& in, Stream& stream) {
+    launch(LayerNormBackward{.dx = dx,
+                             .dweight = g.weight,
+                             .dbias = g.bias,
+                             .dy = dy,
+                             .x = in.x,
+                             .mean = in.mean,
+                             .rstd = in.rstd,
+                             .weight = in.weight,
+                             .dresidual = dresidual,
+                             .accumulate_weight = g.accumulate_weight,
+                             .accumulate_bias = g.accumulate_bias},
+           stream);
+  }
   static void add(ParamGradient& gradient, Tensor x, Stream& stream) {
     if (gradient.accumulate())
       launch(Axpy{.y = gradient.tensor, .x = x}, stream);
@@ -198,53 +241,60 @@ class GptBlock final : public Layer {
   }
 
   Activations keep(Saved& s, Arena& arena, int64_t rows, DType t) const {
-    const int64_t w = c_.width;
+    const int64_t w = c_.width, all = axis_.all_rows(rows);
     Activations a;
     a.mean1 = s.keep(arena, DType::fp32, {rows});
     a.rstd1 = s.keep(arena, DType::fp32, {rows});
     a.norm1 = s.keep(arena, t, {rows, w});
-    a.qkv = s.keep(arena, t, {rows, 3 * w});
-    a.attention = s.keep(arena, t, {rows, w});
-    a.lse = s.keep(arena, DType::fp32, {rows / seq_, c_.heads, seq_});
+    a.qkv = s.keep(arena, t, {all, 3 * columns_});
+    a.attention = s.keep(arena, t, {all, columns_});
+    a.lse = s.keep(arena, DType::fp32, {all / seq_, heads_, seq_});
     a.middle = s.keep(arena, t, {rows, w});
     a.mean2 = s.keep(arena, DType::fp32, {rows});
     a.rstd2 = s.keep(arena, DType::fp32, {rows});
     a.norm2 = s.keep(arena, t, {rows, w});
-    a.hidden = s.keep(arena, t, {rows, 4 * w});
-    a.active = s.keep(arena, t, {rows, 4 * w});
+    a.hidden = s.keep(arena, t, {all, mlp_});
+    a.active = s.keep(arena, t, {all, mlp_});
     return a;
   }
   static Activations saved(const Saved& s) {
     return {s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8], s[9], s[10], s[11]};
   }
 
-  Dropout dropout(Tensor y, Tensor x, const Position& p, const char* branch) const {
-    return {.y = y,
-            .x = x,
-            .p = c_.dropout,
-            .philox = dropout_stream(p, fmt::format("{}.{}", name_, branch)),
-            .offset = p.first_sample * seq_ * c_.width};
-  }
-  void drop(Tensor x, const Position& p, const char* branch, Stream& s) const {
-    if (c_.dropout > 0) launch(dropout(x, x, p, branch), s);
+  void drop(Tensor y, Tensor x, const Position& p, const char* branch, Stream& s) const {
+    RowDropout{c_.dropout, seq_, axis_}.run(y, x, p, fmt::format("{}.{}", name_, branch), s);
   }
   // The gradient through a branch's dropout; the residual keeps the undropped one, so this is a copy.
   Tensor dropped(Tensor dy, const BackwardArgs& a, const char* branch) const {
     if (c_.dropout == 0) return dy;
     const Tensor out = a.scratch.take(dy.dtype(), dy.shape());
-    launch(dropout(out, dy, a.position, branch), a.stream);
+    drop(out, dy, a.position, branch, a.stream);
     return out;
   }
 
   GptConfig c_;
   int64_t seq_;
   std::string name_;
+  TensorAxis axis_;
+  int64_t heads_, columns_, mlp_;  // of this rank: attention heads, their columns, and the MLP's
 };
 
 }  // namespace
 
-std::unique_ptr<Layer> make_gpt_block(const GptConfig& config, int64_t seq, int index) {
-  return std::make_unique<GptBlock>(config, seq, index);
+std::unique_ptr<Layer> make_gpt_block(const GptConfig& config, int64_t seq, int index,
+                                      const TensorAxis& axis) {
+  return std::make_unique<GptBlock>(config, seq, index, axis);
+}
+
+void RowDropout::run(Tensor y, Tensor x, const Position& at, std::string_view where, Stream& stream) const {
+  if (p == 0) return;
+  const int64_t rows = x.dim(0), first = axis.cuts_rows() ? axis.rank() * rows : 0;
+  launch(Dropout{.y = y,
+                 .x = x,
+                 .p = p,
+                 .philox = {at.seed, hash_name(where) ^ (uint64_t(at.step) * 0x9E3779B97F4A7C15ull)},
+                 .offset = (at.first_sample * seq + first) * x.dim(1)},
+         stream);
 }
 
 }  // namespace cleave

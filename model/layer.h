@@ -110,9 +110,13 @@ class Head {
   virtual ~Head() = default;
   virtual std::vector<UnitSpec> units() const = 0;
   virtual void run(const HeadArgs& args) const = 0;
-  // logits [rows, classes] fp32 of x, for generation and prediction.
-  virtual void logits(Tensor logits, Tensor x, std::span<const Tensor> params, Stream& stream) const = 0;
+  // logits [rows of the micro-batch, columns] fp32 of x, for generation and prediction.
+  virtual void logits(Tensor logits, Tensor x, std::span<const Tensor> params, Arena& scratch,
+                      Stream& stream) const = 0;
   virtual int64_t classes() const = 0;
+  // Of the logits that this rank computes: the r-th rank of a tensor axis has the classes from r * columns
+  // on, and what is past the last class is padding.
+  virtual int64_t columns() const { return classes(); }
 };
 
 struct Model {
@@ -129,7 +133,7 @@ struct Model {
     spec.shape.dims[0] *= samples;
     return spec;
   }
-  int64_t params() const;  // tied parameters once
+  int64_t params() const;  // of the whole tensors, tied ones once
   // The units of all layers and the head, each once, in the order in which they are first used.
   std::vector<UnitSpec> units() const;
 };

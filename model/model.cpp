@@ -29,7 +29,7 @@ std::vector<UnitSpec> Model::units() const {
 int64_t Model::params() const {
   int64_t sum = 0;
   for (const UnitSpec& u : units())
-    for (const ParamSpec& p : u.params) sum += p.numel();
+    for (const ParamSpec& p : u.params) sum += p.whole_numel();
   return sum;
 }
 

@@ -122,9 +122,11 @@ ModelConfig find_model(const std::string& name) {
   return read_config_json(text_of(path), path.string());
 }
 
-Model make_model(const ModelConfig& config, DType dtype, int64_t seq, std::string name) {
-  if (const auto* gpt = std::get_if<GptConfig>(&config)) return make_gpt(*gpt, dtype, seq, std::move(name));
-  return make_llama(std::get<LlamaConfig>(config), dtype, seq, std::move(name));
+Model make_model(const ModelConfig& config, DType dtype, int64_t seq, std::string name,
+                 const TensorAxis& axis) {
+  if (const auto* gpt = std::get_if<GptConfig>(&config))
+    return make_gpt(*gpt, dtype, seq, std::move(name), axis);
+  return make_llama(std::get<LlamaConfig>(config), dtype, seq, std::move(name), axis);
 }
 
 }  // namespace cleave

@@ -23,10 +23,25 @@ Averaging averaging(const DsConfig& c, int ranks) {
   return {1 / (accumulation * ranks), 1};
 }
 
+ModelFactory factory_of(Model model) {
+  return [model = std::make_shared<Model>(std::move(model))](const TensorAxis& axis) {
+    require(
+        axis.size() == 1, Exit::usage,
+        "tensor_parallel.autotp_size is {}, but the layers of {} are whole; give the engine a factory that "
+        "cuts them (ModelFactory), or set the size to 1",
+        axis.size(), model->name);
+    return std::move(*model);
+  };
+}
+
 }  // namespace
 
 Engine::Engine(const DsConfig& config, Model model, Communicator& world, const EngineOptions& options)
-    : state_(std::make_unique<State>(config, std::move(model), world, options)) {
+    : Engine(config, factory_of(std::move(model)), world, options) {}
+
+Engine::Engine(const DsConfig& config, const ModelFactory& make, Communicator& world,
+               const EngineOptions& options)
+    : state_(std::make_unique<State>(config, make, world, options)) {
   State& s = *state_;
   {
     Memory dry({}, Memory::Mode::dry, options.device);
@@ -65,12 +80,12 @@ StepResult Engine::train_batch(const BatchSource& data) {
   s.all->store.begin_step();
   Executor(s.all->stage, s.links(), s.compute, s.comm())
       .run(s.plan.schedule.ranks[size_t(s.mesh.place.pipe)], s.plan.schedule.shape, work);
-  s.sum_tied_gradients();
+  s.sum_shared_gradients();
   s.all->store.wait_for_gradients();
   const double norm = std::sqrt(s.squared_norm()) * average.after / loss_scale;
 
   double loss = 0;
-  if (s.all->stage.shape().last) {
+  if (s.reports_loss()) {
     const std::vector<double> losses = to_host<double>(s.all->losses, s.compute);
     for (size_t micro = 0; micro < valid.size(); ++micro) loss += losses[micro] / valid[micro];
   }
@@ -129,13 +144,13 @@ double Engine::evaluate(const BatchSource& data, int micros) {
                     .batch =
                         [&](int micro) {
                           const Batch batch = data(begin + micro);
-                          if (s.all->stage.shape().last) valid += double(batch.valid_targets);
+                          if (s.reports_loss()) valid += double(batch.valid_targets);
                           return batch;
                         },
                     .scale = {},
                     .losses = s.all->losses};
     run_forward(shape, work);
-    if (!s.all->stage.shape().last) continue;
+    if (!s.reports_loss()) continue;
     const std::vector<double> losses = to_host<double>(s.all->losses, s.compute);
     for (int micro = 0; micro < shape.micros; ++micro) loss += losses[size_t(micro)];
   }
@@ -145,21 +160,32 @@ double Engine::evaluate(const BatchSource& data, int micros) {
 
 std::vector<float> Engine::predict(const Batch& batch) {
   State& s = *state_;
-  const int64_t rows = samples_per_micro() * s.model.rows_per_sample;
-  std::vector<float> out(size_t(rows * s.model.head->classes()));
-  const Tensor logits(out.data(), DType::fp32, {rows, s.model.head->classes()}, MemoryKind::host);
+  const Head& head = *s.model.head;
+  const int64_t rows = samples_per_micro() * s.model.rows_per_sample, columns = head.columns();
+  const int64_t parts = s.axis.size();
+  std::vector<float> every(size_t(parts * rows * columns));  // [rank of the tensor axis, row, column]
+  const Tensor all(every.data(), DType::fp32, {parts, rows, columns}, MemoryKind::host);
+  const Tensor mine = all.rows({s.axis.rank(), s.axis.rank() + 1}).view({rows, columns});
   ScheduleShape shape = s.plan.evaluation.shape;
   shape.micros = 1;
   Buffer there;  // kernels of a GPU do not write to the host's memory
   if (s.options.device.is_cuda() && s.all->stage.shape().last)
-    there = s.memory.allocate(MemoryKind::device, Category::staging, DType::fp32, logits.shape(), "logits");
+    there = s.memory.allocate(MemoryKind::device, Category::staging, DType::fp32, mine.shape(), "logits");
   run_forward(shape, {.train = false,
                       .batch = [&](int) { return batch; },
                       .scale = {},
-                      .logits = there.defined() ? there.tensor() : logits});
-  if (there.defined()) copy(logits, there, s.compute), s.compute.synchronize();
-  s.mesh.pipe->broadcast(logits, shape.stages - 1, s.comm(), {.what = "logits"});
+                      .logits = there.defined() ? there.tensor() : mine});
+  if (there.defined()) copy(mine, there, s.compute), s.compute.synchronize();
+  s.mesh.pipe->broadcast(mine, shape.stages - 1, s.comm(), {.what = "logits"});
+  s.mesh.tensor->all_gather(all, mine, s.comm(), {.what = "logits"});
   s.comm().synchronize();
+  if (parts == 1) return every;
+  std::vector<float> out;
+  for (int64_t row = 0; row < rows; ++row)
+    for (int64_t p = 0; p < parts; ++p) {
+      const auto from = every.begin() + (p * rows + row) * columns;
+      out.insert(out.end(), from, from + std::clamp<int64_t>(head.classes() - p * columns, 0, columns));
+    }
   return out;
 }
 

@@ -5,6 +5,27 @@
 #include "runtime/host_records.h"
 
 namespace cleave {
+namespace {
+
+// Runs of equal length at equal distances, as a tensor that is cut by columns has them, are one record.
+void add(std::vector<Record>& out, Record record) {
+  const auto next = [](const Record& r) { return static_cast<std::byte*>(r.data.raw()) + r.data.bytes(); };
+  if (!out.empty() && out.back().kind == record.kind && out.back().tensor == record.tensor &&
+      next(out.back()) == record.data.raw()) {
+    Record& last = out.back();
+    Elements& e = last.elements;
+    const int64_t run = e.stride ? e.run : e.range.size(),
+                  stride = record.elements.range.begin - (e.range.end - run);
+    if (record.elements.range.size() == run && stride > run && (e.stride == 0 || e.stride == stride)) {
+      e = {{e.range.begin, record.elements.range.end}, run, stride};
+      last.data = Tensor(last.data.raw(), DType::fp32, {e.numel()}, last.data.memory());
+      return;
+    }
+  }
+  out.push_back(std::move(record));
+}
+
+}  // namespace
 
 std::vector<Record> Engine::records(bool all_slices) {
   State& s = *state_;
@@ -19,8 +40,11 @@ std::vector<Record> Engine::records(bool all_slices) {
     for (int kind = 0; kind < int(kinds.size()); ++kind)
       for (const FlatLayout::Piece& p : layout.pieces(part.shifted(mine.begin))) {
         const int64_t at = part.begin + p.offset;
-        out.push_back({kinds[size_t(kind)], layout.param(p.param).name, layout.param(p.param).whole_shape(),
-                       p.elements, s.all->optimizer.record(u, kind).slice({at, at + p.elements.size()})});
+        add(out, {kinds[size_t(kind)],
+                  layout.param(p.param).name,
+                  layout.param(p.param).whole_shape(),
+                  {p.elements},
+                  s.all->optimizer.record(u, kind).slice({at, at + p.elements.size()})});
       }
   }
   return out;
@@ -53,7 +77,7 @@ std::vector<float> Engine::parameter(const std::string& name) {
   std::vector<float> whole;
   for (const UnitSpec& unit : s.model.units())
     for (const ParamSpec& p : unit.params)
-      if (p.name == name) whole.resize(size_t(p.numel()));
+      if (p.name == name) whole.resize(size_t(p.whole_numel()));
   require(!whole.empty(), Exit::usage, "the model {} has no parameter {}", s.model.name, name);
   for (int u = 0; u < s.all->store.units(); ++u) {
     const FlatLayout& layout = s.all->store.layout(u);
@@ -78,16 +102,19 @@ void Engine::set_parameters(const std::function<std::vector<float>(const ParamSp
   State& s = *state_;
   for (int u = 0; u < s.all->store.units(); ++u) {
     const FlatLayout& layout = s.all->store.layout(u);
+    int held = -1;  // the parameter whose values are in `whole`
+    std::vector<float> whole;
     for (const FlatLayout::Piece& piece : layout.pieces(s.all->store.slice(u))) {
-      std::vector<float> whole = values(layout.param(piece.param));
-      CHECK(int64_t(whole.size()) == layout.param(piece.param).numel(), "{} has {} elements, got {}",
-            layout.param(piece.param).name, layout.param(piece.param).numel(), whole.size());
+      const ParamSpec& p = layout.param(piece.param);
+      if (held != piece.param) s.compute.synchronize(), whole = values(p), held = piece.param;
+      CHECK(int64_t(whole.size()) == p.whole_numel(), "{} has {} elements, got {}", p.name, p.whole_numel(),
+            whole.size());
       const Range part{piece.offset, piece.offset + piece.elements.size()};
       copy(s.all->optimizer.record(u, 0).slice(part),
            Tensor(whole.data() + piece.elements.begin, DType::fp32, {part.size()}, MemoryKind::host),
            s.compute);
-      s.compute.synchronize();
     }
+    s.compute.synchronize();
   }
   s.all->optimizer.publish_masters(s.compute);
   s.synchronize();

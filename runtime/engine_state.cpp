@@ -19,7 +19,7 @@ DType dtype_of(Precision p) {
   return DType::fp32;
 }
 
-StoreOptions store_options(const DsConfig& c) {
+StoreOptions store_options(const DsConfig& c, const MeshPlace& place) {
   const Precision gradients = c.grad_accum_dtype.value_or(c.precision);
   return {.weights = dtype_of(c.precision),
           .gradients = dtype_of(gradients),
@@ -27,7 +27,8 @@ StoreOptions store_options(const DsConfig& c) {
           .reduce_numel = std::max<int64_t>(1, c.zero.reduce_bucket_size),
           .gather_numel = std::max<int64_t>(1, c.zero.allgather_bucket_size),
           .prefetch_visits = c.zero.stage3_prefetch_bucket_size > 0 ? 1 : 0,
-          .overlap = c.zero.overlap_comm};
+          .overlap = c.zero.overlap_comm,
+          .counts_replicated = place.tensor == 0};
 }
 
 Placement placement(const DsConfig& c) {
@@ -49,7 +50,7 @@ ZeroPlan zero_plan(const DsConfig& config, const UnitSpec& unit, Communicator& d
 
 Allocation::Allocation(const DsConfig& config, const Model& model, const PipelinePlan& plan, const Mesh& mesh,
                        Communicator& self, Memory& memory, Stream& compute, Stream& comm)
-    : store(memory, store_options(config), compute, comm),
+    : store(memory, store_options(config, mesh.place), compute, comm),
       stage(model, plan.stages[size_t(mesh.place.pipe)], store, config.train_micro_batch_size_per_gpu,
             [&](const UnitSpec& unit) { return zero_plan(config, unit, *mesh.data, self); }),
       optimizer(memory, store, make_optimizer(config.optimizer), placement(config)) {
@@ -61,12 +62,13 @@ Allocation::Allocation(const DsConfig& config, const Model& model, const Pipelin
       memory.allocate(device, Category::activations, DType::fp64, {plan.evaluation.shape.micros}, "losses");
 }
 
-Engine::State::State(const DsConfig& c, Model m, Communicator& w, const EngineOptions& o)
+Engine::State::State(const DsConfig& c, const ModelFactory& make, Communicator& w, const EngineOptions& o)
     : config(c),
-      model(std::move(m)),
       world(w),
       mesh(w, mesh_shape(c, w.size())),
-      plan(plan_pipeline(c, model)),
+      axis(*mesh.tensor, c.tensor_parallel.sequence_parallel),
+      model(make(axis)),
+      plan(axis.size() == 1 ? plan_pipeline(c, model) : plan_pipeline(c, make(TensorAxis()))),
       self(self_communicator()),
       activations(mesh.pipe->split(0, mesh.place.pipe, "pipe activations")),
       gradients(mesh.pipe->split(0, mesh.place.pipe, "pipe gradients")),
@@ -116,12 +118,16 @@ void Engine::State::check_plan() {
   }
 }
 
-void Engine::State::sum_tied_gradients() {
+void Engine::State::sum_shared_gradients() {
   comm().wait(compute.record());
+  ParameterStore& store = all->store;
   for (const auto& [name, group] : tied)
-    for (int u = 0; u < all->store.units(); ++u)
-      if (all->store.layout(u).name() == name)
-        group->all_reduce(all->store.gradient_slice(u), comm(), {.what = name});
+    for (int u = 0; u < store.units(); ++u)
+      if (store.layout(u).name() == name) group->all_reduce(store.gradient_slice(u), comm(), {.what = name});
+  // Where rows are whole, every rank has the whole gradient.
+  for (int u = 0; axis.cuts_rows() && u < store.units(); ++u)
+    for (const Range& r : store.layout(u).replicated(store.slice(u)))
+      mesh.tensor->all_reduce(store.gradient_slice(u).slice(r), comm(), {.what = store.layout(u).name()});
   compute.wait(comm().record());
 }
 
@@ -130,12 +136,13 @@ double Engine::State::squared_norm() {
   all->store.sum_over_slices(all->squares);
   const std::vector<double> mine = to_host<double>(all->squares, compute);
   // One place a unit of the model, so that the sum has one order wherever the pipe is cut; a unit that
-  // several stages hold counts on one of them.
+  // several stages hold counts on one of them, and what all ranks of a tensor axis hold on its first.
   std::vector<double> squares(plan.units.size(), 0);
   for (int u = 0; u < all->store.units(); ++u)
     if (speaks_for(u)) squares[size_t(plan.index_of(all->store.layout(u).name()))] = mine[size_t(u)];
-  mesh.pipe->all_reduce(Tensor(squares.data(), DType::fp64, {int64_t(squares.size())}, MemoryKind::host),
-                        comm(), {.what = "squared gradient norm"});
+  for (Communicator* ranks : {mesh.tensor, mesh.pipe})
+    ranks->all_reduce(Tensor(squares.data(), DType::fp64, {int64_t(squares.size())}, MemoryKind::host),
+                      comm(), {.what = "squared gradient norm"});
   comm().synchronize();
   double sum = 0;
   for (const double x : squares) sum += x;

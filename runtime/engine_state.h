@@ -33,7 +33,7 @@ struct Workspaces {
 };
 
 struct Engine::State {
-  State(const DsConfig& config, Model model, Communicator& world, const EngineOptions& options);
+  State(const DsConfig& config, const ModelFactory& make, Communicator& world, const EngineOptions& options);
 
   Stream& comm() { return config.zero.overlap_comm ? overlapped : compute; }
   void synchronize() { compute.synchronize(), comm().synchronize(); }
@@ -43,17 +43,21 @@ struct Engine::State {
 
   // Throws Error(memory) on every rank of a pipe when one of its stages does not fit: their plans differ.
   void check_plan();
-  // After the last micro-batch: the gradients of units that several stages hold are added up over them.
-  void sum_tied_gradients();
+  // After the last micro-batch: the gradients of units that several stages hold are added up over them, and,
+  // where a tensor axis cuts rows, the parts that its ranks have of a whole parameter's gradient.
+  void sum_shared_gradients();
   // Of the gradients as they are, over all ranks; the same bits however the model is cut.
   double squared_norm();
   double sum_over_ranks(double value, std::string_view what);
+  // Whether this rank's losses count: the last stage's, and once a tensor axis.
+  bool reports_loss() const { return all->stage.shape().last && mesh.place.tensor == 0; }
 
   DsConfig config;
-  Model model;
   Communicator& world;
   Mesh mesh;
-  PipelinePlan plan;
+  TensorAxis axis;
+  Model model;
+  PipelinePlan plan;  // of the whole model
   std::unique_ptr<Communicator> self, activations, gradients;
   std::vector<std::pair<std::string, std::unique_ptr<Communicator>>> tied;  // units that this rank shares
   EngineOptions options;

@@ -95,14 +95,17 @@ void find_holders(PipelinePlan& plan, const Model& model) {
 }  // namespace
 
 MeshShape mesh_shape(const DsConfig& config, int world) {
-  const int stages = config.pipeline.stages;
-  std::string works;
-  for (int s = 1; s <= world; ++s)
-    if (world % s == 0) works += fmt::format("{}{}", works.empty() ? "" : ", ", s);
-  require(stages >= 1 && world % stages == 0, Exit::usage,
-          "pipeline.stages is {}, which does not divide the {} ranks of this job; use {}", stages, world,
-          works);
-  return {.pipe = stages, .data = world / stages, .tensor = 1};
+  const int stages = config.pipeline.stages, tensor = config.tensor_parallel.size();
+  auto check = [](const char* key, int size, int ranks, const char* of) {
+    std::string works;
+    for (int s = 1; s <= ranks; ++s)
+      if (ranks % s == 0) works += fmt::format("{}{}", works.empty() ? "" : ", ", s);
+    require(size >= 1 && ranks % size == 0, Exit::usage,
+            "{} is {}, which does not divide the {} ranks of {}; use {}", key, size, ranks, of, works);
+  };
+  check("pipeline.stages", stages, world, "this job");
+  check("tensor_parallel.autotp_size", tensor, world / stages, stages > 1 ? "a pipeline stage" : "this job");
+  return {.pipe = stages, .data = world / stages / tensor, .tensor = tensor};
 }
 
 int PipelinePlan::index_of(const std::string& unit) const {

@@ -26,7 +26,8 @@ struct PipelinePlan {
   }
 };
 
-// Error(usage) when the model cannot be cut as the configuration says, or the schedule does not run.
+// `model` has whole layers. Error(usage) when it cannot be cut as the configuration says, or the schedule
+// does not run.
 PipelinePlan plan_pipeline(const DsConfig& config, const Model& model);
 
 }  // namespace cleave

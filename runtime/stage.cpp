@@ -282,7 +282,11 @@ void Stage::head(int micro, Tensor loss_sum, Tensor logits, Stream& stream) {
   Grads none;
   const Params params = store_.acquire(visit_);
   if (loss_sum.defined()) run_head(f, params, none, 1, loss_sum, stream);
-  if (logits.defined()) model_.head->logits(logits, f.inputs.back(), params, stream);
+  if (logits.defined()) {
+    const int64_t mark = scratch_arena_.mark();
+    model_.head->logits(logits, f.inputs.back(), params, scratch_arena_, stream);
+    scratch_arena_.release(mark);
+  }
   store_.finish(visit_);
 }
 

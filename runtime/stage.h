@@ -71,7 +71,7 @@ class Stage {
   void backward_weight(const Turn& turn, Stream& stream);
 
   // Without training: what follows the last chunk's forward. Either result may be undefined; logits are
-  // [rows, classes] fp32.
+  // [rows, the head's columns] fp32.
   void head(int micro, Tensor loss_sum, Tensor logits, Stream& stream);
   void close(int micro, int chunk, Stream& stream);  // frees the frame; backwards do it themselves
 

@@ -4,18 +4,22 @@ namespace cleave {
 
 FlatLayout::FlatLayout(UnitSpec spec, int shards) : spec_(std::move(spec)), ranges_(spec_.params.size()) {
   CHECK(shards >= 1, "unit {}: {} shards", spec_.name, shards);
-  for (const bool decay : {true, false}) {
-    for (const bool split : {true, false}) {
-      const int64_t begin = used_;
-      for (size_t i = 0; i < ranges_.size(); ++i) {
-        const ParamSpec& p = spec_.params[i];
-        if (p.decay != decay || bool(p.split) != split) continue;
-        ranges_[i] = {used_, used_ + p.numel()};
-        used_ = ranges_[i].end;
-      }
-      if (!split && used_ > begin) replicated_.push_back({begin, used_});
+  struct Part {
+    bool decay, split;
+  };
+  for (const Part part : {Part{true, false}, {true, true}, {false, true}, {false, false}}) {
+    const int64_t begin = used_;
+    for (size_t i = 0; i < ranges_.size(); ++i) {
+      const ParamSpec& p = spec_.params[i];
+      if (p.decay != part.decay || bool(p.split) != part.split) continue;
+      ranges_[i] = {used_, used_ + p.numel()};
+      used_ = ranges_[i].end;
     }
-    if (decay) decayed_ = used_;
+    if (part.split)
+      split_ = {part.decay ? begin : split_.begin, used_};
+    else if (used_ > begin)
+      replicated_.push_back({begin, used_});
+    if (part.decay) decayed_ = used_;
   }
   numel_ = round_up(used_, shards);
 }

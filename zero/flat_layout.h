@@ -9,9 +9,10 @@ namespace cleave {
 
 class FlatLayout {
  public:
-  // Parameters with weight decay come first, so that decay covers one range of any slice; among those of
-  // equal decay the ones that are split over the tensor axis come first; otherwise the layer's order is kept,
-  // without gaps. The tail is padded so that `shards` equal shards cover the unit.
+  // Parameters with weight decay come first, so that decay covers one range of any slice. Those that are
+  // split over the tensor axis come last among the decayed and first among the others, so that they are one
+  // range as well. Otherwise the layer's order is kept, without gaps. The tail is padded so that `shards`
+  // equal shards cover the unit.
   FlatLayout(UnitSpec spec, int shards);
 
   const std::string& name() const { return spec_.name; }
@@ -30,6 +31,7 @@ class FlatLayout {
   };
   std::vector<Group> groups(Range slice) const;
 
+  Range split() const { return split_; }  // what is split over the tensor axis
   // The parts of `slice` whose parameters every rank of the tensor axis has whole, relative to its begin.
   std::vector<Range> replicated(Range slice) const;
 
@@ -46,6 +48,7 @@ class FlatLayout {
  private:
   UnitSpec spec_;
   std::vector<Range> ranges_;
+  Range split_;
   std::vector<Range> replicated_;
   int64_t decayed_ = 0, used_ = 0, numel_ = 0;
 };

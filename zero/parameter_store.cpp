@@ -302,7 +302,11 @@ Tensor ParameterStore::gradient_slice(int index) const {
 // the same bits: at every stage the pieces are those of the data ranks.
 Range ParameterStore::norm_range(int index) const {
   const Unit& unit = *units_[size_t(index)];
-  return part(unit.slice_numel(), unit.plan.reduce_replicas->size(), unit.plan.reduce_replicas->rank());
+  const Range mine =
+      part(unit.slice_numel(), unit.plan.reduce_replicas->size(), unit.plan.reduce_replicas->rank());
+  if (options_.counts_replicated) return mine;
+  const Range split = intersect(mine, unit.layout.split().shifted(-slice(index).begin));
+  return split.empty() ? Range{} : split;
 }
 
 void ParameterStore::publish(int index) {

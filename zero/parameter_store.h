@@ -23,6 +23,8 @@ struct StoreOptions {
   int64_t reduce_numel = Call::kWhole, gather_numel = Call::kWhole;  // elements in one collective
   int prefetch_visits = 1;                                           // how many visits ahead a gather starts
   bool overlap = true;  // reductions may run behind the backward: one more bucket is kept
+  // Of the ranks of a tensor axis one counts, in the norm and in checkpoints, what all of them have whole.
+  bool counts_replicated = true;
 };
 
 // A gradient that a layer adds to; `written` says whether it holds something yet, so nothing has to be zeroed
@@ -72,7 +74,8 @@ class ParameterStore {
   Range slice(int unit) const;
   Tensor weights_slice(int unit) const;
   Tensor gradient_slice(int unit) const;
-  Range norm_range(int unit) const;  // the part of the slice that this rank counts in the gradient norm
+  // The part of the slice that this rank counts in the gradient norm, relative to the slice's begin.
+  Range norm_range(int unit) const;
   // After the slice of the working copy was updated on compute: brings it to the ranks that hold the whole.
   void publish(int unit);
   void wait_for_weights();  // work enqueued on compute from now on sees what was published

@@ -4,6 +4,7 @@
 
 #include <map>
 
+#include "model/gpt.h"
 #include "model/llama.h"
 #include "zero/flat_layout.h"
 
@@ -147,6 +148,21 @@ TEST(TensorLayers, OfLlamaGiveWhatOneRankGives) {
                           DType::fp32, kSeq, "llama", axis);
       },
       {2, 3});
+}
+
+TEST(TensorLayers, OfGpt2GiveWhatOneRankGives) {
+  for (float dropout : {0.0f, 0.4f})
+    expect_same(
+        [dropout](const TensorAxis& axis) {
+          return make_gpt({.vocab = kVocab,
+                           .positions = kSeq + 2,
+                           .width = 16,
+                           .layers = 1,
+                           .heads = 4,
+                           .dropout = dropout},
+                          DType::fp32, kSeq, "gpt", axis);
+        },
+        {2, 4});
 }
 
 TEST(TensorLayers, RefuseHeadsThatTheAxisDoesNotDivide) {

@@ -145,17 +145,22 @@ struct Training {
   std::vector<StepResult> steps;
 };
 
-// Trains on `world` and returns this rank's view.
-inline Training train(Communicator& world, const DsConfig& c, Model model, int steps,
-                      const EngineOptions& options = {}) {
-  Engine engine(c, std::move(model), world, options);
-  Tokens tokens(c.train_micro_batch_size_per_gpu);
+// Trains and returns this rank's view.
+inline Training train(Engine& engine, Communicator& world, int steps, int64_t seq = kSeq) {
+  const DsConfig& c = engine.config();
+  Tokens tokens(c.train_micro_batch_size_per_gpu, seq);
   Training run;
   const int place = engine.mesh().place(world.rank()).data, ranks = engine.mesh().data;
   for (int step = 0; step < steps; ++step)
     run.steps.push_back(engine.train_batch(source(tokens, c, step, place, ranks)));
   run.weights = weights_of(engine);
   return run;
+}
+
+inline Training train(Communicator& world, const DsConfig& c, Model model, int steps,
+                      const EngineOptions& options = {}) {
+  Engine engine(c, std::move(model), world, options);
+  return train(engine, world, steps);
 }
 
 inline Training train_on(int ranks, const DsConfig& c, const std::function<Model()>& model, int steps,

@@ -67,8 +67,8 @@ TEST(FlatLayout, PiecesOfASplitParameterNameElementsOfTheWholeTensor) {
           {"fused", {2 * 2, 3}, {}, true, {.dim = 0, .blocks = 2, .extent = 6, .begin = 2 * rank}},
           {"columns", {4, 4}, {}, true, {.dim = 1, .extent = 10, .begin = 4 * rank}}}},
         4);
-    EXPECT_EQ(layout.range(1), (Range{0, 12}));
-    EXPECT_EQ(layout.range(0), (Range{28, 31}));
+    EXPECT_EQ(layout.range(0), (Range{0, 3}));
+    EXPECT_EQ(layout.range(1), (Range{3, 15}));
     EXPECT_EQ(layout.param(1).whole_shape(), (std::vector<int64_t>{12, 3}));
     EXPECT_EQ(layout.param(2).whole_shape(), (std::vector<int64_t>{4, 10}));
     for (int shard = 0; shard < 4; ++shard) {
@@ -94,7 +94,7 @@ TEST(FlatLayout, PiecesOfASplitParameterNameElementsOfTheWholeTensor) {
   EXPECT_EQ(columns, std::vector<int>(40, 1));
 }
 
-TEST(FlatLayout, ReplicatedPartsAreOneRangeWithDecayAndOneWithout) {
+TEST(FlatLayout, WhatIsSplitIsOneRangeAndWhatIsReplicatedOneWithDecayAndOneWithout) {
   const Split split{.extent = 8};
   const FlatLayout layout({"u",
                            {{"norm", {2}, {}, false},
@@ -102,13 +102,15 @@ TEST(FlatLayout, ReplicatedPartsAreOneRangeWithDecayAndOneWithout) {
                             {"table", {5}, {}, true},
                             {"q_bias", {4}, {}, false, split}}},
                           1);
-  EXPECT_EQ(layout.range(1), (Range{0, 8}));
-  EXPECT_EQ(layout.range(2), (Range{8, 13}));
+  EXPECT_EQ(layout.range(2), (Range{0, 5}));
+  EXPECT_EQ(layout.range(1), (Range{5, 13}));
   EXPECT_EQ(layout.range(3), (Range{13, 17}));
   EXPECT_EQ(layout.range(0), (Range{17, 19}));
-  EXPECT_EQ(layout.replicated({0, 19}), (std::vector<Range>{{8, 13}, {17, 19}}));
-  EXPECT_EQ(layout.replicated({10, 18}), (std::vector<Range>{{0, 3}, {7, 8}}));
-  EXPECT_TRUE(layout.replicated({0, 8}).empty());
+  EXPECT_EQ(layout.split(), (Range{5, 17}));
+  EXPECT_EQ(layout.replicated({0, 19}), (std::vector<Range>{{0, 5}, {17, 19}}));
+  EXPECT_EQ(layout.replicated({3, 18}), (std::vector<Range>{{0, 2}, {14, 15}}));
+  EXPECT_TRUE(layout.replicated({5, 17}).empty());
+  EXPECT_TRUE(FlatLayout({"whole", {{"norm", {2}, {}, false}}}, 1).split().empty());
 }
 
 TEST(FlatLayout, MayHaveFewerElementsThanShards) {

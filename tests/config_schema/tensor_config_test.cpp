@@ -1,0 +1,72 @@
+#include <gtest/gtest.h>
+
+#include "config_schema/read_config.h"
+
+namespace cleave {
+namespace {
+
+ReadResult read(const std::string& members, int64_t world) {
+  return read_ds_config("{\"train_batch_size\": 24,\n" + members + "}", "f", {.world_size = world});
+}
+std::string problems(const std::string& members, int64_t world) {
+  return format(read(members, world).problems);
+}
+
+TEST(TensorConfig, IsReadUnderBothNamesAndTheBatchIsDividedByTheRanksThatAreLeft) {
+  for (const char* form :
+       {R"("tensor_parallel": {"autotp_size": 2})", R"("tensor_parallel": {"tp": {"tp_size": 2}})",
+        R"("tensor_parallel": {"autotp_size": 2, "tp": {"tp_size": 2}})"}) {
+    const ReadResult r =
+        read(std::string(form) + R"(, "pipeline": {"stages": 2}, "data_parallel_size": 3)", 12);
+    EXPECT_EQ(format(r.problems), "") << form;
+    EXPECT_EQ(r.config.tensor_parallel.size(), 2) << form;
+    EXPECT_TRUE(r.config.tensor_parallel.sequence_parallel);
+    EXPECT_EQ(r.config.train_micro_batch_size_per_gpu, 8) << form;  // 24 / (12 / 2 / 2)
+  }
+  EXPECT_FALSE(read(R"("tensor_parallel": {"autotp_size": 2, "sequence_parallel": false})", 2)
+                   .config.tensor_parallel.sequence_parallel);
+}
+
+TEST(TensorConfig, OneRankIsTheDefaultInAnyForm) {
+  for (const char* form :
+       {"{}", "null", R"({"autotp_size": 0})", R"({"autotp_size": 1})", R"({"autotp_size": "auto"})",
+        R"({"tp": {"tp_size": 1}})", R"({"tp": {"tp_size": 0}, "dtype": "torch.bfloat16"})"}) {
+    const ReadResult r = read(std::string("\"tensor_parallel\": ") + form, 4);
+    EXPECT_EQ(format(r.problems), "") << form;
+    EXPECT_EQ(r.config.tensor_parallel.size(), 1) << form;
+    EXPECT_EQ(r.config.train_micro_batch_size_per_gpu, 6) << form;
+  }
+}
+
+TEST(TensorConfig, SizesThatDoNotDivideTheRanksAreRefusedWithThoseThatDo) {
+  EXPECT_EQ(
+      problems(R"("tensor_parallel": {"autotp_size": 4})", 6),
+      "error: f:2:21: tensor_parallel.autotp_size: 4 tensor ranks do not divide 6 ranks; use 1, 2, 3, 6\n");
+  EXPECT_EQ(problems(R"("tensor_parallel": {"tp": {"tp_size": 4}}, "pipeline": {"stages": 2})", 12),
+            "error: f:2:28: tensor_parallel.tp.tp_size: 4 tensor ranks do not divide 6 ranks of a pipeline "
+            "stage; use 1, 2, 3, 6\n");
+  EXPECT_EQ(
+      problems(R"("tensor_parallel": {"autotp_size": 2, "tp": {"tp_size": 4}})", 8),
+      "error: f:2:45: tensor_parallel.tp.tp_size: 4, but tensor_parallel.autotp_size is 2; they are one "
+      "number, so give one of them\n");
+  EXPECT_NE(problems(R"("tensor_parallel": {"autotp_size": -2})", 2), "");
+  EXPECT_NE(problems(R"("tensor_parallel": {"autotp_size": "two"})", 2), "");
+}
+
+TEST(TensorConfig, ABatchThatDoesNotFitNamesBothAxes) {
+  const std::string text =
+      problems(R"("pipeline": {"stages": 2}, "tensor_parallel": {"autotp_size": 2})", 20);
+  EXPECT_NE(text.find("data-parallel size 5 (20 ranks / 2 pipeline stages / 2 tensor ranks)"),
+            std::string::npos)
+      << text;
+}
+
+TEST(TensorConfig, WhatOneRankDoesNotReadIsSaidToBeIdle) {
+  EXPECT_EQ(
+      problems(R"("tensor_parallel": {"sequence_parallel": false})", 2),
+      "warning: f:2:21: tensor_parallel.sequence_parallel: changes nothing: tensor_parallel.autotp_size "
+      "is 1\n");
+}
+
+}  // namespace
+}  // namespace cleave

@@ -1,0 +1,109 @@
+// Small models whose layers a tensor axis can cut over 1, 2 and 4 ranks, and layouts of ranks to train them
+// on.
+#pragma once
+#include "tests/runtime/compare.h"
+
+namespace cleave::testing {
+
+inline constexpr int64_t kTokens = 8;  // of a sample: rows must divide by the ranks that cut them
+
+struct Layout {
+  int pipe = 1, data = 1, tensor = 1, zero = 0;
+  const char* schedule = "1f1b";
+  bool offload = false, cut_rows = true;
+  int ranks() const { return pipe * data * tensor; }
+  std::string text() const {
+    return fmt::format("pipe {} data {} tensor {} zero {} {}{}{}", pipe, data, tensor, zero, schedule,
+                       offload ? " offload" : "", cut_rows ? "" : " whole rows");
+  }
+};
+
+inline DsConfig config_of(const Layout& l, int accumulation) {
+  DsConfig c = config_for(l.data, 1, accumulation);
+  c.pipeline.stages = l.pipe, c.pipeline.schedule = l.schedule;
+  c.pipeline.virtual_stages = l.pipe > 1 && std::string_view(l.schedule) == "interleaved" ? 2 : 1;
+  c.tensor_parallel.autotp_size = l.tensor, c.tensor_parallel.sequence_parallel = l.cut_rows;
+  c.zero.stage = l.zero, c.zero.overlap_comm = l.zero == 3;
+  if (l.offload) c.zero.offload_optimizer.device = "cpu";
+  return c;
+}
+
+// A vocabulary that no number of ranks divides, a parameter that no layer uses, and a head of its own unless
+// tied.
+inline ModelFactory cut_gpt(bool tied, DType type = DType::fp32, float dropout = 0) {
+  return [=](const TensorAxis& axis) {
+    Model m =
+        make_gpt({.vocab = kVocab, .positions = 11, .width = 16, .layers = 2, .heads = 4, .dropout = dropout},
+                 type, kTokens, "cut", axis);
+    m.layers.insert(m.layers.begin() + 2, std::make_unique<Idle>());
+    if (!tied)
+      m.head = std::make_unique<ClassifierHead>(ClassifierHead::Config{
+          .unit = "lm_head", .weight = "lm_head.weight", .classes = kVocab, .width = 16, .axis = axis});
+    return m;
+  };
+}
+
+// Grouped heads wider than width / heads and biases wherever a config can have them.
+inline ModelFactory cut_llama(bool tied, DType type = DType::fp32) {
+  return [=](const TensorAxis& axis) {
+    return make_llama({.vocab = kVocab,
+                       .positions = 11,
+                       .width = 13,
+                       .layers = 3,
+                       .heads = 8,
+                       .kv_heads = 4,
+                       .head_dim = 2,
+                       .mlp_width = 20,
+                       .tied = tied,
+                       .qkv_bias = true,
+                       .output_bias = true,
+                       .init_scale = 0.1f},
+                      type, kTokens, "cut llama", axis);
+  };
+}
+
+// Every rank's run must be the same; returns the first's. The memory plan must be the peak on every rank.
+inline Training train_on_all(const Layout& l, const DsConfig& c, const ModelFactory& model, int steps,
+                             const EngineOptions& options = {}) {
+  std::vector<Training> runs{size_t(l.ranks())};
+  run_ranks(l.ranks(), [&](Communicator& world) {
+    Engine engine(c, model, world, options);
+    runs[size_t(world.rank())] = train(engine, world, steps, kTokens);
+    EXPECT_EQ(engine.memory_planned(), engine.memory_peak()) << l.text() << " rank " << world.rank();
+    EXPECT_EQ(engine.memory_planned(), engine.memory_live()) << l.text() << " rank " << world.rank();
+  });
+  for (size_t r = 1; r < runs.size(); ++r)
+    expect_same_bits(runs[r], runs[0], fmt::format("{} rank {}", l.text(), r));
+  return std::move(runs[0]);
+}
+
+// The largest difference of an element over the largest element, of the tensor where it is largest: an
+// element's own size says nothing about the sums it comes from.
+inline double largest_difference(const Weights& got, const Weights& want, std::string* where = nullptr) {
+  double worst = 0;
+  for (const auto& [name, values] : want) {
+    double largest = 0, difference = 0;
+    for (size_t i = 0; i < values.size(); ++i) {
+      largest = std::max(largest, std::abs(double(values[i])));
+      difference = std::max(difference, std::abs(double(values[i]) - got.at(name)[i]));
+    }
+    if (difference <= worst * largest) continue;
+    worst = difference / largest;
+    if (where) *where = name;
+  }
+  return worst;
+}
+
+inline void expect_close(const Training& got, const Training& want, double bound, const std::string& what) {
+  ASSERT_EQ(got.steps.size(), want.steps.size());
+  for (size_t s = 0; s < want.steps.size(); ++s) {
+    EXPECT_NEAR(got.steps[s].loss, want.steps[s].loss, bound * want.steps[s].loss) << what << ", step " << s;
+    EXPECT_NEAR(got.steps[s].grad_norm, want.steps[s].grad_norm, bound * want.steps[s].grad_norm)
+        << what << ", step " << s;
+  }
+  std::string where;
+  const double difference = largest_difference(got.weights, want.weights, &where);
+  EXPECT_LT(difference, bound) << what << ", " << where;
+}
+
+}  // namespace cleave::testing

@@ -1,0 +1,227 @@
+// Initial values, evaluation, overflow, checkpoints and failures of models cut over a tensor axis.
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "tests/runtime/cut_models.h"
+
+namespace cleave::testing {
+namespace {
+
+TEST(TensorValues, InitialWeightsAreTheSameBitsInEveryLayout) {
+  for (const auto& model : {cut_gpt(true), cut_gpt(false), cut_llama(false)}) {
+    const Training want = train_on_all({}, config_of({}, 1), model, 0);
+    for (const Layout& l : {Layout{1, 1, 4, 0}, Layout{2, 2, 2, 3}, Layout{1, 2, 2, 1, "1f1b", true}})
+      EXPECT_EQ(train_on_all(l, config_of(l, 1), model, 0).weights, want.weights) << l.text();
+  }
+}
+
+TEST(TensorValues, WholeTensorsAreSetAndReadBackWhateverTheLayout) {
+  for (const Layout& l : {Layout{1, 1, 4, 0}, Layout{2, 2, 2, 3}, Layout{1, 1, 2, 1}})
+    run_ranks(l.ranks(), [&](Communicator& world) {
+      Engine engine(config_of(l, 1), cut_gpt(true), world, {});
+      Weights given;
+      engine.set_parameters([&](const ParamSpec& p) {
+        std::vector<float>& v = given[p.name];
+        v.resize(size_t(p.whole_numel()));
+        const Philox random{3, hash_name(p.name)};
+        for (size_t i = 0; i < v.size(); ++i) v[i] = float(random.normal(i));
+        return v;
+      });
+      for (const auto& [name, values] : given) EXPECT_EQ(engine.parameter(name), values) << name;
+      EXPECT_EQ(engine.parameter("wte.weight").size(), size_t(kVocab * 16));
+    });
+}
+
+// Batches of 5 samples in evaluation, more than one list of instructions takes; logits have the vocabulary's
+// width without padding.
+TEST(TensorEvaluation, LossAndLogitsAreThoseOfOneRankOnEveryRank) {
+  for (const auto& model : {cut_gpt(true), cut_llama(false)}) {
+    const auto view = [&](const Layout& l, Communicator& world, double& loss, std::vector<float>& logits) {
+      Engine engine(config_of(l, 1), model, world, {});
+      Tokens tokens(1, kTokens);
+      loss = engine.evaluate(
+          source(tokens, engine.config(), 7, engine.mesh().place(world.rank()).data, l.data), 12 / l.data);
+      logits = engine.predict(tokens.at(3, 0));
+    };
+    double want_loss = 0;
+    std::vector<float> want_logits;
+    run_ranks(1, [&](Communicator& world) { view({}, world, want_loss, want_logits); });
+    ASSERT_EQ(want_logits.size(), size_t(kTokens * kVocab));
+    for (const Layout& l : {Layout{1, 1, 2, 0}, Layout{1, 1, 4, 3}, Layout{2, 2, 2, 3, "interleaved"},
+                            Layout{2, 1, 4, 0, "1f1b", false, false}})
+      run_ranks(l.ranks(), [&](Communicator& world) {
+        double loss = 0;
+        std::vector<float> logits;
+        view(l, world, loss, logits);
+        EXPECT_NEAR(loss, want_loss, 1e-6 * want_loss) << l.text();
+        ASSERT_EQ(logits.size(), want_logits.size()) << l.text();
+        for (size_t i = 0; i < logits.size(); ++i)
+          ASSERT_NEAR(logits[i], want_logits[i], 2e-6) << l.text() << " logit " << i;
+      });
+  }
+}
+
+// Targets of one rank's part of the vocabulary, and weights of one rank's part of the MLP, that overflow.
+TEST(TensorOverflow, OnOneRankSkipsTheStepOnAllAndChangesNothing) {
+  for (bool cut_rows : {false, true})
+    for (const Layout& l :
+         {Layout{1, 1, 4, 2, "1f1b", false, cut_rows}, Layout{2, 2, 2, 3, "1f1b", false, cut_rows}})
+      run_ranks(l.ranks(), [&](Communicator& world) {
+        DsConfig c = config_of(l, 2);
+        c.precision = Precision::fp16, c.fp16.enabled = true;
+        Engine engine(c, cut_gpt(true, DType::fp16), world, {});
+        const Weights before = weights_of(engine);
+        engine.set_parameters([&](const ParamSpec& p) {
+          std::vector<float> v = before.at(p.name);
+          // The last columns are the last rank's.
+          if (p.name == "h.1.mlp.c_fc.weight") std::fill(v.end() - v.size() / 8, v.end(), 60000.0f);
+          return v;
+        });
+        Tokens tokens(1, kTokens);
+        const int place = engine.mesh().place(world.rank()).data;
+        const StepResult r = engine.train_batch(source(tokens, c, 0, place, l.data));
+        EXPECT_TRUE(r.skipped) << l.text();
+        EXPECT_EQ(weights_of(engine).at("h.0.ln_1.weight"), before.at("h.0.ln_1.weight"));
+        EXPECT_EQ(weights_of(engine).at("h.0.attn.c_attn.weight"), before.at("h.0.attn.c_attn.weight"));
+        engine.set_parameters([&](const ParamSpec& p) { return before.at(p.name); });
+        bool trained = false;
+        for (int64_t step = 1; step < 20 && !trained; ++step)
+          trained = !engine.train_batch(source(tokens, c, step, place, l.data)).skipped;
+        EXPECT_TRUE(trained) << l.text();
+      });
+}
+
+class Scratch {
+ public:
+  Scratch() : path_(std::filesystem::temp_directory_path() / fmt::format("cleave_tensor_{}", getpid())) {
+    std::filesystem::remove_all(path_);
+  }
+  ~Scratch() { std::filesystem::remove_all(path_); }
+  std::string text() const { return path_.string(); }
+
+ private:
+  std::filesystem::path path_;
+};
+
+// 12 heads and an MLP of 36 columns, which 1, 2, 3 and 4 ranks divide; 29 tokens, which none does.
+ModelFactory heads_of_twelve() {
+  return [](const TensorAxis& axis) {
+    return make_llama({.vocab = kVocab,
+                       .positions = 12,
+                       .width = 10,
+                       .layers = 2,
+                       .heads = 12,
+                       .kv_heads = 12,
+                       .head_dim = 2,
+                       .mlp_width = 36,
+                       .tied = true,
+                       .qkv_bias = true,
+                       .output_bias = true,
+                       .init_scale = 0.1f},
+                      DType::fp32, 12, "twelve", axis);
+  };
+}
+
+// Three steps in one layout, a checkpoint; in the other, the same state and then three more steps.
+TEST(TensorCheckpoints, AreReadBitForBitByAnyOtherLayout) {
+  const Layout layouts[] = {
+      {1, 1, 1, 0},          {1, 1, 2, 3}, {1, 1, 3, 1},        {1, 2, 3, 2, "1f1b", true},
+      {2, 1, 2, 3, "zb-h1"}, {1, 1, 4, 2}, {2, 2, 1, 1, "1f1b"}};
+  Weights want;
+  Training continued;
+  for (const Layout& from : layouts) {
+    const Scratch scratch;
+    const auto run = [&](const Layout& l, int64_t begin, int64_t end) {
+      Training first;
+      run_ranks(l.ranks(), [&](Communicator& world) {
+        Engine engine(config_of(l, 2 / l.data), heads_of_twelve(), world, {});
+        Tokens tokens(1, 12);
+        Training mine;
+        if (begin > 0) engine.load_checkpoint(scratch.text());
+        const Weights loaded = weights_of(engine);
+        if (world.rank() == 0) want = loaded;
+        for (int64_t s = begin; s < end; ++s)
+          mine.steps.push_back(engine.train_batch(
+              source(tokens, engine.config(), s, engine.mesh().place(world.rank()).data, l.data)));
+        if (begin == 0) engine.save_checkpoint(scratch.text(), "three");
+        mine.weights = weights_of(engine);
+        if (world.rank() == 0) first = std::move(mine);
+      });
+      return first;
+    };
+    const Training saved = run(from, 0, 3);
+    for (const Layout& to : layouts) {
+      const std::string what = from.text() + " to " + to.text();
+      const Training got = run(to, 3, 6);
+      EXPECT_EQ(want, saved.weights) << what;
+      if (continued.steps.empty()) continued = got;
+      for (size_t s = 0; s < 3; ++s)
+        EXPECT_NEAR(got.steps[s].loss, continued.steps[s].loss, 2e-6 * continued.steps[s].loss) << what;
+    }
+  }
+}
+
+// A tensor that is cut along its columns is one record a rank and slice, not one a row.
+TEST(TensorCheckpoints, HoldFewRecords) {
+  const Scratch scratch;
+  const Layout l{1, 1, 4, 0};
+  run_ranks(4, [&](Communicator& world) {
+    Engine engine(config_of(l, 1), cut_gpt(true), world, {});
+    engine.save_checkpoint(scratch.text(), "first");
+  });
+  std::ifstream in(scratch.text() + "/first/manifest.json");
+  const std::string manifest((std::istreambuf_iterator<char>(in)), {});
+  size_t records = 0;
+  for (size_t at = manifest.find("\"xxh3\""); at != std::string::npos; at = manifest.find("\"xxh3\"", at + 1))
+    ++records;
+  // Three kinds; four pieces of the embedding and of 6 cut tensors a block; 10 whole ones and the unused one.
+  EXPECT_LE(records, 3u * (4 * (1 + 2 * 6) + 4 * (1 + 2 * 6 + 2 + 1)));
+}
+
+TEST(TensorFailures, ARankThatThrowsEndsTheOthersBeforeTheDeadline) {
+  for (int victim : {0, 1, 3, 6}) {
+    const auto began = std::chrono::steady_clock::now();
+    std::string message;
+    try {
+      const Layout l{2, 2, 2, 2};
+      run_ranks(8,
+                [&](Communicator& world) {
+                  Engine engine(config_of(l, 4), cut_gpt(true), world, {});
+                  Tokens tokens(1, kTokens);
+                  const int place = engine.mesh().place(world.rank()).data;
+                  engine.train_batch([&](int micro) {
+                    require(world.rank() != victim || micro != 2, Exit::training, "rank {} dies", victim);
+                    return tokens.at(0, int64_t(micro) * 2 + place);
+                  });
+                  FAIL() << "rank " << world.rank() << " finished a step without rank " << victim;
+                },
+                {.timeout = std::chrono::seconds(60)});
+    } catch (const Error& e) {
+      message = e.what();
+    }
+    EXPECT_NE(message.find(fmt::format("rank {} dies", victim)), std::string::npos) << message;
+    EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(30));
+  }
+}
+
+TEST(TensorFailures, ARankThatStaysAwayIsNamedWithTheCollectiveItIsMissedIn) {
+  std::string message;
+  try {
+    run_ranks(2,
+              [&](Communicator& world) {
+                Engine engine(config_of({.tensor = 2}, 1), cut_gpt(true), world, {});
+                Tokens tokens(1, kTokens);
+                if (world.rank() == 0) engine.train_batch([&](int) { return tokens.at(0, 0); });
+              },
+              {.timeout = std::chrono::milliseconds(300)});
+  } catch (const Error& e) {
+    message = e.what();
+  }
+  EXPECT_NE(message.find("reduce_scatter"), std::string::npos) << message;
+  EXPECT_NE(message.find("wte"), std::string::npos) << message;
+}
+
+}  // namespace
+}  // namespace cleave::testing
