@@ -47,7 +47,7 @@ TEST(TensorConfig, SizesThatDoNotDivideTheRanksAreRefusedWithThoseThatDo) {
             "stage; use 1, 2, 3, 6\n");
   EXPECT_EQ(
       problems(R"("tensor_parallel": {"autotp_size": 2, "tp": {"tp_size": 4}})", 8),
-      "error: f:2:45: tensor_parallel.tp.tp_size: 4, but tensor_parallel.autotp_size is 2; they are one "
+      "error: f:2:46: tensor_parallel.tp.tp_size: 4, but tensor_parallel.autotp_size is 2; they are one "
       "number, so give one of them\n");
   EXPECT_NE(problems(R"("tensor_parallel": {"autotp_size": -2})", 2), "");
   EXPECT_NE(problems(R"("tensor_parallel": {"autotp_size": "two"})", 2), "");

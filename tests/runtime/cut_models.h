@@ -101,9 +101,11 @@ inline void expect_close(const Training& got, const Training& want, double bound
     EXPECT_NEAR(got.steps[s].grad_norm, want.steps[s].grad_norm, bound * want.steps[s].grad_norm)
         << what << ", step " << s;
   }
+  EXPECT_LT(relative_distance(got.weights, want.weights), bound) << what;
+  // A bias that started at 0 is all update, and Adam's update divides a sum's rounding by epsilon.
   std::string where;
   const double difference = largest_difference(got.weights, want.weights, &where);
-  EXPECT_LT(difference, bound) << what << ", " << where;
+  EXPECT_LT(difference, 3 * bound) << what << ", " << where;
 }
 
 }  // namespace cleave::testing
