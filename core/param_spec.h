@@ -33,6 +33,8 @@ struct ParamSpec {
   Init init;
   bool decay = false;  // weight decay applies
   Split split = {};
+  // Not split, but each rank of the tensor axis uses some of it: gradients are parts of a sum on every rank.
+  bool partial = false;
 
   int64_t numel() const {
     return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());

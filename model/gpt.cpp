@@ -4,6 +4,7 @@
 #include "kernels/norm.h"
 #include "model/classifier_head.h"
 #include "model/gpt_block.h"
+#include "model/row_dropout.h"
 
 namespace cleave {
 namespace {

@@ -7,6 +7,7 @@
 #include "kernels/matmul.h"
 #include "kernels/norm.h"
 #include "model/linear.h"
+#include "model/row_dropout.h"
 
 namespace cleave {
 namespace {
@@ -284,17 +285,6 @@ class GptBlock final : public Layer {
 std::unique_ptr<Layer> make_gpt_block(const GptConfig& config, int64_t seq, int index,
                                       const TensorAxis& axis) {
   return std::make_unique<GptBlock>(config, seq, index, axis);
-}
-
-void RowDropout::run(Tensor y, Tensor x, const Position& at, std::string_view where, Stream& stream) const {
-  if (p == 0) return;
-  const int64_t rows = x.dim(0), first = axis.cuts_rows() ? axis.rank() * rows : 0;
-  launch(Dropout{.y = y,
-                 .x = x,
-                 .p = p,
-                 .philox = {at.seed, hash_name(where) ^ (uint64_t(at.step) * 0x9E3779B97F4A7C15ull)},
-                 .offset = (at.first_sample * seq + first) * x.dim(1)},
-         stream);
 }
 
 }  // namespace cleave

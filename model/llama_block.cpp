@@ -1,8 +1,11 @@
 #include "model/llama_block.h"
 
+#include <fmt/ranges.h>
+
 #include "device/copy.h"
 #include "kernels/activation.h"
 #include "kernels/attention.h"
+#include "kernels/elementwise.h"
 #include "kernels/matmul.h"
 #include "kernels/norm.h"
 #include "kernels/rotary.h"
@@ -20,20 +23,44 @@ LlamaBlock::LlamaBlock(const LlamaConfig& config, const TensorAxis& axis,
                        std::shared_ptr<const RopeTable> table, int index)
     : c_(config),
       axis_(axis),
-      share_{axis.mine(c_.heads, "heads").size(), axis.mine(c_.kv_heads, "key/value heads").size(),
-             axis.mine(c_.mlp_width, "columns of the MLP").size()},
+      share_(share_of(c_, axis)),
       table_(std::move(table)),
       name_(fmt::format("model.layers.{}", index)) {}
+
+LlamaBlock::Share LlamaBlock::share_of(const LlamaConfig& c, const TensorAxis& axis) {
+  const int64_t ranks = axis.size();
+  Share share{.heads = axis.mine(c.heads, "heads").size(),
+              .kv_heads = c.kv_heads / ranks,
+              .mlp_width = axis.mine(c.mlp_width, "columns of the MLP").size()};
+  if (c.kv_heads % ranks == 0) return share;
+  if (ranks % c.kv_heads != 0) {
+    std::vector<int64_t> sizes;
+    for (int64_t n = 1; n <= c.heads; ++n)
+      if (c.heads % n == 0 && (c.kv_heads % n == 0 || n % c.kv_heads == 0)) sizes.push_back(n);
+    fail(
+        Exit::usage,
+        "{} key/value heads of {} heads cannot be shared by {} tensor ranks; tensor_parallel.autotp_size may "
+        "be {}",
+        c.kv_heads, c.heads, ranks, fmt::join(sizes, ", "));
+  }
+  share.kv_heads = 1, share.whole_kv = true;
+  share.kv_rows = Range{0, c.head_dim}.shifted(axis.rank() * c.kv_heads / ranks * c.head_dim);
+  return share;
+}
 
 std::vector<UnitSpec> LlamaBlock::units() const {
   const int64_t w = c_.width, q = c_.heads * c_.head_dim, kv = c_.kv_heads * c_.head_dim, mlp = c_.mlp_width;
   const Init one{Init::Kind::ones, 0}, zero{}, normal{Init::Kind::normal, c_.init_scale};
   const std::string attention = name_ + ".self_attn.", gated = name_ + ".mlp.";
+  auto cut_kv = [&](ParamSpec p) {
+    p.partial = share_.whole_kv;
+    return share_.whole_kv ? p : axis_.cut(p, 0);
+  };
   UnitSpec unit{name_,
                 {{name_ + ".input_layernorm.weight", {w}, one, false},
                  axis_.cut({attention + "q_proj.weight", {q, w}, normal, true}, 0),
-                 axis_.cut({attention + "k_proj.weight", {kv, w}, normal, true}, 0),
-                 axis_.cut({attention + "v_proj.weight", {kv, w}, normal, true}, 0),
+                 cut_kv({attention + "k_proj.weight", {kv, w}, normal, true}),
+                 cut_kv({attention + "v_proj.weight", {kv, w}, normal, true}),
                  axis_.cut({attention + "o_proj.weight", {w, q}, normal, true}, 1),
                  {name_ + ".post_attention_layernorm.weight", {w}, one, false},
                  axis_.cut({gated + "gate_proj.weight", {mlp, w}, normal, true}, 0),
@@ -42,20 +69,72 @@ std::vector<UnitSpec> LlamaBlock::units() const {
   auto bias = [&](const char* of, int64_t n) {
     return ParamSpec{attention + of + ".bias", {n}, zero, false};
   };
-  if (c_.qkv_bias)
-    for (auto [of, n] : {std::pair{"q_proj", q}, {"k_proj", kv}, {"v_proj", kv}})
-      unit.params.push_back(axis_.cut(bias(of, n), 0));
+  if (c_.qkv_bias) {
+    unit.params.push_back(axis_.cut(bias("q_proj", q), 0));
+    for (const char* of : {"k_proj", "v_proj"}) unit.params.push_back(cut_kv(bias(of, kv)));
+  }
   if (c_.output_bias) unit.params.push_back(bias("o_proj", w));
   return {unit};
 }
 
 LlamaBlock::Products LlamaBlock::products(std::span<const Tensor> p) const {
   const int64_t w = c_.width, q = attention_width(), mlp = share_.mlp_width;
-  return {.qkv = {w, qkv_width(), joined(p.subspan(kQuery, 3)),
-                  c_.qkv_bias ? joined(p.subspan(kBiases, 3)) : Tensor()},
-          .out = {q, w, p[kOut], c_.output_bias && axis_.rank() == 0 ? p.back() : Tensor()},  // summed: once
+  return {.out = {q, w, p[kOut], c_.output_bias && axis_.rank() == 0 ? p.back() : Tensor()},  // summed: once
           .gate_up = {w, 2 * mlp, joined(p.subspan(kGate, 2)), {}},
           .down = {mlp, w, p[kDown], {}}};
+}
+
+Tensor LlamaBlock::together(std::span<const Tensor> three, Arena& scratch, Stream& stream) const {
+  if (!share_.whole_kv) return joined(three);
+  Shape shape = three[0].shape();
+  shape.dims[0] = qkv_width();
+  const Tensor all = scratch.take(three[0].dtype(), shape);
+  int64_t row = 0;
+  for (size_t i = 0; i < 3; ++i) {
+    const Tensor mine = i == 0 ? three[i] : three[i].rows(share_.kv_rows);
+    copy(all.rows({row, row + mine.dim(0)}), mine, stream);
+    row += mine.dim(0);
+  }
+  return all;
+}
+
+Linear LlamaBlock::projection(std::span<const Tensor> p, Arena& scratch, Stream& stream) const {
+  return {c_.width, qkv_width(), together(p.subspan(kQuery, 3), scratch, stream),
+          c_.qkv_bias ? together(p.subspan(kBiases, 3), scratch, stream) : Tensor()};
+}
+
+// `gradient` is of queries, keys and values one below the other, as together() has their parameters.
+void LlamaBlock::add_apart(std::span<ParamGradient> three, Tensor gradient, Stream& stream) const {
+  int64_t row = 0;
+  for (size_t i = 0; i < 3; ++i) {
+    const bool added = three[i].accumulate();
+    Tensor to = three[i].tensor;
+    if (i > 0 && !added) launch(Fill{.y = to}, stream);
+    if (i > 0) to = to.rows(share_.kv_rows);
+    const Tensor from = gradient.rows({row, row + to.dim(0)});
+    if (added)
+      launch(Axpy{.y = to, .x = from}, stream);
+    else
+      launch(Cast{.y = to, .x = from}, stream);
+    row += to.dim(0);
+  }
+}
+
+void LlamaBlock::backward_projection(const BackwardArgs& a, Tensor dx, Tensor dqkv, Tensor x) const {
+  const Linear product = projection(a.params, a.scratch, a.stream);
+  const auto weights = a.grads.subspan(kQuery, 3);
+  const auto biases = c_.qkv_bias ? a.grads.subspan(kBiases, 3) : std::span<ParamGradient>();
+  if (!share_.whole_kv) {
+    ParamGradient dweight = joined(weights), dbias;
+    if (c_.qkv_bias) dbias = joined(biases);
+    return product.backward(dx, dqkv, x, dweight, c_.qkv_bias ? &dbias : nullptr, a.stream);
+  }
+  bool written[2] = {false, false};
+  ParamGradient dweight{a.scratch.take(DType::fp32, {qkv_width(), c_.width}), &written[0]};
+  ParamGradient dbias{a.scratch.take(DType::fp32, {qkv_width()}), &written[1]};
+  product.backward(dx, dqkv, x, dweight, c_.qkv_bias ? &dbias : nullptr, a.stream);
+  add_apart(weights, dweight.tensor, a.stream);
+  if (c_.qkv_bias) add_apart(biases, dbias.tensor, a.stream);
 }
 
 LlamaBlock::Activations LlamaBlock::keep(Saved& s, Arena& arena, int64_t rows, DType t) const {
@@ -107,7 +186,7 @@ void LlamaBlock::forward(const ForwardArgs& a) const {
   const Activations s = keep(a.saved, a.keep, rows, a.x.dtype());
   launch(RmsNormForward{.y = s.norm1, .rstd = s.rstd1, .x = a.x, .weight = p[kNorm1], .eps = c_.norm_eps},
          a.stream);
-  product.qkv.forward(s.qkv, gathered(s.norm1, a.scratch, a.stream), a.stream);
+  projection(p, a.scratch, a.stream).forward(s.qkv, gathered(s.norm1, a.scratch, a.stream), a.stream);
   rotate(s.qkv, false, a.scratch, a.stream);
   launch(AttentionForward{.y = s.attention,
                           .lse = s.lse,
@@ -205,11 +284,8 @@ void LlamaBlock::backward_attention(const BackwardArgs& a, const Activations& s,
                            .head_dim = c_.head_dim},
          a.stream);
   rotate(dqkv, true, a.scratch, a.stream);
-  ParamGradient dweight = joined(a.grads.subspan(kQuery, 3)), dbias;
-  if (c_.qkv_bias) dbias = joined(a.grads.subspan(kBiases, 3));
   const Tensor partial = axis_.all_rows_of(dnorm, a.scratch);
-  product.qkv.backward(partial, dqkv, gathered(s.norm1, a.scratch, a.stream), dweight,
-                       c_.qkv_bias ? &dbias : nullptr, a.stream);
+  backward_projection(a, partial, dqkv, gathered(s.norm1, a.scratch, a.stream));
   axis_.sum(dnorm, partial, a.stream, name_);
 }
 

@@ -23,19 +23,29 @@ class LlamaBlock final : public Layer {
   struct Activations {
     Tensor rstd1, norm1, qkv, attention, lse, middle, rstd2, norm2, gate_up, gated;
   };
-  // The four matrix products, on the joined parameters.
+  // The matrix products behind the projections of queries, keys and values, on the joined parameters.
   struct Products {
-    Linear qkv, out, gate_up, down;
+    Linear out, gate_up, down;
   };
-  // What this rank computes of a block's heads and MLP.
+  // What this rank computes of a block's heads and MLP. With more ranks than key/value heads, several ranks
+  // compute the same one from projections that every rank has whole.
   struct Share {
     int64_t heads = 0, kv_heads = 0, mlp_width = 0;
+    bool whole_kv = false;
+    Range kv_rows = {};  // with whole_kv: of the projections' outputs
   };
+  static Share share_of(const LlamaConfig& config, const TensorAxis& axis);
   Activations keep(Saved& saved, Arena& arena, int64_t rows, DType type) const;
   static Activations saved(const Saved& s) {
     return {s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8], s[9]};
   }
   Products products(std::span<const Tensor> params) const;
+  // The projections of queries, keys and values as one; with whole_kv put together in scratch.
+  Linear projection(std::span<const Tensor> params, Arena& scratch, Stream& stream) const;
+  Tensor together(std::span<const Tensor> three, Arena& scratch, Stream& stream) const;
+  // The gradients of dqkv with respect to it and to x, for the same projections.
+  void backward_projection(const BackwardArgs& a, Tensor dx, Tensor dqkv, Tensor x) const;
+  void add_apart(std::span<ParamGradient> three, Tensor gradient, Stream& stream) const;
   void backward_mlp(const BackwardArgs& a, const Activations& s, Tensor dnorm) const;
   void backward_attention(const BackwardArgs& a, const Activations& s, Tensor dmiddle, Tensor dnorm) const;
   void rotate(Tensor qkv, bool inverse, Arena& scratch, Stream& stream) const;

@@ -124,9 +124,8 @@ void Engine::State::sum_shared_gradients() {
   for (const auto& [name, group] : tied)
     for (int u = 0; u < store.units(); ++u)
       if (store.layout(u).name() == name) group->all_reduce(store.gradient_slice(u), comm(), {.what = name});
-  // Where rows are whole, every rank has the whole gradient.
-  for (int u = 0; axis.cuts_rows() && u < store.units(); ++u)
-    for (const Range& r : store.layout(u).replicated(store.slice(u)))
+  for (int u = 0; axis.size() > 1 && u < store.units(); ++u)
+    for (const Range& r : store.layout(u).summed(store.slice(u), axis.cuts_rows()))
       mesh.tensor->all_reduce(store.gradient_slice(u).slice(r), comm(), {.what = store.layout(u).name()});
   compute.wait(comm().record());
 }

@@ -43,8 +43,8 @@ struct Engine::State {
 
   // Throws Error(memory) on every rank of a pipe when one of its stages does not fit: their plans differ.
   void check_plan();
-  // After the last micro-batch: the gradients of units that several stages hold are added up over them, and,
-  // where a tensor axis cuts rows, the parts that its ranks have of a whole parameter's gradient.
+  // After the last micro-batch: the gradients of units that several stages hold are added up over them, and
+  // the parts that the ranks of a tensor axis have of a whole parameter's gradient.
   void sum_shared_gradients();
   // Of the gradients as they are, over all ranks; the same bits however the model is cut.
   double squared_norm();

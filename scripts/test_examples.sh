@@ -16,8 +16,31 @@ echo "-- digits"
 accuracy=$(sed -nE 's/.*held-out digits: ([0-9.]+) %/\1/p' "$work/digits")
 awk -v a="$accuracy" 'BEGIN { exit !(a >= 95) }' || { echo "error: $accuracy % is below 95 %" >&2; exit 1; }
 
-echo "-- gpt2-large does not fit without offload and is refused before anything is allocated"
+echo "-- hello_mesh"
+"$bin/cleave" launch -n 8 -- "$bin/hello_mesh" 2 2 3 | tee "$work/mesh"
+grep -q 'rank 7: pipe 1 data 1 tensor 1 .* and head .* 96 x 64 of 192 x 64' "$work/mesh" ||
+  { echo "error: rank 7 does not say what it has" >&2; exit 1; }
+
+echo "-- train_3d: three layouts of eight ranks learn the same"
 ./scripts/fetch_kjv.sh "$work/kjv.txt"
+for layout in data pipe_data pipe_data_tensor; do
+  "$bin/cleave" launch -n 8 -- train --deepspeed_config examples/train_3d/$layout.json --model llama-tiny --data "$work/kjv.txt" \
+    --seq_len 64 --steps 12 --metrics "$work/$layout.jsonl" >/dev/null
+done
+python3 - "$work" <<'PYTHON'
+import json, sys
+def losses(layout):
+    with open(f"{sys.argv[1]}/{layout}.jsonl") as lines:
+        return [step["loss"] for step in map(json.loads, lines) if "loss" in step]
+want = losses("data")
+assert len(want) == 12 and want[-1] < 0.8 * want[0], want
+for layout in ("pipe_data", "pipe_data_tensor"):
+    worst = max(abs(a / b - 1) for a, b in zip(losses(layout), want, strict=True))
+    print(f"{layout}: losses within {100 * worst:.3f} % of those of data parallelism alone")
+    assert worst < 0.01
+PYTHON
+
+echo "-- gpt2-large does not fit without offload and is refused before anything is allocated"
 sed 's/"stage": 2, "offload_optimizer": {[^}]*},/"stage": 0,/' examples/gpt2_large/ds_config.json >"$work/stage0.json"
 status=0
 "$bin/cleave" launch -n 2 -- train --deepspeed_config "$work/stage0.json" --model gpt2-large --data "$work/kjv.txt" \

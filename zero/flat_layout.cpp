@@ -42,6 +42,16 @@ std::vector<Range> FlatLayout::replicated(Range slice) const {
   return out;
 }
 
+std::vector<Range> FlatLayout::summed(Range slice, bool cut_rows) const {
+  if (cut_rows) return replicated(slice);
+  std::vector<Range> out;
+  for (int i = 0; i < params(); ++i) {
+    const Range part = intersect(range(i), slice);
+    if (!part.empty() && param(i).partial) out.push_back(part.shifted(-slice.begin));
+  }
+  return out;
+}
+
 namespace {
 
 // Appends the pieces of elements `part` of a split parameter: a run of them is consecutive in the whole

@@ -34,6 +34,9 @@ class FlatLayout {
   Range split() const { return split_; }  // what is split over the tensor axis
   // The parts of `slice` whose parameters every rank of the tensor axis has whole, relative to its begin.
   std::vector<Range> replicated(Range slice) const;
+  // Those whose gradients are parts of a sum over the tensor axis: all of them where its ranks cut rows, else
+  // the ones that say so.
+  std::vector<Range> summed(Range slice, bool cut_rows) const;
 
   // The parts of `slice` that are parameters: which one, which elements of the whole tensor, and where in the
   // slice they start.

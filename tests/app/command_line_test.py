@@ -113,6 +113,30 @@ class CommandLine(unittest.TestCase):
         self.train(config=self.config(gradient_accumulation_steps=2,
                                       pipeline={"stages": 2, "schedule": str(schedule)}))
 
+    def test_eight_ranks_as_pipe_data_and_tensor_learn_what_one_rank_learns(self):
+        base = {"train_batch_size": 8, "train_micro_batch_size_per_gpu": 1,
+                "fp16": {"enabled": True, "initial_scale_power": 12}, "zero_optimization": {"stage": 3}}
+        def config(name, **changes):
+            path = self.dir / name
+            path.write_text(json.dumps({"optimizer": CONFIG["optimizer"], **base, **changes}))
+            return path
+        cut = config("3d.json", pipeline={"stages": 2}, tensor_parallel={"autotp_size": 2})
+        for model in ("tiny", "llama-tiny"):
+            want = self.losses(ranks=1, model=model, config=config("one.json"))
+            got = self.losses("--output", self.dir / model, ranks=8, model=model, config=cut)
+            for (loss, norm), (want_loss, want_norm) in zip(got, want, strict=True):
+                self.assertAlmostEqual(loss / want_loss, 1, delta=1e-3)  # fp16 rounds at other places
+                self.assertAlmostEqual(norm / want_norm, 1, delta=1e-2)
+            self.train("--output", self.dir / model, steps=5, ranks=2, model=model, config=config(
+                "other.json", tensor_parallel={"tp": {"tp_size": 2}, "sequence_parallel": False}))
+            self.run_cleave("eval", self.dir / model, "--data", self.text)
+
+    def test_layers_that_cannot_be_cut_are_refused_with_what_works(self):
+        refused = self.train(ranks=3, config=self.config(tensor_parallel={"autotp_size": 3}), code=2)
+        self.assertIn("4 heads cannot be cut over 3 tensor ranks; tensor_parallel.autotp_size may be 1, 2, 4", refused.stderr)
+        divide = self.train(ranks=3, config=self.config(tensor_parallel={"autotp_size": 2}), code=2)
+        self.assertIn("2 tensor ranks do not divide 3 ranks; use 1, 3", divide.stderr)
+
     def test_resume_continues_bit_for_bit_and_stops_on_request_with_75(self):
         out = self.dir / "out put"
         whole = self.losses(steps=6)

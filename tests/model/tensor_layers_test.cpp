@@ -110,7 +110,8 @@ Arrays run_layer(const MakeModel& make, size_t index, const TensorAxis& axis, Co
     }
   for (const auto& u : units)
     for (int p = 0; p < u->layout.params(); ++p)
-      if (u->layout.param(p).split || axis.cuts_rows()) add_up(out[u->layout.param(p).name]);
+      if (u->layout.param(p).split || u->layout.param(p).partial || axis.cuts_rows())
+        add_up(out[u->layout.param(p).name]);
   return out;
 }
 
@@ -148,6 +149,23 @@ TEST(TensorLayers, OfLlamaGiveWhatOneRankGives) {
                           DType::fp32, kSeq, "llama", axis);
       },
       {2, 3});
+}
+
+TEST(TensorLayers, OfLlamaGiveItAlsoWhereRanksShareKeyAndValueHeads) {
+  expect_same(
+      [](const TensorAxis& axis) {
+        return make_llama({.vocab = kVocab,
+                           .positions = kSeq,
+                           .width = 16,
+                           .layers = 1,
+                           .heads = 12,
+                           .kv_heads = 2,
+                           .head_dim = 4,
+                           .mlp_width = 24,
+                           .qkv_bias = true},
+                          DType::fp32, kSeq, "llama", axis);
+      },
+      {2, 4, 6});
 }
 
 TEST(TensorLayers, OfGpt2GiveWhatOneRankGives) {

@@ -43,7 +43,8 @@ inline ModelFactory cut_gpt(bool tied, DType type = DType::fp32, float dropout =
   };
 }
 
-// Grouped heads wider than width / heads and biases wherever a config can have them.
+// Grouped heads wider than width / heads and biases wherever a config can have them. Four ranks share two
+// key/value heads.
 inline ModelFactory cut_llama(bool tied, DType type = DType::fp32) {
   return [=](const TensorAxis& axis) {
     return make_llama({.vocab = kVocab,
@@ -51,7 +52,7 @@ inline ModelFactory cut_llama(bool tied, DType type = DType::fp32) {
                        .width = 13,
                        .layers = 3,
                        .heads = 8,
-                       .kv_heads = 4,
+                       .kv_heads = 2,
                        .head_dim = 2,
                        .mlp_width = 20,
                        .tied = tied,

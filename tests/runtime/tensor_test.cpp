@@ -128,7 +128,23 @@ TEST(TensorRuns, WhatDoesNotFitIsRefusedWithWhatWorks) {
             "2: 4 heads cannot be cut over 3 tensor ranks; tensor_parallel.autotp_size may be 1, 2, 4");
   EXPECT_EQ(
       refusal({.tensor = 8}, 8, cut_llama(true)),
-      "2: 4 key/value heads cannot be cut over 8 tensor ranks; tensor_parallel.autotp_size may be 1, 2, 4");
+      "2: 20 columns of the MLP cannot be cut over 8 tensor ranks; tensor_parallel.autotp_size may be 1, "
+      "2, 4, 5, 10, 20");
+  const ModelFactory groups = [](const TensorAxis& axis) {
+    return make_llama({.vocab = 5,
+                       .positions = 6,
+                       .width = 4,
+                       .layers = 1,
+                       .heads = 12,
+                       .kv_heads = 4,
+                       .head_dim = 2,
+                       .mlp_width = 12},
+                      DType::fp32, 6, "groups", axis);
+  };
+  EXPECT_EQ(
+      refusal({.tensor = 6}, 6, groups),
+      "2: 4 key/value heads of 12 heads cannot be shared by 6 tensor ranks; tensor_parallel.autotp_size "
+      "may be 1, 2, 4, 12");
   const ModelFactory rows = [](const TensorAxis& axis) {
     return make_gpt({.vocab = 5, .positions = 8, .width = 4, .layers = 1, .heads = 2}, DType::fp32, 7, "odd",
                     axis);

@@ -110,6 +110,13 @@ TEST(FlatLayout, WhatIsSplitIsOneRangeAndWhatIsReplicatedOneWithDecayAndOneWitho
   EXPECT_EQ(layout.replicated({0, 19}), (std::vector<Range>{{0, 5}, {17, 19}}));
   EXPECT_EQ(layout.replicated({3, 18}), (std::vector<Range>{{0, 2}, {14, 15}}));
   EXPECT_TRUE(layout.replicated({5, 17}).empty());
+  EXPECT_EQ(layout.summed({3, 18}, true), layout.replicated({3, 18}));
+  EXPECT_TRUE(layout.summed({0, 19}, false).empty());
+  ParamSpec keys{"k", {6}, {}, true};
+  keys.partial = true;
+  const FlatLayout shared({"u", {{"table", {2}, {}, true}, keys, {"q", {8}, {}, true, split}}}, 1);
+  EXPECT_EQ(shared.summed({0, 16}, false), (std::vector<Range>{{2, 8}}));
+  EXPECT_EQ(shared.summed({3, 16}, false), (std::vector<Range>{{0, 5}}));
   EXPECT_TRUE(FlatLayout({"whole", {{"norm", {2}, {}, false}}}, 1).split().empty());
 }
 

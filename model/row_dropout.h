@@ -1,0 +1,19 @@
+// Dropout of rows that a tensor axis may cut.
+#pragma once
+#include "model/layer.h"
+#include "tensor_parallel/tensor_axis.h"
+
+namespace cleave {
+
+// The dropout of this rank's rows of a micro-batch. Random numbers are functions of the step, of `where` in
+// the model and of the element's index in the global batch, so they are the same however rows are cut.
+struct RowDropout {
+  float p = 0;
+  int64_t seq = 1;
+  TensorAxis axis = {};
+
+  // y = x dropped; y may be x. Both [rows, width]. Does nothing when p is 0.
+  void run(Tensor y, Tensor x, const Position& at, std::string_view where, Stream& stream) const;
+};
+
+}  // namespace cleave
