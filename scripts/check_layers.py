@@ -21,9 +21,9 @@ ALLOWED = {
     "checkpoint": ["comm", "device"],
     "monitor": ["device"],
     "pipeline": [],
-    "runtime": ["checkpoint", "pipeline", "model", "zero", "config_schema", "comm", "optim", "offload", "kernels", "device"],
+    "runtime": ["checkpoint", "pipeline", "model", "tensor_parallel", "zero", "config_schema", "comm", "optim", "offload", "kernels", "device"],
     "launcher": ["comm"],
-    "app": ["runtime", "launcher", "monitor", "checkpoint", "model", "zero", "data", "config_schema", "comm", "optim",
+    "app": ["runtime", "launcher", "monitor", "checkpoint", "model", "tensor_parallel", "zero", "data", "config_schema", "comm", "optim",
             "offload", "kernels", "device"],
 }
 FOREIGN = {  # a library's header: the folders that may use it

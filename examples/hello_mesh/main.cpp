@@ -10,6 +10,7 @@
 #include "core/units.h"
 #include "launcher/discovery.h"
 #include "model/gpt.h"
+#include "runtime/engine.h"
 #include "runtime/pipeline_plan.h"
 
 using namespace cleave;
@@ -31,7 +32,10 @@ int say_hello(const char* pipe, const char* tensor, const char* zero) {
            "zero_optimization": {{"stage": {}, "stage3_param_persistence_threshold": 0}}}})",
       pipe, tensor, zero);
   const ReadResult config = read_ds_config(json, "arguments", {.world_size = ranks.size()});
-  require(config.ok(), Exit::usage, "{}", format(config.problems));
+  if (!config.ok()) {
+    if (ranks.rank() == 0) std::fputs(format(config.problems).c_str(), stderr);
+    return int(Exit::usage);
+  }
   const ModelFactory make = [](const TensorAxis& axis) {
     return make_gpt({.vocab = 256, .positions = 64, .width = 64, .layers = 6, .heads = 4}, DType::fp32, 64,
                     "hello", axis);
@@ -40,7 +44,7 @@ int say_hello(const char* pipe, const char* tensor, const char* zero) {
   const MeshPlace place = engine.mesh().place(ranks.rank());
   const PipelinePlan plan = plan_pipeline(config.config, make(TensorAxis()));
   const Range layers = plan.stages[size_t(place.pipe)].chunks[0];
-  const ParamSpec& matrix = engine.model().layers[1]->units()[0].params[2];
+  const ParamSpec matrix = engine.model().layers[1]->units()[0].params[2];
   const MemoryTable memory = engine.memory_live();
   if (ranks.rank() == 0)
     std::printf("pipe %d x data %d x tensor %d, ZeRO-%s\n", engine.mesh().pipe, engine.mesh().data,

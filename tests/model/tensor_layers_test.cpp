@@ -99,15 +99,13 @@ Arrays run_layer(const MakeModel& make, size_t index, const TensorAxis& axis, Co
     std::copy(local.begin(), local.end(), whole.begin() + first * 16);
     if (axis.cuts_rows()) add_up(whole);
   }
-  for (const auto& u : units)
-    for (const FlatLayout::Piece& p : u->layout.pieces({0, u->layout.numel()})) {
-      const ParamSpec& spec = u->layout.param(p.param);
-      std::vector<float>& whole = out[spec.name];
-      int64_t numel = 1;
-      for (int64_t d : spec.whole_shape()) numel *= d;
-      whole.resize(size_t(numel), 0.f);
-      std::copy_n(u->grads.begin() + p.offset, p.elements.size(), whole.begin() + p.elements.begin);
-    }
+  for (const auto& u : units) {
+    for (int p = 0; p < u->layout.params(); ++p)
+      out[u->layout.param(p).name].resize(size_t(u->layout.param(p).whole_numel()), 0.f);
+    for (const FlatLayout::Piece& p : u->layout.pieces({0, u->layout.numel()}))
+      std::copy_n(u->grads.begin() + p.offset, p.elements.size(),
+                  out[u->layout.param(p.param).name].begin() + p.elements.begin);
+  }
   for (const auto& u : units)
     for (int p = 0; p < u->layout.params(); ++p)
       if (u->layout.param(p).split || u->layout.param(p).partial || axis.cuts_rows())

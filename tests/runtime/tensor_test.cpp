@@ -109,6 +109,28 @@ TEST(TensorRuns, SixteenBitTypesAreCloseToOneRank) {
       }
 }
 
+// 5 tokens over 4 ranks are 2, 2, 1 and none.
+TEST(TensorRuns, ARankWithoutTokensOfTheVocabularyTrainsAlong) {
+  const auto run = [](const Layout& l) {
+    Training first;
+    run_ranks(l.ranks(), [&](Communicator& world) {
+      const ModelFactory model = [](const TensorAxis& axis) {
+        return make_gpt({.vocab = 5, .positions = 8, .width = 16, .layers = 1, .heads = 4}, DType::fp32, 8,
+                        "few", axis);
+      };
+      Engine engine(smooth(config_of(l, 2)), model, world, {});
+      Tokens tokens(1, 8, 5);
+      Training mine;
+      for (int step = 0; step < kSteps; ++step)
+        mine.steps.push_back(engine.train_batch(source(tokens, engine.config(), step, 0, 1)));
+      mine.weights = weights_of(engine);
+      if (world.rank() == 0) first = std::move(mine);
+    });
+    return first;
+  };
+  expect_close(run({.tensor = 4}), run({}), 1e-6, "5 tokens");
+}
+
 TEST(TensorRuns, WhatDoesNotFitIsRefusedWithWhatWorks) {
   const auto refusal = [](const Layout& l, int ranks, const ModelFactory& model) -> std::string {
     try {
