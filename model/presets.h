@@ -21,6 +21,10 @@ inline int64_t& vocab_of(ModelConfig& config) {
   return std::visit([](auto& c) -> int64_t& { return c.vocab; }, config);
 }
 
+inline int64_t width_of(const ModelConfig& config) {
+  return std::visit([](const auto& c) { return c.width; }, config);
+}
+
 // The part of the model that a rank of the tensor axis computes; Error(usage) when it cannot be cut so.
 Model make_model(const ModelConfig& config, DType dtype, int64_t seq, std::string name,
                  const TensorAxis& axis = {});
