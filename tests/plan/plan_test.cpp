@@ -74,6 +74,19 @@ TEST(Plan, EqualsWhatTrainingMeasuresUnderEverySchedule) {
   }
 }
 
+TEST(Plan, EqualsWhatTrainingMeasuresWithGroupsOfNearRanks) {
+  for (const bool hybrid : {false, true}) {
+    DsConfig c = config_for(4, 1, 2);
+    c.zero.stage = 3;
+    (hybrid ? c.zero.mics_shard_size : c.zero.zero_hpz_partition_size) = 2;
+    expect_planned(
+        c, 4, [] { return small_gpt(); }, hybrid ? "hybrid" : "nested");
+    c.pipeline.stages = 2;
+    expect_planned(
+        c, 8, [] { return deep_gpt(true); }, hybrid ? "hybrid, 2 stages" : "nested, 2 stages");
+  }
+}
+
 TEST(Plan, HalvesWhatIsShardedWhenTheRanksDouble) {
   DsConfig c = config_for(1);
   c.zero.stage = 3;
