@@ -87,6 +87,22 @@ TEST(Plan, EqualsWhatTrainingMeasuresWithGroupsOfNearRanks) {
   }
 }
 
+TEST(Plan, ProvesThatTheCallsOfEveryRankFitTogether) {
+  for (const char* schedule : {"gpipe", "1f1b", "interleaved", "zb-h1"})
+    for (const int stage : {0, 1, 2, 3})
+      for (const int64_t near : {1, 2}) {
+        DsConfig c = config_for(4, 1, 4);
+        c.pipeline.stages = 2, c.pipeline.schedule = schedule, c.zero.stage = stage;
+        c.pipeline.virtual_stages = std::string(schedule) == "interleaved" ? 2 : 1;
+        c.zero.zero_hpz_partition_size = near, c.zero.overlap_comm = stage == 3;
+        const CallProof proof = prove_calls(8, [&](Communicator& ranks, const EngineOptions& options) {
+          return std::make_unique<Engine>(c, deep_gpt(false), ranks, options);
+        });
+        EXPECT_EQ(proof.ranks, 8);
+        EXPECT_GT(proof.calls, 8 * 4 * 2);
+      }
+}
+
 TEST(Plan, HalvesWhatIsShardedWhenTheRanksDouble) {
   DsConfig c = config_for(1);
   c.zero.stage = 3;
