@@ -17,7 +17,7 @@ int run_plan(const Arguments& arguments) {
   ModelOptions model;
   RankOptions limits;
   int64_t world = 1, vocab = 256;
-  bool strict = false, json = false;
+  bool strict = false, json = false, simulate = false;
   app.add_option("--deepspeed_config", config, "the ds_config file")->required();
   add_options(app, model);
   app.add_option("--world_size", world, "all ranks of the job")
@@ -30,6 +30,8 @@ int run_plan(const Arguments& arguments) {
   app.add_option("--host_memory", limits.host_memory, "limit of a rank's host memory");
   app.add_flag("--strict", strict, "warnings about the ds_config are errors");
   app.add_flag("--json", json, "one JSON object, in bytes");
+  app.add_flag("--simulate", simulate,
+               "also run the calls of every rank in lockstep: none may wait for ever or be given other data");
   if (!parse(app, arguments)) return 0;
 
   const ModelConfig shape = config_of(model, vocab);
@@ -39,14 +41,19 @@ int run_plan(const Arguments& arguments) {
       config, {.strict = strict, .world_size = world, .world_origin = "--world_size", .auto_values = values});
   std::fputs(format(read.problems).c_str(), stderr);
   require(read.ok(), Exit::usage, "{} was refused; there is no plan", config);
-  const ModelFactory make = [&](const TensorAxis& axis) {
-    return make_model(shape, model_dtype(read.config), model.seq_len, model.model, axis);
+  const EngineMaker make = [&](Communicator& ranks, const EngineOptions& options) {
+    const ModelFactory cut = [&](const TensorAxis& axis) {
+      return make_model(shape, model_dtype(read.config), model.seq_len, model.model, axis);
+    };
+    return std::make_unique<Engine>(read.config, cut, ranks, options);
   };
-  const JobPlan plan =
-      plan_job(read.config, int(world), [&](Communicator& ranks, const EngineOptions& options) {
-        return std::make_unique<Engine>(read.config, make, ranks, options);
-      });
+  const JobPlan plan = plan_job(read.config, int(world), make);
   std::printf("%s\n", (json ? to_json(plan) : format(plan)).c_str());
+  if (simulate) {
+    const CallProof proof = prove_calls(int(world), make);
+    std::fprintf(stderr, "simulated %d ranks: their %lld calls fit together\n", proof.ranks,
+                 static_cast<long long>(proof.calls));
+  }
   plan.check_fits(memory_limits(limits));
   return 0;
 }

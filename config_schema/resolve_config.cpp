@@ -110,6 +110,28 @@ void resolve_precision(Reading& r) {
   }
 }
 
+// Groups of near ranks must divide the data axis.
+void resolve_near_ranks(Reading& r) {
+  const DsConfig& c = r.result.config;
+  const int64_t share = int64_t{c.pipeline.stages} * c.tensor_parallel.size();
+  if (r.options.world_size % share != 0)
+    return;  // reported at pipeline.stages or tensor_parallel.autotp_size
+  const int64_t data = r.options.world_size / share;
+  auto check = [&](const char* key, int64_t size) {
+    if (size > 0 && data % size == 0) return;
+    r.error_at(key, fmt::format("{} ranks do not divide the {} of the data axis; use {}", size, data,
+                                divisors(data)));
+  };
+  const ZeroConfig& z = c.zero;
+  if (z.stage != 3) return;
+  if (z.mics_shard_size != -1) check("zero_optimization.mics_shard_size", z.mics_shard_size);
+  if (z.zero_hpz_partition_size != 1)
+    check("zero_optimization.zero_hpz_partition_size", z.zero_hpz_partition_size);
+  if (z.mics_shard_size > 0 && z.zero_hpz_partition_size > 1)
+    r.error_at("zero_optimization.zero_hpz_partition_size",
+               "and mics_shard_size are two ways to gather among near ranks only; choose one");
+}
+
 void resolve_zero(Reading& r) {
   ZeroConfig& z = r.result.config.zero;
   const Given* overlap = r.entry("zero_optimization.overlap_comm");
@@ -126,6 +148,7 @@ void resolve_zero(Reading& r) {
   if (whole && whole->kind == JsonValue::Kind::boolean && bucket && bucket->integer)
     z.allgather_bucket_size = *bucket->integer,
     r.derived["zero_optimization.allgather_bucket_size"] = "derived";
+  resolve_near_ranks(r);
   if (z.offload_optimizer.device == "nvme")
     r.error_at("zero_optimization.offload_optimizer.device",
                "\"nvme\" is known but not built; \"cpu\" keeps the optimizer states in host memory");

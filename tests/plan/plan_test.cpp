@@ -75,8 +75,8 @@ TEST(Plan, EqualsWhatTrainingMeasuresInEveryLayout) {
         }
 }
 
-TEST(Plan, EqualsWhatTrainingMeasuresWhereATensorAxisCutsLayers) {
-  const ModelFactory model = [](const TensorAxis& axis) {
+ModelFactory cut_llama() {
+  return [](const TensorAxis& axis) {
     return make_llama({.vocab = kVocab,
                        .positions = 8,
                        .width = 12,
@@ -87,6 +87,25 @@ TEST(Plan, EqualsWhatTrainingMeasuresWhereATensorAxisCutsLayers) {
                        .mlp_width = 20},
                       DType::fp32, 8, "cut", axis);
   };
+}
+
+TEST(Plan, ProvesThatTheCallsOfEveryRankFitTogetherWhereATensorAxisCutsLayers) {
+  for (const char* schedule : {"1f1b", "interleaved", "zb-h1"})
+    for (const int stage : {0, 2, 3})
+      for (const bool cut_rows : {false, true}) {
+        DsConfig c = config_for(2, 1, 4);
+        c.pipeline.stages = 2, c.pipeline.schedule = schedule, c.zero.stage = stage;
+        c.pipeline.virtual_stages = std::string(schedule) == "interleaved" ? 2 : 1;
+        c.tensor_parallel.autotp_size = 4, c.tensor_parallel.sequence_parallel = cut_rows;
+        c.zero.overlap_comm = stage == 3;
+        const CallProof proof = prove_calls(16, [&](Communicator& ranks, const EngineOptions& options) {
+          return std::make_unique<Engine>(c, cut_llama(), ranks, options);
+        });
+        EXPECT_EQ(proof.ranks, 16);
+      }
+}
+
+TEST(Plan, EqualsWhatTrainingMeasuresWhereATensorAxisCutsLayers) {
   for (const int pipe : {1, 2})
     for (const int tensor : {2, 4})
       for (const bool cut_rows : {false, true}) {
@@ -107,6 +126,35 @@ TEST(Plan, EqualsWhatTrainingMeasuresUnderEverySchedule) {
     expect_planned(
         c, 4, [] { return deep_gpt(false); }, schedule);
   }
+}
+
+TEST(Plan, EqualsWhatTrainingMeasuresWithGroupsOfNearRanks) {
+  for (const bool hybrid : {false, true}) {
+    DsConfig c = config_for(4, 1, 2);
+    c.zero.stage = 3;
+    (hybrid ? c.zero.mics_shard_size : c.zero.zero_hpz_partition_size) = 2;
+    expect_planned(
+        c, 4, [] { return small_gpt(); }, hybrid ? "hybrid" : "nested");
+    c.pipeline.stages = 2;
+    expect_planned(
+        c, 8, [] { return deep_gpt(true); }, hybrid ? "hybrid, 2 stages" : "nested, 2 stages");
+  }
+}
+
+TEST(Plan, ProvesThatTheCallsOfEveryRankFitTogether) {
+  for (const char* schedule : {"gpipe", "1f1b", "interleaved", "zb-h1"})
+    for (const int stage : {0, 1, 2, 3})
+      for (const int64_t near : {1, 2}) {
+        DsConfig c = config_for(4, 1, 4);
+        c.pipeline.stages = 2, c.pipeline.schedule = schedule, c.zero.stage = stage;
+        c.pipeline.virtual_stages = std::string(schedule) == "interleaved" ? 2 : 1;
+        c.zero.zero_hpz_partition_size = near, c.zero.overlap_comm = stage == 3;
+        const CallProof proof = prove_calls(8, [&](Communicator& ranks, const EngineOptions& options) {
+          return std::make_unique<Engine>(c, deep_gpt(false), ranks, options);
+        });
+        EXPECT_EQ(proof.ranks, 8);
+        EXPECT_GT(proof.calls, 8 * 4 * 2);
+      }
 }
 
 TEST(Plan, HalvesWhatIsShardedWhenTheRanksDouble) {

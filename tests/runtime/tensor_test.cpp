@@ -73,6 +73,17 @@ TEST_P(Tensor3d, OfTiedModelsIsCloseToOneRankWithRowsCutAndWhole) {
       }
 }
 
+TEST(TensorRuns, GroupsOfNearRanksAreCloseToOneRank) {
+  const Layout l{1, 4, 2, 3};
+  const ModelFactory model = cut_gpt(true);
+  for (bool hybrid : {false, true}) {
+    DsConfig c = smooth(config_of(l, 2));
+    (hybrid ? c.zero.mics_shard_size : c.zero.zero_hpz_partition_size) = 2;
+    expect_close(train_on_all(l, c, model, kSteps), one_rank(8, model, "tied gpt"), 1e-6,
+                 hybrid ? "hybrid" : "nested");
+  }
+}
+
 TEST(TensorRuns, WorkerStreamsChangeNoBit) {
   for (bool cut_rows : {false, true}) {
     const Layout l{2, 2, 2, 3, "1f1b", false, cut_rows};
