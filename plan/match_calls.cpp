@@ -92,7 +92,8 @@ class Lockstep {
                            describe(now(here[0]).post), rank, describe(call.post));
       return true;
     }
-    here.push_back(rank);
+    // A letter may have woken a rank that is here already.
+    if (std::find(here.begin(), here.end(), rank) == here.end()) here.push_back(rank);
     if (here.size() < log_.groups_[size_t(call.group)].ranks.size()) {
       waits_[size_t(rank)] = true;
       return false;

@@ -112,7 +112,7 @@ TEST(Plan, EqualsWhatTrainingMeasuresWhereATensorAxisCutsLayers) {
         DsConfig c = config_for(8 / pipe / tensor, 1, 2);
         c.pipeline.stages = pipe, c.zero.stage = 3;
         c.tensor_parallel.autotp_size = tensor, c.tensor_parallel.sequence_parallel = cut_rows;
-        expect_planned(c, 8, model,
+        expect_planned(c, 8, cut_llama(),
                        fmt::format("pipe {} tensor {} {}", pipe, tensor, cut_rows ? "cut" : "whole"), 8);
       }
 }
