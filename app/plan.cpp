@@ -16,10 +16,12 @@ int run_plan(const Arguments& arguments) {
   std::string config;
   ModelOptions model;
   RankOptions limits;
+  AutoValues values;
   int64_t world = 1, vocab = 256;
   bool strict = false, json = false, simulate = false;
   app.add_option("--deepspeed_config", config, "the ds_config file")->required();
   add_options(app, model);
+  add_options(app, values);
   app.add_option("--world_size", world, "all ranks of the job")
       ->capture_default_str()
       ->check(CLI::Range(1, 1 << 20));
@@ -35,7 +37,6 @@ int run_plan(const Arguments& arguments) {
   if (!parse(app, arguments)) return 0;
 
   const ModelConfig shape = config_of(model, vocab);
-  AutoValues values;
   values.hidden_size = width_of(shape);
   const ReadResult read = read_ds_config_file(
       config, {.strict = strict, .world_size = world, .world_origin = "--world_size", .auto_values = values});

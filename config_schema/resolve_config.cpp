@@ -14,8 +14,11 @@ void resolve_batch(Reading& r) {
   for (const char* path : kBatchKeys)
     if (const Given* g = r.entry(path); g && !g->usable) return;
   const auto given = [](int64_t size) { return size > 0 ? std::optional(size) : std::nullopt; };
-  const BatchSizes sizes{given(c.train_batch_size), given(c.train_micro_batch_size_per_gpu),
-                         given(c.gradient_accumulation_steps)};
+  BatchSizes sizes{given(c.train_batch_size), given(c.train_micro_batch_size_per_gpu),
+                   given(c.gradient_accumulation_steps)};
+  const Given* micro = r.entry("train_micro_batch_size_per_gpu");
+  if (!sizes.train && !sizes.micro && micro && micro->origin == "auto")
+    sizes.micro = r.options.auto_values.default_micro_batch_size;
   const int64_t stages = c.pipeline.stages, tensor = c.tensor_parallel.size(), world = r.options.world_size;
   if (world % (stages * tensor) != 0) return;  // reported at pipeline.stages or tensor_parallel.autotp_size
   std::string origin = r.options.world_origin;
