@@ -99,6 +99,7 @@ void describe_optimizer(Keys& keys, OptimizerConfig& optimizer);
 void describe_scheduler(Keys& keys, SchedulerConfig& scheduler, const OptimizerConfig& optimizer);
 void describe_zero(Keys& keys, ZeroConfig& zero);
 void describe_pipeline(Keys& keys, PipelineConfig& pipeline);
+void describe_checkpointing(Keys& keys, CheckpointingConfig& checkpointing);
 void describe_unbuilt_training(Keys& keys);
 void describe_unbuilt_tools(Keys& keys);
 

@@ -31,10 +31,10 @@ class LlamaBlock final : public Layer {
   struct Share {
     int64_t heads = 0, kv_heads = 0, mlp_width = 0;
   };
-  Activations keep(Saved& saved, Arena& arena, int64_t rows, DType type) const;
-  static Activations saved(const Saved& s) {
-    return {s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8], s[9]};
-  }
+  Activations keep(const ForwardArgs& f, int64_t rows, DType type) const;
+  static Activations saved(const Saved& s, bool lean);
+  // Of a lean layer: what was not kept, in the backward's scratch.
+  Tensor norm_again(const BackwardArgs& a, Tensor x, Tensor rstd, size_t weight) const;
   Products products(std::span<const Tensor> params) const;
   void backward_mlp(const BackwardArgs& a, const Activations& s, Tensor dnorm) const;
   void backward_attention(const BackwardArgs& a, const Activations& s, Tensor dmiddle, Tensor dnorm) const;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "model/layer.h"
+#include "runtime/recompute.h"
 #include "zero/parameter_store.h"
 
 namespace cleave {
@@ -25,6 +26,8 @@ struct StageShape {
   int frames = 1;               // micro-batches, of each chunk, in flight
   int batches = 1;              // micro-batches whose targets wait
   bool split_backward = false;  // the parts input and weight are asked for apart
+  Recompute recompute = {};
+  int waiting_weights = 0;  // split: micro-batches, of each chunk, that only miss the weights' part
 };
 
 // One visit of a micro-batch to a chunk.
@@ -84,10 +87,19 @@ class Stage {
     std::vector<Tensor> inputs;     // of every layer of the chunk, then its output
     std::vector<Tensor> gradients;  // of the same, when the backward is split
     int micro = -1, chunk = -1;
+    int waiting = -1;  // recomputation and a split backward: which of waiting_ the frame has
+    Arena until_weight;
     Event idle, held;
   };
   struct Passes {
     int forward = 0, train = 0, backward = 0, weight = 0;
+    std::vector<Stop> fused, apart;  // of a backward in the pass train, and in backward
+  };
+  // How a layer's forward runs.
+  struct Run {
+    bool train = true;
+    bool again = false;  // before its backward; otherwise for the first time
+    bool alive = false;  // for the first time, and what it makes is there until its backward
   };
   using Params = std::vector<Tensor>;
   using Grads = std::vector<ParamGradient>;
@@ -95,8 +107,10 @@ class Stage {
   void add_passes(const std::function<ZeroPlan(const UnitSpec&)>& plan_of);
   Frame& frame(int micro, int chunk);
   void start(Frame& frame, int chunk);
-  void forward_layer(Frame& frame, int l, const Params& params, const Position& position, bool train,
+  void forward_layer(Frame& frame, int l, const Params& params, const Position& position, Run run,
                      Stream& stream);
+  Tensor take_output(Frame& frame, int l, Run run);
+  Arena& until_backward(Frame& frame);
   void backward_layer(Frame& frame, int l, const Params& params, Grads& grads, const Position& position,
                       BackwardPart part, Stream& stream);
   void run_head(Frame& frame, const Params& params, Grads& grads, float scale, Tensor loss_sum,
@@ -109,6 +123,9 @@ class Stage {
   const Layer& layer(int chunk, int l) const {
     return *model_.layers[size_t(shape_.chunks[size_t(chunk)].begin + l)];
   }
+  const TensorSpec& boundary(int chunk, int l) const {
+    return boundaries_[size_t(shape_.chunks[size_t(chunk)].begin + l)];
+  }
   int layers(int chunk) const { return int(shape_.chunks[size_t(chunk)].size()); }
   bool has_head(int chunk) const { return shape_.last && chunk + 1 == int(shape_.chunks.size()); }
   bool splits(int chunk, int l) const { return shape_.split_backward && layer(chunk, l).splits_backward(); }
@@ -120,14 +137,18 @@ class Stage {
   std::vector<TensorSpec> boundaries_;  // input of every layer of the model, then of the head
   std::vector<Passes> passes_;          // by chunk
   int eval_pass_ = 0;                   // of the last chunk, with the head
-  Buffer scratch_, gradients_[2], targets_, losses_;
+  Buffer scratch_, group_, gradients_[2], targets_, losses_;
   std::vector<Frame> frames_;
-  std::deque<int> free_;  // frames, the longest free first
+  std::deque<int> free_;         // frames, the longest free first
+  std::vector<Buffer> waiting_;  // with recomputation: what frames keep between the parts of their backward
+  std::vector<int> free_waiting_;
   std::vector<Position> positions_;
   Arena scratch_arena_;
+  Arena group_arena_;  // with recomputation: what the layers of one group make
   Event loaded_;
-  int64_t keep_bytes_ = 0, gradient_bytes_ = 0;  // of a frame; of the largest layer boundary
-  int visit_ = 0;                                // in the store's current pass
+  int64_t keep_bytes_ = 0, waiting_bytes_ = 0;  // of a frame; of one of waiting_
+  int64_t gradient_bytes_ = 0;                  // of the largest layer boundary
+  int visit_ = 0;                               // in the store's current pass
 };
 
 }  // namespace cleave
