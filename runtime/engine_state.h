@@ -47,7 +47,10 @@ struct Engine::State {
   void sum_tied_gradients();
   // Of the gradients as they are, over all ranks; the same bits however the model is cut.
   double squared_norm();
+  std::vector<double> squares_of_units();  // of this rank's units, after the sum over the slices
   double sum_over_ranks(double value, std::string_view what);
+  // Over the micro-batches of all ranks, of which these are this rank's; rounded first when sums are exact.
+  double mean_of_losses(const std::vector<double>& losses);
 
   DsConfig config;
   Model model;

@@ -1,8 +1,10 @@
 #include "zero/parameter_store.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "kernels/elementwise.h"
+#include "kernels/exact.h"
 
 namespace cleave {
 
@@ -13,6 +15,7 @@ struct ParameterStore::Unit {
   Buffer gradients;                 // numel / gradient_shards
   std::unique_ptr<bool[]> written;  // by parameter, of the full gradient being written
   bool reduced = false;             // the gradient shard holds a sum of this step
+  bool begun = false;               // exact sums without buckets: the gradients hold something of this step
 
   bool gathers() const { return plan.gather_on_use->size() > 1; }
   bool buckets() const { return plan.reduce_each_micro->size() > 1; }
@@ -84,7 +87,7 @@ int ParameterStore::add_unit(UnitSpec spec, const ZeroPlan& plan) {
                                                    {n / plan.parameter_shards()}, name),
                                   memory_.allocate(MemoryKind::device, Category::gradients,
                                                    options_.gradients, {n / plan.gradient_shards()}, name),
-                                  std::move(written), false}));
+                                  std::move(written), false, false}));
   return units() - 1;
 }
 
@@ -93,8 +96,14 @@ int ParameterStore::add_pass(std::vector<Visit> visits) {
   pass->visits = std::move(visits);
   pass->last_backward.assign(units_.size(), -1);
   for (int v = 0; v < int(pass->visits.size()); ++v)
-    if (pass->visits[size_t(v)].backward)
-      for (int u : pass->visits[size_t(v)].units) pass->last_backward[size_t(u)] = v;
+    if (pass->visits[size_t(v)].backward) {
+      int64_t numel = 0;
+      for (int u : pass->visits[size_t(v)].units) {
+        pass->last_backward[size_t(u)] = v;
+        numel += round_up(layout(u).numel(), 64);
+      }
+      contribution_numel_ = std::max(contribution_numel_, numel);
+    }
   plan_gathers(*pass);
   plan_buckets(*pass);
   passes_.push_back(std::move(pass));
@@ -158,11 +167,17 @@ void ParameterStore::commit() {
   reduced_shard_ =
       memory_.allocate(device, Category::buckets, options_.wire, {shard}, "reduced gradient shard");
   wire_ = memory_.allocate(device, Category::buckets, options_.wire, {wire}, "gradients on the wire");
+  if (!options_.exact()) return;
+  contributions_ = memory_.allocate(device, Category::buckets, DType::fp32, {contribution_numel_},
+                                    "gradients before rounding");
+  overflows_ = memory_.allocate(device, Category::buckets, DType::int64, {1}, "overflows");
 }
 
-void ParameterStore::begin_step() {
+void ParameterStore::begin_step(double unscale) {
+  if (options_.exact()) launch(Fill{.y = overflows_}, compute_);
+  to_grid_ = std::ldexp(unscale, options_.grid);
   for (auto& unit : units_) {
-    unit->reduced = false;
+    unit->reduced = unit->begun = false;
     std::fill_n(unit->written.get(), unit->layout.params(), false);
   }
 }
@@ -209,7 +224,10 @@ std::vector<GradientSlot> ParameterStore::gradients(int visit) {
   for (int u : pass_->visits[size_t(visit)].units) {
     Unit& unit = *units_[size_t(u)];
     Tensor full = unit.gradients;
-    if (Instance* i = unit.buckets() ? pass_->bucket_of(u, visit) : nullptr) {
+    if (options_.exact()) {
+      full = contribution(visit, u);
+      std::fill_n(unit.written.get(), unit.layout.params(), false);
+    } else if (Instance* i = unit.buckets() ? pass_->bucket_of(u, visit) : nullptr) {
       full = buckets_.tensor().slice({i->offset, i->offset + unit.layout.numel()});
       if (visit == i->first_use) std::fill_n(unit.written.get(), unit.layout.params(), false);
     }
@@ -219,7 +237,37 @@ std::vector<GradientSlot> ParameterStore::gradients(int visit) {
   return slots;
 }
 
+Tensor ParameterStore::contribution(int visit, int unit) const {
+  int64_t at = 0;
+  for (int u : pass_->visits[size_t(visit)].units) {
+    const int64_t numel = layout(u).numel();
+    if (u == unit) return contributions_.tensor().slice({at, at + numel});
+    at += round_up(numel, 64);
+  }
+  fail(Exit::internal, "unit {} is not in visit {}", unit, visit);
+}
+
+void ParameterStore::round_contributions(int visit) {
+  for (int u : pass_->visits[size_t(visit)].units) {
+    Unit& unit = *units_[size_t(u)];
+    const Tensor full = contribution(visit, u);
+    clear_unwritten(unit, full);
+    const Instance* bucket = unit.buckets() ? pass_->bucket_of(u, visit) : nullptr;
+    const Tensor sum = bucket
+                           ? buckets_.tensor().slice({bucket->offset, bucket->offset + unit.layout.numel()})
+                           : unit.gradients.tensor();
+    launch(RoundToGrid{.y = sum,
+                       .bad = overflows_,
+                       .x = full,
+                       .factor = to_grid_,
+                       .limit = options_.limit,
+                       .accumulate = bucket ? visit != bucket->first_use : std::exchange(unit.begun, true)},
+           compute_);
+  }
+}
+
 void ParameterStore::finish(int visit) {
+  if (options_.exact() && pass_->visits[size_t(visit)].backward) round_contributions(visit);
   released_ = compute_.record();
   // reduced_[v + 1]: everything reduced up to and including visit v.
   reduced_[size_t(visit) + 1] = reduced_[size_t(visit)];
@@ -248,17 +296,18 @@ void ParameterStore::reduce(int index, const Instance* bucket) {
   const Call call{.what = unit.layout.name(), .max_numel = options_.reduce_numel};
   if (bucket) {
     const Tensor full = buckets_.tensor().slice({bucket->offset, bucket->offset + unit.layout.numel()});
-    clear_unwritten(unit, full);
+    if (!options_.exact()) clear_unwritten(unit, full);
     comm_.wait(compute_.record());
     const Tensor sum = unit.gradients;
     const bool direct = !unit.reduced && options_.wire == options_.gradients;
     const Tensor shard = direct ? sum : reduced_shard_.tensor().slice({0, sum.numel()});
     unit.plan.reduce_each_micro->reduce_scatter(shard, full, comm_, call);
     if (!direct && !unit.reduced) launch(Cast{.y = sum, .x = shard}, comm_);
-    if (!direct && unit.reduced) launch(Axpy{.y = sum, .x = shard}, comm_);
+    if (!direct && unit.reduced && options_.exact()) launch(AddIntegers{.y = sum, .x = shard}, comm_);
+    if (!direct && unit.reduced && !options_.exact()) launch(Axpy{.y = sum, .x = shard}, comm_);
     unit.reduced = true;
   } else {
-    clear_unwritten(unit, unit.gradients);
+    if (!options_.exact()) clear_unwritten(unit, unit.gradients);
     comm_.wait(compute_.record());
   }
   if (!last_) return;
