@@ -27,7 +27,9 @@ void describe_checkpointing(Keys& k, CheckpointingConfig& c) {
              "full: layers by the interval; selective: every layer of a transformer makes the outputs of its "
              "norms and of its activation function again inside its backward, and keeps the rest")
       .one_of({"full", "selective"});
-  k.refused("cpu_checkpointing", "b=false", "kept inputs stay on the device");
+  k.honoured("cpu_checkpointing", &c.to_host,
+             "true switches recomputation on; the kept inputs inside a rank's layers live in pinned host "
+             "memory and travel while layers compute");
   implied(k, "partition_activations",
           "with sequence parallelism the rows between layers are divided over the tensor axis anyway");
   implied(k, "contiguous_memory_optimization", "activations come from one arena, which cannot fragment");

@@ -20,6 +20,10 @@ struct Recompute {
   bool keeps(int layer, int layers) const {
     return interval == 0 || layer == layers || layer % interval == 0;
   }
+  bool to_host_at(int layer, int layers) const {
+    return to_host && again() && layer < layers && keeps(layer, layers);
+  }
+  int groups(int layers) const { return again() ? int((layers + interval - 1) / interval) : 1; }
   bool in_last_group(int layer, int layers) const {
     return interval == 0 || layer / interval == (layers - 1) / interval;
   }

@@ -62,7 +62,7 @@ void Stage::add_passes(const std::function<ZeroPlan(const UnitSpec&)>& plan_of) 
       return before;
     };
     Passes passes;
-    passes.fused = backward_stops(layers(c), shape_.recompute, has_head(c), true);
+    passes.fused = backward_stops(layers(c), shape_.recompute, has_head(c), may_stay());
     passes.apart = backward_stops(layers(c), shape_.recompute, has_head(c), false);
     passes.train = store_.add_pass(visits(chunk.forward, passes.fused));
     passes.forward = store_.add_pass(chunk.forward);

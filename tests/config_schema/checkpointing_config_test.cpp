@@ -34,8 +34,8 @@ TEST(CheckpointingConfig, IsOffWhenNoKeyAsksForAnything) {
 }
 
 TEST(CheckpointingConfig, AnyKeyThatAsksSwitchesEveryLayerOn) {
-  for (const char* key :
-       {"partition_activations", "contiguous_memory_optimization", "synchronize_checkpoint_boundary"})
+  for (const char* key : {"partition_activations", "cpu_checkpointing", "contiguous_memory_optimization",
+                          "synchronize_checkpoint_boundary"})
     EXPECT_EQ(accepted(fmt::format(R"({{"{}": true}})", key)).interval, 1) << key;
 }
 

@@ -163,6 +163,60 @@ TEST(Recompute, PlannedEqualsPeakOnEveryRankOfEverySchedule) {
         });
 }
 
+TEST(Recompute, WithInputsOnTheHostGivesTheBitsOfKeepingEverything) {
+  for (int zero : {0, 3})
+    for (int pipe : {1, 2})
+      for (const std::string& schedule : schedule_names()) {
+        DsConfig c = config(2, zero, 3, pipe, schedule);
+        const auto run = [&](Stream::Mode mode) {
+          return train_on(2 * pipe, c, [] { return deep_gpt(false, DType::fp32, 0.3f); }, 3,
+                          {.compute = mode});
+        };
+        const Training want = run(Stream::Mode::inline_);
+        c.checkpointing.to_host = true;
+        for (int64_t interval : {int64_t{1}, int64_t{2}, int64_t{3}, kAll}) {
+          c.checkpointing.interval = interval;
+          for (const Stream::Mode mode : {Stream::Mode::inline_, Stream::Mode::worker})
+            expect_same_bits(run(mode), want,
+                             fmt::format("zero {} pipe {} {} interval {}", zero, pipe, schedule, interval));
+        }
+      }
+}
+
+// Of the inputs of n groups, all but the first are in pinned memory, and two blocks on the device.
+TEST(Recompute, WithInputsOnTheHostHoldsTwoOfThemOnTheDevice) {
+  const int64_t boundary = 2 * 8 * 16 * 4;
+  const auto memory = [&](bool to_host, int64_t interval, MemoryLimits limits = {}) {
+    MemoryTable table;
+    run_ranks(1, [&](Communicator& world) {
+      DsConfig c = config_for(1, 2, 2);
+      c.checkpointing.interval = interval, c.checkpointing.to_host = to_host;
+      Model model = make_gpt({.vocab = kVocab, .positions = 8, .width = 16, .layers = 6, .heads = 2},
+                             DType::fp32, 8, "even");
+      Engine engine(c, std::move(model), world, {.limits = limits});
+      Tokens tokens(2, 8);
+      engine.train_batch(source(tokens, c, 0, 0, 1));
+      engine.evaluate(source(tokens, c, 1, 0, 1), 2);
+      EXPECT_EQ(engine.memory_planned(), engine.memory_peak());
+      EXPECT_EQ(engine.memory_planned(), engine.memory_live());
+      table = engine.memory_live();
+    });
+    return table;
+  };
+  for (int64_t interval : {1, 2, 3}) {
+    const int64_t inside = ceil_div(int64_t{8}, interval) - 1;  // inputs of groups inside the 8 layers
+    const MemoryTable device = memory(false, interval), host = memory(true, interval);
+    EXPECT_EQ(device.at(MemoryKind::pinned, Category::activations), 0);
+    EXPECT_EQ(host.at(MemoryKind::pinned, Category::activations), inside * boundary);
+    EXPECT_EQ(device.at(MemoryKind::device, Category::activations) -
+                  host.at(MemoryKind::device, Category::activations),
+              (inside - 2) * boundary);
+  }
+  const int64_t needs = memory(true, 1).total(MemoryKind::device);
+  memory(true, 1, {.device_bytes = needs});
+  EXPECT_THROW(memory(false, 1, {.device_bytes = needs}), Error);
+}
+
 TEST(Recompute, SelectivelyGivesTheBitsOfKeepingEverything) {
   for (const Precision p : {Precision::fp32, Precision::bf16, Precision::fp16})
     for (int zero : {0, 3})
