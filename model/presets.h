@@ -21,6 +21,10 @@ inline int64_t& vocab_of(ModelConfig& config) {
   return std::visit([](auto& c) -> int64_t& { return c.vocab; }, config);
 }
 
+inline int64_t width_of(const ModelConfig& config) {
+  return std::visit([](const auto& c) { return c.width; }, config);
+}
+
 Model make_model(const ModelConfig& config, DType dtype, int64_t seq, std::string name);
 
 }  // namespace cleave
