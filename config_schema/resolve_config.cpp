@@ -195,9 +195,13 @@ void resolve_checkpointing(Reading& r) {
   for (const char* key :
        {"partition_activations", "contiguous_memory_optimization", "synchronize_checkpoint_boundary"})
     asked = asked || r.boolean(section + key, false);
-  const bool off = r.entry(section + "interval") && c.interval == 0;
-  if (asked && !off && !c.lean && c.interval == 0 && c.number == 0)
+  if (c.lean || c.interval > 0 || (!asked && c.number == 0)) return;
+  if (r.entry(section + "interval")) {
+    r.warning_at(section + "interval", "0 keeps recomputation off; other keys of the section ask for it");
+    c.number = 0, c.to_host = false;
+  } else if (c.number == 0) {
     c.interval = 1, r.derived[section + "interval"] = "derived";
+  }
 }
 
 void check_ranks(Reading& r) {

@@ -29,7 +29,8 @@ class HostInputs {
  private:
   Buffer blocks_[2];
   Event left_[2], back_[2];
-  std::unique_ptr<Stream> copies_;  // goes first: it finishes what was enqueued
+  // None in a dry run, where nothing travels. Goes first: it finishes what was enqueued.
+  std::unique_ptr<Stream> copies_;
 };
 
 }  // namespace cleave

@@ -25,11 +25,23 @@ std::string problems(const std::string& section, const std::string& pipeline = "
 TEST(CheckpointingConfig, IsOffWhenNoKeyAsksForAnything) {
   for (const char* section :
        {"{}", R"({"partition_activations": false, "number_checkpoints": null, "profile": false})",
-        R"({"interval": 0})", R"({"interval": 0, "partition_activations": true})"}) {
+        R"({"interval": 0})"}) {
     const CheckpointingConfig c = accepted(section);
     EXPECT_EQ(c.interval, 0) << section;
     EXPECT_EQ(c.number, 0) << section;
     EXPECT_FALSE(c.lean) << section;
+  }
+}
+
+TEST(CheckpointingConfig, AnIntervalOfZeroKeepsItOffWithAWarning) {
+  for (const char* key :
+       {R"("partition_activations": true)", R"("cpu_checkpointing": true)", R"("number_checkpoints": 4)"}) {
+    const ReadResult r = read(fmt::format(R"({{"interval": 0, {}}})", key));
+    EXPECT_TRUE(r.ok()) << key;
+    EXPECT_NE(format(r.problems).find("0 keeps recomputation off"), std::string::npos) << key;
+    EXPECT_EQ(r.config.checkpointing.interval, 0);
+    EXPECT_EQ(r.config.checkpointing.number, 0);
+    EXPECT_FALSE(r.config.checkpointing.to_host);
   }
 }
 
