@@ -64,6 +64,18 @@ TEST(ExactSums, GiveTheBitsOfOneRankInSixteenBitsForEveryLayout) {
   }
 }
 
+TEST(ExactSums, GiveTheBitsOfOneRankWithGroupsOfNearRanks) {
+  const auto model = [] { return small_gpt(); };
+  const Training want = train_on(1, exact({1, 1}), model, kSteps);
+  for (const bool hybrid : {false, true}) {
+    DsConfig c = exact({1, 6, "1f1b", 3});
+    (hybrid ? c.zero.mics_shard_size : c.zero.zero_hpz_partition_size) = 3;
+    expect_same_bits(train_on(6, c, model, kSteps), want, hybrid ? "hybrid" : "nested");
+    c.checkpointing.interval = 2;
+    expect_same_bits(train_on(6, c, model, kSteps), want, "recomputed");
+  }
+}
+
 TEST(ExactSums, AndRecomputationAndWorkerStreamsGiveTheSameBits) {
   const auto model = [] { return small_llama(); };
   const Training want = train_on(1, exact({1, 1}), model, kSteps);
