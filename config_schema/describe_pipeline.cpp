@@ -28,7 +28,9 @@ void describe_pipeline(Keys& k, PipelineConfig& c) {
   k.no_effect("partition", "s=\"best\"",
               "pipeline.partition_method is read; DeepSpeed does not read this key either");
   k.no_effect("seed_layers", "b=false", "initial values depend on a parameter's name, not on an order");
-  k.refused("activation_checkpoint_interval", "i=0", "activations are not recomputed").at_least(0);
+  k.honoured("activation_checkpoint_interval", &c.checkpoint_interval,
+             "layers whose forward runs again together in the backward; as activation_checkpointing.interval")
+      .in(0, 1e6);
   k.no_effect("pipe_partitioned", "b=true",
               "activations travel as the tensor axis cuts them: tensor_parallel.sequence_parallel");
   k.no_effect("grad_partitioned", "b=true",

@@ -7,6 +7,8 @@ const std::vector<std::string> kPrecisionNames = {"fp32", "float32",  "torch.flo
                                                   "fp16", "float16",  "torch.float16", "half",
                                                   "bf16", "bfloat16", "torch.bfloat16"};
 
+constexpr const char* kExact = "cleave.exact_sums is true, and gradients are summed as 64-bit integers";
+
 void describe_batch(Keys& k, DsConfig& c) {
   constexpr double kMost = 1e12;
   k.section("", "");
@@ -37,10 +39,12 @@ void describe_gradients(Keys& k, DsConfig& c) {
              "largest global L2 norm of the gradients; 0 switches it off")
       .at_least(0);
   k.honoured("prescale_gradients", &c.prescale_gradients,
-             "divides gradients by the data-parallel size before the sum");
+             "divides gradients by the data-parallel size before the sum")
+      .inert_if(c.exact_sums, kExact);
   k.honoured("gradient_predivide_factor", &c.gradient_predivide_factor,
              "divides gradients by this before the sum and multiplies it back after")
-      .above(0);
+      .above(0)
+      .inert_if(c.exact_sums, kExact);
   k.honoured("gradient_allreduce_op", std::monostate{},
              "mean or sum of the gradients over the data-parallel ranks")
       .one_of({"mean", "sum"})
@@ -49,7 +53,8 @@ void describe_gradients(Keys& k, DsConfig& c) {
   k.honoured("communication_data_type", &c.communication_data_type,
              "type in which gradients travel between ranks")
       .one_of({"fp32", "fp16", "bf16"})
-      .ignoring_case();
+      .ignoring_case()
+      .inert_if(c.exact_sums, kExact);
 }
 
 void describe_precision(Keys& k, DsConfig& c) {
@@ -94,7 +99,8 @@ void describe_precision(Keys& k, DsConfig& c) {
   k.section("data_types", "types of internal values");
   k.honoured("grad_accum_dtype", &c.grad_accum_dtype,
              "type in which gradients are accumulated; null: the model's")
-      .one_of(kPrecisionNames);
+      .one_of(kPrecisionNames)
+      .inert_if(c.exact_sums, kExact);
   k.no_effect("param_dtype", "s?=null", "the type of the weights follows from fp16.enabled and bf16.enabled")
       .one_of(kPrecisionNames);
   k.no_effect("buffer_dtype", "s?=null", "the models have no buffers besides parameters")
@@ -114,6 +120,13 @@ void describe_monitors(Keys& k, DsConfig& c) {
   k.honoured("comm_timeout_s", &c.comm_timeout_s,
              "seconds a rank waits for the others before it reports who is missing")
       .in(1, 1e6);
+  k.honoured("exact_sums", &c.exact_sums,
+             "sums gradients as 64-bit integers: the same bits for every number of ranks, stages and "
+             "micro-batches a rank, at equal micro-batch size; 8 bytes a parameter");
+  k.honoured("exact_sums_grid", &c.exact_sums_grid,
+             "each micro-batch's averaged gradient is rounded to a multiple of 2 to minus this")
+      .in(20, 100)
+      .inert_if(!c.exact_sums, "cleave.exact_sums is false");
 }
 
 }  // namespace

@@ -76,6 +76,16 @@ struct PipelineConfig {
   int stages = 1;  // ranks that share the layers
   std::string partition_method = "balanced", schedule = "1f1b";
   int virtual_stages = 1;  // chunks of layers a rank
+  int64_t checkpoint_interval = 0;  // another name of CheckpointingConfig::interval
+};
+
+// Activation checkpointing. Both numbers 0 and not lean: everything is kept.
+struct CheckpointingConfig {
+  int64_t interval = 0;  // layers whose forward runs again together; or
+  int64_t number = 0;    // how many such groups of layers
+  std::string policy = "full";
+  bool lean = false;  // resolved from policy: layers keep less, and nothing is kept by groups
+  bool to_host = false;
 };
 
 struct TensorParallelConfig {
@@ -106,6 +116,8 @@ struct DsConfig {
   std::optional<Precision> grad_accum_dtype;         // absent: the model's type
   bool dataloader_drop_last = false;
   int64_t comm_timeout_s = 600;  // key "cleave": {"comm_timeout_s": ...}
+  bool exact_sums = false;       // gradients are summed as integers, in any order with the same bits
+  int exact_sums_grid = 54;      // each contribution is rounded to a multiple of 2^-this
   bool bf16_enabled = false;
   bool check_grad_overflow = true;        // bf16
   Precision precision = Precision::fp32;  // resolved from fp16.enabled and bf16.enabled
@@ -115,6 +127,7 @@ struct DsConfig {
   ZeroConfig zero;
   PipelineConfig pipeline;
   TensorParallelConfig tensor_parallel;
+  CheckpointingConfig checkpointing;
   TensorBoardConfig tensorboard;
   CsvConfig csv_monitor;
 };

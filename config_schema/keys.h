@@ -100,6 +100,7 @@ void describe_scheduler(Keys& keys, SchedulerConfig& scheduler, const OptimizerC
 void describe_zero(Keys& keys, ZeroConfig& zero);
 void describe_pipeline(Keys& keys, PipelineConfig& pipeline);
 void describe_tensor_parallel(Keys& keys, TensorParallelConfig& tensor);
+void describe_checkpointing(Keys& keys, CheckpointingConfig& checkpointing);
 void describe_unbuilt_training(Keys& keys);
 void describe_unbuilt_tools(Keys& keys);
 

@@ -216,6 +216,36 @@ void resolve_scheduler(Reading& r) {
     s.cycle_momentum = false, r.derived["scheduler.params.cycle_momentum"] = "derived";
 }
 
+void resolve_checkpointing(Reading& r) {
+  CheckpointingConfig& c = r.result.config.checkpointing;
+  const std::string section = "activation_checkpointing.";
+  const int64_t other = r.result.config.pipeline.checkpoint_interval;
+  if (c.interval > 0 && other > 0 && c.interval != other)
+    r.error_at(section + "interval",
+               fmt::format("{} differs from pipeline.activation_checkpoint_interval {}; give one of them",
+                           c.interval, other));
+  if (c.interval == 0) c.interval = other;
+  if (c.interval > 0 && c.number > 0)
+    r.error_at(section + "number_checkpoints",
+               fmt::format("an interval of {} layers says it already; give one of them", c.interval));
+  c.lean = c.policy == "selective";
+  if (c.lean && (c.interval > 0 || c.number > 0 || c.to_host))
+    r.error_at(section + "policy",
+               "\"selective\" keeps no inputs of groups of layers; remove it, or the interval, "
+               "number_checkpoints and cpu_checkpointing");
+  bool asked = c.to_host;
+  for (const char* key :
+       {"partition_activations", "contiguous_memory_optimization", "synchronize_checkpoint_boundary"})
+    asked = asked || r.boolean(section + key, false);
+  if (c.lean || c.interval > 0 || (!asked && c.number == 0)) return;
+  if (r.entry(section + "interval")) {
+    r.warning_at(section + "interval", "0 keeps recomputation off; other keys of the section ask for it");
+    c.number = 0, c.to_host = false;
+  } else if (c.number == 0) {
+    c.interval = 1, r.derived[section + "interval"] = "derived";
+  }
+}
+
 void check_ranks(Reading& r) {
   const JsonValue* v = r.value("data_parallel_size");
   const DsConfig& c = r.result.config;
@@ -238,6 +268,7 @@ void resolve_config(Reading& reading) {
   resolve_gradients(reading);
   resolve_optimizer(reading);
   resolve_scheduler(reading);
+  resolve_checkpointing(reading);
   check_ranks(reading);
 }
 

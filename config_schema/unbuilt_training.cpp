@@ -68,15 +68,6 @@ void unbuilt_precision(Keys& k) {
 }
 
 void unbuilt_parallelism(Keys& k) {
-  k.section("activation_checkpointing", "what is kept of the forward pass");
-  k.no_effect("partition_activations", "b=false",
-              "with tensor_parallel.sequence_parallel they are divided; without, every rank keeps them");
-  k.refused("cpu_checkpointing", "b=false", "saved activations stay on the device");
-  k.no_effect("contiguous_memory_optimization", "b=false",
-              "activations come from one arena, which cannot fragment");
-  k.no_effect("number_checkpoints", "i?=null", "the arena is measured before training").at_least(0);
-  k.no_effect("synchronize_checkpoint_boundary", "b=false", "the order on a stream needs no synchronization");
-  k.warned("profile", "b=false", "times per checkpoint are not printed");
   k.section("expert_parallel", "experts divided over ranks");
   k.refused("enabled", "b=false", "models with experts are not built");
   k.details(

@@ -52,7 +52,7 @@ class GptBlock final : public Layer {
     const int64_t rows = a.x.dim(0), w = c_.width;
     const DType t = a.x.dtype();
     const auto p = a.params;
-    Activations s = keep(a.saved, a.keep, rows, t);
+    Activations s = keep(a, rows, t);
     launch(LayerNormForward{.y = s.norm1,
                             .sum = {},
                             .mean = s.mean1,
@@ -98,13 +98,16 @@ class GptBlock final : public Layer {
 
   bool splits_backward() const override { return true; }
   void backward(const BackwardArgs& a) const override {
-    const Activations s = saved(a.saved);
+    Activations s = saved(a.saved, a.lean);
     if (a.part != BackwardPart::weight) {
       const Gradients d = backward_input(a, s);
+      if (a.lean) norms_again(a, s);
+      if (a.lean && a.part == BackwardPart::both) active_again(a, s);
       if (a.part == BackwardPart::both) backward_weight(a, s, d);
       return;
     }
     const Saved& kept = *a.for_weight;
+    if (a.lean) s.norm1 = kept[7], s.norm2 = kept[8], active_again(a, s);
     const Tensor dmlp = dropped(a.dy, a, "mlp"), dattention = dropped(kept[1], a, "attn");
     backward_weight(a, s,
                     {.mlp = dmlp,
@@ -241,25 +244,63 @@ class GptBlock final : public Layer {
       launch(Cast{.y = gradient.tensor, .x = x}, stream);
   }
 
-  Activations keep(Saved& s, Arena& arena, int64_t rows, DType t) const {
+  // Outputs of norms and of the activation function are cheap to make again, so a lean layer does not keep
+  // them.
+  Activations keep(const ForwardArgs& f, int64_t rows, DType t) const {
     const int64_t w = c_.width, all = axis_.all_rows(rows);
+    Saved& s = f.saved;
+    auto cheap = [&](Shape shape) { return f.lean ? f.scratch.take(t, shape) : s.keep(f.keep, t, shape); };
     Activations a;
-    a.mean1 = s.keep(arena, DType::fp32, {rows});
-    a.rstd1 = s.keep(arena, DType::fp32, {rows});
-    a.norm1 = s.keep(arena, t, {rows, w});
-    a.qkv = s.keep(arena, t, {all, 3 * columns_});
-    a.attention = s.keep(arena, t, {all, columns_});
-    a.lse = s.keep(arena, DType::fp32, {all / seq_, heads_, seq_});
-    a.middle = s.keep(arena, t, {rows, w});
-    a.mean2 = s.keep(arena, DType::fp32, {rows});
-    a.rstd2 = s.keep(arena, DType::fp32, {rows});
-    a.norm2 = s.keep(arena, t, {rows, w});
-    a.hidden = s.keep(arena, t, {all, mlp_});
-    a.active = s.keep(arena, t, {all, mlp_});
+    a.mean1 = s.keep(f.keep, DType::fp32, {rows});
+    a.rstd1 = s.keep(f.keep, DType::fp32, {rows});
+    a.qkv = s.keep(f.keep, t, {all, 3 * columns_});
+    a.attention = s.keep(f.keep, t, {all, columns_});
+    a.lse = s.keep(f.keep, DType::fp32, {all / seq_, heads_, seq_});
+    a.middle = s.keep(f.keep, t, {rows, w});
+    a.mean2 = s.keep(f.keep, DType::fp32, {rows});
+    a.rstd2 = s.keep(f.keep, DType::fp32, {rows});
+    a.hidden = s.keep(f.keep, t, {all, mlp_});
+    a.norm1 = cheap({rows, w}), a.norm2 = cheap({rows, w}), a.active = cheap({all, mlp_});
     return a;
   }
-  static Activations saved(const Saved& s) {
-    return {s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8], s[9], s[10], s[11]};
+  static Activations saved(const Saved& s, bool lean) {
+    Activations a{.mean1 = s[0],
+                  .rstd1 = s[1],
+                  .norm1 = {},
+                  .qkv = s[2],
+                  .attention = s[3],
+                  .lse = s[4],
+                  .middle = s[5],
+                  .mean2 = s[6],
+                  .rstd2 = s[7],
+                  .norm2 = {},
+                  .hidden = s[8],
+                  .active = {}};
+    if (!lean) a.norm1 = s[9], a.norm2 = s[10], a.active = s[11];
+    return a;
+  }
+  // The norms' parameters are there in the input's part of a backward only, so a split one keeps what they
+  // give until the weights' part. Their statistics are written again, with the same bits.
+  void norms_again(const BackwardArgs& a, Activations& s) const {
+    auto norm = [&](Tensor x, Tensor mean, Tensor rstd, size_t first) {
+      const Tensor y = a.for_weight ? a.for_weight->keep(*a.keep, x.dtype(), x.shape())
+                                    : a.scratch.take(x.dtype(), x.shape());
+      launch(LayerNormForward{.y = y,
+                              .mean = mean,
+                              .rstd = rstd,
+                              .x = x,
+                              .weight = a.params[first],
+                              .bias = a.params[first + 1],
+                              .eps = c_.norm_eps},
+             a.stream);
+      return y;
+    };
+    s.norm1 = norm(a.x, s.mean1, s.rstd1, 0);
+    s.norm2 = norm(s.middle, s.mean2, s.rstd2, 6);
+  }
+  void active_again(const BackwardArgs& a, Activations& s) const {
+    s.active = a.scratch.take(s.hidden.dtype(), s.hidden.shape());
+    launch(ActivationForward{.y = s.active, .x = s.hidden, .kind = c_.activation}, a.stream);
   }
 
   void drop(Tensor y, Tensor x, const Position& p, const char* branch, Stream& s) const {

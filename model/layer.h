@@ -54,6 +54,8 @@ struct ForwardArgs {
   Position position;
   bool train = true;  // false: nothing needs to be kept and dropout is off
   Stream& stream;
+  // Keep only what is dear to make again; the backward is told the same. A layer may ignore it.
+  bool lean = false;
 };
 
 // Which gradients a backward computes. A pipeline schedule may ask for the input's first, because another
@@ -74,6 +76,7 @@ struct BackwardArgs {
   // and x live as long.
   Saved* for_weight = nullptr;
   Arena* keep = nullptr;
+  bool lean = false;  // as the forward was told
 };
 
 class Layer {

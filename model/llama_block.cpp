@@ -137,20 +137,44 @@ void LlamaBlock::backward_projection(const BackwardArgs& a, Tensor dx, Tensor dq
   if (c_.qkv_bias) add_apart(biases, dbias.tensor, a.stream);
 }
 
-LlamaBlock::Activations LlamaBlock::keep(Saved& s, Arena& arena, int64_t rows, DType t) const {
+// Outputs of norms and of the gated unit are cheap to make again, so a lean layer does not keep them.
+LlamaBlock::Activations LlamaBlock::keep(const ForwardArgs& f, int64_t rows, DType t) const {
   const int64_t w = c_.width, mlp = share_.mlp_width, all = axis_.all_rows(rows);
+  Saved& s = f.saved;
+  auto cheap = [&](Shape shape) { return f.lean ? f.scratch.take(t, shape) : s.keep(f.keep, t, shape); };
   Activations a;
-  a.rstd1 = s.keep(arena, DType::fp32, {rows});
-  a.norm1 = s.keep(arena, t, {rows, w});
-  a.qkv = s.keep(arena, t, {all, qkv_width()});
-  a.attention = s.keep(arena, t, {all, attention_width()});
-  a.lse = s.keep(arena, DType::fp32, {all / seq(), share_.heads, seq()});
-  a.middle = s.keep(arena, t, {rows, w});
-  a.rstd2 = s.keep(arena, DType::fp32, {rows});
-  a.norm2 = s.keep(arena, t, {rows, w});
-  a.gate_up = s.keep(arena, t, {all, 2 * mlp});
-  a.gated = s.keep(arena, t, {all, mlp});
+  a.rstd1 = s.keep(f.keep, DType::fp32, {rows});
+  a.qkv = s.keep(f.keep, t, {all, qkv_width()});
+  a.attention = s.keep(f.keep, t, {all, attention_width()});
+  a.lse = s.keep(f.keep, DType::fp32, {all / seq(), share_.heads, seq()});
+  a.middle = s.keep(f.keep, t, {rows, w});
+  a.rstd2 = s.keep(f.keep, DType::fp32, {rows});
+  a.gate_up = s.keep(f.keep, t, {all, 2 * mlp});
+  a.norm1 = cheap({rows, w}), a.norm2 = cheap({rows, w}), a.gated = cheap({all, mlp});
   return a;
+}
+
+LlamaBlock::Activations LlamaBlock::saved(const Saved& s, bool lean) {
+  Activations a{.rstd1 = s[0],
+                .norm1 = {},
+                .qkv = s[1],
+                .attention = s[2],
+                .lse = s[3],
+                .middle = s[4],
+                .rstd2 = s[5],
+                .norm2 = {},
+                .gate_up = s[6],
+                .gated = {}};
+  if (!lean) a.norm1 = s[7], a.norm2 = s[8], a.gated = s[9];
+  return a;
+}
+
+// The statistics are written again, with the same bits.
+Tensor LlamaBlock::norm_again(const BackwardArgs& a, Tensor x, Tensor rstd, size_t weight) const {
+  const Tensor y = a.scratch.take(x.dtype(), x.shape());
+  launch(RmsNormForward{.y = y, .rstd = rstd, .x = x, .weight = a.params[weight], .eps = c_.norm_eps},
+         a.stream);
+  return y;
 }
 
 Tensor LlamaBlock::gathered(Tensor local, Arena& scratch, Stream& stream) const {
@@ -183,7 +207,7 @@ void LlamaBlock::forward(const ForwardArgs& a) const {
   const int64_t rows = a.x.dim(0);
   const auto p = a.params;
   const Products product = products(p);
-  const Activations s = keep(a.saved, a.keep, rows, a.x.dtype());
+  const Activations s = keep(a, rows, a.x.dtype());
   launch(RmsNormForward{.y = s.norm1, .rstd = s.rstd1, .x = a.x, .weight = p[kNorm1], .eps = c_.norm_eps},
          a.stream);
   projection(p, a.scratch, a.stream).forward(s.qkv, gathered(s.norm1, a.scratch, a.stream), a.stream);
@@ -219,9 +243,14 @@ void LlamaBlock::forward(const ForwardArgs& a) const {
 void LlamaBlock::backward(const BackwardArgs& a) const {
   const Shape shape{a.x.dim(0), c_.width};
   const Tensor dnorm = a.scratch.take(a.x.dtype(), shape), dmiddle = a.scratch.take(a.x.dtype(), shape);
-  const Activations s = saved(a.saved);
+  Activations s = saved(a.saved, a.lean);
   const auto g = a.grads;
   const int64_t mark = a.scratch.mark();  // the two halves use the same scratch, one after the other
+  if (a.lean) {
+    s.norm2 = norm_again(a, s.middle, s.rstd2, kNorm2);
+    s.gated = a.scratch.take(s.gate_up.dtype(), {s.gate_up.dim(0), share_.mlp_width});
+    launch(SwiGluForward{.y = s.gated, .x = s.gate_up}, a.stream);
+  }
   backward_mlp(a, s, dnorm);
   launch(RmsNormBackward{.dx = dmiddle,
                          .dweight = g[kNorm2].tensor,
@@ -233,6 +262,7 @@ void LlamaBlock::backward(const BackwardArgs& a) const {
                          .accumulate = g[kNorm2].accumulate()},
          a.stream);
   a.scratch.release(mark);
+  if (a.lean) s.norm1 = norm_again(a, a.x, s.rstd1, kNorm1);
   backward_attention(a, s, dmiddle, dnorm);
   launch(RmsNormBackward{.dx = a.dx,
                          .dweight = g[kNorm1].tensor,

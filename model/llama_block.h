@@ -35,10 +35,10 @@ class LlamaBlock final : public Layer {
     Range kv_rows = {};  // with whole_kv: of the projections' outputs
   };
   static Share share_of(const LlamaConfig& config, const TensorAxis& axis);
-  Activations keep(Saved& saved, Arena& arena, int64_t rows, DType type) const;
-  static Activations saved(const Saved& s) {
-    return {s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8], s[9]};
-  }
+  Activations keep(const ForwardArgs& f, int64_t rows, DType type) const;
+  static Activations saved(const Saved& s, bool lean);
+  // Of a lean layer: what was not kept, in the backward's scratch.
+  Tensor norm_again(const BackwardArgs& a, Tensor x, Tensor rstd, size_t weight) const;
   Products products(std::span<const Tensor> params) const;
   // The projections of queries, keys and values as one; with whole_kv put together in scratch.
   Linear projection(std::span<const Tensor> params, Arena& scratch, Stream& stream) const;

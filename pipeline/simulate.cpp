@@ -34,7 +34,7 @@ struct Channel {
 struct Rank {
   size_t next = 0;
   double now = 0;
-  int frames = 0, loaded = 0;
+  int frames = 0, weights = 0, loaded = 0;
   std::vector<uint8_t> done;  // by chunk and micro-batch
   std::vector<int> uses;      // by micro-batch: forwards and backwards still to come
   int oldest = 0;
@@ -54,6 +54,7 @@ class Run {
       r.uses.assign(size_t(s_.micros), s_.chunks * (o_.training ? 2 : 1));
     }
     out_.peak_frames.assign(ranks_.size(), 0), out_.peak_batches.assign(ranks_.size(), 0);
+    out_.peak_weights.assign(ranks_.size(), 0);
     out_.busy.assign(ranks_.size(), 0);
   }
 
@@ -122,6 +123,7 @@ class Run {
         if (!(state & kSplit)) return fault(r, i, "there was no backward_input before it");
         if (state & kWeight) return fault(r, i, "a second time");
         work(r, i, piece, o_.backward_weight);
+        --rank(r).weights;
         return close(r, i) && mark(r, i, kWeight);
       case Op::send_gradient:
         if (first) return fault(r, i, "nobody is before the first piece");
@@ -140,6 +142,7 @@ class Run {
     const bool whole = i.op == Op::backward;
     work(r, i, piece, o_.backward_input + (whole ? o_.backward_weight : 0));
     if (whole) return close(r, i) && mark(r, i, kInput | kWeight);
+    out_.peak_weights[size_t(r)] = std::max(out_.peak_weights[size_t(r)], ++rank(r).weights);
     return mark(r, i, kInput | kSplit);
   }
 

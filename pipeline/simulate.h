@@ -24,6 +24,7 @@ struct Simulation {
   std::string fault;
   std::vector<int> peak_frames;   // by rank: micro-batches (of each chunk) between their arrival and the end
                                   // of their backward, the largest number at a time
+  std::vector<int> peak_weights;  // by rank: of those, the ones whose backward_weight alone is missing
   std::vector<int> peak_batches;  // by rank: from the first forward of a micro-batch to its last use on the
                                   // rank, counted as the distance between the newest and the oldest
   int64_t peak_messages = 0;      // in one channel

@@ -18,6 +18,7 @@ struct Averaging {
 Averaging averaging(const DsConfig& c, int ranks) {
   const double accumulation = double(c.gradient_accumulation_steps);
   if (c.gradient_sum) return {1 / accumulation, 1};
+  if (c.exact_sums) return {1 / (accumulation * ranks), 1};  // a function of the number of micro-batches
   if (!c.prescale_gradients && c.gradient_predivide_factor != 1)
     return {1 / (accumulation * c.gradient_predivide_factor), c.gradient_predivide_factor / ranks};
   return {1 / (accumulation * ranks), 1};
@@ -66,6 +67,8 @@ Engine::~Engine() = default;
 StepResult Engine::train_batch(const BatchSource& data) {
   State& s = *state_;
   const double loss_scale = s.scaler.scale();
+  // Exact sums take the loss scale out of every contribution, others out of the sum.
+  const double left_scale = s.config.exact_sums ? 1 : loss_scale;
   const Averaging average = averaging(s.config, s.mesh.shape.data);
   std::vector<double> valid(size_t(s.config.gradient_accumulation_steps), 1);
   const Work work{
@@ -78,19 +81,20 @@ StepResult Engine::train_batch(const BatchSource& data) {
           },
       .scale = [&](int micro) { return float(loss_scale * average.before / valid[size_t(micro)]); },
       .losses = s.all->losses};
-  s.all->store.begin_step();
+  s.all->store.begin_step(left_scale / loss_scale);
   Executor(s.all->stage, s.links(), s.compute, s.comm())
       .run(s.plan.schedule.ranks[size_t(s.mesh.place.pipe)], s.plan.schedule.shape, work);
   s.sum_shared_gradients();
   s.all->store.wait_for_gradients();
-  const double norm = std::sqrt(s.squared_norm()) * average.after / loss_scale;
+  const double norm = std::sqrt(s.squared_norm()) * average.after / left_scale;
 
-  double loss = 0;
+  std::vector<double> losses;
   if (s.reports_loss()) {
-    const std::vector<double> losses = to_host<double>(s.all->losses, s.compute);
-    for (size_t micro = 0; micro < valid.size(); ++micro) loss += losses[micro] / valid[micro];
+    losses = to_host<double>(s.all->losses, s.compute);
+    losses.resize(valid.size());
+    for (size_t micro = 0; micro < valid.size(); ++micro) losses[micro] /= valid[micro];
   }
-  loss = s.sum_over_ranks(loss / double(valid.size()), "loss") / s.mesh.shape.data;
+  const double loss = s.mean_of_losses(losses);
 
   StepResult result{.step = ++s.at.step, .loss = loss, .grad_norm = norm, .loss_scale = loss_scale};
   const Rates rates = s.schedule.at(s.at.applied);
@@ -103,7 +107,7 @@ StepResult Engine::train_batch(const BatchSource& data) {
         {.lr = rates.lr,
          .momentum = rates.momentum,
          .beta2 = rates.beta2,
-         .grad_scale = average.after * gradient_factor(loss_scale, norm, s.config.gradient_clipping),
+         .grad_scale = average.after * gradient_factor(left_scale, norm, s.config.gradient_clipping),
          .step = ++s.at.applied},
         s.compute);
     s.synchronize();

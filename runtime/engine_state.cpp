@@ -1,6 +1,8 @@
 #include "runtime/engine_state.h"
 
 #include <algorithm>
+#include <cmath>
+#include <map>
 
 #include "device/copy.h"
 
@@ -19,16 +21,49 @@ DType dtype_of(Precision p) {
   return DType::fp32;
 }
 
-StoreOptions store_options(const DsConfig& c, const MeshPlace& place) {
+// Into how many contributions a gradient falls at most: micro-batches of all ranks, times the places of the
+// model that share a unit. Their sum stays in the range of int64.
+double most_contributions(const DsConfig& c, const Model& model, int data) {
+  std::map<std::string, int> uses;
+  int most = 1;
+  auto add = [&](const std::vector<UnitSpec>& units) {
+    for (const UnitSpec& u : units) most = std::max(most, ++uses[u.name]);
+  };
+  for (const auto& layer : model.layers) add(layer->units());
+  add(model.head->units());
+  return double(c.gradient_accumulation_steps) * data * most;
+}
+
+StoreOptions store_options(const DsConfig& c, const Model& model, const Mesh& mesh) {
   const Precision gradients = c.grad_accum_dtype.value_or(c.precision);
-  return {.weights = dtype_of(c.precision),
-          .gradients = dtype_of(gradients),
-          .wire = dtype_of(c.communication_data_type.value_or(gradients)),
-          .reduce_numel = std::max<int64_t>(1, c.zero.reduce_bucket_size),
-          .gather_numel = std::max<int64_t>(1, c.zero.allgather_bucket_size),
-          .prefetch_visits = c.zero.stage3_prefetch_bucket_size > 0 ? 1 : 0,
-          .overlap = c.zero.overlap_comm,
-          .counts_replicated = place.tensor == 0};
+  StoreOptions options{.weights = dtype_of(c.precision),
+                       .gradients = dtype_of(gradients),
+                       .wire = dtype_of(c.communication_data_type.value_or(gradients)),
+                       .reduce_numel = std::max<int64_t>(1, c.zero.reduce_bucket_size),
+                       .gather_numel = std::max<int64_t>(1, c.zero.allgather_bucket_size),
+                       .prefetch_visits = c.zero.stage3_prefetch_bucket_size > 0 ? 1 : 0,
+                       .overlap = c.zero.overlap_comm,
+                       .counts_replicated = mesh.place.tensor == 0};
+  if (c.exact_sums) {
+    options.gradients = options.wire = DType::int64;
+    options.grid = c.exact_sums_grid;
+    options.limit = 0x1p62 / most_contributions(c, model, mesh.shape.data * mesh.shape.tensor);
+  }
+  return options;
+}
+
+// Of the squared multiples of 2^-grid whose sum has these words (SumIntegerSquares). Carried first, so that
+// the result is a function of the sum.
+double square_of(std::span<const int64_t> words, int grid) {
+  uint64_t carry = 0;
+  double sum = 0;
+  for (int w = 0; w < 4; ++w) {
+    const uint64_t word = uint64_t(words[size_t(w)]) + carry;
+    const uint64_t here = w < 3 ? word & 0xffffffffu : word;
+    carry = word >> 32;
+    sum += std::ldexp(double(here), 32 * w - 2 * grid);
+  }
+  return sum;
 }
 
 Placement placement(const DsConfig& c) {
@@ -66,14 +101,16 @@ DType model_dtype(const DsConfig& config) { return dtype_of(config.precision); }
 Allocation::Allocation(const DsConfig& config, const Model& model, const PipelinePlan& plan, const Mesh& mesh,
                        const NearGroups& near, Communicator& self, Memory& memory, Stream& compute,
                        Stream& comm)
-    : store(memory, store_options(config, mesh.place), compute, comm),
+    : store(memory, store_options(config, model, mesh), compute, comm),
       stage(model, plan.stages[size_t(mesh.place.pipe)], store, config.train_micro_batch_size_per_gpu,
             [&](const UnitSpec& unit) { return zero_plan(config, unit, *mesh.data, near, self); }),
       optimizer(memory, store, make_optimizer(config.optimizer), placement(config)) {
   store.commit();
   stage.allocate(memory);
   const auto device = MemoryKind::device;
-  squares = memory.allocate(device, Category::activations, DType::fp64, {store.units()}, "squared gradients");
+  const bool exact = store.options().exact();
+  squares = memory.allocate(device, Category::activations, exact ? DType::int64 : DType::fp64,
+                            {exact ? 4 * store.units() + 1 : store.units()}, "squared gradients");
   losses =
       memory.allocate(device, Category::activations, DType::fp64, {plan.evaluation.shape.micros}, "losses");
 }
@@ -167,15 +204,25 @@ void Engine::State::sum_shared_gradients() {
   compute.wait(comm().record());
 }
 
+std::vector<double> Engine::State::squares_of_units() {
+  if (!all->store.options().exact()) return to_host<double>(all->squares, compute);
+  const std::vector<int64_t> words = to_host<int64_t>(all->squares, compute);
+  std::vector<double> squares(size_t(all->store.units()), std::nan(""));
+  for (size_t u = 0; words.back() == 0 && u < squares.size(); ++u)
+    squares[u] = square_of(std::span(words).subspan(4 * u, 4), config.exact_sums_grid);
+  return squares;
+}
+
 double Engine::State::squared_norm() {
   all->optimizer.square_gradients(all->squares, compute);
   all->store.sum_over_slices(all->squares);
-  const std::vector<double> mine = to_host<double>(all->squares, compute);
+  const std::vector<double> mine = squares_of_units();
   // One place a unit of the model, so that the sum has one order wherever the pipe is cut; a unit that
   // several stages hold counts on one of them, and what all ranks of a tensor axis hold on its first.
   std::vector<double> squares(plan.units.size(), 0);
   for (int u = 0; u < all->store.units(); ++u)
-    if (speaks_for(u)) squares[size_t(plan.index_of(all->store.layout(u).name()))] = mine[size_t(u)];
+    if (speaks_for(u) || std::isnan(mine[size_t(u)]))
+      squares[size_t(plan.index_of(all->store.layout(u).name()))] = mine[size_t(u)];
   for (Communicator* ranks : {mesh.tensor, mesh.pipe})
     ranks->all_reduce(Tensor(squares.data(), DType::fp64, {int64_t(squares.size())}, MemoryKind::host),
                       comm(), {.what = "squared gradient norm"});
@@ -183,6 +230,24 @@ double Engine::State::squared_norm() {
   double sum = 0;
   for (const double x : squares) sum += x;
   return sum;
+}
+
+double Engine::State::mean_of_losses(const std::vector<double>& losses) {
+  const double micros = double(config.gradient_accumulation_steps);
+  double sum = 0;
+  for (const double loss : losses) sum += loss;
+  if (!config.exact_sums) return sum_over_ranks(sum / micros, "loss") / mesh.shape.data;
+  constexpr double kGrid = 0x1p40;
+  const double limit = 0x1p62 / (micros * mesh.shape.data);
+  int64_t words[2] = {0, 0};  // multiples of 1 / kGrid, and how many losses are too large or not finite
+  for (const double loss : losses)
+    if (std::fabs(loss * kGrid) <= limit)
+      words[0] += int64_t(std::nearbyint(loss * kGrid));
+    else
+      ++words[1];
+  world.all_reduce(Tensor(words, DType::int64, {2}, MemoryKind::host), comm(), {.what = "loss"});
+  comm().synchronize();
+  return words[1] > 0 ? std::nan("") : double(words[0]) / kGrid / (micros * mesh.shape.data);
 }
 
 double Engine::State::sum_over_ranks(double value, std::string_view what) {

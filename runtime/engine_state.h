@@ -54,9 +54,12 @@ struct Engine::State {
   void sum_shared_gradients();
   // Of the gradients as they are, over all ranks; the same bits however the model is cut.
   double squared_norm();
+  std::vector<double> squares_of_units();  // of this rank's units, after the sum over the slices
   double sum_over_ranks(double value, std::string_view what);
   // Whether this rank's losses count: the last stage's, and once a tensor axis.
   bool reports_loss() const { return all->stage.shape().last && mesh.place.tensor == 0; }
+  // Over the micro-batches of all ranks, of which these are this rank's; rounded first when sums are exact.
+  double mean_of_losses(const std::vector<double>& losses);
 
   DsConfig config;
   Communicator& world;

@@ -63,7 +63,7 @@ bool splits(const InstructionList& list) {
 }
 
 StageShape stage_of(const PipelinePlan& plan, const Simulation& train, const Simulation& evaluation,
-                    int rank) {
+                    const Recompute& recompute, int rank) {
   const ScheduleShape& s = plan.schedule.shape;
   StageShape stage{
       .chunks = {},
@@ -71,7 +71,9 @@ StageShape stage_of(const PipelinePlan& plan, const Simulation& train, const Sim
       .last = rank == s.stages - 1,
       .frames = std::max(train.peak_frames[size_t(rank)], evaluation.peak_frames[size_t(rank)]),
       .batches = std::max(train.peak_batches[size_t(rank)], evaluation.peak_batches[size_t(rank)]),
-      .split_backward = splits(plan.schedule.ranks[size_t(rank)])};
+      .split_backward = splits(plan.schedule.ranks[size_t(rank)]),
+      .recompute = recompute,
+      .waiting_weights = train.peak_weights[size_t(rank)]};
   for (int c = 0; c < s.chunks; ++c) stage.chunks.push_back(plan.pieces[size_t(s.piece(rank, c))]);
   return stage;
 }
@@ -130,7 +132,9 @@ PipelinePlan plan_pipeline(const DsConfig& config, const Model& model) {
   const Simulation evaluation = simulate(plan.evaluation, {.training = false});
   CHECK(train.fault.empty() && evaluation.fault.empty(), "the schedule {}: {}{}", c.schedule, train.fault,
         evaluation.fault);
-  for (int r = 0; r < shape.stages; ++r) plan.stages.push_back(stage_of(plan, train, evaluation, r));
+  const Recompute recompute = recompute_of(config.checkpointing, int(model.layers.size()));
+  for (int r = 0; r < shape.stages; ++r)
+    plan.stages.push_back(stage_of(plan, train, evaluation, recompute, r));
   find_holders(plan, model);
   if (shape.stages > 1) {
     plan.idle_share = train.idle_share();

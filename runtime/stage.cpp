@@ -14,24 +14,6 @@ std::vector<ParamGradient> as_gradients(const std::vector<GradientSlot>& slots) 
   return grads;
 }
 
-// Views of the right shapes without memory, for a dry run.
-std::vector<Tensor> dry_params(const std::vector<UnitSpec>& units, DType dtype) {
-  std::vector<Tensor> params;
-  for (const UnitSpec& u : units)
-    for (const ParamSpec& p : u.params) {
-      Shape shape;
-      for (int64_t d : p.shape) shape.dims[size_t(shape.rank++)] = d;
-      params.emplace_back(nullptr, dtype, shape);
-    }
-  return params;
-}
-
-std::vector<ParamGradient> dry_grads(const std::vector<UnitSpec>& units, DType dtype, bool* written) {
-  std::vector<ParamGradient> grads;
-  for (const Tensor& p : dry_params(units, dtype)) grads.push_back({p, written});
-  return grads;
-}
-
 }  // namespace
 
 Stage::Stage(const Model& model, StageShape shape, ParameterStore& store, int64_t samples,
@@ -45,90 +27,6 @@ Stage::Stage(const Model& model, StageShape shape, ParameterStore& store, int64_
   for (const auto& l : model_.layers) boundaries_.push_back(l->output(boundaries_.back()));
   add_passes(plan_of);
 }
-
-void Stage::allocate(Memory& memory) {
-  const auto device = MemoryKind::device;
-  if (shape_.last) {
-    targets_ = memory.allocate(device, Category::staging, DType::int32, {shape_.batches * rows()}, "targets");
-    losses_ = memory.allocate(device, Category::activations, DType::fp32, {rows()}, "losses");
-  }
-  measure();
-  auto bytes = [&](int64_t n, const char* name) {
-    return memory.allocate(device, Category::activations, DType::uint8, {n}, name);
-  };
-  for (int f = 0; f < shape_.frames; ++f) {
-    frames_[size_t(f)].memory = bytes(keep_bytes_, "kept activations");
-    free_.push_back(f);
-  }
-  scratch_ = bytes(scratch_arena_.peak_bytes(), "scratch");
-  for (Buffer& g : gradients_) g = bytes(gradient_bytes_, "activation gradients");
-}
-
-// The layers' own code against dry arenas and a stream that drops all work.
-void Stage::measure() {
-  Stream discard(Stream::Mode::discard);
-  scratch_arena_ = Arena(), keep_bytes_ = gradient_bytes_ = 0;
-  for (int c = 0; c < int(shape_.chunks.size()); ++c) measure(c, discard);
-}
-
-void Stage::measure(int chunk, Stream& discard) {
-  Frame dry;
-  start(dry, chunk);
-  bool written = false;
-  auto params = [&](int l) { return dry_params(layer(chunk, l).units(), model_.dtype); };
-  for (int l = 0; l < layers(chunk); ++l) forward_layer(dry, l, params(l), {}, true, discard);
-  if (!shape_.split_backward)
-    for (const Tensor& x : dry.inputs)
-      if (is_float(x.dtype())) gradient_bytes_ = std::max(gradient_bytes_, x.bytes());
-  if (has_head(chunk)) {
-    const auto units = model_.head->units();
-    Grads grads = dry_grads(units, model_.dtype, &written);
-    run_head(dry, dry_params(units, model_.dtype), grads, 1, Tensor(nullptr, DType::fp64, {1}), discard);
-  }
-  for (const BackwardPart part : {BackwardPart::input, BackwardPart::weight})
-    for (int l = layers(chunk); l-- > 0;) {
-      const bool split = splits(chunk, l);
-      if (part == BackwardPart::weight && !split) continue;
-      Grads grads = dry_grads(layer(chunk, l).units(), model_.dtype, &written);
-      backward_layer(dry, l, params(l), grads, {}, split ? part : BackwardPart::both, discard);
-    }
-  keep_bytes_ = std::max(keep_bytes_, dry.keep.peak_bytes());
-}
-
-Stage::Frame& Stage::frame(int micro, int chunk) {
-  for (Frame& f : frames_)
-    if (f.micro == micro && f.chunk == chunk) return f;
-  fail(Exit::internal, "micro-batch {} is not in chunk {}", micro, chunk);
-}
-
-void Stage::start(Frame& f, int chunk) {
-  f.chunk = chunk;
-  f.keep = f.memory.defined() ? Arena(f.memory) : Arena();
-  const auto layers_here = size_t(layers(chunk));
-  const TensorSpec& in = boundaries_[size_t(shape_.chunks[size_t(chunk)].begin)];
-  f.saved.assign(layers_here, {}), f.for_weight.assign(layers_here, {});
-  f.gradients.assign(layers_here + 1, {});
-  f.inputs.assign(1, f.keep.take(in.dtype, in.shape));
-}
-
-Tensor Stage::open(int micro, int chunk, Stream& writer) {
-  CHECK(!free_.empty(), "micro-batch {} in chunk {}: all {} frames are in use", micro, chunk, shape_.frames);
-  Frame& f = frames_[size_t(free_.front())];
-  free_.pop_front();
-  f.micro = micro;
-  writer.wait(f.idle), writer.wait(f.held);
-  start(f, chunk);
-  return f.inputs[0];
-}
-
-void Stage::close(int micro, int chunk, Stream& stream) {
-  Frame& f = frame(micro, chunk);
-  f.idle = stream.record();
-  f.micro = f.chunk = -1;
-  free_.push_back(int(&f - frames_.data()));
-}
-
-void Stage::hold(int micro, int chunk, const Event& until) { frame(micro, chunk).held = until; }
 
 Tensor Stage::targets(int micro) const {
   const int64_t slot = micro % shape_.batches;
@@ -159,38 +57,78 @@ Tensor Stage::output_gradient(int micro, int chunk) { return gradient(frame(micr
 Tensor Stage::input_gradient(int micro, int chunk) {
   // The frame is closed unless the backward is split; the gradient is in the buffer of turn 0.
   if (shape_.split_backward) return gradient(frame(micro, chunk), 0);
-  const TensorSpec& in = boundaries_[size_t(shape_.chunks[size_t(chunk)].begin)];
+  const TensorSpec& in = boundary(chunk, 0);
   return Tensor(gradients_[0].tensor().raw(), in.dtype, in.shape);
 }
 
 // The gradient at boundary l of a chunk is in one of two buffers in turn; a split backward keeps them all
 // until the weights' part.
 Tensor Stage::gradient(Frame& f, int l) {
-  const Tensor& t = f.inputs[size_t(l)];
-  if (!shape_.split_backward) return Tensor(gradients_[l & 1].tensor().raw(), t.dtype(), t.shape());
+  const TensorSpec& t = boundary(f.chunk, l);
+  if (!shape_.split_backward) return Tensor(gradients_[l & 1].tensor().raw(), t.dtype, t.shape);
   Tensor& g = f.gradients[size_t(l)];
-  if (!g.defined()) g = f.keep.take(t.dtype(), t.shape());
+  if (!g.defined()) g = until_backward(f).take(t.dtype, t.shape);
   return g;
 }
 
-void Stage::forward_layer(Frame& f, int l, const Params& params, const Position& position, bool train,
+// Of layer l. With recomputation an output that the frame keeps is written there the first time and nowhere
+// the second; the others live as long as what the layers of their group make.
+Tensor Stage::take_output(Frame& f, int l, Run run) {
+  const TensorSpec& out = boundary(f.chunk, l + 1);
+  const bool kept = shape_.recompute.keeps(l + 1, layers(f.chunk));
+  if (kept && run.again) return scratch_arena_.take(out.dtype, out.shape);
+  if (on_host(f.chunk, l + 1))
+    return f.inputs[size_t(l) + 1] =
+               host_inputs_.block((l + 1) / int(shape_.recompute.interval), out.dtype, out.shape);
+  Arena& arena = kept ? f.keep : run.again || run.alive ? until_backward(f) : group_arena_;
+  return f.inputs[size_t(l) + 1] = arena.take(out.dtype, out.shape);
+}
+
+void Stage::forward_layer(Frame& f, int l, const Params& params, const Position& position, Run run,
                           Stream& stream) {
-  const Layer& here = layer(f.chunk, l);
-  const Tensor x = f.inputs.back();
-  const TensorSpec out = here.output({x.dtype(), x.shape()});
-  const Tensor y = f.keep.take(out.dtype, out.shape);
-  const int64_t mark = scratch_arena_.mark();
-  here.forward({.y = y,
-                .x = x,
+  const Recompute& recompute = shape_.recompute;
+  if (recompute.again() && recompute.keeps(l, layers(f.chunk))) group_arena_.release(0);
+  const int64_t scratch = scratch_arena_.mark();
+  const bool leaves = !run.again && on_host(f.chunk, l + 1);
+  const int next = leaves ? (l + 1) / int(recompute.interval) : 0;  // the group that y is the input of
+  if (leaves) host_inputs_.wait_until_left(next, stream);
+  const Tensor y = take_output(f, l, run);
+  const bool dropped = recompute.again() && !run.again && !run.alive;
+  Arena& keep = dropped ? group_arena_ : until_backward(f);
+  const int64_t kept = keep.mark();
+  f.saved[size_t(l)] = {};
+  layer(f.chunk, l)
+      .forward({.y = y,
+                .x = f.inputs[size_t(l)],
                 .params = params,
                 .saved = f.saved[size_t(l)],
-                .keep = f.keep,
+                .keep = keep,
                 .scratch = scratch_arena_,
                 .position = position,
-                .train = train,
-                .stream = stream});
-  scratch_arena_.release(mark);
-  f.inputs.push_back(y);
+                .train = run.train,
+                .stream = stream,
+                .lean = recompute.lean});
+  if (leaves && run.train) {
+    f.host_inputs[size_t(next)] = f.host.take(y.dtype(), y.shape());
+    host_inputs_.send(next, f.host_inputs[size_t(next)], y, stream);
+  }
+  if (dropped) keep.release(kept);
+  scratch_arena_.release(scratch);
+}
+
+void Stage::bring_inputs(Frame& f, int l, Stream& stream) {
+  if (!shape_.recompute.to_host) return;
+  const int interval = int(std::min<int64_t>(shape_.recompute.interval, layers(f.chunk)));
+  const int group = int(ceil_div(l + 1, interval)) - 1;
+  while (f.fetched > std::max(1, group - 1)) {
+    const int g = --f.fetched;
+    const TensorSpec& x = boundary(f.chunk, g * interval);
+    // The weights' part needs it as well.
+    f.inputs[size_t(g * interval)] = shape_.split_backward ? until_backward(f).take(x.dtype, x.shape)
+                                                           : host_inputs_.block(g, x.dtype, x.shape);
+    host_inputs_.fetch(g, f.inputs[size_t(g * interval)], f.host_inputs[size_t(g)], stream);
+  }
+  host_inputs_.wait_until_back(group, stream);
 }
 
 void Stage::backward_layer(Frame& f, int l, const Params& params, Grads& grads, const Position& position,
@@ -210,7 +148,8 @@ void Stage::backward_layer(Frame& f, int l, const Params& params, Grads& grads, 
                  .stream = stream,
                  .part = part,
                  .for_weight = part == BackwardPart::both ? nullptr : &f.for_weight[size_t(l)],
-                 .keep = part == BackwardPart::both ? nullptr : &f.keep});
+                 .keep = part == BackwardPart::both ? nullptr : &until_backward(f),
+                 .lean = shape_.recompute.lean});
   scratch_arena_.release(mark);
 }
 
@@ -235,30 +174,35 @@ void Stage::forward(const Turn& turn, bool train, Stream& stream) {
   const Passes& passes = passes_[size_t(turn.chunk)];
   const bool alone = !train && has_head(turn.chunk);
   store_.begin_pass(alone ? eval_pass_ : turn.fused ? passes.train : passes.forward, turn.last);
-  scratch_arena_ = Arena(scratch_);
+  scratch_arena_ = Arena(scratch_), group_arena_ = Arena(group_);
   visit_ = 0;
   for (int l = 0; l < layers(turn.chunk); ++l, ++visit_) {
     const Params params = store_.acquire(visit_);
-    forward_layer(f, l, params, positions_[size_t(turn.micro)], train, stream);
+    const bool alive = turn.fused && may_stay() && shape_.recompute.in_last_group(l, layers(turn.chunk));
+    forward_layer(f, l, params, positions_[size_t(turn.micro)], {.train = train, .alive = alive}, stream);
     store_.finish(visit_);
   }
 }
 
 void Stage::backward(const Turn& turn, float scale, Tensor loss_sum, Stream& stream) {
   Frame& f = frame(turn.micro, turn.chunk);
-  if (!turn.fused) store_.begin_pass(passes_[size_t(turn.chunk)].backward, turn.last), visit_ = 0;
-  scratch_arena_ = Arena(scratch_);
-  const int n = layers(turn.chunk);
-  for (int l = has_head(turn.chunk) ? n : n - 1; l >= 0; --l, ++visit_) {
-    const bool split = l < n && splits(turn.chunk, l);
+  const Passes& passes = passes_[size_t(turn.chunk)];
+  const Position& position = positions_[size_t(turn.micro)];
+  if (!turn.fused) store_.begin_pass(passes.backward, turn.last), visit_ = 0;
+  scratch_arena_ = Arena(scratch_), group_arena_ = Arena(group_);
+  f.fetched = groups(turn.chunk) - (turn.fused && may_stay() ? 1 : 0);
+  for (const Stop& stop : turn.fused ? passes.fused : passes.apart) {
+    bring_inputs(f, stop.layer, stream);
     const Params params = store_.acquire(visit_);
-    Grads grads = split ? Grads() : as_gradients(store_.gradients(visit_));
-    if (l == n)
+    const bool head = stop.layer == layers(turn.chunk), split = !head && splits(turn.chunk, stop.layer);
+    Grads grads = split || !stop.backward ? Grads() : as_gradients(store_.gradients(visit_));
+    if (stop.again) forward_layer(f, stop.layer, params, position, {.again = true}, stream);
+    if (head)
       run_head(f, params, grads, scale, loss_sum, stream);
-    else
-      backward_layer(f, l, params, grads, positions_[size_t(turn.micro)],
-                     split ? BackwardPart::input : BackwardPart::both, stream);
-    store_.finish(visit_);
+    else if (stop.backward)
+      backward_layer(f, stop.layer, params, grads, position, split ? BackwardPart::input : BackwardPart::both,
+                     stream);
+    store_.finish(visit_++);
   }
   if (!shape_.split_backward) close(turn.micro, turn.chunk, stream);
 }

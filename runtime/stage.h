@@ -4,35 +4,11 @@
 #include <deque>
 #include <vector>
 
-#include "model/layer.h"
+#include "runtime/host_inputs.h"
+#include "runtime/stage_shape.h"
 #include "zero/parameter_store.h"
 
 namespace cleave {
-
-// One micro-batch on this rank, in host memory.
-struct Batch {
-  Tensor input;    // as Model::input, in fp32 where the model's type is a float; int32 tokens otherwise
-  Tensor targets;  // [rows] int32; -100 is ignored
-  int64_t valid_targets = 0;  // how many are not -100
-  Position position = {};
-};
-
-// What of a model a rank holds, and how much of it is in flight at once.
-struct StageShape {
-  std::vector<Range> chunks;    // layers of each, contiguous, in the model's order
-  bool first = true;            // the first chunk begins the model
-  bool last = true;             // the last chunk ends it: the head follows
-  int frames = 1;               // micro-batches, of each chunk, in flight
-  int batches = 1;              // micro-batches whose targets wait
-  bool split_backward = false;  // the parts input and weight are asked for apart
-};
-
-// One visit of a micro-batch to a chunk.
-struct Turn {
-  int micro = 0, chunk = 0;
-  bool fused = false;  // its whole backward follows its forward at once: parameters are gathered once
-  bool last = false;   // the last turn of this step that writes this chunk's gradients in this way
-};
 
 class Stage {
  public:
@@ -80,14 +56,27 @@ class Stage {
   struct Frame {
     Buffer memory;
     Arena keep;
+    Buffer on_host;
+    Arena host;                       // cpu_checkpointing: inputs of groups of layers, but the chunk's own
+    std::vector<Tensor> host_inputs;  // of every group
+    int fetched = 0;                  // from this group on they are back
     std::vector<Saved> saved, for_weight;
     std::vector<Tensor> inputs;     // of every layer of the chunk, then its output
     std::vector<Tensor> gradients;  // of the same, when the backward is split
     int micro = -1, chunk = -1;
+    int waiting = -1;  // recomputation and a split backward: which of waiting_ the frame has
+    Arena until_weight;
     Event idle, held;
   };
   struct Passes {
     int forward = 0, train = 0, backward = 0, weight = 0;
+    std::vector<Stop> fused, apart;  // of a backward in the pass train, and in backward
+  };
+  // How a layer's forward runs.
+  struct Run {
+    bool train = true;
+    bool again = false;  // before its backward; otherwise for the first time
+    bool alive = false;  // for the first time, and what it makes is there until its backward
   };
   using Params = std::vector<Tensor>;
   using Grads = std::vector<ParamGradient>;
@@ -95,8 +84,12 @@ class Stage {
   void add_passes(const std::function<ZeroPlan(const UnitSpec&)>& plan_of);
   Frame& frame(int micro, int chunk);
   void start(Frame& frame, int chunk);
-  void forward_layer(Frame& frame, int l, const Params& params, const Position& position, bool train,
+  void forward_layer(Frame& frame, int l, const Params& params, const Position& position, Run run,
                      Stream& stream);
+  Tensor take_output(Frame& frame, int l, Run run);
+  // Before a stop of the backward: its group's input is on the device, and the next one's is on its way.
+  void bring_inputs(Frame& frame, int l, Stream& stream);
+  Arena& until_backward(Frame& frame);
   void backward_layer(Frame& frame, int l, const Params& params, Grads& grads, const Position& position,
                       BackwardPart part, Stream& stream);
   void run_head(Frame& frame, const Params& params, Grads& grads, float scale, Tensor loss_sum,
@@ -109,6 +102,14 @@ class Stage {
   const Layer& layer(int chunk, int l) const {
     return *model_.layers[size_t(shape_.chunks[size_t(chunk)].begin + l)];
   }
+  const TensorSpec& boundary(int chunk, int l) const {
+    return boundaries_[size_t(shape_.chunks[size_t(chunk)].begin + l)];
+  }
+  // Whether the input of the layer goes to the host: one inside the chunk.
+  bool on_host(int chunk, int l) const { return l > 0 && shape_.recompute.to_host_at(l, layers(chunk)); }
+  int groups(int chunk) const { return shape_.recompute.groups(layers(chunk)); }
+  // A last group that outlives its forward would need its input until the weights' part.
+  bool may_stay() const { return !(shape_.split_backward && shape_.recompute.to_host); }
   int layers(int chunk) const { return int(shape_.chunks[size_t(chunk)].size()); }
   bool has_head(int chunk) const { return shape_.last && chunk + 1 == int(shape_.chunks.size()); }
   bool splits(int chunk, int l) const { return shape_.split_backward && layer(chunk, l).splits_backward(); }
@@ -120,14 +121,20 @@ class Stage {
   std::vector<TensorSpec> boundaries_;  // input of every layer of the model, then of the head
   std::vector<Passes> passes_;          // by chunk
   int eval_pass_ = 0;                   // of the last chunk, with the head
-  Buffer scratch_, gradients_[2], targets_, losses_;
+  Buffer scratch_, group_, gradients_[2], targets_, losses_;
   std::vector<Frame> frames_;
-  std::deque<int> free_;  // frames, the longest free first
+  std::deque<int> free_;         // frames, the longest free first
+  std::vector<Buffer> waiting_;  // with recomputation: what frames keep between the parts of their backward
+  std::vector<int> free_waiting_;
   std::vector<Position> positions_;
   Arena scratch_arena_;
+  HostInputs host_inputs_;
+  Arena group_arena_;  // with recomputation: what the layers of one group make
   Event loaded_;
-  int64_t keep_bytes_ = 0, gradient_bytes_ = 0;  // of a frame; of the largest layer boundary
-  int visit_ = 0;                                // in the store's current pass
+  int64_t keep_bytes_ = 0, waiting_bytes_ = 0;  // of a frame; of one of waiting_
+  int64_t host_bytes_ = 0, block_bytes_ = 0;    // of a frame; of the largest input that goes to the host
+  int64_t gradient_bytes_ = 0;                  // of the largest layer boundary
+  int visit_ = 0;                               // in the store's current pass
 };
 
 }  // namespace cleave

@@ -39,7 +39,7 @@ void Stage::add_passes(const std::function<ZeroPlan(const UnitSpec&)>& plan_of) 
   };
   using Visits = std::vector<ParameterStore::Visit>;
   struct Chunk {
-    Visits forward, backward, weight;
+    Visits forward, weight;
     std::vector<int> head;
   };
   std::vector<Chunk> chunks(shape_.chunks.size());
@@ -47,30 +47,33 @@ void Stage::add_passes(const std::function<ZeroPlan(const UnitSpec&)>& plan_of) 
     Chunk& chunk = chunks[size_t(c)];
     for (int l = 0; l < layers(c); ++l)
       chunk.forward.push_back({indices(layer(c, l).units(), splits(c, l) ? 2 * c + 1 : 2 * c), false});
-    if (has_head(c)) {
-      chunk.head = indices(model_.head->units(), 2 * c);
-      chunk.backward.push_back({chunk.head, true});
-    }
-    for (int l = layers(c); l-- > 0;) {
-      const std::vector<int>& units = chunk.forward[size_t(l)].units;
-      chunk.backward.push_back({units, !splits(c, l)});
-      if (splits(c, l)) chunk.weight.push_back({units, true, false});
-    }
+    if (has_head(c)) chunk.head = indices(model_.head->units(), 2 * c);
+    for (int l = layers(c); l-- > 0;)
+      if (splits(c, l)) chunk.weight.push_back({chunk.forward[size_t(l)].units, true, false});
   }
   for (int c = 0; c < int(chunks.size()); ++c) {
     const Chunk& chunk = chunks[size_t(c)];
-    Visits train = chunk.forward;
-    train.insert(train.end(), chunk.backward.begin(), chunk.backward.end());
+    auto visits = [&](Visits before, const std::vector<Stop>& stops) {
+      for (const Stop& s : stops)
+        if (s.layer == layers(c))
+          before.push_back({chunk.head, true});
+        else
+          before.push_back({chunk.forward[size_t(s.layer)].units, s.backward && !splits(c, s.layer)});
+      return before;
+    };
     Passes passes;
-    passes.train = store_.add_pass(std::move(train));
+    passes.fused = backward_stops(layers(c), shape_.recompute, has_head(c), may_stay());
+    passes.apart = backward_stops(layers(c), shape_.recompute, has_head(c), false);
+    passes.train = store_.add_pass(visits(chunk.forward, passes.fused));
     passes.forward = store_.add_pass(chunk.forward);
-    passes.backward = store_.add_pass(chunk.backward);
+    passes.backward = store_.add_pass(visits({}, passes.apart));
     passes.weight = store_.add_pass(chunk.weight);
-    passes_.push_back(passes);
-    if (!has_head(c)) continue;
-    Visits evaluate = chunk.forward;
-    evaluate.push_back({chunk.head, false});
-    eval_pass_ = store_.add_pass(std::move(evaluate));
+    if (has_head(c)) {
+      Visits evaluate = chunk.forward;
+      evaluate.push_back({chunk.head, false});
+      eval_pass_ = store_.add_pass(std::move(evaluate));
+    }
+    passes_.push_back(std::move(passes));
   }
 }
 

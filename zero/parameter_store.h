@@ -25,6 +25,13 @@ struct StoreOptions {
   bool overlap = true;  // reductions may run behind the backward: one more bucket is kept
   // Of the ranks of a tensor axis one counts, in the norm and in checkpoints, what all of them have whole.
   bool counts_replicated = true;
+
+  // Exact sums: gradients and wire are int64. Layers write fp32, and what one visit gives is rounded once to
+  // a multiple of 2^-grid; integers are added from there on, so no order shows in the bits. A contribution
+  // above `limit` multiples counts as an overflow.
+  int grid = 0;
+  double limit = 0x1p62;
+  bool exact() const { return gradients == DType::int64; }
 };
 
 // A gradient that a layer adds to; `written` says whether it holds something yet, so nothing has to be zeroed
@@ -59,7 +66,8 @@ class ParameterStore {
   // A training step is begin_step, then passes in any order, each begin_pass and its visits in order, each
   // acquire [gradients] finish. `last`: no later pass of this step writes gradients of these units; each
   // unit's gradients are written in one kind of pass only. A pass without backward visits may stand alone.
-  void begin_step();
+  // unscale: what exact sums multiply a contribution by before it is rounded.
+  void begin_step(double unscale = 1);
   void begin_pass(int pass, bool last);
   // The parameters of the visit's units (none when it needs none), in order, usable by work enqueued on
   // compute until finish(visit).
@@ -74,14 +82,16 @@ class ParameterStore {
   Range slice(int unit) const;
   Tensor weights_slice(int unit) const;
   Tensor gradient_slice(int unit) const;
+  Tensor overflows() const { return overflows_; }  // exact sums: int64 [1], not 0 when one was seen
+  const StoreOptions& options() const { return options_; }
   // The part of the slice that this rank counts in the gradient norm, relative to the slice's begin.
   Range norm_range(int unit) const;
   // After the slice of the working copy was updated on compute: brings it to the ranks that hold the whole.
   void publish(int unit);
   void wait_for_weights();  // work enqueued on compute from now on sees what was published
 
-  // Adds up per-unit partial sums over the ranks that hold other slices; fp64, in rank order. On the comm
-  // stream.
+  // Adds up per-unit partial sums over the ranks that hold other slices; fp64 or int64, in rank order. On the
+  // comm stream.
   void sum_over_slices(Tensor partial_sums);
 
  private:
@@ -91,6 +101,8 @@ class ParameterStore {
   void plan_gathers(Pass& pass);
   void plan_buckets(Pass& pass);
   void reduce(int unit, const Instance* bucket);
+  void round_contributions(int visit);
+  Tensor contribution(int visit, int unit) const;
   void clear_unwritten(Unit& unit, Tensor full);
 
   Memory& memory_;
@@ -100,6 +112,9 @@ class ParameterStore {
   std::vector<std::unique_ptr<Unit>> units_;
   std::vector<std::unique_ptr<Pass>> passes_;
   Buffer gathered_, buckets_, reduced_shard_, wire_;
+  Buffer contributions_, overflows_;  // exact sums: what the layer of one visit writes
+  int64_t contribution_numel_ = 0;
+  double to_grid_ = 1;
   Pass* pass_ = nullptr;
   Event released_;              // compute is done with every visit finished so far
   std::vector<Event> reduced_;  // by visit of the current pass: its reductions are done

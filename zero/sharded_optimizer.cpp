@@ -1,8 +1,27 @@
 #include "zero/sharded_optimizer.h"
 
+#include <algorithm>
+#include <cmath>
+
+#include "device/copy.h"
 #include "kernels/elementwise.h"
+#include "kernels/exact.h"
 
 namespace cleave {
+namespace {
+
+constexpr int64_t kTile = int64_t{1} << 20;  // elements of tile_, at most
+
+UpdateSlice piece_of(const UpdateSlice& slice, Range r) {
+  UpdateSlice piece = slice;
+  piece.param = slice.param.slice(r), piece.grad = slice.grad.slice(r);
+  if (slice.copy.defined()) piece.copy = slice.copy.slice(r);
+  for (Tensor& s : piece.state)
+    if (s.defined()) s = s.slice(r);
+  return piece;
+}
+
+}  // namespace
 
 ShardedOptimizer::ShardedOptimizer(Memory& memory, ParameterStore& store,
                                    std::unique_ptr<Optimizer> optimizer, const Placement& placement)
@@ -18,9 +37,15 @@ ShardedOptimizer::ShardedOptimizer(Memory& memory, ParameterStore& store,
       state.states[s] = memory.allocate(placement.optimizer, Category::optimizer_state, DType::fp32,
                                         {weights.numel()}, name);
   }
+  int64_t largest = 0;
+  for (int u = 0; u < store.units(); ++u) largest = std::max(largest, store.weights_slice(u).numel());
+  const bool exact = store.options().exact();
+  if (exact)
+    tile_ = memory.allocate(MemoryKind::device, Category::staging, DType::fp32, {std::min(largest, kTile)},
+                            "gradients for the update");
   if (memory.device().is_cuda() && placement.optimizer != MemoryKind::device && store.units() > 0)
-    host_ =
-        std::make_unique<HostUpdate>(memory, store.weights_slice(0).dtype(), store.gradient_slice(0).dtype());
+    host_ = std::make_unique<HostUpdate>(memory, store.weights_slice(0).dtype(),
+                                         exact ? DType::fp32 : store.gradient_slice(0).dtype());
 }
 
 Tensor ShardedOptimizer::master(int unit) const {
@@ -63,10 +88,36 @@ void ShardedOptimizer::publish_masters(Stream& compute) {
 }
 
 void ShardedOptimizer::square_gradients(Tensor sums, Stream& compute) {
-  for (int u = 0; u < store_.units(); ++u)
-    launch(
-        SumSquares{.out = sums.slice({u, u + 1}), .x = store_.gradient_slice(u).slice(store_.norm_range(u))},
-        compute);
+  const bool exact = store_.options().exact();
+  for (int u = 0; u < store_.units(); ++u) {
+    const Tensor x = store_.gradient_slice(u).slice(store_.norm_range(u));
+    if (exact)
+      launch(SumIntegerSquares{.out = sums.slice({4 * u, 4 * u + 4}), .x = x}, compute);
+    else
+      launch(SumSquares{.out = sums.slice({u, u + 1}), .x = x}, compute);
+  }
+  if (exact) copy(sums.slice({sums.numel() - 1, sums.numel()}), store_.overflows(), compute);
+}
+
+// The same bits however a slice is cut: updates are elementwise.
+void ShardedOptimizer::update(const UpdateSlice& slice, const StepArgs& args, Stream& compute) {
+  if (!tile_.defined() || slice.grad.dtype() != DType::int64) {
+    if (host_)
+      host_->update(*optimizer_, slice, args, compute);
+    else
+      optimizer_->update(slice, args, compute);
+    return;
+  }
+  const int64_t most = tile_.tensor().numel();
+  const float scale = float(std::ldexp(1.0, -store_.options().grid));
+  for (Range r{0, 0}; r.begin < slice.grad.numel(); r.begin = r.end) {
+    r.end = std::min(slice.grad.numel(), r.begin + most);
+    UpdateSlice piece = piece_of(slice, r);
+    const Tensor gradient = tile_.tensor().slice({0, r.size()});
+    launch(FromGrid{.y = gradient, .x = piece.grad, .scale = scale}, compute);
+    piece.grad = gradient;
+    update(piece, args, compute);
+  }
 }
 
 void ShardedOptimizer::step(const StepArgs& args, Stream& compute) {
@@ -81,10 +132,7 @@ void ShardedOptimizer::step(const StepArgs& args, Stream& compute) {
       if (state.master.defined()) slice.copy = store_.weights_slice(u).slice(group.range);
       for (size_t s = 0; s < optimizer_->states().size(); ++s)
         slice.state[s] = state.states[s].tensor().slice(group.range);
-      if (host_)
-        host_->update(*optimizer_, slice, args, compute);
-      else
-        optimizer_->update(slice, args, compute);
+      update(slice, args, compute);
     }
     store_.publish(u);
   }

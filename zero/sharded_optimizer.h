@@ -25,7 +25,8 @@ class ShardedOptimizer {
   void initialize(uint64_t seed, Stream& compute);
 
   // Squared norm of this rank's part of the reduced gradients, one partial sum a unit, into sums (fp64,
-  // [units]).
+  // [units]). With exact sums: int64 [4 * units + 1], four words a unit (SumIntegerSquares) of squared
+  // multiples of the grid, then the overflows.
   void square_gradients(Tensor sums, Stream& compute);
 
   // Updates every unit and publishes it. args.step counts applied updates from 1.
@@ -43,11 +44,13 @@ class ShardedOptimizer {
     std::array<Buffer, 2> states;
   };
   Tensor master(int unit) const;
+  void update(const UpdateSlice& slice, const StepArgs& args, Stream& compute);
   Stream& home(Stream& compute) { return host_ ? host_->stream() : compute; }  // where masters are written
 
   ParameterStore& store_;
   std::unique_ptr<Optimizer> optimizer_;
   std::vector<State> state_;
+  Buffer tile_;                       // exact sums: a piece of the gradient as the update reads it
   std::unique_ptr<HostUpdate> host_;  // where weights are on a GPU and the placement is in host memory
 };
 

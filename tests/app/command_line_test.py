@@ -98,6 +98,32 @@ class CommandLine(unittest.TestCase):
         self.train("--output", out, "--resume", "required", steps=4, ranks=2, config=self.config(**base))
         self.assertIn("loss", self.run_cleave("eval", out, "--data", self.text).stdout)
 
+    def test_exact_sums_give_the_bits_of_one_rank_over_layouts_and_transports(self):
+        def losses(ranks, accumulation, *args, **changes):
+            config = self.config(cleave={"exact_sums": True}, gradient_accumulation_steps=accumulation, **changes)
+            return self.losses(*args, config=config, ranks=ranks, steps=6)
+        want = losses(1, 12)
+        self.assertEqual(losses(2, 6, "--transport", "shm", zero_optimization={"stage": 2}), want)
+        self.assertEqual(losses(3, 4, "--transport", "gloo", zero_optimization={"stage": 3}), want)
+        self.assertEqual(losses(4, 6, "--transport", "gloo", pipeline={"stages": 2, "schedule": "zb-h1"},
+                                zero_optimization={"stage": 1, "offload_optimizer": {"device": "cpu"}}), want)
+        self.assertEqual(losses(12, 2, "--transport", "shm", pipeline={"stages": 2},
+                                activation_checkpointing={"partition_activations": True}), want)
+
+    def test_recomputed_activations_change_no_bit_and_take_less_memory(self):
+        def run(**changes):
+            metrics = self.dir / "m.jsonl"
+            shown = self.train("--metrics", metrics, config=self.config(**changes)).stdout
+            lines = [json.loads(line) for line in metrics.read_text().splitlines()]
+            metrics.unlink()
+            memory = next(line for line in shown.splitlines() if "activations  " in line)
+            return [(line["loss"], line["grad_norm"]) for line in lines if "loss" in line], memory
+        want, whole = run()
+        for section in ({"interval": 1}, {"number_checkpoints": 2}, {"policy": "selective"}):
+            got, memory = run(activation_checkpointing=section)
+            self.assertEqual(got, want, section)
+            self.assertNotEqual(memory, whole, section)
+
     def test_pipelines_that_do_not_fit_are_refused_with_what_works(self):
         three = self.train(ranks=4, config=self.config(pipeline={"stages": 3}), code=2)
         self.assertIn("3 stages do not divide 4 ranks; use 1, 2, 4", three.stdout + three.stderr)

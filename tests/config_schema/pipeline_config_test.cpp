@@ -62,8 +62,7 @@ TEST(PipelineConfig, WrongSchedulesMethodsAndCombinationsAreRefusedWithTheChoice
             "type:REGEX, or numbers of layers such as \"3,4,4,3\"\n");
   for (const char* good : {"balanced", "parameters", "uniform", "type:h", "3,4,4"})
     EXPECT_EQ(problems(fmt::format(R"({{"stages": 2, "partition_method": "{}"}})", good), 2), "") << good;
-  EXPECT_NE(problems(R"({"stages": 2, "activation_checkpoint_interval": 1})", 2).find("not built"),
-            std::string::npos);
+  EXPECT_EQ(problems(R"({"stages": 2, "activation_checkpoint_interval": 1})", 2), "");
   EXPECT_NE(problems(R"({"stages": -2})", 2), "");
   EXPECT_NE(problems(R"({"stages": "two"})", 2), "");
   EXPECT_NE(problems(R"({"stages": 2, "virtual_stages": 0})", 2), "");

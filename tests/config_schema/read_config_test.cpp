@@ -264,6 +264,15 @@ TEST(ReadConfig, AFileOfNonsenseEndsAfterAHundredProblems) {
   EXPECT_LE(read(text + "}").problems.size(), 110u);
 }
 
+TEST(ReadConfig, ExactSumsMakeTheTypesOfGradientsIdle) {
+  EXPECT_TRUE(
+      read_beside_batch(R"("cleave": {"exact_sums": true, "exact_sums_grid": 40})").config.exact_sums);
+  EXPECT_NE(problems_of(R"("cleave": {"exact_sums": true}, "communication_data_type": "fp16")")
+                .find("changes nothing: cleave.exact_sums"),
+            std::string::npos);
+  EXPECT_NE(problems_of(R"("cleave": {"exact_sums_grid": 40})").find("changes nothing"), std::string::npos);
+}
+
 TEST(ReadConfigFile, SaysWhatIsWrongWithTheFile) {
   const Scratch scratch;
   EXPECT_EQ(format(read_ds_config_file(scratch.folder()).problems),

@@ -128,6 +128,19 @@ TEST(Plan, EqualsWhatTrainingMeasuresUnderEverySchedule) {
   }
 }
 
+TEST(Plan, EqualsWhatTrainingMeasuresWithRecomputationAndExactSums) {
+  for (const char* schedule : {"1f1b", "zb-h1"})
+    for (const bool exact : {false, true})
+      for (const int way : {0, 1, 2}) {
+        DsConfig c = config_for(2, 1, 4);
+        c.pipeline.stages = 2, c.pipeline.schedule = schedule;
+        c.zero.stage = 3, c.exact_sums = exact;
+        c.checkpointing = {.interval = way == 2 ? 0 : 1, .lean = way == 2, .to_host = way == 1};
+        expect_planned(
+            c, 4, [] { return deep_gpt(true); }, fmt::format("{} exact {} way {}", schedule, exact, way));
+      }
+}
+
 TEST(Plan, EqualsWhatTrainingMeasuresWithGroupsOfNearRanks) {
   for (const bool hybrid : {false, true}) {
     DsConfig c = config_for(4, 1, 2);

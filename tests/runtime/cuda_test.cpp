@@ -76,6 +76,24 @@ TEST_P(CudaEngine, TrainsInSixteenBitsAsTheCpuDoes) {
   }
 }
 
+TEST_P(CudaEngine, RecomputesAndSumsExactlyWithTheSameBits) {
+  auto model = [] { return small_gpt(); };
+  DsConfig one = config_for(1, 1, 4);
+  one.exact_sums = true;
+  const Training want = train_on(1, one, model, 4, options());
+  for (int stage : {0, 2, 3})
+    for (const CheckpointingConfig& way :
+         {CheckpointingConfig{}, CheckpointingConfig{.interval = 1}, CheckpointingConfig{.lean = true},
+          CheckpointingConfig{.interval = 1, .to_host = true}}) {
+      DsConfig c = config_for(2, 1, 2);
+      c.exact_sums = true, c.zero.stage = stage, c.checkpointing = way;
+      const Training got = train_on(2, c, model, 4, options());
+      SCOPED_TRACE(fmt::format("stage {} interval {} lean {}", stage, way.interval, way.lean));
+      ASSERT_EQ(got.weights, want.weights);
+      ASSERT_EQ(got.steps.back().loss, want.steps.back().loss);
+    }
+}
+
 TEST_P(CudaEngine, PeakMemoryEqualsThePlanToTheByte) {
   for (int stage : {0, 3})
     for (const char* offload : {"none", "cpu"})

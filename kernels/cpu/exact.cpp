@@ -1,0 +1,90 @@
+#include "kernels/exact.h"
+
+#include <cmath>
+
+#include "kernels/checks.h"
+
+namespace cleave {
+
+void RoundToGrid::check() const {
+  Operand("RoundToGrid", "x", x).is(DType::fp32);
+  Operand("RoundToGrid", "y", y).is(DType::int64).numel(x.numel());
+  Operand("RoundToGrid", "bad", bad).is(DType::int64).numel(1);
+  CHECK(limit > 0 && limit <= 0x1p62, "RoundToGrid: limit must be above 0 and at most 2^62, got {}", limit);
+}
+
+void FromGrid::check() const {
+  Operand("FromGrid", "x", x).is(DType::int64);
+  Operand("FromGrid", "y", y).is(DType::fp32).numel(x.numel()).apart_from("x", x);
+}
+
+void AddIntegers::check() const {
+  Operand("AddIntegers", "x", x).is(DType::int64);
+  Operand("AddIntegers", "y", y).is(DType::int64).numel(x.numel());
+}
+
+void SumIntegerSquares::check() const {
+  Operand("SumIntegerSquares", "x", x).is(DType::int64);
+  Operand("SumIntegerSquares", "out", out).is(DType::int64).numel(4);
+  CHECK(x.numel() <= int64_t{1} << 31, "SumIntegerSquares: at most 2^31 elements, got {}", x.numel());
+}
+
+namespace cpu {
+namespace {
+
+constexpr int64_t kSerial = 1 << 15;  // elements that are not worth a team of threads
+
+}  // namespace
+
+void run(const RoundToGrid& op) {
+  const float* x = op.x.as<float>();
+  int64_t* y = op.y.as<int64_t>();
+  const int64_t numel = op.x.numel();
+  const double factor = op.factor, limit = op.limit;
+  const bool accumulate = op.accumulate;
+  bool bad = false;
+#pragma omp parallel for schedule(static) reduction(|| : bad) if (numel > kSerial)
+  for (int64_t i = 0; i < numel; ++i) {
+    const double product = double(x[i]) * factor;
+    const bool fits = std::fabs(product) <= limit;  // false for a NaN
+    const int64_t nearest = fits ? int64_t(std::nearbyint(product)) : 0;
+    y[i] = accumulate ? y[i] + nearest : nearest;
+    bad = bad || !fits;
+  }
+  if (bad) *op.bad.as<int64_t>() = 1;
+}
+
+void run(const FromGrid& op) {
+  const int64_t* x = op.x.as<int64_t>();
+  float* y = op.y.as<float>();
+  const int64_t numel = op.x.numel();
+  const float scale = op.scale;
+#pragma omp parallel for schedule(static) if (numel > kSerial)
+  for (int64_t i = 0; i < numel; ++i) y[i] = float(x[i]) * scale;
+}
+
+void run(const AddIntegers& op) {
+  const auto* x = reinterpret_cast<const uint64_t*>(op.x.as<int64_t>());
+  auto* y = reinterpret_cast<uint64_t*>(op.y.as<int64_t>());
+  const int64_t numel = op.x.numel();
+#pragma omp parallel for schedule(static) if (numel > kSerial)
+  for (int64_t i = 0; i < numel; ++i) y[i] += x[i];
+}
+
+void run(const SumIntegerSquares& op) {
+  const int64_t* x = op.x.as<int64_t>();
+  const int64_t numel = op.x.numel();
+  uint64_t a = 0, b = 0, c = 0, d = 0;
+#pragma omp parallel for schedule(static) reduction(+ : a, b, c, d) if (numel > kSerial)
+  for (int64_t i = 0; i < numel; ++i) {
+    const uint64_t size = x[i] < 0 ? 0 - uint64_t(x[i]) : uint64_t(x[i]);
+    const unsigned __int128 square = static_cast<unsigned __int128>(size) * size;
+    const auto low = uint64_t(square), high = uint64_t(square >> 64);
+    a += low & 0xffffffffu, b += low >> 32, c += high & 0xffffffffu, d += high >> 32;
+  }
+  int64_t* out = op.out.as<int64_t>();
+  out[0] = int64_t(a), out[1] = int64_t(b), out[2] = int64_t(c), out[3] = int64_t(d);
+}
+
+}  // namespace cpu
+}  // namespace cleave

@@ -1,0 +1,35 @@
+// What a stage is given: its part of the model, micro-batches, and turns.
+#pragma once
+#include "model/layer.h"
+#include "runtime/recompute.h"
+
+namespace cleave {
+
+// One micro-batch on this rank, in host memory.
+struct Batch {
+  Tensor input;    // as Model::input, in fp32 where the model's type is a float; int32 tokens otherwise
+  Tensor targets;  // [rows] int32; -100 is ignored
+  int64_t valid_targets = 0;  // how many are not -100
+  Position position = {};
+};
+
+// What of a model a rank holds, and how much of it is in flight at once.
+struct StageShape {
+  std::vector<Range> chunks;    // layers of each, contiguous, in the model's order
+  bool first = true;            // the first chunk begins the model
+  bool last = true;             // the last chunk ends it: the head follows
+  int frames = 1;               // micro-batches, of each chunk, in flight
+  int batches = 1;              // micro-batches whose targets wait
+  bool split_backward = false;  // the parts input and weight are asked for apart
+  Recompute recompute = {};
+  int waiting_weights = 0;  // split: micro-batches, of each chunk, that only miss the weights' part
+};
+
+// One visit of a micro-batch to a chunk.
+struct Turn {
+  int micro = 0, chunk = 0;
+  bool fused = false;  // its whole backward follows its forward at once: parameters are gathered once
+  bool last = false;   // the last turn of this step that writes this chunk's gradients in this way
+};
+
+}  // namespace cleave

@@ -1,0 +1,159 @@
+// With exact sums the weights are a function of the global batch and of nothing else.
+#include "tests/runtime/compare.h"
+#include "zero/flat_layout.h"
+
+namespace cleave::testing {
+namespace {
+
+constexpr int kSteps = 5, kMicros = 12;  // micro-batches of a step over all ranks
+
+struct Layout {
+  int pipe, data;
+  const char* schedule = "1f1b";
+  int zero = 0;
+  bool offload = false;
+};
+std::string text_of(const Layout& l) {
+  return fmt::format("pipe {} data {} {} zero {} offload {}", l.pipe, l.data, l.schedule, l.zero, l.offload);
+}
+
+DsConfig exact(const Layout& l, Precision precision = Precision::fp32) {
+  DsConfig c = config_for(l.data, 1, kMicros / l.data);
+  c.exact_sums = true;
+  c.zero.stage = l.zero, c.zero.overlap_comm = l.zero >= 2;
+  c.zero.reduce_bucket_size = 1000;
+  if (l.offload) c.zero.offload_optimizer.device = "cpu";
+  c.pipeline.stages = l.pipe, c.pipeline.schedule = l.schedule;
+  c.pipeline.virtual_stages = std::string(l.schedule) == "interleaved" ? 2 : 1;
+  c.precision = precision;
+  c.fp16.enabled = precision == Precision::fp16, c.fp16.initial_scale_power = 10;
+  return c;
+}
+
+std::vector<Layout> layouts() {
+  std::vector<Layout> all;
+  for (int data : {1, 2, 3, 4, 6})
+    for (int zero : {0, 1, 2, 3}) all.push_back({1, data, "1f1b", zero, zero == data % 4});
+  for (const char* schedule : {"gpipe", "1f1b", "interleaved", "zb-h1"})
+    for (auto [pipe, data] : {std::pair{2, 1}, {2, 3}, {3, 2}, {4, 1}})
+      for (int zero : {0, 1, 2, 3}) all.push_back({pipe, data, schedule, zero, zero == 2});
+  return all;
+}
+
+// Tied and untied: the tied matrix's two gradients are rounded apart, so even their order does not show.
+TEST(ExactSums, GiveTheBitsOfOneRankForEveryLayout) {
+  for (const bool tied : {false, true}) {
+    const auto model = [&] { return deep_gpt(tied, DType::fp32, 0.2f); };
+    const Training want = train_on(1, exact({1, 1}), model, kSteps);
+    EXPECT_LT(want.steps.back().loss, want.steps.front().loss);
+    for (const Layout& l : layouts())
+      expect_same_bits(train_on(l.pipe * l.data, exact(l), model, kSteps), want,
+                       text_of(l) + (tied ? " tied" : ""));
+  }
+}
+
+TEST(ExactSums, GiveTheBitsOfOneRankInSixteenBitsForEveryLayout) {
+  for (const Precision precision : {Precision::bf16, Precision::fp16}) {
+    const DType type = precision == Precision::bf16 ? DType::bf16 : DType::fp16;
+    const auto model = [&] { return deep_gpt(true, type); };
+    const Training want = train_on(1, exact({1, 1}, precision), model, 3);
+    EXPECT_FALSE(want.steps.back().skipped);
+    for (const Layout& l : {Layout{1, 3, "1f1b", 2}, Layout{1, 4, "1f1b", 0, true}, Layout{3, 1, "gpipe", 1},
+                            Layout{3, 2, "interleaved", 3}, Layout{2, 2, "1f1b", 3}})
+      expect_same_bits(train_on(l.pipe * l.data, exact(l, precision), model, 3), want, text_of(l));
+  }
+}
+
+TEST(ExactSums, GiveTheBitsOfOneRankWithGroupsOfNearRanks) {
+  const auto model = [] { return small_gpt(); };
+  const Training want = train_on(1, exact({1, 1}), model, kSteps);
+  for (const bool hybrid : {false, true}) {
+    DsConfig c = exact({1, 6, "1f1b", 3});
+    (hybrid ? c.zero.mics_shard_size : c.zero.zero_hpz_partition_size) = 3;
+    expect_same_bits(train_on(6, c, model, kSteps), want, hybrid ? "hybrid" : "nested");
+    c.checkpointing.interval = 2;
+    expect_same_bits(train_on(6, c, model, kSteps), want, "recomputed");
+  }
+}
+
+TEST(ExactSums, AndRecomputationAndWorkerStreamsGiveTheSameBits) {
+  const auto model = [] { return small_llama(); };
+  const Training want = train_on(1, exact({1, 1}), model, kSteps);
+  for (int64_t interval : {int64_t{1}, int64_t{3}}) {
+    DsConfig c = exact({2, 3, "1f1b", 3});
+    c.checkpointing.interval = interval;
+    expect_same_bits(train_on(6, c, model, kSteps, {.compute = Stream::Mode::worker}), want, "worker");
+  }
+}
+
+// Rounding to 2^-54 moves a gradient of ordinary size less than fp32 does.
+TEST(ExactSums, AreCloseToPlainOnes) {
+  DsConfig plain = exact({1, 2, "1f1b", 2});
+  plain.exact_sums = false;
+  const Training want = train_on(
+      2, plain, [] { return small_gpt(); }, kSteps);
+  const Training got = train_on(
+      2, exact({1, 2, "1f1b", 2}), [] { return small_gpt(); }, kSteps);
+  EXPECT_LT(relative_distance(got.weights, want.weights), 1e-6);
+  for (size_t s = 0; s < size_t(kSteps); ++s) {
+    EXPECT_NEAR(got.steps[s].loss, want.steps[s].loss, 1e-6 * want.steps[s].loss);
+    EXPECT_NEAR(got.steps[s].grad_norm, want.steps[s].grad_norm, 1e-6 * want.steps[s].grad_norm);
+  }
+}
+
+// The grid is read: a coarse one changes the result, and stays the same over layouts.
+TEST(ExactSums, OfACoarseGridAreOthersAndAgreeAsWell) {
+  const auto model = [] { return small_gpt(); };
+  DsConfig one = exact({1, 1}), six = exact({2, 3, "zb-h1", 2});
+  const Training fine = train_on(1, one, model, 2);
+  one.exact_sums_grid = six.exact_sums_grid = 20;
+  const Training coarse = train_on(1, one, model, 2);
+  EXPECT_NE(coarse.weights, fine.weights);
+  expect_same_bits(train_on(6, six, model, 2), coarse, "grid 20");
+}
+
+TEST(ExactSums, SkipOnOverflowOnEveryRankAndReportADivergedRun) {
+  run_ranks(4, [&](Communicator& world) {
+    DsConfig c = exact({2, 2, "1f1b", 2}, Precision::fp16);
+    Engine engine(c, deep_gpt(true, DType::fp16), world, {});
+    const Weights before = weights_of(engine);
+    engine.set_parameters([&](const ParamSpec& p) {
+      std::vector<float> v = before.at(p.name);
+      if (p.name == "h.4.mlp.c_fc.weight") std::fill(v.begin(), v.end(), 60000.0f);
+      return v;
+    });
+    Tokens tokens(1);
+    const int place = engine.mesh().place(world.rank()).data;
+    const StepResult r = engine.train_batch(source(tokens, c, 0, place, 2));
+    EXPECT_TRUE(r.skipped);
+    EXPECT_TRUE(std::isnan(r.grad_norm));
+  });
+  // Finite gradients that leave the range of the grid, in fp32.
+  DsConfig c = exact({1, 2});
+  c.exact_sums_grid = 100;
+  try {
+    train_on(
+        2, c, [] { return small_gpt(); }, 1);
+    ADD_FAILURE() << "gradients near 1 fit below 2^-38";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.exit(), Exit::training);
+  }
+}
+
+TEST(ExactSums, TakeEightBytesAParameterAndThePlanIsThePeak) {
+  for (const int stage : {0, 1, 2, 3})
+    run_ranks(3, [&](Communicator& world) {
+      const DsConfig c = exact({1, 3, "1f1b", stage, stage == 1});
+      Engine engine(c, small_gpt(), world, {});
+      int64_t numel = 0;
+      for (const UnitSpec& u : engine.model().units()) numel += FlatLayout(u, stage == 0 ? 1 : 3).numel();
+      EXPECT_EQ(engine.memory_live().total(Category::gradients), 8 * numel / (stage >= 2 ? 3 : 1));
+      Tokens tokens(1);
+      engine.train_batch(source(tokens, c, 0, world.rank(), 3));
+      EXPECT_EQ(engine.memory_planned(), engine.memory_peak());
+      EXPECT_EQ(engine.memory_planned(), engine.memory_live());
+    });
+}
+
+}  // namespace
+}  // namespace cleave::testing

@@ -1,0 +1,47 @@
+// What a ParameterStore is made of; shared by the files that implement it.
+#pragma once
+#include "zero/parameter_store.h"
+
+namespace cleave {
+
+struct ParameterStore::Unit {
+  FlatLayout layout;
+  ZeroPlan plan;
+  Buffer weights;                   // numel / parameter_shards
+  Buffer gradients;                 // numel / gradient_shards
+  std::unique_ptr<bool[]> written;  // by parameter, of the full gradient being written
+  bool reduced = false;             // the gradient shard holds a sum of this step
+  bool begun = false;               // exact sums without buckets: the gradients hold something of this step
+
+  bool gathers() const { return plan.gather_on_use->size() > 1; }
+  bool buckets() const { return plan.reduce_each_micro->size() > 1; }
+  int64_t slice_numel() const { return layout.numel() / plan.optimizer_shards(); }
+};
+
+// One stay of a unit in the block of gathered parameters, or of gradient buckets.
+struct ParameterStore::Instance {
+  int unit = 0;
+  Lifetime lifetime;
+  int first_use = 0, last_use = 0;
+  int64_t offset = 0;
+  Event ready;
+};
+
+struct ParameterStore::Pass {
+  std::vector<Visit> visits;
+  std::vector<Instance> gathers, buckets;
+  std::vector<int> last_backward;  // by unit: the visit after which its gradient is complete, or -1
+  int64_t gathered_numel = 0, bucket_numel = 0;
+
+  Instance* gather_of(int unit, int visit) { return find(gathers, unit, visit); }
+  Instance* bucket_of(int unit, int visit) { return find(buckets, unit, visit); }
+
+ private:
+  static Instance* find(std::vector<Instance>& list, int unit, int visit) {
+    for (Instance& i : list)
+      if (i.unit == unit && i.first_use <= visit && visit <= i.last_use) return &i;
+    return nullptr;
+  }
+};
+
+}  // namespace cleave

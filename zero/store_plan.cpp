@@ -1,0 +1,119 @@
+// Set-up of a ParameterStore: units, passes, and the memory that they need.
+#include <algorithm>
+
+#include "zero/store_parts.h"
+
+namespace cleave {
+namespace {
+
+bool contains(const std::vector<int>& list, int value) {
+  return std::find(list.begin(), list.end(), value) != list.end();
+}
+
+}  // namespace
+
+int ParameterStore::add_unit(UnitSpec spec, const ZeroPlan& plan) {
+  if (!units_.empty()) {
+    const ZeroPlan& first = units_[0]->plan;
+    CHECK(plan.reduce_each_micro == first.reduce_each_micro &&
+              plan.reduce_each_step == first.reduce_each_step &&
+              plan.reduce_replicas == first.reduce_replicas,
+          "unit {}: all units of a store reduce their gradients over the same groups", spec.name);
+  }
+  FlatLayout layout(std::move(spec), plan.optimizer_shards());
+  const int64_t n = layout.numel();
+  const std::string name = layout.name();
+  auto written = std::make_unique<bool[]>(size_t(layout.params()));
+  units_.push_back(
+      std::make_unique<Unit>(Unit{std::move(layout), plan,
+                                  memory_.allocate(MemoryKind::device, Category::weights, options_.weights,
+                                                   {n / plan.parameter_shards()}, name),
+                                  memory_.allocate(MemoryKind::device, Category::gradients,
+                                                   options_.gradients, {n / plan.gradient_shards()}, name),
+                                  std::move(written), false, false}));
+  return units() - 1;
+}
+
+int ParameterStore::add_pass(std::vector<Visit> visits) {
+  auto pass = std::make_unique<Pass>();
+  pass->visits = std::move(visits);
+  pass->last_backward.assign(units_.size(), -1);
+  for (int v = 0; v < int(pass->visits.size()); ++v)
+    if (pass->visits[size_t(v)].backward) {
+      int64_t numel = 0;
+      for (int u : pass->visits[size_t(v)].units) {
+        pass->last_backward[size_t(u)] = v;
+        numel += round_up(layout(u).numel(), 64);
+      }
+      contribution_numel_ = std::max(contribution_numel_, numel);
+    }
+  plan_gathers(*pass);
+  plan_buckets(*pass);
+  passes_.push_back(std::move(pass));
+  return int(passes_.size()) - 1;
+}
+
+// A unit that is used in neighbouring visits (the last layer's forward and backward) is gathered once.
+void ParameterStore::plan_gathers(Pass& pass) {
+  for (int v = 0; v < int(pass.visits.size()); ++v) {
+    if (!pass.visits[size_t(v)].parameters) continue;
+    for (int u : pass.visits[size_t(v)].units) {
+      if (!units_[size_t(u)]->gathers()) continue;
+      if (Instance* before = v > 0 ? pass.gather_of(u, v - 1) : nullptr) {
+        before->last_use = before->lifetime.last = v;
+        continue;
+      }
+      const int first = std::max(0, v - options_.prefetch_visits);
+      pass.gathers.push_back({u, {first, v, units_[size_t(u)]->layout.numel()}, v, v, 0, {}});
+    }
+  }
+  std::vector<Lifetime> lifetimes;
+  for (const Instance& i : pass.gathers) lifetimes.push_back(i.lifetime);
+  const RegionPlan plan = plan_regions(lifetimes);
+  for (size_t i = 0; i < plan.offsets.size(); ++i) pass.gathers[i].offset = plan.offsets[i];
+  pass.gathered_numel = plan.numel;
+}
+
+// A bucket lives from the first visit that writes it until its reduction, which may end one visit later.
+void ParameterStore::plan_buckets(Pass& pass) {
+  std::vector<Lifetime> lifetimes;
+  for (int u = 0; u < units(); ++u) {
+    const int last = pass.last_backward[size_t(u)];
+    if (last < 0 || !units_[size_t(u)]->buckets()) continue;
+    int first = last;
+    for (int v = last; v >= 0; --v)
+      if (pass.visits[size_t(v)].backward && contains(pass.visits[size_t(v)].units, u)) first = v;
+    const Lifetime life{first, last + (options_.overlap ? 1 : 0), units_[size_t(u)]->layout.numel()};
+    pass.buckets.push_back({u, life, first, last, 0, {}});
+    lifetimes.push_back(life);
+  }
+  const RegionPlan plan = plan_regions(lifetimes);
+  for (size_t i = 0; i < plan.offsets.size(); ++i) pass.buckets[i].offset = plan.offsets[i];
+  pass.bucket_numel = plan.numel;
+}
+
+void ParameterStore::commit() {
+  int64_t gathered = 0, bucket = 0, shard = 0, wire = 0;
+  for (const auto& pass : passes_) {
+    gathered = std::max(gathered, pass->gathered_numel);
+    bucket = std::max(bucket, pass->bucket_numel);
+  }
+  for (const auto& unit : units_) {
+    if (unit->buckets()) shard = std::max(shard, unit->gradients.tensor().numel());
+    const bool reduces_later =
+        unit->plan.reduce_each_step->size() > 1 || unit->plan.reduce_replicas->size() > 1;
+    if (reduces_later && options_.wire != options_.gradients) wire = std::max(wire, unit->layout.numel());
+  }
+  const auto device = MemoryKind::device;
+  gathered_ = memory_.allocate(device, Category::gathered, options_.weights, {gathered}, "gathered layers");
+  buckets_ = memory_.allocate(device, Category::buckets, options_.wire, {bucket}, "gradient buckets");
+  reduced_shard_ =
+      memory_.allocate(device, Category::buckets, options_.wire, {shard}, "reduced gradient shard");
+  wire_ = memory_.allocate(device, Category::buckets, options_.wire, {wire}, "gradients on the wire");
+  if (!options_.exact()) return;
+  contributions_ = memory_.allocate(device, Category::buckets, DType::fp32, {contribution_numel_},
+                                    "gradients before rounding");
+  overflows_ = memory_.allocate(device, Category::buckets, DType::int64, {1}, "overflows");
+}
+
+}  // namespace cleave
