@@ -21,6 +21,9 @@ inline int64_t& vocab_of(ModelConfig& config) {
   return std::visit([](auto& c) -> int64_t& { return c.vocab; }, config);
 }
 
+// Error(usage) when the device has no kernel for the model.
+void check_kernels(const ModelConfig& config, Device device);
+
 Model make_model(const ModelConfig& config, DType dtype, int64_t seq, std::string name);
 
 }  // namespace cleave
