@@ -166,4 +166,16 @@ if __name__ == "__main__":
     options = parser.parse_args()
     if not torch.cuda.is_available():
         raise SystemExit("torch_peer: PyTorch sees no GPU")
-    attention() if options.attention else train(options)
+    if options.attention:
+        attention()
+    else:
+        while True:  # a micro-batch that does not fit is halved, as gpu_check.sh does with ours
+            try:
+                train(options)
+                break
+            except torch.OutOfMemoryError:
+                if options.micro == 1:
+                    raise SystemExit("torch_peer: out of GPU memory with a micro-batch of 1")
+            torch.cuda.empty_cache()
+            torch._dynamo.reset()
+            options.micro, options.accumulation = options.micro // 2, options.accumulation * 2

@@ -93,10 +93,11 @@ fi
 "$programs/cleave" report
 free=$(ask 'min(g["memory_free_bytes"] for g in r["cuda"]["gpus"]) >> 20')
 
-# run PART LIMIT LOG command...: within the part's limit and what is left of the whole; 124 when it ran out.
+# run PART LIMIT LOG command...: within this limit, the part's and the whole's; 124 when it ran out, 125 when there was no time left.
 run() {
-  local part=$1 limit=$2 log=$3 left=$((total - SECONDS)) status
+  local part=$1 limit=$2 log=$3 left=$((part_end - SECONDS)) status
   shift 3
+  [ "$left" -gt $((total - SECONDS)) ] && left=$((total - SECONDS))
   [ "$left" -lt "$limit" ] && limit=$left
   if [ "$limit" -lt 5 ]; then
     echo "out of time" >"$log"
@@ -109,8 +110,8 @@ run() {
 }
 
 part_tests() {
-  local filter='*/*cuda' limit=170 t
-  $quick && limit=60
+  local filter='*/*cuda' limit=120 t
+  $quick && limit=40
   for t in device_test kernels_test comm_test comm_process_test runtime_test; do
     run tests $limit "$logs/$t.log" "$programs/$t" --gtest_filter="$filter" --gtest_output="json:$logs/$t.json"
     echo "$?" >"$logs/$t.status"
@@ -215,8 +216,15 @@ part_sanitizer() {
   done
 }
 
+# Seconds that a part may take of the whole; alone it may take all.
+budget() {
+  case $1 in tests) echo 190 ;; train) echo 150 ;; kernels) echo 80 ;; peers) echo $((total - SECONDS - 45)) ;; *) echo 90 ;; esac
+}
 for part in $parts; do
-  if wanted "$part"; then "part_$part"; fi
+  wanted "$part" || continue
+  part_end=$((SECONDS + $(budget "$part")))
+  [ -n "$only" ] && part_end=$total
+  "part_$part"
 done
 cp "$programs/../manifest.txt" "$logs/" 2>/dev/null
 table=$here/scripts/gpu_table.py

@@ -11,6 +11,14 @@ using namespace std::chrono_literals;
 
 constexpr auto kGoodbye = 5s;
 
+// Whether the GPU has passed the event. That it has not is no error, but CUDA would report it after the next
+// kernel's launch.
+cudaError_t query(cudaEvent_t event) {
+  const cudaError_t result = cudaEventQuery(event);
+  if (result == cudaErrorNotReady) cudaGetLastError();
+  return result;
+}
+
 }  // namespace
 
 NcclLink::NcclLink(Group& group, const Waiting& w, Place place, const ncclUniqueId& id)
@@ -43,8 +51,7 @@ NcclLink::~NcclLink() {
     }
   }
   abort("it was closed");
-  for (const auto* list : {&landed_})
-    for (const Flight& f : *list) cudaEventDestroy(f.begin), cudaEventDestroy(f.end);
+  for (const Flight& f : landed_) cudaEventDestroy(f.begin), cudaEventDestroy(f.end);
   for (const Flight& f : flights_) cudaEventDestroy(f.begin), cudaEventDestroy(f.end);
 }
 
@@ -121,7 +128,7 @@ void NcclLink::enqueue(const Waiting& w, cudaStream_t stream, const Body& body) 
 
 // The calls of one communicator are done in their order.
 void NcclLink::land_finished() {
-  while (!flights_.empty() && cudaEventQuery(flights_.front().end) == cudaSuccess) {
+  while (!flights_.empty() && query(flights_.front().end) == cudaSuccess) {
     landed_.push_back(std::move(flights_.front()));
     flights_.pop_front();
   }
@@ -143,7 +150,7 @@ std::string NcclLink::trouble() {
   if (flights_.empty()) return bad ? fmt::format("group '{}': NCCL reports: {}", group_.name(), error) : "";
   Flight& first = flights_.front();
   if (bad) return report(first, "NCCL reports: " + error);
-  const cudaError_t begun = cudaEventQuery(first.begin), done = cudaEventQuery(first.end);
+  const cudaError_t begun = query(first.begin), done = query(first.end);
   if (done != cudaSuccess && done != cudaErrorNotReady)
     return report(first, fmt::format("cuda:{} failed: {}", place_.device, cudaGetErrorString(done)));
   if (begun != cudaSuccess || done == cudaSuccess) return {};

@@ -250,8 +250,12 @@ class NcclGroup final : public DeviceGroup, private Watched {
     if (reason.empty()) return;
     given_up_ = true;
     loss_->set(told ? fmt::format("group '{}' was given up: {}", group_->name(), reason) : reason);
-    if (!told) group_->abort(reason);
     for (NcclLink* link : links) link->abort(reason);
+    if (told) return;
+    try {
+      group_->abort(reason);
+    } catch (const std::exception&) {  // the others are out of reach; they will miss this rank
+    }
   }
 
   const NcclLibrary& nccl_ = nccl_library();
