@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # Packs what scripts/gpu_check.sh needs on a machine with a GPU, made on one without: the programs of the CUDA build, stripped, and
 # the shared libraries that a bare Debian or Ubuntu lacks. CUDA's own libraries stay out: they belong to the machine that has the GPU.
-#   scripts/gpu_bundle.sh [--no-build]     BUILD=build/cuda, the build to pack; writes gpu_bundle/, which git ignores
+#   scripts/gpu_bundle.sh [--no-build]     writes gpu_bundle/, which git ignores
+#   BUILD=build/cuda    the build to pack
+#   CUOBJDUMP=FILE, PYTHON=python3    cuobjdump, or a Python whose Triton has it, to look for the architectures
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -47,8 +49,11 @@ wrong=$(LD_LIBRARY_PATH=$PWD/$stage/lib ldd "$stage"/bin/* "$stage"/lib/* | awk 
   done)
 [ -z "$wrong" ] || { printf 'gpu_bundle: not in the bundle:\n%s\n' "$wrong" >&2; exit 1; }
 
-if command -v cuobjdump >/dev/null || [ -x /usr/local/cuda/bin/cuobjdump ]; then
-  dump=$(command -v cuobjdump || echo /usr/local/cuda/bin/cuobjdump)
+# The toolkit's, or the one that Python's Triton carries.
+dump=${CUOBJDUMP:-$(command -v cuobjdump || find /usr/local/cuda/bin "$("${PYTHON:-python3}" -c \
+  'import importlib.util as u; s = u.find_spec("triton"); print(s.submodule_search_locations[0] if s else "/nowhere")')" \
+  -name cuobjdump 2>/dev/null | head -1)}
+if [ -n "$dump" ]; then
   for p in cleave kernels_test kernels_bench; do
     architectures=$("$dump" --list-elf "$stage/bin/$p" | grep -oE 'sm_[0-9]+a?' | sort -u | paste -sd' ')
     ptx=$("$dump" --list-ptx "$stage/bin/$p" | grep -oE 'sm_[0-9]+a?' | sort -u | paste -sd' ')
@@ -65,7 +70,7 @@ fi
 needs=$(objdump -T "$stage"/bin/* "$stage"/lib/* 2>/dev/null | grep -oE 'GLIBC_2\.[0-9]+' | sort -uV | tail -1)
 {
   echo "commit $(git rev-parse HEAD 2>/dev/null || echo unknown)$(git diff --quiet HEAD 2>/dev/null || echo ', with changes')"
-  echo "built $(date -u +%Y-%m-%dT%H:%MZ) with $(${CXX:-c++} -dumpfullversion 2>/dev/null) and nvcc for $(grep -m1 -oE 'CMAKE_CUDA_ARCHITECTURES:[A-Z]*=.*' "$build/CMakeCache.txt" | cut -d= -f2)"
+  echo "built $(date -u +%Y-%m-%dT%H:%MZ) with $(${CXX:-c++} -dumpfullversion 2>/dev/null)"
   echo "needs ${needs:-a C library} or newer"
 } >"$stage/manifest.txt"
 tar -C "$out" -cf - cleave-gpu | xz -T2 -6 >"$out/cleave-gpu.tar.xz"
