@@ -14,6 +14,7 @@ int run_eval(const Arguments& arguments);
 int run_generate(const Arguments& arguments);
 int run_launch(const Arguments& arguments);
 int run_check(const Arguments& arguments);
+int run_plan(const Arguments& arguments);
 int run_data(const Arguments& arguments);
 int run_report(const Arguments& arguments);
 
@@ -27,6 +28,7 @@ inline constexpr Command kCommands[] = {
     {"train", "train a model from a ds_config.json; one process is one rank", run_train},
     {"launch", "start N ranks on this machine: cleave launch -n 2 -- train ...", run_launch},
     {"check", "validate ds_config files: every error at once, with its position", run_check},
+    {"plan", "memory, messages and idle share of every rank, without starting any", run_plan},
     {"eval", "loss of a checkpoint on data", run_eval},
     {"generate", "text from a checkpoint", run_generate},
     {"report", "what this machine and this build offer", run_report},

@@ -60,12 +60,6 @@ bool parse_options(TrainOptions& o, const Arguments& arguments) {
   return true;
 }
 
-DType dtype_of(const DsConfig& c) {
-  return c.precision == Precision::fp32   ? DType::fp32
-         : c.precision == Precision::fp16 ? DType::fp16
-                                          : DType::bf16;
-}
-
 // One training run on this rank.
 class Run {
  public:
@@ -95,7 +89,7 @@ class Run {
                                  .seed = o_.seed,
                                  .drop_last = config_.dataloader_drop_last});
     engine_ = std::make_unique<Engine>(
-        config_, make_model(model_, dtype_of(config_), o_.model.seq_len, o_.model.model), world,
+        config_, make_model(model_, model_dtype(config_), o_.model.seq_len, o_.model.model), world,
         EngineOptions{.seed = o_.seed, .limits = memory_limits(o_.ranks), .device = session_.device()});
     resume();
     report_.start(*engine_, world.size(), session_.transport());
@@ -232,12 +226,8 @@ int run_train(const Arguments& arguments) {
   // What every rank finds out alike is said once.
   auto same_on_all = [&](Exit e) { return !session.first() && (e == Exit::usage || e == Exit::memory); };
   try {
-    const int64_t width = make_model(config_of(o.model, 256), DType::fp32, o.model.seq_len, o.model.model)
-                              .head->units()[0]
-                              .params[0]
-                              .shape[1];
     AutoValues values;
-    values.total_steps = o.steps, values.hidden_size = width;
+    values.total_steps = o.steps, values.hidden_size = width_of(config_of(o.model, 256));
     const ReadResult config = session.read_config(o.config, o.strict, values);
     Run run(o, session, config);
     session.connect(std::chrono::seconds(config.config.comm_timeout_s));

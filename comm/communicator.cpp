@@ -45,7 +45,7 @@ void cut(int64_t numel, int64_t most, Body body) {
 class SelfCommunicator final : public Communicator {
  public:
   explicit SelfCommunicator(const std::string& name) : Communicator(0, 1, name) {}
-  std::unique_ptr<Communicator> split(int, int, const std::string& name) override {
+  std::unique_ptr<Communicator> split(const Part&, const std::string& name) override {
     return self_communicator(name);
   }
   void abort(const std::string&) override {}

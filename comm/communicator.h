@@ -67,9 +67,15 @@ class Communicator {
   void recv(Tensor t, int from, Stream& stream, const Call& call = {});
   void barrier(Stream& stream, const Call& call = {});
 
-  // Ranks giving the same color form a new group, ordered by key, then by rank. Collective over this group;
-  // runs on the host thread at once.
-  virtual std::unique_ptr<Communicator> split(int color, int key, const std::string& name) = 0;
+  // Ranks giving the same color form a new group, in which each has the rank that it gives. Collective over
+  // this group; runs on the host thread at once. Error(internal) when the color's ranks are not `size`, each
+  // with a rank of its own.
+  struct Part {
+    int color = 0, rank = 0, size = 1;
+  };
+  virtual std::unique_ptr<Communicator> split(const Part& part, const std::string& name) = 0;
+  // The same ranks as another group: its calls keep an order of their own.
+  std::unique_ptr<Communicator> duplicate(const std::string& name) { return split({0, rank_, size_}, name); }
 
   // Poisons the group: every rank waiting in it, now or later, leaves with Error(rank_lost) carrying
   // `reason`. Safe from any thread; the first reason wins.

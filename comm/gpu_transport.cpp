@@ -59,13 +59,7 @@ GpuTransport parse_gpu_transport(std::string_view text) {
 GpuRoute gpu_route(std::span<const GpuSeat> seats, GpuTransport wanted, const std::string& problem) {
   GpuRoute route;
   const auto on_cpu = [](const GpuSeat& s) { return s.gpu == 0; };
-  if (std::all_of(seats.begin(), seats.end(), on_cpu)) {
-    require(
-        wanted != GpuTransport::nccl, Exit::usage,
-        "--gpu_transport nccl: the ranks compute on the CPU; leave the option out, or see cleave report for "
-        "why there is no GPU");
-    return route;
-  }
+  if (std::all_of(seats.begin(), seats.end(), on_cpu)) return route;
   for (size_t r = 1; r < seats.size(); ++r)
     require(on_cpu(seats[r]) == on_cpu(seats[0]), Exit::usage,
             "rank {} computes on the CPU and rank {} on a GPU; give all ranks --device cpu, or all a GPU",
@@ -86,6 +80,10 @@ GpuRoute gpu_route(std::span<const GpuSeat> seats, GpuTransport wanted, const st
 }
 
 std::string connect_gpus(Communicator& world, Device device, GpuTransport wanted) {
+  require(
+      device.is_cuda() || wanted != GpuTransport::nccl, Exit::usage,
+      "--gpu_transport nccl: this rank computes on the CPU; leave the option out, or see cleave report for "
+      "why there is no GPU");
   if (world.size() == 1) return {};
   const NcclStatus nccl = device.is_cuda() && wanted != GpuTransport::host ? nccl_status() : NcclStatus{};
   const auto gpus = exchange(world, cuda_identity(device), "naming the GPUs");

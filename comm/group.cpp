@@ -16,19 +16,25 @@ class GroupCommunicator final : public Communicator {
         sends_(size_t(size())),
         recvs_(size_t(size())) {}
 
-  std::unique_ptr<Communicator> split(int color, int key, const std::string& name) override {
+  std::unique_ptr<Communicator> split(const Part& part, const std::string& name) override {
     auto place = collectives_.join();
     const Waiting w =
         waiting(*group_, rank(), *place, {.op = Collective::barrier}, "making group '" + name + "'");
     first_in_line(*group_, w, *place);
-    const std::vector<int64_t> colors = group_->exchange(w, color), keys = group_->exchange(w, key);
-    std::vector<int> members;
-    for (int r = 0; r < size(); ++r)
-      if (colors[size_t(r)] == color) members.push_back(r);
-    std::stable_sort(members.begin(), members.end(),
-                     [&](int a, int b) { return keys[size_t(a)] < keys[size_t(b)]; });
-    const int new_rank = int(std::find(members.begin(), members.end(), rank()) - members.begin());
-    auto made = std::make_unique<GroupCommunicator>(group_->form(w, members, name), new_rank);
+    const std::vector<int64_t> colors = group_->exchange(w, part.color),
+                               ranks = group_->exchange(w, part.rank);
+    std::vector<int> members(size_t(part.size), -1);
+    int found = 0;
+    for (int r = 0; r < size(); ++r) {
+      if (colors[size_t(r)] != part.color) continue;
+      const int64_t at = ranks[size_t(r)];
+      CHECK(0 <= at && at < part.size && members[size_t(at)] < 0,
+            "group '{}' of {} ranks: rank {} of group '{}' wants place {}", name, part.size, r, this->name(),
+            at);
+      members[size_t(at)] = r, ++found;
+    }
+    CHECK(found == part.size, "group '{}' should have {} ranks, but {} came", name, part.size, found);
+    auto made = std::make_unique<GroupCommunicator>(group_->form(w, members, name), part.rank);
     made->transport_ = transport_;
     return made;
   }

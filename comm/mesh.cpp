@@ -12,9 +12,9 @@ Mesh::Mesh(Communicator& world, MeshShape s) : shape(s) {
   tensor = axis(world, s.tensor, place.pipe * s.data + place.data, place.tensor, "tensor");
 }
 
-Communicator* Mesh::axis(Communicator& world, int size, int color, int key, const char* name) {
+Communicator* Mesh::axis(Communicator& world, int size, int color, int rank, const char* name) {
   if (size == world.size() && size > 1) return &world;
-  own_.push_back(size == 1 ? self_communicator(name) : world.split(color, key, name));
+  own_.push_back(size == 1 ? self_communicator(name) : world.split({color, rank, size}, name));
   return own_.back().get();
 }
 

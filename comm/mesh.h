@@ -29,7 +29,7 @@ class Mesh {
   Communicator *pipe, *data, *tensor;
 
  private:
-  Communicator* axis(Communicator& world, int size, int color, int key, const char* name);
+  Communicator* axis(Communicator& world, int size, int color, int rank, const char* name);
   std::vector<std::unique_ptr<Communicator>> own_;
 };
 

@@ -159,7 +159,13 @@ Buffer Memory::allocate(MemoryKind kind, Category category, DType dtype, Shape s
   add(kind, category, bytes, name);
   Buffer buffer;
   buffer.memory_ = this, buffer.tensor_ = Tensor(nullptr, dtype, shape, kind), buffer.category_ = category;
-  if (dry() || bytes == 0) return buffer;
+  if (bytes == 0) return buffer;
+  if (dry()) {
+    std::lock_guard lock(mutex_);
+    buffer.tensor_ = Tensor(reinterpret_cast<void*>(next_), dtype, shape, kind);
+    next_ += round_up(bytes, kHugePage);
+    return buffer;
+  }
   const Block block = allocate_block(device_, kind, bytes);
   if (!block.data) {
     buffer = {};
@@ -221,9 +227,9 @@ Buffer& Buffer::operator=(Buffer&& other) noexcept {
 
 void Buffer::reset() noexcept {
   if (!memory_) return;
-  if (tensor_.raw()) release_(tensor_.raw(), tensor_.bytes());
+  if (release_) release_(tensor_.raw(), tensor_.bytes());
   memory_->remove(tensor_.memory(), category_, tensor_.bytes());
-  memory_ = nullptr, tensor_ = {};
+  memory_ = nullptr, tensor_ = {}, release_ = nullptr;
 }
 
 }  // namespace cleave

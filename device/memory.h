@@ -1,6 +1,7 @@
 // Memory that is counted. Every long-lived byte of a rank comes from its Memory, under a category and a
 // memory kind, so that a plan can be compared with what really happened, to the byte. A dry Memory counts
-// without allocating: running the real allocation code against it is how a plan is made.
+// without allocating: running the real allocation code against it is how a plan is made. Its buffers have
+// addresses that differ and that nobody may touch.
 #pragma once
 #include <array>
 #include <limits>
@@ -88,6 +89,7 @@ class Memory {
   Device device_;
   mutable std::mutex mutex_;
   MemoryTable live_, peak_, planned_;
+  intptr_t next_ = intptr_t{1} << 40;  // of a dry buffer
 };
 
 // Throws Error(memory) with the category table and the config keys that shrink the largest category when

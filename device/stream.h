@@ -30,8 +30,8 @@ class Event {
 class Stream {
  public:
   // discard drops every task: running real code against it, with a dry arena, only measures what the code
-  // takes.
-  enum class Mode { inline_, worker, discard };
+  // takes. dry drops them as well, but what is enqueued counts: a whole training step without data.
+  enum class Mode { inline_, worker, discard, dry };
 
   // on_start runs first on the worker thread, to bind it, name it or size its thread team; other modes ignore
   // it.
@@ -63,7 +63,7 @@ class Stream {
  private:
   Mode mode_;
   bool cuda_ = false;
-  std::unique_ptr<Queue> queue_;  // none: inline or discard
+  std::unique_ptr<Queue> queue_;  // none: inline, discard or dry
 };
 
 }  // namespace cleave

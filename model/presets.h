@@ -21,6 +21,10 @@ inline int64_t& vocab_of(ModelConfig& config) {
   return std::visit([](auto& c) -> int64_t& { return c.vocab; }, config);
 }
 
+inline int64_t width_of(const ModelConfig& config) {
+  return std::visit([](const auto& c) { return c.width; }, config);
+}
+
 // Error(usage) when the device has no kernel for the model.
 void check_kernels(const ModelConfig& config, Device device);
 

@@ -160,8 +160,11 @@ std::string format_pipeline(const std::string& schedule, const ScheduleShape& sh
                             std::span<const LayerCost> layers, const LayerCost& head,
                             std::span<const Range> pieces, const Simulation& simulated) {
   const std::vector<double> work = work_of_pieces(layers, head, pieces);
-  std::string text =
-      fmt::format("pipeline: {} stages, {} micro-batches, {};", shape.stages, shape.micros, schedule);
+  std::string text = fmt::format("pipeline: {} stages, {} micro-batches, {}; expected idle share {:.1f} %",
+                                 shape.stages, shape.micros, schedule, 100 * simulated.idle_share());
+  if (shape.micros < shape.stages)
+    text += fmt::format(" (fewer micro-batches than stages: raise gradient_accumulation_steps to {} or more)",
+                        shape.stages);
   for (int r = 0; r < shape.stages; ++r) {
     int64_t params = 0;
     double share = 0;
@@ -175,13 +178,9 @@ std::string format_pipeline(const std::string& schedule, const ScheduleShape& sh
       names += (names.empty() ? "" : " + ") + (range.size() == 1 ? first : first + ".." + last);
       if (piece == shape.pieces() - 1) names += " + head", params += head.params;
     }
-    text += fmt::format("{} stage {} has {} ({} parameters, {:.0f} % of the work)", r ? "," : "", r, names,
+    text += fmt::format("\n  stage {} has {} ({} parameters, {:.0f} % of the work)", r, names,
                         format_count(params), 100 * share);
   }
-  text += fmt::format("; expected idle share {:.1f} %", 100 * simulated.idle_share());
-  if (shape.micros < shape.stages)
-    text += fmt::format(" (fewer micro-batches than stages: raise gradient_accumulation_steps to {} or more)",
-                        shape.stages);
   return text;
 }
 

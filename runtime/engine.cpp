@@ -181,13 +181,20 @@ MemoryTable Engine::memory_planned() const { return state_->planned; }
 MemoryTable Engine::memory_live() const { return state_->memory.live(); }
 MemoryTable Engine::memory_peak() const { return state_->memory.peak(); }
 const MeshShape& Engine::mesh() const { return state_->mesh.shape; }
+double Engine::idle_share() const { return state_->plan.idle_share; }
 const std::string& Engine::pipeline_line() const { return state_->plan.line; }
 
 CommBytes Engine::comm_bytes() const {
   CommBytes sum;
-  for (const Communicator* c : state_->groups())
-    for (int i = 0; i < kCollectives; ++i) sum[Collective(i)] += c->bytes()[Collective(i)];
+  for (const State::Talk& g : state_->groups())
+    for (int i = 0; i < kCollectives; ++i) sum[Collective(i)] += g.ranks->bytes()[Collective(i)];
   return sum;
+}
+
+std::vector<std::pair<std::string, CommBytes>> Engine::comm_bytes_by_group() const {
+  std::vector<std::pair<std::string, CommBytes>> out;
+  for (const State::Talk& g : state_->groups()) out.emplace_back(g.name, g.ranks->bytes());
+  return out;
 }
 
 }  // namespace cleave

@@ -21,11 +21,17 @@ namespace cleave {
 
 struct Record;  // checkpoint/checkpoint.h
 
+// The type that a model must be made in to be trained as the configuration says.
+DType model_dtype(const DsConfig& config);
+
 struct EngineOptions {
   uint64_t seed = 42;  // of initial weights and dropout
   MemoryLimits limits = {};
   Stream::Mode compute = Stream::Mode::inline_;  // of a CPU rank
   Device device = {};
+  // Counts memory and messages, and computes nothing: steps may be taken over a planned communicator
+  // (comm/planned.h), with batches whose memory is never read. Losses and norms come out as zero.
+  bool dry = false;
 };
 
 struct StepResult {
@@ -74,13 +80,15 @@ class Engine {
   int64_t params() const;  // of the whole model
   int64_t samples_per_micro() const;
   const MeshShape& mesh() const;
-  const std::string& pipeline_line()
-      const;  // who has what and the idle share to expect; empty with one stage
+  const std::string& pipeline_line() const;  // who has what; empty with one stage
+  double idle_share() const;                 // of the pipeline's ranks, expected
 
   MemoryTable memory_planned() const;  // from a dry run of the allocation code
   MemoryTable memory_live() const;
   MemoryTable memory_peak() const;
   CommBytes comm_bytes() const;  // sent by this rank since construction
+  // The same by the groups it was sent in, named by what they are for: "pipe", "data", ...
+  std::vector<std::pair<std::string, CommBytes>> comm_bytes_by_group() const;
 
   // One whole parameter in fp32 (the master's values), gathered from its slices; for tests and export.
   // Collective.

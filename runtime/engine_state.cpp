@@ -47,6 +47,8 @@ ZeroPlan zero_plan(const DsConfig& config, const UnitSpec& unit, Communicator& d
 
 }  // namespace
 
+DType model_dtype(const DsConfig& config) { return dtype_of(config.precision); }
+
 Allocation::Allocation(const DsConfig& config, const Model& model, const PipelinePlan& plan, const Mesh& mesh,
                        Communicator& self, Memory& memory, Stream& compute, Stream& comm)
     : store(memory, store_options(config), compute, comm),
@@ -68,28 +70,40 @@ Engine::State::State(const DsConfig& c, Model m, Communicator& w, const EngineOp
       mesh(w, mesh_shape(c, w.size())),
       plan(plan_pipeline(c, model)),
       self(self_communicator()),
-      activations(mesh.pipe->split(0, mesh.place.pipe, "pipe activations")),
-      gradients(mesh.pipe->split(0, mesh.place.pipe, "pipe gradients")),
+      activations(mesh.pipe->duplicate("pipe activations")),
+      gradients(mesh.pipe->duplicate("pipe gradients")),
       options(o),
-      memory(o.limits, Memory::Mode::real, o.device),
-      compute(o.device, o.compute),
-      overlapped(o.device, c.zero.overlap_comm ? Stream::Mode::worker : Stream::Mode::inline_),
+      memory(o.limits, o.dry ? Memory::Mode::dry : Memory::Mode::real, o.device),
+      compute(o.dry ? Device{} : o.device, o.dry ? Stream::Mode::dry : o.compute),
+      overlapped(o.dry ? Device{} : o.device, o.dry                 ? Stream::Mode::dry
+                                              : c.zero.overlap_comm ? Stream::Mode::worker
+                                                                    : Stream::Mode::inline_),
       schedule(c.scheduler, c.optimizer.lr),
       scaler(c.precision == Precision::fp16 ? LossScaler(c.fp16, c.zero.stage) : LossScaler()) {
   for (size_t u = 0; u < plan.units.size(); ++u) {
     const std::vector<int>& holders = plan.holders[u];
     if (holders.size() < 2) continue;
-    const bool mine = std::find(holders.begin(), holders.end(), mesh.place.pipe) != holders.end();
-    auto group = mesh.pipe->split(mine ? 1 : 0, mesh.place.pipe, "tied " + plan.units[u]);
+    const int before =
+        int(std::lower_bound(holders.begin(), holders.end(), mesh.place.pipe) - holders.begin());
+    const bool mine = before < int(holders.size()) && holders[size_t(before)] == mesh.place.pipe;
+    const int others = mesh.shape.pipe - int(holders.size());
+    auto group = mesh.pipe->split(mine ? Communicator::Part{1, before, int(holders.size())}
+                                       : Communicator::Part{0, mesh.place.pipe - before, others},
+                                  "tied " + plan.units[u]);
     if (mine) tied.emplace_back(plan.units[u], std::move(group));
   }
 }
 
-std::vector<Communicator*> Engine::State::groups() const {
-  std::vector<Communicator*> out = {&world};
-  for (Communicator* c : {mesh.pipe, mesh.data, mesh.tensor, activations.get(), gradients.get()})
-    if (std::find(out.begin(), out.end(), c) == out.end()) out.push_back(c);
-  for (const auto& [unit, group] : tied) out.push_back(group.get());
+std::vector<Engine::State::Talk> Engine::State::groups() const {
+  std::vector<Talk> out;
+  auto add = [&](std::string name, const Communicator* ranks) {
+    const bool known = std::any_of(out.begin(), out.end(), [&](const Talk& t) { return t.ranks == ranks; });
+    if (!known && ranks->size() > 1) out.push_back({std::move(name), ranks});
+  };
+  // An axis that has every rank is the world itself and goes by the axis' name.
+  add("tensor", mesh.tensor), add("data", mesh.data), add("pipe", mesh.pipe), add("world", &world);
+  add("pipe activations", activations.get()), add("pipe gradients", gradients.get());
+  for (const auto& [unit, group] : tied) add("tied " + unit, group.get());
   return out;
 }
 

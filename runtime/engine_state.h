@@ -39,7 +39,12 @@ struct Engine::State {
   void synchronize() { compute.synchronize(), comm().synchronize(); }
   bool speaks_for(int unit) const { return plan.speaks(mesh.place.pipe, all->store.layout(unit).name()); }
   PipeLinks links() const { return {*activations, *gradients}; }
-  std::vector<Communicator*> groups() const;  // that this engine talks in, each once
+  // That this engine talks in, each once, under what it is for.
+  struct Talk {
+    std::string name;
+    const Communicator* ranks;
+  };
+  std::vector<Talk> groups() const;
 
   // Throws Error(memory) on every rank of a pipe when one of its stages does not fit: their plans differ.
   void check_plan();

@@ -129,8 +129,10 @@ PipelinePlan plan_pipeline(const DsConfig& config, const Model& model) {
         evaluation.fault);
   for (int r = 0; r < shape.stages; ++r) plan.stages.push_back(stage_of(plan, train, evaluation, r));
   find_holders(plan, model);
-  if (shape.stages > 1)
+  if (shape.stages > 1) {
+    plan.idle_share = train.idle_share();
     plan.line = format_pipeline(c.schedule, shape, costs.layers, costs.head, plan.pieces, train);
+  }
   return plan;
 }
 

@@ -5,7 +5,8 @@
 
 namespace cleave {
 
-HostUpdate::HostUpdate(Memory& memory, DType weights, DType gradients) {
+HostUpdate::HostUpdate(Memory& memory, DType weights, DType gradients)
+    : worker_(memory.dry() ? Stream::Mode::dry : Stream::Mode::worker) {
   auto pinned = [&](DType type) {
     return memory.allocate(MemoryKind::pinned, Category::staging, type, {kTile},
                            "tiles of the host's update");

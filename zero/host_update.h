@@ -22,7 +22,7 @@ class HostUpdate {
  private:
   static constexpr int64_t kTile = int64_t{1} << 20;  // elements
   Buffer weights_[2], gradients_[2];
-  Stream worker_{Stream::Mode::worker};
+  Stream worker_;
 };
 
 }  // namespace cleave

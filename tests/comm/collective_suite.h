@@ -16,7 +16,7 @@ TEST_P(TransportsAndTypes, SumInRankOrderAndGatherByRank) {
 TEST_P(Transports, GiveTheSameBitsHoweverACallIsCut) { test::expect_cuts_change_nothing(*GetParam()); }
 TEST_P(Transports, CountTheBytesTheySend) { test::expect_bytes_counted(*GetParam()); }
 TEST_P(Transports, SendWithoutWaitingForTheReceiver) { test::expect_point_to_point(*GetParam()); }
-TEST_P(Transports, SplitByColorAndKey) { test::expect_splits(*GetParam()); }
+TEST_P(Transports, SplitByColorAndRank) { test::expect_splits(*GetParam()); }
 TEST_P(Transports, KeepTheOrderOfCallsAcrossStreams) { test::expect_streams(*GetParam()); }
 
 namespace test {

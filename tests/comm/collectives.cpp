@@ -266,9 +266,9 @@ void expect_splits(const Transport& transport) {
         size,
         [](Communicator& c) {
           Stream stream;
-          // Odd and even ranks, the order turned round by the key.
-          auto half = c.split(c.rank() % 2, -c.rank(), "half");
+          // Odd and even ranks, the order turned round.
           const int members = (c.size() + 1 - c.rank() % 2) / 2;
+          auto half = c.split({c.rank() % 2, members - 1 - c.rank() / 2, members}, "half");
           EXPECT_ON_RANK(half->size() == members, "{} members, wanted {}", half->size(), members);
           EXPECT_ON_RANK(half->rank() == members - 1 - c.rank() / 2, "rank {} of {}", half->rank(), members);
           EXPECT_ON_RANK(half->name() == "half", "called {}", half->name());
@@ -277,9 +277,9 @@ void expect_splits(const Transport& transport) {
           int32_t want = 0;
           for (int r = c.rank() % 2; r < c.size(); r += 2) want += r;
           EXPECT_ON_RANK(sum == want, "sum over half is {}, wanted {}", sum, want);
-          auto alone = half->split(half->rank(), 0, "alone");
+          auto alone = half->split({half->rank(), 0, 1}, "alone");
           EXPECT_ON_RANK(alone->size() == 1 && alone->rank() == 0, "alone has {}", alone->size());
-          auto again = c.split(0, 0, "again");
+          auto again = c.duplicate("again");
           EXPECT_ON_RANK(again->rank() == c.rank() && again->size() == c.size(), "rank {}", again->rank());
           again->barrier(stream);
           EXPECT_ON_RANK(c.bytes() == CommBytes{}, "a split was counted");
@@ -293,7 +293,7 @@ void expect_streams(const Transport& transport) {
                   [](Communicator& c) {
                     // Two groups on two streams, and one group on both: calls of a group run in the order
                     // they were made.
-                    auto other = c.split(0, 0, "other");
+                    auto other = c.duplicate("other");
                     Stream a(Stream::Mode::worker), b(Stream::Mode::worker);
                     std::vector<Bytes> data;
                     for (int i = 0; i < 40; ++i) data.push_back(input(DType::fp32, c.rank(), 100 + i));

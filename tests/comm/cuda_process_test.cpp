@@ -123,7 +123,7 @@ TEST_P(CudaProcesses, MoveAndSumWhatIsOnTheirGpus) {
     want[Collective::all_reduce] = 2 * 4 * shard * 4;
     if (rank == 1) want[Collective::broadcast] = 2 * 3 * shard * 4;
     EXPECT_ON_RANK(world.bytes() == want, "other bytes were counted");
-    const auto pair = world.split(rank / 2, rank, "pair");
+    const auto pair = world.split({rank / 2, rank % 2, rank == 2 ? 1 : 2}, "pair");
     const Tensor x = me.make(10, 1);
     pair->all_reduce(x, me.stream);
     me.expect(x, Rank::numbers(10, pair->size()), "all_reduce of a part");
@@ -135,7 +135,7 @@ TEST_P(CudaProcesses, MoveAndSumWhatIsOnTheirGpus) {
 TEST_P(CudaProcesses, SendWithoutWaitingAsAPipelineDoes) {
   const auto ends = run(2, 30s, GetParam(), [&](Communicator& world, Rank& me) {
     const int64_t n = 50'000;
-    const auto forward = world.split(0, world.rank(), "forward"), back = world.split(0, world.rank(), "back");
+    const auto forward = world.duplicate("forward"), back = world.duplicate("back");
     const Tensor got = me.make(n, 0);
     // One forward, one backward: each sends before it receives, which a channel without room would not end.
     for (int micro = 0; micro < 8; ++micro) {

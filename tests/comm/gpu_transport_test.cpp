@@ -69,11 +69,12 @@ TEST(GpuRoute, IsTheHostsWhenAskedFor) {
 TEST(GpuRoute, IsNoneOnTheCpu) {
   EXPECT_EQ(route({{0, 0}, {0, 0}}).line, "");
   EXPECT_EQ(route({{0, kNew}, {0, kNew}}).nccl, false);
-  error_of([] { route({{0, 0}, {0, 0}}, GpuTransport::nccl); }, Exit::usage);
   run_ranks(2, [](Communicator& world) {
     EXPECT_EQ(connect_gpus(world, Device{}, GpuTransport::automatic), "");
     EXPECT_EQ(world.bytes(), CommBytes{}) << "the choice was counted";
   });
+  const auto alone = self_communicator();
+  error_of([&] { connect_gpus(*alone, Device{}, GpuTransport::nccl); }, Exit::usage);
 }
 
 TEST(GpuOfRank, GoesInTurnsOnlyWhereSharingIsAllowed) {

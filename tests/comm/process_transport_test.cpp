@@ -118,7 +118,7 @@ TEST(Processes, NoticeAKilledRankLongBeforeTheDeadline) {
     auto children = start_ranks(4, over(transport, 60s), [](World& world) {
       Stream stream;
       std::vector<float> x(1 << 18);
-      auto pair = world.communicator().split(world.info().rank / 2, 0, "pair");
+      auto pair = world.communicator().split({world.info().rank / 2, world.info().rank % 2, 2}, "pair");
       // Ranks 2 and 3 are in a group without the victim.
       for (;;) {
         Communicator& c = world.info().rank < 2 ? world.communicator() : *pair;
@@ -233,7 +233,7 @@ TEST(Processes, LeaveTheirLettersToTheReceiver) {
     auto children = start_ranks(2, over(transport), [](World& world) {
       Stream stream;
       std::vector<int32_t> x(100'000);
-      auto pipe = world.communicator().split(0, 0, "pipe");
+      auto pipe = world.communicator().duplicate("pipe");
       if (world.info().rank == 0) {
         std::iota(x.begin(), x.end(), 7);
         pipe->send(Tensor(x.data(), DType::int32, {100'000}), 1, stream);

@@ -70,7 +70,8 @@ TEST(RunRanks, FreesRanksThatWaitInSubgroups) {
       [&] {
         run_ranks(3, [&](Communicator& world) {
           Stream stream;
-          auto pair = world.split(world.rank() == 0, 0, "pair");
+          auto pair = world.split(
+              {world.rank() == 0, std::max(0, world.rank() - 1), world.rank() == 0 ? 1 : 2}, "pair");
           if (world.rank() == 0) fail(Exit::data, "damaged");
           if (world.rank() == 1) pair->barrier(stream);
           float x = 0;
@@ -84,18 +85,18 @@ TEST(RunRanks, FreesRanksThatWaitInSubgroups) {
 TEST(Deadline, NamesTheCallAndTheMissingRanks) {
   const std::string message = error_of(
       [] {
-        run_ranks(4,
-                  [](Communicator& world) {
-                    Stream stream;
-                    auto data = world.split(world.rank() / 3, 0, "data");
-                    if (world.rank() == 3) return;
-                    data->barrier(stream);
-                    std::vector<float> x(10);
-                    if (world.rank() == 1) std::this_thread::sleep_for(400ms);
-                    data->all_reduce(Tensor(x.data(), DType::fp32, {10}), stream,
-                                     {.what = "gradients of h.3"});
-                  },
-                  {.timeout = 100ms});
+        run_ranks(
+            4,
+            [](Communicator& world) {
+              Stream stream;
+              auto data = world.split({world.rank() / 3, world.rank() % 3, world.rank() < 3 ? 3 : 1}, "data");
+              if (world.rank() == 3) return;
+              data->barrier(stream);
+              std::vector<float> x(10);
+              if (world.rank() == 1) std::this_thread::sleep_for(400ms);
+              data->all_reduce(Tensor(x.data(), DType::fp32, {10}), stream, {.what = "gradients of h.3"});
+            },
+            {.timeout = 100ms});
       },
       Exit::rank_lost);
   EXPECT_TRUE(has(message, "all_reduce of 10 fp32 (gradients of h.3), call 2 of group 'data'")) << message;

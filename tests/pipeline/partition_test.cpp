@@ -109,16 +109,16 @@ TEST(Partition, BadMethodsAreRefusedWithWhatWorks) {
       "layer, so use at most 5");
 }
 
-TEST(Partition, OneLineSaysWhoHasWhatAndHowMuchIdleTimeToExpect) {
+TEST(Partition, TheReportSaysWhoHasWhatAndHowMuchIdleTimeToExpect) {
   const std::vector<LayerCost> l = layers({10, 10, 10, 10});
   const LayerCost head{"head", 20, 20, 0};
   const std::vector<Range> pieces = partition_layers(l, head, 2, "balanced");
   const Schedule s = make_schedule("1f1b", {2, 4, 1});
   EXPECT_EQ(format_pipeline("1f1b", s.shape, l, head, pieces,
                             simulate(s, {.work = work_of_pieces(l, head, pieces)})),
-            "pipeline: 2 stages, 4 micro-batches, 1f1b; stage 0 has h.0..h.2 (30 parameters, 50 % of the "
-            "work), stage 1 "
-            "has h.3 + head (30 parameters, 50 % of the work); expected idle share 20.0 %");
+            "pipeline: 2 stages, 4 micro-batches, 1f1b; expected idle share 20.0 %\n"
+            "  stage 0 has h.0..h.2 (30 parameters, 50 % of the work)\n"
+            "  stage 1 has h.3 + head (30 parameters, 50 % of the work)");
   const Schedule few = make_schedule("1f1b", {2, 1, 1});
   EXPECT_NE(format_pipeline("1f1b", few.shape, l, head, pieces, simulate(few))
                 .find("fewer micro-batches than stages"),

@@ -1,0 +1,108 @@
+#include <map>
+#include <nlohmann/json.hpp>
+#include <tuple>
+
+#include "core/units.h"
+#include "plan/job_plan.h"
+
+namespace cleave {
+namespace {
+
+using nlohmann::json;
+
+// Device memory first, then the rest, then traffic: what decides which rank needs the most.
+auto weight(const RankPlan& r) {
+  return std::tuple(r.memory.total(MemoryKind::device),
+                    r.memory.total(MemoryKind::pinned) + r.memory.total(MemoryKind::host), r.sent_total());
+}
+
+// A row a group, a column a collective that the rank sends in.
+std::string table_of(const RankPlan& r) {
+  std::vector<Collective> used;
+  for (int i = 0; i < kCollectives; ++i)
+    for (const auto& [group, bytes] : r.sent)
+      if (bytes[Collective(i)] > 0) {
+        used.push_back(Collective(i));
+        break;
+      }
+  if (used.empty()) return "  sends nothing\n";
+  std::string out = fmt::format("  {:<18}", "sent in one step");
+  for (const Collective c : used) out += fmt::format("{:>16}", name_of(c));
+  out += '\n';
+  for (const auto& [group, bytes] : r.sent) {
+    out += fmt::format("  {:<18}", group);
+    for (const Collective c : used) out += fmt::format("{:>16}", bytes[c] ? format_bytes(bytes[c]) : "-");
+    out += '\n';
+  }
+  return out + fmt::format("  {:<18}{:>16}\n", "total", format_bytes(r.sent_total()));
+}
+
+json as_json(const MemoryTable& t) {
+  json out = json::object();
+  for (int k = 0; k < kMemoryKinds; ++k)
+    for (int c = 0; c < kCategories; ++c)
+      if (const int64_t bytes = t.at(MemoryKind(k), Category(c)))
+        out[std::string(name_of(MemoryKind(k)))][std::string(name_of(Category(c)))] = bytes;
+  return out;
+}
+
+json as_json(const CommBytes& bytes) {
+  json out = json::object();
+  for (int i = 0; i < kCollectives; ++i)
+    if (const int64_t sent = bytes[Collective(i)]) out[std::string(name_of(Collective(i)))] = sent;
+  return out;
+}
+
+}  // namespace
+
+std::string format(const JobPlan& plan) {
+  const MeshShape& m = plan.mesh;
+  std::string out =
+      fmt::format("mesh: {} ranks = pipe {} x data {} x tensor {}\n", m.size(), m.pipe, m.data, m.tensor);
+  out += fmt::format("model: {}, {} parameters, {:.4g} TFLOP a step\n", plan.model, format_count(plan.params),
+                     plan.flops / 1e12);
+  if (!plan.pipeline.empty()) out += plan.pipeline + '\n';
+  if (!plan.tried_all) out += "ranks at the ends of the data and tensor axes stand for those between them\n";
+  // Ranks of a stage may differ by some bytes; the table shows the one that needs the most.
+  std::map<int, const RankPlan*> stages;
+  for (const RankPlan& r : plan.ranks) {
+    const RankPlan*& most = stages[r.place.pipe];
+    if (!most || weight(r) > weight(*most)) most = &r;
+  }
+  const RankPlan* largest = &plan.ranks[0];
+  out += fmt::format("\n{:>6}{:>8}{:>14}{:>14}{:>14}{:>18}\n", "stage", "rank", "device", "pinned", "host",
+                     "sent in a step");
+  for (const auto& [stage, r] : stages) {
+    auto bytes = [&](MemoryKind k) { return format_bytes(r->memory.total(k)); };
+    out += fmt::format("{:>6}{:>8}{:>14}{:>14}{:>14}{:>18}\n", stage, r->ranks[0], bytes(MemoryKind::device),
+                       bytes(MemoryKind::pinned), bytes(MemoryKind::host), format_bytes(r->sent_total()));
+    if (weight(*r) > weight(*largest)) largest = r;
+  }
+  return out + fmt::format("\nrank {} needs the most:\n{}{}", largest->ranks[0], format(largest->memory),
+                           table_of(*largest));
+}
+
+std::string to_json(const JobPlan& plan) {
+  json ranks = json::array();
+  for (const RankPlan& r : plan.ranks) {
+    json sent = json::object();
+    for (const auto& [group, bytes] : r.sent) sent[group] = as_json(bytes);
+    ranks.push_back({{"ranks", r.ranks},
+                     {"place", {{"pipe", r.place.pipe}, {"data", r.place.data}, {"tensor", r.place.tensor}}},
+                     {"memory", as_json(r.memory)},
+                     {"comm_bytes", sent},
+                     {"comm_bytes_total", r.sent_total()}});
+  }
+  return json{{"model", plan.model},
+              {"parameters", plan.params},
+              {"mesh", {{"pipe", plan.mesh.pipe}, {"data", plan.mesh.data}, {"tensor", plan.mesh.tensor}}},
+              {"world_size", plan.mesh.size()},
+              {"flops_per_step", plan.flops},
+              {"pipeline", plan.pipeline},
+              {"idle_share", plan.idle_share},
+              {"every_rank_tried", plan.tried_all},
+              {"ranks", ranks}}
+      .dump(2);
+}
+
+}  // namespace cleave

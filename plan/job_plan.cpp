@@ -1,0 +1,96 @@
+#include "plan/job_plan.h"
+
+#include <algorithm>
+
+#include "comm/planned.h"
+
+namespace cleave {
+namespace {
+
+constexpr int kTryAll = 64;  // ranks
+
+// A micro-batch with the shapes of a real one and nothing behind them.
+Batch shapes_of(const Model& model, int64_t samples) {
+  const TensorSpec in = model.input(samples);
+  const int64_t rows = samples * model.rows_per_sample;
+  // Inputs of a float type come in fp32 and are cast (runtime/stage.h).
+  const DType dtype = in.dtype == DType::int32 ? DType::int32 : DType::fp32;
+  return {.input = Tensor(nullptr, dtype, in.shape, MemoryKind::host),
+          .targets = Tensor(nullptr, DType::int32, {rows}, MemoryKind::host),
+          .valid_targets = rows};
+}
+
+CommBytes difference(const CommBytes& after, const CommBytes& before) {
+  CommBytes d;
+  for (int i = 0; i < kCollectives; ++i) d[Collective(i)] = after[Collective(i)] - before[Collective(i)];
+  return d;
+}
+
+int64_t total(const CommBytes& bytes) {
+  int64_t sum = 0;
+  for (const int64_t b : bytes.sent) sum += b;
+  return sum;
+}
+
+// Ranks that show what any rank takes: all of them, or of a large job the ends of the data and tensor axes on
+// every stage of the pipe.
+std::vector<int> ranks_to_try(const MeshShape& mesh) {
+  auto at_an_end = [](int place, int size) { return place == 0 || place == size - 1; };
+  std::vector<int> out;
+  for (int rank = 0; rank < mesh.size(); ++rank) {
+    const MeshPlace p = mesh.place(rank);
+    if (mesh.size() <= kTryAll || (at_an_end(p.data, mesh.data) && at_an_end(p.tensor, mesh.tensor)))
+      out.push_back(rank);
+  }
+  return out;
+}
+
+bool same(const RankPlan& a, const RankPlan& b) {
+  return a.place.pipe == b.place.pipe && a.memory == b.memory && a.sent == b.sent;
+}
+
+}  // namespace
+
+int64_t RankPlan::sent_total() const {
+  int64_t sum = 0;
+  for (const auto& [group, bytes] : sent) sum += total(bytes);
+  return sum;
+}
+
+void JobPlan::check_fits(const MemoryLimits& limits) const {
+  for (const RankPlan& r : ranks) cleave::check_fits(r.memory, limits);
+}
+
+JobPlan plan_job(const DsConfig& config, int world, const EngineMaker& make) {
+  JobPlan plan;
+  std::vector<int> order = {0};
+  for (size_t i = 0; i < order.size(); ++i) {
+    const auto ranks = planned_communicator(order[i], world);
+    const auto engine = make(*ranks, {.dry = true});
+    if (i == 0) {
+      plan.mesh = engine->mesh();
+      plan.model = engine->model().name, plan.params = engine->params();
+      plan.pipeline = engine->pipeline_line(), plan.idle_share = engine->idle_share();
+      plan.flops = engine->model().flops_per_sample * double(config.train_batch_size);
+      order = ranks_to_try(plan.mesh);
+      plan.tried_all = int(order.size()) == world;
+    }
+    RankPlan mine{.ranks = {order[i]}, .place = plan.mesh.place(order[i]), .memory = {}, .sent = {}};
+    const Batch batch = shapes_of(engine->model(), engine->samples_per_micro());
+    const auto before = engine->comm_bytes_by_group();
+    engine->train_batch([&](int) { return batch; });
+    mine.memory = engine->memory_planned();
+    mine.sent = engine->comm_bytes_by_group();
+    for (size_t g = 0; g < mine.sent.size(); ++g)
+      mine.sent[g].second = difference(mine.sent[g].second, before[g].second);
+    const auto known =
+        std::find_if(plan.ranks.begin(), plan.ranks.end(), [&](const RankPlan& r) { return same(r, mine); });
+    if (known == plan.ranks.end())
+      plan.ranks.push_back(std::move(mine));
+    else
+      known->ranks.push_back(order[i]);
+  }
+  return plan;
+}
+
+}  // namespace cleave

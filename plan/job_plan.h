@@ -1,0 +1,46 @@
+// What a job will take, without starting it: every kind of rank runs its real set-up and one real training
+// step against memory that only counts and communicators that only count. So a plan is not an estimate; it is
+// the engine's own arithmetic, and equals what a run measures to the byte.
+#pragma once
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/engine.h"
+
+namespace cleave {
+
+// Of the ranks that take the same.
+struct RankPlan {
+  std::vector<int> ranks;  // ascending; of a large job only some are tried: see JobPlan::tried_all
+  MeshPlace place;         // of the first
+  MemoryTable memory;      // the most that is in use at once, by category and kind
+  std::vector<std::pair<std::string, CommBytes>> sent;  // in one step, by group; groups of one are left out
+
+  int64_t sent_total() const;
+};
+
+struct JobPlan {
+  std::string model, pipeline;  // the pipeline's line is empty with one stage
+  MeshShape mesh;
+  int64_t params = 0;           // of the whole model
+  double flops = 0;             // of one step over all ranks, no recomputation
+  double idle_share = 0;        // of the pipeline, expected
+  bool tried_all = true;        // false: ranks at the ends of each axis stand for those between them
+  std::vector<RankPlan> ranks;  // distinct, by their first rank
+
+  // Exit code memory, with the table, when a rank needs more than the limits.
+  void check_fits(const MemoryLimits& limits) const;
+};
+
+// Makes the engine of one rank as the job would, over the communicator given, with the options given.
+using EngineMaker = std::function<std::unique_ptr<Engine>(Communicator& world, const EngineOptions& options)>;
+
+// Error(usage) as the engine throws when the job cannot be laid out so.
+JobPlan plan_job(const DsConfig& config, int world, const EngineMaker& make);
+
+std::string format(const JobPlan& plan);   // for people
+std::string to_json(const JobPlan& plan);  // one object, all values in bytes
+
+}  // namespace cleave

@@ -1,0 +1,133 @@
+// Plans against what real trainings of the same layout measure, to the byte.
+#include "plan/job_plan.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "tests/runtime/small_models.h"
+
+namespace cleave::testing {
+namespace {
+
+using Make = std::function<Model()>;
+
+JobPlan plan_for(const DsConfig& config, int world, const Make& model) {
+  return plan_job(config, world, [&](Communicator& ranks, const EngineOptions& options) {
+    return std::make_unique<Engine>(config, model(), ranks, options);
+  });
+}
+
+const RankPlan& of_rank(const JobPlan& plan, int rank) {
+  for (const RankPlan& r : plan.ranks)
+    if (std::find(r.ranks.begin(), r.ranks.end(), rank) != r.ranks.end()) return r;
+  fail(Exit::internal, "the plan has no rank {}", rank);
+}
+
+// Trains two steps; the second must send what was planned, and memory must never have been more or less.
+void expect_planned(const DsConfig& config, int world, const Make& model, const std::string& layout) {
+  const JobPlan plan = plan_for(config, world, model);
+  run_ranks(world, [&](Communicator& ranks) {
+    Engine engine(config, model(), ranks, {});
+    Tokens tokens(config.train_micro_batch_size_per_gpu);
+    const int place = engine.mesh().place(ranks.rank()).data, data = engine.mesh().data;
+    engine.train_batch(source(tokens, config, 0, place, data));
+    const auto before = engine.comm_bytes_by_group();
+    engine.train_batch(source(tokens, config, 1, place, data));
+    auto sent = engine.comm_bytes_by_group();
+    for (size_t g = 0; g < sent.size(); ++g)
+      for (int c = 0; c < kCollectives; ++c)
+        sent[g].second.sent[size_t(c)] -= before[g].second.sent[size_t(c)];
+    const RankPlan& planned = of_rank(plan, ranks.rank());
+    EXPECT_EQ(planned.memory, engine.memory_peak()) << layout << ", rank " << ranks.rank();
+    EXPECT_EQ(planned.sent, sent) << layout << ", rank " << ranks.rank();
+  });
+}
+
+TEST(Plan, EqualsWhatTrainingMeasuresInEveryLayout) {
+  const Make gpt = [] { return deep_gpt(true); }, llama = [] { return small_llama(DType::bf16); };
+  for (const int pipe : {1, 2, 3})
+    for (const int data : {1, 2, 3})
+      for (const int stage : {0, 1, 2, 3})
+        for (const bool offload : {false, true}) {
+          DsConfig c = config_for(data, 2, 3);
+          c.pipeline.stages = pipe, c.zero.stage = stage;
+          c.zero.overlap_comm = stage == 3;
+          c.gradient_clipping = 1;
+          if (offload) c.zero.offload_optimizer.device = "cpu";
+          const std::string layout =
+              fmt::format("pipe {} data {} stage {} offload {}", pipe, data, stage, offload);
+          expect_planned(c, pipe * data, gpt, layout);
+          c.precision = Precision::bf16;
+          expect_planned(c, pipe * data, llama, layout + " llama bf16");
+        }
+}
+
+TEST(Plan, EqualsWhatTrainingMeasuresUnderEverySchedule) {
+  for (const char* schedule : {"gpipe", "1f1b", "interleaved", "zb-h1"}) {
+    DsConfig c = config_for(2, 1, 4);
+    c.pipeline.stages = 2, c.pipeline.schedule = schedule;
+    c.pipeline.virtual_stages = std::string(schedule) == "interleaved" ? 2 : 1;
+    c.zero.stage = 2;
+    expect_planned(
+        c, 4, [] { return deep_gpt(false); }, schedule);
+  }
+}
+
+TEST(Plan, HalvesWhatIsShardedWhenTheRanksDouble) {
+  DsConfig c = config_for(1);
+  c.zero.stage = 3;
+  const Make model = [] { return small_gpt(); };
+  // Padded to the number of ranks, so within a unit's padding: at most ranks - 1 elements of each of 5 units.
+  for (const int ranks : {2, 4, 8}) {
+    c.train_batch_size = ranks;
+    const MemoryTable half = plan_for(c, ranks, model).ranks[0].memory;
+    c.train_batch_size = ranks / 2;
+    const MemoryTable whole = plan_for(c, ranks / 2, model).ranks[0].memory;
+    for (const Category k : {Category::weights, Category::gradients, Category::optimizer_state}) {
+      EXPECT_LE(half.total(k) * 2 - whole.total(k), 2 * 8 * 5 * ranks) << name_of(k) << " on " << ranks;
+      EXPECT_GE(half.total(k) * 2, whole.total(k)) << name_of(k) << " on " << ranks;
+    }
+  }
+}
+
+TEST(Plan, ListsEveryRankOnceAndThoseThatDifferApart) {
+  DsConfig c = config_for(3, 1, 2);
+  c.pipeline.stages = 2;
+  const JobPlan plan = plan_for(c, 6, [] { return deep_gpt(true); });
+  EXPECT_TRUE(plan.tried_all);
+  std::vector<int> ranks;
+  for (const RankPlan& r : plan.ranks) {
+    ranks.insert(ranks.end(), r.ranks.begin(), r.ranks.end());
+    for (const int rank : r.ranks) EXPECT_EQ(plan.mesh.place(rank).pipe, r.place.pipe);
+  }
+  std::sort(ranks.begin(), ranks.end());
+  EXPECT_EQ(ranks, (std::vector<int>{0, 1, 2, 3, 4, 5}));
+  EXPECT_NE(format(plan).find("mesh: 6 ranks = pipe 2 x data 3 x tensor 1"), std::string::npos);
+}
+
+TEST(Plan, OfAThousandRanksTriesTheEndsOfTheAxes) {
+  DsConfig c = config_for(512, 1, 2);
+  c.pipeline.stages = 2, c.zero.stage = 1;
+  const JobPlan plan = plan_for(c, 1024, [] { return deep_gpt(true); });
+  EXPECT_FALSE(plan.tried_all);
+  EXPECT_EQ(of_rank(plan, 0).place.pipe, 0);
+  EXPECT_EQ(of_rank(plan, 1023).place.pipe, 1);
+}
+
+TEST(Plan, RefusesWhatDoesNotFitWithTheTable) {
+  DsConfig c = config_for(2);
+  const JobPlan plan = plan_for(c, 2, [] { return small_gpt(); });
+  const int64_t need = plan.ranks[0].memory.total(MemoryKind::device);
+  EXPECT_NO_THROW(plan.check_fits({.device_bytes = need}));
+  try {
+    plan.check_fits({.device_bytes = need - 1});
+    ADD_FAILURE() << "a plan of " << need << " bytes was let into " << need - 1;
+  } catch (const Error& e) {
+    EXPECT_EQ(e.exit(), Exit::memory);
+    EXPECT_NE(std::string(e.what()).find("optimizer_state"), std::string::npos) << e.what();
+  }
+}
+
+}  // namespace
+}  // namespace cleave::testing
