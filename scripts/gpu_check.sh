@@ -73,7 +73,7 @@ print(":".join(dict.fromkeys(found)))
 P
 }
 toolkit=""
-for folder in /usr/local/cuda*/lib64 /usr/local/cuda*/lib /usr/local/cuda*/targets/x86_64-linux/lib; do
+for folder in /usr/local/cuda*/lib64 /usr/local/cuda*/lib /usr/local/cuda*/targets/x86_64-linux/lib /usr/local/nvidia/lib64; do
   [ -d "$folder" ] && toolkit=$toolkit:$folder
 done
 base_path=${LD_LIBRARY_PATH:-}
@@ -218,7 +218,7 @@ part_sanitizer() {
 
 # Seconds that a part may take of the whole; alone it may take all.
 budget() {
-  case $1 in tests) echo 190 ;; train) echo 150 ;; kernels) echo 80 ;; peers) echo $((total - SECONDS - 45)) ;; *) echo 90 ;; esac
+  case $1 in tests) echo 180 ;; train) echo 170 ;; kernels) echo 80 ;; peers) echo $((total - SECONDS - 45)) ;; *) echo 90 ;; esac
 }
 for part in $parts; do
   wanted "$part" || continue

@@ -173,11 +173,11 @@ TEST_P(CudaProcesses, EndTogetherWhenOneIsKilled) {
 }
 
 TEST_P(CudaProcesses, NameTheCallThatARankDoesNotJoin) {
-  const auto ends = run(2, 3s, GetParam(), [&](Communicator& world, Rank& me) {
+  const auto ends = run(2, 8s, GetParam(), [&](Communicator& world, Rank& me) {
     const Tensor x = me.make(1000, 1);
     world.all_reduce(x, me.stream);
     me.stream.synchronize();
-    if (world.rank() == 1) std::this_thread::sleep_for(8s);
+    if (world.rank() == 1) std::this_thread::sleep_for(14s);
     world.all_reduce(x, me.stream, {.what = "gradients of h.3"});
     me.stream.synchronize();
   });
