@@ -70,7 +70,7 @@ fi
 needs=$(objdump -T "$stage"/bin/* "$stage"/lib/* 2>/dev/null | grep -oE 'GLIBC_2\.[0-9]+' | sort -uV | tail -1)
 {
   echo "commit $(git rev-parse HEAD 2>/dev/null || echo unknown)$(git diff --quiet HEAD 2>/dev/null || echo ', with changes')"
-  echo "built $(date -u +%Y-%m-%dT%H:%MZ) with $(${CXX:-c++} -dumpfullversion 2>/dev/null)"
+  echo "built $(date -u +%Y-%m-%dT%H:%MZ) with g++ $(${CXX:-c++} -dumpfullversion 2>/dev/null)"
   echo "needs ${needs:-a C library} or newer"
 } >"$stage/manifest.txt"
 tar -C "$out" -cf - cleave-gpu | xz -T2 -6 >"$out/cleave-gpu.tar.xz"
