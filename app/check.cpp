@@ -1,5 +1,6 @@
 #include <cstdio>
 
+#include "app/options.h"
 #include "app/parse.h"
 #include "config_schema/read_config.h"
 #include "core/error.h"
@@ -14,17 +15,19 @@ int run_check(const Arguments& arguments) {
       "check");
   std::vector<std::string> files;
   int64_t world = 1;
+  AutoValues values;
   bool strict = false, quiet = false;
   app.add_option("file", files, "ds_config files")->required();
   app.add_option("--world_size", world, "all ranks of the job, for the batch arithmetic (default 1)")
       ->check(CLI::PositiveNumber);
   app.add_flag("--strict", strict, "what would be a warning is an error");
   app.add_flag("--quiet", quiet, "no line for each key of a good file");
+  add_options(app, values);
   if (!parse(app, arguments)) return 0;
   bool good = true;
   for (const std::string& file : files) {
     const ReadResult r = read_ds_config_file(
-        file, {.strict = strict, .world_size = world, .world_origin = "--world_size", .auto_values = {}});
+        file, {.strict = strict, .world_size = world, .world_origin = "--world_size", .auto_values = values});
     std::fputs(format(r.problems).c_str(), stderr);
     good = good && r.ok();
     std::printf("%s: %s\n", file.c_str(), r.ok() ? "accepted" : "refused");

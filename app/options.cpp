@@ -30,6 +30,28 @@ void add_options(CLI::App& app, RankOptions& o) {
   app.add_option("--local_rank", o.local_rank, "accepted from launchers; must agree with the environment");
 }
 
+void add_options(CLI::App& app, AutoValues& a) {
+  a.default_micro_batch_size = 8, a.warmup_steps = 0;
+  a.lr = 5e-5, a.beta1 = 0.9, a.beta2 = 0.999, a.eps = 1e-8, a.weight_decay = 0, a.max_grad_norm = 1;
+  const auto option = [&](const char* name, auto& value, const char* key, const char* otherwise) {
+    app.add_option(name, value, fmt::format("where {} is \"auto\" (default {})", key, otherwise))
+        ->group("Values for \"auto\", named as by Hugging Face's Trainer");
+  };
+  option("--per_device_train_batch_size", a.micro_batch_size, "train_micro_batch_size_per_gpu",
+         "8, or what the other batch keys leave");
+  option("--gradient_accumulation_steps", a.gradient_accumulation_steps, "gradient_accumulation_steps",
+         "1, or what the other batch keys leave");
+  option("--learning_rate", a.lr, "optimizer.params.lr", "5e-5");
+  option("--weight_decay", a.weight_decay, "optimizer.params.weight_decay", "0");
+  option("--adam_beta1", a.beta1, "optimizer.params.betas", "0.9");
+  option("--adam_beta2", a.beta2, "optimizer.params.betas", "0.999");
+  option("--adam_epsilon", a.eps, "optimizer.params.eps", "1e-8");
+  option("--max_grad_norm", a.max_grad_norm, "gradient_clipping", "1");
+  option("--warmup_steps", a.warmup_steps, "scheduler.params.warmup_num_steps", "0");
+  option("--fp16", a.fp16, "fp16.enabled", "false");
+  option("--bf16", a.bf16, "bf16.enabled", "false");
+}
+
 ModelConfig config_of(const ModelOptions& o, int64_t data_vocab) {
   require(o.tokenizer == "byte", Exit::usage,
           "--tokenizer {}: only byte is built; turn the text into a .bin token file "

@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <string>
 
+#include "config_schema/read_config.h"
 #include "device/memory.h"
 #include "model/presets.h"
 
@@ -22,6 +23,9 @@ struct RankOptions {
 
 void add_options(CLI::App& app, ModelOptions& options);
 void add_options(CLI::App& app, RankOptions& options);
+
+// What "auto" in a ds_config stands for, under the names and with the defaults of Hugging Face's Trainer.
+void add_options(CLI::App& app, AutoValues& values);
 
 // What --model stands for; a vocabulary that it leaves open is the data's. Error(usage) for an unknown model
 // or a tokenizer that is not built.

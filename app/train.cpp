@@ -53,6 +53,7 @@ bool parse_options(TrainOptions& o, const Arguments& arguments) {
   app.add_flag("--strict", o.strict, "warnings about the ds_config are errors");
   app.add_flag("--deepspeed", o.deepspeed, "accepted and ignored, for scripts written for DeepSpeed");
   add_options(app, o.ranks);
+  add_options(app, o.values);
   if (!parse(app, arguments)) return false;
   require(o.resume != "required" || !o.output.empty(), Exit::usage,
           "--resume required needs --output, the folder to resume from");
@@ -226,7 +227,7 @@ int run_train(const Arguments& arguments) {
   // What every rank finds out alike is said once.
   auto same_on_all = [&](Exit e) { return !session.first() && (e == Exit::usage || e == Exit::memory); };
   try {
-    AutoValues values;
+    AutoValues values = o.values;
     values.total_steps = o.steps, values.hidden_size = width_of(config_of(o.model, 256));
     const ReadResult config = session.read_config(o.config, o.strict, values);
     Run run(o, session, config);

@@ -6,6 +6,7 @@ namespace cleave {
 struct TrainOptions {
   ModelOptions model;
   RankOptions ranks;
+  AutoValues values;
   std::string config, data, eval_data, output, resume = "auto", metrics;
   int64_t steps = 100, eval_interval = 0, save_interval = 0, keep = 2;
   uint64_t seed = 42;

@@ -6,17 +6,17 @@ namespace {
 class PlannedCommunicator final : public Communicator {
  public:
   PlannedCommunicator(int rank, int size, const std::string& name, std::string path, CallTrace trace)
-      : Communicator(rank, size, name), path_(std::move(path)), trace_(std::move(trace)) {}
+      : Communicator(rank, size, name), group_{std::move(path), rank, size}, trace_(std::move(trace)) {}
 
   std::unique_ptr<Communicator> split(const Part& part, const std::string& name) override {
-    std::string path = fmt::format("{}/{}:{}", path_, name, part.color);
+    std::string path = fmt::format("{}/{}:{}", group_.path, name, part.color);
     return std::make_unique<PlannedCommunicator>(part.rank, part.size, name, std::move(path), trace_);
   }
   void abort(const std::string&) override {}
 
  private:
   void note(Collective op, DType dtype, int peer, int64_t numel) const {
-    if (trace_) trace_(path_, {op, dtype, peer, numel});
+    if (trace_) trace_(group_, {op, dtype, peer, numel});
   }
   void do_all_gather(Tensor full, Tensor, Range piece, Stream&, const Call&) override {
     note(Collective::all_gather, full.dtype(), -1, piece.size() * size());
@@ -38,7 +38,7 @@ class PlannedCommunicator final : public Communicator {
   }
   void do_barrier(Stream&, const Call&) override { note(Collective::barrier, {}, -1, 0); }
 
-  std::string path_;
+  PlannedGroup group_;
   CallTrace trace_;
 };
 

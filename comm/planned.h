@@ -10,9 +10,14 @@
 
 namespace cleave {
 
-// Told of each call, in the order of the rank's host thread. `group` is the path of splits that made the
-// group, the same text on all of its members and on no other group.
-using CallTrace = std::function<void(const std::string& group, const Post& post)>;
+// A group as one of its ranks sees it. The path of splits that made it is the same text on all of its ranks
+// and on no other group.
+struct PlannedGroup {
+  std::string path;
+  int rank = 0, size = 1;
+};
+// Told of each call, in the order of the rank's host thread.
+using CallTrace = std::function<void(const PlannedGroup& group, const Post& post)>;
 
 std::unique_ptr<Communicator> planned_communicator(int rank, int size, CallTrace trace = {});
 

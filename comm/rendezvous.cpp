@@ -10,12 +10,12 @@
 #include <cerrno>
 #include <cstring>
 #include <exception>
-#include <fstream>
 #include <random>
 #include <set>
 #include <thread>
 
 #include "comm/gloo_transport.h"
+#include "comm/seat.h"
 #include "comm/shm_group.h"
 #include "comm/store.h"
 #include "comm/store_server.h"
@@ -26,48 +26,6 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr int kPortsNearAgent = 16;
-
-// Where one rank runs.
-struct Seat {
-  std::string host;     // for people
-  std::string host_id;  // equal exactly when two ranks can share memory
-  std::string address;  // from which it reached the master
-  int pid = 0;
-};
-
-std::string link_target(const char* path) {
-  char text[128] = {};
-  return readlink(path, text, sizeof(text) - 1) > 0 ? text : "";
-}
-
-std::string this_host() {
-  char name[256] = {};
-  gethostname(name, sizeof(name) - 1);
-  return name;
-}
-
-std::string this_host_id() {
-  std::string boot;
-  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
-  return boot + "|" + this_host() + "|" + link_target("/proc/self/ns/pid") + "|" +
-         link_target("/proc/self/ns/net");
-}
-
-std::string encode(const Seat& s) {
-  wire::Writer w(wire::Type::value);
-  return w.put(s.host).put(s.host_id).put(s.address).put(int32_t(s.pid)).frame();
-}
-
-Seat decode_seat(const std::string& bytes) {
-  wire::Reader r(std::string_view(bytes).substr(sizeof(uint32_t) + 1));
-  Seat s;
-  s.host = r.text();
-  s.host_id = r.text();
-  s.address = r.text();
-  s.pid = r.number<int32_t>();
-  CHECK(r.good(), "rendezvous: a malformed seat");
-  return s;
-}
 
 // The numeric address of this end of a socket, or of this machine on the way to `address`.
 std::string own_address(int fd) {
@@ -161,8 +119,8 @@ class JoinedWorld final : public World {
 
  private:
   void join(Clock::time_point deadline) {
-    const wire::Hello hello{info_.job_id, info_.attempt, info_.token, info_.world,
-                            info_.rank,   this_host(),   getpid()};
+    const wire::Hello hello{info_.job_id, info_.attempt,      info_.token, info_.world,
+                            info_.rank,   seat_here({}).host, getpid()};
     std::string host = info_.master_addr;
     std::vector<int> ports = ports_to_try(info_);
     if (info_.rank == 0) {
@@ -215,8 +173,7 @@ class JoinedWorld final : public World {
   }
 
   std::vector<Seat> exchange_seats(Clock::time_point deadline) {
-    store_->set(fmt::format("seat/{}", info_.rank),
-                encode({this_host(), this_host_id(), address_, getpid()}));
+    store_->set(fmt::format("seat/{}", info_.rank), encode(seat_here(address_)));
     std::vector<Seat> seats;
     for (int r = 0; r < info_.world; ++r)
       seats.push_back(decode_seat(await(fmt::format("seat/{}", r), deadline)));

@@ -181,8 +181,8 @@ void describe_scheduler(Keys& k, SchedulerConfig& s, const OptimizerConfig& o) {
       .at_least(0)
       .only(warm)
       .or_list();
-  k.honoured("warmup_num_steps", &s.warmup_num_steps, "length of the warm-up, at least 2")
-      .at_least(1)
+  k.honoured("warmup_num_steps", &s.warmup_num_steps, "length of the warm-up; less than 2 counts as 2")
+      .at_least(0)
       .only(any_warm);
   k.honoured("warmup_type", &s.warmup_type, "shape of the warm-up").one_of({"log", "linear"}).only(any_warm);
   k.honoured("total_num_steps", &s.total_num_steps, "length of the whole schedule; required")

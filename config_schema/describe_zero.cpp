@@ -40,6 +40,16 @@ void describe_stage3(Keys& k, ZeroConfig& z) {
   k.no_effect("stage3_allgather_sequential", "b=false",
               "one layer is gathered by one collective; stage3_prefetch_bucket_size says how far ahead")
       .inert_if(off, why);
+  k.honoured(
+       "mics_shard_size", &z.mics_shard_size,
+       "ranks that share one copy of parameters, gradients and optimizer states; every such group keeps a "
+       "copy (-1: one group)")
+      .inert_if(off && z.mics_shard_size > 0, why);
+  k.no_effect("mics_hierarchical_params_gather", "b=false", "near ranks gather in one collective");
+  k.honoured("zero_hpz_partition_size", &z.zero_hpz_partition_size,
+             "near ranks that share one copy of the parameters, while optimizer states are divided over all "
+             "(1: off)")
+      .inert_if(off && z.zero_hpz_partition_size > 1, why);
 }
 
 void describe_offload(Keys& k, ZeroConfig& z) {
@@ -69,14 +79,10 @@ void describe_offload(Keys& k, ZeroConfig& z) {
 }
 
 void describe_variants(Keys& k) {
-  k.refused("zero_hpz_partition_size", "i=1", "a second partition inside a node is not built", "0");
   k.refused("zero_quantized_weights", "b=false", "gathers are not quantized");
   k.refused("zero_quantized_nontrainable_weights", "b=false", "gathers are not quantized");
   k.refused("zero_quantized_gradients", "b=false", "gradient sums are not quantized");
   k.refused("zeropp_loco_param", "o?=null", "error feedback of quantized gradients is not built", "{}");
-  k.refused("mics_shard_size", "i=-1", "partitions smaller than the data-parallel group are not built", "0");
-  k.refused("mics_hierarchical_params_gather", "b=false",
-            "partitions smaller than the data-parallel group are not built");
   k.refused("zenflow", "o?=null", "this variant of offloading is not built", "{}");
   k.refused("legacy_stage1", "b=false", "the old form of stage 1 no longer exists in DeepSpeed either");
   k.refused("load_from_fp32_weights", "b=true", "a checkpoint restores the fp32 masters it holds");

@@ -32,6 +32,8 @@ struct Note {
 struct AutoValues {
   std::optional<int64_t> micro_batch_size, gradient_accumulation_steps, total_steps, warmup_steps,
       hidden_size;
+  // Where "auto" is all that the three batch keys say.
+  std::optional<int64_t> default_micro_batch_size = {};
   std::optional<double> lr, beta1, beta2, eps, weight_decay, max_grad_norm;
   std::optional<bool> fp16, bf16;
 };

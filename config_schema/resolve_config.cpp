@@ -14,8 +14,11 @@ void resolve_batch(Reading& r) {
   for (const char* path : kBatchKeys)
     if (const Given* g = r.entry(path); g && !g->usable) return;
   const auto given = [](int64_t size) { return size > 0 ? std::optional(size) : std::nullopt; };
-  const BatchSizes sizes{given(c.train_batch_size), given(c.train_micro_batch_size_per_gpu),
+  BatchSizes sizes{given(c.train_batch_size), given(c.train_micro_batch_size_per_gpu),
                          given(c.gradient_accumulation_steps)};
+  const Given* micro = r.entry("train_micro_batch_size_per_gpu");
+  if (!sizes.train && !sizes.micro && micro && micro->origin == "auto")
+    sizes.micro = r.options.auto_values.default_micro_batch_size;
   const int64_t stages = c.pipeline.stages, world = r.options.world_size;
   if (world % stages != 0) return;  // reported at pipeline.stages
   const std::string origin = stages == 1
@@ -94,6 +97,28 @@ void resolve_precision(Reading& r) {
   }
 }
 
+// Groups of near ranks must divide the data axis.
+void resolve_near_ranks(Reading& r) {
+  const DsConfig& c = r.result.config;
+  if (r.options.world_size % c.pipeline.stages != 0) return;  // reported at pipeline.stages
+  const int64_t data = r.options.world_size / c.pipeline.stages;
+  auto check = [&](const char* key, int64_t size) {
+    if (size > 0 && data % size == 0) return;
+    std::string works;
+    for (int64_t s = 1; s <= data; ++s)
+      if (data % s == 0) works += fmt::format("{}{}", works.empty() ? "" : ", ", s);
+    r.error_at(key, fmt::format("{} ranks do not divide the {} of the data axis; use {}", size, data, works));
+  };
+  const ZeroConfig& z = c.zero;
+  if (z.stage != 3) return;
+  if (z.mics_shard_size != -1) check("zero_optimization.mics_shard_size", z.mics_shard_size);
+  if (z.zero_hpz_partition_size != 1)
+    check("zero_optimization.zero_hpz_partition_size", z.zero_hpz_partition_size);
+  if (z.mics_shard_size > 0 && z.zero_hpz_partition_size > 1)
+    r.error_at("zero_optimization.zero_hpz_partition_size",
+               "and mics_shard_size are two ways to gather among near ranks only; choose one");
+}
+
 void resolve_zero(Reading& r) {
   ZeroConfig& z = r.result.config.zero;
   const Given* overlap = r.entry("zero_optimization.overlap_comm");
@@ -110,6 +135,7 @@ void resolve_zero(Reading& r) {
   if (whole && whole->kind == JsonValue::Kind::boolean && bucket && bucket->integer)
     z.allgather_bucket_size = *bucket->integer,
     r.derived["zero_optimization.allgather_bucket_size"] = "derived";
+  resolve_near_ranks(r);
   if (z.offload_optimizer.device == "nvme")
     r.error_at("zero_optimization.offload_optimizer.device",
                "\"nvme\" is known but not built; \"cpu\" keeps the optimizer states in host memory");

@@ -3,45 +3,13 @@
 #include <fmt/ranges.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <charconv>
 #include <nlohmann/json.hpp>
 
+#include "launcher/mpi_launchers.h"
 #include "launcher/slurm.h"
 
 namespace cleave {
 namespace {
-
-constexpr int kDefaultPort = 29500;  // torch's
-constexpr int kAzurePort = 6105;     // Azure ML's documents
-constexpr int kAzureLocalPort = 54965;
-
-class Variables {
- public:
-  explicit Variables(const Environment& env) : env_(env) {}
-
-  bool has(const std::string& name) const { return env_.count(name) && !env_.at(name).empty(); }
-  std::string text(const std::string& name) const { return has(name) ? env_.at(name) : std::string(); }
-
-  int number(const std::string& name) const {
-    const std::string value = text(name);
-    int n = 0;
-    const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), n);
-    require(error == std::errc() && end == value.data() + value.size() && n >= 0, Exit::usage,
-            "{}='{}' is not a number", name, value);
-    return n;
-  }
-  int number(const std::string& name, int otherwise) const { return has(name) ? number(name) : otherwise; }
-
-  std::vector<std::string> missing(const std::vector<std::string>& names) const {
-    std::vector<std::string> list;
-    std::copy_if(names.begin(), names.end(), std::back_inserter(list), [&](auto& n) { return !has(n); });
-    return list;
-  }
-
- private:
-  const Environment& env_;
-};
 
 nlohmann::json parse_json(const Variables& v, const std::string& name) {
   auto json = nlohmann::json::parse(v.text(name), nullptr, false);
@@ -50,13 +18,6 @@ nlohmann::json parse_json(const Variables& v, const std::string& name) {
 }
 
 const std::vector<std::string> kTorchSet = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"};
-
-// A port that all ranks of a job derive alike, and two jobs on one host do not.
-int port_from(const std::string& job) {
-  uint32_t hash = 2166136261u;  // FNV-1a
-  for (char c : job) hash = (hash ^ uint8_t(c)) * 16777619u;
-  return 20000 + int(hash % 12000);  // below the range the kernel gives out
-}
 
 void set_master(RankInfo& info, const std::string& master) {
   const size_t colon = master.rfind(':');
@@ -67,9 +28,6 @@ void set_master(RankInfo& info, const std::string& master) {
   info.master_addr = master.substr(0, colon);
   info.master_port = Variables({{"--master port", master.substr(colon + 1)}}).number("--master port");
 }
-
-// An empty result: this launcher did not start us.
-using Rule = std::optional<RankInfo> (*)(const Variables& v);
 
 std::optional<RankInfo> by_torch_set(const Variables& v) {
   if (!v.missing(kTorchSet).empty()) return {};
@@ -100,126 +58,6 @@ std::optional<RankInfo> by_torch_set(const Variables& v) {
                     : v.has("CROSS_SIZE")        ? "deepspeed"
                                                  : "the environment";
   info.launched_by = fmt::format("{} ({})", who, fmt::join(kTorchSet, ", "));
-  return info;
-}
-
-// Launchers of the MPI kind say who we are, but rarely where rank 0 is.
-void find_master(const Variables& v, RankInfo& info, const std::string& how_to_pass) {
-  if (!info.job_id.empty()) info.master_port = port_from(info.job_id);
-  info.master_port = v.number("MASTER_PORT", info.master_port);
-  if (v.has("MASTER_ADDR")) {
-    info.master_addr = v.text("MASTER_ADDR");
-    return;
-  }
-  if (info.local_size == info.world) return;  // 127.0.0.1
-  // "877461504.0;tcp://192.0.2.2,198.51.100.7:38153;..." names the host of mpirun, where rank 0 usually is.
-  const std::string uri = v.text("OMPI_MCA_orte_hnp_uri");
-  const size_t at = uri.find("tcp://");
-  require(at != std::string::npos, Exit::usage,
-          "rank {} of {} ({}) does not know where rank 0 is: MASTER_ADDR is missing; pass it with {}",
-          info.rank, info.world, info.launched_by, how_to_pass);
-  info.master_addr = uri.substr(at + 6, uri.find_first_of(":,", at + 6) - at - 6);
-}
-
-void azure_master(const Variables& v, RankInfo& info) {
-  info.launched_by = "Azure ML, mpi distribution (OMPI_COMM_WORLD_*)";
-  info.job_id = v.text("AZUREML_RUN_ID");
-  if (info.local_size == info.world) {
-    info.master_port = v.number("MASTER_PORT", kAzureLocalPort);
-    const std::string host = v.text("AZ_BATCHAI_MPI_MASTER_NODE");
-    if (!host.empty() && host != "localhost") info.master_addr = host;
-    return;
-  }
-  info.master_port = v.number("MASTER_PORT", kAzurePort);
-  for (const char* name : {"MASTER_ADDR", "AZ_BATCH_MASTER_NODE", "AZ_BATCHAI_MPI_MASTER_NODE", "MASTER_IP",
-                           "AZ_BATCHAI_JOB_MASTER_NODE_IP"}) {
-    const std::string host =
-        v.text(name).substr(0, v.text(name).find(':'));  // the port there belongs to Batch
-    if (host.empty() || host == "localhost") continue;
-    info.master_addr = host;
-    return;
-  }
-  fail(Exit::usage,
-       "Azure ML started rank {} of {} by mpi, but none of AZ_BATCH_MASTER_NODE, AZ_BATCHAI_MPI_MASTER_NODE, "
-       "MASTER_IP "
-       "and MASTER_ADDR says where rank 0 is",
-       info.rank, info.world);
-}
-
-void sagemaker_master(const Variables& v, RankInfo& info) {
-  info.launched_by = "SageMaker, mpi (OMPI_COMM_WORLD_*, SM_HOSTS)";
-  const auto hosts = parse_json(v, "SM_HOSTS");
-  require(hosts.is_array() && !hosts.empty() && hosts[0].is_string(), Exit::usage,
-          "SM_HOSTS={} is not a list of hosts", v.text("SM_HOSTS"));
-  info.nodes = int(hosts.size());
-  for (size_t i = 0; i < hosts.size(); ++i)
-    if (hosts[i] == v.text("SM_CURRENT_HOST")) info.node_rank = int(i);
-  info.master_addr = hosts[0].get<std::string>();
-  info.master_port = v.number("MASTER_PORT", kDefaultPort);
-}
-
-std::optional<RankInfo> by_open_mpi(const Variables& v) {
-  if (!v.has("OMPI_COMM_WORLD_RANK")) return {};
-  const auto missing =
-      v.missing({"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"});
-  require(missing.empty(), Exit::usage, "OMPI_COMM_WORLD_RANK is set, but {} is missing",
-          fmt::join(missing, ", "));
-  RankInfo info;
-  info.rank = v.number("OMPI_COMM_WORLD_RANK");
-  info.world = v.number("OMPI_COMM_WORLD_SIZE");
-  info.local_rank = v.number("OMPI_COMM_WORLD_LOCAL_RANK");
-  info.local_size = std::max(1, v.number("OMPI_COMM_WORLD_LOCAL_SIZE"));
-  info.nodes = std::max(1, info.world / info.local_size);
-  info.node_rank = info.rank / info.local_size;
-  const int tasks = v.number("SLURM_STEP_NUM_TASKS", 1);
-  require(info.world > 1 || tasks == 1, Exit::usage,
-          "OMPI_COMM_WORLD_SIZE=1 but SLURM_STEP_NUM_TASKS={}: {} lone ranks were started. Open MPI was "
-          "built without "
-          "SLURM's PMI: use mpirun inside the allocation, or srun --mpi=pmix",
-          tasks, tasks);
-  info.launched_by = "Open MPI (OMPI_COMM_WORLD_*)";
-  if (v.has("AZUREML_EXPERIMENT_ID") || v.has("AZUREML_RUN_ID")) {
-    azure_master(v, info);
-  } else if (v.has("SM_HOSTS")) {
-    sagemaker_master(v, info);
-  } else {
-    info.job_id = v.text("PMIX_NAMESPACE");
-    find_master(v, info, "mpirun -x MASTER_ADDR=HOST");
-  }
-  return info;
-}
-
-std::optional<RankInfo> by_hydra(const Variables& v) {
-  const std::string rank = v.has("PMI_RANK") ? "PMI_RANK" : "PMIX_RANK";
-  if (!v.has(rank) || !v.has("PMI_SIZE")) return {};
-  const bool pals = v.has("PALS_LOCAL_RANKID");
-  const std::string local_rank = pals ? "PALS_LOCAL_RANKID" : "MPI_LOCALRANKID";
-  const std::string local_size = pals ? "PMI_LOCAL_SIZE" : "MPI_LOCALNRANKS";
-  const auto missing = v.missing({local_rank, local_size});
-  require(missing.empty(), Exit::usage, "{} and PMI_SIZE are set, but {} is missing", rank,
-          fmt::join(missing, ", "));
-  RankInfo info;
-  info.rank = v.number(rank);
-  info.world = v.number("PMI_SIZE");
-  info.local_rank = v.number(local_rank);
-  info.local_size = std::max(1, v.number(local_size));
-  info.nodes = std::max(1, info.world / info.local_size);
-  info.node_rank = info.rank / info.local_size;
-  info.job_id = v.text("PALS_APID");
-  info.launched_by = fmt::format("{} ({}, PMI_SIZE)", pals ? "PALS" : "MPICH or Intel MPI", rank);
-  find_master(v, info, "mpiexec -genv MASTER_ADDR HOST");
-  return info;
-}
-
-std::optional<RankInfo> by_mvapich(const Variables& v) {
-  if (!v.has("MV2_COMM_WORLD_RANK")) return {};
-  RankInfo info;
-  info.rank = v.number("MV2_COMM_WORLD_RANK");
-  info.world = v.number("MV2_COMM_WORLD_SIZE");
-  info.local_rank = v.number("MV2_COMM_WORLD_LOCAL_RANK");
-  info.local_size = std::max(1, v.number("MV2_COMM_WORLD_LOCAL_SIZE"));
-  info.launched_by = "MVAPICH2 (MV2_COMM_WORLD_*)";
-  find_master(v, info, "mpirun_rsh MASTER_ADDR=HOST");
   return info;
 }
 

@@ -30,6 +30,7 @@ std::string table_of(const RankPlan& r) {
   for (const Collective c : used) out += fmt::format("{:>16}", name_of(c));
   out += '\n';
   for (const auto& [group, bytes] : r.sent) {
+    if (bytes == CommBytes{}) continue;
     out += fmt::format("  {:<18}", group);
     for (const Collective c : used) out += fmt::format("{:>16}", bytes[c] ? format_bytes(bytes[c]) : "-");
     out += '\n';

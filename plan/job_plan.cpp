@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "comm/planned.h"
+#include "plan/match_calls.h"
 
 namespace cleave {
 namespace {
@@ -59,6 +60,20 @@ int64_t RankPlan::sent_total() const {
 
 void JobPlan::check_fits(const MemoryLimits& limits) const {
   for (const RankPlan& r : ranks) cleave::check_fits(r.memory, limits);
+}
+
+CallProof prove_calls(int world, const EngineMaker& make) {
+  CallLog log(world);
+  for (int rank = 0; rank < world; ++rank) {
+    const auto ranks = planned_communicator(
+        rank, world, [&](const PlannedGroup& group, const Post& post) { log.add(rank, group, post); });
+    const auto engine = make(*ranks, {.dry = true});
+    const Batch batch = shapes_of(engine->model(), engine->samples_per_micro());
+    for (int step = 0; step < 2; ++step) engine->train_batch([&](int) { return batch; });
+  }
+  const std::string fault = log.fault();
+  CHECK(fault.empty(), "the ranks' calls do not fit together: {}", fault);
+  return {world, log.calls()};
 }
 
 JobPlan plan_job(const DsConfig& config, int world, const EngineMaker& make) {

@@ -40,6 +40,14 @@ using EngineMaker = std::function<std::unique_ptr<Engine>(Communicator& world, c
 // Error(usage) as the engine throws when the job cannot be laid out so.
 JobPlan plan_job(const DsConfig& config, int world, const EngineMaker& make);
 
+// Runs every rank's set-up, and two steps, and matches all their calls in lockstep (plan/match_calls.h).
+// Error(internal) names the first call that does not fit; otherwise how many were matched.
+struct CallProof {
+  int ranks = 0;
+  int64_t calls = 0;
+};
+CallProof prove_calls(int world, const EngineMaker& make);
+
 std::string format(const JobPlan& plan);   // for people
 std::string to_json(const JobPlan& plan);  // one object, all values in bytes
 

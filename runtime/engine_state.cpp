@@ -36,12 +36,25 @@ Placement placement(const DsConfig& c) {
   return {.optimizer = o.pin_memory ? MemoryKind::pinned : MemoryKind::host};
 }
 
-ZeroPlan zero_plan(const DsConfig& config, const UnitSpec& unit, Communicator& data, Communicator& self) {
-  const ZeroPlan plan = plan_for_stage(config.zero.stage, data, self);
+// How many consecutive ranks of the data axis gather parameters among themselves; 0: no such groups.
+int near_ranks(const ZeroConfig& z) {
+  if (z.stage != 3) return 0;
+  return int(z.mics_shard_size > 0           ? z.mics_shard_size
+             : z.zero_hpz_partition_size > 1 ? z.zero_hpz_partition_size
+                                             : 0);
+}
+
+ZeroPlan zero_plan(const DsConfig& config, const UnitSpec& unit, Communicator& data, const NearGroups& near,
+                   Communicator& self) {
+  const ZeroPlan plan = !near.near                        ? plan_for_stage(config.zero.stage, data, self)
+                        : config.zero.mics_shard_size > 0 ? hybrid_plan(near, self)
+                                                          : nested_plan(near, self);
   plan.check(data.size());
   int64_t numel = 0;
   for (const ParamSpec& p : unit.params) numel += p.numel();
-  const bool whole = plan.parameter_shards() > 1 && numel < config.zero.stage3_param_persistence_threshold;
+  // A nested plan publishes across: it has no group to keep a unit whole with.
+  const bool can = plan.parameter_shards() > 1 && plan.gather_on_publish->size() == 1;
+  const bool whole = can && numel < config.zero.stage3_param_persistence_threshold;
   return whole ? with_whole_parameters(plan, self) : plan;
 }
 
@@ -50,10 +63,11 @@ ZeroPlan zero_plan(const DsConfig& config, const UnitSpec& unit, Communicator& d
 DType model_dtype(const DsConfig& config) { return dtype_of(config.precision); }
 
 Allocation::Allocation(const DsConfig& config, const Model& model, const PipelinePlan& plan, const Mesh& mesh,
-                       Communicator& self, Memory& memory, Stream& compute, Stream& comm)
+                       const NearGroups& near, Communicator& self, Memory& memory, Stream& compute,
+                       Stream& comm)
     : store(memory, store_options(config), compute, comm),
       stage(model, plan.stages[size_t(mesh.place.pipe)], store, config.train_micro_batch_size_per_gpu,
-            [&](const UnitSpec& unit) { return zero_plan(config, unit, *mesh.data, self); }),
+            [&](const UnitSpec& unit) { return zero_plan(config, unit, *mesh.data, near, self); }),
       optimizer(memory, store, make_optimizer(config.optimizer), placement(config)) {
   store.commit();
   stage.allocate(memory);
@@ -80,6 +94,13 @@ Engine::State::State(const DsConfig& c, Model m, Communicator& w, const EngineOp
                                                                     : Stream::Mode::inline_),
       schedule(c.scheduler, c.optimizer.lr),
       scaler(c.precision == Precision::fp16 ? LossScaler(c.fp16, c.zero.stage) : LossScaler()) {
+  if (const int n = near_ranks(c.zero); n > 0) {
+    const int place = mesh.place.data, data = mesh.shape.data;
+    require(data % n == 0, Exit::usage, "groups of {} near ranks do not divide the {} of the data axis", n,
+            data);
+    near = mesh.data->split({place / n, place % n, n}, "data near");
+    across = mesh.data->split({place % n, place / n, data / n}, "data across");
+  }
   for (size_t u = 0; u < plan.units.size(); ++u) {
     const std::vector<int>& holders = plan.holders[u];
     if (holders.size() < 2) continue;
@@ -102,6 +123,8 @@ std::vector<Engine::State::Talk> Engine::State::groups() const {
   };
   // An axis that has every rank is the world itself and goes by the axis' name.
   add("tensor", mesh.tensor), add("data", mesh.data), add("pipe", mesh.pipe), add("world", &world);
+  for (const auto* c : {near.get(), across.get()})
+    if (c) add(c->name(), c);
   add("pipe activations", activations.get()), add("pipe gradients", gradients.get());
   for (const auto& [unit, group] : tied) add("tied " + unit, group.get());
   return out;

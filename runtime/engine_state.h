@@ -15,7 +15,7 @@ namespace cleave {
 // All that a rank allocates. Built twice: against a dry memory for the plan, then for real.
 struct Allocation {
   Allocation(const DsConfig& config, const Model& model, const PipelinePlan& plan, const Mesh& mesh,
-             Communicator& self, Memory& memory, Stream& compute, Stream& comm);
+             const NearGroups& near, Communicator& self, Memory& memory, Stream& compute, Stream& comm);
 
   ParameterStore store;
   Stage stage;
@@ -38,6 +38,7 @@ struct Engine::State {
   Stream& comm() { return config.zero.overlap_comm ? overlapped : compute; }
   void synchronize() { compute.synchronize(), comm().synchronize(); }
   bool speaks_for(int unit) const { return plan.speaks(mesh.place.pipe, all->store.layout(unit).name()); }
+  NearGroups near_groups() const { return {near.get(), across.get()}; }
   PipeLinks links() const { return {*activations, *gradients}; }
   // That this engine talks in, each once, under what it is for.
   struct Talk {
@@ -60,6 +61,8 @@ struct Engine::State {
   Mesh mesh;
   PipelinePlan plan;
   std::unique_ptr<Communicator> self, activations, gradients;
+  std::unique_ptr<Communicator> near,
+      across;  // of the data axis, where parameters are gathered among near ranks
   std::vector<std::pair<std::string, std::unique_ptr<Communicator>>> tied;  // units that this rank shares
   EngineOptions options;
   Memory memory;

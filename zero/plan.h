@@ -8,6 +8,13 @@
 //     1   |       self        |       data       |      self       |       data        |     self
 //     2   |       data        |       self       |      self       |       data        |     self
 //     3   |       data        |       self       |      self       |       self        |     data
+//
+// On many nodes stage 3 may gather inside a group of near ranks only, cut out of the data axis. Hybrid (MiCS,
+// arXiv 2205.00119; HSDP) shards everything over the near ranks and keeps a replica in each group; nested
+// (the idea of ZeRO++'s hpZ, arXiv 2306.10209) shards the optimizer over all, too:
+//
+//   hybrid  |       near        |       self       |     across      |       self        |     near
+//   nested  |       near        |      across      |      self       |      across       |     near
 #pragma once
 #include "comm/communicator.h"
 
@@ -41,6 +48,25 @@ inline ZeroPlan plan_for_stage(int stage, Communicator& data, Communicator& self
           .reduce_replicas = pick(stage == 0),
           .gather_on_publish = pick(stage == 1 || stage == 2),
           .gather_on_use = pick(stage == 3)};
+}
+
+// Ranks of the data axis that are near each other, and those with the same place among their near ranks.
+struct NearGroups {
+  Communicator *near, *across;
+};
+inline ZeroPlan hybrid_plan(const NearGroups& g, Communicator& self) {
+  return {.reduce_each_micro = g.near,
+          .reduce_each_step = &self,
+          .reduce_replicas = g.across,
+          .gather_on_publish = &self,
+          .gather_on_use = g.near};
+}
+inline ZeroPlan nested_plan(const NearGroups& g, Communicator& self) {
+  return {.reduce_each_micro = g.near,
+          .reduce_each_step = g.across,
+          .reduce_replicas = &self,
+          .gather_on_publish = g.across,
+          .gather_on_use = g.near};
 }
 
 // The plan of a unit whose parameters stay whole on every rank: gathered when the optimizer publishes, not

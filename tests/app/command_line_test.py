@@ -113,6 +113,26 @@ class CommandLine(unittest.TestCase):
         self.train(config=self.config(gradient_accumulation_steps=2,
                                       pipeline={"stages": 2, "schedule": str(schedule)}))
 
+    def test_auto_takes_the_trainers_defaults_and_its_options(self):
+        config = self.dir / "auto.json"
+        config.write_text(json.dumps({
+            "train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto", "gradient_accumulation_steps": "auto",
+            "gradient_clipping": "auto", "fp16": {"enabled": "auto"}, "bf16": {"enabled": "auto"},
+            "optimizer": {"type": "AdamW", "params": {"lr": "auto", "betas": "auto", "eps": "auto", "weight_decay": "auto"}},
+            "scheduler": {"type": "WarmupDecayLR", "params": {"warmup_min_lr": "auto", "warmup_max_lr": "auto",
+                                                              "warmup_num_steps": "auto", "total_num_steps": "auto"}},
+            "zero_optimization": {"stage": 3, "reduce_bucket_size": "auto", "stage3_prefetch_bucket_size": "auto",
+                                  "stage3_param_persistence_threshold": "auto"}}))
+        def values(*args):
+            metrics = self.dir / "auto.jsonl"
+            self.train("--metrics", metrics, *args, config=config, steps=2)
+            return json.loads(metrics.read_text().splitlines()[0])["config"]
+        start = values()
+        self.assertEqual((start["train_batch_size"], start["gradient_clipping"], start["optimizer.params.lr"]), (16, 1, 5e-5))
+        start = values("--per_device_train_batch_size", "2", "--gradient_accumulation_steps", "3", "--learning-rate", "0.01",
+                       "--bf16", "true")
+        self.assertEqual((start["train_batch_size"], start["optimizer.params.lr"], start["bf16.enabled"]), (12, 0.01, True))
+
     def test_a_plan_is_what_training_then_measures(self):
         config = self.config(gradient_accumulation_steps=3, pipeline={"stages": 2}, bf16={"enabled": True},
                              zero_optimization={"stage": 1, "offload_optimizer": {"device": "cpu"}})

@@ -82,5 +82,25 @@ TEST(PipelineConfig, TheDataParallelSizeIsCheckedWithoutTheStages) {
       "");
 }
 
+TEST(NearRanksConfig, GroupsThatDoNotDivideTheDataAxisAreRefusedWithThoseThatDo) {
+  auto problems_of = [](const std::string& keys) {
+    return format(
+        read_ds_config(
+            R"({"train_batch_size": 24, "pipeline": {"stages": 2}, "zero_optimization": {"stage": 3, )" +
+                keys + "}}",
+            "f", {.world_size = 12})
+            .problems);
+  };
+  EXPECT_NE(problems_of(R"("mics_shard_size": 4)")
+                .find("4 ranks do not divide the 6 of the data axis; use 1, 2, 3, 6"),
+            std::string::npos);
+  EXPECT_NE(problems_of(R"("zero_hpz_partition_size": 5)").find("use 1, 2, 3, 6"), std::string::npos);
+  EXPECT_NE(problems_of(R"("mics_shard_size": 0)").find("use 1, 2, 3, 6"), std::string::npos);
+  EXPECT_NE(problems_of(R"("mics_shard_size": 2, "zero_hpz_partition_size": 3)").find("choose one"),
+            std::string::npos);
+  EXPECT_EQ(problems_of(R"("mics_shard_size": 3)"), "");
+  EXPECT_EQ(problems_of(R"("mics_shard_size": -1, "zero_hpz_partition_size": 1)"), "");
+}
+
 }  // namespace
 }  // namespace cleave

@@ -204,7 +204,7 @@ TEST(ReadConfig, SchedulesKnowWhatTheyNeed) {
             "error: f:2:15: scheduler.type: OneCycle needs scheduler.params.cycle_max_lr\n");
   EXPECT_EQ(problems_of(R"("scheduler": {"type": "WarmupDecayLR", "params": {"warmup_num_steps": 3.5}})"),
             "error: f:2:15: scheduler.type: WarmupDecayLR needs scheduler.params.total_num_steps\n"
-            "error: f:2:71: scheduler.params.warmup_num_steps: wanted an integer of at least 1, got 3.5\n");
+            "error: f:2:71: scheduler.params.warmup_num_steps: wanted an integer of at least 0, got 3.5\n");
   EXPECT_EQ(
       problems_of(
           R"("scheduler": {"type": "WarmupDecayLR", "params": {"warmup_num_steps": 9, "total_num_steps": 5}})"),

@@ -74,6 +74,35 @@ TEST(Plan, EqualsWhatTrainingMeasuresUnderEverySchedule) {
   }
 }
 
+TEST(Plan, EqualsWhatTrainingMeasuresWithGroupsOfNearRanks) {
+  for (const bool hybrid : {false, true}) {
+    DsConfig c = config_for(4, 1, 2);
+    c.zero.stage = 3;
+    (hybrid ? c.zero.mics_shard_size : c.zero.zero_hpz_partition_size) = 2;
+    expect_planned(
+        c, 4, [] { return small_gpt(); }, hybrid ? "hybrid" : "nested");
+    c.pipeline.stages = 2;
+    expect_planned(
+        c, 8, [] { return deep_gpt(true); }, hybrid ? "hybrid, 2 stages" : "nested, 2 stages");
+  }
+}
+
+TEST(Plan, ProvesThatTheCallsOfEveryRankFitTogether) {
+  for (const char* schedule : {"gpipe", "1f1b", "interleaved", "zb-h1"})
+    for (const int stage : {0, 1, 2, 3})
+      for (const int64_t near : {1, 2}) {
+        DsConfig c = config_for(4, 1, 4);
+        c.pipeline.stages = 2, c.pipeline.schedule = schedule, c.zero.stage = stage;
+        c.pipeline.virtual_stages = std::string(schedule) == "interleaved" ? 2 : 1;
+        c.zero.zero_hpz_partition_size = near, c.zero.overlap_comm = stage == 3;
+        const CallProof proof = prove_calls(8, [&](Communicator& ranks, const EngineOptions& options) {
+          return std::make_unique<Engine>(c, deep_gpt(false), ranks, options);
+        });
+        EXPECT_EQ(proof.ranks, 8);
+        EXPECT_GT(proof.calls, 8 * 4 * 2);
+      }
+}
+
 TEST(Plan, HalvesWhatIsShardedWhenTheRanksDouble) {
   DsConfig c = config_for(1);
   c.zero.stage = 3;

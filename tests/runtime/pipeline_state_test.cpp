@@ -264,7 +264,7 @@ TEST(PipelineFailures, ARankWithAnotherNumberOfMicroBatchesIsReportedNotWaitedFo
                 Tokens tokens(2);
                 engine.train_batch([&](int micro) { return tokens.at(0, micro * 2); });
               },
-              {.timeout = std::chrono::milliseconds(300)});
+              {.timeout = std::chrono::milliseconds(2000)});
   } catch (const Error& e) {
     message = e.what();
   }

@@ -1,0 +1,47 @@
+#include "comm/seat.h"
+
+#include <unistd.h>
+
+#include <fstream>
+
+#include "comm/wire.h"
+#include "core/error.h"
+
+namespace cleave {
+namespace {
+
+std::string link_target(const char* path) {
+  char text[128] = {};
+  return readlink(path, text, sizeof(text) - 1) > 0 ? text : "";
+}
+
+}  // namespace
+
+Seat seat_here(const std::string& address) {
+  char host[256] = {};
+  gethostname(host, sizeof(host) - 1);
+  // The same kernel, and the same namespaces of processes and networks.
+  std::string boot;
+  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
+  const std::string id =
+      boot + "|" + host + "|" + link_target("/proc/self/ns/pid") + "|" + link_target("/proc/self/ns/net");
+  return {host, id, address, getpid()};
+}
+
+std::string encode(const Seat& s) {
+  wire::Writer w(wire::Type::value);
+  return w.put(s.host).put(s.host_id).put(s.address).put(int32_t(s.pid)).frame();
+}
+
+Seat decode_seat(const std::string& bytes) {
+  wire::Reader r(std::string_view(bytes).substr(sizeof(uint32_t) + 1));
+  Seat s;
+  s.host = r.text();
+  s.host_id = r.text();
+  s.address = r.text();
+  s.pid = r.number<int32_t>();
+  CHECK(r.good(), "rendezvous: a malformed seat");
+  return s;
+}
+
+}  // namespace cleave

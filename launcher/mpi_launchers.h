@@ -1,0 +1,13 @@
+// Launchers of the MPI kind: they say who a process is, but rarely where rank 0 is.
+#pragma once
+#include "launcher/variables.h"
+
+namespace cleave {
+
+// Open MPI's mpirun, alone, on Azure ML or on SageMaker.
+std::optional<RankInfo> by_open_mpi(const Variables& v);
+// MPICH, Intel MPI, and PALS.
+std::optional<RankInfo> by_hydra(const Variables& v);
+std::optional<RankInfo> by_mvapich(const Variables& v);
+
+}  // namespace cleave
