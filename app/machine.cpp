@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "app/parse.h"
+#include "comm/nccl/nccl.h"
 #include "core/build.h"
 #include "core/error.h"
 #include "core/units.h"
@@ -58,6 +59,7 @@ std::string cuda_version(int number) {
 }
 
 Json cuda(const CudaStatus& status) {
+  const NcclStatus nccl = nccl_status();
   Json gpus = Json::array();
   for (const Gpu& g : status.gpus)
     gpus.push_back({{"name", g.name},
@@ -71,7 +73,8 @@ Json cuda(const CudaStatus& status) {
           {"runtime", cuda_version(status.runtime)},
           {"cublaslt", build::cublaslt_version},
           {"cudnn", build::cudnn_version},
-          {"nccl", build::nccl_version},
+          {"nccl", nccl.version ? nccl_version_text(nccl.version) : ""},
+          {"nccl_problem", nccl.problem},
           {"gpus", gpus}};
 }
 
@@ -82,9 +85,9 @@ Json missing(const CudaStatus& status) {
   if (!build::gloo)
     list.push_back(
         {{"for", "ranks on several hosts"}, {"what", "Gloo; install libgloo-dev and build again"}});
-  if (build::cuda)
-    list.push_back({{"for", "collectives between GPUs without the way through host memory"},
-                    {"what", "a transport over NCCL, which this version does not have"}});
+  if (const NcclStatus nccl = nccl_status(); build::cuda && !nccl.problem.empty())
+    list.push_back(
+        {{"for", "collectives between GPUs without the way through host memory"}, {"what", nccl.problem}});
   return list;
 }
 
@@ -111,8 +114,8 @@ void print(const Json& j) {
   row("CUDA", g["built"] ? fmt::format("runtime {}, driver for {}", text(g["runtime"]), text(g["driver"]))
                          : "not built");
   if (g["built"])
-    row("libraries", fmt::format("cuBLASLt {}; seen but not used: cuDNN {}, NCCL {}", text(g["cublaslt"]),
-                                 text(g["cudnn"]), text(g["nccl"])));
+    row("libraries", fmt::format("cuBLASLt {}, NCCL {}; seen but not used: cuDNN {}", text(g["cublaslt"]),
+                                 text(g["nccl"]), text(g["cudnn"])));
   for (size_t i = 0; i < g["gpus"].size(); ++i) {
     const Json& gpu = g["gpus"][i];
     std::string reaches;

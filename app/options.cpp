@@ -19,6 +19,11 @@ void add_options(CLI::App& app, ModelOptions& o) {
 
 void add_options(CLI::App& app, RankOptions& o) {
   app.add_option("--transport", o.transport, "auto, shm or gloo")->capture_default_str();
+  app.add_option("--gpu_transport", o.gpu_transport,
+                 "between GPUs: auto, nccl, or host (through host memory, sums in rank order)")
+      ->capture_default_str();
+  app.add_flag("--share_gpu", o.share_gpu,
+               "with fewer GPUs than ranks, ranks take turns on a GPU; for tests");
   app.add_option("--device", o.device, "auto, cpu, cuda or cuda:INDEX")->capture_default_str();
   app.add_option("--device_memory", o.device_memory, "limit of a rank's device memory, such as 8GiB");
   app.add_option("--host_memory", o.host_memory, "limit of a rank's host memory");

@@ -16,7 +16,8 @@ struct ModelOptions {
 };
 
 struct RankOptions {
-  std::string transport = "auto", device = "auto", device_memory, host_memory;
+  std::string transport = "auto", gpu_transport = "auto", device = "auto", device_memory, host_memory;
+  bool share_gpu = false;
   int local_rank = -1;  // accepted from launchers and cross-checked
 };
 

@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "comm/gpu_transport.h"
 #include "core/error.h"
 #include "launcher/discovery.h"
 
@@ -39,7 +40,11 @@ Session::Session(const RankOptions& options) : options_(options) {
   require(options.local_rank < 0 || options.local_rank == info_.local_rank, Exit::usage,
           "--local_rank is {}, but {} says {}; leave the option out", options.local_rank, info_.launched_by,
           info_.local_rank);
+  // A kernel that is loaded at its first launch waits for the whole GPU, and so for other ranks.
+  if (info_.world > 1) setenv("CUDA_MODULE_LOADING", "EAGER", 0);
   device_ = choose_device(options.device, info_.local_rank);
+  if (device_.is_cuda() && !options.device.starts_with("cuda:"))
+    device_ = gpu_of_rank(int(cuda_status().gpus.size()), info_.local_rank, info_.local_size, options.share_gpu);
   // The launcher gives every rank its own cores; ranks that another launcher left unbound share them evenly.
   if (!std::getenv("OMP_NUM_THREADS")) {
     const int cores = usable_cores(), machine = int(sysconf(_SC_NPROCESSORS_ONLN));
@@ -62,11 +67,17 @@ ReadResult Session::read_config(const std::string& path, bool strict, const Auto
 void Session::connect(std::chrono::seconds timeout) {
   ConnectOptions o;
   o.transport = parse_transport(options_.transport);
+  const GpuTransport between_gpus = parse_gpu_transport(options_.gpu_transport);
   o.comm.timeout = timeout;
   o.rendezvous_timeout = std::min<std::chrono::milliseconds>(o.rendezvous_timeout, timeout);
   o.on_wait = [](const std::string& text) { std::fprintf(stderr, "%s\n", text.c_str()); };
   world_ = cleave::connect(info_, o);
   info_ = world_->info();
+  between_gpus_ = connect_gpus(world(), device_, between_gpus);
+}
+
+std::string Session::transport() const {
+  return world_->transport() + (between_gpus_.empty() ? "" : "; " + between_gpus_);
 }
 
 void Session::failed(const std::string& reason) {

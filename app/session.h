@@ -25,7 +25,7 @@ class Session {
 
   void connect(std::chrono::seconds timeout);
   Communicator& world() { return world_->communicator(); }
-  std::string transport() const { return world_->transport(); }
+  std::string transport() const;  // for a start-up line
   // Tells the others why this rank ends; they leave with the same reason.
   void failed(const std::string& reason);
   void leave() { world_->leave(); }
@@ -39,6 +39,7 @@ class Session {
   RankInfo info_;
   Device device_;
   std::unique_ptr<World> world_;
+  std::string between_gpus_;
 };
 
 }  // namespace cleave

@@ -74,6 +74,7 @@ class Run {
     require(data_.vocab() <= vocab_of(model_), Exit::data,
             "{} holds ids below {}, but {} has a vocabulary of {}", o_.data, data_.vocab(), o_.model.model,
             vocab_of(model_));
+    check_kernels(model_, session.device());
     if (!o_.eval_data.empty()) eval_ = std::make_unique<TokenFile>(o_.eval_data);
   }
 

@@ -44,9 +44,9 @@ void GlooWires::poison(const std::string& reason) {
   for (GlooExchange* e : active_) e->abort();
 }
 
-bool GlooWires::is_poisoned() {
+std::string GlooWires::reason() const {
   std::lock_guard lock(mutex_);
-  return !reason_.empty();
+  return reason_;
 }
 
 void GlooWires::throw_if_poisoned(const Waiting& w) {
@@ -119,7 +119,7 @@ void GlooExchange::broken(int peer, Clock::time_point until) {
   if (until <= Clock::now())
     group_.give_up(w, deadline_report(w, roll_call(), group_.options().timeout), Exit::rank_lost);
   const auto patience = Clock::now() + 2 * kRollCall;  // whoever knows the reason may be about to tell it
-  while (!wires_.is_poisoned() && Clock::now() < patience)
+  while (wires_.reason().empty() && Clock::now() < patience)
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   group_.give_up(w, fmt::format("{}: the connection to {} broke", describe(w), wires_.labels[size_t(peer)]),
                  Exit::rank_lost);

@@ -153,6 +153,7 @@ class GlooGroup final : public Group {
     return std::make_shared<GlooGroup>(std::move(next), store_, options(), alarm_, device_);
   }
 
+  std::string lost() const override { return wires_.reason(); }
   void poison(const std::string& reason) override { wires_.poison(reason); }
 
   void abort(const std::string& reason) override {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "comm/device_group.h"
 #include "comm/relay.h"
 
 namespace cleave {
@@ -33,10 +34,20 @@ class GroupCommunicator final : public Communicator {
       members[size_t(at)] = r, ++found;
     }
     CHECK(found == part.size, "group '{}' should have {} ranks, but {} came", name, part.size, found);
-    return std::make_unique<GroupCommunicator>(group_->form(w, members, name), part.rank);
+    auto made = std::make_unique<GroupCommunicator>(group_->form(w, members, name), part.rank);
+    made->transport_ = transport_;
+    return made;
   }
 
   void abort(const std::string& reason) override { group_->abort(reason); }
+
+  void use(std::shared_ptr<DeviceTransport> transport) { transport_ = std::move(transport); }
+  std::vector<int64_t> exchange(int64_t mine, const std::string& what) {
+    auto place = collectives_.join();
+    const Waiting w = waiting(*group_, rank(), *place, {.op = Collective::barrier}, what);
+    first_in_line(*group_, w, *place);
+    return group_->exchange(w, mine);
+  }
 
  private:
   static Waiting waiting(const Group& group, int rank, const Order::Place& place, const Post& post,
@@ -63,7 +74,43 @@ class GroupCommunicator final : public Communicator {
     relay_->run(stream, std::move(task));
   }
 
+  // Whether a call goes from GPU to GPU.
+  bool direct(const Tensor& t, const Stream& stream) const {
+    return transport_ && stream.on_cuda() && t.memory() == MemoryKind::device;
+  }
+
+  DeviceGroup& on_gpus() {
+    if (!on_gpus_) on_gpus_ = transport_->over(group_, rank());
+    return *on_gpus_;
+  }
+
+  // body(gpus, waiting), at once: the GPU's stream keeps the order. The first call meets the other ranks.
+  template <class Body>
+  void collective_on_gpus(const Post& post, const Call& call, Body body) {
+    if (!met_) {
+      auto place = collectives_.join();
+      const Waiting w = waiting(*group_, rank(), *place, post, "meeting on the GPUs");
+      first_in_line(*group_, w, *place);
+      on_gpus().meet(w);
+      met_ = true;
+    }
+    const auto place = collectives_.join();
+    body(*on_gpus_, waiting(*group_, rank(), *place, post, std::string(call.what)));
+  }
+
+  template <class Body>
+  void message_on_gpus(Order& order, const Post& post, const Call& call, Body body) {
+    const auto place = order.join();
+    const Waiting w = waiting(*group_, rank(), *place, post, std::string(call.what));
+    first_in_line(*group_, w, *place);
+    body(on_gpus(), w);
+  }
+
   void do_all_gather(Tensor full, Tensor shard, Range piece, Stream& stream, const Call& call) override {
+    if (direct(full, stream))
+      return collective_on_gpus(
+          {Collective::all_gather, full.dtype(), -1, piece.size() * size()}, call,
+          [&](auto& g, const Waiting& w) { g.all_gather(w, full, shard, piece, stream); });
     staged({full, shard, piece, rank(), size(), Shards::gather}, stream, [&](Tensor f, Tensor s, Range p) {
       const Post post{Collective::all_gather, f.dtype(), -1, p.size() * size()};
       enqueue(collectives_, post, stream, call,
@@ -72,6 +119,10 @@ class GroupCommunicator final : public Communicator {
   }
 
   void do_reduce_scatter(Tensor shard, Tensor full, Range piece, Stream& stream, const Call& call) override {
+    if (direct(full, stream))
+      return collective_on_gpus(
+          {Collective::reduce_scatter, full.dtype(), -1, piece.size() * size()}, call,
+          [&](auto& g, const Waiting& w) { g.reduce_scatter(w, shard, full, piece, stream); });
     staged({full, shard, piece, rank(), size(), Shards::scatter}, stream, [&](Tensor f, Tensor s, Range p) {
       const Post post{Collective::reduce_scatter, f.dtype(), -1, p.size() * size()};
       enqueue(collectives_, post, stream, call,
@@ -80,6 +131,9 @@ class GroupCommunicator final : public Communicator {
   }
 
   void do_all_reduce(Tensor t, Stream& stream, const Call& call) override {
+    if (direct(t, stream))
+      return collective_on_gpus({Collective::all_reduce, t.dtype(), -1, t.numel()}, call,
+                                [&](auto& g, const Waiting& w) { g.all_reduce(w, t, stream); });
     staged(t, {.in = true, .out = true}, stream, [&](Tensor x) {
       enqueue(collectives_, {Collective::all_reduce, x.dtype(), -1, x.numel()}, stream, call,
               [=](Group& g, const Waiting& w) { g.all_reduce(w, x); });
@@ -87,6 +141,9 @@ class GroupCommunicator final : public Communicator {
   }
 
   void do_broadcast(Tensor t, int root, Stream& stream, const Call& call) override {
+    if (direct(t, stream))
+      return collective_on_gpus({Collective::broadcast, t.dtype(), root, t.numel()}, call,
+                                [&](auto& g, const Waiting& w) { g.broadcast(w, t, root, stream); });
     staged(t, {.in = rank() == root, .out = rank() != root}, stream, [&](Tensor x) {
       enqueue(collectives_, {Collective::broadcast, x.dtype(), root, x.numel()}, stream, call,
               [=](Group& g, const Waiting& w) { g.broadcast(w, x, root); });
@@ -94,6 +151,9 @@ class GroupCommunicator final : public Communicator {
   }
 
   void do_send(Tensor t, int to, Stream& stream, const Call& call) override {
+    if (direct(t, stream))
+      return message_on_gpus(sends_[size_t(to)], {Collective::send, t.dtype(), to, t.numel()}, call,
+                             [&](auto& g, const Waiting& w) { g.send(w, t, to, stream); });
     staged(t, {.in = true}, stream, [&](Tensor x) {
       enqueue(sends_[size_t(to)], {Collective::send, x.dtype(), to, x.numel()}, stream, call,
               [=](Group& g, const Waiting& w) { g.send(w, x, to); });
@@ -101,6 +161,9 @@ class GroupCommunicator final : public Communicator {
   }
 
   void do_recv(Tensor t, int from, Stream& stream, const Call& call) override {
+    if (direct(t, stream))
+      return message_on_gpus(recvs_[size_t(from)], {Collective::recv, t.dtype(), from, t.numel()}, call,
+                             [&](auto& g, const Waiting& w) { g.recv(w, t, from, stream); });
     staged(t, {.out = true}, stream, [&](Tensor x) {
       enqueue(recvs_[size_t(from)], {Collective::recv, x.dtype(), from, x.numel()}, stream, call,
               [=](Group& g, const Waiting& w) { g.recv(w, x, from); });
@@ -116,9 +179,21 @@ class GroupCommunicator final : public Communicator {
   Order collectives_;
   std::vector<Order> sends_, recvs_;  // by peer: a receive that waits does not hold up a send
   std::unique_ptr<Relay> relay_;      // from the first call on a CUDA stream on
+  std::shared_ptr<DeviceTransport> transport_;
+  std::unique_ptr<DeviceGroup> on_gpus_;
+  bool met_ = false;
 };
 
 }  // namespace
+
+void use_device_transport(Communicator& world, std::shared_ptr<DeviceTransport> transport) {
+  if (auto* group = dynamic_cast<GroupCommunicator*>(&world)) group->use(std::move(transport));
+}
+
+std::vector<int64_t> exchange(Communicator& c, int64_t mine, const std::string& what) {
+  auto* group = dynamic_cast<GroupCommunicator*>(&c);
+  return group ? group->exchange(mine, what) : std::vector<int64_t>(size_t(c.size()), mine);
+}
 
 std::unique_ptr<Communicator> communicator_over(std::shared_ptr<Group> group, int rank) {
   return std::make_unique<GroupCommunicator>(std::move(group), rank);

@@ -40,6 +40,8 @@ class Group : public Poisonable {
   virtual std::shared_ptr<Group> form(const Waiting& w, const std::vector<int>& members,
                                       const std::string& name) = 0;
 
+  // Why the group was poisoned; empty while it was not. Safe from any thread.
+  virtual std::string lost() const = 0;
   // Poisons the group for all its ranks; poison() may be this process's part of that.
   virtual void abort(const std::string& reason) { poison(reason); }
   // Aborts the group, unless somebody was first, and throws the first reason.

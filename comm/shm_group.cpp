@@ -157,6 +157,9 @@ bool ShmGroup::try_poison(const std::string& reason) {
   return first;
 }
 
+// Of which the reason is written.
+std::string ShmGroup::lost() const { return header().poisoned.load() == 2 ? header().reason : ""; }
+
 void ShmGroup::poison(const std::string& reason) { try_poison(reason); }
 
 void ShmGroup::begin_call(const Waiting& w) {

@@ -118,6 +118,11 @@ class ThreadGroup final : public Group {
     return group;
   }
 
+  std::string lost() const override {
+    std::lock_guard lock(mutex_);
+    return reason_;
+  }
+
   void poison(const std::string& reason) override {
     std::lock_guard lock(mutex_);
     poison_locked(reason);
@@ -209,7 +214,7 @@ class ThreadGroup final : public Group {
     changed_.notify_all();
   }
 
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<Post> posts_;
   std::vector<std::byte*> data_;    // valid while ranks read

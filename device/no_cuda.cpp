@@ -23,4 +23,6 @@ Block cuda_allocate(Device device, int64_t) { fail(Exit::usage, "{}: {}", name_o
 
 Block cuda_allocate_pinned(Device, int64_t) { return {}; }
 
+int64_t cuda_identity(Device) { return 0; }
+
 }  // namespace cleave

@@ -5,6 +5,9 @@
 
 namespace cleave {
 
+// The widest head of the GPU's bodies; the CPU's have no limit.
+inline constexpr int64_t kGpuHeadDim = 128;
+
 // qkv: [batch * seq, (heads + 2 * kv_heads) * head_dim], a row holding all queries, then all keys, then all
 // values; y: [batch * seq, heads * head_dim]; lse: [batch, heads, seq] fp32, the log of the softmax
 // denominator for backward. Query head h reads key/value head h / (heads / kv_heads). scale is applied to q

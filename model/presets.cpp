@@ -4,6 +4,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "kernels/attention.h"
 #include "model/config_json.h"
 
 namespace cleave {
@@ -120,6 +121,17 @@ ModelConfig find_model(const std::string& name) {
           "--model {}: neither a preset nor a config.json or a folder with one; the presets are {}", name,
           preset_names());
   return read_config_json(text_of(path), path.string());
+}
+
+void check_kernels(const ModelConfig& config, Device device) {
+  if (!device.is_cuda()) return;
+  const auto* gpt = std::get_if<GptConfig>(&config);
+  const int64_t head = gpt ? gpt->width / gpt->heads : std::get<LlamaConfig>(config).head_dim;
+  require(
+      head <= kGpuHeadDim, Exit::usage,
+      "the model's heads have {} elements, and the attention kernels of {} go up to {}; use --device cpu or "
+      "a model with more, narrower heads",
+      head, name_of(device), kGpuHeadDim);
 }
 
 Model make_model(const ModelConfig& config, DType dtype, int64_t seq, std::string name,

@@ -25,6 +25,9 @@ inline int64_t width_of(const ModelConfig& config) {
   return std::visit([](const auto& c) { return c.width; }, config);
 }
 
+// Error(usage) when the device has no kernel for the model.
+void check_kernels(const ModelConfig& config, Device device);
+
 // The part of the model that a rank of the tensor axis computes; Error(usage) when it cannot be cut so.
 Model make_model(const ModelConfig& config, DType dtype, int64_t seq, std::string name,
                  const TensorAxis& axis = {});

@@ -16,20 +16,24 @@
 namespace cleave {
 namespace {
 
-void add_products(DType type) {
+// Sizes on a GPU are larger by this factor: enough work to fill it, and operands beyond its caches.
+int64_t larger(Device device, int64_t factor) { return device.is_cuda() ? factor : 1; }
+
+void add_products(Device device, DType type) {
   struct Linear {
     const char* name;
     int64_t rows, out, in;
   };
   const std::string suffix = fmt::format("/{}", name_of(type));
-  for (const Linear& l : {Linear{"qkv", 1024, 2304, 768},
-                          {"proj", 1024, 768, 768},
-                          {"up", 1024, 3072, 768},
-                          {"down", 1024, 768, 3072},
-                          {"head", 512, 50257, 768},
-                          {"narrow", 256, 384, 128}}) {
+  const int64_t t = 1024 * larger(device, 32);
+  for (const Linear& l : {Linear{"qkv", t, 2304, 768},
+                          {"proj", t, 768, 768},
+                          {"up", t, 3072, 768},
+                          {"down", t, 768, 3072},
+                          {"head", t / 2, 50257, 768},
+                          {"narrow", t / 4, 384, 128}}) {
     const std::string name = fmt::format("matmul/{}", l.name);
-    add_row(name + "/forward" + suffix, [=](Operands& o) {
+    add_row(device, name + "/forward" + suffix, [=](Operands& o) {
       const Matmul op{.c = o.make(type, {l.rows, l.out}),
                       .a = o.make(type, {l.rows, l.in}),
                       .b = o.make(type, {l.out, l.in}),
@@ -37,13 +41,13 @@ void add_products(DType type) {
                       .transpose_b = true};
       return o.work(op, 0, op.flops());
     });
-    add_row(name + "/dx" + suffix, [=](Operands& o) {
+    add_row(device, name + "/dx" + suffix, [=](Operands& o) {
       const Matmul op{.c = o.make(type, {l.rows, l.in}),
                       .a = o.make(type, {l.rows, l.out}),
                       .b = o.make(type, {l.out, l.in})};
       return o.work(op, 0, op.flops());
     });
-    add_row(name + "/dw" + suffix, [=](Operands& o) {
+    add_row(device, name + "/dw" + suffix, [=](Operands& o) {
       const Matmul op{.c = o.make(DType::fp32, {l.out, l.in}),
                       .a = o.make(type, {l.rows, l.out}),
                       .b = o.make(type, {l.rows, l.in}),
@@ -52,7 +56,7 @@ void add_products(DType type) {
       return o.work(op, 0, op.flops());
     });
   }
-  add_row("matmul/one_row" + suffix, [=](Operands& o) {
+  add_row(device, "matmul/one_row" + suffix, [=](Operands& o) {
     const Matmul op{.c = o.make(type, {1, 50257}),
                     .a = o.make(type, {1, 768}),
                     .b = o.make(type, {50257, 768}),
@@ -63,11 +67,15 @@ void add_products(DType type) {
   });
 }
 
-void add_attention(DType type) {
-  for (int64_t dim : {64, 128}) {
-    const int64_t batch = 1, seq = 1024, heads = 768 / dim, width = heads * dim;
-    const std::string suffix = "/dim" + std::to_string(dim) + fmt::format("/{}", name_of(type));
-    add_row("attention/forward" + suffix, [=](Operands& o) {
+void add_attention(Device device, DType type) {
+  struct Heads {
+    int64_t seq, heads, dim;
+  };
+  for (const auto& [seq, heads, dim] : {Heads{1024, 12, 64}, {1024, 6, 128}, {4096, 16, 128}}) {
+    if (seq == 4096 && !device.is_cuda()) continue;
+    const int64_t batch = larger(device, seq == 4096 ? 4 : 32), width = heads * dim;
+    const std::string suffix = fmt::format("/T{}/dim{}/{}", seq, dim, name_of(type));
+    add_row(device, "attention/forward" + suffix, [=](Operands& o) {
       const AttentionForward op{.y = o.make(type, {batch * seq, width}),
                                 .lse = o.make(DType::fp32, {batch, heads, seq}),
                                 .qkv = o.make(type, {batch * seq, 3 * width}),
@@ -78,7 +86,7 @@ void add_attention(DType type) {
                                 .head_dim = dim};
       return o.work(op, 0, op.flops());
     });
-    add_row("attention/backward" + suffix, [=](Operands& o) {
+    add_row(device, "attention/backward" + suffix, [=](Operands& o) {
       const AttentionForward forward{.y = o.make(type, {batch * seq, width}),
                                      .lse = o.make(DType::fp32, {batch, heads, seq}),
                                      .qkv = o.make(type, {batch * seq, 3 * width}),
@@ -103,11 +111,11 @@ void add_attention(DType type) {
   }
 }
 
-void add_rowwise(DType type) {
-  const int64_t rows = 8192, width = 768, n = rows * width;
+void add_rowwise(Device device, DType type) {
+  const int64_t rows = 8192 * larger(device, 8), width = 768, n = rows * width;
   const double size = double(size_of(type)) * double(n);
   const std::string suffix = fmt::format("/{}", name_of(type));
-  add_row("layer_norm/forward" + suffix, [=](Operands& o) {
+  add_row(device, "layer_norm/forward" + suffix, [=](Operands& o) {
     const Tensor x = o.make(type, {rows, width});
     return o.work(LayerNormForward{.y = o.make(type, {rows, width}),
                                    .sum = x,
@@ -119,7 +127,7 @@ void add_rowwise(DType type) {
                                    .bias = o.make(type, {width})},
                   4 * size);
   });
-  add_row("layer_norm/backward" + suffix, [=](Operands& o) {
+  add_row(device, "layer_norm/backward" + suffix, [=](Operands& o) {
     return o.work(LayerNormBackward{.dx = o.make(type, {rows, width}),
                                     .dweight = o.make(DType::fp32, {width}),
                                     .dbias = o.make(DType::fp32, {width}),
@@ -131,7 +139,7 @@ void add_rowwise(DType type) {
                                     .dresidual = o.make(type, {rows, width})},
                   4 * size);
   });
-  add_row("rms_norm/forward" + suffix, [=](Operands& o) {
+  add_row(device, "rms_norm/forward" + suffix, [=](Operands& o) {
     const Tensor x = o.make(type, {rows, width});
     return o.work(RmsNormForward{.y = o.make(type, {rows, width}),
                                  .sum = x,
@@ -141,7 +149,7 @@ void add_rowwise(DType type) {
                                  .weight = o.make(type, {width})},
                   4 * size);
   });
-  add_row("rms_norm/backward" + suffix, [=](Operands& o) {
+  add_row(device, "rms_norm/backward" + suffix, [=](Operands& o) {
     return o.work(RmsNormBackward{.dx = o.make(type, {rows, width}),
                                   .dweight = o.make(DType::fp32, {width}),
                                   .dy = o.make(type, {rows, width}),
@@ -151,7 +159,7 @@ void add_rowwise(DType type) {
                                   .dresidual = o.make(type, {rows, width})},
                   4 * size);
   });
-  add_row("rotary" + suffix, [=](Operands& o) {
+  add_row(device, "rotary" + suffix, [=](Operands& o) {
     const int64_t seq = 1024, heads = 12, kv = 4, dim = width / heads, turned = (heads + kv) * dim;
     return o.work(Rotary{.qkv = o.make(type, {rows, turned + kv * dim}),
                          .cos = o.make(DType::fp32, {seq, dim / 2}),
@@ -162,13 +170,13 @@ void add_rowwise(DType type) {
                          .head_dim = dim},
                   2.0 * double(size_of(type) * rows * turned));
   });
-  add_row("bias_gradient" + suffix, [=](Operands& o) {
+  add_row(device, "bias_gradient" + suffix, [=](Operands& o) {
     Work w =
         o.work(BiasGradient{.db = o.make(DType::fp32, {width}), .dy = o.make(type, {rows, width})}, size);
     w.reads_only = true;
     return w;
   });
-  add_row("embedding/forward" + suffix, [=](Operands& o) {
+  add_row(device, "embedding/forward" + suffix, [=](Operands& o) {
     return o.work(EmbeddingForward{.y = o.make(type, {rows, width}),
                                    .tokens = o.tokens(rows, 50257),
                                    .wte = o.make(type, {50257, width}),
@@ -176,7 +184,7 @@ void add_rowwise(DType type) {
                                    .seq = 1024},
                   2 * size);
   });
-  add_row("embedding/backward" + suffix, [=](Operands& o) {
+  add_row(device, "embedding/backward" + suffix, [=](Operands& o) {
     return o.work(EmbeddingBackward{.dwte = o.make(DType::fp32, {50257, width}),
                                     .dwpe = o.make(DType::fp32, {1024, width}),
                                     .dy = o.make(type, {rows, width}),
@@ -186,8 +194,8 @@ void add_rowwise(DType type) {
                                     .accumulate_wpe = true},
                   2 * size + 8 * double(n));
   });
-  add_row("cross_entropy" + suffix, [=](Operands& o) {
-    const int64_t tokens = 512, vocab = 50257;
+  add_row(device, "cross_entropy" + suffix, [=](Operands& o) {
+    const int64_t tokens = 512 * larger(device, 16), vocab = 50257;
     return o.work(CrossEntropy{.logits = o.make(type, {tokens, vocab}),
                                .losses = o.make(DType::fp32, {tokens}),
                                .targets = o.tokens(tokens, vocab),
@@ -197,53 +205,53 @@ void add_rowwise(DType type) {
   });
 }
 
-void add_elementwise(DType type) {
-  const int64_t n = 8192 * 3072;
+void add_elementwise(Device device, DType type) {
+  const int64_t most = 8192 * larger(device, 4), n = most * 3072;
   const double size = double(size_of(type)) * double(n);
   const std::string suffix = fmt::format("/{}", name_of(type));
   for (const auto& [name, kind] :
        {std::pair{"gelu_tanh", Activation::gelu_tanh}, {"gelu_erf", Activation::gelu_erf}}) {
-    add_row(std::string(name) + "/forward" + suffix, [=, kind = kind](Operands& o) {
+    add_row(device, std::string(name) + "/forward" + suffix, [=, kind = kind](Operands& o) {
       return o.work(ActivationForward{.y = o.make(type, {n}), .x = o.make(type, {n}), .kind = kind},
                     2 * size);
     });
-    add_row(std::string(name) + "/backward" + suffix, [=, kind = kind](Operands& o) {
+    add_row(device, std::string(name) + "/backward" + suffix, [=, kind = kind](Operands& o) {
       return o.work(
           ActivationBackward{
               .dx = o.make(type, {n}), .dy = o.make(type, {n}), .x = o.make(type, {n}), .kind = kind},
           3 * size);
     });
   }
-  const Shape narrow{8192, 3072}, both{8192, 2 * 3072};
-  add_row("swiglu/forward" + suffix, [=](Operands& o) {
+  const Shape narrow{most, 3072}, both{most, 2 * 3072};
+  add_row(device, "swiglu/forward" + suffix, [=](Operands& o) {
     return o.work(SwiGluForward{.y = o.make(type, narrow), .x = o.make(type, both)}, 3 * size);
   });
-  add_row("swiglu/backward" + suffix, [=](Operands& o) {
+  add_row(device, "swiglu/backward" + suffix, [=](Operands& o) {
     return o.work(
         SwiGluBackward{.dx = o.make(type, both), .dy = o.make(type, narrow), .x = o.make(type, both)},
         5 * size);
   });
-  add_row("add" + suffix, [=](Operands& o) {
+  add_row(device, "add" + suffix, [=](Operands& o) {
     return o.work(Add{.y = o.make(type, {n}), .a = o.make(type, {n}), .b = o.make(type, {n})}, 3 * size);
   });
-  add_row("dropout" + suffix, [=](Operands& o) {
+  add_row(device, "dropout" + suffix, [=](Operands& o) {
     return o.work(Dropout{.y = o.make(type, {n}), .x = o.make(type, {n}), .p = 0.1f, .philox = {}}, 2 * size);
   });
-  add_row("cast_to_fp32" + suffix, [=](Operands& o) {
+  add_row(device, "cast_to_fp32" + suffix, [=](Operands& o) {
     return o.work(Cast{.y = o.make(DType::fp32, {n}), .x = o.make(type, {n})}, size + 4.0 * double(n));
   });
-  add_row("sum_squares" + suffix, [=](Operands& o) {
+  add_row(device, "sum_squares" + suffix, [=](Operands& o) {
     Work w = o.work(SumSquares{.out = o.make(DType::fp64, {1}), .x = o.make(type, {n})}, size);
     w.reads_only = true;
     return w;
   });
 }
 
-void add_updates() {
+void add_updates(Device device) {
   const int64_t n = 100'000'000;
   for (const auto& [name, grad, copy] :
        {std::tuple{"fp32", DType::fp32, DType::fp32}, {"bf16_copy", DType::bf16, DType::bf16}})
-    add_row(std::string("adamw/100M/") + name, [=, grad = grad, copy = copy](Operands& o) {
+    add_row(device, std::string("adamw/100M/") + name, [=, grad = grad, copy = copy](Operands& o) {
       const bool copied = copy != DType::fp32;
       const Adam op{.param = o.make(DType::fp32, {n}),
                     .m = o.make(DType::fp32, {n}, 0),
@@ -253,7 +261,7 @@ void add_updates() {
                     .weight_decay = 0.1f};
       return o.work(op, double(n) * (24.0 + double(size_of(grad)) + (copied ? double(size_of(copy)) : 0.0)));
     });
-  add_row("sgd_momentum/100M/fp32", [=](Operands& o) {
+  add_row(device, "sgd_momentum/100M/fp32", [=](Operands& o) {
     return o.work(Sgd{.param = o.make(DType::fp32, {n}),
                       .buffer = o.make(DType::fp32, {n}, 0),
                       .grad = o.make(DType::fp32, {n}),
@@ -261,7 +269,7 @@ void add_updates() {
                       .first = false},
                   double(n) * 20.0);
   });
-  add_row("random_normal/10M", [=](Operands& o) {
+  add_row(device, "random_normal/10M", [=](Operands& o) {
     return o.work(RandomFill{.y = o.make(DType::fp32, {n / 10}), .philox = {1, 2}}, double(n / 10) * 4.0);
   });
 }
@@ -273,12 +281,14 @@ int main(int argc, char** argv) {
   using namespace cleave;
   benchmark::Initialize(&argc, argv);
   measure_limits();
-  for (DType type : {DType::fp32, DType::bf16}) {
-    add_products(type);
-    add_attention(type);
-    add_rowwise(type);
-    add_elementwise(type);
+  for (const Device device : bench_devices()) {
+    for (const DType type : {DType::fp32, DType::bf16}) {
+      add_products(device, type);
+      add_attention(device, type);
+      add_rowwise(device, type);
+      add_elementwise(device, type);
+    }
+    add_updates(device);
   }
-  add_updates();
   benchmark::RunSpecifiedBenchmarks();
 }

@@ -48,7 +48,18 @@ Ceilings measure_gpu() {
           .update_bytes = copies.bytes / best_seconds(copies)};
 }
 
-void add_row_on(Device device, const std::string& name, std::function<Work(Operands&)> prepare) {
+std::string row_name(Device device, const std::string& name) {
+  return device.is_cuda() ? "cuda/" + name : name;
+}
+
+}  // namespace
+
+std::vector<Device> bench_devices() {
+  if (has_gpu()) return {Device{}, Device::cuda(0)};
+  return {Device{}};
+}
+
+void add_row(Device device, const std::string& name, std::function<Work(Operands&)> prepare) {
   const bool gpu = device.is_cuda();
   auto body = [prepare, device, gpu](benchmark::State& state) {
     const Ceilings& limits = gpu ? on_gpu : on_cpu;
@@ -66,18 +77,18 @@ void add_row_on(Device device, const std::string& name, std::function<Work(Opera
         Counter((work.flops > 0 ? work.flops : work.bytes) * unit, Counter::kIsIterationInvariantRate);
     state.counters["%limit"] = Counter(100 * fraction, Counter::kIsIterationInvariantRate);
   };
-  auto* row = benchmark::RegisterBenchmark(name.c_str(), body)->Unit(benchmark::kMillisecond);
+  auto* row =
+      benchmark::RegisterBenchmark(row_name(device, name).c_str(), body)->Unit(benchmark::kMillisecond);
   // On one thread the processor time is the real time without the neighbours' share.
   if (gpu || omp_get_max_threads() > 1) row->UseRealTime();
 }
-
-}  // namespace
 
 Tensor Operands::on_host(DType type, Shape shape, float scale) {
   buffers_.push_back(memory_.allocate(MemoryKind::host, Category::staging, type, shape, "operand"));
   const Tensor t = buffers_.back();
   if (type == DType::fp32) {
     float* p = t.as<float>();
+#pragma omp parallel for simd schedule(static)
     for (int64_t i = 0; i < t.numel(); ++i)
       p[i] = scale * (float((i * 2654435761u) >> 8 & 0xffff) / 32768.0f - 1.0f);
   } else if (type == DType::bf16 || type == DType::fp16) {
@@ -103,11 +114,6 @@ Tensor Operands::tokens(int64_t rows, int64_t vocab) {
   const Tensor t = on_host(DType::int32, {rows}, 0);
   for (int64_t i = 0; i < rows; ++i) t.as<int32_t>()[i] = int32_t((i * 7919 + i * i) % vocab);
   return here(t);
-}
-
-void add_row(const std::string& name, std::function<Work(Operands&)> prepare) {
-  add_row_on({}, name, prepare);
-  if (has_gpu()) add_row_on(Device::cuda(0), "cuda/" + name, prepare);
 }
 
 void measure_limits() {

@@ -3,6 +3,7 @@
 #include <deque>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "benchmarks/kernels/ceilings.h"
 #include "device/workspace.h"
@@ -48,8 +49,11 @@ class Operands {
   Stream stream_;
 };
 
-// Registers the row on the CPU, and as cuda/<name> on the first GPU where there is one.
-void add_row(const std::string& name, std::function<Work(Operands&)> prepare);
+// The CPU, and the first GPU where there is one.
+std::vector<Device> bench_devices();
+
+// Registers the row; on a GPU as cuda/<name>.
+void add_row(Device device, const std::string& name, std::function<Work(Operands&)> prepare);
 
 // Measures what the devices can do at most and says it; before the rows run.
 void measure_limits();

@@ -32,6 +32,16 @@ Block cuda_allocate_pinned(Device device, int64_t bytes) {
   return {data, [](void* p, int64_t) { cudaFreeHost(p); }};
 }
 
+int64_t cuda_identity(Device device) {
+  if (!device.is_cuda()) return 0;
+  cudaDeviceProp p;
+  cuda_check(cudaGetDeviceProperties(&p, device.index), "cudaGetDeviceProperties", device.index);
+  int64_t halves[2];
+  static_assert(sizeof p.uuid == sizeof halves);
+  std::memcpy(halves, &p.uuid, sizeof halves);
+  return (halves[0] ^ halves[1]) | 1;  // random but for a few bits; never 0
+}
+
 CudaStatus cuda_status(bool free_memory) {
   CudaStatus status;
   if (cudaDriverGetVersion(&status.driver) != cudaSuccess) status.driver = 0;
@@ -55,6 +65,7 @@ CudaStatus cuda_status(bool free_memory) {
   if (!status.gpus.empty()) return status;
   if (error == cudaSuccess) error = cudaErrorNoDevice;
   status.problem = advice(error);
+  if (error == cudaErrorInsufficientDriver) status.problem = driver_problem(status.driver);
   if (status.problem.empty())
     status.problem =
         fmt::format("CUDA does not start: {} ({})", cudaGetErrorString(error), cudaGetErrorName(error));

@@ -20,4 +20,7 @@ Block cuda_allocate(Device device, int64_t bytes);
 // much.
 Block cuda_allocate_pinned(Device device, int64_t bytes);
 
+// A number that only this GPU has, on this and every host, and its part of it under MIG; 0 for the CPU.
+int64_t cuda_identity(Device device);
+
 }  // namespace cleave

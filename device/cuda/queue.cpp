@@ -158,7 +158,14 @@ void CudaQueue::synchronize() {
     std::lock_guard lock(failure_->mutex);
     if (auto failure = std::exchange(failure_->first, nullptr)) std::rethrow_exception(failure);
   }
+  for (const auto& [key, check] : checks_) check();
   if (armed_) report_faults();
+}
+
+void CudaQueue::also_rethrow(const void* key, std::function<void()> check) {
+  for (const auto& known : checks_)
+    if (known.first == key) return;
+  checks_.emplace_back(key, std::move(check));
 }
 
 void CudaQueue::report_faults() {

@@ -5,6 +5,7 @@
 #include <array>
 #include <exception>
 #include <utility>
+#include <vector>
 
 #include "device/queue.h"
 
@@ -39,6 +40,9 @@ class CudaQueue final : public Queue {
   Tensor product_scratch() const { return scratch_.slice({scratch_bytes(), scratch_.numel()}); }
   // Where a kernel reports: atomicMin of (place << 32 | value). `limit` is for the message.
   unsigned long long* fault(Fault kind, int64_t limit);
+  // synchronize() calls `check` last, which throws what was lost on the way of this stream's work. Once for
+  // each key.
+  void also_rethrow(const void* key, std::function<void()> check);
   // Throws what the last kernel launch on this thread left.
   void launched(const char* op) { check(cudaGetLastError(), op); }
 
@@ -66,6 +70,7 @@ class CudaQueue final : public Queue {
   unsigned long long *faults_ = nullptr, *seen_ = nullptr;  // on the GPU, in pinned memory
   std::array<int64_t, kFaults> limits_{};
   bool armed_ = false;
+  std::vector<std::pair<const void*, std::function<void()>>> checks_;
   std::array<Gate, 256> gates_;
   size_t next_gate_ = 0;
 };

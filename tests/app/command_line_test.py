@@ -289,6 +289,8 @@ class CommandLine(unittest.TestCase):
             (["--deepspeed_config", self.config(), "--data", self.text, "--model", "gpt5"], 2, "gpt2-medium"),
             (["--deepspeed_config", self.config(), "--data", self.text, "--steps", "many"], 2, "steps"),
             (["--deepspeed_config", self.config(), "--data", self.text, "--device", "gpu"], 2, "cuda:INDEX"),
+            (["--deepspeed_config", self.config(), "--data", self.text, "--gpu_transport", "mpi"], 2, "auto, nccl and host"),
+            (["--deepspeed_config", self.config(), "--data", self.text, "--device", "cpu", "--gpu_transport", "nccl"], 2, "CPU"),
             (["--deepspeed_config", self.config("f.json", train_batch_size=7), "--data", self.text], 2, "train_batch_size"),
             (["--deepspeed_config", self.config("g.json", train_micro_batch_size_per_gpu=100000), "--data", self.text], 7, "100000"),
             (["--deepspeed_config", self.config(), "--data", self.text, "--resume", "required", "--output", self.dir / "x"], 4, "latest"),

@@ -1,0 +1,42 @@
+#!/usr/bin/env python3
+"""Predicts the training rows of scripts/gpu_check.sh on one H200 from counted FLOPs and bytes and the rates below; docs/performance.md
+explains the formula. usage: predict.py [--gemm 0.80] [--attention 180 130] [--bytes 3.6]"""
+import argparse
+
+parser = argparse.ArgumentParser(description=__doc__)
+parser.add_argument("--gemm", type=float, default=0.80, help="share of the ceiling that products of width 1600 and more reach")
+parser.add_argument("--attention", type=float, nargs=2, default=[180, 130], help="TFLOP/s forward and backward, causal")
+parser.add_argument("--bytes", type=float, default=3.6, help="TB/s of kernels that only move data")
+args = parser.parse_args()
+GEMM = 780e12  # a large bf16 product of random values
+T = 1024
+
+# name: layers, width, heads, key/value heads, MLP width, vocabulary, tied head, tokens a step, goal
+MODELS = {
+    "gpt2": (12, 768, 12, 12, 3072, 50257, True, 65536, 500e3),
+    "gpt2-medium": (24, 1024, 16, 16, 4096, 50257, True, 65536, 200e3),
+    "gpt2-xl": (48, 1600, 25, 25, 6400, 50257, True, 32768, 52e3),
+    "qwen2.5-1.5b": (28, 1536, 12, 2, 8960, 151936, True, 32768, 58.8e3),
+    "qwen2.5-3b": (36, 2048, 16, 2, 11008, 151936, True, 16384, 30.9e3),
+    "qwen2.5-7b": (28, 3584, 28, 4, 18944, 152064, False, 16384, 13.85e3)}
+
+print(f"{'model':14}{'products':>10}{'attention':>10}{'moves':>8}{'update':>8}{'us a token':>12}{'tokens/s':>10}{'goal':>9}{'of goal':>9}{'if all products':>17}")
+for name, (layers, d, heads, kv, mlp, vocab, tied, step, goal) in MODELS.items():
+    gpt = name.startswith("gpt2")
+    g = kv / heads
+    matrices = layers * d * ((4 if gpt else 2 + 2 * g) * d + (2 if gpt else 3) * mlp)
+    params = matrices + vocab * d * (1 if tied else 2)
+    products = 6 * (matrices + vocab * d)
+    forward, backward = (x * T * d * layers for x in (2, 5))  # half of the square, and the backward's five products
+    # Rows of `d` elements that kernels between the products read and write, in a layer.
+    if gpt:
+        rows = 2 + 4 + 8 + 3 + 12 + 4 + 9 + 2 + 4
+    else:
+        rows = 2 + 4 + 3 + 4 + 4 + 2 + 4 * (1 + g) + (1 + 2 * g) + 8 * mlp / d
+    moved = 2 * (layers * d * rows + 3 * vocab)
+    share = args.gemm * min(1, (0.7 + 0.3 * d / 1600))  # short inner dimensions fill the tensor cores less
+    times = (products / (GEMM * share), forward / (args.attention[0] * 1e12) + backward / (args.attention[1] * 1e12),
+             moved / (args.bytes * 1e12), 30 * params / (step * args.bytes * 1e12))
+    total = sum(times)
+    print(f"{name:14}" + "".join(f"{x * 1e6:{w}.2f}" for x, w in zip(times, (10, 10, 8, 8))) +
+          f"{total * 1e6:12.2f}{1 / total:10,.0f}{goal:9,.0f}{1 / total / goal:9.2f}{GEMM / products:17,.0f}")

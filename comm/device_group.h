@@ -1,0 +1,43 @@
+// What moves tensors from GPU to GPU for a group, in place of the way through pinned memory and a transport
+// of the CPU (relay.h). A group still needs its transport of the CPU: for the host's own values, to agree on
+// things, and to tell why it ended.
+#pragma once
+#include "comm/group.h"
+
+namespace cleave {
+
+// One rank's part. Calls are enqueued on CUDA streams; their tensors are in the memory of that stream's GPU.
+// A stream on which a call was lost tells so by its synchronize(): Error(rank_lost) with the reason.
+class DeviceGroup {
+ public:
+  virtual ~DeviceGroup() = default;
+
+  // Collective over the group, on the host's thread, before the first collective; w is first in line.
+  // Error(rank_lost) at the group's deadline.
+  virtual void meet(const Waiting& w) = 0;
+
+  // Arguments are checked and not empty; calls are made in the same order on every rank.
+  virtual void all_gather(const Waiting& w, Tensor full, Tensor shard, Range piece, Stream& stream) = 0;
+  virtual void reduce_scatter(const Waiting& w, Tensor shard, Tensor full, Range piece, Stream& stream) = 0;
+  virtual void all_reduce(const Waiting& w, Tensor t, Stream& stream) = 0;
+  virtual void broadcast(const Waiting& w, Tensor t, int root, Stream& stream) = 0;
+  // The first call of a pair and direction meets the other rank on the host; from then on a send waits for
+  // nothing but its own last message, and a receive waits on the GPU. w is first in line of its pair.
+  virtual void send(const Waiting& w, Tensor t, int to, Stream& stream) = 0;
+  virtual void recv(const Waiting& w, Tensor t, int from, Stream& stream) = 0;
+};
+
+class DeviceTransport {
+ public:
+  virtual ~DeviceTransport() = default;
+  virtual std::unique_ptr<DeviceGroup> over(std::shared_ptr<Group> group, int rank) = 0;
+};
+
+// From now on tensors in the memory of a GPU take this transport in `world`, which has a transport of the
+// CPU, and in the groups that are split from it.
+void use_device_transport(Communicator& world, std::shared_ptr<DeviceTransport> transport);
+
+// Collective over c, whose transport is one of the CPU: everybody's `mine`, by rank. Not counted.
+std::vector<int64_t> exchange(Communicator& c, int64_t mine, const std::string& what);
+
+}  // namespace cleave

@@ -1,0 +1,98 @@
+#include "comm/gpu_transport.h"
+
+#include <algorithm>
+
+#include "comm/nccl/nccl.h"
+#include "device/cuda/memory.h"
+
+namespace cleave {
+namespace {
+
+// Several ranks on one GPU came with it, behind NCCL_MULTI_RANK_GPU_ENABLE.
+constexpr int64_t kSharesGpus = 23000;
+
+// Two ranks with the same GPU; -1 when every rank has its own.
+std::pair<int, int> same_gpu(std::span<const GpuSeat> seats) {
+  for (size_t b = 0; b < seats.size(); ++b)
+    for (size_t a = 0; a < b; ++a)
+      if (seats[a].gpu == seats[b].gpu) return {int(a), int(b)};
+  return {-1, -1};
+}
+
+// Why these ranks cannot use NCCL together; empty when they can.
+std::string obstacle(std::span<const GpuSeat> seats, const std::string& problem) {
+  for (size_t r = 0; r < seats.size(); ++r)
+    if (seats[r].nccl == 0)
+      return fmt::format("rank {} has no NCCL{}{}", r, problem.empty() ? "" : ": ", problem);
+  for (size_t r = 1; r < seats.size(); ++r)
+    if (seats[r].nccl / 100 != seats[0].nccl / 100)
+      return fmt::format("rank 0 has NCCL {} and rank {} has {}; install the same on all hosts",
+                         nccl_version_text(int(seats[0].nccl)), r, nccl_version_text(int(seats[r].nccl)));
+  const auto [a, b] = same_gpu(seats);
+  if (a >= 0 && seats[0].nccl < kSharesGpus)
+    return fmt::format(
+        "ranks {} and {} have the same GPU, which NCCL {} refuses; start no more ranks than there are GPUs, "
+        "or "
+        "install NCCL {} or newer",
+        a, b, nccl_version_text(int(seats[0].nccl)), nccl_version_text(kSharesGpus));
+  return {};
+}
+
+}  // namespace
+
+Device gpu_of_rank(int gpus, int local_rank, int local_size, bool share) {
+  require(
+      share || local_size <= gpus, Exit::usage,
+      "{} ranks on this host, which has {} GPU{}; start {} (cleave launch -n {}), or add --share_gpu so that "
+      "ranks take turns on a GPU (slow, for tests), or use --device cpu",
+      local_size, gpus, gpus == 1 ? "" : "s", gpus, gpus);
+  return Device::cuda(local_rank % gpus);
+}
+
+GpuTransport parse_gpu_transport(std::string_view text) {
+  if (text == "auto") return GpuTransport::automatic;
+  if (text == "nccl") return GpuTransport::nccl;
+  if (text == "host") return GpuTransport::host;
+  fail(Exit::usage, "--gpu_transport {}: there are auto, nccl and host", text);
+}
+
+GpuRoute gpu_route(std::span<const GpuSeat> seats, GpuTransport wanted, const std::string& problem) {
+  GpuRoute route;
+  const auto on_cpu = [](const GpuSeat& s) { return s.gpu == 0; };
+  if (std::all_of(seats.begin(), seats.end(), on_cpu)) return route;
+  for (size_t r = 1; r < seats.size(); ++r)
+    require(on_cpu(seats[r]) == on_cpu(seats[0]), Exit::usage,
+            "rank {} computes on the CPU and rank {} on a GPU; give all ranks --device cpu, or all a GPU",
+            on_cpu(seats[r]) ? r : 0, on_cpu(seats[r]) ? 0 : r);
+  route.shared_gpus = same_gpu(seats).first >= 0;
+  const std::string why = obstacle(seats, problem);
+  require(wanted != GpuTransport::nccl || why.empty(), Exit::usage,
+          "--gpu_transport nccl: {}; or use --gpu_transport host", why);
+  route.nccl = wanted != GpuTransport::host && why.empty();
+  const char* shared = route.shared_gpus ? ", several ranks on one GPU" : "";
+  if (route.nccl)
+    route.line = fmt::format("between GPUs: NCCL {}{}; sums in its own order",
+                             nccl_version_text(int(seats[0].nccl)), shared);
+  else
+    route.line = fmt::format("between GPUs: through pinned host memory, sums in rank order{}: {}", shared,
+                             wanted == GpuTransport::host ? "asked for" : why);
+  return route;
+}
+
+std::string connect_gpus(Communicator& world, Device device, GpuTransport wanted) {
+  require(
+      device.is_cuda() || wanted != GpuTransport::nccl, Exit::usage,
+      "--gpu_transport nccl: this rank computes on the CPU; leave the option out, or see cleave report for "
+      "why there is no GPU");
+  if (world.size() == 1) return {};
+  const NcclStatus nccl = device.is_cuda() && wanted != GpuTransport::host ? nccl_status() : NcclStatus{};
+  const auto gpus = exchange(world, cuda_identity(device), "naming the GPUs");
+  const auto versions = exchange(world, nccl.version, "comparing NCCL's versions");
+  std::vector<GpuSeat> seats(gpus.size());
+  for (size_t r = 0; r < seats.size(); ++r) seats[r] = {gpus[r], versions[r]};
+  const GpuRoute route = gpu_route(seats, wanted, nccl.problem);
+  if (route.nccl) use_device_transport(world, nccl_transport(device, route.shared_gpus));
+  return route.line;
+}
+
+}  // namespace cleave

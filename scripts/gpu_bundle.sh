@@ -1,0 +1,83 @@
+#!/usr/bin/env bash
+# Packs what scripts/gpu_check.sh needs on a machine with a GPU, made on one without: the programs of the CUDA build, stripped, and
+# the shared libraries that a bare Debian or Ubuntu lacks. CUDA's own libraries stay out: they belong to the machine that has the GPU.
+#   scripts/gpu_bundle.sh [--no-build]     writes gpu_bundle/, which git ignores
+#   BUILD=build/cuda    the build to pack
+#   CUOBJDUMP=FILE, PYTHON=python3    cuobjdump, or a Python whose Triton has it, to look for the architectures
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+most_mib=60
+build=${BUILD:-build/cuda}
+out=gpu_bundle
+# The cases of these tests that need a GPU use no fixture, so no path of this machine is needed there.
+programs=(cleave kernels_test device_test comm_test comm_process_test runtime_test kernels_bench)
+
+if [ "${1:-}" != --no-build ]; then
+  [ -f "$build/build.ninja" ] || cmake --preset cuda
+  cmake --build "$build" --target cleave-bin "${programs[@]:1}" -j "$(nproc)"
+fi
+for p in "${programs[@]}"; do
+  [ -x "$build/bin/$p" ] || { echo "gpu_bundle: $build/bin/$p is missing; run without --no-build" >&2; exit 2; }
+done
+
+rm -rf "$out"
+stage=$out/cleave-gpu
+mkdir -p "$stage/bin" "$stage/lib" "$stage/scripts" "$stage/benchmarks"
+for p in "${programs[@]}"; do strip -o "$stage/bin/$p" "$build/bin/$p"; done
+cp scripts/gpu_check.sh scripts/gpu_table.py "$stage/scripts/"
+cp benchmarks/torch_peer.py "$stage/benchmarks/"
+
+# of_cuda NAME, of_system NAME: what the target brings itself.
+of_cuda() { case $1 in libcuda.* | libcudart* | libcublas* | libcudnn* | libnccl* | libnvrtc* | libnvJitLink*) true ;; *) false ;; esac }
+of_system() {
+  case $1 in
+    linux-vdso* | ld-linux* | libc.so* | libm.so* | libdl.so* | librt.so* | libpthread.so* | libstdc++.so* | libgcc_s.so*) true ;;
+    *) false ;;
+  esac
+}
+ldd "$stage"/bin/* | awk '$2 == "=>" && $3 ~ /^\// {print $1, $3}' | sort -u | while read -r name path; do
+  of_cuda "$name" || of_system "$name" || install -m 755 "$(readlink -f "$path")" "$stage/lib/$name"
+done
+for library in "$stage"/lib/*; do strip --strip-unneeded "$library" 2>/dev/null || true; done
+
+# Everything must resolve to the bundle, to CUDA or to the system, and only the first two may be new to the target.
+wrong=$(LD_LIBRARY_PATH=$PWD/$stage/lib ldd "$stage"/bin/* "$stage"/lib/* | awk '/=>/ {print $1, $3}' | sort -u |
+  while read -r name path; do
+    if of_cuda "$name" || of_system "$name"; then continue; fi
+    case $path in "$PWD/$stage/lib/"*) ;; *) echo "$name -> $path" ;; esac
+  done)
+[ -z "$wrong" ] || { printf 'gpu_bundle: not in the bundle:\n%s\n' "$wrong" >&2; exit 1; }
+
+# The toolkit's, or the one that Python's Triton carries.
+dump=${CUOBJDUMP:-$(command -v cuobjdump || find /usr/local/cuda/bin "$("${PYTHON:-python3}" -c \
+  'import importlib.util as u; s = u.find_spec("triton"); print(s.submodule_search_locations[0] if s else "/nowhere")')" \
+  -name cuobjdump 2>/dev/null | head -1)}
+if [ -n "$dump" ]; then
+  for p in cleave kernels_test kernels_bench; do
+    architectures=$("$dump" --list-elf "$stage/bin/$p" | grep -oE 'sm_[0-9]+a?' | sort -u | paste -sd' ')
+    ptx=$("$dump" --list-ptx "$stage/bin/$p" | grep -oE 'sm_[0-9]+a?' | sort -u | paste -sd' ')
+    for wanted in sm_80 sm_90; do
+      case " $architectures " in *" $wanted"*) ;; *) echo "gpu_bundle: $p has no code for $wanted, only $architectures" >&2; exit 1 ;; esac
+    done
+    [ -n "$ptx" ] || { echo "gpu_bundle: $p has no PTX for later GPUs" >&2; exit 1; }
+    echo "$p: machine code for $architectures, PTX of $ptx"
+  done
+else
+  echo "cuobjdump: not found; the architectures in the programs were not looked at"
+fi
+
+needs=$(objdump -T "$stage"/bin/* "$stage"/lib/* 2>/dev/null | grep -oE 'GLIBC_2\.[0-9]+' | sort -uV | tail -1)
+{
+  echo "commit $(git rev-parse HEAD 2>/dev/null || echo unknown)$(git diff --quiet HEAD 2>/dev/null || echo ', with changes')"
+  echo "built $(date -u +%Y-%m-%dT%H:%MZ) with g++ $(${CXX:-c++} -dumpfullversion 2>/dev/null)"
+  echo "needs ${needs:-a C library} or newer"
+} >"$stage/manifest.txt"
+tar -C "$out" -cf - cleave-gpu | xz -T2 -6 >"$out/cleave-gpu.tar.xz"
+(cd "$stage" && find . -type f -printf '%P\n' | LC_ALL=C sort | xargs du -h --apparent-size)
+cat "$stage/manifest.txt"
+unpacked=$(du -sm --apparent-size "$stage" | cut -f1)
+packed=$(($(stat -c %s "$out/cleave-gpu.tar.xz") / 1048576 + 1))
+rm -rf "$stage"
+echo "$out/cleave-gpu.tar.xz: $packed MiB, unpacked $unpacked MiB"
+[ "$packed" -le "$most_mib" ] || { echo "gpu_bundle: larger than $most_mib MiB" >&2; exit 1; }

@@ -1,0 +1,104 @@
+// Which way tensors take between GPUs, from what the ranks have.
+#include "comm/gpu_transport.h"
+
+#include <gtest/gtest.h>
+
+#include "comm/nccl/nccl.h"
+#include "tests/comm/collectives.h"
+
+namespace cleave {
+namespace {
+
+using test::error_of, test::has;
+
+constexpr int64_t kOld = 22809, kNew = 23007;
+
+GpuRoute route(std::vector<GpuSeat> seats, GpuTransport wanted = GpuTransport::automatic,
+               const std::string& problem = "") {
+  return gpu_route(seats, wanted, problem);
+}
+
+TEST(GpuRoute, IsNcclWhereEveryRankHasItAndItsOwnGpu) {
+  for (GpuTransport wanted : {GpuTransport::automatic, GpuTransport::nccl}) {
+    const GpuRoute r = route({{11, kOld}, {13, kOld}}, wanted);
+    EXPECT_TRUE(r.nccl);
+    EXPECT_FALSE(r.shared_gpus);
+    EXPECT_TRUE(has(r.line, "NCCL 2.28.9")) << r.line;
+    EXPECT_EQ(r.line.find('\n'), std::string::npos);
+  }
+}
+
+TEST(GpuRoute, GoesThroughTheHostWhereNcclIsMissingAndSaysOnWhichRankAndWhy) {
+  const GpuRoute r = route({{11, kOld}, {13, 0}}, GpuTransport::automatic, "no such file");
+  EXPECT_FALSE(r.nccl);
+  EXPECT_TRUE(has(r.line, "rank 1 has no NCCL: no such file") && has(r.line, "rank order")) << r.line;
+  const std::string refused = error_of(
+      [] {
+        route({{11, kOld}, {13, 0}}, GpuTransport::nccl, "no such file");
+      },
+      Exit::usage);
+  EXPECT_TRUE(has(refused, "rank 1") && has(refused, "--gpu_transport host")) << refused;
+}
+
+TEST(GpuRoute, LetsRanksShareAGpuOnlyWhereNcclCan) {
+  EXPECT_FALSE(route({{11, kOld}, {11, kOld}}).nccl);
+  EXPECT_TRUE(has(route({{11, kOld}, {11, kOld}}).line, "ranks 0 and 1 have the same GPU"));
+  EXPECT_TRUE(route({{11, kNew}, {13, kNew}, {11, kNew}}).shared_gpus);
+  EXPECT_TRUE(route({{11, kNew}, {13, kNew}, {11, kNew}}).nccl);
+  const std::string refused = error_of(
+      [] {
+        route({{7, kOld}, {11, kOld}, {11, kOld}}, GpuTransport::nccl);
+      },
+      Exit::usage);
+  EXPECT_TRUE(has(refused, "ranks 1 and 2") && has(refused, "2.30")) << refused;
+}
+
+TEST(GpuRoute, RefusesToMixCpuAndGpuAndVersions) {
+  const std::string mixed = error_of([] { route({{11, kOld}, {0, 0}}); }, Exit::usage);
+  EXPECT_TRUE(has(mixed, "rank 1 computes on the CPU") && has(mixed, "rank 0 on a GPU")) << mixed;
+  EXPECT_FALSE(route({{11, kOld}, {13, kNew}}).nccl);
+  EXPECT_TRUE(route({{11, 22809}, {13, 22803}}).nccl) << "a patch level does not matter";
+}
+
+TEST(GpuRoute, IsTheHostsWhenAskedFor) {
+  const GpuRoute r = route({{11, kNew}, {13, kNew}}, GpuTransport::host);
+  EXPECT_FALSE(r.nccl);
+  EXPECT_TRUE(has(r.line, "asked for")) << r.line;
+}
+
+TEST(GpuRoute, IsNoneOnTheCpu) {
+  EXPECT_EQ(route({{0, 0}, {0, 0}}).line, "");
+  EXPECT_EQ(route({{0, kNew}, {0, kNew}}).nccl, false);
+  run_ranks(2, [](Communicator& world) {
+    EXPECT_EQ(connect_gpus(world, Device{}, GpuTransport::automatic), "");
+    EXPECT_EQ(world.bytes(), CommBytes{}) << "the choice was counted";
+  });
+  const auto alone = self_communicator();
+  error_of([&] { connect_gpus(*alone, Device{}, GpuTransport::nccl); }, Exit::usage);
+}
+
+TEST(GpuOfRank, GoesInTurnsOnlyWhereSharingIsAllowed) {
+  EXPECT_EQ(gpu_of_rank(4, 3, 4, false), Device::cuda(3));
+  EXPECT_EQ(gpu_of_rank(1, 3, 4, true), Device::cuda(0));
+  EXPECT_EQ(gpu_of_rank(2, 3, 4, true), Device::cuda(1));
+  const std::string refused = error_of([] { gpu_of_rank(1, 0, 4, false); }, Exit::usage);
+  EXPECT_TRUE(has(refused, "4 ranks") && has(refused, "1 GPU;") && has(refused, "--share_gpu")) << refused;
+  EXPECT_EQ(refused.find('\n'), std::string::npos);
+}
+
+TEST(GpuTransport, HasThreeNames) {
+  EXPECT_EQ(parse_gpu_transport("auto"), GpuTransport::automatic);
+  EXPECT_EQ(parse_gpu_transport("nccl"), GpuTransport::nccl);
+  EXPECT_EQ(parse_gpu_transport("host"), GpuTransport::host);
+  EXPECT_TRUE(has(error_of([] { parse_gpu_transport("mpi"); }, Exit::usage), "nccl"));
+}
+
+TEST(Nccl, SaysWhatItLacksOrItsVersionAndNeverBoth) {
+  const NcclStatus status = nccl_status();
+  EXPECT_NE(status.version == 0, status.problem.empty());
+  EXPECT_EQ(nccl_version_text(22809), "2.28.9");
+  EXPECT_EQ(status.problem.find('\n'), std::string::npos);
+}
+
+}  // namespace
+}  // namespace cleave
