@@ -59,6 +59,14 @@ struct OffloadConfig {
   bool pin_memory = true;
 };
 
+struct OffloadParamConfig {
+  std::string device = "none";  // none, cpu or nvme
+  bool pin_memory = true;
+  std::string nvme_path;            // device nvme: the folder of the files
+  int64_t buffer_count = 5;         // device nvme: staging buffers, each of the largest shard
+  int64_t max_in_cpu = 1000000000;  // device nvme: so many elements of a rank stay in host memory
+};
+
 struct ZeroConfig {
   int stage = 0;
   bool overlap_comm = false;  // resolved: stage 3 by default
@@ -70,12 +78,13 @@ struct ZeroConfig {
   int64_t zero_hpz_partition_size = 1;  // ranks that share a copy of the parameters; 1: all of the data axis
   bool round_robin_gradients = false;
   OffloadConfig offload_optimizer;
+  OffloadParamConfig offload_param;
 };
 
 struct PipelineConfig {
   int stages = 1;  // ranks that share the layers
   std::string partition_method = "balanced", schedule = "1f1b";
-  int virtual_stages = 1;  // chunks of layers a rank
+  int virtual_stages = 1;           // chunks of layers a rank
   int64_t checkpoint_interval = 0;  // another name of CheckpointingConfig::interval
 };
 

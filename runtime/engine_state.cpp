@@ -66,10 +66,17 @@ double square_of(std::span<const int64_t> words, int grid) {
   return sum;
 }
 
+// Gradients that are sharded live with the optimizer's state, which is what reads them.
 Placement placement(const DsConfig& c) {
-  const OffloadConfig& o = c.zero.offload_optimizer;
-  if (o.device == "none") return {};
-  return {.optimizer = o.pin_memory ? MemoryKind::pinned : MemoryKind::host};
+  const OffloadConfig& optimizer = c.zero.offload_optimizer;
+  const OffloadParamConfig& param = c.zero.offload_param;
+  auto home = [](const auto& o) {
+    if (o.device == "none") return MemoryKind::device;
+    return o.pin_memory ? MemoryKind::pinned : MemoryKind::host;
+  };
+  return {.optimizer = home(optimizer),
+          .parameters = c.zero.stage == 3 ? home(param) : MemoryKind::device,
+          .gradients = c.zero.stage >= 2 ? home(optimizer) : MemoryKind::device};
 }
 
 // How many consecutive ranks of the data axis gather parameters among themselves; 0: no such groups.
@@ -82,14 +89,15 @@ int near_ranks(const ZeroConfig& z) {
 
 ZeroPlan zero_plan(const DsConfig& config, const UnitSpec& unit, Communicator& data, const NearGroups& near,
                    Communicator& self) {
-  const ZeroPlan plan = !near.near                        ? plan_for_stage(config.zero.stage, data, self)
-                        : config.zero.mics_shard_size > 0 ? hybrid_plan(near, self)
-                                                          : nested_plan(near, self);
+  ZeroPlan plan = !near.near                        ? plan_for_stage(config.zero.stage, data, self)
+                  : config.zero.mics_shard_size > 0 ? hybrid_plan(near, self)
+                                                    : nested_plan(near, self);
   plan.check(data.size());
+  plan.home = placement(config);
   int64_t numel = 0;
   for (const ParamSpec& p : unit.params) numel += p.numel();
   // A nested plan publishes across: it has no group to keep a unit whole with.
-  const bool can = plan.parameter_shards() > 1 && plan.gather_on_publish->size() == 1;
+  const bool can = plan.gathers() && plan.gather_on_publish->size() == 1;
   const bool whole = can && numel < config.zero.stage3_param_persistence_threshold;
   return whole ? with_whole_parameters(plan, self) : plan;
 }
@@ -109,8 +117,10 @@ Allocation::Allocation(const DsConfig& config, const Model& model, const Pipelin
   stage.allocate(memory);
   const auto device = MemoryKind::device;
   const bool exact = store.options().exact();
-  squares = memory.allocate(device, Category::activations, exact ? DType::int64 : DType::fp64,
-                            {exact ? 4 * store.units() + 1 : store.units()}, "squared gradients");
+  // Sums are made where the gradients live.
+  squares =
+      memory.allocate(placement(config).gradients, Category::activations, exact ? DType::int64 : DType::fp64,
+                      {exact ? 4 * store.units() + 1 : store.units()}, "squared gradients");
   losses =
       memory.allocate(device, Category::activations, DType::fp64, {plan.evaluation.shape.micros}, "losses");
 }

@@ -1,6 +1,6 @@
 // Owns the weights and gradients of the local layers, one unit a layer. Layers borrow views for the duration
-// of a call; only the store knows what is sharded, where it lives and when it travels. It contains no stage,
-// only the communicators of each unit's plan.
+// of a call; only the store knows what is sharded, where it lives and when it travels. It contains no stage
+// and no offload, only the communicators and homes of each unit's plan.
 //
 // Layers are visited in an order that is fixed before training (a pass). So the memory of gathered units and
 // gradient buckets is planned once, gathers run ahead of their use, and reductions run behind the backward,
@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "device/memory.h"
+#include "offload/home_stream.h"
 #include "zero/flat_layout.h"
 #include "zero/plan.h"
 #include "zero/region_plan.h"
@@ -78,7 +79,7 @@ class ParameterStore {
   // After the last pass of a step: work enqueued on compute from now on sees the reduced gradients.
   void wait_for_gradients();
 
-  // What the optimizer walks: this rank's slice of the unit's flat order, and the views on it.
+  // What the optimizer walks: this rank's slice of the unit's flat order, and the views on it, at home.
   Range slice(int unit) const;
   Tensor weights_slice(int unit) const;
   Tensor gradient_slice(int unit) const;
@@ -100,7 +101,13 @@ class ParameterStore {
   struct Pass;
   void plan_gathers(Pass& pass);
   void plan_buckets(Pass& pass);
+  MemoryKind gradient_home() const;
+  DType bucket_type() const;
+  void gather(Instance& instance);
+  Tensor place_of(const Instance& instance, const Buffer& block) const;
   void reduce(int unit, const Instance* bucket);
+  void reduce_bucket(Unit& unit, const Instance& bucket);
+  void reduce_shard(Unit& unit);
   void round_contributions(int visit);
   Tensor contribution(int visit, int unit) const;
   void clear_unwritten(Unit& unit, Tensor full);
@@ -111,7 +118,8 @@ class ParameterStore {
   Stream& comm_;
   std::vector<std::unique_ptr<Unit>> units_;
   std::vector<std::unique_ptr<Pass>> passes_;
-  Buffer gathered_, buckets_, reduced_shard_, wire_;
+  Buffer gathered_, buckets_, wire_;
+  Buffer landing_;                    // where kernels do not reach the gradients' home: on the way to it
   Buffer contributions_, overflows_;  // exact sums: what the layer of one visit writes
   int64_t contribution_numel_ = 0;
   double to_grid_ = 1;
@@ -119,6 +127,7 @@ class ParameterStore {
   Event released_;              // compute is done with every visit finished so far
   std::vector<Event> reduced_;  // by visit of the current pass: its reductions are done
   bool last_ = true;            // nothing is added to this pass's gradients after it
+  HomeStream homes_;
 };
 
 }  // namespace cleave

@@ -25,7 +25,7 @@ UpdateSlice piece_of(const UpdateSlice& slice, Range r) {
 
 ShardedOptimizer::ShardedOptimizer(Memory& memory, ParameterStore& store,
                                    std::unique_ptr<Optimizer> optimizer, const Placement& placement)
-    : store_(store), optimizer_(std::move(optimizer)), state_(size_t(store.units())) {
+    : store_(store), optimizer_(std::move(optimizer)), state_(size_t(store.units())), homes_(memory) {
   for (int u = 0; u < store.units(); ++u) {
     const Tensor weights = store.weights_slice(u);
     const std::string& name = store.layout(u).name();
@@ -40,9 +40,9 @@ ShardedOptimizer::ShardedOptimizer(Memory& memory, ParameterStore& store,
   int64_t largest = 0;
   for (int u = 0; u < store.units(); ++u) largest = std::max(largest, store.weights_slice(u).numel());
   const bool exact = store.options().exact();
-  if (exact)
-    tile_ = memory.allocate(MemoryKind::device, Category::staging, DType::fp32, {std::min(largest, kTile)},
-                            "gradients for the update");
+  if (exact && store.units() > 0)
+    tile_ = memory.allocate(store.gradient_slice(0).memory(), Category::staging, DType::fp32,
+                            {std::min(largest, kTile)}, "gradients for the update");
   if (memory.device().is_cuda() && placement.optimizer != MemoryKind::device && store.units() > 0)
     host_ = std::make_unique<HostUpdate>(memory, store.weights_slice(0).dtype(),
                                          exact ? DType::fp32 : store.gradient_slice(0).dtype());
@@ -84,6 +84,7 @@ void ShardedOptimizer::publish_masters(Stream& compute) {
       launch(Cast{.y = store_.weights_slice(u), .x = master}, compute);
     store_.publish(u);
   }
+  if (host_) compute.wait(host_->stream().record());
   store_.wait_for_weights();
 }
 
@@ -91,10 +92,12 @@ void ShardedOptimizer::square_gradients(Tensor sums, Stream& compute) {
   const bool exact = store_.options().exact();
   for (int u = 0; u < store_.units(); ++u) {
     const Tensor x = store_.gradient_slice(u).slice(store_.norm_range(u));
-    if (exact)
-      launch(SumIntegerSquares{.out = sums.slice({4 * u, 4 * u + 4}), .x = x}, compute);
-    else
-      launch(SumSquares{.out = sums.slice({u, u + 1}), .x = x}, compute);
+    homes_.run(x.memory(), compute, [&](Stream& stream) {
+      if (exact)
+        launch(SumIntegerSquares{.out = sums.slice({4 * u, 4 * u + 4}), .x = x}, stream);
+      else
+        launch(SumSquares{.out = sums.slice({u, u + 1}), .x = x}, stream);
+    });
   }
   if (exact) copy(sums.slice({sums.numel() - 1, sums.numel()}), store_.overflows(), compute);
 }
@@ -114,7 +117,9 @@ void ShardedOptimizer::update(const UpdateSlice& slice, const StepArgs& args, St
     r.end = std::min(slice.grad.numel(), r.begin + most);
     UpdateSlice piece = piece_of(slice, r);
     const Tensor gradient = tile_.tensor().slice({0, r.size()});
-    launch(FromGrid{.y = gradient, .x = piece.grad, .scale = scale}, compute);
+    homes_.run(gradient.memory(), compute, [&](Stream& stream) {
+      launch(FromGrid{.y = gradient, .x = piece.grad, .scale = scale}, stream);
+    });
     piece.grad = gradient;
     update(piece, args, compute);
   }

@@ -26,7 +26,7 @@ class ShardedOptimizer {
 
   // Squared norm of this rank's part of the reduced gradients, one partial sum a unit, into sums (fp64,
   // [units]). With exact sums: int64 [4 * units + 1], four words a unit (SumIntegerSquares) of squared
-  // multiples of the grid, then the overflows.
+  // multiples of the grid, then the overflows. sums must be in the gradients' memory.
   void square_gradients(Tensor sums, Stream& compute);
 
   // Updates every unit and publishes it. args.step counts applied updates from 1.
@@ -50,7 +50,8 @@ class ShardedOptimizer {
   ParameterStore& store_;
   std::unique_ptr<Optimizer> optimizer_;
   std::vector<State> state_;
-  Buffer tile_;                       // exact sums: a piece of the gradient as the update reads it
+  Buffer tile_;  // exact sums: a piece of the gradient as the update reads it
+  HomeStream homes_;
   std::unique_ptr<HostUpdate> host_;  // where weights are on a GPU and the placement is in host memory
 };
 

@@ -4,17 +4,23 @@
 
 namespace cleave {
 
+inline Tensor view_of(const FlatLayout& layout, int param, Tensor full) {
+  Shape shape;
+  for (int64_t d : layout.param(param).shape) shape.dims[size_t(shape.rank++)] = d;
+  return full.slice(layout.range(param)).view(shape);
+}
+
 struct ParameterStore::Unit {
   FlatLayout layout;
   ZeroPlan plan;
-  Buffer weights;                   // numel / parameter_shards
-  Buffer gradients;                 // numel / gradient_shards
+  Buffer weights;                   // numel / parameter_shards, at home
+  Buffer gradients;                 // numel / gradient_shards, at home
   std::unique_ptr<bool[]> written;  // by parameter, of the full gradient being written
   bool reduced = false;             // the gradient shard holds a sum of this step
   bool begun = false;               // exact sums without buckets: the gradients hold something of this step
 
-  bool gathers() const { return plan.gather_on_use->size() > 1; }
-  bool buckets() const { return plan.reduce_each_micro->size() > 1; }
+  // A rank alone adds micro-batch after micro-batch to one gradient, which comes back to the bucket for it.
+  bool continues() const { return reduced && plan.reduce_each_micro->size() == 1; }
   int64_t slice_numel() const { return layout.numel() / plan.optimizer_shards(); }
 };
 

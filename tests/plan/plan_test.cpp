@@ -141,6 +141,22 @@ TEST(Plan, EqualsWhatTrainingMeasuresWithRecomputationAndExactSums) {
       }
 }
 
+TEST(Plan, EqualsWhatTrainingMeasuresForEveryHome) {
+  for (const int data : {1, 2})
+    for (const bool optimizer : {false, true})
+      for (const bool exact : {false, true})
+        for (const bool hybrid : {false, true}) {
+          DsConfig c = config_for(data, 1, 2);
+          c.zero.stage = 3, c.zero.overlap_comm = true, c.exact_sums = exact;
+          if (hybrid) c.zero.mics_shard_size = 1;
+          c.zero.offload_param.device = "cpu", c.zero.offload_param.pin_memory = !hybrid;
+          if (optimizer) c.zero.offload_optimizer.device = "cpu";
+          expect_planned(
+              c, data, [] { return small_gpt(); },
+              fmt::format("data {} optimizer {} exact {} hybrid {}", data, optimizer, exact, hybrid));
+        }
+}
+
 TEST(Plan, EqualsWhatTrainingMeasuresWithGroupsOfNearRanks) {
   for (const bool hybrid : {false, true}) {
     DsConfig c = config_for(4, 1, 2);
