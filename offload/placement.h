@@ -1,5 +1,5 @@
-// Where each kind of training state has its home. Offload is a value of this struct, not a way to optimize: no optimizer
-// and no layer knows the word.
+// Where each kind of training state has its home. Offload is a value of this struct, not a way to optimize:
+// no optimizer and no layer knows the word.
 #pragma once
 #include "device/tensor.h"
 
