@@ -154,12 +154,11 @@ void check_fits(const MemoryTable& planned, const MemoryLimits& limits) {
 }
 
 Buffer Memory::allocate(MemoryKind kind, Category category, DType dtype, Shape shape, std::string_view name) {
-  CHECK(kind != MemoryKind::disk, "{}: disk memory is not addressable", name);
   const int64_t bytes = shape.numel() * size_of(dtype);
   add(kind, category, bytes, name);
   Buffer buffer;
   buffer.memory_ = this, buffer.tensor_ = Tensor(nullptr, dtype, shape, kind), buffer.category_ = category;
-  if (bytes == 0) return buffer;
+  if (bytes == 0 || kind == MemoryKind::disk) return buffer;
   if (dry()) {
     std::lock_guard lock(mutex_);
     buffer.tensor_ = Tensor(reinterpret_cast<void*>(next_), dtype, shape, kind);
