@@ -160,9 +160,9 @@ void resolve_zero(Reading& r) {
   if (z.offload_optimizer.device == "nvme")
     r.error_at("zero_optimization.offload_optimizer.device",
                "\"nvme\" is known but not built; \"cpu\" keeps the optimizer states in host memory");
-  if (z.stage == 3 && z.offload_param.device == "nvme")
+  if (z.stage == 3 && z.offload_param.device == "nvme" && z.offload_param.nvme_path.empty())
     r.error_at("zero_optimization.offload_param.device",
-               "\"nvme\" is known but not built; \"cpu\" keeps the parameters in host memory");
+               "\"nvme\" needs zero_optimization.offload_param.nvme_path, a folder on that disk");
 }
 
 void resolve_gradients(Reading& r) {

@@ -34,6 +34,8 @@ double most_contributions(const DsConfig& c, const Model& model, int data) {
   return double(c.gradient_accumulation_steps) * data * most;
 }
 
+MemoryKind host_memory(bool pinned) { return pinned ? MemoryKind::pinned : MemoryKind::host; }
+
 StoreOptions store_options(const DsConfig& c, const Model& model, const Mesh& mesh) {
   const Precision gradients = c.grad_accum_dtype.value_or(c.precision);
   StoreOptions options{.weights = dtype_of(c.precision),
@@ -44,6 +46,10 @@ StoreOptions store_options(const DsConfig& c, const Model& model, const Mesh& me
                        .prefetch_visits = c.zero.stage3_prefetch_bucket_size > 0 ? 1 : 0,
                        .overlap = c.zero.overlap_comm,
                        .counts_replicated = mesh.place.tensor == 0};
+  const OffloadParamConfig& param = c.zero.offload_param;
+  options.disk = {.folder = param.nvme_path,
+                  .buffers = int(param.buffer_count),
+                  .staging = host_memory(param.pin_memory)};
   if (c.exact_sums) {
     options.gradients = options.wire = DType::int64;
     options.grid = c.exact_sums_grid;
@@ -71,8 +77,8 @@ Placement placement(const DsConfig& c) {
   const OffloadConfig& optimizer = c.zero.offload_optimizer;
   const OffloadParamConfig& param = c.zero.offload_param;
   auto home = [](const auto& o) {
-    if (o.device == "none") return MemoryKind::device;
-    return o.pin_memory ? MemoryKind::pinned : MemoryKind::host;
+    if (o.device == "nvme") return MemoryKind::disk;
+    return o.device == "none" ? MemoryKind::device : host_memory(o.pin_memory);
   };
   return {.optimizer = home(optimizer),
           .parameters = c.zero.stage == 3 ? home(param) : MemoryKind::device,
@@ -102,6 +108,22 @@ ZeroPlan zero_plan(const DsConfig& config, const UnitSpec& unit, Communicator& d
   return whole ? with_whole_parameters(plan, self) : plan;
 }
 
+// The first layers' shards stay in host memory up to so many elements, though their home is the disk.
+class KeptInHost {
+ public:
+  explicit KeptInHost(const OffloadParamConfig& c) : left_(c.max_in_cpu), kind_(host_memory(c.pin_memory)) {}
+  ZeroPlan place(const UnitSpec& unit, ZeroPlan plan) {
+    if (plan.home.parameters != MemoryKind::disk) return plan;
+    const int64_t shard = FlatLayout(unit, plan.optimizer_shards()).numel() / plan.parameter_shards();
+    if (shard <= left_) left_ -= shard, plan.home.parameters = kind_;
+    return plan;
+  }
+
+ private:
+  int64_t left_;
+  MemoryKind kind_;
+};
+
 }  // namespace
 
 DType model_dtype(const DsConfig& config) { return dtype_of(config.precision); }
@@ -111,7 +133,9 @@ Allocation::Allocation(const DsConfig& config, const Model& model, const Pipelin
                        Stream& comm)
     : store(memory, store_options(config, model, mesh), compute, comm),
       stage(model, plan.stages[size_t(mesh.place.pipe)], store, config.train_micro_batch_size_per_gpu,
-            [&](const UnitSpec& unit) { return zero_plan(config, unit, *mesh.data, near, self); }),
+            [&, kept = KeptInHost(config.zero.offload_param)](const UnitSpec& unit) mutable {
+              return kept.place(unit, zero_plan(config, unit, *mesh.data, near, self));
+            }),
       optimizer(memory, store, make_optimizer(config.optimizer), placement(config)) {
   store.commit();
   stage.allocate(memory);

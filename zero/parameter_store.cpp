@@ -32,29 +32,40 @@ void ParameterStore::begin_pass(int pass, bool last) {
   const Event before = reduced_.empty() ? Event() : reduced_.back();
   reduced_.assign(pass_->visits.size() + 1, Event());
   reduced_[0] = before;
+  next_read_ = 0;
+  read_ahead();
 }
 
 Tensor ParameterStore::place_of(const Instance& i, const Buffer& block) const {
   return block.tensor().slice({i.offset, i.offset + layout(i.unit).numel()});
 }
 
+void ParameterStore::read_ahead() {
+  for (; next_read_ < pass_->gathers.size() && disk_.room(); ++next_read_)
+    if (const int shard = units_[size_t(pass_->gathers[next_read_].unit)]->on_disk; shard >= 0)
+      disk_.read_ahead(shard);
+}
+
 // A shard from another home comes into its own place in the whole first, so that transports find it on the
 // device.
 void ParameterStore::gather(Instance& i) {
   Unit& unit = *units_[size_t(i.unit)];
+  Communicator& ranks = *unit.plan.gather_on_use;
   const Tensor full = place_of(i, gathered_);
+  const Tensor place = full.slice(Range{0, unit.shard_numel()}.shifted(ranks.rank() * unit.shard_numel()));
   Tensor shard = unit.weights;
   // The place was used by visits that ended before this one began; prefetched ones are still computing
   // elsewhere.
   comm_.wait(released_);
   if (unit.plan.home.parameters != MemoryKind::device) {
-    const int64_t n = shard.numel();
-    const Tensor place = full.slice(Range{0, n}.shifted(unit.plan.gather_on_use->rank() * n));
-    copy(place, shard, comm_);
+    copy(place, unit.on_disk < 0 ? shard : disk_.take(unit.on_disk, comm_), comm_);
     shard = place;
   }
-  unit.plan.gather_on_use->all_gather(full, shard, comm_,
-                                      {.what = unit.layout.name(), .max_numel = options_.gather_numel});
+  if (unit.on_disk >= 0) {
+    disk_.release(comm_.record());
+    read_ahead();
+  }
+  ranks.all_gather(full, shard, comm_, {.what = unit.layout.name(), .max_numel = options_.gather_numel});
   i.ready = comm_.record();
 }
 
@@ -85,7 +96,16 @@ Range ParameterStore::slice(int index) const {
 Tensor ParameterStore::weights_slice(int index) const {
   const Unit& unit = *units_[size_t(index)];
   const int64_t n = unit.slice_numel();
+  if (unit.on_disk >= 0) return Tensor(nullptr, options_.weights, {n}, MemoryKind::disk);
   return unit.weights.tensor().slice(Range{0, n}.shifted(unit.plan.gather_on_publish->rank() * n));
+}
+
+Tensor ParameterStore::next_weights_slice(int index) {
+  const Unit& unit = *units_[size_t(index)];
+  if (unit.on_disk < 0) return weights_slice(index);
+  const int64_t n = unit.slice_numel();
+  const Tensor shard = disk_.begin_write(unit.on_disk, compute_);
+  return shard.slice(Range{0, n}.shifted(unit.plan.gather_on_publish->rank() * n));
 }
 
 Tensor ParameterStore::gradient_slice(int index) const {
@@ -107,10 +127,13 @@ Range ParameterStore::norm_range(int index) const {
 
 void ParameterStore::publish(int index) {
   Unit& unit = *units_[size_t(index)];
-  if (unit.plan.gather_on_publish->size() == 1) return;
+  Communicator& ranks = *unit.plan.gather_on_publish;
+  if (ranks.size() == 1 && unit.on_disk < 0) return;
   comm_.wait(compute_.record());
-  unit.plan.gather_on_publish->all_gather(unit.weights, weights_slice(index), comm_,
-                                          {.what = unit.layout.name(), .max_numel = options_.gather_numel});
+  const Tensor slice = next_weights_slice(index);
+  const Tensor whole = unit.on_disk < 0 ? unit.weights.tensor() : disk_.begin_write(unit.on_disk, compute_);
+  ranks.all_gather(whole, slice, comm_, {.what = unit.layout.name(), .max_numel = options_.gather_numel});
+  if (unit.on_disk >= 0) disk_.write_behind(unit.on_disk, comm_.record());
 }
 
 void ParameterStore::wait_for_weights() {

@@ -11,6 +11,7 @@
 
 #include "device/memory.h"
 #include "offload/home_stream.h"
+#include "zero/disk_shards.h"
 #include "zero/flat_layout.h"
 #include "zero/plan.h"
 #include "zero/region_plan.h"
@@ -33,6 +34,8 @@ struct StoreOptions {
   int grid = 0;
   double limit = 0x1p62;
   bool exact() const { return gradients == DType::int64; }
+
+  DiskHome disk = {};  // of parameters whose home is the disk
 };
 
 // A gradient that a layer adds to; `written` says whether it holds something yet, so nothing has to be zeroed
@@ -81,15 +84,22 @@ class ParameterStore {
 
   // What the optimizer walks: this rank's slice of the unit's flat order, and the views on it, at home.
   Range slice(int unit) const;
+  // On disk: nothing but its type, size and home.
   Tensor weights_slice(int unit) const;
+  // The same, for work enqueued on compute until publish(unit) that writes all of it.
+  Tensor next_weights_slice(int unit);
   Tensor gradient_slice(int unit) const;
   Tensor overflows() const { return overflows_; }  // exact sums: int64 [1], not 0 when one was seen
   const StoreOptions& options() const { return options_; }
   // The part of the slice that this rank counts in the gradient norm, relative to the slice's begin.
   Range norm_range(int unit) const;
-  // After the slice of the working copy was updated on compute: brings it to the ranks that hold the whole.
+  // After the slice of the working copy was updated on compute: brings it to the ranks that hold the whole,
+  // and home.
   void publish(int unit);
   void wait_for_weights();  // work enqueued on compute from now on sees what was published
+
+  // Blocks until the disk was read and written, and throws its faults. After the last pass.
+  void synchronize_disk() { disk_.synchronize(); }
 
   // Adds up per-unit partial sums over the ranks that hold other slices; fp64 or int64, in rank order. On the
   // comm stream.
@@ -103,6 +113,7 @@ class ParameterStore {
   void plan_buckets(Pass& pass);
   MemoryKind gradient_home() const;
   DType bucket_type() const;
+  void read_ahead();
   void gather(Instance& instance);
   Tensor place_of(const Instance& instance, const Buffer& block) const;
   void reduce(int unit, const Instance* bucket);
@@ -127,7 +138,9 @@ class ParameterStore {
   Event released_;              // compute is done with every visit finished so far
   std::vector<Event> reduced_;  // by visit of the current pass: its reductions are done
   bool last_ = true;            // nothing is added to this pass's gradients after it
+  size_t next_read_ = 0;        // of the pass's gathers: the first that was not read ahead
   HomeStream homes_;
+  DiskShards disk_;
 };
 
 }  // namespace cleave

@@ -79,9 +79,9 @@ void ShardedOptimizer::publish_masters(Stream& compute) {
   for (int u = 0; u < store_.units(); ++u) {
     const Buffer& master = state_[size_t(u)].master;
     if (master.defined() && host_)
-      host_->publish(store_.weights_slice(u), master, compute);
+      host_->publish(store_.next_weights_slice(u), master, compute);
     else if (master.defined())
-      launch(Cast{.y = store_.weights_slice(u), .x = master}, compute);
+      launch(Cast{.y = store_.next_weights_slice(u), .x = master}, compute);
     store_.publish(u);
   }
   if (host_) compute.wait(host_->stream().record());
@@ -134,7 +134,7 @@ void ShardedOptimizer::step(const StepArgs& args, Stream& compute) {
                         .copy = {},
                         .state = {},
                         .decay = group.decay};
-      if (state.master.defined()) slice.copy = store_.weights_slice(u).slice(group.range);
+      if (state.master.defined()) slice.copy = store_.next_weights_slice(u).slice(group.range);
       for (size_t s = 0; s < optimizer_->states().size(); ++s)
         slice.state[s] = state.states[s].tensor().slice(group.range);
       update(slice, args, compute);

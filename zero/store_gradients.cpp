@@ -140,6 +140,9 @@ void ParameterStore::reduce_shard(Unit& unit) {
   if (casts) cast(sum.slice(mine), full.slice(mine));
 }
 
-void ParameterStore::wait_for_gradients() { compute_.wait(comm_.record()); }
+void ParameterStore::wait_for_gradients() {
+  synchronize_disk();  // what was written long ago and read by now: its faults end this step
+  compute_.wait(comm_.record());
+}
 
 }  // namespace cleave

@@ -13,14 +13,16 @@ inline Tensor view_of(const FlatLayout& layout, int param, Tensor full) {
 struct ParameterStore::Unit {
   FlatLayout layout;
   ZeroPlan plan;
-  Buffer weights;                   // numel / parameter_shards, at home
-  Buffer gradients;                 // numel / gradient_shards, at home
-  std::unique_ptr<bool[]> written;  // by parameter, of the full gradient being written
-  bool reduced = false;             // the gradient shard holds a sum of this step
-  bool begun = false;               // exact sums without buckets: the gradients hold something of this step
+  Buffer weights = {};                   // numel / parameter_shards, at home; undefined on disk
+  int on_disk = -1;                      // there: which of the shards
+  Buffer gradients = {};                 // numel / gradient_shards, at home
+  std::unique_ptr<bool[]> written = {};  // by parameter, of the full gradient being written
+  bool reduced = false;                  // the gradient shard holds a sum of this step
+  bool begun = false;  // exact sums without buckets: the gradients hold something of this step
 
   // A rank alone adds micro-batch after micro-batch to one gradient, which comes back to the bucket for it.
   bool continues() const { return reduced && plan.reduce_each_micro->size() == 1; }
+  int64_t shard_numel() const { return layout.numel() / plan.parameter_shards(); }
   int64_t slice_numel() const { return layout.numel() / plan.optimizer_shards(); }
 };
 

@@ -21,17 +21,18 @@ int ParameterStore::add_unit(UnitSpec spec, const ZeroPlan& plan) {
           "unit {}: all units of a store reduce their gradients over the same groups to the same home",
           spec.name);
   }
-  FlatLayout layout(std::move(spec), plan.optimizer_shards());
-  const int64_t n = layout.numel();
-  const std::string name = layout.name();
-  auto written = std::make_unique<bool[]>(size_t(layout.params()));
-  units_.push_back(
-      std::make_unique<Unit>(Unit{std::move(layout), plan,
-                                  memory_.allocate(plan.home.parameters, Category::weights, options_.weights,
-                                                   {n / plan.parameter_shards()}, name),
-                                  memory_.allocate(plan.home.gradients, Category::gradients,
-                                                   options_.gradients, {n / plan.gradient_shards()}, name),
-                                  std::move(written), false, false}));
+  auto unit = std::make_unique<Unit>(
+      Unit{.layout = FlatLayout(std::move(spec), plan.optimizer_shards()), .plan = plan});
+  const FlatLayout& layout = unit->layout;
+  if (plan.home.parameters == MemoryKind::disk)
+    unit->on_disk = disk_.add(unit->shard_numel());
+  else
+    unit->weights = memory_.allocate(plan.home.parameters, Category::weights, options_.weights,
+                                     {unit->shard_numel()}, layout.name());
+  unit->gradients = memory_.allocate(plan.home.gradients, Category::gradients, options_.gradients,
+                                     {layout.numel() / plan.gradient_shards()}, layout.name());
+  unit->written = std::make_unique<bool[]>(size_t(layout.params()));
+  units_.push_back(std::move(unit));
   return units() - 1;
 }
 
@@ -114,6 +115,7 @@ void ParameterStore::commit() {
                               "reduced gradient on its way home");
   wire_ =
       memory_.allocate(gradient_home(), Category::buckets, options_.wire, {wire}, "gradients on the wire");
+  disk_.commit(memory_, options_.disk, options_.weights);
   if (!options_.exact()) return;
   contributions_ = memory_.allocate(device, Category::buckets, DType::fp32, {contribution_numel_},
                                     "gradients before rounding");

@@ -12,13 +12,30 @@ namespace {
 // Gradients live with the optimizer's state.
 struct Homes {
   bool parameters = false, optimizer = false, pinned = true;
+  bool disk = false;       // of the parameters
+  int64_t kept_numel = 0;  // in host memory all the same
+  int buffers = 2;
 };
-std::vector<Homes> all_homes() { return {{true, false}, {false, true}, {true, true}, {true, true, false}}; }
+std::vector<Homes> all_homes() {
+  return {{true, false},
+          {false, true},
+          {true, true},
+          {true, true, false},
+          {true, false, true, true},
+          {true, true, true, true, 1500, 4}};
+}
+
+const Scratch& folder() {
+  static const Scratch scratch;
+  return scratch;
+}
 
 DsConfig with(DsConfig c, const Homes& h) {
-  if (h.parameters) c.zero.offload_param.device = "cpu";
+  OffloadParamConfig& p = c.zero.offload_param;
+  if (h.parameters) p.device = h.disk ? "nvme" : "cpu";
+  p.nvme_path = folder().folder(), p.max_in_cpu = h.kept_numel, p.buffer_count = h.buffers;
   if (h.optimizer) c.zero.offload_optimizer.device = "cpu";
-  c.zero.offload_param.pin_memory = c.zero.offload_optimizer.pin_memory = h.pinned;
+  p.pin_memory = c.zero.offload_optimizer.pin_memory = h.pinned;
   return c;
 }
 
@@ -32,8 +49,8 @@ DType type_of(Precision p) {
 }
 
 std::string text_of(const Homes& h, const DsConfig& c) {
-  return fmt::format("parameters {} optimizer {} pinned {} stage {} overlap {} prefetch {}", h.parameters,
-                     h.optimizer, h.pinned, c.zero.stage, c.zero.overlap_comm,
+  return fmt::format("parameters {} optimizer {} pinned {} disk {} stage {} overlap {} prefetch {}",
+                     h.parameters, h.optimizer, h.pinned, h.disk, c.zero.stage, c.zero.overlap_comm,
                      c.zero.stage3_prefetch_bucket_size);
 }
 
@@ -181,6 +198,7 @@ TEST(Homes, TakeWhatMovesFromTheDeviceToTheByte) {
         const MemoryTable none = table({});
         const auto device = MemoryKind::device, pinned = MemoryKind::pinned, host = MemoryKind::host;
         for (const Homes& h : all_homes()) {
+          if (h.disk) continue;
           const MemoryTable t = table(h);
           const MemoryKind home = h.pinned ? pinned : host;
           auto expect_moved = [&](Category k, bool moved) {
@@ -205,6 +223,44 @@ TEST(Homes, TakeWhatMovesFromTheDeviceToTheByte) {
           }
         }
       });
+}
+
+TEST(Homes, OnDiskTakeTheirShardsInPagesAndBuffersOfTheLargestOfThem) {
+  for (const int ranks : {1, 2})
+    for (const int64_t kept : {0, 500, 1'000'000})
+      run_ranks(ranks, [&](Communicator& world) {
+        DsConfig c = config_for(ranks);
+        c.zero.stage = 3;
+        Engine engine(with(c, {true, false, true, true, kept, 3}), small_llama(), world, {});
+        int64_t left = kept, in_host = 0, on_disk = 0, largest = 0;
+        for (const UnitSpec& u : engine.model().units()) {
+          const int64_t shard = FlatLayout(u, ranks).numel() / ranks;
+          if (shard <= left)
+            left -= shard, in_host += 4 * shard;
+          else
+            on_disk += round_up(4 * shard, 4096), largest = std::max(largest, shard);
+        }
+        const MemoryTable t = engine.memory_live();
+        EXPECT_EQ(t.at(MemoryKind::device, Category::weights), 0);
+        EXPECT_EQ(t.at(MemoryKind::pinned, Category::weights), in_host);
+        EXPECT_EQ(t.at(MemoryKind::disk, Category::weights), on_disk);
+        EXPECT_EQ(t.at(MemoryKind::pinned, Category::staging), 3 * 4 * largest);
+        EXPECT_EQ(on_disk == 0, kept == 1'000'000);
+        EXPECT_EQ(engine.memory_planned(), t);
+      });
+}
+
+TEST(Homes, OnADiskThatIsNotThereAreRefusedByTheKey) {
+  DsConfig c = with(config_for(1), {true, false, true, true});
+  c.zero.stage = 3, c.zero.offload_param.nvme_path += "/missing";
+  try {
+    train_on(
+        1, c, [] { return small_gpt(); }, 1);
+    ADD_FAILURE() << "a folder that is missing was accepted";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.exit(), Exit::usage);
+    EXPECT_NE(std::string(e.what()).find("offload_param.nvme_path"), std::string::npos) << e.what();
+  }
 }
 
 TEST(Homes, MoveCheckpointsFromAnyToAny) {
