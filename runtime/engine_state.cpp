@@ -72,17 +72,19 @@ double square_of(std::span<const int64_t> words, int grid) {
   return sum;
 }
 
-// Gradients that are sharded live with the optimizer's state, which is what reads them.
+// Gradients that are sharded live with the optimizer's state, which is what reads them; in host memory where
+// that is on disk.
 Placement placement(const DsConfig& c) {
   const OffloadConfig& optimizer = c.zero.offload_optimizer;
   const OffloadParamConfig& param = c.zero.offload_param;
-  auto home = [](const auto& o) {
-    if (o.device == "nvme") return MemoryKind::disk;
-    return o.device == "none" ? MemoryKind::device : host_memory(o.pin_memory);
+  auto home = [](const auto& o, MemoryKind nvme) {
+    if (o.device == "none") return MemoryKind::device;
+    return o.device == "nvme" ? nvme : host_memory(o.pin_memory);
   };
-  return {.optimizer = home(optimizer),
-          .parameters = c.zero.stage == 3 ? home(param) : MemoryKind::device,
-          .gradients = c.zero.stage >= 2 ? home(optimizer) : MemoryKind::device};
+  const MemoryKind beside_optimizer = home(optimizer, host_memory(optimizer.pin_memory));
+  return {.optimizer = home(optimizer, MemoryKind::disk),
+          .parameters = c.zero.stage == 3 ? home(param, MemoryKind::disk) : MemoryKind::device,
+          .gradients = c.zero.stage >= 2 ? beside_optimizer : MemoryKind::device};
 }
 
 // How many consecutive ranks of the data axis gather parameters among themselves; 0: no such groups.
