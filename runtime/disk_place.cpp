@@ -66,19 +66,13 @@ void Engine::State::check_disk() {
   auto of_rank = [](int rank) { return fmt::format("rank {}: ", rank); };
   Claim mine{host_number(), 0, 0, wanted};
   DiskRates rates{};
-  auto tried = [&](auto&& body) {
-    std::string refusal;
-    try {
-      body();
-    } catch (const Error& e) {
-      refusal = e.what();
-    }
-    agree(world, Exit::usage, refusal, of_rank);
-  };
-  tried([&] {
-    const DiskSpace space = disk_space(place.disk.folder, kKey);
-    mine.available = space.available, mine.file_system = space.file_system;
-  });
+  agree(
+      world,
+      [&] {
+        const DiskSpace space = disk_space(place.disk.folder, kKey);
+        mine.available = space.available, mine.file_system = space.file_system;
+      },
+      of_rank);
   std::vector<Claim> claims(size_t(world.size()));
   world.all_gather(Tensor(claims.data(), DType::int64, {4 * world.size()}, MemoryKind::host),
                    Tensor(&mine, DType::int64, {4}, MemoryKind::host), comm(), {.what = "space on disks"});
@@ -86,7 +80,8 @@ void Engine::State::check_disk() {
   const std::string refusal = refusal_of(claims, folder);
   require(refusal.empty(), Exit::memory, "{}", refusal);
   // All ranks at once, as in training.
-  tried([&] { rates = measure_disk(place.disk.folder, wanted, place.disk.options, kKey); });
+  agree(
+      world, [&] { rates = measure_disk(place.disk.folder, wanted, place.disk.options, kKey); }, of_rank);
   const double bytes = double(wanted);
   disk_line = fmt::format(
       "disk: {} of optimizer state a rank in {} ({}); a rank reads {}/s and writes {}/s, so a step takes at "

@@ -169,31 +169,32 @@ std::vector<Engine::State::Talk> Engine::State::groups() const {
 }
 
 void Engine::State::check_plan() {
-  std::string refusal;
-  try {
-    check_fits(planned, options.limits);
-  } catch (const Error& e) {
-    refusal = e.what();
-  }
-  agree(*mesh.pipe, Exit::memory, std::move(refusal), [&](int stage) {
-    return mesh.shape.pipe > 1 ? fmt::format("stage {} of the pipeline: ", stage) : "";
-  });
+  agree(
+      *mesh.pipe, [&] { check_fits(planned, options.limits); },
+      [&](int stage) { return mesh.shape.pipe > 1 ? fmt::format("stage {} of the pipeline: ", stage) : ""; });
 }
 
-void Engine::State::agree(Communicator& ranks, Exit exit, std::string refusal,
+void Engine::State::agree(Communicator& ranks, const std::function<void()>& check,
                           const std::function<std::string(int rank)>& where) {
-  std::vector<int32_t> lengths(size_t(ranks.size()), 0);
-  lengths[size_t(ranks.rank())] = int32_t(refusal.size());
-  ranks.all_reduce(Tensor(lengths.data(), DType::int32, {ranks.size()}, MemoryKind::host), comm(),
+  std::string refusal;
+  std::vector<int32_t> answers(size_t(2 * ranks.size()), 0);  // of each rank: bytes of its refusal, exit code
+  try {
+    check();
+  } catch (const Error& e) {
+    refusal = e.what();
+    answers[size_t(2 * ranks.rank())] = int32_t(refusal.size());
+    answers[size_t(2 * ranks.rank() + 1)] = int32_t(e.exit());
+  }
+  ranks.all_reduce(Tensor(answers.data(), DType::int32, {2 * ranks.size()}, MemoryKind::host), comm(),
                    {.what = "whether every rank can start"});
   comm().synchronize();
   for (int rank = 0; rank < ranks.size(); ++rank) {
-    if (lengths[size_t(rank)] == 0) continue;
-    refusal.resize(size_t(lengths[size_t(rank)]));
+    if (answers[size_t(2 * rank)] == 0) continue;
+    refusal.resize(size_t(answers[size_t(2 * rank)]));
     ranks.broadcast(Tensor(refusal.data(), DType::uint8, {int64_t(refusal.size())}, MemoryKind::host), rank,
                     comm(), {.what = "which rank cannot start"});
     comm().synchronize();
-    fail(exit, "{}{}", where(rank), refusal);
+    fail(Exit(answers[size_t(2 * rank + 1)]), "{}{}", where(rank), refusal);
   }
 }
 

@@ -53,8 +53,9 @@ struct Engine::State {
   // one cannot be used, or what all ranks plan to keep on one file system is not free there. Measures the
   // disk.
   void check_disk();
-  // Throws on every rank of the group when one has something to refuse; `where` names the rank.
-  void agree(Communicator& ranks, Exit exit, std::string refusal,
+  // Runs the check on every rank of the group and throws the first one's Error on all; `where` names the
+  // rank.
+  void agree(Communicator& ranks, const std::function<void()>& check,
              const std::function<std::string(int rank)>& where);
   // After the last micro-batch: the gradients of units that several stages hold are added up over them, and
   // the parts that the ranks of a tensor axis have of a whole parameter's gradient.

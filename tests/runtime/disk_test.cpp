@@ -181,5 +181,41 @@ TEST(OnDiskFailure, FoldersThatCannotBeUsedAreRefusedOnEveryRankBeforeTraining) 
   EXPECT_TRUE(std::filesystem::is_empty(scratch.folder()));
 }
 
+// The one open file of this process that was made in the folder.
+std::string descriptor_in(const std::filesystem::path& folder) {
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code gone;
+    if (std::filesystem::read_symlink(entry.path(), gone).string().starts_with(folder.string() + "/"))
+      return entry.path();
+  }
+  return "";
+}
+
+TEST(OnDiskFailure, ADiskThatFailsInAStepEndsItByNameAndLeavesTheCheckpointGood) {
+  const Scratch disk, scratch;
+  run_ranks(1, [&](Communicator& world) {
+    const DsConfig c = on_disk(config_for(1), disk);
+    Tokens tokens(1);
+    Weights saved;
+    {
+      Engine engine(c, small_gpt(), world, {});
+      engine.train_batch(source(tokens, c, 0, 0, 1));
+      engine.save_checkpoint(scratch.folder(), "good");
+      saved = weights_of(engine);
+      std::filesystem::resize_file(descriptor_in(disk.folder()), 8192);
+      expect_error(Exit::training,
+                   {"the optimizer state of rank 0", disk.folder().string(), "reading at byte 8192",
+                    "shorter", "last checkpoint"},
+                   [&] { engine.train_batch(source(tokens, c, 1, 0, 1)); });
+      EXPECT_THROW(engine.save_checkpoint(scratch.folder(), "bad"), Error);
+    }
+    Engine engine(c, small_gpt(), world, {.seed = 9});
+    engine.load_checkpoint(scratch.folder());
+    EXPECT_EQ(engine.step(), 1);
+    EXPECT_EQ(weights_of(engine), saved);
+  });
+  EXPECT_TRUE(std::filesystem::is_empty(disk.folder()));
+}
+
 }  // namespace
 }  // namespace cleave::testing
