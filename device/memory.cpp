@@ -75,8 +75,7 @@ std::string_view remedy(Category category) {
     case Category::master:
     case Category::optimizer_state:
       return "zero_optimization.stage 1 or higher shards it; zero_optimization.offload_optimizer.device "
-             "\"cpu\" moves "
-             "it to host memory";
+             "\"cpu\" moves it to host memory, \"nvme\" to disk";
     case Category::buckets:
       return "zero_optimization.overlap_comm false needs one gradient bucket less";
     case Category::gathered:

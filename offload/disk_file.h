@@ -72,6 +72,7 @@ DiskSpace disk_space(const std::filesystem::path& folder, const std::string& key
 // what was written is compared with what is read back. Throws as DiskFile does.
 struct DiskRates {
   double read, write;
+  std::string engine;  // DiskFile::engine()
 };
 DiskRates measure_disk(const std::filesystem::path& folder, int64_t bytes, const DiskOptions& options,
                        const std::string& key);

@@ -10,7 +10,7 @@ namespace {
 constexpr int64_t kMost = int64_t{64} << 20;
 constexpr double kSeconds = 0.15;  // each way
 
-// Moves the tensor again and again; bytes a second.
+// Moves the tensor a few times; bytes a second.
 double rate(const Tensor& tensor, Stream& stream, const std::function<void()>& move) {
   using Clock = std::chrono::steady_clock;
   const auto begin = Clock::now();
@@ -20,7 +20,7 @@ double rate(const Tensor& tensor, Stream& stream, const std::function<void()>& m
     stream.synchronize();
     bytes += double(tensor.bytes());
     seconds = std::chrono::duration<double>(Clock::now() - begin).count();
-  } while (seconds < kSeconds);
+  } while (seconds < kSeconds && bytes < 4 * double(tensor.bytes()));
   return bytes / seconds;
 }
 
@@ -38,7 +38,7 @@ DiskRates measure_disk(const std::filesystem::path& folder, int64_t bytes, const
   for (int64_t i = 0; i + 8 <= n; i += 8, word = word * 6364136223846793005 + 1442695040888963407)
     std::memcpy(static_cast<std::byte*>(out.tensor().raw()) + i, &word, 8);
   Stream stream;
-  DiskRates rates{};
+  DiskRates rates{0, 0, file.engine()};
   rates.write = rate(out, stream, [&] { file.write(out, 0, stream); });
   rates.read = rate(back, stream, [&] { file.read(back, 0, stream); });
   require(std::memcmp(out.tensor().raw(), back.tensor().raw(), size_t(n)) == 0, Exit::training,

@@ -90,6 +90,7 @@ class Engine {
   const MeshShape& mesh() const;
   const std::string& pipeline_line() const;  // who has what; empty with one stage
   double idle_share() const;                 // of the pipeline's ranks, expected
+  const std::string& disk_line() const;      // where, how fast, and what that means; empty without offload to disk
 
   MemoryTable memory_planned() const;  // from a dry run of the allocation code
   MemoryTable memory_live() const;

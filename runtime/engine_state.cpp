@@ -5,6 +5,7 @@
 #include <map>
 
 #include "device/copy.h"
+#include "runtime/disk_place.h"
 
 namespace cleave {
 namespace {
@@ -34,7 +35,9 @@ double most_contributions(const DsConfig& c, const Model& model, int data) {
   return double(c.gradient_accumulation_steps) * data * most;
 }
 
-MemoryKind host_memory(bool pinned) { return pinned ? MemoryKind::pinned : MemoryKind::host; }
+int rank_of(const Mesh& mesh) {
+  return (mesh.place.pipe * mesh.shape.data + mesh.place.data) * mesh.shape.tensor + mesh.place.tensor;
+}
 
 StoreOptions store_options(const DsConfig& c, const Model& model, const Mesh& mesh) {
   const Precision gradients = c.grad_accum_dtype.value_or(c.precision);
@@ -46,10 +49,7 @@ StoreOptions store_options(const DsConfig& c, const Model& model, const Mesh& me
                        .prefetch_visits = c.zero.stage3_prefetch_bucket_size > 0 ? 1 : 0,
                        .overlap = c.zero.overlap_comm,
                        .counts_replicated = mesh.place.tensor == 0};
-  const OffloadParamConfig& param = c.zero.offload_param;
-  options.disk = {.folder = param.nvme_path,
-                  .buffers = int(param.buffer_count),
-                  .staging = host_memory(param.pin_memory)};
+  options.disk = parameter_place(c, rank_of(mesh));
   if (c.exact_sums) {
     options.gradients = options.wire = DType::int64;
     options.grid = c.exact_sums_grid;
@@ -72,21 +72,6 @@ double square_of(std::span<const int64_t> words, int grid) {
   return sum;
 }
 
-// Gradients that are sharded live with the optimizer's state, which is what reads them; in host memory where
-// that is on disk.
-Placement placement(const DsConfig& c) {
-  const OffloadConfig& optimizer = c.zero.offload_optimizer;
-  const OffloadParamConfig& param = c.zero.offload_param;
-  auto home = [](const auto& o, MemoryKind nvme) {
-    if (o.device == "none") return MemoryKind::device;
-    return o.device == "nvme" ? nvme : host_memory(o.pin_memory);
-  };
-  const MemoryKind beside_optimizer = home(optimizer, host_memory(optimizer.pin_memory));
-  return {.optimizer = home(optimizer, MemoryKind::disk),
-          .parameters = c.zero.stage == 3 ? home(param, MemoryKind::disk) : MemoryKind::device,
-          .gradients = c.zero.stage >= 2 ? beside_optimizer : MemoryKind::device};
-}
-
 // How many consecutive ranks of the data axis gather parameters among themselves; 0: no such groups.
 int near_ranks(const ZeroConfig& z) {
   if (z.stage != 3) return 0;
@@ -101,7 +86,7 @@ ZeroPlan zero_plan(const DsConfig& config, const UnitSpec& unit, Communicator& d
                   : config.zero.mics_shard_size > 0 ? hybrid_plan(near, self)
                                                     : nested_plan(near, self);
   plan.check(data.size());
-  plan.home = placement(config);
+  plan.home = shard_home(config);
   int64_t numel = 0;
   for (const ParamSpec& p : unit.params) numel += p.numel();
   // A nested plan publishes across: it has no group to keep a unit whole with.
@@ -109,22 +94,6 @@ ZeroPlan zero_plan(const DsConfig& config, const UnitSpec& unit, Communicator& d
   const bool whole = can && numel < config.zero.stage3_param_persistence_threshold;
   return whole ? with_whole_parameters(plan, self) : plan;
 }
-
-// The first layers' shards stay in host memory up to so many elements, though their home is the disk.
-class KeptInHost {
- public:
-  explicit KeptInHost(const OffloadParamConfig& c) : left_(c.max_in_cpu), kind_(host_memory(c.pin_memory)) {}
-  ZeroPlan place(const UnitSpec& unit, ZeroPlan plan) {
-    if (plan.home.parameters != MemoryKind::disk) return plan;
-    const int64_t shard = FlatLayout(unit, plan.optimizer_shards()).numel() / plan.parameter_shards();
-    if (shard <= left_) left_ -= shard, plan.home.parameters = kind_;
-    return plan;
-  }
-
- private:
-  int64_t left_;
-  MemoryKind kind_;
-};
 
 }  // namespace
 
@@ -135,17 +104,19 @@ Allocation::Allocation(const DsConfig& config, const Model& model, const Pipelin
                        Stream& comm)
     : store(memory, store_options(config, model, mesh), compute, comm),
       stage(model, plan.stages[size_t(mesh.place.pipe)], store, config.train_micro_batch_size_per_gpu,
-            [&, kept = KeptInHost(config.zero.offload_param)](const UnitSpec& unit) mutable {
-              return kept.place(unit, zero_plan(config, unit, *mesh.data, near, self));
+            [&, kept = KeptInMemory(config.zero.offload_param)](const UnitSpec& unit) mutable {
+              ZeroPlan of_unit = zero_plan(config, unit, *mesh.data, near, self);
+              of_unit.home = kept.home_of(unit, of_unit);
+              return of_unit;
             }),
-      optimizer(memory, store, make_optimizer(config.optimizer), placement(config)) {
+      optimizer(memory, store, make_optimizer(config.optimizer), placement(config, rank_of(mesh))) {
   store.commit();
   stage.allocate(memory);
   const auto device = MemoryKind::device;
   const bool exact = store.options().exact();
   // Sums are made where the gradients live.
   squares =
-      memory.allocate(placement(config).gradients, Category::activations, exact ? DType::int64 : DType::fp64,
+      memory.allocate(shard_home(config).gradients, Category::activations, exact ? DType::int64 : DType::fp64,
                       {exact ? 4 * store.units() + 1 : store.units()}, "squared gradients");
   losses =
       memory.allocate(device, Category::activations, DType::fp64, {plan.evaluation.shape.micros}, "losses");
@@ -206,25 +177,32 @@ std::vector<Engine::State::Talk> Engine::State::groups() const {
 }
 
 void Engine::State::check_plan() {
+  agree(
+      *mesh.pipe, [&] { check_fits(planned, options.limits); },
+      [&](int stage) { return mesh.shape.pipe > 1 ? fmt::format("stage {} of the pipeline: ", stage) : ""; });
+}
+
+void Engine::State::agree(Communicator& ranks, const std::function<void()>& check,
+                          const std::function<std::string(int rank)>& where) {
   std::string refusal;
+  std::vector<int32_t> answers(size_t(2 * ranks.size()), 0);  // of each rank: bytes of its refusal, exit code
   try {
-    check_fits(planned, options.limits);
+    check();
   } catch (const Error& e) {
     refusal = e.what();
+    answers[size_t(2 * ranks.rank())] = int32_t(refusal.size());
+    answers[size_t(2 * ranks.rank() + 1)] = int32_t(e.exit());
   }
-  std::vector<int32_t> lengths(size_t(mesh.shape.pipe), 0);
-  lengths[size_t(mesh.place.pipe)] = int32_t(refusal.size());
-  mesh.pipe->all_reduce(Tensor(lengths.data(), DType::int32, {mesh.shape.pipe}, MemoryKind::host), comm(),
-                        {.what = "whether every stage fits"});
+  ranks.all_reduce(Tensor(answers.data(), DType::int32, {2 * ranks.size()}, MemoryKind::host), comm(),
+                   {.what = "whether every rank can start"});
   comm().synchronize();
-  for (int stage = 0; stage < mesh.shape.pipe; ++stage) {
-    if (lengths[size_t(stage)] == 0) continue;
-    refusal.resize(size_t(lengths[size_t(stage)]));
-    mesh.pipe->broadcast(Tensor(refusal.data(), DType::uint8, {int64_t(refusal.size())}, MemoryKind::host),
-                         stage, comm(), {.what = "which stage does not fit"});
+  for (int rank = 0; rank < ranks.size(); ++rank) {
+    if (answers[size_t(2 * rank)] == 0) continue;
+    refusal.resize(size_t(answers[size_t(2 * rank)]));
+    ranks.broadcast(Tensor(refusal.data(), DType::uint8, {int64_t(refusal.size())}, MemoryKind::host), rank,
+                    comm(), {.what = "which rank cannot start"});
     comm().synchronize();
-    fail(Exit::memory, "{}{}", mesh.shape.pipe > 1 ? fmt::format("stage {} of the pipeline: ", stage) : "",
-         refusal);
+    fail(Exit(answers[size_t(2 * rank + 1)]), "{}{}", where(rank), refusal);
   }
 }
 

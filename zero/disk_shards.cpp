@@ -10,9 +10,9 @@ int DiskShards::add(int64_t numel) {
   return int(shards_.size()) - 1;
 }
 
-void DiskShards::commit(Memory& memory, const DiskHome& home, DType type) {
+void DiskShards::commit(Memory& memory, const DiskPlace& place, DType type) {
   if (shards_.empty()) return;
-  CHECK(home.buffers >= 2, "shards on disk pass through at least 2 staging buffers, got {}", home.buffers);
+  CHECK(place.buffers >= 2, "shards on disk pass through at least 2 staging buffers, got {}", place.buffers);
   int64_t bytes = 0, largest = 0;
   for (Shard& s : shards_) {
     s.offset = bytes;
@@ -20,12 +20,12 @@ void DiskShards::commit(Memory& memory, const DiskHome& home, DType type) {
     largest = std::max(largest, s.numel);
   }
   using Bytes = std::vector<std::pair<Category, int64_t>>;
-  file_ = std::make_unique<DiskFile>(memory, home.folder, "parameters", Bytes{{Category::weights, bytes}},
-                                     home.options, "zero_optimization.offload_param.nvme_path");
-  buffers_.resize(size_t(home.buffers));
+  file_ = std::make_unique<DiskFile>(memory, place.folder, place.name, Bytes{{Category::weights, bytes}},
+                                     place.options, place.key);
+  buffers_.resize(size_t(place.buffers));
   for (Staging& b : buffers_)
     b.memory =
-        memory.allocate(home.staging, Category::staging, type, {largest}, "layers on their way to disk");
+        memory.allocate(place.staging, Category::staging, type, {largest}, "layers on their way to disk");
   const Stream::Mode mode = memory.dry() ? Stream::Mode::dry : Stream::Mode::worker;
   reads_ = std::make_unique<Stream>(mode), writes_ = std::make_unique<Stream>(mode);
 }

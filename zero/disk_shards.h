@@ -2,27 +2,19 @@
 // an update, each on a stream of its own, through a few staging buffers that are used in turn.
 #pragma once
 #include <deque>
-#include <filesystem>
 #include <memory>
 #include <vector>
 
-#include "offload/disk_file.h"
+#include "offload/placement.h"
 
 namespace cleave {
-
-struct DiskHome {
-  std::filesystem::path folder;
-  int buffers = 5;  // at least 2
-  MemoryKind staging = MemoryKind::pinned;
-  DiskOptions options = {};
-};
 
 class DiskShards {
  public:
   // A shard of so many elements; returns its index. Before commit.
   int add(int64_t numel);
   // The file and the buffers, each of the largest shard; nothing where there are no shards.
-  void commit(Memory& memory, const DiskHome& home, DType type);
+  void commit(Memory& memory, const DiskPlace& place, DType type);
 
   // Whether another shard can be read ahead, and its read, behind the writes of it. Shards are taken in the
   // order in which they were read ahead.

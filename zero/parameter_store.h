@@ -35,7 +35,7 @@ struct StoreOptions {
   double limit = 0x1p62;
   bool exact() const { return gradients == DType::int64; }
 
-  DiskHome disk = {};  // of parameters whose home is the disk
+  DiskPlace disk = {};  // of parameters whose home is the disk; tile_numel is not read
 };
 
 // A gradient that a layer adds to; `written` says whether it holds something yet, so nothing has to be zeroed

@@ -27,7 +27,7 @@ namespace cleave {
 struct ZeroPlan {
   Communicator *reduce_each_micro, *reduce_each_step, *reduce_replicas;
   Communicator *gather_on_publish, *gather_on_use;
-  Placement home = {};
+  ShardHome home = {};
 
   bool gathers() const { return gather_on_use->size() > 1 || home.parameters != MemoryKind::device; }
   bool buckets() const { return reduce_each_micro->size() > 1 || home.gradients != MemoryKind::device; }

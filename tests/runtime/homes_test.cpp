@@ -15,14 +15,16 @@ struct Homes {
   bool disk = false;       // of the parameters
   int64_t kept_numel = 0;  // in host memory all the same
   int buffers = 2;
+  bool state_on_disk = false;
 };
 std::vector<Homes> all_homes() {
-  return {{true, false},
-          {false, true},
-          {true, true},
-          {true, true, false},
-          {true, false, true, true},
-          {true, true, true, true, 1500, 4}};
+  return {{.parameters = true},
+          {.optimizer = true},
+          {.parameters = true, .optimizer = true},
+          {.parameters = true, .optimizer = true, .pinned = false},
+          {.parameters = true, .disk = true},
+          {.parameters = true, .optimizer = true, .disk = true, .kept_numel = 1500, .buffers = 4},
+          {.parameters = true, .optimizer = true, .disk = true, .state_on_disk = true}};
 }
 
 const Scratch& folder() {
@@ -34,8 +36,10 @@ DsConfig with(DsConfig c, const Homes& h) {
   OffloadParamConfig& p = c.zero.offload_param;
   if (h.parameters) p.device = h.disk ? "nvme" : "cpu";
   p.nvme_path = folder().folder(), p.max_in_cpu = h.kept_numel, p.buffer_count = h.buffers;
-  if (h.optimizer) c.zero.offload_optimizer.device = "cpu";
-  p.pin_memory = c.zero.offload_optimizer.pin_memory = h.pinned;
+  OffloadConfig& o = c.zero.offload_optimizer;
+  if (h.optimizer) o.device = h.state_on_disk ? "nvme" : "cpu";
+  o.nvme_path = p.nvme_path, c.zero.sub_group_size = 700;
+  p.pin_memory = o.pin_memory = h.pinned;
   return c;
 }
 
@@ -49,9 +53,9 @@ DType type_of(Precision p) {
 }
 
 std::string text_of(const Homes& h, const DsConfig& c) {
-  return fmt::format("parameters {} optimizer {} pinned {} disk {} stage {} overlap {} prefetch {}",
-                     h.parameters, h.optimizer, h.pinned, h.disk, c.zero.stage, c.zero.overlap_comm,
-                     c.zero.stage3_prefetch_bucket_size);
+  return fmt::format("parameters {} optimizer {} pinned {} disk {} {} stage {} overlap {} prefetch {}",
+                     h.parameters, h.optimizer, h.pinned, h.disk, h.state_on_disk, c.zero.stage,
+                     c.zero.overlap_comm, c.zero.stage3_prefetch_bucket_size);
 }
 
 constexpr EngineOptions kWorkers{.compute = Stream::Mode::worker};
@@ -231,7 +235,8 @@ TEST(Homes, OnDiskTakeTheirShardsInPagesAndBuffersOfTheLargestOfThem) {
       run_ranks(ranks, [&](Communicator& world) {
         DsConfig c = config_for(ranks);
         c.zero.stage = 3;
-        Engine engine(with(c, {true, false, true, true, kept, 3}), small_llama(), world, {});
+        Engine engine(with(c, {.parameters = true, .disk = true, .kept_numel = kept, .buffers = 3}),
+                      small_llama(), world, {});
         int64_t left = kept, in_host = 0, on_disk = 0, largest = 0;
         for (const UnitSpec& u : engine.model().units()) {
           const int64_t shard = FlatLayout(u, ranks).numel() / ranks;
@@ -251,7 +256,7 @@ TEST(Homes, OnDiskTakeTheirShardsInPagesAndBuffersOfTheLargestOfThem) {
 }
 
 TEST(Homes, OnADiskThatIsNotThereAreRefusedByTheKey) {
-  DsConfig c = with(config_for(1), {true, false, true, true});
+  DsConfig c = with(config_for(1), {.parameters = true, .disk = true});
   c.zero.stage = 3, c.zero.offload_param.nvme_path += "/missing";
   try {
     train_on(

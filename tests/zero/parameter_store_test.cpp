@@ -27,7 +27,7 @@ struct Case {
   int stage = 0, micros = 1;
   bool overlap = false;
   int64_t chunk = Call::kWhole;
-  Placement home = {};
+  ShardHome home = {};
 };
 
 void write_gradients(ParameterStore& store, int visit, int rank, int micro) {
