@@ -17,7 +17,7 @@ void describe_stage3(Keys& k, ZeroConfig& z) {
       .at_least(0)
       .inert_if(off, why);
   k.honoured("stage3_max_live_parameters", &z.stage3_max_live_parameters,
-             "elements that may be gathered at a time")
+             "elements that may be gathered at a time; a layer that is needed now is gathered all the same")
       .at_least(0)
       .inert_if(off, why);
   k.refused("stage3_model_persistence_threshold", "i=9223372036854775807",

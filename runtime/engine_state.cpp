@@ -47,6 +47,7 @@ StoreOptions store_options(const DsConfig& c, const Model& model, const Mesh& me
                        .reduce_numel = std::max<int64_t>(1, c.zero.reduce_bucket_size),
                        .gather_numel = std::max<int64_t>(1, c.zero.allgather_bucket_size),
                        .prefetch_visits = c.zero.stage3_prefetch_bucket_size > 0 ? 1 : 0,
+                       .live_numel = c.zero.stage3_max_live_parameters,
                        .overlap = c.zero.overlap_comm,
                        .counts_replicated = mesh.place.tensor == 0};
   options.disk = parameter_place(c, rank_of(mesh));

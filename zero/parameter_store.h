@@ -24,7 +24,8 @@ struct StoreOptions {
   DType wire = DType::fp32;                                          // what crosses the network in reductions
   int64_t reduce_numel = Call::kWhole, gather_numel = Call::kWhole;  // elements in one collective
   int prefetch_visits = 1;                                           // how many visits ahead a gather starts
-  bool overlap = true;  // reductions may run behind the backward: one more bucket is kept
+  int64_t live_numel = Call::kWhole;  // but not while more than so many elements would be gathered
+  bool overlap = true;                // reductions may run behind the backward: one more bucket is kept
   // Of the ranks of a tensor axis one counts, in the norm and in checkpoints, what all of them have whole.
   bool counts_replicated = true;
 

@@ -41,6 +41,12 @@ struct ParameterStore::Pass {
   std::vector<int> last_backward;  // by unit: the visit after which its gradient is complete, or -1
   int64_t gathered_numel = 0, bucket_numel = 0;
 
+  int64_t gathered_at(int visit) const {
+    int64_t numel = 0;
+    for (const Instance& i : gathers)
+      if (i.lifetime.first <= visit && visit <= i.lifetime.last) numel += i.lifetime.numel;
+    return numel;
+  }
   Instance* gather_of(int unit, int visit) { return find(gathers, unit, visit); }
   Instance* bucket_of(int unit, int visit) { return find(buckets, unit, visit); }
 

@@ -65,7 +65,8 @@ void ParameterStore::plan_gathers(Pass& pass) {
         before->last_use = before->lifetime.last = v;
         continue;
       }
-      const int first = std::max(0, v - options_.prefetch_visits);
+      int first = std::max(0, v - options_.prefetch_visits);
+      while (first < v && pass.gathered_at(first) + layout(u).numel() > options_.live_numel) ++first;
       pass.gathers.push_back({u, {first, v, units_[size_t(u)]->layout.numel()}, v, v, 0, {}});
     }
   }

@@ -130,6 +130,17 @@ TEST(Status, ValuesOfASwitchedOffSectionAndDefaultsAskForNothing) {
   EXPECT_EQ(problems_of(R"("zero_optimization": {"stage": 1, "stage3_max_live_parameters": 1e9})"), "");
 }
 
+TEST(Status, ParametersOnDiskNeedAFolder) {
+  EXPECT_EQ(
+      problems_of(R"("zero_optimization": {"stage": 3, "offload_param": {"device": "nvme"}})"),
+      "error: f:2:53: zero_optimization.offload_param.device: \"nvme\" needs nvme_path beside it: a folder "
+      "on a local disk, the same on every host\n");
+  EXPECT_EQ(
+      problems_of(
+          R"("zero_optimization": {"stage": 3, "offload_param": {"device": "nvme", "nvme_path": "/x", "buffer_count": 9}})"),
+      "");
+}
+
 TEST(Status, NvmeNeedsAFolderAndBlocksThatADiskCanTake) {
   EXPECT_EQ(problems_of(R"("zero_optimization": {"stage": 3, "offload_optimizer": {"device": "nvme"}})"),
             "error: f:2:57: zero_optimization.offload_optimizer.device: \"nvme\" needs nvme_path beside it: "

@@ -96,6 +96,7 @@ TEST_P(HomesOfTypes, GiveTheSameBitsOverStagesRanksOverlapAndPrefetch) {
           c.zero.stage = stage, c.zero.overlap_comm = overlap;
           c.zero.stage3_prefetch_bucket_size = prefetch;
           c.zero.reduce_bucket_size = c.zero.allgather_bucket_size = 100;
+          if (overlap) c.zero.stage3_max_live_parameters = 2500;
           expect_same_bits_in_every_home(
               ranks, c, [] { return small_gpt(type_of(GetParam())); }, 3);
         }
@@ -266,6 +267,41 @@ TEST(Homes, OnADiskThatIsNotThereAreRefusedByTheKey) {
     EXPECT_EQ(e.exit(), Exit::usage);
     EXPECT_NE(std::string(e.what()).find("offload_param.nvme_path"), std::string::npos) << e.what();
   }
+}
+
+// The one open file of this process that was made in the folder.
+std::string descriptor_in(const std::filesystem::path& place) {
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code gone;
+    if (std::filesystem::read_symlink(entry.path(), gone).string().starts_with(place.string() + "/"))
+      return entry.path();
+  }
+  return "";
+}
+
+TEST(Homes, OnADiskThatFailsEndTheStepByName) {
+  const Scratch disk;
+  DsConfig c = with(config_for(1), {.parameters = true, .disk = true});
+  c.zero.stage = 3, c.zero.offload_param.nvme_path = disk.folder();
+  run_ranks(1, [&](Communicator& world) {
+    Engine engine(c, small_gpt(), world, kWorkers);
+    Tokens tokens(1);
+    engine.train_batch(source(tokens, c, 0, 0, 1));
+    engine.evaluate(source(tokens, c, 1, 0, 1), 1);
+    std::filesystem::resize_file(descriptor_in(disk.folder()), 8192);
+    auto expect_fault = [&](const std::function<void()>& work) {
+      try {
+        work();
+        ADD_FAILURE() << "read past the end of a file";
+      } catch (const Error& e) {
+        EXPECT_EQ(e.exit(), Exit::training);
+        for (const char* part : {"the parameters of rank 0", "reading at byte 8192"})
+          EXPECT_NE(std::string(e.what()).find(part), std::string::npos) << e.what();
+      }
+    };
+    expect_fault([&] { engine.evaluate(source(tokens, c, 1, 0, 1), 1); });
+    expect_fault([&] { engine.train_batch(source(tokens, c, 1, 0, 1)); });
+  });
 }
 
 TEST(Homes, MoveCheckpointsFromAnyToAny) {
