@@ -37,8 +37,15 @@ struct JobPlan {
 // Makes the engine of one rank as the job would, over the communicator given, with the options given.
 using EngineMaker = std::function<std::unique_ptr<Engine>(Communicator& world, const EngineOptions& options)>;
 
+// Which ranks a plan tries.
+enum class PlanRanks {
+  all,       // every one; of a large job the ends of the data and tensor axes on every stage
+  of_stages  // the first of every stage: up to some bytes what the others take
+};
+
 // Error(usage) as the engine throws when the job cannot be laid out so.
-JobPlan plan_job(const DsConfig& config, int world, const EngineMaker& make);
+JobPlan plan_job(const DsConfig& config, int world, const EngineMaker& make,
+                 PlanRanks ranks = PlanRanks::all);
 
 // Runs every rank's set-up, and two steps, and matches all their calls in lockstep (plan/match_calls.h).
 // Error(internal) names the first call that does not fit; otherwise how many were matched.
