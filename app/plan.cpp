@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <fstream>
+
 #include "app/parse.h"
 #include "app/planner.h"
 #include "core/error.h"
@@ -48,6 +50,7 @@ bool parse_options(PlanOptions& o, const Arguments& arguments) {
   app.add_flag("--strict", o.strict, "warnings about the ds_config are errors");
   app.add_flag("--json", o.json, "one JSON object, in bytes");
 
+  app.add_option("--html", o.html, "writes the plan to this file as one page with pictures");
   app.add_flag("--simulate", o.simulate,
                "also run the calls of every rank in lockstep: none may wait for ever or be given other data");
   if (!parse(app, arguments)) return false;
@@ -95,6 +98,13 @@ int run_plan(const Arguments& arguments) {
   std::printf("%s\n", (o.json ? to_json(trial.plan) : format(trial.plan)).c_str());
   if (device && !o.json)
     std::fputs(format(predict(read.config, trial.plan, *device), *device).c_str(), stdout);
+  if (!o.html.empty()) {
+    std::ofstream page(o.html);
+    page << to_html(trial.plan);
+    page.close();
+    require(bool(page), Exit::usage, "{} cannot be written; give a file in a folder that exists", o.html);
+    std::fprintf(stderr, "wrote %s\n", o.html.c_str());
+  }
   if (o.simulate) {
     const CallProof proof = prove_calls(int(o.world), planner.maker(read.config));
     std::fprintf(stderr, "simulated %d ranks: their %lld calls fit together\n", proof.ranks,

@@ -89,11 +89,16 @@ JobPlan plan_job(const DsConfig& config, int world, const EngineMaker& make, Pla
       plan.mesh = engine->mesh();
       plan.model = engine->model().name, plan.params = engine->params();
       plan.pipeline = engine->pipeline_line(), plan.idle_share = engine->idle_share();
+      plan.timeline = engine->timeline();
       plan.flops = engine->model().flops_per_sample * double(config.train_batch_size);
       order = ranks_to_try(plan.mesh, which);
       plan.tried_all = int(order.size()) == world;
     }
-    RankPlan mine{.ranks = {order[i]}, .place = plan.mesh.place(order[i]), .memory = {}, .sent = {}};
+    RankPlan mine{.ranks = {order[i]},
+                  .place = plan.mesh.place(order[i]),
+                  .memory = {},
+                  .sent = {},
+                  .frame_bytes = engine->frame_bytes()};
     const Batch batch = shapes_of(engine->model(), engine->samples_per_micro());
     const auto before = engine->comm_bytes_by_group();
     engine->train_batch([&](int) { return batch; });

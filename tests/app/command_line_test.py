@@ -203,6 +203,11 @@ class CommandLine(unittest.TestCase):
         self.assertEqual(steps[1]["comm_bytes"], sent)
 
         self.assertIn("needs the most", self.run_cleave("plan", *shape).stdout)
+        page = self.dir / "plan.html"
+        self.run_cleave("plan", *shape, "--html", page)
+        self.assertIn("One step of the pipeline", page.read_text())
+        lost = self.run_cleave("plan", *shape, "--html", self.dir / "no folder" / "plan.html", code=2).stderr
+        self.assertIn("cannot be written", lost)
         small = self.run_cleave("plan", *shape, "--device_memory", "1MiB", code=3)
         self.assertIn("the plan does not fit", small.stderr)
         self.assertIn("no change of the configuration was found", small.stderr)
