@@ -104,7 +104,7 @@ void Engine::State::check_disk() {
   const bool together = config.zero.offload_param.nvme_path == config.zero.offload_optimizer.nvme_path;
   const int64_t apart = together ? 0 : planned.at(MemoryKind::disk, Category::weights);
   const int64_t wanted = planned.total(MemoryKind::disk) - apart;
-  auto of_rank = [](int rank) { return fmt::format("rank {}: ", rank); };
+  auto of_rank = [](int rank) { return fmt::format("found by rank {}: ", rank); };
   Claim mine{host_number(), 0, 0, wanted};
   DiskRates rates{};
   agree(

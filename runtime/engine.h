@@ -16,6 +16,7 @@
 #include "comm/mesh.h"
 #include "config_schema/ds_config.h"
 #include "model/layer.h"
+#include "pipeline/simulate.h"
 #include "runtime/executor.h"
 #include "tensor_parallel/tensor_axis.h"
 
@@ -91,6 +92,8 @@ class Engine {
   const std::string& pipeline_line() const;  // who has what; empty with one stage
   double idle_share() const;                 // of the pipeline's ranks, expected
   const std::string& disk_line() const;      // where, how fast, and what that means; empty without offload to disk
+  Simulation timeline() const;               // of one step's schedule, recorded, in units of work
+  int64_t frame_bytes() const;               // activations that a micro-batch in flight keeps on this rank
 
   MemoryTable memory_planned() const;  // from a dry run of the allocation code
   MemoryTable memory_live() const;

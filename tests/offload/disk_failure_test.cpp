@@ -1,12 +1,18 @@
 // What users read when a disk is missing, full or broken.
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <sched.h>
 #include <sys/mount.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <functional>
 
 #include "../scratch.h"
@@ -110,6 +116,47 @@ TEST(DiskFailure, folders_that_cannot_be_used_are_named_with_their_key) {
   expect_error(Exit::usage, {"x.nvme_path", "file", "Not a directory"}, make(scratch.write("file", "x")));
   expect_error(Exit::usage, {"x.nvme_path", "not a folder"},
                [&] { disk_space(scratch.path("file"), "x.nvme_path"); });
+}
+
+// From here on this process is refused io_uring, and files past the page cache.
+void refuse_io_uring_and_direct_files() {
+  constexpr uint16_t kLoad = BPF_LD | BPF_W | BPF_ABS, kEqual = BPF_JMP | BPF_JEQ | BPF_K;
+  sock_filter filter[] = {
+      BPF_STMT(kLoad, offsetof(seccomp_data, nr)),
+      BPF_JUMP(kEqual, __NR_io_uring_setup, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+      BPF_JUMP(kEqual, __NR_openat, 0, 3),
+      BPF_STMT(kLoad, offsetof(seccomp_data, args[2])),
+      BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, O_DIRECT, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EINVAL),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const sock_fprog program{std::size(filter), filter};
+  ASSERT_EQ(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+  ASSERT_EQ(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program), 0);
+}
+
+TEST(DiskFailure, without_io_uring_and_direct_files_threads_and_the_page_cache_do_and_say_so_once) {
+  const Scratch scratch;
+  EXPECT_TRUE(in_child([&] {
+    refuse_io_uring_and_direct_files();
+    testing::internal::CaptureStderr();
+    for (int i = 0; i < 2; ++i) {
+      Memory memory;
+      DiskFile file(memory, scratch.folder(), "state", {{Category::master, 50'000}}, {4096, 4, 3});
+      EXPECT_EQ(file.engine(), "threads, 3 x 4096 B in flight, page cache");
+      std::vector<std::byte> bytes(50'000, std::byte{5}), back(50'000);
+      Stream stream;
+      file.write(Tensor(bytes.data(), DType::uint8, {50'000}), 0, stream);
+      file.read(Tensor(back.data(), DType::uint8, {50'000}), 0, stream);
+      EXPECT_EQ(bytes, back);
+    }
+    const std::string said = testing::internal::GetCapturedStderr();
+    EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 2) << said;
+    EXPECT_NE(said.find("no io_uring here"), std::string::npos) << said;
+    EXPECT_NE(said.find("has no O_DIRECT"), std::string::npos) << said;
+  }));
+  EXPECT_TRUE(fs::is_empty(scratch.folder()));
 }
 
 TEST(DiskFailure, small_and_read_only_file_systems_are_refused) {

@@ -52,7 +52,7 @@ TEST_P(OnDisk, TrainingHasTheBitsOfTrainingWithoutAtEveryStageTypeAndShare) {
 TEST_P(OnDisk, FewBuffersOverlapAndOtherOptimizersChangeNothing) {
   const int ranks = GetParam();
   const auto model = [] { return small_llama(DType::bf16); };
-  for (const std::string optimizer : {"AdamW", "SGD"})
+  for (const std::string optimizer : {"AdamW", "SGD", "Lion", "Adagrad"})
     for (const int buffers : {1, 2, 7}) {
       const Scratch scratch;
       DsConfig c = with_precision(config_for(ranks), DType::bf16);
