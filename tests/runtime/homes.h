@@ -1,0 +1,59 @@
+// Where weights and gradients may live, as configurations.
+#pragma once
+#include "tests/runtime/small_models.h"
+#include "tests/scratch.h"
+
+namespace cleave::testing {
+
+// Gradients live with the optimizer's state.
+struct Homes {
+  bool parameters = false, optimizer = false, pinned = true;
+  bool disk = false;       // of the parameters
+  int64_t kept_numel = 0;  // in host memory all the same
+  int buffers = 2;
+  bool state_on_disk = false;
+};
+inline std::vector<Homes> all_homes() {
+  return {{.parameters = true},
+          {.optimizer = true},
+          {.parameters = true, .optimizer = true},
+          {.parameters = true, .optimizer = true, .pinned = false},
+          {.parameters = true, .disk = true},
+          {.parameters = true, .optimizer = true, .disk = true, .kept_numel = 1500, .buffers = 4},
+          {.parameters = true, .optimizer = true, .disk = true, .state_on_disk = true}};
+}
+
+inline const Scratch& folder() {
+  static const Scratch scratch;
+  return scratch;
+}
+
+inline DsConfig with(DsConfig c, const Homes& h) {
+  OffloadParamConfig& p = c.zero.offload_param;
+  if (h.parameters) p.device = h.disk ? "nvme" : "cpu";
+  p.nvme_path = folder().folder(), p.max_in_cpu = h.kept_numel, p.buffer_count = h.buffers;
+  OffloadConfig& o = c.zero.offload_optimizer;
+  if (h.optimizer) o.device = h.state_on_disk ? "nvme" : "cpu";
+  o.nvme_path = p.nvme_path, c.zero.sub_group_size = 700;
+  p.pin_memory = o.pin_memory = h.pinned;
+  return c;
+}
+
+inline DsConfig in_type(DsConfig c, Precision precision) {
+  c.precision = precision;
+  c.fp16.enabled = precision == Precision::fp16, c.fp16.initial_scale_power = 8;
+  return c;
+}
+inline DType type_of(Precision p) {
+  return p == Precision::fp32 ? DType::fp32 : p == Precision::bf16 ? DType::bf16 : DType::fp16;
+}
+
+inline std::string text_of(const Homes& h, const DsConfig& c) {
+  return fmt::format("parameters {} optimizer {} pinned {} disk {} {} stage {} overlap {} prefetch {}",
+                     h.parameters, h.optimizer, h.pinned, h.disk, h.state_on_disk, c.zero.stage,
+                     c.zero.overlap_comm, c.zero.stage3_prefetch_bucket_size);
+}
+
+inline constexpr EngineOptions kWorkers{.compute = Stream::Mode::worker};
+
+}  // namespace cleave::testing

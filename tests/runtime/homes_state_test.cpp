@@ -1,0 +1,155 @@
+// What weights and gradients away from the device take where, disks that are missing or fail, and checkpoints
+// that move between homes.
+#include <gtest/gtest.h>
+
+#include "tests/runtime/homes.h"
+#include "zero/flat_layout.h"
+
+namespace cleave::testing {
+namespace {
+
+// What moves is exactly what is missing on the device; what stands in for it there is the region of gathered
+// layers and the buckets.
+TEST(Homes, TakeWhatMovesFromTheDeviceToTheByte) {
+  for (int ranks : {1, 2, 3})
+    for (const Precision precision : {Precision::fp32, Precision::bf16})
+      run_ranks(ranks, [&](Communicator& world) {
+        DsConfig c = in_type(config_for(ranks), precision);
+        c.zero.stage = 3;
+        auto table = [&](const Homes& h) {
+          return Engine(with(c, h), small_gpt(type_of(precision)), world, {}).memory_live();
+        };
+        const MemoryTable none = table({});
+        const auto device = MemoryKind::device, pinned = MemoryKind::pinned, host = MemoryKind::host;
+        for (const Homes& h : all_homes()) {
+          if (h.disk) continue;
+          const MemoryTable t = table(h);
+          const MemoryKind home = h.pinned ? pinned : host;
+          auto expect_moved = [&](Category k, bool moved) {
+            EXPECT_EQ(t.at(device, k), moved ? 0 : none.at(device, k)) << name_of(k);
+            EXPECT_EQ(t.at(home, k), moved ? none.at(device, k) : 0) << name_of(k);
+          };
+          expect_moved(Category::weights, h.parameters);
+          expect_moved(Category::gradients, h.optimizer);
+          expect_moved(Category::optimizer_state, h.optimizer);
+          // A master beside an fp32 weight is kept only where their homes differ.
+          const int64_t numel = none.at(device, Category::optimizer_state) / 8;
+          const bool is_weight = precision == Precision::fp32 && h.parameters == h.optimizer;
+          EXPECT_EQ(t.total(Category::master), is_weight ? 0 : 4 * numel);
+          EXPECT_EQ(t.at(device, Category::activations) + t.at(home, Category::activations),
+                    none.at(device, Category::activations));
+          if (ranks > 1) {
+            EXPECT_EQ(t.at(device, Category::gathered), none.at(device, Category::gathered));
+            EXPECT_EQ(t.at(device, Category::buckets), none.at(device, Category::buckets));
+          } else {
+            EXPECT_EQ(t.at(device, Category::gathered) > 0, h.parameters);
+            EXPECT_EQ(t.at(device, Category::buckets) > 0, h.optimizer);
+          }
+        }
+      });
+}
+
+TEST(Homes, OnDiskTakeTheirShardsInPagesAndBuffersOfTheLargestOfThem) {
+  for (const int ranks : {1, 2})
+    for (const int64_t kept : {0, 500, 1'000'000})
+      run_ranks(ranks, [&](Communicator& world) {
+        DsConfig c = config_for(ranks);
+        c.zero.stage = 3;
+        Engine engine(with(c, {.parameters = true, .disk = true, .kept_numel = kept, .buffers = 3}),
+                      small_llama(), world, {});
+        int64_t left = kept, in_host = 0, on_disk = 0, largest = 0;
+        for (const UnitSpec& u : engine.model().units()) {
+          const int64_t shard = FlatLayout(u, ranks).numel() / ranks;
+          if (shard <= left)
+            left -= shard, in_host += 4 * shard;
+          else
+            on_disk += round_up(4 * shard, 4096), largest = std::max(largest, shard);
+        }
+        const MemoryTable t = engine.memory_live();
+        EXPECT_EQ(t.at(MemoryKind::device, Category::weights), 0);
+        EXPECT_EQ(t.at(MemoryKind::pinned, Category::weights), in_host);
+        EXPECT_EQ(t.at(MemoryKind::disk, Category::weights), on_disk);
+        EXPECT_EQ(t.at(MemoryKind::pinned, Category::staging), 3 * 4 * largest);
+        EXPECT_EQ(on_disk == 0, kept == 1'000'000);
+        EXPECT_EQ(engine.memory_planned(), t);
+      });
+}
+
+TEST(Homes, OnADiskThatIsNotThereAreRefusedByTheKey) {
+  DsConfig c = with(config_for(1), {.parameters = true, .disk = true});
+  c.zero.stage = 3, c.zero.offload_param.nvme_path += "/missing";
+  try {
+    train_on(
+        1, c, [] { return small_gpt(); }, 1);
+    ADD_FAILURE() << "a folder that is missing was accepted";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.exit(), Exit::usage);
+    EXPECT_NE(std::string(e.what()).find("offload_param.nvme_path"), std::string::npos) << e.what();
+  }
+}
+
+// The one open file of this process that was made in the folder.
+std::string descriptor_in(const std::filesystem::path& place) {
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code gone;
+    if (std::filesystem::read_symlink(entry.path(), gone).string().starts_with(place.string() + "/"))
+      return entry.path();
+  }
+  return "";
+}
+
+TEST(Homes, OnADiskThatFailsEndTheStepByName) {
+  const Scratch disk;
+  DsConfig c = with(config_for(1), {.parameters = true, .disk = true});
+  c.zero.stage = 3, c.zero.offload_param.nvme_path = disk.folder();
+  run_ranks(1, [&](Communicator& world) {
+    Engine engine(c, small_gpt(), world, kWorkers);
+    Tokens tokens(1);
+    engine.train_batch(source(tokens, c, 0, 0, 1));
+    engine.evaluate(source(tokens, c, 1, 0, 1), 1);
+    std::filesystem::resize_file(descriptor_in(disk.folder()), 8192);
+    auto expect_fault = [&](const std::function<void()>& work) {
+      try {
+        work();
+        ADD_FAILURE() << "read past the end of a file";
+      } catch (const Error& e) {
+        EXPECT_EQ(e.exit(), Exit::training);
+        for (const char* part : {"the parameters of rank 0", "reading at byte 8192"})
+          EXPECT_NE(std::string(e.what()).find(part), std::string::npos) << e.what();
+      }
+    };
+    expect_fault([&] { engine.evaluate(source(tokens, c, 1, 0, 1), 1); });
+    expect_fault([&] { engine.train_batch(source(tokens, c, 1, 0, 1)); });
+  });
+}
+
+TEST(Homes, MoveCheckpointsFromAnyToAny) {
+  const Scratch scratch;
+  DsConfig plain = in_type(config_for(2, 1, 2), Precision::bf16);
+  plain.zero.stage = 3, plain.zero.overlap_comm = true;
+  std::vector<Homes> homes = all_homes();
+  homes.insert(homes.begin(), Homes{});
+  const Weights want = train_on(
+                           2, plain, [] { return small_gpt(DType::bf16); }, 4)
+                           .weights;
+  for (const Homes& from : homes)
+    for (const Homes& to : homes) {
+      run_ranks(2, [&](Communicator& world) {
+        Tokens tokens(1);
+        auto two_steps = [&](Engine& e) {
+          for (int i = 0; i < 2; ++i) e.train_batch(source(tokens, plain, e.step(), world.rank(), 2));
+        };
+        Engine first(with(plain, from), small_gpt(DType::bf16), world, kWorkers);
+        two_steps(first);
+        first.save_checkpoint(scratch.folder(), "half");
+        Engine second(with(plain, to), small_gpt(DType::bf16), world,
+                      {.seed = 7, .compute = Stream::Mode::worker});
+        second.load_checkpoint(scratch.folder());
+        two_steps(second);
+        EXPECT_EQ(weights_of(second), want) << text_of(from, plain) << " to " << text_of(to, plain);
+      });
+    }
+}
+
+}  // namespace
+}  // namespace cleave::testing
