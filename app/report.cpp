@@ -124,6 +124,7 @@ void Report::start(const Engine& engine, int ranks, const std::string& transport
       c.train_batch_size, c.train_micro_batch_size_per_gpu, c.gradient_accumulation_steps, engine.mesh().data,
       engine.mesh().tensor > 1 ? fmt::format("; layers cut over {} ranks", engine.mesh().tensor) : ""));
   if (!engine.pipeline_line().empty()) line(engine.pipeline_line());
+  if (!engine.disk_line().empty()) line(engine.disk_line());
   if (c.zero.stage >= 2 && c.gradient_accumulation_steps > 1 && engine.mesh().data > 1)
     line(fmt::format(
         "ZeRO stage {} sums gradients after each of the {} micro-batches: {} times the bytes of stage 1",

@@ -6,22 +6,14 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <fstream>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
-#include "checkpoint/safetensors.h"
+#include "checkpoint/checkpoint_format.h"
 
 namespace cleave {
 namespace fs = std::filesystem;
 using nlohmann::json;
 namespace {
-
-// Version 2 adds "every": [run, stride] to the records that have gaps; a checkpoint without any is version 1.
-constexpr int kFormatVersion = 2;
 
 std::string record_name(const Record& r) {
   const Elements& e = r.elements;
@@ -29,7 +21,7 @@ std::string record_name(const Record& r) {
   return fmt::format("{}/{}[{}:{}{}]", r.kind, r.tensor, e.range.begin, e.range.end, every);
 }
 
-json to_json(const Record& r, const std::string& file) {
+json to_json(const Record& r, const std::string& file, uint64_t checksum) {
   const Elements& e = r.elements;
   json out{{"kind", r.kind},
            {"tensor", r.tensor},
@@ -37,49 +29,9 @@ json to_json(const Record& r, const std::string& file) {
            {"range", {e.range.begin, e.range.end}},
            {"file", file},
            {"name", record_name(r)},
-           {"xxh3", fmt::format("{:016x}", XXH3_64bits(r.data.raw(), size_t(r.data.bytes())))}};
+           {"xxh3", fmt::format("{:016x}", checksum)}};
   if (e.stride) out["every"] = {e.run, e.stride};
   return out;
-}
-
-Elements elements_of(const json& record) {
-  Elements e{{record.at("range").at(0), record.at("range").at(1)}};
-  if (record.contains("every")) e.run = record["every"].at(0), e.stride = record["every"].at(1);
-  return e;
-}
-
-// Copies what two descriptions of elements have in common; returns how many there were.
-int64_t copy_common(float* to, const Elements& wanted, const float* from, const Elements& stored) {
-  struct Runs {
-    int64_t begin, run, stride, count;
-  };
-  auto runs_of = [](const Elements& e) {
-    const int64_t run = e.stride ? e.run : e.range.size(),
-                  stride = e.stride ? e.stride : std::max<int64_t>(1, run);
-    return Runs{e.range.begin, run, stride, run ? e.numel() / run : 0};
-  };
-  const Runs w = runs_of(wanted), s = runs_of(stored);
-  int64_t copied = 0;
-  for (int64_t i = 0; i < w.count; ++i) {
-    const Range want = Range{0, w.run}.shifted(w.begin + i * w.stride);
-    for (int64_t j = std::max<int64_t>(0, (want.begin - s.begin - s.run) / s.stride); j < s.count; ++j) {
-      const Range have = Range{0, s.run}.shifted(s.begin + j * s.stride), both = intersect(want, have);
-      if (have.begin >= want.end) break;
-      if (both.empty()) continue;
-      std::memcpy(to + i * w.run + both.begin - want.begin, from + j * s.run + both.begin - have.begin,
-                  size_t(both.size()) * sizeof(float));
-      copied += both.size();
-    }
-  }
-  return copied;
-}
-
-std::string read_text(const fs::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  require(in.good(), Exit::checkpoint, "cannot read {}: {}", path.string(), std::strerror(errno));
-  std::ostringstream text;
-  text << in.rdbuf();
-  return text.str();
 }
 
 void write_text(const fs::path& path, const std::string& text) {
@@ -97,14 +49,35 @@ void sync_folder(const fs::path& path) {
   close(fd);
 }
 
+// Gives a record's elements to the sink, through `memory`; returns their checksum.
+uint64_t stream_out(const Record& r, std::vector<float>& memory, const NamedTensor::Sink& sink) {
+  const int64_t numel = r.elements.numel();
+  Checksum checksum;
+  memory.resize(size_t(std::max(int64_t(memory.size()), std::min(numel, kPiece))));
+  for (Range piece{0, 0}; piece.begin < numel; piece.begin = piece.end) {
+    piece.end = std::min(numel, piece.begin + kPiece);
+    const Tensor here(memory.data(), DType::fp32, {piece.size()}, MemoryKind::host);
+    r.read(piece, here);
+    checksum.add(here.raw(), here.bytes());
+    sink(here);
+  }
+  return checksum.value();
+}
+
 void write_shard(const fs::path& folder, const std::string& stem, const std::vector<Record>& records) {
   std::vector<NamedTensor> tensors;
   json parts = json::array();
+  std::vector<float> memory;
   for (const Record& r : records) {
-    CHECK(r.data.numel() == r.elements.numel() && r.data.dtype() == DType::fp32, "record {}", record_name(r));
-    if (r.data.numel() == 0) continue;
-    tensors.push_back({record_name(r), {r.data.numel()}, r.data});
-    parts.push_back(to_json(r, stem + ".safetensors"));
+    const int64_t numel = r.elements.numel();
+    if (numel == 0) continue;
+    tensors.push_back({record_name(r),
+                       {numel},
+                       Tensor(nullptr, DType::fp32, {numel}, MemoryKind::host),
+                       [&r, &stem, &parts, &memory](const NamedTensor::Sink& sink) {
+                         const uint64_t checksum = stream_out(r, memory, sink);
+                         parts.push_back(to_json(r, stem + ".safetensors", checksum));
+                       }});
   }
   write_safetensors(folder / (stem + ".safetensors"), tensors, {{"format", "cleave"}});
   write_text(folder / (stem + ".json"), parts.dump());
@@ -200,84 +173,6 @@ std::vector<std::string> list_checkpoints(const fs::path& dir) {
   std::vector<std::string> names;
   for (auto& [time, name] : found) names.push_back(std::move(name));
   return names;
-}
-
-CheckpointReader::CheckpointReader(const fs::path& dir, const std::string& tag) {
-  std::string name = tag;
-  if (tag == "latest") {
-    require(fs::exists(dir / "latest"), Exit::checkpoint,
-            "{} has no checkpoint: the file 'latest' is missing", dir.string());
-    name = read_text(dir / "latest");
-    name.erase(name.find_last_not_of(" \n\r\t") + 1);
-  }
-  path_ = dir / name;
-  if (!fs::exists(path_ / "manifest.json")) {
-    std::string others;
-    for (const std::string& c : list_checkpoints(dir)) others += (others.empty() ? "" : ", ") + c;
-    fail(Exit::checkpoint, "checkpoint {} does not exist or is incomplete; complete ones in {}: {}",
-         path_.string(), dir.string(), others.empty() ? "none" : others);
-  }
-  try {
-    const json manifest = json::parse(read_text(path_ / "manifest.json"));
-    const json& version = manifest.at("version");
-    require(manifest.at("format") == "cleave" && (version == 1 || version == kFormatVersion),
-            Exit::checkpoint, "{}: manifest version {} is not 1 or {}, which this program reads",
-            path_.string(), version.dump(), kFormatVersion);
-    state_ = manifest.at("state").dump();
-    for (const json& r : manifest.at("records")) {
-      Whole& whole = tensors_[{r.at("kind"), r.at("tensor")}];
-      whole.shape = r.at("shape").get<std::vector<int64_t>>();
-      whole.parts.push_back({r.at("file"), r.at("name"), elements_of(r),
-                             std::stoull(r.at("xxh3").get<std::string>(), nullptr, 16)});
-    }
-  } catch (const Error&) {
-    throw;
-  } catch (const std::exception& e) {
-    fail(Exit::checkpoint, "{}: damaged manifest: {}", (path_ / "manifest.json").string(), e.what());
-  }
-}
-
-std::vector<int64_t> CheckpointReader::shape(const std::string& kind, const std::string& tensor) const {
-  const auto at = tensors_.find({kind, tensor});
-  return at == tensors_.end() ? std::vector<int64_t>{} : at->second.shape;
-}
-
-std::vector<std::pair<std::string, std::string>> CheckpointReader::tensors() const {
-  std::vector<std::pair<std::string, std::string>> names;
-  for (const auto& [name, whole] : tensors_) names.push_back(name);
-  return names;
-}
-
-const SafetensorsFile& CheckpointReader::file(const std::string& name) const {
-  std::unique_ptr<SafetensorsFile>& opened = files_[name];
-  if (!opened) opened = std::make_unique<SafetensorsFile>(path_ / name);
-  return *opened;
-}
-
-void CheckpointReader::read(const Record& record) const {
-  const auto at = tensors_.find({record.kind, record.tensor});
-  require(at != tensors_.end(), Exit::checkpoint,
-          "{} holds no {} of {}; was it written by another model or optimizer?", path_.string(), record.kind,
-          record.tensor);
-  require(at->second.shape == record.shape, Exit::checkpoint,
-          "{}: {} of {} has {} elements in dim 0, the model wants {}", path_.string(), record.kind,
-          record.tensor, at->second.shape.empty() ? 0 : at->second.shape[0],
-          record.shape.empty() ? 0 : record.shape[0]);
-  int64_t filled = 0;
-  for (const Stored& s : at->second.parts) {
-    if (intersect(s.elements.range, record.elements.range).empty()) continue;
-    const SafetensorsFile& shard = file(s.file);
-    const std::vector<std::byte> bytes = shard.read(s.name);
-    require(XXH3_64bits(bytes.data(), bytes.size()) == s.checksum &&
-                int64_t(bytes.size()) == s.elements.numel() * 4,
-            Exit::checkpoint, "{}: the bytes of {} do not match their checksum; the file is damaged",
-            shard.path().string(), s.name);
-    filled += copy_common(record.data.as<float>(), record.elements,
-                          reinterpret_cast<const float*>(bytes.data()), s.elements);
-  }
-  const int64_t wanted = record.elements.numel();
-  require(filled == wanted, Exit::checkpoint, "{}: {} of {} elements of {} {} are stored", path_.string(),
-          filled, wanted, record.kind, record.tensor);
 }
 
 }  // namespace cleave

@@ -6,8 +6,10 @@
 // replaced: a run that is killed at any point leaves the checkpoint before it whole.
 #pragma once
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -25,12 +27,15 @@ struct Elements {
   int64_t numel() const { return stride ? (range.size() - run) / stride * run + run : range.size(); }
 };
 
-// Some elements of a named tensor; kind is "master", "exp_avg", ...
+// Some elements of a named tensor; kind is "master", "exp_avg", ... Wherever they live, on a disk for
+// example, they come and go in pieces through a little memory of the host.
 struct Record {
   std::string kind, tensor;
   std::vector<int64_t> shape;  // of the whole tensor
   Elements elements;
-  Tensor data;  // fp32, elements.numel(), host-readable
+  // Copy the record's elements [range) to or from fp32 memory of the host before they return.
+  using Move = std::function<void(Range range, Tensor memory)>;
+  Move read, write;  // a saver needs the first, a loader the second
 };
 
 // Every rank gives its own records; together they must cover each tensor exactly once. `state` is JSON text
@@ -51,7 +56,8 @@ class CheckpointReader {
   std::vector<int64_t> shape(const std::string& kind, const std::string& tensor) const;
   // Kinds and tensor names stored.
   std::vector<std::pair<std::string, std::string>> tensors() const;
-  // Fills record.data from whichever shards hold its elements, verifying their checksums.
+  // Writes the record from whichever shards hold its elements, verifying their checksums when they are first
+  // read.
   void read(const Record& record) const;
 
  private:
@@ -68,7 +74,11 @@ class CheckpointReader {
   std::string state_;
   const SafetensorsFile& file(const std::string& name) const;
 
+  void verify(const Stored& stored) const;
+  int64_t fill(Tensor window, const Record& record, int64_t begin, const Stored& stored) const;
+
   std::map<std::pair<std::string, std::string>, Whole> tensors_;
+  mutable std::set<std::string> verified_;                                 // file and record
   mutable std::map<std::string, std::unique_ptr<SafetensorsFile>> files_;  // opened when first read
 };
 

@@ -73,7 +73,18 @@ void write_safetensors(const std::filesystem::path& path, const std::vector<Name
   Output out(path);
   out.write(&length, sizeof length);
   out.write(header.data(), int64_t(header.size()));
-  for (const NamedTensor& t : tensors) out.write(t.data.raw(), t.data.bytes());
+  for (const NamedTensor& t : tensors) {
+    int64_t left = t.data.bytes();
+    const NamedTensor::Sink sink = [&](const Tensor& piece) {
+      out.write(piece.raw(), piece.bytes());
+      left -= piece.bytes();
+    };
+    if (t.produce)
+      t.produce(sink);
+    else
+      sink(t.data);
+    CHECK(left == 0, "{}: {} bytes of {} are missing", path.string(), left, t.name);
+  }
   out.close();
 }
 
@@ -132,14 +143,19 @@ SafetensorsFile::SafetensorsFile(std::filesystem::path path) : path_(std::move(p
 
 SafetensorsFile::~SafetensorsFile() { std::fclose(file_); }
 
-std::vector<std::byte> SafetensorsFile::read(const std::string& name) const {
+void SafetensorsFile::read(const std::string& name, int64_t begin, std::span<std::byte> bytes) const {
   const auto at = tensors_.find(name);
   require(at != tensors_.end(), Exit::checkpoint, "{} has no tensor {}", path_.string(), name);
-  std::vector<std::byte> bytes(size_t(at->second.end - at->second.begin));
-  const ssize_t got = pread(fileno(file_), bytes.data(), bytes.size(), data_ + at->second.begin);
-  require(got == ssize_t(bytes.size()), Exit::checkpoint, "cannot read {} of {}: {} of {} bytes", name,
-          path_.string(), got, bytes.size());
-  return bytes;
+  CHECK(0 <= begin && begin + int64_t(bytes.size()) <= at->second.end - at->second.begin,
+        "{}: {} bytes from {} on of {}", path_.string(), bytes.size(), begin, name);
+  for (size_t done = 0; done < bytes.size();) {
+    const ssize_t got = pread(fileno(file_), bytes.data() + done, bytes.size() - done,
+                              data_ + at->second.begin + begin + int64_t(done));
+    if (got < 0 && errno == EINTR) continue;
+    require(got > 0, Exit::checkpoint, "cannot read {} of {}: {} of {} bytes", name, path_.string(), done,
+            bytes.size());
+    done += size_t(got);
+  }
 }
 
 }  // namespace cleave

@@ -3,7 +3,9 @@
 #pragma once
 #include <cstdio>
 #include <filesystem>
+#include <functional>
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -19,9 +21,11 @@ struct StoredTensor {
 
 // Writes all tensors in order. Throws Error(checkpoint) naming the file and what the system said.
 struct NamedTensor {
+  using Sink = std::function<void(const Tensor& piece)>;
   std::string name;
   std::vector<int64_t> shape;
-  Tensor data;
+  Tensor data;                                    // in memory of the host; or without an address, and then
+  std::function<void(const Sink&)> produce = {};  // gives the elements to the sink, in order and in pieces
 };
 void write_safetensors(const std::filesystem::path& path, const std::vector<NamedTensor>& tensors,
                        const std::map<std::string, std::string>& metadata = {});
@@ -37,8 +41,8 @@ class SafetensorsFile {
 
   const std::map<std::string, StoredTensor>& tensors() const { return tensors_; }
   const std::filesystem::path& path() const { return path_; }
-  // The tensor's bytes.
-  std::vector<std::byte> read(const std::string& name) const;
+  // Bytes of the tensor, from byte `begin` of it on; it must have as many.
+  void read(const std::string& name, int64_t begin, std::span<std::byte> bytes) const;
 
  private:
   std::filesystem::path path_;

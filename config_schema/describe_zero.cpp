@@ -53,18 +53,31 @@ void describe_stage3(Keys& k, ZeroConfig& z) {
 }
 
 void describe_offload(Keys& k, ZeroConfig& z) {
+  OffloadConfig& o = z.offload_optimizer;
   k.section("zero_optimization.offload_optimizer", "where optimizer states live and the update runs");
-  k.honoured("device", &z.offload_optimizer.device, "none or cpu").one_of({"none", "cpu", "nvme"});
-  const bool off = z.offload_optimizer.device == "none";
-  k.honoured("pin_memory", &z.offload_optimizer.pin_memory, "page-locked host memory")
-      .inert_if(off, "zero_optimization.offload_optimizer.device is none");
-  const std::string why = "only device nvme reads it, and that is not built";
-  k.no_effect("nvme_path", "s?=null", why);
-  k.no_effect("buffer_count", "i=4", why).at_least(0);
-  k.no_effect("pipeline_read", "b=false", why);
-  k.no_effect("pipeline_write", "b=false", why);
-  k.no_effect("fast_init", "b=false", why);
-  k.refused("ratio", "n=1.0", "the whole optimizer state is offloaded, or none of it").in(0, 1);
+  k.honoured("device", &o.device, "none, cpu (host memory) or nvme (a file on disk); with any stage")
+      .one_of({"none", "cpu", "nvme"});
+  const bool off = o.device == "none", memory = o.device != "nvme";
+  const std::string none = "zero_optimization.offload_optimizer.device is none";
+  const std::string why =
+      fmt::format("zero_optimization.offload_optimizer.device is {}; only nvme reads it", o.device);
+  k.honoured("pin_memory", &o.pin_memory, "page-locked host memory, or such buffers for what is on disk")
+      .inert_if(off, none);
+  k.honoured("nvme_path", &o.nvme_path,
+             "folder on a local disk; its files have no names and end with the job")
+      .or_null()
+      .inert_if(memory, why);
+  k.honoured("buffer_count", &o.buffer_count,
+             "tiles of state in memory at a time: one is updated, others are being read and written")
+      .in(1, 1024)
+      .inert_if(memory, why);
+  k.no_effect("pipeline_read", "b=false", "the next tiles are always read while one is updated");
+  k.no_effect("pipeline_write", "b=false", "updated tiles are always written while others are updated");
+  k.no_effect("fast_init", "b=false", "moments start as the zeros of a new file, only masters are written");
+  k.honoured("ratio", &o.ratio,
+             "share of each rank's optimizer state that is offloaded; the rest is on the device")
+      .in(0, 1)
+      .inert_if(off, none);
   k.refused("super_offload", "b=false", "this variant of offloading is not built");
   k.details("zero_optimization.offload_optimizer.super_offload", "processor cores for that variant",
             "cpuadam_cores_perc:n=0.8");
@@ -130,9 +143,12 @@ void describe_zero(Keys& k, ZeroConfig& z) {
   k.list.back().type = Type::boolean, k.list.back().default_text = "null";
   k.no_effect("cpu_offload_use_pin_memory", "b?=null", "offload_optimizer.pin_memory decides");
   k.no_effect("elastic_checkpoint", "b=false", "every checkpoint loads on any number of ranks");
-  k.no_effect("sub_group_size", "i=1000000000",
-              "an update runs in place, layer by layer, and needs no buffer of this size")
-      .at_least(1);
+  k.honoured(
+       "sub_group_size", &z.sub_group_size,
+       "elements of optimizer state on disk that are updated at a time; above 2097152 a tile has that many")
+      .at_least(1)
+      .inert_if(z.offload_optimizer.device != "nvme",
+                "optimizer states are in memory: an update runs in place and needs no buffer of this size");
   k.no_effect("ignore_unused_parameters", "b=true", "every parameter of the models gets a gradient");
   k.no_effect("memory_efficient_linear", "b=true", "matrix products save no more than they need");
   k.no_effect("pipeline_loading_checkpoint", "b=false", "a rank reads only its own part of a checkpoint");

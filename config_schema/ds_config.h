@@ -58,8 +58,16 @@ struct Fp16Config {
 };
 
 struct OffloadConfig {
-  std::string device = "none";  // none or cpu
+  std::string device = "none";  // none, cpu or nvme
   bool pin_memory = true;
+  std::string nvme_path;
+  int64_t buffer_count = 4;  // tiles in memory at a time
+  double ratio = 1;          // of every rank's optimizer state; the rest stays on the device
+};
+
+// Reading and writing files of offloaded state.
+struct AioConfig {
+  int64_t block_size = 1 << 20, queue_depth = 32, intra_op_parallelism = 8;
 };
 
 struct ZeroConfig {
@@ -72,6 +80,7 @@ struct ZeroConfig {
   int64_t mics_shard_size = -1;         // ranks that share a copy of everything; -1: all of the data axis
   int64_t zero_hpz_partition_size = 1;  // ranks that share a copy of the parameters; 1: all of the data axis
   bool round_robin_gradients = false;
+  int64_t sub_group_size = 1'000'000'000;  // elements of optimizer state updated at a time, on disk
   OffloadConfig offload_optimizer;
 };
 
@@ -128,6 +137,7 @@ struct DsConfig {
   SchedulerConfig scheduler;
   Fp16Config fp16;
   ZeroConfig zero;
+  AioConfig aio;
   PipelineConfig pipeline;
   TensorParallelConfig tensor_parallel;
   CheckpointingConfig checkpointing;

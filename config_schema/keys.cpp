@@ -168,6 +168,7 @@ std::vector<Key> describe(DsConfig& config) {
   Keys keys;
   describe_training(keys, config);
   describe_zero(keys, config.zero);
+  describe_aio(keys, config);
   describe_pipeline(keys, config.pipeline);
   describe_tensor_parallel(keys, config.tensor_parallel);
   describe_checkpointing(keys, config.checkpointing);

@@ -98,6 +98,7 @@ void describe_training(Keys& keys, DsConfig& config);
 void describe_optimizer(Keys& keys, OptimizerConfig& optimizer);
 void describe_scheduler(Keys& keys, SchedulerConfig& scheduler, const OptimizerConfig& optimizer);
 void describe_zero(Keys& keys, ZeroConfig& zero);
+void describe_aio(Keys& keys, DsConfig& config);
 void describe_pipeline(Keys& keys, PipelineConfig& pipeline);
 void describe_tensor_parallel(Keys& keys, TensorParallelConfig& tensor);
 void describe_checkpointing(Keys& keys, CheckpointingConfig& checkpointing);

@@ -152,9 +152,12 @@ void resolve_zero(Reading& r) {
     z.allgather_bucket_size = *bucket->integer,
     r.derived["zero_optimization.allgather_bucket_size"] = "derived";
   resolve_near_ranks(r);
-  if (z.offload_optimizer.device == "nvme")
+  if (z.offload_optimizer.device != "nvme") return;
+  if (z.offload_optimizer.nvme_path.empty())
     r.error_at("zero_optimization.offload_optimizer.device",
-               "\"nvme\" is known but not built; \"cpu\" keeps the optimizer states in host memory");
+               "\"nvme\" needs nvme_path beside it: a folder on a local disk, the same on every host");
+  if (const int64_t block = r.result.config.aio.block_size; block % 4096 != 0)
+    r.error_at("aio.block_size", fmt::format("must be a multiple of 4096, got {}", block));
 }
 
 void resolve_gradients(Reading& r) {

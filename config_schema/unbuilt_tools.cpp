@@ -44,11 +44,6 @@ void unbuilt_monitors(Keys& k) {
 }
 
 void unbuilt_files(Keys& k) {
-  k.section("aio", "reading and writing NVMe");
-  k.details("offload to NVMe", "reading and writing NVMe",
-            "block_size:i=1048576 queue_depth:i=8 intra_op_parallelism:i=1 single_submit:b=false "
-            "overlap_events:b=true "
-            "use_gds:b=false");
   k.section("checkpoint", "checkpoints");
   k.no_effect("tag_validation", "s=\"Warn\"", "rank 0 alone chooses the tag")
       .one_of({"Ignore", "Warn", "Fail"})

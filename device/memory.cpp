@@ -75,8 +75,7 @@ std::string_view remedy(Category category) {
     case Category::master:
     case Category::optimizer_state:
       return "zero_optimization.stage 1 or higher shards it; zero_optimization.offload_optimizer.device "
-             "\"cpu\" moves "
-             "it to host memory";
+             "\"cpu\" moves it to host memory, \"nvme\" to disk";
     case Category::buckets:
       return "zero_optimization.overlap_comm false needs one gradient bucket less";
     case Category::gathered:
@@ -154,12 +153,11 @@ void check_fits(const MemoryTable& planned, const MemoryLimits& limits) {
 }
 
 Buffer Memory::allocate(MemoryKind kind, Category category, DType dtype, Shape shape, std::string_view name) {
-  CHECK(kind != MemoryKind::disk, "{}: disk memory is not addressable", name);
   const int64_t bytes = shape.numel() * size_of(dtype);
   add(kind, category, bytes, name);
   Buffer buffer;
   buffer.memory_ = this, buffer.tensor_ = Tensor(nullptr, dtype, shape, kind), buffer.category_ = category;
-  if (bytes == 0) return buffer;
+  if (bytes == 0 || kind == MemoryKind::disk) return buffer;
   if (dry()) {
     std::lock_guard lock(mutex_);
     buffer.tensor_ = Tensor(reinterpret_cast<void*>(next_), dtype, shape, kind);

@@ -67,7 +67,8 @@ class Memory {
 
   // Zero-filled, 64-byte aligned; from 2 MiB on, 2 MiB aligned and on huge pages where the kernel grants
   // them. Throws Error(memory) with the category table when a limit or the machine refuses. The buffer must
-  // not outlive this Memory. `name` appears in messages.
+  // not outlive this Memory. `name` appears in messages. Disk memory is only counted, and its tensor has no
+  // address: the bytes are in a file (offload/disk_file.h).
   Buffer allocate(MemoryKind kind, Category category, DType dtype, Shape shape, std::string_view name);
 
   bool dry() const { return mode_ == Mode::dry; }

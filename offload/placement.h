@@ -1,12 +1,29 @@
-// Where each kind of training state has its home. Offload is a value of this struct, not a way to optimize: no optimizer
-// and no layer knows the word.
+// Where each kind of training state has its home. Offload is a value of this struct, not a way to optimize:
+// no optimizer and no layer knows the word.
 #pragma once
+#include <filesystem>
+#include <string>
+
 #include "device/tensor.h"
+#include "offload/disk_file.h"
 
 namespace cleave {
 
+// How state that lives on disk gets there and back.
+struct DiskPlace {
+  std::filesystem::path folder;
+  std::string name = "optimizer state";  // in messages
+  std::string key = "nvme_path";         // of the folder, in messages
+  MemoryKind staging = MemoryKind::pinned;
+  int buffers = 4;                        // tiles in memory at a time
+  int64_t tile_numel = int64_t{1} << 21;  // elements of a tile, at most
+  DiskOptions options;
+};
+
 struct Placement {
   MemoryKind optimizer = MemoryKind::device;  // master weights and moments; the update runs where they live
+  double ratio = 1;                           // of every slice's elements live there, the rest on the device
+  DiskPlace disk;                             // where optimizer is disk
 };
 
 }  // namespace cleave

@@ -52,6 +52,7 @@ Engine::Engine(const DsConfig& config, const ModelFactory& make, Communicator& w
     s.planned = dry.peak();
   }
   s.check_plan();
+  s.check_disk();
   s.memory.expect(s.planned);
   s.spaces = Workspaces(s.memory, s.config.zero.overlap_comm);
   s.spaces.compute.lend_to(s.compute);
@@ -202,6 +203,7 @@ void Engine::run_forward(const ScheduleShape& shape, const Work& work) {
   s.synchronize();
 }
 
+const std::string& Engine::disk_line() const { return state_->disk_line; }
 int64_t Engine::step() const { return state_->at.step; }
 const Model& Engine::model() const { return state_->model; }
 const DsConfig& Engine::config() const { return state_->config; }

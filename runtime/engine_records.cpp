@@ -1,36 +1,43 @@
 // The engine's state as named records: checkpoints, and whole parameters for tests and export.
 #include "checkpoint/checkpoint.h"
-#include "device/copy.h"
 #include "runtime/engine_state.h"
-#include "runtime/host_records.h"
 
 namespace cleave {
 namespace {
 
+// Elements of one kind of state in the slice of a unit, and what they are called.
+struct Place {
+  int unit, kind;
+  Range at;  // of the slice
+  std::string tensor;
+  std::vector<int64_t> shape;
+  Elements elements;
+};
+
 // Runs of equal length at equal distances, as a tensor that is cut by columns has them, are one record.
-void add(std::vector<Record>& out, Record record) {
-  const auto next = [](const Record& r) { return static_cast<std::byte*>(r.data.raw()) + r.data.bytes(); };
-  if (!out.empty() && out.back().kind == record.kind && out.back().tensor == record.tensor &&
-      next(out.back()) == record.data.raw()) {
-    Record& last = out.back();
+void add(std::vector<Place>& out, Place place) {
+  if (!out.empty() && out.back().unit == place.unit && out.back().kind == place.kind &&
+      out.back().tensor == place.tensor && out.back().at.end == place.at.begin) {
+    Place& last = out.back();
     Elements& e = last.elements;
     const int64_t run = e.stride ? e.run : e.range.size(),
-                  stride = record.elements.range.begin - (e.range.end - run);
-    if (record.elements.range.size() == run && stride > run && (e.stride == 0 || e.stride == stride)) {
-      e = {{e.range.begin, record.elements.range.end}, run, stride};
-      last.data = Tensor(last.data.raw(), DType::fp32, {e.numel()}, last.data.memory());
+                  stride = place.elements.range.begin - (e.range.end - run);
+    if (place.elements.range.size() == run && stride > run && (e.stride == 0 || e.stride == stride)) {
+      e = {{e.range.begin, place.elements.range.end}, run, stride};
+      last.at.end = place.at.end;
       return;
     }
   }
-  out.push_back(std::move(record));
+  out.push_back(std::move(place));
 }
 
 }  // namespace
 
 std::vector<Record> Engine::records(bool all_slices) {
   State& s = *state_;
-  std::vector<Record> out;
-  const std::vector<std::string> kinds = s.all->optimizer.kinds();
+  std::vector<Place> places;
+  ShardedOptimizer& optimizer = s.all->optimizer;
+  const std::vector<std::string> kinds = optimizer.kinds();
   for (int u = 0; u < s.all->store.units(); ++u) {
     if (!all_slices && !s.speaks_for(u)) continue;
     const FlatLayout& layout = s.all->store.layout(u);
@@ -38,22 +45,29 @@ std::vector<Record> Engine::records(bool all_slices) {
     // Replicas share the work: each saves the part that it counts in the norm.
     const Range part = all_slices ? Range{0, mine.size()} : s.all->store.norm_range(u);
     for (int kind = 0; kind < int(kinds.size()); ++kind)
-      for (const FlatLayout::Piece& p : layout.pieces(part.shifted(mine.begin))) {
-        const int64_t at = part.begin + p.offset;
-        add(out, {kinds[size_t(kind)],
-                  layout.param(p.param).name,
-                  layout.param(p.param).whole_shape(),
-                  {p.elements},
-                  s.all->optimizer.record(u, kind).slice({at, at + p.elements.size()})});
-      }
+      for (const FlatLayout::Piece& p : layout.pieces(part.shifted(mine.begin)))
+        add(places, {u,
+                     kind,
+                     Range{0, p.elements.size()}.shifted(part.begin + p.offset),
+                     layout.param(p.param).name,
+                     layout.param(p.param).whole_shape(),
+                     {p.elements}});
   }
+  std::vector<Record> out;
+  for (const Place& p : places)
+    out.push_back({kinds[size_t(p.kind)], p.tensor, p.shape, p.elements,
+                   [&s, &optimizer, p](Range r, Tensor to) {
+                     optimizer.read(p.unit, p.kind, r.shifted(p.at.begin), to, s.compute);
+                   },
+                   [&s, &optimizer, p](Range r, Tensor from) {
+                     optimizer.write(p.unit, p.kind, r.shifted(p.at.begin), from, s.compute);
+                   }});
   return out;
 }
 
 void Engine::save_checkpoint(const std::string& dir, const std::string& tag, const std::string& client) {
   State& s = *state_;
-  const HostRecords mine(records(false), s.memory, s.compute);
-  cleave::save_checkpoint(dir, tag, mine.here(), to_json(s.at, s.scaler.state(), s.options.seed, client),
+  cleave::save_checkpoint(dir, tag, records(false), to_json(s.at, s.scaler.state(), s.options.seed, client),
                           s.world);
 }
 
@@ -61,9 +75,7 @@ std::string Engine::load_checkpoint(const std::string& dir, const std::string& t
   State& s = *state_;
   const CheckpointReader reader(dir, tag);
   const Restored restored = from_json(reader.state(), reader.path().string());
-  HostRecords mine(records(true), s.memory, s.compute);
-  for (const Record& r : mine.here()) reader.read(r);
-  mine.store();
+  for (const Record& r : records(true)) reader.read(r);
   s.at = restored.at;
   s.options.seed = restored.seed;
   if (s.config.precision == Precision::fp16) s.scaler.restore(restored.scaler);
@@ -85,12 +97,12 @@ std::vector<float> Engine::parameter(const std::string& name) {
     for (const FlatLayout::Piece& piece : layout.pieces(part)) {
       if (layout.param(piece.param).name != name || !s.speaks_for(u)) continue;
       const int64_t at = part.begin - s.all->store.slice(u).begin + piece.offset;
-      copy(
+      s.all->optimizer.read(
+          u, 0, {at, at + piece.elements.size()},
           Tensor(whole.data() + piece.elements.begin, DType::fp32, {piece.elements.size()}, MemoryKind::host),
-          s.all->optimizer.record(u, 0).slice({at, at + piece.elements.size()}), s.compute);
+          s.compute);
     }
   }
-  s.compute.synchronize();
   // Every element is nonzero on one rank only, so the sum is exact.
   s.world.all_reduce(Tensor(whole.data(), DType::fp32, {int64_t(whole.size())}, MemoryKind::host), s.comm(),
                      {.what = "a whole parameter"});
@@ -106,15 +118,15 @@ void Engine::set_parameters(const std::function<std::vector<float>(const ParamSp
     std::vector<float> whole;
     for (const FlatLayout::Piece& piece : layout.pieces(s.all->store.slice(u))) {
       const ParamSpec& p = layout.param(piece.param);
-      if (held != piece.param) s.compute.synchronize(), whole = values(p), held = piece.param;
+      if (held != piece.param) whole = values(p), held = piece.param;
       CHECK(int64_t(whole.size()) == p.whole_numel(), "{} has {} elements, got {}", p.name, p.whole_numel(),
             whole.size());
       const Range part{piece.offset, piece.offset + piece.elements.size()};
-      copy(s.all->optimizer.record(u, 0).slice(part),
-           Tensor(whole.data() + piece.elements.begin, DType::fp32, {part.size()}, MemoryKind::host),
-           s.compute);
+      s.all->optimizer.write(
+          u, 0, part,
+          Tensor(whole.data() + piece.elements.begin, DType::fp32, {part.size()}, MemoryKind::host),
+          s.compute);
     }
-    s.compute.synchronize();
   }
   s.all->optimizer.publish_masters(s.compute);
   s.synchronize();

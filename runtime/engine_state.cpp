@@ -5,6 +5,7 @@
 #include <map>
 
 #include "device/copy.h"
+#include "runtime/disk_place.h"
 
 namespace cleave {
 namespace {
@@ -66,12 +67,6 @@ double square_of(std::span<const int64_t> words, int grid) {
   return sum;
 }
 
-Placement placement(const DsConfig& c) {
-  const OffloadConfig& o = c.zero.offload_optimizer;
-  if (o.device == "none") return {};
-  return {.optimizer = o.pin_memory ? MemoryKind::pinned : MemoryKind::host};
-}
-
 // How many consecutive ranks of the data axis gather parameters among themselves; 0: no such groups.
 int near_ranks(const ZeroConfig& z) {
   if (z.stage != 3) return 0;
@@ -94,6 +89,10 @@ ZeroPlan zero_plan(const DsConfig& config, const UnitSpec& unit, Communicator& d
   return whole ? with_whole_parameters(plan, self) : plan;
 }
 
+int rank_of(const Mesh& mesh) {
+  return (mesh.place.pipe * mesh.shape.data + mesh.place.data) * mesh.shape.tensor + mesh.place.tensor;
+}
+
 }  // namespace
 
 DType model_dtype(const DsConfig& config) { return dtype_of(config.precision); }
@@ -104,7 +103,7 @@ Allocation::Allocation(const DsConfig& config, const Model& model, const Pipelin
     : store(memory, store_options(config, model, mesh), compute, comm),
       stage(model, plan.stages[size_t(mesh.place.pipe)], store, config.train_micro_batch_size_per_gpu,
             [&](const UnitSpec& unit) { return zero_plan(config, unit, *mesh.data, near, self); }),
-      optimizer(memory, store, make_optimizer(config.optimizer), placement(config)) {
+      optimizer(memory, store, make_optimizer(config.optimizer), placement(config, rank_of(mesh))) {
   store.commit();
   stage.allocate(memory);
   const auto device = MemoryKind::device;
@@ -170,25 +169,32 @@ std::vector<Engine::State::Talk> Engine::State::groups() const {
 }
 
 void Engine::State::check_plan() {
+  agree(
+      *mesh.pipe, [&] { check_fits(planned, options.limits); },
+      [&](int stage) { return mesh.shape.pipe > 1 ? fmt::format("stage {} of the pipeline: ", stage) : ""; });
+}
+
+void Engine::State::agree(Communicator& ranks, const std::function<void()>& check,
+                          const std::function<std::string(int rank)>& where) {
   std::string refusal;
+  std::vector<int32_t> answers(size_t(2 * ranks.size()), 0);  // of each rank: bytes of its refusal, exit code
   try {
-    check_fits(planned, options.limits);
+    check();
   } catch (const Error& e) {
     refusal = e.what();
+    answers[size_t(2 * ranks.rank())] = int32_t(refusal.size());
+    answers[size_t(2 * ranks.rank() + 1)] = int32_t(e.exit());
   }
-  std::vector<int32_t> lengths(size_t(mesh.shape.pipe), 0);
-  lengths[size_t(mesh.place.pipe)] = int32_t(refusal.size());
-  mesh.pipe->all_reduce(Tensor(lengths.data(), DType::int32, {mesh.shape.pipe}, MemoryKind::host), comm(),
-                        {.what = "whether every stage fits"});
+  ranks.all_reduce(Tensor(answers.data(), DType::int32, {2 * ranks.size()}, MemoryKind::host), comm(),
+                   {.what = "whether every rank can start"});
   comm().synchronize();
-  for (int stage = 0; stage < mesh.shape.pipe; ++stage) {
-    if (lengths[size_t(stage)] == 0) continue;
-    refusal.resize(size_t(lengths[size_t(stage)]));
-    mesh.pipe->broadcast(Tensor(refusal.data(), DType::uint8, {int64_t(refusal.size())}, MemoryKind::host),
-                         stage, comm(), {.what = "which stage does not fit"});
+  for (int rank = 0; rank < ranks.size(); ++rank) {
+    if (answers[size_t(2 * rank)] == 0) continue;
+    refusal.resize(size_t(answers[size_t(2 * rank)]));
+    ranks.broadcast(Tensor(refusal.data(), DType::uint8, {int64_t(refusal.size())}, MemoryKind::host), rank,
+                    comm(), {.what = "which rank cannot start"});
     comm().synchronize();
-    fail(Exit::memory, "{}{}", mesh.shape.pipe > 1 ? fmt::format("stage {} of the pipeline: ", stage) : "",
-         refusal);
+    fail(Exit(answers[size_t(2 * rank + 1)]), "{}{}", where(rank), refusal);
   }
 }
 

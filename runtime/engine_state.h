@@ -49,6 +49,14 @@ struct Engine::State {
 
   // Throws Error(memory) on every rank of a pipe when one of its stages does not fit: their plans differ.
   void check_plan();
+  // Where optimizer state goes to disk: throws Error(usage) or Error(memory) on every rank when the folder of
+  // one cannot be used, or what all ranks plan to keep on one file system is not free there. Measures the
+  // disk.
+  void check_disk();
+  // Runs the check on every rank of the group and throws the first one's Error on all; `where` names the
+  // rank.
+  void agree(Communicator& ranks, const std::function<void()>& check,
+             const std::function<std::string(int rank)>& where);
   // After the last micro-batch: the gradients of units that several stages hold are added up over them, and
   // the parts that the ranks of a tensor axis have of a whole parameter's gradient.
   void sum_shared_gradients();
@@ -74,6 +82,7 @@ struct Engine::State {
   EngineOptions options;
   Memory memory;
   MemoryTable planned;
+  std::string disk_line;
   Workspaces spaces;
   std::unique_ptr<Allocation> all;
   Stream compute, overlapped;  // go first: they finish what was enqueued, also when a step was given up

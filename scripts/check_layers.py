@@ -29,6 +29,7 @@ ALLOWED = {
 FOREIGN = {  # a library's header: the folders that may use it
     r"cuda|nccl|cublas|cudnn": ["device", "kernels", "comm"],
     r"gloo/": ["comm"],
+    r"liburing": ["offload"],
     r"(oneapi/)?dnnl": ["kernels"],
     r"nlohmann/": ["config_schema", "model", "checkpoint", "pipeline", "runtime", "launcher", "monitor", "app"],
     r"CLI/": ["app"],

@@ -23,7 +23,7 @@ build() {
   local log=build/$1.log
   mkdir -p build
   if cmake --preset "$1" >"$log" 2>&1 && cmake --build --preset "$1" >>"$log" 2>&1; then
-    grep -E '^-- (Gloo|oneDNN|CUDA|cuBLASLt|cuDNN|NCCL)' "$log" || true
+    grep -E '^-- (Gloo|liburing|oneDNN|CUDA|cuBLASLt|cuDNN|NCCL)' "$log" || true
     return 0
   fi
   tail -40 "$log"

@@ -25,18 +25,9 @@ UpdateSlice piece_of(const UpdateSlice& slice, Range r) {
 
 ShardedOptimizer::ShardedOptimizer(Memory& memory, ParameterStore& store,
                                    std::unique_ptr<Optimizer> optimizer, const Placement& placement)
-    : store_(store), optimizer_(std::move(optimizer)), state_(size_t(store.units())) {
-  for (int u = 0; u < store.units(); ++u) {
-    const Tensor weights = store.weights_slice(u);
-    const std::string& name = store.layout(u).name();
-    State& state = state_[size_t(u)];
-    if (weights.dtype() != DType::fp32 || placement.optimizer != weights.memory())
-      state.master =
-          memory.allocate(placement.optimizer, Category::master, DType::fp32, {weights.numel()}, name);
-    for (size_t s = 0; s < optimizer_->states().size(); ++s)
-      state.states[s] = memory.allocate(placement.optimizer, Category::optimizer_state, DType::fp32,
-                                        {weights.numel()}, name);
-  }
+    : store_(store),
+      optimizer_(std::move(optimizer)),
+      state_(memory, placement, slices_of(store), 1 + int(optimizer_->states().size())) {
   int64_t largest = 0;
   for (int u = 0; u < store.units(); ++u) largest = std::max(largest, store.weights_slice(u).numel());
   const bool exact = store.options().exact();
@@ -48,42 +39,53 @@ ShardedOptimizer::ShardedOptimizer(Memory& memory, ParameterStore& store,
                                          exact ? DType::fp32 : store.gradient_slice(0).dtype());
 }
 
-Tensor ShardedOptimizer::master(int unit) const {
-  const State& state = state_[size_t(unit)];
-  return state.master.defined() ? state.master.tensor() : store_.weights_slice(unit);
+std::vector<StateHome::Slice> ShardedOptimizer::slices_of(const ParameterStore& store) {
+  std::vector<StateHome::Slice> slices;
+  for (int u = 0; u < store.units(); ++u) slices.push_back({store.weights_slice(u), store.layout(u).name()});
+  return slices;
 }
 
 void ShardedOptimizer::initialize(uint64_t seed, Stream& compute) {
-  for (int u = 0; u < store_.units(); ++u) {
-    const FlatLayout& layout = store_.layout(u);
-    const Tensor all = master(u);
-    for (const FlatLayout::Piece& piece : layout.pieces(store_.slice(u))) {
-      const ParamSpec& param = layout.param(piece.param);
-      const Tensor part = all.slice({piece.offset, piece.offset + piece.elements.size()});
-      const bool random = param.init.kind == Init::Kind::normal || param.init.kind == Init::Kind::uniform;
-      if (random)
-        launch(RandomFill{.y = part,
-                          .philox = {seed, hash_name(param.name)},
-                          .first = piece.elements.begin,
-                          .scale = param.init.scale,
-                          .normal = param.init.kind == Init::Kind::normal},
-               home(compute));
-      else
-        launch(Fill{.y = part, .value = param.init.kind == Init::Kind::ones ? 1.0 : 0.0}, home(compute));
-    }
+  state_.walk({}, {0, 1}, home(compute), [&](const StateHome::Tile& tile, const State& state) {
+    fill(tile, state[0], seed, on_host(tile.home) ? home(compute) : compute);
+    publish(tile, state[0], compute);
+  });
+  store_.wait_for_weights();
+}
+
+void ShardedOptimizer::fill(const StateHome::Tile& tile, Tensor master, uint64_t seed, Stream& stream) {
+  const FlatLayout& layout = store_.layout(tile.unit);
+  launch(Fill{.y = master, .value = 0}, stream);  // the padding of a unit, and what was in a tile before
+  for (const FlatLayout::Piece& piece : layout.pieces(tile.range.shifted(store_.slice(tile.unit).begin))) {
+    const ParamSpec& param = layout.param(piece.param);
+    const Tensor part = master.slice({piece.offset, piece.offset + piece.elements.size()});
+    const bool random = param.init.kind == Init::Kind::normal || param.init.kind == Init::Kind::uniform;
+    if (random)
+      launch(RandomFill{.y = part,
+                        .philox = {seed, hash_name(param.name)},
+                        .first = piece.elements.begin,
+                        .scale = param.init.scale,
+                        .normal = param.init.kind == Init::Kind::normal},
+             stream);
+    else
+      launch(Fill{.y = part, .value = param.init.kind == Init::Kind::ones ? 1.0 : 0.0}, stream);
   }
-  publish_masters(compute);
+}
+
+void ShardedOptimizer::publish(const StateHome::Tile& tile, Tensor master, Stream& compute) {
+  if (state_.separate(tile)) {
+    const Tensor weights = store_.weights_slice(tile.unit).slice(tile.range);
+    if (on_host(tile.home))
+      host_->publish(weights, master, compute);
+    else
+      launch(Cast{.y = weights, .x = master}, compute);
+  }
+  if (tile.last) store_.publish(tile.unit);
 }
 
 void ShardedOptimizer::publish_masters(Stream& compute) {
-  for (int u = 0; u < store_.units(); ++u) {
-    const Buffer& master = state_[size_t(u)].master;
-    if (master.defined() && host_)
-      host_->publish(store_.weights_slice(u), master, compute);
-    else if (master.defined())
-      launch(Cast{.y = store_.weights_slice(u), .x = master}, compute);
-    store_.publish(u);
-  }
+  state_.walk({0, 1}, {}, home(compute),
+              [&](const StateHome::Tile& tile, const State& state) { publish(tile, state[0], compute); });
   store_.wait_for_weights();
 }
 
@@ -102,7 +104,7 @@ void ShardedOptimizer::square_gradients(Tensor sums, Stream& compute) {
 // The same bits however a slice is cut: updates are elementwise.
 void ShardedOptimizer::update(const UpdateSlice& slice, const StepArgs& args, Stream& compute) {
   if (!tile_.defined() || slice.grad.dtype() != DType::int64) {
-    if (host_)
+    if (on_host(slice.param.memory()))
       host_->update(*optimizer_, slice, args, compute);
     else
       optimizer_->update(slice, args, compute);
@@ -121,21 +123,23 @@ void ShardedOptimizer::update(const UpdateSlice& slice, const StepArgs& args, St
 }
 
 void ShardedOptimizer::step(const StepArgs& args, Stream& compute) {
-  for (int u = 0; u < store_.units(); ++u) {
-    const State& state = state_[size_t(u)];
+  const Range all{0, state_.kinds()};
+  state_.walk(all, all, home(compute), [&](const StateHome::Tile& tile, const State& state) {
+    const int u = tile.unit;
     for (const FlatLayout::Group& group : store_.layout(u).groups(store_.slice(u))) {
-      UpdateSlice slice{.param = master(u).slice(group.range),
-                        .grad = store_.gradient_slice(u).slice(group.range),
+      const Range r = intersect(group.range, tile.range), here = r.shifted(-tile.range.begin);
+      if (r.empty()) continue;
+      UpdateSlice slice{.param = state[0].slice(here),
+                        .grad = store_.gradient_slice(u).slice(r),
                         .copy = {},
                         .state = {},
                         .decay = group.decay};
-      if (state.master.defined()) slice.copy = store_.weights_slice(u).slice(group.range);
-      for (size_t s = 0; s < optimizer_->states().size(); ++s)
-        slice.state[s] = state.states[s].tensor().slice(group.range);
+      if (state_.separate(tile)) slice.copy = store_.weights_slice(u).slice(r);
+      for (int s = 1; s < state_.kinds(); ++s) slice.state[size_t(s - 1)] = state[size_t(s)].slice(here);
       update(slice, args, compute);
     }
-    store_.publish(u);
-  }
+    if (tile.last) store_.publish(u);
+  });
   store_.wait_for_weights();
 }
 
@@ -145,8 +149,12 @@ std::vector<std::string> ShardedOptimizer::kinds() const {
   return kinds;
 }
 
-Tensor ShardedOptimizer::record(int unit, int kind) const {
-  return kind == 0 ? master(unit) : state_[size_t(unit)].states[size_t(kind - 1)].tensor();
+void ShardedOptimizer::read(int unit, int kind, Range range, Tensor to, Stream& compute) {
+  state_.read(unit, kind, range, to, home(compute), compute);
+}
+
+void ShardedOptimizer::write(int unit, int kind, Range range, Tensor from, Stream& compute) {
+  state_.write(unit, kind, range, from, home(compute), compute);
 }
 
 }  // namespace cleave

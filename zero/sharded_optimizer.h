@@ -1,6 +1,6 @@
 // The optimizer's side of ZeRO: fp32 master weights and optimizer states of this rank's slices, in the home
-// that the placement names, and the loop that updates them. It does not know which optimizer it runs, nor
-// what a stage is.
+// that the placement names, and the loop over their tiles that updates them. It does not know which optimizer
+// it runs, nor what a stage is.
 #pragma once
 #include <memory>
 #include <vector>
@@ -9,6 +9,7 @@
 #include "optim/optimizer.h"
 #include "zero/host_update.h"
 #include "zero/parameter_store.h"
+#include "zero/state_home.h"
 
 namespace cleave {
 
@@ -34,22 +35,29 @@ class ShardedOptimizer {
 
   // What a checkpoint saves: "master", then the optimizer's state names; each fp32 over store.slice(unit).
   std::vector<std::string> kinds() const;
-  Tensor record(int unit, int kind) const;
+  // Copies elements of one of them, relative to the slice's begin, to or from fp32 memory of the host after
+  // the work on `compute`, and waits.
+  void read(int unit, int kind, Range range, Tensor to, Stream& compute);
+  void write(int unit, int kind, Range range, Tensor from, Stream& compute);
   // After the records were overwritten (a resumed run): brings the masters to the working copy on every rank.
   void publish_masters(Stream& compute);
 
+  // Of the state that lives on disk; none: nothing does.
+  const DiskFile* file() const { return state_.file(); }
+
  private:
-  struct State {
-    Buffer master;  // undefined when the working copy is the master
-    std::array<Buffer, 2> states;
-  };
-  Tensor master(int unit) const;
+  using State = std::array<Tensor, StateHome::kMostKinds>;
+  static std::vector<StateHome::Slice> slices_of(const ParameterStore& store);
   void update(const UpdateSlice& slice, const StepArgs& args, Stream& compute);
-  Stream& home(Stream& compute) { return host_ ? host_->stream() : compute; }  // where masters are written
+  void fill(const StateHome::Tile& tile, Tensor master, uint64_t seed, Stream& stream);
+  // The tile's master to the working copy, and the last of a unit to the ranks that hold the whole.
+  void publish(const StateHome::Tile& tile, Tensor master, Stream& compute);
+  bool on_host(MemoryKind home) const { return host_ && home != MemoryKind::device; }
+  Stream& home(Stream& compute) { return host_ ? host_->stream() : compute; }  // of state off the device
 
   ParameterStore& store_;
   std::unique_ptr<Optimizer> optimizer_;
-  std::vector<State> state_;
+  StateHome state_;
   Buffer tile_;                       // exact sums: a piece of the gradient as the update reads it
   std::unique_ptr<HostUpdate> host_;  // where weights are on a GPU and the placement is in host memory
 };

@@ -377,6 +377,74 @@ class CommandLine(unittest.TestCase):
         finally:
             subprocess.run(["umount", small], check=True)
 
+    def on_disk(self, folder, **more):
+        return {"stage": 2, "offload_optimizer": {"device": "nvme", "nvme_path": str(folder), **more}, "sub_group_size": 40000}
+
+    def test_state_on_disk_gives_the_same_bits_and_the_start_says_how_fast_the_disk_is(self):
+        disk = self.dir / "di sk"
+        disk.mkdir()
+        want = self.losses(config=self.config(zero_optimization={"stage": 2}), ranks=2)
+        config = self.config(zero_optimization=self.on_disk(disk), aio={"queue_depth": 4})
+        self.assertEqual(self.losses(config=config, ranks=2), want)
+        self.assertEqual(list(disk.iterdir()), [])
+        out = self.train(config=config).stdout
+        for part in ("di sk", "reads", "writes", "at least", "4 x 1.00 MiB"):
+            self.assertIn(part, out)
+        plan = self.run_cleave("plan", "--deepspeed_config", config, "--model", "tiny", "--seq_len", 32, "--world_size", 2)
+        self.assertIn("disk", plan.stdout)
+
+    def test_a_disk_that_cannot_be_used_is_refused_before_training(self):
+        disk = self.dir / "disk"
+        disk.mkdir()
+        (self.dir / "file").write_text("")
+        for path, part in ((self.dir / "missing", "No such file"), (self.dir / "file", "not a folder")):
+            r = self.train(config=self.config(zero_optimization=self.on_disk(path)), ranks=3, code=2)
+            self.assertIn(part, r.stderr)
+            self.assertEqual(r.stderr.count("nvme_path: "), 1, "said once, not by every rank")
+        zero = {"stage": 1, "offload_optimizer": {"device": "nvme"}}
+        self.assertIn("needs nvme_path", self.train(config=self.config(zero_optimization=zero), ranks=1, code=2).stderr)
+        self.assertIn("0 to 1", self.train(config=self.config(zero_optimization=self.on_disk(disk, ratio=2)), code=2).stderr)
+        if os.geteuid() != 0 or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=9m", "none", disk]).returncode != 0:
+            self.skipTest("needs to mount a small tmpfs")
+        try:  # 11 MiB of state: each of two ranks has room for its half, but not both
+            r = self.train(config=self.config(zero_optimization=self.on_disk(disk)), ranks=2, code=3)
+            for part in ("2 of the ranks", "9437184 bytes", "nvme_path", "larger disk"):
+                self.assertIn(part, r.stderr)
+            subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
+            r = self.train(config=self.config(zero_optimization=self.on_disk(disk)), ranks=2, code=2)
+            self.assertIn("Read-only file system", r.stderr)
+            self.assertEqual(list(disk.iterdir()), [])
+        finally:
+            subprocess.run(["umount", disk], check=True)
+
+    # CLEAVE_KILLS=50 for the long form.
+    def test_ranks_killed_at_any_time_leave_nothing_on_the_disk_and_resume(self):
+        disk, out = self.dir / "disk", self.dir / "out"
+        disk.mkdir()
+        config = self.config(zero_optimization=self.on_disk(disk))
+        rng, reached = random.Random(3), 0
+        for kill in range(int(os.environ.get("CLEAVE_KILLS", 3))):
+            job = subprocess.Popen([CLEAVE, "launch", "-n", "2", "--", "train", "--deepspeed_config", config, "--model", "tiny",
+                                    "--data", self.text, "--seq_len", "32", "--steps", "100000", "--output", out,
+                                    "--save_interval", "2"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                   env={**os.environ, "OMP_NUM_THREADS": "1"})
+            said = []
+            for line in job.stdout:
+                said.append(line)
+                if "saved" in line:
+                    break
+            time.sleep(rng.random() * 0.3)
+            children = subprocess.run(["ps", "-o", "pid=", "--ppid", str(job.pid)], capture_output=True, text=True).stdout.split()
+            os.kill(int(rng.choice(children)), signal.SIGKILL)
+            job.stdout.read()
+            job.stdout.close()
+            self.assertNotEqual(job.wait(60), 0)
+            self.assertEqual(list(disk.iterdir()), [], f"kill {kill}")
+            self.assertEqual(any("resumed from" in line for line in said), kill > 0, said)
+            at = int((out / "latest").read_text().strip().removeprefix("global_step"))
+            self.assertGreater(at, reached)
+            reached = at
+
     def test_eval_and_generate_read_a_checkpoint_of_any_precision(self):
         for section in ({}, {"bf16": {"enabled": True}}, {"fp16": {"enabled": True}}):
             out = self.dir / f"out{len(section)}{list(section)}"

@@ -128,13 +128,23 @@ TEST(Status, ValuesOfASwitchedOffSectionAndDefaultsAskForNothing) {
   EXPECT_EQ(problems_of(R"("zero_optimization": {"stage": 1, "stage3_max_live_parameters": 1e9})"), "");
 }
 
-TEST(Status, NvmeIsRefusedByName) {
-  EXPECT_EQ(
-      problems_of(
-          R"("zero_optimization": {"stage": 3, "offload_optimizer": {"device": "nvme", "nvme_path": "/x"}})"),
-      "error: f:2:57: zero_optimization.offload_optimizer.device: \"nvme\" is known but not built; \"cpu\" "
-      "keeps the "
-      "optimizer states in host memory\n");
+TEST(Status, NvmeNeedsAFolderAndBlocksThatADiskCanTake) {
+  EXPECT_EQ(problems_of(R"("zero_optimization": {"stage": 3, "offload_optimizer": {"device": "nvme"}})"),
+            "error: f:2:57: zero_optimization.offload_optimizer.device: \"nvme\" needs nvme_path beside it: "
+            "a folder on a "
+            "local disk, the same on every host\n");
+  const std::string nvme =
+      R"("zero_optimization": {"offload_optimizer": {"device": "nvme", "nvme_path": "/x"}})";
+  EXPECT_EQ(problems_of(nvme + R"(, "aio": {"block_size": 8192, "queue_depth": 4, "single_submit": true})"),
+            "");
+  EXPECT_NE(problems_of(nvme + R"(, "aio": {"block_size": 5000})").find("multiple of 4096"),
+            std::string::npos);
+  EXPECT_NE(problems_of(nvme + R"(, "aio": {"use_gds": true})").find("host memory"), std::string::npos);
+  for (const char* ratio : {"-0.1", "1.5"})
+    EXPECT_NE(problems_of(R"("zero_optimization": {"offload_optimizer": {"device": "cpu", "ratio": )" +
+                          std::string(ratio) + "}}")
+                  .find("from 0 to 1"),
+              std::string::npos);
 }
 
 TEST(Status, FreeFormSectionsTakeAnyName) {

@@ -1,0 +1,10 @@
+#include "offload/disk_queue.h"
+
+namespace cleave {
+
+std::unique_ptr<DiskQueue> make_uring_queue(int, std::string& refusal) {
+  refusal = "this program was built without liburing";
+  return nullptr;
+}
+
+}  // namespace cleave

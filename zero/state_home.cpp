@@ -1,0 +1,163 @@
+#include "zero/state_home.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "device/copy.h"
+
+namespace cleave {
+namespace {
+
+constexpr int64_t kWidth = size_of(DType::fp32);
+
+// The kinds [which) of a tile of n elements whose kinds lie one behind the other.
+Tensor kinds_of(const Tensor& all, int64_t n, Range which) {
+  return all.slice({which.begin * n, which.end * n});
+}
+
+}  // namespace
+
+StateHome::StateHome(Memory& memory, const Placement& placement, const std::vector<Slice>& units, int kinds)
+    : kinds_(kinds) {
+  CHECK(0 < kinds && kinds <= kMostKinds, "{} kinds of state", kinds);
+  plan(placement, units);
+  for (size_t t = 0; t < tiles_.size(); ++t)
+    if (tiles_[t].home == MemoryKind::disk)
+      on_disk_.push_back(t);
+    else
+      keep_in_memory(memory, tiles_[t], units[size_t(tiles_[t].unit)]);
+  if (!on_disk_.empty()) open_file(memory, placement.disk);
+}
+
+void StateHome::plan(const Placement& placement, const std::vector<Slice>& units) {
+  for (size_t u = 0; u < units.size(); ++u) {
+    first_.push_back(tiles_.size());
+    const int64_t numel = units[u].weights.numel();
+    const bool away = placement.optimizer != MemoryKind::device;
+    const int64_t cut = away ? std::llround(placement.ratio * double(numel)) : 0;
+    const int64_t most = placement.optimizer == MemoryKind::disk ? placement.disk.tile_numel : numel;
+    for (Range r{0, 0}; r.begin < cut; r.begin = r.end) {
+      r.end = std::min(cut, r.begin + most);
+      tiles_.push_back({int(u), r, placement.optimizer, false, {}});
+    }
+    if (cut < numel || numel == 0) tiles_.push_back({int(u), {cut, numel}, MemoryKind::device, false, {}});
+    tiles_.back().last = true;
+    weights_.push_back(units[u].weights);
+  }
+  first_.push_back(tiles_.size());
+}
+
+void StateHome::keep_in_memory(Memory& memory, Tile& tile, const Slice& slice) {
+  const bool own = slice.weights.dtype() != DType::fp32 || tile.home != slice.weights.memory();
+  if (!own) tile.state[0] = slice.weights.slice(tile.range);
+  for (int k = own ? 0 : 1; k < kinds_; ++k) {
+    buffers_.push_back(memory.allocate(tile.home, k == 0 ? Category::master : Category::optimizer_state,
+                                       DType::fp32, {tile.range.size()}, slice.name));
+    tile.state[size_t(k)] = buffers_.back();
+  }
+}
+
+void StateHome::open_file(Memory& memory, const DiskPlace& place) {
+  int64_t bytes = 0, masters = 0, largest = 0;
+  for (const size_t t : on_disk_) {
+    Tile& tile = tiles_[t];
+    tile.at = bytes;
+    bytes += round_up(kinds_ * tile.range.size() * kWidth, DiskFile::kAlignment);
+    masters += tile.range.size() * kWidth;
+    largest = std::max(largest, kinds_ * tile.range.size());
+  }
+  if (kinds_ == 1) masters = bytes;
+  file_ = std::make_unique<DiskFile>(
+      memory, place.folder, place.name,
+      std::vector<std::pair<Category, int64_t>>{{Category::master, masters},
+                                                {Category::optimizer_state, bytes - masters}},
+      place.options, place.key);
+  // Slots start where the disk writes directly.
+  const int64_t count = std::min(int64_t(place.buffers), int64_t(on_disk_.size()));
+  const int64_t block = DiskFile::kAlignment / kWidth, stride = round_up(largest, block);
+  buffers_.push_back(memory.allocate(place.staging, Category::staging, DType::fp32, {count * stride + block},
+                                     "tiles on their way to and from the disk"));
+  const Tensor all = buffers_.back();
+  const auto address = reinterpret_cast<intptr_t>(all.raw());
+  const int64_t skip = (round_up(address, DiskFile::kAlignment) - address) / kWidth;
+  for (int64_t i = 0; i < count; ++i)
+    slots_.push_back(all.slice({skip + i * stride, skip + i * stride + largest}));
+  const auto mode = memory.dry() ? Stream::Mode::dry : Stream::Mode::worker;
+  reader_ = std::make_unique<Stream>(mode), writer_ = std::make_unique<Stream>(mode);
+}
+
+bool StateHome::separate(const Tile& tile) const {
+  return tile.home == MemoryKind::disk ||
+         tile.state[0].raw() != weights_[size_t(tile.unit)].slice(tile.range).raw();
+}
+
+void StateHome::walk(Range read, Range write, Stream& home, const Body& body) {
+  if (writer_) writer_->synchronize();  // every slot is free, and every tile is what it was left as
+  std::vector<Event> loaded(slots_.size()), stored(slots_.size());
+  auto fetch = [&](size_t index) {
+    const Tile& tile = tiles_[on_disk_[index]];
+    const int64_t n = tile.range.size();
+    reader_->wait(stored[index % slots_.size()]);
+    if (!read.empty())
+      file_->read(kinds_of(slot(index), n, read), tile.at + read.begin * n * kWidth, *reader_);
+    loaded[index % slots_.size()] = reader_->record();
+  };
+  size_t fetched = 0, index = 0;
+  for (const Tile& tile : tiles_) {
+    if (tile.home != MemoryKind::disk) {
+      body(tile, tile.state);
+      continue;
+    }
+    for (; fetched < std::min(on_disk_.size(), index + slots_.size()); ++fetched) fetch(fetched);
+    const int64_t n = tile.range.size();
+    std::array<Tensor, kMostKinds> state;
+    for (int k = 0; k < kinds_; ++k) state[size_t(k)] = kinds_of(slot(index), n, {k, k + 1});
+    home.wait(loaded[index % slots_.size()]);
+    body(tile, state);
+    Event& done = stored[index % slots_.size()];
+    done = home.record();
+    if (!write.empty()) {
+      writer_->wait(done);
+      file_->write(kinds_of(slot(index), n, write), tile.at + write.begin * n * kWidth, *writer_);
+      done = writer_->record();
+    }
+    ++index;
+  }
+  if (reader_) reader_->synchronize();
+}
+
+// Calls move(part of a tile in memory, or none; its place in the file; which elements of `range`) and waits.
+template <class Move>
+void StateHome::each_part(int unit, Range range, Stream& home, Stream& compute, const Move& move) {
+  home.synchronize();
+  if (writer_) writer_->synchronize();
+  for (size_t t = first_[size_t(unit)]; t < first_[size_t(unit) + 1]; ++t) {
+    const Tile& tile = tiles_[t];
+    const Range both = intersect(tile.range, range);
+    if (!both.empty()) move(tile, both.shifted(-tile.range.begin), both.shifted(-range.begin));
+  }
+  compute.synchronize();
+  if (reader_) reader_->synchronize(), writer_->synchronize();
+}
+
+void StateHome::read(int unit, int kind, Range range, Tensor to, Stream& home, Stream& compute) {
+  each_part(unit, range, home, compute, [&](const Tile& tile, Range in_tile, Range in_range) {
+    const int64_t at = tile.at + (kind * tile.range.size() + in_tile.begin) * kWidth;
+    if (tile.home == MemoryKind::disk)
+      file_->read(to.slice(in_range), at, *reader_);
+    else
+      copy(to.slice(in_range), tile.state[size_t(kind)].slice(in_tile), compute);
+  });
+}
+
+void StateHome::write(int unit, int kind, Range range, Tensor from, Stream& home, Stream& compute) {
+  each_part(unit, range, home, compute, [&](const Tile& tile, Range in_tile, Range in_range) {
+    const int64_t at = tile.at + (kind * tile.range.size() + in_tile.begin) * kWidth;
+    if (tile.home == MemoryKind::disk)
+      file_->write(from.slice(in_range), at, *writer_);
+    else
+      copy(tile.state[size_t(kind)].slice(in_tile), from.slice(in_range), compute);
+  });
+}
+
+}  // namespace cleave

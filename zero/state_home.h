@@ -1,0 +1,72 @@
+// The fp32 state of this rank's slices wherever it lives: for each unit a master and the optimizer's states,
+// cut into tiles. A tile in memory is a view; one on disk is read ahead of its use and written behind it.
+#pragma once
+#include <array>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "device/memory.h"
+#include "device/stream.h"
+#include "offload/placement.h"
+
+namespace cleave {
+
+class StateHome {
+ public:
+  static constexpr int kMostKinds = 3;  // the master, and an optimizer's states
+  struct Slice {
+    Tensor weights;  // this rank's slice of the working copy
+    std::string name;
+  };
+  // Of every slice the first round(ratio * numel) elements get the placement's home and the others the
+  // device. Where the working copy is fp32 and in the same memory, it is the master itself. On disk all tiles
+  // are in one file. Throws as Memory and DiskFile do.
+  StateHome(Memory& memory, const Placement& placement, const std::vector<Slice>& units, int kinds);
+
+  struct Tile {
+    int unit;
+    Range range;  // of the unit's slice
+    MemoryKind home;
+    bool last;                             // of its unit
+    std::array<Tensor, kMostKinds> state;  // where it is memory; undefined beyond `kinds`
+    int64_t at = 0;                        // on disk: where the kinds lie, one behind the other
+  };
+  // Calls the body for every tile in the order of units and elements, with its state in memory: valid for
+  // work of `home`, the stream that updates what is not on the device, that the body enqueues. Kinds [read)
+  // are there, and what is left in kinds [write) is kept; of tiles in memory all are, always. May be run as
+  // often as wanted. Waits for the last read, throws what the disk said to any work since the last call.
+  using Body = std::function<void(const Tile& tile, const std::array<Tensor, kMostKinds>& state)>;
+  void walk(Range read, Range write, Stream& home, const Body& body);
+
+  // Copies elements of one kind to or from fp32 memory of the host, in the order of `home` and `compute`, and
+  // waits.
+  void read(int unit, int kind, Range range, Tensor to, Stream& home, Stream& compute);
+  void write(int unit, int kind, Range range, Tensor from, Stream& home, Stream& compute);
+
+  int kinds() const { return kinds_; }
+  bool separate(const Tile& tile) const;  // whether its master is not the working copy
+  const DiskFile* file() const { return file_.get(); }
+
+ private:
+  void plan(const Placement& placement, const std::vector<Slice>& units);
+  void keep_in_memory(Memory& memory, Tile& tile, const Slice& slice);
+  void open_file(Memory& memory, const DiskPlace& place);
+  Tensor slot(size_t index) const { return slots_[index % slots_.size()]; }
+  template <class Move>
+  void each_part(int unit, Range range, Stream& home, Stream& compute, const Move& move);
+
+  int kinds_;
+  std::vector<Tile> tiles_;
+  std::vector<size_t> first_;  // tile of each unit, and the end
+  std::vector<Tensor> weights_;
+  std::vector<Buffer> buffers_;
+  std::vector<size_t> on_disk_;  // indices of tiles
+  std::unique_ptr<DiskFile> file_;
+  std::vector<Tensor> slots_;
+  std::unique_ptr<Stream> reader_, writer_;  // go first: they finish what was enqueued
+};
+
+}  // namespace cleave
