@@ -206,13 +206,13 @@ void DiskFile::move(bool write, std::byte* data, int64_t bytes, int64_t offset) 
 
 DiskSpace disk_space(const std::filesystem::path& folder, const std::string& key) {
   auto refuse = [&](const char* what) {
-    fail(Exit::usage, "{}: {} {}; name a folder on a local disk that this user may write to", key,
+    fail(Exit::usage, "{}: {}: {}; name a folder on a local disk that this user may write to", key,
          folder.string(), what);
   };
   struct stat s {};
   struct statvfs v {};
   if (stat(folder.c_str(), &s) != 0 || statvfs(folder.c_str(), &v) != 0) refuse(std::strerror(errno));
-  if (!S_ISDIR(s.st_mode)) refuse("is not a folder");
+  if (!S_ISDIR(s.st_mode)) refuse("not a folder");
   if (faccessat(AT_FDCWD, folder.c_str(), W_OK | X_OK, AT_EACCESS) != 0) refuse(std::strerror(errno));
   return {int64_t(v.f_bavail) * int64_t(v.f_frsize), int64_t(s.st_dev)};
 }

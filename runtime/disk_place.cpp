@@ -63,7 +63,7 @@ void Engine::State::check_disk() {
   if (place.optimizer != MemoryKind::disk || options.dry) return;
   const std::string folder = place.disk.folder.string();
   const int64_t wanted = planned.total(MemoryKind::disk);
-  auto of_rank = [](int rank) { return fmt::format("rank {}: ", rank); };
+  auto of_rank = [](int rank) { return fmt::format("found by rank {}: ", rank); };
   Claim mine{host_number(), 0, 0, wanted};
   DiskRates rates{};
   agree(

@@ -194,6 +194,11 @@ void Engine::State::agree(Communicator& ranks, const std::function<void()>& chec
     ranks.broadcast(Tensor(refusal.data(), DType::uint8, {int64_t(refusal.size())}, MemoryKind::host), rank,
                     comm(), {.what = "which rank cannot start"});
     comm().synchronize();
+    try {  // nobody leaves before all know; who is left here by a faster one knows, too
+      ranks.barrier(comm(), {.what = "before leaving"});
+      comm().synchronize();
+    } catch (const Error&) {
+    }
     fail(Exit(answers[size_t(2 * rank + 1)]), "{}{}", where(rank), refusal);
   }
 }

@@ -153,7 +153,7 @@ TEST(DiskFailure, without_io_uring_and_direct_files_threads_and_the_page_cache_d
     }
     const std::string said = testing::internal::GetCapturedStderr();
     EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 2) << said;
-    EXPECT_NE(said.find("no io_uring here (Operation not permitted)"), std::string::npos) << said;
+    EXPECT_NE(said.find("no io_uring here"), std::string::npos) << said;
     EXPECT_NE(said.find("has no O_DIRECT"), std::string::npos) << said;
   }));
   EXPECT_TRUE(fs::is_empty(scratch.folder()));
