@@ -17,7 +17,7 @@ void describe_stage3(Keys& k, ZeroConfig& z) {
       .at_least(0)
       .inert_if(off, why);
   k.honoured("stage3_max_live_parameters", &z.stage3_max_live_parameters,
-             "elements that may be gathered at a time")
+             "elements that may be gathered at a time; a layer that is needed now is gathered all the same")
       .at_least(0)
       .inert_if(off, why);
   k.refused("stage3_model_persistence_threshold", "i=9223372036854775807",
@@ -81,14 +81,28 @@ void describe_offload(Keys& k, ZeroConfig& z) {
   k.refused("super_offload", "b=false", "this variant of offloading is not built");
   k.details("zero_optimization.offload_optimizer.super_offload", "processor cores for that variant",
             "cpuadam_cores_perc:n=0.8");
+}
 
-  k.section("zero_optimization.offload_param", "where parameters live between their uses");
-  k.refused("device", "s(none|cpu|nvme)=\"none\"", "parameters stay on the device")
-      .inert_if(z.stage != 3,
+void describe_offload_param(Keys& k, ZeroConfig& z) {
+  OffloadParamConfig& o = z.offload_param;
+  const std::string section = "zero_optimization.offload_param";
+  k.section(section, "where parameters live between their uses");
+  k.honoured("device", &o.device, "none, cpu or nvme; layers are copied to the device ahead of their use")
+      .one_of({"none", "cpu", "nvme"})
+      .inert_if(z.stage != 3 && o.device != "none",
                 fmt::format("zero_optimization.stage is {}; parameters are offloaded in stage 3", z.stage));
-  k.details(
-      "zero_optimization.offload_param.device", "offload of parameters",
-      "nvme_path:s?=null buffer_count:i=5 buffer_size:i=100000000 max_in_cpu:i=1000000000 pin_memory:b=true");
+  const bool off = z.stage != 3 || o.device == "none", on_disk = !off && o.device == "nvme";
+  k.honoured("pin_memory", &o.pin_memory, "page-locked host memory")
+      .inert_if(off && z.stage == 3, section + ".device is none");
+  const std::string why = fmt::format("{}.device is {}; only nvme reads it", section, o.device);
+  k.honoured("nvme_path", &o.nvme_path, "folder of the files").or_null().inert_if(!on_disk, why);
+  k.honoured("buffer_count", &o.buffer_count, "staging buffers between the files and the device")
+      .at_least(2)
+      .inert_if(!on_disk, why);
+  k.no_effect("buffer_size", "i=100000000", "a buffer has the size of the largest layer's shard").at_least(1);
+  k.honoured("max_in_cpu", &o.max_in_cpu, "elements of a rank that stay in host memory all the same")
+      .at_least(0)
+      .inert_if(!on_disk, why);
 }
 
 void describe_variants(Keys& k) {
@@ -99,7 +113,9 @@ void describe_variants(Keys& k) {
   k.refused("zenflow", "o?=null", "this variant of offloading is not built", "{}");
   k.refused("legacy_stage1", "b=false", "the old form of stage 1 no longer exists in DeepSpeed either");
   k.refused("load_from_fp32_weights", "b=true", "a checkpoint restores the fp32 masters it holds");
-  k.refused("cpu_offload_param", "b?=null", "parameters stay on the device", "false");
+  k.honoured("cpu_offload_param", std::monostate{}, "old spelling of offload_param: {\"device\": \"cpu\"}")
+      .or_null();
+  k.list.back().type = Type::boolean, k.list.back().default_text = "null";
   k.section("zero_optimization.zeropp_loco_param", "error feedback of quantized gradients");
   k.details("zero_optimization.zeropp_loco_param", "error feedback of quantized gradients",
             "err_beta:n=0.8 reset_T:i=1024");
@@ -161,6 +177,7 @@ void describe_zero(Keys& k, ZeroConfig& z) {
   describe_stage3(k, z);
   describe_variants(k);
   describe_offload(k, z);
+  describe_offload_param(k, z);
 }
 
 }  // namespace cleave

@@ -70,6 +70,14 @@ struct AioConfig {
   int64_t block_size = 1 << 20, queue_depth = 32, intra_op_parallelism = 8;
 };
 
+struct OffloadParamConfig {
+  std::string device = "none";  // none, cpu or nvme
+  bool pin_memory = true;
+  std::string nvme_path;            // device nvme: the folder of the files
+  int64_t buffer_count = 5;         // device nvme: staging buffers, each of the largest shard
+  int64_t max_in_cpu = 1000000000;  // device nvme: so many elements of a rank stay in host memory
+};
+
 struct ZeroConfig {
   int stage = 0;
   bool overlap_comm = false;  // resolved: stage 3 by default
@@ -82,6 +90,7 @@ struct ZeroConfig {
   bool round_robin_gradients = false;
   int64_t sub_group_size = 1'000'000'000;  // elements of optimizer state updated at a time, on disk
   OffloadConfig offload_optimizer;
+  OffloadParamConfig offload_param;
 };
 
 struct PipelineConfig {

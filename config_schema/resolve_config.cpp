@@ -135,23 +135,31 @@ void resolve_near_ranks(Reading& r) {
                "and mics_shard_size are two ways to gather among near ranks only; choose one");
 }
 
+void resolve_old_spelling(Reading& r, const std::string& old, const std::string& section,
+                          std::string& device) {
+  if (!r.boolean("zero_optimization." + old, false)) return;
+  const std::string key = fmt::format("zero_optimization.{}.device", section);
+  if (r.entry(key))
+    r.error_at("zero_optimization." + old,
+               fmt::format("is the old spelling of {}.device, which is given too; remove {}", section, old));
+  device = "cpu", r.derived[key] = "derived";
+}
+
 void resolve_zero(Reading& r) {
   ZeroConfig& z = r.result.config.zero;
   const Given* overlap = r.entry("zero_optimization.overlap_comm");
   const bool chosen = overlap && overlap->usable && overlap->value->kind == JsonValue::Kind::boolean;
   if (!chosen) z.overlap_comm = z.stage == 3, r.derived["zero_optimization.overlap_comm"] = "derived";
-  if (r.boolean("zero_optimization.cpu_offload", false)) {
-    if (r.entry("zero_optimization.offload_optimizer.device"))
-      r.error_at("zero_optimization.cpu_offload",
-                 "is the old spelling of offload_optimizer.device, which is given too; "
-                 "remove cpu_offload");
-    z.offload_optimizer.device = "cpu", r.derived["zero_optimization.offload_optimizer.device"] = "derived";
-  }
+  resolve_old_spelling(r, "cpu_offload", "offload_optimizer", z.offload_optimizer.device);
+  resolve_old_spelling(r, "cpu_offload_param", "offload_param", z.offload_param.device);
   const JsonValue *whole = r.value("zero_optimization"), *bucket = r.value("allgather_size");
   if (whole && whole->kind == JsonValue::Kind::boolean && bucket && bucket->integer)
     z.allgather_bucket_size = *bucket->integer,
     r.derived["zero_optimization.allgather_bucket_size"] = "derived";
   resolve_near_ranks(r);
+  if (z.stage == 3 && z.offload_param.device == "nvme" && z.offload_param.nvme_path.empty())
+    r.error_at("zero_optimization.offload_param.device",
+               "\"nvme\" needs nvme_path beside it: a folder on a local disk, the same on every host");
   if (z.offload_optimizer.device != "nvme") return;
   if (z.offload_optimizer.nvme_path.empty())
     r.error_at("zero_optimization.offload_optimizer.device",

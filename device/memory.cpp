@@ -69,7 +69,9 @@ int64_t host_total(const MemoryTable& t) { return t.total(MemoryKind::pinned) + 
 std::string_view remedy(Category category) {
   switch (category) {
     case Category::weights:
-      return "zero_optimization.stage 3 shards the weights over the ranks";
+      return "zero_optimization.stage 3 shards the weights over the ranks, and offload_param.device \"cpu\" "
+             "or "
+             "\"nvme\" moves them away";
     case Category::gradients:
       return "zero_optimization.stage 2 shards the gradients; data_types.grad_accum_dtype sets their width";
     case Category::master:

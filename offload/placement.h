@@ -20,6 +20,12 @@ struct DiskPlace {
   DiskOptions options;
 };
 
+// Where a unit's shards live between their uses.
+struct ShardHome {
+  MemoryKind parameters = MemoryKind::device;  // of the working copy
+  MemoryKind gradients = MemoryKind::device;   // when they are reduced
+};
+
 struct Placement {
   MemoryKind optimizer = MemoryKind::device;  // master weights and moments; the update runs where they live
   double ratio = 1;                           // of every slice's elements live there, the rest on the device

@@ -11,6 +11,14 @@ namespace {
 
 constexpr const char* kKey = "zero_optimization.offload_optimizer.nvme_path";
 
+MemoryKind host_memory(bool pinned) { return pinned ? MemoryKind::pinned : MemoryKind::host; }
+
+DiskOptions disk_options(const DsConfig& c) {
+  return {.block_bytes = c.aio.block_size,
+          .queue_depth = int(c.aio.queue_depth),
+          .threads = int(c.aio.intra_op_parallelism)};
+}
+
 // What a rank wants of the file system that its folder is on.
 struct Claim {
   int64_t host, file_system, available, wanted;
@@ -43,7 +51,7 @@ std::string refusal_of(const std::vector<Claim>& claims, const std::string& fold
 Placement placement(const DsConfig& c, int rank) {
   const OffloadConfig& o = c.zero.offload_optimizer;
   if (o.device == "none") return {};
-  const MemoryKind memory = o.pin_memory ? MemoryKind::pinned : MemoryKind::host;
+  const MemoryKind memory = host_memory(o.pin_memory);
   if (o.device == "cpu") return {.optimizer = memory, .ratio = o.ratio, .disk = {}};
   DiskPlace disk{.folder = o.nvme_path,
                  .name = fmt::format("the optimizer state of rank {}", rank),
@@ -51,18 +59,51 @@ Placement placement(const DsConfig& c, int rank) {
                  .staging = memory,
                  .buffers = int(o.buffer_count),
                  .tile_numel = DiskPlace{}.tile_numel,
-                 .options = {.block_bytes = c.aio.block_size,
-                             .queue_depth = int(c.aio.queue_depth),
-                             .threads = int(c.aio.intra_op_parallelism)}};
+                 .options = disk_options(c)};
   disk.tile_numel = std::min(disk.tile_numel, c.zero.sub_group_size);
   return {.optimizer = MemoryKind::disk, .ratio = o.ratio, .disk = disk};
+}
+
+ShardHome shard_home(const DsConfig& c) {
+  const OffloadConfig& optimizer = c.zero.offload_optimizer;
+  const OffloadParamConfig& param = c.zero.offload_param;
+  ShardHome home;
+  if (c.zero.stage == 3 && param.device != "none")
+    home.parameters = param.device == "nvme" ? MemoryKind::disk : host_memory(param.pin_memory);
+  if (c.zero.stage >= 2 && optimizer.device != "none" && optimizer.ratio == 1)
+    home.gradients = host_memory(optimizer.pin_memory);
+  return home;
+}
+
+DiskPlace parameter_place(const DsConfig& c, int rank) {
+  const OffloadParamConfig& o = c.zero.offload_param;
+  return {.folder = o.nvme_path,
+          .name = fmt::format("the parameters of rank {}", rank),
+          .key = "zero_optimization.offload_param.nvme_path",
+          .staging = host_memory(o.pin_memory),
+          .buffers = int(o.buffer_count),
+          .tile_numel = DiskPlace{}.tile_numel,
+          .options = disk_options(c)};
+}
+
+KeptInMemory::KeptInMemory(const OffloadParamConfig& c)
+    : left_(c.max_in_cpu), kind_(host_memory(c.pin_memory)) {}
+
+ShardHome KeptInMemory::home_of(const UnitSpec& unit, const ZeroPlan& plan) {
+  if (plan.home.parameters != MemoryKind::disk) return plan.home;
+  const int64_t shard = FlatLayout(unit, plan.optimizer_shards()).numel() / plan.parameter_shards();
+  if (shard > left_) return plan.home;
+  left_ -= shard;
+  return {kind_, plan.home.gradients};
 }
 
 void Engine::State::check_disk() {
   const Placement place = placement(config, world.rank());
   if (place.optimizer != MemoryKind::disk || options.dry) return;
   const std::string folder = place.disk.folder.string();
-  const int64_t wanted = planned.total(MemoryKind::disk);
+  const bool together = config.zero.offload_param.nvme_path == config.zero.offload_optimizer.nvme_path;
+  const int64_t apart = together ? 0 : planned.at(MemoryKind::disk, Category::weights);
+  const int64_t wanted = planned.total(MemoryKind::disk) - apart;
   auto of_rank = [](int rank) { return fmt::format("found by rank {}: ", rank); };
   Claim mine{host_number(), 0, 0, wanted};
   DiskRates rates{};

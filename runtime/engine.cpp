@@ -201,6 +201,7 @@ void Engine::run_forward(const ScheduleShape& shape, const Work& work) {
       with_transfers(forward_only(shape, s.mesh.place.pipe), shape, s.mesh.place.pipe);
   Executor(s.all->stage, s.links(), s.compute, s.comm()).run(list, shape, work);
   s.synchronize();
+  s.all->store.synchronize_disk();
 }
 
 const std::string& Engine::disk_line() const { return state_->disk_line; }

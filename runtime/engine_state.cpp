@@ -35,6 +35,10 @@ double most_contributions(const DsConfig& c, const Model& model, int data) {
   return double(c.gradient_accumulation_steps) * data * most;
 }
 
+int rank_of(const Mesh& mesh) {
+  return (mesh.place.pipe * mesh.shape.data + mesh.place.data) * mesh.shape.tensor + mesh.place.tensor;
+}
+
 StoreOptions store_options(const DsConfig& c, const Model& model, const Mesh& mesh) {
   const Precision gradients = c.grad_accum_dtype.value_or(c.precision);
   StoreOptions options{.weights = dtype_of(c.precision),
@@ -43,8 +47,10 @@ StoreOptions store_options(const DsConfig& c, const Model& model, const Mesh& me
                        .reduce_numel = std::max<int64_t>(1, c.zero.reduce_bucket_size),
                        .gather_numel = std::max<int64_t>(1, c.zero.allgather_bucket_size),
                        .prefetch_visits = c.zero.stage3_prefetch_bucket_size > 0 ? 1 : 0,
+                       .live_numel = c.zero.stage3_max_live_parameters,
                        .overlap = c.zero.overlap_comm,
                        .counts_replicated = mesh.place.tensor == 0};
+  options.disk = parameter_place(c, rank_of(mesh));
   if (c.exact_sums) {
     options.gradients = options.wire = DType::int64;
     options.grid = c.exact_sums_grid;
@@ -77,20 +83,17 @@ int near_ranks(const ZeroConfig& z) {
 
 ZeroPlan zero_plan(const DsConfig& config, const UnitSpec& unit, Communicator& data, const NearGroups& near,
                    Communicator& self) {
-  const ZeroPlan plan = !near.near                        ? plan_for_stage(config.zero.stage, data, self)
-                        : config.zero.mics_shard_size > 0 ? hybrid_plan(near, self)
-                                                          : nested_plan(near, self);
+  ZeroPlan plan = !near.near                        ? plan_for_stage(config.zero.stage, data, self)
+                  : config.zero.mics_shard_size > 0 ? hybrid_plan(near, self)
+                                                    : nested_plan(near, self);
   plan.check(data.size());
+  plan.home = shard_home(config);
   int64_t numel = 0;
   for (const ParamSpec& p : unit.params) numel += p.numel();
   // A nested plan publishes across: it has no group to keep a unit whole with.
-  const bool can = plan.parameter_shards() > 1 && plan.gather_on_publish->size() == 1;
+  const bool can = plan.gathers() && plan.gather_on_publish->size() == 1;
   const bool whole = can && numel < config.zero.stage3_param_persistence_threshold;
   return whole ? with_whole_parameters(plan, self) : plan;
-}
-
-int rank_of(const Mesh& mesh) {
-  return (mesh.place.pipe * mesh.shape.data + mesh.place.data) * mesh.shape.tensor + mesh.place.tensor;
 }
 
 }  // namespace
@@ -102,14 +105,20 @@ Allocation::Allocation(const DsConfig& config, const Model& model, const Pipelin
                        Stream& comm)
     : store(memory, store_options(config, model, mesh), compute, comm),
       stage(model, plan.stages[size_t(mesh.place.pipe)], store, config.train_micro_batch_size_per_gpu,
-            [&](const UnitSpec& unit) { return zero_plan(config, unit, *mesh.data, near, self); }),
+            [&, kept = KeptInMemory(config.zero.offload_param)](const UnitSpec& unit) mutable {
+              ZeroPlan of_unit = zero_plan(config, unit, *mesh.data, near, self);
+              of_unit.home = kept.home_of(unit, of_unit);
+              return of_unit;
+            }),
       optimizer(memory, store, make_optimizer(config.optimizer), placement(config, rank_of(mesh))) {
   store.commit();
   stage.allocate(memory);
   const auto device = MemoryKind::device;
   const bool exact = store.options().exact();
-  squares = memory.allocate(device, Category::activations, exact ? DType::int64 : DType::fp64,
-                            {exact ? 4 * store.units() + 1 : store.units()}, "squared gradients");
+  // Sums are made where the gradients live.
+  squares =
+      memory.allocate(shard_home(config).gradients, Category::activations, exact ? DType::int64 : DType::fp64,
+                      {exact ? 4 * store.units() + 1 : store.units()}, "squared gradients");
   losses =
       memory.allocate(device, Category::activations, DType::fp64, {plan.evaluation.shape.micros}, "losses");
 }

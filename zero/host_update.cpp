@@ -33,14 +33,14 @@ void HostUpdate::update(const Optimizer& optimizer, const UpdateSlice& slice, co
     worker_.wait(arrived[tile % 2]);
     UpdateSlice here{.param = slice.param.slice(range(tile)),
                      .grad = part(gradients_, tile),
-                     .copy = part(weights_, tile),
+                     .copy = slice.copy.defined() ? part(weights_, tile) : Tensor(),
                      .state = {},
                      .decay = slice.decay};
     for (size_t s = 0; s < slice.state.size(); ++s)
       if (slice.state[s].defined()) here.state[s] = slice.state[s].slice(range(tile));
     optimizer.update(here, args, worker_);
     compute.wait(worker_.record());
-    copy(slice.copy.slice(range(tile)), part(weights_, tile), compute);
+    if (slice.copy.defined()) copy(slice.copy.slice(range(tile)), part(weights_, tile), compute);
   }
 }
 

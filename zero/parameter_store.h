@@ -1,6 +1,6 @@
 // Owns the weights and gradients of the local layers, one unit a layer. Layers borrow views for the duration
-// of a call; only the store knows what is sharded, where it lives and when it travels. It contains no stage,
-// only the communicators of each unit's plan.
+// of a call; only the store knows what is sharded, where it lives and when it travels. It contains no stage
+// and no offload, only the communicators and homes of each unit's plan.
 //
 // Layers are visited in an order that is fixed before training (a pass). So the memory of gathered units and
 // gradient buckets is planned once, gathers run ahead of their use, and reductions run behind the backward,
@@ -10,6 +10,8 @@
 #include <vector>
 
 #include "device/memory.h"
+#include "offload/home_stream.h"
+#include "zero/disk_shards.h"
 #include "zero/flat_layout.h"
 #include "zero/plan.h"
 #include "zero/region_plan.h"
@@ -22,7 +24,8 @@ struct StoreOptions {
   DType wire = DType::fp32;                                          // what crosses the network in reductions
   int64_t reduce_numel = Call::kWhole, gather_numel = Call::kWhole;  // elements in one collective
   int prefetch_visits = 1;                                           // how many visits ahead a gather starts
-  bool overlap = true;  // reductions may run behind the backward: one more bucket is kept
+  int64_t live_numel = Call::kWhole;  // but not while more than so many elements would be gathered
+  bool overlap = true;                // reductions may run behind the backward: one more bucket is kept
   // Of the ranks of a tensor axis one counts, in the norm and in checkpoints, what all of them have whole.
   bool counts_replicated = true;
 
@@ -32,6 +35,8 @@ struct StoreOptions {
   int grid = 0;
   double limit = 0x1p62;
   bool exact() const { return gradients == DType::int64; }
+
+  DiskPlace disk = {};  // of parameters whose home is the disk; tile_numel is not read
 };
 
 // A gradient that a layer adds to; `written` says whether it holds something yet, so nothing has to be zeroed
@@ -78,17 +83,24 @@ class ParameterStore {
   // After the last pass of a step: work enqueued on compute from now on sees the reduced gradients.
   void wait_for_gradients();
 
-  // What the optimizer walks: this rank's slice of the unit's flat order, and the views on it.
+  // What the optimizer walks: this rank's slice of the unit's flat order, and the views on it, at home.
   Range slice(int unit) const;
+  // On disk: nothing but its type, size and home.
   Tensor weights_slice(int unit) const;
+  // The same, for work enqueued on compute until publish(unit) that writes all of it.
+  Tensor next_weights_slice(int unit);
   Tensor gradient_slice(int unit) const;
   Tensor overflows() const { return overflows_; }  // exact sums: int64 [1], not 0 when one was seen
   const StoreOptions& options() const { return options_; }
   // The part of the slice that this rank counts in the gradient norm, relative to the slice's begin.
   Range norm_range(int unit) const;
-  // After the slice of the working copy was updated on compute: brings it to the ranks that hold the whole.
+  // After the slice of the working copy was updated on compute: brings it to the ranks that hold the whole,
+  // and home.
   void publish(int unit);
   void wait_for_weights();  // work enqueued on compute from now on sees what was published
+
+  // Blocks until the disk was read and written, and throws its faults. After the last pass.
+  void synchronize_disk() { disk_.synchronize(); }
 
   // Adds up per-unit partial sums over the ranks that hold other slices; fp64 or int64, in rank order. On the
   // comm stream.
@@ -100,7 +112,14 @@ class ParameterStore {
   struct Pass;
   void plan_gathers(Pass& pass);
   void plan_buckets(Pass& pass);
+  MemoryKind gradient_home() const;
+  DType bucket_type() const;
+  void read_ahead();
+  void gather(Instance& instance);
+  Tensor place_of(const Instance& instance, const Buffer& block) const;
   void reduce(int unit, const Instance* bucket);
+  void reduce_bucket(Unit& unit, const Instance& bucket);
+  void reduce_shard(Unit& unit);
   void round_contributions(int visit);
   Tensor contribution(int visit, int unit) const;
   void clear_unwritten(Unit& unit, Tensor full);
@@ -111,7 +130,8 @@ class ParameterStore {
   Stream& comm_;
   std::vector<std::unique_ptr<Unit>> units_;
   std::vector<std::unique_ptr<Pass>> passes_;
-  Buffer gathered_, buckets_, reduced_shard_, wire_;
+  Buffer gathered_, buckets_, wire_;
+  Buffer landing_;                    // where kernels do not reach the gradients' home: on the way to it
   Buffer contributions_, overflows_;  // exact sums: what the layer of one visit writes
   int64_t contribution_numel_ = 0;
   double to_grid_ = 1;
@@ -119,6 +139,9 @@ class ParameterStore {
   Event released_;              // compute is done with every visit finished so far
   std::vector<Event> reduced_;  // by visit of the current pass: its reductions are done
   bool last_ = true;            // nothing is added to this pass's gradients after it
+  size_t next_read_ = 0;        // of the pass's gathers: the first that was not read ahead
+  HomeStream homes_;
+  DiskShards disk_;
 };
 
 }  // namespace cleave

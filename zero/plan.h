@@ -15,15 +15,22 @@
 //
 //   hybrid  |       near        |       self       |     across      |       self        |     near
 //   nested  |       near        |      across      |      self       |      across       |     near
+//
+// Beside the communicators stands where the shards live. A unit whose parameters have their home elsewhere is
+// gathered even by a group of one, and gradients whose home is elsewhere go through a bucket even there.
 #pragma once
 #include "comm/communicator.h"
+#include "offload/placement.h"
 
 namespace cleave {
 
 struct ZeroPlan {
   Communicator *reduce_each_micro, *reduce_each_step, *reduce_replicas;
   Communicator *gather_on_publish, *gather_on_use;
+  ShardHome home = {};
 
+  bool gathers() const { return gather_on_use->size() > 1 || home.parameters != MemoryKind::device; }
+  bool buckets() const { return reduce_each_micro->size() > 1 || home.gradients != MemoryKind::device; }
   int gradient_shards() const { return reduce_each_micro->size(); }
   int optimizer_shards() const { return reduce_each_micro->size() * reduce_each_step->size(); }
   int parameter_shards() const { return gather_on_use->size(); }
@@ -69,12 +76,13 @@ inline ZeroPlan nested_plan(const NearGroups& g, Communicator& self) {
           .gather_on_use = g.near};
 }
 
-// The plan of a unit whose parameters stay whole on every rank: gathered when the optimizer publishes, not
-// when used.
+// The plan of a unit whose parameters stay whole on every rank's device: gathered when the optimizer
+// publishes, not when used.
 inline ZeroPlan with_whole_parameters(ZeroPlan plan, Communicator& self) {
   if (plan.gather_on_publish->size() == 1) std::swap(plan.gather_on_publish, plan.gather_on_use);
   CHECK(plan.gather_on_use->size() == 1, "zero: a nested plan cannot keep unit parameters whole");
   plan.gather_on_use = &self;
+  plan.home.parameters = MemoryKind::device;
   return plan;
 }
 

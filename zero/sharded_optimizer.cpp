@@ -21,19 +21,37 @@ UpdateSlice piece_of(const UpdateSlice& slice, Range r) {
   return piece;
 }
 
+// The whole, or what fits into a tile at a time.
+std::vector<Range> pieces(int64_t numel, bool in_tiles) {
+  std::vector<Range> all;
+  for (Range r{0, 0}; r.begin < numel; r.begin = r.end) {
+    r.end = in_tiles ? std::min(numel, r.begin + kTile) : numel;
+    all.push_back(r);
+  }
+  return all;
+}
+
 }  // namespace
 
 ShardedOptimizer::ShardedOptimizer(Memory& memory, ParameterStore& store,
                                    std::unique_ptr<Optimizer> optimizer, const Placement& placement)
     : store_(store),
       optimizer_(std::move(optimizer)),
-      state_(memory, placement, slices_of(store), 1 + int(optimizer_->states().size())) {
+      state_(memory, placement, slices_of(store), 1 + int(optimizer_->states().size())),
+      homes_(memory) {
   int64_t largest = 0;
   for (int u = 0; u < store.units(); ++u) largest = std::max(largest, store.weights_slice(u).numel());
   const bool exact = store.options().exact();
-  if (exact)
-    tile_ = memory.allocate(MemoryKind::device, Category::staging, DType::fp32, {std::min(largest, kTile)},
-                            "gradients for the update");
+  if (exact && store.units() > 0)
+    tile_ = memory.allocate(store.gradient_slice(0).memory(), Category::staging, DType::fp32,
+                            {std::min(largest, kTile)}, "gradients for the update");
+  // State on the device whose working copy is out of reach.
+  const bool here = placement.optimizer == MemoryKind::device || placement.ratio < 1;
+  bool far = false;
+  for (int u = 0; u < store.units(); ++u) far = far || !homes_.reaches(store.weights_slice(u).memory());
+  if (here && far)
+    working_ = memory.allocate(MemoryKind::device, Category::staging, store.options().weights,
+                               {std::min(largest, kTile)}, "updated parameters on their way home");
   if (memory.device().is_cuda() && placement.optimizer != MemoryKind::device && store.units() > 0)
     host_ = std::make_unique<HostUpdate>(memory, store.weights_slice(0).dtype(),
                                          exact ? DType::fp32 : store.gradient_slice(0).dtype());
@@ -72,13 +90,26 @@ void ShardedOptimizer::fill(const StateHome::Tile& tile, Tensor master, uint64_t
   }
 }
 
+// Lets the body write at most a tile of the working copy where kernels reach it, and brings it to its home.
+template <class Body>
+void ShardedOptimizer::in_reach(Tensor weights, Stream& compute, Body body) {
+  if (homes_.reaches(weights.memory())) return body(weights);
+  const Tensor here = working_.tensor().slice({0, weights.numel()});
+  body(here);
+  copy(weights, here, compute);
+}
+
 void ShardedOptimizer::publish(const StateHome::Tile& tile, Tensor master, Stream& compute) {
   if (state_.separate(tile)) {
-    const Tensor weights = store_.weights_slice(tile.unit).slice(tile.range);
+    const Tensor weights = store_.next_weights_slice(tile.unit).slice(tile.range);
     if (on_host(tile.home))
       host_->publish(weights, master, compute);
     else
-      launch(Cast{.y = weights, .x = master}, compute);
+      for (const Range& r : pieces(weights.numel(), !homes_.reaches(weights.memory())))
+        in_reach(weights.slice(r), compute,
+                 [&](Tensor copy) { launch(Cast{.y = copy, .x = master.slice(r)}, compute); });
+  } else {
+    compute.wait(home(compute).record());
   }
   if (tile.last) store_.publish(tile.unit);
 }
@@ -93,32 +124,40 @@ void ShardedOptimizer::square_gradients(Tensor sums, Stream& compute) {
   const bool exact = store_.options().exact();
   for (int u = 0; u < store_.units(); ++u) {
     const Tensor x = store_.gradient_slice(u).slice(store_.norm_range(u));
-    if (exact)
-      launch(SumIntegerSquares{.out = sums.slice({4 * u, 4 * u + 4}), .x = x}, compute);
-    else
-      launch(SumSquares{.out = sums.slice({u, u + 1}), .x = x}, compute);
+    homes_.run(x.memory(), compute, [&](Stream& stream) {
+      if (exact)
+        launch(SumIntegerSquares{.out = sums.slice({4 * u, 4 * u + 4}), .x = x}, stream);
+      else
+        launch(SumSquares{.out = sums.slice({u, u + 1}), .x = x}, stream);
+    });
   }
   if (exact) copy(sums.slice({sums.numel() - 1, sums.numel()}), store_.overflows(), compute);
 }
 
 // The same bits however a slice is cut: updates are elementwise.
 void ShardedOptimizer::update(const UpdateSlice& slice, const StepArgs& args, Stream& compute) {
-  if (!tile_.defined() || slice.grad.dtype() != DType::int64) {
-    if (on_host(slice.param.memory()))
-      host_->update(*optimizer_, slice, args, compute);
-    else
-      optimizer_->update(slice, args, compute);
-    return;
-  }
-  const int64_t most = tile_.tensor().numel();
-  const float scale = float(std::ldexp(1.0, -store_.options().grid));
-  for (Range r{0, 0}; r.begin < slice.grad.numel(); r.begin = r.end) {
-    r.end = std::min(slice.grad.numel(), r.begin + most);
+  const bool exact = slice.grad.dtype() == DType::int64, host = on_host(slice.param.memory());
+  const bool far = !host && slice.copy.defined() && !homes_.reaches(slice.copy.memory());
+  for (const Range& r : pieces(slice.param.numel(), exact || far)) {
     UpdateSlice piece = piece_of(slice, r);
-    const Tensor gradient = tile_.tensor().slice({0, r.size()});
-    launch(FromGrid{.y = gradient, .x = piece.grad, .scale = scale}, compute);
-    piece.grad = gradient;
-    update(piece, args, compute);
+    if (exact) {
+      const Tensor gradient = tile_.tensor().slice({0, r.size()});
+      homes_.run(gradient.memory(), compute, [&](Stream& stream) {
+        launch(
+            FromGrid{.y = gradient, .x = piece.grad, .scale = float(std::ldexp(1.0, -store_.options().grid))},
+            stream);
+      });
+      piece.grad = gradient;
+    }
+    if (host)
+      host_->update(*optimizer_, piece, args, compute);
+    else if (!piece.copy.defined())
+      optimizer_->update(piece, args, compute);
+    else
+      in_reach(piece.copy, compute, [&](Tensor reached) {
+        piece.copy = reached;
+        optimizer_->update(piece, args, compute);
+      });
   }
 }
 
@@ -134,7 +173,7 @@ void ShardedOptimizer::step(const StepArgs& args, Stream& compute) {
                         .copy = {},
                         .state = {},
                         .decay = group.decay};
-      if (state_.separate(tile)) slice.copy = store_.weights_slice(u).slice(r);
+      if (state_.separate(tile)) slice.copy = store_.next_weights_slice(u).slice(r);
       for (int s = 1; s < state_.kinds(); ++s) slice.state[size_t(s - 1)] = state[size_t(s)].slice(here);
       update(slice, args, compute);
     }

@@ -27,7 +27,7 @@ class ShardedOptimizer {
 
   // Squared norm of this rank's part of the reduced gradients, one partial sum a unit, into sums (fp64,
   // [units]). With exact sums: int64 [4 * units + 1], four words a unit (SumIntegerSquares) of squared
-  // multiples of the grid, then the overflows.
+  // multiples of the grid, then the overflows. sums must be in the gradients' memory.
   void square_gradients(Tensor sums, Stream& compute);
 
   // Updates every unit and publishes it. args.step counts applied updates from 1.
@@ -49,6 +49,8 @@ class ShardedOptimizer {
   using State = std::array<Tensor, StateHome::kMostKinds>;
   static std::vector<StateHome::Slice> slices_of(const ParameterStore& store);
   void update(const UpdateSlice& slice, const StepArgs& args, Stream& compute);
+  template <class Body>
+  void in_reach(Tensor weights, Stream& compute, Body body);
   void fill(const StateHome::Tile& tile, Tensor master, uint64_t seed, Stream& stream);
   // The tile's master to the working copy, and the last of a unit to the ranks that hold the whole.
   void publish(const StateHome::Tile& tile, Tensor master, Stream& compute);
@@ -58,7 +60,9 @@ class ShardedOptimizer {
   ParameterStore& store_;
   std::unique_ptr<Optimizer> optimizer_;
   StateHome state_;
-  Buffer tile_;                       // exact sums: a piece of the gradient as the update reads it
+  Buffer tile_;     // exact sums: a piece of the gradient as the update reads it
+  Buffer working_;  // where the update does not reach the working copy: a piece of it
+  HomeStream homes_;
   std::unique_ptr<HostUpdate> host_;  // where weights are on a GPU and the placement is in host memory
 };
 

@@ -4,17 +4,25 @@
 
 namespace cleave {
 
+inline Tensor view_of(const FlatLayout& layout, int param, Tensor full) {
+  Shape shape;
+  for (int64_t d : layout.param(param).shape) shape.dims[size_t(shape.rank++)] = d;
+  return full.slice(layout.range(param)).view(shape);
+}
+
 struct ParameterStore::Unit {
   FlatLayout layout;
   ZeroPlan plan;
-  Buffer weights;                   // numel / parameter_shards
-  Buffer gradients;                 // numel / gradient_shards
-  std::unique_ptr<bool[]> written;  // by parameter, of the full gradient being written
-  bool reduced = false;             // the gradient shard holds a sum of this step
-  bool begun = false;               // exact sums without buckets: the gradients hold something of this step
+  Buffer weights = {};                   // numel / parameter_shards, at home; undefined on disk
+  int on_disk = -1;                      // there: which of the shards
+  Buffer gradients = {};                 // numel / gradient_shards, at home
+  std::unique_ptr<bool[]> written = {};  // by parameter, of the full gradient being written
+  bool reduced = false;                  // the gradient shard holds a sum of this step
+  bool begun = false;  // exact sums without buckets: the gradients hold something of this step
 
-  bool gathers() const { return plan.gather_on_use->size() > 1; }
-  bool buckets() const { return plan.reduce_each_micro->size() > 1; }
+  // A rank alone adds micro-batch after micro-batch to one gradient, which comes back to the bucket for it.
+  bool continues() const { return reduced && plan.reduce_each_micro->size() == 1; }
+  int64_t shard_numel() const { return layout.numel() / plan.parameter_shards(); }
   int64_t slice_numel() const { return layout.numel() / plan.optimizer_shards(); }
 };
 
@@ -33,6 +41,12 @@ struct ParameterStore::Pass {
   std::vector<int> last_backward;  // by unit: the visit after which its gradient is complete, or -1
   int64_t gathered_numel = 0, bucket_numel = 0;
 
+  int64_t gathered_at(int visit) const {
+    int64_t numel = 0;
+    for (const Instance& i : gathers)
+      if (i.lifetime.first <= visit && visit <= i.lifetime.last) numel += i.lifetime.numel;
+    return numel;
+  }
   Instance* gather_of(int unit, int visit) { return find(gathers, unit, visit); }
   Instance* bucket_of(int unit, int visit) { return find(buckets, unit, visit); }
 

@@ -17,20 +17,22 @@ int ParameterStore::add_unit(UnitSpec spec, const ZeroPlan& plan) {
     const ZeroPlan& first = units_[0]->plan;
     CHECK(plan.reduce_each_micro == first.reduce_each_micro &&
               plan.reduce_each_step == first.reduce_each_step &&
-              plan.reduce_replicas == first.reduce_replicas,
-          "unit {}: all units of a store reduce their gradients over the same groups", spec.name);
+              plan.reduce_replicas == first.reduce_replicas && plan.home.gradients == first.home.gradients,
+          "unit {}: all units of a store reduce their gradients over the same groups to the same home",
+          spec.name);
   }
-  FlatLayout layout(std::move(spec), plan.optimizer_shards());
-  const int64_t n = layout.numel();
-  const std::string name = layout.name();
-  auto written = std::make_unique<bool[]>(size_t(layout.params()));
-  units_.push_back(
-      std::make_unique<Unit>(Unit{std::move(layout), plan,
-                                  memory_.allocate(MemoryKind::device, Category::weights, options_.weights,
-                                                   {n / plan.parameter_shards()}, name),
-                                  memory_.allocate(MemoryKind::device, Category::gradients,
-                                                   options_.gradients, {n / plan.gradient_shards()}, name),
-                                  std::move(written), false, false}));
+  auto unit = std::make_unique<Unit>(
+      Unit{.layout = FlatLayout(std::move(spec), plan.optimizer_shards()), .plan = plan});
+  const FlatLayout& layout = unit->layout;
+  if (plan.home.parameters == MemoryKind::disk)
+    unit->on_disk = disk_.add(unit->shard_numel());
+  else
+    unit->weights = memory_.allocate(plan.home.parameters, Category::weights, options_.weights,
+                                     {unit->shard_numel()}, layout.name());
+  unit->gradients = memory_.allocate(plan.home.gradients, Category::gradients, options_.gradients,
+                                     {layout.numel() / plan.gradient_shards()}, layout.name());
+  unit->written = std::make_unique<bool[]>(size_t(layout.params()));
+  units_.push_back(std::move(unit));
   return units() - 1;
 }
 
@@ -58,12 +60,13 @@ void ParameterStore::plan_gathers(Pass& pass) {
   for (int v = 0; v < int(pass.visits.size()); ++v) {
     if (!pass.visits[size_t(v)].parameters) continue;
     for (int u : pass.visits[size_t(v)].units) {
-      if (!units_[size_t(u)]->gathers()) continue;
+      if (!units_[size_t(u)]->plan.gathers()) continue;
       if (Instance* before = v > 0 ? pass.gather_of(u, v - 1) : nullptr) {
         before->last_use = before->lifetime.last = v;
         continue;
       }
-      const int first = std::max(0, v - options_.prefetch_visits);
+      int first = std::max(0, v - options_.prefetch_visits);
+      while (first < v && pass.gathered_at(first) + layout(u).numel() > options_.live_numel) ++first;
       pass.gathers.push_back({u, {first, v, units_[size_t(u)]->layout.numel()}, v, v, 0, {}});
     }
   }
@@ -79,7 +82,7 @@ void ParameterStore::plan_buckets(Pass& pass) {
   std::vector<Lifetime> lifetimes;
   for (int u = 0; u < units(); ++u) {
     const int last = pass.last_backward[size_t(u)];
-    if (last < 0 || !units_[size_t(u)]->buckets()) continue;
+    if (last < 0 || !units_[size_t(u)]->plan.buckets()) continue;
     int first = last;
     for (int v = last; v >= 0; --v)
       if (pass.visits[size_t(v)].backward && contains(pass.visits[size_t(v)].units, u)) first = v;
@@ -93,27 +96,41 @@ void ParameterStore::plan_buckets(Pass& pass) {
 }
 
 void ParameterStore::commit() {
-  int64_t gathered = 0, bucket = 0, shard = 0, wire = 0;
+  int64_t gathered = 0, bucket = 0, landing = 0, wire = 0;
   for (const auto& pass : passes_) {
     gathered = std::max(gathered, pass->gathered_numel);
     bucket = std::max(bucket, pass->bucket_numel);
   }
   for (const auto& unit : units_) {
-    if (unit->buckets()) shard = std::max(shard, unit->gradients.tensor().numel());
+    const bool adds = unit->plan.reduce_each_micro->size() > 1;
+    if (adds && !homes_.reaches(gradient_home()))
+      landing = std::max(landing, unit->gradients.tensor().numel());
     const bool reduces_later =
         unit->plan.reduce_each_step->size() > 1 || unit->plan.reduce_replicas->size() > 1;
     if (reduces_later && options_.wire != options_.gradients) wire = std::max(wire, unit->layout.numel());
   }
   const auto device = MemoryKind::device;
   gathered_ = memory_.allocate(device, Category::gathered, options_.weights, {gathered}, "gathered layers");
-  buckets_ = memory_.allocate(device, Category::buckets, options_.wire, {bucket}, "gradient buckets");
-  reduced_shard_ =
-      memory_.allocate(device, Category::buckets, options_.wire, {shard}, "reduced gradient shard");
-  wire_ = memory_.allocate(device, Category::buckets, options_.wire, {wire}, "gradients on the wire");
+  buckets_ = memory_.allocate(device, Category::buckets, bucket_type(), {bucket}, "gradient buckets");
+  landing_ = memory_.allocate(MemoryKind::pinned, Category::staging, bucket_type(), {landing},
+                              "reduced gradient on its way home");
+  wire_ =
+      memory_.allocate(gradient_home(), Category::buckets, options_.wire, {wire}, "gradients on the wire");
+  disk_.commit(memory_, options_.disk, options_.weights);
   if (!options_.exact()) return;
   contributions_ = memory_.allocate(device, Category::buckets, DType::fp32, {contribution_numel_},
                                     "gradients before rounding");
   overflows_ = memory_.allocate(device, Category::buckets, DType::int64, {1}, "overflows");
+}
+
+MemoryKind ParameterStore::gradient_home() const {
+  return units_.empty() ? MemoryKind::device : units_[0]->plan.home.gradients;
+}
+
+// What a rank alone puts into a bucket does not travel.
+DType ParameterStore::bucket_type() const {
+  const bool travels = !units_.empty() && units_[0]->plan.reduce_each_micro->size() > 1;
+  return travels ? options_.wire : options_.gradients;
 }
 
 }  // namespace cleave

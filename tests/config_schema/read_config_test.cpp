@@ -121,6 +121,9 @@ TEST(ReadConfig, OldSpellingsMeanTheSame) {
   EXPECT_EQ(read_beside_batch(R"("bfloat16": {"enabled": true})").config.precision, Precision::bf16);
   EXPECT_EQ(read_beside_batch(R"("zero_optimization": true)").config.zero.stage, 1);
   EXPECT_EQ(read_beside_batch(R"("zero_optimization": false)").config.zero.stage, 0);
+  EXPECT_EQ(read_beside_batch(R"("zero_optimization": {"stage": 3, "cpu_offload_param": true})")
+                .config.zero.offload_param.device,
+            "cpu");
   EXPECT_EQ(read_beside_batch(R"("zero_optimization": {"stage": 2, "cpu_offload": true})")
                 .config.zero.offload_optimizer.device,
             "cpu");

@@ -113,9 +113,11 @@ TEST(Status, AKeyThatIsIdleInThisCombinationNamesTheOtherKey) {
             "warning: f:2:53: zero_optimization.offload_param.device: changes nothing: "
             "zero_optimization.stage is 2; "
             "parameters are offloaded in stage 3\n");
-  EXPECT_NE(problems_of(R"("zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"}})")
-                .find("not built"),
-            std::string::npos);
+  EXPECT_EQ(problems_of(R"("zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"}})"), "");
+  EXPECT_EQ(problems_of(
+                R"("zero_optimization": {"stage": 3, "offload_param": {"device": "cpu", "max_in_cpu": 5}})"),
+            "warning: f:2:70: zero_optimization.offload_param.max_in_cpu: changes nothing: "
+            "zero_optimization.offload_param.device is cpu; only nvme reads it\n");
   EXPECT_EQ(problems_of(R"("fp16": {"enabled": true, "loss_scale": 128, "loss_scale_window": 7})"),
             "warning: f:2:46: fp16.loss_scale_window: changes nothing: fp16.loss_scale is fixed\n");
   EXPECT_EQ(problems_of(R"("fp16": {"enabled": true, "hysteresis": 4})"),
@@ -126,6 +128,17 @@ TEST(Status, ValuesOfASwitchedOffSectionAndDefaultsAskForNothing) {
   EXPECT_EQ(problems_of(R"("fp16": {"enabled": false, "loss_scale": 128, "loss_scale_window": 7})"), "");
   EXPECT_EQ(problems_of(R"("fp16": {"enabled": true, "hysteresis": 2})"), "");
   EXPECT_EQ(problems_of(R"("zero_optimization": {"stage": 1, "stage3_max_live_parameters": 1e9})"), "");
+}
+
+TEST(Status, ParametersOnDiskNeedAFolder) {
+  EXPECT_EQ(
+      problems_of(R"("zero_optimization": {"stage": 3, "offload_param": {"device": "nvme"}})"),
+      "error: f:2:53: zero_optimization.offload_param.device: \"nvme\" needs nvme_path beside it: a folder "
+      "on a local disk, the same on every host\n");
+  EXPECT_EQ(
+      problems_of(
+          R"("zero_optimization": {"stage": 3, "offload_param": {"device": "nvme", "nvme_path": "/x", "buffer_count": 9}})"),
+      "");
 }
 
 TEST(Status, NvmeNeedsAFolderAndBlocksThatADiskCanTake) {

@@ -7,6 +7,7 @@
 
 #include "core/units.h"
 #include "tests/runtime/small_models.h"
+#include "tests/scratch.h"
 
 namespace cleave::testing {
 namespace {
@@ -140,6 +141,25 @@ TEST(Plan, EqualsWhatTrainingMeasuresWithRecomputationAndExactSums) {
         expect_planned(
             c, 4, [] { return deep_gpt(true); }, fmt::format("{} exact {} way {}", schedule, exact, way));
       }
+}
+
+TEST(Plan, EqualsWhatTrainingMeasuresForEveryHome) {
+  for (const int data : {1, 2})
+    for (const bool optimizer : {false, true})
+      for (const bool exact : {false, true})
+        for (const bool hybrid : {false, true}) {
+          const Scratch disk;
+          DsConfig c = config_for(data, 1, 2);
+          c.zero.stage = 3, c.zero.overlap_comm = true, c.exact_sums = exact;
+          if (hybrid) c.zero.mics_shard_size = 1;
+          c.zero.offload_param.device = exact == hybrid ? "cpu" : "nvme";
+          c.zero.offload_param.nvme_path = disk.folder(), c.zero.offload_param.max_in_cpu = 900;
+          c.zero.offload_param.pin_memory = !hybrid;
+          if (optimizer) c.zero.offload_optimizer.device = "cpu";
+          expect_planned(
+              c, data, [] { return small_gpt(); },
+              fmt::format("data {} optimizer {} exact {} hybrid {}", data, optimizer, exact, hybrid));
+        }
 }
 
 TEST(Plan, EqualsWhatTrainingMeasuresWithGroupsOfNearRanks) {

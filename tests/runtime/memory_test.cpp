@@ -108,6 +108,11 @@ TEST(Memory, StageThreeHoldsTwoLayersAtATimeWithPrefetchAndOneWithout) {
     EXPECT_GE(without, block);
     EXPECT_GT(with, without);
     EXPECT_LE(with, 3 * block);
+    c.zero.stage3_prefetch_bucket_size = 1000;
+    for (const auto& [live, want] : {std::pair{block / 4, without}, {3 * block / 4, with}}) {
+      c.zero.stage3_max_live_parameters = live;
+      EXPECT_EQ(gathered(), want) << live;
+    }
   });
 }
 

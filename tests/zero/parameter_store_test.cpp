@@ -27,6 +27,7 @@ struct Case {
   int stage = 0, micros = 1;
   bool overlap = false;
   int64_t chunk = Call::kWhole;
+  ShardHome home = {};
 };
 
 void write_gradients(ParameterStore& store, int visit, int rank, int micro) {
@@ -53,7 +54,11 @@ Result run(Communicator& world, const Case& c) {
       memory,
       {.reduce_numel = c.chunk, .gather_numel = c.chunk, .prefetch_visits = c.overlap, .overlap = c.overlap},
       compute, comm);
-  for (const UnitSpec& u : two_units()) store.add_unit(u, plan_for_stage(c.stage, world, *self));
+  for (const UnitSpec& u : two_units()) {
+    ZeroPlan plan = plan_for_stage(c.stage, world, *self);
+    plan.home = c.home;
+    store.add_unit(u, plan);
+  }
   const int pass = store.add_pass({{{0, 1}, false}, {{1}, true}, {{0, 1}, true}});
   store.commit();
   store.begin_step();
@@ -113,6 +118,35 @@ TEST(ParameterStore, ReducesEveryGradientExactlyOnceAtEveryStage) {
             run_ranks(ranks, [&](Communicator& world) {
               expect_exact_sums(world, {stage, micros, overlap, chunk});
             });
+}
+
+TEST(ParameterStore, ReducesEveryGradientExactlyOnceIntoEveryHome) {
+  for (int ranks : {1, 2, 3})
+    for (int stage : {0, 1, 2, 3})
+      for (int micros : {1, 3})
+        for (MemoryKind home : {MemoryKind::pinned, MemoryKind::host})
+          run_ranks(ranks, [&](Communicator& world) {
+            expect_exact_sums(world, {stage, micros, true, 10, {.gradients = home}});
+          });
+}
+
+TEST(ParameterStore, KeepsWeightsAndGradientsInTheirHomes) {
+  for (int ranks : {1, 2, 3})
+    for (int stage : {0, 1, 2, 3})
+      run_ranks(ranks, [&](Communicator& world) {
+        const MemoryTable near = run(world, {.stage = stage}).memory;
+        const MemoryTable far =
+            run(world,
+                {.stage = stage, .home = {.parameters = MemoryKind::pinned, .gradients = MemoryKind::host}})
+                .memory;
+        const auto device = MemoryKind::device;
+        EXPECT_EQ(far.at(device, Category::weights), 0);
+        EXPECT_EQ(far.at(device, Category::gradients), 0);
+        EXPECT_EQ(far.at(MemoryKind::pinned, Category::weights), near.at(device, Category::weights));
+        EXPECT_EQ(far.at(MemoryKind::host, Category::gradients), near.at(device, Category::gradients));
+        EXPECT_GT(far.at(device, Category::gathered), 0);
+        EXPECT_GT(far.at(device, Category::buckets), 0);
+      });
 }
 
 TEST(ParameterStore, KeepsWeightsAndGradientsAsTheZeroFormulaSays) {

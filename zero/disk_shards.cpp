@@ -1,0 +1,91 @@
+#include "zero/disk_shards.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace cleave {
+
+int DiskShards::add(int64_t numel) {
+  shards_.push_back({.numel = numel});
+  return int(shards_.size()) - 1;
+}
+
+void DiskShards::commit(Memory& memory, const DiskPlace& place, DType type) {
+  if (shards_.empty()) return;
+  CHECK(place.buffers >= 2, "shards on disk pass through at least 2 staging buffers, got {}", place.buffers);
+  int64_t bytes = 0, largest = 0;
+  for (Shard& s : shards_) {
+    s.offset = bytes;
+    bytes += round_up(s.numel * size_of(type), DiskFile::kAlignment);
+    largest = std::max(largest, s.numel);
+  }
+  using Bytes = std::vector<std::pair<Category, int64_t>>;
+  file_ = std::make_unique<DiskFile>(memory, place.folder, place.name, Bytes{{Category::weights, bytes}},
+                                     place.options, place.key);
+  buffers_.resize(size_t(place.buffers));
+  for (Staging& b : buffers_)
+    b.memory =
+        memory.allocate(place.staging, Category::staging, type, {largest}, "layers on their way to disk");
+  const Stream::Mode mode = memory.dry() ? Stream::Mode::dry : Stream::Mode::worker;
+  reads_ = std::make_unique<Stream>(mode), writes_ = std::make_unique<Stream>(mode);
+}
+
+int DiskShards::next_buffer(int shard) {
+  const int buffer = std::exchange(next_, (next_ + 1) % int(buffers_.size()));
+  CHECK(buffers_[size_t(buffer)].shard < 0, "shard {} needs the buffer that shard {} is in", shard,
+        buffers_[size_t(buffer)].shard);
+  buffers_[size_t(buffer)].shard = shard;
+  return buffer;
+}
+
+Tensor DiskShards::view(int buffer) const {
+  const Staging& b = buffers_[size_t(buffer)];
+  return b.memory.tensor().slice({0, shards_[size_t(b.shard)].numel});
+}
+
+void DiskShards::read_ahead(int shard) {
+  const int buffer = next_buffer(shard);
+  reads_->wait(buffers_[size_t(buffer)].free);
+  reads_->wait(shards_[size_t(shard)].written);
+  file_->read(view(buffer), shards_[size_t(shard)].offset, *reads_);
+  buffers_[size_t(buffer)].free = reads_->record();  // until it is released: it holds what was read
+  ahead_.push_back(buffer);
+}
+
+Tensor DiskShards::take(int shard, Stream& user) {
+  CHECK(!ahead_.empty() && buffers_[size_t(ahead_.front())].shard == shard, "shard {} was not read ahead",
+        shard);
+  user.wait(buffers_[size_t(ahead_.front())].free);
+  return view(ahead_.front());
+}
+
+void DiskShards::release(const Event& done) {
+  Staging& b = buffers_[size_t(ahead_.front())];
+  b.free = done, b.shard = -1;
+  ahead_.pop_front();
+}
+
+Tensor DiskShards::begin_write(int shard, Stream& writer) {
+  int& buffer = shards_[size_t(shard)].writing;
+  if (buffer < 0) {
+    buffer = next_buffer(shard);
+    writer.wait(buffers_[size_t(buffer)].free);
+  }
+  return view(buffer);
+}
+
+void DiskShards::write_behind(int shard, const Event& filled) {
+  Shard& s = shards_[size_t(shard)];
+  Staging& b = buffers_[size_t(std::exchange(s.writing, -1))];
+  writes_->wait(filled);
+  file_->write(b.memory.tensor().slice({0, s.numel}), s.offset, *writes_);
+  s.written = b.free = writes_->record();
+  b.shard = -1;
+}
+
+void DiskShards::synchronize() {
+  if (!file_) return;
+  writes_->synchronize(), reads_->synchronize();
+}
+
+}  // namespace cleave
