@@ -125,7 +125,7 @@ void Engine::State::check_disk() {
       world, [&] { rates = measure_disk(place.disk.folder, wanted, place.disk.options, kKey); }, of_rank);
   const double bytes = double(wanted);
   disk_line = fmt::format(
-      "disk: {} of optimizer state a rank in {} ({}); a rank reads {}/s and writes {}/s, so a step takes at "
+      "disk: {} of training state a rank in {} ({}); a rank reads {}/s and writes {}/s, so a step takes at "
       "least "
       "{:.2g} s",
       format_bytes(wanted), folder, rates.engine, format_bytes(int64_t(rates.read)),
