@@ -74,6 +74,21 @@ void Axpy::check() const {
   Operand("Axpy", "y", y).is_float().numel(x.numel());
 }
 
+void CopyRuns::check() const {
+  Operand("CopyRuns", "y", y).is(x.dtype()).apart_from("x", x);
+  Operand("CopyRuns", "x", x);
+  CHECK(width >= 0 && outer.count >= 0 && inner.count >= 0, "CopyRuns: {} x {} runs of {}", outer.count,
+        inner.count, width);
+  if (width == 0 || outer.count == 0 || inner.count == 0) return;
+  const auto fits = [&](const char* name, const Tensor& t, int64_t of_outer, int64_t of_inner) {
+    const int64_t last = (outer.count - 1) * of_outer + (inner.count - 1) * of_inner + width;
+    CHECK(of_outer >= 0 && of_inner >= 0 && last <= t.numel(),
+          "CopyRuns: {} has {} elements, the last run ends at {}", name, t.numel(), last);
+  };
+  fits("y", y, outer.y, inner.y);
+  fits("x", x, outer.x, inner.x);
+}
+
 void SumSquares::check() const {
   Operand("SumSquares", "x", x).is_float();
   Operand("SumSquares", "out", out).is(DType::fp64).numel(1);

@@ -129,7 +129,10 @@ struct Model {
   DType dtype = DType::fp32;  // of parameters and activations
   TensorSpec sample;  // of one sample: the input of a micro-batch of n samples has n times as many rows
   int64_t rows_per_sample = 1;  // rows of the head's x, and of the targets
-  double flops_per_sample = 0;  // forward and backward, no recomputation
+  // Batches are of whole samples; sample and rows_per_sample are of the part of each, in `parts` equal ones,
+  // that this rank computes.
+  int64_t part = 0, parts = 1;
+  double flops_per_sample = 0;  // of the whole: forward and backward, no recomputation
 
   TensorSpec input(int64_t samples) const {
     TensorSpec spec = sample;

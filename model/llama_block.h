@@ -2,6 +2,7 @@
 #pragma once
 #include <memory>
 
+#include "model/attention.h"
 #include "model/linear.h"
 #include "model/llama.h"
 
@@ -11,8 +12,7 @@ namespace cleave {
 // its part of the MLP for all rows; norms and residuals are computed where the rows are.
 class LlamaBlock final : public Layer {
  public:
-  LlamaBlock(const LlamaConfig& config, const TensorAxis& axis, std::shared_ptr<const RopeTable> table,
-             int index);
+  LlamaBlock(const LlamaConfig& config, const Axes& axes, std::shared_ptr<const RopeTable> table, int index);
 
   std::vector<UnitSpec> units() const override;
   TensorSpec output(const TensorSpec& in) const override { return in; }
@@ -21,7 +21,8 @@ class LlamaBlock final : public Layer {
 
  private:
   struct Activations {
-    Tensor rstd1, norm1, qkv, attention, lse, middle, rstd2, norm2, gate_up, gated;
+    Tensor rstd1, norm1, middle, rstd2, norm2, gate_up, gated;
+    Attention::Kept attention;
   };
   // The matrix products behind the projections of queries, keys and values, on the joined parameters.
   struct Products {
@@ -36,7 +37,7 @@ class LlamaBlock final : public Layer {
   };
   static Share share_of(const LlamaConfig& config, const TensorAxis& axis);
   Activations keep(const ForwardArgs& f, int64_t rows, DType type) const;
-  static Activations saved(const Saved& s, bool lean);
+  Activations saved(const Saved& s, bool lean) const;
   // Of a lean layer: what was not kept, in the backward's scratch.
   Tensor norm_again(const BackwardArgs& a, Tensor x, Tensor rstd, size_t weight) const;
   Products products(std::span<const Tensor> params) const;
@@ -48,11 +49,6 @@ class LlamaBlock final : public Layer {
   void add_apart(std::span<ParamGradient> three, Tensor gradient, Stream& stream) const;
   void backward_mlp(const BackwardArgs& a, const Activations& s, Tensor dnorm) const;
   void backward_attention(const BackwardArgs& a, const Activations& s, Tensor dmiddle, Tensor dnorm) const;
-  void rotate(Tensor qkv, bool inverse, Arena& scratch, Stream& stream) const;
-
-  int64_t attention_width() const { return share_.heads * c_.head_dim; }
-  int64_t qkv_width() const { return (share_.heads + 2 * share_.kv_heads) * c_.head_dim; }
-  int64_t seq() const { return table_->positions; }
 
   // All rows of `local`, gathered into scratch where rows are cut.
   Tensor gathered(Tensor local, Arena& scratch, Stream& stream) const;
@@ -60,7 +56,7 @@ class LlamaBlock final : public Layer {
   LlamaConfig c_;
   TensorAxis axis_;
   Share share_;
-  std::shared_ptr<const RopeTable> table_;  // one for all blocks
+  Attention attention_;
   std::string name_;
 };
 

@@ -45,6 +45,8 @@ TEST_F(Check, RefusesElementwiseOpsOfUnequalTypesOrSizes) {
   EXPECT_NE(refusal(Dropout{.y = a_, .x = b_, .p = 0.5f, .philox = {}, .offset = -1}), "");
   EXPECT_NE(refusal(Cast{.y = ints_, .x = rows_}), "");
   EXPECT_NE(refusal(Axpy{.y = a_, .x = small_}), "");
+  EXPECT_NE(refusal(CopyRuns{.y = a_, .x = small_, .width = 4}), "");
+  EXPECT_NE(refusal(CopyRuns{.y = a_, .x = a_}), "");
   EXPECT_NE(refusal(SumSquares{.out = rows_, .x = a_}), "");
   EXPECT_NE(refusal(Sum{.out = one_, .x = half_}), "");
   EXPECT_NE(refusal(RandomFill{.y = half_, .philox = {}}), "");
