@@ -43,8 +43,8 @@ int run_plan(const Arguments& arguments) {
   std::fputs(format(read.problems).c_str(), stderr);
   require(read.ok(), Exit::usage, "{} was refused; there is no plan", config);
   const EngineMaker make = [&](Communicator& ranks, const EngineOptions& options) {
-    const ModelFactory cut = [&](const TensorAxis& axis) {
-      return make_model(shape, model_dtype(read.config), model.seq_len, model.model, axis);
+    const ModelFactory cut = [&](const Axes& axes) {
+      return make_model(shape, model_dtype(read.config), model.seq_len, model.model, axes);
     };
     return std::make_unique<Engine>(read.config, cut, ranks, options);
   };

@@ -75,7 +75,7 @@ struct ZeroConfig {
 struct PipelineConfig {
   int stages = 1;  // ranks that share the layers
   std::string partition_method = "balanced", schedule = "1f1b";
-  int virtual_stages = 1;  // chunks of layers a rank
+  int virtual_stages = 1;           // chunks of layers a rank
   int64_t checkpoint_interval = 0;  // another name of CheckpointingConfig::interval
 };
 
@@ -106,7 +106,8 @@ struct CsvConfig {
 
 struct DsConfig {
   int64_t train_batch_size = 0, train_micro_batch_size_per_gpu = 0, gradient_accumulation_steps = 0;
-  int64_t steps_per_print = 0;  // 0: never
+  int sequence_parallel_size = 1;  // ranks that share a sequence; 0 and 1: none
+  int64_t steps_per_print = 0;     // 0: never
   bool wall_clock_breakdown = false;
   double gradient_clipping = 1.0;  // 0: off
   bool prescale_gradients = false;
@@ -130,6 +131,8 @@ struct DsConfig {
   CheckpointingConfig checkpointing;
   TensorBoardConfig tensorboard;
   CsvConfig csv_monitor;
+
+  int sequence_ranks() const { return std::max(1, sequence_parallel_size); }
 };
 
 }  // namespace cleave

@@ -47,7 +47,7 @@ StoreOptions store_options(const DsConfig& c, const Model& model, const Mesh& me
   if (c.exact_sums) {
     options.gradients = options.wire = DType::int64;
     options.grid = c.exact_sums_grid;
-    options.limit = 0x1p62 / most_contributions(c, model, mesh.shape.data * mesh.shape.tensor);
+    options.limit = 0x1p62 / most_contributions(c, model, mesh.data->size() * mesh.shape.tensor);
   }
   return options;
 }
@@ -119,9 +119,10 @@ Engine::State::State(const DsConfig& c, const ModelFactory& make, Communicator& 
     : config(c),
       world(w),
       mesh(w, mesh_shape(c, w.size())),
-      axis(*mesh.tensor, c.tensor_parallel.sequence_parallel),
-      model(make(axis)),
-      plan(axis.size() == 1 ? plan_pipeline(c, model) : plan_pipeline(c, make(TensorAxis()))),
+      axes(TensorAxis(*mesh.tensor, c.tensor_parallel.sequence_parallel), SequenceAxis(*mesh.sequence)),
+      model(make(axes)),
+      plan(mesh.shape.tensor * mesh.shape.sequence == 1 ? plan_pipeline(c, model)
+                                                        : plan_pipeline(c, make(Axes()))),
       self(self_communicator()),
       activations(mesh.pipe->duplicate("pipe activations")),
       gradients(mesh.pipe->duplicate("pipe gradients")),
@@ -133,8 +134,11 @@ Engine::State::State(const DsConfig& c, const ModelFactory& make, Communicator& 
                                                                     : Stream::Mode::inline_),
       schedule(c.scheduler, c.optimizer.lr),
       scaler(c.precision == Precision::fp16 ? LossScaler(c.fp16, c.zero.stage) : LossScaler()) {
+  require(model.parts == mesh.shape.sequence, Exit::usage,
+          "sequence_parallel_size is {}, but the sequences of {} are whole; set the size to 1",
+          mesh.shape.sequence, model.name);
   if (const int n = near_ranks(c.zero); n > 0) {
-    const int place = mesh.place.data, data = mesh.shape.data;
+    const int place = mesh.data->rank(), data = mesh.data->size();
     require(data % n == 0, Exit::usage, "groups of {} near ranks do not divide the {} of the data axis", n,
             data);
     near = mesh.data->split({place / n, place % n, n}, "data near");
@@ -161,7 +165,8 @@ std::vector<Engine::State::Talk> Engine::State::groups() const {
     if (!known && ranks->size() > 1) out.push_back({std::move(name), ranks});
   };
   // An axis that has every rank is the world itself and goes by the axis' name.
-  add("tensor", mesh.tensor), add("data", mesh.data), add("pipe", mesh.pipe), add("world", &world);
+  add("tensor", mesh.tensor), add("sequence", mesh.sequence), add("data", mesh.data), add("pipe", mesh.pipe),
+      add("world", &world);
   for (const auto* c : {near.get(), across.get()})
     if (c) add(c->name(), c);
   add("pipe activations", activations.get()), add("pipe gradients", gradients.get());
@@ -198,8 +203,8 @@ void Engine::State::sum_shared_gradients() {
   for (const auto& [name, group] : tied)
     for (int u = 0; u < store.units(); ++u)
       if (store.layout(u).name() == name) group->all_reduce(store.gradient_slice(u), comm(), {.what = name});
-  for (int u = 0; axis.size() > 1 && u < store.units(); ++u)
-    for (const Range& r : store.layout(u).summed(store.slice(u), axis.cuts_rows()))
+  for (int u = 0; axes.tensor.size() > 1 && u < store.units(); ++u)
+    for (const Range& r : store.layout(u).summed(store.slice(u), axes.tensor.cuts_rows()))
       mesh.tensor->all_reduce(store.gradient_slice(u).slice(r), comm(), {.what = store.layout(u).name()});
   compute.wait(comm().record());
 }
@@ -238,7 +243,7 @@ double Engine::State::mean_of_losses(const std::vector<double>& losses) {
   for (const double loss : losses) sum += loss;
   if (!config.exact_sums) return sum_over_ranks(sum / micros, "loss") / mesh.shape.data;
   constexpr double kGrid = 0x1p40;
-  const double limit = 0x1p62 / (micros * mesh.shape.data);
+  const double limit = 0x1p62 / (micros * mesh.data->size());
   int64_t words[2] = {0, 0};  // multiples of 1 / kGrid, and how many losses are too large or not finite
   for (const double loss : losses)
     if (std::fabs(loss * kGrid) <= limit)

@@ -64,7 +64,7 @@ struct Engine::State {
   DsConfig config;
   Communicator& world;
   Mesh mesh;
-  TensorAxis axis;
+  Axes axes;
   Model model;
   PipelinePlan plan;  // of the whole model
   std::unique_ptr<Communicator> self, activations, gradients;

@@ -107,7 +107,10 @@ MeshShape mesh_shape(const DsConfig& config, int world) {
   };
   check("pipeline.stages", stages, world, "this job");
   check("tensor_parallel.autotp_size", tensor, world / stages, stages > 1 ? "a pipeline stage" : "this job");
-  return {.pipe = stages, .data = world / stages / tensor, .tensor = tensor};
+  const int sequence = config.sequence_ranks(), left = world / stages / tensor;
+  check("sequence_parallel_size", sequence, left,
+        stages * tensor > 1 ? "a place on the pipe and tensor axes" : "this job");
+  return {.pipe = stages, .data = left / sequence, .sequence = sequence, .tensor = tensor};
 }
 
 int PipelinePlan::index_of(const std::string& unit) const {

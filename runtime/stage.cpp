@@ -33,21 +33,30 @@ Tensor Stage::targets(int micro) const {
   return targets_.tensor().slice({slot * rows(), (slot + 1) * rows()});
 }
 
+void Stage::take_part(Tensor to, Tensor whole, Stream& stream) const {
+  const int64_t runs = model_.parts == 1 ? 1 : samples_, run = to.numel() / runs;
+  for (int64_t r = 0; r < runs; ++r) {
+    const Tensor mine = to.slice({r * run, (r + 1) * run});
+    const Tensor from = whole.slice(Range{0, run}.shifted((r * model_.parts + model_.part) * run));
+    if (from.dtype() == mine.dtype())
+      copy(mine, from, stream);
+    else
+      launch(Cast{.y = mine, .x = from}, stream);
+  }
+}
+
 void Stage::load(int micro, const Batch& batch, Stream& stream) {
-  const int64_t inputs = boundaries_[0].shape.numel();
-  CHECK(batch.input.numel() == inputs && batch.targets.numel() == rows(),
+  const int64_t inputs = boundaries_[0].shape.numel() * model_.parts, targets_of = rows() * model_.parts;
+  CHECK(batch.input.numel() == inputs && batch.targets.numel() == targets_of,
         "batch of {} inputs and {} targets, the micro-batch has {} and {}", batch.input.numel(),
-        batch.targets.numel(), inputs, rows());
+        batch.targets.numel(), inputs, targets_of);
   if (positions_.size() <= size_t(micro)) positions_.resize(size_t(micro) + 1);
   positions_[size_t(micro)] = batch.position;
   if (shape_.first) {
     const Tensor x = open(micro, 0, stream);
-    if (batch.input.dtype() == x.dtype())
-      copy(x, batch.input, stream);
-    else
-      launch(Cast{.y = x, .x = batch.input}, stream);
+    take_part(x, batch.input, stream);
   }
-  if (shape_.last) copy(targets(micro), batch.targets, stream);
+  if (shape_.last) take_part(targets(micro), batch.targets, stream);
   loaded_ = stream.record();
 }
 

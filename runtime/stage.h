@@ -98,6 +98,8 @@ class Stage {
   void measure();
   void measure(int chunk, Stream& discard);
   int64_t rows() const { return samples_ * model_.rows_per_sample; }
+  // to = what this rank computes of every sample of a micro-batch.
+  void take_part(Tensor to, Tensor whole, Stream& stream) const;
   Tensor targets(int micro) const;
   const Layer& layer(int chunk, int l) const {
     return *model_.layers[size_t(shape_.chunks[size_t(chunk)].begin + l)];

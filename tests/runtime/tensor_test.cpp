@@ -125,9 +125,9 @@ TEST(TensorRuns, ARankWithoutTokensOfTheVocabularyTrainsAlong) {
   const auto run = [](const Layout& l) {
     Training first;
     run_ranks(l.ranks(), [&](Communicator& world) {
-      const ModelFactory model = [](const TensorAxis& axis) {
+      const ModelFactory model = [](const Axes& axes) {
         return make_gpt({.vocab = 5, .positions = 8, .width = 16, .layers = 1, .heads = 4}, DType::fp32, 8,
-                        "few", axis);
+                        "few", axes);
       };
       Engine engine(smooth(config_of(l, 2)), model, world, {});
       Tokens tokens(1, 8, 5);
@@ -163,7 +163,7 @@ TEST(TensorRuns, WhatDoesNotFitIsRefusedWithWhatWorks) {
       refusal({.tensor = 8}, 8, cut_llama(true)),
       "2: 20 columns of the MLP cannot be cut over 8 tensor ranks; tensor_parallel.autotp_size may be 1, "
       "2, 4, 5, 10, 20");
-  const ModelFactory groups = [](const TensorAxis& axis) {
+  const ModelFactory groups = [](const Axes& axes) {
     return make_llama({.vocab = 5,
                        .positions = 6,
                        .width = 4,
@@ -172,15 +172,15 @@ TEST(TensorRuns, WhatDoesNotFitIsRefusedWithWhatWorks) {
                        .kv_heads = 4,
                        .head_dim = 2,
                        .mlp_width = 12},
-                      DType::fp32, 6, "groups", axis);
+                      DType::fp32, 6, "groups", axes);
   };
   EXPECT_EQ(
       refusal({.tensor = 6}, 6, groups),
       "2: 4 key/value heads of 12 heads cannot be shared by 6 tensor ranks; tensor_parallel.autotp_size "
       "may be 1, 2, 4, 12");
-  const ModelFactory rows = [](const TensorAxis& axis) {
+  const ModelFactory rows = [](const Axes& axes) {
     return make_gpt({.vocab = 5, .positions = 8, .width = 4, .layers = 1, .heads = 2}, DType::fp32, 7, "odd",
-                    axis);
+                    axes);
   };
   EXPECT_NE(refusal({.tensor = 2}, 2, rows).find("2: sequence parallelism cuts the 7 rows"),
             std::string::npos);

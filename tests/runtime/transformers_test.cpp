@@ -23,8 +23,8 @@ class Oracle {
     const ModelConfig config =
         gpt2() ? GptConfig{.vocab = 61, .positions = 24, .width = 32, .layers = 2, .heads = 2}
                : find_model(FIXTURES "/" + name_ + ".config.json");
-    return [config, name = name_](const TensorAxis& axis) {
-      return make_model(config, DType::fp32, kLength, name, axis);
+    return [config, name = name_](const Axes& axes) {
+      return make_model(config, DType::fp32, kLength, name, axes);
     };
   }
 
