@@ -1,5 +1,5 @@
-// A model whose layers are cut over a tensor axis learns what it learns whole: pipe x data x tensor x ZeRO
-// stage x schedule x accumulation x offload, each against one rank on the same global batch.
+// A model whose layers are cut over a tensor axis learns what it learns whole, against one rank on the same
+// global batch: models, types and what does not fit. product_test.cpp has the product of all layouts.
 #include <map>
 
 #include "tests/runtime/cut_models.h"
@@ -31,31 +31,6 @@ INSTANTIATE_TEST_SUITE_P(DataAndTensor, Tensor3d,
                          [](const auto& p) {
                            return fmt::format("data{}tensor{}", std::get<0>(p.param), std::get<1>(p.param));
                          });
-
-// With one micro-batch a step a gradient is summed over the data ranks in one order at every stage; with
-// more, stages 0 and 1 add up micro-batches first, 2 and 3 ranks first.
-TEST_P(Tensor3d, LearnsWhatOneRankLearnsWithTheSameBitsOverPipesSchedulesStagesAndOffload) {
-  const auto [data, tensor] = GetParam();
-  const ModelFactory model = cut_gpt(false);
-  for (int accumulation : {1, 4}) {
-    Training first[2];
-    for (int pipe : {1, 2})
-      for (int zero : {0, 1, 2, 3})
-        for (const std::string& schedule : schedule_names())
-          for (bool offload : {false, true}) {
-            const Layout l{pipe, data, tensor, zero, schedule.c_str(), offload};
-            if (l.ranks() > 8 || (pipe == 1 && schedule != "1f1b")) continue;
-            if (offload && pipe == 2 && (zero + accumulation) % 2) continue;  // half of them, for time
-            const Training got = train_on_all(l, smooth(config_of(l, accumulation)), model, kSteps);
-            Training& want = first[accumulation > 1 && zero >= 2];
-            if (want.steps.empty()) {
-              want = got;
-              expect_close(got, one_rank(data * accumulation, model, "gpt"), 1e-6, l.text());
-            }
-            expect_same_bits(got, want, fmt::format("{} accumulation {}", l.text(), accumulation));
-          }
-  }
-}
 
 TEST_P(Tensor3d, OfTiedModelsIsCloseToOneRankWithRowsCutAndWhole) {
   const auto [data, tensor] = GetParam();
