@@ -86,6 +86,7 @@ struct CheckpointingConfig {
   std::string policy = "full";
   bool lean = false;  // resolved from policy: layers keep less, and nothing is kept by groups
   bool to_host = false;
+  bool partition = false;  // over the tensor axis, where rows are not cut anyway
 };
 
 struct TensorParallelConfig {

@@ -241,18 +241,17 @@ void resolve_checkpointing(Reading& r) {
     r.error_at(section + "number_checkpoints",
                fmt::format("an interval of {} layers says it already; give one of them", c.interval));
   c.lean = c.policy == "selective";
-  if (c.lean && (c.interval > 0 || c.number > 0 || c.to_host))
+  if (c.lean && (c.interval > 0 || c.number > 0 || c.to_host || c.partition))
     r.error_at(section + "policy",
                "\"selective\" keeps no inputs of groups of layers; remove it, or the interval, "
-               "number_checkpoints and cpu_checkpointing");
-  bool asked = c.to_host;
-  for (const char* key :
-       {"partition_activations", "contiguous_memory_optimization", "synchronize_checkpoint_boundary"})
+               "number_checkpoints, cpu_checkpointing and partition_activations");
+  bool asked = c.to_host || c.partition;
+  for (const char* key : {"contiguous_memory_optimization", "synchronize_checkpoint_boundary"})
     asked = asked || r.boolean(section + key, false);
   if (c.lean || c.interval > 0 || (!asked && c.number == 0)) return;
   if (r.entry(section + "interval")) {
     r.warning_at(section + "interval", "0 keeps recomputation off; other keys of the section ask for it");
-    c.number = 0, c.to_host = false;
+    c.number = 0, c.to_host = c.partition = false;
   } else if (c.number == 0) {
     c.interval = 1, r.derived[section + "interval"] = "derived";
   }

@@ -51,8 +51,8 @@ Engine::Engine(const DsConfig& config, const ModelFactory& make, Communicator& w
   {
     Memory dry({}, Memory::Mode::dry, options.device);
     const Workspaces spaces(dry, s.config.zero.overlap_comm);
-    const Allocation allocation(s.config, s.model, s.plan, s.mesh, s.near_groups(), *s.self, dry, s.compute,
-                                s.comm());
+    const Allocation allocation(s.config, s.model, s.plan, s.mesh, s.axes.tensor, s.near_groups(), *s.self,
+                                dry, s.compute, s.comm());
     s.planned = dry.peak();
   }
   s.check_plan();
@@ -60,8 +60,8 @@ Engine::Engine(const DsConfig& config, const ModelFactory& make, Communicator& w
   s.spaces = Workspaces(s.memory, s.config.zero.overlap_comm);
   s.spaces.compute.lend_to(s.compute);
   if (s.config.zero.overlap_comm) s.spaces.comm.lend_to(s.overlapped);
-  s.all = std::make_unique<Allocation>(s.config, s.model, s.plan, s.mesh, s.near_groups(), *s.self, s.memory,
-                                       s.compute, s.comm());
+  s.all = std::make_unique<Allocation>(s.config, s.model, s.plan, s.mesh, s.axes.tensor, s.near_groups(),
+                                       *s.self, s.memory, s.compute, s.comm());
   s.all->optimizer.initialize(options.seed, s.compute);
   s.synchronize();
 }

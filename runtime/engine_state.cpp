@@ -99,10 +99,10 @@ ZeroPlan zero_plan(const DsConfig& config, const UnitSpec& unit, Communicator& d
 DType model_dtype(const DsConfig& config) { return dtype_of(config.precision); }
 
 Allocation::Allocation(const DsConfig& config, const Model& model, const PipelinePlan& plan, const Mesh& mesh,
-                       const NearGroups& near, Communicator& self, Memory& memory, Stream& compute,
-                       Stream& comm)
+                       const TensorAxis& axis, const NearGroups& near, Communicator& self, Memory& memory,
+                       Stream& compute, Stream& comm)
     : store(memory, store_options(config, model, mesh), compute, comm),
-      stage(model, plan.stages[size_t(mesh.place.pipe)], store, config.train_micro_batch_size_per_gpu,
+      stage(model, plan.stages[size_t(mesh.place.pipe)], store, config.train_micro_batch_size_per_gpu, axis,
             [&](const UnitSpec& unit) { return zero_plan(config, unit, *mesh.data, near, self); }),
       optimizer(memory, store, make_optimizer(config.optimizer), placement(config)) {
   store.commit();

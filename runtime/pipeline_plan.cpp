@@ -135,7 +135,9 @@ PipelinePlan plan_pipeline(const DsConfig& config, const Model& model) {
   const Simulation evaluation = simulate(plan.evaluation, {.training = false});
   CHECK(train.fault.empty() && evaluation.fault.empty(), "the schedule {}: {}{}", c.schedule, train.fault,
         evaluation.fault);
-  const Recompute recompute = recompute_of(config.checkpointing, int(model.layers.size()));
+  Recompute recompute = recompute_of(config.checkpointing, int(model.layers.size()));
+  const TensorParallelConfig& tensor = config.tensor_parallel;
+  recompute.partition = recompute.partition && tensor.size() > 1 && !tensor.sequence_parallel;
   for (int r = 0; r < shape.stages; ++r)
     plan.stages.push_back(stage_of(plan, train, evaluation, recompute, r));
   find_holders(plan, model);
