@@ -289,19 +289,6 @@ void AttentionBackward::check() const {
   Operand(op, "lse", lse).is(DType::fp32).numel(batch * heads * seq);
 }
 
-void AttentionDecode::check() const {
-  const char* op = "AttentionDecode";
-  check_heads(op, heads, kv_heads, head_dim);
-  Operand(op, "qkv", qkv).is_float().rank(2);
-  Operand(op, "qkv", qkv).has({qkv.dim(0), (heads + 2 * kv_heads) * head_dim});
-  Operand(op, "y", y).is(qkv.dtype()).has({qkv.dim(0), heads * head_dim});
-  Operand(op, "cache", cache).is(qkv.dtype()).rank(4);
-  Operand(op, "cache", cache).has({qkv.dim(0), cache.dim(1), 2, kv_heads * head_dim});
-  CHECK(position >= 0 && position < cache.dim(1), "{}: position {} is outside the cache's {} places", op,
-        position, cache.dim(1));
-  CHECK(head_dim <= 1024, "{}: head_dim {} is above 1024", op, head_dim);
-}
-
 void Adam::check() const {
   Operand("Adam", "param", param).is(DType::fp32);
   Operand("Adam", "m", m).is(DType::fp32).numel(param.numel());

@@ -1,17 +1,15 @@
 #include "model/attention.h"
 
-#include "device/copy.h"
 #include "kernels/attention.h"
 #include "kernels/rotary.h"
 
 namespace cleave {
 
-Attention::Attention(const Sizes& sizes, const SequenceAxis& axis, std::shared_ptr<const RopeTable> rope)
+Attention::Attention(const Sizes& sizes, const SequenceAxis& axis)
     : sizes_(sizes),
       axis_(axis),
       positions_(axis.positions(sizes.seq).size()),
-      heads_(axis.heads(sizes.heads, sizes.kv_heads)),
-      rope_(std::move(rope)) {}
+      heads_(axis.heads(sizes.heads, sizes.kv_heads)) {}
 
 HeadGroups Attention::qkv_groups() const {
   const int64_t kv = sizes_.kv_heads * sizes_.head_dim;
@@ -40,31 +38,22 @@ Tensor Attention::input(const Kept& kept, Arena& scratch) const {
   return scratch.take(kept.qkv.dtype(), {kept.out.dim(0), qkv_width()});
 }
 
-// The table is the model's, in host memory; the kernel reads a copy where the activations are.
-void Attention::rotate(Tensor qkv, bool inverse, Arena& scratch, Stream& stream) const {
-  if (!rope_) return;
-  const Shape shape{rope_->positions, rope_->half};
-  const Tensor cos = scratch.take(DType::fp32, shape), sin = scratch.take(DType::fp32, shape);
-  auto host = [&](const std::vector<float>& v) {
-    return Tensor(const_cast<float*>(v.data()), DType::fp32, shape, MemoryKind::host);
-  };
-  copy(cos, host(rope_->cos), stream);
-  copy(sin, host(rope_->sin), stream);
+void Attention::rotate(Tensor qkv, bool inverse, const Call& call) const {
+  if (call.rotation.empty()) return;
   launch(Rotary{.qkv = qkv,
-                .cos = cos,
-                .sin = sin,
+                .cos = call.rotation[0],
+                .sin = call.rotation[1],
                 .seq = sizes_.seq,
                 .heads = heads_.heads,
                 .kv_heads = heads_.kv_heads,
                 .head_dim = sizes_.head_dim,
                 .inverse = inverse},
-         stream);
+         call.stream);
 }
 
-void Attention::forward(const Kept& kept, Tensor qkv, Arena& scratch, Stream& stream,
-                        std::string_view what) const {
-  axis_.to_heads(kept.qkv, qkv, qkv_groups(), positions_, scratch, stream, what);
-  rotate(kept.qkv, false, scratch, stream);
+void Attention::forward(const Kept& kept, Tensor qkv, const Call& call) const {
+  axis_.to_heads(kept.qkv, qkv, qkv_groups(), positions_, call.scratch, call.stream, call.what);
+  rotate(kept.qkv, false, call);
   launch(AttentionForward{.y = kept.y,
                           .lse = kept.lse,
                           .qkv = kept.qkv,
@@ -73,15 +62,14 @@ void Attention::forward(const Kept& kept, Tensor qkv, Arena& scratch, Stream& st
                           .heads = heads_.heads,
                           .kv_heads = heads_.kv_heads,
                           .head_dim = sizes_.head_dim},
-         stream);
-  axis_.to_tokens(kept.out, kept.y, {{width()}}, positions_, scratch, stream, what);
+         call.stream);
+  axis_.to_tokens(kept.out, kept.y, {{width()}}, positions_, call.scratch, call.stream, call.what);
 }
 
-void Attention::backward(Tensor dqkv, Tensor dout, const Kept& kept, Arena& scratch, Stream& stream,
-                         std::string_view what) const {
-  const int64_t mark = scratch.mark();
-  const Tensor dy = axis_.twin_of(dout, scratch), dheads = axis_.twin_of(dqkv, scratch);
-  axis_.to_heads(dy, dout, {{width()}}, positions_, scratch, stream, what);
+void Attention::backward(Tensor dqkv, Tensor dout, const Kept& kept, const Call& call) const {
+  const int64_t mark = call.scratch.mark();
+  const Tensor dy = axis_.twin_of(dout, call.scratch), dheads = axis_.twin_of(dqkv, call.scratch);
+  axis_.to_heads(dy, dout, {{width()}}, positions_, call.scratch, call.stream, call.what);
   launch(AttentionBackward{.dqkv = dheads,
                            .dy = dy,
                            .y = kept.y,
@@ -92,10 +80,10 @@ void Attention::backward(Tensor dqkv, Tensor dout, const Kept& kept, Arena& scra
                            .heads = heads_.heads,
                            .kv_heads = heads_.kv_heads,
                            .head_dim = sizes_.head_dim},
-         stream);
-  rotate(dheads, true, scratch, stream);
-  axis_.to_tokens(dqkv, dheads, qkv_groups(), positions_, scratch, stream, what);
-  scratch.release(mark);
+         call.stream);
+  rotate(dheads, true, call);
+  axis_.to_tokens(dqkv, dheads, qkv_groups(), positions_, call.scratch, call.stream, call.what);
+  call.scratch.release(mark);
 }
 
 }  // namespace cleave

@@ -67,7 +67,7 @@ class GptBlock final : public Layer {
     const Products product = products(p);
     const Tensor qkv = attention_.input(s.attention, a.scratch);
     product.qkv.forward(qkv, gathered(s.norm1, a.scratch, a.stream), a.stream);
-    attention_.forward(s.attention, qkv, a.scratch, a.stream, name_);
+    attention_.forward(s.attention, qkv, {a.scratch, a.stream, name_});
     const Tensor branch = a.scratch.take(t, {rows, w}), partial = axis_.all_rows_of(branch, a.scratch);
     product.out.forward(partial, s.attention.out, a.stream);
     axis_.sum(branch, partial, a.stream, name_);
@@ -162,7 +162,7 @@ class GptBlock final : public Layer {
     norm_backward(dmiddle, narrow, a.dy, norm2, {s.middle, s.mean2, s.rstd2, p[6]}, a.stream);
     const Tensor dattn = dropped(dmiddle, a, "attn"), all_dattn = gathered(dattn, a.scratch, a.stream);
     product.out.backward_input(dheads, all_dattn, a.stream);
-    attention_.backward(dqkv, dheads, s.attention, a.scratch, a.stream, name_);
+    attention_.backward(dqkv, dheads, s.attention, {a.scratch, a.stream, name_});
     product.qkv.backward_input(partial, dqkv, a.stream);
     axis_.sum(narrow, partial, a.stream, name_);
     norm_backward(a.dx, narrow, dmiddle, norm1, {a.x, s.mean1, s.rstd1, p[0]}, a.stream);

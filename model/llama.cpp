@@ -22,6 +22,7 @@ class TokenEmbedding final : public Layer {
   TensorSpec output(const TensorSpec& in) const override {
     return {dtype_, {axis_.local_rows(in.shape.numel()), c_.width}};
   }
+  double flops(const TensorSpec&) const override { return 0; }  // rows are looked up
   void forward(const ForwardArgs& a) const override {
     const Tensor partial = axis_.all_rows_of(a.y, a.scratch);
     launch(EmbeddingForward{.y = partial, .tokens = a.x, .wte = a.params[0], .part = part()}, a.stream);
@@ -101,8 +102,9 @@ Model make_llama(const LlamaConfig& c, DType dtype, int64_t seq, std::string nam
       std::make_shared<const RopeTable>(seq, rope_frequencies(c.head_dim, c.rope_theta, c.rope));
   Model m;
   m.name = std::move(name), m.dtype = dtype;
+  m.constants = table->tensors(), m.memory = table;
   m.layers.push_back(std::make_unique<TokenEmbedding>(c, dtype, axes));
-  for (int l = 0; l < int(c.layers); ++l) m.layers.push_back(std::make_unique<LlamaBlock>(c, axes, table, l));
+  for (int l = 0; l < int(c.layers); ++l) m.layers.push_back(std::make_unique<LlamaBlock>(c, axes, seq, l));
   m.layers.push_back(std::make_unique<FinalRmsNorm>(c));
   m.head = std::make_unique<ClassifierHead>(
       ClassifierHead::Config{.unit = c.tied ? kEmbedding : "lm_head",

@@ -17,16 +17,13 @@ enum { kNorm1, kQuery, kKey, kValue, kOut, kNorm2, kGate, kUp, kDown, kBiases };
 
 }  // namespace
 
-LlamaBlock::LlamaBlock(const LlamaConfig& config, const Axes& axes, std::shared_ptr<const RopeTable> table,
-                       int index)
+LlamaBlock::LlamaBlock(const LlamaConfig& config, const Axes& axes, int64_t seq, int index)
     : c_(config),
+      seq_(seq),
       axis_(axes.tensor),
       share_(share_of(c_, axis_)),
-      attention_({.seq = table->positions,
-                  .heads = share_.heads,
-                  .kv_heads = share_.kv_heads,
-                  .head_dim = c_.head_dim},
-                 axes.sequence, table),
+      attention_({.seq = seq, .heads = share_.heads, .kv_heads = share_.kv_heads, .head_dim = c_.head_dim},
+                 axes.sequence),
       name_(fmt::format("model.layers.{}", index)) {}
 
 LlamaBlock::Share LlamaBlock::share_of(const LlamaConfig& c, const TensorAxis& axis) {
@@ -172,6 +169,12 @@ Tensor LlamaBlock::norm_again(const BackwardArgs& a, Tensor x, Tensor rstd, size
   return y;
 }
 
+std::span<const Tensor> LlamaBlock::rotation(std::span<const Tensor> constants) const {
+  CHECK(constants.size() == 2, "{}: wanted the model's cosines and sines, got {} constants", name_,
+        constants.size());
+  return constants;
+}
+
 Tensor LlamaBlock::gathered(Tensor local, Arena& scratch, Stream& stream) const {
   const Tensor all = axis_.all_rows_of(local, scratch);
   axis_.gather(all, local, stream, name_);
@@ -187,7 +190,7 @@ void LlamaBlock::forward(const ForwardArgs& a) const {
          a.stream);
   const Tensor qkv = attention_.input(s.attention, a.scratch);
   projection(p, a.scratch, a.stream).forward(qkv, gathered(s.norm1, a.scratch, a.stream), a.stream);
-  attention_.forward(s.attention, qkv, a.scratch, a.stream, name_);
+  attention_.forward(s.attention, qkv, {a.scratch, a.stream, name_, rotation(a.constants)});
   const Tensor branch = a.scratch.take(a.x.dtype(), {rows, c_.width});
   const Tensor partial = axis_.all_rows_of(branch, a.scratch);
   product.out.forward(partial, s.attention.out, a.stream);
@@ -269,7 +272,7 @@ void LlamaBlock::backward_attention(const BackwardArgs& a, const Activations& s,
     ParamGradient& bias = a.grads.back();
     launch(BiasGradient{.db = bias.tensor, .dy = dmiddle, .accumulate = bias.accumulate()}, a.stream);
   }
-  attention_.backward(dqkv, dattention, s.attention, a.scratch, a.stream, name_);
+  attention_.backward(dqkv, dattention, s.attention, {a.scratch, a.stream, name_, rotation(a.constants)});
   const Tensor partial = axis_.all_rows_of(dnorm, a.scratch);
   backward_projection(a, partial, dqkv, gathered(s.norm1, a.scratch, a.stream));
   axis_.sum(dnorm, partial, a.stream, name_);

@@ -12,10 +12,13 @@ namespace cleave {
 // its part of the MLP for all rows; norms and residuals are computed where the rows are.
 class LlamaBlock final : public Layer {
  public:
-  LlamaBlock(const LlamaConfig& config, const Axes& axes, std::shared_ptr<const RopeTable> table, int index);
+  LlamaBlock(const LlamaConfig& config, const Axes& axes, int64_t seq, int index);
 
   std::vector<UnitSpec> units() const override;
   TensorSpec output(const TensorSpec& in) const override { return in; }
+  double flops(const TensorSpec& in) const override {  // and causal attention, of all heads
+    return Layer::flops(in) + 6 * double(in.shape[0]) * double(seq_) * double(c_.heads) * double(c_.head_dim);
+  }
   void forward(const ForwardArgs& args) const override;
   void backward(const BackwardArgs& args) const override;
 
@@ -50,10 +53,12 @@ class LlamaBlock final : public Layer {
   void backward_mlp(const BackwardArgs& a, const Activations& s, Tensor dnorm) const;
   void backward_attention(const BackwardArgs& a, const Activations& s, Tensor dmiddle, Tensor dnorm) const;
 
+  std::span<const Tensor> rotation(std::span<const Tensor> constants) const;
   // All rows of `local`, gathered into scratch where rows are cut.
   Tensor gathered(Tensor local, Arena& scratch, Stream& stream) const;
 
   LlamaConfig c_;
+  int64_t seq_;
   TensorAxis axis_;
   Share share_;
   Attention attention_;

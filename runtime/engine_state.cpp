@@ -106,7 +106,7 @@ Allocation::Allocation(const DsConfig& config, const Model& model, const Pipelin
             [&](const UnitSpec& unit) { return zero_plan(config, unit, *mesh.data, near, self); }),
       optimizer(memory, store, make_optimizer(config.optimizer), placement(config)) {
   store.commit();
-  stage.allocate(memory);
+  stage.allocate(memory, compute);
   const auto device = MemoryKind::device;
   const bool exact = store.options().exact();
   squares = memory.allocate(device, Category::activations, exact ? DType::int64 : DType::fp64,

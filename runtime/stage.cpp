@@ -117,7 +117,8 @@ void Stage::forward_layer(Frame& f, int l, const Params& params, const Position&
                 .position = position,
                 .train = run.train,
                 .stream = stream,
-                .lean = recompute.lean});
+                .lean = recompute.lean,
+                .constants = constants_});
   if (leaves && run.train) {
     f.inputs_home[size_t(next)] = f.home.take(y.dtype(), {away_inputs_.numel_at_home(y.numel())});
     away_inputs_.send(next, f.inputs_home[size_t(next)], y, stream);
@@ -161,7 +162,8 @@ void Stage::backward_layer(Frame& f, int l, const Params& params, Grads& grads, 
                  .part = part,
                  .for_weight = part == BackwardPart::both ? nullptr : &f.for_weight[size_t(l)],
                  .keep = part == BackwardPart::both ? nullptr : &until_backward(f),
-                 .lean = shape_.recompute.lean});
+                 .lean = shape_.recompute.lean,
+                 .constants = constants_});
   scratch_arena_.release(mark);
 }
 

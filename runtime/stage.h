@@ -17,8 +17,9 @@ class Stage {
   Stage(const Model& model, StageShape shape, ParameterStore& store, int64_t samples, const TensorAxis& axis,
         const std::function<ZeroPlan(const UnitSpec&)>& plan_of);
 
-  // After the store's commit: allocates activations, sized by a dry run of every layer.
-  void allocate(Memory& memory);
+  // After the store's commit: allocates activations, sized by a dry run of every layer, and on a GPU a copy
+  // of the model's constants, which arrives in the order of `stream`.
+  void allocate(Memory& memory, Stream& stream);
 
   const StageShape& shape() const { return shape_; }
 
@@ -95,6 +96,7 @@ class Stage {
   void run_head(Frame& frame, const Params& params, Grads& grads, float scale, Tensor loss_sum,
                 Stream& stream);
   Tensor gradient(Frame& frame, int l);
+  void place_constants(Memory& memory, Stream& stream);
   void measure();
   void measure(int chunk, Stream& discard);
   int64_t rows() const { return samples_ * model_.rows_per_sample; }
@@ -124,6 +126,8 @@ class Stage {
   std::vector<Passes> passes_;          // by chunk
   int eval_pass_ = 0;                   // of the last chunk, with the head
   Buffer scratch_, group_, gradients_[2], targets_, losses_;
+  std::vector<Buffer> constant_copies_;
+  std::vector<Tensor> constants_;  // where the layers compute
   std::vector<Frame> frames_;
   std::deque<int> free_;         // frames, the longest free first
   std::vector<Buffer> waiting_;  // with recomputation: what frames keep between the parts of their backward

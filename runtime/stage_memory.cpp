@@ -1,6 +1,7 @@
 // The memory of a stage: measured by a dry run, allocated once, handed out as frames.
 #include <algorithm>
 
+#include "device/copy.h"
 #include "runtime/stage.h"
 
 namespace cleave {
@@ -26,8 +27,21 @@ std::vector<ParamGradient> dry_grads(const std::vector<UnitSpec>& units, DType d
 
 }  // namespace
 
-void Stage::allocate(Memory& memory) {
+// On the CPU layers read the model's own.
+void Stage::place_constants(Memory& memory, Stream& stream) {
+  constants_ = model_.constants;
+  if (!memory.device().is_cuda()) return;
+  for (Tensor& t : constants_) {
+    Buffer& b = constant_copies_.emplace_back(memory.allocate(
+        MemoryKind::device, Category::weights, t.dtype(), t.shape(), "constants of the model"));
+    if (!memory.dry()) copy(b, t, stream);
+    t = b;
+  }
+}
+
+void Stage::allocate(Memory& memory, Stream& stream) {
   const auto device = MemoryKind::device;
+  place_constants(memory, stream);
   if (shape_.last) {
     targets_ = memory.allocate(device, Category::staging, DType::int32, {shape_.batches * rows()}, "targets");
     losses_ = memory.allocate(device, Category::activations, DType::fp32, {rows()}, "losses");
