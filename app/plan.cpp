@@ -1,61 +1,117 @@
-#include "app/options.h"
+#include <fmt/format.h>
+
+#include <fstream>
+
 #include "app/parse.h"
-#include "config_schema/read_config.h"
+#include "app/planner.h"
 #include "core/error.h"
-#include "plan/job_plan.h"
+#include "core/units.h"
 
 namespace cleave {
+namespace {
 
-int run_plan(const Arguments& arguments) {
-  CLI::App app(
-      "What every rank of a job takes: memory by category and kind, bytes sent in one step by group and\n"
-      "collective, and the pipeline's idle share. Nothing is started and no device is needed. Exits with 3\n"
-      "when a rank does not fit in --device_memory or --host_memory.\n"
-      "Example: cleave plan --deepspeed_config ds_config.json --model gpt2-xl --seq_len 1024 --world_size 8",
-      "plan");
-  std::string config;
+struct PlanOptions {
+  std::string config, device, html;
   ModelOptions model;
   RankOptions limits;
   AutoValues values;
-  int64_t world = 1, vocab = 256;
-  bool strict = false, json = false, simulate = false;
-  app.add_option("--deepspeed_config", config, "the ds_config file")->required();
-  add_options(app, model);
-  add_options(app, values);
-  app.add_option("--world_size", world, "all ranks of the job")
+  int64_t world = 1, vocab = 256, here = 0;
+  bool strict = false, json = false, simulate = false, suggest = false;
+};
+
+bool parse_options(PlanOptions& o, const Arguments& arguments) {
+  CLI::App app(
+      "What every rank of a job takes: memory by category and kind, bytes sent in one step by group and\n"
+      "collective, and the pipeline's idle share. Nothing is started and no device is needed. Exits with 3,\n"
+      "and changes that would help, when a rank does not fit in --device_memory or --host_memory.\n"
+      "Example: cleave plan --deepspeed_config ds_config.json --model gpt2-xl --seq_len 1024 --world_size 8",
+      "plan");
+  std::vector<std::string> devices;
+  for (const DeviceModel& m : device_models()) devices.emplace_back(m.name);
+  app.add_option("--deepspeed_config", o.config, "the ds_config file")->required();
+  add_options(app, o.model);
+  add_options(app, o.values);
+  app.add_option("--world_size", o.world, "all ranks of the job")
       ->capture_default_str()
       ->check(CLI::Range(1, 1 << 20));
-  app.add_option("--vocab", vocab, "of the data, for a model that leaves it open")
+  app.add_option("--vocab", o.vocab, "of the data, for a model that leaves it open")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
-  app.add_option("--device_memory", limits.device_memory, "limit of a rank's device memory, such as 8GiB");
-  app.add_option("--host_memory", limits.host_memory, "limit of a rank's host memory");
-  app.add_flag("--strict", strict, "warnings about the ds_config are errors");
-  app.add_flag("--json", json, "one JSON object, in bytes");
-  app.add_flag("--simulate", simulate,
-               "also run the calls of every rank in lockstep: none may wait for ever or be given other data");
-  if (!parse(app, arguments)) return 0;
+  app.add_option("--device", o.device, "predicts the step time, and its memory is the limit")
+      ->check(CLI::IsMember(devices));
+  app.add_option("--device_memory", o.limits.device_memory, "limit of a rank's device memory, such as 8GiB");
+  app.add_option("--host_memory", o.limits.host_memory, "limit of a rank's host memory");
+  app.add_option("--ranks_here", o.here,
+                 "the first this many ranks would share this machine, computing on its CPU: do they fit?")
+      ->check(CLI::NonNegativeNumber);
+  app.add_flag(
+      "--suggest", o.suggest,
+      "prints the ds_config of the layout that fits and is predicted to be the fastest; needs --device");
+  app.add_flag("--strict", o.strict, "warnings about the ds_config are errors");
+  app.add_flag("--json", o.json, "one JSON object, in bytes");
 
-  const ModelConfig shape = config_of(model, vocab);
-  values.hidden_size = width_of(shape);
-  const ReadResult read = read_ds_config_file(
-      config, {.strict = strict, .world_size = world, .world_origin = "--world_size", .auto_values = values});
+  app.add_option("--html", o.html, "writes the plan to this file as one page with pictures");
+  app.add_flag("--simulate", o.simulate,
+               "also run the calls of every rank in lockstep: none may wait for ever or be given other data");
+  if (!parse(app, arguments)) return false;
+  require(!o.suggest || !o.device.empty(), Exit::usage,
+          "--suggest needs --device, one of {}: what is fastest depends on it", fmt::join(devices, ", "));
+  require(o.here <= o.world, Exit::usage, "--ranks_here is {}, but the job has {} ranks", o.here, o.world);
+  return true;
+}
+
+int print_suggestion(const Trial& trial, const MemoryLimits& limits, const DeviceModel& device,
+                     const Planner& planner) {
+  const std::optional<Suggestion> found = suggest(trial, limits, device, planner.trials());
+  require(found.has_value(), Exit::memory,
+          "no layout of this model on {} ranks fits in {} of device memory; use more ranks, or a device with "
+          "more",
+          trial.plan.mesh.size(), format_bytes(limits.device_bytes));
+  std::fprintf(stderr, "%d layouts were planned, the best of %d memory savings that fit is below:\n%s",
+               found->tried, found->fitting,
+               format(predict(found->best.config, found->best.plan, device), device).c_str());
+  std::printf("%s\n", found->best.text.c_str());
+  return 0;
+}
+
+}  // namespace
+
+int run_plan(const Arguments& arguments) {
+  PlanOptions o;
+  if (!parse_options(o, arguments)) return 0;
+  const DeviceModel* device = o.device.empty() ? nullptr : find_device_model(o.device);
+  MemoryLimits limits = memory_limits(o.limits);
+  if (device && limits.device_bytes == MemoryLimits::kNone)
+    limits.device_bytes = int64_t(device->memory_bytes);
+
+  const ModelConfig shape = config_of(o.model, o.vocab);
+  o.values.hidden_size = width_of(shape);
+  const ReadOptions options{
+      .strict = o.strict, .world_size = o.world, .world_origin = "--world_size", .auto_values = o.values};
+  const ReadResult read = read_ds_config_file(o.config, options);
   std::fputs(format(read.problems).c_str(), stderr);
-  require(read.ok(), Exit::usage, "{} was refused; there is no plan", config);
-  const EngineMaker make = [&](Communicator& ranks, const EngineOptions& options) {
-    const ModelFactory cut = [&](const Axes& axes) {
-      return make_model(shape, model_dtype(read.config), model.seq_len, model.model, axes);
-    };
-    return std::make_unique<Engine>(read.config, cut, ranks, options);
-  };
-  const JobPlan plan = plan_job(read.config, int(world), make);
-  std::printf("%s\n", (json ? to_json(plan) : format(plan)).c_str());
-  if (simulate) {
-    const CallProof proof = prove_calls(int(world), make);
+  require(read.ok(), Exit::usage, "{} was refused; there is no plan", o.config);
+  const Planner planner(shape, o.model, int(o.world), options);
+  const Trial trial = planner.plan(text_of(o.config), read.config);
+  if (o.suggest) return print_suggestion(trial, limits, *device, planner);
+
+  std::printf("%s\n", (o.json ? to_json(trial.plan) : format(trial.plan)).c_str());
+  if (device && !o.json)
+    std::fputs(format(predict(read.config, trial.plan, *device), *device).c_str(), stdout);
+  if (!o.html.empty()) {
+    std::ofstream page(o.html);
+    page << to_html(trial.plan);
+    page.close();
+    require(bool(page), Exit::usage, "{} cannot be written; give a file in a folder that exists", o.html);
+    std::fprintf(stderr, "wrote %s\n", o.html.c_str());
+  }
+  if (o.simulate) {
+    const CallProof proof = prove_calls(int(o.world), planner.maker(read.config));
     std::fprintf(stderr, "simulated %d ranks: their %lld calls fit together\n", proof.ranks,
                  static_cast<long long>(proof.calls));
   }
-  plan.check_fits(memory_limits(limits));
+  planner.require_fit(trial, limits);
+  if (o.here > 0) require_machine_fit(trial.plan, 0, int(o.here), true);
   return 0;
 }
 

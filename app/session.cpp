@@ -44,7 +44,8 @@ Session::Session(const RankOptions& options) : options_(options) {
   if (info_.world > 1) setenv("CUDA_MODULE_LOADING", "EAGER", 0);
   device_ = choose_device(options.device, info_.local_rank);
   if (device_.is_cuda() && !options.device.starts_with("cuda:"))
-    device_ = gpu_of_rank(int(cuda_status().gpus.size()), info_.local_rank, info_.local_size, options.share_gpu);
+    device_ =
+        gpu_of_rank(int(cuda_status().gpus.size()), info_.local_rank, info_.local_size, options.share_gpu);
   // The launcher gives every rank its own cores; ranks that another launcher left unbound share them evenly.
   if (!std::getenv("OMP_NUM_THREADS")) {
     const int cores = usable_cores(), machine = int(sysconf(_SC_NPROCESSORS_ONLN));
@@ -53,12 +54,15 @@ Session::Session(const RankOptions& options) : options_(options) {
   }
 }
 
-ReadResult Session::read_config(const std::string& path, bool strict, const AutoValues& values) const {
-  ReadResult r =
-      read_ds_config_file(path, {.strict = strict,
-                                 .world_size = info_.world,
-                                 .world_origin = fmt::format("{} ranks, {}", info_.world, info_.launched_by),
-                                 .auto_values = values});
+ReadOptions Session::read_options(bool strict, const AutoValues& values) const {
+  return {.strict = strict,
+          .world_size = info_.world,
+          .world_origin = fmt::format("{} ranks, {}", info_.world, info_.launched_by),
+          .auto_values = values};
+}
+
+ReadResult Session::read_config(const std::string& path, const ReadOptions& options) const {
+  ReadResult r = read_ds_config_file(path, options);
   if (first()) std::fputs(format(r.problems).c_str(), stderr);
   require(r.ok(), Exit::usage, "{} was refused; nothing was started", path);
   return r;

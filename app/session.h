@@ -19,9 +19,10 @@ class Session {
   bool first() const { return info_.rank == 0; }
   Device device() const { return device_; }  // what --device comes to for this rank
 
+  ReadOptions read_options(bool strict, const AutoValues& values) const;  // for this world
   // The ds_config for this world. Problems go to stderr of the first rank; when there are errors, every rank
   // throws Error(usage).
-  ReadResult read_config(const std::string& path, bool strict, const AutoValues& values) const;
+  ReadResult read_config(const std::string& path, const ReadOptions& options) const;
 
   void connect(std::chrono::seconds timeout);
   Communicator& world() { return world_->communicator(); }

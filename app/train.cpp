@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "app/parse.h"
+#include "app/planner.h"
 #include "app/report.h"
 #include "app/session.h"
 #include "app/train_options.h"
@@ -78,17 +79,25 @@ class Run {
     if (!o_.eval_data.empty()) eval_ = std::make_unique<TokenFile>(o_.eval_data);
   }
 
+  // Before anything is started: throws Error(memory) when the plan of the whole job exceeds the limits, alike
+  // on every rank, or when this machine has too little for its ranks. Small jobs also prove that the calls of
+  // all ranks fit together.
+  void check_plan(const Planner& planner) {
+    batches_of(session_.info().rank,
+               session_.info().world);  // data that is too short is not the plan's fault
+    const Trial trial = planner.plan(text_of(o_.config), config_);
+    planner.require_fit(trial, memory_limits(o_.ranks));
+    const RankInfo& me = session_.info();
+    require_machine_fit(trial.plan, me.rank - me.local_rank, me.local_size, !session_.device().is_cuda());
+    constexpr int kProved = 16;  // ranks
+    if (session_.first() && me.world > 1 && me.world <= kProved)
+      prove_calls(me.world, planner.maker(config_));
+  }
+  const ModelConfig& model() const { return model_; }
+
   int train() {
     Communicator& world = session_.world();
-    const MeshShape mesh = mesh_shape(config_, world.size());
-    place_ = mesh.place(world.rank()), data_ranks_ = mesh.data;
-    TokenBatches batches(data_, {.seq_len = o_.model.seq_len,
-                                 .micro_batch = config_.train_micro_batch_size_per_gpu,
-                                 .accumulation = config_.gradient_accumulation_steps,
-                                 .rank = place_.data,
-                                 .ranks = data_ranks_,
-                                 .seed = o_.seed,
-                                 .drop_last = config_.dataloader_drop_last});
+    TokenBatches batches = batches_of(world.rank(), world.size());
     engine_ = std::make_unique<Engine>(
         config_,
         [this](const Axes& axes) {
@@ -119,6 +128,19 @@ class Run {
   }
 
  private:
+  // Those of a rank of so many.
+  TokenBatches batches_of(int rank, int world) {
+    const MeshShape mesh = mesh_shape(config_, world);
+    place_ = mesh.place(rank), data_ranks_ = mesh.data;
+    return TokenBatches(data_, {.seq_len = o_.model.seq_len,
+                                .micro_batch = config_.train_micro_batch_size_per_gpu,
+                                .accumulation = config_.gradient_accumulation_steps,
+                                .rank = place_.data,
+                                .ranks = data_ranks_,
+                                .seed = o_.seed,
+                                .drop_last = config_.dataloader_drop_last});
+  }
+
   void step(TokenBatches& batches) {
     const auto begin = Clock::now();
     const int64_t index = engine_->step();
@@ -228,13 +250,18 @@ int run_train(const Arguments& arguments) {
   TrainOptions o;
   if (!parse_options(o, arguments)) return 0;
   Session session(o.ranks);
-  // What every rank finds out alike is said once.
-  auto same_on_all = [&](Exit e) { return !session.first() && (e == Exit::usage || e == Exit::memory); };
+  // What every rank finds out alike is said once, what concerns a machine once there.
+  auto same_on_all = [&](Exit e) {
+    return (e == Exit::usage && !session.first()) || (e == Exit::memory && session.info().local_rank != 0);
+  };
   try {
     AutoValues values = o.values;
     values.total_steps = o.steps, values.hidden_size = width_of(config_of(o.model, 256));
-    const ReadResult config = session.read_config(o.config, o.strict, values);
+    const ReadOptions reading = session.read_options(o.strict, values);
+    const ReadResult config = session.read_config(o.config, reading);
     Run run(o, session, config);
+    const Planner planner(run.model(), o.model, session.info().world, reading);
+    run.check_plan(planner);
     session.connect(std::chrono::seconds(config.config.comm_timeout_s));
     Session::catch_signals();
     const int code = run.train();

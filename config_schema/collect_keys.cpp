@@ -36,10 +36,11 @@ constexpr Alias kAliases[] = {
     {"tensor_parallel", "kernel_inject", "tensor_parallel.replace_with_kernel_inject"},
 };
 
+const std::vector<std::string> kOptimizers = {"Adam", "AdamW", "Lion", "Adagrad", "SGD"};
 const std::vector<std::string> kOtherOptimizers = {
-    "Adagrad",  "Lamb",  "Lion",  "OneBitAdam", "ZeroOneAdam", "OneBitLamb", "MuAdam",
-    "MuAdamW",  "MuSGD", "Muon",  "RMSprop",    "NAdam",       "RAdam",      "Adamax",
-    "Adadelta", "ASGD",  "LBFGS", "Rprop",      "SparseAdam",  "Adafactor"};
+    "Lamb",     "OneBitAdam", "ZeroOneAdam", "OneBitLamb", "MuAdam",     "MuAdamW",
+    "MuSGD",    "Muon",       "RMSprop",     "NAdam",      "RAdam",      "Adamax",
+    "Adadelta", "ASGD",       "LBFGS",       "Rprop",      "SparseAdam", "Adafactor"};
 const std::vector<std::string> kOtherSchedules = {"StepLR",
                                                   "MultiStepLR",
                                                   "ConstantLR",
@@ -198,10 +199,10 @@ class Collector {
   void choose_type(const Key& key, const JsonMember& m) {
     if (m.value.kind != Kind::text) return;
     if (key.path == "optimizer.type") {
-      const std::string name = canonical(m.value.text, {"Adam", "AdamW", "SGD"}, true);
+      const std::string name = canonical(m.value.text, kOptimizers, true);
       optimizer_built_ = !name.empty();
       if (optimizer_built_) reading_.result.config.optimizer.type = name;
-      if (!optimizer_built_) refuse_type(m, {"Adam", "AdamW", "SGD"}, kOtherOptimizers, "optimizer");
+      if (!optimizer_built_) refuse_type(m, kOptimizers, kOtherOptimizers, "optimizer");
     } else if (key.path == "scheduler.type") {
       const std::vector<std::string> built = {"WarmupLR", "WarmupDecayLR", "WarmupCosineLR", "OneCycle",
                                               "LRRangeTest"};

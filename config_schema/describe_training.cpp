@@ -146,18 +146,20 @@ void describe_training(Keys& keys, DsConfig& config) {
 }
 
 void describe_optimizer(Keys& k, OptimizerConfig& o) {
-  const std::vector<std::string> adam = {"Adam", "AdamW"};
-  const std::vector<std::string> sgd = {"SGD"};
+  const std::vector<std::string> adam = {"Adam", "AdamW"}, sgd = {"SGD"}, adagrad = {"Adagrad"},
+                                 moments = {"Adam", "AdamW", "Lion"}, torch = {"Adagrad", "SGD"};
   k.section("optimizer", "the optimizer");
-  k.honoured("type", &o.type, "Adam, AdamW or SGD, in any case");
+  k.honoured("type", &o.type, "Adam, AdamW, Lion, Adagrad or SGD, in any case");
   k.no_effect("legacy_fusion", "b=false", "there is one implementation of each optimizer");
   k.section("optimizer.params", "arguments of the optimizer");
-  k.honoured("lr", &o.lr, "learning rate; a scheduler overrides it").at_least(0);
+  k.honoured("lr", &o.lr, "learning rate; a scheduler overrides it; Adagrad: 0.01 when absent").at_least(0);
   k.honoured("weight_decay", &o.weight_decay, "decay of the weights").at_least(0);
   k.honoured("betas", std::array<double*, 2>{&o.beta1, &o.beta2}, "decay of the two moments")
       .in(0, 1)
-      .only(adam);
-  k.honoured("eps", &o.eps, "added to the denominator after the square root").at_least(0).only(adam);
+      .only(moments);
+  k.honoured("eps", &o.eps, "added to the denominator after the square root; Adagrad: 1e-10 when absent")
+      .at_least(0)
+      .only({"Adam", "AdamW", "Adagrad"});
   k.honoured("bias_correction", &o.bias_correction, "divides the moments by 1 - beta^step").only(adam);
   k.honoured("adam_w_mode", &o.decoupled, "decay apart from the gradient; the type AdamW always does")
       .only(adam)
@@ -166,17 +168,22 @@ void describe_optimizer(Keys& k, OptimizerConfig& o) {
   k.honoured("torch_adam", std::monostate{}, "PyTorch's defaults: with decoupled decay, weight_decay 0.01")
       .only(adam);
   k.list.back().type = Type::boolean, k.list.back().default_text = "false";
-  k.refused("amsgrad", "b=false", "the AMSGrad variant is not built").only(adam);
-  k.refused("fp32_optimizer_states", "b=true", "optimizer states are kept in fp32").only(adam);
-  k.no_effect("set_grad_none", "b=true", "gradients live in buffers that are overwritten").only(adam);
+  k.refused("amsgrad", "b=false", "the AMSGrad variant is not built").only({"Adam", "AdamW", "Adagrad"});
+  k.refused("fp32_optimizer_states", "b=true", "optimizer states are kept in fp32")
+      .only({"Adam", "AdamW", "Adagrad", "Lion"});
+  k.no_effect("set_grad_none", "b=true", "gradients live in buffers that are overwritten").only(moments);
+  k.honoured("lr_decay", &o.lr_decay, "divides the learning rate by 1 + this * (steps - 1)")
+      .at_least(0)
+      .only(adagrad);
+  k.refused("initial_accumulator_value", "n=0", "sums of squares start at zero").only(adagrad);
   k.honoured("momentum", &o.momentum, "momentum of SGD").at_least(0).only(sgd);
   k.honoured("dampening", &o.dampening, "dampening of the momentum")
       .only(sgd)
       .inert_if(o.momentum == 0, "optimizer.params.momentum is 0");
   k.honoured("nesterov", &o.nesterov, "Nesterov momentum").only(sgd);
-  k.refused("maximize", "b=false", "training minimizes the loss").only(sgd);
+  k.refused("maximize", "b=false", "training minimizes the loss").only(torch);
   for (const char* name : {"foreach", "fused", "differentiable"})
-    k.no_effect(name, "b?=null", "chooses among PyTorch's implementations of the same update").only(sgd);
+    k.no_effect(name, "b?=null", "chooses among PyTorch's implementations of the same update").only(torch);
 }
 
 void describe_scheduler(Keys& k, SchedulerConfig& s, const OptimizerConfig& o) {
@@ -238,13 +245,13 @@ void describe_scheduler(Keys& k, SchedulerConfig& s, const OptimizerConfig& o) {
   k.honoured("decay_step_size", &s.decay_step_size, "steps of one decay after the cycle; 0: none")
       .at_least(0)
       .only(cycle);
-  const bool still = o.type == "SGD" || !s.cycle_momentum;
-  const std::string why = o.type == "SGD" ? "optimizer.type is SGD, which has no betas to move"
-                                          : "scheduler.params.cycle_momentum is false";
+  const bool still = !o.has_betas() || !s.cycle_momentum;
+  const std::string why = !o.has_betas() ? "optimizer.type is " + o.type + ", which has no betas to move"
+                                         : "scheduler.params.cycle_momentum is false";
   k.honoured("cycle_momentum", &s.cycle_momentum,
              "moves the first beta against the learning rate; the second becomes 0.99")
       .only(cycle)
-      .inert_if(o.type == "SGD", why);
+      .inert_if(!o.has_betas(), why);
   k.honoured("cycle_min_mom", &s.cycle_min_mom, "lowest momentum")
       .in(0, 1)
       .only(cycle)

@@ -13,13 +13,16 @@ namespace cleave {
 enum class Precision : uint8_t { fp32, fp16, bf16 };
 
 struct OptimizerConfig {
-  std::string type = "AdamW";  // Adam, AdamW or SGD, spelt as here
+  std::string type = "AdamW";  // Adam, AdamW, Lion, Adagrad or SGD, spelt as here
   double lr = 1e-3;
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0;
   bool bias_correction = true;
   bool decoupled = true;  // weight decay apart from the gradient: AdamW, and Adam unless adam_w_mode is false
   double momentum = 0, dampening = 0;
   bool nesterov = false;
+  double lr_decay = 0;
+
+  bool has_betas() const { return type != "SGD" && type != "Adagrad"; }
 };
 
 // Schedules take the field's own names; which ones are read depends on the type.

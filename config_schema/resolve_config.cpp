@@ -187,8 +187,9 @@ void resolve_gradients(Reading& r) {
 void resolve_optimizer(Reading& r) {
   OptimizerConfig& o = r.result.config.optimizer;
   if (r.entry("optimizer.params") && !r.entry("optimizer.type"))
-    r.error_at("optimizer.params",
-               "there is no optimizer.type these arguments belong to; give Adam, AdamW or SGD");
+    r.error_at(
+        "optimizer.params",
+        "there is no optimizer.type these arguments belong to; give Adam, AdamW, Lion, Adagrad or SGD");
   if (r.boolean("optimizer.params.torch_adam", false)) {
     if (r.entry("optimizer.params.bias_correction"))
       r.error_at("optimizer.params.bias_correction",
@@ -198,6 +199,11 @@ void resolve_optimizer(Reading& r) {
       o.weight_decay = 0.01, r.derived["optimizer.params.weight_decay"] = "derived";
   }
   if (o.type == "AdamW") o.decoupled = true;
+  const auto adagrads = [&](const char* path, double& field, double value) {
+    if (o.type == "Adagrad" && !r.entry(path)) field = value, r.derived[path] = "derived";
+  };
+  adagrads("optimizer.params.lr", o.lr, 1e-2);
+  adagrads("optimizer.params.eps", o.eps, 1e-10);
   if (o.type == "SGD" && o.nesterov && (o.momentum == 0 || o.dampening != 0))
     r.error_at("optimizer.params.nesterov", "needs optimizer.params.momentum above 0 and dampening 0");
   for (const double beta : {o.beta1, o.beta2})
@@ -224,7 +230,7 @@ void resolve_scheduler(Reading& r) {
   if (s.type == "WarmupDecayLR" && !r.entry("scheduler.params.warmup_max_lr"))
     s.warmup_max_lr = 0.001, r.derived["scheduler.params.warmup_max_lr"] = "derived";
   if (s.type == "OneCycle") required("cycle_min_lr"), required("cycle_max_lr");
-  if (s.type == "OneCycle" && r.result.config.optimizer.type == "SGD")
+  if (s.type == "OneCycle" && !r.result.config.optimizer.has_betas())
     s.cycle_momentum = false, r.derived["scheduler.params.cycle_momentum"] = "derived";
 }
 

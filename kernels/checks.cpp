@@ -305,4 +305,18 @@ void Sgd::check() const {
   if (copy.defined()) Operand("Sgd", "copy", copy).is_float().numel(param.numel());
 }
 
+void Lion::check() const {
+  Operand("Lion", "param", param).is(DType::fp32);
+  Operand("Lion", "m", m).is(DType::fp32).numel(param.numel());
+  Operand("Lion", "grad", grad).is_float().numel(param.numel());
+  if (copy.defined()) Operand("Lion", "copy", copy).is_float().numel(param.numel());
+}
+
+void Adagrad::check() const {
+  Operand("Adagrad", "param", param).is(DType::fp32);
+  Operand("Adagrad", "sum", sum).is(DType::fp32).numel(param.numel());
+  Operand("Adagrad", "grad", grad).is_float().numel(param.numel());
+  if (copy.defined()) Operand("Adagrad", "copy", copy).is_float().numel(param.numel());
+}
+
 }  // namespace cleave

@@ -1,15 +1,17 @@
-// Optimizer updates of any slice of any parameters: elementwise, so they neither know nor care how the slices were cut.
+// Optimizer updates of any slice of any parameters: elementwise, so they neither know nor care how the slices
+// were cut.
 #pragma once
 #include "kernels/launch.h"
 
 namespace cleave {
 
-// Adam and AdamW (arXiv 1412.6980, 1711.05101), with the gradient's scale and the cast to the working copy fused in:
+// Adam and AdamW (arXiv 1412.6980, 1711.05101), with the gradient's scale and the cast to the working copy
+// fused in:
 //   g = grad * grad_scale; without decoupled: g += weight_decay * param
 //   m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2
 //   param -= lr * ((m / c1) / (sqrt(v / c2) + eps) + (decoupled ? weight_decay * param : 0));  copy = param
-// with c = 1 - beta^step, or 1 without bias_correction. param, m, v: fp32, updated in place; grad: any float type;
-// copy: the working copy in any float type, or undefined. Equal numel.
+// with c = 1 - beta^step, or 1 without bias_correction. param, m, v: fp32, updated in place; grad: any float
+// type; copy: the working copy in any float type, or undefined. Equal numel.
 struct Adam {
   Tensor param, m, v, copy = {};
   Tensor grad;
@@ -20,9 +22,9 @@ struct Adam {
 };
 CLEAVE_KERNEL(Adam)
 
-// Stochastic gradient descent as in PyTorch: g = grad * grad_scale + weight_decay * param; when momentum != 0:
-// buffer = first ? g : momentum * buffer + (1 - dampening) * g, g = nesterov ? g + momentum * buffer : buffer;
-// param -= lr * g; copy = param. buffer is undefined without momentum.
+// Stochastic gradient descent as in PyTorch: g = grad * grad_scale + weight_decay * param; when momentum !=
+// 0: buffer = first ? g : momentum * buffer + (1 - dampening) * g, g = nesterov ? g + momentum * buffer :
+// buffer; param -= lr * g; copy = param. buffer is undefined without momentum.
 struct Sgd {
   Tensor param, buffer = {}, copy = {};
   Tensor grad;
@@ -31,5 +33,28 @@ struct Sgd {
   void check() const;
 };
 CLEAVE_KERNEL(Sgd)
+
+// Lion (arXiv 2302.06675): g = grad * grad_scale;
+//   param = (1 - lr * weight_decay) param - lr * sign(beta1 m + (1 - beta1) g), where sign(0) is 0;
+//   m = beta2 m + (1 - beta2) g;  copy = param
+// Operands as Adam's.
+struct Lion {
+  Tensor param, m, copy = {};
+  Tensor grad;
+  float lr = 1e-3f, beta1 = 0.9f, beta2 = 0.999f, weight_decay = 0, grad_scale = 1;
+  void check() const;
+};
+CLEAVE_KERNEL(Lion)
+
+// Adagrad (JMLR 12, 2011) as in PyTorch: g = grad * grad_scale + weight_decay * param;
+//   sum += g^2;  param -= lr * g / (sqrt(sum) + eps);  copy = param
+// Operands as Adam's.
+struct Adagrad {
+  Tensor param, sum, copy = {};
+  Tensor grad;
+  float lr = 1e-2f, eps = 1e-10f, weight_decay = 0, grad_scale = 1;
+  void check() const;
+};
+CLEAVE_KERNEL(Adagrad)
 
 }  // namespace cleave

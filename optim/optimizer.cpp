@@ -62,12 +62,59 @@ class SgdOptimizer final : public Optimizer {
   OptimizerConfig config_;
 };
 
+class LionOptimizer final : public Optimizer {
+ public:
+  explicit LionOptimizer(const OptimizerConfig& config) : config_(config) {}
+
+  std::vector<std::string> states() const override { return {"exp_avg"}; }
+
+  void update(const UpdateSlice& s, const StepArgs& args, Stream& stream) const override {
+    launch(Lion{.param = s.param,
+                .m = s.state[0],
+                .copy = s.copy,
+                .grad = s.grad,
+                .lr = float(args.lr),
+                .beta1 = float(args.momentum >= 0 ? args.momentum : config_.beta1),
+                .beta2 = float(args.beta2 >= 0 ? args.beta2 : config_.beta2),
+                .weight_decay = s.decay ? float(config_.weight_decay) : 0.0f,
+                .grad_scale = float(args.grad_scale)},
+           stream);
+  }
+
+ private:
+  OptimizerConfig config_;
+};
+
+class AdagradOptimizer final : public Optimizer {
+ public:
+  explicit AdagradOptimizer(const OptimizerConfig& config) : config_(config) {}
+
+  std::vector<std::string> states() const override { return {"sum"}; }
+
+  void update(const UpdateSlice& s, const StepArgs& args, Stream& stream) const override {
+    launch(Adagrad{.param = s.param,
+                   .sum = s.state[0],
+                   .copy = s.copy,
+                   .grad = s.grad,
+                   .lr = float(args.lr / (1 + double(args.step - 1) * config_.lr_decay)),
+                   .eps = float(config_.eps),
+                   .weight_decay = s.decay ? float(config_.weight_decay) : 0.0f,
+                   .grad_scale = float(args.grad_scale)},
+           stream);
+  }
+
+ private:
+  OptimizerConfig config_;
+};
+
 }  // namespace
 
 std::unique_ptr<Optimizer> make_optimizer(const OptimizerConfig& config) {
   if (config.type == "Adam" || config.type == "AdamW") return std::make_unique<AdamOptimizer>(config);
   if (config.type == "SGD") return std::make_unique<SgdOptimizer>(config);
-  fail(Exit::usage, "there is no optimizer \"{}\"; use Adam, AdamW or SGD", config.type);
+  if (config.type == "Lion") return std::make_unique<LionOptimizer>(config);
+  if (config.type == "Adagrad") return std::make_unique<AdagradOptimizer>(config);
+  fail(Exit::usage, "there is no optimizer \"{}\"; use Adam, AdamW, Lion, Adagrad or SGD", config.type);
 }
 
 }  // namespace cleave

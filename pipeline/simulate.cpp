@@ -56,6 +56,7 @@ class Run {
     out_.peak_frames.assign(ranks_.size(), 0), out_.peak_batches.assign(ranks_.size(), 0);
     out_.peak_weights.assign(ranks_.size(), 0);
     out_.busy.assign(ranks_.size(), 0);
+    if (o_.record) out_.spans.resize(ranks_.size());
   }
 
   Simulation run() {
@@ -151,8 +152,9 @@ class Run {
     return true;
   }
 
-  void work(int r, const Instruction&, int piece, double time) {
+  void work(int r, const Instruction& i, int piece, double time) {
     const double t = time * (o_.work.empty() ? 1.0 : o_.work[size_t(piece)]);
+    if (o_.record) out_.spans[size_t(r)].push_back({i, rank(r).now, rank(r).now + t, rank(r).frames});
     rank(r).now += t, out_.busy[size_t(r)] += t;
   }
 

@@ -15,6 +15,14 @@ struct SimulateOptions {
   // Time of one micro-batch in a piece of work 1; a whole backward takes both parts.
   double forward = 1, backward_input = 1, backward_weight = 1;
   std::vector<double> work = {};  // of each piece; empty: 1 each
+  bool record = false;            // fill Simulation::spans
+};
+
+// One computation of a rank.
+struct Span {
+  Instruction what;
+  double begin = 0, end = 0;
+  int frames = 0;  // in flight on the rank meanwhile, as peak_frames counts them
 };
 
 struct Simulation {
@@ -29,7 +37,8 @@ struct Simulation {
                                   // rank, counted as the distance between the newest and the oldest
   int64_t peak_messages = 0;      // in one channel
   double makespan = 0;
-  std::vector<double> busy;  // by rank
+  std::vector<double> busy;              // by rank
+  std::vector<std::vector<Span>> spans;  // by rank, in order; empty unless recorded
 
   // Idle time of all ranks over that of the whole step.
   double idle_share() const;

@@ -36,14 +36,18 @@ int64_t total(const CommBytes& bytes) {
 
 // Ranks that show what any rank takes: all of them, or of a large job the ends of the data, sequence and
 // tensor axes on every stage of the pipe.
-std::vector<int> ranks_to_try(const MeshShape& mesh) {
+std::vector<int> ranks_to_try(const MeshShape& mesh, PlanRanks ranks) {
   auto at_an_end = [](int place, int size) { return place == 0 || place == size - 1; };
   std::vector<int> out;
   for (int rank = 0; rank < mesh.size(); ++rank) {
     const MeshPlace p = mesh.place(rank);
-    if (mesh.size() <= kTryAll || (at_an_end(p.data, mesh.data) && at_an_end(p.sequence, mesh.sequence) &&
-                                   at_an_end(p.tensor, mesh.tensor)))
+    if (ranks == PlanRanks::of_stages) {
+      if (p.data == 0 && p.sequence == 0 && p.tensor == 0) out.push_back(rank);
+    } else if (mesh.size() <= kTryAll ||
+               (at_an_end(p.data, mesh.data) && at_an_end(p.sequence, mesh.sequence) &&
+                at_an_end(p.tensor, mesh.tensor))) {
       out.push_back(rank);
+    }
   }
   return out;
 }
@@ -78,7 +82,7 @@ CallProof prove_calls(int world, const EngineMaker& make) {
   return {world, log.calls()};
 }
 
-JobPlan plan_job(const DsConfig& config, int world, const EngineMaker& make) {
+JobPlan plan_job(const DsConfig& config, int world, const EngineMaker& make, PlanRanks which) {
   JobPlan plan;
   std::vector<int> order = {0};
   for (size_t i = 0; i < order.size(); ++i) {
@@ -88,11 +92,16 @@ JobPlan plan_job(const DsConfig& config, int world, const EngineMaker& make) {
       plan.mesh = engine->mesh();
       plan.model = engine->model().name, plan.params = engine->params();
       plan.pipeline = engine->pipeline_line(), plan.idle_share = engine->idle_share();
+      plan.timeline = engine->timeline();
       plan.flops = engine->model().flops_per_sample * double(config.train_batch_size);
-      order = ranks_to_try(plan.mesh);
+      order = ranks_to_try(plan.mesh, which);
       plan.tried_all = int(order.size()) == world;
     }
-    RankPlan mine{.ranks = {order[i]}, .place = plan.mesh.place(order[i]), .memory = {}, .sent = {}};
+    RankPlan mine{.ranks = {order[i]},
+                  .place = plan.mesh.place(order[i]),
+                  .memory = {},
+                  .sent = {},
+                  .frame_bytes = engine->frame_bytes()};
     const Batch batch = shapes_of(engine->model(), engine->samples_per_micro());
     const auto before = engine->comm_bytes_by_group();
     engine->train_batch([&](int) { return batch; });

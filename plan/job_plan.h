@@ -17,6 +17,7 @@ struct RankPlan {
   MeshPlace place;         // of the first
   MemoryTable memory;      // the most that is in use at once, by category and kind
   std::vector<std::pair<std::string, CommBytes>> sent;  // in one step, by group; groups of one are left out
+  int64_t frame_bytes = 0;  // of `memory`, the activations of one micro-batch in flight
 
   int64_t sent_total() const;
 };
@@ -27,6 +28,7 @@ struct JobPlan {
   int64_t params = 0;           // of the whole model
   double flops = 0;             // of one step over all ranks, no recomputation
   double idle_share = 0;        // of the pipeline, expected
+  Simulation timeline;          // of one step, by rank of the pipe, in units of work
   bool tried_all = true;        // false: ranks at the ends of each axis stand for those between them
   std::vector<RankPlan> ranks;  // distinct, by their first rank
 
@@ -37,8 +39,15 @@ struct JobPlan {
 // Makes the engine of one rank as the job would, over the communicator given, with the options given.
 using EngineMaker = std::function<std::unique_ptr<Engine>(Communicator& world, const EngineOptions& options)>;
 
+// Which ranks a plan tries.
+enum class PlanRanks {
+  all,       // every one; of a large job the ends of the data and tensor axes on every stage
+  of_stages  // the first of every stage: up to some bytes what the others take
+};
+
 // Error(usage) as the engine throws when the job cannot be laid out so.
-JobPlan plan_job(const DsConfig& config, int world, const EngineMaker& make);
+JobPlan plan_job(const DsConfig& config, int world, const EngineMaker& make,
+                 PlanRanks ranks = PlanRanks::all);
 
 // Runs every rank's set-up, and two steps, and matches all their calls in lockstep (plan/match_calls.h).
 // Error(internal) names the first call that does not fit; otherwise how many were matched.
@@ -50,5 +59,7 @@ CallProof prove_calls(int world, const EngineMaker& make);
 
 std::string format(const JobPlan& plan);   // for people
 std::string to_json(const JobPlan& plan);  // one object, all values in bytes
+// One page that needs nothing else: memory over a step, the pipeline's chart, what is sent, and the tables.
+std::string to_html(const JobPlan& plan);
 
 }  // namespace cleave

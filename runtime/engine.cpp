@@ -224,6 +224,10 @@ MemoryTable Engine::memory_live() const { return state_->memory.live(); }
 MemoryTable Engine::memory_peak() const { return state_->memory.peak(); }
 const MeshShape& Engine::mesh() const { return state_->mesh.shape; }
 double Engine::idle_share() const { return state_->plan.idle_share; }
+Simulation Engine::timeline() const {
+  return simulate(state_->plan.schedule, {.work = state_->plan.work, .record = true});
+}
+int64_t Engine::frame_bytes() const { return state_->all->stage.frame_bytes(); }
 const std::string& Engine::pipeline_line() const { return state_->plan.line; }
 
 CommBytes Engine::comm_bytes() const {

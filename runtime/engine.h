@@ -17,6 +17,7 @@
 #include "config_schema/ds_config.h"
 #include "model/axes.h"
 #include "model/layer.h"
+#include "pipeline/simulate.h"
 #include "runtime/executor.h"
 
 namespace cleave {
@@ -90,6 +91,8 @@ class Engine {
   const MeshShape& mesh() const;
   const std::string& pipeline_line() const;  // who has what; empty with one stage
   double idle_share() const;                 // of the pipeline's ranks, expected
+  Simulation timeline() const;               // of one step's schedule, recorded, in units of work
+  int64_t frame_bytes() const;               // activations that a micro-batch in flight keeps on this rank
 
   MemoryTable memory_planned() const;  // from a dry run of the allocation code
   MemoryTable memory_live() const;

@@ -130,7 +130,7 @@ PipelinePlan plan_pipeline(const DsConfig& config, const Model& model) {
       make_schedule("forward_only", {shape.stages, std::max(shape.micros, 4 * shape.stages), shape.chunks});
   plan.pieces = partition_layers(costs.layers, costs.head, shape.pieces(), c.partition_method);
   SimulateOptions times;
-  times.work = work_of_pieces(costs.layers, costs.head, plan.pieces);
+  times.work = plan.work = work_of_pieces(costs.layers, costs.head, plan.pieces);
   const Simulation train = simulate(plan.schedule, times);
   const Simulation evaluation = simulate(plan.evaluation, {.training = false});
   CHECK(train.fault.empty() && evaluation.fault.empty(), "the schedule {}: {}{}", c.schedule, train.fault,

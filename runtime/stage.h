@@ -22,6 +22,7 @@ class Stage {
   void allocate(Memory& memory, Stream& stream);
 
   const StageShape& shape() const { return shape_; }
+  int64_t frame_bytes() const { return keep_bytes_; }  // of the activations that one micro-batch keeps
 
   // Takes what the rank needs of a micro-batch: its position, its input, its targets. Before the first
   // forward.

@@ -33,9 +33,9 @@ def main(out, *named):
         color, width, dash = STYLES[i % len(STYLES)]
         points = " ".join(f"{x(s):.1f},{y(l):.1f}" for s, l in curve)
         svg.append(f'<polyline points="{points}" fill="none" stroke="{color}" stroke-width="{width}" stroke-dasharray="{dash}" '
-                   f'stroke-opacity="0.75"/><line x1="{WIDTH - 230}" x2="{WIDTH - 200}" y1="{TOP + 16 + 18 * i}" '
+                   f'stroke-opacity="0.75"/><line x1="{WIDTH - 300}" x2="{WIDTH - 270}" y1="{TOP + 16 + 18 * i}" '
                    f'y2="{TOP + 16 + 18 * i}" stroke="{color}" stroke-width="{width}" stroke-dasharray="{dash}"/>'
-                   f'<text x="{WIDTH - 192}" y="{TOP + 20 + 18 * i}">{name}</text>')
+                   f'<text x="{WIDTH - 262}" y="{TOP + 20 + 18 * i}">{name}</text>')
     with open(out, "w") as file:
         file.write("\n".join(svg + ["</svg>"]) + "\n")
 

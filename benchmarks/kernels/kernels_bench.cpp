@@ -269,6 +269,13 @@ void add_updates(Device device) {
                       .first = false},
                   double(n) * 20.0);
   });
+  add_row(device, "lion/100M/bf16_copy", [=](Operands& o) {
+    return o.work(Lion{.param = o.make(DType::fp32, {n}),
+                       .m = o.make(DType::fp32, {n}, 0),
+                       .copy = o.make(DType::bf16, {n}),
+                       .grad = o.make(DType::bf16, {n})},
+                  double(n) * 20.0);
+  });
   add_row(device, "random_normal/10M", [=](Operands& o) {
     return o.work(RandomFill{.y = o.make(DType::fp32, {n / 10}), .philox = {1, 2}}, double(n / 10) * 4.0);
   });

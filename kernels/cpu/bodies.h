@@ -150,6 +150,19 @@ struct SgdArgs {
   bool nesterov, first;
 };
 
+struct LionArgs {
+  float *param, *m;
+  Vec copy, grad;
+  int64_t numel;
+  float lr, beta1, beta2, kept, grad_scale;  // kept: 1 - lr * weight_decay
+};
+struct AdagradArgs {
+  float *param, *sum;
+  Vec copy, grad;
+  int64_t numel;
+  float lr, eps, weight_decay, grad_scale;
+};
+
 struct GemmArgs {  // c = op(a) op(b) [+ bias] [+ c], as Matmul describes its operands
   float* c;
   Vec a, b;
@@ -239,5 +252,7 @@ CLEAVE_BODY(attention, AttentionArgs)
 CLEAVE_BODY(attention_grad, AttentionArgs)
 CLEAVE_BODY(adam, AdamArgs)
 CLEAVE_BODY(sgd, SgdArgs)
+CLEAVE_BODY(lion, LionArgs)
+CLEAVE_BODY(adagrad, AdagradArgs)
 
 }  // namespace cleave::cpu

@@ -41,4 +41,29 @@ void run(const Sgd& op) {
        .first = op.first});
 }
 
+void run(const Lion& op) {
+  lion({.param = op.param.as<float>(),
+        .m = op.m.as<float>(),
+        .copy = vec(op.copy),
+        .grad = vec(op.grad),
+        .numel = op.param.numel(),
+        .lr = op.lr,
+        .beta1 = op.beta1,
+        .beta2 = op.beta2,
+        .kept = 1.0f - op.lr * op.weight_decay,
+        .grad_scale = op.grad_scale});
+}
+
+void run(const Adagrad& op) {
+  adagrad({.param = op.param.as<float>(),
+           .sum = op.sum.as<float>(),
+           .copy = vec(op.copy),
+           .grad = vec(op.grad),
+           .numel = op.param.numel(),
+           .lr = op.lr,
+           .eps = op.eps,
+           .weight_decay = op.weight_decay,
+           .grad_scale = op.grad_scale});
+}
+
 }  // namespace cleave::cpu

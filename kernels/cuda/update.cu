@@ -71,6 +71,58 @@ struct SgdStep {
   }
 };
 
+template <class G, class C>
+struct LionStep {
+  float *param, *m;
+  C* copy;
+  const G* grad;
+  float lr, beta1, beta2, rest1, rest2, kept, scale;
+
+  template <int N>
+  __device__ void operator()(int64_t i, Count<N>) const {
+    float p[N], g[N], m1[N];
+    load(p, param + i);
+    load(g, grad + i);
+    load(m1, m + i);
+#pragma unroll
+    for (int j = 0; j < N; ++j) {
+      g[j] = __fmul_rn(g[j], scale);
+      const float c = fmaf(beta1, m1[j], __fmul_rn(rest1, g[j]));
+      const float sign = c > 0 ? 1.0f : c < 0 ? -1.0f : 0.0f;
+      p[j] = fmaf(-lr, sign, __fmul_rn(kept, p[j]));
+      m1[j] = fmaf(beta2, m1[j], __fmul_rn(rest2, g[j]));
+    }
+    store(m + i, m1);
+    store(param + i, p);
+    if (copy) store(copy + i, p);
+  }
+};
+
+template <class G, class C>
+struct AdagradStep {
+  float *param, *sum;
+  C* copy;
+  const G* grad;
+  float lr, eps, decay, scale;
+
+  template <int N>
+  __device__ void operator()(int64_t i, Count<N>) const {
+    float p[N], g[N], s[N];
+    load(p, param + i);
+    load(g, grad + i);
+    load(s, sum + i);
+#pragma unroll
+    for (int j = 0; j < N; ++j) {
+      g[j] = fmaf(decay, p[j], __fmul_rn(g[j], scale));
+      s[j] = fmaf(g[j], g[j], s[j]);
+      p[j] = fmaf(-lr, __fdiv_rn(g[j], __fadd_rn(__fsqrt_rn(s[j]), eps)), p[j]);
+    }
+    store(sum + i, s);
+    store(param + i, p);
+    if (copy) store(copy + i, p);
+  }
+};
+
 // body(G, C) with the types of the gradient and of the working copy.
 template <class Op, class Body>
 void with_types(const Op& op, Body body) {
@@ -124,6 +176,41 @@ void run(const Sgd& op, Stream& stream) {
                            .scale = op.grad_scale,
                            .nesterov = op.nesterov,
                            .first = op.first});
+  });
+}
+
+void run(const Lion& op, Stream& stream) {
+  with_types(op, [&](auto g, auto c) {
+    using G = decltype(g);
+    using C = decltype(c);
+    for_each(cuda_queue(stream), op.param.numel(), aligned({op.param, op.m, op.copy, op.grad}), "Lion",
+             LionStep<G, C>{.param = as<float>(op.param),
+                            .m = as<float>(op.m),
+                            .copy = as<C>(op.copy),
+                            .grad = as<G>(op.grad),
+                            .lr = op.lr,
+                            .beta1 = op.beta1,
+                            .beta2 = op.beta2,
+                            .rest1 = 1.0f - op.beta1,
+                            .rest2 = 1.0f - op.beta2,
+                            .kept = 1.0f - op.lr * op.weight_decay,
+                            .scale = op.grad_scale});
+  });
+}
+
+void run(const Adagrad& op, Stream& stream) {
+  with_types(op, [&](auto g, auto c) {
+    using G = decltype(g);
+    using C = decltype(c);
+    for_each(cuda_queue(stream), op.param.numel(), aligned({op.param, op.sum, op.copy, op.grad}), "Adagrad",
+             AdagradStep<G, C>{.param = as<float>(op.param),
+                               .sum = as<float>(op.sum),
+                               .copy = as<C>(op.copy),
+                               .grad = as<G>(op.grad),
+                               .lr = op.lr,
+                               .eps = op.eps,
+                               .decay = op.weight_decay,
+                               .scale = op.grad_scale});
   });
 }
 

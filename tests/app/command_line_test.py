@@ -208,8 +208,14 @@ class CommandLine(unittest.TestCase):
         self.assertEqual(steps[1]["comm_bytes"], sent)
 
         self.assertIn("needs the most", self.run_cleave("plan", *shape).stdout)
+        page = self.dir / "plan.html"
+        self.run_cleave("plan", *shape, "--html", page)
+        self.assertIn("One step of the pipeline", page.read_text())
+        lost = self.run_cleave("plan", *shape, "--html", self.dir / "no folder" / "plan.html", code=2).stderr
+        self.assertIn("cannot be written", lost)
         small = self.run_cleave("plan", *shape, "--device_memory", "1MiB", code=3)
         self.assertIn("the plan does not fit", small.stderr)
+        self.assertIn("no change of the configuration was found", small.stderr)
         self.assertIn("use 1, 3", self.run_cleave("plan", *shape[:-1], "3", code=2).stderr)
         self.assertIn("not.json", self.run_cleave("plan", "--deepspeed_config", "not.json", code=2).stderr)
 
@@ -311,6 +317,40 @@ class CommandLine(unittest.TestCase):
         r = self.train("--device", "cuda", ranks=1, code=2)
         self.assertIn("--device cpu", r.stderr)
         self.assertEqual(len(r.stderr.splitlines()), 1, r.stderr)
+
+    def test_what_a_refused_plan_proposes_fits_when_tried(self):
+        config = {**CONFIG, "train_micro_batch_size_per_gpu": 8}
+        path = self.config(**config)
+        shape = ["--model", "tiny", "--seq_len", "32", "--world_size", "2"]
+        most = 2 * max(sum(r["memory"]["device"].values()) for r in json.loads(
+            self.run_cleave("plan", "--deepspeed_config", path, *shape, "--json").stdout)["ranks"]) // 3
+        limit = ["--device_memory", str(most)]
+        refused = self.run_cleave("plan", "--deepspeed_config", path, *shape, *limit, code=3).stderr
+        proposals = [line.strip() for line in refused.splitlines() if line.startswith("  {")]
+        self.assertTrue(1 <= len(proposals) <= 3, refused)
+        self.assertIn("device", proposals[0])
+        for line in proposals:
+            patch, end = json.JSONDecoder().raw_decode(line)
+            changed = self.config("changed.json", **{**config, **patch})
+            self.run_cleave("plan", "--deepspeed_config", changed, *shape, *limit)
+            self.train("--device_memory", str(most), config=changed, steps=1)
+        # Training refuses alike, before any rank waits for another.
+        self.assertIn("what would make it fit", self.train(*limit, config=path, code=3).stderr)
+
+    def test_a_suggested_configuration_is_one_that_fits(self):
+        path = self.config(train_micro_batch_size_per_gpu=16)
+        shape = ["--deepspeed_config", path, "--model", "gpt2-xl", "--seq_len", "1024", "--world_size", "4"]
+        self.assertIn("--device", self.run_cleave("plan", *shape, "--suggest", code=2).stderr)
+        found = self.run_cleave("plan", *shape, "--device", "a100-40", "--suggest")
+        suggested = self.dir / "suggested.json"
+        suggested.write_text(found.stdout)
+        batch = json.loads(found.stdout)["train_batch_size"]
+        self.assertEqual(batch, 64)
+        again = self.run_cleave("plan", "--deepspeed_config", suggested, *shape[2:], "--device", "a100-40")
+        self.assertIn("not exact", again.stdout)
+        self.assertIn("use more ranks", self.run_cleave("plan", *shape, "--device", "a100-40", "--suggest",
+                                                        "--device_memory", "1MiB", code=3).stderr)
+        self.assertIn("this machine's part", self.run_cleave("plan", *shape, "--ranks_here", "4", code=3).stderr)
 
     def test_a_plan_that_does_not_fit_is_refused_with_the_table(self):
         r = self.train("--device_memory", "5MiB", code=3)

@@ -97,7 +97,7 @@ TEST(AutoValues, AreTheDefaultInDeepSpeedsStrictSectionsAndAnErrorElsewhere) {
   EXPECT_EQ(
       format(loose.problems),
       "error: f:1:47: prescale_gradients: \"auto\" is not filled in here; give true or false\n"
-      "error: f:2:69: optimizer.type: there is no optimizer \"auto\"; wanted one of Adam, AdamW, SGD\n");
+      "error: f:2:69: optimizer.type: there is no optimizer \"auto\"; wanted one of Adam, AdamW, Lion, Adagrad, SGD\n");
 }
 
 TEST(AutoValues, ABatchSizeLeftOpenFollowsFromTheOthers) {

@@ -150,10 +150,26 @@ TEST(ReadConfig, OptimizerTypesAreCaseBlindAndSchedulesAreNot) {
             "WarmupDecayLR, "
             "WarmupCosineLR, OneCycle, LRRangeTest; did you mean \"WarmupLR\"?\n");
   EXPECT_EQ(
-      problems_of(R"("optimizer": {"type": "Lion", "params": {"lr": 1, "betas": [0, 0], "nonsense": 1}})"),
-      "error: f:2:23: optimizer.type: \"Lion\" is a known optimizer that is not built; wanted one of Adam, "
-      "AdamW, "
-      "SGD\n");
+      problems_of(R"("optimizer": {"type": "Muon", "params": {"lr": 1, "betas": [0, 0], "nonsense": 1}})"),
+      "error: f:2:23: optimizer.type: \"Muon\" is a known optimizer that is not built; wanted one of Adam, "
+      "AdamW, Lion, Adagrad, SGD\n");
+}
+
+TEST(ReadConfig, GivesAdagradItsOwnDefaults) {
+  const auto adagrad = [](const char* params) {
+    const ReadResult r =
+        read_beside_batch(fmt::format(R"("optimizer": {{"type": "adagrad", "params": {{{}}}}})", params));
+    EXPECT_TRUE(r.ok()) << format(r.problems);
+    return r.config.optimizer;
+  };
+  EXPECT_EQ(adagrad("").type, "Adagrad");
+  EXPECT_EQ(adagrad("").lr, 1e-2);
+  EXPECT_EQ(adagrad("").eps, 1e-10);
+  EXPECT_EQ(adagrad(R"("lr": 0.5, "eps": 1e-3)").lr, 0.5);
+  EXPECT_EQ(adagrad(R"("lr": 0.5, "eps": 1e-3)").eps, 1e-3);
+  EXPECT_NE(problems_of(R"("optimizer": {"type": "Adagrad", "params": {"betas": [0.9, 0.99]}})")
+                .find("betas: is not an argument of Adagrad"),
+            std::string::npos);
 }
 
 TEST(ReadConfig, PlainAdamDecaysApartFromTheGradientUnlessTold) {
@@ -195,7 +211,7 @@ TEST(ReadConfig, ArgumentsOfAnotherTypeAreNamed) {
       "gradient_clipping\n");
   EXPECT_EQ(problems_of(R"("optimizer": {"params": {"lr": 1}})"),
             "error: f:2:15: optimizer.params: there is no optimizer.type these arguments belong to; give "
-            "Adam, AdamW or "
+            "Adam, AdamW, Lion, Adagrad or "
             "SGD\n");
 }
 

@@ -174,6 +174,10 @@ TEST_F(Check, RefusesUpdatesOfUnequalParts) {
   EXPECT_NE(refusal(Adam{.param = a_, .m = b_, .v = b_, .copy = small_, .grad = a_}), "");
   EXPECT_EQ(refusal(Sgd{.param = a_, .grad = half_}), "");
   EXPECT_NE(refusal(Sgd{.param = a_, .grad = half_, .momentum = 0.9f}), "");
+  EXPECT_EQ(refusal(Lion{.param = a_, .m = b_, .grad = half_}), "");
+  EXPECT_NE(refusal(Lion{.param = a_, .m = half_, .grad = half_}), "");
+  EXPECT_EQ(refusal(Adagrad{.param = a_, .sum = b_, .grad = half_}), "");
+  EXPECT_NE(refusal(Adagrad{.param = a_, .sum = small_, .grad = half_}), "");
 }
 
 }  // namespace

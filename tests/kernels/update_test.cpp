@@ -7,6 +7,8 @@ namespace {
 
 KERNEL_SUITE(Adam);
 KERNEL_SUITE(Sgd);
+KERNEL_SUITE(Lion);
+KERNEL_SUITE(Adagrad);
 
 Values positive(Values v) {
   for (double& x : v) x = x * x;
@@ -88,6 +90,68 @@ TEST_P(SgdKernel, EqualsItsFormulaInDoublePrecision) {
           if (momentum != 0) expect_near(b, wb, 1e-6, 1e-6, "buffer");
           for (size_t i = 0; i < size_t(n); ++i) ASSERT_EQ(copy.at(i), rounded(p.at(i), grad_type));
         }
+}
+
+TEST_P(LionKernel, EqualsItsFormulaInDoublePrecision) {
+  for (DType grad_type : kTrainingTypes)
+    for (DType copy_type : kTrainingTypes)
+      for (int64_t n : {0, 1, 1003}) {
+        Values grads = random_values(n, 4), moments = random_values(n, 2, 0.1);
+        if (n > 2) grads[2] = moments[2] = 0;  // a parameter that has never seen a gradient only decays
+        Guarded p(DType::fp32, {n}, random_values(n, 1)), m(DType::fp32, {n}, moments), copy(copy_type, {n});
+        Guarded g(grad_type, {n}, grads);
+        const Lion op{.param = p,
+                      .m = m,
+                      .copy = copy,
+                      .grad = g,
+                      .lr = 0.01f,
+                      .beta1 = 0.9f,
+                      .beta2 = 0.99f,
+                      .weight_decay = 0.1f,
+                      .grad_scale = 0.5f};
+        Values wp, wm;
+        for (size_t i = 0; i < size_t(n); ++i) {
+          const double grad = 0.5 * g.at(i), b1 = double(op.beta1), b2 = double(op.beta2);
+          const double c = b1 * m.at(i) + (1 - b1) * grad;
+          wp.push_back(p.at(i) * (1 - double(op.lr) * double(op.weight_decay)) -
+                       double(op.lr) * double((c > 0) - (c < 0)));
+          wm.push_back(b2 * m.at(i) + (1 - b2) * grad);
+        }
+        TestStream stream;
+        launch(op, stream);
+        expect_near(p, wp, 1e-6, 1e-7, "param");
+        expect_near(m, wm, 1e-6, 1e-7, "m");
+        for (size_t i = 0; i < size_t(n); ++i) ASSERT_EQ(copy.at(i), rounded(p.at(i), copy_type));
+      }
+}
+
+TEST_P(AdagradKernel, EqualsItsFormulaInDoublePrecision) {
+  for (DType grad_type : kTrainingTypes)
+    for (DType copy_type : kTrainingTypes)
+      for (int64_t n : {0, 1, 1003}) {
+        Guarded p(DType::fp32, {n}, random_values(n, 1)),
+            sum(DType::fp32, {n}, positive(random_values(n, 2))), copy(copy_type, {n});
+        Guarded g(grad_type, {n}, random_values(n, 4));
+        const Adagrad op{.param = p,
+                         .sum = sum,
+                         .copy = copy,
+                         .grad = g,
+                         .lr = 0.1f,
+                         .eps = 1e-3f,
+                         .weight_decay = 0.1f,
+                         .grad_scale = 0.5f};
+        Values wp, ws;
+        for (size_t i = 0; i < size_t(n); ++i) {
+          const double grad = 0.5 * g.at(i) + double(op.weight_decay) * p.at(i);
+          ws.push_back(sum.at(i) + grad * grad);
+          wp.push_back(p.at(i) - double(op.lr) * grad / (std::sqrt(ws[i]) + double(op.eps)));
+        }
+        TestStream stream;
+        launch(op, stream);
+        expect_near(p, wp, 1e-6, 1e-7, "param");
+        expect_near(sum, ws, 1e-6, 1e-7, "sum");
+        for (size_t i = 0; i < size_t(n); ++i) ASSERT_EQ(copy.at(i), rounded(p.at(i), copy_type));
+      }
 }
 
 }  // namespace

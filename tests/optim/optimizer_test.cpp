@@ -134,13 +134,56 @@ TEST(SgdOptimizer, FollowsPyTorchsRule) {
   expect_sgd(0.9, 0, true);
 }
 
+TEST(LionOptimizer, FollowsThePapersRuleAndTheBetasOfASchedule) {
+  const OptimizerConfig c = config_of("Lion");
+  const auto optimizer = make_optimizer(c);
+  EXPECT_EQ(optimizer->states(), std::vector<std::string>{"exp_avg"});
+  for (const bool decay : {false, true}) {
+    Operands x(9);
+    std::vector<double> p(x.param.begin(), x.param.end()), m(kNumel);
+    Stream stream;
+    for (int t = 1; t <= 5; ++t) {
+      const double b1 = t < 4 ? c.beta1 : 0.6;
+      optimizer->update(x.slice(decay), {.lr = 0.1, .momentum = t < 4 ? -1 : 0.6, .grad_scale = 2, .step = t},
+                        stream);
+      for (size_t i = 0; i < size_t(kNumel); ++i) {
+        const double g = 2.0 * x.grad[i], direction = b1 * m[i] + (1 - b1) * g;
+        p[i] = p[i] * (1 - 0.1 * (decay ? c.weight_decay : 0)) - (direction > 0 ? 0.1 : -0.1);
+        m[i] = c.beta2 * m[i] + (1 - c.beta2) * g;
+      }
+    }
+    for (size_t i = 0; i < size_t(kNumel); ++i)
+      ASSERT_NEAR(x.param[i], p[i], 2e-6 * (1 + std::fabs(p[i]))) << i;
+  }
+}
+
+TEST(AdagradOptimizer, FollowsPyTorchsRule) {
+  OptimizerConfig c = config_of("Adagrad");
+  c.eps = 1e-10, c.lr_decay = 0.25;
+  const auto optimizer = make_optimizer(c);
+  EXPECT_EQ(optimizer->states(), std::vector<std::string>{"sum"});
+  Operands x(10);
+  std::vector<double> p(x.param.begin(), x.param.end()), sum(kNumel);
+  Stream stream;
+  for (int t = 1; t <= 5; ++t) {
+    optimizer->update(x.slice(true), {.lr = 0.1, .grad_scale = 0.5, .step = t}, stream);
+    for (size_t i = 0; i < size_t(kNumel); ++i) {
+      const double g = 0.5 * x.grad[i] + c.weight_decay * p[i];
+      sum[i] += g * g;
+      p[i] -= 0.1 / (1 + (t - 1) * 0.25) * g / (std::sqrt(sum[i]) + c.eps);
+    }
+  }
+  for (size_t i = 0; i < size_t(kNumel); ++i)
+    ASSERT_NEAR(x.param[i], p[i], 2e-6 * (1 + std::fabs(p[i]))) << i;
+}
+
 TEST(MakeOptimizer, RefusesAnUnknownTypeByName) {
   try {
-    make_optimizer(config_of("Lion"));
+    make_optimizer(config_of("Muon"));
     FAIL();
   } catch (const Error& e) {
     EXPECT_EQ(e.exit(), Exit::usage);
-    EXPECT_NE(std::string(e.what()).find("Lion"), std::string::npos);
+    EXPECT_NE(std::string(e.what()).find("Muon"), std::string::npos);
   }
 }
 

@@ -86,5 +86,30 @@ TEST(Simulate, AChannelThatHoldsOneMessageMakesAFastSenderWait) {
   EXPECT_EQ(simulate(make_schedule("gpipe", {2, 8, 1}), {.capacity = 1, .work = {1, 2}}).peak_messages, 1);
 }
 
+TEST(Simulate, RecordsEveryComputationOnceInOrderWithoutOverlap) {
+  for (const std::string& name : schedule_names()) {
+    const Schedule schedule = make_schedule(name, {3, 6, name == "interleaved" ? 2 : 1});
+    const Simulation s = simulate(schedule, {.record = true});
+    EXPECT_TRUE(simulate(schedule).spans.empty());
+    ASSERT_EQ(s.spans.size(), 3u);
+    for (size_t r = 0; r < s.spans.size(); ++r) {
+      double busy = 0, last = 0;
+      int most = 0;
+      InstructionList computed, listed;
+      for (const Instruction& i : schedule.ranks[r])
+        if (i.op <= Op::backward_weight) listed.push_back(i);
+      for (const Span& span : s.spans[r]) {
+        EXPECT_GE(span.begin, last) << name;
+        last = span.end, busy += span.end - span.begin, most = std::max(most, span.frames);
+        computed.push_back(span.what);
+      }
+      EXPECT_EQ(computed, listed) << name;
+      EXPECT_DOUBLE_EQ(busy, s.busy[r]) << name;
+      EXPECT_EQ(most, s.peak_frames[r]) << name;
+      EXPECT_LE(last, s.makespan) << name;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace cleave

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "core/units.h"
 #include "tests/runtime/small_models.h"
 
 namespace cleave::testing {
@@ -243,6 +244,34 @@ TEST(Plan, RefusesWhatDoesNotFitWithTheTable) {
     EXPECT_EQ(e.exit(), Exit::memory);
     EXPECT_NE(std::string(e.what()).find("optimizer_state"), std::string::npos) << e.what();
   }
+}
+
+size_t count(const std::string& text, const std::string& what) {
+  size_t n = 0;
+  for (size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + 1)) ++n;
+  return n;
+}
+
+TEST(Plan, AsAPageDrawsEveryComputationAndAllMemory) {
+  DsConfig c = config_for(2, 2, 5);
+  c.pipeline.stages = 3, c.zero.stage = 1;
+  JobPlan plan = plan_for(c, 6, Make([] { return deep_gpt(true); }));
+  plan.model = "a<b & c";
+  const std::string page = to_html(plan);
+  // Per stage and micro-batch a forward and a backward in the chart, and the same above them in the picture
+  // of the memory.
+  EXPECT_EQ(count(page, "<title>forward of micro-batch"), 2u * 3 * 5);
+  EXPECT_EQ(count(page, "<title>backward of micro-batch"), 2u * 3 * 5);
+  for (const RankPlan& r : plan.ranks) {
+    const int frames = plan.timeline.peak_frames[size_t(r.place.pipe)];
+    EXPECT_EQ(frames, 3 - r.place.pipe);
+    EXPECT_GT(r.frame_bytes, 0);
+    EXPECT_LE(frames * r.frame_bytes, r.memory.at(MemoryKind::device, Category::activations));
+    EXPECT_NE(page.find(format_bytes(frames * r.frame_bytes)), std::string::npos);
+  }
+  EXPECT_NE(page.find("a&lt;b &amp; c"), std::string::npos);
+  EXPECT_EQ(count(page, "<svg"), count(page, "</svg>"));
+  EXPECT_EQ(page.find("http"), std::string::npos) << "the page needs nothing else";
 }
 
 }  // namespace

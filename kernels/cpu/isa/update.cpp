@@ -50,20 +50,56 @@ void sgd_as(const SgdArgs& a) {
   });
 }
 
+template <class G, class C, bool kCopy>
+void lion_as(const LionArgs& a) {
+  float *param = a.param, *m = a.m;
+  const G* grad = static_cast<const G*>(a.grad.data);
+  C* copy = static_cast<C*>(a.copy.data);
+  const F16 beta1 = splat(a.beta1), beta2 = splat(a.beta2);
+  const F16 rest1 = splat(1.0f - a.beta1), rest2 = splat(1.0f - a.beta2);
+  const F16 scale = splat(a.grad_scale), lr = splat(a.lr), kept = splat(a.kept);
+  const F16 none = zero(), up = splat(1.0f), down = splat(-1.0f);
+  parallel_vectors(a.numel, [=](int64_t i, auto n) {
+    const F16 g = load(grad + i, n) * scale, before = load(m + i, n);
+    const F16 c = fma(beta1, before, rest1 * g);
+    const F16 sign = select(none < c, up, select(c < none, down, none));
+    const F16 next = fnma(lr, sign, kept * load(param + i, n));
+    store(m + i, fma(beta2, before, rest2 * g), n);
+    store(param + i, next, n);
+    if constexpr (kCopy) store(copy + i, next, n);
+  });
+}
+
+template <class G, class C, bool kCopy>
+void adagrad_as(const AdagradArgs& a) {
+  float *param = a.param, *sum = a.sum;
+  const G* grad = static_cast<const G*>(a.grad.data);
+  C* copy = static_cast<C*>(a.copy.data);
+  const F16 scale = splat(a.grad_scale), decay = splat(a.weight_decay), lr = splat(a.lr);
+  const F16 eps = splat(a.eps);
+  parallel_vectors(a.numel, [=](int64_t i, auto n) {
+    const F16 p = load(param + i, n);
+    const F16 g = fma(decay, p, load(grad + i, n) * scale);
+    const F16 s = fma(g, g, load(sum + i, n));
+    const F16 next = fnma(lr, g / (sqrt(s) + eps), p);
+    store(sum + i, s, n);
+    store(param + i, next, n);
+    if constexpr (kCopy) store(copy + i, next, n);
+  });
+}
+
+// body<gradient, copy, whether there is a copy>.
+#define CLEAVE_UPDATE(body, args)                                                           \
+  with_type(args.grad.type, [&](auto g) {                                                   \
+    if (!args.copy.data) return body<decltype(g), float, false>(args);                      \
+    with_type(args.copy.type, [&](auto c) { body<decltype(g), decltype(c), true>(args); }); \
+  })
+
 }  // namespace
 
-void adam(const AdamArgs& args) {
-  with_type(args.grad.type, [&](auto g) {
-    if (!args.copy.data) return adam_as<decltype(g), float, false>(args);
-    with_type(args.copy.type, [&](auto c) { adam_as<decltype(g), decltype(c), true>(args); });
-  });
-}
-
-void sgd(const SgdArgs& args) {
-  with_type(args.grad.type, [&](auto g) {
-    if (!args.copy.data) return sgd_as<decltype(g), float, false>(args);
-    with_type(args.copy.type, [&](auto c) { sgd_as<decltype(g), decltype(c), true>(args); });
-  });
-}
+void adam(const AdamArgs& args) { CLEAVE_UPDATE(adam_as, args); }
+void sgd(const SgdArgs& args) { CLEAVE_UPDATE(sgd_as, args); }
+void lion(const LionArgs& args) { CLEAVE_UPDATE(lion_as, args); }
+void adagrad(const AdagradArgs& args) { CLEAVE_UPDATE(adagrad_as, args); }
 
 }  // namespace cleave::cpu::CLEAVE_ISA

@@ -1,0 +1,45 @@
+// Plans of one model on a number of ranks, from the text of a ds_config; and whether this machine has the
+// memory for its share of them.
+#pragma once
+#include <string>
+
+#include "app/options.h"
+#include "plan/search.h"
+
+namespace cleave {
+
+class Planner {
+ public:
+  Planner(ModelConfig shape, const ModelOptions& model, int world, ReadOptions options);
+
+  // The job of a configuration that was read.
+  Trial plan(const std::string& text, const DsConfig& config, PlanRanks ranks = PlanRanks::all) const;
+  TryConfig trials() const;
+  EngineMaker maker(const DsConfig& config) const;  // the configuration must outlive it
+
+  // Error(memory) with the table of a rank that does not fit, and the changes of the configuration that would
+  // make it fit.
+  void require_fit(const Trial& trial, const MemoryLimits& limits) const;
+
+ private:
+  ModelConfig shape_;
+  ModelOptions model_;
+  int world_;
+  ReadOptions options_;
+};
+
+// The text of a file that was read before.
+std::string text_of(const std::string& path);
+
+// Bytes that processes may still take here: what the kernel calls available, or less where a cgroup says so.
+struct AvailableMemory {
+  int64_t bytes = 0;
+  std::string source;
+};
+AvailableMemory available_memory();
+
+// Ranks [first, first + count) share this machine: Error(memory) when they need more than is available.
+// `with_device`: they compute on the CPU, where device memory is the machine's.
+void require_machine_fit(const JobPlan& plan, int first, int count, bool with_device);
+
+}  // namespace cleave

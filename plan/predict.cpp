@@ -1,0 +1,93 @@
+#include "plan/predict.h"
+
+#include <algorithm>
+
+#include "core/units.h"
+
+namespace cleave {
+
+const std::vector<DeviceModel>& device_models() {
+  constexpr double T = 1e12, G = 1e9, GiB = 1024.0 * 1024 * 1024;
+  static const std::vector<DeviceModel> models = {
+      {"h200", "NVIDIA H200 SXM, 8 a node", 520 * T, 12, 4.2 * T, 55 * G, 365 * G, 48 * G, 40 * G, 3 * G,
+       138 * GiB, 8},
+      {"h100", "NVIDIA H100 SXM 80 GB, 8 a node", 470 * T, 12, 2.9 * T, 55 * G, 365 * G, 48 * G, 40 * G,
+       3 * G, 78 * GiB, 8},
+      {"a100-80", "NVIDIA A100 SXM 80 GB, 8 a node", 175 * T, 14, 1.75 * T, 24 * G, 230 * G, 24 * G, 25 * G,
+       2 * G, 78 * GiB, 8},
+      {"a100-40", "NVIDIA A100 SXM 40 GB, 8 a node", 175 * T, 14, 1.35 * T, 24 * G, 230 * G, 24 * G, 25 * G,
+       2 * G, 38 * GiB, 8},
+      {"l40s", "NVIDIA L40S, 8 a node without NVLink", 170 * T, 4, 0.75 * T, 24 * G, 20 * G, 12 * G, 25 * G,
+       2 * G, 44 * GiB, 8},
+  };
+  return models;
+}
+
+const DeviceModel* find_device_model(std::string_view name) {
+  for (const DeviceModel& m : device_models())
+    if (m.name == name) return &m;
+  return nullptr;
+}
+
+namespace {
+
+// Seconds on the wire of what a rank sends in a step: what computation can hide, and what it waits for.
+struct Wire {
+  double hidden = 0, exposed = 0;
+};
+Wire wire_of(const RankPlan& rank, const MeshShape& mesh, bool overlap, int near, const DeviceModel& d) {
+  Wire wire;
+  for (const auto& [group, bytes] : rank.sent) {
+    int64_t sent = 0;
+    for (const int64_t b : bytes.sent) sent += b;
+    // Neighbours on the tensor and sequence axes, and near ranks of the data axis, are neighbours in the
+    // world.
+    const int span = group == "tensor"      ? mesh.tensor
+                     : group == "sequence"  ? mesh.sequence * mesh.tensor
+                     : group == "data near" ? near * mesh.tensor
+                                            : mesh.size();
+    const double seconds = double(sent) / (span <= d.per_node ? d.node_link : d.network);
+    (overlap && group.starts_with("data") ? wire.hidden : wire.exposed) += seconds;
+  }
+  return wire;
+}
+
+// The optimizer reads and writes its state once; where that is not on the device, gradients and weights
+// travel, a third as many bytes.
+double update_of(const MemoryTable& memory, const DeviceModel& d) {
+  auto state = [&](MemoryKind k) {
+    return double(memory.at(k, Category::master) + memory.at(k, Category::optimizer_state));
+  };
+  const double host = state(MemoryKind::pinned) + state(MemoryKind::host), disk = state(MemoryKind::disk);
+  return 2 * state(MemoryKind::device) / d.memory + 2 * host / d.host_memory + 2 * disk / d.disk +
+         (host + disk) / 3 / d.host_link;
+}
+
+}  // namespace
+
+StepTime predict(const DsConfig& config, const JobPlan& plan, const DeviceModel& device) {
+  const CheckpointingConfig& again = config.checkpointing;
+  const bool recomputes = again.interval > 0 || again.number > 0;
+  const double rate = device.training / (config.precision == Precision::fp32 ? device.slowdown_fp32 : 1);
+  StepTime time;
+  // A forward is a third of the work, and recomputation runs it twice.
+  time.compute = plan.flops * (recomputes ? 4.0 / 3 : 1) / plan.mesh.size() / rate;
+  time.waiting = time.compute * plan.idle_share / std::max(0.01, 1 - plan.idle_share);
+  const int near = int(std::max(config.zero.mics_shard_size, config.zero.zero_hpz_partition_size));
+  for (const RankPlan& r : plan.ranks) {
+    const Wire wire = wire_of(r, plan.mesh, config.zero.overlap_comm, std::max(1, near), device);
+    // Communication kernels and products share the device, so not all of the computation hides them.
+    time.exchange = std::max(time.exchange, wire.exposed + std::max(0.0, wire.hidden - 0.8 * time.compute));
+    time.update = std::max(time.update, update_of(r.memory, device));
+  }
+  return time;
+}
+
+std::string format(const StepTime& t, const DeviceModel& device) {
+  return fmt::format(
+      "predicted on {} ({}), not exact: {:.4g} s a step = compute {:.3g} + pipeline idle {:.3g} + "
+      "communication {:.3g} + update {:.3g}\n",
+      device.name, device.says, t.total(), t.compute, t.waiting, t.exchange, t.update);
+}
+
+}  // namespace cleave

@@ -1,0 +1,219 @@
+#include "plan/search.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "core/units.h"
+
+namespace cleave {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+bool fits(const JobPlan& plan, const MemoryLimits& limits) {
+  return std::all_of(plan.ranks.begin(), plan.ranks.end(), [&](const RankPlan& r) {
+    return r.memory.total(MemoryKind::device) <= limits.device_bytes &&
+           r.memory.total(MemoryKind::pinned) + r.memory.total(MemoryKind::host) <= limits.host_bytes;
+  });
+}
+
+int64_t most(const JobPlan& plan, std::initializer_list<MemoryKind> kinds) {
+  int64_t bytes = 0;
+  for (const RankPlan& r : plan.ranks) {
+    int64_t sum = 0;
+    for (const MemoryKind k : kinds) sum += r.memory.total(k);
+    bytes = std::max(bytes, sum);
+  }
+  return bytes;
+}
+
+// Bytes beyond the limits on the rank where they are most.
+int64_t excess(const JobPlan& plan, const MemoryLimits& limits) {
+  const int64_t device = most(plan, {MemoryKind::device}) - limits.device_bytes,
+                host = most(plan, {MemoryKind::pinned, MemoryKind::host}) - limits.host_bytes;
+  return std::max<int64_t>(device, 0) + std::max<int64_t>(host, 0);
+}
+
+// Batch keys of the same global batch with other micro-batches on another number of data-parallel ranks.
+// Null when they do not divide.
+Json batch_of(const DsConfig& c, int64_t micro, int64_t data) {
+  if (micro < 1 || data < 1 || c.train_batch_size % (micro * data) != 0) return nullptr;
+  return {{"train_batch_size", c.train_batch_size},
+          {"train_micro_batch_size_per_gpu", micro},
+          {"gradient_accumulation_steps", c.train_batch_size / (micro * data)}};
+}
+
+Json zero(const char* key, Json value) { return {{"zero_optimization", {{key, std::move(value)}}}}; }
+
+bool recomputes(const DsConfig& c) { return c.checkpointing.interval > 0 || c.checkpointing.number > 0; }
+
+// Changes that save memory, the least costly in time first.
+std::vector<Json> savings(const Trial& t) {
+  const DsConfig& c = t.config;
+  const MeshShape& mesh = t.plan.mesh;
+  std::vector<Json> out;
+  for (int stage = c.zero.stage + 1; mesh.data * mesh.sequence > 1 && stage <= 3; ++stage)
+    out.push_back(zero("stage", stage));
+  const int64_t micro = c.train_micro_batch_size_per_gpu;
+  for (const int64_t smaller : {micro / 2, int64_t{1}})
+    if (smaller < micro) out.push_back(batch_of(c, smaller, mesh.data));
+  if (!recomputes(c)) out.push_back({{"activation_checkpointing", {{"interval", 1}}}});
+  if (c.zero.offload_optimizer.device == "none")
+    out.push_back(zero("offload_optimizer", {{"device", "cpu"}, {"pin_memory", true}}));
+  auto with_axis = [&](const char* key, Json value) {
+    Json patch = batch_of(c, micro, mesh.data / 2);
+    if (mesh.data % 2 != 0 || patch.is_null()) return;
+    patch[key] = std::move(value);
+    out.push_back(std::move(patch));
+  };
+  with_axis("tensor_parallel", {{"autotp_size", mesh.tensor * 2}});
+  with_axis("pipeline", {{"stages", mesh.pipe * 2}});
+  with_axis("sequence_parallel_size", mesh.sequence * 2);
+  std::erase_if(out, [](const Json& patch) { return patch.is_null(); });
+  return out;
+}
+
+std::optional<Json> parse(const std::string& text) {
+  Json json = Json::parse(text, nullptr, false, true);
+  if (json.is_discarded() || !json.is_object()) return std::nullopt;
+  return json;
+}
+
+// Of two patches, the second one's values win.
+Json joined(Json first, const Json& second) {
+  first.merge_patch(second);
+  return first;
+}
+
+class Search {
+ public:
+  Search(const Json& base, const MemoryLimits& limits, const TryConfig& plan)
+      : base_(base), limits_(limits), plan_(plan) {}
+
+  std::optional<Trial> trial(const Json& patch, bool every_rank) const {
+    std::optional<Trial> t = plan_(joined(base_, patch).dump(2), every_rank);
+    if (t) t->change = patch.dump();
+    return t;
+  }
+  bool fit(const Trial& t) const { return fits(t.plan, limits_); }
+  int64_t over(const Trial& t) const { return excess(t.plan, limits_); }
+
+ private:
+  const Json& base_;
+  const MemoryLimits& limits_;
+  const TryConfig& plan_;
+};
+
+// What does not fit alone, by how much it lacks, applied one after the other until the job fits.
+std::optional<Trial> combination(const Trial& given, const Search& search) {
+  Json patch = Json::object();
+  Trial now = given;
+  for (int64_t before = search.over(given); !search.fit(now);) {
+    std::optional<Trial> best;
+    Json best_patch;
+    for (const Json& more : savings(now)) {
+      Json both = joined(patch, more);
+      std::optional<Trial> t = search.trial(both, true);
+      if (t && search.over(*t) < before && (!best || search.over(*t) < search.over(*best)))
+        best = std::move(t), best_patch = std::move(both);
+    }
+    if (!best) return std::nullopt;
+    now = *std::move(best), patch = std::move(best_patch), before = search.over(now);
+  }
+  return now;
+}
+
+}  // namespace
+
+std::vector<Trial> changes_that_fit(const Trial& given, const MemoryLimits& limits, const TryConfig& plan,
+                                    int most) {
+  const std::optional<Json> base = parse(given.text);
+  if (!base) return {};
+  const Search search(*base, limits, plan);
+  std::vector<Trial> out;
+  std::vector<Json> partial;
+  for (const Json& patch : savings(given)) {
+    std::optional<Trial> t = search.trial(patch, true);
+    if (!t) continue;
+    if (search.fit(*t))
+      out.push_back(*std::move(t));
+    else if (search.over(*t) < excess(given.plan, limits))
+      partial.push_back(patch);
+    if (int(out.size()) == most) return out;
+  }
+  for (size_t i = 0; i < partial.size(); ++i)
+    for (size_t j = i + 1; j < partial.size() && int(out.size()) < most; ++j)
+      if (std::optional<Trial> t = search.trial(joined(partial[i], partial[j]), true); t && search.fit(*t))
+        out.push_back(*std::move(t));
+  if (out.empty())
+    if (std::optional<Trial> t = combination(given, search)) out.push_back(*std::move(t));
+  return out;
+}
+
+std::string format_changes(const Trial& given, const std::vector<Trial>& changes) {
+  if (changes.empty()) return "no change of the configuration was found that makes it fit";
+  auto both = [&](const Trial& t, std::initializer_list<MemoryKind> kinds, std::string_view name) {
+    const int64_t before = most(given.plan, kinds), after = most(t.plan, kinds);
+    return before == after ? ""
+                           : fmt::format(", {} {} -> {}", name, format_bytes(before), format_bytes(after));
+  };
+  std::string out = "what would make it fit, planned as the job itself:";
+  for (const Trial& t : changes)
+    out += fmt::format("\n  {}{}{}{}", t.change, both(t, {MemoryKind::device}, "device"),
+                       both(t, {MemoryKind::pinned, MemoryKind::host}, "host"),
+                       both(t, {MemoryKind::disk}, "disk"));
+  return out;
+}
+
+std::optional<Suggestion> suggest(const Trial& given, const MemoryLimits& limits, const DeviceModel& device,
+                                  const TryConfig& plan) {
+  const std::optional<Json> base = parse(given.text);
+  if (!base) return std::nullopt;
+  const Search search(*base, limits, plan);
+  const DsConfig& c = given.config;
+  const int world = given.plan.mesh.size();
+  // From what costs least to what saves most; the first that fits is the fastest of them.
+  auto sharded = [](int stage) { return joined(zero("stage", stage), zero("overlap_comm", true)); };
+  const Json on_host = zero("offload_optimizer", {{"device", "cpu"}, {"pin_memory", true}});
+  const std::vector<Json> ladder = {sharded(1), sharded(2), sharded(3), joined(sharded(2), on_host),
+                                    joined(sharded(3), on_host)};
+  Suggestion found;
+  std::vector<std::pair<double, Json>> order;
+  for (int tensor = 1; tensor <= std::min(world, device.per_node); tensor *= 2)
+    for (int pipe = 1; pipe * tensor <= world && pipe <= 64; pipe *= 2) {
+      const int share = tensor * pipe * c.sequence_ranks();
+      if (world % share != 0) continue;
+      const int data = world / share;
+      // Large ones first: of equal predictions the first wins, and large products run better.
+      for (int64_t micro = 64; micro >= 1; micro /= 2) {
+        Json shape = batch_of(c, micro, data);
+        if (shape.is_null()) continue;
+        shape["tensor_parallel"] = {{"autotp_size", tensor}};
+        shape["pipeline"] = {{"stages", pipe}};
+        for (const int interval : {0, 1}) {
+          shape["activation_checkpointing"] = {{"interval", interval}};
+          for (const Json& step : ladder) {
+            const std::optional<Trial> t = search.trial(joined(shape, step), false);
+            ++found.tried;
+            if (!t) break;
+            if (!search.fit(*t)) continue;
+            ++found.fitting;
+            order.emplace_back(predict(t->config, t->plan, device).total(), joined(shape, step));
+            break;
+          }
+        }
+      }
+    }
+  std::stable_sort(order.begin(), order.end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  // One rank a stage was planned so far; the answer holds for all of them.
+  for (const auto& [seconds, patch] : order)
+    if (std::optional<Trial> t = search.trial(patch, true); t && search.fit(*t)) {
+      found.best = *std::move(t);
+      found.best.seconds = seconds;
+      return found;
+    }
+  return std::nullopt;
+}
+
+}  // namespace cleave

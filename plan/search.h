@@ -1,0 +1,47 @@
+// Other configurations of the same job: changes of a ds_config that make it fit, and the fastest layout that
+// does. A change is a JSON merge patch (RFC 7386), and every configuration is judged by planning it, so what
+// is said about it is as exact as the plan.
+#pragma once
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "plan/job_plan.h"
+#include "plan/predict.h"
+
+namespace cleave {
+
+// A configuration that was planned.
+struct Trial {
+  std::string text;  // the ds_config, as JSON
+  DsConfig config;   // the same, resolved
+  JobPlan plan;
+  std::string change;  // what differs from the given one, as JSON
+  double seconds = 0;  // of a step, predicted; 0 without a device
+};
+
+// Plans the job that a ds_config asks for. Nothing when the configuration is refused, or the job cannot be
+// laid out so. `every_rank` false: one rank a stage of the pipe is enough.
+using TryConfig = std::function<std::optional<Trial>(const std::string& text, bool every_rank)>;
+
+// At most `most` changes of a configuration that does not fit which make it fit: single ones where there are,
+// the least costly first, otherwise combinations. The global batch stays. Empty when nothing was found, or
+// the text is not plain JSON.
+std::vector<Trial> changes_that_fit(const Trial& given, const MemoryLimits& limits, const TryConfig& plan,
+                                    int most = 3);
+
+// For people, one line a change: what it is and the memory of the rank that needs the most, before and after.
+std::string format_changes(const Trial& given, const std::vector<Trial>& changes);
+
+// The configuration with the smallest predicted step time that fits, over stages, offload, micro-batch sizes,
+// activation checkpointing and the sizes of the tensor and pipeline axes; the global batch stays. Nothing
+// when none fits.
+struct Suggestion {
+  Trial best;
+  int tried = 0, fitting = 0;
+};
+std::optional<Suggestion> suggest(const Trial& given, const MemoryLimits& limits, const DeviceModel& device,
+                                  const TryConfig& plan);
+
+}  // namespace cleave

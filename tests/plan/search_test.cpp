@@ -1,0 +1,143 @@
+// Other configurations of a job that does not fit, and the predictions that choose between them.
+#include "plan/search.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "config_schema/read_config.h"
+#include "tests/runtime/small_models.h"
+
+namespace cleave::testing {
+namespace {
+
+constexpr int kWorld = 4;
+
+TryConfig trials() {
+  return [](const std::string& text, bool every_rank) -> std::optional<Trial> {
+    const ReadResult read = read_ds_config(text, "f", {.world_size = kWorld});
+    if (!read.ok()) return std::nullopt;
+    const EngineMaker make = [&](Communicator& ranks, const EngineOptions& options) {
+      return std::make_unique<Engine>(
+          read.config,
+          [&](const Axes& axes) {
+            return make_gpt({.vocab = 32, .positions = 16, .width = 16, .layers = 4, .heads = 4},
+                            model_dtype(read.config), 16, "narrow", axes);
+          },
+          ranks, options);
+    };
+    try {
+      return Trial{
+          .text = text,
+          .config = read.config,
+          .plan = plan_job(read.config, kWorld, make, every_rank ? PlanRanks::all : PlanRanks::of_stages),
+          .change = {}};
+    } catch (const Error&) {
+      return std::nullopt;
+    }
+  };
+}
+
+Trial given() {
+  return *trials()(R"({"train_micro_batch_size_per_gpu": 8, "gradient_accumulation_steps": 2})", true);
+}
+
+int64_t device_bytes(const JobPlan& plan) {
+  int64_t most = 0;
+  for (const RankPlan& r : plan.ranks) most = std::max(most, r.memory.total(MemoryKind::device));
+  return most;
+}
+
+TEST(Changes, FitAndKeepTheGlobalBatch) {
+  const Trial now = given();
+  const int64_t bytes = device_bytes(now.plan);
+  for (const int percent : {99, 80, 60, 40, 30, 20}) {
+    const MemoryLimits limits{.device_bytes = bytes * percent / 100};
+    const auto changes = changes_that_fit(now, limits, trials());
+    ASSERT_FALSE(changes.empty()) << percent;
+    EXPECT_LE(changes.size(), 3u);
+    for (const Trial& t : changes) {
+      // As somebody who edits the file would find out.
+      nlohmann::json edited = nlohmann::json::parse(now.text);
+      edited.merge_patch(nlohmann::json::parse(t.change));
+      const std::optional<Trial> again = trials()(edited.dump(), true);
+      ASSERT_TRUE(again.has_value()) << t.change;
+      EXPECT_LE(device_bytes(again->plan), limits.device_bytes) << t.change;
+      EXPECT_EQ(again->config.train_batch_size, now.config.train_batch_size) << t.change;
+    }
+  }
+}
+
+TEST(Changes, AreSingleOnesWhereOneIsEnough) {
+  const Trial now = given();
+  const auto changes = changes_that_fit(now, {.device_bytes = device_bytes(now.plan) - 1}, trials());
+  ASSERT_EQ(changes.size(), 3u);
+  // Sharding costs the least, so it is named first.
+  EXPECT_EQ(changes[0].change, R"({"zero_optimization":{"stage":1}})");
+  const std::string text = format_changes(now, changes);
+  EXPECT_NE(text.find(R"({"zero_optimization":{"stage":1}}, device )"), std::string::npos) << text;
+}
+
+TEST(Changes, OfAJobThatNeverFitsAreNone) {
+  EXPECT_TRUE(changes_that_fit(given(), {.device_bytes = 1}, trials()).empty());
+  EXPECT_NE(format_changes(given(), {}).find("no change"), std::string::npos);
+}
+
+DeviceModel slow() {
+  DeviceModel d = *find_device_model("h200");
+  d.training = 1e9, d.per_node = 4;
+  return d;
+}
+
+TEST(Suggest, IsAtLeastAsFastAsEverythingThatFitsOnTheSameRanks) {
+  const Trial now = given();
+  const MemoryLimits limits{.device_bytes = device_bytes(now.plan) / 2};
+  const auto found = suggest(now, limits, slow(), trials());
+  ASSERT_TRUE(found.has_value());
+  EXPECT_LE(device_bytes(found->best.plan), limits.device_bytes);
+  EXPECT_EQ(found->best.config.train_batch_size, now.config.train_batch_size);
+  EXPECT_LE(found->fitting, found->tried);
+  for (const int stage : {0, 1, 2, 3})
+    for (const int micro : {1, 2, 4, 8, 16})
+      for (const int interval : {0, 1})
+        for (const char* device : {"none", "cpu"}) {
+          const std::optional<Trial> t =
+              trials()(fmt::format(R"({{"train_batch_size": 64, "train_micro_batch_size_per_gpu": {},
+                  "zero_optimization": {{"stage": {}, "offload_optimizer": {{"device": "{}"}}}},
+                  "activation_checkpointing": {{"interval": {}}}}})",
+                                   micro, stage, device, interval),
+                       true);
+          if (!t || device_bytes(t->plan) > limits.device_bytes || stage == 0) continue;
+          EXPECT_LE(found->best.seconds, predict(t->config, t->plan, slow()).total() * (1 + 1e-9))
+              << t->text << found->best.text;
+        }
+}
+
+TEST(Suggest, HasNoAnswerWhereNothingFits) {
+  EXPECT_FALSE(suggest(given(), {.device_bytes = 1000}, slow(), trials()).has_value());
+}
+
+TEST(Predict, AddsWhatARooflineSays) {
+  const Trial t = *trials()(R"({"train_batch_size": 8, "train_micro_batch_size_per_gpu": 2,
+                                "bf16": {"enabled": true}})",
+                            true);
+  const DeviceModel d = slow();
+  const StepTime time = predict(t.config, t.plan, d);
+  EXPECT_DOUBLE_EQ(time.compute, t.plan.flops / kWorld / d.training);
+  EXPECT_EQ(time.waiting, 0);
+  // Ring all-reduce of 2-byte gradients: each rank sends 2 (n - 1) / n of them, and the optimizer reads and
+  // writes 12 bytes a parameter.
+  const double params = double(t.plan.ranks[0].memory.at(MemoryKind::device, Category::weights)) / 2;
+  double sent = 0;
+  for (const int64_t b : t.plan.ranks[0].sent[0].second.sent) sent += double(b);
+  EXPECT_NEAR(sent, 2 * 2 * params * (kWorld - 1) / kWorld, 0.01 * sent);
+  EXPECT_NEAR(time.update, 2 * 12 * params / d.memory, 1e-6 * time.update);
+  DsConfig other = t.config;
+  other.checkpointing.interval = 1;
+  EXPECT_DOUBLE_EQ(predict(other, t.plan, d).compute, time.compute * 4 / 3);
+  other = t.config, other.precision = Precision::fp32;
+  EXPECT_DOUBLE_EQ(predict(other, t.plan, d).compute, time.compute * d.slowdown_fp32);
+}
+
+}  // namespace
+}  // namespace cleave::testing
