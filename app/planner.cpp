@@ -14,8 +14,8 @@ Planner::Planner(ModelConfig shape, const ModelOptions& model, int world, ReadOp
 
 EngineMaker Planner::maker(const DsConfig& config) const {
   return [this, &config](Communicator& ranks, const EngineOptions& options) {
-    const ModelFactory cut = [&](const TensorAxis& axis) {
-      return make_model(shape_, model_dtype(config), model_.seq_len, model_.model, axis);
+    const ModelFactory cut = [&](const Axes& axes) {
+      return make_model(shape_, model_dtype(config), model_.seq_len, model_.model, axes);
     };
     return std::make_unique<Engine>(config, cut, ranks, options);
   };

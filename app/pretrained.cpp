@@ -29,8 +29,8 @@ Pretrained::Pretrained(const std::string& dir, const std::string& tag, int64_t m
   config.gradient_accumulation_steps = 1;
   config.train_batch_size = micro_batch * world.size();
   config.optimizer.type = "SGD";  // no states, so loading reads the masters only
-  const ModelFactory make = [&](const TensorAxis& axis) {
-    return make_model(model, DType::fp32, seq_len_, name, axis);
+  const ModelFactory make = [&](const Axes& axes) {
+    return make_model(model, DType::fp32, seq_len_, name, axes);
   };
   engine_ = std::make_unique<Engine>(config, make, world, EngineOptions{.device = device});
   engine_->load_checkpoint(dir, tag);

@@ -122,10 +122,13 @@ void Report::start(const Engine& engine, int ranks, const std::string& transport
       "model: {}, {} parameters; {}, {}; batch {} = {} x {} accumulation x {} data-parallel ranks{}",
       engine.model().name, format_count(engine.params()), name_of(engine.device()), transport,
       c.train_batch_size, c.train_micro_batch_size_per_gpu, c.gradient_accumulation_steps, engine.mesh().data,
-      engine.mesh().tensor > 1 ? fmt::format("; layers cut over {} ranks", engine.mesh().tensor) : ""));
+      (engine.mesh().sequence > 1 ? fmt::format("; sequences cut over {} ranks", engine.mesh().sequence)
+                                  : "") +
+          (engine.mesh().tensor > 1 ? fmt::format("; layers cut over {} ranks", engine.mesh().tensor) : "")));
   if (!engine.pipeline_line().empty()) line(engine.pipeline_line());
   if (!engine.disk_line().empty()) line(engine.disk_line());
-  if (c.zero.stage >= 2 && c.gradient_accumulation_steps > 1 && engine.mesh().data > 1)
+  if (c.zero.stage >= 2 && c.gradient_accumulation_steps > 1 &&
+      engine.mesh().data * engine.mesh().sequence > 1)
     line(fmt::format(
         "ZeRO stage {} sums gradients after each of the {} micro-batches: {} times the bytes of stage 1",
         c.zero.stage, c.gradient_accumulation_steps, c.gradient_accumulation_steps));
@@ -138,18 +141,20 @@ void Report::start(const Engine& engine, int ranks, const std::string& transport
   json resolved = json::object();
   for (const Note& n : s.config.notes)
     if (!n.path.empty()) resolved[n.path] = json::accept(n.value) ? json::parse(n.value) : json(n.value);
-  s.metrics->start(
-      json{{"config", resolved},
-           {"world_size", ranks},
-           {"mesh",
-            {{"pipe", engine.mesh().pipe}, {"data", engine.mesh().data}, {"tensor", engine.mesh().tensor}}},
-           {"pipeline", engine.pipeline_line()},
-           {"transport", transport},
-           {"model", engine.model().name},
-           {"parameters", engine.params()},
-           {"step", engine.step()},
-           {"memory_planned", as_json(engine.memory_planned())}}
-          .dump());
+  s.metrics->start(json{{"config", resolved},
+                        {"world_size", ranks},
+                        {"mesh",
+                         {{"pipe", engine.mesh().pipe},
+                          {"data", engine.mesh().data},
+                          {"sequence", engine.mesh().sequence},
+                          {"tensor", engine.mesh().tensor}}},
+                        {"pipeline", engine.pipeline_line()},
+                        {"transport", transport},
+                        {"model", engine.model().name},
+                        {"parameters", engine.params()},
+                        {"step", engine.step()},
+                        {"memory_planned", as_json(engine.memory_planned())}}
+                       .dump());
 }
 
 void Report::step(const Engine& engine, const StepResult& r, double seconds) {
@@ -163,7 +168,7 @@ void Report::step(const Engine& engine, const StepResult& r, double seconds) {
                 .loss_scale = r.loss_scale,
                 .skipped = r.skipped,
                 .skipped_total = r.skipped_total};
-  m.tokens = c.train_batch_size * engine.model().rows_per_sample;
+  m.tokens = c.train_batch_size * engine.model().rows_per_sample * engine.model().parts;
   m.tokens_per_s = double(m.tokens) / seconds, m.step_ms = seconds * 1e3;
   m.mfu = double(c.train_batch_size) * engine.model().flops_per_sample / (seconds * s.peak * s.ranks);
   const CommBytes sent = engine.comm_bytes();

@@ -100,8 +100,8 @@ class Run {
     TokenBatches batches = batches_of(world.rank(), world.size());
     engine_ = std::make_unique<Engine>(
         config_,
-        [this](const TensorAxis& axis) {
-          return make_model(model_, model_dtype(config_), o_.model.seq_len, o_.model.model, axis);
+        [this](const Axes& axes) {
+          return make_model(model_, model_dtype(config_), o_.model.seq_len, o_.model.model, axes);
         },
         world,
         EngineOptions{.seed = o_.seed, .limits = memory_limits(o_.ranks), .device = session_.device()});

@@ -25,6 +25,16 @@ void check_shards(const Communicator& c, const Tensor& full, const Tensor& shard
         "{} in group '{}': shard overlaps full but is not its slice {}", name_of(op), c.name(), c.rank());
 }
 
+void check_blocks(const Communicator& c, const Tensor& out, const Tensor& in) {
+  CHECK(out.dtype() == in.dtype() && out.numel() == in.numel(),
+        "all_to_all in group '{}': from {} {} to {} {}; both are wanted alike", c.name(), in.numel(),
+        name_of(in.dtype()), out.numel(), name_of(out.dtype()));
+  CHECK(in.numel() % c.size() == 0,
+        "all_to_all in group '{}': {} elements are not one block for each of {} ranks", c.name(), in.numel(),
+        c.size());
+  CHECK(!overlap(out, in), "all_to_all in group '{}': what comes overlaps what goes", c.name());
+}
+
 void check_sum(const Communicator& c, const Tensor& t, Collective op) {
   CHECK(can_sum(t.dtype()), "{} in group '{}': {} cannot be summed", name_of(op), c.name(),
         name_of(t.dtype()));
@@ -56,6 +66,7 @@ class SelfCommunicator final : public Communicator {
   void do_reduce_scatter(Tensor, Tensor, Range, Stream&, const Call&) override { never(); }
   void do_all_reduce(Tensor, Stream&, const Call&) override { never(); }
   void do_broadcast(Tensor, int, Stream&, const Call&) override { never(); }
+  void do_all_to_all(Tensor, Tensor, Range, Stream&, const Call&) override { never(); }
   void do_send(Tensor, int, Stream&, const Call&) override { never(); }
   void do_recv(Tensor, int, Stream&, const Call&) override { never(); }
   void do_barrier(Stream&, const Call&) override { never(); }
@@ -93,6 +104,14 @@ void Communicator::broadcast(Tensor t, int root, Stream& stream, const Call& cal
   if (size_ == 1) return;
   if (rank_ == root) bytes_[Collective::broadcast] += t.bytes();
   cut(t.numel(), call.max_numel, [&](Range piece) { do_broadcast(t.slice(piece), root, stream, call); });
+}
+
+void Communicator::all_to_all(Tensor out, Tensor in, Stream& stream, const Call& call) {
+  check_blocks(*this, out, in);
+  if (size_ == 1) return copy(out, in, stream);
+  const int64_t block = in.numel() / size_;
+  bytes_[Collective::all_to_all] += (size_ - 1) * block * size_of(in.dtype());
+  cut(block, call.max_numel / size_, [&](Range piece) { do_all_to_all(out, in, piece, stream, call); });
 }
 
 void Communicator::send(Tensor t, int to, Stream& stream, const Call& call) {

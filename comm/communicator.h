@@ -15,18 +15,27 @@
 
 namespace cleave {
 
-enum class Collective : uint8_t { all_gather, reduce_scatter, all_reduce, broadcast, send, recv, barrier };
-inline constexpr int kCollectives = 7;
+enum class Collective : uint8_t {
+  all_gather,
+  reduce_scatter,
+  all_reduce,
+  broadcast,
+  send,
+  recv,
+  barrier,
+  all_to_all
+};
+inline constexpr int kCollectives = 8;
 constexpr std::string_view name_of(Collective c) {
   constexpr std::string_view names[] = {"all_gather", "reduce_scatter", "all_reduce", "broadcast",
-                                        "send",       "recv",           "barrier"};
+                                        "send",       "recv",           "barrier",    "all_to_all"};
   return names[size_t(c)];
 }
 
 // Bytes this rank sent, by collective, as the bandwidth-optimal algorithms count them (gloo's
 // docs/algorithms.md): all_gather and reduce_scatter (n - 1) shards; all_reduce is a reduce-scatter and an
 // all-gather over part(numel, n, rank): numel - part + part * (n - 1) elements; broadcast numel * (n - 1) / n
-// at the root, counted as numel on the root only; send numel.
+// at the root, counted as numel on the root only; send numel; all_to_all (n - 1) blocks.
 struct CommBytes {
   std::array<int64_t, kCollectives> sent{};
   int64_t& operator[](Collective c) { return sent[size_t(c)]; }
@@ -63,6 +72,9 @@ class Communicator {
   // t = the sum over ranks, added in rank order, the same bits on every rank.
   void all_reduce(Tensor t, Stream& stream, const Call& call = {});
   void broadcast(Tensor t, int root, Stream& stream, const Call& call = {});
+  // `out` and `in` hold size() blocks of equal numel each and do not overlap; block r of `in` goes to rank r,
+  // block r of `out` comes from there.
+  void all_to_all(Tensor out, Tensor in, Stream& stream, const Call& call = {});
   void send(Tensor t, int to, Stream& stream, const Call& call = {});
   void recv(Tensor t, int from, Stream& stream, const Call& call = {});
   void barrier(Stream& stream, const Call& call = {});
@@ -87,14 +99,15 @@ class Communicator {
  protected:
   Communicator(int rank, int size, std::string name) : rank_(rank), size_(size), name_(std::move(name)) {}
 
-  // Bodies for size() > 1, operands already checked. `piece` is a range within each shard; it is the whole
-  // shard unless the call was cut. Implementations enqueue on `stream`, wait with a deadline and name op,
+  // Bodies for size() > 1, operands already checked. `piece` is a range within each shard or block; it is
+  // all of it unless the call was cut. Implementations enqueue on `stream`, wait with a deadline and name op,
   // group, `what`, and the ranks that are present and missing when it passes.
   virtual void do_all_gather(Tensor full, Tensor shard, Range piece, Stream& stream, const Call& call) = 0;
   virtual void do_reduce_scatter(Tensor shard, Tensor full, Range piece, Stream& stream,
                                  const Call& call) = 0;
   virtual void do_all_reduce(Tensor t, Stream& stream, const Call& call) = 0;
   virtual void do_broadcast(Tensor t, int root, Stream& stream, const Call& call) = 0;
+  virtual void do_all_to_all(Tensor out, Tensor in, Range piece, Stream& stream, const Call& call) = 0;
   virtual void do_send(Tensor t, int to, Stream& stream, const Call& call) = 0;
   virtual void do_recv(Tensor t, int from, Stream& stream, const Call& call) = 0;
   virtual void do_barrier(Stream& stream, const Call& call) = 0;

@@ -21,6 +21,7 @@ class DeviceGroup {
   virtual void reduce_scatter(const Waiting& w, Tensor shard, Tensor full, Range piece, Stream& stream) = 0;
   virtual void all_reduce(const Waiting& w, Tensor t, Stream& stream) = 0;
   virtual void broadcast(const Waiting& w, Tensor t, int root, Stream& stream) = 0;
+  virtual void all_to_all(const Waiting& w, Tensor out, Tensor in, Range piece, Stream& stream) = 0;
   // The first call of a pair and direction meets the other rank on the host; from then on a send waits for
   // nothing but its own last message, and a receive waits on the GPU. w is first in line of its pair.
   virtual void send(const Waiting& w, Tensor t, int to, Stream& stream) = 0;

@@ -150,6 +150,17 @@ class GroupCommunicator final : public Communicator {
     });
   }
 
+  void do_all_to_all(Tensor out, Tensor in, Range piece, Stream& stream, const Call& call) override {
+    if (direct(out, stream))
+      return collective_on_gpus({Collective::all_to_all, in.dtype(), -1, piece.size() * size()}, call,
+                                [&](auto& g, const Waiting& w) { g.all_to_all(w, out, in, piece, stream); });
+    staged_blocks(out, in, piece, size(), stream, [&](Tensor o, Tensor i, Range p) {
+      const Post post{Collective::all_to_all, i.dtype(), -1, p.size() * size()};
+      enqueue(collectives_, post, stream, call,
+              [=](Group& g, const Waiting& w) { g.all_to_all(w, o, i, p); });
+    });
+  }
+
   void do_send(Tensor t, int to, Stream& stream, const Call& call) override {
     if (direct(t, stream))
       return message_on_gpus(sends_[size_t(to)], {Collective::send, t.dtype(), to, t.numel()}, call,

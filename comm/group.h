@@ -28,6 +28,7 @@ class Group : public Poisonable {
   virtual void reduce_scatter(const Waiting& w, Tensor shard, Tensor full, Range piece) = 0;
   virtual void all_reduce(const Waiting& w, Tensor t) = 0;
   virtual void broadcast(const Waiting& w, Tensor t, int root) = 0;
+  virtual void all_to_all(const Waiting& w, Tensor out, Tensor in, Range piece) = 0;
   virtual void barrier(const Waiting& w) = 0;
   // Calls of one pair and direction do not overlap; others may. A send does not wait for the receiver.
   virtual void send(const Waiting& w, Tensor t, int to) = 0;

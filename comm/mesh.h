@@ -1,5 +1,7 @@
-// Ranks on a pipe x data x tensor grid, tensor innermost so that its neighbours share a node. Components
-// receive one of these communicators, never the mesh: they cannot know that the other axes exist.
+// Ranks on a pipe x data x sequence x tensor grid, tensor innermost so that its neighbours share a node.
+// Components receive one of these communicators, never the mesh: they cannot know that the other axes exist.
+// Ranks of a sequence work on the same samples, each on its part of the positions, with the same parameters;
+// so to whoever shards and sums over `data` they are ranks of the data axis like others.
 #pragma once
 #include <vector>
 
@@ -8,14 +10,17 @@
 namespace cleave {
 
 struct MeshPlace {
-  int pipe = 0, data = 0, tensor = 0;
+  int pipe = 0, data = 0, sequence = 0, tensor = 0;
   bool operator==(const MeshPlace&) const = default;
 };
 
 struct MeshShape {
-  int pipe = 1, data = 1, tensor = 1;
-  int size() const { return pipe * data * tensor; }
-  MeshPlace place(int rank) const { return {rank / tensor / data, rank / tensor % data, rank % tensor}; }
+  int pipe = 1, data = 1, sequence = 1, tensor = 1;
+  int size() const { return pipe * data * sequence * tensor; }
+  MeshPlace place(int rank) const {
+    const int cell = rank / tensor;
+    return {cell / sequence / data, cell / sequence % data, cell % sequence, rank % tensor};
+  }
 };
 
 class Mesh {
@@ -26,7 +31,9 @@ class Mesh {
 
   MeshShape shape;
   MeshPlace place;  // of this rank
-  Communicator *pipe, *data, *tensor;
+  Communicator *pipe, *tensor;
+  Communicator* data;      // x sequence: rank place.data * shape.sequence + place.sequence
+  Communicator* sequence;  // a group of its own, whose calls wait for no sum of gradients
 
  private:
   Communicator* axis(Communicator& world, int size, int color, int rank, const char* name);

@@ -30,6 +30,9 @@ class PlannedCommunicator final : public Communicator {
   void do_broadcast(Tensor t, int root, Stream&, const Call&) override {
     note(Collective::broadcast, t.dtype(), root, t.numel());
   }
+  void do_all_to_all(Tensor, Tensor in, Range piece, Stream&, const Call&) override {
+    note(Collective::all_to_all, in.dtype(), -1, piece.size() * size());
+  }
   void do_send(Tensor t, int to, Stream&, const Call&) override {
     note(Collective::send, t.dtype(), to, t.numel());
   }

@@ -69,4 +69,26 @@ void staged(const ShardCall& c, Stream& stream, Body body) {
   }
 }
 
+// For an exchange of blocks, `piece` of each: body(out, in, piece), on a CUDA stream with pieces of all
+// blocks in pinned memory, half of it for each direction.
+template <class Body>
+void staged_blocks(Tensor out, Tensor in, Range piece, int size, Stream& stream, Body body) {
+  if (!stream.on_cuda()) return body(out, in, piece);
+  const Tensor pinned = stream.pinned();
+  const int64_t most = pinned.bytes() / 2 / size_of(in.dtype()) / size, block = in.numel() / size;
+  CHECK(most > 0, "{} ranks share {} bytes of pinned memory", size, pinned.bytes());
+  for (Range r{piece.begin, 0}; r.begin < piece.end; r.begin = r.end) {
+    r.end = std::min(piece.end, r.begin + most);
+    const int64_t n = r.size();
+    auto* half = static_cast<std::byte*>(pinned.raw()) + most * size * size_of(in.dtype());
+    const Tensor leaving(pinned.raw(), in.dtype(), {n * size}, MemoryKind::pinned),
+        coming(half, in.dtype(), {n * size}, MemoryKind::pinned);
+    for (int k = 0; k < size; ++k)
+      copy(leaving.slice({k * n, (k + 1) * n}), in.slice(r.shifted(k * block)), stream);
+    body(coming, leaving, Range{0, n});
+    for (int k = 0; k < size; ++k)
+      copy(out.slice(r.shifted(k * block)), coming.slice({k * n, (k + 1) * n}), stream);
+  }
+}
+
 }  // namespace cleave

@@ -67,6 +67,27 @@ void ShmGroup::reduce_scatter(const Waiting& w, Tensor shard, Tensor full, Range
       });
 }
 
+void ShmGroup::all_to_all(const Waiting& w, Tensor out, Tensor in, Range piece) {
+  begin_call(w);
+  const int64_t element = size_of(in.dtype()), block = in.numel() / size();
+  const int64_t most = int64_t(kSlotBytes) / size() / 64 * 64 / element;
+  in_chunks(
+      piece, most, [&] { begin_chunk(w); },
+      [&](Range c) {
+        for (int r = 0; r < size(); ++r) {
+          const Tensor from = in.slice(c.shifted(r * block));
+          void* to = r == rank_ ? out.slice(c.shifted(r * block)).raw() : slot(rank_) + r * most * element;
+          copy_bytes(to, from.raw(), from.bytes());
+        }
+        publish_and_await_all(w);
+        for (int r = 0; r < size(); ++r) {
+          const Tensor to = out.slice(c.shifted(r * block));
+          if (r != rank_) copy_bytes(to.raw(), slot(r) + rank_ * most * element, to.bytes());
+        }
+        end_chunk();
+      });
+}
+
 void ShmGroup::all_reduce(const Waiting& w, Tensor t) {
   begin_call(w);
   const int64_t most = int64_t(kSlotBytes) / size_of(t.dtype());

@@ -33,6 +33,7 @@ class ShmGroup final : public Group {
   void reduce_scatter(const Waiting& w, Tensor shard, Tensor full, Range piece) override;
   void all_reduce(const Waiting& w, Tensor t) override;
   void broadcast(const Waiting& w, Tensor t, int root) override;
+  void all_to_all(const Waiting& w, Tensor out, Tensor in, Range piece) override;
   void barrier(const Waiting& w) override;
   void send(const Waiting& w, Tensor t, int to) override;
   void recv(const Waiting& w, Tensor t, int from) override;

@@ -30,8 +30,11 @@ void describe_checkpointing(Keys& k, CheckpointingConfig& c) {
   k.honoured("cpu_checkpointing", &c.to_host,
              "true switches recomputation on; the kept inputs inside a rank's layers live in pinned host "
              "memory and travel while layers compute");
-  implied(k, "partition_activations",
-          "with sequence parallelism the rows between layers are divided over the tensor axis anyway");
+  k.honoured(
+      "partition_activations", &c.partition,
+      "true switches recomputation on; with tensor_parallel.sequence_parallel, the default, kept inputs "
+      "are divided over the tensor axis anyway, and without it each rank keeps its part of those inside "
+      "its layers and gathers the whole in the backward");
   implied(k, "contiguous_memory_optimization", "activations come from one arena, which cannot fragment");
   implied(k, "synchronize_checkpoint_boundary", "the order on a stream needs no synchronization");
   k.warned("profile", "b=false", "times per checkpoint are not printed");

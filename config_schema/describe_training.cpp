@@ -23,6 +23,11 @@ void describe_batch(Keys& k, DsConfig& c) {
              "micro-batches before an optimizer step")
       .in(1, kMost)
       .or_null();
+  k.honoured("sequence_parallel_size", &c.sequence_parallel_size,
+             "ranks that share every sequence, each with a part of its positions and, in attention, of the "
+             "heads; 0, 1 and null: none")
+      .in(0, 100'000)
+      .or_null();
   k.honoured("steps_per_print", &c.steps_per_print,
              "a progress line every this many steps; 0 or null: only the bar")
       .at_least(0)

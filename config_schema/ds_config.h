@@ -107,6 +107,7 @@ struct CheckpointingConfig {
   std::string policy = "full";
   bool lean = false;  // resolved from policy: layers keep less, and nothing is kept by groups
   bool to_host = false;
+  bool partition = false;  // over the tensor axis, where rows are not cut anyway
 };
 
 struct TensorParallelConfig {
@@ -127,7 +128,8 @@ struct CsvConfig {
 
 struct DsConfig {
   int64_t train_batch_size = 0, train_micro_batch_size_per_gpu = 0, gradient_accumulation_steps = 0;
-  int64_t steps_per_print = 0;  // 0: never
+  int sequence_parallel_size = 1;  // ranks that share a sequence; 0 and 1: none
+  int64_t steps_per_print = 0;     // 0: never
   bool wall_clock_breakdown = false;
   double gradient_clipping = 1.0;  // 0: off
   bool prescale_gradients = false;
@@ -152,6 +154,8 @@ struct DsConfig {
   CheckpointingConfig checkpointing;
   TensorBoardConfig tensorboard;
   CsvConfig csv_monitor;
+
+  int sequence_ranks() const { return std::max(1, sequence_parallel_size); }
 };
 
 }  // namespace cleave

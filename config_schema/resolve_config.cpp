@@ -19,13 +19,15 @@ void resolve_batch(Reading& r) {
   const Given* micro = r.entry("train_micro_batch_size_per_gpu");
   if (!sizes.train && !sizes.micro && micro && micro->origin == "auto")
     sizes.micro = r.options.auto_values.default_micro_batch_size;
-  const int64_t stages = c.pipeline.stages, tensor = c.tensor_parallel.size(), world = r.options.world_size;
-  if (world % (stages * tensor) != 0) return;  // reported at pipeline.stages or tensor_parallel.autotp_size
+  const int64_t stages = c.pipeline.stages, tensor = c.tensor_parallel.size(), sequence = c.sequence_ranks();
+  const int64_t world = r.options.world_size, share = stages * tensor * sequence;
+  if (world % share != 0) return;  // reported at the key of the axis that does not divide
   std::string origin = r.options.world_origin;
-  if (stages * tensor > 1 && origin.empty()) origin = fmt::format("{} ranks", world);
+  if (share > 1 && origin.empty()) origin = fmt::format("{} ranks", world);
   if (stages > 1) origin += fmt::format(" / {} pipeline stages", stages);
   if (tensor > 1) origin += fmt::format(" / {} tensor ranks", tensor);
-  const SolvedBatch solved = solve_batch(sizes, world / stages / tensor, origin);
+  if (sequence > 1) origin += fmt::format(" / {} sequence ranks", sequence);
+  const SolvedBatch solved = solve_batch(sizes, world / share, origin);
   if (!solved.error.empty()) {
     const Given* at = nullptr;
     for (const char* path : kBatchKeys)
@@ -61,6 +63,16 @@ void resolve_tensor(Reading& r) {
   const char* key = t.autotp_size > 1 ? "tensor_parallel.autotp_size" : "tensor_parallel.tp.tp_size";
   r.error_at(key, fmt::format("{} tensor ranks do not divide {} ranks{}; use {}", t.size(), world / stages,
                               stages > 1 ? " of a pipeline stage" : "", divisors(world / stages)));
+}
+
+void resolve_sequence(Reading& r) {
+  const DsConfig& c = r.result.config;
+  const int64_t share = int64_t{c.pipeline.stages} * c.tensor_parallel.size(), world = r.options.world_size;
+  if (world % share != 0 || world / share % c.sequence_ranks() == 0) return;
+  r.error_at("sequence_parallel_size",
+             fmt::format("{} sequence ranks do not divide {} ranks{}; use {}", c.sequence_ranks(),
+                         world / share, share > 1 ? " beside each other on the pipe and tensor axes" : "",
+                         divisors(world / share)));
 }
 
 void resolve_pipeline(Reading& r) {
@@ -113,7 +125,7 @@ void resolve_precision(Reading& r) {
   }
 }
 
-// Groups of near ranks must divide the data axis.
+// Groups of near ranks must divide the data axis, to which ranks that share a sequence belong.
 void resolve_near_ranks(Reading& r) {
   const DsConfig& c = r.result.config;
   const int64_t share = int64_t{c.pipeline.stages} * c.tensor_parallel.size();
@@ -246,18 +258,17 @@ void resolve_checkpointing(Reading& r) {
     r.error_at(section + "number_checkpoints",
                fmt::format("an interval of {} layers says it already; give one of them", c.interval));
   c.lean = c.policy == "selective";
-  if (c.lean && (c.interval > 0 || c.number > 0 || c.to_host))
+  if (c.lean && (c.interval > 0 || c.number > 0 || c.to_host || c.partition))
     r.error_at(section + "policy",
                "\"selective\" keeps no inputs of groups of layers; remove it, or the interval, "
-               "number_checkpoints and cpu_checkpointing");
-  bool asked = c.to_host;
-  for (const char* key :
-       {"partition_activations", "contiguous_memory_optimization", "synchronize_checkpoint_boundary"})
+               "number_checkpoints, cpu_checkpointing and partition_activations");
+  bool asked = c.to_host || c.partition;
+  for (const char* key : {"contiguous_memory_optimization", "synchronize_checkpoint_boundary"})
     asked = asked || r.boolean(section + key, false);
   if (c.lean || c.interval > 0 || (!asked && c.number == 0)) return;
   if (r.entry(section + "interval")) {
     r.warning_at(section + "interval", "0 keeps recomputation off; other keys of the section ask for it");
-    c.number = 0, c.to_host = false;
+    c.number = 0, c.to_host = c.partition = false;
   } else if (c.number == 0) {
     c.interval = 1, r.derived[section + "interval"] = "derived";
   }
@@ -266,7 +277,7 @@ void resolve_checkpointing(Reading& r) {
 void check_ranks(Reading& r) {
   const JsonValue* v = r.value("data_parallel_size");
   const DsConfig& c = r.result.config;
-  const int64_t share = int64_t{c.pipeline.stages} * c.tensor_parallel.size(),
+  const int64_t share = int64_t{c.pipeline.stages} * c.tensor_parallel.size() * c.sequence_ranks(),
                 ranks = r.options.world_size / share;
   if (v && v->integer && *v->integer != ranks)
     r.error_at("data_parallel_size",
@@ -280,6 +291,7 @@ void resolve_config(Reading& reading) {
   resolve_precision(reading);
   resolve_pipeline(reading);
   resolve_tensor(reading);
+  resolve_sequence(reading);
   resolve_batch(reading);
   resolve_zero(reading);
   resolve_gradients(reading);

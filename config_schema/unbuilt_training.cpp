@@ -10,11 +10,13 @@ void unbuilt_top_level(Keys& k) {
   k.refused("managed_gradient_accumulation", "b=true",
             "the program counts the micro-batches of a step itself");
   k.refused("sparse_gradients", "b=false", "embedding gradients are summed dense");
-  k.refused("sequence_parallel_size", "i?=null", "attention over ranks that share a sequence is not built",
-            "1 0");
-  k.no_effect("data_parallel_size", "i?=null", "it is the number of ranks, and is checked against it")
+  k.no_effect("data_parallel_size", "i?=null",
+              "it follows from the number of ranks, and is checked against it")
       .at_least(1);
-  k.no_effect("seq_parallel_communication_data_type", "s=\"fp32\"", "there is one sequence-parallel rank")
+  k.no_effect(
+       "seq_parallel_communication_data_type", "s=\"fp32\"",
+       "what sequence ranks exchange is activations, in the model's type; gradients are summed as over "
+       "data-parallel ranks")
       .one_of({"fp32", "fp16", "bf16"})
       .ignoring_case();
   k.no_effect("disable_allgather", "b=false", "updated parameters are always all-gathered");

@@ -34,17 +34,4 @@ struct AttentionBackward {
 };
 CLEAVE_KERNEL(AttentionBackward)
 
-// One new token a sequence against cached keys and values, for generation. q row: like a qkv row of
-// AttentionForward, [batch, (heads + 2 * kv_heads) * head_dim]; cache: [batch, capacity, 2, kv_heads *
-// head_dim] (keys, then values); the row's keys and values are written at `position` first, then y [batch,
-// heads * head_dim] attends to 0..position.
-struct AttentionDecode {
-  Tensor y, cache;
-  Tensor qkv;
-  int64_t position = 0, heads = 1, kv_heads = 1, head_dim = 1;
-  float scale = 0;
-  void check() const;
-};
-CLEAVE_KERNEL(AttentionDecode)
-
 }  // namespace cleave

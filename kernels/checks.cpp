@@ -74,6 +74,21 @@ void Axpy::check() const {
   Operand("Axpy", "y", y).is_float().numel(x.numel());
 }
 
+void CopyRuns::check() const {
+  Operand("CopyRuns", "y", y).is(x.dtype()).apart_from("x", x);
+  Operand("CopyRuns", "x", x);
+  CHECK(width >= 0 && outer.count >= 0 && inner.count >= 0, "CopyRuns: {} x {} runs of {}", outer.count,
+        inner.count, width);
+  if (width == 0 || outer.count == 0 || inner.count == 0) return;
+  const auto fits = [&](const char* name, const Tensor& t, int64_t of_outer, int64_t of_inner) {
+    const int64_t last = (outer.count - 1) * of_outer + (inner.count - 1) * of_inner + width;
+    CHECK(of_outer >= 0 && of_inner >= 0 && last <= t.numel(),
+          "CopyRuns: {} has {} elements, the last run ends at {}", name, t.numel(), last);
+  };
+  fits("y", y, outer.y, inner.y);
+  fits("x", x, outer.x, inner.x);
+}
+
 void SumSquares::check() const {
   Operand("SumSquares", "x", x).is_float();
   Operand("SumSquares", "out", out).is(DType::fp64).numel(1);
@@ -272,19 +287,6 @@ void AttentionBackward::check() const {
   Operand(op, "y", y).is(qkv.dtype()).has({batch * seq, heads * head_dim});
   Operand(op, "dy", dy).is(qkv.dtype()).has(y.shape());
   Operand(op, "lse", lse).is(DType::fp32).numel(batch * heads * seq);
-}
-
-void AttentionDecode::check() const {
-  const char* op = "AttentionDecode";
-  check_heads(op, heads, kv_heads, head_dim);
-  Operand(op, "qkv", qkv).is_float().rank(2);
-  Operand(op, "qkv", qkv).has({qkv.dim(0), (heads + 2 * kv_heads) * head_dim});
-  Operand(op, "y", y).is(qkv.dtype()).has({qkv.dim(0), heads * head_dim});
-  Operand(op, "cache", cache).is(qkv.dtype()).rank(4);
-  Operand(op, "cache", cache).has({qkv.dim(0), cache.dim(1), 2, kv_heads * head_dim});
-  CHECK(position >= 0 && position < cache.dim(1), "{}: position {} is outside the cache's {} places", op,
-        position, cache.dim(1));
-  CHECK(head_dim <= 1024, "{}: head_dim {} is above 1024", op, head_dim);
 }
 
 void Adam::check() const {

@@ -28,6 +28,20 @@ struct Axpy {
 };
 CLEAVE_KERNEL(Axpy)
 
+// Moves runs of `width` elements that lie side by side: for o < outer.count, i < inner.count and j < width,
+// y[o * outer.y + i * inner.y + j] = x[o * outer.x + i * inner.x + j]. Equal types, apart from each other;
+// the runs of y do not overlap (the caller's duty).
+struct CopyRuns {
+  struct Step {
+    int64_t count = 1, y = 0, x = 0;  // strides in elements
+  };
+  Tensor y, x;
+  int64_t width = 1;
+  Step outer = {}, inner = {};
+  void check() const;
+};
+CLEAVE_KERNEL(CopyRuns)
+
 // out[0] (fp64) = sum of squares of x (float type). The order of additions depends only on numel and on the
 // position of an element, not on threads or instruction set; appending zeros does not change the bits. Inf or
 // NaN in x, or an overflow of the sum, gives a non-finite result: that is the overflow test.

@@ -1,5 +1,6 @@
 #include "model/gpt.h"
 
+#include "kernels/elementwise.h"
 #include "kernels/embedding.h"
 #include "kernels/norm.h"
 #include "model/classifier_head.h"
@@ -11,8 +12,13 @@ namespace {
 
 class GptEmbedding final : public Layer {
  public:
-  GptEmbedding(const GptConfig& c, int64_t seq, DType dtype, const TensorAxis& axis)
-      : c_(c), seq_(seq), dtype_(dtype), axis_(axis) {}
+  GptEmbedding(const GptConfig& c, int64_t seq, DType dtype, const Axes& axes)
+      : c_(c),
+        seq_(seq),
+        dtype_(dtype),
+        axes_(axes),
+        axis_(axes.tensor),
+        positions_(axes.sequence.positions(seq)) {}
 
   std::vector<UnitSpec> units() const override {
     const Init normal{Init::Kind::normal, 0.02f};
@@ -27,10 +33,14 @@ class GptEmbedding final : public Layer {
   void forward(const ForwardArgs& a) const override {
     const Tensor partial = axis_.all_rows_of(a.y, a.scratch);
     const Tensor positions = axis_.rank() == 0 ? a.params[1] : Tensor();  // summed: once
-    launch(
-        EmbeddingForward{
-            .y = partial, .tokens = a.x, .wte = a.params[0], .wpe = positions, .part = part(), .seq = seq_},
-        a.stream);
+    launch(EmbeddingForward{.y = partial,
+                            .tokens = a.x,
+                            .wte = a.params[0],
+                            .wpe = positions,
+                            .part = part(),
+                            .seq = positions_.size(),
+                            .first_position = positions_.begin},
+           a.stream);
     axis_.sum(a.y, partial, a.stream, "wte");
     if (a.train) drop(a.y, a.position, a.stream);
   }
@@ -44,29 +54,39 @@ class GptEmbedding final : public Layer {
                              .dy = dy,
                              .tokens = a.x,
                              .part = part(),
-                             .seq = seq_,
                              .accumulate_wte = a.grads[0].accumulate()},
            a.stream);
-    // Positions are whole on every rank: the gradient of this rank's rows.
-    const int64_t rows = a.dy.dim(0), first = axis_.cuts_rows() ? axis_.rank() * rows : 0;
-    launch(EmbeddingBackward{.dwpe = a.grads[1].tensor,
-                             .dy = a.dy,
-                             .tokens = a.x.slice({first, first + rows}),
-                             .seq = seq_,
-                             .first_row = first,
-                             .accumulate_wpe = a.grads[1].accumulate()},
-           a.stream);
+    backward_positions(a);
   }
 
  private:
+  // Positions are whole on every rank: the gradient of this rank's rows.
+  void backward_positions(const BackwardArgs& a) const {
+    const int64_t rows = a.dy.dim(0), first = axis_.cuts_rows() ? axis_.rank() * rows : 0;
+    Tensor dwpe = a.grads[1].tensor;
+    bool added = a.grads[1].accumulate();
+    if (positions_.size() < seq_) {
+      if (!added) launch(Fill{.y = dwpe}, a.stream);
+      dwpe = dwpe.rows(positions_), added = true;
+    }
+    launch(EmbeddingBackward{.dwpe = dwpe,
+                             .dy = a.dy,
+                             .tokens = a.x.slice({first, first + rows}),
+                             .seq = positions_.size(),
+                             .first_row = first,
+                             .accumulate_wpe = added},
+           a.stream);
+  }
   VocabPart part() const { return {axis_.padded_part(c_.vocab).size * axis_.rank(), c_.vocab}; }
   void drop(Tensor y, const Position& p, Stream& s) const {
-    RowDropout{c_.dropout, seq_, axis_}.run(y, y, p, "embedding", s);
+    RowDropout{c_.dropout, seq_, axes_}.run(y, y, p, "embedding", s);
   }
   GptConfig c_;
   int64_t seq_;
   DType dtype_;
+  Axes axes_;
   TensorAxis axis_;
+  Range positions_;  // this rank's
 };
 
 class FinalNorm final : public Layer {
@@ -114,20 +134,21 @@ class FinalNorm final : public Layer {
 
 }  // namespace
 
-Model make_gpt(const GptConfig& c, DType dtype, int64_t seq, std::string name, const TensorAxis& axis) {
+Model make_gpt(const GptConfig& c, DType dtype, int64_t seq, std::string name, const Axes& axes) {
   require(c.heads > 0 && c.width % c.heads == 0, Exit::usage, "a width of {} does not divide by {} heads",
           c.width, c.heads);
   require(0 < seq && seq <= c.positions, Exit::usage, "--seq_len {} is outside 1..{}, the model's positions",
           seq, c.positions);
   Model m;
   m.name = std::move(name), m.dtype = dtype;
-  m.layers.push_back(std::make_unique<GptEmbedding>(c, seq, dtype, axis));
-  for (int l = 0; l < int(c.layers); ++l) m.layers.push_back(make_gpt_block(c, seq, l, axis));
+  m.layers.push_back(std::make_unique<GptEmbedding>(c, seq, dtype, axes));
+  for (int l = 0; l < int(c.layers); ++l) m.layers.push_back(make_gpt_block(c, seq, l, axes));
   m.layers.push_back(std::make_unique<FinalNorm>(c));
   m.head = std::make_unique<ClassifierHead>(ClassifierHead::Config{
-      .unit = "wte", .weight = "wte.weight", .classes = c.vocab, .width = c.width, .axis = axis});
-  m.sample = {DType::int32, {seq}};
-  m.rows_per_sample = seq;
+      .unit = "wte", .weight = "wte.weight", .classes = c.vocab, .width = c.width, .axis = axes.tensor});
+  m.rows_per_sample = axes.sequence.positions(seq).size();
+  m.sample = {DType::int32, {m.rows_per_sample}};
+  m.part = axes.sequence.rank(), m.parts = axes.sequence.size();
   // 6 FLOPs a weight and token in matrix products, and causal attention counted once.
   const double weights =
       double(c.layers) * 12.0 * double(c.width) * double(c.width) + double(c.vocab) * double(c.width);

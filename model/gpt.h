@@ -1,8 +1,8 @@
 // GPT-2 (Radford et al. 2019): learned positions, layer norm before attention and MLP, tied head.
 #pragma once
 #include "kernels/activation.h"
+#include "model/axes.h"
 #include "model/layer.h"
-#include "tensor_parallel/tensor_axis.h"
 
 namespace cleave {
 
@@ -15,9 +15,9 @@ struct GptConfig {
 };
 
 // Samples are token windows: input [seq] int32, targets [seq] int32. seq may be at most config.positions.
-// Heads, the MLP and the vocabulary are cut over the tensor axis. Error(usage) for sizes that do not fit
-// together, and for heads that the axis does not divide.
+// Heads, the MLP and the vocabulary are cut over the tensor axis, positions over the sequence axis.
+// Error(usage) for sizes that do not fit together, and for what an axis does not divide.
 Model make_gpt(const GptConfig& config, DType dtype, int64_t seq, std::string name = "gpt",
-               const TensorAxis& axis = {});
+               const Axes& axes = {});
 
 }  // namespace cleave

@@ -2,10 +2,10 @@
 
 #include <cmath>
 
-#include "kernels/attention.h"
 #include "kernels/elementwise.h"
 #include "kernels/matmul.h"
 #include "kernels/norm.h"
+#include "model/attention.h"
 #include "model/linear.h"
 #include "model/row_dropout.h"
 
@@ -14,14 +14,15 @@ namespace {
 
 class GptBlock final : public Layer {
  public:
-  GptBlock(const GptConfig& c, int64_t seq, int index, const TensorAxis& axis)
+  GptBlock(const GptConfig& c, int64_t seq, int index, const Axes& axes)
       : c_(c),
         seq_(seq),
         name_(fmt::format("h.{}", index)),
-        axis_(axis),
-        heads_(axis.mine(c.heads, "heads").size()),
-        columns_(heads_ * (c.width / c.heads)),
-        mlp_(axis.mine(4 * c.width, "columns of the MLP").size()) {}
+        axes_(axes),
+        axis_(axes.tensor),
+        attention_(attention_sizes(c, seq, axis_), axes.sequence),
+        columns_(attention_.width()),
+        mlp_(axis_.mine(4 * c.width, "columns of the MLP").size()) {}
 
   std::vector<UnitSpec> units() const override {
     const int64_t w = c_.width;
@@ -64,18 +65,11 @@ class GptBlock final : public Layer {
                             .eps = c_.norm_eps},
            a.stream);
     const Products product = products(p);
-    product.qkv.forward(s.qkv, gathered(s.norm1, a.scratch, a.stream), a.stream);
-    launch(AttentionForward{.y = s.attention,
-                            .lse = s.lse,
-                            .qkv = s.qkv,
-                            .batch = axis_.all_rows(rows) / seq_,
-                            .seq = seq_,
-                            .heads = heads_,
-                            .kv_heads = heads_,
-                            .head_dim = w / c_.heads},
-           a.stream);
+    const Tensor qkv = attention_.input(s.attention, a.scratch);
+    product.qkv.forward(qkv, gathered(s.norm1, a.scratch, a.stream), a.stream);
+    attention_.forward(s.attention, qkv, {a.scratch, a.stream, name_});
     const Tensor branch = a.scratch.take(t, {rows, w}), partial = axis_.all_rows_of(branch, a.scratch);
-    product.out.forward(partial, s.attention, a.stream);
+    product.out.forward(partial, s.attention.out, a.stream);
     axis_.sum(branch, partial, a.stream, name_);
     if (a.train) drop(branch, branch, a.position, "attn", a.stream);
     launch(LayerNormForward{.y = s.norm2,
@@ -122,7 +116,8 @@ class GptBlock final : public Layer {
 
  private:
   struct Activations {
-    Tensor mean1, rstd1, norm1, qkv, attention, lse, middle, mean2, rstd2, norm2, hidden, active;
+    Tensor mean1, rstd1, norm1, middle, mean2, rstd2, norm2, hidden, active;
+    Attention::Kept attention;
   };
   // Of the outputs of the four dense layers: all that their weights' gradients need besides activations. The
   // outputs of the two that are cut along their inputs are summed: this rank's rows, and all of them.
@@ -167,17 +162,7 @@ class GptBlock final : public Layer {
     norm_backward(dmiddle, narrow, a.dy, norm2, {s.middle, s.mean2, s.rstd2, p[6]}, a.stream);
     const Tensor dattn = dropped(dmiddle, a, "attn"), all_dattn = gathered(dattn, a.scratch, a.stream);
     product.out.backward_input(dheads, all_dattn, a.stream);
-    launch(AttentionBackward{.dqkv = dqkv,
-                             .dy = dheads,
-                             .y = s.attention,
-                             .lse = s.lse,
-                             .qkv = s.qkv,
-                             .batch = all / seq_,
-                             .seq = seq_,
-                             .heads = heads_,
-                             .kv_heads = heads_,
-                             .head_dim = w / c_.heads},
-           a.stream);
+    attention_.backward(dqkv, dheads, s.attention, {a.scratch, a.stream, name_});
     product.qkv.backward_input(partial, dqkv, a.stream);
     axis_.sum(narrow, partial, a.stream, name_);
     norm_backward(a.dx, narrow, dmiddle, norm1, {a.x, s.mean1, s.rstd1, p[0]}, a.stream);
@@ -199,7 +184,8 @@ class GptBlock final : public Layer {
     bias(g[11], d.mlp);
     Linear{.in = w, .out = mlp_}.backward_weight(d.hidden, gathered(s.norm2, a.scratch, a.stream), g[8],
                                                  &g[9], a.stream);
-    Linear{.in = columns_, .out = w}.backward_weight(d.all_attention, s.attention, g[4], nullptr, a.stream);
+    Linear{.in = columns_, .out = w}.backward_weight(d.all_attention, s.attention.out, g[4], nullptr,
+                                                     a.stream);
     bias(g[5], d.attention);
     Linear{.in = w, .out = 3 * columns_}.backward_weight(d.qkv, gathered(s.norm1, a.scratch, a.stream), g[2],
                                                          &g[3], a.stream);
@@ -253,9 +239,7 @@ class GptBlock final : public Layer {
     Activations a;
     a.mean1 = s.keep(f.keep, DType::fp32, {rows});
     a.rstd1 = s.keep(f.keep, DType::fp32, {rows});
-    a.qkv = s.keep(f.keep, t, {all, 3 * columns_});
-    a.attention = s.keep(f.keep, t, {all, columns_});
-    a.lse = s.keep(f.keep, DType::fp32, {all / seq_, heads_, seq_});
+    a.attention = attention_.keep(s, f.keep, all, t);
     a.middle = s.keep(f.keep, t, {rows, w});
     a.mean2 = s.keep(f.keep, DType::fp32, {rows});
     a.rstd2 = s.keep(f.keep, DType::fp32, {rows});
@@ -263,20 +247,13 @@ class GptBlock final : public Layer {
     a.norm1 = cheap({rows, w}), a.norm2 = cheap({rows, w}), a.active = cheap({all, mlp_});
     return a;
   }
-  static Activations saved(const Saved& s, bool lean) {
-    Activations a{.mean1 = s[0],
-                  .rstd1 = s[1],
-                  .norm1 = {},
-                  .qkv = s[2],
-                  .attention = s[3],
-                  .lse = s[4],
-                  .middle = s[5],
-                  .mean2 = s[6],
-                  .rstd2 = s[7],
-                  .norm2 = {},
-                  .hidden = s[8],
-                  .active = {}};
-    if (!lean) a.norm1 = s[9], a.norm2 = s[10], a.active = s[11];
+  Activations saved(const Saved& s, bool lean) const {
+    int next = 0;
+    Activations a;
+    a.mean1 = s[next++], a.rstd1 = s[next++];
+    a.attention = attention_.kept(s, next);
+    a.middle = s[next++], a.mean2 = s[next++], a.rstd2 = s[next++], a.hidden = s[next++];
+    if (!lean) a.norm1 = s[next++], a.norm2 = s[next++], a.active = s[next++];
     return a;
   }
   // The norms' parameters are there in the input's part of a backward only, so a split one keeps what they
@@ -304,7 +281,7 @@ class GptBlock final : public Layer {
   }
 
   void drop(Tensor y, Tensor x, const Position& p, const char* branch, Stream& s) const {
-    RowDropout{c_.dropout, seq_, axis_}.run(y, x, p, fmt::format("{}.{}", name_, branch), s);
+    RowDropout{c_.dropout, seq_, axes_}.run(y, x, p, fmt::format("{}.{}", name_, branch), s);
   }
   // The gradient through a branch's dropout; the residual keeps the undropped one, so this is a copy.
   Tensor dropped(Tensor dy, const BackwardArgs& a, const char* branch) const {
@@ -314,18 +291,24 @@ class GptBlock final : public Layer {
     return out;
   }
 
+  static Attention::Sizes attention_sizes(const GptConfig& c, int64_t seq, const TensorAxis& axis) {
+    const int64_t heads = axis.mine(c.heads, "heads").size();
+    return {.seq = seq, .heads = heads, .kv_heads = heads, .head_dim = c.width / c.heads};
+  }
+
   GptConfig c_;
   int64_t seq_;
   std::string name_;
+  Axes axes_;
   TensorAxis axis_;
-  int64_t heads_, columns_, mlp_;  // of this rank: attention heads, their columns, and the MLP's
+  Attention attention_;
+  int64_t columns_, mlp_;  // of this rank of the tensor axis: of its heads, and of the MLP
 };
 
 }  // namespace
 
-std::unique_ptr<Layer> make_gpt_block(const GptConfig& config, int64_t seq, int index,
-                                      const TensorAxis& axis) {
-  return std::make_unique<GptBlock>(config, seq, index, axis);
+std::unique_ptr<Layer> make_gpt_block(const GptConfig& config, int64_t seq, int index, const Axes& axes) {
+  return std::make_unique<GptBlock>(config, seq, index, axes);
 }
 
 }  // namespace cleave

@@ -56,6 +56,7 @@ struct ForwardArgs {
   Stream& stream;
   // Keep only what is dear to make again; the backward is told the same. A layer may ignore it.
   bool lean = false;
+  std::span<const Tensor> constants = {};  // the model's, where the layer computes
 };
 
 // Which gradients a backward computes. A pipeline schedule may ask for the input's first, because another
@@ -77,6 +78,7 @@ struct BackwardArgs {
   Saved* for_weight = nullptr;
   Arena* keep = nullptr;
   bool lean = false;  // as the forward was told
+  std::span<const Tensor> constants = {};
 };
 
 class Layer {
@@ -127,9 +129,16 @@ struct Model {
   std::vector<std::unique_ptr<Layer>> layers;
   std::unique_ptr<Head> head;
   DType dtype = DType::fp32;  // of parameters and activations
+  // What all layers read and nobody writes, in host memory that `memory` owns. A stage whose layers compute
+  // elsewhere holds a copy there.
+  std::vector<Tensor> constants;
+  std::shared_ptr<const void> memory;
   TensorSpec sample;  // of one sample: the input of a micro-batch of n samples has n times as many rows
   int64_t rows_per_sample = 1;  // rows of the head's x, and of the targets
-  double flops_per_sample = 0;  // forward and backward, no recomputation
+  // Batches are of whole samples; sample and rows_per_sample are of the part of each, in `parts` equal ones,
+  // that this rank computes.
+  int64_t part = 0, parts = 1;
+  double flops_per_sample = 0;  // of the whole: forward and backward, no recomputation
 
   TensorSpec input(int64_t samples) const {
     TensorSpec spec = sample;

@@ -12,8 +12,8 @@ constexpr const char *kEmbedding = "model.embed_tokens", *kEmbeddingWeight = "mo
 
 class TokenEmbedding final : public Layer {
  public:
-  TokenEmbedding(const LlamaConfig& c, DType dtype, const TensorAxis& axis)
-      : c_(c), dtype_(dtype), axis_(axis) {}
+  TokenEmbedding(const LlamaConfig& c, DType dtype, const Axes& axes)
+      : c_(c), dtype_(dtype), axis_(axes.tensor) {}
 
   std::vector<UnitSpec> units() const override {
     const Init normal{Init::Kind::normal, c_.init_scale};
@@ -22,6 +22,7 @@ class TokenEmbedding final : public Layer {
   TensorSpec output(const TensorSpec& in) const override {
     return {dtype_, {axis_.local_rows(in.shape.numel()), c_.width}};
   }
+  double flops(const TensorSpec&) const override { return 0; }  // rows are looked up
   void forward(const ForwardArgs& a) const override {
     const Tensor partial = axis_.all_rows_of(a.y, a.scratch);
     launch(EmbeddingForward{.y = partial, .tokens = a.x, .wte = a.params[0], .part = part()}, a.stream);
@@ -95,14 +96,15 @@ double flops_per_token(const LlamaConfig& c, int64_t seq) {
 
 }  // namespace
 
-Model make_llama(const LlamaConfig& c, DType dtype, int64_t seq, std::string name, const TensorAxis& axis) {
+Model make_llama(const LlamaConfig& c, DType dtype, int64_t seq, std::string name, const Axes& axes) {
   check_sizes(c, seq);
   const auto table =
       std::make_shared<const RopeTable>(seq, rope_frequencies(c.head_dim, c.rope_theta, c.rope));
   Model m;
   m.name = std::move(name), m.dtype = dtype;
-  m.layers.push_back(std::make_unique<TokenEmbedding>(c, dtype, axis));
-  for (int l = 0; l < int(c.layers); ++l) m.layers.push_back(std::make_unique<LlamaBlock>(c, axis, table, l));
+  m.constants = table->tensors(), m.memory = table;
+  m.layers.push_back(std::make_unique<TokenEmbedding>(c, dtype, axes));
+  for (int l = 0; l < int(c.layers); ++l) m.layers.push_back(std::make_unique<LlamaBlock>(c, axes, seq, l));
   m.layers.push_back(std::make_unique<FinalRmsNorm>(c));
   m.head = std::make_unique<ClassifierHead>(
       ClassifierHead::Config{.unit = c.tied ? kEmbedding : "lm_head",
@@ -110,9 +112,10 @@ Model make_llama(const LlamaConfig& c, DType dtype, int64_t seq, std::string nam
                              .classes = c.vocab,
                              .width = c.width,
                              .init_scale = c.init_scale,
-                             .axis = axis});
-  m.sample = {DType::int32, {seq}};
-  m.rows_per_sample = seq;
+                             .axis = axes.tensor});
+  m.rows_per_sample = axes.sequence.positions(seq).size();
+  m.sample = {DType::int32, {m.rows_per_sample}};
+  m.part = axes.sequence.rank(), m.parts = axes.sequence.size();
   m.flops_per_sample = double(seq) * flops_per_token(c, seq);
   return m;
 }

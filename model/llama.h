@@ -1,9 +1,9 @@
 // The Llama family (arXiv 2302.13971, 2407.21783) and Qwen2 (arXiv 2407.10671): RMS norm before attention and
 // MLP, rotary positions, grouped key/value heads, SwiGLU. Parameters have Hugging Face's names and shapes.
 #pragma once
+#include "model/axes.h"
 #include "model/layer.h"
 #include "model/rope.h"
-#include "tensor_parallel/tensor_axis.h"
 
 namespace cleave {
 
@@ -22,9 +22,9 @@ struct LlamaConfig {
 };
 
 // Samples are token windows: input [seq] int32, targets [seq] int32. seq may be at most config.positions.
-// Heads, key/value heads, the MLP and the vocabulary are cut over the tensor axis. Error(usage) for sizes
-// that do not fit together, and for heads that the axis does not divide.
+// Heads, key/value heads, the MLP and the vocabulary are cut over the tensor axis, positions over the
+// sequence axis. Error(usage) for sizes that do not fit together, and for what an axis does not divide.
 Model make_llama(const LlamaConfig& config, DType dtype, int64_t seq, std::string name = "llama",
-                 const TensorAxis& axis = {});
+                 const Axes& axes = {});
 
 }  // namespace cleave

@@ -4,11 +4,9 @@
 
 #include "device/copy.h"
 #include "kernels/activation.h"
-#include "kernels/attention.h"
 #include "kernels/elementwise.h"
 #include "kernels/matmul.h"
 #include "kernels/norm.h"
-#include "kernels/rotary.h"
 #include "model/joined.h"
 
 namespace cleave {
@@ -19,12 +17,13 @@ enum { kNorm1, kQuery, kKey, kValue, kOut, kNorm2, kGate, kUp, kDown, kBiases };
 
 }  // namespace
 
-LlamaBlock::LlamaBlock(const LlamaConfig& config, const TensorAxis& axis,
-                       std::shared_ptr<const RopeTable> table, int index)
+LlamaBlock::LlamaBlock(const LlamaConfig& config, const Axes& axes, int64_t seq, int index)
     : c_(config),
-      axis_(axis),
-      share_(share_of(c_, axis)),
-      table_(std::move(table)),
+      seq_(seq),
+      axis_(axes.tensor),
+      share_(share_of(c_, axis_)),
+      attention_({.seq = seq, .heads = share_.heads, .kv_heads = share_.kv_heads, .head_dim = c_.head_dim},
+                 axes.sequence),
       name_(fmt::format("model.layers.{}", index)) {}
 
 LlamaBlock::Share LlamaBlock::share_of(const LlamaConfig& c, const TensorAxis& axis) {
@@ -78,7 +77,7 @@ std::vector<UnitSpec> LlamaBlock::units() const {
 }
 
 LlamaBlock::Products LlamaBlock::products(std::span<const Tensor> p) const {
-  const int64_t w = c_.width, q = attention_width(), mlp = share_.mlp_width;
+  const int64_t w = c_.width, q = attention_.width(), mlp = share_.mlp_width;
   return {.out = {q, w, p[kOut], c_.output_bias && axis_.rank() == 0 ? p.back() : Tensor()},  // summed: once
           .gate_up = {w, 2 * mlp, joined(p.subspan(kGate, 2)), {}},
           .down = {mlp, w, p[kDown], {}}};
@@ -87,7 +86,7 @@ LlamaBlock::Products LlamaBlock::products(std::span<const Tensor> p) const {
 Tensor LlamaBlock::together(std::span<const Tensor> three, Arena& scratch, Stream& stream) const {
   if (!share_.whole_kv) return joined(three);
   Shape shape = three[0].shape();
-  shape.dims[0] = qkv_width();
+  shape.dims[0] = attention_.qkv_width();
   const Tensor all = scratch.take(three[0].dtype(), shape);
   int64_t row = 0;
   for (size_t i = 0; i < 3; ++i) {
@@ -99,7 +98,7 @@ Tensor LlamaBlock::together(std::span<const Tensor> three, Arena& scratch, Strea
 }
 
 Linear LlamaBlock::projection(std::span<const Tensor> p, Arena& scratch, Stream& stream) const {
-  return {c_.width, qkv_width(), together(p.subspan(kQuery, 3), scratch, stream),
+  return {c_.width, attention_.qkv_width(), together(p.subspan(kQuery, 3), scratch, stream),
           c_.qkv_bias ? together(p.subspan(kBiases, 3), scratch, stream) : Tensor()};
 }
 
@@ -130,8 +129,8 @@ void LlamaBlock::backward_projection(const BackwardArgs& a, Tensor dx, Tensor dq
     return product.backward(dx, dqkv, x, dweight, c_.qkv_bias ? &dbias : nullptr, a.stream);
   }
   bool written[2] = {false, false};
-  ParamGradient dweight{a.scratch.take(DType::fp32, {qkv_width(), c_.width}), &written[0]};
-  ParamGradient dbias{a.scratch.take(DType::fp32, {qkv_width()}), &written[1]};
+  ParamGradient dweight{a.scratch.take(DType::fp32, {attention_.qkv_width(), c_.width}), &written[0]};
+  ParamGradient dbias{a.scratch.take(DType::fp32, {attention_.qkv_width()}), &written[1]};
   product.backward(dx, dqkv, x, dweight, c_.qkv_bias ? &dbias : nullptr, a.stream);
   add_apart(weights, dweight.tensor, a.stream);
   if (c_.qkv_bias) add_apart(biases, dbias.tensor, a.stream);
@@ -144,9 +143,7 @@ LlamaBlock::Activations LlamaBlock::keep(const ForwardArgs& f, int64_t rows, DTy
   auto cheap = [&](Shape shape) { return f.lean ? f.scratch.take(t, shape) : s.keep(f.keep, t, shape); };
   Activations a;
   a.rstd1 = s.keep(f.keep, DType::fp32, {rows});
-  a.qkv = s.keep(f.keep, t, {all, qkv_width()});
-  a.attention = s.keep(f.keep, t, {all, attention_width()});
-  a.lse = s.keep(f.keep, DType::fp32, {all / seq(), share_.heads, seq()});
+  a.attention = attention_.keep(s, f.keep, all, t);
   a.middle = s.keep(f.keep, t, {rows, w});
   a.rstd2 = s.keep(f.keep, DType::fp32, {rows});
   a.gate_up = s.keep(f.keep, t, {all, 2 * mlp});
@@ -154,18 +151,13 @@ LlamaBlock::Activations LlamaBlock::keep(const ForwardArgs& f, int64_t rows, DTy
   return a;
 }
 
-LlamaBlock::Activations LlamaBlock::saved(const Saved& s, bool lean) {
-  Activations a{.rstd1 = s[0],
-                .norm1 = {},
-                .qkv = s[1],
-                .attention = s[2],
-                .lse = s[3],
-                .middle = s[4],
-                .rstd2 = s[5],
-                .norm2 = {},
-                .gate_up = s[6],
-                .gated = {}};
-  if (!lean) a.norm1 = s[7], a.norm2 = s[8], a.gated = s[9];
+LlamaBlock::Activations LlamaBlock::saved(const Saved& s, bool lean) const {
+  int next = 0;
+  Activations a;
+  a.rstd1 = s[next++];
+  a.attention = attention_.kept(s, next);
+  a.middle = s[next++], a.rstd2 = s[next++], a.gate_up = s[next++];
+  if (!lean) a.norm1 = s[next++], a.norm2 = s[next++], a.gated = s[next++];
   return a;
 }
 
@@ -177,30 +169,16 @@ Tensor LlamaBlock::norm_again(const BackwardArgs& a, Tensor x, Tensor rstd, size
   return y;
 }
 
+std::span<const Tensor> LlamaBlock::rotation(std::span<const Tensor> constants) const {
+  CHECK(constants.size() == 2, "{}: wanted the model's cosines and sines, got {} constants", name_,
+        constants.size());
+  return constants;
+}
+
 Tensor LlamaBlock::gathered(Tensor local, Arena& scratch, Stream& stream) const {
   const Tensor all = axis_.all_rows_of(local, scratch);
   axis_.gather(all, local, stream, name_);
   return all;
-}
-
-// The table is the model's, in host memory; the kernel reads a copy where the activations are.
-void LlamaBlock::rotate(Tensor qkv, bool inverse, Arena& scratch, Stream& stream) const {
-  const Shape shape{table_->positions, table_->half};
-  const Tensor cos = scratch.take(DType::fp32, shape), sin = scratch.take(DType::fp32, shape);
-  auto host = [&](const std::vector<float>& v) {
-    return Tensor(const_cast<float*>(v.data()), DType::fp32, shape, MemoryKind::host);
-  };
-  copy(cos, host(table_->cos), stream);
-  copy(sin, host(table_->sin), stream);
-  launch(Rotary{.qkv = qkv,
-                .cos = cos,
-                .sin = sin,
-                .seq = seq(),
-                .heads = share_.heads,
-                .kv_heads = share_.kv_heads,
-                .head_dim = c_.head_dim,
-                .inverse = inverse},
-         stream);
 }
 
 void LlamaBlock::forward(const ForwardArgs& a) const {
@@ -210,20 +188,12 @@ void LlamaBlock::forward(const ForwardArgs& a) const {
   const Activations s = keep(a, rows, a.x.dtype());
   launch(RmsNormForward{.y = s.norm1, .rstd = s.rstd1, .x = a.x, .weight = p[kNorm1], .eps = c_.norm_eps},
          a.stream);
-  projection(p, a.scratch, a.stream).forward(s.qkv, gathered(s.norm1, a.scratch, a.stream), a.stream);
-  rotate(s.qkv, false, a.scratch, a.stream);
-  launch(AttentionForward{.y = s.attention,
-                          .lse = s.lse,
-                          .qkv = s.qkv,
-                          .batch = axis_.all_rows(rows) / seq(),
-                          .seq = seq(),
-                          .heads = share_.heads,
-                          .kv_heads = share_.kv_heads,
-                          .head_dim = c_.head_dim},
-         a.stream);
+  const Tensor qkv = attention_.input(s.attention, a.scratch);
+  projection(p, a.scratch, a.stream).forward(qkv, gathered(s.norm1, a.scratch, a.stream), a.stream);
+  attention_.forward(s.attention, qkv, {a.scratch, a.stream, name_, rotation(a.constants)});
   const Tensor branch = a.scratch.take(a.x.dtype(), {rows, c_.width});
   const Tensor partial = axis_.all_rows_of(branch, a.scratch);
-  product.out.forward(partial, s.attention, a.stream);
+  product.out.forward(partial, s.attention.out, a.stream);
   axis_.sum(branch, partial, a.stream, name_);
   launch(RmsNormForward{.y = s.norm2,
                         .sum = s.middle,
@@ -294,26 +264,15 @@ void LlamaBlock::backward_mlp(const BackwardArgs& a, const Activations& s, Tenso
 void LlamaBlock::backward_attention(const BackwardArgs& a, const Activations& s, Tensor dmiddle,
                                     Tensor dnorm) const {
   const Products product = products(a.params);
-  const Tensor dattention = a.scratch.take(s.attention.dtype(), s.attention.shape());
-  const Tensor dqkv = a.scratch.take(s.qkv.dtype(), s.qkv.shape());
-  product.out.backward(dattention, gathered(dmiddle, a.scratch, a.stream), s.attention, a.grads[kOut],
-                       nullptr, a.stream);
+  const Tensor out = s.attention.out, dattention = a.scratch.take(out.dtype(), out.shape());
+  const Tensor dqkv = a.scratch.take(out.dtype(), {out.dim(0), attention_.qkv_width()});
+  product.out.backward(dattention, gathered(dmiddle, a.scratch, a.stream), out, a.grads[kOut], nullptr,
+                       a.stream);
   if (c_.output_bias) {  // of this rank's rows, as the norms' gradients
     ParamGradient& bias = a.grads.back();
     launch(BiasGradient{.db = bias.tensor, .dy = dmiddle, .accumulate = bias.accumulate()}, a.stream);
   }
-  launch(AttentionBackward{.dqkv = dqkv,
-                           .dy = dattention,
-                           .y = s.attention,
-                           .lse = s.lse,
-                           .qkv = s.qkv,
-                           .batch = axis_.all_rows(a.x.dim(0)) / seq(),
-                           .seq = seq(),
-                           .heads = share_.heads,
-                           .kv_heads = share_.kv_heads,
-                           .head_dim = c_.head_dim},
-         a.stream);
-  rotate(dqkv, true, a.scratch, a.stream);
+  attention_.backward(dqkv, dattention, s.attention, {a.scratch, a.stream, name_, rotation(a.constants)});
   const Tensor partial = axis_.all_rows_of(dnorm, a.scratch);
   backward_projection(a, partial, dqkv, gathered(s.norm1, a.scratch, a.stream));
   axis_.sum(dnorm, partial, a.stream, name_);

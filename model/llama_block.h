@@ -2,6 +2,7 @@
 #pragma once
 #include <memory>
 
+#include "model/attention.h"
 #include "model/linear.h"
 #include "model/llama.h"
 
@@ -11,17 +12,20 @@ namespace cleave {
 // its part of the MLP for all rows; norms and residuals are computed where the rows are.
 class LlamaBlock final : public Layer {
  public:
-  LlamaBlock(const LlamaConfig& config, const TensorAxis& axis, std::shared_ptr<const RopeTable> table,
-             int index);
+  LlamaBlock(const LlamaConfig& config, const Axes& axes, int64_t seq, int index);
 
   std::vector<UnitSpec> units() const override;
   TensorSpec output(const TensorSpec& in) const override { return in; }
+  double flops(const TensorSpec& in) const override {  // and causal attention, of all heads
+    return Layer::flops(in) + 6 * double(in.shape[0]) * double(seq_) * double(c_.heads) * double(c_.head_dim);
+  }
   void forward(const ForwardArgs& args) const override;
   void backward(const BackwardArgs& args) const override;
 
  private:
   struct Activations {
-    Tensor rstd1, norm1, qkv, attention, lse, middle, rstd2, norm2, gate_up, gated;
+    Tensor rstd1, norm1, middle, rstd2, norm2, gate_up, gated;
+    Attention::Kept attention;
   };
   // The matrix products behind the projections of queries, keys and values, on the joined parameters.
   struct Products {
@@ -36,7 +40,7 @@ class LlamaBlock final : public Layer {
   };
   static Share share_of(const LlamaConfig& config, const TensorAxis& axis);
   Activations keep(const ForwardArgs& f, int64_t rows, DType type) const;
-  static Activations saved(const Saved& s, bool lean);
+  Activations saved(const Saved& s, bool lean) const;
   // Of a lean layer: what was not kept, in the backward's scratch.
   Tensor norm_again(const BackwardArgs& a, Tensor x, Tensor rstd, size_t weight) const;
   Products products(std::span<const Tensor> params) const;
@@ -48,19 +52,16 @@ class LlamaBlock final : public Layer {
   void add_apart(std::span<ParamGradient> three, Tensor gradient, Stream& stream) const;
   void backward_mlp(const BackwardArgs& a, const Activations& s, Tensor dnorm) const;
   void backward_attention(const BackwardArgs& a, const Activations& s, Tensor dmiddle, Tensor dnorm) const;
-  void rotate(Tensor qkv, bool inverse, Arena& scratch, Stream& stream) const;
 
-  int64_t attention_width() const { return share_.heads * c_.head_dim; }
-  int64_t qkv_width() const { return (share_.heads + 2 * share_.kv_heads) * c_.head_dim; }
-  int64_t seq() const { return table_->positions; }
-
+  std::span<const Tensor> rotation(std::span<const Tensor> constants) const;
   // All rows of `local`, gathered into scratch where rows are cut.
   Tensor gathered(Tensor local, Arena& scratch, Stream& stream) const;
 
   LlamaConfig c_;
+  int64_t seq_;
   TensorAxis axis_;
   Share share_;
-  std::shared_ptr<const RopeTable> table_;  // one for all blocks
+  Attention attention_;
   std::string name_;
 };
 

@@ -134,11 +134,10 @@ void check_kernels(const ModelConfig& config, Device device) {
       head, name_of(device), kGpuHeadDim);
 }
 
-Model make_model(const ModelConfig& config, DType dtype, int64_t seq, std::string name,
-                 const TensorAxis& axis) {
+Model make_model(const ModelConfig& config, DType dtype, int64_t seq, std::string name, const Axes& axes) {
   if (const auto* gpt = std::get_if<GptConfig>(&config))
-    return make_gpt(*gpt, dtype, seq, std::move(name), axis);
-  return make_llama(std::get<LlamaConfig>(config), dtype, seq, std::move(name), axis);
+    return make_gpt(*gpt, dtype, seq, std::move(name), axes);
+  return make_llama(std::get<LlamaConfig>(config), dtype, seq, std::move(name), axes);
 }
 
 }  // namespace cleave

@@ -28,8 +28,8 @@ inline int64_t width_of(const ModelConfig& config) {
 // Error(usage) when the device has no kernel for the model.
 void check_kernels(const ModelConfig& config, Device device);
 
-// The part of the model that a rank of the tensor axis computes; Error(usage) when it cannot be cut so.
+// The part of the model that a rank of the axes computes; Error(usage) when it cannot be cut so.
 Model make_model(const ModelConfig& config, DType dtype, int64_t seq, std::string name,
-                 const TensorAxis& axis = {});
+                 const Axes& axes = {});
 
 }  // namespace cleave

@@ -41,4 +41,11 @@ RopeTable::RopeTable(int64_t p, const std::vector<double>& frequencies)
     }
 }
 
+std::vector<Tensor> RopeTable::tensors() const {
+  const auto view = [&](const std::vector<float>& v) {
+    return Tensor(const_cast<float*>(v.data()), DType::fp32, {positions, half}, MemoryKind::host);
+  };
+  return {view(cos), view(sin)};
+}
+
 }  // namespace cleave

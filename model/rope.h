@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "device/tensor.h"
+
 namespace cleave {
 
 struct RopeScaling {
@@ -25,6 +27,8 @@ std::vector<double> rope_frequencies(int64_t head_dim, double theta, const RopeS
 // Cosines and sines of position * frequency, [positions, head_dim / 2] each, computed in double precision.
 struct RopeTable {
   RopeTable(int64_t positions, const std::vector<double>& frequencies);
+  // Cosines and sines as Rotary takes them, views of this table.
+  std::vector<Tensor> tensors() const;
   int64_t positions, half;
   std::vector<float> cos, sin;
 };

@@ -6,13 +6,20 @@ namespace cleave {
 
 void RowDropout::run(Tensor y, Tensor x, const Position& at, std::string_view where, Stream& stream) const {
   if (p == 0) return;
-  const int64_t rows = x.dim(0), first = axis.cuts_rows() ? axis.rank() * rows : 0;
-  launch(Dropout{.y = y,
-                 .x = x,
-                 .p = p,
-                 .philox = {at.seed, hash_name(where) ^ (uint64_t(at.step) * 0x9E3779B97F4A7C15ull)},
-                 .offset = (at.first_sample * seq + first) * x.dim(1)},
-         stream);
+  const Philox philox{at.seed, hash_name(where) ^ (uint64_t(at.step) * 0x9E3779B97F4A7C15ull)};
+  const Range mine = axes.sequence.positions(seq);
+  const int64_t rows = x.dim(0), first = axes.tensor.cuts_rows() ? axes.tensor.rank() * rows : 0;
+  // Runs of rows that are neighbours in the global batch: all of them where positions are whole.
+  for (int64_t row = 0, next = 0; row < rows; row = next) {
+    const int64_t sample = (first + row) / mine.size(), position = (first + row) % mine.size();
+    next = mine.size() == seq ? rows : std::min(rows, row + mine.size() - position);
+    launch(Dropout{.y = y.rows({row, next}),
+                   .x = x.rows({row, next}),
+                   .p = p,
+                   .philox = philox,
+                   .offset = ((at.first_sample + sample) * seq + mine.begin + position) * x.dim(1)},
+           stream);
+  }
 }
 
 }  // namespace cleave

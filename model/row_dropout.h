@@ -1,7 +1,7 @@
-// Dropout of rows that a tensor axis may cut.
+// Dropout of rows that axes may cut.
 #pragma once
+#include "model/axes.h"
 #include "model/layer.h"
-#include "tensor_parallel/tensor_axis.h"
 
 namespace cleave {
 
@@ -9,8 +9,8 @@ namespace cleave {
 // the model and of the element's index in the global batch, so they are the same however rows are cut.
 struct RowDropout {
   float p = 0;
-  int64_t seq = 1;
-  TensorAxis axis = {};
+  int64_t seq = 1;  // positions of a whole sample
+  Axes axes = {};
 
   // y = x dropped; y may be x. Both [rows, width]. Does nothing when p is 0.
   void run(Tensor y, Tensor x, const Position& at, std::string_view where, Stream& stream) const;

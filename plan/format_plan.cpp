@@ -59,11 +59,12 @@ json as_json(const CommBytes& bytes) {
 std::string format(const JobPlan& plan) {
   const MeshShape& m = plan.mesh;
   std::string out =
-      fmt::format("mesh: {} ranks = pipe {} x data {} x tensor {}\n", m.size(), m.pipe, m.data, m.tensor);
+      fmt::format("mesh: {} ranks = pipe {} x data {}{} x tensor {}\n", m.size(), m.pipe, m.data,
+                  m.sequence > 1 ? fmt::format(" x sequence {}", m.sequence) : "", m.tensor);
   out += fmt::format("model: {}, {} parameters, {:.4g} TFLOP a step\n", plan.model, format_count(plan.params),
                      plan.flops / 1e12);
   if (!plan.pipeline.empty()) out += plan.pipeline + '\n';
-  if (!plan.tried_all) out += "ranks at the ends of the data and tensor axes stand for those between them\n";
+  if (!plan.tried_all) out += "ranks at the ends of the axes stand for those between them\n";
   // Ranks of a stage may differ by some bytes; the table shows the one that needs the most.
   std::map<int, const RankPlan*> stages;
   for (const RankPlan& r : plan.ranks) {
@@ -89,14 +90,22 @@ std::string to_json(const JobPlan& plan) {
     json sent = json::object();
     for (const auto& [group, bytes] : r.sent) sent[group] = as_json(bytes);
     ranks.push_back({{"ranks", r.ranks},
-                     {"place", {{"pipe", r.place.pipe}, {"data", r.place.data}, {"tensor", r.place.tensor}}},
+                     {"place",
+                      {{"pipe", r.place.pipe},
+                       {"data", r.place.data},
+                       {"sequence", r.place.sequence},
+                       {"tensor", r.place.tensor}}},
                      {"memory", as_json(r.memory)},
                      {"comm_bytes", sent},
                      {"comm_bytes_total", r.sent_total()}});
   }
   return json{{"model", plan.model},
               {"parameters", plan.params},
-              {"mesh", {{"pipe", plan.mesh.pipe}, {"data", plan.mesh.data}, {"tensor", plan.mesh.tensor}}},
+              {"mesh",
+               {{"pipe", plan.mesh.pipe},
+                {"data", plan.mesh.data},
+                {"sequence", plan.mesh.sequence},
+                {"tensor", plan.mesh.tensor}}},
               {"world_size", plan.mesh.size()},
               {"flops_per_step", plan.flops},
               {"pipeline", plan.pipeline},

@@ -12,8 +12,9 @@ constexpr int kTryAll = 64;  // ranks
 
 // A micro-batch with the shapes of a real one and nothing behind them.
 Batch shapes_of(const Model& model, int64_t samples) {
-  const TensorSpec in = model.input(samples);
-  const int64_t rows = samples * model.rows_per_sample;
+  TensorSpec in = model.input(samples);
+  in.shape.dims[0] *= model.parts;
+  const int64_t rows = samples * model.rows_per_sample * model.parts;
   // Inputs of a float type come in fp32 and are cast (runtime/stage.h).
   const DType dtype = in.dtype == DType::int32 ? DType::int32 : DType::fp32;
   return {.input = Tensor(nullptr, dtype, in.shape, MemoryKind::host),
@@ -33,16 +34,18 @@ int64_t total(const CommBytes& bytes) {
   return sum;
 }
 
-// Ranks that show what any rank takes: all of them, or of a large job the ends of the data and tensor axes on
-// every stage of the pipe.
+// Ranks that show what any rank takes: all of them, or of a large job the ends of the data, sequence and
+// tensor axes on every stage of the pipe.
 std::vector<int> ranks_to_try(const MeshShape& mesh, PlanRanks ranks) {
   auto at_an_end = [](int place, int size) { return place == 0 || place == size - 1; };
   std::vector<int> out;
   for (int rank = 0; rank < mesh.size(); ++rank) {
     const MeshPlace p = mesh.place(rank);
     if (ranks == PlanRanks::of_stages) {
-      if (p.data == 0 && p.tensor == 0) out.push_back(rank);
-    } else if (mesh.size() <= kTryAll || (at_an_end(p.data, mesh.data) && at_an_end(p.tensor, mesh.tensor))) {
+      if (p.data == 0 && p.sequence == 0 && p.tensor == 0) out.push_back(rank);
+    } else if (mesh.size() <= kTryAll ||
+               (at_an_end(p.data, mesh.data) && at_an_end(p.sequence, mesh.sequence) &&
+                at_an_end(p.tensor, mesh.tensor))) {
       out.push_back(rank);
     }
   }

@@ -40,8 +40,10 @@ Wire wire_of(const RankPlan& rank, const MeshShape& mesh, bool overlap, int near
   for (const auto& [group, bytes] : rank.sent) {
     int64_t sent = 0;
     for (const int64_t b : bytes.sent) sent += b;
-    // Neighbours on the tensor axis, and near ranks of the data axis, are neighbours in the world.
+    // Neighbours on the tensor and sequence axes, and near ranks of the data axis, are neighbours in the
+    // world.
     const int span = group == "tensor"      ? mesh.tensor
+                     : group == "sequence"  ? mesh.sequence * mesh.tensor
                      : group == "data near" ? near * mesh.tensor
                                             : mesh.size();
     const double seconds = double(sent) / (span <= d.per_node ? d.node_link : d.network);

@@ -52,7 +52,7 @@ std::vector<Json> savings(const Trial& t) {
   const DsConfig& c = t.config;
   const MeshShape& mesh = t.plan.mesh;
   std::vector<Json> out;
-  for (int stage = c.zero.stage + 1; mesh.data > 1 && stage <= 3; ++stage)
+  for (int stage = c.zero.stage + 1; mesh.data * mesh.sequence > 1 && stage <= 3; ++stage)
     out.push_back(zero("stage", stage));
   const int64_t micro = c.train_micro_batch_size_per_gpu;
   for (const int64_t smaller : {micro / 2, int64_t{1}})
@@ -60,14 +60,15 @@ std::vector<Json> savings(const Trial& t) {
   if (!recomputes(c)) out.push_back({{"activation_checkpointing", {{"interval", 1}}}});
   if (c.zero.offload_optimizer.device == "none")
     out.push_back(zero("offload_optimizer", {{"device", "cpu"}, {"pin_memory", true}}));
-  auto with_axis = [&](const char* section, const char* key, int64_t size) {
+  auto with_axis = [&](const char* key, Json value) {
     Json patch = batch_of(c, micro, mesh.data / 2);
     if (mesh.data % 2 != 0 || patch.is_null()) return;
-    patch[section] = {{key, size}};
+    patch[key] = std::move(value);
     out.push_back(std::move(patch));
   };
-  with_axis("tensor_parallel", "autotp_size", mesh.tensor * 2);
-  with_axis("pipeline", "stages", mesh.pipe * 2);
+  with_axis("tensor_parallel", {{"autotp_size", mesh.tensor * 2}});
+  with_axis("pipeline", {{"stages", mesh.pipe * 2}});
+  with_axis("sequence_parallel_size", mesh.sequence * 2);
   std::erase_if(out, [](const Json& patch) { return patch.is_null(); });
   return out;
 }
@@ -180,8 +181,9 @@ std::optional<Suggestion> suggest(const Trial& given, const MemoryLimits& limits
   std::vector<std::pair<double, Json>> order;
   for (int tensor = 1; tensor <= std::min(world, device.per_node); tensor *= 2)
     for (int pipe = 1; pipe * tensor <= world && pipe <= 64; pipe *= 2) {
-      if (world % (tensor * pipe) != 0) continue;
-      const int data = world / (tensor * pipe);
+      const int share = tensor * pipe * c.sequence_ranks();
+      if (world % share != 0) continue;
+      const int data = world / share;
       // Large ones first: of equal predictions the first wins, and large products run better.
       for (int64_t micro = 64; micro >= 1; micro /= 2) {
         Json shape = batch_of(c, micro, data);

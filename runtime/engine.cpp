@@ -25,12 +25,16 @@ Averaging averaging(const DsConfig& c, int ranks) {
 }
 
 ModelFactory factory_of(Model model) {
-  return [model = std::make_shared<Model>(std::move(model))](const TensorAxis& axis) {
+  return [model = std::make_shared<Model>(std::move(model))](const Axes& axes) {
     require(
-        axis.size() == 1, Exit::usage,
+        axes.tensor.size() == 1, Exit::usage,
         "tensor_parallel.autotp_size is {}, but the layers of {} are whole; give the engine a factory that "
         "cuts them (ModelFactory), or set the size to 1",
-        axis.size(), model->name);
+        axes.tensor.size(), model->name);
+    require(axes.sequence.size() == 1, Exit::usage,
+            "sequence_parallel_size is {}, but the sequences of {} are whole; give the engine a factory that "
+            "cuts them (ModelFactory), or set the size to 1",
+            axes.sequence.size(), model->name);
     return std::move(*model);
   };
 }
@@ -47,8 +51,8 @@ Engine::Engine(const DsConfig& config, const ModelFactory& make, Communicator& w
   {
     Memory dry({}, Memory::Mode::dry, options.device);
     const Workspaces spaces(dry, s.config.zero.overlap_comm);
-    const Allocation allocation(s.config, s.model, s.plan, s.mesh, s.near_groups(), *s.self, dry, s.compute,
-                                s.comm());
+    const Allocation allocation(s.config, s.model, s.plan, s.mesh, s.axes.tensor, s.near_groups(), *s.self,
+                                dry, s.compute, s.comm());
     s.planned = dry.peak();
   }
   s.check_plan();
@@ -57,8 +61,8 @@ Engine::Engine(const DsConfig& config, const ModelFactory& make, Communicator& w
   s.spaces = Workspaces(s.memory, s.config.zero.overlap_comm);
   s.spaces.compute.lend_to(s.compute);
   if (s.config.zero.overlap_comm) s.spaces.comm.lend_to(s.overlapped);
-  s.all = std::make_unique<Allocation>(s.config, s.model, s.plan, s.mesh, s.near_groups(), *s.self, s.memory,
-                                       s.compute, s.comm());
+  s.all = std::make_unique<Allocation>(s.config, s.model, s.plan, s.mesh, s.axes.tensor, s.near_groups(),
+                                       *s.self, s.memory, s.compute, s.comm());
   s.all->optimizer.initialize(options.seed, s.compute);
   s.synchronize();
 }
@@ -150,7 +154,8 @@ double Engine::evaluate(const BatchSource& data, int micros) {
                     .batch =
                         [&](int micro) {
                           const Batch batch = data(begin + micro);
-                          if (s.reports_loss()) valid += double(batch.valid_targets);
+                          if (s.reports_loss() && s.mesh.place.sequence == 0)
+                            valid += double(batch.valid_targets);
                           return batch;
                         },
                     .scale = {},
@@ -167,11 +172,14 @@ double Engine::evaluate(const BatchSource& data, int micros) {
 std::vector<float> Engine::predict(const Batch& batch) {
   State& s = *state_;
   const Head& head = *s.model.head;
-  const int64_t rows = samples_per_micro() * s.model.rows_per_sample, columns = head.columns();
-  const int64_t parts = s.axis.size();
-  std::vector<float> every(size_t(parts * rows * columns));  // [rank of the tensor axis, row, column]
-  const Tensor all(every.data(), DType::fp32, {parts, rows, columns}, MemoryKind::host);
-  const Tensor mine = all.rows({s.axis.rank(), s.axis.rank() + 1}).view({rows, columns});
+  const int64_t samples = samples_per_micro(), part = s.model.rows_per_sample;
+  const int64_t rows = samples * part, columns = head.columns();
+  const int64_t tensor = s.mesh.shape.tensor, sequence = s.mesh.shape.sequence;
+  // [rank of the sequence axis, rank of the tensor axis, row, column]
+  std::vector<float> every(size_t(sequence * tensor * rows * columns));
+  const Tensor all(every.data(), DType::fp32, {sequence, tensor, rows, columns}, MemoryKind::host);
+  const Tensor here = all.rows(Range{0, 1}.shifted(s.mesh.place.sequence)).view({tensor, rows, columns});
+  const Tensor mine = here.rows(Range{0, 1}.shifted(s.mesh.place.tensor)).view({rows, columns});
   ScheduleShape shape = s.plan.evaluation.shape;
   shape.micros = 1;
   Buffer there;  // kernels of a GPU do not write to the host's memory
@@ -183,15 +191,18 @@ std::vector<float> Engine::predict(const Batch& batch) {
                       .logits = there.defined() ? there.tensor() : mine});
   if (there.defined()) copy(mine, there, s.compute), s.compute.synchronize();
   s.mesh.pipe->broadcast(mine, shape.stages - 1, s.comm(), {.what = "logits"});
-  s.mesh.tensor->all_gather(all, mine, s.comm(), {.what = "logits"});
+  s.mesh.tensor->all_gather(here, mine, s.comm(), {.what = "logits"});
+  s.mesh.sequence->all_gather(all, here, s.comm(), {.what = "logits"});
   s.comm().synchronize();
-  if (parts == 1) return every;
+  if (tensor * sequence == 1) return every;
   std::vector<float> out;
-  for (int64_t row = 0; row < rows; ++row)
-    for (int64_t p = 0; p < parts; ++p) {
-      const auto from = every.begin() + (p * rows + row) * columns;
-      out.insert(out.end(), from, from + std::clamp<int64_t>(head.classes() - p * columns, 0, columns));
-    }
+  for (int64_t sample = 0; sample < samples; ++sample)
+    for (int64_t position = 0; position < sequence * part; ++position)
+      for (int64_t t = 0; t < tensor; ++t) {
+        const int64_t row = sample * part + position % part;
+        const auto from = every.begin() + (((position / part) * tensor + t) * rows + row) * columns;
+        out.insert(out.end(), from, from + std::clamp<int64_t>(head.classes() - t * columns, 0, columns));
+      }
   return out;
 }
 

@@ -4,8 +4,8 @@
 //
 //   DsConfig config = ...;                             // config_schema/reader.h
 //   Engine engine(config, make_mlp({{64, 32, 10}}, DType::fp32), world, {});
-//   Engine engine(config, [&](const TensorAxis& axis) { return make_gpt(gpt, type, seq, "gpt", axis); },
-//   ...); for (int step = 0; step < 100; ++step)
+//   Engine engine(config, [&](const Axes& axes) { return make_gpt(gpt, type, seq, "gpt", axes); }, ...);
+//   for (int step = 0; step < 100; ++step)
 //     StepResult r = engine.train_batch([&](int micro) { return my_batch(step, micro); });
 #pragma once
 #include <functional>
@@ -15,10 +15,10 @@
 
 #include "comm/mesh.h"
 #include "config_schema/ds_config.h"
+#include "model/axes.h"
 #include "model/layer.h"
 #include "pipeline/simulate.h"
 #include "runtime/executor.h"
-#include "tensor_parallel/tensor_axis.h"
 
 namespace cleave {
 
@@ -27,9 +27,9 @@ struct Record;  // checkpoint/checkpoint.h
 // The type that a model must be made in to be trained as the configuration says.
 DType model_dtype(const DsConfig& config);
 
-// A rank's part of the model when the tensor axis cuts its layers. Also called with an axis of one rank, for
+// A rank's part of the model when axes cut its layers or sequences. Also called with axes of one rank, for
 // what concerns the whole model.
-using ModelFactory = std::function<Model(const TensorAxis& axis)>;
+using ModelFactory = std::function<Model(const Axes& axes)>;
 
 struct EngineOptions {
   uint64_t seed = 42;  // of initial weights and dropout
@@ -53,18 +53,18 @@ struct StepResult {
 
 class Engine {
  public:
-  // Collective over world, whose ranks form a pipe x data x tensor grid: mesh_shape(config, world.size()).
-  // Throws Error(usage) when the ranks or the model cannot be divided so, and Error(memory) with the category
-  // table when the plan exceeds options.limits, before anything large is allocated.
+  // Collective over world, whose ranks form a pipe x data x sequence x tensor grid: mesh_shape(config,
+  // world.size()). Throws Error(usage) when the ranks or the model cannot be divided so, and Error(memory)
+  // with the category table when the plan exceeds options.limits, before anything large is allocated.
   Engine(const DsConfig& config, const ModelFactory& make, Communicator& world, const EngineOptions& options);
   // A model whose layers are whole; Error(usage) when the configuration cuts layers.
   Engine(const DsConfig& config, Model model, Communicator& world, const EngineOptions& options);
   ~Engine();
 
   // One optimizer step over gradient_accumulation_steps micro-batches. Ranks of one place on the data axis
-  // are given the same micro-batches. Collective. The result is the same on every rank.
-  // Throws Error(training) when the loss is not finite in fp32 or bf16, or the loss scale is at its minimum
-  // and still overflows.
+  // are given the same micro-batches, of whole samples also where ranks share a sequence. Collective. The
+  // result is the same on every rank. Throws Error(training) when the loss is not finite in fp32 or bf16, or
+  // the loss scale is at its minimum and still overflows.
   StepResult train_batch(const BatchSource& data);
 
   // Mean loss per valid target over `micros` micro-batches of every place on the data axis. Collective;
@@ -72,7 +72,7 @@ class Engine {
   double evaluate(const BatchSource& data, int micros);
 
   // Logits [rows, classes] of one micro-batch, in host memory of every rank; collective when parameters are
-  // sharded, and over the pipe and tensor axes.
+  // sharded, and over the other axes.
   std::vector<float> predict(const Batch& batch);
 
   // Writes DIR/<tag> from all ranks, then points DIR/latest at it; a run that is killed at any point leaves

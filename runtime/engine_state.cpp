@@ -36,7 +36,7 @@ double most_contributions(const DsConfig& c, const Model& model, int data) {
 }
 
 int rank_of(const Mesh& mesh) {
-  return (mesh.place.pipe * mesh.shape.data + mesh.place.data) * mesh.shape.tensor + mesh.place.tensor;
+  return (mesh.place.pipe * mesh.data->size() + mesh.data->rank()) * mesh.shape.tensor + mesh.place.tensor;
 }
 
 StoreOptions store_options(const DsConfig& c, const Model& model, const Mesh& mesh) {
@@ -54,7 +54,7 @@ StoreOptions store_options(const DsConfig& c, const Model& model, const Mesh& me
   if (c.exact_sums) {
     options.gradients = options.wire = DType::int64;
     options.grid = c.exact_sums_grid;
-    options.limit = 0x1p62 / most_contributions(c, model, mesh.shape.data * mesh.shape.tensor);
+    options.limit = 0x1p62 / most_contributions(c, model, mesh.data->size() * mesh.shape.tensor);
   }
   return options;
 }
@@ -101,10 +101,10 @@ ZeroPlan zero_plan(const DsConfig& config, const UnitSpec& unit, Communicator& d
 DType model_dtype(const DsConfig& config) { return dtype_of(config.precision); }
 
 Allocation::Allocation(const DsConfig& config, const Model& model, const PipelinePlan& plan, const Mesh& mesh,
-                       const NearGroups& near, Communicator& self, Memory& memory, Stream& compute,
-                       Stream& comm)
+                       const TensorAxis& axis, const NearGroups& near, Communicator& self, Memory& memory,
+                       Stream& compute, Stream& comm)
     : store(memory, store_options(config, model, mesh), compute, comm),
-      stage(model, plan.stages[size_t(mesh.place.pipe)], store, config.train_micro_batch_size_per_gpu,
+      stage(model, plan.stages[size_t(mesh.place.pipe)], store, config.train_micro_batch_size_per_gpu, axis,
             [&, kept = KeptInMemory(config.zero.offload_param)](const UnitSpec& unit) mutable {
               ZeroPlan of_unit = zero_plan(config, unit, *mesh.data, near, self);
               of_unit.home = kept.home_of(unit, of_unit);
@@ -112,7 +112,7 @@ Allocation::Allocation(const DsConfig& config, const Model& model, const Pipelin
             }),
       optimizer(memory, store, make_optimizer(config.optimizer), placement(config, rank_of(mesh))) {
   store.commit();
-  stage.allocate(memory);
+  stage.allocate(memory, compute);
   const auto device = MemoryKind::device;
   const bool exact = store.options().exact();
   // Sums are made where the gradients live.
@@ -127,9 +127,10 @@ Engine::State::State(const DsConfig& c, const ModelFactory& make, Communicator& 
     : config(c),
       world(w),
       mesh(w, mesh_shape(c, w.size())),
-      axis(*mesh.tensor, c.tensor_parallel.sequence_parallel),
-      model(make(axis)),
-      plan(axis.size() == 1 ? plan_pipeline(c, model) : plan_pipeline(c, make(TensorAxis()))),
+      axes(TensorAxis(*mesh.tensor, c.tensor_parallel.sequence_parallel), SequenceAxis(*mesh.sequence)),
+      model(make(axes)),
+      plan(mesh.shape.tensor * mesh.shape.sequence == 1 ? plan_pipeline(c, model)
+                                                        : plan_pipeline(c, make(Axes()))),
       self(self_communicator()),
       activations(mesh.pipe->duplicate("pipe activations")),
       gradients(mesh.pipe->duplicate("pipe gradients")),
@@ -141,8 +142,11 @@ Engine::State::State(const DsConfig& c, const ModelFactory& make, Communicator& 
                                                                     : Stream::Mode::inline_),
       schedule(c.scheduler, c.optimizer.lr),
       scaler(c.precision == Precision::fp16 ? LossScaler(c.fp16, c.zero.stage) : LossScaler()) {
+  require(model.parts == mesh.shape.sequence, Exit::usage,
+          "sequence_parallel_size is {}, but the sequences of {} are whole; set the size to 1",
+          mesh.shape.sequence, model.name);
   if (const int n = near_ranks(c.zero); n > 0) {
-    const int place = mesh.place.data, data = mesh.shape.data;
+    const int place = mesh.data->rank(), data = mesh.data->size();
     require(data % n == 0, Exit::usage, "groups of {} near ranks do not divide the {} of the data axis", n,
             data);
     near = mesh.data->split({place / n, place % n, n}, "data near");
@@ -169,7 +173,8 @@ std::vector<Engine::State::Talk> Engine::State::groups() const {
     if (!known && ranks->size() > 1) out.push_back({std::move(name), ranks});
   };
   // An axis that has every rank is the world itself and goes by the axis' name.
-  add("tensor", mesh.tensor), add("data", mesh.data), add("pipe", mesh.pipe), add("world", &world);
+  add("tensor", mesh.tensor), add("sequence", mesh.sequence), add("data", mesh.data), add("pipe", mesh.pipe),
+      add("world", &world);
   for (const auto* c : {near.get(), across.get()})
     if (c) add(c->name(), c);
   add("pipe activations", activations.get()), add("pipe gradients", gradients.get());
@@ -218,8 +223,8 @@ void Engine::State::sum_shared_gradients() {
   for (const auto& [name, group] : tied)
     for (int u = 0; u < store.units(); ++u)
       if (store.layout(u).name() == name) group->all_reduce(store.gradient_slice(u), comm(), {.what = name});
-  for (int u = 0; axis.size() > 1 && u < store.units(); ++u)
-    for (const Range& r : store.layout(u).summed(store.slice(u), axis.cuts_rows()))
+  for (int u = 0; axes.tensor.size() > 1 && u < store.units(); ++u)
+    for (const Range& r : store.layout(u).summed(store.slice(u), axes.tensor.cuts_rows()))
       mesh.tensor->all_reduce(store.gradient_slice(u).slice(r), comm(), {.what = store.layout(u).name()});
   compute.wait(comm().record());
 }
@@ -258,7 +263,7 @@ double Engine::State::mean_of_losses(const std::vector<double>& losses) {
   for (const double loss : losses) sum += loss;
   if (!config.exact_sums) return sum_over_ranks(sum / micros, "loss") / mesh.shape.data;
   constexpr double kGrid = 0x1p40;
-  const double limit = 0x1p62 / (micros * mesh.shape.data);
+  const double limit = 0x1p62 / (micros * mesh.data->size());
   int64_t words[2] = {0, 0};  // multiples of 1 / kGrid, and how many losses are too large or not finite
   for (const double loss : losses)
     if (std::fabs(loss * kGrid) <= limit)

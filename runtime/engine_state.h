@@ -15,7 +15,8 @@ namespace cleave {
 // All that a rank allocates. Built twice: against a dry memory for the plan, then for real.
 struct Allocation {
   Allocation(const DsConfig& config, const Model& model, const PipelinePlan& plan, const Mesh& mesh,
-             const NearGroups& near, Communicator& self, Memory& memory, Stream& compute, Stream& comm);
+             const TensorAxis& axis, const NearGroups& near, Communicator& self, Memory& memory,
+             Stream& compute, Stream& comm);
 
   ParameterStore store;
   Stage stage;
@@ -72,7 +73,7 @@ struct Engine::State {
   DsConfig config;
   Communicator& world;
   Mesh mesh;
-  TensorAxis axis;
+  Axes axes;
   Model model;
   PipelinePlan plan;  // of the whole model
   std::unique_ptr<Communicator> self, activations, gradients;

@@ -107,7 +107,10 @@ MeshShape mesh_shape(const DsConfig& config, int world) {
   };
   check("pipeline.stages", stages, world, "this job");
   check("tensor_parallel.autotp_size", tensor, world / stages, stages > 1 ? "a pipeline stage" : "this job");
-  return {.pipe = stages, .data = world / stages / tensor, .tensor = tensor};
+  const int sequence = config.sequence_ranks(), left = world / stages / tensor;
+  check("sequence_parallel_size", sequence, left,
+        stages * tensor > 1 ? "a place on the pipe and tensor axes" : "this job");
+  return {.pipe = stages, .data = left / sequence, .sequence = sequence, .tensor = tensor};
 }
 
 int PipelinePlan::index_of(const std::string& unit) const {
@@ -132,7 +135,9 @@ PipelinePlan plan_pipeline(const DsConfig& config, const Model& model) {
   const Simulation evaluation = simulate(plan.evaluation, {.training = false});
   CHECK(train.fault.empty() && evaluation.fault.empty(), "the schedule {}: {}{}", c.schedule, train.fault,
         evaluation.fault);
-  const Recompute recompute = recompute_of(config.checkpointing, int(model.layers.size()));
+  Recompute recompute = recompute_of(config.checkpointing, int(model.layers.size()));
+  const TensorParallelConfig& tensor = config.tensor_parallel;
+  recompute.partition = recompute.partition && tensor.size() > 1 && !tensor.sequence_parallel;
   for (int r = 0; r < shape.stages; ++r)
     plan.stages.push_back(stage_of(plan, train, evaluation, recompute, r));
   find_holders(plan, model);

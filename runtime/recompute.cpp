@@ -9,7 +9,10 @@ namespace cleave {
 Recompute recompute_of(const CheckpointingConfig& c, int layers) {
   const int64_t by_number = c.number > 0 ? ceil_div(int64_t(layers), c.number) : 0;
   const int64_t interval = c.interval > 0 ? c.interval : by_number;
-  return {.interval = interval, .lean = c.lean, .to_host = c.to_host && interval > 0};
+  return {.interval = interval,
+          .lean = c.lean,
+          .to_host = c.to_host && interval > 0,
+          .partition = c.partition && interval > 0};
 }
 
 std::vector<Stop> backward_stops(int layers, const Recompute& recompute, bool head, bool alive) {

@@ -12,16 +12,20 @@ struct Recompute {
   // Every how many layers, counted from the chunk's first, the input is kept; what these layers make is
   // dropped after their forward and made again before their backward. 0: all is kept.
   int64_t interval = 0;
-  bool lean = false;     // layers keep less and make the rest again inside their backward (ForwardArgs::lean)
-  bool to_host = false;  // the kept inputs inside a chunk live in pinned host memory
+  bool lean = false;  // layers keep less and make the rest again inside their backward (ForwardArgs::lean)
+  // Of the kept inputs inside a chunk: they live in pinned host memory, and a rank of the tensor axis keeps
+  // its part of each.
+  bool to_host = false, partition = false;
 
   bool again() const { return interval > 0; }
   // Whether a frame keeps the input of the layer; `layers` stands for the chunk's output.
   bool keeps(int layer, int layers) const {
     return interval == 0 || layer == layers || layer % interval == 0;
   }
-  bool to_host_at(int layer, int layers) const {
-    return to_host && again() && layer < layers && keeps(layer, layers);
+  // Whether kept inputs inside a chunk are whole on the device only while they are needed.
+  bool away() const { return to_host || partition; }
+  bool away_at(int layer, int layers) const {
+    return away() && again() && layer < layers && keeps(layer, layers);
   }
   int groups(int layers) const { return again() ? int((layers + interval - 1) / interval) : 1; }
   bool in_last_group(int layer, int layers) const {

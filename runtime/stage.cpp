@@ -17,12 +17,13 @@ std::vector<ParamGradient> as_gradients(const std::vector<GradientSlot>& slots) 
 }  // namespace
 
 Stage::Stage(const Model& model, StageShape shape, ParameterStore& store, int64_t samples,
-             const std::function<ZeroPlan(const UnitSpec&)>& plan_of)
+             const TensorAxis& axis, const std::function<ZeroPlan(const UnitSpec&)>& plan_of)
     : model_(model),
       shape_(std::move(shape)),
       store_(store),
       samples_(samples),
-      frames_(size_t(shape_.frames)) {
+      frames_(size_t(shape_.frames)),
+      away_inputs_(shape_.recompute.partition ? AwayInputs(axis) : AwayInputs()) {
   boundaries_.push_back(model_.input(samples));
   for (const auto& l : model_.layers) boundaries_.push_back(l->output(boundaries_.back()));
   add_passes(plan_of);
@@ -33,21 +34,30 @@ Tensor Stage::targets(int micro) const {
   return targets_.tensor().slice({slot * rows(), (slot + 1) * rows()});
 }
 
+void Stage::take_part(Tensor to, Tensor whole, Stream& stream) const {
+  const int64_t runs = model_.parts == 1 ? 1 : samples_, run = to.numel() / runs;
+  for (int64_t r = 0; r < runs; ++r) {
+    const Tensor mine = to.slice({r * run, (r + 1) * run});
+    const Tensor from = whole.slice(Range{0, run}.shifted((r * model_.parts + model_.part) * run));
+    if (from.dtype() == mine.dtype())
+      copy(mine, from, stream);
+    else
+      launch(Cast{.y = mine, .x = from}, stream);
+  }
+}
+
 void Stage::load(int micro, const Batch& batch, Stream& stream) {
-  const int64_t inputs = boundaries_[0].shape.numel();
-  CHECK(batch.input.numel() == inputs && batch.targets.numel() == rows(),
+  const int64_t inputs = boundaries_[0].shape.numel() * model_.parts, targets_of = rows() * model_.parts;
+  CHECK(batch.input.numel() == inputs && batch.targets.numel() == targets_of,
         "batch of {} inputs and {} targets, the micro-batch has {} and {}", batch.input.numel(),
-        batch.targets.numel(), inputs, rows());
+        batch.targets.numel(), inputs, targets_of);
   if (positions_.size() <= size_t(micro)) positions_.resize(size_t(micro) + 1);
   positions_[size_t(micro)] = batch.position;
   if (shape_.first) {
     const Tensor x = open(micro, 0, stream);
-    if (batch.input.dtype() == x.dtype())
-      copy(x, batch.input, stream);
-    else
-      launch(Cast{.y = x, .x = batch.input}, stream);
+    take_part(x, batch.input, stream);
   }
-  if (shape_.last) copy(targets(micro), batch.targets, stream);
+  if (shape_.last) take_part(targets(micro), batch.targets, stream);
   loaded_ = stream.record();
 }
 
@@ -77,9 +87,9 @@ Tensor Stage::take_output(Frame& f, int l, Run run) {
   const TensorSpec& out = boundary(f.chunk, l + 1);
   const bool kept = shape_.recompute.keeps(l + 1, layers(f.chunk));
   if (kept && run.again) return scratch_arena_.take(out.dtype, out.shape);
-  if (on_host(f.chunk, l + 1))
+  if (away(f.chunk, l + 1))
     return f.inputs[size_t(l) + 1] =
-               host_inputs_.block((l + 1) / int(shape_.recompute.interval), out.dtype, out.shape);
+               away_inputs_.block((l + 1) / int(shape_.recompute.interval), out.dtype, out.shape);
   Arena& arena = kept ? f.keep : run.again || run.alive ? until_backward(f) : group_arena_;
   return f.inputs[size_t(l) + 1] = arena.take(out.dtype, out.shape);
 }
@@ -89,9 +99,9 @@ void Stage::forward_layer(Frame& f, int l, const Params& params, const Position&
   const Recompute& recompute = shape_.recompute;
   if (recompute.again() && recompute.keeps(l, layers(f.chunk))) group_arena_.release(0);
   const int64_t scratch = scratch_arena_.mark();
-  const bool leaves = !run.again && on_host(f.chunk, l + 1);
+  const bool leaves = !run.again && away(f.chunk, l + 1);
   const int next = leaves ? (l + 1) / int(recompute.interval) : 0;  // the group that y is the input of
-  if (leaves) host_inputs_.wait_until_left(next, stream);
+  if (leaves) away_inputs_.wait_until_left(next, stream);
   const Tensor y = take_output(f, l, run);
   const bool dropped = recompute.again() && !run.again && !run.alive;
   Arena& keep = dropped ? group_arena_ : until_backward(f);
@@ -107,17 +117,18 @@ void Stage::forward_layer(Frame& f, int l, const Params& params, const Position&
                 .position = position,
                 .train = run.train,
                 .stream = stream,
-                .lean = recompute.lean});
+                .lean = recompute.lean,
+                .constants = constants_});
   if (leaves && run.train) {
-    f.host_inputs[size_t(next)] = f.host.take(y.dtype(), y.shape());
-    host_inputs_.send(next, f.host_inputs[size_t(next)], y, stream);
+    f.inputs_home[size_t(next)] = f.home.take(y.dtype(), {away_inputs_.numel_at_home(y.numel())});
+    away_inputs_.send(next, f.inputs_home[size_t(next)], y, stream);
   }
   if (dropped) keep.release(kept);
   scratch_arena_.release(scratch);
 }
 
 void Stage::bring_inputs(Frame& f, int l, Stream& stream) {
-  if (!shape_.recompute.to_host) return;
+  if (!shape_.recompute.away()) return;
   const int interval = int(std::min<int64_t>(shape_.recompute.interval, layers(f.chunk)));
   const int group = int(ceil_div(l + 1, interval)) - 1;
   while (f.fetched > std::max(1, group - 1)) {
@@ -125,10 +136,12 @@ void Stage::bring_inputs(Frame& f, int l, Stream& stream) {
     const TensorSpec& x = boundary(f.chunk, g * interval);
     // The weights' part needs it as well.
     f.inputs[size_t(g * interval)] = shape_.split_backward ? until_backward(f).take(x.dtype, x.shape)
-                                                           : host_inputs_.block(g, x.dtype, x.shape);
-    host_inputs_.fetch(g, f.inputs[size_t(g * interval)], f.host_inputs[size_t(g)], stream);
+                                                           : away_inputs_.block(g, x.dtype, x.shape);
+    away_inputs_.fetch(g, f.inputs[size_t(g * interval)], f.inputs_home[size_t(g)], stream);
   }
-  host_inputs_.wait_until_back(group, stream);
+  away_inputs_.wait_until_back(group, stream);
+  if (group > 0 && group < f.gathered) away_inputs_.gather(f.inputs[size_t(group * interval)], stream);
+  f.gathered = std::min(f.gathered, group);
 }
 
 void Stage::backward_layer(Frame& f, int l, const Params& params, Grads& grads, const Position& position,
@@ -149,7 +162,8 @@ void Stage::backward_layer(Frame& f, int l, const Params& params, Grads& grads, 
                  .part = part,
                  .for_weight = part == BackwardPart::both ? nullptr : &f.for_weight[size_t(l)],
                  .keep = part == BackwardPart::both ? nullptr : &until_backward(f),
-                 .lean = shape_.recompute.lean});
+                 .lean = shape_.recompute.lean,
+                 .constants = constants_});
   scratch_arena_.release(mark);
 }
 
@@ -190,7 +204,7 @@ void Stage::backward(const Turn& turn, float scale, Tensor loss_sum, Stream& str
   const Position& position = positions_[size_t(turn.micro)];
   if (!turn.fused) store_.begin_pass(passes.backward, turn.last), visit_ = 0;
   scratch_arena_ = Arena(scratch_), group_arena_ = Arena(group_);
-  f.fetched = groups(turn.chunk) - (turn.fused && may_stay() ? 1 : 0);
+  f.fetched = f.gathered = groups(turn.chunk) - (turn.fused && may_stay() ? 1 : 0);
   for (const Stop& stop : turn.fused ? passes.fused : passes.apart) {
     bring_inputs(f, stop.layer, stream);
     const Params params = store_.acquire(visit_);

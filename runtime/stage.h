@@ -4,7 +4,7 @@
 #include <deque>
 #include <vector>
 
-#include "runtime/host_inputs.h"
+#include "runtime/away_inputs.h"
 #include "runtime/stage_shape.h"
 #include "zero/parameter_store.h"
 
@@ -13,12 +13,13 @@ namespace cleave {
 class Stage {
  public:
   // Adds the local layers' units to the store with plan_of(unit), and the passes. `samples` is the
-  // micro-batch size. The model must outlive the stage.
-  Stage(const Model& model, StageShape shape, ParameterStore& store, int64_t samples,
+  // micro-batch size, `axis` what kept inputs may be partitioned over. The model must outlive the stage.
+  Stage(const Model& model, StageShape shape, ParameterStore& store, int64_t samples, const TensorAxis& axis,
         const std::function<ZeroPlan(const UnitSpec&)>& plan_of);
 
-  // After the store's commit: allocates activations, sized by a dry run of every layer.
-  void allocate(Memory& memory);
+  // After the store's commit: allocates activations, sized by a dry run of every layer, and on a GPU a copy
+  // of the model's constants, which arrives in the order of `stream`.
+  void allocate(Memory& memory, Stream& stream);
 
   const StageShape& shape() const { return shape_; }
   int64_t frame_bytes() const { return keep_bytes_; }  // of the activations that one micro-batch keeps
@@ -57,10 +58,10 @@ class Stage {
   struct Frame {
     Buffer memory;
     Arena keep;
-    Buffer on_host;
-    Arena host;                       // cpu_checkpointing: inputs of groups of layers, but the chunk's own
-    std::vector<Tensor> host_inputs;  // of every group
-    int fetched = 0;                  // from this group on they are back
+    Buffer home_memory;
+    Arena home;                       // of inputs of groups of layers that are away: all but the chunk's own
+    std::vector<Tensor> inputs_home;  // of every group
+    int fetched = 0, gathered = 0;    // from this group on they are back, and whole
     std::vector<Saved> saved, for_weight;
     std::vector<Tensor> inputs;     // of every layer of the chunk, then its output
     std::vector<Tensor> gradients;  // of the same, when the backward is split
@@ -96,9 +97,12 @@ class Stage {
   void run_head(Frame& frame, const Params& params, Grads& grads, float scale, Tensor loss_sum,
                 Stream& stream);
   Tensor gradient(Frame& frame, int l);
+  void place_constants(Memory& memory, Stream& stream);
   void measure();
   void measure(int chunk, Stream& discard);
   int64_t rows() const { return samples_ * model_.rows_per_sample; }
+  // to = what this rank computes of every sample of a micro-batch.
+  void take_part(Tensor to, Tensor whole, Stream& stream) const;
   Tensor targets(int micro) const;
   const Layer& layer(int chunk, int l) const {
     return *model_.layers[size_t(shape_.chunks[size_t(chunk)].begin + l)];
@@ -106,11 +110,11 @@ class Stage {
   const TensorSpec& boundary(int chunk, int l) const {
     return boundaries_[size_t(shape_.chunks[size_t(chunk)].begin + l)];
   }
-  // Whether the input of the layer goes to the host: one inside the chunk.
-  bool on_host(int chunk, int l) const { return l > 0 && shape_.recompute.to_host_at(l, layers(chunk)); }
+  // Whether the input of the layer leaves the device or is partitioned: one inside the chunk.
+  bool away(int chunk, int l) const { return l > 0 && shape_.recompute.away_at(l, layers(chunk)); }
   int groups(int chunk) const { return shape_.recompute.groups(layers(chunk)); }
   // A last group that outlives its forward would need its input until the weights' part.
-  bool may_stay() const { return !(shape_.split_backward && shape_.recompute.to_host); }
+  bool may_stay() const { return !(shape_.split_backward && shape_.recompute.away()); }
   int layers(int chunk) const { return int(shape_.chunks[size_t(chunk)].size()); }
   bool has_head(int chunk) const { return shape_.last && chunk + 1 == int(shape_.chunks.size()); }
   bool splits(int chunk, int l) const { return shape_.split_backward && layer(chunk, l).splits_backward(); }
@@ -123,17 +127,19 @@ class Stage {
   std::vector<Passes> passes_;          // by chunk
   int eval_pass_ = 0;                   // of the last chunk, with the head
   Buffer scratch_, group_, gradients_[2], targets_, losses_;
+  std::vector<Buffer> constant_copies_;
+  std::vector<Tensor> constants_;  // where the layers compute
   std::vector<Frame> frames_;
   std::deque<int> free_;         // frames, the longest free first
   std::vector<Buffer> waiting_;  // with recomputation: what frames keep between the parts of their backward
   std::vector<int> free_waiting_;
   std::vector<Position> positions_;
   Arena scratch_arena_;
-  HostInputs host_inputs_;
+  AwayInputs away_inputs_;
   Arena group_arena_;  // with recomputation: what the layers of one group make
   Event loaded_;
   int64_t keep_bytes_ = 0, waiting_bytes_ = 0;  // of a frame; of one of waiting_
-  int64_t host_bytes_ = 0, block_bytes_ = 0;    // of a frame; of the largest input that goes to the host
+  int64_t home_bytes_ = 0, block_bytes_ = 0;    // of a frame; of the largest input that is away
   int64_t gradient_bytes_ = 0;                  // of the largest layer boundary
   int visit_ = 0;                               // in the store's current pass
 };

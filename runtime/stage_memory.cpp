@@ -1,6 +1,7 @@
 // The memory of a stage: measured by a dry run, allocated once, handed out as frames.
 #include <algorithm>
 
+#include "device/copy.h"
 #include "runtime/stage.h"
 
 namespace cleave {
@@ -26,8 +27,21 @@ std::vector<ParamGradient> dry_grads(const std::vector<UnitSpec>& units, DType d
 
 }  // namespace
 
-void Stage::allocate(Memory& memory) {
+// On the CPU layers read the model's own.
+void Stage::place_constants(Memory& memory, Stream& stream) {
+  constants_ = model_.constants;
+  if (!memory.device().is_cuda()) return;
+  for (Tensor& t : constants_) {
+    Buffer& b = constant_copies_.emplace_back(memory.allocate(
+        MemoryKind::device, Category::weights, t.dtype(), t.shape(), "constants of the model"));
+    if (!memory.dry()) copy(b, t, stream);
+    t = b;
+  }
+}
+
+void Stage::allocate(Memory& memory, Stream& stream) {
   const auto device = MemoryKind::device;
+  place_constants(memory, stream);
   if (shape_.last) {
     targets_ = memory.allocate(device, Category::staging, DType::int32, {shape_.batches * rows()}, "targets");
     losses_ = memory.allocate(device, Category::activations, DType::fp32, {rows()}, "losses");
@@ -38,16 +52,17 @@ void Stage::allocate(Memory& memory) {
   };
   for (int f = 0; f < shape_.frames; ++f) {
     frames_[size_t(f)].memory = bytes(keep_bytes_, "kept activations");
-    if (host_bytes_ > 0)
-      frames_[size_t(f)].on_host = memory.allocate(MemoryKind::pinned, Category::activations, DType::uint8,
-                                                   {host_bytes_}, "inputs of layers");
+    if (home_bytes_ > 0)
+      frames_[size_t(f)].home_memory =
+          memory.allocate(shape_.recompute.to_host ? MemoryKind::pinned : device, Category::activations,
+                          DType::uint8, {home_bytes_}, "inputs of layers");
     free_.push_back(f);
   }
   for (int w = 0; waiting_bytes_ > 0 && w < shape_.waiting_weights; ++w) {
     waiting_.push_back(bytes(waiting_bytes_, "activations until the weights' part"));
     free_waiting_.push_back(w);
   }
-  if (block_bytes_ > 0) host_inputs_.allocate(memory, block_bytes_);
+  if (block_bytes_ > 0) away_inputs_.allocate(memory, block_bytes_);
   group_ = bytes(group_arena_.peak_bytes(), "activations of layers that run again");
   scratch_ = bytes(scratch_arena_.peak_bytes(), "scratch");
   for (Buffer& g : gradients_) g = bytes(gradient_bytes_, "activation gradients");
@@ -57,7 +72,7 @@ void Stage::allocate(Memory& memory) {
 void Stage::measure() {
   Stream discard(Stream::Mode::discard);
   scratch_arena_ = group_arena_ = Arena(), keep_bytes_ = waiting_bytes_ = gradient_bytes_ = 0;
-  host_bytes_ = block_bytes_ = 0;
+  home_bytes_ = block_bytes_ = 0;
   for (int c = 0; c < int(shape_.chunks.size()); ++c) measure(c, discard);
 }
 
@@ -71,7 +86,7 @@ void Stage::measure(int chunk, Stream& discard) {
   for (int l = 0; l < layers(chunk); ++l) {
     forward_layer(dry, l, params(l), {}, {}, discard);
     const TensorSpec& y = boundary(chunk, l + 1);
-    if (on_host(chunk, l + 1))
+    if (away(chunk, l + 1))
       block_bytes_ = std::max(block_bytes_, round_up(y.shape.numel() * size_of(y.dtype), 64));
   }
   if (!shape_.split_backward)
@@ -84,7 +99,7 @@ void Stage::measure(int chunk, Stream& discard) {
     Grads of_head = dry_grads(units, model_.dtype, &written);
     run_head(dry, dry_params(units, model_.dtype), of_head, 1, Tensor(nullptr, DType::fp64, {1}), discard);
   }
-  dry.fetched = groups(chunk);
+  dry.fetched = dry.gathered = groups(chunk);
   for (const Stop& stop : backward_stops(layers(chunk), shape_.recompute, false, false)) {
     const int l = stop.layer;
     bring_inputs(dry, l, discard);
@@ -98,7 +113,7 @@ void Stage::measure(int chunk, Stream& discard) {
     if (splits(chunk, l)) backward_layer(dry, l, params(l), g, {}, BackwardPart::weight, discard);
   }
   keep_bytes_ = std::max(keep_bytes_, dry.keep.peak_bytes());
-  host_bytes_ = std::max(host_bytes_, dry.host.peak_bytes());
+  home_bytes_ = std::max(home_bytes_, dry.home.peak_bytes());
   waiting_bytes_ = std::max(waiting_bytes_, dry.until_weight.peak_bytes());
 }
 
@@ -113,8 +128,8 @@ void Stage::start(Frame& f, int chunk) {
   f.keep = f.memory.defined() ? Arena(f.memory) : Arena();
   const auto layers_here = size_t(layers(chunk));
   const TensorSpec& in = boundary(chunk, 0);
-  f.host = f.on_host.defined() ? Arena(f.on_host) : Arena();
-  f.host_inputs.assign(size_t(groups(chunk)), {});
+  f.home = f.home_memory.defined() ? Arena(f.home_memory) : Arena();
+  f.inputs_home.assign(size_t(groups(chunk)), {});
   f.saved.assign(layers_here, {}), f.for_weight.assign(layers_here, {});
   f.gradients.assign(layers_here + 1, {});
   f.inputs.assign(layers_here + 1, {});

@@ -5,7 +5,7 @@
 
 namespace cleave {
 
-// One micro-batch on this rank, in host memory.
+// One micro-batch of whole samples on this rank, in host memory.
 struct Batch {
   Tensor input;    // as Model::input, in fp32 where the model's type is a float; int32 tokens otherwise
   Tensor targets;  // [rows] int32; -100 is ignored

@@ -17,13 +17,14 @@ ALLOWED = {
     "offload": ["device"],
     "zero": ["comm", "kernels", "offload", "optim", "device"],
     "tensor_parallel": ["comm", "device"],
-    "model": ["kernels", "device", "tensor_parallel"],
+    "sequence_parallel": ["comm", "kernels", "device"],
+    "model": ["kernels", "device", "tensor_parallel", "sequence_parallel"],
     "checkpoint": ["comm", "device"],
     "monitor": ["device"],
     "pipeline": [],
-    "runtime": ["checkpoint", "pipeline", "model", "tensor_parallel", "zero", "config_schema", "comm", "optim", "offload", "kernels", "device"],
+    "runtime": ["checkpoint", "pipeline", "model", "tensor_parallel", "sequence_parallel", "zero", "config_schema", "comm", "optim", "offload", "kernels", "device"],
     "launcher": ["comm"],
-    "app": ["runtime", "launcher", "monitor", "checkpoint", "model", "tensor_parallel", "zero", "data", "config_schema", "comm", "optim",
+    "app": ["runtime", "launcher", "monitor", "checkpoint", "model", "tensor_parallel", "sequence_parallel", "zero", "data", "config_schema", "comm", "optim",
             "offload", "kernels", "device"],
 }
 FOREIGN = {  # a library's header: the folders that may use it

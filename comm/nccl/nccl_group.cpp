@@ -169,6 +169,20 @@ class NcclGroup final : public DeviceGroup, private Watched {
     });
   }
 
+  void all_to_all(const Waiting& w, Tensor out, Tensor in, Range piece, Stream& stream) override {
+    const int64_t block = in.numel() / group_->size();
+    call(w, stream, [&](const NcclLibrary& nccl, ncclComm_t comm, cudaStream_t s) {
+      ncclResult_t result = nccl.group_start();
+      for (int r = 0; r < group_->size() && result == ncclSuccess; ++r) {
+        const auto [type, count] = elements(in.slice(piece));
+        result = nccl.send(in.slice(piece.shifted(r * block)).raw(), count, type, r, comm, s);
+        if (result == ncclSuccess)
+          result = nccl.recv(out.slice(piece.shifted(r * block)).raw(), count, type, r, comm, s);
+      }
+      return ended(nccl, result);
+    });
+  }
+
   void send(const Waiting& w, Tensor t, int to, Stream& stream) override {
     CudaQueue& queue = heard_by(stream);
     Channel& channel = open(outgoing_, to, [&] {

@@ -36,13 +36,13 @@ int say_hello(const char* pipe, const char* tensor, const char* zero) {
     if (ranks.rank() == 0) std::fputs(format(config.problems).c_str(), stderr);
     return int(Exit::usage);
   }
-  const ModelFactory make = [](const TensorAxis& axis) {
+  const ModelFactory make = [](const Axes& axes) {
     return make_gpt({.vocab = 256, .positions = 64, .width = 64, .layers = 6, .heads = 4}, DType::fp32, 64,
-                    "hello", axis);
+                    "hello", axes);
   };
   Engine engine(config.config, make, ranks, {});
   const MeshPlace place = engine.mesh().place(ranks.rank());
-  const PipelinePlan plan = plan_pipeline(config.config, make(TensorAxis()));
+  const PipelinePlan plan = plan_pipeline(config.config, make(Axes()));
   const Range layers = plan.stages[size_t(place.pipe)].chunks[0];
   const ParamSpec matrix = engine.model().layers[1]->units()[0].params[2];
   const MemoryTable memory = engine.memory_live();

@@ -49,17 +49,4 @@ void run(const AttentionBackward& op) {
   attention_grad(args);
 }
 
-void run(const AttentionDecode& op) {
-  attention_decode({.y = vec(op.y),
-                    .cache = vec(op.cache),
-                    .qkv = vec(op.qkv),
-                    .batch = op.qkv.dim(0),
-                    .capacity = op.cache.dim(1),
-                    .position = op.position,
-                    .heads = op.heads,
-                    .kv_heads = op.kv_heads,
-                    .head_dim = op.head_dim,
-                    .scale = op.scale != 0 ? op.scale : 1.0f / std::sqrt(float(op.head_dim))});
-}
-
 }  // namespace cleave::cpu

@@ -135,11 +135,6 @@ struct AttentionArgs {
   float* scratch;         // threads * attention_scratch(...) floats
   int64_t scratch_numel;  // a thread
 };
-struct DecodeArgs {
-  Vec y, cache, qkv;
-  int64_t batch, capacity, position, heads, kv_heads, head_dim;
-  float scale;
-};
 struct AdamArgs {
   float *param, *m, *v;
   Vec copy, grad;
@@ -199,7 +194,6 @@ constexpr int64_t rms_norm_grad_scratch(int64_t rows, int64_t width) {
 constexpr int64_t layer_norm_grad_scratch(int64_t rows, int64_t width) {
   return 2 * rms_norm_grad_scratch(rows, width);
 }
-inline constexpr int64_t kDecodeDim = 1024;  // the widest head of AttentionDecode
 
 namespace attention_blocks {
 inline constexpr int64_t kQueries = 48, kKeys = 64;
@@ -256,7 +250,6 @@ CLEAVE_BODY(softmax_part, SoftmaxPartArgs)
 CLEAVE_BODY(cross_entropy_part, SoftmaxPartArgs)
 CLEAVE_BODY(attention, AttentionArgs)
 CLEAVE_BODY(attention_grad, AttentionArgs)
-CLEAVE_BODY(attention_decode, DecodeArgs)
 CLEAVE_BODY(adam, AdamArgs)
 CLEAVE_BODY(sgd, SgdArgs)
 CLEAVE_BODY(lion, LionArgs)

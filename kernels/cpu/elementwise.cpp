@@ -63,6 +63,18 @@ void run(const Fill& op) {
   }
 }
 
+void run(const CopyRuns& op) {
+  const int64_t size = size_of(op.x.dtype()), runs = op.outer.count * op.inner.count;
+  auto* y = static_cast<std::byte*>(op.y.raw());
+  const auto* x = static_cast<const std::byte*>(op.x.raw());
+#pragma omp parallel for schedule(static) if (runs * op.width > (1 << 16))
+  for (int64_t r = 0; r < runs; ++r) {
+    const int64_t o = r / op.inner.count, i = r % op.inner.count;
+    std::memcpy(y + (o * op.outer.y + i * op.inner.y) * size, x + (o * op.outer.x + i * op.inner.x) * size,
+                size_t(op.width * size));
+  }
+}
+
 void run(const Axpy& op) { axpy({vec(op.y), vec(op.x), op.y.numel(), op.alpha}); }
 void run(const SumSquares& op) { sum({vec(op.x), op.x.numel(), true, op.out.as<double>()}); }
 void run(const Sum& op) { sum({vec(op.x), op.x.numel(), false, op.out.as<double>()}); }

@@ -20,52 +20,6 @@ __global__ void __launch_bounds__(128) row_dots(float* delta, Attention<T> a) {
   if (threadIdx.x % 32 == 0) delta[a.row(int(row / a.seq), head) + row % a.seq] = sum;
 }
 
-template <class T>
-struct Decode {
-  T *y, *cache;
-  const T* qkv;
-  int capacity, position, heads, kv_heads, dim;
-  float scale;
-};
-
-// One block a query head of one sequence. The new key and value are read from qkv, since another block writes
-// them.
-template <class T>
-__global__ void __launch_bounds__(128) decode(Decode<T> a) {
-  extern __shared__ __align__(16) float scores[];
-  __shared__ float shared[4];
-  const int head = blockIdx.x, b = blockIdx.y, group = a.heads / a.kv_heads, kv = head / group;
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const T* row = a.qkv + int64_t(b) * (a.heads + 2 * a.kv_heads) * a.dim;
-  const T *q = row + head * a.dim, *new_key = row + (a.heads + kv) * a.dim,
-          *new_value = new_key + a.kv_heads * a.dim;
-  const int64_t place = 2 * int64_t(a.kv_heads) * a.dim;
-  T *keys = a.cache + int64_t(b) * a.capacity * place + kv * a.dim, *values = keys + a.kv_heads * a.dim;
-  float top = -INFINITY;
-  for (int j = warp; j <= a.position; j += 4) {
-    const T* key = j < a.position ? keys + j * place : new_key;
-    float sum = 0;
-    for (int d = lane; d < a.dim; d += 32) sum = fmaf(to_float(q[d]), to_float(key[d]), sum);
-#pragma unroll
-    for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
-    sum *= a.scale * kLog2E;
-    if (lane == 0) scores[j] = sum;
-    top = fmaxf(top, sum);
-  }
-  top = block_reduce(top, shared, [](float x, float z) { return fmaxf(x, z); });
-  float sum = 0;
-  for (int j = threadIdx.x; j <= a.position; j += 128) sum += scores[j] = exp2f(scores[j] - top);
-  sum = block_sum(sum, shared);
-  for (int d = threadIdx.x; d < a.dim; d += 128) {
-    float out = scores[a.position] * to_float(new_value[d]);
-    for (int j = 0; j < a.position; ++j) out = fmaf(scores[j], to_float(values[j * place + d]), out);
-    a.y[(int64_t(b) * a.heads + head) * a.dim + d] = rounded<T>(out / sum);
-    if (head % group > 0) continue;
-    keys[a.position * place + d] = new_key[d];
-    values[a.position * place + d] = new_value[d];
-  }
-}
-
 template <class T, class Op>
 Attention<T> attention_of(const Op& op) {
   Attention<T> a;
@@ -115,27 +69,6 @@ void run(const AttentionBackward& op, Stream& stream) {
       if (on_tensor_cores(a, aligned({op.qkv, op.dqkv, op.dy}))) return attention_backward(queue, a);
     plain_attention_backward(queue, a);
   });
-}
-
-void run(const AttentionDecode& op, Stream& stream) {
-  const int64_t batch = op.qkv.dim(0), bytes = (op.position + 1) * int64_t(sizeof(float));
-  if (batch == 0) return;
-  CudaQueue& queue = cuda_queue(stream);
-  with_type(op.qkv.dtype(), [&](auto t) {
-    using T = decltype(t);
-    const Decode<T> args{as<T>(op.y),
-                         as<T>(op.cache),
-                         as<T>(op.qkv),
-                         int(op.cache.dim(1)),
-                         int(op.position),
-                         int(op.heads),
-                         int(op.kv_heads),
-                         int(op.head_dim),
-                         op.scale != 0 ? op.scale : 1.0f / std::sqrt(float(op.head_dim))};
-    allow_shared(queue, decode<T>, bytes, "AttentionDecode");
-    decode<T><<<dim3(unsigned(op.heads), unsigned(batch)), 128, size_t(bytes), queue.use()>>>(args);
-  });
-  queue.launched("AttentionDecode");
 }
 
 }  // namespace cleave::gpu

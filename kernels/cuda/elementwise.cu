@@ -53,6 +53,30 @@ void put(CudaQueue& queue, const Tensor& y, T value) {
   for_each(queue, y.numel(), true, "Fill", Put<T>{as<T>(y), value});
 }
 
+template <class T>
+struct MoveRuns {
+  T* y;
+  const T* x;
+  int64_t width;
+  CopyRuns::Step outer, inner;
+
+  template <int N>
+  __device__ void operator()(int64_t first, Count<N>) const {
+#pragma unroll
+    for (int n = 0; n < N; ++n) {
+      const int64_t run = (first + n) / width, j = (first + n) % width;
+      const int64_t o = run / inner.count, i = run % inner.count;
+      y[o * outer.y + i * inner.y + j] = x[o * outer.x + i * inner.x + j];
+    }
+  }
+};
+
+template <class T>
+void move_runs(CudaQueue& queue, const CopyRuns& op) {
+  for_each(queue, op.outer.count * op.inner.count * op.width, false, "CopyRuns",
+           MoveRuns<T>{as<T>(op.y), as<T>(op.x), op.width, op.outer, op.inner});
+}
+
 // Memory that the GPU cannot be trusted to read: the caller's own, pinned or not.
 bool on_host(CudaQueue& queue, const Tensor& x) {
   cudaPointerAttributes a{};
@@ -118,6 +142,20 @@ void run(const Fill& op, Stream& stream) {
       return put(queue, op.y, uint16_t(op.value));
     case DType::uint8:
       return put(queue, op.y, uint8_t(op.value));
+  }
+}
+
+void run(const CopyRuns& op, Stream& stream) {
+  CudaQueue& queue = cuda_queue(stream);
+  switch (size_of(op.x.dtype())) {
+    case 1:
+      return move_runs<uint8_t>(queue, op);
+    case 2:
+      return move_runs<uint16_t>(queue, op);
+    case 4:
+      return move_runs<uint32_t>(queue, op);
+    case 8:
+      return move_runs<uint64_t>(queue, op);
   }
 }
 

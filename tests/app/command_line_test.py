@@ -153,6 +153,9 @@ class CommandLine(unittest.TestCase):
             for (loss, norm), (want_loss, want_norm) in zip(got, want, strict=True):
                 self.assertAlmostEqual(loss / want_loss, 1, delta=1e-3)  # fp16 rounds at other places
                 self.assertAlmostEqual(norm / want_norm, 1, delta=1e-2)
+            shared = config("shared.json", pipeline={"stages": 2}, sequence_parallel_size=2)
+            for (loss, _), (want_loss, _) in zip(self.losses(ranks=8, model=model, config=shared), want, strict=True):
+                self.assertAlmostEqual(loss / want_loss, 1, delta=1e-3)
             self.train("--output", self.dir / model, steps=5, ranks=2, model=model, config=config(
                 "other.json", tensor_parallel={"tp": {"tp_size": 2}, "sequence_parallel": False}))
             self.run_cleave("eval", self.dir / model, "--data", self.text)
@@ -160,6 +163,8 @@ class CommandLine(unittest.TestCase):
     def test_layers_that_cannot_be_cut_are_refused_with_what_works(self):
         refused = self.train(ranks=3, config=self.config(tensor_parallel={"autotp_size": 3}), code=2)
         self.assertIn("4 heads cannot be cut over 3 tensor ranks; tensor_parallel.autotp_size may be 1, 2, 4", refused.stderr)
+        heads = self.train(ranks=4, config=self.config(sequence_parallel_size=4), model="llama-tiny", code=2)
+        self.assertIn("4 sequence ranks; sequence_parallel_size may be 1, 2", heads.stderr)
         divide = self.train(ranks=3, config=self.config(tensor_parallel={"autotp_size": 2}), code=2)
         self.assertIn("2 tensor ranks do not divide 3 ranks; use 1, 3", divide.stderr)
 
@@ -188,7 +193,7 @@ class CommandLine(unittest.TestCase):
                              zero_optimization={"stage": 1, "offload_optimizer": {"device": "cpu"}})
         shape = ["--deepspeed_config", config, "--model", "tiny", "--seq_len", "32", "--world_size", "4"]
         plan = json.loads(self.run_cleave("plan", *shape, "--json").stdout)
-        self.assertEqual(plan["mesh"], {"pipe": 2, "data": 2, "tensor": 1})
+        self.assertEqual(plan["mesh"], {"pipe": 2, "data": 2, "sequence": 1, "tensor": 1})
         first = next(r for r in plan["ranks"] if 0 in r["ranks"])
         metrics = self.dir / "planned.jsonl"
         self.train("--metrics", metrics, ranks=4, config=config)

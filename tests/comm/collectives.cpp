@@ -154,10 +154,24 @@ void broadcasts(Communicator& c, DType dtype, int64_t numel, const Call& call) {
   same(t, input(dtype, root, numel), "broadcast");
 }
 
+void all_to_alls(Communicator& c, DType dtype, int64_t block, const Call& call) {
+  Stream stream;
+  const Bytes original = input(dtype, c.rank(), block * c.size());
+  Bytes in = original, out(in.size()), want;
+  c.all_to_all(view(out, dtype), view(in, dtype), stream, call);
+  for (int r = 0; r < c.size(); ++r) {
+    const Bytes theirs = input(dtype, r, block, c.rank() * block);
+    want.insert(want.end(), theirs.begin(), theirs.end());
+  }
+  same(out, want, "all_to_all");
+  same(in, original, "what all_to_all read");
+}
+
 void everything(Communicator& c, DType dtype, int64_t numel, const Call& call = {}) {
   Stream stream;
   all_gathers(c, dtype, numel, call);
   broadcasts(c, dtype, numel, call);
+  all_to_alls(c, dtype, numel, call);
   c.barrier(stream, call);
   if (dtype == DType::uint8 || dtype == DType::uint16) return;
   reduce_scatters(c, dtype, numel, call);
@@ -203,12 +217,16 @@ void expect_bytes_counted(const Transport& transport) {
                     c.reduce_scatter(view(shard, DType::fp32), view(full, DType::fp32), stream);
                     c.all_reduce(view(odd, DType::fp32), stream);
                     c.broadcast(view(shard, DType::fp32), 0, stream);
+                    Bytes exchanged(full.size());
+                    c.all_to_all(view(exchanged, DType::fp32), view(full, DType::fp32), stream,
+                                 {.max_numel = 5});
                     CommBytes want;
                     // 2n + 1 elements are cut into parts of 3 while they last.
                     const int64_t part = std::clamp<int64_t>(2 * n + 1 - 3 * c.rank(), 0, 3);
                     if (n > 1) {
                       want[Collective::all_gather] = (n - 1) * numel * 4;
                       want[Collective::reduce_scatter] = (n - 1) * numel * 4;
+                      want[Collective::all_to_all] = (n - 1) * numel * 4;
                       want[Collective::all_reduce] = (2 * n + 1 - part + part * (n - 1)) * 4;
                       if (c.rank() == 0) want[Collective::broadcast] = numel * 4;
                     }

@@ -78,6 +78,13 @@ TEST_P(CudaCollectives, MoveAndSumWhatIsOnTheGpu) {
     world.all_reduce(mine, me.stream);
     EXPECT_EQ(to_host<int64_t>(mine, me.stream), numbers(whole, 6));
 
+    const Tensor come = me.on_gpu(numbers(whole, 0));
+    world.all_to_all(come, me.on_gpu(numbers(whole, rank + 1)), me.stream);
+    std::vector<int64_t> blocks;
+    for (int64_t r = 0; r < 3; ++r)
+      for (const int64_t x : numbers(kShard, r + 1, rank * kShard)) blocks.push_back(x);
+    EXPECT_EQ(to_host<int64_t>(come, me.stream), blocks);
+
     const Tensor told = me.on_gpu(numbers(whole, rank == 1 ? 5 : 0));
     world.broadcast(told, 1, me.stream);
     EXPECT_EQ(to_host<int64_t>(told, me.stream), numbers(whole, 5));

@@ -24,6 +24,7 @@ class Alone final : public Group {
   Alone() : Group("alone", {0}, {std::chrono::seconds(20)}) {}
   void all_gather(const Waiting&, Tensor, Tensor, Range) override { never(); }
   void reduce_scatter(const Waiting&, Tensor, Tensor, Range) override { never(); }
+  void all_to_all(const Waiting&, Tensor, Tensor, Range) override { never(); }
   void all_reduce(const Waiting&, Tensor) override { never(); }
   void broadcast(const Waiting&, Tensor, int) override { never(); }
   void barrier(const Waiting&) override { never(); }
@@ -97,17 +98,19 @@ TEST_P(NcclAlone, MovesWholeShardsAndPieces) {
   const std::vector<float> part = {0, 0, 3, 4, 5, 0, 0};
   const Tensor from = on_gpu(data), gathered = on_gpu(zeros), scattered = on_gpu(zeros),
                gathered_part = on_gpu(zeros), scattered_part = on_gpu(zeros), sum = on_gpu(data),
-               told = on_gpu(data);
+               told = on_gpu(data), come = on_gpu(zeros);
   gpus_->all_gather(waiting(), gathered, from, all, *stream_);
   gpus_->all_gather(waiting(), gathered_part, from, piece, *stream_);
   gpus_->reduce_scatter(waiting(), scattered, from, all, *stream_);
   gpus_->reduce_scatter(waiting(), scattered_part, from, piece, *stream_);
+  gpus_->all_to_all(waiting(), come, from, piece, *stream_);
   gpus_->all_reduce(waiting(), sum, *stream_);
   gpus_->broadcast(waiting(), told, 0, *stream_);
   EXPECT_EQ(values(gathered), data);
   EXPECT_EQ(values(gathered_part), part);
   EXPECT_EQ(values(scattered), data);
   EXPECT_EQ(values(scattered_part), part);
+  EXPECT_EQ(values(come), part);
   EXPECT_EQ(values(sum), data);
   EXPECT_EQ(values(told), data);
 }

@@ -202,6 +202,8 @@ TEST(Arguments, ThatDoNotFitAreRefused) {
   EXPECT_THROW(self->all_gather(four, two, stream), Error);                                  // sizes
   EXPECT_THROW(self->all_gather(four, Tensor(x, DType::int32, {4}), stream), Error);         // types
   EXPECT_THROW(self->reduce_scatter(Tensor(x + 2, DType::fp32, {4}), four, stream), Error);  // overlap
+  EXPECT_THROW(self->all_to_all(two, four, stream), Error);                                  // sizes
+  EXPECT_THROW(self->all_to_all(four, four, stream), Error);                                 // overlap
   EXPECT_THROW(self->all_reduce(Tensor(x, DType::uint8, {4}), stream), Error);  // cannot be summed
   EXPECT_THROW(self->broadcast(four, 1, stream), Error);
   EXPECT_THROW(self->send(four, 0, stream), Error);
@@ -222,12 +224,27 @@ TEST(Mesh, PutsTensorInnermost) {
   });
 }
 
+TEST(Mesh, RanksOfASequenceAreNeighboursAndRanksOfTheDataAxisAsWell) {
+  run_ranks(12, [](Communicator& world) {
+    const Mesh mesh(world, {.pipe = 1, .data = 3, .sequence = 2, .tensor = 2});
+    EXPECT_EQ(mesh.tensor->rank(), world.rank() % 2);
+    EXPECT_EQ(mesh.sequence->rank(), world.rank() / 2 % 2);
+    EXPECT_EQ(mesh.data->rank(), world.rank() / 2);
+    EXPECT_EQ(mesh.data->size() * 100 + mesh.sequence->size() * 10 + mesh.tensor->size(), 622);
+    EXPECT_EQ(mesh.place, (MeshPlace{0, world.rank() / 4, world.rank() / 2 % 2, world.rank() % 2}));
+    Stream stream;
+    int32_t sum = world.rank();
+    mesh.sequence->all_reduce(Tensor(&sum, DType::int32, {1}), stream);
+    EXPECT_EQ(sum, 2 * (world.rank() / 4 * 4 + world.rank() % 2) + 2);
+  });
+}
+
 TEST(Mesh, PlacesAreTheCoordinatesOfTheGrid) {
   const MeshShape shape{.pipe = 2, .data = 3, .tensor = 2};
   int rank = 0;
   for (int p = 0; p < 2; ++p)
     for (int d = 0; d < 3; ++d)
-      for (int t = 0; t < 2; ++t) EXPECT_EQ(shape.place(rank++), (MeshPlace{p, d, t}));
+      for (int t = 0; t < 2; ++t) EXPECT_EQ(shape.place(rank++), (MeshPlace{p, d, 0, t}));
 }
 
 TEST(Mesh, AnAxisOfAllRanksIsTheWorldAndOneOfOneRankCostsNothing) {

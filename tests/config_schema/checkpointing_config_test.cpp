@@ -69,6 +69,8 @@ TEST(CheckpointingConfig, ContradictionsAreRefusedByName) {
   EXPECT_NE(problems(R"({"interval": 3, "number_checkpoints": 2})").find("give one of them"),
             std::string::npos);
   EXPECT_NE(problems(R"({"interval": 3, "policy": "selective"})").find("keeps no inputs"), std::string::npos);
+  EXPECT_NE(problems(R"({"partition_activations": true, "policy": "selective"})").find("keeps no inputs"),
+            std::string::npos);
   EXPECT_NE(problems(R"({"policy": "some"})"), "");
   EXPECT_NE(problems(R"({"interval": -1})"), "");
   EXPECT_NE(problems(R"({"profile": true})").find("not built"), std::string::npos);

@@ -61,6 +61,38 @@ TEST(TensorConfig, ABatchThatDoesNotFitNamesBothAxes) {
       << text;
 }
 
+TEST(SequenceConfig, RanksOfASequenceShareTheSamplesOfOneDataParallelRank) {
+  const ReadResult r = read(
+      R"("sequence_parallel_size": 2, "tensor_parallel": {"autotp_size": 2}, "data_parallel_size": 3)", 12);
+  EXPECT_EQ(format(r.problems), "");
+  EXPECT_EQ(r.config.sequence_ranks(), 2);
+  EXPECT_EQ(r.config.train_micro_batch_size_per_gpu, 8);  // 24 / (12 / 2 / 2)
+  for (const char* form : {"null", "0", "1"}) {
+    const ReadResult alone = read(std::string("\"sequence_parallel_size\": ") + form, 4);
+    EXPECT_EQ(format(alone.problems), "") << form;
+    EXPECT_EQ(alone.config.sequence_ranks(), 1) << form;
+  }
+}
+
+TEST(SequenceConfig, SizesThatDoNotDivideTheRanksAreRefusedWithThoseThatDo) {
+  EXPECT_EQ(problems(R"("sequence_parallel_size": 4)", 6),
+            "error: f:2:1: sequence_parallel_size: 4 sequence ranks do not divide 6 ranks; use 1, 2, 3, 6\n");
+  EXPECT_EQ(
+      problems(R"("sequence_parallel_size": 4, "pipeline": {"stages": 2})", 12),
+      "error: f:2:1: sequence_parallel_size: 4 sequence ranks do not divide 6 ranks beside each other on "
+      "the pipe and tensor axes; use 1, 2, 3, 6\n");
+  const std::string batch = problems(R"("sequence_parallel_size": 4)", 20);
+  EXPECT_NE(batch.find("data-parallel size 5 (20 ranks / 4 sequence ranks)"), std::string::npos) << batch;
+  EXPECT_NE(problems(R"("sequence_parallel_size": -2)", 2), "");
+}
+
+// The data axis that near ranks divide has the ranks of sequences, too.
+TEST(SequenceConfig, GroupsOfNearRanksMayBeThoseOfASequence) {
+  EXPECT_EQ(
+      problems(R"("sequence_parallel_size": 4, "zero_optimization": {"stage": 3, "mics_shard_size": 4})", 4),
+      "");
+}
+
 TEST(TensorConfig, WhatOneRankDoesNotReadIsSaidToBeIdle) {
   EXPECT_EQ(
       problems(R"("tensor_parallel": {"sequence_parallel": false})", 2),

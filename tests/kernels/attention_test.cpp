@@ -125,36 +125,5 @@ TEST_P(AttentionKernel, ForwardAndBackwardEqualDoublePrecision) {
     }
 }
 
-TEST_P(AttentionKernel, DecodingTokenByTokenEqualsForward) {
-  const AttentionCase c{2, 37, 4, 2, 24};
-  for (DType type : kTrainingTypes) {
-    const int64_t row = (c.heads + 2 * c.kv_heads) * c.head_dim, narrow = c.heads * c.head_dim;
-    Guarded all(type, {c.batch * c.seq, row}, random_values(c.batch * c.seq * row, 1));
-    Oracle oracle{c, all.values(), {}, {}, {}};
-    oracle.forward();
-    Guarded cache(type, {c.batch, 40, 2, c.kv_heads * c.head_dim}), one(type, {c.batch, row}),
-        y(type, {c.batch, narrow});
-    TestStream stream;
-    for (int64_t t = 0; t < c.seq; ++t) {
-      Values want;
-      for (int64_t b = 0; b < c.batch; ++b) {
-        for (int64_t i = 0; i < row; ++i)
-          one.put(size_t(b * row + i), all.at(size_t((b * c.seq + t) * row + i)));
-        for (int64_t i = 0; i < narrow; ++i) want.push_back(oracle.y[size_t((b * c.seq + t) * narrow + i)]);
-      }
-      launch(AttentionDecode{.y = y,
-                             .cache = cache,
-                             .qkv = one,
-                             .position = t,
-                             .heads = c.heads,
-                             .kv_heads = c.kv_heads,
-                             .head_dim = c.head_dim},
-             stream);
-      expect_near(y, want, half_ulp(type) * 1.01, 2e-6, "y");
-      EXPECT_TRUE(cache.intact());
-    }
-  }
-}
-
 }  // namespace
 }  // namespace cleave

@@ -10,6 +10,7 @@ namespace {
 KERNEL_SUITE(Cast);
 KERNEL_SUITE(Fill);
 KERNEL_SUITE(Axpy);
+KERNEL_SUITE(CopyRuns);
 KERNEL_SUITE(SumSquares);
 KERNEL_SUITE(Sum);
 KERNEL_SUITE(RandomFill);
@@ -55,6 +56,30 @@ TEST_P(FillKernel, SetsEveryElement) {
     TestStream stream;
     launch(Fill{.y = y, .value = 3}, stream);
     expect_near(y, Values(77, 3.0), 0, 0, "y");
+  }
+}
+
+// Turns [outer, inner, width] into [inner, outer, width], between rows that are wider than the runs.
+TEST_P(CopyRunsKernel, MovesEachRunAndNothingElse) {
+  const int64_t outer = 3, inner = 5, width = 7, row = 9;
+  for (DType type : {DType::fp32, DType::bf16, DType::fp16, DType::fp64, DType::int32, DType::uint8}) {
+    Values values;
+    for (int i = 0; i < outer * inner * row; ++i) values.push_back(i % 251);
+    Guarded x(type, {outer * inner * row}, values), y(type, {outer * inner * row}, Values(values.size(), 1));
+    Values want(values.size(), 1);
+    for (int64_t o = 0; o < outer; ++o)
+      for (int64_t i = 0; i < inner; ++i)
+        for (int64_t j = 0; j < width; ++j)
+          want[size_t((i * outer + o) * row + 2 + j)] = values[size_t((o * inner + i) * row + j)];
+    TestStream stream;
+    const Tensor shifted = Tensor(y).slice({2, outer * inner * row});
+    launch(CopyRuns{.y = shifted,
+                    .x = x,
+                    .width = width,
+                    .outer = {outer, row, inner * row},
+                    .inner = {inner, outer * row, row}},
+           stream);
+    expect_near(y, want, 0, 0, "y");
   }
 }
 

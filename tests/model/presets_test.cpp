@@ -75,6 +75,23 @@ TEST(Presets, RefuseWhatDoesNotFitTogether) {
   EXPECT_NE(refusal(good, 0), "");
 }
 
+// What pipelines are balanced by is what utilization is computed from: matrix products and attention.
+TEST(Presets, ArithmeticOfTheLayersAndTheHeadIsThatOfTheModel) {
+  for (const char* name : {"tiny", "gpt2", "llama-tiny", "llama-3.2-1b", "qwen2.5-0.5b"}) {
+    ModelConfig config = find_model(name);
+    if (vocab_of(config) == 0) vocab_of(config) = 256;
+    const Model m = make_model(config, DType::fp32, 64, name);
+    double layers = 0;
+    TensorSpec in = m.input(1);
+    for (const auto& layer : m.layers) {
+      layers += layer->flops(in);
+      in = layer->output(in);
+    }
+    const double head = 6.0 * 64 * double(m.head->classes()) * double(width_of(config));
+    EXPECT_NEAR((layers + head) / m.flops_per_sample, 1, 1e-9) << name;
+  }
+}
+
 TEST(Presets, AnUnknownNameIsAnsweredWithTheKnownOnes) {
   try {
     find_model("llama-9");

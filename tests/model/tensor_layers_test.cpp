@@ -80,7 +80,8 @@ Arrays run_layer(const MakeModel& make, size_t index, const TensorAxis& axis, Co
                  .keep = kept,
                  .scratch = used,
                  .position = {},
-                 .stream = stream});
+                 .stream = stream,
+                 .constants = model.constants});
   layer.backward({.dx = embeds ? Tensor() : fp32(dx, x_spec.shape),
                   .dy = Tensor(dy.data() + first * 16, DType::fp32, x_spec.shape),
                   .x = input,
@@ -89,7 +90,8 @@ Arrays run_layer(const MakeModel& make, size_t index, const TensorAxis& axis, Co
                   .saved = saved,
                   .scratch = used,
                   .position = {},
-                  .stream = stream});
+                  .stream = stream,
+                  .constants = model.constants});
   Arrays out;
   auto add_up = [&](std::vector<float>& v) {
     if (world) world->all_reduce(fp32(v, {int64_t(v.size())}), stream);

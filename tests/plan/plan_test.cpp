@@ -15,7 +15,7 @@ namespace {
 using Make = std::function<Model()>;
 
 ModelFactory factory_of(const Make& whole) {
-  return [whole](const TensorAxis&) { return whole(); };
+  return [whole](const Axes&) { return whole(); };
 }
 
 JobPlan plan_for(const DsConfig& config, int world, const ModelFactory& model) {
@@ -78,7 +78,7 @@ TEST(Plan, EqualsWhatTrainingMeasuresInEveryLayout) {
 }
 
 ModelFactory cut_llama() {
-  return [](const TensorAxis& axis) {
+  return [](const Axes& axes) {
     return make_llama({.vocab = kVocab,
                        .positions = 8,
                        .width = 12,
@@ -87,7 +87,7 @@ ModelFactory cut_llama() {
                        .kv_heads = 2,
                        .head_dim = 4,
                        .mlp_width = 20},
-                      DType::fp32, 8, "cut", axis);
+                      DType::fp32, 8, "cut", axes);
   };
 }
 
@@ -116,6 +116,26 @@ TEST(Plan, EqualsWhatTrainingMeasuresWhereATensorAxisCutsLayers) {
         c.tensor_parallel.autotp_size = tensor, c.tensor_parallel.sequence_parallel = cut_rows;
         expect_planned(c, 8, cut_llama(),
                        fmt::format("pipe {} tensor {} {}", pipe, tensor, cut_rows ? "cut" : "whole"), 8);
+      }
+}
+
+TEST(Plan, EqualsWhatTrainingMeasuresAndFitsTogetherWhereRanksShareSequences) {
+  for (const int pipe : {1, 2})
+    for (const int tensor : {1, 2})
+      for (const int zero : {1, 3}) {
+        DsConfig c = config_for(8 / pipe / tensor / 2, 2, 2);
+        c.pipeline.stages = pipe, c.zero.stage = zero, c.sequence_parallel_size = 2;
+        c.tensor_parallel.autotp_size = tensor;
+        const ModelFactory model = [](const Axes& axes) {
+          return make_gpt(
+              {.vocab = kVocab, .positions = 8, .width = 16, .layers = 2, .heads = 4, .dropout = 0.1f},
+              DType::fp32, 8, "cut", axes);
+        };
+        expect_planned(c, 8, model, fmt::format("pipe {} tensor {} zero {}", pipe, tensor, zero), 8);
+        const CallProof proof = prove_calls(8, [&](Communicator& ranks, const EngineOptions& options) {
+          return std::make_unique<Engine>(c, model, ranks, options);
+        });
+        EXPECT_GT(proof.calls, 8 * 4 * 2);
       }
 }
 

@@ -20,9 +20,9 @@ TryConfig trials() {
     const EngineMaker make = [&](Communicator& ranks, const EngineOptions& options) {
       return std::make_unique<Engine>(
           read.config,
-          [&](const TensorAxis& axis) {
+          [&](const Axes& axes) {
             return make_gpt({.vocab = 32, .positions = 16, .width = 16, .layers = 4, .heads = 4},
-                            model_dtype(read.config), 16, "narrow", axis);
+                            model_dtype(read.config), 16, "narrow", axes);
           },
           ranks, options);
     };

@@ -11,15 +11,17 @@ struct Layout {
   int pipe = 1, data = 1, tensor = 1, zero = 0;
   const char* schedule = "1f1b";
   bool offload = false, cut_rows = true;
-  int ranks() const { return pipe * data * tensor; }
+  int sequence = 1;
+  int ranks() const { return pipe * data * sequence * tensor; }
   std::string text() const {
-    return fmt::format("pipe {} data {} tensor {} zero {} {}{}{}", pipe, data, tensor, zero, schedule,
-                       offload ? " offload" : "", cut_rows ? "" : " whole rows");
+    return fmt::format("pipe {} data {} sequence {} tensor {} zero {} {}{}{}", pipe, data, sequence, tensor,
+                       zero, schedule, offload ? " offload" : "", cut_rows ? "" : " whole rows");
   }
 };
 
-inline DsConfig config_of(const Layout& l, int accumulation) {
-  DsConfig c = config_for(l.data, 1, accumulation);
+inline DsConfig config_of(const Layout& l, int accumulation, int micro = 1) {
+  DsConfig c = config_for(l.data, micro, accumulation);
+  c.sequence_parallel_size = l.sequence;
   c.pipeline.stages = l.pipe, c.pipeline.schedule = l.schedule;
   c.pipeline.virtual_stages = l.pipe > 1 && std::string_view(l.schedule) == "interleaved" ? 2 : 1;
   c.tensor_parallel.autotp_size = l.tensor, c.tensor_parallel.sequence_parallel = l.cut_rows;
@@ -31,14 +33,17 @@ inline DsConfig config_of(const Layout& l, int accumulation) {
 // A vocabulary that no number of ranks divides, a parameter that no layer uses, and a head of its own unless
 // tied.
 inline ModelFactory cut_gpt(bool tied, DType type = DType::fp32, float dropout = 0) {
-  return [=](const TensorAxis& axis) {
+  return [=](const Axes& axes) {
     Model m =
         make_gpt({.vocab = kVocab, .positions = 11, .width = 16, .layers = 2, .heads = 4, .dropout = dropout},
-                 type, kTokens, "cut", axis);
+                 type, kTokens, "cut", axes);
     m.layers.insert(m.layers.begin() + 2, std::make_unique<Idle>());
     if (!tied)
-      m.head = std::make_unique<ClassifierHead>(ClassifierHead::Config{
-          .unit = "lm_head", .weight = "lm_head.weight", .classes = kVocab, .width = 16, .axis = axis});
+      m.head = std::make_unique<ClassifierHead>(ClassifierHead::Config{.unit = "lm_head",
+                                                                       .weight = "lm_head.weight",
+                                                                       .classes = kVocab,
+                                                                       .width = 16,
+                                                                       .axis = axes.tensor});
     return m;
   };
 }
@@ -46,7 +51,7 @@ inline ModelFactory cut_gpt(bool tied, DType type = DType::fp32, float dropout =
 // Grouped heads wider than width / heads and biases wherever a config can have them. Four ranks share two
 // key/value heads.
 inline ModelFactory cut_llama(bool tied, DType type = DType::fp32) {
-  return [=](const TensorAxis& axis) {
+  return [=](const Axes& axes) {
     return make_llama({.vocab = kVocab,
                        .positions = 11,
                        .width = 13,
@@ -59,7 +64,7 @@ inline ModelFactory cut_llama(bool tied, DType type = DType::fp32) {
                        .qkv_bias = true,
                        .output_bias = true,
                        .init_scale = 0.1f},
-                      type, kTokens, "cut llama", axis);
+                      type, kTokens, "cut llama", axes);
   };
 }
 

@@ -108,7 +108,7 @@ class Scratch {
 
 // 12 heads and an MLP of 36 columns, which 1, 2, 3 and 4 ranks divide; 29 tokens, which none does.
 ModelFactory heads_of_twelve() {
-  return [](const TensorAxis& axis) {
+  return [](const Axes& axes) {
     return make_llama({.vocab = kVocab,
                        .positions = 12,
                        .width = 10,
@@ -121,7 +121,7 @@ ModelFactory heads_of_twelve() {
                        .qkv_bias = true,
                        .output_bias = true,
                        .init_scale = 0.1f},
-                      DType::fp32, 12, "twelve", axis);
+                      DType::fp32, 12, "twelve", axes);
   };
 }
 

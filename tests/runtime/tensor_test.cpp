@@ -1,5 +1,5 @@
-// A model whose layers are cut over a tensor axis learns what it learns whole: pipe x data x tensor x ZeRO
-// stage x schedule x accumulation x offload, each against one rank on the same global batch.
+// A model whose layers are cut over a tensor axis learns what it learns whole, against one rank on the same
+// global batch: models, types and what does not fit. product_test.cpp has the product of all layouts.
 #include <map>
 
 #include "tests/runtime/cut_models.h"
@@ -31,31 +31,6 @@ INSTANTIATE_TEST_SUITE_P(DataAndTensor, Tensor3d,
                          [](const auto& p) {
                            return fmt::format("data{}tensor{}", std::get<0>(p.param), std::get<1>(p.param));
                          });
-
-// With one micro-batch a step a gradient is summed over the data ranks in one order at every stage; with
-// more, stages 0 and 1 add up micro-batches first, 2 and 3 ranks first.
-TEST_P(Tensor3d, LearnsWhatOneRankLearnsWithTheSameBitsOverPipesSchedulesStagesAndOffload) {
-  const auto [data, tensor] = GetParam();
-  const ModelFactory model = cut_gpt(false);
-  for (int accumulation : {1, 4}) {
-    Training first[2];
-    for (int pipe : {1, 2})
-      for (int zero : {0, 1, 2, 3})
-        for (const std::string& schedule : schedule_names())
-          for (bool offload : {false, true}) {
-            const Layout l{pipe, data, tensor, zero, schedule.c_str(), offload};
-            if (l.ranks() > 8 || (pipe == 1 && schedule != "1f1b")) continue;
-            if (offload && pipe == 2 && (zero + accumulation) % 2) continue;  // half of them, for time
-            const Training got = train_on_all(l, smooth(config_of(l, accumulation)), model, kSteps);
-            Training& want = first[accumulation > 1 && zero >= 2];
-            if (want.steps.empty()) {
-              want = got;
-              expect_close(got, one_rank(data * accumulation, model, "gpt"), 1e-6, l.text());
-            }
-            expect_same_bits(got, want, fmt::format("{} accumulation {}", l.text(), accumulation));
-          }
-  }
-}
 
 TEST_P(Tensor3d, OfTiedModelsIsCloseToOneRankWithRowsCutAndWhole) {
   const auto [data, tensor] = GetParam();
@@ -125,9 +100,9 @@ TEST(TensorRuns, ARankWithoutTokensOfTheVocabularyTrainsAlong) {
   const auto run = [](const Layout& l) {
     Training first;
     run_ranks(l.ranks(), [&](Communicator& world) {
-      const ModelFactory model = [](const TensorAxis& axis) {
+      const ModelFactory model = [](const Axes& axes) {
         return make_gpt({.vocab = 5, .positions = 8, .width = 16, .layers = 1, .heads = 4}, DType::fp32, 8,
-                        "few", axis);
+                        "few", axes);
       };
       Engine engine(smooth(config_of(l, 2)), model, world, {});
       Tokens tokens(1, 8, 5);
@@ -163,7 +138,7 @@ TEST(TensorRuns, WhatDoesNotFitIsRefusedWithWhatWorks) {
       refusal({.tensor = 8}, 8, cut_llama(true)),
       "2: 20 columns of the MLP cannot be cut over 8 tensor ranks; tensor_parallel.autotp_size may be 1, "
       "2, 4, 5, 10, 20");
-  const ModelFactory groups = [](const TensorAxis& axis) {
+  const ModelFactory groups = [](const Axes& axes) {
     return make_llama({.vocab = 5,
                        .positions = 6,
                        .width = 4,
@@ -172,15 +147,15 @@ TEST(TensorRuns, WhatDoesNotFitIsRefusedWithWhatWorks) {
                        .kv_heads = 4,
                        .head_dim = 2,
                        .mlp_width = 12},
-                      DType::fp32, 6, "groups", axis);
+                      DType::fp32, 6, "groups", axes);
   };
   EXPECT_EQ(
       refusal({.tensor = 6}, 6, groups),
       "2: 4 key/value heads of 12 heads cannot be shared by 6 tensor ranks; tensor_parallel.autotp_size "
       "may be 1, 2, 4, 12");
-  const ModelFactory rows = [](const TensorAxis& axis) {
+  const ModelFactory rows = [](const Axes& axes) {
     return make_gpt({.vocab = 5, .positions = 8, .width = 4, .layers = 1, .heads = 2}, DType::fp32, 7, "odd",
-                    axis);
+                    axes);
   };
   EXPECT_NE(refusal({.tensor = 2}, 2, rows).find("2: sequence parallelism cuts the 7 rows"),
             std::string::npos);

@@ -23,16 +23,17 @@ class Oracle {
     const ModelConfig config =
         gpt2() ? GptConfig{.vocab = 61, .positions = 24, .width = 32, .layers = 2, .heads = 2}
                : find_model(FIXTURES "/" + name_ + ".config.json");
-    return [config, name = name_](const TensorAxis& axis) {
-      return make_model(config, DType::fp32, kLength, name, axis);
+    return [config, name = name_](const Axes& axes) {
+      return make_model(config, DType::fp32, kLength, name, axes);
     };
   }
 
   template <class T = float>
   std::vector<T> get(const std::string& name) const {
-    const auto bytes = file_.read(name);
-    std::vector<T> values(bytes.size() / sizeof(T));
-    std::memcpy(values.data(), bytes.data(), bytes.size());
+    int64_t numel = 1;
+    for (const int64_t d : file_.tensors().at(name).shape) numel *= d;
+    std::vector<T> values(size_t(numel), T{});
+    file_.read(name, 0, std::as_writable_bytes(std::span(values)));
     return values;
   }
   // Our parameter's value in the set `prefix` ("", "grad.", "step20."). GPT-2's matrices are [in, out] there

@@ -80,32 +80,6 @@ void forward_head(const AttentionArgs& a, int64_t b, int64_t h, float* scratch) 
   }
 }
 
-template <class T>
-void decode_head(const DecodeArgs& a, int64_t b, int64_t h) {
-  const int64_t dim = a.head_dim, kv = h / (a.heads / a.kv_heads), row = a.kv_heads * dim;
-  const T* q = static_cast<const T*>(a.qkv.data) + b * (a.heads + 2 * a.kv_heads) * dim + h * dim;
-  const T* cache = static_cast<const T*>(a.cache.data) + b * a.capacity * 2 * row + kv * dim;
-  float top = -__builtin_inff(), sum = 0;
-  float out[kDecodeDim] = {};
-  for (int64_t t = 0; t <= a.position; ++t) {
-    const T *k = cache + t * 2 * row, *v = k + row;
-    F16 dot = zero();
-    for_vectors(0, dim, [&](int64_t i, auto n) { dot = fma(load(q + i, n), load(k + i, n), dot); });
-    const float score = sum_lanes(dot) * a.scale, highest = score > top ? score : top;
-    float pair[16];
-    store(pair, exp(select(lane_index() < splat(0.5f), splat(top - highest), splat(score - highest))));
-    sum = sum * pair[0] + pair[1];
-    top = highest;
-    for (int64_t i = 0; i < dim; i += 16) {
-      const int64_t rest = dim - i;
-      const F16 value = rest < 16 ? load(v + i, Part{int(rest)}) : load(v + i);
-      store(out + i, fma(value, pair[1], load(out + i) * pair[0]));
-    }
-  }
-  T* y = static_cast<T*>(a.y.data) + (b * a.heads + h) * dim;
-  for_vectors(0, dim, [&](int64_t i, auto n) { store(y + i, load(out + i) * (1.0f / sum), n); });
-}
-
 }  // namespace
 
 void attention(const AttentionArgs& args) {
@@ -115,21 +89,6 @@ void attention(const AttentionArgs& args) {
     for (int64_t i = 0; i < items; ++i)
       forward_head<decltype(t)>(args, i / args.heads, i % args.heads,
                                 args.scratch + thread_number() * args.scratch_numel);
-  });
-}
-
-void attention_decode(const DecodeArgs& args) {
-  with_type(args.qkv.type, [&](auto t) {
-    using T = decltype(t);
-    const int64_t row = args.kv_heads * args.head_dim;
-    for (int64_t b = 0; b < args.batch; ++b) {
-      const T* kv = static_cast<const T*>(args.qkv.data) + b * (args.heads * args.head_dim + 2 * row) +
-                    args.heads * args.head_dim;
-      T* cache = static_cast<T*>(args.cache.data) + (b * args.capacity + args.position) * 2 * row;
-      __builtin_memcpy(cache, kv, size_t(2 * row) * sizeof(T));
-    }
-    parallel_rows(args.batch * args.heads, args.position * args.head_dim,
-                  [&](int64_t i) { decode_head<T>(args, i / args.heads, i % args.heads); });
   });
 }
 

@@ -1,0 +1,89 @@
+#include "model/attention.h"
+
+#include "kernels/attention.h"
+#include "kernels/rotary.h"
+
+namespace cleave {
+
+Attention::Attention(const Sizes& sizes, const SequenceAxis& axis)
+    : sizes_(sizes),
+      axis_(axis),
+      positions_(axis.positions(sizes.seq).size()),
+      heads_(axis.heads(sizes.heads, sizes.kv_heads)) {}
+
+HeadGroups Attention::qkv_groups() const {
+  const int64_t kv = sizes_.kv_heads * sizes_.head_dim;
+  return {{width(), kv, kv}};
+}
+
+Attention::Kept Attention::keep(Saved& saved, Arena& arena, int64_t rows, DType type) const {
+  const int64_t n = axis_.size(), all = rows * n;
+  Kept k;
+  k.qkv = saved.keep(arena, type, {all, qkv_width() / n});
+  k.y = saved.keep(arena, type, {all, width() / n});
+  k.lse = saved.keep(arena, DType::fp32, {all / sizes_.seq, heads_.heads, sizes_.seq});
+  k.out = n == 1 ? k.y : saved.keep(arena, type, {rows, width()});
+  return k;
+}
+
+Attention::Kept Attention::kept(const Saved& saved, int& next) const {
+  Kept k;
+  k.qkv = saved[next++], k.y = saved[next++], k.lse = saved[next++];
+  k.out = axis_.size() == 1 ? k.y : saved[next++];
+  return k;
+}
+
+Tensor Attention::input(const Kept& kept, Arena& scratch) const {
+  if (axis_.size() == 1) return kept.qkv;
+  return scratch.take(kept.qkv.dtype(), {kept.out.dim(0), qkv_width()});
+}
+
+void Attention::rotate(Tensor qkv, bool inverse, const Call& call) const {
+  if (call.rotation.empty()) return;
+  launch(Rotary{.qkv = qkv,
+                .cos = call.rotation[0],
+                .sin = call.rotation[1],
+                .seq = sizes_.seq,
+                .heads = heads_.heads,
+                .kv_heads = heads_.kv_heads,
+                .head_dim = sizes_.head_dim,
+                .inverse = inverse},
+         call.stream);
+}
+
+void Attention::forward(const Kept& kept, Tensor qkv, const Call& call) const {
+  axis_.to_heads(kept.qkv, qkv, qkv_groups(), positions_, call.scratch, call.stream, call.what);
+  rotate(kept.qkv, false, call);
+  launch(AttentionForward{.y = kept.y,
+                          .lse = kept.lse,
+                          .qkv = kept.qkv,
+                          .batch = batch(kept),
+                          .seq = sizes_.seq,
+                          .heads = heads_.heads,
+                          .kv_heads = heads_.kv_heads,
+                          .head_dim = sizes_.head_dim},
+         call.stream);
+  axis_.to_tokens(kept.out, kept.y, {{width()}}, positions_, call.scratch, call.stream, call.what);
+}
+
+void Attention::backward(Tensor dqkv, Tensor dout, const Kept& kept, const Call& call) const {
+  const int64_t mark = call.scratch.mark();
+  const Tensor dy = axis_.twin_of(dout, call.scratch), dheads = axis_.twin_of(dqkv, call.scratch);
+  axis_.to_heads(dy, dout, {{width()}}, positions_, call.scratch, call.stream, call.what);
+  launch(AttentionBackward{.dqkv = dheads,
+                           .dy = dy,
+                           .y = kept.y,
+                           .lse = kept.lse,
+                           .qkv = kept.qkv,
+                           .batch = batch(kept),
+                           .seq = sizes_.seq,
+                           .heads = heads_.heads,
+                           .kv_heads = heads_.kv_heads,
+                           .head_dim = sizes_.head_dim},
+         call.stream);
+  rotate(dheads, true, call);
+  axis_.to_tokens(dqkv, dheads, qkv_groups(), positions_, call.scratch, call.stream, call.what);
+  call.scratch.release(mark);
+}
+
+}  // namespace cleave

@@ -1,0 +1,55 @@
+// Causal attention between the projections of a block. Where a sequence axis cuts the positions, each rank
+// attends with its part of the heads to all positions, and rows are exchanged before and after.
+#pragma once
+#include "model/layer.h"
+#include "sequence_parallel/sequence_axis.h"
+
+namespace cleave {
+
+class Attention {
+ public:
+  // Heads that this rank of the tensor axis has, over whole sequences of seq positions.
+  struct Sizes {
+    int64_t seq = 1, heads = 1, kv_heads = 1, head_dim = 1;
+  };
+  // Error(usage) where the axis does not divide positions or heads.
+  Attention(const Sizes& sizes, const SequenceAxis& axis);
+
+  int64_t width() const { return sizes_.heads * sizes_.head_dim; }  // of the output
+  int64_t qkv_width() const { return (sizes_.heads + 2 * sizes_.kv_heads) * sizes_.head_dim; }
+
+  // What the backward needs. qkv and y are of this rank's heads and all positions; out is y with all heads of
+  // this rank's positions, [rows, width], and is y itself where positions are whole.
+  struct Kept {
+    Tensor qkv, y, lse, out;
+  };
+  // For `rows` of this rank's positions.
+  Kept keep(Saved& saved, Arena& arena, int64_t rows, DType type) const;
+  // The same from what keep() kept from place `next` on, which moves behind it.
+  Kept kept(const Saved& saved, int& next) const;
+
+  // Where the projections of `rows` go, [rows, qkv_width], before forward() reads them: kept.qkv or scratch.
+  Tensor input(const Kept& kept, Arena& scratch) const;
+  struct Call {
+    Arena& scratch;
+    Stream& stream;
+    std::string_view what;                  // for reports; outlives the stream's work
+    std::span<const Tensor> rotation = {};  // none, or RopeTable::tensors() of seq positions
+  };
+  // Fills kept; its out is the result.
+  void forward(const Kept& kept, Tensor qkv, const Call& call) const;
+  // dqkv [rows, qkv_width] from dout [rows, width]. dqkv does not alias kept.qkv.
+  void backward(Tensor dqkv, Tensor dout, const Kept& kept, const Call& call) const;
+
+ private:
+  int64_t batch(const Kept& kept) const { return kept.qkv.dim(0) / sizes_.seq; }
+  HeadGroups qkv_groups() const;
+  void rotate(Tensor qkv, bool inverse, const Call& call) const;
+
+  Sizes sizes_;
+  SequenceAxis axis_;
+  int64_t positions_;          // this rank's of a sequence
+  SequenceAxis::Heads heads_;  // that this rank attends with
+};
+
+}  // namespace cleave

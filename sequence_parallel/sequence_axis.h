@@ -1,0 +1,49 @@
+// The sequence axis as layers see it (DeepSpeed-Ulysses, arXiv 2309.14509): its ranks work on the same
+// samples, each on one part of the positions, with the same parameters. Only attention looks at other
+// positions; around it the ranks exchange "all heads of my positions" for "my heads of all positions".
+#pragma once
+#include "comm/communicator.h"
+#include "device/arena.h"
+
+namespace cleave {
+
+// Columns of heads side by side, such as those of queries, keys and values; each group is cut over the ranks.
+struct HeadGroups {
+  std::array<int64_t, 3> widths{};
+  int64_t width() const { return widths[0] + widths[1] + widths[2]; }
+};
+
+class SequenceAxis {
+ public:
+  SequenceAxis() = default;  // a rank alone: everything here is free
+  // The communicator must outlive the axis and its copies.
+  explicit SequenceAxis(Communicator& ranks) : ranks_(ranks.size() > 1 ? &ranks : nullptr) {}
+
+  int size() const { return ranks_ ? ranks_->size() : 1; }
+  int rank() const { return ranks_ ? ranks_->rank() : 0; }
+
+  // This rank's positions of a sequence; Error(usage) names the sizes that would work.
+  Range positions(int64_t seq) const;
+  // Of `heads` query heads and `kv_heads` key/value heads that its positions have, how many this rank attends
+  // with; Error(usage) where either does not divide.
+  struct Heads {
+    int64_t heads = 1, kv_heads = 1;
+  };
+  Heads heads(int64_t heads, int64_t kv_heads) const;
+
+  // A tensor [rows, width] of this rank's positions has a twin [rows * size, width / size] of all positions
+  // with this rank's heads: scratch, or for a rank alone the tensor itself.
+  Tensor twin_of(Tensor tokens, Arena& scratch) const;
+  // twin = what the ranks' `tokens` have of this rank's heads. Rows are whole samples, `positions` rows each
+  // in `tokens`. Scratch holds two copies of `tokens` meanwhile.
+  void to_heads(Tensor twin, Tensor tokens, const HeadGroups& groups, int64_t positions, Arena& scratch,
+                Stream& stream, std::string_view what) const;
+  // The way back, which is also the gradient's.
+  void to_tokens(Tensor tokens, Tensor twin, const HeadGroups& groups, int64_t positions, Arena& scratch,
+                 Stream& stream, std::string_view what) const;
+
+ private:
+  Communicator* ranks_ = nullptr;
+};
+
+}  // namespace cleave
