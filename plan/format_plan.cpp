@@ -72,12 +72,13 @@ std::string format(const JobPlan& plan) {
     if (!most || weight(r) > weight(*most)) most = &r;
   }
   const RankPlan* largest = &plan.ranks[0];
-  out += fmt::format("\n{:>6}{:>8}{:>14}{:>14}{:>14}{:>18}\n", "stage", "rank", "device", "pinned", "host",
-                     "sent in a step");
+  out += fmt::format("\n{:>6}{:>8}{:>14}{:>14}{:>14}{:>14}{:>18}\n", "stage", "rank", "device", "pinned",
+                     "host", "disk", "sent in a step");
   for (const auto& [stage, r] : stages) {
     auto bytes = [&](MemoryKind k) { return format_bytes(r->memory.total(k)); };
-    out += fmt::format("{:>6}{:>8}{:>14}{:>14}{:>14}{:>18}\n", stage, r->ranks[0], bytes(MemoryKind::device),
-                       bytes(MemoryKind::pinned), bytes(MemoryKind::host), format_bytes(r->sent_total()));
+    out += fmt::format("{:>6}{:>8}{:>14}{:>14}{:>14}{:>14}{:>18}\n", stage, r->ranks[0],
+                       bytes(MemoryKind::device), bytes(MemoryKind::pinned), bytes(MemoryKind::host),
+                       bytes(MemoryKind::disk), format_bytes(r->sent_total()));
     if (weight(*r) > weight(*largest)) largest = r;
   }
   return out + fmt::format("\nrank {} needs the most:\n{}{}", largest->ranks[0], format(largest->memory),

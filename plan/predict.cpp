@@ -35,8 +35,11 @@ namespace {
 struct Wire {
   double hidden = 0, exposed = 0;
 };
-Wire wire_of(const RankPlan& rank, const MeshShape& mesh, bool overlap, int near, const DeviceModel& d) {
+Wire wire_of(const RankPlan& rank, const MeshShape& mesh, const DsConfig& config, const DeviceModel& d) {
   Wire wire;
+  const bool overlap = config.zero.overlap_comm;
+  const auto near =
+      int(std::max<int64_t>({1, config.zero.mics_shard_size, config.zero.zero_hpz_partition_size}));
   for (const auto& [group, bytes] : rank.sent) {
     int64_t sent = 0;
     for (const int64_t b : bytes.sent) sent += b;
@@ -49,6 +52,14 @@ Wire wire_of(const RankPlan& rank, const MeshShape& mesh, bool overlap, int near
     const double seconds = double(sent) / (span <= d.per_node ? d.node_link : d.network);
     (overlap && group.starts_with("data") ? wire.hidden : wire.exposed) += seconds;
   }
+  // Each micro-batch, parameters whose home is elsewhere come for the forward and for the backward, and
+  // gradients go.
+  auto away = [&](Category c) {
+    return double(rank.memory.at(MemoryKind::pinned, c) + rank.memory.at(MemoryKind::host, c));
+  };
+  const double read = 2 * double(rank.memory.at(MemoryKind::disk, Category::weights)) / d.disk;
+  const double moved = (2 * away(Category::weights) + away(Category::gradients)) / d.host_link;
+  (overlap ? wire.hidden : wire.exposed) += double(config.gradient_accumulation_steps) * (moved + read);
   return wire;
 }
 
@@ -73,9 +84,8 @@ StepTime predict(const DsConfig& config, const JobPlan& plan, const DeviceModel&
   // A forward is a third of the work, and recomputation runs it twice.
   time.compute = plan.flops * (recomputes ? 4.0 / 3 : 1) / plan.mesh.size() / rate;
   time.waiting = time.compute * plan.idle_share / std::max(0.01, 1 - plan.idle_share);
-  const int near = int(std::max(config.zero.mics_shard_size, config.zero.zero_hpz_partition_size));
   for (const RankPlan& r : plan.ranks) {
-    const Wire wire = wire_of(r, plan.mesh, config.zero.overlap_comm, std::max(1, near), device);
+    const Wire wire = wire_of(r, plan.mesh, config, device);
     // Communication kernels and products share the device, so not all of the computation hides them.
     time.exchange = std::max(time.exchange, wire.exposed + std::max(0.0, wire.hidden - 0.8 * time.compute));
     time.update = std::max(time.update, update_of(r.memory, device));

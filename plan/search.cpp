@@ -45,6 +45,19 @@ Json batch_of(const DsConfig& c, int64_t micro, int64_t data) {
 
 Json zero(const char* key, Json value) { return {{"zero_optimization", {{key, std::move(value)}}}}; }
 
+// Of two patches, the second one's values win.
+Json joined(Json first, const Json& second) {
+  first.merge_patch(second);
+  return first;
+}
+
+Json optimizer_in_memory() { return zero("offload_optimizer", {{"device", "cpu"}, {"pin_memory", true}}); }
+Json parameters_in_memory() { return zero("offload_param", {{"device", "cpu"}, {"pin_memory", true}}); }
+// The folder is the user's to name.
+Json optimizer_on_disk() {
+  return zero("offload_optimizer", {{"device", "nvme"}, {"nvme_path", "/local_nvme"}, {"pin_memory", true}});
+}
+
 bool recomputes(const DsConfig& c) { return c.checkpointing.interval > 0 || c.checkpointing.number > 0; }
 
 // Changes that save memory, the least costly in time first.
@@ -58,8 +71,9 @@ std::vector<Json> savings(const Trial& t) {
   for (const int64_t smaller : {micro / 2, int64_t{1}})
     if (smaller < micro) out.push_back(batch_of(c, smaller, mesh.data));
   if (!recomputes(c)) out.push_back({{"activation_checkpointing", {{"interval", 1}}}});
-  if (c.zero.offload_optimizer.device == "none")
-    out.push_back(zero("offload_optimizer", {{"device", "cpu"}, {"pin_memory", true}}));
+  if (c.zero.offload_optimizer.device == "none") out.push_back(optimizer_in_memory());
+  if (c.zero.offload_param.device == "none") out.push_back(joined(zero("stage", 3), parameters_in_memory()));
+  if (c.zero.offload_optimizer.device != "nvme") out.push_back(optimizer_on_disk());
   auto with_axis = [&](const char* key, Json value) {
     Json patch = batch_of(c, micro, mesh.data / 2);
     if (mesh.data % 2 != 0 || patch.is_null()) return;
@@ -77,12 +91,6 @@ std::optional<Json> parse(const std::string& text) {
   Json json = Json::parse(text, nullptr, false, true);
   if (json.is_discarded() || !json.is_object()) return std::nullopt;
   return json;
-}
-
-// Of two patches, the second one's values win.
-Json joined(Json first, const Json& second) {
-  first.merge_patch(second);
-  return first;
 }
 
 class Search {
@@ -174,9 +182,14 @@ std::optional<Suggestion> suggest(const Trial& given, const MemoryLimits& limits
   const int world = given.plan.mesh.size();
   // From what costs least to what saves most; the first that fits is the fastest of them.
   auto sharded = [](int stage) { return joined(zero("stage", stage), zero("overlap_comm", true)); };
-  const Json on_host = zero("offload_optimizer", {{"device", "cpu"}, {"pin_memory", true}});
-  const std::vector<Json> ladder = {sharded(1), sharded(2), sharded(3), joined(sharded(2), on_host),
-                                    joined(sharded(3), on_host)};
+  const Json away = joined(sharded(3), parameters_in_memory());
+  const std::vector<Json> ladder = {sharded(1),
+                                    sharded(2),
+                                    sharded(3),
+                                    joined(sharded(2), optimizer_in_memory()),
+                                    joined(sharded(3), optimizer_in_memory()),
+                                    joined(away, optimizer_in_memory()),
+                                    joined(away, optimizer_on_disk())};
   Suggestion found;
   std::vector<std::pair<double, Json>> order;
   for (int tensor = 1; tensor <= std::min(world, device.per_node); tensor *= 2)
