@@ -143,8 +143,16 @@ class Run {
 
   void step(TokenBatches& batches) {
     const auto begin = Clock::now();
+    auto said = begin;
     const int64_t index = engine_->step();
     const StepResult r = engine_->train_batch([&](int micro) {
+      // A step of a large model may take minutes; whoever waits sees that it goes on.
+      if (const auto now = Clock::now(); now - said > std::chrono::seconds(10)) {
+        said = now;
+        report_.line(fmt::format("step {}: micro-batch {} of {} begins, {:.0f} s so far", index + 1,
+                                 micro + 1, config_.gradient_accumulation_steps,
+                                 std::chrono::duration<double>(now - begin).count()));
+      }
       const TokenBatch b = batches.next(index, micro);
       return Batch{.input = b.input,
                    .targets = b.targets,

@@ -24,6 +24,11 @@ elseif(NOT CLEAVE_SANITIZE STREQUAL "")
   message(FATAL_ERROR "CLEAVE_SANITIZE is '${CLEAVE_SANITIZE}'; use address, thread or leave it empty")
 endif()
 
+# Files that parse and print: optimizing them takes a third of their compile time and saves nobody any.
+function(cleave_light)
+  set_source_files_properties(${ARGN} PROPERTIES COMPILE_OPTIONS "$<$<CONFIG:Release>:-O1>")
+endfunction()
+
 function(cleave_library name)
   add_library(${name} STATIC ${ARGN})
   add_library(cleave::${name} ALIAS ${name})

@@ -268,8 +268,9 @@ TEST(PipelineFailures, ARankWithAnotherNumberOfMicroBatchesIsReportedNotWaitedFo
   } catch (const Error& e) {
     message = e.what();
   }
-  EXPECT_NE(message.find("rank 0"), std::string::npos) << message;
-  EXPECT_NE(message.find("pipe"), std::string::npos) << message;
+  // One waits in the pipe, the other in what follows; whose deadline comes first is a matter of microseconds.
+  for (const char* part : {"rank 0", "rank 1", "of group", "missing"})
+    EXPECT_NE(message.find(part), std::string::npos) << part << ": " << message;
 }
 
 TEST(PipelineFiles, AScheduleFromAFileGivesTheBitsOfTheGeneratorsAndAForeignShapeIsRefused) {
