@@ -2,6 +2,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <mutex>
 #include <vector>
 
 #include "offload/disk_queue.h"
@@ -9,10 +10,18 @@
 namespace cleave {
 namespace {
 
+// Held while rings come and go. The kernel gives the pages of one ring to the next, by calls that
+// ThreadSanitizer does not see: this is the order between their users that it needs.
+std::mutex& rings() {
+  static std::mutex mutex;
+  return mutex;
+}
+
 // See io_uring(7). A request that comes back short is submitted again for the rest, as after a short pread.
 class UringQueue final : public DiskQueue {
  public:
   UringQueue(int depth, int& error) : depth_(size_t(depth)) {
+    std::lock_guard lock(rings());
     error = -io_uring_queue_init(unsigned(depth), &ring_, 0);
     alive_ = error == 0;
     if (!alive_) return;
@@ -64,6 +73,7 @@ class UringQueue final : public DiskQueue {
     entry->user_data = i;
   }
   void close() {
+    std::lock_guard lock(rings());
     if (alive_) io_uring_queue_exit(&ring_);
     alive_ = false;
   }
