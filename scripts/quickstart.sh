@@ -18,7 +18,7 @@ mkdir -p "$out"
 train=(launch -n 2 -- train --deepspeed_config examples/train_gpt/ds_config.json --model tiny
   --data "$out/train.txt" --eval_data "$out/validation.txt" --seq_len 256 --output "$out/checkpoints"
   --metrics "$out/metrics.jsonl" --seed 1)
-"$cleave" "${train[@]}" --steps "${STEPS:-1000}" --eval_interval 250 --ngrams --resume never
+"$cleave" "${train[@]}" --steps "${STEPS:-1000}" --eval_interval 500 --ngrams --resume never
 
 echo
 echo "A sample from the model:"
