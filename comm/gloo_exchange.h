@@ -23,7 +23,7 @@ class GlooWires {
 
   // Ends the waits of all exchanges, now and later, with this reason; the first one counts. From any thread.
   void poison(const std::string& reason);
-  std::string reason() const;  // empty while it is not poisoned
+  std::string reason() const;                // empty while it is not poisoned
   void throw_if_poisoned(const Waiting& w);  // Error(rank_lost) with the reason
 
   const std::string key;                  // of the group in the store

@@ -91,7 +91,7 @@ class Engine {
   const MeshShape& mesh() const;
   const std::string& pipeline_line() const;  // who has what; empty with one stage
   double idle_share() const;                 // of the pipeline's ranks, expected
-  const std::string& disk_line() const;      // where, how fast, and what that means; empty without offload to disk
+  const std::string& disk_line() const;      // where and how fast; empty without offload to disk
   Simulation timeline() const;               // of one step's schedule, recorded, in units of work
   int64_t frame_bytes() const;               // activations that a micro-batch in flight keeps on this rank
 

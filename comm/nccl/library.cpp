@@ -8,7 +8,7 @@ namespace cleave {
 namespace {
 
 struct Loaded {
-  NcclLibrary library{};
+  NcclLibrary api{};
   NcclStatus status;
 };
 
@@ -26,7 +26,7 @@ bool find(void* handle, const char* name, Function& function, std::string& probl
 
 Loaded load() {
   Loaded out;
-  NcclLibrary& l = out.library;
+  NcclLibrary& l = out.api;
   std::string& problem = out.status.problem;
   const char* named = std::getenv("CLEAVE_NCCL");
   const char* file = named && *named ? named : "libnccl.so.2";
@@ -78,7 +78,7 @@ NcclStatus nccl_status() { return loaded().status; }
 const NcclLibrary& nccl_library() {
   const Loaded& l = loaded();
   require(l.status.problem.empty(), Exit::usage, "{}", l.status.problem);
-  return l.library;
+  return l.api;
 }
 
 }  // namespace cleave

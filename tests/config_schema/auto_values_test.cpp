@@ -94,10 +94,10 @@ TEST(AutoValues, AreTheDefaultInDeepSpeedsStrictSectionsAndAnErrorElsewhere) {
   const ReadResult loose = read_ds_config(R"({"train_batch_size": 4, "prescale_gradients": "auto",
                                               "optimizer": {"type": "auto"}})",
                                           "f");
-  EXPECT_EQ(
-      format(loose.problems),
-      "error: f:1:47: prescale_gradients: \"auto\" is not filled in here; give true or false\n"
-      "error: f:2:69: optimizer.type: there is no optimizer \"auto\"; wanted one of Adam, AdamW, Lion, Adagrad, SGD\n");
+  EXPECT_EQ(format(loose.problems),
+            "error: f:1:47: prescale_gradients: \"auto\" is not filled in here; give true or false\n"
+            "error: f:2:69: optimizer.type: there is no optimizer \"auto\"; wanted one of Adam, AdamW, Lion, "
+            "Adagrad, SGD\n");
 }
 
 TEST(AutoValues, ABatchSizeLeftOpenFollowsFromTheOthers) {
