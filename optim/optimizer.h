@@ -27,6 +27,13 @@ struct UpdateSlice {
   Tensor param, grad, copy;
   std::array<Tensor, 2> state;
   bool decay = false;  // weight decay applies to these elements
+
+  UpdateSlice slice(Range r) const {
+    UpdateSlice part = *this;
+    for (Tensor* t : {&part.param, &part.grad, &part.copy, &part.state[0], &part.state[1]})
+      if (t->defined()) *t = t->slice(r);
+    return part;
+  }
 };
 
 class Optimizer {

@@ -86,7 +86,15 @@ StepResult Engine::train_batch(const BatchSource& data) {
           },
       .scale = [&](int micro) { return float(loss_scale * average.before / valid[size_t(micro)]); },
       .losses = s.all->losses};
-  s.all->store.begin_step(left_scale / loss_scale);
+  const Rates rates = s.schedule.at(s.at.applied);
+  StepArgs update{.lr = rates.lr,
+                  .momentum = rates.momentum,
+                  .beta2 = rates.beta2,
+                  .grad_scale = average.after * gradient_factor(left_scale, 0, 0),
+                  .step = s.at.applied + 1};
+  s.all->optimizer.begin_step(s.norm_first() ? std::nullopt : std::optional(update), s.summed_late(),
+                              s.compute);
+  s.all->store.begin_step(left_scale / loss_scale, &s.all->optimizer);
   Executor(s.all->stage, s.links(), s.compute, s.comm())
       .run(s.plan.schedule.ranks[size_t(s.mesh.place.pipe)], s.plan.schedule.shape, work);
   s.sum_shared_gradients();
@@ -102,19 +110,14 @@ StepResult Engine::train_batch(const BatchSource& data) {
   const double loss = s.mean_of_losses(losses);
 
   StepResult result{.step = ++s.at.step, .loss = loss, .grad_norm = norm, .loss_scale = loss_scale};
-  const Rates rates = s.schedule.at(s.at.applied);
   result.lr = rates.lr;
   result.skipped = overflowed(loss, norm);
   if (result.skipped) {
     ++s.at.skipped;
   } else {
-    s.all->optimizer.step(
-        {.lr = rates.lr,
-         .momentum = rates.momentum,
-         .beta2 = rates.beta2,
-         .grad_scale = average.after * gradient_factor(left_scale, norm, s.config.gradient_clipping),
-         .step = ++s.at.applied},
-        s.compute);
+    ++s.at.applied;
+    update.grad_scale = average.after * gradient_factor(left_scale, norm, s.config.gradient_clipping);
+    s.all->optimizer.finish_step(update);
     s.synchronize();
   }
   result.skipped_total = s.at.skipped;

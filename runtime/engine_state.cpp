@@ -229,6 +229,22 @@ void Engine::State::sum_shared_gradients() {
   compute.wait(comm().record());
 }
 
+std::vector<bool> Engine::State::summed_late() const {
+  std::vector<bool> late;
+  for (int u = 0; u < all->store.units(); ++u) {
+    const FlatLayout& layout = all->store.layout(u);
+    late.push_back(axes.tensor.size() > 1 &&
+                   !layout.summed({0, layout.numel()}, axes.tensor.cuts_rows()).empty());
+    for (const auto& [name, group] : tied) late.back() = late.back() || name == layout.name();
+  }
+  return late;
+}
+
+bool Engine::State::norm_first() const {
+  return config.gradient_clipping > 0 || config.precision == Precision::fp16 || config.exact_sums ||
+         (config.precision == Precision::bf16 && config.check_grad_overflow);
+}
+
 std::vector<double> Engine::State::squares_of_units() {
   if (!all->store.options().exact()) return to_host<double>(all->squares, compute);
   const std::vector<int64_t> words = to_host<int64_t>(all->squares, compute);

@@ -61,6 +61,9 @@ struct Engine::State {
   // After the last micro-batch: the gradients of units that several stages hold are added up over them, and
   // the parts that the ranks of a tensor axis have of a whole parameter's gradient.
   void sum_shared_gradients();
+  std::vector<bool> summed_late() const;  // by unit: whether this changes its gradients on any rank
+  // Whether the update must know the norm of all gradients: to clip them, or to skip the step.
+  bool norm_first() const;
   // Of the gradients as they are, over all ranks; the same bits however the model is cut.
   double squared_norm();
   std::vector<double> squares_of_units();  // of this rank's units, after the sum over the slices

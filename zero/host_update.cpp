@@ -1,59 +1,86 @@
 #include "zero/host_update.h"
 
+#include <algorithm>
+
 #include "device/copy.h"
 #include "kernels/elementwise.h"
 
 namespace cleave {
+namespace {
 
-HostUpdate::HostUpdate(Memory& memory, DType weights, DType gradients)
-    : worker_(memory.dry() ? Stream::Mode::dry : Stream::Mode::worker) {
-  auto pinned = [&](DType type) {
-    return memory.allocate(MemoryKind::pinned, Category::staging, type, {kTile},
-                           "tiles of the host's update");
+bool on_host(const Tensor& t) { return t.memory() != MemoryKind::device; }
+
+}  // namespace
+
+HostUpdate::HostUpdate(Memory& memory, DType weights, DType gradients, bool gradients_on_device)
+    : worker_(memory.dry() ? Stream::Mode::dry : Stream::Mode::worker),
+      down_(memory.dry() ? Device{} : memory.device(),
+            memory.dry() ? Stream::Mode::dry : Stream::Mode::worker),
+      up_(memory.dry() ? Device{} : memory.device(),
+          memory.dry() ? Stream::Mode::dry : Stream::Mode::worker) {
+  auto allocate = [&](Slots& slots, DType type, int64_t numel) {
+    for (Slot& s : slots.slot)
+      s.memory =
+          memory.allocate(MemoryKind::pinned, Category::staging, type, {numel}, "tiles of the host's update");
   };
-  for (Buffer& b : weights_) b = pinned(weights);
-  for (Buffer& b : gradients_) b = pinned(gradients);
+  allocate(weights_, weights, kTile);
+  allocate(gradients_, gradients, gradients_on_device ? kTile : 0);
 }
 
-void HostUpdate::update(const Optimizer& optimizer, const UpdateSlice& slice, const StepArgs& args,
-                        Stream& compute) {
-  const int64_t numel = slice.param.numel(), tiles = ceil_div(numel, kTile);
-  auto range = [&](int64_t tile) { return Range{tile * kTile, std::min(numel, (tile + 1) * kTile)}; };
-  auto part = [&](const Buffer(&slots)[2], int64_t tile) {
-    return slots[tile % 2].tensor().slice({0, range(tile).size()});
-  };
-  Event arrived[2];
-  auto fetch = [&](int64_t tile) {
-    copy(part(gradients_, tile), slice.grad.slice(range(tile)), compute);
-    arrived[tile % 2] = compute.record();
-  };
-  if (tiles > 0) fetch(0);
-  for (int64_t tile = 0; tile < tiles; ++tile) {
-    if (tile + 1 < tiles) fetch(tile + 1);
-    worker_.wait(arrived[tile % 2]);
-    UpdateSlice here{.param = slice.param.slice(range(tile)),
-                     .grad = part(gradients_, tile),
-                     .copy = slice.copy.defined() ? part(weights_, tile) : Tensor(),
-                     .state = {},
-                     .decay = slice.decay};
-    for (size_t s = 0; s < slice.state.size(); ++s)
-      if (slice.state[s].defined()) here.state[s] = slice.state[s].slice(range(tile));
-    optimizer.update(here, args, worker_);
-    compute.wait(worker_.record());
-    if (slice.copy.defined()) copy(slice.copy.slice(range(tile)), part(weights_, tile), compute);
-  }
+Tensor HostUpdate::arrive(Tensor gradient, const Event& ready) {
+  worker_.wait(ready);
+  if (on_host(gradient)) return gradient;
+  Slot& slot = gradients_.take();
+  const Tensor here = slot.memory.tensor().slice({0, gradient.numel()});
+  down_.wait(ready), down_.wait(slot.free);
+  copy(here, gradient, down_);
+  worker_.wait(down_.record());
+  return here;
 }
 
-void HostUpdate::publish(Tensor weights, Tensor master, Stream& compute) {
-  const int64_t numel = weights.numel();
-  for (Range r{0, 0}; r.begin < numel; r.begin = r.end) {
-    r.end = std::min(numel, r.begin + kTile);
-    const Tensor tile = weights_[0].tensor().slice({0, r.size()});
-    worker_.wait(compute.record());  // what was in the tile has gone
-    launch(Cast{.y = tile, .x = master.slice(r)}, worker_);
-    compute.wait(worker_.record());
-    copy(weights.slice(r), tile, compute);
+Event HostUpdate::leave(Tensor weights, Slot& slot) {
+  up_.wait(worker_.record());
+  copy(weights, slot.memory.tensor().slice({0, weights.numel()}), up_);
+  return slot.free = up_.record();
+}
+
+Event HostUpdate::update(const Optimizer& optimizer, const UpdateSlice& slice, const StepArgs& args,
+                         const Event& ready) {
+  Event done = ready;
+  for (Range r{0, 0}; r.begin < slice.param.numel(); r.begin = r.end) {
+    r.end = std::min(slice.param.numel(), r.begin + kTile);
+    UpdateSlice piece = slice.slice(r);
+    const Tensor weights = piece.copy;
+    const bool leaves = weights.defined() && !on_host(weights), arrives = !on_host(piece.grad);
+    piece.grad = arrive(piece.grad, ready);
+    Slot* const slot = leaves ? &weights_.take() : nullptr;
+    if (slot) {
+      worker_.wait(slot->free);
+      piece.copy = slot->memory.tensor().slice({0, r.size()});
+    }
+    optimizer.update(piece, args, worker_);
+    done = worker_.record();
+    if (arrives) gradients_.slot[gradients_.next].free = done;
+    if (slot) done = leave(weights, *slot);
   }
+  return done;
+}
+
+Event HostUpdate::publish(Tensor weights, Tensor master, const Event& ready) {
+  worker_.wait(ready), up_.wait(ready);
+  if (on_host(weights)) {
+    launch(Cast{.y = weights, .x = master}, worker_);
+    return worker_.record();
+  }
+  Event done = ready;
+  for (Range r{0, 0}; r.begin < weights.numel(); r.begin = r.end) {
+    r.end = std::min(weights.numel(), r.begin + kTile);
+    Slot& slot = weights_.take();
+    worker_.wait(slot.free);
+    launch(Cast{.y = slot.memory.tensor().slice({0, r.size()}), .x = master.slice(r)}, worker_);
+    done = leave(weights.slice(r), slot);
+  }
+  return done;
 }
 
 }  // namespace cleave

@@ -16,7 +16,9 @@ ParameterStore::~ParameterStore() = default;
 int ParameterStore::units() const { return int(units_.size()); }
 const FlatLayout& ParameterStore::layout(int unit) const { return units_[size_t(unit)]->layout; }
 
-void ParameterStore::begin_step(double unscale) {
+void ParameterStore::begin_step(double unscale, GradientUser* user) {
+  user_ = user;
+  complete_.clear();
   if (options_.exact()) launch(Fill{.y = overflows_}, compute_);
   to_grid_ = std::ldexp(unscale, options_.grid);
   for (auto& unit : units_) {
@@ -34,6 +36,7 @@ void ParameterStore::begin_pass(int pass, bool last) {
   reduced_[0] = before;
   next_read_ = 0;
   read_ahead();
+  if (user_ && last_) user_->expect(pass_->completes);
 }
 
 Tensor ParameterStore::place_of(const Instance& i, const Buffer& block) const {
@@ -125,9 +128,10 @@ Range ParameterStore::norm_range(int index) const {
   return split.empty() ? Range{} : split;
 }
 
-void ParameterStore::publish(int index) {
+void ParameterStore::publish(int index, const Event& updated) {
   Unit& unit = *units_[size_t(index)];
   Communicator& ranks = *unit.plan.gather_on_publish;
+  comm_.wait(updated);
   if (ranks.size() == 1 && unit.on_disk < 0) return;
   comm_.wait(compute_.record());
   const Tensor slice = next_weights_slice(index);

@@ -7,12 +7,14 @@
 // with events only.
 #pragma once
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "device/memory.h"
 #include "offload/home_stream.h"
 #include "zero/disk_shards.h"
 #include "zero/flat_layout.h"
+#include "zero/gradient_user.h"
 #include "zero/plan.h"
 #include "zero/region_plan.h"
 
@@ -71,8 +73,9 @@ class ParameterStore {
   // A training step is begin_step, then passes in any order, each begin_pass and its visits in order, each
   // acquire [gradients] finish. `last`: no later pass of this step writes gradients of these units; each
   // unit's gradients are written in one kind of pass only. A pass without backward visits may stand alone.
-  // unscale: what exact sums multiply a contribution by before it is rounded.
-  void begin_step(double unscale = 1);
+  // unscale: what exact sums multiply a contribution by before it is rounded. user: is told of gradients
+  // until wait_for_gradients; none: nobody is.
+  void begin_step(double unscale = 1, GradientUser* user = nullptr);
   void begin_pass(int pass, bool last);
   // The parameters of the visit's units (none when it needs none), in order, usable by work enqueued on
   // compute until finish(visit).
@@ -94,9 +97,9 @@ class ParameterStore {
   const StoreOptions& options() const { return options_; }
   // The part of the slice that this rank counts in the gradient norm, relative to the slice's begin.
   Range norm_range(int unit) const;
-  // After the slice of the working copy was updated on compute: brings it to the ranks that hold the whole,
-  // and home.
-  void publish(int unit);
+  // After the slice of the working copy was updated, on compute and by the work before `updated`: brings it
+  // to the ranks that hold the whole, and home.
+  void publish(int unit, const Event& updated = {});
   void wait_for_weights();  // work enqueued on compute from now on sees what was published
 
   // Blocks until the disk was read and written, and throws its faults. After the last pass.
@@ -123,6 +126,7 @@ class ParameterStore {
   void round_contributions(int visit);
   Tensor contribution(int visit, int unit) const;
   void clear_unwritten(Unit& unit, Tensor full);
+  void hand_over();
 
   Memory& memory_;
   StoreOptions options_;
@@ -139,7 +143,9 @@ class ParameterStore {
   Event released_;              // compute is done with every visit finished so far
   std::vector<Event> reduced_;  // by visit of the current pass: its reductions are done
   bool last_ = true;            // nothing is added to this pass's gradients after it
-  size_t next_read_ = 0;        // of the pass's gathers: the first that was not read ahead
+  GradientUser* user_ = nullptr;
+  std::vector<std::pair<int, Event>> complete_;  // units that the user was not told of yet
+  size_t next_read_ = 0;                         // of the pass's gathers: the first that was not read ahead
   HomeStream homes_;
   DiskShards disk_;
 };

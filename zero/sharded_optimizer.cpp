@@ -12,15 +12,6 @@ namespace {
 
 constexpr int64_t kTile = int64_t{1} << 20;  // elements of tile_, at most
 
-UpdateSlice piece_of(const UpdateSlice& slice, Range r) {
-  UpdateSlice piece = slice;
-  piece.param = slice.param.slice(r), piece.grad = slice.grad.slice(r);
-  if (slice.copy.defined()) piece.copy = slice.copy.slice(r);
-  for (Tensor& s : piece.state)
-    if (s.defined()) s = s.slice(r);
-  return piece;
-}
-
 // The whole, or what fits into a tile at a time.
 std::vector<Range> pieces(int64_t numel, bool in_tiles) {
   std::vector<Range> all;
@@ -52,9 +43,13 @@ ShardedOptimizer::ShardedOptimizer(Memory& memory, ParameterStore& store,
   if (here && far)
     working_ = memory.allocate(MemoryKind::device, Category::staging, store.options().weights,
                                {std::min(largest, kTile)}, "updated parameters on their way home");
-  if (memory.device().is_cuda() && placement.optimizer != MemoryKind::device && store.units() > 0)
+  if (memory.device().is_cuda() && placement.optimizer != MemoryKind::device && store.units() > 0) {
+    const Tensor gradient = store.gradient_slice(0);
     host_ = std::make_unique<HostUpdate>(memory, store.weights_slice(0).dtype(),
-                                         exact ? DType::fp32 : store.gradient_slice(0).dtype());
+                                         exact ? DType::fp32 : gradient.dtype(),
+                                         gradient.memory() == MemoryKind::device);
+  }
+  done_.resize(size_t(store.units()));
 }
 
 std::vector<StateHome::Slice> ShardedOptimizer::slices_of(const ParameterStore& store) {
@@ -100,18 +95,19 @@ void ShardedOptimizer::in_reach(Tensor weights, Stream& compute, Body body) {
 }
 
 void ShardedOptimizer::publish(const StateHome::Tile& tile, Tensor master, Stream& compute) {
+  Event& done = done_[size_t(tile.unit)];
   if (state_.separate(tile)) {
     const Tensor weights = store_.next_weights_slice(tile.unit).slice(tile.range);
     if (on_host(tile.home))
-      host_->publish(weights, master, compute);
+      done = host_->publish(weights, master, compute.record());
     else
       for (const Range& r : pieces(weights.numel(), !homes_.reaches(weights.memory())))
         in_reach(weights.slice(r), compute,
                  [&](Tensor copy) { launch(Cast{.y = copy, .x = master.slice(r)}, compute); });
-  } else {
-    compute.wait(home(compute).record());
+  } else if (on_host(tile.home)) {
+    done = home(compute).record();
   }
-  if (tile.last) store_.publish(tile.unit);
+  if (tile.last) store_.publish(tile.unit, done);
 }
 
 void ShardedOptimizer::publish_masters(Stream& compute) {
@@ -134,12 +130,12 @@ void ShardedOptimizer::square_gradients(Tensor sums, Stream& compute) {
   if (exact) copy(sums.slice({sums.numel() - 1, sums.numel()}), store_.overflows(), compute);
 }
 
-// The same bits however a slice is cut: updates are elementwise.
-void ShardedOptimizer::update(const UpdateSlice& slice, const StepArgs& args, Stream& compute) {
+// The same bits however a slice is cut, and whichever unit comes first: updates are elementwise.
+void ShardedOptimizer::update(int unit, const UpdateSlice& slice, const StepArgs& args, Stream& compute) {
   const bool exact = slice.grad.dtype() == DType::int64, host = on_host(slice.param.memory());
   const bool far = !host && slice.copy.defined() && !homes_.reaches(slice.copy.memory());
   for (const Range& r : pieces(slice.param.numel(), exact || far)) {
-    UpdateSlice piece = piece_of(slice, r);
+    UpdateSlice piece = slice.slice(r);
     if (exact) {
       const Tensor gradient = tile_.tensor().slice({0, r.size()});
       homes_.run(gradient.memory(), compute, [&](Stream& stream) {
@@ -149,36 +145,74 @@ void ShardedOptimizer::update(const UpdateSlice& slice, const StepArgs& args, St
       });
       piece.grad = gradient;
     }
-    if (host)
-      host_->update(*optimizer_, piece, args, compute);
-    else if (!piece.copy.defined())
+    if (host) {
+      done_[size_t(unit)] = host_->update(*optimizer_, piece, args, compute.record());
+      if (exact) compute.wait(done_[size_t(unit)]);  // the gradient's place is needed again
+    } else if (!piece.copy.defined()) {
       optimizer_->update(piece, args, compute);
-    else
+    } else {
       in_reach(piece.copy, compute, [&](Tensor reached) {
         piece.copy = reached;
         optimizer_->update(piece, args, compute);
       });
+    }
   }
 }
 
-void ShardedOptimizer::step(const StepArgs& args, Stream& compute) {
-  const Range all{0, state_.kinds()};
-  state_.walk(all, all, home(compute), [&](const StateHome::Tile& tile, const State& state) {
-    const int u = tile.unit;
-    for (const FlatLayout::Group& group : store_.layout(u).groups(store_.slice(u))) {
+void ShardedOptimizer::update_unit(int unit, const StepArgs& args, Stream& compute) {
+  state_.visit(unit, home(compute), [&](const StateHome::Tile& tile, const State& state) {
+    for (const FlatLayout::Group& group : store_.layout(unit).groups(store_.slice(unit))) {
       const Range r = intersect(group.range, tile.range), here = r.shifted(-tile.range.begin);
       if (r.empty()) continue;
       UpdateSlice slice{.param = state[0].slice(here),
-                        .grad = store_.gradient_slice(u).slice(r),
+                        .grad = store_.gradient_slice(unit).slice(r),
                         .copy = {},
                         .state = {},
                         .decay = group.decay};
-      if (state_.separate(tile)) slice.copy = store_.next_weights_slice(u).slice(r);
+      if (state_.separate(tile)) slice.copy = store_.next_weights_slice(unit).slice(r);
       for (int s = 1; s < state_.kinds(); ++s) slice.state[size_t(s - 1)] = state[size_t(s)].slice(here);
-      update(slice, args, compute);
+      update(unit, slice, args, compute);
     }
-    if (tile.last) store_.publish(u);
   });
+}
+
+void ShardedOptimizer::begin_step(const std::optional<StepArgs>& ahead, std::vector<bool> late,
+                                  Stream& compute) {
+  ahead_ = ahead, late_ = std::move(late), compute_ = &compute;
+  // Buffers of weights on disk are used in turn, by the gathers of the backward as well.
+  for (int u = 0; u < store_.units(); ++u)
+    if (store_.weights_slice(u).memory() == MemoryKind::disk) late_[size_t(u)] = true;
+  expected_.clear(), updated_.clear();
+  state_.begin_walk(all_kinds(), all_kinds());
+}
+
+void ShardedOptimizer::expect(std::span<const int> units) {
+  std::vector<int> next;
+  for (const int u : units)
+    if (!ahead_ || !late_[size_t(u)]) next.push_back(u);
+  expected_.insert(expected_.end(), next.begin(), next.end());
+  state_.expect(next);
+}
+
+void ShardedOptimizer::complete(int unit) {
+  if (!ahead_ || late_[size_t(unit)]) return;
+  update_unit(unit, *ahead_, *compute_);
+  updated_.push_back(unit);
+}
+
+void ShardedOptimizer::finish_step(const StepArgs& args) {
+  // In the order in which they were expected, and then those that are late.
+  std::vector<int> late;
+  for (int u = 0; u < store_.units(); ++u)
+    if (std::find(expected_.begin(), expected_.end(), u) == expected_.end()) late.push_back(u);
+  state_.expect(late);
+  expected_.insert(expected_.end(), late.begin(), late.end());
+  for (const int u : expected_) {
+    const bool done = std::find(updated_.begin(), updated_.end(), u) != updated_.end();
+    if (!done) update_unit(u, args, *compute_);
+    store_.publish(u, done_[size_t(u)]);
+  }
+  state_.end_walk();
   store_.wait_for_weights();
 }
 

@@ -1,8 +1,10 @@
 // The optimizer's side of ZeRO: fp32 master weights and optimizer states of this rank's slices, in the home
-// that the placement names, and the loop over their tiles that updates them. It does not know which optimizer
-// it runs, nor what a stage is.
+// that the placement names, and the loop over their tiles that updates them, unit by unit as gradients are
+// complete or after all are. It does not know which optimizer it runs, nor what a stage is.
 #pragma once
 #include <memory>
+#include <optional>
+#include <span>
 #include <vector>
 
 #include "offload/placement.h"
@@ -13,7 +15,7 @@
 
 namespace cleave {
 
-class ShardedOptimizer {
+class ShardedOptimizer final : public GradientUser {
  public:
   // After every unit was added to the store. Where the working copy is fp32 and shares the optimizer's home,
   // it is the master itself and no master is kept.
@@ -30,8 +32,16 @@ class ShardedOptimizer {
   // multiples of the grid, then the overflows. sums must be in the gradients' memory.
   void square_gradients(Tensor sums, Stream& compute);
 
-  // Updates every unit and publishes it. args.step counts applied updates from 1.
-  void step(const StepArgs& args, Stream& compute);
+  // One training step: begin_step, the store's passes with this object as the user of their gradients, and
+  // finish_step, or nothing where the step is skipped. State on disk is read ahead from the pass on that
+  // completes gradients. `ahead`: the update's arguments, where it needs to know nothing of all gradients;
+  // then a unit is updated on compute as soon as its own is complete, while the backward goes on. late[unit]:
+  // not these, their gradients are not final at that time.
+  void begin_step(const std::optional<StepArgs>& ahead, std::vector<bool> late, Stream& compute);
+  void expect(std::span<const int> units) override;
+  void complete(int unit) override;
+  // Updates the units that were not yet and publishes all. args.step counts applied updates from 1.
+  void finish_step(const StepArgs& args);
 
   // What a checkpoint saves: "master", then the optimizer's state names; each fp32 over store.slice(unit).
   std::vector<std::string> kinds() const;
@@ -48,7 +58,9 @@ class ShardedOptimizer {
  private:
   using State = std::array<Tensor, StateHome::kMostKinds>;
   static std::vector<StateHome::Slice> slices_of(const ParameterStore& store);
-  void update(const UpdateSlice& slice, const StepArgs& args, Stream& compute);
+  Range all_kinds() const { return {0, state_.kinds()}; }
+  void update_unit(int unit, const StepArgs& args, Stream& compute);
+  void update(int unit, const UpdateSlice& slice, const StepArgs& args, Stream& compute);
   template <class Body>
   void in_reach(Tensor weights, Stream& compute, Body body);
   void fill(const StateHome::Tile& tile, Tensor master, uint64_t seed, Stream& stream);
@@ -64,6 +76,12 @@ class ShardedOptimizer {
   Buffer working_;  // where the update does not reach the working copy: a piece of it
   HomeStream homes_;
   std::unique_ptr<HostUpdate> host_;  // where weights are on a GPU and the placement is in host memory
+
+  std::optional<StepArgs> ahead_;  // of the step that is under way
+  std::vector<bool> late_;
+  Stream* compute_ = nullptr;
+  std::vector<int> expected_, updated_;  // units, in order; of them: those that were updated
+  std::vector<Event> done_;              // by unit: the host's last work on it
 };
 
 }  // namespace cleave

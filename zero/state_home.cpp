@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "device/copy.h"
 
@@ -82,6 +83,7 @@ void StateHome::open_file(Memory& memory, const DiskPlace& place) {
   const int64_t skip = (round_up(address, DiskFile::kAlignment) - address) / kWidth;
   for (int64_t i = 0; i < count; ++i)
     slots_.push_back(all.slice({skip + i * stride, skip + i * stride + largest}));
+  loaded_.resize(slots_.size()), stored_.resize(slots_.size());
   const auto mode = memory.dry() ? Stream::Mode::dry : Stream::Mode::worker;
   reader_ = std::make_unique<Stream>(mode), writer_ = std::make_unique<Stream>(mode);
 }
@@ -91,39 +93,65 @@ bool StateHome::separate(const Tile& tile) const {
          tile.state[0].raw() != weights_[size_t(tile.unit)].slice(tile.range).raw();
 }
 
-void StateHome::walk(Range read, Range write, Stream& home, const Body& body) {
-  if (writer_) writer_->synchronize();  // every slot is free, and every tile is what it was left as
-  std::vector<Event> loaded(slots_.size()), stored(slots_.size());
-  auto fetch = [&](size_t index) {
-    const Tile& tile = tiles_[on_disk_[index]];
+void StateHome::begin_walk(Range read, Range write) {
+  walk_ = {.read = read, .write = write};
+  if (reader_) reader_->wait(writer_->record());  // every tile is what the walk before left it as
+}
+
+void StateHome::expect(std::span<const int> units) {
+  for (const int u : units)
+    for (size_t t = first_[size_t(u)]; t < first_[size_t(u) + 1]; ++t)
+      if (tiles_[t].home == MemoryKind::disk) walk_.tiles.push_back(t);
+  fetch();
+}
+
+void StateHome::fetch() {
+  for (; walk_.fetched < std::min(walk_.tiles.size(), walk_.used + slots_.size()); ++walk_.fetched) {
+    const Tile& tile = tiles_[walk_.tiles[walk_.fetched]];
+    const size_t at = walk_.fetched % slots_.size();
     const int64_t n = tile.range.size();
-    reader_->wait(stored[index % slots_.size()]);
-    if (!read.empty())
-      file_->read(kinds_of(slot(index), n, read), tile.at + read.begin * n * kWidth, *reader_);
-    loaded[index % slots_.size()] = reader_->record();
-  };
-  size_t fetched = 0, index = 0;
-  for (const Tile& tile : tiles_) {
+    reader_->wait(stored_[at]);
+    if (!walk_.read.empty())
+      file_->read(kinds_of(slots_[at], n, walk_.read), tile.at + walk_.read.begin * n * kWidth, *reader_);
+    loaded_[at] = reader_->record();
+  }
+}
+
+void StateHome::visit(int unit, Stream& home, const Body& body) {
+  for (size_t t = first_[size_t(unit)]; t < first_[size_t(unit) + 1]; ++t) {
+    const Tile& tile = tiles_[t];
     if (tile.home != MemoryKind::disk) {
       body(tile, tile.state);
       continue;
     }
-    for (; fetched < std::min(on_disk_.size(), index + slots_.size()); ++fetched) fetch(fetched);
+    if (walk_.used == 0) writer_->synchronize();  // nothing of this walk is there yet
+    CHECK(walk_.used < walk_.tiles.size() && walk_.tiles[walk_.used] == t, "unit {} is not expected", unit);
+    fetch();
+    const size_t at = walk_.used++ % slots_.size();
     const int64_t n = tile.range.size();
     std::array<Tensor, kMostKinds> state;
-    for (int k = 0; k < kinds_; ++k) state[size_t(k)] = kinds_of(slot(index), n, {k, k + 1});
-    home.wait(loaded[index % slots_.size()]);
+    for (int k = 0; k < kinds_; ++k) state[size_t(k)] = kinds_of(slots_[at], n, {k, k + 1});
+    home.wait(loaded_[at]);
     body(tile, state);
-    Event& done = stored[index % slots_.size()];
-    done = home.record();
-    if (!write.empty()) {
-      writer_->wait(done);
-      file_->write(kinds_of(slot(index), n, write), tile.at + write.begin * n * kWidth, *writer_);
-      done = writer_->record();
-    }
-    ++index;
+    stored_[at] = home.record();
+    if (walk_.write.empty()) continue;
+    writer_->wait(stored_[at]);
+    file_->write(kinds_of(slots_[at], n, walk_.write), tile.at + walk_.write.begin * n * kWidth, *writer_);
+    stored_[at] = writer_->record();
   }
+}
+
+void StateHome::end_walk() {
   if (reader_) reader_->synchronize();
+}
+
+void StateHome::walk(Range read, Range write, Stream& home, const Body& body) {
+  std::vector<int> units(weights_.size());
+  std::iota(units.begin(), units.end(), 0);
+  begin_walk(read, write);
+  expect(units);
+  for (const int u : units) visit(u, home, body);
+  end_walk();
 }
 
 // Calls move(part of a tile in memory, or none; its place in the file; which elements of `range`) and waits.

@@ -34,12 +34,19 @@ class StateHome {
     std::array<Tensor, kMostKinds> state;  // where it is memory; undefined beyond `kinds`
     int64_t at = 0;                        // on disk: where the kinds lie, one behind the other
   };
-  // Calls the body for every tile in the order of units and elements, with its state in memory: valid for
-  // work of `home`, the stream that updates what is not on the device, that the body enqueues. Kinds [read)
-  // are there, and what is left in kinds [write) is kept; of tiles in memory all are, always. May be run as
-  // often as wanted. Waits for the last read, throws what the disk said to any work since the last call.
+  // A walk calls a body for every tile of the units it visits, with its state in memory: valid for work of
+  // `home`, the stream that updates what is not on the device, that the body enqueues. Kinds [read) are
+  // there, and what is left in kinds [write) is kept; of tiles in memory all are, always.
   using Body = std::function<void(const Tile& tile, const std::array<Tensor, kMostKinds>& state)>;
+  // All units, in order.
   void walk(Range read, Range write, Stream& home, const Body& body);
+  // The same in parts. begin_walk, which gives up a walk that was not ended; then units in the order in which
+  // they are expected: tiles on disk are read from then on, as far ahead as there are buffers. visit throws
+  // what the disk said to work of the walk before, end_walk to the reads of this one, for which it waits.
+  void begin_walk(Range read, Range write);
+  void expect(std::span<const int> units);
+  void visit(int unit, Stream& home, const Body& body);
+  void end_walk();
 
   // Copies elements of one kind to or from fp32 memory of the host, in the order of `home` and `compute`, and
   // waits.
@@ -54,7 +61,7 @@ class StateHome {
   void plan(const Placement& placement, const std::vector<Slice>& units);
   void keep_in_memory(Memory& memory, Tile& tile, const Slice& slice);
   void open_file(Memory& memory, const DiskPlace& place);
-  Tensor slot(size_t index) const { return slots_[index % slots_.size()]; }
+  void fetch();
   template <class Move>
   void each_part(int unit, Range range, Stream& home, Stream& compute, const Move& move);
 
@@ -66,6 +73,12 @@ class StateHome {
   std::vector<size_t> on_disk_;  // indices of tiles
   std::unique_ptr<DiskFile> file_;
   std::vector<Tensor> slots_;
+  std::vector<Event> loaded_, stored_;  // of each slot
+  struct Walk {
+    Range read{}, write{};
+    std::vector<size_t> tiles = {};  // on disk, in the order in which they are expected
+    size_t fetched = 0, used = 0;
+  } walk_;
   std::unique_ptr<Stream> reader_, writer_;  // go first: they finish what was enqueued
 };
 

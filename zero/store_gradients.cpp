@@ -76,6 +76,18 @@ void ParameterStore::finish(int visit) {
     any = true;
   }
   if (any) reduced_[size_t(visit) + 1] = comm_.record();
+  if (!user_ || !last_) return;
+  if (options_.overlap) hand_over();  // those of visits before this one, whose reductions ran behind it
+  for (int u : pass_->visits[size_t(visit)].units)
+    if (pass_->last_backward[size_t(u)] == visit) complete_.emplace_back(u, reduced_[size_t(visit) + 1]);
+  if (!options_.overlap) hand_over();
+}
+
+void ParameterStore::hand_over() {
+  for (const auto& [unit, reduced] : std::exchange(complete_, {})) {
+    compute_.wait(reduced);
+    user_->complete(unit);
+  }
 }
 
 // Parameters that no layer wrote, and the padding, have gradient zero.
@@ -143,6 +155,8 @@ void ParameterStore::reduce_shard(Unit& unit) {
 void ParameterStore::wait_for_gradients() {
   synchronize_disk();  // what was written long ago and read by now: its faults end this step
   compute_.wait(comm_.record());
+  hand_over();
+  user_ = nullptr;
 }
 
 }  // namespace cleave

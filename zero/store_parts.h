@@ -39,6 +39,7 @@ struct ParameterStore::Pass {
   std::vector<Visit> visits;
   std::vector<Instance> gathers, buckets;
   std::vector<int> last_backward;  // by unit: the visit after which its gradient is complete, or -1
+  std::vector<int> completes;      // units in the order of those visits
   int64_t gathered_numel = 0, bucket_numel = 0;
 
   int64_t gathered_at(int visit) const {

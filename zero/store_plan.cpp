@@ -49,6 +49,9 @@ int ParameterStore::add_pass(std::vector<Visit> visits) {
       }
       contribution_numel_ = std::max(contribution_numel_, numel);
     }
+  for (int v = 0; v < int(pass->visits.size()); ++v)
+    for (int u : pass->visits[size_t(v)].units)
+      if (pass->last_backward[size_t(u)] == v) pass->completes.push_back(u);
   plan_gathers(*pass);
   plan_buckets(*pass);
   passes_.push_back(std::move(pass));

@@ -117,6 +117,42 @@ TEST(Homes, GiveTheSameBitsWhereATensorAxisCutsLayers) {
   }
 }
 
+// A limit on the norm that is never reached: the update waits for the norm, and changes by nothing else.
+TEST(Homes, UpdateWhileTheBackwardRunsWithTheBitsOfUpdatingAfterIt) {
+  for (const auto precision : {Precision::fp32, Precision::bf16})
+    for (int ranks : {1, 2})
+      for (int stage : {0, 1, 2, 3})
+        for (bool overlap : {false, true}) {
+          DsConfig c = in_type(config_for(ranks, 2, 2), precision);
+          c.zero.stage = stage, c.zero.overlap_comm = overlap, c.check_grad_overflow = false;
+          c.gradient_clipping = 0;
+          DsConfig waits = c;
+          waits.gradient_clipping = 1e30;
+          const auto model = [&] { return small_gpt(type_of(precision)); };
+          const Training want = train_on(ranks, waits, model, 3);
+          expect_same_bits(train_on(ranks, c, model, 3, kWorkers), want, "on the device");
+          for (const size_t h : {1u, 2u, 5u, 6u})
+            expect_same_bits(train_planned(ranks, with(c, all_homes()[h]), model, 3), want,
+                             text_of(all_homes()[h], c));
+        }
+}
+
+TEST(Homes, UpdateWhileTheBackwardRunsInPipelinesWithTiedUnitsAndCutLayers) {
+  for (const char* schedule : {"1f1b", "zb-h1"})
+    for (const bool tied : {false, true})
+      for (const Layout& l : {Layout{2, 1, 1, 2}, Layout{2, 2, 1, 3}, Layout{2, 1, 2, 1}, Layout{1, 2, 2, 2},
+                              Layout{2, 2, 2, 1}}) {
+        DsConfig c = config_of(l, 4);
+        c.pipeline.schedule = schedule, c.zero.overlap_comm = true, c.gradient_clipping = 0;
+        DsConfig waits = c;
+        waits.gradient_clipping = 1e30;
+        const Training want = train_on_all(l, waits, cut_gpt(tied), 3);
+        for (const Homes& h : {Homes{}, all_homes()[2], all_homes()[6]})
+          expect_same_bits(train_on_all(l, with(c, h), cut_gpt(tied), 3, kWorkers), want,
+                           l.text() + text_of(h, c) + schedule);
+      }
+}
+
 TEST(Homes, SkipAnOverflowingStepAndEvaluateAlike) {
   for (const Homes& h : all_homes())
     run_ranks(2, [&](Communicator& world) {

@@ -28,11 +28,11 @@ struct Case {
   bool overlap = false;
   int64_t chunk = Call::kWhole;
   ShardHome home = {};
+  bool apart = false;  // unit b's last visit is the one before unit a's
 };
 
-void write_gradients(ParameterStore& store, int visit, int rank, int micro) {
+void write_gradients(ParameterStore& store, const std::vector<int>& units, int visit, int rank, int micro) {
   auto slots = store.gradients(visit);
-  const std::vector<int> units = visit == 1 ? std::vector{1} : std::vector{0, 1};
   size_t s = 0;
   for (int u : units)
     for (int p = 0; p < store.layout(u).params(); ++p, ++s) {
@@ -44,8 +44,24 @@ void write_gradients(ParameterStore& store, int visit, int rank, int micro) {
     }
 }
 
+// Keeps what it is told, and the first element of the gradient as the work after it sees it.
+struct Listener final : GradientUser {
+  ParameterStore* store = nullptr;
+  int visit = 0, micro = 0;
+  std::vector<int> expected;
+  struct Told {
+    int unit, visit, micro;
+    float first;
+  };
+  std::vector<Told> told;
+  void expect(std::span<const int> units) override { expected.assign(units.begin(), units.end()); }
+  void complete(int unit) override {
+    told.push_back({unit, visit, micro, store->gradient_slice(unit).span<float>()[0]});
+  }
+};
+
 // Two layers, unit b used by both of them; its second parameter is never written.
-Result run(Communicator& world, const Case& c) {
+Result run(Communicator& world, const Case& c, Listener* listener = nullptr) {
   const auto self = self_communicator();
   Memory memory;
   Stream compute, worker(Stream::Mode::worker);
@@ -59,14 +75,18 @@ Result run(Communicator& world, const Case& c) {
     plan.home = c.home;
     store.add_unit(u, plan);
   }
-  const int pass = store.add_pass({{{0, 1}, false}, {{1}, true}, {{0, 1}, true}});
+  const std::vector<ParameterStore::Visit> visits{
+      {{0, 1}, false}, {{1}, true}, {c.apart ? std::vector{0} : std::vector{0, 1}, true}};
+  const int pass = store.add_pass(visits);
   store.commit();
-  store.begin_step();
+  if (listener) listener->store = &store;
+  store.begin_step(1, listener);
   for (int micro = 0; micro < c.micros; ++micro) {
     store.begin_pass(pass, micro + 1 == c.micros);
     for (int visit = 0; visit < 3; ++visit) {
+      if (listener) listener->visit = visit, listener->micro = micro;
       store.acquire(visit);
-      if (visit > 0) write_gradients(store, visit, world.rank(), micro);
+      if (visit > 0) write_gradients(store, visits[size_t(visit)].units, visit, world.rank(), micro);
       store.finish(visit);
     }
   }
@@ -127,6 +147,31 @@ TEST(ParameterStore, ReducesEveryGradientExactlyOnceIntoEveryHome) {
         for (MemoryKind home : {MemoryKind::pinned, MemoryKind::host})
           run_ranks(ranks, [&](Communicator& world) {
             expect_exact_sums(world, {stage, micros, true, 10, {.gradients = home}});
+          });
+}
+
+TEST(ParameterStore, TellsOfEachUnitOnceWhenItsGradientIsFinalAndThoseBehindItAreStillToCome) {
+  for (int ranks : {1, 2, 3})
+    for (int stage : {0, 1, 2, 3})
+      for (bool overlap : {false, true})
+        for (const auto home : {MemoryKind::device, MemoryKind::pinned})
+          run_ranks(ranks, [&](Communicator& world) {
+            Listener l;
+            const Result r = run(world,
+                                 {.stage = stage,
+                                  .micros = 2,
+                                  .overlap = overlap,
+                                  .home = {.gradients = stage < 2 ? MemoryKind::device : home},
+                                  .apart = true},
+                                 &l);
+            EXPECT_EQ(l.expected, (std::vector{1, 0}));
+            ASSERT_EQ(l.told.size(), 2u);
+            for (size_t i = 0; i < 2; ++i) {
+              EXPECT_EQ(l.told[i].unit, l.expected[i]);
+              EXPECT_EQ(l.told[i].micro, 1);
+              EXPECT_EQ(l.told[i].first, r.reduced[size_t(l.told[i].unit)][0]);
+            }
+            EXPECT_EQ(l.told[0].visit, overlap ? 2 : 1);  // behind its reduction, before the last visit's
           });
 }
 
