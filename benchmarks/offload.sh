@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # What it costs to keep optimizer state in host memory or on disk: steps of GPT-2 124M in bf16 on 2 ranks, ZeRO-2, gradients
 # accumulated 4 times, with and without, in turns. Prints medians of seconds a step and their ratio to the first row.
-#   benchmarks/offload.sh        SEQ_LEN=1024 STEPS=3 ROUNDS=3 HOMES="none cpu nvme" NORM=first|none DISK=/tmp
+#   benchmarks/offload.sh        CLEAVE=build/release/bin/cleave SEQ_LEN=1024 STEPS=3 ROUNDS=3 HOMES="none cpu nvme" NORM=first|none DISK=/tmp
 set -euo pipefail
 cd "$(dirname "$0")/.."
 seq=${SEQ_LEN:-1024} steps=${STEPS:-3} rounds=${ROUNDS:-3} homes=${HOMES:-none cpu} norm=${NORM:-first} disk=${DISK:-/tmp}
@@ -29,7 +29,7 @@ done
 for ((round = 0; round < rounds; round++)); do
   for home in $homes; do
     rm -f "$work/m.jsonl"
-    build/release/bin/cleave launch -n 2 -- train --deepspeed_config "$work/$home.json" --model gpt2 --data "$work/tokens.bin" \
+    "${CLEAVE:-build/release/bin/cleave}" launch -n 2 -- train --deepspeed_config "$work/$home.json" --model gpt2 --data "$work/tokens.bin" \
       --seq_len "$seq" --steps $((steps + 1)) --metrics "$work/m.jsonl" >/dev/null 2>"$work/errors" || { cat "$work/errors" >&2; exit 1; }
     grep '"tokens_per_s"' "$work/m.jsonl" | tail -n "$steps" | sed -nE 's/.*"tokens_per_s":([0-9.]+).*/\1/p' >>"$work/$home"
   done

@@ -36,9 +36,9 @@ constexpr Alias kAliases[] = {
     {"tensor_parallel", "kernel_inject", "tensor_parallel.replace_with_kernel_inject"},
 };
 
-const std::vector<std::string> kOptimizers = {"Adam", "AdamW", "Lion", "Adagrad", "SGD"};
+const std::vector<std::string> kOptimizers = {"Adam", "AdamW", "Lamb", "Lion", "Adagrad", "SGD"};
 const std::vector<std::string> kOtherOptimizers = {
-    "Lamb",     "OneBitAdam", "ZeroOneAdam", "OneBitLamb", "MuAdam",     "MuAdamW",
+    "OneBitAdam", "ZeroOneAdam", "OneBitLamb", "MuAdam",     "MuAdamW",
     "MuSGD",    "Muon",       "RMSprop",     "NAdam",      "RAdam",      "Adamax",
     "Adadelta", "ASGD",       "LBFGS",       "Rprop",      "SparseAdam", "Adafactor"};
 const std::vector<std::string> kOtherSchedules = {"StepLR",

@@ -147,9 +147,10 @@ void describe_training(Keys& keys, DsConfig& config) {
 
 void describe_optimizer(Keys& k, OptimizerConfig& o) {
   const std::vector<std::string> adam = {"Adam", "AdamW"}, sgd = {"SGD"}, adagrad = {"Adagrad"},
-                                 moments = {"Adam", "AdamW", "Lion"}, torch = {"Adagrad", "SGD"};
+                                 moments = {"Adam", "AdamW", "Lamb", "Lion"}, torch = {"Adagrad", "SGD"},
+                                 lamb = {"Lamb"};
   k.section("optimizer", "the optimizer");
-  k.honoured("type", &o.type, "Adam, AdamW, Lion, Adagrad or SGD, in any case");
+  k.honoured("type", &o.type, "Adam, AdamW, Lamb, Lion, Adagrad or SGD, in any case");
   k.no_effect("legacy_fusion", "b=false", "there is one implementation of each optimizer");
   k.section("optimizer.params", "arguments of the optimizer");
   k.honoured("lr", &o.lr, "learning rate; a scheduler overrides it; Adagrad: 0.01 when absent").at_least(0);
@@ -159,8 +160,16 @@ void describe_optimizer(Keys& k, OptimizerConfig& o) {
       .only(moments);
   k.honoured("eps", &o.eps, "added to the denominator after the square root; Adagrad: 1e-10 when absent")
       .at_least(0)
-      .only({"Adam", "AdamW", "Adagrad"});
-  k.honoured("bias_correction", &o.bias_correction, "divides the moments by 1 - beta^step").only(adam);
+      .only({"Adam", "AdamW", "Adagrad", "Lamb"});
+  k.honoured("bias_correction", &o.bias_correction,
+             "divides the moments by 1 - beta^step; Lamb: multiplies the step by sqrt(1 - beta2^step) / (1 - "
+             "beta1^step)")
+      .only({"Adam", "AdamW", "Lamb"});
+  k.honoured("max_coeff", &o.max_coeff, "upper limit of |parameter| / |update|, which multiplies the step")
+      .at_least(0)
+      .only(lamb);
+  k.honoured("min_coeff", &o.min_coeff, "lower limit of |parameter| / |update|").at_least(0).only(lamb);
+  k.refused("eps_inside_sqrt", "b=false", "eps is added after the square root").only(lamb);
   k.honoured("adam_w_mode", &o.decoupled, "decay apart from the gradient; the type AdamW always does")
       .only(adam)
       .inert_if(o.type == "AdamW",
@@ -168,10 +177,12 @@ void describe_optimizer(Keys& k, OptimizerConfig& o) {
   k.honoured("torch_adam", std::monostate{}, "PyTorch's defaults: with decoupled decay, weight_decay 0.01")
       .only(adam);
   k.list.back().type = Type::boolean, k.list.back().default_text = "false";
-  k.refused("amsgrad", "b=false", "the AMSGrad variant is not built").only({"Adam", "AdamW", "Adagrad"});
+  k.refused("amsgrad", "b=false", "the AMSGrad variant is not built")
+      .only({"Adam", "AdamW", "Adagrad", "Lamb"});
   k.refused("fp32_optimizer_states", "b=true", "optimizer states are kept in fp32")
       .only({"Adam", "AdamW", "Adagrad", "Lion"});
-  k.no_effect("set_grad_none", "b=true", "gradients live in buffers that are overwritten").only(moments);
+  k.no_effect("set_grad_none", "b=true", "gradients live in buffers that are overwritten")
+      .only({"Adam", "AdamW", "Lion"});
   k.honoured("lr_decay", &o.lr_decay, "divides the learning rate by 1 + this * (steps - 1)")
       .at_least(0)
       .only(adagrad);

@@ -13,7 +13,7 @@ namespace cleave {
 enum class Precision : uint8_t { fp32, fp16, bf16 };
 
 struct OptimizerConfig {
-  std::string type = "AdamW";  // Adam, AdamW, Lion, Adagrad or SGD, spelt as here
+  std::string type = "AdamW";  // Adam, AdamW, Lamb, Lion, Adagrad or SGD, spelt as here
   double lr = 1e-3;
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0;
   bool bias_correction = true;
@@ -21,6 +21,7 @@ struct OptimizerConfig {
   double momentum = 0, dampening = 0;
   bool nesterov = false;
   double lr_decay = 0;
+  double min_coeff = 0.01, max_coeff = 10;  // of Lamb's ratio of norms
 
   bool has_betas() const { return type != "SGD" && type != "Adagrad"; }
 };

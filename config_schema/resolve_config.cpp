@@ -200,7 +200,7 @@ void resolve_optimizer(Reading& r) {
   if (r.entry("optimizer.params") && !r.entry("optimizer.type"))
     r.error_at(
         "optimizer.params",
-        "there is no optimizer.type these arguments belong to; give Adam, AdamW, Lion, Adagrad or SGD");
+        "there is no optimizer.type these arguments belong to; give Adam, AdamW, Lamb, Lion, Adagrad or SGD");
   if (r.boolean("optimizer.params.torch_adam", false)) {
     if (r.entry("optimizer.params.bias_correction"))
       r.error_at("optimizer.params.bias_correction",
@@ -217,6 +217,10 @@ void resolve_optimizer(Reading& r) {
   adagrads("optimizer.params.eps", o.eps, 1e-10);
   if (o.type == "SGD" && o.nesterov && (o.momentum == 0 || o.dampening != 0))
     r.error_at("optimizer.params.nesterov", "needs optimizer.params.momentum above 0 and dampening 0");
+  if (o.min_coeff > o.max_coeff)
+    r.error_at("optimizer.params.min_coeff",
+               fmt::format("is {}, more than optimizer.params.max_coeff, {}; exchange them", o.min_coeff,
+                           o.max_coeff));
   for (const double beta : {o.beta1, o.beta2})
     if (beta >= 1) return r.error_at("optimizer.params.betas", "must be below 1, or the moments never move");
 }

@@ -36,8 +36,6 @@ void unbuilt_top_level(Keys& k) {
   const char* others = "belongs to an optimizer that is not built";
   k.details(
       "optimizer.type", others,
-      "eps_inside_sqrt:b=false max_coeff:n=10.0 "
-      "min_coeff:n=0.01 "
       "max_grad_norm:n=0.0 freeze_step:i=100000 cuda_aware:b=false "
       "comm_backend_name:s(nccl|mpi|hccl|compressed)=\"nccl\" var_freeze_step:i=100000 "
       "var_update_scaler:i=16 "

@@ -312,6 +312,21 @@ void Lion::check() const {
   if (copy.defined()) Operand("Lion", "copy", copy).is_float().numel(param.numel());
 }
 
+void LambMoments::check() const {
+  Operand("LambMoments", "param", param).is(DType::fp32);
+  Operand("LambMoments", "m", m).is(DType::fp32).numel(param.numel());
+  Operand("LambMoments", "v", v).is(DType::fp32).numel(param.numel());
+  Operand("LambMoments", "grad", grad).is_float().numel(param.numel());
+  Operand("LambMoments", "squares", squares).is(DType::fp64).numel(2);
+}
+
+void LambStep::check() const {
+  Operand("LambStep", "param", param).is(DType::fp32);
+  Operand("LambStep", "m", m).is(DType::fp32).numel(param.numel());
+  Operand("LambStep", "v", v).is(DType::fp32).numel(param.numel());
+  if (copy.defined()) Operand("LambStep", "copy", copy).is_float().numel(param.numel());
+}
+
 void Adagrad::check() const {
   Operand("Adagrad", "param", param).is(DType::fp32);
   Operand("Adagrad", "sum", sum).is(DType::fp32).numel(param.numel());

@@ -1,5 +1,5 @@
-// Optimizer updates of any slice of any parameters: elementwise, so they neither know nor care how the slices
-// were cut.
+// Optimizer updates of any slice of any parameters. All but LAMB's are elementwise, so they neither know nor
+// care how the slices were cut.
 #pragma once
 #include "kernels/launch.h"
 
@@ -56,5 +56,28 @@ struct Adagrad {
   void check() const;
 };
 CLEAVE_KERNEL(Adagrad)
+
+// LAMB (arXiv 1904.00962) as DeepSpeed's FusedLamb, in two passes: how far a parameter moves depends on norms
+// over all of it, which may be cut into many slices. With g = grad * grad_scale,
+//   m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2;  u = m / (sqrt(v) + eps) + weight_decay *
+//   param squares[0] += sum of param^2;  squares[1] += sum of u^2
+// m, v: fp32, updated in place; squares: fp64 [2], added to; grad: any float type. The order of the sums
+// depends on numel only.
+struct LambMoments {
+  Tensor m, v, squares;
+  Tensor param, grad;
+  float beta1 = 0.9f, beta2 = 0.999f, eps = 1e-8f, weight_decay = 0, grad_scale = 1;
+  void check() const;
+};
+CLEAVE_KERNEL(LambMoments)
+
+// The second pass, with u of the first: param -= rate * u;  copy = param. Operands as Adam's.
+struct LambStep {
+  Tensor param, copy = {};
+  Tensor m, v;
+  float rate = 1e-3f, eps = 1e-8f, weight_decay = 0;
+  void check() const;
+};
+CLEAVE_KERNEL(LambStep)
 
 }  // namespace cleave

@@ -1,5 +1,8 @@
 #include "optim/optimizer.h"
 
+#include <algorithm>
+#include <cmath>
+
 #include "config_schema/ds_config.h"
 #include "kernels/update.h"
 
@@ -107,6 +110,53 @@ class AdagradOptimizer final : public Optimizer {
   OptimizerConfig config_;
 };
 
+class LambOptimizer final : public Optimizer {
+ public:
+  explicit LambOptimizer(const OptimizerConfig& config) : config_(config) {}
+
+  std::vector<std::string> states() const override { return {"exp_avg", "exp_avg_sq"}; }
+  bool prepares() const override { return true; }
+
+  void prepare(const UpdateSlice& s, const StepArgs& args, Tensor squares, Stream& stream) const override {
+    launch(LambMoments{.m = s.state[0],
+                       .v = s.state[1],
+                       .squares = squares,
+                       .param = s.param,
+                       .grad = s.grad,
+                       .beta1 = float(beta1(args)),
+                       .beta2 = float(beta2(args)),
+                       .eps = float(config_.eps),
+                       .weight_decay = decay(s),
+                       .grad_scale = float(args.grad_scale)},
+           stream);
+  }
+
+  void update(const UpdateSlice& s, const StepArgs& args, Stream& stream) const override {
+    const double param = std::sqrt(s.squares[0]), update = std::sqrt(s.squares[1]), t = double(args.step);
+    const double trust = param > 0 && update > 0
+                             ? std::max(config_.min_coeff, std::min(config_.max_coeff, param / update))
+                             : 1;
+    const double bias = config_.bias_correction
+                            ? std::sqrt(1 - std::pow(beta2(args), t)) / (1 - std::pow(beta1(args), t))
+                            : 1;
+    launch(LambStep{.param = s.param,
+                    .copy = s.copy,
+                    .m = s.state[0],
+                    .v = s.state[1],
+                    .rate = float(args.lr * bias * trust),
+                    .eps = float(config_.eps),
+                    .weight_decay = decay(s)},
+           stream);
+  }
+
+ private:
+  double beta1(const StepArgs& args) const { return args.momentum >= 0 ? args.momentum : config_.beta1; }
+  double beta2(const StepArgs& args) const { return args.beta2 >= 0 ? args.beta2 : config_.beta2; }
+  float decay(const UpdateSlice& s) const { return s.decay ? float(config_.weight_decay) : 0.0f; }
+
+  OptimizerConfig config_;
+};
+
 }  // namespace
 
 std::unique_ptr<Optimizer> make_optimizer(const OptimizerConfig& config) {
@@ -114,7 +164,8 @@ std::unique_ptr<Optimizer> make_optimizer(const OptimizerConfig& config) {
   if (config.type == "SGD") return std::make_unique<SgdOptimizer>(config);
   if (config.type == "Lion") return std::make_unique<LionOptimizer>(config);
   if (config.type == "Adagrad") return std::make_unique<AdagradOptimizer>(config);
-  fail(Exit::usage, "there is no optimizer \"{}\"; use Adam, AdamW, Lion, Adagrad or SGD", config.type);
+  if (config.type == "Lamb") return std::make_unique<LambOptimizer>(config);
+  fail(Exit::usage, "there is no optimizer \"{}\"; use Adam, AdamW, Lamb, Lion, Adagrad or SGD", config.type);
 }
 
 }  // namespace cleave

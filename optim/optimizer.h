@@ -1,5 +1,5 @@
-// What an optimizer is to the rest of the program: how many fp32 states it keeps a parameter, and one
-// elementwise update of any slice. It knows nothing of ranks, stages or where the slices live.
+// What an optimizer is to the rest of the program: how many fp32 states it keeps a parameter, and an update
+// of any slice of it. It knows nothing of ranks, stages or where the slices live.
 #pragma once
 #include <array>
 #include <memory>
@@ -27,6 +27,8 @@ struct UpdateSlice {
   Tensor param, grad, copy;
   std::array<Tensor, 2> state;
   bool decay = false;  // weight decay applies to these elements
+  std::array<double, 2> squares =
+      {};  // what prepare added up over the whole parameter, where it is asked for
 
   UpdateSlice slice(Range r) const {
     UpdateSlice part = *this;
@@ -42,6 +44,12 @@ class Optimizer {
   virtual std::vector<std::string> states()
       const = 0;  // names as checkpoints spell them: {"exp_avg", "exp_avg_sq"}
   virtual void update(const UpdateSlice& slice, const StepArgs& args, Stream& stream) const = 0;
+
+  // Whether an update depends on sums over the whole parameter that a slice is of. Then every slice of it
+  // goes through prepare first, which adds its part to squares (fp64 [2], where state is) and has the last
+  // use of grad, and through update when they were added up. A slice is of one parameter.
+  virtual bool prepares() const { return false; }
+  virtual void prepare(const UpdateSlice&, const StepArgs&, Tensor /*squares*/, Stream&) const {}
 };
 
 std::unique_ptr<Optimizer> make_optimizer(const OptimizerConfig& config);

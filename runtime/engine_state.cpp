@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <numeric>
 
 #include "device/copy.h"
 #include "runtime/disk_place.h"
@@ -22,8 +23,7 @@ DType dtype_of(Precision p) {
   return DType::fp32;
 }
 
-// Into how many contributions a gradient falls at most: micro-batches of all ranks, times the places of the
-// model that share a unit. Their sum stays in the range of int64.
+// Into how many contributions a gradient falls at most: micro-batches of all ranks, times uses of its unit.
 double most_contributions(const DsConfig& c, const Model& model, int data) {
   std::map<std::string, int> uses;
   int most = 1;
@@ -110,7 +110,8 @@ Allocation::Allocation(const DsConfig& config, const Model& model, const Pipelin
               of_unit.home = kept.home_of(unit, of_unit);
               return of_unit;
             }),
-      optimizer(memory, store, make_optimizer(config.optimizer), placement(config, rank_of(mesh))) {
+      optimizer(memory, store, make_optimizer(config.optimizer), placement(config, rank_of(mesh)),
+                *mesh.tensor) {
   store.commit();
   stage.allocate(memory, compute);
   const auto device = MemoryKind::device;
@@ -256,7 +257,7 @@ std::vector<double> Engine::State::squares_of_units() {
 
 double Engine::State::squared_norm() {
   all->optimizer.square_gradients(all->squares, compute);
-  all->store.sum_over_slices(all->squares);
+  all->store.sum_over_slices(all->squares, "squared gradient norm", true);
   const std::vector<double> mine = squares_of_units();
   // One place a unit of the model, so that the sum has one order wherever the pipe is cut; a unit that
   // several stages hold counts on one of them, and what all ranks of a tensor axis hold on its first.
@@ -275,8 +276,7 @@ double Engine::State::squared_norm() {
 
 double Engine::State::mean_of_losses(const std::vector<double>& losses) {
   const double micros = double(config.gradient_accumulation_steps);
-  double sum = 0;
-  for (const double loss : losses) sum += loss;
+  const double sum = std::accumulate(losses.begin(), losses.end(), 0.0);
   if (!config.exact_sums) return sum_over_ranks(sum / micros, "loss") / mesh.shape.data;
   constexpr double kGrid = 0x1p40;
   const double limit = 0x1p62 / (micros * mesh.data->size());

@@ -29,7 +29,7 @@ HostUpdate::HostUpdate(Memory& memory, DType weights, DType gradients, bool grad
 
 Tensor HostUpdate::arrive(Tensor gradient, const Event& ready) {
   worker_.wait(ready);
-  if (on_host(gradient)) return gradient;
+  if (!gradient.defined() || on_host(gradient)) return gradient;
   Slot& slot = gradients_.take();
   const Tensor here = slot.memory.tensor().slice({0, gradient.numel()});
   down_.wait(ready), down_.wait(slot.free);
@@ -44,21 +44,21 @@ Event HostUpdate::leave(Tensor weights, Slot& slot) {
   return slot.free = up_.record();
 }
 
-Event HostUpdate::update(const Optimizer& optimizer, const UpdateSlice& slice, const StepArgs& args,
-                         const Event& ready) {
+Event HostUpdate::update(const Kernels& kernels, const UpdateSlice& slice, const Event& ready) {
   Event done = ready;
   for (Range r{0, 0}; r.begin < slice.param.numel(); r.begin = r.end) {
     r.end = std::min(slice.param.numel(), r.begin + kTile);
     UpdateSlice piece = slice.slice(r);
     const Tensor weights = piece.copy;
-    const bool leaves = weights.defined() && !on_host(weights), arrives = !on_host(piece.grad);
+    const bool leaves = weights.defined() && !on_host(weights),
+               arrives = piece.grad.defined() && !on_host(piece.grad);
     piece.grad = arrive(piece.grad, ready);
     Slot* const slot = leaves ? &weights_.take() : nullptr;
     if (slot) {
       worker_.wait(slot->free);
       piece.copy = slot->memory.tensor().slice({0, r.size()});
     }
-    optimizer.update(piece, args, worker_);
+    kernels(piece, worker_);
     done = worker_.record();
     if (arrives) gradients_.slot[gradients_.next].free = done;
     if (slot) done = leave(weights, *slot);

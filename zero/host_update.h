@@ -3,6 +3,8 @@
 // streams of their own. Nothing waits between units: while one tile is updated the next one's gradients
 // arrive and the last one's weights leave, whichever units they belong to.
 #pragma once
+#include <functional>
+
 #include "device/memory.h"
 #include "optim/optimizer.h"
 
@@ -16,10 +18,11 @@ class HostUpdate {
 
   // Where masters and states are written.
   Stream& stream() { return worker_; }
-  // As Optimizer::update after `ready`; param and state in host memory. The event is there when the update
-  // has read its gradient and written its copy, wherever they are.
-  Event update(const Optimizer& optimizer, const UpdateSlice& slice, const StepArgs& args,
-               const Event& ready);
+  // Runs kernels of an update on pieces of the slice after `ready`; param and state in host memory, grad and
+  // copy anywhere or undefined. The event is there when they have read grad and written copy, wherever they
+  // are.
+  using Kernels = std::function<void(const UpdateSlice& piece, Stream& stream)>;
+  Event update(const Kernels& kernels, const UpdateSlice& slice, const Event& ready);
   // weights = master, cast, after `ready`.
   Event publish(Tensor weights, Tensor master, const Event& ready);
 

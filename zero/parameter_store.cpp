@@ -145,12 +145,12 @@ void ParameterStore::wait_for_weights() {
   released_ = compute_.record();  // gathers of the next pass must see the updated shards
 }
 
-void ParameterStore::sum_over_slices(Tensor partial_sums) {
+void ParameterStore::sum_over_slices(Tensor partial_sums, std::string_view what, bool replicas) {
   if (units_.empty()) return;
   comm_.wait(compute_.record());
   const ZeroPlan& plan = units_[0]->plan;
   for (Communicator* c : {plan.reduce_each_micro, plan.reduce_each_step, plan.reduce_replicas})
-    c->all_reduce(partial_sums, comm_, {.what = "squared gradient norm"});
+    if (c != plan.reduce_replicas || replicas) c->all_reduce(partial_sums, comm_, {.what = what});
   compute_.wait(comm_.record());
 }
 

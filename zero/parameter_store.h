@@ -28,7 +28,7 @@ struct StoreOptions {
   int prefetch_visits = 1;                                           // how many visits ahead a gather starts
   int64_t live_numel = Call::kWhole;  // but not while more than so many elements would be gathered
   bool overlap = true;                // reductions may run behind the backward: one more bucket is kept
-  // Of the ranks of a tensor axis one counts, in the norm and in checkpoints, what all of them have whole.
+  // One rank of a tensor axis counts, in the norm and in checkpoints, what all of them have whole.
   bool counts_replicated = true;
 
   // Exact sums: gradients and wire are int64. Layers write fp32, and what one visit gives is rounded once to
@@ -77,15 +77,13 @@ class ParameterStore {
   // until wait_for_gradients; none: nobody is.
   void begin_step(double unscale = 1, GradientUser* user = nullptr);
   void begin_pass(int pass, bool last);
-  // The parameters of the visit's units (none when it needs none), in order, usable by work enqueued on
-  // compute until finish(visit).
+  // The parameters of the visit's units, if it needs them, for work enqueued on compute until finish(visit).
   std::vector<Tensor> acquire(int visit);
   std::vector<GradientSlot> gradients(int visit);  // of the same units
   void finish(int visit);
 
   // After the last pass of a step: work enqueued on compute from now on sees the reduced gradients.
   void wait_for_gradients();
-
   // What the optimizer walks: this rank's slice of the unit's flat order, and the views on it, at home.
   Range slice(int unit) const;
   // On disk: nothing but its type, size and home.
@@ -104,10 +102,9 @@ class ParameterStore {
 
   // Blocks until the disk was read and written, and throws its faults. After the last pass.
   void synchronize_disk() { disk_.synchronize(); }
-
-  // Adds up per-unit partial sums over the ranks that hold other slices; fp64 or int64, in rank order. On the
-  // comm stream.
-  void sum_over_slices(Tensor partial_sums);
+  // Adds up partial sums, fp64 or int64, over the ranks that hold other slices, in rank order; `replicas`:
+  // and over those that hold the same. On the comm stream.
+  void sum_over_slices(Tensor partial_sums, std::string_view what, bool replicas);
 
  private:
   struct Unit;

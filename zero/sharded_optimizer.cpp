@@ -25,7 +25,8 @@ std::vector<Range> pieces(int64_t numel, bool in_tiles) {
 }  // namespace
 
 ShardedOptimizer::ShardedOptimizer(Memory& memory, ParameterStore& store,
-                                   std::unique_ptr<Optimizer> optimizer, const Placement& placement)
+                                   std::unique_ptr<Optimizer> optimizer, const Placement& placement,
+                                   Communicator& tensor)
     : store_(store),
       optimizer_(std::move(optimizer)),
       state_(memory, placement, slices_of(store), 1 + int(optimizer_->states().size())),
@@ -50,6 +51,8 @@ ShardedOptimizer::ShardedOptimizer(Memory& memory, ParameterStore& store,
                                          gradient.memory() == MemoryKind::device);
   }
   done_.resize(size_t(store.units()));
+  if (optimizer_->prepares())
+    whole_ = std::make_unique<WholeParameters>(memory, store, tensor, host_ != nullptr);
 }
 
 std::vector<StateHome::Slice> ShardedOptimizer::slices_of(const ParameterStore& store) {
@@ -130,9 +133,12 @@ void ShardedOptimizer::square_gradients(Tensor sums, Stream& compute) {
   if (exact) copy(sums.slice({sums.numel() - 1, sums.numel()}), store_.overflows(), compute);
 }
 
-// The same bits however a slice is cut, and whichever unit comes first: updates are elementwise.
-void ShardedOptimizer::update(int unit, const UpdateSlice& slice, const StepArgs& args, Stream& compute) {
-  const bool exact = slice.grad.dtype() == DType::int64, host = on_host(slice.param.memory());
+// The same bits however a slice is cut, and whichever unit comes first: kernels are elementwise, or their
+// sums are of whole parts.
+void ShardedOptimizer::run(int unit, const UpdateSlice& slice, const HostUpdate::Kernels& kernels,
+                           Stream& compute) {
+  const bool exact = slice.grad.defined() && slice.grad.dtype() == DType::int64;
+  const bool host = on_host(slice.param.memory());
   const bool far = !host && slice.copy.defined() && !homes_.reaches(slice.copy.memory());
   for (const Range& r : pieces(slice.param.numel(), exact || far)) {
     UpdateSlice piece = slice.slice(r);
@@ -146,44 +152,62 @@ void ShardedOptimizer::update(int unit, const UpdateSlice& slice, const StepArgs
       piece.grad = gradient;
     }
     if (host) {
-      done_[size_t(unit)] = host_->update(*optimizer_, piece, args, compute.record());
+      done_[size_t(unit)] = host_->update(kernels, piece, compute.record());
       if (exact) compute.wait(done_[size_t(unit)]);  // the gradient's place is needed again
     } else if (!piece.copy.defined()) {
-      optimizer_->update(piece, args, compute);
+      kernels(piece, compute);
     } else {
       in_reach(piece.copy, compute, [&](Tensor reached) {
         piece.copy = reached;
-        optimizer_->update(piece, args, compute);
+        kernels(piece, compute);
       });
     }
   }
 }
 
-void ShardedOptimizer::update_unit(int unit, const StepArgs& args, Stream& compute) {
+std::vector<ShardedOptimizer::Part> ShardedOptimizer::parts_of(int unit) const {
+  const FlatLayout& layout = store_.layout(unit);
+  const Range mine = store_.slice(unit);
+  std::vector<Part> parts;
+  if (!whole_)
+    for (const FlatLayout::Group& group : layout.groups(mine)) parts.push_back({group.range, group.decay});
+  for (int p = 0; whole_ && p < layout.params(); ++p)
+    parts.push_back({intersect(layout.range(p), mine).shifted(-mine.begin), layout.param(p).decay, p});
+  return parts;
+}
+
+void ShardedOptimizer::visit(int unit, bool update, const StepArgs& args, Stream& compute) {
+  const std::vector<Part> parts = parts_of(unit);
   state_.visit(unit, home(compute), [&](const StateHome::Tile& tile, const State& state) {
-    for (const FlatLayout::Group& group : store_.layout(unit).groups(store_.slice(unit))) {
-      const Range r = intersect(group.range, tile.range), here = r.shifted(-tile.range.begin);
+    for (const Part& part : parts) {
+      const Range r = intersect(part.range, tile.range), here = r.shifted(-tile.range.begin);
       if (r.empty()) continue;
-      UpdateSlice slice{.param = state[0].slice(here),
-                        .grad = store_.gradient_slice(unit).slice(r),
-                        .copy = {},
-                        .state = {},
-                        .decay = group.decay};
-      if (state_.separate(tile)) slice.copy = store_.next_weights_slice(unit).slice(r);
+      UpdateSlice slice{
+          .param = state[0].slice(here), .grad = {}, .copy = {}, .state = {}, .decay = part.decay};
       for (int s = 1; s < state_.kinds(); ++s) slice.state[size_t(s - 1)] = state[size_t(s)].slice(here);
-      update(unit, slice, args, compute);
+      if (!update || !whole_) slice.grad = store_.gradient_slice(unit).slice(r);
+      if (update && state_.separate(tile)) slice.copy = store_.next_weights_slice(unit).slice(r);
+      if (update && whole_) slice.squares = whole_->sums(unit, part.param);
+      const Tensor squares = update ? Tensor() : whole_->place(unit, part.param, on_host(tile.home));
+      run(
+          unit, slice,
+          [&](const UpdateSlice& piece, Stream& stream) {
+            update ? optimizer_->update(piece, args, stream)
+                   : optimizer_->prepare(piece, args, squares, stream);
+          },
+          compute);
     }
   });
 }
 
 void ShardedOptimizer::begin_step(const std::optional<StepArgs>& ahead, std::vector<bool> late,
                                   Stream& compute) {
-  ahead_ = ahead, late_ = std::move(late), compute_ = &compute;
+  ahead_ = whole_ ? std::nullopt : ahead, late_ = std::move(late), compute_ = &compute;
   // Buffers of weights on disk are used in turn, by the gathers of the backward as well.
   for (int u = 0; u < store_.units(); ++u)
     if (store_.weights_slice(u).memory() == MemoryKind::disk) late_[size_t(u)] = true;
   expected_.clear(), updated_.clear();
-  state_.begin_walk(all_kinds(), all_kinds());
+  state_.begin_walk({0, state_.kinds()}, {whole_ ? 1 : 0, state_.kinds()});
 }
 
 void ShardedOptimizer::expect(std::span<const int> units) {
@@ -196,7 +220,7 @@ void ShardedOptimizer::expect(std::span<const int> units) {
 
 void ShardedOptimizer::complete(int unit) {
   if (!ahead_ || late_[size_t(unit)]) return;
-  update_unit(unit, *ahead_, *compute_);
+  visit(unit, true, *ahead_, *compute_);
   updated_.push_back(unit);
 }
 
@@ -207,13 +231,24 @@ void ShardedOptimizer::finish_step(const StepArgs& args) {
     if (std::find(expected_.begin(), expected_.end(), u) == expected_.end()) late.push_back(u);
   state_.expect(late);
   expected_.insert(expected_.end(), late.begin(), late.end());
+  if (whole_) prepare(args);
   for (const int u : expected_) {
     const bool done = std::find(updated_.begin(), updated_.end(), u) != updated_.end();
-    if (!done) update_unit(u, args, *compute_);
+    if (!done) visit(u, true, args, *compute_);
     store_.publish(u, done_[size_t(u)]);
   }
   state_.end_walk();
   store_.wait_for_weights();
+}
+
+// The walk before the update's: moments, and the sums over whole parameters.
+void ShardedOptimizer::prepare(const StepArgs& args) {
+  whole_->clear(*compute_, home(*compute_));
+  for (const int u : expected_) visit(u, false, args, *compute_);
+  state_.end_walk();
+  whole_->add_up(*compute_, home(*compute_));
+  state_.begin_walk({0, state_.kinds()}, {0, 1});
+  state_.expect(expected_);
 }
 
 std::vector<std::string> ShardedOptimizer::kinds() const {

@@ -12,15 +12,17 @@
 #include "zero/host_update.h"
 #include "zero/parameter_store.h"
 #include "zero/state_home.h"
+#include "zero/whole_parameters.h"
 
 namespace cleave {
 
 class ShardedOptimizer final : public GradientUser {
  public:
   // After every unit was added to the store. Where the working copy is fp32 and shares the optimizer's home,
-  // it is the master itself and no master is kept.
+  // it is the master itself and no master is kept. tensor: the ranks that have other parts of split
+  // parameters.
   ShardedOptimizer(Memory& memory, ParameterStore& store, std::unique_ptr<Optimizer> optimizer,
-                   const Placement& placement);
+                   const Placement& placement, Communicator& tensor);
 
   // Fills the masters (and through them the weights) with every parameter's initial values: functions of the
   // seed, the parameter's name and the element's index, the same at every stage and number of ranks. States
@@ -58,9 +60,16 @@ class ShardedOptimizer final : public GradientUser {
  private:
   using State = std::array<Tensor, StateHome::kMostKinds>;
   static std::vector<StateHome::Slice> slices_of(const ParameterStore& store);
-  Range all_kinds() const { return {0, state_.kinds()}; }
-  void update_unit(int unit, const StepArgs& args, Stream& compute);
-  void update(int unit, const UpdateSlice& slice, const StepArgs& args, Stream& compute);
+  // What kernels are given at once: parts of a unit's slice of equal decay, or of one parameter each.
+  struct Part {
+    Range range;
+    bool decay;
+    int param = -1;
+  };
+  std::vector<Part> parts_of(int unit) const;
+  void prepare(const StepArgs& args);
+  void visit(int unit, bool update, const StepArgs& args, Stream& compute);
+  void run(int unit, const UpdateSlice& slice, const HostUpdate::Kernels& kernels, Stream& compute);
   template <class Body>
   void in_reach(Tensor weights, Stream& compute, Body body);
   void fill(const StateHome::Tile& tile, Tensor master, uint64_t seed, Stream& stream);
@@ -75,7 +84,8 @@ class ShardedOptimizer final : public GradientUser {
   Buffer tile_;     // exact sums: a piece of the gradient as the update reads it
   Buffer working_;  // where the update does not reach the working copy: a piece of it
   HomeStream homes_;
-  std::unique_ptr<HostUpdate> host_;  // where weights are on a GPU and the placement is in host memory
+  std::unique_ptr<WholeParameters> whole_;  // where the optimizer prepares
+  std::unique_ptr<HostUpdate> host_;        // where weights are on a GPU and the placement is in host memory
 
   std::optional<StepArgs> ahead_;  // of the step that is under way
   std::vector<bool> late_;

@@ -156,6 +156,21 @@ struct LionArgs {
   int64_t numel;
   float lr, beta1, beta2, kept, grad_scale;  // kept: 1 - lr * weight_decay
 };
+struct LambMomentsArgs {
+  float *m, *v;
+  const float* param;
+  double* squares;
+  Vec grad;
+  int64_t numel;
+  float beta1, beta2, eps, weight_decay, grad_scale;
+};
+struct LambStepArgs {
+  float* param;
+  Vec copy;
+  const float *m, *v;
+  int64_t numel;
+  float rate, eps, weight_decay;
+};
 struct AdagradArgs {
   float *param, *sum;
   Vec copy, grad;
@@ -254,5 +269,7 @@ CLEAVE_BODY(adam, AdamArgs)
 CLEAVE_BODY(sgd, SgdArgs)
 CLEAVE_BODY(lion, LionArgs)
 CLEAVE_BODY(adagrad, AdagradArgs)
+CLEAVE_BODY(lamb_moments, LambMomentsArgs)
+CLEAVE_BODY(lamb_step, LambStepArgs)
 
 }  // namespace cleave::cpu

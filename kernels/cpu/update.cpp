@@ -66,4 +66,29 @@ void run(const Adagrad& op) {
            .grad_scale = op.grad_scale});
 }
 
+void run(const LambMoments& op) {
+  lamb_moments({.m = op.m.as<float>(),
+                .v = op.v.as<float>(),
+                .param = op.param.as<float>(),
+                .squares = op.squares.as<double>(),
+                .grad = vec(op.grad),
+                .numel = op.param.numel(),
+                .beta1 = op.beta1,
+                .beta2 = op.beta2,
+                .eps = op.eps,
+                .weight_decay = op.weight_decay,
+                .grad_scale = op.grad_scale});
+}
+
+void run(const LambStep& op) {
+  lamb_step({.param = op.param.as<float>(),
+             .copy = vec(op.copy),
+             .m = op.m.as<float>(),
+             .v = op.v.as<float>(),
+             .numel = op.param.numel(),
+             .rate = op.rate,
+             .eps = op.eps,
+             .weight_decay = op.weight_decay});
+}
+
 }  // namespace cleave::cpu

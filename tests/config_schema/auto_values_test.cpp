@@ -96,7 +96,8 @@ TEST(AutoValues, AreTheDefaultInDeepSpeedsStrictSectionsAndAnErrorElsewhere) {
                                           "f");
   EXPECT_EQ(format(loose.problems),
             "error: f:1:47: prescale_gradients: \"auto\" is not filled in here; give true or false\n"
-            "error: f:2:69: optimizer.type: there is no optimizer \"auto\"; wanted one of Adam, AdamW, Lion, "
+            "error: f:2:69: optimizer.type: there is no optimizer \"auto\"; wanted one of Adam, AdamW, Lamb, "
+            "Lion, "
             "Adagrad, SGD\n");
 }
 

@@ -155,7 +155,7 @@ TEST(ReadConfig, OptimizerTypesAreCaseBlindAndSchedulesAreNot) {
   EXPECT_EQ(
       problems_of(R"("optimizer": {"type": "Muon", "params": {"lr": 1, "betas": [0, 0], "nonsense": 1}})"),
       "error: f:2:23: optimizer.type: \"Muon\" is a known optimizer that is not built; wanted one of Adam, "
-      "AdamW, Lion, Adagrad, SGD\n");
+      "AdamW, Lamb, Lion, Adagrad, SGD\n");
 }
 
 TEST(ReadConfig, GivesAdagradItsOwnDefaults) {
@@ -214,7 +214,7 @@ TEST(ReadConfig, ArgumentsOfAnotherTypeAreNamed) {
       "gradient_clipping\n");
   EXPECT_EQ(problems_of(R"("optimizer": {"params": {"lr": 1}})"),
             "error: f:2:15: optimizer.params: there is no optimizer.type these arguments belong to; give "
-            "Adam, AdamW, Lion, Adagrad or "
+            "Adam, AdamW, Lamb, Lion, Adagrad or "
             "SGD\n");
 }
 

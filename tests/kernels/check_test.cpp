@@ -178,6 +178,10 @@ TEST_F(Check, RefusesUpdatesOfUnequalParts) {
   EXPECT_NE(refusal(Lion{.param = a_, .m = half_, .grad = half_}), "");
   EXPECT_EQ(refusal(Adagrad{.param = a_, .sum = b_, .grad = half_}), "");
   EXPECT_NE(refusal(Adagrad{.param = a_, .sum = small_, .grad = half_}), "");
+  EXPECT_NE(refusal(LambMoments{.m = b_, .v = b_, .squares = a_, .param = a_, .grad = half_}).find("squares"),
+            std::string::npos);
+  EXPECT_EQ(refusal(LambStep{.param = a_, .m = b_, .v = b_}), "");
+  EXPECT_NE(refusal(LambStep{.param = a_, .m = b_, .v = small_}), "");
 }
 
 }  // namespace

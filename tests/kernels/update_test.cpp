@@ -9,6 +9,8 @@ KERNEL_SUITE(Adam);
 KERNEL_SUITE(Sgd);
 KERNEL_SUITE(Lion);
 KERNEL_SUITE(Adagrad);
+KERNEL_SUITE(LambMoments);
+KERNEL_SUITE(LambStep);
 
 Values positive(Values v) {
   for (double& x : v) x = x * x;
@@ -152,6 +154,54 @@ TEST_P(AdagradKernel, EqualsItsFormulaInDoublePrecision) {
         expect_near(sum, ws, 1e-6, 1e-7, "sum");
         for (size_t i = 0; i < size_t(n); ++i) ASSERT_EQ(copy.at(i), rounded(p.at(i), copy_type));
       }
+}
+
+TEST_P(LambMomentsKernel, EqualsItsFormulaInDoublePrecisionAndAddsToTheSums) {
+  for (DType grad_type : kTrainingTypes)
+    for (int64_t n : {0, 1, 255, 1003, 9000, 1100 * 1003}) {
+      Guarded p(DType::fp32, {n}, random_values(n, 1)), m(DType::fp32, {n}, random_values(n, 2, 0.1));
+      Guarded v(DType::fp32, {n}, positive(random_values(n, 3, 0.1))), g(grad_type, {n}, random_values(n, 4));
+      Guarded squares(DType::fp64, {2}, {3, 5});
+      const LambMoments op{.m = m,
+                           .v = v,
+                           .squares = squares,
+                           .param = p,
+                           .grad = g,
+                           .eps = 1e-3f,
+                           .weight_decay = 0.1f,
+                           .grad_scale = 0.5f};
+      Values wm, wv, sums{3, 5};
+      for (size_t i = 0; i < size_t(n); ++i) {
+        const double grad = 0.5 * g.at(i);
+        wm.push_back(double(op.beta1) * m.at(i) + (1 - double(op.beta1)) * grad);
+        wv.push_back(double(op.beta2) * v.at(i) + (1 - double(op.beta2)) * grad * grad);
+        const double u = wm[i] / (std::sqrt(wv[i]) + double(op.eps)) + double(op.weight_decay) * p.at(i);
+        sums[0] += p.at(i) * p.at(i), sums[1] += u * u;
+      }
+      TestStream stream;
+      launch(op, stream);
+      expect_near(m, wm, 1e-6, 1e-7, "m");
+      expect_near(v, wv, 1e-6, 1e-7, "v");
+      expect_near(squares, sums, 1e-6, 0, "squares");
+    }
+}
+
+TEST_P(LambStepKernel, EqualsItsFormulaInDoublePrecision) {
+  for (DType copy_type : kTrainingTypes)
+    for (int64_t n : {0, 1, 1003}) {
+      Guarded p(DType::fp32, {n}, random_values(n, 1)), m(DType::fp32, {n}, random_values(n, 2, 0.1));
+      Guarded v(DType::fp32, {n}, positive(random_values(n, 3, 0.1))), copy(copy_type, {n});
+      const LambStep op{
+          .param = p, .copy = copy, .m = m, .v = v, .rate = 0.01f, .eps = 1e-3f, .weight_decay = 0.1f};
+      Values want;
+      for (size_t i = 0; i < size_t(n); ++i)
+        want.push_back(p.at(i) - double(op.rate) * (m.at(i) / (std::sqrt(v.at(i)) + double(op.eps)) +
+                                                    double(op.weight_decay) * p.at(i)));
+      TestStream stream;
+      launch(op, stream);
+      expect_near(p, want, 1e-6, 1e-7, "param");
+      for (size_t i = 0; i < size_t(n); ++i) ASSERT_EQ(copy.at(i), rounded(p.at(i), copy_type));
+    }
 }
 
 }  // namespace

@@ -177,6 +177,48 @@ TEST(AdagradOptimizer, FollowsPyTorchsRule) {
     ASSERT_NEAR(x.param[i], p[i], 2e-6 * (1 + std::fabs(p[i]))) << i;
 }
 
+// Two parameters of one slice each, with and without decay; a third whose values are 0 moves at a ratio of 1.
+TEST(LambOptimizer, FollowsItsRuleInDoublePrecisionOverTwentySteps) {
+  for (const bool bias : {true, false})
+    for (const double most : {10.0, 0.5}) {
+      OptimizerConfig c = config_of("Lamb");
+      c.bias_correction = bias, c.max_coeff = most, c.min_coeff = 0.05;
+      const auto optimizer = make_optimizer(c);
+      EXPECT_EQ(optimizer->states(), (std::vector<std::string>{"exp_avg", "exp_avg_sq"}));
+      EXPECT_TRUE(optimizer->prepares());
+      for (const bool decay : {true, false})
+        for (const double scale : {1.0, 0.0}) {
+          Operands x(10);
+          for (float& p : x.param) p *= float(scale);
+          std::vector<double> p(x.param.begin(), x.param.end()), m(kNumel), v(kNumel);
+          Stream stream;
+          for (int t = 1; t <= 20; ++t) {
+            double squares[2] = {0, 0};
+            const StepArgs args{.lr = 0.02, .grad_scale = 0.5, .step = t};
+            UpdateSlice slice = x.slice(decay);
+            optimizer->prepare(slice, args, Tensor(squares, DType::fp64, {2}, MemoryKind::host), stream);
+            slice.squares = {squares[0], squares[1]};
+            optimizer->update(slice, args, stream);
+
+            std::vector<double> u(kNumel);
+            double pp = 0, uu = 0;
+            for (size_t i = 0; i < size_t(kNumel); ++i) {
+              const double g = 0.5 * x.grad[i];
+              m[i] = c.beta1 * m[i] + (1 - c.beta1) * g, v[i] = c.beta2 * v[i] + (1 - c.beta2) * g * g;
+              u[i] = m[i] / (std::sqrt(v[i]) + c.eps) + (decay ? c.weight_decay : 0) * p[i];
+              pp += p[i] * p[i], uu += u[i] * u[i];
+            }
+            double trust = 1;
+            if (pp > 0 && uu > 0) trust = std::clamp(std::sqrt(pp / uu), c.min_coeff, most);
+            const double factor = bias ? std::sqrt(1 - std::pow(c.beta2, t)) / (1 - std::pow(c.beta1, t)) : 1;
+            for (size_t i = 0; i < size_t(kNumel); ++i) p[i] -= 0.02 * factor * trust * u[i];
+          }
+          for (size_t i = 0; i < size_t(kNumel); ++i)
+            ASSERT_NEAR(x.param[i], p[i], 2e-6 * (1 + std::fabs(p[i]))) << i;
+        }
+    }
+}
+
 TEST(MakeOptimizer, RefusesAnUnknownTypeByName) {
   try {
     make_optimizer(config_of("Muon"));

@@ -1,0 +1,77 @@
+#include "kernels/cpu/parallel.h"
+
+namespace cleave::cpu::CLEAVE_ISA {
+namespace {
+
+constexpr int64_t kSumBlock = 4096;  // elements whose sum is one addend of the total
+constexpr int64_t kSumGroup = 256;   // blocks at a time
+constexpr int64_t kRun = 256;        // elements that are added in fp32, 16 a lane
+
+struct Squares {
+  double param = 0, update = 0;
+};
+
+template <class G>
+Squares block_moments(const LambMomentsArgs& a, int64_t begin, int64_t end) {
+  float *m = a.m, *v = a.v;
+  const G* grad = static_cast<const G*>(a.grad.data);
+  const F16 beta1 = splat(a.beta1), beta2 = splat(a.beta2), eps = splat(a.eps), decay = splat(a.weight_decay);
+  const F16 rest1 = splat(1.0f - a.beta1), rest2 = splat(1.0f - a.beta2), scale = splat(a.grad_scale);
+  Squares sum;
+  for (int64_t first = begin; first < end; first += kRun) {
+    F16 params = zero(), updates = zero();
+    for_vectors(first, first + kRun < end ? first + kRun : end, [&](int64_t i, auto n) {
+      const F16 p = load(a.param + i, n), g = load(grad + i, n) * scale;
+      const F16 m1 = fma(beta1, load(m + i, n), rest1 * g);
+      const F16 v1 = fma(beta2, load(v + i, n), rest2 * g * g);
+      const F16 u = keep(fma(decay, p, m1 / (sqrt(v1) + eps)), n), counted = keep(p, n);
+      store(m + i, m1, n);
+      store(v + i, v1, n);
+      params = fma(counted, counted, params);
+      updates = fma(u, u, updates);
+    });
+    sum.param += double(sum_lanes(params)), sum.update += double(sum_lanes(updates));
+  }
+  return sum;
+}
+
+template <class G>
+void moments_as(const LambMomentsArgs& a) {
+  Squares partial[kSumGroup];
+  for (int64_t first = 0; first < a.numel; first += kSumBlock * kSumGroup) {
+    const int64_t rest = a.numel - first;
+    const int64_t numel = rest < kSumBlock * kSumGroup ? rest : kSumBlock * kSumGroup;
+    parallel_blocks(numel, kSumBlock, [&](int64_t begin, int64_t end) {
+      partial[begin / kSumBlock] = block_moments<G>(a, first + begin, first + end);
+    });
+    for (int64_t b = 0; b * kSumBlock < numel; ++b)
+      a.squares[0] += partial[b].param, a.squares[1] += partial[b].update;
+  }
+}
+
+template <class C, bool kCopy>
+void step_as(const LambStepArgs& a) {
+  float* param = a.param;
+  const float *m = a.m, *v = a.v;
+  C* copy = static_cast<C*>(a.copy.data);
+  const F16 rate = splat(a.rate), eps = splat(a.eps), decay = splat(a.weight_decay);
+  parallel_vectors(a.numel, [=](int64_t i, auto n) {
+    const F16 p = load(param + i, n);
+    const F16 next = fnma(rate, fma(decay, p, load(m + i, n) / (sqrt(load(v + i, n)) + eps)), p);
+    store(param + i, next, n);
+    if constexpr (kCopy) store(copy + i, next, n);
+  });
+}
+
+}  // namespace
+
+void lamb_moments(const LambMomentsArgs& args) {
+  with_type(args.grad.type, [&](auto g) { moments_as<decltype(g)>(args); });
+}
+
+void lamb_step(const LambStepArgs& args) {
+  if (!args.copy.data) return step_as<float, false>(args);
+  with_type(args.copy.type, [&](auto c) { step_as<decltype(c), true>(args); });
+}
+
+}  // namespace cleave::cpu::CLEAVE_ISA

@@ -1,0 +1,131 @@
+// Sums are partial sums of 2048 elements in double, then those in a fixed pattern; the moments are the CPU's
+// to the bit.
+#include "kernels/cuda/device.cuh"
+#include "kernels/update.h"
+
+namespace cleave::gpu {
+namespace {
+
+constexpr int kThreads = 256, kLastThreads = 1024, kBlock = kThreads * kPack;
+
+// What both passes make of a parameter and its moments.
+__device__ __forceinline__ float update_of(float p, float m, float v, float eps, float decay) {
+  return fmaf(decay, p, __fdiv_rn(m, __fadd_rn(__fsqrt_rn(v), eps)));
+}
+
+template <class G>
+struct Moments {
+  float *m, *v;
+  const float* param;
+  const G* grad;
+  float beta1, beta2, rest1, rest2, eps, decay, scale;
+
+  template <int N>
+  __device__ void operator()(int64_t i, Count<N>, double& params, double& updates) const {
+    float p[N], g[N], m1[N], v1[N];
+    load(p, param + i);
+    load(g, grad + i);
+    load(m1, m + i);
+    load(v1, v + i);
+#pragma unroll
+    for (int j = 0; j < N; ++j) {
+      g[j] = __fmul_rn(g[j], scale);
+      m1[j] = fmaf(beta1, m1[j], __fmul_rn(rest1, g[j]));
+      v1[j] = fmaf(beta2, v1[j], __fmul_rn(__fmul_rn(rest2, g[j]), g[j]));
+      const double u = update_of(p[j], m1[j], v1[j], eps, decay);
+      params = fma(double(p[j]), double(p[j]), params);
+      updates = fma(u, u, updates);
+    }
+    store(m + i, m1);
+    store(v + i, v1);
+  }
+};
+
+template <class F>
+__global__ void __launch_bounds__(kThreads)
+    moments_kernel(double2* partial, int64_t numel, bool packed, F f) {
+  __shared__ double shared[kThreads / 32];
+  double params = 0, updates = 0;
+  const int64_t begin = (int64_t(blockIdx.x) * kThreads + threadIdx.x) * kPack;
+  if (packed && begin + kPack <= numel) {
+    f(begin, Count<kPack>{}, params, updates);
+  } else {
+    for (int64_t i = begin; i < begin + kPack && i < numel; ++i) f(i, Count<1>{}, params, updates);
+  }
+  params = block_sum(params, shared);
+  updates = block_sum(updates, shared);
+  if (threadIdx.x == 0) partial[blockIdx.x] = {params, updates};
+}
+
+__global__ void __launch_bounds__(kLastThreads)
+    add_partials(double* squares, const double2* partial, int64_t count) {
+  __shared__ double shared[kLastThreads / 32];
+  double params = 0, updates = 0;
+  for (int64_t i = threadIdx.x; i < count; i += kLastThreads) params += partial[i].x, updates += partial[i].y;
+  params = block_sum(params, shared);
+  updates = block_sum(updates, shared);
+  if (threadIdx.x == 0) squares[0] += params, squares[1] += updates;
+}
+
+template <class C>
+struct Step {
+  float* param;
+  C* copy;
+  const float *m, *v;
+  float rate, eps, decay;
+
+  template <int N>
+  __device__ void operator()(int64_t i, Count<N>) const {
+    float p[N], m1[N], v1[N];
+    load(p, param + i);
+    load(m1, m + i);
+    load(v1, v + i);
+#pragma unroll
+    for (int j = 0; j < N; ++j) p[j] = fmaf(-rate, update_of(p[j], m1[j], v1[j], eps, decay), p[j]);
+    store(param + i, p);
+    if (copy) store(copy + i, p);
+  }
+};
+
+}  // namespace
+
+void run(const LambMoments& op, Stream& stream) {
+  CudaQueue& queue = cuda_queue(stream);
+  const int64_t numel = op.param.numel(), blocks = ceil_div(numel, kBlock);
+  if (blocks == 0) return;
+  auto* partial = static_cast<double2*>(queue.scratch(blocks * int64_t(sizeof(double2))));
+  with_type(op.grad.dtype(), [&](auto g) {
+    using G = decltype(g);
+    const Moments<G> body{.m = as<float>(op.m),
+                          .v = as<float>(op.v),
+                          .param = as<float>(op.param),
+                          .grad = as<G>(op.grad),
+                          .beta1 = op.beta1,
+                          .beta2 = op.beta2,
+                          .rest1 = 1.0f - op.beta1,
+                          .rest2 = 1.0f - op.beta2,
+                          .eps = op.eps,
+                          .decay = op.weight_decay,
+                          .scale = op.grad_scale};
+    moments_kernel<<<unsigned(blocks), kThreads, 0, queue.use()>>>(
+        partial, numel, aligned({op.param, op.m, op.v, op.grad}), body);
+  });
+  add_partials<<<1, kLastThreads, 0, queue.use()>>>(as<double>(op.squares), partial, blocks);
+  queue.launched("LambMoments");
+}
+
+void run(const LambStep& op, Stream& stream) {
+  with_type(op.copy.defined() ? op.copy.dtype() : DType::fp32, [&](auto c) {
+    using C = decltype(c);
+    for_each(cuda_queue(stream), op.param.numel(), aligned({op.param, op.m, op.v, op.copy}), "LambStep",
+             Step<C>{.param = as<float>(op.param),
+                     .copy = as<C>(op.copy),
+                     .m = as<float>(op.m),
+                     .v = as<float>(op.v),
+                     .rate = op.rate,
+                     .eps = op.eps,
+                     .decay = op.weight_decay});
+  });
+}
+
+}  // namespace cleave::gpu
