@@ -12,6 +12,7 @@
 #include "core/error.h"
 #include "core/units.h"
 #include "device/device.h"
+#include "offload/disk_queue.h"
 
 namespace cleave {
 namespace {
@@ -78,6 +79,13 @@ Json cuda(const CudaStatus& status) {
           {"gpus", gpus}};
 }
 
+// How files on disk are moved: the library, and why the kernel refuses it.
+Json io_uring() {
+  std::string problem;
+  make_uring_queue(1, problem);
+  return {{"liburing", liburing_version()}, {"problem", problem}};
+}
+
 // What is missing, for what, and how to get it.
 Json missing(const CudaStatus& status) {
   Json list = Json::array();
@@ -88,6 +96,10 @@ Json missing(const CudaStatus& status) {
   if (const NcclStatus nccl = nccl_status(); build::cuda && !nccl.problem.empty())
     list.push_back(
         {{"for", "collectives between GPUs without the way through host memory"}, {"what", nccl.problem}});
+  if (const std::string problem = io_uring()["problem"]; !problem.empty())
+    list.push_back({{"for", "io_uring, with which the disk is fastest"},
+                    {"what", problem + (liburing_version().empty() ? "; install liburing-dev and build again"
+                                                                   : "; threads read and write instead")}});
   return list;
 }
 
@@ -111,6 +123,9 @@ void print(const Json& j) {
   std::string transports;
   for (const Json& t : j["transports"]) transports += (transports.empty() ? "" : ", ") + t.get<std::string>();
   row("transports", transports);
+  row("disk", j["io_uring"]["problem"].get<std::string>().empty()
+                  ? fmt::format("io_uring, liburing {}", text(j["io_uring"]["liburing"]))
+                  : "threads");
   row("CUDA", g["built"] ? fmt::format("runtime {}, driver for {}", text(g["runtime"]), text(g["driver"]))
                          : "not built");
   if (g["built"])
@@ -143,11 +158,8 @@ int run_report(const Arguments& arguments) {
   const CudaStatus status = cuda_status(true);
   std::vector<std::string> transports{"shm"};
   if (build::gloo) transports.push_back("gloo");
-  const Json report{{"version", build::version},
-                    {"cpu", cpu()},
-                    {"transports", transports},
-                    {"cuda", cuda(status)},
-                    {"missing", missing(status)}};
+  const Json report{{"version", build::version}, {"cpu", cpu()},         {"transports", transports},
+                    {"io_uring", io_uring()},    {"cuda", cuda(status)}, {"missing", missing(status)}};
   if (json)
     std::printf("%s\n", report.dump(2).c_str());
   else

@@ -32,5 +32,7 @@ class DiskQueue {
 std::unique_ptr<DiskQueue> make_thread_queue(int threads);
 // None where the kernel or this build refuses; then `refusal` says why.
 std::unique_ptr<DiskQueue> make_uring_queue(int depth, std::string& refusal);
+// The liburing that this build has; empty: none.
+std::string liburing_version();
 
 }  // namespace cleave

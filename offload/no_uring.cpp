@@ -7,4 +7,6 @@ std::unique_ptr<DiskQueue> make_uring_queue(int, std::string& refusal) {
   return nullptr;
 }
 
+std::string liburing_version() { return ""; }
+
 }  // namespace cleave

@@ -85,6 +85,8 @@ class UringQueue final : public DiskQueue {
 
 }  // namespace
 
+std::string liburing_version() { return CLEAVE_URING_VERSION; }
+
 std::unique_ptr<DiskQueue> make_uring_queue(int depth, std::string& refusal) {
   int error = 0;
   auto queue = std::make_unique<UringQueue>(depth, error);

@@ -10,6 +10,7 @@ namespace cleave {
 namespace {
 
 constexpr const char* kKey = "zero_optimization.offload_optimizer.nvme_path";
+constexpr const char* kParamKey = "zero_optimization.offload_param.nvme_path";
 
 MemoryKind host_memory(bool pinned) { return pinned ? MemoryKind::pinned : MemoryKind::host; }
 
@@ -19,10 +20,33 @@ DiskOptions disk_options(const DsConfig& c) {
           .threads = int(c.aio.intra_op_parallelism)};
 }
 
-// What a rank wants of the file system that its folder is on.
+// What a rank wants of the file system that one of its folders is on.
 struct Claim {
-  int64_t host, file_system, available, wanted;
+  int64_t host = 0, file_system = 0, available = 0, wanted = 0;
 };
+
+// A folder that a configuration keeps state in, and what for.
+struct Folder {
+  std::string path, what;
+  const char* key;
+  int64_t wanted;  // bytes of this rank
+};
+
+std::vector<Folder> folders_of(const DsConfig& c, const MemoryTable& planned) {
+  const int64_t weights = planned.at(MemoryKind::disk, Category::weights);
+  const int64_t state = planned.total(MemoryKind::disk) - weights;
+  std::vector<Folder> folders;
+  const std::string optimizer = c.zero.offload_optimizer.nvme_path, param = c.zero.offload_param.nvme_path;
+  const bool has_state = c.zero.offload_optimizer.device == "nvme",
+             has_weights = shard_home(c).parameters == MemoryKind::disk;
+  const bool together = has_state && has_weights && optimizer == param;
+  if (has_state)
+    folders.push_back({optimizer, together ? "training state" : "the optimizer state", kKey,
+                       together ? state + weights : state});
+  if (has_weights && !together && weights > 0)
+    folders.push_back({param, "the parameters", kParamKey, weights});
+  return folders;
+}
 
 int64_t host_number() {
   char name[256] = {};
@@ -30,18 +54,24 @@ int64_t host_number() {
   return int64_t(hash_name(name));
 }
 
-// Why the claims of all ranks do not fit; empty: they do.
-std::string refusal_of(const std::vector<Claim>& claims, const std::string& folder) {
-  for (const Claim& c : claims) {
+// Why the claims of all ranks, one a folder each, do not fit; empty: they do.
+std::string refusal_of(const std::vector<Claim>& claims, const std::vector<Folder>& folders) {
+  for (size_t i = 0; i < claims.size(); ++i) {
+    const Claim& c = claims[i];
     int64_t wanted = 0, ranks = 0;
-    for (const Claim& other : claims)
-      if (other.host == c.host && other.file_system == c.file_system) wanted += other.wanted, ++ranks;
+    for (size_t j = 0; j < claims.size(); ++j)
+      if (claims[j].host == c.host && claims[j].file_system == c.file_system) {
+        wanted += claims[j].wanted;
+        if (j % folders.size() == i % folders.size()) ++ranks;
+      }
+    const Folder& f = folders[i % folders.size()];
     if (wanted > c.available)
       return fmt::format(
-          "{}: {} needs {} ({} bytes) for the optimizer state of {} of the ranks, {} ({} bytes) are "
-          "available; free "
-          "space there, point nvme_path to a larger disk, or lower offload_optimizer.ratio",
-          kKey, folder, format_bytes(wanted), wanted, ranks, format_bytes(c.available), c.available);
+          "{}: {} needs {} ({} bytes) for {} of {} of the ranks and what else they keep there, {} ({} bytes) "
+          "are "
+          "available; free space there, point nvme_path to a larger disk, or keep less on it "
+          "(offload_optimizer.ratio, offload_param.max_in_cpu)",
+          f.key, f.path, format_bytes(wanted), wanted, f.what, ranks, format_bytes(c.available), c.available);
   }
   return "";
 }
@@ -79,7 +109,7 @@ DiskPlace parameter_place(const DsConfig& c, int rank) {
   const OffloadParamConfig& o = c.zero.offload_param;
   return {.folder = o.nvme_path,
           .name = fmt::format("the parameters of rank {}", rank),
-          .key = "zero_optimization.offload_param.nvme_path",
+          .key = kParamKey,
           .staging = host_memory(o.pin_memory),
           .buffers = int(o.buffer_count),
           .tile_numel = DiskPlace{}.tile_numel,
@@ -98,38 +128,39 @@ ShardHome KeptInMemory::home_of(const UnitSpec& unit, const ZeroPlan& plan) {
 }
 
 void Engine::State::check_disk() {
-  const Placement place = placement(config, world.rank());
-  if (place.optimizer != MemoryKind::disk || options.dry) return;
-  const std::string folder = place.disk.folder.string();
-  const bool together = config.zero.offload_param.nvme_path == config.zero.offload_optimizer.nvme_path;
-  const int64_t apart = together ? 0 : planned.at(MemoryKind::disk, Category::weights);
-  const int64_t wanted = planned.total(MemoryKind::disk) - apart;
+  const std::vector<Folder> folders = folders_of(config, planned);
+  if (folders.empty() || options.dry) return;
   auto of_rank = [](int rank) { return fmt::format("found by rank {}: ", rank); };
-  Claim mine{host_number(), 0, 0, wanted};
-  DiskRates rates{};
+  const auto count = int64_t(folders.size());
+  std::vector<Claim> mine(folders.size()), claims(folders.size() * size_t(world.size()));
   agree(
       world,
       [&] {
-        const DiskSpace space = disk_space(place.disk.folder, kKey);
-        mine.available = space.available, mine.file_system = space.file_system;
+        for (size_t i = 0; i < folders.size(); ++i) {
+          const DiskSpace space = disk_space(folders[i].path, folders[i].key);
+          mine[i] = {host_number(), space.file_system, space.available, folders[i].wanted};
+        }
       },
       of_rank);
-  std::vector<Claim> claims(size_t(world.size()));
-  world.all_gather(Tensor(claims.data(), DType::int64, {4 * world.size()}, MemoryKind::host),
-                   Tensor(&mine, DType::int64, {4}, MemoryKind::host), comm(), {.what = "space on disks"});
+  world.all_gather(Tensor(claims.data(), DType::int64, {4 * count * world.size()}, MemoryKind::host),
+                   Tensor(mine.data(), DType::int64, {4 * count}, MemoryKind::host), comm(),
+                   {.what = "space on disks"});
   comm().synchronize();
-  const std::string refusal = refusal_of(claims, folder);
+  const std::string refusal = refusal_of(claims, folders);
   require(refusal.empty(), Exit::memory, "{}", refusal);
-  // All ranks at once, as in training.
-  agree(
-      world, [&] { rates = measure_disk(place.disk.folder, wanted, place.disk.options, kKey); }, of_rank);
-  const double bytes = double(wanted);
-  disk_line = fmt::format(
-      "disk: {} of training state a rank in {} ({}); a rank reads {}/s and writes {}/s, so a step takes at "
-      "least "
-      "{:.2g} s",
-      format_bytes(wanted), folder, rates.engine, format_bytes(int64_t(rates.read)),
-      format_bytes(int64_t(rates.write)), std::max(bytes / rates.read, bytes / rates.write));
+  for (const Folder& f : folders) {
+    DiskRates rates{};
+    // All ranks at once, as in training.
+    agree(
+        world, [&] { rates = measure_disk(f.path, f.wanted, disk_options(config), f.key); }, of_rank);
+    const auto bytes = double(f.wanted);
+    disk_line += fmt::format(
+        "{}disk: {} of {} a rank in {} ({}); a rank reads {}/s and writes {}/s, so a step takes at least "
+        "{:.2g} s",
+        disk_line.empty() ? "" : "\n", format_bytes(f.wanted), f.what, f.path, rates.engine,
+        format_bytes(int64_t(rates.read)), format_bytes(int64_t(rates.write)),
+        std::max(bytes / rates.read, bytes / rates.write));
+  }
 }
 
 }  // namespace cleave

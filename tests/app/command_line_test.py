@@ -278,7 +278,10 @@ class CommandLine(unittest.TestCase):
         self.assertIn("avx2", report["cpu"]["instruction_sets"])
         self.assertGreater(report["cpu"]["memory_bytes"], 1 << 28)
         self.assertEqual(bool(report["cuda"]["gpus"]), not any("GPU" == m["for"].split()[-1] for m in report["missing"]))
+        uring = report["io_uring"]
+        self.assertEqual(bool(uring["problem"]), any("io_uring" in m["for"] for m in report["missing"]))
         text = self.run_cleave("report").stdout
+        self.assertIn("threads" if uring["problem"] else f"liburing {uring['liburing']}", text)
         self.assertIn(report["cpu"]["model"], text)
         for m in report["missing"]:
             self.assertIn(m["what"], text)

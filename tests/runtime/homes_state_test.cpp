@@ -151,5 +151,23 @@ TEST(Homes, MoveCheckpointsFromAnyToAny) {
     }
 }
 
+// Each rank's parameters take 0.75 of what is free: one fits, two do not.
+TEST(Homes, ParametersAloneOnADiskAreRefusedBySumOfTheRanks) {
+  const int64_t free = disk_space(folder().folder(), "").available, columns = 1 << 14;
+  for (int ranks : {2, 3}) {
+    DsConfig c = with(config_for(ranks), Homes{.parameters = true, .disk = true});
+    c.zero.stage = 3;
+    const int64_t rows = int64_t(0.75 * double(free)) / 4 * ranks / columns;
+    run_ranks(ranks, [&](Communicator& world) {
+      expect_error(Exit::memory,
+                   {"zero_optimization.offload_param.nvme_path", folder().folder().string(),
+                    fmt::format("the parameters of {} of the ranks", ranks), "available"},
+                   [&] {
+                     Engine(c, make_mlp({{rows, columns, 2}}, DType::fp32), world, {});
+                   });
+    });
+  }
+}
+
 }  // namespace
 }  // namespace cleave::testing
