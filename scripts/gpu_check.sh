@@ -179,7 +179,7 @@ part_kernels() {
     run kernels $limit "$logs/$name.log" "$programs/kernels_bench" --benchmark_filter="^cuda/$group" --benchmark_min_time=0.05 \
       --benchmark_out="$logs/$name.json" --benchmark_out_format=json
   done <<'G'
-products matmul.*bf16
+products (matmul|dense).*bf16
 attention attention.*bf16
 rows (layer_norm|rms_norm|rotary|bias|embedding|cross|gelu|swiglu|add/|dropout|cast|sum).*bf16
 updates (adamw|sgd|random)
