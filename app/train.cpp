@@ -118,6 +118,7 @@ class Run {
       if (o_.eval_interval > 0 && at % o_.eval_interval == 0) evaluate();
       if (o_.save_interval > 0 && at % o_.save_interval == 0) save();
     }
+    engine_->synchronize();
     if (stopped) report_.line(fmt::format("stop requested: saving after step {}", engine_->step()));
     if (!stopped && eval_) evaluate();
     save();

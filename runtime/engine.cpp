@@ -115,7 +115,7 @@ StepResult Engine::train_batch(const BatchSource& data) {
          .grad_scale = average.after * gradient_factor(left_scale, norm, s.config.gradient_clipping),
          .step = ++s.at.applied},
         s.compute);
-    s.synchronize();
+    if (!s.update_runs_on()) s.synchronize();
   }
   result.skipped_total = s.at.skipped;
   return result;
@@ -142,6 +142,8 @@ bool Engine::overflowed(double loss, double norm) {
           s.at.step, loss, norm);
   return !finite;
 }
+
+void Engine::synchronize() { state_->synchronize(); }
 
 double Engine::evaluate(const BatchSource& data, int micros) {
   State& s = *state_;
