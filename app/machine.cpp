@@ -114,8 +114,8 @@ void print(const Json& j) {
   row("CUDA", g["built"] ? fmt::format("runtime {}, driver for {}", text(g["runtime"]), text(g["driver"]))
                          : "not built");
   if (g["built"])
-    row("libraries", fmt::format("cuBLASLt {}, NCCL {}; seen but not used: cuDNN {}", text(g["cublaslt"]),
-                                 text(g["nccl"]), text(g["cudnn"])));
+    row("libraries", fmt::format("cuBLASLt {}, NCCL {}, cuDNN {}", text(g["cublaslt"]), text(g["nccl"]),
+                                 text(g["cudnn"])));
   for (size_t i = 0; i < g["gpus"].size(); ++i) {
     const Json& gpu = g["gpus"][i];
     std::string reaches;

@@ -72,11 +72,13 @@ Tensor TrialSpace::take(DType type, Shape shape) {
 }
 
 Tensor TrialSpace::random(DType type, Shape shape, float spread) {
+  const Tensor rounded = type == DType::fp32 ? Tensor() : take(type, shape);
+  const int64_t mark = used_;
   const Tensor x = take(DType::fp32, shape);
   launch(RandomFill{.y = x, .philox = {.seed = 1, .stream = ++drawn_}, .scale = spread}, stream_);
   if (type == DType::fp32) return x;
-  const Tensor rounded = take(type, shape);
   launch(Cast{.y = rounded, .x = x}, stream_);
+  used_ = mark;
   return rounded;
 }
 

@@ -28,7 +28,7 @@ class TrialSpace {
   Tensor random(DType type, Shape shape, float spread = 1);
 
  private:
-  static constexpr int64_t kForKernels = int64_t{8} << 20, kBytes = int64_t{8} << 20;
+  static constexpr int64_t kForKernels = int64_t{8} << 20, kBytes = int64_t{48} << 20;
 
   Stream& stream_;
   std::byte* begin_ = nullptr;

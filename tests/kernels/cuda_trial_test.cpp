@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 
+#include "kernels/attention.h"
 #include "kernels/dense.h"
 #include "kernels/elementwise.h"
 #include "tests/kernels/guarded.h"
@@ -75,6 +76,43 @@ TEST_P(TrialKernel, LetsTheLibraryDoGeluItsGradientAndTheBiasGradient) {
              stream);
     }
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+}
+
+// On Hopper, where cuDNN is there, its workspace holds two of these sequences at a time. The trial compares
+// one sequence with the own kernels, this each of the batch with itself alone.
+TEST_P(TrialKernel, LetsCudnnDoAttentionForEverySequenceAsForOneAlone) {
+  const int64_t batch = 4, seq = 2048, heads = 4, kv = 2, dim = 64, narrow = heads * dim,
+                wide = (heads + 2 * kv) * dim;
+  const DType t = DType::bf16;
+  const int64_t rows = batch * seq;
+  Guarded qkv(t, {rows, wide}, random_values(rows * wide, 1)),
+      dy(t, {rows, narrow}, random_values(rows * narrow, 2));
+  Guarded y[2] = {{t, {rows, narrow}}, {t, {rows, narrow}}}, dqkv[2] = {{t, {rows, wide}}, {t, {rows, wide}}};
+  Guarded lse[2] = {{DType::fp32, {batch, heads, seq}}, {DType::fp32, {batch, heads, seq}}};
+  TestStream stream;
+  testing::internal::CaptureStderr();
+  auto run = [&](size_t into, Range part) {
+    const Range r{part.begin * seq, part.end * seq};
+    AttentionForward forward{
+        .y = y[into].tensor().rows(r), .lse = lse[into].tensor().rows(part), .qkv = qkv.tensor().rows(r)};
+    forward.batch = part.size(), forward.seq = seq, forward.heads = heads, forward.kv_heads = kv,
+    forward.head_dim = dim;
+    launch(forward, stream);
+    AttentionBackward backward{.dqkv = dqkv[into].tensor().rows(r),
+                               .dy = dy.tensor().rows(r),
+                               .y = forward.y,
+                               .lse = forward.lse,
+                               .qkv = forward.qkv};
+    backward.batch = part.size(), backward.seq = seq, backward.heads = heads, backward.kv_heads = kv,
+    backward.head_dim = dim;
+    launch(backward, stream);
+  };
+  run(0, {0, batch});
+  for (int64_t b = 0; b < batch; ++b) run(1, {b, b + 1});
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+  expect_near(y[0], y[1].values(), 0x1p-7, 0x1p-8, "y");
+  expect_near(lse[0], lse[1].values(), 1e-5, 1e-5, "lse");
+  expect_near(dqkv[0], dqkv[1].values(), 0x1p-7, 0x1p-8, "dqkv");
 }
 
 }  // namespace
