@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <fstream>
 
 #include "app/parse.h"
@@ -15,7 +16,7 @@ struct PlanOptions {
   ModelOptions model;
   RankOptions limits;
   AutoValues values;
-  int64_t world = 1, vocab = 256, here = 0;
+  int64_t world = 1, vocab = 256, here = 0, per_node = 0;
   bool strict = false, json = false, simulate = false, suggest = false;
 };
 
@@ -39,6 +40,11 @@ bool parse_options(PlanOptions& o, const Arguments& arguments) {
       ->check(CLI::PositiveNumber);
   app.add_option("--device", o.device, "predicts the step time, and its memory is the limit")
       ->check(CLI::IsMember(devices));
+  app.add_option(
+         "--ranks_per_node", o.per_node,
+         "ranks that share a node, to tell traffic inside from traffic between nodes; 8 unless --device "
+         "says another number")
+      ->check(CLI::PositiveNumber);
   app.add_option("--device_memory", o.limits.device_memory, "limit of a rank's device memory, such as 8GiB");
   app.add_option("--host_memory", o.limits.host_memory, "limit of a rank's host memory");
   app.add_option("--ranks_here", o.here,
@@ -91,7 +97,8 @@ int run_plan(const Arguments& arguments) {
   const ReadResult read = read_ds_config_file(o.config, options);
   std::fputs(format(read.problems).c_str(), stderr);
   require(read.ok(), Exit::usage, "{} was refused; there is no plan", o.config);
-  const Planner planner(shape, o.model, int(o.world), options);
+  const int64_t per_node = o.per_node ? o.per_node : device ? device->per_node : 8;
+  const Planner planner(shape, o.model, int(o.world), options, int(std::min(per_node, o.world)));
   const Trial trial = planner.plan(text_of(o.config), read.config);
   if (o.suggest) return print_suggestion(trial, limits, *device, planner);
 

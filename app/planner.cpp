@@ -9,8 +9,13 @@
 
 namespace cleave {
 
-Planner::Planner(ModelConfig shape, const ModelOptions& model, int world, ReadOptions options)
-    : shape_(std::move(shape)), model_(model), world_(world), options_(std::move(options)) {}
+Planner::Planner(ModelConfig shape, const ModelOptions& model, int world, ReadOptions options,
+                 int ranks_per_node)
+    : shape_(std::move(shape)),
+      model_(model),
+      world_(world),
+      ranks_per_node_(ranks_per_node),
+      options_(std::move(options)) {}
 
 EngineMaker Planner::maker(const DsConfig& config) const {
   return [this, &config](Communicator& ranks, const EngineOptions& options) {
@@ -22,8 +27,10 @@ EngineMaker Planner::maker(const DsConfig& config) const {
 }
 
 Trial Planner::plan(const std::string& text, const DsConfig& config, PlanRanks ranks) const {
-  return {
-      .text = text, .config = config, .plan = plan_job(config, world_, maker(config), ranks), .change = {}};
+  return {.text = text,
+          .config = config,
+          .plan = plan_job(config, world_, maker(config), ranks, ranks_per_node_),
+          .change = {}};
 }
 
 TryConfig Planner::trials() const {

@@ -268,7 +268,7 @@ int run_train(const Arguments& arguments) {
     const ReadOptions reading = session.read_options(o.strict, values);
     const ReadResult config = session.read_config(o.config, reading);
     Run run(o, session, config);
-    const Planner planner(run.model(), o.model, session.info().world, reading);
+    const Planner planner(run.model(), o.model, session.info().world, reading, session.info().local_size);
     run.check_plan(planner);
     session.connect(std::chrono::seconds(config.config.comm_timeout_s));
     Session::catch_signals();

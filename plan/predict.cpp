@@ -35,22 +35,12 @@ namespace {
 struct Wire {
   double hidden = 0, exposed = 0;
 };
-Wire wire_of(const RankPlan& rank, const MeshShape& mesh, const DsConfig& config, const DeviceModel& d) {
+Wire wire_of(const RankPlan& rank, const DsConfig& config, const DeviceModel& d) {
   Wire wire;
   const bool overlap = config.zero.overlap_comm;
-  const auto near =
-      int(std::max<int64_t>({1, config.zero.mics_shard_size, config.zero.zero_hpz_partition_size}));
-  for (const auto& [group, bytes] : rank.sent) {
-    int64_t sent = 0;
-    for (const int64_t b : bytes.sent) sent += b;
-    // Neighbours on the tensor and sequence axes, and near ranks of the data axis, are neighbours in the
-    // world.
-    const int span = group == "tensor"      ? mesh.tensor
-                     : group == "sequence"  ? mesh.sequence * mesh.tensor
-                     : group == "data near" ? near * mesh.tensor
-                                            : mesh.size();
-    const double seconds = double(sent) / (span <= d.per_node ? d.node_link : d.network);
-    (overlap && group.starts_with("data") ? wire.hidden : wire.exposed) += seconds;
+  for (const GroupTraffic& t : rank.sent) {
+    const double seconds = double(t.total()) / (t.between_nodes ? d.network : d.node_link);
+    (overlap && t.group.starts_with("data") ? wire.hidden : wire.exposed) += seconds;
   }
   // Each micro-batch, parameters whose home is elsewhere come for the forward and for the backward, and
   // gradients go.
@@ -85,7 +75,7 @@ StepTime predict(const DsConfig& config, const JobPlan& plan, const DeviceModel&
   time.compute = plan.flops * (recomputes ? 4.0 / 3 : 1) / plan.mesh.size() / rate;
   time.waiting = time.compute * plan.idle_share / std::max(0.01, 1 - plan.idle_share);
   for (const RankPlan& r : plan.ranks) {
-    const Wire wire = wire_of(r, plan.mesh, config, device);
+    const Wire wire = wire_of(r, config, device);
     // Communication kernels and products share the device, so not all of the computation hides them.
     time.exchange = std::max(time.exchange, wire.exposed + std::max(0.0, wire.hidden - 0.8 * time.compute));
     time.update = std::max(time.update, update_of(r.memory, device));

@@ -129,7 +129,7 @@ TEST(Predict, AddsWhatARooflineSays) {
   // writes 12 bytes a parameter.
   const double params = double(t.plan.ranks[0].memory.at(MemoryKind::device, Category::weights)) / 2;
   double sent = 0;
-  for (const int64_t b : t.plan.ranks[0].sent[0].second.sent) sent += double(b);
+  for (const int64_t b : t.plan.ranks[0].sent[0].bytes.sent) sent += double(b);
   EXPECT_NEAR(sent, 2 * 2 * params * (kWorld - 1) / kWorld, 0.01 * sent);
   EXPECT_NEAR(time.update, 2 * 12 * params / d.memory, 1e-6 * time.update);
   DsConfig other = t.config;
