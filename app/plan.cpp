@@ -99,7 +99,7 @@ int run_plan(const Arguments& arguments) {
   require(read.ok(), Exit::usage, "{} was refused; there is no plan", o.config);
   const int64_t per_node = o.per_node ? o.per_node : device ? device->per_node : 8;
   const Planner planner(shape, o.model, int(o.world), options, int(std::min(per_node, o.world)));
-  const Trial trial = planner.plan(text_of(o.config), read.config);
+  const Trial trial = planner.plan(read.text, read.config);
   if (o.suggest) return print_suggestion(trial, limits, *device, planner);
 
   std::printf("%s\n", (o.json ? to_json(trial.plan) : format(trial.plan)).c_str());

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <fstream>
-#include <sstream>
 
 #include "core/error.h"
 #include "core/units.h"
@@ -53,13 +52,6 @@ void Planner::require_fit(const Trial& trial, const MemoryLimits& limits) const 
     if (e.exit() != Exit::memory) throw;
     fail(Exit::memory, "{}\n{}", e.what(), format_changes(trial, changes_that_fit(trial, limits, trials())));
   }
-}
-
-std::string text_of(const std::string& path) {
-  std::ifstream in(path);
-  std::stringstream text;
-  text << in.rdbuf();
-  return text.str();
 }
 
 namespace {

@@ -28,9 +28,6 @@ class Planner {
   ReadOptions options_;
 };
 
-// The text of a file that was read before.
-std::string text_of(const std::string& path);
-
 // Bytes that processes may still take here: what the kernel calls available, or less where a cgroup says so.
 struct AvailableMemory {
   int64_t bytes = 0;
