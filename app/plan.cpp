@@ -38,8 +38,11 @@ bool parse_options(PlanOptions& o, const Arguments& arguments) {
   app.add_option("--vocab", o.vocab, "of the data, for a model that leaves it open")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
-  app.add_option("--device", o.device, "predicts the step time, and its memory is the limit")
-      ->check(CLI::IsMember(devices));
+  app.add_option(
+      "--device", o.device,
+      fmt::format("predicts the step time, and its memory is the limit: {}, or a .json file with rates "
+                  "that you measured",
+                  fmt::join(devices, ", ")));
   app.add_option(
          "--ranks_per_node", o.per_node,
          "ranks that share a node, to tell traffic inside from traffic between nodes; 8 unless --device "
@@ -85,7 +88,7 @@ int print_suggestion(const Trial& trial, const MemoryLimits& limits, const Devic
 int run_plan(const Arguments& arguments) {
   PlanOptions o;
   if (!parse_options(o, arguments)) return 0;
-  const DeviceModel* device = o.device.empty() ? nullptr : find_device_model(o.device);
+  const auto device = o.device.empty() ? std::nullopt : std::optional(device_model(o.device));
   MemoryLimits limits = memory_limits(o.limits);
   if (device && limits.device_bytes == MemoryLimits::kNone)
     limits.device_bytes = int64_t(device->memory_bytes);

@@ -1,7 +1,12 @@
 #include "plan/predict.h"
 
-#include <algorithm>
+#include <fmt/format.h>
 
+#include <algorithm>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "core/error.h"
 #include "core/units.h"
 
 namespace cleave {
@@ -23,10 +28,61 @@ const std::vector<DeviceModel>& device_models() {
   return models;
 }
 
-const DeviceModel* find_device_model(std::string_view name) {
-  for (const DeviceModel& m : device_models())
-    if (m.name == name) return &m;
-  return nullptr;
+namespace {
+
+struct Rate {
+  const char* key;
+  double DeviceModel::*value;
+};
+constexpr Rate kRates[] = {{"training", &DeviceModel::training},
+                           {"slowdown_fp32", &DeviceModel::slowdown_fp32},
+                           {"memory", &DeviceModel::memory},
+                           {"host_link", &DeviceModel::host_link},
+                           {"node_link", &DeviceModel::node_link},
+                           {"network", &DeviceModel::network},
+                           {"host_memory", &DeviceModel::host_memory},
+                           {"disk", &DeviceModel::disk},
+                           {"memory_bytes", &DeviceModel::memory_bytes}};
+
+DeviceModel read_device_model(const std::string& path) {
+  std::ifstream in(path);
+  require(bool(in), Exit::usage,
+          "{}: cannot be read; --device takes a name or a JSON file with measured rates", path);
+  nlohmann::json rates = nlohmann::json::parse(in, nullptr, false, true);
+  require(rates.is_object(), Exit::usage, "{}: wanted one JSON object with a device's rates", path);
+  DeviceModel d;
+  d.name = path, d.says = "measured";
+  std::vector<std::string> wrong;
+  auto take = [&](const char* key, auto& value) {
+    const auto at = rates.find(key);
+    if (at == rates.end() || !at->is_number() || at->template get<double>() <= 0)
+      wrong.push_back(fmt::format("{}: wanted a number above 0, got {}", key,
+                                  at == rates.end() ? "nothing" : at->dump()));
+    else
+      value = at->template get<std::remove_reference_t<decltype(value)>>();
+    rates.erase(key);
+  };
+  for (const Rate& r : kRates) take(r.key, d.*r.value);
+  take("per_node", d.per_node);
+  for (const auto& [key, value] : rates.items()) wrong.push_back(fmt::format("{}: unknown", key));
+  require(wrong.empty(), Exit::usage,
+          "{}: {}; rates are bytes a second, training FLOP/s, and slowdown_fp32 how much slower training in "
+          "fp32 is",
+          path, fmt::join(wrong, "; "));
+  return d;
+}
+
+}  // namespace
+
+DeviceModel device_model(const std::string& name) {
+  if (name.ends_with(".json")) return read_device_model(name);
+  std::vector<std::string> names;
+  for (const DeviceModel& m : device_models()) {
+    if (m.name == name) return m;
+    names.push_back(m.name);
+  }
+  fail(Exit::usage, "--device {}: wanted one of {}, or a .json file with measured rates", name,
+       fmt::join(names, ", "));
 }
 
 namespace {
