@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <fstream>
 
 #include "app/parse.h"
@@ -69,9 +70,23 @@ bool parse_options(PlanOptions& o, const Arguments& arguments) {
   return true;
 }
 
+// A search over many ranks takes a while: says every few seconds how far it is.
+TryConfig announced(TryConfig plan) {
+  using Clock = std::chrono::steady_clock;
+  return [plan = std::move(plan), tried = 0, said = Clock::now()](const std::string& text,
+                                                                  bool every_rank) mutable {
+    ++tried;
+    if (const auto now = Clock::now(); now - said > std::chrono::seconds(3)) {
+      std::fprintf(stderr, "%d layouts planned\n", tried);
+      said = now;
+    }
+    return plan(text, every_rank);
+  };
+}
+
 int print_suggestion(const Trial& trial, const MemoryLimits& limits, const DeviceModel& device,
                      const Planner& planner) {
-  const std::optional<Suggestion> found = suggest(trial, limits, device, planner.trials());
+  const std::optional<Suggestion> found = suggest(trial, limits, device, announced(planner.trials()));
   require(found.has_value(), Exit::memory,
           "no layout of this model on {} ranks fits in {} of device memory; use more ranks, or a device with "
           "more",
