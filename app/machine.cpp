@@ -43,7 +43,7 @@ std::vector<std::string> instruction_sets() {
   return found;
 }
 
-Json cpu() {
+Json cpu_facts() {
   cpu_set_t set;
   const int usable = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 0;
   return {{"model", proc_value("/proc/cpuinfo", "model name")},
@@ -58,7 +58,7 @@ std::string cuda_version(int number) {
   return number > 0 ? fmt::format("{}.{}", number / 1000, number % 1000 / 10) : "";
 }
 
-Json cuda(const CudaStatus& status) {
+Json cuda_facts(const CudaStatus& status) {
   const NcclStatus nccl = nccl_status();
   Json gpus = Json::array();
   for (const Gpu& g : status.gpus)
@@ -144,9 +144,9 @@ int run_report(const Arguments& arguments) {
   std::vector<std::string> transports{"shm"};
   if (build::gloo) transports.push_back("gloo");
   const Json report{{"version", build::version},
-                    {"cpu", cpu()},
+                    {"cpu", cpu_facts()},
                     {"transports", transports},
-                    {"cuda", cuda(status)},
+                    {"cuda", cuda_facts(status)},
                     {"missing", missing(status)}};
   if (json)
     std::printf("%s\n", report.dump(2).c_str());
