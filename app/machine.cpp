@@ -44,7 +44,7 @@ std::vector<std::string> instruction_sets() {
   return found;
 }
 
-Json cpu() {
+Json cpu_facts() {
   cpu_set_t set;
   const int usable = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 0;
   return {{"model", proc_value("/proc/cpuinfo", "model name")},
@@ -59,7 +59,7 @@ std::string cuda_version(int number) {
   return number > 0 ? fmt::format("{}.{}", number / 1000, number % 1000 / 10) : "";
 }
 
-Json cuda(const CudaStatus& status) {
+Json cuda_facts(const CudaStatus& status) {
   const NcclStatus nccl = nccl_status();
   Json gpus = Json::array();
   for (const Gpu& g : status.gpus)
@@ -129,8 +129,8 @@ void print(const Json& j) {
   row("CUDA", g["built"] ? fmt::format("runtime {}, driver for {}", text(g["runtime"]), text(g["driver"]))
                          : "not built");
   if (g["built"])
-    row("libraries", fmt::format("cuBLASLt {}, NCCL {}; seen but not used: cuDNN {}", text(g["cublaslt"]),
-                                 text(g["nccl"]), text(g["cudnn"])));
+    row("libraries", fmt::format("cuBLASLt {}, NCCL {}, cuDNN {}", text(g["cublaslt"]), text(g["nccl"]),
+                                 text(g["cudnn"])));
   for (size_t i = 0; i < g["gpus"].size(); ++i) {
     const Json& gpu = g["gpus"][i];
     std::string reaches;
@@ -158,8 +158,12 @@ int run_report(const Arguments& arguments) {
   const CudaStatus status = cuda_status(true);
   std::vector<std::string> transports{"shm"};
   if (build::gloo) transports.push_back("gloo");
-  const Json report{{"version", build::version}, {"cpu", cpu()},         {"transports", transports},
-                    {"io_uring", io_uring()},    {"cuda", cuda(status)}, {"missing", missing(status)}};
+  const Json report{{"version", build::version},
+                    {"cpu", cpu_facts()},
+                    {"transports", transports},
+                    {"io_uring", io_uring()},
+                    {"cuda", cuda_facts(status)},
+                    {"missing", missing(status)}};
   if (json)
     std::printf("%s\n", report.dump(2).c_str());
   else

@@ -50,7 +50,8 @@ int main(int argc, char** argv) {
   try {
     return cleave::run({argv + 1, argv + argc});
   } catch (const cleave::Error& e) {
-    std::fprintf(stderr, "error: %s%s\n", cleave::rank_prefix().c_str(), e.what());
+    if (*e.what())  // or another rank says it
+      std::fprintf(stderr, "error: %s%s\n", cleave::rank_prefix().c_str(), e.what());
     return int(e.exit());
   } catch (const std::bad_alloc&) {
     std::fprintf(stderr, "error: %sout of host memory\n", cleave::rank_prefix().c_str());

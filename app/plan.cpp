@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <chrono>
 #include <fstream>
 
 #include "app/parse.h"
@@ -15,7 +17,7 @@ struct PlanOptions {
   ModelOptions model;
   RankOptions limits;
   AutoValues values;
-  int64_t world = 1, vocab = 256, here = 0;
+  int64_t world = 1, vocab = 256, here = 0, per_node = 0;
   bool strict = false, json = false, simulate = false, suggest = false;
 };
 
@@ -37,8 +39,16 @@ bool parse_options(PlanOptions& o, const Arguments& arguments) {
   app.add_option("--vocab", o.vocab, "of the data, for a model that leaves it open")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
-  app.add_option("--device", o.device, "predicts the step time, and its memory is the limit")
-      ->check(CLI::IsMember(devices));
+  app.add_option(
+      "--device", o.device,
+      fmt::format("predicts the step time, and its memory is the limit: {}, or a .json file with rates "
+                  "that you measured",
+                  fmt::join(devices, ", ")));
+  app.add_option(
+         "--ranks_per_node", o.per_node,
+         "ranks that share a node, to tell traffic inside from traffic between nodes; 8 unless --device "
+         "says another number")
+      ->check(CLI::PositiveNumber);
   app.add_option("--device_memory", o.limits.device_memory, "limit of a rank's device memory, such as 8GiB");
   app.add_option("--host_memory", o.limits.host_memory, "limit of a rank's host memory");
   app.add_option("--ranks_here", o.here,
@@ -60,9 +70,23 @@ bool parse_options(PlanOptions& o, const Arguments& arguments) {
   return true;
 }
 
+// A search over many ranks takes a while: says every few seconds how far it is.
+TryConfig announced(TryConfig plan) {
+  using Clock = std::chrono::steady_clock;
+  return [plan = std::move(plan), tried = 0, said = Clock::now()](const std::string& text,
+                                                                  bool every_rank) mutable {
+    ++tried;
+    if (const auto now = Clock::now(); now - said > std::chrono::seconds(3)) {
+      std::fprintf(stderr, "%d layouts planned\n", tried);
+      said = now;
+    }
+    return plan(text, every_rank);
+  };
+}
+
 int print_suggestion(const Trial& trial, const MemoryLimits& limits, const DeviceModel& device,
                      const Planner& planner) {
-  const std::optional<Suggestion> found = suggest(trial, limits, device, planner.trials());
+  const std::optional<Suggestion> found = suggest(trial, limits, device, announced(planner.trials()));
   require(found.has_value(), Exit::memory,
           "no layout of this model on {} ranks fits in {} of device memory; use more ranks, or a device with "
           "more",
@@ -79,7 +103,7 @@ int print_suggestion(const Trial& trial, const MemoryLimits& limits, const Devic
 int run_plan(const Arguments& arguments) {
   PlanOptions o;
   if (!parse_options(o, arguments)) return 0;
-  const DeviceModel* device = o.device.empty() ? nullptr : find_device_model(o.device);
+  const auto device = o.device.empty() ? std::nullopt : std::optional(device_model(o.device));
   MemoryLimits limits = memory_limits(o.limits);
   if (device && limits.device_bytes == MemoryLimits::kNone)
     limits.device_bytes = int64_t(device->memory_bytes);
@@ -91,8 +115,9 @@ int run_plan(const Arguments& arguments) {
   const ReadResult read = read_ds_config_file(o.config, options);
   std::fputs(format(read.problems).c_str(), stderr);
   require(read.ok(), Exit::usage, "{} was refused; there is no plan", o.config);
-  const Planner planner(shape, o.model, int(o.world), options);
-  const Trial trial = planner.plan(text_of(o.config), read.config);
+  const int64_t per_node = o.per_node ? o.per_node : device ? device->per_node : 8;
+  const Planner planner(shape, o.model, int(o.world), options, int(std::min(per_node, o.world)));
+  const Trial trial = planner.plan(read.text, read.config);
   if (o.suggest) return print_suggestion(trial, limits, *device, planner);
 
   std::printf("%s\n", (o.json ? to_json(trial.plan) : format(trial.plan)).c_str());

@@ -2,15 +2,19 @@
 
 #include <algorithm>
 #include <fstream>
-#include <sstream>
 
 #include "core/error.h"
 #include "core/units.h"
 
 namespace cleave {
 
-Planner::Planner(ModelConfig shape, const ModelOptions& model, int world, ReadOptions options)
-    : shape_(std::move(shape)), model_(model), world_(world), options_(std::move(options)) {}
+Planner::Planner(ModelConfig shape, const ModelOptions& model, int world, ReadOptions options,
+                 int ranks_per_node)
+    : shape_(std::move(shape)),
+      model_(model),
+      world_(world),
+      ranks_per_node_(ranks_per_node),
+      options_(std::move(options)) {}
 
 EngineMaker Planner::maker(const DsConfig& config) const {
   return [this, &config](Communicator& ranks, const EngineOptions& options) {
@@ -22,8 +26,10 @@ EngineMaker Planner::maker(const DsConfig& config) const {
 }
 
 Trial Planner::plan(const std::string& text, const DsConfig& config, PlanRanks ranks) const {
-  return {
-      .text = text, .config = config, .plan = plan_job(config, world_, maker(config), ranks), .change = {}};
+  return {.text = text,
+          .config = config,
+          .plan = plan_job(config, world_, maker(config), ranks, ranks_per_node_),
+          .change = {}};
 }
 
 TryConfig Planner::trials() const {
@@ -46,13 +52,6 @@ void Planner::require_fit(const Trial& trial, const MemoryLimits& limits) const 
     if (e.exit() != Exit::memory) throw;
     fail(Exit::memory, "{}\n{}", e.what(), format_changes(trial, changes_that_fit(trial, limits, trials())));
   }
-}
-
-std::string text_of(const std::string& path) {
-  std::ifstream in(path);
-  std::stringstream text;
-  text << in.rdbuf();
-  return text.str();
 }
 
 namespace {

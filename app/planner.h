@@ -10,7 +10,7 @@ namespace cleave {
 
 class Planner {
  public:
-  Planner(ModelConfig shape, const ModelOptions& model, int world, ReadOptions options);
+  Planner(ModelConfig shape, const ModelOptions& model, int world, ReadOptions options, int ranks_per_node);
 
   // The job of a configuration that was read.
   Trial plan(const std::string& text, const DsConfig& config, PlanRanks ranks = PlanRanks::all) const;
@@ -24,12 +24,9 @@ class Planner {
  private:
   ModelConfig shape_;
   ModelOptions model_;
-  int world_;
+  int world_, ranks_per_node_;
   ReadOptions options_;
 };
-
-// The text of a file that was read before.
-std::string text_of(const std::string& path);
 
 // Bytes that processes may still take here: what the kernel calls available, or less where a cgroup says so.
 struct AvailableMemory {

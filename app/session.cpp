@@ -7,6 +7,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <thread>
 
 #include "comm/gpu_transport.h"
 #include "core/error.h"
@@ -30,6 +31,19 @@ int usable_cores() {
   return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
 }
 
+// What a host lacks, all of its ranks find. The first says it; the others end without words, and later,
+// because a launcher ends a job when its first rank ends.
+template <class Choose>
+Device refused_once(int local_rank, Choose choose) {
+  try {
+    return choose();
+  } catch (const Error& e) {
+    if (local_rank == 0) throw;
+    std::this_thread::sleep_for(std::chrono::seconds(2));
+    throw Error(e.exit(), "");
+  }
+}
+
 }  // namespace
 
 Session::Session(const RankOptions& options) : options_(options) {
@@ -42,10 +56,11 @@ Session::Session(const RankOptions& options) : options_(options) {
           info_.local_rank);
   // A kernel that is loaded at its first launch waits for the whole GPU, and so for other ranks.
   if (info_.world > 1) setenv("CUDA_MODULE_LOADING", "EAGER", 0);
-  device_ = choose_device(options.device, info_.local_rank);
-  if (device_.is_cuda() && !options.device.starts_with("cuda:"))
-    device_ =
-        gpu_of_rank(int(cuda_status().gpus.size()), info_.local_rank, info_.local_size, options.share_gpu);
+  device_ = refused_once(info_.local_rank, [&] {
+    const Device chosen = choose_device(options.device, info_.local_rank);
+    if (!chosen.is_cuda() || options.device.starts_with("cuda:")) return chosen;
+    return gpu_of_rank(int(cuda_status().gpus.size()), info_.local_rank, info_.local_size, options.share_gpu);
+  });
   // The launcher gives every rank its own cores; ranks that another launcher left unbound share them evenly.
   if (!std::getenv("OMP_NUM_THREADS")) {
     const int cores = usable_cores(), machine = int(sysconf(_SC_NPROCESSORS_ONLN));

@@ -82,10 +82,10 @@ class Run {
   // Before anything is started: throws Error(memory) when the plan of the whole job exceeds the limits, alike
   // on every rank, or when this machine has too little for its ranks. Small jobs also prove that the calls of
   // all ranks fit together.
-  void check_plan(const Planner& planner) {
+  void check_plan(const Planner& planner, const std::string& config_text) {
     batches_of(session_.info().rank,
                session_.info().world);  // data that is too short is not the plan's fault
-    const Trial trial = planner.plan(text_of(o_.config), config_);
+    const Trial trial = planner.plan(config_text, config_);
     planner.require_fit(trial, memory_limits(o_.ranks));
     const RankInfo& me = session_.info();
     require_machine_fit(trial.plan, me.rank - me.local_rank, me.local_size, !session_.device().is_cuda());
@@ -118,6 +118,7 @@ class Run {
       if (o_.eval_interval > 0 && at % o_.eval_interval == 0) evaluate();
       if (o_.save_interval > 0 && at % o_.save_interval == 0) save();
     }
+    engine_->synchronize();
     if (stopped) report_.line(fmt::format("stop requested: saving after step {}", engine_->step()));
     if (!stopped && eval_) evaluate();
     save();
@@ -268,8 +269,8 @@ int run_train(const Arguments& arguments) {
     const ReadOptions reading = session.read_options(o.strict, values);
     const ReadResult config = session.read_config(o.config, reading);
     Run run(o, session, config);
-    const Planner planner(run.model(), o.model, session.info().world, reading);
-    run.check_plan(planner);
+    const Planner planner(run.model(), o.model, session.info().world, reading, session.info().local_size);
+    run.check_plan(planner, config.text);
     session.connect(std::chrono::seconds(config.config.comm_timeout_s));
     Session::catch_signals();
     const int code = run.train();

@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """Predicts the training rows of scripts/gpu_check.sh on one H200 from counted FLOPs and bytes and the rates below; docs/performance.md
-explains the formula. usage: predict.py [--gemm 0.80] [--attention 180 130] [--bytes 3.6]"""
+explains the formula. usage: predict.py [--gemm 0.80] [--attention 180 130] [--cudnn] [--bytes 3.6] [--separate]"""
 import argparse
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--gemm", type=float, default=0.80, help="share of the ceiling that products of width 1600 and more reach")
 parser.add_argument("--attention", type=float, nargs=2, default=[180, 130], help="TFLOP/s forward and backward, causal")
+parser.add_argument("--cudnn", action="store_true", help="attention at cuDNN's 484 and 370 TFLOP/s, with the gradient of the scores through memory")
 parser.add_argument("--bytes", type=float, default=3.6, help="TB/s of kernels that only move data")
+parser.add_argument("--separate", action="store_true", help="GELU and bias gradients as kernels of their own (CLEAVE_GPU_EPILOGUES=off)")
 args = parser.parse_args()
 GEMM = 780e12  # a large bf16 product of random values
 T = 1024
@@ -29,14 +31,18 @@ for name, (layers, d, heads, kv, mlp, vocab, tied, step, goal) in MODELS.items()
     products = 6 * (matrices + vocab * d)
     forward, backward = (x * T * d * layers for x in (2, 5))  # half of the square, and the backward's five products
     # Rows of `d` elements that kernels between the products read and write, in a layer.
+    # As epilogues, GELU and its gradient still write and read what GELU was applied to.
     if gpt:
-        rows = 2 + 4 + 8 + 3 + 12 + 4 + 9 + 2 + 4
+        gelu, bias = (8 + 12, 9) if args.separate else (4 + 4, 0)
+        rows = 2 + 4 + 3 + 4 + 2 + 4 + gelu + bias
     else:
-        rows = 2 + 4 + 3 + 4 + 4 + 2 + 4 * (1 + g) + (1 + 2 * g) + 8 * mlp / d
+        rows = 2 + 4 + 3 + 4 + 4 + 2 + 4 * (1 + g) + (1 + 2 * g if args.separate else 0) + 8 * mlp / d
     moved = 2 * (layers * d * rows + 3 * vocab)
     share = args.gemm * min(1, (0.7 + 0.3 * d / 1600))  # short inner dimensions fill the tensor cores less
     times = (products / (GEMM * share), forward / (args.attention[0] * 1e12) + backward / (args.attention[1] * 1e12),
              moved / (args.bytes * 1e12), 30 * params / (step * args.bytes * 1e12))
+    if args.cudnn:  # its deterministic backward writes T x T elements of 2 bytes a head and reads them
+        times = (times[0], forward / 484e12 + backward / 370e12 + layers * heads * T * 4 / (args.bytes * 1e12), *times[2:])
     total = sum(times)
     print(f"{name:14}" + "".join(f"{x * 1e6:{w}.2f}" for x, w in zip(times, (10, 10, 8, 8))) +
           f"{total * 1e6:12.2f}{1 / total:10,.0f}{goal:9,.0f}{1 / total / goal:9.2f}{GEMM / products:17,.0f}")

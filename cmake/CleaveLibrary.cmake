@@ -29,6 +29,13 @@ function(cleave_light)
   set_source_files_properties(${ARGN} PROPERTIES COMPILE_OPTIONS "$<$<CONFIG:Release>:-O1>")
 endfunction()
 
+# The same for a target that does nothing else. The headers of JSON and of the command line are most of its compile time,
+# so a few files share one reading of them.
+function(cleave_parser name)
+  target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
+  set_target_properties(${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 5)
+endfunction()
+
 function(cleave_library name)
   add_library(${name} STATIC ${ARGN})
   add_library(cleave::${name} ALIAS ${name})

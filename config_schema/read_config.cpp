@@ -91,6 +91,7 @@ bool ReadResult::ok() const {
 
 ReadResult read_ds_config(std::string_view text, const std::string& file_name, const ReadOptions& options) {
   Reading r{options, file_name, {}, {}, {}, {}, {}, {}};
+  r.result.text = text;
   index_keys(r);
   const JsonDocument document = read_json_text(text);
   for (const JsonError& e : document.errors) r.error(e.where, "", e.message);

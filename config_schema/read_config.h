@@ -46,6 +46,7 @@ struct ReadOptions {
 };
 
 struct ReadResult {
+  std::string text;               // as it was read
   DsConfig config;                // complete and resolved when ok()
   std::vector<Problem> problems;  // sorted by position
   std::vector<Note> notes;        // keys of the file in its order, then what was derived, then the defaults

@@ -11,7 +11,9 @@ struct Workspace {
   void lend_to(Stream& stream) const { stream.lend(device, pinned); }
 };
 
-inline constexpr int64_t kKernelScratch = int64_t{64} << 20;  // half of it for matrix products
+// Half of it for libraries: matrix products, and attention's backward, which works on as many sequences at a
+// time as fit.
+inline constexpr int64_t kKernelScratch = int64_t{256} << 20;
 inline constexpr int64_t kCopyScratch = int64_t{1} << 20;     // enough for casts and sums
 inline constexpr int64_t kPinnedScratch = int64_t{16} << 20;  // values that the host sees on their way
 

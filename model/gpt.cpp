@@ -142,7 +142,7 @@ Model make_gpt(const GptConfig& c, DType dtype, int64_t seq, std::string name, c
   Model m;
   m.name = std::move(name), m.dtype = dtype;
   m.layers.push_back(std::make_unique<GptEmbedding>(c, seq, dtype, axes));
-  for (int l = 0; l < int(c.layers); ++l) m.layers.push_back(make_gpt_block(c, seq, l, axes));
+  for (int l = 0; l < int(c.layers); ++l) m.layers.push_back(std::make_unique<GptBlock>(c, seq, l, axes));
   m.layers.push_back(std::make_unique<FinalNorm>(c));
   m.head = std::make_unique<ClassifierHead>(ClassifierHead::Config{
       .unit = "wte", .weight = "wte.weight", .classes = c.vocab, .width = c.width, .axis = axes.tensor});

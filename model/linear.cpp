@@ -1,6 +1,6 @@
 #include "model/linear.h"
 
-#include "kernels/matmul.h"
+#include "kernels/dense.h"
 
 namespace cleave {
 
@@ -14,9 +14,20 @@ void Linear::forward(Tensor y, Tensor x, Stream& stream) const {
          stream);
 }
 
-void Linear::backward(Tensor dx, Tensor dy, Tensor x, ParamGradient& dweight, ParamGradient* dbias,
+void Linear::forward_active(Tensor y, Tensor hidden, Tensor x, Activation f, Stream& stream) const {
+  const int64_t rows = x.numel() / in;
+  launch(DenseActivation{.y = y.view({rows, out}),
+                         .hidden = hidden.view({rows, out}),
+                         .x = x.view({rows, in}),
+                         .weight = weight.view({out, in}),
+                         .bias = bias,
+                         .kind = f},
+         stream);
+}
+
+void Linear::backward(Tensor dx, OutputGradient dy, Tensor x, ParamGradient& dweight, ParamGradient* dbias,
                       Stream& stream) const {
-  if (dx.defined()) backward_input(dx, dy, stream);
+  if (dx.defined()) backward_input(dx, dy.all, stream);
   backward_weight(dy, x, dweight, dbias, stream);
 }
 
@@ -26,18 +37,31 @@ void Linear::backward_input(Tensor dx, Tensor dy, Stream& stream) const {
          stream);
 }
 
-void Linear::backward_weight(Tensor dy, Tensor x, ParamGradient& dweight, ParamGradient* dbias,
+void Linear::backward_active(Tensor dhidden, Tensor dy, Tensor hidden, Activation f, Stream& stream) const {
+  const int64_t rows = dhidden.numel() / in;
+  launch(DenseActivationGradient{.dhidden = dhidden.view({rows, in}),
+                                 .dy = dy.view({rows, out}),
+                                 .weight = weight.view({out, in}),
+                                 .hidden = hidden.view({rows, in}),
+                                 .kind = f},
+         stream);
+}
+
+void Linear::backward_weight(OutputGradient dy, Tensor x, ParamGradient& dweight, ParamGradient* dbias,
                              Stream& stream) const {
   const int64_t rows = x.numel() / in;
-  const Tensor dy2 = dy.view({rows, out});
-  launch(Matmul{.c = dweight.tensor.view({out, in}),
-                .a = dy2,
-                .b = x.view({rows, in}),
-                .bias = {},
-                .transpose_a = true,
-                .accumulate = dweight.accumulate()},
-         stream);
-  if (dbias) launch(BiasGradient{.db = dbias->tensor, .dy = dy2, .accumulate = dbias->accumulate()}, stream);
+  const DenseWeightGradient both{.dweight = dweight.tensor.view({out, in}),
+                                 .dbias = dbias ? dbias->tensor : Tensor(),
+                                 .dy = dy.all.view({rows, out}),
+                                 .x = x.view({rows, in}),
+                                 .accumulate_weight = dweight.accumulate(),
+                                 .accumulate_bias = dbias && dbias->accumulate()};
+  if (dbias && dy.mine.numel() == dy.all.numel()) return launch(both, stream);
+  launch(both.product(), stream);
+  if (!dbias) return;
+  BiasGradient of_my_rows = both.bias_gradient();
+  of_my_rows.dy = dy.mine.view({dy.mine.numel() / out, out});
+  launch(of_my_rows, stream);
 }
 
 }  // namespace cleave

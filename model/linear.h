@@ -1,6 +1,7 @@
 // The dense layer's arithmetic, shared by every layer that has one: y = x @ weight^T + bias, weight [out,
 // in].
 #pragma once
+#include "kernels/activation.h"
 #include "model/layer.h"
 
 namespace cleave {
@@ -9,12 +10,24 @@ struct Linear {
   int64_t in = 0, out = 0;
   Tensor weight = {}, bias = {};  // bias may be undefined; the weights' gradients need neither
 
+  // The gradient of the output. Where ranks of a tensor axis sum their outputs and each keeps some rows, the
+  // weights need `all` of them and the bias this rank's, `mine`.
+  struct OutputGradient {
+    OutputGradient(Tensor dy) : all(dy), mine(dy) {}
+    OutputGradient(Tensor all_rows, Tensor my_rows) : all(all_rows), mine(my_rows) {}
+    Tensor all, mine;
+  };
+
   void forward(Tensor y, Tensor x, Stream& stream) const;
+  // hidden as forward's y, and y = f(hidden).
+  void forward_active(Tensor y, Tensor hidden, Tensor x, Activation f, Stream& stream) const;
   // dx may be undefined; dbias is null without a bias. Both parts below.
-  void backward(Tensor dx, Tensor dy, Tensor x, ParamGradient& dweight, ParamGradient* dbias,
+  void backward(Tensor dx, OutputGradient dy, Tensor x, ParamGradient& dweight, ParamGradient* dbias,
                 Stream& stream) const;
   void backward_input(Tensor dx, Tensor dy, Stream& stream) const;
-  void backward_weight(Tensor dy, Tensor x, ParamGradient& dweight, ParamGradient* dbias,
+  // As backward_input, where x = f(hidden): goes on to hidden's gradient.
+  void backward_active(Tensor dhidden, Tensor dy, Tensor hidden, Activation f, Stream& stream) const;
+  void backward_weight(OutputGradient dy, Tensor x, ParamGradient& dweight, ParamGradient* dbias,
                        Stream& stream) const;
 };
 

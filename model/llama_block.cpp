@@ -266,12 +266,8 @@ void LlamaBlock::backward_attention(const BackwardArgs& a, const Activations& s,
   const Products product = products(a.params);
   const Tensor out = s.attention.out, dattention = a.scratch.take(out.dtype(), out.shape());
   const Tensor dqkv = a.scratch.take(out.dtype(), {out.dim(0), attention_.qkv_width()});
-  product.out.backward(dattention, gathered(dmiddle, a.scratch, a.stream), out, a.grads[kOut], nullptr,
-                       a.stream);
-  if (c_.output_bias) {  // of this rank's rows, as the norms' gradients
-    ParamGradient& bias = a.grads.back();
-    launch(BiasGradient{.db = bias.tensor, .dy = dmiddle, .accumulate = bias.accumulate()}, a.stream);
-  }
+  product.out.backward(dattention, {gathered(dmiddle, a.scratch, a.stream), dmiddle}, out, a.grads[kOut],
+                       c_.output_bias ? &a.grads.back() : nullptr, a.stream);
   attention_.backward(dqkv, dattention, s.attention, {a.scratch, a.stream, name_, rotation(a.constants)});
   const Tensor partial = axis_.all_rows_of(dnorm, a.scratch);
   backward_projection(a, partial, dqkv, gathered(s.norm1, a.scratch, a.stream));

@@ -21,8 +21,7 @@ class Dense final : public Layer {
   TensorSpec output(const TensorSpec& in) const override { return {in.dtype, {in.shape[0], out_}}; }
   void forward(const ForwardArgs& a) const override {
     const Tensor hidden = a.saved.keep(a.keep, a.y.dtype(), a.y.shape());
-    Linear{in_, out_, a.params[0], a.params[1]}.forward(hidden, a.x, a.stream);
-    launch(ActivationForward{.y = a.y, .x = hidden, .kind = kind_}, a.stream);
+    Linear{in_, out_, a.params[0], a.params[1]}.forward_active(a.y, hidden, a.x, kind_, a.stream);
   }
   void backward(const BackwardArgs& a) const override {
     const Tensor dhidden = a.scratch.take(a.dy.dtype(), a.dy.shape());

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <tuple>
@@ -10,6 +11,10 @@ namespace {
 
 using nlohmann::json;
 
+std::string_view link_of(const GroupTraffic& t) {
+  return t.between_nodes ? "between nodes" : "inside a node";
+}
+
 // Device memory first, then the rest, then traffic: what decides which rank needs the most.
 auto weight(const RankPlan& r) {
   return std::tuple(r.memory.total(MemoryKind::device),
@@ -20,22 +25,20 @@ auto weight(const RankPlan& r) {
 std::string table_of(const RankPlan& r) {
   std::vector<Collective> used;
   for (int i = 0; i < kCollectives; ++i)
-    for (const auto& [group, bytes] : r.sent)
-      if (bytes[Collective(i)] > 0) {
-        used.push_back(Collective(i));
-        break;
-      }
+    if (std::any_of(r.sent.begin(), r.sent.end(), [&](auto& t) { return t.bytes[Collective(i)] > 0; }))
+      used.push_back(Collective(i));
   if (used.empty()) return "  sends nothing\n";
   std::string out = fmt::format("  {:<18}", "sent in one step");
   for (const Collective c : used) out += fmt::format("{:>16}", name_of(c));
   out += '\n';
-  for (const auto& [group, bytes] : r.sent) {
-    if (bytes == CommBytes{}) continue;
-    out += fmt::format("  {:<18}", group);
-    for (const Collective c : used) out += fmt::format("{:>16}", bytes[c] ? format_bytes(bytes[c]) : "-");
-    out += '\n';
+  for (const GroupTraffic& t : r.sent) {
+    if (t.total() == 0) continue;
+    out += fmt::format("  {:<18}", t.group);
+    for (const Collective c : used) out += fmt::format("{:>16}", t.bytes[c] ? format_bytes(t.bytes[c]) : "-");
+    out += fmt::format("  {}\n", link_of(t));
   }
-  return out + fmt::format("  {:<18}{:>16}\n", "total", format_bytes(r.sent_total()));
+  return out + fmt::format("  {:<18}{:>16}, of them {} between nodes\n", "total",
+                           format_bytes(r.sent_total()), format_bytes(r.sent_between_nodes()));
 }
 
 json as_json(const MemoryTable& t) {
@@ -81,15 +84,17 @@ std::string format(const JobPlan& plan) {
                        bytes(MemoryKind::disk), format_bytes(r->sent_total()));
     if (weight(*r) > weight(*largest)) largest = r;
   }
-  return out + fmt::format("\nrank {} needs the most:\n{}{}", largest->ranks[0], format(largest->memory),
-                           table_of(*largest));
+  return out +
+         fmt::format(
+             "\nrank {} needs the most, all of it from the first step on, at rest as at the peak:\n{}{}",
+             largest->ranks[0], format(largest->memory), table_of(*largest));
 }
 
 std::string to_json(const JobPlan& plan) {
   json ranks = json::array();
   for (const RankPlan& r : plan.ranks) {
-    json sent = json::object();
-    for (const auto& [group, bytes] : r.sent) sent[group] = as_json(bytes);
+    json sent = json::object(), links = json::object();
+    for (const GroupTraffic& t : r.sent) sent[t.group] = as_json(t.bytes), links[t.group] = link_of(t);
     ranks.push_back({{"ranks", r.ranks},
                      {"place",
                       {{"pipe", r.place.pipe},
@@ -98,7 +103,9 @@ std::string to_json(const JobPlan& plan) {
                        {"tensor", r.place.tensor}}},
                      {"memory", as_json(r.memory)},
                      {"comm_bytes", sent},
-                     {"comm_bytes_total", r.sent_total()}});
+                     {"links", links},
+                     {"comm_bytes_total", r.sent_total()},
+                     {"comm_bytes_between_nodes", r.sent_between_nodes()}});
   }
   return json{{"model", plan.model},
               {"parameters", plan.params},

@@ -158,10 +158,12 @@ std::string traffic(const JobPlan& plan) {
   std::vector<Bar> bars;
   int64_t top = 1;
   for (const RankPlan* r : shown_ranks(plan))
-    for (const auto& [group, bytes] : r->sent)
+    for (const GroupTraffic& t : r->sent)
       for (int c = 0; c < kCollectives; ++c)
-        if (const int64_t sent = bytes[Collective(c)]) {
-          bars.push_back({fmt::format("rank {}: {}, {}", r->ranks[0], group, name_of(Collective(c))), sent});
+        if (const int64_t sent = t.bytes[Collective(c)]) {
+          bars.push_back({fmt::format("rank {}: {}, {}{}", r->ranks[0], t.group, name_of(Collective(c)),
+                                      t.between_nodes ? ", between nodes" : ""),
+                          sent});
           top = std::max(top, sent);
         }
   // Single numbers that are agreed upon are in the tables.

@@ -1,6 +1,7 @@
 #include "plan/job_plan.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "comm/planned.h"
 #include "plan/match_calls.h"
@@ -28,12 +29,6 @@ CommBytes difference(const CommBytes& after, const CommBytes& before) {
   return d;
 }
 
-int64_t total(const CommBytes& bytes) {
-  int64_t sum = 0;
-  for (const int64_t b : bytes.sent) sum += b;
-  return sum;
-}
-
 // Ranks that show what any rank takes: all of them, or of a large job the ends of the data, sequence and
 // tensor axes on every stage of the pipe.
 std::vector<int> ranks_to_try(const MeshShape& mesh, PlanRanks ranks) {
@@ -52,15 +47,45 @@ std::vector<int> ranks_to_try(const MeshShape& mesh, PlanRanks ranks) {
   return out;
 }
 
+// The first and the last rank of the group of that name in which the rank at `place` is. `near`: ranks of the
+// data axis in a group that shards on its own. What is not an axis' group (tied units, the world) may have
+// any ranks of the job.
+std::pair<int, int> ends_of(const std::string& group, const MeshShape& mesh, const MeshPlace& place,
+                            int near) {
+  const int cell = mesh.sequence * mesh.tensor, stage = mesh.data * cell;
+  const int row = place.data * mesh.sequence + place.sequence;  // on the data axis, as the store sees it
+  auto run = [](int first, int count, int stride) { return std::pair(first, first + (count - 1) * stride); };
+  auto rank = [&](int on_pipe, int on_data) { return on_pipe * stage + on_data * mesh.tensor; };
+  if (group == "tensor") return run(rank(place.pipe, row), mesh.tensor, 1);
+  if (group == "sequence")
+    return run(rank(place.pipe, place.data * mesh.sequence) + place.tensor, mesh.sequence, mesh.tensor);
+  if (group == "data near") return run(rank(place.pipe, row - row % near) + place.tensor, near, mesh.tensor);
+  if (group == "data across")
+    return run(rank(place.pipe, row % near) + place.tensor, stage / mesh.tensor / near, near * mesh.tensor);
+  if (group == "data") return run(rank(place.pipe, 0) + place.tensor, stage / mesh.tensor, mesh.tensor);
+  if (group.starts_with("pipe")) return run(rank(0, row) + place.tensor, mesh.pipe, stage);
+  return {0, mesh.size() - 1};
+}
+
 bool same(const RankPlan& a, const RankPlan& b) {
   return a.place.pipe == b.place.pipe && a.memory == b.memory && a.sent == b.sent;
 }
 
 }  // namespace
 
+int64_t GroupTraffic::total() const {
+  return std::accumulate(bytes.sent.begin(), bytes.sent.end(), int64_t{0});
+}
+
 int64_t RankPlan::sent_total() const {
   int64_t sum = 0;
-  for (const auto& [group, bytes] : sent) sum += total(bytes);
+  for (const GroupTraffic& t : sent) sum += t.total();
+  return sum;
+}
+
+int64_t RankPlan::sent_between_nodes() const {
+  int64_t sum = 0;
+  for (const GroupTraffic& t : sent) sum += t.between_nodes ? t.total() : 0;
   return sum;
 }
 
@@ -82,8 +107,11 @@ CallProof prove_calls(int world, const EngineMaker& make) {
   return {world, log.calls()};
 }
 
-JobPlan plan_job(const DsConfig& config, int world, const EngineMaker& make, PlanRanks which) {
+JobPlan plan_job(const DsConfig& config, int world, const EngineMaker& make, PlanRanks which,
+                 int ranks_per_node) {
   JobPlan plan;
+  const auto near =
+      int(std::max<int64_t>({1, config.zero.mics_shard_size, config.zero.zero_hpz_partition_size}));
   std::vector<int> order = {0};
   for (size_t i = 0; i < order.size(); ++i) {
     const auto ranks = planned_communicator(order[i], world);
@@ -106,9 +134,13 @@ JobPlan plan_job(const DsConfig& config, int world, const EngineMaker& make, Pla
     const auto before = engine->comm_bytes_by_group();
     engine->train_batch([&](int) { return batch; });
     mine.memory = engine->memory_planned();
-    mine.sent = engine->comm_bytes_by_group();
-    for (size_t g = 0; g < mine.sent.size(); ++g)
-      mine.sent[g].second = difference(mine.sent[g].second, before[g].second);
+    const auto after = engine->comm_bytes_by_group();
+    for (size_t g = 0; g < after.size(); ++g) {
+      const auto [first, last] = ends_of(after[g].first, plan.mesh, mine.place, near);
+      mine.sent.push_back({.group = after[g].first,
+                           .bytes = difference(after[g].second, before[g].second),
+                           .between_nodes = first / ranks_per_node != last / ranks_per_node});
+    }
     const auto known =
         std::find_if(plan.ranks.begin(), plan.ranks.end(), [&](const RankPlan& r) { return same(r, mine); });
     if (known == plan.ranks.end())

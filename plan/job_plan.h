@@ -11,15 +11,25 @@
 
 namespace cleave {
 
+// What a rank sends to a group in one step.
+struct GroupTraffic {
+  std::string group;
+  CommBytes bytes;
+  bool between_nodes = false;  // not all of the group's ranks are on one node
+  int64_t total() const;
+  bool operator==(const GroupTraffic&) const = default;
+};
+
 // Of the ranks that take the same.
 struct RankPlan {
-  std::vector<int> ranks;  // ascending; of a large job only some are tried: see JobPlan::tried_all
-  MeshPlace place;         // of the first
-  MemoryTable memory;      // the most that is in use at once, by category and kind
-  std::vector<std::pair<std::string, CommBytes>> sent;  // in one step, by group; groups of one are left out
-  int64_t frame_bytes = 0;  // of `memory`, the activations of one micro-batch in flight
+  std::vector<int> ranks;          // ascending; of a large job only some are tried: see JobPlan::tried_all
+  MeshPlace place;                 // of the first
+  MemoryTable memory;              // the most that is in use at once, by category and kind
+  std::vector<GroupTraffic> sent;  // groups of one are left out
+  int64_t frame_bytes = 0;         // of `memory`, the activations of one micro-batch in flight
 
   int64_t sent_total() const;
+  int64_t sent_between_nodes() const;
 };
 
 struct JobPlan {
@@ -45,9 +55,10 @@ enum class PlanRanks {
   of_stages  // the first of every stage: up to some bytes what the others take
 };
 
+// Consecutive ranks share a node, `ranks_per_node` of them.
 // Error(usage) as the engine throws when the job cannot be laid out so.
-JobPlan plan_job(const DsConfig& config, int world, const EngineMaker& make,
-                 PlanRanks ranks = PlanRanks::all);
+JobPlan plan_job(const DsConfig& config, int world, const EngineMaker& make, PlanRanks ranks = PlanRanks::all,
+                 int ranks_per_node = 8);
 
 // Runs every rank's set-up, and two steps, and matches all their calls in lockstep (plan/match_calls.h).
 // Error(internal) names the first call that does not fit; otherwise how many were matched.

@@ -1,7 +1,12 @@
 #include "plan/predict.h"
 
-#include <algorithm>
+#include <fmt/format.h>
 
+#include <algorithm>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "core/error.h"
 #include "core/units.h"
 
 namespace cleave {
@@ -23,10 +28,61 @@ const std::vector<DeviceModel>& device_models() {
   return models;
 }
 
-const DeviceModel* find_device_model(std::string_view name) {
-  for (const DeviceModel& m : device_models())
-    if (m.name == name) return &m;
-  return nullptr;
+namespace {
+
+struct Rate {
+  const char* key;
+  double DeviceModel::*value;
+};
+constexpr Rate kRates[] = {{"training", &DeviceModel::training},
+                           {"slowdown_fp32", &DeviceModel::slowdown_fp32},
+                           {"memory", &DeviceModel::memory},
+                           {"host_link", &DeviceModel::host_link},
+                           {"node_link", &DeviceModel::node_link},
+                           {"network", &DeviceModel::network},
+                           {"host_memory", &DeviceModel::host_memory},
+                           {"disk", &DeviceModel::disk},
+                           {"memory_bytes", &DeviceModel::memory_bytes}};
+
+DeviceModel read_device_model(const std::string& path) {
+  std::ifstream in(path);
+  require(bool(in), Exit::usage,
+          "{}: cannot be read; --device takes a name or a JSON file with measured rates", path);
+  nlohmann::json rates = nlohmann::json::parse(in, nullptr, false, true);
+  require(rates.is_object(), Exit::usage, "{}: wanted one JSON object with a device's rates", path);
+  DeviceModel d;
+  d.name = path, d.says = "measured";
+  std::vector<std::string> wrong;
+  auto take = [&](const char* key, auto& value) {
+    const auto at = rates.find(key);
+    if (at == rates.end() || !at->is_number() || at->template get<double>() <= 0)
+      wrong.push_back(fmt::format("{}: wanted a number above 0, got {}", key,
+                                  at == rates.end() ? "nothing" : at->dump()));
+    else
+      value = at->template get<std::remove_reference_t<decltype(value)>>();
+    rates.erase(key);
+  };
+  for (const Rate& r : kRates) take(r.key, d.*r.value);
+  take("per_node", d.per_node);
+  for (const auto& [key, value] : rates.items()) wrong.push_back(fmt::format("{}: unknown", key));
+  require(wrong.empty(), Exit::usage,
+          "{}: {}; rates are bytes a second, training FLOP/s, and slowdown_fp32 how much slower training in "
+          "fp32 is",
+          path, fmt::join(wrong, "; "));
+  return d;
+}
+
+}  // namespace
+
+DeviceModel device_model(const std::string& name) {
+  if (name.ends_with(".json")) return read_device_model(name);
+  std::vector<std::string> names;
+  for (const DeviceModel& m : device_models()) {
+    if (m.name == name) return m;
+    names.push_back(m.name);
+  }
+  fail(Exit::usage, "--device {}: wanted one of {}, or a .json file with measured rates", name,
+       fmt::join(names, ", "));
 }
 
 namespace {
@@ -35,22 +91,12 @@ namespace {
 struct Wire {
   double hidden = 0, exposed = 0;
 };
-Wire wire_of(const RankPlan& rank, const MeshShape& mesh, const DsConfig& config, const DeviceModel& d) {
+Wire wire_of(const RankPlan& rank, const DsConfig& config, const DeviceModel& d) {
   Wire wire;
   const bool overlap = config.zero.overlap_comm;
-  const auto near =
-      int(std::max<int64_t>({1, config.zero.mics_shard_size, config.zero.zero_hpz_partition_size}));
-  for (const auto& [group, bytes] : rank.sent) {
-    int64_t sent = 0;
-    for (const int64_t b : bytes.sent) sent += b;
-    // Neighbours on the tensor and sequence axes, and near ranks of the data axis, are neighbours in the
-    // world.
-    const int span = group == "tensor"      ? mesh.tensor
-                     : group == "sequence"  ? mesh.sequence * mesh.tensor
-                     : group == "data near" ? near * mesh.tensor
-                                            : mesh.size();
-    const double seconds = double(sent) / (span <= d.per_node ? d.node_link : d.network);
-    (overlap && group.starts_with("data") ? wire.hidden : wire.exposed) += seconds;
+  for (const GroupTraffic& t : rank.sent) {
+    const double seconds = double(t.total()) / (t.between_nodes ? d.network : d.node_link);
+    (overlap && t.group.starts_with("data") ? wire.hidden : wire.exposed) += seconds;
   }
   // Each micro-batch, parameters whose home is elsewhere come for the forward and for the backward, and
   // gradients go.
@@ -85,7 +131,7 @@ StepTime predict(const DsConfig& config, const JobPlan& plan, const DeviceModel&
   time.compute = plan.flops * (recomputes ? 4.0 / 3 : 1) / plan.mesh.size() / rate;
   time.waiting = time.compute * plan.idle_share / std::max(0.01, 1 - plan.idle_share);
   for (const RankPlan& r : plan.ranks) {
-    const Wire wire = wire_of(r, plan.mesh, config, device);
+    const Wire wire = wire_of(r, config, device);
     // Communication kernels and products share the device, so not all of the computation hides them.
     time.exchange = std::max(time.exchange, wire.exposed + std::max(0.0, wire.hidden - 0.8 * time.compute));
     time.update = std::max(time.update, update_of(r.memory, device));

@@ -2,7 +2,6 @@
 // layouts. It is a prediction, never exact.
 #pragma once
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "plan/job_plan.h"
@@ -14,16 +13,18 @@ namespace cleave {
 // between devices of a node and between nodes (a device's share of the network, of the host's memory and of
 // its disks).
 struct DeviceModel {
-  std::string_view name, says;
-  double training, slowdown_fp32;
-  double memory, host_link, node_link, network, host_memory, disk;
-  double memory_bytes;  // that a job can use
-  int per_node;         // devices
+  std::string name, says;
+  double training = 0, slowdown_fp32 = 0;
+  double memory = 0, host_link = 0, node_link = 0, network = 0, host_memory = 0, disk = 0;
+  double memory_bytes = 0;  // that a job can use
+  int per_node = 0;         // devices
 };
 
 const std::vector<DeviceModel>& device_models();
-// nullptr when there is none of that name.
-const DeviceModel* find_device_model(std::string_view name);
+// One of them by its name; or what a file that ends in ".json" says of a device that was measured: an object
+// with a positive number for each number above, under its name there. Error(usage) lists the names, or names
+// the file and the keys that are missing or not known.
+DeviceModel device_model(const std::string& name);
 
 // Seconds of one optimizer step on the slowest rank.
 struct StepTime {

@@ -192,9 +192,9 @@ std::optional<Suggestion> suggest(const Trial& given, const MemoryLimits& limits
                                     joined(away, optimizer_on_disk())};
   Suggestion found;
   std::vector<std::pair<double, Json>> order;
-  for (int tensor = 1; tensor <= std::min(world, device.per_node); tensor *= 2)
-    for (int pipe = 1; pipe * tensor <= world && pipe <= 64; pipe *= 2) {
-      const int share = tensor * pipe * c.sequence_ranks();
+  for (int tensor = 1; tensor <= std::min(world, device.per_node); ++tensor)
+    for (int pipe = 1; pipe * tensor <= world && pipe <= 64; ++pipe) {
+      const int share = tensor * pipe * int(c.sequence_ranks());
       if (world % share != 0) continue;
       const int data = world / share;
       // Large ones first: of equal predictions the first wins, and large products run better.

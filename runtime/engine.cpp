@@ -118,7 +118,7 @@ StepResult Engine::train_batch(const BatchSource& data) {
     ++s.at.applied;
     update.grad_scale = average.after * gradient_factor(left_scale, norm, s.config.gradient_clipping);
     s.all->optimizer.finish_step(update);
-    s.synchronize();
+    if (!s.update_runs_on()) s.synchronize();
   }
   result.skipped_total = s.at.skipped;
   return result;
@@ -145,6 +145,8 @@ bool Engine::overflowed(double loss, double norm) {
           s.at.step, loss, norm);
   return !finite;
 }
+
+void Engine::synchronize() { state_->synchronize(); }
 
 double Engine::evaluate(const BatchSource& data, int micros) {
   State& s = *state_;

@@ -66,6 +66,9 @@ class Engine {
   // result is the same on every rank. Throws Error(training) when the loss is not finite in fp32 or bf16, or
   // the loss scale is at its minimum and still overflows.
   StepResult train_batch(const BatchSource& data);
+  // Waits until the last step's update is done, and throws what went wrong in it. A GPU rank without offload
+  // returns from train_batch before; the next call on the engine that reads something waits, too.
+  void synchronize();
 
   // Mean loss per valid target over `micros` micro-batches of every place on the data axis. Collective;
   // nothing is changed.

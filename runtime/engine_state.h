@@ -38,6 +38,13 @@ struct Engine::State {
 
   Stream& comm() { return config.zero.overlap_comm ? overlapped : compute; }
   void synchronize() { compute.synchronize(), comm().synchronize(); }
+  // A GPU works on its update while the host prepares the next step: events order all that lives there. What
+  // lives in host memory or on disk is waited for.
+  bool update_runs_on() const {
+    const auto& zero = config.zero;
+    return options.device.is_cuda() && zero.offload_optimizer.device == "none" &&
+           zero.offload_param.device == "none";
+  }
   bool speaks_for(int unit) const { return plan.speaks(mesh.place.pipe, all->store.layout(unit).name()); }
   NearGroups near_groups() const { return {near.get(), across.get()}; }
   PipeLinks links() const { return {*activations, *gradients}; }

@@ -91,6 +91,15 @@ if [ "$gpus" = 0 ]; then
   exit 77
 fi
 "$programs/cleave" report
+# A library that ends the process costs its speed, not everything below. A trial that only fails is answered by the programs themselves.
+timeout --kill-after=5 90 "$programs/kernels_test" --gtest_filter='*Trial*/cuda' >"$logs/trials.log" 2>&1
+trials=$?
+if [ $trials -ge 124 ]; then
+  export CLEAVE_CUDNN=off CLEAVE_GPU_EPILOGUES=off
+  echo "gpu_check: the trials of cuDNN and cuBLASLt's epilogues ended with $trials (trials.log): own kernels from here on"
+elif [ $trials -ne 0 ]; then
+  echo "gpu_check: not every library is used: $(grep -m1 -E 'warning: |Failure' "$logs/trials.log" || tail -1 "$logs/trials.log")"
+fi
 free=$(ask 'min(g["memory_free_bytes"] for g in r["cuda"]["gpus"]) >> 20')
 
 # run PART LIMIT LOG command...: within this limit, the part's and the whole's; 124 when it ran out, 125 when there was no time left.
@@ -175,14 +184,18 @@ part_kernels() {
   # Groups, so that a limit that strikes costs one of them.
   while read -r name group; do
     $quick && [ "$name" != products ] && continue
+    local own=()
+    [[ $name == *_own ]] && own=(env CLEAVE_CUDNN=off CLEAVE_GPU_EPILOGUES=off)
     name=kernels_$name
-    run kernels $limit "$logs/$name.log" "$programs/kernels_bench" --benchmark_filter="^cuda/$group" --benchmark_min_time=0.05 \
+    run kernels $limit "$logs/$name.log" "${own[@]}" "$programs/kernels_bench" --benchmark_filter="^cuda/$group" --benchmark_min_time=0.05 \
       --benchmark_out="$logs/$name.json" --benchmark_out_format=json
   done <<'G'
-products matmul.*bf16
+products (matmul|dense).*bf16
 attention attention.*bf16
 rows (layer_norm|rms_norm|rotary|bias|embedding|cross|gelu|swiglu|add/|dropout|cast|sum).*bf16
 updates (adamw|sgd|random)
+attention_own attention.*bf16
+dense_own dense.*bf16
 G
 }
 
@@ -218,7 +231,7 @@ part_sanitizer() {
 
 # Seconds that a part may take of the whole; alone it may take all.
 budget() {
-  case $1 in tests) echo 180 ;; train) echo 170 ;; kernels) echo 80 ;; peers) echo $((total - SECONDS - 45)) ;; *) echo 90 ;; esac
+  case $1 in tests) echo 180 ;; train) echo 170 ;; kernels) echo 95 ;; peers) echo $((total - SECONDS - 45)) ;; *) echo 90 ;; esac
 }
 for part in $parts; do
   wanted "$part" || continue

@@ -16,9 +16,9 @@ mkdir -p "$out"
 "$cleave" data split "$out/kjv.txt" --train "$out/train.txt" --validation "$out/validation.txt"
 
 train=(launch -n 2 -- train --deepspeed_config examples/train_gpt/ds_config.json --model tiny
-  --data "$out/train.txt" --eval_data "$out/validation.txt" --seq_len 256 --output "$out/checkpoints"
+  --data "$out/train.txt" --eval_data "$out/validation.txt" --seq_len 64 --output "$out/checkpoints"
   --metrics "$out/metrics.jsonl" --seed 1)
-"$cleave" "${train[@]}" --steps "${STEPS:-1000}" --eval_interval 500 --ngrams --resume never
+"$cleave" "${train[@]}" --steps "${STEPS:-3000}" --eval_interval 1500 --ngrams --resume never
 
 echo
 echo "A sample from the model:"
@@ -26,4 +26,4 @@ echo "A sample from the model:"
 echo
 echo "Checkpoint: $out/checkpoints/$(cat "$out/checkpoints/latest")"
 echo "Train on from it with:"
-echo "  $cleave ${train[*]} --steps $((2 * ${STEPS:-1000})) --resume auto"
+echo "  $cleave ${train[*]} --steps $((2 * ${STEPS:-3000})) --resume auto"

@@ -55,6 +55,10 @@ std::vector<Device> bench_devices();
 // Registers the row; on a GPU as cuda/<name>.
 void add_row(Device device, const std::string& name, std::function<Work(Operands&)> prepare);
 
+// Rows of a file each, for training sizes.
+void add_dense(Device device, DType type);
+void add_updates(Device device);
+
 // Measures what the devices can do at most and says it; before the rows run.
 void measure_limits();
 

@@ -1,9 +1,8 @@
 #include <cstdlib>
 #include <map>
 
-#include "comm/nccl/link.h"
+#include "comm/nccl/channel.h"
 #include "comm/nccl/watch.h"
-#include "device/cuda/check.h"
 #include "device/cuda/queue.h"
 
 namespace cleave {
@@ -49,65 +48,6 @@ struct Loss {
     std::lock_guard lock(mutex);
     require(reason.empty(), Exit::rank_lost, "{}", reason);
   }
-};
-
-// Messages of one direction between two ranks, over a communicator of those two alone, so that a message that
-// waits holds up nothing else. The sender keeps a copy on a stream of its own: a channel holds one message,
-// as pipeline schedules are proved for.
-class Channel {
- public:
-  Channel(Group& group, const Waiting& w, NcclLink::Place place, const ncclUniqueId& id)
-      : device_(place.device), link_(group, w, place, id) {
-    check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");
-    for (cudaEvent_t* e : {&copied_, &sent_})
-      check(cudaEventCreateWithFlags(e, cudaEventDisableTiming), "cudaEventCreate");
-  }
-  ~Channel() {
-    link_.abort("it was closed");  // or the stream could wait for a rank that is gone
-    cudaStreamSynchronize(stream_);
-    for (cudaEvent_t e : {copied_, sent_}) cudaEventDestroy(e);
-    cudaStreamDestroy(stream_);
-    for (void* p : buffers_) cudaFree(p);
-  }
-
-  NcclLink& link() { return link_; }
-
-  void send(const Waiting& w, const Tensor& t, CudaQueue& queue) {
-    make_room(t.bytes());
-    check(cudaStreamWaitEvent(queue.use(), sent_, 0), "cudaStreamWaitEvent");
-    check(cudaMemcpyAsync(buffers_.back(), t.raw(), size_t(t.bytes()), cudaMemcpyDeviceToDevice, queue.use()),
-          "cudaMemcpyAsync");
-    check(cudaEventRecord(copied_, queue.use()), "cudaEventRecord");
-    check(cudaStreamWaitEvent(stream_, copied_, 0), "cudaStreamWaitEvent");
-    link_.enqueue(w, stream_, [&](const NcclLibrary& nccl, ncclComm_t comm) {
-      return nccl.send(buffers_.back(), size_t(t.bytes()), ncclUint8, 1, comm, stream_);
-    });
-    check(cudaEventRecord(sent_, stream_), "cudaEventRecord");
-  }
-
-  void recv(const Waiting& w, const Tensor& t, CudaQueue& queue) {
-    link_.enqueue(w, queue.use(), [&](const NcclLibrary& nccl, ncclComm_t comm) {
-      return nccl.recv(t.raw(), size_t(t.bytes()), ncclUint8, 0, comm, queue.use());
-    });
-  }
-
- private:
-  void check(cudaError_t error, const char* call) const { cuda_check(error, call, device_); }
-
-  // Messages of a pipeline have one size, so this allocates once; to free would wait for the whole GPU.
-  void make_room(int64_t bytes) {
-    if (bytes <= room_) return;
-    buffers_.push_back(nullptr);
-    check(cudaMalloc(&buffers_.back(), size_t(bytes)), "cudaMalloc of a pipeline's message");
-    room_ = bytes;
-  }
-
-  int device_;
-  NcclLink link_;
-  cudaStream_t stream_ = nullptr;
-  cudaEvent_t copied_ = nullptr, sent_ = nullptr;
-  std::vector<void*> buffers_;
-  int64_t room_ = 0;
 };
 
 class NcclGroup final : public DeviceGroup, private Watched {
@@ -185,26 +125,26 @@ class NcclGroup final : public DeviceGroup, private Watched {
 
   void send(const Waiting& w, Tensor t, int to, Stream& stream) override {
     CudaQueue& queue = heard_by(stream);
-    Channel& channel = open(outgoing_, to, [&] {
+    NcclChannel& channel = open(outgoing_, to, [&] {
       ncclUniqueId id = new_id(true, w);
       group_->send(w, bytes_of(id), to);
-      return std::make_unique<Channel>(*group_, w, NcclLink::Place{0, 2, device_}, id);
+      return std::make_unique<NcclChannel>(*group_, w, NcclLink::Place{0, 2, device_}, id);
     });
     channel.send(w, t, queue);
   }
 
   void recv(const Waiting& w, Tensor t, int from, Stream& stream) override {
     CudaQueue& queue = heard_by(stream);
-    Channel& channel = open(incoming_, from, [&] {
+    NcclChannel& channel = open(incoming_, from, [&] {
       ncclUniqueId id{};
       group_->recv(w, bytes_of(id), from);
-      return std::make_unique<Channel>(*group_, w, NcclLink::Place{1, 2, device_}, id);
+      return std::make_unique<NcclChannel>(*group_, w, NcclLink::Place{1, 2, device_}, id);
     });
     channel.recv(w, t, queue);
   }
 
  private:
-  using Channels = std::map<int, std::unique_ptr<Channel>>;
+  using Channels = std::map<int, std::unique_ptr<NcclChannel>>;
 
   static Tensor bytes_of(ncclUniqueId& id) {
     return {&id, DType::uint8, {int64_t(sizeof id)}, MemoryKind::host};
@@ -243,7 +183,7 @@ class NcclGroup final : public DeviceGroup, private Watched {
   }
 
   template <class Make>
-  Channel& open(Channels& channels, int peer, Make make) {
+  NcclChannel& open(Channels& channels, int peer, Make make) {
     if (const auto found = channels.find(peer); found != channels.end()) return *found->second;
     auto made = make();
     std::lock_guard lock(mutex_);

@@ -59,7 +59,7 @@ CudaQueue::CudaQueue(Device device) : device_(device.index) {
 CudaQueue::~CudaQueue() {
   cudaSetDevice(device_);
   cudaStreamSynchronize(stream_);
-  products.reset();
+  products.reset(), attention.reset();
   cudaStreamDestroy(stream_);
 }
 

@@ -36,7 +36,7 @@ class CudaQueue final : public Queue {
   // was lent.
   void* scratch(int64_t bytes);
   int64_t scratch_bytes() const { return scratch_.numel() / 2 / 256 * 256; }
-  // The other half of it, for the library of matrix products.
+  // The other half of it, for libraries.
   Tensor product_scratch() const { return scratch_.slice({scratch_bytes(), scratch_.numel()}); }
   // Where a kernel reports: atomicMin of (place << 32 | value). `limit` is for the message.
   unsigned long long* fault(Fault kind, int64_t limit);
@@ -46,7 +46,8 @@ class CudaQueue final : public Queue {
   // Throws what the last kernel launch on this thread left.
   void launched(const char* op) { check(cudaGetLastError(), op); }
 
-  std::shared_ptr<void> products;  // kernels/cuda/matmul.cpp keeps its handle and its choices here
+  // Where kernels/cuda/product.cpp and cudnn_attention.cpp keep their handles and choices.
+  std::shared_ptr<void> products, attention;
 
  private:
   struct Failure {

@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "kernels/cuda/attention_routes.h"
+
 namespace cleave::gpu {
 namespace {
 
@@ -41,7 +43,14 @@ constexpr bool on_tensor_cores(const Attention<T>& a, bool packed) {
 }  // namespace
 
 void run(const AttentionForward& op, Stream& stream) {
-  if (op.batch * op.seq == 0) return;
+  if (op.batch * op.seq > 0 && !library_attention(op, stream)) run_own(op, stream);
+}
+
+void run(const AttentionBackward& op, Stream& stream) {
+  if (op.batch * op.seq > 0 && !library_attention(op, stream)) run_own(op, stream);
+}
+
+void run_own(const AttentionForward& op, Stream& stream) {
   CudaQueue& queue = cuda_queue(stream);
   with_type(op.qkv.dtype(), [&](auto t) {
     using T = decltype(t);
@@ -53,9 +62,8 @@ void run(const AttentionForward& op, Stream& stream) {
   });
 }
 
-void run(const AttentionBackward& op, Stream& stream) {
+void run_own(const AttentionBackward& op, Stream& stream) {
   const int64_t rows = op.batch * op.seq * op.heads;
-  if (rows == 0) return;
   CudaQueue& queue = cuda_queue(stream);
   auto* delta = static_cast<float*>(queue.scratch(rows * int64_t(sizeof(float))));
   with_type(op.qkv.dtype(), [&](auto t) {

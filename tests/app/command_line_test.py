@@ -317,9 +317,14 @@ class CommandLine(unittest.TestCase):
     def test_a_gpu_that_is_not_there_is_refused_with_the_fix(self):
         if json.loads(self.run_cleave("report", "--json").stdout)["cuda"]["gpus"]:
             self.skipTest("there is a GPU")
-        r = self.train("--device", "cuda", ranks=1, code=2)
-        self.assertIn("--device cpu", r.stderr)
-        self.assertEqual(len(r.stderr.splitlines()), 1, r.stderr)
+        for wanted in "cuda", "cuda:0":
+            r = self.train("--device", wanted, ranks=1, code=2)
+            self.assertIn("--device cpu", r.stderr)
+            self.assertEqual(len(r.stderr.splitlines()), 1, r.stderr)
+            r = self.train("--device", wanted, ranks=3, code=2)
+            self.assertEqual(r.stderr.count("--device cpu"), 1, r.stderr)
+            self.assertIn("rank 0 ended with exit code 2", r.stderr)
+            self.assertEqual(len(r.stderr.splitlines()), 2, r.stderr)
 
     def test_what_a_refused_plan_proposes_fits_when_tried(self):
         config = {**CONFIG, "train_micro_batch_size_per_gpu": 8}

@@ -7,6 +7,7 @@
 
 #include "config_schema/read_config.h"
 #include "tests/runtime/small_models.h"
+#include "tests/scratch.h"
 
 namespace cleave::testing {
 namespace {
@@ -84,7 +85,7 @@ TEST(Changes, OfAJobThatNeverFitsAreNone) {
 }
 
 DeviceModel slow() {
-  DeviceModel d = *find_device_model("h200");
+  DeviceModel d = device_model("h200");
   d.training = 1e9, d.per_node = 4;
   return d;
 }
@@ -117,6 +118,25 @@ TEST(Suggest, HasNoAnswerWhereNothingFits) {
   EXPECT_FALSE(suggest(given(), {.device_bytes = 1000}, slow(), trials()).has_value());
 }
 
+TEST(Predict, TakesRatesFromAFileAndNamesWhatIsWrongWithThem) {
+  const Scratch scratch;
+  const std::string good =
+      scratch.write("good.json", R"({"training": 1e12, "slowdown_fp32": 2, "memory": 3e11,
+      "host_link": 4e10, "node_link": 5e9, "network": 6e8, "host_memory": 7e10, "disk": 8e8,
+      "memory_bytes": 9e9, "per_node": 2})");
+  const DeviceModel d = device_model(good);
+  EXPECT_EQ(d.training, 1e12);
+  EXPECT_EQ(d.disk, 8e8);
+  EXPECT_EQ(d.memory_bytes, 9e9);
+  EXPECT_EQ(d.per_node, 2);
+  const std::string bad = scratch.write("bad.json", R"({"training": -1, "memroy": 3e11, "per_node": 2})");
+  expect_error(Exit::usage,
+               {"training: wanted a number above 0, got -1", "memory: wanted", "memroy: unknown"},
+               [&] { device_model(bad); });
+  expect_error(Exit::usage, {"h2000", "a100-80", ".json"}, [] { device_model("h2000"); });
+  expect_error(Exit::usage, {"none.json", "cannot be read"}, [] { device_model("none.json"); });
+}
+
 TEST(Predict, AddsWhatARooflineSays) {
   const Trial t = *trials()(R"({"train_batch_size": 8, "train_micro_batch_size_per_gpu": 2,
                                 "bf16": {"enabled": true}})",
@@ -129,7 +149,7 @@ TEST(Predict, AddsWhatARooflineSays) {
   // writes 12 bytes a parameter.
   const double params = double(t.plan.ranks[0].memory.at(MemoryKind::device, Category::weights)) / 2;
   double sent = 0;
-  for (const int64_t b : t.plan.ranks[0].sent[0].second.sent) sent += double(b);
+  for (const int64_t b : t.plan.ranks[0].sent[0].bytes.sent) sent += double(b);
   EXPECT_NEAR(sent, 2 * 2 * params * (kWorld - 1) / kWorld, 0.01 * sent);
   EXPECT_NEAR(time.update, 2 * 12 * params / d.memory, 1e-6 * time.update);
   DsConfig other = t.config;

@@ -1,0 +1,51 @@
+#include "comm/nccl/channel.h"
+
+#include "device/cuda/check.h"
+
+namespace cleave {
+
+NcclChannel::NcclChannel(Group& group, const Waiting& w, NcclLink::Place place, const ncclUniqueId& id)
+    : device_(place.device), link_(group, w, place, id) {
+  check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");
+  for (cudaEvent_t* e : {&copied_, &sent_})
+    check(cudaEventCreateWithFlags(e, cudaEventDisableTiming), "cudaEventCreate");
+}
+
+NcclChannel::~NcclChannel() {
+  link_.abort("it was closed");  // or the stream could wait for a rank that is gone
+  cudaStreamSynchronize(stream_);
+  for (cudaEvent_t e : {copied_, sent_}) cudaEventDestroy(e);
+  cudaStreamDestroy(stream_);
+  for (void* p : buffers_) cudaFree(p);
+}
+
+void NcclChannel::send(const Waiting& w, const Tensor& t, CudaQueue& queue) {
+  make_room(t.bytes());
+  check(cudaStreamWaitEvent(queue.use(), sent_, 0), "cudaStreamWaitEvent");
+  check(cudaMemcpyAsync(buffers_.back(), t.raw(), size_t(t.bytes()), cudaMemcpyDeviceToDevice, queue.use()),
+        "cudaMemcpyAsync");
+  check(cudaEventRecord(copied_, queue.use()), "cudaEventRecord");
+  check(cudaStreamWaitEvent(stream_, copied_, 0), "cudaStreamWaitEvent");
+  link_.enqueue(w, stream_, [&](const NcclLibrary& nccl, ncclComm_t comm) {
+    return nccl.send(buffers_.back(), size_t(t.bytes()), ncclUint8, 1, comm, stream_);
+  });
+  check(cudaEventRecord(sent_, stream_), "cudaEventRecord");
+}
+
+void NcclChannel::recv(const Waiting& w, const Tensor& t, CudaQueue& queue) {
+  link_.enqueue(w, queue.use(), [&](const NcclLibrary& nccl, ncclComm_t comm) {
+    return nccl.recv(t.raw(), size_t(t.bytes()), ncclUint8, 0, comm, queue.use());
+  });
+}
+
+void NcclChannel::check(cudaError_t error, const char* call) const { cuda_check(error, call, device_); }
+
+// Messages of a pipeline have one size, so this allocates once; to free would wait for the whole GPU.
+void NcclChannel::make_room(int64_t bytes) {
+  if (bytes <= room_) return;
+  buffers_.push_back(nullptr);
+  check(cudaMalloc(&buffers_.back(), size_t(bytes)), "cudaMalloc of a pipeline's message");
+  room_ = bytes;
+}
+
+}  // namespace cleave

@@ -1,0 +1,36 @@
+// A pipeline's messages from GPU to GPU.
+#pragma once
+#include "comm/nccl/link.h"
+#include "device/cuda/queue.h"
+
+namespace cleave {
+
+// Messages of one direction between two ranks, over a communicator of those two alone, so that a message that
+// waits holds up nothing else. The sender keeps a copy on a stream of its own: a channel holds one message,
+// as pipeline schedules are proved for.
+class NcclChannel {
+ public:
+  // Collective over the two: the sender is rank 0 of `place`, the receiver rank 1. Errors are NcclLink's.
+  NcclChannel(Group& group, const Waiting& w, NcclLink::Place place, const ncclUniqueId& id);
+  ~NcclChannel();
+  NcclChannel(const NcclChannel&) = delete;
+  NcclChannel& operator=(const NcclChannel&) = delete;
+
+  NcclLink& link() { return link_; }
+  // In the order of the queue; what was sent may be overwritten by its later work.
+  void send(const Waiting& w, const Tensor& t, CudaQueue& queue);
+  void recv(const Waiting& w, const Tensor& t, CudaQueue& queue);
+
+ private:
+  void check(cudaError_t error, const char* call) const;
+  void make_room(int64_t bytes);
+
+  int device_;
+  NcclLink link_;
+  cudaStream_t stream_ = nullptr;
+  cudaEvent_t copied_ = nullptr, sent_ = nullptr;
+  std::vector<void*> buffers_;
+  int64_t room_ = 0;
+};
+
+}  // namespace cleave

@@ -1,0 +1,143 @@
+// The operands of dense layers, norms and attention.
+#include "kernels/attention.h"
+#include "kernels/checks.h"
+#include "kernels/dense.h"
+#include "kernels/norm.h"
+#include "kernels/rotary.h"
+
+namespace cleave {
+
+void Matmul::check() const {
+  const char* op = "Matmul";
+  Operand(op, "a", a).is_float().rank(2);
+  Operand(op, "b", b).is_float().rank(2);
+  Operand(op, "c", c).is_float().rank(2).apart_from("a", a).apart_from("b", b);
+  const int64_t inner = k();
+  Operand(op, "a", a).has(transpose_a ? Shape{inner, m()} : Shape{m(), inner});
+  Operand(op, "b", b).has(transpose_b ? Shape{n(), inner} : Shape{inner, n()});
+  if (!bias.defined()) return;
+  Operand(op, "bias", bias).is_float().numel(n());
+  CHECK(!accumulate, "{}: bias together with accumulate would be added once a call; add it in the first one",
+        op);
+}
+
+void BiasGradient::check() const {
+  Operand("BiasGradient", "dy", dy).is_float().rank(2);
+  Operand("BiasGradient", "db", db).is_float().numel(dy.dim(1));
+}
+
+void DenseActivation::check() const {
+  product().check();
+  activation().check();
+  Operand("DenseActivation", "y", y)
+      .has(hidden.shape())
+      .apart_from("hidden", hidden)
+      .apart_from("x", x)
+      .apart_from("weight", weight);
+}
+
+void DenseActivationGradient::check() const {
+  product().check();
+  activation().check();
+  Operand("DenseActivationGradient", "dhidden", dhidden).has(hidden.shape()).apart_from("hidden", hidden);
+}
+
+void DenseWeightGradient::check() const {
+  product().check();
+  bias_gradient().check();
+  Operand("DenseWeightGradient", "dbias", dbias).apart_from("dweight", dweight).apart_from("dy", dy);
+}
+
+void LayerNormForward::check() const {
+  const char* op = "LayerNormForward";
+  Operand(op, "x", x).is_float().rank(2);
+  Operand(op, "y", y).is(x.dtype()).has(x.shape());
+  Operand(op, "weight", weight).is(x.dtype()).numel(x.dim(1));
+  Operand(op, "bias", bias).is(x.dtype()).numel(x.dim(1));
+  Operand(op, "mean", mean).is(DType::fp32).numel(x.dim(0));
+  Operand(op, "rstd", rstd).is(DType::fp32).numel(x.dim(0));
+  if (!residual.defined()) return;
+  Operand(op, "residual", residual).is(x.dtype()).has(x.shape());
+  Operand(op, "sum", sum).is(x.dtype()).has(x.shape());
+  CHECK(sum.defined() || x.numel() == 0, "{}: a residual needs a place for the sum", op);
+}
+
+void LayerNormBackward::check() const {
+  const char* op = "LayerNormBackward";
+  Operand(op, "x", x).is_float().rank(2);
+  Operand(op, "dx", dx).is(x.dtype()).has(x.shape());
+  Operand(op, "dy", dy).is(x.dtype()).has(x.shape());
+  Operand(op, "weight", weight).is(x.dtype()).numel(x.dim(1));
+  Operand(op, "dweight", dweight).is_float().numel(x.dim(1));
+  Operand(op, "dbias", dbias).is_float().numel(x.dim(1));
+  Operand(op, "mean", mean).is(DType::fp32).numel(x.dim(0));
+  Operand(op, "rstd", rstd).is(DType::fp32).numel(x.dim(0));
+  if (dresidual.defined()) Operand(op, "dresidual", dresidual).is(x.dtype()).has(x.shape());
+}
+
+void RmsNormForward::check() const {
+  const char* op = "RmsNormForward";
+  Operand(op, "x", x).is_float().rank(2);
+  Operand(op, "y", y).is(x.dtype()).has(x.shape());
+  Operand(op, "weight", weight).is(x.dtype()).numel(x.dim(1));
+  Operand(op, "rstd", rstd).is(DType::fp32).numel(x.dim(0));
+  if (!residual.defined()) return;
+  Operand(op, "residual", residual).is(x.dtype()).has(x.shape());
+  Operand(op, "sum", sum).is(x.dtype()).has(x.shape());
+}
+
+void RmsNormBackward::check() const {
+  const char* op = "RmsNormBackward";
+  Operand(op, "x", x).is_float().rank(2);
+  Operand(op, "dx", dx).is(x.dtype()).has(x.shape());
+  Operand(op, "dy", dy).is(x.dtype()).has(x.shape());
+  Operand(op, "weight", weight).is(x.dtype()).numel(x.dim(1));
+  Operand(op, "dweight", dweight).is_float().numel(x.dim(1));
+  Operand(op, "rstd", rstd).is(DType::fp32).numel(x.dim(0));
+  if (dresidual.defined()) Operand(op, "dresidual", dresidual).is(x.dtype()).has(x.shape());
+}
+
+namespace {
+
+void check_heads(const char* op, int64_t heads, int64_t kv_heads, int64_t head_dim) {
+  CHECK(heads > 0 && kv_heads > 0 && heads % kv_heads == 0, "{}: {} heads must be a multiple of {} kv_heads",
+        op, heads, kv_heads);
+  CHECK(head_dim > 0, "{}: head_dim must be positive, got {}", op, head_dim);
+}
+
+}  // namespace
+
+void Rotary::check() const {
+  const char* op = "Rotary";
+  check_heads(op, heads, kv_heads, head_dim);
+  CHECK(head_dim % 2 == 0, "{}: head_dim must be even, got {}", op, head_dim);
+  CHECK(seq > 0 && first_position >= 0, "{}: seq {} and first_position {} must be positive and not negative",
+        op, seq, first_position);
+  Operand(op, "qkv", qkv).is_float().rank(2);
+  Operand(op, "qkv", qkv).has({qkv.dim(0), (heads + 2 * kv_heads) * head_dim});
+  Operand(op, "cos", cos).is(DType::fp32).rank(2);
+  Operand(op, "cos", cos).has({cos.dim(0), head_dim / 2});
+  Operand(op, "sin", sin).is(DType::fp32).has(cos.shape());
+  const int64_t last = first_position + std::min(seq, qkv.dim(0));
+  CHECK(last <= cos.dim(0), "{}: position {} needed, cos has {}", op, last - 1, cos.dim(0));
+}
+
+void AttentionForward::check() const {
+  const char* op = "AttentionForward";
+  check_heads(op, heads, kv_heads, head_dim);
+  Operand(op, "qkv", qkv).is_float().has({batch * seq, (heads + 2 * kv_heads) * head_dim});
+  Operand(op, "y", y).is(qkv.dtype()).has({batch * seq, heads * head_dim}).apart_from("qkv", qkv);
+  Operand(op, "lse", lse).is(DType::fp32).numel(batch * heads * seq);
+}
+
+void AttentionBackward::check() const {
+  const char* op = "AttentionBackward";
+  check_heads(op, heads, kv_heads, head_dim);
+  Operand(op, "qkv", qkv).is_float().has({batch * seq, (heads + 2 * kv_heads) * head_dim});
+  Operand(op, "dqkv", dqkv).is(qkv.dtype()).has(qkv.shape()).apart_from("qkv", qkv);
+  Operand(op, "y", y).is(qkv.dtype()).has({batch * seq, heads * head_dim});
+  Operand(op, "dy", dy).is(qkv.dtype()).has(y.shape());
+  Operand(op, "lse", lse).is(DType::fp32).numel(batch * heads * seq);
+}
+
+}  // namespace cleave

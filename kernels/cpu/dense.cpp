@@ -1,0 +1,20 @@
+#include "kernels/dense.h"
+
+namespace cleave::cpu {
+
+void run(const DenseActivation& op) {
+  run(op.product());
+  run(op.activation());
+}
+
+void run(const DenseActivationGradient& op) {
+  run(op.product());
+  run(op.activation());
+}
+
+void run(const DenseWeightGradient& op) {
+  run(op.product());
+  run(op.bias_gradient());
+}
+
+}  // namespace cleave::cpu

@@ -1,0 +1,231 @@
+// Attention through cuDNN on Hopper, whose own matrix instructions our kernels do not use. A shape is used
+// when its plans can be made, its workspace fits, and a trial agrees with the own kernels.
+#include <cmath>
+#include <limits>
+#include <map>
+#include <optional>
+
+#include "kernels/cuda/attention_routes.h"
+#include "kernels/cuda/cudnn_attention_graphs.h"
+#include "kernels/cuda/trial.h"
+
+namespace cleave::gpu {
+namespace {
+
+namespace name = attention_names;
+
+constexpr const char* kSwitch = "CLEAVE_CUDNN";
+// Of a few bf16 roundings of probabilities, outputs and gradients of order 1.
+constexpr double kBound = 0x1p-6;
+// Shorter sequences leave the GPU idle either way; a trial is not longer than this.
+constexpr int64_t kShortest = 128, kTrialSeq = 1024;
+
+// Plans for so many sequences at a time that the workspace holds what they need.
+struct Plans {
+  AttentionShape forward_shape, backward_shape;
+  std::optional<CudnnPlan> forward, backward;
+};
+
+// Of a stream.
+struct Cudnn {
+  CudnnHandle handle;
+  std::map<AttentionShape, Plans> known;  // without plans where they cannot be made
+};
+
+Cudnn& cudnn_of(CudaQueue& queue) {
+  if (!queue.attention) {
+    queue.use();
+    queue.attention = std::make_shared<Cudnn>();
+  }
+  return *static_cast<Cudnn*>(queue.attention.get());
+}
+
+using MakeGraph = std::shared_ptr<CudnnGraph> (*)(const AttentionShape&);
+
+CudnnPlan plan_of(MakeGraph make, const AttentionShape& shape, const CudnnHandle& handle) {
+  const std::shared_ptr<CudnnGraph> graph = make(shape);
+  graph->finish(handle.get());
+  return CudnnPlan(graph, handle.get());
+}
+
+// For the largest part of the batch, cut into equal ones, that the workspace has room for.
+CudnnPlan fitting_plan(MakeGraph make, AttentionShape& shape, const CudnnHandle& handle, int64_t room) {
+  const int64_t all = shape.batch;
+  CudnnPlan plan = plan_of(make, shape, handle);
+  while (plan.workspace_bytes() > room) {
+    require(shape.batch > 1, Exit::internal, "it needs {} bytes of workspace a sequence, there are {}",
+            plan.workspace_bytes(), room);
+    int64_t less =
+        std::max<int64_t>(1, std::min(shape.batch - 1, shape.batch * room / plan.workspace_bytes()));
+    while (all % less) --less;
+    shape.batch = less;
+    plan = plan_of(make, shape, handle);
+  }
+  return plan;
+}
+
+Plans& plans_of(const AttentionShape& shape, CudaQueue& queue) {
+  Cudnn& cudnn = cudnn_of(queue);
+  const auto [at, added] = cudnn.known.try_emplace(shape, Plans{shape, shape, {}, {}});
+  Plans& p = at->second;
+  if (!added) {
+    require(p.forward.has_value(), Exit::internal, "its plans could not be made before");
+    return p;
+  }
+  const int64_t room = queue.product_scratch().bytes();
+  queue.use();
+  CudnnPlan forward = fitting_plan(attention_graph, p.forward_shape, cudnn.handle, room);
+  p.backward = fitting_plan(attention_gradient_graph, p.backward_shape, cudnn.handle, room);
+  p.forward = std::move(forward);
+  return p;
+}
+
+template <class Op>
+AttentionShape shape_of(const Op& op) {
+  return {op.batch, op.seq, op.heads, op.kv_heads, op.head_dim, op.qkv.dtype()};
+}
+
+const void* offset(const Tensor& x, int64_t elements) {
+  return static_cast<const std::byte*>(x.raw()) + elements * size_of(x.dtype());
+}
+
+// The numbers that both graphs are given.
+struct Numbers {
+  template <class Op>
+  explicit Numbers(const Op& op) : scale(op.scale != 0 ? op.scale : 1.0f / std::sqrt(float(op.head_dim))) {}
+  float scale, lowest = -std::numeric_limits<float>::infinity(), one = 1;
+};
+
+// Queries, keys and values of the sequences from `first` on, in joined rows.
+std::vector<CudnnPlan::Operand> joined(const std::array<int64_t, 3>& names, const Tensor& rows,
+                                       const AttentionShape& s, int64_t first) {
+  const int64_t head = s.dim, begin = first * s.seq * (s.heads + 2 * s.kv_heads) * head;
+  return {{names[0], offset(rows, begin)},
+          {names[1], offset(rows, begin + s.heads * head)},
+          {names[2], offset(rows, begin + (s.heads + s.kv_heads) * head)}};
+}
+
+void run_in_library(const AttentionForward& op, Stream& stream) {
+  CudaQueue& queue = cuda_queue(stream);
+  const Plans& p = plans_of(shape_of(op), queue);
+  const Numbers numbers(op);
+  const AttentionShape& s = p.forward_shape;
+  const CudnnHandle& handle = cudnn_of(queue).handle;
+  cudnn_use_stream(handle.get(), queue.use());
+  for (int64_t first = 0; first < op.batch; first += s.batch) {
+    auto operands = joined({name::q, name::k, name::v}, op.qkv, s, first);
+    operands.push_back({name::y, offset(op.y, first * s.seq * s.heads * s.dim)});
+    operands.push_back({name::lse, offset(op.lse, first * s.heads * s.seq)});
+    operands.push_back({name::scale, &numbers.scale});
+    operands.push_back({name::lowest, &numbers.lowest});
+    p.forward->execute(handle.get(), operands, queue.product_scratch().raw());
+  }
+}
+
+void run_in_library(const AttentionBackward& op, Stream& stream) {
+  CudaQueue& queue = cuda_queue(stream);
+  const Plans& p = plans_of(shape_of(op), queue);
+  const Numbers numbers(op);
+  const AttentionShape& s = p.backward_shape;
+  const CudnnHandle& handle = cudnn_of(queue).handle;
+  cudnn_use_stream(handle.get(), queue.use());
+  const void* delta = queue.scratch(s.batch * s.heads * s.seq * int64_t(sizeof(float)));
+  for (int64_t first = 0; first < op.batch; first += s.batch) {
+    const int64_t out = first * s.seq * s.heads * s.dim;
+    auto operands = joined({name::q, name::k, name::v}, op.qkv, s, first);
+    for (const auto& gradient : joined({name::dq, name::dk, name::dv}, op.dqkv, s, first))
+      operands.push_back(gradient);
+    operands.push_back({name::y, offset(op.y, out)});
+    operands.push_back({name::dy, offset(op.dy, out)});
+    operands.push_back({name::lse, offset(op.lse, first * s.heads * s.seq)});
+    operands.push_back({name::delta, delta});
+    operands.push_back({name::scale, &numbers.scale});
+    operands.push_back({name::lowest, &numbers.lowest});
+    operands.push_back({name::one, &numbers.one});
+    p.backward->execute(handle.get(), operands, queue.product_scratch().raw());
+  }
+}
+
+// A few heads of the shape, in the library and in the own kernels.
+Verdict compare(const AttentionShape& like, Stream& stream) {
+  TrialSpace space(stream);
+  if (!space.enough()) return "the stream has too little scratch for a trial";
+  const int64_t kv = std::min<int64_t>(2, like.kv_heads), heads = like.heads / like.kv_heads * kv;
+  const int64_t seq = std::min(like.seq, kTrialSeq), width = heads * like.dim,
+                joined = width + 2 * kv * like.dim;
+  AttentionForward forward{.y = space.take(like.type, {seq, width}),
+                           .lse = space.take(DType::fp32, {1, heads, seq}),
+                           .qkv = space.random(like.type, {seq, joined}),
+                           .batch = 1,
+                           .seq = seq,
+                           .heads = heads,
+                           .kv_heads = kv,
+                           .head_dim = like.dim};
+  AttentionForward own = forward;
+  own.y = space.take(like.type, {seq, width}), own.lse = space.take(DType::fp32, {1, heads, seq});
+  run_in_library(forward, stream);
+  run_own(own, stream);
+  for (const auto& [what, got, want] :
+       {std::tuple{"the output", forward.y, own.y}, {"the row sums", forward.lse, own.lse}})
+    if (const Verdict v = difference(what, got, want, kBound, stream); !v.empty()) return v;
+  AttentionBackward backward{.dqkv = space.take(like.type, {seq, joined}),
+                             .dy = space.random(like.type, {seq, width}),
+                             .y = own.y,
+                             .lse = own.lse,
+                             .qkv = own.qkv,
+                             .batch = 1,
+                             .seq = seq,
+                             .heads = heads,
+                             .kv_heads = kv,
+                             .head_dim = like.dim};
+  AttentionBackward own_backward = backward;
+  own_backward.dqkv = space.take(like.type, {seq, joined});
+  run_in_library(backward, stream);
+  run_own(own_backward, stream);
+  return difference("the gradient", backward.dqkv, own_backward.dqkv, kBound, stream);
+}
+
+Verdict trial(const AttentionShape& shape, Stream& stream) {
+  try {
+    plans_of(shape, cuda_queue(stream));
+    return compare(shape, stream);
+  } catch (const Error& e) {
+    if (e.exit() != Exit::internal) throw;
+    return e.what();
+  }
+}
+
+bool on_hopper(CudaQueue& queue) {
+  int major = 0;
+  return cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, queue.device()) == cudaSuccess &&
+         major == 9;
+}
+
+// False: the own kernels have to.
+template <class Op>
+bool in_library(const Op& op, Stream& stream) {
+  CudaQueue& queue = cuda_queue(stream);
+  const AttentionShape s = shape_of(op);
+  if (s.type == DType::fp32 || s.seq < kShortest || s.seq % 64 || s.dim % 8 || s.dim > kGpuHeadDim)
+    return false;
+  if (!on_hopper(queue)) return false;
+  if (!proved("cuDNN", kSwitch, stream, [] { return cudnn_problem(); })) return false;
+  const std::string what =
+      fmt::format("cuDNN's attention in {} for {} x {} tokens, {} heads and {} key/value heads of {}",
+                  name_of(s.type), s.batch, s.seq, s.heads, s.kv_heads, s.dim);
+  if (!proved(what, kSwitch, stream, [&] { return trial(s, stream); })) return false;
+  try {
+    run_in_library(op, stream);
+    return true;
+  } catch (const Error& e) {  // another stream's plans were made; this one's were not
+    if (e.exit() != Exit::internal) throw;
+    return false;
+  }
+}
+
+}  // namespace
+
+bool library_attention(const AttentionForward& op, Stream& stream) { return in_library(op, stream); }
+bool library_attention(const AttentionBackward& op, Stream& stream) { return in_library(op, stream); }
+
+}  // namespace cleave::gpu

@@ -1,0 +1,28 @@
+// Causal attention as graphs of cuDNN's, on tensors as kernels/attention.h lays them out.
+#pragma once
+#include <compare>
+
+#include "device/dtype.h"
+#include "kernels/cuda/cudnn_graph.h"
+
+namespace cleave::gpu {
+
+struct AttentionShape {
+  int64_t batch, seq, heads, kv_heads, dim;
+  DType type;  // bf16 or fp16
+  auto operator<=>(const AttentionShape&) const = default;
+};
+
+// The tensors in memory, and the numbers that the host gives.
+namespace attention_names {
+inline constexpr int64_t q = 1, k = 2, v = 3, y = 4, lse = 5, scale = 6, lowest = 7, dy = 8, dq = 9, dk = 10,
+                         dv = 11, delta = 12, one = 13;
+}
+
+// q, k, v, scale and lowest (minus infinity) to y and lse.
+std::shared_ptr<CudnnGraph> attention_graph(const AttentionShape& shape);
+// q, k, v, y, dy, lse, scale, lowest and one (1) to dq, dk and dv; delta is memory of lse's size. The
+// gradient of the scores goes through the workspace, which makes its sums deterministic.
+std::shared_ptr<CudnnGraph> attention_gradient_graph(const AttentionShape& shape);
+
+}  // namespace cleave::gpu

@@ -1,0 +1,111 @@
+// cuDNN's graph interface: operations on tensors, which the library compiles into one kernel. libcudnn is
+// loaded at run time, so a program starts without it. Everything here throws Error(internal) with the
+// library's words when it refuses.
+#pragma once
+#include <cudnn.h>
+
+#include <array>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace cleave::gpu {
+
+// Of this process; empty, or why cuDNN cannot be used.
+const std::string& cudnn_problem();
+
+class CudnnHandle {
+ public:
+  CudnnHandle();  // of the current GPU
+  ~CudnnHandle();
+  CudnnHandle(const CudnnHandle&) = delete;
+  CudnnHandle& operator=(const CudnnHandle&) = delete;
+  cudnnHandle_t get() const { return handle_; }
+
+ private:
+  cudnnHandle_t handle_ = nullptr;
+};
+
+class CudnnDescriptor {
+ public:
+  explicit CudnnDescriptor(cudnnBackendDescriptorType_t type);
+  ~CudnnDescriptor();
+  CudnnDescriptor(const CudnnDescriptor&) = delete;
+  CudnnDescriptor& operator=(const CudnnDescriptor&) = delete;
+
+  void set(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, int64_t count,
+           const void* values);
+  template <class T>
+  void set(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, const T& value) {
+    set(name, type, 1, &value);
+  }
+  void set(cudnnBackendAttributeName_t name, const CudnnDescriptor& other) {
+    set(name, CUDNN_TYPE_BACKEND_DESCRIPTOR, other.value_);
+  }
+  void finalize();
+  cudnnBackendDescriptor_t get() const { return value_; }
+
+ private:
+  cudnnBackendDescriptor_t value_ = nullptr;
+};
+
+// Four dims; an element's place is the sum of index times stride.
+struct CudnnShape {
+  std::array<int64_t, 4> dims, strides;
+};
+
+class CudnnGraph {
+ public:
+  using Tensor = std::shared_ptr<CudnnDescriptor>;
+
+  // In memory, with the name that execute() knows it by; a float that the host gives; inside the graph only.
+  Tensor input(int64_t name, cudnnDataType_t type, const CudnnShape& shape);
+  Tensor number(int64_t name);
+  Tensor inside(cudnnDataType_t type, const CudnnShape& shape);
+
+  Tensor matmul(Tensor a, Tensor b, Tensor c);
+  // y = mode(x, b); select: y = t ? x : b. b and t may be null.
+  Tensor pointwise(cudnnPointwiseMode_t mode, Tensor x, Tensor b, Tensor y, Tensor t = {});
+  Tensor index(int64_t axis, Tensor x, Tensor y);
+  Tensor reduce(cudnnReduceTensorOp_t how, Tensor x, Tensor y);
+  Tensor reshape(Tensor x, Tensor y);
+
+  // For a handle's GPU, or without one for the GPU that `properties` describe. Afterwards nothing is added.
+  void finish(cudnnHandle_t handle);
+  // What heuristics propose, best first; not all of it need work.
+  std::vector<Tensor> engines(const CudnnDescriptor* properties) const;
+
+ private:
+  Tensor tensor(int64_t name, cudnnDataType_t type, const CudnnShape& shape, bool inside, bool by_value);
+  void add(Tensor operation);
+
+  std::vector<Tensor> operations_, parts_;
+  Tensor graph_;
+  int64_t next_name_ = 1000;  // of tensors inside
+};
+
+// A graph that was compiled for a GPU.
+class CudnnPlan {
+ public:
+  // The first proposal that works; `properties` as above, where there is no handle.
+  CudnnPlan(std::shared_ptr<CudnnGraph> graph, cudnnHandle_t handle,
+            const CudnnDescriptor* properties = nullptr);
+
+  int64_t workspace_bytes() const { return workspace_bytes_; }
+  struct Operand {
+    int64_t name;
+    const void* data;  // of a number, in host memory
+  };
+  // Enqueues it on the handle's stream.
+  void execute(cudnnHandle_t handle, const std::vector<Operand>& operands, void* workspace) const;
+
+ private:
+  std::shared_ptr<CudnnGraph> graph_;
+  CudnnGraph::Tensor engine_;
+  std::unique_ptr<CudnnDescriptor> plan_;
+  int64_t workspace_bytes_ = 0;
+};
+
+void cudnn_use_stream(cudnnHandle_t handle, cudaStream_t stream);
+
+}  // namespace cleave::gpu

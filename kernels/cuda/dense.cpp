@@ -1,0 +1,150 @@
+// Each op in one product of the library's, where its epilogue was proved, else as two kernels. Only 16-bit
+// operands take the epilogues: in fp32 what is computed should not depend on how the library rounds its
+// functions.
+#include "kernels/dense.h"
+
+#include "kernels/cuda/product.h"
+#include "kernels/cuda/trial.h"
+#include "kernels/elementwise.h"
+
+namespace cleave::gpu {
+namespace {
+
+constexpr const char* kSwitch = "CLEAVE_GPU_EPILOGUES";
+// Of one bf16 rounding and the sums of a trial's 128 products.
+constexpr double kBound = 0x1p-5;
+// A trial's rows, inputs and outputs: different, so that a matrix taken for its transpose is seen.
+constexpr int64_t kRows = 192, kIn = 128, kOut = 64;
+
+bool sixteen_bits(DType t) { return t == DType::bf16 || t == DType::fp16; }
+
+bool some_work(const Matmul& product) { return product.m() * product.n() * product.k() > 0; }
+
+void run_apart(const DenseActivation& op, Stream& stream) {
+  launch(op.product(), stream);
+  launch(op.activation(), stream);
+}
+bool run_together(const DenseActivation& op, Stream& stream) {
+  Matmul product = op.product();
+  product.c = op.y;
+  return multiply({.op = product, .epilogue = Epilogue::gelu, .hidden = op.hidden}, cuda_queue(stream));
+}
+
+void run_apart(const DenseActivationGradient& op, Stream& stream) {
+  launch(op.product(), stream);
+  launch(op.activation(), stream);
+}
+bool run_together(const DenseActivationGradient& op, Stream& stream) {
+  return multiply({.op = op.product(), .epilogue = Epilogue::gelu_gradient, .hidden = op.hidden},
+                  cuda_queue(stream));
+}
+
+void run_apart(const DenseWeightGradient& op, Stream& stream) {
+  launch(op.product(), stream);
+  launch(op.bias_gradient(), stream);
+}
+// The library overwrites the bias's gradient, so one that is added to comes by way of the scratch.
+bool run_together(const DenseWeightGradient& op, Stream& stream) {
+  CudaQueue& queue = cuda_queue(stream);
+  Tensor dbias = op.dbias;
+  if (op.accumulate_bias) dbias = Tensor(queue.scratch(dbias.bytes()), dbias.dtype(), dbias.shape());
+  if (!multiply({.op = op.product(), .epilogue = Epilogue::bias_gradient, .dbias = dbias}, queue))
+    return false;
+  if (op.accumulate_bias) launch(Axpy{.y = op.dbias, .x = dbias}, stream);
+  return true;
+}
+
+constexpr const char *kNoKernel = "cuBLASLt has no kernel for a small trial",
+                     *kNoSpace = "the stream has too little scratch for a trial";
+
+Verdict trial_of_activation(DType type, bool bias, Stream& stream) {
+  TrialSpace space(stream);
+  if (!space.enough()) return kNoSpace;
+  DenseActivation op{.y = {},
+                     .hidden = {},
+                     .x = space.random(type, {kRows, kIn}),
+                     .weight = space.random(type, {kOut, kIn}, 0.1f),
+                     .bias = bias ? space.random(type, {kOut}) : Tensor()};
+  DenseActivation apart = op;
+  for (DenseActivation* one : {&op, &apart})
+    one->y = space.take(type, {kRows, kOut}), one->hidden = space.take(type, {kRows, kOut});
+  if (!run_together(op, stream)) return kNoKernel;
+  run_apart(apart, stream);
+  const Verdict hidden = difference("what GELU is applied to", op.hidden, apart.hidden, kBound, stream);
+  return hidden.empty() ? difference("GELU", op.y, apart.y, kBound, stream) : hidden;
+}
+
+Verdict trial_of_activation_gradient(DType type, Stream& stream) {
+  TrialSpace space(stream);
+  if (!space.enough()) return kNoSpace;
+  DenseActivationGradient op{.dhidden = space.take(type, {kRows, kOut}),
+                             .dy = space.random(type, {kRows, kIn}),
+                             .weight = space.random(type, {kIn, kOut}, 0.1f),
+                             .hidden = space.random(type, {kRows, kOut})};
+  DenseActivationGradient apart = op;
+  apart.dhidden = space.take(type, {kRows, kOut});
+  if (!run_together(op, stream)) return kNoKernel;
+  run_apart(apart, stream);
+  return difference("GELU's gradient", op.dhidden, apart.dhidden, kBound, stream);
+}
+
+Verdict trial_of_weight_gradient(const DenseWeightGradient& like, Stream& stream) {
+  TrialSpace space(stream);
+  if (!space.enough()) return kNoSpace;
+  DenseWeightGradient op{.dweight = {},
+                         .dbias = {},
+                         .dy = space.random(like.dy.dtype(), {kRows, kOut}, 0.5f),
+                         .x = space.random(like.x.dtype(), {kRows, kIn}, 0.5f),
+                         .accumulate_weight = like.accumulate_weight,
+                         .accumulate_bias = like.accumulate_bias};
+  DenseWeightGradient apart = op;
+  for (DenseWeightGradient* one : {&op, &apart}) {
+    one->dweight = space.take(like.dweight.dtype(), {kOut, kIn});
+    one->dbias = space.take(like.dbias.dtype(), {kOut});
+    launch(Fill{.y = one->dweight, .value = 1}, stream);
+    launch(Fill{.y = one->dbias, .value = 2}, stream);
+  }
+  if (!run_together(op, stream)) return kNoKernel;
+  run_apart(apart, stream);
+  const Verdict weight = difference("the weight's gradient", op.dweight, apart.dweight, kBound, stream);
+  return weight.empty() ? difference("the bias's gradient", op.dbias, apart.dbias, kBound, stream) : weight;
+}
+
+}  // namespace
+
+void run(const DenseActivation& op, Stream& stream) {
+  const DType type = op.x.dtype();
+  const bool bias = op.bias.defined(), one_type = op.weight.dtype() == type && op.y.dtype() == type &&
+                                                  (!bias || op.bias.dtype() == type);
+  if (op.kind == Activation::gelu_tanh && sixteen_bits(type) && one_type && some_work(op.product()) &&
+      proved(fmt::format("cuBLASLt's GELU in {}{}", name_of(type), bias ? " with bias" : ""), kSwitch, stream,
+             [&] { return trial_of_activation(type, bias, stream); }) &&
+      run_together(op, stream))
+    return;
+  run_apart(op, stream);
+}
+
+void run(const DenseActivationGradient& op, Stream& stream) {
+  const DType type = op.dy.dtype();
+  const bool one_type = op.weight.dtype() == type && op.dhidden.dtype() == type;
+  if (op.kind == Activation::gelu_tanh && sixteen_bits(type) && one_type && some_work(op.product()) &&
+      proved(fmt::format("cuBLASLt's GELU gradient in {}", name_of(type)), kSwitch, stream,
+             [&] { return trial_of_activation_gradient(type, stream); }) &&
+      run_together(op, stream))
+    return;
+  run_apart(op, stream);
+}
+
+void run(const DenseWeightGradient& op, Stream& stream) {
+  const DType type = op.dy.dtype(), of = op.dweight.dtype();
+  const bool types = op.x.dtype() == type && (of == type || of == DType::fp32) && op.dbias.dtype() == of;
+  if (sixteen_bits(type) && types && some_work(op.product()) &&
+      proved(fmt::format("cuBLASLt's bias gradient in {} from {}{}", name_of(of), name_of(type),
+                         op.accumulate_weight ? ", added" : ""),
+             kSwitch, stream, [&] { return trial_of_weight_gradient(op, stream); }) &&
+      run_together(op, stream))
+    return;
+  run_apart(op, stream);
+}
+
+}  // namespace cleave::gpu

@@ -1,0 +1,182 @@
+// The library counts columns first, and a row-major matrix is its transpose there: c = a b becomes c^T = b^T
+// a^T, so its first operand is b and its m is n.
+#include "kernels/cuda/product.h"
+
+#include <cublasLt.h>
+
+#include <map>
+#include <tuple>
+
+namespace cleave::gpu {
+namespace {
+
+void check(cublasStatus_t status, const char* call, const CudaQueue& queue) {
+  CHECK(status == CUBLAS_STATUS_SUCCESS, "{} on cuda:{}: {}", call, queue.device(),
+        cublasLtGetStatusString(status));
+}
+
+cudaDataType_t type_of(DType t) {
+  return t == DType::fp32 ? CUDA_R_32F : t == DType::bf16 ? CUDA_R_16BF : CUDA_R_16F;
+}
+
+// A product's shape and types: what decides the library's choice.
+struct Shape3 {
+  int64_t m, n, k;
+  DType c, ab;
+  bool transpose_a, transpose_b, accumulate, bias;
+  Epilogue epilogue;
+  int alignment;  // of all pointers, a power of two up to 256
+  auto operator<=>(const Shape3&) const = default;
+};
+
+// Owns a description of the library's; all of them are destroyed with one function each.
+template <class T, cublasStatus_t (*destroy)(T)>
+struct Owned {
+  T value = nullptr;
+  Owned() = default;
+  Owned(const Owned&) = delete;
+  Owned& operator=(const Owned&) = delete;
+  ~Owned() {
+    if (value) destroy(value);
+  }
+};
+
+struct Choice {
+  Owned<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy> op;
+  Owned<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy> a, b, c;
+  cublasLtMatmulAlgo_t algorithm{};
+  bool found = false;
+
+  template <class T>
+  void set(cublasLtMatmulDescAttributes_t what, T value, CudaQueue& queue) {
+    check(cublasLtMatmulDescSetAttribute(op.value, what, &value, sizeof value),
+          "cublasLtMatmulDescSetAttribute", queue);
+  }
+  // Where the vector and the second matrix of the epilogue are.
+  void point(const void* vector, const void* matrix, CudaQueue& queue) {
+    if (vector) set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, vector, queue);
+    if (matrix) set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, matrix, queue);
+  }
+};
+
+// A stream's handle and the choices made on it.
+struct Products {
+  Owned<cublasLtHandle_t, cublasLtDestroy> handle;
+  std::map<Shape3, Choice> known;
+};
+
+Products& products_of(CudaQueue& queue) {
+  if (!queue.products) {
+    auto fresh = std::make_shared<Products>();
+    queue.use();
+    check(cublasLtCreate(&fresh->handle.value), "cublasLtCreate", queue);
+    queue.products = fresh;
+  }
+  return *static_cast<Products*>(queue.products.get());
+}
+
+bool reads_matrix(Epilogue e) { return e == Epilogue::gelu || e == Epilogue::gelu_gradient; }
+
+cublasLtEpilogue_t name_for_library(const Shape3& s) {
+  switch (s.epilogue) {
+    case Epilogue::none:
+      return s.bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+    case Epilogue::gelu:
+      return s.bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
+    case Epilogue::gelu_gradient:
+      return CUBLASLT_EPILOGUE_DGELU;
+    case Epilogue::bias_gradient:
+      return CUBLASLT_EPILOGUE_BGRADB;  // its second operand is our first
+  }
+  return CUBLASLT_EPILOGUE_DEFAULT;
+}
+
+void describe(Choice& p, const Shape3& s, CudaQueue& queue) {
+  auto set = [&](cublasLtMatmulDescAttributes_t what, auto value) { p.set(what, value, queue); };
+  // fp32 operands are multiplied as they are: TF32 would drop thirteen bits of them.
+  check(cublasLtMatmulDescCreate(&p.op.value, CUBLAS_COMPUTE_32F, CUDA_R_32F), "cublasLtMatmulDescCreate",
+        queue);
+  set(CUBLASLT_MATMUL_DESC_TRANSA, s.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
+  set(CUBLASLT_MATMUL_DESC_TRANSB, s.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
+  set(CUBLASLT_MATMUL_DESC_EPILOGUE, name_for_library(s));
+  if (s.bias || s.epilogue == Epilogue::bias_gradient) set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type_of(s.c));
+  if (reads_matrix(s.epilogue)) set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, s.n);
+  auto layout = [&](cublasLtMatrixLayout_t& x, DType t, int64_t rows, int64_t columns) {
+    check(cublasLtMatrixLayoutCreate(&x, type_of(t), uint64_t(rows), uint64_t(columns), rows),
+          "cublasLtMatrixLayoutCreate", queue);
+  };
+  layout(p.a.value, s.ab, s.transpose_b ? s.k : s.n, s.transpose_b ? s.n : s.k);
+  layout(p.b.value, s.ab, s.transpose_a ? s.m : s.k, s.transpose_a ? s.k : s.m);
+  layout(p.c.value, s.c, s.n, s.m);
+}
+
+void choose(Choice& p, const Shape3& s, cublasLtHandle_t handle, CudaQueue& queue) {
+  Owned<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy> preference;
+  check(cublasLtMatmulPreferenceCreate(&preference.value), "cublasLtMatmulPreferenceCreate", queue);
+  auto set = [&](cublasLtMatmulPreferenceAttributes_t what, auto value) {
+    check(cublasLtMatmulPreferenceSetAttribute(preference.value, what, &value, sizeof value),
+          "cublasLtMatmulPreferenceSetAttribute", queue);
+  };
+  set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, uint64_t(queue.product_scratch().bytes()));
+  // Sums split over blocks would be added in an order of their own only within one launch; no atomics all the
+  // same.
+  set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+      uint32_t(CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
+  for (const auto what :
+       {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
+    set(what, uint32_t(s.alignment));
+  cublasLtMatmulHeuristicResult_t result{};
+  int results = 0;
+  const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
+      handle, p.op.value, p.a.value, p.b.value, p.c.value, p.c.value, preference.value, 1, &result, &results);
+  p.found = status == CUBLAS_STATUS_SUCCESS && results > 0;
+  p.algorithm = result.algo;
+}
+
+int alignment_of(std::initializer_list<Tensor> tensors) {
+  int common = 256;
+  for (const Tensor& t : tensors)
+    while (reinterpret_cast<uintptr_t>(t.raw()) % uintptr_t(common)) common /= 2;
+  return common;
+}
+
+// The library wants rows of the second matrix to start at 16 bytes.
+bool fits(const Shape3& s) { return !reads_matrix(s.epilogue) || (s.n % 8 == 0 && s.alignment >= 16); }
+
+}  // namespace
+
+bool multiply(const Product& product, CudaQueue& queue) {
+  const Matmul& op = product.op;
+  const Shape3 shape{.m = op.m(),
+                     .n = op.n(),
+                     .k = op.k(),
+                     .c = op.c.dtype(),
+                     .ab = op.a.dtype(),
+                     .transpose_a = op.transpose_a,
+                     .transpose_b = op.transpose_b,
+                     .accumulate = op.accumulate,
+                     .bias = op.bias.defined(),
+                     .epilogue = product.epilogue,
+                     .alignment = alignment_of({op.a, op.b, op.c, op.bias, product.hidden, product.dbias})};
+  if (!fits(shape)) return false;
+  Products& products = products_of(queue);
+  const auto [at, added] = products.known.try_emplace(shape);
+  Choice& p = at->second;
+  const void* vector = product.dbias.defined() ? product.dbias.raw() : op.bias.raw();
+  if (added) describe(p, shape, queue);
+  p.point(vector, product.hidden.raw(), queue);  // the choice looks at their alignment
+  if (added) choose(p, shape, products.handle.value, queue);
+  if (!p.found) return false;
+  const float alpha = 1, beta = op.accumulate ? 1.0f : 0.0f;
+  const Tensor scratch = queue.product_scratch();
+  const cublasStatus_t status =
+      cublasLtMatmul(products.handle.value, p.op.value, &alpha, op.b.raw(), p.a.value, op.a.raw(), p.b.value,
+                     &beta, op.c.raw(), p.c.value, op.c.raw(), p.c.value, &p.algorithm, scratch.raw(),
+                     size_t(scratch.bytes()), queue.use());
+  if (product.epilogue != Epilogue::none && status != CUBLAS_STATUS_SUCCESS) return p.found = false;
+  check(status, "cublasLtMatmul", queue);
+  return true;
+}
+
+}  // namespace cleave::gpu

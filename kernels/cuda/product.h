@@ -1,0 +1,27 @@
+// Matrix products through cuBLASLt, with what the library does to their result in the same pass.
+#pragma once
+#include "device/cuda/queue.h"
+#include "kernels/matmul.h"
+
+namespace cleave::gpu {
+
+// GELU is the tanh form in the library.
+enum class Epilogue : uint8_t {
+  none,           // the op's bias, where it has one
+  gelu,           // hidden = the product and bias; c = gelu(hidden)
+  gelu_gradient,  // c = the product * gelu'(hidden)
+  bias_gradient,  // dbias = row sums of op(a), which are the column sums of what is stored transposed
+};
+
+struct Product {
+  Matmul op;
+  Epilogue epilogue = Epilogue::none;
+  Tensor hidden = {};  // of c's type and shape
+  Tensor dbias = {};   // [m], of c's type
+};
+
+// False when the library has no kernel for it, and nothing was done. The operands are ones that the library
+// multiplies: a and b of one type, c of theirs or fp32, the bias of c's.
+bool multiply(const Product& product, CudaQueue& queue);
+
+}  // namespace cleave::gpu

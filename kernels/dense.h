@@ -1,0 +1,56 @@
+// Matrix products of a dense layer together with what a library can do in the same pass over their result:
+// the activation function, its gradient, the gradient of the bias. Each op is the same as the two ops that
+// its members name, one after the other; a GPU may round less often between them in 16-bit types, where its
+// f(x) and f'(x) see the product before it is rounded.
+#pragma once
+#include "kernels/activation.h"
+#include "kernels/matmul.h"
+
+namespace cleave {
+
+// hidden = x @ weight^T + bias; y = f(hidden). x: [rows, in], weight: [out, in], bias (may be undefined):
+// [out]; y and hidden: [rows, out] of one type, apart from each other.
+struct DenseActivation {
+  Tensor y, hidden;
+  Tensor x, weight, bias;
+  Activation kind = Activation::gelu_tanh;
+
+  Matmul product() const { return {.c = hidden, .a = x, .b = weight, .bias = bias, .transpose_b = true}; }
+  ActivationForward activation() const { return {.y = y, .x = hidden, .kind = kind}; }
+  void check() const;
+  double flops() const { return product().flops(); }
+};
+CLEAVE_KERNEL(DenseActivation)
+
+// dhidden = (dy @ weight) * f'(hidden), the gradient of the layer's input through the activation before it.
+// dy: [rows, out], weight: [out, in], dhidden and hidden: [rows, in] of one type, apart from each other.
+struct DenseActivationGradient {
+  Tensor dhidden;
+  Tensor dy, weight, hidden;
+  Activation kind = Activation::gelu_tanh;
+
+  Matmul product() const { return {.c = dhidden, .a = dy, .b = weight}; }
+  ActivationBackward activation() const { return {.dx = dhidden, .dy = dhidden, .x = hidden, .kind = kind}; }
+  void check() const;
+  double flops() const { return product().flops(); }
+};
+CLEAVE_KERNEL(DenseActivationGradient)
+
+// dweight [out, in] = (accumulate_weight ? dweight : 0) + dy^T @ x; dbias [out] = (accumulate_bias ? dbias :
+// 0) + column sums of dy. dy: [rows, out], x: [rows, in]. dbias and dweight are apart. On a GPU what is added
+// to a 16-bit dbias may be rounded before.
+struct DenseWeightGradient {
+  Tensor dweight, dbias;
+  Tensor dy, x;
+  bool accumulate_weight = false, accumulate_bias = false;
+
+  Matmul product() const {
+    return {.c = dweight, .a = dy, .b = x, .transpose_a = true, .accumulate = accumulate_weight};
+  }
+  BiasGradient bias_gradient() const { return {.db = dbias, .dy = dy, .accumulate = accumulate_bias}; }
+  void check() const;
+  double flops() const { return product().flops(); }
+};
+CLEAVE_KERNEL(DenseWeightGradient)
+
+}  // namespace cleave

@@ -1,0 +1,119 @@
+// What stands in front of a library on a GPU: the trial. Compiled where there is a backend for one.
+#include "kernels/cuda/trial.h"
+
+#include <stdlib.h>
+
+#include "kernels/attention.h"
+#include "kernels/dense.h"
+#include "kernels/elementwise.h"
+#include "tests/kernels/guarded.h"
+
+namespace cleave {
+namespace {
+
+class TrialKernel : public OnDevice {};
+INSTANTIATE_TEST_SUITE_P(On, TrialKernel, testing::Values(Device::cuda(0)),
+                         [](const auto&) { return std::string("cuda"); });
+
+TEST_P(TrialKernel, SeesOneElementThatDiffersAndOneThatIsNoNumber) {
+  TestStream stream;
+  for (DType type : kTrainingTypes)
+    for (double wrong : {1.5, std::nan("")}) {
+      const Values values = random_values(1000, 1);
+      Guarded want(type, {1000}, values), got(type, {1000}, values);
+      EXPECT_EQ(gpu::difference("x", got, want, 1e-3, stream.get()), "");
+      got.put(617, values[617] + wrong);
+      const gpu::Verdict verdict = gpu::difference("x", got, want, 0.1, stream.get());
+      EXPECT_NE(verdict.find("x[617]"), std::string::npos) << verdict;
+    }
+}
+
+TEST_P(TrialKernel, IsMadeOnceAndItsFailureIsOneLine) {
+  TestStream stream;
+  int trials = 0;
+  auto fails = [&] { return ++trials, gpu::Verdict("it gives 1, not 2"); };
+  testing::internal::CaptureStderr();
+  for (int i = 0; i < 3; ++i) EXPECT_FALSE(gpu::proved("a guess", "CLEAVE_TEST_SWITCH", stream.get(), fails));
+  const std::string text = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(trials, 1);
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 1) << text;
+  EXPECT_NE(text.find("a guess is not used: it gives 1, not 2; CLEAVE_TEST_SWITCH=off"), std::string::npos)
+      << text;
+  EXPECT_TRUE(gpu::proved("a fact", "CLEAVE_TEST_SWITCH", stream.get(), [] { return gpu::Verdict(); }));
+}
+
+TEST_P(TrialKernel, IsNotMadeWhereTheLibraryIsSwitchedOff) {
+  TestStream stream;
+  setenv("CLEAVE_TEST_SWITCH", "off", 1);
+  testing::internal::CaptureStderr();
+  EXPECT_FALSE(gpu::proved("nothing", "CLEAVE_TEST_SWITCH", stream.get(), []() -> gpu::Verdict {
+    ADD_FAILURE() << "a trial";
+    return {};
+  }));
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+  unsetenv("CLEAVE_TEST_SWITCH");
+}
+
+// Without this the other tests would pass on the separate kernels. A GPU or a library without one of these
+// kernels fails here and trains all the same.
+TEST_P(TrialKernel, LetsTheLibraryDoGeluItsGradientAndTheBiasGradient) {
+  const DType t = DType::bf16;
+  Guarded x(t, {64, 32}, random_values(64 * 32, 1)), w(t, {48, 32}, random_values(48 * 32, 2)), bias(t, {48});
+  Guarded y(t, {64, 48}), hidden(t, {64, 48}), dx(t, {64, 32}), inner(t, {64, 32}), db(DType::fp32, {48});
+  TestStream stream;
+  testing::internal::CaptureStderr();
+  launch(DenseActivation{.y = y, .hidden = hidden, .x = x, .weight = w, .bias = bias}, stream);
+  launch(DenseActivationGradient{.dhidden = dx, .dy = y, .weight = w, .hidden = inner}, stream);
+  for (DType of : {DType::bf16, DType::fp32})
+    for (bool add : {false, true}) {
+      Guarded dw(of, {48, 32}), dbias(of, {48});
+      launch(DenseWeightGradient{.dweight = dw,
+                                 .dbias = dbias,
+                                 .dy = y,
+                                 .x = x,
+                                 .accumulate_weight = add,
+                                 .accumulate_bias = add},
+             stream);
+    }
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+}
+
+// On Hopper, where cuDNN is there, its workspace holds two of these sequences at a time. The trial compares
+// one sequence with the own kernels, this each of the batch with itself alone.
+TEST_P(TrialKernel, LetsCudnnDoAttentionForEverySequenceAsForOneAlone) {
+  const int64_t batch = 4, seq = 2048, heads = 4, kv = 2, dim = 64, narrow = heads * dim,
+                wide = (heads + 2 * kv) * dim;
+  const DType t = DType::bf16;
+  const int64_t rows = batch * seq;
+  Guarded qkv(t, {rows, wide}, random_values(rows * wide, 1)),
+      dy(t, {rows, narrow}, random_values(rows * narrow, 2));
+  Guarded y[2] = {{t, {rows, narrow}}, {t, {rows, narrow}}}, dqkv[2] = {{t, {rows, wide}}, {t, {rows, wide}}};
+  Guarded lse[2] = {{DType::fp32, {batch, heads, seq}}, {DType::fp32, {batch, heads, seq}}};
+  TestStream stream;
+  testing::internal::CaptureStderr();
+  auto run = [&](size_t into, Range part) {
+    const Range r{part.begin * seq, part.end * seq};
+    AttentionForward forward{
+        .y = y[into].tensor().rows(r), .lse = lse[into].tensor().rows(part), .qkv = qkv.tensor().rows(r)};
+    forward.batch = part.size(), forward.seq = seq, forward.heads = heads, forward.kv_heads = kv,
+    forward.head_dim = dim;
+    launch(forward, stream);
+    AttentionBackward backward{.dqkv = dqkv[into].tensor().rows(r),
+                               .dy = dy.tensor().rows(r),
+                               .y = forward.y,
+                               .lse = forward.lse,
+                               .qkv = forward.qkv};
+    backward.batch = part.size(), backward.seq = seq, backward.heads = heads, backward.kv_heads = kv,
+    backward.head_dim = dim;
+    launch(backward, stream);
+  };
+  run(0, {0, batch});
+  for (int64_t b = 0; b < batch; ++b) run(1, {b, b + 1});
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+  expect_near(y[0], y[1].values(), 0x1p-7, 0x1p-8, "y");
+  expect_near(lse[0], lse[1].values(), 1e-5, 1e-5, "lse");
+  expect_near(dqkv[0], dqkv[1].values(), 0x1p-7, 0x1p-8, "dqkv");
+}
+
+}  // namespace
+}  // namespace cleave
