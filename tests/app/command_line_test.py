@@ -263,6 +263,30 @@ class CommandLine(unittest.TestCase):
         for pid in children:
             self.assertFalse(os.path.exists(f"/proc/{pid}"), "a rank is still there")
 
+    def test_resident_memory_is_what_was_planned(self):
+        # Beside the plan: the binary, its libraries and stacks (18 MiB) and the scratch of this model's matrix products.
+        beside = 48 << 20
+        model = self.dir / "wide.json"
+        model.write_text(json.dumps({"model_type": "gpt2", "vocab_size": 512, "n_positions": 128, "n_embd": 768, "n_layer": 5,
+                                     "n_head": 12, "attn_pdrop": 0.0, "activation_function": "gelu_new"}))
+        offload = {"stage": 3, "offload_param": {"device": "cpu"}, "offload_optimizer": {"device": "cpu"}}
+        for name, changes in [("fp32", {}), ("bf16", {"bf16": {"enabled": True}}), ("offload", {"zero_optimization": offload})]:
+            path = self.dir / f"{name}.json"
+            path.write_text(json.dumps({"train_batch_size": 1, "optimizer": {"type": "AdamW"}, **changes}))
+            options = ["--deepspeed_config", path, "--model", model, "--seq_len", 64]
+            plan = json.loads(self.run_cleave("plan", *options, "--json").stdout)["ranks"][0]["memory"]
+            planned = sum(sum(categories.values()) for kind, categories in plan.items() if kind != "disk")
+            self.assertGreater(planned, 500 << 20)
+            trained = subprocess.Popen(list(map(str, [CLEAVE, "train", *options, "--data", self.text, "--steps", 2])),
+                                       stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                                       env={**os.environ, "OMP_NUM_THREADS": "1"})
+            _, status, usage = os.wait4(trained.pid, 0)
+            trained.returncode = status
+            self.assertEqual(status, 0, name)
+            resident = usage.ru_maxrss << 10
+            self.assertGreater(resident, 0.98 * planned, name)
+            self.assertLess(resident, 1.02 * planned + beside, name)
+
     def test_check_reports_every_error_with_its_position(self):
         path = self.dir / "bad.json"
         path.write_text('{\n "train_batch_size": "8",\n "gradient_clipp1ng": 1.0,\n "zero_optimization": {"stage": 7}\n}\n')
