@@ -52,7 +52,7 @@ wrong=$(LD_LIBRARY_PATH=$PWD/$stage/lib ldd "$stage"/bin/* "$stage"/lib/* | awk 
 # The toolkit's, or the one that Python's Triton carries.
 dump=${CUOBJDUMP:-$(command -v cuobjdump || find /usr/local/cuda/bin "$("${PYTHON:-python3}" -c \
   'import importlib.util as u; s = u.find_spec("triton"); print(s.submodule_search_locations[0] if s else "/nowhere")')" \
-  -name cuobjdump 2>/dev/null | head -1)}
+  -name cuobjdump 2>/dev/null | head -1 || true)}
 if [ -n "$dump" ]; then
   for p in cleave kernels_test kernels_bench; do
     architectures=$("$dump" --list-elf "$stage/bin/$p" | grep -oE 'sm_[0-9]+a?' | sort -u | paste -sd' ')

@@ -201,6 +201,15 @@ bool on_hopper(CudaQueue& queue) {
          major == 9;
 }
 
+// To the 16 bytes that the graphs promise.
+bool aligned(std::initializer_list<Tensor> tensors) {
+  for (const Tensor& t : tensors)
+    if (reinterpret_cast<uintptr_t>(t.raw()) % 16) return false;
+  return true;
+}
+bool aligned(const AttentionForward& op) { return aligned({op.y, op.lse, op.qkv}); }
+bool aligned(const AttentionBackward& op) { return aligned({op.dqkv, op.dy, op.y, op.lse, op.qkv}); }
+
 // False: the own kernels have to.
 template <class Op>
 bool in_library(const Op& op, Stream& stream) {
@@ -208,7 +217,7 @@ bool in_library(const Op& op, Stream& stream) {
   const AttentionShape s = shape_of(op);
   if (s.type == DType::fp32 || s.seq < kShortest || s.seq % 64 || s.dim % 8 || s.dim > kGpuHeadDim)
     return false;
-  if (!on_hopper(queue)) return false;
+  if (!on_hopper(queue) || !aligned(op)) return false;
   if (!proved("cuDNN", kSwitch, stream, [] { return cudnn_problem(); })) return false;
   const std::string what =
       fmt::format("cuDNN's attention in {} for {} x {} tokens, {} heads and {} key/value heads of {}",
