@@ -6,7 +6,7 @@
 #include "kernels/matmul.h"
 #include "kernels/norm.h"
 #include "model/attention.h"
-#include "model/linear.h"
+#include "model/cut_linear.h"
 #include "model/row_dropout.h"
 
 namespace cleave {
@@ -66,11 +66,11 @@ class GptBlock final : public Layer {
            a.stream);
     const Products product = products(p);
     const Tensor qkv = attention_.input(s.attention, a.scratch);
-    product.qkv.forward(qkv, gathered(s.norm1, a.scratch, a.stream), a.stream);
+    const CutLinear cut{axis_, a.stream, name_};
+    cut.forward_gathered(product.qkv, qkv, s.norm1, a.scratch);
     attention_.forward(s.attention, qkv, {a.scratch, a.stream, name_});
     const Tensor branch = a.scratch.take(t, {rows, w}), partial = axis_.all_rows_of(branch, a.scratch);
-    product.out.forward(partial, s.attention.out, a.stream);
-    axis_.sum(branch, partial, a.stream, name_);
+    cut.forward_summed(product.out, branch, partial, s.attention.out);
     if (a.train) drop(branch, branch, a.position, "attn", a.stream);
     launch(LayerNormForward{.y = s.norm2,
                             .sum = s.middle,
@@ -82,10 +82,9 @@ class GptBlock final : public Layer {
                             .bias = p[7],
                             .eps = c_.norm_eps},
            a.stream);
-    product.fc.forward(s.hidden, gathered(s.norm2, a.scratch, a.stream), a.stream);
+    cut.forward_gathered(product.fc, s.hidden, s.norm2, a.scratch);
     launch(ActivationForward{.y = s.active, .x = s.hidden, .kind = c_.activation}, a.stream);
-    product.down.forward(partial, s.active, a.stream);
-    axis_.sum(branch, partial, a.stream, name_);
+    cut.forward_summed(product.down, branch, partial, s.active);
     if (a.train) drop(branch, branch, a.position, "mlp", a.stream);
     launch(Add{.y = a.y, .a = s.middle, .b = branch}, a.stream);
   }
@@ -94,22 +93,18 @@ class GptBlock final : public Layer {
   void backward(const BackwardArgs& a) const override {
     Activations s = saved(a.saved, a.lean);
     if (a.part != BackwardPart::weight) {
-      const Gradients d = backward_input(a, s);
-      if (a.lean) norms_again(a, s);
-      if (a.lean && a.part == BackwardPart::both) active_again(a, s);
-      if (a.part == BackwardPart::both) backward_weight(a, s, d);
+      if (a.lean && a.part == BackwardPart::both) norms_again(a, s), active_again(a, s);
+      backward_input(a, s);
+      if (a.lean && a.part == BackwardPart::input) norms_again(a, s);
       return;
     }
     const Saved& kept = *a.for_weight;
     if (a.lean) s.norm1 = kept[7], s.norm2 = kept[8], active_again(a, s);
     const Tensor dmlp = dropped(a.dy, a, "mlp"), dattention = dropped(kept[1], a, "attn");
-    backward_weight(a, s,
-                    {.mlp = dmlp,
-                     .all_mlp = gathered(dmlp, a.scratch, a.stream),
-                     .hidden = kept[0],
-                     .attention = dattention,
-                     .all_attention = gathered(dattention, a.scratch, a.stream),
-                     .qkv = kept[2]});
+    mlp_weights(a, s, {dmlp, gathered(dmlp, a.scratch, a.stream), kept[0]},
+                gathered(s.norm2, a.scratch, a.stream));
+    attention_weights(a, s, {dattention, gathered(dattention, a.scratch, a.stream), kept[2]},
+                      gathered(s.norm1, a.scratch, a.stream));
     for (int norm : {0, 1})
       for (int i : {0, 1}) add(a.grads[size_t(6 * norm + i)], kept[3 + 2 * norm + i], a.stream);
   }
@@ -119,10 +114,10 @@ class GptBlock final : public Layer {
     Tensor mean1, rstd1, norm1, middle, mean2, rstd2, norm2, hidden, active;
     Attention::Kept attention;
   };
-  // Of the outputs of the four dense layers: all that their weights' gradients need besides activations. The
-  // outputs of the two that are cut along their inputs are summed: this rank's rows, and all of them.
+  // Of the outputs of a half's two dense layers: all that their weights' gradients need besides activations.
+  // The output of the second, which is cut along its inputs, is summed: this rank's rows, and all of them.
   struct Gradients {
-    Tensor mlp, all_mlp, hidden, attention, all_attention, qkv;
+    Tensor out, all_out, in;
   };
   struct Products {
     Linear qkv, out, fc, down;
@@ -141,7 +136,8 @@ class GptBlock final : public Layer {
     return all;
   }
 
-  Gradients backward_input(const BackwardArgs& a, const Activations& s) const {
+  // With both parts the weights' gradients of each half run while its input's gradient is summed.
+  void backward_input(const BackwardArgs& a, const Activations& s) const {
     const int64_t rows = a.x.dim(0), all = axis_.all_rows(rows), w = c_.width;
     const DType t = a.x.dtype();
     const auto p = a.params;
@@ -154,42 +150,54 @@ class GptBlock final : public Layer {
                  narrow = a.scratch.take(t, {rows, w}), partial = axis_.all_rows_of(narrow, a.scratch),
                  dheads = partial.slice({0, all * columns_}).view({all, columns_});
     const NormGradients norm1 = norm_gradients(a, 0), norm2 = norm_gradients(a, 6);
-    const Tensor dmlp = dropped(a.dy, a, "mlp"), all_dmlp = gathered(dmlp, a.scratch, a.stream);
-    product.down.backward_input(wide, all_dmlp, a.stream);
+    const CutLinear cut{axis_, a.stream, name_};
+    const bool both = a.part == BackwardPart::both;
+    const Tensor dmlp = dropped(a.dy, a, "mlp"),
+                 all_dmlp = cut.backward_gathered(product.down, wide, dmlp, a.scratch);
+    const Gathering norm2_of_all = both ? start_gather(s.norm2, a) : Gathering();
     launch(ActivationBackward{.dx = wide, .dy = wide, .x = s.hidden, .kind = c_.activation}, a.stream);
-    product.fc.backward_input(partial, wide, a.stream);
-    axis_.sum(narrow, partial, a.stream, name_);
+    const Event mlp_summed = cut.backward_summed(product.fc, narrow, partial, wide);
+    if (both) mlp_weights(a, s, {dmlp, all_dmlp, wide}, come(norm2_of_all, a));
+    a.stream.wait(mlp_summed);
     norm_backward(dmiddle, narrow, a.dy, norm2, {s.middle, s.mean2, s.rstd2, p[6]}, a.stream);
-    const Tensor dattn = dropped(dmiddle, a, "attn"), all_dattn = gathered(dattn, a.scratch, a.stream);
-    product.out.backward_input(dheads, all_dattn, a.stream);
+    const Tensor dattn = dropped(dmiddle, a, "attn"),
+                 all_dattn = cut.backward_gathered(product.out, dheads, dattn, a.scratch);
+    const Gathering norm1_of_all = both ? start_gather(s.norm1, a) : Gathering();
     attention_.backward(dqkv, dheads, s.attention, {a.scratch, a.stream, name_});
-    product.qkv.backward_input(partial, dqkv, a.stream);
-    axis_.sum(narrow, partial, a.stream, name_);
+    const Event qkv_summed = cut.backward_summed(product.qkv, narrow, partial, dqkv);
+    if (both) attention_weights(a, s, {dattn, all_dattn, dqkv}, come(norm1_of_all, a));
+    a.stream.wait(qkv_summed);
     norm_backward(a.dx, narrow, dmiddle, norm1, {a.x, s.mean1, s.rstd1, p[0]}, a.stream);
-    return {.mlp = dmlp,
-            .all_mlp = all_dmlp,
-            .hidden = wide,
-            .attention = dattn,
-            .all_attention = all_dattn,
-            .qkv = dqkv};
   }
 
-  void backward_weight(const BackwardArgs& a, const Activations& s, const Gradients& d) const {
-    const int64_t w = c_.width;
+  void mlp_weights(const BackwardArgs& a, const Activations& s, const Gradients& d, Tensor all_norm2) const {
     const auto g = a.grads;
-    auto bias = [&](ParamGradient& of, Tensor dy) {  // of this rank's rows, as the norms' gradients
-      launch(BiasGradient{.db = of.tensor, .dy = dy, .accumulate = of.accumulate()}, a.stream);
-    };
-    Linear{.in = mlp_, .out = w}.backward_weight(d.all_mlp, s.active, g[10], nullptr, a.stream);
-    bias(g[11], d.mlp);
-    Linear{.in = w, .out = mlp_}.backward_weight(d.hidden, gathered(s.norm2, a.scratch, a.stream), g[8],
-                                                 &g[9], a.stream);
-    Linear{.in = columns_, .out = w}.backward_weight(d.all_attention, s.attention.out, g[4], nullptr,
-                                                     a.stream);
-    bias(g[5], d.attention);
-    Linear{.in = w, .out = 3 * columns_}.backward_weight(d.qkv, gathered(s.norm1, a.scratch, a.stream), g[2],
-                                                         &g[3], a.stream);
+    Linear{.in = mlp_, .out = c_.width}.backward_weight(d.all_out, s.active, g[10], nullptr, a.stream);
+    bias(g[11], d.out, a.stream);
+    Linear{.in = c_.width, .out = mlp_}.backward_weight(d.in, all_norm2, g[8], &g[9], a.stream);
   }
+  void attention_weights(const BackwardArgs& a, const Activations& s, const Gradients& d,
+                         Tensor all_norm1) const {
+    const auto g = a.grads;
+    Linear{.in = columns_, .out = c_.width}.backward_weight(d.all_out, s.attention.out, g[4], nullptr,
+                                                            a.stream);
+    bias(g[5], d.out, a.stream);
+    Linear{.in = c_.width, .out = 3 * columns_}.backward_weight(d.in, all_norm1, g[2], &g[3], a.stream);
+  }
+  // Of a sum, from this rank's rows, as the norms' gradients.
+  static void bias(ParamGradient& of, Tensor dy, Stream& stream) {
+    launch(BiasGradient{.db = of.tensor, .dy = dy, .accumulate = of.accumulate()}, stream);
+  }
+
+  struct Gathering {
+    Tensor all;
+    Event here;
+  };
+  Gathering start_gather(Tensor local, const BackwardArgs& a) const {
+    const Tensor all = axis_.all_rows_of(local, a.scratch);
+    return {all, axis_.start_gather(all, local, a.stream, name_)};
+  }
+  static Tensor come(const Gathering& g, const BackwardArgs& a) { return a.stream.wait(g.here), g.all; }
 
   // Where a norm's own gradients go: they are a by-product of its input's, so a split backward keeps them, in
   // fp32, until the weights' part.
