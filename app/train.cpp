@@ -10,6 +10,7 @@
 #include "app/session.h"
 #include "app/train_options.h"
 #include "checkpoint/checkpoint.h"
+#include "comm/traced.h"
 #include "core/units.h"
 #include "data/batch_loader.h"
 #include "data/ngram.h"
@@ -50,6 +51,12 @@ bool parse_options(TrainOptions& o, const Arguments& arguments) {
   app.add_option("--resume", o.resume, "auto, required, never, or a checkpoint's name")
       ->capture_default_str();
   app.add_option("--metrics", o.metrics, "JSON lines file, one object a step");
+  app.add_option("--trace", o.trace,
+                 "what every rank does and when, for Perfetto or chrome://tracing: FILE, with several ranks "
+                 "<stem>.<rank>.json (scripts/pipeline_idle.py reads them)");
+  app.add_option("--trace_steps", o.trace_steps, "so many steps of this run are traced")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
   app.add_flag("--ngrams", o.ngrams, "compare the validation loss with n-gram models of the same bytes");
   app.add_flag("--strict", o.strict, "warnings about the ds_config are errors");
   app.add_flag("--deepspeed", o.deepspeed, "accepted and ignored, for scripts written for DeepSpeed");
@@ -96,7 +103,13 @@ class Run {
   const ModelConfig& model() const { return model_; }
 
   int train() {
-    Communicator& world = session_.world();
+    if (!o_.trace.empty()) {
+      trace_ =
+          std::make_unique<Trace>(Trace::file_of(o_.trace, session_.world().rank(), session_.world().size()),
+                                  session_.world().rank(), o_.trace_steps);
+      traced_ = traced_communicator(session_.world(), *trace_);
+    }
+    Communicator& world = traced_ ? *traced_ : session_.world();
     TokenBatches batches = batches_of(world.rank(), world.size());
     engine_ = std::make_unique<Engine>(
         config_,
@@ -104,7 +117,10 @@ class Run {
           return make_model(model_, model_dtype(config_), o_.model.seq_len, o_.model.model, axes);
         },
         world,
-        EngineOptions{.seed = o_.seed, .limits = memory_limits(o_.ranks), .device = session_.device()});
+        EngineOptions{.seed = o_.seed,
+                      .limits = memory_limits(o_.ranks),
+                      .device = session_.device(),
+                      .trace = trace_.get()});
     resume();
     report_.start(*engine_, world.size(), session_.transport());
     if (engine_->step() >= o_.steps)
@@ -245,6 +261,8 @@ class Run {
   TokenFile data_;
   std::unique_ptr<TokenFile> eval_;
   ModelConfig model_;
+  std::unique_ptr<Trace> trace_;
+  std::unique_ptr<Communicator> traced_;
   std::unique_ptr<Engine> engine_;
   MeshPlace place_;  // all ranks of a pipe read the same samples
   int data_ranks_ = 1;

@@ -7,8 +7,8 @@ struct TrainOptions {
   ModelOptions model;
   RankOptions ranks;
   AutoValues values;
-  std::string config, data, eval_data, output, resume = "auto", metrics;
-  int64_t steps = 100, eval_interval = 0, save_interval = 0, keep = 2;
+  std::string config, data, eval_data, output, resume = "auto", metrics, trace;
+  int64_t steps = 100, eval_interval = 0, save_interval = 0, keep = 2, trace_steps = 10;
   uint64_t seed = 42;
   bool strict = false, ngrams = false, deepspeed = false;
 };

@@ -44,11 +44,16 @@ void copy_unless_same(Tensor to, Tensor from, Stream& stream) {
   if (to.raw() != from.raw()) copy(to, from, stream);
 }
 
-// Calls body(piece) for [0, numel) cut into pieces of at most `most` elements, but at least one.
+// Calls body(piece) for the range cut into pieces of at most `most` elements, but at least one.
 template <class Body>
-void cut(int64_t numel, int64_t most, Body body) {
+void cut(Range all, int64_t most, Body body) {
   most = std::max<int64_t>(1, most);
-  for (int64_t begin = 0; begin < numel; begin += most) body(Range{begin, std::min(numel, begin + most)});
+  for (int64_t begin = all.begin; begin < all.end; begin += most)
+    body(Range{begin, std::min(all.end, begin + most)});
+}
+
+Range part_of_shard(const Tensor& shard, const Call& call) {
+  return intersect({0, shard.numel()}, call.within);
 }
 
 // The only rank of its group: the public methods never come to the bodies.
@@ -76,18 +81,19 @@ class SelfCommunicator final : public Communicator {
 
 void Communicator::all_gather(Tensor full, Tensor shard, Stream& stream, const Call& call) {
   check_shards(*this, full, shard, Collective::all_gather);
-  if (size_ == 1) return copy_unless_same(full, shard, stream);
-  bytes_[Collective::all_gather] += (size_ - 1) * shard.bytes();
-  cut(shard.numel(), call.max_numel / size_,
-      [&](Range piece) { do_all_gather(full, shard, piece, stream, call); });
+  const Range mine = part_of_shard(shard, call);
+  if (size_ == 1) return copy_unless_same(full.slice(mine), shard.slice(mine), stream);
+  bytes_[Collective::all_gather] += (size_ - 1) * mine.size() * size_of(shard.dtype());
+  cut(mine, call.max_numel / size_, [&](Range piece) { do_all_gather(full, shard, piece, stream, call); });
 }
 
 void Communicator::reduce_scatter(Tensor shard, Tensor full, Stream& stream, const Call& call) {
   check_shards(*this, full, shard, Collective::reduce_scatter);
   check_sum(*this, full, Collective::reduce_scatter);
-  if (size_ == 1) return copy_unless_same(shard, full, stream);
-  bytes_[Collective::reduce_scatter] += (size_ - 1) * shard.bytes();
-  cut(shard.numel(), call.max_numel / size_,
+  const Range mine = part_of_shard(shard, call);
+  if (size_ == 1) return copy_unless_same(shard.slice(mine), full.slice(mine), stream);
+  bytes_[Collective::reduce_scatter] += (size_ - 1) * mine.size() * size_of(shard.dtype());
+  cut(mine, call.max_numel / size_,
       [&](Range piece) { do_reduce_scatter(shard, full, piece, stream, call); });
 }
 
@@ -96,14 +102,14 @@ void Communicator::all_reduce(Tensor t, Stream& stream, const Call& call) {
   if (size_ == 1) return;
   const int64_t mine = part(t.numel(), size_, rank_).size();
   bytes_[Collective::all_reduce] += (t.numel() - mine + mine * (size_ - 1)) * size_of(t.dtype());
-  cut(t.numel(), call.max_numel, [&](Range piece) { do_all_reduce(t.slice(piece), stream, call); });
+  cut({0, t.numel()}, call.max_numel, [&](Range piece) { do_all_reduce(t.slice(piece), stream, call); });
 }
 
 void Communicator::broadcast(Tensor t, int root, Stream& stream, const Call& call) {
   CHECK(root >= 0 && root < size_, "broadcast in group '{}': root {} of {} ranks", name_, root, size_);
   if (size_ == 1) return;
   if (rank_ == root) bytes_[Collective::broadcast] += t.bytes();
-  cut(t.numel(), call.max_numel, [&](Range piece) { do_broadcast(t.slice(piece), root, stream, call); });
+  cut({0, t.numel()}, call.max_numel, [&](Range piece) { do_broadcast(t.slice(piece), root, stream, call); });
 }
 
 void Communicator::all_to_all(Tensor out, Tensor in, Stream& stream, const Call& call) {
@@ -111,20 +117,20 @@ void Communicator::all_to_all(Tensor out, Tensor in, Stream& stream, const Call&
   if (size_ == 1) return copy(out, in, stream);
   const int64_t block = in.numel() / size_;
   bytes_[Collective::all_to_all] += (size_ - 1) * block * size_of(in.dtype());
-  cut(block, call.max_numel / size_, [&](Range piece) { do_all_to_all(out, in, piece, stream, call); });
+  cut({0, block}, call.max_numel / size_, [&](Range piece) { do_all_to_all(out, in, piece, stream, call); });
 }
 
 void Communicator::send(Tensor t, int to, Stream& stream, const Call& call) {
   CHECK(to >= 0 && to < size_ && to != rank_, "send in group '{}': rank {} of {} to rank {}", name_, rank_,
         size_, to);
   bytes_[Collective::send] += t.bytes();
-  cut(t.numel(), call.max_numel, [&](Range piece) { do_send(t.slice(piece), to, stream, call); });
+  cut({0, t.numel()}, call.max_numel, [&](Range piece) { do_send(t.slice(piece), to, stream, call); });
 }
 
 void Communicator::recv(Tensor t, int from, Stream& stream, const Call& call) {
   CHECK(from >= 0 && from < size_ && from != rank_, "recv in group '{}': rank {} of {} from rank {}", name_,
         rank_, size_, from);
-  cut(t.numel(), call.max_numel, [&](Range piece) { do_recv(t.slice(piece), from, stream, call); });
+  cut({0, t.numel()}, call.max_numel, [&](Range piece) { do_recv(t.slice(piece), from, stream, call); });
 }
 
 void Communicator::barrier(Stream& stream, const Call& call) {

@@ -50,6 +50,8 @@ struct Call {
       {};  // "gradients of h.3"; must outlive the call's work (a literal or a unit's name)
   int64_t max_numel =
       kWhole;  // cut into collectives over at most this many elements of `full` (at least one a rank)
+  // all_gather and reduce_scatter: only these elements of every shard take part; the others are left alone.
+  Range within = {0, kWhole};
 };
 
 class Communicator {

@@ -2,7 +2,7 @@
 
 namespace cleave {
 
-// sequence_parallel is an addition to DeepSpeed's keys.
+// sequence_parallel and overlap_rows are additions to DeepSpeed's keys.
 void describe_tensor_parallel(Keys& k, TensorParallelConfig& c) {
   constexpr int kMost = 100'000;
   const char* by_layer = "every layer knows how it is cut; results do not depend on it";
@@ -14,7 +14,17 @@ void describe_tensor_parallel(Keys& k, TensorParallelConfig& c) {
              "rows between cut products are cut, too: activations there are stored once for all the ranks")
       .inert_if(c.size() == 1, "tensor_parallel.autotp_size is 1");
   k.no_effect("dtype", "a=\"torch.float16\"", "the model's type counts: fp16.enabled, bf16.enabled");
-  k.warned("tp_overlap_comm", "b=false", "a layer waits for its sums");
+  const bool alone = c.size() == 1, waits = c.tp_overlap_comm.has_value() && !*c.tp_overlap_comm;
+  k.honoured("tp_overlap_comm", &c.tp_overlap_comm,
+             "sums and gathers rows beside the neighbouring matrix products; GPUs do unless told otherwise")
+      .or_null()
+      .inert_if(alone, "tensor_parallel.autotp_size is 1");
+  k.honoured("overlap_rows", &c.overlap_rows,
+             "with tp_overlap_comm, the least rows of a piece that is summed while the next is multiplied, "
+             "and at least 64; 0: no pieces")
+      .at_least(0)
+      .inert_if(alone, "tensor_parallel.autotp_size is 1")
+      .inert_if(waits, "tensor_parallel.tp_overlap_comm is false");
   k.no_effect("injection_policy_tuple", "l?=null", by_layer);
   k.no_effect("keep_module_on_host", "b=false", "only a rank's own part is ever allocated");
   k.no_effect("replace_with_kernel_inject", "b=false", "there are no modules to replace");

@@ -112,9 +112,13 @@ struct CheckpointingConfig {
 };
 
 struct TensorParallelConfig {
-  int autotp_size = 0, tp_size = 1;  // two names of one number; 0 and 1 leave layers whole
-  bool sequence_parallel = true;     // rows between cut products are cut, too
+  int autotp_size = 0, tp_size = 1;     // two names of one number; 0 and 1 leave layers whole
+  bool sequence_parallel = true;        // rows between cut products are cut, too
+  std::optional<bool> tp_overlap_comm;  // movements of rows run beside products; absent: on GPUs
+  int64_t overlap_rows = 256;           // of a piece at least, and 64, where they do; 0: no pieces
   int size() const { return std::max({1, autotp_size, tp_size}); }
+  // Products of a few rows may add in another order than those of more.
+  int64_t piece_rows() const { return overlap_rows == 0 ? 0 : std::max<int64_t>(64, overlap_rows); }
 };
 
 struct TensorBoardConfig {

@@ -78,6 +78,7 @@ struct Store {
     return *t = key.choices.empty() ? v.text : key.choices[size_t(choice_of(key, v.text))], true;
   }
   bool operator()(std::optional<double>* t) const { return *t = v.number, true; }
+  bool operator()(std::optional<bool>* t) const { return *t = v.boolean, true; }
   bool operator()(std::optional<int64_t>* t) const { return *t = *v.integer, true; }
   bool operator()(std::optional<Precision>* t) const { return *t = precision_of(v.text), true; }
   bool operator()(const std::array<double*, 2>& t) const {
@@ -88,6 +89,7 @@ struct Store {
 struct Clear {  // null: an optional target becomes empty, others keep their default
   void operator()(std::optional<double>* t) const { t->reset(); }
   void operator()(std::optional<int64_t>* t) const { t->reset(); }
+  void operator()(std::optional<bool>* t) const { t->reset(); }
   void operator()(std::optional<Precision>* t) const { t->reset(); }
   template <class T>
   void operator()(const T&) const {}

@@ -17,6 +17,7 @@ Type type_of(const Target& target) {
     Type operator()(int64_t*) const { return Type::integer; }
     Type operator()(double*) const { return Type::number; }
     Type operator()(std::string*) const { return Type::text; }
+    Type operator()(std::optional<bool>*) const { return Type::boolean; }
     Type operator()(std::optional<double>*) const { return Type::number; }
     Type operator()(std::optional<int64_t>*) const { return Type::integer; }
     Type operator()(std::optional<Precision>*) const { return Type::text; }
@@ -147,6 +148,9 @@ std::string text_of(const Target& target) {
     std::string operator()(const int64_t* v) const { return fmt::format("{}", *v); }
     std::string operator()(const double* v) const { return fmt::format("{}", *v); }
     std::string operator()(const std::string* v) const { return fmt::format("\"{}\"", *v); }
+    std::string operator()(const std::optional<bool>* v) const {
+      return !*v ? "null" : **v ? "true" : "false";
+    }
     std::string operator()(const std::optional<double>* v) const {
       return *v ? fmt::format("{}", **v) : "null";
     }

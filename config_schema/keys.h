@@ -27,9 +27,9 @@ enum class Type : uint8_t { boolean, integer, number, text, list, object, any };
 std::string_view name_of(Type type);
 
 // Where a value goes; the two doubles are a pair such as betas.
-using Target =
-    std::variant<std::monostate, bool*, int*, int64_t*, double*, std::string*, std::optional<double>*,
-                 std::optional<int64_t>*, std::optional<Precision>*, std::array<double*, 2>>;
+using Target = std::variant<std::monostate, bool*, int*, int64_t*, double*, std::string*,
+                            std::optional<bool>*, std::optional<double>*, std::optional<int64_t>*,
+                            std::optional<Precision>*, std::array<double*, 2>>;
 
 struct Key {
   std::string path;  // "zero_optimization.stage"; <name> stands for any name, [] for the items of a list

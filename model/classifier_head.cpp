@@ -63,6 +63,7 @@ void ClassifierHead::run(const HeadArgs& a) const {
   const Tensor gradient = train && !in_place ? a.scratch.take(type, {chunk, columns}) : buffer;
   const Tensor stats =
       c_.axis.size() > 1 ? a.scratch.take(DType::fp32, {c_.axis.size() * chunk * 3}) : Tensor();
+  Event summed;  // while the last chunk's product with x runs
   for (int64_t begin = 0; begin < rows; begin += chunk) {
     const Range r{begin, std::min(rows, begin + chunk)};
     const Tensor x = all_x.rows(r), z = buffer.rows({0, r.size()}), dz = gradient.rows({0, r.size()});
@@ -71,9 +72,11 @@ void ClassifierHead::run(const HeadArgs& a) const {
          stats.defined() ? stats.slice({0, c_.axis.size() * r.size() * 3}).view({c_.axis.size(), r.size(), 3})
                          : Tensor());
     if (!train) continue;
-    linear.backward(all_dx.rows(r), dz, x, a.grads[0], c_.bias.empty() ? nullptr : &a.grads[1], a.stream);
+    linear.backward_input(all_dx.rows(r), dz, a.stream);
+    if (r.end == rows) summed = c_.axis.start_sum(a.dx, all_dx, a.stream, "gradient of the head's input");
+    linear.backward_weight(dz, x, a.grads[0], c_.bias.empty() ? nullptr : &a.grads[1], a.stream);
   }
-  if (train) c_.axis.sum(a.dx, all_dx, a.stream, "gradient of the head's input");
+  a.stream.wait(summed);
 }
 
 void ClassifierHead::logits(Tensor out, Tensor x, std::span<const Tensor> params, Arena& scratch,

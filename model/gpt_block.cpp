@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "kernels/norm.h"
+#include "model/cut_linear.h"
 #include "model/row_dropout.h"
 
 namespace cleave {
@@ -107,12 +108,12 @@ void GptBlock::forward(const ForwardArgs& a) const {
                           .eps = c_.norm_eps},
          a.stream);
   const Products product = products(p);
+  const CutLinear cut{axis_, a.stream, name_};
   const Tensor qkv = attention_.input(s.attention, a.scratch);
-  product.qkv.forward(qkv, gathered(s.norm1, a.scratch, a.stream), a.stream);
+  cut.forward_gathered(product.qkv, qkv, s.norm1, a.scratch);
   attention_.forward(s.attention, qkv, {a.scratch, a.stream, name_});
   const Tensor branch = a.scratch.take(t, {rows, w}), partial = axis_.all_rows_of(branch, a.scratch);
-  product.out.forward(partial, s.attention.out, a.stream);
-  axis_.sum(branch, partial, a.stream, name_);
+  cut.forward_summed(product.out, branch, partial, s.attention.out);
   if (a.train) drop(branch, branch, a.position, "attn", a.stream);
   launch(LayerNormForward{.y = s.norm2,
                           .sum = s.middle,
@@ -124,10 +125,8 @@ void GptBlock::forward(const ForwardArgs& a) const {
                           .bias = p[7],
                           .eps = c_.norm_eps},
          a.stream);
-  product.fc.forward_active(s.active, s.hidden, gathered(s.norm2, a.scratch, a.stream), c_.activation,
-                            a.stream);
-  product.down.forward(partial, s.active, a.stream);
-  axis_.sum(branch, partial, a.stream, name_);
+  cut.forward_active(product.fc, s.active, s.hidden, s.norm2, c_.activation, a.scratch);
+  cut.forward_summed(product.down, branch, partial, s.active);
   if (a.train) drop(branch, branch, a.position, "mlp", a.stream);
   launch(Add{.y = a.y, .a = s.middle, .b = branch}, a.stream);
 }

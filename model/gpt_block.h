@@ -26,10 +26,14 @@ class GptBlock final : public Layer {
     Tensor mean1, rstd1, norm1, middle, mean2, rstd2, norm2, hidden, active;
     Attention::Kept attention;
   };
-  // Of the outputs of the four dense layers: all that their weights' gradients need besides activations. The
-  // outputs of the two that are cut along their inputs are summed: this rank's rows, and all of them.
+  // Of the outputs of a half's two dense layers: all that their weights' gradients need besides activations.
+  // The output of the second, which is cut along its inputs, is summed: this rank's rows, and all of them.
   struct Gradients {
-    Tensor mlp, all_mlp, hidden, attention, all_attention, qkv;
+    Tensor out, all_out, in;
+  };
+  struct Gathering {
+    Tensor all;
+    Event here;
   };
   struct Products {
     Linear qkv, out, fc, down;
@@ -56,8 +60,12 @@ class GptBlock final : public Layer {
   void norms_again(const BackwardArgs& a, Activations& s) const;
   void active_again(const BackwardArgs& a, Activations& s) const;
 
-  Gradients backward_input(const BackwardArgs& a, const Activations& s) const;
-  void backward_weight(const BackwardArgs& a, const Activations& s, const Gradients& d) const;
+  // With both parts the weights' gradients of each half run while its input's gradient is summed.
+  void backward_input(const BackwardArgs& a, const Activations& s) const;
+  void mlp_weights(const BackwardArgs& a, const Activations& s, const Gradients& d, Tensor all_norm2) const;
+  void attention_weights(const BackwardArgs& a, const Activations& s, const Gradients& d,
+                         Tensor all_norm1) const;
+  Gathering start_gather(Tensor local, const BackwardArgs& a) const;
   NormGradients norm_gradients(const BackwardArgs& a, size_t first) const;
   static void norm_backward(Tensor dx, Tensor dy, Tensor dresidual, const NormGradients& g,
                             const NormInput& in, Stream& stream);

@@ -1,5 +1,6 @@
 #include "kernels/elementwise.h"
 #include "kernels/norm.h"
+#include "model/cut_linear.h"
 #include "model/gpt_block.h"
 
 namespace cleave {
@@ -17,27 +18,23 @@ void add(ParamGradient& gradient, Tensor x, Stream& stream) {
 void GptBlock::backward(const BackwardArgs& a) const {
   Activations s = saved(a.saved, a.lean);
   if (a.part != BackwardPart::weight) {
-    const Gradients d = backward_input(a, s);
-    if (a.lean) norms_again(a, s);
-    if (a.lean && a.part == BackwardPart::both) active_again(a, s);
-    if (a.part == BackwardPart::both) backward_weight(a, s, d);
+    if (a.lean && a.part == BackwardPart::both) norms_again(a, s), active_again(a, s);
+    backward_input(a, s);
+    if (a.lean && a.part == BackwardPart::input) norms_again(a, s);
     return;
   }
   const Saved& kept = *a.for_weight;
   if (a.lean) s.norm1 = kept[7], s.norm2 = kept[8], active_again(a, s);
   const Tensor dmlp = dropped(a.dy, a, "mlp"), dattention = dropped(kept[1], a, "attn");
-  backward_weight(a, s,
-                  {.mlp = dmlp,
-                   .all_mlp = gathered(dmlp, a.scratch, a.stream),
-                   .hidden = kept[0],
-                   .attention = dattention,
-                   .all_attention = gathered(dattention, a.scratch, a.stream),
-                   .qkv = kept[2]});
+  mlp_weights(a, s, {dmlp, gathered(dmlp, a.scratch, a.stream), kept[0]},
+              gathered(s.norm2, a.scratch, a.stream));
+  attention_weights(a, s, {dattention, gathered(dattention, a.scratch, a.stream), kept[2]},
+                    gathered(s.norm1, a.scratch, a.stream));
   for (int norm : {0, 1})
     for (int i : {0, 1}) add(a.grads[size_t(6 * norm + i)], kept[3 + 2 * norm + i], a.stream);
 }
 
-GptBlock::Gradients GptBlock::backward_input(const BackwardArgs& a, const Activations& s) const {
+void GptBlock::backward_input(const BackwardArgs& a, const Activations& s) const {
   const int64_t rows = a.x.dim(0), all = axis_.all_rows(rows), w = c_.width;
   const DType t = a.x.dtype();
   const auto p = a.params;
@@ -50,35 +47,49 @@ GptBlock::Gradients GptBlock::backward_input(const BackwardArgs& a, const Activa
                narrow = a.scratch.take(t, {rows, w}), partial = axis_.all_rows_of(narrow, a.scratch),
                dheads = partial.slice({0, all * columns_}).view({all, columns_});
   const NormGradients norm1 = norm_gradients(a, 0), norm2 = norm_gradients(a, 6);
-  const Tensor dmlp = dropped(a.dy, a, "mlp"), all_dmlp = gathered(dmlp, a.scratch, a.stream);
-  product.down.backward_active(wide, all_dmlp, s.hidden, c_.activation, a.stream);
-  product.fc.backward_input(partial, wide, a.stream);
-  axis_.sum(narrow, partial, a.stream, name_);
+  const CutLinear cut{axis_, a.stream, name_};
+  const bool both = a.part == BackwardPart::both;
+  const Tensor dmlp = dropped(a.dy, a, "mlp"),
+               all_dmlp = cut.backward_active(product.down, wide, s.hidden, dmlp, c_.activation, a.scratch);
+  const Gathering norm2_of_all = both ? start_gather(s.norm2, a) : Gathering();
+  const Event mlp_summed = cut.backward_summed(product.fc, narrow, partial, wide);
+  if (both) {
+    a.stream.wait(norm2_of_all.here);
+    mlp_weights(a, s, {dmlp, all_dmlp, wide}, norm2_of_all.all);
+  }
+  a.stream.wait(mlp_summed);
   norm_backward(dmiddle, narrow, a.dy, norm2, {s.middle, s.mean2, s.rstd2, p[6]}, a.stream);
-  const Tensor dattn = dropped(dmiddle, a, "attn"), all_dattn = gathered(dattn, a.scratch, a.stream);
-  product.out.backward_input(dheads, all_dattn, a.stream);
+  const Tensor dattn = dropped(dmiddle, a, "attn"),
+               all_dattn = cut.backward_gathered(product.out, dheads, dattn, a.scratch);
+  const Gathering norm1_of_all = both ? start_gather(s.norm1, a) : Gathering();
   attention_.backward(dqkv, dheads, s.attention, {a.scratch, a.stream, name_});
-  product.qkv.backward_input(partial, dqkv, a.stream);
-  axis_.sum(narrow, partial, a.stream, name_);
+  const Event qkv_summed = cut.backward_summed(product.qkv, narrow, partial, dqkv);
+  if (both) {
+    a.stream.wait(norm1_of_all.here);
+    attention_weights(a, s, {dattn, all_dattn, dqkv}, norm1_of_all.all);
+  }
+  a.stream.wait(qkv_summed);
   norm_backward(a.dx, narrow, dmiddle, norm1, {a.x, s.mean1, s.rstd1, p[0]}, a.stream);
-  return {.mlp = dmlp,
-          .all_mlp = all_dmlp,
-          .hidden = wide,
-          .attention = dattn,
-          .all_attention = all_dattn,
-          .qkv = dqkv};
 }
 
-void GptBlock::backward_weight(const BackwardArgs& a, const Activations& s, const Gradients& d) const {
-  const int64_t w = c_.width;
+void GptBlock::mlp_weights(const BackwardArgs& a, const Activations& s, const Gradients& d,
+                           Tensor all_norm2) const {
   const auto g = a.grads;
-  Linear{.in = mlp_, .out = w}.backward_weight({d.all_mlp, d.mlp}, s.active, g[10], &g[11], a.stream);
-  Linear{.in = w, .out = mlp_}.backward_weight(d.hidden, gathered(s.norm2, a.scratch, a.stream), g[8], &g[9],
-                                               a.stream);
-  Linear{.in = columns_, .out = w}.backward_weight({d.all_attention, d.attention}, s.attention.out, g[4],
-                                                   &g[5], a.stream);
-  Linear{.in = w, .out = 3 * columns_}.backward_weight(d.qkv, gathered(s.norm1, a.scratch, a.stream), g[2],
-                                                       &g[3], a.stream);
+  Linear{.in = mlp_, .out = c_.width}.backward_weight({d.all_out, d.out}, s.active, g[10], &g[11], a.stream);
+  Linear{.in = c_.width, .out = mlp_}.backward_weight(d.in, all_norm2, g[8], &g[9], a.stream);
+}
+
+void GptBlock::attention_weights(const BackwardArgs& a, const Activations& s, const Gradients& d,
+                                 Tensor all_norm1) const {
+  const auto g = a.grads;
+  Linear{.in = columns_, .out = c_.width}.backward_weight({d.all_out, d.out}, s.attention.out, g[4], &g[5],
+                                                          a.stream);
+  Linear{.in = c_.width, .out = 3 * columns_}.backward_weight(d.in, all_norm1, g[2], &g[3], a.stream);
+}
+
+GptBlock::Gathering GptBlock::start_gather(Tensor local, const BackwardArgs& a) const {
+  const Tensor all = axis_.all_rows_of(local, a.scratch);
+  return {all, axis_.start_gather(all, local, a.stream, name_)};
 }
 
 GptBlock::NormGradients GptBlock::norm_gradients(const BackwardArgs& a, size_t first) const {

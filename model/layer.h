@@ -3,83 +3,11 @@
 // of a call. So the store may shard, move and free parameters without any layer knowing.
 #pragma once
 #include <memory>
-#include <span>
-#include <vector>
 
 #include "core/param_spec.h"
-#include "core/philox.h"
-#include "device/arena.h"
-#include "device/stream.h"
+#include "model/layer_args.h"
 
 namespace cleave {
-
-struct TensorSpec {
-  DType dtype = DType::fp32;
-  Shape shape;
-};
-
-// What a layer keeps from forward to backward, in the order in which it kept it.
-class Saved {
- public:
-  Tensor keep(Arena& arena, DType dtype, Shape shape) {
-    return tensors_.emplace_back(arena.take(dtype, shape));
-  }
-  const Tensor& operator[](int i) const { return tensors_[size_t(i)]; }
-
- private:
-  std::vector<Tensor> tensors_;
-};
-
-// The gradient of one parameter. A layer calls accumulate() exactly once for each write it makes: it says
-// whether to add to the tensor or to overwrite it.
-struct ParamGradient {
-  Tensor tensor;
-  bool* written = nullptr;
-  bool accumulate() { return std::exchange(*written, true); }
-};
-
-// Where a micro-batch stands in the training run, so that random numbers (dropout) are functions of it.
-struct Position {
-  uint64_t seed = 0;
-  int64_t step = 0;
-  int64_t first_sample = 0;  // index, within the step's global batch, of the micro-batch's first sample
-};
-
-struct ForwardArgs {
-  Tensor y, x;
-  std::span<const Tensor> params;
-  Saved& saved;
-  Arena& keep;     // lives until backward
-  Arena& scratch;  // lives for the call
-  Position position;
-  bool train = true;  // false: nothing needs to be kept and dropout is off
-  Stream& stream;
-  // Keep only what is dear to make again; the backward is told the same. A layer may ignore it.
-  bool lean = false;
-  std::span<const Tensor> constants = {};  // the model's, where the layer computes
-};
-
-// Which gradients a backward computes. A pipeline schedule may ask for the input's first, because another
-// rank waits for it, and for the parameters' later.
-enum class BackwardPart { both, input, weight };
-
-struct BackwardArgs {
-  Tensor dx;  // undefined when nobody needs it (the first layer), and in the part `weight`
-  Tensor dy, x;
-  std::span<const Tensor> params;  // empty in the part `weight`
-  std::span<ParamGradient> grads;  // empty in the part `input`
-  const Saved& saved;
-  Arena& scratch;
-  Position position;
-  Stream& stream;
-  BackwardPart part = BackwardPart::both;
-  // Set when the backward is split: what `input` keeps for `weight`, from an arena that lives until then. dy
-  // and x live as long.
-  Saved* for_weight = nullptr;
-  Arena* keep = nullptr;
-  bool lean = false;  // as the forward was told
-  std::span<const Tensor> constants = {};
-};
 
 class Layer {
  public:
@@ -138,7 +66,8 @@ struct Model {
   // Batches are of whole samples; sample and rows_per_sample are of the part of each, in `parts` equal ones,
   // that this rank computes.
   int64_t part = 0, parts = 1;
-  double flops_per_sample = 0;  // of the whole: forward and backward, no recomputation
+  bool cuts_boundaries = false;  // a layer's input may be this rank's columns of it, not what all ranks have
+  double flops_per_sample = 0;   // of the whole: forward and backward, no recomputation
 
   TensorSpec input(int64_t samples) const {
     TensorSpec spec = sample;

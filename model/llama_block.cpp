@@ -119,19 +119,19 @@ void LlamaBlock::add_apart(std::span<ParamGradient> three, Tensor gradient, Stre
   }
 }
 
-void LlamaBlock::backward_projection(const BackwardArgs& a, Tensor dx, Tensor dqkv, Tensor x) const {
-  const Linear product = projection(a.params, a.scratch, a.stream);
+void LlamaBlock::projection_weights(const BackwardArgs& a, Tensor dqkv, Tensor x) const {
+  const Linear product{.in = c_.width, .out = attention_.qkv_width()};
   const auto weights = a.grads.subspan(kQuery, 3);
   const auto biases = c_.qkv_bias ? a.grads.subspan(kBiases, 3) : std::span<ParamGradient>();
   if (!share_.whole_kv) {
     ParamGradient dweight = joined(weights), dbias;
     if (c_.qkv_bias) dbias = joined(biases);
-    return product.backward(dx, dqkv, x, dweight, c_.qkv_bias ? &dbias : nullptr, a.stream);
+    return product.backward_weight(dqkv, x, dweight, c_.qkv_bias ? &dbias : nullptr, a.stream);
   }
   bool written[2] = {false, false};
   ParamGradient dweight{a.scratch.take(DType::fp32, {attention_.qkv_width(), c_.width}), &written[0]};
   ParamGradient dbias{a.scratch.take(DType::fp32, {attention_.qkv_width()}), &written[1]};
-  product.backward(dx, dqkv, x, dweight, c_.qkv_bias ? &dbias : nullptr, a.stream);
+  product.backward_weight(dqkv, x, dweight, c_.qkv_bias ? &dbias : nullptr, a.stream);
   add_apart(weights, dweight.tensor, a.stream);
   if (c_.qkv_bias) add_apart(biases, dbias.tensor, a.stream);
 }
@@ -175,12 +175,6 @@ std::span<const Tensor> LlamaBlock::rotation(std::span<const Tensor> constants) 
   return constants;
 }
 
-Tensor LlamaBlock::gathered(Tensor local, Arena& scratch, Stream& stream) const {
-  const Tensor all = axis_.all_rows_of(local, scratch);
-  axis_.gather(all, local, stream, name_);
-  return all;
-}
-
 void LlamaBlock::forward(const ForwardArgs& a) const {
   const int64_t rows = a.x.dim(0);
   const auto p = a.params;
@@ -189,12 +183,12 @@ void LlamaBlock::forward(const ForwardArgs& a) const {
   launch(RmsNormForward{.y = s.norm1, .rstd = s.rstd1, .x = a.x, .weight = p[kNorm1], .eps = c_.norm_eps},
          a.stream);
   const Tensor qkv = attention_.input(s.attention, a.scratch);
-  projection(p, a.scratch, a.stream).forward(qkv, gathered(s.norm1, a.scratch, a.stream), a.stream);
+  const CutLinear cut{axis_, a.stream, name_};
+  cut.forward_gathered(projection(p, a.scratch, a.stream), qkv, s.norm1, a.scratch);
   attention_.forward(s.attention, qkv, {a.scratch, a.stream, name_, rotation(a.constants)});
   const Tensor branch = a.scratch.take(a.x.dtype(), {rows, c_.width});
   const Tensor partial = axis_.all_rows_of(branch, a.scratch);
-  product.out.forward(partial, s.attention.out, a.stream);
-  axis_.sum(branch, partial, a.stream, name_);
+  cut.forward_summed(product.out, branch, partial, s.attention.out);
   launch(RmsNormForward{.y = s.norm2,
                         .sum = s.middle,
                         .rstd = s.rstd2,
@@ -203,10 +197,9 @@ void LlamaBlock::forward(const ForwardArgs& a) const {
                         .weight = p[kNorm2],
                         .eps = c_.norm_eps},
          a.stream);
-  product.gate_up.forward(s.gate_up, gathered(s.norm2, a.scratch, a.stream), a.stream);
+  cut.forward_gathered(product.gate_up, s.gate_up, s.norm2, a.scratch);
   launch(SwiGluForward{.y = s.gated, .x = s.gate_up}, a.stream);
-  product.down.forward(partial, s.gated, a.stream);
-  axis_.sum(branch, partial, a.stream, name_);
+  cut.forward_summed(product.down, branch, partial, s.gated);
   launch(Add{.y = a.y, .a = s.middle, .b = branch}, a.stream);
 }
 
@@ -245,19 +238,23 @@ void LlamaBlock::backward(const BackwardArgs& a) const {
          a.stream);
 }
 
-// dnorm: the gradient of norm2.
+// dnorm: the gradient of norm2. In both halves the weights' gradients run while it is summed.
 void LlamaBlock::backward_mlp(const BackwardArgs& a, const Activations& s, Tensor dnorm) const {
   const Products product = products(a.params);
   const Tensor dgated = a.scratch.take(s.gated.dtype(), s.gated.shape());
   const Tensor dgate_up = a.scratch.take(s.gate_up.dtype(), s.gate_up.shape());
   ParamGradient dweight = joined(a.grads.subspan(kGate, 2));
-  product.down.backward(dgated, gathered(a.dy, a.scratch, a.stream), s.gated, a.grads[kDown], nullptr,
-                        a.stream);
+  const CutLinear cut{axis_, a.stream, name_};
+  const Tensor all_dy = cut.backward_gathered(product.down, dgated, a.dy, a.scratch);
+  const Tensor all_norm = axis_.all_rows_of(s.norm2, a.scratch);
+  const Event gathered = axis_.start_gather(all_norm, s.norm2, a.stream, name_);
   launch(SwiGluBackward{.dx = dgate_up, .dy = dgated, .x = s.gate_up}, a.stream);
   const Tensor partial = axis_.all_rows_of(dnorm, a.scratch);
-  product.gate_up.backward(partial, dgate_up, gathered(s.norm2, a.scratch, a.stream), dweight, nullptr,
-                           a.stream);
-  axis_.sum(dnorm, partial, a.stream, name_);
+  const Event summed = cut.backward_summed(product.gate_up, dnorm, partial, dgate_up);
+  product.down.backward_weight(all_dy, s.gated, a.grads[kDown], nullptr, a.stream);
+  a.stream.wait(gathered);
+  product.gate_up.backward_weight(dgate_up, all_norm, dweight, nullptr, a.stream);
+  a.stream.wait(summed);
 }
 
 // dnorm: the gradient of norm1.
@@ -266,12 +263,18 @@ void LlamaBlock::backward_attention(const BackwardArgs& a, const Activations& s,
   const Products product = products(a.params);
   const Tensor out = s.attention.out, dattention = a.scratch.take(out.dtype(), out.shape());
   const Tensor dqkv = a.scratch.take(out.dtype(), {out.dim(0), attention_.qkv_width()});
-  product.out.backward(dattention, {gathered(dmiddle, a.scratch, a.stream), dmiddle}, out, a.grads[kOut],
-                       c_.output_bias ? &a.grads.back() : nullptr, a.stream);
+  const CutLinear cut{axis_, a.stream, name_};
+  const Tensor all_dmiddle = cut.backward_gathered(product.out, dattention, dmiddle, a.scratch);
+  const Tensor all_norm = axis_.all_rows_of(s.norm1, a.scratch);
+  const Event gathered = axis_.start_gather(all_norm, s.norm1, a.stream, name_);
   attention_.backward(dqkv, dattention, s.attention, {a.scratch, a.stream, name_, rotation(a.constants)});
   const Tensor partial = axis_.all_rows_of(dnorm, a.scratch);
-  backward_projection(a, partial, dqkv, gathered(s.norm1, a.scratch, a.stream));
-  axis_.sum(dnorm, partial, a.stream, name_);
+  const Event summed = cut.backward_summed(projection(a.params, a.scratch, a.stream), dnorm, partial, dqkv);
+  product.out.backward_weight({all_dmiddle, dmiddle}, out, a.grads[kOut],
+                              c_.output_bias ? &a.grads.back() : nullptr, a.stream);
+  a.stream.wait(gathered);
+  projection_weights(a, dqkv, all_norm);
+  a.stream.wait(summed);
 }
 
 }  // namespace cleave

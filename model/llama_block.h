@@ -3,7 +3,7 @@
 #include <memory>
 
 #include "model/attention.h"
-#include "model/linear.h"
+#include "model/cut_linear.h"
 #include "model/llama.h"
 
 namespace cleave {
@@ -47,15 +47,13 @@ class LlamaBlock final : public Layer {
   // The projections of queries, keys and values as one; with whole_kv put together in scratch.
   Linear projection(std::span<const Tensor> params, Arena& scratch, Stream& stream) const;
   Tensor together(std::span<const Tensor> three, Arena& scratch, Stream& stream) const;
-  // The gradients of dqkv with respect to it and to x, for the same projections.
-  void backward_projection(const BackwardArgs& a, Tensor dx, Tensor dqkv, Tensor x) const;
+  // The gradients of the same projections' parameters from those of their outputs, of all rows.
+  void projection_weights(const BackwardArgs& a, Tensor dqkv, Tensor x) const;
   void add_apart(std::span<ParamGradient> three, Tensor gradient, Stream& stream) const;
   void backward_mlp(const BackwardArgs& a, const Activations& s, Tensor dnorm) const;
   void backward_attention(const BackwardArgs& a, const Activations& s, Tensor dmiddle, Tensor dnorm) const;
 
   std::span<const Tensor> rotation(std::span<const Tensor> constants) const;
-  // All rows of `local`, gathered into scratch where rows are cut.
-  Tensor gathered(Tensor local, Arena& scratch, Stream& stream) const;
 
   LlamaConfig c_;
   int64_t seq_;

@@ -2,51 +2,127 @@
 
 #include <cmath>
 
+#include "kernels/elementwise.h"
+#include "kernels/matmul.h"
 #include "model/classifier_head.h"
-#include "model/linear.h"
+#include "model/cut_linear.h"
 
 namespace cleave {
 namespace {
 
-// y = activation(x @ weight^T + bias)
+// y = activation(x @ weight^T + bias). Over a tensor axis layers go in pairs as a transformer's MLP: one
+// whose outputs are cut, then one whose inputs are, so rows travel once a pair. The model's first input has
+// all rows and columns on every rank.
 class Dense final : public Layer {
  public:
-  Dense(int64_t in, int64_t out, Activation kind, std::string name)
-      : in_(in), out_(out), kind_(kind), name_(std::move(name)) {}
+  enum class Cut { outputs, inputs };
+  Dense(int64_t in, int64_t out, Activation kind, std::string name, Cut cut, bool first,
+        const TensorAxis& axis)
+      : in_(in), out_(out), kind_(kind), name_(std::move(name)), cut_(cut), first_(first), axis_(axis) {
+    const std::string what = fmt::format("{} of {}", cut == Cut::outputs ? "outputs" : "inputs", name_);
+    mine_ = axis_.mine(cut == Cut::outputs ? out : in, what.c_str());
+  }
 
   std::vector<UnitSpec> units() const override {
     const Init init{Init::Kind::uniform, std::sqrt(6.0f / float(in_))};  // He et al., for rectifiers
-    return {{name_, {{name_ + ".weight", {out_, in_}, init, true}, {name_ + ".bias", {out_}, {}, false}}}};
+    const ParamSpec bias{name_ + ".bias", {out_}, {}, false};
+    return {{name_,
+             {axis_.cut({name_ + ".weight", {out_, in_}, init, true}, cut_ == Cut::outputs ? 0 : 1),
+              cut_ == Cut::outputs ? axis_.cut(bias, 0) : bias}}};
   }
-  TensorSpec output(const TensorSpec& in) const override { return {in.dtype, {in.shape[0], out_}}; }
+  TensorSpec output(const TensorSpec& in) const override {
+    const int64_t rows = in.shape[0];
+    if (cut_ == Cut::inputs) return {in.dtype, {axis_.local_rows(rows), out_}};
+    return {in.dtype, {first_ ? rows : axis_.all_rows(rows), mine_.size()}};
+  }
+
   void forward(const ForwardArgs& a) const override {
     const Tensor hidden = a.saved.keep(a.keep, a.y.dtype(), a.y.shape());
-    Linear{in_, out_, a.params[0], a.params[1]}.forward_active(a.y, hidden, a.x, kind_, a.stream);
+    const CutLinear cut{axis_, a.stream, name_};
+    if (cut_ == Cut::outputs && !first_) {
+      cut.forward_active(linear(a.params), a.y, hidden, a.x, kind_, a.scratch);
+    } else if (cut_ == Cut::outputs || axis_.size() == 1) {
+      linear(a.params).forward_active(a.y, hidden, a.x, kind_, a.stream);
+    } else {
+      cut.forward_summed(linear(a.params), hidden, axis_.all_rows_of(hidden, a.scratch),
+                         columns(a.x, a.scratch, a.stream));
+      launch(ActivationForward{.y = a.y, .x = hidden, .kind = kind_}, a.stream);
+    }
   }
+
   void backward(const BackwardArgs& a) const override {
     const Tensor dhidden = a.scratch.take(a.dy.dtype(), a.dy.shape());
     launch(ActivationBackward{.dx = dhidden, .dy = a.dy, .x = a.saved[0], .kind = kind_}, a.stream);
-    auto g = a.grads;
-    Linear{in_, out_, a.params[0], a.params[1]}.backward(a.dx, dhidden, a.x, g[0], &g[1], a.stream);
+    cut_ == Cut::outputs ? backward_outputs(a, dhidden) : backward_inputs(a, dhidden);
   }
 
  private:
+  Linear linear(std::span<const Tensor> params) const {
+    if (cut_ == Cut::outputs) return {in_, mine_.size(), params[0], params[1]};
+    return {mine_.size(), out_, params[0], axis_.rank() == 0 ? params[1] : Tensor()};  // summed: once
+  }
+  // This rank's columns of the model's input; other layers are given theirs alone.
+  Tensor columns(Tensor x, Arena& scratch, Stream& stream) const {
+    if (!first_ || axis_.size() == 1) return x;
+    const Tensor mine = scratch.take(x.dtype(), {x.dim(0), mine_.size()});
+    launch(CopyRuns{.y = mine,
+                    .x = x.slice({mine_.begin, x.numel()}),
+                    .width = mine_.size(),
+                    .outer = {1, 0, 0},
+                    .inner = {x.dim(0), mine_.size(), in_}},
+           stream);
+    return mine;
+  }
+  void backward_outputs(const BackwardArgs& a, Tensor dhidden) const {
+    const CutLinear cut{axis_, a.stream, name_};
+    Event summed, gathered;
+    Tensor all = a.x;
+    if (!first_) {
+      all = axis_.all_rows_of(a.x, a.scratch);
+      gathered = axis_.start_gather(all, a.x, a.stream, name_);
+      summed = cut.backward_summed(linear(a.params), a.dx, axis_.all_rows_of(a.dx, a.scratch), dhidden);
+      a.stream.wait(gathered);
+    }
+    linear(a.params).backward_weight(dhidden, all, a.grads[0], &a.grads[1], a.stream);
+    a.stream.wait(summed);
+  }
+  void backward_inputs(const BackwardArgs& a, Tensor dhidden) const {
+    Tensor all = axis_.all_rows_of(dhidden, a.scratch);
+    if (first_)
+      axis_.gather(all, dhidden, a.stream, name_);
+    else
+      all = CutLinear{axis_, a.stream, name_}.backward_gathered(linear(a.params), a.dx, dhidden, a.scratch);
+    linear(a.params).backward_weight({all, dhidden}, columns(a.x, a.scratch, a.stream), a.grads[0],
+                                     &a.grads[1], a.stream);
+  }
+
   int64_t in_, out_;
   Activation kind_;
   std::string name_;
+  Cut cut_;
+  bool first_;
+  TensorAxis axis_;
+  Range mine_;  // of what is cut
 };
 
 }  // namespace
 
-Model make_mlp(const MlpConfig& c, DType dtype, std::string name) {
+Model make_mlp(const MlpConfig& c, DType dtype, std::string name, const Axes& axes) {
   require(c.sizes.size() >= 2, Exit::usage,
           "an MLP needs at least an input size and a number of classes, got {} sizes", c.sizes.size());
   Model m;
   m.name = std::move(name), m.dtype = dtype;
   double weights = 0;
-  for (size_t i = 0; i + 2 < c.sizes.size(); ++i) {
-    m.layers.push_back(
-        std::make_unique<Dense>(c.sizes[i], c.sizes[i + 1], c.activation, fmt::format("dense.{}", i)));
+  const size_t dense = c.sizes.size() - 2;
+  require(
+      dense > 0 || axes.tensor.size() == 1, Exit::usage,
+      "an MLP without hidden layers cannot be cut over {} tensor ranks; set tensor_parallel.autotp_size to 1",
+      axes.tensor.size());
+  for (size_t i = 0; i < dense; ++i) {
+    // The last of all has its inputs cut, so that the head sees whole columns.
+    const auto cut = (dense - i) % 2 == 0 ? Dense::Cut::outputs : Dense::Cut::inputs;
+    m.layers.push_back(std::make_unique<Dense>(c.sizes[i], c.sizes[i + 1], c.activation,
+                                               fmt::format("dense.{}", i), cut, i == 0, axes.tensor));
     weights += double(c.sizes[i]) * double(c.sizes[i + 1]);
   }
   const int64_t width = c.sizes[c.sizes.size() - 2], classes = c.sizes.back();
@@ -56,8 +132,10 @@ Model make_mlp(const MlpConfig& c, DType dtype, std::string name) {
                                                               .bias = "head.bias",
                                                               .classes = classes,
                                                               .width = width,
-                                                              .init_scale = 1.0f / std::sqrt(float(width))});
+                                                              .init_scale = 1.0f / std::sqrt(float(width)),
+                                                              .axis = axes.tensor});
   weights += double(width) * double(classes);
+  m.cuts_boundaries = axes.tensor.size() > 1;
   m.sample = {dtype, {1, c.sizes.front()}};
   m.flops_per_sample = 6.0 * weights;
   return m;

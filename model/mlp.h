@@ -1,6 +1,7 @@
 // A multi-layer perceptron classifier.
 #pragma once
 #include "kernels/activation.h"
+#include "model/axes.h"
 #include "model/layer.h"
 
 namespace cleave {
@@ -10,7 +11,10 @@ struct MlpConfig {
   Activation activation = Activation::relu;
 };
 
-// Samples are feature rows: input [1, sizes.front()] in the model's type, target [1] int32 class.
-Model make_mlp(const MlpConfig& config, DType dtype, std::string name = "mlp");
+// Samples are feature rows: input [1, sizes.front()] in the model's type, target [1] int32 class. Over a
+// tensor axis the hidden layers are cut by outputs and inputs in turn, the last by its inputs, and the
+// classes; Error(usage) names the sizes that would work. Samples are not sequences: the sequence axis has one
+// rank.
+Model make_mlp(const MlpConfig& config, DType dtype, std::string name = "mlp", const Axes& axes = {});
 
 }  // namespace cleave

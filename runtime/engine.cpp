@@ -50,7 +50,7 @@ Engine::Engine(const DsConfig& config, const ModelFactory& make, Communicator& w
   State& s = *state_;
   {
     Memory dry({}, Memory::Mode::dry, options.device);
-    const Workspaces spaces(dry, s.config.zero.overlap_comm);
+    const Workspaces spaces(dry, s.config.zero.overlap_comm, s.rows_overlap);
     const Allocation allocation(s.config, s.model, s.plan, s.mesh, s.axes.tensor, s.near_groups(), *s.self,
                                 dry, s.compute, s.comm());
     s.planned = dry.peak();
@@ -58,11 +58,13 @@ Engine::Engine(const DsConfig& config, const ModelFactory& make, Communicator& w
   s.check_plan();
   s.check_disk();
   s.memory.expect(s.planned);
-  s.spaces = Workspaces(s.memory, s.config.zero.overlap_comm);
+  s.spaces = Workspaces(s.memory, s.config.zero.overlap_comm, s.rows_overlap);
   s.spaces.compute.lend_to(s.compute);
   if (s.config.zero.overlap_comm) s.spaces.comm.lend_to(s.overlapped);
+  if (s.rows_overlap) s.spaces.rows.lend_to(s.rows);
   s.all = std::make_unique<Allocation>(s.config, s.model, s.plan, s.mesh, s.axes.tensor, s.near_groups(),
                                        *s.self, s.memory, s.compute, s.comm());
+  s.name_tracks();
   s.all->optimizer.initialize(options.seed, s.compute);
   s.synchronize();
 }
@@ -95,10 +97,11 @@ StepResult Engine::train_batch(const BatchSource& data) {
   s.all->optimizer.begin_step(s.norm_first() ? std::nullopt : std::optional(update), s.summed_late(),
                               s.compute);
   s.all->store.begin_step(left_scale / loss_scale, &s.all->optimizer);
-  Executor(s.all->stage, s.links(), s.compute, s.comm())
+  Executor(s.all->stage, s.links(), s.compute, s.comm(), s.options.trace)
       .run(s.plan.schedule.ranks[size_t(s.mesh.place.pipe)], s.plan.schedule.shape, work);
   s.sum_shared_gradients();
   s.all->store.wait_for_gradients();
+  s.rows.synchronize();  // what went wrong there
   const double norm = std::sqrt(s.squared_norm()) * average.after / left_scale;
 
   std::vector<double> losses;
@@ -115,11 +118,13 @@ StepResult Engine::train_batch(const BatchSource& data) {
   if (result.skipped) {
     ++s.at.skipped;
   } else {
+    const TraceSpan seen(s.options.trace, s.compute, "step", "update");
     ++s.at.applied;
     update.grad_scale = average.after * gradient_factor(left_scale, norm, s.config.gradient_clipping);
     s.all->optimizer.finish_step(update);
     if (!s.update_runs_on()) s.synchronize();
   }
+  if (s.options.trace) s.synchronize(), s.options.trace->end_step();
   result.skipped_total = s.at.skipped;
   return result;
 }

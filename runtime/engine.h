@@ -39,6 +39,7 @@ struct EngineOptions {
   // Counts memory and messages, and computes nothing: steps may be taken over a planned communicator
   // (comm/planned.h), with batches whose memory is never read. Losses and norms come out as zero.
   bool dry = false;
+  Trace* trace = nullptr;  // of training steps; outlives the engine
 };
 
 struct StepResult {

@@ -128,7 +128,10 @@ Engine::State::State(const DsConfig& c, const ModelFactory& make, Communicator& 
     : config(c),
       world(w),
       mesh(w, mesh_shape(c, w.size())),
-      axes(TensorAxis(*mesh.tensor, c.tensor_parallel.sequence_parallel), SequenceAxis(*mesh.sequence)),
+      rows_overlap(mesh.shape.tensor > 1 && c.tensor_parallel.tp_overlap_comm.value_or(o.device.is_cuda())),
+      axes(TensorAxis(*mesh.tensor, c.tensor_parallel.sequence_parallel,
+                      {rows_overlap ? &rows : nullptr, c.tensor_parallel.piece_rows()}),
+           SequenceAxis(*mesh.sequence)),
       model(make(axes)),
       plan(mesh.shape.tensor * mesh.shape.sequence == 1 ? plan_pipeline(c, model)
                                                         : plan_pipeline(c, make(Axes()))),
@@ -141,6 +144,9 @@ Engine::State::State(const DsConfig& c, const ModelFactory& make, Communicator& 
       overlapped(o.dry ? Device{} : o.device, o.dry                 ? Stream::Mode::dry
                                               : c.zero.overlap_comm ? Stream::Mode::worker
                                                                     : Stream::Mode::inline_),
+      rows(o.dry || !rows_overlap ? Device{} : o.device, o.dry          ? Stream::Mode::dry
+                                                         : rows_overlap ? Stream::Mode::worker
+                                                                        : Stream::Mode::inline_),
       schedule(c.scheduler, c.optimizer.lr),
       scaler(c.precision == Precision::fp16 ? LossScaler(c.fp16, c.zero.stage) : LossScaler()) {
   require(model.parts == mesh.shape.sequence, Exit::usage,
@@ -181,6 +187,13 @@ std::vector<Engine::State::Talk> Engine::State::groups() const {
   add("pipe activations", activations.get()), add("pipe gradients", gradients.get());
   for (const auto& [unit, group] : tied) add("tied " + unit, group.get());
   return out;
+}
+
+void Engine::State::name_tracks() {
+  if (!options.trace) return;
+  options.trace->name(compute, "compute");
+  if (config.zero.overlap_comm) options.trace->name(overlapped, "communication");
+  if (rows_overlap) options.trace->name(rows, "tensor axis");
 }
 
 void Engine::State::check_plan() {

@@ -24,20 +24,21 @@ struct Allocation {
   Buffer squares, losses;
 };
 
-// Scratch of the compute and the communication stream of a CUDA rank.
+// Scratch of the streams of a CUDA rank.
 struct Workspaces {
   Workspaces() = default;
-  Workspaces(Memory& memory, bool overlap)
+  Workspaces(Memory& memory, bool overlap, bool rows_overlap)
       : compute(allocate_workspace(memory, kKernelScratch)),
-        comm(overlap ? allocate_workspace(memory, kCopyScratch) : Workspace{}) {}
-  Workspace compute, comm;
+        comm(overlap ? allocate_workspace(memory, kCopyScratch) : Workspace{}),
+        rows(rows_overlap ? allocate_workspace(memory, kCopyScratch) : Workspace{}) {}
+  Workspace compute, comm, rows;
 };
 
 struct Engine::State {
   State(const DsConfig& config, const ModelFactory& make, Communicator& world, const EngineOptions& options);
 
   Stream& comm() { return config.zero.overlap_comm ? overlapped : compute; }
-  void synchronize() { compute.synchronize(), comm().synchronize(); }
+  void synchronize() { rows.synchronize(), compute.synchronize(), comm().synchronize(); }
   // A GPU works on its update while the host prepares the next step: events order all that lives there. What
   // lives in host memory or on disk is waited for.
   bool update_runs_on() const {
@@ -46,6 +47,7 @@ struct Engine::State {
            zero.offload_param.device == "none";
   }
   bool speaks_for(int unit) const { return plan.speaks(mesh.place.pipe, all->store.layout(unit).name()); }
+  void name_tracks();  // of the trace: this engine's streams
   NearGroups near_groups() const { return {near.get(), across.get()}; }
   PipeLinks links() const { return {*activations, *gradients}; }
   // That this engine talks in, each once, under what it is for.
@@ -83,6 +85,7 @@ struct Engine::State {
   DsConfig config;
   Communicator& world;
   Mesh mesh;
+  bool rows_overlap;
   Axes axes;
   Model model;
   PipelinePlan plan;  // of the whole model
@@ -97,6 +100,7 @@ struct Engine::State {
   Workspaces spaces;
   std::unique_ptr<Allocation> all;
   Stream compute, overlapped;  // go first: they finish what was enqueued, also when a step was given up
+  Stream rows;                 // where the tensor axis' movements run beside products
   LrSchedule schedule;
   LossScaler scaler;
   TrainingState at;

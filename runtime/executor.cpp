@@ -9,6 +9,8 @@ bool writes_gradients(Op op) {
   return op == Op::backward || op == Op::backward_input || op == Op::backward_weight;
 }
 
+bool computes(Op op) { return op == Op::forward || writes_gradients(op); }
+
 // The list's forwards and backwards as turns: which forwards are followed by their own backward, and which
 // backwards are the last of their chunk and kind.
 std::vector<Turn> turns_of(const InstructionList& list) {
@@ -61,6 +63,7 @@ void Executor::run(const InstructionList& list, const ScheduleShape& shape, cons
   const std::vector<Turn> turns = turns_of(list);
   for (size_t n = 0; n < list.size(); ++n) {
     const auto [op, micro, chunk] = list[n];
+    const TraceSpan seen(trace_, computes(op) ? compute_ : comm_, "pipeline", name_of(op), micro, chunk);
     switch (op) {
       case Op::recv_activation:
         links_.activations.recv(stage_.open(micro, chunk, comm_), down, comm_, {.what = "activations"});

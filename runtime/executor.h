@@ -4,6 +4,7 @@
 #include <functional>
 
 #include "comm/communicator.h"
+#include "device/trace.h"
 #include "pipeline/schedule.h"
 #include "runtime/stage.h"
 
@@ -26,9 +27,10 @@ struct Work {
 
 class Executor {
  public:
-  // compute and comm may be the same stream. Everything must outlive the executor.
-  Executor(Stage& stage, PipeLinks links, Stream& compute, Stream& comm)
-      : stage_(stage), links_(links), compute_(compute), comm_(comm) {}
+  // compute and comm may be the same stream. Everything must outlive the executor. Each instruction is an
+  // event of the trace, where there is one.
+  Executor(Stage& stage, PipeLinks links, Stream& compute, Stream& comm, Trace* trace = nullptr)
+      : stage_(stage), links_(links), compute_(compute), comm_(comm), trace_(trace) {}
 
   // `list` is this rank's of a schedule that simulate() proves, made by with_transfers().
   void run(const InstructionList& list, const ScheduleShape& shape, const Work& work);
@@ -41,6 +43,7 @@ class Executor {
   PipeLinks links_;
   Stream& compute_;
   Stream& comm_;
+  Trace* trace_;
   Event gradient_sent_;
 };
 

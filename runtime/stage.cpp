@@ -24,6 +24,11 @@ Stage::Stage(const Model& model, StageShape shape, ParameterStore& store, int64_
       samples_(samples),
       frames_(size_t(shape_.frames)),
       away_inputs_(shape_.recompute.partition ? AwayInputs(axis) : AwayInputs()) {
+  require(
+      !(shape_.recompute.partition && model_.cuts_boundaries), Exit::usage,
+      "activation_checkpointing.partition_activations: the ranks of {} have different inputs of a layer, so "
+      "there is nothing to partition; remove the key",
+      model_.name);
   boundaries_.push_back(model_.input(samples));
   for (const auto& l : model_.layers) boundaries_.push_back(l->output(boundaries_.back()));
   add_passes(plan_of);

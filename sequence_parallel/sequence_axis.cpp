@@ -22,9 +22,19 @@ struct Blocks {
   int64_t numel() const { return rows * width; }
 };
 
-Tensor block_memory(const Blocks& b, DType type, Arena& scratch) {
-  return scratch.take(type, {b.ranks, b.rows, b.width});
-}
+// An exchange between `tokens`, [rows, width], and their twin: what leaves a rank and what comes to it, in
+// scratch for the duration of the call.
+struct Exchange {
+  Exchange(Tensor tokens, Tensor twin, int64_t positions, int64_t ranks, Arena& scratch)
+      : blocks{ranks, tokens.dim(0), twin.dim(1), positions} {
+    const int64_t mark = scratch.mark();
+    for (Tensor* t : {&leaving, &coming})
+      *t = scratch.take(tokens.dtype(), {blocks.ranks, blocks.rows, blocks.width});
+    scratch.release(mark);
+  }
+  Blocks blocks;
+  Tensor leaving, coming;
+};
 
 // Between the columns of `tokens`, [rows, width * ranks], and blocks of them.
 void move_columns(Tensor blocks, Tensor tokens, const Blocks& b, const HeadGroups& groups, bool pack,
@@ -91,29 +101,21 @@ Tensor SequenceAxis::twin_of(Tensor tokens, Arena& scratch) const {
 void SequenceAxis::to_heads(Tensor twin, Tensor tokens, const HeadGroups& groups, int64_t positions,
                             Arena& scratch, Stream& stream, std::string_view what) const {
   if (!ranks_) return;
-  const Blocks b{size(), tokens.dim(0), twin.dim(1), positions};
-  const int64_t mark = scratch.mark();
-  const Tensor leaving = block_memory(b, tokens.dtype(), scratch),
-               coming = block_memory(b, tokens.dtype(), scratch);
-  scratch.release(mark);
+  const Exchange e(tokens, twin, positions, size(), scratch);
   if (stream.discards()) return;
-  move_columns(leaving, tokens, b, groups, true, stream);
-  ranks_->all_to_all(coming, leaving, stream, {.what = what});
-  move_rows(coming, twin, b, false, stream);
+  move_columns(e.leaving, tokens, e.blocks, groups, true, stream);
+  ranks_->all_to_all(e.coming, e.leaving, stream, {.what = what});
+  move_rows(e.coming, twin, e.blocks, false, stream);
 }
 
 void SequenceAxis::to_tokens(Tensor tokens, Tensor twin, const HeadGroups& groups, int64_t positions,
                              Arena& scratch, Stream& stream, std::string_view what) const {
   if (!ranks_) return;
-  const Blocks b{size(), tokens.dim(0), twin.dim(1), positions};
-  const int64_t mark = scratch.mark();
-  const Tensor leaving = block_memory(b, tokens.dtype(), scratch),
-               coming = block_memory(b, tokens.dtype(), scratch);
-  scratch.release(mark);
+  const Exchange e(tokens, twin, positions, size(), scratch);
   if (stream.discards()) return;
-  move_rows(leaving, twin, b, true, stream);
-  ranks_->all_to_all(coming, leaving, stream, {.what = what});
-  move_columns(coming, tokens, b, groups, false, stream);
+  move_rows(e.leaving, twin, e.blocks, true, stream);
+  ranks_->all_to_all(e.coming, e.leaving, stream, {.what = what});
+  move_columns(e.coming, tokens, e.blocks, groups, false, stream);
 }
 
 }  // namespace cleave

@@ -43,19 +43,83 @@ Tensor TensorAxis::all_rows_of(Tensor local, Arena& scratch) const {
   return scratch.take(local.dtype(), shape);
 }
 
-void TensorAxis::gather(Tensor all, Tensor local, Stream& stream, std::string_view what) const {
-  if (cut_rows_ && !stream.discards()) ranks_->all_gather(all, local, stream, {.what = what});
+// In steps of 64 rows, a multiple of what the kernels compute at once; the last piece has the rest.
+std::vector<Range> TensorAxis::pieces(int64_t rows) const {
+  constexpr int64_t kMost = 4, kStep = 64;
+  const int64_t least = beside_.stream ? beside_.least_rows : 0;
+  const int64_t count = least > 0 ? std::clamp<int64_t>(rows / least, 1, kMost) : 1;
+  const int64_t step = std::min(kStep, std::max<int64_t>(1, least)), each = rows / count / step * step;
+  std::vector<Range> out;
+  for (int64_t i = 0; i < count; ++i) out.push_back({i * each, i + 1 < count ? (i + 1) * each : rows});
+  return out;
 }
 
-void TensorAxis::sum(Tensor local, Tensor all, Stream& stream, std::string_view what) const {
-  if (!ranks_ || stream.discards()) return;
-  cut_rows_ ? ranks_->reduce_scatter(local, all, stream, {.what = what})
-            : ranks_->all_reduce(all, stream, {.what = what});
+Event TensorAxis::move(Collective op, Tensor all, Tensor local, Range rows, Stream& stream,
+                       std::string_view what) const {
+  if (stream.discards()) return {};
+  Stream& on = beside_.stream ? *beside_.stream : stream;
+  if (beside_.stream) on.wait(stream.record());
+  const int64_t width = local.numel() / local.dim(0);
+  const Range elements{rows.begin * width, rows.end * width};
+  if (op == Collective::all_reduce)
+    ranks_->all_reduce(all.slice(elements), on, {.what = what});
+  else if (op == Collective::all_gather)
+    ranks_->all_gather(all, local, on, {.what = what, .within = elements});
+  else
+    ranks_->reduce_scatter(local, all, on, {.what = what, .within = elements});
+  return beside_.stream ? on.record() : Event();
+}
+
+Event TensorAxis::start_gather(Tensor all, Tensor local, Stream& stream, std::string_view what) const {
+  return cut_rows_ ? move(Collective::all_gather, all, local, {0, local.dim(0)}, stream, what) : Event();
+}
+
+Event TensorAxis::start_sum(Tensor local, Tensor all, Stream& stream, std::string_view what) const {
+  const auto op = cut_rows_ ? Collective::reduce_scatter : Collective::all_reduce;
+  return ranks_ ? move(op, all, local, {0, local.dim(0)}, stream, what) : Event();
+}
+
+void TensorAxis::gather(Tensor all, Tensor local, Stream& stream, std::string_view what,
+                        const Use& use) const {
+  const int64_t each = local.dim(0);
+  if (!cut_rows_ || !beside_.stream || each < beside_.least_rows || beside_.least_rows == 0) {
+    gather(all, local, stream, what);
+    return use({0, all.dim(0)}, all);
+  }
+  const std::vector<Range> pieces = this->pieces(each);
+  std::vector<Event> here;
+  for (const Range& p : pieces) here.push_back(move(Collective::all_gather, all, local, p, stream, what));
+  use(Range{0, each}.shifted(rank() * each), local);
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    stream.wait(here[i]);
+    for (int r = 0; r < size(); ++r)
+      if (const Range rows = pieces[i].shifted(r * each); r != rank()) use(rows, all.rows(rows));
+  }
+}
+
+Event TensorAxis::start_sum(Tensor local, Tensor all, Stream& stream, std::string_view what,
+                            const Make& make) const {
+  const int64_t each = local.dim(0);
+  const std::vector<Range> pieces = this->pieces(each);
+  if (!ranks_ || pieces.size() == 1) {
+    make({0, all.dim(0)});
+    return start_sum(local, all, stream, what);
+  }
+  Event last;
+  for (const Range& p : pieces) {
+    for (int r = 0; r < (cut_rows_ ? size() : 1); ++r) make(p.shifted(r * each));
+    last = move(cut_rows_ ? Collective::reduce_scatter : Collective::all_reduce, all, local, p, stream, what);
+  }
+  return last;
 }
 
 void TensorAxis::exchange(Tensor every, Tensor mine, Stream& stream, std::string_view what) const {
   CHECK(ranks_, "a rank alone has nobody to exchange {} with", what);
-  if (!stream.discards()) ranks_->all_gather(every, mine, stream, {.what = what});
+  if (stream.discards()) return;
+  Stream& on = beside_.stream ? *beside_.stream : stream;
+  if (beside_.stream) on.wait(stream.record());
+  ranks_->all_gather(every, mine, on, {.what = what});
+  if (beside_.stream) stream.wait(on.record());
 }
 
 }  // namespace cleave

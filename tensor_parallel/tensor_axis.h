@@ -5,6 +5,10 @@
 //
 // A product of columns needs all rows: gather() before it, sum() of its input's gradient behind it. A product
 // of rows gives a partial sum of all rows: sum() behind it, gather() of its output's gradient before it.
+//
+// Movements may run beside the computation, on a stream of their own. Then the product next to one is cut
+// into pieces of rows: while a piece is summed or gathered, the neighbouring one is multiplied. A row of a
+// product does not depend on the other rows, so pieces change no bit.
 #pragma once
 #include "comm/communicator.h"
 #include "core/param_spec.h"
@@ -12,12 +16,22 @@
 
 namespace cleave {
 
+// How movements of rows run beside the computation.
+struct BesideCompute {
+  Stream* stream = nullptr;  // null: in the order of the computation, whole
+  // Of a piece at least; where a rank's rows are fewer than twice as many, or this is 0, movements are whole.
+  int64_t least_rows = 0;
+};
+
 class TensorAxis {
  public:
   TensorAxis() = default;  // a rank alone: everything here is free
-  // The communicator must outlive the axis and its copies.
-  explicit TensorAxis(Communicator& ranks, bool sequence_parallel = true)
-      : ranks_(ranks.size() > 1 ? &ranks : nullptr), cut_rows_(ranks_ && sequence_parallel) {}
+  // The communicator and the stream must outlive the axis and its copies. No other calls of this group may be
+  // under way on another stream while a layer runs.
+  explicit TensorAxis(Communicator& ranks, bool sequence_parallel = true, BesideCompute beside = {})
+      : ranks_(ranks.size() > 1 ? &ranks : nullptr),
+        cut_rows_(ranks_ && sequence_parallel),
+        beside_(beside) {}
 
   int size() const { return ranks_ ? ranks_->size() : 1; }
   int rank() const { return ranks_ ? ranks_->rank() : 0; }
@@ -46,15 +60,37 @@ class TensorAxis {
   // A tensor for all rows of `local`: scratch where rows are cut, else `local` itself.
   Tensor all_rows_of(Tensor local, Arena& scratch) const;
   // all = the rows of every rank's `local`. Both are as all_rows_of gave them.
-  void gather(Tensor all, Tensor local, Stream& stream, std::string_view what) const;
+  void gather(Tensor all, Tensor local, Stream& stream, std::string_view what) const {
+    stream.wait(start_gather(all, local, stream, what));
+  }
   // local = its rows of the sum over ranks of `all`, added in rank order.
-  void sum(Tensor local, Tensor all, Stream& stream, std::string_view what) const;
+  void sum(Tensor local, Tensor all, Stream& stream, std::string_view what) const {
+    stream.wait(start_sum(local, all, stream, what));
+  }
+  // The same, begun behind the work of `stream`, which waits for the event before it touches the result or
+  // writes what the movement reads.
+  Event start_gather(Tensor all, Tensor local, Stream& stream, std::string_view what) const;
+  Event start_sum(Tensor local, Tensor all, Stream& stream, std::string_view what) const;
+
+  // gather(), with the product behind it: use(rows of all, x) enqueues what is computed from those rows,
+  // which x has, piece by piece as they come; this rank's own come first.
+  using Use = std::function<void(Range rows, Tensor x)>;
+  void gather(Tensor all, Tensor local, Stream& stream, std::string_view what, const Use& use) const;
+  // start_sum(), with the product before it: make(rows of all) enqueues what writes them, piece by piece.
+  using Make = std::function<void(Range rows)>;
+  Event start_sum(Tensor local, Tensor all, Stream& stream, std::string_view what, const Make& make) const;
   // every[r] = rank r's `mine`; [size, ...] of its shape.
   void exchange(Tensor every, Tensor mine, Stream& stream, std::string_view what) const;
 
  private:
+  std::vector<Range> pieces(int64_t rows) const;
+  // A movement of `rows` of every rank's `local`, behind the work of `stream`.
+  Event move(Collective op, Tensor all, Tensor local, Range rows, Stream& stream,
+             std::string_view what) const;
+
   Communicator* ranks_ = nullptr;
   bool cut_rows_ = false;
+  BesideCompute beside_;
 };
 
 }  // namespace cleave

@@ -14,6 +14,7 @@ TEST_P(TransportsAndTypes, SumInRankOrderAndGatherByRank) {
   test::expect_collectives(*std::get<0>(GetParam()), std::get<1>(GetParam()));
 }
 TEST_P(Transports, GiveTheSameBitsHoweverACallIsCut) { test::expect_cuts_change_nothing(*GetParam()); }
+TEST_P(Transports, MovePiecesOfShardsAndNothingElse) { test::expect_pieces_of_shards(*GetParam()); }
 TEST_P(Transports, CountTheBytesTheySend) { test::expect_bytes_counted(*GetParam()); }
 TEST_P(Transports, SendWithoutWaitingForTheReceiver) { test::expect_point_to_point(*GetParam()); }
 TEST_P(Transports, SplitByColorAndRank) { test::expect_splits(*GetParam()); }

@@ -2,110 +2,10 @@
 
 #include <algorithm>
 
+#include "tests/comm/collective_values.h"
+
 namespace cleave::test {
 namespace {
-
-using Bytes = std::vector<std::byte>;
-
-// A value that depends on everything, whose sums are inexact in every float type.
-double value(int rank, int64_t i) {
-  return double((i * 7919 + rank * 104729) % 100'003) / 1e4 * ((i + rank) % 3 ? 1 : -0.37);
-}
-
-template <class T>
-T make(double v) {
-  if constexpr (std::is_same_v<T, fp16> || std::is_same_v<T, bf16>)
-    return from_float<T>(float(v));
-  else if constexpr (std::is_integral_v<T>)
-    return T(int64_t(v * 1e8));
-  else
-    return T(v);
-}
-
-template <class Visit>
-void with_type(DType dtype, Visit visit) {
-  switch (dtype) {
-    case DType::fp32:
-      return visit(float{});
-    case DType::fp64:
-      return visit(double{});
-    case DType::fp16:
-      return visit(fp16{});
-    case DType::bf16:
-      return visit(bf16{});
-    case DType::int32:
-      return visit(int32_t{});
-    case DType::int64:
-      return visit(int64_t{});
-    case DType::uint8:
-      return visit(uint8_t{});
-    case DType::uint16:
-      return visit(uint16_t{});
-  }
-}
-
-Bytes input(DType dtype, int rank, int64_t numel, int64_t first = 0) {
-  Bytes bytes(size_t(numel * size_of(dtype)));
-  with_type(dtype, [&](auto zero) {
-    using T = decltype(zero);
-    for (int64_t i = 0; i < numel; ++i) {
-      const T v = make<T>(value(rank, first + i));
-      std::memcpy(bytes.data() + size_t(i) * sizeof(T), &v, sizeof(T));
-    }
-  });
-  return bytes;
-}
-
-template <class T>
-T add_in_order(int ranks, int64_t i) {
-  if constexpr (std::is_same_v<T, fp16> || std::is_same_v<T, bf16>) {
-    float sum = to_float(make<T>(value(0, i)));
-    for (int r = 1; r < ranks; ++r) sum += to_float(make<T>(value(r, i)));
-    return from_float<T>(sum);
-  } else if constexpr (std::is_integral_v<T>) {
-    uint64_t sum = 0;
-    for (int r = 0; r < ranks; ++r) sum += uint64_t(make<T>(value(r, i)));
-    return T(sum);
-  } else {
-    T sum = make<T>(value(0, i));
-    for (int r = 1; r < ranks; ++r) sum += make<T>(value(r, i));
-    return sum;
-  }
-}
-
-Bytes expected_sum(DType dtype, int ranks, int64_t numel, int64_t first = 0) {
-  Bytes bytes(size_t(numel * size_of(dtype)));
-  with_type(dtype, [&](auto zero) {
-    using T = decltype(zero);
-    for (int64_t i = 0; i < numel; ++i) {
-      const T v = add_in_order<T>(ranks, first + i);
-      std::memcpy(bytes.data() + size_t(i) * sizeof(T), &v, sizeof(T));
-    }
-  });
-  return bytes;
-}
-
-Bytes expected_gather(DType dtype, int ranks, int64_t shard) {
-  Bytes all;
-  for (int r = 0; r < ranks; ++r) {
-    const Bytes one = input(dtype, r, shard);
-    all.insert(all.end(), one.begin(), one.end());
-  }
-  return all;
-}
-
-Tensor view(Bytes& bytes, DType dtype) {
-  // data() of an empty vector may be null, and every tensor of a call should be defined.
-  static std::byte nothing;
-  return {bytes.empty() ? &nothing : bytes.data(), dtype, {int64_t(bytes.size()) / size_of(dtype)}};
-}
-
-void same(const Bytes& got, const Bytes& want, const std::string& what) {
-  EXPECT_ON_RANK(got.size() == want.size(), "{}: {} bytes, wanted {}", what, got.size(), want.size());
-  for (size_t i = 0; i < got.size(); ++i)
-    EXPECT_ON_RANK(got[i] == want[i], "{}: byte {} of {} is {}, wanted {}", what, i, got.size(), int(got[i]),
-                   int(want[i]));
-}
 
 void all_gathers(Communicator& c, DType dtype, int64_t shard_numel, const Call& call) {
   Stream stream;
@@ -204,6 +104,36 @@ void expect_cuts_change_nothing(const Transport& transport) {
                     cut(1, 1000);
                   },
                   {});
+}
+
+// Pieces of shards, in any order, are the whole; what is outside a piece is left alone.
+void expect_pieces_of_shards(const Transport& transport) {
+  for (int size : transport.sizes)
+    transport.run(
+        size,
+        [](Communicator& c) {
+          Stream stream;
+          const int64_t numel = 11, all = numel * c.size();
+          const DType type = DType::fp32;
+          Bytes shard = input(type, c.rank(), numel), full(size_t(all * 4), std::byte{7});
+          Bytes terms = input(type, c.rank(), all), sum(size_t(numel * 4), std::byte{7});
+          for (const Range piece : {Range{5, 11}, Range{0, 0}, Range{0, 4}}) {
+            c.all_gather(view(full, type), view(shard, type), stream, {.within = piece});
+            c.reduce_scatter(view(sum, type), view(terms, type), stream, {.max_numel = 3, .within = piece});
+          }
+          Bytes want = expected_gather(type, c.size(), numel),
+                sums = expected_sum(type, c.size(), numel, c.rank() * numel);
+          for (int64_t r = 0; r < c.size(); ++r)
+            std::fill_n(want.begin() + (r * numel + 4) * 4, 4, std::byte{7});
+          std::fill_n(sums.begin() + 4 * 4, 4, std::byte{7});
+          same(full, want, "gathered pieces");
+          same(sum, sums, "summed pieces");
+          const int64_t sent = (c.size() - 1) * 10 * 4;
+          EXPECT_ON_RANK(
+              c.bytes()[Collective::all_gather] == sent && c.bytes()[Collective::reduce_scatter] == sent,
+              "pieces of {} bytes were counted as other bytes", sent);
+        },
+        {});
 }
 
 void expect_bytes_counted(const Transport& transport) {

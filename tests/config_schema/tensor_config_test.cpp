@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include <fmt/format.h>
+
 #include "config_schema/read_config.h"
 
 namespace cleave {
@@ -91,6 +93,25 @@ TEST(SequenceConfig, GroupsOfNearRanksMayBeThoseOfASequence) {
   EXPECT_EQ(
       problems(R"("sequence_parallel_size": 4, "zero_optimization": {"stage": 3, "mics_shard_size": 4})", 4),
       "");
+}
+
+TEST(TensorConfig, OverlapIsTheDevicesChoiceUnlessGiven) {
+  const TensorParallelConfig unset =
+      read(R"("tensor_parallel": {"autotp_size": 2})", 2).config.tensor_parallel;
+  EXPECT_FALSE(unset.tp_overlap_comm.has_value());
+  EXPECT_EQ(unset.overlap_rows, 256);
+  for (const bool on : {false, true}) {
+    const ReadResult r = read(fmt::format(R"("tensor_parallel": {{"autotp_size": 2, "tp_overlap_comm": {}}})",
+                                          on ? "true" : "false"),
+                              2);
+    EXPECT_EQ(format(r.problems), "");
+    EXPECT_EQ(r.config.tensor_parallel.tp_overlap_comm, on);
+  }
+  EXPECT_EQ(
+      problems(R"("tensor_parallel": {"autotp_size": 2, "tp_overlap_comm": false, "overlap_rows": 64})", 2),
+      "warning: f:2:65: tensor_parallel.overlap_rows: changes nothing: tensor_parallel.tp_overlap_comm is "
+      "false\n");
+  EXPECT_NE(problems(R"("tensor_parallel": {"autotp_size": 2, "overlap_rows": -1})", 2), "");
 }
 
 TEST(TensorConfig, WhatOneRankDoesNotReadIsSaidToBeIdle) {

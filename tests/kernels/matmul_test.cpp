@@ -47,6 +47,35 @@ void expect_product(const Product& p) {
   expect_near(c, want, half_ulp(p.c) * 1.01, double(k + 4) * 0x1p-22, "c");
 }
 
+// A tensor axis cuts products into pieces of at least 64 rows.
+TEST_P(MatmulKernel, GivesARowTheSameBitsWhateverRowsAreBesideIt) {
+  constexpr int64_t kRows = 1024;
+  struct Width {
+    int64_t columns, terms;
+  };
+  for (const auto [columns, terms] : {Width{96, 768}, {8, 16}, {32, 16}, {13, 27}})
+    for (const DType type : {DType::fp32, DType::bf16, DType::fp16})
+      for (const bool transpose_b : {false, true}) {
+        Guarded a(type, {kRows, terms}, random_values(kRows * terms, 1));
+        Guarded b(type, transpose_b ? Shape{columns, terms} : Shape{terms, columns},
+                  random_values(columns * terms, 2));
+        Guarded bias(type, {columns}, random_values(columns, 3));
+        Guarded whole(type, {kRows, columns}), pieces(type, {kRows, columns});
+        TestStream stream;
+        launch(Matmul{.c = whole, .a = a, .b = b, .bias = bias, .transpose_b = transpose_b}, stream);
+        for (const Range r :
+             {Range{0, 128}, Range{128, 256}, Range{256, 448}, Range{448, 512}, Range{512, 1024}})
+          launch(Matmul{.c = pieces.tensor().rows(r),
+                        .a = a.tensor().rows(r),
+                        .b = b,
+                        .bias = bias,
+                        .transpose_b = transpose_b},
+                 stream);
+        EXPECT_EQ(pieces.values(), whole.values())
+            << columns << " x " << terms << " " << name_of(type) << (transpose_b ? " transposed" : "");
+      }
+}
+
 TEST_P(MatmulKernel, EqualsDoublePrecisionForEveryShapeAndTransposition) {
   for (const MatmulCase& size : kMatmulCases)
     for (int flags = 0; flags < 16; ++flags)

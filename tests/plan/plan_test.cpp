@@ -105,6 +105,7 @@ TEST(Plan, ProvesThatTheCallsOfEveryRankFitTogetherWhereATensorAxisCutsLayers) {
         c.pipeline.virtual_stages = std::string(schedule) == "interleaved" ? 2 : 1;
         c.tensor_parallel.autotp_size = 4, c.tensor_parallel.sequence_parallel = cut_rows;
         c.zero.overlap_comm = stage == 3;
+        c.tensor_parallel.tp_overlap_comm = stage > 0, c.tensor_parallel.overlap_rows = stage == 2 ? 1 : 0;
         const CallProof proof = prove_calls(16, [&](Communicator& ranks, const EngineOptions& options) {
           return std::make_unique<Engine>(c, cut_llama(), ranks, options);
         });
@@ -119,6 +120,7 @@ TEST(Plan, EqualsWhatTrainingMeasuresWhereATensorAxisCutsLayers) {
         DsConfig c = config_for(8 / pipe / tensor, 1, 2);
         c.pipeline.stages = pipe, c.zero.stage = 3;
         c.tensor_parallel.autotp_size = tensor, c.tensor_parallel.sequence_parallel = cut_rows;
+        c.tensor_parallel.tp_overlap_comm = pipe == 1, c.tensor_parallel.overlap_rows = 2;
         expect_planned(c, 8, cut_llama(),
                        fmt::format("pipe {} tensor {} {}", pipe, tensor, cut_rows ? "cut" : "whole"), 8);
       }

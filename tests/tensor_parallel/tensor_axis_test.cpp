@@ -44,6 +44,49 @@ TEST(TensorAxis, GatherAndSumAreEachOthersGradients) {
     });
 }
 
+// What pieces make and use together is every row once, and the result and the bytes sent are the whole's.
+TEST(TensorAxis, MovesInPiecesWhatItMovesWhole) {
+  for (bool cut : {false, true})
+    for (int64_t least : {0, 1, 2, 3, 7})
+      run_ranks(3, [=](Communicator& world) {
+        constexpr int64_t kRows = 21, kWidth = 2;
+        Stream compute(Stream::Mode::worker), beside(Stream::Mode::worker);
+        const TensorAxis axis(world, cut, {&beside, least});
+        const int64_t rows = axis.local_rows(kRows), first = cut ? world.rank() * rows : 0;
+        std::vector<float> local(size_t(rows * kWidth)), all(size_t(kRows * kWidth)), used(all), sum(local);
+        for (size_t i = 0; i < local.size(); ++i) local[i] = float(1 + first * kWidth + int64_t(i));
+        const Tensor mine(local.data(), DType::fp32, {rows, kWidth});
+        const Tensor whole(cut ? all.data() : local.data(), DType::fp32, {kRows, kWidth});
+        axis.gather(whole, mine, compute, "x", [&](Range r, Tensor x) {
+          ASSERT_EQ(x.dim(0), r.size());
+          compute.enqueue([=, to = used.data() + r.begin * kWidth] {
+            for (int64_t i = 0; i < x.numel(); ++i) to[i] += x.as<float>()[i];
+          });
+        });
+        compute.synchronize();
+        for (size_t i = 0; i < used.size(); ++i) ASSERT_EQ(used[i], float(1 + i)) << "row " << i / kWidth;
+
+        std::vector<float> partial(size_t(kRows * kWidth), 0.f);
+        const Tensor terms(partial.data(), DType::fp32, {kRows, kWidth});
+        const Tensor result = cut ? Tensor(sum.data(), DType::fp32, {rows, kWidth}) : terms;
+        int calls = 0;
+        compute.wait(axis.start_sum(result, terms, compute, "y", [&](Range r) {
+          ++calls;
+          compute.enqueue([=, at = partial.data(), me = world.rank()] {
+            for (int64_t i = r.begin * kWidth; i < r.end * kWidth; ++i) at[i] += float((me + 1) * (i + 1));
+          });
+        }));
+        compute.synchronize();
+        for (int64_t i = 0; i < rows * kWidth; ++i)
+          ASSERT_EQ(result.as<float>()[i], float(6 * (first * kWidth + i + 1))) << "row " << i / kWidth;
+        const int64_t pieces = least == 0 ? 1 : std::min<int64_t>(4, rows / least);
+        EXPECT_EQ(calls, pieces < 2 ? 1 : pieces * (cut ? 3 : 1)) << least;
+        const int64_t shard = kRows / 3 * kWidth * 4;
+        for (const Collective op : {Collective::reduce_scatter, Collective::all_gather})
+          EXPECT_EQ(world.bytes()[op], cut ? 2 * shard : 0);
+      });
+}
+
 TEST(TensorAxis, NamesTheSizesThatWouldWork) {
   run_ranks(2, [](Communicator& world) {
     const TensorAxis axis(world);

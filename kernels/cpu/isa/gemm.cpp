@@ -117,14 +117,15 @@ CLEAVE_INLINE void tile(const float* a, const float* b, int64_t depth, Target t)
     }
 }
 
-// A tile over the edge of c goes through a buffer.
+// A tile over the edge of c goes through a buffer, with the bits of one inside.
 void edge_tile(const float* a, const float* b, int64_t depth, Target t, int64_t rows, int64_t columns) {
-  float buffer[kRows * kColumns];
-  tile(a, b, depth, {buffer, kColumns, nullptr, false});
+  float buffer[kRows * kColumns], bias[kColumns] = {};
+  for (int64_t i = 0; t.bias && i < columns; ++i) bias[i] = t.bias[i];
+  tile(a, b, depth, {buffer, kColumns, t.bias ? bias : nullptr, false});
   for (int64_t r = 0; r < rows; ++r)
     for (int64_t i = 0; i < columns; ++i) {
       float& c = t.c[r * t.stride + i];
-      const float sum = buffer[r * kColumns + i] + (t.bias ? t.bias[i] : 0.0f);
+      const float sum = buffer[r * kColumns + i];
       c = t.add ? c + sum : sum;
     }
 }

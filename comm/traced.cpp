@@ -1,0 +1,71 @@
+#include "comm/traced.h"
+
+namespace cleave {
+namespace {
+
+class TracedCommunicator final : public Communicator {
+ public:
+  TracedCommunicator(Communicator& ranks, std::unique_ptr<Communicator> own, Trace& trace)
+      : Communicator(ranks.rank(), ranks.size(), ranks.name()),
+        ranks_(ranks),
+        own_(std::move(own)),
+        trace_(trace) {}
+
+  std::unique_ptr<Communicator> split(const Part& part, const std::string& name) override {
+    auto own = ranks_.split(part, name);
+    Communicator& ranks = *own;
+    return std::make_unique<TracedCommunicator>(ranks, std::move(own), trace_);
+  }
+  void abort(const std::string& reason) override { ranks_.abort(reason); }
+
+ private:
+  TraceSpan span(Collective op, Stream& stream, const Call& call) {
+    return {&trace_, stream, "collective", fmt::format("{} of {}: {}", name_of(op), name(), call.what)};
+  }
+  void do_all_gather(Tensor full, Tensor shard, Range piece, Stream& stream, const Call& call) override {
+    const TraceSpan seen = span(Collective::all_gather, stream, call);
+    ranks_.all_gather(full, shard, stream, {.what = call.what, .within = piece});
+  }
+  void do_reduce_scatter(Tensor shard, Tensor full, Range piece, Stream& stream, const Call& call) override {
+    const TraceSpan seen = span(Collective::reduce_scatter, stream, call);
+    ranks_.reduce_scatter(shard, full, stream, {.what = call.what, .within = piece});
+  }
+  void do_all_reduce(Tensor t, Stream& stream, const Call& call) override {
+    const TraceSpan seen = span(Collective::all_reduce, stream, call);
+    ranks_.all_reduce(t, stream, {.what = call.what});
+  }
+  void do_broadcast(Tensor t, int root, Stream& stream, const Call& call) override {
+    const TraceSpan seen = span(Collective::broadcast, stream, call);
+    ranks_.broadcast(t, root, stream, {.what = call.what});
+  }
+  // Blocks are cut as the caller asked: it has no pieces.
+  void do_all_to_all(Tensor out, Tensor in, Range piece, Stream& stream, const Call& call) override {
+    if (piece.begin > 0) return;
+    const TraceSpan seen = span(Collective::all_to_all, stream, call);
+    ranks_.all_to_all(out, in, stream, call);
+  }
+  void do_send(Tensor t, int to, Stream& stream, const Call& call) override {
+    const TraceSpan seen = span(Collective::send, stream, call);
+    ranks_.send(t, to, stream, {.what = call.what});
+  }
+  void do_recv(Tensor t, int from, Stream& stream, const Call& call) override {
+    const TraceSpan seen = span(Collective::recv, stream, call);
+    ranks_.recv(t, from, stream, {.what = call.what});
+  }
+  void do_barrier(Stream& stream, const Call& call) override {
+    const TraceSpan seen = span(Collective::barrier, stream, call);
+    ranks_.barrier(stream, call);
+  }
+
+  Communicator& ranks_;
+  std::unique_ptr<Communicator> own_;  // of a split: ranks_
+  Trace& trace_;
+};
+
+}  // namespace
+
+std::unique_ptr<Communicator> traced_communicator(Communicator& ranks, Trace& trace) {
+  return std::make_unique<TracedCommunicator>(ranks, nullptr, trace);
+}
+
+}  // namespace cleave

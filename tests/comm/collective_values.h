@@ -1,0 +1,20 @@
+// The numbers of the suite: what a rank puts into a call, and what must come out, made one element at a time.
+#pragma once
+#include "tests/comm/collectives.h"
+
+namespace cleave::test {
+
+using Bytes = std::vector<std::byte>;
+
+// Elements [first, first + numel) of a rank's input; their sums are inexact in every float type.
+Bytes input(DType dtype, int rank, int64_t numel, int64_t first = 0);
+// Of the sum over ranks, in rank order; 16-bit floats in fp32, rounded once.
+Bytes expected_sum(DType dtype, int ranks, int64_t numel, int64_t first = 0);
+// Every rank's first `shard` elements.
+Bytes expected_gather(DType dtype, int ranks, int64_t shard);
+
+Tensor view(Bytes& bytes, DType dtype);
+// Throws at the first byte that differs.
+void same(const Bytes& got, const Bytes& want, const std::string& what);
+
+}  // namespace cleave::test
