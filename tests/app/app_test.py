@@ -1,0 +1,62 @@
+"""What tests of the command line share: a folder with a text, a configuration, and the program run as a user would run it. The first
+argument of every test is the path of the program."""
+import glob
+import json
+import os
+import pathlib
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+CLEAVE = os.path.abspath(sys.argv.pop(1))
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+CONFIG = {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 1,
+          "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}}}
+
+
+def shared_memory():
+    return set(glob.glob("/dev/shm/*cleave*"))
+
+
+class AppTest(unittest.TestCase):
+    def setUp(self):
+        self.dir = pathlib.Path(tempfile.mkdtemp(prefix="cleave test "))  # a path with a blank
+        self.before = shared_memory()
+        rng = random.Random(5)
+        words = ["light", "water", "earth", "heaven", "and", "the", "was", "upon", "face", "deep"]
+        self.text = self.dir / "text.txt"
+        self.text.write_text(" ".join(rng.choice(words) for _ in range(4000)) + "\n")
+
+    def tearDown(self):
+        self.assertEqual(shared_memory() - self.before, set(), "shared memory was left behind")
+        shutil.rmtree(self.dir)
+
+    def config(self, name="ds_config.json", **changes):
+        path = self.dir / name
+        path.write_text(json.dumps({**CONFIG, **changes}, indent=1))
+        return path
+
+    def run_cleave(self, *args, code=0, env=None, timeout=120):
+        r = subprocess.run([CLEAVE, *map(str, args)], capture_output=True, text=True, errors="replace", timeout=timeout,
+                           env={**os.environ, "OMP_NUM_THREADS": "1", **(env or {})})
+        self.assertEqual(r.returncode, code, f"{args}\n{r.stdout}\n{r.stderr}")
+        return r
+
+    def train(self, *args, ranks=2, config=None, steps=3, code=0, env=None, model="tiny"):
+        command = ["train", "--deepspeed_config", config or self.config(), "--model", model, "--data", self.text,
+                   "--seq_len", 32, "--steps", steps, *args]
+        if ranks > 1:
+            command = ["launch", "-n", ranks, "--", *command]
+        return self.run_cleave(*command, code=code, env=env)
+
+    def losses(self, *args, **kwargs):
+        metrics = self.dir / f"metrics {time.monotonic_ns()}.jsonl"
+        self.train("--metrics", metrics, *args, **kwargs)
+        lines = [json.loads(line) for line in metrics.read_text().splitlines()]
+        self.assertEqual(lines[0]["event"], "start")
+        self.assertEqual(lines[-1]["event"], "end")
+        return [(line["loss"], line["grad_norm"]) for line in lines[1:-1]]

@@ -1,0 +1,140 @@
+#!/usr/bin/env python3
+"""Every command, its options and its answers to bad input."""
+import json
+import os
+import socket
+import unittest
+
+from app_test import AppTest, ROOT
+
+
+class Commands(AppTest):
+    def test_help_is_there_for_every_command(self):
+        self.assertIn("train", self.run_cleave("--help").stdout)
+        for command in ["train", "launch", "check", "plan", "eval", "generate", "data", "report"]:
+            self.assertIn("Example:", self.run_cleave(command, "--help").stdout)
+        self.assertIn("not a command", self.run_cleave("trian", code=2).stderr)
+
+    def test_auto_takes_the_trainers_defaults_and_its_options(self):
+        config = self.dir / "auto.json"
+        config.write_text(json.dumps({
+            "train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto", "gradient_accumulation_steps": "auto",
+            "gradient_clipping": "auto", "fp16": {"enabled": "auto"}, "bf16": {"enabled": "auto"},
+            "optimizer": {"type": "AdamW", "params": {"lr": "auto", "betas": "auto", "eps": "auto", "weight_decay": "auto"}},
+            "scheduler": {"type": "WarmupDecayLR", "params": {"warmup_min_lr": "auto", "warmup_max_lr": "auto",
+                                                              "warmup_num_steps": "auto", "total_num_steps": "auto"}},
+            "zero_optimization": {"stage": 3, "reduce_bucket_size": "auto", "stage3_prefetch_bucket_size": "auto",
+                                  "stage3_param_persistence_threshold": "auto"}}))
+        def values(*args):
+            metrics = self.dir / "auto.jsonl"
+            self.train("--metrics", metrics, *args, config=config, steps=2)
+            return json.loads(metrics.read_text().splitlines()[0])["config"]
+        start = values()
+        self.assertEqual((start["train_batch_size"], start["gradient_clipping"], start["optimizer.params.lr"]), (16, 1, 5e-5))
+        start = values("--per_device_train_batch_size", "2", "--gradient_accumulation_steps", "3", "--learning-rate", "0.01",
+                       "--bf16", "true")
+        self.assertEqual((start["train_batch_size"], start["optimizer.params.lr"], start["bf16.enabled"]), (12, 0.01, True))
+
+    def test_check_reports_every_error_with_its_position(self):
+        path = self.dir / "bad.json"
+        path.write_text('{\n "train_batch_size": "8",\n "gradient_clipp1ng": 1.0,\n "zero_optimization": {"stage": 7}\n}\n')
+        err = self.run_cleave("check", path, code=2).stderr
+        for part in ("bad.json:2:", "bad.json:3:", "bad.json:4:", "gradient_clipping", "train_batch_size", "stage"):
+            self.assertIn(part, err)
+
+    def test_report_says_what_the_machine_offers_and_what_is_missing(self):
+        report = json.loads(self.run_cleave("report", "--json").stdout)
+        with open("/proc/cpuinfo") as f:
+            self.assertIn(report["cpu"]["model"], f.read())
+        self.assertEqual(report["cpu"]["cores_usable"], len(os.sched_getaffinity(0)))
+        self.assertIn("avx2", report["cpu"]["instruction_sets"])
+        self.assertGreater(report["cpu"]["memory_bytes"], 1 << 28)
+        self.assertEqual(bool(report["cuda"]["gpus"]), not any("GPU" == m["for"].split()[-1] for m in report["missing"]))
+        uring = report["io_uring"]
+        self.assertEqual(bool(uring["problem"]), any("io_uring" in m["for"] for m in report["missing"]))
+        text = self.run_cleave("report").stdout
+        self.assertIn("threads" if uring["problem"] else f"liburing {uring['liburing']}", text)
+        self.assertIn(report["cpu"]["model"], text)
+        for m in report["missing"]:
+            self.assertIn(m["what"], text)
+
+    def test_every_key_of_a_guide_s_configuration_is_explained(self):
+        out = self.run_cleave("check", "--world_size", 2, ROOT / "examples/gpt2_large/ds_config.json").stdout
+        for key in ("train_batch_size", "fp16.enabled", "fp16.loss_scale", "zero_optimization.stage", "overlap_comm",
+                    "allgather_partitions", "contiguous_gradients", "reduce_bucket_size", "pin_memory"):
+            self.assertIn(key, out)
+
+    def test_bad_input_has_its_exit_code_and_says_what_to_do(self):
+        empty = self.dir / "empty.txt"
+        empty.write_text("")
+        for args, code, part in [
+            (["--deepspeed_config", self.dir / "none.json", "--data", self.text], 2, "none.json"),
+            (["--deepspeed_config", self.config(), "--data", self.dir / "none.txt"], 7, "none.txt"),
+            (["--deepspeed_config", self.config(), "--data", empty], 7, "empty.txt"),
+            (["--deepspeed_config", self.config(), "--data", self.text, "--seq_len", 2000], 2, "1024"),
+            (["--deepspeed_config", self.config(), "--data", self.text, "--model", "gpt5"], 2, "gpt2-medium"),
+            (["--deepspeed_config", self.config(), "--data", self.text, "--steps", "many"], 2, "steps"),
+            (["--deepspeed_config", self.config(), "--data", self.text, "--device", "gpu"], 2, "cuda:INDEX"),
+            (["--deepspeed_config", self.config(), "--data", self.text, "--gpu_transport", "mpi"], 2, "auto, nccl and host"),
+            (["--deepspeed_config", self.config(), "--data", self.text, "--device", "cpu", "--gpu_transport", "nccl"], 2, "CPU"),
+            (["--deepspeed_config", self.config("f.json", train_batch_size=7), "--data", self.text], 2, "train_batch_size"),
+            (["--deepspeed_config", self.config("g.json", train_micro_batch_size_per_gpu=100000), "--data", self.text], 7, "100000"),
+            (["--deepspeed_config", self.config(), "--data", self.text, "--resume", "required", "--output", self.dir / "x"], 4, "latest"),
+        ]:
+            r = self.run_cleave("train", *args, code=code)
+            self.assertIn(part, r.stderr)
+            self.assertTrue(any(line.startswith(("error:", str(self.dir))) for line in r.stderr.splitlines()), r.stderr)
+        self.assertFalse((self.dir / "x").exists())
+
+    def test_a_gpu_that_is_not_there_is_refused_with_the_fix(self):
+        if json.loads(self.run_cleave("report", "--json").stdout)["cuda"]["gpus"]:
+            self.skipTest("there is a GPU")
+        for wanted in "cuda", "cuda:0":
+            r = self.train("--device", wanted, ranks=1, code=2)
+            self.assertIn("--device cpu", r.stderr)
+            self.assertEqual(len(r.stderr.splitlines()), 1, r.stderr)
+            r = self.train("--device", wanted, ranks=3, code=2)
+            self.assertEqual(r.stderr.count("--device cpu"), 1, r.stderr)
+            self.assertIn("rank 0 ended with exit code 2", r.stderr)
+            self.assertEqual(len(r.stderr.splitlines()), 2, r.stderr)
+
+    def test_a_port_in_use_is_named(self):
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            port = server.getsockname()[1]
+            r = self.run_cleave("launch", "-n", 2, "--master_port", port, "--", "train", "--deepspeed_config", self.config(),
+                                "--data", self.text, code=2)
+            self.assertIn(str(port), r.stderr)
+
+    def test_eval_and_generate_read_a_checkpoint_of_any_precision(self):
+        for section in ({}, {"bf16": {"enabled": True}}, {"fp16": {"enabled": True}}):
+            out = self.dir / f"out{len(section)}{list(section)}"
+            self.train("--output", out, config=self.config(zero_optimization={"stage": 3}, **section), steps=2)
+            loss = float(self.run_cleave("eval", out, "--data", self.text).stdout.split()[1])
+            self.assertTrue(3 < loss < 6, loss)
+            a = self.run_cleave("generate", out, "--prompt", "the", "--tokens", 5, "--seed", 3)
+            self.assertTrue(a.stdout.startswith("the"))
+
+    def test_a_config_json_that_cannot_be_made_says_why(self):
+        path = self.dir / "config.json"
+        for text, parts in (
+            ("{}", ["config.json", "model_type"]),
+            ('{"model_type": "llama", "hidden_act": "gelu", "rope_scaling": {"rope_type": "yarn", "factor": 4.0}}',
+             ["hidden_act", "yarn", "vocab_size: missing", "num_hidden_layers: missing"]),
+        ):
+            path.write_text(text)
+            r = self.train(model=path, code=2)
+            for part in parts:
+                self.assertIn(part, r.stderr)
+            self.assertEqual(r.stderr.count(parts[-1]), 1, "said once, not by every rank")
+
+    def test_monitors_are_written_where_the_config_says(self):
+        self.train(config=self.config(tensorboard={"enabled": True, "output_path": str(self.dir / "tb"), "job_name": "j"},
+                                      csv_monitor={"enabled": True, "output_path": str(self.dir / "csv"), "job_name": "j"}))
+        self.assertEqual(len(list((self.dir / "tb" / "j").glob("events.out.tfevents.*"))), 1)
+        lines = (self.dir / "csv" / "j" / "Train_Samples_lr.csv").read_text().splitlines()
+        self.assertEqual(lines[0], "step,lr")
+        self.assertEqual(len(lines), 4)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

@@ -1,0 +1,111 @@
+#!/usr/bin/env python3
+"""How ranks are laid out does not change what is learnt; what cannot be laid out is refused."""
+import json
+import unittest
+
+from app_test import AppTest, CONFIG
+
+
+class Layouts(AppTest):
+    def test_transports_and_stages_give_the_same_bits(self):
+        zero = {"offload_optimizer": {"device": "cpu"}}
+        want = self.losses("--transport", "shm", config=self.config(zero_optimization={"stage": 0}), ranks=3)
+        self.assertEqual(len(want), 3)
+        for stage in (1, 2, 3):
+            got = self.losses("--transport", "shm", config=self.config(zero_optimization={"stage": stage, **zero}), ranks=3)
+            self.assertEqual(got, want, f"stage {stage} over shared memory")
+        for stage in (0, 2, 3):
+            got = self.losses("--transport", "gloo", config=self.config(zero_optimization={"stage": stage}), ranks=3)
+            self.assertEqual(got, want, f"stage {stage} over Gloo")
+
+    def test_a_pipeline_of_two_stages_learns_what_one_stage_learns(self):
+        base = {"gradient_accumulation_steps": 4, "zero_optimization": {"stage": 2}}
+        want = self.losses("--eval_data", self.text, config=self.config(**base), ranks=2)
+        for transport, pipeline in (("shm", {"stages": 2}), ("gloo", {"stages": 2}),
+                                    ("shm", {"stages": 2, "schedule": "interleaved", "virtual_stages": 2}),
+                                    ("shm", {"stages": 2, "schedule": "zb-h1"})):
+            got = self.losses("--transport", transport, "--eval_data", self.text, ranks=4,
+                              config=self.config(pipeline=pipeline, **base))
+            for (loss, norm), (want_loss, want_norm) in zip(got, want, strict=True):
+                self.assertAlmostEqual(loss / want_loss, 1, delta=1e-6)
+                self.assertAlmostEqual(norm / want_norm, 1, delta=1e-6)
+        out = self.dir / "pipeline"
+        shown = self.train("--output", out, ranks=4, config=self.config(pipeline={"stages": 2}, **base)).stdout
+        self.assertIn("pipeline: 2 stages, 4 micro-batches, 1f1b; expected idle share", shown)
+        self.assertIn("stage 0 has wte..", shown)
+        self.train("--output", out, "--resume", "required", steps=4, ranks=2, config=self.config(**base))
+        self.assertIn("loss", self.run_cleave("eval", out, "--data", self.text).stdout)
+
+    def test_exact_sums_give_the_bits_of_one_rank_over_layouts_and_transports(self):
+        def losses(ranks, accumulation, *args, **changes):
+            config = self.config(cleave={"exact_sums": True}, gradient_accumulation_steps=accumulation, **changes)
+            return self.losses(*args, config=config, ranks=ranks, steps=6)
+        want = losses(1, 12)
+        self.assertEqual(losses(2, 6, "--transport", "shm", zero_optimization={"stage": 2}), want)
+        self.assertEqual(losses(3, 4, "--transport", "gloo", zero_optimization={"stage": 3}), want)
+        self.assertEqual(losses(4, 6, "--transport", "gloo", pipeline={"stages": 2, "schedule": "zb-h1"},
+                                zero_optimization={"stage": 1, "offload_optimizer": {"device": "cpu"}}), want)
+        self.assertEqual(losses(12, 2, "--transport", "shm", pipeline={"stages": 2},
+                                activation_checkpointing={"partition_activations": True}), want)
+
+    def test_recomputed_activations_change_no_bit_and_take_less_memory(self):
+        def run(**changes):
+            metrics = self.dir / "m.jsonl"
+            shown = self.train("--metrics", metrics, config=self.config(**changes)).stdout
+            lines = [json.loads(line) for line in metrics.read_text().splitlines()]
+            metrics.unlink()
+            memory = next(line for line in shown.splitlines() if "activations  " in line)
+            return [(line["loss"], line["grad_norm"]) for line in lines if "loss" in line], memory
+        want, whole = run()
+        for section in ({"interval": 1}, {"number_checkpoints": 2}, {"policy": "selective"}):
+            got, memory = run(activation_checkpointing=section)
+            self.assertEqual(got, want, section)
+            self.assertNotEqual(memory, whole, section)
+
+    def test_pipelines_that_do_not_fit_are_refused_with_what_works(self):
+        three = self.train(ranks=4, config=self.config(pipeline={"stages": 3}), code=2)
+        self.assertIn("3 stages do not divide 4 ranks; use 1, 2, 4", three.stdout + three.stderr)
+        many = self.train(ranks=4, code=2, config=self.config(
+            pipeline={"stages": 4, "schedule": "interleaved", "virtual_stages": 2}))
+        self.assertIn("use at most 6", many.stdout + many.stderr)
+        schedule = self.dir / "own.json"
+        schedule.write_text(json.dumps({"stages": 2, "micro_batches": 2, "ranks": ["F0 F1 B0 B1", "F0 B0 B1 F1"]}))
+        broken = self.train(ranks=2, code=2, config=self.config(
+            gradient_accumulation_steps=2, pipeline={"stages": 2, "schedule": str(schedule)}))
+        self.assertIn("before its forward", broken.stdout + broken.stderr)
+        schedule.write_text(json.dumps({"stages": 2, "micro_batches": 2, "ranks": ["F0 F1 B0 B1", "F0 F1 B0 B1"]}))
+        self.train(config=self.config(gradient_accumulation_steps=2,
+                                      pipeline={"stages": 2, "schedule": str(schedule)}))
+
+    def test_eight_ranks_as_pipe_data_and_tensor_learn_what_one_rank_learns(self):
+        base = {"train_batch_size": 8, "train_micro_batch_size_per_gpu": 1,
+                "fp16": {"enabled": True, "initial_scale_power": 12}, "zero_optimization": {"stage": 3}}
+        def config(name, **changes):
+            path = self.dir / name
+            path.write_text(json.dumps({"optimizer": CONFIG["optimizer"], **base, **changes}))
+            return path
+        cut = config("3d.json", pipeline={"stages": 2}, tensor_parallel={"autotp_size": 2})
+        for model in ("tiny", "llama-tiny"):
+            want = self.losses(ranks=1, model=model, config=config("one.json"))
+            got = self.losses("--output", self.dir / model, ranks=8, model=model, config=cut)
+            for (loss, norm), (want_loss, want_norm) in zip(got, want, strict=True):
+                self.assertAlmostEqual(loss / want_loss, 1, delta=1e-3)  # fp16 rounds at other places
+                self.assertAlmostEqual(norm / want_norm, 1, delta=1e-2)
+            shared = config("shared.json", pipeline={"stages": 2}, sequence_parallel_size=2)
+            for (loss, _), (want_loss, _) in zip(self.losses(ranks=8, model=model, config=shared), want, strict=True):
+                self.assertAlmostEqual(loss / want_loss, 1, delta=1e-3)
+            self.train("--output", self.dir / model, steps=5, ranks=2, model=model, config=config(
+                "other.json", tensor_parallel={"tp": {"tp_size": 2}, "sequence_parallel": False}))
+            self.run_cleave("eval", self.dir / model, "--data", self.text)
+
+    def test_layers_that_cannot_be_cut_are_refused_with_what_works(self):
+        refused = self.train(ranks=3, config=self.config(tensor_parallel={"autotp_size": 3}), code=2)
+        self.assertIn("4 heads cannot be cut over 3 tensor ranks; tensor_parallel.autotp_size may be 1, 2, 4", refused.stderr)
+        heads = self.train(ranks=4, config=self.config(sequence_parallel_size=4), model="llama-tiny", code=2)
+        self.assertIn("4 sequence ranks; sequence_parallel_size may be 1, 2", heads.stderr)
+        divide = self.train(ranks=3, config=self.config(tensor_parallel={"autotp_size": 2}), code=2)
+        self.assertIn("2 tensor ranks do not divide 3 ranks; use 1, 3", divide.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

@@ -1,0 +1,109 @@
+#!/usr/bin/env python3
+"""What a job takes is known, and refused, before it starts."""
+import json
+import os
+import subprocess
+import unittest
+
+from app_test import AppTest, CLEAVE, CONFIG
+
+
+class Plan(AppTest):
+    def test_a_plan_is_what_training_then_measures(self):
+        config = self.config(gradient_accumulation_steps=3, pipeline={"stages": 2}, bf16={"enabled": True},
+                             zero_optimization={"stage": 1, "offload_optimizer": {"device": "cpu"}})
+        shape = ["--deepspeed_config", config, "--model", "tiny", "--seq_len", "32", "--world_size", "4"]
+        plan = json.loads(self.run_cleave("plan", *shape, "--json").stdout)
+        self.assertEqual(plan["mesh"], {"pipe": 2, "data": 2, "sequence": 1, "tensor": 1})
+        first = next(r for r in plan["ranks"] if 0 in r["ranks"])
+        metrics = self.dir / "planned.jsonl"
+        self.train("--metrics", metrics, ranks=4, config=config)
+        start, *steps, end = [json.loads(line) for line in metrics.read_text().splitlines()]
+        self.assertEqual(start["memory_planned"], first["memory"])
+        self.assertEqual(end["memory_peak"], first["memory"])
+        sent = {}
+        for group in first["comm_bytes"].values():
+            for collective, count in group.items():
+                sent[collective] = sent.get(collective, 0) + count
+        sent["all_reduce"] += 3 * 8  # between steps the ranks agree on going on: one fp64 to each of the others
+        self.assertEqual(steps[1]["comm_bytes"], sent)
+
+        self.assertIn("needs the most", self.run_cleave("plan", *shape).stdout)
+        page = self.dir / "plan.html"
+        self.run_cleave("plan", *shape, "--html", page)
+        self.assertIn("One step of the pipeline", page.read_text())
+        lost = self.run_cleave("plan", *shape, "--html", self.dir / "no folder" / "plan.html", code=2).stderr
+        self.assertIn("cannot be written", lost)
+        small = self.run_cleave("plan", *shape, "--device_memory", "1MiB", code=3)
+        self.assertIn("the plan does not fit", small.stderr)
+        self.assertIn("no change of the configuration was found", small.stderr)
+        self.assertIn("use 1, 3", self.run_cleave("plan", *shape[:-1], "3", code=2).stderr)
+        self.assertIn("not.json", self.run_cleave("plan", "--deepspeed_config", "not.json", code=2).stderr)
+
+    def test_resident_memory_is_what_was_planned(self):
+        # Beside the plan: the binary, its libraries and stacks (18 MiB) and the scratch of this model's matrix products.
+        beside = 48 << 20
+        model = self.dir / "wide.json"
+        model.write_text(json.dumps({"model_type": "gpt2", "vocab_size": 512, "n_positions": 128, "n_embd": 768, "n_layer": 5,
+                                     "n_head": 12, "attn_pdrop": 0.0, "activation_function": "gelu_new"}))
+        offload = {"stage": 3, "offload_param": {"device": "cpu"}, "offload_optimizer": {"device": "cpu"}}
+        for name, changes in [("fp32", {}), ("bf16", {"bf16": {"enabled": True}}), ("offload", {"zero_optimization": offload})]:
+            path = self.dir / f"{name}.json"
+            path.write_text(json.dumps({"train_batch_size": 1, "optimizer": {"type": "AdamW"}, **changes}))
+            options = ["--deepspeed_config", path, "--model", model, "--seq_len", 64]
+            plan = json.loads(self.run_cleave("plan", *options, "--json").stdout)["ranks"][0]["memory"]
+            planned = sum(sum(categories.values()) for kind, categories in plan.items() if kind != "disk")
+            self.assertGreater(planned, 500 << 20)
+            trained = subprocess.Popen(list(map(str, [CLEAVE, "train", *options, "--data", self.text, "--steps", 2])),
+                                       stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                                       env={**os.environ, "OMP_NUM_THREADS": "1"})
+            _, status, usage = os.wait4(trained.pid, 0)
+            trained.returncode = status
+            self.assertEqual(status, 0, name)
+            resident = usage.ru_maxrss << 10
+            self.assertGreater(resident, 0.98 * planned, name)
+            self.assertLess(resident, 1.02 * planned + beside, name)
+
+    def test_what_a_refused_plan_proposes_fits_when_tried(self):
+        config = {**CONFIG, "train_micro_batch_size_per_gpu": 8}
+        path = self.config(**config)
+        shape = ["--model", "tiny", "--seq_len", "32", "--world_size", "2"]
+        most = 2 * max(sum(r["memory"]["device"].values()) for r in json.loads(
+            self.run_cleave("plan", "--deepspeed_config", path, *shape, "--json").stdout)["ranks"]) // 3
+        limit = ["--device_memory", str(most)]
+        refused = self.run_cleave("plan", "--deepspeed_config", path, *shape, *limit, code=3).stderr
+        proposals = [line.strip() for line in refused.splitlines() if line.startswith("  {")]
+        self.assertTrue(1 <= len(proposals) <= 3, refused)
+        self.assertIn("device", proposals[0])
+        for line in proposals:
+            patch, end = json.JSONDecoder().raw_decode(line)
+            changed = self.config("changed.json", **{**config, **patch})
+            self.run_cleave("plan", "--deepspeed_config", changed, *shape, *limit)
+            self.train("--device_memory", str(most), config=changed, steps=1)
+        # Training refuses alike, before any rank waits for another.
+        self.assertIn("what would make it fit", self.train(*limit, config=path, code=3).stderr)
+
+    def test_a_suggested_configuration_is_one_that_fits(self):
+        path = self.config(train_micro_batch_size_per_gpu=16)
+        shape = ["--deepspeed_config", path, "--model", "gpt2-xl", "--seq_len", "1024", "--world_size", "4"]
+        self.assertIn("--device", self.run_cleave("plan", *shape, "--suggest", code=2).stderr)
+        found = self.run_cleave("plan", *shape, "--device", "a100-40", "--suggest")
+        suggested = self.dir / "suggested.json"
+        suggested.write_text(found.stdout)
+        batch = json.loads(found.stdout)["train_batch_size"]
+        self.assertEqual(batch, 64)
+        again = self.run_cleave("plan", "--deepspeed_config", suggested, *shape[2:], "--device", "a100-40")
+        self.assertIn("not exact", again.stdout)
+        self.assertIn("use more ranks", self.run_cleave("plan", *shape, "--device", "a100-40", "--suggest",
+                                                        "--device_memory", "1MiB", code=3).stderr)
+        self.assertIn("this machine's part", self.run_cleave("plan", *shape, "--ranks_here", "4", code=3).stderr)
+
+    def test_a_plan_that_does_not_fit_is_refused_with_the_table(self):
+        r = self.train("--device_memory", "5MiB", code=3)
+        for part in ("does not fit", "weights", "optimizer_state", "total", "largest:"):
+            self.assertIn(part, r.stderr)
+        self.assertEqual(r.stderr.count("does not fit"), 1, "said once, not by every rank")
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

@@ -1,0 +1,184 @@
+#!/usr/bin/env python3
+"""Checkpoints, state on disk, and what is left when a job ends in any way."""
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import time
+import unittest
+
+from app_test import AppTest, CLEAVE
+
+
+class State(AppTest):
+    def on_disk(self, folder, **more):
+        return {"stage": 2, "offload_optimizer": {"device": "nvme", "nvme_path": str(folder), **more}, "sub_group_size": 40000}
+
+    def test_resume_continues_bit_for_bit_and_stops_on_request_with_75(self):
+        out = self.dir / "out put"
+        whole = self.losses(steps=6)
+        metrics = self.dir / "m.jsonl"
+        self.train("--output", out, "--metrics", metrics, steps=3)
+        self.train("--output", out, "--metrics", metrics, steps=6)
+        lines = [json.loads(line) for line in metrics.read_text().splitlines()]
+        self.assertEqual([(x["loss"], x["grad_norm"]) for x in lines if "loss" in x], whole)
+        self.assertIn("already", self.train("--output", out, steps=6).stdout)
+
+        stopped = subprocess.Popen([CLEAVE, "launch", "-n", "2", "--", "train", "--deepspeed_config", self.config(),
+                                    "--model", "tiny", "--data", self.text, "--seq_len", "32", "--steps", "100000",
+                                    "--output", out], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                   env={**os.environ, "OMP_NUM_THREADS": "1"})
+        for line in stopped.stdout:
+            if " step " in line:
+                break
+        stopped.send_signal(signal.SIGTERM)
+        rest = stopped.stdout.read()
+        stopped.stdout.close()
+        self.assertEqual(stopped.wait(60), 75, rest)
+        self.assertIn("stop requested", rest)
+        self.assertGreater(int((out / "latest").read_text().strip().removeprefix("global_step")), 6)
+
+    def test_a_killed_rank_ends_all_names_the_cause_and_leaves_nothing(self):
+        job = subprocess.Popen([CLEAVE, "launch", "-n", "3", "--", "train", "--deepspeed_config", self.config(),
+                                "--model", "tiny", "--data", self.text, "--seq_len", "32", "--steps", "100000"],
+                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                               env={**os.environ, "OMP_NUM_THREADS": "1"})
+        for line in job.stdout:
+            if " step " in line:
+                break
+        children = subprocess.run(["ps", "-o", "pid=", "--ppid", str(job.pid)], capture_output=True, text=True).stdout.split()
+        self.assertEqual(len(children), 3)
+        os.kill(int(children[1]), signal.SIGKILL)
+        began = time.monotonic()
+        rest = job.stdout.read()
+        job.stdout.close()
+        self.assertEqual(job.wait(60), 128 + signal.SIGKILL, rest)
+        self.assertLess(time.monotonic() - began, 30)  # far below the communication deadline of 600 s
+        self.assertIn("killed by signal 9", rest.splitlines()[-1])
+        for pid in children:
+            self.assertFalse(os.path.exists(f"/proc/{pid}"), "a rank is still there")
+
+    def test_a_full_disk_leaves_the_checkpoint_before_it(self):
+        if os.geteuid() != 0:
+            self.skipTest("needs root to mount a small tmpfs")
+        small = self.dir / "small"
+        small.mkdir()
+        if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=14m", "none", small]).returncode != 0:
+            self.skipTest("mounting is not allowed here")
+        try:
+            self.train("--output", small, ranks=1, steps=1)
+            r = self.train("--output", small, ranks=1, steps=2, code=4)
+            self.assertIn("No space left", r.stderr)
+            self.assertEqual((small / "latest").read_text().strip(), "global_step1")
+            self.assertEqual([p.name for p in small.iterdir() if p.name.startswith(".")], [])
+            self.run_cleave("eval", small, "--data", self.text)
+        finally:
+            subprocess.run(["umount", small], check=True)
+
+    def test_state_on_disk_gives_the_same_bits_and_the_start_says_how_fast_the_disk_is(self):
+        disk = self.dir / "di sk"
+        disk.mkdir()
+        want = self.losses(config=self.config(zero_optimization={"stage": 2}), ranks=2)
+        config = self.config(zero_optimization=self.on_disk(disk), aio={"queue_depth": 4})
+        self.assertEqual(self.losses(config=config, ranks=2), want)
+        self.assertEqual(list(disk.iterdir()), [])
+        out = self.train(config=config).stdout
+        for part in ("di sk", "reads", "writes", "at least", "4 x 1.00 MiB"):
+            self.assertIn(part, out)
+        plan = self.run_cleave("plan", "--deepspeed_config", config, "--model", "tiny", "--seq_len", 32, "--world_size", 2)
+        self.assertIn("disk", plan.stdout)
+
+    def test_a_disk_that_cannot_be_used_is_refused_before_training(self):
+        disk = self.dir / "disk"
+        disk.mkdir()
+        (self.dir / "file").write_text("")
+        for path, part in ((self.dir / "missing", "No such file"), (self.dir / "file", "not a folder")):
+            r = self.train(config=self.config(zero_optimization=self.on_disk(path)), ranks=3, code=2)
+            self.assertIn(part, r.stderr)
+            self.assertEqual(r.stderr.count("nvme_path: "), 1, "said once, not by every rank")
+        zero = {"stage": 1, "offload_optimizer": {"device": "nvme"}}
+        self.assertIn("needs nvme_path", self.train(config=self.config(zero_optimization=zero), ranks=1, code=2).stderr)
+        self.assertIn("0 to 1", self.train(config=self.config(zero_optimization=self.on_disk(disk, ratio=2)), code=2).stderr)
+        if os.geteuid() != 0 or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=9m", "none", disk]).returncode != 0:
+            self.skipTest("needs to mount a small tmpfs")
+        try:  # 11 MiB of state: each of two ranks has room for its half, but not both
+            r = self.train(config=self.config(zero_optimization=self.on_disk(disk)), ranks=2, code=3)
+            for part in ("2 of the ranks", "9437184 bytes", "nvme_path", "larger disk"):
+                self.assertIn(part, r.stderr)
+            subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
+            r = self.train(config=self.config(zero_optimization=self.on_disk(disk)), ranks=2, code=2)
+            self.assertIn("Read-only file system", r.stderr)
+            self.assertEqual(list(disk.iterdir()), [])
+        finally:
+            subprocess.run(["umount", disk], check=True)
+
+    # CLEAVE_KILLS=50 for the long form.
+
+    def test_ranks_killed_at_any_time_leave_nothing_on_the_disk_and_resume(self):
+        disk, out = self.dir / "disk", self.dir / "out"
+        disk.mkdir()
+        config = self.config(zero_optimization=self.on_disk(disk))
+        rng, reached = random.Random(3), 0
+        for kill in range(int(os.environ.get("CLEAVE_KILLS", 3))):
+            job = subprocess.Popen([CLEAVE, "launch", "-n", "2", "--", "train", "--deepspeed_config", config, "--model", "tiny",
+                                    "--data", self.text, "--seq_len", "32", "--steps", "100000", "--output", out,
+                                    "--save_interval", "2"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                   env={**os.environ, "OMP_NUM_THREADS": "1"})
+            said = []
+            for line in job.stdout:
+                said.append(line)
+                if "saved" in line:
+                    break
+            time.sleep(rng.random() * 0.3)
+            children = subprocess.run(["ps", "-o", "pid=", "--ppid", str(job.pid)], capture_output=True, text=True).stdout.split()
+            os.kill(int(rng.choice(children)), signal.SIGKILL)
+            job.stdout.read()
+            job.stdout.close()
+            self.assertNotEqual(job.wait(60), 0)
+            self.assertEqual(list(disk.iterdir()), [], f"kill {kill}")
+            self.assertEqual(any("resumed from" in line for line in said), kill > 0, said)
+            at = int((out / "latest").read_text().strip().removeprefix("global_step"))
+            self.assertGreater(at, reached)
+            reached = at
+
+    def test_llama_and_qwen2_train_save_resume_evaluate_and_generate(self):
+        folder = self.dir / "a model"
+        folder.mkdir()
+        shape = {"model_type": "qwen2", "vocab_size": 300, "hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 2,
+                 "num_attention_heads": 4, "num_key_value_heads": 2, "tie_word_embeddings": True}
+        (folder / "config.json").write_text(json.dumps(shape))
+        for model in ("llama-tiny", "qwen2-tiny", folder, folder / "config.json"):
+            out = self.dir / "out"
+            metrics = self.dir / "m.jsonl"
+            config = self.config(zero_optimization={"stage": 3}, bf16={"enabled": True})
+            whole = self.losses(model=model, config=config, steps=4)
+            for steps in (2, 4):
+                self.train("--output", out, "--metrics", metrics, model=model, config=config, steps=steps)
+            lines = [json.loads(line) for line in metrics.read_text().splitlines()]
+            self.assertEqual([(x["loss"], x["grad_norm"]) for x in lines if "loss" in x], whole)
+            hidden = folder.rename(self.dir / "moved away")  # a checkpoint does not need the file that named its model
+            loss = float(self.run_cleave("eval", out, "--data", self.text).stdout.split()[1])
+            self.assertTrue(3 < loss < 7, loss)
+            text = self.run_cleave("generate", out, "--prompt", "the", "--tokens", 4, "--temperature", 0).stdout
+            self.assertTrue(text.startswith("the"))
+            hidden.rename(folder)
+            shutil.rmtree(out)
+            metrics.unlink()
+
+    def test_resuming_with_a_changed_config_json_says_what_changed(self):
+        path = self.dir / "config.json"
+        shape = {"model_type": "llama", "vocab_size": 256, "hidden_size": 16, "intermediate_size": 20, "num_hidden_layers": 1,
+                 "num_attention_heads": 2}
+        for rope_theta, said in ((10000.0, False), (20000.0, True)):
+            path.write_text(json.dumps({**shape, "rope_theta": rope_theta}))
+            out = self.train("--output", self.dir / "out", model=path, steps=int(rope_theta / 10000)).stdout
+            self.assertEqual("warning: rope_theta of the model" in out, said, out)
+        path.write_text(json.dumps({**shape, "intermediate_size": 24}))
+        err = self.train("--output", self.dir / "out", model=path, steps=3, code=4).stderr
+        self.assertIn("mlp.", err)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
