@@ -14,6 +14,8 @@ namespace {
 
 // Sums of a 16-bit c are kept in fp32 for one block of it at a time.
 constexpr int64_t kSumRows = 960, kSumColumns = 4096;
+// The same for oneDNN, whose blocks are whole rows: about as many sums as a cache holds.
+constexpr int64_t kSums = int64_t{2} << 20, kLeastRows = 64;
 
 // A small operand in fp32: itself, or a copy.
 class AsFloat {
@@ -95,22 +97,38 @@ void run_empty(const Matmul& op, const float* bias) {
 }
 
 void run_onednn(const Matmul& op, const float* bias) {
-  OnednnGemm gemm{op.c.raw(),     op.a.raw(),     op.b.raw(),   bias,   DType::fp32,
-                  op.a.dtype(),   op.b.dtype(),   op.m(),       op.n(), op.k(),
-                  op.transpose_a, op.transpose_b, op.accumulate};
+  OnednnGemm gemm{.c = op.c.raw(),
+                  .a = op.a.raw(),
+                  .b = op.b.raw(),
+                  .bias = bias,
+                  .c_type = DType::fp32,
+                  .a_type = op.a.dtype(),
+                  .b_type = op.b.dtype(),
+                  .m = op.m(),
+                  .n = op.n(),
+                  .k = op.k(),
+                  .a_stride = op.a.dim(1),
+                  .transpose_a = op.transpose_a,
+                  .transpose_b = op.transpose_b,
+                  .accumulate = op.accumulate};
   if (op.c.dtype() == DType::fp32 || (op.c.dtype() == DType::bf16 && !op.accumulate)) {
     gemm.c_type = op.c.dtype();
     return onednn_gemm(gemm);
   }
-  const Scratch sums(op.c.numel() * 4);
+  const int64_t rows = std::min(op.m(), std::max(kLeastRows, kSums / op.n() / kLeastRows * kLeastRows));
+  const Scratch sums(rows * op.n() * 4);
   gemm.c = sums.data(), gemm.accumulate = false;
-  onednn_gemm(gemm);
-  round_rows({.y = vec(op.c),
-              .x = sums.floats(),
-              .y_stride = op.n(),
-              .rows = op.m(),
-              .width = op.n(),
-              .accumulate = op.accumulate});
+  for (int64_t m0 = 0; m0 < op.m(); m0 += rows) {
+    gemm.m = std::min(rows, op.m() - m0);
+    gemm.a = from(op.a, !op.transpose_a, m0).data;
+    onednn_gemm(gemm);
+    round_rows({.y = element(op.c, m0 * op.n()),
+                .x = sums.floats(),
+                .y_stride = op.n(),
+                .rows = gemm.m,
+                .width = op.n(),
+                .accumulate = op.accumulate});
+  }
 }
 
 }  // namespace

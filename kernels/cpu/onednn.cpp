@@ -17,7 +17,7 @@ namespace cleave::cpu {
 namespace {
 
 using Md = dnnl::memory::desc;
-using Key = std::tuple<int64_t, int64_t, int64_t, DType, DType, DType, bool, bool, bool, bool, int>;
+using Key = std::tuple<int64_t, int64_t, int64_t, int64_t, DType, DType, DType, bool, bool, bool, bool, int>;
 
 struct Prepared {
   dnnl::matmul primitive;
@@ -49,16 +49,16 @@ int team_size() {
 #endif
 }
 
-Md matrix(int64_t rows, int64_t columns, bool transposed, DType type) {
+Md matrix(int64_t rows, int64_t columns, int64_t stride, bool transposed, DType type) {
   return Md({rows, columns}, type_of(type),
-            transposed ? dnnl::memory::format_tag::ba : dnnl::memory::format_tag::ab);
+            transposed ? dnnl::memory::dims{1, stride} : dnnl::memory::dims{stride, 1});
 }
 
 Prepared prepare(const dnnl::engine& engine, const OnednnGemm& g) {
   Prepared p;
-  p.a = matrix(g.m, g.k, g.transpose_a, g.a_type);
-  p.b = matrix(g.k, g.n, g.transpose_b, g.b_type);
-  p.c = matrix(g.m, g.n, false, g.c_type);
+  p.a = matrix(g.m, g.k, g.a_stride, g.transpose_a, g.a_type);
+  p.b = matrix(g.k, g.n, g.transpose_b ? g.k : g.n, g.transpose_b, g.b_type);
+  p.c = matrix(g.m, g.n, g.n, false, g.c_type);
   if (g.bias) p.bias = Md({1, g.n}, dnnl::memory::data_type::f32, dnnl::memory::format_tag::ab);
   dnnl::primitive_attr attr;
   attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
@@ -80,8 +80,8 @@ Prepared prepare(const dnnl::engine& engine, const OnednnGemm& g) {
 }
 
 Prepared& prepared_for(Library& lib, const OnednnGemm& g) {
-  const Key key{g.m,           g.n,           g.k,          g.c_type,          g.a_type,   g.b_type,
-                g.transpose_a, g.transpose_b, g.accumulate, g.bias != nullptr, team_size()};
+  const Key key{g.m,      g.n,           g.k,           g.a_stride,   g.c_type,          g.a_type,
+                g.b_type, g.transpose_a, g.transpose_b, g.accumulate, g.bias != nullptr, team_size()};
   const std::lock_guard lock(lib.mutex);
   const auto found = lib.prepared.find(key);
   if (found != lib.prepared.end()) return found->second;

@@ -15,6 +15,7 @@ struct OnednnGemm {
   const float* bias;  // n floats, or null
   DType c_type, a_type, b_type;
   int64_t m, n, k;
+  int64_t a_stride;  // elements from a row of a as it is stored to the next; b and c are dense
   bool transpose_a, transpose_b, accumulate;
 };
 
