@@ -4,7 +4,6 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "app/parse.h"
 #include "app/planner.h"
 #include "app/report.h"
 #include "app/session.h"
@@ -23,51 +22,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
-
-bool parse_options(TrainOptions& o, const Arguments& arguments) {
-  CLI::App app(
-      "Trains a model from a ds_config.json. One process is one rank; rank and world come from the "
-      "environment.\n"
-      "Example: cleave train --deepspeed_config ds_config.json --model tiny --data corpus.txt --seq_len 256 "
-      "--steps 200",
-      "train");
-  app.add_option("--deepspeed_config", o.config, "the ds_config file")->required();
-  add_options(app, o.model);
-  app.add_option("--data", o.data, "a text (bytes are tokens) or a token file: llm.c or nanoGPT .bin")
-      ->required();
-  app.add_option("--steps", o.steps, "optimizer steps of the whole training, over resumes too")
-      ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
-  app.add_option("--eval_data", o.eval_data, "validation text or token file");
-  app.add_option("--eval_interval", o.eval_interval, "steps between evaluations (0: at the end only)")
-      ->check(CLI::NonNegativeNumber);
-  app.add_option("--seed", o.seed, "of weights, dropout and sample order")->capture_default_str();
-  app.add_option("--output", o.output, "folder for checkpoints (none: nothing is saved)");
-  app.add_option("--save_interval", o.save_interval, "steps between checkpoints (0: at the end only)")
-      ->check(CLI::NonNegativeNumber);
-  app.add_option("--keep", o.keep, "newest checkpoints to keep (0: all)")
-      ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
-  app.add_option("--resume", o.resume, "auto, required, never, or a checkpoint's name")
-      ->capture_default_str();
-  app.add_option("--metrics", o.metrics, "JSON lines file, one object a step");
-  app.add_option("--trace", o.trace,
-                 "what every rank does and when, for Perfetto or chrome://tracing: FILE, with several ranks "
-                 "<stem>.<rank>.json (scripts/pipeline_idle.py reads them)");
-  app.add_option("--trace_steps", o.trace_steps, "so many steps of this run are traced")
-      ->capture_default_str()
-      ->check(CLI::PositiveNumber);
-  app.add_flag("--ngrams", o.ngrams, "compare the validation loss with n-gram models of the same bytes");
-  app.add_flag("--strict", o.strict, "warnings about the ds_config are errors");
-  app.add_flag("--deepspeed", o.deepspeed, "accepted and ignored, for scripts written for DeepSpeed");
-  add_options(app, o.ranks);
-  add_options(app, o.values);
-  if (!parse(app, arguments)) return false;
-  require(o.resume != "required" || !o.output.empty(), Exit::usage,
-          "--resume required needs --output, the folder to resume from");
-  require(!o.ngrams || !o.eval_data.empty(), Exit::usage, "--ngrams needs --eval_data");
-  return true;
-}
 
 // One training run on this rank.
 class Run {

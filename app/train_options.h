@@ -1,4 +1,5 @@
 #pragma once
+#include "app/commands.h"
 #include "app/options.h"
 
 namespace cleave {
@@ -12,5 +13,8 @@ struct TrainOptions {
   uint64_t seed = 42;
   bool strict = false, ngrams = false, deepspeed = false;
 };
+
+// False where help was asked for and given. Error(usage) as parse() and for options that lack another one.
+bool parse_options(TrainOptions& options, const Arguments& arguments);
 
 }  // namespace cleave
