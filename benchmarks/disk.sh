@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Reads and writes of a file past the page cache, ours beside fio's with the same sizes, in turns; prints medians in GB/s and ours as a
-# share of fio's. Without fio only ours.
+# share of fio's; then training steps of GPT-2 124M with masters and moments on disk and next to nothing to compute, whose state is read and
+# written once a step, beside fio reading and writing as much at once. Without fio only ours.
 #   benchmarks/disk.sh FOLDER     BUILD=build/release TOTAL_MIB=1024 TENSOR_MIB=24 BLOCK_KIB=1024 DEPTH=32 ROUNDS=5
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -26,6 +27,21 @@ for ((i = 0; i < rounds; i++)); do
   done
   $peer && fio_rate write >>"$work/fio.write" && fio_rate read >>"$work/fio.read"
 done
+# The moments and masters of 124,439,808 parameters, 12 bytes each, read and written.
+state_mib=1425
+tr -dc 'a-z ' </dev/urandom | head -c 100000 >"$work/text" || true
+printf '{"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": true}, "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}},
+ "zero_optimization": {"stage": 1, "offload_optimizer": {"device": "nvme", "nvme_path": "%s"}}}' "$work" >"$work/ds_config.json"
+for ((i = 0; i < 2; i++)); do
+  rm -f "$work/m.jsonl"
+  "${bench%disk_bench}cleave" train --deepspeed_config "$work/ds_config.json" --model gpt2 --data "$work/text" --seq_len 8 --steps 6 \
+    --metrics "$work/m.jsonl" >/dev/null
+  grep '"tokens_per_s"' "$work/m.jsonl" | tail -n 4 | sed -nE "s/.*\"step_ms\":([0-9.]+).*/\1/p" |
+    awk -v mib=$state_mib '{print 2 * mib * 1.048576 / $1}' >>"$work/step"
+  $peer && GLIBC_TUNABLES=glibc.malloc.hugetlb=1 fio --name=peer --directory="$work" --size="${state_mib}M" --io_size="$((2 * state_mib))M" \
+    --bs="${block}k" --ioengine=io_uring --iodepth="$depth" --direct=1 --rw=rw --overwrite=1 --output-format=json |
+    python3 -c "import json, sys; j = json.load(sys.stdin)['jobs'][0]; print((j['read']['bw_bytes'] + j['write']['bw_bytes']) / 1e9)" >>"$work/fio.step"
+done
 python3 - "$work" <<'P'
 import os, statistics, sys
 def median(name):
@@ -37,4 +53,6 @@ for way in ("write", "read"):
         ours = median(engine + "." + way)
         share = f"   {100 * ours / peer:.0f} % of fio's {peer:.2f}" if peer else ""
         print(f"{way:<6} {engine:<9} {ours:.2f} GB/s{share}")
+ours, peer = median("step"), median("fio.step")
+print(f"whole steps, read and written  {ours:.2f} GB/s" + (f"   {100 * ours / peer:.0f} % of fio's {peer:.2f}" if peer else ""))
 P
