@@ -158,12 +158,8 @@ int run_report(const Arguments& arguments) {
   const CudaStatus status = cuda_status(true);
   std::vector<std::string> transports{"shm"};
   if (build::gloo) transports.push_back("gloo");
-  const Json report{{"version", build::version},
-                    {"cpu", cpu_facts()},
-                    {"transports", transports},
-                    {"io_uring", io_uring()},
-                    {"cuda", cuda_facts(status)},
-                    {"missing", missing(status)}};
+  const Json report{{"version", build::version}, {"cpu", cpu_facts()},         {"transports", transports},
+                    {"io_uring", io_uring()},    {"cuda", cuda_facts(status)}, {"missing", missing(status)}};
   if (json)
     std::printf("%s\n", report.dump(2).c_str());
   else

@@ -38,9 +38,9 @@ constexpr Alias kAliases[] = {
 
 const std::vector<std::string> kOptimizers = {"Adam", "AdamW", "Lamb", "Lion", "Adagrad", "SGD"};
 const std::vector<std::string> kOtherOptimizers = {
-    "OneBitAdam", "ZeroOneAdam", "OneBitLamb", "MuAdam",     "MuAdamW",
-    "MuSGD",    "Muon",       "RMSprop",     "NAdam",      "RAdam",      "Adamax",
-    "Adadelta", "ASGD",       "LBFGS",       "Rprop",      "SparseAdam", "Adafactor"};
+    "OneBitAdam", "ZeroOneAdam", "OneBitLamb", "MuAdam",     "MuAdamW",  "MuSGD",
+    "Muon",       "RMSprop",     "NAdam",      "RAdam",      "Adamax",   "Adadelta",
+    "ASGD",       "LBFGS",       "Rprop",      "SparseAdam", "Adafactor"};
 const std::vector<std::string> kOtherSchedules = {"StepLR",
                                                   "MultiStepLR",
                                                   "ConstantLR",

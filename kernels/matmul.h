@@ -4,10 +4,11 @@
 
 namespace cleave {
 
-// c = op(a) @ op(b) [+ bias] [+ c]. Row major: c is [m, n], op(a) is [m, k], op(b) is [k, n]; transpose_x says that the
-// operand is stored transposed. a, b: fp32, bf16 or fp16; c: any of them, rounded once from fp32 sums.
-// bias [n], when defined, is added to every row (not together with accumulate). c must not overlap a or b.
-// A linear layer with weight [out, in] is y = x @ w^T (transpose_b), dx = dy @ w, dw += dy^T @ x (transpose_a).
+// c = op(a) @ op(b) [+ bias] [+ c]. Row major: c is [m, n], op(a) is [m, k], op(b) is [k, n]; transpose_x
+// says that the operand is stored transposed. a, b: fp32, bf16 or fp16; c: any of them, rounded once from
+// fp32 sums. bias [n], when defined, is added to every row (not together with accumulate). c must not overlap
+// a or b. A linear layer with weight [out, in] is y = x @ w^T (transpose_b), dx = dy @ w, dw += dy^T @ x
+// (transpose_a).
 struct Matmul {
   Tensor c, a, b;
   Tensor bias = {};
@@ -22,8 +23,8 @@ struct Matmul {
 };
 CLEAVE_KERNEL(Matmul)
 
-// db[n] = (accumulate ? db : 0) + column sums of dy [rows, n], added in row order in fp32 (in blocks of rows whose
-// size does not depend on the number of threads).
+// db[n] = (accumulate ? db : 0) + column sums of dy [rows, n], added in row order in fp32 (in blocks of rows
+// whose size does not depend on the number of threads).
 struct BiasGradient {
   Tensor db, dy;
   bool accumulate = false;

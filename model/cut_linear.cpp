@@ -45,8 +45,8 @@ Tensor CutLinear::backward_gathered(const Linear& linear, Tensor dx, Tensor dy, 
   return all;
 }
 
-Tensor CutLinear::backward_active(const Linear& linear, Tensor dhidden, Tensor hidden, Tensor dy, Activation f,
-                                  Arena& scratch) const {
+Tensor CutLinear::backward_active(const Linear& linear, Tensor dhidden, Tensor hidden, Tensor dy,
+                                  Activation f, Arena& scratch) const {
   const Tensor all = axis.all_rows_of(dy, scratch), out = matrix(dhidden, linear.in),
                before = matrix(hidden, linear.in);
   axis.gather(all, dy, stream, what, [&](Range rows, Tensor dy_rows) {
