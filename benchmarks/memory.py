@@ -7,11 +7,11 @@ import json
 import os
 import pathlib
 import re
-import struct
 import subprocess
 import sys
 import tempfile
 
+import random_tokens
 from deepspeed.runtime.zero.stage3 import estimate_zero3_model_states_mem_needs as estimate3
 from deepspeed.runtime.zero.stage_1_and_2 import estimate_zero2_model_states_mem_needs as estimate2
 
@@ -68,8 +68,7 @@ def run_deepspeed(path):
 
 with tempfile.TemporaryDirectory() as folder:
     data = os.path.join(folder, "tokens.bin")
-    with open(data, "wb") as f:  # llm.c's format
-        f.write(struct.pack("<3i", 20240520, 1, 20000) + bytes(1012) + struct.pack("<20000H", *((i * 7919) % 50257 for i in range(20000))))
+    random_tokens.write(data, 20000)
     rows = []
     for name, zero in LAYOUTS.items():
         path = os.path.join(folder, "ds_config.json")

@@ -10,14 +10,7 @@ trap 'rm -rf "$work"' EXIT
 grep -m1 'model name' /proc/cpuinfo | sed 's/.*: /cpu: /'
 echo "commit: $(git rev-parse --short HEAD), $(nproc) cores, load $(cut -d' ' -f1 /proc/loadavg); T = $seq, norm $norm"
 
-python3 - "$work/tokens.bin" <<'P'
-import array, random, struct, sys
-rng = random.Random(1)
-n = 200000
-with open(sys.argv[1], "wb") as f:
-    f.write(struct.pack("<3i", 20240520, 1, n) + b"\0" * (1024 - 12))
-    f.write(array.array("H", (rng.randrange(50257) for _ in range(n))).tobytes())
-P
+python3 benchmarks/random_tokens.py "$work/tokens.bin"
 # Without clipping and a check for overflows nothing has to know the norm before the update, which then runs while the backward does.
 check=$([ "$norm" = first ] && echo true || echo false) clip=$([ "$norm" = first ] && echo 1 || echo 0)
 for home in $homes; do

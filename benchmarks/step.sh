@@ -13,14 +13,7 @@ grep -m1 'model name' /proc/cpuinfo | sed 's/.*: /cpu: /'
 echo "commit: $(git rev-parse --short HEAD), $(nproc) cores"
 
 # Random tokens as an llm.c file: 256 int32 of header, then uint16.
-"${python:-python3}" - "$work/tokens.bin" <<'P'
-import array, random, struct, sys
-rng = random.Random(1)
-n = 200000
-with open(sys.argv[1], "wb") as f:
-    f.write(struct.pack("<3i", 20240520, 1, n) + b"\0" * (1024 - 12))
-    f.write(array.array("H", (rng.randrange(50257) for _ in range(n))).tobytes())
-P
+python3 benchmarks/random_tokens.py "$work/tokens.bin"
 config() {
   printf '{"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 1, "bf16": {"enabled": %s},
  "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}}, "zero_optimization": {"stage": %s%s}}' \

@@ -4,6 +4,8 @@
 #include <deque>
 #include <fstream>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "device/stream.h"
 
@@ -20,7 +22,7 @@ struct TraceEvent {
 
 class Trace {
  public:
-  // Events of the first `steps` steps go to the file; Error(io) when it cannot be written.
+  // Events of the first `steps` steps go to the file; Error(usage) when it cannot be written.
   Trace(const std::string& path, int rank, int64_t steps);
   Trace() = default;  // keeps its events
   ~Trace();
@@ -46,7 +48,7 @@ class Trace {
   std::string path_;
   int rank_ = 0;
   int64_t steps_left_ = 0;
-  bool on_ = true, first_ = true;
+  bool on_ = true;
   std::vector<std::pair<const Stream*, std::string>> tracks_;
   std::deque<TraceEvent> events_;  // addresses stay: tasks write times into them
 };
