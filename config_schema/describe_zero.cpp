@@ -54,7 +54,8 @@ void describe_stage3(Keys& k, ZeroConfig& z) {
 
 void describe_offload(Keys& k, ZeroConfig& z) {
   OffloadConfig& o = z.offload_optimizer;
-  k.section("zero_optimization.offload_optimizer", "where optimizer states live and the update runs");
+  k.section("zero_optimization.offload_optimizer",
+            "where optimizer states live; cleave.offload_update says where they are updated");
   k.honoured("device", &o.device, "none, cpu (host memory) or nvme (a file on disk); with any stage")
       .one_of({"none", "cpu", "nvme"});
   const bool off = o.device == "none", memory = o.device != "nvme";
