@@ -37,6 +37,9 @@ class DeviceTransport {
 // From now on tensors in the memory of a GPU take this transport in `world`, which has a transport of the
 // CPU, and in the groups that are split from it.
 void use_device_transport(Communicator& world, std::shared_ptr<DeviceTransport> transport);
+// Collective: the same, after the ranks have met over it. Where they cannot (Error(usage)), world stays as it
+// was and the reason is returned; empty when all is well.
+std::string try_device_transport(Communicator& world, std::shared_ptr<DeviceTransport> transport);
 
 // Collective over c, whose transport is one of the CPU: everybody's `mine`, by rank. Not counted.
 std::vector<int64_t> exchange(Communicator& c, int64_t mine, const std::string& what);

@@ -42,6 +42,17 @@ class GroupCommunicator final : public Communicator {
   void abort(const std::string& reason) override { group_->abort(reason); }
 
   void use(std::shared_ptr<DeviceTransport> transport) { transport_ = std::move(transport); }
+  std::string try_to_use(std::shared_ptr<DeviceTransport> transport) {
+    transport_ = std::move(transport);
+    try {
+      meet_on_gpus({.op = Collective::barrier});
+      return {};
+    } catch (const Error& e) {
+      if (e.exit() != Exit::usage) throw;
+      on_gpus_.reset(), transport_.reset();
+      return e.what();
+    }
+  }
   std::vector<int64_t> exchange(int64_t mine, const std::string& what) {
     auto place = collectives_.join();
     const Waiting w = waiting(*group_, rank(), *place, {.op = Collective::barrier}, what);
@@ -84,16 +95,18 @@ class GroupCommunicator final : public Communicator {
     return *on_gpus_;
   }
 
+  void meet_on_gpus(const Post& post) {
+    auto place = collectives_.join();
+    const Waiting w = waiting(*group_, rank(), *place, post, "meeting on the GPUs");
+    first_in_line(*group_, w, *place);
+    on_gpus().meet(w);
+    met_ = true;
+  }
+
   // body(gpus, waiting), at once: the GPU's stream keeps the order. The first call meets the other ranks.
   template <class Body>
   void collective_on_gpus(const Post& post, const Call& call, Body body) {
-    if (!met_) {
-      auto place = collectives_.join();
-      const Waiting w = waiting(*group_, rank(), *place, post, "meeting on the GPUs");
-      first_in_line(*group_, w, *place);
-      on_gpus().meet(w);
-      met_ = true;
-    }
+    if (!met_) meet_on_gpus(post);
     const auto place = collectives_.join();
     body(*on_gpus_, waiting(*group_, rank(), *place, post, std::string(call.what)));
   }
@@ -199,6 +212,11 @@ class GroupCommunicator final : public Communicator {
 
 void use_device_transport(Communicator& world, std::shared_ptr<DeviceTransport> transport) {
   if (auto* group = dynamic_cast<GroupCommunicator*>(&world)) group->use(std::move(transport));
+}
+
+std::string try_device_transport(Communicator& world, std::shared_ptr<DeviceTransport> transport) {
+  auto* group = dynamic_cast<GroupCommunicator*>(&world);
+  return group ? group->try_to_use(std::move(transport)) : "a group without a transport of its own";
 }
 
 std::vector<int64_t> exchange(Communicator& c, int64_t mine, const std::string& what) {
