@@ -53,6 +53,19 @@ class GroupCommunicator final : public Communicator {
       return e.what();
     }
   }
+  void lend(std::vector<Tensor> buffers) {
+    lent_ = std::move(buffers);
+    if (!met_ || lent_.empty()) return;
+    auto place = collectives_.join();
+    const Waiting w = waiting(*group_, rank(), *place, {.op = Collective::barrier},
+                              "lending buffers to the GPUs' transport");
+    first_in_line(*group_, w, *place);
+    on_gpus_->lend(w, lent_);
+  }
+  void take_back() {
+    lent_.clear();
+    if (met_) on_gpus_->take_back();
+  }
   std::vector<int64_t> exchange(int64_t mine, const std::string& what) {
     auto place = collectives_.join();
     const Waiting w = waiting(*group_, rank(), *place, {.op = Collective::barrier}, what);
@@ -101,6 +114,7 @@ class GroupCommunicator final : public Communicator {
     first_in_line(*group_, w, *place);
     on_gpus().meet(w);
     met_ = true;
+    if (!lent_.empty()) on_gpus_->lend(w, lent_);
   }
 
   // body(gpus, waiting), at once: the GPU's stream keeps the order. The first call meets the other ranks.
@@ -206,6 +220,7 @@ class GroupCommunicator final : public Communicator {
   std::shared_ptr<DeviceTransport> transport_;
   std::unique_ptr<DeviceGroup> on_gpus_;
   bool met_ = false;
+  std::vector<Tensor> lent_;
 };
 
 }  // namespace
@@ -217,6 +232,14 @@ void use_device_transport(Communicator& world, std::shared_ptr<DeviceTransport> 
 std::string try_device_transport(Communicator& world, std::shared_ptr<DeviceTransport> transport) {
   auto* group = dynamic_cast<GroupCommunicator*>(&world);
   return group ? group->try_to_use(std::move(transport)) : "a group without a transport of its own";
+}
+
+void lend_buffers(Communicator& ranks, std::vector<Tensor> buffers) {
+  if (auto* group = dynamic_cast<GroupCommunicator*>(&ranks)) group->lend(std::move(buffers));
+}
+
+void take_back_buffers(Communicator& ranks) {
+  if (auto* group = dynamic_cast<GroupCommunicator*>(&ranks)) group->take_back();
 }
 
 std::vector<int64_t> exchange(Communicator& c, int64_t mine, const std::string& what) {

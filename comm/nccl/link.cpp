@@ -1,5 +1,6 @@
 #include "comm/nccl/link.h"
 
+#include <cstdio>
 #include <thread>
 
 #include "device/cuda/check.h"
@@ -32,16 +33,43 @@ NcclLink::~NcclLink() {
   {
     std::lock_guard lock(mutex_);
     const bool idle = comm_ && flights_.all_done();
-    if (idle && nccl_.comm_finalize(comm_) <= ncclInProgress) {
-      ncclResult_t now = ncclInProgress;
-      for (const auto until = Clock::now() + kGoodbye; now == ncclInProgress && Clock::now() < until;) {
-        if (nccl_.comm_get_async_error(comm_, &now) != ncclSuccess) break;
-        std::this_thread::sleep_for(100us);
-      }
-      if (now == ncclSuccess) nccl_.comm_destroy(std::exchange(comm_, nullptr));
-    }
+    const auto until = Clock::now() + kGoodbye;
+    if (idle)
+      for (void* handle : registered_) settled(nccl_.comm_deregister(comm_, handle), until);
+    if (idle && settled(nccl_.comm_finalize(comm_), until) == ncclSuccess)
+      nccl_.comm_destroy(std::exchange(comm_, nullptr));
   }
   abort("it was closed");
+}
+
+// What a call of NCCL comes to that goes on in the background.
+ncclResult_t NcclLink::settled(ncclResult_t result, Clock::time_point until) const {
+  while (result == ncclInProgress && Clock::now() < until) {
+    std::this_thread::sleep_for(100us);
+    if (nccl_.comm_get_async_error(comm_, &result) != ncclSuccess) return ncclSystemError;
+  }
+  return result;
+}
+
+bool NcclLink::use_in_place(std::span<const Tensor> buffers) {
+  std::lock_guard lock(mutex_);
+  if (!comm_) return false;
+  const auto until = Clock::now() + kGoodbye;
+  ncclResult_t result =
+      nccl_.comm_register || buffers.empty() ? ncclSuccess : ncclInvalidUsage;  // before NCCL 2.19
+  for (void* handle : registered_)
+    if (result == ncclSuccess) result = settled(nccl_.comm_deregister(comm_, handle), until);
+  registered_.clear();
+  for (const Tensor& t : buffers) {
+    void* handle = nullptr;
+    if (result == ncclSuccess)
+      result = settled(nccl_.comm_register(comm_, t.raw(), size_t(t.bytes()), &handle), until);
+    if (result == ncclSuccess && handle) registered_.push_back(handle);
+  }
+  if (result != ncclSuccess)
+    std::fprintf(stderr, "warning: cuda:%d: group '%s': NCCL does not use buffers in place: %s\n",
+                 place_.device, group_.name().c_str(), nccl_.get_error_string(result));
+  return result == ncclSuccess;
 }
 
 ncclResult_t NcclLink::state() {

@@ -3,6 +3,7 @@
 #pragma once
 #include <functional>
 #include <mutex>
+#include <span>
 
 #include "comm/cuda/flights.h"
 #include "comm/cuda/watched_group.h"
@@ -27,12 +28,17 @@ class NcclLink final : public WatchedLink {
   // Enqueues what body calls on `stream`. Error(rank_lost) when the link was given up.
   void enqueue(const Waiting& w, cudaStream_t stream, const Body& body);
 
+  // Registers these buffers with NCCL and no others, so that it may read and write them in place, where its
+  // transports can. False, and one line on stderr, where it refuses: then some may be registered.
+  bool use_in_place(std::span<const Tensor> buffers);
+
   std::string trouble() override;
   void abort(const std::string& reason) override;
 
  private:
   void settle(const Waiting& w, ncclResult_t result, const char* doing);
   ncclResult_t state();
+  ncclResult_t settled(ncclResult_t result, Clock::time_point until) const;
   std::string explain(ncclResult_t result);
   void throw_if_given_up(const Waiting& w);
 
@@ -43,6 +49,7 @@ class NcclLink final : public WatchedLink {
   ncclComm_t comm_ = nullptr;
   std::string given_up_;
   Flights flights_;
+  std::vector<void*> registered_;
 };
 
 }  // namespace cleave

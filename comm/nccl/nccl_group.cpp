@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstdlib>
 #include <map>
 
@@ -43,6 +44,17 @@ class NcclGroup final : public WatchedGroup {
     if (group().size() > 1) group().broadcast(w, bytes_of(id), 0);
     all_ =
         &keep(std::make_unique<NcclLink>(group(), w, NcclLink::Place{rank(), group().size(), device()}, id));
+  }
+
+  // NCCL does not allow that the buffers of some ranks are registered and those of others are not.
+  void lend(const Waiting& w, std::span<const Tensor> buffers) override {
+    const char* wanted = std::getenv("CLEAVE_NCCL_REGISTER");
+    const bool done = wanted && std::string_view(wanted) == "on" && all_->use_in_place(buffers);
+    const std::vector<int64_t> all = group().exchange(w, done);
+    if (std::find(all.begin(), all.end(), 0) != all.end()) take_back();
+  }
+  void take_back() override {
+    if (all_) all_->use_in_place({});
   }
 
   void all_gather(const Waiting& w, Tensor full, Tensor shard, Range piece, Stream& stream) override {
