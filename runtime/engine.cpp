@@ -59,6 +59,7 @@ Engine::Engine(const DsConfig& config, const ModelFactory& make, Communicator& w
   if (s.rows_overlap) s.spaces.rows.lend_to(s.rows);
   s.all = std::make_unique<Allocation>(s.config, s.model, s.plan, s.mesh, s.axes.tensor, s.near_groups(),
                                        *s.self, s.memory, s.compute, s.comm());
+  s.lend_buffers_of_store();
   s.summed_late = s.units_summed_late();
   s.name_tracks();
   s.all->optimizer.initialize(options.seed, s.compute);

@@ -164,6 +164,14 @@ std::vector<Engine::State::Talk> Engine::State::groups() const {
   return out;
 }
 
+void Engine::State::lend_buffers_of_store() {
+  if (!options.device.is_cuda() || options.dry) return;
+  std::vector<Communicator*> axis = {mesh.data};
+  for (Communicator* part : {near.get(), across.get()})
+    if (part) axis.push_back(part);
+  loan = BufferLoan(std::move(axis), all->store.device_buffers());
+}
+
 void Engine::State::name_tracks() {
   if (!options.trace) return;
   options.trace->name(compute, "compute");

@@ -1,5 +1,6 @@
 // What an engine is made of; shared by the files that implement it.
 #pragma once
+#include "comm/device_group.h"
 #include "comm/mesh.h"
 #include "device/workspace.h"
 #include "optim/loss_scaler.h"
@@ -34,6 +35,28 @@ struct Workspaces {
   Workspace compute, comm, rows;
 };
 
+// The buffers that collectives of these groups use, lent to what moves them between GPUs; ends when no stream
+// uses them any more.
+class BufferLoan {
+ public:
+  BufferLoan() = default;
+  BufferLoan(std::vector<Communicator*> groups, const std::vector<Tensor>& buffers)
+      : groups_(std::move(groups)) {
+    for (Communicator* group : groups_) lend_buffers(*group, buffers);
+  }
+  BufferLoan(const BufferLoan&) = delete;
+  BufferLoan& operator=(BufferLoan&& other) noexcept {
+    std::swap(groups_, other.groups_);
+    return *this;
+  }
+  ~BufferLoan() {
+    for (Communicator* group : groups_) take_back_buffers(*group);
+  }
+
+ private:
+  std::vector<Communicator*> groups_;
+};
+
 struct Engine::State {
   State(const DsConfig& config, const ModelFactory& make, Communicator& world, const EngineOptions& options);
 
@@ -48,6 +71,7 @@ struct Engine::State {
   }
   bool speaks_for(int unit) const { return plan.speaks(mesh.place.pipe, all->store.layout(unit).name()); }
   void name_tracks();  // of the trace: this engine's streams
+  void lend_buffers_of_store();
   NearGroups near_groups() const { return {near.get(), across.get()}; }
   PipeLinks links() const { return {*activations, *gradients}; }
   // That this engine talks in, each once, under what it is for.
@@ -105,6 +129,7 @@ struct Engine::State {
   std::string disk_line, update_line;
   Workspaces spaces;
   std::unique_ptr<Allocation> all;
+  BufferLoan loan;
   std::vector<bool> summed_late;  // units_summed_late(), of all->store
   Stream compute, overlapped;     // go first: they finish what was enqueued, also when a step was given up
   Stream rows;                    // where the tensor axis' movements run beside products

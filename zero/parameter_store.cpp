@@ -131,6 +131,16 @@ void ParameterStore::publish(int index, const Event& updated) {
   if (unit.on_disk >= 0) disk_.write_behind(unit.on_disk, comm_.record());
 }
 
+std::vector<Tensor> ParameterStore::device_buffers() const {
+  std::vector<Tensor> out;
+  const auto add = [&](const Buffer& buffer) {
+    if (buffer.defined() && buffer.tensor().memory() == MemoryKind::device) out.push_back(buffer);
+  };
+  for (const Buffer* buffer : {&gathered_, &buckets_, &wire_}) add(*buffer);
+  for (const auto& unit : units_) add(unit->weights), add(unit->gradients);
+  return out;
+}
+
 void ParameterStore::wait_for_weights() {
   compute_.wait(comm_.record());
   released_ = compute_.record();  // gathers of the next pass must see the updated shards

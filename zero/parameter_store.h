@@ -98,6 +98,8 @@ class ParameterStore {
   // After the slice of the working copy was updated, on compute and by the work before `updated`: brings it
   // to the ranks that hold the whole, and home.
   void publish(int unit, const Event& updated = {});
+  // What collectives read and write, where it lives in device memory.
+  std::vector<Tensor> device_buffers() const;
   void wait_for_weights();  // work enqueued on compute from now on sees what was published
 
   // Blocks until the disk was read and written, and throws its faults. After the last pass.
