@@ -71,8 +71,8 @@ class ShardedOptimizer final : public GradientUser {
   std::vector<Part> parts_of(int unit) const;
   // Where kernels run: on compute, or with operands on their way.
   struct Side {
-    std::unique_ptr<StagedUpdate> staged;  // none: on compute, which reaches everything
     Buffer gradient;                       // exact sums: a piece of the gradient as the update reads it
+    std::unique_ptr<StagedUpdate> staged;  // none: on compute, which reaches everything
   };
   void add_sides(Memory& memory, const Placement& placement);
   Side& side_of(const UpdateSlice& slice);
@@ -93,9 +93,9 @@ class ShardedOptimizer final : public GradientUser {
   std::unique_ptr<Optimizer> optimizer_;
   StateHome state_;
   HomeStream homes_;
-  Side here_, host_, device_;
-  Side* away_ = nullptr;                    // of state off the device, where that is not `here_`
   std::unique_ptr<WholeParameters> whole_;  // where the optimizer prepares
+  Side here_, host_, device_;               // their streams go first: they finish what was enqueued
+  Side* away_ = nullptr;                    // of state off the device, where that is not `here_`
 
   std::optional<StepArgs> ahead_;  // of the step that is under way
   std::vector<bool> late_;
