@@ -49,6 +49,24 @@ TEST(Homes, TakeWhatMovesFromTheDeviceToTheByte) {
       });
 }
 
+// There is no link to stream through: nothing is measured, copied or said.
+TEST(Homes, OfACpuRankLeaveTheUpdateOnTheHostUnlessToldOtherwise) {
+  run_ranks(2, [&](Communicator& world) {
+    DsConfig c = with(config_for(2), {.optimizer = true});
+    auto table = [&](const std::string& where) {
+      c.offload_update = where;
+      Engine engine(c, small_gpt(), world, {});
+      EXPECT_EQ(engine.update_line(), "");
+      EXPECT_GT(engine.update_bytes().state, 0);
+      return engine.memory_live();
+    };
+    const MemoryTable host = table("host");
+    EXPECT_EQ(table("auto"), host);
+    EXPECT_GT(table("device").at(MemoryKind::device, Category::staging),
+              host.at(MemoryKind::device, Category::staging));
+  });
+}
+
 TEST(Homes, OnDiskTakeTheirShardsInPagesAndBuffersOfTheLargestOfThem) {
   for (const int ranks : {1, 2})
     for (const int64_t kept : {0, 500, 1'000'000})
