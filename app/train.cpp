@@ -231,11 +231,7 @@ int run_train(const Arguments& arguments) {
   TrainOptions o;
   if (!parse_options(o, arguments)) return 0;
   Session session(o.ranks);
-  // What every rank finds out alike is said once, what concerns a machine once there.
-  auto same_on_all = [&](Exit e) {
-    return (e == Exit::usage && !session.first()) || (e == Exit::memory && session.info().local_rank != 0);
-  };
-  try {
+  return session.run([&] {
     AutoValues values = o.values;
     values.total_steps = o.steps, values.hidden_size = width_of(config_of(o.model, 256));
     const ReadOptions reading = session.read_options(o.strict, values);
@@ -248,14 +244,7 @@ int run_train(const Arguments& arguments) {
     const int code = run.train();
     session.leave();
     return code;
-  } catch (const Error& e) {
-    session.failed(e.what());
-    if (same_on_all(e.exit())) return int(e.exit());
-    throw;
-  } catch (const std::exception& e) {
-    session.failed(e.what());
-    throw;
-  }
+  });
 }
 
 }  // namespace cleave

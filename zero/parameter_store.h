@@ -28,6 +28,7 @@ struct StoreOptions {
   int prefetch_visits = 1;                                           // how many visits ahead a gather starts
   int64_t live_numel = Call::kWhole;  // but not while more than so many elements would be gathered
   bool overlap = true;                // reductions may run behind the backward: one more bucket is kept
+  bool trains = true;                 // false: no pass goes backward; there are no gradients
   // One rank of a tensor axis counts, in the norm and in checkpoints, what all of them have whole.
   bool counts_replicated = true;
 
