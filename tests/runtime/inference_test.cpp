@@ -151,6 +151,24 @@ TEST(Inference, TakesTheWeightsAndOneLayer) {
   });
 }
 
+// Layers that read their input until they are done, so boundaries must not share memory.
+TEST(Inference, OfAnMlpHasTheBitsOfTheTrainer) {
+  std::vector<float> input(4 * 32);
+  for (size_t i = 0; i < input.size(); ++i) input[i] = float(i % 7) - 3;
+  std::vector<int32_t> targets(4, 1);
+  const Batch batch{.input = Tensor(input.data(), DType::fp32, {4, 32}, MemoryKind::host),
+                    .targets = Tensor(targets.data(), DType::int32, {4}, MemoryKind::host),
+                    .valid_targets = 4};
+  run_ranks(1, [&](Communicator& world) {
+    const MlpConfig shape{{32, 24, 32, 20, 9}};
+    const DsConfig c = config_for(1, 4);
+    Engine trains(c, make_mlp(shape, DType::fp32), world, {});
+    Engine reads(c, make_mlp(shape, DType::fp32), world, {.inference = true});
+    reads.set_parameters([&](const ParamSpec& p) { return trains.parameter(p.name); });
+    EXPECT_EQ(reads.predict(batch), trains.predict(batch));
+  });
+}
+
 // The number of layers changes the activations of a trainer only.
 TEST(Inference, TakesAsMuchForActivationsHoweverManyLayersThereAre) {
   const auto activations = [&](int layers, bool inference) {
