@@ -64,9 +64,9 @@ Engine::Engine(const DsConfig& config, const ModelFactory& make, Communicator& w
   if (s.rows_overlap) s.spaces.rows.lend_to(s.rows);
   s.all = std::make_unique<Allocation>(s.config, s.model, s.plan, s.mesh, s.axes.tensor, s.near_groups(),
                                        *s.self, s.memory, s.compute, s.comm());
-  s.name_tracks();
   s.all->state->initialize(options.seed, s.compute);
   s.synchronize();
+  s.name_tracks();  // from here on
 }
 
 Engine::~Engine() = default;

@@ -187,6 +187,8 @@ void Engine::State::name_tracks() {
   options.trace->name(compute, "compute");
   if (config.zero.overlap_comm) options.trace->name(overlapped, "communication");
   if (rows_overlap) options.trace->name(rows, "tensor axis");
+  all->store.show_in(*options.trace), all->stage.show_in(*options.trace);
+  if (all->optimizer) all->optimizer->show_in(*options.trace, compute);
 }
 
 void Engine::State::check_plan() {

@@ -20,6 +20,7 @@ class Stage {
   // After the store's commit: allocates activations, sized by a dry run of every layer, and on a GPU a copy
   // of the model's constants, which arrives in the order of `stream`.
   void allocate(Memory& memory, Stream& stream);
+  void show_in(Trace& trace) { away_inputs_.show_in(trace); }
 
   const StageShape& shape() const { return shape_; }
   int64_t frame_bytes() const { return keep_bytes_; }  // of the activations that one micro-batch keeps
@@ -128,8 +129,7 @@ class Stage {
   std::vector<TensorSpec> boundaries_;  // input of every layer of the model, then of the head
   std::vector<Passes> passes_;          // by chunk
   int eval_pass_ = 0;                   // of the last chunk, with the head
-  // Two in turn: gradients of layer boundaries, or without training the boundaries inside a chunk.
-  Buffer passing_[2];
+  Buffer passing_[2];  // in turn: gradients of layer boundaries; without training, the boundaries themselves
   Buffer scratch_, group_, targets_, losses_;
   std::vector<Buffer> constant_copies_;
   std::vector<Tensor> constants_;  // where the layers compute
@@ -144,7 +144,7 @@ class Stage {
   Event loaded_;
   int64_t keep_bytes_ = 0, waiting_bytes_ = 0;  // of a frame; of one of waiting_
   int64_t home_bytes_ = 0, block_bytes_ = 0;    // of a frame; of the largest input that is away
-  int64_t passing_bytes_ = 0;                   // of the largest layer boundary in passing_
+  int64_t passing_bytes_ = 0;                   // of one of passing_
   int visit_ = 0;                               // in the store's current pass
 };
 

@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "device/trace.h"
 #include "offload/placement.h"
 
 namespace cleave {
@@ -15,6 +16,7 @@ class DiskShards {
   int add(int64_t numel);
   // The file and the buffers, each of the largest shard; nothing where there are no shards.
   void commit(Memory& memory, const DiskPlace& place, DType type);
+  void show_in(Trace& trace);  // reads and writes
 
   // Whether another shard can be read ahead, and its read, behind the writes of it. Shards are taken in the
   // order in which they were read ahead.
@@ -51,6 +53,7 @@ class DiskShards {
   std::deque<int> ahead_;  // buffers, in the order of their reads
   int next_ = 0;
   std::unique_ptr<DiskFile> file_;
+  Trace* trace_ = nullptr;
   std::unique_ptr<Stream> reads_, writes_;  // go first: they finish what was enqueued
 };
 

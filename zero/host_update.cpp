@@ -27,20 +27,32 @@ HostUpdate::HostUpdate(Memory& memory, DType weights, DType gradients, bool grad
   allocate(gradients_, gradients, gradients_on_device ? kTile : 0);
 }
 
+void HostUpdate::show_in(Trace& trace) {
+  trace_ = &trace;
+  trace.name(worker_, "host updates");
+  trace.name(down_, "gradients to the host's update"), trace.name(up_, "weights from the host's update");
+}
+
 Tensor HostUpdate::arrive(Tensor gradient, const Event& ready) {
   worker_.wait(ready);
   if (!gradient.defined() || on_host(gradient)) return gradient;
   Slot& slot = gradients_.take();
   const Tensor here = slot.memory.tensor().slice({0, gradient.numel()});
   down_.wait(ready), down_.wait(slot.free);
-  copy(here, gradient, down_);
+  {
+    const TraceSpan seen(trace_, down_, "gradient", "tile");
+    copy(here, gradient, down_);
+  }
   worker_.wait(down_.record());
   return here;
 }
 
 Event HostUpdate::leave(Tensor weights, Slot& slot) {
   up_.wait(worker_.record());
-  copy(weights, slot.memory.tensor().slice({0, weights.numel()}), up_);
+  {
+    const TraceSpan seen(trace_, up_, "update", "weights of a tile");
+    copy(weights, slot.memory.tensor().slice({0, weights.numel()}), up_);
+  }
   return slot.free = up_.record();
 }
 
@@ -58,7 +70,10 @@ Event HostUpdate::update(const Kernels& kernels, const UpdateSlice& slice, const
       worker_.wait(slot->free);
       piece.copy = slot->memory.tensor().slice({0, r.size()});
     }
-    kernels(piece, worker_);
+    {
+      const TraceSpan seen(trace_, worker_, "update", "tile");
+      kernels(piece, worker_);
+    }
     done = worker_.record();
     if (arrives) gradients_.slot[gradients_.next].free = done;
     if (slot) done = leave(weights, *slot);

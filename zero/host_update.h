@@ -6,6 +6,7 @@
 #include <functional>
 
 #include "device/memory.h"
+#include "device/trace.h"
 #include "optim/optimizer.h"
 
 namespace cleave {
@@ -16,6 +17,7 @@ class HostUpdate {
   // host memory is read where it is.
   HostUpdate(Memory& memory, DType weights, DType gradients, bool gradients_on_device);
 
+  void show_in(Trace& trace);  // updates, and what arrives and leaves
   // Where masters and states are written.
   Stream& stream() { return worker_; }
   // Runs kernels of an update on pieces of the slice after `ready`; param and state in host memory, grad and
@@ -42,6 +44,7 @@ class HostUpdate {
   Event leave(Tensor weights, Slot& slot);
 
   Slots weights_, gradients_;
+  Trace* trace_ = nullptr;
   Stream worker_, down_, up_;  // go first: they finish what was enqueued
 };
 

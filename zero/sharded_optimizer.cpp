@@ -179,6 +179,9 @@ std::vector<ShardedOptimizer::Part> ShardedOptimizer::parts_of(int unit) const {
 void ShardedOptimizer::visit(int unit, bool update, const StepArgs& args, Stream& compute) {
   const std::vector<Part> parts = parts_of(unit);
   state_.visit(unit, home(compute), [&](const StateHome::Tile& tile, const State& state) {
+    // What the host of a GPU rank updates, its own streams show.
+    const bool away = tile.home != MemoryKind::device && !host_;
+    const TraceSpan seen(away ? trace_ : nullptr, compute, "update", store_.layout(unit).name());
     for (const Part& part : parts) {
       const Range r = intersect(part.range, tile.range), here = r.shifted(-tile.range.begin);
       if (r.empty()) continue;
@@ -249,6 +252,13 @@ void ShardedOptimizer::prepare(const StepArgs& args) {
   whole_->add_up(*compute_, home(*compute_));
   state_.begin_walk({0, state_.kinds()}, {0, 1});
   state_.expect(expected_);
+}
+
+void ShardedOptimizer::show_in(Trace& trace, Stream& compute) {
+  trace_ = &trace;
+  trace.name(compute, "host updates", "update");
+  state_.show_in(trace);
+  if (host_) host_->show_in(trace);
 }
 
 std::vector<std::string> ShardedOptimizer::kinds() const {

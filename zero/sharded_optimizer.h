@@ -51,6 +51,9 @@ class ShardedOptimizer final : public GradientUser, public SavedState {
   void write(int unit, int kind, Range range, Tensor from, Stream& compute) override;
   void publish_masters(Stream& compute) override;
 
+  // Updates off the device, with what moves for them; the trace outlives this.
+  void show_in(Trace& trace, Stream& compute);
+
   // Of the state that lives on disk; none: nothing does.
   const DiskFile* file() const { return state_.file(); }
 
@@ -89,6 +92,7 @@ class ShardedOptimizer final : public GradientUser, public SavedState {
   Stream* compute_ = nullptr;
   std::vector<int> expected_, updated_;  // units, in order; of them: those that were updated
   std::vector<Event> done_;              // by unit: the host's last work on it
+  Trace* trace_ = nullptr;
 };
 
 }  // namespace cleave

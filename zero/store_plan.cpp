@@ -127,6 +127,12 @@ void ParameterStore::commit() {
   overflows_ = memory_.allocate(device, Category::buckets, DType::int64, {1}, "overflows");
 }
 
+void ParameterStore::show_in(Trace& trace) {
+  trace_ = &trace;
+  trace.name(comm_, "weights from home", "gather"), trace.name(comm_, "gradients home", "gradient");
+  disk_.show_in(trace);
+}
+
 MemoryKind ParameterStore::gradient_home() const {
   return units_.empty() ? MemoryKind::device : units_[0]->plan.home.gradients;
 }
