@@ -20,7 +20,8 @@ void add_options(CLI::App& app, ModelOptions& o) {
 void add_options(CLI::App& app, RankOptions& o) {
   app.add_option("--transport", o.transport, "auto, shm or gloo")->capture_default_str();
   app.add_option("--gpu_transport", o.gpu_transport,
-                 "between GPUs: auto, nccl, or host (through host memory, sums in rank order)")
+                 "between GPUs: auto, nccl, ipc (one host), or host (through host memory); the last two add "
+                 "in rank order")
       ->capture_default_str();
   app.add_flag("--share_gpu", o.share_gpu,
                "with fewer GPUs than ranks, ranks take turns on a GPU; for tests");

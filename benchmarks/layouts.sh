@@ -5,7 +5,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 steps=${STEPS:-2} rounds=${ROUNDS:-2}
-layouts=${LAYOUTS:-data zero3 pipe pipe_zb tensor sequence zero2 zero2_offload exact}
+layouts=${LAYOUTS:-data zero3 pipe pipe_interleaved pipe_zb tensor sequence zero2 zero2_offload exact}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 grep -m1 'model name' /proc/cpuinfo | sed 's/.*: /cpu: /'
@@ -22,6 +22,7 @@ config zero3 4 ', "zero_optimization": {"stage": 3}'
 config zero2_offload 4 ', "zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}'
 config exact 4 ', "cleave": {"exact_sums": true}'
 config pipe 8 ', "pipeline": {"stages": 2}'
+config pipe_interleaved 8 ', "pipeline": {"stages": 2, "schedule": "interleaved", "virtual_stages": 2}'
 config pipe_zb 8 ', "pipeline": {"stages": 2, "schedule": "zb-h1"}'
 config tensor 8 ', "tensor_parallel": {"autotp_size": 2}'
 config sequence 8 ', "sequence_parallel_size": 2'
@@ -43,5 +44,5 @@ for name in $layouts; do
   idle=$(build/release/bin/cleave plan --deepspeed_config "$work/$name.json" --model gpt2 --seq_len 1024 --world_size 2 --json |
     sed -nE 's/.*"idle_share": ([0-9.e-]+).*/\1/p')
   awk -v n="$name" -v r="$rate" -v p="$plain" -v m="$memory" -v i="$idle" \
-    'BEGIN {printf "%-14s %7.1f tokens/s  %.3f of %s  planned idle share %4.1f %%  device memory %s\n", n, r, r / p, "the first row", i * 100, m}'
+    'BEGIN {printf "%-16s %7.1f tokens/s  %.3f of %s  planned idle share %4.1f %%  device memory %s\n", n, r, r / p, "the first row", i * 100, m}'
 done

@@ -2,6 +2,8 @@
 // of the CPU (relay.h). A group still needs its transport of the CPU: for the host's own values, to agree on
 // things, and to tell why it ended.
 #pragma once
+#include <span>
+
 #include "comm/group.h"
 
 namespace cleave {
@@ -26,6 +28,11 @@ class DeviceGroup {
   // nothing but its own last message, and a receive waits on the GPU. w is first in line of its pair.
   virtual void send(const Waiting& w, Tensor t, int to, Stream& stream) = 0;
   virtual void recv(const Waiting& w, Tensor t, int from, Stream& stream) = 0;
+
+  // Collective, after meet(): memory of this GPU that collectives will often use, until it is taken back,
+  // which is before it is freed.
+  virtual void lend(const Waiting&, std::span<const Tensor>) {}
+  virtual void take_back() {}
 };
 
 class DeviceTransport {
@@ -37,6 +44,14 @@ class DeviceTransport {
 // From now on tensors in the memory of a GPU take this transport in `world`, which has a transport of the
 // CPU, and in the groups that are split from it.
 void use_device_transport(Communicator& world, std::shared_ptr<DeviceTransport> transport);
+// Collective: the same, after the ranks have met over it. Where they cannot (Error(usage)), world stays as it
+// was and the reason is returned; empty when all is well.
+std::string try_device_transport(Communicator& world, std::shared_ptr<DeviceTransport> transport);
+
+// Collective: a hint that collectives of `ranks` will often use these buffers of the GPU, until they are
+// taken back: when the streams that used them are done, and before they are freed.
+void lend_buffers(Communicator& ranks, std::vector<Tensor> buffers);
+void take_back_buffers(Communicator& ranks);
 
 // Collective over c, whose transport is one of the CPU: everybody's `mine`, by rank. Not counted.
 std::vector<int64_t> exchange(Communicator& c, int64_t mine, const std::string& what);

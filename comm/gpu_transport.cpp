@@ -1,8 +1,11 @@
 #include "comm/gpu_transport.h"
 
 #include <algorithm>
+#include <functional>
 
+#include "comm/ipc/ipc.h"
 #include "comm/nccl/nccl.h"
+#include "comm/seat.h"
 #include "device/cuda/memory.h"
 
 namespace cleave {
@@ -20,7 +23,7 @@ std::pair<int, int> same_gpu(std::span<const GpuSeat> seats) {
 }
 
 // Why these ranks cannot use NCCL together; empty when they can.
-std::string obstacle(std::span<const GpuSeat> seats, const std::string& problem) {
+std::string nccl_obstacle(std::span<const GpuSeat> seats, const std::string& problem) {
   for (size_t r = 0; r < seats.size(); ++r)
     if (seats[r].nccl == 0)
       return fmt::format("rank {} has no NCCL{}{}", r, problem.empty() ? "" : ": ", problem);
@@ -38,6 +41,19 @@ std::string obstacle(std::span<const GpuSeat> seats, const std::string& problem)
   return {};
 }
 
+// The same of CUDA IPC, as far as it is known before it is tried.
+std::string ipc_obstacle(std::span<const GpuSeat> seats, const std::string& problem) {
+  if (!problem.empty()) return problem;
+  for (size_t r = 1; r < seats.size(); ++r)
+    if (seats[r].host != seats[0].host)
+      return fmt::format("ranks 0 and {} are on different hosts, or in containers that share no memory", r);
+  if (seats.size() > size_t(kMostIpcRanks))
+    return fmt::format("{} ranks, and it connects at most {}", seats.size(), kMostIpcRanks);
+  return {};
+}
+
+int64_t host_number() { return int64_t(std::hash<std::string>()(seat_here("").host_id)); }
+
 }  // namespace
 
 Device gpu_of_rank(int gpus, int local_rank, int local_size, bool share) {
@@ -52,11 +68,12 @@ Device gpu_of_rank(int gpus, int local_rank, int local_size, bool share) {
 GpuTransport parse_gpu_transport(std::string_view text) {
   if (text == "auto") return GpuTransport::automatic;
   if (text == "nccl") return GpuTransport::nccl;
+  if (text == "ipc") return GpuTransport::ipc;
   if (text == "host") return GpuTransport::host;
-  fail(Exit::usage, "--gpu_transport {}: there are auto, nccl and host", text);
+  fail(Exit::usage, "--gpu_transport {}: there are auto, nccl, ipc and host", text);
 }
 
-GpuRoute gpu_route(std::span<const GpuSeat> seats, GpuTransport wanted, const std::string& problem) {
+GpuRoute gpu_route(std::span<const GpuSeat> seats, GpuTransport wanted, const GpuProblems& problems) {
   GpuRoute route;
   const auto on_cpu = [](const GpuSeat& s) { return s.gpu == 0; };
   if (std::all_of(seats.begin(), seats.end(), on_cpu)) return route;
@@ -65,33 +82,48 @@ GpuRoute gpu_route(std::span<const GpuSeat> seats, GpuTransport wanted, const st
             "rank {} computes on the CPU and rank {} on a GPU; give all ranks --device cpu, or all a GPU",
             on_cpu(seats[r]) ? r : 0, on_cpu(seats[r]) ? 0 : r);
   route.shared_gpus = same_gpu(seats).first >= 0;
-  const std::string why = obstacle(seats, problem);
-  require(wanted != GpuTransport::nccl || why.empty(), Exit::usage,
-          "--gpu_transport nccl: {}; or use --gpu_transport host", why);
-  route.nccl = wanted != GpuTransport::host && why.empty();
+  const std::string no_nccl = nccl_obstacle(seats, problems.nccl), no_ipc = ipc_obstacle(seats, problems.ipc);
+  const bool any = wanted == GpuTransport::automatic;
+  require(wanted != GpuTransport::nccl || no_nccl.empty(), Exit::usage,
+          "--gpu_transport nccl: {}; or use --gpu_transport ipc or host", no_nccl);
+  require(wanted != GpuTransport::ipc || no_ipc.empty(), Exit::usage,
+          "--gpu_transport ipc: {}; or use --gpu_transport nccl or host", no_ipc);
   const char* shared = route.shared_gpus ? ", several ranks on one GPU" : "";
-  if (route.nccl)
+  if (wanted == GpuTransport::nccl || (any && no_nccl.empty())) {
+    route.way = GpuTransport::nccl;
     route.line = fmt::format("between GPUs: NCCL {}{}; sums in its own order",
                              nccl_version_text(int(seats[0].nccl)), shared);
-  else
+  } else if (wanted == GpuTransport::ipc || (any && no_ipc.empty())) {
+    route.way = GpuTransport::ipc;
+    route.line =
+        fmt::format("between GPUs: CUDA IPC, sums in rank order{}: {}", shared, any ? no_nccl : "asked for");
+  } else {
     route.line = fmt::format("between GPUs: through pinned host memory, sums in rank order{}: {}", shared,
-                             wanted == GpuTransport::host ? "asked for" : why);
+                             any ? no_nccl + "; no CUDA IPC: " + no_ipc : "asked for");
+  }
   return route;
 }
 
 std::string connect_gpus(Communicator& world, Device device, GpuTransport wanted) {
+  const bool named = wanted == GpuTransport::nccl || wanted == GpuTransport::ipc;
   require(
-      device.is_cuda() || wanted != GpuTransport::nccl, Exit::usage,
-      "--gpu_transport nccl: this rank computes on the CPU; leave the option out, or see cleave report for "
-      "why there is no GPU");
+      device.is_cuda() || !named, Exit::usage,
+      "--gpu_transport {}: this rank computes on the CPU; leave the option out, or see cleave report for why "
+      "there is no GPU",
+      wanted == GpuTransport::nccl ? "nccl" : "ipc");
   if (world.size() == 1) return {};
-  const NcclStatus nccl = device.is_cuda() && wanted != GpuTransport::host ? nccl_status() : NcclStatus{};
+  const bool ask = device.is_cuda() && (wanted == GpuTransport::automatic || wanted == GpuTransport::nccl);
+  const NcclStatus nccl = ask ? nccl_status() : NcclStatus{};
   const auto gpus = exchange(world, cuda_identity(device), "naming the GPUs");
   const auto versions = exchange(world, nccl.version, "comparing NCCL's versions");
+  const auto hosts = exchange(world, host_number(), "comparing the hosts");
   std::vector<GpuSeat> seats(gpus.size());
-  for (size_t r = 0; r < seats.size(); ++r) seats[r] = {gpus[r], versions[r]};
-  const GpuRoute route = gpu_route(seats, wanted, nccl.problem);
-  if (route.nccl) use_device_transport(world, nccl_transport(device, route.shared_gpus));
+  for (size_t r = 0; r < seats.size(); ++r) seats[r] = {gpus[r], versions[r], hosts[r]};
+  GpuProblems problems{nccl.problem, ""};
+  GpuRoute route = gpu_route(seats, wanted, problems);
+  if (route.way == GpuTransport::ipc) problems.ipc = try_device_transport(world, ipc_transport(device));
+  if (!problems.ipc.empty()) route = gpu_route(seats, wanted, problems);
+  if (route.way == GpuTransport::nccl) use_device_transport(world, nccl_transport(device, route.shared_gpus));
   return route.line;
 }
 

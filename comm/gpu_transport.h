@@ -12,26 +12,32 @@ namespace cleave {
 // they are not to share.
 Device gpu_of_rank(int gpus, int local_rank, int local_size, bool share);
 
-enum class GpuTransport : uint8_t { automatic, nccl, host };
-// "auto", "nccl" or "host"; Error(usage) otherwise.
+enum class GpuTransport : uint8_t { automatic, nccl, ipc, host };
+// "auto", "nccl", "ipc" or "host"; Error(usage) otherwise.
 GpuTransport parse_gpu_transport(std::string_view text);
 
 // What a rank has.
 struct GpuSeat {
   int64_t gpu = 0;   // the same number only for the same GPU of the same host; 0: it computes on the CPU
   int64_t nccl = 0;  // NCCL's version; 0: none
+  int64_t host = 0;  // the same number only where processes can share memory
   bool operator==(const GpuSeat&) const = default;
 };
 
-struct GpuRoute {
-  bool nccl = false;         // otherwise through pinned host memory and the CPU's transport
-  bool shared_gpus = false;  // some ranks have the same GPU
-  std::string line;          // what was chosen and why, for people; empty when all ranks are on the CPU
+// Why this rank has no NCCL, and why CUDA IPC is out of the question; empty where they are not known to fail.
+struct GpuProblems {
+  std::string nccl, ipc;
 };
 
-// One seat a rank. `problem` says why this rank has no NCCL. Error(usage) when ranks compute on different
-// kinds of devices, or `wanted` cannot be had.
-GpuRoute gpu_route(std::span<const GpuSeat> seats, GpuTransport wanted, const std::string& problem);
+struct GpuRoute {
+  GpuTransport way = GpuTransport::host;  // host: through pinned memory and the CPU's transport
+  bool shared_gpus = false;               // some ranks have the same GPU
+  std::string line;  // what was chosen and why, for people; empty when all ranks are on the CPU
+};
+
+// One seat a rank. NCCL where it can, else CUDA IPC on one host, else the host's memory. Error(usage) when
+// ranks compute on different kinds of devices, or `wanted` cannot be had.
+GpuRoute gpu_route(std::span<const GpuSeat> seats, GpuTransport wanted, const GpuProblems& problems);
 
 // Collective over world: exchanges the seats, decides, and sets world up. What to say about it.
 std::string connect_gpus(Communicator& world, Device device, GpuTransport wanted);

@@ -42,6 +42,30 @@ class GroupCommunicator final : public Communicator {
   void abort(const std::string& reason) override { group_->abort(reason); }
 
   void use(std::shared_ptr<DeviceTransport> transport) { transport_ = std::move(transport); }
+  std::string try_to_use(std::shared_ptr<DeviceTransport> transport) {
+    transport_ = std::move(transport);
+    try {
+      meet_on_gpus({.op = Collective::barrier});
+      return {};
+    } catch (const Error& e) {
+      if (e.exit() != Exit::usage) throw;
+      on_gpus_.reset(), transport_.reset();
+      return e.what();
+    }
+  }
+  void lend(std::vector<Tensor> buffers) {
+    lent_ = std::move(buffers);
+    if (!met_ || lent_.empty()) return;
+    auto place = collectives_.join();
+    const Waiting w = waiting(*group_, rank(), *place, {.op = Collective::barrier},
+                              "lending buffers to the GPUs' transport");
+    first_in_line(*group_, w, *place);
+    on_gpus_->lend(w, lent_);
+  }
+  void take_back() {
+    lent_.clear();
+    if (met_) on_gpus_->take_back();
+  }
   std::vector<int64_t> exchange(int64_t mine, const std::string& what) {
     auto place = collectives_.join();
     const Waiting w = waiting(*group_, rank(), *place, {.op = Collective::barrier}, what);
@@ -84,16 +108,19 @@ class GroupCommunicator final : public Communicator {
     return *on_gpus_;
   }
 
+  void meet_on_gpus(const Post& post) {
+    auto place = collectives_.join();
+    const Waiting w = waiting(*group_, rank(), *place, post, "meeting on the GPUs");
+    first_in_line(*group_, w, *place);
+    on_gpus().meet(w);
+    met_ = true;
+    if (!lent_.empty()) on_gpus_->lend(w, lent_);
+  }
+
   // body(gpus, waiting), at once: the GPU's stream keeps the order. The first call meets the other ranks.
   template <class Body>
   void collective_on_gpus(const Post& post, const Call& call, Body body) {
-    if (!met_) {
-      auto place = collectives_.join();
-      const Waiting w = waiting(*group_, rank(), *place, post, "meeting on the GPUs");
-      first_in_line(*group_, w, *place);
-      on_gpus().meet(w);
-      met_ = true;
-    }
+    if (!met_) meet_on_gpus(post);
     const auto place = collectives_.join();
     body(*on_gpus_, waiting(*group_, rank(), *place, post, std::string(call.what)));
   }
@@ -193,12 +220,26 @@ class GroupCommunicator final : public Communicator {
   std::shared_ptr<DeviceTransport> transport_;
   std::unique_ptr<DeviceGroup> on_gpus_;
   bool met_ = false;
+  std::vector<Tensor> lent_;
 };
 
 }  // namespace
 
 void use_device_transport(Communicator& world, std::shared_ptr<DeviceTransport> transport) {
   if (auto* group = dynamic_cast<GroupCommunicator*>(&world)) group->use(std::move(transport));
+}
+
+std::string try_device_transport(Communicator& world, std::shared_ptr<DeviceTransport> transport) {
+  auto* group = dynamic_cast<GroupCommunicator*>(&world);
+  return group ? group->try_to_use(std::move(transport)) : "a group without a transport of its own";
+}
+
+void lend_buffers(Communicator& ranks, std::vector<Tensor> buffers) {
+  if (auto* group = dynamic_cast<GroupCommunicator*>(&ranks)) group->lend(std::move(buffers));
+}
+
+void take_back_buffers(Communicator& ranks) {
+  if (auto* group = dynamic_cast<GroupCommunicator*>(&ranks)) group->take_back();
 }
 
 std::vector<int64_t> exchange(Communicator& c, int64_t mine, const std::string& what) {

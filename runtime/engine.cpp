@@ -48,14 +48,9 @@ Engine::Engine(const DsConfig& config, const ModelFactory& make, Communicator& w
                const EngineOptions& options)
     : state_(std::make_unique<State>(config, make, world, options)) {
   State& s = *state_;
-  {
-    Memory dry({}, Memory::Mode::dry, options.device);
-    const Workspaces spaces(dry, s.config.zero.overlap_comm, s.rows_overlap);
-    const Allocation allocation(s.config, s.model, s.plan, s.mesh, s.axes.tensor, s.near_groups(), *s.self,
-                                dry, s.compute, s.comm());
-    s.planned = dry.peak();
-  }
+  s.plan_memory();
   s.check_plan();
+  if (s.choose_update()) s.plan_memory(), s.check_plan();
   s.check_disk();
   s.memory.expect(s.planned);
   s.spaces = Workspaces(s.memory, s.config.zero.overlap_comm, s.rows_overlap);
@@ -64,6 +59,8 @@ Engine::Engine(const DsConfig& config, const ModelFactory& make, Communicator& w
   if (s.rows_overlap) s.spaces.rows.lend_to(s.rows);
   s.all = std::make_unique<Allocation>(s.config, s.model, s.plan, s.mesh, s.axes.tensor, s.near_groups(),
                                        *s.self, s.memory, s.compute, s.comm());
+  s.lend_buffers_of_store();
+  s.summed_late = s.units_summed_late();
   s.all->state->initialize(options.seed, s.compute);
   s.synchronize();
   s.name_tracks();  // from here on
@@ -95,7 +92,7 @@ StepResult Engine::train_batch(const BatchSource& data) {
                   .beta2 = rates.beta2,
                   .grad_scale = average.after * gradient_factor(left_scale, 0, 0),
                   .step = s.at.applied + 1};
-  optimizer.begin_step(s.norm_first() ? std::nullopt : std::optional(update), s.summed_late(), s.compute);
+  optimizer.begin_step(s.norm_first() ? std::nullopt : std::optional(update), s.summed_late, s.compute);
   s.all->store.begin_step(left_scale / loss_scale, &optimizer);
   Executor(s.all->stage, s.links(), s.compute, s.comm(), s.options.trace)
       .run(s.plan.schedule.ranks[size_t(s.mesh.place.pipe)], s.plan.schedule.shape, work);
@@ -234,6 +231,8 @@ void Engine::run_forward(const ScheduleShape& shape, const Work& work) {
 }
 
 const std::string& Engine::disk_line() const { return state_->disk_line; }
+const std::string& Engine::update_line() const { return state_->update_line; }
+UpdateBytes Engine::update_bytes() const { return state_->update_bytes; }
 int64_t Engine::step() const { return state_->at.step; }
 const Model& Engine::model() const { return state_->model; }
 const DsConfig& Engine::config() const { return state_->config; }

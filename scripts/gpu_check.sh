@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The proof on a machine with a GPU: tests, kernels against the ceilings measured there, training rows next to their goals and to
+# The proof on a machine with a GPU: tests, two ranks over each way between GPUs, kernels against the ceilings measured there, training rows next to their goals and to
 # PyTorch in the same call, and compute-sanitizer. Needs the bundle of scripts/gpu_bundle.sh (or a CUDA build), cuBLAS of CUDA 13 in
 # the toolkit or in Python's nvidia packages, and python3; no network and no compiler. Takes less than 9 minutes and prints one
 # table last; logs and results.json go to $OUT where that is set.
@@ -8,7 +8,7 @@
 set -uo pipefail
 here=$(cd "$(dirname "$0")/.." && pwd)
 
-parts="tests train kernels peers sanitizer"
+parts="tests ranks train kernels peers sanitizer"
 quick=false only="" programs=""
 total=${GPU_CHECK_SECONDS:-520}
 
@@ -214,14 +214,36 @@ part_peers() {
   done <<<"$rows"
 }
 
+small_model() {  # and its tokens and ds_config
+  [ -f "$work/gpt2.bin" ] || random_tokens "$work/gpt2.bin" 50257
+  ds_config 1 1 none >"$work/ds_small.json"
+  printf '%s' '{"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "vocab_size": 50257, "n_positions": 64, "n_embd": 128,
+ "n_layer": 2, "n_head": 2, "activation_function": "gelu_new", "layer_norm_epsilon": 1e-05,
+ "attn_pdrop": 0, "embd_pdrop": 0, "resid_pdrop": 0}' >"$work/small.json"
+}
+
+# Two ranks, on one GPU where there is no second: the same losses over CUDA IPC as through host memory, bit for bit.
+part_ranks() {
+  local stage way name
+  small_model
+  for stage in 0 3; do
+    sed "s/\"stage\": 0/\"stage\": $stage/" "$work/ds_small.json" >"$work/ds_ranks.json"
+    for way in host ipc; do
+      name=ranks_${way}_$stage
+      rm -f "$logs/$name.jsonl"
+      run ranks 45 "$logs/$name.log" "$programs/cleave" launch -n 2 -- train --device cuda --share_gpu --gpu_transport $way \
+        --deepspeed_config "$work/ds_ranks.json" --model "$work/small.json" --data "$work/gpt2.bin" --seq_len 64 --steps 10 \
+        --metrics "$logs/$name.jsonl"
+      echo "$?" >"$logs/$name.status"
+    done
+  done
+}
+
 part_sanitizer() {
   local tool found limit=45
   found=$(command -v compute-sanitizer || find /usr/local/cuda*/bin /opt/nvidia -maxdepth 3 -name compute-sanitizer -perm -u+x 2>/dev/null | head -1)
   [ -n "$found" ] || { echo "compute-sanitizer is not installed" >"$logs/sanitizer.skipped"; return; }
-  [ -f "$work/gpt2.bin" ] || random_tokens "$work/gpt2.bin" 50257
-  ds_config 1 1 none >"$work/ds_small.json"
-  printf '%s' '{"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "vocab_size": 50257, "n_positions": 64, "n_embd": 128,
- "n_layer": 2, "n_head": 2, "activation_function": "gelu_new", "layer_norm_epsilon": 1e-05}' >"$work/small.json"
+  small_model
   for tool in memcheck racecheck; do
     run sanitizer $limit "$logs/sanitizer_$tool.log" "$found" --tool $tool --error-exitcode 9 "$programs/cleave" train --device cuda \
       --deepspeed_config "$work/ds_small.json" --model "$work/small.json" --data "$work/gpt2.bin" --seq_len 64 --steps 2
@@ -231,7 +253,7 @@ part_sanitizer() {
 
 # Seconds that a part may take of the whole; alone it may take all.
 budget() {
-  case $1 in tests) echo 180 ;; train) echo 170 ;; kernels) echo 95 ;; peers) echo $((total - SECONDS - 45)) ;; *) echo 90 ;; esac
+  case $1 in tests) echo 150 ;; ranks) echo 60 ;; train) echo 160 ;; kernels) echo 95 ;; peers) echo $((total - SECONDS - 45)) ;; *) echo 90 ;; esac
 }
 for part in $parts; do
   wanted "$part" || continue

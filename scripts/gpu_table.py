@@ -130,6 +130,21 @@ def training():
     return rows
 
 
+def ranks():
+    """Two ranks at a stage: whether CUDA IPC gave the losses and norms of the way through host memory."""
+    rows = []
+    for log in sorted(glob.glob(path("ranks_ipc_*.log"))):
+        stage = os.path.basename(log)[len("ranks_ipc_"):-4]
+        names = [f"ranks_{way}_{stage}" for way in ("host", "ipc")]
+        broken = next((n for n in names if int(text(n + ".status") or -1) != 0), None)
+        host, ipc = ([(x["loss"], x["grad_norm"]) for x in json_lines(n + ".jsonl") if "loss" in x] for n in names)
+        result = "the same bits" if host and host == ipc else f"FAILED: {sum(a != b for a, b in zip(host, ipc))} of {len(host)} steps differ"
+        if broken:
+            result = f"FAILED: {broken} ended with {ended(int(text(broken + '.status') or -1))}: {last_line(broken + '.log')}"
+        rows.append({"stage": stage, "same": result == "the same bits", "steps": len(ipc), "result": result})
+    return rows
+
+
 def sanitizer():
     rows = []
     for log in sorted(glob.glob(path("sanitizer_*.log"))):
@@ -142,9 +157,11 @@ def sanitizer():
 
 def main():
     test_rows, (kernel_rows, ceilings), train_rows, sanitizer_rows = tests(), kernels(), training(), sanitizer()
+    rank_rows = ranks()
     attention = [x for x in json_lines("peer_attention.log") if "attention" in x]
     skipped = [text(n).strip() for n in ("peers.skipped", "sanitizer.skipped") if text(n)]
     bad = sum(r["failed"] for r in test_rows) + sum(r["status"] != 0 for r in sanitizer_rows)
+    bad += sum(not r["same"] for r in rank_rows)
     bad += sum(bool(r["notes"]) and not r["tokens_per_s"] for r in train_rows if r["micro"])
     out = ["", "=" * 100]
     report = load("report.json") or {}
@@ -160,6 +177,8 @@ def main():
             if len(r["notes"]) > 12:
                 out.append(f"    and {len(r['notes']) - 12} more in the log")
         out.append(f"{'all':44}" + "".join(f"{sum(r[k] for r in test_rows):8}" for k in ("passed", "failed", "skipped")))
+    for r in rank_rows:
+        out.append(f"{'2 ranks, ZeRO-' + r['stage'] + ', CUDA IPC':44}{r['result']}, {r['steps']} steps")
     for r in sanitizer_rows:
         out.append(f"{r['name']:24}{'clean' if r['status'] == 0 else 'FAILED: ' + ended(r['status'])}  {r['summary']}")
     if kernel_rows:
@@ -185,7 +204,7 @@ def main():
     out.append("nothing failed" if bad == 0 else f"{bad} failed")
     print("\n".join(out))
     with open(path("results.json"), "w") as f:
-        json.dump({"report": report, "tests": test_rows, "sanitizer": sanitizer_rows, "ceilings": ceilings, "kernels": kernel_rows,
+        json.dump({"report": report, "tests": test_rows, "ranks": rank_rows, "sanitizer": sanitizer_rows, "ceilings": ceilings, "kernels": kernel_rows,
                    "attention_peer": attention, "training": train_rows, "skipped": skipped}, f, indent=1)
     return 1 if bad else 0
 

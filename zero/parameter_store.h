@@ -79,6 +79,8 @@ class ParameterStore {
   // After the slice of the working copy was updated, on compute and by the work before `updated`: brings it
   // to the ranks that hold the whole, and home.
   void publish(int unit, const Event& updated = {});
+  // What collectives read and write, where it lives in device memory.
+  std::vector<Tensor> device_buffers() const;
   void wait_for_weights();  // work enqueued on compute from now on sees what was published
 
   // Blocks until the disk was read and written, and throws its faults. After the last pass.
@@ -95,7 +97,6 @@ class ParameterStore {
   void plan_buckets(Pass& pass);
   MemoryKind gradient_home() const;
   DType bucket_type() const;
-  void read_ahead();
   void gather(Instance& instance);
   Tensor place_of(const Instance& instance, const Buffer& block) const;
   void reduce(int unit, const Instance* bucket);
@@ -123,7 +124,6 @@ class ParameterStore {
   bool last_ = true;            // nothing is added to this pass's gradients after it
   GradientUser* user_ = nullptr;
   std::vector<std::pair<int, Event>> complete_;  // units that the user was not told of yet
-  size_t next_read_ = 0;                         // of the pass's gathers: the first that was not read ahead
   HomeStream homes_;
   DiskShards disk_;
   Trace* trace_ = nullptr;

@@ -8,15 +8,16 @@ namespace cleave {
 // Messages of one direction between two ranks, over a communicator of those two alone, so that a message that
 // waits holds up nothing else. The sender keeps a copy on a stream of its own: a channel holds one message,
 // as pipeline schedules are proved for.
-class NcclChannel {
+class NcclChannel final : public WatchedLink {
  public:
   // Collective over the two: the sender is rank 0 of `place`, the receiver rank 1. Errors are NcclLink's.
   NcclChannel(Group& group, const Waiting& w, NcclLink::Place place, const ncclUniqueId& id);
-  ~NcclChannel();
+  ~NcclChannel() override;
   NcclChannel(const NcclChannel&) = delete;
   NcclChannel& operator=(const NcclChannel&) = delete;
 
-  NcclLink& link() { return link_; }
+  std::string trouble() override { return link_.trouble(); }
+  void abort(const std::string& reason) override { link_.abort(reason); }
   // In the order of the queue; what was sent may be overwritten by its later work.
   void send(const Waiting& w, const Tensor& t, CudaQueue& queue);
   void recv(const Waiting& w, const Tensor& t, CudaQueue& queue);

@@ -56,6 +56,10 @@ Loaded load() {
                    find(handle, "ncclSend", l.send, problem) && find(handle, "ncclRecv", l.recv, problem) &&
                    find(handle, "ncclGroupStart", l.group_start, problem) &&
                    find(handle, "ncclGroupEnd", l.group_end, problem);
+  std::string lacks;
+  if (!find(handle, "ncclCommRegister", l.comm_register, lacks) ||
+      !find(handle, "ncclCommDeregister", l.comm_deregister, lacks))
+    l.comm_register = nullptr;
   int version = 0;
   if (all && l.get_version(&version) == ncclSuccess) out.status.version = version;
   if (all && out.status.version < kOldest)

@@ -25,6 +25,9 @@ struct NcclLibrary {
   decltype(&ncclRecv) recv;
   decltype(&ncclGroupStart) group_start;
   decltype(&ncclGroupEnd) group_end;
+  // Since 2.19; null where the library is older.
+  decltype(&ncclCommRegister) comm_register;
+  decltype(&ncclCommDeregister) comm_deregister;
 };
 
 // Error(usage) where nccl_status() has a problem.

@@ -1,5 +1,6 @@
 #include "comm/nccl/link.h"
 
+#include <cstdio>
 #include <thread>
 
 #include "device/cuda/check.h"
@@ -11,18 +12,10 @@ using namespace std::chrono_literals;
 
 constexpr auto kGoodbye = 5s;
 
-// Whether the GPU has passed the event. That it has not is no error, but CUDA would report it after the next
-// kernel's launch.
-cudaError_t query(cudaEvent_t event) {
-  const cudaError_t result = cudaEventQuery(event);
-  if (result == cudaErrorNotReady) cudaGetLastError();
-  return result;
-}
-
 }  // namespace
 
 NcclLink::NcclLink(Group& group, const Waiting& w, Place place, const ncclUniqueId& id)
-    : nccl_(nccl_library()), group_(group), place_(place) {
+    : nccl_(nccl_library()), group_(group), place_(place), flights_(group, place.rank, place.device) {
   cuda_check(cudaSetDevice(place.device), "cudaSetDevice", place.device);
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
@@ -39,20 +32,44 @@ NcclLink::~NcclLink() {
   cudaSetDevice(place_.device);
   {
     std::lock_guard lock(mutex_);
-    land_finished();
-    const bool idle = comm_ && flights_.empty();
-    if (idle && nccl_.comm_finalize(comm_) <= ncclInProgress) {
-      ncclResult_t now = ncclInProgress;
-      for (const auto until = Clock::now() + kGoodbye; now == ncclInProgress && Clock::now() < until;) {
-        if (nccl_.comm_get_async_error(comm_, &now) != ncclSuccess) break;
-        std::this_thread::sleep_for(100us);
-      }
-      if (now == ncclSuccess) nccl_.comm_destroy(std::exchange(comm_, nullptr));
-    }
+    const bool idle = comm_ && flights_.all_done();
+    const auto until = Clock::now() + kGoodbye;
+    if (idle)
+      for (void* handle : registered_) settled(nccl_.comm_deregister(comm_, handle), until);
+    if (idle && settled(nccl_.comm_finalize(comm_), until) == ncclSuccess)
+      nccl_.comm_destroy(std::exchange(comm_, nullptr));
   }
   abort("it was closed");
-  for (const Flight& f : landed_) cudaEventDestroy(f.begin), cudaEventDestroy(f.end);
-  for (const Flight& f : flights_) cudaEventDestroy(f.begin), cudaEventDestroy(f.end);
+}
+
+// What a call of NCCL comes to that goes on in the background.
+ncclResult_t NcclLink::settled(ncclResult_t result, Clock::time_point until) const {
+  while (result == ncclInProgress && Clock::now() < until) {
+    std::this_thread::sleep_for(100us);
+    if (nccl_.comm_get_async_error(comm_, &result) != ncclSuccess) return ncclSystemError;
+  }
+  return result;
+}
+
+bool NcclLink::use_in_place(std::span<const Tensor> buffers) {
+  std::lock_guard lock(mutex_);
+  if (!comm_) return false;
+  const auto until = Clock::now() + kGoodbye;
+  ncclResult_t result =
+      nccl_.comm_register || buffers.empty() ? ncclSuccess : ncclInvalidUsage;  // before NCCL 2.19
+  for (void* handle : registered_)
+    if (result == ncclSuccess) result = settled(nccl_.comm_deregister(comm_, handle), until);
+  registered_.clear();
+  for (const Tensor& t : buffers) {
+    void* handle = nullptr;
+    if (result == ncclSuccess)
+      result = settled(nccl_.comm_register(comm_, t.raw(), size_t(t.bytes()), &handle), until);
+    if (result == ncclSuccess && handle) registered_.push_back(handle);
+  }
+  if (result != ncclSuccess)
+    std::fprintf(stderr, "warning: cuda:%d: group '%s': NCCL does not use buffers in place: %s\n",
+                 place_.device, group_.name().c_str(), nccl_.get_error_string(result));
+  return result == ncclSuccess;
 }
 
 ncclResult_t NcclLink::state() {
@@ -96,70 +113,34 @@ void NcclLink::settle(const Waiting& w, ncclResult_t result, const char* doing) 
       result == ncclInvalidUsage || result == ncclInvalidArgument ? Exit::usage : Exit::rank_lost);
 }
 
-NcclLink::Flight NcclLink::flight(const Waiting& w) {
-  std::lock_guard lock(mutex_);
-  land_finished();
-  Flight f;
-  if (landed_.empty()) {
-    cuda_check(cudaEventCreateWithFlags(&f.begin, cudaEventDisableTiming), "cudaEventCreate", place_.device);
-    cuda_check(cudaEventCreateWithFlags(&f.end, cudaEventDisableTiming), "cudaEventCreate", place_.device);
-  } else {
-    f = landed_.back();
-    landed_.pop_back();
-  }
-  f.number = w.number, f.what = w.what, f.post = w.post, f.since.reset();
-  return f;
-}
-
 void NcclLink::enqueue(const Waiting& w, cudaStream_t stream, const Body& body) {
   throw_if_given_up(w);
-  Flight f = flight(w);
-  cuda_check(cudaEventRecord(f.begin, stream), "cudaEventRecord", place_.device);
   ncclResult_t result = ncclSystemError;
   {
     std::lock_guard lock(mutex_);
+    flights_.begin(w, stream);
     if (comm_) result = body(nccl_, comm_);
   }
   settle(w, result, "enqueueing");
-  cuda_check(cudaEventRecord(f.end, stream), "cudaEventRecord", place_.device);
   std::lock_guard lock(mutex_);
-  flights_.push_back(std::move(f));
-}
-
-// The calls of one communicator are done in their order.
-void NcclLink::land_finished() {
-  while (!flights_.empty() && query(flights_.front().end) == cudaSuccess) {
-    landed_.push_back(std::move(flights_.front()));
-    flights_.pop_front();
-  }
-}
-
-std::string NcclLink::report(const Flight& f, const std::string& why) const {
-  const Waiting w{group_.name(), group_.ranks(), place_.rank, f.number, f.what, f.post};
-  return fmt::format("{}: {}", describe(w), why);
+  flights_.end(stream);
 }
 
 std::string NcclLink::trouble() {
   std::lock_guard lock(mutex_);
   if (!comm_) return {};
-  land_finished();
+  flights_.all_done();
   ncclResult_t now = ncclSuccess;
   const bool asked = nccl_.comm_get_async_error(comm_, &now) == ncclSuccess;
-  const bool bad = !asked || (now != ncclSuccess && now != ncclInProgress);
-  const std::string error = bad ? nccl_.get_error_string(asked ? now : ncclSystemError) : "";
-  if (flights_.empty()) return bad ? fmt::format("group '{}': NCCL reports: {}", group_.name(), error) : "";
-  Flight& first = flights_.front();
-  if (bad) return report(first, "NCCL reports: " + error);
-  const cudaError_t begun = query(first.begin), done = query(first.end);
-  if (done != cudaSuccess && done != cudaErrorNotReady)
-    return report(first, fmt::format("cuda:{} failed: {}", place_.device, cudaGetErrorString(done)));
-  if (begun != cudaSuccess || done == cudaSuccess) return {};
-  if (!first.since) first.since = Clock::now();
-  if (Clock::now() - *first.since < group_.options().timeout) return {};
-  return report(first,
-                fmt::format("not done {:.1f} s after this GPU came to it; a rank of the group is late or "
-                            "in another call (NCCL does not know which: the other ranks' last lines do)",
-                            double(group_.options().timeout.count()) / 1000));
+  if (!asked || (now != ncclSuccess && now != ncclInProgress))
+    return flights_.report(
+        fmt::format("NCCL reports: {}", nccl_.get_error_string(asked ? now : ncclSystemError)));
+  return flights_.trouble([&](const Waiting& w, const Flights::Flight&) {
+    return fmt::format(
+        "{}: not done {:.1f} s after this GPU came to it; a rank of the group is late or in "
+        "another call (NCCL does not know which: the other ranks' last lines do)",
+        describe(w), double(group_.options().timeout.count()) / 1000);
+  });
 }
 
 void NcclLink::abort(const std::string& reason) {

@@ -1,18 +1,17 @@
 // One NCCL communicator: made without blocking, its calls watched on the GPU. A call has a deadline from the
 // moment the GPU comes to it, as calls of the CPU's transports have from the moment they are first in line.
 #pragma once
-#include <cuda_runtime_api.h>
-
-#include <deque>
 #include <functional>
 #include <mutex>
-#include <optional>
+#include <span>
 
+#include "comm/cuda/flights.h"
+#include "comm/cuda/watched_group.h"
 #include "comm/nccl/library.h"
 
 namespace cleave {
 
-class NcclLink {
+class NcclLink final : public WatchedLink {
  public:
   struct Place {
     int rank = 0, size = 1, device = 0;
@@ -21,7 +20,7 @@ class NcclLink {
   // Collective over the ranks that are given this id. Ends by the group's deadline, or as soon as the group
   // is lost: Error(rank_lost) for all its ranks. Error(usage) when NCCL refuses.
   NcclLink(Group& group, const Waiting& w, Place place, const ncclUniqueId& id);
-  ~NcclLink();
+  ~NcclLink() override;
   NcclLink(const NcclLink&) = delete;
   NcclLink& operator=(const NcclLink&) = delete;
 
@@ -29,27 +28,19 @@ class NcclLink {
   // Enqueues what body calls on `stream`. Error(rank_lost) when the link was given up.
   void enqueue(const Waiting& w, cudaStream_t stream, const Body& body);
 
-  // From the watching thread. Why the link cannot go on; empty while all is well.
-  std::string trouble();
-  // Ends what waits on the GPU; later calls throw the reason. Safe from any thread; the first one counts.
-  void abort(const std::string& reason);
+  // Registers these buffers with NCCL and no others, so that it may read and write them in place, where its
+  // transports can. False, and one line on stderr, where it refuses: then some may be registered.
+  bool use_in_place(std::span<const Tensor> buffers);
+
+  std::string trouble() override;
+  void abort(const std::string& reason) override;
 
  private:
-  struct Flight {  // a call that the GPU has not been seen to have done
-    cudaEvent_t begin = nullptr, end = nullptr;
-    uint64_t number = 0;
-    std::string what;
-    Post post;
-    std::optional<Clock::time_point> since;
-  };
-
-  Flight flight(const Waiting& w);
-  void land_finished();
   void settle(const Waiting& w, ncclResult_t result, const char* doing);
   ncclResult_t state();
+  ncclResult_t settled(ncclResult_t result, Clock::time_point until) const;
   std::string explain(ncclResult_t result);
   void throw_if_given_up(const Waiting& w);
-  std::string report(const Flight& f, const std::string& why) const;
 
   const NcclLibrary& nccl_;
   Group& group_;
@@ -57,8 +48,8 @@ class NcclLink {
   std::mutex mutex_;
   ncclComm_t comm_ = nullptr;
   std::string given_up_;
-  std::deque<Flight> flights_;
-  std::vector<Flight> landed_;  // whose events are used again
+  Flights flights_;
+  std::vector<void*> registered_;
 };
 
 }  // namespace cleave

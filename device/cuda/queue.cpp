@@ -1,11 +1,10 @@
 #include "device/cuda/queue.h"
 
-#include <cuda.h>
-
 #include <atomic>
 #include <cstring>
 
 #include "device/cuda/check.h"
+#include "device/cuda/words.h"
 
 namespace cleave {
 namespace {
@@ -32,20 +31,6 @@ class CudaPoint final : public Event::State {
   cudaEvent_t event_ = nullptr;
   int device_;
 };
-
-// The driver's function for a stream that waits for a word in memory; found at run time, so that the program
-// starts without a driver.
-using WaitValue = CUresult (*)(CUstream, CUdeviceptr, cuuint32_t, unsigned int);
-WaitValue wait_value(int device) {
-  void* found = nullptr;
-  cudaDriverEntryPointQueryResult result;
-  cuda_check(
-      cudaGetDriverEntryPointByVersion("cuStreamWaitValue32", &found, 12000, cudaEnableDefault, &result),
-      "cudaGetDriverEntryPoint(cuStreamWaitValue32)", device);
-  require(found && result == cudaDriverEntryPointSuccess, Exit::usage,
-          "cuda:{}: the driver has no cuStreamWaitValue32; install one for CUDA 12 or newer", device);
-  return reinterpret_cast<WaitValue>(found);
-}
 
 }  // namespace
 
@@ -111,10 +96,7 @@ void CudaQueue::wait(const Event& event) {
   const uint32_t value = ++gate.value;
   event.state()->then(
       [word = gate.word, value] { std::atomic_ref(*word).store(value, std::memory_order_release); });
-  const CUresult result =
-      wait_value(device_)(use(), reinterpret_cast<CUdeviceptr>(gate.word), value, CU_STREAM_WAIT_VALUE_GEQ);
-  CHECK(result == CUDA_SUCCESS, "cuStreamWaitValue32 on cuda:{} failed with CUresult {}", device_,
-        int(result));
+  wait_for_word(use(), gate.word, value, device_);
 }
 
 void CudaQueue::lend(const Tensor& device, const Tensor& pinned) {
@@ -153,7 +135,10 @@ void CudaQueue::synchronize() {
   if (armed_)
     check(cudaMemcpyAsync(seen_, faults_, kFaults * sizeof *faults_, cudaMemcpyDefault, use()),
           "cudaMemcpyAsync");
-  check(cudaStreamSynchronize(use()), "cudaStreamSynchronize");
+  const cudaError_t ended = cudaStreamSynchronize(use());
+  if (ended != cudaSuccess)  // a loss is the reason for what it breaks
+    for (const auto& [key, rethrow] : checks_) rethrow();
+  check(ended, "cudaStreamSynchronize");
   {
     std::lock_guard lock(failure_->mutex);
     if (auto failure = std::exchange(failure_->first, nullptr)) std::rethrow_exception(failure);

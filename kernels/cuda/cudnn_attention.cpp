@@ -89,61 +89,55 @@ const void* offset(const Tensor& x, int64_t elements) {
   return static_cast<const std::byte*>(x.raw()) + elements * size_of(x.dtype());
 }
 
-// The numbers that both graphs are given.
-struct Numbers {
-  template <class Op>
-  explicit Numbers(const Op& op) : scale(op.scale != 0 ? op.scale : 1.0f / std::sqrt(float(op.head_dim))) {}
-  float scale, lowest = -std::numeric_limits<float>::infinity(), one = 1;
-};
+using Operands = std::vector<CudnnPlan::Operand>;
 
 // Queries, keys and values of the sequences from `first` on, in joined rows.
-std::vector<CudnnPlan::Operand> joined(const std::array<int64_t, 3>& names, const Tensor& rows,
-                                       const AttentionShape& s, int64_t first) {
+void add_joined(Operands& operands, const std::array<int64_t, 3>& names, const Tensor& rows,
+                const AttentionShape& s, int64_t first) {
   const int64_t head = s.dim, begin = first * s.seq * (s.heads + 2 * s.kv_heads) * head;
-  return {{names[0], offset(rows, begin)},
-          {names[1], offset(rows, begin + s.heads * head)},
-          {names[2], offset(rows, begin + (s.heads + s.kv_heads) * head)}};
+  operands.push_back({names[0], offset(rows, begin)});
+  operands.push_back({names[1], offset(rows, begin + s.heads * head)});
+  operands.push_back({names[2], offset(rows, begin + (s.heads + s.kv_heads) * head)});
+}
+
+// The plan for s.batch sequences at a time. Both graphs are given the same operands, in other directions;
+// add_others adds those that only one has, of the sequences from `first` on.
+template <class Op, class Add>
+void run_parts(const Op& op, const CudnnPlan& plan, const AttentionShape& s, CudaQueue& queue,
+               Add add_others) {
+  const float scale = op.scale != 0 ? op.scale : 1.0f / std::sqrt(float(op.head_dim));
+  const float lowest = -std::numeric_limits<float>::infinity();
+  const CudnnHandle& handle = cudnn_of(queue).handle;
+  cudnn_use_stream(handle.get(), queue.use());
+  for (int64_t first = 0; first < op.batch; first += s.batch) {
+    Operands operands = {{name::y, offset(op.y, first * s.seq * s.heads * s.dim)},
+                         {name::lse, offset(op.lse, first * s.heads * s.seq)},
+                         {name::scale, &scale},
+                         {name::lowest, &lowest}};
+    add_joined(operands, {name::q, name::k, name::v}, op.qkv, s, first);
+    add_others(operands, first);
+    plan.execute(handle.get(), operands, queue.product_scratch().raw());
+  }
 }
 
 void run_in_library(const AttentionForward& op, Stream& stream) {
   CudaQueue& queue = cuda_queue(stream);
   const Plans& p = plans_of(shape_of(op), queue);
-  const Numbers numbers(op);
-  const AttentionShape& s = p.forward_shape;
-  const CudnnHandle& handle = cudnn_of(queue).handle;
-  cudnn_use_stream(handle.get(), queue.use());
-  for (int64_t first = 0; first < op.batch; first += s.batch) {
-    auto operands = joined({name::q, name::k, name::v}, op.qkv, s, first);
-    operands.push_back({name::y, offset(op.y, first * s.seq * s.heads * s.dim)});
-    operands.push_back({name::lse, offset(op.lse, first * s.heads * s.seq)});
-    operands.push_back({name::scale, &numbers.scale});
-    operands.push_back({name::lowest, &numbers.lowest});
-    p.forward->execute(handle.get(), operands, queue.product_scratch().raw());
-  }
+  run_parts(op, *p.forward, p.forward_shape, queue, [](Operands&, int64_t) {});
 }
 
 void run_in_library(const AttentionBackward& op, Stream& stream) {
   CudaQueue& queue = cuda_queue(stream);
   const Plans& p = plans_of(shape_of(op), queue);
-  const Numbers numbers(op);
   const AttentionShape& s = p.backward_shape;
-  const CudnnHandle& handle = cudnn_of(queue).handle;
-  cudnn_use_stream(handle.get(), queue.use());
   const void* delta = queue.scratch(s.batch * s.heads * s.seq * int64_t(sizeof(float)));
-  for (int64_t first = 0; first < op.batch; first += s.batch) {
-    const int64_t out = first * s.seq * s.heads * s.dim;
-    auto operands = joined({name::q, name::k, name::v}, op.qkv, s, first);
-    for (const auto& gradient : joined({name::dq, name::dk, name::dv}, op.dqkv, s, first))
-      operands.push_back(gradient);
-    operands.push_back({name::y, offset(op.y, out)});
-    operands.push_back({name::dy, offset(op.dy, out)});
-    operands.push_back({name::lse, offset(op.lse, first * s.heads * s.seq)});
+  const float one = 1;
+  run_parts(op, *p.backward, s, queue, [&](Operands& operands, int64_t first) {
+    add_joined(operands, {name::dq, name::dk, name::dv}, op.dqkv, s, first);
+    operands.push_back({name::dy, offset(op.dy, first * s.seq * s.heads * s.dim)});
     operands.push_back({name::delta, delta});
-    operands.push_back({name::scale, &numbers.scale});
-    operands.push_back({name::lowest, &numbers.lowest});
-    operands.push_back({name::one, &numbers.one});
-    p.backward->execute(handle.get(), operands, queue.product_scratch().raw());
-  }
+    operands.push_back({name::one, &one});
+  });
 }
 
 // A few heads of the shape, in the library and in the own kernels.

@@ -1,6 +1,6 @@
 // Sums are partial sums of 2048 elements in double, then those in a fixed pattern; the moments are the CPU's
 // to the bit.
-#include "kernels/cuda/device.cuh"
+#include "kernels/cuda/moments.cuh"
 #include "kernels/update.h"
 
 namespace cleave::gpu {
@@ -18,7 +18,8 @@ struct Moments {
   float *m, *v;
   const float* param;
   const G* grad;
-  float beta1, beta2, rest1, rest2, eps, decay, scale;
+  MovingAverages averages;
+  float eps, decay, scale;
 
   template <int N>
   __device__ void operator()(int64_t i, Count<N>, double& params, double& updates) const {
@@ -30,8 +31,7 @@ struct Moments {
 #pragma unroll
     for (int j = 0; j < N; ++j) {
       g[j] = __fmul_rn(g[j], scale);
-      m1[j] = fmaf(beta1, m1[j], __fmul_rn(rest1, g[j]));
-      v1[j] = fmaf(beta2, v1[j], __fmul_rn(__fmul_rn(rest2, g[j]), g[j]));
+      averages.add(g[j], m1[j], v1[j]);
       const double u = update_of(p[j], m1[j], v1[j], eps, decay);
       params = fma(double(p[j]), double(p[j]), params);
       updates = fma(u, u, updates);
@@ -100,10 +100,7 @@ void run(const LambMoments& op, Stream& stream) {
                           .v = as<float>(op.v),
                           .param = as<float>(op.param),
                           .grad = as<G>(op.grad),
-                          .beta1 = op.beta1,
-                          .beta2 = op.beta2,
-                          .rest1 = 1.0f - op.beta1,
-                          .rest2 = 1.0f - op.beta2,
+                          .averages = MovingAverages::of(op),
                           .eps = op.eps,
                           .decay = op.weight_decay,
                           .scale = op.grad_scale};

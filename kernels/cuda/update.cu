@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "kernels/cuda/device.cuh"
+#include "kernels/cuda/moments.cuh"
 
 namespace cleave::gpu {
 namespace {
@@ -14,7 +14,8 @@ struct AdamStep {
   float *param, *m, *v;
   C* copy;
   const G* grad;
-  float lr, beta1, beta2, rest1, rest2, eps, inside, outside, scale, c1, c2;
+  MovingAverages averages;
+  float lr, eps, inside, outside, scale, c1, c2;
 
   template <int N>
   __device__ void operator()(int64_t i, Count<N>) const {
@@ -26,8 +27,7 @@ struct AdamStep {
 #pragma unroll
     for (int j = 0; j < N; ++j) {
       g[j] = fmaf(inside, p[j], __fmul_rn(g[j], scale));
-      m1[j] = fmaf(beta1, m1[j], __fmul_rn(rest1, g[j]));
-      v1[j] = fmaf(beta2, v1[j], __fmul_rn(__fmul_rn(rest2, g[j]), g[j]));
+      averages.add(g[j], m1[j], v1[j]);
       const float root = __fadd_rn(__fsqrt_rn(__fmul_rn(v1[j], c2)), eps);
       const float step = __fdiv_rn(__fmul_rn(m1[j], c1), root);
       p[j] = fmaf(-lr, fmaf(outside, p[j], step), p[j]);
@@ -145,11 +145,8 @@ void run(const Adam& op, Stream& stream) {
                             .v = as<float>(op.v),
                             .copy = as<C>(op.copy),
                             .grad = as<G>(op.grad),
+                            .averages = MovingAverages::of(op),
                             .lr = op.lr,
-                            .beta1 = op.beta1,
-                            .beta2 = op.beta2,
-                            .rest1 = 1.0f - op.beta1,
-                            .rest2 = 1.0f - op.beta2,
                             .eps = op.eps,
                             .inside = op.decoupled ? 0 : op.weight_decay,
                             .outside = op.decoupled ? op.weight_decay : 0,

@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -19,7 +20,7 @@ def run(*command, env=None):
 
 class GpuCheck(unittest.TestCase):
     def test_lists_its_parts_and_refuses_others(self):
-        self.assertEqual(run(CHECK, "--list").stdout.split(), ["tests", "train", "kernels", "peers", "sanitizer"])
+        self.assertEqual(run(CHECK, "--list").stdout.split(), ["tests", "ranks", "train", "kernels", "peers", "sanitizer"])
         for wrong in (["--only", "everything"], ["--fast"], ["--programs", "/nowhere"]):
             r = run(CHECK, *wrong)
             self.assertEqual(r.returncode, 2, r.stderr)
@@ -34,6 +35,17 @@ class GpuCheck(unittest.TestCase):
             self.assertIn("gpu_check: no GPU: ", r.stdout)
             self.assertIn("nothing was tested or measured", r.stdout)
             self.assertTrue(os.path.exists(os.path.join(out, "gpu_check_logs.tar.gz")))
+
+
+    def test_its_small_model_can_be_made(self):
+        model = re.search(r"printf '%s' '(\{.*?\})' >\"\$work/small.json\"", CHECK.read_text(), re.S)[1]
+        with tempfile.TemporaryDirectory() as folder:
+            files = {"small.json": model, "ds.json": '{"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": true}}'}
+            for name, content in files.items():
+                (pathlib.Path(folder) / name).write_text(content)
+            r = run(f"{PROGRAMS}/cleave", "plan", "--deepspeed_config", f"{folder}/ds.json", "--model", f"{folder}/small.json", "--seq_len", "64",
+                    "--world_size", "2")
+            self.assertEqual(r.returncode, 0, r.stdout + r.stderr)
 
 
 class GpuTable(unittest.TestCase):
@@ -85,6 +97,20 @@ class GpuTable(unittest.TestCase):
         self.assertRegex(out, r"sanitizer_memcheck +clean")
         self.assertIn("nothing failed", out)
         self.assertTrue((pathlib.Path(self.logs.name) / "results.json").exists())
+
+    def test_compares_the_bits_of_two_ranks_over_cuda_ipc_with_those_through_host_memory(self):
+        for stage, loss in (("0", 4.25), ("3", 4.2500001)):
+            for way in ("host", "ipc"):
+                self.write(f"ranks_{way}_{stage}.log", "")
+                self.write(f"ranks_{way}_{stage}.status", "0")
+                steps = [{"step": i, "loss": loss if way == "ipc" and i == 2 else 4.25, "grad_norm": 1.5} for i in (1, 2)]
+                self.write(f"ranks_{way}_{stage}.jsonl", "\n".join(map(json.dumps, steps)))
+        out = self.table(1)
+        self.assertRegex(out, r"ZeRO-0, CUDA IPC +the same bits, 2 steps")
+        self.assertRegex(out, r"ZeRO-3, CUDA IPC +FAILED: 1 of 2 steps differ")
+        self.write("ranks_ipc_3.status", "6")
+        self.write("ranks_ipc_3.log", "rank 0: all_reduce was given up\n")
+        self.assertIn("ranks_ipc_3 ended with exit code 6: rank 0: all_reduce was given up", self.table(1))
 
     def test_a_row_that_did_not_run_and_a_dirty_sanitizer_are_failures(self):
         self.write("train_qwen2.5-7b.json", {"micro": 1, "accumulation": 16, "optimizer_home": "cpu", "status": 3})

@@ -1,5 +1,5 @@
-// Ranks as processes with GPUs, which they share when there are fewer: over NCCL where it can, else through
-// host memory. Only the children use CUDA, which does not survive a fork.
+// Ranks as processes with GPUs, which they share when there are fewer: over what is chosen for them, over
+// CUDA IPC and through host memory. Only the children use CUDA, which does not survive a fork.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -11,6 +11,7 @@
 #include "core/build.h"
 #include "device/copy.h"
 #include "device/workspace.h"
+#include "tests/comm/collective_values.h"
 #include "tests/comm/collectives.h"
 #include "tests/comm/processes.h"
 
@@ -23,7 +24,7 @@ using test::Child, test::Ended;
 constexpr int kNoGpu = 77;
 
 std::vector<std::string> routes() {
-  if constexpr (build::cuda) return {"auto", "host"};
+  if constexpr (build::cuda) return {"auto", "ipc", "host"};
   return {};
 }
 
@@ -33,6 +34,7 @@ class Rank {
   explicit Rank(Device device) : memory_({}, Memory::Mode::real, device), stream(device) {
     space_.lend_to(stream);
   }
+  Device device() const { return memory_.device(); }
   // Small whole numbers, so that sums are exact in any order.
   Tensor make(int64_t numel, int factor, int64_t first = 0) {
     buffers_.push_back(
@@ -46,6 +48,20 @@ class Rank {
     std::vector<float> v(static_cast<size_t>(numel));
     for (size_t i = 0; i < v.size(); ++i) v[i] = float((first + int64_t(i)) % 1000 * factor);
     return v;
+  }
+  Tensor put(test::Bytes bytes, DType dtype) {
+    buffers_.push_back(memory_.allocate(MemoryKind::device, Category::staging, dtype,
+                                        {int64_t(bytes.size()) / size_of(dtype)}, "values"));
+    const Tensor there = buffers_.back();
+    if (there.numel() > 0) copy(there, Tensor(bytes.data(), dtype, there.shape(), MemoryKind::host), stream);
+    stream.synchronize();
+    return there;
+  }
+  void expect_bits(const Tensor& got, const test::Bytes& want, const std::string& what) {
+    test::Bytes host(want.size());
+    if (got.numel() > 0) copy(Tensor(host.data(), got.dtype(), got.shape(), MemoryKind::host), got, stream);
+    stream.synchronize();
+    test::same(host, want, what);
   }
   void expect(const Tensor& got, const std::vector<float>& want, const char* what) {
     EXPECT_ON_RANK(to_host<float>(got, stream) == want, "{} differs", what);
@@ -127,6 +143,68 @@ TEST_P(CudaProcesses, MoveAndSumWhatIsOnTheirGpus) {
     const Tensor x = me.make(10, 1);
     pair->all_reduce(x, me.stream);
     me.expect(x, Rank::numbers(10, pair->size()), "all_reduce of a part");
+  });
+  if (no_gpu(ends)) GTEST_SKIP() << "no GPU";
+  for (const Ended& e : ends) EXPECT_EQ(e.exit, 0) << e.message;
+}
+
+// Sums that are inexact in every float type, from nothing up to several slots of a segment.
+TEST_P(CudaProcesses, GiveTheBitsOfTheCpusTransports) {
+  if (GetParam() == "auto") GTEST_SKIP() << "NCCL adds in an order of its own";
+  for (const int size : {2, 3}) {
+    const auto ends = run(size, 60s, GetParam(), [&](Communicator& world, Rank& me) {
+      const int rank = world.rank();
+      for (const DType t : {DType::fp32, DType::bf16, DType::fp16, DType::fp64, DType::int32, DType::int64})
+        for (const int64_t n :
+             {int64_t{1}, int64_t{1001}, t == DType::fp32 ? int64_t{5'000'001} : int64_t{70'003}}) {
+          const std::string what = fmt::format("{} {} on {} ranks: ", n, name_of(t), size);
+          const Tensor sum = me.put(test::input(t, rank, n), t);
+          world.all_reduce(sum, me.stream);
+          me.expect_bits(sum, test::expected_sum(t, size, n), what + "all_reduce");
+          const Tensor terms = me.put(test::input(t, rank, n * size), t),
+                       mine = terms.slice({rank * n, rank * n + n});
+          const Tensor shard = me.put(test::input(t, 9, n), t);
+          world.reduce_scatter(shard, terms, me.stream);
+          me.expect_bits(shard, test::expected_sum(t, size, n, rank * n), what + "reduce_scatter");
+          world.reduce_scatter(mine, terms, me.stream, {.max_numel = n});
+          me.expect_bits(mine, test::expected_sum(t, size, n, rank * n), what + "reduce_scatter in place");
+          world.all_gather(terms, mine, me.stream, {.max_numel = n});
+          const Tensor own = me.put(test::input(t, rank, n), t);
+          world.all_gather(terms, own, me.stream);
+          me.expect_bits(terms, test::expected_gather(t, size, n), what + "all_gather");
+          const Tensor come = me.put(test::input(t, 9, n * size), t);
+          world.all_to_all(come, me.put(test::input(t, rank, n * size), t), me.stream);
+          test::Bytes want;
+          for (int r = 0; r < size; ++r) {
+            const test::Bytes theirs = test::input(t, r, n, rank * n);
+            want.insert(want.end(), theirs.begin(), theirs.end());
+          }
+          me.expect_bits(come, want, what + "all_to_all");
+        }
+    });
+    if (no_gpu(ends)) GTEST_SKIP() << "no GPU";
+    for (const Ended& e : ends) EXPECT_EQ(e.exit, 0) << e.message;
+  }
+}
+
+// Two streams of a rank take turns in one group, and a larger message comes after smaller ones.
+TEST_P(CudaProcesses, KeepTheOrderOfCallsAcrossStreams) {
+  const auto ends = run(2, 30s, GetParam(), [&](Communicator& world, Rank& me) {
+    Rank other(me.device());
+    const Tensor x = me.make(3'000'000, world.rank() + 1);
+    for (int i = 0; i < 6; ++i) {
+      Stream &now = i % 2 ? other.stream : me.stream, &next = i % 2 ? me.stream : other.stream;
+      world.all_reduce(x, now, {.max_numel = 1'000'000});
+      next.wait(now.record());
+    }
+    std::vector<float> want = Rank::numbers(x.numel(), 3);
+    for (float& v : want) v *= 32;
+    me.expect(x, want, "six sums");
+    for (const int64_t n : {int64_t{10}, int64_t{700'000}, int64_t{10}, int64_t{2'000'000}}) {
+      const Tensor t = me.make(n, world.rank() == 0 ? 7 : 0);
+      if (world.rank() == 0) world.send(t, 1, me.stream);
+      if (world.rank() == 1) world.recv(t, 0, me.stream), me.expect(t, Rank::numbers(n, 7), "message");
+    }
   });
   if (no_gpu(ends)) GTEST_SKIP() << "no GPU";
   for (const Ended& e : ends) EXPECT_EQ(e.exit, 0) << e.message;

@@ -14,37 +14,62 @@ using test::error_of, test::has;
 constexpr int64_t kOld = 22809, kNew = 23007;
 
 GpuRoute route(std::vector<GpuSeat> seats, GpuTransport wanted = GpuTransport::automatic,
-               const std::string& problem = "") {
-  return gpu_route(seats, wanted, problem);
+               const std::string& problem = "", const std::string& ipc = "") {
+  return gpu_route(seats, wanted, {problem, ipc});
 }
 
 TEST(GpuRoute, IsNcclWhereEveryRankHasItAndItsOwnGpu) {
   for (GpuTransport wanted : {GpuTransport::automatic, GpuTransport::nccl}) {
-    const GpuRoute r = route({{11, kOld}, {13, kOld}}, wanted);
-    EXPECT_TRUE(r.nccl);
+    const GpuRoute r = route({{11, kOld}, {13, kOld, 1}}, wanted);
+    EXPECT_EQ(r.way, GpuTransport::nccl);
     EXPECT_FALSE(r.shared_gpus);
     EXPECT_TRUE(has(r.line, "NCCL 2.28.9")) << r.line;
     EXPECT_EQ(r.line.find('\n'), std::string::npos);
   }
 }
 
-TEST(GpuRoute, GoesThroughTheHostWhereNcclIsMissingAndSaysOnWhichRankAndWhy) {
+TEST(GpuRoute, IsCudaIpcOnOneHostWhereNcclIsMissingAndSaysWhy) {
   const GpuRoute r = route({{11, kOld}, {13, 0}}, GpuTransport::automatic, "no such file");
-  EXPECT_FALSE(r.nccl);
-  EXPECT_TRUE(has(r.line, "rank 1 has no NCCL: no such file") && has(r.line, "rank order")) << r.line;
-  const std::string refused = error_of(
+  EXPECT_EQ(r.way, GpuTransport::ipc);
+  EXPECT_TRUE(has(r.line, "CUDA IPC, sums in rank order") && has(r.line, "rank 1 has no NCCL: no such file"))
+      << r.line;
+  EXPECT_EQ(route({{11, kNew}, {13, kNew}}, GpuTransport::ipc).way, GpuTransport::ipc);
+  EXPECT_TRUE(has(route({{11, kNew}, {13, kNew}}, GpuTransport::ipc).line, "asked for"));
+}
+
+TEST(GpuRoute, GoesThroughTheHostWhereNeitherWorksAndSaysOnWhichRankAndWhy) {
+  const GpuRoute r = route({{11, kOld, 1}, {13, 0, 2}}, GpuTransport::automatic, "no such file");
+  EXPECT_EQ(r.way, GpuTransport::host);
+  EXPECT_TRUE(has(r.line, "rank 1 has no NCCL: no such file") && has(r.line, "rank order") &&
+              has(r.line, "ranks 0 and 1 are on different hosts"))
+      << r.line;
+  const GpuRoute tried = route({{11, 0}, {13, 0}}, GpuTransport::automatic, "", "rank 1: no peer access");
+  EXPECT_EQ(tried.way, GpuTransport::host);
+  EXPECT_TRUE(has(tried.line, "no CUDA IPC: rank 1: no peer access")) << tried.line;
+  EXPECT_EQ(route(std::vector<GpuSeat>(65, {11, 0})).way, GpuTransport::host);
+  EXPECT_EQ(route(std::vector<GpuSeat>(64, {11, 0})).way, GpuTransport::ipc);
+}
+
+TEST(GpuRoute, RefusesAWayThatWasAskedForAndDoesNotWork) {
+  const std::string nccl = error_of(
       [] {
         route({{11, kOld}, {13, 0}}, GpuTransport::nccl, "no such file");
       },
       Exit::usage);
-  EXPECT_TRUE(has(refused, "rank 1") && has(refused, "--gpu_transport host")) << refused;
+  EXPECT_TRUE(has(nccl, "rank 1") && has(nccl, "--gpu_transport ipc or host")) << nccl;
+  const std::string ipc = error_of(
+      [] {
+        route({{11, kNew, 1}, {13, kNew, 2}}, GpuTransport::ipc);
+      },
+      Exit::usage);
+  EXPECT_TRUE(has(ipc, "different hosts") && has(ipc, "--gpu_transport nccl or host")) << ipc;
 }
 
-TEST(GpuRoute, LetsRanksShareAGpuOnlyWhereNcclCan) {
-  EXPECT_FALSE(route({{11, kOld}, {11, kOld}}).nccl);
+TEST(GpuRoute, LetsRanksShareAGpuOverNcclOnlyWhereItCan) {
+  EXPECT_EQ(route({{11, kOld}, {11, kOld}}).way, GpuTransport::ipc);
   EXPECT_TRUE(has(route({{11, kOld}, {11, kOld}}).line, "ranks 0 and 1 have the same GPU"));
   EXPECT_TRUE(route({{11, kNew}, {13, kNew}, {11, kNew}}).shared_gpus);
-  EXPECT_TRUE(route({{11, kNew}, {13, kNew}, {11, kNew}}).nccl);
+  EXPECT_EQ(route({{11, kNew}, {13, kNew}, {11, kNew}}).way, GpuTransport::nccl);
   const std::string refused = error_of(
       [] {
         route({{7, kOld}, {11, kOld}, {11, kOld}}, GpuTransport::nccl);
@@ -56,25 +81,25 @@ TEST(GpuRoute, LetsRanksShareAGpuOnlyWhereNcclCan) {
 TEST(GpuRoute, RefusesToMixCpuAndGpuAndVersions) {
   const std::string mixed = error_of([] { route({{11, kOld}, {0, 0}}); }, Exit::usage);
   EXPECT_TRUE(has(mixed, "rank 1 computes on the CPU") && has(mixed, "rank 0 on a GPU")) << mixed;
-  EXPECT_FALSE(route({{11, kOld}, {13, kNew}}).nccl);
-  EXPECT_TRUE(route({{11, 22809}, {13, 22803}}).nccl) << "a patch level does not matter";
+  EXPECT_EQ(route({{11, kOld}, {13, kNew}}).way, GpuTransport::ipc);
+  EXPECT_EQ(route({{11, 22809}, {13, 22803}}).way, GpuTransport::nccl) << "a patch level does not matter";
 }
 
 TEST(GpuRoute, IsTheHostsWhenAskedFor) {
   const GpuRoute r = route({{11, kNew}, {13, kNew}}, GpuTransport::host);
-  EXPECT_FALSE(r.nccl);
+  EXPECT_EQ(r.way, GpuTransport::host);
   EXPECT_TRUE(has(r.line, "asked for")) << r.line;
 }
 
 TEST(GpuRoute, IsNoneOnTheCpu) {
   EXPECT_EQ(route({{0, 0}, {0, 0}}).line, "");
-  EXPECT_EQ(route({{0, kNew}, {0, kNew}}).nccl, false);
   run_ranks(2, [](Communicator& world) {
     EXPECT_EQ(connect_gpus(world, Device{}, GpuTransport::automatic), "");
     EXPECT_EQ(world.bytes(), CommBytes{}) << "the choice was counted";
   });
   const auto alone = self_communicator();
-  error_of([&] { connect_gpus(*alone, Device{}, GpuTransport::nccl); }, Exit::usage);
+  for (GpuTransport wanted : {GpuTransport::nccl, GpuTransport::ipc})
+    error_of([&] { connect_gpus(*alone, Device{}, wanted); }, Exit::usage);
 }
 
 TEST(GpuOfRank, GoesInTurnsOnlyWhereSharingIsAllowed) {
@@ -86,9 +111,10 @@ TEST(GpuOfRank, GoesInTurnsOnlyWhereSharingIsAllowed) {
   EXPECT_EQ(refused.find('\n'), std::string::npos);
 }
 
-TEST(GpuTransport, HasThreeNames) {
+TEST(GpuTransport, HasFourNames) {
   EXPECT_EQ(parse_gpu_transport("auto"), GpuTransport::automatic);
   EXPECT_EQ(parse_gpu_transport("nccl"), GpuTransport::nccl);
+  EXPECT_EQ(parse_gpu_transport("ipc"), GpuTransport::ipc);
   EXPECT_EQ(parse_gpu_transport("host"), GpuTransport::host);
   EXPECT_TRUE(has(error_of([] { parse_gpu_transport("mpi"); }, Exit::usage), "nccl"));
 }

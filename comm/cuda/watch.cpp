@@ -1,4 +1,4 @@
-#include "comm/nccl/watch.h"
+#include "comm/cuda/watch.h"
 
 #include <cuda_runtime_api.h>
 

@@ -1,0 +1,64 @@
+#include <map>
+
+#include "comm/ipc/ipc.h"
+#include "comm/ipc/link.h"
+
+namespace cleave {
+namespace {
+
+class IpcGroup final : public WatchedGroup {
+ public:
+  IpcGroup(std::shared_ptr<Group> ranks, int rank, int device, std::shared_ptr<Watch> watch)
+      : WatchedGroup(std::move(ranks), rank, device, std::move(watch)) {}
+
+  void meet(const Waiting& w) override { all_ = &keep(IpcLink::among(group(), w, rank(), device())); }
+
+  void all_gather(const Waiting& w, Tensor full, Tensor shard, Range piece, Stream& stream) override {
+    run(w, all_->planner().all_gather(size_of(full.dtype()), shard.numel(), piece), shard, full, stream);
+  }
+  void reduce_scatter(const Waiting& w, Tensor shard, Tensor full, Range piece, Stream& stream) override {
+    run(w, all_->planner().reduce_scatter(size_of(full.dtype()), shard.numel(), piece), full, shard, stream);
+  }
+  void all_reduce(const Waiting& w, Tensor t, Stream& stream) override {
+    run(w, all_->planner().all_reduce(size_of(t.dtype()), t.numel()), t, t, stream);
+  }
+  void broadcast(const Waiting& w, Tensor t, int root, Stream& stream) override {
+    run(w, all_->planner().broadcast(size_of(t.dtype()), t.numel(), root), t, t, stream);
+  }
+  void all_to_all(const Waiting& w, Tensor out, Tensor in, Range piece, Stream& stream) override {
+    const int64_t block = in.numel() / group().size();
+    run(w, all_->planner().all_to_all(size_of(in.dtype()), block, piece), in, out, stream);
+  }
+
+  // A message that is larger than all before opens a new link, on both sides: they know its size alike.
+  void send(const Waiting& w, Tensor t, int to, Stream& stream) override {
+    CudaQueue& queue = heard_by(stream);
+    IpcLink*& link = outgoing_[to];
+    if (!link || t.bytes() > link->slot_bytes())
+      link = &keep(IpcLink::to(group(), w, to, device(), t.bytes()));
+    link->run(w, link->planner().send(t.bytes()), t, t, queue);
+  }
+  void recv(const Waiting& w, Tensor t, int from, Stream& stream) override {
+    CudaQueue& queue = heard_by(stream);
+    IpcLink*& link = incoming_[from];
+    if (!link || t.bytes() > link->slot_bytes())
+      link = &keep(IpcLink::from(group(), w, from, device(), t.bytes()));
+    link->run(w, link->planner().recv(t.bytes()), t, t, queue);
+  }
+
+ private:
+  void run(const Waiting& w, const IpcSteps& steps, const Tensor& in, const Tensor& out, Stream& stream) {
+    all_->run(w, steps, in, out, heard_by(stream));
+  }
+
+  IpcLink* all_ = nullptr;  // from meet() on
+  std::map<int, IpcLink*> outgoing_, incoming_;
+};
+
+}  // namespace
+
+std::shared_ptr<DeviceTransport> ipc_transport(Device device) {
+  return std::make_shared<WatchedTransport<IpcGroup>>(device);
+}
+
+}  // namespace cleave

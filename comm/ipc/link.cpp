@@ -1,0 +1,185 @@
+#include "comm/ipc/link.h"
+
+#include <algorithm>
+#include <thread>
+#include <utility>
+
+#include "comm/ipc/sum.h"
+#include "device/cuda/check.h"
+#include "device/cuda/words.h"
+
+namespace cleave {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr auto kGoodbye = 5s;
+constexpr auto kNap = 200us;
+
+}  // namespace
+
+IpcLink::IpcLink(Group& group, Shape shape, IpcWords words, IpcMemory own)
+    : group_(group),
+      shape_(std::move(shape)),
+      slot_bytes_(shape_.slot_bytes),
+      words_(std::move(words)),
+      own_(std::move(own)),
+      segments_(shape_.ranks.size()),
+      planner_(shape_.place, size(), shape_.slot_bytes, shape_.slots),
+      flights_(group, shape_.ranks[size_t(shape_.place)], shape_.device) {
+  segments_[size_t(shape_.place)] = own_.data();
+  check(cudaSetDevice(shape_.device), "cudaSetDevice");
+  check(cudaEventCreateWithFlags(&last_, cudaEventDisableTiming), "cudaEventCreate");
+}
+
+// The segment goes back when nobody reads it any more. Where that is not known, because ranks were lost or
+// are late, it stays until the process ends.
+IpcLink::~IpcLink() {
+  hang_up();
+  if (own_.data() && !others_have_closed(Clock::now() + kGoodbye)) own_.leave();
+  cudaEventDestroy(last_);
+}
+
+void IpcLink::hang_up() {
+  if (std::exchange(hung_up_, true)) return;
+  cudaSetDevice(shape_.device);
+  bool done = stream_is_done(Clock::now() + kGoodbye);
+  if (!done) abort("it was closed"), done = stream_is_done(Clock::now() + kGoodbye);
+  if (done) {
+    opened_.clear();
+    words_.closed(shape_.place).store(1);
+    return;
+  }
+  for (IpcMemory& memory : opened_) memory.leave();
+  own_.leave(), words_.leave();
+}
+
+bool IpcLink::stream_is_done(Clock::time_point until) {
+  cudaError_t state = cudaErrorNotReady;
+  while ((state = cudaEventQuery(last_)) == cudaErrorNotReady && Clock::now() < until) {
+    cudaGetLastError();
+    {
+      std::lock_guard lock(mutex_);
+      if (!given_up_.empty()) release();
+      if (given_up_.empty() && !group_.lost().empty()) break;
+    }
+    std::this_thread::sleep_for(kNap);
+  }
+  if (state != cudaSuccess) cudaGetLastError();
+  return state == cudaSuccess;
+}
+
+bool IpcLink::others_have_closed(Clock::time_point until) {
+  const auto all = [&] {
+    for (int r = 0; r < size(); ++r)
+      if (words_.closed(r).load() == 0) return false;
+    return true;
+  };
+  const bool given_up = [&] {
+    std::lock_guard lock(mutex_);
+    return !given_up_.empty();
+  }();
+  while (!all() && !given_up && group_.lost().empty() && Clock::now() < until)
+    std::this_thread::sleep_for(kNap);
+  return all();
+}
+
+void IpcLink::check(cudaError_t error, const char* call) const { cuda_check(error, call, shape_.device); }
+
+void IpcLink::throw_if_given_up(const Waiting& w) {
+  std::lock_guard lock(mutex_);
+  require(given_up_.empty(), Exit::rank_lost, "{} was given up: {}", describe(w), given_up_);
+}
+
+// No lock is held while steps are enqueued, which blocks when the stream has no room: then the watching
+// thread has to be able to end what it waits for.
+void IpcLink::run(const Waiting& w, const IpcSteps& steps, const Tensor& in, const Tensor& out,
+                  CudaQueue& queue) {
+  if (steps.empty()) return;
+  throw_if_given_up(w);
+  const cudaStream_t stream = queue.use();
+  const auto first = std::find_if(steps.begin(), steps.end(),
+                                  [](const IpcStep& s) { return s.kind == IpcStep::Kind::signal; });
+  check(cudaStreamWaitEvent(stream, last_, 0), "cudaStreamWaitEvent");
+  planned_ = planner_.chunk();
+  {
+    std::lock_guard lock(mutex_);
+    flights_.begin(w, stream, first->value);
+  }
+  for (const IpcStep& step : steps) take(step, in, out, stream);
+  check(cudaEventRecord(last_, stream), "cudaEventRecord");
+  std::lock_guard lock(mutex_);
+  flights_.end(stream);
+}
+
+void IpcLink::take(const IpcStep& s, const Tensor& in, const Tensor& out, cudaStream_t stream) {
+  const auto* from = static_cast<const std::byte*>(in.raw());
+  auto* to = static_cast<std::byte*>(out.raw()) + s.to;
+  const auto move = [&](void* target, const void* source) {
+    if (target != source && s.bytes > 0)
+      check(cudaMemcpyAsync(target, source, size_t(s.bytes), cudaMemcpyDefault, stream), "cudaMemcpyAsync");
+  };
+  switch (s.kind) {
+    case IpcStep::Kind::wait:
+      return wait_for_word(stream, words_.on_gpu(words_.word(shape_.place, s.rank, s.word)), s.value,
+                           shape_.device);
+    case IpcStep::Kind::put:
+      return move(own_.data() + s.to, from + s.from);
+    case IpcStep::Kind::get:
+      return move(to, segments_[size_t(s.rank)] + s.from);
+    case IpcStep::Kind::move:
+      return move(to, from + s.from);
+    case IpcStep::Kind::sum: {
+      std::vector<const std::byte*> sources;
+      for (const std::byte* segment : segments_) sources.push_back(segment + s.from);
+      sources[size_t(shape_.place)] = from + s.own;
+      return sum_in_order_on_gpu(out.dtype(), to, sources, s.bytes / size_of(out.dtype()), stream,
+                                 shape_.device);
+    }
+    case IpcStep::Kind::signal:
+      for (int r = 0; r < size(); ++r)
+        if (r != shape_.place)
+          write_word(stream, words_.on_gpu(words_.word(r, shape_.place, s.word)), s.value, shape_.device);
+      return;
+  }
+}
+
+std::string IpcLink::trouble() {
+  std::lock_guard lock(mutex_);
+  return flights_.trouble([&](const Waiting& w, const Flights::Flight& f) { return late(w, f); });
+}
+
+// A rank that has come to the call has begun its first chunk: filled its slot, or read it where it only
+// reads.
+std::string IpcLink::late(const Waiting& w, const Flights::Flight& flight) const {
+  std::vector<bool> present(size_t(group_.size()), true);
+  bool all = true;
+  for (int r = 0; r < size(); ++r) {
+    if (r == shape_.place) continue;
+    const auto come = [&](IpcWord word) {
+      return has_come_to(words_.word(shape_.place, r, word).load(), flight.tag);
+    };
+    const bool here = come(IpcWord::ready) || come(IpcWord::done);
+    present[size_t(shape_.ranks[size_t(r)])] = here;
+    all = all && here;
+  }
+  if (!all) return deadline_report(w, present, group_.options().timeout);
+  return fmt::format(
+      "{}: all ranks have come, but it was not done {:.1f} s after this GPU came to it; a rank hangs",
+      describe(w), double(group_.options().timeout.count()) / 1000);
+}
+
+// Every wait of this rank passes, now and in what is enqueued already.
+void IpcLink::release() {
+  for (int r = 0; r < size(); ++r)
+    for (int word = 0; word < kIpcWords; ++word)
+      words_.word(shape_.place, r, IpcWord(word)).store(planned_ + kIpcRelease);
+}
+
+void IpcLink::abort(const std::string& reason) {
+  std::lock_guard lock(mutex_);
+  if (given_up_.empty()) given_up_ = reason;
+  release();
+}
+
+}  // namespace cleave

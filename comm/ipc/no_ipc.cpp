@@ -1,0 +1,10 @@
+// A build without CUDA.
+#include "comm/ipc/ipc.h"
+
+namespace cleave {
+
+std::shared_ptr<DeviceTransport> ipc_transport(Device) {
+  fail(Exit::usage, "this build has no CUDA backend");
+}
+
+}  // namespace cleave

@@ -1,0 +1,99 @@
+// What a group does with its transport between GPUs before any GPU is asked.
+#include "comm/device_group.h"
+
+#include "tests/comm/collectives.h"
+
+namespace cleave {
+namespace {
+
+using test::error_of, test::has;
+
+// Says what it was told, and meets unless it is to fail.
+struct Told {
+  Exit meeting = Exit::ok;
+  int met = 0;
+  std::vector<size_t> lent = {};
+};
+
+class TalkingGroup final : public DeviceGroup {
+ public:
+  explicit TalkingGroup(Told& told) : told_(told) {}
+  void meet(const Waiting& w) override {
+    require(told_.meeting == Exit::ok, told_.meeting, "{} cannot meet", w.group);
+    ++told_.met;
+  }
+  void lend(const Waiting&, std::span<const Tensor> buffers) override {
+    told_.lent.push_back(buffers.size());
+  }
+  void take_back() override { told_.lent.push_back(0); }
+  void all_gather(const Waiting&, Tensor, Tensor, Range, Stream&) override { never(); }
+  void reduce_scatter(const Waiting&, Tensor, Tensor, Range, Stream&) override { never(); }
+  void all_reduce(const Waiting&, Tensor, Stream&) override { never(); }
+  void broadcast(const Waiting&, Tensor, int, Stream&) override { never(); }
+  void all_to_all(const Waiting&, Tensor, Tensor, Range, Stream&) override { never(); }
+  void send(const Waiting&, Tensor, int, Stream&) override { never(); }
+  void recv(const Waiting&, Tensor, int, Stream&) override { never(); }
+
+ private:
+  [[noreturn]] static void never() { fail(Exit::internal, "memory of the host went over a GPU's transport"); }
+  Told& told_;
+};
+
+class TalkingTransport final : public DeviceTransport {
+ public:
+  explicit TalkingTransport(Told& told) : told_(told) {}
+  std::unique_ptr<DeviceGroup> over(std::shared_ptr<Group>, int) override {
+    return std::make_unique<TalkingGroup>(told_);
+  }
+
+ private:
+  Told& told_;
+};
+
+int32_t sum_over(Communicator& ranks) {
+  Stream stream;
+  int32_t sum = 1;
+  ranks.all_reduce(Tensor(&sum, DType::int32, {1}), stream);
+  return sum;
+}
+
+TEST(DeviceTransport, ThatCannotMeetIsLeftOutWithItsReasonAndTheGroupGoesOn) {
+  run_ranks(2, [](Communicator& world) {
+    Told told{.meeting = Exit::usage};
+    EXPECT_EQ(try_device_transport(world, std::make_shared<TalkingTransport>(told)), "world cannot meet");
+    lend_buffers(world, {Tensor()});
+    EXPECT_TRUE(told.lent.empty());
+    EXPECT_EQ(sum_over(world), 2);
+    told.meeting = Exit::ok;
+    EXPECT_EQ(try_device_transport(world, std::make_shared<TalkingTransport>(told)), "");
+    EXPECT_EQ(told.met, 1);
+    EXPECT_EQ(told.lent, std::vector<size_t>{1}) << "what was lent before the meeting";
+    EXPECT_EQ(sum_over(world), 2) << "the host's memory keeps its own way";
+  });
+}
+
+TEST(DeviceTransport, ThatLosesARankInItsMeetingEndsTheJob) {
+  run_ranks(2, [](Communicator& world) {
+    Told told{.meeting = Exit::rank_lost};
+    const std::string lost = error_of(
+        [&] { try_device_transport(world, std::make_shared<TalkingTransport>(told)); }, Exit::rank_lost);
+    EXPECT_TRUE(has(lost, "cannot meet")) << lost;
+  });
+}
+
+TEST(DeviceTransport, IsToldWhatIsLentAndWhenItIsTakenBack) {
+  run_ranks(2, [](Communicator& world) {
+    Told told;
+    EXPECT_EQ(try_device_transport(world, std::make_shared<TalkingTransport>(told)), "");
+    EXPECT_TRUE(told.lent.empty()) << "nothing was lent";
+    lend_buffers(world, {Tensor(), Tensor()});
+    take_back_buffers(world);
+    EXPECT_EQ(told.lent, (std::vector<size_t>{2, 0}));
+  });
+  const auto alone = self_communicator();
+  lend_buffers(*alone, {Tensor()});  // has nobody to tell
+  take_back_buffers(*alone);
+}
+
+}  // namespace
+}  // namespace cleave
