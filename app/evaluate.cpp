@@ -3,36 +3,33 @@
 
 #include "app/parse.h"
 #include "app/pretrained.h"
-#include "app/session.h"
 #include "data/batch_loader.h"
 
 namespace cleave {
 
 int run_eval(const Arguments& arguments) {
   CLI::App app(
-      "Mean loss of a checkpoint on data, in nats a token.\n"
+      "Mean loss of a checkpoint on data, in nats a token, on any number of ranks.\n"
       "Example: cleave eval runs/quickstart/checkpoints --data validation.txt",
       "eval");
-  std::string dir, tag = "latest", data;
-  int64_t micro = 8;
-  RankOptions ranks;
-  app.add_option("dir", dir, "folder of checkpoints")->required();
-  app.add_option("--tag", tag, "which one")->capture_default_str();
+  PretrainedOptions o;
+  o.micro_batch = 8;
+  std::string data;
+  add_options(app, o);
   app.add_option("--data", data, "text or token file")->required();
-  app.add_option("--micro_batch", micro, "samples at a time")
+  app.add_option("--micro_batch", o.micro_batch, "samples that a rank computes at a time")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
-  add_options(app, ranks);
   if (!parse(app, arguments)) return 0;
-  Session session(ranks);
-  try {
+  Session session(o.ranks);
+  return session.run([&] {
     const TokenFile file(data);
-    session.connect(std::chrono::seconds(600));
-    Communicator& world = session.world();
-    Pretrained model(dir, tag, micro, world, session.device());
-    EvalBatches batches(
-        file,
-        {.seq_len = model.seq_len(), .micro_batch = micro, .rank = world.rank(), .ranks = world.size()});
+    Pretrained model(o, session);
+    const MeshShape& mesh = model.engine().mesh();
+    EvalBatches batches(file, {.seq_len = model.seq_len(),
+                               .micro_batch = o.micro_batch,
+                               .rank = mesh.place(session.info().rank).data,
+                               .ranks = mesh.data});
     const double loss = model.engine().evaluate(
         [&](int m) {
           const TokenBatch b = batches.next(m);
@@ -41,11 +38,8 @@ int run_eval(const Arguments& arguments) {
         int(batches.micros()));
     if (session.first()) std::printf("loss %.9g nats a token, perplexity %.6g\n", loss, std::exp(loss));
     session.leave();
-  } catch (const std::exception& e) {
-    session.failed(e.what());
-    throw;
-  }
-  return 0;
+    return 0;
+  });
 }
 
 }  // namespace cleave

@@ -5,7 +5,6 @@
 
 #include "app/parse.h"
 #include "app/pretrained.h"
-#include "app/session.h"
 #include "core/philox.h"
 
 namespace cleave {
@@ -34,18 +33,37 @@ int32_t draw(std::span<const float> logits, const Sampling& s, int64_t index) {
   return order[size_t(std::min<int64_t>(found - sums.begin(), int64_t(order.size()) - 1))];
 }
 
+// Adds tokens to the text and prints them on the first rank. Every rank has the same logits and draws the
+// same token, so nothing has to be sent.
+void continue_text(Pretrained& model, std::vector<int32_t> text, int64_t tokens, const Sampling& sampling,
+                   bool prints) {
+  const int64_t seq = model.seq_len();
+  std::vector<int32_t> window(size_t(seq), 0), targets(size_t(seq), -100);
+  for (int64_t i = 0; i < tokens; ++i) {
+    // The newest seq tokens; what stands behind them is not seen, because attention is causal.
+    const int64_t used = std::min<int64_t>(seq, int64_t(text.size()));
+    std::copy(text.end() - used, text.end(), window.begin());
+    const std::vector<float> logits =
+        model.engine().predict({.input = Tensor(window.data(), DType::int32, {seq}, MemoryKind::host),
+                                .targets = Tensor(targets.data(), DType::int32, {seq}, MemoryKind::host)},
+                               Range{used - 1, used});
+    text.push_back(draw(logits, sampling, i));
+    if (prints) std::fputc(text.back(), stdout), std::fflush(stdout);
+  }
+}
+
 }  // namespace
 
 int run_generate(const Arguments& arguments) {
   CLI::App app(
-      "Text from a checkpoint.\n"
+      "Text from a checkpoint, on any number of ranks.\n"
       "Example: cleave generate runs/quickstart/checkpoints --prompt \"In the beginning\" --tokens 200",
       "generate");
-  std::string dir, tag = "latest", prompt = "\n";
+  PretrainedOptions o;
+  std::string prompt = "\n";
   int64_t tokens = 200;
   Sampling sampling;
-  app.add_option("dir", dir, "folder of checkpoints")->required();
-  app.add_option("--tag", tag, "which one")->capture_default_str();
+  add_options(app, o);
   app.add_option("--prompt", prompt, "text to continue");
   app.add_option("--tokens", tokens, "how many to add")->capture_default_str()->check(CLI::NonNegativeNumber);
   app.add_option("--temperature", sampling.temperature, "0 takes the likeliest")
@@ -56,28 +74,18 @@ int run_generate(const Arguments& arguments) {
   if (!parse(app, arguments)) return 0;
   require(!prompt.empty(), Exit::usage, "--prompt is empty; give at least one character to continue");
 
-  const auto self = self_communicator("world");
-  Pretrained model(dir, tag, 1, *self);
-  require(model.bytes(), Exit::usage, "{} was trained on token ids; generate needs a byte model", dir);
-  const int64_t seq = model.seq_len();
-  std::vector<int32_t> text;
-  for (const char c : prompt) text.push_back(int32_t(uint8_t(c)));
-  std::fputs(prompt.c_str(), stdout);
-  std::vector<int32_t> window(size_t(seq), 0), targets(size_t(seq), -100);
-  for (int64_t i = 0; i < tokens; ++i) {
-    // The newest seq tokens; what stands behind them is not seen, because attention is causal.
-    const int64_t used = std::min<int64_t>(seq, int64_t(text.size()));
-    std::copy(text.end() - used, text.end(), window.begin());
-    const std::vector<float> logits =
-        model.engine().predict({.input = Tensor(window.data(), DType::int32, {seq}, MemoryKind::host),
-                                .targets = Tensor(targets.data(), DType::int32, {seq}, MemoryKind::host)});
-    const size_t vocab = size_t(model.vocab());
-    text.push_back(draw({logits.data() + size_t(used - 1) * vocab, vocab}, sampling, i));
-    std::fputc(text.back(), stdout);
-    std::fflush(stdout);
-  }
-  std::fputc('\n', stdout);
-  return 0;
+  Session session(o.ranks);
+  return session.run([&] {
+    Pretrained model(o, session);
+    require(model.bytes(), Exit::usage, "{} was trained on token ids; generate needs a byte model", o.dir);
+    std::vector<int32_t> text;
+    for (const char c : prompt) text.push_back(int32_t(uint8_t(c)));
+    if (session.first()) std::fputs(prompt.c_str(), stdout);
+    continue_text(model, text, tokens, sampling, session.first());
+    if (session.first()) std::fputc('\n', stdout);
+    session.leave();
+    return 0;
+  });
 }
 
 }  // namespace cleave

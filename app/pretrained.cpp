@@ -3,37 +3,88 @@
 #include <nlohmann/json.hpp>
 
 #include "checkpoint/checkpoint.h"
+#include "core/units.h"
 #include "model/config_json.h"
 #include "runtime/training_state.h"
 
 namespace cleave {
+namespace {
 
-Pretrained::Pretrained(const std::string& dir, const std::string& tag, int64_t micro_batch,
-                       Communicator& world, Device device) {
-  const CheckpointReader reader(dir, tag);
-  std::string name;
+DsConfig layout_of(const PretrainedOptions& o, const ModelConfig& model, const Session& session) {
+  DsConfig config;
+  if (o.config.empty()) {
+    config.train_micro_batch_size_per_gpu = o.micro_batch;
+    config.gradient_accumulation_steps = 1;
+    config.train_batch_size = o.micro_batch * session.info().world;
+    return config;
+  }
+  AutoValues values = o.values;
+  values.hidden_size = width_of(model);
+  values.total_steps = 1;  // of a schedule that is not used
+  ReadOptions reading = session.read_options(o.strict, values);
+  reading.micro_batch_size = o.micro_batch;
+  return session.read_config(o.config, reading).config;
+}
+
+// One line on stderr, so that stdout has what was asked for only.
+void say_layout(const Engine& engine) {
+  const MeshShape& mesh = engine.mesh();
+  const MemoryTable memory = engine.memory_planned();
+  std::string axes;
+  for (const auto& [name, size] : {std::pair{"pipe", mesh.pipe},
+                                   {"data", mesh.data},
+                                   {"sequence", mesh.sequence},
+                                   {"tensor", mesh.tensor}})
+    if (size > 1) axes += fmt::format("{}{} {}", axes.empty() ? ", " : " x ", name, size);
+  std::fprintf(stderr,
+               "%lld parameters in %s on %d rank%s%s; the first takes %s of device and %s of host memory\n",
+               static_cast<long long>(engine.params()), std::string(name_of(engine.model().dtype)).c_str(),
+               mesh.size(), mesh.size() > 1 ? "s" : "", axes.c_str(),
+               format_bytes(memory.total(MemoryKind::device)).c_str(),
+               format_bytes(memory.total(MemoryKind::pinned) + memory.total(MemoryKind::host)).c_str());
+}
+
+}  // namespace
+
+void add_options(CLI::App& app, PretrainedOptions& o) {
+  app.add_option("dir", o.dir, "folder of checkpoints")->required();
+  app.add_option("--tag", o.tag, "which one")->capture_default_str();
+  app.add_option("--deepspeed_config", o.config,
+                 "how ranks share the model, its type and the home of its weights; keys of training are not "
+                 "used (none: every rank has the whole model in fp32)");
+  app.add_flag("--strict", o.strict, "warnings about the ds_config are errors");
+  add_options(app, o.ranks);
+  add_options(app, o.values);
+}
+
+ModelConfig Pretrained::read_checkpoint(const PretrainedOptions& o) {
+  const CheckpointReader reader(o.dir, o.tag);
   ModelConfig model;
   try {
     const auto client = nlohmann::json::parse(from_json(reader.state(), reader.path().string()).client);
-    name = client.at("model"), seq_len_ = client.at("seq_len"), vocab_ = client.at("vocab");
+    name_ = client.at("model"), seq_len_ = client.at("seq_len"), vocab_ = client.at("vocab");
     // Checkpoints of version 0.1 name a preset only.
     model = client.contains("config") ? read_config_json(client["config"].dump(), reader.path().string())
-                                      : find_model(name);
+                                      : find_model(name_);
     bytes_ = client.at("tokenizer") == "byte";
   } catch (const nlohmann::json::exception& e) {
     fail(Exit::checkpoint, "{} was not written by cleave train: {}", reader.path().string(), e.what());
   }
   vocab_of(model) = vocab_;
-  DsConfig config;
-  config.train_micro_batch_size_per_gpu = micro_batch;
-  config.gradient_accumulation_steps = 1;
-  config.train_batch_size = micro_batch * world.size();
-  config.optimizer.type = "SGD";  // no states, so loading reads the masters only
-  const ModelFactory make = [&](const Axes& axes) {
-    return make_model(model, DType::fp32, seq_len_, name, axes);
-  };
-  engine_ = std::make_unique<Engine>(config, make, world, EngineOptions{.device = device});
-  engine_->load_checkpoint(dir, tag);
+  return model;
+}
+
+Pretrained::Pretrained(const PretrainedOptions& o, Session& session) {
+  const ModelConfig model = read_checkpoint(o);
+  const DsConfig config = layout_of(o, model, session);
+  check_kernels(model, session.device());
+  session.connect(std::chrono::seconds(config.comm_timeout_s));
+  engine_ = std::make_unique<Engine>(
+      config, [&](const Axes& axes) { return make_model(model, model_dtype(config), seq_len_, name_, axes); },
+      session.world(),
+      EngineOptions{.limits = memory_limits(o.ranks), .device = session.device(), .inference = true});
+  engine_->load_checkpoint(o.dir, o.tag);
+  if (session.first()) say_layout(*engine_);
 }
 
 }  // namespace cleave

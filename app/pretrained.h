@@ -1,17 +1,31 @@
-// A checkpoint opened for evaluation and generation: its own model, fp32, without optimizer states.
+// A checkpoint opened for evaluation and generation: its own model without anything of training, whole in
+// fp32 on every rank, or laid out as a ds_config says.
 #pragma once
 #include <memory>
 #include <string>
 
+#include "app/options.h"
+#include "app/session.h"
 #include "runtime/engine.h"
 
 namespace cleave {
 
+struct PretrainedOptions {
+  std::string dir, tag = "latest", config;
+  int64_t micro_batch = 1;
+  bool strict = false;
+  RankOptions ranks;
+  AutoValues values;
+};
+
+void add_options(CLI::App& app, PretrainedOptions& options);
+
 class Pretrained {
  public:
-  // Collective over world.
-  Pretrained(const std::string& dir, const std::string& tag, int64_t micro_batch, Communicator& world,
-             Device device = {});
+  // Reads what concerns this rank alone, connects the session, and reads the weights. Collective.
+  // Error(usage) for a configuration that is refused or does not fit the ranks or the model,
+  // Error(checkpoint), Error(memory).
+  Pretrained(const PretrainedOptions& options, Session& session);
 
   Engine& engine() { return *engine_; }
   int64_t seq_len() const { return seq_len_; }
@@ -19,6 +33,9 @@ class Pretrained {
   bool bytes() const { return bytes_; }  // tokens are bytes
 
  private:
+  ModelConfig read_checkpoint(const PretrainedOptions& options);
+
+  std::string name_;  // of the model
   std::unique_ptr<Engine> engine_;
   int64_t seq_len_ = 0, vocab_ = 0;
   bool bytes_ = false;

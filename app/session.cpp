@@ -103,6 +103,21 @@ void Session::failed(const std::string& reason) {
   if (world_) world_->failed(reason);
 }
 
+int Session::run(const std::function<int()>& body) {
+  try {
+    return body();
+  } catch (const Error& e) {
+    failed(e.what());
+    const bool said =
+        (e.exit() == Exit::usage && !first()) || (e.exit() == Exit::memory && info_.local_rank != 0);
+    if (said) return int(e.exit());
+    throw;
+  } catch (const std::exception& e) {
+    failed(e.what());
+    throw;
+  }
+}
+
 void Session::catch_signals() {
   struct sigaction action {};
   action.sa_handler = on_signal;

@@ -1,6 +1,7 @@
 // This process as a rank of its job: where it stands, its share of the machine, its connection to the others,
 // and the signals that ask it to stop.
 #pragma once
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -27,8 +28,10 @@ class Session {
   void connect(std::chrono::seconds timeout);
   Communicator& world() { return world_->communicator(); }
   std::string transport() const;  // for a start-up line
-  // Tells the others why this rank ends; they leave with the same reason.
-  void failed(const std::string& reason);
+  // Returns what the body returns. What it throws is told to the others, who leave with the same reason;
+  // what every rank, or every rank of a machine, finds out alike is thrown by the first of them and is only
+  // the exit code of the others.
+  int run(const std::function<int()>& body);
   void leave() { world_->leave(); }
 
   // SIGINT, SIGTERM and SIGUSR1 ask for a stop at the next step, once; a second one kills.
@@ -36,6 +39,8 @@ class Session {
   static bool stop_requested();
 
  private:
+  void failed(const std::string& reason);
+
   RankOptions options_;
   RankInfo info_;
   Device device_;

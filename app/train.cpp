@@ -9,6 +9,7 @@
 #include "app/session.h"
 #include "app/train_options.h"
 #include "checkpoint/checkpoint.h"
+#include "comm/clock.h"
 #include "comm/traced.h"
 #include "core/units.h"
 #include "data/batch_loader.h"
@@ -58,10 +59,12 @@ class Run {
 
   int train() {
     if (!o_.trace.empty()) {
-      trace_ =
-          std::make_unique<Trace>(Trace::file_of(o_.trace, session_.world().rank(), session_.world().size()),
-                                  session_.world().rank(), o_.trace_steps);
-      traced_ = traced_communicator(session_.world(), *trace_);
+      Communicator& all = session_.world();
+      // Ranks of one host have one clock.
+      const double clock = session_.info().nodes > 1 ? clock_offset(all, Trace::now_us).offset : 0;
+      trace_ = std::make_unique<Trace>(Trace::file_of(o_.trace, all.rank(), all.size()), all.rank(),
+                                       o_.trace_steps, clock);
+      traced_ = traced_communicator(all, *trace_);
     }
     Communicator& world = traced_ ? *traced_ : session_.world();
     TokenBatches batches = batches_of(world.rank(), world.size());
@@ -231,11 +234,7 @@ int run_train(const Arguments& arguments) {
   TrainOptions o;
   if (!parse_options(o, arguments)) return 0;
   Session session(o.ranks);
-  // What every rank finds out alike is said once, what concerns a machine once there.
-  auto same_on_all = [&](Exit e) {
-    return (e == Exit::usage && !session.first()) || (e == Exit::memory && session.info().local_rank != 0);
-  };
-  try {
+  return session.run([&] {
     AutoValues values = o.values;
     values.total_steps = o.steps, values.hidden_size = width_of(config_of(o.model, 256));
     const ReadOptions reading = session.read_options(o.strict, values);
@@ -248,14 +247,7 @@ int run_train(const Arguments& arguments) {
     const int code = run.train();
     session.leave();
     return code;
-  } catch (const Error& e) {
-    session.failed(e.what());
-    if (same_on_all(e.exit())) return int(e.exit());
-    throw;
-  } catch (const std::exception& e) {
-    session.failed(e.what());
-    throw;
-  }
+  });
 }
 
 }  // namespace cleave

@@ -43,6 +43,9 @@ struct ReadOptions {
   int64_t world_size = 1;         // all ranks; those of one pipeline count once in the batch
   std::string world_origin = {};  // for messages: "4 ranks from WORLD_SIZE"
   AutoValues auto_values = {};
+  // Where nothing is trained: samples a rank computes at a time. What the file says of batch sizes and of
+  // data-parallel ranks is not compared with the ranks that there are.
+  std::optional<int64_t> micro_batch_size = {};
 };
 
 struct ReadResult {

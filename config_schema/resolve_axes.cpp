@@ -17,6 +17,7 @@ void resolve_batch(Reading& r) {
   const auto given = [](int64_t size) { return size > 0 ? std::optional(size) : std::nullopt; };
   BatchSizes sizes{given(c.train_batch_size), given(c.train_micro_batch_size_per_gpu),
                    given(c.gradient_accumulation_steps)};
+  if (r.options.micro_batch_size) sizes = {std::nullopt, r.options.micro_batch_size, 1};
   const Given* micro = r.entry("train_micro_batch_size_per_gpu");
   if (!sizes.train && !sizes.micro && micro && micro->origin == "auto")
     sizes.micro = r.options.auto_values.default_micro_batch_size;
@@ -133,7 +134,7 @@ void check_ranks(Reading& r) {
   const DsConfig& c = r.result.config;
   const int64_t share = int64_t{c.pipeline.stages} * c.tensor_parallel.size() * c.sequence_ranks(),
                 ranks = r.options.world_size / share;
-  if (v && v->integer && *v->integer != ranks)
+  if (v && v->integer && *v->integer != ranks && !r.options.micro_batch_size)
     r.error_at("data_parallel_size",
                fmt::format("there are {} data-parallel ranks; remove the key or start {}", ranks,
                            *v->integer * share));

@@ -2,16 +2,12 @@
 
 #include <ctime>
 
+#include <atomic>
 #include <chrono>
 #include <filesystem>
 
 namespace cleave {
 namespace {
-
-double now_us() {
-  return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
 
 double thread_cpu_us() {
   timespec t{};
@@ -28,14 +24,25 @@ std::string json_string(std::string_view text) {
   return out + '"';
 }
 
+// Written by the stream that the event is of.
+bool is_done(const TraceEvent& e) {
+  return std::atomic_ref<double>(const_cast<double&>(e.end_us)).load(std::memory_order_acquire) != 0;
+}
+
 }  // namespace
 
-Trace::Trace(const std::string& path, int rank, int64_t steps)
-    : file_(path), path_(path), rank_(rank), steps_left_(steps), on_(steps > 0) {
+Trace::Trace(const std::string& path, int rank, int64_t steps, double clock_us)
+    : file_(path), path_(path), rank_(rank), steps_left_(steps), clock_us_(clock_us), on_(steps > 0) {
   require(file_.good(), Exit::usage, "--trace: cannot write {}", path);
   file_ << "[\n"
-        << fmt::format(R"({{"ph":"M","name":"process_name","pid":{},"args":{{"name":"rank {}"}}}})", rank,
-                       rank);
+        << fmt::format(
+               R"({{"ph":"M","name":"process_name","pid":{},"args":{{"name":"rank {}","clock_us":{:.1f}}}}})",
+               rank, rank, clock_us);
+}
+
+double Trace::now_us() {
+  return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now().time_since_epoch())
+      .count();
 }
 
 std::string Trace::file_of(const std::string& path, int rank, int ranks) {
@@ -47,35 +54,50 @@ std::string Trace::file_of(const std::string& path, int rank, int ranks) {
 
 // A file that was cut off by a killed run lacks the bracket, which viewers do not mind.
 Trace::~Trace() {
-  if (file_.is_open()) file_ << "\n]\n";
+  if (!file_.is_open()) return;
+  for (const TraceEvent& e : events_)
+    if (is_done(e)) write(e);
+  file_ << "\n]\n";
 }
 
-void Trace::name(const Stream& stream, const std::string& track) {
-  tracks_.emplace_back(&stream, track);
-  if (file_.is_open())
-    file_ << fmt::format(
-        ",\n"
-        R"({{"ph":"M","name":"thread_name","pid":{},"tid":{},"args":{{"name":{}}}}})",
-        rank_, tracks_.size(), json_string(track));
+void Trace::name(const Stream& stream, const std::string& track, const char* category) {
+  tracks_.push_back({&stream, category, track});
+}
+
+const std::string& Trace::track_of(const TraceEvent& event) const {
+  static const std::string none;
+  return event.track > 0 ? tracks_[size_t(event.track) - 1].name : none;
 }
 
 TraceEvent* Trace::begin(const Stream& stream, TraceEvent event) {
-  for (size_t i = 0; i < tracks_.size(); ++i)
-    if (tracks_[i].first == &stream) event.track = int(i) + 1;
+  bool exact = false;  // the track is of this category alone
+  for (size_t i = 0; i < tracks_.size() && !exact; ++i) {
+    const Track& t = tracks_[i];
+    exact = t.stream == &stream && t.category == event.category;
+    if (exact || (t.stream == &stream && t.category.empty())) event.track = int(i) + 1;
+  }
   return &events_.emplace_back(std::move(event));
+}
+
+void Trace::write(const TraceEvent& e) {
+  if (Track* t = e.track > 0 ? &tracks_[size_t(e.track) - 1] : nullptr; t && !t->announced) {
+    file_ << fmt::format(
+        ",\n"
+        R"({{"ph":"M","name":"thread_name","pid":{},"tid":{},"args":{{"name":{}}}}})",
+        rank_, e.track, json_string(t->name));
+    t->announced = true;
+  }
+  file_ << fmt::format(R"(,
+{{"ph":"X","pid":{},"tid":{},"cat":"{}","name":{},"ts":{:.1f},"dur":{:.1f},"args":{{"cpu_us":{:.1f})",
+                       rank_, e.track, e.category, json_string(e.name), e.begin_us + clock_us_,
+                       e.end_us - e.begin_us, e.cpu_us);
+  if (e.micro >= 0) file_ << fmt::format(R"(,"micro":{},"chunk":{})", e.micro, e.chunk);
+  file_ << "}}";
 }
 
 void Trace::end_step() {
   if (!file_.is_open() || !on_) return;
-  for (const TraceEvent& e : events_) {
-    file_ << fmt::format(R"(,
-{{"ph":"X","pid":{},"tid":{},"cat":"{}","name":{},"ts":{:.1f},"dur":{:.1f},"args":{{"cpu_us":{:.1f})",
-                         rank_, e.track, e.category, json_string(e.name), e.begin_us, e.end_us - e.begin_us,
-                         e.cpu_us);
-    if (e.micro >= 0) file_ << fmt::format(R"(,"micro":{},"chunk":{})", e.micro, e.chunk);
-    file_ << "}}";
-  }
-  events_.clear();
+  for (; !events_.empty() && is_done(events_.front()); events_.pop_front()) write(events_.front());
   file_.flush();
   require(file_.good(), Exit::usage, "--trace: writing {} failed; is the disk full?", path_);
   on_ = --steps_left_ > 0;
@@ -87,13 +109,16 @@ TraceSpan::TraceSpan(Trace* trace, Stream& stream, const char* category, std::st
   if (!trace || !trace->on()) return;
   event_ =
       trace->begin(stream, {.name = std::string(name), .category = category, .micro = micro, .chunk = chunk});
-  stream_.enqueue([e = event_] { e->begin_us = now_us(), e->cpu_us = -thread_cpu_us(); });
+  stream_.enqueue([e = event_] { e->begin_us = Trace::now_us(), e->cpu_us = -thread_cpu_us(); });
 }
 
 TraceSpan::~TraceSpan() {
   if (!event_) return;
   try {
-    stream_.enqueue([e = event_] { e->end_us = now_us(), e->cpu_us += thread_cpu_us(); });
+    stream_.enqueue([e = event_] {
+      e->cpu_us += thread_cpu_us();
+      std::atomic_ref<double>(e->end_us).store(Trace::now_us(), std::memory_order_release);
+    });
   } catch (...) {  // the step was given up, and with it its events
   }
 }

@@ -4,7 +4,6 @@
 #include <deque>
 #include <fstream>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "device/stream.h"
@@ -13,17 +12,20 @@ namespace cleave {
 
 struct TraceEvent {
   std::string name;
-  const char* category = "";        // "pipeline", "collective" or "step"
+  // "pipeline", "collective", "step", or what offload does: "gather" (of weights from a home), "gradient" (on
+  // its way home), "update" (off the device), "disk", "inputs" (of layers, on their way)
+  const char* category = "";
   int micro = -1, chunk = -1;       // of a pipeline's instruction
   int track = 0;                    // of Trace::name, or 0
-  double begin_us = 0, end_us = 0;  // of the steady clock, the same on all ranks of a host
+  double begin_us = 0, end_us = 0;  // of the steady clock, the same on all ranks of a host; end 0: not yet
   double cpu_us = 0;                // of the thread that ran the stream's work meanwhile
 };
 
 class Trace {
  public:
-  // Events of the first `steps` steps go to the file; Error(usage) when it cannot be written.
-  Trace(const std::string& path, int rank, int64_t steps);
+  // Events of the first `steps` steps go to the file, their times moved by `clock_us`, which brings ranks of
+  // several hosts to one clock (comm/clock.h). Error(usage) when it cannot be written.
+  Trace(const std::string& path, int rank, int64_t steps, double clock_us = 0);
   Trace() = default;  // keeps its events
   ~Trace();
   Trace(const Trace&) = delete;
@@ -31,10 +33,13 @@ class Trace {
 
   // Where one of several ranks writes: <stem>.<rank>.json; one rank alone: the path as it is.
   static std::string file_of(const std::string& path, int rank, int ranks);
+  static double now_us();  // of the clock that events have
 
-  // From now on events of this stream are shown as a track called so.
-  void name(const Stream& stream, const std::string& track);
-  // After a step whose work is done: writes its events and forgets them.
+  // From now on events of this stream, or only those of one category, are shown as a track called so.
+  void name(const Stream& stream, const std::string& track, const char* category = "");
+  const std::string& track_of(const TraceEvent& event) const;
+  // Writes the events of a step and forgets them, up to the first whose work is still under way, such as a
+  // write behind the step: those after it are written by a later call, or at the end.
   void end_step();
   bool on() const { return on_; }
   // In the order in which the host began them.
@@ -43,18 +48,25 @@ class Trace {
  private:
   friend class TraceSpan;
   TraceEvent* begin(const Stream& stream, TraceEvent event);
+  void write(const TraceEvent& event);
 
+  struct Track {
+    const Stream* stream;
+    std::string category, name;
+    bool announced = false;  // in the file
+  };
   std::ofstream file_;
   std::string path_;
   int rank_ = 0;
   int64_t steps_left_ = 0;
+  double clock_us_ = 0;
   bool on_ = true;
-  std::vector<std::pair<const Stream*, std::string>> tracks_;
+  std::vector<Track> tracks_;
   std::deque<TraceEvent> events_;  // addresses stay: tasks write times into them
 };
 
-// The stream's work between construction and destruction is one event. Costs nothing without a trace. Host
-// thread only.
+// The work that the stream is given between construction and destruction is one event. Costs nothing without
+// a trace. Host thread only.
 class TraceSpan {
  public:
   TraceSpan(Trace* trace, Stream& stream, const char* category, std::string_view name, int micro = -1,

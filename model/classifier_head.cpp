@@ -79,11 +79,12 @@ void ClassifierHead::run(const HeadArgs& a) const {
   a.stream.wait(summed);
 }
 
-void ClassifierHead::logits(Tensor out, Tensor x, std::span<const Tensor> params, Arena& scratch,
+void ClassifierHead::logits(Tensor out, Tensor x, Range rows, std::span<const Tensor> params, Arena& scratch,
                             Stream& stream) const {
   const Tensor all_x = c_.axis.all_rows_of(x, scratch);
   c_.axis.gather(all_x, x, stream, "the head's input");
-  Linear{c_.width, part_.size, params[0], c_.bias.empty() ? Tensor() : params[1]}.forward(out, all_x, stream);
+  Linear{c_.width, part_.size, params[0], c_.bias.empty() ? Tensor() : params[1]}.forward(
+      out, all_x.rows(rows), stream);
 }
 
 }  // namespace cleave

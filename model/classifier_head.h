@@ -21,7 +21,7 @@ class ClassifierHead final : public Head {
 
   std::vector<UnitSpec> units() const override;
   void run(const HeadArgs& args) const override;
-  void logits(Tensor logits, Tensor x, std::span<const Tensor> params, Arena& scratch,
+  void logits(Tensor logits, Tensor x, Range rows, std::span<const Tensor> params, Arena& scratch,
               Stream& stream) const override;
   int64_t classes() const override { return c_.classes; }
   int64_t columns() const override { return part_.size; }

@@ -43,8 +43,9 @@ class Head {
   virtual ~Head() = default;
   virtual std::vector<UnitSpec> units() const = 0;
   virtual void run(const HeadArgs& args) const = 0;
-  // logits [rows of the micro-batch, columns] fp32 of x, for generation and prediction.
-  virtual void logits(Tensor logits, Tensor x, std::span<const Tensor> params, Arena& scratch,
+  // logits [rows.size(), columns] fp32 of these rows of the micro-batch's part whose x this is (all ranks'
+  // rows where a tensor axis cuts them), for generation and prediction.
+  virtual void logits(Tensor logits, Tensor x, Range rows, std::span<const Tensor> params, Arena& scratch,
                       Stream& stream) const = 0;
   virtual int64_t classes() const = 0;
   // Of the logits that this rank computes: the r-th rank of a tensor axis has the classes from r * columns

@@ -173,60 +173,102 @@ std::string format_changes(const Trial& given, const std::vector<Trial>& changes
   return out;
 }
 
+namespace {
+
+// From what costs least to what saves most; the first that fits is the fastest of them.
+std::vector<Json> memory_savings() {
+  auto sharded = [](int stage) { return joined(zero("stage", stage), zero("overlap_comm", true)); };
+  const Json away = joined(sharded(3), parameters_in_memory());
+  return {sharded(1),
+          sharded(2),
+          sharded(3),
+          joined(sharded(2), optimizer_in_memory()),
+          joined(sharded(3), optimizer_in_memory()),
+          joined(away, optimizer_in_memory()),
+          joined(away, optimizer_on_disk())};
+}
+constexpr size_t kOnDevice = 3;  // so many of them move nothing off the device
+
+// What a search went through.
+class Layouts {
+ public:
+  Layouts(const Search& search, const DeviceModel& device) : search_(search), device_(device) {}
+
+  // Keeps the first saving with which the shape fits and returns its index, or how many savings there are.
+  // Nothing when the job cannot be laid out so.
+  std::optional<size_t> add(const Json& shape) {
+    for (size_t i = 0; i < savings_.size(); ++i) {
+      const std::optional<Trial> t = search_.trial(joined(shape, savings_[i]), false);
+      ++tried_;
+      if (!t) return std::nullopt;
+      if (!search_.fit(*t)) continue;
+      order_.emplace_back(predict(t->config, t->plan, device_).total(), joined(shape, savings_[i]));
+      return i;
+    }
+    return savings_.size();
+  }
+
+  // One rank a stage was planned so far; the answer holds for all of them.
+  std::optional<Suggestion> fastest() {
+    std::stable_sort(order_.begin(), order_.end(),
+                     [](const auto& a, const auto& b) { return a.first < b.first; });
+    for (const auto& [seconds, patch] : order_)
+      if (std::optional<Trial> t = search_.trial(patch, true); t && search_.fit(*t)) {
+        t->seconds = seconds;
+        return Suggestion{*std::move(t), tried_, int(order_.size())};
+      }
+    return std::nullopt;
+  }
+
+ private:
+  const Search& search_;
+  const DeviceModel& device_;
+  const std::vector<Json> savings_ = memory_savings();
+  std::vector<std::pair<double, Json>> order_;
+  int tried_ = 0;
+};
+
+// All batch and sequence sizes of `ranks` ranks with these tensor and pipe axes. Sequences are cut only
+// where a whole one is too much for a rank that neither recomputes nor offloads, or where there are more
+// ranks than samples: less than a sample a rank has no other way, while more is a smaller micro-batch.
+void add_sizes(Layouts& layouts, const DsConfig& c, int ranks, int most_sequence, const Json& axes) {
+  bool cuts = false;
+  for (int sequence = 1; sequence <= most_sequence && (sequence == 1 || cuts); sequence *= 2) {
+    if (ranks % sequence != 0) return;
+    // Large ones first: of equal predictions the first wins, and large products run better.
+    for (int64_t micro = sequence == 1 ? 64 : 1; micro >= 1; micro /= 2) {
+      Json shape = batch_of(c, micro, ranks / sequence);
+      if (shape.is_null()) {
+        cuts = cuts || micro == 1;
+        continue;
+      }
+      shape.update(axes);
+      if (sequence > 1 || c.sequence_ranks() > 1) shape["sequence_parallel_size"] = sequence;
+      for (const int interval : {0, 1}) {
+        shape["activation_checkpointing"] = {{"interval", interval}};
+        const std::optional<size_t> saving = layouts.add(shape);
+        if (!saving && sequence > 1) return;
+        if (sequence == 1 && micro == 1 && interval == 0) cuts = saving && *saving >= kOnDevice;
+      }
+    }
+  }
+}
+
+}  // namespace
+
 std::optional<Suggestion> suggest(const Trial& given, const MemoryLimits& limits, const DeviceModel& device,
                                   const TryConfig& plan) {
   const std::optional<Json> base = parse(given.text);
   if (!base) return std::nullopt;
   const Search search(*base, limits, plan);
-  const DsConfig& c = given.config;
   const int world = given.plan.mesh.size();
-  // From what costs least to what saves most; the first that fits is the fastest of them.
-  auto sharded = [](int stage) { return joined(zero("stage", stage), zero("overlap_comm", true)); };
-  const Json away = joined(sharded(3), parameters_in_memory());
-  const std::vector<Json> ladder = {sharded(1),
-                                    sharded(2),
-                                    sharded(3),
-                                    joined(sharded(2), optimizer_in_memory()),
-                                    joined(sharded(3), optimizer_in_memory()),
-                                    joined(away, optimizer_in_memory()),
-                                    joined(away, optimizer_on_disk())};
-  Suggestion found;
-  std::vector<std::pair<double, Json>> order;
+  Layouts layouts(search, device);
   for (int tensor = 1; tensor <= std::min(world, device.per_node); ++tensor)
-    for (int pipe = 1; pipe * tensor <= world && pipe <= 64; ++pipe) {
-      const int share = tensor * pipe * int(c.sequence_ranks());
-      if (world % share != 0) continue;
-      const int data = world / share;
-      // Large ones first: of equal predictions the first wins, and large products run better.
-      for (int64_t micro = 64; micro >= 1; micro /= 2) {
-        Json shape = batch_of(c, micro, data);
-        if (shape.is_null()) continue;
-        shape["tensor_parallel"] = {{"autotp_size", tensor}};
-        shape["pipeline"] = {{"stages", pipe}};
-        for (const int interval : {0, 1}) {
-          shape["activation_checkpointing"] = {{"interval", interval}};
-          for (const Json& step : ladder) {
-            const std::optional<Trial> t = search.trial(joined(shape, step), false);
-            ++found.tried;
-            if (!t) break;
-            if (!search.fit(*t)) continue;
-            ++found.fitting;
-            order.emplace_back(predict(t->config, t->plan, device).total(), joined(shape, step));
-            break;
-          }
-        }
-      }
-    }
-  std::stable_sort(order.begin(), order.end(),
-                   [](const auto& a, const auto& b) { return a.first < b.first; });
-  // One rank a stage was planned so far; the answer holds for all of them.
-  for (const auto& [seconds, patch] : order)
-    if (std::optional<Trial> t = search.trial(patch, true); t && search.fit(*t)) {
-      found.best = *std::move(t);
-      found.best.seconds = seconds;
-      return found;
-    }
-  return std::nullopt;
+    for (int pipe = 1; pipe * tensor <= world && pipe <= 64; ++pipe)
+      if (world % (tensor * pipe) == 0)
+        add_sizes(layouts, given.config, world / (tensor * pipe), device.per_node / tensor,
+                  {{"tensor_parallel", {{"autotp_size", tensor}}}, {"pipeline", {{"stages", pipe}}}});
+  return layouts.fastest();
 }
 
 }  // namespace cleave

@@ -35,8 +35,9 @@ std::vector<Trial> changes_that_fit(const Trial& given, const MemoryLimits& limi
 std::string format_changes(const Trial& given, const std::vector<Trial>& changes);
 
 // The configuration with the smallest predicted step time that fits, over stages, offload, micro-batch sizes,
-// activation checkpointing and the sizes of the tensor and pipeline axes; the global batch stays. Nothing
-// when none fits.
+// activation checkpointing and the sizes of the tensor, sequence and pipeline axes; the global batch stays.
+// Sequences are cut over powers of two inside a node, where a whole one is too much for a rank or there are
+// more ranks than samples. Nothing when none fits.
 struct Suggestion {
   Trial best;
   int tried = 0, fitting = 0;

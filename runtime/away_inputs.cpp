@@ -9,6 +9,12 @@ void AwayInputs::allocate(Memory& memory, int64_t block_bytes) {
   if (!memory.dry()) copies_ = std::make_unique<Stream>(memory.device(), Stream::Mode::worker);
 }
 
+void AwayInputs::show_in(Trace& trace) {
+  if (!copies_) return;
+  trace_ = &trace;
+  trace.name(*copies_, "kept inputs");
+}
+
 int64_t AwayInputs::numel_at_home(int64_t numel) const {
   require(numel % axis_.size() == 0, Exit::usage,
           "activation_checkpointing.partition_activations cuts the {} elements of a layer's input over {} "
@@ -26,14 +32,20 @@ Tensor AwayInputs::mine(Tensor whole) const {
 void AwayInputs::send(int index, Tensor home, Tensor whole, Stream& compute) {
   if (!copies_) return;
   copies_->wait(compute.record());
-  copy(home, mine(whole), *copies_);
+  {
+    const TraceSpan seen(trace_, *copies_, "inputs", "leave");
+    copy(home, mine(whole), *copies_);
+  }
   left_[index & 1] = copies_->record();
 }
 
 void AwayInputs::fetch(int index, Tensor whole, Tensor home, Stream& compute) {
   if (!copies_) return;
   copies_->wait(compute.record());
-  copy(mine(whole), home, *copies_);
+  {
+    const TraceSpan seen(trace_, *copies_, "inputs", "come back");
+    copy(mine(whole), home, *copies_);
+  }
   back_[index & 1] = copies_->record();
 }
 

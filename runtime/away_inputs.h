@@ -6,6 +6,7 @@
 
 #include "device/copy.h"
 #include "device/memory.h"
+#include "device/trace.h"
 #include "tensor_parallel/tensor_axis.h"
 
 namespace cleave {
@@ -18,6 +19,8 @@ class AwayInputs {
 
   // The two blocks, of so many bytes each.
   void allocate(Memory& memory, int64_t block_bytes);
+
+  void show_in(Trace& trace);
 
   // Of an input of so many elements, how many are at home; Error(usage) when they do not divide.
   int64_t numel_at_home(int64_t numel) const;
@@ -42,6 +45,7 @@ class AwayInputs {
 
   TensorAxis axis_;  // a rank alone: home has all
   Buffer blocks_[2];
+  Trace* trace_ = nullptr;
   Event left_[2], back_[2];
   // None in a dry run, where nothing travels. Goes first: it finishes what was enqueued.
   std::unique_ptr<Stream> copies_;

@@ -61,15 +61,16 @@ Engine::Engine(const DsConfig& config, const ModelFactory& make, Communicator& w
                                        *s.self, s.memory, s.compute, s.comm());
   s.lend_buffers_of_store();
   s.summed_late = s.units_summed_late();
-  s.name_tracks();
-  s.all->optimizer.initialize(options.seed, s.compute);
+  s.all->state->initialize(options.seed, s.compute);
   s.synchronize();
+  s.name_tracks();  // from here on
 }
 
 Engine::~Engine() = default;
 
 StepResult Engine::train_batch(const BatchSource& data) {
   State& s = *state_;
+  ShardedOptimizer& optimizer = s.optimizer();
   const double loss_scale = s.scaler.scale();
   // Exact sums take the loss scale out of every contribution, others out of the sum.
   const double left_scale = s.config.exact_sums ? 1 : loss_scale;
@@ -91,9 +92,8 @@ StepResult Engine::train_batch(const BatchSource& data) {
                   .beta2 = rates.beta2,
                   .grad_scale = average.after * gradient_factor(left_scale, 0, 0),
                   .step = s.at.applied + 1};
-  s.all->optimizer.begin_step(s.norm_first() ? std::nullopt : std::optional(update), s.summed_late,
-                              s.compute);
-  s.all->store.begin_step(left_scale / loss_scale, &s.all->optimizer);
+  optimizer.begin_step(s.norm_first() ? std::nullopt : std::optional(update), s.summed_late, s.compute);
+  s.all->store.begin_step(left_scale / loss_scale, &optimizer);
   Executor(s.all->stage, s.links(), s.compute, s.comm(), s.options.trace)
       .run(s.plan.schedule.ranks[size_t(s.mesh.place.pipe)], s.plan.schedule.shape, work);
   s.sum_shared_gradients();
@@ -118,7 +118,7 @@ StepResult Engine::train_batch(const BatchSource& data) {
     const TraceSpan seen(s.options.trace, s.compute, "step", "update");
     ++s.at.applied;
     update.grad_scale = average.after * gradient_factor(left_scale, norm, s.config.gradient_clipping);
-    s.all->optimizer.finish_step(update);
+    optimizer.finish_step(update);
     if (!s.update_runs_on()) s.synchronize();
   }
   if (s.options.trace) s.synchronize(), s.options.trace->end_step();
@@ -176,12 +176,18 @@ double Engine::evaluate(const BatchSource& data, int micros) {
   return loss / std::max(1.0, s.sum_over_ranks(valid, "evaluated targets"));
 }
 
-std::vector<float> Engine::predict(const Batch& batch) {
+std::vector<float> Engine::predict(const Batch& batch, std::optional<Range> wanted) {
   State& s = *state_;
   const Head& head = *s.model.head;
-  const int64_t samples = samples_per_micro(), part = s.model.rows_per_sample;
-  const int64_t rows = samples * part, columns = head.columns();
+  const int64_t part = s.model.rows_per_sample, columns = head.columns();
   const int64_t tensor = s.mesh.shape.tensor, sequence = s.mesh.shape.sequence;
+  const Range every_row{0, samples_per_micro() * part * sequence};
+  const Range result = wanted.value_or(every_row);
+  CHECK(intersect(result, every_row) == result, "rows {} to {} of a micro-batch of {}", result.begin,
+        result.end, every_row.end);
+  // Ranks that share sequences have different rows, so each gives all of its own.
+  const Range local = sequence == 1 ? result : Range{0, samples_per_micro() * part};
+  const int64_t rows = local.size();
   // [rank of the sequence axis, rank of the tensor axis, row, column]
   std::vector<float> every(size_t(sequence * tensor * rows * columns));
   const Tensor all(every.data(), DType::fp32, {sequence, tensor, rows, columns}, MemoryKind::host);
@@ -195,7 +201,8 @@ std::vector<float> Engine::predict(const Batch& batch) {
   run_forward(shape, {.train = false,
                       .batch = [&](int) { return batch; },
                       .scale = {},
-                      .logits = there.defined() ? there.tensor() : mine});
+                      .logits = there.defined() ? there.tensor() : mine,
+                      .rows = local});
   if (there.defined()) copy(mine, there, s.compute), s.compute.synchronize();
   s.mesh.pipe->broadcast(mine, shape.stages - 1, s.comm(), {.what = "logits"});
   s.mesh.tensor->all_gather(here, mine, s.comm(), {.what = "logits"});
@@ -203,13 +210,14 @@ std::vector<float> Engine::predict(const Batch& batch) {
   s.comm().synchronize();
   if (tensor * sequence == 1) return every;
   std::vector<float> out;
-  for (int64_t sample = 0; sample < samples; ++sample)
-    for (int64_t position = 0; position < sequence * part; ++position)
-      for (int64_t t = 0; t < tensor; ++t) {
-        const int64_t row = sample * part + position % part;
-        const auto from = every.begin() + (((position / part) * tensor + t) * rows + row) * columns;
-        out.insert(out.end(), from, from + std::clamp<int64_t>(head.classes() - t * columns, 0, columns));
-      }
+  for (int64_t row = result.begin; row < result.end; ++row) {
+    const int64_t sample = row / (part * sequence), position = row % (part * sequence);
+    const int64_t at = sample * part + position % part - local.begin;
+    for (int64_t t = 0; t < tensor; ++t) {
+      const auto from = every.begin() + (((position / part) * tensor + t) * rows + at) * columns;
+      out.insert(out.end(), from, from + std::clamp<int64_t>(head.classes() - t * columns, 0, columns));
+    }
+  }
   return out;
 }
 

@@ -10,6 +10,7 @@
 #pragma once
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -40,6 +41,10 @@ struct EngineOptions {
   // Counts memory and messages, and computes nothing: steps may be taken over a planned communicator
   // (comm/planned.h), with batches whose memory is never read. Losses and norms come out as zero.
   bool dry = false;
+  // Nothing is trained: no gradients, no masters, no optimizer state, and activations live for one layer.
+  // What the configuration says of these is not read. Weights are undefined until load_checkpoint or
+  // set_parameters; train_batch and save_checkpoint are errors (internal).
+  bool inference = false;
   Trace* trace = nullptr;  // of training steps; outlives the engine
 };
 
@@ -77,8 +82,9 @@ class Engine {
   double evaluate(const BatchSource& data, int micros);
 
   // Logits [rows, classes] of one micro-batch, in host memory of every rank; collective when parameters are
-  // sharded, and over the other axes.
-  std::vector<float> predict(const Batch& batch);
+  // sharded, and over the other axes. `rows`: these of its rows (sample by sample, position by position)
+  // only, in place of all.
+  std::vector<float> predict(const Batch& batch, std::optional<Range> rows = {});
 
   // Writes DIR/<tag> from all ranks, then points DIR/latest at it; a run that is killed at any point leaves
   // the checkpoint before it whole. Collective. `client` is kept in the manifest for the caller (JSON text).

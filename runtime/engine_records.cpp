@@ -36,8 +36,8 @@ void add(std::vector<Place>& out, Place place) {
 std::vector<Record> Engine::records(bool all_slices) {
   State& s = *state_;
   std::vector<Place> places;
-  ShardedOptimizer& optimizer = s.all->optimizer;
-  const std::vector<std::string> kinds = optimizer.kinds();
+  SavedState& state = *s.all->state;
+  const std::vector<std::string> kinds = state.kinds();
   for (int u = 0; u < s.all->store.units(); ++u) {
     if (!all_slices && !s.speaks_for(u)) continue;
     const FlatLayout& layout = s.all->store.layout(u);
@@ -56,17 +56,18 @@ std::vector<Record> Engine::records(bool all_slices) {
   std::vector<Record> out;
   for (const Place& p : places)
     out.push_back({kinds[size_t(p.kind)], p.tensor, p.shape, p.elements,
-                   [&s, &optimizer, p](Range r, Tensor to) {
-                     optimizer.read(p.unit, p.kind, r.shifted(p.at.begin), to, s.compute);
+                   [&s, &state, p](Range r, Tensor to) {
+                     state.read(p.unit, p.kind, r.shifted(p.at.begin), to, s.compute);
                    },
-                   [&s, &optimizer, p](Range r, Tensor from) {
-                     optimizer.write(p.unit, p.kind, r.shifted(p.at.begin), from, s.compute);
+                   [&s, &state, p](Range r, Tensor from) {
+                     state.write(p.unit, p.kind, r.shifted(p.at.begin), from, s.compute);
                    }});
   return out;
 }
 
 void Engine::save_checkpoint(const std::string& dir, const std::string& tag, const std::string& client) {
   State& s = *state_;
+  s.optimizer();
   cleave::save_checkpoint(dir, tag, records(false), to_json(s.at, s.scaler.state(), s.options.seed, client),
                           s.world);
 }
@@ -79,7 +80,7 @@ std::string Engine::load_checkpoint(const std::string& dir, const std::string& t
   s.at = restored.at;
   s.options.seed = restored.seed;
   if (s.config.precision == Precision::fp16) s.scaler.restore(restored.scaler);
-  s.all->optimizer.publish_masters(s.compute);
+  s.all->state->publish_masters(s.compute);
   s.synchronize();
   return restored.client;
 }
@@ -97,7 +98,7 @@ std::vector<float> Engine::parameter(const std::string& name) {
     for (const FlatLayout::Piece& piece : layout.pieces(part)) {
       if (layout.param(piece.param).name != name || !s.speaks_for(u)) continue;
       const int64_t at = part.begin - s.all->store.slice(u).begin + piece.offset;
-      s.all->optimizer.read(
+      s.all->state->read(
           u, 0, {at, at + piece.elements.size()},
           Tensor(whole.data() + piece.elements.begin, DType::fp32, {piece.elements.size()}, MemoryKind::host),
           s.compute);
@@ -122,13 +123,13 @@ void Engine::set_parameters(const std::function<std::vector<float>(const ParamSp
       CHECK(int64_t(whole.size()) == p.whole_numel(), "{} has {} elements, got {}", p.name, p.whole_numel(),
             whole.size());
       const Range part{piece.offset, piece.offset + piece.elements.size()};
-      s.all->optimizer.write(
+      s.all->state->write(
           u, 0, part,
           Tensor(whole.data() + piece.elements.begin, DType::fp32, {part.size()}, MemoryKind::host),
           s.compute);
     }
   }
-  s.all->optimizer.publish_masters(s.compute);
+  s.all->state->publish_masters(s.compute);
   s.synchronize();
 }
 

@@ -4,6 +4,7 @@
 #include <map>
 
 #include "runtime/disk_place.h"
+#include "runtime/inference.h"
 
 namespace cleave {
 namespace {
@@ -36,7 +37,7 @@ int rank_of(const Mesh& mesh) {
   return (mesh.place.pipe * mesh.data->size() + mesh.data->rank()) * mesh.shape.tensor + mesh.place.tensor;
 }
 
-StoreOptions store_options(const DsConfig& c, const Model& model, const Mesh& mesh) {
+StoreOptions store_options(const DsConfig& c, const Model& model, const Mesh& mesh, bool trains) {
   const Precision gradients = c.grad_accum_dtype.value_or(c.precision);
   StoreOptions options{.weights = dtype_of(c.precision),
                        .gradients = dtype_of(gradients),
@@ -46,6 +47,7 @@ StoreOptions store_options(const DsConfig& c, const Model& model, const Mesh& me
                        .prefetch_visits = c.zero.stage3_prefetch_bucket_size > 0 ? 1 : 0,
                        .live_numel = c.zero.stage3_max_live_parameters,
                        .overlap = c.zero.overlap_comm,
+                       .trains = trains,
                        .counts_replicated = mesh.place.tensor == 0};
   options.disk = parameter_place(c, rank_of(mesh));
   if (c.exact_sums) {
@@ -78,15 +80,20 @@ DType model_dtype(const DsConfig& config) { return dtype_of(config.precision); }
 Allocation::Allocation(const DsConfig& config, const Model& model, const PipelinePlan& plan, const Mesh& mesh,
                        const TensorAxis& axis, const NearGroups& near, Communicator& self, Memory& memory,
                        Stream& compute, Stream& comm)
-    : store(memory, store_options(config, model, mesh), compute, comm),
+    : store(memory, store_options(config, model, mesh, plan.stages[0].trains), compute, comm),
       stage(model, plan.stages[size_t(mesh.place.pipe)], store, config.train_micro_batch_size_per_gpu, axis,
             [&, kept = KeptInMemory(config.zero.offload_param)](const UnitSpec& unit) mutable {
               ZeroPlan of_unit = zero_plan(config, unit, *mesh.data, near, self);
               of_unit.home = kept.home_of(unit, of_unit);
               return of_unit;
-            }),
-      optimizer(memory, store, make_optimizer(config.optimizer), placement(config, rank_of(mesh)),
-                *mesh.tensor) {
+            }) {
+  if (stage.shape().trains) {
+    auto owned = std::make_unique<ShardedOptimizer>(memory, store, make_optimizer(config.optimizer),
+                                                    placement(config, rank_of(mesh)), *mesh.tensor);
+    optimizer = owned.get(), state = std::move(owned);
+  } else {
+    state = std::make_unique<WeightLoader>(memory, store);
+  }
   store.commit();
   stage.allocate(memory, compute);
   const auto device = MemoryKind::device;
@@ -94,13 +101,16 @@ Allocation::Allocation(const DsConfig& config, const Model& model, const Pipelin
   // Sums are made where the gradients live.
   squares =
       memory.allocate(shard_home(config).gradients, Category::activations, exact ? DType::int64 : DType::fp64,
-                      {exact ? 4 * store.units() + 1 : store.units()}, "squared gradients");
+                      {!optimizer ? 0
+                       : exact    ? 4 * store.units() + 1
+                                  : store.units()},
+                      "squared gradients");
   losses =
       memory.allocate(device, Category::activations, DType::fp64, {plan.evaluation.shape.micros}, "losses");
 }
 
 Engine::State::State(const DsConfig& c, const ModelFactory& make, Communicator& w, const EngineOptions& o)
-    : config(c),
+    : config(o.inference ? inference_config(c) : c),
       world(w),
       mesh(w, mesh_shape(c, w.size())),
       rows_overlap(mesh.shape.tensor > 1 && c.tensor_parallel.tp_overlap_comm.value_or(o.device.is_cuda())),
@@ -108,8 +118,8 @@ Engine::State::State(const DsConfig& c, const ModelFactory& make, Communicator& 
                       {rows_overlap ? &rows : nullptr, c.tensor_parallel.piece_rows()}),
            SequenceAxis(*mesh.sequence)),
       model(make(axes)),
-      plan(mesh.shape.tensor * mesh.shape.sequence == 1 ? plan_pipeline(c, model)
-                                                        : plan_pipeline(c, make(Axes()))),
+      plan(mesh.shape.tensor * mesh.shape.sequence == 1 ? plan_pipeline(config, model, !o.inference)
+                                                        : plan_pipeline(config, make(Axes()), !o.inference)),
       self(self_communicator()),
       activations(mesh.pipe->duplicate("pipe activations")),
       gradients(mesh.pipe->duplicate("pipe gradients")),
@@ -127,7 +137,7 @@ Engine::State::State(const DsConfig& c, const ModelFactory& make, Communicator& 
   require(model.parts == mesh.shape.sequence, Exit::usage,
           "sequence_parallel_size is {}, but the sequences of {} are whole; set the size to 1",
           mesh.shape.sequence, model.name);
-  if (const int n = c.zero.near_ranks(); n > 0) {
+  if (const int n = config.zero.near_ranks(); n > 0) {
     const int place = mesh.data->rank(), data = mesh.data->size();
     require(data % n == 0, Exit::usage, "groups of {} near ranks do not divide the {} of the data axis", n,
             data);
@@ -177,6 +187,8 @@ void Engine::State::name_tracks() {
   options.trace->name(compute, "compute");
   if (config.zero.overlap_comm) options.trace->name(overlapped, "communication");
   if (rows_overlap) options.trace->name(rows, "tensor axis");
+  all->store.show_in(*options.trace), all->stage.show_in(*options.trace);
+  if (all->optimizer) all->optimizer->show_in(*options.trace, compute);
 }
 
 void Engine::State::plan_memory() {
@@ -184,7 +196,8 @@ void Engine::State::plan_memory() {
   const Workspaces dry_spaces(dry, config.zero.overlap_comm, rows_overlap);
   const Allocation allocation(config, model, plan, mesh, axes.tensor, near_groups(), *self, dry, compute,
                               comm());
-  planned = dry.peak(), update_bytes = allocation.optimizer.update_bytes();
+  planned = dry.peak();
+  update_bytes = allocation.optimizer ? allocation.optimizer->update_bytes() : UpdateBytes{};
 }
 
 bool Engine::State::choose_update() {

@@ -10,6 +10,7 @@
 #include "runtime/pipeline_plan.h"
 #include "runtime/training_state.h"
 #include "zero/sharded_optimizer.h"
+#include "zero/weight_loader.h"
 
 namespace cleave {
 
@@ -21,7 +22,8 @@ struct Allocation {
 
   ParameterStore store;
   Stage stage;
-  ShardedOptimizer optimizer;
+  std::unique_ptr<SavedState> state;
+  ShardedOptimizer* optimizer = nullptr;  // which is `state`; none: nothing is trained
   Buffer squares, losses;
 };
 
@@ -60,6 +62,10 @@ class BufferLoan {
 struct Engine::State {
   State(const DsConfig& config, const ModelFactory& make, Communicator& world, const EngineOptions& options);
 
+  ShardedOptimizer& optimizer() const {
+    CHECK(all->optimizer, "an engine made for inference neither trains nor saves");
+    return *all->optimizer;
+  }
   Stream& comm() { return config.zero.overlap_comm ? overlapped : compute; }
   void synchronize() { rows.synchronize(), compute.synchronize(), comm().synchronize(); }
   // A GPU works on its update while the host prepares the next step: events order all that lives there. What

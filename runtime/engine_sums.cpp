@@ -63,7 +63,7 @@ std::vector<double> Engine::State::squares_of_units() {
 }
 
 double Engine::State::squared_norm() {
-  all->optimizer.square_gradients(all->squares, compute);
+  optimizer().square_gradients(all->squares, compute);
   all->store.sum_over_slices(all->squares, "squared gradient norm", true);
   const std::vector<double> mine = squares_of_units();
   // One place a unit of the model, so that the sum has one order wherever the pipe is cut; a unit that

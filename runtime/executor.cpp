@@ -48,7 +48,7 @@ void Executor::forward(const Turn& turn, const Work& work) {
   const bool end = stage_.shape().last && turn.chunk + 1 == int(stage_.shape().chunks.size());
   if (work.train || !end) return;
   const Tensor loss = work.losses.defined() ? work.losses.slice({turn.micro, turn.micro + 1}) : Tensor();
-  stage_.head(turn.micro, loss, work.logits, compute_);
+  stage_.head(turn.micro, loss, work.logits, work.rows, compute_);
   stage_.close(turn.micro, turn.chunk, compute_);
 }
 

@@ -63,14 +63,16 @@ bool splits(const InstructionList& list) {
 }
 
 StageShape stage_of(const PipelinePlan& plan, const Simulation& train, const Simulation& evaluation,
-                    const Recompute& recompute, int rank) {
+                    const Recompute& recompute, bool trains, int rank) {
   const ScheduleShape& s = plan.schedule.shape;
   StageShape stage{
+      .trains = trains,
       .chunks = {},
       .first = rank == 0,
       .last = rank == s.stages - 1,
-      .frames = std::max(train.peak_frames[size_t(rank)], evaluation.peak_frames[size_t(rank)]),
-      .batches = std::max(train.peak_batches[size_t(rank)], evaluation.peak_batches[size_t(rank)]),
+      .frames = std::max(trains ? train.peak_frames[size_t(rank)] : 1, evaluation.peak_frames[size_t(rank)]),
+      .batches =
+          std::max(trains ? train.peak_batches[size_t(rank)] : 1, evaluation.peak_batches[size_t(rank)]),
       .split_backward = splits(plan.schedule.ranks[size_t(rank)]),
       .recompute = recompute,
       .waiting_weights = train.peak_weights[size_t(rank)]};
@@ -119,7 +121,7 @@ int PipelinePlan::index_of(const std::string& unit) const {
   return int(at - units.begin());
 }
 
-PipelinePlan plan_pipeline(const DsConfig& config, const Model& model) {
+PipelinePlan plan_pipeline(const DsConfig& config, const Model& model, bool trains) {
   const PipelineConfig& c = config.pipeline;
   const ScheduleShape shape{c.stages, int(config.gradient_accumulation_steps), c.virtual_stages};
   const Costs costs = costs_of(model, config.train_micro_batch_size_per_gpu);
@@ -139,7 +141,7 @@ PipelinePlan plan_pipeline(const DsConfig& config, const Model& model) {
   const TensorParallelConfig& tensor = config.tensor_parallel;
   recompute.partition = recompute.partition && tensor.size() > 1 && !tensor.sequence_parallel;
   for (int r = 0; r < shape.stages; ++r)
-    plan.stages.push_back(stage_of(plan, train, evaluation, recompute, r));
+    plan.stages.push_back(stage_of(plan, train, evaluation, recompute, trains, r));
   find_holders(plan, model);
   if (shape.stages > 1) {
     plan.idle_share = train.idle_share();

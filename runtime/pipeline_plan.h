@@ -29,7 +29,7 @@ struct PipelinePlan {
 };
 
 // `model` has whole layers. Error(usage) when it cannot be cut as the configuration says, or the schedule
-// does not run.
-PipelinePlan plan_pipeline(const DsConfig& config, const Model& model);
+// does not run. trains false: stages have what forwards need.
+PipelinePlan plan_pipeline(const DsConfig& config, const Model& model, bool trains = true);
 
 }  // namespace cleave

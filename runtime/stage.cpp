@@ -72,15 +72,19 @@ Tensor Stage::output_gradient(int micro, int chunk) { return gradient(frame(micr
 Tensor Stage::input_gradient(int micro, int chunk) {
   // The frame is closed unless the backward is split; the gradient is in the buffer of turn 0.
   if (shape_.split_backward) return gradient(frame(micro, chunk), 0);
-  const TensorSpec& in = boundary(chunk, 0);
-  return Tensor(gradients_[0].tensor().raw(), in.dtype, in.shape);
+  return passing(chunk, 0);
+}
+
+Tensor Stage::passing(int chunk, int l) const {
+  const TensorSpec& t = boundary(chunk, l);
+  return Tensor(passing_[l & 1].tensor().raw(), t.dtype, t.shape);
 }
 
 // The gradient at boundary l of a chunk is in one of two buffers in turn; a split backward keeps them all
 // until the weights' part.
 Tensor Stage::gradient(Frame& f, int l) {
+  if (!shape_.split_backward) return passing(f.chunk, l);
   const TensorSpec& t = boundary(f.chunk, l);
-  if (!shape_.split_backward) return Tensor(gradients_[l & 1].tensor().raw(), t.dtype, t.shape);
   Tensor& g = f.gradients[size_t(l)];
   if (!g.defined()) g = until_backward(f).take(t.dtype, t.shape);
   return g;
@@ -90,6 +94,7 @@ Tensor Stage::gradient(Frame& f, int l) {
 // the second; the others live as long as what the layers of their group make.
 Tensor Stage::take_output(Frame& f, int l, Run run) {
   const TensorSpec& out = boundary(f.chunk, l + 1);
+  if (!shape_.trains && l + 1 < layers(f.chunk)) return f.inputs[size_t(l) + 1] = passing(f.chunk, l + 1);
   const bool kept = shape_.recompute.keeps(l + 1, layers(f.chunk));
   if (kept && run.again) return scratch_arena_.take(out.dtype, out.shape);
   if (away(f.chunk, l + 1))
@@ -108,7 +113,7 @@ void Stage::forward_layer(Frame& f, int l, const Params& params, const Position&
   const int next = leaves ? (l + 1) / int(recompute.interval) : 0;  // the group that y is the input of
   if (leaves) away_inputs_.wait_until_left(next, stream);
   const Tensor y = take_output(f, l, run);
-  const bool dropped = recompute.again() && !run.again && !run.alive;
+  const bool dropped = !shape_.trains || (recompute.again() && !run.again && !run.alive);
   Arena& keep = dropped ? group_arena_ : until_backward(f);
   const int64_t kept = keep.mark();
   f.saved[size_t(l)] = {};
@@ -240,14 +245,14 @@ void Stage::backward_weight(const Turn& turn, Stream& stream) {
   close(turn.micro, turn.chunk, stream);
 }
 
-void Stage::head(int micro, Tensor loss_sum, Tensor logits, Stream& stream) {
+void Stage::head(int micro, Tensor loss_sum, Tensor logits, Range rows, Stream& stream) {
   Frame& f = frame(micro, int(shape_.chunks.size()) - 1);
   Grads none;
   const Params params = store_.acquire(visit_);
   if (loss_sum.defined()) run_head(f, params, none, 1, loss_sum, stream);
   if (logits.defined()) {
     const int64_t mark = scratch_arena_.mark();
-    model_.head->logits(logits, f.inputs.back(), params, scratch_arena_, stream);
+    model_.head->logits(logits, f.inputs.back(), rows, params, scratch_arena_, stream);
     scratch_arena_.release(mark);
   }
   store_.finish(visit_);

@@ -20,6 +20,7 @@ class Stage {
   // After the store's commit: allocates activations, sized by a dry run of every layer, and on a GPU a copy
   // of the model's constants, which arrives in the order of `stream`.
   void allocate(Memory& memory, Stream& stream);
+  void show_in(Trace& trace) { away_inputs_.show_in(trace); }
 
   const StageShape& shape() const { return shape_; }
   int64_t frame_bytes() const { return keep_bytes_; }  // of the activations that one micro-batch keeps
@@ -49,8 +50,8 @@ class Stage {
   void backward_weight(const Turn& turn, Stream& stream);
 
   // Without training: what follows the last chunk's forward. Either result may be undefined; logits are
-  // [rows, the head's columns] fp32.
-  void head(int micro, Tensor loss_sum, Tensor logits, Stream& stream);
+  // [rows.size(), the head's columns] fp32, of those rows of the head's whole input.
+  void head(int micro, Tensor loss_sum, Tensor logits, Range rows, Stream& stream);
   void close(int micro, int chunk, Stream& stream);  // frees the frame; backwards do it themselves
 
  private:
@@ -97,9 +98,11 @@ class Stage {
   void run_head(Frame& frame, const Params& params, Grads& grads, float scale, Tensor loss_sum,
                 Stream& stream);
   Tensor gradient(Frame& frame, int l);
+  Tensor passing(int chunk, int l) const;
   void place_constants(Memory& memory, Stream& stream);
   void measure();
   void measure(int chunk, Stream& discard);
+  void measure_backward(Frame& dry, int chunk, Stream& discard);
   int64_t rows() const { return samples_ * model_.rows_per_sample; }
   // to = what this rank computes of every sample of a micro-batch.
   void take_part(Tensor to, Tensor whole, Stream& stream) const;
@@ -126,7 +129,8 @@ class Stage {
   std::vector<TensorSpec> boundaries_;  // input of every layer of the model, then of the head
   std::vector<Passes> passes_;          // by chunk
   int eval_pass_ = 0;                   // of the last chunk, with the head
-  Buffer scratch_, group_, gradients_[2], targets_, losses_;
+  Buffer passing_[2];  // in turn: gradients of layer boundaries; without training, the boundaries themselves
+  Buffer scratch_, group_, targets_, losses_;
   std::vector<Buffer> constant_copies_;
   std::vector<Tensor> constants_;  // where the layers compute
   std::vector<Frame> frames_;
@@ -140,7 +144,7 @@ class Stage {
   Event loaded_;
   int64_t keep_bytes_ = 0, waiting_bytes_ = 0;  // of a frame; of one of waiting_
   int64_t home_bytes_ = 0, block_bytes_ = 0;    // of a frame; of the largest input that is away
-  int64_t gradient_bytes_ = 0;                  // of the largest layer boundary
+  int64_t passing_bytes_ = 0;                   // of one of passing_
   int visit_ = 0;                               // in the store's current pass
 };
 

@@ -65,13 +65,13 @@ void Stage::allocate(Memory& memory, Stream& stream) {
   if (block_bytes_ > 0) away_inputs_.allocate(memory, block_bytes_);
   group_ = bytes(group_arena_.peak_bytes(), "activations of layers that run again");
   scratch_ = bytes(scratch_arena_.peak_bytes(), "scratch");
-  for (Buffer& g : gradients_) g = bytes(gradient_bytes_, "activation gradients");
+  for (Buffer& p : passing_) p = bytes(passing_bytes_, "boundaries of layers");
 }
 
 // The layers' own code against dry arenas and a stream that drops all work.
 void Stage::measure() {
   Stream discard(Stream::Mode::discard);
-  scratch_arena_ = group_arena_ = Arena(), keep_bytes_ = waiting_bytes_ = gradient_bytes_ = 0;
+  scratch_arena_ = group_arena_ = Arena(), keep_bytes_ = waiting_bytes_ = passing_bytes_ = 0;
   home_bytes_ = block_bytes_ = 0;
   for (int c = 0; c < int(shape_.chunks.size()); ++c) measure(c, discard);
 }
@@ -80,25 +80,31 @@ void Stage::measure(int chunk, Stream& discard) {
   Frame dry;
   start(dry, chunk);
   dry.waiting = 0;
-  bool written = false;
-  auto params = [&](int l) { return dry_params(layer(chunk, l).units(), model_.dtype); };
-  auto grads = [&](int l) { return dry_grads(layer(chunk, l).units(), model_.dtype, &written); };
   for (int l = 0; l < layers(chunk); ++l) {
-    forward_layer(dry, l, params(l), {}, {}, discard);
+    forward_layer(dry, l, dry_params(layer(chunk, l).units(), model_.dtype), {}, {}, discard);
     const TensorSpec& y = boundary(chunk, l + 1);
     if (away(chunk, l + 1))
       block_bytes_ = std::max(block_bytes_, round_up(y.shape.numel() * size_of(y.dtype), 64));
   }
-  if (!shape_.split_backward)
-    for (int l = 0; l <= layers(chunk); ++l) {
-      const TensorSpec& x = boundary(chunk, l);
-      if (is_float(x.dtype)) gradient_bytes_ = std::max(gradient_bytes_, x.shape.numel() * size_of(x.dtype));
-    }
+  const int inner = shape_.trains ? 0 : 1;  // the ends have no gradients in passing_, but are frames'
+  for (int l = inner; !shape_.split_backward && l <= layers(chunk) - inner; ++l) {
+    const TensorSpec& x = boundary(chunk, l);
+    if (is_float(x.dtype)) passing_bytes_ = std::max(passing_bytes_, x.shape.numel() * size_of(x.dtype));
+  }
   if (has_head(chunk)) {
     const auto units = model_.head->units();
-    Grads of_head = dry_grads(units, model_.dtype, &written);
+    bool written = false;
+    Grads of_head = shape_.trains ? dry_grads(units, model_.dtype, &written) : Grads();
     run_head(dry, dry_params(units, model_.dtype), of_head, 1, Tensor(nullptr, DType::fp64, {1}), discard);
   }
+  keep_bytes_ = std::max(keep_bytes_, dry.keep.peak_bytes());
+  if (shape_.trains) measure_backward(dry, chunk, discard);
+}
+
+void Stage::measure_backward(Frame& dry, int chunk, Stream& discard) {
+  bool written = false;
+  auto params = [&](int l) { return dry_params(layer(chunk, l).units(), model_.dtype); };
+  auto grads = [&](int l) { return dry_grads(layer(chunk, l).units(), model_.dtype, &written); };
   dry.fetched = dry.gathered = groups(chunk);
   for (const Stop& stop : backward_stops(layers(chunk), shape_.recompute, false, false)) {
     const int l = stop.layer;

@@ -33,7 +33,7 @@ void Stage::add_passes(const std::function<ZeroPlan(const UnitSpec&)>& plan_of) 
       const auto [at, added] = known.try_emplace(u.name, 0);
       if (added) at->second = store_.add_unit(u, plan_of(u));
       out.push_back(at->second);
-      writers.add(at->second, u.name, pass);
+      if (shape_.trains) writers.add(at->second, u.name, pass);
     }
     return out;
   };
@@ -62,18 +62,20 @@ void Stage::add_passes(const std::function<ZeroPlan(const UnitSpec&)>& plan_of) 
       return before;
     };
     Passes passes;
-    passes.fused = backward_stops(layers(c), shape_.recompute, has_head(c), may_stay());
-    passes.apart = backward_stops(layers(c), shape_.recompute, has_head(c), false);
-    passes.train = store_.add_pass(visits(chunk.forward, passes.fused));
     passes.forward = store_.add_pass(chunk.forward);
-    passes.backward = store_.add_pass(visits({}, passes.apart));
-    passes.weight = store_.add_pass(chunk.weight);
     if (has_head(c)) {
       Visits evaluate = chunk.forward;
       evaluate.push_back({chunk.head, false});
       eval_pass_ = store_.add_pass(std::move(evaluate));
     }
-    passes_.push_back(std::move(passes));
+    passes_.push_back(passes);
+    if (!shape_.trains) continue;
+    passes.fused = backward_stops(layers(c), shape_.recompute, has_head(c), may_stay());
+    passes.apart = backward_stops(layers(c), shape_.recompute, has_head(c), false);
+    passes.train = store_.add_pass(visits(chunk.forward, passes.fused));
+    passes.backward = store_.add_pass(visits({}, passes.apart));
+    passes.weight = store_.add_pass(chunk.weight);
+    passes_.back() = std::move(passes);
   }
 }
 

@@ -15,6 +15,7 @@ struct Batch {
 
 // What of a model a rank holds, and how much of it is in flight at once.
 struct StageShape {
+  bool trains = true;           // false: forwards only, so nothing is kept for a backward
   std::vector<Range> chunks;    // layers of each, contiguous, in the model's order
   bool first = true;            // the first chunk begins the model
   bool last = true;             // the last chunk ends it: the head follows

@@ -3,7 +3,7 @@
 
   pipeline_idle.py trace.0.json trace.1.json [--skip 1] [--merge all.json]
 
-Files are those of the ranks of one pipe, first stage first, on one host. Prints for each step:
+Files are those of the ranks of one pipe, first stage first; on several hosts their times are of the first rank's clock. Prints for each step:
   idle, measured    1 - computing / (ranks * time from the first computation to the last), wall clock
   idle, replayed    the same of a replay of the ranks' instructions with nothing between them: each computation takes
                     the median of the CPU time of its rank and kind, so what else the machine does does not count

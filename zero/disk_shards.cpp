@@ -35,6 +35,12 @@ void DiskShards::commit(Memory& memory, const DiskPlace& place, DType type) {
   reads_ = std::make_unique<Stream>(mode), writes_ = std::make_unique<Stream>(mode);
 }
 
+void DiskShards::show_in(Trace& trace) {
+  if (!file_) return;
+  trace_ = &trace;
+  trace.name(*reads_, "weights read from disk"), trace.name(*writes_, "weights written to disk");
+}
+
 int DiskShards::next_buffer(int shard) {
   const int buffer = std::exchange(next_, (next_ + 1) % int(buffers_.size()));
   CHECK(buffers_[size_t(buffer)].shard < 0, "shard {} needs the buffer that shard {} is in", shard,
@@ -92,7 +98,10 @@ void DiskShards::read(int shard) {
   const int buffer = next_buffer(shard);
   reads_->wait(buffers_[size_t(buffer)].free);
   reads_->wait(shards_[size_t(shard)].written);
-  file_->read(view(buffer), shards_[size_t(shard)].offset, *reads_);
+  {
+    const TraceSpan seen(trace_, *reads_, "disk", "read");
+    file_->read(view(buffer), shards_[size_t(shard)].offset, *reads_);
+  }
   buffers_[size_t(buffer)].free = reads_->record();  // until it is released: it holds what was read
   ahead_.push_back(buffer);
 }
@@ -132,7 +141,10 @@ void DiskShards::write_behind(int shard, const Event& filled) {
   Shard& s = shards_[size_t(shard)];
   Staging& b = buffers_[size_t(std::exchange(s.writing, -1))];
   writes_->wait(filled);
-  file_->write(b.memory.tensor().slice({0, s.numel}), s.offset, *writes_);
+  {
+    const TraceSpan seen(trace_, *writes_, "disk", "write");
+    file_->write(b.memory.tensor().slice({0, s.numel}), s.offset, *writes_);
+  }
   s.written = b.free = writes_->record();
   b.shard = -1;
 }

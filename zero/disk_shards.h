@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "device/trace.h"
 #include "offload/placement.h"
 
 namespace cleave {
@@ -16,6 +17,7 @@ class DiskShards {
   int add(int64_t numel);
   // The file and the buffers, each of the largest shard; nothing where there are no shards.
   void commit(Memory& memory, const DiskPlace& place, DType type);
+  void show_in(Trace& trace);  // reads and writes
 
   // The shards that a pass takes, in this order; returns its index. Before commit.
   int add_pass(std::vector<int> shards);
@@ -71,6 +73,7 @@ class DiskShards {
   std::deque<int> ahead_;  // buffers, in the order of their reads
   int next_ = 0;
   std::unique_ptr<DiskFile> file_;
+  Trace* trace_ = nullptr;
   std::unique_ptr<Stream> reads_, writes_;  // go first: they finish what was enqueued
 };
 

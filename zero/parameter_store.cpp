@@ -55,7 +55,9 @@ void ParameterStore::gather(Instance& i) {
   // elsewhere.
   comm_.wait(released_);
   if (unit.plan.home.parameters != MemoryKind::device) {
-    copy(place, unit.on_disk < 0 ? shard : disk_.take(unit.on_disk, comm_), comm_);
+    if (unit.on_disk >= 0) shard = disk_.take(unit.on_disk, comm_);
+    const TraceSpan seen(trace_, comm_, "gather", unit.layout.name());
+    copy(place, shard, comm_);
     shard = place;
   }
   if (unit.on_disk >= 0) disk_.release(comm_.record());

@@ -17,29 +17,9 @@
 #include "zero/gradient_user.h"
 #include "zero/plan.h"
 #include "zero/region_plan.h"
+#include "zero/store_options.h"
 
 namespace cleave {
-
-struct StoreOptions {
-  DType weights = DType::fp32;                                       // the working copy that layers see
-  DType gradients = DType::fp32;                                     // what gradients are accumulated in
-  DType wire = DType::fp32;                                          // what crosses the network in reductions
-  int64_t reduce_numel = Call::kWhole, gather_numel = Call::kWhole;  // elements in one collective
-  int prefetch_visits = 1;                                           // how many visits ahead a gather starts
-  int64_t live_numel = Call::kWhole;  // but not while more than so many elements would be gathered
-  bool overlap = true;                // reductions may run behind the backward: one more bucket is kept
-  // One rank of a tensor axis counts, in the norm and in checkpoints, what all of them have whole.
-  bool counts_replicated = true;
-
-  // Exact sums: gradients and wire are int64. Layers write fp32, and what one visit gives is rounded once to
-  // a multiple of 2^-grid; integers are added from there on, so no order shows in the bits. A contribution
-  // above `limit` multiples counts as an overflow.
-  int grid = 0;
-  double limit = 0x1p62;
-  bool exact() const { return gradients == DType::int64; }
-
-  DiskPlace disk = {};  // of parameters whose home is the disk; tile_numel is not read
-};
 
 // A gradient that a layer adds to; `written` says whether it holds something yet, so nothing has to be zeroed
 // first.
@@ -66,6 +46,7 @@ class ParameterStore {
   int add_unit(UnitSpec spec, const ZeroPlan& plan);
   int add_pass(std::vector<Visit> visits);
   void commit();
+  void show_in(Trace& trace);  // what goes to homes and comes from them; the trace outlives the store
 
   int units() const;
   const FlatLayout& layout(int unit) const;
@@ -145,6 +126,7 @@ class ParameterStore {
   std::vector<std::pair<int, Event>> complete_;  // units that the user was not told of yet
   HomeStream homes_;
   DiskShards disk_;
+  Trace* trace_ = nullptr;
 };
 
 }  // namespace cleave

@@ -124,6 +124,9 @@ std::vector<ShardedOptimizer::Part> ShardedOptimizer::parts_of(int unit) const {
 void ShardedOptimizer::visit(int unit, bool update, const StepArgs& args, Stream& compute) {
   const std::vector<Part> parts = parts_of(unit);
   state_.visit(unit, [&](const StateHome::Tile& tile, const State& state, const Event& ready) {
+    // What is staged, streams of its own show.
+    const bool shown = tile.home != MemoryKind::device && !away_;
+    const TraceSpan seen(shown ? trace_ : nullptr, compute, "update", store_.layout(unit).name());
     Event done = ready;
     for (const Part& part : parts) {
       const Range r = intersect(part.range, tile.range), here = r.shifted(-tile.range.begin);
@@ -199,6 +202,14 @@ void ShardedOptimizer::prepare(const StepArgs& args) {
   whole_->add_up(*compute_, second(*compute_));
   begin_walk({0, state_.kinds()}, {0, 1});
   state_.expect(expected_);
+}
+
+void ShardedOptimizer::show_in(Trace& trace, Stream& compute) {
+  trace_ = &trace;
+  trace.name(compute, "host updates", "update");
+  state_.show_in(trace);
+  for (const Side* side : {&host_, &device_})
+    if (side->staged) side->staged->show_in(trace);
 }
 
 void ShardedOptimizer::settle(Stream& compute) {

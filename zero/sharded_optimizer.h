@@ -10,6 +10,7 @@
 #include "offload/placement.h"
 #include "optim/optimizer.h"
 #include "zero/parameter_store.h"
+#include "zero/saved_state.h"
 #include "zero/staged_update.h"
 #include "zero/state_home.h"
 #include "zero/update_times.h"
@@ -17,7 +18,7 @@
 
 namespace cleave {
 
-class ShardedOptimizer final : public GradientUser {
+class ShardedOptimizer final : public GradientUser, public SavedState {
  public:
   // After every unit was added to the store. Where the working copy is fp32 and shares the optimizer's home,
   // it is the master itself and no master is kept. tensor: the ranks that have other parts of split
@@ -28,7 +29,7 @@ class ShardedOptimizer final : public GradientUser {
   // Fills the masters (and through them the weights) with every parameter's initial values: functions of the
   // seed, the parameter's name and the element's index, the same at every stage and number of ranks. States
   // start at zero.
-  void initialize(uint64_t seed, Stream& compute);
+  void initialize(uint64_t seed, Stream& compute) override;
 
   // Squared norm of this rank's part of the reduced gradients, one partial sum a unit, into sums (fp64,
   // [units]). With exact sums: int64 [4 * units + 1], four words a unit (SumIntegerSquares) of squared
@@ -46,14 +47,13 @@ class ShardedOptimizer final : public GradientUser {
   // Updates the units that were not yet and publishes all. args.step counts applied updates from 1.
   void finish_step(const StepArgs& args);
 
-  // What a checkpoint saves: "master", then the optimizer's state names; each fp32 over store.slice(unit).
-  std::vector<std::string> kinds() const;
-  // Copies elements of one of them, relative to the slice's begin, to or from fp32 memory of the host after
-  // the work on `compute`, and waits.
-  void read(int unit, int kind, Range range, Tensor to, Stream& compute);
-  void write(int unit, int kind, Range range, Tensor from, Stream& compute);
-  // After the records were overwritten (a resumed run): brings the masters to the working copy on every rank.
-  void publish_masters(Stream& compute);
+  std::vector<std::string> kinds() const override;
+  void read(int unit, int kind, Range range, Tensor to, Stream& compute) override;
+  void write(int unit, int kind, Range range, Tensor from, Stream& compute) override;
+  void publish_masters(Stream& compute) override;
+
+  // Updates off the device, with what moves for them; the trace outlives this.
+  void show_in(Trace& trace, Stream& compute);
 
   // Of the state that lives on disk; none: nothing does.
   const DiskFile* file() const { return state_.file(); }
@@ -102,6 +102,7 @@ class ShardedOptimizer final : public GradientUser {
   Stream* compute_ = nullptr;
   std::vector<int> expected_, updated_;  // units, in order; of them: those that were updated
   std::vector<Event> done_;              // by unit: the last work on it that is not on compute
+  Trace* trace_ = nullptr;
 };
 
 }  // namespace cleave

@@ -36,6 +36,14 @@ StagedUpdate::StagedUpdate(Memory& memory, UpdateSide side, const Travels& trave
   }
 }
 
+void StagedUpdate::show_in(Trace& trace) {
+  trace_ = &trace;
+  const char* side = side_ == UpdateSide::host ? "host" : "streamed";
+  trace.name(work_, fmt::format("{} updates", side));
+  trace.name(in_, fmt::format("operands to {} updates", side));
+  trace.name(out_, fmt::format("results of {} updates", side));
+}
+
 void StagedUpdate::wait(const Event& event) { in_.wait(event), work_.wait(event); }
 
 void StagedUpdate::begin_walk() { in_.wait(out_.record()); }
@@ -76,14 +84,20 @@ Event StagedUpdate::run_piece(const Kernels& kernels, const UpdateSlice& there, 
         o.there.defined() && (o.there.memory() == MemoryKind::device) != (side_ == UpdateSide::device);
     if (!o.travels) continue;
     o.here = o.place.tensor().slice({0, range.size()});
-    if (o.arrives) copy(o.here, o.there, in_);
     leaves = leaves || o.leaves;
+    if (!o.arrives) continue;
+    const TraceSpan seen(trace_, in_, "update", "arrives");
+    copy(o.here, o.there, in_);
   }
   work_.wait(in_.record());
-  kernels(here, range, work_);
+  {
+    const TraceSpan seen(trace_, work_, "update", "kernels");
+    kernels(here, range, work_);
+  }
   slot.free = work_.record();
   if (!leaves) return slot.free;
   out_.wait(slot.free);
+  const TraceSpan seen(trace_, out_, "update", "leaves");
   for (const Operand& o : operands)
     if (o.travels && o.leaves) copy(o.there, o.here, out_);
   return slot.free = out_.record();

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "device/memory.h"
+#include "device/trace.h"
 #include "device/workspace.h"
 #include "offload/placement.h"
 #include "optim/optimizer.h"
@@ -38,6 +39,7 @@ class StagedUpdate {
   using Kernels = std::function<void(const UpdateSlice& piece, Range range, Stream& stream)>;
   Event run(const Kernels& kernels, const UpdateSlice& slice, Range read, Range written);
 
+  void show_in(Trace& trace);         // kernels, and what comes and goes
   Stream& stream() { return work_; }  // where kernels run
   void synchronize();
 
@@ -55,6 +57,7 @@ class StagedUpdate {
   std::array<Slot, kSlots> slots_;
   size_t next_ = 0;
   std::vector<Workspace> spaces_;
+  Trace* trace_ = nullptr;
   Stream work_, in_, out_;  // go first: they finish what was enqueued
 };
 

@@ -88,6 +88,12 @@ void StateHome::open_file(Memory& memory, const DiskPlace& place) {
   reader_ = std::make_unique<Stream>(mode), writer_ = std::make_unique<Stream>(mode);
 }
 
+void StateHome::show_in(Trace& trace) {
+  if (!file_) return;
+  trace_ = &trace;
+  trace.name(*reader_, "state read from disk"), trace.name(*writer_, "state written to disk");
+}
+
 bool StateHome::separate(const Tile& tile) const {
   return tile.home == MemoryKind::disk ||
          tile.state[0].raw() != weights_[size_t(tile.unit)].slice(tile.range).raw();
@@ -111,8 +117,10 @@ void StateHome::fetch() {
     const size_t at = walk_.fetched % slots_.size();
     const int64_t n = tile.range.size();
     reader_->wait(stored_[at]);
-    if (!walk_.read.empty())
+    if (!walk_.read.empty()) {
+      const TraceSpan seen(trace_, *reader_, "disk", "read");
       file_->read(kinds_of(slots_[at], n, walk_.read), tile.at + walk_.read.begin * n * kWidth, *reader_);
+    }
     loaded_[at] = reader_->record();
   }
 }
@@ -134,7 +142,10 @@ void StateHome::visit(int unit, const Body& body) {
     stored_[at] = body(tile, state, loaded_[at]);
     if (walk_.write.empty()) continue;
     writer_->wait(stored_[at]);
-    file_->write(kinds_of(slots_[at], n, walk_.write), tile.at + walk_.write.begin * n * kWidth, *writer_);
+    {
+      const TraceSpan seen(trace_, *writer_, "disk", "write");
+      file_->write(kinds_of(slots_[at], n, walk_.write), tile.at + walk_.write.begin * n * kWidth, *writer_);
+    }
     stored_[at] = writer_->record();
   }
 }

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "device/memory.h"
-#include "device/stream.h"
+#include "device/trace.h"
 #include "offload/placement.h"
 
 namespace cleave {
@@ -56,6 +56,7 @@ class StateHome {
   void read(int unit, int kind, Range range, Tensor to, Stream& compute);
   void write(int unit, int kind, Range range, Tensor from, Stream& compute);
 
+  void show_in(Trace& trace);  // reads and writes of walks
   int kinds() const { return kinds_; }
   const std::vector<Tile>& tiles() const { return tiles_; }
   bool separate(const Tile& tile) const;  // whether its master is not the working copy
@@ -76,6 +77,7 @@ class StateHome {
   std::vector<Buffer> buffers_;
   std::vector<size_t> on_disk_;  // indices of tiles
   std::unique_ptr<DiskFile> file_;
+  Trace* trace_ = nullptr;
   std::vector<Tensor> slots_;
   std::vector<Event> loaded_, stored_;  // of each slot
   struct Walk {

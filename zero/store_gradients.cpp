@@ -113,10 +113,14 @@ void ParameterStore::reduce_bucket(Unit& unit, const Instance& bucket) {
   const Tensor full = place_of(bucket, buckets_), sum = unit.gradients;
   const bool adds = unit.reduced && !unit.continues();
   unit.reduced = true;
-  if (!adds && full.dtype() == sum.dtype() && homes_.reaches(sum.memory()))
+  Trace* const trace = unit.plan.home.gradients == MemoryKind::device ? nullptr : trace_;
+  if (!adds && full.dtype() == sum.dtype() && homes_.reaches(sum.memory())) {
+    const TraceSpan seen(trace, comm_, "gradient", unit.layout.name());
     return ranks.reduce_scatter(sum, full, comm_, call);
+  }
   Tensor shard = full.slice(Range{0, sum.numel()}.shifted(ranks.rank() * sum.numel()));
   ranks.reduce_scatter(shard, full, comm_, call);
+  const TraceSpan seen(trace, comm_, "gradient", unit.layout.name());
   if (!adds && shard.dtype() == sum.dtype()) return copy(sum, shard, comm_);
   if (landing_.tensor().numel() > 0) {
     const Tensor near_home = landing_.tensor().slice({0, sum.numel()});

@@ -29,8 +29,9 @@ int ParameterStore::add_unit(UnitSpec spec, const ZeroPlan& plan) {
   else
     unit->weights = memory_.allocate(plan.home.parameters, Category::weights, options_.weights,
                                      {unit->shard_numel()}, layout.name());
-  unit->gradients = memory_.allocate(plan.home.gradients, Category::gradients, options_.gradients,
-                                     {layout.numel() / plan.gradient_shards()}, layout.name());
+  unit->gradients =
+      memory_.allocate(plan.home.gradients, Category::gradients, options_.gradients,
+                       {options_.trains ? layout.numel() / plan.gradient_shards() : 0}, layout.name());
   unit->written = std::make_unique<bool[]>(size_t(layout.params()));
   units_.push_back(std::move(unit));
   return units() - 1;
@@ -128,6 +129,12 @@ void ParameterStore::commit() {
   contributions_ = memory_.allocate(device, Category::buckets, DType::fp32, {contribution_numel_},
                                     "gradients before rounding");
   overflows_ = memory_.allocate(device, Category::buckets, DType::int64, {1}, "overflows");
+}
+
+void ParameterStore::show_in(Trace& trace) {
+  trace_ = &trace;
+  trace.name(comm_, "weights from home", "gather"), trace.name(comm_, "gradients home", "gradient");
+  disk_.show_in(trace);
 }
 
 MemoryKind ParameterStore::gradient_home() const {

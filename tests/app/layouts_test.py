@@ -98,6 +98,70 @@ class Layouts(AppTest):
                 "other.json", tensor_parallel={"tp": {"tp_size": 2}, "sequence_parallel": False}))
             self.run_cleave("eval", self.dir / model, "--data", self.text)
 
+    def test_eval_and_generate_see_in_every_layout_what_one_rank_sees(self):
+        disk = self.dir / "disk"
+        disk.mkdir()
+        self.train("--output", self.dir / "out", config=self.config("train.json", zero_optimization={"stage": 2}), steps=40)
+        # What concerns training is not used, though these ranks could not train so.
+        other = {"train_batch_size": 64, "gradient_accumulation_steps": 4, "activation_checkpointing": {"interval": 1},
+                 "optimizer": {"type": "Lamb", "params": {"lr": "auto"}}, "bf16": {"enabled": "auto"}}
+        def see(ranks, *args, **changes):
+            layout = ["--deepspeed_config", self.config(**{**other, **changes})] if changes else []
+            launch = ["launch", "-n", ranks, "--"] if ranks > 1 else []
+            loss = self.run_cleave(*launch, "eval", self.dir / "out", "--data", self.text, "--micro_batch", 2, *layout, *args).stdout
+            text = self.run_cleave(*launch, "generate", self.dir / "out", "--prompt", "the ", "--tokens", 12, "--temperature", 0,
+                                   *layout, *args).stdout
+            self.assertEqual(loss.count("perplexity"), 1, "said once")
+            return float(loss.split("loss ")[1].split()[0]), [line.removeprefix("[0] ") for line in text.splitlines()]
+        want, text = see(1)
+        self.assertEqual(len("\n".join(text)), 16)
+        self.assertGreater(len(set(text[0][4:])), 2, text)
+        for ranks, args, changes in (
+            (2, [], {}),
+            (2, [], {"pipeline": {"stages": 2}}),
+            (2, ["--transport", "gloo"], {"pipeline": {"stages": 2, "schedule": "interleaved", "virtual_stages": 2}}),
+            (2, [], {"tensor_parallel": {"autotp_size": 2}}),
+            (4, [], {"pipeline": {"stages": 2}, "tensor_parallel": {"autotp_size": 2, "sequence_parallel": False}}),
+            (2, [], {"sequence_parallel_size": 2}),
+            (4, [], {"zero_optimization": {"stage": 3, "mics_shard_size": 2}}),
+            (2, [], {"zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"}}}),
+            (4, [], {"pipeline": {"stages": 2}, "zero_optimization": {
+                "stage": 3, "offload_param": {"device": "nvme", "nvme_path": str(disk), "max_in_cpu": 0},
+                "offload_optimizer": {"device": "nvme", "nvme_path": "/nowhere"}}})):
+            got, same = see(ranks, *args, **changes)
+            self.assertAlmostEqual(got / want, 1, delta=1e-6, msg=changes)
+            self.assertEqual(same, text, changes)
+        self.assertEqual(see(1, bf16={"enabled": True})[0], see(2, bf16={"enabled": True}, pipeline={"stages": 2})[0])
+        self.assertEqual(list(disk.iterdir()), [])
+
+    def test_eval_in_a_layout_that_cannot_be_says_why(self):
+        out = self.dir / "out"
+        self.train("--output", out, ranks=1, steps=1)
+        def refused(ranks, code, *args):
+            r = self.run_cleave("launch", "-n", ranks, "--", "eval", out, "--data", self.text, *args, code=code)
+            return r.stdout + r.stderr
+        def layout(**changes):
+            return "--deepspeed_config", self.config(**changes)
+        self.assertIn("2 stages do not divide 3 ranks; use 1, 3", refused(3, 2, *layout(pipeline={"stages": 2})))
+        self.assertIn("4 heads cannot be cut over 3 tensor ranks", refused(3, 2, *layout(tensor_parallel={"autotp_size": 3})))
+        self.assertIn("nowhere.json: cannot be read: No such file", refused(2, 2, "--deepspeed_config", "nowhere.json"))
+        small = refused(2, 3, "--device_memory", "1MiB", *layout(pipeline={"stages": 2}))
+        self.assertIn("weights", small)
+        self.assertNotIn("gradients ", small)
+        # The config of another family in the manifest: its parameters are not there.
+        manifest = out / (out / "latest").read_text().strip() / "manifest.json"
+        text = manifest.read_text()
+        llama = {"model_type": "llama", "vocab_size": 256, "hidden_size": 128, "intermediate_size": 200, "num_hidden_layers": 4,
+                 "num_attention_heads": 4}
+        def other_family(value):
+            if isinstance(value, dict):
+                return {k: llama if k == "config" else other_family(v) for k, v in value.items()}
+            return value
+        manifest.write_text(json.dumps(other_family(json.loads(text))))
+        self.assertIn("model.embed_tokens", refused(2, 4, *layout(pipeline={"stages": 2})))
+        manifest.write_text(text.replace("tokenizer", "something"))
+        self.assertIn("was not written by cleave train", refused(2, 4))
+
     def test_layers_that_cannot_be_cut_are_refused_with_what_works(self):
         refused = self.train(ranks=3, config=self.config(tensor_parallel={"autotp_size": 3}), code=2)
         self.assertIn("4 heads cannot be cut over 3 tensor ranks; tensor_parallel.autotp_size may be 1, 2, 4", refused.stderr)

@@ -114,6 +114,54 @@ TEST(Suggest, IsAtLeastAsFastAsEverythingThatFitsOnTheSameRanks) {
         }
 }
 
+// Less than a sample a rank: with 4 ranks and a global batch of 1, or where not even one sample fits.
+TEST(Suggest, CutsSequencesWhereAWholeOneIsTooMuch) {
+  const Trial now = *trials()(R"({"train_batch_size": 4})", true);
+  const auto long_ones = [](const std::string& text, bool every_rank) -> std::optional<Trial> {
+    const ReadResult read = read_ds_config(text, "f", {.world_size = kWorld});
+    if (!read.ok() || read.config.tensor_parallel.size() > 1 || read.config.pipeline.stages > 1)
+      return std::nullopt;
+    const EngineMaker make = [&](Communicator& ranks, const EngineOptions& options) {
+      const ModelFactory model = [](const Axes& axes) {
+        return make_gpt({.vocab = 32, .positions = 512, .width = 16, .layers = 2, .heads = 4}, DType::fp32,
+                        512, "long", axes);
+      };
+      return std::make_unique<Engine>(read.config, model, ranks, options);
+    };
+    try {
+      return Trial{
+          .text = text,
+          .config = read.config,
+          .plan = plan_job(read.config, kWorld, make, every_rank ? PlanRanks::all : PlanRanks::of_stages),
+          .change = {}};
+    } catch (const Error&) {
+      return std::nullopt;
+    }
+  };
+  auto bytes_of = [&](int sequence, int interval) {
+    return device_bytes(
+        long_ones(
+            fmt::format(
+                R"({{"train_batch_size": 4, "train_micro_batch_size_per_gpu": 1, "sequence_parallel_size": {},
+        "zero_optimization": {{"stage": 3, "overlap_comm": true, "offload_param": {{"device": "cpu"}}, "offload_optimizer": {{"device": "cpu"}}}},
+        "activation_checkpointing": {{"interval": {}}}}})",
+                sequence, interval),
+            true)
+            ->plan);
+  };
+  ASSERT_LT(bytes_of(4, 1), bytes_of(2, 1));
+  ASSERT_LT(bytes_of(2, 1), bytes_of(1, 1));
+  for (const int needed : {1, 2, 4}) {
+    const auto found = suggest(now, {.device_bytes = bytes_of(needed, 1)}, slow(), long_ones);
+    ASSERT_TRUE(found.has_value()) << needed;
+    EXPECT_GE(found->best.config.sequence_ranks(), needed);
+    EXPECT_EQ(found->best.config.train_batch_size, 4);
+  }
+  // Where a whole one fits, it is not tried otherwise.
+  const auto easy = suggest(now, {}, slow(), trials());
+  EXPECT_EQ(easy->best.text.find("sequence_parallel_size"), std::string::npos);
+}
+
 TEST(Suggest, HasNoAnswerWhereNothingFits) {
   EXPECT_FALSE(suggest(given(), {.device_bytes = 1000}, slow(), trials()).has_value());
 }

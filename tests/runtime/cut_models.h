@@ -12,10 +12,12 @@ struct Layout {
   const char* schedule = "1f1b";
   bool offload = false, cut_rows = true;
   int sequence = 1;
+  bool clips = true;  // otherwise units are updated while the backward runs
   int ranks() const { return pipe * data * sequence * tensor; }
   std::string text() const {
-    return fmt::format("pipe {} data {} sequence {} tensor {} zero {} {}{}{}", pipe, data, sequence, tensor,
-                       zero, schedule, offload ? " offload" : "", cut_rows ? "" : " whole rows");
+    return fmt::format("pipe {} data {} sequence {} tensor {} zero {} {}{}{}{}", pipe, data, sequence, tensor,
+                       zero, schedule, offload ? " offload" : "", cut_rows ? "" : " whole rows",
+                       clips ? "" : " no clipping");
   }
 };
 
@@ -27,6 +29,7 @@ inline DsConfig config_of(const Layout& l, int accumulation, int micro = 1) {
   c.tensor_parallel.autotp_size = l.tensor, c.tensor_parallel.sequence_parallel = l.cut_rows;
   c.zero.stage = l.zero, c.zero.overlap_comm = l.zero == 3;
   if (l.offload) c.zero.offload_optimizer.device = "cpu";
+  c.gradient_clipping = l.clips ? 1 : 0;
   return c;
 }
 

@@ -1,10 +1,12 @@
 // The product of everything that lays out a training: pipe x data x sequence x tensor x ZeRO stage x schedule
-// x accumulation x offload, every legal combination up to 8 ranks. Combinations that docs/architecture.md
-// says have the same bits are compared to the bit, and the first of each such class with one rank on the same
-// global batch. A sample of them by default, all with CLEAVE_FULL_PRODUCT=1.
+// x accumulation x offload, every legal combination up to 8 ranks, half of them with clipping, which puts all
+// updates behind the backward, and half without. Combinations that docs/architecture.md says have the same
+// bits are compared to the bit, and the first of each such class with one rank on the same global batch. A
+// sample of them by default, all with CLEAVE_FULL_PRODUCT=1.
 #include <chrono>
 #include <cstdlib>
 #include <map>
+#include <set>
 
 #include "tests/runtime/cut_models.h"
 
@@ -12,7 +14,7 @@ namespace cleave::testing {
 namespace {
 
 constexpr int kSteps = 5, kMostRanks = 8;
-constexpr int kSampled = 16;  // by default one combination in so many
+constexpr int kSampled = 24;  // by default one combination in so many
 
 bool whole_product() {
   const char* value = std::getenv("CLEAVE_FULL_PRODUCT");
@@ -38,10 +40,10 @@ Training train_one(const Layout& l, int accumulation) {
   return train_on_all(l, c, deep(), kSteps);
 }
 
-const Training& one_rank(int samples) {
-  static std::map<int, Training> known;
-  Training& run = known[samples];
-  if (run.steps.empty()) run = train_one({}, samples);
+const Training& one_rank(int samples, bool clips) {
+  static std::map<std::pair<int, bool>, Training> known;
+  Training& run = known[{samples, clips}];
+  if (run.steps.empty()) run = train_one({.clips = clips}, samples);
   return run;
 }
 
@@ -67,19 +69,28 @@ Tally& tally() {
   return *all;
 }
 
-// The layouts of one place in the other axes, each with an accumulation.
+// The layouts of one place in the other axes, each with an accumulation. Clipping alternates over every other
+// value, so that each pair of them is trained both ways.
 std::vector<std::pair<Layout, int>> layouts(int data, int sequence, int tensor) {
+  const auto& names = schedule_names();
   std::vector<std::pair<Layout, int>> all;
   for (const int pipe : {1, 2, 4})
     for (const int zero : {0, 1, 2, 3})
-      for (const std::string& schedule : schedule_names())
+      for (const std::string& schedule : names)
         for (const bool offload : {false, true})
           for (const bool cut_rows : {true, false}) {
             Layout l{pipe, data, tensor, zero, schedule.c_str(), offload, cut_rows};
             l.sequence = sequence;
             if (l.ranks() > kMostRanks || (pipe == 1 && schedule != "1f1b")) continue;
             if (tensor == 1 && !cut_rows) continue;
-            for (const int accumulation : {1, 4}) all.emplace_back(l, accumulation);
+            const auto order = std::find(names.begin(), names.end(), schedule) - names.begin();
+            for (const int accumulation : {1, 4}) {
+              l.clips = (pipe / 2 + zero + order + offload + cut_rows + accumulation / 4 + data + sequence +
+                         tensor / 2) %
+                            2 ==
+                        0;
+              all.emplace_back(l, accumulation);
+            }
           }
   return all;
 }
@@ -105,25 +116,30 @@ INSTANTIATE_TEST_SUITE_P(DataSequenceTensor, Product, ::testing::ValuesIn(places
 });
 
 // The same bits: with one micro-batch a step at all stages, with more at stages 0 and 1, and at 2 and 3; and
-// apart from these where the rows between cut products are whole.
+// apart from these where the rows between cut products are whole, and with and without clipping.
 TEST_P(Product, LearnsWhatOneRankLearnsWithTheSameBitsInEveryLayout) {
   const auto [data, sequence, tensor] = GetParam();
-  std::map<std::tuple<int, bool, bool>, Training> classes;
+  std::map<std::tuple<int, bool, bool, bool>, Training> classes;
+  std::set<std::tuple<int, bool, bool>> paths;  // of an update: stage, offload, before the norm or after it
   int n = data + 5 * tensor + 7 * sequence;
   for (const auto& [l, accumulation] : layouts(data, sequence, tensor)) {
     const bool ranks_first = accumulation > 1 && l.zero >= 2;
-    Training& want = classes[{accumulation, ranks_first, l.cut_rows}];
+    Training& want = classes[{accumulation, ranks_first, l.cut_rows, l.clips}];
     if (!whole_product() && ++n % kSampled != 0 && !want.steps.empty()) continue;
     const Training got = train_one(l, accumulation);
     ++tally().trainings;
+    paths.insert({l.zero, l.offload, l.clips});
     const std::string what = fmt::format("{} accumulation {}", l.text(), accumulation);
     if (want.steps.empty()) {
       want = got;
-      const Training& alone = one_rank(data * accumulation);
+      const Training& alone = one_rank(data * accumulation, l.clips);
       tally().add(got, alone);
       expect_close(got, alone, 1e-6, what);
     }
     expect_same_bits(got, want, what);
+  }
+  if (whole_product()) {
+    EXPECT_EQ(paths.size(), 4u * 2 * 2);
   }
 }
 

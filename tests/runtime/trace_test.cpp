@@ -3,9 +3,12 @@
 
 #include <nlohmann/json.hpp>
 
+#include <atomic>
+#include <thread>
+
 #include "comm/traced.h"
-#include "tests/runtime/small_models.h"
-#include "tests/scratch.h"
+#include "tests/runtime/homes.h"
+#include "zero/flat_layout.h"
 
 namespace cleave::testing {
 namespace {
@@ -82,6 +85,99 @@ TEST(Trace, ChangesNoBitAndCountsTheSameBytes) {
     EXPECT_EQ(got.first.steps.back().loss, want.first.steps.back().loss);
     EXPECT_EQ(got.second, want.second);
   }
+}
+
+// What a step of two ranks shows on each track.
+std::map<std::string, int> spans_of_a_step(const DsConfig& c) {
+  std::map<std::string, int> counts;
+  run_ranks(2, [&](Communicator& world) {
+    Trace trace;
+    {
+      Engine engine(c, deep_gpt(false), world, {.compute = Stream::Mode::worker, .trace = &trace});
+      Tokens tokens(1);
+      engine.train_batch(source(tokens, c, 0, world.rank(), 2));
+    }  // what is written behind the step is done
+    for (const TraceEvent& e : trace.events()) {
+      EXPECT_LT(0, e.begin_us);
+      EXPECT_LE(e.begin_us, e.end_us) << e.name;
+      if (world.rank() == 0) ++counts[trace.track_of(e)];
+    }
+  });
+  return counts;
+}
+
+// Tiles of the first of two ranks: each unit's slice, cut every `tile` elements.
+int tiles(int64_t tile) {
+  int count = 0;
+  const Model model = deep_gpt(false);
+  for (const UnitSpec& u : model.units()) count += int(ceil_div(FlatLayout(u, 2).numel() / 2, tile));
+  return count;
+}
+
+TEST(Trace, ShowsWhatOffloadAndDisksDo) {
+  for (const bool overlap : {false, true})
+    for (const double clipping : {0.0, 1.0}) {
+      DsConfig c = with(config_for(2), {.parameters = true, .optimizer = true, .state_on_disk = true});
+      c.zero.stage = 3, c.zero.overlap_comm = overlap, c.gradient_clipping = clipping;
+      c.checkpointing.interval = 1, c.checkpointing.to_host = true;
+      const Model model = deep_gpt(false);
+      const int units = int(model.units().size()), layers = int(model.layers.size());
+      // Every unit for the forward and again for the backward, but the head's once.
+      const int gathers = 2 * units - 1, want = tiles(c.zero.sub_group_size);
+      auto got = spans_of_a_step(c);
+      EXPECT_GT(want, units);  // some units have several tiles
+      EXPECT_EQ(got["state read from disk"], want);
+      EXPECT_EQ(got["state written to disk"], want);
+      EXPECT_EQ(got["host updates"], want);
+      EXPECT_EQ(got["gradients home"], units);
+      EXPECT_EQ(got["weights from home"], gathers);
+      // Every layer's input but the first leaves, and all but the last, which is still there, come back.
+      EXPECT_EQ(got["kept inputs"], layers - 1 + layers - 2);
+      EXPECT_EQ(got.count("weights read from disk"), 0u);
+      c = with(c, {.parameters = true, .optimizer = true, .disk = true});
+      got = spans_of_a_step(c);
+      // And as many as there are buffers, for the next step.
+      EXPECT_EQ(got["weights read from disk"], gathers + c.zero.offload_param.buffer_count);
+      EXPECT_EQ(got["weights from home"], gathers);
+      EXPECT_EQ(got["weights written to disk"], units);
+    }
+}
+
+TEST(Trace, OfAStepWithoutOffloadHasNoSuchTracks) {
+  for (const auto& [track, count] : spans_of_a_step(config_for(2)))
+    EXPECT_TRUE(track == "compute" || track == "communication") << track << " " << count;
+}
+
+TEST(Trace, WritesWhatEndsAfterItsStepLaterAndMovesTimesToTheFirstRanksClock) {
+  const Scratch folder;
+  double begin = 0;
+  {
+    Trace late(folder.path("t.json"), 1, 1, 5e12);
+    Stream work(Stream::Mode::worker);
+    late.name(work, "work"), late.name(work, "disk", "disk");
+    std::atomic<bool> open = false;
+    { const TraceSpan span(&late, work, "step", "before"); }
+    work.synchronize();
+    {
+      const TraceSpan span(&late, work, "disk", "behind");
+      work.enqueue([&] {
+        while (!open) std::this_thread::yield();
+      });
+    }
+    late.end_step();
+    EXPECT_EQ(late.events().size(), 1u);
+    EXPECT_EQ(folder.read("t.json").find("behind"), std::string::npos);
+    EXPECT_NE(folder.read("t.json").find("before"), std::string::npos);
+    open = true;
+    work.synchronize();
+    begin = late.events()[0].begin_us;
+  }
+  const auto events = nlohmann::json::parse(folder.read("t.json"));
+  ASSERT_EQ(events.size(), 5u);
+  EXPECT_EQ(events[0]["args"]["clock_us"], 5e12);
+  EXPECT_EQ(events[3]["args"]["name"], "disk");
+  EXPECT_EQ(events[4]["name"], "behind");
+  EXPECT_NEAR(events[4]["ts"].get<double>(), begin + 5e12, 0.11);  // a digit behind the point
 }
 
 TEST(Trace, WritesTraceEventsOfTheFirstSteps) {

@@ -1,0 +1,219 @@
+// An engine that trains nothing: what it evaluates and predicts in every layout, and what it takes.
+#include "tests/runtime/cut_models.h"
+#include "tests/runtime/homes.h"
+
+namespace cleave::testing {
+namespace {
+
+constexpr int kMicros = 24;  // of an evaluation, over the ranks of the data axis; more than are in flight
+
+struct Seen {
+  double loss = 0;
+  std::vector<float> logits, row;
+};
+
+Seen look(Engine& engine, Communicator& world) {
+  Tokens tokens(engine.samples_per_micro(), kTokens);
+  const MeshPlace place = engine.mesh().place(world.rank());
+  const int ranks = engine.mesh().data, micros = kMicros / ranks;
+  Seen seen;
+  seen.loss = engine.evaluate(
+      [&](int micro) { return tokens.at(9, (micro * ranks + place.data) * engine.samples_per_micro()); },
+      micros);
+  seen.logits = engine.predict(tokens.at(3, 0));
+  seen.row = engine.predict(tokens.at(3, 0), Range{5, 6});
+  return seen;
+}
+
+// Of a short training, once a model, and what the engine that trained sees.
+struct Trained {
+  std::string folder;
+  Seen seen;
+};
+Trained train_once(const ModelFactory& model, const std::string& name, Precision type = Precision::fp32) {
+  Trained out{folder().path(name), {}};
+  const DsConfig c = in_type(config_of({}, 2), type);
+  run_ranks(1, [&](Communicator& world) {
+    Engine engine(c, model, world, {});
+    train(engine, world, 3, kTokens);
+    engine.save_checkpoint(out.folder, "t");
+    out.seen = look(engine, world);
+  });
+  return out;
+}
+
+// Every rank must see the same.
+Seen look_as(const Layout& l, const DsConfig& c, const ModelFactory& model, const std::string& checkpoint) {
+  std::vector<Seen> seen{size_t(l.ranks())};
+  run_ranks(l.ranks(), [&](Communicator& world) {
+    Engine engine(c, model, world, {.compute = Stream::Mode::worker, .inference = true});
+    engine.load_checkpoint(checkpoint);
+    seen[size_t(world.rank())] = look(engine, world);
+    EXPECT_EQ(engine.memory_planned(), engine.memory_peak()) << l.text() << " rank " << world.rank();
+    EXPECT_EQ(engine.memory_planned(), engine.memory_live()) << l.text() << " rank " << world.rank();
+    for (const Category none :
+         {Category::gradients, Category::master, Category::optimizer_state, Category::buckets})
+      EXPECT_EQ(engine.memory_peak().total(none), 0) << l.text() << " " << name_of(none);
+  });
+  for (const Seen& s : seen) {
+    EXPECT_EQ(s.loss, seen[0].loss) << l.text();
+    EXPECT_EQ(s.logits, seen[0].logits) << l.text();
+  }
+  return seen[0];
+}
+
+double farthest(const std::vector<float>& got, const std::vector<float>& want) {
+  double worst = got.size() == want.size() ? 0 : 1e9;
+  for (size_t i = 0; i < std::min(got.size(), want.size()); ++i)
+    worst = std::max(worst, double(std::abs(got[i] - want[i])));
+  return worst;
+}
+
+std::vector<Layout> layouts() {
+  std::vector<Layout> out;
+  for (const auto& [pipe, data, tensor, sequence] : {std::array{1, 1, 1, 1},
+                                                     {2, 1, 1, 1},
+                                                     {1, 3, 1, 1},
+                                                     {1, 1, 2, 1},
+                                                     {2, 1, 2, 1},
+                                                     {1, 1, 1, 2},
+                                                     {2, 2, 1, 2},
+                                                     {1, 2, 2, 1}})
+    for (const int zero : {1, 3}) {
+      Layout l{pipe, data, tensor, zero};
+      l.sequence = sequence;
+      out.push_back(l);
+    }
+  return out;
+}
+
+TEST(Inference, SeesInEveryLayoutWhatTheTrainerSees) {
+  for (const bool llama : {false, true}) {
+    const ModelFactory model = llama ? cut_llama(false) : cut_gpt(true);
+    const Trained want = train_once(model, llama ? "llama" : "gpt");
+    ASSERT_EQ(want.seen.row.size(), size_t(kVocab));
+    EXPECT_EQ(
+        std::vector<float>(want.seen.logits.begin() + 5 * kVocab, want.seen.logits.begin() + 6 * kVocab),
+        want.seen.row);
+    for (Layout l : layouts()) {
+      if (llama && l.tensor * l.sequence > 2) continue;
+      for (const bool cut_rows : {true, false}) {
+        l.cut_rows = cut_rows;
+        if (l.tensor == 1 && !cut_rows) continue;
+        const Seen got = look_as(l, config_of(l, 1), model, want.folder);
+        EXPECT_NEAR(got.loss, want.seen.loss, 1e-6 * want.seen.loss) << l.text();
+        EXPECT_LT(farthest(got.logits, want.seen.logits), 2e-6) << l.text();
+        EXPECT_LT(farthest(got.row, want.seen.row), 2e-6) << l.text();
+        // Where no product is cut, a pipe adds what one rank adds.
+        if (l.data * l.tensor * l.sequence > 1) continue;
+        EXPECT_EQ(got.loss, want.seen.loss) << l.text();
+        EXPECT_EQ(got.logits, want.seen.logits) << l.text();
+      }
+    }
+  }
+}
+
+TEST(Inference, ReadsWeightsFromEveryHomeInEveryType) {
+  for (const Precision type : {Precision::fp32, Precision::bf16, Precision::fp16}) {
+    const ModelFactory model = cut_gpt(false, type_of(type));
+    const Trained want = train_once(model, fmt::format("type{}", int(type)), type);
+    for (const Homes& home : all_homes())
+      for (const auto& [pipe, data] : {std::array{1, 1}, {2, 2}, {1, 4}})
+        for (const int near : {0, 2, -2}) {
+          if (near != 0 && data != 4) continue;
+          const Layout l{pipe, data, 1, 3};
+          DsConfig c = in_type(with(config_of(l, 4), home), type);
+          c.zero.mics_shard_size = std::max(-1, near), c.zero.zero_hpz_partition_size = std::max(1, -near);
+          if (near == 0 && data > 1) c.zero.stage3_param_persistence_threshold = 100;
+          const Seen got = look_as(l, c, model, want.folder);
+          EXPECT_NEAR(got.loss, want.seen.loss, 1e-6 * want.seen.loss) << text_of(home, c);
+          EXPECT_EQ(got.logits, want.seen.logits) << text_of(home, c);
+        }
+  }
+}
+
+// GPT of 2 layers of width 16 in bf16: 2 bytes a parameter instead of 16, and of activations two boundaries
+// and one layer.
+TEST(Inference, TakesTheWeightsAndOneLayer) {
+  const DsConfig c = in_type(config_of({}, 1, 4), Precision::bf16);
+  run_ranks(1, [&](Communicator& world) {
+    const Engine trains(c, cut_gpt(false, DType::bf16), world, {});
+    const Engine reads(c, cut_gpt(false, DType::bf16), world, {.inference = true});
+    const MemoryTable more = trains.memory_live(), less = reads.memory_live();
+    EXPECT_EQ(less.total(Category::weights), more.total(Category::weights));
+    EXPECT_EQ(less.total(Category::weights) * 8,
+              more.total(Category::weights) + more.total(Category::gradients) + more.total(Category::master) +
+                  more.total(Category::optimizer_state));
+    EXPECT_LT(less.total(Category::activations), more.total(Category::activations));
+    EXPECT_EQ(
+        less.total(MemoryKind::device),
+        less.total(Category::weights) + less.total(Category::activations) + less.total(Category::staging));
+  });
+}
+
+// Layers that read their input until they are done, so boundaries must not share memory.
+TEST(Inference, OfAnMlpHasTheBitsOfTheTrainer) {
+  std::vector<float> input(4 * 32);
+  for (size_t i = 0; i < input.size(); ++i) input[i] = float(i % 7) - 3;
+  std::vector<int32_t> targets(4, 1);
+  const Batch batch{.input = Tensor(input.data(), DType::fp32, {4, 32}, MemoryKind::host),
+                    .targets = Tensor(targets.data(), DType::int32, {4}, MemoryKind::host),
+                    .valid_targets = 4};
+  run_ranks(1, [&](Communicator& world) {
+    const MlpConfig shape{{32, 24, 32, 20, 9}};
+    const DsConfig c = config_for(1, 4);
+    Engine trains(c, make_mlp(shape, DType::fp32), world, {});
+    Engine reads(c, make_mlp(shape, DType::fp32), world, {.inference = true});
+    reads.set_parameters([&](const ParamSpec& p) { return trains.parameter(p.name); });
+    EXPECT_EQ(reads.predict(batch), trains.predict(batch));
+  });
+}
+
+// The number of layers changes the activations of a trainer only.
+TEST(Inference, TakesAsMuchForActivationsHoweverManyLayersThereAre) {
+  const auto activations = [&](int layers, bool inference) {
+    const MlpConfig shape{std::vector<int64_t>(size_t(layers), 32)};
+    DsConfig c = config_for(1, 8);
+    int64_t bytes = 0;
+    run_ranks(1, [&](Communicator& world) {
+      bytes = Engine(c, make_mlp(shape, DType::fp32), world, {.inference = inference})
+                  .memory_live()
+                  .total(Category::activations);
+    });
+    return bytes;
+  };
+  EXPECT_EQ(activations(9, true), activations(5, true));
+  EXPECT_GT(activations(9, false), activations(5, false));
+}
+
+TEST(Inference, NeitherTrainsNorSaves) {
+  run_ranks(1, [&](Communicator& world) {
+    Engine engine(config_of({}, 1), cut_gpt(true), world, {.inference = true});
+    Tokens tokens(1, kTokens);
+    for (const std::function<void()>& wrong :
+         {std::function<void()>([&] { engine.train_batch([&](int) { return tokens.at(0, 0); }); }),
+          std::function<void()>([&] { engine.save_checkpoint(folder().path("no"), "t"); })})
+      expect_error(Exit::internal, {"neither trains nor saves"}, wrong);
+    expect_error(Exit::internal, {"rows 7 to 9 of a micro-batch of 8"}, [&] {
+      engine.predict(tokens.at(0, 0), Range{7, 9});
+    });
+  });
+}
+
+TEST(Inference, TakesParametersFromTheCaller) {
+  run_ranks(3, [&](Communicator& world) {
+    for (const int stage : {1, 3}) {
+      DsConfig c = config_for(3);
+      c.zero.stage = stage;
+      Engine engine(c, small_gpt(), world, {.inference = true});
+      for (const float value : {0.25f, 0.5f}) {  // a second time, too
+        engine.set_parameters(
+            [&](const ParamSpec& p) { return std::vector<float>(size_t(p.whole_numel()), value); });
+        EXPECT_EQ(engine.parameter("idle.unused"), std::vector<float>(3, value));
+      }
+    }
+  });
+}
+
+}  // namespace
+}  // namespace cleave::testing

@@ -1,0 +1,72 @@
+#include "zero/weight_loader.h"
+
+#include <algorithm>
+
+#include "device/copy.h"
+#include "kernels/elementwise.h"
+
+namespace cleave {
+namespace {
+
+constexpr int64_t kPiece = int64_t{1} << 20;  // elements of staging_
+
+}  // namespace
+
+WeightLoader::WeightLoader(Memory& memory, ParameterStore& store) : store_(store) {
+  int64_t largest = 0;
+  for (int u = 0; u < store.units(); ++u)
+    if (store.weights_slice(u).memory() == MemoryKind::device)
+      largest = std::max(largest, store.weights_slice(u).numel());
+  if (memory.device().is_cuda())
+    staging_ = memory.allocate(MemoryKind::pinned, Category::staging, store.options().weights,
+                               {std::min(largest, kPiece)}, "weights on their way to the device");
+}
+
+template <class Move>
+void WeightLoader::each_piece(Tensor weights, Move move) {
+  const bool far = staging_.defined() && weights.memory() == MemoryKind::device;
+  for (Range r{0, 0}; r.begin < weights.numel(); r.begin = r.end) {
+    r.end = far ? std::min(weights.numel(), r.begin + kPiece) : weights.numel();
+    const Tensor piece = weights.slice(r);
+    move(far ? staging_.tensor().slice({0, r.size()}) : piece, piece, r);
+  }
+}
+
+void WeightLoader::read(int unit, int, Range range, Tensor to, Stream& compute) {
+  const Tensor slice = store_.weights_slice(unit);
+  require(slice.memory() != MemoryKind::disk, Exit::usage,
+          "the weights of {} are on disk and are not read back without training; use offload_param.device "
+          "cpu or none",
+          store_.layout(unit).name());
+  Stream host;
+  each_piece(slice.slice(range), [&](Tensor here, Tensor weights, Range r) {
+    if (here.raw() != weights.raw()) copy(here, weights, compute);
+    compute.synchronize();
+    launch(Cast{.y = to.slice(r), .x = here}, host);
+  });
+}
+
+void WeightLoader::write(int unit, int, Range range, Tensor from, Stream& compute) {
+  publish_before(unit, compute);
+  Stream host;
+  each_piece(store_.next_weights_slice(unit).slice(range), [&](Tensor here, Tensor weights, Range r) {
+    compute.synchronize();  // the place is free
+    launch(Cast{.y = here, .x = from.slice(r)}, host);
+    if (here.raw() != weights.raw()) copy(weights, here, compute);
+  });
+  compute.synchronize();
+}
+
+void WeightLoader::publish_before(int unit, Stream& compute) {
+  CHECK(next_ <= unit, "unit {} is written after unit {} was published", unit, next_ - 1);
+  // All of them, on every rank in the same order, also those of which this rank has nothing but padding.
+  for (; next_ < unit; ++next_) store_.publish(next_, compute.record());
+}
+
+void WeightLoader::publish_masters(Stream& compute) {
+  publish_before(store_.units(), compute);
+  next_ = 0;
+  store_.wait_for_weights();
+}
+
+}  // namespace cleave

@@ -1,0 +1,37 @@
+// The working copy of a rank that trains nothing: values go from a checkpoint into it, wherever it lives, and
+// there are no masters and no optimizer state.
+#pragma once
+#include "zero/parameter_store.h"
+#include "zero/saved_state.h"
+
+namespace cleave {
+
+class WeightLoader final : public SavedState {
+ public:
+  // After every unit was added to the store. Takes memory only where a GPU's working copy is in 16 bits.
+  WeightLoader(Memory& memory, ParameterStore& store);
+
+  // Nothing is drawn: the weights in memory are zero, and those on disk are not defined, until they are
+  // written.
+  void initialize(uint64_t, Stream&) override {}
+  std::vector<std::string> kinds() const override { return {"master"}; }
+  // The working copy's values; Error(usage) for a unit on disk.
+  void read(int unit, int kind, Range range, Tensor to, Stream& compute) override;
+  // Rounds to the working copy's type. A unit leaves for the ranks that hold the whole, and for the disk,
+  // when a later one begins, so the buffers on the way to the disk are enough for any number of units.
+  // Collective where units are published.
+  void write(int unit, int kind, Range range, Tensor from, Stream& compute) override;
+  void publish_masters(Stream& compute) override;
+
+ private:
+  void publish_before(int unit, Stream& compute);
+  // Calls move(where the host reads and writes the piece, the piece in the working copy, its range in `all`).
+  template <class Move>
+  void each_piece(Tensor weights, Move move);
+
+  ParameterStore& store_;
+  Buffer staging_;  // pinned: a piece of weights that the host cannot reach
+  int next_ = 0;    // the first unit that was not published since the last publish_masters
+};
+
+}  // namespace cleave
