@@ -49,6 +49,8 @@ void collect_keys(Reading& reading, const JsonValue& root);
 
 // Fills in what follows from the values given and checks what no key can check alone.
 void resolve_config(Reading& reading);
+// Its part that concerns the axes of the mesh and the batch sizes that follow from them.
+void resolve_axes(Reading& reading);
 
 // A problem or a note for every key given, by its status in the resolved configuration, and notes for the
 // rest.

@@ -32,19 +32,20 @@ struct Folder {
   int64_t wanted;  // bytes of this rank
 };
 
-std::vector<Folder> folders_of(const DsConfig& c, const MemoryTable& planned) {
+// some_weights: whether any rank keeps weights on disk. The answer is every rank's, because all check the
+// folders together.
+std::vector<Folder> folders_of(const DsConfig& c, const MemoryTable& planned, bool some_weights) {
   const int64_t weights = planned.at(MemoryKind::disk, Category::weights);
   const int64_t state = planned.total(MemoryKind::disk) - weights;
   std::vector<Folder> folders;
   const std::string optimizer = c.zero.offload_optimizer.nvme_path, param = c.zero.offload_param.nvme_path;
   const bool has_state = c.zero.offload_optimizer.device == "nvme",
-             has_weights = shard_home(c).parameters == MemoryKind::disk;
+             has_weights = some_weights && shard_home(c).parameters == MemoryKind::disk;
   const bool together = has_state && has_weights && optimizer == param;
   if (has_state)
     folders.push_back({optimizer, together ? "training state" : "the optimizer state", kKey,
                        together ? state + weights : state});
-  if (has_weights && !together && weights > 0)
-    folders.push_back({param, "the parameters", kParamKey, weights});
+  if (has_weights && !together) folders.push_back({param, "the parameters", kParamKey, weights});
   return folders;
 }
 
@@ -128,8 +129,16 @@ ShardHome KeptInMemory::home_of(const UnitSpec& unit, const ZeroPlan& plan) {
 }
 
 void Engine::State::check_disk() {
-  const std::vector<Folder> folders = folders_of(config, planned);
-  if (folders.empty() || options.dry) return;
+  if (options.dry) return;
+  int64_t some_weights = 0;  // up to max_in_cpu elements stay in memory: all of one rank's, not of another's
+  if (shard_home(config).parameters == MemoryKind::disk) {
+    some_weights = planned.at(MemoryKind::disk, Category::weights);
+    world.all_reduce(Tensor(&some_weights, DType::int64, {1}, MemoryKind::host), comm(),
+                     {.what = "weights on disks"});
+    comm().synchronize();
+  }
+  const std::vector<Folder> folders = folders_of(config, planned, some_weights > 0);
+  if (folders.empty()) return;
   auto of_rank = [](int rank) { return fmt::format("found by rank {}: ", rank); };
   const auto count = int64_t(folders.size());
   std::vector<Claim> mine(folders.size()), claims(folders.size() * size_t(world.size()));
@@ -148,18 +157,20 @@ void Engine::State::check_disk() {
   comm().synchronize();
   const std::string refusal = refusal_of(claims, folders);
   require(refusal.empty(), Exit::memory, "{}", refusal);
-  for (const Folder& f : folders) {
+  for (size_t i = 0; i < folders.size(); ++i) {
+    const Folder& f = folders[i];
     DiskRates rates{};
     // All ranks at once, as in training.
     agree(
         world, [&] { rates = measure_disk(f.path, f.wanted, disk_options(config), f.key); }, of_rank);
-    const auto bytes = double(f.wanted);
+    int64_t most = 0;
+    for (size_t j = i; j < claims.size(); j += folders.size()) most = std::max(most, claims[j].wanted);
     disk_line += fmt::format(
-        "{}disk: {} of {} a rank in {} ({}); a rank reads {}/s and writes {}/s, so a step takes at least "
+        "{}disk: {}{} of {} a rank in {} ({}); a rank reads {}/s and writes {}/s, so a step takes at least "
         "{:.2g} s",
-        disk_line.empty() ? "" : "\n", format_bytes(f.wanted), f.what, f.path, rates.engine,
-        format_bytes(int64_t(rates.read)), format_bytes(int64_t(rates.write)),
-        std::max(bytes / rates.read, bytes / rates.write));
+        disk_line.empty() ? "" : "\n", most == f.wanted ? "" : "up to ", format_bytes(most), f.what, f.path,
+        rates.engine, format_bytes(int64_t(rates.read)), format_bytes(int64_t(rates.write)),
+        double(most) / std::min(rates.read, rates.write));
   }
 }
 

@@ -139,6 +139,11 @@ TEST(Status, ParametersOnDiskNeedAFolder) {
       problems_of(
           R"("zero_optimization": {"stage": 3, "offload_param": {"device": "nvme", "nvme_path": "/x", "buffer_count": 9}})"),
       "");
+  const std::string nvme =
+      R"("zero_optimization": {"stage": 3, "offload_param": {"device": "nvme", "nvme_path": "/x"}})";
+  EXPECT_EQ(problems_of(nvme + R"(, "aio": {"block_size": 8192, "queue_depth": 4})"), "");
+  EXPECT_NE(problems_of(nvme + R"(, "aio": {"block_size": 5000})").find("multiple of 4096"),
+            std::string::npos);
 }
 
 TEST(Status, NvmeNeedsAFolderAndBlocksThatADiskCanTake) {

@@ -75,6 +75,29 @@ TEST(Homes, OnDiskTakeTheirShardsInPagesAndBuffersOfTheLargestOfThem) {
       });
 }
 
+// All ranks look at the disk together, those that have nothing there, too.
+TEST(Homes, OfOneStageMayAllBeInMemoryWhereAnotherStagesAreOnDisk) {
+  bool stages_differed = false;
+  for (int64_t kept = 3000; kept <= 9000; kept += 500) {
+    DsConfig c = config_for(1);
+    c.zero.stage = 3, c.pipeline.stages = 2;
+    const DsConfig away = with(c, {.parameters = true, .disk = true, .kept_numel = kept});
+    std::vector<int64_t> on_disk(2), spoken(2);
+    run_ranks(2, [&](Communicator& world) {
+      Engine engine(away, deep_gpt(true), world, {});
+      Engine in_memory(c, deep_gpt(true), world, {});
+      on_disk[size_t(world.rank())] = engine.memory_live().total(MemoryKind::disk);
+      spoken[size_t(world.rank())] = !engine.disk_line().empty();
+      Tokens tokens(1);
+      EXPECT_EQ(engine.train_batch(source(tokens, c, 0, 0, 1)).loss,
+                in_memory.train_batch(source(tokens, c, 0, 0, 1)).loss);
+    });
+    for (const int64_t said : spoken) EXPECT_EQ(said, on_disk[0] + on_disk[1] > 0) << kept;
+    stages_differed |= (on_disk[0] > 0) != (on_disk[1] > 0);
+  }
+  EXPECT_TRUE(stages_differed);
+}
+
 TEST(Homes, OnADiskThatIsNotThereAreRefusedByTheKey) {
   DsConfig c = with(config_for(1), {.parameters = true, .disk = true});
   c.zero.stage = 3, c.zero.offload_param.nvme_path += "/missing";

@@ -1,0 +1,153 @@
+// What decides how many ranks an axis has, and what each is given.
+#include <fmt/core.h>
+
+#include "config_schema/batch_sizes.h"
+#include "config_schema/reading.h"
+
+namespace cleave {
+namespace {
+
+constexpr const char* kBatchKeys[] = {"train_batch_size", "train_micro_batch_size_per_gpu",
+                                      "gradient_accumulation_steps"};
+
+void resolve_batch(Reading& r) {
+  DsConfig& c = r.result.config;
+  for (const char* path : kBatchKeys)
+    if (const Given* g = r.entry(path); g && !g->usable) return;
+  const auto given = [](int64_t size) { return size > 0 ? std::optional(size) : std::nullopt; };
+  BatchSizes sizes{given(c.train_batch_size), given(c.train_micro_batch_size_per_gpu),
+                   given(c.gradient_accumulation_steps)};
+  const Given* micro = r.entry("train_micro_batch_size_per_gpu");
+  if (!sizes.train && !sizes.micro && micro && micro->origin == "auto")
+    sizes.micro = r.options.auto_values.default_micro_batch_size;
+  const int64_t stages = c.pipeline.stages, tensor = c.tensor_parallel.size(), sequence = c.sequence_ranks();
+  const int64_t world = r.options.world_size, share = stages * tensor * sequence;
+  if (world % share != 0) return;  // reported at the key of the axis that does not divide
+  std::string origin = r.options.world_origin;
+  if (share > 1 && origin.empty()) origin = fmt::format("{} ranks", world);
+  if (stages > 1) origin += fmt::format(" / {} pipeline stages", stages);
+  if (tensor > 1) origin += fmt::format(" / {} tensor ranks", tensor);
+  if (sequence > 1) origin += fmt::format(" / {} sequence ranks", sequence);
+  const SolvedBatch solved = solve_batch(sizes, world / share, origin);
+  if (!solved.error.empty()) {
+    const Given* at = nullptr;
+    for (const char* path : kBatchKeys)
+      if (!at) at = r.entry(path);
+    return r.error(at ? at->where : TextPosition{}, at ? at->shown : "train_batch_size", solved.error);
+  }
+  const char* how = "derived";
+  if (!sizes.train) r.derived[kBatchKeys[0]] = how;
+  if (!sizes.micro) r.derived[kBatchKeys[1]] = how;
+  if (!sizes.accumulation) r.derived[kBatchKeys[2]] = how;
+  c.train_batch_size = *solved.sizes.train;
+  c.train_micro_batch_size_per_gpu = *solved.sizes.micro;
+  c.gradient_accumulation_steps = *solved.sizes.accumulation;
+}
+
+std::string divisors(int64_t n) {
+  std::string text;
+  for (int64_t d = 1; d <= n; ++d)
+    if (n % d == 0) text += fmt::format("{}{}", text.empty() ? "" : ", ", d);
+  return text;
+}
+
+void resolve_tensor(Reading& r) {
+  const DsConfig& c = r.result.config;
+  const TensorParallelConfig& t = c.tensor_parallel;
+  if (t.autotp_size > 1 && t.tp_size > 1 && t.autotp_size != t.tp_size)
+    r.error_at(
+        "tensor_parallel.tp.tp_size",
+        fmt::format("{}, but tensor_parallel.autotp_size is {}; they are one number, so give one of them",
+                    t.tp_size, t.autotp_size));
+  const int64_t world = r.options.world_size, stages = c.pipeline.stages;
+  if (world % stages != 0 || world / stages % t.size() == 0) return;
+  const char* key = t.autotp_size > 1 ? "tensor_parallel.autotp_size" : "tensor_parallel.tp.tp_size";
+  r.error_at(key, fmt::format("{} tensor ranks do not divide {} ranks{}; use {}", t.size(), world / stages,
+                              stages > 1 ? " of a pipeline stage" : "", divisors(world / stages)));
+}
+
+void resolve_sequence(Reading& r) {
+  const DsConfig& c = r.result.config;
+  const int64_t share = int64_t{c.pipeline.stages} * c.tensor_parallel.size(), world = r.options.world_size;
+  if (world % share != 0 || world / share % c.sequence_ranks() == 0) return;
+  r.error_at("sequence_parallel_size",
+             fmt::format("{} sequence ranks do not divide {} ranks{}; use {}", c.sequence_ranks(),
+                         world / share, share > 1 ? " beside each other on the pipe and tensor axes" : "",
+                         divisors(world / share)));
+}
+
+void resolve_pipeline(Reading& r) {
+  PipelineConfig& p = r.result.config.pipeline;
+  const int64_t world = r.options.world_size;
+  if (p.stages == 0) p.stages = 1, r.derived["pipeline.stages"] = "derived";
+  if (world % p.stages != 0)
+    r.error_at("pipeline.stages",
+               fmt::format("{} stages do not divide {} ranks; use {}", p.stages, world, divisors(world)));
+  const bool file = p.schedule.ends_with(".json");
+  if (!file && p.schedule != "gpipe" && p.schedule != "1f1b" && p.schedule != "interleaved" &&
+      p.schedule != "zb-h1")
+    r.error_at("pipeline.schedule",
+               fmt::format("there is no schedule \"{}\"; use gpipe, 1f1b, interleaved, zb-h1, or "
+                           "the path of a .json file",
+                           p.schedule));
+  if (p.stages > 1 && p.virtual_stages > 1 && !file && p.schedule != "interleaved")
+    r.error_at("pipeline.virtual_stages",
+               fmt::format("{} pieces a rank need the schedule \"interleaved\"; {} has one", p.virtual_stages,
+                           p.schedule));
+  const std::string& method = p.partition_method;
+  const bool listed = !method.empty() && method.find_first_not_of("0123456789,") == std::string::npos;
+  if (!listed && method != "balanced" && method != "parameters" && method != "uniform" &&
+      !method.starts_with("type:"))
+    r.error_at(
+        "pipeline.partition_method",
+        fmt::format("there is no method \"{}\"; use balanced, parameters, uniform, type:REGEX, or numbers of "
+                    "layers such as \"3,4,4,3\"",
+                    method));
+  if (p.stages == 1) p.virtual_stages = 1;
+}
+
+// Groups of near ranks must divide the data axis, to which ranks that share a sequence belong.
+void resolve_near_ranks(Reading& r) {
+  const DsConfig& c = r.result.config;
+  const int64_t share = int64_t{c.pipeline.stages} * c.tensor_parallel.size();
+  if (r.options.world_size % share != 0)
+    return;  // reported at pipeline.stages or tensor_parallel.autotp_size
+  const int64_t data = r.options.world_size / share;
+  auto check = [&](const char* key, int64_t size) {
+    if (size > 0 && data % size == 0) return;
+    r.error_at(key, fmt::format("{} ranks do not divide the {} of the data axis; use {}", size, data,
+                                divisors(data)));
+  };
+  const ZeroConfig& z = c.zero;
+  if (z.stage != 3) return;
+  if (z.mics_shard_size != -1) check("zero_optimization.mics_shard_size", z.mics_shard_size);
+  if (z.zero_hpz_partition_size != 1)
+    check("zero_optimization.zero_hpz_partition_size", z.zero_hpz_partition_size);
+  if (z.mics_shard_size > 0 && z.zero_hpz_partition_size > 1)
+    r.error_at("zero_optimization.zero_hpz_partition_size",
+               "and mics_shard_size are two ways to gather among near ranks only; choose one");
+}
+
+void check_ranks(Reading& r) {
+  const JsonValue* v = r.value("data_parallel_size");
+  const DsConfig& c = r.result.config;
+  const int64_t share = int64_t{c.pipeline.stages} * c.tensor_parallel.size() * c.sequence_ranks(),
+                ranks = r.options.world_size / share;
+  if (v && v->integer && *v->integer != ranks)
+    r.error_at("data_parallel_size",
+               fmt::format("there are {} data-parallel ranks; remove the key or start {}", ranks,
+                           *v->integer * share));
+}
+
+}  // namespace
+
+void resolve_axes(Reading& reading) {
+  resolve_pipeline(reading);
+  resolve_tensor(reading);
+  resolve_sequence(reading);
+  resolve_batch(reading);
+  resolve_near_ranks(reading);
+  check_ranks(reading);
+}
+
+}  // namespace cleave
