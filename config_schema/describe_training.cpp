@@ -132,6 +132,13 @@ void describe_monitors(Keys& k, DsConfig& c) {
              "each micro-batch's averaged gradient is rounded to a multiple of 2 to minus this")
       .in(20, 100)
       .inert_if(!c.exact_sums, "cleave.exact_sums is false");
+  k.honoured(
+       "offload_update", &c.offload_update,
+       "where offloaded optimizer state is updated: host (its processor, where the state lives), device "
+       "(streamed through it), or auto: on a GPU rank what is sooner by rates measured at the start")
+      .one_of({"auto", "host", "device"})
+      .inert_if(c.zero.offload_optimizer.device == "none",
+                "zero_optimization.offload_optimizer.device is none");
 }
 
 }  // namespace

@@ -94,6 +94,13 @@ struct ZeroConfig {
   int64_t sub_group_size = 1'000'000'000;  // elements of optimizer state updated at a time, on disk
   OffloadConfig offload_optimizer;
   OffloadParamConfig offload_param;
+
+  // How many consecutive ranks of the data axis gather parameters among themselves; 0: no such groups.
+  int near_ranks() const {
+    if (stage != 3) return 0;
+    if (mics_shard_size > 0) return int(mics_shard_size);
+    return zero_hpz_partition_size > 1 ? int(zero_hpz_partition_size) : 0;
+  }
 };
 
 struct TensorBoardConfig {
@@ -118,9 +125,10 @@ struct DsConfig {
   std::optional<Precision> communication_data_type;  // absent: the type gradients are kept in
   std::optional<Precision> grad_accum_dtype;         // absent: the model's type
   bool dataloader_drop_last = false;
-  int64_t comm_timeout_s = 600;  // key "cleave": {"comm_timeout_s": ...}
-  bool exact_sums = false;       // gradients are summed as integers, in any order with the same bits
-  int exact_sums_grid = 54;      // each contribution is rounded to a multiple of 2^-this
+  int64_t comm_timeout_s = 600;         // key "cleave": {"comm_timeout_s": ...}
+  bool exact_sums = false;              // gradients are summed as integers, in any order with the same bits
+  int exact_sums_grid = 54;             // each contribution is rounded to a multiple of 2^-this
+  std::string offload_update = "auto";  // where state off the device is updated: host, device, or auto
   bool bf16_enabled = false;
   bool check_grad_overflow = true;        // bf16
   Precision precision = Precision::fp32;  // resolved from fp16.enabled and bf16.enabled

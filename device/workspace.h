@@ -16,14 +16,15 @@ struct Workspace {
 inline constexpr int64_t kKernelScratch = int64_t{256} << 20;
 inline constexpr int64_t kCopyScratch = int64_t{1} << 20;     // enough for casts and sums
 inline constexpr int64_t kPinnedScratch = int64_t{16} << 20;  // values that the host sees on their way
+inline constexpr int64_t kEventScratch = int64_t{64} << 10;   // pinned: enough to wait for the CPU's events
 
 // Empty for the memory of a CPU rank. The workspace must outlive the stream it is lent to.
-inline Workspace allocate_workspace(Memory& memory, int64_t device_bytes) {
+inline Workspace allocate_workspace(Memory& memory, int64_t device_bytes,
+                                    int64_t pinned_bytes = kPinnedScratch) {
   if (!memory.device().is_cuda()) return {};
   return {
       memory.allocate(MemoryKind::device, Category::staging, DType::uint8, {device_bytes}, "kernel scratch"),
-      memory.allocate(MemoryKind::pinned, Category::staging, DType::uint8, {kPinnedScratch},
-                      "pinned scratch")};
+      memory.allocate(MemoryKind::pinned, Category::staging, DType::uint8, {pinned_bytes}, "pinned scratch")};
 }
 
 }  // namespace cleave

@@ -26,9 +26,13 @@ struct ShardHome {
   MemoryKind gradients = MemoryKind::device;   // when they are reduced
 };
 
+// Which of a rank's two processors updates state whose home is not the device.
+enum class UpdateSide : uint8_t { host, device };
+
 struct Placement {
-  MemoryKind optimizer = MemoryKind::device;  // master weights and moments; the update runs where they live
+  MemoryKind optimizer = MemoryKind::device;  // master weights and moments
   double ratio = 1;                           // of every slice's elements live there, the rest on the device
+  UpdateSide update = UpdateSide::host;       // of those elements; the rest is updated where it is
   DiskPlace disk;                             // where optimizer is disk
 };
 

@@ -110,8 +110,7 @@ CallProof prove_calls(int world, const EngineMaker& make) {
 JobPlan plan_job(const DsConfig& config, int world, const EngineMaker& make, PlanRanks which,
                  int ranks_per_node) {
   JobPlan plan;
-  const auto near =
-      int(std::max<int64_t>({1, config.zero.mics_shard_size, config.zero.zero_hpz_partition_size}));
+  const int near = std::max(1, config.zero.near_ranks());
   std::vector<int> order = {0};
   for (size_t i = 0; i < order.size(); ++i) {
     const auto ranks = planned_communicator(order[i], world);
@@ -129,6 +128,7 @@ JobPlan plan_job(const DsConfig& config, int world, const EngineMaker& make, Pla
                   .place = plan.mesh.place(order[i]),
                   .memory = {},
                   .sent = {},
+                  .update = engine->update_bytes(),
                   .frame_bytes = engine->frame_bytes()};
     const Batch batch = shapes_of(engine->model(), engine->samples_per_micro());
     const auto before = engine->comm_bytes_by_group();

@@ -26,6 +26,7 @@ struct RankPlan {
   MeshPlace place;                 // of the first
   MemoryTable memory;              // the most that is in use at once, by category and kind
   std::vector<GroupTraffic> sent;  // groups of one are left out
+  UpdateBytes update;              // of optimizer state off the device
   int64_t frame_bytes = 0;         // of `memory`, the activations of one micro-batch in flight
 
   int64_t sent_total() const;

@@ -109,15 +109,25 @@ Wire wire_of(const RankPlan& rank, const DsConfig& config, const DeviceModel& d)
   return wire;
 }
 
-// The optimizer reads and writes its state once; where that is not on the device, gradients and weights
-// travel, a third as many bytes.
-double update_of(const MemoryTable& memory, const DeviceModel& d) {
+// Offloaded state, on the side that the configuration asks for or the one that is sooner. The host's kernels
+// read and write it in its memory; the link carries as much each way at once.
+struct AwayUpdate {
+  double seconds = 0;
+  bool streams = false;
+};
+AwayUpdate away_update(const UpdateBytes& bytes, const std::string& where, const DeviceModel& d) {
+  const UpdateTimes t =
+      update_times(bytes, {.host = d.host_memory / 2, .to_device = d.host_link, .to_host = d.host_link});
+  const bool streams = where == "device" || (where == "auto" && t.device < t.host);
+  return {streams ? t.device : t.host, streams};
+}
+
+// The optimizer reads and writes its state once, on disk behind and ahead of the update.
+double update_of(const MemoryTable& memory, double away, const DeviceModel& d) {
   auto state = [&](MemoryKind k) {
     return double(memory.at(k, Category::master) + memory.at(k, Category::optimizer_state));
   };
-  const double host = state(MemoryKind::pinned) + state(MemoryKind::host), disk = state(MemoryKind::disk);
-  return 2 * state(MemoryKind::device) / d.memory + 2 * host / d.host_memory + 2 * disk / d.disk +
-         (host + disk) / 3 / d.host_link;
+  return 2 * state(MemoryKind::device) / d.memory + std::max(away, 2 * state(MemoryKind::disk) / d.disk);
 }
 
 }  // namespace
@@ -134,7 +144,9 @@ StepTime predict(const DsConfig& config, const JobPlan& plan, const DeviceModel&
     const Wire wire = wire_of(r, config, device);
     // Communication kernels and products share the device, so not all of the computation hides them.
     time.exchange = std::max(time.exchange, wire.exposed + std::max(0.0, wire.hidden - 0.8 * time.compute));
-    time.update = std::max(time.update, update_of(r.memory, device));
+    const AwayUpdate away = away_update(r.update, config.offload_update, device);
+    time.update = std::max(time.update, update_of(r.memory, away.seconds, device));
+    time.streams = time.streams || away.streams;
   }
   return time;
 }
@@ -142,8 +154,9 @@ StepTime predict(const DsConfig& config, const JobPlan& plan, const DeviceModel&
 std::string format(const StepTime& t, const DeviceModel& device) {
   return fmt::format(
       "predicted on {} ({}), not exact: {:.4g} s a step = compute {:.3g} + pipeline idle {:.3g} + "
-      "communication {:.3g} + update {:.3g}\n",
-      device.name, device.says, t.total(), t.compute, t.waiting, t.exchange, t.update);
+      "communication {:.3g} + update {:.3g}{}\n",
+      device.name, device.says, t.total(), t.compute, t.waiting, t.exchange, t.update,
+      t.streams ? " (offloaded state streams through the device)" : "");
 }
 
 }  // namespace cleave

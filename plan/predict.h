@@ -32,6 +32,8 @@ struct StepTime {
   double waiting = 0;   // idle in the pipeline
   double exchange = 0;  // collectives and messages that nothing hides
   double update = 0;    // the optimizer, with the way to the host and to the disk
+  bool streams =
+      false;  // offloaded state through the device, where the configuration leaves it open: if sooner
   double total() const { return compute + waiting + exchange + update; }
 };
 StepTime predict(const DsConfig& config, const JobPlan& plan, const DeviceModel& device);

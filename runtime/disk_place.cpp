@@ -83,7 +83,8 @@ Placement placement(const DsConfig& c, int rank) {
   const OffloadConfig& o = c.zero.offload_optimizer;
   if (o.device == "none") return {};
   const MemoryKind memory = host_memory(o.pin_memory);
-  if (o.device == "cpu") return {.optimizer = memory, .ratio = o.ratio, .disk = {}};
+  const UpdateSide update = c.offload_update == "device" ? UpdateSide::device : UpdateSide::host;
+  if (o.device == "cpu") return {.optimizer = memory, .ratio = o.ratio, .update = update, .disk = {}};
   DiskPlace disk{.folder = o.nvme_path,
                  .name = fmt::format("the optimizer state of rank {}", rank),
                  .key = kKey,
@@ -92,7 +93,7 @@ Placement placement(const DsConfig& c, int rank) {
                  .tile_numel = DiskPlace{}.tile_numel,
                  .options = disk_options(c)};
   disk.tile_numel = std::min(disk.tile_numel, c.zero.sub_group_size);
-  return {.optimizer = MemoryKind::disk, .ratio = o.ratio, .disk = disk};
+  return {.optimizer = MemoryKind::disk, .ratio = o.ratio, .update = update, .disk = disk};
 }
 
 ShardHome shard_home(const DsConfig& c) {

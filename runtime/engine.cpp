@@ -48,14 +48,9 @@ Engine::Engine(const DsConfig& config, const ModelFactory& make, Communicator& w
                const EngineOptions& options)
     : state_(std::make_unique<State>(config, make, world, options)) {
   State& s = *state_;
-  {
-    Memory dry({}, Memory::Mode::dry, options.device);
-    const Workspaces spaces(dry, s.config.zero.overlap_comm, s.rows_overlap);
-    const Allocation allocation(s.config, s.model, s.plan, s.mesh, s.axes.tensor, s.near_groups(), *s.self,
-                                dry, s.compute, s.comm());
-    s.planned = dry.peak();
-  }
+  s.plan_memory();
   s.check_plan();
+  if (s.choose_update()) s.plan_memory(), s.check_plan();
   s.check_disk();
   s.memory.expect(s.planned);
   s.spaces = Workspaces(s.memory, s.config.zero.overlap_comm, s.rows_overlap);
@@ -65,6 +60,7 @@ Engine::Engine(const DsConfig& config, const ModelFactory& make, Communicator& w
   s.all = std::make_unique<Allocation>(s.config, s.model, s.plan, s.mesh, s.axes.tensor, s.near_groups(),
                                        *s.self, s.memory, s.compute, s.comm());
   s.lend_buffers_of_store();
+  s.summed_late = s.units_summed_late();
   s.name_tracks();
   s.all->optimizer.initialize(options.seed, s.compute);
   s.synchronize();
@@ -95,7 +91,7 @@ StepResult Engine::train_batch(const BatchSource& data) {
                   .beta2 = rates.beta2,
                   .grad_scale = average.after * gradient_factor(left_scale, 0, 0),
                   .step = s.at.applied + 1};
-  s.all->optimizer.begin_step(s.norm_first() ? std::nullopt : std::optional(update), s.summed_late(),
+  s.all->optimizer.begin_step(s.norm_first() ? std::nullopt : std::optional(update), s.summed_late,
                               s.compute);
   s.all->store.begin_step(left_scale / loss_scale, &s.all->optimizer);
   Executor(s.all->stage, s.links(), s.compute, s.comm(), s.options.trace)
@@ -227,6 +223,8 @@ void Engine::run_forward(const ScheduleShape& shape, const Work& work) {
 }
 
 const std::string& Engine::disk_line() const { return state_->disk_line; }
+const std::string& Engine::update_line() const { return state_->update_line; }
+UpdateBytes Engine::update_bytes() const { return state_->update_bytes; }
 int64_t Engine::step() const { return state_->at.step; }
 const Model& Engine::model() const { return state_->model; }
 const DsConfig& Engine::config() const { return state_->config; }

@@ -19,6 +19,7 @@
 #include "model/layer.h"
 #include "pipeline/simulate.h"
 #include "runtime/executor.h"
+#include "zero/update_times.h"
 
 namespace cleave {
 
@@ -96,6 +97,8 @@ class Engine {
   const std::string& pipeline_line() const;  // who has what; empty with one stage
   double idle_share() const;                 // of the pipeline's ranks, expected
   const std::string& disk_line() const;      // where and how fast; empty without offload to disk
+  const std::string& update_line() const;    // why offloaded state is updated where it is; empty: no choice
+  UpdateBytes update_bytes() const;          // of this rank's offloaded state, in one step
   Simulation timeline() const;               // of one step's schedule, recorded, in units of work
   int64_t frame_bytes() const;               // activations that a micro-batch in flight keeps on this rank
 

@@ -56,14 +56,6 @@ StoreOptions store_options(const DsConfig& c, const Model& model, const Mesh& me
   return options;
 }
 
-// How many consecutive ranks of the data axis gather parameters among themselves; 0: no such groups.
-int near_ranks(const ZeroConfig& z) {
-  if (z.stage != 3) return 0;
-  return int(z.mics_shard_size > 0           ? z.mics_shard_size
-             : z.zero_hpz_partition_size > 1 ? z.zero_hpz_partition_size
-                                             : 0);
-}
-
 ZeroPlan zero_plan(const DsConfig& config, const UnitSpec& unit, Communicator& data, const NearGroups& near,
                    Communicator& self) {
   ZeroPlan plan = !near.near                        ? plan_for_stage(config.zero.stage, data, self)
@@ -135,7 +127,7 @@ Engine::State::State(const DsConfig& c, const ModelFactory& make, Communicator& 
   require(model.parts == mesh.shape.sequence, Exit::usage,
           "sequence_parallel_size is {}, but the sequences of {} are whole; set the size to 1",
           mesh.shape.sequence, model.name);
-  if (const int n = near_ranks(c.zero); n > 0) {
+  if (const int n = c.zero.near_ranks(); n > 0) {
     const int place = mesh.data->rank(), data = mesh.data->size();
     require(data % n == 0, Exit::usage, "groups of {} near ranks do not divide the {} of the data axis", n,
             data);
@@ -185,6 +177,33 @@ void Engine::State::name_tracks() {
   options.trace->name(compute, "compute");
   if (config.zero.overlap_comm) options.trace->name(overlapped, "communication");
   if (rows_overlap) options.trace->name(rows, "tensor axis");
+}
+
+void Engine::State::plan_memory() {
+  Memory dry({}, Memory::Mode::dry, options.device);
+  const Workspaces dry_spaces(dry, config.zero.overlap_comm, rows_overlap);
+  const Allocation allocation(config, model, plan, mesh, axes.tensor, near_groups(), *self, dry, compute,
+                              comm());
+  planned = dry.peak(), update_bytes = allocation.optimizer.update_bytes();
+}
+
+bool Engine::State::choose_update() {
+  const OffloadConfig& offload = config.zero.offload_optimizer;
+  if (config.offload_update != "auto" || offload.device == "none" || options.dry) return false;
+  UpdateRates rates;
+  agree(
+      world,
+      [&] {
+        if (options.device.is_cuda())
+          rates = measure_update(*make_optimizer(config.optimizer), options.device,
+                                 offload.pin_memory ? MemoryKind::pinned : MemoryKind::host);
+      },
+      [](int rank) { return fmt::format("found by rank {}: ", rank); });
+  if (!options.device.is_cuda()) return true;  // no link: the host
+  const UpdateTimes times = update_times(update_bytes, rates);
+  config.offload_update = times.device < times.host ? "device" : "host";
+  update_line = describe_update(update_bytes, rates);
+  return true;
 }
 
 void Engine::State::check_plan() {

@@ -81,8 +81,13 @@ struct Engine::State {
   };
   std::vector<Talk> groups() const;
 
+  // `planned` and `update_bytes`, from the code that allocates.
+  void plan_memory();
   // Throws Error(memory) on every rank of a pipe when one of its stages does not fit: their plans differ.
   void check_plan();
+  // Where the configuration leaves open on which side offloaded state is updated: decides for this rank, from
+  // rates that all ranks measure at once. Returns whether the plan may have changed, alike on all ranks.
+  bool choose_update();
   // Where optimizer state goes to disk: throws Error(usage) or Error(memory) on every rank when the folder of
   // one cannot be used, or what all ranks plan to keep on one file system is not free there. Measures the
   // disk.
@@ -94,7 +99,7 @@ struct Engine::State {
   // After the last micro-batch: the gradients of units that several stages hold are added up over them, and
   // the parts that the ranks of a tensor axis have of a whole parameter's gradient.
   void sum_shared_gradients();
-  std::vector<bool> summed_late() const;  // by unit: whether this changes its gradients on any rank
+  std::vector<bool> units_summed_late() const;  // by unit: whether this changes its gradients on any rank
   // Whether the update must know the norm of all gradients: to clip them, or to skip the step.
   bool norm_first() const;
   // Of the gradients as they are, over all ranks; the same bits however the model is cut.
@@ -120,12 +125,14 @@ struct Engine::State {
   EngineOptions options;
   Memory memory;
   MemoryTable planned;
-  std::string disk_line;
+  UpdateBytes update_bytes;  // of state off the device
+  std::string disk_line, update_line;
   Workspaces spaces;
   std::unique_ptr<Allocation> all;
   BufferLoan loan;
-  Stream compute, overlapped;  // go first: they finish what was enqueued, also when a step was given up
-  Stream rows;                 // where the tensor axis' movements run beside products
+  std::vector<bool> summed_late;  // units_summed_late(), of all->store
+  Stream compute, overlapped;     // go first: they finish what was enqueued, also when a step was given up
+  Stream rows;                    // where the tensor axis' movements run beside products
   LrSchedule schedule;
   LossScaler scaler;
   TrainingState at;

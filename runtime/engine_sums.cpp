@@ -37,7 +37,7 @@ void Engine::State::sum_shared_gradients() {
   compute.wait(comm().record());
 }
 
-std::vector<bool> Engine::State::summed_late() const {
+std::vector<bool> Engine::State::units_summed_late() const {
   std::vector<bool> late;
   for (int u = 0; u < all->store.units(); ++u) {
     const FlatLayout& layout = all->store.layout(u);

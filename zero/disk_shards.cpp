@@ -10,6 +10,11 @@ int DiskShards::add(int64_t numel) {
   return int(shards_.size()) - 1;
 }
 
+int DiskShards::add_pass(std::vector<int> shards) {
+  passes_.push_back(std::move(shards));
+  return int(passes_.size()) - 1;
+}
+
 void DiskShards::commit(Memory& memory, const DiskPlace& place, DType type) {
   if (shards_.empty()) return;
   CHECK(place.buffers >= 2, "shards on disk pass through at least 2 staging buffers, got {}", place.buffers);
@@ -43,13 +48,60 @@ Tensor DiskShards::view(int buffer) const {
   return b.memory.tensor().slice({0, shards_[size_t(b.shard)].numel});
 }
 
-void DiskShards::read_ahead(int shard) {
+void DiskShards::begin_step() {
+  in_step_ = true;
+  if (!this_step_.empty()) step_before_ = std::exchange(this_step_, {});
+}
+
+void DiskShards::begin_pass(int pass) {
+  const std::vector<int>& shards = passes_[size_t(pass)];
+  size_t ahead = 0;
+  while (ahead < std::min(shards.size(), ahead_.size()) &&
+         buffers_[size_t(ahead_[ahead])].shard == shards[ahead])
+    ++ahead;
+  keep_ahead(ahead);
+  now_ = {pass, ahead}, following_ = {};
+  if (in_step_) {
+    this_step_.push_back(pass);
+    following_ = expected(this_step_.size());
+  }
+  read_ahead();
+}
+
+void DiskShards::end_writes() {
+  if (in_step_ || this_step_.empty()) return;
+  step_before_ = this_step_;
+  following_ = expected(0);
+  read_ahead();
+}
+
+DiskShards::Reads DiskShards::expected(size_t place) const {
+  return {place < step_before_.size() ? step_before_[place] : -1, 0};
+}
+
+void DiskShards::read_ahead() {
+  for (Reads* reads : {&now_, &following_})
+    for (; reads->pass >= 0 && reads->next < passes_[size_t(reads->pass)].size(); ++reads->next) {
+      if (ahead_.size() == buffers_.size()) return;
+      read(passes_[size_t(reads->pass)][reads->next]);
+    }
+}
+
+// Behind the writes of the shard.
+void DiskShards::read(int shard) {
   const int buffer = next_buffer(shard);
   reads_->wait(buffers_[size_t(buffer)].free);
   reads_->wait(shards_[size_t(shard)].written);
   file_->read(view(buffer), shards_[size_t(shard)].offset, *reads_);
   buffers_[size_t(buffer)].free = reads_->record();  // until it is released: it holds what was read
   ahead_.push_back(buffer);
+}
+
+void DiskShards::keep_ahead(size_t keep) {
+  for (; ahead_.size() > keep; ahead_.pop_back()) {
+    next_ = ahead_.back();
+    buffers_[size_t(next_)].shard = -1;
+  }
 }
 
 Tensor DiskShards::take(int shard, Stream& user) {
@@ -63,11 +115,13 @@ void DiskShards::release(const Event& done) {
   Staging& b = buffers_[size_t(ahead_.front())];
   b.free = done, b.shard = -1;
   ahead_.pop_front();
+  read_ahead();
 }
 
 Tensor DiskShards::begin_write(int shard, Stream& writer) {
   int& buffer = shards_[size_t(shard)].writing;
   if (buffer < 0) {
+    keep_ahead(0);
     buffer = next_buffer(shard);
     writer.wait(buffers_[size_t(buffer)].free);
   }
@@ -85,7 +139,12 @@ void DiskShards::write_behind(int shard, const Event& filled) {
 
 void DiskShards::synchronize() {
   if (!file_) return;
-  writes_->synchronize(), reads_->synchronize();
+  try {
+    writes_->synchronize(), reads_->synchronize();
+  } catch (...) {
+    keep_ahead(0);  // reads behind one that failed were left out
+    throw;
+  }
 }
 
 }  // namespace cleave

@@ -1,5 +1,6 @@
 // Shards of the working copy whose home is a file. They are read ahead of their use and written behind after
-// an update, each on a stream of its own, through a few staging buffers that are used in turn.
+// an update, each on a stream of its own, through a few staging buffers that are used in turn. Passes over
+// the model repeat from step to step, so reads go on into the pass that followed the last time.
 #pragma once
 #include <deque>
 #include <memory>
@@ -16,20 +17,26 @@ class DiskShards {
   // The file and the buffers, each of the largest shard; nothing where there are no shards.
   void commit(Memory& memory, const DiskPlace& place, DType type);
 
-  // Whether another shard can be read ahead, and its read, behind the writes of it. Shards are taken in the
-  // order in which they were read ahead.
-  bool room() const { return !buffers_.empty() && ahead_.size() < buffers_.size(); }
-  void read_ahead(int shard);
+  // The shards that a pass takes, in this order; returns its index. Before commit.
+  int add_pass(std::vector<int> shards);
+
+  // From begin_step to end_step no shard is written. A pass may begin outside of a step as well. What was
+  // read ahead and is not what the pass takes first is given up.
+  void begin_step();
+  void begin_pass(int pass);
+  void end_step() { in_step_ = false; }
   // The shard for work that `user` is given from now on, until released. Error(internal) out of order.
   Tensor take(int shard, Stream& user);
   void release(const Event& done);
 
   // Where the next value of the shard is written by work that `writer` is given from now on; the same place
-  // until write_behind, whose event says that it is filled.
+  // until write_behind, whose event says that it is filled. What was read ahead is given up: it may be old.
   Tensor begin_write(int shard, Stream& writer);
   void write_behind(int shard, const Event& filled);
+  // No more is written before the next pass: reads for what is expected to be that.
+  void end_writes();
 
-  // Blocks until everything was read and written; throws what went wrong.
+  // Blocks until everything was read and written; throws what went wrong, and then nothing is ahead.
   void synchronize();
 
  private:
@@ -43,9 +50,22 @@ class DiskShards {
     Event written = {};
     int writing = -1;  // the buffer of its next value
   };
+  struct Reads {
+    int pass = -1;    // none: not known
+    size_t next = 0;  // of its shards
+  };
+  void read_ahead();
+  void read(int shard);
+  void keep_ahead(size_t keep);
+  // Of the pass that was the place-th of the step before.
+  Reads expected(size_t place) const;
   int next_buffer(int shard);
   Tensor view(int buffer) const;
 
+  std::vector<std::vector<int>> passes_;
+  std::vector<int> this_step_, step_before_;  // their passes, in order
+  bool in_step_ = false;
+  Reads now_, following_;
   std::vector<Shard> shards_;
   std::vector<Staging> buffers_;
   std::deque<int> ahead_;  // buffers, in the order of their reads

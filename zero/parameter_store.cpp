@@ -19,6 +19,7 @@ const FlatLayout& ParameterStore::layout(int unit) const { return units_[size_t(
 void ParameterStore::begin_step(double unscale, GradientUser* user) {
   user_ = user;
   complete_.clear();
+  disk_.begin_step();
   if (options_.exact()) launch(Fill{.y = overflows_}, compute_);
   to_grid_ = std::ldexp(unscale, options_.grid);
   for (auto& unit : units_) {
@@ -34,19 +35,12 @@ void ParameterStore::begin_pass(int pass, bool last) {
   const Event before = reduced_.empty() ? Event() : reduced_.back();
   reduced_.assign(pass_->visits.size() + 1, Event());
   reduced_[0] = before;
-  next_read_ = 0;
-  read_ahead();
+  disk_.begin_pass(pass);
   if (user_ && last_) user_->expect(pass_->completes);
 }
 
 Tensor ParameterStore::place_of(const Instance& i, const Buffer& block) const {
   return block.tensor().slice({i.offset, i.offset + layout(i.unit).numel()});
-}
-
-void ParameterStore::read_ahead() {
-  for (; next_read_ < pass_->gathers.size() && disk_.room(); ++next_read_)
-    if (const int shard = units_[size_t(pass_->gathers[next_read_].unit)]->on_disk; shard >= 0)
-      disk_.read_ahead(shard);
 }
 
 // A shard from another home comes into its own place in the whole first, so that transports find it on the
@@ -64,10 +58,7 @@ void ParameterStore::gather(Instance& i) {
     copy(place, unit.on_disk < 0 ? shard : disk_.take(unit.on_disk, comm_), comm_);
     shard = place;
   }
-  if (unit.on_disk >= 0) {
-    disk_.release(comm_.record());
-    read_ahead();
-  }
+  if (unit.on_disk >= 0) disk_.release(comm_.record());
   ranks.all_gather(full, shard, comm_, {.what = unit.layout.name(), .max_numel = options_.gather_numel});
   i.ready = comm_.record();
 }
@@ -153,6 +144,7 @@ std::vector<Tensor> ParameterStore::device_buffers() const {
 void ParameterStore::wait_for_weights() {
   compute_.wait(comm_.record());
   released_ = compute_.record();  // gathers of the next pass must see the updated shards
+  disk_.end_writes();
 }
 
 void ParameterStore::sum_over_slices(Tensor partial_sums, std::string_view what, bool replicas) {

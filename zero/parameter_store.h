@@ -116,7 +116,6 @@ class ParameterStore {
   void plan_buckets(Pass& pass);
   MemoryKind gradient_home() const;
   DType bucket_type() const;
-  void read_ahead();
   void gather(Instance& instance);
   Tensor place_of(const Instance& instance, const Buffer& block) const;
   void reduce(int unit, const Instance* bucket);
@@ -144,7 +143,6 @@ class ParameterStore {
   bool last_ = true;            // nothing is added to this pass's gradients after it
   GradientUser* user_ = nullptr;
   std::vector<std::pair<int, Event>> complete_;  // units that the user was not told of yet
-  size_t next_read_ = 0;                         // of the pass's gathers: the first that was not read ahead
   HomeStream homes_;
   DiskShards disk_;
 };

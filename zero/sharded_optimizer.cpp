@@ -10,13 +10,11 @@
 namespace cleave {
 namespace {
 
-constexpr int64_t kTile = int64_t{1} << 20;  // elements of tile_, at most
-
-// The whole, or what fits into a tile at a time.
-std::vector<Range> pieces(int64_t numel, bool in_tiles) {
+// The whole, or pieces.
+std::vector<Range> pieces(int64_t numel, bool cut) {
   std::vector<Range> all;
   for (Range r{0, 0}; r.begin < numel; r.begin = r.end) {
-    r.end = in_tiles ? std::min(numel, r.begin + kTile) : numel;
+    r.end = cut ? std::min(numel, r.begin + StagedUpdate::kPiece) : numel;
     all.push_back(r);
   }
   return all;
@@ -24,55 +22,41 @@ std::vector<Range> pieces(int64_t numel, bool in_tiles) {
 
 }  // namespace
 
-ShardedOptimizer::ShardedOptimizer(Memory& memory, ParameterStore& store,
-                                   std::unique_ptr<Optimizer> optimizer, const Placement& placement,
-                                   Communicator& tensor)
-    : store_(store),
-      optimizer_(std::move(optimizer)),
-      state_(memory, placement, slices_of(store), 1 + int(optimizer_->states().size())),
-      homes_(memory) {
-  int64_t largest = 0;
-  for (int u = 0; u < store.units(); ++u) largest = std::max(largest, store.weights_slice(u).numel());
-  const bool exact = store.options().exact();
-  if (exact && store.units() > 0)
-    tile_ = memory.allocate(store.gradient_slice(0).memory(), Category::staging, DType::fp32,
-                            {std::min(largest, kTile)}, "gradients for the update");
-  // State on the device whose working copy is out of reach.
-  const bool here = placement.optimizer == MemoryKind::device || placement.ratio < 1;
-  bool far = false;
-  for (int u = 0; u < store.units(); ++u) far = far || !homes_.reaches(store.weights_slice(u).memory());
-  if (here && far)
-    working_ = memory.allocate(MemoryKind::device, Category::staging, store.options().weights,
-                               {std::min(largest, kTile)}, "updated parameters on their way home");
-  if (memory.device().is_cuda() && placement.optimizer != MemoryKind::device && store.units() > 0) {
-    const Tensor gradient = store.gradient_slice(0);
-    host_ = std::make_unique<HostUpdate>(memory, store.weights_slice(0).dtype(),
-                                         exact ? DType::fp32 : gradient.dtype(),
-                                         gradient.memory() == MemoryKind::device);
-  }
-  done_.resize(size_t(store.units()));
-  if (optimizer_->prepares())
-    whole_ = std::make_unique<WholeParameters>(memory, store, tensor, host_ != nullptr);
-}
-
-std::vector<StateHome::Slice> ShardedOptimizer::slices_of(const ParameterStore& store) {
-  std::vector<StateHome::Slice> slices;
-  for (int u = 0; u < store.units(); ++u) slices.push_back({store.weights_slice(u), store.layout(u).name()});
-  return slices;
-}
-
 void ShardedOptimizer::initialize(uint64_t seed, Stream& compute) {
-  state_.walk({}, {0, 1}, home(compute), [&](const StateHome::Tile& tile, const State& state) {
-    fill(tile, state[0], seed, on_host(tile.home) ? home(compute) : compute);
-    publish(tile, state[0], compute);
+  publish_all(
+      {}, {0, 1},
+      [&](int unit, Range of_slice, Tensor master, Stream& stream) {
+        fill(unit, of_slice, master, seed, stream);
+      },
+      compute);
+}
+
+void ShardedOptimizer::publish_masters(Stream& compute) {
+  publish_all(
+      {0, 1}, {}, [](int, Range, Tensor, Stream&) {}, compute);
+}
+
+void ShardedOptimizer::publish_all(Range read, Range write, const GiveValues& give, Stream& compute) {
+  if (away_) away_->staged->begin_walk();
+  state_.walk(read, write, [&](const StateHome::Tile& tile, const State& state, const Event& ready) {
+    UpdateSlice slice;
+    slice.param = state[0];
+    if (state_.separate(tile)) slice.copy = store_.next_weights_slice(tile.unit).slice(tile.range);
+    const auto kernels = [&](const UpdateSlice& piece, Range range, Stream& stream) {
+      give(tile.unit, range.shifted(tile.range.begin), piece.param, stream);
+      if (piece.copy.defined()) launch(Cast{.y = piece.copy, .x = piece.param}, stream);
+    };
+    const Event done = run(tile.unit, slice, kernels, ready, compute);
+    if (tile.last) store_.publish(tile.unit, done_[size_t(tile.unit)]);
+    return done;
   });
   store_.wait_for_weights();
 }
 
-void ShardedOptimizer::fill(const StateHome::Tile& tile, Tensor master, uint64_t seed, Stream& stream) {
-  const FlatLayout& layout = store_.layout(tile.unit);
-  launch(Fill{.y = master, .value = 0}, stream);  // the padding of a unit, and what was in a tile before
-  for (const FlatLayout::Piece& piece : layout.pieces(tile.range.shifted(store_.slice(tile.unit).begin))) {
+void ShardedOptimizer::fill(int unit, Range of_slice, Tensor master, uint64_t seed, Stream& stream) const {
+  const FlatLayout& layout = store_.layout(unit);
+  launch(Fill{.y = master, .value = 0}, stream);  // the padding of a unit, and what was there before
+  for (const FlatLayout::Piece& piece : layout.pieces(of_slice.shifted(store_.slice(unit).begin))) {
     const ParamSpec& param = layout.param(piece.param);
     const Tensor part = master.slice({piece.offset, piece.offset + piece.elements.size()});
     const bool random = param.init.kind == Init::Kind::normal || param.init.kind == Init::Kind::uniform;
@@ -86,37 +70,6 @@ void ShardedOptimizer::fill(const StateHome::Tile& tile, Tensor master, uint64_t
     else
       launch(Fill{.y = part, .value = param.init.kind == Init::Kind::ones ? 1.0 : 0.0}, stream);
   }
-}
-
-// Lets the body write at most a tile of the working copy where kernels reach it, and brings it to its home.
-template <class Body>
-void ShardedOptimizer::in_reach(Tensor weights, Stream& compute, Body body) {
-  if (homes_.reaches(weights.memory())) return body(weights);
-  const Tensor here = working_.tensor().slice({0, weights.numel()});
-  body(here);
-  copy(weights, here, compute);
-}
-
-void ShardedOptimizer::publish(const StateHome::Tile& tile, Tensor master, Stream& compute) {
-  Event& done = done_[size_t(tile.unit)];
-  if (state_.separate(tile)) {
-    const Tensor weights = store_.next_weights_slice(tile.unit).slice(tile.range);
-    if (on_host(tile.home))
-      done = host_->publish(weights, master, compute.record());
-    else
-      for (const Range& r : pieces(weights.numel(), !homes_.reaches(weights.memory())))
-        in_reach(weights.slice(r), compute,
-                 [&](Tensor copy) { launch(Cast{.y = copy, .x = master.slice(r)}, compute); });
-  } else if (on_host(tile.home)) {
-    done = home(compute).record();
-  }
-  if (tile.last) store_.publish(tile.unit, done);
-}
-
-void ShardedOptimizer::publish_masters(Stream& compute) {
-  state_.walk({0, 1}, {}, home(compute),
-              [&](const StateHome::Tile& tile, const State& state) { publish(tile, state[0], compute); });
-  store_.wait_for_weights();
 }
 
 void ShardedOptimizer::square_gradients(Tensor sums, Stream& compute) {
@@ -135,34 +88,26 @@ void ShardedOptimizer::square_gradients(Tensor sums, Stream& compute) {
 
 // The same bits however a slice is cut, and whichever unit comes first: kernels are elementwise, or their
 // sums are of whole parts.
-void ShardedOptimizer::run(int unit, const UpdateSlice& slice, const HostUpdate::Kernels& kernels,
-                           Stream& compute) {
+Event ShardedOptimizer::run(int unit, const UpdateSlice& slice, const StagedUpdate::Kernels& kernels,
+                            const Event& ready, Stream& compute) {
+  Side& side = side_of(slice);
   const bool exact = slice.grad.defined() && slice.grad.dtype() == DType::int64;
-  const bool host = on_host(slice.param.memory());
-  const bool far = !host && slice.copy.defined() && !homes_.reaches(slice.copy.memory());
-  for (const Range& r : pieces(slice.param.numel(), exact || far)) {
-    UpdateSlice piece = slice.slice(r);
+  const float multiple = float(std::ldexp(1.0, -store_.options().grid));
+  const auto with_gradient = [&](UpdateSlice piece, Range range, Stream& stream) {
     if (exact) {
-      const Tensor gradient = tile_.tensor().slice({0, r.size()});
-      homes_.run(gradient.memory(), compute, [&](Stream& stream) {
-        launch(
-            FromGrid{.y = gradient, .x = piece.grad, .scale = float(std::ldexp(1.0, -store_.options().grid))},
-            stream);
-      });
+      const Tensor gradient = side.gradient.tensor().slice({0, range.size()});
+      launch(FromGrid{.y = gradient, .x = piece.grad, .scale = multiple}, stream);
       piece.grad = gradient;
     }
-    if (host) {
-      done_[size_t(unit)] = host_->update(kernels, piece, compute.record());
-      if (exact) compute.wait(done_[size_t(unit)]);  // the gradient's place is needed again
-    } else if (!piece.copy.defined()) {
-      kernels(piece, compute);
-    } else {
-      in_reach(piece.copy, compute, [&](Tensor reached) {
-        piece.copy = reached;
-        kernels(piece, compute);
-      });
-    }
+    kernels(piece, range, stream);
+  };
+  if (side.staged) {
+    side.staged->wait(ready), side.staged->wait(compute.record());
+    return done_[size_t(unit)] = side.staged->run(with_gradient, slice, state_.read(), state_.written());
   }
+  compute.wait(ready);
+  for (const Range& r : pieces(slice.param.numel(), exact)) with_gradient(slice.slice(r), r, compute);
+  return compute.record();
 }
 
 std::vector<ShardedOptimizer::Part> ShardedOptimizer::parts_of(int unit) const {
@@ -178,7 +123,8 @@ std::vector<ShardedOptimizer::Part> ShardedOptimizer::parts_of(int unit) const {
 
 void ShardedOptimizer::visit(int unit, bool update, const StepArgs& args, Stream& compute) {
   const std::vector<Part> parts = parts_of(unit);
-  state_.visit(unit, home(compute), [&](const StateHome::Tile& tile, const State& state) {
+  state_.visit(unit, [&](const StateHome::Tile& tile, const State& state, const Event& ready) {
+    Event done = ready;
     for (const Part& part : parts) {
       const Range r = intersect(part.range, tile.range), here = r.shifted(-tile.range.begin);
       if (r.empty()) continue;
@@ -188,15 +134,14 @@ void ShardedOptimizer::visit(int unit, bool update, const StepArgs& args, Stream
       if (!update || !whole_) slice.grad = store_.gradient_slice(unit).slice(r);
       if (update && state_.separate(tile)) slice.copy = store_.next_weights_slice(unit).slice(r);
       if (update && whole_) slice.squares = whole_->sums(unit, part.param);
-      const Tensor squares = update ? Tensor() : whole_->place(unit, part.param, on_host(tile.home));
-      run(
-          unit, slice,
-          [&](const UpdateSlice& piece, Stream& stream) {
-            update ? optimizer_->update(piece, args, stream)
-                   : optimizer_->prepare(piece, args, squares, stream);
-          },
-          compute);
+      const Tensor squares =
+          update ? Tensor() : whole_->place(unit, part.param, tile.home != MemoryKind::device);
+      const auto kernels = [&](const UpdateSlice& piece, Range, Stream& stream) {
+        update ? optimizer_->update(piece, args, stream) : optimizer_->prepare(piece, args, squares, stream);
+      };
+      done = run(unit, slice, kernels, ready, compute);
     }
+    return done;
   });
 }
 
@@ -207,7 +152,12 @@ void ShardedOptimizer::begin_step(const std::optional<StepArgs>& ahead, std::vec
   for (int u = 0; u < store_.units(); ++u)
     if (store_.weights_slice(u).memory() == MemoryKind::disk) late_[size_t(u)] = true;
   expected_.clear(), updated_.clear();
-  state_.begin_walk({0, state_.kinds()}, {whole_ ? 1 : 0, state_.kinds()});
+  begin_walk({0, state_.kinds()}, {whole_ ? 1 : 0, state_.kinds()});
+}
+
+void ShardedOptimizer::begin_walk(Range read, Range write) {
+  if (away_) away_->staged->begin_walk();
+  state_.begin_walk(read, write);
 }
 
 void ShardedOptimizer::expect(std::span<const int> units) {
@@ -243,26 +193,28 @@ void ShardedOptimizer::finish_step(const StepArgs& args) {
 
 // The walk before the update's: moments, and the sums over whole parameters.
 void ShardedOptimizer::prepare(const StepArgs& args) {
-  whole_->clear(*compute_, home(*compute_));
+  whole_->clear(*compute_, second(*compute_));
   for (const int u : expected_) visit(u, false, args, *compute_);
   state_.end_walk();
-  whole_->add_up(*compute_, home(*compute_));
-  state_.begin_walk({0, state_.kinds()}, {0, 1});
+  whole_->add_up(*compute_, second(*compute_));
+  begin_walk({0, state_.kinds()}, {0, 1});
   state_.expect(expected_);
 }
 
-std::vector<std::string> ShardedOptimizer::kinds() const {
-  std::vector<std::string> kinds{"master"};
-  for (const std::string& s : optimizer_->states()) kinds.push_back(s);
-  return kinds;
+void ShardedOptimizer::settle(Stream& compute) {
+  for (const Side* side : {&host_, &device_})
+    if (side->staged) side->staged->synchronize();
+  compute.synchronize();
 }
 
 void ShardedOptimizer::read(int unit, int kind, Range range, Tensor to, Stream& compute) {
-  state_.read(unit, kind, range, to, home(compute), compute);
+  settle(compute);
+  state_.read(unit, kind, range, to, compute);
 }
 
 void ShardedOptimizer::write(int unit, int kind, Range range, Tensor from, Stream& compute) {
-  state_.write(unit, kind, range, from, home(compute), compute);
+  settle(compute);
+  state_.write(unit, kind, range, from, compute);
 }
 
 }  // namespace cleave

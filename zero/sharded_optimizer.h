@@ -9,9 +9,10 @@
 
 #include "offload/placement.h"
 #include "optim/optimizer.h"
-#include "zero/host_update.h"
 #include "zero/parameter_store.h"
+#include "zero/staged_update.h"
 #include "zero/state_home.h"
+#include "zero/update_times.h"
 #include "zero/whole_parameters.h"
 
 namespace cleave {
@@ -56,6 +57,7 @@ class ShardedOptimizer final : public GradientUser {
 
   // Of the state that lives on disk; none: nothing does.
   const DiskFile* file() const { return state_.file(); }
+  UpdateBytes update_bytes() const;
 
  private:
   using State = std::array<Tensor, StateHome::kMostKinds>;
@@ -67,31 +69,39 @@ class ShardedOptimizer final : public GradientUser {
     int param = -1;
   };
   std::vector<Part> parts_of(int unit) const;
+  // Where kernels run: on compute, or with operands on their way.
+  struct Side {
+    std::unique_ptr<StagedUpdate> staged;  // none: on compute, which reaches everything
+    Buffer gradient;                       // exact sums: a piece of the gradient as the update reads it
+  };
+  void add_sides(Memory& memory, const Placement& placement);
+  Side& side_of(const UpdateSlice& slice);
+  void begin_walk(Range read, Range write);
   void prepare(const StepArgs& args);
   void visit(int unit, bool update, const StepArgs& args, Stream& compute);
-  void run(int unit, const UpdateSlice& slice, const HostUpdate::Kernels& kernels, Stream& compute);
-  template <class Body>
-  void in_reach(Tensor weights, Stream& compute, Body body);
-  void fill(const StateHome::Tile& tile, Tensor master, uint64_t seed, Stream& stream);
-  // The tile's master to the working copy, and the last of a unit to the ranks that hold the whole.
-  void publish(const StateHome::Tile& tile, Tensor master, Stream& compute);
-  bool on_host(MemoryKind home) const { return host_ && home != MemoryKind::device; }
-  Stream& home(Stream& compute) { return host_ ? host_->stream() : compute; }  // of state off the device
+  // `ready`: the slice's state is there.
+  Event run(int unit, const UpdateSlice& slice, const StagedUpdate::Kernels& kernels, const Event& ready,
+            Stream& compute);
+  // A walk over all units that gives masters values and brings them to the ranks that hold the whole.
+  using GiveValues = std::function<void(int unit, Range of_slice, Tensor master, Stream& stream)>;
+  void publish_all(Range read, Range write, const GiveValues& give, Stream& compute);
+  void fill(int unit, Range of_slice, Tensor master, uint64_t seed, Stream& stream) const;
+  void settle(Stream& compute);  // waits for all work on state
+  Stream& second(Stream& compute) { return away_ ? away_->staged->stream() : compute; }
 
   ParameterStore& store_;
   std::unique_ptr<Optimizer> optimizer_;
   StateHome state_;
-  Buffer tile_;     // exact sums: a piece of the gradient as the update reads it
-  Buffer working_;  // where the update does not reach the working copy: a piece of it
   HomeStream homes_;
+  Side here_, host_, device_;
+  Side* away_ = nullptr;                    // of state off the device, where that is not `here_`
   std::unique_ptr<WholeParameters> whole_;  // where the optimizer prepares
-  std::unique_ptr<HostUpdate> host_;        // where weights are on a GPU and the placement is in host memory
 
   std::optional<StepArgs> ahead_;  // of the step that is under way
   std::vector<bool> late_;
   Stream* compute_ = nullptr;
   std::vector<int> expected_, updated_;  // units, in order; of them: those that were updated
-  std::vector<Event> done_;              // by unit: the host's last work on it
+  std::vector<Event> done_;              // by unit: the last work on it that is not on compute
 };
 
 }  // namespace cleave

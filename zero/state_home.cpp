@@ -117,11 +117,11 @@ void StateHome::fetch() {
   }
 }
 
-void StateHome::visit(int unit, Stream& home, const Body& body) {
+void StateHome::visit(int unit, const Body& body) {
   for (size_t t = first_[size_t(unit)]; t < first_[size_t(unit) + 1]; ++t) {
     const Tile& tile = tiles_[t];
     if (tile.home != MemoryKind::disk) {
-      body(tile, tile.state);
+      body(tile, tile.state, {});
       continue;
     }
     if (walk_.used == 0) writer_->synchronize();  // nothing of this walk is there yet
@@ -131,9 +131,7 @@ void StateHome::visit(int unit, Stream& home, const Body& body) {
     const int64_t n = tile.range.size();
     std::array<Tensor, kMostKinds> state;
     for (int k = 0; k < kinds_; ++k) state[size_t(k)] = kinds_of(slots_[at], n, {k, k + 1});
-    home.wait(loaded_[at]);
-    body(tile, state);
-    stored_[at] = home.record();
+    stored_[at] = body(tile, state, loaded_[at]);
     if (walk_.write.empty()) continue;
     writer_->wait(stored_[at]);
     file_->write(kinds_of(slots_[at], n, walk_.write), tile.at + walk_.write.begin * n * kWidth, *writer_);
@@ -145,19 +143,18 @@ void StateHome::end_walk() {
   if (reader_) reader_->synchronize();
 }
 
-void StateHome::walk(Range read, Range write, Stream& home, const Body& body) {
+void StateHome::walk(Range read, Range write, const Body& body) {
   std::vector<int> units(weights_.size());
   std::iota(units.begin(), units.end(), 0);
   begin_walk(read, write);
   expect(units);
-  for (const int u : units) visit(u, home, body);
+  for (const int u : units) visit(u, body);
   end_walk();
 }
 
 // Calls move(part of a tile in memory, or none; its place in the file; which elements of `range`) and waits.
 template <class Move>
-void StateHome::each_part(int unit, Range range, Stream& home, Stream& compute, const Move& move) {
-  home.synchronize();
+void StateHome::each_part(int unit, Range range, Stream& compute, const Move& move) {
   if (writer_) writer_->synchronize();
   for (size_t t = first_[size_t(unit)]; t < first_[size_t(unit) + 1]; ++t) {
     const Tile& tile = tiles_[t];
@@ -168,8 +165,8 @@ void StateHome::each_part(int unit, Range range, Stream& home, Stream& compute, 
   if (reader_) reader_->synchronize(), writer_->synchronize();
 }
 
-void StateHome::read(int unit, int kind, Range range, Tensor to, Stream& home, Stream& compute) {
-  each_part(unit, range, home, compute, [&](const Tile& tile, Range in_tile, Range in_range) {
+void StateHome::read(int unit, int kind, Range range, Tensor to, Stream& compute) {
+  each_part(unit, range, compute, [&](const Tile& tile, Range in_tile, Range in_range) {
     const int64_t at = tile.at + (kind * tile.range.size() + in_tile.begin) * kWidth;
     if (tile.home == MemoryKind::disk)
       file_->read(to.slice(in_range), at, *reader_);
@@ -178,8 +175,8 @@ void StateHome::read(int unit, int kind, Range range, Tensor to, Stream& home, S
   });
 }
 
-void StateHome::write(int unit, int kind, Range range, Tensor from, Stream& home, Stream& compute) {
-  each_part(unit, range, home, compute, [&](const Tile& tile, Range in_tile, Range in_range) {
+void StateHome::write(int unit, int kind, Range range, Tensor from, Stream& compute) {
+  each_part(unit, range, compute, [&](const Tile& tile, Range in_tile, Range in_range) {
     const int64_t at = tile.at + (kind * tile.range.size() + in_tile.begin) * kWidth;
     if (tile.home == MemoryKind::disk)
       file_->write(from.slice(in_range), at, *writer_);

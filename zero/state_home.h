@@ -34,26 +34,30 @@ class StateHome {
     std::array<Tensor, kMostKinds> state;  // where it is memory; undefined beyond `kinds`
     int64_t at = 0;                        // on disk: where the kinds lie, one behind the other
   };
-  // A walk calls a body for every tile of the units it visits, with its state in memory: valid for work of
-  // `home`, the stream that updates what is not on the device, that the body enqueues. Kinds [read) are
-  // there, and what is left in kinds [write) is kept; of tiles in memory all are, always.
-  using Body = std::function<void(const Tile& tile, const std::array<Tensor, kMostKinds>& state)>;
+  // A walk calls a body for every tile of the units it visits, with its state in memory, for work that starts
+  // after `ready`; the body returns the event after which it is not in use any more. Kinds [read) are there,
+  // and what is left in kinds [write) is kept; of tiles in memory all are, always.
+  using Body =
+      std::function<Event(const Tile& tile, const std::array<Tensor, kMostKinds>& state, const Event& ready)>;
   // All units, in order.
-  void walk(Range read, Range write, Stream& home, const Body& body);
+  void walk(Range read, Range write, const Body& body);
   // The same in parts. begin_walk, which gives up a walk that was not ended; then units in the order in which
   // they are expected: tiles on disk are read from then on, as far ahead as there are buffers. visit throws
   // what the disk said to work of the walk before, end_walk to the reads of this one, for which it waits.
   void begin_walk(Range read, Range write);
   void expect(std::span<const int> units);
-  void visit(int unit, Stream& home, const Body& body);
+  void visit(int unit, const Body& body);
   void end_walk();
+  Range read() const { return walk_.read; }  // of this walk
+  Range written() const { return walk_.write; }
 
-  // Copies elements of one kind to or from fp32 memory of the host, in the order of `home` and `compute`, and
-  // waits.
-  void read(int unit, int kind, Range range, Tensor to, Stream& home, Stream& compute);
-  void write(int unit, int kind, Range range, Tensor from, Stream& home, Stream& compute);
+  // Copies elements of one kind to or from fp32 memory of the host, by `compute` where they are in memory,
+  // and waits. Nothing that a body enqueued is under way any more.
+  void read(int unit, int kind, Range range, Tensor to, Stream& compute);
+  void write(int unit, int kind, Range range, Tensor from, Stream& compute);
 
   int kinds() const { return kinds_; }
+  const std::vector<Tile>& tiles() const { return tiles_; }
   bool separate(const Tile& tile) const;  // whether its master is not the working copy
   const DiskFile* file() const { return file_.get(); }
 
@@ -63,7 +67,7 @@ class StateHome {
   void open_file(Memory& memory, const DiskPlace& place);
   void fetch();
   template <class Move>
-  void each_part(int unit, Range range, Stream& home, Stream& compute, const Move& move);
+  void each_part(int unit, Range range, Stream& compute, const Move& move);
 
   int kinds_;
   std::vector<Tile> tiles_;

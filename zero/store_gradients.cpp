@@ -157,6 +157,7 @@ void ParameterStore::wait_for_gradients() {
   compute_.wait(comm_.record());
   hand_over();
   user_ = nullptr;
+  disk_.end_step();
 }
 
 }  // namespace cleave

@@ -54,6 +54,10 @@ int ParameterStore::add_pass(std::vector<Visit> visits) {
       if (pass->last_backward[size_t(u)] == v) pass->completes.push_back(u);
   plan_gathers(*pass);
   plan_buckets(*pass);
+  std::vector<int> on_disk;
+  for (const Instance& i : pass->gathers)
+    if (const int shard = units_[size_t(i.unit)]->on_disk; shard >= 0) on_disk.push_back(shard);
+  disk_.add_pass(std::move(on_disk));
   passes_.push_back(std::move(pass));
   return int(passes_.size()) - 1;
 }

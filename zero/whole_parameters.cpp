@@ -5,7 +5,8 @@
 
 namespace cleave {
 
-WholeParameters::WholeParameters(Memory& memory, ParameterStore& store, Communicator& tensor, bool host)
+WholeParameters::WholeParameters(Memory& memory, ParameterStore& store, Communicator& tensor,
+                                 std::optional<MemoryKind> second)
     : store_(store), tensor_(tensor) {
   size_t params = 0;
   for (int u = 0; u < store.units(); ++u) {
@@ -15,38 +16,40 @@ WholeParameters::WholeParameters(Memory& memory, ParameterStore& store, Communic
     for (int p = 0; p < layout.params(); ++p) split_.insert(split_.end(), 2, bool(layout.param(p).split));
   }
   const Shape shape{int64_t(2 * params)};
-  device_ = memory.allocate(MemoryKind::device, Category::staging, DType::fp64, shape, "norms of parameters");
-  if (host)
-    host_ = memory.allocate(MemoryKind::pinned, Category::staging, DType::fp64, shape, "norms of parameters");
+  auto allocate = [&](MemoryKind kind) {
+    return memory.allocate(kind, Category::staging, DType::fp64, shape, "norms of parameters");
+  };
+  first_sums_ = allocate(MemoryKind::device);
+  if (second) second_sums_ = allocate(*second);
 }
 
-void WholeParameters::clear(Stream& device, Stream& host) {
-  launch(Fill{.y = device_}, device);
-  if (host_.defined()) launch(Fill{.y = host_}, host);
+void WholeParameters::clear(Stream& first, Stream& second) {
+  launch(Fill{.y = first_sums_}, first);
+  if (second_sums_.defined()) launch(Fill{.y = second_sums_}, second);
 }
 
-Tensor WholeParameters::place(int unit, int param, bool host) const {
+Tensor WholeParameters::place(int unit, int param, bool second) const {
   const auto at = int64_t(index(unit, param));
-  return (host && host_.defined() ? host_ : device_).tensor().slice({at, at + 2});
+  return (second && second_sums_.defined() ? second_sums_ : first_sums_).tensor().slice({at, at + 2});
 }
 
-void WholeParameters::add_up(Stream& device, Stream& host) {
-  sums_ = to_host<double>(device_, device);
-  if (host_.defined()) {
-    const std::vector<double> there = to_host<double>(host_, host);
+void WholeParameters::add_up(Stream& first, Stream& second) {
+  sums_ = to_host<double>(first_sums_, first);
+  if (second_sums_.defined()) {
+    const std::vector<double> there = to_host<double>(second_sums_, second);
     for (size_t i = 0; i < sums_.size(); ++i) sums_[i] += there[i];
   }
   auto all = [](std::vector<double>& values) {
     return Tensor(values.data(), DType::fp64, {int64_t(values.size())}, MemoryKind::host);
   };
   store_.sum_over_slices(all(sums_), "norms of parameters", false);
-  device.synchronize();
+  first.synchronize();
   if (tensor_.size() == 1) return;
   std::vector<double> parts = sums_;
   for (size_t i = 0; i < parts.size(); ++i)
     if (!split_[i]) parts[i] = 0;
-  tensor_.all_reduce(all(parts), device, {.what = "norms of parameters"});
-  device.synchronize();
+  tensor_.all_reduce(all(parts), first, {.what = "norms of parameters"});
+  first.synchronize();
   for (size_t i = 0; i < parts.size(); ++i)
     if (split_[i]) sums_[i] = parts[i];
 }

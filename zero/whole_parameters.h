@@ -1,5 +1,6 @@
 // Sums over whole parameters that lie in slices on many ranks, for optimizers whose update depends on them.
 #pragma once
+#include <optional>
 #include <vector>
 
 #include "zero/parameter_store.h"
@@ -8,16 +9,18 @@ namespace cleave {
 
 class WholeParameters {
  public:
-  // Two sums a parameter of the store, on the device and, where the host updates state of a GPU rank, in
-  // pinned memory. tensor: the ranks that have other parts of what is split.
-  WholeParameters(Memory& memory, ParameterStore& store, Communicator& tensor, bool host);
+  // Two sums a parameter of the store, on the device and, where a second stream updates state as well, in
+  // memory that it reaches. tensor: the ranks that have other parts of what is split.
+  WholeParameters(Memory& memory, ParameterStore& store, Communicator& tensor,
+                  std::optional<MemoryKind> second);
 
-  // Sets all sums to zero; then work of `device` and `host` adds this rank's parts to places (fp64 [2]).
-  void clear(Stream& device, Stream& host);
-  Tensor place(int unit, int param, bool host) const;
+  // Sets all sums to zero; then work of `first` and `second`, which may be the same, adds this rank's parts
+  // to places of its own (fp64 [2]).
+  void clear(Stream& first, Stream& second);
+  Tensor place(int unit, int param, bool second) const;
   // Adds up over the ranks that have other parts of a parameter, in rank order, and waits: what is padding is
   // on no rank and counts nowhere. Collective.
-  void add_up(Stream& device, Stream& host);
+  void add_up(Stream& first, Stream& second);
   std::array<double, 2> sums(int unit, int param) const;
 
  private:
@@ -26,7 +29,7 @@ class WholeParameters {
   ParameterStore& store_;
   Communicator& tensor_;
   std::vector<size_t> first_;  // of each unit's parameters
-  Buffer device_, host_;
+  Buffer first_sums_, second_sums_;
   std::vector<double> sums_;
   std::vector<bool> split_;  // by element of sums_
 };

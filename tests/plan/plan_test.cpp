@@ -1,67 +1,13 @@
 // Plans against what real trainings of the same layout measure, to the byte.
-#include "plan/job_plan.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
 #include "core/units.h"
-#include "tests/runtime/small_models.h"
-#include "tests/scratch.h"
+#include "tests/plan/planned.h"
 
 namespace cleave::testing {
 namespace {
-
-using Make = std::function<Model()>;
-
-ModelFactory factory_of(const Make& whole) {
-  return [whole](const Axes&) { return whole(); };
-}
-
-JobPlan plan_for(const DsConfig& config, int world, const ModelFactory& model) {
-  return plan_job(config, world, [&](Communicator& ranks, const EngineOptions& options) {
-    return std::make_unique<Engine>(config, model, ranks, options);
-  });
-}
-JobPlan plan_for(const DsConfig& config, int world, const Make& model) {
-  return plan_for(config, world, factory_of(model));
-}
-
-const RankPlan& of_rank(const JobPlan& plan, int rank) {
-  for (const RankPlan& r : plan.ranks)
-    if (std::find(r.ranks.begin(), r.ranks.end(), rank) != r.ranks.end()) return r;
-  fail(Exit::internal, "the plan has no rank {}", rank);
-}
-
-// Trains two steps; the second must send what was planned, and memory must never have been more or less.
-void expect_planned(const DsConfig& config, int world, const ModelFactory& model, const std::string& layout,
-                    int64_t seq = kSeq) {
-  const JobPlan plan = plan_for(config, world, model);
-  run_ranks(world, [&](Communicator& ranks) {
-    Engine engine(config, model, ranks, {});
-    Tokens tokens(config.train_micro_batch_size_per_gpu, seq);
-    const int place = engine.mesh().place(ranks.rank()).data, data = engine.mesh().data;
-    engine.train_batch(source(tokens, config, 0, place, data));
-    const auto before = engine.comm_bytes_by_group();
-    engine.train_batch(source(tokens, config, 1, place, data));
-    auto sent = engine.comm_bytes_by_group();
-    for (size_t g = 0; g < sent.size(); ++g)
-      for (int c = 0; c < kCollectives; ++c)
-        sent[g].second.sent[size_t(c)] -= before[g].second.sent[size_t(c)];
-    const RankPlan& planned = of_rank(plan, ranks.rank());
-    EXPECT_EQ(planned.memory, engine.memory_live()) << "at rest, " << layout << ", rank " << ranks.rank();
-    EXPECT_EQ(planned.memory, engine.memory_peak()) << layout << ", rank " << ranks.rank();
-    ASSERT_EQ(planned.sent.size(), sent.size()) << layout;
-    for (size_t g = 0; g < sent.size(); ++g) {
-      EXPECT_EQ(planned.sent[g].group, sent[g].first) << layout << ", rank " << ranks.rank();
-      EXPECT_EQ(planned.sent[g].bytes, sent[g].second) << layout << ", rank " << ranks.rank();
-    }
-  });
-}
-
-void expect_planned(const DsConfig& config, int world, const Make& model, const std::string& layout) {
-  expect_planned(config, world, factory_of(model), layout);
-}
 
 TEST(Plan, EqualsWhatTrainingMeasuresInEveryLayout) {
   const Make gpt = [] { return deep_gpt(true); }, llama = [] { return small_llama(DType::bf16); };
@@ -168,25 +114,6 @@ TEST(Plan, EqualsWhatTrainingMeasuresWithRecomputationAndExactSums) {
         expect_planned(
             c, 4, [] { return deep_gpt(true); }, fmt::format("{} exact {} way {}", schedule, exact, way));
       }
-}
-
-TEST(Plan, EqualsWhatTrainingMeasuresForEveryHome) {
-  for (const int data : {1, 2})
-    for (const bool optimizer : {false, true})
-      for (const bool exact : {false, true})
-        for (const bool hybrid : {false, true}) {
-          const Scratch disk;
-          DsConfig c = config_for(data, 1, 2);
-          c.zero.stage = 3, c.zero.overlap_comm = true, c.exact_sums = exact;
-          if (hybrid) c.zero.mics_shard_size = 1;
-          c.zero.offload_param.device = exact == hybrid ? "cpu" : "nvme";
-          c.zero.offload_param.nvme_path = disk.folder(), c.zero.offload_param.max_in_cpu = 900;
-          c.zero.offload_param.pin_memory = !hybrid;
-          if (optimizer) c.zero.offload_optimizer.device = "cpu";
-          expect_planned(
-              c, data, [] { return small_gpt(); },
-              fmt::format("data {} optimizer {} exact {} hybrid {}", data, optimizer, exact, hybrid));
-        }
 }
 
 TEST(Plan, EqualsWhatTrainingMeasuresWithGroupsOfNearRanks) {

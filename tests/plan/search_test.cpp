@@ -159,5 +159,35 @@ TEST(Predict, AddsWhatARooflineSays) {
   EXPECT_DOUBLE_EQ(predict(other, t.plan, d).compute, time.compute * d.slowdown_fp32);
 }
 
+TEST(Predict, TakesTheSoonerSideForOffloadedStateUnlessTheConfigurationSays) {
+  DeviceModel d = slow();
+  auto trial = [](const std::string& where) {
+    return *trials()(
+        R"({"train_batch_size": 8, "train_micro_batch_size_per_gpu": 2, "bf16": {"enabled": true},
+                         "cleave": {"offload_update": ")" +
+            where + R"("}, "zero_optimization": {"stage": 1, "offload_optimizer": {"device": "cpu"}}})",
+        true);
+  };
+  auto predicted = [&](const std::string& where) {
+    const Trial t = trial(where);
+    return predict(t.config, t.plan, d);
+  };
+  const MemoryTable memory = trial("auto").plan.ranks[0].memory;
+  const double state = double(memory.at(MemoryKind::pinned, Category::master) +
+                              memory.at(MemoryKind::pinned, Category::optimizer_state));
+  ASSERT_GT(state, 0);
+  // Twelve bytes a parameter, read and written by the host, or moved each way by the link.
+  for (const auto& [host_memory, host_link] : {std::pair{8e9, 1e9}, {1e9, 8e9}}) {
+    d.host_memory = host_memory, d.host_link = host_link;
+    const double on_host = std::max(2 * state / host_memory, state / 6 / host_link),
+                 streamed = state / host_link;
+    EXPECT_NEAR(predicted("host").update, on_host, 1e-9 * on_host);
+    EXPECT_NEAR(predicted("device").update, streamed, 1e-9 * streamed);
+    EXPECT_NEAR(predicted("auto").update, std::min(on_host, streamed), 1e-9 * streamed);
+    EXPECT_EQ(predicted("auto").streams, streamed < on_host);
+    EXPECT_EQ(format(predicted("auto"), d).find("streams through") != std::string::npos, streamed < on_host);
+  }
+}
+
 }  // namespace
 }  // namespace cleave::testing

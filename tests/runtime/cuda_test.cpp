@@ -50,14 +50,16 @@ TEST_P(CudaEngine, TrainsAsTheCpuDoesWithTheSameBitsAtEveryStageAndPlacement) {
     EXPECT_LT(first.steps.back().loss, first.steps.front().loss);
     expect_near(first, on_cpu, 1e-4);
     for (int stage : {0, 1, 2, 3})
-      for (const char* offload : {"none", "cpu"})
+      for (const auto& [offload, update] :
+           {std::pair{"none", "auto"}, {"cpu", "auto"}, {"cpu", "host"}, {"cpu", "device"}})
         for (bool overlap : {false, true}) {
           DsConfig c = config_for(ranks);
           c.zero.stage = stage, c.zero.overlap_comm = overlap, c.zero.offload_optimizer.device = offload;
+          c.offload_update = update;
           c.zero.offload_optimizer.pin_memory = stage != 1;
           const Training got = train_on(ranks, c, model, 8, options());
-          SCOPED_TRACE(
-              fmt::format("{} ranks, stage {}, offload {}, overlap {}", ranks, stage, offload, overlap));
+          SCOPED_TRACE(fmt::format("{} ranks, stage {}, offload {}, update {}, overlap {}", ranks, stage,
+                                   offload, update, overlap));
           for (size_t s = 0; s < got.steps.size(); ++s)
             ASSERT_EQ(got.steps[s].loss, first.steps[s].loss) << s;
           ASSERT_EQ(got.weights, first.weights);
@@ -94,12 +96,50 @@ TEST_P(CudaEngine, RecomputesAndSumsExactlyWithTheSameBits) {
     }
 }
 
+// State in a file, parameters in host memory, shares of the state and exact sums, updated on either side.
+TEST_P(CudaEngine, UpdatesOffloadedStateOnEitherSideWithTheSameBits) {
+  const fs::path folder = fs::temp_directory_path() / fmt::format("cleave cuda disk {}", getpid());
+  fs::create_directories(folder);
+  auto model = [] { return small_gpt(); };
+  for (const bool exact : {false, true}) {
+    DsConfig c = config_for(2);
+    c.zero.stage = 3, c.zero.overlap_comm = true, c.exact_sums = exact, c.gradient_clipping = 0;
+    const Training want = train_on(2, c, model, 4, options());
+    for (const char* offload : {"none", "cpu", "nvme"})
+      for (const double ratio : {1.0, 0.3})
+        for (const char* param : {"none", "cpu"})
+          for (const char* update : {"host", "device"}) {
+            OffloadConfig& o = c.zero.offload_optimizer;
+            o.device = offload, o.ratio = ratio, o.nvme_path = folder, c.zero.sub_group_size = 500;
+            c.zero.offload_param.device = param, c.offload_update = update;
+            SCOPED_TRACE(fmt::format("exact {} offload {} ratio {} parameters {} update {}", exact, offload,
+                                     ratio, param, update));
+            const Training got = train_on(2, c, model, 4, options());
+            ASSERT_EQ(got.weights, want.weights);
+          }
+  }
+  fs::remove_all(folder);
+}
+
+TEST_P(CudaEngine, SaysWhyOffloadedStateIsUpdatedWhereItIs) {
+  run_ranks(1, [&](Communicator& world) {
+    DsConfig c = config_for(1);
+    EXPECT_EQ(Engine(c, small_gpt(), world, options()).update_line(), "");
+    c.zero.offload_optimizer.device = "cpu";
+    EXPECT_NE(Engine(c, small_gpt(), world, options()).update_line().find("bytes of state at"),
+              std::string::npos);
+    c.offload_update = "device";
+    EXPECT_EQ(Engine(c, small_gpt(), world, options()).update_line(), "");
+  });
+}
+
 TEST_P(CudaEngine, PeakMemoryEqualsThePlanToTheByte) {
   for (int stage : {0, 3})
-    for (const char* offload : {"none", "cpu"})
-      run_ranks(2, [&](Communicator& world) {
+    for (const auto& [offload, update] :
+         {std::pair{"none", "auto"}, {"cpu", "auto"}, {"cpu", "host"}, {"cpu", "device"}})
+      run_ranks(2, [&, offload = offload, update = update](Communicator& world) {
         DsConfig c = config_for(2);
-        c.zero.stage = stage, c.zero.offload_optimizer.device = offload;
+        c.zero.stage = stage, c.zero.offload_optimizer.device = offload, c.offload_update = update;
         Engine engine(c, small_gpt(), world, options());
         Tokens tokens(1);
         engine.train_batch(source(tokens, c, 0, world.rank(), 2));

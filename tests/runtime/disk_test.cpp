@@ -13,10 +13,11 @@ namespace cleave::testing {
 namespace {
 
 // Tiles of 100 elements: several a unit, and some with both kinds of decay.
-DsConfig on_disk(DsConfig c, const Scratch& scratch, double ratio = 1, int64_t tile = 100) {
+DsConfig on_disk(DsConfig c, const Scratch& scratch, double ratio = 1, int64_t tile = 100,
+                 const std::string& update = "host") {
   OffloadConfig& o = c.zero.offload_optimizer;
   o.device = "nvme", o.nvme_path = scratch.folder(), o.ratio = ratio;
-  c.zero.sub_group_size = tile;
+  c.zero.sub_group_size = tile, c.offload_update = update;
   return c;
 }
 
@@ -39,13 +40,15 @@ TEST_P(OnDisk, TrainingHasTheBitsOfTrainingWithoutAtEveryStageTypeAndShare) {
       DsConfig c = with_precision(config_for(ranks), type);
       c.zero.stage = stage;
       const Training want = train_on(ranks, c, model, steps);
-      for (const double ratio : {1.0, 0.3}) {
-        const Scratch scratch;
-        const DsConfig disk = on_disk(c, scratch, ratio, stage == 1 ? 1 << 20 : 100);
-        const auto what = fmt::format("{} stage {} ratio {}", name_of(type), stage, ratio);
-        expect_same_bits(train_on(ranks, disk, model, steps), want, what);
-        EXPECT_TRUE(std::filesystem::is_empty(scratch.folder())) << what;
-      }
+      for (const double ratio : {1.0, 0.3})
+        for (const char* update : {"host", "device"}) {
+          const Scratch scratch;
+          const DsConfig disk = on_disk(c, scratch, ratio, stage == 1 ? 1 << 20 : 100, update);
+          const auto what =
+              fmt::format("{} stage {} ratio {} on the {}", name_of(type), stage, ratio, update);
+          expect_same_bits(train_on(ranks, disk, model, steps), want, what);
+          EXPECT_TRUE(std::filesystem::is_empty(scratch.folder())) << what;
+        }
     }
 }
 
@@ -59,10 +62,12 @@ TEST_P(OnDisk, FewBuffersOverlapAndOtherOptimizersChangeNothing) {
       c.zero.stage = 3, c.zero.overlap_comm = buffers != 1, c.optimizer.type = optimizer;
       if (buffers == 2) c.optimizer.momentum = 0.9;
       const Training want = train_on(ranks, c, model, 5, {.compute = Stream::Mode::worker});
-      DsConfig disk = on_disk(c, scratch, 1, 64);
-      disk.zero.offload_optimizer.buffer_count = buffers;
-      expect_same_bits(train_on(ranks, disk, model, 5, {.compute = Stream::Mode::worker}), want,
-                       fmt::format("{} with {} buffers", optimizer, buffers));
+      for (const char* update : {"host", "device"}) {
+        DsConfig disk = on_disk(c, scratch, 1, 64, update);
+        disk.zero.offload_optimizer.buffer_count = buffers;
+        expect_same_bits(train_on(ranks, disk, model, 5, {.compute = Stream::Mode::worker}), want,
+                         fmt::format("{} with {} buffers on the {}", optimizer, buffers, update));
+      }
     }
 }
 
@@ -74,10 +79,15 @@ TEST_P(OnDisk, ExactSumsAndHostMemorySharesChangeNothing) {
     c.zero.stage = 2, c.exact_sums = exact;
     const auto model = [] { return small_gpt(); };
     const Training want = train_on(ranks, c, model, 5);
-    if (exact) expect_same_bits(train_on(ranks, on_disk(c, scratch, 0.5), model, 5), want, "exact sums");
-    DsConfig memory = c;
-    memory.zero.offload_optimizer.device = "cpu", memory.zero.offload_optimizer.ratio = 0.3;
-    expect_same_bits(train_on(ranks, memory, model, 5), want, "0.3 in host memory");
+    for (const char* update : {"host", "device"}) {
+      if (exact)
+        expect_same_bits(train_on(ranks, on_disk(c, scratch, 0.5, 100, update), model, 5), want,
+                         "exact sums");
+      DsConfig memory = c;
+      memory.zero.offload_optimizer.device = "cpu", memory.zero.offload_optimizer.ratio = 0.3;
+      memory.offload_update = update;
+      expect_same_bits(train_on(ranks, memory, model, 5), want, "0.3 in host memory");
+    }
   }
 }
 
@@ -98,7 +108,7 @@ TEST(OnDiskMemory, ThePlanIsThePeakAndTheShareIsExact) {
     for (const double ratio : {1.0, 0.3, 0.0}) {
       const Scratch scratch;
       run_ranks(2, [&](Communicator& world) {
-        DsConfig c = on_disk(config_for(2), scratch, ratio);
+        DsConfig c = on_disk(config_for(2), scratch, ratio, 100, stage == 0 ? "host" : "device");
         c.zero.stage = stage;
         Engine engine(c, small_gpt(), world, {});
         Tokens tokens(1);
@@ -131,7 +141,7 @@ TEST(OnDiskState, CheckpointsLoadWithAndWithoutADiskAndParametersCanBeSet) {
     run_ranks(3, [&](Communicator& world) {
       DsConfig c = with_precision(config_for(3), DType::bf16);
       c.zero.stage = 2;
-      if (saved_on_disk) c = on_disk(c, disk, 0.7);
+      if (saved_on_disk) c = on_disk(c, disk, 0.7, 100, "device");
       Engine engine(c, small_gpt(DType::bf16), world, {});
       Tokens tokens(1);
       for (int step = 0; step < 3; ++step) engine.train_batch(source(tokens, c, step, world.rank(), 3));
@@ -146,7 +156,7 @@ TEST(OnDiskState, CheckpointsLoadWithAndWithoutADiskAndParametersCanBeSet) {
       run_ranks(3, [&](Communicator& world) {
         DsConfig c = with_precision(config_for(3), DType::bf16);
         c.zero.stage = 2;
-        if (ratio > 0) c = on_disk(c, other, ratio, 70);
+        if (ratio > 0) c = on_disk(c, other, ratio, 70, ratio < 1 ? "device" : "host");
         Engine engine(c, small_gpt(DType::bf16), world, {.seed = 7});
         engine.load_checkpoint(scratch.folder(), saved_on_disk ? "disk" : "memory");
         EXPECT_EQ(weights_of(engine), saved);

@@ -12,6 +12,7 @@ struct Homes {
   int64_t kept_numel = 0;  // in host memory all the same
   int buffers = 2;
   bool state_on_disk = false;
+  bool streamed = false;  // the update of optimizer state
 };
 inline std::vector<Homes> all_homes() {
   return {{.parameters = true},
@@ -20,7 +21,10 @@ inline std::vector<Homes> all_homes() {
           {.parameters = true, .optimizer = true, .pinned = false},
           {.parameters = true, .disk = true},
           {.parameters = true, .optimizer = true, .disk = true, .kept_numel = 1500, .buffers = 4},
-          {.parameters = true, .optimizer = true, .disk = true, .state_on_disk = true}};
+          {.parameters = true, .optimizer = true, .disk = true, .state_on_disk = true},
+          {.optimizer = true, .streamed = true},
+          {.parameters = true, .optimizer = true, .pinned = false, .streamed = true},
+          {.parameters = true, .optimizer = true, .disk = true, .state_on_disk = true, .streamed = true}};
 }
 
 inline const Scratch& folder() {
@@ -36,6 +40,7 @@ inline DsConfig with(DsConfig c, const Homes& h) {
   if (h.optimizer) o.device = h.state_on_disk ? "nvme" : "cpu";
   o.nvme_path = p.nvme_path, c.zero.sub_group_size = 700;
   p.pin_memory = o.pin_memory = h.pinned;
+  if (h.streamed) c.offload_update = "device";
   return c;
 }
 
@@ -49,9 +54,10 @@ inline DType type_of(Precision p) {
 }
 
 inline std::string text_of(const Homes& h, const DsConfig& c) {
-  return fmt::format("parameters {} optimizer {} pinned {} disk {} {} stage {} overlap {} prefetch {}",
-                     h.parameters, h.optimizer, h.pinned, h.disk, h.state_on_disk, c.zero.stage,
-                     c.zero.overlap_comm, c.zero.stage3_prefetch_bucket_size);
+  return fmt::format(
+      "parameters {} optimizer {} pinned {} disk {} {} streamed {} stage {} overlap {} prefetch {}",
+      h.parameters, h.optimizer, h.pinned, h.disk, h.state_on_disk, h.streamed, c.zero.stage,
+      c.zero.overlap_comm, c.zero.stage3_prefetch_bucket_size);
 }
 
 inline constexpr EngineOptions kWorkers{.compute = Stream::Mode::worker};

@@ -131,7 +131,7 @@ TEST(Homes, UpdateWhileTheBackwardRunsWithTheBitsOfUpdatingAfterIt) {
           const auto model = [&] { return small_gpt(type_of(precision)); };
           const Training want = train_on(ranks, waits, model, 3);
           expect_same_bits(train_on(ranks, c, model, 3, kWorkers), want, "on the device");
-          for (const size_t h : {1u, 2u, 5u, 6u})
+          for (const size_t h : {1u, 2u, 5u, 6u, 7u, 8u, 9u})
             expect_same_bits(train_planned(ranks, with(c, all_homes()[h]), model, 3), want,
                              text_of(all_homes()[h], c));
         }
@@ -147,7 +147,7 @@ TEST(Homes, UpdateWhileTheBackwardRunsInPipelinesWithTiedUnitsAndCutLayers) {
         DsConfig waits = c;
         waits.gradient_clipping = 1e30;
         const Training want = train_on_all(l, waits, cut_gpt(tied), 3);
-        for (const Homes& h : {Homes{}, all_homes()[2], all_homes()[6]})
+        for (const Homes& h : {Homes{}, all_homes()[2], all_homes()[6], all_homes()[8], all_homes()[9]})
           expect_same_bits(train_on_all(l, with(c, h), cut_gpt(tied), 3, kWorkers), want,
                            l.text() + text_of(h, c) + schedule);
       }

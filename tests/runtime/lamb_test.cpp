@@ -66,11 +66,13 @@ TEST(Lamb, GivesOneRanksWeightsAmongNearRanksWithExactSumsAndWithShareOfTheState
     (hybrid ? c.zero.mics_shard_size : c.zero.zero_hpz_partition_size) = 2;
     expect_close(train_on(4, c, model, 4), want, "near ranks");
   }
-  for (const double ratio : {0.3, 1.0}) {
-    DsConfig c = with(lamb(config_for(2, 2, 1)), Homes{.optimizer = true, .state_on_disk = true});
-    c.zero.stage = 2, c.zero.offload_optimizer.ratio = ratio;
-    expect_close(train_on(2, c, model, 4), want, fmt::format("ratio {}", ratio));
-  }
+  for (const double ratio : {0.3, 1.0})
+    for (const bool streamed : {false, true}) {
+      DsConfig c = with(lamb(config_for(2, 2, 1)),
+                        Homes{.optimizer = true, .state_on_disk = true, .streamed = streamed});
+      c.zero.stage = 2, c.zero.offload_optimizer.ratio = ratio;
+      expect_close(train_on(2, c, model, 4), want, fmt::format("ratio {} streamed {}", ratio, streamed));
+    }
   DsConfig exact = lamb(config_for(2, 2, 1));
   exact.exact_sums = true, exact.zero.stage = 2;
   expect_close(train_on(2, exact, model, 4), want, "exact sums");

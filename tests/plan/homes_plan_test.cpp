@@ -1,0 +1,80 @@
+// What training state away from the device takes, and what an update of it moves.
+#include <gtest/gtest.h>
+
+#include "tests/plan/planned.h"
+#include "tests/scratch.h"
+#include "zero/flat_layout.h"
+
+namespace cleave::testing {
+namespace {
+
+TEST(Plan, EqualsWhatTrainingMeasuresForEveryHome) {
+  for (const int data : {1, 2})
+    for (const bool optimizer : {false, true})
+      for (const bool exact : {false, true})
+        for (const bool hybrid : {false, true}) {
+          const Scratch disk;
+          DsConfig c = config_for(data, 1, 2);
+          c.zero.stage = 3, c.zero.overlap_comm = true, c.exact_sums = exact;
+          if (hybrid) c.zero.mics_shard_size = 1;
+          c.zero.offload_param.device = exact == hybrid ? "cpu" : "nvme";
+          c.zero.offload_param.nvme_path = disk.folder(), c.zero.offload_param.max_in_cpu = 900;
+          c.zero.offload_param.pin_memory = !hybrid;
+          if (optimizer) c.zero.offload_optimizer.device = "cpu";
+          for (const char* update : {"host", "device"}) {
+            if (!optimizer && c.offload_update == "host") break;
+            c.offload_update = update;
+            expect_planned(
+                c, data, [] { return small_gpt(); },
+                fmt::format("data {} optimizer {} exact {} hybrid {} update on the {}", data, optimizer,
+                            exact, hybrid, update));
+          }
+        }
+}
+
+// Three pieces on their way, of the largest unit's slice: master and both moments, and what else is at home.
+TEST(Plan, CountsTheStagingOfAnUpdateThatStreamsThroughTheDevice) {
+  for (const int stage : {1, 2})
+    for (const bool half : {false, true}) {
+      DsConfig c = config_for(2);
+      c.zero.stage = stage, c.zero.offload_optimizer.device = "cpu";
+      if (half) c.precision = Precision::bf16;
+      const Make model = [half] { return small_gpt(half ? DType::bf16 : DType::fp32); };
+      const MemoryTable host = plan_for(c, 2, model).ranks[0].memory;
+      c.offload_update = "device";
+      MemoryTable device = plan_for(c, 2, model).ranks[0].memory;
+      int64_t largest = 0;
+      for (const UnitSpec& u : model().units()) largest = std::max(largest, FlatLayout(u, 2).numel() / 2);
+      const int64_t gradient = stage == 2 ? (half ? 2 : 4) : 0;
+      int64_t& staging = device.at(MemoryKind::device, Category::staging);
+      const int64_t without = host.at(MemoryKind::device, Category::staging);
+      EXPECT_EQ(staging - without, 3 * largest * (12 + gradient)) << "stage " << stage << " half " << half;
+      staging = without;
+      EXPECT_EQ(device, host);
+    }
+}
+
+TEST(Plan, CountsWhatAnOffloadedUpdateMoves) {
+  for (const int stage : {1, 2})
+    for (const char* optimizer : {"AdamW", "Lamb"}) {
+      DsConfig c = config_for(2);
+      c.precision = Precision::bf16, c.zero.stage = stage, c.optimizer.type = optimizer;
+      const Make model = [] { return small_gpt(DType::bf16); };
+      EXPECT_EQ(plan_for(c, 2, model).ranks[0].update.state, 0);
+      c.zero.offload_optimizer.device = "cpu";
+      const RankPlan rank = plan_for(c, 2, model).ranks[0];
+      const UpdateBytes& b = rank.update;
+      const int64_t numel = rank.memory.at(MemoryKind::pinned, Category::master) / 4;
+      EXPECT_GT(numel, 0);
+      EXPECT_EQ(b.state, 12 * numel);
+      EXPECT_EQ(b.read, (c.optimizer.type == "Lamb" ? 24 : 12) * numel);
+      EXPECT_EQ(b.written, 12 * numel);
+      EXPECT_EQ(b.gradients_here, stage == 1 ? 2 * numel : 0);
+      EXPECT_EQ(b.gradients_at_home, stage == 2 ? 2 * numel : 0);
+      EXPECT_EQ(b.weights_here, 2 * numel);
+      EXPECT_EQ(b.weights_at_home, 0);
+    }
+}
+
+}  // namespace
+}  // namespace cleave::testing

@@ -1,0 +1,136 @@
+// Shards on disk: read before they are asked for, never older than their last write. To see that a read was
+// issued, the file is emptied before the shard is taken.
+#include "zero/disk_shards.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "tests/scratch.h"
+
+namespace cleave {
+namespace {
+
+constexpr int64_t kNumel = 3000;
+
+class DiskShardsTest : public ::testing::Test {
+ protected:
+  void make(int count, int buffers, const std::vector<std::vector<int>>& passes) {
+    for (int i = 0; i < count; ++i) shards_.add(kNumel);
+    for (const auto& pass : passes) shards_.add_pass(pass);
+    shards_.commit(memory_, {.folder = scratch_.folder(), .buffers = buffers, .options = {}}, DType::fp32);
+    values_.assign(size_t(count), 0);
+  }
+  void write(float added) {
+    for (int s = 0; s < int(values_.size()); ++s) {
+      const float value = values_[size_t(s)] = float(s + 1) + added;
+      const Tensor place = shards_.begin_write(s, user_);
+      user_.enqueue([=] { std::fill_n(place.as<float>(), kNumel, value); });
+      shards_.write_behind(s, user_.record());
+    }
+    shards_.end_writes();
+  }
+  void take(int shard) {
+    const Tensor t = shards_.take(shard, user_);
+    user_.enqueue([=, want = values_[size_t(shard)]] {
+      for (const float x : t.span<float>()) ASSERT_EQ(x, want) << "shard " << shard;
+    });
+    shards_.release(user_.record());
+  }
+  void pass(int index, const std::vector<int>& order) {
+    shards_.begin_pass(index);
+    for (const int s : order) take(s);
+  }
+  // What was enqueued so far is done; nothing can be read from now on.
+  void lose_the_file() {
+    shards_.synchronize();
+    for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+      std::error_code gone;
+      if (std::filesystem::read_symlink(entry.path(), gone)
+              .string()
+              .starts_with(scratch_.folder().string() + "/"))
+        std::filesystem::resize_file(entry.path(), 0);
+    }
+  }
+
+  Scratch scratch_;
+  Memory memory_;
+  DiskShards shards_;
+  std::vector<float> values_;
+  Stream user_{Stream::Mode::worker};
+};
+
+TEST_F(DiskShardsTest, HaveTheFirstTakesOfAStepReadBeforeItBegins) {
+  make(4, 2, {{0, 1, 2, 3, 3, 2, 1, 0}});
+  write(0);
+  shards_.begin_step();
+  pass(0, {0, 1, 2, 3, 3, 2, 1, 0});
+  shards_.end_step();
+  write(0.5);
+  lose_the_file();
+  shards_.begin_step();
+  shards_.begin_pass(0);
+  take(0), take(1);
+  user_.synchronize();
+  EXPECT_THROW(shards_.synchronize(), Error);  // the third was not
+}
+
+TEST_F(DiskShardsTest, AreReadIntoThePassThatFollowedInTheStepBefore) {
+  make(3, 2, {{0, 1, 2}, {2, 1, 0}});
+  write(0);
+  for (int step = 0; step < 2; ++step) {
+    shards_.begin_step();
+    pass(0, {0, 1, 2});
+    if (step == 1) lose_the_file();
+    shards_.begin_pass(1);
+    take(2), take(1);
+    if (step == 0) take(0);
+    shards_.end_step();
+    if (step == 0) write(1);
+  }
+  user_.synchronize();
+  EXPECT_THROW(shards_.synchronize(), Error);
+}
+
+TEST_F(DiskShardsTest, OfAnotherPassThanExpectedAreThoseItTakes) {
+  make(4, 3, {{0, 1, 2, 3}, {0, 1, 3, 2}, {3, 2, 1, 0}, {}});
+  write(0);
+  const std::vector<std::vector<int>> orders{{0, 1, 2, 3}, {0, 1, 3, 2}, {3, 2, 1, 0}, {}};
+  for (int round = 0; round < 30; ++round) {
+    shards_.begin_step();
+    for (int p = 0; p <= round % 3; ++p) {
+      const int index = (round * 7 + p * 5) % 4;
+      pass(index, orders[size_t(index)]);
+    }
+    shards_.end_step();
+    if (round % 5 != 2) write(float(round));                         // a step may be skipped
+    if (round % 4 == 1) pass(round % 3, orders[size_t(round % 3)]);  // an evaluation
+    if (round % 7 == 3) write(float(round) + 0.25f);                 // a checkpoint is loaded
+  }
+  user_.synchronize();
+  shards_.synchronize();
+}
+
+TEST_F(DiskShardsTest, AreNotTakenFromReadsBehindOneThatFailed) {
+  make(3, 3, {{0, 1, 2}});
+  write(0);
+  shards_.begin_step();
+  pass(0, {0, 1, 2});
+  user_.synchronize();
+  shards_.end_step();
+  lose_the_file();
+  shards_.end_writes();
+  EXPECT_THROW(shards_.synchronize(), Error);
+  shards_.begin_pass(0);  // reads again, and fails again
+  EXPECT_THROW(shards_.synchronize(), Error);
+}
+
+TEST_F(DiskShardsTest, AreRefusedOutOfOrder) {
+  make(2, 2, {{0, 1}});
+  write(0);
+  shards_.begin_pass(0);
+  EXPECT_THROW(shards_.take(1, user_), Error);
+}
+
+}  // namespace
+}  // namespace cleave

@@ -1,0 +1,67 @@
+#include "zero/update_times.h"
+
+#include <gtest/gtest.h>
+
+#include "config_schema/ds_config.h"
+
+namespace cleave {
+namespace {
+
+// 16-bit training of 1e9 parameters with Adam: 12 bytes of state, 2 of gradient, 2 of weights.
+constexpr UpdateBytes kWeightsOnDevice{
+    .state = 12'000, .read = 12'000, .written = 12'000, .gradients_here = 2'000, .weights_here = 2'000};
+constexpr UpdateBytes kEverythingAtHome{
+    .state = 12'000, .read = 12'000, .written = 12'000, .gradients_at_home = 2'000, .weights_at_home = 2'000};
+
+TEST(UpdateTimes, AreThoseOfTheBusiestResource) {
+  // The host's kernels, and the link, which carries the state up and down.
+  const UpdateTimes slow_host =
+      update_times(kWeightsOnDevice, {.host = 1000, .to_device = 4000, .to_host = 3000});
+  EXPECT_DOUBLE_EQ(slow_host.host, 12);
+  EXPECT_DOUBLE_EQ(slow_host.device, 4);
+  // A host that is faster than the link: gradients go down as the kernels work.
+  const UpdateTimes slow_link =
+      update_times(kWeightsOnDevice, {.host = 48'000, .to_device = 4000, .to_host = 1000});
+  EXPECT_DOUBLE_EQ(slow_link.host, 2);
+  EXPECT_DOUBLE_EQ(slow_link.device, 12);
+}
+
+TEST(UpdateTimes, CountGradientsAndWeightsOnTheLinkOfTheSideThatLacksThem) {
+  const UpdateRates rates{.host = 6000, .to_device = 1000, .to_host = 1000};
+  EXPECT_DOUBLE_EQ(update_times(kEverythingAtHome, rates).host, 2);
+  EXPECT_DOUBLE_EQ(update_times(kEverythingAtHome, rates).device, 14);
+  EXPECT_DOUBLE_EQ(update_times(kWeightsOnDevice, rates).host, 2);
+  EXPECT_DOUBLE_EQ(update_times(kWeightsOnDevice, rates).device, 12);
+  UpdateBytes lamb = kEverythingAtHome;  // reads its state twice
+  lamb.read *= 2;
+  EXPECT_DOUBLE_EQ(update_times(lamb, rates).device, 26);
+}
+
+TEST(UpdateTimes, AreDescribedWithTheNumbersThatDecided) {
+  const UpdateBytes bytes{.state = 2'100'000'000, .read = 2'100'000'000, .written = 2'100'000'000};
+  EXPECT_EQ(describe_update(bytes, {.host = 100e9, .to_device = 52e9, .to_host = 51e9}),
+            "update: on the host, 0.021 s a step (2.10e+09 bytes of state at 100 GB/s); streamed through the "
+            "GPU it would take 0.041 s (link 52 + 51 GB/s)");
+  EXPECT_EQ(describe_update(bytes, {.host = 5e9, .to_device = 52e9, .to_host = 51e9}),
+            "update: streamed through the GPU, 0.041 s a step (link 52 + 51 GB/s); on the host it would take "
+            "0.42 s (2.10e+09 bytes of state at 5 GB/s)");
+}
+
+TEST(UpdateTimes, OfNothingAreNothingAndTheHostUpdates) {
+  const UpdateTimes t = update_times({}, {.host = 1, .to_device = 1, .to_host = 1});
+  EXPECT_EQ(t.host, 0);
+  EXPECT_FALSE(t.device < t.host);
+}
+
+TEST(UpdateTimes, AreMeasuredForEveryOptimizer) {
+  for (const char* type : {"AdamW", "SGD", "Lamb"}) {
+    const UpdateRates r = measure_update(*make_optimizer({.type = type}), Device{}, MemoryKind::host);
+    for (const double rate : {r.host, r.to_device, r.to_host}) {
+      EXPECT_GT(rate, 1e7) << type;
+      EXPECT_LT(rate, 1e13) << type;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace cleave

@@ -1,0 +1,61 @@
+// An optimizer's kernels on one side of a rank, the host or the device, with operands that live on the other.
+// Those pass piece by piece through memory of this side: what is read comes ahead of the kernels on a stream
+// of its own, what is written leaves behind them on another. Nothing waits between slices, whichever units
+// they belong to: while one piece is worked on, the next arrives and the last one leaves.
+#pragma once
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "device/memory.h"
+#include "device/workspace.h"
+#include "offload/placement.h"
+#include "optim/optimizer.h"
+
+namespace cleave {
+
+class StagedUpdate {
+ public:
+  static constexpr int64_t kPiece = int64_t{1} << 20;  // elements, at most
+
+  // What may have its home on the other side: so many of the master and the states after it, and the types of
+  // gradients and working copies.
+  struct Travels {
+    int kinds = 0;
+    std::optional<DType> gradients = {}, weights = {};
+  };
+  // Staging buffers of at most `largest` elements each, in this side's memory.
+  StagedUpdate(Memory& memory, UpdateSide side, const Travels& travels, int64_t largest);
+
+  // What is given from now on starts after the event.
+  void wait(const Event& event);
+  // And reads what was written back so far: before anything is given a second time.
+  void begin_walk();
+  // Runs kernels on pieces of the slice, whose operands may be on either side and undefined. Of the master
+  // and its states, kinds [read) are there for the kernels and kinds [written) are kept; grad is read and
+  // copy written. `range` is the piece's, of the slice. The event says that nothing of the slice is in use
+  // any more and all of it is written.
+  using Kernels = std::function<void(const UpdateSlice& piece, Range range, Stream& stream)>;
+  Event run(const Kernels& kernels, const UpdateSlice& slice, Range read, Range written);
+
+  Stream& stream() { return work_; }  // where kernels run
+  void synchronize();
+
+ private:
+  static constexpr size_t kSlots = 3;  // one arrives, one is worked on, one leaves
+  struct Slot {
+    std::array<Buffer, 3> state;
+    Buffer gradient, weights;
+    Event free;
+  };
+  Event run_piece(const Kernels& kernels, const UpdateSlice& there, Range range, Range read, Range written);
+
+  UpdateSide side_;
+  int64_t piece_;
+  std::array<Slot, kSlots> slots_;
+  size_t next_ = 0;
+  std::vector<Workspace> spaces_;
+  Stream work_, in_, out_;  // go first: they finish what was enqueued
+};
+
+}  // namespace cleave
