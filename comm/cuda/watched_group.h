@@ -2,7 +2,6 @@
 // thread looks at them; when one is in trouble or the group is lost on the CPU's side, all are ended, and the
 // streams that waited for them throw the reason.
 #pragma once
-#include <map>
 #include <mutex>
 
 #include "comm/cuda/watch.h"

@@ -102,6 +102,7 @@ void IpcLink::run(const Waiting& w, const IpcSteps& steps, const Tensor& in, con
                                   [](const IpcStep& s) { return s.kind == IpcStep::Kind::signal; });
   check(cudaStreamWaitEvent(stream, last_, 0), "cudaStreamWaitEvent");
   planned_ = planner_.chunk();
+  for (int r = 0; r < size(); ++r) words_.calls(r, shape_.place).tell(w.post);
   {
     std::lock_guard lock(mutex_);
     flights_.begin(w, stream, first->value);
@@ -146,7 +147,21 @@ void IpcLink::take(const IpcStep& s, const Tensor& in, const Tensor& out, cudaSt
 
 std::string IpcLink::trouble() {
   std::lock_guard lock(mutex_);
+  if (const std::string differ = disagreement_with_others(); !differ.empty()) return flights_.report(differ);
   return flights_.trouble([&](const Waiting& w, const Flights::Flight& f) { return late(w, f); });
+}
+
+// Of a message only its size and type are the same on both sides, which its two ranks know.
+std::string IpcLink::disagreement_with_others() const {
+  if (shape_.slots == 1) return {};
+  for (int r = 0; r < size(); ++r) {
+    if (r == shape_.place) continue;
+    const std::string differ =
+        disagreement(words_.calls(shape_.place, shape_.place), words_.calls(shape_.place, r),
+                     group_.ranks()[size_t(shape_.place)], group_.ranks()[size_t(r)]);
+    if (!differ.empty()) return differ;
+  }
+  return {};
 }
 
 // A rank that has come to the call has begun its first chunk: filled its slot, or read it where it only

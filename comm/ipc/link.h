@@ -48,6 +48,7 @@ class IpcLink final : public WatchedLink {
   void take(const IpcStep& step, const Tensor& in, const Tensor& out, cudaStream_t stream);
   void check(cudaError_t error, const char* call) const;
   void throw_if_given_up(const Waiting& w);
+  std::string disagreement_with_others() const;
   std::string late(const Waiting& w, const Flights::Flight& flight) const;
   void release();
   bool stream_is_done(Clock::time_point until);

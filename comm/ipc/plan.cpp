@@ -159,6 +159,7 @@ IpcSteps IpcPlanner::broadcast(int64_t element, int64_t numel, int root) {
 }
 
 IpcSteps IpcPlanner::send(int64_t bytes) {
+  CHECK(bytes <= slot_bytes_, "a message of {} bytes for a slot of {}", bytes, slot_bytes_);
   IpcSteps steps;
   begin_chunk(steps);
   steps.push_back({.kind = Kind::put, .to = slot(), .bytes = bytes});

@@ -102,6 +102,10 @@ IpcWords::Word& IpcWords::word(int reader, int writer, IpcWord which) const {
   return reinterpret_cast<Word*>(line)[size_t(which)];
 }
 
+IpcCalls& IpcWords::calls(int reader, int writer) const {
+  return *reinterpret_cast<IpcCalls*>(memory_.data() + kLine * size_t(reader * ranks_ + writer) + kCallsAt);
+}
+
 IpcWords::Word& IpcWords::closed(int rank) const { return word(ranks_, rank, IpcWord::ready); }
 
 uint32_t* IpcWords::on_gpu(Word& word) const {

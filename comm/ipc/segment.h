@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstddef>
 
+#include "comm/ipc/calls.h"
 #include "comm/ipc/plan.h"
 #include "comm/shared_memory.h"
 
@@ -33,8 +34,8 @@ class IpcMemory {
   bool own_ = false;
 };
 
-// The words of all ranks of a group, in a copy for each reader, so that a rank that gives up may overwrite
-// those that it waits for itself, and nobody else's.
+// The words and calls of all ranks of a group, in a copy for each reader, so that a rank that gives up may
+// overwrite those that it waits for itself, and nobody else's.
 class IpcWords {
  public:
   using Word = std::atomic<uint32_t>;
@@ -51,11 +52,13 @@ class IpcWords {
   void leave();  // to the end of the process: a GPU may still use it
 
   Word& word(int reader, int writer, IpcWord which) const;
+  IpcCalls& calls(int reader, int writer) const;
   Word& closed(int rank) const;  // not 0: this rank has closed what it opened of the others
   uint32_t* on_gpu(Word& word) const;
 
  private:
-  static constexpr size_t kLine = 64;
+  static constexpr size_t kLine = 128, kCallsAt = 32;
+  static_assert(kIpcWords * sizeof(Word) <= kCallsAt && kCallsAt + sizeof(IpcCalls) <= kLine);
 
   static size_t bytes_of(int ranks);
   void reach();

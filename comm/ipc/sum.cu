@@ -46,6 +46,7 @@ __global__ void __launch_bounds__(kThreads) sum_kernel(T* out, Sources sources, 
   for (int64_t i = (int64_t(blockIdx.x) * kThreads + threadIdx.x) * N; i < numel; i += step) {
     decltype(widened(T{})) sum[N];
     alignas(16) T values[N];
+#pragma unroll 2
     for (int s = 0; s < sources.count; ++s) {
       const T* source = static_cast<const T*>(sources.of[s]) + i;
       if constexpr (N * sizeof(T) == 16)

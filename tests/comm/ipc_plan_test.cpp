@@ -127,7 +127,10 @@ TEST(IpcPlan, LetsEveryWaitPassWhenTheWordsAreReleased) {
       EXPECT_TRUE(s.kind != Kind::wait || has_come_to(last + kIpcRelease, s.value));
 }
 
-TEST(IpcPlan, RefusesSlotsWithoutRoomForAllRanks) { EXPECT_THROW(IpcPlanner(0, 3, 128, 2), Error); }
+TEST(IpcPlan, RefusesSlotsWithoutRoomForAllRanksOrForAMessage) {
+  EXPECT_THROW(IpcPlanner(0, 3, 128, 2), Error);
+  EXPECT_THROW(IpcPlanner(0, 2, 128, 1).send(129), Error);
+}
 
 }  // namespace
 }  // namespace cleave

@@ -1,0 +1,50 @@
+// What a rank tells another of its calls, in memory that both share, so that one can see that they disagree.
+// Nobody waits for it: it is late by as much as the ranks are apart, and it forgets.
+#pragma once
+#include <atomic>
+#include <optional>
+
+#include "comm/post.h"
+
+namespace cleave {
+
+// Zero at first. One thread writes; any may read.
+class IpcCalls {
+ public:
+  void tell(const Post& post) {
+    const uint64_t next = made_.load(std::memory_order_relaxed) + 1;
+    Place& place = places_[next % kRing];
+    const uint64_t kinds =
+        uint64_t(post.op) | uint64_t(post.dtype) << 8 | uint64_t(uint32_t(post.peer)) << 32;
+    place.kinds.store(kinds, std::memory_order_release);
+    place.numel.store(post.numel, std::memory_order_release);
+    made_.store(next, std::memory_order_release);
+  }
+  uint64_t made() const { return made_.load(std::memory_order_acquire); }
+  // The n-th call, from 1; none when it was not made yet, or so long ago that its place may be written again.
+  std::optional<Post> call(uint64_t n) const {
+    if (!holds(n)) return {};
+    const uint64_t kinds = places_[n % kRing].kinds.load(std::memory_order_acquire);
+    const int64_t numel = places_[n % kRing].numel.load(std::memory_order_acquire);
+    if (!holds(n)) return {};
+    return Post{Collective(uint8_t(kinds)), DType(uint8_t(kinds >> 8)), int32_t(kinds >> 32), numel};
+  }
+
+ private:
+  static constexpr uint64_t kRing = 4;
+  bool holds(uint64_t n) const {
+    const uint64_t last = made();
+    return 0 < n && n <= last && last - n < kRing - 1;
+  }
+  struct Place {
+    std::atomic<uint64_t> kinds;
+    std::atomic<int64_t> numel;
+  };
+  std::atomic<uint64_t> made_;
+  Place places_[kRing];
+};
+
+// The last calls that both have made and told: in words where they differ, else empty.
+std::string disagreement(const IpcCalls& mine, const IpcCalls& theirs, int my_rank, int their_rank);
+
+}  // namespace cleave
