@@ -98,8 +98,7 @@ double flops_per_token(const LlamaConfig& c, int64_t seq) {
 
 Model make_llama(const LlamaConfig& c, DType dtype, int64_t seq, std::string name, const Axes& axes) {
   check_sizes(c, seq);
-  const auto table =
-      std::make_shared<const RopeTable>(seq, rope_frequencies(c.head_dim, c.rope_theta, c.rope));
+  const auto table = rope_table(seq, rope_frequencies(c.head_dim, c.rope_theta, c.rope));
   Model m;
   m.name = std::move(name), m.dtype = dtype;
   m.constants = table->tensors(), m.memory = table;

@@ -1,6 +1,7 @@
 #include "model/rope.h"
 
 #include <cmath>
+#include <mutex>
 #include <numbers>
 
 namespace cleave {
@@ -46,6 +47,22 @@ std::vector<Tensor> RopeTable::tensors() const {
     return Tensor(const_cast<float*>(v.data()), DType::fp32, {positions, half}, MemoryKind::host);
   };
   return {view(cos), view(sin)};
+}
+
+std::shared_ptr<const RopeTable> rope_table(int64_t positions, const std::vector<double>& frequencies) {
+  struct Last {
+    std::mutex mutex;
+    int64_t positions = 0;
+    std::vector<double> frequencies;
+    std::shared_ptr<const RopeTable> table;
+  };
+  static Last last;
+  const std::lock_guard lock(last.mutex);
+  if (!last.table || last.positions != positions || last.frequencies != frequencies) {
+    last.table = std::make_shared<const RopeTable>(positions, frequencies);
+    last.positions = positions, last.frequencies = frequencies;
+  }
+  return last.table;
 }
 
 }  // namespace cleave

@@ -1,6 +1,7 @@
 // The angles of the rotary position embedding and the rules that stretch them to longer texts.
 #pragma once
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "device/tensor.h"
@@ -32,5 +33,9 @@ struct RopeTable {
   int64_t positions, half;
   std::vector<float> cos, sin;
 };
+
+// One table for all who ask for the same angles one after the other: who plans a job makes its model hundreds
+// of times. From any thread.
+std::shared_ptr<const RopeTable> rope_table(int64_t positions, const std::vector<double>& frequencies);
 
 }  // namespace cleave

@@ -46,5 +46,14 @@ TEST(Rope, TheTableHoldsCosineAndSineOfPositionTimesFrequency) {
   EXPECT_FLOAT_EQ(table.cos[4 * 3 + 2], std::cos(0.04f));
 }
 
+TEST(Rope, OneTableServesAllWhoWantTheSameAngles) {
+  const auto table = rope_table(5, {1.0, 0.25});
+  EXPECT_EQ(rope_table(5, {1.0, 0.25}), table);
+  EXPECT_EQ(rope_table(6, {1.0, 0.25})->positions, 6);
+  const auto other = rope_table(6, {1.0, 0.5});
+  EXPECT_FLOAT_EQ(other->cos[2 * 2 + 1], std::cos(1.0f));
+  EXPECT_EQ(table->positions, 5);  // whoever has one keeps it
+}
+
 }  // namespace
 }  // namespace cleave
