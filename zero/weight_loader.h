@@ -8,7 +8,7 @@ namespace cleave {
 
 class WeightLoader final : public SavedState {
  public:
-  // After every unit was added to the store. Takes memory only where a GPU's working copy is in 16 bits.
+  // After every unit was added to the store. Takes memory only on a GPU.
   WeightLoader(Memory& memory, ParameterStore& store);
 
   // Nothing is drawn: the weights in memory are zero, and those on disk are not defined, until they are
@@ -25,7 +25,7 @@ class WeightLoader final : public SavedState {
 
  private:
   void publish_before(int unit, Stream& compute);
-  // Calls move(where the host reads and writes the piece, the piece in the working copy, its range in `all`).
+  // Calls move(where the host reads and writes the piece, the piece in the working copy, its range in `weights`).
   template <class Move>
   void each_piece(Tensor weights, Move move);
 
