@@ -13,13 +13,13 @@ Attention::Attention(const Sizes& sizes, const SequenceAxis& axis)
 
 HeadGroups Attention::qkv_groups() const {
   const int64_t kv = sizes_.kv_heads * sizes_.head_dim;
-  return {{width(), kv, kv}};
+  return {.widths = {width(), kv, kv}, .copies = {1, heads_.copies, heads_.copies}};
 }
 
 Attention::Kept Attention::keep(Saved& saved, Arena& arena, int64_t rows, DType type) const {
   const int64_t n = axis_.size(), all = rows * n;
   Kept k;
-  k.qkv = saved.keep(arena, type, {all, qkv_width() / n});
+  k.qkv = saved.keep(arena, type, {all, axis_.twin_width(qkv_groups())});
   k.y = saved.keep(arena, type, {all, width() / n});
   k.lse = saved.keep(arena, DType::fp32, {all / sizes_.seq, heads_.heads, sizes_.seq});
   k.out = n == 1 ? k.y : saved.keep(arena, type, {rows, width()});
@@ -68,7 +68,8 @@ void Attention::forward(const Kept& kept, Tensor qkv, const Call& call) const {
 
 void Attention::backward(Tensor dqkv, Tensor dout, const Kept& kept, const Call& call) const {
   const int64_t mark = call.scratch.mark();
-  const Tensor dy = axis_.twin_of(dout, call.scratch), dheads = axis_.twin_of(dqkv, call.scratch);
+  const Tensor dy = axis_.twin_of(dout, {{width()}}, call.scratch),
+               dheads = axis_.twin_of(dqkv, qkv_groups(), call.scratch);
   axis_.to_heads(dy, dout, {{width()}}, positions_, call.scratch, call.stream, call.what);
   launch(AttentionBackward{.dqkv = dheads,
                            .dy = dy,

@@ -2,6 +2,8 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
+
 #include "kernels/elementwise.h"
 
 namespace cleave {
@@ -22,39 +24,79 @@ struct Blocks {
   int64_t numel() const { return rows * width; }
 };
 
-// An exchange between `tokens`, [rows, width], and their twin: what leaves a rank and what comes to it, in
-// scratch for the duration of the call.
+// An exchange between `tokens`, [rows, width], and their twin: what leaves a rank and what comes to it, and
+// two copies of `added` columns of tokens, in scratch for the duration of the call.
 struct Exchange {
-  Exchange(Tensor tokens, Tensor twin, int64_t positions, int64_t ranks, Arena& scratch)
+  Exchange(Tensor tokens, Tensor twin, int64_t positions, int64_t ranks, int64_t added, Arena& scratch)
       : blocks{ranks, tokens.dim(0), twin.dim(1), positions} {
     const int64_t mark = scratch.mark();
     for (Tensor* t : {&leaving, &coming})
       *t = scratch.take(tokens.dtype(), {blocks.ranks, blocks.rows, blocks.width});
+    for (Tensor* t : {&sum, &addend})
+      if (added > 0) *t = scratch.take(tokens.dtype(), {blocks.rows, added});
     scratch.release(mark);
   }
   Blocks blocks;
-  Tensor leaving, coming;
+  Tensor leaving, coming, sum, addend;
 };
 
-// Between the columns of `tokens`, [rows, width * ranks], and blocks of them.
-void move_columns(Tensor blocks, Tensor tokens, const Blocks& b, const HeadGroups& groups, bool pack,
-                  Stream& stream) {
-  int64_t in_block = 0;
-  for (const int64_t all : groups.widths) {
-    const int64_t each = all / b.ranks;
-    const Tensor block = blocks.slice({in_block, blocks.numel()}),
-                 columns = tokens.slice({in_block * b.ranks, tokens.numel()});
-    in_block += each;
-    if (each == 0) continue;
-    CopyRuns move{.y = block,
-                  .x = columns,
-                  .width = each,
-                  .outer = {b.ranks, b.numel(), each},
-                  .inner = {b.rows, b.width, b.width * b.ranks}};
-    if (!pack)
-      std::swap(move.y, move.x), std::swap(move.outer.y, move.outer.x), std::swap(move.inner.y, move.inner.x);
-    launch(move, stream);
+CopyRuns reversed(CopyRuns move) {
+  std::swap(move.y, move.x), std::swap(move.outer.y, move.outer.x), std::swap(move.inner.y, move.inner.x);
+  return move;
+}
+
+// Of one group of heads: from columns of rows that are `row` elements apart to every copies-th block, of
+// which they are columns as well. y and x begin at the group's first column.
+CopyRuns to_blocks(Tensor blocks, Tensor columns, const Blocks& b, int64_t all, int64_t copies, int64_t row) {
+  const int64_t each = all * copies / b.ranks;
+  return {.y = blocks,
+          .x = columns,
+          .width = each,
+          .outer = {b.ranks / copies, copies * b.numel(), each},
+          .inner = {b.rows, b.width, row}};
+}
+
+// body(the group's index, its first column in tokens, and in a block)
+template <class Body>
+void each_group(const HeadGroups& groups, int64_t ranks, Body body) {
+  int64_t in_tokens = 0, in_block = 0;
+  for (size_t g = 0; g < groups.widths.size(); ++g) {
+    if (groups.widths[g] > 0) body(g, in_tokens, in_block);
+    in_tokens += groups.widths[g], in_block += groups.widths[g] * groups.copies[g] / ranks;
   }
+}
+
+// The columns of `tokens` to all blocks that have them.
+void pack_columns(const Exchange& e, Tensor tokens, const HeadGroups& groups, Stream& stream) {
+  const Blocks& b = e.blocks;
+  each_group(groups, b.ranks, [&](size_t g, int64_t in_tokens, int64_t in_block) {
+    const Tensor columns = tokens.slice({in_tokens, tokens.numel()});
+    for (int64_t copy = 0; copy < groups.copies[g]; ++copy) {
+      const Tensor blocks = e.leaving.slice({copy * b.numel() + in_block, e.leaving.numel()});
+      launch(to_blocks(blocks, columns, b, groups.widths[g], groups.copies[g], tokens.dim(1)), stream);
+    }
+  });
+}
+
+// And back: the columns of several blocks are added up in the order of ranks.
+void unpack_columns(const Exchange& e, Tensor tokens, const HeadGroups& groups, Stream& stream) {
+  const Blocks& b = e.blocks;
+  each_group(groups, b.ranks, [&](size_t g, int64_t in_tokens, int64_t in_block) {
+    const int64_t all = groups.widths[g], copies = groups.copies[g];
+    const Tensor columns = tokens.slice({in_tokens, tokens.numel()});
+    const auto bring = [&](int64_t copy, Tensor to, int64_t row) {
+      const Tensor blocks = e.coming.slice({copy * b.numel() + in_block, e.coming.numel()});
+      launch(reversed(to_blocks(blocks, to, b, all, copies, row)), stream);
+    };
+    if (copies == 1) return bring(0, columns, tokens.dim(1));
+    const Tensor sum = e.sum.slice({0, b.rows * all}), addend = e.addend.slice({0, b.rows * all});
+    bring(0, sum, all);
+    for (int64_t copy = 1; copy < copies; ++copy) {
+      bring(copy, addend, all);
+      launch(Axpy{.y = sum, .x = addend}, stream);
+    }
+    launch(CopyRuns{.y = columns, .x = sum, .width = all, .inner = {b.rows, tokens.dim(1), all}}, stream);
+  });
 }
 
 // Between the rows of `twin`, [samples, ranks, positions, width], and blocks of them.
@@ -83,27 +125,34 @@ Range SequenceAxis::positions(int64_t seq) const {
 }
 
 SequenceAxis::Heads SequenceAxis::heads(int64_t heads, int64_t kv_heads) const {
-  const auto fits = [&](int64_t n) { return heads % n == 0 && kv_heads % n == 0; };
+  const auto fits = [&](int64_t n) { return heads % n == 0 && (kv_heads % n == 0 || n % kv_heads == 0); };
   if (!fits(size()))
     fail(Exit::usage,
          "{} heads with {} key/value heads cannot be exchanged by {} sequence ranks; sequence_parallel_size "
          "may be "
          "{}",
          heads, kv_heads, size(), sizes_that(heads, fits));
-  return {heads / size(), kv_heads / size()};
+  const int64_t shared = std::max<int64_t>(kv_heads, size());
+  return {heads / size(), shared / size(), shared / kv_heads};
 }
 
-Tensor SequenceAxis::twin_of(Tensor tokens, Arena& scratch) const {
+int64_t SequenceAxis::twin_width(const HeadGroups& groups) const {
+  int64_t width = 0;
+  for (size_t g = 0; g < groups.widths.size(); ++g) width += groups.widths[g] * groups.copies[g] / size();
+  return width;
+}
+
+Tensor SequenceAxis::twin_of(Tensor tokens, const HeadGroups& groups, Arena& scratch) const {
   if (!ranks_) return tokens;
-  return scratch.take(tokens.dtype(), {tokens.dim(0) * size(), tokens.dim(1) / size()});
+  return scratch.take(tokens.dtype(), {tokens.dim(0) * size(), twin_width(groups)});
 }
 
 void SequenceAxis::to_heads(Tensor twin, Tensor tokens, const HeadGroups& groups, int64_t positions,
                             Arena& scratch, Stream& stream, std::string_view what) const {
   if (!ranks_) return;
-  const Exchange e(tokens, twin, positions, size(), scratch);
+  const Exchange e(tokens, twin, positions, size(), 0, scratch);
   if (stream.discards()) return;
-  move_columns(e.leaving, tokens, e.blocks, groups, true, stream);
+  pack_columns(e, tokens, groups, stream);
   ranks_->all_to_all(e.coming, e.leaving, stream, {.what = what});
   move_rows(e.coming, twin, e.blocks, false, stream);
 }
@@ -111,11 +160,14 @@ void SequenceAxis::to_heads(Tensor twin, Tensor tokens, const HeadGroups& groups
 void SequenceAxis::to_tokens(Tensor tokens, Tensor twin, const HeadGroups& groups, int64_t positions,
                              Arena& scratch, Stream& stream, std::string_view what) const {
   if (!ranks_) return;
-  const Exchange e(tokens, twin, positions, size(), scratch);
+  int64_t added = 0;
+  for (size_t g = 0; g < groups.widths.size(); ++g)
+    if (groups.copies[g] > 1) added = std::max(added, groups.widths[g]);
+  const Exchange e(tokens, twin, positions, size(), added, scratch);
   if (stream.discards()) return;
   move_rows(e.leaving, twin, e.blocks, true, stream);
   ranks_->all_to_all(e.coming, e.leaving, stream, {.what = what});
-  move_columns(e.coming, tokens, e.blocks, groups, false, stream);
+  unpack_columns(e, tokens, groups, stream);
 }
 
 }  // namespace cleave

@@ -7,10 +7,11 @@
 
 namespace cleave {
 
-// Columns of heads side by side, such as those of queries, keys and values; each group is cut over the ranks.
+// Columns of heads side by side, such as those of queries, keys and values. Each group is cut over the ranks;
+// one that has fewer heads than there are ranks, over neighbourhoods of `copies` ranks that have the same.
 struct HeadGroups {
   std::array<int64_t, 3> widths{};
-  int64_t width() const { return widths[0] + widths[1] + widths[2]; }
+  std::array<int64_t, 3> copies{1, 1, 1};
 };
 
 class SequenceAxis {
@@ -25,20 +26,22 @@ class SequenceAxis {
   // This rank's positions of a sequence; Error(usage) names the sizes that would work.
   Range positions(int64_t seq) const;
   // Of `heads` query heads and `kv_heads` key/value heads that its positions have, how many this rank attends
-  // with; Error(usage) where either does not divide.
+  // with, and how many ranks have the same key/value heads. Error(usage) where the ranks do not divide the
+  // query heads, or neither the key/value heads nor these the ranks.
   struct Heads {
-    int64_t heads = 1, kv_heads = 1;
+    int64_t heads = 1, kv_heads = 1, copies = 1;
   };
   Heads heads(int64_t heads, int64_t kv_heads) const;
 
-  // A tensor [rows, width] of this rank's positions has a twin [rows * size, width / size] of all positions
+  // A tensor [rows, width] of this rank's positions has a twin [rows * size, twin_width] of all positions
   // with this rank's heads: scratch, or for a rank alone the tensor itself.
-  Tensor twin_of(Tensor tokens, Arena& scratch) const;
+  int64_t twin_width(const HeadGroups& groups) const;
+  Tensor twin_of(Tensor tokens, const HeadGroups& groups, Arena& scratch) const;
   // twin = what the ranks' `tokens` have of this rank's heads. Rows are whole samples, `positions` rows each
-  // in `tokens`. Scratch holds two copies of `tokens` meanwhile.
+  // in `tokens`. Scratch holds what leaves and what comes meanwhile.
   void to_heads(Tensor twin, Tensor tokens, const HeadGroups& groups, int64_t positions, Arena& scratch,
                 Stream& stream, std::string_view what) const;
-  // The way back, which is also the gradient's.
+  // The way back, which is also the gradient's: what several ranks have of the same heads is added up.
   void to_tokens(Tensor tokens, Tensor twin, const HeadGroups& groups, int64_t positions, Arena& scratch,
                  Stream& stream, std::string_view what) const;
 

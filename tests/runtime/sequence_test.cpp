@@ -10,14 +10,14 @@ namespace {
 constexpr int kSteps = 5;
 constexpr int kMicro = 2;  // samples of a micro-batch: a rank's rows are not neighbours in the batch
 
-ModelFactory llama() {
-  return [](const Axes& axes) {
+ModelFactory llama(int64_t kv_heads = 4) {
+  return [=](const Axes& axes) {
     return make_llama({.vocab = kVocab,
                        .positions = 11,
                        .width = 13,
                        .layers = 2,
                        .heads = 8,
-                       .kv_heads = 4,
+                       .kv_heads = kv_heads,
                        .head_dim = 2,
                        .mlp_width = 20,
                        .qkv_bias = true,
@@ -82,7 +82,7 @@ const Outcome& one_rank(int samples, const ModelFactory& model, const std::strin
 
 class Sequence : public ::testing::TestWithParam<std::tuple<const char*, int>> {};
 INSTANTIATE_TEST_SUITE_P(ModelAndSize, Sequence,
-                         ::testing::Combine(::testing::Values("gpt", "dropout", "llama"),
+                         ::testing::Combine(::testing::Values("gpt", "dropout", "llama", "shared"),
                                             ::testing::Values(1, 2, 4)),
                          [](const auto& p) {
                            return fmt::format("{}{}", std::get<0>(p.param), std::get<1>(p.param));
@@ -92,8 +92,10 @@ INSTANTIATE_TEST_SUITE_P(ModelAndSize, Sequence,
 TEST_P(Sequence, LearnsAndEvaluatesWhatOneRankDoesAtEveryStageAndBesideTheOtherAxes) {
   const auto& [name, size] = GetParam();
   const std::string model_name = name;
-  const ModelFactory model =
-      model_name == "llama" ? llama() : cut_gpt(true, DType::fp32, model_name == "dropout" ? 0.3f : 0);
+  const float dropout = model_name == "dropout" ? 0.3f : 0;
+  const ModelFactory model = model_name == "llama"    ? llama()
+                             : model_name == "shared" ? llama(2)  // key/value heads of several ranks
+                                                      : cut_gpt(true, DType::fp32, dropout);
   for (int pipe : {1, 2})
     for (int tensor : {1, 2})
       for (int data : {1, 2})
@@ -201,6 +203,20 @@ TEST(SequenceRuns, SendWhatTheFormulaSays) {
     }
 }
 
+// Each of two neighbours gets the keys and values that both need.
+TEST(SequenceRuns, SendSharedKeysAndValuesToEveryRankThatNeedsThem) {
+  const Layout l = cut(4);
+  run_ranks(4, [&](Communicator& world) {
+    Engine engine(smooth(l, 1), llama(2), world, {});
+    Tokens tokens(kMicro, kTokens);
+    const CommBytes before = engine.comm_bytes();
+    engine.train_batch(source(tokens, engine.config(), 0, 0, 1));
+    const int64_t rows = kMicro * kTokens / 4, layers = 2, q = 8 * 2, kv = 2 * 2;
+    EXPECT_EQ(engine.comm_bytes()[Collective::all_to_all] - before[Collective::all_to_all],
+              layers * 2 * rows * (2 * q + 2 * 2 * kv) * 4 * 3 / 4);
+  });
+}
+
 // All of a frame is cut, and what attention's heads give is kept once more for the output projection.
 TEST(SequenceRuns, KeepThatPartOfTheActivations) {
   const int64_t seq = 32;  // 16 rows or more a rank: a number for each fills whole blocks of 64 bytes
@@ -244,8 +260,8 @@ TEST(SequenceRuns, WhatDoesNotFitIsRefusedWithWhatWorks) {
       "2: 8 positions of a sequence cannot be cut over 3 sequence ranks; sequence_parallel_size may be 1, 2, "
       "4, 8, or choose another sequence length");
   EXPECT_EQ(
-      refusal(cut(8), 8, llama()),
-      "2: 8 heads with 4 key/value heads cannot be exchanged by 8 sequence ranks; sequence_parallel_size may "
+      refusal(cut(8), 8, cut_gpt(true)),
+      "2: 4 heads with 4 key/value heads cannot be exchanged by 8 sequence ranks; sequence_parallel_size may "
       "be 1, 2, 4");
   const ModelFactory mlp = [](const Axes&) { return make_mlp({{4, 4, 2}}, DType::fp32); };
   EXPECT_EQ(refusal(cut(2), 2, mlp),
