@@ -202,17 +202,17 @@ void Engine::State::plan_memory() {
 
 bool Engine::State::choose_update() {
   const OffloadConfig& offload = config.zero.offload_optimizer;
+  // "auto" is the host where there is no link.
   if (config.offload_update != "auto" || offload.device == "none" || options.dry) return false;
+  if (!options.device.is_cuda()) return false;
   UpdateRates rates;
   agree(
       world,
       [&] {
-        if (options.device.is_cuda())
-          rates = measure_update(*make_optimizer(config.optimizer), options.device,
-                                 offload.pin_memory ? MemoryKind::pinned : MemoryKind::host);
+        rates = measure_update(*make_optimizer(config.optimizer), options.device,
+                               offload.pin_memory ? MemoryKind::pinned : MemoryKind::host);
       },
       [](int rank) { return fmt::format("found by rank {}: ", rank); });
-  if (!options.device.is_cuda()) return true;  // no link: the host
   const UpdateTimes times = update_times(update_bytes, rates);
   config.offload_update = times.device < times.host ? "device" : "host";
   update_line = describe_update(update_bytes, rates);
