@@ -6,6 +6,7 @@
 
 #include "tests/runtime/compare.h"
 #include "tests/runtime/cut_models.h"
+#include "tests/sampled.h"
 #include "tests/scratch.h"
 #include "zero/flat_layout.h"
 
@@ -34,6 +35,7 @@ INSTANTIATE_TEST_SUITE_P(Ranks, OnDisk, ::testing::Values(1, 2, 3));
 
 TEST_P(OnDisk, TrainingHasTheBitsOfTrainingWithoutAtEveryStageTypeAndShare) {
   const int ranks = GetParam(), steps = 6;
+  Sampled sampled;
   for (const DType type : {DType::fp32, DType::bf16, DType::fp16})
     for (const int stage : {0, 1, 2, 3}) {
       const auto model = [type] { return small_gpt(type); };
@@ -42,6 +44,7 @@ TEST_P(OnDisk, TrainingHasTheBitsOfTrainingWithoutAtEveryStageTypeAndShare) {
       const Training want = train_on(ranks, c, model, steps);
       for (const double ratio : {1.0, 0.3})
         for (const char* update : {"host", "device"}) {
+          if (!sampled.next()) continue;
           const Scratch scratch;
           const DsConfig disk = on_disk(c, scratch, ratio, stage == 1 ? 1 << 20 : 100, update);
           const auto what =

@@ -5,6 +5,7 @@
 #include "tests/runtime/compare.h"
 #include "tests/runtime/cut_models.h"
 #include "tests/runtime/homes.h"
+#include "tests/sampled.h"
 
 namespace cleave::testing {
 namespace {
@@ -21,6 +22,7 @@ void expect_close(const Training& got, const Training& want, const std::string& 
 }
 
 TEST(Lamb, GivesOneRanksWeightsAtEveryStageAndHome) {
+  Sampled sampled;
   DsConfig one = lamb(config_for(1, 6, 1));
   const Training want = train_on(
       1, one, [] { return small_gpt(); }, 5);
@@ -32,9 +34,10 @@ TEST(Lamb, GivesOneRanksWeightsAtEveryStageAndHome) {
           ranks, c, [] { return small_gpt(); }, 5);
       expect_close(plain, want, fmt::format("{} ranks, stage {}", ranks, stage));
       for (const Homes& h : all_homes())
-        expect_close(train_on(
-                         ranks, with(c, h), [] { return small_gpt(); }, 5, kWorkers),
-                     want, text_of(h, with(c, h)));
+        if (sampled.next())
+          expect_close(train_on(
+                           ranks, with(c, h), [] { return small_gpt(); }, 5, kWorkers),
+                       want, text_of(h, with(c, h)));
       DsConfig clips_never = c;
       clips_never.gradient_clipping = 0, one.gradient_clipping = 0;
       expect_close(train_on(

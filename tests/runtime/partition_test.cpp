@@ -1,5 +1,6 @@
 // partition_activations: kept inputs of layers cut over a tensor axis whose rows are whole.
 #include "tests/runtime/cut_models.h"
+#include "tests/sampled.h"
 
 namespace cleave::testing {
 namespace {
@@ -19,6 +20,7 @@ DsConfig config(const Layout& l, int64_t interval, bool partition, bool to_host 
 }
 
 TEST(PartitionedActivations, GiveTheBitsOfWholeOnesOnTheDeviceAndOnTheHost) {
+  Sampled sampled;
   for (const int pipe : {1, 2})
     for (const std::string& schedule : schedule_names()) {
       if (pipe == 1 && schedule != "1f1b") continue;
@@ -26,10 +28,12 @@ TEST(PartitionedActivations, GiveTheBitsOfWholeOnesOnTheDeviceAndOnTheHost) {
       const Training want = train_on_all(l, config(l, 0, false), deep(0.3f), 3);
       for (const int64_t interval : {1, 2, 3, 100})
         for (const bool to_host : {false, true})
-          for (const Stream::Mode mode : {Stream::Mode::inline_, Stream::Mode::worker})
+          for (const Stream::Mode mode : {Stream::Mode::inline_, Stream::Mode::worker}) {
+            if (!sampled.next()) continue;
             expect_same_bits(
                 train_on_all(l, config(l, interval, true, to_host), deep(0.3f), 3, {.compute = mode}), want,
                 fmt::format("{} interval {} host {}", l.text(), interval, to_host));
+          }
     }
 }
 

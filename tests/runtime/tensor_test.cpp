@@ -3,6 +3,7 @@
 #include <map>
 
 #include "tests/runtime/cut_models.h"
+#include "tests/sampled.h"
 
 namespace cleave::testing {
 namespace {
@@ -71,6 +72,7 @@ TEST(TensorRuns, WorkerStreamsChangeNoBit) {
 
 // 256 rows of a micro-batch: whole, in two pieces and in four.
 TEST(TensorRuns, OverlappedMovementsChangeNoBit) {
+  Sampled sampled;
   for (const bool llama : {false, true})
     for (const DType type : {DType::fp32, DType::bf16})
       for (const Layout& l : {Layout{1, 1, 2, 0}, Layout{1, 1, 2, 0, "1f1b", false, false},
@@ -84,9 +86,9 @@ TEST(TensorRuns, OverlappedMovementsChangeNoBit) {
         };
         const Training want = with(false, 0);
         const std::string text = fmt::format("{} {} {}", l.text(), name_of(type), llama ? "llama" : "gpt");
-        expect_same_bits(with({}, 64), want, text + " default of the CPU");
+        if (sampled.next()) expect_same_bits(with({}, 64), want, text + " default of the CPU");
         for (int64_t rows : {0, 1, 128})
-          expect_same_bits(with(true, rows), want, fmt::format("{} {}", text, rows));
+          if (sampled.next()) expect_same_bits(with(true, rows), want, fmt::format("{} {}", text, rows));
       }
 }
 
