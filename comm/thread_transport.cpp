@@ -188,8 +188,11 @@ class ThreadGroup final : public Group {
     bool in_time = true;
     if (!poisoned_) {
       arrivals_[size_t(w.rank)] = mine;
-      if (all()) reading_.assign(reading_.size(), then == Then::read);
-      changed_.notify_all();
+      if (all()) {
+        reading_.assign(reading_.size(), then == Then::read);
+        lock.unlock();  // or those who wake would wait for it at once
+        return changed_.notify_all();
+      }
       in_time = changed_.wait_until(lock, deadline(), [&] { return poisoned_ || all(); });
       if (in_time && all()) return;
     }

@@ -165,8 +165,8 @@ class Layouts(AppTest):
     def test_layers_that_cannot_be_cut_are_refused_with_what_works(self):
         refused = self.train(ranks=3, config=self.config(tensor_parallel={"autotp_size": 3}), code=2)
         self.assertIn("4 heads cannot be cut over 3 tensor ranks; tensor_parallel.autotp_size may be 1, 2, 4", refused.stderr)
-        heads = self.train(ranks=4, config=self.config(sequence_parallel_size=4), model="llama-tiny", code=2)
-        self.assertIn("4 sequence ranks; sequence_parallel_size may be 1, 2", heads.stderr)
+        heads = self.train(ranks=8, config=self.config(sequence_parallel_size=8), model="llama-tiny", code=2)
+        self.assertIn("8 sequence ranks; sequence_parallel_size may be 1, 2, 4", heads.stderr)
         divide = self.train(ranks=3, config=self.config(tensor_parallel={"autotp_size": 2}), code=2)
         self.assertIn("2 tensor ranks do not divide 3 ranks; use 1, 3", divide.stderr)
 
