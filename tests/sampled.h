@@ -9,8 +9,8 @@ inline constexpr bool kSanitized = true;
 inline constexpr bool kSanitized = false;
 #endif
 
-// Picks every case, or one in seven of a build with sanitizers: no axis of a product has seven values, so every
-// value of every axis is met.
+// Picks every case, or one in seven of a build with sanitizers: no axis of a product has seven values, so
+// every value of every axis is met.
 class Sampled {
  public:
   bool next() { return !kSanitized || count_++ % 7 == 0; }

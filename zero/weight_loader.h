@@ -25,7 +25,8 @@ class WeightLoader final : public SavedState {
 
  private:
   void publish_before(int unit, Stream& compute);
-  // Calls move(where the host reads and writes the piece, the piece in the working copy, its range in `weights`).
+  // Calls move(where the host reads and writes the piece, the piece in the working copy, its range in
+  // `weights`).
   template <class Move>
   void each_piece(Tensor weights, Move move);
 
