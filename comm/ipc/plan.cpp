@@ -36,6 +36,14 @@ void IpcPlanner::signal(IpcSteps& steps, IpcWord word) const {
   steps.push_back({.kind = Kind::signal, .word = word, .value = chunk_});
 }
 
+void IpcPlanner::put_blocks(IpcSteps& steps, int64_t from, int64_t stride, int64_t room,
+                            int64_t bytes) const {
+  for (int r = 0; r < size_; ++r)
+    if (r != rank_)
+      steps.push_back(
+          {.kind = Kind::put, .from = from + r * stride, .to = slot() + r * room, .bytes = bytes});
+}
+
 int64_t IpcPlanner::block_most(int64_t element) const {
   return slot_bytes_ / size_ / kAlignment * kAlignment / element;
 }
@@ -64,10 +72,7 @@ IpcSteps IpcPlanner::reduce_scatter(int64_t element, int64_t shard, Range piece)
   in_chunks(piece, most, [&](Range c) {
     const int64_t at = c.begin * element, bytes = c.size() * element;
     begin_chunk(steps);
-    for (int r = 0; r < size_; ++r)
-      if (r != rank_)
-        steps.push_back(
-            {.kind = Kind::put, .from = r * shard * element + at, .to = slot() + r * room, .bytes = bytes});
+    put_blocks(steps, at, shard * element, room, bytes);
     signal(steps, IpcWord::ready);
     wait_for(steps, IpcWord::ready, chunk_);
     steps.push_back({.kind = Kind::sum,
@@ -87,9 +92,7 @@ IpcSteps IpcPlanner::all_to_all(int64_t element, int64_t block, Range piece) {
     const int64_t bytes = c.size() * element;
     const auto at = [&](int r) { return (r * block + c.begin) * element; };
     begin_chunk(steps);
-    for (int r = 0; r < size_; ++r)
-      if (r != rank_)
-        steps.push_back({.kind = Kind::put, .from = at(r), .to = slot() + r * room, .bytes = bytes});
+    put_blocks(steps, at(0), block * element, room, bytes);
     signal(steps, IpcWord::ready);
     steps.push_back({.kind = Kind::move, .from = at(rank_), .to = at(rank_), .bytes = bytes});
     wait_for(steps, IpcWord::ready, chunk_);

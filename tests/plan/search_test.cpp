@@ -14,6 +14,19 @@ namespace {
 
 constexpr int kWorld = 4;
 
+// Nothing where the engine refuses the layout.
+std::optional<Trial> planned(const std::string& text, const DsConfig& config, const EngineMaker& make,
+                             bool every_rank) {
+  try {
+    return Trial{.text = text,
+                 .config = config,
+                 .plan = plan_job(config, kWorld, make, every_rank ? PlanRanks::all : PlanRanks::of_stages),
+                 .change = {}};
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
 TryConfig trials() {
   return [](const std::string& text, bool every_rank) -> std::optional<Trial> {
     const ReadResult read = read_ds_config(text, "f", {.world_size = kWorld});
@@ -27,15 +40,7 @@ TryConfig trials() {
           },
           ranks, options);
     };
-    try {
-      return Trial{
-          .text = text,
-          .config = read.config,
-          .plan = plan_job(read.config, kWorld, make, every_rank ? PlanRanks::all : PlanRanks::of_stages),
-          .change = {}};
-    } catch (const Error&) {
-      return std::nullopt;
-    }
+    return planned(text, read.config, make, every_rank);
   };
 }
 
@@ -128,15 +133,7 @@ TEST(Suggest, CutsSequencesWhereAWholeOneIsTooMuch) {
       };
       return std::make_unique<Engine>(read.config, model, ranks, options);
     };
-    try {
-      return Trial{
-          .text = text,
-          .config = read.config,
-          .plan = plan_job(read.config, kWorld, make, every_rank ? PlanRanks::all : PlanRanks::of_stages),
-          .change = {}};
-    } catch (const Error&) {
-      return std::nullopt;
-    }
+    return planned(text, read.config, make, every_rank);
   };
   auto bytes_of = [&](int sequence, int interval) {
     return device_bytes(
