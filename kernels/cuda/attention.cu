@@ -40,29 +40,23 @@ constexpr bool on_tensor_cores(const Attention<T>& a, bool packed) {
   return !std::is_same_v<T, float> && packed && a.dim % 8 == 0 && a.dim <= 128;
 }
 
-}  // namespace
+enum class Cores { warps, warpgroups };
 
-void run(const AttentionForward& op, Stream& stream) {
-  if (op.batch * op.seq > 0 && !library_attention(op, stream)) run_own(op, stream);
-}
-
-void run(const AttentionBackward& op, Stream& stream) {
-  if (op.batch * op.seq > 0 && !library_attention(op, stream)) run_own(op, stream);
-}
-
-void run_own(const AttentionForward& op, Stream& stream) {
+void start(const AttentionForward& op, Stream& stream, Cores cores) {
   CudaQueue& queue = cuda_queue(stream);
   with_type(op.qkv.dtype(), [&](auto t) {
     using T = decltype(t);
     Attention<T> a = attention_of<T>(op);
     a.out = as<T>(op.y), a.lse_out = as<float>(op.lse);
-    if constexpr (!std::is_same_v<T, float>)
+    if constexpr (!std::is_same_v<T, float>) {
+      if (cores == Cores::warpgroups) return warpgroup_attention_forward(queue, a);
       if (on_tensor_cores(a, aligned({op.qkv, op.y}))) return attention_forward(queue, a);
+    }
     plain_attention_forward(queue, a);
   });
 }
 
-void run_own(const AttentionBackward& op, Stream& stream) {
+void start(const AttentionBackward& op, Stream& stream, Cores cores) {
   const int64_t rows = op.batch * op.seq * op.heads;
   CudaQueue& queue = cuda_queue(stream);
   auto* delta = static_cast<float*>(queue.scratch(rows * int64_t(sizeof(float))));
@@ -73,10 +67,30 @@ void run_own(const AttentionBackward& op, Stream& stream) {
     row_dots<<<unsigned(ceil_div(rows, 4)), 128, 0, queue.use()>>>(delta, a);
     queue.launched("AttentionBackward");
     a.delta = delta;
-    if constexpr (!std::is_same_v<T, float>)
+    if constexpr (!std::is_same_v<T, float>) {
+      if (cores == Cores::warpgroups) return warpgroup_attention_backward(queue, a);
       if (on_tensor_cores(a, aligned({op.qkv, op.dqkv, op.dy}))) return attention_backward(queue, a);
+    }
     plain_attention_backward(queue, a);
   });
 }
+
+// Whichever way is the fastest that takes the op.
+template <class Op>
+void run_fastest(const Op& op, Stream& stream) {
+  if (op.batch * op.seq == 0 || library_attention(op, stream) || warpgroup_attention(op, stream)) return;
+  run_own(op, stream);
+}
+
+}  // namespace
+
+void run(const AttentionForward& op, Stream& stream) { run_fastest(op, stream); }
+void run(const AttentionBackward& op, Stream& stream) { run_fastest(op, stream); }
+
+void run_own(const AttentionForward& op, Stream& stream) { start(op, stream, Cores::warps); }
+void run_own(const AttentionBackward& op, Stream& stream) { start(op, stream, Cores::warps); }
+
+void run_on_warpgroups(const AttentionForward& op, Stream& stream) { start(op, stream, Cores::warpgroups); }
+void run_on_warpgroups(const AttentionBackward& op, Stream& stream) { start(op, stream, Cores::warpgroups); }
 
 }  // namespace cleave::gpu

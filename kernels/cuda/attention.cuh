@@ -40,6 +40,11 @@ template <class T>
 void attention_forward(CudaQueue& queue, const Attention<T>& a);
 template <class T>
 void attention_backward(CudaQueue& queue, const Attention<T>& a);
+// On Hopper's warpgroup products: the same types and widths, operands aligned to 16 bytes, scale > 0.
+template <class T>
+void warpgroup_attention_forward(CudaQueue& queue, const Attention<T>& a);
+template <class T>
+void warpgroup_attention_backward(CudaQueue& queue, const Attention<T>& a);
 // In fp32 arithmetic, for any type and head_dim up to 128.
 template <class T>
 void plain_attention_forward(CudaQueue& queue, const Attention<T>& a);

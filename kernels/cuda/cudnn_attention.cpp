@@ -5,9 +5,8 @@
 #include <map>
 #include <optional>
 
-#include "kernels/cuda/attention_routes.h"
+#include "kernels/cuda/attention_trial.h"
 #include "kernels/cuda/cudnn_attention_graphs.h"
-#include "kernels/cuda/trial.h"
 
 namespace cleave::gpu {
 namespace {
@@ -15,10 +14,7 @@ namespace {
 namespace name = attention_names;
 
 constexpr const char* kSwitch = "CLEAVE_CUDNN";
-// Of a few bf16 roundings of probabilities, outputs and gradients of order 1.
-constexpr double kBound = 0x1p-6;
-// Shorter sequences leave the GPU idle either way; a trial is not longer than this.
-constexpr int64_t kShortest = 128, kTrialSeq = 1024;
+constexpr int64_t kShortest = 128;  // shorter sequences leave the GPU idle either way
 
 // Plans for so many sequences at a time that the workspace holds what they need.
 struct Plans {
@@ -80,11 +76,6 @@ Plans& plans_of(const AttentionShape& shape, CudaQueue& queue) {
   return p;
 }
 
-template <class Op>
-AttentionShape shape_of(const Op& op) {
-  return {op.batch, op.seq, op.heads, op.kv_heads, op.head_dim, op.qkv.dtype()};
-}
-
 const void* offset(const Tensor& x, int64_t elements) {
   return static_cast<const std::byte*>(x.raw()) + elements * size_of(x.dtype());
 }
@@ -140,69 +131,21 @@ void run_in_library(const AttentionBackward& op, Stream& stream) {
   });
 }
 
-// A few heads of the shape, in the library and in the own kernels.
-Verdict compare(const AttentionShape& like, Stream& stream) {
-  TrialSpace space(stream);
-  if (!space.enough()) return "the stream has too little scratch for a trial";
-  const int64_t kv = std::min<int64_t>(2, like.kv_heads), heads = like.heads / like.kv_heads * kv;
-  const int64_t seq = std::min(like.seq, kTrialSeq), width = heads * like.dim,
-                joined = width + 2 * kv * like.dim;
-  AttentionForward forward{.y = space.take(like.type, {seq, width}),
-                           .lse = space.take(DType::fp32, {1, heads, seq}),
-                           .qkv = space.random(like.type, {seq, joined}),
-                           .batch = 1,
-                           .seq = seq,
-                           .heads = heads,
-                           .kv_heads = kv,
-                           .head_dim = like.dim};
-  AttentionForward own = forward;
-  own.y = space.take(like.type, {seq, width}), own.lse = space.take(DType::fp32, {1, heads, seq});
-  run_in_library(forward, stream);
-  run_own(own, stream);
-  for (const auto& [what, got, want] :
-       {std::tuple{"the output", forward.y, own.y}, {"the row sums", forward.lse, own.lse}})
-    if (const Verdict v = difference(what, got, want, kBound, stream); !v.empty()) return v;
-  AttentionBackward backward{.dqkv = space.take(like.type, {seq, joined}),
-                             .dy = space.random(like.type, {seq, width}),
-                             .y = own.y,
-                             .lse = own.lse,
-                             .qkv = own.qkv,
-                             .batch = 1,
-                             .seq = seq,
-                             .heads = heads,
-                             .kv_heads = kv,
-                             .head_dim = like.dim};
-  AttentionBackward own_backward = backward;
-  own_backward.dqkv = space.take(like.type, {seq, joined});
-  run_in_library(backward, stream);
-  run_own(own_backward, stream);
-  return difference("the gradient", backward.dqkv, own_backward.dqkv, kBound, stream);
-}
-
 Verdict trial(const AttentionShape& shape, Stream& stream) {
   try {
     plans_of(shape, cuda_queue(stream));
-    return compare(shape, stream);
+    return attention_difference(
+        shape, [&](const AttentionForward& op) { run_in_library(op, stream); },
+        [&](const AttentionBackward& op) { run_in_library(op, stream); }, stream);
   } catch (const Error& e) {
     if (e.exit() != Exit::internal) throw;
     return e.what();
   }
 }
 
-bool on_hopper(CudaQueue& queue) {
-  int major = 0;
-  return cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, queue.device()) == cudaSuccess &&
-         major == 9;
-}
-
 // To the 16 bytes that the graphs promise.
-bool aligned(std::initializer_list<Tensor> tensors) {
-  for (const Tensor& t : tensors)
-    if (reinterpret_cast<uintptr_t>(t.raw()) % 16) return false;
-  return true;
-}
-bool aligned(const AttentionForward& op) { return aligned({op.y, op.lse, op.qkv}); }
-bool aligned(const AttentionBackward& op) { return aligned({op.dqkv, op.dy, op.y, op.lse, op.qkv}); }
+bool aligned(const AttentionForward& op) { return all_aligned({op.y, op.lse, op.qkv}); }
+bool aligned(const AttentionBackward& op) { return all_aligned({op.dqkv, op.dy, op.y, op.lse, op.qkv}); }
 
 // False: the own kernels have to.
 template <class Op>
@@ -213,10 +156,8 @@ bool in_library(const Op& op, Stream& stream) {
     return false;
   if (!on_hopper(queue) || !aligned(op)) return false;
   if (!proved("cuDNN", kSwitch, stream, [] { return cudnn_problem(); })) return false;
-  const std::string what =
-      fmt::format("cuDNN's attention in {} for {} x {} tokens, {} heads and {} key/value heads of {}",
-                  name_of(s.type), s.batch, s.seq, s.heads, s.kv_heads, s.dim);
-  if (!proved(what, kSwitch, stream, [&] { return trial(s, stream); })) return false;
+  if (!proved("cuDNN's attention" + words(s), kSwitch, stream, [&] { return trial(s, stream); }))
+    return false;
   try {
     run_in_library(op, stream);
     return true;

@@ -1,17 +1,9 @@
 // Causal attention as graphs of cuDNN's, on tensors as kernels/attention.h lays them out.
 #pragma once
-#include <compare>
-
-#include "device/dtype.h"
+#include "kernels/cuda/attention_routes.h"
 #include "kernels/cuda/cudnn_graph.h"
 
 namespace cleave::gpu {
-
-struct AttentionShape {
-  int64_t batch, seq, heads, kv_heads, dim;
-  DType type;  // bf16 or fp16
-  auto operator<=>(const AttentionShape&) const = default;
-};
 
 // The tensors in memory, and the numbers that the host gives.
 namespace attention_names {

@@ -40,10 +40,12 @@ __device__ __forceinline__ void load_transposed_matrices(uint32_t (&r)[4], const
 }
 
 // Asynchronous copies of 16 bytes into shared memory; zeros when not `valid`.
-__device__ __forceinline__ void copy_16(void* to, const void* from, bool valid) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from),
-               "r"(valid ? 16 : 0)
+__device__ __forceinline__ void copy_16(uint32_t to, const void* from, bool valid) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid ? 16 : 0)
                : "memory");
+}
+__device__ __forceinline__ void copy_16(void* to, const void* from, bool valid) {
+  copy_16(shared_address(to), from, valid);
 }
 __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 // All groups but the last `pending` ones are there, of this thread's copies.

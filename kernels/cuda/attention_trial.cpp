@@ -1,0 +1,70 @@
+#include "kernels/cuda/attention_trial.h"
+
+namespace cleave::gpu {
+namespace {
+
+// Of a few bf16 roundings of probabilities, outputs and gradients of order 1.
+constexpr double kBound = 0x1p-6;
+constexpr int64_t kMostSeq = 1024;
+
+}  // namespace
+
+Verdict attention_difference(const AttentionShape& shape,
+                             const std::function<void(const AttentionForward&)>& forward,
+                             const std::function<void(const AttentionBackward&)>& backward, Stream& stream) {
+  TrialSpace space(stream);
+  if (!space.enough()) return "the stream has too little scratch for a trial";
+  const int64_t kv = std::min<int64_t>(2, shape.kv_heads), heads = shape.heads / shape.kv_heads * kv;
+  const int64_t seq = std::min(shape.seq, kMostSeq), width = heads * shape.dim,
+                joined = width + 2 * kv * shape.dim;
+  const DType type = shape.type;
+  AttentionForward tried{.y = space.take(type, {seq, width}),
+                         .lse = space.take(DType::fp32, {1, heads, seq}),
+                         .qkv = space.random(type, {seq, joined}),
+                         .batch = 1,
+                         .seq = seq,
+                         .heads = heads,
+                         .kv_heads = kv,
+                         .head_dim = shape.dim};
+  AttentionForward own = tried;
+  own.y = space.take(type, {seq, width}), own.lse = space.take(DType::fp32, {1, heads, seq});
+  forward(tried);
+  run_own(own, stream);
+  for (const auto& [what, got, want] :
+       {std::tuple{"the output", tried.y, own.y}, {"the row sums", tried.lse, own.lse}})
+    if (const Verdict v = difference(what, got, want, kBound, stream); !v.empty()) return v;
+  AttentionBackward tried_back{.dqkv = space.take(type, {seq, joined}),
+                               .dy = space.random(type, {seq, width}),
+                               .y = own.y,
+                               .lse = own.lse,
+                               .qkv = own.qkv,
+                               .batch = 1,
+                               .seq = seq,
+                               .heads = heads,
+                               .kv_heads = kv,
+                               .head_dim = shape.dim};
+  AttentionBackward own_back = tried_back;
+  own_back.dqkv = space.take(type, {seq, joined});
+  backward(tried_back);
+  run_own(own_back, stream);
+  return difference("the gradient", tried_back.dqkv, own_back.dqkv, kBound, stream);
+}
+
+std::string words(const AttentionShape& s) {
+  return fmt::format(" in {} for {} x {} tokens, {} heads and {} key/value heads of {}", name_of(s.type),
+                     s.batch, s.seq, s.heads, s.kv_heads, s.dim);
+}
+
+bool on_hopper(CudaQueue& queue) {
+  int major = 0;
+  return cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, queue.device()) == cudaSuccess &&
+         major == 9;
+}
+
+bool all_aligned(std::initializer_list<Tensor> tensors) {
+  for (const Tensor& t : tensors)
+    if (reinterpret_cast<uintptr_t>(t.raw()) % 16) return false;
+  return true;
+}
+
+}  // namespace cleave::gpu

@@ -1,0 +1,23 @@
+// What stands in front of every other way of attention than the kernels that every GPU has.
+#pragma once
+#include "kernels/cuda/attention_routes.h"
+#include "kernels/cuda/trial.h"
+
+namespace cleave::gpu {
+
+// Runs a few heads of the shape, one sequence and no more than 1024 tokens of it, by `forward` and `backward`
+// and by run_own; what they differ in.
+Verdict attention_difference(const AttentionShape& shape,
+                             const std::function<void(const AttentionForward&)>& forward,
+                             const std::function<void(const AttentionBackward&)>& backward, Stream& stream);
+
+// " in bf16 for 8 x 1024 tokens, ..."
+std::string words(const AttentionShape& shape);
+
+// Whether the queue's GPU has Hopper's own matrix instructions.
+bool on_hopper(CudaQueue& queue);
+
+// Whether all of these begin at a multiple of 16 bytes.
+bool all_aligned(std::initializer_list<Tensor> tensors);
+
+}  // namespace cleave::gpu

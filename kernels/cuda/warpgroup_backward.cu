@@ -1,0 +1,223 @@
+// Backward of attention on Hopper's warpgroup products, for sm_90a, with the probabilities computed again
+// from lse (FlashAttention-2, arXiv 2307.08691). As in attention_backward.cu one kernel owns keys and sums
+// over queries, the other owns queries and sums over keys, so every sum has one owner and a fixed order,
+// without atomics. A block of two warpgroups owns 128 rows, a warpgroup 64 of them, and goes through the
+// others 64 at a time.
+#include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/swizzled_tile.cuh"
+
+namespace cleave::gpu {
+namespace {
+
+constexpr int kThreads = 2 * kWarpgroup, kOwn = 128, kOther = 64, kTiles = kOther / 8, kStages = 3;
+
+// Two owned tiles, three stages of two others, and of each stage a row's lse and delta. Three, because when a
+// tile is waited for, the products of the one before it may still run in another warpgroup, and the next is
+// asked for.
+template <class T, int D>
+struct Blocks {
+  using Own = SwizzledTile<T, D, kOwn>;
+  using Other = SwizzledTile<T, D, kOther>;
+  static constexpr int kTileBytes = 2 * Own::kBytes + 2 * kStages * Other::kBytes,
+                       kBytes = kTileBytes + 2 * kStages * kOther * int(sizeof(float));
+  unsigned char* shared;
+  uint32_t address;
+
+  __device__ Own own(int which) const { return {address + which * Own::kBytes}; }
+  __device__ Other other(int which, int stage) const {
+    return {address + 2 * Own::kBytes + uint32_t(which + 2 * stage) * Other::kBytes};
+  }
+  __device__ float* numbers(int which, int stage) const {
+    return reinterpret_cast<float*>(shared + kTileBytes) + (which + 2 * stage) * kOther;
+  }
+};
+
+__device__ __forceinline__ int next(int stage) { return stage + 1 < kStages ? stage + 1 : 0; }
+
+// kOther numbers of rows from `first` on to shared memory, by the threads 0 .. kOther - 1 of these; zeros
+// beyond.
+__device__ __forceinline__ void fetch_numbers(float* to, const float* from, int first, int rows, int thread) {
+  if (thread < 0 || thread >= kOther) return;
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_address(to + thread)),
+               "l"(from + first + thread), "r"(first + thread < rows ? 4 : 0)
+               : "memory");
+}
+
+__device__ __forceinline__ void arrive() {
+  wait_for_copies<0>();
+  publish_shared();
+  __syncthreads();
+}
+
+// dK and dV of 128 keys: for every query head that reads them and every query tile from the diagonal on, with
+// queries as columns: P^T = exp(K Q^T - lse), dV += P^T dY, dS^T = P^T (V dY^T - delta), dK += dS^T Q. What
+// is asked of a query beyond the last one is zero: its P is 1, its dY and dS are zero.
+template <class T, int D>
+__global__ void __launch_bounds__(kThreads, 1) backward_keys(Attention<T> a) {
+  extern __shared__ __align__(1024) unsigned char shared[];
+  const Blocks<T, D> blocks{shared, shared_address(shared)};
+  const int k0 = blockIdx.x * kOwn, kv = blockIdx.y, b = blockIdx.z, lane = threadIdx.x % 32;
+  const int mine = warpgroup_index() * 64, first = k0 + mine + int(threadIdx.x) % kWarpgroup / 32 * 16;
+  const float scale = a.scale * kLog2E;
+  int head = kv * (a.heads / a.kv_heads), q0 = k0;  // of the next tile to ask for
+  const int end = head + a.heads / a.kv_heads;
+  auto fetch = [&](int stage) {
+    blocks.other(0, stage).template fetch<kThreads>(a.qkv + a.query(b, head), a.stride(), q0, a.seq, a.dim);
+    blocks.other(1, stage).template fetch<kThreads>(a.dy + a.output(b, head), a.out_stride(), q0, a.seq,
+                                                    a.dim);
+    fetch_numbers(blocks.numbers(0, stage), a.lse + a.row(b, head), q0, a.seq, int(threadIdx.x));
+    fetch_numbers(blocks.numbers(1, stage), a.delta + a.row(b, head), q0, a.seq, int(threadIdx.x) - kOther);
+    q0 += kOther;
+    if (q0 >= a.seq) q0 = k0, ++head;
+  };
+  blocks.own(0).template fetch<kThreads>(a.qkv + a.key(b, kv), a.stride(), k0, a.seq, a.dim);
+  blocks.own(1).template fetch<kThreads>(a.qkv + a.value(b, kv), a.stride(), k0, a.seq, a.dim);
+  fetch(0);
+  commit_copies();
+  float dk[D / 8][4] = {}, dv[D / 8][4] = {}, s[kTiles][4], d[kTiles][4];
+  uint32_t p[kTiles / 2][4], ds[kTiles / 2][4];
+  settle(dk);
+  settle(dv);
+  for (int stage = 0, now = k0; now >= 0; stage = next(stage)) {  // `now` is the tile's first query
+    arrive();
+    const auto q = blocks.other(0, stage), dy = blocks.other(1, stage);
+    begin_products();
+    multiply_rows(s, blocks.own(0), mine, q);
+    commit_products();
+    multiply_rows(d, blocks.own(1), mine, dy);
+    commit_products();
+    const int later = head < end ? q0 : -1;
+    if (later >= 0) fetch(next(stage));
+    commit_copies();
+    wait_for_products<1>();
+    settle(s);
+    settle(p);
+    settle(ds);
+    const float *lse = blocks.numbers(0, stage) + lane % 4 * 2,
+                *delta = blocks.numbers(1, stage) + lane % 4 * 2;
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) s[n][i] = quick_exp2(fmaf(s[n][i], scale, -lse[n * 8 + i % 2] * kLog2E));
+    if (now < k0 + kOwn) {
+      const int behind = first + lane / 4 - now - lane % 4 * 2;
+#pragma unroll
+      for (int n = 0; n < kTiles; ++n)
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          if (n * 8 + i % 2 - i / 2 * 8 < behind) s[n][i] = 0;
+    }
+    pack<T>(p, s);
+    begin_products();
+    add_product(dv, p, dy);
+    commit_products();
+    wait_for_products<1>();
+    settle(d);
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) d[n][i] = s[n][i] * (d[n][i] - delta[n * 8 + i % 2]);
+    pack<T>(ds, d);
+    begin_products();
+    add_product(dk, ds, q);
+    commit_products();
+    now = later;
+  }
+  wait_for_products<0>();
+  settle(dk);
+  settle(dv);
+  store_rows<T, D>(a.dqkv + a.key(b, kv), a.stride(), first, a.seq, a.dim, dk, a.scale, a.scale);
+  store_rows<T, D>(a.dqkv + a.value(b, kv), a.stride(), first, a.seq, a.dim, dv, 1, 1);
+}
+
+// dQ of 128 queries of one head: over key tiles up to the diagonal, dS = P (dY V^T - delta), dQ += dS K.
+template <class T, int D>
+__global__ void __launch_bounds__(kThreads, 1) backward_queries(Attention<T> a) {
+  extern __shared__ __align__(1024) unsigned char shared[];
+  const Blocks<T, D> blocks{shared, shared_address(shared)};
+  const int q0 = int(gridDim.x - 1 - blockIdx.x) * kOwn, head = blockIdx.y, b = blockIdx.z,
+            lane = threadIdx.x % 32;
+  const int mine = warpgroup_index() * 64, first = q0 + mine + int(threadIdx.x) % kWarpgroup / 32 * 16;
+  const T *keys = a.qkv + a.key(b, a.kv_head(head)), *values = a.qkv + a.value(b, a.kv_head(head));
+  const float scale = a.scale * kLog2E;
+  auto fetch = [&](int stage, int k0) {
+    blocks.other(0, stage).template fetch<kThreads>(keys, a.stride(), k0, a.seq, a.dim);
+    blocks.other(1, stage).template fetch<kThreads>(values, a.stride(), k0, a.seq, a.dim);
+  };
+  blocks.own(0).template fetch<kThreads>(a.qkv + a.query(b, head), a.stride(), q0, a.seq, a.dim);
+  blocks.own(1).template fetch<kThreads>(a.dy + a.output(b, head), a.out_stride(), q0, a.seq, a.dim);
+  fetch(0, 0);
+  commit_copies();
+  float lse[2], delta[2];  // of this lane's two rows
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int query = first + lane / 4 + half * 8;
+    lse[half] = query < a.seq ? a.lse[a.row(b, head) + query] * kLog2E : 0;
+    delta[half] = query < a.seq ? a.delta[a.row(b, head) + query] : 0;
+  }
+  float dq[D / 8][4] = {}, s[kTiles][4], d[kTiles][4];
+  uint32_t ds[kTiles / 2][4];
+  settle(dq);
+  const int end = q0 + kOwn < a.seq ? q0 + kOwn : a.seq;
+  for (int k0 = 0, stage = 0; k0 < end; k0 += kOther, stage = next(stage)) {
+    arrive();
+    const auto k = blocks.other(0, stage), v = blocks.other(1, stage);
+    begin_products();
+    multiply_rows(s, blocks.own(0), mine, k);
+    commit_products();
+    multiply_rows(d, blocks.own(1), mine, v);
+    commit_products();
+    if (k0 + kOther < end) fetch(next(stage), k0 + kOther);
+    commit_copies();
+    wait_for_products<1>();
+    settle(s);
+    settle(ds);
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) s[n][i] = quick_exp2(fmaf(s[n][i], scale, -lse[i / 2]));
+    if (k0 >= q0) {
+      const int ahead = first + lane / 4 - k0 - lane % 4 * 2;
+#pragma unroll
+      for (int n = 0; n < kTiles; ++n)
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          if (n * 8 + i % 2 - i / 2 * 8 > ahead) s[n][i] = 0;
+    }
+    wait_for_products<0>();
+    settle(d);
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) d[n][i] = s[n][i] * (d[n][i] - delta[i / 2]);
+    pack<T>(ds, d);
+    begin_products();
+    add_product(dq, ds, k);
+    commit_products();
+  }
+  wait_for_products<0>();
+  settle(dq);
+  store_rows<T, D>(a.dqkv + a.query(b, head), a.stride(), first, a.seq, a.dim, dq, a.scale, a.scale);
+}
+
+}  // namespace
+
+template <class T>
+void warpgroup_attention_backward(CudaQueue& queue, const Attention<T>& a) {
+  with_width(a.dim, [&](auto width) {
+    constexpr int D = decltype(width)::value, kBytes = Blocks<T, D>::kBytes;
+    allow_shared(queue, backward_keys<T, D>, kBytes, "AttentionBackward");
+    allow_shared(queue, backward_queries<T, D>, kBytes, "AttentionBackward");
+    const unsigned blocks = unsigned(ceil_div(a.seq, kOwn));
+    backward_keys<T, D>
+        <<<dim3(blocks, unsigned(a.kv_heads), unsigned(a.batch)), kThreads, size_t(kBytes), queue.use()>>>(a);
+    backward_queries<T, D>
+        <<<dim3(blocks, unsigned(a.heads), unsigned(a.batch)), kThreads, size_t(kBytes), queue.use()>>>(a);
+  });
+  queue.launched("AttentionBackward");
+}
+
+template void warpgroup_attention_backward(CudaQueue&, const Attention<Bf16>&);
+template void warpgroup_attention_backward(CudaQueue&, const Attention<Fp16>&);
+
+}  // namespace cleave::gpu

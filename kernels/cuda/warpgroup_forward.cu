@@ -1,0 +1,180 @@
+// Attention forward on Hopper's warpgroup products, for sm_90a. A block of two warpgroups owns 128 queries of
+// one head, a warpgroup 64 of them, and goes through the keys 128 at a time, from the diagonal down, so that
+// only the first tile hides any. The softmax is kept on line (FlashAttention-2, arXiv 2307.08691); while it
+// works on the scores of one tile, the tensor cores multiply the probabilities of the tile before by its
+// values (FlashAttention-3, arXiv 2407.08608, section 3.2).
+#include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/swizzled_tile.cuh"
+
+namespace cleave::gpu {
+namespace {
+
+constexpr int kThreads = 2 * kWarpgroup, kQueries = 128, kKeys = 128, kTiles = kKeys / 8;
+
+template <class T, int D>
+struct Blocks {
+  using Tile = SwizzledTile<T, D, kKeys>;
+  static_assert(kQueries == kKeys);
+  uint32_t address;
+
+  static constexpr int kBytes = 5 * Tile::kBytes + kThreads * 4;
+  __device__ Tile q() const { return {address}; }
+  __device__ Tile k(int step) const { return {address + uint32_t(1 + step % 2) * Tile::kBytes}; }
+  __device__ Tile v(int step) const { return {address + uint32_t(3 + step % 2) * Tile::kBytes}; }
+  __device__ uint32_t slot() const { return address + 5 * Tile::kBytes + threadIdx.x * 4; }
+};
+
+// Of this lane's two rows: the largest score so far, this lane's part of the denominator, and by how much the
+// last tile made what was summed before shrink.
+struct Rows {
+  float top[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0}, shrink[2];
+};
+
+__device__ __forceinline__ float quad_max(float x) {
+  x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
+  return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
+}
+__device__ __forceinline__ float quad_sum(float x) {
+  x += __shfl_xor_sync(0xffffffffu, x, 1);
+  return x + __shfl_xor_sync(0xffffffffu, x, 2);
+}
+
+// Scores become 2^(scale (score - top)).
+__device__ __forceinline__ void soften(float (&s)[kTiles][4], Rows& rows, float scale) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    float top = rows.top[half];
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n) top = fmaxf(top, fmaxf(s[n][half * 2], s[n][half * 2 + 1]));
+    top = quad_max(top);
+    rows.shrink[half] = quick_exp2((rows.top[half] - top) * scale);
+    rows.top[half] = top;
+    const float shift = top * scale;
+    float sum = 0;
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n)
+#pragma unroll
+      for (int i = half * 2; i < half * 2 + 2; ++i) sum += s[n][i] = quick_exp2(fmaf(s[n][i], scale, -shift));
+    rows.sum[half] = fmaf(rows.sum[half], rows.shrink[half], sum);
+  }
+}
+
+// Of the tile on the diagonal: keys after the query are hidden.
+__device__ __forceinline__ void hide(float (&s)[kTiles][4], int query) {
+  const int key = int(threadIdx.x) % 4 * 2;
+#pragma unroll
+  for (int n = 0; n < kTiles; ++n)
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      if (key + n * 8 + i % 2 > query + i / 2 * 8) s[n][i] = -INFINITY;
+}
+
+template <int kColumns>
+__device__ __forceinline__ void shrink(float (&o)[kColumns][4], const Rows& rows) {
+#pragma unroll
+  for (int n = 0; n < kColumns; ++n)
+#pragma unroll
+    for (int i = 0; i < 4; ++i) o[n][i] *= rows.shrink[i / 2];
+}
+
+template <class T, int D>
+__device__ __forceinline__ void store(const Attention<T>& a, int b, int head, int first,
+                                      const float (&o)[D / 8][4], const Rows& rows) {
+  const float sum[2] = {quad_sum(rows.sum[0]), quad_sum(rows.sum[1])};
+  store_rows<T, D>(a.out + a.output(b, head), a.out_stride(), first, a.seq, a.dim, o, 1 / sum[0], 1 / sum[1]);
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int row = first + lane / 4 + half * 8;
+    if (lane % 4 == 0 && row < a.seq)
+      a.lse_out[a.row(b, head) + row] = fmaf(rows.top[half], a.scale, logf(sum[half]));
+  }
+}
+
+// Step i is key tile last - i. At the barrier of step i all scores of step i and all products with values
+// before are done, so the tiles of keys i + 2 and values i + 1 may arrive in their places.
+template <class T, int D>
+__global__ void __launch_bounds__(kThreads, 1) forward(Attention<T> a) {
+  extern __shared__ __align__(1024) unsigned char shared[];
+  const Blocks<T, D> blocks{shared_address(shared)};
+  // Blocks with most keys start first.
+  const int last = int(gridDim.x - 1 - blockIdx.x), head = blockIdx.y, b = blockIdx.z;
+  const int mine = warpgroup_index() * 64, lane_row = mine + int(threadIdx.x) % kWarpgroup / 32 * 16;
+  const T *keys = a.qkv + a.key(b, a.kv_head(head)), *values = a.qkv + a.value(b, a.kv_head(head));
+  const float scale = a.scale * kLog2E;
+  auto fetch_keys = [&](int step) {
+    if (step <= last)
+      blocks.k(step).template fetch<kThreads>(keys, a.stride(), (last - step) * kKeys, a.seq, a.dim);
+  };
+  auto fetch_values = [&](int step) {
+    blocks.v(step).template fetch<kThreads>(values, a.stride(), (last - step) * kKeys, a.seq, a.dim);
+  };
+  auto arrive = [] {
+    wait_for_copies<0>();
+    publish_shared();
+    __syncthreads();
+  };
+  blocks.q().template fetch<kThreads>(a.qkv + a.query(b, head), a.stride(), last * kQueries, a.seq, a.dim);
+  fetch_keys(0);
+  commit_copies();
+  arrive();
+  float o[D / 8][4] = {}, s[kTiles][4];
+  uint32_t p[kTiles / 2][4];
+  Rows rows;
+  begin_products();
+  multiply_rows(s, blocks.q(), mine, blocks.k(0));
+  commit_products();
+  fetch_keys(1);
+  fetch_values(0);
+  commit_copies();
+  wait_for_products<0>();
+  settle(s);
+  hide(s, lane_row + int(threadIdx.x) % 32 / 4);
+  soften(s, rows, scale);
+  pack<T>(p, s);
+  for (int step = 0; step < last; ++step) {
+    arrive();
+    begin_products();
+    multiply_rows(s, blocks.q(), mine, blocks.k(step + 1));
+    commit_products();
+    add_product(o, p, blocks.v(step));
+    commit_products();
+    fetch_keys(step + 2);
+    fetch_values(step + 1);
+    commit_copies();
+    wait_for_products<1>();
+    settle(s);
+    soften(s, rows, scale);
+    finish_first(rows.sum[0] + rows.sum[1], blocks.slot());
+    wait_for_products<0>();
+    settle(o);
+    settle(p);
+    shrink(o, rows);
+    pack<T>(p, s);
+  }
+  arrive();
+  begin_products();
+  add_product(o, p, blocks.v(last));
+  commit_products();
+  wait_for_products<0>();
+  settle(o);
+  store<T, D>(a, b, head, last * kQueries + lane_row, o, rows);
+}
+
+}  // namespace
+
+template <class T>
+void warpgroup_attention_forward(CudaQueue& queue, const Attention<T>& a) {
+  with_width(a.dim, [&](auto width) {
+    constexpr int D = decltype(width)::value, kBytes = Blocks<T, D>::kBytes;
+    allow_shared(queue, forward<T, D>, kBytes, "AttentionForward");
+    const dim3 grid(unsigned(ceil_div(a.seq, kQueries)), unsigned(a.heads), unsigned(a.batch));
+    forward<T, D><<<grid, kThreads, size_t(kBytes), queue.use()>>>(a);
+  });
+  queue.launched("AttentionForward");
+}
+
+template void warpgroup_attention_forward(CudaQueue&, const Attention<Bf16>&);
+template void warpgroup_attention_forward(CudaQueue&, const Attention<Fp16>&);
+
+}  // namespace cleave::gpu
