@@ -1,17 +1,18 @@
 #!/usr/bin/env python3
 """Predicts the training rows of scripts/gpu_check.sh on one H200 from counted FLOPs and bytes and the rates below; docs/performance.md
-explains the formula. usage: predict.py [--gemm 0.80] [--attention 180 130] [--cudnn] [--bytes 3.6] [--separate]"""
+explains the formula. usage: predict.py [--gemm 0.80] [--attention 310 245] [--cudnn] [--bytes 3.6] [--separate]"""
 import argparse
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--gemm", type=float, default=0.80, help="share of the ceiling that products of width 1600 and more reach")
-parser.add_argument("--attention", type=float, nargs=2, default=[180, 130], help="TFLOP/s forward and backward, causal")
+parser.add_argument("--attention", type=float, nargs=2, help="TFLOP/s forward and backward, causal; without it OWN")
 parser.add_argument("--cudnn", action="store_true", help="attention at cuDNN's 484 and 370 TFLOP/s, with the gradient of the scores through memory")
 parser.add_argument("--bytes", type=float, default=3.6, help="TB/s of kernels that only move data")
 parser.add_argument("--separate", action="store_true", help="GELU and bias gradients as kernels of their own (CLEAVE_GPU_EPILOGUES=off)")
 args = parser.parse_args()
 GEMM = 780e12  # a large bf16 product of random values
 T = 1024
+OWN = {64: (210, 190), 128: (310, 245)}  # TFLOP/s of the own kernels on wgmma at this T by head width; on mma.sync 180 and 130
 
 # name: layers, width, heads, key/value heads, MLP width, vocabulary, tied head, tokens a step, goal
 MODELS = {
@@ -39,7 +40,8 @@ for name, (layers, d, heads, kv, mlp, vocab, tied, step, goal) in MODELS.items()
         rows = 2 + 4 + 3 + 4 + 4 + 2 + 4 * (1 + g) + (1 + 2 * g if args.separate else 0) + 8 * mlp / d
     moved = 2 * (layers * d * rows + 3 * vocab)
     share = args.gemm * min(1, (0.7 + 0.3 * d / 1600))  # short inner dimensions fill the tensor cores less
-    times = (products / (GEMM * share), forward / (args.attention[0] * 1e12) + backward / (args.attention[1] * 1e12),
+    rates = args.attention or OWN[d // heads]
+    times = (products / (GEMM * share), forward / (rates[0] * 1e12) + backward / (rates[1] * 1e12),
              moved / (args.bytes * 1e12), 30 * params / (step * args.bytes * 1e12))
     if args.cudnn:  # its deterministic backward writes T x T elements of 2 bytes a head and reads them
         times = (times[0], forward / 484e12 + backward / 370e12 + layers * heads * T * 4 / (args.bytes * 1e12), *times[2:])

@@ -13,6 +13,10 @@ endif()
 if(NOT CMAKE_CUDA_ARCHITECTURES)
   set(CMAKE_CUDA_ARCHITECTURES 80-real 90)
 endif()
+# Hopper's own instructions are in machine code for exactly its compute capability.
+if(NOT CLEAVE_HOPPER_ARCHITECTURES)
+  set(CLEAVE_HOPPER_ARCHITECTURES 90a-real)
+endif()
 set(CMAKE_CUDA_RUNTIME_LIBRARY Static)  # so that the binary starts, and trains on the CPU, without a driver
 enable_language(CUDA)
 if(NOT DEFINED CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25 does not know that nvcc 12 and later can
@@ -27,7 +31,7 @@ if(CCACHE)
 endif()
 find_package(CUDAToolkit REQUIRED)
 set(CLEAVE_HAVE_CUDA true)
-message(STATUS "CUDA: ${CUDAToolkit_VERSION} for ${CMAKE_CUDA_ARCHITECTURES}")
+message(STATUS "CUDA: ${CUDAToolkit_VERSION} for ${CMAKE_CUDA_ARCHITECTURES} ${CLEAVE_HOPPER_ARCHITECTURES}")
 
 # version_of(VARIABLE header name...): "a.b.c" from the #defines of an installed header, or empty.
 function(version_of variable header)

@@ -57,8 +57,8 @@ if [ -n "$dump" ]; then
   for p in cleave kernels_test kernels_bench; do
     architectures=$("$dump" --list-elf "$stage/bin/$p" | grep -oE 'sm_[0-9]+a?' | sort -u | paste -sd' ')
     ptx=$("$dump" --list-ptx "$stage/bin/$p" | grep -oE 'sm_[0-9]+a?' | sort -u | paste -sd' ')
-    for wanted in sm_80 sm_90; do
-      case " $architectures " in *" $wanted"*) ;; *) echo "gpu_bundle: $p has no code for $wanted, only $architectures" >&2; exit 1 ;; esac
+    for wanted in sm_80 sm_90 sm_90a; do
+      case " $architectures " in *" $wanted "*) ;; *) echo "gpu_bundle: $p has no code for $wanted, only $architectures" >&2; exit 1 ;; esac
     done
     [ -n "$ptx" ] || { echo "gpu_bundle: $p has no PTX for later GPUs" >&2; exit 1; }
     echo "$p: machine code for $architectures, PTX of $ptx"

@@ -91,12 +91,26 @@ if [ "$gpus" = 0 ]; then
   exit 77
 fi
 "$programs/cleave" report
-# A library that ends the process costs its speed, not everything below. A trial that only fails is answered by the programs themselves.
-timeout --kill-after=5 90 "$programs/kernels_test" --gtest_filter='*Trial*/cuda' >"$logs/trials.log" 2>&1
-trials=$?
+# What ends the process costs its speed, not everything below. A trial that only fails is answered by the programs themselves.
+try_libraries() {
+  timeout --kill-after=5 90 "$programs/kernels_test" --gtest_filter='*Trial*/cuda' >"$logs/trials.log" 2>&1
+  trials=$?
+}
+try_libraries
+if [ $trials -ne 0 ]; then  # an error that stays with the GPU's context may come from the own kernels for Hopper
+  first=$trials
+  cp "$logs/trials.log" "$logs/trials_first.log"
+  export CLEAVE_WGMMA=off
+  try_libraries
+  if [ $trials -eq 0 ] || { [ $first -ge 124 ] && [ $trials -lt 124 ]; }; then
+    echo "gpu_check: without the own kernels for Hopper the trials end with $trials, with them with $first (trials_first.log): they are off from here on"
+  else
+    unset CLEAVE_WGMMA
+  fi
+fi
 if [ $trials -ge 124 ]; then
-  export CLEAVE_CUDNN=off CLEAVE_GPU_EPILOGUES=off
-  echo "gpu_check: the trials of cuDNN and cuBLASLt's epilogues ended with $trials (trials.log): own kernels from here on"
+  export CLEAVE_CUDNN=off CLEAVE_GPU_EPILOGUES=off CLEAVE_WGMMA=off
+  echo "gpu_check: the trials of cuDNN and cuBLASLt's epilogues ended with $trials (trials.log): plain own kernels from here on"
 elif [ $trials -ne 0 ]; then
   echo "gpu_check: not every library is used: $(grep -m1 -E 'warning: |Failure' "$logs/trials.log" || tail -1 "$logs/trials.log")"
 fi
@@ -186,6 +200,7 @@ part_kernels() {
     $quick && [ "$name" != products ] && continue
     local own=()
     [[ $name == *_own ]] && own=(env CLEAVE_CUDNN=off CLEAVE_GPU_EPILOGUES=off)
+    [[ $name == *_mma ]] && own=(env CLEAVE_CUDNN=off CLEAVE_WGMMA=off)
     name=kernels_$name
     run kernels $limit "$logs/$name.log" "${own[@]}" "$programs/kernels_bench" --benchmark_filter="^cuda/$group" --benchmark_min_time=0.05 \
       --benchmark_out="$logs/$name.json" --benchmark_out_format=json
@@ -195,6 +210,7 @@ attention attention.*bf16
 rows (layer_norm|rms_norm|rotary|bias|embedding|cross|gelu|swiglu|add/|dropout|cast|sum).*bf16
 updates (adamw|sgd|random)
 attention_own attention.*bf16
+attention_mma attention.*bf16
 dense_own dense.*bf16
 G
 }

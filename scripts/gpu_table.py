@@ -94,7 +94,8 @@ def kernels():
                 rows.append({"name": b["name"], "error": b.get("error_message", "")})
                 continue
             unit = "TFLOP/s" if "TFLOP/s" in b else "TB/s"
-            own = " (own)" if name.endswith("_own") else ""  # without cuDNN and epilogues
+            # Without cuDNN and epilogues; without cuDNN and the kernels for Hopper.
+            own = " (own)" if name.endswith("_own") else " (mma.sync)" if name.endswith("_mma") else ""
             rows.append({"name": b["name"].removeprefix("cuda/").removesuffix("/real_time") + own, "value": b.get(unit, 0), "unit": unit,
                          "percent": b.get("%limit", 0)})
     return rows, ceilings
