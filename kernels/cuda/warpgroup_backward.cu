@@ -9,12 +9,15 @@
 namespace cleave::gpu {
 namespace {
 
-constexpr int kThreads = 2 * kWarpgroup, kOwn = 128, kOther = 64, kTiles = kOther / 8, kStages = 3;
+constexpr int kThreads = 2 * kWarpgroup, kOwn = 128, kStages = 3;
+// Others at a time. Products of 64 columns read shared memory as fast as it goes, so 96 where the registers
+// allow.
+constexpr int kQueries = 64, kKeys = 96;
 
 // Two owned tiles, three stages of two others, and of each stage a row's lse and delta. Three, because when a
 // tile is waited for, the products of the one before it may still run in another warpgroup, and the next is
 // asked for.
-template <class T, int D>
+template <class T, int D, int kOther>
 struct Blocks {
   using Own = SwizzledTile<T, D, kOwn>;
   using Other = SwizzledTile<T, D, kOther>;
@@ -34,10 +37,10 @@ struct Blocks {
 
 __device__ __forceinline__ int next(int stage) { return stage + 1 < kStages ? stage + 1 : 0; }
 
-// kOther numbers of rows from `first` on to shared memory, by the threads 0 .. kOther - 1 of these; zeros
+// kQueries numbers of rows from `first` on to shared memory, by the threads 0 .. kQueries - 1 of these; zeros
 // beyond.
 __device__ __forceinline__ void fetch_numbers(float* to, const float* from, int first, int rows, int thread) {
-  if (thread < 0 || thread >= kOther) return;
+  if (thread < 0 || thread >= kQueries) return;
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_address(to + thread)),
                "l"(from + first + thread), "r"(first + thread < rows ? 4 : 0)
                : "memory");
@@ -55,7 +58,7 @@ __device__ __forceinline__ void arrive() {
 template <class T, int D>
 __global__ void __launch_bounds__(kThreads, 1) backward_keys(Attention<T> a) {
   extern __shared__ __align__(1024) unsigned char shared[];
-  const Blocks<T, D> blocks{shared, shared_address(shared)};
+  const Blocks<T, D, kQueries> blocks{shared, shared_address(shared)};
   const int k0 = blockIdx.x * kOwn, kv = blockIdx.y, b = blockIdx.z, lane = threadIdx.x % 32;
   const int mine = warpgroup_index() * 64, first = k0 + mine + int(threadIdx.x) % kWarpgroup / 32 * 16;
   const float scale = a.scale * kLog2E;
@@ -66,16 +69,16 @@ __global__ void __launch_bounds__(kThreads, 1) backward_keys(Attention<T> a) {
     blocks.other(1, stage).template fetch<kThreads>(a.dy + a.output(b, head), a.out_stride(), q0, a.seq,
                                                     a.dim);
     fetch_numbers(blocks.numbers(0, stage), a.lse + a.row(b, head), q0, a.seq, int(threadIdx.x));
-    fetch_numbers(blocks.numbers(1, stage), a.delta + a.row(b, head), q0, a.seq, int(threadIdx.x) - kOther);
-    q0 += kOther;
+    fetch_numbers(blocks.numbers(1, stage), a.delta + a.row(b, head), q0, a.seq, int(threadIdx.x) - kQueries);
+    q0 += kQueries;
     if (q0 >= a.seq) q0 = k0, ++head;
   };
   blocks.own(0).template fetch<kThreads>(a.qkv + a.key(b, kv), a.stride(), k0, a.seq, a.dim);
   blocks.own(1).template fetch<kThreads>(a.qkv + a.value(b, kv), a.stride(), k0, a.seq, a.dim);
   fetch(0);
   commit_copies();
-  float dk[D / 8][4] = {}, dv[D / 8][4] = {}, s[kTiles][4], d[kTiles][4];
-  uint32_t p[kTiles / 2][4], ds[kTiles / 2][4];
+  float dk[D / 8][4] = {}, dv[D / 8][4] = {}, s[kQueries / 8][4], d[kQueries / 8][4];
+  uint32_t p[kQueries / 16][4], ds[kQueries / 16][4];
   settle(dk);
   settle(dv);
   for (int stage = 0, now = k0; now >= 0; stage = next(stage)) {  // `now` is the tile's first query
@@ -96,13 +99,13 @@ __global__ void __launch_bounds__(kThreads, 1) backward_keys(Attention<T> a) {
     const float *lse = blocks.numbers(0, stage) + lane % 4 * 2,
                 *delta = blocks.numbers(1, stage) + lane % 4 * 2;
 #pragma unroll
-    for (int n = 0; n < kTiles; ++n)
+    for (int n = 0; n < kQueries / 8; ++n)
 #pragma unroll
       for (int i = 0; i < 4; ++i) s[n][i] = quick_exp2(fmaf(s[n][i], scale, -lse[n * 8 + i % 2] * kLog2E));
     if (now < k0 + kOwn) {
       const int behind = first + lane / 4 - now - lane % 4 * 2;
 #pragma unroll
-      for (int n = 0; n < kTiles; ++n)
+      for (int n = 0; n < kQueries / 8; ++n)
 #pragma unroll
         for (int i = 0; i < 4; ++i)
           if (n * 8 + i % 2 - i / 2 * 8 < behind) s[n][i] = 0;
@@ -114,7 +117,7 @@ __global__ void __launch_bounds__(kThreads, 1) backward_keys(Attention<T> a) {
     wait_for_products<1>();
     settle(d);
 #pragma unroll
-    for (int n = 0; n < kTiles; ++n)
+    for (int n = 0; n < kQueries / 8; ++n)
 #pragma unroll
       for (int i = 0; i < 4; ++i) d[n][i] = s[n][i] * (d[n][i] - delta[n * 8 + i % 2]);
     pack<T>(ds, d);
@@ -134,7 +137,7 @@ __global__ void __launch_bounds__(kThreads, 1) backward_keys(Attention<T> a) {
 template <class T, int D>
 __global__ void __launch_bounds__(kThreads, 1) backward_queries(Attention<T> a) {
   extern __shared__ __align__(1024) unsigned char shared[];
-  const Blocks<T, D> blocks{shared, shared_address(shared)};
+  const Blocks<T, D, kKeys> blocks{shared, shared_address(shared)};
   const int q0 = int(gridDim.x - 1 - blockIdx.x) * kOwn, head = blockIdx.y, b = blockIdx.z,
             lane = threadIdx.x % 32;
   const int mine = warpgroup_index() * 64, first = q0 + mine + int(threadIdx.x) % kWarpgroup / 32 * 16;
@@ -155,11 +158,11 @@ __global__ void __launch_bounds__(kThreads, 1) backward_queries(Attention<T> a) 
     lse[half] = query < a.seq ? a.lse[a.row(b, head) + query] * kLog2E : 0;
     delta[half] = query < a.seq ? a.delta[a.row(b, head) + query] : 0;
   }
-  float dq[D / 8][4] = {}, s[kTiles][4], d[kTiles][4];
-  uint32_t ds[kTiles / 2][4];
+  float dq[D / 8][4] = {}, s[kKeys / 8][4], d[kKeys / 8][4];
+  uint32_t ds[kKeys / 16][4];
   settle(dq);
   const int end = q0 + kOwn < a.seq ? q0 + kOwn : a.seq;
-  for (int k0 = 0, stage = 0; k0 < end; k0 += kOther, stage = next(stage)) {
+  for (int k0 = 0, stage = 0; k0 < end; k0 += kKeys, stage = next(stage)) {
     arrive();
     const auto k = blocks.other(0, stage), v = blocks.other(1, stage);
     begin_products();
@@ -167,19 +170,19 @@ __global__ void __launch_bounds__(kThreads, 1) backward_queries(Attention<T> a) 
     commit_products();
     multiply_rows(d, blocks.own(1), mine, v);
     commit_products();
-    if (k0 + kOther < end) fetch(next(stage), k0 + kOther);
+    if (k0 + kKeys < end) fetch(next(stage), k0 + kKeys);
     commit_copies();
     wait_for_products<1>();
     settle(s);
     settle(ds);
 #pragma unroll
-    for (int n = 0; n < kTiles; ++n)
+    for (int n = 0; n < kKeys / 8; ++n)
 #pragma unroll
       for (int i = 0; i < 4; ++i) s[n][i] = quick_exp2(fmaf(s[n][i], scale, -lse[i / 2]));
-    if (k0 >= q0) {
+    if (k0 + kKeys > q0) {
       const int ahead = first + lane / 4 - k0 - lane % 4 * 2;
 #pragma unroll
-      for (int n = 0; n < kTiles; ++n)
+      for (int n = 0; n < kKeys / 8; ++n)
 #pragma unroll
         for (int i = 0; i < 4; ++i)
           if (n * 8 + i % 2 - i / 2 * 8 > ahead) s[n][i] = 0;
@@ -187,7 +190,7 @@ __global__ void __launch_bounds__(kThreads, 1) backward_queries(Attention<T> a) 
     wait_for_products<0>();
     settle(d);
 #pragma unroll
-    for (int n = 0; n < kTiles; ++n)
+    for (int n = 0; n < kKeys / 8; ++n)
 #pragma unroll
       for (int i = 0; i < 4; ++i) d[n][i] = s[n][i] * (d[n][i] - delta[i / 2]);
     pack<T>(ds, d);
@@ -205,14 +208,17 @@ __global__ void __launch_bounds__(kThreads, 1) backward_queries(Attention<T> a) 
 template <class T>
 void warpgroup_attention_backward(CudaQueue& queue, const Attention<T>& a) {
   with_width(a.dim, [&](auto width) {
-    constexpr int D = decltype(width)::value, kBytes = Blocks<T, D>::kBytes;
-    allow_shared(queue, backward_keys<T, D>, kBytes, "AttentionBackward");
-    allow_shared(queue, backward_queries<T, D>, kBytes, "AttentionBackward");
+    constexpr int D = decltype(width)::value;
+    constexpr int for_keys = Blocks<T, D, kQueries>::kBytes, for_queries = Blocks<T, D, kKeys>::kBytes;
+    allow_shared(queue, backward_keys<T, D>, for_keys, "AttentionBackward");
+    allow_shared(queue, backward_queries<T, D>, for_queries, "AttentionBackward");
     const unsigned blocks = unsigned(ceil_div(a.seq, kOwn));
     backward_keys<T, D>
-        <<<dim3(blocks, unsigned(a.kv_heads), unsigned(a.batch)), kThreads, size_t(kBytes), queue.use()>>>(a);
+        <<<dim3(blocks, unsigned(a.kv_heads), unsigned(a.batch)), kThreads, size_t(for_keys), queue.use()>>>(
+            a);
     backward_queries<T, D>
-        <<<dim3(blocks, unsigned(a.heads), unsigned(a.batch)), kThreads, size_t(kBytes), queue.use()>>>(a);
+        <<<dim3(blocks, unsigned(a.heads), unsigned(a.batch)), kThreads, size_t(for_queries), queue.use()>>>(
+            a);
   });
   queue.launched("AttentionBackward");
 }

@@ -76,12 +76,17 @@ __device__ __forceinline__ void settle(uint32_t (&a)[kSteps][4]) {
 // c = a b^T, or c += with `add`; 64 rows of a and 8 kTiles rows of b, 16 columns of each.
 template <class T, int kTiles>
 __device__ __forceinline__ void multiply_shared(float (&c)[kTiles][4], uint64_t a, uint64_t b, int add) {
-  static_assert(kTiles == 8 || kTiles == 16);
-  if constexpr (kTiles == 8 && std::is_same_v<T, Bf16>)
+  static_assert(kTiles == 8 || kTiles == 12 || kTiles == 16);
+  constexpr bool brain = std::is_same_v<T, Bf16>;
+  if constexpr (kTiles == 8 && brain)
     CLEAVE_SHARED_PRODUCT(bf16, 64, 8, CLEAVE_REGISTERS_32, 32, 33, 34);
   else if constexpr (kTiles == 8)
     CLEAVE_SHARED_PRODUCT(f16, 64, 8, CLEAVE_REGISTERS_32, 32, 33, 34);
-  else if constexpr (std::is_same_v<T, Bf16>)
+  else if constexpr (kTiles == 12 && brain)
+    CLEAVE_SHARED_PRODUCT(bf16, 96, 12, CLEAVE_REGISTERS_48, 48, 49, 50);
+  else if constexpr (kTiles == 12)
+    CLEAVE_SHARED_PRODUCT(f16, 96, 12, CLEAVE_REGISTERS_48, 48, 49, 50);
+  else if constexpr (brain)
     CLEAVE_SHARED_PRODUCT(bf16, 128, 16, CLEAVE_REGISTERS_64, 64, 65, 66);
   else
     CLEAVE_SHARED_PRODUCT(f16, 128, 16, CLEAVE_REGISTERS_64, 64, 65, 66);
