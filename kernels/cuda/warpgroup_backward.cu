@@ -2,7 +2,7 @@
 // from lse (FlashAttention-2, arXiv 2307.08691). As in attention_backward.cu one kernel owns keys and sums
 // over queries, the other owns queries and sums over keys, so every sum has one owner and a fixed order,
 // without atomics. A block of two warpgroups owns 128 rows, a warpgroup 64 of them, and goes through the
-// others 64 at a time.
+// others tile by tile.
 #include "kernels/cuda/attention.cuh"
 #include "kernels/cuda/swizzled_tile.cuh"
 
@@ -52,6 +52,18 @@ __device__ __forceinline__ void arrive() {
   __syncthreads();
 }
 
+// Zeroes columns before the row, or behind it; `diagonal` is the lane's first row's place among its columns.
+template <bool before, int kTiles>
+__device__ __forceinline__ void hide(float (&s)[kTiles][4], int diagonal) {
+#pragma unroll
+  for (int n = 0; n < kTiles; ++n)
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int column = n * 8 + i % 2 - i / 2 * 8;
+      if (before ? column < diagonal : column > diagonal) s[n][i] = 0;
+    }
+}
+
 // dK and dV of 128 keys: for every query head that reads them and every query tile from the diagonal on, with
 // queries as columns: P^T = exp(K Q^T - lse), dV += P^T dY, dS^T = P^T (V dY^T - delta), dK += dS^T Q. What
 // is asked of a query beyond the last one is zero: its P is 1, its dY and dS are zero.
@@ -79,7 +91,7 @@ __global__ void __launch_bounds__(kThreads, 1) backward_keys(Attention<T> a) {
   commit_copies();
   float dk[D / 8][4] = {}, dv[D / 8][4] = {}, s[kQueries / 8][4], d[kQueries / 8][4];
   uint32_t p[kQueries / 16][4], ds[kQueries / 16][4];
-  settle(dk);
+  settle(dk);  // zeros that the compiler knows it would set inside the loop, beside products in flight
   settle(dv);
   for (int stage = 0, now = k0; now >= 0; stage = next(stage)) {  // `now` is the tile's first query
     arrive();
@@ -102,14 +114,7 @@ __global__ void __launch_bounds__(kThreads, 1) backward_keys(Attention<T> a) {
     for (int n = 0; n < kQueries / 8; ++n)
 #pragma unroll
       for (int i = 0; i < 4; ++i) s[n][i] = quick_exp2(fmaf(s[n][i], scale, -lse[n * 8 + i % 2] * kLog2E));
-    if (now < k0 + kOwn) {
-      const int behind = first + lane / 4 - now - lane % 4 * 2;
-#pragma unroll
-      for (int n = 0; n < kQueries / 8; ++n)
-#pragma unroll
-        for (int i = 0; i < 4; ++i)
-          if (n * 8 + i % 2 - i / 2 * 8 < behind) s[n][i] = 0;
-    }
+    if (now < k0 + kOwn) hide<true>(s, first + lane / 4 - now - lane % 4 * 2);
     pack<T>(p, s);
     begin_products();
     add_product(dv, p, dy);
@@ -179,14 +184,7 @@ __global__ void __launch_bounds__(kThreads, 1) backward_queries(Attention<T> a) 
     for (int n = 0; n < kKeys / 8; ++n)
 #pragma unroll
       for (int i = 0; i < 4; ++i) s[n][i] = quick_exp2(fmaf(s[n][i], scale, -lse[i / 2]));
-    if (k0 + kKeys > q0) {
-      const int ahead = first + lane / 4 - k0 - lane % 4 * 2;
-#pragma unroll
-      for (int n = 0; n < kKeys / 8; ++n)
-#pragma unroll
-        for (int i = 0; i < 4; ++i)
-          if (n * 8 + i % 2 - i / 2 * 8 > ahead) s[n][i] = 0;
-    }
+    if (k0 + kKeys > q0) hide<false>(s, first + lane / 4 - k0 - lane % 4 * 2);
     wait_for_products<0>();
     settle(d);
 #pragma unroll
