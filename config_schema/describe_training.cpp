@@ -133,6 +133,16 @@ void describe_monitors(Keys& k, DsConfig& c) {
       .in(20, 100)
       .inert_if(!c.exact_sums, "cleave.exact_sums is false");
   k.honoured(
+       "cuda_graphs", &c.cuda_graphs,
+       "launches each pass of a GPU rank as one CUDA graph: on, off, or auto: where that is faster in its "
+       "first steps; jobs of one rank without offload and trace")
+      .one_of({"auto", "on", "off"})
+      .inert_if(c.zero.offload_optimizer.device != "none" || c.zero.offload_param.device != "none",
+                "state or parameters are offloaded");
+  k.honoured("tf32", &c.tf32,
+             "matrix products of fp32 on a GPU's tensor cores, which round their operands to 11 bits")
+      .inert_if(c.fp16.enabled || c.bf16_enabled, "products are of 16 bits");
+  k.honoured(
        "offload_update", &c.offload_update,
        "where offloaded optimizer state is updated: host (its processor, where the state lives), device "
        "(streamed through it), or auto: on a GPU rank what is sooner by rates measured at the start")
