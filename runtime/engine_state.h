@@ -86,11 +86,9 @@ struct Engine::State {
     const Communicator* ranks;
   };
   std::vector<Talk> groups() const;
-
   // Why this rank's passes cannot be CUDA graphs; empty when they can.
   std::string no_graphs() const;
   void use_graphs();
-
   // `planned` and `update_bytes`, from the code that allocates.
   void plan_memory();
   // Throws Error(memory) on every rank of a pipe when one of its stages does not fit: their plans differ.
