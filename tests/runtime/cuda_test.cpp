@@ -53,6 +53,7 @@ TEST_P(CudaEngine, TrainsAsTheCpuDoesWithTheSameBitsAtEveryStageAndPlacement) {
       for (const auto& [offload, update] :
            {std::pair{"none", "auto"}, {"cpu", "auto"}, {"cpu", "host"}, {"cpu", "device"}})
         for (bool overlap : {false, true}) {
+          if (ranks == 4 && (!overlap || std::string_view(update) != "auto")) continue;
           DsConfig c = config_for(ranks);
           c.zero.stage = stage, c.zero.overlap_comm = overlap, c.zero.offload_optimizer.device = offload;
           c.offload_update = update;
@@ -140,34 +141,34 @@ TEST_P(CudaEngine, UpdatesOffloadedStateOnEitherSideWithTheSameBits) {
 }
 
 // Micro-batches that write gradients, add to them and hand them over; updates within the last backward and
-// after.
+// after it; streams of one and of two.
 TEST_P(CudaEngine, TrainsTheSameBitsWithItsPassesAsGraphs) {
+  struct Way {
+    int stage, accumulation;
+    bool overlap;
+    double clipping;
+    int interval;
+  };
   for (const auto& [precision, type] : {std::pair{Precision::fp32, DType::fp32},
                                         {Precision::bf16, DType::bf16},
                                         {Precision::fp16, DType::fp16}})
-    for (int stage : {0, 3})
-      for (const int accumulation : {1, 4})
-        for (const bool overlap : {false, true})
-          for (const double clipping : {0.0, 1.0})
-            for (const int interval : {0, 1}) {
-              auto model = [type = type] { return small_gpt(type, 0.1f); };
-              DsConfig c = config_for(1, 2, accumulation);
-              c.precision = precision, c.fp16.enabled = precision == Precision::fp16;
-              c.zero.stage = stage, c.zero.overlap_comm = overlap, c.gradient_clipping = clipping;
-              c.checkpointing.interval = interval, c.check_grad_overflow = false;
-              c.cuda_graphs = "off";
-              const Training want = train_on(1, c, model, 10, options());
-              for (const char* use : {"on", "auto"}) {
-                c.cuda_graphs = use;
-                const Training got = train_on(1, c, model, 10, options());
-                SCOPED_TRACE(
-                    fmt::format("{}, stage {}, {} micro-batches, overlap {}, clipping {}, interval {}, {}",
-                                name_of(type), stage, accumulation, overlap, clipping, interval, use));
-                for (size_t s = 0; s < got.steps.size(); ++s)
-                  ASSERT_EQ(got.steps[s].loss, want.steps[s].loss) << s;
-                ASSERT_EQ(got.weights, want.weights);
-              }
-            }
+    for (const Way& way :
+         {Way{0, 1, false, 0, 0}, {0, 4, true, 0, 1}, {3, 1, false, 1, 0}, {3, 4, true, 1, 1}}) {
+      auto model = [type = type] { return small_gpt(type, 0.1f); };
+      DsConfig c = config_for(1, 2, way.accumulation);
+      c.precision = precision, c.fp16.enabled = precision == Precision::fp16, c.check_grad_overflow = false;
+      c.zero.stage = way.stage, c.zero.overlap_comm = way.overlap, c.gradient_clipping = way.clipping;
+      c.checkpointing.interval = way.interval, c.cuda_graphs = "off";
+      const Training want = train_on(1, c, model, 10, options());
+      for (const char* use : {"on", "auto"}) {
+        c.cuda_graphs = use;
+        const Training got = train_on(1, c, model, 10, options());
+        SCOPED_TRACE(fmt::format("{}, stage {}, {} micro-batches, graphs {}", name_of(type), way.stage,
+                                 way.accumulation, use));
+        for (size_t s = 0; s < got.steps.size(); ++s) ASSERT_EQ(got.steps[s].loss, want.steps[s].loss) << s;
+        ASSERT_EQ(got.weights, want.weights);
+      }
+    }
 }
 
 TEST_P(CudaEngine, SaysWhyPassesAreNotGraphs) {
