@@ -16,10 +16,9 @@ class Graphs {
   enum class Use { always, measured };
 
   virtual ~Graphs() = default;
-  // Calls `work`, which enqueues on the streams and neither waits for them nor uses other streams or memory
-  // that the host changes. It runs after all that the streams were given before; what any of them is given
-  // next runs after it. The first time with a key it is enqueued as it is, so that libraries make their
-  // choices; works of one key enqueue the same kernels with other arguments.
+  // Calls `work`, which enqueues on the streams, waits for events that these recorded, at any time, and uses
+  // no memory that the host changes. The first time with a key its tasks are enqueued as they are, so that
+  // libraries make their choices; works of one key enqueue the same kernels with other arguments.
   virtual void run(int64_t key, const std::function<void()>& work) = 0;
 };
 

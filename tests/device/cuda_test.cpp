@@ -155,12 +155,15 @@ TEST_P(CudaStream, RunsWorkAsAGraphAsItRunsItPlainly) {
                  to = make(MemoryKind::device, kTimes * kNumel);
     std::vector<int32_t> want(size_t(kTimes * kNumel));
     for (size_t i = 0; i < want.size(); ++i) want[i] = int32_t(i * i + size_t(use));
-    copy(from, Tensor(want.data(), DType::int32, {int64_t(want.size())}, MemoryKind::host), stream());
+    const Tensor values(want.data(), DType::int32, {int64_t(want.size())}, MemoryKind::host);
     const auto graphs = make_graphs({&stream(), &other}, use);
     Event inside;
     for (int i = 0; i < kTimes; ++i) {
       const Range here = Range{0, kNumel}.shifted(i * kNumel);
+      copy(from.tensor().slice(here), values.slice(here), other);
+      const Event before = other.record();
       graphs->run(7, [&] {
+        stream().wait(before);
         other.wait(inside);  // of the graph before
         copy(between, from.tensor().slice(here), stream());
         other.wait(stream().record());
