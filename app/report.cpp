@@ -126,8 +126,10 @@ void Report::start(const Engine& engine, int ranks, const std::string& transport
                                   : "") +
           (engine.mesh().tensor > 1 ? fmt::format("; layers cut over {} ranks", engine.mesh().tensor) : "")));
   if (!engine.pipeline_line().empty()) line(engine.pipeline_line());
-  for (const std::string& about : {engine.disk_line(), engine.update_line()})
+  for (const std::string& about : {engine.disk_line(), engine.update_line(), engine.graphs_line()})
     if (!about.empty()) line(about);
+  if (c.tf32 && !engine.device().is_cuda())
+    line("cleave.tf32 changes nothing: this rank computes on the CPU");
   if (c.zero.stage >= 2 && c.gradient_accumulation_steps > 1 &&
       engine.mesh().data * engine.mesh().sequence > 1)
     line(fmt::format(

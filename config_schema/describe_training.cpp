@@ -121,24 +121,6 @@ void describe_monitors(Keys& k, DsConfig& c) {
   k.honoured("enabled", &c.csv_monitor.enabled, "writes CSV files");
   k.honoured("output_path", &c.csv_monitor.output_path, "folder of the CSV files, below it job_name");
   k.honoured("job_name", &c.csv_monitor.job_name, "sub-folder of output_path");
-  k.section("cleave", "keys of this program");
-  k.honoured("comm_timeout_s", &c.comm_timeout_s,
-             "seconds a rank waits for the others before it reports who is missing")
-      .in(1, 1e6);
-  k.honoured("exact_sums", &c.exact_sums,
-             "sums gradients as 64-bit integers: the same bits for every number of ranks, stages and "
-             "micro-batches a rank, at equal micro-batch size; 8 bytes a parameter");
-  k.honoured("exact_sums_grid", &c.exact_sums_grid,
-             "each micro-batch's averaged gradient is rounded to a multiple of 2 to minus this")
-      .in(20, 100)
-      .inert_if(!c.exact_sums, "cleave.exact_sums is false");
-  k.honoured(
-       "offload_update", &c.offload_update,
-       "where offloaded optimizer state is updated: host (its processor, where the state lives), device "
-       "(streamed through it), or auto: on a GPU rank what is sooner by rates measured at the start")
-      .one_of({"auto", "host", "device"})
-      .inert_if(c.zero.offload_optimizer.device == "none",
-                "zero_optimization.offload_optimizer.device is none");
 }
 
 }  // namespace
@@ -148,6 +130,7 @@ void describe_training(Keys& keys, DsConfig& config) {
   describe_gradients(keys, config);
   describe_precision(keys, config);
   describe_monitors(keys, config);
+  describe_own(keys, config);
   describe_optimizer(keys, config.optimizer);
   describe_scheduler(keys, config.scheduler, config.optimizer);
 }

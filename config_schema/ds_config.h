@@ -129,6 +129,8 @@ struct DsConfig {
   bool exact_sums = false;              // gradients are summed as integers, in any order with the same bits
   int exact_sums_grid = 54;             // each contribution is rounded to a multiple of 2^-this
   std::string offload_update = "auto";  // where state off the device is updated: host, device, or auto
+  std::string cuda_graphs = "auto";     // of a GPU rank's passes: on, off, or auto: where they are faster
+  bool tf32 = false;                    // fp32 products of a GPU on its tensor cores
   bool bf16_enabled = false;
   bool check_grad_overflow = true;        // bf16
   Precision precision = Precision::fp32;  // resolved from fp16.enabled and bf16.enabled

@@ -97,6 +97,7 @@ std::string text_of(const Target& target);
 void describe_training(Keys& keys, DsConfig& config);
 void describe_optimizer(Keys& keys, OptimizerConfig& optimizer);
 void describe_scheduler(Keys& keys, SchedulerConfig& scheduler, const OptimizerConfig& optimizer);
+void describe_own(Keys& keys, DsConfig& config);  // the section "cleave"
 void describe_zero(Keys& keys, ZeroConfig& zero);
 void describe_aio(Keys& keys, DsConfig& config);
 void describe_pipeline(Keys& keys, PipelineConfig& pipeline);

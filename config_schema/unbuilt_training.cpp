@@ -24,7 +24,7 @@ void unbuilt_top_level(Keys& k) {
               "read only with the old form zero_optimization: true; zero_optimization.allgather_bucket_size "
               "is its new name")
       .at_least(0);
-  k.no_effect("graph_harvesting", "b=false", "there are no device graphs to harvest");
+  k.no_effect("graph_harvesting", "b=false", "cleave.cuda_graphs says whether passes are CUDA graphs");
   k.no_effect("zero_allow_untested_optimizer", "b=false",
               "every optimizer here is tested with every ZeRO stage");
   k.no_effect("zero_force_ds_cpu_optimizer", "b=true",

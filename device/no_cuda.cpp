@@ -1,5 +1,6 @@
 // A build without the CUDA backend.
 #include "device/cuda/memory.h"
+#include "device/graphs.h"
 #include "device/queue.h"
 
 namespace cleave {
@@ -22,6 +23,10 @@ std::unique_ptr<Queue> make_cuda_queue(Device device) {
 Block cuda_allocate(Device device, int64_t) { fail(Exit::usage, "{}: {}", name_of(device), kProblem); }
 
 Block cuda_allocate_pinned(Device, int64_t) { return {}; }
+
+std::unique_ptr<Graphs> make_graphs(std::vector<Stream*>, Graphs::Use) {
+  fail(Exit::usage, "CUDA graphs: {}", kProblem);
+}
 
 int64_t cuda_identity(Device) { return 0; }
 

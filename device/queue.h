@@ -28,6 +28,8 @@ class Queue {
   virtual void synchronize() = 0;
   virtual void lend(const Tensor& device, const Tensor& pinned) = 0;
   virtual Tensor pinned() const = 0;
+
+  bool tf32 = false;  // Stream::allow_tf32
 };
 
 // Throws Error(usage) where this build or this machine cannot have one.

@@ -167,6 +167,10 @@ void Stream::lend(Tensor device, Tensor pinned) {
   if (queue_) queue_->lend(device, pinned);
 }
 
+void Stream::allow_tf32() {
+  if (queue_) queue_->tf32 = true;
+}
+
 Tensor Stream::pinned() const { return queue_ ? queue_->pinned() : Tensor(); }
 
 }  // namespace cleave

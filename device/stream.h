@@ -57,6 +57,8 @@ class Stream {
   // Scratch for kernels and for staging (device/workspace.h), which must outlive the stream; a CUDA stream
   // needs it before its first kernel, others ignore it.
   void lend(Tensor device, Tensor pinned);
+  // From now on matrix products of fp32 on a CUDA stream may round their operands to TF32.
+  void allow_tf32();
   Tensor pinned() const;                         // what was lent; undefined on a CPU stream
   Queue* queue() const { return queue_.get(); }  // for the bodies of kernels
 

@@ -64,6 +64,7 @@ Engine::Engine(const DsConfig& config, const ModelFactory& make, Communicator& w
   s.all->state->initialize(options.seed, s.compute);
   s.synchronize();
   s.name_tracks();  // from here on
+  s.use_graphs();
 }
 
 Engine::~Engine() = default;
@@ -94,7 +95,7 @@ StepResult Engine::train_batch(const BatchSource& data) {
                   .step = s.at.applied + 1};
   optimizer.begin_step(s.norm_first() ? std::nullopt : std::optional(update), s.summed_late, s.compute);
   s.all->store.begin_step(left_scale / loss_scale, &optimizer);
-  Executor(s.all->stage, s.links(), s.compute, s.comm(), s.options.trace)
+  Executor(s.all->stage, s.links(), s.compute, s.comm(), s.options.trace, s.graphs.get())
       .run(s.plan.schedule.ranks[size_t(s.mesh.place.pipe)], s.plan.schedule.shape, work);
   s.sum_shared_gradients();
   s.all->store.wait_for_gradients();
@@ -232,6 +233,7 @@ void Engine::run_forward(const ScheduleShape& shape, const Work& work) {
 
 const std::string& Engine::disk_line() const { return state_->disk_line; }
 const std::string& Engine::update_line() const { return state_->update_line; }
+const std::string& Engine::graphs_line() const { return state_->graphs_line; }
 UpdateBytes Engine::update_bytes() const { return state_->update_bytes; }
 int64_t Engine::step() const { return state_->at.step; }
 const Model& Engine::model() const { return state_->model; }

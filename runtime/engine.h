@@ -104,6 +104,7 @@ class Engine {
   double idle_share() const;                 // of the pipeline's ranks, expected
   const std::string& disk_line() const;      // where and how fast; empty without offload to disk
   const std::string& update_line() const;    // why offloaded state is updated where it is; empty: no choice
+  const std::string& graphs_line() const;    // whether passes are CUDA graphs; empty: nobody would ask
   UpdateBytes update_bytes() const;          // of this rank's offloaded state, in one step
   Simulation timeline() const;               // of one step's schedule, recorded, in units of work
   int64_t frame_bytes() const;               // activations that a micro-batch in flight keeps on this rank

@@ -134,6 +134,7 @@ Engine::State::State(const DsConfig& c, const ModelFactory& make, Communicator& 
                                                                         : Stream::Mode::inline_),
       schedule(c.scheduler, c.optimizer.lr),
       scaler(c.precision == Precision::fp16 ? LossScaler(c.fp16, c.zero.stage) : LossScaler()) {
+  if (c.tf32) compute.allow_tf32();
   require(model.parts == mesh.shape.sequence, Exit::usage,
           "sequence_parallel_size is {}, but the sequences of {} are whole; set the size to 1",
           mesh.shape.sequence, model.name);
@@ -189,6 +190,33 @@ void Engine::State::name_tracks() {
   if (rows_overlap) options.trace->name(rows, "tensor axis");
   all->store.show_in(*options.trace), all->stage.show_in(*options.trace);
   if (all->optimizer) all->optimizer->show_in(*options.trace, compute);
+}
+
+std::string Engine::State::no_graphs() const {
+  if (config.cuda_graphs == "off") return "cleave.cuda_graphs is off";
+  if (!options.device.is_cuda()) return "this rank computes on the CPU";
+  // What NCCL prepares for a captured call lives no longer than the capture; the host transports wait.
+  if (world.size() > 1) return "the ranks talk to each other within a pass";
+  if (!update_runs_on()) return "state or parameters are offloaded";
+  if (config.checkpointing.to_host) return "inputs of layers are kept in host memory";
+  if (options.trace) return "a trace is written";
+  return "";
+}
+
+void Engine::State::use_graphs() {
+  if (options.inference) return;
+  const bool asked = config.cuda_graphs == "on";
+  const std::string why = no_graphs();
+  if (!why.empty()) {
+    if (asked) graphs_line = "CUDA graphs: not used: " + why;
+    return;
+  }
+  if (options.dry) return;
+  std::vector<Stream*> streams = {&compute};
+  if (config.zero.overlap_comm) streams.push_back(&overlapped);
+  graphs = make_graphs(std::move(streams), asked ? Graphs::Use::always : Graphs::Use::measured);
+  graphs_line = asked ? "CUDA graphs: each pass is one"
+                      : "CUDA graphs: each pass is one where that is faster in its first steps";
 }
 
 void Engine::State::plan_memory() {

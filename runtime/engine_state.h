@@ -89,7 +89,9 @@ struct Engine::State {
     const Communicator* ranks;
   };
   std::vector<Talk> groups() const;
-
+  // Why this rank's passes cannot be CUDA graphs; empty when they can.
+  std::string no_graphs() const;
+  void use_graphs();
   // `planned` and `update_bytes`, from the code that allocates.
   void plan_memory();
   // Throws Error(memory) on every rank of a pipe when one of its stages does not fit: their plans differ.
@@ -135,7 +137,7 @@ struct Engine::State {
   Memory memory;
   MemoryTable planned;
   UpdateBytes update_bytes;  // of state off the device
-  std::string disk_line, update_line;
+  std::string disk_line, update_line, graphs_line;
   Workspaces spaces;
   std::unique_ptr<Allocation> all;
   BufferLoan loan;
@@ -143,6 +145,7 @@ struct Engine::State {
   Stream on_host;                 // inline
   Stream compute, overlapped;     // go first: they finish what was enqueued, also when a step was given up
   Stream rows;                    // where the tensor axis' movements run beside products
+  std::unique_ptr<Graphs> graphs;
   LrSchedule schedule;
   LossScaler scaler;
   TrainingState at;

@@ -39,12 +39,18 @@ std::vector<Turn> turns_of(const InstructionList& list) {
 
 }  // namespace
 
+// The first micro-batch writes gradients, the others add to them, and the last one hands them over.
+void Executor::pass(Op op, const Turn& turn, const std::function<void()>& work) {
+  if (!graphs_) return work();
+  graphs_->run(((int64_t(turn.chunk) * 16 + int64_t(op)) * 2 + (turn.micro == 0)) * 2 + turn.last, work);
+}
+
 void Executor::forward(const Turn& turn, const Work& work) {
   if (turn.chunk == 0) {
     stage_.wait_until_loaded();
     stage_.load(turn.micro, work.batch(turn.micro), compute_);
   }
-  stage_.forward(turn, work.train, compute_);
+  pass(Op::forward, turn, [&] { stage_.forward(turn, work.train, compute_); });
   const bool end = stage_.shape().last && turn.chunk + 1 == int(stage_.shape().chunks.size());
   if (work.train || !end) return;
   const Tensor loss = work.losses.defined() ? work.losses.slice({turn.micro, turn.micro + 1}) : Tensor();
@@ -54,8 +60,13 @@ void Executor::forward(const Turn& turn, const Work& work) {
 
 void Executor::backward(const Turn& turn, const Work& work) {
   compute_.wait(gradient_sent_);  // out of the buffer that this backward writes
-  stage_.backward(turn, stage_.shape().last ? work.scale(turn.micro) : 1,
-                  work.losses.slice({turn.micro, turn.micro + 1}), compute_);
+  const float scale = stage_.shape().last ? work.scale(turn.micro) : 1;
+  const Tensor loss = work.losses.slice({turn.micro, turn.micro + 1});
+  pass(Op::backward, turn, [&] { stage_.backward(turn, scale, loss, compute_); });
+}
+
+void Executor::backward_weight(const Turn& turn) {
+  pass(Op::backward_weight, turn, [&] { stage_.backward_weight(turn, compute_); });
 }
 
 void Executor::run(const InstructionList& list, const ScheduleShape& shape, const Work& work) {
@@ -96,7 +107,7 @@ void Executor::run(const InstructionList& list, const ScheduleShape& shape, cons
         if (stage_.shape().split_backward) stage_.hold(micro, chunk, gradient_sent_);
         break;
       case Op::backward_weight:
-        stage_.backward_weight(turns[n], compute_);
+        backward_weight(turns[n]);
         break;
     }
   }

@@ -4,6 +4,7 @@
 #include <functional>
 
 #include "comm/communicator.h"
+#include "device/graphs.h"
 #include "device/trace.h"
 #include "pipeline/schedule.h"
 #include "runtime/stage.h"
@@ -30,9 +31,10 @@ struct Work {
 class Executor {
  public:
   // compute and comm may be the same stream. Everything must outlive the executor. Each instruction is an
-  // event of the trace, where there is one.
-  Executor(Stage& stage, PipeLinks links, Stream& compute, Stream& comm, Trace* trace = nullptr)
-      : stage_(stage), links_(links), compute_(compute), comm_(comm), trace_(trace) {}
+  // event of the trace, where there is one. Passes over the stage are launched by `graphs`, where there are.
+  Executor(Stage& stage, PipeLinks links, Stream& compute, Stream& comm, Trace* trace = nullptr,
+           Graphs* graphs = nullptr)
+      : stage_(stage), links_(links), compute_(compute), comm_(comm), trace_(trace), graphs_(graphs) {}
 
   // `list` is this rank's of a schedule that simulate() proves, made by with_transfers().
   void run(const InstructionList& list, const ScheduleShape& shape, const Work& work);
@@ -40,12 +42,16 @@ class Executor {
  private:
   void forward(const Turn& turn, const Work& work);
   void backward(const Turn& turn, const Work& work);
+  void backward_weight(const Turn& turn);
+  // Work of a turn on the device alone; turns of one kind enqueue the same kernels.
+  void pass(Op op, const Turn& turn, const std::function<void()>& work);
 
   Stage& stage_;
   PipeLinks links_;
   Stream& compute_;
   Stream& comm_;
   Trace* trace_;
+  Graphs* graphs_;
   Event gradient_sent_;
 };
 

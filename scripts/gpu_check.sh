@@ -138,12 +138,12 @@ with open(sys.argv[1], "wb") as f:
 P
 }
 
-ds_config() {  # micro accumulation offload
+ds_config() {  # micro accumulation offload [use of CUDA graphs]
   local offload=""
   [ "$3" = cpu ] && offload=', "offload_optimizer": {"device": "cpu", "pin_memory": true}'
   printf '{"train_micro_batch_size_per_gpu": %s, "gradient_accumulation_steps": %s, "bf16": {"enabled": true},
- "optimizer": {"type": "AdamW", "params": {"lr": 1e-5}}, "zero_optimization": {"stage": %s%s}}' \
-    "$1" "$2" "$([ "$3" = cpu ] && echo 2 || echo 0)" "$offload"
+ "optimizer": {"type": "AdamW", "params": {"lr": 1e-5}}, "zero_optimization": {"stage": %s%s}, "cleave": {%s}}' \
+    "$1" "$2" "$([ "$3" = cpu ] && echo 2 || echo 0)" "$offload" "${4:+\"cuda_graphs\": \"$4\"}"
 }
 
 # model, sequences of 1024 in a step, largest micro-batch to try, optimizer's home where the GPU has 80 GB
@@ -177,6 +177,22 @@ part_train() {
     printf '{"model": "%s", "micro": %s, "accumulation": %s, "optimizer_home": "%s", "status": %s}\n' \
       "$model" "$micro" $((batch / micro)) "$home" $status >"$logs/$name.json"
   done <<<"$rows"
+  compare_graphs
+}
+
+# Passes launched as CUDA graphs and kernel by kernel, of a model whose kernels are long and of one whose are short.
+compare_graphs() {
+  local use micro
+  micro=$(python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["micro"])' "$logs/train_gpt2.json")
+  small_model
+  for use in off on; do
+    ds_config "$micro" 1 none $use >"$work/ds.json"
+    run train 30 "$logs/graphs_gpt2_$use.log" "$programs/cleave" train --device cuda --deepspeed_config "$work/ds.json" --model gpt2 \
+      --data "$work/gpt2.bin" --seq_len 1024 --steps 20 --metrics "$logs/graphs_gpt2_$use.jsonl"
+    ds_config 1 4 none $use >"$work/ds.json"
+    run train 30 "$logs/graphs_small_$use.log" "$programs/cleave" train --device cuda --deepspeed_config "$work/ds.json" \
+      --model "$work/small.json" --data "$work/gpt2.bin" --seq_len 64 --steps 100 --metrics "$logs/graphs_small_$use.jsonl"
+  done
 }
 
 part_kernels() {

@@ -130,6 +130,20 @@ def training():
     return rows
 
 
+def graphs():
+    """Tokens a second of one model with and without CUDA graphs."""
+    rows = []
+    for log in sorted(glob.glob(path("graphs_*_on.log"))):
+        model = os.path.basename(log)[len("graphs_"):-len("_on.log")]
+        rate = {}
+        for use in ("off", "on"):
+            steps = [float(x["tokens_per_s"]) for x in json_lines(f"graphs_{model}_{use}.jsonl") if "tokens_per_s" in x][WARMUP:]
+            rate[use] = statistics.median(steps) if steps else 0
+        missing = next((use for use in rate if not rate[use]), None)
+        rows.append({"model": model, **rate, "failed": last_line(f"graphs_{model}_{missing}.log") if missing else ""})
+    return rows
+
+
 def ranks():
     """Two ranks at a stage: whether CUDA IPC gave the losses and norms of the way through host memory."""
     rows = []
@@ -157,11 +171,11 @@ def sanitizer():
 
 def main():
     test_rows, (kernel_rows, ceilings), train_rows, sanitizer_rows = tests(), kernels(), training(), sanitizer()
-    rank_rows = ranks()
+    rank_rows, graph_rows = ranks(), graphs()
     attention = [x for x in json_lines("peer_attention.log") if "attention" in x]
     skipped = [text(n).strip() for n in ("peers.skipped", "sanitizer.skipped") if text(n)]
     bad = sum(r["failed"] for r in test_rows) + sum(r["status"] != 0 for r in sanitizer_rows)
-    bad += sum(not r["same"] for r in rank_rows)
+    bad += sum(not r["same"] for r in rank_rows) + sum(bool(r["failed"]) for r in graph_rows)
     bad += sum(bool(r["notes"]) and not r["tokens_per_s"] for r in train_rows if r["micro"])
     out = ["", "=" * 100]
     report = load("report.json") or {}
@@ -200,12 +214,15 @@ def main():
                        (f"{peer:12,.0f}" if peer else f"{'-':>12}") + (f"{rate / peer:8.2f}" if peer and rate else f"{'-':>8}") +
                        ("   optimizer in host memory" if r["optimizer_home"] == "cpu" else ""))
             out += ["    " + n for n in r["notes"]]
+    for r in graph_rows:
+        out.append(f"{r['model'] + ', CUDA graphs on / off':44}" + (f"FAILED: {r['failed']}" if r["failed"] else
+                   f"{r['on']:,.0f} / {r['off']:,.0f} tokens/s, {r['on'] / r['off']:.3f} x"))
     out += ["skipped: " + s for s in skipped]
     out.append("nothing failed" if bad == 0 else f"{bad} failed")
     print("\n".join(out))
     with open(path("results.json"), "w") as f:
         json.dump({"report": report, "tests": test_rows, "ranks": rank_rows, "sanitizer": sanitizer_rows, "ceilings": ceilings, "kernels": kernel_rows,
-                   "attention_peer": attention, "training": train_rows, "skipped": skipped}, f, indent=1)
+                   "attention_peer": attention, "training": train_rows, "graphs": graph_rows, "skipped": skipped}, f, indent=1)
     return 1 if bad else 0
 
 

@@ -13,25 +13,6 @@ namespace {
 constexpr int64_t kFaultBytes = 256, kGateBytes = 4096;
 constexpr unsigned long long kNoFault = ~0ull;
 
-class CudaPoint final : public Event::State {
- public:
-  CudaPoint(cudaStream_t stream, int device) : device_(device) {
-    cuda_check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "cudaEventCreate", device);
-    cuda_check(cudaEventRecord(event_, stream), "cudaEventRecord", device);
-  }
-  ~CudaPoint() override { cudaEventDestroy(event_); }
-  void wait() override { cuda_check(cudaEventSynchronize(event_), "cudaEventSynchronize", device_); }
-  void then(std::function<void()> action) override {
-    wait();
-    action();
-  }
-  cudaEvent_t native() const { return event_; }
-
- private:
-  cudaEvent_t event_ = nullptr;
-  int device_;
-};
-
 }  // namespace
 
 std::unique_ptr<Queue> make_cuda_queue(Device device) { return std::make_unique<CudaQueue>(device); }
@@ -82,13 +63,13 @@ void CudaQueue::copy(void* to, const void* from, int64_t bytes) {
   check(cudaMemcpyAsync(to, from, size_t(bytes), cudaMemcpyDefault, use()), "cudaMemcpyAsync");
 }
 
-Event CudaQueue::record() { return Event(std::make_shared<CudaPoint>(use(), device_)); }
+Event CudaQueue::record() { return Event(std::make_shared<CudaPoint>(use(), device_, capture_)); }
 
 // An event of a CPU stream opens a gate: a word in pinned memory that the GPU polls, so that neither the host
 // nor a thread of the driver is blocked. A gate is used again only when its last event has happened.
 void CudaQueue::wait(const Event& event) {
-  if (const auto* point = dynamic_cast<const CudaPoint*>(event.state()))
-    return check(cudaStreamWaitEvent(use(), point->native(), 0), "cudaStreamWaitEvent");
+  if (const auto* point = dynamic_cast<const CudaPoint*>(event.state())) return point->hold(use(), capture_);
+  CHECK(!capture_, "cuda:{}: captured work waits for the CPU", device_);
   CHECK(gates_[0].word, "a CUDA stream waits for the CPU before it was lent a workspace");
   Gate& gate = gates_[next_gate_++ % gates_.size()];
   gate.event.wait();
@@ -137,6 +118,7 @@ void CudaQueue::clear_faults() {
 }
 
 void CudaQueue::synchronize() {
+  CHECK(!capture_, "cuda:{}: the host waits for work that is still being captured", device_);
   if (armed_)
     check(cudaMemcpyAsync(seen_, faults_, kFaults * sizeof *faults_, cudaMemcpyDefault, use()),
           "cudaMemcpyAsync");

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "device/cuda/capture.h"
 #include "device/queue.h"
 
 namespace cleave {
@@ -46,6 +47,9 @@ class CudaQueue final : public Queue {
   // Throws what the last kernel launch on this thread left.
   void launched(const char* op) { check(cudaGetLastError(), op); }
 
+  // Points recorded from now on belong to the capture that this stream is part of, until it is none.
+  void set_capture(std::shared_ptr<const CudaPoint::Capture> capture) { capture_ = std::move(capture); }
+
   // Where kernels/cuda/product.cpp and cudnn_attention.cpp keep their handles and choices.
   std::shared_ptr<void> products, attention;
 
@@ -66,6 +70,7 @@ class CudaQueue final : public Queue {
 
   int device_;
   cudaStream_t stream_ = nullptr;
+  std::shared_ptr<const CudaPoint::Capture> capture_;
   std::shared_ptr<Failure> failure_ = std::make_shared<Failure>();
   Tensor scratch_, pinned_;
   unsigned long long *faults_ = nullptr, *seen_ = nullptr;  // on the GPU, in pinned memory

@@ -23,7 +23,7 @@ cudaDataType_t type_of(DType t) {
 struct Shape3 {
   int64_t m, n, k;
   DType c, ab;
-  bool transpose_a, transpose_b, accumulate, bias;
+  bool transpose_a, transpose_b, accumulate, bias, tf32;
   Epilogue epilogue;
   int alignment;  // of all pointers, a power of two up to 256
   auto operator<=>(const Shape3&) const = default;
@@ -93,9 +93,9 @@ cublasLtEpilogue_t name_for_library(const Shape3& s) {
 
 void describe(Choice& p, const Shape3& s, CudaQueue& queue) {
   auto set = [&](cublasLtMatmulDescAttributes_t what, auto value) { p.set(what, value, queue); };
-  // fp32 operands are multiplied as they are: TF32 would drop thirteen bits of them.
-  check(cublasLtMatmulDescCreate(&p.op.value, CUBLAS_COMPUTE_32F, CUDA_R_32F), "cublasLtMatmulDescCreate",
-        queue);
+  // TF32 drops thirteen bits of the operands.
+  const cublasComputeType_t compute = s.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+  check(cublasLtMatmulDescCreate(&p.op.value, compute, CUDA_R_32F), "cublasLtMatmulDescCreate", queue);
   set(CUBLASLT_MATMUL_DESC_TRANSA, s.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
   set(CUBLASLT_MATMUL_DESC_TRANSB, s.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
   set(CUBLASLT_MATMUL_DESC_EPILOGUE, name_for_library(s));
@@ -157,6 +157,7 @@ bool multiply(const Product& product, CudaQueue& queue) {
                      .transpose_b = op.transpose_b,
                      .accumulate = op.accumulate,
                      .bias = op.bias.defined(),
+                     .tf32 = queue.tf32 && op.a.dtype() == DType::fp32,
                      .epilogue = product.epilogue,
                      .alignment = alignment_of({op.a, op.b, op.c, op.bias, product.hidden, product.dbias})};
   if (!fits(shape)) return false;

@@ -112,6 +112,15 @@ class GpuTable(unittest.TestCase):
         self.write("ranks_ipc_3.log", "rank 0: all_reduce was given up\n")
         self.assertIn("ranks_ipc_3 ended with exit code 6: rank 0: all_reduce was given up", self.table(1))
 
+    def test_compares_training_with_and_without_cuda_graphs(self):
+        for use, rate in (("off", 1000), ("on", 1100)):
+            self.write(f"graphs_small_{use}.log", "")
+            self.write(f"graphs_small_{use}.jsonl", "\n".join(json.dumps({"tokens_per_s": 1 if i < 5 else rate}) for i in range(10)))
+        self.assertRegex(self.table(0), r"small, CUDA graphs on / off +1,100 / 1,000 tokens/s, 1\.100 x")
+        self.write("graphs_small_on.jsonl", "")
+        self.write("graphs_small_on.log", "error: a kernel failed\n")
+        self.assertRegex(self.table(1), r"small, CUDA graphs on / off +FAILED: error: a kernel failed")
+
     def test_a_row_that_did_not_run_and_a_dirty_sanitizer_are_failures(self):
         self.write("train_qwen2.5-7b.json", {"micro": 1, "accumulation": 16, "optimizer_home": "cpu", "status": 3})
         self.write("train_qwen2.5-7b.log", "error: the plan does not fit\n")

@@ -283,30 +283,6 @@ TEST(ReadConfig, AFileOfNonsenseEndsAfterAHundredProblems) {
   EXPECT_LE(read(text + "}").problems.size(), 110u);
 }
 
-TEST(ReadConfig, ExactSumsMakeTheTypesOfGradientsIdle) {
-  EXPECT_TRUE(
-      read_beside_batch(R"("cleave": {"exact_sums": true, "exact_sums_grid": 40})").config.exact_sums);
-  EXPECT_NE(problems_of(R"("cleave": {"exact_sums": true}, "communication_data_type": "fp16")")
-                .find("changes nothing: cleave.exact_sums"),
-            std::string::npos);
-  EXPECT_NE(problems_of(R"("cleave": {"exact_sums_grid": 40})").find("changes nothing"), std::string::npos);
-}
-
-TEST(ReadConfig, KnowsWhereAnOffloadedUpdateMayRun) {
-  const std::string offload = R"(, "zero_optimization": {"offload_optimizer": {"device": "cpu"}})";
-  for (const std::string where : {"auto", "host", "device"}) {
-    const auto r = read_beside_batch("\"cleave\": {\"offload_update\": \"" + where + "\"}" + offload);
-    EXPECT_TRUE(r.ok());
-    EXPECT_EQ(r.config.offload_update, where);
-  }
-  EXPECT_EQ(read_beside_batch("\"steps_per_print\": 1").config.offload_update, "auto");
-  const std::string refused = problems_of(R"("cleave": {"offload_update": "gpu"})" + offload);
-  for (const char* part : {"cleave.offload_update", "auto", "host", "device", "gpu"})
-    EXPECT_NE(refused.find(part), std::string::npos) << refused;
-  EXPECT_NE(problems_of(R"("cleave": {"offload_update": "device"})").find("changes nothing"),
-            std::string::npos);
-}
-
 TEST(ReadConfigFile, SaysWhatIsWrongWithTheFile) {
   const Scratch scratch;
   EXPECT_EQ(format(read_ds_config_file(scratch.folder()).problems),

@@ -5,6 +5,7 @@
 
 #include "core/build.h"
 #include "device/copy.h"
+#include "device/graphs.h"
 #include "device/workspace.h"
 
 namespace cleave {
@@ -141,6 +142,62 @@ TEST_P(CudaStream, ErrorOfATaskLeavesBySynchronizeAndSkipsLaterTasks) {
   EXPECT_THROW(stream().synchronize(), Error);
   EXPECT_TRUE(skipped);
   stream().synchronize();
+}
+
+// A chain over two streams: every time `from` holds other values and goes to another place of `to`.
+TEST_P(CudaStream, RunsWorkAsAGraphAsItRunsItPlainly) {
+  constexpr int kTimes = 24, kNumel = 1000;
+  for (const Graphs::Use use : {Graphs::Use::always, Graphs::Use::measured}) {
+    Stream other(GetParam());
+    const Workspace other_space = allocate_workspace(*memory_, kCopyScratch);
+    other_space.lend_to(other);
+    const Buffer from = make(MemoryKind::device, kTimes * kNumel), between = make(MemoryKind::device, kNumel),
+                 to = make(MemoryKind::device, kTimes * kNumel);
+    std::vector<int32_t> want(size_t(kTimes * kNumel));
+    for (size_t i = 0; i < want.size(); ++i) want[i] = int32_t(i * i + size_t(use));
+    const Tensor values(want.data(), DType::int32, {int64_t(want.size())}, MemoryKind::host);
+    const auto graphs = make_graphs({&stream(), &other}, use);
+    Event inside;
+    for (int i = 0; i < kTimes; ++i) {
+      const Range here = Range{0, kNumel}.shifted(i * kNumel);
+      copy(from.tensor().slice(here), values.slice(here), other);
+      const Event before = other.record();
+      graphs->run(7, [&] {
+        stream().wait(before);
+        other.wait(inside);  // of the graph before
+        copy(between, from.tensor().slice(here), stream());
+        other.wait(stream().record());
+        copy(to.tensor().slice(here), between, other);
+        inside = other.record();
+        stream().wait(inside);
+      });
+      if (i == 5) inside.wait();
+    }
+    EXPECT_EQ(to_host<int32_t>(to, other), want) << int(use);
+    stream().wait(inside);
+    stream().synchronize();
+  }
+}
+
+TEST_P(CudaStream, StaysUsableWhenWorkOfAGraphFails) {
+  const auto graphs = make_graphs({&stream()}, Graphs::Use::always);
+  const Buffer gpu = make(MemoryKind::device, 4);
+  const std::vector<int32_t> ones(4, 1), twos(4, 2);
+  const auto give = [&](const std::vector<int32_t>& x) {
+    copy(gpu, Tensor(const_cast<int32_t*>(x.data()), DType::int32, {4}, MemoryKind::host), stream());
+  };
+  Event inside;
+  for (int i = 0; i < 3; ++i)
+    EXPECT_THROW(graphs->run(0, [&] { inside = stream().record(), fail(Exit::data, "bad"); }), Error);
+  EXPECT_THROW(graphs->run(0, [&] { stream().synchronize(); }), Error);
+  EXPECT_THROW(graphs->run(0, [&] { stream().record().wait(); }), Error);
+  inside.wait();
+  give(ones);
+  EXPECT_EQ(to_host<int32_t>(gpu, stream()), ones);
+  graphs->run(1, [] {});
+  graphs->run(1, [] {});
+  give(twos);
+  EXPECT_EQ(to_host<int32_t>(gpu, stream()), twos);
 }
 
 TEST_P(CudaStream, RefusesMoreMemoryThanTheGpuHasWithTheTable) {

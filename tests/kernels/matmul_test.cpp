@@ -76,6 +76,25 @@ TEST_P(MatmulKernel, GivesARowTheSameBitsWhateverRowsAreBesideIt) {
       }
 }
 
+TEST_P(MatmulKernel, RoundsOperandsOfFp32ToElevenBitsAtMostAndOnlyWhenAllowed) {
+  const int64_t n = 96;
+  Guarded a(DType::fp32, {n, n}, random_values(n * n, 1)), b(DType::fp32, {n, n}, random_values(n * n, 2)),
+      plain(DType::fp32, {n, n}), rounded(DType::fp32, {n, n}), bf16(DType::bf16, {n, n}),
+      a16(DType::bf16, {n, n}, random_values(n * n, 1)), same(DType::bf16, {n, n});
+  TestStream stream;
+  launch(Matmul{.c = plain, .a = a, .b = b}, stream);
+  launch(Matmul{.c = bf16, .a = a16, .b = a16}, stream);
+  stream.get().allow_tf32();
+  launch(Matmul{.c = rounded, .a = a, .b = b}, stream);
+  launch(Matmul{.c = same, .a = a16, .b = a16}, stream);
+  double largest = 0;
+  for (size_t i = 0; i < size_t(n * n); ++i)
+    largest = std::max(largest, std::fabs(rounded.at(i) - plain.at(i)));
+  EXPECT_LT(largest, double(n) * 0x1p-10);
+  EXPECT_EQ(largest > 0, GetParam().is_cuda());
+  EXPECT_EQ(same.values(), bf16.values());
+}
+
 TEST_P(MatmulKernel, EqualsDoublePrecisionForEveryShapeAndTransposition) {
   for (const MatmulCase& size : kMatmulCases)
     for (int flags = 0; flags < 16; ++flags)

@@ -135,6 +135,18 @@ TEST(TrainingRuns, WorkerStreamsGiveTheBitsOfInlineOnes) {
   expect_same_bits(got, want, "worker streams");
 }
 
+TEST(TrainingRuns, OnTheCpuSayThatPassesAreNoGraphsWhenAsked) {
+  run_ranks(1, [](Communicator& world) {
+    DsConfig c = config_for(1);
+    for (const auto& [use, line] : {std::pair{"auto", ""},
+                                    {"off", ""},
+                                    {"on", "CUDA graphs: not used: this rank computes on the CPU"}}) {
+      c.cuda_graphs = use;
+      EXPECT_EQ(Engine(c, small_gpt(), world, {}).graphs_line(), line);
+    }
+  });
+}
+
 TEST(TrainingRuns, PredividingAndSummingGradientsScaleAsDocumented) {
   const int ranks = 2;
   const Training want = train_on(

@@ -1,0 +1,36 @@
+#include "config_schema/keys.h"
+
+namespace cleave {
+
+void describe_own(Keys& k, DsConfig& c) {
+  k.section("cleave", "keys of this program");
+  k.honoured("comm_timeout_s", &c.comm_timeout_s,
+             "seconds a rank waits for the others before it reports who is missing")
+      .in(1, 1e6);
+  k.honoured("exact_sums", &c.exact_sums,
+             "sums gradients as 64-bit integers: the same bits for every number of ranks, stages and "
+             "micro-batches a rank, at equal micro-batch size; 8 bytes a parameter");
+  k.honoured("exact_sums_grid", &c.exact_sums_grid,
+             "each micro-batch's averaged gradient is rounded to a multiple of 2 to minus this")
+      .in(20, 100)
+      .inert_if(!c.exact_sums, "cleave.exact_sums is false");
+  k.honoured(
+       "cuda_graphs", &c.cuda_graphs,
+       "launches each pass of a GPU rank as one CUDA graph: on, off, or auto: where that is faster in its "
+       "first steps; jobs of one rank without offload and trace")
+      .one_of({"auto", "on", "off"})
+      .inert_if(c.zero.offload_optimizer.device != "none" || c.zero.offload_param.device != "none",
+                "state or parameters are offloaded");
+  k.honoured("tf32", &c.tf32,
+             "matrix products of fp32 on a GPU's tensor cores, which round their operands to 11 bits")
+      .inert_if(c.fp16.enabled || c.bf16_enabled, "products are of 16 bits");
+  k.honoured(
+       "offload_update", &c.offload_update,
+       "where offloaded optimizer state is updated: host (its processor, where the state lives), device "
+       "(streamed through it), or auto: on a GPU rank what is sooner by rates measured at the start")
+      .one_of({"auto", "host", "device"})
+      .inert_if(c.zero.offload_optimizer.device == "none",
+                "zero_optimization.offload_optimizer.device is none");
+}
+
+}  // namespace cleave

@@ -1,0 +1,62 @@
+// The section "cleave".
+#include <gtest/gtest.h>
+
+#include "config_schema/read_config.h"
+
+namespace cleave {
+namespace {
+
+ReadResult read_beside_batch(const std::string& members) {
+  return read_ds_config("{\"train_batch_size\": 4,\n" + members + "}", "f", {});
+}
+std::string problems_of(const std::string& members) { return format(read_beside_batch(members).problems); }
+
+TEST(OwnKeys, ExactSumsMakeTheTypesOfGradientsIdle) {
+  EXPECT_TRUE(
+      read_beside_batch(R"("cleave": {"exact_sums": true, "exact_sums_grid": 40})").config.exact_sums);
+  EXPECT_NE(problems_of(R"("cleave": {"exact_sums": true}, "communication_data_type": "fp16")")
+                .find("changes nothing: cleave.exact_sums"),
+            std::string::npos);
+  EXPECT_NE(problems_of(R"("cleave": {"exact_sums_grid": 40})").find("changes nothing"), std::string::npos);
+}
+
+TEST(OwnKeys, KnowsWhereAnOffloadedUpdateMayRun) {
+  const std::string offload = R"(, "zero_optimization": {"offload_optimizer": {"device": "cpu"}})";
+  for (const std::string where : {"auto", "host", "device"}) {
+    const auto r = read_beside_batch("\"cleave\": {\"offload_update\": \"" + where + "\"}" + offload);
+    EXPECT_TRUE(r.ok());
+    EXPECT_EQ(r.config.offload_update, where);
+  }
+  EXPECT_EQ(read_beside_batch("\"steps_per_print\": 1").config.offload_update, "auto");
+  const std::string refused = problems_of(R"("cleave": {"offload_update": "gpu"})" + offload);
+  for (const char* part : {"cleave.offload_update", "auto", "host", "device", "gpu"})
+    EXPECT_NE(refused.find(part), std::string::npos) << refused;
+  EXPECT_NE(problems_of(R"("cleave": {"offload_update": "device"})").find("changes nothing"),
+            std::string::npos);
+}
+
+TEST(OwnKeys, SayWhetherPassesAreGraphs) {
+  for (const std::string use : {"auto", "on", "off"}) {
+    const auto r = read_beside_batch("\"cleave\": {\"cuda_graphs\": \"" + use + "\"}");
+    EXPECT_TRUE(r.ok());
+    EXPECT_EQ(r.config.cuda_graphs, use);
+  }
+  EXPECT_EQ(read_beside_batch("\"steps_per_print\": 1").config.cuda_graphs, "auto");
+  const std::string refused = problems_of(R"("cleave": {"cuda_graphs": true})");
+  for (const char* part : {"cleave.cuda_graphs", "\"off\"", "a boolean"})
+    EXPECT_NE(refused.find(part), std::string::npos) << refused;
+  EXPECT_NE(problems_of(R"("cleave": {"cuda_graphs": "on"},
+                          "zero_optimization": {"stage": 1, "offload_optimizer": {"device": "cpu"}})")
+                .find("changes nothing: state or parameters are offloaded"),
+            std::string::npos);
+}
+
+TEST(OwnKeys, AskForTf32InFp32Only) {
+  EXPECT_FALSE(read_beside_batch("\"steps_per_print\": 1").config.tf32);
+  EXPECT_TRUE(read_beside_batch(R"("cleave": {"tf32": true})").config.tf32);
+  EXPECT_NE(problems_of(R"("cleave": {"tf32": true}, "bf16": {"enabled": true})").find("changes nothing"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace cleave
