@@ -134,9 +134,9 @@ void Engine::State::check_disk() {
   int64_t some_weights = 0;  // up to max_in_cpu elements stay in memory: all of one rank's, not of another's
   if (shard_home(config).parameters == MemoryKind::disk) {
     some_weights = planned.at(MemoryKind::disk, Category::weights);
-    world.all_reduce(Tensor(&some_weights, DType::int64, {1}, MemoryKind::host), comm(),
+    world.all_reduce(Tensor(&some_weights, DType::int64, {1}, MemoryKind::host), early(),
                      {.what = "weights on disks"});
-    comm().synchronize();
+    early().synchronize();
   }
   const std::vector<Folder> folders = folders_of(config, planned, some_weights > 0);
   if (folders.empty()) return;
@@ -153,9 +153,9 @@ void Engine::State::check_disk() {
       },
       of_rank);
   world.all_gather(Tensor(claims.data(), DType::int64, {4 * count * world.size()}, MemoryKind::host),
-                   Tensor(mine.data(), DType::int64, {4 * count}, MemoryKind::host), comm(),
+                   Tensor(mine.data(), DType::int64, {4 * count}, MemoryKind::host), early(),
                    {.what = "space on disks"});
-  comm().synchronize();
+  early().synchronize();
   const std::string refusal = refusal_of(claims, folders);
   require(refusal.empty(), Exit::memory, "{}", refusal);
   for (size_t i = 0; i < folders.size(); ++i) {

@@ -264,18 +264,18 @@ void Engine::State::agree(Communicator& ranks, const std::function<void()>& chec
     answers[size_t(2 * ranks.rank())] = int32_t(refusal.size());
     answers[size_t(2 * ranks.rank() + 1)] = int32_t(e.exit());
   }
-  ranks.all_reduce(Tensor(answers.data(), DType::int32, {2 * ranks.size()}, MemoryKind::host), comm(),
+  ranks.all_reduce(Tensor(answers.data(), DType::int32, {2 * ranks.size()}, MemoryKind::host), early(),
                    {.what = "whether every rank can start"});
-  comm().synchronize();
+  early().synchronize();
   for (int rank = 0; rank < ranks.size(); ++rank) {
     if (answers[size_t(2 * rank)] == 0) continue;
     refusal.resize(size_t(answers[size_t(2 * rank)]));
     ranks.broadcast(Tensor(refusal.data(), DType::uint8, {int64_t(refusal.size())}, MemoryKind::host), rank,
-                    comm(), {.what = "which rank cannot start"});
-    comm().synchronize();
+                    early(), {.what = "which rank cannot start"});
+    early().synchronize();
     try {  // nobody leaves before all know; who is left here by a faster one knows, too
-      ranks.barrier(comm(), {.what = "before leaving"});
-      comm().synchronize();
+      ranks.barrier(early(), {.what = "before leaving"});
+      early().synchronize();
     } catch (const Error&) {
     }
     fail(Exit(answers[size_t(2 * rank + 1)]), "{}{}", where(rank), refusal);

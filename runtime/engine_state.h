@@ -67,6 +67,9 @@ struct Engine::State {
     return *all->optimizer;
   }
   Stream& comm() { return config.zero.overlap_comm ? overlapped : compute; }
+  // For what ranks tell each other before there is memory, through which a GPU's stream would have to take
+  // it.
+  Stream& early() { return comm().on_cuda() ? on_host : comm(); }
   void synchronize() { rows.synchronize(), compute.synchronize(), comm().synchronize(); }
   // A GPU works on its update while the host prepares the next step: events order all that lives there. What
   // lives in host memory or on disk is waited for.
@@ -139,6 +142,7 @@ struct Engine::State {
   std::unique_ptr<Allocation> all;
   BufferLoan loan;
   std::vector<bool> summed_late;  // units_summed_late(), of all->store
+  Stream on_host;                 // inline
   Stream compute, overlapped;     // go first: they finish what was enqueued, also when a step was given up
   Stream rows;                    // where the tensor axis' movements run beside products
   std::unique_ptr<Graphs> graphs;

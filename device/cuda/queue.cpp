@@ -92,6 +92,11 @@ void CudaQueue::lend(const Tensor& device, const Tensor& pinned) {
   clear_faults();
 }
 
+Tensor CudaQueue::pinned() const {
+  CHECK(pinned_.defined(), "values of the host on cuda:{} before its stream was lent a workspace", device_);
+  return pinned_;
+}
+
 void* CudaQueue::scratch(int64_t bytes) {
   CHECK(scratch_.defined(), "a kernel on cuda:{} before its stream was lent a workspace", device_);
   CHECK(bytes <= scratch_bytes(),

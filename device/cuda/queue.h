@@ -28,7 +28,7 @@ class CudaQueue final : public Queue {
   void wait(const Event& event) override;
   void synchronize() override;
   void lend(const Tensor& device, const Tensor& pinned) override;
-  Tensor pinned() const override { return pinned_; }
+  Tensor pinned() const override;
 
   int device() const { return device_; }
   // The stream, with its GPU made current on the calling thread.

@@ -24,7 +24,7 @@ __device__ __forceinline__ float gelu_tanh_slope(float x) {
 __device__ __forceinline__ float value(Activation kind, float x) {
   if (kind == Activation::gelu_tanh) return gelu_tanh(x);
   if (kind == Activation::gelu_erf) return x * normcdff(x);
-  return fmaxf(x, 0.0f);
+  return x < 0 ? 0.0f : x;  // fmaxf would make 0 of what is not a number
 }
 __device__ __forceinline__ float slope(Activation kind, float x) {
   if (kind == Activation::gelu_tanh) return gelu_tanh_slope(x);

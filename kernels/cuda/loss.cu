@@ -8,15 +8,20 @@ namespace {
 constexpr int kThreads = 512;
 constexpr int32_t kIgnored = -100;
 
-// The largest of some numbers and the sum of e^(number - largest).
+// The largest of some numbers and the sum of e^(number - largest). Of no numbers, or of such as are not, the
+// largest is -inf and the sum 0 or NaN, which has to reach the loss.
 struct Softmax {
   float top, sum;
+
+  // What is taken from exponents; not -inf, from which -inf cannot be taken.
+  __device__ float base() const { return top == -INFINITY ? 0.0f : top; }
+  __device__ float sum_from(float base) const { return sum * expf(top - base); }
 };
 
 __device__ __forceinline__ Softmax joined(Softmax a, Softmax b) {
-  const float top = fmaxf(a.top, b.top);
-  if (top == -INFINITY) return {top, 0.0f};
-  return {top, a.sum * expf(a.top - top) + b.sum * expf(b.top - top)};
+  Softmax both{fmaxf(a.top, b.top), 0.0f};
+  both.sum = a.sum_from(both.base()) + b.sum_from(both.base());
+  return both;
 }
 
 // Of tokens [first, first + vocab); a target counts when it is in [0, all_vocab). stats is [rows, 3] to write
@@ -79,13 +84,14 @@ __device__ __forceinline__ Softmax softmax_of(const T* x, int vocab, int first, 
   walk(first, vocab, [&](int i, auto n) {
     float v[n.value];
     load(v, x + i);
-    float top = mine.top;
+    Softmax next = mine;
 #pragma unroll
-    for (int j = 0; j < n.value; ++j) top = fmaxf(top, v[j]);
-    float sum = mine.top == -INFINITY ? 0.0f : mine.sum * expf(mine.top - top);
+    for (int j = 0; j < n.value; ++j) next.top = fmaxf(next.top, v[j]);
+    const float base = next.base();
+    next.sum = mine.sum_from(base);
 #pragma unroll
-    for (int j = 0; j < n.value; ++j) sum += expf(v[j] - top);
-    mine = {top, sum};
+    for (int j = 0; j < n.value; ++j) next.sum += expf(v[j] - base);
+    mine = next;
   });
   return reduce(mine, shared);
 }

@@ -97,8 +97,10 @@ TEST_P(CudaCollectives, MoveAndSumWhatIsOnTheGpu) {
 TEST_P(CudaCollectives, LeaveTheReasonBySynchronizeWhenARankIsGone) {
   EXPECT_THROW(run_ranks(2,
                          [&](Communicator& world) {
-                           Rank me(GetParam());
+                           // Before it has memory: that goes back only when all streams of the context are
+                           // done, and those of rank 0 wait for the reason.
                            if (world.rank() == 1) fail(Exit::data, "rank 1 ends early");
+                           Rank me(GetParam());
                            const Tensor x = me.on_gpu(numbers(10, 1));
                            world.all_reduce(x, me.stream);
                            me.stream.synchronize();

@@ -58,6 +58,16 @@ TEST_P(ActivationKernel, ForwardAndBackwardEqualDoublePrecision) {
       }
 }
 
+TEST_P(ActivationKernel, OfWhatIsNotANumberIsNone) {
+  for (Activation kind : kKinds)
+    for (DType type : {DType::fp32, DType::bf16, DType::fp16}) {
+      Guarded x(type, {33}, Values(33, NAN)), y(type, {33});
+      TestStream stream;
+      launch(ActivationForward{.y = y, .x = x, .kind = kind}, stream);
+      for (size_t i = 0; i < 33; ++i) EXPECT_TRUE(std::isnan(y.at(i))) << int(kind) << " " << name_of(type);
+    }
+}
+
 TEST_P(SwiGluKernel, ForwardAndBackwardEqualDoublePrecision) {
   for (DType type : kTrainingTypes)
     for (auto [rows, width] : {std::pair<int64_t, int64_t>{1, 1}, {3, 16}, {5, 17}, {40, 1001}, {0, 4}}) {

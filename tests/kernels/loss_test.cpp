@@ -50,6 +50,39 @@ TEST_P(CrossEntropyKernel, LossAndGradientEqualDoublePrecision) {
         }
 }
 
+// 16 numbers are one thread's each on a GPU, and 8208 more than one pack of each.
+TEST_P(CrossEntropyKernel, LogitsOfMinusInfinityTakeNoPart) {
+  for (const int columns : {16, 8208}) {
+    Values row(size_t(columns), -INFINITY);
+    row[size_t(columns) - 3] = 1, row[size_t(columns) - 5] = 3;
+    Guarded logits(DType::fp32, {1, columns}, row), losses(DType::fp32, {1});
+    Guarded targets(DType::int32, {1}, {double(columns - 3)});
+    TestStream stream;
+    launch(CrossEntropy{.logits = logits, .losses = losses, .targets = targets, .vocab = columns, .scale = 1},
+           stream);
+    expect_near(losses, {std::log1p(std::exp(2))}, 1e-6, 0, "losses");
+    const double p = 1 / (1 + std::exp(2));
+    Values want(size_t(columns), 0);
+    want[size_t(columns) - 3] = p - 1, want[size_t(columns) - 5] = 1 - p;
+    expect_near(logits, want, 1e-6, 0, "gradient");
+  }
+}
+
+TEST_P(CrossEntropyKernel, ALogitThatIsNotANumberReachesTheLossFromAnywhere) {
+  for (const int columns : {3, 16, 8208})
+    for (const int bad : {0, 1, 9, columns - 1})
+      for (const int others : {0, 8}) {  // a whole pack at once
+        Values row = random_values(columns, 1);
+        for (int i = bad; i <= bad + others && i < columns; ++i) row[size_t(i)] = NAN;
+        Guarded logits(DType::fp32, {1, columns}, row), losses(DType::fp32, {1});
+        Guarded targets(DType::int32, {1}, {2});
+        TestStream stream;
+        launch(CrossEntropy{.logits = logits, .losses = losses, .targets = targets, .vocab = columns},
+               stream);
+        EXPECT_FALSE(std::isfinite(losses.at(0)) && bad < columns) << columns << " columns, from " << bad;
+      }
+}
+
 TEST_P(CrossEntropyKernel, NamesATargetOutsideTheVocabulary) {
   for (double bad : {-1.0, 6.0, -101.0}) {
     Guarded logits(DType::fp32, {2, 8}, random_values(16, 1)), losses(DType::fp32, {2}),

@@ -7,7 +7,7 @@
 #include <filesystem>
 
 #include "core/build.h"
-#include "tests/runtime/small_models.h"
+#include "tests/runtime/cut_models.h"
 
 namespace cleave::testing {
 namespace {
@@ -76,6 +76,20 @@ TEST_P(CudaEngine, TrainsInSixteenBitsAsTheCpuDoes) {
     c.zero.stage = 2;
     auto model = [type = type] { return small_gpt(type); };
     expect_near(train_on(2, c, model, 8, options()), train_on(2, c, model, 8), 3e-2);
+  }
+}
+
+TEST_P(CudaEngine, TrainsAModelThatIsCutAsTheCpuDoes) {
+  for (const Layout& l : {Layout{.pipe = 2},
+                          {.pipe = 2, .data = 2, .zero = 1, .schedule = "zb-h1"},
+                          {.pipe = 2, .tensor = 2, .schedule = "interleaved", .offload = true},
+                          {.tensor = 2, .zero = 3, .cut_rows = false},
+                          {.data = 2, .tensor = 2, .zero = 3, .offload = true},
+                          {.data = 2, .zero = 2, .sequence = 2, .clips = false}}) {
+    SCOPED_TRACE(l.text());
+    DsConfig c = config_of(l, 3);
+    c.optimizer.eps = 1e-2;
+    expect_near(train_on_all(l, c, cut_gpt(true), 3, options()), train_on_all(l, c, cut_gpt(true), 3), 1e-4);
   }
 }
 
