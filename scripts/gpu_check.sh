@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# The proof on a machine with a GPU: tests, two ranks over each way between GPUs, kernels against the ceilings measured there, training rows next to their goals and to
-# PyTorch in the same call, and compute-sanitizer. Needs the bundle of scripts/gpu_bundle.sh (or a CUDA build), cuBLAS of CUDA 13 in
-# the toolkit or in Python's nvidia packages, and python3; no network and no compiler. Takes less than 9 minutes and prints one
-# table last; logs and results.json go to $OUT where that is set.
+# The proof on a machine with a GPU: tests, two ranks over each way between GPUs, kernels against the ceilings measured there,
+# training rows next to their goals and to PyTorch in the same call, and compute-sanitizer. Needs the bundle of scripts/gpu_bundle.sh
+# (or a CUDA build), cuBLAS of CUDA 13 in the toolkit or in Python's nvidia packages, and python3; no network and no compiler. Takes
+# less than 9 minutes and prints one table last; logs and results.json go to $OUT where that is set.
 #   scripts/gpu_check.sh [--quick] [--only PART]... [--programs DIR] [--list]
 # Exit codes: 0 nothing failed, 1 something failed, 2 wrongly called or nothing to run, 77 there is no usable GPU here.
 set -uo pipefail
