@@ -192,6 +192,11 @@ void Engine::State::name_tracks() {
   if (all->optimizer) all->optimizer->show_in(*options.trace, compute);
 }
 
+bool Engine::State::update_runs_on() const {
+  return options.device.is_cuda() && config.zero.offload_optimizer.device == "none" &&
+         config.zero.offload_param.device == "none";
+}
+
 std::string Engine::State::no_graphs() const {
   if (config.cuda_graphs == "off") return "cleave.cuda_graphs is off";
   if (!options.device.is_cuda()) return "this rank computes on the CPU";

@@ -67,17 +67,12 @@ struct Engine::State {
     return *all->optimizer;
   }
   Stream& comm() { return config.zero.overlap_comm ? overlapped : compute; }
-  // For what ranks tell each other before there is memory, through which a GPU's stream would have to take
-  // it.
+  // For what ranks tell each other before a GPU's stream was lent its workspace.
   Stream& early() { return comm().on_cuda() ? on_host : comm(); }
   void synchronize() { rows.synchronize(), compute.synchronize(), comm().synchronize(); }
   // A GPU works on its update while the host prepares the next step: events order all that lives there. What
   // lives in host memory or on disk is waited for.
-  bool update_runs_on() const {
-    const auto& zero = config.zero;
-    return options.device.is_cuda() && zero.offload_optimizer.device == "none" &&
-           zero.offload_param.device == "none";
-  }
+  bool update_runs_on() const;
   bool speaks_for(int unit) const { return plan.speaks(mesh.place.pipe, all->store.layout(unit).name()); }
   void name_tracks();  // of the trace: this engine's streams
   void lend_buffers_of_store();

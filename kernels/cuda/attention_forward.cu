@@ -1,8 +1,7 @@
 // Attention in one pass over the keys with the softmax kept on line (FlashAttention-2, arXiv 2307.08691): a
 // block of four warps owns 64 queries of one head, a warp 16 of them; two tiles of keys and values are in
 // shared memory, one being used and the next on its way.
-#include "kernels/cuda/attention.cuh"
-#include "kernels/cuda/mma.cuh"
+#include "kernels/cuda/attention_rows.cuh"
 
 namespace cleave::gpu {
 namespace {
@@ -23,15 +22,6 @@ struct Blocks {
 struct Rows {
   float top[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0};
 };
-
-__device__ __forceinline__ float quad_max(float x) {
-  x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
-  return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
-}
-__device__ __forceinline__ float quad_sum(float x) {
-  x += __shfl_xor_sync(0xffffffffu, x, 1);
-  return x + __shfl_xor_sync(0xffffffffu, x, 2);
-}
 
 // Scores become 2^(score - top); what was summed before shrinks to the new top.
 template <int D>
@@ -98,15 +88,7 @@ __global__ void __launch_bounds__(kThreads) forward(Attention<T> a) {
     add_product(o, s, blocks.v(tile));
     __syncthreads();  // before the next tile but one arrives in the same place
   }
-  const float sum[2] = {quad_sum(rows.sum[0]), quad_sum(rows.sum[1])};
-  store_rows<T, D>(a.out + a.output(b, head), a.out_stride(), q0 + first, a.seq, a.dim, o, 1 / sum[0],
-                   1 / sum[1]);
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int row = q0 + first + lane / 4 + half * 8;
-    if (lane % 4 == 0 && row < a.seq)
-      a.lse_out[a.row(b, head) + row] = fmaf(rows.top[half], kLn2, logf(sum[half]));
-  }
+  store_forward<T, D>(a, b, head, q0 + first, o, rows.top, rows.sum, kLn2);
 }
 
 }  // namespace

@@ -3,7 +3,7 @@
 // only the first tile hides any. The softmax is kept on line (FlashAttention-2, arXiv 2307.08691); while it
 // works on the scores of one tile, the tensor cores multiply the probabilities of the tile before by its
 // values (FlashAttention-3, arXiv 2407.08608, section 3.2).
-#include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/attention_rows.cuh"
 #include "kernels/cuda/swizzled_tile.cuh"
 
 namespace cleave::gpu {
@@ -29,15 +29,6 @@ struct Blocks {
 struct Rows {
   float top[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0}, shrink[2];
 };
-
-__device__ __forceinline__ float quad_max(float x) {
-  x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
-  return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
-}
-__device__ __forceinline__ float quad_sum(float x) {
-  x += __shfl_xor_sync(0xffffffffu, x, 1);
-  return x + __shfl_xor_sync(0xffffffffu, x, 2);
-}
 
 // Scores become 2^(scale (score - top)).
 __device__ __forceinline__ void soften(float (&s)[kTiles][4], Rows& rows, float scale) {
@@ -75,20 +66,6 @@ __device__ __forceinline__ void shrink(float (&o)[kColumns][4], const Rows& rows
   for (int n = 0; n < kColumns; ++n)
 #pragma unroll
     for (int i = 0; i < 4; ++i) o[n][i] *= rows.shrink[i / 2];
-}
-
-template <class T, int D>
-__device__ __forceinline__ void store(const Attention<T>& a, int b, int head, int first,
-                                      const float (&o)[D / 8][4], const Rows& rows) {
-  const float sum[2] = {quad_sum(rows.sum[0]), quad_sum(rows.sum[1])};
-  store_rows<T, D>(a.out + a.output(b, head), a.out_stride(), first, a.seq, a.dim, o, 1 / sum[0], 1 / sum[1]);
-  const int lane = threadIdx.x % 32;
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int row = first + lane / 4 + half * 8;
-    if (lane % 4 == 0 && row < a.seq)
-      a.lse_out[a.row(b, head) + row] = fmaf(rows.top[half], a.scale, logf(sum[half]));
-  }
 }
 
 // Step i is key tile last - i. At the barrier of step i all scores of step i and all products with values
@@ -158,7 +135,7 @@ __global__ void __launch_bounds__(kThreads, 1) forward(Attention<T> a) {
   commit_products();
   wait_for_products<0>();
   settle(o);
-  store<T, D>(a, b, head, last * kQueries + lane_row, o, rows);
+  store_forward<T, D>(a, b, head, last * kQueries + lane_row, o, rows.top, rows.sum, a.scale);
 }
 
 }  // namespace
