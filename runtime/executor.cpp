@@ -42,7 +42,7 @@ std::vector<Turn> turns_of(const InstructionList& list) {
 // The first micro-batch writes gradients, the others add to them, and the last one hands them over.
 void Executor::pass(Op op, const Turn& turn, const std::function<void()>& work) {
   if (!graphs_) return work();
-  graphs_->run(((int64_t(turn.chunk) * 16 + int64_t(op)) * 2 + (turn.micro == 0)) * 2 + turn.last, work);
+  graphs_->run({int(op), turn.chunk, turn.micro == 0, turn.last}, work);
 }
 
 void Executor::forward(const Turn& turn, const Work& work) {
@@ -63,10 +63,6 @@ void Executor::backward(const Turn& turn, const Work& work) {
   const float scale = stage_.shape().last ? work.scale(turn.micro) : 1;
   const Tensor loss = work.losses.slice({turn.micro, turn.micro + 1});
   pass(Op::backward, turn, [&] { stage_.backward(turn, scale, loss, compute_); });
-}
-
-void Executor::backward_weight(const Turn& turn) {
-  pass(Op::backward_weight, turn, [&] { stage_.backward_weight(turn, compute_); });
 }
 
 void Executor::run(const InstructionList& list, const ScheduleShape& shape, const Work& work) {
@@ -107,7 +103,7 @@ void Executor::run(const InstructionList& list, const ScheduleShape& shape, cons
         if (stage_.shape().split_backward) stage_.hold(micro, chunk, gradient_sent_);
         break;
       case Op::backward_weight:
-        backward_weight(turns[n]);
+        pass(op, turns[n], [&] { stage_.backward_weight(turns[n], compute_); });
         break;
     }
   }

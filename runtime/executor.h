@@ -42,7 +42,6 @@ class Executor {
  private:
   void forward(const Turn& turn, const Work& work);
   void backward(const Turn& turn, const Work& work);
-  void backward_weight(const Turn& turn);
   // Work of a turn on the device alone; turns of one kind enqueue the same kernels.
   void pass(Op op, const Turn& turn, const std::function<void()>& work);
 

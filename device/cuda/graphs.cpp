@@ -5,6 +5,7 @@
 #include <cmath>
 #include <map>
 #include <optional>
+#include <type_traits>
 #include <utility>
 
 #include "device/cuda/check.h"
@@ -93,7 +94,7 @@ class CudaGraphs final : public Graphs {
       if (known.graph) cudaGraphExecDestroy(known.graph);
   }
 
-  void run(int64_t key, const std::function<void()>& work) override {
+  void run(const Key& key, const std::function<void()>& work) override {
     Known& known = known_[key];
     const Trial::Next next = known.trial.next(use_, device_);
     if (next.timing) next.timing->begin(first_);
@@ -130,29 +131,48 @@ class CudaGraphs final : public Graphs {
     // Relaxed: what other threads and libraries ask the driver meanwhile has nothing to do with these
     // streams.
     check(cudaStreamBeginCapture(first_, cudaStreamCaptureModeRelaxed), "cudaStreamBeginCapture");
-    cudaGraph_t graph = nullptr;
     try {
       for (CudaQueue* queue : queues_) queue->set_capture(capture);
       fork();
       work();
       join();
+      const Captured graph = end_capture();
+      take_over(known, graph.get());
+      check(cudaGraphLaunch(known, first_), "cudaGraphLaunch");
     } catch (...) {
-      if (cudaStreamEndCapture(first_, &graph) == cudaSuccess) cudaGraphDestroy(graph);
-      cudaGetLastError();
-      close(*capture);
+      give_up(*capture);
       throw;
     }
+    close(*capture);
+  }
+
+  struct Destroy {
+    void operator()(cudaGraph_t graph) const { cudaGraphDestroy(graph); }
+  };
+  using Captured = std::unique_ptr<std::remove_pointer_t<cudaGraph_t>, Destroy>;
+
+  Captured end_capture() {
+    cudaGraph_t graph = nullptr;
     const cudaError_t captured = cudaStreamEndCapture(first_, &graph);
-    for (CudaQueue* queue : queues_) queue->set_capture(nullptr);
     require(
         captured == cudaSuccess, Exit::internal,
         "cuda:{}: work could not be captured as a CUDA graph: {} ({}); set \"cleave\": {{\"cuda_graphs\": "
         "\"off\"}}",
         device_, cudaGetErrorString(captured), cudaGetErrorName(captured));
-    take_over(known, graph);
-    cudaGraphDestroy(graph);
-    check(cudaGraphLaunch(known, first_), "cudaGraphLaunch");
-    close(*capture);
+    return Captured(graph);
+  }
+
+  // After a failure, whose reason is on its way and must not be replaced by what it breaks.
+  void give_up(CudaPoint::Capture& capture) {
+    try {
+      end_capture();
+    } catch (const Error&) {
+      cudaGetLastError();
+    }
+    try {
+      close(capture);
+    } catch (const Error&) {
+    }
   }
 
   // The executable graph becomes that of `graph`, in place where their shapes are equal.
@@ -178,7 +198,7 @@ class CudaGraphs final : public Graphs {
   std::vector<CudaQueue*> queues_;
   cudaStream_t first_ = nullptr;
   int device_ = 0;
-  std::map<int64_t, Known> known_;
+  std::map<Key, Known> known_;
 };
 
 }  // namespace

@@ -7,11 +7,8 @@ namespace {
 constexpr double kBound = 0x1p-6;
 constexpr int64_t kMostSeq = 1024;
 
-}  // namespace
-
-Verdict attention_difference(const AttentionShape& shape,
-                             const std::function<void(const AttentionForward&)>& forward,
-                             const std::function<void(const AttentionBackward&)>& backward, Stream& stream) {
+Verdict compare(const AttentionShape& shape, const std::function<void(const AttentionForward&)>& forward,
+                const std::function<void(const AttentionBackward&)>& backward, Stream& stream) {
   TrialSpace space(stream);
   if (!space.enough()) return "the stream has too little scratch for a trial";
   const int64_t kv = std::min<int64_t>(2, shape.kv_heads), heads = shape.heads / shape.kv_heads * kv;
@@ -48,6 +45,19 @@ Verdict attention_difference(const AttentionShape& shape,
   backward(tried_back);
   run_own(own_back, stream);
   return difference("the gradient", tried_back.dqkv, own_back.dqkv, kBound, stream);
+}
+
+}  // namespace
+
+Verdict attention_difference(const AttentionShape& shape,
+                             const std::function<void(const AttentionForward&)>& forward,
+                             const std::function<void(const AttentionBackward&)>& backward, Stream& stream) {
+  try {
+    return compare(shape, forward, backward, stream);
+  } catch (const Error& e) {
+    if (e.exit() != Exit::internal) throw;
+    return e.what();
+  }
 }
 
 std::string words(const AttentionShape& s) {

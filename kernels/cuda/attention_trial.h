@@ -6,7 +6,7 @@
 namespace cleave::gpu {
 
 // Runs a few heads of the shape, one sequence and no more than 1024 tokens of it, by `forward` and `backward`
-// and by run_own; what they differ in.
+// and by run_own; what they differ in, or what failed.
 Verdict attention_difference(const AttentionShape& shape,
                              const std::function<void(const AttentionForward&)>& forward,
                              const std::function<void(const AttentionBackward&)>& backward, Stream& stream);

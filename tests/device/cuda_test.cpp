@@ -162,7 +162,7 @@ TEST_P(CudaStream, RunsWorkAsAGraphAsItRunsItPlainly) {
       const Range here = Range{0, kNumel}.shifted(i * kNumel);
       copy(from.tensor().slice(here), values.slice(here), other);
       const Event before = other.record();
-      graphs->run(7, [&] {
+      graphs->run({7}, [&] {
         stream().wait(before);
         other.wait(inside);  // of the graph before
         copy(between, from.tensor().slice(here), stream());
@@ -188,14 +188,14 @@ TEST_P(CudaStream, StaysUsableWhenWorkOfAGraphFails) {
   };
   Event inside;
   for (int i = 0; i < 3; ++i)
-    EXPECT_THROW(graphs->run(0, [&] { inside = stream().record(), fail(Exit::data, "bad"); }), Error);
-  EXPECT_THROW(graphs->run(0, [&] { stream().synchronize(); }), Error);
-  EXPECT_THROW(graphs->run(0, [&] { stream().record().wait(); }), Error);
+    EXPECT_THROW(graphs->run({0}, [&] { inside = stream().record(), fail(Exit::data, "bad"); }), Error);
+  EXPECT_THROW(graphs->run({0}, [&] { stream().synchronize(); }), Error);
+  EXPECT_THROW(graphs->run({0}, [&] { stream().record().wait(); }), Error);
   inside.wait();
   give(ones);
   EXPECT_EQ(to_host<int32_t>(gpu, stream()), ones);
-  graphs->run(1, [] {});
-  graphs->run(1, [] {});
+  graphs->run({1}, [] {});
+  graphs->run({1}, [] {});
   give(twos);
   EXPECT_EQ(to_host<int32_t>(gpu, stream()), twos);
 }
