@@ -54,6 +54,8 @@ struct Call {
   Range within = {0, kWhole};
 };
 
+class TransportAccess;  // comm/device_group.h
+
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -94,6 +96,10 @@ class Communicator {
   // Poisons the group: every rank waiting in it, now or later, leaves with Error(rank_lost) carrying
   // `reason`. Safe from any thread; the first reason wins.
   virtual void abort(const std::string& reason) = 0;
+
+  // What only a group with a transport can do; null: there is none. A communicator around another one answers
+  // for it.
+  virtual TransportAccess* transport() { return nullptr; }
 
   // Counted when a call is enqueued, in this communicator and (for parts of a step) by its users' snapshots.
   const CommBytes& bytes() const { return bytes_; }

@@ -41,19 +41,26 @@ class DeviceTransport {
   virtual std::unique_ptr<DeviceGroup> over(std::shared_ptr<Group> group, int rank) = 0;
 };
 
-// From now on tensors in the memory of a GPU take this transport in `world`, which has a transport of the
-// CPU, and in the groups that are split from it.
-void use_device_transport(Communicator& world, std::shared_ptr<DeviceTransport> transport);
-// Collective: the same, after the ranks have met over it. Where they cannot (Error(usage)), world stays as it
-// was and the reason is returned; empty when all is well.
-std::string try_device_transport(Communicator& world, std::shared_ptr<DeviceTransport> transport);
+// What a group with a transport of the CPU can do beyond its collectives: Communicator::transport().
+class TransportAccess {
+ public:
+  // From now on tensors in the memory of a GPU take this transport in the group, and in those that are split
+  // from it.
+  virtual void use(std::shared_ptr<DeviceTransport> transport) = 0;
+  // Collective: the same, after the ranks have met over it. Where they cannot (Error(usage)), the group stays
+  // as it was and the reason is returned; empty when all is well.
+  virtual std::string try_to_use(std::shared_ptr<DeviceTransport> transport) = 0;
 
-// Collective: a hint that collectives of `ranks` will often use these buffers of the GPU, until they are
-// taken back: when the streams that used them are done, and before they are freed.
-void lend_buffers(Communicator& ranks, std::vector<Tensor> buffers);
-void take_back_buffers(Communicator& ranks);
+  // Collective: a hint that collectives of the group will often use these buffers of the GPU, until they are
+  // taken back: when the streams that used them are done, and before they are freed.
+  virtual void lend(std::vector<Tensor> buffers) = 0;
+  virtual void take_back() = 0;
 
-// Collective over c, whose transport is one of the CPU: everybody's `mine`, by rank. Not counted.
-std::vector<int64_t> exchange(Communicator& c, int64_t mine, const std::string& what);
+  // Collective: everybody's `mine`, by rank. Not counted.
+  virtual std::vector<int64_t> exchange(int64_t mine, const std::string& what) = 0;
+
+ protected:
+  ~TransportAccess() = default;
+};
 
 }  // namespace cleave

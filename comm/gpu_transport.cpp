@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 
+#include "comm/device_group.h"
 #include "comm/ipc/ipc.h"
 #include "comm/nccl/nccl.h"
 #include "comm/seat.h"
@@ -51,8 +52,6 @@ std::string ipc_obstacle(std::span<const GpuSeat> seats, const std::string& prob
     return fmt::format("{} ranks, and it connects at most {}", seats.size(), kMostIpcRanks);
   return {};
 }
-
-int64_t host_number() { return int64_t(std::hash<std::string>()(seat_here("").host_id)); }
 
 }  // namespace
 
@@ -112,18 +111,20 @@ std::string connect_gpus(Communicator& world, Device device, GpuTransport wanted
       "there is no GPU",
       wanted == GpuTransport::nccl ? "nccl" : "ipc");
   if (world.size() == 1) return {};
+  TransportAccess* own = world.transport();
+  CHECK(own, "{}: a group of ranks without a transport", world.name());
   const bool ask = device.is_cuda() && (wanted == GpuTransport::automatic || wanted == GpuTransport::nccl);
   const NcclStatus nccl = ask ? nccl_status() : NcclStatus{};
-  const auto gpus = exchange(world, cuda_identity(device), "naming the GPUs");
-  const auto versions = exchange(world, nccl.version, "comparing NCCL's versions");
-  const auto hosts = exchange(world, host_number(), "comparing the hosts");
+  const auto gpus = own->exchange(cuda_identity(device), "naming the GPUs");
+  const auto versions = own->exchange(nccl.version, "comparing NCCL's versions");
+  const auto hosts = own->exchange(host_number(), "comparing the hosts");
   std::vector<GpuSeat> seats(gpus.size());
   for (size_t r = 0; r < seats.size(); ++r) seats[r] = {gpus[r], versions[r], hosts[r]};
   GpuProblems problems{nccl.problem, ""};
   GpuRoute route = gpu_route(seats, wanted, problems);
-  if (route.way == GpuTransport::ipc) problems.ipc = try_device_transport(world, ipc_transport(device));
+  if (route.way == GpuTransport::ipc) problems.ipc = own->try_to_use(ipc_transport(device));
   if (!problems.ipc.empty()) route = gpu_route(seats, wanted, problems);
-  if (route.way == GpuTransport::nccl) use_device_transport(world, nccl_transport(device, route.shared_gpus));
+  if (route.way == GpuTransport::nccl) own->use(nccl_transport(device, route.shared_gpus));
   return route.line;
 }
 

@@ -8,7 +8,7 @@
 namespace cleave {
 namespace {
 
-class GroupCommunicator final : public Communicator {
+class GroupCommunicator final : public Communicator, public TransportAccess {
  public:
   GroupCommunicator(std::shared_ptr<Group> group, int rank)
       : Communicator(rank, group->size(), group->name()),
@@ -40,9 +40,10 @@ class GroupCommunicator final : public Communicator {
   }
 
   void abort(const std::string& reason) override { group_->abort(reason); }
+  TransportAccess* transport() override { return this; }
 
-  void use(std::shared_ptr<DeviceTransport> transport) { transport_ = std::move(transport); }
-  std::string try_to_use(std::shared_ptr<DeviceTransport> transport) {
+  void use(std::shared_ptr<DeviceTransport> transport) override { transport_ = std::move(transport); }
+  std::string try_to_use(std::shared_ptr<DeviceTransport> transport) override {
     transport_ = std::move(transport);
     try {
       meet_on_gpus({.op = Collective::barrier});
@@ -53,7 +54,7 @@ class GroupCommunicator final : public Communicator {
       return e.what();
     }
   }
-  void lend(std::vector<Tensor> buffers) {
+  void lend(std::vector<Tensor> buffers) override {
     lent_ = std::move(buffers);
     if (!met_ || lent_.empty()) return;
     auto place = collectives_.join();
@@ -62,11 +63,11 @@ class GroupCommunicator final : public Communicator {
     first_in_line(*group_, w, *place);
     on_gpus_->lend(w, lent_);
   }
-  void take_back() {
+  void take_back() override {
     lent_.clear();
     if (met_) on_gpus_->take_back();
   }
-  std::vector<int64_t> exchange(int64_t mine, const std::string& what) {
+  std::vector<int64_t> exchange(int64_t mine, const std::string& what) override {
     auto place = collectives_.join();
     const Waiting w = waiting(*group_, rank(), *place, {.op = Collective::barrier}, what);
     first_in_line(*group_, w, *place);
@@ -224,28 +225,6 @@ class GroupCommunicator final : public Communicator {
 };
 
 }  // namespace
-
-void use_device_transport(Communicator& world, std::shared_ptr<DeviceTransport> transport) {
-  if (auto* group = dynamic_cast<GroupCommunicator*>(&world)) group->use(std::move(transport));
-}
-
-std::string try_device_transport(Communicator& world, std::shared_ptr<DeviceTransport> transport) {
-  auto* group = dynamic_cast<GroupCommunicator*>(&world);
-  return group ? group->try_to_use(std::move(transport)) : "a group without a transport of its own";
-}
-
-void lend_buffers(Communicator& ranks, std::vector<Tensor> buffers) {
-  if (auto* group = dynamic_cast<GroupCommunicator*>(&ranks)) group->lend(std::move(buffers));
-}
-
-void take_back_buffers(Communicator& ranks) {
-  if (auto* group = dynamic_cast<GroupCommunicator*>(&ranks)) group->take_back();
-}
-
-std::vector<int64_t> exchange(Communicator& c, int64_t mine, const std::string& what) {
-  auto* group = dynamic_cast<GroupCommunicator*>(&c);
-  return group ? group->exchange(mine, what) : std::vector<int64_t>(size_t(c.size()), mine);
-}
 
 std::unique_ptr<Communicator> communicator_over(std::shared_ptr<Group> group, int rank) {
   return std::make_unique<GroupCommunicator>(std::move(group), rank);

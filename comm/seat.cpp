@@ -6,6 +6,7 @@
 
 #include "comm/wire.h"
 #include "core/error.h"
+#include "core/philox.h"
 
 namespace cleave {
 namespace {
@@ -15,18 +16,24 @@ std::string link_target(const char* path) {
   return readlink(path, text, sizeof(text) - 1) > 0 ? text : "";
 }
 
+std::string host_name() {
+  char name[256] = {};
+  gethostname(name, sizeof(name) - 1);
+  return name;
+}
+
 }  // namespace
 
-Seat seat_here(const std::string& address) {
-  char host[256] = {};
-  gethostname(host, sizeof(host) - 1);
-  // The same kernel, and the same namespaces of processes and networks.
+std::string host_id() {
   std::string boot;
   std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
-  const std::string id =
-      boot + "|" + host + "|" + link_target("/proc/self/ns/pid") + "|" + link_target("/proc/self/ns/net");
-  return {host, id, address, getpid()};
+  return boot + "|" + host_name() + "|" + link_target("/proc/self/ns/pid") + "|" +
+         link_target("/proc/self/ns/net");
 }
+
+int64_t host_number() { return int64_t(hash_name(host_id())); }
+
+Seat seat_here(const std::string& address) { return {host_name(), host_id(), address, getpid()}; }
 
 std::string encode(const Seat& s) {
   wire::Writer w(wire::Type::value);

@@ -17,6 +17,7 @@ class TracedCommunicator final : public Communicator {
     return std::make_unique<TracedCommunicator>(ranks, std::move(own), trace_);
   }
   void abort(const std::string& reason) override { ranks_.abort(reason); }
+  TransportAccess* transport() override { return ranks_.transport(); }
 
  private:
   TraceSpan span(Collective op, Stream& stream, const Call& call) {

@@ -1,8 +1,6 @@
 #include "runtime/disk_place.h"
 
-#include <unistd.h>
-
-#include "core/philox.h"
+#include "comm/seat.h"
 #include "core/units.h"
 #include "runtime/engine_state.h"
 
@@ -47,12 +45,6 @@ std::vector<Folder> folders_of(const DsConfig& c, const MemoryTable& planned, bo
                        together ? state + weights : state});
   if (has_weights && !together) folders.push_back({param, "the parameters", kParamKey, weights});
   return folders;
-}
-
-int64_t host_number() {
-  char name[256] = {};
-  gethostname(name, sizeof name - 1);
-  return int64_t(hash_name(name));
 }
 
 // Why the claims of all ranks, one a folder each, do not fit; empty: they do.

@@ -44,7 +44,8 @@ class BufferLoan {
   BufferLoan() = default;
   BufferLoan(std::vector<Communicator*> groups, const std::vector<Tensor>& buffers)
       : groups_(std::move(groups)) {
-    for (Communicator* group : groups_) lend_buffers(*group, buffers);
+    for (Communicator* group : groups_)
+      if (TransportAccess* own = group->transport()) own->lend(buffers);
   }
   BufferLoan(const BufferLoan&) = delete;
   BufferLoan& operator=(BufferLoan&& other) noexcept {
@@ -52,7 +53,8 @@ class BufferLoan {
     return *this;
   }
   ~BufferLoan() {
-    for (Communicator* group : groups_) take_back_buffers(*group);
+    for (Communicator* group : groups_)
+      if (TransportAccess* own = group->transport()) own->take_back();
   }
 
  private:

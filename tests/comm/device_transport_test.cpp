@@ -1,6 +1,11 @@
 // What a group does with its transport between GPUs before any GPU is asked.
 #include "comm/device_group.h"
 
+#include <fstream>
+
+#include "comm/seat.h"
+#include "comm/traced.h"
+#include "core/philox.h"
 #include "tests/comm/collectives.h"
 
 namespace cleave {
@@ -60,12 +65,12 @@ int32_t sum_over(Communicator& ranks) {
 TEST(DeviceTransport, ThatCannotMeetIsLeftOutWithItsReasonAndTheGroupGoesOn) {
   run_ranks(2, [](Communicator& world) {
     Told told{.meeting = Exit::usage};
-    EXPECT_EQ(try_device_transport(world, std::make_shared<TalkingTransport>(told)), "world cannot meet");
-    lend_buffers(world, {Tensor()});
+    EXPECT_EQ(world.transport()->try_to_use(std::make_shared<TalkingTransport>(told)), "world cannot meet");
+    world.transport()->lend({Tensor()});
     EXPECT_TRUE(told.lent.empty());
     EXPECT_EQ(sum_over(world), 2);
     told.meeting = Exit::ok;
-    EXPECT_EQ(try_device_transport(world, std::make_shared<TalkingTransport>(told)), "");
+    EXPECT_EQ(world.transport()->try_to_use(std::make_shared<TalkingTransport>(told)), "");
     EXPECT_EQ(told.met, 1);
     EXPECT_EQ(told.lent, std::vector<size_t>{1}) << "what was lent before the meeting";
     EXPECT_EQ(sum_over(world), 2) << "the host's memory keeps its own way";
@@ -76,7 +81,7 @@ TEST(DeviceTransport, ThatLosesARankInItsMeetingEndsTheJob) {
   run_ranks(2, [](Communicator& world) {
     Told told{.meeting = Exit::rank_lost};
     const std::string lost = error_of(
-        [&] { try_device_transport(world, std::make_shared<TalkingTransport>(told)); }, Exit::rank_lost);
+        [&] { world.transport()->try_to_use(std::make_shared<TalkingTransport>(told)); }, Exit::rank_lost);
     EXPECT_TRUE(has(lost, "cannot meet")) << lost;
   });
 }
@@ -84,15 +89,38 @@ TEST(DeviceTransport, ThatLosesARankInItsMeetingEndsTheJob) {
 TEST(DeviceTransport, IsToldWhatIsLentAndWhenItIsTakenBack) {
   run_ranks(2, [](Communicator& world) {
     Told told;
-    EXPECT_EQ(try_device_transport(world, std::make_shared<TalkingTransport>(told)), "");
+    EXPECT_EQ(world.transport()->try_to_use(std::make_shared<TalkingTransport>(told)), "");
     EXPECT_TRUE(told.lent.empty()) << "nothing was lent";
-    lend_buffers(world, {Tensor(), Tensor()});
-    take_back_buffers(world);
+    world.transport()->lend({Tensor(), Tensor()});
+    world.transport()->take_back();
     EXPECT_EQ(told.lent, (std::vector<size_t>{2, 0}));
   });
-  const auto alone = self_communicator();
-  lend_buffers(*alone, {Tensor()});  // has nobody to tell
-  take_back_buffers(*alone);
+  EXPECT_EQ(self_communicator()->transport(), nullptr) << "a rank alone has nobody to tell";
+}
+
+TEST(DeviceTransport, IsReachedThroughACommunicatorAroundAnotherOne) {
+  run_ranks(3, [](Communicator& world) {
+    Told told;
+    Trace trace;
+    const auto traced = traced_communicator(world, trace);
+    ASSERT_EQ(traced->transport(), world.transport());
+    EXPECT_EQ(traced->transport()->exchange(10 + world.rank(), "a test"), (std::vector<int64_t>{10, 11, 12}));
+    const auto half = traced->split({0, world.rank(), 3}, "part");
+    EXPECT_EQ(half->transport()->exchange(20 + world.rank(), "a test"), (std::vector<int64_t>{20, 21, 22}));
+    EXPECT_EQ(traced->transport()->try_to_use(std::make_shared<TalkingTransport>(told)), "");
+    traced->transport()->lend({Tensor()});
+    traced->transport()->take_back();
+    EXPECT_EQ(told.lent, (std::vector<size_t>{1, 0}));
+  });
+}
+
+TEST(Seat, NumbersAHostByTheSameIdentityThatSaysWhoSharesMemory) {
+  const Seat here = seat_here("10.0.0.1");
+  EXPECT_EQ(here.host_id, host_id());
+  EXPECT_EQ(host_number(), int64_t(hash_name(here.host_id)));
+  std::string boot;
+  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
+  EXPECT_TRUE(here.host_id.starts_with(boot + "|")) << here.host_id;
 }
 
 }  // namespace
