@@ -116,6 +116,20 @@ std::vector<double> weights_of(std::span<const LayerCost> layers, const std::str
   return weights;
 }
 
+// What a schedule that splits backwards finds: layers that cannot be split do both parts at once.
+std::string describe_split(std::span<const LayerCost> layers) {
+  std::string whole;
+  int64_t count = 0;
+  for (const LayerCost& l : layers)
+    if (!l.splits && ++count <= 3) whole += (whole.empty() ? "" : ", ") + l.name;
+  if (count == 0) return "";
+  const auto n = int64_t(layers.size());
+  if (count == n)
+    return "; no layer of this model can split its backward, so the schedule gains nothing over 1f1b";
+  return fmt::format("; {} of {} layers cannot split their backward and do it whole ({}{})", count, n, whole,
+                     count > 3 ? ", ..." : "");
+}
+
 }  // namespace
 
 double work_of(const LayerCost& l) { return l.flops + 10 * l.bytes; }
@@ -156,15 +170,33 @@ std::vector<double> work_of_pieces(std::span<const LayerCost> layers, const Laye
   return work;
 }
 
+std::vector<double> split_shares(std::span<const LayerCost> layers, const LayerCost& head,
+                                 std::span<const Range> pieces) {
+  std::vector<double> shares;
+  for (const Range& r : pieces) {
+    double all = &r == &pieces.back() ? work_of(head) : 0, split = 0;
+    for (int64_t l = r.begin; l < r.end; ++l) {
+      const LayerCost& layer = layers[size_t(l)];
+      all += work_of(layer), split += layer.splits ? work_of(layer) : 0;
+    }
+    shares.push_back(all > 0 ? split / all : 1);
+  }
+  return shares;
+}
+
 std::string format_pipeline(const std::string& schedule, const ScheduleShape& shape,
                             std::span<const LayerCost> layers, const LayerCost& head,
                             std::span<const Range> pieces, const Simulation& simulated) {
+  const auto& weights = simulated.peak_weights;
+  const bool splits_backwards =
+      std::any_of(weights.begin(), weights.end(), [](int waiting) { return waiting > 0; });
   const std::vector<double> work = work_of_pieces(layers, head, pieces);
   std::string text = fmt::format("pipeline: {} stages, {} micro-batches, {}; expected idle share {:.1f} %",
                                  shape.stages, shape.micros, schedule, 100 * simulated.idle_share());
   if (shape.micros < shape.stages)
     text += fmt::format(" (fewer micro-batches than stages: raise gradient_accumulation_steps to {} or more)",
                         shape.stages);
+  if (splits_backwards) text += describe_split(layers);
   for (int r = 0; r < shape.stages; ++r) {
     int64_t params = 0;
     double share = 0;

@@ -10,8 +10,9 @@ namespace cleave {
 struct LayerCost {
   std::string name;  // "h.3": of its first unit
   int64_t params = 0;
-  double flops = 0;  // of one micro-batch, forward and backward
-  double bytes = 0;  // read and written for it
+  double flops = 0;    // of one micro-batch, forward and backward
+  double bytes = 0;    // read and written for it
+  bool splits = true;  // its backward can do the weights' part apart from the input's
 };
 
 // Time in units of one FLOP: products run at the processor's arithmetic speed, bytes at its memory's. Ten
@@ -33,7 +34,12 @@ std::vector<Range> partition_layers(std::span<const LayerCost> layers, const Lay
 std::vector<double> work_of_pieces(std::span<const LayerCost> layers, const LayerCost& head,
                                    std::span<const Range> pieces);
 
-// One line: who has what, and the idle share to expect.
+// Of each piece: the share of its work that layers do whose backward can be split; the head's cannot.
+std::vector<double> split_shares(std::span<const LayerCost> layers, const LayerCost& head,
+                                 std::span<const Range> pieces);
+
+// One line: who has what, and the idle share to expect. Where the simulated schedule splits backwards, it
+// also says which layers cannot.
 std::string format_pipeline(const std::string& schedule, const ScheduleShape& shape,
                             std::span<const LayerCost> layers, const LayerCost& head,
                             std::span<const Range> pieces, const Simulation& simulated);

@@ -123,7 +123,7 @@ class Run {
       case Op::backward_weight:
         if (!(state & kSplit)) return fault(r, i, "there was no backward_input before it");
         if (state & kWeight) return fault(r, i, "a second time");
-        work(r, i, piece, o_.backward_weight);
+        work(r, i, piece, o_.backward_weight * split_share(piece));
         --rank(r).weights;
         return close(r, i) && mark(r, i, kWeight);
       case Op::send_gradient:
@@ -141,11 +141,14 @@ class Run {
     if (state & kInput) return fault(r, i, "a second time");
     if (!last && !(state & kGradientReceived)) return fault(r, i, "its gradient was not received");
     const bool whole = i.op == Op::backward;
-    work(r, i, piece, o_.backward_input + (whole ? o_.backward_weight : 0));
+    const double at_once = whole ? 1 : 1 - split_share(piece);
+    work(r, i, piece, o_.backward_input + o_.backward_weight * at_once);
     if (whole) return close(r, i) && mark(r, i, kInput | kWeight);
     out_.peak_weights[size_t(r)] = std::max(out_.peak_weights[size_t(r)], ++rank(r).weights);
     return mark(r, i, kInput | kSplit);
   }
+
+  double split_share(int piece) const { return o_.splits.empty() ? 1.0 : o_.splits[size_t(piece)]; }
 
   bool mark(int r, const Instruction& i, int bits) {
     done(r, i) |= uint8_t(bits);
@@ -251,6 +254,8 @@ Simulation simulate(const Schedule& schedule, const SimulateOptions& options) {
   CHECK(options.capacity >= 1, "a channel holds at least one message, got {}", options.capacity);
   CHECK(options.work.empty() || int(options.work.size()) == schedule.shape.pieces(),
         "work of {} pieces, wanted {}", options.work.size(), schedule.shape.pieces());
+  CHECK(options.splits.empty() || int(options.splits.size()) == schedule.shape.pieces(),
+        "shares of {} pieces, wanted {}", options.splits.size(), schedule.shape.pieces());
   return Run(schedule, options).run();
 }
 

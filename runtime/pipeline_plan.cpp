@@ -33,9 +33,9 @@ Costs costs_of(const Model& model, int64_t samples) {
   for (const auto& layer : model.layers) {
     const TensorSpec out = layer->output(in);
     const auto units = layer->units();
-    std::string name = units.empty() ? fmt::format("layer.{}", costs.layers.size()) : units[0].name;
-    costs.layers.push_back(cost_of(std::move(name), units, layer->flops(in),
+    costs.layers.push_back(cost_of(model.layer_name(int(costs.layers.size())), units, layer->flops(in),
                                    double(in.shape.numel() + out.shape.numel()), model.dtype));
+    costs.layers.back().splits = layer->splits_backward();
     in = out;
   }
   const auto units = model.head->units();
@@ -133,6 +133,7 @@ PipelinePlan plan_pipeline(const DsConfig& config, const Model& model, bool trai
   plan.pieces = partition_layers(costs.layers, costs.head, shape.pieces(), c.partition_method);
   SimulateOptions times;
   times.work = plan.work = work_of_pieces(costs.layers, costs.head, plan.pieces);
+  times.splits = plan.splits = split_shares(costs.layers, costs.head, plan.pieces);
   const Simulation train = simulate(plan.schedule, times);
   const Simulation evaluation = simulate(plan.evaluation, {.training = false});
   CHECK(train.fault.empty() && evaluation.fault.empty(), "the schedule {}: {}{}", c.schedule, train.fault,
@@ -143,6 +144,7 @@ PipelinePlan plan_pipeline(const DsConfig& config, const Model& model, bool trai
   for (int r = 0; r < shape.stages; ++r)
     plan.stages.push_back(stage_of(plan, train, evaluation, recompute, trains, r));
   find_holders(plan, model);
+  plan.layers = costs.layers, plan.layers.push_back(costs.head);
   if (shape.stages > 1) {
     plan.idle_share = train.idle_share();
     plan.line = format_pipeline(c.schedule, shape, costs.layers, costs.head, plan.pieces, train);

@@ -17,7 +17,9 @@ struct PipelinePlan {
   std::vector<StageShape> stages;         // by rank of the pipe
   std::vector<std::string> units;         // of the whole model, in the order of their first use
   std::vector<std::vector<int>> holders;  // of each unit: ranks of the pipe, ascending
+  std::vector<LayerCost> layers;          // of the whole model, for one micro-batch; the head is the last
   std::vector<double> work;               // of each piece, relative
+  std::vector<double> splits;             // of each piece: SimulateOptions::splits
   double idle_share = 0;                  // of the ranks' time in a step, expected
   std::string line;                       // for people; empty with one stage
 

@@ -125,5 +125,28 @@ TEST(Partition, TheReportSaysWhoHasWhatAndHowMuchIdleTimeToExpect) {
             std::string::npos);
 }
 
+TEST(Partition, TheReportSaysWhichLayersAScheduleCannotSplit) {
+  std::vector<LayerCost> l = layers({10, 10, 10, 10});
+  const LayerCost head{"head", 20, 20, 0};
+  const std::vector<Range> pieces = {{0, 2}, {2, 4}};
+  const Schedule zb = make_schedule("zb-h1", {2, 4, 1}), plain = make_schedule("1f1b", {2, 4, 1});
+  const auto line = [&](const Schedule& s) {
+    return format_pipeline("schedule", s.shape, l, head, pieces, simulate(s));
+  };
+  EXPECT_EQ(line(zb).find("split"), std::string::npos);
+  EXPECT_EQ(split_shares(l, head, pieces), (std::vector<double>{1, 0.5}));
+  l[3].splits = false;
+  EXPECT_EQ(split_shares(l, head, pieces), (std::vector<double>{1, 0.25}));
+  EXPECT_NE(line(zb).find("; 1 of 4 layers cannot split their backward and do it whole (h.3)"),
+            std::string::npos)
+      << line(zb);
+  for (LayerCost& layer : l) layer.splits = false;
+  EXPECT_EQ(split_shares(l, head, pieces), (std::vector<double>{0, 0}));
+  EXPECT_NE(line(zb).find("; no layer of this model can split its backward, so the schedule gains nothing"),
+            std::string::npos)
+      << line(zb);
+  EXPECT_EQ(line(plain).find("split"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace cleave

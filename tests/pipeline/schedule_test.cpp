@@ -83,6 +83,24 @@ TEST(Schedule, BubblesAreThoseOfTheClosedForms) {
     }
 }
 
+// A layer that cannot split its backward makes the input's gradient as late as 1f1b does.
+TEST(Schedule, GainsFromSplitBackwardsOnlyWhatItsLayersCanSplit) {
+  for (int p = 2; p <= 6; ++p)
+    for (int m = 2 * p; m <= 24; m += 3) {
+      const Schedule zb = make_schedule("zb-h1", {p, m, 1});
+      const auto makespan = [&](double share) {
+        SimulateOptions o{.forward = kF, .backward_input = kB, .backward_weight = kW};
+        o.splits.assign(size_t(p), share);
+        return simulate(zb, o).makespan;
+      };
+      const double work = m * (kF + kB + kW);
+      EXPECT_DOUBLE_EQ(makespan(0), work + (p - 1) * (kF + kB + kW)) << p << " " << m;
+      EXPECT_DOUBLE_EQ(makespan(1), work + (p - 1) * (kF + kB - kW)) << p << " " << m;
+      EXPECT_GT(makespan(0.5), makespan(1));
+      EXPECT_LT(makespan(0.5), makespan(0));
+    }
+}
+
 TEST(Schedule, MicroBatchesAreAccumulatedInTheSameOrderByGpipeAndOneForwardOneBackward) {
   for (const char* name : {"gpipe", "1f1b", "interleaved"})
     for (const InstructionList& list : make_schedule(name, {4, 9, 1}).ranks) {

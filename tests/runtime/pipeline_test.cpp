@@ -3,6 +3,7 @@
 #include <map>
 #include <mutex>
 
+#include "runtime/pipeline_plan.h"
 #include "tests/runtime/compare.h"
 #include "tests/sampled.h"
 
@@ -163,6 +164,19 @@ TEST(PipelineRuns, WhatDoesNotFitIsRefusedWithWhatWorks) {
             "layer, so use at most 8");
   EXPECT_EQ(refusal(2, pipelined(config(1, 0, 1), 2, "2f2b")),
             "2: there is no pipeline schedule \"2f2b\"; use gpipe, 1f1b, interleaved or zb-h1");
+}
+
+// Blocks of Llama do both parts of their backward at once.
+TEST(Pipeline, PromisesFromSplitBackwardsOnlyWhatTheModelsLayersCanSplit) {
+  const auto plan = [](const char* schedule, const Model& model) {
+    DsConfig c = config_for(1, 1, 8);
+    c.pipeline.stages = 2, c.pipeline.schedule = schedule;
+    return plan_pipeline(c, model);
+  };
+  EXPECT_LT(plan("zb-h1", deep_gpt(true)).idle_share, 0.9 * plan("1f1b", deep_gpt(true)).idle_share);
+  const PipelinePlan llama = plan("zb-h1", small_llama());
+  EXPECT_NEAR(llama.idle_share, plan("1f1b", small_llama()).idle_share, 0.02);
+  EXPECT_NE(llama.line.find("no layer of this model can split its backward"), std::string::npos) << llama.line;
 }
 
 }  // namespace
