@@ -90,7 +90,7 @@ class Memory {
   Device device_;
   mutable std::mutex mutex_;
   MemoryTable live_, peak_, planned_;
-  intptr_t next_ = intptr_t{1} << 40;  // of a dry buffer
+  intptr_t next_ = kNoMemory;  // of a dry buffer
 };
 
 // Throws Error(memory) with the category table and the config keys that shrink the largest category when

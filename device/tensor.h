@@ -20,6 +20,10 @@ constexpr std::string_view name_of(MemoryKind kind) {
   return names[size_t(kind)];
 }
 
+// Where the addresses of a dry run begin, which are told apart and compared but never followed: no processor
+// or GPU has memory there.
+inline constexpr intptr_t kNoMemory = intptr_t{1} << 60;
+
 // Up to four dims, row major and contiguous.
 struct Shape {
   std::array<int64_t, 4> dims{};
@@ -55,11 +59,21 @@ class Tensor {
   // defined without memory behind them.
   bool defined() const { return shape_.rank > 0; }
   void* raw() const { return data_; }
+  // False in a dry run, and for a tensor that is not defined.
+  bool has_memory() const { return data_ && intptr_t(data_) < kNoMemory; }
 
-  // The elements as T, which must be the tensor's type.
+  // The elements as T, which must be the tensor's type. In a dry run, where there is no memory behind a
+  // tensor, it throws: whoever touches elements does so inside a kernel or a task of a stream
+  // (Stream::enqueue), which a dry stream counts and does not run.
   template <class T>
   T* as() const {
     CHECK(dtype_ == dtype_of<T>(), "tensor is {}, used as {}", name_of(dtype_), name_of(dtype_of<T>()));
+    CHECK(
+        has_memory() || numel() == 0,
+        "a tensor of {} elements without memory behind it was read or written: this is a dry pass, which "
+        "only plans memory; touch elements in kernels or in tasks given to Stream::enqueue, which a dry pass "
+        "leaves out",
+        numel());
     return reinterpret_cast<T*>(data_);
   }
   template <class T>

@@ -1,6 +1,11 @@
 // What a model is made of: layers in order, with explicit forward and backward. Layers own no parameters and
 // no activations; they declare the first, take the second from an arena, and receive views for the duration
 // of a call. So the store may shard, move and free parameters without any layer knowing.
+//
+// Before training the same code runs without memory, to measure what it takes: forward and backward are
+// called with tensors that have types and shapes and nothing behind them. A layer therefore touches elements
+// only in kernels (launch) or in tasks that it gives to args.stream.enqueue; both are left out of a dry pass.
+// Tensor::as throws when there is no memory, with these words; Tensor::has_memory asks.
 #pragma once
 #include <memory>
 
@@ -76,6 +81,8 @@ struct Model {
     return spec;
   }
   int64_t params() const;  // of the whole tensors, tied ones once
+  // For people: the layer's first unit, "layer.3" where it has none; "head" behind the last.
+  std::string layer_name(int l) const;
   // The units of all layers and the head, each once, in the order in which they are first used.
   std::vector<UnitSpec> units() const;
 };

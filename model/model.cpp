@@ -26,6 +26,12 @@ std::vector<UnitSpec> Model::units() const {
   return out;
 }
 
+std::string Model::layer_name(int l) const {
+  if (l == int(layers.size())) return "head";
+  const std::vector<UnitSpec> units = layers[size_t(l)]->units();
+  return units.empty() ? fmt::format("layer.{}", l) : units[0].name;
+}
+
 int64_t Model::params() const {
   int64_t sum = 0;
   for (const UnitSpec& u : units())

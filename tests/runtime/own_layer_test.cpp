@@ -1,0 +1,78 @@
+// What the engine says to layers and models that a program brings itself.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/runtime/small_models.h"
+
+namespace cleave::testing {
+namespace {
+
+// y = 2 x on the host's own fingers: at once, or as a task of the stream.
+class Doubles final : public Layer {
+ public:
+  explicit Doubles(bool at_once) : at_once_(at_once) {}
+  std::vector<UnitSpec> units() const override { return {}; }
+  TensorSpec output(const TensorSpec& in) const override { return in; }
+  void forward(const ForwardArgs& a) const override { twice(a.y, a.x, a.stream); }
+  void backward(const BackwardArgs& a) const override {
+    if (a.dx.defined()) twice(a.dx, a.dy, a.stream);
+  }
+
+ private:
+  void twice(Tensor y, Tensor x, Stream& stream) const {
+    const auto work = [=] {
+      for (int64_t i = 0; i < x.numel(); ++i) y.as<float>()[i] = 2 * x.as<float>()[i];
+    };
+    if (at_once_)
+      work();
+    else
+      stream.enqueue(work);
+  }
+  bool at_once_;
+};
+
+Model with_own_layer(bool at_once) {
+  Model m = small_gpt();
+  m.layers.insert(m.layers.begin() + 1, std::make_unique<Doubles>(at_once));
+  return m;
+}
+
+std::string refusal(const DsConfig& c, Model model, Exit code) {
+  try {
+    const auto alone = self_communicator();
+    Engine(c, std::move(model), *alone, {});
+  } catch (const Error& e) {
+    EXPECT_EQ(e.exit(), code);
+    return e.what();
+  }
+  return "";
+}
+
+TEST(OwnLayer, ThatTouchesElementsInADryPassIsToldSoAndWhatToUseInstead) {
+  const std::string said = refusal(config_for(1), with_own_layer(true), Exit::internal);
+  EXPECT_NE(said.find("this is a dry pass"), std::string::npos) << said;
+  EXPECT_NE(said.find("Stream::enqueue"), std::string::npos) << said;
+}
+
+TEST(OwnLayer, ThatTouchesElementsInTasksOfTheStreamIsTrained) {
+  const DsConfig c = config_for(1);
+  const auto alone = self_communicator();
+  Engine engine(c, with_own_layer(false), *alone, {});
+  Tokens tokens(1);
+  const double first = engine.train_batch(source(tokens, c, 0, 0, 1)).loss;
+  EXPECT_NEAR(first, std::log(double(kVocab)), 0.2) << "the loss of even odds, before anything is learnt";
+}
+
+TEST(OwnModel, MadeInAnotherTypeThanTheConfigurationsIsRefused) {
+  DsConfig c = config_for(1);
+  c.precision = Precision::bf16;
+  const std::string said = refusal(c, small_gpt(DType::fp32), Exit::usage);
+  EXPECT_NE(said.find("small was made in fp32, but the configuration trains in bf16"), std::string::npos)
+      << said;
+  c.precision = Precision::fp32;
+  EXPECT_NE(refusal(c, small_gpt(DType::fp16), Exit::usage).find("model_dtype(config)"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace cleave::testing
