@@ -160,7 +160,8 @@ void Report::start(const Engine& engine, int ranks, const std::string& transport
                        .dump());
 }
 
-void Report::step(const Engine& engine, const StepResult& r, double seconds) {
+void Report::step(const Engine& engine, const StepResult& r, double seconds,
+                  const std::optional<PhaseTimes>& times) {
   if (!sinks_) return;
   Sinks& s = *sinks_;
   const DsConfig& c = engine.config();
@@ -179,6 +180,7 @@ void Report::step(const Engine& engine, const StepResult& r, double seconds) {
     if (const int64_t bytes = sent[Collective(i)] - s.sent[Collective(i)])
       m.comm_bytes[std::string(name_of(Collective(i)))] = bytes;
   s.sent = sent;
+  for (int p = 0; times && p < kPhases; ++p) m.times_ms[std::string(name_of(Phase(p)))] = (*times)[size_t(p)];
   if (r.skipped)
     line(fmt::format("step {}: gradients overflow at loss scale {:g}; skipped ({} so far)", r.step,
                      r.loss_scale, r.skipped_total));

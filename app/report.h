@@ -3,10 +3,12 @@
 #pragma once
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "app/train_options.h"
 #include "config_schema/read_config.h"
+#include "monitor/step_times.h"
 #include "runtime/engine.h"
 
 namespace cleave {
@@ -17,7 +19,8 @@ class Report {
   ~Report();
 
   void start(const Engine& engine, int ranks, const std::string& transport);
-  void step(const Engine& engine, const StepResult& result, double seconds);
+  void step(const Engine& engine, const StepResult& result, double seconds,
+            const std::optional<PhaseTimes>& times);
   void evaluation(int64_t step, double loss);
   void line(const std::string& text);
   void end(const Engine& engine);

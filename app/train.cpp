@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "app/planner.h"
+#include "app/profile.h"
 #include "app/report.h"
 #include "app/session.h"
 #include "app/train_options.h"
@@ -30,6 +31,7 @@ class Run {
   Run(const TrainOptions& options, Session& session, const ReadResult& config)
       : o_(options),
         session_(session),
+        read_(config),
         config_(config.config),
         data_(o_.data, {.format = TokenFile::Format::detect, .vocab = 0}),
         model_(config_of(o_.model, data_.vocab())),
@@ -58,14 +60,16 @@ class Run {
   const ModelConfig& model() const { return model_; }
 
   int train() {
-    if (!o_.trace.empty()) {
+    if (o_.trace.empty()) {
+      if (Profile::wanted(config_)) trace_ = std::make_unique<Trace>(Trace::Keep::none);
+    } else {
       Communicator& all = session_.world();
       // Ranks of one host have one clock.
       const double clock = session_.info().nodes > 1 ? clock_offset(all, Trace::now_us).offset : 0;
       trace_ = std::make_unique<Trace>(Trace::file_of(o_.trace, all.rank(), all.size()), all.rank(),
                                        o_.trace_steps, clock);
-      traced_ = traced_communicator(all, *trace_);
     }
+    if (trace_) traced_ = traced_communicator(session_.world(), *trace_);
     Communicator& world = traced_ ? *traced_ : session_.world();
     TokenBatches batches = batches_of(world.rank(), world.size());
     engine_ = std::make_unique<Engine>(
@@ -80,6 +84,9 @@ class Run {
                       .trace = trace_.get()});
     resume();
     report_.start(*engine_, world.size(), session_.transport());
+    profile_ = std::make_unique<Profile>(config_, trace_.get(), session_.world(),
+                                         [this](const std::string& line) { report_.line(line); });
+    profile_->start(*engine_, read_);
     if (engine_->step() >= o_.steps)
       report_.line(fmt::format("already at step {} of {}: nothing to train", engine_->step(), o_.steps));
     bool stopped = false;
@@ -95,6 +102,7 @@ class Run {
     if (stopped) report_.line(fmt::format("stop requested: saving after step {}", engine_->step()));
     if (!stopped && eval_) evaluate();
     save();
+    profile_->end();
     report_.end(*engine_);
     if (stopped && o_.output.empty()) report_.line("nothing was saved: there is no --output");
     if (!stopped && o_.ngrams && session_.first()) compare_with_ngrams();
@@ -119,6 +127,7 @@ class Run {
     const auto begin = Clock::now();
     auto said = begin;
     const int64_t index = engine_->step();
+    profile_->begin_step(*engine_);
     const StepResult r = engine_->train_batch([&](int micro) {
       // A step of a large model may take minutes; whoever waits sees that it goes on.
       if (const auto now = Clock::now(); now - said > std::chrono::seconds(10)) {
@@ -127,13 +136,14 @@ class Run {
                                  micro + 1, config_.gradient_accumulation_steps,
                                  std::chrono::duration<double>(now - begin).count()));
       }
-      const TokenBatch b = batches.next(index, micro);
+      const TokenBatch b = profile_->timed(Phase::data, [&] { return batches.next(index, micro); });
       return Batch{.input = b.input,
                    .targets = b.targets,
                    .valid_targets = b.valid_targets,
                    .position = {.first_sample = b.first_sample}};
     });
-    report_.step(*engine_, r, std::chrono::duration<double>(Clock::now() - begin).count());
+    const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+    report_.step(*engine_, r, seconds, profile_->end_step(*engine_, seconds));
   }
 
   void evaluate() {
@@ -180,7 +190,7 @@ class Run {
                                 {"seq_len", o_.model.seq_len},
                                 {"tokenizer", data_.kind() == TokenFile::Kind::bytes ? "byte" : "ids"}};
     const std::string tag = fmt::format("global_step{}", engine_->step());
-    engine_->save_checkpoint(o_.output, tag, client.dump());
+    profile_->timed(Phase::checkpoint, [&] { engine_->save_checkpoint(o_.output, tag, client.dump()); });
     saved_at_ = engine_->step();
     report_.line(fmt::format("saved {}/{}", o_.output, tag));
     if (o_.keep == 0 || !session_.first()) return;
@@ -214,6 +224,7 @@ class Run {
 
   const TrainOptions& o_;
   Session& session_;
+  const ReadResult& read_;
   const DsConfig& config_;
   TokenFile data_;
   std::unique_ptr<TokenFile> eval_;
@@ -224,6 +235,7 @@ class Run {
   MeshPlace place_;  // all ranks of a pipe read the same samples
   int data_ranks_ = 1;
   Report report_;
+  std::unique_ptr<Profile> profile_;
   double validation_loss_ = 0;
   int64_t saved_at_ = -1;
 };

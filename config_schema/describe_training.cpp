@@ -33,7 +33,6 @@ void describe_batch(Keys& k, DsConfig& c) {
       .at_least(0)
       .or_null()
       .or_infinity();
-  k.honoured("wall_clock_breakdown", &c.wall_clock_breakdown, "prints the time of each phase of a step");
   k.honoured(
       "dataloader_drop_last", &c.dataloader_drop_last,
       "leaves out the samples that do not fill the last batch of an epoch, instead of wrapping around");
@@ -130,6 +129,7 @@ void describe_training(Keys& keys, DsConfig& config) {
   describe_gradients(keys, config);
   describe_precision(keys, config);
   describe_monitors(keys, config);
+  describe_tools(keys, config);
   describe_own(keys, config);
   describe_optimizer(keys, config.optimizer);
   describe_scheduler(keys, config.scheduler, config.optimizer);

@@ -113,12 +113,31 @@ struct CsvConfig {
   std::string output_path, job_name = "DeepSpeedJobName";
 };
 
+// A table of what each layer costs, of one step.
+struct FlopsProfilerConfig {
+  bool enabled = false;
+  int64_t profile_step = 1;   // after so many steps
+  int64_t module_depth = -1;  // 0: the whole model only
+  int64_t top_modules = 1;    // kinds of layers named by parameters, arithmetic and time
+  bool detailed = true;       // a row a layer
+  std::string output_file;    // empty: with the other lines of the run
+};
+
+// A log of collectives.
+struct CommsLoggerConfig {
+  bool enabled = false;  // resolved: the section's presence is enough
+  bool prof_all = true;
+  std::vector<std::string> prof_ops;  // without prof_all: these collectives only
+  bool verbose = false;               // a line a call
+  bool debug = false;                 // also by group and purpose
+};
+
 struct DsConfig {
   int64_t train_batch_size = 0, train_micro_batch_size_per_gpu = 0, gradient_accumulation_steps = 0;
-  int sequence_parallel_size = 1;  // ranks that share a sequence; 0 and 1: none
-  int64_t steps_per_print = 0;     // 0: never
-  bool wall_clock_breakdown = false;
-  double gradient_clipping = 1.0;  // 0: off
+  int sequence_parallel_size = 1;     // ranks that share a sequence; 0 and 1: none
+  int64_t steps_per_print = 0;        // 0: never
+  bool wall_clock_breakdown = false;  // times of the phases of a step
+  double gradient_clipping = 1.0;     // 0: off
   bool prescale_gradients = false;
   double gradient_predivide_factor = 1.0;
   bool gradient_sum = false;                         // gradient_allreduce_op: sum instead of mean
@@ -144,6 +163,10 @@ struct DsConfig {
   CheckpointingConfig checkpointing;
   TensorBoardConfig tensorboard;
   CsvConfig csv_monitor;
+  FlopsProfilerConfig flops_profiler;
+  CommsLoggerConfig comms_logger;
+  bool dump_state = false;        // the state of the engine at the start
+  bool memory_breakdown = false;  // memory by category, after the first step and with each progress line
 
   int sequence_ranks() const { return std::max(1, sequence_parallel_size); }
 };

@@ -50,6 +50,12 @@ bool fits(const Key& key, const JsonValue& v) {
     case Type::text:
       return v.kind == Kind::text && choice_of(key, v.text) >= 0;
     case Type::list: {
+      if (std::holds_alternative<std::vector<std::string>*>(key.target)) {
+        const auto named = [&](const JsonValue& x) {
+          return x.kind == Kind::text && choice_of(key, x.text) >= 0;
+        };
+        return v.kind == Kind::list && std::all_of(v.items.begin(), v.items.end(), named);
+      }
       if (!std::holds_alternative<std::array<double*, 2>>(key.target)) return v.kind == Kind::list;
       const auto good = [&](const JsonValue& x) { return x.kind == Kind::number && in_range(key, x.number); };
       return v.kind == Kind::list && v.items.size() == 2 && std::all_of(v.items.begin(), v.items.end(), good);
@@ -83,6 +89,11 @@ struct Store {
   bool operator()(std::optional<Precision>* t) const { return *t = precision_of(v.text), true; }
   bool operator()(const std::array<double*, 2>& t) const {
     return *t[0] = v.items[0].number, *t[1] = v.items[1].number, true;
+  }
+  bool operator()(std::vector<std::string>* t) const {
+    t->clear();
+    for (const JsonValue& item : v.items) t->push_back(item.text);
+    return true;
   }
 };
 
@@ -173,8 +184,9 @@ void write(std::string& out, const JsonValue& v) {
 std::string wanted_by(const Key& key) {
   std::string text = std::string(name_of(key.type));
   if (std::holds_alternative<std::array<double*, 2>>(key.target)) text = "a list of two numbers, each";
+  const bool list_of_texts = std::holds_alternative<std::vector<std::string>*>(key.target);
   if (!key.choices.empty()) {
-    text = "one of";
+    text = list_of_texts ? "a list of" : "one of";
     for (const std::string& c : key.choices)
       text += fmt::format("{} \"{}\"", &c == &key.choices[0] ? "" : ",", c);
   }

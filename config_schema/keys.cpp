@@ -22,6 +22,7 @@ Type type_of(const Target& target) {
     Type operator()(std::optional<int64_t>*) const { return Type::integer; }
     Type operator()(std::optional<Precision>*) const { return Type::text; }
     Type operator()(const std::array<double*, 2>&) const { return Type::list; }
+    Type operator()(std::vector<std::string>*) const { return Type::list; }
   };
   return std::visit(Visitor{}, target);
 }
@@ -160,6 +161,11 @@ std::string text_of(const Target& target) {
     std::string operator()(const std::optional<Precision>* v) const {
       constexpr std::string_view names[] = {"fp32", "fp16", "bf16"};
       return *v ? fmt::format("\"{}\"", names[size_t(**v)]) : "null";
+    }
+    std::string operator()(const std::vector<std::string>* v) const {
+      std::string list;
+      for (const std::string& item : *v) list += fmt::format("{}\"{}\"", list.empty() ? "" : ", ", item);
+      return "[" + list + "]";
     }
     std::string operator()(const std::array<double*, 2>& v) const {
       return fmt::format("[{}, {}]", *v[0], *v[1]);

@@ -29,7 +29,7 @@ std::string_view name_of(Type type);
 // Where a value goes; the two doubles are a pair such as betas.
 using Target = std::variant<std::monostate, bool*, int*, int64_t*, double*, std::string*,
                             std::optional<bool>*, std::optional<double>*, std::optional<int64_t>*,
-                            std::optional<Precision>*, std::array<double*, 2>>;
+                            std::optional<Precision>*, std::array<double*, 2>, std::vector<std::string>*>;
 
 struct Key {
   std::string path;  // "zero_optimization.stage"; <name> stands for any name, [] for the items of a list
@@ -40,7 +40,7 @@ struct Key {
   std::string meaning;       // what it does; for no_effect, warned and refused: why not
   double min = -std::numeric_limits<double>::infinity(), max = std::numeric_limits<double>::infinity();
   bool above_min = false;            // min itself is outside
-  std::vector<std::string> choices;  // of a text
+  std::vector<std::string> choices;  // of a text, or of each text of a list
   bool any_case = false;             // choices are compared without regard to case
   std::vector<std::string>
       off;           // warned, refused: values that ask for nothing, as JSON; the default is one too
@@ -97,7 +97,8 @@ std::string text_of(const Target& target);
 void describe_training(Keys& keys, DsConfig& config);
 void describe_optimizer(Keys& keys, OptimizerConfig& optimizer);
 void describe_scheduler(Keys& keys, SchedulerConfig& scheduler, const OptimizerConfig& optimizer);
-void describe_own(Keys& keys, DsConfig& config);  // the section "cleave"
+void describe_own(Keys& keys, DsConfig& config);    // the section "cleave"
+void describe_tools(Keys& keys, DsConfig& config);  // what a run tells about its steps
 void describe_zero(Keys& keys, ZeroConfig& zero);
 void describe_aio(Keys& keys, DsConfig& config);
 void describe_pipeline(Keys& keys, PipelineConfig& pipeline);

@@ -157,6 +157,14 @@ void resolve_checkpointing(Reading& r) {
   }
 }
 
+// DeepSpeed logs collectives wherever the section stands, whatever `enabled` says; here false means off.
+void resolve_comms_logger(Reading& r) {
+  const Given* section = r.entry("comms_logger");
+  const bool there = section && section->value->kind == JsonValue::Kind::object;
+  if (!there || r.entry("comms_logger.enabled")) return;
+  r.result.config.comms_logger.enabled = true, r.derived["comms_logger.enabled"] = "derived";
+}
+
 }  // namespace
 
 void resolve_config(Reading& reading) {
@@ -167,6 +175,7 @@ void resolve_config(Reading& reading) {
   resolve_optimizer(reading);
   resolve_scheduler(reading);
   resolve_checkpointing(reading);
+  resolve_comms_logger(reading);
 }
 
 }  // namespace cleave

@@ -9,10 +9,6 @@ namespace {
 
 void unbuilt_monitors(Keys& k) {
   k.section("", "");
-  k.warned("dump_state", "b=false",
-           "the state is not printed; the explain command prints every effective value");
-  k.warned("memory_breakdown", "b=false",
-           "memory is not printed while training; the plan command prints it by category");
   k.no_effect("log_level", "s(debug|info|warning|error|critical)=null",
               "messages are few and have no levels");
   k.section("wandb", "Weights & Biases");
@@ -26,17 +22,6 @@ void unbuilt_monitors(Keys& k) {
       "comet.enabled", "Comet",
       "samples_log_interval:i=100 project:s?=null workspace:s?=null api_key:s?=null experiment_name:s?=null "
       "experiment_key:s?=null online:b?=null mode:s(get|create|get_or_create)=null");
-  k.section("flops_profiler", "operations per layer");
-  k.warned("enabled", "b=false", "there is no table per layer; the metrics have tokens_per_s and mfu");
-  k.details("flops_profiler.enabled", "operations per layer",
-            "recompute_fwd_factor:n=0.0 profile_step:i=1 module_depth:i=-1 top_modules:i=1 detailed:b=true "
-            "output_file:s?=null");
-  k.section("comms_logger", "a log of collectives");
-  k.list.back().status = Status::warned, k.list.back().off = {"null", "disabled"},
-  k.list.back().default_text = "null";
-  k.list.back().meaning = "collectives are not logged one by one; the metrics have comm_bytes per collective";
-  k.details("comms_logger", "a log of collectives",
-            "enabled:b=false prof_all:b=true prof_ops:l=[] verbose:b=false debug:b=false");
   k.section("timers", "timers");
   k.section("timers.throughput", "throughput");
   k.no_effect("enabled", "b=true", "throughput costs nothing and is always measured");

@@ -32,7 +32,7 @@ bool is_done(const TraceEvent& e) {
 }  // namespace
 
 Trace::Trace(const std::string& path, int rank, int64_t steps, double clock_us)
-    : file_(path), path_(path), rank_(rank), steps_left_(steps), clock_us_(clock_us), on_(steps > 0) {
+    : file_(path), path_(path), rank_(rank), steps_left_(steps), clock_us_(clock_us) {
   require(file_.good(), Exit::usage, "--trace: cannot write {}", path);
   file_ << "[\n"
         << fmt::format(
@@ -56,7 +56,7 @@ std::string Trace::file_of(const std::string& path, int rank, int ranks) {
 Trace::~Trace() {
   if (!file_.is_open()) return;
   for (const TraceEvent& e : events_)
-    if (is_done(e)) write(e);
+    if (e.filed && is_done(e)) write(e);
   file_ << "\n]\n";
 }
 
@@ -69,13 +69,14 @@ const std::string& Trace::track_of(const TraceEvent& event) const {
   return event.track > 0 ? tracks_[size_t(event.track) - 1].name : none;
 }
 
-TraceEvent* Trace::begin(const Stream& stream, TraceEvent event) {
+TraceEvent* Trace::begin(TraceEvent event) {
   bool exact = false;  // the track is of this category alone
   for (size_t i = 0; i < tracks_.size() && !exact; ++i) {
     const Track& t = tracks_[i];
-    exact = t.stream == &stream && t.category == event.category;
-    if (exact || (t.stream == &stream && t.category.empty())) event.track = int(i) + 1;
+    exact = t.stream == event.stream && t.category == event.category;
+    if (exact || (t.stream == event.stream && t.category.empty())) event.track = int(i) + 1;
   }
+  event.filed = steps_left_ > 0;
   return &events_.emplace_back(std::move(event));
 }
 
@@ -96,19 +97,29 @@ void Trace::write(const TraceEvent& e) {
 }
 
 void Trace::end_step() {
-  if (!file_.is_open() || !on_) return;
-  for (; !events_.empty() && is_done(events_.front()); events_.pop_front()) write(events_.front());
+  if (keeps_) return;
+  for (; !events_.empty() && is_done(events_.front()); events_.pop_front()) {
+    if (events_.front().filed) write(events_.front());
+    if (listener_) listener_(events_.front());
+  }
+  if (steps_left_ == 0) return;
   file_.flush();
   require(file_.good(), Exit::usage, "--trace: writing {} failed; is the disk full?", path_);
-  on_ = --steps_left_ > 0;
+  --steps_left_;
 }
 
 TraceSpan::TraceSpan(Trace* trace, Stream& stream, const char* category, std::string_view name, int micro,
                      int chunk)
-    : stream_(stream) {
+    : TraceSpan(
+          trace, stream,
+          trace && trace->on()
+              ? TraceEvent{.name = std::string(name), .category = category, .micro = micro, .chunk = chunk}
+              : TraceEvent{}) {}
+
+TraceSpan::TraceSpan(Trace* trace, Stream& stream, TraceEvent event) : stream_(stream) {
   if (!trace || !trace->on()) return;
-  event_ =
-      trace->begin(stream, {.name = std::string(name), .category = category, .micro = micro, .chunk = chunk});
+  event.stream = &stream;
+  event_ = trace->begin(std::move(event));
   stream_.enqueue([e = event_] { e->begin_us = Trace::now_us(), e->cpu_us = -thread_cpu_us(); });
 }
 

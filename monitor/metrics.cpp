@@ -62,11 +62,15 @@ std::string to_json(const StepMetrics& m) {
   std::string bytes;
   for (const auto& [name, count] : m.comm_bytes)
     bytes += fmt::format("{}{}:{}", bytes.empty() ? "" : ",", nlohmann::json(name).dump(), count);
+  std::string times;
+  for (const auto& [name, ms] : m.times_ms)
+    times += fmt::format("{}{}:{}", times.empty() ? "" : ",", nlohmann::json(name).dump(), number(ms));
   return fmt::format(
       R"({{"step":{},"loss":{},"lr":{},"grad_norm":{},"loss_scale":{},"skipped":{},"skipped_total":{},"tokens":{},)"
-      R"("tokens_per_s":{},"step_ms":{},"mfu":{},"comm_bytes":{{{}}}}})",
+      R"("tokens_per_s":{},"step_ms":{},"mfu":{},"comm_bytes":{{{}}}{}}})",
       m.step, number(m.loss), number(m.lr), number(m.grad_norm), number(m.loss_scale), m.skipped,
-      m.skipped_total, m.tokens, number(m.tokens_per_s), number(m.step_ms), number(m.mfu), bytes);
+      m.skipped_total, m.tokens, number(m.tokens_per_s), number(m.step_ms), number(m.mfu), bytes,
+      times.empty() ? "" : fmt::format(R"(,"times_ms":{{{}}})", times));
 }
 
 MetricsFile::MetricsFile(const std::string& path, bool append)
@@ -86,11 +90,14 @@ void MetricsFile::end(std::string_view fields) { event("end", fields); }
 void MetricsFile::step(const StepMetrics& metrics) { file_.write(to_json(metrics) + "\n"); }
 
 std::vector<Scalar> scalars_of(const StepMetrics& m) {
-  return {{"Train/Samples/train_loss", m.loss},
-          {"Train/Samples/lr", m.lr},
-          {"Train/Samples/loss_scale", m.loss_scale},
-          {"Train/Samples/grad_norm", m.grad_norm},
-          {"Train/Samples/tokens_per_s", m.tokens_per_s}};
+  std::vector<Scalar> scalars = {{"Train/Samples/train_loss", m.loss},
+                                 {"Train/Samples/lr", m.lr},
+                                 {"Train/Samples/loss_scale", m.loss_scale},
+                                 {"Train/Samples/grad_norm", m.grad_norm},
+                                 {"Train/Samples/tokens_per_s", m.tokens_per_s}};
+  for (const auto& [phase, ms] : m.times_ms)
+    scalars.push_back({"Train/Samples/elapsed_time_ms_" + phase, ms});
+  return scalars;
 }
 
 }  // namespace cleave

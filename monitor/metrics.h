@@ -21,6 +21,7 @@ struct StepMetrics {
   double tokens_per_s = 0, step_ms = 0;
   double mfu = 0;                               // of the machine's peak, 0 to 1
   std::map<std::string, int64_t> comm_bytes{};  // by collective, sent by this rank in this step
+  std::map<std::string, double> times_ms{};     // by phase, where they are measured
 };
 
 // The line of one step, without its end: numbers with %.9g, which a float survives; "nan", "inf" and "-inf"

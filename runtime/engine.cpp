@@ -122,7 +122,7 @@ StepResult Engine::train_batch(const BatchSource& data) {
     optimizer.finish_step(update);
     if (!s.update_runs_on()) s.synchronize();
   }
-  if (s.options.trace) s.synchronize(), s.options.trace->end_step();
+  if (s.options.trace && s.options.trace->on()) s.synchronize(), s.options.trace->end_step();
   result.skipped_total = s.at.skipped;
   return result;
 }
@@ -247,10 +247,26 @@ MemoryTable Engine::memory_peak() const { return state_->memory.peak(); }
 const MeshShape& Engine::mesh() const { return state_->mesh.shape; }
 double Engine::idle_share() const { return state_->plan.idle_share; }
 Simulation Engine::timeline() const {
-  return simulate(state_->plan.schedule, {.work = state_->plan.work, .record = true});
+  return simulate(state_->plan.schedule,
+                  {.work = state_->plan.work, .splits = state_->plan.splits, .record = true});
 }
+const std::vector<LayerCost>& Engine::layer_costs() const { return state_->plan.layers; }
 int64_t Engine::frame_bytes() const { return state_->all->stage.frame_bytes(); }
 const std::string& Engine::pipeline_line() const { return state_->plan.line; }
+
+std::string Engine::describe_units() const {
+  const ParameterStore& store = state_->all->store;
+  std::string text = fmt::format("{:<24} {:>6} {:>12} {:>12}  {:<12} {}\n", "unit of this rank", "params",
+                                 "elements", "of this rank", "weights in", "gradients in");
+  for (int u = 0; u < store.units(); ++u) {
+    const FlatLayout& layout = store.layout(u);
+    const Tensor gradients = store.gradient_slice(u);
+    text += fmt::format("{:<24} {:>6} {:>12} {:>12}  {:<12} {}\n", layout.name(), layout.params(),
+                        layout.numel(), store.slice(u).size(), name_of(store.weights_slice(u).memory()),
+                        gradients.defined() ? name_of(gradients.memory()) : "none");
+  }
+  return text;
+}
 
 CommBytes Engine::comm_bytes() const {
   CommBytes sum;

@@ -18,7 +18,7 @@
 #include "config_schema/ds_config.h"
 #include "model/axes.h"
 #include "model/layer.h"
-#include "pipeline/simulate.h"
+#include "pipeline/partition.h"
 #include "runtime/executor.h"
 #include "zero/update_times.h"
 
@@ -106,8 +106,14 @@ class Engine {
   const std::string& update_line() const;    // why offloaded state is updated where it is; empty: no choice
   const std::string& graphs_line() const;    // whether passes are CUDA graphs; empty: nobody would ask
   UpdateBytes update_bytes() const;          // of this rank's offloaded state, in one step
-  Simulation timeline() const;               // of one step's schedule, recorded, in units of work
-  int64_t frame_bytes() const;               // activations that a micro-batch in flight keeps on this rank
+  // What each layer of the whole model costs in one micro-batch; the head is the last. With axes that cut
+  // layers or sequences, a rank does its share of it.
+  const std::vector<LayerCost>& layer_costs() const;
+  Simulation timeline() const;  // of one step's schedule, recorded, in units of work
+  int64_t frame_bytes() const;  // activations that a micro-batch in flight keeps on this rank
+
+  // A table of this rank's units: parameters, elements with padding, and what it holds of each where.
+  std::string describe_units() const;
 
   MemoryTable memory_planned() const;  // from a dry run of the allocation code
   MemoryTable memory_live() const;

@@ -135,6 +135,10 @@ Engine::State::State(const DsConfig& c, const ModelFactory& make, Communicator& 
       schedule(c.scheduler, c.optimizer.lr),
       scaler(c.precision == Precision::fp16 ? LossScaler(c.fp16, c.zero.stage) : LossScaler()) {
   if (c.tf32) compute.allow_tf32();
+  require(model.dtype == dtype_of(c.precision), Exit::usage,
+          "{} was made in {}, but the configuration trains in {}; make it in model_dtype(config), or change "
+          "fp16.enabled and bf16.enabled",
+          model.name, name_of(model.dtype), name_of(dtype_of(c.precision)));
   require(model.parts == mesh.shape.sequence, Exit::usage,
           "sequence_parallel_size is {}, but the sequences of {} are whole; set the size to 1",
           mesh.shape.sequence, model.name);
@@ -204,7 +208,7 @@ std::string Engine::State::no_graphs() const {
   if (world.size() > 1) return "the ranks talk to each other within a pass";
   if (!update_runs_on()) return "state or parameters are offloaded";
   if (config.checkpointing.to_host) return "inputs of layers are kept in host memory";
-  if (options.trace) return "a trace is written";
+  if (options.trace) return "its steps are traced or timed";
   return "";
 }
 

@@ -45,11 +45,12 @@ void Executor::pass(Op op, const Turn& turn, const std::function<void()>& work) 
   graphs_->run({int(op), turn.chunk, turn.micro == 0, turn.last}, work);
 }
 
+void Executor::load(int micro, const Work& work) {
+  stage_.wait_until_loaded();
+  stage_.load(micro, work.batch(micro), compute_);
+}
+
 void Executor::forward(const Turn& turn, const Work& work) {
-  if (turn.chunk == 0) {
-    stage_.wait_until_loaded();
-    stage_.load(turn.micro, work.batch(turn.micro), compute_);
-  }
   pass(Op::forward, turn, [&] { stage_.forward(turn, work.train, compute_); });
   const bool end = stage_.shape().last && turn.chunk + 1 == int(stage_.shape().chunks.size());
   if (work.train || !end) return;
@@ -70,6 +71,7 @@ void Executor::run(const InstructionList& list, const ScheduleShape& shape, cons
   const std::vector<Turn> turns = turns_of(list);
   for (size_t n = 0; n < list.size(); ++n) {
     const auto [op, micro, chunk] = list[n];
+    if (op == Op::forward && chunk == 0) load(micro, work);
     const TraceSpan seen(trace_, computes(op) ? compute_ : comm_, "pipeline", name_of(op), micro, chunk);
     switch (op) {
       case Op::recv_activation:

@@ -40,6 +40,7 @@ class Executor {
   void run(const InstructionList& list, const ScheduleShape& shape, const Work& work);
 
  private:
+  void load(int micro, const Work& work);  // the next micro-batch, before its first forward here
   void forward(const Turn& turn, const Work& work);
   void backward(const Turn& turn, const Work& work);
   // Work of a turn on the device alone; turns of one kind enqueue the same kernels.

@@ -34,6 +34,12 @@ Stage::Stage(const Model& model, StageShape shape, ParameterStore& store, int64_
   add_passes(plan_of);
 }
 
+TraceEvent Stage::shown(const char* what, const Frame& f, int l) const {
+  if (!trace_ || !trace_->on()) return {};
+  const int layer = int(shape_.chunks[size_t(f.chunk)].begin) + l;
+  return {.name = model_.layer_name(layer), .category = what, .layer = layer};
+}
+
 Tensor Stage::targets(int micro) const {
   const int64_t slot = micro % shape_.batches;
   return targets_.tensor().slice({slot * rows(), (slot + 1) * rows()});
@@ -117,6 +123,7 @@ void Stage::forward_layer(Frame& f, int l, const Params& params, const Position&
   Arena& keep = dropped ? group_arena_ : until_backward(f);
   const int64_t kept = keep.mark();
   f.saved[size_t(l)] = {};
+  const TraceSpan seen(trace_, stream, shown(run.again ? "recompute" : "forward", f, l));
   layer(f.chunk, l)
       .forward({.y = y,
                 .x = f.inputs[size_t(l)],
@@ -158,6 +165,7 @@ void Stage::backward_layer(Frame& f, int l, const Params& params, Grads& grads, 
                            BackwardPart part, Stream& stream) {
   const bool first = shape_.first && f.chunk == 0 && l == 0;
   const bool wanted = part != BackwardPart::weight && !first;
+  const TraceSpan seen(trace_, stream, shown("backward", f, l));
   const int64_t mark = scratch_arena_.mark();
   layer(f.chunk, l)
       .backward({.dx = wanted ? gradient(f, l) : Tensor(),
@@ -179,6 +187,7 @@ void Stage::backward_layer(Frame& f, int l, const Params& params, Grads& grads, 
 
 void Stage::run_head(Frame& f, const Params& params, Grads& grads, float scale, Tensor loss_sum,
                      Stream& stream) {
+  const TraceSpan seen(trace_, stream, shown(grads.empty() ? "forward" : "backward", f, layers(f.chunk)));
   const int64_t mark = scratch_arena_.mark();
   model_.head->run({.losses = losses_,
                     .dx = grads.empty() ? Tensor() : gradient(f, layers(f.chunk)),

@@ -20,7 +20,7 @@ class Stage {
   // After the store's commit: allocates activations, sized by a dry run of every layer, and on a GPU a copy
   // of the model's constants, which arrives in the order of `stream`.
   void allocate(Memory& memory, Stream& stream);
-  void show_in(Trace& trace) { away_inputs_.show_in(trace); }
+  void show_in(Trace& trace) { trace_ = &trace, away_inputs_.show_in(trace); }
 
   const StageShape& shape() const { return shape_; }
   int64_t frame_bytes() const { return keep_bytes_; }  // of the activations that one micro-batch keeps
@@ -107,6 +107,8 @@ class Stage {
   // to = what this rank computes of every sample of a micro-batch.
   void take_part(Tensor to, Tensor whole, Stream& stream) const;
   Tensor targets(int micro) const;
+  // What layer l of the frame's chunk does, for the trace where there is one; the head is behind the last.
+  TraceEvent shown(const char* what, const Frame& frame, int l) const;
   const Layer& layer(int chunk, int l) const {
     return *model_.layers[size_t(shape_.chunks[size_t(chunk)].begin + l)];
   }
@@ -146,6 +148,7 @@ class Stage {
   int64_t home_bytes_ = 0, block_bytes_ = 0;    // of a frame; of the largest input that is away
   int64_t passing_bytes_ = 0;                   // of one of passing_
   int visit_ = 0;                               // in the store's current pass
+  Trace* trace_ = nullptr;
 };
 
 }  // namespace cleave

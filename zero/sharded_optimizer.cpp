@@ -124,9 +124,9 @@ std::vector<ShardedOptimizer::Part> ShardedOptimizer::parts_of(int unit) const {
 void ShardedOptimizer::visit(int unit, bool update, const StepArgs& args, Stream& compute) {
   const std::vector<Part> parts = parts_of(unit);
   state_.visit(unit, [&](const StateHome::Tile& tile, const State& state, const Event& ready) {
-    // What is staged, streams of its own show.
-    const bool shown = tile.home != MemoryKind::device && !away_;
-    const TraceSpan seen(shown ? trace_ : nullptr, compute, "update", store_.layout(unit).name());
+    // What is staged, streams of its own show; what is off the device otherwise has a track of its own.
+    const char* what = tile.home == MemoryKind::device ? "step" : "update";
+    const TraceSpan seen(away_ ? nullptr : trace_, compute, what, store_.layout(unit).name());
     Event done = ready;
     for (const Part& part : parts) {
       const Range r = intersect(part.range, tile.range), here = r.shifted(-tile.range.begin);

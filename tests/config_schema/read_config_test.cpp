@@ -109,7 +109,8 @@ TEST(ReadConfig, UnknownKeysAreErrorsWithTheNearestKeyOrPlace) {
 TEST(ReadConfig, StrictTurnsWarningsIntoErrors) {
   ReadOptions options;
   options.strict = true;
-  const char* text = R"({"train_batch_size": 4, "my_own_setting": 1, "memory_breakdown": true,
+  const char* text =
+      R"({"train_batch_size": 4, "my_own_setting": 1, "activation_checkpointing": {"profile": true},
                          "zero_optimization": {"stage": 1, "stage3_max_live_parameters": 5}})";
   EXPECT_TRUE(read_ds_config(text, "f", {}).ok());
   EXPECT_EQ(read_ds_config(text, "f", {}).problems.size(), 3u);

@@ -103,9 +103,31 @@ TEST(Status, RefusalsInsideTheOptimizerAndTheSchedule) {
 TEST(Status, AMonitorThatWouldStaySilentIsNotAcceptedInSilence) {
   EXPECT_NE(problems_of(R"("wandb": {"enabled": true, "project": "p"})").find("error"), std::string::npos);
   EXPECT_EQ(problems_of(R"("wandb": {"enabled": false, "project": "p"})"), "");
-  EXPECT_NE(problems_of(R"("comms_logger": {"verbose": true})").find("warning"), std::string::npos);
   EXPECT_EQ(problems_of(R"("comms_logger": {"enabled": false, "verbose": true})"), "");
-  EXPECT_NE(problems_of(R"("flops_profiler": {"enabled": true})").find("warning"), std::string::npos);
+}
+
+TEST(Status, ALogOfCollectivesIsOnWhereItsSectionStandsUnlessItSaysFalse) {
+  const auto logs = [](const char* section) {
+    return read_ds_config(std::string("{\"train_batch_size\": 4, ") + section + "}", "f", {})
+        .config.comms_logger.enabled;
+  };
+  EXPECT_TRUE(logs(R"("comms_logger": {})"));
+  EXPECT_TRUE(logs(R"("comms_logger": {"verbose": true})"));
+  EXPECT_TRUE(logs(R"("comms_logger": {"enabled": true})"));
+  EXPECT_FALSE(logs(R"("comms_logger": {"enabled": false, "verbose": true})"));
+  EXPECT_FALSE(logs(R"("comms_logger": null)"));
+  EXPECT_FALSE(logs(R"("dump_state": false)"));
+}
+
+TEST(Status, NamesOfCollectivesAreChecked) {
+  EXPECT_EQ(
+      problems_of(R"("comms_logger": {"prof_all": false, "prof_ops": ["all_reduce", "all_gather_base"]})"),
+      "");
+  const std::string said = problems_of(R"("comms_logger": {"prof_ops": ["allreduce"]})");
+  EXPECT_NE(said.find("error: f:2:30: comms_logger.prof_ops: wanted a list of \"all_reduce\""),
+            std::string::npos)
+      << said;
+  EXPECT_NE(problems_of(R"("comms_logger": {"prof_ops": "all_reduce"})").find("error"), std::string::npos);
 }
 
 TEST(Status, AKeyThatIsIdleInThisCombinationNamesTheOtherKey) {

@@ -42,6 +42,17 @@ TEST(Metrics, AStepHasExactlyTheDocumentedFieldsInOrder) {
       R"("tokens":4096,"tokens_per_s":12345.5,"step_ms":331.8,"mfu":0.41,)"
       R"("comm_bytes":{"all_gather":10,"reduce_scatter":1099511627776}})");
   EXPECT_EQ(json::parse(to_json({}))["comm_bytes"], json::object());
+  EXPECT_FALSE(json::parse(to_json({})).contains("times_ms"));
+}
+
+TEST(Metrics, OfAStepWhosePhasesWereTimedAddTheirTimesEverywhere) {
+  StepMetrics m;
+  m.times_ms = {{"forward", 1.5}, {"gathers", 0.25}};
+  EXPECT_EQ(json::parse(to_json(m))["times_ms"], json::parse(R"({"forward":1.5,"gathers":0.25})"));
+  const std::vector<Scalar> scalars = scalars_of(m);
+  EXPECT_EQ(scalars.size(), scalars_of({}).size() + 2);
+  EXPECT_EQ(scalars.back().tag, "Train/Samples/elapsed_time_ms_gathers");
+  EXPECT_EQ(scalars.back().value, 0.25);
 }
 
 TEST(Metrics, AFloatLossSurvivesTheRoundTripBitForBit) {

@@ -55,7 +55,13 @@ TEST(Trace, OfARankIsItsSchedule) {
           }
         }
         EXPECT_EQ(got, want.ranks[rank]) << schedule << " rank " << rank;
-        EXPECT_EQ(events[rank].back().name, "update");
+        const auto update = std::find_if(events[rank].begin(), events[rank].end(), [](const TraceEvent& e) {
+          return std::string_view(e.category) == "step" && e.name == "update";
+        });
+        ASSERT_NE(update, events[rank].end());
+        EXPECT_TRUE(std::none_of(update, events[rank].end(), [](const TraceEvent& e) {
+          return std::string_view(e.category) == "pipeline";
+        })) << "the update is the last of a step";
       }
     }
 }

@@ -1,0 +1,58 @@
+// A log of collectives: how many of each kind and size, how long they took, and the bandwidth that this is.
+#pragma once
+#include <map>
+#include <string>
+#include <vector>
+
+#include "device/trace.h"
+
+namespace cleave {
+
+// Bandwidths of one collective over `ranks` ranks that moves a tensor of `bytes` in `seconds`, in bytes a
+// second, as NCCL's tests define them: the algorithm's is bytes / seconds, the bus's is what each rank's link
+// carries for it, which does not depend on the number of ranks where the links are the limit.
+struct Bandwidth {
+  double algorithm = 0, bus = 0;
+};
+Bandwidth bandwidth_of(std::string_view op, int64_t bytes, int ranks, double seconds);
+
+struct CommsLogOptions {
+  // Names of collectives to log, also longer ones of PyTorch's ("all_gather_into_tensor"); empty: all.
+  std::vector<std::string> ops = {};
+  bool with_groups = false;  // rows also tell the group and what for
+};
+
+class CommsLog {
+ public:
+  explicit CommsLog(CommsLogOptions options = {}) : options_(std::move(options)) {}
+
+  // Counts the event if it is a collective that is asked for, and returns whether it is.
+  bool see(const TraceEvent& event);
+
+  // "comm op: all_reduce | time (ms): 1.23 | msg size: 4.00 MiB | algbw (GB/s): 3.41 | busbw (GB/s): 5.12"
+  std::string line_of(const TraceEvent& event) const;
+
+  // One row for each collective and size: count, total and mean latency, and mean bandwidths (of the middle
+  // 80 % of the calls, by latency).
+  std::string table() const;
+
+ private:
+  struct Row {
+    std::string name;
+    int64_t bytes = 0;
+    int ranks = 0;
+    bool operator<(const Row& o) const {
+      return std::tie(name, bytes, ranks) < std::tie(o.name, o.bytes, o.ranks);
+    }
+  };
+  std::string name_of(const TraceEvent& event) const;
+
+  CommsLogOptions options_;
+  struct Calls {
+    std::string_view op;
+    std::vector<double> seconds;
+  };
+  std::map<Row, Calls> rows_;
+};
+
+}  // namespace cleave
