@@ -28,10 +28,12 @@ void describe_stage3(Keys& k, ZeroConfig& z) {
               "a parameter is released after each use and gathered again, whatever the distance")
       .at_least(0)
       .inert_if(off, why);
-  k.no_effect("stage3_gather_16bit_weights_on_model_save", "b=false",
-              "whole weights are exported from any checkpoint");
-  k.no_effect("stage3_gather_fp16_weights_on_model_save", "b=false",
-              "whole weights are exported from any checkpoint");
+  for (const char* name :
+       {"stage3_gather_16bit_weights_on_model_save", "stage3_gather_fp16_weights_on_model_save"})
+    k.warned(
+        name, "b=false",
+        "no file of whole 16-bit weights is written; the safetensors of a checkpoint have each parameter in "
+        "fp32 under its name");
   k.no_effect("stage3_module_granularity_threshold", "i=0", "the unit of gathering is the layer")
       .at_least(0)
       .inert_if(off, why);
@@ -146,9 +148,8 @@ void describe_zero(Keys& k, ZeroConfig& z) {
   k.honoured("allgather_bucket_size", &z.allgather_bucket_size,
              "largest number of elements in one collective that publishes parameters")
       .at_least(0);
-  k.honoured("round_robin_gradients", &z.round_robin_gradients,
-             "every layer is cut evenly over the ranks, so their copies are even anyway")
-      .status = Status::no_effect;
+  k.no_effect("round_robin_gradients", "b=false",
+              "every layer is cut evenly over the ranks, so their copies are even anyway");
   k.no_effect("contiguous_gradients", "b=true", "gradients are always contiguous");
   k.no_effect("reduce_scatter", "b=true",
               "gradients are reduced to their owner by a reduce-scatter from stage 1 on");

@@ -90,7 +90,6 @@ struct ZeroConfig {
   int64_t stage3_max_live_parameters = 1'000'000'000;
   int64_t mics_shard_size = -1;         // ranks that share a copy of everything; -1: all of the data axis
   int64_t zero_hpz_partition_size = 1;  // ranks that share a copy of the parameters; 1: all of the data axis
-  bool round_robin_gradients = false;
   int64_t sub_group_size = 1'000'000'000;  // elements of optimizer state updated at a time, on disk
   OffloadConfig offload_optimizer;
   OffloadParamConfig offload_param;

@@ -23,8 +23,9 @@ ALLOWED = {
     "monitor": ["device"],
     "pipeline": [],
     "runtime": ["checkpoint", "pipeline", "model", "tensor_parallel", "sequence_parallel", "zero", "config_schema", "comm", "optim", "offload", "kernels", "device"],
+    "plan": ["runtime", "pipeline", "model", "zero", "config_schema", "comm", "optim", "offload", "device"],
     "launcher": ["comm"],
-    "app": ["runtime", "launcher", "monitor", "checkpoint", "model", "tensor_parallel", "sequence_parallel", "zero", "data", "config_schema", "comm", "optim",
+    "app": ["plan", "runtime", "launcher", "monitor", "checkpoint", "model", "tensor_parallel", "sequence_parallel", "zero", "data", "config_schema", "comm", "optim",
             "offload", "kernels", "device"],
 }
 FOREIGN = {  # a library's header: the folders that may use it
@@ -32,12 +33,30 @@ FOREIGN = {  # a library's header: the folders that may use it
     r"gloo/": ["comm"],
     r"liburing": ["offload"],
     r"(oneapi/)?dnnl": ["kernels"],
-    r"nlohmann/": ["config_schema", "model", "checkpoint", "pipeline", "runtime", "launcher", "monitor", "app"],
+    r"nlohmann/": ["config_schema", "model", "checkpoint", "pipeline", "runtime", "plan", "launcher", "monitor", "app"],
     r"CLI/": ["app"],
 }
 
 
+def folders_on_disk():
+    """The folders on disk that hold parts of the program: each has to be in every list below."""
+    other = {"tests", "benchmarks", "examples", "build"}
+    return {path.parent.name for path in ROOT.glob("*/CMakeLists.txt")} - other
+
+
+def lists_of_folders():
+    """(where, the folders that are named there); the command line is built and tested, and not installed."""
+    cmake = re.search(r"set\(CLEAVE_FOLDERS ([^)]*)\)", (ROOT / "CMakeLists.txt").read_text())[1].split()
+    tidy = re.search(r"HeaderFilterRegex: '\(([^)]*)\)", (ROOT / ".clang-tidy").read_text())[1].split("|")
+    yield "CMakeLists.txt: CLEAVE_FOLDERS", set(cmake) | {"app"}
+    yield ".clang-tidy: HeaderFilterRegex", set(tidy)
+    yield "scripts/check_layers.py: ALLOWED", set(ALLOWED)
+
+
 def problems():
+    for where, named in lists_of_folders():
+        for folder in sorted(folders_on_disk() ^ named):
+            yield f"{where}: {folder} {'is missing' if folder in folders_on_disk() else 'does not exist'}"
     for folder, allowed in ALLOWED.items():
         for path in sorted((ROOT / folder).rglob("*")):
             if path.suffix not in {".h", ".cpp", ".cu", ".cuh"}:
