@@ -21,7 +21,7 @@ TEST_P(AdamKernel, EqualsItsFormulaInDoublePrecision) {
   for (DType grad_type : kTrainingTypes)
     for (DType copy_type : kTrainingTypes)
       for (bool decoupled : {false, true})
-        for (int64_t step : {1, 100})
+        for (int64_t step : {1, 2, 7, 100})
           for (int64_t n : {0, 1, 1003}) {
             Guarded p(DType::fp32, {n}, random_values(n, 1)), m(DType::fp32, {n}, random_values(n, 2, 0.1));
             Guarded v(DType::fp32, {n}, positive(random_values(n, 3, 0.1))), copy(copy_type, {n});
@@ -36,11 +36,12 @@ TEST_P(AdamKernel, EqualsItsFormulaInDoublePrecision) {
                     .grad_scale = 0.5f,
                     .step = step,
                     .decoupled = decoupled,
-                    .bias_correction = step == 1};
+                    .bias_correction = step != 100};
+            // 1 - beta^step (Kingma and Ba, arXiv 1412.6980, algorithm 1).
+            const double c1 = step == 100 ? 1 : 1 - std::pow(double(op.beta1), double(step)),
+                         c2 = step == 100 ? 1 : 1 - std::pow(double(op.beta2), double(step));
             Values wp, wm, wv;
             for (size_t i = 0; i < size_t(n); ++i) {
-              const double c1 = step == 1 ? 1 - double(op.beta1) : 1,
-                           c2 = step == 1 ? 1 - double(op.beta2) : 1;
               const double grad = g.at(i) * 0.5 + (decoupled ? 0 : double(op.weight_decay) * p.at(i));
               wm.push_back(double(op.beta1) * m.at(i) + (1 - double(op.beta1)) * grad);
               wv.push_back(double(op.beta2) * v.at(i) + (1 - double(op.beta2)) * grad * grad);

@@ -1,0 +1,81 @@
+// The order from an update to the next use of its weights, where the streams really run on their own: what
+// publishes must see the update, what uses must see what was published. Nothing here waits on the host.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <random>
+#include <thread>
+
+#include "zero/parameter_store.h"
+
+namespace cleave {
+namespace {
+
+UnitSpec unit(const char* name, int64_t numel) {
+  return {name, {{std::string(name) + ".w", {numel}, {}, true}}};
+}
+
+void dawdle(Stream& stream, int microseconds) {
+  stream.enqueue([=] { std::this_thread::sleep_for(std::chrono::microseconds(microseconds)); });
+}
+
+// Updates both units `steps` times and reads them through a pass after each, with random pauses in both
+// streams and between them. Returns how many elements were read that were not those of the step.
+int64_t stale_reads(Communicator& world, int stage, bool overlap, uint32_t seed, int steps) {
+  const auto self = self_communicator();
+  Memory memory;
+  Stream compute(Stream::Mode::worker), apart(Stream::Mode::worker), beside(Stream::Mode::worker);
+  Stream& comm = overlap ? apart : compute;
+  ParameterStore store(memory, {.prefetch_visits = overlap, .overlap = overlap}, compute, comm);
+  for (const UnitSpec& u : {unit("a", 64), unit("b", 48)})
+    store.add_unit(u, plan_for_stage(stage, world, *self));
+  const std::vector<ParameterStore::Visit> visits{{{0}, false}, {{1}, false}, {{0}, false}};
+  const int pass = store.add_pass(visits);
+  store.commit();
+  std::mt19937 random(seed + uint32_t(world.rank()));
+  const auto pause = [&](Stream& stream) { dawdle(stream, int(random() % 3 ? random() % 200 : 0)); };
+  std::atomic<int64_t> stale = 0;
+  for (int step = 1; step <= steps; ++step) {
+    store.begin_step();
+    pause(compute), pause(comm);
+    for (int u = 0; u < store.units(); ++u) {
+      // The first unit is updated on the compute stream, as the device's kernels do; the second beside it, as
+      // staged state is.
+      Stream& stream = u == 0 ? compute : beside;
+      const Tensor slice = store.next_weights_slice(u);
+      beside.wait(compute.record());
+      pause(stream);
+      stream.enqueue([slice, value = float(step * 10 + u)] {
+        for (float& x : slice.span<float>()) x = value;
+      });
+      store.publish(u, u == 0 ? Event() : beside.record());
+      pause(comm);
+    }
+    store.wait_for_weights();
+    store.begin_pass(pass, true);
+    for (int v = 0; v < int(visits.size()); ++v) {
+      const Tensor weights = store.acquire(v)[0];
+      compute.enqueue([&stale, weights, value = float(step * 10 + visits[size_t(v)].units[0])] {
+        for (const float x : weights.span<float>()) stale += x != value;
+      });
+      pause(compute);
+      store.finish(v);
+    }
+    store.wait_for_gradients();
+  }
+  compute.synchronize(), comm.synchronize(), beside.synchronize();
+  return stale;
+}
+
+TEST(PublishedWeights, AreThoseThatTheNextPassReadsWhateverTheStreamsDo) {
+  for (const int stage : {0, 1, 2, 3})
+    for (const bool overlap : {false, true})
+      for (uint32_t seed = 0; seed < 4; ++seed)
+        run_ranks(2, [&](Communicator& world) {
+          EXPECT_EQ(stale_reads(world, stage, overlap, 100 * seed, 12), 0)
+              << "stage " << stage << (overlap ? " overlapped" : "") << " seed " << seed;
+        });
+}
+
+}  // namespace
+}  // namespace cleave
