@@ -53,6 +53,13 @@ class Dense final : public Layer {
   void backward(const BackwardArgs& a) const override {
     const Tensor dhidden = a.scratch.take(a.dy.dtype(), a.dy.shape());
     launch(ActivationBackward{.dx = dhidden, .dy = a.dy, .x = a.saved[0], .kind = kind_}, a.stream);
+    if (first_ && a.dx.defined()) {  // a program put layers of its own before the MLP
+      require(axis_.size() == 1, Exit::usage,
+              "{} is the first layer of an MLP cut over {} tensor ranks and there are layers before it; set "
+              "tensor_parallel.autotp_size to 1",
+              name_, axis_.size());
+      linear(a.params).backward_input(a.dx, dhidden, a.stream);
+    }
     cut_ == Cut::outputs ? backward_outputs(a, dhidden) : backward_inputs(a, dhidden);
   }
 

@@ -10,6 +10,10 @@ echo "-- train_mlp"
 "$bin/cleave" launch -n 2 -- "$bin/train_mlp" | tee "$work/mlp"
 grep -q 'step 200  loss 0\.[01]' "$work/mlp" || { echo "error: train_mlp did not learn" >&2; exit 1; }
 
+echo "-- own_layer"
+"$bin/cleave" launch -n 2 -- "$bin/own_layer" | tee "$work/own"
+grep -q 'step 200  loss 0\.[01]' "$work/own" || { echo "error: own_layer did not learn" >&2; exit 1; }
+
 echo "-- digits"
 ./scripts/fetch_digits.sh "$work/digits.csv.gz"
 "$bin/cleave" launch -n 2 -- "$bin/digits" "$work/digits.csv.gz" examples/digits/ds_config.json | tee "$work/digits"

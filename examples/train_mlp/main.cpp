@@ -20,7 +20,8 @@ int main() try {
       "optimizer": {"type": "Adam", "params": {"lr": 1e-2}},
       "zero_optimization": {"stage": 2}})",
                                            "built-in", {.world_size = ranks.size()});
-  Engine engine(config.config, make_mlp({{2, 32, 4}}, DType::fp32), ranks, {});
+  require(config.ok(), Exit::usage, "{}", format(config.problems));
+  Engine engine(config.config, make_mlp({{2, 32, 4}}, model_dtype(config.config)), ranks, {});
 
   std::vector<float> points(128);
   std::vector<int32_t> quadrants(64);

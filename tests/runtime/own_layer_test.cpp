@@ -64,6 +64,55 @@ TEST(OwnLayer, ThatTouchesElementsInTasksOfTheStreamIsTrained) {
   EXPECT_NEAR(first, std::log(double(kVocab)), 0.2) << "the loss of even odds, before anything is learnt";
 }
 
+// dL/dx of an MLP whose input is scaled by a gain g: dL/dg = sum of x dL/dx. Finite differences of the loss.
+class Gain final : public Layer {
+ public:
+  std::vector<UnitSpec> units() const override {
+    return {{"gain", {{"gain.weight", {1}, {Init::Kind::ones}, false}}}};
+  }
+  TensorSpec output(const TensorSpec& in) const override { return in; }
+  void forward(const ForwardArgs& a) const override {
+    a.stream.enqueue([y = a.y, x = a.x, g = a.params[0]] {
+      for (int64_t i = 0; i < x.numel(); ++i) y.as<float>()[i] = g.as<float>()[0] * x.as<float>()[i];
+    });
+  }
+  void backward(const BackwardArgs& a) const override {
+    a.stream.enqueue([dy = a.dy, x = a.x, dg = a.grads[0].tensor, add = a.grads[0].accumulate()] {
+      float sum = add ? dg.as<float>()[0] : 0;
+      for (int64_t i = 0; i < x.numel(); ++i) sum += dy.as<float>()[i] * x.as<float>()[i];
+      dg.as<float>()[0] = sum;
+    });
+  }
+};
+
+TEST(OwnLayer, BeforeAnMlpIsGivenTheGradientOfItsOutput) {
+  DsConfig c = config_for(1, 4);
+  c.optimizer.type = "SGD", c.optimizer.lr = 1, c.optimizer.weight_decay = 0, c.gradient_clipping = 0;
+  const auto alone = self_communicator();
+  Model model = make_mlp({{3, 8, 4}}, DType::fp32);
+  model.layers.insert(model.layers.begin(), std::make_unique<Gain>());
+  Engine engine(c, std::move(model), *alone, {});
+  std::vector<float> points = {0.5f, -1, 2, 1, 0.25f, -0.5f, -2, 1, 1, 0.1f, 3, -1};
+  std::vector<int32_t> classes = {0, 3, 1, 2};
+  const BatchSource batch = [&](int) {
+    return Batch{.input = Tensor(points.data(), DType::fp32, {4, 3}, MemoryKind::host),
+                 .targets = Tensor(classes.data(), DType::int32, {4}, MemoryKind::host),
+                 .valid_targets = 4};
+  };
+  const auto loss_at = [&](float gain) {
+    engine.set_parameters([&](const ParamSpec& p) {
+      return p.name == "gain.weight" ? std::vector<float>{gain} : engine.parameter(p.name);
+    });
+    return engine.evaluate(batch, 1);
+  };
+  const float h = 0x1p-6f;
+  const double slope = (loss_at(1 + h) - loss_at(1 - h)) / (2 * h);
+  loss_at(1);
+  engine.train_batch(batch);
+  EXPECT_NEAR(1 - engine.parameter("gain.weight")[0], slope, 1e-3 * std::abs(slope) + 1e-4);
+  EXPECT_GT(std::abs(slope), 0.01);
+}
+
 TEST(OwnModel, MadeInAnotherTypeThanTheConfigurationsIsRefused) {
   DsConfig c = config_for(1);
   c.precision = Precision::bf16;
