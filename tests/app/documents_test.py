@@ -1,0 +1,168 @@
+#!/usr/bin/env python3
+"""What README.md and the examples' pages say is true: every command in them runs, every option is one, figures are those of the
+program or of the results that they name, and pictures are what their scripts draw now. Usage: documents_test.py CLEAVE"""
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import unittest
+
+from app_test import AppTest, CLEAVE, ROOT
+
+PAGES = [ROOT / "README.md", *sorted(ROOT.glob("examples/*/README.md"))]
+BIN = pathlib.Path(CLEAVE).parent
+
+# Commands that are not run here, and what runs them.
+ELSEWHERE = {
+    "./scripts/quickstart.sh": "scripts/test_examples.sh",
+    "./scripts/test.sh": ".ci/run",
+    "./scripts/install_packages.sh": "scripts/test.sh",
+    "cmake --preset release": "scripts/test.sh",
+    "./scripts/fetch_digits.sh": "scripts/test_examples.sh",
+    "cleave launch -n 2 -- build/release/bin/digits": "scripts/test_examples.sh",
+    # Tens of gigabytes and minutes; their plans are run.
+    "cleave launch -n 2 -- train --deepspeed_config examples/gpt2_large/": "",
+    "cleave train --deepspeed_config examples/too_large/": "",
+}
+
+# The launchers of others, which start the ranks with the variables that their documents name.
+LAUNCHERS = {
+    "torchrun": ("--no-python --nproc_per_node 2", {"RANK": "{r}", "WORLD_SIZE": "2", "LOCAL_RANK": "{r}", "LOCAL_WORLD_SIZE": "2",
+                                                    "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "{port}",
+                                                    "TORCHELASTIC_RUN_ID": "none"}),
+    "mpirun": ("-n 2", {"OMPI_COMM_WORLD_RANK": "{r}", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "{r}",
+                        "OMPI_COMM_WORLD_LOCAL_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "{port}"}),
+    "srun": ("-n 2", {"SLURM_PROCID": "{r}", "SLURM_NTASKS": "2", "SLURM_LOCALID": "{r}", "SLURM_STEP_NUM_TASKS": "2",
+                      "SLURM_STEP_TASKS_PER_NODE": "2", "SLURM_JOB_ID": "{port}", "SLURM_STEP_NODELIST": "localhost",
+                      "SLURM_NNODES": "1", "SLURM_STEP_NUM_NODES": "1", "SLURM_NODEID": "0", "MASTER_ADDR": "127.0.0.1",
+                      "MASTER_PORT": "{port}"}),
+}
+
+
+def blocks(page, language):
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+
+
+def commands(block):
+    """Those of a block, continued lines and loops as one."""
+    text = block.replace("\\\n", " ")
+    text = re.sub(r"[ \t]+#.*", "", text)
+    loops = re.split(r"(^for .*?^done$)", text, flags=re.MULTILINE | re.DOTALL)
+    for part in loops:
+        if part.startswith("for "):
+            yield part
+        else:
+            yield from (line.strip() for line in part.splitlines() if line.strip())
+
+
+class Documents(AppTest):
+    maxDiff = None
+
+    def setUp(self):
+        super().setUp()
+        for name in ["examples", "scripts", "docs", "benchmarks"]:
+            (self.dir / name).symlink_to(ROOT / name)
+        tools = self.dir / "tools"
+        tools.mkdir()
+        (self.dir / "build" / "release").mkdir(parents=True)
+        (self.dir / "build" / "release" / "bin").symlink_to(BIN)
+        (tools / "cleave").symlink_to(CLEAVE)
+        for name, (options, variables) in LAUNCHERS.items():
+            port = 29000 + os.getpid() % 1000 + len(name)
+            ranks = "\n".join(" ".join(f"{k}={v.format(r=r, port=port)}" for k, v in variables.items()) + ' "$@" &' for r in range(2))
+            (tools / name).write_text(f'#!/bin/bash\nshift {len(options.split())}\n{ranks}\n'
+                                      "wait -n; first=$?; wait -n; second=$?; exit $((first ? first : second))\n")
+            (tools / name).chmod(0o755)
+        text = self.text.read_text()
+        (self.dir / "corpus.txt").write_text(text)
+        (self.dir / "kjv.txt").write_text("\n".join(text[i:i + 70] for i in range(0, len(text), 70)))
+        shutil.copy(self.dir / "kjv.txt", self.dir / "corpus.txt")
+        (self.dir / "ds_config.json").write_text(json.dumps({
+            "train_micro_batch_size_per_gpu": "auto", "train_batch_size": "auto", "bf16": {"enabled": "auto"},
+            "optimizer": {"type": "AdamW", "params": {"lr": "auto"}}}))
+        self.env = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
+
+    def shell(self, command):
+        command = re.sub(r"--steps (\d+)", lambda m: f"--steps {min(int(m[1]), 3 if int(m[1]) < 50 else 4)}", command)
+        command = command.replace("./scripts/fetch_kjv.sh kjv.txt", "true")  # the text is there
+        return subprocess.run(["bash", "-euo", "pipefail", "-c", command], cwd=self.dir, env=self.env, capture_output=True,
+                              text=True, errors="replace", timeout=180)
+
+    def test_every_command_runs(self):
+        ran, failed = 0, []
+        for page in PAGES:
+            opened = [line for line in page.read_text().splitlines() if line.startswith("```")]
+            self.assertTrue(all(line in ("```sh", "```text") for line in opened[::2]), f"{page}: a block says what it is")
+            for block in blocks(page, "sh"):
+                for command in commands(block):
+                    by = next((by for begin, by in ELSEWHERE.items() if command.startswith(begin)), None)
+                    if by is not None:
+                        self.assertTrue(not by or (ROOT / by).exists(), by)
+                        continue
+                    result = self.shell(command)
+                    ran += 1
+                    if result.returncode:
+                        failed.append(f"{page.relative_to(ROOT)}: {command}\n{result.stdout[-300:]}{result.stderr[-600:]}")
+        self.assertEqual(failed, [])
+        self.assertGreater(ran, 20)
+
+    def test_every_option_is_one(self):
+        helps = subprocess.run([CLEAVE, "--help"], capture_output=True, text=True).stdout
+        for name in ["train", "launch", "check", "plan", "eval", "generate", "data", "report", "data split", "data tokenize",
+                     "data inspect", "data ngrams"]:
+            helps += subprocess.run([CLEAVE, *name.split(), "--help"], capture_output=True, text=True).stdout
+        others = {"--preset", "--build", "--install", "--prefix", "--no-python", "--nproc_per_node", "--quick", "--resume"}
+        for page in PAGES + [ROOT / "docs" / "memory.md"]:
+            for option in set(re.findall(r"(?<![\w-])--[a-z][a-z_-]+", page.read_text())) - others:
+                self.assertIn(option, helps, f"{page.relative_to(ROOT)} names an option that no command has")
+
+    def test_measured_figures_stand_in_the_results_that_are_named(self):
+        text = (ROOT / "README.md").read_text()
+        section = text[text.index("## Measured"):text.index("## Beside")]
+        results = "".join((ROOT / name).read_text() for name in re.findall(r"\]\((benchmarks/results/[\w.]+)\)", section))
+        self.assertTrue(results)
+        figures = re.findall(r"\b\d{3}\b(?= \||$)", section, re.MULTILINE)
+        self.assertGreaterEqual(len(figures), 5)
+        rounded = {f"{float(number):.0f}" for number in re.findall(r"\d+\.\d+", results)}
+        self.assertEqual(set(figures) - rounded, set())
+
+    def plan(self, config, model, seq_len, world, *options):
+        out = self.run_cleave("plan", "--deepspeed_config", config, "--model", model, "--seq_len", seq_len, "--world_size", world,
+                              "--json", *options).stdout
+        return json.loads(out)["ranks"]
+
+    def test_the_table_of_three_layouts_is_what_the_plan_says(self):
+        page = (ROOT / "examples/train_3d/README.md").read_text()
+        rows = re.findall(r"^\| `(\w+\.json)` \| ([\d.]+) MiB \| ([\d.]+) MiB \|$", page, re.MULTILINE)
+        self.assertEqual(len(rows), 3)
+        for name, memory, sent in rows:
+            ranks = self.plan(ROOT / "examples/train_3d" / name, "llama-tiny", 64, 8)
+            most = max(sum(sum(c.values()) for c in rank["memory"].values()) for rank in ranks)
+            bytes_sent = max(sum(sum(c.values()) for c in rank["comm_bytes"].values()) for rank in ranks)
+            self.assertEqual((memory, sent), (f"{most / 2**20:.2f}", f"{bytes_sent / 2**20:.2f}"), name)
+
+    def test_the_plan_of_a_model_on_disk_is_the_one_that_is_shown(self):
+        page = ROOT / "examples/too_large/README.md"
+        shown = next(block for block in blocks(page, "text") if "optimizer_state" in block)
+        got = self.run_cleave("plan", "--deepspeed_config", ROOT / "examples/too_large/ds_config_disk.json", "--model", "qwen2.5-3b",
+                              "--seq_len", 128, "--device_memory", "6GiB", "--host_memory", "10GiB").stdout
+        self.assertIn(shown.strip(), got)
+
+    def test_the_picture_is_what_the_plan_says_now(self):
+        drawn = self.dir / "overview.svg"
+        subprocess.run(["python3", str(ROOT / "scripts/draw_overview.py"), CLEAVE, str(drawn)], check=True)
+        self.assertEqual(drawn.read_text(), (ROOT / "docs/overview.svg").read_text())
+
+    def test_links_lead_somewhere(self):
+        for page in PAGES + sorted((ROOT / "docs").glob("*.md")) + [ROOT / "CONTRIBUTING.md"]:
+            for link in re.findall(r"\]\(([^)#:]+)(?:#[\w-]+)?\)", page.read_text()):
+                self.assertTrue((page.parent / link).exists(), f"{page.relative_to(ROOT)}: {link}")
+            headings = {re.sub(r"[^\w -]", "", h.lower()).replace(" ", "-") for h in re.findall(r"^#+ (.*)", page.read_text(), re.M)}
+            for anchor in re.findall(r"\]\(#([\w-]+)\)", page.read_text()):
+                self.assertIn(anchor, headings, page)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
