@@ -2,6 +2,7 @@
 #include <fstream>
 #include <vector>
 
+#include "app/output_paths.h"
 #include "app/parse.h"
 #include "core/error.h"
 #include "core/units.h"
@@ -12,40 +13,57 @@
 namespace cleave {
 namespace {
 
-std::string_view text_of(const MappedFile& file) {
-  return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
+// A text, whole. Error(data) for a token file, whose bytes are no text.
+std::string read_text(const std::string& path) {
+  const TokenFile tokens(path);
+  require(tokens.kind() == TokenFile::Kind::bytes, Exit::data,
+          "{}: holds {} tokens ({}) and not text; give the text that it was made from", path, tokens.size(),
+          name_of(tokens.kind()));
+  return InputFile(path, Exit::data).text();
 }
 
-void write_file(const std::string& path, const std::string& text) {
+int64_t write_parts(const std::string& path, std::string_view text, const std::vector<Range>& parts) {
   std::ofstream out(path, std::ios::binary | std::ios::trunc);
-  out.write(text.data(), std::streamsize(text.size()));
+  int64_t bytes = 0;
+  for (const Range& part : parts) {
+    out.write(text.data() + part.begin, std::streamsize(part.size()));
+    bytes += part.size();
+  }
   out.close();
   require(out.good(), Exit::data, "cannot write {}: is the folder there, and is there space?", path);
+  return bytes;
 }
 
 int split(const std::string& in, const std::string& train, const std::string& validation) {
-  const MappedFile file(in);
-  const TextSplit parts = split_text(text_of(file));
-  const std::string a = cut_out(text_of(file), parts.train), b = cut_out(text_of(file), parts.validation);
-  require(!a.empty() && !b.empty(), Exit::data, "{} has {} bytes: too short to split", in,
-          file.bytes().size());
-  write_file(train, a), write_file(validation, b);
+  OutputPaths paths;
+  paths.input("the text", in), paths.file("--train", train), paths.file("--validation", validation);
+  paths.require_distinct();
+  const std::string text = read_text(in);
+  const TextSplit parts = split_text(text);
+  require(!parts.train.empty() && !parts.validation.empty(), Exit::data,
+          "{} has {} bytes: too short to split", in, text.size());
+  const int64_t a = write_parts(train, text, parts.train);
+  const int64_t b = write_parts(validation, text, parts.validation);
   std::printf("%s: %s for training, %s for validation (every 10th of 20 blocks)\n", in.c_str(),
-              format_bytes(int64_t(a.size())).c_str(), format_bytes(int64_t(b.size())).c_str());
+              format_bytes(a).c_str(), format_bytes(b).c_str());
   return 0;
 }
 
 int tokenize(const std::string& in, const std::string& out) {
-  const MappedFile file(in);
-  require(!file.bytes().empty(), Exit::data, "{} is empty", in);
-  write_llmc(out, std::vector<int32_t>(file.bytes().begin(), file.bytes().end()));
+  OutputPaths paths;
+  paths.input("the text", in), paths.file("the token file", out);
+  paths.file("its unfinished form", out + ".partial");
+  paths.require_distinct();
+  const std::string text = read_text(in);
+  const auto bytes = bytes_of(text);
+  write_llmc(out, std::vector<int32_t>(bytes.begin(), bytes.end()));
   std::printf("%s\n", TokenFile(out).describe().c_str());
   return 0;
 }
 
 int ngrams(const std::string& train, const std::string& validation) {
-  const MappedFile a(train), b(validation);
-  const std::vector<double> losses = ngram_losses(a.bytes(), b.bytes());
+  const std::string a = read_text(train), b = read_text(validation);
+  const std::vector<double> losses = ngram_losses(bytes_of(a), bytes_of(b));
   for (size_t n = 0; n < losses.size(); ++n) std::printf("%zu-gram  %.4f nats a byte\n", n + 1, losses[n]);
   return 0;
 }

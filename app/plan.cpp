@@ -4,6 +4,7 @@
 #include <chrono>
 #include <fstream>
 
+#include "app/output_paths.h"
 #include "app/parse.h"
 #include "app/planner.h"
 #include "core/error.h"
@@ -70,6 +71,13 @@ bool parse_options(PlanOptions& o, const Arguments& arguments) {
   return true;
 }
 
+void require_page_is_no_input(const PlanOptions& o) {
+  OutputPaths paths;
+  paths.input("--deepspeed_config", o.config), paths.input("--model", config_file_of_model(o.model.model));
+  paths.input("--device", o.device), paths.file("--html", o.html);
+  paths.require_distinct();
+}
+
 // A search over many ranks takes a while: says every few seconds how far it is.
 TryConfig announced(TryConfig plan) {
   using Clock = std::chrono::steady_clock;
@@ -103,6 +111,7 @@ int print_suggestion(const Trial& trial, const MemoryLimits& limits, const Devic
 int run_plan(const Arguments& arguments) {
   PlanOptions o;
   if (!parse_options(o, arguments)) return 0;
+  require_page_is_no_input(o);
   const auto device = o.device.empty() ? std::nullopt : std::optional(device_model(o.device));
   MemoryLimits limits = memory_limits(o.limits);
   if (device && limits.device_bytes == MemoryLimits::kNone)

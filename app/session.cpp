@@ -4,6 +4,8 @@
 #include <sched.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -116,6 +118,16 @@ int Session::run(const std::function<int()>& body) {
     failed(e.what());
     throw;
   }
+}
+
+std::string Session::from_first(const std::string& text) {
+  std::array<char, 4096> bytes{};
+  std::copy_n(text.begin(), std::min(text.size(), bytes.size() - 1), bytes.begin());
+  Stream stream;
+  world().broadcast(Tensor(bytes.data(), DType::uint8, {int64_t(bytes.size())}, MemoryKind::host), 0, stream,
+                    {.what = "the first rank's word"});
+  stream.synchronize();
+  return bytes.data();
 }
 
 void Session::catch_signals() {

@@ -7,6 +7,7 @@
 
 #include "app/options.h"
 #include "comm/rendezvous.h"
+#include "comm/together.h"
 #include "config_schema/read_config.h"
 
 namespace cleave {
@@ -33,6 +34,14 @@ class Session {
   // the exit code of the others.
   int run(const std::function<int()>& body);
   void leave() { world_->leave(); }
+
+  // comm/together.h over all ranks.
+  void together(Exit otherwise, const std::function<void()>& body) {
+    cleave::together(world(), otherwise, body);
+  }
+  void together(const std::function<void()>& body) { together(Exit::usage, body); }
+  // The first rank's text, of at most 4 KiB. Collective.
+  std::string from_first(const std::string& text);
 
   // SIGINT, SIGTERM and SIGUSR1 ask for a stop at the next step, once; a second one kills.
   static void catch_signals();

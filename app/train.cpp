@@ -1,21 +1,25 @@
-#include <algorithm>
 #include <chrono>
-#include <cmath>
+#include <exception>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <optional>
 
+#include "app/output_paths.h"
 #include "app/planner.h"
 #include "app/profile.h"
 #include "app/report.h"
+#include "app/run_facts.h"
+#include "app/run_folder.h"
 #include "app/session.h"
 #include "app/train_options.h"
-#include "checkpoint/checkpoint.h"
 #include "comm/clock.h"
 #include "comm/traced.h"
 #include "core/units.h"
 #include "data/batch_loader.h"
 #include "data/ngram.h"
-#include "model/config_json.h"
+#include "monitor/csv_monitor.h"
+#include "monitor/metrics.h"
+#include "optim/optimizer.h"
 #include "runtime/engine.h"
 #include "runtime/pipeline_plan.h"
 
@@ -35,20 +39,25 @@ class Run {
         config_(config.config),
         data_(o_.data, {.format = TokenFile::Format::detect, .vocab = 0}),
         model_(config_of(o_.model, data_.vocab())),
-        report_(session.first(), options, config) {
+        folder_({o_.output, o_.resume, o_.keep, o_.strict, o_.reset_optimizer}, session,
+                [this](const std::string& text) { say(text); }) {
+    if (data_.vocab_is_a_guess()) data_ = TokenFile(o_.data, {.vocab = vocab_of(model_)});
     require(data_.vocab() <= vocab_of(model_), Exit::data,
             "{} holds ids below {}, but {} has a vocabulary of {}", o_.data, data_.vocab(), o_.model.model,
             vocab_of(model_));
     check_kernels(model_, session.device());
-    if (!o_.eval_data.empty()) eval_ = std::make_unique<TokenFile>(o_.eval_data);
+    if (!o_.eval_data.empty())
+      eval_ = std::make_unique<TokenFile>(o_.eval_data, TokenFile::Options{.vocab = vocab_of(model_)});
   }
 
-  // Before anything is started: throws Error(memory) when the plan of the whole job exceeds the limits, alike
-  // on every rank, or when this machine has too little for its ranks. Small jobs also prove that the calls of
-  // all ranks fit together.
+  // Before anything is started, alike on every rank: Error(usage) where an output would overwrite an input,
+  // Error(data) where data are too short, Error(memory) when the plan of the whole job exceeds the limits or
+  // this machine has too little for its ranks. Small jobs also prove that the calls of all ranks fit
+  // together.
   void check_plan(const Planner& planner, const std::string& config_text) {
-    batches_of(session_.info().rank,
-               session_.info().world);  // data that is too short is not the plan's fault
+    paths().require_distinct();
+    batches_of(session_.info().rank, session_.info().world);
+    if (eval_) eval_batches();
     const Trial trial = planner.plan(config_text, config_);
     planner.require_fit(trial, memory_limits(o_.ranks));
     const RankInfo& me = session_.info();
@@ -60,18 +69,95 @@ class Run {
   const ModelConfig& model() const { return model_; }
 
   int train() {
+    prepare();
+    Communicator& world = traced_ ? *traced_ : session_.world();
+    TokenBatches batches = batches_of(world.rank(), world.size());
+    make_engine(world);
+    facts_ = run_facts(o_, model_, config_, data_);
+    folder_.resume(*engine_, facts_);
+    report_->start(*engine_, world.size(), session_.transport());
+    profile_ = std::make_unique<Profile>(config_, trace_.get(), session_.world(),
+                                         [this](const std::string& line) { say(line); });
+    profile_->start(*engine_, read_);
+    if (engine_->step() >= o_.steps)
+      say(fmt::format("already at step {} of {}: nothing to train", engine_->step(), o_.steps));
+    bool stopped = false;
+    session_.together([&] { read_ahead(batches); });
+    while (engine_->step() < o_.steps && !stopped) {
+      step(batches);
+      const int64_t at = engine_->step();
+      stopped = asked_to_stop(batches);
+      if (stopped || at == o_.steps) break;
+      if (o_.save_interval > 0 && at % o_.save_interval == 0) save();
+      if (o_.eval_interval > 0 && at % o_.eval_interval == 0) evaluate();
+    }
+    engine_->synchronize();
+    if (stopped) say(fmt::format("stop requested: saving after step {}", engine_->step()));
+    save();
+    if (!stopped && eval_) evaluate();
+    profile_->end();
+    report_->end(*engine_);
+    if (stopped && o_.output.empty()) say("nothing was saved: there is no --output");
+    if (!stopped && o_.ngrams && session_.first()) compare_with_ngrams();
+    return int(stopped ? Exit::stopped : Exit::ok);
+  }
+
+ private:
+  OutputPaths paths() const {
+    OutputPaths p;
+    p.input("--deepspeed_config", o_.config), p.input("--data", o_.data),
+        p.input("--eval_data", o_.eval_data);
+    p.input("--model", config_file_of_model(o_.model.model));
+    const RankInfo& me = session_.info();
+    if (!o_.trace.empty())
+      for (int r = 0; r < me.world; ++r) p.file("--trace", Trace::file_of(o_.trace, r, me.world));
+    p.file("--metrics", o_.metrics), p.folder("--output", o_.output);
+    if (!o_.output.empty())
+      for (const char* name : {"latest", "run.lock"})
+        p.file("--output", (fs::path(o_.output) / name).string());
+    const CsvConfig& csv = config_.csv_monitor;
+    const CsvMonitor tables(csv.output_path, csv.job_name);
+    if (csv.enabled)
+      for (const Scalar& s : scalars_of({})) p.file("csv_monitor", tables.path_of(s.tag));
+    return p;
+  }
+
+  // What can fail before the training, fails here: every rank can write its files, nobody else has the
+  // folder, and the evaluation data have no token that would end the last evaluation.
+  void prepare() {
+    folder_.require_something_to_resume();
+    session_.together([&] {
+      if (session_.first()) {
+        paths().require_writable();
+        if (eval_) eval_->check_all();
+        report_.emplace(true, o_, read_);
+      } else {
+        OutputPaths mine;
+        mine.folder("--output", o_.output);
+        mine.require_writable();
+        report_.emplace(false, o_, read_);
+      }
+    });
+    folder_.take(std::chrono::seconds(config_.comm_timeout_s));
+    make_trace();
+  }
+
+  void make_trace() {
+    Communicator& all = session_.world();
     if (o_.trace.empty()) {
       if (Profile::wanted(config_)) trace_ = std::make_unique<Trace>(Trace::Keep::none);
     } else {
-      Communicator& all = session_.world();
       // Ranks of one host have one clock.
       const double clock = session_.info().nodes > 1 ? clock_offset(all, Trace::now_us).offset : 0;
-      trace_ = std::make_unique<Trace>(Trace::file_of(o_.trace, all.rank(), all.size()), all.rank(),
-                                       o_.trace_steps, clock);
+      session_.together([&] {
+        trace_ = std::make_unique<Trace>(Trace::file_of(o_.trace, all.rank(), all.size()), all.rank(),
+                                         o_.trace_steps, clock);
+      });
     }
-    if (trace_) traced_ = traced_communicator(session_.world(), *trace_);
-    Communicator& world = traced_ ? *traced_ : session_.world();
-    TokenBatches batches = batches_of(world.rank(), world.size());
+    if (trace_) traced_ = traced_communicator(all, *trace_);
+  }
+
+  void make_engine(Communicator& world) {
     engine_ = std::make_unique<Engine>(
         config_,
         [this](const Axes& axes) {
@@ -82,34 +168,21 @@ class Run {
                       .limits = memory_limits(o_.ranks),
                       .device = session_.device(),
                       .trace = trace_.get()});
-    resume();
-    report_.start(*engine_, world.size(), session_.transport());
-    profile_ = std::make_unique<Profile>(config_, trace_.get(), session_.world(),
-                                         [this](const std::string& line) { report_.line(line); });
-    profile_->start(*engine_, read_);
-    if (engine_->step() >= o_.steps)
-      report_.line(fmt::format("already at step {} of {}: nothing to train", engine_->step(), o_.steps));
-    bool stopped = false;
-    while (engine_->step() < o_.steps && !stopped) {
-      step(batches);
-      const int64_t at = engine_->step();
-      stopped = agreed(Session::stop_requested());
-      if (stopped || at == o_.steps) break;
-      if (o_.eval_interval > 0 && at % o_.eval_interval == 0) evaluate();
-      if (o_.save_interval > 0 && at % o_.save_interval == 0) save();
-    }
-    engine_->synchronize();
-    if (stopped) report_.line(fmt::format("stop requested: saving after step {}", engine_->step()));
-    if (!stopped && eval_) evaluate();
-    save();
-    profile_->end();
-    report_.end(*engine_);
-    if (stopped && o_.output.empty()) report_.line("nothing was saved: there is no --output");
-    if (!stopped && o_.ngrams && session_.first()) compare_with_ngrams();
-    return int(stopped ? Exit::stopped : Exit::ok);
+    if (!o_.output.empty()) warn_of_little_space();
   }
 
- private:
+  void warn_of_little_space() {
+    const int64_t states = 1 + int64_t(make_optimizer(config_.optimizer)->states().size());
+    const int64_t wanted = engine_->params() * states * int64_t(sizeof(float));
+    std::error_code unknown;
+    const fs::space_info space = fs::space(o_.output, unknown);
+    if (session_.first() && !unknown && space.available < uintmax_t(wanted))
+      say(fmt::format(
+          "warning: a checkpoint takes {}, but {} has {} free: saving will fail unless there is more "
+          "by then",
+          format_bytes(wanted), o_.output, format_bytes(int64_t(space.available))));
+  }
+
   // Those of a rank of so many.
   TokenBatches batches_of(int rank, int world) {
     const MeshShape mesh = mesh_shape(config_, world);
@@ -123,6 +196,49 @@ class Run {
                                 .drop_last = config_.dataloader_drop_last});
   }
 
+  EvalBatches eval_batches() const {
+    return EvalBatches(*eval_, {.seq_len = o_.model.seq_len,
+                                .micro_batch = config_.train_micro_batch_size_per_gpu,
+                                .rank = place_.data,
+                                .ranks = data_ranks_});
+  }
+
+  // Until the next step's data are there; throws what is wrong with them.
+  void read_ahead(TokenBatches& batches) {
+    if (engine_->step() >= o_.steps) return;
+    data_.require_unchanged();
+    profile_->timed(Phase::data, [&] { batches.prepare(engine_->step()); });
+  }
+
+  // After a step: whether any rank was asked to stop. When one cannot read what the next step needs, all save
+  // and then throw its Error(data).
+  bool asked_to_stop(TokenBatches& batches) {
+    std::exception_ptr failure;
+    try {
+      read_ahead(batches);
+    } catch (const Error&) {
+      failure = std::current_exception();
+    }
+    constexpr double kFailure = 1 << 20;  // more than there are ranks to stop
+    double votes = (Session::stop_requested() ? 1 : 0) + (failure ? kFailure : 0);
+    Stream stream;
+    session_.world().all_reduce(Tensor(&votes, DType::fp64, {1}, MemoryKind::host), stream,
+                                {.what = "agreement"});
+    if (votes >= kFailure) save_and_throw(failure);
+    return votes > 0;
+  }
+
+  // Where any rank has a failure.
+  [[noreturn]] void save_and_throw(const std::exception_ptr& failure) {
+    engine_->synchronize();
+    say(fmt::format("data cannot be read: saving after step {}", engine_->step()));
+    save();
+    session_.together([&] {
+      if (failure) std::rethrow_exception(failure);
+    });
+    throw Error(Exit::data, "another rank cannot read its data");
+  }
+
   void step(TokenBatches& batches) {
     const auto begin = Clock::now();
     auto said = begin;
@@ -132,9 +248,9 @@ class Run {
       // A step of a large model may take minutes; whoever waits sees that it goes on.
       if (const auto now = Clock::now(); now - said > std::chrono::seconds(10)) {
         said = now;
-        report_.line(fmt::format("step {}: micro-batch {} of {} begins, {:.0f} s so far", index + 1,
-                                 micro + 1, config_.gradient_accumulation_steps,
-                                 std::chrono::duration<double>(now - begin).count()));
+        report_->line(fmt::format("step {}: micro-batch {} of {} begins, {:.0f} s so far", index + 1,
+                                  micro + 1, config_.gradient_accumulation_steps,
+                                  std::chrono::duration<double>(now - begin).count()));
       }
       const TokenBatch b = profile_->timed(Phase::data, [&] { return batches.next(index, micro); });
       return Batch{.input = b.input,
@@ -143,60 +259,49 @@ class Run {
                    .position = {.first_sample = b.first_sample}};
     });
     const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
-    report_.step(*engine_, r, seconds, profile_->end_step(*engine_, seconds));
+    report_->step(*engine_, r, seconds, profile_->end_step(*engine_, seconds));
   }
 
+  // Data that cannot be read stand for rows without targets, so that all ranks come to the end of the
+  // evaluation; then all save and throw what is wrong.
   void evaluate() {
-    EvalBatches batches(*eval_, {.seq_len = o_.model.seq_len,
-                                 .micro_batch = config_.train_micro_batch_size_per_gpu,
-                                 .rank = place_.data,
-                                 .ranks = data_ranks_});
+    EvalBatches batches = eval_batches();
+    const int64_t rows = config_.train_micro_batch_size_per_gpu * o_.model.seq_len;
+    std::vector<int32_t> input(size_t(rows), 0), targets(size_t(rows), kIgnoredTarget);
+    std::exception_ptr failure;
     validation_loss_ = engine_->evaluate(
-        [&](int micro) {
-          const TokenBatch b = batches.next(micro);
-          return Batch{.input = b.input, .targets = b.targets, .valid_targets = b.valid_targets};
+        [&](int micro) -> Batch {
+          try {
+            const TokenBatch b = batches.next(micro);
+            return {.input = b.input, .targets = b.targets, .valid_targets = b.valid_targets};
+          } catch (const Error&) {
+            failure = std::current_exception();
+            return {.input = Tensor(input.data(), DType::int32, {rows}, MemoryKind::host),
+                    .targets = Tensor(targets.data(), DType::int32, {rows}, MemoryKind::host),
+                    .valid_targets = 0};
+          }
         },
         int(batches.micros()));
-    report_.evaluation(engine_->step(), validation_loss_);
-  }
-
-  void resume() {
-    if (o_.output.empty() || o_.resume == "never") return;
-    const bool named = o_.resume != "auto" && o_.resume != "required";
-    // Every rank must come to the same answer, so only the first looks.
-    const bool found = agreed(session_.first() && fs::exists(fs::path(o_.output) / "latest"));
-    if (!found && o_.resume == "auto") return;
-    const std::string client = engine_->load_checkpoint(o_.output, named ? o_.resume : "latest");
-    saved_at_ = engine_->step();
-    warn_of_changes(nlohmann::json::parse(client));
-    report_.line(fmt::format("resumed from {} at step {}", o_.output, engine_->step()));
-  }
-
-  // Shapes that changed are refused by the checkpoint's reader; this is about what has no shape, such as a
-  // rope base.
-  void warn_of_changes(const nlohmann::json& client) {
-    if (!client.contains("config")) return;
-    for (const auto& change :
-         nlohmann::json::diff(client["config"], nlohmann::json::parse(to_config_json(model_))))
-      report_.line(fmt::format("warning: {} of the model is not that of the checkpoint",
-                               change["path"].get<std::string>().substr(1)));
+    try {
+      eval_->require_unchanged();
+    } catch (const Error&) {
+      failure = std::current_exception();
+    }
+    if (agreed(bool(failure))) save_and_throw(failure);
+    report_->evaluation(engine_->step(), validation_loss_);
   }
 
   void save() {
-    if (o_.output.empty() || saved_at_ == engine_->step()) return;
-    const nlohmann::json client{{"model", o_.model.model},
-                                {"config", nlohmann::json::parse(to_config_json(model_))},
-                                {"vocab", vocab_of(model_)},
-                                {"seq_len", o_.model.seq_len},
-                                {"tokenizer", data_.kind() == TokenFile::Kind::bytes ? "byte" : "ids"}};
-    const std::string tag = fmt::format("global_step{}", engine_->step());
-    profile_->timed(Phase::checkpoint, [&] { engine_->save_checkpoint(o_.output, tag, client.dump()); });
-    saved_at_ = engine_->step();
-    report_.line(fmt::format("saved {}/{}", o_.output, tag));
-    if (o_.keep == 0 || !session_.first()) return;
-    const std::vector<std::string> all = list_checkpoints(o_.output);
-    for (int64_t i = 0; i + o_.keep < int64_t(all.size()); ++i)
-      fs::remove_all(fs::path(o_.output) / all[size_t(i)]);
+    profile_->timed(Phase::checkpoint, [&] { folder_.save(*engine_, facts_); });
+  }
+
+  // A line for the user, on the first rank, where the progress bar may be.
+  void say(const std::string& text) {
+    if (!session_.first()) return;
+    if (text.starts_with("warning: ") || !report_)
+      std::fprintf(stderr, "%s\n", text.c_str());
+    else
+      report_->line(text);
   }
 
   // Whether any rank says so.
@@ -210,16 +315,17 @@ class Run {
 
   void compare_with_ngrams() {
     if (data_.kind() != TokenFile::Kind::bytes || eval_->kind() != TokenFile::Kind::bytes) {
-      report_.line("n-grams are compared for texts only");
+      say("n-grams are compared for texts only");
       return;
     }
-    const MappedFile train(o_.data), validation(o_.eval_data);
-    const std::vector<double> losses = ngram_losses(train.bytes(), validation.bytes());
-    report_.line("validation loss in nats a byte, on the same split:");
+    const std::string train = InputFile(o_.data, Exit::data).text(),
+                      validation = InputFile(o_.eval_data, Exit::data).text();
+    const std::vector<double> losses = ngram_losses(bytes_of(train), bytes_of(validation));
+    say("validation loss in nats a byte, on the same split:");
     for (size_t n = 0; n < losses.size(); ++n)
-      report_.line(fmt::format("  {}-gram   {:.4f}{}", n + 1, losses[n],
-                               validation_loss_ < losses[n] ? "   beaten" : ""));
-    report_.line(fmt::format("  {:<8} {:.4f}", o_.model.model, validation_loss_));
+      say(fmt::format("  {}-gram   {:.4f}{}", n + 1, losses[n],
+                      validation_loss_ < losses[n] ? "   beaten" : ""));
+    say(fmt::format("  {:<8} {:.4f}", o_.model.model, validation_loss_));
   }
 
   const TrainOptions& o_;
@@ -229,15 +335,16 @@ class Run {
   TokenFile data_;
   std::unique_ptr<TokenFile> eval_;
   ModelConfig model_;
+  std::optional<Report> report_;
+  RunFolder folder_;
+  nlohmann::json facts_;  // what checkpoints say of this run
   std::unique_ptr<Trace> trace_;
   std::unique_ptr<Communicator> traced_;
   std::unique_ptr<Engine> engine_;
   MeshPlace place_;  // all ranks of a pipe read the same samples
   int data_ranks_ = 1;
-  Report report_;
   std::unique_ptr<Profile> profile_;
   double validation_loss_ = 0;
-  int64_t saved_at_ = -1;
 };
 
 }  // namespace

@@ -31,6 +31,7 @@ bool parse_options(TrainOptions& o, const Arguments& arguments) {
       ->check(CLI::NonNegativeNumber);
   app.add_option("--resume", o.resume, "auto, required, never, or a checkpoint's name")
       ->capture_default_str();
+  app.add_flag("--reset_optimizer", o.reset_optimizer, "resume the weights alone: the optimizer begins anew");
   app.add_option("--metrics", o.metrics, "JSON lines file, one object a step");
   app.add_option("--trace", o.trace,
                  "what every rank does and when, for Perfetto or chrome://tracing: FILE, with several ranks "
@@ -39,7 +40,8 @@ bool parse_options(TrainOptions& o, const Arguments& arguments) {
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
   app.add_flag("--ngrams", o.ngrams, "compare the validation loss with n-gram models of the same bytes");
-  app.add_flag("--strict", o.strict, "warnings about the ds_config are errors");
+  app.add_flag("--strict", o.strict,
+               "warnings about the ds_config, and about what changed since a checkpoint, are errors");
   app.add_flag("--deepspeed", o.deepspeed, "accepted and ignored, for scripts written for DeepSpeed");
   add_options(app, o.ranks);
   add_options(app, o.values);

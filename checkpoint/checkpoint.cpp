@@ -9,6 +9,8 @@
 #include <nlohmann/json.hpp>
 
 #include "checkpoint/checkpoint_format.h"
+#include "comm/together.h"
+#include "core/printable.h"
 
 namespace cleave {
 namespace fs = std::filesystem;
@@ -129,26 +131,20 @@ void put_in_place(const fs::path& dir, const fs::path& temporary, const std::str
 void save_checkpoint(const fs::path& dir, const std::string& tag, const std::vector<Record>& records,
                      const std::string& state, Communicator& world) {
   const fs::path temporary = dir / (".tmp." + tag);
-  Stream stream;
-  std::string failure;
   // A rank that fails must still meet the others, or they would wait for the deadline.
-  auto step = [&](auto&& body) {
-    if (failure.empty()) {
-      try {
-        body();
-      } catch (const std::exception& e) {
-        failure = e.what();
-      }
+  auto step = [&](const std::function<void()>& body) {
+    try {
+      together(world, Exit::checkpoint, body);
+    } catch (const Error& e) {
+      if (e.exit() == Exit::rank_lost) throw;
+      std::error_code ignored;
+      if (world.rank() == 0) fs::remove_all(temporary, ignored);
+      fail(Exit::checkpoint, "checkpoint {} was not saved; earlier ones are unchanged: {}",
+           (dir / tag).string(), e.what());
     }
-    double failed = failure.empty() ? 0 : 1;
-    world.all_reduce(Tensor(&failed, DType::fp64, {1}), stream, {.what = "checkpoint"});
-    if (failed == 0) return;
-    std::error_code ignored;
-    if (world.rank() == 0) fs::remove_all(temporary, ignored);
-    fail(Exit::checkpoint, "checkpoint {} was not saved; earlier ones are unchanged: {}",
-         (dir / tag).string(), failure.empty() ? "another rank failed" : failure);
   };
   step([&] {
+    require(is_plain_name(tag), Exit::checkpoint, "{} is not the name of a folder in it", in_quotes(tag));
     if (world.rank() != 0) return;
     fs::remove_all(temporary);
     fs::create_directories(temporary);
@@ -161,13 +157,32 @@ void save_checkpoint(const fs::path& dir, const std::string& tag, const std::vec
   });
 }
 
+bool is_plain_name(std::string_view name) {
+  return !name.empty() && name.size() <= 200 && name != "." && name != ".." &&
+         std::none_of(name.begin(), name.end(),
+                      [](char c) { return c == '/' || uint8_t(c) < 0x20 || c == 0x7f; });
+}
+
+std::vector<std::string> checkpoint_folders(const fs::path& dir) {
+  std::vector<std::string> names;
+  if (!fs::exists(dir)) return names;
+  for (const auto& entry : fs::directory_iterator(dir)) {
+    const std::string name = entry.path().filename().string();
+    if (!entry.is_directory() || name.starts_with(".tmp.")) continue;
+    if (fs::exists(entry.path() / "manifest.json") || fs::exists(entry.path() / "shard-00000.safetensors"))
+      names.push_back(name);
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
 std::vector<std::string> list_checkpoints(const fs::path& dir) {
   std::vector<std::pair<fs::file_time_type, std::string>> found;
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(dir, error)) {
     const std::string name = entry.path().filename().string();
-    if (name.starts_with(".") || !fs::exists(entry.path() / "manifest.json")) continue;
-    found.emplace_back(fs::last_write_time(entry.path() / "manifest.json"), name);
+    const auto written = fs::last_write_time(entry.path() / "manifest.json", error);
+    if (!name.starts_with(".") && !error) found.emplace_back(written, name);
   }
   std::sort(found.begin(), found.end());
   std::vector<std::string> names;

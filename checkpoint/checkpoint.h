@@ -11,6 +11,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "checkpoint/safetensors.h"
@@ -47,8 +48,14 @@ void save_checkpoint(const std::filesystem::path& dir, const std::string& tag,
 class CheckpointReader {
  public:
   // tag may be "latest". Throws Error(checkpoint) saying what is missing or damaged, and which complete
-  // checkpoints exist.
+  // checkpoints exist; a name that would leave dir is damage.
   CheckpointReader(const std::filesystem::path& dir, const std::string& tag);
+
+  // That every shard is there, whole in size, and has what the manifest lists; checksums are left for read().
+  // Error(checkpoint) otherwise.
+  void check_files() const;
+  // The same, and every checksum.
+  void verify_all() const;
 
   const std::filesystem::path& path() const { return path_; }
   const std::string& state() const { return state_; }
@@ -74,6 +81,7 @@ class CheckpointReader {
   std::string state_;
   const SafetensorsFile& file(const std::string& name) const;
 
+  void read_manifest(const std::string& text);
   void verify(const Stored& stored) const;
   int64_t fill(Tensor window, const Record& record, int64_t begin, const Stored& stored) const;
 
@@ -82,7 +90,18 @@ class CheckpointReader {
   mutable std::map<std::string, std::unique_ptr<SafetensorsFile>> files_;  // opened when first read
 };
 
-// Complete checkpoints in dir, oldest step first: those whose manifest exists.
+// Complete checkpoints in dir, oldest first: those whose manifest exists.
 std::vector<std::string> list_checkpoints(const std::filesystem::path& dir);
+
+// Folders in dir that are checkpoints or were, by name: with a manifest or a shard; not those of saves that
+// did not end. A save that replaced a checkpoint and was killed in that moment leaves it as ".old.<name>".
+// Throws std::filesystem::filesystem_error where dir cannot be read; none when there is no dir.
+std::vector<std::string> checkpoint_folders(const std::filesystem::path& dir);
+
+// The name that the file `latest` holds. Error(checkpoint) when there is no such file, or no name in it.
+std::string latest_checkpoint(const std::filesystem::path& dir);
+
+// Whether a name stays in the folder that it is put into.
+bool is_plain_name(std::string_view name);
 
 }  // namespace cleave

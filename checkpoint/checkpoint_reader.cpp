@@ -1,11 +1,10 @@
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
-#include <fstream>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "checkpoint/checkpoint_format.h"
+#include "core/input_file.h"
+#include "core/printable.h"
 
 namespace cleave {
 namespace fs = std::filesystem;
@@ -48,23 +47,37 @@ Elements elements_of(const json& record) {
   return e;
 }
 
-std::string read_text(const fs::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  require(in.good(), Exit::checkpoint, "cannot read {}: {}", path.string(), std::strerror(errno));
-  std::ostringstream text;
-  text << in.rdbuf();
-  return text.str();
+std::string read_text(const fs::path& path) { return InputFile(path.string(), Exit::checkpoint).text(); }
+
+namespace {
+
+json parse_manifest(const std::string& text) {
+  json manifest = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  require(manifest.is_object(), Exit::checkpoint, "it is not JSON and begins with {}", in_quotes(text));
+  const json version = manifest.value("version", json());
+  require(manifest.value("format", json()) == "cleave" && (version == 1 || version == kFormatVersion),
+          Exit::checkpoint, "its version {} is not 1 or {}, which this program reads",
+          in_quotes(version.dump()), kFormatVersion);
+  return manifest;
+}
+
+}  // namespace
+
+std::string latest_checkpoint(const fs::path& dir) {
+  require(fs::exists(dir / "latest"), Exit::checkpoint,
+          "{} has no file 'latest', which names the checkpoint to go on from", dir.string());
+  std::string name = read_text(dir / "latest");
+  name.erase(name.find_last_not_of(" \n\r\t") + 1);
+  require(is_plain_name(name), Exit::checkpoint,
+          "{} is damaged: it holds {}, which is not the name of a checkpoint in that folder",
+          (dir / "latest").string(), in_quotes(name));
+  return name;
 }
 
 CheckpointReader::CheckpointReader(const fs::path& dir, const std::string& tag) {
-  std::string name = tag;
-  if (tag == "latest") {
-    require(fs::exists(dir / "latest"), Exit::checkpoint,
-            "{} has no checkpoint: the file 'latest' is missing", dir.string());
-    name = read_text(dir / "latest");
-    name.erase(name.find_last_not_of(" \n\r\t") + 1);
-  }
-  path_ = dir / name;
+  require(is_plain_name(tag), Exit::checkpoint, "{} is not the name of a checkpoint in {}", in_quotes(tag),
+          dir.string());
+  path_ = dir / (tag == "latest" ? latest_checkpoint(dir) : tag);
   if (!fs::exists(path_ / "manifest.json")) {
     std::string others;
     for (const std::string& c : list_checkpoints(dir)) others += (others.empty() ? "" : ", ") + c;
@@ -72,23 +85,44 @@ CheckpointReader::CheckpointReader(const fs::path& dir, const std::string& tag) 
          path_.string(), dir.string(), others.empty() ? "none" : others);
   }
   try {
-    const json manifest = json::parse(read_text(path_ / "manifest.json"));
-    const json& version = manifest.at("version");
-    require(manifest.at("format") == "cleave" && (version == 1 || version == kFormatVersion),
-            Exit::checkpoint, "{}: manifest version {} is not 1 or {}, which this program reads",
-            path_.string(), version.dump(), kFormatVersion);
-    state_ = manifest.at("state").dump();
-    for (const json& r : manifest.at("records")) {
-      Whole& whole = tensors_[{r.at("kind"), r.at("tensor")}];
-      whole.shape = r.at("shape").get<std::vector<int64_t>>();
-      whole.parts.push_back({r.at("file"), r.at("name"), elements_of(r),
-                             std::stoull(r.at("xxh3").get<std::string>(), nullptr, 16)});
-    }
-  } catch (const Error&) {
-    throw;
-  } catch (const std::exception& e) {
+    read_manifest(read_text(path_ / "manifest.json"));
+  } catch (const Error& e) {
     fail(Exit::checkpoint, "{}: damaged manifest: {}", (path_ / "manifest.json").string(), e.what());
+  } catch (const std::exception&) {  // of the JSON library or of stoull: a part is missing or something else
+    fail(Exit::checkpoint, "{}: damaged manifest: a part of it is missing or has another form than it should",
+         (path_ / "manifest.json").string());
   }
+}
+
+void CheckpointReader::read_manifest(const std::string& text) {
+  const json manifest = parse_manifest(text);
+  state_ = manifest.at("state").dump();
+  for (const json& r : manifest.at("records")) {
+    const auto file_name = r.at("file").get<std::string>();
+    require(is_plain_name(file_name), Exit::checkpoint, "{} is not the name of a shard",
+            in_quotes(file_name));
+    Whole& whole = tensors_[{r.at("kind"), r.at("tensor")}];
+    whole.shape = r.at("shape").get<std::vector<int64_t>>();
+    whole.parts.push_back(
+        {file_name, r.at("name"), elements_of(r), std::stoull(r.at("xxh3").get<std::string>(), nullptr, 16)});
+  }
+}
+
+void CheckpointReader::check_files() const {
+  for (const auto& [tensor, whole] : tensors_)
+    for (const Stored& s : whole.parts) {
+      const auto& there = file(s.file).tensors();
+      const auto at = there.find(s.name);
+      require(at != there.end() && at->second.end - at->second.begin == s.elements.numel() * 4,
+              Exit::checkpoint, "{}: {} of {} is not in it as the manifest says", (path_ / s.file).string(),
+              tensor.first, tensor.second);
+    }
+}
+
+void CheckpointReader::verify_all() const {
+  check_files();
+  for (const auto& [tensor, whole] : tensors_)
+    for (const Stored& s : whole.parts) verify(s);
 }
 
 std::vector<int64_t> CheckpointReader::shape(const std::string& kind, const std::string& tensor) const {

@@ -7,6 +7,9 @@
 #include <cerrno>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <utility>
+
+#include "core/printable.h"
 
 namespace cleave {
 namespace {
@@ -88,74 +91,70 @@ void write_safetensors(const std::filesystem::path& path, const std::vector<Name
   out.close();
 }
 
-SafetensorsFile::SafetensorsFile(std::filesystem::path path) : path_(std::move(path)) {
-  file_ = std::fopen(path_.c_str(), "rb");
-  require(file_ != nullptr, Exit::checkpoint, "cannot open {}: {}", path_.string(), std::strerror(errno));
+SafetensorsFile::SafetensorsFile(std::filesystem::path path)
+    : path_(std::move(path)), file_(path_.string(), Exit::checkpoint) {
+  uint64_t length = 0;
   try {
-    const auto size = int64_t(std::filesystem::file_size(path_));
-    auto damaged = [&](const std::string& what) {
-      fail(Exit::checkpoint, "{} is damaged or not a safetensors file: {}", path_.string(), what);
-    };
-    uint64_t length = 0;
-    if (std::fread(&length, sizeof length, 1, file_) != 1) damaged("shorter than 8 bytes");
-    if (length > uint64_t(kMostHeaderBytes) || int64_t(length) + 8 > size)
-      damaged(fmt::format("a header of {} bytes in a file of {}", length, size));
+    require(file_.size() >= int64_t(sizeof length), Exit::checkpoint, "shorter than 8 bytes");
+    file_.read(0, std::as_writable_bytes(std::span(&length, 1)));
+    require(length <= uint64_t(kMostHeaderBytes) && int64_t(length) + 8 <= file_.size(), Exit::checkpoint,
+            "a header of {} bytes in a file of {}", length, file_.size());
     std::string text(size_t(length), '\0');
-    if (std::fread(text.data(), 1, text.size(), file_) != text.size()) damaged("truncated header");
+    file_.read(8, std::as_writable_bytes(std::span(text)));
     data_ = 8 + int64_t(length);
-    const auto header = nlohmann::json::parse(text, nullptr, false);
-    if (!header.is_object()) damaged("the header is not a JSON object");
-    std::vector<std::pair<int64_t, int64_t>> ranges;
-    for (const auto& [name, value] : header.items()) {
-      if (name == "__metadata__") continue;
-      StoredTensor t;
-      try {
-        const auto type = value.at("dtype").get<std::string>();
-        const auto* known = std::find_if(std::begin(kTypes), std::end(kTypes),
-                                         [&](const TypeName& n) { return n.name == type; });
-        if (known == std::end(kTypes)) damaged(fmt::format("tensor {} has type {}", name, type));
-        t.dtype = known->type;
-        t.shape = value.at("shape").get<std::vector<int64_t>>();
-        t.begin = value.at("data_offsets").at(0), t.end = value.at("data_offsets").at(1);
-      } catch (const nlohmann::json::exception& e) {
-        damaged(fmt::format("tensor {}: {}", name, e.what()));
-      }
-      int64_t numel = 1;
-      for (int64_t d : t.shape) numel *= d;
-      if (t.begin < 0 || t.end < t.begin || data_ + t.end > size ||
-          t.end - t.begin != numel * size_of(t.dtype))
-        damaged(fmt::format("tensor {} at bytes {}..{} of {}", name, t.begin, t.end, size - data_));
-      ranges.emplace_back(t.begin, t.end);
-      tensors_.emplace(name, std::move(t));
-    }
-    std::sort(ranges.begin(), ranges.end());
-    int64_t at = 0;
-    for (const auto& [begin, end] : ranges) {
-      if (begin != at) damaged(fmt::format("hole or overlap at byte {}", at));
-      at = end;
-    }
-    if (data_ + at != size) damaged(fmt::format("{} bytes of tensors, {} in the file", at, size - data_));
-  } catch (...) {
-    std::fclose(file_);
-    throw;
+    read_header(text);
+  } catch (const Error& e) {
+    fail(Exit::checkpoint, "{} is damaged or not a safetensors file: {}", path_.string(), e.what());
+  } catch (const nlohmann::json::exception&) {
+    fail(Exit::checkpoint, "{} is damaged or not a safetensors file: the header lacks a part of a tensor",
+         path_.string());
   }
 }
 
-SafetensorsFile::~SafetensorsFile() { std::fclose(file_); }
+void SafetensorsFile::read_header(const std::string& text) {
+  const auto header = nlohmann::json::parse(text, nullptr, false);
+  require(header.is_object(), Exit::checkpoint, "the header is not a JSON object");
+  const int64_t size = file_.size();
+  std::vector<std::pair<int64_t, int64_t>> ranges;
+  for (const auto& [name, value] : header.items()) {
+    if (name == "__metadata__") continue;
+    StoredTensor t;
+    const auto type = value.at("dtype").get<std::string>();
+    const auto* known =
+        std::find_if(std::begin(kTypes), std::end(kTypes), [&](const TypeName& n) { return n.name == type; });
+    require(known != std::end(kTypes), Exit::checkpoint, "tensor {} has type {}", in_quotes(name),
+            in_quotes(type));
+    t.dtype = known->type;
+    t.shape = value.at("shape").get<std::vector<int64_t>>();
+    t.begin = value.at("data_offsets").at(0), t.end = value.at("data_offsets").at(1);
+    __int128 numel = 1;  // no product of the file's numbers may wrap around
+    for (int64_t d : t.shape) {
+      require(d >= 0 && numel <= size, Exit::checkpoint, "tensor {} has an impossible shape",
+              in_quotes(name));
+      numel *= d;
+    }
+    require(t.begin >= 0 && t.end >= t.begin && t.end <= size - data_ &&
+                t.end - t.begin == numel * size_of(t.dtype),
+            Exit::checkpoint, "tensor {} at bytes {}..{} of {}", in_quotes(name), t.begin, t.end,
+            size - data_);
+    ranges.emplace_back(t.begin, t.end);
+    tensors_.emplace(name, std::move(t));
+  }
+  std::sort(ranges.begin(), ranges.end());
+  int64_t at = 0;
+  for (const auto& [begin, end] : ranges) {
+    require(begin == at, Exit::checkpoint, "hole or overlap at byte {}", at);
+    at = end;
+  }
+  require(data_ + at == size, Exit::checkpoint, "{} bytes of tensors, {} in the file", at, size - data_);
+}
 
 void SafetensorsFile::read(const std::string& name, int64_t begin, std::span<std::byte> bytes) const {
   const auto at = tensors_.find(name);
-  require(at != tensors_.end(), Exit::checkpoint, "{} has no tensor {}", path_.string(), name);
+  require(at != tensors_.end(), Exit::checkpoint, "{} has no tensor {}", path_.string(), in_quotes(name));
   CHECK(0 <= begin && begin + int64_t(bytes.size()) <= at->second.end - at->second.begin,
         "{}: {} bytes from {} on of {}", path_.string(), bytes.size(), begin, name);
-  for (size_t done = 0; done < bytes.size();) {
-    const ssize_t got = pread(fileno(file_), bytes.data() + done, bytes.size() - done,
-                              data_ + at->second.begin + begin + int64_t(done));
-    if (got < 0 && errno == EINTR) continue;
-    require(got > 0, Exit::checkpoint, "cannot read {} of {}: {} of {} bytes", name, path_.string(), done,
-            bytes.size());
-    done += size_t(got);
-  }
+  file_.read(data_ + at->second.begin + begin, bytes);
 }
 
 }  // namespace cleave

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "core/input_file.h"
 #include "device/tensor.h"
 
 namespace cleave {
@@ -35,9 +36,6 @@ class SafetensorsFile {
   // Reads and validates the header: offsets without hole or overlap that cover the file, sizes that match the
   // shapes. Throws Error(checkpoint) naming the file and the fault.
   explicit SafetensorsFile(std::filesystem::path path);
-  ~SafetensorsFile();
-  SafetensorsFile(const SafetensorsFile&) = delete;
-  SafetensorsFile& operator=(const SafetensorsFile&) = delete;
 
   const std::map<std::string, StoredTensor>& tensors() const { return tensors_; }
   const std::filesystem::path& path() const { return path_; }
@@ -45,8 +43,10 @@ class SafetensorsFile {
   void read(const std::string& name, int64_t begin, std::span<std::byte> bytes) const;
 
  private:
+  void read_header(const std::string& text);
+
   std::filesystem::path path_;
-  std::FILE* file_ = nullptr;
+  InputFile file_;
   int64_t data_ = 0;
   std::map<std::string, StoredTensor> tensors_;
 };

@@ -11,11 +11,12 @@ void check_sizes(int64_t micro_batch, int64_t accumulation, int rank, int ranks)
   CHECK(0 <= rank && rank < ranks, "rank {} of {}", rank, ranks);
 }
 
-TokenBatch view(WindowPrefetch::Filled& filled, int64_t first_sample) {
-  const Shape shape{int64_t(filled.input.size())};
-  return {.input = {filled.input.data(), DType::int32, shape, MemoryKind::host},
-          .targets = {filled.targets.data(), DType::int32, shape, MemoryKind::host},
-          .valid_targets = filled.valid_targets,
+// The tokens [begin, end) of what was read.
+TokenBatch view(WindowPrefetch::Filled& filled, Range tokens, int64_t valid_targets, int64_t first_sample) {
+  const Shape shape{tokens.size()};
+  return {.input = {filled.input.data() + tokens.begin, DType::int32, shape, MemoryKind::host},
+          .targets = {filled.targets.data() + tokens.begin, DType::int32, shape, MemoryKind::host},
+          .valid_targets = valid_targets,
           .first_sample = first_sample};
 }
 
@@ -38,9 +39,9 @@ TokenBatches::TokenBatches(const TokenFile& file, const TokenBatchesOptions& opt
           o.ranks);
   sampler_.check();
   prefetch_ = std::make_unique<WindowPrefetch>(
-      windows, o.micro_batch, [o = options_, sampler = sampler_](int64_t ordinal, int64_t row) {
-        const Range range = micro_batch_positions(ordinal % o.accumulation, o.rank, o.ranks, o.micro_batch);
-        return sampler.sample(ordinal / o.accumulation, range.begin + row);
+      windows, o.micro_batch * o.accumulation, [o = options_, sampler = sampler_](int64_t step, int64_t row) {
+        const Range range = micro_batch_positions(row / o.micro_batch, o.rank, o.ranks, o.micro_batch);
+        return sampler.sample(step, range.begin + row % o.micro_batch);
       });
 }
 
@@ -50,10 +51,12 @@ TokenBatch TokenBatches::next(int64_t step, int64_t micro) {
   const auto& o = options_;
   CHECK(step >= 0 && 0 <= micro && micro < o.accumulation, "micro-batch {} of {} in step {}", micro,
         o.accumulation, step);
-  const int64_t ordinal = step * o.accumulation + micro;
-  const int64_t first = micro_batch_positions(micro, o.rank, o.ranks, o.micro_batch).begin;
-  return view(prefetch_->get(ordinal, ordinal + 1), first);
+  const int64_t tokens = o.micro_batch * o.seq_len;
+  return view(prefetch_->get(step, step + 1), Range{0, tokens}.shifted(micro * tokens), tokens,
+              micro_batch_positions(micro, o.rank, o.ranks, o.micro_batch).begin);
 }
+
+void TokenBatches::prepare(int64_t step) { prefetch_->get(step, step + 1); }
 
 EvalBatches::EvalBatches(const TokenFile& file, const EvalBatchesOptions& options) : options_(options) {
   const auto& o = options_;
@@ -73,7 +76,8 @@ TokenBatch EvalBatches::next(int64_t micro) {
   const auto& o = options_;
   CHECK(0 <= micro && micro < micros_, "micro-batch {} of {}", micro, micros_);
   const int64_t first = micro_batch_positions(micro, o.rank, o.ranks, o.micro_batch).begin;
-  return view(prefetch_->get(micro, (micro + 1) % micros_), first);
+  WindowPrefetch::Filled& filled = prefetch_->get(micro, (micro + 1) % micros_);
+  return view(filled, {0, int64_t(filled.input.size())}, filled.valid_targets, first);
 }
 
 }  // namespace cleave

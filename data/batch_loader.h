@@ -1,6 +1,6 @@
-// Micro-batches of token windows, with the next one prepared while the current one is computed. What a
-// micro-batch holds is a function of (step, micro, rank); the prefetching worker only changes when it is
-// read.
+// Micro-batches of token windows. Training reads those of a whole step at once, and the next step's while the
+// current one is computed: whether a step's data can be read is known before it begins. What a micro-batch
+// holds is a function of (step, micro, rank); the prefetching worker only changes when it is read.
 #pragma once
 #include <memory>
 
@@ -35,8 +35,11 @@ class TokenBatches {
   TokenBatches(const TokenFile& file, const TokenBatchesOptions& options);
   ~TokenBatches();
 
-  // Any 0-based (step, micro); going through them in order is prefetched. The result is valid until the next
-  // call. Errors of the worker's reading are thrown here. Calls must not overlap.
+  // Waits for the data of a step, counted from 0, and throws what went wrong in reading them.
+  void prepare(int64_t step);
+  // Any 0-based (step, micro); going through them in order is prefetched. The result is valid until another
+  // step is asked for. Errors of the worker's reading are thrown here, for every micro-batch of the step.
+  // Calls must not overlap.
   TokenBatch next(int64_t step, int64_t micro);
 
   const Sampler& sampler() const { return sampler_; }
@@ -62,7 +65,7 @@ class EvalBatches {
 
   int64_t micros() const { return micros_; }  // of each rank
 
-  // micro in [0, micros()); otherwise as TokenBatches::next.
+  // micro in [0, micros()), valid until the next call; otherwise as TokenBatches::next.
   TokenBatch next(int64_t micro);
 
  private:

@@ -25,6 +25,8 @@ std::string read_all(const std::string& path) {
   require(found, Exit::data, "{}: cannot be opened: {}; give the path of the digits csv", path,
           std::strerror(errno));
   require(!S_ISDIR(status.st_mode), Exit::data, "{}: is a directory; give the path of the csv in it", path);
+  require(S_ISREG(status.st_mode), Exit::data, "{}: is not a regular file; save its contents to a file first",
+          path);
   const std::unique_ptr<gzFile_s, int (*)(gzFile)> file(gzopen(path.c_str(), "rb"), gzclose);
   require(file != nullptr, Exit::data, "{}: cannot be opened: {}", path, std::strerror(errno));
   std::string text;

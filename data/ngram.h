@@ -9,6 +9,7 @@
 #pragma once
 #include <cstdint>
 #include <span>
+#include <string_view>
 #include <vector>
 
 namespace cleave {
@@ -55,5 +56,10 @@ class NgramModel {
 // `validation`: element n - 1 is order n. Throws Error(data) when either is empty.
 std::vector<double> ngram_losses(std::span<const uint8_t> train, std::span<const uint8_t> validation,
                                  int max_order = NgramModel::kMaxOrder);
+
+// A text's bytes, as these models take them.
+inline std::span<const uint8_t> bytes_of(std::string_view text) {
+  return {reinterpret_cast<const uint8_t*>(text.data()), text.size()};
+}
 
 }  // namespace cleave

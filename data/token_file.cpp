@@ -55,7 +55,7 @@ int64_t default_vocab(TokenFile::Kind kind) {
   return 0;
 }
 
-// Widens `count` tokens and returns the largest.
+// Widens `count` tokens, which may lie at the end of `out`, and returns the largest.
 template <class T>
 uint32_t widen(const uint8_t* in, int64_t count, int32_t* out) {
   uint32_t largest = 0;
@@ -75,25 +75,25 @@ std::string_view name_of(TokenFile::Kind kind) {
   return names[size_t(kind)];
 }
 
-TokenFile::TokenFile(const std::string& path, Options options) : file_(path) {
-  require(!file_.bytes().empty(), Exit::data, "{}: is empty; give a file that holds tokens or text", path);
-  detect(options.format);
+TokenFile::TokenFile(const std::string& path, Options options) : file_(path, Exit::data) {
+  require(file_.size() > 0, Exit::data, "{}: is empty; give a file that holds tokens or text", path);
+  std::vector<uint8_t> head(size_t(std::min(file_.size(), kHeaderBytes)));
+  file_.read(0, std::as_writable_bytes(std::span(head)));
+  detect(options.format, head);
   vocab_ = options.vocab > 0 ? options.vocab : default_vocab(kind_);
   if (kind_ == Kind::llmc_u16 || kind_ == Kind::llmc_u32) {
-    read_llmc_header();
+    read_llmc_header(head);
     return;
   }
-  tokens_ = file_.bytes();
-  require(int64_t(tokens_.size()) % token_bytes(kind_) == 0, Exit::data,
+  require(file_.size() % token_bytes(kind_) == 0, Exit::data,
           "{}: has an odd size of {} bytes, but a header-less token file holds 2 bytes a token; it is "
           "truncated, or not "
           "a token file: write it again, or rename a text so that it does not end in .bin",
-          path, tokens_.size());
-  size_ = int64_t(tokens_.size()) / token_bytes(kind_);
+          path, file_.size());
+  size_ = file_.size() / token_bytes(kind_);
 }
 
-void TokenFile::detect(Format format) {
-  const auto bytes = file_.bytes();
+void TokenFile::detect(Format format, std::span<const uint8_t> bytes) {
   if (format == Format::bytes || format == Format::u16) {
     kind_ = format == Format::bytes ? Kind::bytes : Kind::u16;
     return;
@@ -118,9 +118,8 @@ void TokenFile::detect(Format format) {
   kind_ = path().ends_with(".bin") ? Kind::u16 : Kind::bytes;
 }
 
-void TokenFile::read_llmc_header() {
-  const auto bytes = file_.bytes();
-  const int64_t file_bytes = int64_t(bytes.size());
+void TokenFile::read_llmc_header(std::span<const uint8_t> bytes) {
+  const int64_t file_bytes = file_.size();
   require(file_bytes >= kHeaderBytes, Exit::data,
           "{}: is truncated: {} bytes, but an llm.c header alone has {}; copy or write it again", path(),
           file_bytes, kHeaderBytes);
@@ -137,7 +136,7 @@ void TokenFile::read_llmc_header() {
       file_bytes == expected, Exit::data,
       "{}: {} bytes, but its header counts {} tokens, which makes {} bytes; it is {}: copy or write it again",
       path(), file_bytes, size_, expected, file_bytes < expected ? "truncated" : "too long");
-  tokens_ = bytes.subspan(kHeaderBytes);
+  first_ = kHeaderBytes;
 }
 
 std::string TokenFile::describe() const {
@@ -155,10 +154,12 @@ void TokenFile::fail_at(int64_t index, int64_t token) const {
 void TokenFile::read(Range range, int32_t* out) const {
   CHECK(0 <= range.begin && range.begin <= range.end && range.end <= size_, "{}: tokens [{}, {}) of {}",
         path(), range.begin, range.end, size_);
-  const uint8_t* in = tokens_.data() + range.begin * token_bytes(kind_);
-  const int64_t count = range.size();
+  // The file's bytes go to the end of `out`, from where they widen towards its beginning.
+  const int64_t count = range.size(), width = token_bytes(kind_);
+  uint8_t* in = reinterpret_cast<uint8_t*>(out) + count * (int64_t(sizeof(int32_t)) - width);
+  file_.read(first_ + range.begin * width, std::as_writable_bytes(std::span(in, size_t(count * width))));
   uint32_t largest = 0;
-  switch (token_bytes(kind_)) {
+  switch (width) {
     case 1:
       largest = widen<uint8_t>(in, count, out);
       break;
@@ -173,6 +174,13 @@ void TokenFile::read(Range range, int32_t* out) const {
     return;
   for (int64_t i = 0; i < count; ++i)
     if (int64_t(uint32_t(out[i])) >= vocab_) fail_at(range.begin + i, uint32_t(out[i]));
+}
+
+void TokenFile::check_all() const {
+  if (default_vocab(kind_) <= vocab_ && kind_ != Kind::llmc_u16 && kind_ != Kind::llmc_u32) return;
+  std::vector<int32_t> piece(1 << 16);
+  for (int64_t at = 0; at < size_; at += int64_t(piece.size()))
+    read({at, std::min(size_, at + int64_t(piece.size()))}, piece.data());
 }
 
 int32_t TokenFile::at(int64_t index) const {

@@ -6,8 +6,8 @@
 #include <string>
 #include <string_view>
 
+#include "core/input_file.h"
 #include "core/range.h"
-#include "data/mapped_file.h"
 
 namespace cleave {
 
@@ -27,8 +27,8 @@ class TokenFile {
     int64_t vocab = 0;  // of the model; 0 = the largest the format is meant for
   };
 
-  // Maps the file and checks its header and size; throws Error(data) naming the file and what to do. Token
-  // ids are checked when they are read, so that opening a large corpus does not read it.
+  // Checks the file's header and size; throws Error(data) naming the file and what to do. Token ids are
+  // checked when they are read, so that opening a large corpus does not read it.
   explicit TokenFile(const std::string& path) : TokenFile(path, Options{}) {}
   TokenFile(const std::string& path, Options options);
 
@@ -39,19 +39,26 @@ class TokenFile {
   std::string describe() const;  // "corpus.bin: 1234 tokens, llm.c uint16, vocabulary 50257"
 
   // Tokens [range.begin, range.end), which must lie in the file. Throws Error(data) when an id is not below
-  // vocab(). Safe from several threads.
+  // vocab(), and when the file was cut short meanwhile. Safe from several threads.
   void read(Range range, int32_t* out) const;
   int32_t at(int64_t index) const;
 
+  // Reads all of it: Error(data) names the first id that is not below vocab().
+  void check_all() const;
+  // Error(data) when the file was written to or replaced since it was opened.
+  void require_unchanged() const { file_.require_unchanged(); }
+  // Of kinds whose file does not say its vocabulary, and which may have any id below vocab().
+  bool vocab_is_a_guess() const { return kind_ == Kind::u16; }
+
  private:
-  void detect(Format format);
-  void read_llmc_header();
+  void detect(Format format, std::span<const uint8_t> head);
+  void read_llmc_header(std::span<const uint8_t> head);
   [[noreturn]] void fail_at(int64_t index, int64_t token) const;
 
-  MappedFile file_;
+  InputFile file_;
   Kind kind_ = Kind::bytes;
   int64_t size_ = 0, vocab_ = 0;
-  std::span<const uint8_t> tokens_;  // without the header
+  int64_t first_ = 0;  // byte of the first token
 };
 
 std::string_view name_of(TokenFile::Kind kind);

@@ -32,7 +32,8 @@ struct TraceEvent {
 class Trace {
  public:
   // Events of the first `steps` steps go to the file, their times moved by `clock_us`, which brings ranks of
-  // several hosts to one clock (comm/clock.h). Error(usage) when it cannot be written.
+  // several hosts to one clock (comm/clock.h). Error(usage) when the file cannot be made; when it can no
+  // longer be written, one warning on stderr says so and nothing more is traced.
   Trace(const std::string& path, int rank, int64_t steps, double clock_us = 0);
   // Without a file: keeps its events for events(), or is on only while somebody listens.
   enum class Keep { all, none };

@@ -1,6 +1,7 @@
 #include "monitor/csv_monitor.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <filesystem>
 
 #include "core/error.h"
@@ -11,17 +12,25 @@ CsvMonitor::CsvMonitor(const std::string& output_path, const std::string& job_na
     : folder_(
           (std::filesystem::path(output_path.empty() ? "csv_monitor" : output_path) / job_name).string()) {}
 
+std::string CsvMonitor::path_of(std::string_view tag) const {
+  std::string name(tag);
+  std::replace_if(
+      name.begin(), name.end(), [](char c) { return c == '/' || c == ' '; }, '_');
+  return (std::filesystem::path(folder_) / (name + ".csv")).string();
+}
+
 void CsvMonitor::scalar(std::string_view tag, double value, int64_t step) {
   auto found = files_.find(tag);
   if (found == files_.end()) {
-    std::string name(tag);
-    std::replace_if(
-        name.begin(), name.end(), [](char c) { return c == '/' || c == ' '; }, '_');
-    const auto path = std::filesystem::path(folder_) / (name + ".csv");
-    found = files_.emplace(tag, OutputFile(path.string(), OutputFile::Open::append)).first;
-    if (found->second.empty()) found->second.write(fmt::format("step,{}\n", tag.substr(tag.rfind('/') + 1)));
+    found = files_.emplace(tag, std::nullopt).first;
+    try {
+      OutputFile& file = found->second.emplace(path_of(tag), OutputFile::Open::append);
+      if (file.empty()) file.write(fmt::format("step,{}\n", tag.substr(tag.rfind('/') + 1)));
+    } catch (const Error& e) {
+      std::fprintf(stderr, "warning: %s\n", e.what());
+    }
   }
-  found->second.write(fmt::format("{},{}\n", step, value));
+  if (found->second) found->second->write(fmt::format("{},{}\n", step, value));
 }
 
 }  // namespace cleave

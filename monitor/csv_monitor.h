@@ -3,6 +3,7 @@
 #pragma once
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -15,13 +16,16 @@ class CsvMonitor {
   // Makes nothing yet. An empty output_path is "csv_monitor" in the current folder.
   CsvMonitor(const std::string& output_path, const std::string& job_name);
 
-  // Adds a row to the tag's file, which is made with its header when it is missing or empty. Throws
-  // Error(usage) when it cannot be opened.
+  // Adds a row to the tag's file, which is made with its header when it is missing or empty. When it cannot
+  // be opened, one warning on stderr says so and the tag is left out.
   void scalar(std::string_view tag, double value, int64_t step);
+
+  std::string path_of(std::string_view tag) const;  // the tag's file
+  const std::string& folder() const { return folder_; }
 
  private:
   std::string folder_;
-  std::map<std::string, OutputFile, std::less<>> files_;  // by tag
+  std::map<std::string, std::optional<OutputFile>, std::less<>> files_;  // by tag; none: it cannot be opened
 };
 
 }  // namespace cleave

@@ -22,11 +22,12 @@ OutputFile::OutputFile(const std::string& path, Open open) : path_(path) {
 }
 
 void OutputFile::write(std::string_view record) {
-  const bool written = std::fwrite(record.data(), 1, record.size(), file_.get()) == record.size() &&
-                       std::fflush(file_.get()) == 0;
-  const int error = errno;
-  require(written, Exit::data, "{}: cannot be written: {}; check the disk's free space", path_,
-          std::strerror(error));
+  if (refused_) return;
+  refused_ = std::fwrite(record.data(), 1, record.size(), file_.get()) != record.size() ||
+             std::fflush(file_.get()) != 0;
+  if (refused_)
+    std::fprintf(stderr, "warning: %s: cannot be written any more: %s; nothing is added to it from here on\n",
+                 path_.c_str(), std::strerror(errno));
   empty_ = empty_ && record.empty();
 }
 

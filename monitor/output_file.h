@@ -15,7 +15,8 @@ class OutputFile {
   // Makes missing folders. Throws Error(usage) naming the path when it cannot be opened.
   OutputFile(const std::string& path, Open open);
 
-  // Throws Error(data) naming the path when the system refuses, for example on a full disk.
+  // Whoever watches a training must not end it: when the system refuses, for example on a full disk, one
+  // warning on stderr names the path, and nothing is written from then on.
   void write(std::string_view record);
 
   const std::string& path() const { return path_; }
@@ -27,7 +28,7 @@ class OutputFile {
   };
   std::string path_;
   std::unique_ptr<std::FILE, Close> file_;
-  bool empty_ = true;
+  bool empty_ = true, refused_ = false;
 };
 
 }  // namespace cleave

@@ -92,7 +92,7 @@ StepResult Engine::train_batch(const BatchSource& data) {
                   .momentum = rates.momentum,
                   .beta2 = rates.beta2,
                   .grad_scale = average.after * gradient_factor(left_scale, 0, 0),
-                  .step = s.at.applied + 1};
+                  .step = s.at.applied - s.at.optimizer_begin + 1};
   optimizer.begin_step(s.norm_first() ? std::nullopt : std::optional(update), s.summed_late, s.compute);
   s.all->store.begin_step(left_scale / loss_scale, &optimizer);
   Executor(s.all->stage, s.links(), s.compute, s.comm(), s.options.trace, s.graphs.get())

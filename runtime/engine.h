@@ -90,8 +90,14 @@ class Engine {
   // the checkpoint before it whole. Collective. `client` is kept in the manifest for the caller (JSON text).
   void save_checkpoint(const std::string& dir, const std::string& tag, const std::string& client = "{}");
   // Restores weights, optimizer state, schedule position and loss scale; returns what the caller stored. Any
-  // number of ranks and any stage may load. Throws Error(checkpoint). Collective.
-  std::string load_checkpoint(const std::string& dir, const std::string& tag = "latest");
+  // number of ranks and any stage may load. Throws Error(checkpoint), on every rank when it does on one; what
+  // was read before stays, and another checkpoint may be loaded. Collective.
+  enum class Load {
+    all,           // Error(checkpoint) names the state that the optimizer wants and the checkpoint lacks
+    no_optimizer,  // the optimizer begins anew, with its state as it is made and its count of updates at 0
+  };
+  std::string load_checkpoint(const std::string& dir, const std::string& tag = "latest",
+                              Load what = Load::all);
 
   int64_t step() const;        // steps taken, skipped ones included
   const Model& model() const;  // this rank's part of its layers

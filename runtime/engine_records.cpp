@@ -1,5 +1,11 @@
 // The engine's state as named records: checkpoints, and whole parameters for tests and export.
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <set>
+
 #include "checkpoint/checkpoint.h"
+#include "comm/together.h"
 #include "runtime/engine_state.h"
 
 namespace cleave {
@@ -72,12 +78,37 @@ void Engine::save_checkpoint(const std::string& dir, const std::string& tag, con
                           s.world);
 }
 
-std::string Engine::load_checkpoint(const std::string& dir, const std::string& tag) {
+namespace {
+
+// Refuses a checkpoint that lacks a kind of state, before anything is overwritten.
+void require_kinds(const CheckpointReader& reader, const std::vector<std::string>& wanted) {
+  std::set<std::string> stored;
+  for (const auto& [kind, tensor] : reader.tensors()) stored.insert(kind);
+  const bool all =
+      std::all_of(wanted.begin(), wanted.end(), [&](auto& kind) { return stored.contains(kind); });
+  require(all, Exit::checkpoint,
+          "{} holds {}, and this run's optimizer wants {}: it was trained with another one. Train with that, "
+          "or begin the optimizer anew from these weights: --reset_optimizer",
+          reader.path().string(), fmt::join(stored, ", "), fmt::join(wanted, ", "));
+}
+
+}  // namespace
+
+std::string Engine::load_checkpoint(const std::string& dir, const std::string& tag, Load what) {
   State& s = *state_;
-  const CheckpointReader reader(dir, tag);
-  const Restored restored = from_json(reader.state(), reader.path().string());
-  for (const Record& r : records(true)) reader.read(r);
+  const bool reset = what == Load::no_optimizer;
+  std::vector<std::string> kinds = s.all->state->kinds();
+  if (reset) kinds.resize(1);  // the weights
+  Restored restored;
+  together(s.world, Exit::checkpoint, [&] {
+    const CheckpointReader reader(dir, tag);
+    restored = from_json(reader.state(), reader.path().string());
+    require_kinds(reader, kinds);
+    for (const Record& r : records(true))
+      if (std::find(kinds.begin(), kinds.end(), r.kind) != kinds.end()) reader.read(r);
+  });
   s.at = restored.at;
+  if (reset) s.at.optimizer_begin = s.at.applied;
   s.options.seed = restored.seed;
   if (s.config.precision == Precision::fp16) s.scaler.restore(restored.scaler);
   s.all->state->publish_masters(s.compute);

@@ -12,6 +12,7 @@ std::string to_json(const TrainingState& at, const LossScaler::State& scaler, ui
   return json{{"step", at.step},
               {"applied_steps", at.applied},
               {"skipped_steps", at.skipped},
+              {"optimizer_begin", at.optimizer_begin},
               {"seed", seed},
               {"loss_scaler",
                {{"scale", scaler.scale},
@@ -27,14 +28,19 @@ Restored from_json(const std::string& text, const std::string& where) {
     const json j = json::parse(text);
     const json& scaler = j.at("loss_scaler");
     Restored r;
-    r.at = {j.at("step"), j.at("applied_steps"), j.at("skipped_steps")};
+    r.at = {j.at("step"), j.at("applied_steps"), j.at("skipped_steps"),
+            j.value("optimizer_begin", int64_t{0})};
     r.scaler.scale = scaler.at("scale"), r.scaler.iteration = scaler.at("iteration");
     r.scaler.last_overflow = scaler.at("last_overflow"), r.scaler.hysteresis = scaler.at("hysteresis");
     r.seed = j.at("seed");
     r.client = j.at("client").dump();
     return r;
-  } catch (const json::exception& e) {
-    fail(Exit::checkpoint, "{}: the training state in the manifest is damaged: {}", where, e.what());
+  } catch (const json::exception&) {
+    fail(
+        Exit::checkpoint,
+        "{}: the training state in the manifest is damaged: a part of it is missing or has another form than "
+        "it should",
+        where);
   }
 }
 

@@ -11,6 +11,7 @@ struct TrainingState {
   int64_t step = 0;     // steps taken, skipped ones included
   int64_t applied = 0;  // updates really applied: the learning-rate schedule's position
   int64_t skipped = 0;
+  int64_t optimizer_begin = 0;  // of the applied updates, those before the optimizer's state began anew
 };
 
 struct Restored {

@@ -173,8 +173,8 @@ class State(AppTest):
                  "num_attention_heads": 2}
         for rope_theta, said in ((10000.0, False), (20000.0, True)):
             path.write_text(json.dumps({**shape, "rope_theta": rope_theta}))
-            out = self.train("--output", self.dir / "out", model=path, steps=int(rope_theta / 10000)).stdout
-            self.assertEqual("warning: rope_theta of the model" in out, said, out)
+            err = self.train("--output", self.dir / "out", model=path, steps=int(rope_theta / 10000)).stderr
+            self.assertEqual("warning: rope_theta of the model" in err, said, err)
         path.write_text(json.dumps({**shape, "intermediate_size": 24}))
         err = self.train("--output", self.dir / "out", model=path, steps=3, code=4).stderr
         self.assertIn("mlp.", err)

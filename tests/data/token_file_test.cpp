@@ -183,15 +183,37 @@ TEST(TokenFile, RefusesToWriteWhatCannotBeRead) {
   EXPECT_FALSE(std::filesystem::exists(scratch.path("taken.partial")));
 }
 
-TEST(MappedFile, MovesItsMapping) {
+TEST(TokenFile, CutShortOrReplacedWhileOpenIsAnErrorAndNoSignal) {
   const Scratch scratch;
-  MappedFile a(scratch.write("a", "first")), b(scratch.write("b", "2nd"));
-  b = std::move(a);
-  EXPECT_EQ(b.bytes().size(), 5u);
-  EXPECT_EQ(b.bytes()[0], 'f');
-  const MappedFile c(std::move(b));
-  EXPECT_EQ(c.bytes()[4], 't');
-  EXPECT_TRUE(MappedFile(scratch.write("empty", "")).bytes().empty());
+  const auto path = scratch.write("a.txt", std::string(100'000, 'a'));
+  const TokenFile file(path);
+  std::vector<int32_t> out(100'000);
+  file.require_unchanged();
+  file.read({0, 100'000}, out.data());
+  std::filesystem::resize_file(path, 5000);
+  expect_error(Exit::data, {path, "byte 5000", "100000", "cut short"}, [&] {
+    file.read({0, 100'000}, out.data());
+  });
+  EXPECT_EQ(file.at(4999), 'a');
+  expect_error(Exit::data, {path, "has 5000 bytes"}, [&] { file.require_unchanged(); });
+  const TokenFile second(path);
+  std::filesystem::rename(scratch.write("b.txt", std::string(5000, 'b')), path);
+  EXPECT_EQ(second.at(0), 'a');
+  expect_error(Exit::data, {path, "replaced"}, [&] { second.require_unchanged(); });
+  const TokenFile third(path);
+  std::filesystem::remove(path);
+  expect_error(Exit::data, {path, "no longer there"}, [&] { third.require_unchanged(); });
+}
+
+TEST(TokenFile, CheckingAllFindsTheOneIdThatIsTooLarge) {
+  const Scratch scratch;
+  std::string bytes(300'000, '\1');
+  bytes[2 * 140'001] = 9;
+  const TokenFile file(scratch.write("a.bin", bytes), {.vocab = 260});
+  expect_error(Exit::data, {"token 140001 is 265", "260 entries"}, [&] { file.check_all(); });
+  TokenFile(scratch.write("b.bin", bytes), {.vocab = 300}).check_all();
+  expect_error(Exit::data, {"token 3 is 200"},
+               [&] { TokenFile(scratch.write("c.txt", "abc\xc8"), {.vocab = 200}).check_all(); });
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 // Save, load and continue.
 #include <gtest/gtest.h>
+#include <atomic>
 #include <filesystem>
 #include <fstream>
 
@@ -105,6 +106,63 @@ TEST(Resume, ASaveThatFailsLeavesTheOneBeforeItWhole) {
     EXPECT_THROW(engine.save_checkpoint(scratch.folder() / "file", "b"), Error);
     engine.load_checkpoint(scratch.folder());
   });
+}
+
+TEST(Resume, AnOptimizerThatBeginsAnewUpdatesLikeANewOne) {
+  // The reference is an engine that was given the same weights and never had a step.
+  const Scratch scratch;
+  run_ranks(2, [&](Communicator& world) {
+    DsConfig c = config(2, 1, Precision::fp32);
+    c.scheduler.type.clear();
+    Tokens tokens(1);
+    Engine trained(c, small_gpt(), world, {});
+    for (int step = 0; step < 3; ++step) trained.train_batch(source(tokens, c, step, world.rank(), 2));
+    trained.save_checkpoint(scratch.folder(), "a");
+    const Weights start = weights_of(trained);
+    Engine fresh(c, small_gpt(), world, {}), anew(c, small_gpt(), world, {}),
+        later(c, small_gpt(), world, {});
+    fresh.set_parameters([&](const ParamSpec& p) { return start.at(p.name); });
+    anew.load_checkpoint(scratch.folder(), "a", Engine::Load::no_optimizer);
+    EXPECT_EQ(anew.step(), 3);
+    for (int step = 0; step < 2; ++step) {
+      for (Engine* e : {&fresh, &anew}) e->train_batch(source(tokens, c, step, world.rank(), 2));
+      if (step == 0) {  // and where it began is in its own checkpoints
+        anew.save_checkpoint(scratch.folder(), "b");
+        later.load_checkpoint(scratch.folder(), "b");
+      } else {
+        later.train_batch(source(tokens, c, step, world.rank(), 2));
+      }
+    }
+    EXPECT_EQ(weights_of(anew), weights_of(fresh));
+    EXPECT_EQ(weights_of(later), weights_of(fresh));
+  });
+}
+
+TEST(Resume, AShardThatOneRankCannotReadIsRefusedByAll) {
+  const Scratch scratch;
+  std::atomic<int> refused = 0;
+  run_ranks(2, [&](Communicator& world) {
+    Engine engine(config(2, 3, Precision::fp32), small_gpt(), world, {});
+    engine.save_checkpoint(scratch.folder(), "a");
+    engine.save_checkpoint(scratch.folder(), "b");
+    if (world.rank() == 1) {
+      std::fstream file(scratch.folder() / "b" / "shard-00001.safetensors",
+                        std::ios::in | std::ios::out | std::ios::binary);
+      file.seekp(-3, std::ios::end);
+      file.put('!');
+    }
+    Stream stream;
+    world.barrier(stream);
+    try {
+      engine.load_checkpoint(scratch.folder(), "b");
+    } catch (const Error& e) {
+      EXPECT_EQ(e.exit(), Exit::checkpoint) << e.what();
+      EXPECT_NE(std::string(e.what()).find("checksum"), std::string::npos) << e.what();
+      ++refused;
+    }
+    engine.load_checkpoint(scratch.folder(), "a");
+  });
+  EXPECT_EQ(refused, 2);
 }
 
 TEST(Resume, AnotherModelIsRefusedByName) {

@@ -1,0 +1,108 @@
+#include "app/output_paths.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <optional>
+
+#include "core/error.h"
+
+namespace cleave {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Which file a path stands for. One that does not exist is a name below the nearest folder that does.
+struct Identity {
+  dev_t device = 0;
+  ino_t inode = 0;
+  std::string below;
+  bool operator==(const Identity&) const = default;
+};
+
+// Nothing for what cannot be overwritten, such as /dev/null, and where nothing can be found out.
+std::optional<Identity> identity_of(const std::string& path) {
+  std::error_code error;
+  fs::path there = fs::weakly_canonical(path, error), below;
+  if (error) return {};
+  struct stat status {};
+  while (::stat(there.c_str(), &status) != 0) {
+    below = below.empty() ? there.filename() : there.filename() / below;
+    if (!there.has_relative_path()) return {};
+    there = there.parent_path();
+  }
+  if (below.empty() && !S_ISREG(status.st_mode) && !S_ISDIR(status.st_mode)) return {};
+  return Identity{status.st_dev, status.st_ino, below.string()};
+}
+
+[[noreturn]] void refuse(const std::string& what, const std::string& path, int error) {
+  fail(Exit::usage, "{} {}: cannot be opened for writing: {}; give one in a folder you may write to", what,
+       path, std::strerror(error));
+}
+
+// Opens for writing without touching what is there; removes what it made.
+void try_file(const std::string& what, const std::string& path) {
+  const bool made = ::access(path.c_str(), F_OK) != 0;
+  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0644);
+  if (fd < 0) refuse(what, path, errno);
+  ::close(fd);
+  if (made) ::unlink(path.c_str());
+}
+
+}  // namespace
+
+void OutputPaths::input(const std::string& what, const std::string& path) {
+  if (!path.empty()) inputs_.push_back({what, path});
+}
+
+void OutputPaths::file(const std::string& what, const std::string& path) {
+  if (!path.empty()) outputs_.push_back({what, path});
+}
+
+void OutputPaths::folder(const std::string& what, const std::string& path) {
+  if (!path.empty()) outputs_.push_back({what, path, true});
+}
+
+void OutputPaths::require_distinct() const {
+  std::vector<std::pair<const Named*, Identity>> seen;
+  for (const Named& in : inputs_)
+    if (const auto id = identity_of(in.path)) seen.emplace_back(&in, *id);
+  const size_t inputs = seen.size();
+  for (const Named& out : outputs_) {
+    const auto id = identity_of(out.path);
+    if (!id) continue;
+    for (size_t i = 0; i < seen.size(); ++i) {
+      const Named& other = *seen[i].first;
+      if (seen[i].second != *id || (out.is_folder && other.is_folder)) continue;
+      require(i >= inputs, Exit::usage,
+              "{} {} would overwrite {} {}: they are the same file; give the output another name", out.what,
+              out.path, other.what, other.path);
+      fail(Exit::usage, "{} {} and {} {} are the same; give one of them another name", other.what, other.path,
+           out.what, out.path);
+    }
+    seen.emplace_back(&out, *id);
+  }
+}
+
+void OutputPaths::require_writable() const {
+  for (const Named& out : outputs_) {
+    const fs::path folder = out.is_folder ? fs::path(out.path) : fs::path(out.path).parent_path();
+    std::error_code error;
+    if (!folder.empty()) fs::create_directories(folder, error);
+    if (error) refuse(out.what, out.path, error.value());
+    try_file(out.what,
+             out.is_folder ? (folder / fmt::format(".writable.{}", ::getpid())).string() : out.path);
+  }
+}
+
+std::string config_file_of_model(const std::string& model) {
+  std::error_code none;
+  if (fs::is_directory(model, none)) return (fs::path(model) / "config.json").string();
+  return fs::exists(model, none) ? model : "";
+}
+
+}  // namespace cleave

@@ -1,0 +1,84 @@
+#include "app/run_facts.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "checkpoint/checkpoint_format.h"
+#include "core/printable.h"
+#include "model/config_json.h"
+
+namespace cleave {
+namespace {
+
+using nlohmann::json;
+
+// Tells one corpus from another without reading it whole: its size, its first and its last MiB.
+json facts_of(const TokenFile& data) {
+  const InputFile file(data.path(), Exit::data);
+  const int64_t some = std::min<int64_t>(file.size(), 1 << 20);
+  std::vector<std::byte> bytes(static_cast<size_t>(some));
+  Checksum checksum;
+  for (const int64_t at : {int64_t{0}, file.size() - some}) {
+    file.read(at, bytes);
+    checksum.add(bytes.data(), some);
+  }
+  return {{"name", std::filesystem::path(data.path()).filename().string()},
+          {"tokens", data.size()},
+          {"kind", name_of(data.kind())},
+          {"ends_xxh3", fmt::format("{:016x}", checksum.value())}};
+}
+
+std::string shown(const json& value) {
+  return in_quotes(value.is_string() ? value.get<std::string>() : value.dump());
+}
+
+// Data are the same under another name.
+std::string change_of_data(const json& saved, const json& now) {
+  for (const char* key : {"tokens", "kind", "ends_xxh3"})
+    if (saved.value(key, json()) != now.value(key, json()))
+      return fmt::format(
+          "--data has other contents: {} with {} tokens now, {} with {} tokens in the checkpoint",
+          shown(now["name"]), now["tokens"].dump(), shown(saved.value("name", json())),
+          shown(saved.value("tokens", json())));
+  return {};
+}
+
+}  // namespace
+
+json run_facts(const TrainOptions& options, const ModelConfig& model, const DsConfig& config,
+               const TokenFile& data) {
+  ModelConfig shape = model;
+  return {{"model", options.model.model},
+          {"config", json::parse(to_config_json(model))},
+          {"vocab", vocab_of(shape)},
+          {"seq_len", options.model.seq_len},
+          {"tokenizer", data.kind() == TokenFile::Kind::bytes ? "byte" : "ids"},
+          {"seed", options.seed},
+          {"optimizer", config.optimizer.type},
+          {"data", facts_of(data)}};
+}
+
+std::vector<std::string> changes_of_facts(const json& saved, const json& now) {
+  std::vector<std::string> changes;
+  constexpr std::pair<const char*, const char*> kPlain[] = {
+      {"optimizer", "the optimizer"}, {"seed", "--seed"}, {"seq_len", "--seq_len"}};
+  for (const auto& [key, name] : kPlain)
+    if (saved.contains(key) && saved[key] != now[key])
+      changes.push_back(
+          fmt::format("{} is {} now and {} in the checkpoint", name, shown(now[key]), shown(saved[key])));
+  if (saved.contains("data") && saved["data"].is_object())
+    if (std::string change = change_of_data(saved["data"], now["data"]); !change.empty())
+      changes.push_back(change);
+  if (!saved.contains("config")) return changes;
+  for (const json& change : json::diff(saved["config"], now["config"])) {
+    const json::json_pointer at(change["path"].get<std::string>());
+    auto value = [&](const json& config) { return config.contains(at) ? shown(config[at]) : "nothing"; };
+    changes.push_back(fmt::format("{} of the model is not that of the checkpoint: {} now and {} there",
+                                  printable(at.to_string().substr(1)), value(now["config"]),
+                                  value(saved["config"])));
+  }
+  return changes;
+}
+
+}  // namespace cleave

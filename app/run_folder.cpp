@@ -1,0 +1,198 @@
+#include "app/run_folder.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "app/run_facts.h"
+#include "checkpoint/checkpoint.h"
+#include "core/printable.h"
+#include "runtime/training_state.h"
+
+namespace cleave {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+std::string new_run() {
+  std::random_device random;
+  return fmt::format("{:08x}{:08x}", random(), random());
+}
+
+std::string run_of(const std::string& client) {
+  const json j = json::parse(client, nullptr, false);
+  return j.is_object() && j.value("run", json()).is_string() ? j["run"].get<std::string>() : "";
+}
+
+}  // namespace
+
+RunFolder::RunFolder(RunFolderOptions options, Session& session, Say say)
+    : options_(std::move(options)), session_(session), say_(std::move(say)), run_(new_run()) {}
+
+void RunFolder::require_something_to_resume() {
+  const std::string& what = options_.resume;
+  if (options_.dir.empty() || what == "auto" || what == "never") return;
+  session_.together([&] {
+    require(
+        !session_.first() || !checkpoint_folders(options_.dir).empty(), Exit::checkpoint,
+        "--resume {}: {} has no checkpoint: no 'latest' and no other; --resume auto begins at step 0 there",
+        in_quotes(what), options_.dir);
+  });
+}
+
+void RunFolder::take(std::chrono::milliseconds deadline) {
+  if (options_.dir.empty()) return;
+  session_.together([&] {
+    if (!session_.first()) return;
+    RunLock::Options lock{.say = say_};
+    lock.patience = std::min(lock.patience, deadline / 2);
+    lock_.emplace(fs::path(options_.dir) / "run.lock", lock);
+  });
+}
+
+// Which checkpoints to try, best first; says what is passed over.
+std::vector<RunFolder::Found> RunFolder::usable() {
+  const bool named = options_.resume != "auto" && options_.resume != "required";
+  if (options_.resume == "never") {
+    if (!checkpoint_folders(options_.dir).empty())
+      say_(
+          fmt::format("warning: {} has checkpoints of another run; those of steps that are reached again are "
+                      "replaced",
+                      options_.dir));
+    return {};
+  }
+  if (named) return {{options_.resume}};
+  std::vector<Found> found;
+  std::vector<std::string> damaged;
+  for (const std::string& tag : checkpoint_folders(options_.dir)) try {
+      const CheckpointReader reader(options_.dir, tag);
+      reader.check_files();
+      const Restored state = from_json(reader.state(), reader.path().string());
+      found.push_back({tag, state.at.step});
+    } catch (const Error& e) {
+      damaged.push_back(fmt::format("{} is passed over: {}", in_quotes(tag), e.what()));
+    }
+  std::stable_sort(found.begin(), found.end(), [](auto& a, auto& b) { return a.step > b.step; });
+  const fs::path pointer = fs::path(options_.dir) / "latest";
+  std::string pointed;
+  try {
+    if (!found.empty() || !damaged.empty() || fs::exists(pointer)) pointed = latest_checkpoint(options_.dir);
+  } catch (const Error& e) {
+    damaged.emplace_back(e.what());
+  }
+  // A user may have pointed it at an older one.
+  const auto at = std::find_if(found.begin(), found.end(), [&](auto& f) { return f.tag == pointed; });
+  if (at != found.end()) std::rotate(found.begin(), at, at + 1);
+  if (!pointed.empty() && at == found.end() && damaged.empty())
+    damaged.push_back(fmt::format("{} names {}, which is not there", pointer.string(), in_quotes(pointed)));
+  if (at == found.end())
+    for (const std::string& d : damaged) say_("warning: " + d);
+  require(!found.empty() || damaged.empty(), Exit::checkpoint,
+          "{} has checkpoints, but none can be used: {}. Restore one, or begin anew in another folder",
+          options_.dir, damaged.empty() ? "" : damaged.front());
+  return found;
+}
+
+bool RunFolder::resume(Engine& engine, const json& facts) {
+  if (options_.dir.empty()) return false;
+  std::vector<Found> candidates;
+  session_.together(Exit::checkpoint, [&] {
+    if (session_.first()) candidates = usable();
+  });
+  for (size_t i = 0;; ++i) {
+    const std::string tag = session_.from_first(i < candidates.size() ? candidates[i].tag : "");
+    if (tag.empty()) return false;
+    std::string client;
+    try {
+      client = engine.load_checkpoint(
+          options_.dir, tag, options_.reset_optimizer ? Engine::Load::no_optimizer : Engine::Load::all);
+    } catch (const Error& e) {
+      if (e.exit() != Exit::checkpoint) throw;
+      const bool pass_over = session_.first() && i + 1 < candidates.size() && is_damaged(tag);
+      if (session_.from_first(pass_over ? "pass over" : "").empty()) throw;
+      say_(fmt::format("warning: {} is passed over: {}", in_quotes(tag), e.what()));
+      continue;
+    }
+    saved_at_ = engine.step();
+    session_.together(Exit::checkpoint, [&] {
+      if (session_.first()) compare(client, facts), remember(client);
+    });
+    say_(fmt::format("resumed from {}/{} at step {}{}", options_.dir, tag, engine.step(),
+                     options_.reset_optimizer ? "; the optimizer begins anew" : ""));
+    return true;
+  }
+}
+
+// Whether what refused to load is damaged, and does not just belong to another model or optimizer.
+bool RunFolder::is_damaged(const std::string& tag) const {
+  if (options_.resume != "auto" && options_.resume != "required") return false;
+  try {
+    CheckpointReader(options_.dir, tag).verify_all();
+    return false;
+  } catch (const Error&) {
+    return true;
+  }
+}
+
+void RunFolder::compare(const std::string& client, const json& facts) {
+  const json saved = json::parse(client, nullptr, false);
+  if (!saved.is_object()) return;
+  const std::vector<std::string> changes = changes_of_facts(saved, facts);
+  std::string all;
+  for (const std::string& c : changes) {
+    say_("warning: " + c);
+    all += (all.empty() ? "" : "; ") + c;
+  }
+  require(changes.empty() || !options_.strict, Exit::checkpoint,
+          "--strict: this is not what {} was trained with: {}", options_.dir, all);
+}
+
+// The run that is resumed goes on: it may let go what it saved before.
+void RunFolder::remember(const std::string& client) {
+  const std::string run = run_of(client);
+  if (run.empty()) return;  // written before runs had names
+  run_ = run;
+  for (const std::string& tag : checkpoint_folders(options_.dir)) try {
+      const CheckpointReader reader(options_.dir, tag);
+      const Restored state = from_json(reader.state(), reader.path().string());
+      if (run_of(state.client) == run_) mine_.push_back({tag, state.at.step});
+    } catch (const Error&) {  // damaged: left for people to look at
+    }
+}
+
+void RunFolder::save(Engine& engine, const json& facts) {
+  const int64_t step = engine.step();
+  if (options_.dir.empty() || saved_at_ == step) return;
+  session_.together([&] {
+    if (lock_) lock_->require_held();
+  });
+  json client = facts;
+  client["run"] = run_;
+  const std::string tag = fmt::format("global_step{}", step);
+  engine.save_checkpoint(options_.dir, tag, client.dump());
+  saved_at_ = step;
+  say_(fmt::format("saved {}/{}", options_.dir, tag));
+  if (!session_.first()) return;
+  std::erase_if(mine_, [&](const Found& f) { return f.tag == tag; });
+  mine_.push_back({tag, step});
+  let_old_ones_go(step);
+}
+
+void RunFolder::let_old_ones_go(int64_t step) {
+  if (options_.keep == 0) return;
+  std::stable_sort(mine_.begin(), mine_.end(), [](auto& a, auto& b) { return a.step < b.step; });
+  // Those of later steps are there when an older one was resumed: they are replaced when they are reached.
+  auto old = std::count_if(mine_.begin(), mine_.end(), [&](const Found& f) { return f.step <= step; }) -
+             options_.keep;
+  for (; old > 0; --old) {
+    const fs::path folder = fs::path(options_.dir) / mine_.front().tag;
+    std::error_code error;
+    if (fs::exists(folder / "manifest.json", error)) fs::remove_all(folder, error);
+    if (error) say_(fmt::format("warning: {} cannot be removed: {}", folder.string(), error.message()));
+    mine_.erase(mine_.begin());
+  }
+}
+
+}  // namespace cleave

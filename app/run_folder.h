@@ -1,0 +1,67 @@
+// The folder of a run's checkpoints: one job at a time, which checkpoint to go on from, and which old ones to
+// let go. Only the first rank looks into it; what it finds, all ranks do.
+#pragma once
+#include <functional>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "app/run_lock.h"
+#include "app/session.h"
+#include "runtime/engine.h"
+
+namespace cleave {
+
+struct RunFolderOptions {
+  std::string dir;              // empty: nothing is saved or resumed
+  std::string resume = "auto";  // auto, required, never, or a checkpoint's name
+  int64_t keep = 0;             // newest checkpoints of this run; 0: all
+  bool strict = false;          // changed facts are errors
+  bool reset_optimizer = false;
+};
+
+class RunFolder {
+ public:
+  using Say = std::function<void(const std::string&)>;  // to the user, from the first rank
+
+  RunFolder(RunFolderOptions options, Session& session, Say say);
+
+  // Collective, before the folder is made: Error(checkpoint) when a checkpoint is wanted and cannot be there.
+  void require_something_to_resume();
+  // Collective. Takes the folder for this job; `deadline` is that of the other ranks' waiting. Error(usage)
+  // when another job has it.
+  void take(std::chrono::milliseconds deadline);
+
+  // Collective. Goes on from the newest checkpoint that is whole, beginning with the one that `latest` names,
+  // and says which newer ones were passed over and why; compares `facts` with those it was saved with. False
+  // where the folder has no checkpoint: the run begins. Error(checkpoint) where it has some and none can be
+  // used.
+  bool resume(Engine& engine, const nlohmann::json& facts);
+
+  // Collective. Saves this step unless it is saved, and removes what this run saved before the newest `keep`.
+  // What another run saved stays, and so does whatever is no checkpoint.
+  void save(Engine& engine, const nlohmann::json& facts);
+
+ private:
+  struct Found {
+    std::string tag;
+    int64_t step = -1;
+  };
+  std::vector<Found> usable();
+  bool is_damaged(const std::string& tag) const;
+  void remember(const std::string& client);
+  void compare(const std::string& client, const nlohmann::json& facts);
+  void let_old_ones_go(int64_t step);
+
+  const RunFolderOptions options_;
+  Session& session_;
+  const Say say_;
+  std::optional<RunLock> lock_;
+  std::string run_;          // what tells this run's checkpoints from those of others; kept over resumes
+  std::vector<Found> mine_;  // checkpoints of this run in the folder, on the first rank
+  int64_t saved_at_ = -1;
+};
+
+}  // namespace cleave

@@ -1,0 +1,89 @@
+#include "core/input_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+namespace cleave {
+namespace {
+
+int64_t modified_ns(const struct stat& s) {
+  return int64_t(s.st_mtim.tv_sec) * 1'000'000'000 + s.st_mtim.tv_nsec;
+}
+
+}  // namespace
+
+InputFile::InputFile(std::string path, Exit exit) : path_(std::move(path)), exit_(exit) {
+  // Without O_NONBLOCK the open of a named pipe would wait for a writer.
+  fd_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  require(fd_ >= 0, exit, "{}: cannot be opened: {}; give the path of a readable file", path_,
+          std::strerror(errno));
+  struct stat status {};
+  const bool examined = ::fstat(fd_, &status) == 0;
+  const int error = errno;
+  if (examined && S_ISREG(status.st_mode)) {
+    size_ = status.st_size, modified_ = modified_ns(status);
+    return;
+  }
+  ::close(fd_);  // the destructor of what was not constructed does not run
+  require(examined, exit, "{}: cannot be examined: {}", path_, std::strerror(error));
+  require(!S_ISDIR(status.st_mode), exit, "{}: is a directory; give the path of one file in it", path_);
+  fail(exit, "{}: is not a regular file; save its contents to a file first", path_);
+}
+
+InputFile::InputFile(InputFile&& other) noexcept
+    : path_(std::move(other.path_)),
+      exit_(other.exit_),
+      fd_(std::exchange(other.fd_, -1)),
+      size_(other.size_),
+      modified_(other.modified_) {}
+
+InputFile& InputFile::operator=(InputFile&& other) noexcept {
+  std::swap(path_, other.path_), std::swap(exit_, other.exit_), std::swap(fd_, other.fd_);
+  std::swap(size_, other.size_), std::swap(modified_, other.modified_);
+  return *this;
+}
+
+InputFile::~InputFile() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+void InputFile::read(int64_t offset, std::span<std::byte> out) const {
+  for (size_t done = 0; done < out.size();) {
+    const ssize_t got = ::pread(fd_, out.data() + done, out.size() - done, offset + int64_t(done));
+    if (got < 0 && errno == EINTR) continue;
+    require(got >= 0, exit_, "{}: cannot be read at byte {}: {}", path_, offset + int64_t(done),
+            std::strerror(errno));
+    require(got > 0, exit_, "{}: ends at byte {} and had {} when it was opened: it was cut short meanwhile",
+            path_, offset + int64_t(done), size_);
+    done += size_t(got);
+  }
+}
+
+std::string InputFile::text(int64_t most) const {
+  require(size_ <= most, exit_, "{}: has {} bytes; at most {} are read here", path_, size_, most);
+  std::string all(size_t(size_), '\0');
+  read(0, std::as_writable_bytes(std::span(all)));
+  return all;
+}
+
+void InputFile::require_unchanged() const {
+  struct stat here {
+  }, named{};
+  const bool examined = ::fstat(fd_, &here) == 0;
+  require(examined, exit_, "{}: cannot be examined: {}", path_, std::strerror(errno));
+  require(here.st_size == size_, exit_, "{}: has {} bytes and had {} when it was opened", path_,
+          int64_t(here.st_size), size_);
+  require(modified_ns(here) == modified_, exit_, "{}: was written to since it was opened", path_);
+  const bool there = ::stat(path_.c_str(), &named) == 0;
+  require(there, exit_, "{}: is no longer there: {}", path_, std::strerror(errno));
+  require(here.st_dev == named.st_dev && here.st_ino == named.st_ino, exit_,
+          "{}: is another file than the one that was opened; it was replaced", path_);
+}
+
+}  // namespace cleave

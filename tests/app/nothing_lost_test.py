@@ -1,0 +1,353 @@
+#!/usr/bin/env python3
+"""What a user could lose: checkpoints, inputs that outputs overwrite, hours of training that end in a fault known at the start."""
+import json
+import os
+import pathlib
+import shutil
+import signal
+import socket
+import subprocess
+import time
+import unittest
+
+from app_test import AppTest, CLEAVE
+
+
+class NothingLost(AppTest):
+    def setUp(self):
+        super().setUp()
+        self.out = self.dir / "out put"
+
+    def saved(self):
+        return sorted(p.name for p in self.out.iterdir() if p.is_dir())
+
+    def start(self, *args, ranks=1, steps=100000, out=True, env=None, config=None):
+        """A job that goes on for long, and its lines so far up to a step or a save."""
+        command = ["train", "--deepspeed_config", config or self.config(), "--model", "tiny", "--data", self.text,
+                   "--seq_len", 32, "--steps", steps, *(["--output", self.out] if out else []), *args]
+        if ranks > 1:
+            command = ["launch", "-n", ranks, "--", *command]
+        return subprocess.Popen([CLEAVE, *map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                env={**os.environ, "OMP_NUM_THREADS": "1", **(env or {})})
+
+    def until(self, job, part):
+        said = []
+        for line in job.stdout:
+            said.append(line)
+            if part in line:
+                return said
+        self.fail(f"'{part}' was not said:\n{''.join(said)}")
+
+    def end(self, job, code):
+        rest = job.stdout.read()
+        job.stdout.close()
+        self.assertEqual(job.wait(60), code, rest)
+        return rest
+
+    # Which checkpoint a run goes on from
+
+    def test_without_latest_the_newest_whole_checkpoint_is_resumed_and_none_is_lost(self):
+        self.train("--output", self.out, "--save_interval", 2, "--keep", 0, steps=6)
+        (self.out / "latest").unlink()
+        r = self.train("--output", self.out, "--keep", 2, "--resume", "auto", steps=8)
+        self.assertIn("at step 6", r.stdout)
+        self.assertIn("no file 'latest'", r.stderr)
+        self.assertEqual(self.saved(), ["global_step6", "global_step8"])
+
+    def test_a_damaged_latest_is_named_and_the_newest_whole_checkpoint_is_resumed(self):
+        self.train("--output", self.out, "--save_interval", 2, ranks=1, steps=4)
+        for text in (b"", b"\x1b[2J\xff" * 50, b"../elsewhere", b"global_step99\n"):
+            (self.out / "latest").write_bytes(text)
+            r = self.train("--output", self.out, ranks=1, steps=4)
+            self.assertIn("at step 4", r.stdout)
+            self.assertIn("latest", r.stderr)
+            self.assertNotIn("\x1b", r.stderr)
+            self.assertLess(len(r.stderr), 1000)
+
+    def test_damaged_checkpoints_are_passed_over_with_the_reason_on_every_rank(self):
+        def flip(path):
+            data = bytearray(path.read_bytes())
+            data[-5] ^= 1
+            path.write_bytes(data)
+        faults = (lambda c: (c / "manifest.json").write_text("{"), lambda c: (c / "manifest.json").unlink(),
+                  lambda c: (c / "shard-00001.safetensors").unlink(), lambda c: flip(c / "shard-00001.safetensors"),
+                  lambda c: os.truncate(c / "shard-00000.safetensors", 1000))
+        self.train("--output", self.out, "--save_interval", 2, steps=4)
+        for ranks, fault in zip((1, 2, 1, 2, 1), faults):
+            copy = self.dir / "copy"
+            shutil.copytree(self.out, copy)
+            fault(copy / "global_step4")
+            r = self.train("--output", copy, ranks=ranks, steps=2)
+            self.assertIn("global_step2 at step 2", r.stdout, r.stderr)
+            self.assertEqual(r.stderr.count("'global_step4' is passed over"), 1, r.stderr)
+            self.assertIn("global_step4", os.listdir(copy))
+            fault(copy / "global_step2")
+            r = self.train("--output", copy, ranks=ranks, steps=5, code=4)
+            self.assertIn("global_step", r.stderr)
+            self.assertNotIn("global_step5", os.listdir(copy))
+            shutil.rmtree(copy)
+
+    def test_a_folder_whose_checkpoint_is_gone_does_not_begin_at_step_0(self):
+        self.train("--output", self.out, ranks=1, steps=2)
+        shutil.rmtree(self.out / "global_step2")
+        r = self.train("--output", self.out, ranks=1, steps=2, code=4)
+        self.assertIn("global_step2", r.stderr)
+        self.train("--output", self.dir / "new", "--resume", "required", ranks=1, steps=2, code=4)
+        self.train("--output", self.dir / "new", "--resume", "global_step1", ranks=2, steps=2, code=4)
+        self.assertFalse((self.dir / "new").exists())
+
+    def test_old_checkpoints_go_only_when_this_run_wrote_them(self):
+        self.train("--output", self.out, "--save_interval", 2, "--keep", 0, ranks=1, steps=4)
+        others = self.dir / "another"
+        self.train("--output", others, "--seed", 7, ranks=1, steps=1)
+        shutil.copytree(others / "global_step1", self.out / "best so far")
+        for name in ("notes", "global_step0"):
+            (self.out / name).mkdir()
+            (self.out / name / "precious.txt").write_text("x")
+        self.train("--output", self.out, "--save_interval", 1, "--keep", 1, ranks=1, steps=6)
+        self.assertEqual(self.saved(), ["best so far", "global_step0", "global_step6", "notes"])
+        # Pointed back by hand, a run leaves the newer ones until it reaches them.
+        self.train("--output", self.out, "--save_interval", 1, "--keep", 0, ranks=1, steps=8)
+        (self.out / "latest").write_text("global_step6\n")
+        self.train("--output", self.out, "--keep", 1, ranks=1, steps=7)
+        self.assertEqual(self.saved(), ["best so far", "global_step0", "global_step7", "global_step8", "notes"])
+
+    def test_no_tag_leaves_the_folder(self):
+        self.train("--output", self.out, ranks=1, steps=1)
+        inside = self.dir / "inside"
+        inside.mkdir()
+        for tag in ("../out put/global_step1", str(self.out / "global_step1"), "..", "a\x1bb"):
+            for r in (self.run_cleave("eval", inside, "--tag", tag, "--data", self.text, code=4),
+                      self.train("--output", self.out, "--resume", tag, ranks=1, steps=2, code=4)):
+                self.assertIn("is not the name of a checkpoint", r.stderr)
+                self.assertNotIn("\x1b", r.stderr)
+        (inside / "latest").write_text("../out put/global_step1")
+        self.assertIn("is not the name", self.run_cleave("eval", inside, "--data", self.text, code=4).stderr)
+        manifest = json.loads((self.out / "global_step1/manifest.json").read_text())
+        manifest["records"][0]["file"] = "../../text.txt"
+        (self.out / "global_step1/manifest.json").write_text(json.dumps(manifest))
+        self.assertIn("is not the name of a shard", self.run_cleave("eval", self.out, "--data", self.text, code=4).stderr)
+
+    # What is known at the start
+
+    def test_evaluation_data_are_checked_before_the_first_step(self):
+        short, high = self.dir / "short.txt", self.dir / "high.bin"
+        short.write_text("x" * 20)
+        high.write_bytes(b"\x05\x00" * 5000 + b"\xff\xff" + b"\x05\x00" * 5000)
+        for data, part in ((short, "20 tokens"), (high, "token 5000 is 65535")):
+            for ranks in (1, 2):
+                r = self.train("--eval_data", data, ranks=ranks, code=7)
+                self.assertIn(part, r.stderr)
+                self.assertNotIn("loss", r.stdout)
+
+    def test_places_that_cannot_be_written_are_refused_before_the_first_step(self):
+        file = self.dir / "file"
+        file.write_text("x")
+        for args, section in ((["--output", file / "out"], {}), (["--metrics", file / "m.jsonl"], {}),
+                              (["--trace", file / "t.json"], {}), (["--metrics", self.dir], {}),
+                              ([], {"tensorboard": {"enabled": True, "output_path": str(file), "job_name": "j"}}),
+                              ([], {"csv_monitor": {"enabled": True, "output_path": str(file), "job_name": "j"}})):
+            for ranks in (1, 2):
+                r = self.train(*args, config=self.config(**section), ranks=ranks, code=2)
+                self.assertIn("irectory", r.stderr)  # "Not a directory", "Is a directory"
+                self.assertNotIn("loss", r.stdout)
+        self.assertEqual(file.read_text(), "x")
+        self.assertEqual([p.name for p in self.dir.iterdir() if p.name.startswith(".")], [])
+
+    def test_little_space_for_a_checkpoint_is_said_at_the_start(self):
+        with self.small_disk("9m") as disk:
+            (pathlib.Path(disk) / "filler").write_bytes(b"x" * (1 << 20))
+            r = self.train("--output", disk, ranks=2, steps=1, code=4)
+            self.assertEqual(r.stderr.count("warning: a checkpoint takes"), 1, r.stderr)
+
+    def small_disk(self, size):
+        import contextlib
+
+        @contextlib.contextmanager
+        def mounted():
+            disk = self.dir / "small disk"
+            disk.mkdir()
+            if os.geteuid() != 0 or subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "none", disk]).returncode:
+                self.skipTest("needs to mount a small tmpfs")
+            try:
+                yield disk
+            finally:
+                subprocess.run(["umount", disk], check=True)
+        return mounted()
+
+    def test_the_last_save_comes_before_the_last_evaluation(self):
+        out = self.train("--output", self.out, "--eval_data", self.text, "--save_interval", 1, "--eval_interval", 1, steps=2).stdout
+        at = [out.index(part) for part in ("global_step1", "step 1: validation", "global_step2", "step 2: validation")]
+        self.assertEqual(at, sorted(at), out)
+
+    # Outputs and inputs
+
+    def test_no_output_overwrites_an_input_or_another_output(self):
+        text = self.text.read_bytes()
+        link, hard = self.dir / "link", self.dir / "hard"
+        link.symlink_to(self.text)
+        os.link(self.text, hard)
+        config = self.config()
+        read = config.read_bytes()
+        train = ["train", "--deepspeed_config", config, "--model", "tiny", "--data", self.text, "--seq_len", 32, "--steps", 1]
+        plan = ["plan", "--deepspeed_config", config, "--model", "tiny", "--seq_len", 32, "--world_size", 1]
+        new = self.dir / "new"
+        for args in (["data", "split", self.text, "--train", link, "--validation", new],
+                     ["data", "split", self.text, "--train", new, "--validation", hard],
+                     ["data", "split", self.text, "--train", new, "--validation", self.dir / "." / "new"],
+                     ["data", "tokenize", self.text, hard], ["data", "tokenize", link, self.text],
+                     [*plan, "--html", config],
+                     [*train, "--metrics", link], [*train, "--metrics", config], [*train, "--trace", hard],
+                     [*train, "--output", new, "--metrics", new], [*train, "--metrics", new, "--trace", new],
+                     [*train, "--output", new, "--metrics", new / "latest"],
+                     [*train, "--eval_data", hard, "--metrics", hard]):
+            r = self.run_cleave(*args, code=2)
+            self.assertTrue("same" in r.stderr, r.stderr)
+            self.assertEqual((self.text.read_bytes(), config.read_bytes()), (text, read), args)
+            self.assertFalse(new.exists())
+        traced = self.dir / "t.1.json"
+        shutil.copy(self.text, traced)
+        self.train("--trace", self.dir / "t.json", "--eval_data", traced, ranks=2, code=2)
+        self.assertEqual(traced.read_bytes(), text)
+
+    # What goes wrong while a run is under way
+
+    def test_a_full_disk_for_metrics_trace_and_monitors_is_a_warning_each_and_training_saves(self):
+        with self.small_disk("64k") as disk:
+            (disk / "filler").write_bytes(b"x" * 40000)
+            config = self.config(csv_monitor={"enabled": True, "output_path": str(disk), "job_name": "j"},
+                                 tensorboard={"enabled": True, "output_path": str(disk / "b"), "job_name": "j"})
+            job = self.start("--metrics", disk / "m.jsonl", "--trace", disk / "t.json", "--trace_steps", 100000, steps=60, config=config)
+            said = self.end(job, 0)
+            self.assertIn("saved", said)
+            warnings = [line for line in said.splitlines() if line.startswith("warning:")]
+            self.assertEqual(len(warnings), len(set(w.split(": ")[1] for w in warnings)), said)
+            self.assertTrue(any("m.jsonl" in w and "No space left" in w for w in warnings), said)
+            self.assertTrue(any("--trace" in w for w in warnings), said)
+
+    def test_data_cut_short_or_replaced_while_training_end_it_with_7_after_saving(self):
+        for ranks, which in ((1, "data"), (2, "data"), (2, "eval")):
+            shutil.rmtree(self.out, ignore_errors=True)
+            big = self.dir / "big.txt"
+            big.write_bytes(self.text.read_bytes() * 30)
+            args = ["--eval_data", big, "--eval_interval", 5] if which == "eval" else []
+            good, self.text = self.text, self.text if which == "eval" else big
+            job = self.start(*args, ranks=ranks)
+            self.text = good
+            self.until(job, "validation" if which == "eval" else "/100000  loss")
+            os.truncate(big, 3000)
+            said = self.end(job, 7)
+            self.assertIn("big.txt", said.splitlines()[-1] + said.splitlines()[-2])
+            self.assertIn("saved", said)
+            step = int((self.out / "latest").read_text().strip().removeprefix("global_step"))
+            self.assertGreater(step, 0)
+        big.write_bytes(good.read_bytes() * 3)
+        self.text = big
+        job = self.start(ranks=2, out=False)
+        self.until(job, "/100000  loss")
+        os.rename(shutil.copy(good, self.dir / "other.txt"), big)
+        self.assertIn("replaced", self.end(job, 7))
+
+    # Two jobs
+
+    def test_a_second_job_in_the_same_folder_is_told_whose_it_is(self):
+        first = self.start()
+        self.until(first, "/100000  loss")
+        holder = json.loads((self.out / "run.lock").read_text())
+        self.assertEqual((holder["pid"], holder["host"]), (first.pid, socket.gethostname()))
+        for ranks in (1, 2):
+            r = self.train("--output", self.out, ranks=ranks, code=2)
+            for part in (f"pid {first.pid}", socket.gethostname(), holder["since"], "run.lock"):
+                self.assertIn(part, r.stderr)
+        first.kill()
+        self.end(first, -signal.SIGKILL)
+        self.assertTrue((self.out / "run.lock").exists())
+        r = self.train("--output", self.out, ranks=2, steps=1)
+        self.assertIn("took over", r.stdout + r.stderr)
+        self.assertFalse((self.out / "run.lock").exists())
+
+    def test_a_lock_of_an_earlier_process_with_the_same_number_is_taken_over(self):
+        first = self.start()
+        self.until(first, "/100000  loss")
+        lock = json.loads((self.out / "run.lock").read_text())
+        first.send_signal(signal.SIGTERM)
+        self.end(first, 75)
+        lock["pid"] = os.getpid()  # is alive, and began at another time
+        (self.out / "run.lock").write_text(json.dumps(lock))
+        self.train("--output", self.out, ranks=1, steps=1)
+
+    def test_a_lock_of_another_host_is_taken_over_only_when_nobody_writes_it(self):
+        self.out.mkdir()
+        lock = self.out / "run.lock"
+        text = json.dumps({"host": "far away", "host_id": "another", "pid": 1, "begin": "5", "since": "yesterday"})
+        config = self.config(cleave={"comm_timeout_s": 4})  # half of it is watched
+        lock.write_text(text)
+        job = self.start(steps=1, config=config, ranks=2)
+        self.until(job, "cannot be looked at from here")
+        for _ in range(100):
+            lock.write_text(text)  # its owner is alive
+            time.sleep(0.02)
+        said = self.end(job, 2)
+        self.assertIn("far away", said)
+        self.assertEqual(lock.read_text(), text)
+        self.assertIn("took over", self.train("--output", self.out, config=config, ranks=2, steps=1).stdout)
+
+    def test_a_job_that_lost_its_folder_while_it_stood_still_does_not_write_there(self):
+        job = self.start("--save_interval", 1000000)
+        self.until(job, "/100000  loss")
+        lock = json.loads((self.out / "run.lock").read_text())
+        lock.update(pid=1, host="elsewhere")
+        (self.out / "run.lock").write_text(json.dumps(lock))
+        job.send_signal(signal.SIGTERM)
+        self.assertIn("elsewhere", self.end(job, 4))
+        self.assertEqual(self.saved(), [])
+        self.assertTrue((self.out / "run.lock").exists())
+
+    # What a run was trained with
+
+    def test_another_optimizer_seed_data_or_length_is_said_with_both_values_and_strict_refuses(self):
+        self.train("--output", self.out, ranks=2, steps=1)
+        other = self.dir / "other.txt"
+        other.write_bytes(self.text.read_bytes()[::-1])
+        lion = self.config("lion.json", optimizer={"type": "Lion", "params": {"lr": 1e-4}})
+        lamb = self.config("lamb.json", optimizer={"type": "Lamb", "params": {"lr": 1e-4}})
+        for args, kwargs, parts in ((["--seed", 7], {}, ("--seed", "'7'", "'42'")),
+                                    (["--seq_len", 16], {}, ("--seq_len", "'16'", "'32'")),
+                                    (["--data", other], {}, ("other.txt", "text.txt")),
+                                    ([], {"config": lion}, ("'Lion'", "'AdamW'")),
+                                    ([], {"config": lamb}, ("'Lamb'", "'AdamW'"))):
+            copy = self.dir / "copy"
+            shutil.copytree(self.out, copy)
+            command = ["train", "--deepspeed_config", kwargs.get("config") or self.config(), "--model", "tiny", "--steps", 2,
+                       "--output", copy]
+            given = dict(zip(args[::2], args[1::2]))
+            for name, value in (("--data", self.text), ("--seq_len", 32)):
+                given.setdefault(name, value)
+            command += [x for pair in given.items() for x in pair]
+            r = self.run_cleave(*command, "--strict", code=4)
+            for part in parts:
+                self.assertIn(part, r.stderr)
+            self.assertNotIn("global_step2", os.listdir(copy))
+            r = self.run_cleave(*command)
+            self.assertIn("warning: ", r.stderr)
+            for part in parts:
+                self.assertIn(part, r.stderr)
+            shutil.rmtree(copy)
+        self.assertNotIn("warning", self.train("--output", self.out, "--strict", ranks=1, steps=2).stderr)
+
+    def test_optimizer_state_that_does_not_fit_is_refused_unless_it_begins_anew(self):
+        sgd = self.config("sgd.json", optimizer={"type": "SGD", "params": {"lr": 1e-3, "momentum": 0.9}})
+        for ranks in (1, 2):
+            self.train("--output", self.out, config=sgd, ranks=ranks, steps=1)
+            r = self.train("--output", self.out, ranks=ranks, steps=2, code=4)
+            for part in ("exp_avg", "--reset_optimizer"):
+                self.assertIn(part, r.stderr)
+            self.assertEqual(self.saved(), ["global_step1"])
+            r = self.train("--output", self.out, "--reset_optimizer", ranks=ranks, steps=2)
+            self.assertIn("the optimizer begins anew", r.stdout)
+            self.assertIn("at step 1", r.stdout)
+            shutil.rmtree(self.out)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
