@@ -7,6 +7,7 @@
 #include "app/commands.h"
 #include "core/build.h"
 #include "core/error.h"
+#include "core/printable.h"
 
 namespace cleave {
 namespace {
@@ -20,8 +21,10 @@ void print_help() {
   std::printf("\nCOMMAND --help shows its options and an example.\n");
 }
 
-// "rank 3: " where there are several, so that interleaved messages stay readable.
-std::string rank_prefix() {
+// "rank 3: " where there are several, so that interleaved messages stay readable; not before a text that
+// names a rank itself.
+std::string rank_prefix(std::string_view text = {}) {
+  if (text.starts_with("rank ")) return "";
   const char* world = std::getenv("WORLD_SIZE");
   const char* rank = std::getenv("RANK");
   return world && rank && std::string_view(world) != "1" ? fmt::format("rank {}: ", rank) : "";
@@ -51,7 +54,8 @@ int main(int argc, char** argv) {
     return cleave::run({argv + 1, argv + argc});
   } catch (const cleave::Error& e) {
     if (*e.what())  // or another rank says it
-      std::fprintf(stderr, "error: %s%s\n", cleave::rank_prefix().c_str(), e.what());
+      std::fprintf(stderr, "error: %s%s\n", cleave::rank_prefix(e.what()).c_str(),
+                   cleave::printable(e.what()).c_str());
     return int(e.exit());
   } catch (const std::bad_alloc&) {
     std::fprintf(stderr, "error: %sout of host memory\n", cleave::rank_prefix().c_str());

@@ -92,7 +92,9 @@ void Session::connect(std::chrono::seconds timeout) {
   o.comm.timeout = timeout;
   o.rendezvous_timeout = std::min<std::chrono::milliseconds>(o.rendezvous_timeout, timeout);
   o.on_wait = [](const std::string& text) { std::fprintf(stderr, "%s\n", text.c_str()); };
+  connecting_ = true;
   world_ = cleave::connect(info_, o);
+  connecting_ = false;
   info_ = world_->info();
   between_gpus_ = connect_gpus(world(), device_, between_gpus);
 }
@@ -108,11 +110,15 @@ void Session::failed(const std::string& reason) {
 int Session::run(const std::function<int()>& body) {
   try {
     return body();
+  } catch (const AgreedError& e) {
+    if (!first()) return int(e.exit());
+    throw;
   } catch (const Error& e) {
     failed(e.what());
-    const bool said =
-        (e.exit() == Exit::usage && !first()) || (e.exit() == Exit::memory && info_.local_rank != 0);
-    if (said) return int(e.exit());
+    // Our launcher lets an error that several ranks find pass once; elsewhere one of each host says it.
+    const bool launched = std::getenv("CLEAVE_LAUNCHED") != nullptr;
+    const bool alike = (e.exit() == Exit::usage && !launched && !connecting_) || e.exit() == Exit::memory;
+    if (alike && info_.local_rank != 0) return int(e.exit());
     throw;
   } catch (const std::exception& e) {
     failed(e.what());

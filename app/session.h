@@ -30,8 +30,8 @@ class Session {
   Communicator& world() { return world_->communicator(); }
   std::string transport() const;  // for a start-up line
   // Returns what the body returns. What it throws is told to the others, who leave with the same reason;
-  // what every rank, or every rank of a machine, finds out alike is thrown by the first of them and is only
-  // the exit code of the others.
+  // what every rank, or every rank of a machine, finds out alike is said by the first of them and is only the
+  // exit code of the others.
   int run(const std::function<int()>& body);
   void leave() { world_->leave(); }
 
@@ -54,6 +54,7 @@ class Session {
   RankInfo info_;
   Device device_;
   std::unique_ptr<World> world_;
+  bool connecting_ = false;  // to the others: what fails there is this rank's own affair
   std::string between_gpus_;
 };
 

@@ -139,8 +139,9 @@ void save_checkpoint(const fs::path& dir, const std::string& tag, const std::vec
       if (e.exit() == Exit::rank_lost) throw;
       std::error_code ignored;
       if (world.rank() == 0) fs::remove_all(temporary, ignored);
-      fail(Exit::checkpoint, "checkpoint {} was not saved; earlier ones are unchanged: {}",
-           (dir / tag).string(), e.what());
+      throw AgreedError(Exit::checkpoint,
+                        fmt::format("checkpoint {} was not saved; earlier ones are unchanged: {}",
+                                    (dir / tag).string(), e.what()));
     }
   };
   step([&] {

@@ -200,11 +200,18 @@ void StoreServer::set(const std::string& key, std::string value) {
   wanted_.erase(waiting);
 }
 
+std::string StoreServer::who_has_the_port() const {
+  return fmt::format(
+      "; pid {} on {} has this port: choose another for one of the jobs (cleave launch --master_port, or "
+      "MASTER_PORT)",
+      self_.pid, self_.host);
+}
+
 std::string StoreServer::refuse_reason(const Hello& h) const {
   if (!same_secret(h.token, self_.token))
-    return "the job token is wrong: this process belongs to another job";
+    return "the job token is wrong: this process belongs to another job" + who_has_the_port();
   if (!h.job_id.empty() && !self_.job_id.empty() && h.job_id != self_.job_id)
-    return fmt::format("this is job '{}', not '{}'", self_.job_id, h.job_id);
+    return fmt::format("this is job '{}', not '{}'{}", self_.job_id, h.job_id, who_has_the_port());
   if (h.attempt < self_.attempt)
     return fmt::format("{} is left over from attempt {}; attempt {} is running", name_of_rank(h), h.attempt,
                        self_.attempt);

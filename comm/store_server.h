@@ -52,6 +52,7 @@ class StoreServer {
   void write_to(Connection& c);
   bool greet(Connection& c);  // false while bytes are missing
   void admit(Connection& c, const wire::Hello& hello);
+  std::string who_has_the_port() const;
   std::string refuse_reason(const wire::Hello& hello) const;
   void handle(Connection& c, std::string_view frame);
   void set(const std::string& key, std::string value);

@@ -47,8 +47,8 @@ void together(Communicator& world, Exit otherwise, const std::function<void()>& 
   stream.synchronize();
   const auto first = std::find_if(all.begin(), all.end(), [](const Outcome& o) { return o.exit != 0; });
   const int rank = int(first - all.begin());
-  throw Error(Exit(first->exit), rank == world.rank() ? std::string(first->text)
-                                                      : fmt::format("rank {}: {}", rank, first->text));
+  throw AgreedError(Exit(first->exit), rank == world.rank() ? std::string(first->text)
+                                                            : fmt::format("rank {}: {}", rank, first->text));
 }
 
 }  // namespace cleave

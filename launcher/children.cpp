@@ -8,6 +8,8 @@
 
 #include <cerrno>
 #include <cstring>
+#include <fstream>
+#include <iterator>
 
 #include "core/error.h"
 
@@ -84,6 +86,14 @@ ChildProcess start_child(const ChildSpec& spec) {
     for (Socket& s : child.output) fcntl(s.fd(), F_SETFL, O_NONBLOCK);
   }
   return child;
+}
+
+bool is_stopped(int pid) {
+  std::ifstream file(fmt::format("/proc/{}/stat", pid));
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  const size_t name_end = text.rfind(')');  // the state follows the name, which may have blanks
+  return name_end != text.npos && name_end + 2 < text.size() &&
+         (text[name_end + 2] == 'T' || text[name_end + 2] == 't');
 }
 
 std::vector<int> usable_cores() {

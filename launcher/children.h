@@ -26,6 +26,9 @@ struct ChildProcess {
 // program cannot be executed.
 ChildProcess start_child(const ChildSpec& spec);
 
+// Whether it was stopped by a signal (SIGSTOP, SIGTSTP, a debugger) and stands still.
+bool is_stopped(int pid);
+
 // Cores that this process may use.
 std::vector<int> usable_cores();
 

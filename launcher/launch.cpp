@@ -16,6 +16,7 @@
 #include "core/range.h"
 #include "launcher/children.h"
 #include "launcher/discovery.h"
+#include "launcher/rank_lines.h"
 
 namespace cleave {
 namespace {
@@ -58,7 +59,7 @@ class Signals {
 class Launch {
  public:
   Launch(const LaunchOptions& options, const LaunchCallbacks& callbacks)
-      : options_(options), callbacks_(callbacks) {
+      : options_(options), callbacks_(callbacks), lines_(std::max(1, options.ranks)) {
     require(options.ranks >= 1, Exit::usage, "{} ranks cannot be started; ask for one or more",
             options.ranks);
     require(!options.command.empty(), Exit::usage, "no command to start");
@@ -153,9 +154,10 @@ class Launch {
       if (!held.empty()) held += '\n';
     }
     if (held.size() > kLongestLine && held.find('\n') == std::string::npos) held += '\n';
-    for (size_t end; (end = held.find('\n')) != std::string::npos; held.erase(0, end + 1))
-      if (callbacks_.output)
-        callbacks_.output(fmt::format("[{}] {}", rank, held.substr(0, end + 1)), which == 1);
+    for (size_t end; (end = held.find('\n')) != std::string::npos; held.erase(0, end + 1)) {
+      const auto line = lines_.take(rank, std::string_view(held).substr(0, end + 1), which == 1);
+      if (line && callbacks_.output) callbacks_.output(*line, which == 1);
+    }
   }
 
   void drain() {
@@ -194,7 +196,8 @@ class Launch {
       const int exit = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
       order_.emplace_back(int(r), exit);
       // What we killed ourselves is not a cause.
-      if (hurried_ != Hurried::no && WIFSIGNALED(status)) killed_by_us_.push_back(int(r));
+      const bool stopped = std::count(stopped_.begin(), stopped_.end(), int(r)) > 0;
+      if ((stopped || hurried_ != Hurried::no) && WIFSIGNALED(status)) killed_by_us_.push_back(int(r));
       if (exit != 0 && failed_at_ == Clock::time_point::max()) failed_at_ = Clock::now();
     }
   }
@@ -202,6 +205,7 @@ class Launch {
   // After a failure the others normally leave by themselves, because their connections break.
   void hurry() {
     if (failed_at_ == Clock::time_point::max()) return;
+    end_stopped();
     const auto waited = Clock::now() - failed_at_;
     if (hurried_ == Hurried::no && waited > options_.leave_grace) {
       hurried_ = Hurried::asked;
@@ -209,6 +213,17 @@ class Launch {
     } else if (hurried_ == Hurried::asked && waited > options_.leave_grace + options_.term_grace) {
       hurried_ = Hurried::killed;
       send(SIGKILL);
+    }
+  }
+
+  // A rank that stands still cannot leave by itself, and is what the others waited for.
+  void end_stopped() {
+    for (size_t r = 0; r < children_.size(); ++r) {
+      if (ended(children_[r]) || std::count(stopped_.begin(), stopped_.end(), int(r)) ||
+          !is_stopped(children_[r].pid))
+        continue;
+      stopped_.push_back(int(r));
+      kill(-children_[r].pid, SIGKILL);
     }
   }
 
@@ -223,10 +238,21 @@ class Launch {
     result.cause = cause_of(own);
     if (result.cause < 0) return result;
     result.exit = result.exits[size_t(result.cause)];
+    if (result.exit == int(Exit::rank_lost) && !stopped_.empty()) {
+      result.cause = stopped_.front();
+      result.message = fmt::format(
+          "rank {} (pid {}) was stopped by a signal such as SIGSTOP and did nothing any more; the others "
+          "waited "
+          "for it until the deadline, and it was ended",
+          result.cause, children_[size_t(result.cause)].pid);
+      return result;
+    }
     result.message = result.exit > 128
                          ? fmt::format("rank {} was killed by signal {} ({})", result.cause,
                                        result.exit - 128, strsignal(result.exit - 128))
                          : fmt::format("rank {} ended with exit code {}", result.cause, result.exit);
+    const std::string error = lines_.error_out_of_sight(size_t(result.cause));
+    if (!error.empty()) result.message += ": " + error;
     return result;
   }
 
@@ -237,7 +263,8 @@ class Launch {
   std::string job_id_, token_;
   std::vector<ChildProcess> children_;
   std::vector<std::pair<int, int>> order_;  // rank and exit code, as they ended
-  std::vector<int> killed_by_us_;
+  std::vector<int> killed_by_us_, stopped_;
+  RankLines lines_;
   std::vector<int> passed_;  // signals
   Clock::time_point failed_at_ = Clock::time_point::max();
   enum class Hurried { no, asked, killed } hurried_ = Hurried::no;

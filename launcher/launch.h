@@ -27,14 +27,19 @@ struct LaunchOptions {
 };
 
 struct LaunchCallbacks {
-  // Whole lines with their prefix and line end, "[1] loss 2.3\n".
+  // Whole lines with their prefix and line end, "[1] loss 2.3\n"; an error that several ranks say in the same
+  // words comes once.
   std::function<void(std::string_view line, bool is_error)> output;
 };
 
+// A rank that was stopped (SIGSTOP) when another one failed is ended, and is the cause where the others only
+// say that a rank is lost (6).
 struct LaunchResult {
-  int exit = 0;            // of the rank that was the cause; 128 + signal if it was killed
-  int cause = -1;          // that rank
-  std::string message;     // "rank 1 was killed by signal 9 (Killed)"; empty when all ended with 0
+  int exit = 0;    // of the rank that was the cause; 128 + signal if it was killed
+  int cause = -1;  // that rank
+  // "rank 1 was killed by signal 9 (Killed)", "rank 2 ended with exit code 7: " and its last error where
+  // others have talked since; empty when all ended with 0.
+  std::string message;
   std::vector<int> exits;  // of every rank
 };
 

@@ -303,6 +303,46 @@ class NothingLost(AppTest):
         self.assertEqual(self.saved(), [])
         self.assertTrue((self.out / "run.lock").exists())
 
+    def ranks_of(self, job):
+        # In the order of their start, which is that of their ranks.
+        return [int(p) for p in subprocess.run(["ps", "-o", "pid=", "--ppid", str(job.pid)], capture_output=True, text=True).stdout.split()]
+
+    def test_a_rank_that_stands_still_is_named_as_the_cause(self):
+        for ranks, which in ((3, 1), (2, 0)):
+            config = self.config(cleave={"comm_timeout_s": 3})
+            job = self.start(ranks=ranks, out=False, config=config)
+            self.until(job, "/100000  loss")
+            pid = self.ranks_of(job)[which]
+            os.kill(pid, signal.SIGSTOP)
+            said = self.end(job, 6)
+            for part in (f"rank {which} (pid {pid})", "SIGSTOP"):
+                self.assertIn(part, said.splitlines()[-1])
+            self.assertFalse(os.path.exists(f"/proc/{pid}"))
+
+    def test_the_job_that_loses_a_port_says_which_job_has_it(self):
+        with socket.create_server(("", 0)) as server:
+            port = server.getsockname()[1]
+        command = ["launch", "-n", "2", "--master_port", port, "--", "train", "--deepspeed_config", self.config(), "--model", "tiny",
+                   "--data", self.text, "--seq_len", "32", "--steps", "300"]
+        jobs = [subprocess.Popen([CLEAVE, *map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                 env={**os.environ, "OMP_NUM_THREADS": "1"}) for _ in range(2)]
+        said = [job.communicate(timeout=100)[0] for job in jobs]
+        codes = [job.returncode for job in jobs]
+        self.assertEqual(sorted(codes), [0, 2], said)
+        lost = said[codes.index(2)]
+        self.assertIn("port", "".join(lost.splitlines()[-3:]))
+        self.assertIn("pid ", lost)
+
+    def test_the_error_of_the_rank_that_failed_is_among_the_last_lines(self):
+        # Rank 1 alone finds its data gone.
+        fifo = "import os,sys; r=os.environ['RANK']; a=sys.argv[1:]; a[a.index('--data')+1] += '.gone' if r=='1' else ''; os.execv(a[0], a)"
+        command = ["launch", "-n", 3, "--", "python3", "-c", fifo, CLEAVE, "train", "--deepspeed_config", self.config(), "--model",
+                   "tiny", "--data", self.text, "--seq_len", 32, "--steps", 3]
+        r = self.run_cleave(*command, code=7)
+        last = r.stderr.splitlines()[-3:]
+        self.assertIn("rank 1 ended with exit code 7", last[-1])
+        self.assertTrue(any("text.txt.gone" in line for line in last), r.stderr)
+
     # What a run was trained with
 
     def test_another_optimizer_seed_data_or_length_is_said_with_both_values_and_strict_refuses(self):

@@ -1,0 +1,46 @@
+#include "launcher/rank_lines.h"
+
+#include <fmt/core.h>
+
+namespace cleave {
+namespace {
+
+constexpr std::string_view kError = "error: ";
+constexpr int64_t kInSight = 3;  // lines
+
+// "rank 12: text" without its rank.
+std::string_view without_rank(std::string_view text) {
+  constexpr std::string_view kRank = "rank ";
+  if (!text.starts_with(kRank)) return text;
+  const size_t digits = text.find_first_not_of("0123456789", kRank.size());
+  return digits != text.npos && digits > kRank.size() && text.substr(digits).starts_with(": ")
+             ? text.substr(digits + 2)
+             : text;
+}
+
+}  // namespace
+
+std::optional<std::string> RankLines::take(size_t rank, std::string_view line, bool is_error) {
+  std::string_view text = line.substr(0, line.find_last_not_of("\r\n") + 1);
+  const bool marked = is_error && text.starts_with(kError);
+  if (marked) text.remove_prefix(kError.size());
+  Last& last = last_[rank];
+  last.going_on = last.going_on && is_error && text.starts_with(' ');
+  if (!last.going_on && is_error && !text.empty() && (marked || !last.marked))
+    last = {.text = std::string(text),
+            .marked = marked,
+            .going_on = marked,
+            .said_by_another = marked && !errors_.emplace(without_rank(text)).second,
+            .at = lines_};
+  if (last.going_on && last.said_by_another) return {};
+  ++lines_;
+  if (last.going_on) last.at = lines_;
+  return fmt::format("[{}] {}", rank, line);
+}
+
+std::string RankLines::error_out_of_sight(size_t rank) const {
+  const Last& last = last_[rank];
+  return lines_ - last.at >= kInSight ? std::string(without_rank(last.text)) : std::string();
+}
+
+}  // namespace cleave

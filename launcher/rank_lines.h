@@ -1,0 +1,37 @@
+// What the ranks of a job say, line by line, and the last error of each: the reason why a job ended must not
+// scroll away behind what the others say about it.
+#pragma once
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace cleave {
+
+class RankLines {
+ public:
+  explicit RankLines(int ranks) : last_(size_t(ranks)) {}
+
+  // One line with its end; returns it with the rank's prefix. Nothing for an error that another rank has said
+  // in the same words, as where all find the same file missing, and for the indented lines that follow it.
+  std::optional<std::string> take(size_t rank, std::string_view line, bool is_error);
+
+  // The rank's last error, without "error: "; of a program that does not mark errors, its last line on
+  // stderr. Empty where it is still among the last lines of all, or where there is none.
+  std::string error_out_of_sight(size_t rank) const;
+
+ private:
+  struct Last {
+    std::string text;
+    bool marked = false;    // "error: ..."
+    bool going_on = false;  // no line of the rank since but indented ones, which belong to it
+    bool said_by_another = false;
+    int64_t at = 0;  // lines of all ranks before its end
+  };
+  std::vector<Last> last_;
+  std::set<std::string, std::less<>> errors_;
+  int64_t lines_ = 0;
+};
+
+}  // namespace cleave
