@@ -65,6 +65,7 @@ bool write_text(const fs::path& file, int flags, const std::string& text) {
   const bool written = ::write(fd, text.data(), text.size()) == ssize_t(text.size());
   const int error = errno;
   const bool closed = ::close(fd) == 0;
+  if (!written && (flags & O_EXCL)) ::unlink(file.c_str());  // on a full disk
   if (!written) errno = error;
   return written && closed;
 }
@@ -161,9 +162,12 @@ void RunLock::beat_until_released(std::chrono::milliseconds every) {
 }
 
 void RunLock::require_held() {
-  const auto now = read_lock(file_);
-  if (!now && write_text(file_, O_CREAT | O_EXCL, mine_)) return;  // somebody removed it
+  if (write_text(file_, O_CREAT | O_EXCL, mine_)) return;  // somebody removed it
+  require(errno == EEXIST, Exit::checkpoint, "{}: cannot be made: {}", file_.string(), std::strerror(errno));
+  errno = 0;
   const auto holder = read_lock(file_);
+  require(holder || errno == 0, Exit::checkpoint, "{}: cannot be read: {}", file_.string(),
+          std::strerror(errno));
   require(holder && holder->first == mine_, Exit::checkpoint,
           "{} was taken over by another job while this one stood still: {}; nothing is written there",
           file_.parent_path().string(), holder ? name_of(holder->first) : "unknown");

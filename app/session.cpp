@@ -2,6 +2,7 @@
 
 #include <omp.h>
 #include <sched.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -33,6 +34,17 @@ int usable_cores() {
   return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
 }
 
+// Raises the limit of open files as far as it may go; a rank that met it later could not even say so.
+void require_open_files(const RankInfo& info) {
+  const rlim_t wanted = info.world == 1 ? 16 : rlim_t(32 + (info.rank == 0 ? info.world : 0));
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
+  require(limit.rlim_max >= wanted, Exit::usage,
+          "this process may have {} files open and needs {}; allow more: ulimit -n", limit.rlim_max, wanted);
+}
+
 // What a host lacks, all of its ranks find. The first says it; the others end without words, and later,
 // because a launcher ends a job when its first rank ends.
 template <class Choose>
@@ -51,6 +63,7 @@ Device refused_once(int local_rank, Choose choose) {
 Session::Session(const RankOptions& options) : options_(options) {
   const Discovery found = discover_ranks(environment_of_process());
   info_ = found.info;
+  require_open_files(info_);
   if (first())
     for (const std::string& w : found.warnings) std::fprintf(stderr, "warning: %s\n", w.c_str());
   require(options.local_rank < 0 || options.local_rank == info_.local_rank, Exit::usage,

@@ -30,8 +30,8 @@ SharedMemory SharedMemory::create(size_t bytes) {
   memory.fd_ = memfd_create("cleave", MFD_CLOEXEC);
   require(memory.fd_ >= 0, Exit::memory,
           "cannot create shared memory for the ranks of this host: memfd_create: {}", std::strerror(errno));
-  require(ftruncate(memory.fd_, off_t(bytes)) == 0, Exit::memory, "cannot size {} bytes of shared memory: {}",
-          bytes, std::strerror(errno));
+  const bool sized = ftruncate(memory.fd_, off_t(bytes)) == 0;
+  require(sized, Exit::memory, "cannot size {} bytes of shared memory: {}", bytes, std::strerror(errno));
   memory.map();
   return memory;
 }

@@ -114,6 +114,9 @@ ReadResult read_ds_config_file(const std::string& path, const ReadOptions& optio
   std::error_code error;
   if (std::filesystem::is_directory(path, error))
     return whole_file_problem(path, "is a directory; give a JSON file in it");
+  // Opening a named pipe would wait for a writer, and a device has no end.
+  if (std::filesystem::exists(path, error) && !std::filesystem::is_regular_file(path, error))
+    return whole_file_problem(path, "is not a regular file; save its contents to a file first");
   const std::unique_ptr<FILE, int (*)(FILE*)> file(std::fopen(path.c_str(), "rb"), std::fclose);
   if (!file) return whole_file_problem(path, fmt::format("cannot be read: {}", std::strerror(errno)));
   constexpr size_t kEnough = size_t{2} << 20;  // more than the reader accepts

@@ -16,11 +16,15 @@
 namespace cleave {
 namespace {
 
+const char* hint_of(int error) {
+  return error == EMFILE || error == ENFILE ? "; allow more open files: ulimit -n" : "";
+}
+
 struct Pipe {
   Pipe() {
     int ends[2];
-    require(pipe2(ends, O_CLOEXEC) == 0, Exit::memory, "cannot make a pipe for a rank: {}",
-            std::strerror(errno));
+    const bool made = pipe2(ends, O_CLOEXEC) == 0;
+    require(made, Exit::usage, "cannot make a pipe for a rank: {}{}", std::strerror(errno), hint_of(errno));
     read = Socket(ends[0]);
     write = Socket(ends[1]);
   }
@@ -50,6 +54,7 @@ std::vector<char*> pointers(const std::vector<std::string>& list) {
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, nullptr);
     signal(SIGPIPE, SIG_DFL);
+    signal(SIGXFSZ, SIG_DFL);
     execvpe(argv[0], argv, environment);
   }
   const int error = errno;

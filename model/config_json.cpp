@@ -15,12 +15,14 @@ class Fields {
       : object_(object), prefix_(std::move(prefix)), problems_(problems) {}
 
   bool has(const char* name) const { return object_.contains(name) && !object_[name].is_null(); }
-  int64_t count(const char* name) const { return has(name) ? count(name, 0) : missing(name); }
-  int64_t count(const char* name, int64_t otherwise) const {
+  int64_t count(const char* name, int64_t most) const {
+    return has(name) ? count(name, most, 0) : missing(name);
+  }
+  int64_t count(const char* name, int64_t most, int64_t otherwise) const {
     if (!has(name)) return otherwise;
     const json& v = object_[name];
-    if (v.is_number_integer() && v > 0 && v < (int64_t{1} << 40)) return v;
-    return wrong(name, "a whole number above 0");
+    if (v.is_number_integer() && v > 0 && v <= most) return v;
+    return wrong(name, fmt::format("a whole number from 1 to {}", most).c_str());
   }
   double number(const char* name, double otherwise) const {
     if (!has(name)) return otherwise;
@@ -58,13 +60,28 @@ class Fields {
  private:
   int64_t missing(const char* name) const { return refuse(name, "missing"), 0; }
   int64_t wrong(const char* name, const char* wanted) const {
-    return refuse(name, fmt::format("{} wanted, got {}", wanted, object_[name].dump())), 0;
+    const std::string got = object_[name].dump(-1, ' ', true, json::error_handler_t::replace);
+    return refuse(name, fmt::format("{} wanted, got {}", wanted, got.substr(0, 60))), 0;
   }
 
   const json& object_;
   std::string prefix_;
   std::vector<std::string>& problems_;
 };
+
+// What no published model comes near. Sizes below these are multiplied without a thought of overflow.
+constexpr int64_t kMostIds = (int64_t{1} << 31) - 1, kWidest = 1 << 20, kMostLayers = 10'000;
+constexpr double kMostParameters = 1e15;
+
+double parameters_of(const GptConfig& c) {
+  const double width = double(c.width);
+  return double(c.layers) * 12 * width * width + double(c.vocab + c.positions) * width;
+}
+
+double parameters_of(const LlamaConfig& c) {
+  const double width = double(c.width), attention = double(c.head_dim) * double(2 * c.heads + 2 * c.kv_heads);
+  return double(c.layers) * width * (attention + 3 * double(c.mlp_width)) + 2 * double(c.vocab) * width;
+}
 
 Activation activation_of(const Fields& f) {
   const std::string name = f.word("activation_function", "gelu_new");
@@ -76,8 +93,9 @@ Activation activation_of(const Fields& f) {
 
 GptConfig read_gpt2(const Fields& f) {
   GptConfig c;
-  c.vocab = f.count("vocab_size"), c.positions = f.count("n_positions"), c.width = f.count("n_embd");
-  c.layers = f.count("n_layer"), c.heads = f.count("n_head");
+  c.vocab = f.count("vocab_size", kMostIds), c.positions = f.count("n_positions", kMostIds);
+  c.width = f.count("n_embd", kWidest), c.layers = f.count("n_layer", kMostLayers);
+  c.heads = f.count("n_head", kWidest);
   c.norm_eps = float(f.number("layer_norm_epsilon", 1e-5));
   c.activation = activation_of(f);
   c.dropout = float(f.number("resid_pdrop", 0.1));
@@ -109,7 +127,7 @@ void read_rope(const Fields& f, LlamaConfig& c) {
   if (type == "linear") return;
   c.rope.low_freq_factor = rope.number("low_freq_factor");
   c.rope.high_freq_factor = rope.number("high_freq_factor");
-  c.rope.original_positions = rope.count("original_max_position_embeddings");
+  c.rope.original_positions = rope.count("original_max_position_embeddings", kMostIds);
   if (c.rope.high_freq_factor <= c.rope.low_freq_factor)
     rope.refuse("high_freq_factor", "must be above low_freq_factor");
 }
@@ -123,14 +141,15 @@ void refuse_windows(const Fields& f, const json& object) {
 
 LlamaConfig read_llama(const Fields& f, const json& object, bool qwen2) {
   LlamaConfig c;
-  c.vocab = f.count("vocab_size"), c.width = f.count("hidden_size"), c.layers = f.count("num_hidden_layers");
-  c.mlp_width = f.count("intermediate_size");
-  c.positions = f.count("max_position_embeddings", qwen2 ? 32768 : 2048);
-  c.heads = f.count("num_attention_heads");
-  c.kv_heads = f.count("num_key_value_heads", c.heads);
+  c.vocab = f.count("vocab_size", kMostIds), c.width = f.count("hidden_size", kWidest);
+  c.layers = f.count("num_hidden_layers", kMostLayers),
+  c.mlp_width = f.count("intermediate_size", 16 * kWidest);
+  c.positions = f.count("max_position_embeddings", kMostIds, qwen2 ? 32768 : 2048);
+  c.heads = f.count("num_attention_heads", kWidest);
+  c.kv_heads = f.count("num_key_value_heads", kWidest, c.heads);
   if (!f.has("head_dim") && c.heads > 0 && c.width % c.heads != 0)
     f.refuse("hidden_size", fmt::format("{} does not divide by {} heads", c.width, c.heads));
-  c.head_dim = f.count("head_dim", c.heads > 0 ? c.width / c.heads : 0);
+  c.head_dim = f.count("head_dim", kWidest, c.heads > 0 ? c.width / c.heads : 0);
   c.norm_eps = float(f.number("rms_norm_eps", 1e-6));
   c.tied = f.flag("tie_word_embeddings", false);
   c.init_scale = float(f.number("initializer_range", 0.02));
@@ -218,6 +237,10 @@ ModelConfig read_config_json(const std::string& text, const std::string& origin)
   std::string all;
   for (const std::string& p : problems) all += "\n  " + p;
   require(problems.empty(), Exit::usage, "{} describes a model that cannot be made:{}", origin, all);
+  const double parameters = std::visit([](const auto& c) { return parameters_of(c); }, config);
+  require(parameters <= kMostParameters, Exit::usage,
+          "{} describes a model of about {:.2g} parameters; at most {:.0g} can be planned", origin,
+          parameters, kMostParameters);
   return config;
 }
 

@@ -1,14 +1,15 @@
 #include "model/presets.h"
 
 #include <filesystem>
-#include <fstream>
-#include <sstream>
 
+#include "core/input_file.h"
 #include "kernels/attention.h"
 #include "model/config_json.h"
 
 namespace cleave {
 namespace {
+
+constexpr int64_t kLargestConfig = int64_t{16} << 20;  // bytes of a config.json
 
 struct Preset {
   const char* name;
@@ -95,14 +96,6 @@ const std::vector<Preset>& presets() {
   return all;
 }
 
-std::string text_of(const std::filesystem::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  std::stringstream text;
-  text << in.rdbuf();
-  require(in.good(), Exit::usage, "--model: cannot read {}", path.string());
-  return text.str();
-}
-
 }  // namespace
 
 std::string preset_names() {
@@ -120,7 +113,7 @@ ModelConfig find_model(const std::string& name) {
   require(fs::is_regular_file(path, none), Exit::usage,
           "--model {}: neither a preset nor a config.json or a folder with one; the presets are {}", name,
           preset_names());
-  return read_config_json(text_of(path), path.string());
+  return read_config_json(InputFile(path.string(), Exit::usage).text(kLargestConfig), path.string());
 }
 
 void check_kernels(const ModelConfig& config, Device device) {

@@ -1,10 +1,10 @@
 #include "pipeline/schedule_file.h"
 
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "core/error.h"
+#include "core/input_file.h"
 #include "pipeline/simulate.h"
 
 namespace cleave {
@@ -93,11 +93,8 @@ Schedule schedule_from_json(const std::string& text, const std::string& where) {
 }
 
 Schedule read_schedule(const std::string& path) {
-  std::ifstream in(path);
-  require(in.good(), Exit::usage, "pipeline.schedule: cannot read {}", path);
-  std::stringstream text;
-  text << in.rdbuf();
-  return schedule_from_json(text.str(), path);
+  constexpr int64_t kLargest = int64_t{64} << 20;  // bytes
+  return schedule_from_json(InputFile(path, Exit::usage).text(kLargest), path);
 }
 
 }  // namespace cleave

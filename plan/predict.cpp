@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
+#include "core/input_file.h"
 #include "core/units.h"
 
 namespace cleave {
@@ -45,10 +45,9 @@ constexpr Rate kRates[] = {{"training", &DeviceModel::training},
                            {"memory_bytes", &DeviceModel::memory_bytes}};
 
 DeviceModel read_device_model(const std::string& path) {
-  std::ifstream in(path);
-  require(bool(in), Exit::usage,
-          "{}: cannot be read; --device takes a name or a JSON file with measured rates", path);
-  nlohmann::json rates = nlohmann::json::parse(in, nullptr, false, true);
+  constexpr int64_t kLargest = 1 << 20;  // bytes
+  nlohmann::json rates =
+      nlohmann::json::parse(InputFile(path, Exit::usage).text(kLargest), nullptr, false, true);
   require(rates.is_object(), Exit::usage, "{}: wanted one JSON object with a device's rates", path);
   DeviceModel d;
   d.name = path, d.says = "measured";
