@@ -23,8 +23,9 @@ int run_eval(const Arguments& arguments) {
   if (!parse(app, arguments)) return 0;
   Session session(o.ranks);
   return session.run([&] {
-    const TokenFile file(data);
+    TokenFile file(data);  // what is wrong with it is known before anything is started
     Pretrained model(o, session);
+    file = TokenFile(data, {.vocab = model.vocab()});
     const MeshShape& mesh = model.engine().mesh();
     EvalBatches batches(file, {.seq_len = model.seq_len(),
                                .micro_batch = o.micro_batch,

@@ -67,8 +67,11 @@ ModelConfig Pretrained::read_checkpoint(const PretrainedOptions& o) {
     model = client.contains("config") ? read_config_json(client["config"].dump(), reader.path().string())
                                       : find_model(name_);
     bytes_ = client.at("tokenizer") == "byte";
-  } catch (const nlohmann::json::exception& e) {
-    fail(Exit::checkpoint, "{} was not written by cleave train: {}", reader.path().string(), e.what());
+  } catch (const nlohmann::json::exception&) {
+    fail(Exit::checkpoint,
+         "{} was not written by cleave train: it lacks the model, its sequence length, vocabulary or "
+         "tokenizer",
+         reader.path().string());
   }
   vocab_of(model) = vocab_;
   return model;

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "app/many_calls.h"
 #include "app/output_paths.h"
 #include "app/planner.h"
 #include "app/profile.h"
@@ -58,6 +59,10 @@ class Run {
     paths().require_distinct();
     batches_of(session_.info().rank, session_.info().world);
     if (eval_) eval_batches();
+    if (session_.first())
+      for (const std::string& w : warnings_of_many_calls(
+               config_, make_model(model_, DType::fp32, o_.model.seq_len, o_.model.model), data_ranks_))
+        std::fprintf(stderr, "warning: %s\n", w.c_str());
     const Trial trial = planner.plan(config_text, config_);
     planner.require_fit(trial, memory_limits(o_.ranks));
     const RankInfo& me = session_.info();

@@ -51,6 +51,14 @@ std::string read_text(const fs::path& path) { return InputFile(path.string(), Ex
 
 namespace {
 
+// Error(checkpoint) where the system does not say, as in a folder that may not be entered.
+bool is_there(const fs::path& path) {
+  std::error_code error;
+  const bool there = fs::exists(path, error);
+  require(!error, Exit::checkpoint, "{}: cannot be examined: {}", path.string(), error.message());
+  return there;
+}
+
 json parse_manifest(const std::string& text) {
   json manifest = json::parse(text, nullptr, /*allow_exceptions=*/false);
   require(manifest.is_object(), Exit::checkpoint, "it is not JSON and begins with {}", in_quotes(text));
@@ -64,7 +72,7 @@ json parse_manifest(const std::string& text) {
 }  // namespace
 
 std::string latest_checkpoint(const fs::path& dir) {
-  require(fs::exists(dir / "latest"), Exit::checkpoint,
+  require(is_there(dir / "latest"), Exit::checkpoint,
           "{} has no file 'latest', which names the checkpoint to go on from", dir.string());
   std::string name = read_text(dir / "latest");
   name.erase(name.find_last_not_of(" \n\r\t") + 1);
@@ -78,7 +86,7 @@ CheckpointReader::CheckpointReader(const fs::path& dir, const std::string& tag) 
   require(is_plain_name(tag), Exit::checkpoint, "{} is not the name of a checkpoint in {}", in_quotes(tag),
           dir.string());
   path_ = dir / (tag == "latest" ? latest_checkpoint(dir) : tag);
-  if (!fs::exists(path_ / "manifest.json")) {
+  if (!is_there(path_ / "manifest.json")) {
     std::string others;
     for (const std::string& c : list_checkpoints(dir)) others += (others.empty() ? "" : ", ") + c;
     fail(Exit::checkpoint, "checkpoint {} does not exist or is incomplete; complete ones in {}: {}",

@@ -60,8 +60,9 @@ class Launch {
  public:
   Launch(const LaunchOptions& options, const LaunchCallbacks& callbacks)
       : options_(options), callbacks_(callbacks), lines_(std::max(1, options.ranks)) {
-    require(options.ranks >= 1, Exit::usage, "{} ranks cannot be started; ask for one or more",
-            options.ranks);
+    constexpr int kMost = 4096;
+    require(options.ranks >= 1 && options.ranks <= kMost, Exit::usage,
+            "{} ranks cannot be started on one machine; ask for 1 to {}", options.ranks, kMost);
     require(!options.command.empty(), Exit::usage, "no command to start");
     port_ = reserve_port(options.port);
     require(bool(port_), Exit::usage, "port {} cannot be used for the rendezvous: {} has it", options.port,
