@@ -1,4 +1,3 @@
-#include <sched.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -9,9 +8,11 @@
 #include "app/parse.h"
 #include "comm/nccl/nccl.h"
 #include "core/build.h"
+#include "core/cores.h"
 #include "core/error.h"
 #include "core/units.h"
 #include "device/device.h"
+#include "kernels/matmul_ways.h"
 #include "offload/disk_queue.h"
 
 namespace cleave {
@@ -45,15 +46,23 @@ std::vector<std::string> instruction_sets() {
 }
 
 Json cpu_facts() {
-  cpu_set_t set;
-  const int usable = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 0;
   return {{"model", proc_value("/proc/cpuinfo", "model name")},
           {"instruction_sets", instruction_sets()},
-          {"cores_usable", usable},
+          {"cores_usable", usable_cores().size()},
           {"cores_online", sysconf(_SC_NPROCESSORS_ONLN)},
           {"memory_bytes", meminfo_bytes("MemTotal")},
           {"memory_available_bytes", meminfo_bytes("MemAvailable")}};
 }
+
+// The way of a product of two operands of a type.
+Json matmul_facts() {
+  Json list = Json::array();
+  for (const MatmulWay& w : matmul_ways())
+    list.push_back({{"type", name_of(w.type)}, {"way", w.way}, {"why", w.why}});
+  return list;
+}
+
+Json thread_facts_of(const ThreadCount& count) { return {{"count", count.threads}, {"why", count.why}}; }
 
 std::string cuda_version(int number) {
   return number > 0 ? fmt::format("{}.{}", number / 1000, number % 1000 / 10) : "";
@@ -119,6 +128,11 @@ void print(const Json& j) {
   for (const Json& s : c["instruction_sets"]) sets += (sets.empty() ? "" : " ") + s.get<std::string>();
   row("instructions", sets);
   row("cores", fmt::format("{} usable of {}", c["cores_usable"].get<int>(), c["cores_online"].get<long>()));
+  row("threads",
+      fmt::format("{}: {}", j["threads"]["count"].get<int>(), j["threads"]["why"].get<std::string>()));
+  for (const Json& w : j["matmul"])
+    row(fmt::format("matmul {}", w["type"].get<std::string>()).c_str(),
+        fmt::format("{}: {}", w["way"].get<std::string>(), w["why"].get<std::string>()));
   row("memory", bytes(c["memory_available_bytes"]) + " available of " + bytes(c["memory_bytes"]));
   std::string transports;
   for (const Json& t : j["transports"]) transports += (transports.empty() ? "" : ", ") + t.get<std::string>();
@@ -158,8 +172,14 @@ int run_report(const Arguments& arguments) {
   const CudaStatus status = cuda_status(true);
   std::vector<std::string> transports{"shm"};
   if (build::gloo) transports.push_back("gloo");
-  const Json report{{"version", build::version}, {"cpu", cpu_facts()},         {"transports", transports},
-                    {"io_uring", io_uring()},    {"cuda", cuda_facts(status)}, {"missing", missing(status)}};
+  const Json report{{"version", build::version},
+                    {"cpu", cpu_facts()},
+                    {"threads", thread_facts_of(threads_of_process())},
+                    {"matmul", matmul_facts()},
+                    {"transports", transports},
+                    {"io_uring", io_uring()},
+                    {"cuda", cuda_facts(status)},
+                    {"missing", missing(status)}};
   if (json)
     std::printf("%s\n", report.dump(2).c_str());
   else

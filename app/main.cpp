@@ -13,6 +13,7 @@
 #include "core/build.h"
 #include "core/error.h"
 #include "core/printable.h"
+#include "kernels/cpu/bodies.h"
 
 namespace cleave {
 namespace {
@@ -46,6 +47,7 @@ int run(const Arguments& all) {
     std::printf("cleave %s\n", build::version.data());
     return 0;
   }
+  cpu::isa();  // refuses a wrong CLEAVE_ISA before anything begins
   for (const Command& c : kCommands)
     if (all[0] == c.name) return c.run({all.begin() + 1, all.end()});
   std::string names;

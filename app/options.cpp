@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 
+#include "core/cores.h"
 #include "core/units.h"
 
 namespace cleave {
@@ -28,6 +29,11 @@ void add_options(CLI::App& app, RankOptions& o) {
   app.add_option("--device", o.device, "auto, cpu, cuda or cuda:INDEX")->capture_default_str();
   app.add_option("--device_memory", o.device_memory, "limit of a rank's device memory, such as 8GiB");
   app.add_option("--host_memory", o.host_memory, "limit of a rank's host memory");
+  app.add_option(
+         "--threads", o.threads,
+         "threads a rank computes with on the CPU (default: OMP_NUM_THREADS, or this rank's share of the "
+         "cores that the process may use)")
+      ->check(CLI::Range(1, kMostThreads));
   app.add_option("--local_rank", o.local_rank, "accepted from launchers; must agree with the environment");
 }
 

@@ -18,6 +18,7 @@ struct ModelOptions {
 struct RankOptions {
   std::string transport = "auto", gpu_transport = "auto", device = "auto", device_memory, host_memory;
   bool share_gpu = false;
+  int threads = 0;      // 0: as many as this rank has cores
   int local_rank = -1;  // accepted from launchers and cross-checked
 };
 

@@ -27,7 +27,7 @@ DsConfig layout_of(const PretrainedOptions& o, const ModelConfig& model, const S
 }
 
 // One line on stderr, so that stdout has what was asked for only.
-void say_layout(const Engine& engine) {
+void say_layout(const Engine& engine, const Session& session) {
   const MeshShape& mesh = engine.mesh();
   const MemoryTable memory = engine.memory_planned();
   std::string axes;
@@ -37,9 +37,10 @@ void say_layout(const Engine& engine) {
                                    {"tensor", mesh.tensor}})
     if (size > 1) axes += fmt::format("{}{} {}", axes.empty() ? ", " : " x ", name, size);
   std::fprintf(stderr,
-               "%lld parameters in %s on %d rank%s%s; the first takes %s of device and %s of host memory\n",
+               "%lld parameters in %s on %d rank%s%s, %s a rank; the first takes %s of device and %s of host "
+               "memory\n",
                static_cast<long long>(engine.params()), std::string(name_of(engine.model().dtype)).c_str(),
-               mesh.size(), mesh.size() > 1 ? "s" : "", axes.c_str(),
+               mesh.size(), mesh.size() > 1 ? "s" : "", axes.c_str(), session.threads().c_str(),
                format_bytes(memory.total(MemoryKind::device)).c_str(),
                format_bytes(memory.total(MemoryKind::pinned) + memory.total(MemoryKind::host)).c_str());
 }
@@ -87,7 +88,7 @@ Pretrained::Pretrained(const PretrainedOptions& o, Session& session) {
       session.world(),
       EngineOptions{.limits = memory_limits(o.ranks), .device = session.device(), .inference = true});
   engine_->load_checkpoint(o.dir, o.tag);
-  if (session.first()) say_layout(*engine_);
+  if (session.first()) say_layout(*engine_, session);
 }
 
 }  // namespace cleave

@@ -103,7 +103,8 @@ Report::Report(bool first, const TrainOptions& options, const ReadResult& config
 
 Report::~Report() = default;
 
-void Report::start(const Engine& engine, int ranks, const std::string& transport) {
+void Report::start(const Engine& engine, int ranks, const std::string& transport,
+                   const std::string& threads) {
   if (!sinks_) return;
   Sinks& s = *sinks_;
   s.ranks = ranks, s.sent = engine.comm_bytes(), s.first_step = engine.step();
@@ -125,6 +126,7 @@ void Report::start(const Engine& engine, int ranks, const std::string& transport
       (engine.mesh().sequence > 1 ? fmt::format("; sequences cut over {} ranks", engine.mesh().sequence)
                                   : "") +
           (engine.mesh().tensor > 1 ? fmt::format("; layers cut over {} ranks", engine.mesh().tensor) : "")));
+  line(fmt::format("threads: {} a rank", threads));
   if (!engine.pipeline_line().empty()) line(engine.pipeline_line());
   for (const std::string& about : {engine.disk_line(), engine.update_line(), engine.graphs_line()})
     if (!about.empty()) line(about);

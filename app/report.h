@@ -18,7 +18,7 @@ class Report {
   Report(bool first, const TrainOptions& options, const ReadResult& config);
   ~Report();
 
-  void start(const Engine& engine, int ranks, const std::string& transport);
+  void start(const Engine& engine, int ranks, const std::string& transport, const std::string& threads);
   void step(const Engine& engine, const StepResult& result, double seconds,
             const std::optional<PhaseTimes>& times);
   void evaluation(int64_t step, double loss);

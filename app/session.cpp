@@ -1,7 +1,5 @@
 #include "app/session.h"
 
-#include <omp.h>
-#include <sched.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -14,6 +12,7 @@
 
 #include "comm/gpu_transport.h"
 #include "core/error.h"
+#include "device/team.h"
 #include "launcher/discovery.h"
 
 namespace cleave {
@@ -27,11 +26,6 @@ void on_signal(int signal) {
     std::raise(signal);
   }
   stop = 1;
-}
-
-int usable_cores() {
-  cpu_set_t set;
-  return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
 }
 
 // Raises the limit of open files as far as it may go; a rank that met it later could not even say so.
@@ -76,12 +70,8 @@ Session::Session(const RankOptions& options) : options_(options) {
     if (!chosen.is_cuda() || options.device.starts_with("cuda:")) return chosen;
     return gpu_of_rank(int(cuda_status().gpus.size()), info_.local_rank, info_.local_size, options.share_gpu);
   });
-  // The launcher gives every rank its own cores; ranks that another launcher left unbound share them evenly.
-  if (!std::getenv("OMP_NUM_THREADS")) {
-    const int cores = usable_cores(), machine = int(sysconf(_SC_NPROCESSORS_ONLN));
-    const bool bound = cores < machine;
-    omp_set_num_threads(bound ? cores : std::max(1, cores / std::max(1, info_.local_size)));
-  }
+  threads_ = threads_of_process(options.threads, info_.local_size);
+  set_team_threads(threads_.threads);
 }
 
 ReadOptions Session::read_options(bool strict, const AutoValues& values) const {
@@ -110,6 +100,10 @@ void Session::connect(std::chrono::seconds timeout) {
   connecting_ = false;
   info_ = world_->info();
   between_gpus_ = connect_gpus(world(), device_, between_gpus);
+}
+
+std::string Session::threads() const {
+  return fmt::format("{} thread{} ({})", threads_.threads, threads_.threads == 1 ? "" : "s", threads_.why);
 }
 
 std::string Session::transport() const {

@@ -9,6 +9,7 @@
 #include "comm/rendezvous.h"
 #include "comm/together.h"
 #include "config_schema/read_config.h"
+#include "core/cores.h"
 
 namespace cleave {
 
@@ -28,7 +29,9 @@ class Session {
 
   void connect(std::chrono::seconds timeout);
   Communicator& world() { return world_->communicator(); }
-  std::string transport() const;  // for a start-up line
+  // For start-up lines.
+  std::string transport() const;
+  std::string threads() const;  // how many a rank computes with, and why
   // Returns what the body returns. What it throws is told to the others, who leave with the same reason;
   // what every rank, or every rank of a machine, finds out alike is said by the first of them and is only the
   // exit code of the others.
@@ -53,6 +56,7 @@ class Session {
   RankOptions options_;
   RankInfo info_;
   Device device_;
+  ThreadCount threads_;
   std::unique_ptr<World> world_;
   bool connecting_ = false;  // to the others: what fails there is this rank's own affair
   std::string between_gpus_;

@@ -80,7 +80,7 @@ class Run {
     make_engine(world);
     facts_ = run_facts(o_, model_, config_, data_);
     folder_.resume(*engine_, facts_);
-    report_->start(*engine_, world.size(), session_.transport());
+    report_->start(*engine_, world.size(), session_.transport(), session_.threads());
     profile_ = std::make_unique<Profile>(config_, trace_.get(), session_.world(),
                                          [this](const std::string& line) { say(line); });
     profile_->start(*engine_, read_);

@@ -7,7 +7,8 @@ find_package(CLI11 REQUIRED)
 find_package(ZLIB REQUIRED)
 find_package(dnnl REQUIRED)
 
-# ThreadSanitizer does not understand libgomp's barriers, so that preset runs the kernels on one thread each.
+# For oneDNN's products and the benchmarks' limits; kernels have a team of their own. ThreadSanitizer does not understand
+# libgomp's barriers.
 add_library(cleave_openmp INTERFACE)
 if(NOT CLEAVE_SANITIZE STREQUAL "thread")
   find_package(OpenMP REQUIRED COMPONENTS CXX)

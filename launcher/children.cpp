@@ -101,14 +101,4 @@ bool is_stopped(int pid) {
          (text[name_end + 2] == 'T' || text[name_end + 2] == 't');
 }
 
-std::vector<int> usable_cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  std::vector<int> cores;
-  if (sched_getaffinity(0, sizeof(set), &set) != 0) return cores;
-  for (int i = 0; i < CPU_SETSIZE; ++i)
-    if (CPU_ISSET(i, &set)) cores.push_back(i);
-  return cores;
-}
-
 }  // namespace cleave

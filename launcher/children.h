@@ -29,7 +29,4 @@ ChildProcess start_child(const ChildSpec& spec);
 // Whether it was stopped by a signal (SIGSTOP, SIGTSTP, a debugger) and stands still.
 bool is_stopped(int pid);
 
-// Cores that this process may use.
-std::vector<int> usable_cores();
-
 }  // namespace cleave

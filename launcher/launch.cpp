@@ -13,6 +13,7 @@
 #include <cstring>
 #include <optional>
 
+#include "core/cores.h"
 #include "core/range.h"
 #include "launcher/children.h"
 #include "launcher/discovery.h"
@@ -102,8 +103,9 @@ class Launch {
     });
     for (const auto& [name, value] : options_.environment) env[name] = value;
     const std::vector<int> cores = cores_of(rank, env);
-    const int share = std::max(1, int(usable_cores().size()) / options_.ranks);
-    env.emplace("OMP_NUM_THREADS", std::to_string(share));
+    ThreadFacts facts = thread_facts(options_.ranks);
+    facts.own_cores = false;  // this process's cores are all ranks'
+    env.emplace("OMP_NUM_THREADS", std::to_string(choose_threads(facts).threads));
     if (!cores.empty()) env["CLEAVE_CORES"] = fmt::format("{}", fmt::join(cores, ","));
     env["RANK"] = env["LOCAL_RANK"] = std::to_string(rank);
     env["WORLD_SIZE"] = env["LOCAL_WORLD_SIZE"] = std::to_string(options_.ranks);

@@ -2,23 +2,12 @@
 
 #include <cmath>
 
+#include "device/team.h"
 #include "kernels/cpu/operands.h"
 #include "kernels/cpu/scratch.h"
 
-#ifdef _OPENMP
-#include <omp.h>
-#endif
-
 namespace cleave::cpu {
 namespace {
-
-int team_size() {
-#ifdef _OPENMP
-  return omp_get_max_threads();
-#else
-  return 1;
-#endif
-}
 
 template <class Op>
 AttentionArgs args_of(const Op& op) {
@@ -35,7 +24,7 @@ AttentionArgs args_of(const Op& op) {
 void run(const AttentionForward& op) {
   AttentionArgs args = args_of(op);
   args.scratch_numel = attention_scratch(op.seq, op.head_dim);
-  const Scratch scratch(args.scratch_numel * team_size() * 4);
+  const Scratch scratch(args.scratch_numel * team_threads() * 4);
   args.scratch = scratch.floats();
   attention(args);
 }
@@ -44,7 +33,7 @@ void run(const AttentionBackward& op) {
   AttentionArgs args = args_of(op);
   args.dy = vec(op.dy), args.dqkv = vec(op.dqkv);
   args.scratch_numel = attention_grad_scratch(op.seq, op.head_dim);
-  const Scratch scratch(args.scratch_numel * team_size() * 4);
+  const Scratch scratch(args.scratch_numel * team_threads() * 4);
   args.scratch = scratch.floats();
   attention_grad(args);
 }

@@ -7,24 +7,12 @@
 #include "kernels/cpu/transpose.h"
 #include "kernels/cpu/vector_math.h"
 
-#ifdef _OPENMP
-#include <omp.h>
-#endif
-
 namespace cleave::cpu::CLEAVE_ISA {
 
 using attention_blocks::kKeys;
 using attention_blocks::kQueries;
 using attention_blocks::padded;
 inline constexpr float kLog2E = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
-
-CLEAVE_INLINE int thread_number() {
-#ifdef _OPENMP
-  return omp_get_thread_num();
-#else
-  return 0;
-#endif
-}
 
 // Takes consecutive pieces of a thread's scratch.
 struct Carver {

@@ -8,6 +8,7 @@ namespace cleave::cpu {
 enum class Isa : uint8_t { v3, v4 };  // x86-64-v3 (AVX2, FMA, F16C) and x86-64-v4 (AVX-512)
 
 // The best one this machine has; the environment variable CLEAVE_ISA=v3 forces the lower one. Asked once.
+// Error(usage) when the variable is another word than v3 and v4, or v4 where the CPU has none.
 Isa isa();
 
 struct Vec {

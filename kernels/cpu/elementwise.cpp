@@ -1,25 +1,30 @@
 #include "kernels/elementwise.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "kernels/cpu/operands.h"
+#include "kernels/cpu/team_loop.h"
 
 namespace cleave::cpu {
 namespace {
+
+constexpr int64_t kSerial = 1 << 16;  // elements that are not worth a team of threads
 
 template <class T>
 void fill_with(const Tensor& y, T value) {
   T* data = static_cast<T*>(y.raw());
   const int64_t numel = y.numel();
-#pragma omp parallel for schedule(static) if (numel > (1 << 16))
-  for (int64_t i = 0; i < numel; ++i) data[i] = value;
+  team_loop(numel, numel > kSerial,
+            [=](int64_t begin, int64_t end) { std::fill(data + begin, data + end, value); });
 }
 
 // The rare casts that involve fp64.
 template <class Y, class X, class F>
 void convert(Y* y, const X* x, int64_t numel, F f) {
-#pragma omp parallel for schedule(static) if (numel > (1 << 16))
-  for (int64_t i = 0; i < numel; ++i) y[i] = f(x[i]);
+  team_loop(numel, numel > kSerial, [=](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) y[i] = f(x[i]);
+  });
 }
 
 }  // namespace
@@ -67,12 +72,13 @@ void run(const CopyRuns& op) {
   const int64_t size = size_of(op.x.dtype()), runs = op.outer.count * op.inner.count;
   auto* y = static_cast<std::byte*>(op.y.raw());
   const auto* x = static_cast<const std::byte*>(op.x.raw());
-#pragma omp parallel for schedule(static) if (runs * op.width > (1 << 16))
-  for (int64_t r = 0; r < runs; ++r) {
-    const int64_t o = r / op.inner.count, i = r % op.inner.count;
-    std::memcpy(y + (o * op.outer.y + i * op.inner.y) * size, x + (o * op.outer.x + i * op.inner.x) * size,
-                size_t(op.width * size));
-  }
+  team_loop(runs, runs * op.width > kSerial, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      const int64_t o = r / op.inner.count, i = r % op.inner.count;
+      std::memcpy(y + (o * op.outer.y + i * op.inner.y) * size, x + (o * op.outer.x + i * op.inner.x) * size,
+                  size_t(op.width * size));
+    }
+  });
 }
 
 void run(const Axpy& op) { axpy({vec(op.y), vec(op.x), op.y.numel(), op.alpha}); }

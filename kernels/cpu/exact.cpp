@@ -1,8 +1,10 @@
 #include "kernels/exact.h"
 
+#include <atomic>
 #include <cmath>
 
 #include "kernels/checks.h"
+#include "kernels/cpu/team_loop.h"
 
 namespace cleave {
 
@@ -42,15 +44,18 @@ void run(const RoundToGrid& op) {
   const int64_t numel = op.x.numel();
   const double factor = op.factor, limit = op.limit;
   const bool accumulate = op.accumulate;
-  bool bad = false;
-#pragma omp parallel for schedule(static) reduction(|| : bad) if (numel > kSerial)
-  for (int64_t i = 0; i < numel; ++i) {
-    const double product = double(x[i]) * factor;
-    const bool fits = std::fabs(product) <= limit;  // false for a NaN
-    const int64_t nearest = fits ? int64_t(std::nearbyint(product)) : 0;
-    y[i] = accumulate ? y[i] + nearest : nearest;
-    bad = bad || !fits;
-  }
+  std::atomic<bool> bad{false};
+  team_loop(numel, numel > kSerial, [=, &bad](int64_t begin, int64_t end) {
+    bool bad_here = false;
+    for (int64_t i = begin; i < end; ++i) {
+      const double product = double(x[i]) * factor;
+      const bool fits = std::fabs(product) <= limit;  // false for a NaN
+      const int64_t nearest = fits ? int64_t(std::nearbyint(product)) : 0;
+      y[i] = accumulate ? y[i] + nearest : nearest;
+      bad_here = bad_here || !fits;
+    }
+    if (bad_here) bad = true;
+  });
   if (bad) *op.bad.as<int64_t>() = 1;
 }
 
@@ -59,31 +64,36 @@ void run(const FromGrid& op) {
   float* y = op.y.as<float>();
   const int64_t numel = op.x.numel();
   const float scale = op.scale;
-#pragma omp parallel for schedule(static) if (numel > kSerial)
-  for (int64_t i = 0; i < numel; ++i) y[i] = float(x[i]) * scale;
+  team_loop(numel, numel > kSerial, [=](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) y[i] = float(x[i]) * scale;
+  });
 }
 
 void run(const AddIntegers& op) {
   const auto* x = reinterpret_cast<const uint64_t*>(op.x.as<int64_t>());
   auto* y = reinterpret_cast<uint64_t*>(op.y.as<int64_t>());
   const int64_t numel = op.x.numel();
-#pragma omp parallel for schedule(static) if (numel > kSerial)
-  for (int64_t i = 0; i < numel; ++i) y[i] += x[i];
+  team_loop(numel, numel > kSerial, [=](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) y[i] += x[i];
+  });
 }
 
 void run(const SumIntegerSquares& op) {
   const int64_t* x = op.x.as<int64_t>();
   const int64_t numel = op.x.numel();
-  uint64_t a = 0, b = 0, c = 0, d = 0;
-#pragma omp parallel for schedule(static) reduction(+ : a, b, c, d) if (numel > kSerial)
-  for (int64_t i = 0; i < numel; ++i) {
-    const uint64_t size = x[i] < 0 ? 0 - uint64_t(x[i]) : uint64_t(x[i]);
-    const unsigned __int128 square = static_cast<unsigned __int128>(size) * size;
-    const auto low = uint64_t(square), high = uint64_t(square >> 64);
-    a += low & 0xffffffffu, b += low >> 32, c += high & 0xffffffffu, d += high >> 32;
-  }
+  std::atomic<uint64_t> sums[4] = {};
+  team_loop(numel, numel > kSerial, [=, &sums](int64_t begin, int64_t end) {
+    uint64_t a = 0, b = 0, c = 0, d = 0;
+    for (int64_t i = begin; i < end; ++i) {
+      const uint64_t size = x[i] < 0 ? 0 - uint64_t(x[i]) : uint64_t(x[i]);
+      const unsigned __int128 square = static_cast<unsigned __int128>(size) * size;
+      const auto low = uint64_t(square), high = uint64_t(square >> 64);
+      a += low & 0xffffffffu, b += low >> 32, c += high & 0xffffffffu, d += high >> 32;
+    }
+    sums[0] += a, sums[1] += b, sums[2] += c, sums[3] += d;
+  });
   int64_t* out = op.out.as<int64_t>();
-  out[0] = int64_t(a), out[1] = int64_t(b), out[2] = int64_t(c), out[3] = int64_t(d);
+  for (int i = 0; i < 4; ++i) out[i] = int64_t(sums[i].load());
 }
 
 }  // namespace cpu

@@ -1,19 +1,32 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "core/error.h"
 #include "kernels/cpu/bodies.h"
 
 namespace cleave::cpu {
+namespace {
+
+bool has_v4() {
+  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
+         __builtin_cpu_supports("avx512vl");
+}
+
+}  // namespace
 
 Isa isa() {
-  static const Isa best = [] {
-    const char* forced = std::getenv("CLEAVE_ISA");
-    const bool v4 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                    __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
-                    __builtin_cpu_supports("avx512vl");
-    return v4 && !(forced && std::string_view(forced) == "v3") ? Isa::v4 : Isa::v3;
+  static const Isa chosen = [] {
+    const char* variable = std::getenv("CLEAVE_ISA");
+    const std::string_view wanted = variable ? variable : "";
+    require(wanted.empty() || wanted == "v3" || wanted == "v4", Exit::usage,
+            "CLEAVE_ISA is '{}'; give v3 (AVX2) or v4 (AVX-512), or unset it for the best that the CPU has",
+            wanted);
+    require(wanted != "v4" || has_v4(), Exit::usage,
+            "CLEAVE_ISA is v4, but this CPU has no AVX-512 (F, BW, CD, DQ, VL); give v3 or unset it");
+    return wanted == "v3" || !has_v4() ? Isa::v3 : Isa::v4;
   }();
-  return best;
+  return chosen;
 }
 
 }  // namespace cleave::cpu

@@ -1,12 +1,18 @@
 #include "kernels/cpu/onednn.h"
 
+#include <signal.h>
+#include <unistd.h>
+
 #include <oneapi/dnnl/dnnl.hpp>
 
 #include <map>
 #include <mutex>
+#include <thread>
 #include <tuple>
 #include <vector>
 
+#include "core/cores.h"
+#include "device/team.h"
 #include "kernels/cpu/scratch.h"
 
 #ifdef _OPENMP
@@ -40,10 +46,37 @@ dnnl::memory::data_type type_of(DType t) {
   return t == DType::fp32 ? D::f32 : t == DType::bf16 ? D::bf16 : D::f16;
 }
 
+#ifdef _OPENMP
+// The library shares its loops out by OpenMP. GCC's runtime spins for milliseconds wherever it waits, which
+// takes the core from whoever is waited for, and reads the variables that say otherwise before a program
+// begins. Where it has more threads than cores, though, it spins for about a microsecond and sleeps. So let
+// it have some more: these sleep as long as the process lives.
+void keep_waits_short(int threads) {
+  static std::mutex mutex;
+  static int most = 0;  // threads of the largest team that parked ones are there for, from above
+  const std::lock_guard lock(mutex);
+  if (most != 0 && threads >= most) return;
+  const int parked =
+      int(usable_cores().size()) - threads + 2 - (most ? int(usable_cores().size()) - most + 1 : 0);
+  most = threads;
+  if (parked < 2) return;
+  std::thread([parked] {
+    sigset_t all;  // signals are for threads that do something
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, nullptr);
+#pragma omp parallel num_threads(parked)
+    for (;;) pause();
+  }).detach();
+}
+#endif
+
 // oneDNN bakes its thread count into a primitive when it is made.
 int team_size() {
 #ifdef _OPENMP
-  return omp_get_max_threads();
+  const int threads = team_threads();
+  if (threads > 1) keep_waits_short(threads);
+  omp_set_num_threads(threads);  // of this thread's calls
+  return threads;
 #else
   return 1;
 #endif
@@ -88,11 +121,54 @@ Prepared& prepared_for(Library& lib, const OnednnGemm& g) {
   return lib.prepared.emplace(key, prepare(lib.engine, g)).first->second;
 }
 
+std::string name_of_isa(dnnl_cpu_isa_t isa) {
+  switch (isa) {
+    case dnnl_cpu_isa_sse41:
+      return "SSE41";
+    case dnnl_cpu_isa_avx:
+      return "AVX";
+    case dnnl_cpu_isa_avx2:
+      return "AVX2";
+    case dnnl_cpu_isa_avx2_vnni:
+      return "AVX2_VNNI";
+    case dnnl_cpu_isa_avx512_core:
+      return "AVX512_CORE";
+    case dnnl_cpu_isa_avx512_core_vnni:
+      return "AVX512_CORE_VNNI";
+    case dnnl_cpu_isa_avx512_core_bf16:
+      return "AVX512_CORE_BF16";
+    case dnnl_cpu_isa_avx512_core_amx:
+      return "AVX512_CORE_AMX";
+    default:  // of a newer version of the library
+      return fmt::format("instruction set {:#x}", int(isa));
+  }
+}
+
 }  // namespace
 
-bool onednn_native_bf16() {
-  static const bool native = __builtin_cpu_supports("avx512bf16");
-  return native;
+const OnednnAbility& onednn_ability() {
+  static const OnednnAbility ability = [] {
+    const dnnl_version_t* version = dnnl_version();
+    const dnnl_cpu_isa_t isa = dnnl_get_effective_cpu_isa();
+    // A set's number has the bits of all sets that it contains.
+    constexpr int kBf16 = dnnl_cpu_isa_avx512_core_bf16;
+    return OnednnAbility{.version = fmt::format("{}.{}.{}", version->major, version->minor, version->patch),
+                         .instructions = name_of_isa(isa),
+                         .native_bf16 = (int(isa) & kBf16) == kBf16};
+  }();
+  return ability;
+}
+
+bool onednn_multiplies(DType type) {
+  constexpr int64_t kSize = 16;
+  const OnednnGemm g{nullptr, nullptr, nullptr, nullptr, DType::fp32, type,  type,
+                     kSize,   kSize,   kSize,   kSize,   false,       false, false};
+  try {
+    prepare(library().engine, g);
+    return true;
+  } catch (const dnnl::error&) {
+    return false;
+  }
 }
 
 void onednn_gemm(const OnednnGemm& g) {

@@ -1,9 +1,10 @@
-// Matrix products by oneDNN, of both API generations. Primitives are made once for each distinct call and
-// thread count.
+// Matrix products by oneDNN, of both API generations, on team_threads() threads of its own. Primitives are
+// made once for each distinct call and thread count.
 // Version 2.6 gave the same fp32 bits on one and two threads for all nine shapes tried; the library does not
 // promise that, so fp32 products use the packed product in isa/gemm.cpp, whose order of sums is fixed.
 #pragma once
 #include <cstdint>
+#include <string>
 
 #include "device/dtype.h"
 
@@ -19,8 +20,17 @@ struct OnednnGemm {
   bool transpose_a, transpose_b, accumulate;
 };
 
-// True when the machine multiplies bf16 in hardware, so that operands need no copy in fp32.
-bool onednn_native_bf16();
+// What the library does on this machine, within what ONEDNN_MAX_CPU_ISA leaves it. Asked once; everything
+// that depends on it follows from here.
+struct OnednnAbility {
+  std::string version;       // "2.6.3"
+  std::string instructions;  // the best set that it uses, as ONEDNN_MAX_CPU_ISA names it
+  bool native_bf16 = false;  // it multiplies bf16 in hardware, so operands need no copy in fp32
+};
+const OnednnAbility& onednn_ability();
+
+// Whether it has a product of this type at all, in hardware or not, with sums in fp32.
+bool onednn_multiplies(DType type);
 
 // c = op(a) op(b) [+ bias] [+ c] with operands as Matmul describes them; m, n, k > 0. accumulate needs an
 // fp32 c.

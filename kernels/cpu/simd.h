@@ -35,15 +35,15 @@ struct M16 {
 #define CLEAVE_TERNARY(name, R, A, B, C, expr512, expr256) \
   CLEAVE_INLINE R name(A a, B b, C c) { return {expr512}; }
 #define X(a) a.v
+using S16 = F16;
 #else
-struct F8 {
-  __m256 v;
-};
-struct I8 {
-  __m256i v;
-};
 struct F16 {
   __m256 lo, hi;
+};
+// One number in all lanes: one register for both halves.
+struct S16 {
+  __m256 v;
+  [[gnu::always_inline]] operator F16() const { return {v, v}; }
 };
 struct I16 {
   __m256i lo, hi;
@@ -51,30 +51,22 @@ struct I16 {
 struct M16 {
   __m256 lo, hi;
 };
-CLEAVE_INLINE F8 half(const F16& a, int i) { return {i ? a.hi : a.lo}; }
-CLEAVE_INLINE F8 half(const M16& a, int i) { return {i ? a.hi : a.lo}; }
-CLEAVE_INLINE I8 half(const I16& a, int i) { return {i ? a.hi : a.lo}; }
-CLEAVE_INLINE F16 join(__m256 lo, __m256 hi) { return {lo, hi}; }
-CLEAVE_INLINE I16 join(__m256i lo, __m256i hi) { return {lo, hi}; }
-template <class R>
-CLEAVE_INLINE R join_as(auto lo, auto hi) {
-  return {lo, hi};
-}
-#define X(a) half(a, i).v
-#define CLEAVE_UNARY(name, R, A, expr512, expr256)                                  \
-  CLEAVE_INLINE R name(A a) {                                                       \
-    const auto one = [&](int i) __attribute__((always_inline)) { return expr256; }; \
-    return join_as<R>(one(0), one(1));                                              \
+// The operation on one half takes values and nothing else, so there is no pair in memory to see through.
+#define X(a) a
+#define CLEAVE_UNARY(name, R, A, expr512, expr256)                                   \
+  CLEAVE_INLINE R name(A x) {                                                        \
+    const auto half = [](auto a) __attribute__((always_inline)) { return expr256; }; \
+    return {half(x.lo), half(x.hi)};                                                 \
   }
-#define CLEAVE_BINARY(name, R, A, B, expr512, expr256)                              \
-  CLEAVE_INLINE R name(A a, B b) {                                                  \
-    const auto one = [&](int i) __attribute__((always_inline)) { return expr256; }; \
-    return join_as<R>(one(0), one(1));                                              \
+#define CLEAVE_BINARY(name, R, A, B, expr512, expr256)                                       \
+  CLEAVE_INLINE R name(A x, B y) {                                                           \
+    const auto half = [](auto a, auto b) __attribute__((always_inline)) { return expr256; }; \
+    return {half(x.lo, y.lo), half(x.hi, y.hi)};                                             \
   }
-#define CLEAVE_TERNARY(name, R, A, B, C, expr512, expr256)                          \
-  CLEAVE_INLINE R name(A a, B b, C c) {                                             \
-    const auto one = [&](int i) __attribute__((always_inline)) { return expr256; }; \
-    return join_as<R>(one(0), one(1));                                              \
+#define CLEAVE_TERNARY(name, R, A, B, C, expr512, expr256)                                           \
+  CLEAVE_INLINE R name(A x, B y, C z) {                                                              \
+    const auto half = [](auto a, auto b, auto c) __attribute__((always_inline)) { return expr256; }; \
+    return {half(x.lo, y.lo, z.lo), half(x.hi, y.hi, z.hi)};                                         \
   }
 #endif
 
@@ -130,7 +122,7 @@ CLEAVE_UNARY(shift_right, I16, I16, _mm512_srli_epi32(X(a), kBits), _mm256_srli_
 template <int kBits>
 CLEAVE_UNARY(shift_right_signed, I16, I16, _mm512_srai_epi32(X(a), kBits), _mm256_srai_epi32(X(a), kBits))
 #ifdef __AVX512F__
-CLEAVE_INLINE F16 splat(float x) {
+CLEAVE_INLINE S16 splat(float x) {
   return {_mm512_set1_ps(x)};
 }
 CLEAVE_INLINE I16 splat(int x) { return {_mm512_set1_epi32(x)}; }
@@ -157,8 +149,8 @@ CLEAVE_INLINE void store(bf16* p, F16 a) {
 CLEAVE_INLINE __m256 low_half(F16 a) { return _mm512_castps512_ps256(a.v); }
 CLEAVE_INLINE __m256 high_half(F16 a) { return _mm512_extractf32x8_ps(a.v, 1); }
 #else
-CLEAVE_INLINE F16 splat(float x) {
-  return {_mm256_set1_ps(x), _mm256_set1_ps(x)};
+CLEAVE_INLINE S16 splat(float x) {
+  return {_mm256_set1_ps(x)};
 }
 CLEAVE_INLINE I16 splat(int x) { return {_mm256_set1_epi32(x), _mm256_set1_epi32(x)}; }
 CLEAVE_INLINE F16 load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
@@ -203,7 +195,7 @@ CLEAVE_INLINE __m256 high_half(F16 a) { return a.hi; }
 #endif
 #undef X
 
-CLEAVE_INLINE F16 zero() { return splat(0.0f); }
+CLEAVE_INLINE S16 zero() { return splat(0.0f); }
 CLEAVE_INLINE F16 abs(F16 a) { return float_of(bits_of(a) & splat(0x7fffffff)); }
 CLEAVE_INLINE F16 negate(F16 a) { return float_of(bits_of(a) ^ splat(int(0x80000000u))); }
 CLEAVE_INLINE F16 fma(F16 a, float b, F16 c) { return fma(a, splat(b), c); }

@@ -1,6 +1,15 @@
 #include "kernels/matmul.h"
 
+#include <chrono>
+#include <cstdlib>
+#include <ctime>
+#include <string_view>
+#include <thread>
+
+#include "device/team.h"
+#include "kernels/cpu/bodies.h"
 #include "kernels/cpu/onednn.h"
+#include "kernels/matmul_ways.h"
 #include "tests/kernels/cases/matmul.h"
 #include "tests/kernels/guarded.h"
 
@@ -148,27 +157,80 @@ TEST(Matmul, RefusesWrongOperands) {
                Error);
 }
 
-// The library's own route is taken only where the processor multiplies bf16; here it is called directly.
-TEST(OnednnGemm, EqualsDoublePrecision) {
+// Called directly, because a product goes this way only where the CPU multiplies its type.
+class OnednnGemm : public ::testing::TestWithParam<DType> {};
+
+TEST_P(OnednnGemm, EqualsDoublePrecision) {
+  const DType type = GetParam();
+  if (!cpu::onednn_multiplies(type))
+    GTEST_SKIP() << "oneDNN " << cpu::onednn_ability().version << " has no product of " << name_of(type)
+                 << " with " << cpu::onednn_ability().instructions;
   const int64_t m = 33, n = 47, k = 65;
-  for (DType type : {DType::fp32, DType::bf16})
-    for (int flags = 0; flags < 8; ++flags) {
-      const bool ta = flags & 1, tb = flags & 2, accumulate = flags & 4;
-      Guarded a(type, {m, k}, random_values(m * k, 1)), b(type, {k, n}, random_values(n * k, 2));
-      Guarded c(DType::fp32, {m, n}, random_values(m * n, 3)), bias(DType::fp32, {n}, random_values(n, 4));
-      Values want = c.values();
-      for (int64_t i = 0; i < m * n; ++i) {
-        double sum = accumulate ? want[size_t(i)] : bias.at(size_t(i % n));
-        for (int64_t l = 0; l < k; ++l)
-          sum += a.at(size_t(ta ? l * m + i / n : i / n * k + l)) *
-                 b.at(size_t(tb ? i % n * k + l : l * n + i % n));
-        want[size_t(i)] = sum;
-      }
-      cpu::onednn_gemm({c.tensor().raw(), a.tensor().raw(), b.tensor().raw(),
-                        accumulate ? nullptr : bias.tensor().as<float>(), DType::fp32, type, type, m, n, k,
-                        ta ? m : k, ta, tb, accumulate});
-      expect_near(c, want, 0x1p-24, double(k) * 0x1p-22, "c");
+  for (int flags = 0; flags < 8; ++flags) {
+    const bool ta = flags & 1, tb = flags & 2, accumulate = flags & 4;
+    Guarded a(type, {m, k}, random_values(m * k, 1)), b(type, {k, n}, random_values(n * k, 2));
+    Guarded c(DType::fp32, {m, n}, random_values(m * n, 3)), bias(DType::fp32, {n}, random_values(n, 4));
+    Values want = c.values();
+    for (int64_t i = 0; i < m * n; ++i) {
+      double sum = accumulate ? want[size_t(i)] : bias.at(size_t(i % n));
+      for (int64_t l = 0; l < k; ++l)
+        sum += a.at(size_t(ta ? l * m + i / n : i / n * k + l)) *
+               b.at(size_t(tb ? i % n * k + l : l * n + i % n));
+      want[size_t(i)] = sum;
     }
+    cpu::onednn_gemm({c.tensor().raw(), a.tensor().raw(), b.tensor().raw(),
+                      accumulate ? nullptr : bias.tensor().as<float>(), DType::fp32, type, type, m, n, k,
+                      ta ? m : k, ta, tb, accumulate});
+    expect_near(c, want, 0x1p-24, double(k) * 0x1p-22, "c");
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Types, OnednnGemm, ::testing::Values(DType::fp32, DType::bf16),
+                         [](const auto& type) { return std::string(name_of(type.param)); });
+
+// Its threads are another runtime's, which would watch for the next product for milliseconds each time.
+TEST(OnednnTeam, SleepsWhileThereIsNothingToDo) {
+  const int before = team_threads();
+  set_team_threads(2);
+  const int64_t n = 128;
+  Guarded a(DType::fp32, {n, n}), b(DType::fp32, {n, n}), c(DType::fp32, {n, n});
+  const auto once = [&] {
+    cpu::onednn_gemm({c.tensor().raw(), a.tensor().raw(), b.tensor().raw(), nullptr, DType::fp32, DType::fp32,
+                      DType::fp32, n, n, n, n, false, false, false});
+  };
+  const auto cpu_time = [] {
+    timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return double(t.tv_sec) + 1e-9 * double(t.tv_nsec);
+  };
+  once();
+  const double begin = cpu_time();
+  for (int i = 0; i < 30; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(8));
+    once();
+  }
+  EXPECT_LT(cpu_time() - begin, 0.06);  // of 0.24 s that the other thread may watch
+  set_team_threads(before);
+}
+
+// ONEDNN_MAX_CPU_ISA makes a CPU like one that lacks the feature.
+TEST(OnednnAbility, FollowsTheLimitOfTheEnvironment) {
+  const char* limit = std::getenv("ONEDNN_MAX_CPU_ISA");
+  const std::string_view level = limit ? limit : "ALL";
+  const bool within = level == "ALL" || level == "DEFAULT" || level.starts_with("AVX512_CORE_BF16") ||
+                      level.starts_with("AVX512_CORE_AMX");
+  EXPECT_EQ(cpu::onednn_ability().native_bf16, within && __builtin_cpu_supports("avx512bf16"));
+  EXPECT_TRUE(!cpu::onednn_ability().native_bf16 || cpu::onednn_multiplies(DType::bf16));
+}
+
+TEST(MatmulWays, NameTheWayOfEachTypeAndItsReason) {
+  const std::vector<MatmulWay> ways = matmul_ways();
+  ASSERT_EQ(ways.size(), 3u);
+  const std::string own = fmt::format("own product with {}", cpu::isa() == cpu::Isa::v4 ? "AVX-512" : "AVX2");
+  for (const MatmulWay& w : ways) {
+    const bool library = w.type == DType::bf16 && cpu::onednn_ability().native_bf16;
+    EXPECT_TRUE(w.way.starts_with(library ? "oneDNN " : own)) << w.way;
+    EXPECT_FALSE(w.why.empty());
+  }
 }
 
 TEST_P(MatmulKernel, TakesEveryMixOfStorageTypes) {

@@ -67,7 +67,7 @@ void gate_grad_row(const GatedArgs& args, int64_t row) {
   const T *gate = static_cast<const T*>(args.x.data) + 2 * row * width, *up = gate + width;
   const T* dy = static_cast<const T*>(args.dy.data) + row * width;
   T *dgate = static_cast<T*>(args.y.data) + 2 * row * width, *dup = dgate + width;
-  const F16 one = splat(1.0f);
+  const S16 one = splat(1.0f);
   for_vectors(0, width, [=](int64_t i, auto n) {
     const F16 g = load(gate + i, n), u = load(up + i, n), d = load(dy + i, n), s = sigmoid(g);
     store(dgate + i, d * u * s * fma(g, one - s, one), n);
@@ -122,7 +122,7 @@ void dropout(const DropoutArgs& args) {
     using T = decltype(t);
     T* y = static_cast<T*>(args.y.data);
     const T* x = static_cast<const T*>(args.x.data);
-    const F16 p = splat(args.p), kept = splat(1.0f / (1.0f - args.p));
+    const S16 p = splat(args.p), kept = splat(1.0f / (1.0f - args.p));
     const PhiloxKey key{args.seed, args.stream};
     parallel_blocks(args.numel, 1024, [=](int64_t begin, int64_t end) {
       int words[1024 + 128];

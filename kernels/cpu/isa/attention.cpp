@@ -85,10 +85,11 @@ void forward_head(const AttentionArgs& a, int64_t b, int64_t h, float* scratch) 
 void attention(const AttentionArgs& args) {
   with_type(args.qkv.type, [&](auto t) {
     const int64_t items = args.batch * args.heads;
-#pragma omp parallel for schedule(dynamic) if (items > 1 && args.seq * args.seq * items > kSerialNumel)
-    for (int64_t i = 0; i < items; ++i)
-      forward_head<decltype(t)>(args, i / args.heads, i % args.heads,
-                                args.scratch + thread_number() * args.scratch_numel);
+    parallel_in_turn(items, 1, items > 1 && args.seq * args.seq * items > kSerialNumel,
+                     [&](int64_t i, int thread) {
+                       forward_head<decltype(t)>(args, i / args.heads, i % args.heads,
+                                                 args.scratch + thread * args.scratch_numel);
+                     });
   });
 }
 

@@ -16,7 +16,7 @@ struct Gradients {
 // p = softmax, ds = p (dy v^T - delta), in place of the two products.
 CLEAVE_INLINE void weigh(const Gradients& g, int64_t first_query, int64_t first_key, int64_t queries) {
   for (int64_t q = 0; q < queries; ++q) {
-    const F16 lse = splat(g.lse[first_query + q]), delta = splat(g.delta[first_query + q]);
+    const S16 lse = splat(g.lse[first_query + q]), delta = splat(g.delta[first_query + q]);
     for (int64_t v = 0; v < kKeys; v += 16) {
       const int64_t i = q * kKeys + v;
       const F16 score = visible(load(g.p + i), first_query + q, first_key + v, -__builtin_inff());
@@ -110,10 +110,11 @@ void backward_kv_head(const AttentionArgs& a, int64_t b, int64_t kv, float* scra
 void attention_grad(const AttentionArgs& args) {
   with_type(args.qkv.type, [&](auto t) {
     const int64_t items = args.batch * args.kv_heads;
-#pragma omp parallel for schedule(dynamic) if (items > 1 && args.seq * args.seq * items > kSerialNumel)
-    for (int64_t i = 0; i < items; ++i)
-      backward_kv_head<decltype(t)>(args, i / args.kv_heads, i % args.kv_heads,
-                                    args.scratch + thread_number() * args.scratch_numel);
+    parallel_in_turn(items, 1, items > 1 && args.seq * args.seq * items > kSerialNumel,
+                     [&](int64_t i, int thread) {
+                       backward_kv_head<decltype(t)>(args, i / args.kv_heads, i % args.kv_heads,
+                                                     args.scratch + thread * args.scratch_numel);
+                     });
   });
 }
 

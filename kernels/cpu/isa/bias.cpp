@@ -29,8 +29,7 @@ void sum_columns(const BiasArgs& args, int64_t begin, int64_t end, float* sums) 
 
 void bias_grad(const BiasArgs& args) {
   const int64_t pieces = (args.width + kColumns - 1) / kColumns;
-#pragma omp parallel for schedule(static) if (args.rows * args.width > kSerialNumel)
-  for (int64_t p = 0; p < pieces; ++p) {
+  parallel_for(pieces, args.rows * args.width > kSerialNumel, [&](int64_t p) {
     const int64_t begin = p * kColumns, end = begin + kColumns < args.width ? begin + kColumns : args.width;
     float sums[kColumns];
     with_type(args.db.type, [&](auto t) {
@@ -42,7 +41,7 @@ void bias_grad(const BiasArgs& args) {
       with_type(args.dy.type, [&](auto d) { sum_columns<decltype(d)>(args, begin, end, s); });
       for_vectors(begin, end, [=](int64_t i, auto n) { store(db + i, load(s + (i - begin)), n); });
     });
-  }
+  });
 }
 
 void round_rows(const RoundArgs& args) {

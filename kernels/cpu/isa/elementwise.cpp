@@ -65,7 +65,7 @@ void axpy(const AxpyArgs& args) {
     with_type(args.y.type, [&](auto ty) {
       const auto* x = static_cast<const decltype(tx)*>(args.x.data);
       auto* y = static_cast<decltype(ty)*>(args.y.data);
-      const F16 alpha = splat(args.alpha);
+      const S16 alpha = splat(args.alpha);
       parallel_vectors(args.numel, [=](int64_t i, auto n) {
         store(y + i, fma(load(x + i, n), alpha, load(y + i, n)), n);
       });
@@ -76,7 +76,7 @@ void axpy(const AxpyArgs& args) {
 void random_fill(const RandomArgs& args) {
   constexpr int64_t kBlock = 1024;
   const PhiloxKey key{args.seed, args.stream};
-  const F16 scale = splat(args.scale);
+  const S16 scale = splat(args.scale);
   parallel_blocks(args.numel, kBlock, [=](int64_t begin, int64_t end) {
     int draws[kBlock + 128];  // floats, in the order of the elements
     const uint64_t first = args.first + uint64_t(begin);

@@ -9,7 +9,7 @@ void embed_row(const EmbeddingArgs& args, int64_t row) {
   const bool here = entry >= 0 && entry < args.table_rows;
   T* y = static_cast<T*>(args.y.data) + row * width;
   const T* token = static_cast<const T*>(args.wte.data) + (here ? entry : 0) * width;
-  const F16 factor = splat(here ? 1.0f : 0.0f);
+  const S16 factor = splat(here ? 1.0f : 0.0f);
   if (!args.wpe.data)
     return for_vectors(0, width, [=](int64_t i, auto n) { store(y + i, load(token + i, n) * factor, n); });
   const T* place = static_cast<const T*>(args.wpe.data) + (args.first_position + row % args.seq) * width;
@@ -32,13 +32,12 @@ CLEAVE_INLINE void add_rows(T* out, const D* dy, int64_t width, int64_t count, b
 template <class T, class D>
 void token_grad(const EmbeddingGradArgs& args) {
   const D* dy = static_cast<const D*>(args.dy.data);
-#pragma omp parallel for schedule(dynamic, 16) if (args.rows * args.width > kSerialNumel)
-  for (int64_t g = 0; g < args.group_count; ++g) {
+  parallel_in_turn(args.group_count, 16, args.rows * args.width > kSerialNumel, [&](int64_t g) {
     const int32_t* rows = args.order + args.groups[g];
     T* out = static_cast<T*>(args.dwte.data) + (args.tokens[rows[0]] - args.first_token) * args.width;
     add_rows(out, dy, args.width, args.groups[g + 1] - args.groups[g], args.accumulate_wte,
              [=](int64_t k) { return int64_t{rows[k]}; });
-  }
+  });
 }
 
 template <class T, class D>

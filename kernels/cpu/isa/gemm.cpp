@@ -151,12 +151,10 @@ void chunk(const GemmArgs& g, int64_t m0, int64_t n0) {
   const int64_t m = least(kChunkRows, g.m - m0), n = least(kChunkColumns, g.n - n0);
   float *a = g.scratch, *b = g.scratch + least(kDepth, g.k) * ((m + kRows - 1) / kRows * kRows);
   const int64_t a_jobs = (m + kRowBlock - 1) / kRowBlock, b_jobs = (n + kColumnBlock - 1) / kColumnBlock;
-  [[maybe_unused]] const bool fork = double(m) * double(n) * double(g.k) > 1e6;
-#pragma omp parallel if (fork)
+  const bool fork = double(m) * double(n) * double(g.k) > 1e6;
   for (int64_t k = 0; k < g.k; k += kDepth) {
     const int64_t depth = least(kDepth, g.k - k);
-#pragma omp for schedule(static)
-    for (int64_t job = 0; job < a_jobs + b_jobs; ++job) {
+    parallel_for(a_jobs + b_jobs, fork, [=](int64_t job) {
       if (job < a_jobs) {
         const int64_t i = job * kRowBlock;
         pack<kRows>(a + i * depth, g.a, g.a_stride, !g.transpose_a,
@@ -166,15 +164,32 @@ void chunk(const GemmArgs& g, int64_t m0, int64_t n0) {
         pack<kColumns>(b + j * depth, g.b, g.b_stride, g.transpose_b,
                        {n0 + j, n0 + least(j + kColumnBlock, n), k, depth});
       }
-    }
-#pragma omp for schedule(static)
-    for (int64_t job = 0; job < a_jobs * b_jobs; ++job) {
+    });
+    parallel_for(a_jobs * b_jobs, fork, [=](int64_t job) {
       const int64_t i = job % a_jobs * kRowBlock, j = job / a_jobs * kColumnBlock;
       block(a + i * depth, b + j * depth, depth,
             {g.c + (m0 + i) * g.c_stride + n0 + j, g.c_stride, k == 0 && g.bias ? g.bias + n0 + j : nullptr,
              k > 0 || g.accumulate},
             least(kRowBlock, m - i), least(kColumnBlock, n - j));
-    }
+    });
+  }
+}
+
+// c's elements [first, first + kRows) x [j] from rows of a and one row of b.
+template <int kRows, class T>
+CLEAVE_INLINE void thin_column(const GemmArgs& g, const float* a, const T* row, int64_t first, int64_t j) {
+  F16 sum[kRows];
+#pragma GCC unroll 4
+  for (F16& s : sum) s = zero();
+  for_vectors(0, g.k, [&](int64_t k, auto n) {
+    const F16 x = load(row + k, n);
+#pragma GCC unroll 4
+    for (int r = 0; r < kRows; ++r) sum[r] = fma(load(a + (first + r) * g.a_stride + k, n), x, sum[r]);
+  });
+#pragma GCC unroll 4
+  for (int r = 0; r < kRows; ++r) {
+    float& c = g.c[(first + r) * g.c_stride + j];
+    c = sum_lanes(sum[r]) + (g.bias ? g.bias[j] : 0.0f) + (g.accumulate ? c : 0.0f);
   }
 }
 
@@ -183,20 +198,19 @@ template <class T>
 void thin(const GemmArgs& g) {
   const float* a = static_cast<const float*>(g.a.data);
   const T* b = static_cast<const T*>(g.b.data);
-  parallel_rows(g.n, g.k, [&](int64_t j) {
+  parallel_rows(g.n, g.k, [=](int64_t j) {
     const T* row = b + j * g.b_stride;
-    for (int64_t i = 0; i < g.m; i += 4) {
-      F16 sum[4] = {zero(), zero(), zero(), zero()};
-      const float* first = a + i * g.a_stride;
-      const int64_t rows = least(4, g.m - i);
-      for_vectors(0, g.k, [&](int64_t k, auto n) {
-        const F16 x = load(row + k, n);
-        for (int64_t r = 0; r < rows; ++r) sum[r] = fma(load(first + r * g.a_stride + k, n), x, sum[r]);
-      });
-      for (int64_t r = 0; r < rows; ++r) {
-        float& c = g.c[(i + r) * g.c_stride + j];
-        c = sum_lanes(sum[r]) + (g.bias ? g.bias[j] : 0.0f) + (g.accumulate ? c : 0.0f);
-      }
+    int64_t i = 0;
+    for (; i + 4 <= g.m; i += 4) thin_column<4>(g, a, row, i, j);
+    switch (g.m - i) {
+      case 1:
+        return thin_column<1>(g, a, row, i, j);
+      case 2:
+        return thin_column<2>(g, a, row, i, j);
+      case 3:
+        return thin_column<3>(g, a, row, i, j);
+      default:
+        return;
     }
   });
 }

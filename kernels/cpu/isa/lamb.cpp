@@ -15,8 +15,8 @@ template <class G>
 Squares block_moments(const LambMomentsArgs& a, int64_t begin, int64_t end) {
   float *m = a.m, *v = a.v;
   const G* grad = static_cast<const G*>(a.grad.data);
-  const F16 beta1 = splat(a.beta1), beta2 = splat(a.beta2), eps = splat(a.eps), decay = splat(a.weight_decay);
-  const F16 rest1 = splat(1.0f - a.beta1), rest2 = splat(1.0f - a.beta2), scale = splat(a.grad_scale);
+  const S16 beta1 = splat(a.beta1), beta2 = splat(a.beta2), eps = splat(a.eps), decay = splat(a.weight_decay);
+  const S16 rest1 = splat(1.0f - a.beta1), rest2 = splat(1.0f - a.beta2), scale = splat(a.grad_scale);
   Squares sum;
   for (int64_t first = begin; first < end; first += kRun) {
     F16 params = zero(), updates = zero();
@@ -54,7 +54,7 @@ void step_as(const LambStepArgs& a) {
   float* param = a.param;
   const float *m = a.m, *v = a.v;
   C* copy = static_cast<C*>(a.copy.data);
-  const F16 rate = splat(a.rate), eps = splat(a.eps), decay = splat(a.weight_decay);
+  const S16 rate = splat(a.rate), eps = splat(a.eps), decay = splat(a.weight_decay);
   parallel_vectors(a.numel, [=](int64_t i, auto n) {
     const F16 p = load(param + i, n);
     const F16 next = fnma(rate, fma(decay, p, load(m + i, n) / (sqrt(load(v + i, n)) + eps)), p);

@@ -41,7 +41,7 @@ void zero_row(T* x, int64_t begin, int64_t end) {
 template <class T, class D>
 void gradient_row(D* dx, const T* x, int64_t columns, int64_t vocab, int64_t target, float top, double sum,
                   float scale) {
-  const F16 factor = splat(float(double(scale) / sum));
+  const S16 factor = splat(float(double(scale) / sum));
   F16 hit = zero();  // read before dx, which may be x, is written
   if (target >= 0) hit = exp(load(x + target, Part{1}) - splat(top)) * factor - splat(scale);
   for_vectors(0, vocab,

@@ -49,7 +49,7 @@ void layer_norm_grad_row(const LayerNormGradArgs& args, int64_t row, float* dwei
   const T* dresidual = at<T>(args.dresidual, begin);
   T* dx = at<T>(args.dx, begin);
   const float rstd = args.rstd[row];
-  const F16 mean = splat(args.mean[row]);
+  const S16 mean = splat(args.mean[row]);
   F16 sum_g = zero(), sum_gx = zero();
   for_vectors(0, width, [&](int64_t i, auto n) {
     const F16 d = load(dy + i, n), xhat = (load(x + i, n) - mean) * rstd, g = d * load(weight + i, n);
@@ -58,7 +58,7 @@ void layer_norm_grad_row(const LayerNormGradArgs& args, int64_t row, float* dwei
     store(dweight + i, fma(d, xhat, load(dweight + i)));
     store(dbias + i, d + load(dbias + i));
   });
-  const F16 mean_g = splat(sum_lanes(sum_g) / float(width)),
+  const S16 mean_g = splat(sum_lanes(sum_g) / float(width)),
             mean_gx = splat(sum_lanes(sum_gx) / float(width));
   for_vectors(0, width, [=](int64_t i, auto n) {
     const F16 xhat = (load(x + i, n) - mean) * rstd, g = load(dy + i, n) * load(weight + i, n);
@@ -99,7 +99,7 @@ void rms_norm_grad_row(const RmsNormGradArgs& args, int64_t row, float* dweight)
     sum = fma(d * load(weight + i, n), xhat, sum);
     store(dweight + i, fma(d, xhat, load(dweight + i)));
   });
-  const F16 mean = splat(sum_lanes(sum) / float(width));
+  const S16 mean = splat(sum_lanes(sum) / float(width));
   for_vectors(0, width, [=](int64_t i, auto n) {
     const F16 xhat = load(x + i, n) * rstd, g = load(dy + i, n) * load(weight + i, n);
     const F16 through = fnma(xhat, mean, g) * rstd;
@@ -109,16 +109,15 @@ void rms_norm_grad_row(const RmsNormGradArgs& args, int64_t row, float* dweight)
 
 // row(r, partial) for every row; the rows of one block share `stride` partial sums in scratch, zero at first.
 template <class Row>
-void blocks_of_rows(int64_t rows, [[maybe_unused]] int64_t width, float* scratch, int64_t stride, Row row) {
+void blocks_of_rows(int64_t rows, int64_t width, float* scratch, int64_t stride, Row row) {
   const int64_t blocks = (rows + kNormRowBlock - 1) / kNormRowBlock;
-#pragma omp parallel for schedule(static) if (rows * width > kSerialNumel)
-  for (int64_t b = 0; b < blocks; ++b) {
+  parallel_for(blocks, rows * width > kSerialNumel, [=](int64_t b) {
     float* partial = scratch + b * stride;
     for (int64_t i = 0; i < stride; i += 16) store(partial + i, zero());
     const int64_t begin = b * kNormRowBlock, rest = rows - begin;
     const int64_t end = begin + (rest < kNormRowBlock ? rest : kNormRowBlock);
     for (int64_t r = begin; r < end; ++r) row(r, partial);
-  }
+  });
 }
 
 // out = (out) + the blocks' partial sums in order.

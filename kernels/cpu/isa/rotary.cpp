@@ -7,7 +7,7 @@ template <class T>
 void turn_row(const RotaryArgs& args, int64_t row) {
   const int64_t half = args.head_dim / 2, at = (args.first_position + row % args.seq) * half;
   const float *cos = args.cos + at, *sin = args.sin + at;
-  const F16 sign = splat(args.inverse ? -1.0f : 1.0f);
+  const S16 sign = splat(args.inverse ? -1.0f : 1.0f);
   T* heads = static_cast<T*>(args.qkv.data) + row * args.stride;
   for (int64_t h = 0; h < args.turned_heads; ++h) {
     T *first = heads + h * args.head_dim, *second = first + half;

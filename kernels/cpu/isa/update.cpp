@@ -8,11 +8,11 @@ void adam_as(const AdamArgs& a) {
   float *param = a.param, *m = a.m, *v = a.v;
   const G* grad = static_cast<const G*>(a.grad.data);
   C* copy = static_cast<C*>(a.copy.data);
-  const F16 beta1 = splat(a.beta1), beta2 = splat(a.beta2);
-  const F16 rest1 = splat(1.0f - a.beta1), rest2 = splat(1.0f - a.beta2);
-  const F16 scale = splat(a.grad_scale), c1 = splat(a.inverse_c1), c2 = splat(a.inverse_c2);
-  const F16 eps = splat(a.eps), lr = splat(a.lr);
-  const F16 inside = splat(a.decoupled ? 0 : a.weight_decay),
+  const S16 beta1 = splat(a.beta1), beta2 = splat(a.beta2);
+  const S16 rest1 = splat(1.0f - a.beta1), rest2 = splat(1.0f - a.beta2);
+  const S16 scale = splat(a.grad_scale), c1 = splat(a.inverse_c1), c2 = splat(a.inverse_c2);
+  const S16 eps = splat(a.eps), lr = splat(a.lr);
+  const S16 inside = splat(a.decoupled ? 0 : a.weight_decay),
             outside = splat(a.decoupled ? a.weight_decay : 0);
   parallel_vectors(a.numel, [=](int64_t i, auto n) {
     const F16 p = load(param + i, n);
@@ -33,8 +33,8 @@ void sgd_as(const SgdArgs& a) {
   float *param = a.param, *buffer = a.buffer;
   const G* grad = static_cast<const G*>(a.grad.data);
   C* copy = static_cast<C*>(a.copy.data);
-  const F16 scale = splat(a.grad_scale), decay = splat(a.weight_decay), lr = splat(a.lr);
-  const F16 momentum = splat(a.momentum), damp = splat(1.0f - a.dampening);
+  const S16 scale = splat(a.grad_scale), decay = splat(a.weight_decay), lr = splat(a.lr);
+  const S16 momentum = splat(a.momentum), damp = splat(1.0f - a.dampening);
   const bool first = a.first, nesterov = a.nesterov;
   parallel_vectors(a.numel, [=](int64_t i, auto n) {
     const F16 p = load(param + i, n);
@@ -55,10 +55,10 @@ void lion_as(const LionArgs& a) {
   float *param = a.param, *m = a.m;
   const G* grad = static_cast<const G*>(a.grad.data);
   C* copy = static_cast<C*>(a.copy.data);
-  const F16 beta1 = splat(a.beta1), beta2 = splat(a.beta2);
-  const F16 rest1 = splat(1.0f - a.beta1), rest2 = splat(1.0f - a.beta2);
-  const F16 scale = splat(a.grad_scale), lr = splat(a.lr), kept = splat(a.kept);
-  const F16 none = zero(), up = splat(1.0f), down = splat(-1.0f);
+  const S16 beta1 = splat(a.beta1), beta2 = splat(a.beta2);
+  const S16 rest1 = splat(1.0f - a.beta1), rest2 = splat(1.0f - a.beta2);
+  const S16 scale = splat(a.grad_scale), lr = splat(a.lr), kept = splat(a.kept);
+  const S16 none = zero(), up = splat(1.0f), down = splat(-1.0f);
   parallel_vectors(a.numel, [=](int64_t i, auto n) {
     const F16 g = load(grad + i, n) * scale, before = load(m + i, n);
     const F16 c = fma(beta1, before, rest1 * g);
@@ -75,8 +75,8 @@ void adagrad_as(const AdagradArgs& a) {
   float *param = a.param, *sum = a.sum;
   const G* grad = static_cast<const G*>(a.grad.data);
   C* copy = static_cast<C*>(a.copy.data);
-  const F16 scale = splat(a.grad_scale), decay = splat(a.weight_decay), lr = splat(a.lr);
-  const F16 eps = splat(a.eps);
+  const S16 scale = splat(a.grad_scale), decay = splat(a.weight_decay), lr = splat(a.lr);
+  const S16 eps = splat(a.eps);
   parallel_vectors(a.numel, [=](int64_t i, auto n) {
     const F16 p = load(param + i, n);
     const F16 g = fma(decay, p, load(grad + i, n) * scale);

@@ -1,0 +1,45 @@
+#!/usr/bin/env python3
+"""How much longer a command takes when every core has another process that never rests.
+
+    benchmarks/shared_cores.py [--repeat 5] -- build/release/bin/cleave generate checkpoints --tokens 100
+
+Runs it in turn on a quiet machine and beside one busy process pinned to each usable core, and prints the medians of the wall
+time and their ratio. Two processes that share a core fairly take 2.
+"""
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import time
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--repeat", type=int, default=5)
+parser.add_argument("command", nargs="+")
+args = parser.parse_args()
+
+
+def seconds():
+    begin = time.perf_counter()
+    subprocess.run(args.command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    return time.perf_counter() - begin
+
+
+def busy(core):
+    return subprocess.Popen([sys.executable, "-c", f"import os\nos.sched_setaffinity(0, {{{core}}})\nwhile True: pass"])
+
+
+quiet, shared = [], []
+seconds()  # files come from the disk once
+for _ in range(args.repeat):
+    quiet.append(seconds())
+    neighbours = [busy(core) for core in os.sched_getaffinity(0)]
+    try:
+        time.sleep(0.2)
+        shared.append(seconds())
+    finally:
+        for n in neighbours:
+            n.kill()
+            n.wait()
+q, s = statistics.median(quiet), statistics.median(shared)
+print(f"quiet {q:.2f} s ({min(quiet):.2f} to {max(quiet):.2f}), shared {s:.2f} s ({min(shared):.2f} to {max(shared):.2f}), ratio {s / q:.2f}")

@@ -1,0 +1,19 @@
+// Simple loops on the calling thread's team, for what is not worth a body for each instruction set.
+#pragma once
+#include "device/team.h"
+
+namespace cleave::cpu {
+
+// body(begin, end) for even parts of [0, count), on all threads where `fork` is true.
+template <class Body>
+void team_loop(int64_t count, bool fork, const Body& body) {
+  if (!fork) return body(int64_t{0}, count);
+  run_shares(
+      count,
+      [](const void* context, int, int64_t begin, int64_t end) {
+        (*static_cast<const Body*>(context))(begin, end);
+      },
+      &body);
+}
+
+}  // namespace cleave::cpu

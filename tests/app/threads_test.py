@@ -1,0 +1,88 @@
+#!/usr/bin/env python3
+"""How many threads a rank computes with, which instructions, and what the program says of both."""
+import json
+import os
+import re
+import subprocess
+import sys
+import unittest
+
+from app_test import AppTest, CLEAVE
+
+
+class Threads(AppTest):
+    def line(self, *args, env=None, ranks=1):
+        """What a training says about its threads; the tests' own OMP_NUM_THREADS is taken away."""
+        out = self.train(*args, ranks=ranks, steps=1, env={"OMP_NUM_THREADS": "", **(env or {})}).stdout
+        found = re.search(r"threads: (\d+) threads? \((.*)\) a rank", out)
+        self.assertTrue(found, out)
+        return int(found.group(1)), found.group(2)
+
+    def test_every_core_that_the_process_may_use_has_one(self):
+        cores = len(os.sched_getaffinity(0))
+        threads, why = self.line()
+        self.assertLessEqual(threads, cores)  # fewer where a control group grants less
+        self.assertRegex(why, f"^{cores} usable core|grants .* of {cores} core")
+
+    def test_a_process_on_one_core_has_one(self):
+        one = {min(os.sched_getaffinity(0))}
+        command = [CLEAVE, "report", "--json"]
+        env = {k: v for k, v in os.environ.items() if k != "OMP_NUM_THREADS"}
+        out = subprocess.run(command, capture_output=True, text=True, env=env, preexec_fn=lambda: os.sched_setaffinity(0, one))
+        self.assertEqual(json.loads(out.stdout)["threads"], {"count": 1, "why": "1 usable core"})
+
+    def test_the_option_goes_before_the_variable_and_the_variable_before_the_cores(self):
+        self.assertEqual(self.line(env={"OMP_NUM_THREADS": "5"}), (5, "OMP_NUM_THREADS"))
+        self.assertEqual(self.line("--threads", 3, env={"OMP_NUM_THREADS": "5"}), (3, "--threads"))
+        self.assertEqual(self.line("--threads", 2, ranks=2), (2, "--threads"))
+
+    def test_eval_and_generate_have_the_option_and_say_so(self):
+        out = self.dir / "checkpoints"
+        self.train("--output", out, ranks=1)
+        for command in (["eval", out, "--data", self.text], ["generate", out, "--tokens", 2]):
+            self.assertIn("3 threads (--threads) a rank", self.run_cleave(*command, "--threads", 3).stderr)
+            self.assertIn("1 thread (", self.run_cleave(*command).stderr)
+
+    def test_numbers_that_are_none_are_refused(self):
+        for wrong in ("0", "-1", "5000", "two", "1.5", "nan"):
+            self.assertIn("--threads", self.train("--threads", wrong, ranks=1, code=2).stderr)
+            if wrong != "nan":
+                self.assertIn("OMP_NUM_THREADS", self.train(ranks=1, code=2, env={"OMP_NUM_THREADS": wrong}).stderr)
+
+    def test_losses_do_not_depend_on_threads(self):
+        for precision in ({}, {"bf16": {"enabled": True}}):
+            config = self.config(**precision)
+            first = self.losses("--threads", 1, ranks=1, config=config)
+            for threads in (2, 3):
+                self.assertEqual(self.losses("--threads", threads, ranks=1, config=config), first)
+
+
+class Instructions(AppTest):
+    def test_a_wrong_instruction_set_is_refused_by_every_command(self):
+        for command in (["report"], ["check", self.config()], ["plan", self.config()]):
+            err = self.run_cleave(*command, code=2, env={"CLEAVE_ISA": "avx9"}).stderr
+            self.assertIn("CLEAVE_ISA is 'avx9'; give v3 (AVX2) or v4 (AVX-512)", err)
+
+    def test_the_report_says_which_way_products_of_each_type_go_and_why(self):
+        def ways(**env):
+            report = json.loads(self.run_cleave("report", "--json", env=env).stdout)
+            text = self.run_cleave("report", env=env).stdout
+            for w in report["matmul"]:
+                self.assertIn(f"matmul {w['type']}   {w['way']}: {w['why']}", text)
+            return {w["type"]: (w["way"], w["why"]) for w in report["matmul"]}
+        least = ways(CLEAVE_ISA="v3", ONEDNN_MAX_CPU_ISA="AVX2")
+        self.assertEqual(set(least), {"fp32", "bf16", "fp16"})
+        for way, _ in least.values():
+            self.assertEqual(way, "own product with AVX2 (CLEAVE_ISA)")
+        with open("/proc/cpuinfo") as f:
+            native = "avx512_bf16" in f.read()
+        best = ways(ONEDNN_MAX_CPU_ISA="ALL")["bf16"]
+        if native:
+            self.assertIn("ONEDNN_MAX_CPU_ISA=AVX2 keeps oneDNN from", least["bf16"][1])
+            self.assertRegex(best[0], r"^oneDNN \d+\.\d+\.\d+ with AVX512_CORE_(BF16|AMX)")
+        else:
+            self.assertIn("multiplies bf16 in hardware from AVX512_BF16 on", best[1])
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv)
