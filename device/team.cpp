@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <deque>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -50,17 +51,21 @@ class Team {
 
   void run(int threads, Share share, const void* context, int64_t count, int64_t grain) {
     while (int(helpers_.size()) < threads - 1) {
+      std::atomic<bool>& open = open_.emplace_back(false);
       const int number = int(helpers_.size()) + 1;
-      helpers_.emplace_back([this, number, seen = round_.load()] { help(number, seen); });
+      helpers_.emplace_back([this, number, &open, seen = round_.load()] { help(number, open, seen); });
     }
     loop_ = {share, context, count, grain, threads};
     next_ = 0;
-    working_ = int(helpers_.size());
+    working_ = threads - 1;
+    for (int t = 1; t < threads; ++t) open_[size_t(t) - 1] = true;
     ++statistics_.loops;
     ++round_;
     round_.notify_all();
     within_share = true;
     take_part(0);
+    for (int t = 1; t < threads; ++t)
+      if (open_[size_t(t) - 1].exchange(false)) take_part(t), --working_;
     within_share = false;
     for (int left = working_; left != 0; left = working_) wait_for_change(working_, left);
   }
@@ -82,7 +87,6 @@ class Team {
 
   void take_part(int thread) {
     const Loop loop = loop_;
-    if (thread >= loop.threads) return;
     if (loop.grain == 0) {
       const int64_t begin = loop.count * thread / loop.threads,
                     end = loop.count * (thread + 1) / loop.threads;
@@ -93,12 +97,14 @@ class Team {
       loop.share(loop.context, thread, begin, std::min(begin + loop.grain, loop.count));
   }
 
-  void help(int number, uint32_t seen) {
+  void help(int number, std::atomic<bool>& open, uint32_t seen) {
     within_share = true;
     for (;;) {
       wait_for_change(round_, seen);
-      ++seen;
+      seen = round_;
       if (leaving_) return;
+      // What the caller has taken over is not ours, and its loop may have ended long ago.
+      if (!open.exchange(false)) continue;
       take_part(number);
       if (--working_ == 0) working_.notify_one();
     }
@@ -119,9 +125,12 @@ class Team {
   }
 
   alignas(64) std::atomic<uint32_t> round_{0};  // counts loops; helpers wait for the next
-  alignas(64) std::atomic<int> working_{0};     // helpers that have not finished this one; the caller waits
+  alignas(64) std::atomic<int> working_{0};     // helpers' shares that are not done; the caller waits for it
   alignas(64) std::atomic<int64_t> next_{0};    // the first piece that nobody has taken
   alignas(64) Loop loop_{};
+  // For each helper, whether its share is still to be taken: by it, or by the caller where it is not there
+  // yet.
+  std::deque<std::atomic<bool>> open_;
   std::atomic<bool> leaving_{false};
   std::atomic<int64_t> sleeps_{0};
   const int born_ = forks;

@@ -1,8 +1,8 @@
 // The threads that a kernel's loops run on: the calling one and helpers of its own, which stay between loops.
 // Whoever waits, a helper for the next loop or the caller for the end of this one, watches for a moment and
-// then sleeps, so that it does not keep a core from the work that it waits for. Pieces of a loop do not
-// depend on the number of threads, so neither do results. Plain functions only: bodies that are compiled once
-// per instruction set include this.
+// then sleeps, so that it does not keep a core from the work that it waits for; and the caller takes over
+// what a helper that has not woken did not begin. Pieces of a loop do not depend on the number of threads, so
+// neither do results. Plain functions only: bodies that are compiled once per instruction set include this.
 #pragma once
 #include <cstdint>
 

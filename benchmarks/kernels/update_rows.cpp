@@ -18,6 +18,18 @@ void add_updates(Device device) {
                     .weight_decay = 0.1f};
       return o.work(op, double(n) * (24.0 + double(size_of(grad)) + (copied ? double(size_of(copy)) : 0.0)));
     });
+  // So few that the first-level cache holds them: what the loop itself takes.
+  if (!device.is_cuda())
+    add_row(device, "adamw/2K/fp32", [](Operands& o) {
+      const int64_t few = 2048;
+      const Adam op{.param = o.make(DType::fp32, {few}),
+                    .m = o.make(DType::fp32, {few}, 0),
+                    .v = o.make(DType::fp32, {few}, 0),
+                    .copy = Tensor(),
+                    .grad = o.make(DType::fp32, {few}),
+                    .weight_decay = 0.1f};
+      return o.work(op, double(few) * 28.0);
+    });
   add_row(device, "sgd_momentum/100M/fp32", [=](Operands& o) {
     return o.work(Sgd{.param = o.make(DType::fp32, {n}),
                       .buffer = o.make(DType::fp32, {n}, 0),

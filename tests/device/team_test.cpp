@@ -154,6 +154,18 @@ TEST(Team, SleepsWhileAHelperIsLate) {
   EXPECT_LT(cpu_seconds() - cpu, 0.05);  // of 0.2 s that the caller would spin
 }
 
+// Without a pause in between, a helper often wakes when its share is taken and the next loop has begun.
+TEST(Team, ComputesEveryPieceOnceWhenTheCallerTakesSharesOver) {
+  const Threads set(4);
+  std::vector<std::atomic<int>> seen(64);
+  for (int round = 1; round <= 20000; ++round) {
+    shares(int64_t(seen.size()), [&](int, int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) ++seen[size_t(i)];
+    });
+    for (const auto& count : seen) ASSERT_EQ(count, round);
+  }
+}
+
 TEST(Team, WorksInAChildOfForkAndLetsItEnd) {
 #ifdef __SANITIZE_THREAD__
   GTEST_SKIP() << "ThreadSanitizer allows no new threads in a child of a process with threads";
