@@ -32,11 +32,12 @@ void add_options(CLI::App& app, RankOptions& o) {
 }
 
 void add_options(CLI::App& app, AutoValues& a) {
-  a.default_micro_batch_size = 8, a.warmup_steps = 0;
+  a.default_micro_batch_size = 8, a.warmup_steps = 0, a.schedule = "linear";
   a.lr = 5e-5, a.beta1 = 0.9, a.beta2 = 0.999, a.eps = 1e-8, a.weight_decay = 0, a.max_grad_norm = 1;
   const auto option = [&](const char* name, auto& value, const char* key, const char* otherwise) {
-    app.add_option(name, value, fmt::format("where {} is \"auto\" (default {})", key, otherwise))
-        ->group("Values for \"auto\", named as by Hugging Face's Trainer");
+    return app.add_option(name, value, fmt::format("{} (default {})", key, otherwise))
+        ->each([&a, name](const std::string&) { a.given.insert(name); })
+        ->group("Options of Hugging Face's Trainer: for \"auto\" and for what the file leaves out");
   };
   option("--per_device_train_batch_size", a.micro_batch_size, "train_micro_batch_size_per_gpu",
          "8, or what the other batch keys leave");
@@ -48,9 +49,20 @@ void add_options(CLI::App& app, AutoValues& a) {
   option("--adam_beta2", a.beta2, "optimizer.params.betas", "0.999");
   option("--adam_epsilon", a.eps, "optimizer.params.eps", "1e-8");
   option("--max_grad_norm", a.max_grad_norm, "gradient_clipping", "1");
+  option("--lr_scheduler_type", a.schedule,
+         "the schedule of a file that has none: linear, cosine, constant or constant_with_warmup", "linear")
+      ->check(CLI::IsMember({"linear", "cosine", "constant", "constant_with_warmup"}));
   option("--warmup_steps", a.warmup_steps, "scheduler.params.warmup_num_steps", "0");
-  option("--fp16", a.fp16, "fp16.enabled", "false");
-  option("--bf16", a.bf16, "bf16.enabled", "false");
+  option("--warmup_ratio", a.warmup_ratio, "the same as a share of all steps, where --warmup_steps is 0",
+         "0");
+  option("--fp16", a.fp16, "fp16.enabled", "false")->expected(0, 1)->default_str("true");
+  option("--bf16", a.bf16, "bf16.enabled", "false")->expected(0, 1)->default_str("true");
+}
+
+void add_steps_option(CLI::App& app, AutoValues& values) {
+  app.add_option("--steps", values.total_steps,
+                 "optimizer steps of the training, for a schedule that ends with it")
+      ->check(CLI::PositiveNumber);
 }
 
 ModelConfig config_of(const ModelOptions& o, int64_t data_vocab) {

@@ -24,8 +24,12 @@ struct RankOptions {
 void add_options(CLI::App& app, ModelOptions& options);
 void add_options(CLI::App& app, RankOptions& options);
 
-// What "auto" in a ds_config stands for, under the names and with the defaults of Hugging Face's Trainer.
+// What "auto" in a ds_config stands for, and the optimizer and schedule of one that has none, under the names
+// and with the defaults of Hugging Face's Trainer.
 void add_options(CLI::App& app, AutoValues& values);
+
+// --steps of commands that train nothing: the length of a schedule that ends with the training.
+void add_steps_option(CLI::App& app, AutoValues& values);
 
 // What --model stands for; a vocabulary that it leaves open is the data's. Error(usage) for an unknown model
 // or a tokenizer that is not built.

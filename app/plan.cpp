@@ -34,6 +34,7 @@ bool parse_options(PlanOptions& o, const Arguments& arguments) {
   app.add_option("--deepspeed_config", o.config, "the ds_config file")->required();
   add_options(app, o.model);
   add_options(app, o.values);
+  add_steps_option(app, o.values);
   app.add_option("--world_size", o.world, "all ranks of the job")
       ->capture_default_str()
       ->check(CLI::Range(1, 1 << 20));
@@ -119,11 +120,16 @@ int run_plan(const Arguments& arguments) {
 
   const ModelConfig shape = config_of(o.model, o.vocab);
   o.values.hidden_size = width_of(shape);
-  const ReadOptions options{
-      .strict = o.strict, .world_size = o.world, .world_origin = "--world_size", .auto_values = o.values};
+  const ReadOptions options{.strict = o.strict,
+                            .world_size = o.world,
+                            .world_origin = "--world_size",
+                            .auto_values = o.values,
+                            .steps_may_be_open = true};
   const ReadResult read = read_ds_config_file(o.config, options);
   std::fputs(format(read.problems).c_str(), stderr);
   require(read.ok(), Exit::usage, "{} was refused; there is no plan", o.config);
+  for (const Note& n : read.notes)
+    if (n.status == kNotKnown) std::fprintf(stderr, "note: %s: %s\n", n.path.c_str(), n.meaning.c_str());
   const int64_t per_node = o.per_node ? o.per_node : device ? device->per_node : 8;
   const Planner planner(shape, o.model, int(o.world), options, int(std::min(per_node, o.world)));
   const Trial trial = planner.plan(read.text, read.config);

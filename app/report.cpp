@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "config_schema/summary.h"
 #include "core/units.h"
 #include "device/workspace.h"
 #include "kernels/elementwise.h"
@@ -117,6 +118,7 @@ void Report::start(const Engine& engine, int ranks, const std::string& transport
   for (const Note& n : s.config.notes)
     if (n.origin != "default")
       line(fmt::format("config: {} = {} ({}): {}", n.path, n.value, n.origin, n.meaning));
+  for (const std::string& about : update_lines(s.config)) line(about);
   const DsConfig& c = engine.config();
   line(fmt::format(
       "model: {}, {} parameters; {}, {}; batch {} = {} x {} accumulation x {} data-parallel ranks{}",

@@ -71,7 +71,15 @@ AutoAnswer from_width(const Key& key, const ReadOptions& options, int stage) {
 
 }  // namespace
 
-AutoAnswer answer_auto(const Key& key, const ReadOptions& options, int stage) {
+namespace {
+
+// Values that need the number of steps, which those who train nothing may not have.
+AutoAnswer of_steps(const std::optional<int64_t>& steps, const ReadOptions& options, const char* what) {
+  if (steps || !options.steps_may_be_open) return from(steps, what);
+  return {.usable = true, .value = std::nullopt, .missing = what, .origin = {}, .open = true};
+}
+
+AutoAnswer value_of(const Key& key, const ReadOptions& options, int stage) {
   const AutoValues& a = options.auto_values;
   const std::string& p = key.path;
   if (p == "train_batch_size") return kDefault;
@@ -89,8 +97,10 @@ AutoAnswer answer_auto(const Key& key, const ReadOptions& options, int stage) {
   }
   if (p == "scheduler.params.warmup_min_lr") return {true, number(0), {}};
   if (p == "scheduler.params.warmup_max_lr") return from(a.lr, "the learning rate");
-  if (p == "scheduler.params.total_num_steps") return from(a.total_steps, "the number of training steps");
-  if (p == "scheduler.params.warmup_num_steps") return from(a.warmup_steps, "the number of warm-up steps");
+  if (p == "scheduler.params.total_num_steps")
+    return of_steps(a.total_steps, options, "the number of training steps");
+  if (p == "scheduler.params.warmup_num_steps")
+    return of_steps(warmup_steps(a), options, "the number of warm-up steps");
   if (p == "fp16.enabled") return flag(a.fp16);
   if (p == "bf16.enabled") return flag(a.bf16);
   if (p == "zero_optimization.reduce_bucket_size" || p == "zero_optimization.stage3_prefetch_bucket_size" ||
@@ -98,6 +108,14 @@ AutoAnswer answer_auto(const Key& key, const ReadOptions& options, int stage) {
     return from_width(key, options, stage);
   if (drops_auto(p)) return kDefault;
   return {false, std::nullopt, ""};
+}
+
+}  // namespace
+
+AutoAnswer answer_auto(const Key& key, const ReadOptions& options, int stage) {
+  AutoAnswer answer = value_of(key, options, stage);
+  if (answer.usable && answer.value) answer.origin = origin_of_auto(key.path, options.auto_values);
+  return answer;
 }
 
 }  // namespace cleave

@@ -162,6 +162,8 @@ class Collector {
     given.origin = "auto";
     const AutoAnswer answer = answer_auto(key, reading_.options, stage_);
     given.usable = answer.usable && (!answer.value || store_value(key, *answer.value));
+    given.filled_by = answer.origin;
+    if (answer.open) given.open = answer.missing;
     if (given.usable) return;
     const std::string why = answer.missing.empty()
                                 ? fmt::format("\"auto\" is not filled in here; give {}", wanted_by(key))

@@ -168,6 +168,7 @@ void resolve_comms_logger(Reading& r) {
 }  // namespace
 
 void resolve_config(Reading& reading) {
+  resolve_trainer_options(reading);
   resolve_precision(reading);
   resolve_axes(reading);
   resolve_zero(reading);

@@ -35,6 +35,36 @@ class Commands(AppTest):
                        "--bf16", "true")
         self.assertEqual((start["train_batch_size"], start["optimizer.params.lr"], start["bf16.enabled"]), (12, 0.01, True))
 
+    def test_the_trainers_options_train_a_file_without_an_optimizer_or_contradict_it(self):
+        def start(config, *args, code=0):
+            metrics = self.dir / "options.jsonl"
+            r = self.train("--metrics", metrics, *args, config=config, code=code, ranks=1)
+            return r, [json.loads(line) for line in metrics.read_text().splitlines()] if code == 0 else []
+        bare = self.dir / "bare.json"
+        bare.write_text('{"train_micro_batch_size_per_gpu": 2}')
+        r, lines = start(bare)
+        self.assertEqual([line["lr"] for line in lines[1:-1]], [1e-3] * 3)
+        self.assertIn("optimizer: AdamW (default), lr 0.001 (default)", r.stdout)
+        r, lines = start(bare, "--learning_rate", 0.3)
+        self.assertIn("lr 0.3 (--learning_rate)", r.stdout)
+        for line, share in zip(lines[1:-1], (3, 2, 1)):  # linear to zero over three steps
+            self.assertAlmostEqual(line["lr"], 0.1 * share, places=12)
+        r, lines = start(bare, "--lr_scheduler_type", "constant", "--bf16")
+        self.assertEqual([line["lr"] for line in lines[1:-1]], [5e-5] * 3)
+        self.assertIn("schedule: constant (--lr_scheduler_type)", r.stdout)
+        r, _ = start(self.config(), "--learning_rate", 0.3, code=2)
+        self.assertIn("optimizer.params.lr is 0.001, --learning_rate is 0.3", r.stderr)
+        r, _ = start(bare, "--lr_scheduler_type", "polynomial", code=2)
+        self.assertIn("polynomial", r.stderr)
+
+    def test_steps_that_nobody_knows_stay_open_in_check_and_plan(self):
+        path = self.config(scheduler={"type": "WarmupDecayLR", "params": {"total_num_steps": "auto"}})
+        for command in (["check", path], ["plan", "--deepspeed_config", path, "--seq_len", 32]):
+            r = self.run_cleave(*command)
+            self.assertIn("the number of training steps, which --steps says", r.stdout + r.stderr)
+            r = self.run_cleave(*command, "--steps", 50)
+            self.assertNotIn("which --steps says", r.stdout + r.stderr)
+
     def test_check_reports_every_error_with_its_position(self):
         path = self.dir / "bad.json"
         path.write_text('{\n "train_batch_size": "8",\n "gradient_clipp1ng": 1.0,\n "zero_optimization": {"stage": 7}\n}\n')

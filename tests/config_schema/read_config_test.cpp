@@ -273,9 +273,9 @@ TEST(ReadConfig, OnlyAnObjectIsAConfiguration) {
   EXPECT_EQ(format(read("").problems),
             "error: f:1:1: the file is empty; a configuration is a JSON object: { ... }\n");
   EXPECT_EQ(format(read("{}").problems),
-            "error: f:1:1: train_batch_size: give train_batch_size or train_micro_batch_size_per_gpu; "
-            "neither is there to "
-            "derive the batch from\n");
+            "error: f:1:1: train_batch_size: give train_batch_size or train_micro_batch_size_per_gpu in "
+            "the file, or the option --per_device_train_batch_size; none is there to derive the batch "
+            "from\n");
 }
 
 TEST(ReadConfig, AFileOfNonsenseEndsAfterAHundredProblems) {
