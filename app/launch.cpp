@@ -15,7 +15,7 @@ int run_launch(const Arguments& arguments) {
       "Starts N ranks of a command on this machine and returns the code of the rank that decided.\n"
       "Example: cleave launch -n 2 -- train --deepspeed_config ds_config.json --model tiny --data "
       "corpus.txt\n"
-      "After -- stands a cleave subcommand or any program.",
+      "After -- stands a command of cleave's or any program.",
       "launch");
   LaunchOptions options;
   bool unbound = false;

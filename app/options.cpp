@@ -2,9 +2,27 @@
 
 #include <cstdlib>
 
+#include "core/error.h"
 #include "core/units.h"
 
 namespace cleave {
+
+void add_config_option(CLI::App& app, std::string& config, const std::string& help, bool required) {
+  app.add_option("--deepspeed_config", config, help);
+  app.add_option_function<std::string>(
+         "--deepspeed",
+         [&config](const std::string& file) {
+           require(file.empty() || config.empty() || file == config, Exit::usage,
+                   "--deepspeed {} and --deepspeed_config {} name two files; give one of them", file, config);
+           if (!file.empty()) config = file;
+         },
+         "with a file: the same, as Hugging Face's Trainer has it; alone: accepted and ignored")
+      ->expected(0, 1);
+  if (required)
+    app.final_callback([&config] {
+      require(!config.empty(), Exit::usage, "--deepspeed_config is required: the ds_config file");
+    });
+}
 
 void add_options(CLI::App& app, ModelOptions& o) {
   app.add_option("--model", o.model,

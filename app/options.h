@@ -21,6 +21,10 @@ struct RankOptions {
   int local_rank = -1;  // accepted from launchers and cross-checked
 };
 
+// --deepspeed_config, and --deepspeed with a file, as a Hugging Face Trainer takes it; without one it is a
+// flag that scripts written for DeepSpeed give. Two different files, and none where one is required, are
+// refused.
+void add_config_option(CLI::App& app, std::string& config, const std::string& help, bool required);
 void add_options(CLI::App& app, ModelOptions& options);
 void add_options(CLI::App& app, RankOptions& options);
 

@@ -31,7 +31,7 @@ bool parse_options(PlanOptions& o, const Arguments& arguments) {
       "plan");
   std::vector<std::string> devices;
   for (const DeviceModel& m : device_models()) devices.emplace_back(m.name);
-  app.add_option("--deepspeed_config", o.config, "the ds_config file")->required();
+  add_config_option(app, o.config, "the ds_config file", true);
   add_options(app, o.model);
   add_options(app, o.values);
   add_steps_option(app, o.values);

@@ -49,9 +49,11 @@ void say_layout(const Engine& engine) {
 void add_options(CLI::App& app, PretrainedOptions& o) {
   app.add_option("dir", o.dir, "folder of checkpoints")->required();
   app.add_option("--tag", o.tag, "which one")->capture_default_str();
-  app.add_option("--deepspeed_config", o.config,
-                 "how ranks share the model, its type and the home of its weights; keys of training are not "
-                 "used (none: every rank has the whole model in fp32)");
+  add_config_option(
+      app, o.config,
+      "how ranks share the model, its type and the home of its weights; keys of training are not "
+      "used (none: every rank has the whole model in fp32)",
+      false);
   app.add_flag("--strict", o.strict, "warnings about the ds_config are errors");
   add_options(app, o.ranks);
   add_options(app, o.values);

@@ -12,7 +12,7 @@ bool parse_options(TrainOptions& o, const Arguments& arguments) {
       "Example: cleave train --deepspeed_config ds_config.json --model tiny --data corpus.txt --seq_len 256 "
       "--steps 200",
       "train");
-  app.add_option("--deepspeed_config", o.config, "the ds_config file")->required();
+  add_config_option(app, o.config, "the ds_config file", true);
   add_options(app, o.model);
   app.add_option("--data", o.data, "a text (bytes are tokens) or a token file: llm.c or nanoGPT .bin")
       ->required();
@@ -42,7 +42,6 @@ bool parse_options(TrainOptions& o, const Arguments& arguments) {
   app.add_flag("--ngrams", o.ngrams, "compare the validation loss with n-gram models of the same bytes");
   app.add_flag("--strict", o.strict,
                "warnings about the ds_config, and about what changed since a checkpoint, are errors");
-  app.add_flag("--deepspeed", o.deepspeed, "accepted and ignored, for scripts written for DeepSpeed");
   add_options(app, o.ranks);
   add_options(app, o.values);
   if (!parse(app, arguments)) return false;

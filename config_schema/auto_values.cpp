@@ -3,6 +3,7 @@
 #include <cmath>
 #include <string_view>
 
+#include "config_schema/key_values.h"
 #include "config_schema/reading.h"
 
 namespace cleave {
@@ -37,27 +38,6 @@ AutoAnswer from(const std::optional<T>& option, const char* what) {
 AutoAnswer flag(const std::optional<bool>& option) { return {true, boolean(option.value_or(false)), {}}; }
 
 const AutoAnswer kDefault{true, std::nullopt, {}};
-
-// Sections where DeepSpeed itself drops "auto" and takes the default.
-bool drops_auto(std::string_view path) {
-  constexpr std::string_view sections[] = {"zero_optimization",
-                                           "fp16",
-                                           "bf16",
-                                           "tensorboard",
-                                           "csv_monitor",
-                                           "wandb",
-                                           "comet",
-                                           "comms_logger",
-                                           "hybrid_engine",
-                                           "compile",
-                                           "pipeline",
-                                           "tensor_parallel",
-                                           "timers.throughput",
-                                           "weight_quantization"};
-  for (std::string_view s : sections)
-    if (path.starts_with(s) && path.size() > s.size() && path[s.size()] == '.') return true;
-  return false;
-}
 
 AutoAnswer from_width(const Key& key, const ReadOptions& options, int stage) {
   if (!options.auto_values.hidden_size) return kDefault;
@@ -106,7 +86,7 @@ AutoAnswer value_of(const Key& key, const ReadOptions& options, int stage) {
   if (p == "zero_optimization.reduce_bucket_size" || p == "zero_optimization.stage3_prefetch_bucket_size" ||
       p == "zero_optimization.stage3_param_persistence_threshold")
     return from_width(key, options, stage);
-  if (drops_auto(p)) return kDefault;
+  if (in_strict_section(p) || p.starts_with("pipeline.")) return kDefault;
   return {false, std::nullopt, ""};
 }
 

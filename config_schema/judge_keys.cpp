@@ -25,6 +25,9 @@ class Judge {
   explicit Judge(Reading& reading) : r_(reading), now_(describe(reading.result.config)) {}
 
   void given(const Given& g) {
+    if (g.path.empty())
+      return r_.result.notes.push_back(
+          {r_.place(g.where), g.shown, compact(*g.value), g.origin, "comment", "nothing reads it"});
     const size_t at = r_.index.at(g.path);
     const Key &key = r_.keys[at], &now = now_[at];
     Note note{r_.place(g.where), g.shown, compact(*g.value), g.origin, std::string(name_of(key.status)),
@@ -32,7 +35,11 @@ class Judge {
     if (g.origin == "auto" && g.open.empty() && now.target.index() != 0) note.value = text_of(now.target);
     if (!g.filled_by.empty()) note.origin += ", " + g.filled_by;
     const std::string disabled = disabled_by(key);
-    if (key.status == Status::section) return;
+    if (key.status == Status::section && g.value->kind == JsonValue::Kind::boolean)
+      note.status = name_of(Status::honoured),
+      note.meaning = fmt::format("the old form of zero_optimization.stage: {}", int(g.value->boolean));
+    else if (key.status == Status::section)
+      return;
     if (!g.open.empty()) {
       note.status = kNotKnown, note.meaning = fmt::format("{}, which --steps says", g.open);
     } else if (!disabled.empty()) {

@@ -63,7 +63,7 @@ struct ReadOptions {
 };
 
 struct ReadResult {
-  std::string text;               // as it was read
+  std::string text;               // of the file, as strict JSON where it could be read to its end
   DsConfig config;                // complete and resolved when ok()
   std::vector<Problem> problems;  // sorted by position
   std::vector<Note> notes;        // keys of the file in its order, then what was derived, then the defaults
@@ -74,6 +74,8 @@ struct ReadResult {
 // Never throws for bad input: what is wrong is in `problems`.
 ReadResult read_ds_config(std::string_view text, const std::string& file_name,
                           const ReadOptions& options = {});
+// `path` may also be a configuration in base64, as DeepSpeed's --deepspeed_config may: what is no file and
+// decodes to an object.
 ReadResult read_ds_config_file(const std::string& path, const ReadOptions& options = {});
 
 // The resolved configuration of a file that must be good: throws Error(usage) with all errors. Warnings are

@@ -1,6 +1,7 @@
 // One pass over one file: what the file gave, key by key, and what was wrong with it. The steps of
 // read_ds_config share it.
 #pragma once
+#include <list>
 #include <map>
 #include <string>
 #include <vector>
@@ -31,6 +32,7 @@ struct Reading {
   std::vector<Given> given;
   std::map<std::string, std::string> derived;  // path to how its value came about
   ReadResult result;
+  std::list<JsonValue> coerced = {};  // values read as another type than the file's
 
   const Key* find(std::string_view path) const;
   // The usable value of the key at this described path, or nullptr.

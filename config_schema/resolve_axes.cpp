@@ -122,7 +122,7 @@ void resolve_pipeline(Reading& r) {
 
 // Groups of near ranks must divide the data axis, to which ranks that share a sequence belong.
 void resolve_near_ranks(Reading& r) {
-  const DsConfig& c = r.result.config;
+  DsConfig& c = r.result.config;
   const int64_t share = int64_t{c.pipeline.stages} * c.tensor_parallel.size();
   if (r.options.world_size % share != 0)
     return;  // reported at pipeline.stages or tensor_parallel.autotp_size
@@ -132,8 +132,14 @@ void resolve_near_ranks(Reading& r) {
     r.error_at(key, fmt::format("{} ranks do not divide the {} of the data axis; use {}", size, data,
                                 divisors(data)));
   };
-  const ZeroConfig& z = c.zero;
+  ZeroConfig& z = c.zero;
   if (z.stage != 3) return;
+  if (z.zero_hpz_partition_size > data) {
+    r.warning_at("zero_optimization.zero_hpz_partition_size",
+                 fmt::format("{} is more than the {} ranks of the data axis, which are taken",
+                             z.zero_hpz_partition_size, data));
+    z.zero_hpz_partition_size = data;
+  }
   if (z.mics_shard_size != -1) check("zero_optimization.mics_shard_size", z.mics_shard_size);
   if (z.zero_hpz_partition_size != 1)
     check("zero_optimization.zero_hpz_partition_size", z.zero_hpz_partition_size);

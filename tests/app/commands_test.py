@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """Every command, its options and its answers to bad input."""
+import base64
 import json
 import os
 import socket
@@ -56,6 +57,28 @@ class Commands(AppTest):
         self.assertIn("optimizer.params.lr is 0.001, --learning_rate is 0.3", r.stderr)
         r, _ = start(bare, "--lr_scheduler_type", "polynomial", code=2)
         self.assertIn("polynomial", r.stderr)
+
+    def test_the_configuration_may_be_base64_or_the_value_of_deepspeed(self):
+        rest = ["--model", "tiny", "--data", self.text, "--seq_len", 32, "--steps", 1]
+        text = base64.urlsafe_b64encode(b'{"train_batch_size": 3, "zero_optimization": {"stage": 2}}').decode()
+        self.assertIn("zero_optimization.stage = 2", self.run_cleave("train", "--deepspeed_config", text, *rest).stdout)
+        path = self.config(zero_optimization={"stage": 1})
+        self.assertIn("zero_optimization.stage = 1", self.run_cleave("train", "--deepspeed", path, *rest).stdout)
+        self.run_cleave("train", "--deepspeed", "--deepspeed_config", path, *rest)
+        self.run_cleave("train", *rest, "--deepspeed_config", path, "--deepspeed")
+        self.assertIn("two files", self.run_cleave("train", "--deepspeed", path, "--deepspeed_config", "other.json", *rest,
+                                                   code=2).stderr)
+        self.assertIn("--deepspeed_config is required", self.run_cleave("train", "--deepspeed", *rest, code=2).stderr)
+
+    def test_a_configuration_in_hjson_trains_after_one_warning(self):
+        path = self.dir / "loose.json"
+        path.write_text("{\n  train_batch_size: 2 // all ranks\n  optimizer: {type: 'AdamW'}\n  fp16: {enabled: false}\n}\n")
+        r = self.train(config=path, ranks=1)
+        self.assertEqual(r.stderr.count("warning:"), 1, r.stderr)
+        self.assertIn("loose.json:2:3: this is not JSON", r.stderr)
+        self.train("--strict", config=path, ranks=1, code=2)
+        self.assertIn("what would make it fit", self.run_cleave(
+            "plan", "--deepspeed_config", path, "--model", "tiny", "--seq_len", 32, "--device_memory", "9MiB", code=3).stderr)
 
     def test_steps_that_nobody_knows_stay_open_in_check_and_plan(self):
         path = self.config(scheduler={"type": "WarmupDecayLR", "params": {"total_num_steps": "auto"}})
