@@ -3,6 +3,7 @@
 
 #include "app/parse.h"
 #include "app/pretrained.h"
+#include "app/raw_bytes.h"
 #include "data/batch_loader.h"
 
 namespace cleave {
@@ -24,6 +25,7 @@ int run_eval(const Arguments& arguments) {
   Session session(o.ranks);
   return session.run([&] {
     TokenFile file(data);  // what is wrong with it is known before anything is started
+    if (session.first()) warn_of_raw_bytes({data});
     Pretrained model(o, session);
     file = TokenFile(data, {.vocab = model.vocab()});
     const MeshShape& mesh = model.engine().mesh();

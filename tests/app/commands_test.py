@@ -181,6 +181,43 @@ class Commands(AppTest):
                 self.assertIn(part, r.stderr)
             self.assertEqual(r.stderr.count(parts[-1]), 1, "said once, not by every rank")
 
+    def test_a_folder_with_weights_is_refused_and_its_config_json_is_not(self):
+        config = {"model_type": "gpt2", "vocab_size": 256, "n_positions": 64, "n_embd": 16, "n_layer": 1, "n_head": 2, "attn_pdrop": 0.0}
+        for number, name in enumerate(("model.safetensors", "model-00001-of-00002.safetensors", "pytorch_model.bin",
+                                       "pytorch_model-00001-of-00002.bin", "model.safetensors.index.json",
+                                       "pytorch_model.bin.index.json")):
+            folder = self.dir / f"hf{number}"
+            folder.mkdir()
+            (folder / "config.json").write_text(json.dumps(config))
+            (folder / name).write_text("x")
+            r = self.train(model=folder, code=2, ranks=2 if number == 0 else 1)
+            self.assertIn(f"holds weights ({name}), which cannot be read yet", r.stderr)
+            self.assertEqual(r.stderr.count("holds weights"), 1, "said once, not by every rank")
+        self.train(model=folder / "config.json", ranks=1)
+        self.run_cleave("plan", "--deepspeed_config", self.config(), "--model", folder, "--seq_len", 32)
+        bare = self.dir / "bare"
+        bare.mkdir()
+        (bare / "config.json").write_text(json.dumps(config))
+        self.train(model=bare, ranks=1)
+
+    def test_chats_in_json_lines_are_read_as_raw_bytes_with_one_warning(self):
+        chats = self.dir / "chats.jsonl"
+        line = json.dumps({"messages": [{"role": "user", "content": "light and water"}]})
+        chats.write_text((line + "\n") * 200)
+        for more in ([], ["--eval_data", chats]):
+            r = self.run_cleave("train", "--deepspeed_config", self.config(), "--data", chats, "--seq_len", 32, "--steps", 1, *more)
+            self.assertEqual(r.stderr.count("is read as raw bytes"), 1, r.stderr)
+            self.assertIn("chats.jsonl holds a JSON object on each line", r.stderr)
+        self.assertNotIn("warning", self.train(ranks=1).stderr)
+
+    def test_the_vocabulary_of_a_tokenized_text_is_its_tokenizers(self):
+        tokens = self.dir / "text.bin"
+        self.assertIn("vocabulary 256", self.run_cleave("data", "tokenize", self.text, tokens).stdout)
+        self.assertIn("vocabulary 256", self.run_cleave("data", "inspect", tokens).stdout)
+        text = self.losses(ranks=1)
+        self.text = tokens
+        self.assertEqual(self.losses(ranks=1), text)  # the same model of the same vocabulary
+
     def test_monitors_are_written_where_the_config_says(self):
         self.train(config=self.config(tensorboard={"enabled": True, "output_path": str(self.dir / "tb"), "job_name": "j"},
                                       csv_monitor={"enabled": True, "output_path": str(self.dir / "csv"), "job_name": "j"}))
