@@ -20,7 +20,7 @@ int run_check(const Arguments& arguments) {
   app.add_option("file", files, "ds_config files")->required();
   app.add_option("--world_size", options.world_size, "all ranks of the job, for the batch arithmetic")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(integer(1));
   app.add_flag("--strict", options.strict, "what would be a warning is an error");
   app.add_flag("--quiet", quiet, "no line for each key of a good file");
   add_steps_option(app, options.auto_values);

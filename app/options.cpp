@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "app/parse.h"
 #include "core/error.h"
 #include "core/units.h"
 
@@ -29,9 +30,7 @@ void add_options(CLI::App& app, ModelOptions& o) {
   app.add_option("--model", o.model,
                  "a config.json of Hugging Face, a folder with one, or a preset: " + preset_names())
       ->capture_default_str();
-  app.add_option("--seq_len", o.seq_len, "tokens in a sample")
-      ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+  app.add_option("--seq_len", o.seq_len, "tokens in a sample")->capture_default_str()->check(integer(1));
   app.add_option("--tokenizer", o.tokenizer, "byte; token files (.bin) bring their own ids")
       ->capture_default_str();
 }
@@ -47,7 +46,8 @@ void add_options(CLI::App& app, RankOptions& o) {
   app.add_option("--device", o.device, "auto, cpu, cuda or cuda:INDEX")->capture_default_str();
   app.add_option("--device_memory", o.device_memory, "limit of a rank's device memory, such as 8GiB");
   app.add_option("--host_memory", o.host_memory, "limit of a rank's host memory");
-  app.add_option("--local_rank", o.local_rank, "accepted from launchers; must agree with the environment");
+  app.add_option("--local_rank", o.local_rank, "accepted from launchers; must agree with the environment")
+      ->check(integer(-1, 1'000'000));
 }
 
 void add_options(CLI::App& app, AutoValues& a) {
@@ -59,21 +59,23 @@ void add_options(CLI::App& app, AutoValues& a) {
         ->group("Options of Hugging Face's Trainer: for \"auto\" and for what the file leaves out");
   };
   option("--per_device_train_batch_size", a.micro_batch_size, "train_micro_batch_size_per_gpu",
-         "8, or what the other batch keys leave");
+         "8, or what the other batch keys leave")
+      ->check(integer(1));
   option("--gradient_accumulation_steps", a.gradient_accumulation_steps, "gradient_accumulation_steps",
-         "1, or what the other batch keys leave");
-  option("--learning_rate", a.lr, "optimizer.params.lr", "5e-5");
-  option("--weight_decay", a.weight_decay, "optimizer.params.weight_decay", "0");
-  option("--adam_beta1", a.beta1, "optimizer.params.betas", "0.9");
-  option("--adam_beta2", a.beta2, "optimizer.params.betas", "0.999");
-  option("--adam_epsilon", a.eps, "optimizer.params.eps", "1e-8");
-  option("--max_grad_norm", a.max_grad_norm, "gradient_clipping", "1");
+         "1, or what the other batch keys leave")
+      ->check(integer(1));
+  option("--learning_rate", a.lr, "optimizer.params.lr", "5e-5")->check(number(0));
+  option("--weight_decay", a.weight_decay, "optimizer.params.weight_decay", "0")->check(number(0));
+  option("--adam_beta1", a.beta1, "optimizer.params.betas", "0.9")->check(number(0, 1));
+  option("--adam_beta2", a.beta2, "optimizer.params.betas", "0.999")->check(number(0, 1));
+  option("--adam_epsilon", a.eps, "optimizer.params.eps", "1e-8")->check(number(0));
+  option("--max_grad_norm", a.max_grad_norm, "gradient_clipping", "1")->check(number(0));
   option("--lr_scheduler_type", a.schedule,
          "the schedule of a file that has none: linear, cosine, constant or constant_with_warmup", "linear")
-      ->check(CLI::IsMember({"linear", "cosine", "constant", "constant_with_warmup"}));
-  option("--warmup_steps", a.warmup_steps, "scheduler.params.warmup_num_steps", "0");
-  option("--warmup_ratio", a.warmup_ratio, "the same as a share of all steps, where --warmup_steps is 0",
-         "0");
+      ->check(one_of({"linear", "cosine", "constant", "constant_with_warmup"}));
+  option("--warmup_steps", a.warmup_steps, "scheduler.params.warmup_num_steps", "0")->check(integer(0));
+  option("--warmup_ratio", a.warmup_ratio, "the same as a share of all steps, where --warmup_steps is 0", "0")
+      ->check(number(0, 1));
   option("--fp16", a.fp16, "fp16.enabled", "false")->expected(0, 1)->default_str("true");
   option("--bf16", a.bf16, "bf16.enabled", "false")->expected(0, 1)->default_str("true");
 }
@@ -99,7 +101,7 @@ std::string weights_in(const std::string& folder) {
 void add_steps_option(CLI::App& app, AutoValues& values) {
   app.add_option("--steps", values.total_steps,
                  "optimizer steps of the training, for a schedule that ends with it")
-      ->check(CLI::PositiveNumber);
+      ->check(integer(1));
 }
 
 ModelConfig config_of(const ModelOptions& o, int64_t data_vocab) {

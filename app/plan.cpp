@@ -37,10 +37,10 @@ bool parse_options(PlanOptions& o, const Arguments& arguments) {
   add_steps_option(app, o.values);
   app.add_option("--world_size", o.world, "all ranks of the job")
       ->capture_default_str()
-      ->check(CLI::Range(1, 1 << 20));
+      ->check(integer(1, 1 << 20));
   app.add_option("--vocab", o.vocab, "of the data, for a model that leaves it open")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(integer(1));
   app.add_option(
       "--device", o.device,
       fmt::format("predicts the step time, and its memory is the limit: {}, or a .json file with rates "
@@ -50,12 +50,12 @@ bool parse_options(PlanOptions& o, const Arguments& arguments) {
          "--ranks_per_node", o.per_node,
          "ranks that share a node, to tell traffic inside from traffic between nodes; 8 unless --device "
          "says another number")
-      ->check(CLI::PositiveNumber);
+      ->check(integer(1));
   app.add_option("--device_memory", o.limits.device_memory, "limit of a rank's device memory, such as 8GiB");
   app.add_option("--host_memory", o.limits.host_memory, "limit of a rank's host memory");
   app.add_option("--ranks_here", o.here,
                  "the first this many ranks would share this machine, computing on its CPU: do they fit?")
-      ->check(CLI::NonNegativeNumber);
+      ->check(integer(0));
   app.add_flag(
       "--suggest", o.suggest,
       "prints the ds_config of the layout that fits and is predicted to be the fastest; needs --device");

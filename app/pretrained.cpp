@@ -23,7 +23,9 @@ DsConfig layout_of(const PretrainedOptions& o, const ModelConfig& model, const S
   values.total_steps = 1;  // of a schedule that is not used
   ReadOptions reading = session.read_options(o.strict, values);
   reading.micro_batch_size = o.micro_batch;
-  return session.read_config(o.config, reading).config;
+  const ReadResult read = session.read_config(o.config, reading);
+  if (session.first() && o.verbose) std::fputs(format(read.notes).c_str(), stderr);
+  return read.config;
 }
 
 // One line on stderr, so that stdout has what was asked for only.
@@ -37,7 +39,7 @@ void say_layout(const Engine& engine) {
                                    {"tensor", mesh.tensor}})
     if (size > 1) axes += fmt::format("{}{} {}", axes.empty() ? ", " : " x ", name, size);
   std::fprintf(stderr,
-               "%lld parameters in %s on %d rank%s%s; the first takes %s of device and %s of host memory\n",
+               "%lld parameters in %s on %d rank%s%s; rank 0 needs %s of device and %s of host memory\n",
                static_cast<long long>(engine.params()), std::string(name_of(engine.model().dtype)).c_str(),
                mesh.size(), mesh.size() > 1 ? "s" : "", axes.c_str(),
                format_bytes(memory.total(MemoryKind::device)).c_str(),
@@ -55,6 +57,8 @@ void add_options(CLI::App& app, PretrainedOptions& o) {
       "used (none: every rank has the whole model in fp32)",
       false);
   app.add_flag("--strict", o.strict, "warnings about the ds_config are errors");
+  auto* verbose = app.add_flag("--verbose", o.verbose, "also print every key and the whole memory table");
+  app.add_flag("--quiet", o.quiet, "print nothing but the result and what goes wrong")->excludes(verbose);
   add_options(app, o.ranks);
   add_options(app, o.values);
 }
@@ -89,7 +93,9 @@ Pretrained::Pretrained(const PretrainedOptions& o, Session& session) {
       session.world(),
       EngineOptions{.limits = memory_limits(o.ranks), .device = session.device(), .inference = true});
   engine_->load_checkpoint(o.dir, o.tag);
-  if (session.first()) say_layout(*engine_);
+  if (!session.first() || o.quiet) return;
+  say_layout(*engine_);
+  if (o.verbose) std::fputs(format(engine_->memory_planned()).c_str(), stderr);
 }
 
 }  // namespace cleave
