@@ -100,8 +100,8 @@ int print_suggestion(const Trial& trial, const MemoryLimits& limits, const Devic
           "no layout of this model on {} ranks fits in {} of device memory; use more ranks, or a device with "
           "more",
           trial.plan.mesh.size(), format_bytes(limits.device_bytes));
-  std::fprintf(stderr, "%d layouts were planned, the best of %d memory savings that fit is below:\n%s",
-               found->tried, found->fitting,
+  std::fprintf(stderr, "%d layouts were planned, the best of %d that fit is below:\n%s%s", found->tried,
+               found->fitting, format_gain(trial, *found, limits, device).c_str(),
                format(predict(found->best.config, found->best.plan, device), device).c_str());
   std::printf("%s\n", found->best.text.c_str());
   return 0;
@@ -135,9 +135,11 @@ int run_plan(const Arguments& arguments) {
   const Trial trial = planner.plan(read.text, read.config);
   if (o.suggest) return print_suggestion(trial, limits, *device, planner);
 
-  std::printf("%s\n", (o.json ? to_json(trial.plan) : format(trial.plan)).c_str());
-  if (device && !o.json)
-    std::fputs(format(predict(read.config, trial.plan, *device), *device).c_str(), stdout);
+  const StepTime time = device ? predict(read.config, trial.plan, *device) : StepTime{};
+  if (o.json)
+    std::printf("%s\n", (device ? to_json(trial.plan, time, *device) : to_json(trial.plan)).c_str());
+  else
+    std::printf("%s\n%s", format(trial.plan).c_str(), device ? format(time, *device).c_str() : "");
   if (!o.html.empty()) {
     std::ofstream page(o.html);
     page << to_html(trial.plan);
