@@ -3,6 +3,7 @@
 #include "app/options.h"
 #include "app/parse.h"
 #include "config_schema/read_config.h"
+#include "config_schema/summary.h"
 #include "core/error.h"
 
 namespace cleave {
@@ -14,24 +15,26 @@ int run_check(const Arguments& arguments) {
       "Example: cleave check --world_size 8 ds_config.json",
       "check");
   std::vector<std::string> files;
-  int64_t world = 1;
-  AutoValues values;
-  bool strict = false, quiet = false;
+  ReadOptions options{.world_origin = "--world_size", .steps_may_be_open = true};
+  bool quiet = false;
   app.add_option("file", files, "ds_config files")->required();
-  app.add_option("--world_size", world, "all ranks of the job, for the batch arithmetic (default 1)")
-      ->check(CLI::PositiveNumber);
-  app.add_flag("--strict", strict, "what would be a warning is an error");
+  app.add_option("--world_size", options.world_size, "all ranks of the job, for the batch arithmetic")
+      ->capture_default_str()
+      ->check(integer(1));
+  app.add_flag("--strict", options.strict, "what would be a warning is an error");
   app.add_flag("--quiet", quiet, "no line for each key of a good file");
-  add_options(app, values);
+  add_steps_option(app, options.auto_values);
+  add_options(app, options.auto_values);
   if (!parse(app, arguments)) return 0;
   bool good = true;
   for (const std::string& file : files) {
-    const ReadResult r = read_ds_config_file(
-        file, {.strict = strict, .world_size = world, .world_origin = "--world_size", .auto_values = values});
+    const ReadResult r = read_ds_config_file(file, options);
     std::fputs(format(r.problems).c_str(), stderr);
     good = good && r.ok();
     std::printf("%s: %s\n", file.c_str(), r.ok() ? "accepted" : "refused");
-    if (r.ok() && !quiet) std::fputs(format(r.notes).c_str(), stdout);
+    if (!r.ok() || quiet) continue;
+    for (const std::string& line : update_lines(r)) std::printf("%s\n", line.c_str());
+    std::fputs(format(r.notes).c_str(), stdout);
   }
   return int(good ? Exit::ok : Exit::usage);
 }

@@ -56,7 +56,8 @@ int tokenize(const std::string& in, const std::string& out) {
   paths.require_distinct();
   const std::string text = read_text(in);
   const auto bytes = bytes_of(text);
-  write_llmc(out, std::vector<int32_t>(bytes.begin(), bytes.end()));
+  constexpr int64_t kByteVocab = 256;
+  write_llmc(out, std::vector<int32_t>(bytes.begin(), bytes.end()), kByteVocab);
   std::printf("%s\n", TokenFile(out).describe().c_str());
   return 0;
 }

@@ -1,11 +1,50 @@
+#include <unistd.h>
+
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 
 #include "app/parse.h"
 #include "app/pretrained.h"
+#include "app/raw_bytes.h"
 #include "data/batch_loader.h"
+#include "monitor/progress.h"
 
 namespace cleave {
+namespace {
+
+// How far an evaluation is, on stderr: one line that is drawn again on a terminal, elsewhere a line now and
+// then.
+class EvalProgress {
+ public:
+  EvalProgress(int64_t batches, bool shown) : batches_(batches), shown_(shown) {}
+  ~EvalProgress() {
+    if (drawn_) std::fputs("\r\x1b[K", stderr);
+  }
+
+  // Before batch `done` begins.
+  void at(int64_t done) {
+    const Clock::time_point now = Clock::now();
+    if (!shown_ || now - said_ < (terminal_ ? std::chrono::milliseconds(200) : std::chrono::seconds(5)))
+      return;
+    said_ = now;
+    const double seconds = std::chrono::duration<double>(now - begin_).count();
+    std::fprintf(stderr, "%sevaluated %lld of %lld batches, %s left%s", terminal_ ? "\r\x1b[K" : "",
+                 static_cast<long long>(done), static_cast<long long>(batches_),
+                 format_duration(done > 0 ? seconds / double(done) * double(batches_ - done) : -1).c_str(),
+                 terminal_ ? "" : "\n");
+    std::fflush(stderr);
+    drawn_ = terminal_;
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  int64_t batches_;
+  bool shown_, terminal_ = isatty(STDERR_FILENO) != 0, drawn_ = false;
+  Clock::time_point begin_ = Clock::now(), said_ = begin_;
+};
+
+}  // namespace
 
 int run_eval(const Arguments& arguments) {
   CLI::App app(
@@ -19,11 +58,12 @@ int run_eval(const Arguments& arguments) {
   app.add_option("--data", data, "text or token file")->required();
   app.add_option("--micro_batch", o.micro_batch, "samples that a rank computes at a time")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(integer(1));
   if (!parse(app, arguments)) return 0;
   Session session(o.ranks);
   return session.run([&] {
     TokenFile file(data);  // what is wrong with it is known before anything is started
+    if (session.first()) warn_of_raw_bytes({data});
     Pretrained model(o, session);
     file = TokenFile(data, {.vocab = model.vocab()});
     const MeshShape& mesh = model.engine().mesh();
@@ -31,12 +71,17 @@ int run_eval(const Arguments& arguments) {
                                .micro_batch = o.micro_batch,
                                .rank = mesh.place(session.info().rank).data,
                                .ranks = mesh.data});
-    const double loss = model.engine().evaluate(
-        [&](int m) {
-          const TokenBatch b = batches.next(m);
-          return Batch{.input = b.input, .targets = b.targets, .valid_targets = b.valid_targets};
-        },
-        int(batches.micros()));
+    double loss = 0;
+    {
+      EvalProgress progress(batches.micros(), session.first() && !o.quiet);
+      loss = model.engine().evaluate(
+          [&](int m) {
+            progress.at(m);
+            const TokenBatch b = batches.next(m);
+            return Batch{.input = b.input, .targets = b.targets, .valid_targets = b.valid_targets};
+          },
+          int(batches.micros()));
+    }
     if (session.first()) std::printf("loss %.9g nats a token, perplexity %.6g\n", loss, std::exp(loss));
     session.leave();
     return 0;

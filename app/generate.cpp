@@ -65,12 +65,14 @@ int run_generate(const Arguments& arguments) {
   Sampling sampling;
   add_options(app, o);
   app.add_option("--prompt", prompt, "text to continue");
-  app.add_option("--tokens", tokens, "how many to add")->capture_default_str()->check(CLI::NonNegativeNumber);
+  app.add_option("--tokens", tokens, "how many to add")->capture_default_str()->check(integer(0));
   app.add_option("--temperature", sampling.temperature, "0 takes the likeliest")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
-  app.add_option("--top_k", sampling.top_k, "draw among the likeliest only (0: all)")->capture_default_str();
-  app.add_option("--seed", sampling.seed)->capture_default_str();
+      ->check(number(0));
+  app.add_option("--top_k", sampling.top_k, "draw among the likeliest only (0: all)")
+      ->capture_default_str()
+      ->check(integer(0));
+  app.add_option("--seed", sampling.seed)->capture_default_str()->check(integer(0));
   if (!parse(app, arguments)) return 0;
   require(!prompt.empty(), Exit::usage, "--prompt is empty; give at least one character to continue");
 

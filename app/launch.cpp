@@ -1,5 +1,6 @@
 #include "launcher/launch.h"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -9,20 +10,40 @@
 #include "core/error.h"
 
 namespace cleave {
+namespace {
+
+// Where a command stands that no -- separates from the launcher's own options; the end where none does.
+size_t command_begins(const Arguments& arguments) {
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const std::string& a = arguments[i];
+    if (a == "--") break;
+    if (!a.starts_with('-')) return i;
+    const bool has_value = a == "-n" || a == "--nproc" || a == "--master_port" || a == "--master-port";
+    if (has_value) ++i;
+  }
+  return arguments.size();
+}
+
+}  // namespace
 
 int run_launch(const Arguments& arguments) {
   CLI::App app(
       "Starts N ranks of a command on this machine and returns the code of the rank that decided.\n"
       "Example: cleave launch -n 2 -- train --deepspeed_config ds_config.json --model tiny --data "
       "corpus.txt\n"
-      "After -- stands a cleave subcommand or any program.",
+      "After -- stands a command of cleave's or any program.",
       "launch");
   LaunchOptions options;
   bool unbound = false;
-  app.add_option("-n,--nproc", options.ranks, "ranks to start")->required()->check(CLI::PositiveNumber);
-  app.add_option("--master_port", options.port, "port of the rendezvous (default: a free one)");
+  app.add_option("-n,--nproc", options.ranks, "ranks to start")->required()->check(integer(1));
+  app.add_option("--master_port", options.port, "port of the rendezvous (default: a free one)")
+      ->check(integer(0, 65535));
   app.add_flag("--no_bind", unbound, "leave the ranks unbound instead of giving each its own cores");
 
+  if (const size_t at = command_begins(arguments); at < arguments.size())
+    fail(Exit::usage, "-- is missing before {}; write: cleave launch {} -- {}", arguments[at],
+         fmt::join(arguments.begin(), arguments.begin() + long(at), " "),
+         fmt::join(arguments.begin() + long(at), arguments.end(), " "));
   const auto split = std::find(arguments.begin(), arguments.end(), "--");
   if (!parse(app, {arguments.begin(), split})) return 0;
   require(split != arguments.end() && split + 1 != arguments.end(), Exit::usage,

@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,6 +11,7 @@
 #include <system_error>
 
 #include "app/commands.h"
+#include "app/parse.h"
 #include "core/build.h"
 #include "core/error.h"
 #include "core/printable.h"
@@ -50,9 +52,10 @@ int run(const Arguments& all) {
   cpu::isa();  // refuses a wrong CLEAVE_ISA before anything begins
   for (const Command& c : kCommands)
     if (all[0] == c.name) return c.run({all.begin() + 1, all.end()});
-  std::string names;
-  for (const Command& c : kCommands) names += fmt::format(" {}", c.name);
-  fail(Exit::usage, "'{}' is not a command; there are:{}", all[0], names);
+  std::vector<std::string> names;
+  for (const Command& c : kCommands) names.emplace_back(c.name);
+  fail(Exit::usage, "'{}' is not a command{}; there are: {}", all[0], did_you_mean(all[0], names),
+       fmt::join(names, ", "));
 }
 
 void say_error(std::string_view text) {

@@ -1,19 +1,37 @@
 #include "app/options.h"
 
 #include <cstdlib>
+#include <filesystem>
 
+#include "app/parse.h"
 #include "core/cores.h"
+#include "core/error.h"
 #include "core/units.h"
 
 namespace cleave {
+
+void add_config_option(CLI::App& app, std::string& config, const std::string& help, bool required) {
+  app.add_option("--deepspeed_config", config, help);
+  app.add_option_function<std::string>(
+         "--deepspeed",
+         [&config](const std::string& file) {
+           require(file.empty() || config.empty() || file == config, Exit::usage,
+                   "--deepspeed {} and --deepspeed_config {} name two files; give one of them", file, config);
+           if (!file.empty()) config = file;
+         },
+         "with a file: the same, as Hugging Face's Trainer has it; alone: accepted and ignored")
+      ->expected(0, 1);
+  if (required)
+    app.final_callback([&config] {
+      require(!config.empty(), Exit::usage, "--deepspeed_config is required: the ds_config file");
+    });
+}
 
 void add_options(CLI::App& app, ModelOptions& o) {
   app.add_option("--model", o.model,
                  "a config.json of Hugging Face, a folder with one, or a preset: " + preset_names())
       ->capture_default_str();
-  app.add_option("--seq_len", o.seq_len, "tokens in a sample")
-      ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+  app.add_option("--seq_len", o.seq_len, "tokens in a sample")->capture_default_str()->check(integer(1));
   app.add_option("--tokenizer", o.tokenizer, "byte; token files (.bin) bring their own ids")
       ->capture_default_str();
 }
@@ -33,30 +51,63 @@ void add_options(CLI::App& app, RankOptions& o) {
          "--threads", o.threads,
          "threads a rank computes with on the CPU (default: OMP_NUM_THREADS, or this rank's share of the "
          "cores that the process may use)")
-      ->check(CLI::Range(1, kMostThreads));
-  app.add_option("--local_rank", o.local_rank, "accepted from launchers; must agree with the environment");
+      ->check(integer(1, kMostThreads));
+  app.add_option("--local_rank", o.local_rank, "accepted from launchers; must agree with the environment")
+      ->check(integer(-1, 1'000'000));
 }
 
 void add_options(CLI::App& app, AutoValues& a) {
-  a.default_micro_batch_size = 8, a.warmup_steps = 0;
+  a.default_micro_batch_size = 8, a.warmup_steps = 0, a.schedule = "linear";
   a.lr = 5e-5, a.beta1 = 0.9, a.beta2 = 0.999, a.eps = 1e-8, a.weight_decay = 0, a.max_grad_norm = 1;
   const auto option = [&](const char* name, auto& value, const char* key, const char* otherwise) {
-    app.add_option(name, value, fmt::format("where {} is \"auto\" (default {})", key, otherwise))
-        ->group("Values for \"auto\", named as by Hugging Face's Trainer");
+    return app.add_option(name, value, fmt::format("{} (default {})", key, otherwise))
+        ->each([&a, name](const std::string&) { a.given.insert(name); })
+        ->group("Options of Hugging Face's Trainer: for \"auto\" and for what the file leaves out");
   };
   option("--per_device_train_batch_size", a.micro_batch_size, "train_micro_batch_size_per_gpu",
-         "8, or what the other batch keys leave");
+         "8, or what the other batch keys leave")
+      ->check(integer(1));
   option("--gradient_accumulation_steps", a.gradient_accumulation_steps, "gradient_accumulation_steps",
-         "1, or what the other batch keys leave");
-  option("--learning_rate", a.lr, "optimizer.params.lr", "5e-5");
-  option("--weight_decay", a.weight_decay, "optimizer.params.weight_decay", "0");
-  option("--adam_beta1", a.beta1, "optimizer.params.betas", "0.9");
-  option("--adam_beta2", a.beta2, "optimizer.params.betas", "0.999");
-  option("--adam_epsilon", a.eps, "optimizer.params.eps", "1e-8");
-  option("--max_grad_norm", a.max_grad_norm, "gradient_clipping", "1");
-  option("--warmup_steps", a.warmup_steps, "scheduler.params.warmup_num_steps", "0");
-  option("--fp16", a.fp16, "fp16.enabled", "false");
-  option("--bf16", a.bf16, "bf16.enabled", "false");
+         "1, or what the other batch keys leave")
+      ->check(integer(1));
+  option("--learning_rate", a.lr, "optimizer.params.lr", "5e-5")->check(number(0));
+  option("--weight_decay", a.weight_decay, "optimizer.params.weight_decay", "0")->check(number(0));
+  option("--adam_beta1", a.beta1, "optimizer.params.betas", "0.9")->check(number(0, 1));
+  option("--adam_beta2", a.beta2, "optimizer.params.betas", "0.999")->check(number(0, 1));
+  option("--adam_epsilon", a.eps, "optimizer.params.eps", "1e-8")->check(number(0));
+  option("--max_grad_norm", a.max_grad_norm, "gradient_clipping", "1")->check(number(0));
+  option("--lr_scheduler_type", a.schedule,
+         "the schedule of a file that has none: linear, cosine, constant or constant_with_warmup", "linear")
+      ->check(one_of({"linear", "cosine", "constant", "constant_with_warmup"}));
+  option("--warmup_steps", a.warmup_steps, "scheduler.params.warmup_num_steps", "0")->check(integer(0));
+  option("--warmup_ratio", a.warmup_ratio, "the same as a share of all steps, where --warmup_steps is 0", "0")
+      ->check(number(0, 1));
+  option("--fp16", a.fp16, "fp16.enabled", "false")->expected(0, 1)->default_str("true");
+  option("--bf16", a.bf16, "bf16.enabled", "false")->expected(0, 1)->default_str("true");
+}
+
+namespace {
+
+// The first file of a folder that holds weights, or its index; empty where there is none.
+std::string weights_in(const std::string& folder) {
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
+    const std::string name = entry.path().filename().string(), end = entry.path().extension().string();
+    const bool torch = name.starts_with("pytorch_model") && (end == ".bin" || end == ".json");
+    const bool index = name.ends_with(".safetensors.index.json");
+    if (torch || index || end == ".safetensors" || end == ".pth" || end == ".gguf" || name == "tf_model.h5" ||
+        name == "flax_model.msgpack")
+      return name;
+  }
+  return {};
+}
+
+}  // namespace
+
+void add_steps_option(CLI::App& app, AutoValues& values) {
+  app.add_option("--steps", values.total_steps,
+                 "optimizer steps of the training, for a schedule that ends with it")
+      ->check(integer(1));
 }
 
 ModelConfig config_of(const ModelOptions& o, int64_t data_vocab) {
@@ -64,6 +115,11 @@ ModelConfig config_of(const ModelOptions& o, int64_t data_vocab) {
           "--tokenizer {}: only byte is built; turn the text into a .bin token file "
           "with your tokenizer instead",
           o.tokenizer);
+  if (const std::string weights = o.begins_random ? weights_in(o.model) : ""; !weights.empty())
+    fail(Exit::usage,
+         "--model {}: the folder holds weights ({}), which cannot be read yet, and training would begin with "
+         "random ones instead; to train this shape from random weights, give its config.json: --model {}",
+         o.model, weights, (std::filesystem::path(o.model) / "config.json").string());
   ModelConfig config = find_model(o.model);
   if (vocab_of(config) == 0) vocab_of(config) = data_vocab;
   return config;

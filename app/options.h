@@ -13,6 +13,7 @@ struct ModelOptions {
   std::string model = "tiny";
   std::string tokenizer = "byte";
   int64_t seq_len = 256;
+  bool begins_random = false;  // weights are random at first: a folder that holds others is refused
 };
 
 struct RankOptions {
@@ -22,14 +23,22 @@ struct RankOptions {
   int local_rank = -1;  // accepted from launchers and cross-checked
 };
 
+// --deepspeed_config, and --deepspeed with a file, as a Hugging Face Trainer takes it; without one it is a
+// flag that scripts written for DeepSpeed give. Two different files, and none where one is required, are
+// refused.
+void add_config_option(CLI::App& app, std::string& config, const std::string& help, bool required);
 void add_options(CLI::App& app, ModelOptions& options);
 void add_options(CLI::App& app, RankOptions& options);
 
-// What "auto" in a ds_config stands for, under the names and with the defaults of Hugging Face's Trainer.
+// What "auto" in a ds_config stands for, and the optimizer and schedule of one that has none, under the names
+// and with the defaults of Hugging Face's Trainer.
 void add_options(CLI::App& app, AutoValues& values);
 
-// What --model stands for; a vocabulary that it leaves open is the data's. Error(usage) for an unknown model
-// or a tokenizer that is not built.
+// --steps of commands that train nothing: the length of a schedule that ends with the training.
+void add_steps_option(CLI::App& app, AutoValues& values);
+
+// What --model stands for; a vocabulary that it leaves open is the data's. Error(usage) for an unknown model,
+// a tokenizer that is not built, or a folder with weights where random ones would take their place.
 ModelConfig config_of(const ModelOptions& options, int64_t data_vocab);
 
 // From --device_memory and --host_memory, or the variables CLEAVE_DEVICE_MEMORY and CLEAVE_HOST_MEMORY.

@@ -1,11 +1,118 @@
 #include "app/parse.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <charconv>
+#include <cmath>
 #include <cstdio>
 
+#include "config_schema/nearest_key.h"
 #include "core/error.h"
 
 namespace cleave {
+namespace {
+
+constexpr auto kNoLimit = std::numeric_limits<int64_t>::max();
+
+template <class T>
+std::string range(const char* what, T least, T most, bool open) {
+  return open ? fmt::format("{} of at least {}", what, least)
+              : fmt::format("{} from {} to {}", what, least, most);
+}
+
+// Refuses what `fits` says no to; the empty string is CLI11's yes.
+template <class Fits>
+CLI::Validator validator(const std::string& wanted, Fits fits) {
+  return CLI::Validator(
+      [wanted, fits](std::string& text) {
+        return fits(text) ? std::string() : fmt::format("wanted {}, got {}", wanted, text);
+      },
+      "");
+}
+
+template <class T>
+bool read(const std::string& text, T& value) {
+  const char* begin = text.data() + (text.starts_with('+') ? 1 : 0);
+  const auto r = std::from_chars(begin, text.data() + text.size(), value);
+  return r.ec == std::errc{} && r.ptr == text.data() + text.size();
+}
+
+// Subcommands and options that may stand where the parser was.
+std::vector<std::string> known_to(const CLI::App& app, bool options) {
+  std::vector<std::string> names;
+  if (options)
+    for (const CLI::Option* o : app.get_options())
+      for (const std::string& name : o->get_lnames()) names.push_back("--" + name);
+  for (const CLI::App* sub : app.get_subcommands([](const CLI::App*) { return true; })) {
+    if (!options) names.push_back(sub->get_name());
+    if (options && sub->parsed())
+      for (std::string& name : known_to(*sub, true)) names.push_back(std::move(name));
+  }
+  return names;
+}
+
+// Says which words nothing takes, in the order typed; values of unknown options are not named apart.
+void refuse_unknown(const CLI::App& app) {
+  const std::vector<std::string> left = app.remaining(true);
+  std::string text;
+  bool option_before = false;
+  for (const std::string& word : left) {
+    const bool option = word.starts_with('-');
+    if (!option && option_before) continue;
+    option_before = option_before || option;
+    text += fmt::format("{}{} {}{}", text.empty() ? "" : "\n  ",
+                        option ? "there is no option" : "nothing takes the word", word,
+                        did_you_mean(word.substr(0, word.find('=')), known_to(app, option)));
+  }
+  if (!text.empty()) fail(Exit::usage, "{}\n  {} --help lists what there is", text, app.get_name());
+}
+
+// In words of this program: CLI11 says "Could not convert: --bf16 = maybe" and "--steps: 1 required INT
+// missing".
+std::string said(const CLI::ParseError& e) {
+  std::string text = e.what();
+  if (const size_t colon = text.find(": 1 required "); colon != std::string::npos)
+    return text.substr(0, colon) + ": wanted a value, got none";
+  const std::string_view convert = "Could not convert: ";
+  const size_t equals = text.find(" = ");
+  if (!text.starts_with(convert) || equals == std::string::npos) return text;
+  return fmt::format("{}: {} is not a value it takes", text.substr(convert.size(), equals - convert.size()),
+                     text.substr(equals + 3));
+}
+
+}  // namespace
+
+CLI::Validator integer(int64_t least, int64_t most) {
+  const std::string wanted = range("an integer", least, most, most == kNoLimit);
+  return validator(wanted, [=](const std::string& text) {
+    int64_t value = 0;
+    if (uint64_t seed = 0; least >= 0 && most == kNoLimit && read(text, seed)) return seed >= uint64_t(least);
+    return read(text, value) && value >= least && value <= most;
+  });
+}
+
+CLI::Validator number(double least, double most) {
+  return validator(range("a number", least, most, std::isinf(most)), [=](const std::string& text) {
+    double value = 0;
+    return read(text, value) && std::isfinite(value) && value >= least && value <= most;
+  });
+}
+
+CLI::Validator one_of(std::vector<std::string> words) {
+  return CLI::Validator(
+      [words = std::move(words)](std::string& text) {
+        if (std::find(words.begin(), words.end(), text) != words.end()) return std::string();
+        return fmt::format("wanted one of {}, got {}{}", fmt::join(words, ", "), text,
+                           did_you_mean(text, words));
+      },
+      "");
+}
+
+std::string did_you_mean(const std::string& word, const std::vector<std::string>& known) {
+  const std::string near = nearest_word(word, known);
+  return near.empty() ? "" : fmt::format("; did you mean {}?", near);
+}
 
 bool parse(CLI::App& app, Arguments arguments) {
   for (std::string& a : arguments) {
@@ -14,6 +121,9 @@ bool parse(CLI::App& app, Arguments arguments) {
     const size_t end = std::min(a.find('='), a.size());
     std::replace(a.begin() + 2, a.begin() + long(end), '-', '_');
   }
+  app.name("cleave " + app.get_name());
+  app.allow_extras();
+  for (CLI::App* sub : app.get_subcommands([](const CLI::App*) { return true; })) sub->allow_extras();
   std::reverse(arguments.begin(), arguments.end());  // as CLI11 wants them
   try {
     app.parse(std::move(arguments));
@@ -21,8 +131,10 @@ bool parse(CLI::App& app, Arguments arguments) {
     std::fputs(app.help().c_str(), stdout);
     return false;
   } catch (const CLI::ParseError& e) {
-    fail(Exit::usage, "{}; cleave {} --help lists the options", e.what(), app.get_name());
+    refuse_unknown(app);  // what is missing is often what was misspelt
+    fail(Exit::usage, "{}; {} --help lists the options", said(e), app.get_name());
   }
+  refuse_unknown(app);
   return true;
 }
 

@@ -31,15 +31,16 @@ bool parse_options(PlanOptions& o, const Arguments& arguments) {
       "plan");
   std::vector<std::string> devices;
   for (const DeviceModel& m : device_models()) devices.emplace_back(m.name);
-  app.add_option("--deepspeed_config", o.config, "the ds_config file")->required();
+  add_config_option(app, o.config, "the ds_config file", true);
   add_options(app, o.model);
   add_options(app, o.values);
+  add_steps_option(app, o.values);
   app.add_option("--world_size", o.world, "all ranks of the job")
       ->capture_default_str()
-      ->check(CLI::Range(1, 1 << 20));
+      ->check(integer(1, 1 << 20));
   app.add_option("--vocab", o.vocab, "of the data, for a model that leaves it open")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(integer(1));
   app.add_option(
       "--device", o.device,
       fmt::format("predicts the step time, and its memory is the limit: {}, or a .json file with rates "
@@ -49,12 +50,12 @@ bool parse_options(PlanOptions& o, const Arguments& arguments) {
          "--ranks_per_node", o.per_node,
          "ranks that share a node, to tell traffic inside from traffic between nodes; 8 unless --device "
          "says another number")
-      ->check(CLI::PositiveNumber);
+      ->check(integer(1));
   app.add_option("--device_memory", o.limits.device_memory, "limit of a rank's device memory, such as 8GiB");
   app.add_option("--host_memory", o.limits.host_memory, "limit of a rank's host memory");
   app.add_option("--ranks_here", o.here,
                  "the first this many ranks would share this machine, computing on its CPU: do they fit?")
-      ->check(CLI::NonNegativeNumber);
+      ->check(integer(0));
   app.add_flag(
       "--suggest", o.suggest,
       "prints the ds_config of the layout that fits and is predicted to be the fastest; needs --device");
@@ -99,8 +100,8 @@ int print_suggestion(const Trial& trial, const MemoryLimits& limits, const Devic
           "no layout of this model on {} ranks fits in {} of device memory; use more ranks, or a device with "
           "more",
           trial.plan.mesh.size(), format_bytes(limits.device_bytes));
-  std::fprintf(stderr, "%d layouts were planned, the best of %d memory savings that fit is below:\n%s",
-               found->tried, found->fitting,
+  std::fprintf(stderr, "%d layouts were planned, the best of %d that fit is below:\n%s%s", found->tried,
+               found->fitting, format_gain(trial, *found, limits, device).c_str(),
                format(predict(found->best.config, found->best.plan, device), device).c_str());
   std::printf("%s\n", found->best.text.c_str());
   return 0;
@@ -119,19 +120,26 @@ int run_plan(const Arguments& arguments) {
 
   const ModelConfig shape = config_of(o.model, o.vocab);
   o.values.hidden_size = width_of(shape);
-  const ReadOptions options{
-      .strict = o.strict, .world_size = o.world, .world_origin = "--world_size", .auto_values = o.values};
+  const ReadOptions options{.strict = o.strict,
+                            .world_size = o.world,
+                            .world_origin = "--world_size",
+                            .auto_values = o.values,
+                            .steps_may_be_open = true};
   const ReadResult read = read_ds_config_file(o.config, options);
   std::fputs(format(read.problems).c_str(), stderr);
   require(read.ok(), Exit::usage, "{} was refused; there is no plan", o.config);
+  for (const Note& n : read.notes)
+    if (n.status == kNotKnown) std::fprintf(stderr, "note: %s: %s\n", n.path.c_str(), n.meaning.c_str());
   const int64_t per_node = o.per_node ? o.per_node : device ? device->per_node : 8;
   const Planner planner(shape, o.model, int(o.world), options, int(std::min(per_node, o.world)));
   const Trial trial = planner.plan(read.text, read.config);
   if (o.suggest) return print_suggestion(trial, limits, *device, planner);
 
-  std::printf("%s\n", (o.json ? to_json(trial.plan) : format(trial.plan)).c_str());
-  if (device && !o.json)
-    std::fputs(format(predict(read.config, trial.plan, *device), *device).c_str(), stdout);
+  const StepTime time = device ? predict(read.config, trial.plan, *device) : StepTime{};
+  if (o.json)
+    std::printf("%s\n", (device ? to_json(trial.plan, time, *device) : to_json(trial.plan)).c_str());
+  else
+    std::printf("%s\n%s", format(trial.plan).c_str(), device ? format(time, *device).c_str() : "");
   if (!o.html.empty()) {
     std::ofstream page(o.html);
     page << to_html(trial.plan);

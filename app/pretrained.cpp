@@ -23,7 +23,9 @@ DsConfig layout_of(const PretrainedOptions& o, const ModelConfig& model, const S
   values.total_steps = 1;  // of a schedule that is not used
   ReadOptions reading = session.read_options(o.strict, values);
   reading.micro_batch_size = o.micro_batch;
-  return session.read_config(o.config, reading).config;
+  const ReadResult read = session.read_config(o.config, reading);
+  if (session.first() && o.verbose) std::fputs(format(read.notes).c_str(), stderr);
+  return read.config;
 }
 
 // One line on stderr, so that stdout has what was asked for only.
@@ -36,13 +38,13 @@ void say_layout(const Engine& engine, const Session& session) {
                                    {"sequence", mesh.sequence},
                                    {"tensor", mesh.tensor}})
     if (size > 1) axes += fmt::format("{}{} {}", axes.empty() ? ", " : " x ", name, size);
-  std::fprintf(stderr,
-               "%lld parameters in %s on %d rank%s%s, %s a rank; the first takes %s of device and %s of host "
-               "memory\n",
-               static_cast<long long>(engine.params()), std::string(name_of(engine.model().dtype)).c_str(),
-               mesh.size(), mesh.size() > 1 ? "s" : "", axes.c_str(), session.threads().c_str(),
-               format_bytes(memory.total(MemoryKind::device)).c_str(),
-               format_bytes(memory.total(MemoryKind::pinned) + memory.total(MemoryKind::host)).c_str());
+  std::fprintf(
+      stderr,
+      "%lld parameters in %s on %d rank%s%s, %s a rank; rank 0 needs %s of device and %s of host memory\n",
+      static_cast<long long>(engine.params()), std::string(name_of(engine.model().dtype)).c_str(),
+      mesh.size(), mesh.size() > 1 ? "s" : "", axes.c_str(), session.threads().c_str(),
+      format_bytes(memory.total(MemoryKind::device)).c_str(),
+      format_bytes(memory.total(MemoryKind::pinned) + memory.total(MemoryKind::host)).c_str());
 }
 
 }  // namespace
@@ -50,10 +52,14 @@ void say_layout(const Engine& engine, const Session& session) {
 void add_options(CLI::App& app, PretrainedOptions& o) {
   app.add_option("dir", o.dir, "folder of checkpoints")->required();
   app.add_option("--tag", o.tag, "which one")->capture_default_str();
-  app.add_option("--deepspeed_config", o.config,
-                 "how ranks share the model, its type and the home of its weights; keys of training are not "
-                 "used (none: every rank has the whole model in fp32)");
+  add_config_option(
+      app, o.config,
+      "how ranks share the model, its type and the home of its weights; keys of training are not "
+      "used (none: every rank has the whole model in fp32)",
+      false);
   app.add_flag("--strict", o.strict, "warnings about the ds_config are errors");
+  auto* verbose = app.add_flag("--verbose", o.verbose, "also print every key and the whole memory table");
+  app.add_flag("--quiet", o.quiet, "print nothing but the result and what goes wrong")->excludes(verbose);
   add_options(app, o.ranks);
   add_options(app, o.values);
 }
@@ -88,7 +94,9 @@ Pretrained::Pretrained(const PretrainedOptions& o, Session& session) {
       session.world(),
       EngineOptions{.limits = memory_limits(o.ranks), .device = session.device(), .inference = true});
   engine_->load_checkpoint(o.dir, o.tag);
-  if (session.first()) say_layout(*engine_, session);
+  if (!session.first() || o.quiet) return;
+  say_layout(*engine_, session);
+  if (o.verbose) std::fputs(format(engine_->memory_planned()).c_str(), stderr);
 }
 
 }  // namespace cleave

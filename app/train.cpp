@@ -8,6 +8,7 @@
 #include "app/output_paths.h"
 #include "app/planner.h"
 #include "app/profile.h"
+#include "app/raw_bytes.h"
 #include "app/report.h"
 #include "app/run_facts.h"
 #include "app/run_folder.h"
@@ -364,6 +365,7 @@ int run_train(const Arguments& arguments) {
     const ReadOptions reading = session.read_options(o.strict, values);
     const ReadResult config = session.read_config(o.config, reading);
     Run run(o, session, config);
+    if (session.first()) warn_of_raw_bytes({o.data, o.eval_data});
     const Planner planner(run.model(), o.model, session.info().world, reading, session.info().local_size);
     run.check_plan(planner, config.text);
     session.connect(std::chrono::seconds(config.config.comm_timeout_s));

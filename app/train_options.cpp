@@ -12,23 +12,26 @@ bool parse_options(TrainOptions& o, const Arguments& arguments) {
       "Example: cleave train --deepspeed_config ds_config.json --model tiny --data corpus.txt --seq_len 256 "
       "--steps 200",
       "train");
-  app.add_option("--deepspeed_config", o.config, "the ds_config file")->required();
+  add_config_option(app, o.config, "the ds_config file", true);
   add_options(app, o.model);
+  o.model.begins_random = true;
   app.add_option("--data", o.data, "a text (bytes are tokens) or a token file: llm.c or nanoGPT .bin")
       ->required();
   app.add_option("--steps", o.steps, "optimizer steps of the whole training, over resumes too")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
+      ->check(integer(0));
   app.add_option("--eval_data", o.eval_data, "validation text or token file");
   app.add_option("--eval_interval", o.eval_interval, "steps between evaluations (0: at the end only)")
-      ->check(CLI::NonNegativeNumber);
-  app.add_option("--seed", o.seed, "of weights, dropout and sample order")->capture_default_str();
+      ->check(integer(0));
+  app.add_option("--seed", o.seed, "of weights, dropout and sample order")
+      ->capture_default_str()
+      ->check(integer(0));
   app.add_option("--output", o.output, "folder for checkpoints (none: nothing is saved)");
   app.add_option("--save_interval", o.save_interval, "steps between checkpoints (0: at the end only)")
-      ->check(CLI::NonNegativeNumber);
+      ->check(integer(0));
   app.add_option("--keep", o.keep, "newest checkpoints to keep (0: all)")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
+      ->check(integer(0));
   app.add_option("--resume", o.resume, "auto, required, never, or a checkpoint's name")
       ->capture_default_str();
   app.add_flag("--reset_optimizer", o.reset_optimizer, "resume the weights alone: the optimizer begins anew");
@@ -38,11 +41,12 @@ bool parse_options(TrainOptions& o, const Arguments& arguments) {
                  "<stem>.<rank>.json (scripts/pipeline_idle.py reads them)");
   app.add_option("--trace_steps", o.trace_steps, "so many steps of this run are traced")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(integer(1));
   app.add_flag("--ngrams", o.ngrams, "compare the validation loss with n-gram models of the same bytes");
+  auto* verbose = app.add_flag("--verbose", o.verbose, "start with every key and the whole memory table");
+  app.add_flag("--quiet", o.quiet, "start with one line")->excludes(verbose);
   app.add_flag("--strict", o.strict,
                "warnings about the ds_config, and about what changed since a checkpoint, are errors");
-  app.add_flag("--deepspeed", o.deepspeed, "accepted and ignored, for scripts written for DeepSpeed");
   add_options(app, o.ranks);
   add_options(app, o.values);
   if (!parse(app, arguments)) return false;

@@ -11,7 +11,7 @@ struct TrainOptions {
   std::string config, data, eval_data, output, resume = "auto", metrics, trace;
   int64_t steps = 100, eval_interval = 0, save_interval = 0, keep = 2, trace_steps = 10;
   uint64_t seed = 42;
-  bool strict = false, reset_optimizer = false, ngrams = false, deepspeed = false;
+  bool strict = false, reset_optimizer = false, ngrams = false, verbose = false, quiet = false;
 };
 
 // False where help was asked for and given. Error(usage) as parse() and for options that lack another one.

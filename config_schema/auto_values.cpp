@@ -3,6 +3,7 @@
 #include <cmath>
 #include <string_view>
 
+#include "config_schema/key_values.h"
 #include "config_schema/reading.h"
 
 namespace cleave {
@@ -38,27 +39,6 @@ AutoAnswer flag(const std::optional<bool>& option) { return {true, boolean(optio
 
 const AutoAnswer kDefault{true, std::nullopt, {}};
 
-// Sections where DeepSpeed itself drops "auto" and takes the default.
-bool drops_auto(std::string_view path) {
-  constexpr std::string_view sections[] = {"zero_optimization",
-                                           "fp16",
-                                           "bf16",
-                                           "tensorboard",
-                                           "csv_monitor",
-                                           "wandb",
-                                           "comet",
-                                           "comms_logger",
-                                           "hybrid_engine",
-                                           "compile",
-                                           "pipeline",
-                                           "tensor_parallel",
-                                           "timers.throughput",
-                                           "weight_quantization"};
-  for (std::string_view s : sections)
-    if (path.starts_with(s) && path.size() > s.size() && path[s.size()] == '.') return true;
-  return false;
-}
-
 AutoAnswer from_width(const Key& key, const ReadOptions& options, int stage) {
   if (!options.auto_values.hidden_size) return kDefault;
   const double h = double(*options.auto_values.hidden_size);
@@ -71,7 +51,15 @@ AutoAnswer from_width(const Key& key, const ReadOptions& options, int stage) {
 
 }  // namespace
 
-AutoAnswer answer_auto(const Key& key, const ReadOptions& options, int stage) {
+namespace {
+
+// Values that need the number of steps, which those who train nothing may not have.
+AutoAnswer of_steps(const std::optional<int64_t>& steps, const ReadOptions& options, const char* what) {
+  if (steps || !options.steps_may_be_open) return from(steps, what);
+  return {.usable = true, .value = std::nullopt, .missing = what, .origin = {}, .open = true};
+}
+
+AutoAnswer value_of(const Key& key, const ReadOptions& options, int stage) {
   const AutoValues& a = options.auto_values;
   const std::string& p = key.path;
   if (p == "train_batch_size") return kDefault;
@@ -89,15 +77,25 @@ AutoAnswer answer_auto(const Key& key, const ReadOptions& options, int stage) {
   }
   if (p == "scheduler.params.warmup_min_lr") return {true, number(0), {}};
   if (p == "scheduler.params.warmup_max_lr") return from(a.lr, "the learning rate");
-  if (p == "scheduler.params.total_num_steps") return from(a.total_steps, "the number of training steps");
-  if (p == "scheduler.params.warmup_num_steps") return from(a.warmup_steps, "the number of warm-up steps");
+  if (p == "scheduler.params.total_num_steps")
+    return of_steps(a.total_steps, options, "the number of training steps");
+  if (p == "scheduler.params.warmup_num_steps")
+    return of_steps(warmup_steps(a), options, "the number of warm-up steps");
   if (p == "fp16.enabled") return flag(a.fp16);
   if (p == "bf16.enabled") return flag(a.bf16);
   if (p == "zero_optimization.reduce_bucket_size" || p == "zero_optimization.stage3_prefetch_bucket_size" ||
       p == "zero_optimization.stage3_param_persistence_threshold")
     return from_width(key, options, stage);
-  if (drops_auto(p)) return kDefault;
+  if (in_strict_section(p) || p.starts_with("pipeline.")) return kDefault;
   return {false, std::nullopt, ""};
+}
+
+}  // namespace
+
+AutoAnswer answer_auto(const Key& key, const ReadOptions& options, int stage) {
+  AutoAnswer answer = value_of(key, options, stage);
+  if (answer.usable && answer.value) answer.origin = origin_of_auto(key.path, options.auto_values);
+  return answer;
 }
 
 }  // namespace cleave

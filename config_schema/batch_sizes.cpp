@@ -77,7 +77,8 @@ SolvedBatch solve_batch(const BatchSizes& given, int64_t ranks, const std::strin
   SolvedBatch solved;
   if (!given.train && !given.micro) {
     solved.error =
-        "give train_batch_size or train_micro_batch_size_per_gpu; neither is there to derive the batch from";
+        "give train_batch_size or train_micro_batch_size_per_gpu in the file, or the option "
+        "--per_device_train_batch_size; none is there to derive the batch from";
     return solved;
   }
   solved.sizes = derive(given, ranks);

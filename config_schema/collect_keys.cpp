@@ -36,6 +36,13 @@ constexpr Alias kAliases[] = {
     {"tensor_parallel", "kernel_inject", "tensor_parallel.replace_with_kernel_inject"},
 };
 
+// Names that were never keys or no longer are, and the key that people mean by them.
+constexpr Alias kMeant[] = {
+    {"aio", "thread_count", "aio.intra_op_parallelism"},
+    {"aio", "num_threads", "aio.intra_op_parallelism"},
+    {"", "zero_allow_untrained", "zero_allow_untested_optimizer"},
+};
+
 const std::vector<std::string> kOptimizers = {"Adam", "AdamW", "Lamb", "Lion", "Adagrad", "SGD"};
 const std::vector<std::string> kOtherOptimizers = {
     "OneBitAdam", "ZeroOneAdam", "OneBitLamb", "MuAdam",     "MuAdamW",  "MuSGD",
@@ -73,38 +80,54 @@ const JsonValue* member(const JsonValue& object, std::string_view name) {
   return nullptr;
 }
 
+constexpr const char* kStage = "zero_optimization.stage";
+
 class Collector {
  public:
   Collector(Reading& reading, const JsonValue& root) : reading_(reading) {
     const JsonValue* zero = member(root, "zero_optimization");
     const JsonValue* stage = zero ? member(*zero, "stage") : nullptr;
+    const std::optional<JsonValue> read = stage ? coerced(*reading.find(kStage), *stage) : std::nullopt;
+    if (read) stage = &*read;
     if (stage && stage->integer) stage_ = int(std::clamp<int64_t>(*stage->integer, 0, 3));
   }
 
   // `section` as described, `shown` as written.
   void object(const JsonValue& object, const std::string& section, const std::string& shown) {
-    std::map<std::string, TextPosition> seen;
+    std::map<std::string, Seen> seen;
     // Which other keys are read depends on the type, wherever in the object it stands.
     for (const bool types : {true, false})
       for (const JsonMember& m : object.members)
-        if ((m.key == "type") == types && !m.key.starts_with("_") && !m.key.starts_with("//"))
-          one(m, section, shown, seen);
+        if ((m.key == "type") == types) {
+          if (is_comment(m.key, section))
+            comment(m, shown);
+          else
+            one(m, section, shown, seen);
+        }
   }
 
  private:
+  // A key of an object, as it was written first.
+  struct Seen {
+    std::string name;
+    TextPosition where;
+  };
+
   void one(const JsonMember& m, const std::string& section, const std::string& shown,
-           std::map<std::string, TextPosition>& seen) {
+           std::map<std::string, Seen>& seen) {
     if (reading_.result.problems.size() >= kMostProblems) return;
     const std::string path = described(section, m.key);
     const std::string shown_path = join(shown, m.key);
     const Key* key = path.empty() ? nullptr : reading_.find(path);
     if (path.empty()) return unknown(m, section, shown_path);
     const bool pattern = path.find('<') != std::string::npos;
-    if (const auto [it, fresh] = seen.emplace(pattern ? shown_path : path, m.where); !fresh)
+    const auto [it, fresh] = seen.emplace(pattern ? shown_path : path, Seen{m.key, m.where});
+    if (!fresh && it->second.name == m.key) return;  // the reader of the text said so
+    if (!fresh)
       return reading_.error(
           m.where, shown_path,
           fmt::format("is another name of {}, which is given at {} already; remove one of them", path,
-                      reading_.place(it->second)));
+                      reading_.place(it->second.where)));
     if (path == "zero_optimization" && m.value.kind == Kind::boolean) return old_zero(m);
     if (!key) {  // a section that has no entry of its own
       if (m.value.kind == Kind::object) object(m.value, path, shown_path);
@@ -112,6 +135,16 @@ class Collector {
     }
     leaf(*key, m, shown_path);
     descend(*key, m, shown_path);
+  }
+
+  static bool is_comment(const std::string& name, const std::string& section) {
+    if (name.starts_with("_") || name.starts_with("//")) return true;
+    constexpr std::string_view words[] = {"comment", "name", "project", "description", "notes"};
+    return section.empty() && std::find(std::begin(words), std::end(words), name) != std::end(words);
+  }
+
+  void comment(const JsonMember& m, const std::string& shown) {
+    reading_.given.push_back({"", join(shown, m.key), m.where, &m.value, "user", true});
   }
 
   // The described path of a name in a section, or empty.
@@ -141,7 +174,7 @@ class Collector {
     Given& given = reading_.given.emplace_back(Given{key.path, shown, m.where, &m.value});
     if (!belongs_to_type(key, m, shown)) return;
     if (is_auto(key, m.value)) return store_auto(key, given);
-    given.usable = store_value(key, m.value);
+    given.usable = store_value(key, m.value) || store_coerced(key, given);
     if (given.usable) return choose_type(key, m);
     std::string hint;
     if (m.value.kind == Kind::text && !key.choices.empty()) hint = nearest_word(m.value.text, key.choices);
@@ -150,6 +183,17 @@ class Collector {
                    fmt::format("wanted {}, got {}{}", wanted_by(key), describe_value(m.value), hint));
     if (key.path == "optimizer.type") optimizer_built_ = false;
     if (key.path == "scheduler.type") scheduler_built_ = false;
+  }
+
+  // What DeepSpeed's reader would take, too.
+  bool store_coerced(const Key& key, Given& given) {
+    const auto value = in_strict_section(key.path) ? coerced(key, *given.value) : std::nullopt;
+    if (!value || !store_value(key, *value)) return false;
+    reading_.warning(given.value->where, given.shown,
+                     fmt::format("{} is read as {}, as DeepSpeed reads it; write {}",
+                                 describe_value(*given.value), compact(*value), compact(*value)));
+    given.value = &reading_.coerced.emplace_back(*value);
+    return true;
   }
 
   static bool is_auto(const Key& key, const JsonValue& v) {
@@ -162,6 +206,8 @@ class Collector {
     given.origin = "auto";
     const AutoAnswer answer = answer_auto(key, reading_.options, stage_);
     given.usable = answer.usable && (!answer.value || store_value(key, *answer.value));
+    given.filled_by = answer.origin;
+    if (answer.open) given.open = answer.missing;
     if (given.usable) return;
     const std::string why = answer.missing.empty()
                                 ? fmt::format("\"auto\" is not filled in here; give {}", wanted_by(key))
@@ -246,7 +292,9 @@ class Collector {
   void unknown(const JsonMember& m, const std::string& section, const std::string& shown) {
     if (section == "optimizer.params" && !optimizer_built_) return;
     if (section == "scheduler.params" && !scheduler_built_) return;
-    const Suggestion near = nearest_key(section, m.key, reading_.paths);
+    Suggestion near = nearest_key(section, m.key, reading_.paths);
+    for (const Alias& meant : kMeant)
+      if (meant.section == section && meant.name == m.key) near = {std::string(meant.path), false};
     if (!near.path.empty() && near.other_level)
       return reading_.error(m.where, shown, fmt::format("unknown key; did you mean {}?", near.path));
     if (!near.path.empty())

@@ -84,8 +84,9 @@ void describe_precision(Keys& k, DsConfig& c) {
       .inert_if(fixed, why_fixed)
       .inert_if(!fixed && c.zero.stage == 0, "zero_optimization.stage is 0");
   k.honoured("min_loss_scale", &f.min_loss_scale,
-             "the scale never goes below this; an overflow there ends the training")
-      .at_least(1)
+             "the scale never goes below this; an overflow there ends the training; at least 1 unless the "
+             "scale is fixed")
+      .at_least(0)
       .inert_if(fixed, why_fixed);
   k.list.back().type = Type::integer;
   k.no_effect("auto_cast", "b=false", "token ids and features are converted where the model reads them");

@@ -163,8 +163,8 @@ void describe_zero(Keys& k, ZeroConfig& z) {
   k.no_effect("elastic_checkpoint", "b=false", "every checkpoint loads on any number of ranks");
   k.honoured(
        "sub_group_size", &z.sub_group_size,
-       "elements of optimizer state on disk that are updated at a time; above 2097152 a tile has that many")
-      .at_least(1)
+       "elements of optimizer state on disk that are updated at a time; 0, and above 2097152: that many")
+      .at_least(0)
       .inert_if(z.offload_optimizer.device != "nvme",
                 "optimizer states are in memory: an update runs in place and needs no buffer of this size");
   k.no_effect("ignore_unused_parameters", "b=true", "every parameter of the models gets a gradient");

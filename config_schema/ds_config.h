@@ -30,7 +30,10 @@ struct OptimizerConfig {
 
 // Schedules take the field's own names; which ones are read depends on the type.
 struct SchedulerConfig {
-  std::string type;  // empty: constant; WarmupLR, WarmupDecayLR, WarmupCosineLR, OneCycle, LRRangeTest
+  // Empty: constant; WarmupLR, WarmupDecayLR, WarmupCosineLR, OneCycle or LRRangeTest, DeepSpeed's; linear,
+  // cosine or constant_with_warmup, a Trainer's where the file has no schedule: they read warmup_num_steps
+  // and total_num_steps.
+  std::string type;
   std::optional<double> warmup_max_lr;  // absent: the optimizer's lr
   double warmup_min_lr = 0;
   int64_t warmup_num_steps = 1000;

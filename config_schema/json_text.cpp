@@ -6,7 +6,8 @@
 #include <cmath>
 #include <set>
 
-#include "config_schema/utf8.h"
+#include "config_schema/hjson_text.h"
+#include "config_schema/text_cursor.h"
 
 namespace cleave {
 namespace {
@@ -14,95 +15,74 @@ namespace {
 constexpr size_t kMaxBytes = size_t{1} << 20;
 constexpr int kMaxDepth = 64;
 
-struct Syntax {
-  TextPosition where;
-  std::string message;
-};
+void check_utf8(std::string_view text) {
+  TextCursor at(text);
+  for (size_t i = 0; i < text.size();) {
+    const size_t length = utf8_length(text.substr(i));
+    if (length == 0)
+      at.stop(fmt::format("byte 0x{:02x} is not UTF-8; save the file as UTF-8", uint8_t(text[i])));
+    at.step(length);
+    i += length;
+  }
+}
+
+bool read_number(JsonValue& v) {
+  v.kind = JsonValue::Kind::number;
+  const char *begin = v.text.data(), *end = begin + v.text.size();
+  const std::string_view digits = std::string_view(v.text).substr(v.text[0] == '-' ? 1 : 0);
+  if (digits.size() > 1 && digits[0] == '0' && digits[1] >= '0' && digits[1] <= '9') return false;
+  int64_t whole = 0;
+  if (const auto r = std::from_chars(begin, end, whole); r.ec == std::errc{} && r.ptr == end) {
+    v.number = double(whole), v.integer = whole;
+    return true;
+  }
+  if (v.text == "Infinity" || v.text == "-Infinity" || v.text == "NaN") {
+    v.number = v.text == "NaN" ? NAN : v.text[0] == '-' ? -INFINITY : INFINITY;
+    return true;
+  }
+  if (digits.empty() || digits[0] < '0' || digits[0] > '9') return false;
+  const auto r = std::from_chars(begin, end, v.number);
+  if (r.ptr != end) return false;
+  if (r.ec == std::errc::result_out_of_range) {
+    const bool tiny = v.text.find("e-") != std::string::npos || v.text.find("E-") != std::string::npos;
+    v.number = tiny ? 0.0 : v.text[0] == '-' ? -INFINITY : INFINITY;
+    return true;
+  }
+  if (std::floor(v.number) == v.number && std::fabs(v.number) < 0x1p63) v.integer = int64_t(v.number);
+  return true;
+}
 
 class Reader {
  public:
-  explicit Reader(std::string_view text) : text_(text) {}
+  Reader(std::string_view text, bool hjson) : at_(text), hjson_(hjson) {}
 
   void read(JsonDocument& document) {
-    check_utf8();
-    if (text_.starts_with("\xEF\xBB\xBF")) at_ = 3;
-    skip_blanks();
-    if (at_ == text_.size()) stop("the file is empty; a configuration is a JSON object: { ... }");
+    at_.skip_byte_order_mark();
+    at_.skip_blanks();
+    if (at_.at_end()) at_.stop("the file is empty; a configuration is a JSON object: { ... }");
     document.root = value(document, 0);
-    skip_blanks();
-    if (at_ < text_.size()) stop(fmt::format("unexpected {} after the end of the object", here()));
+    at_.skip_blanks();
+    if (!at_.at_end()) at_.stop(fmt::format("unexpected {} after the end of the object", at_.here()));
   }
 
  private:
-  [[noreturn]] void stop(std::string message) const { throw Syntax{where_, std::move(message)}; }
-
-  void check_utf8() {
-    for (size_t i = 0; i < text_.size();) {
-      const size_t length = utf8_length(text_.substr(i));
-      if (length == 0)
-        stop(fmt::format("byte 0x{:02x} is not UTF-8; save the file as UTF-8", uint8_t(text_[i])));
-      while (at_ < i + length) step();
-      i += length;
-    }
-    at_ = 0, where_ = {};
-  }
-
-  char peek(size_t ahead = 0) const { return at_ + ahead < text_.size() ? text_[at_ + ahead] : '\0'; }
-
-  void step() {
-    const char c = text_[at_++];
-    if (c == '\n') {
-      ++where_.line, where_.column = 1;
-    } else if ((uint8_t(c) & 0xC0) != 0x80) {
-      ++where_.column;
-    }
-  }
-
-  std::string here() const {
-    if (at_ >= text_.size()) return "end of file";
-    const size_t length = std::max<size_t>(1, utf8_length(text_.substr(at_)));
-    return quote(text_.substr(at_, length));
-  }
-
-  void skip_blanks() {
-    while (at_ < text_.size()) {
-      const char c = peek();
-      if (c == ' ' || c == '\t' || c == '\n' || c == '\r') {
-        step();
-      } else if (c == '#' || (c == '/' && peek(1) == '/')) {
-        while (at_ < text_.size() && peek() != '\n') step();
-      } else if (c == '/' && peek(1) == '*') {
-        skip_block_comment();
-      } else {
-        return;
-      }
-    }
-  }
-
-  void skip_block_comment() {
-    const TextPosition begin = where_;
-    step(), step();
-    while (!(peek() == '*' && peek(1) == '/')) {
-      if (at_ >= text_.size()) throw Syntax{begin, "the comment that begins here has no */"};
-      step();
-    }
-    step(), step();
-  }
-
   JsonValue value(JsonDocument& document, int depth) {
-    if (depth > kMaxDepth) stop(fmt::format("nested deeper than {} levels", kMaxDepth));
+    if (depth > kMaxDepth) at_.stop(fmt::format("nested deeper than {} levels", kMaxDepth));
     JsonValue v;
-    v.where = where_;
-    const char c = peek();
+    v.where = at_.where();
+    const char c = at_.peek();
     if (c == '{') {
       v.kind = JsonValue::Kind::object;
       members(document, v, depth);
     } else if (c == '[') {
       v.kind = JsonValue::Kind::list;
       items(document, v, depth);
-    } else if (c == '"') {
-      v.kind = JsonValue::Kind::text;
-      v.text = string();
+    } else if (hjson_ && at_.at("'''")) {
+      v.kind = JsonValue::Kind::text, v.text = hjson_lines(at_);
+    } else if (c == '"' || (hjson_ && c == '\'')) {
+      v.kind = JsonValue::Kind::text, v.text = string();
+    } else if (hjson_) {
+      hjson_word(at_, v);
     } else {
       word(v);
     }
@@ -110,157 +90,158 @@ class Reader {
   }
 
   void members(JsonDocument& document, JsonValue& object, int depth) {
-    const TextPosition begin = where_;
+    const TextPosition begin = at_.where();
     std::set<std::string, std::less<>> seen;
-    step();
-    for (skip_blanks(); peek() != '}'; skip_blanks()) {
+    at_.step();
+    for (at_.skip_blanks(); at_.peek() != '}'; at_.skip_blanks()) {
       need_more(begin, "object");
       JsonMember member;
-      member.where = where_;
-      if (peek() != '"') stop(fmt::format("expected a key in double quotes, got {}", here()));
-      member.key = string();
+      member.where = at_.where();
+      member.key = key();
       if (!seen.insert(member.key).second)
         document.errors.push_back({member.where, fmt::format("key {} is given twice in the same object; "
                                                              "remove one of them",
                                                              quote(member.key))});
-      skip_blanks();
-      if (peek() != ':') stop(fmt::format("expected ':' after key {}, got {}", quote(member.key), here()));
-      step();
-      skip_blanks();
+      at_.skip_blanks();
+      if (at_.peek() != ':')
+        at_.stop(fmt::format("expected ':' after key {}, got {}", quote(member.key), at_.here()));
+      at_.step();
+      at_.skip_blanks();
       member.value = value(document, depth + 1);
       object.members.push_back(std::move(member));
       separator('}', begin, "object");
     }
-    step();
+    at_.step();
+  }
+
+  std::string key() {
+    if (at_.peek() == '"' || (hjson_ && at_.peek() == '\'')) return string();
+    if (!hjson_) at_.stop(fmt::format("expected a key in double quotes, got {}", at_.here()));
+    return hjson_key(at_);
   }
 
   void items(JsonDocument& document, JsonValue& list, int depth) {
-    const TextPosition begin = where_;
-    step();
-    for (skip_blanks(); peek() != ']'; skip_blanks()) {
+    const TextPosition begin = at_.where();
+    at_.step();
+    for (at_.skip_blanks(); at_.peek() != ']'; at_.skip_blanks()) {
       need_more(begin, "list");
       list.items.push_back(value(document, depth + 1));
       separator(']', begin, "list");
     }
-    step();
+    at_.step();
   }
 
   void need_more(TextPosition begin, const char* what) const {
-    if (at_ >= text_.size()) throw Syntax{begin, fmt::format("the {} that begins here is not closed", what)};
+    if (at_.at_end()) throw SyntaxError{begin, fmt::format("the {} that begins here is not closed", what)};
   }
 
   void separator(char close, TextPosition begin, const char* what) {
-    skip_blanks();
+    at_.skip_blanks();
     need_more(begin, what);
-    if (peek() == ',') return step();
-    if (peek() != close) stop(fmt::format("expected ',' or '{}' in the {}, got {}", close, what, here()));
+    if (at_.peek() == ',') return at_.step();
+    if (at_.peek() != close && !hjson_)
+      at_.stop(fmt::format("expected ',' or '{}' in the {}, got {}", close, what, at_.here()));
   }
 
   std::string string() {
-    const TextPosition begin = where_;
+    const TextPosition begin = at_.where();
+    const char end = at_.peek();
     std::string out;
-    for (step(); peek() != '"';) {
-      if (at_ >= text_.size() || peek() == '\n')
-        throw Syntax{begin, "the text that begins here has no closing quote"};
-      if (uint8_t(peek()) < 0x20) stop("a control character inside a text; write it as \\t, \\n or \\u00XX");
-      if (peek() == '\\') {
+    for (at_.step(); at_.peek() != end;) {
+      if (at_.at_end() || at_.peek() == '\n')
+        throw SyntaxError{begin, "the text that begins here has no closing quote"};
+      if (uint8_t(at_.peek()) < 0x20)
+        at_.stop("a control character inside a text; write it as \\t, \\n or \\u00XX");
+      if (at_.peek() == '\\') {
         escape(out);
       } else {
-        out += peek();
-        step();
+        out += at_.peek();
+        at_.step();
       }
     }
-    step();
+    at_.step();
     return out;
   }
 
   void escape(std::string& out) {
-    step();
-    const std::string_view from = "\"\\/bfnrt", to = "\"\\/\b\f\n\r\t";
-    if (const size_t i = peek() ? from.find(peek()) : std::string_view::npos; i != std::string_view::npos) {
+    at_.step();
+    const std::string_view from = hjson_ ? "\"\\/bfnrt'" : "\"\\/bfnrt", to = "\"\\/\b\f\n\r\t'";
+    const size_t i = at_.peek() ? from.find(at_.peek()) : std::string_view::npos;
+    if (i != std::string_view::npos) {
       out += to[i];
-      step();
-    } else if (peek() == 'u') {
+      at_.step();
+    } else if (at_.peek() == 'u') {
       uint32_t code = hex4();
-      if (code >= 0xD800 && code < 0xDC00 && peek() == '\\' && peek(1) == 'u') {
-        step();
+      if (code >= 0xD800 && code < 0xDC00 && at_.at("\\u")) {
+        at_.step();
         const uint32_t low = hex4();
-        if (low < 0xDC00 || low > 0xDFFF) stop("\\u surrogates must come in pairs");
+        if (low < 0xDC00 || low > 0xDFFF) at_.stop("\\u surrogates must come in pairs");
         code = 0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00);
       }
-      if (code >= 0xD800 && code < 0xE000) stop("\\u surrogates must come in pairs");
+      if (code >= 0xD800 && code < 0xE000) at_.stop("\\u surrogates must come in pairs");
       append_utf8(out, code);
     } else {
-      stop(fmt::format("\\{} is not a JSON escape",
-                       at_ < text_.size() ? std::string(1, peek()) : "end of file"));
+      at_.stop(fmt::format("\\{} is not a JSON escape",
+                           at_.at_end() ? "end of file" : std::string(1, at_.peek())));
     }
   }
 
   uint32_t hex4() {
-    step();
+    at_.step();
     uint32_t code = 0;
     for (int i = 0; i < 4; ++i) {
       uint32_t digit = 0;
-      const char* p = at_ < text_.size() ? text_.data() + at_ : nullptr;
-      if (!p || std::from_chars(p, p + 1, digit, 16).ptr == p) stop("\\u needs four hexadecimal digits");
+      const char c = at_.peek();
+      if (std::from_chars(&c, &c + 1, digit, 16).ptr == &c) at_.stop("\\u needs four hexadecimal digits");
       code = code * 16 + digit;
-      step();
+      at_.step();
     }
     return code;
   }
 
   void word(JsonValue& v) {
-    const size_t begin = at_;
+    const size_t begin = at_.offset();
     const auto part_of_word = [](char c) {
       return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '+' ||
              c == '-' || c == '.';
     };
-    if (!part_of_word(peek())) stop(fmt::format("expected a value, got {}", here()));
-    while (part_of_word(peek())) step();
-    v.text = std::string(text_.substr(begin, at_ - begin));
-    if (v.text == "null") return;
-    if (v.text == "true" || v.text == "false") {
-      v.kind = JsonValue::Kind::boolean, v.boolean = v.text == "true";
-    } else if (!number(v)) {
-      throw Syntax{v.where,
-                   fmt::format("{} is not a JSON value; texts need double quotes, and words are true, "
-                               "false and null",
-                               quote(v.text))};
-    }
+    if (!part_of_word(at_.peek())) at_.stop(fmt::format("expected a value, got {}", at_.here()));
+    while (part_of_word(at_.peek())) at_.step();
+    if (const std::string_view text = at_.since(begin); !read_literal(text, v))
+      throw SyntaxError{v.where,
+                        fmt::format("{} is not a JSON value; texts need double quotes, and words are "
+                                    "true, false and null",
+                                    quote(text))};
   }
 
-  static bool number(JsonValue& v) {
-    v.kind = JsonValue::Kind::number;
-    const char *begin = v.text.data(), *end = begin + v.text.size();
-    const std::string_view digits = std::string_view(v.text).substr(v.text[0] == '-' ? 1 : 0);
-    if (digits.size() > 1 && digits[0] == '0' && digits[1] >= '0' && digits[1] <= '9') return false;
-    int64_t whole = 0;
-    if (const auto r = std::from_chars(begin, end, whole); r.ec == std::errc{} && r.ptr == end) {
-      v.number = double(whole), v.integer = whole;
-      return true;
-    }
-    if (v.text == "Infinity" || v.text == "-Infinity" || v.text == "NaN") {
-      v.number = v.text == "NaN" ? NAN : v.text[0] == '-' ? -INFINITY : INFINITY;
-      return true;
-    }
-    if (digits.empty() || digits[0] < '0' || digits[0] > '9') return false;
-    const auto r = std::from_chars(begin, end, v.number);
-    if (r.ptr != end) return false;
-    if (r.ec == std::errc::result_out_of_range) {
-      const bool tiny = v.text.find("e-") != std::string::npos || v.text.find("E-") != std::string::npos;
-      v.number = tiny ? 0.0 : v.text[0] == '-' ? -INFINITY : INFINITY;
-      return true;
-    }
-    if (std::floor(v.number) == v.number && std::fabs(v.number) < 0x1p63) v.integer = int64_t(v.number);
-    return true;
-  }
-
-  std::string_view text_;
-  size_t at_ = 0;
-  TextPosition where_;
+  TextCursor at_;
+  bool hjson_;
 };
 
+JsonDocument read_as(std::string_view text, bool hjson) {
+  JsonDocument document;
+  try {
+    Reader(text, hjson).read(document);
+    document.complete = true;
+  } catch (const SyntaxError& s) {
+    document.errors.push_back({s.where, s.message});
+  }
+  return document;
+}
+
 }  // namespace
+
+bool read_literal(std::string_view text, JsonValue& v) {
+  JsonValue read;
+  read.where = v.where, read.text = text;
+  if (text == "true" || text == "false") {
+    read.kind = JsonValue::Kind::boolean, read.boolean = text == "true";
+  } else if (text != "null" && (text.empty() || !read_number(read))) {
+    return false;
+  }
+  v = std::move(read);
+  return true;
+}
 
 JsonDocument read_json_text(std::string_view text) {
   JsonDocument document;
@@ -270,11 +251,22 @@ JsonDocument read_json_text(std::string_view text) {
     return document;
   }
   try {
-    Reader(text).read(document);
-    document.complete = true;
-  } catch (const Syntax& s) {
+    check_utf8(text);
+  } catch (const SyntaxError& s) {
     document.errors.push_back({s.where, s.message});
+    return document;
   }
+  document = read_as(text, false);
+  if (document.complete) return document;
+  const JsonError why = document.errors.back();
+  JsonDocument hjson = read_as(text, true);
+  if (hjson.complete) {
+    hjson.not_json = why;
+    return hjson;
+  }
+  // Both failed: the second reading says more only where it came further.
+  if (const JsonError& later = hjson.errors.back(); why.where < later.where)
+    document.errors.push_back({later.where, "read as Hjson, which DeepSpeed takes too: " + later.message});
   return document;
 }
 

@@ -1,6 +1,7 @@
 // JSON with positions: a configuration is written by people, so every key and value remembers its line and
 // column. Comments (//, /* */ and #), trailing commas, a byte-order mark and Python's Infinity are tolerated;
-// a key given twice is an error, because one of the two values would be lost.
+// a key given twice is an error, because one of the two values would be lost. A text that is not JSON is read
+// as Hjson (hjson_text.h), as DeepSpeed reads it, and the document says where it is not JSON.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -44,10 +45,18 @@ struct JsonDocument {
   JsonValue root;
   std::vector<JsonError> errors;  // duplicate keys, and the syntax error at which reading stopped
   bool complete = false;          // no syntax error: root is the whole file
+  std::optional<JsonError>
+      not_json;  // complete, but only as Hjson: the first place that is not JSON, and why
 };
 
 // Texts above 1 MiB and nesting above 64 levels are refused.
 JsonDocument read_json_text(std::string_view text);
+
+// Whether the text is a number, true, false or null; then it is the value, whose position stays.
+bool read_literal(std::string_view text, JsonValue& value);
+
+// The value as strict JSON. A number that is not finite becomes null.
+std::string to_json(const JsonValue& value);
 
 // The value for a message: "\"8\" (text)", "5.5", "a list of 3".
 std::string describe_value(const JsonValue& value);

@@ -25,14 +25,24 @@ class Judge {
   explicit Judge(Reading& reading) : r_(reading), now_(describe(reading.result.config)) {}
 
   void given(const Given& g) {
+    if (g.path.empty())
+      return r_.result.notes.push_back(
+          {r_.place(g.where), g.shown, compact(*g.value), g.origin, "comment", "nothing reads it"});
     const size_t at = r_.index.at(g.path);
     const Key &key = r_.keys[at], &now = now_[at];
     Note note{r_.place(g.where), g.shown, compact(*g.value), g.origin, std::string(name_of(key.status)),
               key.meaning};
-    if (g.origin == "auto" && now.target.index() != 0) note.value = text_of(now.target);
+    if (g.origin == "auto" && g.open.empty() && now.target.index() != 0) note.value = text_of(now.target);
+    if (!g.filled_by.empty()) note.origin += ", " + g.filled_by;
     const std::string disabled = disabled_by(key);
-    if (key.status == Status::section) return;
-    if (!disabled.empty()) {
+    if (key.status == Status::section && g.value->kind == JsonValue::Kind::boolean)
+      note.status = name_of(Status::honoured),
+      note.meaning = fmt::format("the old form of zero_optimization.stage: {}", int(g.value->boolean));
+    else if (key.status == Status::section)
+      return;
+    if (!g.open.empty()) {
+      note.status = kNotKnown, note.meaning = fmt::format("{}, which --steps says", g.open);
+    } else if (!disabled.empty()) {
       note.status = "off", note.meaning = fmt::format("read only with {}", disabled);
     } else if (key.status == Status::detail) {
       note.meaning = fmt::format("{}; read only with {}", key.meaning, key.with);
@@ -49,7 +59,8 @@ class Judge {
         const auto it = r_.derived.find(now.path);
         const bool unread = now.status != Status::honoured || !read_by_type(now);
         const Given* g = r_.entry(now.path);
-        if (unread || (it != r_.derived.end()) != derived || (!derived && g)) continue;
+        const bool said = g && (!derived || g->origin == "auto");
+        if (unread || (it != r_.derived.end()) != derived || said) continue;
         const std::string value = now.target.index() == 0 ? now.default_text : text_of(now.target);
         r_.result.notes.push_back({"", now.path, value, derived ? it->second : "default",
                                    std::string(name_of(now.status)), now.meaning});

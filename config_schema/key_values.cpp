@@ -38,13 +38,22 @@ std::optional<Precision> precision_of(const std::string& text) {
   return Precision::fp32;
 }
 
+// Whole numbers that no integer type holds are whole all the same.
+bool is_whole(const JsonValue& v) { return v.integer || std::fabs(v.number) >= 0x1p63; }
+
+int64_t nearest_integer(const JsonValue& v) {
+  if (v.integer) return *v.integer;
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  return v.number > 0 ? kMost : -kMost;
+}
+
 bool fits(const Key& key, const JsonValue& v) {
   switch (key.type) {
     case Type::boolean:
       return v.kind == Kind::boolean;
     case Type::integer:
       if (key.infinity_is_never && v.kind == Kind::number && std::isinf(v.number)) return v.number > 0;
-      return v.kind == Kind::number && v.integer && in_range(key, v.number);
+      return v.kind == Kind::number && is_whole(v) && in_range(key, v.number);
     case Type::number:
       return v.kind == Kind::number && in_range(key, v.number);
     case Type::text:
@@ -74,18 +83,18 @@ struct Store {
   bool operator()(std::monostate) const { return true; }
   bool operator()(bool* t) const { return *t = v.boolean, true; }
   bool operator()(int* t) const {
-    if (*v.integer < std::numeric_limits<int>::min() || *v.integer > std::numeric_limits<int>::max())
-      return false;
-    return *t = int(*v.integer), true;
+    const int64_t n = nearest_integer(v);
+    if (n < std::numeric_limits<int>::min() || n > std::numeric_limits<int>::max()) return false;
+    return *t = int(n), true;
   }
-  bool operator()(int64_t* t) const { return *t = v.integer.value_or(0), true; }
+  bool operator()(int64_t* t) const { return *t = std::isfinite(v.number) ? nearest_integer(v) : 0, true; }
   bool operator()(double* t) const { return *t = v.number, true; }
   bool operator()(std::string* t) const {
     return *t = key.choices.empty() ? v.text : key.choices[size_t(choice_of(key, v.text))], true;
   }
   bool operator()(std::optional<double>* t) const { return *t = v.number, true; }
   bool operator()(std::optional<bool>* t) const { return *t = v.boolean, true; }
-  bool operator()(std::optional<int64_t>* t) const { return *t = *v.integer, true; }
+  bool operator()(std::optional<int64_t>* t) const { return *t = nearest_integer(v), true; }
   bool operator()(std::optional<Precision>* t) const { return *t = precision_of(v.text), true; }
   bool operator()(const std::array<double*, 2>& t) const {
     return *t[0] = v.items[0].number, *t[1] = v.items[1].number, true;
@@ -200,6 +209,45 @@ bool store_value(const Key& key, const JsonValue& v) {
   }
   if (key.or_list_of_one && v.kind == Kind::list && v.items.size() == 1) return store_value(key, v.items[0]);
   return fits(key, v) && std::visit(Store{key, v}, key.target);
+}
+
+bool in_strict_section(std::string_view path) {
+  constexpr std::string_view sections[] = {"zero_optimization",
+                                           "fp16",
+                                           "bf16",
+                                           "tensorboard",
+                                           "csv_monitor",
+                                           "wandb",
+                                           "comet",
+                                           "comms_logger",
+                                           "hybrid_engine",
+                                           "compile",
+                                           "tensor_parallel",
+                                           "timers.throughput",
+                                           "weight_quantization"};
+  return std::any_of(std::begin(sections), std::end(sections), [&](std::string_view s) {
+    return path.starts_with(s) && path.size() > s.size() && path[s.size()] == '.';
+  });
+}
+
+std::optional<JsonValue> coerced(const Key& key, const JsonValue& v) {
+  JsonValue out = v;
+  if (key.type == Type::boolean) {
+    const std::string word = lower(v.kind == Kind::number && v.integer ? std::to_string(*v.integer) : v.text);
+    const auto is_one_of = [&](std::initializer_list<std::string_view> words) {
+      return std::find(words.begin(), words.end(), word) != words.end();
+    };
+    out.kind = Kind::boolean, out.boolean = is_one_of({"1", "on", "yes", "true", "t", "y"});
+    const bool known = out.boolean || is_one_of({"0", "off", "no", "false", "f", "n"});
+    return known && (v.kind == Kind::number || v.kind == Kind::text) ? std::optional(out) : std::nullopt;
+  }
+  if (key.type != Type::integer && key.type != Type::number) return std::nullopt;
+  if (v.kind == Kind::boolean)
+    return read_literal(v.boolean ? "1" : "0", out) ? std::optional(out) : std::nullopt;
+  const std::string_view signs = key.type == Type::integer ? "-0123456789" : "-+.eE0123456789";
+  if (v.kind != Kind::text || v.text.find_first_not_of(signs) != std::string::npos) return std::nullopt;
+  const bool good = read_literal(v.text, out) && out.kind == Kind::number && std::isfinite(out.number);
+  return good ? std::optional(out) : std::nullopt;
 }
 
 bool same_value(const JsonValue& value, const std::string& json) {

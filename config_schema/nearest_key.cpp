@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <optional>
 
 namespace cleave {
 namespace {
@@ -45,20 +46,40 @@ int edit_distance(std::string_view a, std::string_view b, int most) {
 
 int slip_of(std::string_view name) { return std::clamp(int(name.size()) / 3, 1, 3); }
 
+namespace {
+
+char lower_at(std::string_view s, size_t i) { return i < s.size() ? lower(s[i]) : '\0'; }
+
+// How far the word is from a name that was probably meant, in edits: a slip, or its beginning, which costs as
+// much as the largest slip. Nothing when it was not meant.
+std::optional<int> distance_to(std::string_view word, std::string_view name) {
+  const int most = slip_of(word), distance = edit_distance(word, name, most);
+  if (distance <= most) return distance;
+  constexpr size_t kBeginning = 8;
+  size_t same = 0;
+  while (same < word.size() && lower(word[same]) == lower_at(name, same)) ++same;
+  if (same == word.size() && same >= kBeginning) return most;
+  return std::nullopt;
+}
+
+}  // namespace
+
 Suggestion nearest_key(std::string_view parent, std::string_view name,
                        const std::vector<std::string>& paths) {
-  const int most = slip_of(name);
-  int best = 2 * most + 2;
+  int best = 2 * slip_of(name) + 2;
   Suggestion suggestion;
   for (const std::string& path : paths) {
     const Split key = split(path);
     if (key.name.find('<') != std::string_view::npos) continue;
     const bool here = key.parent == parent;
+    const std::optional<int> distance = distance_to(name, key.name);
+    if (!distance) continue;
     // A slip in this section is likelier than the same slip elsewhere; the exact name elsewhere beats a slip
-    // here.
-    const int distance = edit_distance(name, key.name, most);
-    const int cost = 2 * distance + (here ? 0 : 1);
-    if (distance > most || (!here && distance > (most + 1) / 2) || cost >= best) continue;
+    // here. Elsewhere, a short name that is nearly right is a coincidence.
+    constexpr size_t kShort = 5;
+    const int most_there = name.size() < kShort ? 0 : (slip_of(name) + 1) / 2;
+    const int cost = 2 * *distance + (here ? 0 : 1);
+    if ((!here && *distance > most_there) || cost >= best) continue;
     best = cost;
     suggestion = {path, !here};
   }
@@ -66,13 +87,8 @@ Suggestion nearest_key(std::string_view parent, std::string_view name,
 }
 
 std::string nearest_word(std::string_view word, const std::vector<std::string>& words) {
-  int best = slip_of(word) + 1;
-  std::string nearest;
-  for (const std::string& candidate : words) {
-    const int distance = edit_distance(word, candidate, slip_of(word));
-    if (distance < best) best = distance, nearest = candidate;
-  }
-  return nearest;
+  const Suggestion near = nearest_key("", word, words);
+  return near.path;
 }
 
 }  // namespace cleave

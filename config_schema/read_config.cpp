@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <memory>
 
+#include "config_schema/base64.h"
 #include "config_schema/key_values.h"
 #include "config_schema/reading.h"
 #include "core/error.h"
@@ -95,6 +96,11 @@ ReadResult read_ds_config(std::string_view text, const std::string& file_name, c
   index_keys(r);
   const JsonDocument document = read_json_text(text);
   for (const JsonError& e : document.errors) r.error(e.where, "", e.message);
+  if (document.complete) r.result.text = to_json(document.root);
+  if (document.not_json)
+    r.warning(document.not_json->where, "",
+              fmt::format("this is not JSON ({}); the file is read as Hjson, as DeepSpeed reads it",
+                          document.not_json->message));
   if (document.complete && document.root.kind != JsonValue::Kind::object) {
     r.error(document.root.where, "",
             fmt::format("a configuration is a JSON object, got {}", describe_value(document.root)));
@@ -118,7 +124,15 @@ ReadResult read_ds_config_file(const std::string& path, const ReadOptions& optio
   if (std::filesystem::exists(path, error) && !std::filesystem::is_regular_file(path, error))
     return whole_file_problem(path, "is not a regular file; save its contents to a file first");
   const std::unique_ptr<FILE, int (*)(FILE*)> file(std::fopen(path.c_str(), "rb"), std::fclose);
-  if (!file) return whole_file_problem(path, fmt::format("cannot be read: {}", std::strerror(errno)));
+  if (!file) {
+    const int why = errno;
+    if (const std::string text = decode_base64(path);
+        !text.empty() && text.find_first_not_of(" \t\r\n") == text.find('{'))
+      return read_ds_config(text, "base64", options);
+    constexpr size_t kLongest = 200;
+    return whole_file_problem(path.size() > kLongest ? path.substr(0, kLongest) + "..." : path,
+                              fmt::format("cannot be read: {}", std::strerror(why)));
+  }
   constexpr size_t kEnough = size_t{2} << 20;  // more than the reader accepts
   std::string text(kEnough, '\0');
   text.resize(std::fread(text.data(), 1, text.size(), file.get()));

@@ -1,6 +1,7 @@
 // One pass over one file: what the file gave, key by key, and what was wrong with it. The steps of
 // read_ds_config share it.
 #pragma once
+#include <list>
 #include <map>
 #include <string>
 #include <vector>
@@ -17,7 +18,9 @@ struct Given {
   TextPosition where;  // of the key
   const JsonValue* value;
   std::string origin = "user";
-  bool usable = false;  // the value fits the key
+  bool usable = false;         // the value fits the key
+  std::string filled_by = {};  // origin "auto": the option that says the value, or "Trainer's default"
+  std::string open = {};       // what the value stands for, where it is not known here
 };
 
 struct Reading {
@@ -29,6 +32,7 @@ struct Reading {
   std::vector<Given> given;
   std::map<std::string, std::string> derived;  // path to how its value came about
   ReadResult result;
+  std::list<JsonValue> coerced = {};  // values read as another type than the file's
 
   const Key* find(std::string_view path) const;
   // The usable value of the key at this described path, or nullptr.
@@ -47,6 +51,10 @@ struct Reading {
 // Walks the object: finds, checks and stores every key, suggests for those that are unknown.
 void collect_keys(Reading& reading, const JsonValue& root);
 
+// Lets a Trainer's options say what the file leaves out, the optimizer and the schedule included, and refuses
+// those that contradict it.
+void resolve_trainer_options(Reading& reading);
+
 // Fills in what follows from the values given and checks what no key can check alone.
 void resolve_config(Reading& reading);
 // Its part that concerns the axes of the mesh and the batch sizes that follow from them.
@@ -62,7 +70,11 @@ struct AutoAnswer {
   bool usable = false;
   std::optional<JsonValue> value;
   std::string missing;
+  std::string origin = {};  // of the value: an option, or "Trainer's default"
+  bool open = false;        // usable, but not known here
 };
+// The option that says what "auto" stands for at this path, "Trainer's default", or nothing.
+std::string origin_of_auto(std::string_view path, const AutoValues& values);
 AutoAnswer answer_auto(const Key& key, const ReadOptions& options, int stage);
 
 }  // namespace cleave

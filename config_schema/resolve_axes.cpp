@@ -1,6 +1,9 @@
 // What decides how many ranks an axis has, and what each is given.
 #include <fmt/core.h>
 
+#include <algorithm>
+#include <iterator>
+
 #include "config_schema/batch_sizes.h"
 #include "config_schema/reading.h"
 
@@ -18,9 +21,14 @@ void resolve_batch(Reading& r) {
   BatchSizes sizes{given(c.train_batch_size), given(c.train_micro_batch_size_per_gpu),
                    given(c.gradient_accumulation_steps)};
   if (r.options.micro_batch_size) sizes = {std::nullopt, r.options.micro_batch_size, 1};
-  const Given* micro = r.entry("train_micro_batch_size_per_gpu");
-  if (!sizes.train && !sizes.micro && micro && micro->origin == "auto")
-    sizes.micro = r.options.auto_values.default_micro_batch_size;
+  const bool left_open = std::any_of(std::begin(kBatchKeys), std::end(kBatchKeys), [&](const char* path) {
+    const Given* g = r.entry(path);
+    return g && g->origin == "auto";
+  });
+  if (const AutoValues& a = r.options.auto_values; !sizes.train && !sizes.micro && left_open) {
+    sizes.micro = a.micro_batch_size ? a.micro_batch_size : a.default_micro_batch_size;
+    if (!sizes.accumulation) sizes.accumulation = a.gradient_accumulation_steps;
+  }
   const int64_t stages = c.pipeline.stages, tensor = c.tensor_parallel.size(), sequence = c.sequence_ranks();
   const int64_t world = r.options.world_size, share = stages * tensor * sequence;
   if (world % share != 0) return;  // reported at the key of the axis that does not divide
@@ -34,7 +42,12 @@ void resolve_batch(Reading& r) {
     const Given* at = nullptr;
     for (const char* path : kBatchKeys)
       if (!at) at = r.entry(path);
-    return r.error(at ? at->where : TextPosition{}, at ? at->shown : "train_batch_size", solved.error);
+    std::string from_options;
+    for (const char* path : kBatchKeys)
+      if (const auto it = r.derived.find(path); it != r.derived.end())
+        from_options += fmt::format("; {} is what {} says", path, it->second);
+    return r.error(at ? at->where : TextPosition{}, at ? at->shown : "train_batch_size",
+                   solved.error + from_options);
   }
   const char* how = "derived";
   if (!sizes.train) r.derived[kBatchKeys[0]] = how;
@@ -109,7 +122,7 @@ void resolve_pipeline(Reading& r) {
 
 // Groups of near ranks must divide the data axis, to which ranks that share a sequence belong.
 void resolve_near_ranks(Reading& r) {
-  const DsConfig& c = r.result.config;
+  DsConfig& c = r.result.config;
   const int64_t share = int64_t{c.pipeline.stages} * c.tensor_parallel.size();
   if (r.options.world_size % share != 0)
     return;  // reported at pipeline.stages or tensor_parallel.autotp_size
@@ -119,8 +132,14 @@ void resolve_near_ranks(Reading& r) {
     r.error_at(key, fmt::format("{} ranks do not divide the {} of the data axis; use {}", size, data,
                                 divisors(data)));
   };
-  const ZeroConfig& z = c.zero;
+  ZeroConfig& z = c.zero;
   if (z.stage != 3) return;
+  if (z.zero_hpz_partition_size > data) {
+    r.warning_at("zero_optimization.zero_hpz_partition_size",
+                 fmt::format("{} is more than the {} ranks of the data axis, which are taken",
+                             z.zero_hpz_partition_size, data));
+    z.zero_hpz_partition_size = data;
+  }
   if (z.mics_shard_size != -1) check("zero_optimization.mics_shard_size", z.mics_shard_size);
   if (z.zero_hpz_partition_size != 1)
     check("zero_optimization.zero_hpz_partition_size", z.zero_hpz_partition_size);

@@ -11,6 +11,12 @@ void resolve_precision(Reading& r) {
   if (c.fp16.enabled && c.bf16_enabled)
     r.error_at("bf16.enabled",
                "fp16.enabled and bf16.enabled are both true; a model has one type, so choose one");
+  if (c.fp16.enabled && c.fp16.loss_scale == 0 && c.fp16.min_loss_scale < 1)
+    r.error_at(
+        "fp16.min_loss_scale",
+        fmt::format("wanted at least 1, because fp16.loss_scale 0 lets the scale follow the overflows; "
+                    "got {}",
+                    c.fp16.min_loss_scale));
   if (c.grad_accum_dtype && *c.grad_accum_dtype != Precision::fp32 && *c.grad_accum_dtype != c.precision)
     r.error_at("data_types.grad_accum_dtype",
                "gradients are accumulated in fp32 or in the model's type; choose one of these");
@@ -37,6 +43,8 @@ void resolve_old_spelling(Reading& r, const std::string& old, const std::string&
 
 void resolve_zero(Reading& r) {
   ZeroConfig& z = r.result.config.zero;
+  if (z.sub_group_size == 0)
+    z.sub_group_size = ZeroConfig{}.sub_group_size, r.derived["zero_optimization.sub_group_size"] = "derived";
   const Given* overlap = r.entry("zero_optimization.overlap_comm");
   const bool chosen = overlap && overlap->usable && overlap->value->kind == JsonValue::Kind::boolean;
   if (!chosen) z.overlap_comm = z.stage == 3, r.derived["zero_optimization.overlap_comm"] = "derived";
@@ -168,6 +176,7 @@ void resolve_comms_logger(Reading& r) {
 }  // namespace
 
 void resolve_config(Reading& reading) {
+  resolve_trainer_options(reading);
   resolve_precision(reading);
   resolve_axes(reading);
   resolve_zero(reading);

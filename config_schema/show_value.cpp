@@ -1,10 +1,49 @@
 // JSON values as messages show them.
 #include <fmt/core.h>
 
+#include <cmath>
+
 #include "config_schema/json_text.h"
 #include "config_schema/utf8.h"
 
 namespace cleave {
+namespace {
+
+std::string json_string(std::string_view text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') out += '\\';
+    if (uint8_t(c) < 0x20)
+      out += fmt::format("\\u{:04x}", uint8_t(c));
+    else
+      out += c;
+  }
+  return out + '"';
+}
+
+}  // namespace
+
+std::string to_json(const JsonValue& v) {
+  std::string out, separator;
+  switch (v.kind) {
+    case JsonValue::Kind::null:
+      return "null";
+    case JsonValue::Kind::boolean:
+      return v.boolean ? "true" : "false";
+    case JsonValue::Kind::number:
+      return std::isfinite(v.number) ? v.text : "null";
+    case JsonValue::Kind::text:
+      return json_string(v.text);
+    case JsonValue::Kind::list:
+      for (const JsonValue& item : v.items) out += separator + to_json(item), separator = ", ";
+      return "[" + out + "]";
+    case JsonValue::Kind::object:
+      for (const JsonMember& m : v.members)
+        out += separator + json_string(m.key) + ": " + to_json(m.value), separator = ", ";
+      return "{" + out + "}";
+  }
+  return out;
+}
 
 std::string describe_value(const JsonValue& v) {
   switch (v.kind) {

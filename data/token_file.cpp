@@ -83,6 +83,7 @@ TokenFile::TokenFile(const std::string& path, Options options) : file_(path, Exi
   vocab_ = options.vocab > 0 ? options.vocab : default_vocab(kind_);
   if (kind_ == Kind::llmc_u16 || kind_ == Kind::llmc_u32) {
     read_llmc_header(head);
+    if (const int32_t said = word(head, 3); options.vocab <= 0 && said > 0) vocab_ = said;
     return;
   }
   require(file_.size() % token_bytes(kind_) == 0, Exit::data,
@@ -129,6 +130,8 @@ void TokenFile::read_llmc_header(std::span<const uint8_t> bytes) {
           "again",
           path(), word(bytes, 1), word(bytes, 0), wanted);
   size_ = word(bytes, 2);
+  require(word(bytes, 3) >= 0, Exit::data,
+          "{}: its header says a vocabulary of {}; write it again from the text", path(), word(bytes, 3));
   require(size_ > 0, Exit::data, "{}: its header counts {} tokens; write it again from the text", path(),
           size_);
   const int64_t expected = kHeaderBytes + size_ * token_bytes(kind_);
@@ -218,7 +221,7 @@ void write_whole(const std::string& path, std::span<const uint8_t> bytes) {
 
 }  // namespace
 
-void write_llmc(const std::string& path, std::span<const int32_t> tokens) {
+void write_llmc(const std::string& path, std::span<const int32_t> tokens, int64_t vocab) {
   require(!tokens.empty(), Exit::data, "{}: there are no tokens to write; give a text that is not empty",
           path);
   require(tokens.size() <= size_t(std::numeric_limits<int32_t>::max()), Exit::data,
@@ -227,11 +230,15 @@ void write_llmc(const std::string& path, std::span<const int32_t> tokens) {
   const auto [least, largest] = std::minmax_element(tokens.begin(), tokens.end());
   require(*least >= 0, Exit::data, "{}: token {} is {}; token ids are not negative", path,
           least - tokens.begin(), *least);
-  const bool narrow = *largest < kVocabU16;
+  require(vocab == 0 || (*largest < vocab && vocab <= std::numeric_limits<int32_t>::max()), Exit::data,
+          "{}: token {} is {}, outside the vocabulary of {}", path, largest - tokens.begin(), *largest,
+          vocab);
+  const bool narrow = std::max<int64_t>(*largest + int64_t{1}, vocab) <= kVocabU16;
   std::array<int32_t, kHeaderBytes / 4> header{};
   header[0] = narrow ? kMagicU16 : kMagicU32;
   header[1] = narrow ? kVersionU16 : kVersionU32;
   header[2] = int32_t(tokens.size());
+  header[3] = int32_t(vocab);
   std::vector<uint8_t> bytes(kHeaderBytes);
   std::memcpy(bytes.data(), header.data(), kHeaderBytes);
   narrow ? append_tokens<uint16_t>(bytes, tokens) : append_tokens<uint32_t>(bytes, tokens);

@@ -16,15 +16,15 @@ class TokenFile {
   enum class Kind {
     bytes,     // any file: 256 tokens
     u16,       // nanoGPT: little-endian uint16, no header
-    llmc_u16,  // llm.c: 256 int32 (20240520, 1, count), then uint16
-    llmc_u32   // llm.c for Llama 3: 256 int32 (20240801, 7, count), then uint32
+    llmc_u16,  // llm.c: 256 int32 (20240520, 1, count, vocabulary), then uint16
+    llmc_u32   // llm.c for Llama 3: 256 int32 (20240801, 7, count, vocabulary), then uint32
   };
   enum class Format { detect, bytes, u16, llmc };
 
   struct Options {
     // detect: llm.c by its magic number, otherwise u16 when the name ends in .bin, otherwise bytes.
     Format format = Format::detect;
-    int64_t vocab = 0;  // of the model; 0 = the largest the format is meant for
+    int64_t vocab = 0;  // of the model; 0 = what the header says, or the largest the format is meant for
   };
 
   // Checks the file's header and size; throws Error(data) naming the file and what to do. Token ids are
@@ -65,7 +65,8 @@ std::string_view name_of(TokenFile::Kind kind);
 
 // Writes an llm.c token file: uint16 when every id is below 50257, uint32 otherwise. The file appears under
 // its name only when it is complete. Throws Error(data) for a negative id, no tokens or more than 2^31 - 1,
-// and when it cannot be written.
-void write_llmc(const std::string& path, std::span<const int32_t> tokens);
+// an id outside the vocabulary, and when it cannot be written. A `vocab` above 0 is the tokenizer's and goes
+// into the header's fourth word, which llm.c leaves 0 and does not read.
+void write_llmc(const std::string& path, std::span<const int32_t> tokens, int64_t vocab = 0);
 
 }  // namespace cleave

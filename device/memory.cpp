@@ -66,18 +66,22 @@ Block allocate_block(Device device, MemoryKind kind, int64_t bytes) {
 
 int64_t host_total(const MemoryTable& t) { return t.total(MemoryKind::pinned) + t.total(MemoryKind::host); }
 
-std::string_view remedy(Category category) {
+// What makes less of it whatever the job looks like; how to divide it over ranks is the plan's to say, which
+// knows how many there are and how they share already.
+std::string_view remedy(Category category, MemoryKind kind) {
+  const bool on_device = kind == MemoryKind::device;
   switch (category) {
     case Category::weights:
-      return "zero_optimization.stage 3 shards the weights over the ranks, and offload_param.device \"cpu\" "
-             "or "
-             "\"nvme\" moves them away";
+      return on_device ? "zero_optimization.offload_param.device \"cpu\" or \"nvme\" moves them away"
+                       : "zero_optimization.offload_param.device \"nvme\" moves them to disk";
     case Category::gradients:
-      return "zero_optimization.stage 2 shards the gradients; data_types.grad_accum_dtype sets their width";
+      return "data_types.grad_accum_dtype sets their width";
     case Category::master:
     case Category::optimizer_state:
-      return "zero_optimization.stage 1 or higher shards it; zero_optimization.offload_optimizer.device "
-             "\"cpu\" moves it to host memory, \"nvme\" to disk";
+      return on_device
+                 ? "zero_optimization.offload_optimizer.device \"cpu\" moves it to host memory, \"nvme\" "
+                   "to disk"
+                 : "zero_optimization.offload_optimizer.device \"nvme\" moves it to disk";
     case Category::buckets:
       return "zero_optimization.overlap_comm false needs one gradient bucket less";
     case Category::gathered:
@@ -96,7 +100,7 @@ std::string advice(const MemoryTable& table, MemoryKind kind) {
   for (int c = 0; c < kCategories; ++c)
     if (table.at(kind, Category(c)) > table.at(kind, largest)) largest = Category(c);
   return fmt::format("largest: {} ({}); {}", name_of(largest), format_bytes(table.at(kind, largest)),
-                     remedy(largest));
+                     remedy(largest, kind));
 }
 
 [[noreturn]] void refuse(const MemoryTable& table, MemoryKind kind, int64_t total, int64_t limit,

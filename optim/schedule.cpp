@@ -46,6 +46,20 @@ double range_test_lr(const SchedulerConfig& c, int64_t i) {
          (1 + c.lr_range_test_step_rate * (c.lr_range_test_staircase ? std::floor(intervals) : intervals));
 }
 
+bool is_trainers(const std::string& type) {
+  return type == "linear" || type == "cosine" || type == "constant_with_warmup";
+}
+
+// Hugging Face's Trainer counts from the first step, which a warm-up therefore begins with a rate of 0.
+double trainers_ratio(const SchedulerConfig& c, int64_t step) {
+  const double warmup = double(std::max<int64_t>(1, c.warmup_num_steps));
+  if (step < c.warmup_num_steps) return double(step) / warmup;
+  if (c.type == "constant_with_warmup") return 1;
+  const double all = double(std::max<int64_t>(1, c.total_num_steps - c.warmup_num_steps));
+  if (c.type == "linear") return std::max(0.0, double(c.total_num_steps - step) / all);
+  return std::max(0.0, (1 + std::cos(std::numbers::pi * double(step - c.warmup_num_steps) / all)) / 2);
+}
+
 struct Cycle {
   double first, second, total;
 };
@@ -93,7 +107,9 @@ LrSchedule::LrSchedule(const SchedulerConfig& config, double optimizer_lr)
     : config_(config), optimizer_lr_(optimizer_lr) {
   constexpr const char* known[] = {"",         "WarmupLR",   "WarmupDecayLR", "WarmupCosineLR",
                                    "OneCycle", "LRRangeTest"};
-  require(std::find(std::begin(known), std::end(known), config.type) != std::end(known), Exit::usage,
+  require(is_trainers(config.type) ||
+              std::find(std::begin(known), std::end(known), config.type) != std::end(known),
+          Exit::usage,
           "there is no schedule \"{}\"; use WarmupLR, WarmupDecayLR, WarmupCosineLR, OneCycle or LRRangeTest",
           config.type);
 }
@@ -105,6 +121,7 @@ Rates LrSchedule::at(int64_t applied_steps) const {
   if (config_.type == "LRRangeTest") return {.lr = range_test_lr(config_, i)};
   if (config_.type == "WarmupCosineLR") return {.lr = optimizer_lr_ * cosine_ratio(config_, i)};
   if (config_.type.empty()) return {.lr = optimizer_lr_};
+  if (is_trainers(config_.type)) return {.lr = optimizer_lr_ * trainers_ratio(config_, applied_steps)};
   return {.lr = warmup_lr(config_, config_.warmup_max_lr.value_or(optimizer_lr_), i)};
 }
 

@@ -1,5 +1,6 @@
-// Learning-rate schedules with DeepSpeed's values: pure functions of the number of optimizer steps that were
-// really applied. Skipped steps do not count, so a schedule has no state to save.
+// Learning-rate schedules with the values of DeepSpeed's, and of a Hugging Face Trainer's own: pure functions
+// of the number of optimizer steps that were really applied. Skipped steps do not count, so a schedule has no
+// state to save.
 #pragma once
 #include <cstdint>
 

@@ -59,6 +59,17 @@ json as_json(const CommBytes& bytes) {
 
 }  // namespace
 
+std::vector<const RankPlan*> largest_of_stages(const JobPlan& plan) {
+  std::map<int, const RankPlan*> stages;
+  for (const RankPlan& r : plan.ranks) {
+    const RankPlan*& most = stages[r.place.pipe];
+    if (!most || weight(r) > weight(*most)) most = &r;
+  }
+  std::vector<const RankPlan*> out;
+  for (const auto& [stage, r] : stages) out.push_back(r);
+  return out;
+}
+
 std::string format(const JobPlan& plan) {
   const MeshShape& m = plan.mesh;
   std::string out =
@@ -68,18 +79,13 @@ std::string format(const JobPlan& plan) {
                      plan.flops / 1e12);
   if (!plan.pipeline.empty()) out += plan.pipeline + '\n';
   if (!plan.tried_all) out += "ranks at the ends of the axes stand for those between them\n";
-  // Ranks of a stage may differ by some bytes; the table shows the one that needs the most.
-  std::map<int, const RankPlan*> stages;
-  for (const RankPlan& r : plan.ranks) {
-    const RankPlan*& most = stages[r.place.pipe];
-    if (!most || weight(r) > weight(*most)) most = &r;
-  }
-  const RankPlan* largest = &plan.ranks[0];
+  const std::vector<const RankPlan*> stages = largest_of_stages(plan);
+  const RankPlan* largest = stages[0];
   out += fmt::format("\n{:>6}{:>8}{:>14}{:>14}{:>14}{:>14}{:>18}\n", "stage", "rank", "device", "pinned",
                      "host", "disk", "sent in a step");
-  for (const auto& [stage, r] : stages) {
+  for (const RankPlan* r : stages) {
     auto bytes = [&](MemoryKind k) { return format_bytes(r->memory.total(k)); };
-    out += fmt::format("{:>6}{:>8}{:>14}{:>14}{:>14}{:>14}{:>18}\n", stage, r->ranks[0],
+    out += fmt::format("{:>6}{:>8}{:>14}{:>14}{:>14}{:>14}{:>18}\n", r->place.pipe, r->ranks[0],
                        bytes(MemoryKind::device), bytes(MemoryKind::pinned), bytes(MemoryKind::host),
                        bytes(MemoryKind::disk), format_bytes(r->sent_total()));
     if (weight(*r) > weight(*largest)) largest = r;

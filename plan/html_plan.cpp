@@ -41,29 +41,73 @@ std::string legend(const std::vector<std::pair<std::string, const char*>>& entri
   return out + "</p>\n";
 }
 
-// The first rank of each of at most kStages stages, first and last among them.
-std::vector<const RankPlan*> shown_ranks(const JobPlan& plan) {
-  std::vector<const RankPlan*> first;
-  for (const RankPlan& r : plan.ranks)
-    if (std::none_of(first.begin(), first.end(), [&](auto* f) { return f->place.pipe == r.place.pipe; }))
-      first.push_back(&r);
+// Of at most kStages stages, first and last among them, the rank that the tables show.
+std::vector<const RankPlan*> drawn_ranks(const JobPlan& plan) {
+  const std::vector<const RankPlan*> all = largest_of_stages(plan);
   std::vector<const RankPlan*> out;
-  const size_t n = std::min<size_t>(first.size(), kStages);
-  for (size_t i = 0; i < n; ++i) out.push_back(first[n == 1 ? 0 : i * (first.size() - 1) / (n - 1)]);
+  const size_t n = std::min<size_t>(all.size(), kStages);
+  for (size_t i = 0; i < n; ++i) out.push_back(all[n == 1 ? 0 : i * (all.size() - 1) / (n - 1)]);
   return out;
+}
+
+std::string drawn_of(const JobPlan& plan) {
+  const size_t all = largest_of_stages(plan).size();
+  return all <= kStages ? "" : fmt::format(" Of the {} stages, {} are drawn.", all, kStages);
+}
+
+// Round numbers of bytes from 0 up to `top`, at most five of them above 0.
+std::vector<int64_t> round_ticks(int64_t top) {
+  int64_t unit = 1;
+  while (top / unit >= 1024) unit *= 1024;
+  for (int64_t power = 1;; power *= 10)
+    for (const int64_t step : {1 * power * unit, 2 * power * unit, 5 * power * unit})
+      if (top / step <= 5) {
+        std::vector<int64_t> out;
+        for (int64_t at = 0; at <= top; at += step) out.push_back(at);
+        return out;
+      }
+}
+
+// "0", "512 B", "2 GiB": ticks are whole numbers of a unit.
+std::string tick_text(int64_t bytes) {
+  constexpr const char* units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
+  size_t unit = 0;
+  for (; bytes >= 1024 && bytes % 1024 == 0 && unit + 1 < std::size(units); ++unit) bytes /= 1024;
+  return bytes == 0 ? "0" : fmt::format("{} {}", bytes, units[unit]);
+}
+
+std::string line(double x1, double x2, double y1, double y2, const char* kind) {
+  return fmt::format("<line x1='{:.1f}' x2='{:.1f}' y1='{:.1f}' y2='{:.1f}' class='{}'/>\n", x1, x2, y1, y2,
+                     kind);
+}
+
+// Below `y`: shares of a step from left to right.
+std::string step_axis(double y) {
+  std::string out = line(kLeft, kWidth, y, y, "axis");
+  for (const int percent : {0, 25, 50, 75, 100}) {
+    const double x = kLeft + (kWidth - kLeft) * percent / 100.0;
+    out += line(x, x, y, y + 4, "axis") + words(x, y + 16, fmt::format("{} %", percent),
+                                                percent == 0     ? "start"
+                                                : percent == 100 ? "end"
+                                                                 : "middle");
+  }
+  return out + words(kLeft + (kWidth - kLeft) * 3 / 8.0, y + 16, "of the step's time", "middle");
 }
 
 // Everything is allocated before the first step. What changes during one is how much of the activations is
 // in use: the frames of the micro-batches in flight.
 std::string memory_of(const JobPlan& plan, const RankPlan& rank, double top) {
-  constexpr double kHeight = 160;
+  constexpr double kHeight = 160, kAxis = 22;
   const std::vector<Span>& spans = plan.timeline.spans[size_t(rank.place.pipe)];
   const int most = std::max(1, plan.timeline.peak_frames[size_t(rank.place.pipe)]);
   const double across = (kWidth - kLeft) / plan.timeline.makespan, up = (kHeight - 40) / top;
   std::string out = words(0, 12,
-                          fmt::format("rank {}, stage {}: {}", rank.ranks[0], rank.place.pipe,
-                                      format_bytes(rank.memory.total(MemoryKind::device))));
+                          fmt::format("rank {}, stage {}: {} of device memory held", rank.ranks[0],
+                                      rank.place.pipe, format_bytes(rank.memory.total(MemoryKind::device))));
   double base = kHeight - 10;
+  for (const int64_t tick : round_ticks(int64_t(top)))
+    out += line(kLeft - 4, kWidth, base - double(tick) * up, base - double(tick) * up, "grid") +
+           words(kLeft - 8, base - double(tick) * up + 4, tick_text(tick), "end");
   for (int c = 0; c < kCategories; ++c) {
     const Category category{uint8_t(c)};
     int64_t bytes = rank.memory.at(MemoryKind::device, category);
@@ -86,10 +130,8 @@ std::string memory_of(const JobPlan& plan, const RankPlan& rank, double top) {
       in_use(s.end, spans[i + 1].begin, std::min(s.frames, spans[i + 1].frames), "idle");
   }
   const double full = base - double(most * rank.frame_bytes) * up;
-  out += fmt::format("<line x1='{}' x2='{}' y1='{:.1f}' y2='{:.1f}' class='limit'/>\n", kLeft, kWidth, full,
-                     full);
-  out += words(kLeft - 6, full + 4, "held", "end") + words(kLeft - 6, kHeight - 8, "0", "end");
-  return svg(kHeight, out);
+  out += line(kLeft, kWidth, full, full, "limit") + step_axis(kHeight - 10);
+  return svg(kHeight + kAxis, out);
 }
 
 std::string memory(const JobPlan& plan) {
@@ -101,10 +143,10 @@ std::string memory(const JobPlan& plan) {
                     [&](auto& r) { return r.memory.at(MemoryKind::device, Category(c)) > 0; }))
       names.emplace_back(name_of(Category(c)), kColours[size_t(c)]);
   std::string out =
-      "<h2>Device memory over a step</h2>\n<p>Everything is allocated before the first step (the "
-      "line); the height shows what is in use.</p>\n" +
-      legend(names);
-  for (const RankPlan* r : shown_ranks(plan)) out += memory_of(plan, *r, top);
+      "<h2>Device memory over a step</h2>\n<p>Everything is allocated before the first step (the dashed "
+      "line); the height shows what is in use, on the rank of each stage that needs the most." +
+      drawn_of(plan) + "</p>\n" + legend(names);
+  for (const RankPlan* r : drawn_ranks(plan)) out += memory_of(plan, *r, top);
   return out;
 }
 
@@ -147,7 +189,7 @@ std::string chart(const JobPlan& plan) {
   return "<h2>One step of the pipeline</h2>\n" +
          fmt::format("<p class='lines'>{}</p>\n",
                      escaped(plan.pipeline.empty() ? "one stage" : plan.pipeline)) +
-         legend(names) + svg(double(stages) * kRow, out);
+         legend(names) + svg(double(stages) * kRow + 24, out + step_axis(double(stages) * kRow));
 }
 
 std::string traffic(const JobPlan& plan) {
@@ -157,7 +199,7 @@ std::string traffic(const JobPlan& plan) {
   };
   std::vector<Bar> bars;
   int64_t top = 1;
-  for (const RankPlan* r : shown_ranks(plan))
+  for (const RankPlan* r : drawn_ranks(plan))
     for (const GroupTraffic& t : r->sent)
       for (int c = 0; c < kCollectives; ++c)
         if (const int64_t sent = t.bytes[Collective(c)]) {
@@ -170,17 +212,22 @@ std::string traffic(const JobPlan& plan) {
   std::erase_if(bars, [&](const Bar& b) { return b.bytes < top / 10000; });
   if (bars.empty()) return "<h2>Sent in a step</h2>\n<p>Nothing is sent.</p>\n";
   constexpr double kRow = 20, kName = 330;
+  const double end = double(bars.size()) * kRow, scale = (kWidth - kName - 100) / double(top);
   std::string out;
+  for (const int64_t tick : round_ticks(top)) {
+    const double x = kName + double(tick) * scale;
+    out += line(x, x, 0, end + 4, "grid") + words(x, end + 16, tick_text(tick), "middle");
+  }
+  out += words(kName - 6, end + 16, "sent by the rank in one step", "end");
   for (size_t b = 0; b < bars.size(); ++b) {
-    const double width = (kWidth - kName - 100) * double(bars[b].bytes) / double(top), y = double(b) * kRow;
+    const double width = double(bars[b].bytes) * scale, y = double(b) * kRow;
     out += words(kName - 6, y + 14, bars[b].name, "end");
     out += box(kName, y, width, kRow - 4, "#0072B2", fmt::format("{} bytes", bars[b].bytes));
     out += words(kName + width + 6, y + 14, format_bytes(bars[b].bytes));
   }
-  return "<h2>Sent in a step</h2>\n<p>By group and collective, for one rank a stage; what is below a "
-         "ten-thousandth of "
-         "the largest is in the tables only.</p>\n" +
-         svg(double(bars.size()) * kRow, out);
+  return "<h2>Sent in a step</h2>\n<p>By group and collective, for the same ranks; what is below a "
+         "ten-thousandth of the largest is left out." +
+         drawn_of(plan) + "</p>\n" + svg(end + 24, out);
 }
 
 }  // namespace
@@ -190,8 +237,9 @@ std::string to_html(const JobPlan& plan) {
       "<!doctype html>\n<html lang='en'><head><meta charset='utf-8'><title>Plan of {0}</title>\n<style>\n"
       "body{{font:15px/1.5 sans-serif;max-width:{1}px;margin:2em auto;padding:0 1em;color:#222}}\n"
       "svg{{width:100%;font:12px sans-serif;display:block;margin-bottom:8px}} "
-      "pre{{overflow-x:auto;background:#f6f6f6;"
-      "padding:1em}} .lines{{white-space:pre-line}}\n.limit{{stroke:#222;stroke-dasharray:4 3}} .legend "
+      "pre{{overflow-x:auto;font-size:12px;background:#f6f6f6;"
+      "padding:1em}} .lines{{white-space:pre-line}}\n.limit{{stroke:#222;stroke-dasharray:4 3}} "
+      ".axis{{stroke:#888}} .grid{{stroke:#ddd}} .legend "
       "span{{margin-right:1.2em}}\n"
       ".legend i{{display:inline-block;width:.9em;height:.9em;margin-right:.35em;vertical-align:-.1em}}\n"
       "</style></head><body>\n<h1>{0} on {2} ranks</h1>\n<p>pipe {3} x data {4} x sequence {5} x tensor {6}; "

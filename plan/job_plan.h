@@ -69,9 +69,13 @@ struct CallProof {
 };
 CallProof prove_calls(int world, const EngineMaker& make);
 
+// Of every stage, in order, the rank that needs the most: ranks of a stage may differ by some bytes.
+std::vector<const RankPlan*> largest_of_stages(const JobPlan& plan);
+
 std::string format(const JobPlan& plan);   // for people
 std::string to_json(const JobPlan& plan);  // one object, all values in bytes
-// One page that needs nothing else: memory over a step, the pipeline's chart, what is sent, and the tables.
+// One page that needs nothing else: memory over a step, the pipeline's chart, what is sent, and the tables,
+// of the same ranks.
 std::string to_html(const JobPlan& plan);
 
 }  // namespace cleave

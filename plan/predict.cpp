@@ -158,4 +158,13 @@ std::string format(const StepTime& t, const DeviceModel& device) {
       t.streams ? " (offloaded state streams through the device)" : "");
 }
 
+std::string to_json(const JobPlan& plan, const StepTime& t, const DeviceModel& device) {
+  nlohmann::json out = nlohmann::json::parse(to_json(plan));
+  out["predicted"] = {{"device", device.name},        {"exact", false},
+                      {"step_s", t.total()},          {"compute_s", t.compute},
+                      {"pipeline_idle_s", t.waiting}, {"communication_s", t.exchange},
+                      {"update_s", t.update},         {"state_streams", t.streams}};
+  return out.dump(2);
+}
+
 }  // namespace cleave

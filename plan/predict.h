@@ -41,4 +41,8 @@ StepTime predict(const DsConfig& config, const JobPlan& plan, const DeviceModel&
 // One line for people.
 std::string format(const StepTime& time, const DeviceModel& device);
 
+// The plan's JSON object with "predicted": the device and the seconds of a step, whole and by what takes
+// them.
+std::string to_json(const JobPlan& plan, const StepTime& time, const DeviceModel& device);
+
 }  // namespace cleave

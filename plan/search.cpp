@@ -53,6 +53,11 @@ Json joined(Json first, const Json& second) {
 
 Json optimizer_in_memory() { return zero("offload_optimizer", {{"device", "cpu"}, {"pin_memory", true}}); }
 Json parameters_in_memory() { return zero("offload_param", {{"device", "cpu"}, {"pin_memory", true}}); }
+// By default a rank keeps its first billion elements in host memory all the same.
+Json parameters_on_disk() {
+  return zero("offload_param",
+              {{"device", "nvme"}, {"nvme_path", "/local_nvme"}, {"max_in_cpu", 0}, {"pin_memory", true}});
+}
 // The folder is the user's to name.
 Json optimizer_on_disk() {
   return zero("offload_optimizer", {{"device", "nvme"}, {"nvme_path", "/local_nvme"}, {"pin_memory", true}});
@@ -72,8 +77,11 @@ std::vector<Json> savings(const Trial& t) {
     if (smaller < micro) out.push_back(batch_of(c, smaller, mesh.data));
   if (!recomputes(c)) out.push_back({{"activation_checkpointing", {{"interval", 1}}}});
   if (c.zero.offload_optimizer.device == "none") out.push_back(optimizer_in_memory());
-  if (c.zero.offload_param.device == "none") out.push_back(joined(zero("stage", 3), parameters_in_memory()));
+  // Parameters are offloaded in stage 3 only; what is set already is no change.
+  const Json stage3 = c.zero.stage == 3 ? Json::object() : zero("stage", 3);
+  if (c.zero.offload_param.device == "none") out.push_back(joined(stage3, parameters_in_memory()));
   if (c.zero.offload_optimizer.device != "nvme") out.push_back(optimizer_on_disk());
+  if (c.zero.offload_param.device != "nvme") out.push_back(joined(stage3, parameters_on_disk()));
   auto with_axis = [&](const char* key, Json value) {
     Json patch = batch_of(c, micro, mesh.data / 2);
     if (mesh.data % 2 != 0 || patch.is_null()) return;
@@ -159,7 +167,8 @@ std::vector<Trial> changes_that_fit(const Trial& given, const MemoryLimits& limi
 }
 
 std::string format_changes(const Trial& given, const std::vector<Trial>& changes) {
-  if (changes.empty()) return "no change of the configuration was found that makes it fit";
+  if (changes.empty())
+    return "no change of the configuration was found that makes it fit, offload to disk included";
   auto both = [&](const Trial& t, std::initializer_list<MemoryKind> kinds, std::string_view name) {
     const int64_t before = most(given.plan, kinds), after = most(t.plan, kinds);
     return before == after ? ""
@@ -202,7 +211,8 @@ class Layouts {
       ++tried_;
       if (!t) return std::nullopt;
       if (!search_.fit(*t)) continue;
-      order_.emplace_back(predict(t->config, t->plan, device_).total(), joined(shape, savings_[i]));
+      order_.push_back({predict(t->config, t->plan, device_).total(), most(t->plan, {MemoryKind::device}),
+                        most(t->plan, {MemoryKind::pinned, MemoryKind::host}), joined(shape, savings_[i])});
       return i;
     }
     return savings_.size();
@@ -211,12 +221,19 @@ class Layouts {
   // One rank a stage was planned so far; the answer holds for all of them.
   std::optional<Suggestion> fastest() {
     std::stable_sort(order_.begin(), order_.end(),
-                     [](const auto& a, const auto& b) { return a.first < b.first; });
-    for (const auto& [seconds, patch] : order_)
-      if (std::optional<Trial> t = search_.trial(patch, true); t && search_.fit(*t)) {
-        t->seconds = seconds;
-        return Suggestion{*std::move(t), tried_, int(order_.size())};
-      }
+                     [](const Tried& a, const Tried& b) { return a.seconds < b.seconds; });
+    for (auto first = order_.begin(); first != order_.end();) {
+      const auto tied = [&](const Tried& t) { return t.seconds <= first->seconds * (1 + kTie); };
+      const auto last = std::find_if_not(first, order_.end(), tied);
+      std::stable_sort(first, last, [](const Tried& a, const Tried& b) {
+        return std::pair(a.device_bytes, a.host_bytes) < std::pair(b.device_bytes, b.host_bytes);
+      });
+      for (; first != last; ++first)
+        if (std::optional<Trial> t = search_.trial(first->patch, true); t && search_.fit(*t)) {
+          t->seconds = first->seconds;
+          return Suggestion{*std::move(t), tried_, int(order_.size())};
+        }
+    }
     return std::nullopt;
   }
 
@@ -224,7 +241,15 @@ class Layouts {
   const Search& search_;
   const DeviceModel& device_;
   const std::vector<Json> savings_ = memory_savings();
-  std::vector<std::pair<double, Json>> order_;
+  // What fits, of the rank of a stage that needs the most.
+  struct Tried {
+    double seconds;
+    int64_t device_bytes, host_bytes;
+    Json patch;
+  };
+  // A prediction is not exact to this share; of two so near each other, less memory is better.
+  static constexpr double kTie = 1e-3;
+  std::vector<Tried> order_;
   int tried_ = 0;
 };
 
@@ -235,7 +260,6 @@ void add_sizes(Layouts& layouts, const DsConfig& c, int ranks, int most_sequence
   bool cuts = false;
   for (int sequence = 1; sequence <= most_sequence && (sequence == 1 || cuts); sequence *= 2) {
     if (ranks % sequence != 0) return;
-    // Large ones first: of equal predictions the first wins, and large products run better.
     for (int64_t micro = sequence == 1 ? 64 : 1; micro >= 1; micro /= 2) {
       Json shape = batch_of(c, micro, ranks / sequence);
       if (shape.is_null()) {
@@ -254,7 +278,25 @@ void add_sizes(Layouts& layouts, const DsConfig& c, int ranks, int most_sequence
   }
 }
 
+std::string memory_of(const JobPlan& plan) {
+  const int64_t host = most(plan, {MemoryKind::pinned, MemoryKind::host});
+  return fmt::format("{} of device{} memory", format_bytes(most(plan, {MemoryKind::device})),
+                     host > 0 ? fmt::format(" and {} of host", format_bytes(host)) : "");
+}
+
 }  // namespace
+
+std::string format_gain(const Trial& given, const Suggestion& found, const MemoryLimits& limits,
+                        const DeviceModel& device) {
+  const double now = predict(given.config, given.plan, device).total(), then = found.best.seconds;
+  const double share = 1 - then / now;
+  return fmt::format("the given one: {:.4g} s a step, {}{}\nthis one:      {:.4g} s a step, {}: {}\n", now,
+                     memory_of(given.plan), fits(given.plan, limits) ? "" : ", which does not fit", then,
+                     memory_of(found.best.plan),
+                     share > 0.0005    ? fmt::format("{:.1f} % less time", share * 100)
+                     : share < -0.0005 ? fmt::format("{:.1f} % more time", -share * 100)
+                                       : "the same time");
+}
 
 std::optional<Suggestion> suggest(const Trial& given, const MemoryLimits& limits, const DeviceModel& device,
                                   const TryConfig& plan) {

@@ -34,7 +34,8 @@ std::vector<Trial> changes_that_fit(const Trial& given, const MemoryLimits& limi
 // For people, one line a change: what it is and the memory of the rank that needs the most, before and after.
 std::string format_changes(const Trial& given, const std::vector<Trial>& changes);
 
-// The configuration with the smallest predicted step time that fits, over stages, offload, micro-batch sizes,
+// The configuration with the smallest predicted step time that fits, of equal times the one with the least
+// memory, over stages, offload, micro-batch sizes,
 // activation checkpointing and the sizes of the tensor, sequence and pipeline axes; the global batch stays.
 // Sequences are cut over powers of two inside a node, where a whole one is too much for a rank or there are
 // more ranks than samples. Nothing when none fits.
@@ -44,5 +45,9 @@ struct Suggestion {
 };
 std::optional<Suggestion> suggest(const Trial& given, const MemoryLimits& limits, const DeviceModel& device,
                                   const TryConfig& plan);
+
+// For people: time and memory of the given configuration and of the one found, and the difference.
+std::string format_gain(const Trial& given, const Suggestion& found, const MemoryLimits& limits,
+                        const DeviceModel& device);
 
 }  // namespace cleave

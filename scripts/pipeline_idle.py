@@ -3,7 +3,9 @@
 
   pipeline_idle.py trace.0.json trace.1.json [--skip 1] [--merge all.json]
 
-Files are those of the ranks of one pipe, first stage first; on several hosts their times are of the first rank's clock. Prints for each step:
+Files are those of all ranks, or of the ranks of some pipes, in the order of their ranks; on several hosts their times are of the first
+rank's clock. Ranks that hold the same layers are data parallel: each belongs to a pipe of its own, and is never waited for by the others
+there. Where no rank hands activations on, there is no pipe, and nothing is called idle. Prints for each pipe and step:
   idle, measured    1 - computing / (ranks * time from the first computation to the last), wall clock
   idle, replayed    the same of a replay of the ranks' instructions with nothing between them: each computation takes
                     the median of the CPU time of its rank and kind, so what else the machine does does not count
@@ -36,6 +38,17 @@ def steps_of(events):
         seen.add(key)
         steps[-1].append(e)
     return steps
+
+
+def pipes_of(ranks):
+    """Indices of the ranks of each pipe, first stage first. First stages get no activations for their first chunk; ranks count stages outermost,
+    so the ranks of one stage stand together."""
+    def is_first(steps):
+        return not any(e["name"] == "recv_activation" and e["args"]["chunk"] == 0 for step in steps for e in step)
+    pipes = sum(map(is_first, ranks))
+    if len(ranks) % pipes or not all(map(is_first, ranks[:pipes])):
+        raise SystemExit("the files are not of whole pipes, in the order of their ranks")
+    return [list(range(p, len(ranks), pipes)) for p in range(pipes)]
 
 
 def replay(ranks, cost):
@@ -79,27 +92,38 @@ def main():
     if options.merge:
         json.dump([e for t in traces for e in t], open(options.merge, "w"))
     ranks = [steps_of(t)[options.skip:] for t in traces]
-    steps = min(len(r) for r in ranks)
-    if steps == 0:
+    if min(map(len, ranks)) == 0:
         raise SystemExit("no steps are left: trace more, or lower --skip")
+    pipes = pipes_of(ranks)
+    for number, members in enumerate(pipes):
+        if len(pipes) > 1:
+            print(f"ranks {', '.join(map(str, members))}:" if len(members) > 1 else f"rank {members[0]}:")
+        report({r: ranks[r] for r in members}, options.skip)
+
+
+def report(ranks, skip):
+    """Prints what the ranks of one pipe, by their number, did in each step."""
     times = defaultdict(list)
-    for s in range(steps):
-        here = [r[s] for r in ranks]
-        work = [[e for e in events if e["name"] in COMPUTE] for events in here]
-        begin = min(e["ts"] for events in work for e in events)
-        end = max(e["ts"] + e["dur"] for events in work for e in events)
-        busy = sum(e["dur"] for events in work for e in events)
-        print(f"step {s + options.skip}: {(end - begin) / 1e6:.3f} s, idle, measured {100 * (1 - busy / (len(ranks) * (end - begin))):.1f} %")
-        for r, events in enumerate(work):
+    for s in range(min(map(len, ranks.values()))):
+        work = {r: [e for e in steps[s] if e["name"] in COMPUTE] for r, steps in ranks.items()}
+        begin = min(e["ts"] for events in work.values() for e in events)
+        end = max(e["ts"] + e["dur"] for events in work.values() for e in events)
+        busy = sum(e["dur"] for events in work.values() for e in events)
+        share = 100 * (1 - busy / (len(ranks) * (end - begin)))
+        print(f"step {s + skip}: {(end - begin) / 1e6:.3f} s" + (f", idle, measured {share:.1f} %" if len(ranks) > 1 else " of forward and backward"))
+        for r, events in work.items():
             for e in events:
                 times[r, e["name"]].append((e["args"]["cpu_us"], e["dur"]))
     cost = {key: statistics.median(c for c, _ in v) for key, v in times.items()}
     for (r, name), v in sorted(times.items()):
         print(f"rank {r} {name}: median {cost[r, name] / 1e3:.1f} ms of CPU, {statistics.median(d for _, d in v) / 1e3:.1f} ms of wall clock, "
               f"{len(v)} times")
-    makespan, busy = replay([r[0] for r in ranks], cost)
+    if len(ranks) == 1:
+        return print("one stage: there is no pipeline to be idle in")
+    order = sorted(ranks)
+    makespan, busy = replay([ranks[r][0] for r in order], {(order.index(r), name): c for (r, name), c in cost.items()})
     print(f"idle, replayed {100 * (1 - busy / (len(ranks) * makespan)):.1f} %")
-    micros = len({e["args"]["micro"] for e in ranks[0][0]})
+    micros = len({e["args"]["micro"] for e in ranks[order[0]][0]})
     print(f"idle of equal stages, (p - 1) / (m + p - 1): {100 * (len(ranks) - 1) / (micros + len(ranks) - 1):.1f} %")
 
 

@@ -3,6 +3,7 @@
 
   plot_losses.py out.svg "GPT-2:8 ranks=gpt2.8.jsonl" "GPT-2:1 rank=gpt2.1.jsonl" "Llama:8 ranks=llama.8.jsonl" """
 import json
+import math
 import sys
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 460, 340, 52, 16, 46, 44
@@ -12,6 +13,13 @@ STYLES = [("#1f6feb", 5, ""), ("#d1242f", 1.6, ""), ("#2da44e", 1.6, "6 4")]
 def losses(path):
     with open(path) as lines:
         return [(s["step"], s["loss"]) for s in map(json.loads, lines) if "loss" in s]
+
+
+def round_ticks(low, high, most=6):
+    """Multiples of 1, 2 or 5 times a power of ten between the two, at most so many."""
+    power = 10.0 ** math.floor(math.log10((high - low) / most))
+    step = next(s * power for s in (1, 2, 5, 10, 20) if math.floor(high / (s * power)) - math.ceil(low / (s * power)) < most)
+    return [i * step for i in range(math.ceil(low / step), math.floor(high / step) + 1)]
 
 
 def panel(title, curves, left):
@@ -24,11 +32,11 @@ def panel(title, curves, left):
     svg = [f'<text x="{begin}" y="18" font-size="14" font-weight="bold">{title}</text>',
            f'<text x="{begin}" y="36">loss, nats a byte</text>',
            f'<text x="{(begin + end) / 2}" y="{HEIGHT - 8}" text-anchor="middle">step</text>']
-    for i in range(5):
-        loss, step = bottom + (top - bottom) * i / 4, 1 + round((steps - 1) * i / 4)
+    for loss in round_ticks(bottom, top):
         svg.append(f'<line x1="{begin}" x2="{end}" y1="{y(loss):.1f}" y2="{y(loss):.1f}" stroke="#ddd"/>'
-                   f'<text x="{begin - 8}" y="{y(loss) + 4:.1f}" text-anchor="end">{loss:.2f}</text>'
-                   f'<text x="{x(step):.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{step}</text>')
+                   f'<text x="{begin - 8}" y="{y(loss) + 4:.1f}" text-anchor="end">{loss:.6g}</text>')
+    for step in round_ticks(1, max(2, steps)):
+        svg.append(f'<text x="{x(step):.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{step:.6g}</text>')
     for i, (name, curve) in enumerate(curves):
         color, width, dash = STYLES[i % len(STYLES)]
         stroke = f'stroke="{color}" stroke-width="{width}" stroke-dasharray="{dash}"'

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """Every command, its options and its answers to bad input."""
+import base64
 import json
 import os
 import socket
@@ -34,6 +35,58 @@ class Commands(AppTest):
         start = values("--per_device_train_batch_size", "2", "--gradient_accumulation_steps", "3", "--learning-rate", "0.01",
                        "--bf16", "true")
         self.assertEqual((start["train_batch_size"], start["optimizer.params.lr"], start["bf16.enabled"]), (12, 0.01, True))
+
+    def test_the_trainers_options_train_a_file_without_an_optimizer_or_contradict_it(self):
+        def start(config, *args, code=0):
+            metrics = self.dir / "options.jsonl"
+            r = self.train("--metrics", metrics, *args, config=config, code=code, ranks=1)
+            return r, [json.loads(line) for line in metrics.read_text().splitlines()] if code == 0 else []
+        bare = self.dir / "bare.json"
+        bare.write_text('{"train_micro_batch_size_per_gpu": 2}')
+        r, lines = start(bare)
+        self.assertEqual([line["lr"] for line in lines[1:-1]], [1e-3] * 3)
+        self.assertIn("optimizer: AdamW (default), lr 0.001 (default)", r.stdout)
+        r, lines = start(bare, "--learning_rate", 0.3)
+        self.assertIn("lr 0.3 (--learning_rate)", r.stdout)
+        for line, share in zip(lines[1:-1], (3, 2, 1)):  # linear to zero over three steps
+            self.assertAlmostEqual(line["lr"], 0.1 * share, places=12)
+        r, lines = start(bare, "--lr_scheduler_type", "constant", "--bf16")
+        self.assertEqual([line["lr"] for line in lines[1:-1]], [5e-5] * 3)
+        self.assertIn("schedule: constant (--lr_scheduler_type)", r.stdout)
+        r, _ = start(self.config(), "--learning_rate", 0.3, code=2)
+        self.assertIn("optimizer.params.lr is 0.001, --learning_rate is 0.3", r.stderr)
+        r, _ = start(bare, "--lr_scheduler_type", "polynomial", code=2)
+        self.assertIn("polynomial", r.stderr)
+
+    def test_the_configuration_may_be_base64_or_the_value_of_deepspeed(self):
+        rest = ["--model", "tiny", "--data", self.text, "--seq_len", 32, "--steps", 1]
+        text = base64.urlsafe_b64encode(b'{"train_batch_size": 3, "zero_optimization": {"stage": 2}}').decode()
+        self.assertIn("zero_optimization.stage = 2", self.run_cleave("train", "--deepspeed_config", text, *rest).stdout)
+        path = self.config(zero_optimization={"stage": 1})
+        self.assertIn("zero_optimization.stage = 1", self.run_cleave("train", "--deepspeed", path, *rest).stdout)
+        self.run_cleave("train", "--deepspeed", "--deepspeed_config", path, *rest)
+        self.run_cleave("train", *rest, "--deepspeed_config", path, "--deepspeed")
+        self.assertIn("two files", self.run_cleave("train", "--deepspeed", path, "--deepspeed_config", "other.json", *rest,
+                                                   code=2).stderr)
+        self.assertIn("--deepspeed_config is required", self.run_cleave("train", "--deepspeed", *rest, code=2).stderr)
+
+    def test_a_configuration_in_hjson_trains_after_one_warning(self):
+        path = self.dir / "loose.json"
+        path.write_text("{\n  train_batch_size: 2 // all ranks\n  optimizer: {type: 'AdamW'}\n  fp16: {enabled: false}\n}\n")
+        r = self.train(config=path, ranks=1)
+        self.assertEqual(r.stderr.count("warning:"), 1, r.stderr)
+        self.assertIn("loose.json:2:3: this is not JSON", r.stderr)
+        self.train("--strict", config=path, ranks=1, code=2)
+        self.assertIn("what would make it fit", self.run_cleave(
+            "plan", "--deepspeed_config", path, "--model", "tiny", "--seq_len", 32, "--device_memory", "9MiB", code=3).stderr)
+
+    def test_steps_that_nobody_knows_stay_open_in_check_and_plan(self):
+        path = self.config(scheduler={"type": "WarmupDecayLR", "params": {"total_num_steps": "auto"}})
+        for command in (["check", path], ["plan", "--deepspeed_config", path, "--seq_len", 32]):
+            r = self.run_cleave(*command)
+            self.assertIn("the number of training steps, which --steps says", r.stdout + r.stderr)
+            r = self.run_cleave(*command, "--steps", 50)
+            self.assertNotIn("which --steps says", r.stdout + r.stderr)
 
     def test_check_reports_every_error_with_its_position(self):
         path = self.dir / "bad.json"
@@ -127,6 +180,43 @@ class Commands(AppTest):
             for part in parts:
                 self.assertIn(part, r.stderr)
             self.assertEqual(r.stderr.count(parts[-1]), 1, "said once, not by every rank")
+
+    def test_a_folder_with_weights_is_refused_and_its_config_json_is_not(self):
+        config = {"model_type": "gpt2", "vocab_size": 256, "n_positions": 64, "n_embd": 16, "n_layer": 1, "n_head": 2, "attn_pdrop": 0.0}
+        for number, name in enumerate(("model.safetensors", "model-00001-of-00002.safetensors", "pytorch_model.bin",
+                                       "pytorch_model-00001-of-00002.bin", "model.safetensors.index.json",
+                                       "pytorch_model.bin.index.json")):
+            folder = self.dir / f"hf{number}"
+            folder.mkdir()
+            (folder / "config.json").write_text(json.dumps(config))
+            (folder / name).write_text("x")
+            r = self.train(model=folder, code=2, ranks=2 if number == 0 else 1)
+            self.assertIn(f"holds weights ({name}), which cannot be read yet", r.stderr)
+            self.assertEqual(r.stderr.count("holds weights"), 1, "said once, not by every rank")
+        self.train(model=folder / "config.json", ranks=1)
+        self.run_cleave("plan", "--deepspeed_config", self.config(), "--model", folder, "--seq_len", 32)
+        bare = self.dir / "bare"
+        bare.mkdir()
+        (bare / "config.json").write_text(json.dumps(config))
+        self.train(model=bare, ranks=1)
+
+    def test_chats_in_json_lines_are_read_as_raw_bytes_with_one_warning(self):
+        chats = self.dir / "chats.jsonl"
+        line = json.dumps({"messages": [{"role": "user", "content": "light and water"}]})
+        chats.write_text((line + "\n") * 200)
+        for more in ([], ["--eval_data", chats]):
+            r = self.run_cleave("train", "--deepspeed_config", self.config(), "--data", chats, "--seq_len", 32, "--steps", 1, *more)
+            self.assertEqual(r.stderr.count("is read as raw bytes"), 1, r.stderr)
+            self.assertIn("chats.jsonl holds a JSON object on each line", r.stderr)
+        self.assertNotIn("warning", self.train(ranks=1).stderr)
+
+    def test_the_vocabulary_of_a_tokenized_text_is_its_tokenizers(self):
+        tokens = self.dir / "text.bin"
+        self.assertIn("vocabulary 256", self.run_cleave("data", "tokenize", self.text, tokens).stdout)
+        self.assertIn("vocabulary 256", self.run_cleave("data", "inspect", tokens).stdout)
+        text = self.losses(ranks=1)
+        self.text = tokens
+        self.assertEqual(self.losses(ranks=1), text)  # the same model of the same vocabulary
 
     def test_monitors_are_written_where_the_config_says(self):
         self.train(config=self.config(tensorboard={"enabled": True, "output_path": str(self.dir / "tb"), "job_name": "j"},

@@ -86,7 +86,7 @@ ROWS = {
     "flops_profiler.detailed": ("lines", False, True, PROFILE, 1),
     "flops_profiler.output_file": ("files", "", "$DIR/profile.txt", PROFILE, 1),
     "comms_logger.enabled": ("lines", False, True, {}, 2),
-    "comms_logger.prof_all": ("lines", False, True, {"comms_logger": {"prof_ops": ["all_reduce"]}}, 2),
+    "comms_logger.prof_all": ("lines", False, True, {"comms_logger": {"prof_ops": ["barrier"]}}, 2),
     "comms_logger.prof_ops": ("lines", ["all_reduce"], ["barrier"], {"comms_logger": {"prof_all": False}}, 2),
     "comms_logger.verbose": ("lines", False, True, {}, 2),
     "comms_logger.debug": ("lines", False, True, {"comms_logger": {"enabled": True}}, 2),

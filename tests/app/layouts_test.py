@@ -51,7 +51,7 @@ class Layouts(AppTest):
     def test_recomputed_activations_change_no_bit_and_take_less_memory(self):
         def run(**changes):
             metrics = self.dir / "m.jsonl"
-            shown = self.train("--metrics", metrics, config=self.config(**changes)).stdout
+            shown = self.train("--metrics", metrics, "--verbose", config=self.config(**changes)).stdout
             lines = [json.loads(line) for line in metrics.read_text().splitlines()]
             metrics.unlink()
             memory = next(line for line in shown.splitlines() if "activations  " in line)

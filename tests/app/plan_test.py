@@ -94,6 +94,13 @@ class Plan(AppTest):
         self.assertEqual(batch, 64)
         again = self.run_cleave("plan", "--deepspeed_config", suggested, *shape[2:], "--device", "a100-40")
         self.assertIn("not exact", again.stdout)
+        self.assertIn("the given one:", found.stderr)
+        self.assertRegex(found.stderr, r"this one: .* (less time|more time|the same time)\n")
+        predicted = json.loads(self.run_cleave("plan", "--deepspeed_config", suggested, *shape[2:], "--device", "a100-40",
+                                               "--json").stdout)["predicted"]
+        self.assertIn(f"{predicted['step_s']:.4g} s a step", again.stdout)
+        self.assertAlmostEqual(predicted["step_s"], sum(predicted[f"{part}_s"] for part in (
+            "compute", "pipeline_idle", "communication", "update")))
         self.assertIn("use more ranks", self.run_cleave("plan", *shape, "--device", "a100-40", "--suggest",
                                                         "--device_memory", "1MiB", code=3).stderr)
         self.assertIn("this machine's part", self.run_cleave("plan", *shape, "--ranks_here", "4", code=3).stderr)

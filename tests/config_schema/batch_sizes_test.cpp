@@ -27,9 +27,9 @@ TEST(BatchSizes, AllEightCasesFollowFromWhatIsGiven) {
     EXPECT_EQ(s.sizes, c.wanted);
   }
   for (const BatchSizes& given : {BatchSizes{none, none, 4}, BatchSizes{}})
-    EXPECT_EQ(
-        solve_batch(given, 2).error,
-        "give train_batch_size or train_micro_batch_size_per_gpu; neither is there to derive the batch from");
+    EXPECT_EQ(solve_batch(given, 2).error,
+              "give train_batch_size or train_micro_batch_size_per_gpu in the file, or the option "
+              "--per_device_train_batch_size; none is there to derive the batch from");
 }
 
 TEST(BatchSizes, EverySolutionMultipliesOutAndKeepsWhatWasGiven) {

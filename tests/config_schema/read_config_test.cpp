@@ -79,12 +79,12 @@ TEST(ReadConfig, ReportsAllErrorsAtOnceInTheOrderOfTheFile) {
   EXPECT_EQ(
       format(
           read(
-              "{\n  \"train_batch_size\": \"8\",\n  \"fp16\": {\"enabled\": 1, \"loss_scal\": 0},\n"
+              "{\n  \"train_batch_size\": \"8\",\n  \"fp16\": {\"enabled\": 7, \"loss_scal\": 0},\n"
               "  \"zero_optimization\": {\"stage\": 4,\n    \"offload_optimizer\": {\"device\": \"gpu\"}}\n}")
               .problems),
       "error: f:2:23: train_batch_size: wanted an integer from 1 to 1000000000000, or null, got \"8\" (a "
       "text)\n"
-      "error: f:3:23: fp16.enabled: wanted true or false, got 1\n"
+      "error: f:3:23: fp16.enabled: wanted true or false, got 7\n"
       "error: f:3:26: fp16.loss_scal: unknown key; did you mean \"loss_scale\"?\n"
       "error: f:4:34: zero_optimization.stage: wanted an integer from 0 to 3, got 4\n"
       "error: f:5:37: zero_optimization.offload_optimizer.device: wanted one of \"none\", \"cpu\", \"nvme\", "
@@ -101,9 +101,54 @@ TEST(ReadConfig, UnknownKeysAreErrorsWithTheNearestKeyOrPlace) {
             "error: f:2:23: zero_optimization.zzzzzz: unknown key in zero_optimization\n");
   EXPECT_EQ(problems_of("\"my_own_setting\": 1"),
             "warning: f:2:1: my_own_setting: unknown key, which nothing reads\n");
-  EXPECT_EQ(problems_of("\"_note\": 1, \"//\": {\"x\": 2}, \"fp16\": {\"_why\": \"y\"}"), "");
   EXPECT_EQ(problems_of("\"gradient_clipping \": 1"),
             "error: f:2:1: gradient_clipping : unknown key; did you mean \"gradient_clipping\"?\n");
+}
+
+TEST(ReadConfig, AnUnfinishedNameIsUnderstoodAndAShortOneIsNotGuessedElsewhere) {
+  EXPECT_EQ(problems_of("\"train_micro_batch_size\": 4"),
+            "error: f:2:1: train_micro_batch_size: unknown key; did you mean "
+            "\"train_micro_batch_size_per_gpu\"?\n");
+  EXPECT_EQ(problems_of("\"moe\": {}"), "warning: f:2:1: moe: unknown key, which nothing reads\n");
+  EXPECT_EQ(problems_of("\"aio\": {\"thread_count\": 1}"),
+            "error: f:2:9: aio.thread_count: unknown key; did you mean \"intra_op_parallelism\"?\n");
+  EXPECT_EQ(problems_of("\"zero_allow_untrained\": true"),
+            "error: f:2:1: zero_allow_untrained: unknown key; did you mean "
+            "\"zero_allow_untested_optimizer\"?\n");
+}
+
+TEST(ReadConfig, CommentsAreNotesAtEveryLevelAndNeverProblems) {
+  ReadOptions strict;
+  strict.strict = true;
+  const ReadResult r = read_ds_config(R"({"train_batch_size": 4, "_note": 1, "//": {"x": 2}, "comment": "c",
+ "name": "n", "project": "p", "description": [1], "notes": "x",
+ "fp16": {"_why": "y"}, "zero_optimization": {"offload_optimizer": {"// z": 3}}})",
+                                      "f", strict);
+  EXPECT_EQ(format(r.problems), "");
+  std::string noted;
+  for (const Note& n : r.notes)
+    if (n.status == "comment") noted += n.path + " ";
+  EXPECT_EQ(noted,
+            "_note // comment name project description notes fp16._why "
+            "zero_optimization.offload_optimizer.// z ");
+  EXPECT_EQ(problems_of("\"fp16\": {\"comment\": 1}"), "error: f:2:10: fp16.comment: unknown key in fp16\n");
+}
+
+TEST(ReadConfig, TheOldBooleanZeroHasItsNote) {
+  for (const auto& [value, stage] : {std::pair{"false", "0"}, {"true", "1"}}) {
+    const ReadResult r = read_beside_batch(fmt::format("\"zero_optimization\": {}", value));
+    EXPECT_NE(
+        format(r.notes).find(fmt::format("zero_optimization = {} (user, f:2:1): honoured: the old form of "
+                                         "zero_optimization.stage: {}",
+                                         value, stage)),
+        std::string::npos)
+        << format(r.notes);
+  }
+}
+
+TEST(ReadConfig, AKeyGivenTwiceIsOneError) {
+  EXPECT_EQ(problems_of("\"steps_per_print\": 1, \"steps_per_print\": 2"),
+            "error: f:2:23: key \"steps_per_print\" is given twice in the same object; remove one of them\n");
 }
 
 TEST(ReadConfig, StrictTurnsWarningsIntoErrors) {
@@ -273,9 +318,9 @@ TEST(ReadConfig, OnlyAnObjectIsAConfiguration) {
   EXPECT_EQ(format(read("").problems),
             "error: f:1:1: the file is empty; a configuration is a JSON object: { ... }\n");
   EXPECT_EQ(format(read("{}").problems),
-            "error: f:1:1: train_batch_size: give train_batch_size or train_micro_batch_size_per_gpu; "
-            "neither is there to "
-            "derive the batch from\n");
+            "error: f:1:1: train_batch_size: give train_batch_size or train_micro_batch_size_per_gpu in "
+            "the file, or the option --per_device_train_batch_size; none is there to derive the batch "
+            "from\n");
 }
 
 TEST(ReadConfig, AFileOfNonsenseEndsAfterAHundredProblems) {
@@ -303,6 +348,15 @@ TEST(ReadConfigFile, SaysWhatIsWrongWithTheFile) {
     EXPECT_EQ(std::string(e.what()),
               file + ":1:25: stage: unknown key; did you mean zero_optimization.stage?");
   }
+  const ReadResult base64 =
+      read_ds_config_file("eyJ0cmFpbl9iYXRjaF9zaXplIjogNn0=");  // {"train_batch_size": 6}
+  EXPECT_TRUE(base64.ok()) << format(base64.problems);
+  EXPECT_EQ(base64.config.train_batch_size, 6);
+  EXPECT_EQ(format(read_ds_config_file("eyJ4IjogIn5_fj8ifQ").problems),  // {"x": "~\x7f~?"}, without its "="
+            "error: base64:1:1: train_batch_size: give train_batch_size or train_micro_batch_size_per_gpu in "
+            "the file, or the option --per_device_train_batch_size; none is there to derive the batch from\n"
+            "warning: base64:1:2: x: unknown key, which nothing reads\n");
+  EXPECT_LT(format(read_ds_config_file(std::string(9999, 'a')).problems).size(), 300u);
   std::ofstream(file) << "{\"train_batch_size\": 4}";
   EXPECT_EQ(require_ds_config_file(file).train_micro_batch_size_per_gpu, 4);
 }

@@ -52,6 +52,22 @@ TEST(TokenFile, ReadsTheBytesOfLlmc) {
       << file.describe();
 }
 
+TEST(TokenFile, TheTokenizersVocabularyTravelsInTheHeader) {
+  const Scratch scratch;
+  write_llmc(scratch.path("a.bin"), std::vector<int32_t>{255, 0}, 256);
+  EXPECT_EQ(scratch.read("a.bin").substr(8, 8), little_endian(2, 4) + little_endian(256, 4));
+  EXPECT_EQ(TokenFile(scratch.path("a.bin")).vocab(), 256);
+  EXPECT_EQ(TokenFile(scratch.path("a.bin"), {.format = Format::detect, .vocab = 300}).vocab(), 300);
+  write_llmc(scratch.path("b.bin"), std::vector<int32_t>{1}, 151936);
+  EXPECT_EQ(TokenFile(scratch.path("b.bin")).kind(), Kind::llmc_u32);
+  EXPECT_EQ(TokenFile(scratch.path("b.bin")).vocab(), 151936);
+  expect_error(Exit::data, {"token 0 is 9", "vocabulary of 9"},
+               [&] { write_llmc(scratch.path("c.bin"), std::vector<int32_t>{9}, 9); });
+  std::string bad = llmc(20240520, 1, 1, std::string_view("\x01\0", 2));
+  bad.replace(12, 4, little_endian(0xFFFFFFFF, 4));
+  expect_error(Exit::data, {"vocabulary of -1"}, [&] { TokenFile(scratch.write("d.bin", bad)); });
+}
+
 TEST(TokenFile, WideIdsAreWrittenAndReadAsThe32BitKind) {
   const Scratch scratch;
   const std::vector<int32_t> tokens{128000, 7, 50257};

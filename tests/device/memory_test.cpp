@@ -51,7 +51,7 @@ TEST(Memory, RefusesBeyondALimitAndNamesTheLargestCategory) {
     FAIL() << "more than the limit was given";
   } catch (const Error& e) {
     EXPECT_EQ(e.exit(), Exit::memory);
-    for (const char* part : {"the second", "gradients", "stage 2"})
+    for (const char* part : {"the second", "gradients", "grad_accum_dtype"})
       EXPECT_NE(std::string(e.what()).find(part), std::string::npos) << e.what();
   }
   EXPECT_EQ(memory.live().total(MemoryKind::device), 900);

@@ -111,5 +111,24 @@ TEST(LrSchedule, RefusesAnUnknownTypeByName) {
   }
 }
 
+// The multipliers that Hugging Face documents for its schedules, step by step, of 10 steps with 4 of warm-up.
+TEST(LrSchedule, OfATrainerHasItsMultipliersAtEveryStep) {
+  const double half = 0.5, r = std::sqrt(3.0) / 2;
+  const std::map<std::string, std::vector<double>> expected = {
+      {"linear", {0, 0.25, half, 0.75, 1, 5.0 / 6, 4.0 / 6, half, 2.0 / 6, 1.0 / 6, 0, 0}},
+      {"constant_with_warmup", {0, 0.25, half, 0.75, 1, 1, 1, 1, 1, 1, 1, 1}},
+      {"cosine", {0, 0.25, half, 0.75, 1, (1 + r) / 2, 0.75, half, 0.25, (1 - r) / 2, 0}}};
+  for (const auto& [type, ratios] : expected) {
+    SchedulerConfig c;
+    c.type = type, c.warmup_num_steps = 4, c.total_num_steps = 10;
+    for (size_t step = 0; step < ratios.size(); ++step)
+      EXPECT_NEAR(LrSchedule(c, 2.0).at(int64_t(step)).lr, 2 * ratios[step], 1e-15) << type << " " << step;
+  }
+  SchedulerConfig c;
+  c.type = "linear", c.warmup_num_steps = 0, c.total_num_steps = 4;
+  EXPECT_EQ(LrSchedule(c, 1.0).at(0).lr, 1);
+  EXPECT_EQ(LrSchedule(c, 1.0).at(1).lr, 0.75);
+}
+
 }  // namespace
 }  // namespace cleave

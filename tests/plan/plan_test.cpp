@@ -1,6 +1,8 @@
 // Plans against what real trainings of the same layout measure, to the byte.
 #include <gtest/gtest.h>
 
+#include <regex>
+
 #include <algorithm>
 
 #include "core/units.h"
@@ -229,6 +231,35 @@ TEST(Plan, AsAPageDrawsEveryComputationAndAllMemory) {
   EXPECT_NE(page.find("a&lt;b &amp; c"), std::string::npos);
   EXPECT_EQ(count(page, "<svg"), count(page, "</svg>"));
   EXPECT_EQ(page.find("http"), std::string::npos) << "the page needs nothing else";
+}
+
+TEST(Plan, AsAPageDrawsTheRanksOfItsTablesOnLabelledAxesWithRoundTicks) {
+  DsConfig c = config_for(2, 2, 5);
+  c.pipeline.stages = 3, c.zero.stage = 1;
+  const JobPlan plan = plan_for(c, 6, Make([] { return deep_gpt(true); }));
+  const std::string page = to_html(plan), tables = format(plan);
+  for (const RankPlan* r : largest_of_stages(plan)) {
+    EXPECT_NE(page.find(fmt::format("rank {}, stage {}: {} of device memory", r->ranks[0], r->place.pipe,
+                                    format_bytes(r->memory.total(MemoryKind::device)))),
+              std::string::npos);
+    EXPECT_NE(tables.find(fmt::format("\n{:>6}{:>8}{:>14}", r->place.pipe, r->ranks[0],
+                                      format_bytes(r->memory.total(MemoryKind::device)))),
+              std::string::npos)
+        << tables;
+    EXPECT_GT(count(page, fmt::format("rank {}: ", r->ranks[0])), 0u);
+  }
+  EXPECT_EQ(count(page, ">of the step's time<"), 3u + 1);
+  EXPECT_EQ(count(page, ">25 %<"), 3u + 1);
+  EXPECT_EQ(count(page, ">sent by the rank in one step<"), 1u);
+  // Every tick is 1, 2 or 5 times a power of ten, or a multiple of the first one.
+  std::regex tick("text-anchor='(end|middle)'>([0-9.]+) (B|KiB|MiB|GiB)<");
+  int64_t ticks = 0;
+  for (std::sregex_iterator at(page.begin(), page.end(), tick); at != std::sregex_iterator(); ++at) {
+    const std::string number = (*at)[2];
+    EXPECT_EQ(number.find('.'), std::string::npos) << number;
+    ++ticks;
+  }
+  EXPECT_GE(ticks, 2 * 4);
 }
 
 }  // namespace

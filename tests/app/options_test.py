@@ -1,0 +1,115 @@
+#!/usr/bin/env python3
+"""What the command line says to slips, to values out of range, and at the start of a run."""
+import os
+import pty
+import subprocess
+import unittest
+
+from app_test import AppTest, CLEAVE
+
+
+class Options(AppTest):
+    def refusal(self, *args):
+        return self.run_cleave(*args, code=2).stderr
+
+    def test_unknown_commands_options_and_words_get_the_nearest_in_the_order_typed(self):
+        self.assertIn("'trian' is not a command; did you mean train?", self.refusal("trian"))
+        self.assertEqual(self.refusal("train", "--stepz", 3, "--zzz", "x", "--deepspeed-confg", "y"),
+                         "error: there is no option --stepz; did you mean --steps?\n  there is no option --zzz\n"
+                         "  there is no option --deepspeed_confg; did you mean --deepspeed_config?\n"
+                         "  cleave train --help lists what there is\n")
+        self.assertIn("nothing takes the word splt; did you mean split?", self.refusal("data", "splt"))
+        self.assertIn("no option --trian; did you mean --train?", self.refusal("data", "split", "x", "--trian", "y"))
+        self.assertIn("no option --strickt; did you mean --strict?", self.refusal("check", "--strickt", self.config()))
+        self.assertIn("wanted one of linear, cosine, constant, constant_with_warmup, got linaer; did you mean linear?",
+                      self.refusal("train", "--lr_scheduler_type", "linaer"))
+
+    def test_launch_says_that_the_two_dashes_are_missing(self):
+        said = "-- is missing before train; write: cleave launch -n 2 -- train --steps 3"
+        self.assertIn(said, self.refusal("launch", "-n", 2, "train", "--steps", 3))
+        self.assertIn("-- is missing before ./a.out", self.refusal("launch", "-n", 2, "--no_bind", "./a.out", "-x"))
+
+    def test_usage_lines_begin_with_the_program(self):
+        for command in ("train", "launch", "check", "plan", "eval", "generate", "data", "report"):
+            self.assertIn(f"\nUsage: cleave {command} ", self.run_cleave(command, "--help").stdout)
+        self.assertIn("Usage: cleave data split ", self.run_cleave("data", "split", "--help").stdout)
+
+    def test_values_out_of_range_are_refused_with_the_range_as_people_write_it(self):
+        for command, option, value, wanted in [
+            ("train", "--steps", "-1", "an integer of at least 0"), ("train", "--seq_len", "0", "an integer of at least 1"),
+            ("train", "--steps", "1e20", "an integer of at least 0"), ("train", "--keep", "x", "an integer of at least 0"),
+            ("train", "--seed", "99999999999999999999", "an integer of at least 0"), ("train", "--seed", "-1", "an integer of at least 0"),
+            ("train", "--learning_rate", "-1", "a number of at least 0"), ("train", "--learning_rate", "nan", "a number of at least 0"),
+            ("train", "--adam_beta1", "1.5", "a number from 0 to 1"), ("train", "--warmup_ratio", "2", "a number from 0 to 1"),
+            ("train", "--per_device_train_batch_size", "0", "an integer of at least 1"),
+            ("launch", "--nproc", "0", "an integer of at least 1"), ("launch", "--master_port", "70000", "an integer from 0 to 65535"),
+            ("plan", "--world_size", "0", "an integer from 1 to 1048576"), ("generate", "--temperature", "nan", "a number of at least 0"),
+            ("generate", "--top_k", "-3", "an integer of at least 0"), ("check", "--world_size", "-2", "an integer of at least 1"),
+            ("eval", "--micro_batch", "0", "an integer of at least 1"),
+        ]:
+            self.assertEqual(self.refusal(command, option, value),
+                             f"error: {option}: wanted {wanted}, got {value}; cleave {command} --help lists the options\n")
+        self.assertIn("--steps: wanted a value, got none", self.refusal("train", "--steps"))
+        self.assertIn("--bf16: maybe is not a value", self.refusal("train", "--bf16", "maybe"))
+
+    def test_a_run_starts_with_twelve_lines_all_keys_or_one(self):
+        config = self.config(gradient_accumulation_steps=2, bf16={"enabled": True}, gradient_clipping=0.5, pipeline={"stages": 2},
+                             zero_optimization={"stage": 2, "reduce_bucket_size": 1000, "contiguous_gradients": True})
+        def start(*args):
+            lines = self.train(*args, config=config).stdout.splitlines()
+            return [line.split("] ", 1)[-1] for line in lines][:next(i for i, line in enumerate(lines) if "step 1/" in line)]
+        lines = start()
+        self.assertLessEqual(len(lines), 12, lines)
+        self.assertIn("config: gradient_clipping = 0.5, bf16.enabled = true, zero_optimization.stage = 2, "
+                      "zero_optimization.reduce_bucket_size = 1000, pipeline.stages = 2", lines)
+        self.assertTrue(any(line.startswith("optimizer: AdamW (file), lr 0.001 (file)") for line in lines), lines)
+        every = start("--verbose")
+        self.assertGreater(len(every), 60)
+        self.assertTrue(any("zero_optimization.contiguous_gradients = true (user)" in line for line in every))
+        self.assertTrue(any(line.strip().startswith("optimizer_state") for line in every))
+        self.assertEqual(len(start("--quiet")), 1)
+        self.assertIn("excludes", self.refusal("train", "--verbose", "--quiet", "--data", self.text))
+
+    def test_eval_says_how_far_it_is_and_is_silent_when_quiet(self):
+        out = self.dir / "out"
+        self.train("--output", out, ranks=1)
+        self.assertIn("parameters in fp32 on 1 rank", self.run_cleave("eval", out, "--data", self.text).stderr)
+        self.assertIn("optimizer", self.run_cleave("eval", out, "--data", self.text, "--verbose", "--deepspeed_config",
+                                                   self.config()).stderr)
+        quiet = self.run_cleave("eval", out, "--data", self.text, "--quiet")
+        self.assertEqual((quiet.stderr, len(quiet.stdout.splitlines())), ("", 1))
+        long = self.dir / "long.txt"
+        long.write_text(self.text.read_text() * 12)
+        terminal, theirs = pty.openpty()
+        run = subprocess.Popen([CLEAVE, "eval", out, "--data", long], stdout=subprocess.PIPE, stderr=theirs,
+                               env={**os.environ, "OMP_NUM_THREADS": "1"})
+        os.close(theirs)
+        shown = b""
+        try:
+            while chunk := os.read(terminal, 4096):
+                shown += chunk
+        except OSError:  # the other end is closed
+            pass
+        os.close(terminal)
+        self.assertTrue(run.stdout.read().startswith(b"loss "))
+        run.stdout.close()
+        self.assertEqual(run.wait(), 0)
+        self.assertRegex(shown.decode(), r"\r\x1b\[Kevaluated \d+ of \d+ batches, \S+ left")
+
+    def test_a_bar_never_reaches_a_pipe(self):
+        out = self.dir / "out"
+        for ranks in 1, 2:
+            command = ["train", "--deepspeed_config", self.config(), "--model", "tiny", "--data", self.text, "--seq_len", 32, "--steps", 3,
+                       "--output", out]
+            if ranks > 1:
+                command = ["launch", "-n", ranks, "--", *command]
+            for command in (command, ["eval", out, "--data", self.text], ["generate", out, "--tokens", 3]):
+                # text=False: Python would take a lone carriage return for a line's end
+                r = subprocess.run([CLEAVE, *map(str, command)], capture_output=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+                self.assertEqual(r.returncode, 0, r.stderr)
+                self.assertNotIn(b"\r", r.stdout + r.stderr)
+                self.assertNotIn(b"\x1b", r.stdout + r.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

@@ -1,0 +1,79 @@
+#!/usr/bin/env python3
+"""The scripts that draw and sum up what a run wrote."""
+import json
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+
+
+def run(script, *args):
+    return subprocess.run([sys.executable, ROOT / "scripts" / script, *map(str, args)], capture_output=True, text=True)
+
+
+class Pictures(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.dir = pathlib.Path(self.folder.name)
+
+    def tearDown(self):
+        self.folder.cleanup()
+
+    def trace(self, name, events):
+        """Events of a step: (name, micro, begin, end) in milliseconds; the step twice, because the first is left out."""
+        path = self.dir / name
+        path.write_text("[\n" + ",\n".join(json.dumps(
+            {"ph": "X", "cat": "pipeline", "name": what, "ts": 1000 * (begin + again), "dur": 1000 * (end - begin),
+             "args": {"cpu_us": 1000 * (end - begin), "micro": micro, "chunk": 0}})
+            for again in (0, 1000) for what, micro, begin, end in events))
+        return path
+
+    def stage(self, first):
+        """Of two micro-batches through two stages: forward 10 ms, backward 20 ms, one after the other, 90 ms in all."""
+        if first:
+            return [("forward", 0, 0, 10), ("send_activation", 0, 10, 10), ("forward", 1, 10, 20), ("send_activation", 1, 20, 20),
+                    ("recv_gradient", 0, 20, 40), ("backward", 0, 40, 60), ("recv_gradient", 1, 60, 70), ("backward", 1, 70, 90)]
+        return [("recv_activation", 0, 0, 10), ("forward", 0, 10, 20), ("backward", 0, 20, 40), ("send_gradient", 0, 40, 40),
+                ("recv_activation", 1, 40, 40), ("forward", 1, 40, 50), ("backward", 1, 50, 70), ("send_gradient", 1, 70, 70)]
+
+    def test_the_idle_share_of_a_pipe_is_its_own_whatever_its_data_parallel_ranks_do(self):
+        one = run("pipeline_idle.py", self.trace("0", self.stage(True)), self.trace("1", self.stage(False)))
+        self.assertEqual(one.returncode, 0, one.stderr)
+        self.assertIn("idle, measured 33.3 %", one.stdout)  # 120 of 180 ms
+        self.assertIn("idle, replayed 33.3 %", one.stdout)
+        both = run("pipeline_idle.py", *(self.trace(f"{i}", self.stage(i < 2)) for i in range(4)))
+        self.assertEqual(both.returncode, 0, both.stderr)
+        self.assertIn("ranks 0, 2:", both.stdout)
+        self.assertIn("ranks 1, 3:", both.stdout)
+        self.assertEqual(both.stdout.count("idle, measured 33.3 %"), 2)
+
+    def test_data_parallelism_is_not_called_idle(self):
+        step = [("forward", 0, 0, 10), ("backward", 0, 30, 50)]
+        r = run("pipeline_idle.py", self.trace("0", step), self.trace("1", step))
+        self.assertEqual(r.returncode, 0, r.stderr)
+        self.assertNotIn("idle,", r.stdout)
+        self.assertNotIn("idle of", r.stdout)
+        self.assertEqual(r.stdout.count("one stage: there is no pipeline"), 2)
+
+    def test_files_that_are_no_whole_pipes_are_refused_in_words(self):
+        r = run("pipeline_idle.py", self.trace("1", self.stage(False)), self.trace("0", self.stage(True)))
+        self.assertEqual(r.returncode, 1)
+        self.assertIn("in the order of their ranks", r.stderr)
+
+    def test_ticks_of_loss_curves_are_round(self):
+        metrics = self.dir / "m.jsonl"
+        metrics.write_text("\n".join(json.dumps({"step": s, "loss": 5.4321 / s ** 0.5}) for s in range(1, 318)))
+        out = self.dir / "out.svg"
+        self.assertEqual(run("plot_losses.py", out, f"T:a={metrics}").returncode, 0)
+        losses = re.findall(r'text-anchor="end">([\d.]+)<', out.read_text())
+        steps = re.findall(r'text-anchor="middle">(\d+)<', out.read_text())
+        self.assertEqual(losses, ["1", "2", "3", "4", "5"])
+        self.assertEqual(steps, ["50", "100", "150", "200", "250", "300"])
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1], verbosity=2)
