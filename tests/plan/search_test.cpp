@@ -179,7 +179,7 @@ TEST(Predict, TakesRatesFromAFileAndNamesWhatIsWrongWithThem) {
                {"training: wanted a number above 0, got -1", "memory: wanted", "memroy: unknown"},
                [&] { device_model(bad); });
   expect_error(Exit::usage, {"h2000", "a100-80", ".json"}, [] { device_model("h2000"); });
-  expect_error(Exit::usage, {"none.json", "cannot be read"}, [] { device_model("none.json"); });
+  expect_error(Exit::usage, {"none.json", "cannot be opened"}, [] { device_model("none.json"); });
 }
 
 TEST(Predict, AddsWhatARooflineSays) {
