@@ -28,6 +28,8 @@ void on_signal(int signal) {
   stop = 1;
 }
 
+bool launched_by_us() { return std::getenv("CLEAVE_LAUNCHED") != nullptr; }
+
 // Raises the limit of open files as far as it may go; a rank that met it later could not even say so.
 void require_open_files(const RankInfo& info) {
   const rlim_t wanted = info.world == 1 ? 16 : rlim_t(32 + (info.rank == 0 ? info.world : 0));
@@ -83,7 +85,9 @@ ReadOptions Session::read_options(bool strict, const AutoValues& values) const {
 
 ReadResult Session::read_config(const std::string& path, const ReadOptions& options) const {
   ReadResult r = read_ds_config_file(path, options);
-  if (first()) std::fputs(format(r.problems).c_str(), stderr);
+  // Our launcher lets an error that several ranks find pass once; this may be the only rank that finds it.
+  if (!first() && launched_by_us()) std::erase_if(r.problems, [](const Problem& p) { return p.warning; });
+  if (first() || launched_by_us()) std::fputs(format(r.problems).c_str(), stderr);
   require(r.ok(), Exit::usage, "{} was refused; nothing was started", path);
   return r;
 }
@@ -122,9 +126,9 @@ int Session::run(const std::function<int()>& body) {
     throw;
   } catch (const Error& e) {
     failed(e.what());
-    // Our launcher lets an error that several ranks find pass once; elsewhere one of each host says it.
-    const bool launched = std::getenv("CLEAVE_LAUNCHED") != nullptr;
-    const bool alike = (e.exit() == Exit::usage && !launched && !connecting_) || e.exit() == Exit::memory;
+    // Here, too: elsewhere one rank of each host says it.
+    const bool alike =
+        (e.exit() == Exit::usage && !launched_by_us() && !connecting_) || e.exit() == Exit::memory;
     if (alike && info_.local_rank != 0) return int(e.exit());
     throw;
   } catch (const std::exception& e) {

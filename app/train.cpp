@@ -1,11 +1,9 @@
 #include <chrono>
 #include <exception>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
 
 #include "app/many_calls.h"
-#include "app/output_paths.h"
 #include "app/planner.h"
 #include "app/profile.h"
 #include "app/raw_bytes.h"
@@ -14,22 +12,34 @@
 #include "app/run_folder.h"
 #include "app/session.h"
 #include "app/train_options.h"
+#include "app/train_paths.h"
 #include "comm/clock.h"
 #include "comm/traced.h"
-#include "core/units.h"
 #include "data/batch_loader.h"
 #include "data/ngram.h"
-#include "monitor/csv_monitor.h"
-#include "monitor/metrics.h"
-#include "optim/optimizer.h"
 #include "runtime/engine.h"
 #include "runtime/pipeline_plan.h"
 
 namespace cleave {
 namespace {
 
-namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
+
+// How a validation loss compares with n-gram models of the same text.
+std::vector<std::string> ngram_lines(const TokenFile& data, const TokenFile& eval_data,
+                                     const std::string& model, double validation_loss) {
+  if (data.kind() != TokenFile::Kind::bytes || eval_data.kind() != TokenFile::Kind::bytes)
+    return {"n-grams are compared for texts only"};
+  const std::string train = InputFile(data.path(), Exit::data).text(),
+                    validation = InputFile(eval_data.path(), Exit::data).text();
+  const std::vector<double> losses = ngram_losses(bytes_of(train), bytes_of(validation));
+  std::vector<std::string> lines{"validation loss in nats a byte, on the same split:"};
+  for (size_t n = 0; n < losses.size(); ++n)
+    lines.push_back(fmt::format("  {}-gram   {:.4f}{}", n + 1, losses[n],
+                                validation_loss < losses[n] ? "   beaten" : ""));
+  lines.push_back(fmt::format("  {:<8} {:.4f}", model, validation_loss));
+  return lines;
+}
 
 // One training run on this rank.
 class Run {
@@ -57,7 +67,7 @@ class Run {
   // this machine has too little for its ranks. Small jobs also prove that the calls of all ranks fit
   // together.
   void check_plan(const Planner& planner, const std::string& config_text) {
-    paths().require_distinct();
+    paths_of(o_, config_, session_.info().world).require_distinct();
     batches_of(session_.info().rank, session_.info().world);
     if (eval_) eval_batches();
     if (session_.first())
@@ -104,37 +114,19 @@ class Run {
     profile_->end();
     report_->end(*engine_);
     if (stopped && o_.output.empty()) say("nothing was saved: there is no --output");
-    if (!stopped && o_.ngrams && session_.first()) compare_with_ngrams();
+    if (!stopped && o_.ngrams && session_.first())
+      for (const std::string& line : ngram_lines(data_, *eval_, o_.model.model, validation_loss_)) say(line);
     return int(stopped ? Exit::stopped : Exit::ok);
   }
 
  private:
-  OutputPaths paths() const {
-    OutputPaths p;
-    p.input("--deepspeed_config", o_.config), p.input("--data", o_.data),
-        p.input("--eval_data", o_.eval_data);
-    p.input("--model", config_file_of_model(o_.model.model));
-    const RankInfo& me = session_.info();
-    if (!o_.trace.empty())
-      for (int r = 0; r < me.world; ++r) p.file("--trace", Trace::file_of(o_.trace, r, me.world));
-    p.file("--metrics", o_.metrics), p.folder("--output", o_.output);
-    if (!o_.output.empty())
-      for (const char* name : {"latest", "run.lock"})
-        p.file("--output", (fs::path(o_.output) / name).string());
-    const CsvConfig& csv = config_.csv_monitor;
-    const CsvMonitor tables(csv.output_path, csv.job_name);
-    if (csv.enabled)
-      for (const Scalar& s : scalars_of({})) p.file("csv_monitor", tables.path_of(s.tag));
-    return p;
-  }
-
   // What can fail before the training, fails here: every rank can write its files, nobody else has the
   // folder, and the evaluation data have no token that would end the last evaluation.
   void prepare() {
     folder_.require_something_to_resume();
     session_.together([&] {
       if (session_.first()) {
-        paths().require_writable();
+        paths_of(o_, config_, session_.info().world).require_writable();
         if (eval_) eval_->check_all();
         report_.emplace(true, o_, read_);
       } else {
@@ -174,19 +166,8 @@ class Run {
                       .limits = memory_limits(o_.ranks),
                       .device = session_.device(),
                       .trace = trace_.get()});
-    if (!o_.output.empty()) warn_of_little_space();
-  }
-
-  void warn_of_little_space() {
-    const int64_t states = 1 + int64_t(make_optimizer(config_.optimizer)->states().size());
-    const int64_t wanted = engine_->params() * states * int64_t(sizeof(float));
-    std::error_code unknown;
-    const fs::space_info space = fs::space(o_.output, unknown);
-    if (session_.first() && !unknown && space.available < uintmax_t(wanted))
-      say(fmt::format(
-          "warning: a checkpoint takes {}, but {} has {} free: saving will fail unless there is more "
-          "by then",
-          format_bytes(wanted), o_.output, format_bytes(int64_t(space.available))));
+    if (const std::string warning = warning_of_little_space(o_, config_, engine_->params()); !warning.empty())
+      say("warning: " + warning);
   }
 
   // Those of a rank of so many.
@@ -317,21 +298,6 @@ class Run {
     session_.world().all_reduce(Tensor(&any, DType::fp64, {1}, MemoryKind::host), stream,
                                 {.what = "agreement"});
     return any > 0;
-  }
-
-  void compare_with_ngrams() {
-    if (data_.kind() != TokenFile::Kind::bytes || eval_->kind() != TokenFile::Kind::bytes) {
-      say("n-grams are compared for texts only");
-      return;
-    }
-    const std::string train = InputFile(o_.data, Exit::data).text(),
-                      validation = InputFile(o_.eval_data, Exit::data).text();
-    const std::vector<double> losses = ngram_losses(bytes_of(train), bytes_of(validation));
-    say("validation loss in nats a byte, on the same split:");
-    for (size_t n = 0; n < losses.size(); ++n)
-      say(fmt::format("  {}-gram   {:.4f}{}", n + 1, losses[n],
-                      validation_loss_ < losses[n] ? "   beaten" : ""));
-    say(fmt::format("  {:<8} {:.4f}", o_.model.model, validation_loss_));
   }
 
   const TrainOptions& o_;

@@ -34,7 +34,7 @@ std::optional<std::string> RankLines::take(size_t rank, std::string_view line, b
             .at = lines_};
   if (last.going_on && last.said_by_another) return {};
   ++lines_;
-  if (last.going_on) last.at = lines_;
+  if (is_error) last.at = lines_;  // what the rank adds on stderr, such as a table, explains its error
   return fmt::format("[{}] {}", rank, line);
 }
 

@@ -30,7 +30,7 @@ TEST(RankLines, TheIndentedLinesOfAnErrorBelongToIt) {
 TEST(RankLines, AnErrorOutOfSightIsKept) {
   RankLines lines(2);
   lines.take(1, "error: rank 1: the cause\n", true);
-  lines.take(1, "about to leave\n", true);
+  for (int i = 0; i < 9; ++i) lines.take(1, "a table that explains it\n", true);
   EXPECT_EQ(lines.error_out_of_sight(1), "");  // it is right there
   for (int i = 0; i < 5; ++i) lines.take(0, "rank 0 talks on\n", false);
   EXPECT_EQ(lines.error_out_of_sight(1), "the cause");

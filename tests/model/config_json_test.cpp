@@ -117,7 +117,7 @@ TEST(ConfigJson, MissingAndWrongFieldsAreNamedAllAtOnce) {
                  {"hidden_size: missing", "vocab_size: missing", "num_hidden_layers", "\"many\"",
                   "rms_norm_eps", "tie_word_embeddings"});
   expect_refused(without(kGpt2, "n_layer"), {"n_layer: missing"});
-  expect_refused(with(kLlama, {{"num_attention_heads", 0}}), {"num_attention_heads", "above 0"});
+  expect_refused(with(kLlama, {{"num_attention_heads", 0}}), {"num_attention_heads", "from 1 to"});
   expect_refused(with(kLlama, {{"hidden_size", 4095}}), {"4095", "32 heads"});
 }
 

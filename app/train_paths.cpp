@@ -1,0 +1,46 @@
+#include "app/train_paths.h"
+
+#include <fmt/core.h>
+
+#include <filesystem>
+
+#include "core/units.h"
+#include "device/trace.h"
+#include "monitor/csv_monitor.h"
+#include "monitor/metrics.h"
+#include "optim/optimizer.h"
+
+namespace cleave {
+namespace fs = std::filesystem;
+
+OutputPaths paths_of(const TrainOptions& o, const DsConfig& config, int world) {
+  OutputPaths p;
+  p.input("--deepspeed_config", o.config);
+  p.input("--data", o.data);
+  p.input("--eval_data", o.eval_data);
+  p.input("--model", config_file_of_model(o.model.model));
+  if (!o.trace.empty())
+    for (int rank = 0; rank < world; ++rank) p.file("--trace", Trace::file_of(o.trace, rank, world));
+  p.file("--metrics", o.metrics);
+  p.folder("--output", o.output);
+  if (!o.output.empty())
+    for (const char* name : {"latest", "run.lock"}) p.file("--output", (fs::path(o.output) / name).string());
+  const CsvMonitor tables(config.csv_monitor.output_path, config.csv_monitor.job_name);
+  if (config.csv_monitor.enabled)
+    for (const Scalar& s : scalars_of({})) p.file("csv_monitor", tables.path_of(s.tag));
+  return p;
+}
+
+std::string warning_of_little_space(const TrainOptions& o, const DsConfig& config, int64_t params) {
+  if (o.output.empty()) return {};
+  const int64_t kinds = 1 + int64_t(make_optimizer(config.optimizer)->states().size());
+  const int64_t wanted = params * kinds * int64_t(sizeof(float));
+  std::error_code unknown;
+  const fs::space_info space = fs::space(o.output, unknown);
+  if (unknown || space.available >= uintmax_t(wanted)) return {};
+  return fmt::format(
+      "a checkpoint takes {}, but {} has {} free: saving will fail unless there is more by then",
+      format_bytes(wanted), o.output, format_bytes(int64_t(space.available)));
+}
+
+}  // namespace cleave

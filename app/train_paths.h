@@ -1,0 +1,17 @@
+// The files of a training run: what it reads, and every place that it will write to.
+#pragma once
+#include <string>
+
+#include "app/output_paths.h"
+#include "app/train_options.h"
+#include "config_schema/ds_config.h"
+
+namespace cleave {
+
+// Of all `world` ranks.
+OutputPaths paths_of(const TrainOptions& options, const DsConfig& config, int world);
+
+// A sentence when the folder of checkpoints has not the space for one of so many parameters; else empty.
+std::string warning_of_little_space(const TrainOptions& options, const DsConfig& config, int64_t params);
+
+}  // namespace cleave
