@@ -252,6 +252,7 @@ void Report::step(const Engine& engine, const StepResult& r, double seconds,
 void Report::evaluation(int64_t step, double loss) {
   if (!sinks_) return;
   line(fmt::format("step {}: validation loss {:.6g}", step, loss));
+  if (sinks_->metrics) sinks_->metrics->evaluation(step, loss);
   const int64_t samples = step * sinks_->config.config.train_batch_size;
   if (sinks_->tensorboard) sinks_->tensorboard->scalar("Train/Samples/eval_loss", loss, samples);
   if (sinks_->csv) sinks_->csv->scalar("Train/Samples/eval_loss", loss, samples);

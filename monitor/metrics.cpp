@@ -87,6 +87,10 @@ void MetricsFile::event(std::string_view name, std::string_view fields) {
 
 void MetricsFile::start(std::string_view fields) { event("start", fields); }
 void MetricsFile::end(std::string_view fields) { event("end", fields); }
+void MetricsFile::evaluation(int64_t step, double loss) {
+  file_.write(
+      fmt::format("{{\"event\":\"evaluation\",\"step\":{},\"validation_loss\":{}}}\n", step, number(loss)));
+}
 void MetricsFile::step(const StepMetrics& metrics) { file_.write(to_json(metrics) + "\n"); }
 
 std::vector<Scalar> scalars_of(const StepMetrics& m) {

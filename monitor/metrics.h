@@ -1,5 +1,5 @@
 // What a training run tells programs: one JSON object a line. The first line is the start, then one line a
-// step, the last the end. Scripts read these fields by name.
+// step and an evaluation, the last the end; lines that are no step have a field "event". Scripts read these fields by name.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -38,6 +38,8 @@ class MetricsFile {
   // `fields` is the text of a JSON object; the line is {"event": "start", ...its members in their order}.
   void start(std::string_view fields);
   void step(const StepMetrics& metrics);
+  // {"event": "evaluation", "step": 20, "validation_loss": 1.5}, after the steps that it evaluates.
+  void evaluation(int64_t step, double loss);
   void end(std::string_view fields);
 
  private:

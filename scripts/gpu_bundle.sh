@@ -15,7 +15,7 @@ programs=(cleave kernels_test device_test comm_test comm_process_test runtime_te
 
 if [ "${1:-}" != --no-build ]; then
   [ -f "$build/build.ninja" ] || cmake --preset cuda
-  cmake --build "$build" --target cleave-bin "${programs[@]:1}" -j "$(nproc)"
+  cmake --build "$build" --target gpu_programs kernels_bench -j "$(nproc)"
 fi
 for p in "${programs[@]}"; do
   [ -x "$build/bin/$p" ] || { echo "gpu_bundle: $build/bin/$p is missing; run without --no-build" >&2; exit 2; }

@@ -1,56 +1,71 @@
 #!/usr/bin/env bash
-# Installs what the tests need, builds, and runs every test that this machine can run. Says what was skipped and why; ends
-# non-zero when anything failed.
-#   scripts/test.sh [--quick]     --quick: the release build's unit tests only
+# Installs what the tests need, builds, and runs every test that this machine can run. Says what was skipped and why, and how
+# long each section took; ends non-zero when anything failed.
+#   scripts/test.sh [--quick]     --quick: the release build and its tests only
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
 quick=false
-[ "${1:-}" = --quick ] && quick=true
+case "${1:-}" in
+  "") ;;
+  --quick) quick=true ;;
+  *) echo "usage: scripts/test.sh [--quick]" >&2; exit 2 ;;
+esac
 passed=0 failed=0 skipped=0
-failures=()
+failures=() reasons=() times=()
 
-section() { printf '\n== %s\n' "$1"; }
+name= begin=0
+end_section() { [ -z "$name" ] || times+=("$(printf '%5d s  %s' $((SECONDS - begin)) "$name")"); }
+section() {
+  end_section
+  name=$1 begin=$SECONDS
+  printf '\n== %s\n' "$1"
+}
 ok() { passed=$((passed + 1)); }
 bad() { failed=$((failed + 1)); failures+=("$1"); }
-skip() { skipped=$((skipped + 1)); echo "skipped: $1"; }
+skip() { skipped=$((skipped + 1)); reasons+=("$1"); echo "skipped: $1"; }
 
 section "packages"
 ./scripts/install_packages.sh build test example || exit 1
 
-# build PRESET: configures and builds; the log is shown when it fails.
+# build PRESET [target...]: configures and builds; the log is shown when it fails.
 build() {
-  local log=build/$1.log
+  local preset=$1 log=build/$1.log
+  shift
   mkdir -p build
-  if cmake --preset "$1" >"$log" 2>&1 && cmake --build --preset "$1" >>"$log" 2>&1; then
+  if cmake --preset "$preset" >"$log" 2>&1 && cmake --build --preset "$preset" ${1:+--target "$@"} >>"$log" 2>&1; then
     grep -E '^-- (Gloo|liburing|oneDNN|CUDA|cuBLASLt|cuDNN|NCCL)' "$log" || true
     return 0
   fi
   tail -40 "$log"
-  bad "build $1"
+  bad "build $preset"
   return 1
 }
 
 # run_ctest PRESET [ctest arguments]: adds ctest's own counts to ours.
 run_ctest() {
-  local preset=$1 out
+  local preset=$1 junit=$PWD/build/$1.junit.xml log=build/$1.ctest.log counts reason
   shift
-  out=$(ctest --preset "$preset" -j2 "$@" 2>&1)
+  rm -f "$junit"
+  ctest --preset "$preset" -j2 --output-junit "$junit" "$@" >"$log" 2>&1
   local status=$?
-  echo "$out" | tail -8
-  local total lost
-  total=$(echo "$out" | sed -nE 's/.*tests passed, ([0-9]+) tests? failed out of ([0-9]+).*/\2/p')
-  lost=$(echo "$out" | sed -nE 's/.*tests passed, ([0-9]+) tests? failed out of ([0-9]+).*/\1/p')
-  if [ -z "$total" ]; then
-    echo "$out" | tail -40
+  mapfile -t counts < <(python3 scripts/ctest_report.py "$junit")
+  if [ ${#counts[@]} -eq 0 ] || [ "${counts[0]}" = "0 0 0" ]; then
+    tail -40 "$log"
     bad "ctest $preset found no tests"
     return
   fi
-  passed=$((passed + total - lost))
+  printf '%s\n' "${counts[@]:1}"
+  # shellcheck disable=SC2086
+  set -- ${counts[0]}
+  passed=$((passed + $1)) failed=$((failed + $2)) skipped=$((skipped + $3))
+  echo "$preset: $1 passed, $2 failed, $3 skipped"
+  for reason in "${counts[@]:1}"; do
+    [[ $reason != skipped:* ]] || reasons+=("$preset: ${reason#skipped: }")
+  done
   if [ "$status" -ne 0 ]; then
-    echo "$out" | grep -A30 -E '\[  FAILED|Failure|error:' | head -80
-    failed=$((failed + lost))
-    failures+=("$lost of the $preset tests")
+    grep -A30 -E '\[  FAILED|Failure|error:|ERROR: |FAIL: ' "$log" | head -120
+    [ "$2" -gt 0 ] && failures+=("$2 of the $preset tests") || bad "ctest $preset ended with $status"
   fi
 }
 
@@ -60,23 +75,22 @@ if build release; then
   run_ctest release
 fi
 
-section "CUDA build"
 if $quick; then
-  skip "the CUDA build: --quick"
-elif ! command -v nvcc >/dev/null && [ ! -x /usr/local/cuda/bin/nvcc ]; then
-  skip "the CUDA build: no nvcc on this machine"
-elif build cuda; then
-  ok
-  build/cuda/bin/cleave report || bad "cleave report of the CUDA build"
-  if [ -e /dev/nvidiactl ]; then
-    section "tests on the GPU"
-    run_ctest cuda -L gpu
-  else
-    skip "the tests on a GPU: there is none here; the CUDA build was compiled and linked only"
+  skip "the CUDA build, the sanitizers, the installed copy and the examples: --quick"
+else
+  section "CUDA build"
+  if ! command -v nvcc >/dev/null && [ ! -x /usr/local/cuda/bin/nvcc ]; then
+    skip "the CUDA build: no nvcc on this machine"
+  elif build cuda gpu_programs kernels_bench; then
+    ok
+    build/cuda/bin/cleave report || bad "cleave report of the CUDA build"
+    if [ -e /dev/nvidiactl ]; then
+      section "tests on the GPU"
+      run_ctest cuda -L gpu
+    else
+      skip "the tests on a GPU: there is none here; the CUDA build was compiled and linked only"
+    fi
   fi
-fi
-
-if ! $quick; then
   for preset in asan tsan; do
     section "$preset build"
     if build $preset; then
@@ -91,6 +105,9 @@ if ! $quick; then
 fi
 
 section "summary"
-for f in "${failures[@]}"; do echo "failed: $f"; done
+name=
+printf '%s\n' "${times[@]}" "$(printf '%5d s  in all' "$SECONDS")"
+[ ${#reasons[@]} -eq 0 ] || printf 'skipped: %s\n' "${reasons[@]}"
+[ ${#failures[@]} -eq 0 ] || printf 'failed: %s\n' "${failures[@]}"
 echo "$passed passed, $failed failed, $skipped skipped"
 [ "$failed" -eq 0 ]

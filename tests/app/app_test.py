@@ -59,4 +59,4 @@ class AppTest(unittest.TestCase):
         lines = [json.loads(line) for line in metrics.read_text().splitlines()]
         self.assertEqual(lines[0]["event"], "start")
         self.assertEqual(lines[-1]["event"], "end")
-        return [(line["loss"], line["grad_norm"]) for line in lines[1:-1]]
+        return [(line["loss"], line["grad_norm"]) for line in lines if "event" not in line]

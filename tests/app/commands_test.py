@@ -3,6 +3,7 @@
 import base64
 import json
 import os
+import re
 import socket
 import unittest
 
@@ -217,6 +218,14 @@ class Commands(AppTest):
         text = self.losses(ranks=1)
         self.text = tokens
         self.assertEqual(self.losses(ranks=1), text)  # the same model of the same vocabulary
+
+    def test_metrics_have_every_validation_loss_that_is_printed(self):
+        metrics = self.dir / "m.jsonl"
+        out = self.train("--eval_data", self.text, "--eval_interval", 2, "--metrics", metrics, steps=5).stdout
+        printed = re.findall(r"step (\d+): validation loss ([\d.]+)", out)
+        written = [json.loads(line) for line in metrics.read_text().splitlines() if '"evaluation"' in line]
+        self.assertEqual([(str(e["step"]), f"{e['validation_loss']:.6g}") for e in written], printed)
+        self.assertEqual([e["step"] for e in written], [2, 4, 5])
 
     def test_monitors_are_written_where_the_config_says(self):
         self.train(config=self.config(tensorboard={"enabled": True, "output_path": str(self.dir / "tb"), "job_name": "j"},

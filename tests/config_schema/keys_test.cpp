@@ -18,7 +18,7 @@ std::vector<Key> keys_of_default() {
 
 // The list of paths was made apart from the descriptions, so a key left out here is a key that was forgotten.
 TEST(Keys, EveryKeyOfDeepSpeedHasAStatusAndAMeaning) {
-  std::ifstream file(CLEAVE_FIXTURES "/ds_config_paths.txt");
+  std::ifstream file(FIXTURES "/ds_config_paths.txt");
   ASSERT_TRUE(file);
   std::set<std::string> known;
   for (const Key& key : keys_of_default()) {

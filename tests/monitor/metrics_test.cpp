@@ -89,6 +89,17 @@ TEST(MetricsFile, BeginsWithTheStartAndEndsWithTheEnd) {
   EXPECT_EQ(lines[2], json::parse(R"({"event": "end", "memory_peak": {"weights": 5}})"));
 }
 
+TEST(MetricsFile, HasALineForEachEvaluationThatIsNoStep) {
+  const Scratch scratch;
+  const std::string path = scratch.path("m.jsonl");
+  MetricsFile file(path);
+  file.evaluation(20, 1.25), file.evaluation(40, std::nan(""));
+  const std::vector<json> lines = lines_of(scratch.read("m.jsonl"));
+  ASSERT_EQ(lines.size(), 2u);
+  EXPECT_EQ(lines[0], (json{{"event", "evaluation"}, {"step", 20}, {"validation_loss", 1.25}}));
+  EXPECT_EQ(lines[1]["validation_loss"], "nan");
+}
+
 TEST(MetricsFile, EveryLineIsThereAtOnce) {
   const Scratch scratch;
   MetricsFile file(scratch.path("m.jsonl"));

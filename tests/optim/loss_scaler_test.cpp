@@ -24,7 +24,7 @@ struct Trace {
 };
 
 std::vector<Trace> traces() {
-  std::ifstream file(CLEAVE_FIXTURES "/loss_scaler.txt");
+  std::ifstream file(FIXTURES "/loss_scaler.txt");
   std::vector<Trace> all;
   std::string line;
   std::getline(file, line);

@@ -54,7 +54,7 @@ SchedulerConfig config_of(const std::string& type, std::istringstream& words) {
 }
 
 TEST(LrSchedule, HasDeepSpeedsValuesAtEveryStep) {
-  std::ifstream file(CLEAVE_FIXTURES "/lr_schedules.txt");
+  std::ifstream file(FIXTURES "/lr_schedules.txt");
   ASSERT_TRUE(file);
   std::string line;
   std::getline(file, line);
