@@ -27,7 +27,7 @@ void describe_own(Keys& k, DsConfig& c) {
   k.honoured(
        "offload_update", &c.offload_update,
        "where offloaded optimizer state is updated: host (its processor, where the state lives), device "
-       "(streamed through it), or auto: on a GPU rank what is sooner by rates measured at the start")
+       "(streamed through it), or auto: a GPU rank measures both at the start and takes the faster one")
       .one_of({"auto", "host", "device"})
       .inert_if(c.zero.offload_optimizer.device == "none",
                 "zero_optimization.offload_optimizer.device is none");

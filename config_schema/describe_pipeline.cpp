@@ -29,7 +29,7 @@ void describe_pipeline(Keys& k, PipelineConfig& c) {
               "pipeline.partition_method is read; DeepSpeed does not read this key either");
   k.no_effect("seed_layers", "b=false", "initial values depend on a parameter's name, not on an order");
   k.honoured("activation_checkpoint_interval", &c.checkpoint_interval,
-             "layers whose forward runs again together in the backward; as activation_checkpointing.interval")
+             "the same as activation_checkpointing.interval")
       .in(0, 1e6);
   k.no_effect("pipe_partitioned", "b=true",
               "activations travel as the tensor axis cuts them: tensor_parallel.sequence_parallel");

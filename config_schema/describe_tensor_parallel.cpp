@@ -10,18 +10,20 @@ void describe_tensor_parallel(Keys& k, TensorParallelConfig& c) {
   k.honoured("autotp_size", &c.autotp_size,
              "ranks that share every layer's heads, MLP columns and vocabulary; 0 and 1: none")
       .in(0, kMost);
-  k.honoured("sequence_parallel", &c.sequence_parallel,
-             "rows between cut products are cut, too: activations there are stored once for all the ranks")
+  k.honoured(
+       "sequence_parallel", &c.sequence_parallel,
+       "also divides the activations between the cut layers over the ranks, so that none is stored twice")
       .inert_if(c.size() == 1, "tensor_parallel.autotp_size is 1");
   k.no_effect("dtype", "a=\"torch.float16\"", "the model's type counts: fp16.enabled, bf16.enabled");
   const bool alone = c.size() == 1, waits = c.tp_overlap_comm.has_value() && !*c.tp_overlap_comm;
   k.honoured("tp_overlap_comm", &c.tp_overlap_comm,
-             "sums and gathers rows beside the neighbouring matrix products; GPUs do unless told otherwise")
+             "communicates while the neighbouring matrix products run; on by default on GPUs")
       .or_null()
       .inert_if(alone, "tensor_parallel.autotp_size is 1");
-  k.honoured("overlap_rows", &c.overlap_rows,
-             "with tp_overlap_comm, the least rows of a piece that is summed while the next is multiplied, "
-             "and at least 64; 0: no pieces")
+  k.honoured(
+       "overlap_rows", &c.overlap_rows,
+       "with tp_overlap_comm, cuts a product into pieces of at least this many rows (and 64), so that one "
+       "is summed while the next is multiplied; 0: does not cut")
       .at_least(0)
       .inert_if(alone, "tensor_parallel.autotp_size is 1")
       .inert_if(waits, "tensor_parallel.tp_overlap_comm is false");

@@ -137,10 +137,11 @@ void describe_variants(Keys& k) {
 
 void describe_zero(Keys& k, ZeroConfig& z) {
   k.section("zero_optimization", "what is divided over the data-parallel ranks, and where it lives");
-  k.honoured("stage", &z.stage, "0: nothing, 1: optimizer states, 2: gradients too, 3: parameters too")
+  k.honoured("stage", &z.stage,
+             "what is partitioned over the ranks; 0: nothing, 1: optimizer states, 2: gradients too, 3: "
+             "parameters too")
       .in(0, 3);
-  k.honoured("overlap_comm", &z.overlap_comm,
-             "communicates while computing; stage 3 does unless told otherwise")
+  k.honoured("overlap_comm", &z.overlap_comm, "communicates while computing; on by default at stage 3")
       .or_null();
   k.honoured("reduce_bucket_size", &z.reduce_bucket_size,
              "largest number of elements in one gradient collective")
