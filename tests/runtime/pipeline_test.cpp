@@ -125,14 +125,16 @@ TEST(PipelineRuns, SixteenBitTypesGiveTheBitsOfOneStageAndASplitBackwardTheirRou
 
 // One buffer holds the gradient that goes to the stage before, micro-batch after micro-batch.
 TEST(PipelineRuns, AGradientOnItsWayIsNotWrittenOver) {
-  DsConfig c = pipelined(config(1, 0, 6), 2, "1f1b");
-  c.zero.overlap_comm = true;
-  const auto losses = [&](bool slow, Stream::Mode mode) {
+  const auto losses = [](const char* schedule, bool slow) {
+    DsConfig c = pipelined(config(1, 0, 6), 2, schedule);
+    c.zero.overlap_comm = true;
     std::vector<double> out;
     run_ranks(2, [&](Communicator& world) {
       SlowSends late(world);
+      Communicator& ranks = slow ? late : world;
       Tokens tokens(1);
-      Engine engine(c, deep_gpt(false), slow ? late : world, {.compute = mode});
+      Engine engine(c, deep_gpt(false), ranks,
+                    {.compute = slow ? Stream::Mode::worker : Stream::Mode::inline_});
       for (int step = 0; step < 3; ++step) {
         const double loss = engine.train_batch(source(tokens, c, step, 0, 1)).loss;
         if (world.rank() == 0) out.push_back(loss);
@@ -140,7 +142,8 @@ TEST(PipelineRuns, AGradientOnItsWayIsNotWrittenOver) {
     });
     return out;
   };
-  EXPECT_EQ(losses(true, Stream::Mode::worker), losses(false, Stream::Mode::inline_));
+  for (const char* schedule : {"gpipe", "1f1b", "zb-h1"})
+    EXPECT_EQ(losses(schedule, true), losses(schedule, false)) << schedule;
 }
 
 TEST(PipelineRuns, AModelOfOneLayerAStageTrains) {
