@@ -55,8 +55,10 @@ TEST(Checkpoint, GivesEveryElementToWhoeverWantsItHoweverItWasCut) {
   }
 }
 
+constexpr int64_t kPasses = int64_t{1} << 21;  // elements that pass through memory at a time
+
 TEST(Checkpoint, MovesRecordsThatAreLargerThanTheMemoryTheyPassThrough) {
-  const int64_t rows = 3, width = (int64_t{1} << 21) + 5;  // a row and 5 more than pass at a time
+  const int64_t rows = 3, width = kPasses + 5;
   const Scratch scratch;
   run_ranks(2, [&](Communicator& world) {
     const Elements mine =
@@ -66,6 +68,19 @@ TEST(Checkpoint, MovesRecordsThatAreLargerThanTheMemoryTheyPassThrough) {
   const CheckpointReader reader(scratch.folder(), "a");
   for (const Elements& e : {Elements{{0, rows * width}}, columns(rows, width, width - 9, width - 1)})
     EXPECT_EQ(read(reader, "master", "w", {rows, width}, e), expected("w", e));
+}
+
+TEST(Checkpoint, FindsColumnsAcrossTheEndOfWhatPassesThroughMemory) {
+  // From the first of the columns on, the second row's are cut by the end of the first piece.
+  const int64_t rows = 3, width = kPasses - 3;
+  const Scratch scratch;
+  run_ranks(1, [&](Communicator& world) {
+    save_checkpoint(scratch.folder(), "a", {given("master", "w", {rows, width}, {{0, rows * width}})}, "{}",
+                    world);
+  });
+  const Elements wanted = columns(rows, width, 5, 14);
+  EXPECT_EQ(read(CheckpointReader(scratch.folder(), "a"), "master", "w", {rows, width}, wanted),
+            expected("w", wanted));
 }
 
 TEST(Checkpoint, IsNotSavedWhenRecordsLeaveAnElementOutOrHaveItTwice) {
@@ -168,6 +183,24 @@ TEST(Checkpoint, KnowsShardsThatWereSwapped) {
   expect_error(Exit::checkpoint, {"shard-0000", "is not in it as the manifest says"},
                [&] { reader.check_files(); });
   expect_error(Exit::checkpoint, {"damaged"}, [&] { read(reader, "master", "w", {4, 6}, {{0, 24}}); });
+}
+
+TEST(Checkpoint, KnowsAShardWhoseTensorsHaveOtherSizes) {
+  const Scratch scratch;
+  save(scratch.folder(), "a", 2);
+  std::vector<float> zeros(24);
+  std::vector<NamedTensor> shorter;  // the second rank's, each an element shorter
+  for (const char* name : {"master/w[3:24:3/6]", "exp_avg/w[12:24]", "master/bias[3:5]"}) {
+    const int64_t n = std::string(name) == "master/bias[3:5]" ? 1 : 11;
+    shorter.push_back({name, {n}, Tensor(zeros.data(), DType::fp32, {n}, MemoryKind::host)});
+  }
+  write_safetensors(scratch.folder() / "a" / shard(1), shorter);
+  const CheckpointReader reader(scratch.folder(), "a");
+  expect_error(Exit::checkpoint, {"shard-00001", "is not in it as the manifest says"},
+               [&] { reader.check_files(); });
+  expect_error(Exit::checkpoint, {"master/bias[3:5]", "damaged"}, [&] {
+    read(reader, "master", "bias", {5}, {{0, 5}});
+  });
 }
 
 TEST(Checkpoint, KnowsAShardThatIsCutShortAnywhereOrGone) {
