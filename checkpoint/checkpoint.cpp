@@ -17,12 +17,6 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 namespace {
 
-std::string record_name(const Record& r) {
-  const Elements& e = r.elements;
-  const std::string every = e.stride ? fmt::format(":{}/{}", e.run, e.stride) : "";
-  return fmt::format("{}/{}[{}:{}{}]", r.kind, r.tensor, e.range.begin, e.range.end, every);
-}
-
 json to_json(const Record& r, const std::string& file, uint64_t checksum) {
   const Elements& e = r.elements;
   json out{{"kind", r.kind},
@@ -30,7 +24,7 @@ json to_json(const Record& r, const std::string& file, uint64_t checksum) {
            {"shape", r.shape},
            {"range", {e.range.begin, e.range.end}},
            {"file", file},
-           {"name", record_name(r)},
+           {"name", record_name(r.kind, r.tensor, e)},
            {"xxh3", fmt::format("{:016x}", checksum)}};
   if (e.stride) out["every"] = {e.run, e.stride};
   return out;
@@ -73,7 +67,7 @@ void write_shard(const fs::path& folder, const std::string& stem, const std::vec
   for (const Record& r : records) {
     const int64_t numel = r.elements.numel();
     if (numel == 0) continue;
-    tensors.push_back({record_name(r),
+    tensors.push_back({record_name(r.kind, r.tensor, r.elements),
                        {numel},
                        Tensor(nullptr, DType::fp32, {numel}, MemoryKind::host),
                        [&r, &stem, &parts, &memory](const NamedTensor::Sink& sink) {
@@ -85,28 +79,29 @@ void write_shard(const fs::path& folder, const std::string& stem, const std::vec
   write_text(folder / (stem + ".json"), parts.dump());
 }
 
-// Rank 0 collects what every rank wrote, checks that it covers every tensor exactly once, and writes the
-// manifest.
+// Rank 0 collects what every rank wrote, checks that it has every element of every tensor once, and writes
+// the manifest.
 void write_manifest(const fs::path& folder, int ranks, const std::string& state) {
   json records = json::array();
-  std::map<std::pair<std::string, std::string>, std::pair<int64_t, int64_t>>
-      covered;  // {elements wanted, seen}
+  struct Whole {
+    int64_t numel = 0;
+    std::vector<Elements> parts;
+  };
+  std::map<std::string, Whole> saved;
   bool gaps = false;
   for (int r = 0; r < ranks; ++r) {
     const fs::path part = folder / fmt::format("shard-{:05}.json", r);
     for (json& record : json::parse(read_text(part))) {
-      int64_t numel = 1;
-      for (int64_t d : record.at("shape")) numel *= d;
-      auto& c = covered[{record.at("kind"), record.at("tensor")}];
-      c.first = numel, c.second += elements_of(record).numel();
+      Whole& whole =
+          saved[record.at("kind").get<std::string>() + "/" + record.at("tensor").get<std::string>()];
+      whole.numel = numel_of(shape_of(record));
+      whole.parts.push_back(elements_of(record));
       gaps = gaps || record.contains("every");
       records.push_back(std::move(record));
     }
     fs::remove(part);
   }
-  for (const auto& [name, c] : covered)
-    CHECK(c.first == c.second, "checkpoint: {} of {} elements of {}/{} were saved", c.second, c.first,
-          name.first, name.second);
+  for (const auto& [tensor, whole] : saved) require_each_once(whole.parts, whole.numel, tensor);
   const json manifest{{"format", "cleave"},
                       {"version", gaps ? kFormatVersion : 1},
                       {"state", json::parse(state)},

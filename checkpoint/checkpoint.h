@@ -14,19 +14,12 @@
 #include <string_view>
 #include <vector>
 
+#include "checkpoint/elements.h"
 #include "checkpoint/safetensors.h"
 #include "comm/communicator.h"
 #include "device/tensor.h"
 
 namespace cleave {
-
-// Elements of the flat order of a whole tensor: a range or, where stride > 0, of the range the first `run`
-// elements of every `stride`, such as some columns of a matrix. Such a range ends with a run.
-struct Elements {
-  Range range;
-  int64_t run = 0, stride = 0;
-  int64_t numel() const { return stride ? (range.size() - run) / stride * run + run : range.size(); }
-};
 
 // Some elements of a named tensor; kind is "master", "exp_avg", ... Wherever they live, on a disk for
 // example, they come and go in pieces through a little memory of the host.
@@ -48,7 +41,8 @@ void save_checkpoint(const std::filesystem::path& dir, const std::string& tag,
 class CheckpointReader {
  public:
   // tag may be "latest". Throws Error(checkpoint) saying what is missing or damaged, and which complete
-  // checkpoints exist; a name that would leave dir is damage.
+  // checkpoints exist; a name that would leave dir is damage, and so is a tensor of which the manifest lists
+  // an element twice or not at all.
   CheckpointReader(const std::filesystem::path& dir, const std::string& tag);
 
   // That every shard is there, whole in size, and has what the manifest lists; checksums are left for read().
@@ -64,7 +58,7 @@ class CheckpointReader {
   // Kinds and tensor names stored.
   std::vector<std::pair<std::string, std::string>> tensors() const;
   // Writes the record from whichever shards hold its elements, verifying their checksums when they are first
-  // read.
+  // read. Error(checkpoint) for a tensor that is not stored or has another shape.
   void read(const Record& record) const;
 
  private:
@@ -77,15 +71,17 @@ class CheckpointReader {
     std::vector<int64_t> shape;
     std::vector<Stored> parts;
   };
+  using Name = std::pair<std::string, std::string>;  // kind and tensor
   std::filesystem::path path_;
   std::string state_;
   const SafetensorsFile& file(const std::string& name) const;
 
   void read_manifest(const std::string& text);
+  void require_complete() const;
   void verify(const Stored& stored) const;
   int64_t fill(Tensor window, const Record& record, int64_t begin, const Stored& stored) const;
 
-  std::map<std::pair<std::string, std::string>, Whole> tensors_;
+  std::map<Name, Whole> tensors_;
   mutable std::set<std::string> verified_;                                 // file and record
   mutable std::map<std::string, std::unique_ptr<SafetensorsFile>> files_;  // opened when first read
 };

@@ -31,7 +31,14 @@ class Checksum {
 // Throws Error(checkpoint).
 std::string read_text(const std::filesystem::path& path);
 
-// Of a record in a manifest.
+// What a record is called in its shard: its kind, tensor and elements.
+std::string record_name(const std::string& kind, const std::string& tensor, const Elements& elements);
+
+// Of a record in a manifest. Throw Error(checkpoint) naming what is missing or of another form.
 Elements elements_of(const nlohmann::json& record);
+std::vector<int64_t> shape_of(const nlohmann::json& record);
+
+// Elements of a whole tensor. Error(checkpoint) for a shape that no tensor has.
+int64_t numel_of(const std::vector<int64_t>& shape);
 
 }  // namespace cleave

@@ -1,4 +1,7 @@
+#include <fmt/ranges.h>
+
 #include <algorithm>
+#include <charconv>
 #include <cstring>
 #include <nlohmann/json.hpp>
 
@@ -11,40 +14,74 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 namespace {
 
-// Elements as equal runs at equal distances; a range is one run.
-struct Runs {
-  explicit Runs(const Elements& e)
-      : begin(e.range.begin),
-        run(e.stride ? e.run : e.range.size()),
-        stride(e.stride ? e.stride : std::max<int64_t>(1, run)),
-        count(run ? e.numel() / run : 0) {}
-  Range at(int64_t i) const { return Range{0, run}.shifted(begin + i * stride); }
-  // The first run that ends after this element of the whole tensor.
-  int64_t after(int64_t element) const { return std::max<int64_t>(0, (element - begin - run) / stride); }
-  int64_t begin, run, stride, count;
-};
+const json& member(const json& object, const char* name) {
+  if (!object.is_object() || !object.contains(name))
+    fail(Exit::checkpoint, "\"{}\" is missing in {}", name, in_quotes(object.dump()));
+  return object[name];
+}
 
-// Calls overlap(place in wanted, place in stored, numel) for what both have of wanted's elements [window).
-template <class Overlap>
-void each_overlap(const Elements& wanted, Range window, const Elements& stored, const Overlap& overlap) {
-  const Runs w(wanted), s(stored);
-  for (int64_t i = w.run ? window.begin / w.run : 0; i < w.count && i * w.run < window.end; ++i) {
-    const Range part = intersect(window, Range{i * w.run, (i + 1) * w.run});
-    const int64_t to_tensor = w.at(i).begin - i * w.run;
-    const Range want = part.shifted(to_tensor);
-    for (int64_t j = s.after(want.begin); j < s.count && s.at(j).begin < want.end; ++j) {
-      const Range both = intersect(want, s.at(j));
-      if (!both.empty()) overlap(both.begin - to_tensor, j * s.run + both.begin - s.at(j).begin, both.size());
-    }
+[[noreturn]] void refuse(const char* name, const json& value, const char* wanted) {
+  fail(Exit::checkpoint, "\"{}\" is {}; wanted {}", name, in_quotes(value.dump()), wanted);
+}
+
+std::string text_of(const json& object, const char* name) {
+  const json& value = member(object, name);
+  if (!value.is_string()) refuse(name, value, "a text");
+  return value;
+}
+
+// Whole numbers, none of them negative.
+std::vector<int64_t> numbers_of(const json& object, const char* name) {
+  const json& list = member(object, name);
+  if (!list.is_array()) refuse(name, list, "a list of whole numbers");
+  std::vector<int64_t> numbers;
+  for (const json& n : list) {
+    if (!n.is_number_unsigned() || n.get<uint64_t>() > uint64_t(INT64_MAX))
+      refuse(name, list, "a list of whole numbers");
+    numbers.push_back(n);
   }
+  return numbers;
+}
+
+Range pair_of(const json& object, const char* name) {
+  const std::vector<int64_t> numbers = numbers_of(object, name);
+  if (numbers.size() != 2) refuse(name, object[name], "two whole numbers");
+  return {numbers[0], numbers[1]};
+}
+
+uint64_t checksum_of(const json& record) {
+  const std::string text = text_of(record, "xxh3");
+  uint64_t sum = 0;
+  const auto read = std::from_chars(text.data(), text.data() + text.size(), sum, 16);
+  if (text.size() != 16 || read.ec != std::errc() || read.ptr != text.data() + text.size())
+    refuse("xxh3", record["xxh3"], "16 hexadecimal digits");
+  return sum;
 }
 
 }  // namespace
 
+std::string record_name(const std::string& kind, const std::string& tensor, const Elements& e) {
+  const std::string every = e.stride ? fmt::format(":{}/{}", e.run, e.stride) : "";
+  return fmt::format("{}/{}[{}:{}{}]", kind, tensor, e.range.begin, e.range.end, every);
+}
+
 Elements elements_of(const json& record) {
-  Elements e{{record.at("range").at(0), record.at("range").at(1)}};
-  if (record.contains("every")) e.run = record["every"].at(0), e.stride = record["every"].at(1);
+  Elements e{pair_of(record, "range")};
+  if (!record.contains("every")) return e;
+  const Range every = pair_of(record, "every");
+  if (every.end == 0) refuse("every", record["every"], "a run and a distance above 0");
+  e.run = every.begin, e.stride = every.end;
   return e;
+}
+
+std::vector<int64_t> shape_of(const json& record) { return numbers_of(record, "shape"); }
+
+int64_t numel_of(const std::vector<int64_t>& shape) {
+  int64_t numel = 1;
+  for (const int64_t d : shape)
+    require(!__builtin_mul_overflow(numel, d, &numel) && numel <= INT64_MAX / 4, Exit::checkpoint,
+            "no tensor has the shape [{}]", fmt::join(shape, ", "));
+  return numel;
 }
 
 std::string read_text(const fs::path& path) { return InputFile(path.string(), Exit::checkpoint).text(); }
@@ -62,10 +99,14 @@ bool is_there(const fs::path& path) {
 json parse_manifest(const std::string& text) {
   json manifest = json::parse(text, nullptr, /*allow_exceptions=*/false);
   require(manifest.is_object(), Exit::checkpoint, "it is not JSON and begins with {}", in_quotes(text));
-  const json version = manifest.value("version", json());
-  require(manifest.value("format", json()) == "cleave" && (version == 1 || version == kFormatVersion),
-          Exit::checkpoint, "its version {} is not 1 or {}, which this program reads",
-          in_quotes(version.dump()), kFormatVersion);
+  const std::string format = text_of(manifest, "format");
+  require(format == "cleave", Exit::checkpoint, "it is of the format {}; this program reads 'cleave'",
+          in_quotes(format));
+  const json& version = member(manifest, "version");
+  if (!version.is_number_integer() || version < 1 || version > kFormatVersion)
+    fail(Exit::checkpoint,
+         "its version {} is not 1 or {}, which this program reads; use the one that wrote it",
+         in_quotes(version.dump()), kFormatVersion);
   return manifest;
 }
 
@@ -96,23 +137,38 @@ CheckpointReader::CheckpointReader(const fs::path& dir, const std::string& tag) 
     read_manifest(read_text(path_ / "manifest.json"));
   } catch (const Error& e) {
     fail(Exit::checkpoint, "{}: damaged manifest: {}", (path_ / "manifest.json").string(), e.what());
-  } catch (const std::exception&) {  // of the JSON library or of stoull: a part is missing or something else
-    fail(Exit::checkpoint, "{}: damaged manifest: a part of it is missing or has another form than it should",
+  } catch (const std::exception&) {  // bad_alloc or length_error
+    fail(Exit::checkpoint, "{}: damaged manifest: it cuts a tensor into more pieces than memory can hold",
          (path_ / "manifest.json").string());
   }
 }
 
 void CheckpointReader::read_manifest(const std::string& text) {
   const json manifest = parse_manifest(text);
-  state_ = manifest.at("state").dump();
-  for (const json& r : manifest.at("records")) {
-    const auto file_name = r.at("file").get<std::string>();
-    require(is_plain_name(file_name), Exit::checkpoint, "{} is not the name of a shard",
-            in_quotes(file_name));
-    Whole& whole = tensors_[{r.at("kind"), r.at("tensor")}];
-    whole.shape = r.at("shape").get<std::vector<int64_t>>();
-    whole.parts.push_back(
-        {file_name, r.at("name"), elements_of(r), std::stoull(r.at("xxh3").get<std::string>(), nullptr, 16)});
+  state_ = member(manifest, "state").dump();
+  const json& records = member(manifest, "records");
+  if (!records.is_array()) refuse("records", records, "a list");
+  for (const json& r : records) {
+    const Stored stored{text_of(r, "file"), text_of(r, "name"), elements_of(r), checksum_of(r)};
+    const Name name{text_of(r, "kind"), text_of(r, "tensor")};
+    require(is_plain_name(stored.file), Exit::checkpoint, "{} is not the name of a shard",
+            in_quotes(stored.file));
+    if (stored.name != record_name(name.first, name.second, stored.elements))
+      refuse("name", r["name"], "the name of the record's kind, tensor and elements");
+    Whole& whole = tensors_[name];
+    const std::vector<int64_t> shape = shape_of(r);
+    if (!whole.parts.empty() && whole.shape != shape) refuse("shape", r["shape"], "that of its other parts");
+    whole.shape = shape;
+    whole.parts.push_back(stored);
+  }
+  require_complete();
+}
+
+void CheckpointReader::require_complete() const {
+  for (const auto& [name, whole] : tensors_) {
+    std::vector<Elements> parts;
+    for (const Stored& s : whole.parts) parts.push_back(s.elements);
+    require_each_once(parts, numel_of(whole.shape), name.first + "/" + name.second);
   }
 }
 
@@ -156,9 +212,8 @@ void CheckpointReader::read(const Record& record) const {
           "{} holds no {} of {}; was it written by another model or optimizer?", path_.string(), record.kind,
           record.tensor);
   require(at->second.shape == record.shape, Exit::checkpoint,
-          "{}: {} of {} has {} elements in dim 0, the model wants {}", path_.string(), record.kind,
-          record.tensor, at->second.shape.empty() ? 0 : at->second.shape[0],
-          record.shape.empty() ? 0 : record.shape[0]);
+          "{}: {} of {} has the shape [{}], the model wants [{}]", path_.string(), record.kind, record.tensor,
+          fmt::join(at->second.shape, ", "), fmt::join(record.shape, ", "));
   const int64_t wanted = record.elements.numel();
   std::vector<float> memory(size_t(std::min(wanted, kPiece)));
   int64_t filled = 0;

@@ -128,6 +128,26 @@ class Documents(AppTest):
         rounded = {f"{float(number):.0f}" for number in re.findall(r"\d+\.\d+", results)}
         self.assertEqual(set(figures) - rounded, set())
 
+    def test_results_name_a_commit_and_a_command_that_is_there(self):
+        listed = "".join(page.read_text() for page in ROOT.glob("benchmarks/**/CMakeLists.txt"))
+        programs = set(re.findall(r"\b\w+_bench\b", listed))
+        shallow = subprocess.run(["git", "rev-parse", "--is-shallow-repository"], cwd=ROOT, capture_output=True, text=True).stdout
+        for page in sorted((ROOT / "benchmarks/results").glob("*.md")):
+            for section in re.split(r"^# ", page.read_text(), flags=re.MULTILINE)[1:]:
+                where = f"{page.name}: {section.splitlines()[0]}"
+                scripts = set(re.findall(r"[\w./]+\.(?:sh|py)\b", section))
+                benches = set(re.findall(r"\b\w+_bench\b", section))
+                self.assertTrue(scripts or benches or re.search(r"\bcleave (train|launch|generate|eval|plan)\b", section),
+                                f"{where}: names no command")
+                for script in scripts:
+                    self.assertTrue((ROOT / script).is_file(), f"{where}: {script} is not in the tree")
+                self.assertEqual(benches - programs, set(), where)
+                commits = re.findall(r"\b(?:commits?|and) ([0-9a-f]{7,40})\b", section)
+                self.assertTrue(commits, f"{where}: names no commit")
+                for commit in commits if shallow.strip() == "false" else []:
+                    known = subprocess.run(["git", "cat-file", "-e", commit + "^{commit}"], cwd=ROOT, capture_output=True)
+                    self.assertEqual(known.returncode, 0, f"{where}: there is no commit {commit}")
+
     def plan(self, config, model, seq_len, world, *options):
         out = self.run_cleave("plan", "--deepspeed_config", config, "--model", model, "--seq_len", seq_len, "--world_size", world,
                               "--json", *options).stdout

@@ -205,6 +205,10 @@ class NothingLost(AppTest):
             self.assertTrue("same" in r.stderr, r.stderr)
             self.assertEqual((self.text.read_bytes(), config.read_bytes()), (text, read), args)
             self.assertFalse(new.exists())
+        other = self.dir / "other"  # another file that is there may be replaced
+        other.write_text("of before")
+        self.run_cleave("data", "split", self.text, "--train", other, "--validation", new)
+        self.assertNotEqual(other.read_text(), "of before")
         traced = self.dir / "t.1.json"
         shutil.copy(self.text, traced)
         self.train("--trace", self.dir / "t.json", "--eval_data", traced, ranks=2, code=2)

@@ -122,13 +122,22 @@ TEST(Deadline, HoldsForAReceive) {
 }
 
 TEST(Deadline, IsNotMissedByARankThatIsOnlySlow) {
+  std::atomic<bool> came = false;
+  std::atomic<int> behind = 0;
   run_ranks(2,
-            [](Communicator& world) {
+            [&](Communicator& world) {
               Stream stream;
-              if (world.rank() == 1) std::this_thread::sleep_for(50ms);
+              if (world.rank() == 1) {
+                std::this_thread::sleep_for(50ms);
+                came = true;
+              }
               world.barrier(stream);
+              stream.synchronize();
+              EXPECT_TRUE(came) << "rank " << world.rank() << " did not wait for the slow one";
+              ++behind;
             },
             {.timeout = 20s});
+  EXPECT_EQ(behind, 2);
 }
 
 TEST(Disagreement, IsReportedBeforeDataMoves) {

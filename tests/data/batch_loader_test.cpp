@@ -2,9 +2,14 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
+#include <future>
+#include <memory>
 #include <numeric>
 #include <optional>
 #include <set>
+#include <thread>
 #include <vector>
 
 #include "data/window_prefetch.h"
@@ -191,9 +196,41 @@ TEST(WindowPrefetch, ReadsEachMicroBatchOnceAndTheFollowingOneUnasked) {
   EXPECT_EQ(asked, (std::vector<int64_t>{0, 1, 2, 3, 4, 5}));
 }
 
-TEST(TokenBatches, CanBeLeftWhileTheWorkerIsBusy) {
+// Leaving waits for the micro-batch that the worker is on; what the worker uses lives as long.
+TEST(WindowPrefetch, CanBeLeftWhileTheWorkerIsBusy) {
+  const Counting data(20 * 2 + 1);
+  struct {
+    std::promise<void> begun;
+    std::atomic<bool> done = false, lived = false;
+  } next;  // the micro-batch that follows
+  {
+    auto alive = std::make_shared<int>();
+    WindowPrefetch prefetch(windows_of(data.file(), 2), 1, [&next, alive](int64_t ordinal, int64_t) {
+      if (ordinal == 0) return ordinal;
+      // Copies, because what is captured may be gone when it goes on.
+      auto& told = next;
+      const std::weak_ptr<int> rows = alive;
+      told.begun.set_value();
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      told.lived = !rows.expired();
+      told.done = true;
+      return ordinal;
+    });
+    alive.reset();
+    EXPECT_EQ(prefetch.get(0, 1).input[0], 0);
+    next.begun.get_future().wait();
+  }
+  EXPECT_TRUE(next.done);
+  EXPECT_TRUE(next.lived);
+}
+
+TEST(TokenBatches, CanBeLeftAtAnyTime) {
   const Counting data(500 * 64 + 1);
-  for (int i = 0; i < 20; ++i) TokenBatches(data.file(), {.seq_len = 64, .micro_batch = 100}).next(i, 0);
+  const TokenBatchesOptions options{.seq_len = 64, .micro_batch = 100};
+  for (int i = 0; i < 20; ++i) {
+    TokenBatches batches(data.file(), options);
+    EXPECT_EQ(values(batches.next(i, 0).input), expected_input(options, batches.sampler(), i, 0));
+  }
 }
 
 TEST(EvalBatches, CoverEveryWindowOnceOverAllRanksAndPadTheRest) {

@@ -52,9 +52,11 @@ TEST(Memory, OfACpuRankHasNoWorkspace) {
 
 TEST(Stream, ThatDiscardsTakesWorkOfACudaRankWithoutAGpu) {
   Stream stream(Stream::Mode::discard);
-  stream.enqueue([] { fail(Exit::internal, "a discarded task ran"); });
+  bool ran = false;
+  stream.enqueue([&] { ran = true; });
   copy(Tensor(nullptr, DType::fp32, {1 << 20}), Tensor(nullptr, DType::fp32, {1 << 20}), stream);
   stream.synchronize();
+  EXPECT_FALSE(ran);
 }
 
 std::vector<Device> gpus() {

@@ -68,7 +68,16 @@ TEST(Stream, StartTaskRunsFirstAndDestructorFinishesTheWork) {
   EXPECT_EQ(done, 50);
 }
 
-TEST(Event, OfNothingIsOver) { Event().wait(); }
+TEST(Event, OfNothingIsOver) {
+  EXPECT_EQ(Event().state(), nullptr);
+  Event().wait();
+  Stream stream(Stream::Mode::worker);
+  stream.wait(Event());
+  int ran = 0;
+  stream.enqueue([&] { ran = 1; });
+  stream.synchronize();
+  EXPECT_EQ(ran, 1);
+}
 
 }  // namespace
 }  // namespace cleave

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 namespace cleave {
 namespace {
 
@@ -27,6 +29,24 @@ TEST(Presets, CountAsTheClosedFormSays) {
   const int64_t block = w * (2 * q + 2 * kv) + 3 * w * mlp + 2 * w;
   EXPECT_EQ(params_of("llama-tiny"), 2 * v * w + 4 * block + w);
   EXPECT_EQ(params_of("qwen2-tiny"), v * w + 4 * (block + q + 2 * kv) + w);
+}
+
+// As the GPT-2 report says: 0.02, and less by the square root of the number of residual branches before a
+// sum.
+TEST(Presets, WeightsOfGpt2StartWithThePublishedSpread) {
+  const int64_t layers = 12;
+  const Model m = make_model(find_model("gpt2"), DType::fp32, 16, "m");
+  int64_t matrices = 0, sums = 0;
+  for (const UnitSpec& unit : m.units())
+    for (const ParamSpec& p : unit.params) {
+      if (p.shape.size() < 2) continue;
+      const bool into_sum = p.name.ends_with("c_proj.weight");
+      EXPECT_EQ(p.init.kind, Init::Kind::normal) << p.name;
+      EXPECT_FLOAT_EQ(p.init.scale, float(into_sum ? 0.02 / std::sqrt(2.0 * layers) : 0.02)) << p.name;
+      ++matrices, sums += into_sum;
+    }
+  EXPECT_EQ(matrices, 4 * layers + 2);
+  EXPECT_EQ(sums, 2 * layers);
 }
 
 TEST(Presets, ParametersHaveHuggingFaceNamesAndShapes) {

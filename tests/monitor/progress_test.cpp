@@ -158,10 +158,18 @@ TEST(Progress, SaysWhatCannotBeKnown) {
 }
 
 TEST(Progress, IsSilentWithoutAFile) {
-  Progress progress({.total = 3, .is_terminal = true});
-  progress.step(1, 1, 1);
-  progress.line("x");
-  progress.finish();
+  ::testing::internal::CaptureStdout();
+  ::testing::internal::CaptureStderr();
+  for (const bool is_terminal : {true, false}) {
+    Progress progress({.total = 3, .is_terminal = is_terminal});
+    progress.step(1, 1, 1);
+    progress.line("x");
+    progress.step(3, 1, 1);
+    progress.finish();
+  }
+  std::fflush(nullptr);
+  EXPECT_EQ(::testing::internal::GetCapturedStdout(), "");
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
 }
 
 TEST(Progress, DurationsAreReadable) {

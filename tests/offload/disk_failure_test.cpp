@@ -98,9 +98,11 @@ TEST(DiskFailure, a_limit_on_file_sizes_is_an_error_and_not_a_signal) {
     const rlimit small{1 << 16, 1 << 16};
     setrlimit(RLIMIT_FSIZE, &small);
     Memory memory;
-    expect_error(Exit::memory, {"ulimit -f", "65536"}, [&] {
-      DiskFile(memory, scratch.folder(), "state", {{Category::master, 1 << 20}});
-    });
+    EXPECT_NO_THROW(DiskFile(memory, scratch.folder(), "state", {{Category::master, 1 << 16}}));
+    for (const int64_t bytes : {(1 << 16) + 1, 1 << 20})
+      expect_error(Exit::memory, {"ulimit -f", "65536"}, [&] {
+        DiskFile(memory, scratch.folder(), "state", {{Category::master, bytes}});
+      });
   }));
 }
 

@@ -55,6 +55,31 @@ TEST(Schedule, OneForwardOneBackwardNeverHoldsMoreThanStagesMinusRankMicroBatche
     }
 }
 
+// A batch is loaded for its first forward and let go, in order, after the last use of it on the rank.
+TEST(Schedule, LoadedBatchesAreThoseBetweenTheirFirstAndLastUse) {
+  for (const char* name : {"gpipe", "1f1b", "interleaved", "zb-h1"})
+    for (int stages : {2, 4})
+      for (int micros : {1, 4, 9}) {
+        const Schedule schedule =
+            make_schedule(name, {stages, micros, name == std::string("interleaved") ? 2 : 1});
+        const Simulation s = simulate(schedule);
+        for (int r = 0; r < stages; ++r) {
+          InstructionList uses;  // a split backward uses its batch until its weights' part
+          for (const Instruction& i : schedule.ranks[size_t(r)])
+            if (i.op == Op::forward || i.op == Op::backward || i.op == Op::backward_weight) uses.push_back(i);
+          int most = 0, loaded = 0;
+          for (size_t at = 0; at < uses.size(); ++at) {
+            loaded = std::max(loaded, uses[at].micro + 1);
+            int oldest = micros;
+            for (size_t later = at; later < uses.size(); ++later)
+              oldest = std::min(oldest, uses[later].micro);
+            most = std::max(most, loaded - oldest);
+          }
+          EXPECT_EQ(s.peak_batches[size_t(r)], most) << name << ' ' << stages << ' ' << micros << ' ' << r;
+        }
+      }
+}
+
 TEST(Schedule, InterleavedHoldsWhatThePaperSays) {
   for (int stages : {2, 3, 4, 8})
     for (int chunks : {2, 3}) {

@@ -84,6 +84,17 @@ TEST(Simulate, AChannelThatHoldsOneMessageMakesAFastSenderWait) {
   const Simulation free = simulate(make_schedule("gpipe", {2, 8, 1}), {.work = {1, 2}});
   EXPECT_EQ(free.peak_messages, 8);
   EXPECT_EQ(simulate(make_schedule("gpipe", {2, 8, 1}), {.capacity = 1, .work = {1, 2}}).peak_messages, 1);
+  // The second stage takes messages at 1, 11 and 21, so the third waits at the sender from 3 to 11.
+  const auto begins = [](int64_t capacity) {
+    const Simulation s =
+        simulate(make_schedule("gpipe", {2, 4, 1}), {.capacity = capacity, .work = {1, 10}, .record = true});
+    std::vector<double> out;
+    for (const Span& span : s.spans[0])
+      if (span.what.op == Op::forward) out.push_back(span.begin);
+    return out;
+  };
+  EXPECT_EQ(begins(1), (std::vector<double>{0, 1, 2, 11}));
+  EXPECT_EQ(begins(SimulateOptions::kUnlimited), (std::vector<double>{0, 1, 2, 3}));
 }
 
 TEST(Simulate, RecordsEveryComputationOnceInOrderWithoutOverlap) {

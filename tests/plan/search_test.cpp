@@ -75,6 +75,25 @@ TEST(Changes, FitAndKeepTheGlobalBatch) {
   }
 }
 
+TEST(Changes, FitIntoTheMemoryOfTheHostToo) {
+  const Trial now = given();
+  const auto host_bytes = [](const JobPlan& plan) {
+    int64_t most = 0;
+    for (const RankPlan& r : plan.ranks)
+      most = std::max(most, r.memory.total(MemoryKind::pinned) + r.memory.total(MemoryKind::host));
+    return most;
+  };
+  const int64_t device = device_bytes(now.plan) / 2, all = 1 << 20;
+  int64_t used = 0;  // by some change, where the host has plenty
+  for (const Trial& t : changes_that_fit(now, {.device_bytes = device, .host_bytes = all}, trials(), 99))
+    used = std::max(used, host_bytes(t.plan));
+  ASSERT_GT(used, 0);
+  const MemoryLimits limits{.device_bytes = device, .host_bytes = used - 1};
+  const auto changes = changes_that_fit(now, limits, trials(), 99);
+  ASSERT_FALSE(changes.empty());
+  for (const Trial& t : changes) EXPECT_LE(host_bytes(t.plan), limits.host_bytes) << t.change;
+}
+
 TEST(Changes, AreSingleOnesWhereOneIsEnough) {
   const Trial now = given();
   const auto changes = changes_that_fit(now, {.device_bytes = device_bytes(now.plan) - 1}, trials());

@@ -5,6 +5,7 @@
 
 #include "runtime/pipeline_plan.h"
 #include "tests/runtime/compare.h"
+#include "tests/runtime/slow_sends.h"
 #include "tests/sampled.h"
 
 namespace cleave::testing {
@@ -122,6 +123,29 @@ TEST(PipelineRuns, SixteenBitTypesGiveTheBitsOfOneStageAndASplitBackwardTheirRou
     }
 }
 
+// One buffer holds the gradient that goes to the stage before, micro-batch after micro-batch.
+TEST(PipelineRuns, AGradientOnItsWayIsNotWrittenOver) {
+  const auto losses = [](const char* schedule, bool slow) {
+    DsConfig c = pipelined(config(1, 0, 6), 2, schedule);
+    c.zero.overlap_comm = true;
+    std::vector<double> out;
+    run_ranks(2, [&](Communicator& world) {
+      SlowSends late(world);
+      Communicator& ranks = slow ? late : world;
+      Tokens tokens(1);
+      Engine engine(c, deep_gpt(false), ranks,
+                    {.compute = slow ? Stream::Mode::worker : Stream::Mode::inline_});
+      for (int step = 0; step < 3; ++step) {
+        const double loss = engine.train_batch(source(tokens, c, step, 0, 1)).loss;
+        if (world.rank() == 0) out.push_back(loss);
+      }
+    });
+    return out;
+  };
+  for (const char* schedule : {"gpipe", "1f1b", "zb-h1"})
+    EXPECT_EQ(losses(schedule, true), losses(schedule, false)) << schedule;
+}
+
 TEST(PipelineRuns, AModelOfOneLayerAStageTrains) {
   const DsConfig one = config(1, 0, 2);
   const auto mlp = [] { return make_mlp({{12, 8, 6, kVocab}}, DType::fp32); };
@@ -176,7 +200,8 @@ TEST(Pipeline, PromisesFromSplitBackwardsOnlyWhatTheModelsLayersCanSplit) {
   EXPECT_LT(plan("zb-h1", deep_gpt(true)).idle_share, 0.9 * plan("1f1b", deep_gpt(true)).idle_share);
   const PipelinePlan llama = plan("zb-h1", small_llama());
   EXPECT_NEAR(llama.idle_share, plan("1f1b", small_llama()).idle_share, 0.02);
-  EXPECT_NE(llama.line.find("no layer of this model can split its backward"), std::string::npos) << llama.line;
+  EXPECT_NE(llama.line.find("no layer of this model can split its backward"), std::string::npos)
+      << llama.line;
 }
 
 }  // namespace

@@ -123,6 +123,32 @@ TEST(Step, MovesWeightsInSixteenBitsAsInFp32ButForRounding) {
         }
 }
 
+TEST(Step, MovesTheScheduleOnOnlyWhenItsUpdateIsApplied) {
+  const auto alone = self_communicator();
+  DsConfig c = plain_descent(1);
+  c.precision = Precision::fp16, c.fp16.enabled = true, c.zero.stage = 1, c.fp16.hysteresis = 1;
+  c.scheduler.type = "WarmupLR", c.scheduler.warmup_type = "linear", c.scheduler.warmup_num_steps = 10;
+  c.scheduler.warmup_max_lr = 0.01;
+  const auto rates = [&](int scale_power, int64_t& skipped) {
+    DsConfig mine = c;
+    mine.fp16.initial_scale_power = scale_power;
+    Engine engine(mine, small_gpt(DType::fp16), *alone, {});
+    Tokens tokens(1);
+    std::vector<double> applied;
+    while (applied.size() < 6) {
+      const StepResult r = engine.train_batch(source(tokens, mine, engine.step(), 0, 1));
+      if (!r.skipped) applied.push_back(r.lr);
+      skipped = r.skipped_total;
+    }
+    return applied;
+  };
+  int64_t none = 0, some = 0;
+  const std::vector<double> want = rates(4, none), got = rates(30, some);
+  EXPECT_EQ(none, 0);
+  EXPECT_GT(some, 3);
+  EXPECT_EQ(got, want);
+}
+
 // Growth of the loss scale counts from the last overflow, so a checkpoint has to keep when that was.
 TEST(Step, GrowsTheLossScaleAfterAResumeWhenItWouldHaveGrown) {
   const Scratch scratch;

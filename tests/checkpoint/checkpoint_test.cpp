@@ -1,0 +1,222 @@
+// Saving and reading records, without an engine.
+#include "checkpoint/checkpoint.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/checkpoint/hand_made.h"
+#include "tests/scratch.h"
+
+namespace cleave::testing {
+namespace {
+namespace fs = std::filesystem;
+
+// Each of `ranks` has some columns of w and a range of b; the first has all of c.
+std::vector<Record> records_of(int rank, int ranks) {
+  const Range mine = part(6, ranks, rank);
+  std::vector<Record> out = {given("master", "w", {4, 6}, columns(4, 6, mine.begin, mine.end)),
+                             given("exp_avg", "w", {4, 6}, {part(24, ranks, rank)}),
+                             given("master", "bias", {5}, {part(5, ranks, rank)})};
+  if (rank == 0) out.push_back(given("master", "scalar", {}, {{0, 1}}));
+  return out;
+}
+
+void save(const fs::path& dir, const std::string& tag, int ranks) {
+  run_ranks(ranks, [&](Communicator& world) {
+    save_checkpoint(dir, tag, records_of(world.rank(), ranks), R"({"step": 7})", world);
+  });
+}
+
+std::string shard(int rank) { return fmt::format("shard-{:05}.safetensors", rank); }
+
+void flip_bit(const fs::path& path, int64_t from_end) {
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekg(-from_end, std::ios::end);
+  const char byte = char(file.get() ^ 1);
+  file.seekp(-from_end, std::ios::end);
+  file.put(byte);
+}
+
+TEST(Checkpoint, GivesEveryElementToWhoeverWantsItHoweverItWasCut) {
+  for (int ranks : {1, 2, 3}) {
+    const Scratch scratch;
+    save(scratch.folder(), "a", ranks);
+    const CheckpointReader reader(scratch.folder(), "latest");
+    EXPECT_EQ(reader.state(), R"({"step":7})");
+    EXPECT_EQ(reader.shape("master", "w"), (std::vector<int64_t>{4, 6}));
+    EXPECT_TRUE(reader.shape("exp_avg", "bias").empty());
+    EXPECT_EQ(reader.tensors().size(), 4u);
+    reader.verify_all();
+    for (const Elements& e : {Elements{{0, 24}}, Elements{{5, 17}}, Elements{{23, 24}}, columns(4, 6, 0, 1),
+                              columns(4, 6, 2, 5), columns(2, 12, 7, 11), Elements{{1, 18}, 2, 5}})
+      for (const char* kind : {"master", "exp_avg"})
+        EXPECT_EQ(read(reader, kind, "w", {4, 6}, e), expected("w", e)) << kind << ", " << ranks << " ranks";
+    EXPECT_EQ(read(reader, "master", "bias", {5}, {{1, 4}}), expected("bias", {{1, 4}}));
+    EXPECT_EQ(read(reader, "master", "scalar", {}, {{0, 1}}), expected("scalar", {{0, 1}}));
+  }
+}
+
+constexpr int64_t kPasses = int64_t{1} << 21;  // elements that pass through memory at a time
+
+TEST(Checkpoint, MovesRecordsThatAreLargerThanTheMemoryTheyPassThrough) {
+  const int64_t rows = 3, width = kPasses + 5;
+  const Scratch scratch;
+  run_ranks(2, [&](Communicator& world) {
+    const Elements mine =
+        world.rank() == 0 ? columns(rows, width, 0, width - 2) : columns(rows, width, width - 2, width);
+    save_checkpoint(scratch.folder(), "a", {given("master", "w", {rows, width}, mine)}, "{}", world);
+  });
+  const CheckpointReader reader(scratch.folder(), "a");
+  for (const Elements& e : {Elements{{0, rows * width}}, columns(rows, width, width - 9, width - 1)})
+    EXPECT_EQ(read(reader, "master", "w", {rows, width}, e), expected("w", e));
+}
+
+TEST(Checkpoint, FindsColumnsAcrossTheEndOfWhatPassesThroughMemory) {
+  // From the first of the columns on, the second row's are cut by the end of the first piece.
+  const int64_t rows = 3, width = kPasses - 3;
+  const Scratch scratch;
+  run_ranks(1, [&](Communicator& world) {
+    save_checkpoint(scratch.folder(), "a", {given("master", "w", {rows, width}, {{0, rows * width}})}, "{}",
+                    world);
+  });
+  const Elements wanted = columns(rows, width, 5, 14);
+  EXPECT_EQ(read(CheckpointReader(scratch.folder(), "a"), "master", "w", {rows, width}, wanted),
+            expected("w", wanted));
+}
+
+TEST(Checkpoint, IsNotSavedWhenRecordsLeaveAnElementOutOrHaveItTwice) {
+  const Scratch scratch;
+  save(scratch.folder(), "before", 2);
+  const auto refused = [&](std::vector<Elements> parts, std::initializer_list<std::string_view> words) {
+    run_ranks(2, [&](Communicator& world) {
+      const Elements mine = parts[size_t(world.rank())];
+      expect_error(Exit::checkpoint, words, [&] {
+        save_checkpoint(scratch.folder(), "after", {given("master", "w", {12}, mine)}, "{}", world);
+      });
+    });
+    EXPECT_EQ(latest_checkpoint(scratch.folder()), "before");
+    EXPECT_FALSE(fs::exists(scratch.folder() / "after"));
+    EXPECT_FALSE(fs::exists(scratch.folder() / ".tmp.after"));
+  };
+  refused({{{0, 6}}, {{7, 12}}},
+          {"after was not saved", "11 of 12 elements of master/w", "element 6 not at all"});
+  refused({{{0, 7}}, {{6, 12}}}, {"after was not saved", "13 of 12", "element 6 more than once"});
+  refused({{{0, 6}}, {{0, 6}}}, {"12 of 12", "element 0 more than once"});
+}
+
+TEST(Checkpoint, IsNotSavedByAnyRankWhenOneCannotGiveItsElements) {
+  const Scratch scratch;
+  run_ranks(2, [&](Communicator& world) {
+    Record mine = given("master", "w", {12}, {part(12, 2, world.rank())});
+    if (world.rank() == 1) mine.read = [](Range, Tensor) { fail(Exit::training, "the disk is gone"); };
+    expect_error(Exit::checkpoint, {"the disk is gone", "earlier ones are unchanged"},
+                 [&] { save_checkpoint(scratch.folder(), "a", {mine}, "{}", world); });
+  });
+  EXPECT_TRUE(list_checkpoints(scratch.folder()).empty());
+}
+
+TEST(Checkpoint, IsReplacedByOneOfTheSameNameAndLatestIsTheLastSaved) {
+  const Scratch scratch;
+  save(scratch.folder(), "a", 3);
+  save(scratch.folder(), "b", 1);
+  save(scratch.folder(), "a", 2);
+  EXPECT_EQ(latest_checkpoint(scratch.folder()), "a");
+  EXPECT_EQ(checkpoint_folders(scratch.folder()), (std::vector<std::string>{"a", "b"}));
+  EXPECT_FALSE(fs::exists(scratch.folder() / "a" / shard(2)));
+  CheckpointReader(scratch.folder(), "a").verify_all();
+}
+
+TEST(Checkpoint, SaysWhichAreThereWhenTheOneThatIsWantedIsNot) {
+  const Scratch scratch;
+  expect_error(Exit::checkpoint, {"no file 'latest'"}, [&] { CheckpointReader(scratch.folder(), "latest"); });
+  expect_error(Exit::checkpoint, {"does not exist", "none"},
+               [&] { CheckpointReader(scratch.folder(), "b"); });
+  save(scratch.folder(), "a", 1);
+  expect_error(Exit::checkpoint, {"b does not exist", ": a"},
+               [&] { CheckpointReader(scratch.folder(), "b"); });
+  for (const char* name : {"../a", "", ".", "..", "a/b", "a\n"})
+    expect_error(Exit::checkpoint, {"is not the name of"}, [&] { CheckpointReader(scratch.folder(), name); });
+}
+
+TEST(Checkpoint, NamesATensorThatIsNotStoredOrHasAnotherShape) {
+  const Scratch scratch;
+  save(scratch.folder(), "a", 2);
+  const CheckpointReader reader(scratch.folder(), "a");
+  const auto wants = [&](const char* kind, const char* tensor, std::vector<int64_t> shape, Range range) {
+    read(reader, kind, tensor, shape, {range});
+  };
+  expect_error(Exit::checkpoint, {"no master of gate", "another model"}, [&] {
+    wants("master", "gate", {4}, {0, 4});
+  });
+  expect_error(Exit::checkpoint, {"no momentum of w"}, [&] { wants("momentum", "w", {4, 6}, {0, 4}); });
+  expect_error(Exit::checkpoint, {"master of w has the shape [4, 6], the model wants [6, 4]"}, [&] {
+    wants("master", "w", {6, 4}, {0, 4});
+  });
+  expect_error(Exit::checkpoint, {"the model wants [24]"}, [&] { wants("master", "w", {24}, {0, 24}); });
+  expect_error(Exit::checkpoint, {"3 of 4 elements of master bias are stored"}, [&] {
+    wants("master", "bias", {5}, {2, 6});
+  });
+}
+
+TEST(Checkpoint, NamesTheTensorWithAFlippedBitAndReadsTheOthers) {
+  const Scratch scratch;
+  save(scratch.folder(), "a", 2);
+  flip_bit(scratch.folder() / "a" / shard(1), 1);  // the last element of what rank 1 saved: its part of bias
+  const CheckpointReader reader(scratch.folder(), "a");
+  reader.check_files();
+  const Elements rest{{0, 3}}, all{{0, 5}}, w{{0, 24}};
+  EXPECT_EQ(read(reader, "master", "w", {4, 6}, w), expected("w", w));
+  EXPECT_EQ(read(reader, "master", "bias", {5}, rest), expected("bias", rest));
+  const auto words = {std::string_view("master/bias[3:5]"), std::string_view("checksum"),
+                      std::string_view("shard-00001")};
+  expect_error(Exit::checkpoint, words, [&] { read(reader, "master", "bias", {5}, all); });
+  expect_error(Exit::checkpoint, words, [&] { CheckpointReader(scratch.folder(), "a").verify_all(); });
+}
+
+TEST(Checkpoint, KnowsShardsThatWereSwapped) {
+  const Scratch scratch;
+  save(scratch.folder(), "a", 2);
+  const fs::path a = scratch.folder() / "a";
+  fs::rename(a / shard(0), a / "kept");
+  fs::rename(a / shard(1), a / shard(0));
+  fs::rename(a / "kept", a / shard(1));
+  const CheckpointReader reader(scratch.folder(), "a");
+  expect_error(Exit::checkpoint, {"shard-0000", "is not in it as the manifest says"},
+               [&] { reader.check_files(); });
+  expect_error(Exit::checkpoint, {"damaged"}, [&] { read(reader, "master", "w", {4, 6}, {{0, 24}}); });
+}
+
+TEST(Checkpoint, KnowsAShardWhoseTensorsHaveOtherSizes) {
+  const Scratch scratch;
+  save(scratch.folder(), "a", 2);
+  std::vector<float> zeros(24);
+  std::vector<NamedTensor> shorter;  // the second rank's, each an element shorter
+  for (const char* name : {"master/w[3:24:3/6]", "exp_avg/w[12:24]", "master/bias[3:5]"}) {
+    const int64_t n = std::string(name) == "master/bias[3:5]" ? 1 : 11;
+    shorter.push_back({name, {n}, Tensor(zeros.data(), DType::fp32, {n}, MemoryKind::host)});
+  }
+  write_safetensors(scratch.folder() / "a" / shard(1), shorter);
+  const CheckpointReader reader(scratch.folder(), "a");
+  expect_error(Exit::checkpoint, {"shard-00001", "is not in it as the manifest says"},
+               [&] { reader.check_files(); });
+  expect_error(Exit::checkpoint, {"master/bias[3:5]", "damaged"}, [&] {
+    read(reader, "master", "bias", {5}, {{0, 5}});
+  });
+}
+
+TEST(Checkpoint, KnowsAShardThatIsCutShortAnywhereOrGone) {
+  const Scratch scratch;
+  save(scratch.folder(), "a", 2);
+  const fs::path file = scratch.folder() / "a" / shard(1);
+  for (auto size = int64_t(fs::file_size(file)) - 1; size >= 0; size -= 7) {
+    fs::resize_file(file, uintmax_t(size));
+    const CheckpointReader reader(scratch.folder(), "a");
+    expect_error(Exit::checkpoint, {"shard-00001", "damaged"}, [&] { reader.check_files(); });
+    expect_error(Exit::checkpoint, {"shard-00001"}, [&] { read(reader, "exp_avg", "w", {4, 6}, {{0, 24}}); });
+  }
+  fs::remove(file);
+  expect_error(Exit::checkpoint, {"shard-00001"},
+               [&] { CheckpointReader(scratch.folder(), "a").check_files(); });
+}
+
+}  // namespace
+}  // namespace cleave::testing

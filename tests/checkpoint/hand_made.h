@@ -1,0 +1,59 @@
+// Records that are made by hand, of tensors whose elements tell where they belong.
+#pragma once
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "checkpoint/checkpoint.h"
+
+namespace cleave::testing {
+
+// Indices of the elements, one by one.
+inline std::vector<int64_t> indices_of(const Elements& e) {
+  std::vector<int64_t> out;
+  for (int64_t i = e.range.begin; i < e.range.end; ++i)
+    if (e.stride == 0 || (i - e.range.begin) % e.stride < e.run) out.push_back(i);
+  return out;
+}
+
+// What element i of a tensor holds; floats hold these numbers exactly.
+inline float value_of(const std::string& tensor, int64_t i) { return float(i) + 0.5f * float(tensor.size()); }
+
+using Shape2 = std::vector<int64_t>;
+
+// A record to be saved.
+inline Record given(const std::string& kind, const std::string& tensor, const Shape2& shape,
+                    const Elements& elements) {
+  return {kind,
+          tensor,
+          shape,
+          elements,
+          [tensor, at = indices_of(elements)](Range r, Tensor to) {
+            for (int64_t i = r.begin; i < r.end; ++i)
+              to.as<float>()[i - r.begin] = value_of(tensor, at[size_t(i)]);
+          },
+          {}};
+}
+
+// Reads elements of a stored tensor.
+inline std::vector<float> read(const CheckpointReader& reader, const std::string& kind,
+                               const std::string& tensor, const Shape2& shape, const Elements& elements) {
+  std::vector<float> out(size_t(elements.numel()), -1);
+  reader.read({kind, tensor, shape, elements, {}, [&](Range r, Tensor from) {
+                 std::copy_n(from.as<float>(), r.size(), out.begin() + r.begin);
+               }});
+  return out;
+}
+
+inline std::vector<float> expected(const std::string& tensor, const Elements& elements) {
+  std::vector<float> out;
+  for (const int64_t i : indices_of(elements)) out.push_back(value_of(tensor, i));
+  return out;
+}
+
+// Columns [begin, end) of a matrix.
+inline Elements columns(int64_t rows, int64_t width, int64_t begin, int64_t end) {
+  return {{begin, (rows - 1) * width + end}, end - begin, width};
+}
+
+}  // namespace cleave::testing

@@ -1,0 +1,178 @@
+// What a reader makes of a manifest that is damaged, incomplete or another program's.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/checkpoint/hand_made.h"
+#include "tests/scratch.h"
+
+namespace cleave::testing {
+namespace {
+using nlohmann::json;
+
+class Manifest : public ::testing::Test {
+ protected:
+  // w in two pieces with gaps, bias in one.
+  Manifest() {
+    run_ranks(2, [&](Communicator& world) {
+      std::vector<Record> mine = {
+          given("master", "w", {4, 6}, world.rank() == 0 ? columns(4, 6, 0, 2) : columns(4, 6, 2, 6))};
+      if (world.rank() == 0) mine.push_back(given("master", "bias", {5}, {{0, 5}}));
+      save_checkpoint(scratch_.folder(), "a", mine, R"({"step": 7})", world);
+    });
+    whole_ = json::parse(scratch_.read("a/manifest.json"));
+  }
+  void write(const json& manifest) const { scratch_.write("a/manifest.json", manifest.dump()); }
+  void refused(const json& manifest, std::initializer_list<std::string_view> words) const {
+    SCOPED_TRACE(manifest.dump());
+    write(manifest);
+    expect_error(Exit::checkpoint, {"manifest.json: damaged manifest"}, [&] { open(); });
+    expect_error(Exit::checkpoint, words, [&] { open(); });
+  }
+  CheckpointReader open() const { return {scratch_.folder(), "a"}; }
+  // The record of a tensor that begins at this element.
+  static json& record(json& manifest, const std::string& tensor, int64_t begin) {
+    for (json& r : manifest["records"])
+      if (r["tensor"] == tensor && r["range"][0] == begin) return r;
+    throw std::runtime_error("no such record");
+  }
+
+  Scratch scratch_;
+  json whole_;
+};
+
+TEST_F(Manifest, OfThisFormatIsRead) {
+  write(whole_);
+  EXPECT_EQ(read(open(), "master", "w", {4, 6}, {{0, 24}}), expected("w", {{0, 24}}));
+  EXPECT_EQ(whole_["version"], 2);  // w has gaps
+}
+
+TEST_F(Manifest, OfAnotherVersionOrFormatIsRefusedWithBoth) {
+  for (const json& version : {json(0), json(3), json(-1), json("1"), json(1.0), json(true), json(nullptr)}) {
+    json m = whole_;
+    m["version"] = version;
+    refused(m, {"its version '" + version.dump() + "' is not 1 or 2"});
+  }
+  json m = whole_;
+  m["format"] = "other";
+  refused(m, {"'other'", "this program reads 'cleave'"});
+}
+
+// Every part, missing or of each other type, is named.
+TEST_F(Manifest, WithoutAPartOrWithOneOfAnotherTypeIsRefusedByThatPart) {
+  const json others[] = {
+      nullptr,       true, -1, 1.5, 7, "text", json::array(), json::array({"a"}), json::array({1.5, 2}),
+      json::object()};
+  const auto same_kind = [](const json& a, const json& b) {
+    return a.type() == b.type() || (a.is_number_integer() && b.is_number_integer());
+  };
+  for (const char* part : {"format", "version", "state", "records"}) {
+    json m = whole_;
+    m.erase(part);
+    refused(m, {fmt::format("\"{}\" is missing", part)});
+    for (const json& other : others) {
+      if (std::string(part) == "state" || same_kind(other, whole_[part])) continue;
+      m = whole_, m[part] = other;
+      refused(m, {part});
+    }
+  }
+  for (const char* part : {"kind", "tensor", "shape", "range", "every", "file", "name", "xxh3"}) {
+    json m = whole_;
+    record(m, "w", 0).erase(part);
+    // Without gaps it is another record than the one that its name says.
+    refused(m, {std::string(part) == "every" ? "name" : fmt::format("\"{}\" is missing", part)});
+    for (const json& other : others) {
+      m = whole_;
+      json& field = record(m, "w", 0)[part];
+      if (other.is_string() && field.is_string() && std::string(part) != "xxh3") continue;
+      if (other.is_array() && other.empty() && std::string(part) == "shape") continue;  // a scalar's
+      field = other;
+      refused(m, {fmt::format("\"{}\"", part)});
+    }
+  }
+  json m = whole_;
+  m["records"][0] = 5;
+  refused(m, {"is missing in '5'"});
+}
+
+TEST_F(Manifest, ThatIsNotJsonIsShownWhereItBegins) {
+  for (const char* text : {"", "{", "[1]", "7", "\x1b[31m"}) {
+    scratch_.write("a/manifest.json", text);
+    expect_error(Exit::checkpoint, {"damaged manifest", "not JSON"}, [&] { open(); });
+  }
+  for (size_t size = 0; size < whole_.dump().size(); size += 11) {
+    scratch_.write("a/manifest.json", whole_.dump().substr(0, size));
+    expect_error(Exit::checkpoint, {"damaged manifest"}, [&] { open(); });
+  }
+}
+
+TEST_F(Manifest, ThatListsAnElementTwiceOrNotAtAllIsRefusedByThatElement) {
+  json m = whole_;
+  for (size_t i = 0; i < m["records"].size(); ++i)
+    if (m["records"][i] == record(m, "w", 2)) {
+      m["records"].erase(i);
+      break;
+    }
+  refused(m, {"8 of 24 elements of master/w are stored", "element 2 not at all"});
+  m = whole_;
+  m["records"].push_back(record(m, "bias", 0));
+  refused(m, {"10 of 5 elements of master/bias are stored", "element 0 more than once"});
+  m = whole_;
+  record(m, "bias", 0)["shape"] = {7};
+  refused(m, {"5 of 7 elements of master/bias", "element 5 not at all"});
+  record(m, "bias", 0)["shape"] = {2, 2};
+  refused(m, {"are no part of master/bias, which has 4"});
+}
+
+TEST_F(Manifest, WhosePartsContradictEachOtherIsRefused) {
+  json m = whole_;
+  record(m, "w", 0)["shape"] = {6, 4};
+  refused(m, {"\"shape\"", "that of its other parts"});
+  m = whole_;  // w's second piece says that it is the first
+  record(m, "w", 2)["range"] = {0, 22};
+  refused(m, {"\"name\"", "the name of the record's kind, tensor and elements"});
+  m = whole_;
+  record(m, "bias", 0)["tensor"] = "other";
+  refused(m, {"\"name\""});
+}
+
+TEST_F(Manifest, WithImpossibleNumbersIsRefused) {
+  const auto with = [&](const char* part, json value, std::string_view name, std::string_view word) {
+    json m = whole_;
+    json& r = record(m, "bias", 0);
+    r[part] = std::move(value);
+    if (!name.empty()) r["name"] = name;
+    refused(m, {word});
+  };
+  with("shape", {int64_t{1} << 40, int64_t{1} << 40}, "", "no tensor has the shape");
+  with("shape", {uint64_t{1} << 63}, "", "whole numbers");
+  with("shape", {-5}, "", "whole numbers");
+  with("range", {0, 5, 6}, "", "two whole numbers");
+  with("range", {5, 0}, "master/bias[5:0]", "are no part of master/bias");
+  with("every", {1, 0}, "", "a distance above 0");
+  with("every", {2, 1}, "master/bias[0:5:2/1]", "are no part of master/bias");
+  for (const char* sum : {"", "12", "0123456789abcdeg", "0123456789abcdef0", "-123456789abcdef"})
+    with("xxh3", sum, "", "16 hexadecimal digits");
+  with("file", "../shard", "", "is not the name of a shard");
+  json m = whole_;  // runs that no memory can list
+  json& r = record(m, "bias", 0);
+  r["shape"] = {(int64_t{1} << 60) + 1}, r["range"] = {0, (int64_t{1} << 60) + 1}, r["every"] = {1, 2};
+  r["name"] = fmt::format("master/bias[0:{}:1/2]", (int64_t{1} << 60) + 1);
+  refused(m, {"more pieces than memory can hold"});
+}
+
+TEST_F(Manifest, WithAnotherChecksumIsNotWhatTheShardHolds) {
+  json m = whole_;
+  std::string sum = record(m, "bias", 0)["xxh3"];
+  sum[3] = sum[3] == '0' ? '1' : '0';
+  record(m, "bias", 0)["xxh3"] = sum;
+  write(m);
+  const CheckpointReader reader = open();
+  EXPECT_EQ(read(reader, "master", "w", {4, 6}, {{0, 24}}), expected("w", {{0, 24}}));
+  expect_error(Exit::checkpoint, {"master/bias[0:5]", "checksum"}, [&] {
+    read(reader, "master", "bias", {5}, {{0, 5}});
+  });
+}
+
+}  // namespace
+}  // namespace cleave::testing

@@ -1,0 +1,53 @@
+#include "runtime/training_state.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/scratch.h"
+
+namespace cleave::testing {
+namespace {
+
+// All fields differ, so that one read as another shows.
+const TrainingState kAt{.step = 11, .applied = 7, .skipped = 4, .optimizer_begin = 3};
+const LossScaler::State kScaler{.scale = 512, .iteration = 10, .last_overflow = 6, .hysteresis = 2};
+
+TEST(TrainingState, IsReadAsItWasWrittenFieldByField) {
+  const Restored r = from_json(to_json(kAt, kScaler, 99, R"({"note":"kept"})"), "here");
+  EXPECT_EQ(r.at.step, kAt.step);
+  EXPECT_EQ(r.at.applied, kAt.applied);
+  EXPECT_EQ(r.at.skipped, kAt.skipped);
+  EXPECT_EQ(r.at.optimizer_begin, kAt.optimizer_begin);
+  EXPECT_EQ(r.scaler, kScaler);
+  EXPECT_EQ(r.seed, 99u);
+  EXPECT_EQ(r.client, R"({"note":"kept"})");
+}
+
+TEST(TrainingState, WithoutAFieldIsRefusedWithItsPlace) {
+  const nlohmann::json whole = nlohmann::json::parse(to_json(kAt, kScaler, 99, "{}"));
+  const auto refused = [](const nlohmann::json& j) {
+    expect_error(Exit::checkpoint, {"a/manifest.json", "training state", "damaged"},
+                 [&] { from_json(j.dump(), "a/manifest.json"); });
+  };
+  for (const auto& [name, value] : whole.items()) {
+    if (name == "optimizer_begin") continue;  // absent in old checkpoints: 0
+    nlohmann::json j = whole;
+    j.erase(name);
+    refused(j);
+    if (name == "client") continue;  // whatever its owner wrote
+    j[name] = "text";
+    refused(j);
+  }
+  for (const auto& [name, value] : whole["loss_scaler"].items()) {
+    nlohmann::json j = whole;
+    j["loss_scaler"].erase(name);
+    refused(j);
+  }
+  nlohmann::json old = whole;
+  old.erase("optimizer_begin");
+  EXPECT_EQ(from_json(old.dump(), "here").at.optimizer_begin, 0);
+}
+
+}  // namespace
+}  // namespace cleave::testing
