@@ -25,6 +25,7 @@ OutputPaths paths_of(const TrainOptions& o, const DsConfig& config, int world) {
   p.folder("--output", o.output);
   if (!o.output.empty())
     for (const char* name : {"latest", "run.lock"}) p.file("--output", (fs::path(o.output) / name).string());
+  if (config.flops_profiler.enabled) p.file("flops_profiler.output_file", config.flops_profiler.output_file);
   const CsvMonitor tables(config.csv_monitor.output_path, config.csv_monitor.job_name);
   if (config.csv_monitor.enabled)
     for (const Scalar& s : scalars_of({})) p.file("csv_monitor", tables.path_of(s.tag));

@@ -146,6 +146,7 @@ class NothingLost(AppTest):
         for args, section in ((["--output", file / "out"], {}), (["--metrics", file / "m.jsonl"], {}),
                               (["--trace", file / "t.json"], {}), (["--metrics", self.dir], {}),
                               ([], {"tensorboard": {"enabled": True, "output_path": str(file), "job_name": "j"}}),
+                              ([], {"flops_profiler": {"enabled": True, "output_file": str(file / "profile")}}),
                               ([], {"csv_monitor": {"enabled": True, "output_path": str(file), "job_name": "j"}})):
             for ranks in (1, 2):
                 r = self.train(*args, config=self.config(**section), ranks=ranks, code=2)
@@ -213,6 +214,9 @@ class NothingLost(AppTest):
         shutil.copy(self.text, traced)
         self.train("--trace", self.dir / "t.json", "--eval_data", traced, ranks=2, code=2)
         self.assertEqual(traced.read_bytes(), text)
+        profiled = self.config("profiled.json", flops_profiler={"enabled": True, "profile_step": 0, "output_file": str(link)})
+        self.assertIn("flops_profiler.output_file", self.train(config=profiled, ranks=1, code=2).stderr)
+        self.assertEqual(self.text.read_bytes(), text)
 
     # What goes wrong while a run is under way
 
