@@ -122,9 +122,22 @@ void Rotary::check() const {
   CHECK(last <= cos.dim(0), "{}: position {} needed, cos has {}", op, last - 1, cos.dim(0));
 }
 
+namespace {
+
+template <class Op>
+void check_attention(const char* name, const Op& op) {
+  check_heads(name, op.heads, op.kv_heads, op.head_dim);
+  CHECK(op.mask.window >= 0, "{}: a window of {} positions; it must be positive, or 0 for none", name,
+        op.mask.window);
+  const Tensor& documents = op.mask.documents;
+  if (documents.defined()) Operand(name, "documents", documents).is(DType::int32).has({op.batch, op.seq});
+}
+
+}  // namespace
+
 void AttentionForward::check() const {
   const char* op = "AttentionForward";
-  check_heads(op, heads, kv_heads, head_dim);
+  check_attention(op, *this);
   Operand(op, "qkv", qkv).is_float().has({batch * seq, (heads + 2 * kv_heads) * head_dim});
   Operand(op, "y", y).is(qkv.dtype()).has({batch * seq, heads * head_dim}).apart_from("qkv", qkv);
   Operand(op, "lse", lse).is(DType::fp32).numel(batch * heads * seq);
@@ -132,7 +145,7 @@ void AttentionForward::check() const {
 
 void AttentionBackward::check() const {
   const char* op = "AttentionBackward";
-  check_heads(op, heads, kv_heads, head_dim);
+  check_attention(op, *this);
   Operand(op, "qkv", qkv).is_float().has({batch * seq, (heads + 2 * kv_heads) * head_dim});
   Operand(op, "dqkv", dqkv).is(qkv.dtype()).has(qkv.shape()).apart_from("qkv", qkv);
   Operand(op, "y", y).is(qkv.dtype()).has({batch * seq, heads * head_dim});

@@ -61,7 +61,8 @@ void Attention::forward(const Kept& kept, Tensor qkv, const Call& call) const {
                           .seq = sizes_.seq,
                           .heads = heads_.heads,
                           .kv_heads = heads_.kv_heads,
-                          .head_dim = sizes_.head_dim},
+                          .head_dim = sizes_.head_dim,
+                          .mask = {sizes_.window, call.documents}},
          call.stream);
   axis_.to_tokens(kept.out, kept.y, {{width()}}, positions_, call.scratch, call.stream, call.what);
 }
@@ -80,7 +81,8 @@ void Attention::backward(Tensor dqkv, Tensor dout, const Kept& kept, const Call&
                            .seq = sizes_.seq,
                            .heads = heads_.heads,
                            .kv_heads = heads_.kv_heads,
-                           .head_dim = sizes_.head_dim},
+                           .head_dim = sizes_.head_dim,
+                           .mask = {sizes_.window, call.documents}},
          call.stream);
   rotate(dheads, true, call);
   axis_.to_tokens(dqkv, dheads, qkv_groups(), positions_, call.scratch, call.stream, call.what);

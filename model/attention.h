@@ -1,4 +1,4 @@
-// Causal attention between the projections of a block. Where a sequence axis cuts the positions, each rank
+// Attention between the projections of a block. Where a sequence axis cuts the positions, each rank
 // attends with its part of the heads to all positions, and rows are exchanged before and after.
 #pragma once
 #include "model/layer.h"
@@ -11,6 +11,7 @@ class Attention {
   // Heads that this rank of the tensor axis has, over whole sequences of seq positions.
   struct Sizes {
     int64_t seq = 1, heads = 1, kv_heads = 1, head_dim = 1;
+    int64_t window = 0;  // AttentionMask's
   };
   // Error(usage) where the axis does not divide positions or heads.
   Attention(const Sizes& sizes, const SequenceAxis& axis);
@@ -35,6 +36,7 @@ class Attention {
     Stream& stream;
     std::string_view what;                  // for reports; outlives the stream's work
     std::span<const Tensor> rotation = {};  // none, or RopeTable::tensors() of seq positions
+    Tensor documents = {};  // AttentionMask's, of whole sequences on every rank; the same in both calls
   };
   // Fills kept; its out is the result.
   void forward(const Kept& kept, Tensor qkv, const Call& call) const;

@@ -9,6 +9,15 @@
 namespace cleave::cpu {
 namespace {
 
+// A wrong place would hide a query from itself, or reach for keys before the sequence.
+void check_documents(const int32_t* starts, int64_t batch, int64_t seq) {
+  for (int64_t b = 0; b < batch; ++b)
+    for (int64_t i = 0, before = 0; i < seq; before = starts[b * seq + i++])
+      CHECK(starts[b * seq + i] >= before && starts[b * seq + i] <= i,
+            "attention: the document of position {} of sequence {} must begin in {} .. {}, got {}", i, b,
+            before, i, starts[b * seq + i]);
+}
+
 template <class Op>
 AttentionArgs args_of(const Op& op) {
   AttentionArgs args{};
@@ -16,6 +25,11 @@ AttentionArgs args_of(const Op& op) {
   args.batch = op.batch, args.seq = op.seq, args.heads = op.heads, args.kv_heads = op.kv_heads;
   args.head_dim = op.head_dim;
   args.scale = op.scale != 0 ? op.scale : 1.0f / std::sqrt(float(op.head_dim));
+  args.window = op.mask.window_in(op.seq);
+  if (op.mask.documents.defined()) {
+    args.documents = op.mask.documents.template as<int32_t>();
+    check_documents(args.documents, op.batch, op.seq);
+  }
   return args;
 }
 

@@ -72,11 +72,21 @@ CLEAVE_INLINE Head<T> head_of(const AttentionArgs& a, int64_t b, int64_t h) {
           row + (a.heads + a.kv_heads + kv) * a.head_dim, stride};
 }
 
-// Key j is visible to query i when j <= i.
-CLEAVE_INLINE F16 visible(F16 score, int64_t query, int64_t key, float hidden) {
-  const int64_t last = query - key;  // the last visible lane
-  if (last >= 15) return score;
-  return select(lane_index() < splat(float(last + 1)), score, splat(hidden));
+// The first key that a query of sequence b sees; it never falls from one query to the next.
+CLEAVE_INLINE int64_t first_key(const AttentionArgs& a, int64_t b, int64_t query) {
+  const int64_t in_window = a.window && query >= a.window ? query - a.window + 1 : 0;
+  const int64_t in_document = a.documents ? a.documents[b * a.seq + query] : 0;
+  return in_window > in_document ? in_window : in_document;
+}
+
+// The scores of 16 keys from `key` on for a query that sees the keys first .. query; minus infinity for the
+// others.
+CLEAVE_INLINE F16 visible(F16 score, int64_t first, int64_t query, int64_t key) {
+  const int64_t hidden = first - key, seen = query - key + 1;  // lanes before the first, and up to the last
+  const S16 never = splat(-__builtin_inff());
+  if (hidden > 0) score = select(lane_index() < splat(float(hidden)), never, score);
+  if (seen >= 16) return score;
+  return select(lane_index() < splat(float(seen)), score, never);
 }
 
 }  // namespace cleave::cpu::CLEAVE_ISA

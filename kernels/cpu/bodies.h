@@ -133,8 +133,10 @@ struct AttentionArgs {
   float* lse;
   int64_t batch, seq, heads, kv_heads, head_dim;
   float scale;
-  float* scratch;         // threads * attention_scratch(...) floats
-  int64_t scratch_numel;  // a thread
+  int64_t window;            // AttentionMask's; 0: no bound
+  const int32_t* documents;  // [batch, seq], or null
+  float* scratch;            // threads * attention_scratch(...) floats
+  int64_t scratch_numel;     // a thread
 };
 struct AdamArgs {
   float *param, *m, *v;

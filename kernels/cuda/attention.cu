@@ -32,6 +32,8 @@ Attention<T> attention_of(const Op& op) {
           "attention with heads of {} elements: the GPU's kernels go up to {}; use --device cpu", op.head_dim,
           kGpuHeadDim);
   a.scale = op.scale != 0 ? op.scale : 1.0f / std::sqrt(float(op.head_dim));
+  a.window = int(op.mask.window_in(op.seq));
+  if (op.mask.documents.defined()) a.documents = op.mask.documents.template as<int32_t>();
   return a;
 }
 

@@ -18,6 +18,8 @@ struct Attention {
   const float* delta = nullptr;  // [batch, heads, seq]: sum of dy y over a head's columns
   int batch, seq, heads, kv_heads, dim;
   float scale;
+  int window = 0;  // AttentionMask's; 0: no bound
+  const int32_t* documents = nullptr;
 
   __device__ int64_t stride() const { return int64_t(heads + 2 * kv_heads) * dim; }
   __device__ int64_t out_stride() const { return int64_t(heads) * dim; }
@@ -34,6 +36,44 @@ struct Attention {
   }
   __device__ int64_t row(int b, int head) const { return (int64_t(b) * heads + head) * seq; }
 };
+
+// The first key that a query of sequence b sees. Every kernel is compiled twice: with kBounded for masks that
+// bound this, and without it for the causal mask, where it is a constant and nothing is spent on it. (A loop
+// that begins here still has to say kBounded itself: of one whose first index a function gives, nvcc makes
+// slower code.) A row beyond the sequence sees what the last one sees.
+template <bool kBounded, class T>
+__device__ __forceinline__ int first_key(const Attention<T>& a, int b, int query) {
+  if constexpr (kBounded) {
+    const int row = min(query, a.seq - 1), in_window = a.window > 0 ? max(row - a.window + 1, 0) : 0;
+    return a.documents ? max(in_window, min(a.documents[int64_t(b) * a.seq + row], row)) : in_window;
+  } else {
+    return 0;
+  }
+}
+
+// Behind the last query that sees a key; it never falls from one key to the next. The bound of a key beyond
+// the sequence is the sequence's end.
+template <bool kBounded, class T>
+__device__ __forceinline__ int query_end(const Attention<T>& a, int b, int key) {
+  int high = a.seq;
+  if constexpr (kBounded) {
+    for (int low = min(key + 1, high); low < high;) {
+      const int middle = (low + high) / 2;
+      if (first_key<true>(a, b, middle) > key)
+        high = middle;
+      else
+        low = middle + 1;
+    }
+  }
+  return high;
+}
+
+// body(std::bool_constant<kBounded>).
+template <class T, class Body>
+void with_bounds(const Attention<T>& a, Body body) {
+  if (a.window > 0 || a.documents) return body(std::true_type{});
+  body(std::false_type{});
+}
 
 // On the tensor cores, for 16-bit types and head_dim a multiple of 8 up to 128.
 template <class T>

@@ -25,15 +25,18 @@ struct Blocks {
 
 // dK and dV of 64 keys: for every query head that reads them and every query tile from the diagonal on, with
 // queries as columns: P^T = exp(K Q^T - lse), dV += P^T dY, dS^T = P^T (V dY^T - delta), dK += dS^T Q.
-template <class T, int D>
+template <class T, int D, bool kBounded>
 __global__ void __launch_bounds__(kThreads) backward_keys(Attention<T> a) {
   extern __shared__ __align__(16) unsigned char shared[];
   __shared__ float lse[2][kOther], delta[2][kOther];
   const Blocks<T, D> blocks{reinterpret_cast<T*>(shared)};
   const int k0 = blockIdx.x * kOwn, kv = blockIdx.y, b = blockIdx.z;
   const int lane = threadIdx.x % 32, first = threadIdx.x / 32 * 16;
-  const int group = a.heads / a.kv_heads, per_head = (a.seq - k0 + kOther - 1) / kOther,
+  const int last_end = query_end<kBounded>(a, b, k0 + kOwn - 1);
+  const int group = a.heads / a.kv_heads, per_head = (last_end - k0 + kOther - 1) / kOther,
             steps = group * per_head;
+  const int row = k0 + first + lane / 4;
+  const int end[2] = {query_end<kBounded>(a, b, row), query_end<kBounded>(a, b, row + 8)};
   auto fetch = [&](int step) {
     const int head = kv * group + step / per_head, q0 = k0 + step % per_head * kOther, stage = step % 2;
     const Tile<T, D> q = blocks.other(0, step), dy = blocks.other(1, step);
@@ -66,7 +69,8 @@ __global__ void __launch_bounds__(kThreads) backward_keys(Attention<T> a) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int column = n * 8 + lane % 4 * 2 + i % 2, key = k0 + first + lane / 4 + i / 2 * 8;
-        const float p = key > q0 + column ? 0.0f : exp2f(s[n][i] * (a.scale * kLog2E) - lse[stage][column]);
+        const bool hidden = key > q0 + column || (kBounded && q0 + column >= end[i / 2]);
+        const float p = hidden ? 0.0f : exp2f(s[n][i] * (a.scale * kLog2E) - lse[stage][column]);
         s[n][i] = p;
         d[n][i] = p * (d[n][i] - delta[stage][column]);
       }
@@ -79,7 +83,7 @@ __global__ void __launch_bounds__(kThreads) backward_keys(Attention<T> a) {
 }
 
 // dQ of 64 queries of one head: over key tiles up to the diagonal, dS = P (dY V^T - delta), dQ += dS K.
-template <class T, int D>
+template <class T, int D, bool kBounded>
 __global__ void __launch_bounds__(kThreads) backward_queries(Attention<T> a) {
   extern __shared__ __align__(16) unsigned char shared[];
   const Blocks<T, D> blocks{reinterpret_cast<T*>(shared)};
@@ -93,18 +97,21 @@ __global__ void __launch_bounds__(kThreads) backward_queries(Attention<T> a) {
   };
   blocks.own(0).template fetch<kOwn, kThreads>(a.qkv + a.query(b, head), a.stride(), q0, a.seq, a.dim);
   blocks.own(1).template fetch<kOwn, kThreads>(a.dy + a.output(b, head), a.out_stride(), q0, a.seq, a.dim);
-  fetch(0);
+  const int begin = kBounded ? first_key<true>(a, b, q0) / kOther : 0;
+  fetch(begin);
   commit_copies();
   float lse[2], delta[2];  // of this lane's two rows
+  int from[2];
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int query = q0 + first + lane / 4 + half * 8;
     lse[half] = query < a.seq ? a.lse[a.row(b, head) + query] * kLog2E : INFINITY;
     delta[half] = query < a.seq ? a.delta[a.row(b, head) + query] : 0.0f;
+    from[half] = first_key<kBounded>(a, b, query);
   }
   float dq[D / 8][4] = {};
   const int end = q0 + kOwn < a.seq ? q0 + kOwn : a.seq, tiles = (end + kOther - 1) / kOther;
-  for (int tile = 0; tile < tiles; ++tile) {
+  for (int tile = begin; tile < tiles; ++tile) {
     if (tile + 1 < tiles) fetch(tile + 1);
     commit_copies();
     wait_for_copies<1>();
@@ -119,7 +126,8 @@ __global__ void __launch_bounds__(kThreads) backward_queries(Attention<T> a) {
       for (int i = 0; i < 4; ++i) {
         const int key = tile * kOther + n * 8 + lane % 4 * 2 + i % 2,
                   query = q0 + first + lane / 4 + i / 2 * 8;
-        const float p = key > query ? 0.0f : exp2f(s[n][i] * (a.scale * kLog2E) - lse[i / 2]);
+        const bool hidden = key > query || (kBounded && key < from[i / 2]);
+        const float p = hidden ? 0.0f : exp2f(s[n][i] * (a.scale * kLog2E) - lse[i / 2]);
         d[n][i] = p * (d[n][i] - delta[i / 2]);
       }
     add_product(dq, d, k);
@@ -133,15 +141,17 @@ __global__ void __launch_bounds__(kThreads) backward_queries(Attention<T> a) {
 template <class T>
 void attention_backward(CudaQueue& queue, const Attention<T>& a) {
   with_width(a.dim, [&](auto width) {
-    constexpr int D = decltype(width)::value;
-    const int bytes = Blocks<T, D>::kNumel * int(sizeof(T));
-    allow_shared(queue, backward_keys<T, D>, bytes, "AttentionBackward");
-    allow_shared(queue, backward_queries<T, D>, bytes, "AttentionBackward");
-    const unsigned blocks = unsigned(ceil_div(a.seq, kOwn));
-    backward_keys<T, D>
-        <<<dim3(blocks, unsigned(a.kv_heads), unsigned(a.batch)), kThreads, size_t(bytes), queue.use()>>>(a);
-    backward_queries<T, D>
-        <<<dim3(blocks, unsigned(a.heads), unsigned(a.batch)), kThreads, size_t(bytes), queue.use()>>>(a);
+    with_bounds(a, [&](auto bounded) {
+      constexpr int D = decltype(width)::value;
+      const auto of_keys = backward_keys<T, D, decltype(bounded)::value>;
+      const auto of_queries = backward_queries<T, D, decltype(bounded)::value>;
+      const int bytes = Blocks<T, D>::kNumel * int(sizeof(T));
+      allow_shared(queue, of_keys, bytes, "AttentionBackward");
+      allow_shared(queue, of_queries, bytes, "AttentionBackward");
+      const unsigned blocks = unsigned(ceil_div(a.seq, kOwn)), batch = unsigned(a.batch);
+      of_keys<<<dim3(blocks, unsigned(a.kv_heads), batch), kThreads, size_t(bytes), queue.use()>>>(a);
+      of_queries<<<dim3(blocks, unsigned(a.heads), batch), kThreads, size_t(bytes), queue.use()>>>(a);
+    });
   });
   queue.launched("AttentionBackward");
 }

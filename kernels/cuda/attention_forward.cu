@@ -23,8 +23,9 @@ struct Rows {
   float top[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0};
 };
 
-// Scores become 2^(score - top); what was summed before shrinks to the new top.
-template <int D>
+// Scores become 2^(score - top); what was summed before shrinks to the new top. A row that has seen no key so
+// far, which only a bounded mask has, keeps a top of minus infinity and a sum of zero.
+template <bool kBounded, int D>
 __device__ __forceinline__ void soften(float (&s)[kTiles][4], Rows& rows, float (&o)[D / 8][4]) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -32,12 +33,12 @@ __device__ __forceinline__ void soften(float (&s)[kTiles][4], Rows& rows, float 
 #pragma unroll
     for (int n = 0; n < kTiles; ++n) top = fmaxf(top, fmaxf(s[n][half * 2], s[n][half * 2 + 1]));
     top = quad_max(top);
-    const float shrink = exp2f(rows.top[half] - top);
+    const float shift = kBounded && top == -INFINITY ? 0.0f : top, shrink = exp2f(rows.top[half] - shift);
     float sum = 0;
 #pragma unroll
     for (int n = 0; n < kTiles; ++n)
 #pragma unroll
-      for (int i = half * 2; i < half * 2 + 2; ++i) sum += s[n][i] = exp2f(s[n][i] - top);
+      for (int i = half * 2; i < half * 2 + 2; ++i) sum += s[n][i] = exp2f(s[n][i] - shift);
     rows.top[half] = top;
     rows.sum[half] = fmaf(rows.sum[half], shrink, sum);
 #pragma unroll
@@ -45,7 +46,7 @@ __device__ __forceinline__ void soften(float (&s)[kTiles][4], Rows& rows, float 
   }
 }
 
-// Scores in units of log2; on the diagonal, keys after the query are hidden.
+// Scores in units of log2; on the diagonal, keys after the query are hidden. `key` is the lane's first one.
 __device__ __forceinline__ void scale_and_hide(float (&s)[kTiles][4], float scale, bool diagonal, int query,
                                                int key) {
 #pragma unroll
@@ -57,7 +58,16 @@ __device__ __forceinline__ void scale_and_hide(float (&s)[kTiles][4], float scal
     }
 }
 
-template <class T, int D>
+// Hides keys before the first that each of the lane's two rows sees.
+__device__ __forceinline__ void hide_before(float (&s)[kTiles][4], const int (&from)[2], int key) {
+#pragma unroll
+  for (int n = 0; n < kTiles; ++n)
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      if (key + n * 8 + i % 2 < from[i / 2]) s[n][i] = -INFINITY;
+}
+
+template <class T, int D, bool kBounded>
 __global__ void __launch_bounds__(kThreads) forward(Attention<T> a) {
   extern __shared__ __align__(16) unsigned char shared[];
   const Blocks<T, D> blocks{reinterpret_cast<T*>(shared)};
@@ -70,12 +80,16 @@ __global__ void __launch_bounds__(kThreads) forward(Attention<T> a) {
     blocks.v(tile).template fetch<kKeys, kThreads>(values, a.stride(), tile * kKeys, a.seq, a.dim);
   };
   blocks.q().template fetch<kQueries, kThreads>(a.qkv + a.query(b, head), a.stride(), q0, a.seq, a.dim);
-  fetch(0);
+  const int begin = kBounded ? first_key<true>(a, b, q0) / kKeys : 0,
+            seen_by_all = first_key<kBounded>(a, b, q0 + kQueries - 1);
+  const int from[2] = {first_key<kBounded>(a, b, q0 + first + lane / 4),
+                       first_key<kBounded>(a, b, q0 + first + lane / 4 + 8)};
+  fetch(begin);
   commit_copies();
   float o[D / 8][4] = {};
   Rows rows;
   const int tiles = q0 / kKeys + 1;
-  for (int tile = 0; tile < tiles; ++tile) {
+  for (int tile = begin; tile < tiles; ++tile) {
     if (tile + 1 < tiles) fetch(tile + 1);
     commit_copies();
     wait_for_copies<1>();
@@ -84,7 +98,8 @@ __global__ void __launch_bounds__(kThreads) forward(Attention<T> a) {
     multiply_rows(s, blocks.q(), first, blocks.k(tile));
     scale_and_hide(s, a.scale * kLog2E, tile + 1 == tiles, q0 + first + lane / 4,
                    tile * kKeys + lane % 4 * 2);
-    soften<D>(s, rows, o);
+    if (kBounded && tile * kKeys < seen_by_all) hide_before(s, from, tile * kKeys + lane % 4 * 2);
+    soften<kBounded, D>(s, rows, o);
     add_product(o, s, blocks.v(tile));
     __syncthreads();  // before the next tile but one arrives in the same place
   }
@@ -96,11 +111,14 @@ __global__ void __launch_bounds__(kThreads) forward(Attention<T> a) {
 template <class T>
 void attention_forward(CudaQueue& queue, const Attention<T>& a) {
   with_width(a.dim, [&](auto width) {
-    constexpr int D = decltype(width)::value;
-    const int bytes = Blocks<T, D>::numel(5) * int(sizeof(T));
-    allow_shared(queue, forward<T, D>, bytes, "AttentionForward");
-    const dim3 grid(unsigned(ceil_div(a.seq, kQueries)), unsigned(a.heads), unsigned(a.batch));
-    forward<T, D><<<grid, kThreads, size_t(bytes), queue.use()>>>(a);
+    with_bounds(a, [&](auto bounded) {
+      constexpr int D = decltype(width)::value;
+      const auto kernel = forward<T, D, decltype(bounded)::value>;
+      const int bytes = Blocks<T, D>::numel(5) * int(sizeof(T));
+      allow_shared(queue, kernel, bytes, "AttentionForward");
+      const dim3 grid(unsigned(ceil_div(a.seq, kQueries)), unsigned(a.heads), unsigned(a.batch));
+      kernel<<<grid, kThreads, size_t(bytes), queue.use()>>>(a);
+    });
   });
   queue.launched("AttentionForward");
 }

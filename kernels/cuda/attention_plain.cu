@@ -86,7 +86,7 @@ struct Shared {
   static int64_t bytes(int dim) { return (4 * 32 * (dim + 1) + kRows * kColumns) * int64_t(sizeof(float)); }
 };
 
-template <class T>
+template <class T, bool kBounded>
 __global__ void __launch_bounds__(kThreads) forward(Attention<T> a) {
   extern __shared__ __align__(16) float base[];
   const Shared shared{base, a.dim};
@@ -96,9 +96,12 @@ __global__ void __launch_bounds__(kThreads) forward(Attention<T> a) {
   const int lane = threadIdx.x % 32, first = q0 + int(threadIdx.x) / 32 * kOwn;
   fetch(q, a.qkv + a.query(b, head), a.stride(), q0, a.seq, a.dim);
   float o[kOwn][kParts] = {}, top[kOwn], sum[kOwn];
+  int from[kOwn];
 #pragma unroll
-  for (int r = 0; r < kOwn; ++r) top[r] = -INFINITY, sum[r] = 0;
-  for (int k0 = 0; k0 <= q0; k0 += kColumns) {
+  for (int r = 0; r < kOwn; ++r)
+    top[r] = -INFINITY, sum[r] = 0, from[r] = first_key<kBounded>(a, b, first + r);
+  const int begin = kBounded ? first_key<true>(a, b, q0) / kColumns * kColumns : 0;
+  for (int k0 = begin; k0 <= q0; k0 += kColumns) {
     __syncthreads();
     fetch(k, a.qkv + a.key(b, kv), a.stride(), k0, a.seq, a.dim);
     fetch(v, a.qkv + a.value(b, kv), a.stride(), k0, a.seq, a.dim);
@@ -107,9 +110,12 @@ __global__ void __launch_bounds__(kThreads) forward(Attention<T> a) {
     dots(s, q, k, a.dim);
 #pragma unroll
     for (int r = 0; r < kOwn; ++r) {
-      const float score = k0 + lane <= first + r ? s[r] * (a.scale * kLog2E) : -INFINITY;
-      const float highest = fmaxf(top[r], warp_max(score)), shrink = exp2f(top[r] - highest);
-      s[r] = exp2f(score - highest);
+      const bool visible = k0 + lane <= first + r && (!kBounded || k0 + lane >= from[r]);
+      const float score = visible ? s[r] * (a.scale * kLog2E) : -INFINITY;
+      const float highest = fmaxf(top[r], warp_max(score));
+      // A row that has seen no key so far keeps a top of minus infinity and a sum of zero.
+      const float shift = kBounded && highest == -INFINITY ? 0.0f : highest, shrink = exp2f(top[r] - shift);
+      s[r] = exp2f(score - shift);
       sum[r] = fmaf(sum[r], shrink, warp_sum(s[r]));
       top[r] = highest;
 #pragma unroll
@@ -128,7 +134,7 @@ __global__ void __launch_bounds__(kThreads) forward(Attention<T> a) {
 }
 
 // Own rows are keys, columns are queries.
-template <class T>
+template <class T, bool kBounded>
 __global__ void __launch_bounds__(kThreads, 2) backward_keys(Attention<T> a) {
   extern __shared__ __align__(16) float base[];
   const Shared shared{base, a.dim};
@@ -138,8 +144,12 @@ __global__ void __launch_bounds__(kThreads, 2) backward_keys(Attention<T> a) {
   fetch(k, a.qkv + a.key(b, kv), a.stride(), k0, a.seq, a.dim);
   fetch(v, a.qkv + a.value(b, kv), a.stride(), k0, a.seq, a.dim);
   float dk[kOwn][kParts] = {}, dv[kOwn][kParts] = {};
+  const int last_end = query_end<kBounded>(a, b, k0 + kRows - 1);
+  int end[kOwn];
+#pragma unroll
+  for (int r = 0; r < kOwn; ++r) end[r] = query_end<kBounded>(a, b, first + r);
   for (int head = kv * group; head < (kv + 1) * group; ++head)
-    for (int q0 = k0; q0 < a.seq; q0 += kColumns) {
+    for (int q0 = k0; q0 < last_end; q0 += kColumns) {
       __syncthreads();
       fetch(q, a.qkv + a.query(b, head), a.stride(), q0, a.seq, a.dim);
       fetch(dy, a.dy + a.output(b, head), a.out_stride(), q0, a.seq, a.dim);
@@ -152,7 +162,8 @@ __global__ void __launch_bounds__(kThreads, 2) backward_keys(Attention<T> a) {
       dots(d, v, dy, a.dim);
 #pragma unroll
       for (int r = 0; r < kOwn; ++r) {
-        s[r] = first + r <= query ? exp2f(s[r] * (a.scale * kLog2E) - lse) : 0.0f;
+        const bool visible = first + r <= query && (!kBounded || query < end[r]);
+        s[r] = visible ? exp2f(s[r] * (a.scale * kLog2E) - lse) : 0.0f;
         d[r] = s[r] * (d[r] - delta);
       }
       add_weighted(dv, s, shared.weights(), dy, a.dim);
@@ -163,7 +174,7 @@ __global__ void __launch_bounds__(kThreads, 2) backward_keys(Attention<T> a) {
 }
 
 // Own rows are queries, columns are keys.
-template <class T>
+template <class T, bool kBounded>
 __global__ void __launch_bounds__(kThreads) backward_queries(Attention<T> a) {
   extern __shared__ __align__(16) float base[];
   const Shared shared{base, a.dim};
@@ -174,7 +185,11 @@ __global__ void __launch_bounds__(kThreads) backward_queries(Attention<T> a) {
   fetch(q, a.qkv + a.query(b, head), a.stride(), q0, a.seq, a.dim);
   fetch(dy, a.dy + a.output(b, head), a.out_stride(), q0, a.seq, a.dim);
   float dq[kOwn][kParts] = {};
-  for (int k0 = 0; k0 <= q0; k0 += kColumns) {
+  int from[kOwn];
+#pragma unroll
+  for (int r = 0; r < kOwn; ++r) from[r] = first_key<kBounded>(a, b, first + r);
+  const int begin = kBounded ? first_key<true>(a, b, q0) / kColumns * kColumns : 0;
+  for (int k0 = begin; k0 <= q0; k0 += kColumns) {
     __syncthreads();
     fetch(k, a.qkv + a.key(b, kv), a.stride(), k0, a.seq, a.dim);
     fetch(v, a.qkv + a.value(b, kv), a.stride(), k0, a.seq, a.dim);
@@ -185,7 +200,7 @@ __global__ void __launch_bounds__(kThreads) backward_queries(Attention<T> a) {
 #pragma unroll
     for (int r = 0; r < kOwn; ++r) {
       const int query = first + r;
-      const bool visible = k0 + lane <= query && query < a.seq;
+      const bool visible = k0 + lane <= query && query < a.seq && (!kBounded || k0 + lane >= from[r]);
       const float p =
           visible ? exp2f(s[r] * (a.scale * kLog2E) - a.lse[a.row(b, head) + query] * kLog2E) : 0.0f;
       d[r] = visible ? p * (d[r] - a.delta[a.row(b, head) + query]) : 0.0f;
@@ -210,13 +225,17 @@ void start(CudaQueue& queue, Kernel kernel, const Attention<T>& a, int heads, co
 
 template <class T>
 void plain_attention_forward(CudaQueue& queue, const Attention<T>& a) {
-  start(queue, forward<T>, a, a.heads, "AttentionForward");
+  with_bounds(a, [&](auto bounded) {
+    start(queue, forward<T, decltype(bounded)::value>, a, a.heads, "AttentionForward");
+  });
 }
 
 template <class T>
 void plain_attention_backward(CudaQueue& queue, const Attention<T>& a) {
-  start(queue, backward_keys<T>, a, a.kv_heads, "AttentionBackward");
-  start(queue, backward_queries<T>, a, a.heads, "AttentionBackward");
+  with_bounds(a, [&](auto bounded) {
+    start(queue, backward_keys<T, decltype(bounded)::value>, a, a.kv_heads, "AttentionBackward");
+    start(queue, backward_queries<T, decltype(bounded)::value>, a, a.heads, "AttentionBackward");
+  });
 }
 
 template void plain_attention_forward(CudaQueue&, const Attention<float>&);

@@ -9,21 +9,30 @@ namespace cleave::gpu {
 // What a way is tried for.
 struct AttentionShape {
   int64_t batch, seq, heads, kv_heads, dim;
-  DType type;  // bf16 or fp16
+  DType type;              // bf16 or fp16
+  int64_t window = 0;      // what it hides, else 0
+  bool documents = false;  // whether the mask has any
   auto operator<=>(const AttentionShape&) const = default;
 };
 
 template <class Op>
 AttentionShape shape_of(const Op& op) {
-  return {op.batch, op.seq, op.heads, op.kv_heads, op.head_dim, op.qkv.dtype()};
+  return {op.batch,
+          op.seq,
+          op.heads,
+          op.kv_heads,
+          op.head_dim,
+          op.qkv.dtype(),
+          op.mask.window_in(op.seq),
+          op.mask.documents.defined()};
 }
 
 // In the own kernels that every GPU has; all that is asked of a body, and what the other ways are tried
 // against.
 void run_own(const AttentionForward& op, Stream& stream);
 void run_own(const AttentionBackward& op, Stream& stream);
-// In cuDNN, where it is there, knows the shape, and was proved; false: nothing was done that run_own does not
-// redo.
+// In cuDNN, where it is there, knows the shape and its mask, and was proved; false: nothing was done that
+// run_own does not redo.
 bool library_attention(const AttentionForward& op, Stream& stream);
 bool library_attention(const AttentionBackward& op, Stream& stream);
 // In the own kernels for Hopper, on its warpgroup products, where they take the op and were proved; else

@@ -1,11 +1,25 @@
 #include "kernels/cuda/attention_trial.h"
 
+#include "device/copy.h"
+
 namespace cleave::gpu {
 namespace {
 
 // Of a few bf16 roundings of probabilities, outputs and gradients of order 1.
 constexpr double kBound = 0x1p-6;
 constexpr int64_t kMostSeq = 1024;
+
+// A window and documents that hide something of `seq` positions where the shape's hide something.
+AttentionMask trial_mask(const AttentionShape& shape, int64_t seq, TrialSpace& space, Stream& stream) {
+  AttentionMask mask{.window = shape.window ? std::min(shape.window, seq / 2 + 1) : 0};
+  if (!shape.documents) return mask;
+  std::vector<int32_t> starts(size_t(seq), 0);
+  for (int64_t i = seq / 3; i < seq; ++i) starts[size_t(i)] = int32_t(i < seq - 5 ? seq / 3 : seq - 5);
+  mask.documents = space.take(DType::int32, {1, seq});
+  copy(mask.documents, Tensor(starts.data(), DType::int32, {1, seq}, MemoryKind::host), stream);
+  stream.synchronize();  // `starts` ends here
+  return mask;
+}
 
 Verdict compare(const AttentionShape& shape, const std::function<void(const AttentionForward&)>& forward,
                 const std::function<void(const AttentionBackward&)>& backward, Stream& stream) {
@@ -14,6 +28,7 @@ Verdict compare(const AttentionShape& shape, const std::function<void(const Atte
   const int64_t kv = std::min<int64_t>(2, shape.kv_heads), heads = shape.heads / shape.kv_heads * kv;
   const int64_t seq = std::min(shape.seq, kMostSeq), width = heads * shape.dim,
                 joined = width + 2 * kv * shape.dim;
+  const AttentionMask mask = trial_mask(shape, seq, space, stream);
   const DType type = shape.type;
   AttentionForward tried{.y = space.take(type, {seq, width}),
                          .lse = space.take(DType::fp32, {1, heads, seq}),
@@ -22,7 +37,8 @@ Verdict compare(const AttentionShape& shape, const std::function<void(const Atte
                          .seq = seq,
                          .heads = heads,
                          .kv_heads = kv,
-                         .head_dim = shape.dim};
+                         .head_dim = shape.dim,
+                         .mask = mask};
   AttentionForward own = tried;
   own.y = space.take(type, {seq, width}), own.lse = space.take(DType::fp32, {1, heads, seq});
   forward(tried);
@@ -39,7 +55,8 @@ Verdict compare(const AttentionShape& shape, const std::function<void(const Atte
                                .seq = seq,
                                .heads = heads,
                                .kv_heads = kv,
-                               .head_dim = shape.dim};
+                               .head_dim = shape.dim,
+                               .mask = mask};
   AttentionBackward own_back = tried_back;
   own_back.dqkv = space.take(type, {seq, joined});
   backward(tried_back);
@@ -61,8 +78,10 @@ Verdict attention_difference(const AttentionShape& shape,
 }
 
 std::string words(const AttentionShape& s) {
-  return fmt::format(" in {} for {} x {} tokens, {} heads and {} key/value heads of {}", name_of(s.type),
-                     s.batch, s.seq, s.heads, s.kv_heads, s.dim);
+  return fmt::format(" in {} for {} x {} tokens, {} heads and {} key/value heads of {}{}{}", name_of(s.type),
+                     s.batch, s.seq, s.heads, s.kv_heads, s.dim,
+                     s.window ? fmt::format(", a window of {}", s.window) : "",
+                     s.documents ? ", documents" : "");
 }
 
 bool on_hopper(CudaQueue& queue) {

@@ -1,5 +1,5 @@
-// Where the attention kernels for Hopper are used: on its GPUs, for every shape that the other tensor-core
-// kernels take, once a trial of that shape agreed with them.
+// Where the attention kernels for Hopper are used: on its GPUs, for every shape and mask that the other
+// tensor-core kernels take, once a trial of that shape agreed with them.
 #include "kernels/cuda/attention_trial.h"
 
 namespace cleave::gpu {

@@ -64,16 +64,33 @@ __device__ __forceinline__ void hide(float (&s)[kTiles][4], int diagonal) {
     }
 }
 
+// Zeroes columns before the bound of each of the lane's two rows, or from it on, both counted from the tile's
+// first column.
+template <bool before, int kTiles>
+__device__ __forceinline__ void hide_by_rows(float (&s)[kTiles][4], int first, int second) {
+  const int column = int(threadIdx.x) % 4 * 2;
+#pragma unroll
+  for (int n = 0; n < kTiles; ++n)
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const bool ahead = column + n * 8 + i % 2 < (i < 2 ? first : second);
+      if (ahead == before) s[n][i] = 0;
+    }
+}
+
 // dK and dV of 128 keys: for every query head that reads them and every query tile from the diagonal on, with
 // queries as columns: P^T = exp(K Q^T - lse), dV += P^T dY, dS^T = P^T (V dY^T - delta), dK += dS^T Q. What
 // is asked of a query beyond the last one is zero: its P is 1, its dY and dS are zero.
-template <class T, int D>
+template <class T, int D, bool kBounded>
 __global__ void __launch_bounds__(kThreads, 1) backward_keys(Attention<T> a) {
   extern __shared__ __align__(1024) unsigned char shared[];
   const Blocks<T, D, kQueries> blocks{shared, shared_address(shared)};
   const int k0 = blockIdx.x * kOwn, kv = blockIdx.y, b = blockIdx.z, lane = threadIdx.x % 32;
   const int mine = warpgroup_index() * 64, first = k0 + mine + int(threadIdx.x) % kWarpgroup / 32 * 16;
   const float scale = a.scale * kLog2E;
+  const int row = first + lane / 4, nearest_end = query_end<kBounded>(a, b, k0),
+            last_end = query_end<kBounded>(a, b, k0 + kOwn - 1);
+  const int row_end[2] = {query_end<kBounded>(a, b, row), query_end<kBounded>(a, b, row + 8)};
   int head = kv * (a.heads / a.kv_heads), q0 = k0;  // of the next tile to ask for
   const int end = head + a.heads / a.kv_heads;
   auto fetch = [&](int stage) {
@@ -83,7 +100,7 @@ __global__ void __launch_bounds__(kThreads, 1) backward_keys(Attention<T> a) {
     fetch_numbers(blocks.numbers(0, stage), a.lse + a.row(b, head), q0, a.seq, int(threadIdx.x));
     fetch_numbers(blocks.numbers(1, stage), a.delta + a.row(b, head), q0, a.seq, int(threadIdx.x) - kQueries);
     q0 += kQueries;
-    if (q0 >= a.seq) q0 = k0, ++head;
+    if (q0 >= last_end) q0 = k0, ++head;
   };
   blocks.own(0).template fetch<kThreads>(a.qkv + a.key(b, kv), a.stride(), k0, a.seq, a.dim);
   blocks.own(1).template fetch<kThreads>(a.qkv + a.value(b, kv), a.stride(), k0, a.seq, a.dim);
@@ -115,6 +132,7 @@ __global__ void __launch_bounds__(kThreads, 1) backward_keys(Attention<T> a) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) s[n][i] = quick_exp2(fmaf(s[n][i], scale, -lse[n * 8 + i % 2] * kLog2E));
     if (now < k0 + kOwn) hide<true>(s, first + lane / 4 - now - lane % 4 * 2);
+    if (kBounded && now + kQueries > nearest_end) hide_by_rows<false>(s, row_end[0] - now, row_end[1] - now);
     pack<T>(p, s);
     begin_products();
     add_product(dv, p, dy);
@@ -139,7 +157,7 @@ __global__ void __launch_bounds__(kThreads, 1) backward_keys(Attention<T> a) {
 }
 
 // dQ of 128 queries of one head: over key tiles up to the diagonal, dS = P (dY V^T - delta), dQ += dS K.
-template <class T, int D>
+template <class T, int D, bool kBounded>
 __global__ void __launch_bounds__(kThreads, 1) backward_queries(Attention<T> a) {
   extern __shared__ __align__(1024) unsigned char shared[];
   const Blocks<T, D, kKeys> blocks{shared, shared_address(shared)};
@@ -154,20 +172,24 @@ __global__ void __launch_bounds__(kThreads, 1) backward_queries(Attention<T> a) 
   };
   blocks.own(0).template fetch<kThreads>(a.qkv + a.query(b, head), a.stride(), q0, a.seq, a.dim);
   blocks.own(1).template fetch<kThreads>(a.dy + a.output(b, head), a.out_stride(), q0, a.seq, a.dim);
-  fetch(0, 0);
+  const int begin = kBounded ? first_key<true>(a, b, q0) / kKeys * kKeys : 0,
+            seen_by_all = first_key<kBounded>(a, b, q0 + kOwn - 1);
+  fetch(0, begin);
   commit_copies();
   float lse[2], delta[2];  // of this lane's two rows
+  int from[2];
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int query = first + lane / 4 + half * 8;
     lse[half] = query < a.seq ? a.lse[a.row(b, head) + query] * kLog2E : 0;
     delta[half] = query < a.seq ? a.delta[a.row(b, head) + query] : 0;
+    from[half] = first_key<kBounded>(a, b, query);
   }
   float dq[D / 8][4] = {}, s[kKeys / 8][4], d[kKeys / 8][4];
   uint32_t ds[kKeys / 16][4];
   settle(dq);
   const int end = q0 + kOwn < a.seq ? q0 + kOwn : a.seq;
-  for (int k0 = 0, stage = 0; k0 < end; k0 += kKeys, stage = next(stage)) {
+  for (int k0 = begin, stage = 0; k0 < end; k0 += kKeys, stage = next(stage)) {
     arrive();
     const auto k = blocks.other(0, stage), v = blocks.other(1, stage);
     begin_products();
@@ -185,6 +207,7 @@ __global__ void __launch_bounds__(kThreads, 1) backward_queries(Attention<T> a) 
 #pragma unroll
       for (int i = 0; i < 4; ++i) s[n][i] = quick_exp2(fmaf(s[n][i], scale, -lse[i / 2]));
     if (k0 + kKeys > q0) hide<false>(s, first + lane / 4 - k0 - lane % 4 * 2);
+    if (kBounded && k0 < seen_by_all) hide_by_rows<true>(s, from[0] - k0, from[1] - k0);
     wait_for_products<0>();
     settle(d);
 #pragma unroll
@@ -206,17 +229,17 @@ __global__ void __launch_bounds__(kThreads, 1) backward_queries(Attention<T> a) 
 template <class T>
 void warpgroup_attention_backward(CudaQueue& queue, const Attention<T>& a) {
   with_width(a.dim, [&](auto width) {
-    constexpr int D = decltype(width)::value;
-    constexpr int for_keys = Blocks<T, D, kQueries>::kBytes, for_queries = Blocks<T, D, kKeys>::kBytes;
-    allow_shared(queue, backward_keys<T, D>, for_keys, "AttentionBackward");
-    allow_shared(queue, backward_queries<T, D>, for_queries, "AttentionBackward");
-    const unsigned blocks = unsigned(ceil_div(a.seq, kOwn));
-    backward_keys<T, D>
-        <<<dim3(blocks, unsigned(a.kv_heads), unsigned(a.batch)), kThreads, size_t(for_keys), queue.use()>>>(
-            a);
-    backward_queries<T, D>
-        <<<dim3(blocks, unsigned(a.heads), unsigned(a.batch)), kThreads, size_t(for_queries), queue.use()>>>(
-            a);
+    with_bounds(a, [&](auto bounded) {
+      constexpr int D = decltype(width)::value;
+      constexpr int for_keys = Blocks<T, D, kQueries>::kBytes, for_queries = Blocks<T, D, kKeys>::kBytes;
+      const auto of_keys = backward_keys<T, D, decltype(bounded)::value>;
+      const auto of_queries = backward_queries<T, D, decltype(bounded)::value>;
+      allow_shared(queue, of_keys, for_keys, "AttentionBackward");
+      allow_shared(queue, of_queries, for_queries, "AttentionBackward");
+      const unsigned blocks = unsigned(ceil_div(a.seq, kOwn)), batch = unsigned(a.batch);
+      of_keys<<<dim3(blocks, unsigned(a.kv_heads), batch), kThreads, size_t(for_keys), queue.use()>>>(a);
+      of_queries<<<dim3(blocks, unsigned(a.heads), batch), kThreads, size_t(for_queries), queue.use()>>>(a);
+    });
   });
   queue.launched("AttentionBackward");
 }

@@ -1,8 +1,9 @@
 // Attention forward on Hopper's warpgroup products, for sm_90a. A block of two warpgroups owns 128 queries of
 // one head, a warpgroup 64 of them, and goes through the keys 128 at a time, from the diagonal down, so that
-// only the first tile hides any. The softmax is kept on line (FlashAttention-2, arXiv 2307.08691); while it
-// works on the scores of one tile, the tensor cores multiply the probabilities of the tile before by its
-// values (FlashAttention-3, arXiv 2407.08608, section 3.2).
+// every row sees a key of the first tile, and without a bounded mask no other tile hides any. The softmax is
+// kept on line (FlashAttention-2, arXiv 2307.08691); while it works on the scores of one tile, the tensor
+// cores multiply the probabilities of the tile before by its values (FlashAttention-3, arXiv 2407.08608,
+// section 3.2).
 #include "kernels/cuda/attention_rows.cuh"
 #include "kernels/cuda/swizzled_tile.cuh"
 
@@ -60,6 +61,16 @@ __device__ __forceinline__ void hide(float (&s)[kTiles][4], int query) {
       if (key + n * 8 + i % 2 > query + i / 2 * 8) s[n][i] = -INFINITY;
 }
 
+// Hides keys before the first that each of the lane's two rows sees, counted from the tile's first.
+__device__ __forceinline__ void hide_before(float (&s)[kTiles][4], int first, int second) {
+  const int key = int(threadIdx.x) % 4 * 2;
+#pragma unroll
+  for (int n = 0; n < kTiles; ++n)
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      if (key + n * 8 + i % 2 < (i < 2 ? first : second)) s[n][i] = -INFINITY;
+}
+
 template <int kColumns>
 __device__ __forceinline__ void shrink(float (&o)[kColumns][4], const Rows& rows) {
 #pragma unroll
@@ -70,7 +81,7 @@ __device__ __forceinline__ void shrink(float (&o)[kColumns][4], const Rows& rows
 
 // Step i is key tile last - i. At the barrier of step i all scores of step i and all products with values
 // before are done, so the tiles of keys i + 2 and values i + 1 may arrive in their places.
-template <class T, int D>
+template <class T, int D, bool kBounded>
 __global__ void __launch_bounds__(kThreads, 1) forward(Attention<T> a) {
   extern __shared__ __align__(1024) unsigned char shared[];
   const Blocks<T, D> blocks{shared_address(shared)};
@@ -79,8 +90,13 @@ __global__ void __launch_bounds__(kThreads, 1) forward(Attention<T> a) {
   const int mine = warpgroup_index() * 64, lane_row = mine + int(threadIdx.x) % kWarpgroup / 32 * 16;
   const T *keys = a.qkv + a.key(b, a.kv_head(head)), *values = a.qkv + a.value(b, a.kv_head(head));
   const float scale = a.scale * kLog2E;
+  const int steps =
+      last - (kBounded ? first_key<true>(a, b, last * kQueries) / kKeys : 0);  // behind the diagonal
+  const int row = last * kQueries + lane_row + int(threadIdx.x) % 32 / 4;
+  const int from[2] = {first_key<kBounded>(a, b, row), first_key<kBounded>(a, b, row + 8)},
+            seen_by_all = first_key<kBounded>(a, b, last * kQueries + kQueries - 1);
   auto fetch_keys = [&](int step) {
-    if (step <= last)
+    if (step <= steps)
       blocks.k(step).template fetch<kThreads>(keys, a.stride(), (last - step) * kKeys, a.seq, a.dim);
   };
   auto fetch_values = [&](int step) {
@@ -107,9 +123,10 @@ __global__ void __launch_bounds__(kThreads, 1) forward(Attention<T> a) {
   wait_for_products<0>();
   settle(s);
   hide(s, lane_row + int(threadIdx.x) % 32 / 4);
+  if (kBounded) hide_before(s, from[0] - last * kKeys, from[1] - last * kKeys);
   soften(s, rows, scale);
   pack<T>(p, s);
-  for (int step = 0; step < last; ++step) {
+  for (int step = 0; step < steps; ++step) {
     arrive();
     begin_products();
     multiply_rows(s, blocks.q(), mine, blocks.k(step + 1));
@@ -121,6 +138,8 @@ __global__ void __launch_bounds__(kThreads, 1) forward(Attention<T> a) {
     commit_copies();
     wait_for_products<1>();
     settle(s);
+    const int k0 = (last - step - 1) * kKeys;
+    if (kBounded && k0 < seen_by_all) hide_before(s, from[0] - k0, from[1] - k0);
     soften(s, rows, scale);
     finish_first(rows.sum[0] + rows.sum[1], blocks.slot());
     wait_for_products<0>();
@@ -131,7 +150,7 @@ __global__ void __launch_bounds__(kThreads, 1) forward(Attention<T> a) {
   }
   arrive();
   begin_products();
-  add_product(o, p, blocks.v(last));
+  add_product(o, p, blocks.v(steps));
   commit_products();
   wait_for_products<0>();
   settle(o);
@@ -143,10 +162,13 @@ __global__ void __launch_bounds__(kThreads, 1) forward(Attention<T> a) {
 template <class T>
 void warpgroup_attention_forward(CudaQueue& queue, const Attention<T>& a) {
   with_width(a.dim, [&](auto width) {
-    constexpr int D = decltype(width)::value, kBytes = Blocks<T, D>::kBytes;
-    allow_shared(queue, forward<T, D>, kBytes, "AttentionForward");
-    const dim3 grid(unsigned(ceil_div(a.seq, kQueries)), unsigned(a.heads), unsigned(a.batch));
-    forward<T, D><<<grid, kThreads, size_t(kBytes), queue.use()>>>(a);
+    with_bounds(a, [&](auto bounded) {
+      constexpr int D = decltype(width)::value, kBytes = Blocks<T, D>::kBytes;
+      const auto kernel = forward<T, D, decltype(bounded)::value>;
+      allow_shared(queue, kernel, kBytes, "AttentionForward");
+      const dim3 grid(unsigned(ceil_div(a.seq, kQueries)), unsigned(a.heads), unsigned(a.batch));
+      kernel<<<grid, kThreads, size_t(kBytes), queue.use()>>>(a);
+    });
   });
   queue.launched("AttentionForward");
 }

@@ -11,7 +11,12 @@ KERNEL_SUITE(Attention);
 // Plain attention in double precision and its derivative by the chain rule on the full matrix.
 struct Oracle {
   AttentionCase c;
-  Values qkv, y, lse, dqkv;
+  Values qkv, documents, y, lse, dqkv;
+
+  bool sees(int64_t b, int64_t i, int64_t j) const {
+    const auto document = [&](int64_t t) { return documents[size_t(b * c.seq + t)]; };
+    return j <= i && (c.window == 0 || i - j < c.window) && (documents.empty() || document(i) == document(j));
+  }
 
   size_t at(int64_t b, int64_t t, int64_t head, int64_t d) const {
     return size_t(((b * c.seq + t) * (c.heads + 2 * c.kv_heads) + head) * c.head_dim + d);
@@ -26,6 +31,10 @@ struct Oracle {
     Values p(size_t(i + 1), 0.0);
     double top = -1e300, sum = 0;
     for (int64_t j = 0; j <= i; ++j) {
+      if (!sees(b, i, j)) {
+        p[size_t(j)] = -INFINITY;
+        continue;
+      }
       for (int64_t d = 0; d < c.head_dim; ++d)
         p[size_t(j)] += qkv[at(b, i, h, d)] * qkv[at(b, j, key_head(h), d)];
       p[size_t(j)] /= std::sqrt(double(c.head_dim));
@@ -88,14 +97,18 @@ double gradient_bound(DType type) {
 TEST_P(AttentionKernel, ForwardAndBackwardEqualDoublePrecision) {
   for (const AttentionCase& c : kAttentionCases)
     for (DType type : kTrainingTypes) {
-      SCOPED_TRACE(
-          fmt::format("seq {} heads {}/{} dim {} {}", c.seq, c.heads, c.kv_heads, c.head_dim, name_of(type)));
+      SCOPED_TRACE(fmt::format("seq {} heads {}/{} dim {} window {} documents {} {}", c.seq, c.heads,
+                               c.kv_heads, c.head_dim, c.window, c.documents, name_of(type)));
       const int64_t rows = c.batch * c.seq, wide = (c.heads + 2 * c.kv_heads) * c.head_dim,
                     narrow = c.heads * c.head_dim;
       Guarded qkv(type, {rows, wide}, random_values(rows * wide, 1)), dqkv(type, {rows, wide});
       Guarded y(type, {rows, narrow}), dy(type, {rows, narrow}, random_values(rows * narrow, 2));
       Guarded lse(DType::fp32, {c.batch, c.heads, c.seq});
-      Oracle oracle{c, qkv.values(), {}, {}, {}};
+      Guarded documents;
+      if (c.documents)
+        documents = Guarded(DType::int32, {c.batch, c.seq}, document_starts(c.batch, c.seq, c.documents));
+      const AttentionMask mask{c.window, c.documents ? documents.tensor() : Tensor()};
+      Oracle oracle{c, qkv.values(), c.documents ? documents.values() : Values(), {}, {}, {}};
       oracle.forward();
       oracle.backward(dy.values());
       TestStream stream;
@@ -106,7 +119,8 @@ TEST_P(AttentionKernel, ForwardAndBackwardEqualDoublePrecision) {
                               .seq = c.seq,
                               .heads = c.heads,
                               .kv_heads = c.kv_heads,
-                              .head_dim = c.head_dim},
+                              .head_dim = c.head_dim,
+                              .mask = mask},
              stream);
       expect_near(y, oracle.y, half_ulp(type) * 1.01, output_bound(type), "y");
       expect_near(lse, oracle.lse, 1e-6, 2e-6, "lse");
@@ -119,10 +133,98 @@ TEST_P(AttentionKernel, ForwardAndBackwardEqualDoublePrecision) {
                                .seq = c.seq,
                                .heads = c.heads,
                                .kv_heads = c.kv_heads,
-                               .head_dim = c.head_dim},
+                               .head_dim = c.head_dim,
+                               .mask = mask},
              stream);
       expect_near(dqkv, oracle.dqkv, half_ulp(type) * 1.01 + 1e-6, gradient_bound(type), "dqkv");
     }
+}
+
+// Forward and backward of one sequence of which the first `poisoned` rows are no numbers. 384 rows are whole
+// blocks of every kernel, so rows from there on stay numbers exactly when blocks that they do not see are
+// passed over: zero times such a row would be one as well.
+void expect_numbers_from_384(int64_t poisoned, const AttentionMask& mask, DType type) {
+  const int64_t seq = 768, heads = 2, kv = 1, dim = 64, narrow = heads * dim, wide = (heads + 2 * kv) * dim;
+  Values rows = random_values(seq * wide, 1), gradients = random_values(seq * narrow, 2);
+  std::fill_n(rows.begin(), poisoned * wide, NAN);
+  std::fill_n(gradients.begin(), poisoned * narrow, NAN);
+  Guarded qkv(type, {seq, wide}, rows), dy(type, {seq, narrow}, gradients);
+  Guarded y(type, {seq, narrow}), dqkv(type, {seq, wide}), lse(DType::fp32, {1, heads, seq});
+  TestStream stream;
+  AttentionForward forward{.y = y, .lse = lse, .qkv = qkv, .batch = 1, .seq = seq, .mask = mask};
+  forward.heads = heads, forward.kv_heads = kv, forward.head_dim = dim;
+  launch(forward, stream);
+  AttentionBackward backward{
+      .dqkv = dqkv, .dy = dy, .y = y, .lse = lse, .qkv = qkv, .seq = seq, .mask = mask};
+  backward.heads = heads, backward.kv_heads = kv, backward.head_dim = dim;
+  launch(backward, stream);
+  for (int64_t i = 384; i < seq; ++i)
+    for (int64_t d = 0; d < wide; ++d) {
+      ASSERT_TRUE(std::isfinite(dqkv.at(size_t(i * wide + d)))) << "dqkv of row " << i;
+      ASSERT_TRUE(d >= narrow || std::isfinite(y.at(size_t(i * narrow + d)))) << "y of row " << i;
+    }
+}
+
+TEST_P(AttentionKernel, PassesOverBlocksThatAreHidden) {
+  Guarded documents(DType::int32, {1, 768}, document_starts(1, 768, 2));
+  for (DType type : kTrainingTypes) {
+    SCOPED_TRACE(name_of(type));
+    expect_numbers_from_384(256, {.window = 100}, type);
+    expect_numbers_from_384(384, {.documents = documents}, type);
+    expect_numbers_from_384(384, {.window = 300, .documents = documents}, type);
+  }
+}
+
+// Where the window holds every position it is no mask: the same kernels, the same bits.
+TEST_P(AttentionKernel, GivesTheBitsOfNoWindowWhereTheWindowHoldsAll) {
+  const int64_t seq = 150, heads = 2, dim = 64, narrow = heads * dim;
+  for (DType type : kTrainingTypes) {
+    Guarded qkv(type, {seq, 3 * narrow}, random_values(seq * 3 * narrow, 1)),
+        y[3] = {{type, {seq, narrow}}, {type, {seq, narrow}}, {type, {seq, narrow}}};
+    Guarded lse(DType::fp32, {1, heads, seq});
+    TestStream stream;
+    for (size_t i = 0; i < 3; ++i) {
+      AttentionForward op{.y = y[i], .lse = lse, .qkv = qkv, .seq = seq, .heads = heads, .kv_heads = heads};
+      op.head_dim = dim, op.mask.window = i == 0 ? 0 : i == 1 ? seq : 1000;
+      launch(op, stream);
+    }
+    EXPECT_EQ(y[0].bits(), y[1].bits());
+    EXPECT_EQ(y[0].bits(), y[2].bits());
+  }
+}
+
+TEST(AttentionFlops, CountThePairsThatAreSeen) {
+  for (const auto& [seq, window] :
+       {std::pair<int64_t, int64_t>{1, 0}, {7, 0}, {7, 1}, {7, 3}, {7, 7}, {7, 9}, {100, 31}}) {
+    int64_t pairs = 0;
+    for (int64_t i = 0; i < seq; ++i)
+      for (int64_t j = 0; j <= i; ++j) pairs += window == 0 || i - j < window;
+    AttentionForward forward;
+    AttentionBackward backward;
+    forward.batch = backward.batch = 3, forward.seq = backward.seq = seq;
+    forward.heads = backward.heads = 4, forward.head_dim = backward.head_dim = 5;
+    forward.mask.window = backward.mask.window = window;
+    EXPECT_EQ(forward.flops(), double(3 * 4 * pairs * 5 * 2 * 2)) << seq << " " << window;
+    EXPECT_EQ(backward.flops(), double(3 * 4 * pairs * 5 * 2 * 5)) << seq << " " << window;
+  }
+}
+
+// On the CPU the kernel itself reads them; a place in front of the sequence would be an address outside of
+// it.
+TEST(AttentionDocuments, ThatBeginOutsideTheirSequenceAreRefused) {
+  Guarded qkv(DType::fp32, {4, 12}), y(DType::fp32, {4, 4}), lse(DType::fp32, {8});
+  AttentionForward op{.y = y, .lse = lse, .qkv = qkv, .seq = 4, .heads = 2, .kv_heads = 2, .head_dim = 2};
+  for (const Values& starts : {Values{0, 0, 3, 3}, {0, -1, 0, 0}, {1, 1, 1, 1}, {0, 1, 0, 0}}) {
+    Guarded documents(DType::int32, {1, 4}, starts);
+    op.mask.documents = documents;
+    TestStream stream;
+    try {
+      launch(op, stream);
+      FAIL() << "took " << starts[0] << " " << starts[1] << " " << starts[2];
+    } catch (const Error& e) {
+      EXPECT_NE(std::string(e.what()).find("must begin in"), std::string::npos) << e.what();
+    }
+  }
 }
 
 }  // namespace

@@ -154,6 +154,15 @@ TEST_F(Check, RefusesAttentionOfBrokenHeads) {
   EXPECT_NE(refusal(bad), "");
   bad = good, bad.lse = y;
   EXPECT_NE(refusal(bad), "");
+  bad = good, bad.mask.window = -1;
+  EXPECT_NE(refusal(bad).find("window"), std::string::npos);
+  Guarded places(DType::int32, {1, 4}), few(DType::int32, {1, 3}), numbers(DType::fp32, {1, 4});
+  bad = good, bad.mask.documents = places;
+  EXPECT_EQ(refusal(bad), "");
+  bad = good, bad.mask.documents = few;
+  EXPECT_NE(refusal(bad).find("documents"), std::string::npos);
+  bad = good, bad.mask.documents = numbers;
+  EXPECT_NE(refusal(bad).find("documents"), std::string::npos);
   AttentionBackward alias{.dqkv = qkv,
                           .dy = y,
                           .y = y,

@@ -6,6 +6,7 @@
 #include "kernels/attention.h"
 #include "kernels/dense.h"
 #include "kernels/elementwise.h"
+#include "tests/kernels/cases/attention.h"
 #include "tests/kernels/guarded.h"
 
 namespace cleave {
@@ -83,7 +84,12 @@ TEST_P(TrialKernel, LetsTheLibraryDoGeluItsGradientAndTheBiasGradient) {
 // instructions.
 TEST_P(TrialKernel, LetsTheWarpgroupsDoAttentionOfEveryLength) {
   const int64_t seq = 200, heads = 4, kv = 2, dim = 128, narrow = heads * dim, wide = (heads + 2 * kv) * dim;
-  for (DType t : {DType::bf16, DType::fp16}) {
+  Guarded documents(DType::int32, {1, seq}, document_starts(1, seq, 3));
+  const AttentionMask causal, window{.window = 90}, packed{.documents = documents};
+  for (const auto& [t, mask] : {std::pair{DType::bf16, causal},
+                                {DType::fp16, causal},
+                                {DType::bf16, window},
+                                {DType::bf16, packed}}) {
     Guarded qkv(t, {seq, wide}, random_values(seq * wide, 1)),
         dy(t, {seq, narrow}, random_values(seq * narrow, 2));
     Guarded y(t, {seq, narrow}), dqkv(t, {seq, wide}), lse(DType::fp32, {1, heads, seq});
@@ -96,7 +102,8 @@ TEST_P(TrialKernel, LetsTheWarpgroupsDoAttentionOfEveryLength) {
                             .seq = seq,
                             .heads = heads,
                             .kv_heads = kv,
-                            .head_dim = dim},
+                            .head_dim = dim,
+                            .mask = mask},
            stream);
     launch(AttentionBackward{.dqkv = dqkv,
                              .dy = dy,
@@ -107,10 +114,29 @@ TEST_P(TrialKernel, LetsTheWarpgroupsDoAttentionOfEveryLength) {
                              .seq = seq,
                              .heads = heads,
                              .kv_heads = kv,
-                             .head_dim = dim},
+                             .head_dim = dim,
+                             .mask = mask},
            stream);
     EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
   }
+}
+
+// One line where there is a cuDNN to refuse it, none elsewhere; the next way computes it.
+TEST_P(TrialKernel, NamesTheMaskThatCudnnDoesNotTake) {
+  const int64_t seq = 256, heads = 2, dim = 64, width = heads * dim;
+  const DType t = DType::bf16;
+  Guarded qkv(t, {seq, 3 * width}, random_values(seq * 3 * width, 1)), y(t, {seq, width});
+  Guarded lse(DType::fp32, {1, heads, seq});
+  TestStream stream;
+  testing::internal::CaptureStderr();
+  AttentionForward op{.y = y, .lse = lse, .qkv = qkv, .seq = seq, .heads = heads, .kv_heads = heads};
+  op.head_dim = dim, op.mask.window = 100;
+  for (int i = 0; i < 2; ++i) launch(op, stream);
+  const std::string text = testing::internal::GetCapturedStderr();
+  EXPECT_LE(std::count(text.begin(), text.end(), '\n'), 1) << text;
+  EXPECT_TRUE(text.empty() ||
+              text.find("a window of 100 is not used: its graph knows no mask") != std::string::npos)
+      << text;
 }
 
 // On Hopper, where cuDNN is there, its workspace holds two of these sequences at a time. The trial compares

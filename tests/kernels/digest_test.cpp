@@ -15,6 +15,7 @@
 #include "kernels/norm.h"
 #include "kernels/rotary.h"
 #include "kernels/update.h"
+#include "tests/kernels/cases/attention.h"
 #include "tests/kernels/guarded.h"
 
 namespace cleave {
@@ -123,6 +124,9 @@ void products(Digest& d, DType type) {
                 .c = c, .a = a, .b = b, .bias = {}, .transpose_a = ta, .transpose_b = tb, .accumulate = true},
             {&c});
     }
+}
+
+void attention(Digest& d, DType type, const AttentionMask& mask) {
   const int64_t batch = 2, seq = 101, heads = 4, kv = 2, dim = 40;
   Guarded qkv = some(type, {batch * seq, (heads + 2 * kv) * dim}, 1),
           dqkv(type, {batch * seq, (heads + 2 * kv) * dim});
@@ -136,7 +140,8 @@ void products(Digest& d, DType type) {
                          .seq = seq,
                          .heads = heads,
                          .kv_heads = kv,
-                         .head_dim = dim},
+                         .head_dim = dim,
+                         .mask = mask},
         {&y, &lse});
   d.run("AttentionBackward",
         AttentionBackward{.dqkv = dqkv,
@@ -148,7 +153,8 @@ void products(Digest& d, DType type) {
                           .seq = seq,
                           .heads = heads,
                           .kv_heads = kv,
-                          .head_dim = dim},
+                          .head_dim = dim,
+                          .mask = mask},
         {&dqkv});
 }
 
@@ -171,8 +177,12 @@ void rotations(Digest& d, DType type) {
 
 TEST(Digest, DISABLED_Print) {
   Digest d;
-  for (DType type : kTrainingTypes)
+  Guarded documents(DType::int32, {2, 101}, document_starts(2, 101, 3));
+  for (DType type : kTrainingTypes) {
     elementwise(d, type), rows(d, type), products(d, type), rotations(d, type);
+    for (const AttentionMask& mask : {AttentionMask{}, {.window = 17}, {.documents = documents}})
+      attention(d, type, mask);
+  }
 }
 
 std::map<std::string, std::string> digests(const std::string& environment) {
@@ -193,7 +203,7 @@ std::map<std::string, std::string> digests(const std::string& environment) {
 
 TEST(Kernels, GiveTheSameBitsOnEveryInstructionSetAndThreadCount) {
   const auto one = digests("OMP_NUM_THREADS=1");
-  ASSERT_EQ(one.size(), 108u);
+  ASSERT_EQ(one.size(), 120u);
   for (const char* environment :
        {"OMP_NUM_THREADS=2", "OMP_NUM_THREADS=3", "OMP_NUM_THREADS=2 CLEAVE_ISA=v3"})
     for (const auto& [name, hash] : digests(environment))

@@ -9,6 +9,7 @@
 #include "kernels/matmul.h"
 #include "kernels/norm.h"
 #include "kernels/rotary.h"
+#include "tests/kernels/cases/attention.h"
 #include "tests/kernels/guarded.h"
 
 namespace cleave {
@@ -149,34 +150,39 @@ TEST_P(GradientKernel, OfAttention) {
   const int64_t batch = 2, seq = 70, heads = 4, kv = 2, dim = 12, rows = batch * seq;
   Guarded qkv = some({rows, (heads + 2 * kv) * dim}, 1), dqkv(kFloat, {rows, (heads + 2 * kv) * dim});
   Guarded y(kFloat, {rows, heads * dim}), dy = some({rows, heads * dim}, 2), lse(kFloat, {batch, heads, seq});
+  Guarded documents(DType::int32, {batch, seq}, document_starts(batch, seq, 3));
   TestStream s;
-  auto loss = [&] {
-    launch(AttentionForward{.y = y,
-                            .lse = lse,
-                            .qkv = qkv,
-                            .batch = batch,
-                            .seq = seq,
-                            .heads = heads,
-                            .kv_heads = kv,
-                            .head_dim = dim,
-                            .scale = 0.4f},
+  for (const AttentionMask& mask : {AttentionMask{}, {.window = 9}, {.documents = documents}}) {
+    auto loss = [&] {
+      launch(AttentionForward{.y = y,
+                              .lse = lse,
+                              .qkv = qkv,
+                              .batch = batch,
+                              .seq = seq,
+                              .heads = heads,
+                              .kv_heads = kv,
+                              .head_dim = dim,
+                              .scale = 0.4f,
+                              .mask = mask},
+             s);
+      return dot(y.values(), dy.values());
+    };
+    loss();
+    launch(AttentionBackward{.dqkv = dqkv,
+                             .dy = dy,
+                             .y = y,
+                             .lse = lse,
+                             .qkv = qkv,
+                             .batch = batch,
+                             .seq = seq,
+                             .heads = heads,
+                             .kv_heads = kv,
+                             .head_dim = dim,
+                             .scale = 0.4f,
+                             .mask = mask},
            s);
-    return dot(y.values(), dy.values());
-  };
-  loss();
-  launch(AttentionBackward{.dqkv = dqkv,
-                           .dy = dy,
-                           .y = y,
-                           .lse = lse,
-                           .qkv = qkv,
-                           .batch = batch,
-                           .seq = seq,
-                           .heads = heads,
-                           .kv_heads = kv,
-                           .head_dim = dim,
-                           .scale = 0.4f},
-         s);
-  expect_gradient(qkv, dqkv.values(), loss, "qkv");
+    expect_gradient(qkv, dqkv.values(), loss, "qkv");
+  }
 }
 
 TEST_P(GradientKernel, OfCrossEntropy) {

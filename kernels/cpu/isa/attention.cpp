@@ -7,26 +7,28 @@ namespace {
 struct Softmax {
   float *scores, *top, *sum, *shrink, *out;
   int64_t wide;
+  int64_t first_key[kQueries];  // that each query sees
 };
 
-// scores become 2^(score - top); earlier sums and outputs shrink to the new top.
-CLEAVE_INLINE void soften(const Softmax& s, int64_t first_query, int64_t first_key, int64_t queries) {
+// scores become 2^(score - top); earlier sums and outputs shrink to the new top. A query that has seen no key
+// so far keeps a top of minus infinity and a sum of zero.
+CLEAVE_INLINE void soften(const Softmax& s, int64_t first_query, int64_t key, int64_t queries) {
   for (int64_t q = 0; q < queries; ++q) {
     float* row = s.scores + q * kKeys;
     F16 top = splat(s.top[q]);
     F16 x[kKeys / 16];
     for (int64_t v = 0; v < kKeys / 16; ++v) {
-      x[v] = visible(load(row + 16 * v), first_query + q, first_key + 16 * v, -__builtin_inff());
+      x[v] = visible(load(row + 16 * v), s.first_key[q], first_query + q, key + 16 * v);
       top = max(top, x[v]);
     }
-    const float highest = max_lanes(top);
+    const float highest = max_lanes(top), shift = highest > -__builtin_inff() ? highest : 0;
     F16 sum = zero();
     for (int64_t v = 0; v < kKeys / 16; ++v) {
-      const F16 e = exp2(x[v] - splat(highest));
+      const F16 e = exp2(x[v] - splat(shift));
       sum = sum + e;
       store(row + 16 * v, e);
     }
-    s.shrink[q] = s.top[q] - highest;
+    s.shrink[q] = s.top[q] - shift;
     s.top[q] = highest;
     store(s.scores + kQueries * kKeys + 16 * q, sum);
   }
@@ -52,7 +54,8 @@ void forward_head(const AttentionArgs& a, int64_t b, int64_t h, float* scratch) 
             carve.take(kQueries),
             carve.take(kQueries),
             carve.take(kQueries * wide),
-            wide};
+            wide,
+            {}};
   for (int64_t j = 0; j < blocks; ++j)
     copy_transposed(keys + j * a.head_dim * kKeys, head.k + j * kKeys * head.stride, head.stride,
                     a.seq - j * kKeys, a.head_dim);
@@ -62,8 +65,9 @@ void forward_head(const AttentionArgs& a, int64_t b, int64_t h, float* scratch) 
     copy_rows(query, head.q + first * head.stride, head.stride, queries, queries, a.head_dim,
               a.scale * kLog2E);
     for (int64_t i = 0; i < kQueries; ++i) s.top[i] = -__builtin_inff(), s.sum[i] = 0, s.shrink[i] = 0;
+    for (int64_t i = 0; i < queries; ++i) s.first_key[i] = first_key(a, b, first + i);
     for (int64_t i = 0; i < kQueries * wide; i += 16) store(s.out + i, zero());
-    for (int64_t j = 0; j * kKeys < first + queries; ++j) {
+    for (int64_t j = s.first_key[0] / kKeys; j * kKeys < first + queries; ++j) {
       const float* k = keys + j * a.head_dim * kKeys;
       multiply({s.scores, kKeys}, {query, wide}, {k, kKeys}, {queries, kKeys, a.head_dim});
       soften(s, first, j * kKeys, queries);

@@ -14,12 +14,14 @@ struct Gradients {
 };
 
 // p = softmax, ds = p (dy v^T - delta), in place of the two products.
-CLEAVE_INLINE void weigh(const Gradients& g, int64_t first_query, int64_t first_key, int64_t queries) {
+CLEAVE_INLINE void weigh(const AttentionArgs& a, int64_t b, const Gradients& g, int64_t first_query,
+                         int64_t key, int64_t queries) {
   for (int64_t q = 0; q < queries; ++q) {
+    const int64_t seen_from = first_key(a, b, first_query + q);
     const S16 lse = splat(g.lse[first_query + q]), delta = splat(g.delta[first_query + q]);
     for (int64_t v = 0; v < kKeys; v += 16) {
       const int64_t i = q * kKeys + v;
-      const F16 score = visible(load(g.p + i), first_query + q, first_key + v, -__builtin_inff());
+      const F16 score = visible(load(g.p + i), seen_from, first_query + q, key + v);
       const F16 p = exp2(score - lse);
       const F16 pull = p * (load(g.ds + i) - delta);
       store(g.p + i, p);
@@ -28,13 +30,14 @@ CLEAVE_INLINE void weigh(const Gradients& g, int64_t first_query, int64_t first_
   }
 }
 
-CLEAVE_INLINE void backward_block(const Gradients& g, int64_t head_dim, int64_t first, int64_t queries,
+CLEAVE_INLINE void backward_block(const AttentionArgs& a, int64_t b, const Gradients& g, int64_t first,
                                   int64_t j) {
-  const int64_t wide = g.wide, key = j * kKeys;
+  const int64_t wide = g.wide, head_dim = a.head_dim, key = j * kKeys;
+  const int64_t queries = a.seq - first < kQueries ? a.seq - first : kQueries;
   const float *q = g.q + first * wide, *dy = g.dy + first * wide;
   multiply({g.p, kKeys}, {q, wide}, {g.k_t + key * head_dim, kKeys}, {queries, kKeys, head_dim});
   multiply({g.ds, kKeys}, {dy, wide}, {g.v_t + key * head_dim, kKeys}, {queries, kKeys, head_dim});
-  weigh(g, first, key, queries);
+  weigh(a, b, g, first, key, queries);
   multiply_add({g.dv + key * wide, wide}, transposed(g.p, kKeys), {dy, wide}, {kKeys, wide, queries});
   multiply_add({g.dk + key * wide, wide}, transposed(g.ds, kKeys), {q, wide}, {kKeys, wide, queries});
   multiply_add({g.dq + first * wide, wide}, {g.ds, kKeys}, {g.k + key * wide, wide}, {queries, wide, kKeys});
@@ -96,8 +99,10 @@ void backward_kv_head(const AttentionArgs& a, int64_t b, int64_t kv, float* scra
   for (int64_t h = kv * group; h < (kv + 1) * group; ++h) {
     load_query_head<T>(a, g, b, h);
     for (int64_t j = 0; j < blocks; ++j)
-      for (int64_t first = j * kKeys / kQueries * kQueries; first < a.seq; first += kQueries)
-        backward_block(g, dim, first, a.seq - first < kQueries ? a.seq - first : kQueries, j);
+      for (int64_t first = j * kKeys / kQueries * kQueries; first < a.seq; first += kQueries) {
+        if (first_key(a, b, first) >= (j + 1) * kKeys) break;  // no later query sees these keys either
+        backward_block(a, b, g, first, j);
+      }
     store_rows(dq + h * dim, head.stride, g.dq, a.seq, dim, a.scale);
   }
   // q carries scale * log2(e) from the scores; the key gradient needs the scale alone.
