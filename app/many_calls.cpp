@@ -39,7 +39,7 @@ std::vector<std::string> warnings_of_many_calls(const DsConfig& config, const Mo
        !shared || zero.stage == 0 ? 0
        : zero.stage == 3          ? 2 * micros
                                   : 1},
-      {"sub_group_size", zero.sub_group_size, zero.offload_optimizer.device == "nvme" ? 1 : 0}};
+      {"sub_group_size", zero.sub_group_size, zero.offload_optimizer.device == OffloadDevice::nvme ? 1 : 0}};
   std::vector<std::string> warnings;
   for (const Key& key : keys)
     if (const int64_t calls = key.times * (key.times ? calls_of(model, key.size) : 0); calls > kMany)

@@ -55,7 +55,7 @@ json run_facts(const TrainOptions& options, const ModelConfig& model, const DsCo
           {"seq_len", options.model.seq_len},
           {"tokenizer", data.kind() == TokenFile::Kind::bytes ? "byte" : "ids"},
           {"seed", options.seed},
-          {"optimizer", config.optimizer.type},
+          {"optimizer", name_of(config.optimizer.type)},
           {"data", facts_of(data)}};
 }
 

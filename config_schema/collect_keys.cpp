@@ -43,7 +43,6 @@ constexpr Alias kMeant[] = {
     {"", "zero_allow_untrained", "zero_allow_untested_optimizer"},
 };
 
-const std::vector<std::string> kOptimizers = {"Adam", "AdamW", "Lamb", "Lion", "Adagrad", "SGD"};
 const std::vector<std::string> kOtherOptimizers = {
     "OneBitAdam", "ZeroOneAdam", "OneBitLamb", "MuAdam",     "MuAdamW",  "MuSGD",
     "Muon",       "RMSprop",     "NAdam",      "RAdam",      "Adamax",   "Adadelta",
@@ -175,14 +174,17 @@ class Collector {
     if (!belongs_to_type(key, m, shown)) return;
     if (is_auto(key, m.value)) return store_auto(key, given);
     given.usable = store_value(key, m.value) || store_coerced(key, given);
-    if (given.usable) return choose_type(key, m);
+    bool* const built = key.path == "optimizer.type"   ? &optimizer_built_
+                        : key.path == "scheduler.type" ? &scheduler_built_
+                                                       : nullptr;
+    if (built) *built = given.usable;
+    if (given.usable) return;
+    if (built && m.value.kind == Kind::text) return refuse_type(key, m);
     std::string hint;
     if (m.value.kind == Kind::text && !key.choices.empty()) hint = nearest_word(m.value.text, key.choices);
     if (!hint.empty()) hint = fmt::format("; did you mean \"{}\"?", hint);
     reading_.error(m.value.where, shown,
                    fmt::format("wanted {}, got {}{}", wanted_by(key), describe_value(m.value), hint));
-    if (key.path == "optimizer.type") optimizer_built_ = false;
-    if (key.path == "scheduler.type") scheduler_built_ = false;
   }
 
   // What DeepSpeed's reader would take, too.
@@ -222,8 +224,8 @@ class Collector {
                scheduler = key.path.starts_with("scheduler.params.");
     if (!optimizer && !scheduler) return true;
     if (!(optimizer ? optimizer_built_ : scheduler_built_)) return false;
-    const std::string& type =
-        optimizer ? reading_.result.config.optimizer.type : reading_.result.config.scheduler.type;
+    const DsConfig& c = reading_.result.config;
+    const std::string_view type = optimizer ? name_of(c.optimizer.type) : name_of(c.scheduler.type);
     if (key.path == "optimizer.params.max_grad_norm") {
       reading_.error(m.where, shown,
                      "clipping is not the optimizer's; use the top-level key gradient_clipping");
@@ -242,39 +244,22 @@ class Collector {
     return false;
   }
 
-  void choose_type(const Key& key, const JsonMember& m) {
-    if (m.value.kind != Kind::text) return;
-    if (key.path == "optimizer.type") {
-      const std::string name = canonical(m.value.text, kOptimizers, true);
-      optimizer_built_ = !name.empty();
-      if (optimizer_built_) reading_.result.config.optimizer.type = name;
-      if (!optimizer_built_) refuse_type(m, kOptimizers, kOtherOptimizers, "optimizer");
-    } else if (key.path == "scheduler.type") {
-      const std::vector<std::string> built = {"WarmupLR", "WarmupDecayLR", "WarmupCosineLR", "OneCycle",
-                                              "LRRangeTest"};
-      scheduler_built_ = !canonical(m.value.text, built, false).empty();
-      if (!scheduler_built_) refuse_type(m, built, kOtherSchedules, "schedule");
-    }
-  }
-
-  static std::string canonical(const std::string& name, const std::vector<std::string>& built,
-                               bool any_case) {
-    for (const std::string& b : built)
-      if (b == name || (any_case && lower(b) == lower(name))) return b;
-    return {};
-  }
-
-  void refuse_type(const JsonMember& m, std::vector<std::string> built,
-                   const std::vector<std::string>& others, std::string_view what) {
-    const std::string shown = fmt::format("{}.type", what == "schedule" ? "scheduler" : what);
-    const std::string choices = fmt::format("{}", fmt::join(built, ", "));
-    if (!canonical(m.value.text, others, what == "optimizer").empty())
-      return reading_.error(m.value.where, shown,
+  void refuse_type(const Key& key, const JsonMember& m) {
+    const bool optimizer = key.path == "optimizer.type";
+    const std::string_view what = optimizer ? "optimizer" : "schedule";
+    const std::vector<std::string>& others = optimizer ? kOtherOptimizers : kOtherSchedules;
+    const std::string choices = fmt::format("{}", fmt::join(key.choices, ", "));
+    const bool known = std::any_of(others.begin(), others.end(), [&](const std::string& other) {
+      return other == m.value.text || (optimizer && lower(other) == lower(m.value.text));
+    });
+    if (known)
+      return reading_.error(m.value.where, key.path,
                             fmt::format("{} is a known {} that is not built; wanted one of {}",
                                         quote(m.value.text), what, choices));
-    built.insert(built.end(), others.begin(), others.end());
-    const std::string near = nearest_word(m.value.text, built);
-    reading_.error(m.value.where, shown,
+    std::vector<std::string> words = key.choices;
+    words.insert(words.end(), others.begin(), others.end());
+    const std::string near = nearest_word(m.value.text, words);
+    reading_.error(m.value.where, key.path,
                    fmt::format("there is no {} {}; wanted one of {}{}", what, quote(m.value.text), choices,
                                near.empty() ? "" : fmt::format("; did you mean \"{}\"?", near)));
   }

@@ -4,8 +4,8 @@ namespace cleave {
 
 void describe_aio(Keys& k, DsConfig& c) {
   k.section("aio", "reading and writing the files of offloaded state");
-  const bool weights = c.zero.stage == 3 && c.zero.offload_param.device == "nvme";
-  const bool off = !weights && c.zero.offload_optimizer.device != "nvme";
+  const bool weights = c.zero.stage == 3 && c.zero.offload_param.device == OffloadDevice::nvme;
+  const bool off = !weights && c.zero.offload_optimizer.device != OffloadDevice::nvme;
   const std::string why = "nothing is offloaded to nvme";
   k.honoured("block_size", &c.aio.block_size, "bytes of one request; a multiple of 4096")
       .in(4096, 1 << 30)

@@ -18,8 +18,8 @@ void describe_own(Keys& k, DsConfig& c) {
        "cuda_graphs", &c.cuda_graphs,
        "launches each pass of a GPU rank as one CUDA graph: on, off, or auto: where that is faster in its "
        "first steps; jobs of one rank without offload and trace")
-      .one_of({"auto", "on", "off"})
-      .inert_if(c.zero.offload_optimizer.device != "none" || c.zero.offload_param.device != "none",
+      .inert_if(c.zero.offload_optimizer.device != OffloadDevice::none ||
+                    c.zero.offload_param.device != OffloadDevice::none,
                 "state or parameters are offloaded");
   k.honoured("tf32", &c.tf32,
              "matrix products of fp32 on a GPU's tensor cores, which round their operands to 11 bits")
@@ -28,8 +28,7 @@ void describe_own(Keys& k, DsConfig& c) {
        "offload_update", &c.offload_update,
        "where offloaded optimizer state is updated: host (its processor, where the state lives), device "
        "(streamed through it), or auto: a GPU rank measures both at the start and takes the faster one")
-      .one_of({"auto", "host", "device"})
-      .inert_if(c.zero.offload_optimizer.device == "none",
+      .inert_if(c.zero.offload_optimizer.device == OffloadDevice::none,
                 "zero_optimization.offload_optimizer.device is none");
 }
 

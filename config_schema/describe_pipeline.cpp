@@ -1,4 +1,7 @@
+#include <fmt/ranges.h>
+
 #include "config_schema/keys.h"
+#include "pipeline/schedule.h"
 
 namespace cleave {
 
@@ -19,7 +22,8 @@ void describe_pipeline(Keys& k, PipelineConfig& c) {
              "layers such as \"3,4,4,3\"")
       .inert_if(one, why_one);
   k.honoured("schedule", &c.schedule,
-             "gpipe, 1f1b, interleaved, zb-h1, or a .json file with the computations of every rank")
+             fmt::format("{}, or a .json file with the computations of every rank",
+                         fmt::join(schedule_names(), ", ")))
       .inert_if(one, why_one);
   k.honoured("virtual_stages", &c.virtual_stages,
              "pieces of the model that each rank holds; above 1: interleaved")

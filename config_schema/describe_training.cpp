@@ -112,6 +112,23 @@ void describe_precision(Keys& k, DsConfig& c) {
       .one_of(kPrecisionNames);
 }
 
+// Schedules are named exactly; no name is the one of a file without a schedule.
+std::vector<std::string> names_in_files() {
+  const std::vector<std::string> all = names_of<SchedulerType>();
+  return {all.begin() + 1, all.begin() + kSchedulersInFiles};
+}
+
+// From the keys since `first`, takes those that only some types have; what no row has, all read.
+void read_by_types(Keys& k, size_t first, std::span<const TypeRow> rows) {
+  for (size_t i = first; i < k.list.size(); ++i) {
+    Key& key = k.list[i];
+    const std::string_view name = std::string_view(key.path).substr(key.path.rfind('.') + 1);
+    for (const TypeRow& row : rows)
+      if (row.has(name)) key.only_for.emplace_back(row.name);
+    if (key.only_for.size() == rows.size()) key.only_for.clear();
+  }
+}
+
 void describe_monitors(Keys& k, DsConfig& c) {
   k.section("tensorboard", "TensorBoard event files");
   k.honoured("enabled", &c.tensorboard.enabled, "writes event files");
@@ -137,147 +154,96 @@ void describe_training(Keys& keys, DsConfig& config) {
 }
 
 void describe_optimizer(Keys& k, OptimizerConfig& o) {
-  const std::vector<std::string> adam = {"Adam", "AdamW"}, sgd = {"SGD"}, adagrad = {"Adagrad"},
-                                 moments = {"Adam", "AdamW", "Lamb", "Lion"}, torch = {"Adagrad", "SGD"},
-                                 lamb = {"Lamb"};
   k.section("optimizer", "the optimizer");
-  k.honoured("type", &o.type, "Adam, AdamW, Lamb, Lion, Adagrad or SGD, in any case");
+  k.honoured("type", &o.type, list_of<OptimizerType>() + ", in any case").ignoring_case();
   k.no_effect("legacy_fusion", "b=false", "there is one implementation of each optimizer");
   k.section("optimizer.params", "arguments of the optimizer");
+  const size_t first = k.list.size();
   k.honoured("lr", &o.lr, "learning rate; a scheduler overrides it; Adagrad: 0.01 when absent").at_least(0);
   k.honoured("weight_decay", &o.weight_decay, "decay of the weights").at_least(0);
-  k.honoured("betas", std::array<double*, 2>{&o.beta1, &o.beta2}, "decay of the two moments")
-      .in(0, 1)
-      .only(moments);
+  k.honoured("betas", std::array<double*, 2>{&o.beta1, &o.beta2}, "decay of the two moments").in(0, 1);
   k.honoured("eps", &o.eps, "added to the denominator after the square root; Adagrad: 1e-10 when absent")
-      .at_least(0)
-      .only({"Adam", "AdamW", "Adagrad", "Lamb"});
+      .at_least(0);
   k.honoured("bias_correction", &o.bias_correction,
              "divides the moments by 1 - beta^step; Lamb: multiplies the step by sqrt(1 - beta2^step) / (1 - "
-             "beta1^step)")
-      .only({"Adam", "AdamW", "Lamb"});
+             "beta1^step)");
   k.honoured("max_coeff", &o.max_coeff, "upper limit of |parameter| / |update|, which multiplies the step")
-      .at_least(0)
-      .only(lamb);
-  k.honoured("min_coeff", &o.min_coeff, "lower limit of |parameter| / |update|").at_least(0).only(lamb);
-  k.refused("eps_inside_sqrt", "b=false", "eps is added after the square root").only(lamb);
+      .at_least(0);
+  k.honoured("min_coeff", &o.min_coeff, "lower limit of |parameter| / |update|").at_least(0);
+  k.refused("eps_inside_sqrt", "b=false", "eps is added after the square root");
   k.honoured("adam_w_mode", &o.decoupled, "decay apart from the gradient; the type AdamW always does")
-      .only(adam)
-      .inert_if(o.type == "AdamW",
+      .inert_if(o.type == OptimizerType::adamw,
                 "optimizer.type is AdamW, which always keeps decay apart from the gradient");
-  k.honoured("torch_adam", std::monostate{}, "PyTorch's defaults: with decoupled decay, weight_decay 0.01")
-      .only(adam);
+  k.honoured("torch_adam", std::monostate{}, "PyTorch's defaults: with decoupled decay, weight_decay 0.01");
   k.list.back().type = Type::boolean, k.list.back().default_text = "false";
-  k.refused("amsgrad", "b=false", "the AMSGrad variant is not built")
-      .only({"Adam", "AdamW", "Adagrad", "Lamb"});
-  k.refused("fp32_optimizer_states", "b=true", "optimizer states are kept in fp32")
-      .only({"Adam", "AdamW", "Adagrad", "Lion"});
-  k.no_effect("set_grad_none", "b=true", "gradients live in buffers that are overwritten")
-      .only({"Adam", "AdamW", "Lion"});
-  k.honoured("lr_decay", &o.lr_decay, "divides the learning rate by 1 + this * (steps - 1)")
-      .at_least(0)
-      .only(adagrad);
-  k.refused("initial_accumulator_value", "n=0", "sums of squares start at zero").only(adagrad);
-  k.honoured("momentum", &o.momentum, "momentum of SGD").at_least(0).only(sgd);
+  k.refused("amsgrad", "b=false", "the AMSGrad variant is not built");
+  k.refused("fp32_optimizer_states", "b=true", "optimizer states are kept in fp32");
+  k.no_effect("set_grad_none", "b=true", "gradients live in buffers that are overwritten");
+  k.honoured("lr_decay", &o.lr_decay, "divides the learning rate by 1 + this * (steps - 1)").at_least(0);
+  k.refused("initial_accumulator_value", "n=0", "sums of squares start at zero");
+  k.honoured("momentum", &o.momentum, "momentum of SGD").at_least(0);
   k.honoured("dampening", &o.dampening, "dampening of the momentum")
-      .only(sgd)
       .inert_if(o.momentum == 0, "optimizer.params.momentum is 0");
-  k.honoured("nesterov", &o.nesterov, "Nesterov momentum").only(sgd);
-  k.refused("maximize", "b=false", "training minimizes the loss").only(torch);
+  k.honoured("nesterov", &o.nesterov, "Nesterov momentum");
+  k.refused("maximize", "b=false", "training minimizes the loss");
   for (const char* name : {"foreach", "fused", "differentiable"})
-    k.no_effect(name, "b?=null", "chooses among PyTorch's implementations of the same update").only(torch);
+    k.no_effect(name, "b?=null", "chooses among PyTorch's implementations of the same update");
+  read_by_types(k, first, kOptimizers);
 }
 
 void describe_scheduler(Keys& k, SchedulerConfig& s, const OptimizerConfig& o) {
-  const std::vector<std::string> warm = {"WarmupLR", "WarmupDecayLR"}, cosine = {"WarmupCosineLR"},
-                                 cycle = {"OneCycle"}, range = {"LRRangeTest"},
-                                 any_warm = {"WarmupLR", "WarmupDecayLR", "WarmupCosineLR"},
-                                 total = {"WarmupDecayLR", "WarmupCosineLR"};
   k.section("scheduler", "the learning-rate schedule");
-  k.honoured("type", &s.type,
-             "WarmupLR, WarmupDecayLR, WarmupCosineLR, OneCycle or LRRangeTest, spelt exactly so")
-      .or_null();
+  const std::vector<std::string> names = names_in_files();
+  k.honoured("type", &s.type, listed(names) + ", spelt exactly so").one_of(names).or_null();
   k.section("scheduler.params", "arguments of the schedule");
+  const size_t first = k.list.size();
   k.refused("last_batch_iteration", "i=-1", "a schedule starts at its beginning; a checkpoint continues it");
-  k.honoured("warmup_min_lr", &s.warmup_min_lr, "learning rate at the start")
-      .at_least(0)
-      .only(warm)
-      .or_list();
+  k.honoured("warmup_min_lr", &s.warmup_min_lr, "learning rate at the start").at_least(0).or_list();
   k.honoured("warmup_max_lr", &s.warmup_max_lr,
              "learning rate after the warm-up; null: the optimizer's; WarmupDecayLR: 0.001 when absent")
       .at_least(0)
-      .only(warm)
       .or_list();
   k.honoured("warmup_num_steps", &s.warmup_num_steps, "length of the warm-up; less than 2 counts as 2")
-      .at_least(0)
-      .only(any_warm);
-  k.honoured("warmup_type", &s.warmup_type, "shape of the warm-up").one_of({"log", "linear"}).only(any_warm);
-  k.honoured("total_num_steps", &s.total_num_steps, "length of the whole schedule; required")
-      .at_least(1)
-      .only(total);
-  k.honoured("warmup_min_ratio", &s.warmup_min_ratio, "first share of the learning rate")
-      .in(0, 1)
-      .only(cosine);
-  k.honoured("cos_min_ratio", &s.cos_min_ratio, "last share of the learning rate").in(0, 1).only(cosine);
+      .at_least(0);
+  k.honoured("warmup_type", &s.warmup_type, "shape of the warm-up");
+  k.honoured("total_num_steps", &s.total_num_steps, "length of the whole schedule; required").at_least(1);
+  k.honoured("warmup_min_ratio", &s.warmup_min_ratio, "first share of the learning rate").in(0, 1);
+  k.honoured("cos_min_ratio", &s.cos_min_ratio, "last share of the learning rate").in(0, 1);
   k.honoured("cycle_min_lr", &s.cycle_min_lr, "lowest learning rate of the cycle; required")
       .at_least(0)
-      .only(cycle)
       .or_list();
   k.honoured("cycle_max_lr", &s.cycle_max_lr, "highest learning rate of the cycle; required")
       .at_least(0)
-      .only(cycle)
       .or_list();
-  k.honoured("decay_lr_rate", &s.decay_lr_rate, "decay of the learning rate after the cycle")
-      .at_least(0)
-      .only(cycle);
-  k.honoured("cycle_first_step_size", &s.cycle_first_step_size, "steps of the rising half")
-      .at_least(1)
-      .only(cycle);
+  k.honoured("decay_lr_rate", &s.decay_lr_rate, "decay of the learning rate after the cycle").at_least(0);
+  k.honoured("cycle_first_step_size", &s.cycle_first_step_size, "steps of the rising half").at_least(1);
   k.honoured("cycle_second_step_size", &s.cycle_second_step_size,
              "steps of the falling half; null: as the first")
-      .at_least(0)
-      .only(cycle);
+      .at_least(0);
   k.honoured("cycle_first_stair_count", &s.cycle_first_stair_count, "stairs of the rising half; 0: smooth")
-      .at_least(0)
-      .only(cycle);
+      .at_least(0);
   k.honoured("cycle_second_stair_count", &s.cycle_second_stair_count,
              "stairs of the falling half; null: as the first")
-      .at_least(0)
-      .only(cycle);
+      .at_least(0);
   k.honoured("decay_step_size", &s.decay_step_size, "steps of one decay after the cycle; 0: none")
-      .at_least(0)
-      .only(cycle);
+      .at_least(0);
   const bool still = !o.has_betas() || !s.cycle_momentum;
-  const std::string why = !o.has_betas() ? "optimizer.type is " + o.type + ", which has no betas to move"
-                                         : "scheduler.params.cycle_momentum is false";
+  const std::string why = !o.has_betas()
+                              ? fmt::format("optimizer.type is {}, which has no betas to move", o.type)
+                              : "scheduler.params.cycle_momentum is false";
   k.honoured("cycle_momentum", &s.cycle_momentum,
              "moves the first beta against the learning rate; the second becomes 0.99")
-      .only(cycle)
       .inert_if(!o.has_betas(), why);
-  k.honoured("cycle_min_mom", &s.cycle_min_mom, "lowest momentum")
-      .in(0, 1)
-      .only(cycle)
-      .or_list()
-      .inert_if(still, why);
-  k.honoured("cycle_max_mom", &s.cycle_max_mom, "highest momentum")
-      .in(0, 1)
-      .only(cycle)
-      .or_list()
-      .inert_if(still, why);
+  k.honoured("cycle_min_mom", &s.cycle_min_mom, "lowest momentum").in(0, 1).or_list().inert_if(still, why);
+  k.honoured("cycle_max_mom", &s.cycle_max_mom, "highest momentum").in(0, 1).or_list().inert_if(still, why);
   k.honoured("decay_mom_rate", &s.decay_mom_rate, "growth of the momentum after the cycle")
-      .only(cycle)
       .inert_if(still, why);
-  k.honoured("lr_range_test_min_lr", &s.lr_range_test_min_lr, "first learning rate")
-      .above(0)
-      .only(range)
-      .or_list();
-  k.honoured("lr_range_test_step_size", &s.lr_range_test_step_size, "steps of one interval")
-      .at_least(1)
-      .only(range);
-  k.honoured("lr_range_test_step_rate", &s.lr_range_test_step_rate, "growth per interval").only(range);
+  k.honoured("lr_range_test_min_lr", &s.lr_range_test_min_lr, "first learning rate").above(0).or_list();
+  k.honoured("lr_range_test_step_size", &s.lr_range_test_step_size, "steps of one interval").at_least(1);
+  k.honoured("lr_range_test_step_rate", &s.lr_range_test_step_rate, "growth per interval");
   k.honoured("lr_range_test_staircase", &s.lr_range_test_staircase,
-             "the rate moves only at the end of an interval")
-      .only(range);
+             "the rate moves only at the end of an interval");
+  read_by_types(k, first, std::span(kSchedulers).first(kSchedulersInFiles));
 }
 
 }  // namespace cleave

@@ -58,9 +58,8 @@ void describe_offload(Keys& k, ZeroConfig& z) {
   OffloadConfig& o = z.offload_optimizer;
   k.section("zero_optimization.offload_optimizer",
             "where optimizer states live; cleave.offload_update says where they are updated");
-  k.honoured("device", &o.device, "none, cpu (host memory) or nvme (a file on disk); with any stage")
-      .one_of({"none", "cpu", "nvme"});
-  const bool off = o.device == "none", memory = o.device != "nvme";
+  k.honoured("device", &o.device, "none, cpu (host memory) or nvme (a file on disk); with any stage");
+  const bool off = o.device == OffloadDevice::none, memory = o.device != OffloadDevice::nvme;
   const std::string none = "zero_optimization.offload_optimizer.device is none";
   const std::string why =
       fmt::format("zero_optimization.offload_optimizer.device is {}; only nvme reads it", o.device);
@@ -91,10 +90,10 @@ void describe_offload_param(Keys& k, ZeroConfig& z) {
   const std::string section = "zero_optimization.offload_param";
   k.section(section, "where parameters live between their uses");
   k.honoured("device", &o.device, "none, cpu or nvme; layers are copied to the device ahead of their use")
-      .one_of({"none", "cpu", "nvme"})
-      .inert_if(z.stage != 3 && o.device != "none",
+      .inert_if(z.stage != 3 && o.device != OffloadDevice::none,
                 fmt::format("zero_optimization.stage is {}; parameters are offloaded in stage 3", z.stage));
-  const bool off = z.stage != 3 || o.device == "none", on_disk = !off && o.device == "nvme";
+  const bool off = z.stage != 3 || o.device == OffloadDevice::none,
+             on_disk = !off && o.device == OffloadDevice::nvme;
   k.honoured("pin_memory", &o.pin_memory, "page-locked host memory")
       .inert_if(off && z.stage == 3, section + ".device is none");
   const std::string why = fmt::format("{}.device is {}; only nvme reads it", section, o.device);
@@ -166,7 +165,7 @@ void describe_zero(Keys& k, ZeroConfig& z) {
        "sub_group_size", &z.sub_group_size,
        "elements of optimizer state on disk that are updated at a time; 0, and above 2097152: that many")
       .at_least(0)
-      .inert_if(z.offload_optimizer.device != "nvme",
+      .inert_if(z.offload_optimizer.device != OffloadDevice::nvme,
                 "optimizer states are in memory: an update runs in place and needs no buffer of this size");
   k.no_effect("ignore_unused_parameters", "b=true", "every parameter of the models gets a gradient");
   k.no_effect("memory_efficient_linear", "b=true", "matrix products save no more than they need");

@@ -8,14 +8,13 @@
 #include <string>
 #include <vector>
 
+#include "config_schema/choices.h"
 #include "config_schema/parallel_config.h"
 
 namespace cleave {
 
-enum class Precision : uint8_t { fp32, fp16, bf16 };
-
 struct OptimizerConfig {
-  std::string type = "AdamW";  // Adam, AdamW, Lamb, Lion, Adagrad or SGD, spelt as here
+  OptimizerType type = OptimizerType::adamw;
   double lr = 1e-3;
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0;
   bool bias_correction = true;
@@ -25,19 +24,16 @@ struct OptimizerConfig {
   double lr_decay = 0;
   double min_coeff = 0.01, max_coeff = 10;  // of Lamb's ratio of norms
 
-  bool has_betas() const { return type != "SGD" && type != "Adagrad"; }
+  bool has_betas() const { return kOptimizers[size_t(type)].has("betas"); }
 };
 
 // Schedules take the field's own names; which ones are read depends on the type.
 struct SchedulerConfig {
-  // Empty: constant; WarmupLR, WarmupDecayLR, WarmupCosineLR, OneCycle or LRRangeTest, DeepSpeed's; linear,
-  // cosine or constant_with_warmup, a Trainer's where the file has no schedule: they read warmup_num_steps
-  // and total_num_steps.
-  std::string type;
+  SchedulerType type = SchedulerType::constant;
   std::optional<double> warmup_max_lr;  // absent: the optimizer's lr
   double warmup_min_lr = 0;
   int64_t warmup_num_steps = 1000;
-  std::string warmup_type = "log";
+  WarmupType warmup_type = WarmupType::log;
   int64_t total_num_steps = 0;
   double warmup_min_ratio = 0, cos_min_ratio = 1e-4;
   double cycle_min_lr = 0, cycle_max_lr = 0, decay_lr_rate = 0;
@@ -64,7 +60,7 @@ struct Fp16Config {
 };
 
 struct OffloadConfig {
-  std::string device = "none";  // none, cpu or nvme
+  OffloadDevice device = OffloadDevice::none;
   bool pin_memory = true;
   std::string nvme_path;
   int64_t buffer_count = 4;  // tiles in memory at a time
@@ -77,7 +73,7 @@ struct AioConfig {
 };
 
 struct OffloadParamConfig {
-  std::string device = "none";  // none, cpu or nvme
+  OffloadDevice device = OffloadDevice::none;
   bool pin_memory = true;
   std::string nvme_path;            // device nvme: the folder of the files
   int64_t buffer_count = 5;         // device nvme: staging buffers, each of the largest shard
@@ -146,12 +142,12 @@ struct DsConfig {
   std::optional<Precision> communication_data_type;  // absent: the type gradients are kept in
   std::optional<Precision> grad_accum_dtype;         // absent: the model's type
   bool dataloader_drop_last = false;
-  int64_t comm_timeout_s = 600;         // key "cleave": {"comm_timeout_s": ...}
-  bool exact_sums = false;              // gradients are summed as integers, in any order with the same bits
-  int exact_sums_grid = 54;             // each contribution is rounded to a multiple of 2^-this
-  std::string offload_update = "auto";  // where state off the device is updated: host, device, or auto
-  std::string cuda_graphs = "auto";     // of a GPU rank's passes: on, off, or auto: where they are faster
-  bool tf32 = false;                    // fp32 products of a GPU on its tensor cores
+  int64_t comm_timeout_s = 600;  // key "cleave": {"comm_timeout_s": ...}
+  bool exact_sums = false;       // gradients are summed as integers, in any order with the same bits
+  int exact_sums_grid = 54;      // each contribution is rounded to a multiple of 2^-this
+  OffloadUpdate offload_update = OffloadUpdate::automatic;
+  Switch cuda_graphs = Switch::automatic;  // of a GPU rank's passes; auto: where they are faster
+  bool tf32 = false;                       // fp32 products of a GPU on its tensor cores
   bool bf16_enabled = false;
   bool check_grad_overflow = true;        // bf16
   Precision precision = Precision::fp32;  // resolved from fp16.enabled and bf16.enabled

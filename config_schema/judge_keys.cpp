@@ -80,7 +80,8 @@ class Judge {
   bool read_by_type(const Key& key) const {
     if (key.only_for.empty()) return true;
     const DsConfig& c = r_.result.config;
-    const std::string& type = key.path.starts_with("optimizer") ? c.optimizer.type : c.scheduler.type;
+    const std::string_view type =
+        key.path.starts_with("optimizer") ? name_of(c.optimizer.type) : name_of(c.scheduler.type);
     return std::find(key.only_for.begin(), key.only_for.end(), type) != key.only_for.end();
   }
 

@@ -21,8 +21,8 @@ bool in_range(const Key& key, double x) {
   return std::isfinite(x) && x <= key.max && (key.above_min ? x > key.min : x >= key.min);
 }
 
-// The choice that the text is, or -1; texts without choices are all choice 0.
-int choice_of(const Key& key, const std::string& text) {
+// Which of the key's choices the text is, or -1; texts without choices are all choice 0.
+int index_of(const Key& key, const std::string& text) {
   if (key.choices.empty()) return 0;
   for (size_t i = 0; i < key.choices.size(); ++i) {
     const bool same = key.any_case ? lower(key.choices[i]) == lower(text) : key.choices[i] == text;
@@ -57,11 +57,11 @@ bool fits(const Key& key, const JsonValue& v) {
     case Type::number:
       return v.kind == Kind::number && in_range(key, v.number);
     case Type::text:
-      return v.kind == Kind::text && choice_of(key, v.text) >= 0;
+      return v.kind == Kind::text && index_of(key, v.text) >= 0;
     case Type::list: {
       if (std::holds_alternative<std::vector<std::string>*>(key.target)) {
         const auto named = [&](const JsonValue& x) {
-          return x.kind == Kind::text && choice_of(key, x.text) >= 0;
+          return x.kind == Kind::text && index_of(key, x.text) >= 0;
         };
         return v.kind == Kind::list && std::all_of(v.items.begin(), v.items.end(), named);
       }
@@ -90,7 +90,11 @@ struct Store {
   bool operator()(int64_t* t) const { return *t = std::isfinite(v.number) ? nearest_integer(v) : 0, true; }
   bool operator()(double* t) const { return *t = v.number, true; }
   bool operator()(std::string* t) const {
-    return *t = key.choices.empty() ? v.text : key.choices[size_t(choice_of(key, v.text))], true;
+    return *t = key.choices.empty() ? v.text : key.choices[size_t(index_of(key, v.text))], true;
+  }
+  bool operator()(const ChoiceField& t) const {
+    const auto at = std::find(t.names.begin(), t.names.end(), key.choices[size_t(index_of(key, v.text))]);
+    return *t.value = uint8_t(at - t.names.begin()), true;
   }
   bool operator()(std::optional<double>* t) const { return *t = v.number, true; }
   bool operator()(std::optional<bool>* t) const { return *t = v.boolean, true; }

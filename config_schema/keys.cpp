@@ -17,6 +17,7 @@ Type type_of(const Target& target) {
     Type operator()(int64_t*) const { return Type::integer; }
     Type operator()(double*) const { return Type::number; }
     Type operator()(std::string*) const { return Type::text; }
+    Type operator()(const ChoiceField&) const { return Type::text; }
     Type operator()(std::optional<bool>*) const { return Type::boolean; }
     Type operator()(std::optional<double>*) const { return Type::number; }
     Type operator()(std::optional<int64_t>*) const { return Type::integer; }
@@ -149,6 +150,7 @@ std::string text_of(const Target& target) {
     std::string operator()(const int64_t* v) const { return fmt::format("{}", *v); }
     std::string operator()(const double* v) const { return fmt::format("{}", *v); }
     std::string operator()(const std::string* v) const { return fmt::format("\"{}\"", *v); }
+    std::string operator()(const ChoiceField& v) const { return fmt::format("\"{}\"", v.names[*v.value]); }
     std::string operator()(const std::optional<bool>* v) const {
       return !*v ? "null" : **v ? "true" : "false";
     }
@@ -159,8 +161,7 @@ std::string text_of(const Target& target) {
       return *v ? fmt::format("{}", **v) : "null";
     }
     std::string operator()(const std::optional<Precision>* v) const {
-      constexpr std::string_view names[] = {"fp32", "fp16", "bf16"};
-      return *v ? fmt::format("\"{}\"", names[size_t(**v)]) : "null";
+      return *v ? fmt::format("\"{}\"", name_of(**v)) : "null";
     }
     std::string operator()(const std::vector<std::string>* v) const {
       std::string list;

@@ -4,6 +4,7 @@
 #pragma once
 #include <array>
 #include <limits>
+#include <span>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -26,8 +27,14 @@ std::string_view name_of(Status status);
 enum class Type : uint8_t { boolean, integer, number, text, list, object, any };
 std::string_view name_of(Type type);
 
+// A field whose values have names (core/choice.h).
+struct ChoiceField {
+  uint8_t* value;
+  std::span<const std::string_view> names;
+};
+
 // Where a value goes; the two doubles are a pair such as betas.
-using Target = std::variant<std::monostate, bool*, int*, int64_t*, double*, std::string*,
+using Target = std::variant<std::monostate, bool*, int*, int64_t*, double*, std::string*, ChoiceField,
                             std::optional<bool>*, std::optional<double>*, std::optional<int64_t>*,
                             std::optional<Precision>*, std::array<double*, 2>, std::vector<std::string>*>;
 
@@ -57,7 +64,6 @@ struct Key {
   Key& above(double low) { return min = low, above_min = true, *this; }
   Key& one_of(std::vector<std::string> values) { return choices = std::move(values), *this; }
   Key& ignoring_case() { return any_case = true, *this; }
-  Key& only(std::vector<std::string> types) { return only_for = std::move(types), *this; }
   Key& inert_if(bool condition, std::string why) {
     return condition ? (inert = std::move(why), *this) : *this;
   }
@@ -71,6 +77,13 @@ class Keys {
   // Everything until the next call is inside this section ("" for the top level).
   void section(std::string path, std::string meaning);
   Key& honoured(std::string_view name, Target target, std::string meaning);
+  template <Choice E>
+  Key& honoured(std::string_view name, E* field, std::string meaning) {
+    static_assert(sizeof(E) == 1);
+    Key& key =
+        honoured(name, ChoiceField{reinterpret_cast<uint8_t*>(field), kNamesOf<E>}, std::move(meaning));
+    return key.one_of(names_of<E>());
+  }
   // `form` is type=default with choices after the type: "b=true", "i=8", "s(sym|asym)=sym", "n?=null" (? :
   // null allowed); types b, i, n, s, l, o and a (any).
   Key& no_effect(std::string_view name, std::string_view form, std::string why);

@@ -5,6 +5,8 @@
 #include <optional>
 #include <string>
 
+#include "config_schema/choices.h"
+
 namespace cleave {
 
 struct PipelineConfig {
@@ -18,7 +20,7 @@ struct PipelineConfig {
 struct CheckpointingConfig {
   int64_t interval = 0;  // layers whose forward runs again together; or
   int64_t number = 0;    // how many such groups of layers
-  std::string policy = "full";
+  CheckpointingPolicy policy = CheckpointingPolicy::full;
   bool lean = false;  // resolved from policy: layers keep less, and nothing is kept by groups
   bool to_host = false;
   bool partition = false;  // over the tensor axis, where rows are not cut anyway

@@ -1,11 +1,13 @@
 // What decides how many ranks an axis has, and what each is given.
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <iterator>
 
 #include "config_schema/batch_sizes.h"
 #include "config_schema/reading.h"
+#include "pipeline/schedule.h"
 
 namespace cleave {
 namespace {
@@ -98,13 +100,12 @@ void resolve_pipeline(Reading& r) {
     r.error_at("pipeline.stages",
                fmt::format("{} stages do not divide {} ranks; use {}", p.stages, world, divisors(world)));
   const bool file = p.schedule.ends_with(".json");
-  if (!file && p.schedule != "gpipe" && p.schedule != "1f1b" && p.schedule != "interleaved" &&
-      p.schedule != "zb-h1")
+  const ScheduleRow* row = find_schedule(p.schedule);
+  if (!file && !row)
     r.error_at("pipeline.schedule",
-               fmt::format("there is no schedule \"{}\"; use gpipe, 1f1b, interleaved, zb-h1, or "
-                           "the path of a .json file",
-                           p.schedule));
-  if (p.stages > 1 && p.virtual_stages > 1 && !file && p.schedule != "interleaved")
+               fmt::format("there is no schedule \"{}\"; use {}, or the path of a .json file", p.schedule,
+                           fmt::join(schedule_names(), ", ")));
+  if (p.stages > 1 && p.virtual_stages > 1 && !file && !(row && row->chunks))
     r.error_at("pipeline.virtual_stages",
                fmt::format("{} pieces a rank need the schedule \"interleaved\"; {} has one", p.virtual_stages,
                            p.schedule));

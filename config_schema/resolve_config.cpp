@@ -32,13 +32,13 @@ void resolve_precision(Reading& r) {
 }
 
 void resolve_old_spelling(Reading& r, const std::string& old, const std::string& section,
-                          std::string& device) {
+                          OffloadDevice& device) {
   if (!r.boolean("zero_optimization." + old, false)) return;
   const std::string key = fmt::format("zero_optimization.{}.device", section);
   if (r.entry(key))
     r.error_at("zero_optimization." + old,
                fmt::format("is the old spelling of {}.device, which is given too; remove {}", section, old));
-  device = "cpu", r.derived[key] = "derived";
+  device = OffloadDevice::cpu, r.derived[key] = "derived";
 }
 
 void resolve_zero(Reading& r) {
@@ -54,8 +54,8 @@ void resolve_zero(Reading& r) {
   if (whole && whole->kind == JsonValue::Kind::boolean && bucket && bucket->integer)
     z.allgather_bucket_size = *bucket->integer,
     r.derived["zero_optimization.allgather_bucket_size"] = "derived";
-  const bool state = z.offload_optimizer.device == "nvme",
-             weights = z.stage == 3 && z.offload_param.device == "nvme";
+  const bool state = z.offload_optimizer.device == OffloadDevice::nvme,
+             weights = z.stage == 3 && z.offload_param.device == OffloadDevice::nvme;
   const auto needs_path = [&](bool used, const char* section, const std::string& path) {
     if (used && path.empty())
       r.error_at(fmt::format("zero_optimization.{}.device", section),
@@ -85,24 +85,23 @@ void resolve_gradients(Reading& r) {
 void resolve_optimizer(Reading& r) {
   OptimizerConfig& o = r.result.config.optimizer;
   if (r.entry("optimizer.params") && !r.entry("optimizer.type"))
-    r.error_at(
-        "optimizer.params",
-        "there is no optimizer.type these arguments belong to; give Adam, AdamW, Lamb, Lion, Adagrad or SGD");
+    r.error_at("optimizer.params",
+               "there is no optimizer.type these arguments belong to; give " + list_of<OptimizerType>());
   if (r.boolean("optimizer.params.torch_adam", false)) {
     if (r.entry("optimizer.params.bias_correction"))
       r.error_at("optimizer.params.bias_correction",
                  "PyTorch's Adam has no such argument; remove it or torch_adam");
-    const bool decoupled = o.type == "AdamW" || o.decoupled;
+    const bool decoupled = o.type == OptimizerType::adamw || o.decoupled;
     if (decoupled && !r.entry("optimizer.params.weight_decay"))
       o.weight_decay = 0.01, r.derived["optimizer.params.weight_decay"] = "derived";
   }
-  if (o.type == "AdamW") o.decoupled = true;
+  if (o.type == OptimizerType::adamw) o.decoupled = true;
   const auto adagrads = [&](const char* path, double& field, double value) {
-    if (o.type == "Adagrad" && !r.entry(path)) field = value, r.derived[path] = "derived";
+    if (o.type == OptimizerType::adagrad && !r.entry(path)) field = value, r.derived[path] = "derived";
   };
   adagrads("optimizer.params.lr", o.lr, 1e-2);
   adagrads("optimizer.params.eps", o.eps, 1e-10);
-  if (o.type == "SGD" && o.nesterov && (o.momentum == 0 || o.dampening != 0))
+  if (o.type == OptimizerType::sgd && o.nesterov && (o.momentum == 0 || o.dampening != 0))
     r.error_at("optimizer.params.nesterov", "needs optimizer.params.momentum above 0 and dampening 0");
   if (o.min_coeff > o.max_coeff)
     r.error_at("optimizer.params.min_coeff",
@@ -119,20 +118,20 @@ void resolve_scheduler(Reading& r) {
     if (const Given* g = r.entry(path); !g || (g->value->kind == JsonValue::Kind::null))
       r.error_at("scheduler.type", fmt::format("{} needs {}", s.type, path));
   };
-  if (s.type.empty() && r.entry("scheduler.params"))
+  if (s.type == SchedulerType::constant && r.entry("scheduler.params"))
     r.error_at("scheduler.params",
                "there is no scheduler.type these arguments belong to; give one, or remove the section");
-  if (s.type == "WarmupDecayLR" || s.type == "WarmupCosineLR") {
+  if (s.type == SchedulerType::warmup_decay || s.type == SchedulerType::warmup_cosine) {
     required("total_num_steps");
     if (s.total_num_steps > 0 && s.total_num_steps < s.warmup_num_steps)
       r.warning_at("scheduler.params.total_num_steps",
                    fmt::format("{} is less than scheduler.params.warmup_num_steps {}: the warm-up never ends",
                                s.total_num_steps, s.warmup_num_steps));
   }
-  if (s.type == "WarmupDecayLR" && !r.entry("scheduler.params.warmup_max_lr"))
+  if (s.type == SchedulerType::warmup_decay && !r.entry("scheduler.params.warmup_max_lr"))
     s.warmup_max_lr = 0.001, r.derived["scheduler.params.warmup_max_lr"] = "derived";
-  if (s.type == "OneCycle") required("cycle_min_lr"), required("cycle_max_lr");
-  if (s.type == "OneCycle" && !r.result.config.optimizer.has_betas())
+  if (s.type == SchedulerType::one_cycle) required("cycle_min_lr"), required("cycle_max_lr");
+  if (s.type == SchedulerType::one_cycle && !r.result.config.optimizer.has_betas())
     s.cycle_momentum = false, r.derived["scheduler.params.cycle_momentum"] = "derived";
 }
 
@@ -148,7 +147,7 @@ void resolve_checkpointing(Reading& r) {
   if (c.interval > 0 && c.number > 0)
     r.error_at(section + "number_checkpoints",
                fmt::format("an interval of {} layers says it already; give one of them", c.interval));
-  c.lean = c.policy == "selective";
+  c.lean = c.policy == CheckpointingPolicy::selective;
   if (c.lean && (c.interval > 0 || c.number > 0 || c.to_host || c.partition))
     r.error_at(section + "policy",
                "\"selective\" keeps no inputs of groups of layers; remove it, or the interval, "

@@ -28,7 +28,7 @@ std::string origin_of(const ReadResult& r, const std::string& path) {
 
 std::string optimizer_line(const ReadResult& r) {
   const OptimizerConfig& o = r.config.optimizer;
-  std::string line = "optimizer: " + o.type + " (" + origin_of(r, "optimizer.type") + ")";
+  std::string line = fmt::format("optimizer: {} ({})", o.type, origin_of(r, "optimizer.type"));
   const auto add = [&](std::string_view name, const std::string& value, const char* path) {
     line += fmt::format(", {} {} ({})", name, value, origin_of(r, path));
   };
@@ -43,20 +43,20 @@ std::string steps(int64_t n) { return n > 0 ? fmt::format("step {}", n) : "the l
 std::string schedule_line(const ReadResult& r) {
   const SchedulerConfig& s = r.config.scheduler;
   const std::string origin = origin_of(r, "scheduler.type");
-  if (s.type.empty()) return fmt::format("schedule: constant ({})", origin);
+  if (s.type == SchedulerType::constant) return fmt::format("schedule: constant ({})", origin);
   std::string line = fmt::format("schedule: {} ({})", s.type, origin);
-  const bool trainers = s.type == "linear" || s.type == "cosine" || s.type == "constant_with_warmup";
+  const bool trainers = is_trainers(s.type);
+  const TypeRow& row = kSchedulers[size_t(s.type)];
   const auto add = [&](std::string_view what, const std::string& path) {
     const std::string from = trainers ? "" : " (" + origin_of(r, "scheduler.params." + path) + ")";
     line += fmt::format(", {}{}", what, from);
   };
-  if (s.type.starts_with("Warmup") || trainers)
+  if (row.has("warmup_num_steps"))
     add(fmt::format("warm-up of {} steps", s.warmup_num_steps), "warmup_num_steps");
-  if (s.type.starts_with("Warmup") && s.warmup_max_lr)
+  if (row.has("warmup_max_lr") && s.warmup_max_lr)
     add(fmt::format("peak {}", *s.warmup_max_lr), "warmup_max_lr");
-  if (s.type == "WarmupDecayLR" || s.type == "WarmupCosineLR" || s.type == "linear" || s.type == "cosine")
-    add("ends at " + steps(s.total_num_steps), "total_num_steps");
-  if (s.type == "OneCycle") add(fmt::format("up to {}", s.cycle_max_lr), "cycle_max_lr");
+  if (row.has("total_num_steps")) add("ends at " + steps(s.total_num_steps), "total_num_steps");
+  if (s.type == SchedulerType::one_cycle) add(fmt::format("up to {}", s.cycle_max_lr), "cycle_max_lr");
   return line;
 }
 

@@ -91,7 +91,8 @@ class TrainerOptions {
     const Given* at = r_.entry(section + ".type");
     if (typed && !(at && at->usable)) return;  // the Trainer's own, or an error already
     const DsConfig& c = r_.result.config;
-    const std::string& type = section == "optimizer" ? c.optimizer.type : c.scheduler.type;
+    const std::string_view type =
+        section == "optimizer" ? name_of(c.optimizer.type) : name_of(c.scheduler.type);
     if (typed && !key.only_for.empty() &&
         std::find(key.only_for.begin(), key.only_for.end(), type) == key.only_for.end()) {
       if (key.path == "scheduler.params.warmup_max_lr") return;  // the rate of a schedule that names its own
@@ -131,7 +132,7 @@ class TrainerOptions {
   void take_optimizer() {
     OptimizerConfig& o = r_.result.config.optimizer;
     if (!values_.lr) return;  // nobody says what a Trainer would do
-    o.type = "AdamW", r_.derived["optimizer.type"] = "Trainer's default";
+    o.type = OptimizerType::adamw, r_.derived["optimizer.type"] = "Trainer's default";
     const auto take = [&](const char* path, const char* option, const std::optional<double>& from,
                           double& to) {
       if (from) to = *from, r_.derived[path] = origin(option);
@@ -147,11 +148,11 @@ class TrainerOptions {
   void take_schedule() {
     SchedulerConfig& s = r_.result.config.scheduler;
     if (values_.schedule.empty()) return;
-    s.type = values_.schedule == "constant" ? "" : values_.schedule;
+    s.type = choice_of<SchedulerType>(values_.schedule).value_or(SchedulerType::constant);
     r_.derived["scheduler.type"] = origin("--lr_scheduler_type");
     s.total_num_steps = values_.total_steps.value_or(0);
     s.warmup_num_steps = warmup_steps(values_).value_or(0);
-    const bool ends = s.type == "linear" || s.type == "cosine";
+    const bool ends = kSchedulers[size_t(s.type)].has("total_num_steps");
     if (ends && !values_.total_steps)
       r_.result.notes.push_back(
           {"", "scheduler.params.total_num_steps", "null", origin("--lr_scheduler_type"), kNotKnown,

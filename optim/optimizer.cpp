@@ -160,12 +160,20 @@ class LambOptimizer final : public Optimizer {
 }  // namespace
 
 std::unique_ptr<Optimizer> make_optimizer(const OptimizerConfig& config) {
-  if (config.type == "Adam" || config.type == "AdamW") return std::make_unique<AdamOptimizer>(config);
-  if (config.type == "SGD") return std::make_unique<SgdOptimizer>(config);
-  if (config.type == "Lion") return std::make_unique<LionOptimizer>(config);
-  if (config.type == "Adagrad") return std::make_unique<AdagradOptimizer>(config);
-  if (config.type == "Lamb") return std::make_unique<LambOptimizer>(config);
-  fail(Exit::usage, "there is no optimizer \"{}\"; use Adam, AdamW, Lamb, Lion, Adagrad or SGD", config.type);
+  switch (config.type) {
+    case OptimizerType::adam:
+    case OptimizerType::adamw:
+      return std::make_unique<AdamOptimizer>(config);
+    case OptimizerType::lamb:
+      return std::make_unique<LambOptimizer>(config);
+    case OptimizerType::lion:
+      return std::make_unique<LionOptimizer>(config);
+    case OptimizerType::adagrad:
+      return std::make_unique<AdagradOptimizer>(config);
+    case OptimizerType::sgd:
+      return std::make_unique<SgdOptimizer>(config);
+  }
+  fail(Exit::internal, "optimizer {}", int(config.type));
 }
 
 }  // namespace cleave

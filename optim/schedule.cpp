@@ -16,7 +16,7 @@ int64_t warmup_steps(const SchedulerConfig& c) { return std::max<int64_t>(2, c.w
 // Share of the warm-up done at i < warmup_steps; the logarithmic one is 0 at i = 0 as well.
 double warmup_share(const SchedulerConfig& c, int64_t i) {
   const double n = double(warmup_steps(c));
-  return c.warmup_type == "linear" ? double(i) / n : std::log(double(i + 1)) * (1.0 / std::log(n));
+  return c.warmup_type == WarmupType::linear ? double(i) / n : std::log(double(i + 1)) * (1.0 / std::log(n));
 }
 
 double warmup_lr(const SchedulerConfig& c, double peak, int64_t i) {
@@ -24,7 +24,7 @@ double warmup_lr(const SchedulerConfig& c, double peak, int64_t i) {
   double share = 1;
   if (i < warmup_steps(c)) {
     share = warmup_share(c, i);
-  } else if (c.type == "WarmupDecayLR") {
+  } else if (c.type == SchedulerType::warmup_decay) {
     const double left = double(c.total_num_steps - i);
     share = std::max(0.0, left / std::max(1.0, double(c.total_num_steps - warmup_steps(c))));
   }
@@ -46,17 +46,13 @@ double range_test_lr(const SchedulerConfig& c, int64_t i) {
          (1 + c.lr_range_test_step_rate * (c.lr_range_test_staircase ? std::floor(intervals) : intervals));
 }
 
-bool is_trainers(const std::string& type) {
-  return type == "linear" || type == "cosine" || type == "constant_with_warmup";
-}
-
 // Hugging Face's Trainer counts from the first step, which a warm-up therefore begins with a rate of 0.
 double trainers_ratio(const SchedulerConfig& c, int64_t step) {
   const double warmup = double(std::max<int64_t>(1, c.warmup_num_steps));
   if (step < c.warmup_num_steps) return double(step) / warmup;
-  if (c.type == "constant_with_warmup") return 1;
+  if (c.type == SchedulerType::trainer_constant) return 1;
   const double all = double(std::max<int64_t>(1, c.total_num_steps - c.warmup_num_steps));
-  if (c.type == "linear") return std::max(0.0, double(c.total_num_steps - step) / all);
+  if (c.type == SchedulerType::trainer_linear) return std::max(0.0, double(c.total_num_steps - step) / all);
   return std::max(0.0, (1 + std::cos(std::numbers::pi * double(step - c.warmup_num_steps) / all)) / 2);
 }
 
@@ -104,25 +100,29 @@ Rates one_cycle(const SchedulerConfig& c, int64_t i) {
 }  // namespace
 
 LrSchedule::LrSchedule(const SchedulerConfig& config, double optimizer_lr)
-    : config_(config), optimizer_lr_(optimizer_lr) {
-  constexpr const char* known[] = {"",         "WarmupLR",   "WarmupDecayLR", "WarmupCosineLR",
-                                   "OneCycle", "LRRangeTest"};
-  require(is_trainers(config.type) ||
-              std::find(std::begin(known), std::end(known), config.type) != std::end(known),
-          Exit::usage,
-          "there is no schedule \"{}\"; use WarmupLR, WarmupDecayLR, WarmupCosineLR, OneCycle or LRRangeTest",
-          config.type);
-}
+    : config_(config), optimizer_lr_(optimizer_lr) {}
 
 Rates LrSchedule::at(int64_t applied_steps) const {
   CHECK(applied_steps >= 0, "{} applied steps", applied_steps);
   const int64_t i = applied_steps - 1;
-  if (config_.type == "OneCycle") return one_cycle(config_, i);
-  if (config_.type == "LRRangeTest") return {.lr = range_test_lr(config_, i)};
-  if (config_.type == "WarmupCosineLR") return {.lr = optimizer_lr_ * cosine_ratio(config_, i)};
-  if (config_.type.empty()) return {.lr = optimizer_lr_};
-  if (is_trainers(config_.type)) return {.lr = optimizer_lr_ * trainers_ratio(config_, applied_steps)};
-  return {.lr = warmup_lr(config_, config_.warmup_max_lr.value_or(optimizer_lr_), i)};
+  switch (config_.type) {
+    case SchedulerType::constant:
+      return {.lr = optimizer_lr_};
+    case SchedulerType::warmup:
+    case SchedulerType::warmup_decay:
+      return {.lr = warmup_lr(config_, config_.warmup_max_lr.value_or(optimizer_lr_), i)};
+    case SchedulerType::warmup_cosine:
+      return {.lr = optimizer_lr_ * cosine_ratio(config_, i)};
+    case SchedulerType::one_cycle:
+      return one_cycle(config_, i);
+    case SchedulerType::range_test:
+      return {.lr = range_test_lr(config_, i)};
+    case SchedulerType::trainer_linear:
+    case SchedulerType::trainer_cosine:
+    case SchedulerType::trainer_constant:
+      return {.lr = optimizer_lr_ * trainers_ratio(config_, applied_steps)};
+  }
+  fail(Exit::internal, "schedule {}", int(config_.type));
 }
 
 }  // namespace cleave

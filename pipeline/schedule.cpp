@@ -1,5 +1,7 @@
 #include "pipeline/schedule.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 
 #include "core/range.h"
@@ -100,8 +102,28 @@ InstructionList with_transfers(const InstructionList& computations, const Schedu
   return list;
 }
 
+namespace {
+
+constexpr ScheduleRow kRows[] = {{"gpipe", gpipe, false},
+                                 {"1f1b", one_forward_one_backward, false},
+                                 {"interleaved", interleaved, true},
+                                 {"zb-h1", zero_bubble_h1, false}};
+constexpr ScheduleRow kForwardOnly = {"forward_only", forward_only, true};
+
+}  // namespace
+
+const ScheduleRow* find_schedule(std::string_view name) {
+  for (const ScheduleRow& row : kRows)
+    if (row.name == name) return &row;
+  return nullptr;
+}
+
 const std::vector<std::string>& schedule_names() {
-  static const std::vector<std::string> names = {"gpipe", "1f1b", "interleaved", "zb-h1"};
+  static const std::vector<std::string> names = [] {
+    std::vector<std::string> all;
+    for (const ScheduleRow& row : kRows) all.emplace_back(row.name);
+    return all;
+  }();
   return names;
 }
 
@@ -109,31 +131,19 @@ Schedule make_schedule(std::string_view name, const ScheduleShape& shape) {
   require(shape.stages >= 1 && shape.micros >= 1 && shape.chunks >= 1, Exit::usage,
           "a pipeline of {} stages with {} chunks a rank and {} micro-batches: each must be at least 1",
           shape.stages, shape.chunks, shape.micros);
-  using Generator = InstructionList (*)(const ScheduleShape&, int);
-  struct Row {
-    std::string_view name;
-    Generator generator;
-    bool chunks;  // whether a rank may have several
-  };
-  constexpr Row rows[] = {{"gpipe", gpipe, false},
-                          {"1f1b", one_forward_one_backward, false},
-                          {"interleaved", interleaved, true},
-                          {"zb-h1", zero_bubble_h1, false},
-                          {"forward_only", forward_only, true}};
-  for (const Row& row : rows) {
-    if (row.name != name) continue;
-    require(shape.chunks == 1 || row.chunks, Exit::usage,
-            "pipeline.virtual_stages is {}, but the schedule {} has one chunk a rank; use \"interleaved\"",
-            shape.chunks, name);
-    require(shape.chunks == 1 || shape.stages > 1, Exit::usage,
-            "pipeline.virtual_stages is {} with one stage, which has nobody to interleave with; use 1",
-            shape.chunks);
-    Schedule schedule{shape, {}};
-    for (int r = 0; r < shape.stages; ++r)
-      schedule.ranks.push_back(with_transfers(row.generator(shape, r), shape, r));
-    return schedule;
-  }
-  fail(Exit::usage, "there is no pipeline schedule \"{}\"; use gpipe, 1f1b, interleaved or zb-h1", name);
+  const ScheduleRow* row = name == kForwardOnly.name ? &kForwardOnly : find_schedule(name);
+  require(row != nullptr, Exit::usage, "there is no pipeline schedule \"{}\"; use {}", name,
+          fmt::join(schedule_names(), ", "));
+  require(shape.chunks == 1 || row->chunks, Exit::usage,
+          "pipeline.virtual_stages is {}, but the schedule {} has one chunk a rank; use \"interleaved\"",
+          shape.chunks, name);
+  require(shape.chunks == 1 || shape.stages > 1, Exit::usage,
+          "pipeline.virtual_stages is {} with one stage, which has nobody to interleave with; use 1",
+          shape.chunks);
+  Schedule schedule{shape, {}};
+  for (int r = 0; r < shape.stages; ++r)
+    schedule.ranks.push_back(with_transfers(row->generator(shape, r), shape, r));
+  return schedule;
 }
 
 }  // namespace cleave

@@ -66,9 +66,17 @@ InstructionList forward_only(const ScheduleShape& shape, int rank);
 // that makes it.
 InstructionList with_transfers(const InstructionList& computations, const ScheduleShape& shape, int rank);
 
-// The whole schedule called gpipe, 1f1b, interleaved, zb-h1 or forward_only, with transfers. Error(usage)
-// when the name is none or the shape is not one the schedule has.
+// A schedule that a configuration can name. A new one is a generator and a row of the table.
+struct ScheduleRow {
+  std::string_view name;
+  InstructionList (*generator)(const ScheduleShape&, int rank);
+  bool chunks;  // whether a rank may have several
+};
+const ScheduleRow* find_schedule(std::string_view name);  // null: there is none
+const std::vector<std::string>& schedule_names();         // of training
+
+// The whole schedule of this name or `forward_only`, with transfers. Error(usage) when the name is none or
+// the shape is not one the schedule has.
 Schedule make_schedule(std::string_view name, const ScheduleShape& shape);
-const std::vector<std::string>& schedule_names();  // of training
 
 }  // namespace cleave

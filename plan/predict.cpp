@@ -114,10 +114,11 @@ struct AwayUpdate {
   double seconds = 0;
   bool streams = false;
 };
-AwayUpdate away_update(const UpdateBytes& bytes, const std::string& where, const DeviceModel& d) {
+AwayUpdate away_update(const UpdateBytes& bytes, OffloadUpdate where, const DeviceModel& d) {
   const UpdateTimes t =
       update_times(bytes, {.host = d.host_memory / 2, .to_device = d.host_link, .to_host = d.host_link});
-  const bool streams = where == "device" || (where == "auto" && t.device < t.host);
+  const bool streams =
+      where == OffloadUpdate::device || (where == OffloadUpdate::automatic && t.device < t.host);
   return {streams ? t.device : t.host, streams};
 }
 

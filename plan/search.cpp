@@ -76,12 +76,13 @@ std::vector<Json> savings(const Trial& t) {
   for (const int64_t smaller : {micro / 2, int64_t{1}})
     if (smaller < micro) out.push_back(batch_of(c, smaller, mesh.data));
   if (!recomputes(c)) out.push_back({{"activation_checkpointing", {{"interval", 1}}}});
-  if (c.zero.offload_optimizer.device == "none") out.push_back(optimizer_in_memory());
+  if (c.zero.offload_optimizer.device == OffloadDevice::none) out.push_back(optimizer_in_memory());
   // Parameters are offloaded in stage 3 only; what is set already is no change.
   const Json stage3 = c.zero.stage == 3 ? Json::object() : zero("stage", 3);
-  if (c.zero.offload_param.device == "none") out.push_back(joined(stage3, parameters_in_memory()));
-  if (c.zero.offload_optimizer.device != "nvme") out.push_back(optimizer_on_disk());
-  if (c.zero.offload_param.device != "nvme") out.push_back(joined(stage3, parameters_on_disk()));
+  if (c.zero.offload_param.device == OffloadDevice::none)
+    out.push_back(joined(stage3, parameters_in_memory()));
+  if (c.zero.offload_optimizer.device != OffloadDevice::nvme) out.push_back(optimizer_on_disk());
+  if (c.zero.offload_param.device != OffloadDevice::nvme) out.push_back(joined(stage3, parameters_on_disk()));
   auto with_axis = [&](const char* key, Json value) {
     Json patch = batch_of(c, micro, mesh.data / 2);
     if (mesh.data % 2 != 0 || patch.is_null()) return;

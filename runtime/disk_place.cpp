@@ -37,7 +37,7 @@ std::vector<Folder> folders_of(const DsConfig& c, const MemoryTable& planned, bo
   const int64_t state = planned.total(MemoryKind::disk) - weights;
   std::vector<Folder> folders;
   const std::string optimizer = c.zero.offload_optimizer.nvme_path, param = c.zero.offload_param.nvme_path;
-  const bool has_state = c.zero.offload_optimizer.device == "nvme",
+  const bool has_state = c.zero.offload_optimizer.device == OffloadDevice::nvme,
              has_weights = some_weights && shard_home(c).parameters == MemoryKind::disk;
   const bool together = has_state && has_weights && optimizer == param;
   if (has_state)
@@ -73,10 +73,11 @@ std::string refusal_of(const std::vector<Claim>& claims, const std::vector<Folde
 
 Placement placement(const DsConfig& c, int rank) {
   const OffloadConfig& o = c.zero.offload_optimizer;
-  if (o.device == "none") return {};
+  if (o.device == OffloadDevice::none) return {};
   const MemoryKind memory = host_memory(o.pin_memory);
-  const UpdateSide update = c.offload_update == "device" ? UpdateSide::device : UpdateSide::host;
-  if (o.device == "cpu") return {.optimizer = memory, .ratio = o.ratio, .update = update, .disk = {}};
+  const UpdateSide update = c.offload_update == OffloadUpdate::device ? UpdateSide::device : UpdateSide::host;
+  if (o.device == OffloadDevice::cpu)
+    return {.optimizer = memory, .ratio = o.ratio, .update = update, .disk = {}};
   DiskPlace disk{.folder = o.nvme_path,
                  .name = fmt::format("the optimizer state of rank {}", rank),
                  .key = kKey,
@@ -92,9 +93,9 @@ ShardHome shard_home(const DsConfig& c) {
   const OffloadConfig& optimizer = c.zero.offload_optimizer;
   const OffloadParamConfig& param = c.zero.offload_param;
   ShardHome home;
-  if (c.zero.stage == 3 && param.device != "none")
-    home.parameters = param.device == "nvme" ? MemoryKind::disk : host_memory(param.pin_memory);
-  if (c.zero.stage >= 2 && optimizer.device != "none" && optimizer.ratio == 1)
+  if (c.zero.stage == 3 && param.device != OffloadDevice::none)
+    home.parameters = param.device == OffloadDevice::nvme ? MemoryKind::disk : host_memory(param.pin_memory);
+  if (c.zero.stage >= 2 && optimizer.device != OffloadDevice::none && optimizer.ratio == 1)
     home.gradients = host_memory(optimizer.pin_memory);
   return home;
 }

@@ -197,12 +197,12 @@ void Engine::State::name_tracks() {
 }
 
 bool Engine::State::update_runs_on() const {
-  return options.device.is_cuda() && config.zero.offload_optimizer.device == "none" &&
-         config.zero.offload_param.device == "none";
+  return options.device.is_cuda() && config.zero.offload_optimizer.device == OffloadDevice::none &&
+         config.zero.offload_param.device == OffloadDevice::none;
 }
 
 std::string Engine::State::no_graphs() const {
-  if (config.cuda_graphs == "off") return "cleave.cuda_graphs is off";
+  if (config.cuda_graphs == Switch::off) return "cleave.cuda_graphs is off";
   if (!options.device.is_cuda()) return "this rank computes on the CPU";
   // What NCCL prepares for a captured call lives no longer than the capture; the host transports wait.
   if (world.size() > 1) return "the ranks talk to each other within a pass";
@@ -214,7 +214,7 @@ std::string Engine::State::no_graphs() const {
 
 void Engine::State::use_graphs() {
   if (options.inference) return;
-  const bool asked = config.cuda_graphs == "on";
+  const bool asked = config.cuda_graphs == Switch::on;
   const std::string why = no_graphs();
   if (!why.empty()) {
     if (asked) graphs_line = "CUDA graphs: not used: " + why;
@@ -240,7 +240,9 @@ void Engine::State::plan_memory() {
 bool Engine::State::choose_update() {
   const OffloadConfig& offload = config.zero.offload_optimizer;
   // "auto" is the host where there is no link.
-  if (config.offload_update != "auto" || offload.device == "none" || options.dry) return false;
+  if (config.offload_update != OffloadUpdate::automatic || offload.device == OffloadDevice::none ||
+      options.dry)
+    return false;
   if (!options.device.is_cuda()) return false;
   UpdateRates rates;
   agree(
@@ -251,7 +253,7 @@ bool Engine::State::choose_update() {
       },
       [](int rank) { return fmt::format("found by rank {}: ", rank); });
   const UpdateTimes times = update_times(update_bytes, rates);
-  config.offload_update = times.device < times.host ? "device" : "host";
+  config.offload_update = times.device < times.host ? OffloadUpdate::device : OffloadUpdate::host;
   update_line = describe_update(update_bytes, rates);
   return true;
 }

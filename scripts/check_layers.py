@@ -12,7 +12,7 @@ ALLOWED = {
     "kernels": ["device"],
     "comm": ["device"],
     "data": ["device"],
-    "config_schema": [],
+    "config_schema": ["pipeline"],
     "optim": ["kernels", "device", "config_schema"],
     "offload": ["device"],
     "zero": ["comm", "kernels", "offload", "optim", "device"],

@@ -87,15 +87,15 @@ TEST(AutoValues, AreTheDefaultInDeepSpeedsStrictSectionsAndAnErrorElsewhere) {
   ASSERT_TRUE(strict.ok()) << format(strict.problems);
   EXPECT_EQ(strict.config.fp16.loss_scale_window, 1000);
   EXPECT_EQ(strict.config.zero.stage, 0);
-  EXPECT_EQ(strict.config.zero.offload_optimizer.device, "none");
+  EXPECT_EQ(strict.config.zero.offload_optimizer.device, OffloadDevice::none);
   const ReadResult loose = read_ds_config(R"({"train_batch_size": 4, "prescale_gradients": "auto",
                                               "optimizer": {"type": "auto"}})",
                                           "f");
   EXPECT_EQ(format(loose.problems),
             "error: f:1:47: prescale_gradients: \"auto\" is not filled in here; give true or false\n"
-            "error: f:2:69: optimizer.type: there is no optimizer \"auto\"; wanted one of Adam, AdamW, Lamb, "
-            "Lion, "
-            "Adagrad, SGD\n");
+            "error: f:2:69: optimizer.type: \"auto\" is not filled in here; give one of \"Adam\", \"AdamW\", "
+            "\"Lamb\", "
+            "\"Lion\", \"Adagrad\", \"SGD\"\n");
 }
 
 TEST(AutoValues, ATotalBatchLeftOpenIsMadeOfTheTrainersOptions) {

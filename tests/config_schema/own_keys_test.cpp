@@ -25,9 +25,9 @@ TEST(OwnKeys, KnowsWhereAnOffloadedUpdateMayRun) {
   for (const std::string where : {"auto", "host", "device"}) {
     const auto r = read_beside_batch("\"cleave\": {\"offload_update\": \"" + where + "\"}" + offload);
     EXPECT_TRUE(r.ok());
-    EXPECT_EQ(r.config.offload_update, where);
+    EXPECT_EQ(name_of(r.config.offload_update), where);
   }
-  EXPECT_EQ(read_beside_batch("\"steps_per_print\": 1").config.offload_update, "auto");
+  EXPECT_EQ(read_beside_batch("\"steps_per_print\": 1").config.offload_update, OffloadUpdate::automatic);
   const std::string refused = problems_of(R"("cleave": {"offload_update": "gpu"})" + offload);
   for (const char* part : {"cleave.offload_update", "auto", "host", "device", "gpu"})
     EXPECT_NE(refused.find(part), std::string::npos) << refused;
@@ -39,9 +39,9 @@ TEST(OwnKeys, SayWhetherPassesAreGraphs) {
   for (const std::string use : {"auto", "on", "off"}) {
     const auto r = read_beside_batch("\"cleave\": {\"cuda_graphs\": \"" + use + "\"}");
     EXPECT_TRUE(r.ok());
-    EXPECT_EQ(r.config.cuda_graphs, use);
+    EXPECT_EQ(name_of(r.config.cuda_graphs), use);
   }
-  EXPECT_EQ(read_beside_batch("\"steps_per_print\": 1").config.cuda_graphs, "auto");
+  EXPECT_EQ(read_beside_batch("\"steps_per_print\": 1").config.cuda_graphs, Switch::automatic);
   const std::string refused = problems_of(R"("cleave": {"cuda_graphs": true})");
   for (const char* part : {"cleave.cuda_graphs", "\"off\"", "a boolean"})
     EXPECT_NE(refused.find(part), std::string::npos) << refused;

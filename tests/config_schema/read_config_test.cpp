@@ -34,13 +34,13 @@ TEST(ReadConfig, ReadsZero2WithCpuOffload) {
   ASSERT_TRUE(r.problems.empty()) << format(r.problems);
   const DsConfig& c = r.config;
   EXPECT_EQ(c.train_micro_batch_size_per_gpu, 32);
-  EXPECT_EQ(c.optimizer.type, "AdamW");
+  EXPECT_EQ(c.optimizer.type, OptimizerType::adamw);
   EXPECT_EQ(c.optimizer.lr, 1e-3);
   EXPECT_TRUE(c.optimizer.decoupled);
   EXPECT_EQ(c.precision, Precision::fp16);
   EXPECT_EQ(c.fp16.loss_scale, 0);
   EXPECT_EQ(c.zero.stage, 2);
-  EXPECT_EQ(c.zero.offload_optimizer.device, "cpu");
+  EXPECT_EQ(c.zero.offload_optimizer.device, OffloadDevice::cpu);
   EXPECT_EQ(c.zero.allgather_bucket_size, 200'000'000);
   EXPECT_EQ(c.zero.reduce_bucket_size, 200'000'000);
   EXPECT_TRUE(c.zero.overlap_comm);
@@ -169,10 +169,10 @@ TEST(ReadConfig, OldSpellingsMeanTheSame) {
   EXPECT_EQ(read_beside_batch(R"("zero_optimization": false)").config.zero.stage, 0);
   EXPECT_EQ(read_beside_batch(R"("zero_optimization": {"stage": 3, "cpu_offload_param": true})")
                 .config.zero.offload_param.device,
-            "cpu");
+            OffloadDevice::cpu);
   EXPECT_EQ(read_beside_batch(R"("zero_optimization": {"stage": 2, "cpu_offload": true})")
                 .config.zero.offload_optimizer.device,
-            "cpu");
+            OffloadDevice::cpu);
   EXPECT_EQ(read_beside_batch(R"("zero_optimization": {"stage": 3, "max_live_parameters": 7})")
                 .config.zero.stage3_max_live_parameters,
             7);
@@ -193,7 +193,8 @@ TEST(ReadConfig, TheOldBooleanZeroTakesTheOldBucketSize) {
 }
 
 TEST(ReadConfig, OptimizerTypesAreCaseBlindAndSchedulesAreNot) {
-  EXPECT_EQ(read_beside_batch(R"("optimizer": {"type": "adamw"})").config.optimizer.type, "AdamW");
+  EXPECT_EQ(read_beside_batch(R"("optimizer": {"type": "adamw"})").config.optimizer.type,
+            OptimizerType::adamw);
   EXPECT_EQ(problems_of(R"("scheduler": {"type": "warmuplr"})"),
             "error: f:2:23: scheduler.type: there is no schedule \"warmuplr\"; wanted one of WarmupLR, "
             "WarmupDecayLR, "
@@ -211,7 +212,7 @@ TEST(ReadConfig, GivesAdagradItsOwnDefaults) {
     EXPECT_TRUE(r.ok()) << format(r.problems);
     return r.config.optimizer;
   };
-  EXPECT_EQ(adagrad("").type, "Adagrad");
+  EXPECT_EQ(adagrad("").type, OptimizerType::adagrad);
   EXPECT_EQ(adagrad("").lr, 1e-2);
   EXPECT_EQ(adagrad("").eps, 1e-10);
   EXPECT_EQ(adagrad(R"("lr": 0.5, "eps": 1e-3)").lr, 0.5);

@@ -35,7 +35,7 @@ std::string lines(const ReadResult& r) {
 TEST(TrainerOptions, AFileWithoutOptimizerAndWithoutAnySignOfATrainerKeepsTheDefault) {
   const ReadResult r = read_ds_config(R"({"train_batch_size": 4})", "f", trainer());
   EXPECT_EQ(r.config.optimizer.lr, 1e-3);
-  EXPECT_EQ(r.config.scheduler.type, "");
+  EXPECT_EQ(r.config.scheduler.type, SchedulerType::constant);
   EXPECT_EQ(lines(r),
             "optimizer: AdamW (default), lr 0.001 (default), betas 0.9 0.999 (default), weight_decay 0 "
             "(default)\nschedule: constant (default)");
@@ -43,9 +43,9 @@ TEST(TrainerOptions, AFileWithoutOptimizerAndWithoutAnySignOfATrainerKeepsTheDef
 
 TEST(TrainerOptions, AnyAutoMakesTheTrainersDefaultsCount) {
   const ReadResult r = read_ds_config(R"({"train_batch_size": "auto"})", "f", trainer());
-  EXPECT_EQ(r.config.optimizer.type, "AdamW");
+  EXPECT_EQ(r.config.optimizer.type, OptimizerType::adamw);
   EXPECT_EQ(r.config.optimizer.lr, 5e-5);
-  EXPECT_EQ(r.config.scheduler.type, "linear");
+  EXPECT_EQ(r.config.scheduler.type, SchedulerType::trainer_linear);
   EXPECT_EQ(r.config.scheduler.total_num_steps, 200);
   EXPECT_EQ(r.config.scheduler.warmup_num_steps, 0);
   EXPECT_EQ(lines(r),
@@ -87,9 +87,9 @@ TEST(TrainerOptions, TheFilesOptimizerStaysWithATrainersSchedule) {
   const ReadResult r = read_ds_config(
       R"({"train_batch_size": 4, "gradient_clipping": "auto", "optimizer": {"type": "SGD", "params": {"lr": 0.5}}})",
       "f", trainer());
-  EXPECT_EQ(r.config.optimizer.type, "SGD");
+  EXPECT_EQ(r.config.optimizer.type, OptimizerType::sgd);
   EXPECT_EQ(r.config.optimizer.lr, 0.5);
-  EXPECT_EQ(r.config.scheduler.type, "linear");
+  EXPECT_EQ(r.config.scheduler.type, SchedulerType::trainer_linear);
 }
 
 TEST(TrainerOptions, AllPairsThatContradictTheFileAreOneErrorWithBothValues) {

@@ -24,7 +24,7 @@ TEST(Plan, EqualsWhatTrainingMeasuresInEveryLayout) {
           c.pipeline.stages = pipe, c.zero.stage = stage;
           c.zero.overlap_comm = stage == 3;
           c.gradient_clipping = 1;
-          if (offload) c.zero.offload_optimizer.device = "cpu";
+          if (offload) c.zero.offload_optimizer.device = OffloadDevice::cpu;
           const std::string layout =
               fmt::format("pipe {} data {} stage {} offload {}", pipe, data, stage, offload);
           expect_planned(c, pipe * data, gpt, layout);

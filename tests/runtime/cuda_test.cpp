@@ -18,6 +18,13 @@ std::vector<Device> gpus() {
   return {};
 }
 
+// Where state is, and where it is updated.
+constexpr std::pair<OffloadDevice, OffloadUpdate> kUpdates[] = {
+    {OffloadDevice::none, OffloadUpdate::automatic},
+    {OffloadDevice::cpu, OffloadUpdate::automatic},
+    {OffloadDevice::cpu, OffloadUpdate::host},
+    {OffloadDevice::cpu, OffloadUpdate::device}};
+
 class CudaEngine : public ::testing::TestWithParam<Device> {
  protected:
   void SetUp() override {
@@ -50,10 +57,9 @@ TEST_P(CudaEngine, TrainsAsTheCpuDoesWithTheSameBitsAtEveryStageAndPlacement) {
     EXPECT_LT(first.steps.back().loss, first.steps.front().loss);
     expect_near(first, on_cpu, 1e-4);
     for (int stage : {0, 1, 2, 3})
-      for (const auto& [offload, update] :
-           {std::pair{"none", "auto"}, {"cpu", "auto"}, {"cpu", "host"}, {"cpu", "device"}})
+      for (const auto& [offload, update] : kUpdates)
         for (bool overlap : {false, true}) {
-          if (ranks == 4 && (!overlap || std::string_view(update) != "auto")) continue;
+          if (ranks == 4 && (!overlap || update != OffloadUpdate::automatic)) continue;
           DsConfig c = config_for(ranks);
           c.zero.stage = stage, c.zero.overlap_comm = overlap, c.zero.offload_optimizer.device = offload;
           c.offload_update = update;
@@ -95,7 +101,7 @@ TEST_P(CudaEngine, TrainsAModelThatIsCutAsTheCpuDoes) {
 
 TEST_P(CudaEngine, SkipsTheStepsThatOverflowWhereTheCpuDoes) {
   for (const int stage : {0, 1, 2, 3})
-    for (const char* offload : {"none", "cpu"}) {
+    for (const OffloadDevice offload : {OffloadDevice::none, OffloadDevice::cpu}) {
       DsConfig c = config_for(2);
       c.precision = Precision::fp16, c.fp16.enabled = true, c.zero.stage = stage;
       c.fp16.initial_scale_power = 24, c.fp16.loss_scale_window = 3, c.fp16.hysteresis = 2;
@@ -138,10 +144,10 @@ TEST_P(CudaEngine, UpdatesOffloadedStateOnEitherSideWithTheSameBits) {
     DsConfig c = config_for(2);
     c.zero.stage = 3, c.zero.overlap_comm = true, c.exact_sums = exact, c.gradient_clipping = 0;
     const Training want = train_on(2, c, model, 4, options());
-    for (const char* offload : {"none", "cpu", "nvme"})
+    for (const OffloadDevice offload : {OffloadDevice::none, OffloadDevice::cpu, OffloadDevice::nvme})
       for (const double ratio : {1.0, 0.3})
-        for (const char* param : {"none", "cpu"})
-          for (const char* update : {"host", "device"}) {
+        for (const OffloadDevice param : {OffloadDevice::none, OffloadDevice::cpu})
+          for (const OffloadUpdate update : {OffloadUpdate::host, OffloadUpdate::device}) {
             OffloadConfig& o = c.zero.offload_optimizer;
             o.device = offload, o.ratio = ratio, o.nvme_path = folder, c.zero.sub_group_size = 500;
             c.zero.offload_param.device = param, c.offload_update = update;
@@ -172,9 +178,9 @@ TEST_P(CudaEngine, TrainsTheSameBitsWithItsPassesAsGraphs) {
       DsConfig c = config_for(1, 2, way.accumulation);
       c.precision = precision, c.fp16.enabled = precision == Precision::fp16, c.check_grad_overflow = false;
       c.zero.stage = way.stage, c.zero.overlap_comm = way.overlap, c.gradient_clipping = way.clipping;
-      c.checkpointing.interval = way.interval, c.cuda_graphs = "off";
+      c.checkpointing.interval = way.interval, c.cuda_graphs = Switch::off;
       const Training want = train_on(1, c, model, 10, options());
-      for (const char* use : {"on", "auto"}) {
+      for (const Switch use : {Switch::on, Switch::automatic}) {
         c.cuda_graphs = use;
         const Training got = train_on(1, c, model, 10, options());
         SCOPED_TRACE(fmt::format("{}, stage {}, {} micro-batches, graphs {}", name_of(type), way.stage,
@@ -190,7 +196,7 @@ TEST_P(CudaEngine, SaysWhyPassesAreNotGraphs) {
     std::string said;
     run_ranks(ranks, [&](Communicator& world) {
       DsConfig c = config_for(ranks);
-      c.cuda_graphs = "on";
+      c.cuda_graphs = Switch::on;
       change(c);
       const Engine engine(c, small_gpt(), world, options());
       if (world.rank() == 0) said = engine.graphs_line();
@@ -198,29 +204,29 @@ TEST_P(CudaEngine, SaysWhyPassesAreNotGraphs) {
     return said;
   };
   EXPECT_EQ(line(1, [](DsConfig&) {}), "CUDA graphs: each pass is one");
-  EXPECT_EQ(line(1, [](DsConfig& c) { c.cuda_graphs = "off"; }), "");
+  EXPECT_EQ(line(1, [](DsConfig& c) { c.cuda_graphs = Switch::off; }), "");
   EXPECT_NE(line(2, [](DsConfig&) {}).find("not used"), std::string::npos);
-  EXPECT_NE(line(1, [](DsConfig& c) { c.zero.stage = 1, c.zero.offload_optimizer.device = "cpu"; })
-                .find("offloaded"),
-            std::string::npos);
+  EXPECT_NE(
+      line(1, [](DsConfig& c) { c.zero.stage = 1, c.zero.offload_optimizer.device = OffloadDevice::cpu; })
+          .find("offloaded"),
+      std::string::npos);
 }
 
 TEST_P(CudaEngine, SaysWhyOffloadedStateIsUpdatedWhereItIs) {
   run_ranks(1, [&](Communicator& world) {
     DsConfig c = config_for(1);
     EXPECT_EQ(Engine(c, small_gpt(), world, options()).update_line(), "");
-    c.zero.offload_optimizer.device = "cpu";
+    c.zero.offload_optimizer.device = OffloadDevice::cpu;
     EXPECT_NE(Engine(c, small_gpt(), world, options()).update_line().find("bytes of state at"),
               std::string::npos);
-    c.offload_update = "device";
+    c.offload_update = OffloadUpdate::device;
     EXPECT_EQ(Engine(c, small_gpt(), world, options()).update_line(), "");
   });
 }
 
 TEST_P(CudaEngine, PeakMemoryEqualsThePlanToTheByte) {
   for (int stage : {0, 3})
-    for (const auto& [offload, update] :
-         {std::pair{"none", "auto"}, {"cpu", "auto"}, {"cpu", "host"}, {"cpu", "device"}})
+    for (const auto& [offload, update] : kUpdates)
       run_ranks(2, [&, offload = offload, update = update](Communicator& world) {
         DsConfig c = config_for(2);
         c.zero.stage = stage, c.zero.offload_optimizer.device = offload, c.offload_update = update;
@@ -228,14 +234,14 @@ TEST_P(CudaEngine, PeakMemoryEqualsThePlanToTheByte) {
         Tokens tokens(1);
         engine.train_batch(source(tokens, c, 0, world.rank(), 2));
         EXPECT_EQ(engine.memory_peak(), engine.memory_planned())
-            << "stage " << stage << " offload " << offload;
+            << "stage " << stage << " offload " << name_of(offload);
         EXPECT_GT(engine.memory_peak().total(MemoryKind::pinned), 0);
       });
 }
 
 TEST_P(CudaEngine, ResumesItsOwnCheckpointBitForBitAndTheCpuReadsIt) {
   const fs::path folder = fs::temp_directory_path() / fmt::format("cleave cuda test {}", getpid());
-  for (const char* offload : {"none", "cpu"}) {
+  for (const OffloadDevice offload : {OffloadDevice::none, OffloadDevice::cpu}) {
     fs::remove_all(folder);
     run_ranks(2, [&](Communicator& world) {
       DsConfig c = config_for(2);
@@ -249,7 +255,8 @@ TEST_P(CudaEngine, ResumesItsOwnCheckpointBitForBitAndTheCpuReadsIt) {
       Engine on_cpu(c, small_gpt(), world, {.seed = 98});
       resumed.load_checkpoint(folder), on_cpu.load_checkpoint(folder);
       EXPECT_EQ(weights_of(on_cpu), weights_of(unbroken));
-      for (int i = 0; i < 3; ++i) EXPECT_EQ(step(resumed), step(unbroken)) << offload << " step " << i;
+      for (int i = 0; i < 3; ++i)
+        EXPECT_EQ(step(resumed), step(unbroken)) << name_of(offload) << " step " << i;
       EXPECT_EQ(weights_of(resumed), weights_of(unbroken));
     });
   }

@@ -28,7 +28,7 @@ inline DsConfig config_of(const Layout& l, int accumulation, int micro = 1) {
   c.pipeline.virtual_stages = l.pipe > 1 && std::string_view(l.schedule) == "interleaved" ? 2 : 1;
   c.tensor_parallel.autotp_size = l.tensor, c.tensor_parallel.sequence_parallel = l.cut_rows;
   c.zero.stage = l.zero, c.zero.overlap_comm = l.zero == 3;
-  if (l.offload) c.zero.offload_optimizer.device = "cpu";
+  if (l.offload) c.zero.offload_optimizer.device = OffloadDevice::cpu;
   c.gradient_clipping = l.clips ? 1 : 0;
   return c;
 }

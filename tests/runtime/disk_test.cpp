@@ -15,9 +15,9 @@ namespace {
 
 // Tiles of 100 elements: several a unit, and some with both kinds of decay.
 DsConfig on_disk(DsConfig c, const Scratch& scratch, double ratio = 1, int64_t tile = 100,
-                 const std::string& update = "host") {
+                 OffloadUpdate update = OffloadUpdate::host) {
   OffloadConfig& o = c.zero.offload_optimizer;
-  o.device = "nvme", o.nvme_path = scratch.folder(), o.ratio = ratio;
+  o.device = OffloadDevice::nvme, o.nvme_path = scratch.folder(), o.ratio = ratio;
   c.zero.sub_group_size = tile, c.offload_update = update;
   return c;
 }
@@ -43,7 +43,7 @@ TEST_P(OnDisk, TrainingHasTheBitsOfTrainingWithoutAtEveryStageTypeAndShare) {
       c.zero.stage = stage;
       const Training want = train_on(ranks, c, model, steps);
       for (const double ratio : {1.0, 0.3})
-        for (const char* update : {"host", "device"}) {
+        for (const OffloadUpdate update : {OffloadUpdate::host, OffloadUpdate::device}) {
           if (!sampled.next()) continue;
           const Scratch scratch;
           const DsConfig disk = on_disk(c, scratch, ratio, stage == 1 ? 1 << 20 : 100, update);
@@ -58,14 +58,15 @@ TEST_P(OnDisk, TrainingHasTheBitsOfTrainingWithoutAtEveryStageTypeAndShare) {
 TEST_P(OnDisk, FewBuffersOverlapAndOtherOptimizersChangeNothing) {
   const int ranks = GetParam();
   const auto model = [] { return small_llama(DType::bf16); };
-  for (const std::string optimizer : {"AdamW", "SGD", "Lion", "Adagrad"})
+  for (const OptimizerType optimizer :
+       {OptimizerType::adamw, OptimizerType::sgd, OptimizerType::lion, OptimizerType::adagrad})
     for (const int buffers : {1, 2, 7}) {
       const Scratch scratch;
       DsConfig c = with_precision(config_for(ranks), DType::bf16);
       c.zero.stage = 3, c.zero.overlap_comm = buffers != 1, c.optimizer.type = optimizer;
       if (buffers == 2) c.optimizer.momentum = 0.9;
       const Training want = train_on(ranks, c, model, 5, {.compute = Stream::Mode::worker});
-      for (const char* update : {"host", "device"}) {
+      for (const OffloadUpdate update : {OffloadUpdate::host, OffloadUpdate::device}) {
         DsConfig disk = on_disk(c, scratch, 1, 64, update);
         disk.zero.offload_optimizer.buffer_count = buffers;
         expect_same_bits(train_on(ranks, disk, model, 5, {.compute = Stream::Mode::worker}), want,
@@ -82,12 +83,12 @@ TEST_P(OnDisk, ExactSumsAndHostMemorySharesChangeNothing) {
     c.zero.stage = 2, c.exact_sums = exact;
     const auto model = [] { return small_gpt(); };
     const Training want = train_on(ranks, c, model, 5);
-    for (const char* update : {"host", "device"}) {
+    for (const OffloadUpdate update : {OffloadUpdate::host, OffloadUpdate::device}) {
       if (exact)
         expect_same_bits(train_on(ranks, on_disk(c, scratch, 0.5, 100, update), model, 5), want,
                          "exact sums");
       DsConfig memory = c;
-      memory.zero.offload_optimizer.device = "cpu", memory.zero.offload_optimizer.ratio = 0.3;
+      memory.zero.offload_optimizer.device = OffloadDevice::cpu, memory.zero.offload_optimizer.ratio = 0.3;
       memory.offload_update = update;
       expect_same_bits(train_on(ranks, memory, model, 5), want, "0.3 in host memory");
     }
@@ -111,7 +112,8 @@ TEST(OnDiskMemory, ThePlanIsThePeakAndTheShareIsExact) {
     for (const double ratio : {1.0, 0.3, 0.0}) {
       const Scratch scratch;
       run_ranks(2, [&](Communicator& world) {
-        DsConfig c = on_disk(config_for(2), scratch, ratio, 100, stage == 0 ? "host" : "device");
+        DsConfig c = on_disk(config_for(2), scratch, ratio, 100,
+                             stage == 0 ? OffloadUpdate::host : OffloadUpdate::device);
         c.zero.stage = stage;
         Engine engine(c, small_gpt(), world, {});
         Tokens tokens(1);
@@ -144,7 +146,7 @@ TEST(OnDiskState, CheckpointsLoadWithAndWithoutADiskAndParametersCanBeSet) {
     run_ranks(3, [&](Communicator& world) {
       DsConfig c = with_precision(config_for(3), DType::bf16);
       c.zero.stage = 2;
-      if (saved_on_disk) c = on_disk(c, disk, 0.7, 100, "device");
+      if (saved_on_disk) c = on_disk(c, disk, 0.7, 100, OffloadUpdate::device);
       Engine engine(c, small_gpt(DType::bf16), world, {});
       Tokens tokens(1);
       for (int step = 0; step < 3; ++step) engine.train_batch(source(tokens, c, step, world.rank(), 3));
@@ -159,7 +161,8 @@ TEST(OnDiskState, CheckpointsLoadWithAndWithoutADiskAndParametersCanBeSet) {
       run_ranks(3, [&](Communicator& world) {
         DsConfig c = with_precision(config_for(3), DType::bf16);
         c.zero.stage = 2;
-        if (ratio > 0) c = on_disk(c, other, ratio, 70, ratio < 1 ? "device" : "host");
+        if (ratio > 0)
+          c = on_disk(c, other, ratio, 70, ratio < 1 ? OffloadUpdate::device : OffloadUpdate::host);
         Engine engine(c, small_gpt(DType::bf16), world, {.seed = 7});
         engine.load_checkpoint(scratch.folder(), saved_on_disk ? "disk" : "memory");
         EXPECT_EQ(weights_of(engine), saved);

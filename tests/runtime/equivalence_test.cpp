@@ -22,7 +22,7 @@ TEST_P(Equivalence, WeightsAreBitIdenticalOverStagesOffloadOverlapAndBuckets) {
           DsConfig c = config_for(ranks);
           c.zero.stage = stage, c.zero.overlap_comm = overlap;
           c.zero.reduce_bucket_size = c.zero.allgather_bucket_size = bucket;
-          if (offload) c.zero.offload_optimizer.device = "cpu";
+          if (offload) c.zero.offload_optimizer.device = OffloadDevice::cpu;
           const Training got = train_on(
               ranks, c, [] { return small_gpt(); }, bucket == 1 ? 3 : steps);
           Training expected = want;
@@ -46,7 +46,7 @@ TEST_P(Equivalence, LlamaAndQwen2AreBitIdenticalOverStagesOffloadAndOverlap) {
         DsConfig c = config_for(ranks);
         c.zero.stage = stage, c.zero.overlap_comm = offload;
         c.zero.reduce_bucket_size = c.zero.allgather_bucket_size = 100;
-        if (offload) c.zero.offload_optimizer.device = "cpu";
+        if (offload) c.zero.offload_optimizer.device = OffloadDevice::cpu;
         expect_same_bits(train_on(ranks, c, model, steps), want,
                          fmt::format("{} stage {} offload {}", model().name, stage, offload));
       }
@@ -138,9 +138,9 @@ TEST(TrainingRuns, WorkerStreamsGiveTheBitsOfInlineOnes) {
 TEST(TrainingRuns, OnTheCpuSayThatPassesAreNoGraphsWhenAsked) {
   run_ranks(1, [](Communicator& world) {
     DsConfig c = config_for(1);
-    for (const auto& [use, line] : {std::pair{"auto", ""},
-                                    {"off", ""},
-                                    {"on", "CUDA graphs: not used: this rank computes on the CPU"}}) {
+    for (const auto& [use, line] : {std::pair{Switch::automatic, ""},
+                                    {Switch::off, ""},
+                                    {Switch::on, "CUDA graphs: not used: this rank computes on the CPU"}}) {
       c.cuda_graphs = use;
       EXPECT_EQ(Engine(c, small_gpt(), world, {}).graphs_line(), line);
     }

@@ -23,7 +23,7 @@ DsConfig exact(const Layout& l, Precision precision = Precision::fp32) {
   c.exact_sums = true;
   c.zero.stage = l.zero, c.zero.overlap_comm = l.zero >= 2;
   c.zero.reduce_bucket_size = 1000;
-  if (l.offload) c.zero.offload_optimizer.device = "cpu";
+  if (l.offload) c.zero.offload_optimizer.device = OffloadDevice::cpu;
   c.pipeline.stages = l.pipe, c.pipeline.schedule = l.schedule;
   c.pipeline.virtual_stages = std::string(l.schedule) == "interleaved" ? 2 : 1;
   c.precision = precision;

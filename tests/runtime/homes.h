@@ -34,13 +34,13 @@ inline const Scratch& folder() {
 
 inline DsConfig with(DsConfig c, const Homes& h) {
   OffloadParamConfig& p = c.zero.offload_param;
-  if (h.parameters) p.device = h.disk ? "nvme" : "cpu";
+  if (h.parameters) p.device = h.disk ? OffloadDevice::nvme : OffloadDevice::cpu;
   p.nvme_path = folder().folder(), p.max_in_cpu = h.kept_numel, p.buffer_count = h.buffers;
   OffloadConfig& o = c.zero.offload_optimizer;
-  if (h.optimizer) o.device = h.state_on_disk ? "nvme" : "cpu";
+  if (h.optimizer) o.device = h.state_on_disk ? OffloadDevice::nvme : OffloadDevice::cpu;
   o.nvme_path = p.nvme_path, c.zero.sub_group_size = 700;
   p.pin_memory = o.pin_memory = h.pinned;
-  if (h.streamed) c.offload_update = "device";
+  if (h.streamed) c.offload_update = OffloadUpdate::device;
   return c;
 }
 

@@ -54,16 +54,16 @@ TEST(Homes, TakeWhatMovesFromTheDeviceToTheByte) {
 TEST(Homes, OfACpuRankLeaveTheUpdateOnTheHostUnlessToldOtherwise) {
   run_ranks(2, [&](Communicator& world) {
     DsConfig c = with(config_for(2), {.optimizer = true});
-    auto table = [&](const std::string& where) {
+    auto table = [&](OffloadUpdate where) {
       c.offload_update = where;
       Engine engine(c, small_gpt(), world, {});
       EXPECT_EQ(engine.update_line(), "");
       EXPECT_GT(engine.update_bytes().state, 0);
       return engine.memory_live();
     };
-    const MemoryTable host = table("host");
-    EXPECT_EQ(table("auto"), host);
-    EXPECT_GT(table("device").at(MemoryKind::device, Category::staging),
+    const MemoryTable host = table(OffloadUpdate::host);
+    EXPECT_EQ(table(OffloadUpdate::automatic), host);
+    EXPECT_GT(table(OffloadUpdate::device).at(MemoryKind::device, Category::staging),
               host.at(MemoryKind::device, Category::staging));
   });
 }

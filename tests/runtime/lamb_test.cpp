@@ -13,7 +13,7 @@ namespace {
 // Without limits on the ratio, which would hide a norm that is wrong.
 DsConfig lamb(DsConfig c) {
   c.optimizer.min_coeff = 0, c.optimizer.max_coeff = 1e6;
-  c.optimizer.type = "Lamb", c.optimizer.weight_decay = 0.1, c.optimizer.lr = 0.01;
+  c.optimizer.type = OptimizerType::lamb, c.optimizer.weight_decay = 0.1, c.optimizer.lr = 0.01;
   return c;
 }
 

@@ -36,7 +36,7 @@ void expect_formula(const DsConfig& c, DType dtype, Bytes bytes, int ranks) {
     EXPECT_EQ(live.total(Category::gradients), bytes.gradients * n / (stage >= 2 ? ranks : 1));
     EXPECT_EQ(live.total(Category::master), bytes.master * n / (stage >= 1 ? ranks : 1));
     EXPECT_EQ(live.total(Category::optimizer_state), bytes.states * n / (stage >= 1 ? ranks : 1));
-    const bool offload = c.zero.offload_optimizer.device == "cpu";
+    const bool offload = c.zero.offload_optimizer.device == OffloadDevice::cpu;
     EXPECT_EQ(live.at(MemoryKind::pinned, Category::optimizer_state),
               offload ? live.total(Category::optimizer_state) : 0);
     EXPECT_EQ(live.at(MemoryKind::pinned, Category::master), offload ? live.total(Category::master) : 0);
@@ -49,7 +49,7 @@ TEST(Memory, FollowsTheZeroFormulaForEveryTypeStageAndNumberOfRanks) {
       for (bool offload : {false, true}) {
         DsConfig c = config_for(ranks);
         c.zero.stage = stage;
-        if (offload) c.zero.offload_optimizer.device = "cpu";
+        if (offload) c.zero.offload_optimizer.device = OffloadDevice::cpu;
         expect_formula(c, DType::fp32, {4, 4, offload ? 4 : 0, 8}, ranks);
         c.precision = Precision::bf16;
         expect_formula(c, DType::bf16, {2, 2, 4, 8}, ranks);

@@ -36,7 +36,7 @@ TEST(NearRanks, LearnWhatPlainStage3Learns) {
               if (ranks % near != 0) continue;
               DsConfig c = near_config(kind, ranks, near, accumulation);
               c.zero.overlap_comm = overlap, c.zero.stage3_param_persistence_threshold = threshold;
-              if (overlap) c.zero.offload_optimizer.device = "cpu";
+              if (overlap) c.zero.offload_optimizer.device = OffloadDevice::cpu;
               const Training got = train_on(ranks, c, gpt, 5);
               const std::string layout =
                   fmt::format("{} x{} near {}", kind == Kind::hybrid ? "hybrid" : "nested", ranks, near);

@@ -87,7 +87,8 @@ class Gain final : public Layer {
 
 TEST(OwnLayer, BeforeAnMlpIsGivenTheGradientOfItsOutput) {
   DsConfig c = config_for(1, 4);
-  c.optimizer.type = "SGD", c.optimizer.lr = 1, c.optimizer.weight_decay = 0, c.gradient_clipping = 0;
+  c.optimizer.type = OptimizerType::sgd, c.optimizer.lr = 1, c.optimizer.weight_decay = 0,
+  c.gradient_clipping = 0;
   const auto alone = self_communicator();
   Model model = make_mlp({{3, 8, 4}}, DType::fp32);
   model.layers.insert(model.layers.begin(), std::make_unique<Gain>());

@@ -95,7 +95,7 @@ TEST(PipelineRuns, DropoutOffloadWorkerStreamsAndPartitionsChangeNoBit) {
     for (bool offload : {false, true}) {
       DsConfig c = pipelined(one, 3, "1f1b");
       c.pipeline.partition_method = method, c.zero.overlap_comm = offload;
-      if (offload) c.zero.offload_optimizer.device = "cpu";
+      if (offload) c.zero.offload_optimizer.device = OffloadDevice::cpu;
       expect_same_bits(run(c, 6, {}), want, method);
       expect_same_bits(run(c, 6, {.compute = Stream::Mode::worker}), want,
                        std::string(method) + ", worker streams");
@@ -187,7 +187,7 @@ TEST(PipelineRuns, WhatDoesNotFitIsRefusedWithWhatWorks) {
             "needs a "
             "layer, so use at most 8");
   EXPECT_EQ(refusal(2, pipelined(config(1, 0, 1), 2, "2f2b")),
-            "2: there is no pipeline schedule \"2f2b\"; use gpipe, 1f1b, interleaved or zb-h1");
+            "2: there is no pipeline schedule \"2f2b\"; use gpipe, 1f1b, interleaved, zb-h1");
 }
 
 // Blocks of Llama do both parts of their backward at once.

@@ -88,7 +88,7 @@ TEST(Recompute, GivesTheBitsOfKeepingEverything) {
 TEST(Recompute, GivesTheBitsOfKeepingEverythingForLlamaWorkerStreamsAndOffload) {
   for (int zero : {1, 3}) {
     DsConfig c = config(2, zero, 3);
-    c.zero.offload_optimizer.device = "cpu", c.zero.overlap_comm = true;
+    c.zero.offload_optimizer.device = OffloadDevice::cpu, c.zero.overlap_comm = true;
     const Training want = train_on(
         2, c, [] { return small_llama(); }, 3);
     for (int64_t interval : {int64_t{1}, int64_t{2}, kAll}) {

@@ -15,7 +15,8 @@ DsConfig config(int ranks, int stage, Precision precision) {
   DsConfig c = config_for(ranks, 1, 1);
   c.zero.stage = stage, c.precision = precision, c.fp16.enabled = precision == Precision::fp16;
   c.fp16.initial_scale_power = 8, c.fp16.loss_scale_window = 2;
-  c.scheduler.type = "WarmupDecayLR", c.scheduler.warmup_num_steps = 3, c.scheduler.total_num_steps = 12;
+  c.scheduler.type = SchedulerType::warmup_decay, c.scheduler.warmup_num_steps = 3,
+  c.scheduler.total_num_steps = 12;
   c.scheduler.warmup_max_lr = 0.02;
   return c;
 }
@@ -113,7 +114,7 @@ TEST(Resume, AnOptimizerThatBeginsAnewUpdatesLikeANewOne) {
   const Scratch scratch;
   run_ranks(2, [&](Communicator& world) {
     DsConfig c = config(2, 1, Precision::fp32);
-    c.scheduler.type.clear();
+    c.scheduler.type = SchedulerType::constant;
     Tokens tokens(1);
     Engine trained(c, small_gpt(), world, {});
     for (int step = 0; step < 3; ++step) trained.train_batch(source(tokens, c, step, world.rank(), 2));

@@ -13,7 +13,7 @@ namespace {
 // Weights move by minus the gradient.
 DsConfig plain_descent(int64_t accumulation) {
   DsConfig c = config_for(1, 1, accumulation);
-  c.optimizer.type = "SGD", c.optimizer.lr = 1, c.optimizer.weight_decay = 0;
+  c.optimizer.type = OptimizerType::sgd, c.optimizer.lr = 1, c.optimizer.weight_decay = 0;
   c.gradient_clipping = 0;
   return c;
 }
@@ -127,7 +127,8 @@ TEST(Step, MovesTheScheduleOnOnlyWhenItsUpdateIsApplied) {
   const auto alone = self_communicator();
   DsConfig c = plain_descent(1);
   c.precision = Precision::fp16, c.fp16.enabled = true, c.zero.stage = 1, c.fp16.hysteresis = 1;
-  c.scheduler.type = "WarmupLR", c.scheduler.warmup_type = "linear", c.scheduler.warmup_num_steps = 10;
+  c.scheduler.type = SchedulerType::warmup, c.scheduler.warmup_type = WarmupType::linear,
+  c.scheduler.warmup_num_steps = 10;
   c.scheduler.warmup_max_lr = 0.01;
   const auto rates = [&](int scale_power, int64_t& skipped) {
     DsConfig mine = c;

@@ -182,7 +182,7 @@ TEST_P(Transformers, EveryGradientIsEqual) {
     const Oracle oracle(at.fixture);
     const auto tokens = oracle.get<int32_t>("tokens"), targets = oracle.get<int32_t>("targets");
     DsConfig c = config(at.layout);
-    c.optimizer.type = "SGD", c.optimizer.weight_decay = 0, c.gradient_clipping = 0;
+    c.optimizer.type = OptimizerType::sgd, c.optimizer.weight_decay = 0, c.gradient_clipping = 0;
     const double rate = c.optimizer.lr = 4096;
     Engine engine(c, oracle.model(), world, {});
     engine.set_parameters([&](const ParamSpec& p) { return oracle.parameter(p, ""); });

@@ -49,7 +49,7 @@ constexpr int64_t kLargest = 3 << 20;
 const StagedUpdate::Travels kEverything{.kinds = 3, .gradients = DType::fp32, .weights = DType::fp32};
 
 TEST(StagedUpdate, GivesTheBitsOfTheUpdateInPlaceOnEitherSideHoweverManyUnitsAreUnderWay) {
-  const auto optimizer = make_optimizer({.type = "AdamW", .weight_decay = 0.1});
+  const auto optimizer = make_optimizer({.type = OptimizerType::adamw, .weight_decay = 0.1});
   std::vector<Unit> want = units();
   Stream inline_;
   for (int64_t step = 1; step <= 2; ++step)
@@ -87,7 +87,7 @@ TEST(StagedUpdate, GivesTheBitsOfTheUpdateInPlaceOnEitherSideHoweverManyUnitsAre
 }
 
 TEST(StagedUpdate, StartsAfterWhatItWasToldToWaitForAndItsEventComesAfterItsLastByte) {
-  const auto optimizer = make_optimizer({.type = "SGD"});
+  const auto optimizer = make_optimizer({.type = OptimizerType::sgd});
   for (const auto side : {UpdateSide::host, UpdateSide::device}) {
     Unit unit((3 << 20) + 7, 1);
     const std::vector<float> before = unit.param;

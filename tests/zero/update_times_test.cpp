@@ -54,11 +54,11 @@ TEST(UpdateTimes, OfNothingAreNothingAndTheHostUpdates) {
 }
 
 TEST(UpdateTimes, AreMeasuredForEveryOptimizer) {
-  for (const char* type : {"AdamW", "SGD", "Lamb"}) {
+  for (const OptimizerType type : {OptimizerType::adamw, OptimizerType::sgd, OptimizerType::lamb}) {
     const UpdateRates r = measure_update(*make_optimizer({.type = type}), Device{}, MemoryKind::host);
     for (const double rate : {r.host, r.to_device, r.to_host}) {
-      EXPECT_GT(rate, 1e7) << type;
-      EXPECT_LT(rate, 1e13) << type;
+      EXPECT_GT(rate, 1e7) << name_of(type);
+      EXPECT_LT(rate, 1e13) << name_of(type);
     }
   }
 }
