@@ -209,8 +209,9 @@ const SafetensorsFile& CheckpointReader::file(const std::string& name) const {
 void CheckpointReader::read(const Record& record) const {
   const auto at = tensors_.find({record.kind, record.tensor});
   require(at != tensors_.end(), Exit::checkpoint,
-          "{} holds no {} of {}; was it written by another model or optimizer?", path_.string(), record.kind,
-          record.tensor);
+          "{} holds no {} of {}; was it written by another model or optimizer, or while that was frozen? "
+          "--reset_optimizer takes the weights alone",
+          path_.string(), record.kind, record.tensor);
   require(at->second.shape == record.shape, Exit::checkpoint,
           "{}: {} of {} has the shape [{}], the model wants [{}]", path_.string(), record.kind, record.tensor,
           fmt::join(at->second.shape, ", "), fmt::join(record.shape, ", "));

@@ -55,6 +55,10 @@ struct ParamSpec {
 struct UnitSpec {
   std::string name;
   std::vector<ParamSpec> params;
+  // Training leaves the values as they are: there are no gradients, no masters and no optimizer state of
+  // them. They are sharded, gathered, moved and saved as others. A layer that trains some of its parameters
+  // only has the others in a unit of their own.
+  bool frozen = false;
 };
 
 }  // namespace cleave

@@ -25,7 +25,7 @@ class Layer {
   // Whether backward knows the parts input and weight; otherwise it is always asked for both at once.
   virtual bool splits_backward() const { return false; }
   // Arithmetic of one forward and backward, to balance a pipeline. Here: 6 a weight of a matrix and row of
-  // the output, which is right for dense layers.
+  // the output, 4 where it is frozen, which is right for dense layers.
   virtual double flops(const TensorSpec& input) const;
 };
 

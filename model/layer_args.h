@@ -28,11 +28,16 @@ class Saved {
 };
 
 // The gradient of one parameter. A layer calls accumulate() exactly once for each write it makes: it says
-// whether to add to the tensor or to overwrite it.
+// whether to add to the tensor or to overwrite it. Of a frozen unit's parameters none is wanted: there is no
+// tensor, and the layer leaves out the work.
 struct ParamGradient {
   Tensor tensor;
   bool* written = nullptr;
-  bool accumulate() { return std::exchange(*written, true); }
+  bool wanted() const { return written != nullptr; }
+  bool accumulate() {
+    CHECK(wanted(), "a layer wrote the gradient of a frozen parameter; ask wanted() first");
+    return std::exchange(*written, true);
+  }
 };
 
 // Where a micro-batch stands in the training run, so that random numbers (dropout) are functions of it.

@@ -50,15 +50,16 @@ void Linear::backward_active(Tensor dhidden, Tensor dy, Tensor hidden, Activatio
 void Linear::backward_weight(OutputGradient dy, Tensor x, ParamGradient& dweight, ParamGradient* dbias,
                              Stream& stream) const {
   const int64_t rows = x.numel() / in;
-  const DenseWeightGradient both{.dweight = dweight.tensor.view({out, in}),
-                                 .dbias = dbias ? dbias->tensor : Tensor(),
+  const bool of_weight = dweight.wanted(), of_bias = dbias && dbias->wanted();
+  const DenseWeightGradient both{.dweight = of_weight ? dweight.tensor.view({out, in}) : Tensor(),
+                                 .dbias = of_bias ? dbias->tensor : Tensor(),
                                  .dy = dy.all.view({rows, out}),
                                  .x = x.view({rows, in}),
-                                 .accumulate_weight = dweight.accumulate(),
-                                 .accumulate_bias = dbias && dbias->accumulate()};
-  if (dbias && dy.mine.numel() == dy.all.numel()) return launch(both, stream);
-  launch(both.product(), stream);
-  if (!dbias) return;
+                                 .accumulate_weight = of_weight && dweight.accumulate(),
+                                 .accumulate_bias = of_bias && dbias->accumulate()};
+  if (of_weight && of_bias && dy.mine.numel() == dy.all.numel()) return launch(both, stream);
+  if (of_weight) launch(both.product(), stream);
+  if (!of_bias) return;
   BiasGradient of_my_rows = both.bias_gradient();
   of_my_rows.dy = dy.mine.view({dy.mine.numel() / out, out});
   launch(of_my_rows, stream);

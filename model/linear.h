@@ -21,7 +21,8 @@ struct Linear {
   void forward(Tensor y, Tensor x, Stream& stream) const;
   // hidden as forward's y, and y = f(hidden).
   void forward_active(Tensor y, Tensor hidden, Tensor x, Activation f, Stream& stream) const;
-  // dx may be undefined; dbias is null without a bias. Both parts below.
+  // dx may be undefined; dbias is null without a bias. Both parts below. Gradients that are not wanted are
+  // left out, with their products.
   void backward(Tensor dx, OutputGradient dy, Tensor x, ParamGradient& dweight, ParamGradient* dbias,
                 Stream& stream) const;
   void backward_input(Tensor dx, Tensor dy, Stream& stream) const;

@@ -7,11 +7,11 @@ namespace cleave {
 double Layer::flops(const TensorSpec& input) const {
   const Shape y = output(input).shape;
   const double rows = double(y.numel()) / double(y[y.rank - 1]);
-  double weights = 0;
+  double sum = 0;
   for (const UnitSpec& u : units())
     for (const ParamSpec& p : u.params)
-      if (p.shape.size() >= 2) weights += double(p.numel());
-  return 6 * rows * weights;
+      if (p.shape.size() >= 2) sum += (u.frozen ? 4 : 6) * rows * double(p.numel());
+  return sum;
 }
 
 std::vector<UnitSpec> Model::units() const {

@@ -50,7 +50,7 @@ std::vector<Record> Engine::records(bool all_slices) {
     const Range mine = s.all->store.slice(u);
     // Replicas share the work: each saves the part that it counts in the norm.
     const Range part = all_slices ? Range{0, mine.size()} : s.all->store.norm_range(u);
-    for (int kind = 0; kind < int(kinds.size()); ++kind)
+    for (int kind = 0; kind < (layout.frozen() ? 1 : int(kinds.size())); ++kind)
       for (const FlatLayout::Piece& p : layout.pieces(part.shifted(mine.begin)))
         add(places, {u,
                      kind,

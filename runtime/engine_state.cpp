@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 
 #include "runtime/disk_place.h"
 #include "runtime/inference.h"
@@ -92,7 +93,9 @@ Allocation::Allocation(const DsConfig& config, const Model& model, const Pipelin
                                                     placement(config, rank_of(mesh)), *mesh.tensor);
     optimizer = owned.get(), state = std::move(owned);
   } else {
-    state = std::make_unique<WeightLoader>(memory, store);
+    std::vector<int> units(size_t(store.units()));
+    std::iota(units.begin(), units.end(), 0);
+    state = std::make_unique<WeightLoader>(memory, store, std::move(units));
   }
   store.commit();
   stage.allocate(memory, compute);

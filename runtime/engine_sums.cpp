@@ -30,7 +30,8 @@ void Engine::State::sum_shared_gradients() {
   ParameterStore& store = all->store;
   for (const auto& [name, group] : tied)
     for (int u = 0; u < store.units(); ++u)
-      if (store.layout(u).name() == name) group->all_reduce(store.gradient_slice(u), comm(), {.what = name});
+      if (store.layout(u).name() == name && !store.layout(u).frozen())
+        group->all_reduce(store.gradient_slice(u), comm(), {.what = name});
   for (int u = 0; axes.tensor.size() > 1 && u < store.units(); ++u)
     for (const Range& r : store.layout(u).summed(store.slice(u), axes.tensor.cuts_rows()))
       mesh.tensor->all_reduce(store.gradient_slice(u).slice(r), comm(), {.what = store.layout(u).name()});

@@ -21,7 +21,9 @@ std::vector<Tensor> dry_params(const std::vector<UnitSpec>& units, DType dtype) 
 
 std::vector<ParamGradient> dry_grads(const std::vector<UnitSpec>& units, DType dtype, bool* written) {
   std::vector<ParamGradient> grads;
-  for (const Tensor& p : dry_params(units, dtype)) grads.push_back({p, written});
+  for (const UnitSpec& u : units)
+    for (const Tensor& p : dry_params({u}, dtype))
+      grads.push_back(u.frozen ? ParamGradient{} : ParamGradient{p, written});
   return grads;
 }
 

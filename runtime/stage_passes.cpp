@@ -32,8 +32,10 @@ void Stage::add_passes(const std::function<ZeroPlan(const UnitSpec&)>& plan_of) 
     for (const UnitSpec& u : units) {
       const auto [at, added] = known.try_emplace(u.name, 0);
       if (added) at->second = store_.add_unit(u, plan_of(u));
+      require(u.frozen == store_.layout(at->second).frozen(), Exit::usage,
+              "two layers share {}, and it is frozen in one of them only; say the same in both", u.name);
       out.push_back(at->second);
-      if (shape_.trains) writers.add(at->second, u.name, pass);
+      if (shape_.trains && !u.frozen) writers.add(at->second, u.name, pass);
     }
     return out;
   };

@@ -31,6 +31,9 @@ class DiskShards {
   Tensor take(int shard, Stream& user);
   void release(const Event& done);
 
+  // The shard's last value, to be read before the next call. Blocks. What was read ahead is given up.
+  Tensor peek(int shard);
+
   // Where the next value of the shard is written by work that `writer` is given from now on; the same place
   // until write_behind, whose event says that it is filled. What was read ahead is given up: it may be old.
   Tensor begin_write(int shard, Stream& writer);

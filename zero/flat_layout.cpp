@@ -43,6 +43,7 @@ std::vector<Range> FlatLayout::replicated(Range slice) const {
 }
 
 std::vector<Range> FlatLayout::summed(Range slice, bool cut_rows) const {
+  if (frozen()) return {};
   if (cut_rows) return replicated(slice);
   std::vector<Range> out;
   for (int i = 0; i < params(); ++i) {

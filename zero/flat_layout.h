@@ -16,6 +16,7 @@ class FlatLayout {
   FlatLayout(UnitSpec spec, int shards);
 
   const std::string& name() const { return spec_.name; }
+  bool frozen() const { return spec_.frozen; }
   int64_t numel() const { return numel_; }      // with padding
   int64_t used_numel() const { return used_; }  // without
   int params() const { return int(spec_.params.size()); }
@@ -35,7 +36,7 @@ class FlatLayout {
   // The parts of `slice` whose parameters every rank of the tensor axis has whole, relative to its begin.
   std::vector<Range> replicated(Range slice) const;
   // Those whose gradients are parts of a sum over the tensor axis: all of them where its ranks cut rows, else
-  // the ones that say so.
+  // the ones that say so. None of a frozen unit.
   std::vector<Range> summed(Range slice, bool cut_rows) const;
 
   // The parts of `slice` that are parameters: which one, which elements of the whole tensor, and where in the

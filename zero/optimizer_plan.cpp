@@ -4,6 +4,16 @@
 #include "zero/sharded_optimizer.h"
 
 namespace cleave {
+namespace {
+
+std::vector<int> frozen_units(const ParameterStore& store) {
+  std::vector<int> units;
+  for (int u = 0; u < store.units(); ++u)
+    if (store.layout(u).frozen()) units.push_back(u);
+  return units;
+}
+
+}  // namespace
 
 ShardedOptimizer::ShardedOptimizer(Memory& memory, ParameterStore& store,
                                    std::unique_ptr<Optimizer> optimizer, const Placement& placement,
@@ -11,6 +21,8 @@ ShardedOptimizer::ShardedOptimizer(Memory& memory, ParameterStore& store,
     : store_(store),
       optimizer_(std::move(optimizer)),
       state_(memory, placement, slices_of(store), 1 + int(optimizer_->states().size())),
+      frozen_(frozen_units(store)),
+      frozen_weights_(memory, store, frozen_),
       homes_(memory) {
   if (store.units() > 0) add_sides(memory, placement);
   done_.resize(size_t(store.units()));
@@ -30,6 +42,7 @@ void ShardedOptimizer::add_sides(Memory& memory, const Placement& placement) {
   int64_t largest = 0;
   bool weights_on_device = false, weights_at_home = false;
   for (int u = 0; u < store_.units(); ++u) {
+    if (store_.layout(u).frozen()) continue;
     const Tensor weights = store_.weights_slice(u);
     largest = std::max(largest, weights.numel());
     (weights.memory() == MemoryKind::device ? weights_on_device : weights_at_home) = true;
@@ -63,7 +76,8 @@ ShardedOptimizer::Side& ShardedOptimizer::side_of(const UpdateSlice& slice) {
 
 std::vector<StateHome::Slice> ShardedOptimizer::slices_of(const ParameterStore& store) {
   std::vector<StateHome::Slice> slices;
-  for (int u = 0; u < store.units(); ++u) slices.push_back({store.weights_slice(u), store.layout(u).name()});
+  for (int u = 0; u < store.units(); ++u)
+    slices.push_back({store.weights_slice(u), store.layout(u).name(), store.layout(u).frozen()});
   return slices;
 }
 

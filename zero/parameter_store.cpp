@@ -96,6 +96,13 @@ Tensor ParameterStore::weights_slice(int index) const {
   return unit.weights.tensor().slice(Range{0, n}.shifted(unit.plan.gather_on_publish->rank() * n));
 }
 
+Tensor ParameterStore::settled_weights_slice(int index) {
+  const Unit& unit = *units_[size_t(index)];
+  if (unit.on_disk < 0) return weights_slice(index);
+  const int64_t n = unit.slice_numel();
+  return disk_.peek(unit.on_disk).slice(Range{0, n}.shifted(unit.plan.gather_on_publish->rank() * n));
+}
+
 Tensor ParameterStore::next_weights_slice(int index) {
   const Unit& unit = *units_[size_t(index)];
   if (unit.on_disk < 0) return weights_slice(index);
@@ -106,6 +113,7 @@ Tensor ParameterStore::next_weights_slice(int index) {
 
 Tensor ParameterStore::gradient_slice(int index) const {
   const Unit& unit = *units_[size_t(index)];
+  if (!unit.trains()) return unit.gradients;
   const int64_t n = unit.slice_numel();
   return unit.gradients.tensor().slice(Range{0, n}.shifted(unit.plan.reduce_each_step->rank() * n));
 }

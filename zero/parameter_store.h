@@ -60,7 +60,8 @@ class ParameterStore {
   void begin_pass(int pass, bool last);
   // The parameters of the visit's units, if it needs them, for work enqueued on compute until finish(visit).
   std::vector<Tensor> acquire(int visit);
-  std::vector<GradientSlot> gradients(int visit);  // of the same units
+  // Of the same units; those of frozen ones are empty.
+  std::vector<GradientSlot> gradients(int visit);
   void finish(int visit);
 
   // After the last pass of a step: work enqueued on compute from now on sees the reduced gradients.
@@ -69,9 +70,12 @@ class ParameterStore {
   Range slice(int unit) const;
   // On disk: nothing but its type, size and home.
   Tensor weights_slice(int unit) const;
+  // With the values of the last step wherever they live, to be read before the next call. Blocks for the
+  // disk.
+  Tensor settled_weights_slice(int unit);
   // The same, for work enqueued on compute until publish(unit) that writes all of it.
   Tensor next_weights_slice(int unit);
-  Tensor gradient_slice(int unit) const;
+  Tensor gradient_slice(int unit) const;           // empty where the unit is frozen
   Tensor overflows() const { return overflows_; }  // exact sums: int64 [1], not 0 when one was seen
   const StoreOptions& options() const { return options_; }
   // The part of the slice that this rank counts in the gradient norm, relative to the slice's begin.

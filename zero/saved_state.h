@@ -15,7 +15,8 @@ class SavedState {
   // What the values are before anything is loaded.
   virtual void initialize(uint64_t seed, Stream& compute) = 0;
 
-  // What a checkpoint saves: "master", then an optimizer's state names.
+  // What a checkpoint saves: "master", then an optimizer's state names. Of a frozen unit there is only the
+  // first.
   virtual std::vector<std::string> kinds() const = 0;
   // Copies elements of one of them, relative to the slice's begin, to or from fp32 memory of the host after
   // the work on `compute`, and waits. A loader writes units in their order.

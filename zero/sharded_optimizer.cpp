@@ -23,6 +23,7 @@ std::vector<Range> pieces(int64_t numel, bool cut) {
 }  // namespace
 
 void ShardedOptimizer::initialize(uint64_t seed, Stream& compute) {
+  fill_frozen(seed, compute);
   publish_all(
       {}, {0, 1},
       [&](int unit, Range of_slice, Tensor master, Stream& stream) {
@@ -31,7 +32,22 @@ void ShardedOptimizer::initialize(uint64_t seed, Stream& compute) {
       compute);
 }
 
+// On the host and by the loader, piece by piece: there is no fp32 copy to fill.
+void ShardedOptimizer::fill_frozen(uint64_t seed, Stream& compute) {
+  std::vector<float> values;
+  for (const int u : frozen_)
+    for (const Range& r : pieces(store_.slice(u).size(), true)) {
+      values.resize(size_t(r.size()));
+      const Tensor piece(values.data(), DType::fp32, {r.size()}, MemoryKind::host);
+      fill(u, r, piece, seed, frozen_weights_.host());
+      frozen_weights_.write(u, 0, r, piece, compute);
+    }
+  frozen_weights_.publish_masters(compute);
+}
+
 void ShardedOptimizer::publish_masters(Stream& compute) {
+  frozen_weights_.publish_masters(
+      compute);  // first: the last unit written may still have a buffer of the disk's
   publish_all(
       {0, 1}, {}, [](int, Range, Tensor, Stream&) {}, compute);
 }
@@ -75,7 +91,8 @@ void ShardedOptimizer::fill(int unit, Range of_slice, Tensor master, uint64_t se
 void ShardedOptimizer::square_gradients(Tensor sums, Stream& compute) {
   const bool exact = store_.options().exact();
   for (int u = 0; u < store_.units(); ++u) {
-    const Tensor x = store_.gradient_slice(u).slice(store_.norm_range(u));
+    const Range counted = store_.layout(u).frozen() ? Range{} : store_.norm_range(u);
+    const Tensor x = store_.gradient_slice(u).slice(counted);
     homes_.run(x.memory(), compute, [&](Stream& stream) {
       if (exact)
         launch(SumIntegerSquares{.out = sums.slice({4 * u, 4 * u + 4}), .x = x}, stream);
@@ -181,7 +198,8 @@ void ShardedOptimizer::finish_step(const StepArgs& args) {
   // In the order in which they were expected, and then those that are late.
   std::vector<int> late;
   for (int u = 0; u < store_.units(); ++u)
-    if (std::find(expected_.begin(), expected_.end(), u) == expected_.end()) late.push_back(u);
+    if (!store_.layout(u).frozen() && std::find(expected_.begin(), expected_.end(), u) == expected_.end())
+      late.push_back(u);
   state_.expect(late);
   expected_.insert(expected_.end(), late.begin(), late.end());
   if (whole_) prepare(args);
@@ -220,11 +238,13 @@ void ShardedOptimizer::settle(Stream& compute) {
 
 void ShardedOptimizer::read(int unit, int kind, Range range, Tensor to, Stream& compute) {
   settle(compute);
+  if (store_.layout(unit).frozen()) return frozen_weights_.read(unit, kind, range, to, compute);
   state_.read(unit, kind, range, to, compute);
 }
 
 void ShardedOptimizer::write(int unit, int kind, Range range, Tensor from, Stream& compute) {
   settle(compute);
+  if (store_.layout(unit).frozen()) return frozen_weights_.write(unit, kind, range, from, compute);
   state_.write(unit, kind, range, from, compute);
 }
 

@@ -14,6 +14,7 @@
 #include "zero/staged_update.h"
 #include "zero/state_home.h"
 #include "zero/update_times.h"
+#include "zero/weight_loader.h"
 #include "zero/whole_parameters.h"
 
 namespace cleave {
@@ -21,8 +22,8 @@ namespace cleave {
 class ShardedOptimizer final : public GradientUser, public SavedState {
  public:
   // After every unit was added to the store. Where the working copy is fp32 and shares the optimizer's home,
-  // it is the master itself and no master is kept. tensor: the ranks that have other parts of split
-  // parameters.
+  // it is the master itself and no master is kept. Of frozen units there is nothing but the working copy,
+  // which is their master to checkpoints. tensor: the ranks that have other parts of split parameters.
   ShardedOptimizer(Memory& memory, ParameterStore& store, std::unique_ptr<Optimizer> optimizer,
                    const Placement& placement, Communicator& tensor);
 
@@ -86,12 +87,15 @@ class ShardedOptimizer final : public GradientUser, public SavedState {
   using GiveValues = std::function<void(int unit, Range of_slice, Tensor master, Stream& stream)>;
   void publish_all(Range read, Range write, const GiveValues& give, Stream& compute);
   void fill(int unit, Range of_slice, Tensor master, uint64_t seed, Stream& stream) const;
+  void fill_frozen(uint64_t seed, Stream& compute);
   void settle(Stream& compute);  // waits for all work on state
   Stream& second(Stream& compute) { return away_ ? away_->staged->stream() : compute; }
 
   ParameterStore& store_;
   std::unique_ptr<Optimizer> optimizer_;
   StateHome state_;
+  std::vector<int> frozen_;
+  WeightLoader frozen_weights_;
   HomeStream homes_;
   std::unique_ptr<WholeParameters> whole_;  // where the optimizer prepares
   Side here_, host_, device_;               // their streams go first: they finish what was enqueued

@@ -33,6 +33,8 @@ StateHome::StateHome(Memory& memory, const Placement& placement, const std::vect
 void StateHome::plan(const Placement& placement, const std::vector<Slice>& units) {
   for (size_t u = 0; u < units.size(); ++u) {
     first_.push_back(tiles_.size());
+    weights_.push_back(units[u].weights);
+    if (units[u].frozen) continue;
     const int64_t numel = units[u].weights.numel();
     const bool away = placement.optimizer != MemoryKind::device;
     const int64_t cut = away ? std::llround(placement.ratio * double(numel)) : 0;
@@ -43,7 +45,6 @@ void StateHome::plan(const Placement& placement, const std::vector<Slice>& units
     }
     if (cut < numel || numel == 0) tiles_.push_back({int(u), {cut, numel}, MemoryKind::device, false, {}});
     tiles_.back().last = true;
-    weights_.push_back(units[u].weights);
   }
   first_.push_back(tiles_.size());
 }

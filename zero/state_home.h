@@ -20,8 +20,9 @@ class StateHome {
   struct Slice {
     Tensor weights;  // this rank's slice of the working copy
     std::string name;
+    bool frozen = false;  // there is no state of it: walks pass over the unit
   };
-  // Of every slice the first round(ratio * numel) elements get the placement's home and the others the
+  // Of every other slice the first round(ratio * numel) elements get the placement's home and the others the
   // device. Where the working copy is fp32 and in the same memory, it is the master itself. On disk all tiles
   // are in one file. Throws as Memory and DiskFile do.
   StateHome(Memory& memory, const Placement& placement, const std::vector<Slice>& units, int kinds);

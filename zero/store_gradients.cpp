@@ -15,6 +15,10 @@ std::vector<GradientSlot> ParameterStore::gradients(int visit) {
   std::vector<GradientSlot> slots;
   for (int u : pass_->visits[size_t(visit)].units) {
     Unit& unit = *units_[size_t(u)];
+    if (!unit.trains()) {
+      slots.resize(slots.size() + size_t(unit.layout.params()));
+      continue;
+    }
     Tensor full = unit.gradients;
     if (const Instance* i = pass_->bucket_of(u, visit)) {
       full = place_of(*i, buckets_);
@@ -36,6 +40,7 @@ std::vector<GradientSlot> ParameterStore::gradients(int visit) {
 Tensor ParameterStore::contribution(int visit, int unit) const {
   int64_t at = 0;
   for (int u : pass_->visits[size_t(visit)].units) {
+    if (layout(u).frozen()) continue;
     const int64_t numel = layout(u).numel();
     if (u == unit) return contributions_.tensor().slice({at, at + numel});
     at += round_up(numel, 64);
@@ -46,6 +51,7 @@ Tensor ParameterStore::contribution(int visit, int unit) const {
 void ParameterStore::round_contributions(int visit) {
   for (int u : pass_->visits[size_t(visit)].units) {
     Unit& unit = *units_[size_t(u)];
+    if (!unit.trains()) continue;
     const Tensor full = contribution(visit, u);
     clear_unwritten(unit, full);
     const Instance* bucket = pass_->bucket_of(u, visit);

@@ -20,6 +20,7 @@ struct ParameterStore::Unit {
   bool reduced = false;                  // the gradient shard holds a sum of this step
   bool begun = false;  // exact sums without buckets: the gradients hold something of this step
 
+  bool trains() const { return !layout.frozen(); }
   // A rank alone adds micro-batch after micro-batch to one gradient, which comes back to the bucket for it.
   bool continues() const { return reduced && plan.reduce_each_micro->size() == 1; }
   int64_t shard_numel() const { return layout.numel() / plan.parameter_shards(); }
@@ -38,8 +39,9 @@ struct ParameterStore::Instance {
 struct ParameterStore::Pass {
   std::vector<Visit> visits;
   std::vector<Instance> gathers, buckets;
-  std::vector<int> last_backward;  // by unit: the visit after which its gradient is complete, or -1
-  std::vector<int> completes;      // units in the order of those visits
+  std::vector<int>
+      last_backward;           // by unit that trains: the visit after which its gradient is complete; or -1
+  std::vector<int> completes;  // units in the order of those visits
   int64_t gathered_numel = 0, bucket_numel = 0;
 
   int64_t gathered_at(int visit) const {

@@ -29,9 +29,9 @@ int ParameterStore::add_unit(UnitSpec spec, const ZeroPlan& plan) {
   else
     unit->weights = memory_.allocate(plan.home.parameters, Category::weights, options_.weights,
                                      {unit->shard_numel()}, layout.name());
-  unit->gradients =
-      memory_.allocate(plan.home.gradients, Category::gradients, options_.gradients,
-                       {options_.trains ? layout.numel() / plan.gradient_shards() : 0}, layout.name());
+  const bool trains = options_.trains && unit->trains();
+  unit->gradients = memory_.allocate(plan.home.gradients, Category::gradients, options_.gradients,
+                                     {trains ? layout.numel() / plan.gradient_shards() : 0}, layout.name());
   unit->written = std::make_unique<bool[]>(size_t(layout.params()));
   units_.push_back(std::move(unit));
   return units() - 1;
@@ -45,6 +45,7 @@ int ParameterStore::add_pass(std::vector<Visit> visits) {
     if (pass->visits[size_t(v)].backward) {
       int64_t numel = 0;
       for (int u : pass->visits[size_t(v)].units) {
+        if (layout(u).frozen()) continue;
         pass->last_backward[size_t(u)] = v;
         numel += round_up(layout(u).numel(), 64);
       }
@@ -115,7 +116,8 @@ void ParameterStore::commit() {
       landing = std::max(landing, unit->gradients.tensor().numel());
     const bool reduces_later =
         unit->plan.reduce_each_step->size() > 1 || unit->plan.reduce_replicas->size() > 1;
-    if (reduces_later && options_.wire != options_.gradients) wire = std::max(wire, unit->layout.numel());
+    if (unit->trains() && reduces_later && options_.wire != options_.gradients)
+      wire = std::max(wire, unit->layout.numel());
   }
   const auto device = MemoryKind::device;
   gathered_ = memory_.allocate(device, Category::gathered, options_.weights, {gathered}, "gathered layers");

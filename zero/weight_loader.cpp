@@ -12,9 +12,12 @@ constexpr int64_t kPiece = int64_t{1} << 20;  // elements of staging_
 
 }  // namespace
 
-WeightLoader::WeightLoader(Memory& memory, ParameterStore& store) : store_(store) {
+WeightLoader::WeightLoader(Memory& memory, ParameterStore& store, std::vector<int> units)
+    : store_(store),
+      units_(std::move(units)),
+      host_(memory.dry() ? Stream::Mode::dry : Stream::Mode::inline_) {
   int64_t largest = 0;
-  for (int u = 0; u < store.units(); ++u)
+  for (const int u : units_)
     if (store.weights_slice(u).memory() == MemoryKind::device)
       largest = std::max(largest, store.weights_slice(u).numel());
   if (memory.device().is_cuda())
@@ -33,34 +36,29 @@ void WeightLoader::each_piece(Tensor weights, Move move) {
 }
 
 void WeightLoader::read(int unit, int, Range range, Tensor to, Stream& compute) {
-  const Tensor slice = store_.weights_slice(unit);
-  require(slice.memory() != MemoryKind::disk, Exit::usage,
-          "the weights of {} are on disk and are not read back without training; use offload_param.device "
-          "cpu or none",
-          store_.layout(unit).name());
-  Stream host;
-  each_piece(slice.slice(range), [&](Tensor here, Tensor weights, Range r) {
+  each_piece(store_.settled_weights_slice(unit).slice(range), [&](Tensor here, Tensor weights, Range r) {
     if (here.raw() != weights.raw()) copy(here, weights, compute);
     compute.synchronize();
-    launch(Cast{.y = to.slice(r), .x = here}, host);
+    launch(Cast{.y = to.slice(r), .x = here}, host_);
   });
 }
 
 void WeightLoader::write(int unit, int, Range range, Tensor from, Stream& compute) {
   publish_before(unit, compute);
-  Stream host;
   each_piece(store_.next_weights_slice(unit).slice(range), [&](Tensor here, Tensor weights, Range r) {
     compute.synchronize();  // the place is free
-    launch(Cast{.y = here, .x = from.slice(r)}, host);
+    launch(Cast{.y = here, .x = from.slice(r)}, host_);
     if (here.raw() != weights.raw()) copy(weights, here, compute);
   });
   compute.synchronize();
 }
 
 void WeightLoader::publish_before(int unit, Stream& compute) {
-  CHECK(next_ <= unit, "unit {} is written after unit {} was published", unit, next_ - 1);
+  CHECK(next_ == 0 || units_[next_ - 1] < unit, "unit {} is written after unit {} was published", unit,
+        units_[next_ - 1]);
   // All of them, on every rank in the same order, also those of which this rank has nothing but padding.
-  for (; next_ < unit; ++next_) store_.publish(next_, compute.record());
+  for (; next_ < units_.size() && units_[next_] < unit; ++next_)
+    store_.publish(units_[next_], compute.record());
 }
 
 void WeightLoader::publish_masters(Stream& compute) {

@@ -39,8 +39,8 @@ struct Attention {
 
 // The first key that a query of sequence b sees. Every kernel is compiled twice: with kBounded for masks that
 // bound this, and without it for the causal mask, where it is a constant and nothing is spent on it. (A loop
-// that begins here still has to say kBounded itself: of one whose first index a function gives, nvcc makes
-// slower code.) A row beyond the sequence sees what the last one sees.
+// that begins here still has to say kBounded itself: where a function gives the first index, nvcc makes code
+// of more registers.) A row beyond the sequence sees what the last one sees.
 template <bool kBounded, class T>
 __device__ __forceinline__ int first_key(const Attention<T>& a, int b, int query) {
   if constexpr (kBounded) {

@@ -215,5 +215,25 @@ TEST(Inference, TakesParametersFromTheCaller) {
   });
 }
 
+TEST(Inference, ReadsItsWeightsBackFromTheDisk) {
+  const ModelFactory model = cut_gpt(true);
+  const std::string checkpoint = train_once(model, "read back").folder;
+  Weights want;
+  run_ranks(1, [&](Communicator& world) {
+    Engine engine(config_of({}, 2), model, world, {});
+    engine.load_checkpoint(checkpoint);
+    want = weights_of(engine);
+  });
+  const Layout l{.data = 2, .zero = 3};
+  const DsConfig c = with(config_of(l, 2), {.parameters = true, .disk = true});
+  run_ranks(2, [&](Communicator& world) {
+    Engine engine(c, model, world, {.inference = true});
+    engine.load_checkpoint(checkpoint);
+    const Seen seen = look(engine, world);
+    EXPECT_EQ(weights_of(engine), want);
+    EXPECT_EQ(look(engine, world).loss, seen.loss);
+  });
+}
+
 }  // namespace
 }  // namespace cleave::testing

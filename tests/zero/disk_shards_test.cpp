@@ -139,5 +139,24 @@ TEST_F(DiskShardsTest, AreRefusedOutOfOrder) {
   EXPECT_THROW(shards_.take(1, user_), Error);
 }
 
+// Also where reads for the next step are under way, which goes on undisturbed.
+TEST_F(DiskShardsTest, MayBeLookedAtBetweenSteps) {
+  make(4, 2, {{0, 1, 2, 3, 3, 2, 1, 0}});
+  write(0);
+  for (int step = 0; step < 2; ++step) {
+    shards_.begin_step();
+    pass(0, {0, 1, 2, 3, 3, 2, 1, 0});
+    shards_.end_step();
+    write(0.5f * float(step + 1));
+    for (int s : {3, 0, 0, 2}) {
+      const Tensor value = shards_.peek(s);
+      ASSERT_EQ(value.numel(), kNumel);
+      for (const float x : value.span<float>()) ASSERT_EQ(x, values_[size_t(s)]) << "shard " << s;
+    }
+  }
+  user_.synchronize();
+  EXPECT_EQ(right_, 16);
+}
+
 }  // namespace
 }  // namespace cleave

@@ -117,6 +117,9 @@ TEST(FlatLayout, WhatIsSplitIsOneRangeAndWhatIsReplicatedOneWithDecayAndOneWitho
   const FlatLayout shared({"u", {{"table", {2}, {}, true}, keys, {"q", {8}, {}, true, split}}}, 1);
   EXPECT_EQ(shared.summed({0, 16}, false), (std::vector<Range>{{2, 8}}));
   EXPECT_EQ(shared.summed({3, 16}, false), (std::vector<Range>{{0, 5}}));
+  const FlatLayout frozen({"u", {{"table", {2}, {}, true}, keys}, true}, 1);
+  EXPECT_TRUE(frozen.summed({0, 8}, false).empty());
+  EXPECT_TRUE(frozen.summed({0, 8}, true).empty());
   EXPECT_TRUE(FlatLayout({"whole", {{"norm", {2}, {}, false}}}, 1).split().empty());
 }
 

@@ -228,5 +228,47 @@ TEST(ParameterStore, SendsAsManyBytesAsTheZeroFormulaSays) {
         });
 }
 
+// A frozen unit between two others: gathered for them, and in nothing of the backward.
+TEST(ParameterStore, NeitherKeepsNorSendsNorCompletesGradientsOfFrozenUnits) {
+  for (int stage : {0, 1, 2, 3})
+    run_ranks(3, [&](Communicator& world) {
+      const auto self = self_communicator();
+      Memory memory;
+      Stream stream;
+      ParameterStore store(memory, {}, stream, stream);
+      std::vector<UnitSpec> units = two_units();
+      units.push_back({"held", {{"held.w", {30}, {}, true}, {"held.b", {6}, {}, false}}, true});
+      std::swap(units[1], units[2]);
+      for (const UnitSpec& u : units) store.add_unit(u, plan_for_stage(stage, world, *self));
+      const int pass = store.add_pass({{{0, 1, 2}, false}, {{0, 1, 2}, true}});
+      store.commit();
+      Listener listener;
+      listener.store = &store;
+      store.begin_step(1, &listener);
+      store.begin_pass(pass, true);
+      EXPECT_EQ(listener.expected, (std::vector<int>{0, 2}));
+      for (int visit : {0, 1}) {
+        EXPECT_EQ(store.acquire(visit).size(), 6u);
+        if (visit == 1) {
+          const std::vector<GradientSlot> slots = store.gradients(visit);
+          ASSERT_EQ(slots.size(), 6u);
+          for (size_t i = 0; i < slots.size(); ++i) {
+            EXPECT_EQ(slots[i].written == nullptr, i == 2 || i == 3) << i;
+            EXPECT_EQ(slots[i].tensor.defined(), i != 2 && i != 3) << i;
+          }
+        }
+        store.finish(visit);
+      }
+      store.wait_for_gradients();
+      EXPECT_EQ(store.gradient_slice(1).numel(), 0);
+      ASSERT_EQ(listener.told.size(), 2u);
+      EXPECT_EQ(listener.told[1].unit, 2);
+      int64_t trained = 0;
+      for (size_t u : {0, 2}) trained += FlatLayout(units[u], stage == 0 ? 1 : 3).numel();
+      EXPECT_EQ(memory.live().total(Category::gradients), 4 * trained / (stage >= 2 ? 3 : 1));
+      EXPECT_EQ(world.bytes()[Collective::reduce_scatter], stage == 0 ? 0 : trained / 3 * 4 * 2);
+    });
+}
+
 }  // namespace
 }  // namespace cleave

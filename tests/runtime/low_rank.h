@@ -1,0 +1,66 @@
+// A dense layer that is frozen beside a narrow pair of products that learns: two units in one layer.
+#pragma once
+#include "kernels/elementwise.h"
+#include "model/linear.h"
+
+namespace cleave::testing {
+
+// y = x W^T + c + (x A^T) B^T with A [2, width] and B [width, 2]. W and c are the unit `base`, which several
+// layers may name.
+class LowRank final : public Layer {
+ public:
+  LowRank(std::string name, std::string base, int64_t width, bool frozen = true)
+      : name_(std::move(name)), base_(std::move(base)), width_(width), frozen_(frozen) {}
+
+  std::vector<UnitSpec> units() const override {
+    const Init init{Init::Kind::normal, 0.3f};
+    return {
+        {base_,
+         {{base_ + ".weight", {width_, width_}, init, true}, {base_ + ".bias", {width_}, init, false}},
+         frozen_},
+        {name_, {{name_ + ".a", {kRank, width_}, init, true}, {name_ + ".b", {width_, kRank}, init, true}}}};
+  }
+  TensorSpec output(const TensorSpec& in) const override { return in; }
+  void forward(const ForwardArgs& a) const override {
+    const int64_t rows = a.x.numel() / width_;
+    const Tensor inner = a.saved.keep(a.keep, a.x.dtype(), {rows, kRank});
+    const Tensor beside = a.scratch.take(a.x.dtype(), a.y.shape());
+    Linear{width_, width_, a.params[0], a.params[1]}.forward(a.y, a.x, a.stream);
+    Linear{width_, kRank, a.params[2]}.forward(inner, a.x, a.stream);
+    Linear{kRank, width_, a.params[3]}.forward(beside, inner, a.stream);
+    launch(Add{.y = a.y, .a = a.y, .b = beside}, a.stream);
+  }
+  bool splits_backward() const override { return true; }
+  void backward(const BackwardArgs& a) const override {
+    const Shape inner{a.x.numel() / width_, kRank};
+    Tensor dinner;
+    if (a.part == BackwardPart::weight)
+      dinner = (*a.for_weight)[0];
+    else
+      dinner = a.part == BackwardPart::input ? a.for_weight->keep(*a.keep, a.x.dtype(), inner)
+                                             : a.scratch.take(a.x.dtype(), inner);
+    if (a.part != BackwardPart::weight) backward_input(a, dinner);
+    if (a.part == BackwardPart::input) return;
+    Linear{width_, width_}.backward_weight(a.dy, a.x, a.grads[0], &a.grads[1], a.stream);
+    Linear{width_, kRank}.backward_weight(dinner, a.x, a.grads[2], nullptr, a.stream);
+    Linear{kRank, width_}.backward_weight(a.dy, a.saved[0], a.grads[3], nullptr, a.stream);
+  }
+
+ private:
+  static constexpr int64_t kRank = 2;
+
+  void backward_input(const BackwardArgs& a, Tensor dinner) const {
+    Linear{kRank, width_, a.params[3]}.backward_input(dinner, a.dy, a.stream);
+    if (!a.dx.defined()) return;
+    const Tensor beside = a.scratch.take(a.x.dtype(), a.dx.shape());
+    Linear{width_, width_, a.params[0]}.backward_input(a.dx, a.dy, a.stream);
+    Linear{width_, kRank, a.params[2]}.backward_input(beside, dinner, a.stream);
+    launch(Add{.y = a.dx, .a = a.dx, .b = beside}, a.stream);
+  }
+
+  std::string name_, base_;
+  int64_t width_;
+  bool frozen_;
+};
+
+}  // namespace cleave::testing
