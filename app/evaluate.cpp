@@ -60,30 +60,28 @@ int run_eval(const Arguments& arguments) {
       ->capture_default_str()
       ->check(integer(1));
   if (!parse(app, arguments)) return 0;
-  Session session(o.ranks);
-  return session.run([&] {
+  Job job(o.ranks);
+  return job.run([&] {
     TokenFile file(data);  // what is wrong with it is known before anything is started
-    if (session.first()) warn_of_raw_bytes({data});
-    Pretrained model(o, session);
+    if (job.first()) warn_of_raw_bytes({data});
+    Pretrained model(o, job);
     file = TokenFile(data, {.vocab = model.vocab()});
     const MeshShape& mesh = model.engine().mesh();
     EvalBatches batches(file, {.seq_len = model.seq_len(),
                                .micro_batch = o.micro_batch,
-                               .rank = mesh.place(session.info().rank).data,
+                               .rank = mesh.place(job.info().rank).data,
                                .ranks = mesh.data});
     double loss = 0;
     {
-      EvalProgress progress(batches.micros(), session.first() && !o.quiet);
+      EvalProgress progress(batches.micros(), job.first() && !o.quiet);
       loss = model.engine().evaluate(
           [&](int m) {
             progress.at(m);
-            const TokenBatch b = batches.next(m);
-            return Batch{.input = b.input, .targets = b.targets, .valid_targets = b.valid_targets};
+            return batches.next(m);
           },
           int(batches.micros()));
     }
-    if (session.first()) std::printf("loss %.9g nats a token, perplexity %.6g\n", loss, std::exp(loss));
-    session.leave();
+    if (job.first()) std::printf("loss %.9g nats a token, perplexity %.6g\n", loss, std::exp(loss));
     return 0;
   });
 }

@@ -38,15 +38,14 @@ int32_t draw(std::span<const float> logits, const Sampling& s, int64_t index) {
 void continue_text(Pretrained& model, std::vector<int32_t> text, int64_t tokens, const Sampling& sampling,
                    bool prints) {
   const int64_t seq = model.seq_len();
-  std::vector<int32_t> window(size_t(seq), 0), targets(size_t(seq), -100);
+  std::vector<int32_t> window(size_t(seq), 0);
+  const std::vector<int32_t> no_targets(size_t(seq), kIgnoredTarget);
   for (int64_t i = 0; i < tokens; ++i) {
     // The newest seq tokens; what stands behind them is not seen, because attention is causal.
     const int64_t used = std::min<int64_t>(seq, int64_t(text.size()));
     std::copy(text.end() - used, text.end(), window.begin());
     const std::vector<float> logits =
-        model.engine().predict({.input = Tensor(window.data(), DType::int32, {seq}, MemoryKind::host),
-                                .targets = Tensor(targets.data(), DType::int32, {seq}, MemoryKind::host)},
-                               Range{used - 1, used});
+        model.engine().predict(batch_of(window, no_targets), Range{used - 1, used});
     text.push_back(draw(logits, sampling, i));
     if (prints) std::fputc(text.back(), stdout), std::fflush(stdout);
   }
@@ -76,16 +75,15 @@ int run_generate(const Arguments& arguments) {
   if (!parse(app, arguments)) return 0;
   require(!prompt.empty(), Exit::usage, "--prompt is empty; give at least one character to continue");
 
-  Session session(o.ranks);
-  return session.run([&] {
-    Pretrained model(o, session);
+  Job job(o.ranks);
+  return job.run([&] {
+    Pretrained model(o, job);
     require(model.bytes(), Exit::usage, "{} was trained on token ids; generate needs a byte model", o.dir);
     std::vector<int32_t> text;
     for (const char c : prompt) text.push_back(int32_t(uint8_t(c)));
-    if (session.first()) std::fputs(prompt.c_str(), stdout);
-    continue_text(model, text, tokens, sampling, session.first());
-    if (session.first()) std::fputc('\n', stdout);
-    session.leave();
+    if (job.first()) std::fputs(prompt.c_str(), stdout);
+    continue_text(model, text, tokens, sampling, job.first());
+    if (job.first()) std::fputc('\n', stdout);
     return 0;
   });
 }

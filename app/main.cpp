@@ -1,26 +1,16 @@
 #include <fmt/format.h>
-#include <unistd.h>
 
-#include <algorithm>
-#include <csignal>
 #include <cstdio>
-#include <cstdlib>
-#include <exception>
-#include <new>
-#include <string_view>
-#include <system_error>
 
 #include "app/commands.h"
 #include "app/parse.h"
 #include "core/build.h"
 #include "core/error.h"
-#include "core/printable.h"
 #include "kernels/cpu/bodies.h"
+#include "launcher/exit_code.h"
 
 namespace cleave {
 namespace {
-
-constexpr const char* kDefect = "a defect of cleave: please report it with the command";
 
 void print_help() {
   std::printf(
@@ -29,15 +19,6 @@ void print_help() {
       build::version.data());
   for (const Command& c : kCommands) std::printf("  %-10s %s\n", c.name, c.summary);
   std::printf("\nCOMMAND --help shows its options and an example.\n");
-}
-
-// "rank 3: " where there are several, so that interleaved messages stay readable; not before a text that
-// names a rank itself.
-std::string rank_prefix(std::string_view text = {}) {
-  if (text.starts_with("rank ")) return "";
-  const char* world = std::getenv("WORLD_SIZE");
-  const char* rank = std::getenv("RANK");
-  return world && rank && std::string_view(world) != "1" ? fmt::format("rank {}: ", rank) : "";
 }
 
 int run(const Arguments& all) {
@@ -58,69 +39,13 @@ int run(const Arguments& all) {
        fmt::join(names, ", "));
 }
 
-void say_error(std::string_view text) {
-  if (text.empty()) return;  // another rank says it
-  std::fprintf(stderr, "error: %s%s\n", rank_prefix(text).c_str(), printable(text).c_str());
-}
-
-// What a system call said no to, somewhere where nobody expected it.
-Exit exit_of(const std::error_code& code) {
-  if (code == std::errc::not_enough_memory || code == std::errc::resource_unavailable_try_again)
-    return Exit::memory;  // the latter is a thread that cannot be started
-  return Exit::usage;
-}
-
-const char* hint_of(const std::error_code& code) {
-  if (code == std::errc::too_many_files_open) return "; allow more open files: ulimit -n";
-  if (code == std::errc::resource_unavailable_try_again)
-    return ": a thread cannot be started; allow more processes and memory (ulimit -u, ulimit -v), or use "
-           "fewer "
-           "threads (OMP_NUM_THREADS)";
-  return "";
-}
-
-// The exit code of the exception in flight, whose words go to stderr.
-Exit report_exception() {
-  try {
-    throw;
-  } catch (const Error& e) {
-    if (e.exit() == Exit::internal)
-      return say_error(fmt::format("{} ({})", e.what(), kDefect)), Exit::internal;
-    return say_error(e.what()), e.exit();
-  } catch (const std::bad_alloc&) {
-    return say_error("out of host memory"), Exit::memory;
-  } catch (const std::system_error& e) {  // also of the file system
-    return say_error(fmt::format("{}{}", e.what(), hint_of(e.code()))), exit_of(e.code());
-  } catch (const std::exception& e) {
-    return say_error(fmt::format("{} ({})", e.what(), kDefect)), Exit::internal;
-  }
-}
-
-bool returned_by_itself = false;
-
-// libgomp ends the process with code 1 when it cannot start its threads.
-void explain_exit_of_a_library(int status, void*) {
-  if (status != EXIT_FAILURE || returned_by_itself) return;
-  say_error(
-      "a library ended this program, see the line above; threads that cannot be started need more memory or "
-      "processes (ulimit -v, ulimit -u), or fewer of them (OMP_NUM_THREADS)");
-  std::fflush(nullptr);
-  _exit(int(Exit::memory));
-}
-
 }  // namespace
 }  // namespace cleave
 
 int main(int argc, char** argv) {
-  // A file that reaches `ulimit -f` is an error of its write, as on a full disk.
-  std::signal(SIGXFSZ, SIG_IGN);
-  on_exit(cleave::explain_exit_of_a_library, nullptr);
-  int code = 0;
-  try {
-    code = cleave::run({argv + 1, argv + argc});
-  } catch (...) {
-    code = int(cleave::report_exception());
-  }
-  cleave::returned_by_itself = true;
-  return code;
+  return cleave::exit_code_of(
+      [&] {
+        return cleave::run({argv + 1, argv + argc});
+      },
+      "a defect of cleave: please report it with the command");
 }

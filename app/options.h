@@ -3,8 +3,8 @@
 #include <CLI/CLI.hpp>
 #include <string>
 
-#include "config_schema/read_config.h"
 #include "device/memory.h"
+#include "launcher/job.h"
 #include "model/presets.h"
 
 namespace cleave {
@@ -16,11 +16,8 @@ struct ModelOptions {
   bool begins_random = false;  // weights are random at first: a folder that holds others is refused
 };
 
-struct RankOptions {
-  std::string transport = "auto", gpu_transport = "auto", device = "auto", device_memory, host_memory;
-  bool share_gpu = false;
-  int threads = 0;      // 0: as many as this rank has cores
-  int local_rank = -1;  // accepted from launchers and cross-checked
+struct RankOptions : JobOptions {
+  std::string device_memory, host_memory;
 };
 
 // --deepspeed_config, and --deepspeed with a file, as a Hugging Face Trainer takes it; without one it is a

@@ -10,26 +10,26 @@
 namespace cleave {
 namespace {
 
-DsConfig layout_of(const PretrainedOptions& o, const ModelConfig& model, const Session& session) {
+DsConfig layout_of(const PretrainedOptions& o, const ModelConfig& model, const Job& job) {
   DsConfig config;
   if (o.config.empty()) {
     config.train_micro_batch_size_per_gpu = o.micro_batch;
     config.gradient_accumulation_steps = 1;
-    config.train_batch_size = o.micro_batch * session.info().world;
+    config.train_batch_size = o.micro_batch * job.info().world;
     return config;
   }
   AutoValues values = o.values;
   values.hidden_size = width_of(model);
   values.total_steps = 1;  // of a schedule that is not used
-  ReadOptions reading = session.read_options(o.strict, values);
+  ReadOptions reading = job.read_options(o.strict, values);
   reading.micro_batch_size = o.micro_batch;
-  const ReadResult read = session.read_config(o.config, reading);
-  if (session.first() && o.verbose) std::fputs(format(read.notes).c_str(), stderr);
+  const ReadResult read = job.read_config(o.config, reading);
+  if (job.first() && o.verbose) std::fputs(format(read.notes).c_str(), stderr);
   return read.config;
 }
 
 // One line on stderr, so that stdout has what was asked for only.
-void say_layout(const Engine& engine, const Session& session) {
+void say_layout(const Engine& engine, const Job& job) {
   const MeshShape& mesh = engine.mesh();
   const MemoryTable memory = engine.memory_planned();
   std::string axes;
@@ -42,7 +42,7 @@ void say_layout(const Engine& engine, const Session& session) {
       stderr,
       "%lld parameters in %s on %d rank%s%s, %s a rank; rank 0 needs %s of device and %s of host memory\n",
       static_cast<long long>(engine.params()), std::string(name_of(engine.model().dtype)).c_str(),
-      mesh.size(), mesh.size() > 1 ? "s" : "", axes.c_str(), session.threads().c_str(),
+      mesh.size(), mesh.size() > 1 ? "s" : "", axes.c_str(), job.threads().c_str(),
       format_bytes(memory.total(MemoryKind::device)).c_str(),
       format_bytes(memory.total(MemoryKind::pinned) + memory.total(MemoryKind::host)).c_str());
 }
@@ -84,18 +84,17 @@ ModelConfig Pretrained::read_checkpoint(const PretrainedOptions& o) {
   return model;
 }
 
-Pretrained::Pretrained(const PretrainedOptions& o, Session& session) {
+Pretrained::Pretrained(const PretrainedOptions& o, Job& job) {
   const ModelConfig model = read_checkpoint(o);
-  const DsConfig config = layout_of(o, model, session);
-  check_kernels(model, session.device());
-  session.connect(std::chrono::seconds(config.comm_timeout_s));
+  const DsConfig config = layout_of(o, model, job);
+  check_kernels(model, job.device());
   engine_ = std::make_unique<Engine>(
       config, [&](const Axes& axes) { return make_model(model, model_dtype(config), seq_len_, name_, axes); },
-      session.world(),
-      EngineOptions{.limits = memory_limits(o.ranks), .device = session.device(), .inference = true});
+      job.connect(config),
+      EngineOptions{.limits = memory_limits(o.ranks), .device = job.device(), .inference = true});
   engine_->load_checkpoint(o.dir, o.tag);
-  if (!session.first() || o.quiet) return;
-  say_layout(*engine_, session);
+  if (!job.first() || o.quiet) return;
+  say_layout(*engine_, job);
   if (o.verbose) std::fputs(format(engine_->memory_planned()).c_str(), stderr);
 }
 

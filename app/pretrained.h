@@ -5,7 +5,6 @@
 #include <string>
 
 #include "app/options.h"
-#include "app/session.h"
 #include "runtime/engine.h"
 
 namespace cleave {
@@ -22,10 +21,10 @@ void add_options(CLI::App& app, PretrainedOptions& options);
 
 class Pretrained {
  public:
-  // Reads what concerns this rank alone, connects the session, and reads the weights. Collective.
+  // Reads what concerns this rank alone, connects the job, and reads the weights. Collective.
   // Error(usage) for a configuration that is refused or does not fit the ranks or the model,
   // Error(checkpoint), Error(memory).
-  Pretrained(const PretrainedOptions& options, Session& session);
+  Pretrained(const PretrainedOptions& options, Job& job);
 
   Engine& engine() { return *engine_; }
   int64_t seq_len() const { return seq_len_; }

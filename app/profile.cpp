@@ -5,6 +5,7 @@
 #include "app/planner.h"
 #include "core/process_memory.h"
 #include "core/units.h"
+#include "pipeline/partition.h"
 
 namespace cleave {
 namespace {

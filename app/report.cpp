@@ -124,8 +124,7 @@ std::string memory_lines(const Engine& engine, bool whole) {
 // One, two or three sentences about a run that has something to say of itself.
 std::vector<std::string> remarks(const Engine& engine) {
   const DsConfig& c = engine.config();
-  std::vector<std::string> out{engine.pipeline_line(), engine.disk_line(), engine.update_line(),
-                               engine.graphs_line()};
+  std::vector<std::string> out = engine.notes().lines();
   if (c.tf32 && !engine.device().is_cuda())
     out.emplace_back("cleave.tf32 changes nothing: this rank computes on the CPU");
   if (c.zero.stage >= 2 && c.gradient_accumulation_steps > 1 &&
@@ -133,7 +132,6 @@ std::vector<std::string> remarks(const Engine& engine) {
     out.push_back(fmt::format(
         "ZeRO stage {} sums gradients after each of the {} micro-batches: {} times the bytes of stage 1",
         c.zero.stage, c.gradient_accumulation_steps, c.gradient_accumulation_steps));
-  std::erase_if(out, [](const std::string& text) { return text.empty(); });
   return out;
 }
 
@@ -205,7 +203,7 @@ void Report::start(const Engine& engine, int ranks, const std::string& transport
                           {"data", engine.mesh().data},
                           {"sequence", engine.mesh().sequence},
                           {"tensor", engine.mesh().tensor}}},
-                        {"pipeline", engine.pipeline_line()},
+                        {"pipeline", engine.notes().pipeline},
                         {"transport", transport},
                         {"model", engine.model().name},
                         {"parameters", engine.params()},

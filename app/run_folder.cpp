@@ -28,15 +28,15 @@ std::string run_of(const std::string& client) {
 
 }  // namespace
 
-RunFolder::RunFolder(RunFolderOptions options, Session& session, Say say)
-    : options_(std::move(options)), session_(session), say_(std::move(say)), run_(new_run()) {}
+RunFolder::RunFolder(RunFolderOptions options, Job& job, Say say)
+    : options_(std::move(options)), job_(job), say_(std::move(say)), run_(new_run()) {}
 
 void RunFolder::require_something_to_resume() {
   const std::string& what = options_.resume;
   if (options_.dir.empty() || what == "auto" || what == "never") return;
-  session_.together([&] {
+  job_.together([&] {
     require(
-        !session_.first() || !checkpoint_folders(options_.dir).empty(), Exit::checkpoint,
+        !job_.first() || !checkpoint_folders(options_.dir).empty(), Exit::checkpoint,
         "--resume {}: {} has no checkpoint: no 'latest' and no other; --resume auto begins at step 0 there",
         in_quotes(what), options_.dir);
   });
@@ -44,8 +44,8 @@ void RunFolder::require_something_to_resume() {
 
 void RunFolder::take(std::chrono::milliseconds deadline) {
   if (options_.dir.empty()) return;
-  session_.together([&] {
-    if (!session_.first()) return;
+  job_.together([&] {
+    if (!job_.first()) return;
     RunLock::Options lock{.say = say_};
     lock.patience = std::min(lock.patience, deadline / 2);
     lock_.emplace(fs::path(options_.dir) / "run.lock", lock);
@@ -98,11 +98,11 @@ std::vector<RunFolder::Found> RunFolder::usable() {
 bool RunFolder::resume(Engine& engine, const json& facts) {
   if (options_.dir.empty()) return false;
   std::vector<Found> candidates;
-  session_.together(Exit::checkpoint, [&] {
-    if (session_.first()) candidates = usable();
+  job_.together(Exit::checkpoint, [&] {
+    if (job_.first()) candidates = usable();
   });
   for (size_t i = 0;; ++i) {
-    const std::string tag = session_.from_first(i < candidates.size() ? candidates[i].tag : "");
+    const std::string tag = job_.from_first(i < candidates.size() ? candidates[i].tag : "");
     if (tag.empty()) return false;
     std::string client;
     try {
@@ -110,14 +110,14 @@ bool RunFolder::resume(Engine& engine, const json& facts) {
           options_.dir, tag, options_.reset_optimizer ? Engine::Load::no_optimizer : Engine::Load::all);
     } catch (const Error& e) {
       if (e.exit() != Exit::checkpoint) throw;
-      const bool pass_over = session_.first() && i + 1 < candidates.size() && is_damaged(tag);
-      if (session_.from_first(pass_over ? "pass over" : "").empty()) throw;
+      const bool pass_over = job_.first() && i + 1 < candidates.size() && is_damaged(tag);
+      if (job_.from_first(pass_over ? "pass over" : "").empty()) throw;
       say_(fmt::format("warning: {} is passed over: {}", in_quotes(tag), e.what()));
       continue;
     }
     saved_at_ = engine.step();
-    session_.together(Exit::checkpoint, [&] {
-      if (session_.first()) compare(client, facts), remember(client);
+    job_.together(Exit::checkpoint, [&] {
+      if (job_.first()) compare(client, facts), remember(client);
     });
     say_(fmt::format("resumed from {}/{} at step {}{}", options_.dir, tag, engine.step(),
                      options_.reset_optimizer ? "; the optimizer begins anew" : ""));
@@ -165,7 +165,7 @@ void RunFolder::remember(const std::string& client) {
 void RunFolder::save(Engine& engine, const json& facts) {
   const int64_t step = engine.step();
   if (options_.dir.empty() || saved_at_ == step) return;
-  session_.together([&] {
+  job_.together([&] {
     if (lock_) lock_->require_held();
   });
   json client = facts;
@@ -174,7 +174,7 @@ void RunFolder::save(Engine& engine, const json& facts) {
   engine.save_checkpoint(options_.dir, tag, client.dump());
   saved_at_ = step;
   say_(fmt::format("saved {}/{}", options_.dir, tag));
-  if (!session_.first()) return;
+  if (!job_.first()) return;
   std::erase_if(mine_, [&](const Found& f) { return f.tag == tag; });
   mine_.push_back({tag, step});
   let_old_ones_go(step);

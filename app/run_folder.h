@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "app/run_lock.h"
-#include "app/session.h"
 #include "runtime/engine.h"
 
 namespace cleave {
@@ -26,7 +25,7 @@ class RunFolder {
  public:
   using Say = std::function<void(const std::string&)>;  // to the user, from the first rank
 
-  RunFolder(RunFolderOptions options, Session& session, Say say);
+  RunFolder(RunFolderOptions options, Job& job, Say say);
 
   // Collective, before the folder is made: Error(checkpoint) when a checkpoint is wanted and cannot be there.
   void require_something_to_resume();
@@ -56,7 +55,7 @@ class RunFolder {
   void let_old_ones_go(int64_t step);
 
   const RunFolderOptions options_;
-  Session& session_;
+  Job& job_;
   const Say say_;
   std::optional<RunLock> lock_;
   std::string run_;          // what tells this run's checkpoints from those of others; kept over resumes

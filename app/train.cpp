@@ -10,7 +10,6 @@
 #include "app/report.h"
 #include "app/run_facts.h"
 #include "app/run_folder.h"
-#include "app/session.h"
 #include "app/train_options.h"
 #include "app/train_paths.h"
 #include "comm/clock.h"
@@ -44,20 +43,20 @@ std::vector<std::string> ngram_lines(const TokenFile& data, const TokenFile& eva
 // One training run on this rank.
 class Run {
  public:
-  Run(const TrainOptions& options, Session& session, const ReadResult& config)
+  Run(const TrainOptions& options, Job& job, const ReadResult& config)
       : o_(options),
-        session_(session),
+        job_(job),
         read_(config),
         config_(config.config),
         data_(o_.data, {.format = TokenFile::Format::detect, .vocab = 0}),
         model_(config_of(o_.model, data_.vocab())),
-        folder_({o_.output, o_.resume, o_.keep, o_.strict, o_.reset_optimizer}, session,
+        folder_({o_.output, o_.resume, o_.keep, o_.strict, o_.reset_optimizer}, job,
                 [this](const std::string& text) { say(text); }) {
     if (data_.vocab_is_a_guess()) data_ = TokenFile(o_.data, {.vocab = vocab_of(model_)});
     require(data_.vocab() <= vocab_of(model_), Exit::data,
             "{} holds ids below {}, but {} has a vocabulary of {}", o_.data, data_.vocab(), o_.model.model,
             vocab_of(model_));
-    check_kernels(model_, session.device());
+    check_kernels(model_, job.device());
     if (!o_.eval_data.empty())
       eval_ = std::make_unique<TokenFile>(o_.eval_data, TokenFile::Options{.vocab = vocab_of(model_)});
   }
@@ -67,38 +66,37 @@ class Run {
   // this machine has too little for its ranks. Small jobs also prove that the calls of all ranks fit
   // together.
   void check_plan(const Planner& planner, const std::string& config_text) {
-    paths_of(o_, config_, session_.info().world).require_distinct();
-    batches_of(session_.info().rank, session_.info().world);
+    paths_of(o_, config_, job_.info().world).require_distinct();
+    batches_of(job_.info().rank, job_.info().world);
     if (eval_) eval_batches();
-    if (session_.first())
+    if (job_.first())
       for (const std::string& w : warnings_of_many_calls(
                config_, make_model(model_, DType::fp32, o_.model.seq_len, o_.model.model), data_ranks_))
         std::fprintf(stderr, "warning: %s\n", w.c_str());
     const Trial trial = planner.plan(config_text, config_);
     planner.require_fit(trial, memory_limits(o_.ranks));
-    const RankInfo& me = session_.info();
-    require_machine_fit(trial.plan, me.rank - me.local_rank, me.local_size, !session_.device().is_cuda());
+    const RankInfo& me = job_.info();
+    require_machine_fit(trial.plan, me.rank - me.local_rank, me.local_size, !job_.device().is_cuda());
     constexpr int kProved = 16;  // ranks
-    if (session_.first() && me.world > 1 && me.world <= kProved)
-      prove_calls(me.world, planner.maker(config_));
+    if (job_.first() && me.world > 1 && me.world <= kProved) prove_calls(me.world, planner.maker(config_));
   }
   const ModelConfig& model() const { return model_; }
 
   int train() {
     prepare();
-    Communicator& world = traced_ ? *traced_ : session_.world();
+    Communicator& world = traced_ ? *traced_ : job_.world();
     TokenBatches batches = batches_of(world.rank(), world.size());
     make_engine(world);
     facts_ = run_facts(o_, model_, config_, data_);
     folder_.resume(*engine_, facts_);
-    report_->start(*engine_, world.size(), session_.transport(), session_.threads());
-    profile_ = std::make_unique<Profile>(config_, trace_.get(), session_.world(),
+    report_->start(*engine_, world.size(), job_.transport(), job_.threads());
+    profile_ = std::make_unique<Profile>(config_, trace_.get(), job_.world(),
                                          [this](const std::string& line) { say(line); });
     profile_->start(*engine_, read_);
     if (engine_->step() >= o_.steps)
       say(fmt::format("already at step {} of {}: nothing to train", engine_->step(), o_.steps));
     bool stopped = false;
-    session_.together([&] { read_ahead(batches); });
+    job_.together([&] { read_ahead(batches); });
     while (engine_->step() < o_.steps && !stopped) {
       step(batches);
       const int64_t at = engine_->step();
@@ -114,7 +112,7 @@ class Run {
     profile_->end();
     report_->end(*engine_);
     if (stopped && o_.output.empty()) say("nothing was saved: there is no --output");
-    if (!stopped && o_.ngrams && session_.first())
+    if (!stopped && o_.ngrams && job_.first())
       for (const std::string& line : ngram_lines(data_, *eval_, o_.model.model, validation_loss_)) say(line);
     return int(stopped ? Exit::stopped : Exit::ok);
   }
@@ -124,9 +122,9 @@ class Run {
   // folder, and the evaluation data have no token that would end the last evaluation.
   void prepare() {
     folder_.require_something_to_resume();
-    session_.together([&] {
-      if (session_.first()) {
-        paths_of(o_, config_, session_.info().world).require_writable();
+    job_.together([&] {
+      if (job_.first()) {
+        paths_of(o_, config_, job_.info().world).require_writable();
         if (eval_) eval_->check_all();
         report_.emplace(true, o_, read_);
       } else {
@@ -141,13 +139,13 @@ class Run {
   }
 
   void make_trace() {
-    Communicator& all = session_.world();
+    Communicator& all = job_.world();
     if (o_.trace.empty()) {
       if (Profile::wanted(config_)) trace_ = std::make_unique<Trace>(Trace::Keep::none);
     } else {
       // Ranks of one host have one clock.
-      const double clock = session_.info().nodes > 1 ? clock_offset(all, Trace::now_us).offset : 0;
-      session_.together([&] {
+      const double clock = job_.info().nodes > 1 ? clock_offset(all, Trace::now_us).offset : 0;
+      job_.together([&] {
         trace_ = std::make_unique<Trace>(Trace::file_of(o_.trace, all.rank(), all.size()), all.rank(),
                                          o_.trace_steps, clock);
       });
@@ -164,7 +162,7 @@ class Run {
         world,
         EngineOptions{.seed = o_.seed,
                       .limits = memory_limits(o_.ranks),
-                      .device = session_.device(),
+                      .device = job_.device(),
                       .trace = trace_.get()});
     if (const std::string warning = warning_of_little_space(o_, config_, engine_->params()); !warning.empty())
       say("warning: " + warning);
@@ -207,10 +205,10 @@ class Run {
       failure = std::current_exception();
     }
     constexpr double kFailure = 1 << 20;  // more than there are ranks to stop
-    double votes = (Session::stop_requested() ? 1 : 0) + (failure ? kFailure : 0);
+    double votes = (Job::stop_requested() ? 1 : 0) + (failure ? kFailure : 0);
     Stream stream;
-    session_.world().all_reduce(Tensor(&votes, DType::fp64, {1}, MemoryKind::host), stream,
-                                {.what = "agreement"});
+    job_.world().all_reduce(Tensor(&votes, DType::fp64, {1}, MemoryKind::host), stream,
+                            {.what = "agreement"});
     if (votes >= kFailure) save_and_throw(failure);
     return votes > 0;
   }
@@ -220,7 +218,7 @@ class Run {
     engine_->synchronize();
     say(fmt::format("data cannot be read: saving after step {}", engine_->step()));
     save();
-    session_.together([&] {
+    job_.together([&] {
       if (failure) std::rethrow_exception(failure);
     });
     throw Error(Exit::data, "another rank cannot read its data");
@@ -239,11 +237,7 @@ class Run {
                                   micro + 1, config_.gradient_accumulation_steps,
                                   std::chrono::duration<double>(now - begin).count()));
       }
-      const TokenBatch b = profile_->timed(Phase::data, [&] { return batches.next(index, micro); });
-      return Batch{.input = b.input,
-                   .targets = b.targets,
-                   .valid_targets = b.valid_targets,
-                   .position = {.first_sample = b.first_sample}};
+      return profile_->timed(Phase::data, [&] { return batches.next(index, micro); });
     });
     const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
     report_->step(*engine_, r, seconds, profile_->end_step(*engine_, seconds));
@@ -254,18 +248,15 @@ class Run {
   void evaluate() {
     EvalBatches batches = eval_batches();
     const int64_t rows = config_.train_micro_batch_size_per_gpu * o_.model.seq_len;
-    std::vector<int32_t> input(size_t(rows), 0), targets(size_t(rows), kIgnoredTarget);
+    const std::vector<int32_t> input(size_t(rows), 0), targets(size_t(rows), kIgnoredTarget);
     std::exception_ptr failure;
     validation_loss_ = engine_->evaluate(
         [&](int micro) -> Batch {
           try {
-            const TokenBatch b = batches.next(micro);
-            return {.input = b.input, .targets = b.targets, .valid_targets = b.valid_targets};
+            return batches.next(micro);
           } catch (const Error&) {
             failure = std::current_exception();
-            return {.input = Tensor(input.data(), DType::int32, {rows}, MemoryKind::host),
-                    .targets = Tensor(targets.data(), DType::int32, {rows}, MemoryKind::host),
-                    .valid_targets = 0};
+            return batch_of(input, targets);
           }
         },
         int(batches.micros()));
@@ -274,7 +265,7 @@ class Run {
     } catch (const Error&) {
       failure = std::current_exception();
     }
-    if (agreed(bool(failure))) save_and_throw(failure);
+    if (job_.any(bool(failure))) save_and_throw(failure);
     report_->evaluation(engine_->step(), validation_loss_);
   }
 
@@ -284,24 +275,15 @@ class Run {
 
   // A line for the user, on the first rank, where the progress bar may be.
   void say(const std::string& text) {
-    if (!session_.first()) return;
+    if (!job_.first()) return;
     if (text.starts_with("warning: ") || !report_)
       std::fprintf(stderr, "%s\n", text.c_str());
     else
       report_->line(text);
   }
 
-  // Whether any rank says so.
-  bool agreed(bool mine) {
-    double any = mine ? 1 : 0;
-    Stream stream;
-    session_.world().all_reduce(Tensor(&any, DType::fp64, {1}, MemoryKind::host), stream,
-                                {.what = "agreement"});
-    return any > 0;
-  }
-
   const TrainOptions& o_;
-  Session& session_;
+  Job& job_;
   const ReadResult& read_;
   const DsConfig& config_;
   TokenFile data_;
@@ -324,21 +306,19 @@ class Run {
 int run_train(const Arguments& arguments) {
   TrainOptions o;
   if (!parse_options(o, arguments)) return 0;
-  Session session(o.ranks);
-  return session.run([&] {
+  Job job(o.ranks);
+  return job.run([&] {
     AutoValues values = o.values;
     values.total_steps = o.steps, values.hidden_size = width_of(config_of(o.model, 256));
-    const ReadOptions reading = session.read_options(o.strict, values);
-    const ReadResult config = session.read_config(o.config, reading);
-    Run run(o, session, config);
-    if (session.first()) warn_of_raw_bytes({o.data, o.eval_data});
-    const Planner planner(run.model(), o.model, session.info().world, reading, session.info().local_size);
+    const ReadOptions reading = job.read_options(o.strict, values);
+    const ReadResult config = job.read_config(o.config, reading);
+    Run run(o, job, config);
+    if (job.first()) warn_of_raw_bytes({o.data, o.eval_data});
+    const Planner planner(run.model(), o.model, job.info().world, reading, job.info().local_size);
     run.check_plan(planner, config.text);
-    session.connect(std::chrono::seconds(config.config.comm_timeout_s));
-    Session::catch_signals();
-    const int code = run.train();
-    session.leave();
-    return code;
+    job.connect(config.config);
+    Job::catch_signals();
+    return run.train();
   });
 }
 

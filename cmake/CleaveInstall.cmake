@@ -1,4 +1,4 @@
-# The library for other programs: find_package(cleave), then target_link_libraries(program PRIVATE cleave::runtime).
+# The library for other programs: find_package(cleave), then target_link_libraries(program PRIVATE cleave::cleave).
 include(CMakePackageConfigHelpers)
 get_property(libraries GLOBAL PROPERTY CLEAVE_LIBRARIES)
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/cleave)
@@ -17,6 +17,7 @@ install(EXPORT cleave NAMESPACE cleave:: DESTINATION ${package_dir})
 foreach(folder ${CLEAVE_FOLDERS})
   install(DIRECTORY ${folder}/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/cleave/${folder} FILES_MATCHING PATTERN "*.h")
 endforeach()
+install(FILES cleave.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/cleave)
 install(FILES ${PROJECT_BINARY_DIR}/include/core/build.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/cleave/core)
 configure_package_config_file(cmake/cleaveConfig.cmake.in ${PROJECT_BINARY_DIR}/cleaveConfig.cmake
   INSTALL_DESTINATION ${package_dir})

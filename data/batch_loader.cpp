@@ -12,12 +12,12 @@ void check_sizes(int64_t micro_batch, int64_t accumulation, int rank, int ranks)
 }
 
 // The tokens [begin, end) of what was read.
-TokenBatch view(WindowPrefetch::Filled& filled, Range tokens, int64_t valid_targets, int64_t first_sample) {
+Batch view(WindowPrefetch::Filled& filled, Range tokens, int64_t valid_targets, int64_t first_sample) {
   const Shape shape{tokens.size()};
   return {.input = {filled.input.data() + tokens.begin, DType::int32, shape, MemoryKind::host},
           .targets = {filled.targets.data() + tokens.begin, DType::int32, shape, MemoryKind::host},
           .valid_targets = valid_targets,
-          .first_sample = first_sample};
+          .position = {.first_sample = first_sample}};
 }
 
 }  // namespace
@@ -47,7 +47,7 @@ TokenBatches::TokenBatches(const TokenFile& file, const TokenBatchesOptions& opt
 
 TokenBatches::~TokenBatches() = default;
 
-TokenBatch TokenBatches::next(int64_t step, int64_t micro) {
+Batch TokenBatches::next(int64_t step, int64_t micro) {
   const auto& o = options_;
   CHECK(step >= 0 && 0 <= micro && micro < o.accumulation, "micro-batch {} of {} in step {}", micro,
         o.accumulation, step);
@@ -72,7 +72,7 @@ EvalBatches::EvalBatches(const TokenFile& file, const EvalBatchesOptions& option
 
 EvalBatches::~EvalBatches() = default;
 
-TokenBatch EvalBatches::next(int64_t micro) {
+Batch EvalBatches::next(int64_t micro) {
   const auto& o = options_;
   CHECK(0 <= micro && micro < micros_, "micro-batch {} of {}", micro, micros_);
   const int64_t first = micro_batch_positions(micro, o.rank, o.ranks, o.micro_batch).begin;

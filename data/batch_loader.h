@@ -1,4 +1,5 @@
-// Micro-batches of token windows. Training reads those of a whole step at once, and the next step's while the
+// Micro-batches of token windows, as views into the loader's memory: inputs and targets are [micro_batch *
+// seq_len] int32. Training reads those of a whole step at once, and the next step's while the
 // current one is computed: whether a step's data can be read is known before it begins. What a micro-batch
 // holds is a function of (step, micro, rank); the prefetching worker only changes when it is read.
 #pragma once
@@ -6,19 +7,11 @@
 
 #include "data/sampler.h"
 #include "data/windows.h"
-#include "device/tensor.h"
+#include "device/batch.h"
 
 namespace cleave {
 
 class WindowPrefetch;
-
-// Views into the loader's memory.
-struct TokenBatch {
-  Tensor input, targets;      // [micro_batch * seq_len] int32, host memory
-  int64_t valid_targets = 0;  // targets that are not kIgnoredTarget
-  int64_t first_sample =
-      0;  // position of row 0 in the step's global batch (evaluation: in the file's windows)
-};
 
 struct TokenBatchesOptions {
   int64_t seq_len = 0, micro_batch = 1, accumulation = 1;
@@ -40,7 +33,7 @@ class TokenBatches {
   // Any 0-based (step, micro); going through them in order is prefetched. The result is valid until another
   // step is asked for. Errors of the worker's reading are thrown here, for every micro-batch of the step.
   // Calls must not overlap.
-  TokenBatch next(int64_t step, int64_t micro);
+  Batch next(int64_t step, int64_t micro);
 
   const Sampler& sampler() const { return sampler_; }
 
@@ -65,8 +58,9 @@ class EvalBatches {
 
   int64_t micros() const { return micros_; }  // of each rank
 
-  // micro in [0, micros()), valid until the next call; otherwise as TokenBatches::next.
-  TokenBatch next(int64_t micro);
+  // micro in [0, micros()), valid until the next call; otherwise as TokenBatches::next. The first sample is a
+  // window of the file.
+  Batch next(int64_t micro);
 
  private:
   EvalBatchesOptions options_;

@@ -2,11 +2,9 @@
 // every token but the first is a target exactly once. Tokens after the last whole window are not used.
 #pragma once
 #include "data/token_file.h"
+#include "device/batch.h"
 
 namespace cleave {
-
-// The target that losses ignore.
-inline constexpr int32_t kIgnoredTarget = -100;
 
 struct Windows {
   const TokenFile* file = nullptr;  // must outlive this

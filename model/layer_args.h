@@ -6,6 +6,7 @@
 
 #include "core/philox.h"
 #include "device/arena.h"
+#include "device/batch.h"
 #include "device/stream.h"
 
 namespace cleave {
@@ -38,13 +39,6 @@ struct ParamGradient {
     CHECK(wanted(), "a layer wrote the gradient of a frozen parameter; ask wanted() first");
     return std::exchange(*written, true);
   }
-};
-
-// Where a micro-batch stands in the training run, so that random numbers (dropout) are functions of it.
-struct Position {
-  uint64_t seed = 0;
-  int64_t step = 0;
-  int64_t first_sample = 0;  // index, within the step's global batch, of the micro-batch's first sample
 };
 
 struct ForwardArgs {

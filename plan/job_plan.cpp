@@ -4,6 +4,8 @@
 #include <numeric>
 
 #include "comm/planned.h"
+#include "config_schema/ds_config.h"
+#include "model/layer.h"
 #include "plan/match_calls.h"
 
 namespace cleave {
@@ -118,7 +120,7 @@ JobPlan plan_job(const DsConfig& config, int world, const EngineMaker& make, Pla
     if (i == 0) {
       plan.mesh = engine->mesh();
       plan.model = engine->model().name, plan.params = engine->params();
-      plan.pipeline = engine->pipeline_line(), plan.idle_share = engine->idle_share();
+      plan.pipeline = engine->notes().pipeline, plan.idle_share = engine->idle_share();
       plan.timeline = engine->timeline();
       plan.flops = engine->model().flops_per_sample * double(config.train_batch_size);
       order = ranks_to_try(plan.mesh, which);

@@ -7,7 +7,10 @@
 #include <string>
 #include <vector>
 
+#include "comm/communicator.h"
+#include "pipeline/simulate.h"
 #include "runtime/engine.h"
+#include "zero/update_times.h"
 
 namespace cleave {
 

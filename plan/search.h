@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "config_schema/ds_config.h"
 #include "plan/job_plan.h"
 #include "plan/predict.h"
 

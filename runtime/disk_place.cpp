@@ -159,10 +159,10 @@ void Engine::State::check_disk() {
         world, [&] { rates = measure_disk(f.path, f.wanted, disk_options(config), f.key); }, of_rank);
     int64_t most = 0;
     for (size_t j = i; j < claims.size(); j += folders.size()) most = std::max(most, claims[j].wanted);
-    disk_line += fmt::format(
+    notes.disk += fmt::format(
         "{}disk: {}{} of {} a rank in {} ({}); a rank reads {}/s and writes {}/s, so a step takes at least "
         "{:.2g} s",
-        disk_line.empty() ? "" : "\n", most == f.wanted ? "" : "up to ", format_bytes(most), f.what, f.path,
+        notes.disk.empty() ? "" : "\n", most == f.wanted ? "" : "up to ", format_bytes(most), f.what, f.path,
         rates.engine, format_bytes(int64_t(rates.read)), format_bytes(int64_t(rates.write)),
         double(most) / std::min(rates.read, rates.write));
   }

@@ -41,6 +41,12 @@ ModelFactory factory_of(Model model) {
 
 }  // namespace
 
+std::vector<std::string> EngineNotes::lines() const {
+  std::vector<std::string> out{pipeline, disk, update, graphs};
+  std::erase_if(out, [](const std::string& text) { return text.empty(); });
+  return out;
+}
+
 Engine::Engine(const DsConfig& config, Model model, Communicator& world, const EngineOptions& options)
     : Engine(config, factory_of(std::move(model)), world, options) {}
 
@@ -231,9 +237,7 @@ void Engine::run_forward(const ScheduleShape& shape, const Work& work) {
   s.all->store.synchronize_disk();
 }
 
-const std::string& Engine::disk_line() const { return state_->disk_line; }
-const std::string& Engine::update_line() const { return state_->update_line; }
-const std::string& Engine::graphs_line() const { return state_->graphs_line; }
+const EngineNotes& Engine::notes() const { return state_->notes; }
 UpdateBytes Engine::update_bytes() const { return state_->update_bytes; }
 int64_t Engine::step() const { return state_->at.step; }
 const Model& Engine::model() const { return state_->model; }
@@ -245,6 +249,7 @@ MemoryTable Engine::memory_planned() const { return state_->planned; }
 MemoryTable Engine::memory_live() const { return state_->memory.live(); }
 MemoryTable Engine::memory_peak() const { return state_->memory.peak(); }
 const MeshShape& Engine::mesh() const { return state_->mesh.shape; }
+MeshPlace Engine::place() const { return state_->mesh.place; }
 double Engine::idle_share() const { return state_->plan.idle_share; }
 Simulation Engine::timeline() const {
   return simulate(state_->plan.schedule,
@@ -252,7 +257,6 @@ Simulation Engine::timeline() const {
 }
 const std::vector<LayerCost>& Engine::layer_costs() const { return state_->plan.layers; }
 int64_t Engine::frame_bytes() const { return state_->all->stage.frame_bytes(); }
-const std::string& Engine::pipeline_line() const { return state_->plan.line; }
 
 std::string Engine::describe_units() const {
   const ParameterStore& store = state_->all->store;

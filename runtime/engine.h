@@ -14,17 +14,27 @@
 #include <string>
 #include <vector>
 
-#include "comm/mesh.h"
-#include "config_schema/ds_config.h"
-#include "model/axes.h"
-#include "model/layer.h"
-#include "pipeline/partition.h"
-#include "runtime/executor.h"
-#include "zero/update_times.h"
+#include "core/mesh_shape.h"
+#include "core/range.h"
+#include "device/batch.h"
+#include "device/memory.h"
+#include "device/stream.h"
 
 namespace cleave {
 
-struct Record;  // checkpoint/checkpoint.h
+struct Axes;           // model/axes.h
+struct CommBytes;      // comm/communicator.h
+class Communicator;    // comm/communicator.h
+struct DsConfig;       // config_schema/ds_config.h
+struct LayerCost;      // pipeline/partition.h
+struct Model;          // model/layer.h
+struct ParamSpec;      // core/param_spec.h
+struct Record;         // checkpoint/checkpoint.h
+struct ScheduleShape;  // pipeline/schedule.h
+struct Simulation;     // pipeline/simulate.h
+class Trace;           // device/trace.h
+struct UpdateBytes;    // zero/update_times.h
+struct Work;           // runtime/executor.h
 
 // The type that a model must be made in to be trained as the configuration says.
 DType model_dtype(const DsConfig& config);
@@ -56,6 +66,16 @@ struct StepResult {
   double loss_scale = 1;  // used by this step
   bool skipped = false;   // a gradient overflowed somewhere: no state changed, only the loss scale
   int64_t skipped_total = 0;
+};
+
+// What a run has to say of itself at its start, for people. A text is empty where nobody would ask.
+struct EngineNotes {
+  std::string pipeline;  // which rank has what of the model, and the idle share to expect
+  std::string disk;      // where state on disk is, and how fast that is
+  std::string update;    // why offloaded state is updated where it is
+  std::string graphs;    // whether passes are CUDA graphs
+
+  std::vector<std::string> lines() const;  // of those that are not empty
 };
 
 class Engine {
@@ -106,12 +126,10 @@ class Engine {
   int64_t params() const;  // of the whole model
   int64_t samples_per_micro() const;
   const MeshShape& mesh() const;
-  const std::string& pipeline_line() const;  // who has what; empty with one stage
-  double idle_share() const;                 // of the pipeline's ranks, expected
-  const std::string& disk_line() const;      // where and how fast; empty without offload to disk
-  const std::string& update_line() const;    // why offloaded state is updated where it is; empty: no choice
-  const std::string& graphs_line() const;    // whether passes are CUDA graphs; empty: nobody would ask
-  UpdateBytes update_bytes() const;          // of this rank's offloaded state, in one step
+  MeshPlace place() const;  // of this rank; those of one place on the data axis are given the same samples
+  const EngineNotes& notes() const;
+  double idle_share() const;         // of the pipeline's ranks, expected
+  UpdateBytes update_bytes() const;  // of this rank's offloaded state, in one step
   // What each layer of the whole model costs in one micro-batch; the head is the last. With axes that cut
   // layers or sequences, a rank does its share of it.
   const std::vector<LayerCost>& layer_costs() const;

@@ -137,6 +137,7 @@ Engine::State::State(const DsConfig& c, const ModelFactory& make, Communicator& 
                                                                         : Stream::Mode::inline_),
       schedule(c.scheduler, c.optimizer.lr),
       scaler(c.precision == Precision::fp16 ? LossScaler(c.fp16, c.zero.stage) : LossScaler()) {
+  notes.pipeline = plan.line;
   if (c.tf32) compute.allow_tf32();
   require(model.dtype == dtype_of(c.precision), Exit::usage,
           "{} was made in {}, but the configuration trains in {}; make it in model_dtype(config), or change "
@@ -220,14 +221,14 @@ void Engine::State::use_graphs() {
   const bool asked = config.cuda_graphs == Switch::on;
   const std::string why = no_graphs();
   if (!why.empty()) {
-    if (asked) graphs_line = "CUDA graphs: not used: " + why;
+    if (asked) notes.graphs = "CUDA graphs: not used: " + why;
     return;
   }
   if (options.dry) return;
   std::vector<Stream*> streams = {&compute};
   if (config.zero.overlap_comm) streams.push_back(&overlapped);
   graphs = make_graphs(std::move(streams), asked ? Graphs::Use::always : Graphs::Use::measured);
-  graphs_line = asked ? "CUDA graphs: each pass is one"
+  notes.graphs = asked ? "CUDA graphs: each pass is one"
                       : "CUDA graphs: each pass is one where that is faster in its first steps";
 }
 
@@ -257,7 +258,7 @@ bool Engine::State::choose_update() {
       [](int rank) { return fmt::format("found by rank {}: ", rank); });
   const UpdateTimes times = update_times(update_bytes, rates);
   config.offload_update = times.device < times.host ? OffloadUpdate::device : OffloadUpdate::host;
-  update_line = describe_update(update_bytes, rates);
+  notes.update = describe_update(update_bytes, rates);
   return true;
 }
 

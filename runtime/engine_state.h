@@ -3,6 +3,7 @@
 #include "comm/device_group.h"
 #include "comm/mesh.h"
 #include "device/workspace.h"
+#include "model/axes.h"
 #include "optim/loss_scaler.h"
 #include "optim/schedule.h"
 #include "runtime/engine.h"
@@ -134,7 +135,7 @@ struct Engine::State {
   Memory memory;
   MemoryTable planned;
   UpdateBytes update_bytes;  // of state off the device
-  std::string disk_line, update_line, graphs_line;
+  EngineNotes notes;
   Workspaces spaces;
   std::unique_ptr<Allocation> all;
   BufferLoan loan;

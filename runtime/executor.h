@@ -4,15 +4,13 @@
 #include <functional>
 
 #include "comm/communicator.h"
+#include "device/batch.h"
 #include "device/graphs.h"
 #include "device/trace.h"
 #include "pipeline/schedule.h"
 #include "runtime/stage.h"
 
 namespace cleave {
-
-// The next micro-batch of this rank: micro counts from 0. Its memory must stay valid until the next call.
-using BatchSource = std::function<Batch(int micro)>;
 
 struct PipeLinks {
   Communicator &activations, &gradients;  // over the pipe

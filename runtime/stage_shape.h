@@ -1,17 +1,9 @@
-// What a stage is given: its part of the model, micro-batches, and turns.
+// What a stage is given: its part of the model, and turns.
 #pragma once
 #include "model/layer.h"
 #include "runtime/recompute.h"
 
 namespace cleave {
-
-// One micro-batch of whole samples on this rank, in host memory.
-struct Batch {
-  Tensor input;    // as Model::input, in fp32 where the model's type is a float; int32 tokens otherwise
-  Tensor targets;  // [rows] int32; -100 is ignored
-  int64_t valid_targets = 0;  // how many are not -100
-  Position position = {};
-};
 
 // What of a model a rank holds, and how much of it is in flight at once.
 struct StageShape {

@@ -24,8 +24,8 @@ ALLOWED = {
     "pipeline": [],
     "runtime": ["checkpoint", "pipeline", "model", "tensor_parallel", "sequence_parallel", "zero", "config_schema", "comm", "optim", "offload", "kernels", "device"],
     "plan": ["runtime", "pipeline", "model", "zero", "config_schema", "comm", "optim", "offload", "device"],
-    "launcher": ["comm"],
-    "app": ["plan", "runtime", "launcher", "monitor", "checkpoint", "model", "tensor_parallel", "sequence_parallel", "zero", "data", "config_schema", "comm", "optim",
+    "launcher": ["config_schema", "comm", "device"],
+    "app": ["plan", "runtime", "pipeline", "launcher", "monitor", "checkpoint", "model", "tensor_parallel", "sequence_parallel", "zero", "data", "config_schema", "comm", "optim",
             "offload", "kernels", "device"],
 }
 FOREIGN = {  # a library's header: the folders that may use it

@@ -5,13 +5,8 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "comm/rendezvous.h"
-#include "config_schema/read_config.h"
+#include "cleave.h"
 #include "data/csv.h"
-#include "data/sampler.h"
-#include "launcher/discovery.h"
-#include "model/mlp.h"
-#include "runtime/engine.h"
 
 using namespace cleave;
 
@@ -27,12 +22,7 @@ struct Rows {
                 x.data() + at * Digits::kFeatures);
     y[size_t(at)] = from.labels[size_t(row)];
   }
-  Batch batch() {
-    const auto n = int64_t(y.size());
-    return {.input = Tensor(x.data(), DType::fp32, {n, Digits::kFeatures}, MemoryKind::host),
-            .targets = Tensor(y.data(), DType::int32, {n}, MemoryKind::host),
-            .valid_targets = n};
-  }
+  Batch batch() const { return batch_of(x, y); }
   std::vector<float> x;
   std::vector<int32_t> y;
 };
@@ -52,17 +42,17 @@ double accuracy(Engine& engine, const Digits& test) {
   return double(right) / double(test.rows());
 }
 
-int train(const char* csv, const char* config_file) {
-  const auto world = connect(discover_ranks(environment_of_process()).info);
-  Communicator& ranks = world->communicator();
-  const DsConfig config = require_ds_config_file(config_file, {.world_size = ranks.size()});
+int train(Job& job, const char* csv, const char* config_file) {
+  const DsConfig config = job.read_config(config_file).config;
   const DigitsSplit data = split_digits(read_digits(csv));
-  Engine engine(config, make_mlp({{Digits::kFeatures, 64, Digits::kClasses}}, DType::fp32, "digits"), ranks,
-                {});
+  const ModelFactory make = [&](const Axes& axes) {
+    return make_mlp({{Digits::kFeatures, 64, Digits::kClasses}}, model_dtype(config), "digits", axes);
+  };
+  Engine engine(config, make, job.connect(config), {.device = job.device()});
 
   const int64_t micro = engine.samples_per_micro();
   const Sampler sampler{.samples = data.train.rows(), .seed = 1, .global_batch = config.train_batch_size};
-  const int place = engine.mesh().place(ranks.rank()).data;  // ranks of one pipeline take the same samples
+  const int place = engine.place().data;  // ranks of one pipeline take the same samples
   Rows rows(micro);
   for (int64_t step = 0; step < kEpochs * sampler.steps_per_epoch(); ++step) {
     const StepResult r = engine.train_batch([&](int m) {
@@ -70,26 +60,22 @@ int train(const char* csv, const char* config_file) {
       for (int64_t i = 0; i < micro; ++i) rows.set(i, data.train, sampler.sample(step, mine.begin + i));
       return rows.batch();
     });
-    if (ranks.rank() == 0 && (step + 1) % (5 * sampler.steps_per_epoch()) == 0)
+    if (job.first() && (step + 1) % (5 * sampler.steps_per_epoch()) == 0)
       std::printf("epoch %2lld  loss %.4f\n", (long long)sampler.epoch(step) + 1, r.loss);
   }
   const double right =
       accuracy(engine, data.test);  // every rank takes part: under stage 3 it holds only a shard
-  if (ranks.rank() == 0)
+  if (job.first())
     std::printf("accuracy on %lld held-out digits: %.2f %%\n", (long long)data.test.rows(), 100 * right);
-  world->leave();
   return 0;
 }
 
 }  // namespace
 
-int main(int argc, char** argv) try {
+int main(int argc, char** argv) {
   if (argc != 3) {
     std::fprintf(stderr, "usage: digits digits.csv.gz ds_config.json\n");
     return int(Exit::usage);
   }
-  return train(argv[1], argv[2]);
-} catch (const Error& e) {
-  std::fprintf(stderr, "error: %s\n", e.what());
-  return int(e.exit());
+  return run_job([&](Job& job) { return train(job, argv[1], argv[2]); });
 }

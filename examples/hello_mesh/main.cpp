@@ -5,12 +5,8 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "comm/rendezvous.h"
-#include "config_schema/read_config.h"
+#include "cleave.h"
 #include "core/units.h"
-#include "launcher/discovery.h"
-#include "model/gpt.h"
-#include "runtime/engine.h"
 #include "runtime/pipeline_plan.h"
 
 using namespace cleave;
@@ -23,26 +19,21 @@ std::string text_of(const std::vector<int64_t>& shape) {
   return text;
 }
 
-int say_hello(const char* pipe, const char* tensor, const char* zero) {
-  const auto world = connect(discover_ranks(environment_of_process()).info);
-  Communicator& ranks = world->communicator();
+int say_hello(Job& job, const char* pipe, const char* tensor, const char* zero) {
   const std::string json = fmt::format(
       R"({{"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 4,
            "pipeline": {{"stages": {}}}, "tensor_parallel": {{"autotp_size": {}}},
            "zero_optimization": {{"stage": {}, "stage3_param_persistence_threshold": 0}}}})",
       pipe, tensor, zero);
-  const ReadResult config = read_ds_config(json, "arguments", {.world_size = ranks.size()});
-  if (!config.ok()) {
-    if (ranks.rank() == 0) std::fputs(format(config.problems).c_str(), stderr);
-    return int(Exit::usage);
-  }
+  const DsConfig config = job.read_config_text(json, "arguments").config;
   const ModelFactory make = [](const Axes& axes) {
     return make_gpt({.vocab = 256, .positions = 64, .width = 64, .layers = 6, .heads = 4}, DType::fp32, 64,
                     "hello", axes);
   };
-  Engine engine(config.config, make, ranks, {});
-  const MeshPlace place = engine.mesh().place(ranks.rank());
-  const PipelinePlan plan = plan_pipeline(config.config, make(Axes()));
+  Communicator& ranks = job.connect(config);
+  Engine engine(config, make, ranks, {.device = job.device()});
+  const MeshPlace place = engine.place();
+  const PipelinePlan plan = plan_pipeline(config, make(Axes()));
   const Range layers = plan.stages[size_t(place.pipe)].chunks[0];
   const ParamSpec matrix = engine.model().layers[1]->units()[0].params[2];
   const MemoryTable memory = engine.memory_live();
@@ -64,15 +55,12 @@ int say_hello(const char* pipe, const char* tensor, const char* zero) {
         format_bytes(memory.total(Category::optimizer_state)).c_str());
     std::fflush(stdout);
   }
-  world->leave();
   return 0;
 }
 
 }  // namespace
 
-int main(int argc, char** argv) try {
-  return say_hello(argc > 1 ? argv[1] : "1", argc > 2 ? argv[2] : "1", argc > 3 ? argv[3] : "0");
-} catch (const Error& e) {
-  std::fprintf(stderr, "error: %s\n", e.what());
-  return int(e.exit());
+int main(int argc, char** argv) {
+  const auto word = [&](int i, const char* otherwise) { return argc > i ? argv[i] : otherwise; };
+  return run_job([&](Job& job) { return say_hello(job, word(1, "1"), word(2, "1"), word(3, "0")); });
 }

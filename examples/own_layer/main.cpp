@@ -4,12 +4,7 @@
 //   cleave launch -n 2 -- build/release/bin/own_layer
 #include <cstdio>
 
-#include "comm/rendezvous.h"
-#include "config_schema/read_config.h"
-#include "core/philox.h"
-#include "launcher/discovery.h"
-#include "model/mlp.h"
-#include "runtime/engine.h"
+#include "../quadrants.h"
 
 using namespace cleave;
 
@@ -50,39 +45,23 @@ class Gain final : public Layer {
   int64_t width_;
 };
 
-int main() try {
-  const auto world = connect(discover_ranks(environment_of_process()).info);
-  Communicator& ranks = world->communicator();
-  const ReadResult config = read_ds_config(R"({
-      "train_micro_batch_size_per_gpu": 64, "gradient_accumulation_steps": 1,
-      "optimizer": {"type": "Adam", "params": {"lr": 1e-2}},
-      "zero_optimization": {"stage": 3}})",
-                                           "built-in", {.world_size = ranks.size()});
-  require(config.ok(), Exit::usage, "{}", format(config.problems));
-  Model model = make_mlp({{2, 32, 4}}, model_dtype(config.config));
-  model.layers.insert(model.layers.begin(), std::make_unique<Gain>("gain", 2));
-  Engine engine(config.config, std::move(model), ranks, {});
+constexpr std::string_view kConfig = R"({
+  "train_micro_batch_size_per_gpu": 64, "gradient_accumulation_steps": 1,
+  "optimizer": {"type": "Adam", "params": {"lr": 1e-2}},
+  "zero_optimization": {"stage": 3}})";
 
-  std::vector<float> points(128);
-  std::vector<int32_t> quadrants(64);
-  for (int step = 1; step <= 200; ++step) {
-    const StepResult r = engine.train_batch([&](int) {
-      for (size_t i = 0; i < 64; ++i) {
-        const uint64_t at = (uint64_t(step) * uint64_t(ranks.size()) + uint64_t(ranks.rank())) * 64 + i;
-        const float x = points[2 * i] = Philox{1, 1}.uniform(at) - 0.5f,
-                    y = points[2 * i + 1] = Philox{1, 2}.uniform(at) - 0.5f;
-        quadrants[i] = (x > 0) + 2 * (y > 0);
-      }
-      return Batch{.input = Tensor(points.data(), DType::fp32, {64, 2}),
-                   .targets = Tensor(quadrants.data(), DType::int32, {64}),
-                   .valid_targets = 64};
-    });
-    if (ranks.rank() == 0 && step % 50 == 0) std::printf("step %3d  loss %.4f\n", step, r.loss);
-  }
+int train(Job& job) {
+  const DsConfig config = job.read_config_text(kConfig, "built-in").config;
+  Model model = make_mlp({{2, 32, 4}}, model_dtype(config));
+  model.layers.insert(model.layers.begin(), std::make_unique<Gain>("gain", 2));
+  Engine engine(config, std::move(model), job.connect(config), {});
+
+  Quadrants data(engine.samples_per_micro(), engine.place().data, engine.mesh().data);
+  for (int step = 0; step < 200; ++step) engine.train_batch([&](int) { return data.next(); });
+  const double loss = engine.evaluate([&](int) { return data.next(); }, 4);
   const std::vector<float> gain = engine.parameter("gain.weight");  // collective
-  if (ranks.rank() == 0) std::printf("learned gains: %.2f %.2f\n", gain[0], gain[1]);
-  world->leave();
-} catch (const Error& e) {
-  std::fprintf(stderr, "error: %s\n", e.what());
-  return int(e.exit());
+  if (job.first()) std::printf("loss %.4f, learned gains: %.2f %.2f\n", loss, gain[0], gain[1]);
+  return 0;
 }
+
+int main() { return run_job(train, {.device = "cpu"}); }

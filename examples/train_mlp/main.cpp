@@ -1,46 +1,37 @@
-// A whole training program: an MLP learns which quadrant a point lies in. Start it alone, or on several ranks
-// with
-//   cleave launch -n 2 -- build/release/bin/train_mlp
+// A whole training program: an MLP learns in which quadrant of the plane a point lies, on the CPU or on GPUs.
+// Start it alone, or on several ranks with
+//   cleave launch -n 2 -- build/release/bin/train_mlp [ds_config.json]
 #include <cstdio>
 
-#include "comm/rendezvous.h"
-#include "config_schema/read_config.h"
-#include "core/philox.h"
-#include "launcher/discovery.h"
-#include "model/mlp.h"
-#include "runtime/engine.h"
+#include "../quadrants.h"
 
 using namespace cleave;
 
-int main() try {
-  const auto world = connect(discover_ranks(environment_of_process()).info);
-  Communicator& ranks = world->communicator();
-  const ReadResult config = read_ds_config(R"({
-      "train_micro_batch_size_per_gpu": 64, "gradient_accumulation_steps": 1,
-      "optimizer": {"type": "Adam", "params": {"lr": 1e-2}},
-      "zero_optimization": {"stage": 2}})",
-                                           "built-in", {.world_size = ranks.size()});
-  require(config.ok(), Exit::usage, "{}", format(config.problems));
-  Engine engine(config.config, make_mlp({{2, 32, 4}}, model_dtype(config.config)), ranks, {});
+constexpr std::string_view kConfig = R"({
+  "train_micro_batch_size_per_gpu": 64, "gradient_accumulation_steps": 1,
+  "optimizer": {"type": "Adam", "params": {"lr": 1e-2}},
+  "zero_optimization": {"stage": 2}})";
 
-  std::vector<float> points(128);
-  std::vector<int32_t> quadrants(64);
+int train(Job& job, const char* file) {
+  // A configuration with a problem ends the program here, on every rank; the first one says why.
+  const ReadResult read = file ? job.read_config(file) : job.read_config_text(kConfig, "built-in");
+  const DsConfig& config = read.config;
+
+  // Called for this rank's part of the model, where axes of the grid cut its layers.
+  const ModelFactory make = [&](const Axes& axes) {
+    return make_mlp({{2, 32, 4}}, model_dtype(config), "quadrants", axes);
+  };
+  Engine engine(config, make, job.connect(config), {.device = job.device()});
+
+  // Ranks of one place on the data axis, such as the stages of a pipeline, take the same points.
+  Quadrants data(engine.samples_per_micro(), engine.place().data, engine.mesh().data);
   for (int step = 1; step <= 200; ++step) {
-    const StepResult r = engine.train_batch([&](int) {
-      for (size_t i = 0; i < 64; ++i) {
-        const uint64_t at = (uint64_t(step) * uint64_t(ranks.size()) + uint64_t(ranks.rank())) * 64 + i;
-        const float x = points[2 * i] = Philox{1, 1}.uniform(at) - 0.5f,
-                    y = points[2 * i + 1] = Philox{1, 2}.uniform(at) - 0.5f;
-        quadrants[i] = (x > 0) + 2 * (y > 0);
-      }
-      return Batch{.input = Tensor(points.data(), DType::fp32, {64, 2}),
-                   .targets = Tensor(quadrants.data(), DType::int32, {64}),
-                   .valid_targets = 64};
-    });
-    if (ranks.rank() == 0 && step % 50 == 0) std::printf("step %3d  loss %.4f\n", step, r.loss);
+    const StepResult r = engine.train_batch([&](int) { return data.next(); });
+    if (job.first() && step % 50 == 0) std::printf("step %3d  loss %.4f\n", step, r.loss);
   }
-  world->leave();
-} catch (const Error& e) {
-  std::fprintf(stderr, "error: %s\n", e.what());
-  return int(e.exit());
+  return 0;
+}
+
+int main(int argc, char** argv) {
+  return run_job([&](Job& job) { return train(job, argc > 1 ? argv[1] : nullptr); });
 }

@@ -97,12 +97,12 @@ TEST(TokenBatches, HoldWhatTheSamplerSaysInOrderOnEveryRank) {
     EXPECT_EQ(batches.sampler().steps_per_epoch(), 2);
     for (int64_t step = 0; step < 5; ++step)
       for (int64_t micro = 0; micro < 3; ++micro) {
-        const TokenBatch b = batches.next(step, micro);
+        const Batch b = batches.next(step, micro);
         const Tokens expected = expected_input(o, batches.sampler(), step, micro);
         EXPECT_EQ(values(b.input), expected) << step << ", " << micro;
         EXPECT_EQ(values(b.targets), plus_one(expected));
         EXPECT_EQ(b.valid_targets, 6);
-        EXPECT_EQ(b.first_sample, (micro * 2 + rank) * 2);
+        EXPECT_EQ(b.position.first_sample, (micro * 2 + rank) * 2);
         EXPECT_EQ(b.input.memory(), MemoryKind::host);
       }
   }
@@ -152,7 +152,7 @@ TEST(TokenBatches, AResultStaysValidUntilTheNextCall) {
   const TokenBatchesOptions o{.seq_len = 8, .micro_batch = 4};
   TokenBatches batches(data.file(), o);
   for (int64_t step = 0; step < 40; ++step) {
-    const TokenBatch b = batches.next(step, 0);
+    const Batch b = batches.next(step, 0);
     const Tokens expected = expected_input(o, batches.sampler(), step, 0);
     for (int again = 0; again < 20; ++again)
       ASSERT_EQ(values(b.input), expected);  // while the worker fills the next
@@ -245,7 +245,7 @@ TEST(EvalBatches, CoverEveryWindowOnceOverAllRanksAndPadTheRest) {
                             {.seq_len = 3, .micro_batch = micro_batch, .rank = rank, .ranks = ranks});
         micros.insert(batches.micros());
         for (int64_t micro = 0; micro < batches.micros(); ++micro) {
-          const TokenBatch b = batches.next(micro);
+          const Batch b = batches.next(micro);
           const Tokens input = values(b.input), targets = values(b.targets);
           valid += b.valid_targets;
           int64_t counted = 0;

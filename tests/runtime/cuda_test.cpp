@@ -199,7 +199,7 @@ TEST_P(CudaEngine, SaysWhyPassesAreNotGraphs) {
       c.cuda_graphs = Switch::on;
       change(c);
       const Engine engine(c, small_gpt(), world, options());
-      if (world.rank() == 0) said = engine.graphs_line();
+      if (world.rank() == 0) said = engine.notes().graphs;
     });
     return said;
   };
@@ -215,12 +215,12 @@ TEST_P(CudaEngine, SaysWhyPassesAreNotGraphs) {
 TEST_P(CudaEngine, SaysWhyOffloadedStateIsUpdatedWhereItIs) {
   run_ranks(1, [&](Communicator& world) {
     DsConfig c = config_for(1);
-    EXPECT_EQ(Engine(c, small_gpt(), world, options()).update_line(), "");
+    EXPECT_EQ(Engine(c, small_gpt(), world, options()).notes().update, "");
     c.zero.offload_optimizer.device = OffloadDevice::cpu;
-    EXPECT_NE(Engine(c, small_gpt(), world, options()).update_line().find("bytes of state at"),
+    EXPECT_NE(Engine(c, small_gpt(), world, options()).notes().update.find("bytes of state at"),
               std::string::npos);
     c.offload_update = OffloadUpdate::device;
-    EXPECT_EQ(Engine(c, small_gpt(), world, options()).update_line(), "");
+    EXPECT_EQ(Engine(c, small_gpt(), world, options()).notes().update, "");
   });
 }
 

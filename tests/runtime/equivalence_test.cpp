@@ -142,7 +142,7 @@ TEST(TrainingRuns, OnTheCpuSayThatPassesAreNoGraphsWhenAsked) {
                                     {Switch::off, ""},
                                     {Switch::on, "CUDA graphs: not used: this rank computes on the CPU"}}) {
       c.cuda_graphs = use;
-      EXPECT_EQ(Engine(c, small_gpt(), world, {}).graphs_line(), line);
+      EXPECT_EQ(Engine(c, small_gpt(), world, {}).notes().graphs, line);
     }
   });
 }

@@ -207,7 +207,8 @@ TEST(Frozen, TheRestLearnsTheSameWhereverEverythingLives) {
 }
 
 TEST(Frozen, EveryOptimizerPassesThemOver) {
-  for (const char* type : {"Adam", "Lamb", "Lion", "Adagrad", "SGD"})
+  for (const OptimizerType type : {OptimizerType::adam, OptimizerType::lamb, OptimizerType::lion,
+                                   OptimizerType::adagrad, OptimizerType::sgd})
     run_ranks(2, [&](Communicator& world) {
       DsConfig c = chain_config(2, 2, 1);
       c.optimizer.type = type;
@@ -215,7 +216,7 @@ TEST(Frozen, EveryOptimizerPassesThemOver) {
       const Weights before = weights_of(engine);
       train_chain(engine, world);
       for (const auto& [name, values] : weights_of(engine))
-        EXPECT_EQ(values == before.at(name), is_frozen(name)) << type << ", " << name;
+        EXPECT_EQ(values == before.at(name), is_frozen(name)) << name_of(type) << ", " << name;
     });
 }
 
@@ -227,7 +228,7 @@ TEST(Frozen, HoldTheirWorkingCopyAndNothingElse) {
         run_ranks(ranks, [&](Communicator& world) {
           DsConfig c = chain_config(ranks, stage, 1);
           c.precision = Precision::bf16;
-          if (offload) c.zero.offload_optimizer.device = "cpu";
+          if (offload) c.zero.offload_optimizer.device = OffloadDevice::cpu;
           Engine engine(c, chain(DType::bf16), world, {});
           int64_t trained = 0, frozen = 0;
           for (const UnitSpec& u : engine.model().units())

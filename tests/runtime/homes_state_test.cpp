@@ -2,9 +2,11 @@
 // that move between homes.
 #include <gtest/gtest.h>
 
+#include "offload/disk_file.h"
 #include "tests/runtime/homes.h"
 #include "tests/sampled.h"
 #include "zero/flat_layout.h"
+#include "zero/update_times.h"
 
 namespace cleave::testing {
 namespace {
@@ -57,7 +59,7 @@ TEST(Homes, OfACpuRankLeaveTheUpdateOnTheHostUnlessToldOtherwise) {
     auto table = [&](OffloadUpdate where) {
       c.offload_update = where;
       Engine engine(c, small_gpt(), world, {});
-      EXPECT_EQ(engine.update_line(), "");
+      EXPECT_EQ(engine.notes().update, "");
       EXPECT_GT(engine.update_bytes().state, 0);
       return engine.memory_live();
     };
@@ -106,7 +108,7 @@ TEST(Homes, OfOneStageMayAllBeInMemoryWhereAnotherStagesAreOnDisk) {
       Engine engine(away, deep_gpt(true), world, {});
       Engine in_memory(c, deep_gpt(true), world, {});
       on_disk[size_t(world.rank())] = engine.memory_live().total(MemoryKind::disk);
-      spoken[size_t(world.rank())] = !engine.disk_line().empty();
+      spoken[size_t(world.rank())] = !engine.notes().disk.empty();
       Tokens tokens(1);
       EXPECT_EQ(engine.train_batch(source(tokens, c, 0, 0, 1)).loss,
                 in_memory.train_batch(source(tokens, c, 0, 0, 1)).loss);

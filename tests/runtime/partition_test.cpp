@@ -1,4 +1,5 @@
 // partition_activations: kept inputs of layers cut over a tensor axis whose rows are whole.
+#include "pipeline/schedule.h"
 #include "tests/runtime/cut_models.h"
 #include "tests/sampled.h"
 

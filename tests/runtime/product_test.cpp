@@ -8,6 +8,7 @@
 #include <map>
 #include <set>
 
+#include "pipeline/schedule.h"
 #include "tests/runtime/cut_models.h"
 
 namespace cleave::testing {

@@ -1,6 +1,7 @@
 // What recomputation keeps, to the byte, against closed forms, and what it gathers again.
 #include <gtest/gtest.h>
 
+#include "pipeline/schedule.h"
 #include "tests/runtime/small_models.h"
 #include "zero/flat_layout.h"
 

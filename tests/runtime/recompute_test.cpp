@@ -1,6 +1,7 @@
 // Activation checkpointing gives the bits of keeping everything.
 #include "runtime/recompute.h"
 
+#include "pipeline/schedule.h"
 #include "tests/runtime/compare.h"
 #include "tests/sampled.h"
 

@@ -4,6 +4,8 @@
 #pragma once
 #include <map>
 
+#include "comm/communicator.h"
+#include "config_schema/ds_config.h"
 #include "core/philox.h"
 #include "kernels/elementwise.h"
 #include "model/classifier_head.h"

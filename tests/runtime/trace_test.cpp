@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "comm/traced.h"
+#include "pipeline/schedule.h"
 #include "tests/runtime/homes.h"
 #include "zero/flat_layout.h"
 

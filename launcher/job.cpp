@@ -1,4 +1,4 @@
-#include "app/session.h"
+#include "launcher/job.h"
 
 #include <sys/resource.h>
 #include <unistd.h>
@@ -11,9 +11,11 @@
 #include <thread>
 
 #include "comm/gpu_transport.h"
+#include "comm/together.h"
 #include "core/error.h"
 #include "device/team.h"
 #include "launcher/discovery.h"
+#include "launcher/exit_code.h"
 
 namespace cleave {
 namespace {
@@ -56,7 +58,7 @@ Device refused_once(int local_rank, Choose choose) {
 
 }  // namespace
 
-Session::Session(const RankOptions& options) : options_(options) {
+Job::Job(const JobOptions& options) : options_(options) {
   const Discovery found = discover_ranks(environment_of_process());
   info_ = found.info;
   require_open_files(info_);
@@ -76,23 +78,33 @@ Session::Session(const RankOptions& options) : options_(options) {
   set_team_threads(threads_.threads);
 }
 
-ReadOptions Session::read_options(bool strict, const AutoValues& values) const {
+ReadOptions Job::read_options(bool strict, const AutoValues& values) const {
   return {.strict = strict,
           .world_size = info_.world,
           .world_origin = fmt::format("{} ranks, {}", info_.world, info_.launched_by),
           .auto_values = values};
 }
 
-ReadResult Session::read_config(const std::string& path, const ReadOptions& options) const {
-  ReadResult r = read_ds_config_file(path, options);
+Job::~Job() = default;
+
+ReadResult Job::read_config(const std::string& path, const ReadOptions& options) const {
+  return accepted(read_ds_config_file(path, options), path);
+}
+
+ReadResult Job::read_config_text(std::string_view text, const std::string& name) const {
+  return accepted(read_ds_config(text, name, read_options()), name);
+}
+
+ReadResult Job::accepted(ReadResult r, const std::string& name) const {
   // Our launcher lets an error that several ranks find pass once; this may be the only rank that finds it.
   if (!first() && launched_by_us()) std::erase_if(r.problems, [](const Problem& p) { return p.warning; });
   if (first() || launched_by_us()) std::fputs(format(r.problems).c_str(), stderr);
-  require(r.ok(), Exit::usage, "{} was refused; nothing was started", path);
+  require(r.ok(), Exit::usage, "{} was refused; nothing was started", name);
   return r;
 }
 
-void Session::connect(std::chrono::seconds timeout) {
+Communicator& Job::connect(const DsConfig& config) {
+  const std::chrono::seconds timeout(config.comm_timeout_s);
   ConnectOptions o;
   o.transport = parse_transport(options_.transport);
   const GpuTransport between_gpus = parse_gpu_transport(options_.gpu_transport);
@@ -104,40 +116,53 @@ void Session::connect(std::chrono::seconds timeout) {
   connecting_ = false;
   info_ = world_->info();
   between_gpus_ = connect_gpus(world(), device_, between_gpus);
+  return world();
 }
 
-std::string Session::threads() const {
+std::string Job::threads() const {
   return fmt::format("{} thread{} ({})", threads_.threads, threads_.threads == 1 ? "" : "s", threads_.why);
 }
 
-std::string Session::transport() const {
+std::string Job::transport() const {
   return world_->transport() + (between_gpus_.empty() ? "" : "; " + between_gpus_);
 }
 
-void Session::failed(const std::string& reason) {
-  if (world_) world_->failed(reason);
-}
-
-int Session::run(const std::function<int()>& body) {
+int Job::run(const std::function<int()>& body) {
+  const auto tell_others = [this](const char* reason) {
+    if (world_) world_->failed(reason);
+  };
   try {
-    return body();
+    const int code = body();
+    if (world_) world_->leave();
+    return code;
   } catch (const AgreedError& e) {
     if (!first()) return int(e.exit());
     throw;
   } catch (const Error& e) {
-    failed(e.what());
+    tell_others(e.what());
     // Here, too: elsewhere one rank of each host says it.
     const bool alike =
         (e.exit() == Exit::usage && !launched_by_us() && !connecting_) || e.exit() == Exit::memory;
     if (alike && info_.local_rank != 0) return int(e.exit());
     throw;
   } catch (const std::exception& e) {
-    failed(e.what());
+    tell_others(e.what());
     throw;
   }
 }
 
-std::string Session::from_first(const std::string& text) {
+void Job::together(Exit otherwise, const std::function<void()>& body) {
+  cleave::together(world(), otherwise, body);
+}
+
+bool Job::any(bool mine) {
+  double votes = mine ? 1 : 0;
+  Stream stream;
+  world().all_reduce(Tensor(&votes, DType::fp64, {1}, MemoryKind::host), stream, {.what = "agreement"});
+  return votes > 0;
+}
+
+std::string Job::from_first(const std::string& text) {
   std::array<char, 4096> bytes{};
   std::copy_n(text.begin(), std::min(text.size(), bytes.size() - 1), bytes.begin());
   Stream stream;
@@ -147,13 +172,20 @@ std::string Session::from_first(const std::string& text) {
   return bytes.data();
 }
 
-void Session::catch_signals() {
+void Job::catch_signals() {
   struct sigaction action {};
   action.sa_handler = on_signal;
   action.sa_flags = SA_RESTART;
   for (const int signal : {SIGINT, SIGTERM, SIGUSR1}) sigaction(signal, &action, nullptr);
 }
 
-bool Session::stop_requested() { return stop != 0; }
+bool Job::stop_requested() { return stop != 0; }
+
+int run_job(const std::function<int(Job& job)>& body, const JobOptions& options) {
+  return exit_code_of([&] {
+    Job job(options);
+    return job.run([&] { return body(job); });
+  });
+}
 
 }  // namespace cleave

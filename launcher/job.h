@@ -1,0 +1,98 @@
+// This process as a rank of its job: where it stands, its share of the machine, its connection to the others,
+// and the signals that ask it to stop. Everything that a training program needs besides a model and data:
+//
+//   int main() {
+//     return run_job([](Job& job) {
+//       const DsConfig config = job.read_config("ds_config.json").config;
+//       Engine engine(config, make, job.connect(config), {.device = job.device()});
+//       ...
+//       return 0;
+//     });
+//   }
+#pragma once
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "comm/rendezvous.h"
+#include "config_schema/read_config.h"
+#include "core/cores.h"
+#include "core/error.h"
+#include "device/device.h"
+
+namespace cleave {
+
+// What a user may say of a rank; each is a word of the command line.
+struct JobOptions {
+  std::string transport = "auto";      // auto, shm or gloo
+  std::string gpu_transport = "auto";  // auto, nccl, ipc or host
+  std::string device = "auto";         // auto, cpu, cuda or cuda:INDEX
+  bool share_gpu = false;              // ranks may take turns on a GPU, where there are fewer
+  int threads = 0;                     // 0: as many as this rank has cores
+  int local_rank = -1;                 // given by some launchers; checked against the environment
+};
+
+class Job {
+ public:
+  // Finds this rank and the world in the environment (launcher/discovery.h), chooses the device, and sizes
+  // the thread team for a rank's share of the cores. Error(usage).
+  explicit Job(const JobOptions& options = {});
+  ~Job();
+
+  const RankInfo& info() const { return info_; }
+  bool first() const { return info_.rank == 0; }
+  Device device() const { return device_; }  // where this rank computes
+
+  // How to read a ds_config for this world; `values` stand for "auto".
+  ReadOptions read_options(bool strict = false, const AutoValues& values = {}) const;
+  // A ds_config for this world, from a file or from a text that messages call `name`. Problems go to stderr
+  // of the first rank; when there are errors, every rank throws Error(usage).
+  ReadResult read_config(const std::string& path, const ReadOptions& options) const;
+  ReadResult read_config(const std::string& path) const { return read_config(path, read_options()); }
+  ReadResult read_config_text(std::string_view text, const std::string& name) const;
+
+  // Collective: meets the other ranks, and sets up how tensors travel between GPUs. Whoever waits for another
+  // rank gives up after the configuration's comm_timeout_s: Error(rank_lost). The communicator lives as long
+  // as the job.
+  Communicator& connect(const DsConfig& config = {});
+  Communicator& world() { return world_->communicator(); }
+
+  // For start-up lines.
+  std::string transport() const;  // after connect()
+  std::string threads() const;    // how many a rank computes with, and why
+
+  // Returns what the body returns, after all ranks have said goodbye; so nothing of the body uses a
+  // communicator any more. What it throws is told to the others, who leave with the same reason. What every
+  // rank, or every rank of a machine, finds out alike is said by the first of them and is only the exit code
+  // of the others.
+  int run(const std::function<int()>& body);
+
+  // comm/together.h over all ranks.
+  void together(Exit otherwise, const std::function<void()>& body);
+  void together(const std::function<void()>& body) { together(Exit::usage, body); }
+  // Whether any rank says so. Collective.
+  bool any(bool mine);
+  // The first rank's text, of at most 4 KiB. Collective.
+  std::string from_first(const std::string& text);
+
+  // SIGINT, SIGTERM and SIGUSR1 ask for a stop at the next step, once; a second one kills.
+  static void catch_signals();
+  static bool stop_requested();
+
+ private:
+  ReadResult accepted(ReadResult read, const std::string& name) const;
+
+  JobOptions options_;
+  RankInfo info_;
+  Device device_;
+  ThreadCount threads_;
+  std::unique_ptr<World> world_;
+  bool connecting_ = false;  // to the others: what fails there is this rank's own affair
+  std::string between_gpus_;
+};
+
+// The main() of a program whose processes are the ranks of a job: runs the body and returns the process's
+// exit code. What goes wrong is a line "error: ..." on stderr (launcher/exit_code.h).
+int run_job(const std::function<int(Job& job)>& body, const JobOptions& options = {});
+
+}  // namespace cleave

@@ -1,0 +1,188 @@
+// A program of one's own as the ranks of a job: this program starts itself, and run_job does what a main()
+// would.
+#include "launcher/job.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <filesystem>
+#include <map>
+#include <new>
+#include <system_error>
+
+#include "device/stream.h"
+#include "launcher/discovery.h"
+#include "launcher/exit_code.h"
+#include "launcher/launch.h"
+
+namespace cleave {
+namespace {
+
+constexpr std::string_view kConfig =
+    R"({"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 1, "cleave": {"comm_timeout_s": 1}})";
+
+int32_t sum_over(Communicator& ranks) {
+  Stream stream;
+  int32_t sum = 1;
+  ranks.all_reduce(Tensor(&sum, DType::int32, {1}, MemoryKind::host), stream, {.what = "votes"});
+  return sum;
+}
+
+const std::map<std::string, std::function<int(Job&)>> kBodies = {
+    {"sum",
+     [](Job& job) {
+       const int32_t sum = sum_over(job.connect());
+       std::printf("%d ranks on %s, any %d %d, word %s\n", sum, name_of(job.device()).c_str(),
+                   job.any(job.info().rank == 1), job.any(false),
+                   job.from_first(job.first() ? "yes" : "no").c_str());
+       std::fflush(stdout);
+       return 0;
+     }},
+    {"one fails",
+     [](Job& job) -> int {
+       Communicator& ranks = job.connect();
+       require(ranks.rank() != 1, Exit::data, "the samples are used up");
+       for (;;) sum_over(ranks);
+     }},
+    {"all fail together",
+     [](Job& job) {
+       job.connect();
+       job.together(Exit::checkpoint, [&] { require(job.info().rank != 2, Exit::data, "no such file"); });
+       return 0;
+     }},
+    {"a typing error",
+     [](Job& job) {
+       job.connect(job.read_config_text(R"({"train_batch_sizes": 4})", "built-in").config);
+       return 0;
+     }},
+    {"one is late",
+     [](Job& job) {
+       Communicator& ranks = job.connect(job.read_config_text(kConfig, "built-in").config);
+       if (ranks.rank() == 1) sleep(30);
+       sum_over(ranks);
+       return 0;
+     }},
+    {"stops",
+     [](Job& job) {
+       Job::catch_signals();
+       Communicator& ranks = job.connect();
+       for (int step = 0; !job.any(Job::stop_requested()); ++step)
+         if (step == 3 && ranks.rank() == 0) raise(SIGTERM);
+       return int(Exit::stopped);
+     }},
+};
+
+TEST(RankOfJob, DISABLED_Runs) {
+  const Environment env = environment_of_process();
+  const auto task = env.find("CLEAVE_TEST_TASK");
+  if (task != env.end()) _exit(run_job(kBodies.at(task->second), {.device = "cpu"}));
+}
+
+struct Ran {
+  LaunchResult result;
+  std::vector<std::string> lines, errors;
+  bool has_error(const std::string& text) const {
+    return std::any_of(errors.begin(), errors.end(),
+                       [&](const std::string& line) { return line.find(text) != line.npos; });
+  }
+};
+
+Ran run(int ranks, const std::string& task) {
+  Ran ran;
+  ran.result = launch_local({.ranks = ranks,
+                             .command = {std::filesystem::read_symlink("/proc/self/exe"),
+                                         "--gtest_filter=RankOfJob.*", "--gtest_also_run_disabled_tests"},
+                             .environment = {{"CLEAVE_TEST_TASK", task}},
+                             .leave_grace = std::chrono::seconds(2)},
+                            {.output = [&](std::string_view line, bool is_error) {
+                              (is_error ? ran.errors : ran.lines).emplace_back(line);
+                            }});
+  return ran;
+}
+
+TEST(Job, ConnectsItsRanksAndEndsWithTheCodeOfTheBody) {
+  const Ran ran = run(3, "sum");
+  EXPECT_EQ(ran.result.exits, (std::vector<int>{0, 0, 0})) << ran.result.message;
+  for (const char* prefix : {"[0]", "[1]", "[2]"})
+    EXPECT_EQ(std::count(ran.lines.begin(), ran.lines.end(),
+                         fmt::format("{} 3 ranks on cpu, any 1 0, word yes\n", prefix)),
+              1);
+}
+
+TEST(Job, TellsTheOtherRanksWhyOneFails) {
+  const Ran ran = run(3, "one fails");
+  EXPECT_EQ(ran.result.exits,
+            (std::vector<int>{int(Exit::rank_lost), int(Exit::data), int(Exit::rank_lost)}));
+  EXPECT_EQ(ran.result.exit, int(Exit::data));
+  EXPECT_TRUE(ran.has_error("[1] error: rank 1: the samples are used up\n"));
+  EXPECT_TRUE(ran.has_error(") failed: the samples are used up\n")) << ran.errors.at(0);
+}
+
+TEST(Job, SaysOnceWhatAllRanksLeaveWith) {
+  const Ran ran = run(3, "all fail together");
+  EXPECT_EQ(ran.result.exits, std::vector<int>(3, int(Exit::data)));
+  EXPECT_EQ(ran.errors, std::vector<std::string>{"[0] error: rank 2: no such file\n"});
+}
+
+TEST(Job, RefusesAConfigurationOnEveryRankAndNamesTheKey) {
+  const Ran ran = run(2, "a typing error");
+  EXPECT_EQ(ran.result.exits, std::vector<int>(2, int(Exit::usage)));
+  EXPECT_TRUE(ran.has_error("error: built-in:1:2: train_batch_sizes: unknown key")) << ran.errors.at(0);
+}
+
+TEST(Job, WaitsForOtherRanksAsLongAsTheConfigurationSays) {
+  const Ran ran = run(2, "one is late");
+  EXPECT_EQ(ran.result.exits.at(0), int(Exit::rank_lost));
+  EXPECT_TRUE(ran.has_error("votes")) << ran.result.message;
+}
+
+TEST(Job, AsksEveryRankToStopWhenOneIsSignalled) {
+  const Ran ran = run(2, "stops");
+  EXPECT_EQ(ran.result.exits, std::vector<int>(2, int(Exit::stopped)));
+}
+
+struct Said {
+  int code;
+  std::string text;
+};
+
+Said ended_with(const std::function<int()>& body) {
+  testing::internal::CaptureStderr();
+  const int code = exit_code_of(body, "tell the author");
+  return {code, testing::internal::GetCapturedStderr()};
+}
+
+TEST(ExitCode, IsTheBodysOrThatOfWhatItThrows) {
+  EXPECT_EQ(ended_with([] { return 75; }).code, 75);
+  Said said = ended_with([]() -> int { throw Error(Exit::checkpoint, "no such checkpoint"); });
+  EXPECT_EQ(said.code, 4);
+  EXPECT_EQ(said.text, "error: no such checkpoint\n");
+  said = ended_with([]() -> int { throw Error(Exit::usage, ""); });  // another rank says it
+  EXPECT_EQ(said.code, 2);
+  EXPECT_EQ(said.text, "");
+  said = ended_with([]() -> int { throw std::bad_alloc(); });
+  EXPECT_EQ(said.code, 3);
+  said = ended_with([]() -> int { throw std::system_error(EMFILE, std::generic_category()); });
+  EXPECT_EQ(said.code, 2);
+  EXPECT_NE(said.text.find("ulimit -n"), std::string::npos) << said.text;
+  said = ended_with([]() -> int { throw std::system_error(EAGAIN, std::generic_category()); });
+  EXPECT_EQ(said.code, 3);
+}
+
+TEST(ExitCode, OfADefectIsOneAndSaysWhatToDo) {
+  Said said = ended_with([]() -> int { throw Error(Exit::internal, "rows do not match"); });
+  EXPECT_EQ(said.code, 1);
+  EXPECT_EQ(said.text, "error: rows do not match (tell the author)\n");
+  said = ended_with([]() -> int { throw std::logic_error("broken"); });
+  EXPECT_EQ(said.code, 1);
+  EXPECT_EQ(said.text, "error: broken (tell the author)\n");
+}
+
+TEST(ExitCode, PrintsNoControlCharactersOfAMessage) {
+  EXPECT_EQ(ended_with([]() -> int { throw Error(Exit::data, "a\x1b[2Jb"); }).text, "error: a\\x1b[2Jb\n");
+}
+
+}  // namespace
+}  // namespace cleave
