@@ -65,7 +65,6 @@ std::vector<double> Engine::State::squares_of_units() {
 
 double Engine::State::squared_norm() {
   optimizer().square_gradients(all->squares, compute);
-  all->store.sum_over_slices(all->squares, "squared gradient norm", true);
   const std::vector<double> mine = squares_of_units();
   // One place a unit of the model, so that the sum has one order wherever the pipe is cut; a unit that
   // several stages hold counts on one of them, and what all ranks of a tensor axis hold on its first.

@@ -101,6 +101,9 @@ void ShardedOptimizer::square_gradients(Tensor sums, Stream& compute) {
     });
   }
   if (exact) copy(sums.slice({sums.numel() - 1, sums.numel()}), store_.overflows(), compute);
+  std::vector<int64_t> ends;
+  for (int u = 0; u < store_.units(); ++u) ends.push_back((exact ? 4 : 1) * (u + 1));
+  store_.sum_over_slices(sums, ends, "squared gradient norm", true);
 }
 
 // The same bits however a slice is cut, and whichever unit comes first: kernels are elementwise, or their

@@ -32,9 +32,9 @@ class ShardedOptimizer final : public GradientUser, public SavedState {
   // start at zero.
   void initialize(uint64_t seed, Stream& compute) override;
 
-  // Squared norm of this rank's part of the reduced gradients, one partial sum a unit, into sums (fp64,
+  // Squared norm of each unit's reduced gradients, over the ranks that hold parts of it, into sums (fp64,
   // [units]). With exact sums: int64 [4 * units + 1], four words a unit (SumIntegerSquares) of squared
-  // multiples of the grid, then the overflows. sums must be in the gradients' memory.
+  // multiples of the grid, then the overflows. sums must be in the gradients' memory. Collective.
   void square_gradients(Tensor sums, Stream& compute);
 
   // One training step: begin_step, the store's passes with this object as the user of their gradients, and

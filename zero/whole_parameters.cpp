@@ -13,6 +13,7 @@ WholeParameters::WholeParameters(Memory& memory, ParameterStore& store, Communic
     const FlatLayout& layout = store.layout(u);
     first_.push_back(params);
     params += size_t(layout.params());
+    ends_.push_back(int64_t(2 * params));
     for (int p = 0; p < layout.params(); ++p) split_.insert(split_.end(), 2, bool(layout.param(p).split));
   }
   const Shape shape{int64_t(2 * params)};
@@ -42,7 +43,7 @@ void WholeParameters::add_up(Stream& first, Stream& second) {
   auto all = [](std::vector<double>& values) {
     return Tensor(values.data(), DType::fp64, {int64_t(values.size())}, MemoryKind::host);
   };
-  store_.sum_over_slices(all(sums_), "norms of parameters", false);
+  store_.sum_over_slices(all(sums_), ends_, "norms of parameters", false);
   first.synchronize();
   if (tensor_.size() == 1) return;
   std::vector<double> parts = sums_;

@@ -29,6 +29,7 @@ class WholeParameters {
   ParameterStore& store_;
   Communicator& tensor_;
   std::vector<size_t> first_;  // of each unit's parameters
+  std::vector<int64_t> ends_;  // of each unit's sums
   Buffer first_sums_, second_sums_;
   std::vector<double> sums_;
   std::vector<bool> split_;  // by element of sums_

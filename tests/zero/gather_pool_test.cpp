@@ -1,0 +1,136 @@
+// The pool alone: whole parameters from shards, in the memory that the visits need at a time.
+#include "zero/gather_pool.h"
+
+#include <gtest/gtest.h>
+
+#include <deque>
+
+#include "tests/scratch.h"
+
+namespace cleave {
+namespace {
+
+UnitSpec unit_of(const char* name, int64_t numel) {
+  return {name, {{std::string(name) + ".w", {numel}, {}, true}, {std::string(name) + ".b", {2}, {}, false}}};
+}
+
+// Units of 100, 30 and 64 elements and two of a bias each, shared at a stage.
+struct Pool {
+  Pool(Communicator& world, int stage, const StoreOptions& options, ShardHome home = {})
+      : pool(memory, options, compute, compute) {
+    for (const UnitSpec& spec : {unit_of("a", 98), unit_of("b", 28), unit_of("c", 62)}) {
+      ZeroPlan plan = plan_for_stage(stage, world, *self);
+      plan.home = home;
+      units.push_back({FlatLayout(spec, plan.optimizer_shards()), plan});
+      pool.add_unit(units.back());
+    }
+  }
+  // Gives element i of unit u the value of the step and brings it to all ranks.
+  void publish(float step) {
+    for (int u = 0; u < 3; ++u) {
+      const Tensor slice = pool.next_slice(u);
+      const Range mine = units[size_t(u)].slice();
+      for (int64_t i = 0; i < slice.numel(); ++i) slice.as<float>()[i] = value(step, u, mine.begin + i);
+      pool.publish(u, {});
+    }
+    pool.wait_for_published();
+  }
+  static float value(float step, int unit, int64_t i) { return step * 1000 + float(unit * 200 + i); }
+  void expect_values(const std::vector<Tensor>& params, const std::vector<int>& visited, float step) const {
+    ASSERT_EQ(params.size(), 2 * visited.size());
+    for (size_t k = 0; k < visited.size(); ++k)
+      for (int p = 0; p < 2; ++p) {
+        const Tensor& t = params[2 * k + size_t(p)];
+        const Range r = units[size_t(visited[k])].layout.range(p);
+        ASSERT_EQ(t.shape(), (Shape{r.size()}));
+        for (int64_t i = 0; i < t.numel(); ++i)
+          ASSERT_EQ(t.as<float>()[i], value(step, visited[k], r.begin + i)) << "unit " << visited[k];
+      }
+  }
+
+  std::unique_ptr<Communicator> self = self_communicator();
+  Memory memory;
+  Stream compute;
+  std::deque<StoredUnit> units;
+  GatherPool pool;
+};
+
+TEST(GatherPool, GivesEveryVisitTheWholeParametersThatWerePublishedLast) {
+  const Scratch scratch;
+  for (int ranks : {1, 2, 3})
+    for (int stage : {0, 1, 3})
+      for (const MemoryKind home : {MemoryKind::device, MemoryKind::host, MemoryKind::disk})
+        for (int prefetch : {0, 1, 2})
+          run_ranks(ranks, [&](Communicator& world) {
+            if (home != MemoryKind::device && stage != 3) return;
+            StoreOptions options{.prefetch_visits = prefetch};
+            options.disk = {.folder = scratch.folder(), .buffers = 2, .options = {}};
+            ShardHome where;
+            where.parameters = home;
+            Pool p(world, stage, options, where);
+            const std::vector<Visit> visits{{{2}}, {{2}}, {{0}}, {{1, 2}}, {{0, 1}}};
+            const int pass = p.pool.add_pass(visits);
+            p.pool.commit();
+            for (float step : {1.0f, 2.0f}) {
+              p.publish(step);
+              p.pool.begin_step();
+              p.pool.begin_pass(pass);
+              for (size_t v = 0; v < visits.size(); ++v) {
+                p.expect_values(p.pool.acquire(int(v)), visits[v].units, step);
+                p.pool.finish();
+              }
+              p.pool.synchronize_disk();
+              p.pool.end_step();
+              for (int u = 0; u < 3; ++u)
+                EXPECT_EQ(p.pool.settled_slice(u).as<float>()[0],
+                          Pool::value(step, u, p.units[size_t(u)].slice().begin));
+            }
+          });
+}
+
+TEST(GatherPool, GivesNothingWhereParametersAreNotNeeded) {
+  run_ranks(2, [&](Communicator& world) {
+    Pool p(world, 3, {});
+    const int pass = p.pool.add_pass({{{0, 1}, true, false}});
+    p.pool.commit();
+    p.pool.begin_pass(pass);
+    EXPECT_TRUE(p.pool.acquire(0).empty());
+    EXPECT_EQ(p.memory.live().total(Category::gathered), 0);
+    EXPECT_EQ(world.bytes()[Collective::all_gather], 0);
+  });
+}
+
+// Of 100, 30 and 64 elements, visited in this order: one at a time, with the next, and with the next unless
+// more than so many would be there. Places begin at multiples of 64.
+TEST(GatherPool, TakesTheMemoryOfTheUnitsThatAreThereAtATime) {
+  struct Case {
+    int prefetch;
+    int64_t live;
+    int64_t elements;
+  };
+  for (const Case& c : {Case{0, Call::kWhole, 100},
+                        {1, Call::kWhole, 158},
+                        {1, 129, 128},
+                        {1, 130, 158},
+                        {2, Call::kWhole, 256}})
+    run_ranks(2, [&](Communicator& world) {
+      Pool p(world, 3, {.prefetch_visits = c.prefetch, .live_numel = c.live});
+      p.pool.add_pass({{{0}}, {{1}}, {{2}}});
+      p.pool.commit();
+      EXPECT_EQ(p.memory.live().total(Category::gathered), 4 * c.elements) << c.prefetch << " " << c.live;
+    });
+}
+
+TEST(GatherPool, GathersAUnitOfNeighbouringVisitsOnce) {
+  run_ranks(2, [&](Communicator& world) {
+    Pool p(world, 3, {.prefetch_visits = 0});
+    const int pass = p.pool.add_pass({{{0}}, {{0}}, {{1}}, {{0}}});
+    p.pool.commit();
+    p.pool.begin_pass(pass);
+    for (int v = 0; v < 4; ++v) p.pool.acquire(v), p.pool.finish();
+    EXPECT_EQ(world.bytes()[Collective::all_gather], 4 * (50 + 15 + 50));
+  });
+}
+
+}  // namespace
+}  // namespace cleave

@@ -1,0 +1,46 @@
+// Units that take turns in one block of memory during a pass: gathered parameters, or gradient buckets.
+#pragma once
+#include "zero/region_plan.h"
+
+namespace cleave {
+
+struct Stay {
+  int unit = 0;
+  int first_use = 0, last_use = 0;  // the visits that it is for
+  Lifetime lifetime = {};           // from the first visit in which its place is taken to the last
+  int64_t offset = 0;               // of its place, in elements
+};
+
+class Stays {
+ public:
+  void add(const Stay& stay) { all_.push_back(stay); }
+  // The stay that serves a unit at a visit; null: none. Extends with what `last` becomes until place().
+  Stay* find(int unit, int visit) {
+    for (Stay& s : all_)
+      if (s.unit == unit && s.first_use <= visit && visit <= s.last_use) return &s;
+    return nullptr;
+  }
+  // Elements whose places are taken during a visit.
+  int64_t numel_at(int visit) const {
+    int64_t numel = 0;
+    for (const Stay& s : all_)
+      if (s.lifetime.first <= visit && visit <= s.lifetime.last) numel += s.lifetime.numel;
+    return numel;
+  }
+  // After the last add: gives each its place.
+  void place() {
+    std::vector<Lifetime> lifetimes;
+    for (const Stay& s : all_) lifetimes.push_back(s.lifetime);
+    const RegionPlan plan = plan_regions(lifetimes);
+    for (size_t i = 0; i < all_.size(); ++i) all_[i].offset = plan.offsets[i];
+    numel_ = plan.numel;
+  }
+  int64_t numel() const { return numel_; }  // of the block
+  const std::vector<Stay>& all() const { return all_; }
+
+ private:
+  std::vector<Stay> all_;
+  int64_t numel_ = 0;
+};
+
+}  // namespace cleave
