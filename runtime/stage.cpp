@@ -8,6 +8,26 @@
 namespace cleave {
 namespace {
 
+// Views of the right shapes without memory, for a dry run.
+std::vector<Tensor> dry_params(const std::vector<UnitSpec>& units, DType dtype) {
+  std::vector<Tensor> params;
+  for (const UnitSpec& u : units)
+    for (const ParamSpec& p : u.params) {
+      Shape shape;
+      for (int64_t d : p.shape) shape.dims[size_t(shape.rank++)] = d;
+      params.emplace_back(nullptr, dtype, shape);
+    }
+  return params;
+}
+
+std::vector<ParamGradient> dry_grads(const std::vector<UnitSpec>& units, DType dtype, bool* written) {
+  std::vector<ParamGradient> grads;
+  for (const UnitSpec& u : units)
+    for (const Tensor& p : dry_params({u}, dtype))
+      grads.push_back(u.frozen ? ParamGradient{} : ParamGradient{p, written});
+  return grads;
+}
+
 std::vector<ParamGradient> as_gradients(const std::vector<GradientSlot>& slots) {
   std::vector<ParamGradient> grads;
   for (const GradientSlot& s : slots) grads.push_back({s.tensor, s.written});
@@ -18,38 +38,112 @@ std::vector<ParamGradient> as_gradients(const std::vector<GradientSlot>& slots) 
 
 Stage::Stage(const Model& model, StageShape shape, ParameterStore& store, int64_t samples,
              const TensorAxis& axis, const std::function<ZeroPlan(const UnitSpec&)>& plan_of)
-    : model_(model),
-      shape_(std::move(shape)),
+    : layers_(model, std::move(shape), samples),
       store_(store),
-      samples_(samples),
-      frames_(size_t(shape_.frames)),
-      away_inputs_(shape_.recompute.partition ? AwayInputs(axis) : AwayInputs()) {
+      passes_(layers_, store, plan_of),
+      frames_(layers_),
+      away_inputs_(layers_.shape().recompute.partition ? AwayInputs(axis) : AwayInputs()) {
   require(
-      !(shape_.recompute.partition && model_.cuts_boundaries), Exit::usage,
+      !(layers_.shape().recompute.partition && model.cuts_boundaries), Exit::usage,
       "activation_checkpointing.partition_activations: the ranks of {} have different inputs of a layer, so "
       "there is nothing to partition; remove the key",
-      model_.name);
-  boundaries_.push_back(model_.input(samples));
-  for (const auto& l : model_.layers) boundaries_.push_back(l->output(boundaries_.back()));
-  add_passes(plan_of);
+      model.name);
+}
+
+// On the CPU layers read the model's own.
+void Stage::place_constants(Memory& memory, Stream& stream) {
+  constants_ = model().constants;
+  if (!memory.device().is_cuda()) return;
+  for (Tensor& t : constants_) {
+    Buffer& b = constant_copies_.emplace_back(memory.allocate(
+        MemoryKind::device, Category::weights, t.dtype(), t.shape(), "constants of the model"));
+    if (!memory.dry()) copy(b, t, stream);
+    t = b;
+  }
+}
+
+void Stage::allocate(Memory& memory, Stream& stream) {
+  const auto device = MemoryKind::device;
+  place_constants(memory, stream);
+  if (shape().last) {
+    targets_ = memory.allocate(device, Category::staging, DType::int32, {shape().batches * layers_.rows()},
+                               "targets");
+    losses_ = memory.allocate(device, Category::activations, DType::fp32, {layers_.rows()}, "losses");
+  }
+  measure();
+  frames_.allocate(memory);
+  if (block_bytes_ > 0) away_inputs_.allocate(memory, block_bytes_);
+  auto bytes = [&](int64_t n, const char* name) {
+    return memory.allocate(device, Category::activations, DType::uint8, {n}, name);
+  };
+  scratch_memory_ = bytes(scratch_.peak_bytes(), "scratch");
+  for (Buffer& p : passing_) p = bytes(passing_bytes_, "boundaries of layers");
+}
+
+// The layers' own code against dry arenas and a stream that drops all work.
+void Stage::measure() {
+  Stream discard(Stream::Mode::discard);
+  for (int c = 0; c < layers_.chunks(); ++c) measure(c, discard);
+}
+
+void Stage::measure(int chunk, Stream& discard) {
+  Frame dry = frames_.dry(chunk);
+  for (int l = 0; l < layers_.layers(chunk); ++l) {
+    forward_layer(dry, l, dry_params(layers_.layer(chunk, l).units(), model().dtype), {}, {}, discard);
+    const TensorSpec& y = layers_.boundary(chunk, l + 1);
+    if (layers_.away(chunk, l + 1))
+      block_bytes_ = std::max(block_bytes_, round_up(y.shape.numel() * size_of(y.dtype), 64));
+  }
+  const int inner = shape().trains ? 0 : 1;  // the ends have no gradients in passing_, but are frames'
+  for (int l = inner; !shape().split_backward && l <= layers_.layers(chunk) - inner; ++l) {
+    const TensorSpec& x = layers_.boundary(chunk, l);
+    if (is_float(x.dtype)) passing_bytes_ = std::max(passing_bytes_, x.shape.numel() * size_of(x.dtype));
+  }
+  if (layers_.has_head(chunk)) {
+    const auto units = model().head->units();
+    bool written = false;
+    Grads of_head = shape().trains ? dry_grads(units, model().dtype, &written) : Grads();
+    run_head(dry, dry_params(units, model().dtype), of_head, 1, Tensor(nullptr, DType::fp64, {1}), discard);
+  }
+  if (shape().trains) measure_backward(dry, chunk, discard);
+  frames_.measured(dry);
+}
+
+void Stage::measure_backward(Frame& dry, int chunk, Stream& discard) {
+  bool written = false;
+  auto params = [&](int l) { return dry_params(layers_.layer(chunk, l).units(), model().dtype); };
+  auto grads = [&](int l) { return dry_grads(layers_.layer(chunk, l).units(), model().dtype, &written); };
+  dry.fetched = dry.gathered = layers_.groups(chunk);
+  for (const Stop& stop : backward_stops(layers_.layers(chunk), shape().recompute, false, false)) {
+    const int l = stop.layer;
+    bring_inputs(dry, l, discard);
+    if (stop.again) forward_layer(dry, l, params(l), {}, {.again = true}, discard);
+    Grads g = grads(l);
+    const BackwardPart part = layers_.splits(chunk, l) ? BackwardPart::input : BackwardPart::both;
+    if (stop.backward) backward_layer(dry, l, params(l), g, {}, part, discard);
+  }
+  for (int l = layers_.layers(chunk); l-- > 0;) {
+    Grads g = grads(l);
+    if (layers_.splits(chunk, l)) backward_layer(dry, l, params(l), g, {}, BackwardPart::weight, discard);
+  }
 }
 
 TraceEvent Stage::shown(const char* what, const Frame& f, int l) const {
   if (!trace_ || !trace_->on()) return {};
-  const int layer = int(shape_.chunks[size_t(f.chunk)].begin) + l;
-  return {.name = model_.layer_name(layer), .category = what, .layer = layer};
+  const int layer = layers_.in_model(f.chunk, l);
+  return {.name = model().layer_name(layer), .category = what, .layer = layer};
 }
 
 Tensor Stage::targets(int micro) const {
-  const int64_t slot = micro % shape_.batches;
-  return targets_.tensor().slice({slot * rows(), (slot + 1) * rows()});
+  const int64_t slot = micro % shape().batches;
+  return targets_.tensor().slice({slot * layers_.rows(), (slot + 1) * layers_.rows()});
 }
 
 void Stage::take_part(Tensor to, Tensor whole, Stream& stream) const {
-  const int64_t runs = model_.parts == 1 ? 1 : samples_, run = to.numel() / runs;
+  const int64_t runs = model().parts == 1 ? 1 : layers_.samples(), run = to.numel() / runs;
   for (int64_t r = 0; r < runs; ++r) {
     const Tensor mine = to.slice({r * run, (r + 1) * run});
-    const Tensor from = whole.slice(Range{0, run}.shifted((r * model_.parts + model_.part) * run));
+    const Tensor from = whole.slice(Range{0, run}.shifted((r * model().parts + model().part) * run));
     if (from.dtype() == mine.dtype())
       copy(mine, from, stream);
     else
@@ -58,79 +152,83 @@ void Stage::take_part(Tensor to, Tensor whole, Stream& stream) const {
 }
 
 void Stage::load(int micro, const Batch& batch, Stream& stream) {
-  const int64_t inputs = boundaries_[0].shape.numel() * model_.parts, targets_of = rows() * model_.parts;
+  const int64_t inputs = layers_.input().shape.numel() * model().parts,
+                targets_of = layers_.rows() * model().parts;
   CHECK(batch.input.numel() == inputs && batch.targets.numel() == targets_of,
         "batch of {} inputs and {} targets, the micro-batch has {} and {}", batch.input.numel(),
         batch.targets.numel(), inputs, targets_of);
   if (positions_.size() <= size_t(micro)) positions_.resize(size_t(micro) + 1);
   positions_[size_t(micro)] = batch.position;
-  if (shape_.first) {
+  if (shape().first) {
     const Tensor x = open(micro, 0, stream);
     take_part(x, batch.input, stream);
   }
-  if (shape_.last) take_part(targets(micro), batch.targets, stream);
+  if (shape().last) take_part(targets(micro), batch.targets, stream);
   loaded_ = stream.record();
 }
 
-Tensor Stage::output(int micro, int chunk) { return frame(micro, chunk).inputs.back(); }
-Tensor Stage::output_gradient(int micro, int chunk) { return gradient(frame(micro, chunk), layers(chunk)); }
+Tensor Stage::output(int micro, int chunk) { return frames_.find(micro, chunk).inputs.back(); }
+Tensor Stage::output_gradient(int micro, int chunk) {
+  return gradient(frames_.find(micro, chunk), layers_.layers(chunk));
+}
 
 Tensor Stage::input_gradient(int micro, int chunk) {
   // The frame is closed unless the backward is split; the gradient is in the buffer of turn 0.
-  if (shape_.split_backward) return gradient(frame(micro, chunk), 0);
+  if (shape().split_backward) return gradient(frames_.find(micro, chunk), 0);
   return passing(chunk, 0);
 }
 
 Tensor Stage::passing(int chunk, int l) const {
-  const TensorSpec& t = boundary(chunk, l);
+  const TensorSpec& t = layers_.boundary(chunk, l);
   return Tensor(passing_[l & 1].tensor().raw(), t.dtype, t.shape);
 }
 
 // The gradient at boundary l of a chunk is in one of two buffers in turn; a split backward keeps them all
 // until the weights' part.
 Tensor Stage::gradient(Frame& f, int l) {
-  if (!shape_.split_backward) return passing(f.chunk, l);
-  const TensorSpec& t = boundary(f.chunk, l);
+  if (!shape().split_backward) return passing(f.chunk, l);
+  const TensorSpec& t = layers_.boundary(f.chunk, l);
   Tensor& g = f.gradients[size_t(l)];
-  if (!g.defined()) g = until_backward(f).take(t.dtype, t.shape);
+  if (!g.defined()) g = frames_.until_backward(f).take(t.dtype, t.shape);
   return g;
 }
 
 // Of layer l. With recomputation an output that the frame keeps is written there the first time and nowhere
 // the second; the others live as long as what the layers of their group make.
 Tensor Stage::take_output(Frame& f, int l, Run run) {
-  const TensorSpec& out = boundary(f.chunk, l + 1);
-  if (!shape_.trains && l + 1 < layers(f.chunk)) return f.inputs[size_t(l) + 1] = passing(f.chunk, l + 1);
-  const bool kept = shape_.recompute.keeps(l + 1, layers(f.chunk));
-  if (kept && run.again) return scratch_arena_.take(out.dtype, out.shape);
-  if (away(f.chunk, l + 1))
+  const TensorSpec& out = layers_.boundary(f.chunk, l + 1);
+  if (!shape().trains && l + 1 < layers_.layers(f.chunk))
+    return f.inputs[size_t(l) + 1] = passing(f.chunk, l + 1);
+  const bool kept = shape().recompute.keeps(l + 1, layers_.layers(f.chunk));
+  if (kept && run.again) return scratch_.take(out.dtype, out.shape);
+  if (layers_.away(f.chunk, l + 1))
     return f.inputs[size_t(l) + 1] =
-               away_inputs_.block((l + 1) / int(shape_.recompute.interval), out.dtype, out.shape);
-  Arena& arena = kept ? f.keep : run.again || run.alive ? until_backward(f) : group_arena_;
+               away_inputs_.block((l + 1) / int(shape().recompute.interval), out.dtype, out.shape);
+  Arena& arena = kept ? f.keep : run.again || run.alive ? frames_.until_backward(f) : frames_.group();
   return f.inputs[size_t(l) + 1] = arena.take(out.dtype, out.shape);
 }
 
 void Stage::forward_layer(Frame& f, int l, const Params& params, const Position& position, Run run,
                           Stream& stream) {
-  const Recompute& recompute = shape_.recompute;
-  if (recompute.again() && recompute.keeps(l, layers(f.chunk))) group_arena_.release(0);
-  const int64_t scratch = scratch_arena_.mark();
-  const bool leaves = !run.again && away(f.chunk, l + 1);
+  const Recompute& recompute = shape().recompute;
+  if (recompute.again() && recompute.keeps(l, layers_.layers(f.chunk))) frames_.group().release(0);
+  const int64_t scratch = scratch_.mark();
+  const bool leaves = !run.again && layers_.away(f.chunk, l + 1);
   const int next = leaves ? (l + 1) / int(recompute.interval) : 0;  // the group that y is the input of
   if (leaves) away_inputs_.wait_until_left(next, stream);
   const Tensor y = take_output(f, l, run);
-  const bool dropped = !shape_.trains || (recompute.again() && !run.again && !run.alive);
-  Arena& keep = dropped ? group_arena_ : until_backward(f);
+  const bool dropped = !shape().trains || (recompute.again() && !run.again && !run.alive);
+  Arena& keep = dropped ? frames_.group() : frames_.until_backward(f);
   const int64_t kept = keep.mark();
   f.saved[size_t(l)] = {};
   const TraceSpan seen(trace_, stream, shown(run.again ? "recompute" : "forward", f, l));
-  layer(f.chunk, l)
+  layers_.layer(f.chunk, l)
       .forward({.y = y,
                 .x = f.inputs[size_t(l)],
                 .params = params,
                 .saved = f.saved[size_t(l)],
                 .keep = keep,
-                .scratch = scratch_arena_,
+                .scratch = scratch_,
                 .position = position,
                 .train = run.train,
                 .stream = stream,
@@ -141,19 +239,19 @@ void Stage::forward_layer(Frame& f, int l, const Params& params, const Position&
     away_inputs_.send(next, f.inputs_home[size_t(next)], y, stream);
   }
   if (dropped) keep.release(kept);
-  scratch_arena_.release(scratch);
+  scratch_.release(scratch);
 }
 
 void Stage::bring_inputs(Frame& f, int l, Stream& stream) {
-  if (!shape_.recompute.away()) return;
-  const int interval = int(std::min<int64_t>(shape_.recompute.interval, layers(f.chunk)));
+  if (!shape().recompute.away()) return;
+  const int interval = int(std::min<int64_t>(shape().recompute.interval, layers_.layers(f.chunk)));
   const int group = int(ceil_div(l + 1, interval)) - 1;
   while (f.fetched > std::max(1, group - 1)) {
     const int g = --f.fetched;
-    const TensorSpec& x = boundary(f.chunk, g * interval);
+    const TensorSpec& x = layers_.boundary(f.chunk, g * interval);
     // The weights' part needs it as well.
-    f.inputs[size_t(g * interval)] = shape_.split_backward ? until_backward(f).take(x.dtype, x.shape)
-                                                           : away_inputs_.block(g, x.dtype, x.shape);
+    f.inputs[size_t(g * interval)] = shape().split_backward ? frames_.until_backward(f).take(x.dtype, x.shape)
+                                                            : away_inputs_.block(g, x.dtype, x.shape);
     away_inputs_.fetch(g, f.inputs[size_t(g * interval)], f.inputs_home[size_t(g)], stream);
   }
   away_inputs_.wait_until_back(group, stream);
@@ -163,71 +261,73 @@ void Stage::bring_inputs(Frame& f, int l, Stream& stream) {
 
 void Stage::backward_layer(Frame& f, int l, const Params& params, Grads& grads, const Position& position,
                            BackwardPart part, Stream& stream) {
-  const bool first = shape_.first && f.chunk == 0 && l == 0;
-  const bool wanted = part != BackwardPart::weight && !first;
+  const bool wanted = part != BackwardPart::weight && !layers_.begins_model(f.chunk, l);
   const TraceSpan seen(trace_, stream, shown("backward", f, l));
-  const int64_t mark = scratch_arena_.mark();
-  layer(f.chunk, l)
+  const int64_t mark = scratch_.mark();
+  layers_.layer(f.chunk, l)
       .backward({.dx = wanted ? gradient(f, l) : Tensor(),
                  .dy = gradient(f, l + 1),
                  .x = f.inputs[size_t(l)],
                  .params = params,
                  .grads = grads,
                  .saved = f.saved[size_t(l)],
-                 .scratch = scratch_arena_,
+                 .scratch = scratch_,
                  .position = position,
                  .stream = stream,
                  .part = part,
                  .for_weight = part == BackwardPart::both ? nullptr : &f.for_weight[size_t(l)],
-                 .keep = part == BackwardPart::both ? nullptr : &until_backward(f),
-                 .lean = shape_.recompute.lean,
+                 .keep = part == BackwardPart::both ? nullptr : &frames_.until_backward(f),
+                 .lean = shape().recompute.lean,
                  .constants = constants_});
-  scratch_arena_.release(mark);
+  scratch_.release(mark);
 }
 
 void Stage::run_head(Frame& f, const Params& params, Grads& grads, float scale, Tensor loss_sum,
                      Stream& stream) {
-  const TraceSpan seen(trace_, stream, shown(grads.empty() ? "forward" : "backward", f, layers(f.chunk)));
-  const int64_t mark = scratch_arena_.mark();
-  model_.head->run({.losses = losses_,
-                    .dx = grads.empty() ? Tensor() : gradient(f, layers(f.chunk)),
-                    .x = f.inputs.back(),
-                    .targets = targets_.defined() ? targets(std::max(0, f.micro)) : Tensor(),
-                    .params = params,
-                    .grads = grads,
-                    .scale = scale,
-                    .scratch = scratch_arena_,
-                    .stream = stream});
-  scratch_arena_.release(mark);
+  const TraceSpan seen(trace_, stream,
+                       shown(grads.empty() ? "forward" : "backward", f, layers_.layers(f.chunk)));
+  const int64_t mark = scratch_.mark();
+  model().head->run({.losses = losses_,
+                     .dx = grads.empty() ? Tensor() : gradient(f, layers_.layers(f.chunk)),
+                     .x = f.inputs.back(),
+                     .targets = targets_.defined() ? targets(std::max(0, f.micro)) : Tensor(),
+                     .params = params,
+                     .grads = grads,
+                     .scale = scale,
+                     .scratch = scratch_,
+                     .stream = stream});
+  scratch_.release(mark);
   launch(Sum{.out = loss_sum, .x = losses_}, stream);
 }
 
 void Stage::forward(const Turn& turn, bool train, Stream& stream) {
-  Frame& f = frame(turn.micro, turn.chunk);
-  const Passes& passes = passes_[size_t(turn.chunk)];
-  const bool alone = !train && has_head(turn.chunk);
-  store_.begin_pass(alone ? eval_pass_ : turn.fused ? passes.train : passes.forward, turn.last);
-  scratch_arena_ = Arena(scratch_), group_arena_ = Arena(group_);
+  Frame& f = frames_.find(turn.micro, turn.chunk);
+  const Passes::OfChunk& passes = passes_.of(turn.chunk);
+  const bool alone = !train && layers_.has_head(turn.chunk);
+  store_.begin_pass(alone ? passes_.evaluation() : turn.fused ? passes.train : passes.forward, turn.last);
+  scratch_ = Arena(scratch_memory_), frames_.begin_pass();
   visit_ = 0;
-  for (int l = 0; l < layers(turn.chunk); ++l, ++visit_) {
+  for (int l = 0; l < layers_.layers(turn.chunk); ++l, ++visit_) {
     const Params params = store_.acquire(visit_);
-    const bool alive = turn.fused && may_stay() && shape_.recompute.in_last_group(l, layers(turn.chunk));
+    const bool alive =
+        turn.fused && layers_.may_stay() && shape().recompute.in_last_group(l, layers_.layers(turn.chunk));
     forward_layer(f, l, params, positions_[size_t(turn.micro)], {.train = train, .alive = alive}, stream);
     store_.finish(visit_);
   }
 }
 
 void Stage::backward(const Turn& turn, float scale, Tensor loss_sum, Stream& stream) {
-  Frame& f = frame(turn.micro, turn.chunk);
-  const Passes& passes = passes_[size_t(turn.chunk)];
+  Frame& f = frames_.find(turn.micro, turn.chunk);
+  const Passes::OfChunk& passes = passes_.of(turn.chunk);
   const Position& position = positions_[size_t(turn.micro)];
   if (!turn.fused) store_.begin_pass(passes.backward, turn.last), visit_ = 0;
-  scratch_arena_ = Arena(scratch_), group_arena_ = Arena(group_);
-  f.fetched = f.gathered = groups(turn.chunk) - (turn.fused && may_stay() ? 1 : 0);
+  scratch_ = Arena(scratch_memory_), frames_.begin_pass();
+  f.fetched = f.gathered = layers_.groups(turn.chunk) - (turn.fused && layers_.may_stay() ? 1 : 0);
   for (const Stop& stop : turn.fused ? passes.fused : passes.apart) {
     bring_inputs(f, stop.layer, stream);
     const Params params = store_.acquire(visit_);
-    const bool head = stop.layer == layers(turn.chunk), split = !head && splits(turn.chunk, stop.layer);
+    const bool head = stop.layer == layers_.layers(turn.chunk),
+               split = !head && layers_.splits(turn.chunk, stop.layer);
     Grads grads = split || !stop.backward ? Grads() : as_gradients(store_.gradients(visit_));
     if (stop.again) forward_layer(f, stop.layer, params, position, {.again = true}, stream);
     if (head)
@@ -237,34 +337,40 @@ void Stage::backward(const Turn& turn, float scale, Tensor loss_sum, Stream& str
                      stream);
     store_.finish(visit_++);
   }
-  if (!shape_.split_backward) close(turn.micro, turn.chunk, stream);
+  if (!shape().split_backward) frames_.close(f, stream);
 }
 
 void Stage::backward_weight(const Turn& turn, Stream& stream) {
-  Frame& f = frame(turn.micro, turn.chunk);
-  store_.begin_pass(passes_[size_t(turn.chunk)].weight, turn.last), visit_ = 0;
-  scratch_arena_ = Arena(scratch_);
-  for (int l = layers(turn.chunk); l-- > 0;) {
-    if (!splits(turn.chunk, l)) continue;
+  Frame& f = frames_.find(turn.micro, turn.chunk);
+  store_.begin_pass(passes_.of(turn.chunk).weight, turn.last), visit_ = 0;
+  scratch_ = Arena(scratch_memory_);
+  for (int l = layers_.layers(turn.chunk); l-- > 0;) {
+    if (!layers_.splits(turn.chunk, l)) continue;
     const Params none = store_.acquire(visit_);
     Grads grads = as_gradients(store_.gradients(visit_));
     backward_layer(f, l, none, grads, positions_[size_t(turn.micro)], BackwardPart::weight, stream);
     store_.finish(visit_++);
   }
-  close(turn.micro, turn.chunk, stream);
+  frames_.close(f, stream);
 }
 
 void Stage::head(int micro, Tensor loss_sum, Tensor logits, Range rows, Stream& stream) {
-  Frame& f = frame(micro, int(shape_.chunks.size()) - 1);
+  Frame& f = frames_.find(micro, layers_.chunks() - 1);
   Grads none;
   const Params params = store_.acquire(visit_);
   if (loss_sum.defined()) run_head(f, params, none, 1, loss_sum, stream);
   if (logits.defined()) {
-    const int64_t mark = scratch_arena_.mark();
-    model_.head->logits(logits, f.inputs.back(), rows, params, scratch_arena_, stream);
-    scratch_arena_.release(mark);
+    const int64_t mark = scratch_.mark();
+    model().head->logits(logits, f.inputs.back(), rows, params, scratch_, stream);
+    scratch_.release(mark);
   }
   store_.finish(visit_);
 }
+
+Tensor Stage::open(int micro, int chunk, Stream& writer) {
+  return frames_.open(micro, chunk, writer).inputs[0];
+}
+void Stage::close(int micro, int chunk, Stream& stream) { frames_.close(frames_.find(micro, chunk), stream); }
+void Stage::hold(int micro, int chunk, const Event& until) { frames_.find(micro, chunk).held = until; }
 
 }  // namespace cleave

@@ -1,0 +1,47 @@
+// The layers of a stage in chunks, and what follows for each from how they are run. Layers and boundaries are
+// numbered inside their chunk; the number of layers stands for the chunk's output, or its head.
+#pragma once
+#include "runtime/stage_shape.h"
+
+namespace cleave {
+
+class StageLayers {
+ public:
+  // For micro-batches of so many samples. The model must outlive this.
+  StageLayers(const Model& model, StageShape shape, int64_t samples)
+      : model_(model), shape_(std::move(shape)), samples_(samples) {
+    boundaries_.push_back(model.input(samples));
+    for (const auto& l : model.layers) boundaries_.push_back(l->output(boundaries_.back()));
+  }
+
+  const Model& model() const { return model_; }
+  const StageShape& shape() const { return shape_; }
+  int64_t samples() const { return samples_; }
+  int64_t rows() const { return samples_ * model_.rows_per_sample; }  // of targets, of a micro-batch
+  const TensorSpec& input() const { return boundaries_[0]; }          // of the model
+
+  int chunks() const { return int(shape_.chunks.size()); }
+  int layers(int chunk) const { return int(shape_.chunks[size_t(chunk)].size()); }
+  int in_model(int chunk, int l) const { return int(shape_.chunks[size_t(chunk)].begin) + l; }
+  const Layer& layer(int chunk, int l) const { return *model_.layers[size_t(in_model(chunk, l))]; }
+  const TensorSpec& boundary(int chunk, int l) const { return boundaries_[size_t(in_model(chunk, l))]; }
+
+  bool has_head(int chunk) const { return shape_.last && chunk + 1 == chunks(); }
+  // Whether nobody needs the gradient of the layer's input.
+  bool begins_model(int chunk, int l) const { return shape_.first && chunk == 0 && l == 0; }
+  bool splits(int chunk, int l) const { return shape_.split_backward && layer(chunk, l).splits_backward(); }
+  // Whether the input of the layer leaves the device or is partitioned: one inside the chunk.
+  bool away(int chunk, int l) const { return l > 0 && shape_.recompute.away_at(l, layers(chunk)); }
+  int groups(int chunk) const { return shape_.recompute.groups(layers(chunk)); }
+  // Whether the last group of layers may stay from its forward to a backward that follows at once. Where the
+  // backward is split it would need its input, which is away, until the weights' part.
+  bool may_stay() const { return !(shape_.split_backward && shape_.recompute.away()); }
+
+ private:
+  const Model& model_;
+  StageShape shape_;
+  int64_t samples_;
+  std::vector<TensorSpec> boundaries_;  // input of every layer of the model, then of the head
+};
+
+}  // namespace cleave
