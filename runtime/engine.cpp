@@ -455,9 +455,9 @@ CommBytes Engine::comm_bytes() const {
   return sum;
 }
 
-std::vector<std::pair<std::string, CommBytes>> Engine::comm_bytes_by_group() const {
-  std::vector<std::pair<std::string, CommBytes>> out;
-  for (const Ranks::Group& g : state_->ranks.groups()) out.emplace_back(g.name, g.ranks->bytes());
+std::vector<std::pair<RankGroup, CommBytes>> Engine::comm_bytes_by_group() const {
+  std::vector<std::pair<RankGroup, CommBytes>> out;
+  for (const Ranks::Group& g : state_->ranks.groups()) out.emplace_back(g.what, g.ranks->bytes());
   return out;
 }
 

@@ -140,8 +140,7 @@ class Engine {
   MemoryTable memory_live() const;
   MemoryTable memory_peak() const;
   CommBytes comm_bytes() const;  // sent by this rank since construction
-  // The same by the groups it was sent in, named by what they are for: "pipe", "data", ...
-  std::vector<std::pair<std::string, CommBytes>> comm_bytes_by_group() const;
+  std::vector<std::pair<RankGroup, CommBytes>> comm_bytes_by_group() const;
 
   // One whole parameter in fp32 (the master's values), gathered from its slices; for tests and export.
   // Collective.

@@ -3,6 +3,13 @@
 #include <algorithm>
 
 namespace cleave {
+namespace {
+
+using Purpose = RankGroup::Purpose;
+
+RankGroup tied_by(const std::string& unit) { return {Axis::pipe, Purpose::tied, unit}; }
+
+}  // namespace
 
 Ranks::Ranks(Communicator& world, const Settings& s, Stream& rows)
     : world_(world),
@@ -11,12 +18,18 @@ Ranks::Ranks(Communicator& world, const Settings& s, Stream& rows)
                        {s.rows_overlap ? &rows : nullptr, s.config.tensor_parallel.piece_rows()}),
             SequenceAxis(*mesh_.sequence)),
       self_(self_communicator()),
-      activations_(mesh_.pipe->duplicate("pipe activations")),
-      gradients_(mesh_.pipe->duplicate("pipe gradients")) {
+      activations_(mesh_.pipe->duplicate(name_of({Axis::pipe, Purpose::activations}))),
+      gradients_(mesh_.pipe->duplicate(name_of({Axis::pipe, Purpose::gradients}))) {
   if (const int n = s.near_ranks; n > 0) {
-    const int place = mesh_.data->rank(), data = mesh_.data->size();
-    near_ = mesh_.data->split({place / n, place % n, n}, "data near");
-    across_ = mesh_.data->split({place % n, place / n, data / n}, "data across");
+    // Of the data axis, whose ranks are counted from 0.
+    const RankRun all{0, mesh_.data->size(), 1};
+    const int mine = mesh_.data->rank();
+    const auto part = [&](const RankRun& ranks, Purpose purpose) {
+      return mesh_.data->split({ranks.first, ranks.index_of(mine), ranks.count},
+                               name_of({Axis::data, purpose}));
+    };
+    near_ = part(all.piece(mine, n), Purpose::near);
+    across_ = part(all.across(mine, n), Purpose::across);
   }
 }
 
@@ -30,7 +43,7 @@ void Ranks::tie(const PipelinePlan& plan) {
     const int others = mesh_.shape.pipe - int(holders.size());
     auto group = mesh_.pipe->split(mine ? Communicator::Part{1, before, int(holders.size())}
                                         : Communicator::Part{0, stage - before, others},
-                                   "tied " + plan.units[u]);
+                                   name_of(tied_by(plan.units[u])));
     if (mine) tied_.emplace_back(plan.units[u], std::move(group));
   }
 }
@@ -44,17 +57,17 @@ std::vector<Communicator*> Ranks::data_groups() const {
 
 std::vector<Ranks::Group> Ranks::groups() const {
   std::vector<Group> out;
-  auto add = [&](std::string name, const Communicator* ranks) {
+  auto add = [&](RankGroup what, const Communicator* ranks) {
     const bool known = std::any_of(out.begin(), out.end(), [&](const Group& g) { return g.ranks == ranks; });
-    if (!known && ranks->size() > 1) out.push_back({std::move(name), ranks});
+    if (ranks && !known && ranks->size() > 1) out.push_back({std::move(what), ranks});
   };
   // An axis that has every rank is the world itself and goes by the axis' name.
-  add("tensor", mesh_.tensor), add("sequence", mesh_.sequence), add("data", mesh_.data),
-      add("pipe", mesh_.pipe), add("world", &world_);
-  for (const auto* c : {near_.get(), across_.get()})
-    if (c) add(c->name(), c);
-  add("pipe activations", activations_.get()), add("pipe gradients", gradients_.get());
-  for (const auto& [unit, group] : tied_) add("tied " + unit, group.get());
+  add({Axis::tensor}, mesh_.tensor), add({Axis::sequence}, mesh_.sequence), add({Axis::data}, mesh_.data),
+      add({Axis::pipe}, mesh_.pipe), add({Axis::world}, &world_);
+  add({Axis::data, Purpose::near}, near_.get()), add({Axis::data, Purpose::across}, across_.get());
+  add({Axis::pipe, Purpose::activations}, activations_.get()),
+      add({Axis::pipe, Purpose::gradients}, gradients_.get());
+  for (const auto& [unit, group] : tied_) add(tied_by(unit), group.get());
   return out;
 }
 

@@ -30,9 +30,9 @@ class Ranks {
   // Those that shards travel in: the data axis and its parts.
   std::vector<Communicator*> data_groups() const;
 
-  // All groups of more than one rank that this one talks in, each once, under what it is for.
+  // All groups of more than one rank that this one talks in, each once.
   struct Group {
-    std::string name;
+    RankGroup what;
     const Communicator* ranks;
   };
   std::vector<Group> groups() const;

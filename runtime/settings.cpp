@@ -112,7 +112,7 @@ double most_contributions(const Settings& s, const Model& model) {
   };
   for (const auto& layer : model.layers) add(layer->units());
   add(model.head->units());
-  return double(s.config.gradient_accumulation_steps) * s.mesh.data * s.mesh.sequence * s.mesh.tensor * most;
+  return double(s.config.gradient_accumulation_steps) * s.mesh.sharers() * s.mesh.tensor * most;
 }
 
 }  // namespace
@@ -147,7 +147,7 @@ Settings make_settings(const DsConfig& config, const MeshShape& mesh, int rank,
       .state_home = state_home(c, rank),
       .parameter_place = parameter_place(c, rank),
       .disk = disk_options(c.aio)};
-  const int data = mesh.data * mesh.sequence;
+  const int data = mesh.sharers();
   require(s.near_ranks == 0 || data % s.near_ranks == 0, Exit::usage,
           "groups of {} near ranks do not divide the {} of the data axis", s.near_ranks, data);
   choose_graphs(s, options.trace != nullptr);
