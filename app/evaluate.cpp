@@ -66,11 +66,10 @@ int run_eval(const Arguments& arguments) {
     if (job.first()) warn_of_raw_bytes({data});
     Pretrained model(o, job);
     file = TokenFile(data, {.vocab = model.vocab()});
-    const MeshShape& mesh = model.engine().mesh();
     EvalBatches batches(file, {.seq_len = model.seq_len(),
                                .micro_batch = o.micro_batch,
-                               .rank = mesh.place(job.info().rank).data,
-                               .ranks = mesh.data});
+                               .rank = model.engine().place().data,
+                               .ranks = model.engine().mesh().data});
     double loss = 0;
     {
       EvalProgress progress(batches.micros(), job.first() && !o.quiet);

@@ -6,13 +6,9 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <sstream>
 
-#include "config_schema/summary.h"
-#include "core/units.h"
-#include "device/workspace.h"
-#include "kernels/elementwise.h"
-#include "kernels/matmul.h"
+#include "app/matmul_peak.h"
+#include "app/start_lines.h"
 #include "monitor/csv_monitor.h"
 #include "monitor/metrics.h"
 #include "monitor/progress.h"
@@ -37,43 +33,6 @@ json as_json(const MemoryTable& t) {
   return out;
 }
 
-// What this rank reaches in a square matrix product, in fp32 on its cores and in the model's type on a GPU:
-// the peak that mfu is a share of.
-double matmul_flops_per_s(Device device, DType model_type) {
-  const bool gpu = device.is_cuda();
-  const int64_t n = gpu ? 4096 : 512;
-  const DType type = gpu ? model_type : DType::fp32;
-  Memory memory({}, Memory::Mode::real, device);
-  const Workspace space = allocate_workspace(memory, kKernelScratch);
-  Stream stream(device);
-  space.lend_to(stream);
-  auto square = [&](DType t) {
-    return memory.allocate(MemoryKind::device, Category::staging, t, {n, n}, "peak");
-  };
-  const Buffer a = square(type), b = square(type), c = square(type);
-  {  // random: a GPU multiplies equal numbers faster than those of training
-    const Buffer values = square(DType::fp32);
-    uint64_t key = 0;
-    for (const Buffer* x : {&a, &b}) {
-      launch(RandomFill{.y = values, .philox = {++key, 0}}, stream);
-      launch(Cast{.y = *x, .x = values}, stream);
-    }
-    stream.synchronize();
-  }
-  const Matmul product{.c = c, .a = a, .b = b, .bias = {}};
-  const int times = gpu ? 10 : 1;  // so that launching does not show
-  double best = 0;
-  for (int i = 0; i < 4; ++i) {
-    stream.synchronize();
-    const auto begin = std::chrono::steady_clock::now();
-    for (int k = 0; k < times; ++k) launch(product, stream);
-    stream.synchronize();
-    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-    best = std::max(best, times * product.flops() / seconds);
-  }
-  return best;
-}
-
 }  // namespace
 
 struct Report::Sinks {
@@ -90,79 +49,6 @@ struct Report::Sinks {
   double peak = 0;
   int64_t first_step = 0;
 };
-
-namespace {
-
-std::string model_line(const Engine& engine, const std::string& transport) {
-  const DsConfig& c = engine.config();
-  const MeshShape& mesh = engine.mesh();
-  return fmt::format(
-      "model: {}, {} parameters; {}, {}; batch {} = {} x {} accumulation x {} data-parallel ranks{}{}",
-      engine.model().name, format_count(engine.params()), name_of(engine.device()), transport,
-      c.train_batch_size, c.train_micro_batch_size_per_gpu, c.gradient_accumulation_steps, mesh.data,
-      mesh.sequence > 1 ? fmt::format("; sequences cut over {} ranks", mesh.sequence) : "",
-      mesh.tensor > 1 ? fmt::format("; layers cut over {} ranks", mesh.tensor) : "");
-}
-
-std::string memory_lines(const Engine& engine, bool whole) {
-  const MemoryTable& planned = engine.memory_planned();
-  std::string text =
-      engine.mesh().pipe > 1 ? "memory of rank 0, as planned:" : "memory of a rank, as planned:";
-  if (whole) {
-    std::string table = format(planned);
-    table.pop_back();
-    return text + '\n' + table;
-  }
-  const char* separator = " ";
-  for (int k = 0; k < kMemoryKinds; ++k)
-    if (const int64_t bytes = planned.total(MemoryKind(k)); bytes > 0)
-      text += fmt::format("{}{} {}", separator, name_of(MemoryKind(k)), format_bytes(bytes)),
-          separator = ", ";
-  return text;
-}
-
-// One, two or three sentences about a run that has something to say of itself.
-std::vector<std::string> remarks(const Engine& engine) {
-  const DsConfig& c = engine.config();
-  std::vector<std::string> out = engine.notes().lines();
-  if (c.tf32 && !engine.device().is_cuda())
-    out.emplace_back("cleave.tf32 changes nothing: this rank computes on the CPU");
-  if (c.zero.stage >= 2 && c.gradient_accumulation_steps > 1 &&
-      engine.mesh().data * engine.mesh().sequence > 1)
-    out.push_back(fmt::format(
-        "ZeRO stage {} sums gradients after each of the {} micro-batches: {} times the bytes of stage 1",
-        c.zero.stage, c.gradient_accumulation_steps, c.gradient_accumulation_steps));
-  return out;
-}
-
-// What a run says first: one line when quiet, every key and the whole table when verbose, else at most twelve
-// lines with what differs from the defaults.
-std::vector<std::string> start_lines(const Engine& engine, const std::string& transport,
-                                     const std::string& threads, const TrainOptions& options,
-                                     const ReadResult& config) {
-  std::vector<std::string> out{model_line(engine, transport)};
-  if (options.quiet) return out;
-  out.push_back(fmt::format("threads: {} a rank", threads));
-  for (std::string& about : update_lines(config)) out.push_back(std::move(about));
-  if (options.verbose)
-    for (const Note& n : config.notes)
-      out.push_back(fmt::format("config: {} = {} ({}): {}", n.path, n.value, n.origin, n.meaning));
-  else if (std::string differs = differences_line(config); !differs.empty())
-    out.push_back(std::move(differs));
-  out.push_back(memory_lines(engine, options.verbose));
-  for (const std::string& remark : remarks(engine)) {
-    std::istringstream lines(remark);
-    for (std::string one; std::getline(lines, one);) out.push_back(one);
-  }
-  constexpr size_t kMost = 12;
-  if (options.verbose || out.size() <= kMost) return out;
-  const size_t hidden = out.size() - kMost + 1;
-  out.resize(kMost - 1);
-  out.push_back(fmt::format("and {} more lines, which --verbose shows", hidden));
-  return out;
-}
-
-}  // namespace
 
 Report::Report(bool first, const TrainOptions& options, const ReadResult& config) {
   if (!first) return;

@@ -55,8 +55,6 @@ class Group : public Poisonable {
   const CommOptions options_;
 };
 
-std::unique_ptr<Communicator> communicator_over(std::shared_ptr<Group> group, int rank);
-
 inline std::vector<int> all_ranks(int size) {
   std::vector<int> ranks(static_cast<size_t>(size));
   std::iota(ranks.begin(), ranks.end(), 0);

@@ -9,19 +9,21 @@ Mesh::Mesh(Communicator& world, MeshShape s) : shape(s) {
       s.pipe, s.data, s.sequence == 1 ? "" : fmt::format(" sequence {} x", s.sequence), s.tensor, s.size(),
       world.size(), s.size());
   place = s.place(world.rank());
-  const int row = place.data * s.sequence + place.sequence, rows = s.data * s.sequence;
-  pipe = axis(world, s.pipe, row * s.tensor + place.tensor, place.pipe, "pipe");
-  data = axis(world, rows, place.pipe * s.tensor + place.tensor, row, "data");
-  tensor = axis(world, s.tensor, place.pipe * rows + row, place.tensor, "tensor");
-  const int group = (place.pipe * s.data + place.data) * s.tensor + place.tensor;
-  own_.push_back(s.sequence == 1 ? self_communicator("sequence")
-                                 : world.split({group, place.sequence, s.sequence}, "sequence"));
-  sequence = own_.back().get();
+  pipe = axis(world, Axis::pipe), data = axis(world, Axis::data), tensor = axis(world, Axis::tensor);
+  sequence = own(world, Axis::sequence);
 }
 
-Communicator* Mesh::axis(Communicator& world, int size, int color, int rank, const char* name) {
-  if (size == world.size() && size > 1) return &world;
-  own_.push_back(size == 1 ? self_communicator(name) : world.split({color, rank, size}, name));
+Communicator* Mesh::axis(Communicator& world, Axis along) {
+  const int size = shape.members(along, place).count;
+  return size == world.size() && size > 1 ? &world : own(world, along);
+}
+
+Communicator* Mesh::own(Communicator& world, Axis along) {
+  const RankRun ranks = shape.members(along, place);
+  const std::string name = name_of(RankGroup{along});
+  own_.push_back(ranks.count == 1
+                     ? self_communicator(name)
+                     : world.split({ranks.first, ranks.index_of(world.rank()), ranks.count}, name));
   return own_.back().get();
 }
 

@@ -23,7 +23,8 @@ class Mesh {
   Communicator* sequence;  // a group of its own, whose calls wait for no sum of gradients
 
  private:
-  Communicator* axis(Communicator& world, int size, int color, int rank, const char* name);
+  Communicator* axis(Communicator& world, Axis along);
+  Communicator* own(Communicator& world, Axis along);
   std::vector<std::unique_ptr<Communicator>> own_;
 };
 

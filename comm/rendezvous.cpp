@@ -15,6 +15,7 @@
 #include <thread>
 
 #include "comm/gloo_transport.h"
+#include "comm/group_communicator.h"
 #include "comm/seat.h"
 #include "comm/shm_group.h"
 #include "comm/store.h"

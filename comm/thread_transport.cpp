@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "comm/group.h"
+#include "comm/group_communicator.h"
 #include "comm/reduce.h"
 
 namespace cleave {

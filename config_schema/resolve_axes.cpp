@@ -7,6 +7,7 @@
 
 #include "config_schema/batch_sizes.h"
 #include "config_schema/reading.h"
+#include "core/mesh_shape.h"
 #include "pipeline/schedule.h"
 
 namespace cleave {
@@ -14,6 +15,12 @@ namespace {
 
 constexpr const char* kBatchKeys[] = {"train_batch_size", "train_micro_batch_size_per_gpu",
                                       "gradient_accumulation_steps"};
+
+// Of the ranks that the job has.
+MeshCut cut_of(const Reading& r) {
+  const DsConfig& c = r.result.config;
+  return cut_world(r.options.world_size, c.pipeline.stages, c.tensor_parallel.size(), c.sequence_ranks());
+}
 
 void resolve_batch(Reading& r) {
   DsConfig& c = r.result.config;
@@ -32,14 +39,15 @@ void resolve_batch(Reading& r) {
     if (!sizes.accumulation) sizes.accumulation = a.gradient_accumulation_steps;
   }
   const int64_t stages = c.pipeline.stages, tensor = c.tensor_parallel.size(), sequence = c.sequence_ranks();
-  const int64_t world = r.options.world_size, share = stages * tensor * sequence;
-  if (world % share != 0) return;  // reported at the key of the axis that does not divide
+  const MeshCut cut = cut_of(r);
+  if (cut.refused) return;  // reported at the key of the axis that does not divide
   std::string origin = r.options.world_origin;
-  if (share > 1 && origin.empty()) origin = fmt::format("{} ranks", world);
+  if (stages * tensor * sequence > 1 && origin.empty())
+    origin = fmt::format("{} ranks", r.options.world_size);
   if (stages > 1) origin += fmt::format(" / {} pipeline stages", stages);
   if (tensor > 1) origin += fmt::format(" / {} tensor ranks", tensor);
   if (sequence > 1) origin += fmt::format(" / {} sequence ranks", sequence);
-  const SolvedBatch solved = solve_batch(sizes, world / share, origin);
+  const SolvedBatch solved = solve_batch(sizes, cut.data, origin);
   if (!solved.error.empty()) {
     const Given* at = nullptr;
     for (const char* path : kBatchKeys)
@@ -60,13 +68,6 @@ void resolve_batch(Reading& r) {
   c.gradient_accumulation_steps = *solved.sizes.accumulation;
 }
 
-std::string divisors(int64_t n) {
-  std::string text;
-  for (int64_t d = 1; d <= n; ++d)
-    if (n % d == 0) text += fmt::format("{}{}", text.empty() ? "" : ", ", d);
-  return text;
-}
-
 void resolve_tensor(Reading& r) {
   const DsConfig& c = r.result.config;
   const TensorParallelConfig& t = c.tensor_parallel;
@@ -75,30 +76,30 @@ void resolve_tensor(Reading& r) {
         "tensor_parallel.tp.tp_size",
         fmt::format("{}, but tensor_parallel.autotp_size is {}; they are one number, so give one of them",
                     t.tp_size, t.autotp_size));
-  const int64_t world = r.options.world_size, stages = c.pipeline.stages;
-  if (world % stages != 0 || world / stages % t.size() == 0) return;
+  const MeshCut cut = cut_of(r);
+  if (cut.refused != Axis::tensor) return;
   const char* key = t.autotp_size > 1 ? "tensor_parallel.autotp_size" : "tensor_parallel.tp.tp_size";
-  r.error_at(key, fmt::format("{} tensor ranks do not divide {} ranks{}; use {}", t.size(), world / stages,
-                              stages > 1 ? " of a pipeline stage" : "", divisors(world / stages)));
+  r.error_at(key, fmt::format("{} tensor ranks do not divide {} ranks{}; use {}", t.size(), cut.ranks,
+                              c.pipeline.stages > 1 ? " of a pipeline stage" : "", divisors(cut.ranks)));
 }
 
 void resolve_sequence(Reading& r) {
   const DsConfig& c = r.result.config;
-  const int64_t share = int64_t{c.pipeline.stages} * c.tensor_parallel.size(), world = r.options.world_size;
-  if (world % share != 0 || world / share % c.sequence_ranks() == 0) return;
-  r.error_at("sequence_parallel_size",
-             fmt::format("{} sequence ranks do not divide {} ranks{}; use {}", c.sequence_ranks(),
-                         world / share, share > 1 ? " beside each other on the pipe and tensor axes" : "",
-                         divisors(world / share)));
+  const MeshCut cut = cut_of(r);
+  if (cut.refused != Axis::sequence) return;
+  const bool beside = c.pipeline.stages > 1 || c.tensor_parallel.size() > 1;
+  r.error_at(
+      "sequence_parallel_size",
+      fmt::format("{} sequence ranks do not divide {} ranks{}; use {}", c.sequence_ranks(), cut.ranks,
+                  beside ? " beside each other on the pipe and tensor axes" : "", divisors(cut.ranks)));
 }
 
 void resolve_pipeline(Reading& r) {
   PipelineConfig& p = r.result.config.pipeline;
-  const int64_t world = r.options.world_size;
   if (p.stages == 0) p.stages = 1, r.derived["pipeline.stages"] = "derived";
-  if (world % p.stages != 0)
-    r.error_at("pipeline.stages",
-               fmt::format("{} stages do not divide {} ranks; use {}", p.stages, world, divisors(world)));
+  if (cut_of(r).refused == Axis::pipe)
+    r.error_at("pipeline.stages", fmt::format("{} stages do not divide {} ranks; use {}", p.stages,
+                                              r.options.world_size, divisors(r.options.world_size)));
   const bool file = p.schedule.ends_with(".json");
   const ScheduleRow* row = find_schedule(p.schedule);
   if (!file && !row)

@@ -33,7 +33,7 @@ std::string table_of(const RankPlan& r) {
   out += '\n';
   for (const GroupTraffic& t : r.sent) {
     if (t.total() == 0) continue;
-    out += fmt::format("  {:<18}", t.group);
+    out += fmt::format("  {:<18}", name_of(t.group));
     for (const Collective c : used) out += fmt::format("{:>16}", t.bytes[c] ? format_bytes(t.bytes[c]) : "-");
     out += fmt::format("  {}\n", link_of(t));
   }
@@ -100,7 +100,8 @@ std::string to_json(const JobPlan& plan) {
   json ranks = json::array();
   for (const RankPlan& r : plan.ranks) {
     json sent = json::object(), links = json::object();
-    for (const GroupTraffic& t : r.sent) sent[t.group] = as_json(t.bytes), links[t.group] = link_of(t);
+    for (const GroupTraffic& t : r.sent)
+      sent[name_of(t.group)] = as_json(t.bytes), links[name_of(t.group)] = link_of(t);
     ranks.push_back({{"ranks", r.ranks},
                      {"place",
                       {{"pipe", r.place.pipe},

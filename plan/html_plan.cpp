@@ -203,8 +203,8 @@ std::string traffic(const JobPlan& plan) {
     for (const GroupTraffic& t : r->sent)
       for (int c = 0; c < kCollectives; ++c)
         if (const int64_t sent = t.bytes[Collective(c)]) {
-          bars.push_back({fmt::format("rank {}: {}, {}{}", r->ranks[0], t.group, name_of(Collective(c)),
-                                      t.between_nodes ? ", between nodes" : ""),
+          bars.push_back({fmt::format("rank {}: {}, {}{}", r->ranks[0], name_of(t.group),
+                                      name_of(Collective(c)), t.between_nodes ? ", between nodes" : ""),
                           sent});
           top = std::max(top, sent);
         }

@@ -49,26 +49,6 @@ std::vector<int> ranks_to_try(const MeshShape& mesh, PlanRanks ranks) {
   return out;
 }
 
-// The first and the last rank of the group of that name in which the rank at `place` is. `near`: ranks of the
-// data axis in a group that shards on its own. What is not an axis' group (tied units, the world) may have
-// any ranks of the job.
-std::pair<int, int> ends_of(const std::string& group, const MeshShape& mesh, const MeshPlace& place,
-                            int near) {
-  const int cell = mesh.sequence * mesh.tensor, stage = mesh.data * cell;
-  const int row = place.data * mesh.sequence + place.sequence;  // on the data axis, as the store sees it
-  auto run = [](int first, int count, int stride) { return std::pair(first, first + (count - 1) * stride); };
-  auto rank = [&](int on_pipe, int on_data) { return on_pipe * stage + on_data * mesh.tensor; };
-  if (group == "tensor") return run(rank(place.pipe, row), mesh.tensor, 1);
-  if (group == "sequence")
-    return run(rank(place.pipe, place.data * mesh.sequence) + place.tensor, mesh.sequence, mesh.tensor);
-  if (group == "data near") return run(rank(place.pipe, row - row % near) + place.tensor, near, mesh.tensor);
-  if (group == "data across")
-    return run(rank(place.pipe, row % near) + place.tensor, stage / mesh.tensor / near, near * mesh.tensor);
-  if (group == "data") return run(rank(place.pipe, 0) + place.tensor, stage / mesh.tensor, mesh.tensor);
-  if (group.starts_with("pipe")) return run(rank(0, row) + place.tensor, mesh.pipe, stage);
-  return {0, mesh.size() - 1};
-}
-
 bool same(const RankPlan& a, const RankPlan& b) {
   return a.place.pipe == b.place.pipe && a.memory == b.memory && a.sent == b.sent;
 }
@@ -138,10 +118,11 @@ JobPlan plan_job(const DsConfig& config, int world, const EngineMaker& make, Pla
     mine.memory = engine->memory_planned();
     const auto after = engine->comm_bytes_by_group();
     for (size_t g = 0; g < after.size(); ++g) {
-      const auto [first, last] = ends_of(after[g].first, plan.mesh, mine.place, near);
-      mine.sent.push_back({.group = after[g].first,
-                           .bytes = difference(after[g].second, before[g].second),
-                           .between_nodes = first / ranks_per_node != last / ranks_per_node});
+      const RankRun members = plan.mesh.members(after[g].first, mine.place, near);
+      mine.sent.push_back(
+          {.group = after[g].first,
+           .bytes = difference(after[g].second, before[g].second),
+           .between_nodes = members.first / ranks_per_node != members.last() / ranks_per_node});
     }
     const auto known =
         std::find_if(plan.ranks.begin(), plan.ranks.end(), [&](const RankPlan& r) { return same(r, mine); });

@@ -16,7 +16,7 @@ namespace cleave {
 
 // What a rank sends to a group in one step.
 struct GroupTraffic {
-  std::string group;
+  RankGroup group;
   CommBytes bytes;
   bool between_nodes = false;  // not all of the group's ranks are on one node
   int64_t total() const;

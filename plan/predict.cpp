@@ -96,7 +96,7 @@ Wire wire_of(const RankPlan& rank, const DsConfig& config, const DeviceModel& d)
   const bool overlap = config.zero.overlap_comm;
   for (const GroupTraffic& t : rank.sent) {
     const double seconds = double(t.total()) / (t.between_nodes ? d.network : d.node_link);
-    (overlap && t.group.starts_with("data") ? wire.hidden : wire.exposed) += seconds;
+    (overlap && t.group.axis == Axis::data ? wire.hidden : wire.exposed) += seconds;
   }
   // Each micro-batch, parameters whose home is elsewhere come for the forward and for the backward, and
   // gradients go.

@@ -1,28 +1,21 @@
 #include "runtime/engine.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cmath>
+#include <numeric>
+#include <set>
 
+#include "comm/together.h"
 #include "device/copy.h"
 #include "optim/clipping.h"
-#include "runtime/engine_state.h"
+#include "runtime/disk_check.h"
+#include "runtime/state_records.h"
+#include "runtime/training_state.h"
 
 namespace cleave {
 namespace {
-
-// Where the average over micro-batches and ranks is taken: `before` scales every loss, `after` the reduced
-// gradient.
-struct Averaging {
-  double before = 1, after = 1;
-};
-Averaging averaging(const DsConfig& c, int ranks) {
-  const double accumulation = double(c.gradient_accumulation_steps);
-  if (c.gradient_sum) return {1 / accumulation, 1};
-  if (c.exact_sums) return {1 / (accumulation * ranks), 1};  // a function of the number of micro-batches
-  if (!c.prescale_gradients && c.gradient_predivide_factor != 1)
-    return {1 / (accumulation * c.gradient_predivide_factor), c.gradient_predivide_factor / ranks};
-  return {1 / (accumulation * ranks), 1};
-}
 
 ModelFactory factory_of(Model model) {
   return [model = std::make_shared<Model>(std::move(model))](const Axes& axes) {
@@ -39,12 +32,127 @@ ModelFactory factory_of(Model model) {
   };
 }
 
+// Refuses a checkpoint that lacks a kind of state, before anything is overwritten.
+void require_kinds(const CheckpointReader& reader, const std::vector<std::string>& wanted) {
+  std::set<std::string> stored;
+  for (const auto& [kind, tensor] : reader.tensors()) stored.insert(kind);
+  const bool all =
+      std::all_of(wanted.begin(), wanted.end(), [&](auto& kind) { return stored.contains(kind); });
+  require(all, Exit::checkpoint,
+          "{} holds {}, and this run's optimizer wants {}: it was trained with another one. Train with that, "
+          "or begin the optimizer anew from these weights: --reset_optimizer",
+          reader.path().string(), fmt::join(stored, ", "), fmt::join(wanted, ", "));
+}
+
 }  // namespace
 
 std::vector<std::string> EngineNotes::lines() const {
   std::vector<std::string> out{pipeline, disk, update, graphs};
   std::erase_if(out, [](const std::string& text) { return text.empty(); });
   return out;
+}
+
+struct Engine::State {
+  State(const DsConfig& config, const ModelFactory& make, Communicator& world, const EngineOptions& options);
+  // Streams end first: they finish what was enqueued, also when a step was given up.
+  ~State() { graphs.reset(), streams.reset(); }
+
+  // Throws Error(memory) on every rank of a pipe when one of its stages does not fit: their plans differ.
+  void check_memory();
+  // Where the configuration leaves open on which side offloaded state is updated: decides for this rank, from
+  // rates that all ranks measure at once.
+  void choose_update();
+  void allocate();
+
+  // Of the gradients as they are, over all ranks; the same bits however the model is cut.
+  double squared_norm();
+  // Whether this rank's losses count: the last stage's, and once a tensor axis.
+  bool reports_loss() const { return rank->stage.shape().last && settings.place.tensor == 0; }
+  // Over the micro-batches of all ranks, of which these are this rank's; rounded first when sums are exact.
+  double mean_of_losses(const std::vector<double>& losses);
+  bool overflowed(double loss, double norm);
+  void run_forward(const ScheduleShape& shape, const Work& work);
+
+  EngineOptions options;
+  Settings settings;
+  std::unique_ptr<Streams> streams;
+  Ranks ranks;
+  Model model;
+  PipelinePlan pipeline;  // of the whole model
+  RankNeeds needs;
+  EngineNotes notes;
+  Memory memory;
+  std::unique_ptr<RankState> rank;
+  std::unique_ptr<Graphs> graphs;
+  LossScaler scaler;
+  TrainingState at;
+};
+
+Engine::State::State(const DsConfig& config, const ModelFactory& make, Communicator& world,
+                     const EngineOptions& o)
+    : options(o),
+      settings(make_settings(config, mesh_shape(config, world.size()), world.rank(), o)),
+      streams(std::make_unique<Streams>(settings, o.compute, o.dry)),
+      ranks(world, settings, streams->rows),
+      model(make(ranks.axes())),
+      pipeline(ranks.cuts_layers() ? plan_pipeline(settings.config, make(Axes()), settings.trains)
+                                   : plan_pipeline(settings.config, model, settings.trains)),
+      memory(o.limits, o.dry ? Memory::Mode::dry : Memory::Mode::real, o.device),
+      scaler(config.precision == Precision::fp16 ? LossScaler(config.fp16, config.zero.stage)
+                                                 : LossScaler()) {
+  require(model.dtype == settings.dtype, Exit::usage,
+          "{} was made in {}, but the configuration trains in {}; make it in model_dtype(config), or change "
+          "fp16.enabled and bf16.enabled",
+          model.name, name_of(model.dtype), name_of(settings.dtype));
+  require(model.parts == settings.mesh.sequence, Exit::usage,
+          "sequence_parallel_size is {}, but the sequences of {} are whole; set the size to 1",
+          settings.mesh.sequence, model.name);
+  ranks.tie(pipeline);
+  notes.pipeline = pipeline.line, notes.graphs = settings.graphs_note;
+}
+
+void Engine::State::check_memory() {
+  needs = needs_of(settings, model, pipeline, ranks);
+  ranks.agree(
+      *ranks.mesh().pipe, [&] { check_fits(needs.memory, options.limits); },
+      [&](int stage) {
+        return settings.mesh.pipe > 1 ? fmt::format("stage {} of the pipeline: ", stage) : "";
+      });
+}
+
+void Engine::State::choose_update() {
+  const OffloadConfig& offload = settings.config.zero.offload_optimizer;
+  // "auto" is the host where there is no link.
+  if (settings.config.offload_update != OffloadUpdate::automatic || offload.device == OffloadDevice::none ||
+      settings.dry)
+    return;
+  if (!settings.device.is_cuda()) return;
+  UpdateRates rates;
+  ranks.agree([&] {
+    rates = measure_update(*make_optimizer(settings.config.optimizer), settings.device,
+                           offload.pin_memory ? MemoryKind::pinned : MemoryKind::host);
+  });
+  const UpdateTimes times = update_times(needs.update, rates);
+  DsConfig chosen = settings.config;
+  chosen.offload_update = times.device < times.host ? OffloadUpdate::device : OffloadUpdate::host;
+  settings = make_settings(chosen, settings.mesh, ranks.world().rank(), options);
+  notes.update = describe_update(needs.update, rates);
+  check_memory();  // the other side may need another amount
+}
+
+void Engine::State::allocate() {
+  memory.expect(needs.memory);
+  rank = std::make_unique<RankState>(settings, model, pipeline, ranks, *streams, memory);
+  rank->saved->initialize(options.seed, streams->compute);
+  streams->synchronize();
+  if (options.trace) {  // from here on
+    streams->name_in(*options.trace);
+    rank->show_in(*options.trace, streams->compute);
+  }
+  if (!settings.graphs) return;
+  std::vector<Stream*> captured = {&streams->compute};
+  if (settings.comm_overlaps) captured.push_back(&streams->overlapped);
+  graphs = make_graphs(std::move(captured), *settings.graphs);
 }
 
 Engine::Engine(const DsConfig& config, Model model, Communicator& world, const EngineOptions& options)
@@ -54,35 +162,24 @@ Engine::Engine(const DsConfig& config, const ModelFactory& make, Communicator& w
                const EngineOptions& options)
     : state_(std::make_unique<State>(config, make, world, options)) {
   State& s = *state_;
-  s.plan_memory();
-  s.check_plan();
-  if (s.choose_update()) s.plan_memory(), s.check_plan();
-  s.check_disk();
-  s.memory.expect(s.planned);
-  s.spaces = Workspaces(s.memory, s.config.zero.overlap_comm, s.rows_overlap);
-  s.spaces.compute.lend_to(s.compute);
-  if (s.config.zero.overlap_comm) s.spaces.comm.lend_to(s.overlapped);
-  if (s.rows_overlap) s.spaces.rows.lend_to(s.rows);
-  s.all = std::make_unique<Allocation>(s.config, s.model, s.plan, s.mesh, s.axes.tensor, s.near_groups(),
-                                       *s.self, s.memory, s.compute, s.comm());
-  s.lend_buffers_of_store();
-  s.summed_late = s.units_summed_late();
-  s.all->state->initialize(options.seed, s.compute);
-  s.synchronize();
-  s.name_tracks();  // from here on
-  s.use_graphs();
+  s.check_memory();
+  s.choose_update();
+  if (!options.dry) s.notes.disk = check_disks(s.settings, s.needs.memory, s.ranks);
+  s.allocate();
 }
 
 Engine::~Engine() = default;
 
 StepResult Engine::train_batch(const BatchSource& data) {
   State& s = *state_;
-  ShardedOptimizer& optimizer = s.optimizer();
+  const DsConfig& c = s.settings.config;
+  const Averaging& average = s.settings.average;
+  Stream &compute = s.streams->compute, &comm = s.streams->comm();
+  ShardedOptimizer& optimizer = s.rank->optimizer();
   const double loss_scale = s.scaler.scale();
   // Exact sums take the loss scale out of every contribution, others out of the sum.
-  const double left_scale = s.config.exact_sums ? 1 : loss_scale;
-  const Averaging average = averaging(s.config, s.mesh.shape.data);
-  std::vector<double> valid(size_t(s.config.gradient_accumulation_steps), 1);
+  const double left_scale = c.exact_sums ? 1 : loss_scale;
+  std::vector<double> valid(size_t(c.gradient_accumulation_steps), 1);
   const Work work{
       .batch =
           [&](int micro) {
@@ -92,25 +189,28 @@ StepResult Engine::train_batch(const BatchSource& data) {
             return batch;
           },
       .scale = [&](int micro) { return float(loss_scale * average.before / valid[size_t(micro)]); },
-      .losses = s.all->losses};
-  const Rates rates = s.schedule.at(s.at.applied);
+      .losses = s.rank->losses};
+  const Rates rates = s.settings.schedule.at(s.at.applied);
   StepArgs update{.lr = rates.lr,
                   .momentum = rates.momentum,
                   .beta2 = rates.beta2,
                   .grad_scale = average.after * gradient_factor(left_scale, 0, 0),
                   .step = s.at.applied - s.at.optimizer_begin + 1};
-  optimizer.begin_step(s.norm_first() ? std::nullopt : std::optional(update), s.summed_late, s.compute);
-  s.all->store.begin_step(left_scale / loss_scale, &optimizer);
-  Executor(s.all->stage, s.links(), s.compute, s.comm(), s.options.trace, s.graphs.get())
-      .run(s.plan.schedule.ranks[size_t(s.mesh.place.pipe)], s.plan.schedule.shape, work);
-  s.sum_shared_gradients();
-  s.all->store.wait_for_gradients();
-  s.rows.synchronize();  // what went wrong there
+  optimizer.begin_step(s.settings.norm_first ? std::nullopt : std::optional(update), s.rank->summed_late,
+                       compute);
+  s.rank->store.begin_step(left_scale / loss_scale, &optimizer);
+  Executor(s.rank->stage, s.ranks.links(), compute, comm, s.options.trace, s.graphs.get())
+      .run(s.pipeline.schedule.ranks[size_t(s.settings.place.pipe)], s.pipeline.schedule.shape, work);
+  comm.wait(compute.record());
+  s.ranks.sum_shared_gradients(s.rank->store, comm);
+  compute.wait(comm.record());
+  s.rank->store.wait_for_gradients();
+  s.streams->rows.synchronize();  // what went wrong there
   const double norm = std::sqrt(s.squared_norm()) * average.after / left_scale;
 
   std::vector<double> losses;
   if (s.reports_loss()) {
-    losses = to_host<double>(s.all->losses, s.compute);
+    losses = to_host<double>(s.rank->losses, compute);
     losses.resize(valid.size());
     for (size_t micro = 0; micro < valid.size(); ++micro) losses[micro] /= valid[micro];
   }
@@ -118,76 +218,102 @@ StepResult Engine::train_batch(const BatchSource& data) {
 
   StepResult result{.step = ++s.at.step, .loss = loss, .grad_norm = norm, .loss_scale = loss_scale};
   result.lr = rates.lr;
-  result.skipped = overflowed(loss, norm);
+  result.skipped = s.overflowed(loss, norm);
   if (result.skipped) {
     ++s.at.skipped;
   } else {
-    const TraceSpan seen(s.options.trace, s.compute, "step", "update");
+    const TraceSpan seen(s.options.trace, compute, "step", "update");
     ++s.at.applied;
-    update.grad_scale = average.after * gradient_factor(left_scale, norm, s.config.gradient_clipping);
+    update.grad_scale = average.after * gradient_factor(left_scale, norm, c.gradient_clipping);
     optimizer.finish_step(update);
-    if (!s.update_runs_on()) s.synchronize();
+    if (!s.settings.update_runs_on) s.streams->synchronize();
   }
-  if (s.options.trace && s.options.trace->on()) s.synchronize(), s.options.trace->end_step();
+  if (s.options.trace && s.options.trace->on()) s.streams->synchronize(), s.options.trace->end_step();
   result.skipped_total = s.at.skipped;
   return result;
 }
 
+double Engine::State::squared_norm() {
+  const std::vector<double> mine = rank->squares_of_units(streams->compute);
+  // One place a unit of the model, so that the sum has one order wherever the pipe is cut; a unit that
+  // several stages hold counts on one of them, and what all ranks of a tensor axis hold on its first.
+  std::vector<double> squares(pipeline.units.size(), 0);
+  for (int u = 0; u < rank->store.units(); ++u)
+    if (rank->speaks_for(u) || std::isnan(mine[size_t(u)]))
+      squares[size_t(pipeline.index_of(rank->store.layout(u).name()))] = mine[size_t(u)];
+  return ranks.sum_in_order(std::move(squares), "squared gradient norm", streams->comm());
+}
+
+double Engine::State::mean_of_losses(const std::vector<double>& losses) {
+  const double micros = double(settings.config.gradient_accumulation_steps);
+  const double sum = std::accumulate(losses.begin(), losses.end(), 0.0);
+  Stream& comm = streams->comm();
+  if (!settings.config.exact_sums) return ranks.sum(sum / micros, "loss", comm) / settings.mesh.data;
+  constexpr double kGrid = 0x1p40;
+  const double limit = 0x1p62 / (micros * ranks.mesh().data->size());
+  int64_t words[2] = {0, 0};  // multiples of 1 / kGrid, and how many losses are too large or not finite
+  for (const double loss : losses)
+    if (std::fabs(loss * kGrid) <= limit)
+      words[0] += int64_t(std::nearbyint(loss * kGrid));
+    else
+      ++words[1];
+  ranks.world().all_reduce(Tensor(words, DType::int64, {2}, MemoryKind::host), comm, {.what = "loss"});
+  comm.synchronize();
+  return words[1] > 0 ? std::nan("") : double(words[0]) / kGrid / (micros * settings.mesh.data);
+}
+
 // Whether this step must be skipped. The norm is already summed over the ranks, so every rank answers alike.
-bool Engine::overflowed(double loss, double norm) {
-  State& s = *state_;
+bool Engine::State::overflowed(double loss, double norm) {
+  const DsConfig& c = settings.config;
   const bool finite = std::isfinite(norm);
-  if (s.config.precision == Precision::fp16) {
-    require(s.scaler.update(!finite) == LossScaler::Update::ok, Exit::training,
+  if (c.precision == Precision::fp16) {
+    require(scaler.update(!finite) == LossScaler::Update::ok, Exit::training,
             "step {}: the gradients overflow in fp16 and the loss scale is at its minimum of {}; lower the "
-            "learning "
-            "rate, or use bf16",
-            s.at.step, s.scaler.scale());
+            "learning rate, or use bf16",
+            at.step, scaler.scale());
     return !finite;
   }
-  const bool may_skip =
-      s.config.precision == Precision::bf16 && s.config.check_grad_overflow && std::isfinite(loss);
+  const bool may_skip = c.precision == Precision::bf16 && c.check_grad_overflow && std::isfinite(loss);
   require(finite || may_skip, Exit::training,
           "step {}: the loss is {} and the gradient norm {}; the run diverged: lower the learning rate, warm "
-          "it up or "
-          "clip gradients harder",
-          s.at.step, loss, norm);
+          "it up or clip gradients harder",
+          at.step, loss, norm);
   return !finite;
 }
 
-void Engine::synchronize() { state_->synchronize(); }
+void Engine::synchronize() { state_->streams->synchronize(); }
 
 double Engine::evaluate(const BatchSource& data, int micros) {
   State& s = *state_;
-  const int most = s.plan.evaluation.shape.micros;
+  const int most = s.pipeline.evaluation.shape.micros;
   double loss = 0, valid = 0;
   for (int begin = 0; begin < micros; begin += most) {
-    ScheduleShape shape = s.plan.evaluation.shape;
+    ScheduleShape shape = s.pipeline.evaluation.shape;
     shape.micros = std::min(most, micros - begin);
     const Work work{.train = false,
                     .batch =
                         [&](int micro) {
                           const Batch batch = data(begin + micro);
-                          if (s.reports_loss() && s.mesh.place.sequence == 0)
+                          if (s.reports_loss() && s.settings.place.sequence == 0)
                             valid += double(batch.valid_targets);
                           return batch;
                         },
                     .scale = {},
-                    .losses = s.all->losses};
-    run_forward(shape, work);
+                    .losses = s.rank->losses};
+    s.run_forward(shape, work);
     if (!s.reports_loss()) continue;
-    const std::vector<double> losses = to_host<double>(s.all->losses, s.compute);
+    const std::vector<double> losses = to_host<double>(s.rank->losses, s.streams->compute);
     for (int micro = 0; micro < shape.micros; ++micro) loss += losses[size_t(micro)];
   }
-  loss = s.sum_over_ranks(loss, "evaluation loss");
-  return loss / std::max(1.0, s.sum_over_ranks(valid, "evaluated targets"));
+  loss = s.ranks.sum(loss, "evaluation loss", s.streams->comm());
+  return loss / std::max(1.0, s.ranks.sum(valid, "evaluated targets", s.streams->comm()));
 }
 
 std::vector<float> Engine::predict(const Batch& batch, std::optional<Range> wanted) {
   State& s = *state_;
   const Head& head = *s.model.head;
   const int64_t part = s.model.rows_per_sample, columns = head.columns();
-  const int64_t tensor = s.mesh.shape.tensor, sequence = s.mesh.shape.sequence;
+  const int64_t tensor = s.settings.mesh.tensor, sequence = s.settings.mesh.sequence;
   const Range every_row{0, samples_per_micro() * part * sequence};
   const Range result = wanted.value_or(every_row);
   CHECK(intersect(result, every_row) == result, "rows {} to {} of a micro-batch of {}", result.begin,
@@ -198,23 +324,25 @@ std::vector<float> Engine::predict(const Batch& batch, std::optional<Range> want
   // [rank of the sequence axis, rank of the tensor axis, row, column]
   std::vector<float> every(size_t(sequence * tensor * rows * columns));
   const Tensor all(every.data(), DType::fp32, {sequence, tensor, rows, columns}, MemoryKind::host);
-  const Tensor here = all.rows(Range{0, 1}.shifted(s.mesh.place.sequence)).view({tensor, rows, columns});
-  const Tensor mine = here.rows(Range{0, 1}.shifted(s.mesh.place.tensor)).view({rows, columns});
-  ScheduleShape shape = s.plan.evaluation.shape;
+  const Tensor here = all.rows(Range{0, 1}.shifted(s.settings.place.sequence)).view({tensor, rows, columns});
+  const Tensor mine = here.rows(Range{0, 1}.shifted(s.settings.place.tensor)).view({rows, columns});
+  ScheduleShape shape = s.pipeline.evaluation.shape;
   shape.micros = 1;
   Buffer there;  // kernels of a GPU do not write to the host's memory
-  if (s.options.device.is_cuda() && s.all->stage.shape().last)
+  if (s.settings.device.is_cuda() && s.rank->stage.shape().last)
     there = s.memory.allocate(MemoryKind::device, Category::staging, DType::fp32, mine.shape(), "logits");
-  run_forward(shape, {.train = false,
-                      .batch = [&](int) { return batch; },
-                      .scale = {},
-                      .logits = there.defined() ? there.tensor() : mine,
-                      .rows = local});
-  if (there.defined()) copy(mine, there, s.compute), s.compute.synchronize();
-  s.mesh.pipe->broadcast(mine, shape.stages - 1, s.comm(), {.what = "logits"});
-  s.mesh.tensor->all_gather(here, mine, s.comm(), {.what = "logits"});
-  s.mesh.sequence->all_gather(all, here, s.comm(), {.what = "logits"});
-  s.comm().synchronize();
+  s.run_forward(shape, {.train = false,
+                        .batch = [&](int) { return batch; },
+                        .scale = {},
+                        .logits = there.defined() ? there.tensor() : mine,
+                        .rows = local});
+  if (there.defined()) copy(mine, there, s.streams->compute), s.streams->compute.synchronize();
+  const Mesh& mesh = s.ranks.mesh();
+  Stream& comm = s.streams->comm();
+  mesh.pipe->broadcast(mine, shape.stages - 1, comm, {.what = "logits"});
+  mesh.tensor->all_gather(here, mine, comm, {.what = "logits"});
+  mesh.sequence->all_gather(all, here, comm, {.what = "logits"});
+  comm.synchronize();
   if (tensor * sequence == 1) return every;
   std::vector<float> out;
   for (int64_t row = result.begin; row < result.end; ++row) {
@@ -228,38 +356,86 @@ std::vector<float> Engine::predict(const Batch& batch, std::optional<Range> want
   return out;
 }
 
-void Engine::run_forward(const ScheduleShape& shape, const Work& work) {
+void Engine::State::run_forward(const ScheduleShape& shape, const Work& work) {
+  const int stage = settings.place.pipe;
+  Executor(rank->stage, ranks.links(), streams->compute, streams->comm())
+      .run(with_transfers(forward_only(shape, stage), shape, stage), shape, work);
+  streams->synchronize();
+  rank->store.synchronize_disk();
+}
+
+void Engine::save_checkpoint(const std::string& dir, const std::string& tag, const std::string& client) {
   State& s = *state_;
-  const InstructionList list =
-      with_transfers(forward_only(shape, s.mesh.place.pipe), shape, s.mesh.place.pipe);
-  Executor(s.all->stage, s.links(), s.compute, s.comm()).run(list, shape, work);
-  s.synchronize();
-  s.all->store.synchronize_disk();
+  s.rank->optimizer();
+  cleave::save_checkpoint(dir, tag, records_to_save(*s.rank, s.streams->compute),
+                          to_json(s.at, s.scaler.state(), s.options.seed, client), s.ranks.world());
+}
+
+std::string Engine::load_checkpoint(const std::string& dir, const std::string& tag, Load what) {
+  State& s = *state_;
+  const bool reset = what == Load::no_optimizer;
+  std::vector<std::string> kinds = s.rank->saved->kinds();
+  if (reset) kinds.resize(1);  // the weights
+  Restored restored;
+  together(s.ranks.world(), Exit::checkpoint, [&] {
+    const CheckpointReader reader(dir, tag);
+    restored = from_json(reader.state(), reader.path().string());
+    require_kinds(reader, kinds);
+    for (const Record& r : records_to_load(*s.rank, s.streams->compute))
+      if (std::find(kinds.begin(), kinds.end(), r.kind) != kinds.end()) reader.read(r);
+  });
+  s.at = restored.at;
+  if (reset) s.at.optimizer_begin = s.at.applied;
+  s.options.seed = restored.seed;
+  if (s.settings.config.precision == Precision::fp16) s.scaler.restore(restored.scaler);
+  s.rank->saved->publish_masters(s.streams->compute);
+  s.streams->synchronize();
+  return restored.client;
+}
+
+std::vector<float> Engine::parameter(const std::string& name) {
+  State& s = *state_;
+  std::vector<float> whole;
+  for (const UnitSpec& unit : s.model.units())
+    for (const ParamSpec& p : unit.params)
+      if (p.name == name) whole.resize(size_t(p.whole_numel()));
+  require(!whole.empty(), Exit::usage, "the model {} has no parameter {}", s.model.name, name);
+  read_parameter(*s.rank, name, whole, s.streams->compute);
+  // Every element is nonzero on one rank only, so the sum is exact.
+  s.ranks.world().all_reduce(Tensor(whole.data(), DType::fp32, {int64_t(whole.size())}, MemoryKind::host),
+                             s.streams->comm(), {.what = "a whole parameter"});
+  s.streams->comm().synchronize();
+  return whole;
+}
+
+void Engine::set_parameters(const std::function<std::vector<float>(const ParamSpec&)>& values) {
+  write_parameters(*state_->rank, values, state_->streams->compute);
+  synchronize();
 }
 
 const EngineNotes& Engine::notes() const { return state_->notes; }
-UpdateBytes Engine::update_bytes() const { return state_->update_bytes; }
+UpdateBytes Engine::update_bytes() const { return state_->needs.update; }
 int64_t Engine::step() const { return state_->at.step; }
 const Model& Engine::model() const { return state_->model; }
-const DsConfig& Engine::config() const { return state_->config; }
-Device Engine::device() const { return state_->options.device; }
+const DsConfig& Engine::config() const { return state_->settings.config; }
+Device Engine::device() const { return state_->settings.device; }
 int64_t Engine::params() const { return state_->model.params(); }
-int64_t Engine::samples_per_micro() const { return state_->config.train_micro_batch_size_per_gpu; }
-MemoryTable Engine::memory_planned() const { return state_->planned; }
+int64_t Engine::samples_per_micro() const { return state_->settings.config.train_micro_batch_size_per_gpu; }
+MemoryTable Engine::memory_planned() const { return state_->needs.memory; }
 MemoryTable Engine::memory_live() const { return state_->memory.live(); }
 MemoryTable Engine::memory_peak() const { return state_->memory.peak(); }
-const MeshShape& Engine::mesh() const { return state_->mesh.shape; }
-MeshPlace Engine::place() const { return state_->mesh.place; }
-double Engine::idle_share() const { return state_->plan.idle_share; }
+const MeshShape& Engine::mesh() const { return state_->settings.mesh; }
+MeshPlace Engine::place() const { return state_->settings.place; }
+double Engine::idle_share() const { return state_->pipeline.idle_share; }
 Simulation Engine::timeline() const {
-  return simulate(state_->plan.schedule,
-                  {.work = state_->plan.work, .splits = state_->plan.splits, .record = true});
+  return simulate(state_->pipeline.schedule,
+                  {.work = state_->pipeline.work, .splits = state_->pipeline.splits, .record = true});
 }
-const std::vector<LayerCost>& Engine::layer_costs() const { return state_->plan.layers; }
-int64_t Engine::frame_bytes() const { return state_->all->stage.frame_bytes(); }
+const std::vector<LayerCost>& Engine::layer_costs() const { return state_->pipeline.layers; }
+int64_t Engine::frame_bytes() const { return state_->rank->stage.frame_bytes(); }
 
 std::string Engine::describe_units() const {
-  const ParameterStore& store = state_->all->store;
+  const ParameterStore& store = state_->rank->store;
   std::string text = fmt::format("{:<24} {:>6} {:>12} {:>12}  {:<12} {}\n", "unit of this rank", "params",
                                  "elements", "of this rank", "weights in", "gradients in");
   for (int u = 0; u < store.units(); ++u) {
@@ -274,14 +450,14 @@ std::string Engine::describe_units() const {
 
 CommBytes Engine::comm_bytes() const {
   CommBytes sum;
-  for (const State::Talk& g : state_->groups())
+  for (const Ranks::Group& g : state_->ranks.groups())
     for (int i = 0; i < kCollectives; ++i) sum[Collective(i)] += g.ranks->bytes()[Collective(i)];
   return sum;
 }
 
-std::vector<std::pair<std::string, CommBytes>> Engine::comm_bytes_by_group() const {
-  std::vector<std::pair<std::string, CommBytes>> out;
-  for (const State::Talk& g : state_->groups()) out.emplace_back(g.name, g.ranks->bytes());
+std::vector<std::pair<RankGroup, CommBytes>> Engine::comm_bytes_by_group() const {
+  std::vector<std::pair<RankGroup, CommBytes>> out;
+  for (const Ranks::Group& g : state_->ranks.groups()) out.emplace_back(g.what, g.ranks->bytes());
   return out;
 }
 

@@ -22,19 +22,16 @@
 
 namespace cleave {
 
-struct Axes;           // model/axes.h
-struct CommBytes;      // comm/communicator.h
-class Communicator;    // comm/communicator.h
-struct DsConfig;       // config_schema/ds_config.h
-struct LayerCost;      // pipeline/partition.h
-struct Model;          // model/layer.h
-struct ParamSpec;      // core/param_spec.h
-struct Record;         // checkpoint/checkpoint.h
-struct ScheduleShape;  // pipeline/schedule.h
-struct Simulation;     // pipeline/simulate.h
-class Trace;           // device/trace.h
-struct UpdateBytes;    // zero/update_times.h
-struct Work;           // runtime/executor.h
+struct Axes;         // model/axes.h
+struct CommBytes;    // comm/communicator.h
+class Communicator;  // comm/communicator.h
+struct DsConfig;     // config_schema/ds_config.h
+struct LayerCost;    // pipeline/partition.h
+struct Model;        // model/layer.h
+struct ParamSpec;    // core/param_spec.h
+struct Simulation;   // pipeline/simulate.h
+class Trace;         // device/trace.h
+struct UpdateBytes;  // zero/update_times.h
 
 // The type that a model must be made in to be trained as the configuration says.
 DType model_dtype(const DsConfig& config);
@@ -143,8 +140,7 @@ class Engine {
   MemoryTable memory_live() const;
   MemoryTable memory_peak() const;
   CommBytes comm_bytes() const;  // sent by this rank since construction
-  // The same by the groups it was sent in, named by what they are for: "pipe", "data", ...
-  std::vector<std::pair<std::string, CommBytes>> comm_bytes_by_group() const;
+  std::vector<std::pair<RankGroup, CommBytes>> comm_bytes_by_group() const;
 
   // One whole parameter in fp32 (the master's values), gathered from its slices; for tests and export.
   // Collective.
@@ -154,10 +150,6 @@ class Engine {
   void set_parameters(const std::function<std::vector<float>(const ParamSpec&)>& values);
 
  private:
-  bool overflowed(double loss, double norm);
-  void run_forward(const ScheduleShape& shape, const Work& work);
-  std::vector<Record> records(bool all_slices);
-
   struct State;
   std::unique_ptr<State> state_;
 };

@@ -99,20 +99,20 @@ void find_holders(PipelinePlan& plan, const Model& model) {
 }  // namespace
 
 MeshShape mesh_shape(const DsConfig& config, int world) {
-  const int stages = config.pipeline.stages, tensor = config.tensor_parallel.size();
-  auto check = [](const char* key, int size, int ranks, const char* of) {
-    std::string works;
-    for (int s = 1; s <= ranks; ++s)
-      if (ranks % s == 0) works += fmt::format("{}{}", works.empty() ? "" : ", ", s);
-    require(size >= 1 && ranks % size == 0, Exit::usage,
-            "{} is {}, which does not divide the {} ranks of {}; use {}", key, size, ranks, of, works);
+  const int pipe = config.pipeline.stages, tensor = config.tensor_parallel.size(),
+            sequence = config.sequence_ranks();
+  const MeshCut cut = cut_world(world, pipe, tensor, sequence);
+  auto refuse = [&](const char* key, int size, const char* of) {
+    fail(Exit::usage, "{} is {}, which does not divide the {} ranks of {}; use {}", key, size, cut.ranks, of,
+         divisors(cut.ranks));
   };
-  check("pipeline.stages", stages, world, "this job");
-  check("tensor_parallel.autotp_size", tensor, world / stages, stages > 1 ? "a pipeline stage" : "this job");
-  const int sequence = config.sequence_ranks(), left = world / stages / tensor;
-  check("sequence_parallel_size", sequence, left,
-        stages * tensor > 1 ? "a place on the pipe and tensor axes" : "this job");
-  return {.pipe = stages, .data = left / sequence, .sequence = sequence, .tensor = tensor};
+  if (cut.refused == Axis::pipe) refuse("pipeline.stages", pipe, "this job");
+  if (cut.refused == Axis::tensor)
+    refuse("tensor_parallel.autotp_size", tensor, pipe > 1 ? "a pipeline stage" : "this job");
+  if (cut.refused == Axis::sequence)
+    refuse("sequence_parallel_size", sequence,
+           pipe * tensor > 1 ? "a place on the pipe and tensor axes" : "this job");
+  return {.pipe = pipe, .data = int(cut.data), .sequence = sequence, .tensor = tensor};
 }
 
 int PipelinePlan::index_of(const std::string& unit) const {

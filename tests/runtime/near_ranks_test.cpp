@@ -89,7 +89,7 @@ TEST(NearRanks, SendBetweenGroupsOnceAStep) {
       Tokens tokens(2);
       auto across = [&] {
         for (const auto& [group, bytes] : engine.comm_bytes_by_group())
-          if (group == "data across") return bytes;
+          if (group == RankGroup{Axis::data, RankGroup::Purpose::across}) return bytes;
         return CommBytes{};
       };
       const CommBytes before = across();

@@ -1,4 +1,4 @@
-#include "comm/group.h"
+#include "comm/group_communicator.h"
 
 #include <algorithm>
 

@@ -1,0 +1,12 @@
+// What a machine's arithmetic reaches, to say what share of it a model's training does.
+#pragma once
+#include "device/device.h"
+#include "device/dtype.h"
+
+namespace cleave {
+
+// FLOPs a second of this rank in a square matrix product, in fp32 on its cores and in the model's type on a
+// GPU: the peak that mfu is a share of. Measures for some tenths of a second.
+double matmul_flops_per_s(Device device, DType model_type);
+
+}  // namespace cleave

@@ -1,0 +1,80 @@
+#include "app/start_lines.h"
+
+#include <sstream>
+
+#include "config_schema/summary.h"
+#include "core/units.h"
+
+namespace cleave {
+namespace {
+
+std::string model_line(const Engine& engine, const std::string& transport) {
+  const DsConfig& c = engine.config();
+  const MeshShape& mesh = engine.mesh();
+  return fmt::format(
+      "model: {}, {} parameters; {}, {}; batch {} = {} x {} accumulation x {} data-parallel ranks{}{}",
+      engine.model().name, format_count(engine.params()), name_of(engine.device()), transport,
+      c.train_batch_size, c.train_micro_batch_size_per_gpu, c.gradient_accumulation_steps, mesh.data,
+      mesh.sequence > 1 ? fmt::format("; sequences cut over {} ranks", mesh.sequence) : "",
+      mesh.tensor > 1 ? fmt::format("; layers cut over {} ranks", mesh.tensor) : "");
+}
+
+std::string memory_lines(const Engine& engine, bool whole) {
+  const MemoryTable& planned = engine.memory_planned();
+  std::string text =
+      engine.mesh().pipe > 1 ? "memory of rank 0, as planned:" : "memory of a rank, as planned:";
+  if (whole) {
+    std::string table = format(planned);
+    table.pop_back();
+    return text + '\n' + table;
+  }
+  const char* separator = " ";
+  for (int k = 0; k < kMemoryKinds; ++k)
+    if (const int64_t bytes = planned.total(MemoryKind(k)); bytes > 0)
+      text += fmt::format("{}{} {}", separator, name_of(MemoryKind(k)), format_bytes(bytes)),
+          separator = ", ";
+  return text;
+}
+
+// One, two or three sentences about a run that has something to say of itself.
+std::vector<std::string> remarks(const Engine& engine) {
+  const DsConfig& c = engine.config();
+  std::vector<std::string> out = engine.notes().lines();
+  if (c.tf32 && !engine.device().is_cuda())
+    out.emplace_back("cleave.tf32 changes nothing: this rank computes on the CPU");
+  if (c.zero.stage >= 2 && c.gradient_accumulation_steps > 1 &&
+      engine.mesh().data * engine.mesh().sequence > 1)
+    out.push_back(fmt::format(
+        "ZeRO stage {} sums gradients after each of the {} micro-batches: {} times the bytes of stage 1",
+        c.zero.stage, c.gradient_accumulation_steps, c.gradient_accumulation_steps));
+  return out;
+}
+
+}  // namespace
+
+std::vector<std::string> start_lines(const Engine& engine, const std::string& transport,
+                                     const std::string& threads, const TrainOptions& options,
+                                     const ReadResult& config) {
+  std::vector<std::string> out{model_line(engine, transport)};
+  if (options.quiet) return out;
+  out.push_back(fmt::format("threads: {} a rank", threads));
+  for (std::string& about : update_lines(config)) out.push_back(std::move(about));
+  if (options.verbose)
+    for (const Note& n : config.notes)
+      out.push_back(fmt::format("config: {} = {} ({}): {}", n.path, n.value, n.origin, n.meaning));
+  else if (std::string differs = differences_line(config); !differs.empty())
+    out.push_back(std::move(differs));
+  out.push_back(memory_lines(engine, options.verbose));
+  for (const std::string& remark : remarks(engine)) {
+    std::istringstream lines(remark);
+    for (std::string one; std::getline(lines, one);) out.push_back(one);
+  }
+  constexpr size_t kMost = 12;
+  if (options.verbose || out.size() <= kMost) return out;
+  const size_t hidden = out.size() - kMost + 1;
+  out.resize(kMost - 1);
+  out.push_back(fmt::format("and {} more lines, which --verbose shows", hidden));
+  return out;
+}
+
+}  // namespace cleave

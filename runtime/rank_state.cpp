@@ -1,0 +1,115 @@
+#include "runtime/rank_state.h"
+
+#include <cmath>
+#include <numeric>
+
+#include "device/copy.h"
+
+namespace cleave {
+namespace {
+
+Stream::Mode mode_of(bool dry, Stream::Mode otherwise) { return dry ? Stream::Mode::dry : otherwise; }
+
+// Of a stream beside `compute`: a thread where it is used.
+Stream::Mode beside(bool used) { return used ? Stream::Mode::worker : Stream::Mode::inline_; }
+
+// Of the squared multiples of 2^-grid whose sum has these words (SumIntegerSquares). Carried first, so that
+// the result is a function of the sum.
+double square_of(std::span<const int64_t> words, int grid) {
+  uint64_t carry = 0;
+  double sum = 0;
+  for (int w = 0; w < 4; ++w) {
+    const uint64_t word = uint64_t(words[size_t(w)]) + carry;
+    const uint64_t here = w < 3 ? word & 0xffffffffu : word;
+    carry = word >> 32;
+    sum += std::ldexp(double(here), 32 * w - 2 * grid);
+  }
+  return sum;
+}
+
+}  // namespace
+
+Streams::Streams(const Settings& s, Stream::Mode otherwise, bool dry)
+    : comm_overlaps(s.comm_overlaps),
+      rows_overlap(s.rows_overlap),
+      compute(dry ? Device{} : s.device, mode_of(dry, otherwise)),
+      overlapped(dry ? Device{} : s.device, mode_of(dry, beside(comm_overlaps))),
+      rows(dry || !rows_overlap ? Device{} : s.device, mode_of(dry, beside(rows_overlap))) {
+  if (s.config.tf32) compute.allow_tf32();
+}
+
+void Streams::name_in(Trace& trace) const {
+  trace.name(compute, "compute");
+  if (comm_overlaps) trace.name(overlapped, "communication");
+  if (rows_overlap) trace.name(rows, "tensor axis");
+}
+
+Workspaces::Workspaces(Memory& memory, Streams& streams)
+    : compute(allocate_workspace(memory, kKernelScratch)),
+      comm(streams.comm_overlaps ? allocate_workspace(memory, kCopyScratch) : Workspace{}),
+      rows(streams.rows_overlap ? allocate_workspace(memory, kCopyScratch) : Workspace{}) {
+  compute.lend_to(streams.compute);
+  if (streams.comm_overlaps) comm.lend_to(streams.overlapped);
+  if (streams.rows_overlap) rows.lend_to(streams.rows);
+}
+
+RankState::RankState(const Settings& s, const Model& model, const PipelinePlan& pipeline, const Ranks& ranks,
+                     Streams& streams, Memory& memory)
+    : spaces(memory, streams),
+      store(memory, store_options(s, model), streams.compute, streams.comm()),
+      stage(model, pipeline.stages[size_t(s.place.pipe)], store, s.config.train_micro_batch_size_per_gpu,
+            ranks.axes().tensor, UnitPlans(s, ranks)) {
+  if (s.trains) {
+    auto owned = std::make_unique<ShardedOptimizer>(memory, store, make_optimizer(s.config.optimizer),
+                                                    s.state_home, *ranks.mesh().tensor);
+    trained = owned.get(), saved = std::move(owned);
+  } else {
+    std::vector<int> units(size_t(store.units()));
+    std::iota(units.begin(), units.end(), 0);
+    saved = std::make_unique<WeightLoader>(memory, store, std::move(units));
+  }
+  store.commit();
+  stage.allocate(memory, streams.compute);
+  const bool exact = store.options().exact();
+  // Sums are made where the gradients live.
+  squares = memory.allocate(s.shard_home.gradients, Category::activations, exact ? DType::int64 : DType::fp64,
+                            {!trained ? 0
+                             : exact  ? 4 * store.units() + 1
+                                      : store.units()},
+                            "squared gradients");
+  losses = memory.allocate(MemoryKind::device, Category::activations, DType::fp64,
+                           {pipeline.evaluation.shape.micros}, "losses");
+  for (int u = 0; u < store.units(); ++u)
+    speaks.push_back(pipeline.speaks(s.place.pipe, store.layout(u).name()));
+  summed_late = ranks.units_summed_late(store);
+  if (s.device.is_cuda() && !memory.dry()) loan = BufferLoan(ranks.data_groups(), store.device_buffers());
+}
+
+ShardedOptimizer& RankState::optimizer() const {
+  CHECK(trained, "an engine made for inference neither trains nor saves");
+  return *trained;
+}
+
+std::vector<double> RankState::squares_of_units(Stream& compute) {
+  optimizer().square_gradients(squares, compute);
+  if (!store.options().exact()) return to_host<double>(squares, compute);
+  const std::vector<int64_t> words = to_host<int64_t>(squares, compute);
+  std::vector<double> sums(size_t(store.units()), std::nan(""));
+  for (size_t u = 0; words.back() == 0 && u < sums.size(); ++u)
+    sums[u] = square_of(std::span(words).subspan(4 * u, 4), store.options().grid);
+  return sums;
+}
+
+void RankState::show_in(Trace& trace, Stream& compute) {
+  store.show_in(trace), stage.show_in(trace);
+  if (trained) trained->show_in(trace, compute);
+}
+
+RankNeeds needs_of(const Settings& s, const Model& model, const PipelinePlan& pipeline, const Ranks& ranks) {
+  Memory memory({}, Memory::Mode::dry, s.device);
+  Streams streams(s, Stream::Mode::dry, true);
+  const RankState state(s, model, pipeline, ranks, streams, memory);
+  return {memory.peak(), state.trained ? state.trained->update_bytes() : UpdateBytes{}};
+}
+
+}  // namespace cleave

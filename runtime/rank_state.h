@@ -1,0 +1,93 @@
+// All that a rank allocates: parameters, gradients, optimizer state and activations. Built twice by the same
+// code: against a dry memory, which gives the plan, and then for real.
+#pragma once
+#include "comm/device_group.h"
+#include "device/workspace.h"
+#include "runtime/ranks.h"
+#include "runtime/unit_plans.h"
+#include "zero/sharded_optimizer.h"
+#include "zero/weight_loader.h"
+
+namespace cleave {
+
+// A rank's streams. Those that no option asks for are there all the same and cost nothing.
+struct Streams {
+  // `otherwise`: how a CPU rank computes. Dry: nothing is done.
+  Streams(const Settings& settings, Stream::Mode otherwise, bool dry);
+
+  Stream& comm() { return comm_overlaps ? overlapped : compute; }  // for collectives
+  void synchronize() { rows.synchronize(), compute.synchronize(), comm().synchronize(); }
+  void name_in(Trace& trace) const;
+
+  bool comm_overlaps, rows_overlap;
+  Stream compute, overlapped;
+  Stream rows;  // where the tensor axis' movements run beside products
+};
+
+// Scratch of the streams of a CUDA rank, lent to them.
+struct Workspaces {
+  Workspaces(Memory& memory, Streams& streams);
+  Workspace compute, comm, rows;
+};
+
+// The buffers that collectives of these groups use, lent to what moves them between GPUs; ends when no stream
+// uses them any more.
+class BufferLoan {
+ public:
+  BufferLoan() = default;
+  BufferLoan(std::vector<Communicator*> groups, const std::vector<Tensor>& buffers)
+      : groups_(std::move(groups)) {
+    for (Communicator* group : groups_)
+      if (TransportAccess* own = group->transport()) own->lend(buffers);
+  }
+  BufferLoan(const BufferLoan&) = delete;
+  BufferLoan& operator=(BufferLoan&& other) noexcept {
+    std::swap(groups_, other.groups_);
+    return *this;
+  }
+  ~BufferLoan() {
+    for (Communicator* group : groups_)
+      if (TransportAccess* own = group->transport()) own->take_back();
+  }
+
+ private:
+  std::vector<Communicator*> groups_;
+};
+
+struct RankState {
+  // Everything given outlives this, but the streams end first: they finish what was enqueued, also when a
+  // step was given up. Error(memory) where there is too little.
+  RankState(const Settings& settings, const Model& model, const PipelinePlan& pipeline, const Ranks& ranks,
+            Streams& streams, Memory& memory);
+
+  // Only where something is trained.
+  ShardedOptimizer& optimizer() const;
+  // Whether this rank speaks for a unit that several stages hold: in the norm and in checkpoints.
+  bool speaks_for(int unit) const { return speaks[size_t(unit)]; }
+  // By unit, of the gradients as they are: the sum over its slices on all ranks. Not a number where exact
+  // sums overflowed. Collective over the data axis; waits for `compute`.
+  std::vector<double> squares_of_units(Stream& compute);
+  void show_in(Trace& trace, Stream& compute);
+
+  // In the order in which they are made.
+  Workspaces spaces;
+  ParameterStore store;
+  Stage stage;
+  std::unique_ptr<SavedState> saved;
+  ShardedOptimizer* trained = nullptr;  // which is `saved`; none: nothing is trained
+  Buffer squares, losses;               // of units; of micro-batches
+  std::vector<bool> speaks;             // by unit
+  std::vector<bool> summed_late;        // by unit: Ranks::units_summed_late
+  BufferLoan loan;
+};
+
+// What a rank will allocate, and what of it an update of state off the device moves.
+struct RankNeeds {
+  MemoryTable memory;
+  UpdateBytes update;
+};
+// From a dry run of the code that allocates.
+RankNeeds needs_of(const Settings& settings, const Model& model, const PipelinePlan& pipeline,
+                   const Ranks& ranks);
+
+}  // namespace cleave

@@ -1,0 +1,195 @@
+#include "runtime/settings.h"
+
+#include <algorithm>
+#include <map>
+
+namespace cleave {
+namespace {
+
+DType dtype_of(Precision p) {
+  switch (p) {
+    case Precision::fp32:
+      return DType::fp32;
+    case Precision::fp16:
+      return DType::fp16;
+    case Precision::bf16:
+      return DType::bf16;
+  }
+  return DType::fp32;
+}
+
+MemoryKind host_memory(bool pinned) { return pinned ? MemoryKind::pinned : MemoryKind::host; }
+
+Averaging averaging(const DsConfig& c, int ranks) {
+  const double accumulation = double(c.gradient_accumulation_steps);
+  if (c.gradient_sum) return {1 / accumulation, 1};
+  if (c.exact_sums) return {1 / (accumulation * ranks), 1};  // a function of the number of micro-batches
+  if (!c.prescale_gradients && c.gradient_predivide_factor != 1)
+    return {1 / (accumulation * c.gradient_predivide_factor), c.gradient_predivide_factor / ranks};
+  return {1 / (accumulation * ranks), 1};
+}
+
+// Clipping wants to know the norm before the update, and so does whatever may skip a step.
+bool needs_norm_first(const DsConfig& c) {
+  return c.gradient_clipping > 0 || c.precision == Precision::fp16 || c.exact_sums ||
+         (c.precision == Precision::bf16 && c.check_grad_overflow);
+}
+
+DiskOptions disk_options(const AioConfig& c) {
+  return {
+      .block_bytes = c.block_size, .queue_depth = int(c.queue_depth), .threads = int(c.intra_op_parallelism)};
+}
+
+ShardHome shard_home(const ZeroConfig& c) {
+  ShardHome home;
+  if (c.stage == 3 && c.offload_param.device != OffloadDevice::none)
+    home.parameters = c.offload_param.device == OffloadDevice::nvme ? MemoryKind::disk
+                                                                    : host_memory(c.offload_param.pin_memory);
+  if (c.stage >= 2 && c.offload_optimizer.device != OffloadDevice::none && c.offload_optimizer.ratio == 1)
+    home.gradients = host_memory(c.offload_optimizer.pin_memory);
+  return home;
+}
+
+// The rank appears in messages.
+Placement state_home(const DsConfig& c, int rank) {
+  const OffloadConfig& o = c.zero.offload_optimizer;
+  if (o.device == OffloadDevice::none) return {};
+  const MemoryKind memory = host_memory(o.pin_memory);
+  const UpdateSide update = c.offload_update == OffloadUpdate::device ? UpdateSide::device : UpdateSide::host;
+  if (o.device == OffloadDevice::cpu)
+    return {.optimizer = memory, .ratio = o.ratio, .update = update, .disk = {}};
+  DiskPlace disk{.folder = o.nvme_path,
+                 .name = fmt::format("the optimizer state of rank {}", rank),
+                 .key = "zero_optimization.offload_optimizer.nvme_path",
+                 .staging = memory,
+                 .buffers = int(o.buffer_count),
+                 .tile_numel = std::min(DiskPlace{}.tile_numel, c.zero.sub_group_size),
+                 .options = disk_options(c.aio)};
+  return {.optimizer = MemoryKind::disk, .ratio = o.ratio, .update = update, .disk = disk};
+}
+
+DiskPlace parameter_place(const DsConfig& c, int rank) {
+  const OffloadParamConfig& o = c.zero.offload_param;
+  return {.folder = o.nvme_path,
+          .name = fmt::format("the parameters of rank {}", rank),
+          .key = "zero_optimization.offload_param.nvme_path",
+          .staging = host_memory(o.pin_memory),
+          .buffers = int(o.buffer_count),
+          .tile_numel = DiskPlace{}.tile_numel,
+          .options = disk_options(c.aio)};
+}
+
+// Why this rank's passes cannot be CUDA graphs; empty when they can.
+std::string no_graphs(const Settings& s, bool traced) {
+  if (s.config.cuda_graphs == Switch::off) return "cleave.cuda_graphs is off";
+  if (!s.device.is_cuda()) return "this rank computes on the CPU";
+  // What NCCL prepares for a captured call lives no longer than the capture; the host transports wait.
+  if (s.mesh.size() > 1) return "the ranks talk to each other within a pass";
+  if (!s.update_runs_on) return "state or parameters are offloaded";
+  if (s.config.checkpointing.to_host) return "inputs of layers are kept in host memory";
+  if (traced) return "its steps are traced or timed";
+  return "";
+}
+
+void choose_graphs(Settings& s, bool traced) {
+  if (!s.trains) return;
+  const bool asked = s.config.cuda_graphs == Switch::on;
+  const std::string why = no_graphs(s, traced);
+  if (why.empty() && !s.dry) s.graphs = asked ? Graphs::Use::always : Graphs::Use::measured;
+  if (asked && !why.empty())
+    s.graphs_note = "CUDA graphs: not used: " + why;
+  else if (s.graphs)
+    s.graphs_note = asked ? "CUDA graphs: each pass is one"
+                          : "CUDA graphs: each pass is one where that is faster in its first steps";
+}
+
+// Into how many contributions a gradient falls at most: micro-batches of all ranks, times uses of its unit.
+double most_contributions(const Settings& s, const Model& model) {
+  std::map<std::string, int> uses;
+  int most = 1;
+  auto add = [&](const std::vector<UnitSpec>& units) {
+    for (const UnitSpec& u : units) most = std::max(most, ++uses[u.name]);
+  };
+  for (const auto& layer : model.layers) add(layer->units());
+  add(model.head->units());
+  return double(s.config.gradient_accumulation_steps) * s.mesh.sharers() * s.mesh.tensor * most;
+}
+
+}  // namespace
+
+DType model_dtype(const DsConfig& config) { return dtype_of(config.precision); }
+
+Settings make_settings(const DsConfig& config, const MeshShape& mesh, int rank,
+                       const EngineOptions& options) {
+  const DsConfig c = options.inference ? inference_config(config) : config;
+  Settings s{
+      .config = c,
+      .mesh = mesh,
+      .place = mesh.place(rank),
+      .device = options.device,
+      .trains = !options.inference,
+      .dry = options.dry,
+      .dtype = dtype_of(c.precision),
+      .average = averaging(c, mesh.data),
+      .norm_first = needs_norm_first(c),
+      .update_runs_on = options.device.is_cuda() && c.zero.offload_optimizer.device == OffloadDevice::none &&
+                        c.zero.offload_param.device == OffloadDevice::none,
+      .schedule = LrSchedule(c.scheduler, c.optimizer.lr),
+      .comm_overlaps = c.zero.overlap_comm,
+      .rows_overlap = mesh.tensor > 1 && c.tensor_parallel.tp_overlap_comm.value_or(options.device.is_cuda()),
+      .graphs = {},
+      .graphs_note = {},
+      .sharing = c.zero.near_ranks() == 0     ? Sharing::by_stage
+                 : c.zero.mics_shard_size > 0 ? Sharing::hybrid
+                                              : Sharing::nested,
+      .near_ranks = c.zero.near_ranks(),
+      .shard_home = shard_home(c.zero),
+      .state_home = state_home(c, rank),
+      .parameter_place = parameter_place(c, rank),
+      .disk = disk_options(c.aio)};
+  const int data = mesh.sharers();
+  require(s.near_ranks == 0 || data % s.near_ranks == 0, Exit::usage,
+          "groups of {} near ranks do not divide the {} of the data axis", s.near_ranks, data);
+  choose_graphs(s, options.trace != nullptr);
+  return s;
+}
+
+StoreOptions store_options(const Settings& s, const Model& model) {
+  const DsConfig& c = s.config;
+  const Precision gradients = c.grad_accum_dtype.value_or(c.precision);
+  StoreOptions options{.weights = s.dtype,
+                       .gradients = dtype_of(gradients),
+                       .wire = dtype_of(c.communication_data_type.value_or(gradients)),
+                       .reduce_numel = std::max<int64_t>(1, c.zero.reduce_bucket_size),
+                       .gather_numel = std::max<int64_t>(1, c.zero.allgather_bucket_size),
+                       .prefetch_visits = c.zero.stage3_prefetch_bucket_size > 0 ? 1 : 0,
+                       .live_numel = c.zero.stage3_max_live_parameters,
+                       .overlap = s.comm_overlaps,
+                       .trains = s.trains,
+                       .counts_replicated = s.place.tensor == 0,
+                       .disk = s.parameter_place};
+  if (c.exact_sums) {
+    options.gradients = options.wire = DType::int64;
+    options.grid = c.exact_sums_grid;
+    options.limit = 0x1p62 / most_contributions(s, model);
+  }
+  return options;
+}
+
+DsConfig inference_config(DsConfig c) {
+  ZeroConfig& zero = c.zero;
+  if (zero.stage < 3) zero.stage = 0;
+  if (zero.mics_shard_size <= 0 && zero.zero_hpz_partition_size > 1)
+    zero.mics_shard_size = zero.zero_hpz_partition_size;
+  zero.zero_hpz_partition_size = 1;
+  zero.offload_optimizer = {};
+  c.gradient_accumulation_steps = 1;
+  c.grad_accum_dtype.reset(), c.communication_data_type.reset();
+  c.exact_sums = false;
+  c.checkpointing = {};
+  // Chunks stay, because a list of layers may name them.
+  c.pipeline.schedule = c.pipeline.virtual_stages > 1 ? "interleaved" : "1f1b";
+  return c;
+}
+
+}  // namespace cleave

@@ -1,0 +1,26 @@
+// The ZeRO plan of each of a rank's units.
+#pragma once
+#include "core/param_spec.h"
+#include "runtime/ranks.h"
+#include "zero/plan.h"
+
+namespace cleave {
+
+class UnitPlans {
+ public:
+  // Both outlive this.
+  UnitPlans(const Settings& settings, const Ranks& ranks);
+
+  // Asked for once a unit, in their order: up to offload_param.max_in_cpu elements of a rank's shards stay in
+  // host memory though their home is the disk, those of the first units.
+  ZeroPlan operator()(const UnitSpec& unit);
+
+ private:
+  ZeroPlan shared(const UnitSpec& unit) const;
+
+  const Settings& settings_;
+  const Ranks& ranks_;
+  int64_t left_in_memory_;  // elements
+};
+
+}  // namespace cleave

@@ -1,0 +1,216 @@
+// Settings are a pure function: what each key of a configuration comes to, without a rank, a stream or
+// memory.
+#include "runtime/settings.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/runtime/small_models.h"
+
+namespace cleave::testing {
+namespace {
+
+constexpr Device kGpu{Device::Kind::cuda, 0};
+
+Settings settings_of(const DsConfig& c, const MeshShape& mesh = {}, int rank = 0,
+                     const EngineOptions& options = {}) {
+  return make_settings(c, mesh, rank, options);
+}
+
+TEST(Settings, TakeTheAverageWhereTheConfigurationSays) {
+  DsConfig c = config_for(4, 1, 2);  // 2 micro-batches on 4 ranks: each counts an eighth
+  const MeshShape four{.data = 4};
+  EXPECT_EQ(settings_of(c, four).average, (Averaging{1.0 / 8, 1}));
+  c.gradient_predivide_factor = 2;  // half of the ranks' share before the sum, half after
+  EXPECT_EQ(settings_of(c, four).average, (Averaging{1.0 / 4, 2.0 / 4}));
+  c.prescale_gradients = true;  // all of it before
+  EXPECT_EQ(settings_of(c, four).average, (Averaging{1.0 / 8, 1}));
+  c.prescale_gradients = false, c.exact_sums = true;  // what is rounded depends on the micro-batches alone
+  EXPECT_EQ(settings_of(c, four).average, (Averaging{1.0 / 8, 1}));
+  c.exact_sums = false, c.gradient_sum = true;  // over ranks a sum
+  EXPECT_EQ(settings_of(c, four).average, (Averaging{1.0 / 2, 1}));
+}
+
+TEST(Settings, DoNotCountRanksOfASequenceOrOfAPipeInTheAverage) {
+  const DsConfig c = config_for(2);
+  const MeshShape mesh{.pipe = 2, .data = 2, .sequence = 2, .tensor = 2};
+  EXPECT_EQ(settings_of(c, mesh).average, (Averaging{1.0 / 2, 1}));
+}
+
+TEST(Settings, WaitForTheNormWhereAStepMayBeClippedOrSkipped) {
+  DsConfig c = config_for(1);
+  c.gradient_clipping = 0;
+  EXPECT_FALSE(settings_of(c).norm_first);
+  const auto with = [&](auto change) {
+    DsConfig changed = c;
+    change(changed);
+    return settings_of(changed).norm_first;
+  };
+  EXPECT_TRUE(with([](DsConfig& d) { d.gradient_clipping = 1; }));
+  EXPECT_TRUE(with([](DsConfig& d) { d.precision = Precision::fp16; }));
+  EXPECT_TRUE(with([](DsConfig& d) { d.precision = Precision::bf16; }));
+  EXPECT_FALSE(with([](DsConfig& d) { d.precision = Precision::bf16, d.check_grad_overflow = false; }));
+  EXPECT_TRUE(with([](DsConfig& d) { d.exact_sums = true; }));
+}
+
+struct Homes {
+  int stage;
+  OffloadDevice optimizer, param;
+  double ratio;
+  MemoryKind parameters, gradients, state;
+};
+
+TEST(Settings, GiveEachKindOfStateItsHome) {
+  using enum MemoryKind;
+  using enum OffloadDevice;
+  const Homes rows[] = {
+      {0, none, none, 1, device, device, device},
+      {1, cpu, none, 1, device, device, pinned},    // gradients are whole on the device
+      {2, cpu, none, 1, device, pinned, pinned},    // their shards go to where they are read
+      {2, cpu, none, 0.5, device, device, pinned},  // half of the state is updated on the device
+      {2, nvme, none, 1, device, pinned, disk},     // never on disk
+      {3, none, cpu, 1, pinned, device, device},
+      {3, none, nvme, 1, disk, device, device},
+      {2, none, cpu, 1, device, device, device},  // below stage 3 every rank has the whole
+  };
+  for (const Homes& row : rows) {
+    DsConfig c = config_for(2);
+    c.zero.stage = row.stage;
+    c.zero.offload_optimizer.device = row.optimizer, c.zero.offload_optimizer.ratio = row.ratio;
+    c.zero.offload_param.device = row.param;
+    const Settings s = settings_of(c, {.data = 2});
+    const auto what = fmt::format("stage {}, optimizer {}, param {}", row.stage, name_of(row.optimizer),
+                                  name_of(row.param));
+    EXPECT_EQ(s.shard_home.parameters, row.parameters) << what;
+    EXPECT_EQ(s.shard_home.gradients, row.gradients) << what;
+    EXPECT_EQ(s.state_home.optimizer, row.state) << what;
+  }
+}
+
+TEST(Settings, KeepPageableMemoryWherePinningIsOff) {
+  DsConfig c = config_for(2);
+  c.zero.stage = 3;
+  c.zero.offload_optimizer.device = c.zero.offload_param.device = OffloadDevice::cpu;
+  c.zero.offload_optimizer.pin_memory = c.zero.offload_param.pin_memory = false;
+  const Settings s = settings_of(c, {.data = 2});
+  EXPECT_EQ(s.shard_home.parameters, MemoryKind::host);
+  EXPECT_EQ(s.shard_home.gradients, MemoryKind::host);
+  EXPECT_EQ(s.state_home.optimizer, MemoryKind::host);
+}
+
+TEST(Settings, CutStateOnDiskIntoTilesOfAtMostASubGroup) {
+  DsConfig c = config_for(2);
+  c.zero.offload_optimizer = {.device = OffloadDevice::nvme, .nvme_path = "/mnt/fast", .buffer_count = 6};
+  c.zero.sub_group_size = 1000;
+  c.aio = {.block_size = 4096, .queue_depth = 3, .intra_op_parallelism = 2};
+  const DiskPlace disk = settings_of(c, {.data = 2}, 1).state_home.disk;
+  EXPECT_EQ(disk.folder, "/mnt/fast");
+  EXPECT_EQ(disk.name, "the optimizer state of rank 1");
+  EXPECT_EQ(disk.tile_numel, 1000);
+  EXPECT_EQ(disk.buffers, 6);
+  EXPECT_EQ(disk.options.block_bytes, 4096);
+  EXPECT_EQ(disk.options.queue_depth, 3);
+  EXPECT_EQ(disk.options.threads, 2);
+  c.zero.sub_group_size = int64_t{1} << 40;
+  EXPECT_EQ(settings_of(c).state_home.disk.tile_numel, DiskPlace{}.tile_numel);
+}
+
+TEST(Settings, ShareShardsAmongNearRanksInTheAskedWay) {
+  DsConfig c = config_for(4);
+  c.zero.stage = 3;
+  EXPECT_EQ(settings_of(c, {.data = 4}).sharing, Sharing::by_stage);
+  c.zero.zero_hpz_partition_size = 2;
+  EXPECT_EQ(settings_of(c, {.data = 4}).sharing, Sharing::nested);
+  // Without training nothing but parameters is left to share.
+  EXPECT_EQ(settings_of(c, {.data = 4}, 0, {.inference = true}).sharing, Sharing::hybrid);
+  c.zero.mics_shard_size = 2;
+  EXPECT_EQ(settings_of(c, {.data = 4}).sharing, Sharing::hybrid);
+  EXPECT_EQ(settings_of(c, {.data = 2, .sequence = 2}).near_ranks, 2);  // ranks of a sequence share, too
+  try {
+    settings_of(c, {.data = 3});
+    ADD_FAILURE();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.exit(), Exit::usage);
+    EXPECT_STREQ(e.what(), "groups of 2 near ranks do not divide the 3 of the data axis");
+  }
+}
+
+TEST(Settings, SayWhyPassesAreNoGraphsOnlyWhereSomebodyAsked) {
+  DsConfig c = config_for(1);
+  EXPECT_EQ(settings_of(c).graphs_note, "");
+  c.cuda_graphs = Switch::on;
+  EXPECT_EQ(settings_of(c).graphs_note, "CUDA graphs: not used: this rank computes on the CPU");
+  EXPECT_FALSE(settings_of(c).graphs);
+  const EngineOptions gpu{.device = kGpu};
+  EXPECT_EQ(settings_of(c, {}, 0, gpu).graphs, Graphs::Use::always);
+  EXPECT_EQ(settings_of(c, {.data = 2}, 0, gpu).graphs_note,
+            "CUDA graphs: not used: the ranks talk to each other within a pass");
+  EXPECT_FALSE(settings_of(c, {}, 0, {.device = kGpu, .inference = true}).graphs);
+  c.cuda_graphs = Switch::automatic;
+  EXPECT_EQ(settings_of(c, {}, 0, gpu).graphs, Graphs::Use::measured);
+  EXPECT_EQ(settings_of(c, {.data = 2}, 0, gpu).graphs_note, "");
+  c.zero.offload_optimizer.device = OffloadDevice::cpu;
+  EXPECT_FALSE(settings_of(c, {}, 0, gpu).graphs);
+  EXPECT_FALSE(settings_of(c, {}, 0, gpu).update_runs_on);
+}
+
+TEST(Settings, MoveRowsBesideProductsOnAGpuUnlessToldOtherwise) {
+  DsConfig c = config_for(1);
+  const MeshShape cut{.tensor = 2};
+  EXPECT_FALSE(settings_of(c, cut).rows_overlap);
+  EXPECT_TRUE(settings_of(c, cut, 0, {.device = kGpu}).rows_overlap);
+  EXPECT_FALSE(settings_of(c, {.data = 2}, 0, {.device = kGpu}).rows_overlap);
+  c.tensor_parallel.tp_overlap_comm = true;
+  EXPECT_TRUE(settings_of(c, cut).rows_overlap);
+}
+
+TEST(Settings, OfAStoreHaveTheTypesThatKeysName) {
+  DsConfig c = config_for(1);
+  c.precision = Precision::bf16;
+  const Model model = small_gpt();
+  StoreOptions o = store_options(settings_of(c), model);
+  EXPECT_EQ(o.weights, DType::bf16);
+  EXPECT_EQ(o.gradients, DType::bf16);
+  EXPECT_EQ(o.wire, DType::bf16);
+  c.grad_accum_dtype = Precision::fp32;  // what travels is what is kept ...
+  o = store_options(settings_of(c), model);
+  EXPECT_EQ(o.gradients, DType::fp32);
+  EXPECT_EQ(o.wire, DType::fp32);
+  c.communication_data_type = Precision::fp16;  // ... unless it is named, too
+  EXPECT_EQ(store_options(settings_of(c), model).wire, DType::fp16);
+  c.zero.stage3_prefetch_bucket_size = 0;
+  EXPECT_EQ(store_options(settings_of(c), model).prefetch_visits, 0);
+  const MeshShape cut{.tensor = 2};
+  EXPECT_TRUE(store_options(settings_of(c, cut, 0), model).counts_replicated);
+  EXPECT_FALSE(store_options(settings_of(c, cut, 1), model).counts_replicated);
+}
+
+TEST(Settings, LeaveRoomForEveryContributionToAnExactSum) {
+  DsConfig c = config_for(2, 1, 3);
+  c.exact_sums = true, c.exact_sums_grid = 40;
+  const StoreOptions o = store_options(settings_of(c, {.data = 2, .tensor = 2}), small_gpt());
+  EXPECT_TRUE(o.exact());
+  EXPECT_EQ(o.grid, 40);
+  // 3 micro-batches, 2 data-parallel and 2 tensor ranks, and a tied unit that is used twice: their sum stays
+  // below 2^62.
+  EXPECT_LE(o.limit * 3 * 2 * 2 * 2, std::ldexp(1.0, 62));
+  EXPECT_GT(o.limit * 3 * 2 * 2 * 3, std::ldexp(1.0, 62));
+}
+
+TEST(Settings, OfInferenceHaveNothingThatOnlyTrainingReads) {
+  DsConfig c = config_for(2, 1, 4);
+  c.zero.stage = 2;
+  c.zero.offload_optimizer.device = OffloadDevice::cpu;
+  c.exact_sums = true, c.grad_accum_dtype = Precision::fp32;
+  const Settings s = settings_of(c, {.data = 2}, 0, {.inference = true});
+  EXPECT_FALSE(s.trains);
+  EXPECT_EQ(s.config.zero.stage, 0);
+  EXPECT_EQ(s.config.gradient_accumulation_steps, 1);
+  EXPECT_EQ(s.state_home.optimizer, MemoryKind::device);
+  EXPECT_EQ(store_options(s, small_gpt()).gradients, DType::fp32);
+  EXPECT_FALSE(store_options(s, small_gpt()).exact());
+}
+
+}  // namespace
+}  // namespace cleave::testing
