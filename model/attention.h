@@ -25,9 +25,7 @@ class Attention {
     Tensor qkv, y, lse, out;
   };
   // For `rows` of this rank's positions.
-  Kept keep(Saved& saved, Arena& arena, int64_t rows, DType type) const;
-  // The same from what keep() kept from place `next` on, which moves behind it.
-  Kept kept(const Saved& saved, int& next) const;
+  Kept keep(Arena& arena, int64_t rows, DType type) const;
 
   // Where the projections of `rows` go, [rows, qkv_width], before forward() reads them: kept.qkv or scratch.
   Tensor input(const Kept& kept, Arena& scratch) const;

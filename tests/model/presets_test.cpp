@@ -4,12 +4,14 @@
 
 #include <cmath>
 
+#include "model/family.h"
+
 namespace cleave {
 namespace {
 
 int64_t params_of(const char* name) {
   ModelConfig config = find_model(name);
-  if (vocab_of(config) == 0) vocab_of(config) = 256;
+  if (config.vocab == 0) config.vocab = 256;
   return make_model(config, DType::bf16, 64, name).params();
 }
 
@@ -51,7 +53,7 @@ TEST(Presets, WeightsOfGpt2StartWithThePublishedSpread) {
 
 TEST(Presets, ParametersHaveHuggingFaceNamesAndShapes) {
   ModelConfig config = find_model("qwen2-tiny");
-  vocab_of(config) = 256;
+  config.vocab = 256;
   const Model m = make_model(config, DType::fp32, 16, "m");
   std::vector<std::string> got;
   const UnitSpec unit = m.layers[2]->units()[0];
@@ -82,9 +84,9 @@ std::string refusal(const ModelConfig& config, int64_t seq = 8) {
 }
 
 TEST(Presets, RefuseWhatDoesNotFitTogether) {
-  const LlamaConfig good = std::get<LlamaConfig>(find_model("llama-3.2-1b"));
+  const ModelConfig good = find_model("llama-3.2-1b");
   EXPECT_EQ(refusal(good), "");
-  LlamaConfig bad = good;
+  ModelConfig bad = good;
   bad.kv_heads = 5;
   EXPECT_NE(refusal(bad).find("32 heads"), std::string::npos);
   bad = good, bad.head_dim = 63;
@@ -99,7 +101,7 @@ TEST(Presets, RefuseWhatDoesNotFitTogether) {
 TEST(Presets, ArithmeticOfTheLayersAndTheHeadIsThatOfTheModel) {
   for (const char* name : {"tiny", "gpt2", "llama-tiny", "llama-3.2-1b", "qwen2.5-0.5b"}) {
     ModelConfig config = find_model(name);
-    if (vocab_of(config) == 0) vocab_of(config) = 256;
+    if (config.vocab == 0) config.vocab = 256;
     const Model m = make_model(config, DType::fp32, 64, name);
     double layers = 0;
     TensorSpec in = m.input(1);
@@ -107,7 +109,7 @@ TEST(Presets, ArithmeticOfTheLayersAndTheHeadIsThatOfTheModel) {
       layers += layer->flops(in);
       in = layer->output(in);
     }
-    const double head = 6.0 * 64 * double(m.head->classes()) * double(width_of(config));
+    const double head = 6.0 * 64 * double(m.head->classes()) * double(config.width);
     EXPECT_NEAR((layers + head) / m.flops_per_sample, 1, 1e-9) << name;
   }
 }
@@ -126,7 +128,7 @@ TEST(Presets, AnUnknownNameIsAnsweredWithTheKnownOnes) {
 TEST(Presets, RefuseHeadsThatTheGpuHasNoKernelForBeforeAnythingStarts) {
   for (const char* name : {"gpt2", "gpt2-xl", "llama-3.1-8b", "qwen2.5-7b"})
     check_kernels(find_model(name), Device::cuda(0));
-  const ModelConfig wide = GptConfig{.width = 768, .layers = 2, .heads = 4};
+  const ModelConfig wide = model_config(kGpt2, {.width = 768, .layers = 2, .heads = 4});
   check_kernels(wide, Device{});
   try {
     check_kernels(wide, Device::cuda(1));

@@ -12,7 +12,8 @@ constexpr int kMicro = 2;  // samples of a micro-batch: a rank's rows are not ne
 
 ModelFactory llama(int64_t kv_heads = 4) {
   return [=](const Axes& axes) {
-    return make_llama({.vocab = kVocab,
+    return make_model(kLlama,
+                      {.vocab = kVocab,
                        .positions = 11,
                        .width = 13,
                        .layers = 2,
@@ -225,8 +226,9 @@ TEST(SequenceRuns, KeepThatPartOfTheActivations) {
     int64_t bytes = 0;
     run_ranks(l.ranks(), [&](Communicator& world) {
       const ModelFactory model = [=](const Axes& axes) {
-        return make_gpt({.vocab = kVocab, .positions = seq, .width = 32, .layers = blocks, .heads = 4},
-                        DType::fp32, seq, "deep", axes);
+        return make_model(kGpt2,
+                          {.vocab = kVocab, .positions = seq, .width = 32, .layers = blocks, .heads = 4},
+                          DType::fp32, seq, "deep", axes);
       };
       Engine engine(smooth(l, 1), model, world, {});
       Tokens tokens(kMicro, seq);

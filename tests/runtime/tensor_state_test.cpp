@@ -109,7 +109,8 @@ class Scratch {
 // 12 heads and an MLP of 36 columns, which 1, 2, 3 and 4 ranks divide; 29 tokens, which none does.
 ModelFactory heads_of_twelve() {
   return [](const Axes& axes) {
-    return make_llama({.vocab = kVocab,
+    return make_model(kLlama,
+                      {.vocab = kVocab,
                        .positions = 12,
                        .width = 10,
                        .layers = 2,

@@ -21,7 +21,7 @@ class Oracle {
   bool gpt2() const { return name_ == "gpt2_tiny"; }
   ModelFactory model() const {
     const ModelConfig config =
-        gpt2() ? GptConfig{.vocab = 61, .positions = 24, .width = 32, .layers = 2, .heads = 2}
+        gpt2() ? model_config(kGpt2, {.vocab = 61, .positions = 24, .width = 32, .layers = 2, .heads = 2})
                : find_model(FIXTURES "/" + name_ + ".config.json");
     return [config, name = name_](const Axes& axes) {
       return make_model(config, DType::fp32, kLength, name, axes);
