@@ -3,7 +3,7 @@
 namespace cleave {
 
 std::span<const Family* const> families() {
-  static constexpr const Family* all[] = {&kGpt2, &kLlama, &kQwen2};
+  static constexpr const Family* all[] = {&kGpt2, &kLlama, &kQwen2, &kQwen3, &kMistral, &kPhi3};
   return all;
 }
 

@@ -39,7 +39,7 @@ struct Family {
   std::string (*write)(const ModelConfig& config);
 };
 
-extern const Family kGpt2, kLlama, kQwen2;
+extern const Family kGpt2, kLlama, kQwen2, kQwen3, kMistral, kPhi3;
 std::span<const Family* const> families();
 
 // A config of the family, with what it leaves 0 filled in: as many key/value heads as heads, heads that

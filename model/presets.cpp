@@ -48,6 +48,12 @@ ModelConfig qwen2(ModelConfig c) {
   return model_config(kQwen2, c);
 }
 
+ModelConfig qwen3(ModelConfig c) {
+  c.vocab = 151936, c.positions = 40960, c.kv_heads = 8, c.head_dim = 128;
+  c.rope_theta = 1e6, c.tied = true;
+  return model_config(kQwen3, c);
+}
+
 // The sizes are those of the published config.json files.
 const std::vector<Preset>& presets() {
   static const std::vector<Preset> all{
@@ -91,7 +97,29 @@ const std::vector<Preset>& presets() {
                             .layers = 28,
                             .heads = 28,
                             .kv_heads = 4,
-                            .mlp_width = 18944})}};
+                            .mlp_width = 18944})},
+      {"qwen3-tiny", model_config(kQwen3, kTiedTiny)},
+      {"qwen3-0.6b", qwen3({.width = 1024, .layers = 28, .heads = 16, .mlp_width = 3072})},
+      {"qwen3-1.7b", qwen3({.width = 2048, .layers = 28, .heads = 16, .mlp_width = 6144})},
+      {"qwen3-4b", qwen3({.width = 2560, .layers = 36, .heads = 32, .mlp_width = 9728})},
+      {"mistral-tiny", model_config(kMistral, kTiny)},
+      {"mistral-7b-v0.3", model_config(kMistral, {.vocab = 32768,
+                                                  .positions = 32768,
+                                                  .width = 4096,
+                                                  .layers = 32,
+                                                  .heads = 32,
+                                                  .kv_heads = 8,
+                                                  .mlp_width = 14336,
+                                                  .norm_eps = 1e-5f,
+                                                  .rope_theta = 1e6})},
+      {"phi-3-tiny", model_config(kPhi3, kTiny)},
+      {"phi-3-mini", model_config(kPhi3, {.vocab = 32064,
+                                          .positions = 4096,
+                                          .width = 3072,
+                                          .layers = 32,
+                                          .heads = 32,
+                                          .mlp_width = 8192,
+                                          .window = 2047})}};
   return all;
 }
 

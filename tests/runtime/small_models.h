@@ -39,8 +39,8 @@ inline Model small_gpt(DType dtype = DType::fp32, float dropout = 0) {
 }
 
 // Grouped heads wider than width / heads, biases wherever a config can have them, and a head of its own.
-inline Model small_llama(DType dtype = DType::fp32) {
-  return make_model(kLlama,
+inline Model small_llama(DType dtype = DType::fp32, const Family& family = kLlama) {
+  return make_model(family,
                     {.vocab = kVocab,
                      .positions = 11,
                      .width = 13,
@@ -52,7 +52,7 @@ inline Model small_llama(DType dtype = DType::fp32) {
                      .qkv_bias = true,
                      .output_bias = true,
                      .init_scale = 0.1f},
-                    dtype, kSeq, "small llama");
+                    dtype, kSeq, "small");
 }
 
 // As Qwen2: a tied head, biases before attention only.

@@ -38,7 +38,9 @@ TEST_P(Tensor3d, OfTiedModelsIsCloseToOneRankWithRowsCutAndWhole) {
   for (const auto& [name, model] : {std::pair{"tied gpt", cut_gpt(true)},
                                     {"dropout", cut_gpt(true, DType::fp32, 0.3f)},
                                     {"llama", cut_llama(false)},
-                                    {"tied llama", cut_llama(true)}})
+                                    {"tied llama", cut_llama(true)},
+                                    {"qwen3", cut_decoder(kQwen3, false, DType::fp32, 2, 8)},
+                                    {"phi3", cut_decoder(kPhi3, false, DType::fp32, 4)}})
     for (bool cut_rows : {false, true})
       for (const Layout& l : {Layout{1, data, tensor, 2, "1f1b", false, cut_rows},
                               Layout{2, data, tensor, 3, "zb-h1", false, cut_rows},
