@@ -13,7 +13,7 @@ class Dense {
     Range used = {};              // the outputs that this rank computes; empty: all of them
   };
   Dense() = default;
-  // sums: the ranks add up their outputs, so the bias is added by the first alone.
+  // Where ranks add up their outputs, the first alone adds the bias.
   enum class Bias : uint8_t { added, elsewhere };
   explicit Dense(std::vector<Part> parts, Bias bias = Bias::added);
   // Weights before biases: both are one matrix only where their parts are neighbours in the unit.
