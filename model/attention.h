@@ -6,6 +6,12 @@
 
 namespace cleave {
 
+// How many keys a query sees in the mean, as an area: half of the sequence without a window.
+inline double mean_keys(int64_t seq, int64_t window) {
+  const double all = double(seq), seen = window > 0 ? std::min(all, double(window)) : all;
+  return seen * (1 - seen / (2 * all));
+}
+
 class Attention {
  public:
   // Heads that this rank of the tensor axis has, over whole sequences of seq positions.

@@ -8,7 +8,11 @@ AttentionHalf::AttentionHalf(const Config& config, const Axes& axes)
     : c_(config),
       axis_(axes.tensor),
       share_(share_of(c_, axis_)),
-      attention_({.seq = c_.seq, .heads = share_.heads, .kv_heads = share_.kv_heads, .head_dim = c_.head_dim},
+      attention_({.seq = c_.seq,
+                  .heads = share_.heads,
+                  .kv_heads = share_.kv_heads,
+                  .head_dim = c_.head_dim,
+                  .window = c_.window},
                  axes.sequence),
       qkv_(projections(c_)),
       query_norm_(head_norm(c_.query_norm, share_.heads, 0)),
@@ -75,7 +79,7 @@ void AttentionHalf::declare(std::vector<DeclaredUnit>& units) {
 }
 
 double AttentionHalf::flops(int64_t rows) const {
-  return 6 * double(rows) * double(c_.seq) * double(c_.heads) * double(c_.head_dim);
+  return 12 * double(rows) * mean_keys(c_.seq, c_.window) * double(c_.heads) * double(c_.head_dim);
 }
 
 Attention::Call AttentionHalf::call(Arena& scratch, Stream& stream, std::span<const Tensor> constants) const {

@@ -20,6 +20,7 @@ class AttentionHalf final : public Half {
     std::string name;  // of the block, for reports
     int64_t width = 1, seq = 1;
     int64_t heads = 1, kv_heads = 1, head_dim = 1;
+    int64_t window = 0;  // AttentionMask's
     // Names of parameters without .weight and .bias. Queries, keys and values have one each, or one together.
     std::vector<std::string> qkv;
     std::string out;

@@ -74,6 +74,7 @@ void Dense::backward_weight(const Linear::OutputGradient& dy, Tensor x, std::spa
   const Linear product{.in = in_, .out = out_};
   std::vector<ParamGradient> weights = gradients(&Part::weight, grads),
                              biases = gradients(&Part::bias, grads);
+  if (!weights[0].wanted()) return;  // the unit is frozen, biases and all
   ParamGradient dweight, dbias;
   if (whole()) {
     dweight = joined(weights);

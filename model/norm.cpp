@@ -53,21 +53,23 @@ void Norm::forward(Tensor y, const Rows& rows, const Kept& kept, std::span<const
 
 Norm::Gradients Norm::gradients(const BackwardArgs& a) const {
   Gradients g;
-  if (a.part == BackwardPart::input) {
-    g.weight = a.keep->take(DType::fp32, {weight_.spec().numel()});
-    if (bias_) g.bias = a.keep->take(DType::fp32, {bias_.spec().numel()});
+  const bool later = a.part == BackwardPart::input;
+  ParamGradient* weight = weight_.in(a.grads);
+  if (later || !weight->wanted()) {  // of a frozen unit they are nobody's
+    Arena& arena = later ? *a.keep : a.scratch;
+    g.weight = arena.take(DType::fp32, {weight_.spec().numel()});
+    if (bias_) g.bias = arena.take(DType::fp32, {bias_.spec().numel()});
     return g;
   }
-  ParamGradient& weight = *weight_.in(a.grads);
   ParamGradient* bias = bias_.in(a.grads);
-  g.weight = weight.tensor, g.accumulate_weight = weight.accumulate();
+  g.weight = weight->tensor, g.accumulate_weight = weight->accumulate();
   if (bias) g.bias = bias->tensor, g.accumulate_bias = bias->accumulate();
   return g;
 }
 
 void Norm::add(const Gradients& kept, std::span<ParamGradient> grads, Stream& stream) const {
   const auto add_to = [&](ParamGradient* gradient, Tensor x) {
-    if (!gradient) return;
+    if (!gradient || !gradient->wanted()) return;
     if (gradient->accumulate())
       launch(Axpy{.y = gradient->tensor, .x = x}, stream);
     else

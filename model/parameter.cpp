@@ -20,7 +20,7 @@ std::vector<UnitSpec> settle(const std::vector<DeclaredUnit>& units) {
   std::vector<UnitSpec> specs;
   int place = 0;
   for (const DeclaredUnit& unit : units) {
-    UnitSpec& spec = specs.emplace_back(UnitSpec{unit.name, {}});
+    UnitSpec& spec = specs.emplace_back(UnitSpec{unit.name, {}, unit.frozen});
     for (Parameter* p : unit.params) p->place_ = place++, spec.params.push_back(p->spec());
   }
   return specs;

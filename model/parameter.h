@@ -31,6 +31,7 @@ class Parameter {
 struct DeclaredUnit {
   std::string name;
   std::vector<Parameter*> params = {};
+  bool frozen = false;
   void add(Parameter& p) {
     if (p) params.push_back(&p);
   }

@@ -139,11 +139,6 @@ void check_sizes(const ModelConfig& c, int64_t seq) {
           "a head of {} elements cannot be rotated; head_dim must be even", c.head_dim);
   require(0 < seq && seq <= c.positions, Exit::usage, "--seq_len {} is outside 1..{}, the model's positions",
           seq, c.positions);
-  require(
-      c.window == 0 || c.window >= seq, Exit::usage,
-      "the model attends to a sliding window of {} positions, which is not built; use --seq_len {} or less, "
-      "where every position is inside, got {}",
-      c.window, c.window, seq);
 }
 
 template <size_t n>
@@ -168,6 +163,7 @@ std::unique_ptr<Block> make_block(const ModelConfig& c, int64_t seq, int64_t ind
                                                             .heads = c.heads,
                                                             .kv_heads = c.kv_heads,
                                                             .head_dim = c.head_dim,
+                                                            .window = c.window,
                                                             .qkv = named(in, names.qkv),
                                                             .out = in + names.out,
                                                             .qkv_bias = c.qkv_bias,
@@ -199,11 +195,12 @@ std::unique_ptr<Block> make_block(const ModelConfig& c, int64_t seq, int64_t ind
       RowDropout{c.dropout, seq, axes}, f.biases_last);
 }
 
-// 6 FLOPs a weight and token in matrix products, and causal attention counted once.
+// 6 FLOPs a weight and token in matrix products, and of attention what the mask leaves.
 double flops_per_token(const ModelConfig& c, int64_t seq) {
   const double w = double(c.width), q = double(c.heads * c.head_dim), kv = double(c.kv_heads * c.head_dim);
   const double block = w * (2 * q + 2 * kv + (c.family->gated ? 3 : 2) * double(c.mlp_width));
-  return 6 * (double(c.layers) * block + double(c.vocab) * w) + 6 * double(c.layers) * q * double(seq);
+  return 6 * (double(c.layers) * block + double(c.vocab) * w) +
+         12 * double(c.layers) * q * mean_keys(seq, c.window);
 }
 
 }  // namespace

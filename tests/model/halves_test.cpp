@@ -38,7 +38,7 @@ class Alone {
         dy_(numbers(kRows * kWidth, "dy", 1)) {
     for (const UnitSpec& unit : layer.units())
       for (const ParamSpec& p : unit.params) {
-        specs_.push_back(p);
+        specs_.push_back(p), frozen_.push_back(unit.frozen);
         const float mean = p.name.find("norm") != std::string::npos && p.name.ends_with(".weight") ? 1 : 0;
         for (const float v : numbers(p.numel(), p.name, 0.4f)) params_.push_back(mean + v);
       }
@@ -71,7 +71,8 @@ class Alone {
     const std::vector<Tensor> params = views(params_), slots = views(flat);
     const auto written = std::make_unique<bool[]>(slots.size());
     std::vector<ParamGradient> grads;
-    for (size_t i = 0; i < slots.size(); ++i) grads.push_back({slots[i], &written[i]});
+    for (size_t i = 0; i < slots.size(); ++i)
+      grads.push_back(frozen_[i] ? ParamGradient{} : ParamGradient{slots[i], &written[i]});
     const auto run = [&](BackwardPart part) {
       Arena scratch(scratch_);
       const bool weights = part != BackwardPart::input, input = part != BackwardPart::weight;
@@ -148,6 +149,7 @@ class Alone {
   const Layer& layer_;
   std::vector<Tensor> constants_;
   std::vector<ParamSpec> specs_;
+  std::vector<bool> frozen_;
   Values x_, dy_, params_;
   Stream stream_;
   std::vector<std::byte> memory_ = std::vector<std::byte>(3 * kBytes);
@@ -251,12 +253,13 @@ TEST_P(Blocks, GradientsHaveTheSameBitsSplitAndLean) {
 // Two MLPs that are added up, each in a unit of its own: what a mixture of experts does with parameters.
 class TwoMlps final : public Half {
  public:
-  TwoMlps() {
+  explicit TwoMlps(bool first_is_frozen = false) : first_is_frozen_(first_is_frozen) {
     for (const char* unit : {"b.first", "b.second"}) mlps_.emplace_back(mlp_config(unit), TensorAxis());
   }
   void declare(std::vector<DeclaredUnit>& units) override {
     for (size_t i = 0; i < mlps_.size(); ++i) {
-      std::vector<DeclaredUnit> own{{i == 0 ? "b.first" : "b.second"}};
+      std::vector<DeclaredUnit> own{
+          {.name = i == 0 ? "b.first" : "b.second", .frozen = i == 0 && first_is_frozen_}};
       mlps_[i].declare(own);
       units.push_back(own.front());
     }
@@ -276,6 +279,7 @@ class TwoMlps final : public Half {
   }
 
  private:
+  bool first_is_frozen_;
   std::vector<MlpHalf> mlps_;
 };
 
@@ -314,6 +318,22 @@ TEST(Halves, MayOwnUnitsOfTheirOwnBehindTheBlocks) {
     EXPECT_NEAR(got.at(i < half ? "b.first.up.weight" : "b.second.up.weight")[i % half],
                 want.at("b.up.weight")[i], 1e-5);
   }
+}
+
+TEST(Halves, LeaveOutTheGradientsOfAFrozenUnitAndNothingElse) {
+  const auto make = [](bool frozen) {
+    return block_of(std::make_unique<AttentionHalf>(attention_config(), Axes()),
+                    std::make_unique<TwoMlps>(frozen));
+  };
+  const auto trained = make(false), frozen = make(true);
+  const auto want = Alone(*trained).backward({});
+  for (const bool split : {false, true})
+    for (const auto& [name, got] : Alone(*frozen).backward({.split = split})) {
+      if (!name.starts_with("b.first."))
+        EXPECT_EQ(got, want.at(name)) << name;
+      else
+        for (const float v : got) EXPECT_TRUE(std::isnan(v)) << name << " was written";
+    }
 }
 
 TEST(Halves, FindWhatTheyKeptByTheirOwnKindAndRefuseToKeepTwice) {
