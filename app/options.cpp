@@ -121,7 +121,7 @@ ModelConfig config_of(const ModelOptions& o, int64_t data_vocab) {
          "random ones instead; to train this shape from random weights, give its config.json: --model {}",
          o.model, weights, (std::filesystem::path(o.model) / "config.json").string());
   ModelConfig config = find_model(o.model);
-  if (vocab_of(config) == 0) vocab_of(config) = data_vocab;
+  if (config.vocab == 0) config.vocab = data_vocab;
   return config;
 }
 

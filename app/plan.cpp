@@ -119,7 +119,7 @@ int run_plan(const Arguments& arguments) {
     limits.device_bytes = int64_t(device->memory_bytes);
 
   const ModelConfig shape = config_of(o.model, o.vocab);
-  o.values.hidden_size = width_of(shape);
+  o.values.hidden_size = shape.width;
   const ReadOptions options{.strict = o.strict,
                             .world_size = o.world,
                             .world_origin = "--world_size",

@@ -19,7 +19,7 @@ DsConfig layout_of(const PretrainedOptions& o, const ModelConfig& model, const J
     return config;
   }
   AutoValues values = o.values;
-  values.hidden_size = width_of(model);
+  values.hidden_size = model.width;
   values.total_steps = 1;  // of a schedule that is not used
   ReadOptions reading = job.read_options(o.strict, values);
   reading.micro_batch_size = o.micro_batch;
@@ -80,7 +80,7 @@ ModelConfig Pretrained::read_checkpoint(const PretrainedOptions& o) {
          "tokenizer",
          reader.path().string());
   }
-  vocab_of(model) = vocab_;
+  model.vocab = vocab_;
   return model;
 }
 

@@ -48,10 +48,9 @@ std::string change_of_data(const json& saved, const json& now) {
 
 json run_facts(const TrainOptions& options, const ModelConfig& model, const DsConfig& config,
                const TokenFile& data) {
-  ModelConfig shape = model;
   return {{"model", options.model.model},
           {"config", json::parse(to_config_json(model))},
-          {"vocab", vocab_of(shape)},
+          {"vocab", model.vocab},
           {"seq_len", options.model.seq_len},
           {"tokenizer", data.kind() == TokenFile::Kind::bytes ? "byte" : "ids"},
           {"seed", options.seed},

@@ -52,13 +52,13 @@ class Run {
         model_(config_of(o_.model, data_.vocab())),
         folder_({o_.output, o_.resume, o_.keep, o_.strict, o_.reset_optimizer}, job,
                 [this](const std::string& text) { say(text); }) {
-    if (data_.vocab_is_a_guess()) data_ = TokenFile(o_.data, {.vocab = vocab_of(model_)});
-    require(data_.vocab() <= vocab_of(model_), Exit::data,
+    if (data_.vocab_is_a_guess()) data_ = TokenFile(o_.data, {.vocab = model_.vocab});
+    require(data_.vocab() <= model_.vocab, Exit::data,
             "{} holds ids below {}, but {} has a vocabulary of {}", o_.data, data_.vocab(), o_.model.model,
-            vocab_of(model_));
+            model_.vocab);
     check_kernels(model_, job.device());
     if (!o_.eval_data.empty())
-      eval_ = std::make_unique<TokenFile>(o_.eval_data, TokenFile::Options{.vocab = vocab_of(model_)});
+      eval_ = std::make_unique<TokenFile>(o_.eval_data, TokenFile::Options{.vocab = model_.vocab});
   }
 
   // Before anything is started, alike on every rank: Error(usage) where an output would overwrite an input,
@@ -309,7 +309,7 @@ int run_train(const Arguments& arguments) {
   Job job(o.ranks);
   return job.run([&] {
     AutoValues values = o.values;
-    values.total_steps = o.steps, values.hidden_size = width_of(config_of(o.model, 256));
+    values.total_steps = o.steps, values.hidden_size = config_of(o.model, 256).width;
     const ReadOptions reading = job.read_options(o.strict, values);
     const ReadResult config = job.read_config(o.config, reading);
     Run run(o, job, config);

@@ -16,15 +16,15 @@ struct Init {
   float scale = 0;  // standard deviation, or half width of the interval around 0
 };
 
-// Which part of a whole tensor a rank of the tensor axis holds. One dim is cut: it is `blocks` equal blocks
-// one after another (fused queries, keys and values), and the rank has the same consecutive indices of each.
+// Which part of a whole tensor a rank of the tensor axis holds. One dim is cut: it is blocks of these extents
+// one after another (fused queries, keys and values), and of each the rank has the rank-th of `ranks` equal
+// parts, whose last ones end in padding where the extent does not divide.
 struct Split {
   int dim = 0;
-  int64_t blocks = 1;
-  int64_t extent = 0;  // of a block in the whole tensor; 0: not split, every rank has all of it
-  int64_t begin = 0;   // this rank's first index of every block; indices past the extent are padding
+  std::vector<int64_t> extents = {};  // in the whole tensor; none: not split, every rank has all of it
+  int rank = 0, ranks = 1;
 
-  explicit operator bool() const { return extent > 0; }
+  explicit operator bool() const { return !extents.empty(); }
 };
 
 struct ParamSpec {
@@ -41,7 +41,8 @@ struct ParamSpec {
   }
   std::vector<int64_t> whole_shape() const {
     std::vector<int64_t> whole = shape;
-    if (split) whole[size_t(split.dim)] = split.blocks * split.extent;
+    if (split)
+      whole[size_t(split.dim)] = std::accumulate(split.extents.begin(), split.extents.end(), int64_t{0});
     return whole;
   }
   int64_t whole_numel() const {

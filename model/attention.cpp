@@ -16,20 +16,13 @@ HeadGroups Attention::qkv_groups() const {
   return {.widths = {width(), kv, kv}, .copies = {1, heads_.copies, heads_.copies}};
 }
 
-Attention::Kept Attention::keep(Saved& saved, Arena& arena, int64_t rows, DType type) const {
+Attention::Kept Attention::keep(Arena& arena, int64_t rows, DType type) const {
   const int64_t n = axis_.size(), all = rows * n;
   Kept k;
-  k.qkv = saved.keep(arena, type, {all, axis_.twin_width(qkv_groups())});
-  k.y = saved.keep(arena, type, {all, width() / n});
-  k.lse = saved.keep(arena, DType::fp32, {all / sizes_.seq, heads_.heads, sizes_.seq});
-  k.out = n == 1 ? k.y : saved.keep(arena, type, {rows, width()});
-  return k;
-}
-
-Attention::Kept Attention::kept(const Saved& saved, int& next) const {
-  Kept k;
-  k.qkv = saved[next++], k.y = saved[next++], k.lse = saved[next++];
-  k.out = axis_.size() == 1 ? k.y : saved[next++];
+  k.qkv = arena.take(type, {all, axis_.twin_width(qkv_groups())});
+  k.y = arena.take(type, {all, width() / n});
+  k.lse = arena.take(DType::fp32, {all / sizes_.seq, heads_.heads, sizes_.seq});
+  k.out = n == 1 ? k.y : arena.take(type, {rows, width()});
   return k;
 }
 

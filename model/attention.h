@@ -6,6 +6,12 @@
 
 namespace cleave {
 
+// How many keys a query sees in the mean, as an area: half of the sequence without a window.
+inline double mean_keys(int64_t seq, int64_t window) {
+  const double all = double(seq), seen = window > 0 ? std::min(all, double(window)) : all;
+  return seen * (1 - seen / (2 * all));
+}
+
 class Attention {
  public:
   // Heads that this rank of the tensor axis has, over whole sequences of seq positions.
@@ -25,9 +31,7 @@ class Attention {
     Tensor qkv, y, lse, out;
   };
   // For `rows` of this rank's positions.
-  Kept keep(Saved& saved, Arena& arena, int64_t rows, DType type) const;
-  // The same from what keep() kept from place `next` on, which moves behind it.
-  Kept kept(const Saved& saved, int& next) const;
+  Kept keep(Arena& arena, int64_t rows, DType type) const;
 
   // Where the projections of `rows` go, [rows, qkv_width], before forward() reads them: kept.qkv or scratch.
   Tensor input(const Kept& kept, Arena& scratch) const;

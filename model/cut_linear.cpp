@@ -13,6 +13,11 @@ Tensor rows_of(const Tensor& t, Range rows) {
 
 }  // namespace
 
+CutLinear::Gathering CutLinear::start_gather(Tensor local, Arena& scratch) const {
+  const Tensor all = axis.all_rows_of(local, scratch);
+  return {all, axis.start_gather(all, local, stream, what)};
+}
+
 Tensor CutLinear::forward_gathered(const Linear& linear, Tensor y, Tensor x, Arena& scratch) const {
   const Tensor all = axis.all_rows_of(x, scratch), out = matrix(y, linear.out);
   axis.gather(all, x, stream, what,

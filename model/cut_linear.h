@@ -12,6 +12,13 @@ struct CutLinear {
   Stream& stream;
   std::string_view what;  // for reports; outlives the stream's work
 
+  // All rows of `local`: scratch where rows are cut, else `local` itself. They are there once the event is.
+  struct Gathering {
+    Tensor all;
+    Event here;
+  };
+  Gathering start_gather(Tensor local, Arena& scratch) const;
+
   // Outputs cut: y, of all rows, from the gathered x. Returns all rows of x, scratch where rows are cut.
   Tensor forward_gathered(const Linear& linear, Tensor y, Tensor x, Arena& scratch) const;
   // The same with an activation function behind it: hidden as y above, y = f(hidden).

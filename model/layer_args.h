@@ -1,6 +1,7 @@
 // What a layer receives for the duration of a call: views of its parameters, of its input and output, and
 // arenas for what it keeps.
 #pragma once
+#include <any>
 #include <span>
 #include <vector>
 
@@ -16,16 +17,36 @@ struct TensorSpec {
   Shape shape;
 };
 
-// What a layer keeps from forward to backward, in the order in which it kept it.
+// What a layer keeps from forward to backward: structs of its own, whose members are tensors from the arena
+// it was given, found again by the one who put them there and by their type.
 class Saved {
  public:
-  Tensor keep(Arena& arena, DType dtype, Shape shape) {
-    return tensors_.emplace_back(arena.take(dtype, shape));
+  // Once for each owner and type.
+  template <class Kept>
+  void put(const void* owner, Kept kept) {
+    CHECK(!find<Kept>(owner), "kept twice");
+    kept_.push_back({owner, std::move(kept)});
   }
-  const Tensor& operator[](int i) const { return tensors_[size_t(i)]; }
+  template <class Kept>
+  const Kept& get(const void* owner) const {
+    const Kept* kept = find<Kept>(owner);
+    CHECK(kept, "nothing of this kind was kept");
+    return *kept;
+  }
 
  private:
-  std::vector<Tensor> tensors_;
+  struct Entry {
+    const void* owner;
+    std::any kept;
+  };
+  template <class Kept>
+  const Kept* find(const void* owner) const {
+    for (const Entry& e : kept_)
+      if (const auto* kept = std::any_cast<Kept>(&e.kept); kept && e.owner == owner) return kept;
+    return nullptr;
+  }
+
+  std::vector<Entry> kept_;
 };
 
 // The gradient of one parameter. A layer calls accumulate() exactly once for each write it makes: it says

@@ -13,11 +13,11 @@ namespace {
 // y = activation(x @ weight^T + bias). Over a tensor axis layers go in pairs as a transformer's MLP: one
 // whose outputs are cut, then one whose inputs are, so rows travel once a pair. The model's first input has
 // all rows and columns on every rank.
-class Dense final : public Layer {
+class DenseLayer final : public Layer {
  public:
   enum class Cut { outputs, inputs };
-  Dense(int64_t in, int64_t out, Activation kind, std::string name, Cut cut, bool first,
-        const TensorAxis& axis)
+  DenseLayer(int64_t in, int64_t out, Activation kind, std::string name, Cut cut, bool first,
+             const TensorAxis& axis)
       : in_(in), out_(out), kind_(kind), name_(std::move(name)), cut_(cut), first_(first), axis_(axis) {
     const std::string what = fmt::format("{} of {}", cut == Cut::outputs ? "outputs" : "inputs", name_);
     mine_ = axis_.mine(cut == Cut::outputs ? out : in, what.c_str());
@@ -37,7 +37,8 @@ class Dense final : public Layer {
   }
 
   void forward(const ForwardArgs& a) const override {
-    const Tensor hidden = a.saved.keep(a.keep, a.y.dtype(), a.y.shape());
+    const Tensor hidden = a.keep.take(a.y.dtype(), a.y.shape());
+    a.saved.put(this, Kept{hidden});
     const CutLinear cut{axis_, a.stream, name_};
     if (cut_ == Cut::outputs && !first_) {
       cut.forward_active(linear(a.params), a.y, hidden, a.x, kind_, a.scratch);
@@ -52,7 +53,8 @@ class Dense final : public Layer {
 
   void backward(const BackwardArgs& a) const override {
     const Tensor dhidden = a.scratch.take(a.dy.dtype(), a.dy.shape());
-    launch(ActivationBackward{.dx = dhidden, .dy = a.dy, .x = a.saved[0], .kind = kind_}, a.stream);
+    launch(ActivationBackward{.dx = dhidden, .dy = a.dy, .x = a.saved.get<Kept>(this).hidden, .kind = kind_},
+           a.stream);
     if (first_ && a.dx.defined()) {  // a program put layers of its own before the MLP
       require(axis_.size() == 1, Exit::usage,
               "{} is the first layer of an MLP cut over {} tensor ranks and there are layers before it; set "
@@ -64,6 +66,9 @@ class Dense final : public Layer {
   }
 
  private:
+  struct Kept {
+    Tensor hidden;  // what the activation is of
+  };
   Linear linear(std::span<const Tensor> params) const {
     if (cut_ == Cut::outputs) return {in_, mine_.size(), params[0], params[1]};
     return {mine_.size(), out_, params[0], axis_.rank() == 0 ? params[1] : Tensor()};  // summed: once
@@ -127,9 +132,9 @@ Model make_mlp(const MlpConfig& c, DType dtype, std::string name, const Axes& ax
       axes.tensor.size());
   for (size_t i = 0; i < dense; ++i) {
     // The last of all has its inputs cut, so that the head sees whole columns.
-    const auto cut = (dense - i) % 2 == 0 ? Dense::Cut::outputs : Dense::Cut::inputs;
-    m.layers.push_back(std::make_unique<Dense>(c.sizes[i], c.sizes[i + 1], c.activation,
-                                               fmt::format("dense.{}", i), cut, i == 0, axes.tensor));
+    const auto cut = (dense - i) % 2 == 0 ? DenseLayer::Cut::outputs : DenseLayer::Cut::inputs;
+    m.layers.push_back(std::make_unique<DenseLayer>(c.sizes[i], c.sizes[i + 1], c.activation,
+                                                    fmt::format("dense.{}", i), cut, i == 0, axes.tensor));
     weights += double(c.sizes[i]) * double(c.sizes[i + 1]);
   }
   const int64_t width = c.sizes[c.sizes.size() - 2], classes = c.sizes.back();

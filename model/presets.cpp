@@ -5,6 +5,7 @@
 #include "core/input_file.h"
 #include "kernels/attention.h"
 #include "model/config_json.h"
+#include "model/family.h"
 
 namespace cleave {
 namespace {
@@ -16,58 +17,62 @@ struct Preset {
   ModelConfig config;
 };
 
-GptConfig gpt2(int64_t width, int64_t layers, int64_t heads) {
-  return {.width = width, .layers = layers, .heads = heads};
+ModelConfig gpt2(ModelConfig c) {
+  c.vocab = 50257, c.positions = 1024;
+  return model_config(kGpt2, c);
 }
 
 // For trying things: small, and with the vocabulary of the data.
-constexpr LlamaConfig kTiny{.vocab = 0,
-                            .positions = 1024,
+constexpr ModelConfig kTiny{.positions = 1024,
                             .width = 128,
                             .layers = 4,
                             .heads = 4,
                             .kv_heads = 2,
                             .head_dim = 32,
                             .mlp_width = 384};
-
-LlamaConfig tiny_qwen2() {
-  LlamaConfig c = kTiny;
-  c.tied = c.qkv_bias = true;
+constexpr ModelConfig kTiedTiny = [] {
+  ModelConfig c = kTiny;
+  c.tied = true;
   return c;
-}
+}();
 
-LlamaConfig llama3(double rope_factor, LlamaConfig c) {
+ModelConfig llama3(double rope_factor, ModelConfig c) {
   c.vocab = 128256, c.positions = 131072, c.norm_eps = 1e-5f, c.rope_theta = 500000;
   c.rope = {.kind = RopeScaling::Kind::llama3, .factor = rope_factor};
-  return c;
+  c.heads = 32, c.kv_heads = 8;
+  return model_config(kLlama, c);
 }
 
-LlamaConfig qwen2(LlamaConfig c) {
-  c.rope_theta = 1e6, c.qkv_bias = true;
-  return c;
+ModelConfig qwen2(ModelConfig c) {
+  c.rope_theta = 1e6;
+  return model_config(kQwen2, c);
+}
+
+ModelConfig qwen3(ModelConfig c) {
+  c.vocab = 151936, c.positions = 40960, c.kv_heads = 8, c.head_dim = 128;
+  c.rope_theta = 1e6, c.tied = true;
+  return model_config(kQwen3, c);
 }
 
 // The sizes are those of the published config.json files.
 const std::vector<Preset>& presets() {
   static const std::vector<Preset> all{
-      {"tiny", GptConfig{.vocab = 0, .width = 128, .layers = 4, .heads = 4}},
-      {"gpt2", gpt2(768, 12, 12)},
-      {"gpt2-medium", gpt2(1024, 24, 16)},
-      {"gpt2-large", gpt2(1280, 36, 20)},
-      {"gpt2-xl", gpt2(1600, 48, 25)},
-      {"llama-tiny", kTiny},
+      {"tiny", model_config(kGpt2, {.positions = 1024, .width = 128, .layers = 4, .heads = 4})},
+      {"gpt2", gpt2({.width = 768, .layers = 12, .heads = 12})},
+      {"gpt2-medium", gpt2({.width = 1024, .layers = 24, .heads = 16})},
+      {"gpt2-large", gpt2({.width = 1280, .layers = 36, .heads = 20})},
+      {"gpt2-xl", gpt2({.width = 1600, .layers = 48, .heads = 25})},
+      {"llama-tiny", model_config(kLlama, kTiny)},
       {"llama-3.2-1b",
-       llama3(32,
-              {.width = 2048, .layers = 16, .kv_heads = 8, .head_dim = 64, .mlp_width = 8192, .tied = true})},
-      {"llama-3.1-8b", llama3(8, {.width = 4096, .layers = 32, .kv_heads = 8, .mlp_width = 14336})},
-      {"qwen2-tiny", tiny_qwen2()},
+       llama3(32, {.width = 2048, .layers = 16, .head_dim = 64, .mlp_width = 8192, .tied = true})},
+      {"llama-3.1-8b", llama3(8, {.width = 4096, .layers = 32, .head_dim = 128, .mlp_width = 14336})},
+      {"qwen2-tiny", model_config(kQwen2, kTiedTiny)},
       {"qwen2.5-0.5b", qwen2({.vocab = 151936,
                               .positions = 32768,
                               .width = 896,
                               .layers = 24,
                               .heads = 14,
                               .kv_heads = 2,
-                              .head_dim = 64,
                               .mlp_width = 4864,
                               .tied = true})},
       {"qwen2.5-1.5b", qwen2({.vocab = 151936,
@@ -92,7 +97,29 @@ const std::vector<Preset>& presets() {
                             .layers = 28,
                             .heads = 28,
                             .kv_heads = 4,
-                            .mlp_width = 18944})}};
+                            .mlp_width = 18944})},
+      {"qwen3-tiny", model_config(kQwen3, kTiedTiny)},
+      {"qwen3-0.6b", qwen3({.width = 1024, .layers = 28, .heads = 16, .mlp_width = 3072})},
+      {"qwen3-1.7b", qwen3({.width = 2048, .layers = 28, .heads = 16, .mlp_width = 6144})},
+      {"qwen3-4b", qwen3({.width = 2560, .layers = 36, .heads = 32, .mlp_width = 9728})},
+      {"mistral-tiny", model_config(kMistral, kTiny)},
+      {"mistral-7b-v0.3", model_config(kMistral, {.vocab = 32768,
+                                                  .positions = 32768,
+                                                  .width = 4096,
+                                                  .layers = 32,
+                                                  .heads = 32,
+                                                  .kv_heads = 8,
+                                                  .mlp_width = 14336,
+                                                  .norm_eps = 1e-5f,
+                                                  .rope_theta = 1e6})},
+      {"phi-3-tiny", model_config(kPhi3, kTiny)},
+      {"phi-3-mini", model_config(kPhi3, {.vocab = 32064,
+                                          .positions = 4096,
+                                          .width = 3072,
+                                          .layers = 32,
+                                          .heads = 32,
+                                          .mlp_width = 8192,
+                                          .window = 2047})}};
   return all;
 }
 
@@ -117,20 +144,11 @@ ModelConfig find_model(const std::string& name) {
 }
 
 void check_kernels(const ModelConfig& config, Device device) {
-  if (!device.is_cuda()) return;
-  const auto* gpt = std::get_if<GptConfig>(&config);
-  const int64_t head = gpt ? gpt->width / gpt->heads : std::get<LlamaConfig>(config).head_dim;
   require(
-      head <= kGpuHeadDim, Exit::usage,
+      !device.is_cuda() || config.head_dim <= kGpuHeadDim, Exit::usage,
       "the model's heads have {} elements, and the attention kernels of {} go up to {}; use --device cpu or "
       "a model with more, narrower heads",
-      head, name_of(device), kGpuHeadDim);
-}
-
-Model make_model(const ModelConfig& config, DType dtype, int64_t seq, std::string name, const Axes& axes) {
-  if (const auto* gpt = std::get_if<GptConfig>(&config))
-    return make_gpt(*gpt, dtype, seq, std::move(name), axes);
-  return make_llama(std::get<LlamaConfig>(config), dtype, seq, std::move(name), axes);
+      config.head_dim, name_of(device), kGpuHeadDim);
 }
 
 }  // namespace cleave

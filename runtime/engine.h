@@ -4,7 +4,7 @@
 //
 //   DsConfig config = ...;                             // config_schema/read_config.h
 //   Engine engine(config, make_mlp({{64, 32, 10}}, DType::fp32), world, {});
-//   Engine engine(config, [&](const Axes& axes) { return make_gpt(gpt, type, seq, "gpt", axes); }, ...);
+//   Engine engine(config, [&](const Axes& a) { return make_model(kGpt2, sizes, type, seq, "gpt", a); }, ...);
 //   for (int step = 0; step < 100; ++step)
 //     StepResult r = engine.train_batch([&](int micro) { return my_batch(step, micro); });
 #pragma once

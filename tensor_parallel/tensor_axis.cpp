@@ -26,13 +26,17 @@ Range TensorAxis::mine(int64_t count, const char* what) const {
   return Range{0, count / size()}.shifted(rank() * (count / size()));
 }
 
-ParamSpec TensorAxis::cut(ParamSpec p, int dim, int64_t blocks) const {
+ParamSpec TensorAxis::cut(ParamSpec p, int dim, std::vector<int64_t> blocks) const {
   if (!ranks_) return p;
   int64_t& length = p.shape[size_t(dim)];
-  const int64_t extent = div_exact(length, blocks), each = ceil_div(extent, size());
-  CHECK(blocks == 1 || extent % size() == 0, "{}: blocks of {} over {} ranks", p.name, extent, size());
-  p.split = {.dim = dim, .blocks = blocks, .extent = extent, .begin = each * rank()};
-  length = blocks * each;
+  if (blocks.empty()) blocks = {length};
+  length = 0;
+  for (const int64_t extent : blocks) {
+    CHECK(blocks.size() == 1 || extent % size() == 0, "{}: a block of {} over {} ranks", p.name, extent,
+          size());
+    length += ceil_div(extent, size());
+  }
+  p.split = {.dim = dim, .extents = std::move(blocks), .rank = rank(), .ranks = size()};
   return p;
 }
 

@@ -53,9 +53,9 @@ class TensorAxis {
     return {ceil_div(count, size()), real};
   }
 
-  // The part of a parameter that this rank has when one dim of it is cut, in every one of its equal blocks.
-  // Where the dim does not divide, which takes a single block, the last parts end in padding.
-  ParamSpec cut(ParamSpec whole, int dim, int64_t blocks = 1) const;
+  // The part of a parameter that this rank has when one dim of it is cut, in every one of the blocks of these
+  // extents; none is a single block. Where a single one does not divide, the last parts end in padding.
+  ParamSpec cut(ParamSpec whole, int dim, std::vector<int64_t> blocks = {}) const;
 
   // A tensor for all rows of `local`: scratch where rows are cut, else `local` itself.
   Tensor all_rows_of(Tensor local, Arena& scratch) const;

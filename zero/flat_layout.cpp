@@ -55,21 +55,26 @@ std::vector<Range> FlatLayout::summed(Range slice, bool cut_rows) const {
 
 namespace {
 
-// Appends the pieces of elements `part` of a split parameter: a run of them is consecutive in the whole
-// tensor.
+// Appends the pieces of elements `part` of a split parameter: of each block of each outer index a run of them
+// is consecutive in the whole tensor.
 void add_split(std::vector<FlatLayout::Piece>& out, int index, const ParamSpec& p, Range part,
                int64_t offset) {
   const Split& s = p.split;
   const int64_t inner =
       std::accumulate(p.shape.begin() + s.dim + 1, p.shape.end(), int64_t{1}, std::multiplies<>());
-  const int64_t run = p.shape[size_t(s.dim)] / s.blocks * inner;
-  const int64_t real = std::min(run, (s.extent - s.begin) * inner);  // the rest is padding
-  for (int64_t at = part.begin; at < part.end; at = (at / run + 1) * run) {
-    const int64_t first = at / run * run;
-    const Range mine = intersect({first, first + real}, part);
-    if (mine.empty()) continue;
-    const int64_t whole = at / run * s.extent * inner + s.begin * inner - first;
-    out.push_back({index, mine.shifted(whole), offset + mine.begin - part.begin});
+  const int64_t here = p.shape[size_t(s.dim)] * inner,
+                there = std::accumulate(s.extents.begin(), s.extents.end(), int64_t{0}) * inner;
+  for (int64_t outer = part.begin / here; outer * here < part.end; ++outer) {
+    int64_t local = outer * here, whole = outer * there;
+    for (const int64_t extent : s.extents) {
+      const int64_t each = ceil_div(extent, s.ranks);
+      const Range real = cleave::part(extent, s.ranks, s.rank);  // the rest of `each` is padding
+      const Range mine = intersect(Range{0, real.size() * inner}.shifted(local), part);
+      if (!mine.empty())
+        out.push_back(
+            {index, mine.shifted(whole + real.begin * inner - local), offset + mine.begin - part.begin});
+      local += each * inner, whole += extent * inner;
+    }
   }
 }
 

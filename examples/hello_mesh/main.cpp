@@ -27,8 +27,8 @@ int say_hello(Job& job, const char* pipe, const char* tensor, const char* zero) 
       pipe, tensor, zero);
   const DsConfig config = job.read_config_text(json, "arguments").config;
   const ModelFactory make = [](const Axes& axes) {
-    return make_gpt({.vocab = 256, .positions = 64, .width = 64, .layers = 6, .heads = 4}, DType::fp32, 64,
-                    "hello", axes);
+    return make_model(kGpt2, {.vocab = 256, .positions = 64, .width = 64, .layers = 6, .heads = 4},
+                      DType::fp32, 64, "hello", axes);
   };
   Communicator& ranks = job.connect(config);
   Engine engine(config, make, ranks, {.device = job.device()});

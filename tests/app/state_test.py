@@ -143,13 +143,13 @@ class State(AppTest):
             self.assertGreater(at, reached)
             reached = at
 
-    def test_llama_and_qwen2_train_save_resume_evaluate_and_generate(self):
+    def test_families_train_save_resume_evaluate_and_generate(self):
         folder = self.dir / "a model"
         folder.mkdir()
         shape = {"model_type": "qwen2", "vocab_size": 300, "hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 2,
                  "num_attention_heads": 4, "num_key_value_heads": 2, "tie_word_embeddings": True}
         (folder / "config.json").write_text(json.dumps(shape))
-        for model in ("llama-tiny", "qwen2-tiny", folder, folder / "config.json"):
+        for model in ("llama-tiny", "qwen2-tiny", "qwen3-tiny", "mistral-tiny", "phi-3-tiny", folder, folder / "config.json"):
             out = self.dir / "out"
             metrics = self.dir / "m.jsonl"
             config = self.config(zero_optimization={"stage": 3}, bf16={"enabled": True})

@@ -4,6 +4,9 @@
 
 #include <nlohmann/json.hpp>
 
+#include "model/family.h"
+#include "model/presets.h"
+
 namespace cleave {
 namespace {
 
@@ -27,6 +30,32 @@ const json kQwen2 = json::parse(R"({
   "num_key_value_heads": 2, "rms_norm_eps": 1e-06, "rope_theta": 1000000.0, "sliding_window": 32768,
   "tie_word_embeddings": true, "torch_dtype": "bfloat16", "use_cache": true, "use_mrope": false,
   "use_sliding_window": false, "vocab_size": 151936})");
+// As published with Qwen3 0.6B.
+const json kQwen3 = json::parse(R"({
+  "architectures": ["Qwen3ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0, "bos_token_id":
+  151643, "eos_token_id": 151645, "head_dim": 128, "hidden_act": "silu", "hidden_size": 1024,
+  "initializer_range": 0.02, "intermediate_size": 3072, "max_position_embeddings": 40960,
+  "max_window_layers": 28, "model_type": "qwen3", "num_attention_heads": 16, "num_hidden_layers": 28,
+  "num_key_value_heads": 8, "rms_norm_eps": 1e-06, "rope_scaling": null, "rope_theta": 1000000,
+  "sliding_window": null, "tie_word_embeddings": true, "torch_dtype": "bfloat16", "use_cache": true,
+  "use_sliding_window": false, "vocab_size": 151936})");
+// As published with Mistral 7B v0.3.
+const json kMistral7b = json::parse(R"({
+  "architectures": ["MistralForCausalLM"], "attention_dropout": 0.0, "bos_token_id": 1, "eos_token_id": 2,
+  "hidden_act": "silu", "hidden_size": 4096, "initializer_range": 0.02, "intermediate_size": 14336,
+  "max_position_embeddings": 32768, "model_type": "mistral", "num_attention_heads": 32,
+  "num_hidden_layers": 32, "num_key_value_heads": 8, "rms_norm_eps": 1e-05, "rope_theta": 1000000.0,
+  "sliding_window": null, "tie_word_embeddings": false, "torch_dtype": "bfloat16", "use_cache": true,
+  "vocab_size": 32768})");
+// As published with Phi-3 mini 4k.
+const json kPhi3Mini = json::parse(R"({
+  "architectures": ["Phi3ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0, "bos_token_id": 1,
+  "embd_pdrop": 0.0, "eos_token_id": 32000, "hidden_act": "silu", "hidden_size": 3072,
+  "initializer_range": 0.02, "intermediate_size": 8192, "max_position_embeddings": 4096, "model_type":
+  "phi3", "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 32,
+  "original_max_position_embeddings": 4096, "pad_token_id": 32000, "resid_pdrop": 0.0, "rms_norm_eps":
+  1e-05, "rope_scaling": null, "rope_theta": 10000.0, "sliding_window": 2047, "tie_word_embeddings": false,
+  "torch_dtype": "bfloat16", "use_cache": true, "vocab_size": 32064})");
 // As published with GPT-2, with attention dropout switched off.
 const json kGpt2 = json::parse(R"({
   "activation_function": "gelu_new", "architectures": ["GPT2LMHeadModel"], "attn_pdrop": 0.0,
@@ -63,9 +92,12 @@ void expect_refused(const json& config, std::initializer_list<const char*> parts
 TEST(ConfigJson, PublishedFilesAreThePresets) {
   EXPECT_EQ(read_config_json(kLlama.dump(), "f"), find_model("llama-3.1-8b"));
   EXPECT_EQ(read_config_json(kQwen2.dump(), "f"), find_model("qwen2.5-0.5b"));
-  GptConfig gpt2 = std::get<GptConfig>(find_model("gpt2"));
+  EXPECT_EQ(read_config_json(kQwen3.dump(), "f"), find_model("qwen3-0.6b"));
+  EXPECT_EQ(read_config_json(kMistral7b.dump(), "f"), find_model("mistral-7b-v0.3"));
+  EXPECT_EQ(read_config_json(kPhi3Mini.dump(), "f"), find_model("phi-3-mini"));
+  ModelConfig gpt2 = find_model("gpt2");
   gpt2.dropout = 0.1f;
-  EXPECT_EQ(read_config_json(kGpt2.dump(), "f"), ModelConfig(gpt2));
+  EXPECT_EQ(read_config_json(kGpt2.dump(), "f"), gpt2);
 }
 
 TEST(ConfigJson, RopeParametersOfTransformers5MeanTheSame) {
@@ -75,14 +107,16 @@ TEST(ConfigJson, RopeParametersOfTransformers5MeanTheSame) {
 }
 
 TEST(ConfigJson, EveryPresetSurvivesWritingAndReading) {
-  for (const char* name : {"gpt2", "gpt2-xl", "llama-3.2-1b", "llama-3.1-8b", "qwen2.5-0.5b", "qwen2.5-7b"}) {
+  for (const char* name : {"gpt2", "gpt2-xl", "llama-3.2-1b", "llama-3.1-8b", "qwen2.5-0.5b", "qwen2.5-7b",
+                           "qwen3-4b", "mistral-7b-v0.3", "phi-3-mini"}) {
     const ModelConfig config = find_model(name);
     EXPECT_EQ(read_config_json(to_config_json(config), name), config) << name;
   }
-  LlamaConfig odd{
-      .rope = {.kind = RopeScaling::Kind::linear, .factor = 2.5}, .qkv_bias = true, .output_bias = true};
+  ModelConfig odd = find_model("llama-3.1-8b");
+  odd.rope = {.kind = RopeScaling::Kind::linear, .factor = 2.5};
+  odd.qkv_bias = odd.output_bias = true;
   odd.init_scale = 0.0123f, odd.norm_eps = 3e-7f;
-  EXPECT_EQ(read_config_json(to_config_json(odd), "f"), ModelConfig(odd));
+  EXPECT_EQ(read_config_json(to_config_json(odd), "f"), odd);
 }
 
 TEST(ConfigJson, AbsentFieldsHaveTransformersDefaults) {
@@ -91,7 +125,7 @@ TEST(ConfigJson, AbsentFieldsHaveTransformersDefaults) {
        {"num_key_value_heads", "rope_scaling", "rope_theta", "rms_norm_eps", "tie_word_embeddings",
         "max_position_embeddings", "attention_bias", "initializer_range", "hidden_act"})
     bare.erase(name);
-  const auto c = std::get<LlamaConfig>(read_config_json(bare.dump(), "f"));
+  const auto c = read_config_json(bare.dump(), "f");
   EXPECT_EQ(c.kv_heads, 32);
   EXPECT_EQ(c.head_dim, 128);
   EXPECT_EQ(c.rope, RopeScaling{});
@@ -101,14 +135,26 @@ TEST(ConfigJson, AbsentFieldsHaveTransformersDefaults) {
   EXPECT_FALSE(c.tied);
 }
 
+// An absent window is the library's default, and null is none.
+TEST(ConfigJson, AWindowOfMistralAndPhi3IsTheFilesOrTheLibrarysDefault) {
+  const auto window = [](const json& config) { return read_config_json(config.dump(), "f").window; };
+  EXPECT_EQ(window(kMistral7b), 0);
+  EXPECT_EQ(window(without(kMistral7b, "sliding_window")), 4096);
+  EXPECT_EQ(window(with(kMistral7b, {{"sliding_window", 64}})), 64);
+  EXPECT_EQ(window(without(kPhi3Mini, "sliding_window")), 0);
+  EXPECT_EQ(read_config_json(without(kMistral7b, "num_key_value_heads").dump(), "f").kv_heads, 8);
+  EXPECT_EQ(read_config_json(without(kQwen3, "head_dim").dump(), "f").head_dim, 128);
+}
+
 TEST(ConfigJson, AttentionBiasIsLlamasAndQwen2HasItsOwn) {
   const auto biases = [](const json& config) {
-    const auto c = std::get<LlamaConfig>(read_config_json(config.dump(), "f"));
+    const auto c = read_config_json(config.dump(), "f");
     return std::pair{c.qkv_bias, c.output_bias};
   };
   EXPECT_EQ(biases(kLlama), (std::pair{false, false}));
   EXPECT_EQ(biases(with(kLlama, {{"attention_bias", true}})), (std::pair{true, true}));
   EXPECT_EQ(biases(with(kQwen2, {{"attention_bias", true}})), (std::pair{true, false}));
+  EXPECT_EQ(biases(with(kQwen3, {{"attention_bias", true}})), (std::pair{true, true}));
 }
 
 TEST(ConfigJson, MissingAndWrongFieldsAreNamedAllAtOnce) {
@@ -140,7 +186,15 @@ TEST(ConfigJson, WhatIsNotBuiltIsRefusedByName) {
   expect_refused(with(kGpt2, {{"attn_pdrop", 0.1}}), {"attn_pdrop", "0.1", "0.0"});
   expect_refused(with(kGpt2, {{"n_inner", 1000}}), {"n_inner", "3072"});
   expect_refused(with(kGpt2, {{"activation_function", "swish"}}), {"swish", "gelu_new"});
-  expect_refused(with(kLlama, {{"model_type", "mixtral"}}), {"mixtral", "gpt2, llama and qwen2"});
+  expect_refused(with(kLlama, {{"model_type", "mixtral"}}),
+                 {"mixtral", "gpt2, llama, qwen2, qwen3, mistral and phi3"});
+  expect_refused(with(kLlama, {{"attn_logit_softcapping", 50.0}}), {"attn_logit_softcapping", "soft cap"});
+  expect_refused(with(kLlama, {{"sliding_window", 64}}), {"sliding_window"});
+  expect_refused(with(kQwen3, {{"use_sliding_window", true}}), {"use_sliding_window"});
+  expect_refused(with(kMistral7b, {{"sliding_window", -1}}), {"sliding_window", "from 1 to"});
+  expect_refused(with(kPhi3Mini, {{"resid_pdrop", 0.1}}), {"resid_pdrop"});
+  expect_refused(with(kPhi3Mini, {{"rope_scaling", {{"type", "longrope"}}}}), {"rope_type", "longrope"});
+  expect_refused(with(kPhi3Mini, {{"partial_rotary_factor", 0.75}}), {"partial_rotary_factor"});
   expect_refused(without(kLlama, "model_type"), {"model_type"});
 }
 

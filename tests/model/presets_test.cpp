@@ -4,22 +4,26 @@
 
 #include <cmath>
 
+#include "model/family.h"
+
 namespace cleave {
 namespace {
 
 int64_t params_of(const char* name) {
   ModelConfig config = find_model(name);
-  if (vocab_of(config) == 0) vocab_of(config) = 256;
+  if (config.vocab == 0) config.vocab = 256;
   return make_model(config, DType::bf16, 64, name).params();
 }
 
-// The published totals; those of Llama and Qwen2 are also what transformers counts for the same config.json.
+// The published totals; those of all families but GPT-2 are also what transformers counts for the same
+// config.json.
 TEST(Presets, HaveThePublishedNumbersOfParameters) {
   const std::pair<const char*, int64_t> published[] = {
-      {"gpt2", 124'439'808},         {"gpt2-medium", 354'823'168},    {"gpt2-large", 774'030'080},
-      {"gpt2-xl", 1'557'611'200},    {"llama-3.2-1b", 1'235'814'400}, {"llama-3.1-8b", 8'030'261'248},
-      {"qwen2.5-0.5b", 494'032'768}, {"qwen2.5-1.5b", 1'543'714'304}, {"qwen2.5-3b", 3'085'938'688},
-      {"qwen2.5-7b", 7'615'616'512}};
+      {"gpt2", 124'439'808},         {"gpt2-medium", 354'823'168},       {"gpt2-large", 774'030'080},
+      {"gpt2-xl", 1'557'611'200},    {"llama-3.2-1b", 1'235'814'400},    {"llama-3.1-8b", 8'030'261'248},
+      {"qwen2.5-0.5b", 494'032'768}, {"qwen2.5-1.5b", 1'543'714'304},    {"qwen2.5-3b", 3'085'938'688},
+      {"qwen2.5-7b", 7'615'616'512}, {"qwen3-0.6b", 596'049'920},        {"qwen3-1.7b", 1'720'574'976},
+      {"qwen3-4b", 4'022'468'096},   {"mistral-7b-v0.3", 7'248'023'552}, {"phi-3-mini", 3'821'079'552}};
   for (const auto& [name, params] : published) EXPECT_EQ(params_of(name), params) << name;
 }
 
@@ -29,6 +33,9 @@ TEST(Presets, CountAsTheClosedFormSays) {
   const int64_t block = w * (2 * q + 2 * kv) + 3 * w * mlp + 2 * w;
   EXPECT_EQ(params_of("llama-tiny"), 2 * v * w + 4 * block + w);
   EXPECT_EQ(params_of("qwen2-tiny"), v * w + 4 * (block + q + 2 * kv) + w);
+  EXPECT_EQ(params_of("qwen3-tiny"), v * w + 4 * (block + 2 * 32) + w);
+  EXPECT_EQ(params_of("mistral-tiny"), params_of("llama-tiny"));
+  EXPECT_EQ(params_of("phi-3-tiny"), params_of("llama-tiny"));
 }
 
 // As the GPT-2 report says: 0.02, and less by the square root of the number of residual branches before a
@@ -49,26 +56,50 @@ TEST(Presets, WeightsOfGpt2StartWithThePublishedSpread) {
   EXPECT_EQ(sums, 2 * layers);
 }
 
-TEST(Presets, ParametersHaveHuggingFaceNamesAndShapes) {
-  ModelConfig config = find_model("qwen2-tiny");
-  vocab_of(config) = 256;
+// Of the second block, without what all of their names begin with.
+std::vector<std::string> block_of(const char* preset) {
+  ModelConfig config = find_model(preset);
+  config.vocab = 256;
   const Model m = make_model(config, DType::fp32, 16, "m");
-  std::vector<std::string> got;
   const UnitSpec unit = m.layers[2]->units()[0];
-  for (const ParamSpec& p : unit.params)
-    got.push_back(
-        fmt::format("{} {}{}", p.name, p.shape[0], p.shape.size() > 1 ? fmt::format("x{}", p.shape[1]) : ""));
-  const std::string l = "model.layers.1.";
-  EXPECT_EQ(got, (std::vector<std::string>{
-                     l + "input_layernorm.weight 128", l + "self_attn.q_proj.weight 128x128",
-                     l + "self_attn.k_proj.weight 64x128", l + "self_attn.v_proj.weight 64x128",
-                     l + "self_attn.o_proj.weight 128x128", l + "post_attention_layernorm.weight 128",
-                     l + "mlp.gate_proj.weight 384x128", l + "mlp.up_proj.weight 384x128",
-                     l + "mlp.down_proj.weight 128x384", l + "self_attn.q_proj.bias 128",
-                     l + "self_attn.k_proj.bias 64", l + "self_attn.v_proj.bias 64"}));
-  EXPECT_EQ(m.head->units()[0].params[0].name, "model.embed_tokens.weight");
-  EXPECT_EQ(make_model(find_model("llama-3.1-8b"), DType::bf16, 8, "m").head->units()[0].params[0].name,
-            "lm_head.weight");
+  std::vector<std::string> out;
+  for (const ParamSpec& p : unit.params) {
+    EXPECT_TRUE(p.name.starts_with("model.layers.1.")) << p.name;
+    out.push_back(fmt::format("{} {}{}", p.name.substr(15), p.shape[0],
+                              p.shape.size() > 1 ? fmt::format("x{}", p.shape[1]) : ""));
+  }
+  return out;
+}
+
+TEST(Presets, ParametersHaveHuggingFaceNamesAndShapes) {
+  using Names = std::vector<std::string>;
+  const Names mlp = {"post_attention_layernorm.weight 128", "mlp.gate_proj.weight 384x128",
+                     "mlp.up_proj.weight 384x128", "mlp.down_proj.weight 128x384"};
+  const auto with = [&](Names front, const Names& back, const Names& middle) {
+    front.insert(front.end(), middle.begin(), middle.end());
+    front.insert(front.end(), back.begin(), back.end());
+    return front;
+  };
+  const Names llama = {"input_layernorm.weight 128", "self_attn.q_proj.weight 128x128",
+                       "self_attn.k_proj.weight 64x128", "self_attn.v_proj.weight 64x128",
+                       "self_attn.o_proj.weight 128x128"};
+  EXPECT_EQ(block_of("llama-tiny"), with(llama, {}, mlp));
+  EXPECT_EQ(block_of("mistral-tiny"), block_of("llama-tiny"));
+  EXPECT_EQ(block_of("qwen2-tiny"),
+            with(llama, {"self_attn.q_proj.bias 128", "self_attn.k_proj.bias 64", "self_attn.v_proj.bias 64"},
+                 mlp));
+  EXPECT_EQ(block_of("qwen3-tiny"),
+            with(with(llama, {}, {"self_attn.q_norm.weight 32", "self_attn.k_norm.weight 32"}), {}, mlp));
+  EXPECT_EQ(block_of("phi-3-tiny"),
+            (Names{"input_layernorm.weight 128", "self_attn.qkv_proj.weight 256x128",
+                   "self_attn.o_proj.weight 128x128", "post_attention_layernorm.weight 128",
+                   "mlp.gate_up_proj.weight 768x128", "mlp.down_proj.weight 128x384"}));
+  const auto head = [](const char* preset) {
+    return make_model(find_model(preset), DType::bf16, 8, "m").head->units()[0].params[0].name;
+  };
+  EXPECT_EQ(head("qwen3-0.6b"), "model.embed_tokens.weight");
+  EXPECT_EQ(head("llama-3.1-8b"), "lm_head.weight");
+  EXPECT_EQ(head("gpt2"), "wte.weight");
 }
 
 std::string refusal(const ModelConfig& config, int64_t seq = 8) {
@@ -82,9 +113,9 @@ std::string refusal(const ModelConfig& config, int64_t seq = 8) {
 }
 
 TEST(Presets, RefuseWhatDoesNotFitTogether) {
-  const LlamaConfig good = std::get<LlamaConfig>(find_model("llama-3.2-1b"));
+  const ModelConfig good = find_model("llama-3.2-1b");
   EXPECT_EQ(refusal(good), "");
-  LlamaConfig bad = good;
+  ModelConfig bad = good;
   bad.kv_heads = 5;
   EXPECT_NE(refusal(bad).find("32 heads"), std::string::npos);
   bad = good, bad.head_dim = 63;
@@ -97,9 +128,10 @@ TEST(Presets, RefuseWhatDoesNotFitTogether) {
 
 // What pipelines are balanced by is what utilization is computed from: matrix products and attention.
 TEST(Presets, ArithmeticOfTheLayersAndTheHeadIsThatOfTheModel) {
-  for (const char* name : {"tiny", "gpt2", "llama-tiny", "llama-3.2-1b", "qwen2.5-0.5b"}) {
+  for (const char* name : {"tiny", "gpt2", "llama-tiny", "llama-3.2-1b", "qwen2.5-0.5b", "qwen3-0.6b",
+                           "mistral-tiny", "phi-3-mini"}) {
     ModelConfig config = find_model(name);
-    if (vocab_of(config) == 0) vocab_of(config) = 256;
+    if (config.vocab == 0) config.vocab = 256;
     const Model m = make_model(config, DType::fp32, 64, name);
     double layers = 0;
     TensorSpec in = m.input(1);
@@ -107,9 +139,22 @@ TEST(Presets, ArithmeticOfTheLayersAndTheHeadIsThatOfTheModel) {
       layers += layer->flops(in);
       in = layer->output(in);
     }
-    const double head = 6.0 * 64 * double(m.head->classes()) * double(width_of(config));
+    const double head = 6.0 * 64 * double(m.head->classes()) * double(config.width);
     EXPECT_NEAR((layers + head) / m.flops_per_sample, 1, 1e-9) << name;
   }
+}
+
+// 64 queries see their own and up to 15 keys before it.
+TEST(Presets, AWindowLeavesOutTheArithmeticOfWhatItHides) {
+  const auto flops = [](int64_t window) {
+    ModelConfig config = find_model("mistral-tiny");
+    config.vocab = 256, config.window = window;
+    return make_model(config, DType::fp32, 64, "m").flops_per_sample;
+  };
+  double area = 0;  // that the mask hides
+  for (int q = 0; q < 64; ++q) area += std::max(0.0, q + 0.5 - 16);
+  EXPECT_NEAR(flops(0) - flops(16), 4 * 12 * area * 128, 1e-3 * area);
+  EXPECT_EQ(flops(64), flops(0));
 }
 
 TEST(Presets, AnUnknownNameIsAnsweredWithTheKnownOnes) {
@@ -126,7 +171,7 @@ TEST(Presets, AnUnknownNameIsAnsweredWithTheKnownOnes) {
 TEST(Presets, RefuseHeadsThatTheGpuHasNoKernelForBeforeAnythingStarts) {
   for (const char* name : {"gpt2", "gpt2-xl", "llama-3.1-8b", "qwen2.5-7b"})
     check_kernels(find_model(name), Device::cuda(0));
-  const ModelConfig wide = GptConfig{.width = 768, .layers = 2, .heads = 4};
+  const ModelConfig wide = model_config(kGpt2, {.width = 768, .layers = 2, .heads = 4});
   check_kernels(wide, Device{});
   try {
     check_kernels(wide, Device::cuda(1));

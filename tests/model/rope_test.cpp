@@ -10,7 +10,7 @@
 namespace cleave {
 namespace {
 
-// What transformers computes in fp32 for Llama 3.1 8B; tests/fixtures/make_llama_fixtures.py.
+// What transformers computes in fp32 for Llama 3.1 8B; tests/fixtures/make_decoder_fixtures.py.
 void expect_as_transformers(const char* name, const RopeScaling& scaling) {
   const std::vector<double> got = rope_frequencies(128, 500000, scaling);
   std::vector<float> want(got.size());

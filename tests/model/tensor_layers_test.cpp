@@ -4,8 +4,7 @@
 
 #include <map>
 
-#include "model/gpt.h"
-#include "model/llama.h"
+#include "model/family.h"
 #include "zero/flat_layout.h"
 
 namespace cleave {
@@ -136,7 +135,8 @@ void expect_same(const MakeModel& make, std::initializer_list<int> sizes) {
 TEST(TensorLayers, OfLlamaGiveWhatOneRankGives) {
   expect_same(
       [](const TensorAxis& axis) {
-        return make_llama({.vocab = kVocab,
+        return make_model(kLlama,
+                          {.vocab = kVocab,
                            .positions = kSeq,
                            .width = 16,
                            .layers = 1,
@@ -154,7 +154,8 @@ TEST(TensorLayers, OfLlamaGiveWhatOneRankGives) {
 TEST(TensorLayers, OfLlamaGiveItAlsoWhereRanksShareKeyAndValueHeads) {
   expect_same(
       [](const TensorAxis& axis) {
-        return make_llama({.vocab = kVocab,
+        return make_model(kLlama,
+                          {.vocab = kVocab,
                            .positions = kSeq,
                            .width = 16,
                            .layers = 1,
@@ -172,20 +173,21 @@ TEST(TensorLayers, OfGpt2GiveWhatOneRankGives) {
   for (float dropout : {0.0f, 0.4f})
     expect_same(
         [dropout](const TensorAxis& axis) {
-          return make_gpt({.vocab = kVocab,
-                           .positions = kSeq + 2,
-                           .width = 16,
-                           .layers = 1,
-                           .heads = 4,
-                           .dropout = dropout},
-                          DType::fp32, kSeq, "gpt", axis);
+          return make_model(kGpt2,
+                            {.vocab = kVocab,
+                             .positions = kSeq + 2,
+                             .width = 16,
+                             .layers = 1,
+                             .heads = 4,
+                             .dropout = dropout},
+                            DType::fp32, kSeq, "gpt", axis);
         },
         {2, 4});
 }
 
 TEST(TensorLayers, RefuseHeadsThatTheAxisDoesNotDivide) {
   run_ranks(3, [](Communicator& world) {
-    const LlamaConfig c{.vocab = 8,
+    const ModelConfig c{.vocab = 8,
                         .positions = 4,
                         .width = 8,
                         .layers = 1,
@@ -194,7 +196,7 @@ TEST(TensorLayers, RefuseHeadsThatTheAxisDoesNotDivide) {
                         .head_dim = 2,
                         .mlp_width = 6};
     try {
-      make_llama(c, DType::fp32, 4, "llama", TensorAxis(world));
+      make_model(kLlama, c, DType::fp32, 4, "llama", TensorAxis(world));
       FAIL() << "accepted";
     } catch (const Error& e) {
       EXPECT_EQ(e.exit(), Exit::usage);

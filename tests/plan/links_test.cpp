@@ -21,8 +21,8 @@ JobPlan plan_for(const Layout& l, int ranks_per_node) {
     return std::make_unique<Engine>(
         c,
         [&](const Axes& axes) {
-          return make_gpt({.vocab = 32, .positions = 16, .width = 16, .layers = 4, .heads = 4}, DType::fp32,
-                          16, "narrow", axes);
+          return make_model(kGpt2, {.vocab = 32, .positions = 16, .width = 16, .layers = 4, .heads = 4},
+                            DType::fp32, 16, "narrow", axes);
         },
         ranks, options);
   };

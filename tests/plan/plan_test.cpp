@@ -35,7 +35,8 @@ TEST(Plan, EqualsWhatTrainingMeasuresInEveryLayout) {
 
 ModelFactory cut_llama() {
   return [](const Axes& axes) {
-    return make_llama({.vocab = kVocab,
+    return make_model(kLlama,
+                      {.vocab = kVocab,
                        .positions = 8,
                        .width = 12,
                        .layers = 2,
@@ -85,8 +86,8 @@ TEST(Plan, EqualsWhatTrainingMeasuresAndFitsTogetherWhereRanksShareSequences) {
         c.pipeline.stages = pipe, c.zero.stage = zero, c.sequence_parallel_size = 2;
         c.tensor_parallel.autotp_size = tensor;
         const ModelFactory model = [](const Axes& axes) {
-          return make_gpt(
-              {.vocab = kVocab, .positions = 8, .width = 16, .layers = 2, .heads = 4, .dropout = 0.1f},
+          return make_model(
+              kGpt2, {.vocab = kVocab, .positions = 8, .width = 16, .layers = 2, .heads = 4, .dropout = 0.1f},
               DType::fp32, 8, "cut", axes);
         };
         expect_planned(c, 8, model, fmt::format("pipe {} tensor {} zero {}", pipe, tensor, zero), 8);

@@ -36,8 +36,9 @@ TryConfig trials(int world = kWorld, int layers = 4) {
       return std::make_unique<Engine>(
           read.config,
           [&](const Axes& axes) {
-            return make_gpt({.vocab = 32, .positions = 16, .width = 16, .layers = layers, .heads = 4},
-                            model_dtype(read.config), 16, "narrow", axes);
+            return make_model(kGpt2,
+                              {.vocab = 32, .positions = 16, .width = 16, .layers = layers, .heads = 4},
+                              model_dtype(read.config), 16, "narrow", axes);
           },
           ranks, options);
     };
@@ -182,8 +183,8 @@ TEST(Suggest, CutsSequencesWhereAWholeOneIsTooMuch) {
       return std::nullopt;
     const EngineMaker make = [&](Communicator& ranks, const EngineOptions& options) {
       const ModelFactory model = [](const Axes& axes) {
-        return make_gpt({.vocab = 32, .positions = 512, .width = 16, .layers = 2, .heads = 4}, DType::fp32,
-                        512, "long", axes);
+        return make_model(kGpt2, {.vocab = 32, .positions = 512, .width = 16, .layers = 2, .heads = 4},
+                          DType::fp32, 512, "long", axes);
       };
       return std::make_unique<Engine>(read.config, model, ranks, options);
     };

@@ -37,9 +37,9 @@ inline DsConfig config_of(const Layout& l, int accumulation, int micro = 1) {
 // tied.
 inline ModelFactory cut_gpt(bool tied, DType type = DType::fp32, float dropout = 0) {
   return [=](const Axes& axes) {
-    Model m =
-        make_gpt({.vocab = kVocab, .positions = 11, .width = 16, .layers = 2, .heads = 4, .dropout = dropout},
-                 type, kTokens, "cut", axes);
+    Model m = make_model(
+        kGpt2, {.vocab = kVocab, .positions = 11, .width = 16, .layers = 2, .heads = 4, .dropout = dropout},
+        type, kTokens, "cut", axes);
     m.layers.insert(m.layers.begin() + 2, std::make_unique<Idle>());
     if (!tied)
       m.head = std::make_unique<ClassifierHead>(ClassifierHead::Config{.unit = "lm_head",
@@ -52,24 +52,27 @@ inline ModelFactory cut_gpt(bool tied, DType type = DType::fp32, float dropout =
 }
 
 // Grouped heads wider than width / heads and biases wherever a config can have them. Four ranks share two
-// key/value heads.
-inline ModelFactory cut_llama(bool tied, DType type = DType::fp32) {
-  return [=](const Axes& axes) {
-    return make_llama({.vocab = kVocab,
+// key/value heads. Where heads are normalized two elements are too few: a small one multiplies its rounding.
+inline ModelFactory cut_decoder(const Family& family, bool tied, DType type = DType::fp32,
+                                int64_t kv_heads = 2, int64_t head_dim = 2) {
+  return [=, &family](const Axes& axes) {
+    return make_model(family,
+                      {.vocab = kVocab,
                        .positions = 11,
                        .width = 13,
                        .layers = 3,
                        .heads = 8,
-                       .kv_heads = 2,
-                       .head_dim = 2,
+                       .kv_heads = kv_heads,
+                       .head_dim = head_dim,
                        .mlp_width = 20,
                        .tied = tied,
                        .qkv_bias = true,
                        .output_bias = true,
                        .init_scale = 0.1f},
-                      type, kTokens, "cut llama", axes);
+                      type, kTokens, "cut", axes);
   };
 }
+inline ModelFactory cut_llama(bool tied, DType type = DType::fp32) { return cut_decoder(kLlama, tied, type); }
 
 // Every rank's run must be the same; returns the first's. The memory plan must be the peak on every rank.
 inline Training train_on_all(const Layout& l, const DsConfig& c, const ModelFactory& model, int steps,

@@ -23,7 +23,8 @@ class LowRank final : public Layer {
   TensorSpec output(const TensorSpec& in) const override { return in; }
   void forward(const ForwardArgs& a) const override {
     const int64_t rows = a.x.numel() / width_;
-    const Tensor inner = a.saved.keep(a.keep, a.x.dtype(), {rows, kRank});
+    const Tensor inner = a.keep.take(a.x.dtype(), {rows, kRank});
+    a.saved.put(this, Kept{inner});
     const Tensor beside = a.scratch.take(a.x.dtype(), a.y.shape());
     Linear{width_, width_, a.params[0], a.params[1]}.forward(a.y, a.x, a.stream);
     Linear{width_, kRank, a.params[2]}.forward(inner, a.x, a.stream);
@@ -32,22 +33,28 @@ class LowRank final : public Layer {
   }
   bool splits_backward() const override { return true; }
   void backward(const BackwardArgs& a) const override {
-    const Shape inner{a.x.numel() / width_, kRank};
+    const bool later = a.part == BackwardPart::input;
     Tensor dinner;
-    if (a.part == BackwardPart::weight)
-      dinner = (*a.for_weight)[0];
-    else
-      dinner = a.part == BackwardPart::input ? a.for_weight->keep(*a.keep, a.x.dtype(), inner)
-                                             : a.scratch.take(a.x.dtype(), inner);
-    if (a.part != BackwardPart::weight) backward_input(a, dinner);
-    if (a.part == BackwardPart::input) return;
+    if (a.part == BackwardPart::weight) {
+      dinner = a.for_weight->get<Waiting>(this).dinner;
+    } else {
+      dinner = (later ? *a.keep : a.scratch).take(a.x.dtype(), {a.x.numel() / width_, kRank});
+      backward_input(a, dinner);
+    }
+    if (later) return a.for_weight->put(this, Waiting{dinner});
     Linear{width_, width_}.backward_weight(a.dy, a.x, a.grads[0], &a.grads[1], a.stream);
     Linear{width_, kRank}.backward_weight(dinner, a.x, a.grads[2], nullptr, a.stream);
-    Linear{kRank, width_}.backward_weight(a.dy, a.saved[0], a.grads[3], nullptr, a.stream);
+    Linear{kRank, width_}.backward_weight(a.dy, a.saved.get<Kept>(this).inner, a.grads[3], nullptr, a.stream);
   }
 
  private:
   static constexpr int64_t kRank = 2;
+  struct Kept {
+    Tensor inner;
+  };
+  struct Waiting {
+    Tensor dinner;
+  };
 
   void backward_input(const BackwardArgs& a, Tensor dinner) const {
     Linear{kRank, width_, a.params[3]}.backward_input(dinner, a.dy, a.stream);

@@ -8,8 +8,8 @@ namespace {
 
 ModelFactory deep(float dropout = 0, int64_t positions = kTokens) {
   return [=](const Axes& axes) {
-    return make_gpt(
-        {.vocab = kVocab, .positions = 32, .width = 16, .layers = 6, .heads = 4, .dropout = dropout},
+    return make_model(
+        kGpt2, {.vocab = kVocab, .positions = 32, .width = 16, .layers = 6, .heads = 4, .dropout = dropout},
         DType::fp32, positions, "deep", axes);
   };
 }
@@ -89,7 +89,8 @@ TEST(PartitionedActivations, AreGatheredOnceInEachBackward) {
 TEST(PartitionedActivations, ThatDoNotDivideAreRefused) {
   const Layout l{1, 1, 4, 0, "1f1b", false, false};
   const ModelFactory odd = [](const Axes& axes) {
-    return make_llama({.vocab = 5,
+    return make_model(kLlama,
+                      {.vocab = 5,
                        .positions = 7,
                        .width = 5,
                        .layers = 3,

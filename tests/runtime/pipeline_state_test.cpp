@@ -78,8 +78,8 @@ TEST(PipelineMemory, AStageThatDoesNotFitIsRefusedOnEveryRankAndNamed) {
 }
 
 TEST(PipelineCosts, OfLayersAndHeadAddUpToTheModelsArithmetic) {
-  const Model gpt =
-      make_gpt({.vocab = 61, .positions = 24, .width = 32, .layers = 3, .heads = 2}, DType::fp32, 16);
+  const Model gpt = make_model(kGpt2, {.vocab = 61, .positions = 24, .width = 32, .layers = 3, .heads = 2},
+                               DType::fp32, 16);
   double flops = 6.0 * 2 * 16 * 61 * 32;  // the head's products, of two samples
   TensorSpec in = gpt.input(2);
   for (const auto& layer : gpt.layers) {

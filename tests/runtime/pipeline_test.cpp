@@ -102,6 +102,22 @@ TEST(PipelineRuns, DropoutOffloadWorkerStreamsAndPartitionsChangeNoBit) {
     }
 }
 
+// Rotation, grouped heads and gated units go through both parts of a split backward as the rest does.
+TEST(PipelineRuns, OfLlamaGivesTheBitsOfOneStageForEveryScheduleAlsoWithRecomputation) {
+  const auto llama = [] { return deep_llama(); };
+  for (int zero : {1, 3}) {
+    const DsConfig one = config(2, zero, 4);
+    const Training want = train_on(2, one, llama, kSteps);
+    for (const std::string& schedule : schedule_names())
+      for (int recompute : {0, 1, 2}) {
+        DsConfig c = pipelined(one, 3, schedule);
+        c.checkpointing.lean = recompute == 1, c.checkpointing.interval = recompute == 2 ? 1 : 0;
+        const std::string what = fmt::format("zero {} {} recomputation {}", zero, schedule, recompute);
+        expect_same_bits(train_on(6, c, llama, kSteps), want, what);
+      }
+  }
+}
+
 TEST(PipelineRuns, SixteenBitTypesGiveTheBitsOfOneStageAndASplitBackwardTheirRounding) {
   for (const Precision precision : {Precision::bf16, Precision::fp16})
     for (const bool wide : {false, true}) {
@@ -190,18 +206,22 @@ TEST(PipelineRuns, WhatDoesNotFitIsRefusedWithWhatWorks) {
             "2: there is no pipeline schedule \"2f2b\"; use gpipe, 1f1b, interleaved, zb-h1");
 }
 
-// Blocks of Llama do both parts of their backward at once.
 TEST(Pipeline, PromisesFromSplitBackwardsOnlyWhatTheModelsLayersCanSplit) {
   const auto plan = [](const char* schedule, const Model& model) {
     DsConfig c = config_for(1, 1, 8);
     c.pipeline.stages = 2, c.pipeline.schedule = schedule;
     return plan_pipeline(c, model);
   };
-  EXPECT_LT(plan("zb-h1", deep_gpt(true)).idle_share, 0.9 * plan("1f1b", deep_gpt(true)).idle_share);
-  const PipelinePlan llama = plan("zb-h1", small_llama());
-  EXPECT_NEAR(llama.idle_share, plan("1f1b", small_llama()).idle_share, 0.02);
-  EXPECT_NE(llama.line.find("no layer of this model can split its backward"), std::string::npos)
-      << llama.line;
+  for (const auto& model : {+[] { return deep_gpt(true); }, +[] { return deep_llama(); }}) {
+    const PipelinePlan split = plan("zb-h1", model());
+    EXPECT_LT(split.idle_share, 0.9 * plan("1f1b", model()).idle_share) << split.line;
+    EXPECT_EQ(split.line.find("no layer"), std::string::npos) << split.line;
+  }
+  const auto mlp = [] { return make_mlp({{12, 8, 6, kVocab}}, DType::fp32); };
+  const PipelinePlan whole = plan("zb-h1", mlp());
+  EXPECT_NEAR(whole.idle_share, plan("1f1b", mlp()).idle_share, 0.02);
+  EXPECT_NE(whole.line.find("no layer of this model can split its backward"), std::string::npos)
+      << whole.line;
 }
 
 }  // namespace

@@ -26,8 +26,8 @@ bool whole_product() {
 // order on one stage than on several.
 ModelFactory deep() {
   return [](const Axes& axes) {
-    Model m = make_gpt({.vocab = kVocab, .positions = 8, .width = 8, .layers = 6, .heads = 4}, DType::fp32,
-                       kTokens, "deep", axes);
+    Model m = make_model(kGpt2, {.vocab = kVocab, .positions = 8, .width = 8, .layers = 6, .heads = 4},
+                         DType::fp32, kTokens, "deep", axes);
     m.head = std::make_unique<ClassifierHead>(ClassifierHead::Config{
         .unit = "lm_head", .weight = "lm_head.weight", .classes = kVocab, .width = 8, .axis = axes.tensor});
     return m;

@@ -23,8 +23,9 @@ int64_t activations(int64_t interval, int layers) {
   run_ranks(1, [&](Communicator& world) {
     DsConfig c = config_for(1, 2, 2);
     c.checkpointing.interval = interval;
-    Model model = make_gpt({.vocab = kVocab, .positions = 8, .width = 16, .layers = layers, .heads = 2},
-                           DType::fp32, 8, "even");
+    Model model =
+        make_model(kGpt2, {.vocab = kVocab, .positions = 8, .width = 16, .layers = layers, .heads = 2},
+                   DType::fp32, 8, "even");
     Engine engine(c, std::move(model), world, {});
     Tokens tokens(2, 8);
     engine.train_batch(source(tokens, c, 0, 0, 1));
@@ -89,8 +90,8 @@ TEST(RecomputeMemory, WithInputsOnTheHostHoldsTwoOfThemOnTheDevice) {
     run_ranks(1, [&](Communicator& world) {
       DsConfig c = config_for(1, 2, 2);
       c.checkpointing.interval = interval, c.checkpointing.to_host = to_host;
-      Model model = make_gpt({.vocab = kVocab, .positions = 8, .width = 16, .layers = 6, .heads = 2},
-                             DType::fp32, 8, "even");
+      Model model = make_model(kGpt2, {.vocab = kVocab, .positions = 8, .width = 16, .layers = 6, .heads = 2},
+                               DType::fp32, 8, "even");
       Engine engine(c, std::move(model), world, {.limits = limits});
       Tokens tokens(2, 8);
       engine.train_batch(source(tokens, c, 0, 0, 1));
@@ -138,12 +139,14 @@ TEST(RecomputeMemory, SelectivelyKeepsTheFormulasBytesLess) {
     return (of(5, false) - of(3, false)) - (of(5, true) - of(3, true));
   };
   EXPECT_EQ(saved([](int blocks) {
-              return make_gpt({.vocab = kVocab, .positions = 8, .width = 16, .layers = blocks, .heads = 2},
-                              DType::fp32, 8, "even");
+              return make_model(kGpt2,
+                                {.vocab = kVocab, .positions = 8, .width = 16, .layers = blocks, .heads = 2},
+                                DType::fp32, 8, "even");
             }),
             2 * rows * 6 * 16 * 4);
   EXPECT_EQ(saved([](int blocks) {
-              return make_llama({.vocab = kVocab,
+              return make_model(kLlama,
+                                {.vocab = kVocab,
                                  .positions = 8,
                                  .width = 16,
                                  .layers = blocks,
@@ -165,8 +168,9 @@ TEST(RecomputeMemory, GathersALayerAgainOnlyWhereOthersRunInBetween) {
       DsConfig c = config_for(2, 1, 1);
       c.zero.stage = 3;
       c.checkpointing.interval = interval;
-      Model model = make_gpt({.vocab = kVocab, .positions = 11, .width = 12, .layers = 6, .heads = 3},
-                             DType::fp32, kSeq, "even");
+      Model model =
+          make_model(kGpt2, {.vocab = kVocab, .positions = 11, .width = 12, .layers = 6, .heads = 3},
+                     DType::fp32, kSeq, "even");
       Engine engine(c, std::move(model), world, {});
       const int64_t before = engine.comm_bytes()[Collective::all_gather];
       Tokens tokens(1);
@@ -175,8 +179,9 @@ TEST(RecomputeMemory, GathersALayerAgainOnlyWhereOthersRunInBetween) {
     });
     return bytes;
   };
-  const Model model = make_gpt({.vocab = kVocab, .positions = 11, .width = 12, .layers = 6, .heads = 3},
-                               DType::fp32, kSeq, "even");
+  const Model model =
+      make_model(kGpt2, {.vocab = kVocab, .positions = 11, .width = 12, .layers = 6, .heads = 3}, DType::fp32,
+                 kSeq, "even");
   const auto bytes_of = [&](size_t layer) {
     int64_t n = 0;
     for (const UnitSpec& u : model.layers[layer]->units()) n += FlatLayout(u, 2).numel();

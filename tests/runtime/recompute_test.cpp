@@ -128,7 +128,8 @@ TEST(Recompute, SelectivelyGivesTheBitsOfKeepingEverything) {
     for (int zero : {0, 3})
       for (const std::string& schedule : schedule_names())
         for (const auto& model :
-             {+[](DType t) { return deep_gpt(false, t, 0.3f); }, +[](DType t) { return small_llama(t); }}) {
+             {+[](DType t) { return deep_gpt(false, t, 0.3f); }, +[](DType t) { return small_llama(t); },
+              +[](DType t) { return small_llama(t, kQwen3); }}) {
           DsConfig c = config(1, zero, 3, 2, schedule);
           if (model(DType::fp32).layers.size() < 5) c.pipeline.virtual_stages = 1;
           use(c, p);

@@ -10,15 +10,16 @@ namespace {
 constexpr int kSteps = 5;
 constexpr int kMicro = 2;  // samples of a micro-batch: a rank's rows are not neighbours in the batch
 
-ModelFactory llama(int64_t kv_heads = 4) {
-  return [=](const Axes& axes) {
-    return make_llama({.vocab = kVocab,
+ModelFactory llama(int64_t kv_heads = 4, const Family& family = kLlama, int64_t head_dim = 2) {
+  return [=, &family](const Axes& axes) {
+    return make_model(family,
+                      {.vocab = kVocab,
                        .positions = 11,
                        .width = 13,
                        .layers = 2,
                        .heads = 8,
                        .kv_heads = kv_heads,
-                       .head_dim = 2,
+                       .head_dim = head_dim,
                        .mlp_width = 20,
                        .qkv_bias = true,
                        .init_scale = 0.1f},
@@ -82,7 +83,7 @@ const Outcome& one_rank(int samples, const ModelFactory& model, const std::strin
 
 class Sequence : public ::testing::TestWithParam<std::tuple<const char*, int>> {};
 INSTANTIATE_TEST_SUITE_P(ModelAndSize, Sequence,
-                         ::testing::Combine(::testing::Values("gpt", "dropout", "llama", "shared"),
+                         ::testing::Combine(::testing::Values("gpt", "dropout", "llama", "shared", "qwen3"),
                                             ::testing::Values(1, 2, 4)),
                          [](const auto& p) {
                            return fmt::format("{}{}", std::get<0>(p.param), std::get<1>(p.param));
@@ -93,7 +94,9 @@ TEST_P(Sequence, LearnsAndEvaluatesWhatOneRankDoesAtEveryStageAndBesideTheOtherA
   const auto& [name, size] = GetParam();
   const std::string model_name = name;
   const float dropout = model_name == "dropout" ? 0.3f : 0;
-  const ModelFactory model = model_name == "llama"    ? llama()
+  const ModelFactory model = model_name == "llama"   ? llama()
+                             : model_name == "qwen3" ? llama(4, kQwen3, 8)
+
                              : model_name == "shared" ? llama(2)  // key/value heads of several ranks
                                                       : cut_gpt(true, DType::fp32, dropout);
   for (int pipe : {1, 2})
@@ -225,8 +228,9 @@ TEST(SequenceRuns, KeepThatPartOfTheActivations) {
     int64_t bytes = 0;
     run_ranks(l.ranks(), [&](Communicator& world) {
       const ModelFactory model = [=](const Axes& axes) {
-        return make_gpt({.vocab = kVocab, .positions = seq, .width = 32, .layers = blocks, .heads = 4},
-                        DType::fp32, seq, "deep", axes);
+        return make_model(kGpt2,
+                          {.vocab = kVocab, .positions = seq, .width = 32, .layers = blocks, .heads = 4},
+                          DType::fp32, seq, "deep", axes);
       };
       Engine engine(smooth(l, 1), model, world, {});
       Tokens tokens(kMicro, seq);

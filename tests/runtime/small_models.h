@@ -9,8 +9,7 @@
 #include "core/philox.h"
 #include "kernels/elementwise.h"
 #include "model/classifier_head.h"
-#include "model/gpt.h"
-#include "model/llama.h"
+#include "model/family.h"
 #include "model/mlp.h"
 #include "runtime/engine.h"
 
@@ -32,16 +31,17 @@ class Idle final : public Layer {
 inline constexpr int64_t kVocab = 29, kSeq = 7;
 
 inline Model small_gpt(DType dtype = DType::fp32, float dropout = 0) {
-  Model m =
-      make_gpt({.vocab = kVocab, .positions = 11, .width = 12, .layers = 2, .heads = 3, .dropout = dropout},
-               dtype, kSeq, "small");
+  Model m = make_model(
+      kGpt2, {.vocab = kVocab, .positions = 11, .width = 12, .layers = 2, .heads = 3, .dropout = dropout},
+      dtype, kSeq, "small");
   m.layers.insert(m.layers.begin() + 2, std::make_unique<Idle>());
   return m;
 }
 
 // Grouped heads wider than width / heads, biases wherever a config can have them, and a head of its own.
-inline Model small_llama(DType dtype = DType::fp32) {
-  return make_llama({.vocab = kVocab,
+inline Model small_llama(DType dtype = DType::fp32, const Family& family = kLlama) {
+  return make_model(family,
+                    {.vocab = kVocab,
                      .positions = 11,
                      .width = 13,
                      .layers = 2,
@@ -52,12 +52,13 @@ inline Model small_llama(DType dtype = DType::fp32) {
                      .qkv_bias = true,
                      .output_bias = true,
                      .init_scale = 0.1f},
-                    dtype, kSeq, "small llama");
+                    dtype, kSeq, "small");
 }
 
 // As Qwen2: a tied head, biases before attention only.
 inline Model small_qwen2(DType dtype = DType::fp32) {
-  return make_llama({.vocab = kVocab,
+  return make_model(kLlama,
+                    {.vocab = kVocab,
                      .positions = 11,
                      .width = 12,
                      .layers = 2,
@@ -73,14 +74,31 @@ inline Model small_qwen2(DType dtype = DType::fp32) {
 
 // As many layers as 4 stages of 2 chunks need: embedding, blocks, Idle, final norm.
 inline Model deep_gpt(bool tied, DType dtype = DType::fp32, float dropout = 0) {
-  Model m =
-      make_gpt({.vocab = kVocab, .positions = 11, .width = 12, .layers = 5, .heads = 3, .dropout = dropout},
-               dtype, kSeq, "deep");
+  Model m = make_model(
+      kGpt2, {.vocab = kVocab, .positions = 11, .width = 12, .layers = 5, .heads = 3, .dropout = dropout},
+      dtype, kSeq, "deep");
   m.layers.insert(m.layers.begin() + 3, std::make_unique<Idle>());
   if (!tied)
     m.head = std::make_unique<ClassifierHead>(ClassifierHead::Config{
         .unit = "lm_head", .weight = "lm_head.weight", .classes = kVocab, .width = 12});
   return m;
+}
+
+// As many layers, of small_llama().
+inline Model deep_llama(DType dtype = DType::fp32) {
+  return make_model(kLlama,
+                    {.vocab = kVocab,
+                     .positions = 11,
+                     .width = 13,
+                     .layers = 6,
+                     .heads = 4,
+                     .kv_heads = 2,
+                     .head_dim = 6,
+                     .mlp_width = 17,
+                     .qkv_bias = true,
+                     .output_bias = true,
+                     .init_scale = 0.1f},
+                    dtype, kSeq, "deep llama");
 }
 
 inline DsConfig config_for(int ranks, int64_t micro_batch = 1, int64_t accumulation = 1) {

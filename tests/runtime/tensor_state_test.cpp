@@ -106,14 +106,16 @@ class Scratch {
   std::filesystem::path path_;
 };
 
-// 12 heads and an MLP of 36 columns, which 1, 2, 3 and 4 ranks divide; 29 tokens, which none does.
-ModelFactory heads_of_twelve() {
-  return [](const Axes& axes) {
-    return make_llama({.vocab = kVocab,
+// 24 heads, 12 key/value heads and an MLP of 36 columns, which 1, 2, 3 and 4 ranks divide; 29 tokens, which
+// none does.
+ModelFactory heads_of_twelve(const Family& family) {
+  return [&family](const Axes& axes) {
+    return make_model(family,
+                      {.vocab = kVocab,
                        .positions = 12,
                        .width = 10,
                        .layers = 2,
-                       .heads = 12,
+                       .heads = 24,
                        .kv_heads = 12,
                        .head_dim = 2,
                        .mlp_width = 36,
@@ -125,8 +127,12 @@ ModelFactory heads_of_twelve() {
   };
 }
 
+class FamilyCheckpoints : public ::testing::TestWithParam<const Family*> {};
+INSTANTIATE_TEST_SUITE_P(Tensor, FamilyCheckpoints, ::testing::Values(&kLlama, &kPhi3),
+                         [](const auto& at) { return at.param->type; });
+
 // Three steps in one layout, a checkpoint; in the other, the same state and then three more steps.
-TEST(TensorCheckpoints, AreReadBitForBitByAnyOtherLayout) {
+TEST_P(FamilyCheckpoints, AreReadBitForBitByAnyOtherTensorLayout) {
   const Layout layouts[] = {
       {1, 1, 1, 0},          {1, 1, 2, 3}, {1, 1, 3, 1},        {1, 2, 3, 2, "1f1b", true},
       {2, 1, 2, 3, "zb-h1"}, {1, 1, 4, 2}, {2, 2, 1, 1, "1f1b"}};
@@ -137,7 +143,7 @@ TEST(TensorCheckpoints, AreReadBitForBitByAnyOtherLayout) {
     const auto run = [&](const Layout& l, int64_t begin, int64_t end) {
       Training first;
       run_ranks(l.ranks(), [&](Communicator& world) {
-        Engine engine(config_of(l, 2 / l.data), heads_of_twelve(), world, {});
+        Engine engine(config_of(l, 2 / l.data), heads_of_twelve(*GetParam()), world, {});
         Tokens tokens(1, 12);
         Training mine;
         if (begin > 0) engine.load_checkpoint(scratch.text());

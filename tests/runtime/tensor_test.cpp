@@ -38,7 +38,9 @@ TEST_P(Tensor3d, OfTiedModelsIsCloseToOneRankWithRowsCutAndWhole) {
   for (const auto& [name, model] : {std::pair{"tied gpt", cut_gpt(true)},
                                     {"dropout", cut_gpt(true, DType::fp32, 0.3f)},
                                     {"llama", cut_llama(false)},
-                                    {"tied llama", cut_llama(true)}})
+                                    {"tied llama", cut_llama(true)},
+                                    {"qwen3", cut_decoder(kQwen3, false, DType::fp32, 2, 8)},
+                                    {"phi3", cut_decoder(kPhi3, false, DType::fp32, 4)}})
     for (bool cut_rows : {false, true})
       for (const Layout& l : {Layout{1, data, tensor, 2, "1f1b", false, cut_rows},
                               Layout{2, data, tensor, 3, "zb-h1", false, cut_rows},
@@ -124,8 +126,8 @@ TEST(TensorRuns, ARankWithoutTokensOfTheVocabularyTrainsAlong) {
     Training first;
     run_ranks(l.ranks(), [&](Communicator& world) {
       const ModelFactory model = [](const Axes& axes) {
-        return make_gpt({.vocab = 5, .positions = 8, .width = 16, .layers = 1, .heads = 4}, DType::fp32, 8,
-                        "few", axes);
+        return make_model(kGpt2, {.vocab = 5, .positions = 8, .width = 16, .layers = 1, .heads = 4},
+                          DType::fp32, 8, "few", axes);
       };
       Engine engine(smooth(config_of(l, 2)), model, world, {});
       Tokens tokens(1, 8, 5);
@@ -162,7 +164,8 @@ TEST(TensorRuns, WhatDoesNotFitIsRefusedWithWhatWorks) {
       "2: 20 columns of the MLP cannot be cut over 8 tensor ranks; tensor_parallel.autotp_size may be 1, "
       "2, 4, 5, 10, 20");
   const ModelFactory groups = [](const Axes& axes) {
-    return make_llama({.vocab = 5,
+    return make_model(kLlama,
+                      {.vocab = 5,
                        .positions = 6,
                        .width = 4,
                        .layers = 1,
@@ -177,8 +180,8 @@ TEST(TensorRuns, WhatDoesNotFitIsRefusedWithWhatWorks) {
       "2: 4 key/value heads of 12 heads cannot be shared by 6 tensor ranks; tensor_parallel.autotp_size "
       "may be 1, 2, 4, 12");
   const ModelFactory rows = [](const Axes& axes) {
-    return make_gpt({.vocab = 5, .positions = 8, .width = 4, .layers = 1, .heads = 2}, DType::fp32, 7, "odd",
-                    axes);
+    return make_model(kGpt2, {.vocab = 5, .positions = 8, .width = 4, .layers = 1, .heads = 2}, DType::fp32,
+                      7, "odd", axes);
   };
   EXPECT_NE(refusal({.tensor = 2}, 2, rows).find("2: sequence parallelism cuts the 7 rows"),
             std::string::npos);

@@ -1,5 +1,5 @@
-// GPT-2, Llama and Qwen2 against the transformers library in double precision;
-// tests/fixtures/make_gpt2_fixtures.py and make_llama_fixtures.py make the numbers.
+// Every family against the transformers library in double precision;
+// tests/fixtures/make_gpt2_fixtures.py and make_decoder_fixtures.py make the numbers.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -21,7 +21,7 @@ class Oracle {
   bool gpt2() const { return name_ == "gpt2_tiny"; }
   ModelFactory model() const {
     const ModelConfig config =
-        gpt2() ? GptConfig{.vocab = 61, .positions = 24, .width = 32, .layers = 2, .heads = 2}
+        gpt2() ? model_config(kGpt2, {.vocab = 61, .positions = 24, .width = 32, .layers = 2, .heads = 2})
                : find_model(FIXTURES "/" + name_ + ".config.json");
     return [config, name = name_](const Axes& axes) {
       return make_model(config, DType::fp32, kLength, name, axes);
@@ -112,17 +112,20 @@ std::vector<ParamSpec> params_of(const Model& model) {
   return out;
 }
 
-// llama_biased has too few layers for a pipeline, and gpt2_tiny two heads. Over four ranks the two key/value
-// heads of llama_tiny and qwen2_tiny are shared.
+constexpr const char* kFixtures[] = {"gpt2_tiny",  "llama_tiny",   "qwen2_tiny", "llama_biased",
+                                     "qwen3_tiny", "mistral_tiny", "phi3_tiny"};
+
+// llama_biased has too few layers for a pipeline, gpt2_tiny two heads, and the two key/value heads of
+// phi3_tiny are in one matrix with the queries. Of the others they are shared over four ranks.
 bool fits(const std::string& fixture, const Layout& l) {
   if (fixture == "llama_biased") return l.pipe == 1;
-  return fixture != "gpt2_tiny" || l.tensor <= 2;
+  return (fixture != "gpt2_tiny" && fixture != "phi3_tiny") || l.tensor <= 2;
 }
 
 class Transformers : public ::testing::TestWithParam<Case> {};
 std::vector<Case> cases() {
   std::vector<Case> all;
-  for (const char* fixture : {"gpt2_tiny", "llama_tiny", "qwen2_tiny", "llama_biased"})
+  for (const char* fixture : kFixtures)
     for (const Layout& layout : {Layout{1, 0},
                                  {2, 0},
                                  {2, 1},
@@ -198,7 +201,7 @@ TEST_P(Transformers, EveryGradientIsEqual) {
 }
 
 TEST(TransformersPrediction, LogitsAreEqual) {
-  for (const char* fixture : {"gpt2_tiny", "llama_tiny", "qwen2_tiny", "llama_biased"})
+  for (const char* fixture : kFixtures)
     for (const Layout& l : {Layout{}, Layout{1, 0, 1, "1f1b", 2}, Layout{1, 3, 2, "1f1b", 2},
                             Layout{1, 1, 1, "1f1b", 4, false}})
       run_ranks(l.ranks(), [&](Communicator& world) {

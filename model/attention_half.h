@@ -1,0 +1,73 @@
+// The half of a block that looks at other positions: projections to queries, keys and values, causal
+// attention, and the projection back.
+#pragma once
+#include <optional>
+
+#include "model/attention.h"
+#include "model/axes.h"
+#include "model/cut_linear.h"
+#include "model/dense.h"
+#include "model/half.h"
+#include "model/head_norm.h"
+
+namespace cleave {
+
+// Over a tensor axis each rank has some of the query heads. Key/value heads are cut likewise; with more ranks
+// than of these several ranks compute the same one, from projections that every rank has whole.
+class AttentionHalf final : public Half {
+ public:
+  struct Config {
+    std::string name;  // of the block, for reports
+    int64_t width = 1, seq = 1;
+    int64_t heads = 1, kv_heads = 1, head_dim = 1;
+    int64_t window = 0;  // AttentionMask's
+    // Names of parameters without .weight and .bias. Queries, keys and values have one each, or one together.
+    std::vector<std::string> qkv;
+    std::string out;
+    bool qkv_bias = false, out_bias = false;
+    Init init, out_init;
+    bool rotary = false;  // queries and keys are turned by the model's constants, RopeTable::tensors()
+    // Each head of queries and of keys is normalized before that (RMS); empty: neither.
+    std::string query_norm = {}, key_norm = {};
+    float norm_eps = 1e-6f;
+  };
+  // Error(usage) where the axes do not divide heads.
+  AttentionHalf(const Config& config, const Axes& axes);
+
+  void declare(std::vector<DeclaredUnit>& units) override;
+  double flops(int64_t rows) const override;
+  void forward(const ForwardArgs& args) const override;
+  void backward(const BackwardArgs& args) const override;
+
+ private:
+  // Heads that this rank computes.
+  struct Share {
+    int64_t heads = 0, kv_heads = 0;
+    Range kv_used = {};  // where every rank has the key/value projections whole: of their outputs
+  };
+  static Share share_of(const Config& config, const TensorAxis& axis);
+  struct Kept {
+    Attention::Kept attention;
+    HeadNorm::Kept queries = {}, keys = {};
+  };
+  struct Waiting {
+    Tensor dqkv;
+    Norm::Gradients query_norm, key_norm;
+  };
+  Dense projections(const Config& config) const;
+  std::optional<HeadNorm> head_norm(const std::string& name, int64_t heads, int64_t first_head) const;
+  Attention::Call call(Arena& scratch, Stream& stream, std::span<const Tensor> constants) const;
+  // The weights' part of a split backward.
+  void backward_weight(const BackwardArgs& args, const Kept& kept, const Waiting& waiting) const;
+  void add_weights(const BackwardArgs& args, const Kept& kept, const Linear::OutputGradient& dy, Tensor dqkv,
+                   const CutLinear::Gathering& x) const;
+
+  Config c_;
+  TensorAxis axis_;
+  Share share_;
+  Attention attention_;
+  Dense qkv_, out_;
+  std::optional<HeadNorm> query_norm_, key_norm_;
+};
+
+}  // namespace cleave

@@ -1,0 +1,103 @@
+#include "model/block.h"
+
+#include <algorithm>
+
+#include "kernels/activation.h"
+
+namespace cleave {
+
+Block::Block(std::string name, Branch attention, Branch mlp, const RowDropout& dropout, bool biases_last)
+    : name_(std::move(name)), attention_(std::move(attention)), mlp_(std::move(mlp)), dropout_(dropout) {
+  std::vector<DeclaredUnit> units{{name_}};
+  for (Branch* b : {&attention_, &mlp_}) b->norm.declare(units.front()), b->half->declare(units);
+  std::vector<Parameter*>& own = units.front().params;
+  if (biases_last)
+    std::stable_partition(own.begin(), own.end(),
+                          [](const Parameter* p) { return !p->spec().name.ends_with(".bias"); });
+  units_ = settle(units);
+}
+
+double Block::flops(const TensorSpec& in) const {
+  return Layer::flops(in) + attention_.half->flops(in.shape[0]) + mlp_.half->flops(in.shape[0]);
+}
+
+void Block::drop(const Branch& branch, Tensor y, Tensor x, const Position& at, Stream& stream) const {
+  dropout_.run(y, x, at, fmt::format("{}.{}", name_, branch.name), stream);
+}
+
+Tensor Block::dropped(const Branch& branch, Tensor dy, const BackwardArgs& a) const {
+  if (dropout_.p == 0) return dy;
+  const Tensor out = a.scratch.take(dy.dtype(), dy.shape());
+  drop(branch, out, dy, a.position, a.stream);
+  return out;
+}
+
+void Block::forward(const ForwardArgs& a) const {
+  Kept kept;
+  kept.middle = a.keep.take(a.x.dtype(), a.x.shape());
+  // What the halves give is in y, one after the other, until it is summed.
+  kept.attention = forward(attention_, {.x = a.x}, a);
+  kept.mlp = forward(mlp_, {.x = a.y, .residual = a.x, .sum = kept.middle}, a);
+  launch(Add{.y = a.y, .a = kept.middle, .b = a.y}, a.stream);
+  a.saved.put(this, kept);
+}
+
+Block::KeptOfBranch Block::forward(const Branch& branch, const Norm::Rows& rows, const ForwardArgs& a) const {
+  const int64_t mark = a.scratch.mark();  // the two branches use the same scratch, one after the other
+  const Tensor normed = (a.lean ? a.scratch : a.keep).take(a.x.dtype(), a.x.shape());
+  const KeptOfBranch kept{branch.norm.keep(a.keep, a.x.dim(0)), a.lean ? Tensor() : normed};
+  branch.norm.forward(normed, rows, kept.statistics, a.params, a.stream);
+  ForwardArgs half = a;
+  half.x = normed;
+  branch.half->forward(half);
+  if (a.train) drop(branch, a.y, a.y, a.position, a.stream);
+  a.scratch.release(mark);
+  return kept;
+}
+
+void Block::backward(const BackwardArgs& a) const {
+  const Kept& kept = a.saved.get<Kept>(this);
+  if (a.part == BackwardPart::weight) {
+    const Waiting& waiting = a.for_weight->get<Waiting>(this);
+    backward_weight(mlp_, waiting.mlp, a.dy, a);
+    backward_weight(attention_, waiting.attention, waiting.dmiddle, a);
+    return;
+  }
+  const bool split = a.part == BackwardPart::input;
+  Waiting waiting;
+  waiting.dmiddle = (split ? *a.keep : a.scratch).take(a.x.dtype(), a.x.shape());
+  waiting.mlp = backward(mlp_, kept.mlp, {waiting.dmiddle, a.dy, kept.middle}, a);
+  waiting.attention = backward(attention_, kept.attention, {a.dx, waiting.dmiddle, a.x}, a);
+  if (split) a.for_weight->put(this, waiting);
+}
+
+Block::WaitingOfBranch Block::backward(const Branch& branch, const KeptOfBranch& kept, const Sum& sum,
+                                       const BackwardArgs& a) const {
+  WaitingOfBranch waiting{kept.normed, branch.norm.gradients(a)};
+  const int64_t mark = a.scratch.mark();
+  const Tensor dnorm = a.scratch.take(sum.x.dtype(), sum.x.shape());
+  if (!kept.normed.defined()) {
+    Arena& arena = a.part == BackwardPart::input ? *a.keep : a.scratch;
+    waiting.normed = arena.take(sum.x.dtype(), sum.x.shape());
+    branch.norm.forward(waiting.normed, {.x = sum.x}, kept.statistics, a.params, a.stream);
+  }
+  BackwardArgs half = a;
+  half.dx = dnorm, half.dy = dropped(branch, sum.dy, a), half.x = waiting.normed;
+  branch.half->backward(half);
+  branch.norm.backward({.dx = sum.dx, .dy = dnorm, .x = sum.x, .dresidual = sum.dy}, kept.statistics,
+                       a.params, waiting.gradients, a.stream);
+  a.scratch.release(mark);
+  return waiting;
+}
+
+void Block::backward_weight(const Branch& branch, const WaitingOfBranch& waiting, Tensor dy,
+                            const BackwardArgs& a) const {
+  const int64_t mark = a.scratch.mark();
+  BackwardArgs half = a;
+  half.dy = dropped(branch, dy, a), half.x = waiting.normed;
+  branch.half->backward(half);
+  branch.norm.add(waiting.gradients, a.grads, a.stream);
+  a.scratch.release(mark);
+}
+
+}  // namespace cleave

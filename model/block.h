@@ -1,0 +1,73 @@
+// One block of a transformer: x -> x + attention(norm(x)) -> that + mlp(norm(that)).
+#pragma once
+#include <memory>
+
+#include "model/half.h"
+#include "model/norm.h"
+#include "model/row_dropout.h"
+
+namespace cleave {
+
+// The residual stream and what stands on it: norms, dropout, sums; what is kept, what is made again, and both
+// parts of a split backward. It is computed where the rows are; over a tensor axis the halves compute their
+// share for all rows. Outputs of norms are cheap to make again, so a lean block does not keep them.
+class Block final : public Layer {
+ public:
+  struct Branch {
+    std::string name;  // of its dropout, behind the block's
+    Norm norm;
+    std::unique_ptr<Half> half;
+  };
+  // In the block's unit parameters stand in the order of the branches, each norm before its half.
+  // biases_last: all biases stand behind the other parameters, whose order no checkpoint sees, but a gradient
+  // norm's bits.
+  Block(std::string name, Branch attention, Branch mlp, const RowDropout& dropout, bool biases_last = false);
+
+  std::vector<UnitSpec> units() const override { return units_; }
+  TensorSpec output(const TensorSpec& in) const override { return in; }
+  double flops(const TensorSpec& in) const override;
+  void forward(const ForwardArgs& args) const override;
+  bool splits_backward() const override { return true; }
+  void backward(const BackwardArgs& args) const override;
+
+ private:
+  struct KeptOfBranch {
+    Norm::Kept statistics;
+    Tensor normed;  // undefined in a lean block
+  };
+  struct Kept {
+    KeptOfBranch attention, mlp;
+    Tensor middle;  // x + attention(norm(x))
+  };
+  // What the input part of a split backward keeps for the weights' part, where parameters are not there and a
+  // norm cannot be made again.
+  struct WaitingOfBranch {
+    Tensor normed;
+    Norm::Gradients gradients;
+  };
+  struct Waiting {
+    WaitingOfBranch attention, mlp;
+    Tensor dmiddle;
+  };
+  // The gradients of a branch's sum: dy of the sum, dx of its residual x.
+  struct Sum {
+    Tensor dx, dy, x;
+  };
+
+  // y = half(norm(rows)), dropped.
+  KeptOfBranch forward(const Branch& branch, const Norm::Rows& rows, const ForwardArgs& args) const;
+  WaitingOfBranch backward(const Branch& branch, const KeptOfBranch& kept, const Sum& sum,
+                           const BackwardArgs& args) const;
+  void backward_weight(const Branch& branch, const WaitingOfBranch& waiting, Tensor dy,
+                       const BackwardArgs& args) const;
+  void drop(const Branch& branch, Tensor y, Tensor x, const Position& at, Stream& stream) const;
+  // The gradient through the branch's dropout; the residual keeps the undropped one, so this is a copy.
+  Tensor dropped(const Branch& branch, Tensor dy, const BackwardArgs& args) const;
+
+  std::string name_;
+  Branch attention_, mlp_;
+  RowDropout dropout_;
+  std::vector<UnitSpec> units_;
+};
+
+}  // namespace cleave

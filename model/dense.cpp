@@ -1,0 +1,92 @@
+#include "model/dense.h"
+
+#include "device/copy.h"
+#include "kernels/elementwise.h"
+#include "model/joined.h"
+
+namespace cleave {
+
+Dense::Dense(std::vector<Part> parts, Bias bias) : parts_(std::move(parts)), bias_(bias) {
+  for (const Part& p : parts_) {
+    const std::vector<int64_t>& shape = p.weight.spec().shape;
+    in_ = shape[1], out_ += p.used.empty() ? shape[0] : p.used.size();
+  }
+}
+
+void Dense::declare(DeclaredUnit& unit) {
+  for (Member which : {&Part::weight, &Part::bias})
+    for (Part& p : parts_) unit.add(p.*which);
+}
+
+bool Dense::whole() const {
+  return std::all_of(parts_.begin(), parts_.end(), [](const Part& p) { return p.used.empty(); });
+}
+
+Tensor Dense::together(Member which, std::span<const Tensor> params, Arena& scratch, Stream& stream) const {
+  std::vector<Tensor> tensors;
+  for (const Part& p : parts_)
+    if (p.*which) tensors.push_back((p.*which).in(params));
+  if (tensors.empty()) return {};
+  if (whole()) return joined(tensors);
+  Shape shape = tensors[0].shape();
+  shape.dims[0] = out_;
+  const Tensor all = scratch.take(tensors[0].dtype(), shape);
+  int64_t row = 0;
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    const Tensor mine = parts_[i].used.empty() ? tensors[i] : tensors[i].rows(parts_[i].used);
+    copy(all.rows({row, row + mine.dim(0)}), mine, stream);
+    row += mine.dim(0);
+  }
+  return all;
+}
+
+Linear Dense::bind(std::span<const Tensor> params, Arena& scratch, Stream& stream) const {
+  return {in_, out_, together(&Part::weight, params, scratch, stream),
+          bias_ == Bias::added ? together(&Part::bias, params, scratch, stream) : Tensor()};
+}
+
+std::vector<ParamGradient> Dense::gradients(Member which, std::span<ParamGradient> grads) const {
+  std::vector<ParamGradient> out;
+  for (const Part& p : parts_)
+    if (ParamGradient* g = (p.*which).in(grads)) out.push_back(*g);
+  return out;
+}
+
+void Dense::add_apart(std::span<ParamGradient> parts, Tensor gradient, Stream& stream) const {
+  int64_t row = 0;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const Range used = parts_[i].used;
+    const bool added = parts[i].accumulate();
+    Tensor to = parts[i].tensor;
+    if (!used.empty() && !added) launch(Fill{.y = to}, stream);
+    if (!used.empty()) to = to.rows(used);
+    const Tensor from = gradient.rows({row, row + to.dim(0)});
+    if (added)
+      launch(Axpy{.y = to, .x = from}, stream);
+    else
+      launch(Cast{.y = to, .x = from}, stream);
+    row += to.dim(0);
+  }
+}
+
+void Dense::backward_weight(const Linear::OutputGradient& dy, Tensor x, std::span<ParamGradient> grads,
+                            Arena& scratch, Stream& stream) const {
+  const Linear product{.in = in_, .out = out_};
+  std::vector<ParamGradient> weights = gradients(&Part::weight, grads),
+                             biases = gradients(&Part::bias, grads);
+  if (!weights[0].wanted()) return;  // the unit is frozen, biases and all
+  ParamGradient dweight, dbias;
+  if (whole()) {
+    dweight = joined(weights);
+    if (!biases.empty()) dbias = joined(biases);
+    return product.backward_weight(dy, x, dweight, biases.empty() ? nullptr : &dbias, stream);
+  }
+  bool written[2] = {false, false};
+  dweight = {scratch.take(DType::fp32, {out_, in_}), &written[0]};
+  dbias = {scratch.take(DType::fp32, {out_}), &written[1]};
+  product.backward_weight(dy, x, dweight, biases.empty() ? nullptr : &dbias, stream);
+  add_apart(weights, dweight.tensor, stream);
+  if (!biases.empty()) add_apart(biases, dbias.tensor, stream);
+}
+
+}  // namespace cleave

@@ -1,0 +1,28 @@
+// The Llama family (arXiv 2302.13971, 2407.21783): RMS norm before attention and MLP, rotary positions,
+// grouped key/value heads, SwiGLU.
+#include "model/families/rotary_decoder.h"
+
+namespace cleave {
+namespace {
+
+ModelConfig read(const Fields& f) {
+  ModelConfig c = read_rotary_decoder(kLlama, f, 2048);
+  c.qkv_bias = c.output_bias = f.flag("attention_bias", false);
+  f.absent("sliding_window", "a sliding window");
+  return c;
+}
+
+std::string write(const ModelConfig& c) {
+  CHECK(c.qkv_bias == c.output_bias,
+        "a config.json cannot say that only some of attention's projections have a bias");
+  nlohmann::json j = rotary_decoder_json(c);
+  j["attention_bias"] = c.qkv_bias;
+  return text_of(j);
+}
+
+}  // namespace
+
+constinit const Family kLlama{
+    .type = "llama", .names = kRotaryDecoderNames, .biases_last = true, .read = read, .write = write};
+
+}  // namespace cleave

@@ -1,0 +1,25 @@
+// Mistral (arXiv 2310.06825): as Llama, and a position may attend to a window of the last ones only.
+#include "model/families/rotary_decoder.h"
+
+namespace cleave {
+namespace {
+
+ModelConfig read(const Fields& f) {
+  ModelConfig c = read_rotary_decoder(kMistral, f, 131072);
+  if (!f.says("num_key_value_heads")) c.kv_heads = 8;
+  c.window = f.count("sliding_window", kMostIds, f.says("sliding_window") ? 0 : 4096);
+  return c;
+}
+
+std::string write(const ModelConfig& c) {
+  nlohmann::json j = rotary_decoder_json(c);
+  j["sliding_window"] = c.window > 0 ? nlohmann::json(c.window) : nlohmann::json();
+  return text_of(j);
+}
+
+}  // namespace
+
+constinit const Family kMistral{
+    .type = "mistral", .names = kRotaryDecoderNames, .read = read, .write = write};
+
+}  // namespace cleave

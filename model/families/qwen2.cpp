@@ -1,0 +1,24 @@
+// Qwen2 (arXiv 2407.10671): as Llama, with biases on queries, keys and values.
+#include "model/families/rotary_decoder.h"
+
+namespace cleave {
+namespace {
+
+ModelConfig read(const Fields& f) {
+  ModelConfig c = read_rotary_decoder(kQwen2, f, 32768);
+  f.flag("attention_bias", false);
+  f.only("use_sliding_window", false, false);
+  f.only_words("layer_types", "full_attention");
+  return c;
+}
+
+}  // namespace
+
+constinit const Family kQwen2{.type = "qwen2",
+                              .names = kRotaryDecoderNames,
+                              .qkv_bias = true,
+                              .biases_last = true,
+                              .read = read,
+                              .write = rotary_decoder_text};
+
+}  // namespace cleave

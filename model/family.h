@@ -1,0 +1,53 @@
+// Families of transformers as values: what their blocks are made of, what their parameters are called, and
+// how Hugging Face's config.json says their sizes. A family is one file in model/families/ and a line of
+// families().
+#pragma once
+#include <array>
+
+#include "model/norm.h"
+#include "model/transformer.h"
+
+namespace cleave {
+
+class Fields;  // model/config_fields.h
+
+struct Family {
+  const char* type;  // model_type in config.json
+  // Names of parameters as checkpoints have them, without .weight and .bias; those of blocks follow the
+  // block's name and number. Where three names or two stand together, a family may have one for all of them.
+  struct Names {
+    const char *embedding, *positions = nullptr;  // null: positions are rotated
+    const char *block, *attention_norm;
+    std::array<const char*, 3> qkv;
+    const char *out, *query_norm = nullptr, *key_norm = nullptr;  // null: heads are not normalized
+    const char* mlp_norm;
+    std::array<const char*, 2> up;
+    const char *down, *final_norm, *head = "lm_head";
+  } names;
+
+  Norm::Kind norm = Norm::Kind::rms;
+  float norm_eps = 1e-6f;                                        // of a config that says none
+  bool gated = true;                                             // the MLP
+  bool qkv_bias = false, output_bias = false, mlp_bias = false;  // always, whatever a config says
+  bool tied = false;                                             // always
+  // What writes to the residual stream starts smaller by the square root of how often it is written to.
+  bool small_outputs = false;
+  bool biases_last = false;  // in the order of a unit (Block)
+
+  // From and to the text of config.json. read() collects what is wrong in the fields.
+  ModelConfig (*read)(const Fields& fields);
+  std::string (*write)(const ModelConfig& config);
+};
+
+extern const Family kGpt2, kLlama, kQwen2, kQwen3, kMistral, kPhi3;
+std::span<const Family* const> families();
+
+// A config of the family, with what it leaves 0 filled in: as many key/value heads as heads, heads that
+// divide the width, an MLP four times as wide, the family's epsilon.
+ModelConfig model_config(const Family& family, ModelConfig sizes);
+
+// make_model() of such a config; a model without a name is called as its family.
+Model make_model(const Family& family, const ModelConfig& sizes, DType dtype, int64_t seq,
+                 std::string name = {}, const Axes& axes = {});
+
+}  // namespace cleave

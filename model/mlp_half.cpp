@@ -1,0 +1,91 @@
+#include "model/mlp_half.h"
+
+namespace cleave {
+
+MlpHalf::MlpHalf(const Config& config, const TensorAxis& axis)
+    : c_(config), axis_(axis), columns_(axis_.mine(c_.hidden, "columns of the MLP").size()) {
+  const auto part = [&](const std::string& name, const std::vector<int64_t>& blocks) {
+    const int64_t out = int64_t(blocks.size()) * c_.hidden;
+    Dense::Part made{.weight =
+                         Parameter(axis_.cut({name + ".weight", {out, c_.width}, c_.init, true}, 0, blocks))};
+    if (c_.up_bias) made.bias = Parameter(axis_.cut({name + ".bias", {out}, {}, false}, 0, blocks));
+    return made;
+  };
+  if (c_.gated && c_.up.size() == 1)
+    up_ = Dense({part(c_.up[0], {c_.hidden, c_.hidden})});
+  else if (c_.gated)
+    up_ = Dense({part(c_.up[0], {c_.hidden}), part(c_.up[1], {c_.hidden})});
+  else
+    up_ = Dense({part(c_.up[0], {c_.hidden})});
+  Dense::Part down{
+      .weight = Parameter(axis_.cut({c_.down + ".weight", {c_.width, c_.hidden}, c_.down_init, true}, 1))};
+  if (c_.down_bias) down.bias = Parameter({c_.down + ".bias", {c_.width}, {}, false});
+  down_ = Dense({down}, axis_.rank() == 0 ? Dense::Bias::added : Dense::Bias::elsewhere);
+}
+
+void MlpHalf::declare(std::vector<DeclaredUnit>& units) {
+  up_.declare(units.front()), down_.declare(units.front());
+}
+
+void MlpHalf::activate(Tensor active, Tensor hidden, Stream& stream) const {
+  if (c_.gated)
+    launch(SwiGluForward{.y = active, .x = hidden}, stream);
+  else
+    launch(ActivationForward{.y = active, .x = hidden, .kind = c_.activation}, stream);
+}
+
+void MlpHalf::forward(const ForwardArgs& a) const {
+  const int64_t rows = axis_.all_rows(a.x.dim(0));
+  const Tensor hidden = a.keep.take(a.x.dtype(), {rows, up_.out()});
+  const Tensor active = (a.lean ? a.scratch : a.keep).take(a.x.dtype(), {rows, columns_});
+  const CutLinear cut{axis_, a.stream, c_.name};
+  const Linear up = up_.bind(a.params, a.scratch, a.stream), down = down_.bind(a.params, a.scratch, a.stream);
+  if (c_.gated) {
+    cut.forward_gathered(up, hidden, a.x, a.scratch);
+    activate(active, hidden, a.stream);
+  } else {
+    cut.forward_active(up, active, hidden, a.x, c_.activation, a.scratch);
+  }
+  cut.forward_summed(down, a.y, axis_.all_rows_of(a.y, a.scratch), active);
+  a.saved.put(this, Kept{hidden, a.lean ? Tensor() : active});
+}
+
+void MlpHalf::backward(const BackwardArgs& a) const {
+  Kept kept = a.saved.get<Kept>(this);
+  const bool both = a.part == BackwardPart::both;
+  if (!kept.active.defined() && a.part != BackwardPart::input) {
+    kept.active = a.scratch.take(kept.hidden.dtype(), {kept.hidden.dim(0), columns_});
+    activate(kept.active, kept.hidden, a.stream);
+  }
+  const CutLinear cut{axis_, a.stream, c_.name};
+  if (a.part == BackwardPart::weight) {
+    const CutLinear::Gathering dy = cut.start_gather(a.dy, a.scratch);
+    a.stream.wait(dy.here);
+    return add_weights(a, kept, {dy.all, a.dy}, a.for_weight->get<Waiting>(this).dhidden,
+                       cut.start_gather(a.x, a.scratch));
+  }
+  const Tensor dhidden = (both ? a.scratch : *a.keep).take(kept.hidden.dtype(), kept.hidden.shape());
+  const Tensor dactive = c_.gated ? a.scratch.take(dhidden.dtype(), {dhidden.dim(0), columns_}) : Tensor();
+  const Linear down = down_.bind(a.params, a.scratch, a.stream);
+  const Tensor all_dy = c_.gated
+                            ? cut.backward_gathered(down, dactive, a.dy, a.scratch)
+                            : cut.backward_active(down, dhidden, kept.hidden, a.dy, c_.activation, a.scratch);
+  const CutLinear::Gathering x = both ? cut.start_gather(a.x, a.scratch) : CutLinear::Gathering();
+  if (c_.gated) launch(SwiGluBackward{.dx = dhidden, .dy = dactive, .x = kept.hidden}, a.stream);
+  const Event summed = cut.backward_summed(up_.bind(a.params, a.scratch, a.stream), a.dx,
+                                           axis_.all_rows_of(a.dx, a.scratch), dhidden);
+  if (both)
+    add_weights(a, kept, {all_dy, a.dy}, dhidden, x);  // while dx is summed
+  else
+    a.for_weight->put(this, Waiting{dhidden});
+  a.stream.wait(summed);
+}
+
+void MlpHalf::add_weights(const BackwardArgs& a, const Kept& kept, const Linear::OutputGradient& dy,
+                          Tensor dhidden, const CutLinear::Gathering& x) const {
+  down_.backward_weight(dy, kept.active, a.grads, a.scratch, a.stream);
+  a.stream.wait(x.here);
+  up_.backward_weight(dhidden, x.all, a.grads, a.scratch, a.stream);
+}
+
+}  // namespace cleave

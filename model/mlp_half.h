@@ -1,0 +1,53 @@
+// The half of a block that looks at each position alone: up, an activation function or a gated unit, down.
+#pragma once
+#include "kernels/activation.h"
+#include "model/axes.h"
+#include "model/cut_linear.h"
+#include "model/dense.h"
+#include "model/half.h"
+
+namespace cleave {
+
+// Over a tensor axis each rank has some of the columns in the middle. They are cheap to make again from what
+// the product before them gives, so a lean block does not keep them.
+class MlpHalf final : public Half {
+ public:
+  struct Config {
+    std::string name;  // of the block, for reports
+    int64_t width = 1, hidden = 1;
+    // Names of parameters without .weight and .bias. A gated unit has two matrices, gate and up: two names,
+    // or one for both.
+    std::vector<std::string> up;
+    std::string down;
+    bool up_bias = false, down_bias = false;
+    Init init, down_init;
+    bool gated = false;  // silu(gate) * up; else the activation
+    Activation activation = Activation::gelu_tanh;
+  };
+  // Error(usage) where the axis does not divide the columns.
+  MlpHalf(const Config& config, const TensorAxis& axis);
+
+  void declare(std::vector<DeclaredUnit>& units) override;
+  double flops(int64_t) const override { return 0; }
+  void forward(const ForwardArgs& args) const override;
+  void backward(const BackwardArgs& args) const override;
+
+ private:
+  struct Kept {
+    Tensor hidden;  // what the activation is of; of a gated unit gate and up side by side
+    Tensor active;  // undefined in a lean block
+  };
+  struct Waiting {
+    Tensor dhidden;
+  };
+  void activate(Tensor active, Tensor hidden, Stream& stream) const;
+  void add_weights(const BackwardArgs& args, const Kept& kept, const Linear::OutputGradient& dy,
+                   Tensor dhidden, const CutLinear::Gathering& x) const;
+
+  Config c_;
+  TensorAxis axis_;
+  int64_t columns_;  // in the middle, of this rank
+  Dense up_, down_;
+};
+
+}  // namespace cleave

@@ -1,0 +1,43 @@
+// A parameter as the part of a layer that declares it has it: as a member with a name. A layer of several
+// parts collects the units of all of them; from then on each parameter finds its tensors in what a call
+// brings.
+#pragma once
+#include "core/param_spec.h"
+#include "model/layer_args.h"
+
+namespace cleave {
+
+struct DeclaredUnit;
+
+class Parameter {
+ public:
+  Parameter() = default;  // there is none, as the bias of a dense layer without one
+  explicit Parameter(ParamSpec spec) : spec_(std::move(spec)) {}
+
+  explicit operator bool() const { return !spec_.name.empty(); }
+  const ParamSpec& spec() const { return spec_; }
+  // Of the layer's parameters or gradients; undefined and null where there is no parameter, or where the call
+  // brings none, as each part of a split backward leaves one of the two out.
+  Tensor in(std::span<const Tensor> params) const;
+  ParamGradient* in(std::span<ParamGradient> grads) const;
+
+ private:
+  friend std::vector<UnitSpec> settle(const std::vector<DeclaredUnit>& units);
+  ParamSpec spec_;
+  int place_ = -1;
+};
+
+// A unit whose parameters several parts of a layer declare. They stay where they are from then on.
+struct DeclaredUnit {
+  std::string name;
+  std::vector<Parameter*> params = {};
+  bool frozen = false;
+  void add(Parameter& p) {
+    if (p) params.push_back(&p);
+  }
+};
+
+// The units as Layer::units gives them; settles where each parameter is found.
+std::vector<UnitSpec> settle(const std::vector<DeclaredUnit>& units);
+
+}  // namespace cleave

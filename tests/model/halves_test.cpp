@@ -1,0 +1,354 @@
+// Blocks and their halves alone: gradients against finite differences, both parts of a split backward, what a
+// lean block leaves out, and a half that owns units of its own.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+
+#include "model/attention_half.h"
+#include "model/block.h"
+#include "model/family.h"
+#include "model/mlp_half.h"
+
+namespace cleave {
+namespace {
+
+constexpr int64_t kSeq = 5, kRows = 2 * kSeq, kWidth = 6;
+using Values = std::vector<float>;
+
+Values numbers(int64_t count, const std::string& name, float scale) {
+  const Philox random{7, hash_name(name)};
+  Values out;
+  for (int64_t i = 0; i < count; ++i) out.push_back(scale * float(random.normal(uint64_t(i))));
+  return out;
+}
+
+// How a layer's backward is asked for.
+struct Way {
+  bool split = false, lean = false;
+};
+
+// A layer alone on one rank, with parameters that depend on their names and lie side by side as in a unit.
+class Alone {
+ public:
+  explicit Alone(const Layer& layer, std::vector<Tensor> constants = {})
+      : layer_(layer),
+        constants_(std::move(constants)),
+        x_(numbers(kRows * kWidth, "x", 1)),
+        dy_(numbers(kRows * kWidth, "dy", 1)) {
+    for (const UnitSpec& unit : layer.units())
+      for (const ParamSpec& p : unit.params) {
+        specs_.push_back(p), frozen_.push_back(unit.frozen);
+        const float mean = p.name.find("norm") != std::string::npos && p.name.ends_with(".weight") ? 1 : 0;
+        for (const float v : numbers(p.numel(), p.name, 0.4f)) params_.push_back(mean + v);
+      }
+  }
+  std::vector<std::string> names() const {
+    std::vector<std::string> out{"x"};
+    for (const ParamSpec& p : specs_) out.push_back(p.name);
+    return out;
+  }
+  // Of a parameter, or of the input "x".
+  std::span<float> values(const std::string& name) {
+    return name == "x" ? std::span(x_) : part(params_, name);
+  }
+
+  // The scalar whose gradients backward() gives: sum(y * dy), summed in double precision.
+  double forward() {
+    Saved saved;
+    Arena keep(keep_);
+    const Values y = forward(saved, keep, false);
+    double sum = 0;
+    for (size_t i = 0; i < y.size(); ++i) sum += double(y[i]) * double(dy_[i]);
+    return sum;
+  }
+
+  std::map<std::string, Values> backward(Way way) {
+    Saved saved, for_weight;
+    Arena keep(keep_), until_weight(until_weight_);
+    forward(saved, keep, way.lean);
+    Values dx(x_.size()), flat(params_.size(), NAN);
+    const std::vector<Tensor> params = views(params_), slots = views(flat);
+    const auto written = std::make_unique<bool[]>(slots.size());
+    std::vector<ParamGradient> grads;
+    for (size_t i = 0; i < slots.size(); ++i)
+      grads.push_back(frozen_[i] ? ParamGradient{} : ParamGradient{slots[i], &written[i]});
+    const auto run = [&](BackwardPart part) {
+      Arena scratch(scratch_);
+      const bool weights = part != BackwardPart::input, input = part != BackwardPart::weight;
+      layer_.backward({.dx = input ? rows(dx) : Tensor(),
+                       .dy = rows(dy_),
+                       .x = rows(x_),
+                       .params = input ? std::span(params) : std::span<const Tensor>(),
+                       .grads = weights ? std::span(grads) : std::span<ParamGradient>(),
+                       .saved = saved,
+                       .scratch = scratch,
+                       .position = {},
+                       .stream = stream_,
+                       .part = part,
+                       .for_weight = way.split ? &for_weight : nullptr,
+                       .keep = way.split ? &until_weight : nullptr,
+                       .lean = way.lean,
+                       .constants = constants_});
+    };
+    if (way.split)
+      run(BackwardPart::input), run(BackwardPart::weight);
+    else
+      run(BackwardPart::both);
+    kept_bytes = keep.peak_bytes();
+    std::map<std::string, Values> out{{"x", dx}};
+    for (const ParamSpec& p : specs_) {
+      const auto gradient = part(flat, p.name);
+      out[p.name] = Values(gradient.begin(), gradient.end());
+    }
+    return out;
+  }
+
+  int64_t kept_bytes = 0;  // of the last backward's forward
+
+ private:
+  static Tensor rows(Values& v) { return {v.data(), DType::fp32, {kRows, kWidth}}; }
+  std::vector<Tensor> views(Values& flat) const {
+    std::vector<Tensor> out;
+    float* at = flat.data();
+    for (const ParamSpec& p : specs_) {
+      Shape shape;
+      for (const int64_t d : p.shape) shape.dims[size_t(shape.rank++)] = d;
+      out.emplace_back(at, DType::fp32, shape);
+      at += p.numel();
+    }
+    return out;
+  }
+  std::span<float> part(Values& flat, const std::string& name) const {
+    size_t at = 0;
+    for (const ParamSpec& p : specs_) {
+      if (p.name == name) return std::span(flat).subspan(at, size_t(p.numel()));
+      at += size_t(p.numel());
+    }
+    ADD_FAILURE() << "no parameter " << name;
+    return {};
+  }
+  Values forward(Saved& saved, Arena& keep, bool lean) {
+    Values y(x_.size());
+    Arena scratch(scratch_);
+    const std::vector<Tensor> params = views(params_);
+    layer_.forward({.y = rows(y),
+                    .x = rows(x_),
+                    .params = params,
+                    .saved = saved,
+                    .keep = keep,
+                    .scratch = scratch,
+                    .position = {},
+                    .stream = stream_,
+                    .lean = lean,
+                    .constants = constants_});
+    return y;
+  }
+
+  static constexpr int64_t kBytes = 1 << 18;
+  const Layer& layer_;
+  std::vector<Tensor> constants_;
+  std::vector<ParamSpec> specs_;
+  std::vector<bool> frozen_;
+  Values x_, dy_, params_;
+  Stream stream_;
+  std::vector<std::byte> memory_ = std::vector<std::byte>(3 * kBytes);
+  Tensor keep_{memory_.data(), DType::uint8, {kBytes}},
+      scratch_{memory_.data() + kBytes, DType::uint8, {kBytes}},
+      until_weight_{memory_.data() + 2 * kBytes, DType::uint8, {kBytes}};
+};
+
+AttentionHalf::Config attention_config() {
+  return {.name = "b",
+          .width = kWidth,
+          .seq = kSeq,
+          .heads = 4,
+          .kv_heads = 2,
+          .head_dim = 4,
+          .qkv = {"b.q", "b.k", "b.v"},
+          .out = "b.o",
+          .init = {},
+          .out_init = {}};
+}
+
+MlpHalf::Config mlp_config(const std::string& unit = "b") {
+  return {.name = unit,
+          .width = kWidth,
+          .hidden = 8,
+          .up = {unit + ".up"},
+          .down = unit + ".down",
+          .init = {},
+          .down_init = {}};
+}
+
+std::unique_ptr<Block> block_of(std::unique_ptr<Half> attention, std::unique_ptr<Half> mlp,
+                                Norm::Kind norm = Norm::Kind::rms) {
+  return std::make_unique<Block>(
+      "b", Block::Branch{"attn", Norm(norm, "b.norm1", kWidth, 1e-5f), std::move(attention)},
+      Block::Branch{"mlp", Norm(norm, "b.norm2", kWidth, 1e-5f), std::move(mlp)}, RowDropout{});
+}
+
+// Every choice that a family can make, in as few blocks as have them all.
+struct Choice {
+  const char* name;
+  bool joined, biases, rotary, head_norms, gated;
+  Norm::Kind norm;
+  friend void PrintTo(const Choice& choice, std::ostream* out) { *out << choice.name; }
+};
+
+std::unique_ptr<Block> make_block(const Choice& choice) {
+  AttentionHalf::Config attention = attention_config();
+  if (choice.joined) attention.qkv = {"b.qkv"};
+  attention.qkv_bias = attention.out_bias = choice.biases, attention.rotary = choice.rotary;
+  if (choice.head_norms) attention.query_norm = "b.q_norm", attention.key_norm = "b.k_norm";
+  MlpHalf::Config mlp = mlp_config();
+  mlp.up_bias = mlp.down_bias = choice.biases, mlp.gated = choice.gated;
+  if (choice.gated && !choice.joined) mlp.up = {"b.gate", "b.up"};
+  return block_of(std::make_unique<AttentionHalf>(attention, Axes()),
+                  std::make_unique<MlpHalf>(mlp, TensorAxis()), choice.norm);
+}
+
+class Blocks : public ::testing::TestWithParam<Choice> {};
+INSTANTIATE_TEST_SUITE_P(Of, Blocks,
+                         ::testing::Values(Choice{"Gpt2", true, true, false, false, false, Norm::Kind::layer},
+                                           Choice{"Qwen2", false, true, true, false, true, Norm::Kind::rms},
+                                           Choice{"Qwen3", false, false, true, true, true, Norm::Kind::rms},
+                                           Choice{"Phi3", true, false, true, false, true, Norm::Kind::rms}),
+                         [](const auto& at) { return at.param.name; });
+
+TEST_P(Blocks, GradientsAreTheFiniteDifferencesOfTheForward) {
+  const auto block = make_block(GetParam());
+  const auto table = rope_table(kSeq, rope_frequencies(4, 10000, {}));
+  Alone alone(*block, table->tensors());
+  const auto gradients = alone.backward({});
+  constexpr float kStep = 1.0f / 256;
+  for (const auto& [name, gradient] : gradients)
+    for (size_t i = 0; i < gradient.size(); i += std::max<size_t>(1, gradient.size() / 12)) {
+      float& value = alone.values(name)[i];
+      const float before = value;
+      value = before + kStep;
+      const double above = alone.forward();
+      value = before - kStep;
+      const double below = alone.forward();
+      value = before;
+      const double want = (above - below) / (2 * double(kStep));
+      EXPECT_NEAR(gradient[i], want, 2e-3 * (1 + std::abs(want))) << name << " element " << i;
+    }
+}
+
+TEST_P(Blocks, GradientsHaveTheSameBitsSplitAndLean) {
+  const auto block = make_block(GetParam());
+  const auto table = rope_table(kSeq, rope_frequencies(4, 10000, {}));
+  Alone alone(*block, table->tensors());
+  const auto want = alone.backward({});
+  const int64_t whole = alone.kept_bytes;
+  EXPECT_EQ(alone.backward({.split = true}), want);
+  EXPECT_EQ(alone.kept_bytes, whole);
+  for (const bool split : {false, true}) {
+    EXPECT_EQ(alone.backward({.split = split, .lean = true}), want) << split;
+    EXPECT_LT(alone.kept_bytes, whole);
+  }
+}
+
+// Two MLPs that are added up, each in a unit of its own: what a mixture of experts does with parameters.
+class TwoMlps final : public Half {
+ public:
+  explicit TwoMlps(bool first_is_frozen = false) : first_is_frozen_(first_is_frozen) {
+    for (const char* unit : {"b.first", "b.second"}) mlps_.emplace_back(mlp_config(unit), TensorAxis());
+  }
+  void declare(std::vector<DeclaredUnit>& units) override {
+    for (size_t i = 0; i < mlps_.size(); ++i) {
+      std::vector<DeclaredUnit> own{
+          {.name = i == 0 ? "b.first" : "b.second", .frozen = i == 0 && first_is_frozen_}};
+      mlps_[i].declare(own);
+      units.push_back(own.front());
+    }
+  }
+  double flops(int64_t) const override { return 0; }
+  void forward(const ForwardArgs& a) const override {
+    ForwardArgs second = a;
+    second.y = a.scratch.take(a.y.dtype(), a.y.shape());
+    mlps_[0].forward(a), mlps_[1].forward(second);
+    launch(Add{.y = a.y, .a = a.y, .b = second.y}, a.stream);
+  }
+  void backward(const BackwardArgs& a) const override {
+    BackwardArgs second = a;
+    if (a.dx.defined()) second.dx = a.scratch.take(a.dx.dtype(), a.dx.shape());
+    mlps_[0].backward(a), mlps_[1].backward(second);
+    if (a.dx.defined()) launch(Add{.y = a.dx, .a = a.dx, .b = second.dx}, a.stream);
+  }
+
+ private:
+  bool first_is_frozen_;
+  std::vector<MlpHalf> mlps_;
+};
+
+TEST(Halves, MayOwnUnitsOfTheirOwnBehindTheBlocks) {
+  const auto block =
+      block_of(std::make_unique<AttentionHalf>(attention_config(), Axes()), std::make_unique<TwoMlps>());
+  std::vector<std::string> names;
+  for (const UnitSpec& unit : block->units()) {
+    names.push_back(unit.name + ":");
+    for (const ParamSpec& p : unit.params) names.push_back(p.name);
+  }
+  EXPECT_EQ(names, (std::vector<std::string>{"b:", "b.norm1.weight", "b.q.weight", "b.k.weight", "b.v.weight",
+                                             "b.o.weight", "b.norm2.weight", "b.first:", "b.first.up.weight",
+                                             "b.first.down.weight", "b.second:", "b.second.up.weight",
+                                             "b.second.down.weight"}));
+  // As one MLP whose columns in the middle are those of both.
+  MlpHalf::Config both = mlp_config();
+  both.hidden *= 2;
+  const auto plain = block_of(std::make_unique<AttentionHalf>(attention_config(), Axes()),
+                              std::make_unique<MlpHalf>(both, TensorAxis()));
+  Alone apart(*block), together(*plain);
+  for (const std::string& name : together.names())
+    if (!name.starts_with("b.up") && !name.starts_with("b.down"))
+      std::ranges::copy(apart.values(name), together.values(name).begin());
+  const auto up = together.values("b.up.weight"), down = together.values("b.down.weight");
+  std::ranges::copy(apart.values("b.first.up.weight"), up.begin());
+  std::ranges::copy(apart.values("b.second.up.weight"), up.begin() + up.size() / 2);
+  for (size_t i = 0; i < down.size(); ++i)
+    down[i] = apart.values(i % 16 < 8 ? "b.first.down.weight" : "b.second.down.weight")[i / 16 * 8 + i % 8];
+  const auto got = apart.backward({.split = true}), want = together.backward({});
+  for (const char* name : {"x", "b.q.weight", "b.norm2.weight"})
+    for (size_t i = 0; i < want.at(name).size(); ++i)
+      EXPECT_NEAR(got.at(name)[i], want.at(name)[i], 1e-5) << name << " element " << i;
+  for (size_t i = 0; i < want.at("b.up.weight").size(); ++i) {
+    const size_t half = want.at("b.up.weight").size() / 2;
+    EXPECT_NEAR(got.at(i < half ? "b.first.up.weight" : "b.second.up.weight")[i % half],
+                want.at("b.up.weight")[i], 1e-5);
+  }
+}
+
+TEST(Halves, LeaveOutTheGradientsOfAFrozenUnitAndNothingElse) {
+  const auto make = [](bool frozen) {
+    return block_of(std::make_unique<AttentionHalf>(attention_config(), Axes()),
+                    std::make_unique<TwoMlps>(frozen));
+  };
+  const auto trained = make(false), frozen = make(true);
+  const auto want = Alone(*trained).backward({});
+  for (const bool split : {false, true})
+    for (const auto& [name, got] : Alone(*frozen).backward({.split = split})) {
+      if (!name.starts_with("b.first."))
+        EXPECT_EQ(got, want.at(name)) << name;
+      else
+        for (const float v : got) EXPECT_TRUE(std::isnan(v)) << name << " was written";
+    }
+}
+
+TEST(Halves, FindWhatTheyKeptByTheirOwnKindAndRefuseToKeepTwice) {
+  struct Kept {
+    int value;
+  };
+  Saved saved;
+  int first = 0, second = 0;
+  saved.put(&first, Kept{1}), saved.put(&second, Kept{2}), saved.put(&first, 3.0);
+  EXPECT_EQ(saved.get<Kept>(&first).value, 1);
+  EXPECT_EQ(saved.get<Kept>(&second).value, 2);
+  EXPECT_EQ(saved.get<double>(&first), 3.0);
+  EXPECT_THROW(saved.put(&first, Kept{4}), Error);
+  EXPECT_THROW(saved.get<double>(&second), Error);
+}
+
+}  // namespace
+}  // namespace cleave
