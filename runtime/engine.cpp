@@ -68,9 +68,11 @@ struct Engine::State {
   double squared_norm();
   // Whether this rank's losses count: the last stage's, and once a tensor axis.
   bool reports_loss() const { return rank->stage.shape().last && settings.place.tensor == 0; }
-  // Over the micro-batches of all ranks, of which these are this rank's; rounded first when sums are exact.
-  double mean_of_losses(const std::vector<double>& losses);
+  // Over the micro-batches of all ranks, of which this rank's have so many valid targets each; rounded first
+  // when sums are exact.
+  double mean_loss(const std::vector<double>& valid);
   bool overflowed(double loss, double norm);
+  void run_training(const Work& work);  // all micro-batches; gradients are complete behind it
   void run_forward(const ScheduleShape& shape, const Work& work);
 
   EngineOptions options;
@@ -174,7 +176,7 @@ StepResult Engine::train_batch(const BatchSource& data) {
   State& s = *state_;
   const DsConfig& c = s.settings.config;
   const Averaging& average = s.settings.average;
-  Stream &compute = s.streams->compute, &comm = s.streams->comm();
+  Stream& compute = s.streams->compute;
   ShardedOptimizer& optimizer = s.rank->optimizer();
   const double loss_scale = s.scaler.scale();
   // Exact sums take the loss scale out of every contribution, others out of the sum.
@@ -199,22 +201,9 @@ StepResult Engine::train_batch(const BatchSource& data) {
   optimizer.begin_step(s.settings.norm_first ? std::nullopt : std::optional(update), s.rank->summed_late,
                        compute);
   s.rank->store.begin_step(left_scale / loss_scale, &optimizer);
-  Executor(s.rank->stage, s.ranks.links(), compute, comm, s.options.trace, s.graphs.get())
-      .run(s.pipeline.schedule.ranks[size_t(s.settings.place.pipe)], s.pipeline.schedule.shape, work);
-  comm.wait(compute.record());
-  s.ranks.sum_shared_gradients(s.rank->store, comm);
-  compute.wait(comm.record());
-  s.rank->store.wait_for_gradients();
-  s.streams->rows.synchronize();  // what went wrong there
+  s.run_training(work);
   const double norm = std::sqrt(s.squared_norm()) * average.after / left_scale;
-
-  std::vector<double> losses;
-  if (s.reports_loss()) {
-    losses = to_host<double>(s.rank->losses, compute);
-    losses.resize(valid.size());
-    for (size_t micro = 0; micro < valid.size(); ++micro) losses[micro] /= valid[micro];
-  }
-  const double loss = s.mean_of_losses(losses);
+  const double loss = s.mean_loss(valid);
 
   StepResult result{.step = ++s.at.step, .loss = loss, .grad_norm = norm, .loss_scale = loss_scale};
   result.lr = rates.lr;
@@ -233,6 +222,17 @@ StepResult Engine::train_batch(const BatchSource& data) {
   return result;
 }
 
+void Engine::State::run_training(const Work& work) {
+  Stream &compute = streams->compute, &comm = streams->comm();
+  Executor(rank->stage, ranks.links(), compute, comm, options.trace, graphs.get())
+      .run(pipeline.schedule.ranks[size_t(settings.place.pipe)], pipeline.schedule.shape, work);
+  comm.wait(compute.record());
+  ranks.sum_shared_gradients(rank->store, comm);
+  compute.wait(comm.record());
+  rank->store.wait_for_gradients();
+  streams->rows.synchronize();  // what went wrong there
+}
+
 double Engine::State::squared_norm() {
   const std::vector<double> mine = rank->squares_of_units(streams->compute);
   // One place a unit of the model, so that the sum has one order wherever the pipe is cut; a unit that
@@ -244,7 +244,13 @@ double Engine::State::squared_norm() {
   return ranks.sum_in_order(std::move(squares), "squared gradient norm", streams->comm());
 }
 
-double Engine::State::mean_of_losses(const std::vector<double>& losses) {
+double Engine::State::mean_loss(const std::vector<double>& valid) {
+  std::vector<double> losses;
+  if (reports_loss()) {
+    losses = to_host<double>(rank->losses, streams->compute);
+    losses.resize(valid.size());
+    for (size_t micro = 0; micro < valid.size(); ++micro) losses[micro] /= valid[micro];
+  }
   const double micros = double(settings.config.gradient_accumulation_steps);
   const double sum = std::accumulate(losses.begin(), losses.end(), 0.0);
   Stream& comm = streams->comm();
