@@ -21,9 +21,8 @@ class Stage {
   void show_in(Trace& trace) { trace_ = &trace, away_inputs_.show_in(trace); }
 
   const StageShape& shape() const { return layers_.shape(); }
-  int64_t frame_bytes() const {
-    return frames_.bytes().keep;
-  }  // of the activations that one micro-batch keeps
+  // Of the activations that one micro-batch keeps in a chunk.
+  int64_t frame_bytes() const { return frames_.bytes().keep; }
 
   // Takes what the rank needs of a micro-batch: its position, its input, its targets. Before the first
   // forward.

@@ -38,7 +38,7 @@ class GatherPool {
   Tensor slice(int unit) const;
   // With its values wherever it lives, to be read before the next call. Blocks for the disk.
   Tensor settled_slice(int unit);
-  // The same slice, for work enqueued on compute until publish(unit) that writes all of it.
+  // Where its next values go: for work enqueued on compute until publish(unit) that writes all of it.
   Tensor next_slice(int unit);
   // After the slice was updated, on compute and by the work before `updated`: brings it to the ranks that
   // hold the whole, and home.

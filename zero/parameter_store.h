@@ -55,7 +55,7 @@ class ParameterStore {
   // With the values of the last step wherever they live, to be read before the next call. Blocks for the
   // disk.
   Tensor settled_weights_slice(int unit) { return pool_.settled_slice(unit); }
-  // The same, for work enqueued on compute until publish(unit) that writes all of it.
+  // Where its next values go: for work enqueued on compute until publish(unit) that writes all of it.
   Tensor next_weights_slice(int unit) { return pool_.next_slice(unit); }
   Tensor gradient_slice(int unit) const { return buckets_.slice(unit); }  // empty where the unit is frozen
   Tensor overflows() const { return buckets_.overflows(); }  // exact sums: int64 [1], not 0 when one was seen

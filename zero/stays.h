@@ -14,7 +14,7 @@ struct Stay {
 class Stays {
  public:
   void add(const Stay& stay) { all_.push_back(stay); }
-  // The stay that serves a unit at a visit; null: none. Extends with what `last` becomes until place().
+  // The stay that serves a unit at a visit, which may be made longer before place(); null: none.
   Stay* find(int unit, int visit) {
     for (Stay& s : all_)
       if (s.unit == unit && s.first_use <= visit && visit <= s.last_use) return &s;
