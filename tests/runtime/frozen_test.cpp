@@ -299,6 +299,12 @@ TEST(Frozen, TheRestLearnsTheSameInPipelinesAndOverTensorAndSequenceAxes) {
   }
 }
 
+TEST(Frozen, BeginWithTheValuesThatTheyWouldHaveIfTheyWereTrained) {
+  const Weights want = train_on_all({}, gpt_config({}), gpt(false), 0).weights;
+  for (const Layout& l : {Layout{}, {.data = 3, .zero = 3}, {.tensor = 2, .zero = 1}})
+    EXPECT_EQ(train_on_all(l, gpt_config(l), gpt(true), 0).weights, want) << l.text();
+}
+
 // Frozen and trained parameters alike, from any layout into any other.
 TEST(Frozen, CheckpointsMoveBetweenLayouts) {
   const Layout layouts[] = {{.data = 2, .zero = 3},
