@@ -175,6 +175,11 @@ class Documents(AppTest):
         subprocess.run(["python3", str(ROOT / "scripts/draw_overview.py"), CLEAVE, str(drawn)], check=True)
         self.assertEqual(drawn.read_text(), (ROOT / "docs/overview.svg").read_text())
 
+    def test_the_folders_and_the_step_are_drawn_as_they_are(self):
+        subprocess.run(["python3", str(ROOT / "scripts/draw_architecture.py"), str(self.dir)], check=True)
+        for name in ("layers.svg", "step.svg"):
+            self.assertEqual((self.dir / name).read_text(), (ROOT / "docs" / name).read_text(), name)
+
     def test_links_lead_somewhere(self):
         for page in PAGES + sorted((ROOT / "docs").glob("*.md")) + [ROOT / "CONTRIBUTING.md"]:
             for link in re.findall(r"\]\(([^)#:]+)(?:#[\w-]+)?\)", page.read_text()):
