@@ -93,15 +93,15 @@ TryConfig announced(TryConfig plan) {
   };
 }
 
-int print_suggestion(const Trial& trial, const MemoryLimits& limits, const DeviceModel& device,
+int print_suggestion(const Candidate& candidate, const MemoryLimits& limits, const DeviceModel& device,
                      const Planner& planner) {
-  const std::optional<Suggestion> found = suggest(trial, limits, device, announced(planner.trials()));
+  const std::optional<Suggestion> found = suggest(candidate, limits, device, announced(planner.candidates()));
   require(found.has_value(), Exit::memory,
           "no layout of this model on {} ranks fits in {} of device memory; use more ranks, or a device with "
           "more",
-          trial.plan.mesh.size(), format_bytes(limits.device_bytes));
+          candidate.plan.mesh.size(), format_bytes(limits.device_bytes));
   std::fprintf(stderr, "%d layouts were planned, the best of %d that fit is below:\n%s%s", found->tried,
-               found->fitting, format_gain(trial, *found, limits, device).c_str(),
+               found->fitting, format_gain(candidate, *found, limits, device).c_str(),
                format(predict(found->best.config, found->best.plan, device), device).c_str());
   std::printf("%s\n", found->best.text.c_str());
   return 0;
@@ -132,17 +132,17 @@ int run_plan(const Arguments& arguments) {
     if (n.status == kNotKnown) std::fprintf(stderr, "note: %s: %s\n", n.path.c_str(), n.meaning.c_str());
   const int64_t per_node = o.per_node ? o.per_node : device ? device->per_node : 8;
   const Planner planner(shape, o.model, int(o.world), options, int(std::min(per_node, o.world)));
-  const Trial trial = planner.plan(read.text, read.config);
-  if (o.suggest) return print_suggestion(trial, limits, *device, planner);
+  const Candidate candidate = planner.plan(read.text, read.config);
+  if (o.suggest) return print_suggestion(candidate, limits, *device, planner);
 
-  const StepTime time = device ? predict(read.config, trial.plan, *device) : StepTime{};
+  const StepTime time = device ? predict(read.config, candidate.plan, *device) : StepTime{};
   if (o.json)
-    std::printf("%s\n", (device ? to_json(trial.plan, time, *device) : to_json(trial.plan)).c_str());
+    std::printf("%s\n", (device ? to_json(candidate.plan, time, *device) : to_json(candidate.plan)).c_str());
   else
-    std::printf("%s\n%s", format(trial.plan).c_str(), device ? format(time, *device).c_str() : "");
+    std::printf("%s\n%s", format(candidate.plan).c_str(), device ? format(time, *device).c_str() : "");
   if (!o.html.empty()) {
     std::ofstream page(o.html);
-    page << to_html(trial.plan);
+    page << to_html(candidate.plan);
     page.close();
     require(bool(page), Exit::usage, "{} cannot be written; give a file in a folder that exists", o.html);
     std::fprintf(stderr, "wrote %s\n", o.html.c_str());
@@ -152,8 +152,8 @@ int run_plan(const Arguments& arguments) {
     std::fprintf(stderr, "simulated %d ranks: their %lld calls fit together\n", proof.ranks,
                  static_cast<long long>(proof.calls));
   }
-  planner.require_fit(trial, limits);
-  if (o.here > 0) require_machine_fit(trial.plan, 0, int(o.here), true);
+  planner.require_fit(candidate, limits);
+  if (o.here > 0) require_machine_fit(candidate.plan, 0, int(o.here), true);
   return 0;
 }
 

@@ -25,15 +25,15 @@ EngineMaker Planner::maker(const DsConfig& config) const {
   };
 }
 
-Trial Planner::plan(const std::string& text, const DsConfig& config, PlanRanks ranks) const {
+Candidate Planner::plan(const std::string& text, const DsConfig& config, PlanRanks ranks) const {
   return {.text = text,
           .config = config,
           .plan = plan_job(config, world_, maker(config), ranks, ranks_per_node_),
           .change = {}};
 }
 
-TryConfig Planner::trials() const {
-  return [this](const std::string& text, bool every_rank) -> std::optional<Trial> {
+TryConfig Planner::candidates() const {
+  return [this](const std::string& text, bool every_rank) -> std::optional<Candidate> {
     const ReadResult read = read_ds_config(text, "changed ds_config", options_);
     if (!read.ok()) return std::nullopt;
     try {
@@ -45,12 +45,13 @@ TryConfig Planner::trials() const {
   };
 }
 
-void Planner::require_fit(const Trial& trial, const MemoryLimits& limits) const {
+void Planner::require_fit(const Candidate& candidate, const MemoryLimits& limits) const {
   try {
-    trial.plan.check_fits(limits);
+    candidate.plan.check_fits(limits);
   } catch (const Error& e) {
     if (e.exit() != Exit::memory) throw;
-    fail(Exit::memory, "{}\n{}", e.what(), format_changes(trial, changes_that_fit(trial, limits, trials())));
+    fail(Exit::memory, "{}\n{}", e.what(),
+         format_changes(candidate, changes_that_fit(candidate, limits, candidates())));
   }
 }
 

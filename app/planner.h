@@ -13,13 +13,13 @@ class Planner {
   Planner(ModelConfig shape, const ModelOptions& model, int world, ReadOptions options, int ranks_per_node);
 
   // The job of a configuration that was read.
-  Trial plan(const std::string& text, const DsConfig& config, PlanRanks ranks = PlanRanks::all) const;
-  TryConfig trials() const;
+  Candidate plan(const std::string& text, const DsConfig& config, PlanRanks ranks = PlanRanks::all) const;
+  TryConfig candidates() const;
   EngineMaker maker(const DsConfig& config) const;  // the configuration must outlive it
 
   // Error(memory) with the table of a rank that does not fit, and the changes of the configuration that would
   // make it fit.
-  void require_fit(const Trial& trial, const MemoryLimits& limits) const;
+  void require_fit(const Candidate& candidate, const MemoryLimits& limits) const;
 
  private:
   ModelConfig shape_;

@@ -53,9 +53,8 @@ class Run {
         folder_({o_.output, o_.resume, o_.keep, o_.strict, o_.reset_optimizer}, job,
                 [this](const std::string& text) { say(text); }) {
     if (data_.vocab_is_a_guess()) data_ = TokenFile(o_.data, {.vocab = model_.vocab});
-    require(data_.vocab() <= model_.vocab, Exit::data,
-            "{} holds ids below {}, but {} has a vocabulary of {}", o_.data, data_.vocab(), o_.model.model,
-            model_.vocab);
+    require(data_.vocab() <= model_.vocab, Exit::data, "{} holds ids below {}, but {} has a vocabulary of {}",
+            o_.data, data_.vocab(), o_.model.model, model_.vocab);
     check_kernels(model_, job.device());
     if (!o_.eval_data.empty())
       eval_ = std::make_unique<TokenFile>(o_.eval_data, TokenFile::Options{.vocab = model_.vocab});
@@ -73,10 +72,10 @@ class Run {
       for (const std::string& w : warnings_of_many_calls(
                config_, make_model(model_, DType::fp32, o_.model.seq_len, o_.model.model), data_ranks_))
         std::fprintf(stderr, "warning: %s\n", w.c_str());
-    const Trial trial = planner.plan(config_text, config_);
-    planner.require_fit(trial, memory_limits(o_.ranks));
+    const Candidate candidate = planner.plan(config_text, config_);
+    planner.require_fit(candidate, memory_limits(o_.ranks));
     const RankInfo& me = job_.info();
-    require_machine_fit(trial.plan, me.rank - me.local_rank, me.local_size, !job_.device().is_cuda());
+    require_machine_fit(candidate.plan, me.rank - me.local_rank, me.local_size, !job_.device().is_cuda());
     constexpr int kProved = 16;  // ranks
     if (job_.first() && me.world > 1 && me.world <= kProved) prove_calls(me.world, planner.maker(config_));
   }

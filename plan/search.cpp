@@ -66,7 +66,7 @@ Json optimizer_on_disk() {
 bool recomputes(const DsConfig& c) { return c.checkpointing.interval > 0 || c.checkpointing.number > 0; }
 
 // Changes that save memory, the least costly in time first.
-std::vector<Json> savings(const Trial& t) {
+std::vector<Json> savings(const Candidate& t) {
   const DsConfig& c = t.config;
   const MeshShape& mesh = t.plan.mesh;
   std::vector<Json> out;
@@ -107,13 +107,13 @@ class Search {
   Search(const Json& base, const MemoryLimits& limits, const TryConfig& plan)
       : base_(base), limits_(limits), plan_(plan) {}
 
-  std::optional<Trial> trial(const Json& patch, bool every_rank) const {
-    std::optional<Trial> t = plan_(joined(base_, patch).dump(2), every_rank);
+  std::optional<Candidate> candidate(const Json& patch, bool every_rank) const {
+    std::optional<Candidate> t = plan_(joined(base_, patch).dump(2), every_rank);
     if (t) t->change = patch.dump();
     return t;
   }
-  bool fit(const Trial& t) const { return fits(t.plan, limits_); }
-  int64_t over(const Trial& t) const { return excess(t.plan, limits_); }
+  bool fit(const Candidate& t) const { return fits(t.plan, limits_); }
+  int64_t over(const Candidate& t) const { return excess(t.plan, limits_); }
 
  private:
   const Json& base_;
@@ -122,15 +122,15 @@ class Search {
 };
 
 // What does not fit alone, by how much it lacks, applied one after the other until the job fits.
-std::optional<Trial> combination(const Trial& given, const Search& search) {
+std::optional<Candidate> combination(const Candidate& given, const Search& search) {
   Json patch = Json::object();
-  Trial now = given;
+  Candidate now = given;
   for (int64_t before = search.over(given); !search.fit(now);) {
-    std::optional<Trial> best;
+    std::optional<Candidate> best;
     Json best_patch;
     for (const Json& more : savings(now)) {
       Json both = joined(patch, more);
-      std::optional<Trial> t = search.trial(both, true);
+      std::optional<Candidate> t = search.candidate(both, true);
       if (t && search.over(*t) < before && (!best || search.over(*t) < search.over(*best)))
         best = std::move(t), best_patch = std::move(both);
     }
@@ -142,15 +142,15 @@ std::optional<Trial> combination(const Trial& given, const Search& search) {
 
 }  // namespace
 
-std::vector<Trial> changes_that_fit(const Trial& given, const MemoryLimits& limits, const TryConfig& plan,
-                                    int most) {
+std::vector<Candidate> changes_that_fit(const Candidate& given, const MemoryLimits& limits,
+                                        const TryConfig& plan, int most) {
   const std::optional<Json> base = parse(given.text);
   if (!base) return {};
   const Search search(*base, limits, plan);
-  std::vector<Trial> out;
+  std::vector<Candidate> out;
   std::vector<Json> partial;
   for (const Json& patch : savings(given)) {
-    std::optional<Trial> t = search.trial(patch, true);
+    std::optional<Candidate> t = search.candidate(patch, true);
     if (!t) continue;
     if (search.fit(*t))
       out.push_back(*std::move(t));
@@ -160,23 +160,24 @@ std::vector<Trial> changes_that_fit(const Trial& given, const MemoryLimits& limi
   }
   for (size_t i = 0; i < partial.size(); ++i)
     for (size_t j = i + 1; j < partial.size() && int(out.size()) < most; ++j)
-      if (std::optional<Trial> t = search.trial(joined(partial[i], partial[j]), true); t && search.fit(*t))
+      if (std::optional<Candidate> t = search.candidate(joined(partial[i], partial[j]), true);
+          t && search.fit(*t))
         out.push_back(*std::move(t));
   if (out.empty())
-    if (std::optional<Trial> t = combination(given, search)) out.push_back(*std::move(t));
+    if (std::optional<Candidate> t = combination(given, search)) out.push_back(*std::move(t));
   return out;
 }
 
-std::string format_changes(const Trial& given, const std::vector<Trial>& changes) {
+std::string format_changes(const Candidate& given, const std::vector<Candidate>& changes) {
   if (changes.empty())
     return "no change of the configuration was found that makes it fit, offload to disk included";
-  auto both = [&](const Trial& t, std::initializer_list<MemoryKind> kinds, std::string_view name) {
+  auto both = [&](const Candidate& t, std::initializer_list<MemoryKind> kinds, std::string_view name) {
     const int64_t before = most(given.plan, kinds), after = most(t.plan, kinds);
     return before == after ? ""
                            : fmt::format(", {} {} -> {}", name, format_bytes(before), format_bytes(after));
   };
   std::string out = "what would make it fit, planned as the job itself:";
-  for (const Trial& t : changes)
+  for (const Candidate& t : changes)
     out += fmt::format("\n  {}{}{}{}", t.change, both(t, {MemoryKind::device}, "device"),
                        both(t, {MemoryKind::pinned, MemoryKind::host}, "host"),
                        both(t, {MemoryKind::disk}, "disk"));
@@ -208,7 +209,7 @@ class Layouts {
   // Nothing when the job cannot be laid out so.
   std::optional<size_t> add(const Json& shape) {
     for (size_t i = 0; i < savings_.size(); ++i) {
-      const std::optional<Trial> t = search_.trial(joined(shape, savings_[i]), false);
+      const std::optional<Candidate> t = search_.candidate(joined(shape, savings_[i]), false);
       ++tried_;
       if (!t) return std::nullopt;
       if (!search_.fit(*t)) continue;
@@ -230,7 +231,7 @@ class Layouts {
         return std::pair(a.device_bytes, a.host_bytes) < std::pair(b.device_bytes, b.host_bytes);
       });
       for (; first != last; ++first)
-        if (std::optional<Trial> t = search_.trial(first->patch, true); t && search_.fit(*t)) {
+        if (std::optional<Candidate> t = search_.candidate(first->patch, true); t && search_.fit(*t)) {
           t->seconds = first->seconds;
           return Suggestion{*std::move(t), tried_, int(order_.size())};
         }
@@ -287,7 +288,7 @@ std::string memory_of(const JobPlan& plan) {
 
 }  // namespace
 
-std::string format_gain(const Trial& given, const Suggestion& found, const MemoryLimits& limits,
+std::string format_gain(const Candidate& given, const Suggestion& found, const MemoryLimits& limits,
                         const DeviceModel& device) {
   const double now = predict(given.config, given.plan, device).total(), then = found.best.seconds;
   const double share = 1 - then / now;
@@ -299,8 +300,8 @@ std::string format_gain(const Trial& given, const Suggestion& found, const Memor
                                        : "the same time");
 }
 
-std::optional<Suggestion> suggest(const Trial& given, const MemoryLimits& limits, const DeviceModel& device,
-                                  const TryConfig& plan) {
+std::optional<Suggestion> suggest(const Candidate& given, const MemoryLimits& limits,
+                                  const DeviceModel& device, const TryConfig& plan) {
   const std::optional<Json> base = parse(given.text);
   if (!base) return std::nullopt;
   const Search search(*base, limits, plan);

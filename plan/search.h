@@ -14,7 +14,7 @@
 namespace cleave {
 
 // A configuration that was planned.
-struct Trial {
+struct Candidate {
   std::string text;  // the ds_config, as JSON
   DsConfig config;   // the same, resolved
   JobPlan plan;
@@ -24,16 +24,16 @@ struct Trial {
 
 // Plans the job that a ds_config asks for. Nothing when the configuration is refused, or the job cannot be
 // laid out so. `every_rank` false: one rank a stage of the pipe is enough.
-using TryConfig = std::function<std::optional<Trial>(const std::string& text, bool every_rank)>;
+using TryConfig = std::function<std::optional<Candidate>(const std::string& text, bool every_rank)>;
 
 // At most `most` changes of a configuration that does not fit which make it fit: single ones where there are,
 // the least costly first, otherwise combinations. The global batch stays. Empty when nothing was found, or
 // the text is not plain JSON.
-std::vector<Trial> changes_that_fit(const Trial& given, const MemoryLimits& limits, const TryConfig& plan,
-                                    int most = 3);
+std::vector<Candidate> changes_that_fit(const Candidate& given, const MemoryLimits& limits,
+                                        const TryConfig& plan, int most = 3);
 
 // For people, one line a change: what it is and the memory of the rank that needs the most, before and after.
-std::string format_changes(const Trial& given, const std::vector<Trial>& changes);
+std::string format_changes(const Candidate& given, const std::vector<Candidate>& changes);
 
 // The configuration with the smallest predicted step time that fits, of equal times the one with the least
 // memory, over stages, offload, micro-batch sizes,
@@ -41,14 +41,14 @@ std::string format_changes(const Trial& given, const std::vector<Trial>& changes
 // Sequences are cut over powers of two inside a node, where a whole one is too much for a rank or there are
 // more ranks than samples. Nothing when none fits.
 struct Suggestion {
-  Trial best;
+  Candidate best;
   int tried = 0, fitting = 0;
 };
-std::optional<Suggestion> suggest(const Trial& given, const MemoryLimits& limits, const DeviceModel& device,
-                                  const TryConfig& plan);
+std::optional<Suggestion> suggest(const Candidate& given, const MemoryLimits& limits,
+                                  const DeviceModel& device, const TryConfig& plan);
 
 // For people: time and memory of the given configuration and of the one found, and the difference.
-std::string format_gain(const Trial& given, const Suggestion& found, const MemoryLimits& limits,
+std::string format_gain(const Candidate& given, const Suggestion& found, const MemoryLimits& limits,
                         const DeviceModel& device);
 
 }  // namespace cleave

@@ -42,7 +42,7 @@ class Timing {
 };
 
 // Decides for one key whether a graph pays: after a first time in either way, kTimes of each in turn.
-class Trial {
+class Comparison {
  public:
   enum class Way { plain, graph };
   struct Next {
@@ -96,9 +96,9 @@ class CudaGraphs final : public Graphs {
 
   void run(const Key& key, const std::function<void()>& work) override {
     Known& known = known_[key];
-    const Trial::Next next = known.trial.next(use_, device_);
+    const Comparison::Next next = known.comparison.next(use_, device_);
     if (next.timing) next.timing->begin(first_);
-    if (next.way == Trial::Way::plain)
+    if (next.way == Comparison::Way::plain)
       work();
     else
       launch(known.graph, work);
@@ -107,7 +107,7 @@ class CudaGraphs final : public Graphs {
 
  private:
   struct Known {
-    Trial trial;
+    Comparison comparison;
     cudaGraphExec_t graph = nullptr;
   };
 

@@ -16,20 +16,21 @@ namespace {
 constexpr int kWorld = 4;
 
 // Nothing where the engine refuses the layout.
-std::optional<Trial> planned(const std::string& text, const DsConfig& config, const EngineMaker& make,
-                             bool every_rank, int world = kWorld) {
+std::optional<Candidate> planned(const std::string& text, const DsConfig& config, const EngineMaker& make,
+                                 bool every_rank, int world = kWorld) {
   try {
-    return Trial{.text = text,
-                 .config = config,
-                 .plan = plan_job(config, world, make, every_rank ? PlanRanks::all : PlanRanks::of_stages),
-                 .change = {}};
+    return Candidate{
+        .text = text,
+        .config = config,
+        .plan = plan_job(config, world, make, every_rank ? PlanRanks::all : PlanRanks::of_stages),
+        .change = {}};
   } catch (const Error&) {
     return std::nullopt;
   }
 }
 
-TryConfig trials(int world = kWorld, int layers = 4) {
-  return [=](const std::string& text, bool every_rank) -> std::optional<Trial> {
+TryConfig candidates(int world = kWorld, int layers = 4) {
+  return [=](const std::string& text, bool every_rank) -> std::optional<Candidate> {
     const ReadResult read = read_ds_config(text, "f", {.world_size = world});
     if (!read.ok()) return std::nullopt;
     const EngineMaker make = [&](Communicator& ranks, const EngineOptions& options) {
@@ -46,8 +47,8 @@ TryConfig trials(int world = kWorld, int layers = 4) {
   };
 }
 
-Trial given() {
-  return *trials()(R"({"train_micro_batch_size_per_gpu": 8, "gradient_accumulation_steps": 2})", true);
+Candidate given() {
+  return *candidates()(R"({"train_micro_batch_size_per_gpu": 8, "gradient_accumulation_steps": 2})", true);
 }
 
 int64_t device_bytes(const JobPlan& plan) {
@@ -57,18 +58,18 @@ int64_t device_bytes(const JobPlan& plan) {
 }
 
 TEST(Changes, FitAndKeepTheGlobalBatch) {
-  const Trial now = given();
+  const Candidate now = given();
   const int64_t bytes = device_bytes(now.plan);
   for (const int percent : {99, 80, 60, 40, 30, 20}) {
     const MemoryLimits limits{.device_bytes = bytes * percent / 100};
-    const auto changes = changes_that_fit(now, limits, trials());
+    const auto changes = changes_that_fit(now, limits, candidates());
     ASSERT_FALSE(changes.empty()) << percent;
     EXPECT_LE(changes.size(), 3u);
-    for (const Trial& t : changes) {
+    for (const Candidate& t : changes) {
       // As somebody who edits the file would find out.
       nlohmann::json edited = nlohmann::json::parse(now.text);
       edited.merge_patch(nlohmann::json::parse(t.change));
-      const std::optional<Trial> again = trials()(edited.dump(), true);
+      const std::optional<Candidate> again = candidates()(edited.dump(), true);
       ASSERT_TRUE(again.has_value()) << t.change;
       EXPECT_LE(device_bytes(again->plan), limits.device_bytes) << t.change;
       EXPECT_EQ(again->config.train_batch_size, now.config.train_batch_size) << t.change;
@@ -77,7 +78,7 @@ TEST(Changes, FitAndKeepTheGlobalBatch) {
 }
 
 TEST(Changes, FitIntoTheMemoryOfTheHostToo) {
-  const Trial now = given();
+  const Candidate now = given();
   const auto host_bytes = [](const JobPlan& plan) {
     int64_t most = 0;
     for (const RankPlan& r : plan.ranks)
@@ -86,18 +87,19 @@ TEST(Changes, FitIntoTheMemoryOfTheHostToo) {
   };
   const int64_t device = device_bytes(now.plan) / 2, all = 1 << 20;
   int64_t used = 0;  // by some change, where the host has plenty
-  for (const Trial& t : changes_that_fit(now, {.device_bytes = device, .host_bytes = all}, trials(), 99))
+  for (const Candidate& t :
+       changes_that_fit(now, {.device_bytes = device, .host_bytes = all}, candidates(), 99))
     used = std::max(used, host_bytes(t.plan));
   ASSERT_GT(used, 0);
   const MemoryLimits limits{.device_bytes = device, .host_bytes = used - 1};
-  const auto changes = changes_that_fit(now, limits, trials(), 99);
+  const auto changes = changes_that_fit(now, limits, candidates(), 99);
   ASSERT_FALSE(changes.empty());
-  for (const Trial& t : changes) EXPECT_LE(host_bytes(t.plan), limits.host_bytes) << t.change;
+  for (const Candidate& t : changes) EXPECT_LE(host_bytes(t.plan), limits.host_bytes) << t.change;
 }
 
 TEST(Changes, AreSingleOnesWhereOneIsEnough) {
-  const Trial now = given();
-  const auto changes = changes_that_fit(now, {.device_bytes = device_bytes(now.plan) - 1}, trials());
+  const Candidate now = given();
+  const auto changes = changes_that_fit(now, {.device_bytes = device_bytes(now.plan) - 1}, candidates());
   ASSERT_EQ(changes.size(), 3u);
   // Sharding costs the least, so it is named first.
   EXPECT_EQ(changes[0].change, R"({"zero_optimization":{"stage":1}})");
@@ -106,18 +108,18 @@ TEST(Changes, AreSingleOnesWhereOneIsEnough) {
 }
 
 TEST(Changes, OfAJobThatNeverFitsAreNone) {
-  EXPECT_TRUE(changes_that_fit(given(), {.device_bytes = 1}, trials()).empty());
+  EXPECT_TRUE(changes_that_fit(given(), {.device_bytes = 1}, candidates()).empty());
   EXPECT_NE(format_changes(given(), {}).find("no change"), std::string::npos);
 }
 
 TEST(Changes, NameNoStageThatIsSetAndNoShardingOfOneRank) {
-  const TryConfig alone = trials(1);
+  const TryConfig alone = candidates(1);
   for (const char* text : {R"({"train_batch_size": 4, "zero_optimization": {"stage": 3}})",
                            R"({"train_batch_size": 4, "zero_optimization": {"stage": 2}})"}) {
-    const Trial one = *alone(text, true);
+    const Candidate one = *alone(text, true);
     int64_t tried = 0;
     for (const int percent : {99, 70, 50, 30})
-      for (const Trial& t :
+      for (const Candidate& t :
            changes_that_fit(one, {.device_bytes = device_bytes(one.plan) * percent / 100}, alone, 9)) {
         ++tried;
         // Parameters are offloaded in stage 3 only, so moving them names it where it is not set.
@@ -129,15 +131,15 @@ TEST(Changes, NameNoStageThatIsSetAndNoShardingOfOneRank) {
 }
 
 TEST(Changes, MoveParametersToDiskWhereHostMemoryIsShortToo) {
-  const Trial one = *trials(kWorld, 24)(
+  const Candidate one = *candidates(kWorld, 24)(
       R"({"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 0,
       "offload_param": {"device": "cpu"}, "offload_optimizer": {"device": "nvme", "nvme_path": "/x"}}})",
       true);
   int64_t host = 0;
   for (const RankPlan& r : one.plan.ranks)
     host = std::max(host, r.memory.total(MemoryKind::pinned) + r.memory.total(MemoryKind::host));
-  const auto changes = changes_that_fit(one, {.host_bytes = host - 1}, trials(kWorld, 24), 9);
-  const auto to_disk = std::find_if(changes.begin(), changes.end(), [](const Trial& t) {
+  const auto changes = changes_that_fit(one, {.host_bytes = host - 1}, candidates(kWorld, 24), 9);
+  const auto to_disk = std::find_if(changes.begin(), changes.end(), [](const Candidate& t) {
     return t.change.find(R"("offload_param":{"device":"nvme")") != std::string::npos;
   });
   EXPECT_NE(to_disk, changes.end());
@@ -150,9 +152,9 @@ DeviceModel slow() {
 }
 
 TEST(Suggest, IsAtLeastAsFastAsEverythingThatFitsOnTheSameRanks) {
-  const Trial now = given();
+  const Candidate now = given();
   const MemoryLimits limits{.device_bytes = device_bytes(now.plan) / 2};
-  const auto found = suggest(now, limits, slow(), trials());
+  const auto found = suggest(now, limits, slow(), candidates());
   ASSERT_TRUE(found.has_value());
   EXPECT_LE(device_bytes(found->best.plan), limits.device_bytes);
   EXPECT_EQ(found->best.config.train_batch_size, now.config.train_batch_size);
@@ -161,12 +163,12 @@ TEST(Suggest, IsAtLeastAsFastAsEverythingThatFitsOnTheSameRanks) {
     for (const int micro : {1, 2, 4, 8, 16})
       for (const int interval : {0, 1})
         for (const char* device : {"none", "cpu"}) {
-          const std::optional<Trial> t =
-              trials()(fmt::format(R"({{"train_batch_size": 64, "train_micro_batch_size_per_gpu": {},
+          const std::optional<Candidate> t =
+              candidates()(fmt::format(R"({{"train_batch_size": 64, "train_micro_batch_size_per_gpu": {},
                   "zero_optimization": {{"stage": {}, "offload_optimizer": {{"device": "{}"}}}},
                   "activation_checkpointing": {{"interval": {}}}}})",
-                                   micro, stage, device, interval),
-                       true);
+                                       micro, stage, device, interval),
+                           true);
           if (!t || device_bytes(t->plan) > limits.device_bytes || stage == 0) continue;
           // Predictions within a thousandth of each other count as equal.
           EXPECT_LE(found->best.seconds, predict(t->config, t->plan, slow()).total() * (1 + 1e-3))
@@ -176,8 +178,8 @@ TEST(Suggest, IsAtLeastAsFastAsEverythingThatFitsOnTheSameRanks) {
 
 // Less than a sample a rank: with 4 ranks and a global batch of 1, or where not even one sample fits.
 TEST(Suggest, CutsSequencesWhereAWholeOneIsTooMuch) {
-  const Trial now = *trials()(R"({"train_batch_size": 4})", true);
-  const auto long_ones = [](const std::string& text, bool every_rank) -> std::optional<Trial> {
+  const Candidate now = *candidates()(R"({"train_batch_size": 4})", true);
+  const auto long_ones = [](const std::string& text, bool every_rank) -> std::optional<Candidate> {
     const ReadResult read = read_ds_config(text, "f", {.world_size = kWorld});
     if (!read.ok() || read.config.tensor_parallel.size() > 1 || read.config.pipeline.stages > 1)
       return std::nullopt;
@@ -210,7 +212,7 @@ TEST(Suggest, CutsSequencesWhereAWholeOneIsTooMuch) {
     EXPECT_EQ(found->best.config.train_batch_size, 4);
   }
   // Where a whole one fits, it is not tried otherwise.
-  const auto easy = suggest(now, {}, slow(), trials());
+  const auto easy = suggest(now, {}, slow(), candidates());
   EXPECT_EQ(easy->best.text.find("sequence_parallel_size"), std::string::npos);
 }
 
@@ -218,8 +220,8 @@ TEST(Suggest, CutsSequencesWhereAWholeOneIsTooMuch) {
 TEST(Suggest, TakesTheLeastMemoryOfEqualTimesAndPrintsTheGain) {
   DeviceModel d = slow();
   d.training = 1, d.slowdown_fp32 = 1;
-  const Trial now = given();
-  const auto found = suggest(now, {}, d, trials());
+  const Candidate now = given();
+  const auto found = suggest(now, {}, d, candidates());
   ASSERT_TRUE(found.has_value());
   EXPECT_LT(device_bytes(found->best.plan), device_bytes(now.plan) / 2);
   EXPECT_EQ(found->best.config.train_micro_batch_size_per_gpu, 1);
@@ -232,7 +234,7 @@ TEST(Suggest, TakesTheLeastMemoryOfEqualTimesAndPrintsTheGain) {
 }
 
 TEST(Suggest, HasNoAnswerWhereNothingFits) {
-  EXPECT_FALSE(suggest(given(), {.device_bytes = 1000}, slow(), trials()).has_value());
+  EXPECT_FALSE(suggest(given(), {.device_bytes = 1000}, slow(), candidates()).has_value());
 }
 
 TEST(Predict, TakesRatesFromAFileAndNamesWhatIsWrongWithThem) {
@@ -255,9 +257,9 @@ TEST(Predict, TakesRatesFromAFileAndNamesWhatIsWrongWithThem) {
 }
 
 TEST(Predict, AddsWhatARooflineSays) {
-  const Trial t = *trials()(R"({"train_batch_size": 8, "train_micro_batch_size_per_gpu": 2,
+  const Candidate t = *candidates()(R"({"train_batch_size": 8, "train_micro_batch_size_per_gpu": 2,
                                 "bf16": {"enabled": true}})",
-                            true);
+                                    true);
   const DeviceModel d = slow();
   const StepTime time = predict(t.config, t.plan, d);
   EXPECT_DOUBLE_EQ(time.compute, t.plan.flops / kWorld / d.training);
@@ -278,18 +280,18 @@ TEST(Predict, AddsWhatARooflineSays) {
 
 TEST(Predict, TakesTheSoonerSideForOffloadedStateUnlessTheConfigurationSays) {
   DeviceModel d = slow();
-  auto trial = [](const std::string& where) {
-    return *trials()(
+  auto candidate = [](const std::string& where) {
+    return *candidates()(
         R"({"train_batch_size": 8, "train_micro_batch_size_per_gpu": 2, "bf16": {"enabled": true},
                          "cleave": {"offload_update": ")" +
             where + R"("}, "zero_optimization": {"stage": 1, "offload_optimizer": {"device": "cpu"}}})",
         true);
   };
   auto predicted = [&](const std::string& where) {
-    const Trial t = trial(where);
+    const Candidate t = candidate(where);
     return predict(t.config, t.plan, d);
   };
-  const MemoryTable memory = trial("auto").plan.ranks[0].memory;
+  const MemoryTable memory = candidate("auto").plan.ranks[0].memory;
   const double state = double(memory.at(MemoryKind::pinned, Category::master) +
                               memory.at(MemoryKind::pinned, Category::optimizer_state));
   ASSERT_GT(state, 0);

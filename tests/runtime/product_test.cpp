@@ -1,6 +1,6 @@
 // The product of everything that lays out a training: pipe x data x sequence x tensor x ZeRO stage x schedule
 // x accumulation x offload, every legal combination up to 8 ranks, half of them with clipping, which puts all
-// updates behind the backward, and half without. Combinations that docs/architecture.md says have the same
+// updates behind the backward, and half without. Combinations that docs/numerics.md says have the same
 // bits are compared to the bit, and the first of each such class with one rank on the same global batch. A
 // sample of them by default, all with CLEAVE_FULL_PRODUCT=1.
 #include <chrono>
@@ -10,12 +10,13 @@
 
 #include "pipeline/schedule.h"
 #include "tests/runtime/cut_models.h"
+#include "tests/sampled.h"
 
 namespace cleave::testing {
 namespace {
 
 constexpr int kSteps = 5, kMostRanks = 8;
-constexpr int kSampled = 24;  // by default one combination in so many
+constexpr int kSampled = kSanitized ? 72 : 24;  // by default one combination in so many
 
 bool whole_product() {
   const char* value = std::getenv("CLEAVE_FULL_PRODUCT");
