@@ -16,7 +16,7 @@ namespace cleave {
 namespace {
 
 constexpr int kLargestPixel = 16;
-constexpr int64_t kEveryFifth = 5;
+constexpr int64_t kTestEvery = 5;
 
 // The whole file; zlib passes through what is not compressed.
 std::string read_all(const std::string& path) {
@@ -93,7 +93,7 @@ Digits read_digits(const std::string& path) {
 DigitsSplit split_digits(const Digits& digits) {
   DigitsSplit split;
   for (int64_t row = 0; row < digits.rows(); ++row) {
-    Digits& part = row % kEveryFifth == kEveryFifth - 1 ? split.test : split.train;
+    Digits& part = row % kTestEvery == kTestEvery - 1 ? split.test : split.train;
     const float* features = digits.features.data() + row * Digits::kFeatures;
     part.features.insert(part.features.end(), features, features + Digits::kFeatures);
     part.labels.push_back(digits.labels[size_t(row)]);

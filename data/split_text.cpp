@@ -3,7 +3,7 @@
 namespace cleave {
 namespace {
 
-constexpr int64_t kBlocks = 20, kValidatesEvery = 10;
+constexpr int64_t kBlocks = 20, kValidateEvery = 10;
 
 // Where block `block` begins.
 int64_t cut(std::string_view text, int64_t block) {
@@ -29,7 +29,7 @@ void add(std::vector<Range>& ranges, Range range) {
 TextSplit split_text(std::string_view text) {
   TextSplit split;
   for (int64_t block = 0; block < kBlocks; ++block)
-    add(block % kValidatesEvery == kValidatesEvery - 1 ? split.validation : split.train,
+    add(block % kValidateEvery == kValidateEvery - 1 ? split.validation : split.train,
         {cut(text, block), cut(text, block + 1)});
   return split;
 }
