@@ -12,7 +12,7 @@ grep -q 'step 200  loss 0\.[01]' "$work/mlp" || { echo "error: train_mlp did not
 
 echo "-- own_layer"
 "$bin/cleave" launch -n 2 -- "$bin/own_layer" | tee "$work/own"
-grep -q '^loss 0\.[01].*, learned gains: ' "$work/own" || { echo "error: own_layer did not learn" >&2; exit 1; }
+grep -q 'loss 0\.[01].*, learned gains: ' "$work/own" || { echo "error: own_layer did not learn" >&2; exit 1; }
 
 echo "-- digits"
 ./scripts/fetch_digits.sh "$work/digits.csv.gz"
