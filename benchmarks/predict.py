@@ -3,13 +3,6 @@
 explains the formula. usage: predict.py [--gemm 0.80] [--attention 310 255] [--cudnn] [--bytes 3.6] [--separate]"""
 import argparse
 
-parser = argparse.ArgumentParser(description=__doc__)
-parser.add_argument("--gemm", type=float, default=0.80, help="share of the ceiling that products of width 1600 and more reach")
-parser.add_argument("--attention", type=float, nargs=2, help="TFLOP/s forward and backward, causal; without it OWN")
-parser.add_argument("--cudnn", action="store_true", help="attention at cuDNN's 484 and 370 TFLOP/s, with the gradient of the scores through memory")
-parser.add_argument("--bytes", type=float, default=3.6, help="TB/s of kernels that only move data")
-parser.add_argument("--separate", action="store_true", help="GELU and bias gradients as kernels of their own (CLEAVE_GPU_EPILOGUES=off)")
-args = parser.parse_args()
 GEMM = 780e12  # a large bf16 product of random values
 T = 1024
 OWN = {64: (210, 200), 128: (310, 255)}  # TFLOP/s of the own kernels on wgmma at this T by head width; on mma.sync 180 and 130
@@ -22,9 +15,12 @@ MODELS = {
     "qwen2.5-1.5b": (28, 1536, 12, 2, 8960, 151936, True, 32768, 58.8e3),
     "qwen2.5-3b": (36, 2048, 16, 2, 11008, 151936, True, 16384, 30.9e3),
     "qwen2.5-7b": (28, 3584, 28, 4, 18944, 152064, False, 16384, 13.85e3)}
+KINDS = ("products", "attention", "moves", "update")
 
-print(f"{'model':14}{'products':>10}{'attention':>10}{'moves':>8}{'update':>8}{'us a token':>12}{'tokens/s':>10}{'goal':>9}{'of goal':>9}{'if all products':>17}")
-for name, (layers, d, heads, kv, mlp, vocab, tied, step, goal) in MODELS.items():
+
+def seconds_a_token(name, gemm=0.80, attention=None, cudnn=False, terabytes=3.6, separate=False, step=None):
+    """The seconds that each kind of work takes for a token, in a step of `step` tokens; and the operations of its products."""
+    layers, d, heads, kv, mlp, vocab, tied, usual, _ = MODELS[name]
     gpt = name.startswith("gpt2")
     g = kv / heads
     matrices = layers * d * ((4 if gpt else 2 + 2 * g) * d + (2 if gpt else 3) * mlp)
@@ -34,17 +30,34 @@ for name, (layers, d, heads, kv, mlp, vocab, tied, step, goal) in MODELS.items()
     # Rows of `d` elements that kernels between the products read and write, in a layer.
     # As epilogues, GELU and its gradient still write and read what GELU was applied to.
     if gpt:
-        gelu, bias = (8 + 12, 9) if args.separate else (4 + 4, 0)
+        gelu, bias = (8 + 12, 9) if separate else (4 + 4, 0)
         rows = 2 + 4 + 3 + 4 + 2 + 4 + gelu + bias
     else:
-        rows = 2 + 4 + 3 + 4 + 4 + 2 + 4 * (1 + g) + (1 + 2 * g if args.separate else 0) + 8 * mlp / d
+        rows = 2 + 4 + 3 + 4 + 4 + 2 + 4 * (1 + g) + (1 + 2 * g if separate else 0) + 8 * mlp / d
     moved = 2 * (layers * d * rows + 3 * vocab)
-    share = args.gemm * min(1, (0.7 + 0.3 * d / 1600))  # short inner dimensions fill the tensor cores less
-    rates = args.attention or OWN[d // heads]
-    times = (products / (GEMM * share), forward / (rates[0] * 1e12) + backward / (rates[1] * 1e12),
-             moved / (args.bytes * 1e12), 30 * params / (step * args.bytes * 1e12))
-    if args.cudnn:  # its deterministic backward writes T x T elements of 2 bytes a head and reads them
-        times = (times[0], forward / 484e12 + backward / 370e12 + layers * heads * T * 4 / (args.bytes * 1e12), *times[2:])
-    total = sum(times)
-    print(f"{name:14}" + "".join(f"{x * 1e6:{w}.2f}" for x, w in zip(times, (10, 10, 8, 8))) +
-          f"{total * 1e6:12.2f}{1 / total:10,.0f}{goal:9,.0f}{1 / total / goal:9.2f}{GEMM / products:17,.0f}")
+    share = gemm * min(1, (0.7 + 0.3 * d / 1600))  # short inner dimensions fill the tensor cores less
+    rates = attention or OWN[d // heads]
+    scores = forward / (rates[0] * 1e12) + backward / (rates[1] * 1e12)
+    if cudnn:  # its deterministic backward writes T x T elements of 2 bytes a head and reads them
+        scores = forward / 484e12 + backward / 370e12 + layers * heads * T * 4 / (terabytes * 1e12)
+    return dict(zip(KINDS, (products / (GEMM * share), scores, moved / (terabytes * 1e12), 30 * params / ((step or usual) * terabytes * 1e12)))), products
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--gemm", type=float, default=0.80, help="share of the ceiling that products of width 1600 and more reach")
+    parser.add_argument("--attention", type=float, nargs=2, help="TFLOP/s forward and backward, causal; without it OWN")
+    parser.add_argument("--cudnn", action="store_true", help="attention at cuDNN's 484 and 370 TFLOP/s, with the gradient of the scores through memory")
+    parser.add_argument("--bytes", type=float, default=3.6, help="TB/s of kernels that only move data")
+    parser.add_argument("--separate", action="store_true", help="GELU and bias gradients as kernels of their own (CLEAVE_GPU_EPILOGUES=off)")
+    args = parser.parse_args()
+    print(f"{'model':14}{'products':>10}{'attention':>10}{'moves':>8}{'update':>8}{'us a token':>12}{'tokens/s':>10}{'goal':>9}{'of goal':>9}{'if all products':>17}")
+    for name in MODELS:
+        times, products = seconds_a_token(name, args.gemm, args.attention, args.cudnn, args.bytes, args.separate)
+        total, goal = sum(times.values()), MODELS[name][-1]
+        print(f"{name:14}" + "".join(f"{times[k] * 1e6:{w}.2f}" for k, w in zip(KINDS, (10, 10, 8, 8))) +
+              f"{total * 1e6:12.2f}{1 / total:10,.0f}{goal:9,.0f}{1 / total / goal:9.2f}{GEMM / products:17,.0f}")
+
+
+if __name__ == "__main__":
+    main()

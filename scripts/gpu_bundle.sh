@@ -7,7 +7,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-most_mib=60
+most_mib=56
 build=${BUILD:-build/cuda}
 out=gpu_bundle
 # The cases of these tests that need a GPU use no fixture, so no path of this machine is needed there.
@@ -25,8 +25,8 @@ rm -rf "$out"
 stage=$out/cleave-gpu
 mkdir -p "$stage/bin" "$stage/lib" "$stage/scripts" "$stage/benchmarks"
 for p in "${programs[@]}"; do strip -o "$stage/bin/$p" "$build/bin/$p"; done
-cp scripts/gpu_check.sh scripts/gpu_table.py "$stage/scripts/"
-cp benchmarks/torch_peer.py "$stage/benchmarks/"
+cp scripts/gpu_check.sh scripts/gpu_check.py scripts/gpu_suite.py scripts/gpu_table.py "$stage/scripts/"
+cp benchmarks/torch_peer.py benchmarks/predict.py "$stage/benchmarks/"
 
 # of_cuda NAME, of_system NAME: what the target brings itself.
 of_cuda() { case $1 in libcuda.* | libcudart* | libcublas* | libcudnn* | libnccl* | libnvrtc* | libnvJitLink*) true ;; *) false ;; esac }

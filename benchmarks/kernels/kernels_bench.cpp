@@ -1,5 +1,8 @@
 // Every kernel at training sizes, in GFLOP/s or GB/s (on a GPU TFLOP/s or TB/s) and percent of the ceiling
-// measured at the start of the run. usage: OMP_NUM_THREADS=2 kernels_bench [--benchmark_filter=...]
+// measured at the start of the run.
+// usage: OMP_NUM_THREADS=2 kernels_bench [--gpu_only] [--limits=FILE] [--benchmark_filter=...]
+//   --gpu_only     no rows and no ceilings of the CPU
+//   --limits=FILE  a GPU's ceilings: read from the file where it is there, else measured and written to it
 #include <benchmark/benchmark.h>
 
 #include "benchmarks/kernels/rows.h"
@@ -252,8 +255,24 @@ void add_elementwise(Device device, DType type) {
 int main(int argc, char** argv) {
   using namespace cleave;
   benchmark::Initialize(&argc, argv);
-  measure_limits();
-  for (const Device device : bench_devices()) {
+  bool gpu_only = false;
+  std::string limits;
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view option = argv[i];
+    if (option == "--gpu_only")
+      gpu_only = true;
+    else if (option.starts_with("--limits="))
+      limits = option.substr(option.find('=') + 1);
+    else {
+      fmt::print(stderr,
+                 "kernels_bench: {} is unknown; it takes --gpu_only, --limits=FILE and --benchmark_...\n",
+                 option);
+      return 2;
+    }
+  }
+  const std::vector<Device> devices = bench_devices(gpu_only);
+  measure_limits(devices, limits);
+  for (const Device device : devices) {
     for (const DType type : {DType::fp32, DType::bf16}) {
       add_products(device, type);
       add_dense(device, type);

@@ -5,6 +5,9 @@
 
 #include <chrono>
 #include <cstdio>
+#include <fstream>
+
+#include <fmt/format.h>
 
 #include "device/copy.h"
 #include "kernels/elementwise.h"
@@ -54,9 +57,11 @@ std::string row_name(Device device, const std::string& name) {
 
 }  // namespace
 
-std::vector<Device> bench_devices() {
-  if (has_gpu()) return {Device{}, Device::cuda(0)};
-  return {Device{}};
+std::vector<Device> bench_devices(bool gpu_only) {
+  std::vector<Device> devices;
+  if (!gpu_only) devices.push_back({});
+  if (has_gpu()) devices.push_back(Device::cuda(0));
+  return devices;
 }
 
 void add_row(Device device, const std::string& name, std::function<Work(Operands&)> prepare) {
@@ -116,15 +121,25 @@ Tensor Operands::tokens(int64_t rows, int64_t vocab) {
   return here(t);
 }
 
-void measure_limits() {
-  on_cpu = measure_ceilings();
-  std::printf("%d threads; limits: %.1f GFLOP/s fp32, %.1f GB/s read, %.1f GB/s plain four-array update\n",
-              omp_get_max_threads(), on_cpu.flops * 1e-9, on_cpu.read_bytes * 1e-9,
-              on_cpu.update_bytes * 1e-9);
-  if (!has_gpu()) return;
-  on_gpu = measure_gpu();
-  std::printf("cuda:0; limits: %.1f TFLOP/s bf16 product of 8192^3, %.2f TB/s read, %.2f TB/s copy\n",
-              on_gpu.flops * 1e-12, on_gpu.read_bytes * 1e-12, on_gpu.update_bytes * 1e-12);
+void measure_limits(const std::vector<Device>& devices, const std::string& file) {
+  for (const Device device : devices) {
+    if (!device.is_cuda()) {
+      on_cpu = measure_ceilings();
+      std::printf(
+          "%d threads; limits: %.1f GFLOP/s fp32, %.1f GB/s read, %.1f GB/s plain four-array update\n",
+          omp_get_max_threads(), on_cpu.flops * 1e-9, on_cpu.read_bytes * 1e-9, on_cpu.update_bytes * 1e-9);
+      continue;
+    }
+    std::ifstream known(file);
+    if (!(known >> on_gpu.flops >> on_gpu.read_bytes >> on_gpu.update_bytes)) {
+      on_gpu = measure_gpu();
+      if (!file.empty())
+        std::ofstream(file) << fmt::format("{} {} {}\n", on_gpu.flops, on_gpu.read_bytes,
+                                           on_gpu.update_bytes);
+    }
+    std::printf("cuda:0; limits: %.1f TFLOP/s bf16 product of 8192^3, %.2f TB/s read, %.2f TB/s copy\n",
+                on_gpu.flops * 1e-12, on_gpu.read_bytes * 1e-12, on_gpu.update_bytes * 1e-12);
+  }
 }
 
 }  // namespace cleave

@@ -49,8 +49,8 @@ class Operands {
   Stream stream_;
 };
 
-// The CPU, and the first GPU where there is one.
-std::vector<Device> bench_devices();
+// The CPU, unless only GPUs are asked for, and the first GPU where there is one.
+std::vector<Device> bench_devices(bool gpu_only);
 
 // Registers the row; on a GPU as cuda/<name>.
 void add_row(Device device, const std::string& name, std::function<Work(Operands&)> prepare);
@@ -59,7 +59,9 @@ void add_row(Device device, const std::string& name, std::function<Work(Operands
 void add_dense(Device device, DType type);
 void add_updates(Device device);
 
-// Measures what the devices can do at most and says it; before the rows run.
-void measure_limits();
+// Measures what these devices can do at most and says it; before the rows run. A GPU's limits are read from
+// `file` where it is there, and else measured and written to it, so that several runs share them; empty: no
+// file.
+void measure_limits(const std::vector<Device>& devices, const std::string& file);
 
 }  // namespace cleave
