@@ -6,6 +6,8 @@
 #pragma once
 #include <immintrin.h>
 
+#include <type_traits>
+
 #include "device/dtype.h"
 
 #ifndef CLEAVE_ISA
@@ -229,6 +231,14 @@ CLEAVE_INLINE void store(T* p, F16 a, Part part) {
   T lanes[16];
   store(lanes, a);
   __builtin_memcpy(p, lanes, size_t(part.lanes) * sizeof(T));
+}
+
+// What a loop over several large arrays will touch 512 elements after i. With more arrays than the hardware
+// follows at once, this is what keeps memory busy while the loop computes; beyond an array's end it does
+// nothing.
+template <class... T>
+CLEAVE_INLINE void prefetch(int64_t i, T*... arrays) {
+  (__builtin_prefetch(arrays + i + 512, !std::is_const_v<T>), ...);
 }
 
 // a with the lanes beyond a Part replaced.

@@ -15,6 +15,7 @@ void adam_as(const AdamArgs& a) {
   const S16 inside = splat(a.decoupled ? 0 : a.weight_decay),
             outside = splat(a.decoupled ? a.weight_decay : 0);
   parallel_vectors(a.numel, [=](int64_t i, auto n) {
+    prefetch(i, param, m, v, grad);
     const F16 p = load(param + i, n);
     const F16 g = fma(inside, p, load(grad + i, n) * scale);
     const F16 m1 = fma(beta1, load(m + i, n), rest1 * g);
