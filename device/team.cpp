@@ -22,6 +22,10 @@ using Clock = std::chrono::steady_clock;
 // that shares the core would have to wait for.
 constexpr auto kWatch = std::chrono::microseconds(20);
 
+// A thread takes its share in so many parts, and what it has not begun is taken by those that are done with
+// theirs: a thread that loses its core to another process holds up no more than one part.
+constexpr int kTakesOfAShare = 4;
+
 std::atomic<int>& wanted() {
   static std::atomic<int> threads{threads_of_process().threads};
   return threads;
@@ -55,8 +59,14 @@ class Team {
       const int number = int(helpers_.size()) + 1;
       helpers_.emplace_back([this, number, &open, seen = round_.load()] { help(number, open, seen); });
     }
-    loop_ = {share, context, count, grain, threads};
-    next_ = 0;
+    while (int(queues_.size()) < threads) queues_.emplace_back();
+    loop_ = {share, context, grain > 0 ? grain : std::max<int64_t>(1, count / (threads * kTakesOfAShare)),
+             threads};
+    for (int t = 0; t < threads; ++t) {
+      // In turn, everything is in the first queue.
+      queues_[size_t(t)].next = grain > 0 ? 0 : count * t / threads;
+      queues_[size_t(t)].end = grain > 0 ? (t == 0 ? count : 0) : count * (t + 1) / threads;
+    }
     working_ = threads - 1;
     for (int t = 1; t < threads; ++t) open_[size_t(t) - 1] = true;
     ++statistics_.loops;
@@ -65,7 +75,7 @@ class Team {
     within_share = true;
     take_part(0);
     for (int t = 1; t < threads; ++t)
-      if (open_[size_t(t) - 1].exchange(false)) take_part(t), --working_;
+      if (open_[size_t(t) - 1].exchange(false)) --working_;
     within_share = false;
     for (int left = working_; left != 0; left = working_) wait_for_change(working_, left);
   }
@@ -81,20 +91,26 @@ class Team {
   struct Loop {
     Share share;
     const void* context;
-    int64_t count, grain;  // grain 0: even shares
+    int64_t grain;  // pieces that are taken at a time
     int threads;
   };
+  // The pieces of a thread's share that nobody has taken.
+  struct alignas(64) Queue {
+    std::atomic<int64_t> next{0};
+    int64_t end = 0;
+  };
 
+  // The thread's own share, then what is left of the others'.
   void take_part(int thread) {
     const Loop loop = loop_;
-    if (loop.grain == 0) {
-      const int64_t begin = loop.count * thread / loop.threads,
-                    end = loop.count * (thread + 1) / loop.threads;
-      if (begin < end) loop.share(loop.context, thread, begin, end);
-      return;
+    for (int t = 0; t < loop.threads; ++t) {
+      Queue& queue = queues_[size_t((thread + t) % loop.threads)];
+      while (queue.next.load(std::memory_order_relaxed) < queue.end) {
+        const int64_t begin = queue.next.fetch_add(loop.grain, std::memory_order_relaxed);
+        if (begin < queue.end)
+          loop.share(loop.context, thread, begin, std::min(begin + loop.grain, queue.end));
+      }
     }
-    for (int64_t begin; (begin = next_.fetch_add(loop.grain, std::memory_order_relaxed)) < loop.count;)
-      loop.share(loop.context, thread, begin, std::min(begin + loop.grain, loop.count));
   }
 
   void help(int number, std::atomic<bool>& open, uint32_t seen) {
@@ -103,7 +119,7 @@ class Team {
       wait_for_change(round_, seen);
       seen = round_;
       if (leaving_) return;
-      // What the caller has taken over is not ours, and its loop may have ended long ago.
+      // A loop that was closed before this helper came may have ended long ago.
       if (!open.exchange(false)) continue;
       take_part(number);
       if (--working_ == 0) working_.notify_one();
@@ -125,11 +141,11 @@ class Team {
   }
 
   alignas(64) std::atomic<uint32_t> round_{0};  // counts loops; helpers wait for the next
-  alignas(64) std::atomic<int> working_{0};     // helpers' shares that are not done; the caller waits for it
-  alignas(64) std::atomic<int64_t> next_{0};    // the first piece that nobody has taken
+  alignas(64) std::atomic<int> working_{
+      0};  // helpers that may come or are at work; the caller waits for none
   alignas(64) Loop loop_{};
-  // For each helper, whether its share is still to be taken: by it, or by the caller where it is not there
-  // yet.
+  std::deque<Queue> queues_;  // by thread
+  // For each helper, whether it may still come to this loop: not when the caller found nothing left to do.
   std::deque<std::atomic<bool>> open_;
   std::atomic<bool> leaving_{false};
   std::atomic<int64_t> sleeps_{0};

@@ -66,13 +66,26 @@ TEST(Team, ComputesEveryPieceOnceWhateverTheNumbers) {
   }
 }
 
-TEST(Team, SharesEvenly) {
-  const Threads set(3);
-  std::atomic<int64_t> most{0};
-  shares(10, [&](int, int64_t begin, int64_t end) {
-    for (int64_t seen = most; end - begin > seen && !most.compare_exchange_weak(seen, end - begin);) continue;
+// A helper that has begun and is held up, as by another process on its core, keeps only what it has in hand.
+TEST(Team, TakesOverWhatAThreadThatIsHeldUpHasNotBegun) {
+  const Threads set(2);
+  const auto until = [](const auto& holds) {
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    while (!holds() && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
+    return holds();
+  };
+  std::atomic<bool> came{false}, met{false};
+  std::atomic<int64_t> done{0};
+  shares(100, [&](int thread, int64_t begin, int64_t end) {
+    const int64_t mine = end - begin;
+    if (thread == 1 && !came.exchange(true)) met = until([&] { return done == 100 - mine; });
+    if (thread == 0) {
+      EXPECT_TRUE(until([&] { return came.load(); }));
+    }
+    done += mine;
   });
-  EXPECT_EQ(most, 4);
+  EXPECT_TRUE(met);
+  EXPECT_EQ(done, 100);
 }
 
 TEST(Team, SeesWhatTheCallerWroteAndShowsWhatItWrites) {
