@@ -10,12 +10,12 @@ inline constexpr bool kSanitized = true;
 inline constexpr bool kSanitized = false;
 #endif
 
-// Picks every case, or one in seven of a build with sanitizers: no axis of a product has seven values, so
+// Picks every case, or one in eleven of a build with sanitizers: no axis of a product has eleven values, so
 // every value of every axis is met. Tests that run a product each for their parameters begin at other places.
 class Sampled {
  public:
   explicit Sampled(int first = 0) : count_(first) {}
-  bool next() { return !kSanitized || count_++ % 7 == 0; }
+  bool next() { return !kSanitized || count_++ % 11 == 0; }
   // Of these.
   template <class T>
   std::vector<T> of(const std::vector<T>& all) {

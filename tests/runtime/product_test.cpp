@@ -16,7 +16,7 @@ namespace cleave::testing {
 namespace {
 
 constexpr int kSteps = 5, kMostRanks = 8;
-constexpr int kSampled = kSanitized ? 72 : 24;  // by default one combination in so many
+constexpr int kSampled = kSanitized ? 101 : 24;  // by default one combination in so many
 
 bool whole_product() {
   const char* value = std::getenv("CLEAVE_FULL_PRODUCT");
