@@ -12,7 +12,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "comm/seat.h"
+#include "comm/rank_process.h"
 #include "core/error.h"
 #include "core/printable.h"
 
@@ -38,12 +38,12 @@ std::optional<std::string> begin_of(int64_t pid) {
 }
 
 std::string text_of_this_process() {
-  const Seat seat = seat_here({});
+  const RankProcess self = this_process({});
   const auto now = std::chrono::floor<std::chrono::seconds>(std::chrono::system_clock::now());
-  return json{{"host", seat.host},
-              {"host_id", seat.host_id},
-              {"pid", seat.pid},
-              {"begin", begin_of(seat.pid).value_or("")},
+  return json{{"host", self.host},
+              {"host_id", self.host_id},
+              {"pid", self.pid},
+              {"begin", begin_of(self.pid).value_or("")},
               {"since", fmt::format("{:%Y-%m-%d %H:%M:%S} UTC",
                                     fmt::gmtime(std::chrono::system_clock::to_time_t(now)))}}
              .dump() +

@@ -17,7 +17,7 @@
 #include "data/batch_loader.h"
 #include "data/ngram.h"
 #include "runtime/engine.h"
-#include "runtime/pipeline_plan.h"
+#include "runtime/pipeline_cut.h"
 
 namespace cleave {
 namespace {

@@ -60,7 +60,7 @@ Range part_of_shard(const Tensor& shard, const Call& call) {
 class SelfCommunicator final : public Communicator {
  public:
   explicit SelfCommunicator(const std::string& name) : Communicator(0, 1, name) {}
-  std::unique_ptr<Communicator> split(const Part&, const std::string& name) override {
+  std::unique_ptr<Communicator> split(const Subgroup&, const std::string& name) override {
     return self_communicator(name);
   }
   void abort(const std::string&) override {}

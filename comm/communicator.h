@@ -86,10 +86,10 @@ class Communicator {
   // Ranks giving the same color form a new group, in which each has the rank that it gives. Collective over
   // this group; runs on the host thread at once. Error(internal) when the color's ranks are not `size`, each
   // with a rank of its own.
-  struct Part {
+  struct Subgroup {
     int color = 0, rank = 0, size = 1;
   };
-  virtual std::unique_ptr<Communicator> split(const Part& part, const std::string& name) = 0;
+  virtual std::unique_ptr<Communicator> split(const Subgroup& part, const std::string& name) = 0;
   // The same ranks as another group: its calls keep an order of their own.
   std::unique_ptr<Communicator> duplicate(const std::string& name) { return split({0, rank_, size_}, name); }
 

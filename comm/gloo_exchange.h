@@ -9,7 +9,7 @@
 #include <set>
 
 #include "comm/group.h"
-#include "comm/store.h"
+#include "comm/key_value_client.h"
 
 namespace cleave {
 
@@ -18,7 +18,7 @@ class GlooExchange;
 // What the exchanges of one group share.
 class GlooWires {
  public:
-  GlooWires(std::string the_key, std::vector<std::string> the_labels, Store& the_store)
+  GlooWires(std::string the_key, std::vector<std::string> the_labels, KeyValueClient& the_store)
       : key(std::move(the_key)), labels(std::move(the_labels)), store(the_store) {}
 
   // Ends the waits of all exchanges, now and later, with this reason; the first one counts. From any thread.
@@ -28,7 +28,7 @@ class GlooWires {
 
   const std::string key;                  // of the group in the store
   const std::vector<std::string> labels;  // of its ranks, for messages
-  Store& store;
+  KeyValueClient& store;
   std::shared_ptr<gloo::Context> context;  // set before the first exchange
 
  private:

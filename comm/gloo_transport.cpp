@@ -20,7 +20,7 @@ constexpr int64_t kPieceBytes = 4 << 20;
 // Our store as Gloo wants to see it, with the keys of one group apart from all others.
 class GlooStore final : public gloo::rendezvous::Store {
  public:
-  GlooStore(cleave::Store& store, std::string prefix, Clock::time_point deadline)
+  GlooStore(cleave::KeyValueClient& store, std::string prefix, Clock::time_point deadline)
       : store_(store), prefix_(std::move(prefix)), deadline_(deadline) {}
   void set(const std::string& key, const std::vector<char>& data) override {
     store_.set(prefix_ + key, {data.data(), data.size()});
@@ -37,14 +37,14 @@ class GlooStore final : public gloo::rendezvous::Store {
   void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds&) override { wait(keys); }
 
  private:
-  cleave::Store& store_;
+  cleave::KeyValueClient& store_;
   const std::string prefix_;
   const Clock::time_point deadline_;
 };
 
 class GlooGroup final : public Group {
  public:
-  GlooGroup(GlooMembers members, std::shared_ptr<cleave::Store> store, CommOptions options,
+  GlooGroup(GlooMembers members, std::shared_ptr<cleave::KeyValueClient> store, CommOptions options,
             std::shared_ptr<Alarm> alarm, std::shared_ptr<gloo::transport::Device> device)
       : Group(members.name, members.ranks, options),
         members_(std::move(members)),
@@ -218,7 +218,7 @@ class GlooGroup final : public Group {
   }
 
   const GlooMembers members_;
-  const std::shared_ptr<cleave::Store> store_;
+  const std::shared_ptr<cleave::KeyValueClient> store_;
   const std::shared_ptr<Alarm> alarm_;
   std::shared_ptr<gloo::transport::Device> device_;
   GlooWires wires_;
@@ -228,8 +228,8 @@ class GlooGroup final : public Group {
 
 }  // namespace
 
-std::shared_ptr<Group> make_gloo_group(GlooMembers members, std::shared_ptr<Store> store, CommOptions options,
-                                       std::shared_ptr<Alarm> alarm) {
+std::shared_ptr<Group> make_gloo_group(GlooMembers members, std::shared_ptr<KeyValueClient> store,
+                                       CommOptions options, std::shared_ptr<Alarm> alarm) {
   gloo::transport::tcp::attr attributes;
   attributes.hostname = members.address;
   std::shared_ptr<gloo::transport::Device> device;

@@ -3,7 +3,7 @@
 // transport.
 #pragma once
 #include "comm/group.h"
-#include "comm/store.h"
+#include "comm/key_value_client.h"
 
 namespace cleave {
 
@@ -17,7 +17,7 @@ struct GlooMembers {
 };
 
 // Collective over the members. Error(usage) in a build without Gloo.
-std::shared_ptr<Group> make_gloo_group(GlooMembers members, std::shared_ptr<Store> store, CommOptions options,
-                                       std::shared_ptr<Alarm> alarm);
+std::shared_ptr<Group> make_gloo_group(GlooMembers members, std::shared_ptr<KeyValueClient> store,
+                                       CommOptions options, std::shared_ptr<Alarm> alarm);
 
 }  // namespace cleave

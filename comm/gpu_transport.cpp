@@ -6,7 +6,7 @@
 #include "comm/device_group.h"
 #include "comm/ipc/ipc.h"
 #include "comm/nccl/nccl.h"
-#include "comm/seat.h"
+#include "comm/rank_process.h"
 #include "device/cuda/memory.h"
 
 namespace cleave {
@@ -16,40 +16,40 @@ namespace {
 constexpr int64_t kSharesGpus = 23000;
 
 // Two ranks with the same GPU; -1 when every rank has its own.
-std::pair<int, int> same_gpu(std::span<const GpuSeat> seats) {
-  for (size_t b = 0; b < seats.size(); ++b)
+std::pair<int, int> same_gpu(std::span<const RankGpu> ranks) {
+  for (size_t b = 0; b < ranks.size(); ++b)
     for (size_t a = 0; a < b; ++a)
-      if (seats[a].gpu == seats[b].gpu) return {int(a), int(b)};
+      if (ranks[a].gpu == ranks[b].gpu) return {int(a), int(b)};
   return {-1, -1};
 }
 
 // Why these ranks cannot use NCCL together; empty when they can.
-std::string nccl_obstacle(std::span<const GpuSeat> seats, const std::string& problem) {
-  for (size_t r = 0; r < seats.size(); ++r)
-    if (seats[r].nccl == 0)
+std::string nccl_obstacle(std::span<const RankGpu> ranks, const std::string& problem) {
+  for (size_t r = 0; r < ranks.size(); ++r)
+    if (ranks[r].nccl == 0)
       return fmt::format("rank {} has no NCCL{}{}", r, problem.empty() ? "" : ": ", problem);
-  for (size_t r = 1; r < seats.size(); ++r)
-    if (seats[r].nccl / 100 != seats[0].nccl / 100)
+  for (size_t r = 1; r < ranks.size(); ++r)
+    if (ranks[r].nccl / 100 != ranks[0].nccl / 100)
       return fmt::format("rank 0 has NCCL {} and rank {} has {}; install the same on all hosts",
-                         nccl_version_text(int(seats[0].nccl)), r, nccl_version_text(int(seats[r].nccl)));
-  const auto [a, b] = same_gpu(seats);
-  if (a >= 0 && seats[0].nccl < kSharesGpus)
+                         nccl_version_text(int(ranks[0].nccl)), r, nccl_version_text(int(ranks[r].nccl)));
+  const auto [a, b] = same_gpu(ranks);
+  if (a >= 0 && ranks[0].nccl < kSharesGpus)
     return fmt::format(
         "ranks {} and {} have the same GPU, which NCCL {} refuses; start no more ranks than there are GPUs, "
         "or "
         "install NCCL {} or newer",
-        a, b, nccl_version_text(int(seats[0].nccl)), nccl_version_text(kSharesGpus));
+        a, b, nccl_version_text(int(ranks[0].nccl)), nccl_version_text(kSharesGpus));
   return {};
 }
 
 // The same of CUDA IPC, as far as it is known before it is tried.
-std::string ipc_obstacle(std::span<const GpuSeat> seats, const std::string& problem) {
+std::string ipc_obstacle(std::span<const RankGpu> ranks, const std::string& problem) {
   if (!problem.empty()) return problem;
-  for (size_t r = 1; r < seats.size(); ++r)
-    if (seats[r].host != seats[0].host)
+  for (size_t r = 1; r < ranks.size(); ++r)
+    if (ranks[r].host != ranks[0].host)
       return fmt::format("ranks 0 and {} are on different hosts, or in containers that share no memory", r);
-  if (seats.size() > size_t(kMostIpcRanks))
-    return fmt::format("{} ranks, and it connects at most {}", seats.size(), kMostIpcRanks);
+  if (ranks.size() > size_t(kMostIpcRanks))
+    return fmt::format("{} ranks, and it connects at most {}", ranks.size(), kMostIpcRanks);
   return {};
 }
 
@@ -72,16 +72,16 @@ GpuTransport parse_gpu_transport(std::string_view text) {
   fail(Exit::usage, "--gpu_transport {}: there are auto, nccl, ipc and host", text);
 }
 
-GpuRoute gpu_route(std::span<const GpuSeat> seats, GpuTransport wanted, const GpuProblems& problems) {
+GpuRoute gpu_route(std::span<const RankGpu> ranks, GpuTransport wanted, const GpuProblems& problems) {
   GpuRoute route;
-  const auto on_cpu = [](const GpuSeat& s) { return s.gpu == 0; };
-  if (std::all_of(seats.begin(), seats.end(), on_cpu)) return route;
-  for (size_t r = 1; r < seats.size(); ++r)
-    require(on_cpu(seats[r]) == on_cpu(seats[0]), Exit::usage,
+  const auto on_cpu = [](const RankGpu& s) { return s.gpu == 0; };
+  if (std::all_of(ranks.begin(), ranks.end(), on_cpu)) return route;
+  for (size_t r = 1; r < ranks.size(); ++r)
+    require(on_cpu(ranks[r]) == on_cpu(ranks[0]), Exit::usage,
             "rank {} computes on the CPU and rank {} on a GPU; give all ranks --device cpu, or all a GPU",
-            on_cpu(seats[r]) ? r : 0, on_cpu(seats[r]) ? 0 : r);
-  route.shared_gpus = same_gpu(seats).first >= 0;
-  const std::string no_nccl = nccl_obstacle(seats, problems.nccl), no_ipc = ipc_obstacle(seats, problems.ipc);
+            on_cpu(ranks[r]) ? r : 0, on_cpu(ranks[r]) ? 0 : r);
+  route.shared_gpus = same_gpu(ranks).first >= 0;
+  const std::string no_nccl = nccl_obstacle(ranks, problems.nccl), no_ipc = ipc_obstacle(ranks, problems.ipc);
   const bool any = wanted == GpuTransport::automatic;
   require(wanted != GpuTransport::nccl || no_nccl.empty(), Exit::usage,
           "--gpu_transport nccl: {}; or use --gpu_transport ipc or host", no_nccl);
@@ -91,7 +91,7 @@ GpuRoute gpu_route(std::span<const GpuSeat> seats, GpuTransport wanted, const Gp
   if (wanted == GpuTransport::nccl || (any && no_nccl.empty())) {
     route.way = GpuTransport::nccl;
     route.line = fmt::format("between GPUs: NCCL {}{}; sums in its own order",
-                             nccl_version_text(int(seats[0].nccl)), shared);
+                             nccl_version_text(int(ranks[0].nccl)), shared);
   } else if (wanted == GpuTransport::ipc || (any && no_ipc.empty())) {
     route.way = GpuTransport::ipc;
     route.line =
@@ -118,12 +118,12 @@ std::string connect_gpus(Communicator& world, Device device, GpuTransport wanted
   const auto gpus = own->exchange(cuda_identity(device), "naming the GPUs");
   const auto versions = own->exchange(nccl.version, "comparing NCCL's versions");
   const auto hosts = own->exchange(host_number(), "comparing the hosts");
-  std::vector<GpuSeat> seats(gpus.size());
-  for (size_t r = 0; r < seats.size(); ++r) seats[r] = {gpus[r], versions[r], hosts[r]};
+  std::vector<RankGpu> ranks(gpus.size());
+  for (size_t r = 0; r < ranks.size(); ++r) ranks[r] = {gpus[r], versions[r], hosts[r]};
   GpuProblems problems{nccl.problem, ""};
-  GpuRoute route = gpu_route(seats, wanted, problems);
+  GpuRoute route = gpu_route(ranks, wanted, problems);
   if (route.way == GpuTransport::ipc) problems.ipc = own->try_to_use(ipc_transport(device));
-  if (!problems.ipc.empty()) route = gpu_route(seats, wanted, problems);
+  if (!problems.ipc.empty()) route = gpu_route(ranks, wanted, problems);
   if (route.way == GpuTransport::nccl) own->use(nccl_transport(device, route.shared_gpus));
   return route.line;
 }

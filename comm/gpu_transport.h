@@ -17,11 +17,11 @@ enum class GpuTransport : uint8_t { automatic, nccl, ipc, host };
 GpuTransport parse_gpu_transport(std::string_view text);
 
 // What a rank has.
-struct GpuSeat {
+struct RankGpu {
   int64_t gpu = 0;   // the same number only for the same GPU of the same host; 0: it computes on the CPU
   int64_t nccl = 0;  // NCCL's version; 0: none
   int64_t host = 0;  // the same number only where processes can share memory
-  bool operator==(const GpuSeat&) const = default;
+  bool operator==(const RankGpu&) const = default;
 };
 
 // Why this rank has no NCCL, and why CUDA IPC is out of the question; empty where they are not known to fail.
@@ -35,11 +35,11 @@ struct GpuRoute {
   std::string line;  // what was chosen and why, for people; empty when all ranks are on the CPU
 };
 
-// One seat a rank. NCCL where it can, else CUDA IPC on one host, else the host's memory. Error(usage) when
+// One entry a rank. NCCL where it can, else CUDA IPC on one host, else the host's memory. Error(usage) when
 // ranks compute on different kinds of devices, or `wanted` cannot be had.
-GpuRoute gpu_route(std::span<const GpuSeat> seats, GpuTransport wanted, const GpuProblems& problems);
+GpuRoute gpu_route(std::span<const RankGpu> ranks, GpuTransport wanted, const GpuProblems& problems);
 
-// Collective over world: exchanges the seats, decides, and sets world up. What to say about it.
+// Collective over world: exchanges what every rank has, decides, and sets world up. What to say about it.
 std::string connect_gpus(Communicator& world, Device device, GpuTransport wanted);
 
 }  // namespace cleave

@@ -16,11 +16,11 @@ class GroupCommunicator final : public Communicator, public TransportAccess {
         sends_(size_t(size())),
         recvs_(size_t(size())) {}
 
-  std::unique_ptr<Communicator> split(const Part& part, const std::string& name) override {
-    auto place = collectives_.join();
+  std::unique_ptr<Communicator> split(const Subgroup& part, const std::string& name) override {
+    auto turn = collectives_.join();
     const Waiting w =
-        waiting(*group_, rank(), *place, {.op = Collective::barrier}, "making group '" + name + "'");
-    first_in_line(*group_, w, *place);
+        waiting(*group_, rank(), *turn, {.op = Collective::barrier}, "making group '" + name + "'");
+    first_in_line(*group_, w, *turn);
     const std::vector<int64_t> colors = group_->exchange(w, part.color),
                                ranks = group_->exchange(w, part.rank);
     std::vector<int> members(size_t(part.size), -1);
@@ -57,10 +57,10 @@ class GroupCommunicator final : public Communicator, public TransportAccess {
   void lend(std::vector<Tensor> buffers) override {
     lent_ = std::move(buffers);
     if (!met_ || lent_.empty()) return;
-    auto place = collectives_.join();
-    const Waiting w = waiting(*group_, rank(), *place, {.op = Collective::barrier},
+    auto turn = collectives_.join();
+    const Waiting w = waiting(*group_, rank(), *turn, {.op = Collective::barrier},
                               "lending buffers to the GPUs' transport");
-    first_in_line(*group_, w, *place);
+    first_in_line(*group_, w, *turn);
     on_gpus_->lend(w, lent_);
   }
   void take_back() override {
@@ -68,20 +68,20 @@ class GroupCommunicator final : public Communicator, public TransportAccess {
     if (met_) on_gpus_->take_back();
   }
   std::vector<int64_t> exchange(int64_t mine, const std::string& what) override {
-    auto place = collectives_.join();
-    const Waiting w = waiting(*group_, rank(), *place, {.op = Collective::barrier}, what);
-    first_in_line(*group_, w, *place);
+    auto turn = collectives_.join();
+    const Waiting w = waiting(*group_, rank(), *turn, {.op = Collective::barrier}, what);
+    first_in_line(*group_, w, *turn);
     return group_->exchange(w, mine);
   }
 
  private:
-  static Waiting waiting(const Group& group, int rank, const Order::Place& place, const Post& post,
+  static Waiting waiting(const Group& group, int rank, const Order::Turn& turn, const Post& post,
                          std::string what) {
-    return {group.name(), group.ranks(), rank, place.number(), std::move(what), post};
+    return {group.name(), group.ranks(), rank, turn.number(), std::move(what), post};
   }
 
-  static void first_in_line(Group& group, const Waiting& w, Order::Place& place) {
-    if (!place.wait_first(group.deadline()))
+  static void first_in_line(Group& group, const Waiting& w, Order::Turn& turn) {
+    if (!turn.wait_first(group.deadline()))
       group.give_up(w, describe(w) + ": an earlier call of this group on this rank did not end in time");
   }
 
@@ -89,9 +89,9 @@ class GroupCommunicator final : public Communicator, public TransportAccess {
   // group, so it may outlive this communicator.
   template <class Body>
   void enqueue(Order& order, const Post& post, Stream& stream, const Call& call, Body body) {
-    auto task = [group = group_, place = order.join(), rank = rank(), post, what = call.what, body] {
-      const Waiting w = waiting(*group, rank, *place, post, std::string(what));
-      first_in_line(*group, w, *place);
+    auto task = [group = group_, turn = order.join(), rank = rank(), post, what = call.what, body] {
+      const Waiting w = waiting(*group, rank, *turn, post, std::string(what));
+      first_in_line(*group, w, *turn);
       body(*group, w);
     };
     if (!stream.on_cuda()) return stream.enqueue(std::move(task));
@@ -110,9 +110,9 @@ class GroupCommunicator final : public Communicator, public TransportAccess {
   }
 
   void meet_on_gpus(const Post& post) {
-    auto place = collectives_.join();
-    const Waiting w = waiting(*group_, rank(), *place, post, "meeting on the GPUs");
-    first_in_line(*group_, w, *place);
+    auto turn = collectives_.join();
+    const Waiting w = waiting(*group_, rank(), *turn, post, "meeting on the GPUs");
+    first_in_line(*group_, w, *turn);
     on_gpus().meet(w);
     met_ = true;
     if (!lent_.empty()) on_gpus_->lend(w, lent_);
@@ -122,15 +122,15 @@ class GroupCommunicator final : public Communicator, public TransportAccess {
   template <class Body>
   void collective_on_gpus(const Post& post, const Call& call, Body body) {
     if (!met_) meet_on_gpus(post);
-    const auto place = collectives_.join();
-    body(*on_gpus_, waiting(*group_, rank(), *place, post, std::string(call.what)));
+    const auto turn = collectives_.join();
+    body(*on_gpus_, waiting(*group_, rank(), *turn, post, std::string(call.what)));
   }
 
   template <class Body>
   void message_on_gpus(Order& order, const Post& post, const Call& call, Body body) {
-    const auto place = order.join();
-    const Waiting w = waiting(*group_, rank(), *place, post, std::string(call.what));
-    first_in_line(*group_, w, *place);
+    const auto turn = order.join();
+    const Waiting w = waiting(*group_, rank(), *turn, post, std::string(call.what));
+    first_in_line(*group_, w, *turn);
     body(on_gpus(), w);
   }
 

@@ -2,7 +2,7 @@
 
 namespace cleave {
 
-std::shared_ptr<Group> make_gloo_group(GlooMembers, std::shared_ptr<Store>, CommOptions,
+std::shared_ptr<Group> make_gloo_group(GlooMembers, std::shared_ptr<KeyValueClient>, CommOptions,
                                        std::shared_ptr<Alarm>) {
   fail(Exit::usage,
        "these ranks need Gloo (they are on several hosts, or the gloo transport was asked for), and this "

@@ -1,6 +1,6 @@
 // Calls of one communicator run in the order in which the host made them, on whichever streams: a call takes
-// its place when it is enqueued and starts when it is first in line. A call that its stream skips (because an
-// earlier task failed) gives its place up, so that nobody waits for it.
+// its turn when it is enqueued and starts when it is first in line. A call that its stream skips (because an
+// earlier task failed) gives its turn up, so that nobody waits for it.
 #pragma once
 #include <chrono>
 #include <condition_variable>
@@ -14,10 +14,10 @@ using Clock = std::chrono::steady_clock;
 
 class Order {
  public:
-  class Place;
+  class Turn;
 
-  // The place lasts until the last copy of the pointer is gone.
-  std::shared_ptr<Place> join() { return std::make_shared<Place>(line_); }
+  // The turn lasts until the last copy of the pointer is gone.
+  std::shared_ptr<Turn> join() { return std::make_shared<Turn>(line_); }
 
  private:
   struct Line {
@@ -29,20 +29,20 @@ class Order {
   std::shared_ptr<Line> line_ = std::make_shared<Line>();
 };
 
-class Order::Place {
+class Order::Turn {
  public:
-  explicit Place(std::shared_ptr<Line> line) : line_(std::move(line)) {
+  explicit Turn(std::shared_ptr<Line> line) : line_(std::move(line)) {
     std::lock_guard lock(line_->mutex);
     number_ = line_->next++;
     line_->waiting.insert(number_);
   }
-  ~Place() {
+  ~Turn() {
     std::lock_guard lock(line_->mutex);
     line_->waiting.erase(number_);
     line_->moved.notify_all();
   }
-  Place(const Place&) = delete;
-  Place& operator=(const Place&) = delete;
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
 
   uint64_t number() const { return number_; }  // 1 for the first call of the communicator
   // False when the deadline passed first.

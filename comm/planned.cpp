@@ -8,7 +8,7 @@ class PlannedCommunicator final : public Communicator {
   PlannedCommunicator(int rank, int size, const std::string& name, std::string path, CallTrace trace)
       : Communicator(rank, size, name), group_{std::move(path), rank, size}, trace_(std::move(trace)) {}
 
-  std::unique_ptr<Communicator> split(const Part& part, const std::string& name) override {
+  std::unique_ptr<Communicator> split(const Subgroup& part, const std::string& name) override {
     std::string path = fmt::format("{}/{}:{}", group_.path, name, part.color);
     return std::make_unique<PlannedCommunicator>(part.rank, part.size, name, std::move(path), trace_);
   }

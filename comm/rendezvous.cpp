@@ -16,10 +16,10 @@
 
 #include "comm/gloo_transport.h"
 #include "comm/group_communicator.h"
-#include "comm/seat.h"
+#include "comm/key_value_client.h"
+#include "comm/key_value_server.h"
+#include "comm/rank_process.h"
 #include "comm/shm_group.h"
-#include "comm/store.h"
-#include "comm/store_server.h"
 
 namespace cleave {
 namespace {
@@ -79,7 +79,7 @@ Socket listen_for(const RankInfo& info, const ConnectOptions& options) {
   }
 }
 
-std::string missing_text(const StoreServer& server, int world) {
+std::string missing_text(const KeyValueServer& server, int world) {
   const auto missing = server.missing();
   return fmt::format("waiting for rank{} {} ({} of {} are here)", missing.size() == 1 ? "" : "s",
                      fmt::join(missing, ", "), world - int(missing.size()), world);
@@ -91,9 +91,9 @@ class JoinedWorld final : public World {
     const auto deadline = Clock::now() + options.rendezvous_timeout;
     join(deadline);
     try {
-      const std::vector<Seat> seats = exchange_seats(deadline);
-      check_places(seats);
-      make_group(seats, deadline);
+      const std::vector<RankProcess> processes = exchange_processes(deadline);
+      check_places(processes);
+      make_group(processes, deadline);
     } catch (const Error& e) {
       // Others should hear the reason from us rather than find us gone.
       if (alarm_->reason().empty()) failed(e.what());
@@ -106,40 +106,40 @@ class JoinedWorld final : public World {
     communicator_.reset();
     // During an exception the broken connection tells the others.
     if (std::uncaught_exceptions() == 0) leave();
-    store_.reset();
+    keys_.reset();
     if (server_) server_->leave_by(Clock::now() + (alarm_->reason().empty() ? options_.comm.timeout : 2s));
   }
 
   Communicator& communicator() override { return *communicator_; }
   const RankInfo& info() const override { return info_; }
   const std::string& transport() const override { return transport_; }
-  void failed(const std::string& reason) override { store_->failed(reason); }
+  void failed(const std::string& reason) override { keys_->failed(reason); }
   void leave() override {
-    if (alarm_->reason().empty()) store_->leave();
+    if (alarm_->reason().empty()) keys_->leave();
   }
 
  private:
   void join(Clock::time_point deadline) {
-    const wire::Hello hello{info_.job_id, info_.attempt,      info_.token, info_.world,
-                            info_.rank,   seat_here({}).host, getpid()};
+    const wire::Hello hello{info_.job_id, info_.attempt,         info_.token, info_.world,
+                            info_.rank,   this_process({}).host, getpid()};
     std::string host = info_.master_addr;
     std::vector<int> ports = ports_to_try(info_);
     if (info_.rank == 0) {
       Socket listener = listen_for(info_, options_);
       host = "127.0.0.1";  // a bare container may not resolve "localhost"
       ports = {port_of(listener)};
-      server_ = std::make_unique<StoreServer>(std::move(listener), hello);
+      server_ = std::make_unique<KeyValueServer>(std::move(listener), hello);
     }
     std::string why;
     std::minstd_rand jitter{unsigned(getpid())};
     auto next_report = Clock::now() + options_.report_every;
-    for (auto wait = 10ms; !store_; wait = std::min(wait * 3 / 2, 1000ms)) {
+    for (auto wait = 10ms; !keys_; wait = std::min(wait * 3 / 2, 1000ms)) {
       for (int port : ports) {
         Socket socket = connect_to(host, port, std::min(deadline, Clock::now() + 10s), why);
         if (!socket) continue;
         address_ = own_address(socket.fd());
-        store_ = Store::join(std::move(socket), hello, alarm_, why);
-        if (store_) return;
+        keys_ = KeyValueClient::join(std::move(socket), hello, alarm_, why);
+        if (keys_) return;
       }
       require(Clock::now() < deadline, Exit::rank_lost,
               "rank {} did not reach rank 0 at {}:{} within {:.0f} s: {}. Is rank 0 running, and the address "
@@ -159,7 +159,7 @@ class JoinedWorld final : public World {
     // Rank 0 knows who is missing, so the others leave it the word.
     const auto until = server_ ? deadline : deadline + 10s;
     for (;;) {
-      const auto value = store_->get(key, std::min(until, Clock::now() + options_.report_every));
+      const auto value = keys_->get(key, std::min(until, Clock::now() + options_.report_every));
       if (value) return *value;
       if (Clock::now() < until) {
         if (server_ && options_.on_wait) options_.on_wait(missing_text(*server_, info_.world));
@@ -173,93 +173,96 @@ class JoinedWorld final : public World {
     }
   }
 
-  std::vector<Seat> exchange_seats(Clock::time_point deadline) {
-    store_->set(fmt::format("seat/{}", info_.rank), encode(seat_here(address_)));
-    std::vector<Seat> seats;
+  std::vector<RankProcess> exchange_processes(Clock::time_point deadline) {
+    keys_->set(fmt::format("process/{}", info_.rank), encode(this_process(address_)));
+    std::vector<RankProcess> processes;
     for (int r = 0; r < info_.world; ++r)
-      seats.push_back(decode_seat(await(fmt::format("seat/{}", r), deadline)));
-    return seats;
+      processes.push_back(decode_rank_process(await(fmt::format("process/{}", r), deadline)));
+    return processes;
   }
 
   // What the ranks see of each other is truer than what a launcher said.
-  void check_places(const std::vector<Seat>& seats) {
+  void check_places(const std::vector<RankProcess>& processes) {
     std::vector<std::string> hosts;
     info_.local_rank = info_.local_size = 0;
     for (int r = 0; r < info_.world; ++r) {
-      const Seat& seat = seats[size_t(r)];
-      if (std::find(hosts.begin(), hosts.end(), seat.host_id) == hosts.end()) hosts.push_back(seat.host_id);
-      if (seat.host_id != seats[size_t(info_.rank)].host_id) continue;
+      const RankProcess& process = processes[size_t(r)];
+      if (std::find(hosts.begin(), hosts.end(), process.host_id) == hosts.end())
+        hosts.push_back(process.host_id);
+      if (process.host_id != processes[size_t(info_.rank)].host_id) continue;
       ++info_.local_size;
       if (r < info_.rank) ++info_.local_rank;
     }
     info_.nodes = int(hosts.size());
     info_.node_rank =
-        int(std::find(hosts.begin(), hosts.end(), seats[size_t(info_.rank)].host_id) - hosts.begin());
+        int(std::find(hosts.begin(), hosts.end(), processes[size_t(info_.rank)].host_id) - hosts.begin());
   }
 
-  void make_group(const std::vector<Seat>& seats, Clock::time_point deadline) {
+  void make_group(const std::vector<RankProcess>& processes, Clock::time_point deadline) {
     const bool one_host = info_.nodes == 1;
     require(one_host || options_.transport != TransportChoice::shm, Exit::usage,
             "the shm transport needs all ranks on one host, and these are on {} (rank 0 on {}, rank {} on "
             "{}); choose "
             "auto or gloo",
-            info_.nodes, seats[0].host, info_.rank, seats[size_t(info_.rank)].host);
+            info_.nodes, processes[0].host, info_.rank, processes[size_t(info_.rank)].host);
     const bool shm = one_host && options_.transport != TransportChoice::gloo;
-    const auto group = shm ? shm_group(seats, deadline) : gloo_group(seats);
+    const auto group = shm ? shm_group(processes, deadline) : gloo_group(processes);
     communicator_ = communicator_over(group, info_.rank);
-    transport_ = shm ? fmt::format("shared memory, {} ranks on {}", info_.world, seats[0].host)
+    transport_ = shm ? fmt::format("shared memory, {} ranks on {}", info_.world, processes[0].host)
                      : fmt::format("gloo over TCP, {} ranks on {} host{}", info_.world, info_.nodes,
                                    info_.nodes == 1 ? "" : "s");
   }
 
-  std::shared_ptr<Group> shm_group(const std::vector<Seat>& seats, Clock::time_point deadline) {
+  std::shared_ptr<Group> shm_group(const std::vector<RankProcess>& processes, Clock::time_point deadline) {
     ShmGroup::Members members{"world", all_ranks(info_.world), {}, info_.rank};
-    for (const Seat& s : seats) members.pids.push_back(s.pid);
+    for (const RankProcess& s : processes) members.pids.push_back(s.pid);
     const size_t bytes = ShmGroup::bytes_needed(info_.world);
     SharedMemory memory;
     if (info_.rank == 0) {
       memory = SharedMemory::create(bytes);
-      store_->set("shm", std::to_string(memory.fd()));
+      keys_->set("shm", std::to_string(memory.fd()));
     } else {
-      memory = SharedMemory::open(seats[0].pid, std::stoi(await("shm", deadline)), bytes);
+      memory = SharedMemory::open(processes[0].pid, std::stoi(await("shm", deadline)), bytes);
       memory.close_fd();
     }
     // Nobody leaves before all have mapped it: a rank that fails right away would take rank 0, and the way to
     // the memory, with it.
-    store_->set(fmt::format("mapped/{}", info_.rank), "");
+    keys_->set(fmt::format("mapped/{}", info_.rank), "");
     if (info_.rank == 0) {
       for (int r = 0; r < info_.world; ++r) await(fmt::format("mapped/{}", r), deadline);
-      store_->set("mapped", "");
+      keys_->set("mapped", "");
     }
     await("mapped", deadline);
     memory.close_fd();
     return std::make_shared<ShmGroup>(std::move(members), std::move(memory), options_.comm, alarm_);
   }
 
-  std::shared_ptr<Group> gloo_group(const std::vector<Seat>& seats) {
+  std::shared_ptr<Group> gloo_group(const std::vector<RankProcess>& processes) {
     GlooMembers members{"world", all_ranks(info_.world), {}, info_.rank, "127.0.0.1", "gloo/world"};
     for (int r = 0; r < info_.world; ++r)
       members.labels.push_back(
-          fmt::format("rank {} (pid {} on {})", r, seats[size_t(r)].pid, seats[size_t(r)].host));
+          fmt::format("rank {} (pid {} on {})", r, processes[size_t(r)].pid, processes[size_t(r)].host));
     if (info_.nodes > 1) {
       // The others reached rank 0 from an address that rank 0 can reach; rank 0 asks for its way to one of
       // them.
-      const auto other = std::find_if(seats.begin(), seats.end(),
-                                      [&](const Seat& s) { return s.host_id != seats[0].host_id; });
-      members.address =
-          seats[size_t(info_.rank)].host_id == seats[0].host_id ? address_towards(other->address) : address_;
+      const auto other = std::find_if(processes.begin(), processes.end(), [&](const RankProcess& s) {
+        return s.host_id != processes[0].host_id;
+      });
+      members.address = processes[size_t(info_.rank)].host_id == processes[0].host_id
+                            ? address_towards(other->address)
+                            : address_;
       require(!members.address.empty(), Exit::usage, "rank {} found no address of this machine towards {}",
               info_.rank, other->address);
     }
-    return make_gloo_group(std::move(members), store_, options_.comm, alarm_);
+    return make_gloo_group(std::move(members), keys_, options_.comm, alarm_);
   }
 
   RankInfo info_;
   const ConnectOptions options_;
   std::string address_, transport_;
   std::shared_ptr<Alarm> alarm_ = std::make_shared<Alarm>();
-  std::unique_ptr<StoreServer> server_;
-  std::shared_ptr<Store> store_;
+  std::unique_ptr<KeyValueServer> server_;
+  std::shared_ptr<KeyValueClient> keys_;
   std::unique_ptr<Communicator> communicator_;
 };
 

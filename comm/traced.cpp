@@ -11,7 +11,7 @@ class TracedCommunicator final : public Communicator {
         own_(std::move(own)),
         trace_(trace) {}
 
-  std::unique_ptr<Communicator> split(const Part& part, const std::string& name) override {
+  std::unique_ptr<Communicator> split(const Subgroup& part, const std::string& name) override {
     auto own = ranks_.split(part, name);
     Communicator& ranks = *own;
     return std::make_unique<TracedCommunicator>(ranks, std::move(own), trace_);

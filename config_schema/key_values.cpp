@@ -77,7 +77,7 @@ bool fits(const Key& key, const JsonValue& v) {
   return false;
 }
 
-struct Store {
+struct Assign {
   const Key& key;
   const JsonValue& v;
   bool operator()(std::monostate) const { return true; }
@@ -212,7 +212,7 @@ bool store_value(const Key& key, const JsonValue& v) {
     return true;
   }
   if (key.or_list_of_one && v.kind == Kind::list && v.items.size() == 1) return store_value(key, v.items[0]);
-  return fits(key, v) && std::visit(Store{key, v}, key.target);
+  return fits(key, v) && std::visit(Assign{key, v}, key.target);
 }
 
 bool in_strict_section(std::string_view path) {

@@ -40,31 +40,31 @@ std::string read_all(const std::string& path) {
   return text;
 }
 
-struct Place {
+struct CsvLine {
   const std::string& path;
   int64_t line;
 };
 
-int parse_field(std::string_view field, int64_t column, int largest, const Place& place) {
+int parse_field(std::string_view field, int64_t column, int largest, const CsvLine& at) {
   int value = -1;
   const auto [end, error] = std::from_chars(field.data(), field.data() + field.size(), value);
   require(error == std::errc() && end == field.data() + field.size() && 0 <= value && value <= largest,
-          Exit::data, "{}:{}: column {} is '{}'; it must be an integer from 0 to {}", place.path, place.line,
+          Exit::data, "{}:{}: column {} is '{}'; it must be an integer from 0 to {}", at.path, at.line,
           column + 1, field, largest);
   return value;
 }
 
-void parse_row(std::string_view row, const Place& place, Digits& digits) {
+void parse_row(std::string_view row, const CsvLine& at, Digits& digits) {
   int64_t columns = 1;
   for (char c : row) columns += c == ',';
   require(columns == Digits::kFeatures + 1, Exit::data,
-          "{}:{}: has {} columns; a row has {}: 64 pixels and the label, separated by commas", place.path,
-          place.line, columns, Digits::kFeatures + 1);
+          "{}:{}: has {} columns; a row has {}: 64 pixels and the label, separated by commas", at.path,
+          at.line, columns, Digits::kFeatures + 1);
   for (int64_t column = 0; column < columns; ++column) {
     const size_t comma = std::min(row.find(','), row.size());
     const bool label = column == Digits::kFeatures;
     const int value =
-        parse_field(row.substr(0, comma), column, label ? Digits::kClasses - 1 : kLargestPixel, place);
+        parse_field(row.substr(0, comma), column, label ? Digits::kClasses - 1 : kLargestPixel, at);
     if (label)
       digits.labels.push_back(value);
     else

@@ -10,7 +10,7 @@
 namespace cleave {
 
 // How state that lives on disk gets there and back.
-struct DiskPlace {
+struct DiskHome {
   std::filesystem::path folder;
   std::string name = "optimizer state";  // in messages
   std::string key = "nvme_path";         // of the folder, in messages
@@ -33,7 +33,7 @@ struct Placement {
   MemoryKind optimizer = MemoryKind::device;  // master weights and moments
   double ratio = 1;                           // of every slice's elements live there, the rest on the device
   UpdateSide update = UpdateSide::host;       // of those elements; the rest is updated where it is
-  DiskPlace disk;                             // where optimizer is disk
+  DiskHome disk;                              // where optimizer is disk
 };
 
 }  // namespace cleave

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "comm/seat.h"
+#include "comm/rank_process.h"
 #include "core/units.h"
 
 namespace cleave {
@@ -25,7 +25,7 @@ std::vector<Folder> folders_of(const Settings& s, const MemoryTable& planned, bo
   const int64_t weights = planned.at(MemoryKind::disk, Category::weights);
   const int64_t state = planned.total(MemoryKind::disk) - weights;
   std::vector<Folder> folders;
-  const DiskPlace &optimizer = s.state_home.disk, &param = s.parameter_place;
+  const DiskHome &optimizer = s.state_home.disk, &param = s.parameter_disk;
   const bool has_state = s.state_home.optimizer == MemoryKind::disk,
              has_weights = some_weights && s.shard_home.parameters == MemoryKind::disk;
   const bool together = has_state && has_weights && optimizer.folder == param.folder;

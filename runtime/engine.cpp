@@ -80,7 +80,7 @@ struct Engine::State {
   std::unique_ptr<Streams> streams;
   Ranks ranks;
   Model model;
-  PipelinePlan pipeline;  // of the whole model
+  PipelineCut pipeline;  // of the whole model
   RankNeeds needs;
   EngineNotes notes;
   Memory memory;
@@ -97,8 +97,8 @@ Engine::State::State(const DsConfig& config, const ModelFactory& make, Communica
       streams(std::make_unique<Streams>(settings, o.compute, o.dry)),
       ranks(world, settings, streams->rows),
       model(make(ranks.axes())),
-      pipeline(ranks.cuts_layers() ? plan_pipeline(settings.config, make(Axes()), settings.trains)
-                                   : plan_pipeline(settings.config, model, settings.trains)),
+      pipeline(ranks.cuts_layers() ? cut_pipeline(settings.config, make(Axes()), settings.trains)
+                                   : cut_pipeline(settings.config, model, settings.trains)),
       memory(o.limits, o.dry ? Memory::Mode::dry : Memory::Mode::real, o.device),
       scaler(config.precision == Precision::fp16 ? LossScaler(config.fp16, config.zero.stage)
                                                  : LossScaler()) {

@@ -24,7 +24,7 @@ class Writers {
 }  // namespace
 
 Passes::Passes(const StageLayers& layers, ParameterStore& store,
-               const std::function<ZeroPlan(const UnitSpec&)>& plan_of) {
+               const std::function<Sharding(const UnitSpec&)>& sharding_of) {
   const StageShape& shape = layers.shape();
   std::map<std::string, int> known;
   Writers writers;
@@ -32,7 +32,7 @@ Passes::Passes(const StageLayers& layers, ParameterStore& store,
     std::vector<int> out;
     for (const UnitSpec& u : units) {
       const auto [at, added] = known.try_emplace(u.name, 0);
-      if (added) at->second = store.add_unit(u, plan_of(u));
+      if (added) at->second = store.add_unit(u, sharding_of(u));
       require(u.frozen == store.layout(at->second).frozen(), Exit::usage,
               "two layers share {}, and it is frozen in one of them only; say the same in both", u.name);
       out.push_back(at->second);

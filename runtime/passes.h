@@ -9,10 +9,10 @@ namespace cleave {
 
 class Passes {
  public:
-  // Adds the local layers' units to the store, with plan_of(unit), and every pass. Error(usage) where layers
-  // share a unit that they use differently.
+  // Adds the local layers' units to the store, with sharding_of(unit), and every pass. Error(usage) where
+  // layers share a unit that they use differently.
   Passes(const StageLayers& layers, ParameterStore& store,
-         const std::function<ZeroPlan(const UnitSpec&)>& plan_of);
+         const std::function<Sharding(const UnitSpec&)>& sharding_of);
 
   struct OfChunk {
     int forward = 0;  // all layers

@@ -53,12 +53,12 @@ Workspaces::Workspaces(Memory& memory, Streams& streams)
   if (streams.rows_overlap) rows.lend_to(streams.rows);
 }
 
-RankState::RankState(const Settings& s, const Model& model, const PipelinePlan& pipeline, const Ranks& ranks,
+RankState::RankState(const Settings& s, const Model& model, const PipelineCut& pipeline, const Ranks& ranks,
                      Streams& streams, Memory& memory)
     : spaces(memory, streams),
       store(memory, store_options(s, model), streams.compute, streams.comm()),
       stage(model, pipeline.stages[size_t(s.place.pipe)], store, s.config.train_micro_batch_size_per_gpu,
-            ranks.axes().tensor, UnitPlans(s, ranks)) {
+            ranks.axes().tensor, ShardingRule(s, ranks)) {
   if (s.trains) {
     auto owned = std::make_unique<ShardedOptimizer>(memory, store, make_optimizer(s.config.optimizer),
                                                     s.state_home, *ranks.mesh().tensor);
@@ -105,7 +105,7 @@ void RankState::show_in(Trace& trace, Stream& compute) {
   if (trained) trained->show_in(trace, compute);
 }
 
-RankNeeds needs_of(const Settings& s, const Model& model, const PipelinePlan& pipeline, const Ranks& ranks) {
+RankNeeds needs_of(const Settings& s, const Model& model, const PipelineCut& pipeline, const Ranks& ranks) {
   Memory memory({}, Memory::Mode::dry, s.device);
   Streams streams(s, Stream::Mode::dry, true);
   const RankState state(s, model, pipeline, ranks, streams, memory);

@@ -4,7 +4,7 @@
 #include "comm/device_group.h"
 #include "device/workspace.h"
 #include "runtime/ranks.h"
-#include "runtime/unit_plans.h"
+#include "runtime/sharding_rule.h"
 #include "zero/sharded_optimizer.h"
 #include "zero/weight_loader.h"
 
@@ -57,7 +57,7 @@ class BufferLoan {
 struct RankState {
   // Everything given outlives this, but the streams end first: they finish what was enqueued, also when a
   // step was given up. Error(memory) where there is too little.
-  RankState(const Settings& settings, const Model& model, const PipelinePlan& pipeline, const Ranks& ranks,
+  RankState(const Settings& settings, const Model& model, const PipelineCut& pipeline, const Ranks& ranks,
             Streams& streams, Memory& memory);
 
   // Only where something is trained.
@@ -87,7 +87,7 @@ struct RankNeeds {
   UpdateBytes update;
 };
 // From a dry run of the code that allocates.
-RankNeeds needs_of(const Settings& settings, const Model& model, const PipelinePlan& pipeline,
+RankNeeds needs_of(const Settings& settings, const Model& model, const PipelineCut& pipeline,
                    const Ranks& ranks);
 
 }  // namespace cleave

@@ -33,18 +33,18 @@ Ranks::Ranks(Communicator& world, const Settings& s, Stream& rows)
   }
 }
 
-void Ranks::tie(const PipelinePlan& plan) {
+void Ranks::tie(const PipelineCut& cut) {
   const int stage = mesh_.place.pipe;
-  for (size_t u = 0; u < plan.units.size(); ++u) {
-    const std::vector<int>& holders = plan.holders[u];
+  for (size_t u = 0; u < cut.units.size(); ++u) {
+    const std::vector<int>& holders = cut.holders[u];
     if (holders.size() < 2) continue;
     const int before = int(std::lower_bound(holders.begin(), holders.end(), stage) - holders.begin());
     const bool mine = before < int(holders.size()) && holders[size_t(before)] == stage;
     const int others = mesh_.shape.pipe - int(holders.size());
-    auto group = mesh_.pipe->split(mine ? Communicator::Part{1, before, int(holders.size())}
-                                        : Communicator::Part{0, stage - before, others},
-                                   name_of(tied_by(plan.units[u])));
-    if (mine) tied_.emplace_back(plan.units[u], std::move(group));
+    auto group = mesh_.pipe->split(mine ? Communicator::Subgroup{1, before, int(holders.size())}
+                                        : Communicator::Subgroup{0, stage - before, others},
+                                   name_of(tied_by(cut.units[u])));
+    if (mine) tied_.emplace_back(cut.units[u], std::move(group));
   }
 }
 

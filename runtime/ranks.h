@@ -6,7 +6,7 @@
 #include "comm/mesh.h"
 #include "model/axes.h"
 #include "runtime/executor.h"
-#include "runtime/pipeline_plan.h"
+#include "runtime/pipeline_cut.h"
 #include "runtime/settings.h"
 
 namespace cleave {
@@ -17,7 +17,7 @@ class Ranks {
   // outlive this.
   Ranks(Communicator& world, const Settings& settings, Stream& rows);
   // Collective: makes the groups of stages that share a unit. Before any of them is used.
-  void tie(const PipelinePlan& plan);
+  void tie(const PipelineCut& cut);
 
   Communicator& world() { return world_; }
   Communicator& self() const { return *self_; }

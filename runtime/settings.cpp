@@ -58,24 +58,24 @@ Placement state_home(const DsConfig& c, int rank) {
   const UpdateSide update = c.offload_update == OffloadUpdate::device ? UpdateSide::device : UpdateSide::host;
   if (o.device == OffloadDevice::cpu)
     return {.optimizer = memory, .ratio = o.ratio, .update = update, .disk = {}};
-  DiskPlace disk{.folder = o.nvme_path,
-                 .name = fmt::format("the optimizer state of rank {}", rank),
-                 .key = "zero_optimization.offload_optimizer.nvme_path",
-                 .staging = memory,
-                 .buffers = int(o.buffer_count),
-                 .tile_numel = std::min(DiskPlace{}.tile_numel, c.zero.sub_group_size),
-                 .options = disk_options(c.aio)};
+  DiskHome disk{.folder = o.nvme_path,
+                .name = fmt::format("the optimizer state of rank {}", rank),
+                .key = "zero_optimization.offload_optimizer.nvme_path",
+                .staging = memory,
+                .buffers = int(o.buffer_count),
+                .tile_numel = std::min(DiskHome{}.tile_numel, c.zero.sub_group_size),
+                .options = disk_options(c.aio)};
   return {.optimizer = MemoryKind::disk, .ratio = o.ratio, .update = update, .disk = disk};
 }
 
-DiskPlace parameter_place(const DsConfig& c, int rank) {
+DiskHome parameter_disk(const DsConfig& c, int rank) {
   const OffloadParamConfig& o = c.zero.offload_param;
   return {.folder = o.nvme_path,
           .name = fmt::format("the parameters of rank {}", rank),
           .key = "zero_optimization.offload_param.nvme_path",
           .staging = host_memory(o.pin_memory),
           .buffers = int(o.buffer_count),
-          .tile_numel = DiskPlace{}.tile_numel,
+          .tile_numel = DiskHome{}.tile_numel,
           .options = disk_options(c.aio)};
 }
 
@@ -139,13 +139,13 @@ Settings make_settings(const DsConfig& config, const MeshShape& mesh, int rank,
       .rows_overlap = mesh.tensor > 1 && c.tensor_parallel.tp_overlap_comm.value_or(options.device.is_cuda()),
       .graphs = {},
       .graphs_note = {},
-      .sharing = c.zero.near_ranks() == 0     ? Sharing::by_stage
-                 : c.zero.mics_shard_size > 0 ? Sharing::hybrid
-                                              : Sharing::nested,
+      .sharding = c.zero.near_ranks() == 0     ? ShardingKind::by_stage
+                  : c.zero.mics_shard_size > 0 ? ShardingKind::hybrid
+                                               : ShardingKind::nested,
       .near_ranks = c.zero.near_ranks(),
       .shard_home = shard_home(c.zero),
       .state_home = state_home(c, rank),
-      .parameter_place = parameter_place(c, rank),
+      .parameter_disk = parameter_disk(c, rank),
       .disk = disk_options(c.aio)};
   const int data = mesh.sharers();
   require(s.near_ranks == 0 || data % s.near_ranks == 0, Exit::usage,
@@ -167,7 +167,7 @@ StoreOptions store_options(const Settings& s, const Model& model) {
                        .overlap = s.comm_overlaps,
                        .trains = s.trains,
                        .counts_replicated = s.place.tensor == 0,
-                       .disk = s.parameter_place};
+                       .disk = s.parameter_disk};
   if (c.exact_sums) {
     options.gradients = options.wire = DType::int64;
     options.grid = c.exact_sums_grid;

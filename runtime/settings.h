@@ -23,8 +23,8 @@ struct Averaging {
 };
 
 // How the ranks of the data axis share the state of a unit.
-enum class Sharing : uint8_t {
-  by_stage,  // over all of them, as plan_for_stage says
+enum class ShardingKind : uint8_t {
+  by_stage,  // over all of them, as sharding_of_stage says
   hybrid,    // over near ones, with replicas
   nested,    // over all; parameters over near ones
 };
@@ -51,12 +51,12 @@ struct Settings {
   std::string graphs_note;            // for people; empty where nobody would ask
 
   // Of homes and shares.
-  Sharing sharing = Sharing::by_stage;
-  int near_ranks = 0;    // that gather parameters among themselves; 0: no such groups
-  ShardHome shard_home;  // of shards. Gradients that are sharded live with the optimizer's state, which is
-                         // what reads them; in host memory where that is on disk
-  Placement state_home;       // of masters and optimizer state
-  DiskPlace parameter_place;  // of shards whose home is the disk
+  ShardingKind sharding = ShardingKind::by_stage;
+  int near_ranks = 0;       // that gather parameters among themselves; 0: no such groups
+  ShardHome shard_home;     // of shards. Gradients that are sharded live with the optimizer's state, which is
+                            // what reads them; in host memory where that is on disk
+  Placement state_home;     // of masters and optimizer state
+  DiskHome parameter_disk;  // of shards whose home is the disk
   DiskOptions disk;
 };
 

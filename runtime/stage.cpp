@@ -37,10 +37,10 @@ std::vector<ParamGradient> as_gradients(const std::vector<GradientSlot>& slots) 
 }  // namespace
 
 Stage::Stage(const Model& model, StageShape shape, ParameterStore& store, int64_t samples,
-             const TensorAxis& axis, const std::function<ZeroPlan(const UnitSpec&)>& plan_of)
+             const TensorAxis& axis, const std::function<Sharding(const UnitSpec&)>& sharding_of)
     : layers_(model, std::move(shape), samples),
       store_(store),
-      passes_(layers_, store, plan_of),
+      passes_(layers_, store, sharding_of),
       frames_(layers_),
       away_inputs_(layers_.shape().recompute.partition ? AwayInputs(axis) : AwayInputs()) {
   require(

@@ -10,10 +10,10 @@ namespace cleave {
 
 class Stage {
  public:
-  // Adds the local layers' units to the store with plan_of(unit), and the passes. `samples` is the
+  // Adds the local layers' units to the store with sharding_of(unit), and the passes. `samples` is the
   // micro-batch size, `axis` what kept inputs may be partitioned over. The model must outlive the stage.
   Stage(const Model& model, StageShape shape, ParameterStore& store, int64_t samples, const TensorAxis& axis,
-        const std::function<ZeroPlan(const UnitSpec&)>& plan_of);
+        const std::function<Sharding(const UnitSpec&)>& sharding_of);
 
   // After the store's commit: allocates activations, sized by a dry run of every layer, and on a GPU a copy
   // of the model's constants, which arrives in the order of `stream`.

@@ -4,7 +4,7 @@ namespace cleave {
 namespace {
 
 // Elements of one kind of state in the slice of a unit, and what they are called.
-struct Place {
+struct StateSpan {
   int unit, kind;
   Range at;  // of the slice
   std::string tensor;
@@ -13,24 +13,24 @@ struct Place {
 };
 
 // Runs of equal length at equal distances, as a tensor that is cut by columns has them, are one record.
-void add(std::vector<Place>& out, Place place) {
-  if (!out.empty() && out.back().unit == place.unit && out.back().kind == place.kind &&
-      out.back().tensor == place.tensor && out.back().at.end == place.at.begin) {
-    Place& last = out.back();
+void add(std::vector<StateSpan>& out, StateSpan span) {
+  if (!out.empty() && out.back().unit == span.unit && out.back().kind == span.kind &&
+      out.back().tensor == span.tensor && out.back().at.end == span.at.begin) {
+    StateSpan& last = out.back();
     Elements& e = last.elements;
     const int64_t run = e.stride ? e.run : e.range.size(),
-                  stride = place.elements.range.begin - (e.range.end - run);
-    if (place.elements.range.size() == run && stride > run && (e.stride == 0 || e.stride == stride)) {
-      e = {{e.range.begin, place.elements.range.end}, run, stride};
-      last.at.end = place.at.end;
+                  stride = span.elements.range.begin - (e.range.end - run);
+    if (span.elements.range.size() == run && stride > run && (e.stride == 0 || e.stride == stride)) {
+      e = {{e.range.begin, span.elements.range.end}, run, stride};
+      last.at.end = span.at.end;
       return;
     }
   }
-  out.push_back(std::move(place));
+  out.push_back(std::move(span));
 }
 
 std::vector<Record> records_of(RankState& rank, bool all_slices, Stream& compute) {
-  std::vector<Place> places;
+  std::vector<StateSpan> spans;
   const std::vector<std::string> kinds = rank.saved->kinds();
   for (int u = 0; u < rank.store.units(); ++u) {
     if (!all_slices && !rank.speaks_for(u)) continue;
@@ -40,16 +40,16 @@ std::vector<Record> records_of(RankState& rank, bool all_slices, Stream& compute
     const Range part = all_slices ? Range{0, mine.size()} : rank.store.norm_range(u);
     for (int kind = 0; kind < (layout.frozen() ? 1 : int(kinds.size())); ++kind)
       for (const FlatLayout::Piece& p : layout.pieces(part.shifted(mine.begin)))
-        add(places, {u,
-                     kind,
-                     Range{0, p.elements.size()}.shifted(part.begin + p.offset),
-                     layout.param(p.param).name,
-                     layout.param(p.param).whole_shape(),
-                     {p.elements}});
+        add(spans, {u,
+                    kind,
+                    Range{0, p.elements.size()}.shifted(part.begin + p.offset),
+                    layout.param(p.param).name,
+                    layout.param(p.param).whole_shape(),
+                    {p.elements}});
   }
   SavedState& state = *rank.saved;
   std::vector<Record> out;
-  for (const Place& p : places)
+  for (const StateSpan& p : spans)
     out.push_back({kinds[size_t(p.kind)], p.tensor, p.shape, p.elements,
                    [&state, &compute, p](Range r, Tensor to) {
                      state.read(p.unit, p.kind, r.shifted(p.at.begin), to, compute);

@@ -15,9 +15,9 @@ int DiskShards::add_pass(std::vector<int> shards) {
   return int(passes_.size()) - 1;
 }
 
-void DiskShards::commit(Memory& memory, const DiskPlace& place, DType type) {
+void DiskShards::commit(Memory& memory, const DiskHome& home, DType type) {
   if (shards_.empty()) return;
-  CHECK(place.buffers >= 2, "shards on disk pass through at least 2 staging buffers, got {}", place.buffers);
+  CHECK(home.buffers >= 2, "shards on disk pass through at least 2 staging buffers, got {}", home.buffers);
   int64_t bytes = 0, largest = 0;
   for (Shard& s : shards_) {
     s.offset = bytes;
@@ -25,12 +25,12 @@ void DiskShards::commit(Memory& memory, const DiskPlace& place, DType type) {
     largest = std::max(largest, s.numel);
   }
   using Bytes = std::vector<std::pair<Category, int64_t>>;
-  file_ = std::make_unique<DiskFile>(memory, place.folder, place.name, Bytes{{Category::weights, bytes}},
-                                     place.options, place.key);
-  buffers_.resize(size_t(place.buffers));
+  file_ = std::make_unique<DiskFile>(memory, home.folder, home.name, Bytes{{Category::weights, bytes}},
+                                     home.options, home.key);
+  buffers_.resize(size_t(home.buffers));
   for (Staging& b : buffers_)
     b.memory =
-        memory.allocate(place.staging, Category::staging, type, {largest}, "layers on their way to disk");
+        memory.allocate(home.staging, Category::staging, type, {largest}, "layers on their way to disk");
   const Stream::Mode mode = memory.dry() ? Stream::Mode::dry : Stream::Mode::worker;
   reads_ = std::make_unique<Stream>(mode), writes_ = std::make_unique<Stream>(mode);
 }

@@ -16,7 +16,7 @@ class DiskShards {
   // A shard of so many elements; returns its index. Before commit.
   int add(int64_t numel);
   // The file and the buffers, each of the largest shard; nothing where there are no shards.
-  void commit(Memory& memory, const DiskPlace& place, DType type);
+  void commit(Memory& memory, const DiskHome& home, DType type);
   void show_in(Trace& trace);  // reads and writes
 
   // The shards that a pass takes, in this order; returns its index. Before commit.

@@ -4,10 +4,10 @@ namespace cleave {
 
 FlatLayout::FlatLayout(UnitSpec spec, int shards) : spec_(std::move(spec)), ranges_(spec_.params.size()) {
   CHECK(shards >= 1, "unit {}: {} shards", spec_.name, shards);
-  struct Part {
+  struct Segment {
     bool decay, split;
   };
-  for (const Part part : {Part{true, false}, {true, true}, {false, true}, {false, false}}) {
+  for (const Segment part : {Segment{true, false}, {true, true}, {false, true}, {false, false}}) {
     const int64_t begin = used_;
     for (size_t i = 0; i < ranges_.size(); ++i) {
       const ParamSpec& p = spec_.params[i];
@@ -24,9 +24,9 @@ FlatLayout::FlatLayout(UnitSpec spec, int shards) : spec_(std::move(spec)), rang
   numel_ = round_up(used_, shards);
 }
 
-std::vector<FlatLayout::Group> FlatLayout::groups(Range slice) const {
-  std::vector<Group> out;
-  for (const Group& g : {Group{{0, decayed_}, true}, Group{{decayed_, numel_}, false}}) {
+std::vector<FlatLayout::DecayRange> FlatLayout::decay_ranges(Range slice) const {
+  std::vector<DecayRange> out;
+  for (const DecayRange& g : {DecayRange{{0, decayed_}, true}, DecayRange{{decayed_, numel_}, false}}) {
     const Range part = intersect(g.range, slice);
     if (!part.empty()) out.push_back({part.shifted(-slice.begin), g.decay});
   }

@@ -26,11 +26,11 @@ class FlatLayout {
   Range range(int i) const { return ranges_[size_t(i)]; }
 
   // The parts of `slice` with and without weight decay, relative to its begin; empty parts left out.
-  struct Group {
+  struct DecayRange {
     Range range;
     bool decay;
   };
-  std::vector<Group> groups(Range slice) const;
+  std::vector<DecayRange> decay_ranges(Range slice) const;
 
   Range split() const { return split_; }  // what is split over the tensor axis
   // The parts of `slice` whose parameters every rank of the tensor axis has whole, relative to its begin.

@@ -11,16 +11,16 @@ GatherPool::GatherPool(Memory& memory, const StoreOptions& options, Stream& comp
 
 void GatherPool::add_unit(const StoredUnit& unit) {
   Unit& u = units_.emplace_back(Unit{.of = &unit});
-  if (unit.plan.home.parameters == MemoryKind::disk)
+  if (unit.sharding.home.parameters == MemoryKind::disk)
     u.on_disk = disk_.add(unit.shard_numel());
   else
-    u.weights = memory_.allocate(unit.plan.home.parameters, Category::weights, options_.weights,
+    u.weights = memory_.allocate(unit.sharding.home.parameters, Category::weights, options_.weights,
                                  {unit.shard_numel()}, unit.name());
 }
 
 int GatherPool::add_pass(std::vector<Visit> visits) {
   Pass& pass = passes_.emplace_back(Pass{.visits = std::move(visits)});
-  plan(pass);
+  lay_out(pass);
   pass.ready.resize(pass.gathers.all().size());
   std::vector<int> on_disk;
   for (const Stay& s : pass.gathers.all())
@@ -29,12 +29,12 @@ int GatherPool::add_pass(std::vector<Visit> visits) {
 }
 
 // A unit that is used in neighbouring visits (the last layer's forward and backward) is gathered once.
-void GatherPool::plan(Pass& pass) const {
+void GatherPool::lay_out(Pass& pass) const {
   for (int v = 0; v < int(pass.visits.size()); ++v) {
     if (!pass.visits[size_t(v)].parameters) continue;
     for (int u : pass.visits[size_t(v)].units) {
       const StoredUnit& unit = *units_[size_t(u)].of;
-      if (!unit.plan.gathers()) continue;
+      if (!unit.sharding.gathers()) continue;
       if (Stay* before = v > 0 ? pass.gathers.find(u, v - 1) : nullptr) {
         before->last_use = before->lifetime.last = v;
         continue;
@@ -74,7 +74,7 @@ Tensor GatherPool::place_of(const Stay& s) const {
 // device.
 Event GatherPool::gather(const Stay& s) {
   const Unit& unit = units_[size_t(s.unit)];
-  Communicator& ranks = *unit.of->plan.gather_on_use;
+  Communicator& ranks = *unit.of->sharding.gather_on_use;
   const Tensor full = place_of(s);
   const int64_t numel = unit.of->shard_numel();
   const Tensor place = full.slice(Range{0, numel}.shifted(ranks.rank() * numel));
@@ -82,7 +82,7 @@ Event GatherPool::gather(const Stay& s) {
   // The place was used by visits that ended before this one began; prefetched ones are still computing
   // elsewhere.
   comm_.wait(released_);
-  if (unit.of->plan.home.parameters != MemoryKind::device) {
+  if (unit.of->sharding.home.parameters != MemoryKind::device) {
     if (unit.on_disk >= 0) shard = disk_.take(unit.on_disk, comm_);
     const TraceSpan seen(trace_, comm_, "gather", unit.of->name());
     copy(place, shard, comm_);
@@ -133,7 +133,7 @@ Tensor GatherPool::next_slice(int index) {
 
 void GatherPool::publish(int index, const Event& updated) {
   const Unit& unit = units_[size_t(index)];
-  Communicator& ranks = *unit.of->plan.gather_on_publish;
+  Communicator& ranks = *unit.of->sharding.gather_on_publish;
   comm_.wait(updated);
   if (ranks.size() == 1 && unit.on_disk < 0) return;
   comm_.wait(compute_.record());

@@ -61,7 +61,7 @@ class GatherPool {
     Stays gathers = {};
     std::vector<Event> ready = {};  // by gather: it is there
   };
-  void plan(Pass& pass) const;
+  void lay_out(Pass& pass) const;
   Tensor place_of(const Stay& stay) const;
   Event gather(const Stay& stay);
 

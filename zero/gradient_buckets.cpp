@@ -13,20 +13,20 @@ GradientBuckets::GradientBuckets(Memory& memory, const StoreOptions& options, St
     : memory_(memory), options_(options), compute_(compute), comm_(comm), homes_(memory) {}
 
 void GradientBuckets::add_unit(const StoredUnit& unit) {
-  CHECK(units_.empty() || unit.plan.home.gradients == home(),
+  CHECK(units_.empty() || unit.sharding.home.gradients == home(),
         "unit {}: its gradients live in {} memory, those of the units before it in {}; a store has one home "
         "of gradients",
-        unit.name(), name_of(unit.plan.home.gradients), name_of(home()));
+        unit.name(), name_of(unit.sharding.home.gradients), name_of(home()));
   Unit& u = units_.emplace_back(Unit{.of = &unit});
   const bool trains = options_.trains && u.trains();
   u.gradients =
-      memory_.allocate(unit.plan.home.gradients, Category::gradients, options_.gradients,
-                       {trains ? unit.layout.numel() / unit.plan.gradient_shards() : 0}, unit.name());
+      memory_.allocate(unit.sharding.home.gradients, Category::gradients, options_.gradients,
+                       {trains ? unit.layout.numel() / unit.sharding.gradient_shards() : 0}, unit.name());
   u.written = std::make_unique<bool[]>(size_t(unit.layout.params()));
 }
 
 MemoryKind GradientBuckets::home() const {
-  return units_.empty() ? MemoryKind::device : units_[0].of->plan.home.gradients;
+  return units_.empty() ? MemoryKind::device : units_[0].of->sharding.home.gradients;
 }
 
 int GradientBuckets::add_pass(std::vector<Visit> visits) {
@@ -45,15 +45,15 @@ int GradientBuckets::add_pass(std::vector<Visit> visits) {
   for (int v = 0; v < int(pass.visits.size()); ++v)
     for (int u : pass.visits[size_t(v)].units)
       if (pass.last_backward[size_t(u)] == v) pass.completes.push_back(u);
-  plan(pass);
+  lay_out(pass);
   return int(passes_.size()) - 1;
 }
 
 // From the first visit that writes it until its reduction, which may end one visit later.
-void GradientBuckets::plan(Pass& pass) const {
+void GradientBuckets::lay_out(Pass& pass) const {
   for (int u = 0; u < int(units_.size()); ++u) {
     const int last = pass.last_backward[size_t(u)];
-    if (last < 0 || !units_[size_t(u)].of->plan.buckets()) continue;
+    if (last < 0 || !units_[size_t(u)].of->sharding.buckets()) continue;
     int first = last;
     for (int v = last; v >= 0; --v) {
       const std::vector<int>& units = pass.visits[size_t(v)].units;
@@ -68,7 +68,7 @@ void GradientBuckets::plan(Pass& pass) const {
 
 // What a rank alone puts into a bucket does not travel.
 DType GradientBuckets::bucket_type(const Unit& unit) const {
-  return unit.of->plan.reduce_each_micro->size() > 1 ? options_.wire : options_.gradients;
+  return unit.of->sharding.reduce_each_micro->size() > 1 ? options_.wire : options_.gradients;
 }
 
 // Places are elements of the widest type that any unit's bucket has.
@@ -79,10 +79,10 @@ void GradientBuckets::commit() {
   for (const Unit& unit : units_) {
     if (!unit.trains()) continue;
     if (size_of(bucket_type(unit)) > size_of(widest)) widest = bucket_type(unit);
-    const ZeroPlan& plan = unit.of->plan;
-    if (plan.reduce_each_micro->size() > 1 && !homes_.reaches(home()))
+    const Sharding& sharding = unit.of->sharding;
+    if (sharding.reduce_each_micro->size() > 1 && !homes_.reaches(home()))
       landing = std::max(landing, unit.gradients.tensor().numel());
-    const bool reduces_later = plan.reduce_each_step->size() > 1 || plan.reduce_replicas->size() > 1;
+    const bool reduces_later = sharding.reduce_each_step->size() > 1 || sharding.reduce_replicas->size() > 1;
     if (reduces_later && options_.wire != options_.gradients) wire = std::max(wire, unit.of->layout.numel());
   }
   const auto device = MemoryKind::device;
@@ -231,12 +231,12 @@ void GradientBuckets::reduce(Unit& unit, const Stay* bucket) {
 
 // The sum over the ranks of a bucket goes to its home: it is written there, or added to what is there.
 void GradientBuckets::reduce_bucket(Unit& unit, const Stay& bucket) {
-  Communicator& ranks = *unit.of->plan.reduce_each_micro;
+  Communicator& ranks = *unit.of->sharding.reduce_each_micro;
   const Call call{.what = unit.of->name(), .max_numel = options_.reduce_numel};
   const Tensor full = place_of(bucket), sum = unit.gradients;
   const bool adds = unit.reduced && !unit.continues();
   unit.reduced = true;
-  Trace* const trace = unit.of->plan.home.gradients == MemoryKind::device ? nullptr : trace_;
+  Trace* const trace = unit.of->sharding.home.gradients == MemoryKind::device ? nullptr : trace_;
   if (!adds && full.dtype() == sum.dtype() && homes_.reaches(sum.memory())) {
     const TraceSpan seen(trace, comm_, "gradient", unit.of->name());
     return ranks.reduce_scatter(sum, full, comm_, call);
@@ -262,8 +262,8 @@ void GradientBuckets::reduce_bucket(Unit& unit, const Stay& bucket) {
 
 // What is left of the sum over the data ranks, once a step.
 void GradientBuckets::reduce_shard(Unit& unit) {
-  const ZeroPlan& plan = unit.of->plan;
-  if (plan.reduce_each_step->size() == 1 && plan.reduce_replicas->size() == 1) return;
+  const Sharding& sharding = unit.of->sharding;
+  if (sharding.reduce_each_step->size() == 1 && sharding.reduce_replicas->size() == 1) return;
   const Call call{.what = unit.of->name(), .max_numel = options_.reduce_numel};
   const Tensor sum = unit.gradients;
   const bool casts = options_.wire != options_.gradients;
@@ -272,10 +272,10 @@ void GradientBuckets::reduce_shard(Unit& unit) {
     homes_.run(sum.memory(), comm_, [&](Stream& stream) { launch(Cast{.y = y, .x = x}, stream); });
   };
   if (casts) cast(full = wire_.tensor().slice({0, sum.numel()}), sum);
-  const int64_t shard = div_exact(full.numel(), plan.reduce_each_step->size());
-  const Range mine = Range{0, shard}.shifted(plan.reduce_each_step->rank() * shard);
-  plan.reduce_each_step->reduce_scatter(full.slice(mine), full, comm_, call);
-  plan.reduce_replicas->all_reduce(full.slice(mine), comm_, call);
+  const int64_t shard = div_exact(full.numel(), sharding.reduce_each_step->size());
+  const Range mine = Range{0, shard}.shifted(sharding.reduce_each_step->rank() * shard);
+  sharding.reduce_each_step->reduce_scatter(full.slice(mine), full, comm_, call);
+  sharding.reduce_replicas->all_reduce(full.slice(mine), comm_, call);
   if (casts) cast(sum.slice(mine), full.slice(mine));
 }
 
@@ -289,7 +289,7 @@ Tensor GradientBuckets::slice(int index) const {
   const Unit& unit = units_[size_t(index)];
   if (unit.gradients.tensor().numel() == 0) return unit.gradients;
   const int64_t n = unit.of->slice_numel();
-  return unit.gradients.tensor().slice(Range{0, n}.shifted(unit.of->plan.reduce_each_step->rank() * n));
+  return unit.gradients.tensor().slice(Range{0, n}.shifted(unit.of->sharding.reduce_each_step->rank() * n));
 }
 
 std::vector<Tensor> GradientBuckets::buffers() const {

@@ -62,7 +62,7 @@ class GradientBuckets {
 
     bool trains() const { return !of->layout.frozen(); }
     // A rank alone adds micro-batch after micro-batch to one gradient, which comes back to the bucket for it.
-    bool continues() const { return reduced && of->plan.reduce_each_micro->size() == 1; }
+    bool continues() const { return reduced && of->sharding.reduce_each_micro->size() == 1; }
   };
   struct Pass {
     std::vector<Visit> visits;
@@ -70,7 +70,7 @@ class GradientBuckets {
     std::vector<int> last_backward = {};  // by unit: the visit after which its gradient is complete, or -1
     std::vector<int> completes = {};      // units in the order of those visits
   };
-  void plan(Pass& pass) const;
+  void lay_out(Pass& pass) const;
   DType bucket_type(const Unit& unit) const;
   MemoryKind home() const;
   Tensor place_of(const Stay& bucket) const;

@@ -11,8 +11,8 @@ ParameterStore::ParameterStore(Memory& memory, const StoreOptions& options, Stre
       pool_(memory, options, compute, comm),
       buckets_(memory, options, compute, comm) {}
 
-int ParameterStore::add_unit(UnitSpec spec, const ZeroPlan& plan) {
-  units_.push_back({FlatLayout(std::move(spec), plan.optimizer_shards()), plan});
+int ParameterStore::add_unit(UnitSpec spec, const Sharding& sharding) {
+  units_.push_back({FlatLayout(std::move(spec), sharding.optimizer_shards()), sharding});
   pool_.add_unit(units_.back());
   buckets_.add_unit(units_.back());
   return units() - 1;
@@ -53,7 +53,7 @@ void ParameterStore::wait_for_gradients() {
 Range ParameterStore::norm_range(int index) const {
   const StoredUnit& unit = units_[size_t(index)];
   const Range mine =
-      part(unit.slice_numel(), unit.plan.reduce_replicas->size(), unit.plan.reduce_replicas->rank());
+      part(unit.slice_numel(), unit.sharding.reduce_replicas->size(), unit.sharding.reduce_replicas->rank());
   if (options_.counts_replicated) return mine;
   const Range split = intersect(mine, unit.layout.split().shifted(-unit.slice().begin));
   return split.empty() ? Range{} : split;
@@ -69,12 +69,14 @@ std::vector<Tensor> ParameterStore::device_buffers() const {
 
 namespace {
 
-bool same_groups(const ZeroPlan& a, const ZeroPlan& b) {
+bool same_groups(const Sharding& a, const Sharding& b) {
   return a.reduce_each_micro == b.reduce_each_micro && a.reduce_each_step == b.reduce_each_step &&
          a.reduce_replicas == b.reduce_replicas;
 }
 
-int ranks_of(const ZeroPlan& plan) { return plan.optimizer_shards() * plan.reduce_replicas->size(); }
+int ranks_of(const Sharding& sharding) {
+  return sharding.optimizer_shards() * sharding.reduce_replicas->size();
+}
 
 }  // namespace
 
@@ -84,21 +86,22 @@ void ParameterStore::sum_over_slices(Tensor partial_sums, std::span<const int64_
   CHECK(int(ends.size()) == units(), "{}: sums of {} units, there are {}", what, ends.size(), units());
   if (units_.empty()) return;
   comm_.wait(compute_.record());
-  const auto sum = [&](const ZeroPlan& plan, Range r) {
+  const auto sum = [&](const Sharding& sharding, Range r) {
     if (r.empty()) return;
-    for (Communicator* c : {plan.reduce_each_micro, plan.reduce_each_step, plan.reduce_replicas})
-      if (c != plan.reduce_replicas || replicas) c->all_reduce(partial_sums.slice(r), comm_, {.what = what});
+    for (Communicator* c : {sharding.reduce_each_micro, sharding.reduce_each_step, sharding.reduce_replicas})
+      if (c != sharding.reduce_replicas || replicas)
+        c->all_reduce(partial_sums.slice(r), comm_, {.what = what});
   };
-  const ZeroPlan* widest = &units_[0].plan;
+  const Sharding* widest = &units_[0].sharding;
   for (const StoredUnit& u : units_)
-    if (ranks_of(u.plan) > ranks_of(*widest)) widest = &u.plan;
+    if (ranks_of(u.sharding) > ranks_of(*widest)) widest = &u.sharding;
   Range run{0, 0};
   for (size_t u = 0; u < units_.size(); ++u) {
     run.end = ends[u];
     const bool last = u + 1 == units_.size();
-    if (!last && same_groups(units_[u].plan, units_[u + 1].plan)) continue;
-    if (last && same_groups(units_[u].plan, *widest)) run.end = partial_sums.numel();
-    sum(units_[u].plan, run);
+    if (!last && same_groups(units_[u].sharding, units_[u + 1].sharding)) continue;
+    if (last && same_groups(units_[u].sharding, *widest)) run.end = partial_sums.numel();
+    sum(units_[u].sharding, run);
     run.begin = run.end;
   }
   sum(*widest, {run.begin, partial_sums.numel()});

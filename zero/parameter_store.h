@@ -1,6 +1,6 @@
 // Owns the weights and gradients of the local layers, one unit a layer. Layers borrow views for the duration
 // of a call; only the store knows what is sharded, where it lives and when it travels. It contains no stage
-// and no offload, only the communicators and homes of each unit's plan: parameters are the GatherPool's,
+// and no offload, only the communicators and homes of each unit's sharding: parameters are the GatherPool's,
 // gradients the GradientBuckets'.
 //
 // Layers are visited in an order that is fixed before training (a pass). So the memory of gathered units and
@@ -22,9 +22,9 @@ class ParameterStore {
   // compute and comm may be the same stream. All collectives run on comm.
   ParameterStore(Memory& memory, const StoreOptions& options, Stream& compute, Stream& comm);
 
-  // Set-up, in this order: every unit, every pass, commit. The plan names the unit's own groups; the home of
-  // gradients is the same for all units.
-  int add_unit(UnitSpec spec, const ZeroPlan& plan);
+  // Set-up, in this order: every unit, every pass, commit. Its sharding names the unit's own groups; the home
+  // of gradients is the same for all units.
+  int add_unit(UnitSpec spec, const Sharding& sharding);
   int add_pass(std::vector<Visit> visits);
   void commit();
   void show_in(Trace& trace);  // what goes to homes and comes from them; the trace outlives the store

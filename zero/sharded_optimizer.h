@@ -64,12 +64,12 @@ class ShardedOptimizer final : public GradientUser, public SavedState {
   using State = std::array<Tensor, StateHome::kMostKinds>;
   static std::vector<StateHome::Slice> slices_of(const ParameterStore& store);
   // What kernels are given at once: parts of a unit's slice of equal decay, or of one parameter each.
-  struct Part {
+  struct KernelRange {
     Range range;
     bool decay;
     int param = -1;
   };
-  std::vector<Part> parts_of(int unit) const;
+  std::vector<KernelRange> kernel_ranges(int unit) const;
   // Where kernels run: on compute, or with operands on their way.
   struct Side {
     Buffer gradient;                       // exact sums: a piece of the gradient as the update reads it

@@ -21,7 +21,7 @@ Tensor kinds_of(const Tensor& all, int64_t n, Range which) {
 StateHome::StateHome(Memory& memory, const Placement& placement, const std::vector<Slice>& units, int kinds)
     : kinds_(kinds) {
   CHECK(0 < kinds && kinds <= kMostKinds, "{} kinds of state", kinds);
-  plan(placement, units);
+  lay_out(placement, units);
   for (size_t t = 0; t < tiles_.size(); ++t)
     if (tiles_[t].home == MemoryKind::disk)
       on_disk_.push_back(t);
@@ -30,7 +30,7 @@ StateHome::StateHome(Memory& memory, const Placement& placement, const std::vect
   if (!on_disk_.empty()) open_file(memory, placement.disk);
 }
 
-void StateHome::plan(const Placement& placement, const std::vector<Slice>& units) {
+void StateHome::lay_out(const Placement& placement, const std::vector<Slice>& units) {
   for (size_t u = 0; u < units.size(); ++u) {
     first_.push_back(tiles_.size());
     weights_.push_back(units[u].weights);
@@ -59,7 +59,7 @@ void StateHome::keep_in_memory(Memory& memory, Tile& tile, const Slice& slice) {
   }
 }
 
-void StateHome::open_file(Memory& memory, const DiskPlace& place) {
+void StateHome::open_file(Memory& memory, const DiskHome& home) {
   int64_t bytes = 0, masters = 0, largest = 0;
   for (const size_t t : on_disk_) {
     Tile& tile = tiles_[t];
@@ -70,14 +70,14 @@ void StateHome::open_file(Memory& memory, const DiskPlace& place) {
   }
   if (kinds_ == 1) masters = bytes;
   file_ = std::make_unique<DiskFile>(
-      memory, place.folder, place.name,
+      memory, home.folder, home.name,
       std::vector<std::pair<Category, int64_t>>{{Category::master, masters},
                                                 {Category::optimizer_state, bytes - masters}},
-      place.options, place.key);
+      home.options, home.key);
   // Slots start where the disk writes directly.
-  const int64_t count = std::min(int64_t(place.buffers), int64_t(on_disk_.size()));
+  const int64_t count = std::min(int64_t(home.buffers), int64_t(on_disk_.size()));
   const int64_t block = DiskFile::kAlignment / kWidth, stride = round_up(largest, block);
-  buffers_.push_back(memory.allocate(place.staging, Category::staging, DType::fp32, {count * stride + block},
+  buffers_.push_back(memory.allocate(home.staging, Category::staging, DType::fp32, {count * stride + block},
                                      "tiles on their way to and from the disk"));
   const Tensor all = buffers_.back();
   const auto address = reinterpret_cast<intptr_t>(all.raw());

@@ -64,9 +64,9 @@ class StateHome {
   const DiskFile* file() const { return file_.get(); }
 
  private:
-  void plan(const Placement& placement, const std::vector<Slice>& units);
+  void lay_out(const Placement& placement, const std::vector<Slice>& units);
   void keep_in_memory(Memory& memory, Tile& tile, const Slice& slice);
-  void open_file(Memory& memory, const DiskPlace& place);
+  void open_file(Memory& memory, const DiskHome& home);
   void fetch();
   template <class Move>
   void each_part(int unit, Range range, Stream& compute, const Move& move);

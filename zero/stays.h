@@ -1,6 +1,6 @@
 // Units that take turns in one block of memory during a pass: gathered parameters, or gradient buckets.
 #pragma once
-#include "zero/region_plan.h"
+#include "zero/region_layout.h"
 
 namespace cleave {
 
@@ -31,9 +31,9 @@ class Stays {
   void place() {
     std::vector<Lifetime> lifetimes;
     for (const Stay& s : all_) lifetimes.push_back(s.lifetime);
-    const RegionPlan plan = plan_regions(lifetimes);
-    for (size_t i = 0; i < all_.size(); ++i) all_[i].offset = plan.offsets[i];
-    numel_ = plan.numel;
+    const RegionLayout layout = lay_out_regions(lifetimes);
+    for (size_t i = 0; i < all_.size(); ++i) all_[i].offset = layout.offsets[i];
+    numel_ = layout.numel;
   }
   int64_t numel() const { return numel_; }  // of the block
   const std::vector<Stay>& all() const { return all_; }

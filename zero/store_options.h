@@ -24,7 +24,7 @@ struct StoreOptions {
   double limit = 0x1p62;
   bool exact() const { return gradients == DType::int64; }
 
-  DiskPlace disk = {};  // of parameters whose home is the disk; tile_numel is not read
+  DiskHome disk = {};  // of parameters whose home is the disk; tile_numel is not read
 };
 
 }  // namespace cleave

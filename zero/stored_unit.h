@@ -4,25 +4,25 @@
 
 #include "device/tensor.h"
 #include "zero/flat_layout.h"
-#include "zero/plan.h"
+#include "zero/sharding.h"
 
 namespace cleave {
 
 struct StoredUnit {
   FlatLayout layout;
-  ZeroPlan plan;  // its groups are its own: another unit's gradients may be summed over other ranks
+  Sharding sharding;  // its groups are its own: another unit's gradients may be summed over other ranks
 
   const std::string& name() const { return layout.name(); }
   // Of the working copy, what this rank holds; and what its optimizer updates, which is part of that.
-  int64_t shard_numel() const { return layout.numel() / plan.parameter_shards(); }
-  int64_t slice_numel() const { return layout.numel() / plan.optimizer_shards(); }
+  int64_t shard_numel() const { return layout.numel() / sharding.parameter_shards(); }
+  int64_t slice_numel() const { return layout.numel() / sharding.optimizer_shards(); }
   Range slice() const {  // in the flat order
-    const int64_t at =
-        plan.reduce_each_micro->rank() * plan.reduce_each_step->size() + plan.reduce_each_step->rank();
+    const int64_t at = sharding.reduce_each_micro->rank() * sharding.reduce_each_step->size() +
+                       sharding.reduce_each_step->rank();
     return Range{0, slice_numel()}.shifted(at * slice_numel());
   }
   Range slice_of_shard() const {  // the slice's place in the working copy that this rank holds
-    return Range{0, slice_numel()}.shifted(plan.gather_on_publish->rank() * slice_numel());
+    return Range{0, slice_numel()}.shifted(sharding.gather_on_publish->rank() * slice_numel());
   }
   // A parameter in the flat order's elements `full`, in its own shape.
   Tensor view(int param, const Tensor& full) const {

@@ -13,19 +13,19 @@ class IpcCalls {
  public:
   void tell(const Post& post) {
     const uint64_t next = made_.load(std::memory_order_relaxed) + 1;
-    Place& place = places_[next % kRing];
+    Entry& entry = entries_[next % kRing];
     const uint64_t kinds =
         uint64_t(post.op) | uint64_t(post.dtype) << 8 | uint64_t(uint32_t(post.peer)) << 32;
-    place.kinds.store(kinds, std::memory_order_release);
-    place.numel.store(post.numel, std::memory_order_release);
+    entry.kinds.store(kinds, std::memory_order_release);
+    entry.numel.store(post.numel, std::memory_order_release);
     made_.store(next, std::memory_order_release);
   }
   uint64_t made() const { return made_.load(std::memory_order_acquire); }
-  // The n-th call, from 1; none when it was not made yet, or so long ago that its place may be written again.
+  // The n-th call, from 1; none when it was not made yet, or so long ago that its entry may be written again.
   std::optional<Post> call(uint64_t n) const {
     if (!holds(n)) return {};
-    const uint64_t kinds = places_[n % kRing].kinds.load(std::memory_order_acquire);
-    const int64_t numel = places_[n % kRing].numel.load(std::memory_order_acquire);
+    const uint64_t kinds = entries_[n % kRing].kinds.load(std::memory_order_acquire);
+    const int64_t numel = entries_[n % kRing].numel.load(std::memory_order_acquire);
     if (!holds(n)) return {};
     return Post{Collective(uint8_t(kinds)), DType(uint8_t(kinds >> 8)), int32_t(kinds >> 32), numel};
   }
@@ -36,12 +36,12 @@ class IpcCalls {
     const uint64_t last = made();
     return 0 < n && n <= last && last - n < kRing - 1;
   }
-  struct Place {
+  struct Entry {
     std::atomic<uint64_t> kinds;
     std::atomic<int64_t> numel;
   };
   std::atomic<uint64_t> made_;
-  Place places_[kRing];
+  Entry entries_[kRing];
 };
 
 // The last calls that both have made and told: in words where they differ, else empty.

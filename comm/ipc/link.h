@@ -1,5 +1,5 @@
 // Ranks whose GPUs read each other's segments: all of a group, or a sender and a receiver. Takes the steps of
-// comm/ipc/plan.h as operations of a stream; the host waits for nothing. A call has a deadline from the
+// comm/ipc/steps.h as operations of a stream; the host waits for nothing. A call has a deadline from the
 // moment the GPU comes to it, and the report names the ranks that have not come.
 #pragma once
 #include "comm/cuda/flights.h"
@@ -22,7 +22,7 @@ class IpcLink final : public WatchedLink {
   IpcLink(const IpcLink&) = delete;
   IpcLink& operator=(const IpcLink&) = delete;
 
-  IpcPlanner& planner() { return planner_; }
+  IpcStepBuilder& planner() { return planner_; }
   int64_t slot_bytes() const { return slot_bytes_; }
   // Enqueues steps that planner() just made. Error(rank_lost) when the link was given up.
   void run(const Waiting& w, const IpcSteps& steps, const Tensor& in, const Tensor& out, CudaQueue& queue);
@@ -61,7 +61,7 @@ class IpcLink final : public WatchedLink {
   IpcMemory own_;
   std::vector<IpcMemory> opened_;
   std::vector<std::byte*> segments_;  // by place
-  IpcPlanner planner_;
+  IpcStepBuilder planner_;
   cudaEvent_t last_ = nullptr;  // the end of the last call, on whichever stream
   bool hung_up_ = false;
   std::atomic<uint32_t> planned_ = 0;  // the last chunk that was enqueued

@@ -6,7 +6,7 @@
 #include <cstddef>
 
 #include "comm/ipc/calls.h"
-#include "comm/ipc/plan.h"
+#include "comm/ipc/steps.h"
 #include "comm/shared_memory.h"
 
 namespace cleave {

@@ -4,8 +4,8 @@
 
 namespace cleave {
 
-NcclChannel::NcclChannel(Group& group, const Waiting& w, NcclLink::Place place, const ncclUniqueId& id)
-    : device_(place.device), link_(group, w, place, id) {
+NcclChannel::NcclChannel(Group& group, const Waiting& w, NcclLink::Member member, const ncclUniqueId& id)
+    : device_(member.device), link_(group, w, member, id) {
   check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");
   for (cudaEvent_t* e : {&copied_, &sent_})
     check(cudaEventCreateWithFlags(e, cudaEventDisableTiming), "cudaEventCreate");

@@ -10,8 +10,8 @@ namespace cleave {
 // as pipeline schedules are proved for.
 class NcclChannel final : public WatchedLink {
  public:
-  // Collective over the two: the sender is rank 0 of `place`, the receiver rank 1. Errors are NcclLink's.
-  NcclChannel(Group& group, const Waiting& w, NcclLink::Place place, const ncclUniqueId& id);
+  // Collective over the two: the sender is rank 0 of `member`, the receiver rank 1. Errors are NcclLink's.
+  NcclChannel(Group& group, const Waiting& w, NcclLink::Member member, const ncclUniqueId& id);
   ~NcclChannel() override;
   NcclChannel(const NcclChannel&) = delete;
   NcclChannel& operator=(const NcclChannel&) = delete;

@@ -14,12 +14,12 @@ constexpr auto kGoodbye = 5s;
 
 }  // namespace
 
-NcclLink::NcclLink(Group& group, const Waiting& w, Place place, const ncclUniqueId& id)
-    : nccl_(nccl_library()), group_(group), place_(place), flights_(group, place.rank, place.device) {
-  cuda_check(cudaSetDevice(place.device), "cudaSetDevice", place.device);
+NcclLink::NcclLink(Group& group, const Waiting& w, Member member, const ncclUniqueId& id)
+    : nccl_(nccl_library()), group_(group), member_(member), flights_(group, member.rank, member.device) {
+  cuda_check(cudaSetDevice(member.device), "cudaSetDevice", member.device);
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
-  const ncclResult_t result = nccl_.comm_init_rank_config(&comm_, place.size, id, place.rank, &config);
+  const ncclResult_t result = nccl_.comm_init_rank_config(&comm_, member.size, id, member.rank, &config);
   try {
     settle(w, result, "making the communicator");
   } catch (...) {
@@ -29,7 +29,7 @@ NcclLink::NcclLink(Group& group, const Waiting& w, Place place, const ncclUnique
 }
 
 NcclLink::~NcclLink() {
-  cudaSetDevice(place_.device);
+  cudaSetDevice(member_.device);
   {
     std::lock_guard lock(mutex_);
     const bool idle = comm_ && flights_.all_done();
@@ -67,8 +67,8 @@ bool NcclLink::use_in_place(std::span<const Tensor> buffers) {
     if (result == ncclSuccess && handle) registered_.push_back(handle);
   }
   if (result != ncclSuccess)
-    std::fprintf(stderr, "warning: cuda:%d: group '%s': NCCL does not use buffers in place: %s\n",
-                 place_.device, group_.name().c_str(), nccl_.get_error_string(result));
+    std::fprintf(stderr, "warning: cuda:%d: group '%s': NCCL does not use buffers in member: %s\n",
+                 member_.device, group_.name().c_str(), nccl_.get_error_string(result));
   return result == ncclSuccess;
 }
 

@@ -13,13 +13,13 @@ namespace cleave {
 
 class NcclLink final : public WatchedLink {
  public:
-  struct Place {
+  struct Member {
     int rank = 0, size = 1, device = 0;
   };
 
   // Collective over the ranks that are given this id. Ends by the group's deadline, or as soon as the group
   // is lost: Error(rank_lost) for all its ranks. Error(usage) when NCCL refuses.
-  NcclLink(Group& group, const Waiting& w, Place place, const ncclUniqueId& id);
+  NcclLink(Group& group, const Waiting& w, Member member, const ncclUniqueId& id);
   ~NcclLink() override;
   NcclLink(const NcclLink&) = delete;
   NcclLink& operator=(const NcclLink&) = delete;
@@ -28,7 +28,7 @@ class NcclLink final : public WatchedLink {
   // Enqueues what body calls on `stream`. Error(rank_lost) when the link was given up.
   void enqueue(const Waiting& w, cudaStream_t stream, const Body& body);
 
-  // Registers these buffers with NCCL and no others, so that it may read and write them in place, where its
+  // Registers these buffers with NCCL and no others, so that it may read and write them in member, where its
   // transports can. False, and one line on stderr, where it refuses: then some may be registered.
   bool use_in_place(std::span<const Tensor> buffers);
 
@@ -44,7 +44,7 @@ class NcclLink final : public WatchedLink {
 
   const NcclLibrary& nccl_;
   Group& group_;
-  const Place place_;
+  const Member member_;
   std::mutex mutex_;
   ncclComm_t comm_ = nullptr;
   std::string given_up_;

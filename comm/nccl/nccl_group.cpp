@@ -43,7 +43,7 @@ class NcclGroup final : public WatchedGroup {
     ncclUniqueId id = new_id(rank() == 0, w);
     if (group().size() > 1) group().broadcast(w, bytes_of(id), 0);
     all_ =
-        &keep(std::make_unique<NcclLink>(group(), w, NcclLink::Place{rank(), group().size(), device()}, id));
+        &keep(std::make_unique<NcclLink>(group(), w, NcclLink::Member{rank(), group().size(), device()}, id));
   }
 
   // NCCL does not allow that the buffers of some ranks are registered and those of others are not.
@@ -119,7 +119,7 @@ class NcclGroup final : public WatchedGroup {
     NcclChannel& channel = open(outgoing_, to, [&] {
       ncclUniqueId id = new_id(true, w);
       group().send(w, bytes_of(id), to);
-      return std::make_unique<NcclChannel>(group(), w, NcclLink::Place{0, 2, device()}, id);
+      return std::make_unique<NcclChannel>(group(), w, NcclLink::Member{0, 2, device()}, id);
     });
     channel.send(w, t, queue);
   }
@@ -129,7 +129,7 @@ class NcclGroup final : public WatchedGroup {
     NcclChannel& channel = open(incoming_, from, [&] {
       ncclUniqueId id{};
       group().recv(w, bytes_of(id), from);
-      return std::make_unique<NcclChannel>(group(), w, NcclLink::Place{1, 2, device()}, id);
+      return std::make_unique<NcclChannel>(group(), w, NcclLink::Member{1, 2, device()}, id);
     });
     channel.recv(w, t, queue);
   }

@@ -7,7 +7,7 @@
 
 #include "cleave.h"
 #include "core/units.h"
-#include "runtime/pipeline_plan.h"
+#include "runtime/pipeline_cut.h"
 
 using namespace cleave;
 
@@ -33,8 +33,8 @@ int say_hello(Job& job, const char* pipe, const char* tensor, const char* zero) 
   Communicator& ranks = job.connect(config);
   Engine engine(config, make, ranks, {.device = job.device()});
   const MeshPlace place = engine.place();
-  const PipelinePlan plan = plan_pipeline(config, make(Axes()));
-  const Range layers = plan.stages[size_t(place.pipe)].chunks[0];
+  const PipelineCut cut = cut_pipeline(config, make(Axes()));
+  const Range layers = cut.stages[size_t(place.pipe)].chunks[0];
   const ParamSpec matrix = engine.model().layers[1]->units()[0].params[2];
   const MemoryTable memory = engine.memory_live();
   if (ranks.rank() == 0)
@@ -48,7 +48,7 @@ int say_hello(Job& job, const char* pipe, const char* tensor, const char* zero) 
         "rank %d: pipe %d data %d tensor %d  layers %lld-%lld%s  of each block's %s %s of %s  weights %s, "
         "gradients %s, optimizer %s\n",
         turn, place.pipe, place.data, place.tensor, (long long)layers.begin, (long long)layers.end - 1,
-        plan.stages[size_t(place.pipe)].last ? " and head" : "", matrix.name.c_str() + 4,
+        cut.stages[size_t(place.pipe)].last ? " and head" : "", matrix.name.c_str() + 4,
         text_of(matrix.shape).c_str(), text_of(matrix.whole_shape()).c_str(),
         format_bytes(memory.total(Category::weights)).c_str(),
         format_bytes(memory.total(Category::gradients)).c_str(),

@@ -3,7 +3,7 @@
 
 #include <fstream>
 
-#include "comm/seat.h"
+#include "comm/rank_process.h"
 #include "comm/traced.h"
 #include "core/philox.h"
 #include "tests/comm/collectives.h"
@@ -114,8 +114,8 @@ TEST(DeviceTransport, IsReachedThroughACommunicatorAroundAnotherOne) {
   });
 }
 
-TEST(Seat, NumbersAHostByTheSameIdentityThatSaysWhoSharesMemory) {
-  const Seat here = seat_here("10.0.0.1");
+TEST(RankProcess, NumbersAHostByTheSameIdentityThatSaysWhoSharesMemory) {
+  const RankProcess here = this_process("10.0.0.1");
   EXPECT_EQ(here.host_id, host_id());
   EXPECT_EQ(host_number(), int64_t(hash_name(here.host_id)));
   std::string boot;

@@ -13,9 +13,9 @@ using test::error_of, test::has;
 
 constexpr int64_t kOld = 22809, kNew = 23007;
 
-GpuRoute route(std::vector<GpuSeat> seats, GpuTransport wanted = GpuTransport::automatic,
+GpuRoute route(std::vector<RankGpu> ranks, GpuTransport wanted = GpuTransport::automatic,
                const std::string& problem = "", const std::string& ipc = "") {
-  return gpu_route(seats, wanted, {problem, ipc});
+  return gpu_route(ranks, wanted, {problem, ipc});
 }
 
 TEST(GpuRoute, IsNcclWhereEveryRankHasItAndItsOwnGpu) {
@@ -46,8 +46,8 @@ TEST(GpuRoute, GoesThroughTheHostWhereNeitherWorksAndSaysOnWhichRankAndWhy) {
   const GpuRoute tried = route({{11, 0}, {13, 0}}, GpuTransport::automatic, "", "rank 1: no peer access");
   EXPECT_EQ(tried.way, GpuTransport::host);
   EXPECT_TRUE(has(tried.line, "no CUDA IPC: rank 1: no peer access")) << tried.line;
-  EXPECT_EQ(route(std::vector<GpuSeat>(65, {11, 0})).way, GpuTransport::host);
-  EXPECT_EQ(route(std::vector<GpuSeat>(64, {11, 0})).way, GpuTransport::ipc);
+  EXPECT_EQ(route(std::vector<RankGpu>(65, {11, 0})).way, GpuTransport::host);
+  EXPECT_EQ(route(std::vector<RankGpu>(64, {11, 0})).way, GpuTransport::ipc);
 }
 
 TEST(GpuRoute, RefusesAWayThatWasAskedForAndDoesNotWork) {

@@ -1,9 +1,9 @@
-// Calls of comm/ipc/plan.h, taken step by step in host memory.
+// Calls of comm/ipc/steps.h, taken step by step in host memory.
 #pragma once
 #include <algorithm>
 #include <cstring>
 
-#include "comm/ipc/plan.h"
+#include "comm/ipc/steps.h"
 #include "comm/reduce.h"
 #include "tests/comm/collective_values.h"
 
@@ -105,7 +105,7 @@ class SimulatedCalls {
   }
 
   void all_gather(DType t, int64_t shard, Range piece, bool in_place) {
-    each([&](int r, IpcPlanner& p) {
+    each([&](int r, IpcStepBuilder& p) {
       SimulatedCall m{p.all_gather(size_of(t), shard, piece),
                       t,
                       input(t, r, shard),
@@ -132,7 +132,7 @@ class SimulatedCalls {
     });
   }
   void reduce_scatter(DType t, int64_t shard, Range piece, bool in_place) {
-    each([&](int r, IpcPlanner& p) {
+    each([&](int r, IpcStepBuilder& p) {
       SimulatedCall m{p.reduce_scatter(size_of(t), shard, piece),
                       t,
                       input(t, r, shard * size_),
@@ -148,7 +148,7 @@ class SimulatedCalls {
     });
   }
   void all_reduce(DType t, int64_t numel) {
-    each([&](int r, IpcPlanner& p) {
+    each([&](int r, IpcStepBuilder& p) {
       return SimulatedCall{.steps = p.all_reduce(size_of(t), numel),
                            .dtype = t,
                            .in = input(t, r, numel),
@@ -157,7 +157,7 @@ class SimulatedCalls {
     });
   }
   void broadcast(DType t, int64_t numel, int root) {
-    each([&](int r, IpcPlanner& p) {
+    each([&](int r, IpcStepBuilder& p) {
       return SimulatedCall{.steps = p.broadcast(size_of(t), numel, root),
                            .dtype = t,
                            .in = input(t, r, numel),
@@ -166,7 +166,7 @@ class SimulatedCalls {
     });
   }
   void all_to_all(DType t, int64_t block) {
-    each([&](int r, IpcPlanner& p) {
+    each([&](int r, IpcStepBuilder& p) {
       SimulatedCall m{p.all_to_all(size_of(t), block, {0, block}),
                       t,
                       input(t, r, block * size_),
@@ -180,7 +180,7 @@ class SimulatedCalls {
     });
   }
   void message(DType t, int64_t numel) {
-    each([&](int r, IpcPlanner& p) {
+    each([&](int r, IpcStepBuilder& p) {
       const int64_t bytes = numel * size_of(t);
       const Bytes sent = input(t, 9, numel);
       if (r == 0) return SimulatedCall{.steps = p.send(bytes), .dtype = t, .in = sent, .want = {}};
@@ -200,7 +200,7 @@ class SimulatedCalls {
 
   int size_;
   uint32_t start_;
-  std::vector<IpcPlanner> planners_;
+  std::vector<IpcStepBuilder> planners_;
   std::vector<std::vector<SimulatedCall>> made_;
 };
 

@@ -8,9 +8,9 @@
 #include <random>
 #include <thread>
 
+#include "comm/key_value_client.h"
+#include "comm/key_value_server.h"
 #include "comm/socket.h"
-#include "comm/store.h"
-#include "comm/store_server.h"
 #include "tests/comm/collectives.h"
 #include "tests/comm/processes.h"
 
@@ -48,11 +48,11 @@ wire::Hello hello_of(int rank, int world = 2) {
 struct Served {
   explicit Served(int world = 2)
       : socket(listen_on(0)), port(port_of(socket)), server(std::move(socket), hello_of(0, world)) {}
-  std::unique_ptr<Store> join(const wire::Hello& hello) {
+  std::unique_ptr<KeyValueClient> join(const wire::Hello& hello) {
     std::string why;
     Socket s = connect_to("127.0.0.1", port, Clock::now() + 5s, why);
     EXPECT_TRUE(s) << why;
-    return Store::join(std::move(s), hello, alarm, why);
+    return KeyValueClient::join(std::move(s), hello, alarm, why);
   }
   std::string refusal(const wire::Hello& hello) {
     return test::error_of([&] { join(hello); }, Exit::usage);
@@ -60,7 +60,7 @@ struct Served {
   Socket socket;
   int port;
   std::shared_ptr<Alarm> alarm = std::make_shared<Alarm>();
-  StoreServer server;
+  KeyValueServer server;
 };
 
 TEST(Rendezvous, FindsWhereRanksRun) {
@@ -235,7 +235,7 @@ TEST(Strangers, DisturbNobody) {
   one->leave();
 }
 
-TEST(Store, SetsGetsAddsAndWaits) {
+TEST(KeyValueClient, SetsGetsAddsAndWaits) {
   Served served;
   auto zero = served.join(hello_of(0)), one = served.join(hello_of(1));
   EXPECT_EQ(zero->get("missing", Clock::now() + 50ms), std::nullopt);
@@ -254,7 +254,7 @@ TEST(Store, SetsGetsAddsAndWaits) {
   one->leave();
 }
 
-TEST(Store, RingsTheAlarmWhenAMemberHangsUp) {
+TEST(KeyValueClient, RingsTheAlarmWhenAMemberHangsUp) {
   Served served;
   auto zero = served.join(hello_of(0));
   auto alarm_of_zero = served.alarm;

@@ -114,7 +114,7 @@ TEST(Passes, VisitEveryLayerForwardAndBackwardAndTheHeadWhereItIs) {
     Memory memory;
     Stream stream;
     ParameterStore store(memory, {}, stream, stream);
-    const Passes passes(layers, store, [&](const UnitSpec&) { return plan_for_stage(0, *self, *self); });
+    const Passes passes(layers, store, [&](const UnitSpec&) { return sharding_of_stage(0, *self, *self); });
     EXPECT_EQ(store.units(), 7);  // two of each layer, and the head's
     using Stops = std::vector<Stop>;
     EXPECT_EQ(passes.of(0).apart, (Stops{{1, false, true}, {0, false, true}}));

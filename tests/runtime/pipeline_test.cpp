@@ -3,7 +3,7 @@
 #include <map>
 #include <mutex>
 
-#include "runtime/pipeline_plan.h"
+#include "runtime/pipeline_cut.h"
 #include "tests/runtime/compare.h"
 #include "tests/runtime/slow_sends.h"
 #include "tests/sampled.h"
@@ -211,19 +211,19 @@ TEST(PipelineRuns, WhatDoesNotFitIsRefusedWithWhatWorks) {
 }
 
 TEST(Pipeline, PromisesFromSplitBackwardsOnlyWhatTheModelsLayersCanSplit) {
-  const auto plan = [](const char* schedule, const Model& model) {
+  const auto cut = [](const char* schedule, const Model& model) {
     DsConfig c = config_for(1, 1, 8);
     c.pipeline.stages = 2, c.pipeline.schedule = schedule;
-    return plan_pipeline(c, model);
+    return cut_pipeline(c, model);
   };
   for (const auto& model : {+[] { return deep_gpt(true); }, +[] { return deep_llama(); }}) {
-    const PipelinePlan split = plan("zb-h1", model());
-    EXPECT_LT(split.idle_share, 0.9 * plan("1f1b", model()).idle_share) << split.line;
+    const PipelineCut split = cut("zb-h1", model());
+    EXPECT_LT(split.idle_share, 0.9 * cut("1f1b", model()).idle_share) << split.line;
     EXPECT_EQ(split.line.find("no layer"), std::string::npos) << split.line;
   }
   const auto mlp = [] { return make_mlp({{12, 8, 6, kVocab}}, DType::fp32); };
-  const PipelinePlan whole = plan("zb-h1", mlp());
-  EXPECT_NEAR(whole.idle_share, plan("1f1b", mlp()).idle_share, 0.02);
+  const PipelineCut whole = cut("zb-h1", mlp());
+  EXPECT_NEAR(whole.idle_share, cut("1f1b", mlp()).idle_share, 0.02);
   EXPECT_NE(whole.line.find("no layer of this model can split its backward"), std::string::npos)
       << whole.line;
 }

@@ -104,7 +104,7 @@ TEST(Settings, CutStateOnDiskIntoTilesOfAtMostASubGroup) {
   c.zero.offload_optimizer = {.device = OffloadDevice::nvme, .nvme_path = "/mnt/fast", .buffer_count = 6};
   c.zero.sub_group_size = 1000;
   c.aio = {.block_size = 4096, .queue_depth = 3, .intra_op_parallelism = 2};
-  const DiskPlace disk = settings_of(c, {.data = 2}, 1).state_home.disk;
+  const DiskHome disk = settings_of(c, {.data = 2}, 1).state_home.disk;
   EXPECT_EQ(disk.folder, "/mnt/fast");
   EXPECT_EQ(disk.name, "the optimizer state of rank 1");
   EXPECT_EQ(disk.tile_numel, 1000);
@@ -113,19 +113,19 @@ TEST(Settings, CutStateOnDiskIntoTilesOfAtMostASubGroup) {
   EXPECT_EQ(disk.options.queue_depth, 3);
   EXPECT_EQ(disk.options.threads, 2);
   c.zero.sub_group_size = int64_t{1} << 40;
-  EXPECT_EQ(settings_of(c).state_home.disk.tile_numel, DiskPlace{}.tile_numel);
+  EXPECT_EQ(settings_of(c).state_home.disk.tile_numel, DiskHome{}.tile_numel);
 }
 
 TEST(Settings, ShareShardsAmongNearRanksInTheAskedWay) {
   DsConfig c = config_for(4);
   c.zero.stage = 3;
-  EXPECT_EQ(settings_of(c, {.data = 4}).sharing, Sharing::by_stage);
+  EXPECT_EQ(settings_of(c, {.data = 4}).sharding, ShardingKind::by_stage);
   c.zero.zero_hpz_partition_size = 2;
-  EXPECT_EQ(settings_of(c, {.data = 4}).sharing, Sharing::nested);
+  EXPECT_EQ(settings_of(c, {.data = 4}).sharding, ShardingKind::nested);
   // Without training nothing but parameters is left to share.
-  EXPECT_EQ(settings_of(c, {.data = 4}, 0, {.inference = true}).sharing, Sharing::hybrid);
+  EXPECT_EQ(settings_of(c, {.data = 4}, 0, {.inference = true}).sharding, ShardingKind::hybrid);
   c.zero.mics_shard_size = 2;
-  EXPECT_EQ(settings_of(c, {.data = 4}).sharing, Sharing::hybrid);
+  EXPECT_EQ(settings_of(c, {.data = 4}).sharding, ShardingKind::hybrid);
   EXPECT_EQ(settings_of(c, {.data = 2, .sequence = 2}).near_ranks, 2);  // ranks of a sequence share, too
   try {
     settings_of(c, {.data = 3});

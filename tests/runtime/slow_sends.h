@@ -13,7 +13,7 @@ class SlowSends final : public Communicator {
   explicit SlowSends(Communicator& ranks, std::unique_ptr<Communicator> own = {})
       : Communicator(ranks.rank(), ranks.size(), ranks.name()), ranks_(ranks), own_(std::move(own)) {}
 
-  std::unique_ptr<Communicator> split(const Part& part, const std::string& name) override {
+  std::unique_ptr<Communicator> split(const Subgroup& part, const std::string& name) override {
     auto own = ranks_.split(part, name);
     Communicator& ranks = *own;
     return std::make_unique<SlowSends>(ranks, std::move(own));

@@ -35,7 +35,7 @@ TEST(FlatLayout, SplitsAnySliceIntoAtMostOneRangeWithDecayAndOneWithout) {
   const FlatLayout layout(unit(), 4);  // 28 elements, 19 of them decayed
   int64_t decayed = 0, rest = 0;
   for (int shard = 0; shard < 4; ++shard) {
-    const auto groups = layout.groups(Range{0, 7}.shifted(shard * 7));
+    const auto groups = layout.decay_ranges(Range{0, 7}.shifted(shard * 7));
     ASSERT_LE(groups.size(), 2u);
     for (const auto& g : groups) (g.decay ? decayed : rest) += g.range.size();
   }

@@ -19,9 +19,9 @@ struct Pool {
   Pool(Communicator& world, int stage, const StoreOptions& options, ShardHome home = {})
       : pool(memory, options, compute, compute) {
     for (const UnitSpec& spec : {unit_of("a", 98), unit_of("b", 28), unit_of("c", 62)}) {
-      ZeroPlan plan = plan_for_stage(stage, world, *self);
-      plan.home = home;
-      units.push_back({FlatLayout(spec, plan.optimizer_shards()), plan});
+      Sharding sharding = sharding_of_stage(stage, world, *self);
+      sharding.home = home;
+      units.push_back({FlatLayout(spec, sharding.optimizer_shards()), sharding});
       pool.add_unit(units.back());
     }
   }

@@ -29,9 +29,9 @@ struct Buckets {
       : pair(pair_of(world)), buckets(memory, options, compute, compute) {
     int64_t numel = 70;
     for (Communicator* group : {&world, pair.get(), self.get()}) {
-      ZeroPlan plan = plan_for_stage(stage, *group, *self);
-      plan.home.gradients = home;
-      units.push_back({FlatLayout(unit_of("u", numel), plan.optimizer_shards()), plan});
+      Sharding sharding = sharding_of_stage(stage, *group, *self);
+      sharding.home.gradients = home;
+      units.push_back({FlatLayout(unit_of("u", numel), sharding.optimizer_shards()), sharding});
       buckets.add_unit(units.back());
       numel -= 20;
     }
@@ -120,7 +120,7 @@ TEST(GradientBuckets, RefuseAUnitWhoseGradientsLiveElsewhere) {
   Memory memory;
   Stream stream;
   GradientBuckets buckets(memory, {}, stream, stream);
-  ZeroPlan here = plan_for_stage(2, *self, *self), away = here;
+  Sharding here = sharding_of_stage(2, *self, *self), away = here;
   away.home.gradients = MemoryKind::host;
   const StoredUnit a{FlatLayout(unit_of("a", 4), 1), here}, b{FlatLayout(unit_of("b", 4), 1), away};
   buckets.add_unit(a);
@@ -139,7 +139,7 @@ TEST(ParameterStore, AddsUpSumsOfEveryUnitOverTheRanksOfItsOwnPlan) {
         const int begin = world.rank() / 2 * 2;
         std::vector<Communicator*> groups{&world, &world, pair.get()};
         if (!wide_first) std::reverse(groups.begin(), groups.end());
-        for (Communicator* g : groups) store.add_unit(unit_of("u", 8), plan_for_stage(stage, *g, *self));
+        for (Communicator* g : groups) store.add_unit(unit_of("u", 8), sharding_of_stage(stage, *g, *self));
         store.commit();
         // Two sums of units 0 and 1, one of unit 2, and one of none.
         std::vector<double> sums(6);

@@ -71,9 +71,9 @@ Result run(Communicator& world, const Case& c, Listener* listener = nullptr) {
       {.reduce_numel = c.chunk, .gather_numel = c.chunk, .prefetch_visits = c.overlap, .overlap = c.overlap},
       compute, comm);
   for (const UnitSpec& u : two_units()) {
-    ZeroPlan plan = plan_for_stage(c.stage, world, *self);
-    plan.home = c.home;
-    store.add_unit(u, plan);
+    Sharding sharding = sharding_of_stage(c.stage, world, *self);
+    sharding.home = c.home;
+    store.add_unit(u, sharding);
   }
   const std::vector<ParameterStore::Visit> visits{
       {{0, 1}, false}, {{1}, true}, {c.apart ? std::vector{0} : std::vector{0, 1}, true}};
@@ -239,7 +239,7 @@ TEST(ParameterStore, NeitherKeepsNorSendsNorCompletesGradientsOfFrozenUnits) {
       std::vector<UnitSpec> units = two_units();
       units.push_back({"held", {{"held.w", {30}, {}, true}, {"held.b", {6}, {}, false}}, true});
       std::swap(units[1], units[2]);
-      for (const UnitSpec& u : units) store.add_unit(u, plan_for_stage(stage, world, *self));
+      for (const UnitSpec& u : units) store.add_unit(u, sharding_of_stage(stage, world, *self));
       const int pass = store.add_pass({{{0, 1, 2}, false}, {{0, 1, 2}, true}});
       store.commit();
       Listener listener;

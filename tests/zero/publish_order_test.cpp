@@ -28,7 +28,7 @@ int64_t stale_reads(Communicator& world, int stage, bool overlap, uint32_t seed,
   Stream& comm = overlap ? apart : compute;
   ParameterStore store(memory, {.prefetch_visits = overlap, .overlap = overlap}, compute, comm);
   for (const UnitSpec& u : {unit("a", 64), unit("b", 48)})
-    store.add_unit(u, plan_for_stage(stage, world, *self));
+    store.add_unit(u, sharding_of_stage(stage, world, *self));
   const std::vector<ParameterStore::Visit> visits{{{0}, false}, {{1}, false}, {{0}, false}};
   const int pass = store.add_pass(visits);
   store.commit();

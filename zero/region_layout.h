@@ -13,13 +13,13 @@ struct Lifetime {
   int64_t numel = 0;
 };
 
-struct RegionPlan {
+struct RegionLayout {
   std::vector<int64_t> offsets;  // in elements, one a lifetime
   int64_t numel = 0;             // of the whole block
 };
 
 // First fit in order of the first visit; buffers whose lifetimes meet never overlap. Offsets are multiples of
 // 64 elements.
-RegionPlan plan_regions(const std::vector<Lifetime>& lifetimes);
+RegionLayout lay_out_regions(const std::vector<Lifetime>& lifetimes);
 
 }  // namespace cleave

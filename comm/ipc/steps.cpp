@@ -1,4 +1,4 @@
-#include "comm/ipc/plan.h"
+#include "comm/ipc/steps.h"
 
 namespace cleave {
 namespace {
@@ -15,40 +15,40 @@ void in_chunks(Range range, int64_t most, Body body) {
 
 }  // namespace
 
-IpcPlanner::IpcPlanner(int rank, int size, int64_t slot_bytes, int slots, uint32_t start)
+IpcStepBuilder::IpcStepBuilder(int rank, int size, int64_t slot_bytes, int slots, uint32_t start)
     : rank_(rank), size_(size), slot_bytes_(slot_bytes), slots_(slots), chunk_(start) {
   CHECK(slot_bytes >= kAlignment * size && slots > 0, "{} slots of {} bytes for {} ranks", slots, slot_bytes,
         size);
 }
 
 // A slot may be filled when everybody is done with what it held before.
-void IpcPlanner::begin_chunk(IpcSteps& steps) {
+void IpcStepBuilder::begin_chunk(IpcSteps& steps) {
   ++chunk_;
   wait_for(steps, IpcWord::done, chunk_ - uint32_t(slots_));
 }
 
-void IpcPlanner::wait_for(IpcSteps& steps, IpcWord word, uint32_t value) const {
+void IpcStepBuilder::wait_for(IpcSteps& steps, IpcWord word, uint32_t value) const {
   for (int r = 0; r < size_; ++r)
     if (r != rank_) steps.push_back({.kind = Kind::wait, .rank = r, .word = word, .value = value});
 }
 
-void IpcPlanner::signal(IpcSteps& steps, IpcWord word) const {
+void IpcStepBuilder::signal(IpcSteps& steps, IpcWord word) const {
   steps.push_back({.kind = Kind::signal, .word = word, .value = chunk_});
 }
 
-void IpcPlanner::put_blocks(IpcSteps& steps, int64_t from, int64_t stride, int64_t room,
-                            int64_t bytes) const {
+void IpcStepBuilder::put_blocks(IpcSteps& steps, int64_t from, int64_t stride, int64_t room,
+                                int64_t bytes) const {
   for (int r = 0; r < size_; ++r)
     if (r != rank_)
       steps.push_back(
           {.kind = Kind::put, .from = from + r * stride, .to = slot() + r * room, .bytes = bytes});
 }
 
-int64_t IpcPlanner::block_most(int64_t element) const {
+int64_t IpcStepBuilder::block_most(int64_t element) const {
   return slot_bytes_ / size_ / kAlignment * kAlignment / element;
 }
 
-IpcSteps IpcPlanner::all_gather(int64_t element, int64_t shard, Range piece) {
+IpcSteps IpcStepBuilder::all_gather(int64_t element, int64_t shard, Range piece) {
   IpcSteps steps;
   in_chunks(piece, slot_bytes_ / element, [&](Range c) {
     const int64_t at = c.begin * element, bytes = c.size() * element;
@@ -66,7 +66,7 @@ IpcSteps IpcPlanner::all_gather(int64_t element, int64_t shard, Range piece) {
   return steps;
 }
 
-IpcSteps IpcPlanner::reduce_scatter(int64_t element, int64_t shard, Range piece) {
+IpcSteps IpcStepBuilder::reduce_scatter(int64_t element, int64_t shard, Range piece) {
   IpcSteps steps;
   const int64_t most = block_most(element), room = most * element;
   in_chunks(piece, most, [&](Range c) {
@@ -85,7 +85,7 @@ IpcSteps IpcPlanner::reduce_scatter(int64_t element, int64_t shard, Range piece)
   return steps;
 }
 
-IpcSteps IpcPlanner::all_to_all(int64_t element, int64_t block, Range piece) {
+IpcSteps IpcStepBuilder::all_to_all(int64_t element, int64_t block, Range piece) {
   IpcSteps steps;
   const int64_t most = block_most(element), room = most * element;
   in_chunks(piece, most, [&](Range c) {
@@ -105,13 +105,13 @@ IpcSteps IpcPlanner::all_to_all(int64_t element, int64_t block, Range piece) {
   return steps;
 }
 
-IpcSteps IpcPlanner::all_reduce(int64_t element, int64_t numel) {
+IpcSteps IpcStepBuilder::all_reduce(int64_t element, int64_t numel) {
   IpcSteps steps;
   in_chunks({0, numel}, slot_bytes_ / element, [&](Range c) { all_reduce_chunk(steps, element, c); });
   return steps;
 }
 
-void IpcPlanner::all_reduce_chunk(IpcSteps& steps, int64_t element, Range c) {
+void IpcStepBuilder::all_reduce_chunk(IpcSteps& steps, int64_t element, Range c) {
   const int64_t at = c.begin * element, bytes = c.size() * element;
   const bool direct = size_ == 2 || bytes <= kDirectBytes;
   const auto of_rank = [&](int r) {
@@ -145,7 +145,7 @@ void IpcPlanner::all_reduce_chunk(IpcSteps& steps, int64_t element, Range c) {
   signal(steps, IpcWord::done);
 }
 
-IpcSteps IpcPlanner::broadcast(int64_t element, int64_t numel, int root) {
+IpcSteps IpcStepBuilder::broadcast(int64_t element, int64_t numel, int root) {
   IpcSteps steps;
   in_chunks({0, numel}, slot_bytes_ / element, [&](Range c) {
     const int64_t at = c.begin * element, bytes = c.size() * element;
@@ -161,7 +161,7 @@ IpcSteps IpcPlanner::broadcast(int64_t element, int64_t numel, int root) {
   return steps;
 }
 
-IpcSteps IpcPlanner::send(int64_t bytes) {
+IpcSteps IpcStepBuilder::send(int64_t bytes) {
   CHECK(bytes <= slot_bytes_, "a message of {} bytes for a slot of {}", bytes, slot_bytes_);
   IpcSteps steps;
   begin_chunk(steps);
@@ -170,7 +170,7 @@ IpcSteps IpcPlanner::send(int64_t bytes) {
   return steps;
 }
 
-IpcSteps IpcPlanner::recv(int64_t bytes) {
+IpcSteps IpcStepBuilder::recv(int64_t bytes) {
   IpcSteps steps;
   ++chunk_;
   wait_for(steps, IpcWord::ready, chunk_);

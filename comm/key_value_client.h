@@ -16,15 +16,15 @@
 
 namespace cleave {
 
-class Store {
+class KeyValueClient {
  public:
   // Sends the hello and waits for the answer; null, and why, if nobody of ours answers here (try again),
   // while a refusal is an Error(usage).
-  static std::unique_ptr<Store> join(Socket socket, const wire::Hello& hello, std::shared_ptr<Alarm> alarm,
-                                     std::string& why);
-  ~Store();  // hangs up, which the others take for a death unless leave() was called
-  Store(const Store&) = delete;
-  Store& operator=(const Store&) = delete;
+  static std::unique_ptr<KeyValueClient> join(Socket socket, const wire::Hello& hello,
+                                              std::shared_ptr<Alarm> alarm, std::string& why);
+  ~KeyValueClient();  // hangs up, which the others take for a death unless leave() was called
+  KeyValueClient(const KeyValueClient&) = delete;
+  KeyValueClient& operator=(const KeyValueClient&) = delete;
 
   void set(const std::string& key, std::string_view value);
   // Waits until the key is set; nothing when the deadline passes first. Error(rank_lost) when the alarm
@@ -37,7 +37,7 @@ class Store {
   void failed(const std::string& reason);  // tells everybody why this rank ends
 
  private:
-  Store(Socket socket, std::shared_ptr<Alarm> alarm);
+  KeyValueClient(Socket socket, std::shared_ptr<Alarm> alarm);
   void listen();
   void lost(const std::string& reason);
   void send(const std::string& frame);

@@ -1,4 +1,4 @@
-#include "comm/store_server.h"
+#include "comm/key_value_server.h"
 
 #include <fmt/format.h>
 #include <poll.h>
@@ -31,14 +31,14 @@ std::string name_of_rank(const Hello& h) {
 
 }  // namespace
 
-StoreServer::StoreServer(Socket listener, Hello self)
+KeyValueServer::KeyValueServer(Socket listener, Hello self)
     : listener_(std::move(listener)),
       wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       self_(std::move(self)),
-      seats_(size_t(self_.world)),
+      members_(size_t(self_.world)),
       thread_([this] { serve(); }) {}
 
-StoreServer::~StoreServer() {
+KeyValueServer::~KeyValueServer() {
   {
     std::lock_guard lock(mutex_);
     stopping_ = true;
@@ -47,30 +47,30 @@ StoreServer::~StoreServer() {
   thread_.join();
 }
 
-void StoreServer::leave_by(Clock::time_point deadline) {
+void KeyValueServer::leave_by(Clock::time_point deadline) {
   std::lock_guard lock(mutex_);
   leave_by_ = deadline;
 }
 
-std::vector<int> StoreServer::missing() const {
+std::vector<int> KeyValueServer::missing() const {
   std::lock_guard lock(mutex_);
   std::vector<int> ranks;
-  for (size_t r = 0; r < seats_.size(); ++r)
-    if (seats_[r].name.empty()) ranks.push_back(int(r));
+  for (size_t r = 0; r < members_.size(); ++r)
+    if (members_[r].name.empty()) ranks.push_back(int(r));
   return ranks;
 }
 
-std::vector<std::string> StoreServer::refusals() const {
+std::vector<std::string> KeyValueServer::refusals() const {
   std::lock_guard lock(mutex_);
   return refusals_;
 }
 
-bool StoreServer::all_left() const {
+bool KeyValueServer::all_left() const {
   return std::all_of(connections_.begin(), connections_.end(),
                      [](const Connection& c) { return c.rank < 0 || c.closing; });
 }
 
-void StoreServer::serve() {
+void KeyValueServer::serve() {
   for (;;) {
     {
       std::lock_guard lock(mutex_);
@@ -94,7 +94,7 @@ void StoreServer::serve() {
   }
 }
 
-void StoreServer::accept_new() {
+void KeyValueServer::accept_new() {
   for (;;) {
     Socket socket(accept4(listener_.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!socket) return;
@@ -104,7 +104,7 @@ void StoreServer::accept_new() {
   }
 }
 
-void StoreServer::drop_closed() {
+void KeyValueServer::drop_closed() {
   // Too many strangers: the oldest go first.
   size_t strangers = size_t(std::count_if(connections_.begin(), connections_.end(),
                                           [](const Connection& c) { return c.rank < 0 && !c.closing; }));
@@ -119,7 +119,7 @@ void StoreServer::drop_closed() {
   std::erase_if(connections_, [](const Connection& c) { return c.closing && c.out.empty(); });
 }
 
-void StoreServer::read_from(Connection& c) {
+void KeyValueServer::read_from(Connection& c) {
   char buffer[16 << 10];
   const ssize_t n = recv(c.socket.fd(), buffer, sizeof(buffer), MSG_DONTWAIT);
   if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
@@ -139,7 +139,7 @@ void StoreServer::read_from(Connection& c) {
   }
 }
 
-bool StoreServer::greet(Connection& c) {
+bool KeyValueServer::greet(Connection& c) {
   const size_t n = std::min(c.in.size(), kMagic.size());
   if (std::string_view(c.in).substr(0, n) != kMagic.substr(0, n))
     c.closing = true;  // not one of ours: no answer
@@ -150,7 +150,7 @@ bool StoreServer::greet(Connection& c) {
   return true;
 }
 
-void StoreServer::write_to(Connection& c) {
+void KeyValueServer::write_to(Connection& c) {
   const ssize_t n = send(c.socket.fd(), c.out.data(), c.out.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
   if (n > 0) c.out.erase(0, size_t(n));
   if (n < 0 && errno != EAGAIN && errno != EINTR) {
@@ -159,7 +159,7 @@ void StoreServer::write_to(Connection& c) {
   }
 }
 
-void StoreServer::handle(Connection& c, std::string_view frame) {
+void KeyValueServer::handle(Connection& c, std::string_view frame) {
   if (c.rank < 0) {
     const auto hello = decode_hello(frame);
     if (!hello) return lost(c);
@@ -169,14 +169,14 @@ void StoreServer::handle(Connection& c, std::string_view frame) {
   const Type type = Type(r.number<uint8_t>());
   if (type == Type::bye) {
     std::lock_guard lock(mutex_);
-    seats_[size_t(c.rank)].left = true;
+    members_[size_t(c.rank)].left = true;
     c.closing = true;
     return;
   }
   if (type == Type::failed) {
     const std::string reason = r.text();
     if (!r.good()) return lost(c);
-    return ring(fmt::format("{} failed: {}", seats_[size_t(c.rank)].name, reason));
+    return ring(fmt::format("{} failed: {}", members_[size_t(c.rank)].name, reason));
   }
   const uint64_t request = r.number<uint64_t>();
   const std::string key = r.text();
@@ -191,7 +191,7 @@ void StoreServer::handle(Connection& c, std::string_view frame) {
     wanted_[key].push_back({&c, request});
 }
 
-void StoreServer::set(const std::string& key, std::string value) {
+void KeyValueServer::set(const std::string& key, std::string value) {
   values_[key] = std::move(value);
   const auto waiting = wanted_.find(key);
   if (waiting == wanted_.end()) return;
@@ -200,14 +200,14 @@ void StoreServer::set(const std::string& key, std::string value) {
   wanted_.erase(waiting);
 }
 
-std::string StoreServer::who_has_the_port() const {
+std::string KeyValueServer::who_has_the_port() const {
   return fmt::format(
       "; pid {} on {} has this port: choose another for one of the jobs (cleave launch --master_port, or "
       "MASTER_PORT)",
       self_.pid, self_.host);
 }
 
-std::string StoreServer::refuse_reason(const Hello& h) const {
+std::string KeyValueServer::refuse_reason(const Hello& h) const {
   if (!same_secret(h.token, self_.token))
     return "the job token is wrong: this process belongs to another job" + who_has_the_port();
   if (!h.job_id.empty() && !self_.job_id.empty() && h.job_id != self_.job_id)
@@ -220,13 +220,13 @@ std::string StoreServer::refuse_reason(const Hello& h) const {
                        name_of_rank(h), h.world, self_.pid, self_.host, self_.world);
   if (h.rank < 0 || h.rank >= self_.world)
     return fmt::format("rank {} of {} does not exist", h.rank, self_.world);
-  const Seat& seat = seats_[size_t(h.rank)];
-  if (!seat.name.empty())
-    return fmt::format("rank {} is there twice: pid {} on {}, and {}", h.rank, h.pid, h.host, seat.name);
+  const Member& member = members_[size_t(h.rank)];
+  if (!member.name.empty())
+    return fmt::format("rank {} is there twice: pid {} on {}, and {}", h.rank, h.pid, h.host, member.name);
   return alarm_;
 }
 
-void StoreServer::admit(Connection& c, const Hello& h) {
+void KeyValueServer::admit(Connection& c, const Hello& h) {
   // A later attempt than ours: we are the leftover, and the caller should come again when our successor is
   // here.
   if (h.attempt > self_.attempt && same_secret(h.token, self_.token)) {
@@ -238,7 +238,7 @@ void StoreServer::admit(Connection& c, const Hello& h) {
   std::lock_guard lock(mutex_);
   if (reason.empty()) {
     c.rank = h.rank;
-    seats_[size_t(h.rank)] = {name_of_rank(h), false};
+    members_[size_t(h.rank)] = {name_of_rank(h), false};
     c.out += Writer(Type::welcome).frame();
     return;
   }
@@ -248,13 +248,13 @@ void StoreServer::admit(Connection& c, const Hello& h) {
   c.closing = true;
 }
 
-void StoreServer::lost(Connection& c) {
+void KeyValueServer::lost(Connection& c) {
   c.closing = true;
   c.out.clear();
-  if (c.rank >= 0) ring(seats_[size_t(c.rank)].name + " went away");
+  if (c.rank >= 0) ring(members_[size_t(c.rank)].name + " went away");
 }
 
-void StoreServer::ring(const std::string& reason) {
+void KeyValueServer::ring(const std::string& reason) {
   if (!alarm_.empty()) return;
   alarm_ = reason;
   for (Connection& c : connections_)

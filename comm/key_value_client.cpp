@@ -1,4 +1,4 @@
-#include "comm/store.h"
+#include "comm/key_value_client.h"
 
 #include <fmt/format.h>
 #include <poll.h>
@@ -16,8 +16,8 @@ constexpr auto kAnswerWithin = std::chrono::seconds(5);
 constexpr auto kSendWithin = std::chrono::seconds(60);
 }  // namespace
 
-std::unique_ptr<Store> Store::join(Socket socket, const Hello& hello, std::shared_ptr<Alarm> alarm,
-                                   std::string& why) {
+std::unique_ptr<KeyValueClient> KeyValueClient::join(Socket socket, const Hello& hello,
+                                                     std::shared_ptr<Alarm> alarm, std::string& why) {
   const auto deadline = Clock::now() + kAnswerWithin;
   why = "something answers there, but not rank 0 of this job";
   char magic[kMagic.size()];
@@ -31,7 +31,7 @@ std::unique_ptr<Store> Store::join(Socket socket, const Hello& hello, std::share
   Reader r(frame);
   switch (Type(r.number<uint8_t>())) {
     case Type::welcome:
-      return std::unique_ptr<Store>(new Store(std::move(socket), std::move(alarm)));
+      return std::unique_ptr<KeyValueClient>(new KeyValueClient(std::move(socket), std::move(alarm)));
     case Type::refused:
       fail(Exit::usage, "rank 0 refused rank {}: {}", hello.rank, r.text());
     case Type::wait:
@@ -42,13 +42,13 @@ std::unique_ptr<Store> Store::join(Socket socket, const Hello& hello, std::share
   }
 }
 
-Store::Store(Socket socket, std::shared_ptr<Alarm> alarm)
+KeyValueClient::KeyValueClient(Socket socket, std::shared_ptr<Alarm> alarm)
     : socket_(std::move(socket)),
       wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       alarm_(std::move(alarm)),
       thread_([this] { listen(); }) {}
 
-Store::~Store() {
+KeyValueClient::~KeyValueClient() {
   {
     std::lock_guard lock(mutex_);
     leaving_ = true;
@@ -57,7 +57,7 @@ Store::~Store() {
   thread_.join();
 }
 
-void Store::listen() {
+void KeyValueClient::listen() {
   std::string in;
   for (;;) {
     pollfd polls[] = {{wake_.fd(), POLLIN, 0}, {socket_.fd(), POLLIN, 0}};
@@ -88,7 +88,7 @@ void Store::listen() {
   }
 }
 
-void Store::lost(const std::string& reason) {
+void KeyValueClient::lost(const std::string& reason) {
   {
     std::lock_guard lock(mutex_);
     if (leaving_) return;
@@ -98,19 +98,19 @@ void Store::lost(const std::string& reason) {
   answered_.notify_all();
 }
 
-void Store::send(const std::string& frame) {
+void KeyValueClient::send(const std::string& frame) {
   if (socket_.send_all(frame, Clock::now() + kSendWithin)) return;
   const std::string reason = alarm_->reason();
   fail(Exit::rank_lost, "{}", reason.empty() ? "the connection to rank 0 broke" : reason);
 }
 
-void Store::set(const std::string& key, std::string_view value) {
+void KeyValueClient::set(const std::string& key, std::string_view value) {
   CHECK(value.size() < kFrameLimit / 2, "store: the value of '{}' has {} bytes", key, value.size());
   std::lock_guard lock(mutex_);
   send(Writer(Type::set).put(uint64_t{0}).put(key).put(value).frame());
 }
 
-std::optional<std::string> Store::await(uint64_t request, Clock::time_point deadline) {
+std::optional<std::string> KeyValueClient::await(uint64_t request, Clock::time_point deadline) {
   std::unique_lock lock(mutex_);
   answered_.wait_until(lock, deadline, [&] { return requests_[request] || !alarm_->reason().empty(); });
   const auto value = std::move(requests_[request]);
@@ -119,7 +119,7 @@ std::optional<std::string> Store::await(uint64_t request, Clock::time_point dead
   return value;
 }
 
-std::optional<std::string> Store::get(const std::string& key, Clock::time_point deadline) {
+std::optional<std::string> KeyValueClient::get(const std::string& key, Clock::time_point deadline) {
   uint64_t request = 0;
   {
     std::lock_guard lock(mutex_);
@@ -130,7 +130,7 @@ std::optional<std::string> Store::get(const std::string& key, Clock::time_point 
   return await(request, deadline);
 }
 
-int64_t Store::add(const std::string& key, int64_t by, Clock::time_point deadline) {
+int64_t KeyValueClient::add(const std::string& key, int64_t by, Clock::time_point deadline) {
   uint64_t request = 0;
   {
     std::lock_guard lock(mutex_);
@@ -143,14 +143,14 @@ int64_t Store::add(const std::string& key, int64_t by, Clock::time_point deadlin
   return std::stoll(*sum);
 }
 
-void Store::leave() {
+void KeyValueClient::leave() {
   std::lock_guard lock(mutex_);
   if (leaving_) return;
   leaving_ = true;
   socket_.send_all(Writer(Type::bye).frame(), Clock::now() + std::chrono::seconds(2));
 }
 
-void Store::failed(const std::string& reason) {
+void KeyValueClient::failed(const std::string& reason) {
   std::lock_guard lock(mutex_);
   if (leaving_ || !alarm_->reason().empty()) return;
   socket_.send_all(Writer(Type::failed).put(reason.substr(0, 2000)).frame(),

@@ -1,4 +1,4 @@
-#include "comm/seat.h"
+#include "comm/rank_process.h"
 
 #include <unistd.h>
 
@@ -33,21 +33,21 @@ std::string host_id() {
 
 int64_t host_number() { return int64_t(hash_name(host_id())); }
 
-Seat seat_here(const std::string& address) { return {host_name(), host_id(), address, getpid()}; }
+RankProcess this_process(const std::string& address) { return {host_name(), host_id(), address, getpid()}; }
 
-std::string encode(const Seat& s) {
+std::string encode(const RankProcess& s) {
   wire::Writer w(wire::Type::value);
   return w.put(s.host).put(s.host_id).put(s.address).put(int32_t(s.pid)).frame();
 }
 
-Seat decode_seat(const std::string& bytes) {
+RankProcess decode_rank_process(const std::string& bytes) {
   wire::Reader r(std::string_view(bytes).substr(sizeof(uint32_t) + 1));
-  Seat s;
+  RankProcess s;
   s.host = r.text();
   s.host_id = r.text();
   s.address = r.text();
   s.pid = r.number<int32_t>();
-  CHECK(r.good(), "rendezvous: a malformed seat");
+  CHECK(r.good(), "rendezvous: a malformed description of a rank's process");
   return s;
 }
 

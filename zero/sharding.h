@@ -24,7 +24,7 @@
 
 namespace cleave {
 
-struct ZeroPlan {
+struct Sharding {
   Communicator *reduce_each_micro, *reduce_each_step, *reduce_replicas;
   Communicator *gather_on_publish, *gather_on_use;
   ShardHome home = {};
@@ -46,7 +46,7 @@ struct ZeroPlan {
 };
 
 // The only function that sees the number 0-3.
-inline ZeroPlan plan_for_stage(int stage, Communicator& data, Communicator& self) {
+inline Sharding sharding_of_stage(int stage, Communicator& data, Communicator& self) {
   require(0 <= stage && stage <= 3, Exit::usage, "zero_optimization.stage is {}; it must be 0, 1, 2 or 3",
           stage);
   auto pick = [&](bool yes) { return yes ? &data : &self; };
@@ -61,14 +61,14 @@ inline ZeroPlan plan_for_stage(int stage, Communicator& data, Communicator& self
 struct NearGroups {
   Communicator *near, *across;
 };
-inline ZeroPlan hybrid_plan(const NearGroups& g, Communicator& self) {
+inline Sharding hybrid_sharding(const NearGroups& g, Communicator& self) {
   return {.reduce_each_micro = g.near,
           .reduce_each_step = &self,
           .reduce_replicas = g.across,
           .gather_on_publish = &self,
           .gather_on_use = g.near};
 }
-inline ZeroPlan nested_plan(const NearGroups& g, Communicator& self) {
+inline Sharding nested_sharding(const NearGroups& g, Communicator& self) {
   return {.reduce_each_micro = g.near,
           .reduce_each_step = g.across,
           .reduce_replicas = &self,
@@ -76,14 +76,14 @@ inline ZeroPlan nested_plan(const NearGroups& g, Communicator& self) {
           .gather_on_use = g.near};
 }
 
-// The plan of a unit whose parameters stay whole on every rank's device: gathered when the optimizer
+// The sharding of a unit whose parameters stay whole on every rank's device: gathered when the optimizer
 // publishes, not when used.
-inline ZeroPlan with_whole_parameters(ZeroPlan plan, Communicator& self) {
-  if (plan.gather_on_publish->size() == 1) std::swap(plan.gather_on_publish, plan.gather_on_use);
-  CHECK(plan.gather_on_use->size() == 1, "zero: a nested plan cannot keep unit parameters whole");
-  plan.gather_on_use = &self;
-  plan.home.parameters = MemoryKind::device;
-  return plan;
+inline Sharding with_whole_parameters(Sharding sharding, Communicator& self) {
+  if (sharding.gather_on_publish->size() == 1) std::swap(sharding.gather_on_publish, sharding.gather_on_use);
+  CHECK(sharding.gather_on_use->size() == 1, "zero: a nested sharding cannot keep unit parameters whole");
+  sharding.gather_on_use = &self;
+  sharding.home.parameters = MemoryKind::device;
+  return sharding;
 }
 
 }  // namespace cleave

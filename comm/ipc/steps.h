@@ -40,12 +40,12 @@ struct IpcStep {
 
 using IpcSteps = std::vector<IpcStep>;
 
-// Plans the calls of one rank of a group, which all ranks make in the same order. Counts are of elements of
-// `element` bytes; what is not said here is as in Communicator. A slot has 64 bytes or more for each rank.
-// All words are `start` before the first call.
-class IpcPlanner {
+// Makes the steps of the calls of one rank of a group, which all ranks make in the same order. Counts are of
+// elements of `element` bytes; what is not said here is as in Communicator. A slot has 64 bytes or more for
+// each rank. All words are `start` before the first call.
+class IpcStepBuilder {
  public:
-  IpcPlanner(int rank, int size, int64_t slot_bytes, int slots, uint32_t start = 0);
+  IpcStepBuilder(int rank, int size, int64_t slot_bytes, int slots, uint32_t start = 0);
 
   IpcSteps all_gather(int64_t element, int64_t shard, Range piece);      // in: shard; out: full
   IpcSteps reduce_scatter(int64_t element, int64_t shard, Range piece);  // in: full; out: shard
@@ -56,7 +56,7 @@ class IpcPlanner {
   IpcSteps send(int64_t bytes);
   IpcSteps recv(int64_t bytes);
 
-  uint32_t chunk() const { return chunk_; }  // the last one that was planned
+  uint32_t chunk() const { return chunk_; }  // of the last call
   int64_t segment_bytes() const { return slot_bytes_ * slots_; }
 
  private:

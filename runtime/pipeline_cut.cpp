@@ -1,4 +1,4 @@
-#include "runtime/pipeline_plan.h"
+#include "runtime/pipeline_cut.h"
 
 #include <algorithm>
 #include <set>
@@ -62,9 +62,9 @@ bool splits(const InstructionList& list) {
                      [](const Instruction& i) { return i.op == Op::backward_weight; });
 }
 
-StageShape stage_of(const PipelinePlan& plan, const Simulation& train, const Simulation& evaluation,
+StageShape stage_of(const PipelineCut& cut, const Simulation& train, const Simulation& evaluation,
                     const Recompute& recompute, bool trains, int rank) {
-  const ScheduleShape& s = plan.schedule.shape;
+  const ScheduleShape& s = cut.schedule.shape;
   StageShape stage{
       .trains = trains,
       .chunks = {},
@@ -73,23 +73,23 @@ StageShape stage_of(const PipelinePlan& plan, const Simulation& train, const Sim
       .frames = std::max(trains ? train.peak_frames[size_t(rank)] : 1, evaluation.peak_frames[size_t(rank)]),
       .batches =
           std::max(trains ? train.peak_batches[size_t(rank)] : 1, evaluation.peak_batches[size_t(rank)]),
-      .split_backward = splits(plan.schedule.ranks[size_t(rank)]),
+      .split_backward = splits(cut.schedule.ranks[size_t(rank)]),
       .recompute = recompute,
       .waiting_weights = train.peak_weights[size_t(rank)]};
-  for (int c = 0; c < s.chunks; ++c) stage.chunks.push_back(plan.pieces[size_t(s.piece(rank, c))]);
+  for (int c = 0; c < s.chunks; ++c) stage.chunks.push_back(cut.pieces[size_t(s.piece(rank, c))]);
   return stage;
 }
 
-void find_holders(PipelinePlan& plan, const Model& model) {
-  for (const UnitSpec& u : model.units()) plan.units.push_back(u.name);
-  plan.holders.resize(plan.units.size());
-  for (int r = 0; r < int(plan.stages.size()); ++r) {
+void find_holders(PipelineCut& cut, const Model& model) {
+  for (const UnitSpec& u : model.units()) cut.units.push_back(u.name);
+  cut.holders.resize(cut.units.size());
+  for (int r = 0; r < int(cut.stages.size()); ++r) {
     std::set<std::string> here;
     auto add = [&](const std::vector<UnitSpec>& units) {
       for (const UnitSpec& u : units)
-        if (here.insert(u.name).second) plan.holders[size_t(plan.index_of(u.name))].push_back(r);
+        if (here.insert(u.name).second) cut.holders[size_t(cut.index_of(u.name))].push_back(r);
     };
-    const StageShape& stage = plan.stages[size_t(r)];
+    const StageShape& stage = cut.stages[size_t(r)];
     for (const Range& chunk : stage.chunks)
       for (int64_t l = chunk.begin; l < chunk.end; ++l) add(model.layers[size_t(l)]->units());
     if (stage.last) add(model.head->units());
@@ -115,41 +115,41 @@ MeshShape mesh_shape(const DsConfig& config, int world) {
   return {.pipe = pipe, .data = int(cut.data), .sequence = sequence, .tensor = tensor};
 }
 
-int PipelinePlan::index_of(const std::string& unit) const {
+int PipelineCut::index_of(const std::string& unit) const {
   const auto at = std::find(units.begin(), units.end(), unit);
   CHECK(at != units.end(), "the model has no unit {}", unit);
   return int(at - units.begin());
 }
 
-PipelinePlan plan_pipeline(const DsConfig& config, const Model& model, bool trains) {
+PipelineCut cut_pipeline(const DsConfig& config, const Model& model, bool trains) {
   const PipelineConfig& c = config.pipeline;
   const ScheduleShape shape{c.stages, int(config.gradient_accumulation_steps), c.virtual_stages};
   const Costs costs = costs_of(model, config.train_micro_batch_size_per_gpu);
-  PipelinePlan plan;
-  plan.schedule = schedule_of(c, shape);
+  PipelineCut cut;
+  cut.schedule = schedule_of(c, shape);
   // Evaluation fills the pipe as far as one list of this length can.
-  plan.evaluation =
+  cut.evaluation =
       make_schedule("forward_only", {shape.stages, std::max(shape.micros, 4 * shape.stages), shape.chunks});
-  plan.pieces = partition_layers(costs.layers, costs.head, shape.pieces(), c.partition_method);
+  cut.pieces = partition_layers(costs.layers, costs.head, shape.pieces(), c.partition_method);
   SimulateOptions times;
-  times.work = plan.work = work_of_pieces(costs.layers, costs.head, plan.pieces);
-  times.splits = plan.splits = split_shares(costs.layers, costs.head, plan.pieces);
-  const Simulation train = simulate(plan.schedule, times);
-  const Simulation evaluation = simulate(plan.evaluation, {.training = false});
+  times.work = cut.work = work_of_pieces(costs.layers, costs.head, cut.pieces);
+  times.splits = cut.splits = split_shares(costs.layers, costs.head, cut.pieces);
+  const Simulation train = simulate(cut.schedule, times);
+  const Simulation evaluation = simulate(cut.evaluation, {.training = false});
   CHECK(train.fault.empty() && evaluation.fault.empty(), "the schedule {}: {}{}", c.schedule, train.fault,
         evaluation.fault);
   Recompute recompute = recompute_of(config.checkpointing, int(model.layers.size()));
   const TensorParallelConfig& tensor = config.tensor_parallel;
   recompute.partition = recompute.partition && tensor.size() > 1 && !tensor.sequence_parallel;
   for (int r = 0; r < shape.stages; ++r)
-    plan.stages.push_back(stage_of(plan, train, evaluation, recompute, trains, r));
-  find_holders(plan, model);
-  plan.layers = costs.layers, plan.layers.push_back(costs.head);
+    cut.stages.push_back(stage_of(cut, train, evaluation, recompute, trains, r));
+  find_holders(cut, model);
+  cut.layers = costs.layers, cut.layers.push_back(costs.head);
   if (shape.stages > 1) {
-    plan.idle_share = train.idle_share();
-    plan.line = format_pipeline(c.schedule, shape, costs.layers, costs.head, plan.pieces, train);
+    cut.idle_share = train.idle_share();
+    cut.line = format_pipeline(c.schedule, shape, costs.layers, costs.head, cut.pieces, train);
   }
-  return plan;
+  return cut;
 }
 
 }  // namespace cleave

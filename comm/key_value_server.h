@@ -14,14 +14,14 @@
 
 namespace cleave {
 
-class StoreServer {
+class KeyValueServer {
  public:
   // `self` is the hello that rank 0 itself will send: what the others must agree with.
-  StoreServer(Socket listener, wire::Hello self);
+  KeyValueServer(Socket listener, wire::Hello self);
   // Serves until every rank has left or the deadline passes.
-  ~StoreServer();
-  StoreServer(const StoreServer&) = delete;
-  StoreServer& operator=(const StoreServer&) = delete;
+  ~KeyValueServer();
+  KeyValueServer(const KeyValueServer&) = delete;
+  KeyValueServer& operator=(const KeyValueServer&) = delete;
 
   // Until when the destructor waits for ranks that are still there; not at all unless this is called.
   void leave_by(Clock::time_point deadline);
@@ -37,7 +37,7 @@ class StoreServer {
     bool greeted = false, closing = false;
     std::string in, out;
   };
-  struct Seat {
+  struct Member {
     std::string name;  // "rank 1 (pid 123 on host x)"; empty until it came
     bool left = false;
   };
@@ -65,7 +65,7 @@ class StoreServer {
   const wire::Hello self_;
 
   mutable std::mutex mutex_;  // guards what other threads look at: these four
-  std::vector<Seat> seats_;
+  std::vector<Member> members_;
   std::vector<std::string> refusals_;
   bool stopping_ = false;
   Clock::time_point leave_by_ = Clock::time_point::min();

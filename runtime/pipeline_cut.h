@@ -11,7 +11,7 @@ namespace cleave {
 // The mesh of a job of `world` ranks. Error(usage) with the numbers that work when they do not divide.
 MeshShape mesh_shape(const DsConfig& config, int world);
 
-struct PipelinePlan {
+struct PipelineCut {
   Schedule schedule, evaluation;          // evaluation: of at most evaluation.shape.micros micro-batches
   std::vector<Range> pieces;              // layers of each
   std::vector<StageShape> stages;         // by rank of the pipe
@@ -32,6 +32,6 @@ struct PipelinePlan {
 
 // `model` has whole layers. Error(usage) when it cannot be cut as the configuration says, or the schedule
 // does not run. trains false: stages have what forwards need.
-PipelinePlan plan_pipeline(const DsConfig& config, const Model& model, bool trains = true);
+PipelineCut cut_pipeline(const DsConfig& config, const Model& model, bool trains = true);
 
 }  // namespace cleave

@@ -1,4 +1,4 @@
-#include "zero/region_plan.h"
+#include "zero/region_layout.h"
 
 #include <algorithm>
 #include <numeric>
@@ -7,8 +7,8 @@
 
 namespace cleave {
 
-RegionPlan plan_regions(const std::vector<Lifetime>& lifetimes) {
-  RegionPlan plan{std::vector<int64_t>(lifetimes.size(), 0), 0};
+RegionLayout lay_out_regions(const std::vector<Lifetime>& lifetimes) {
+  RegionLayout layout{std::vector<int64_t>(lifetimes.size(), 0), 0};
   std::vector<size_t> order(lifetimes.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::stable_sort(order.begin(), order.end(),
@@ -19,18 +19,18 @@ RegionPlan plan_regions(const std::vector<Lifetime>& lifetimes) {
     std::vector<Range> taken;
     for (const size_t j : placed)
       if (lifetimes[j].first <= mine.last && mine.first <= lifetimes[j].last)
-        taken.push_back({plan.offsets[j], plan.offsets[j] + round_up(lifetimes[j].numel, 64)});
+        taken.push_back({layout.offsets[j], layout.offsets[j] + round_up(lifetimes[j].numel, 64)});
     std::sort(taken.begin(), taken.end(), [](Range a, Range b) { return a.begin < b.begin; });
     int64_t at = 0;
     for (const Range& r : taken) {
       if (at + mine.numel <= r.begin) break;
       at = std::max(at, r.end);
     }
-    plan.offsets[i] = at;
-    plan.numel = std::max(plan.numel, at + mine.numel);
+    layout.offsets[i] = at;
+    layout.numel = std::max(layout.numel, at + mine.numel);
     placed.push_back(i);
   }
-  return plan;
+  return layout;
 }
 
 }  // namespace cleave

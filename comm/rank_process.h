@@ -5,7 +5,7 @@
 
 namespace cleave {
 
-struct Seat {
+struct RankProcess {
   std::string host;     // for people
   std::string host_id;  // host_id() of the rank
   std::string address;  // from which it reached the master
@@ -19,9 +19,9 @@ std::string host_id();
 int64_t host_number();
 
 // Of this process, which reached the master from `address`.
-Seat seat_here(const std::string& address);
+RankProcess this_process(const std::string& address);
 
-std::string encode(const Seat& seat);
-Seat decode_seat(const std::string& bytes);  // CHECKs the form
+std::string encode(const RankProcess& process);
+RankProcess decode_rank_process(const std::string& bytes);  // CHECKs the form
 
 }  // namespace cleave

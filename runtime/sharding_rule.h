@@ -1,22 +1,22 @@
-// The ZeRO plan of each of a rank's units.
+// The sharding of each of a rank's units.
 #pragma once
 #include "core/param_spec.h"
 #include "runtime/ranks.h"
-#include "zero/plan.h"
+#include "zero/sharding.h"
 
 namespace cleave {
 
-class UnitPlans {
+class ShardingRule {
  public:
   // Both outlive this.
-  UnitPlans(const Settings& settings, const Ranks& ranks);
+  ShardingRule(const Settings& settings, const Ranks& ranks);
 
   // Asked for once a unit, in their order: up to offload_param.max_in_cpu elements of a rank's shards stay in
   // host memory though their home is the disk, those of the first units.
-  ZeroPlan operator()(const UnitSpec& unit);
+  Sharding operator()(const UnitSpec& unit);
 
  private:
-  ZeroPlan shared(const UnitSpec& unit) const;
+  Sharding shared(const UnitSpec& unit) const;
 
   const Settings& settings_;
   const Ranks& ranks_;

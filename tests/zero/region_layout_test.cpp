@@ -1,4 +1,4 @@
-#include "zero/region_plan.h"
+#include "zero/region_layout.h"
 
 #include <gtest/gtest.h>
 
@@ -19,7 +19,7 @@ int64_t lower_bound(const std::vector<Lifetime>& lifetimes) {
   return most;
 }
 
-TEST(RegionPlan, NeverOverlapsBuffersThatLiveTogether) {
+TEST(RegionLayout, NeverOverlapsBuffersThatLiveTogether) {
   std::mt19937 random(7);
   for (int round = 0; round < 200; ++round) {
     std::vector<Lifetime> lifetimes(1 + random() % 20);
@@ -28,27 +28,27 @@ TEST(RegionPlan, NeverOverlapsBuffersThatLiveTogether) {
       l.last = l.first + int(random() % 8);
       l.numel = 1 + int64_t(random() % 1000);
     }
-    const RegionPlan plan = plan_regions(lifetimes);
-    EXPECT_GE(plan.numel, lower_bound(lifetimes));
+    const RegionLayout layout = lay_out_regions(lifetimes);
+    EXPECT_GE(layout.numel, lower_bound(lifetimes));
     for (size_t i = 0; i < lifetimes.size(); ++i) {
-      EXPECT_LE(plan.offsets[i] + lifetimes[i].numel, plan.numel);
+      EXPECT_LE(layout.offsets[i] + lifetimes[i].numel, layout.numel);
       for (size_t j = 0; j < i; ++j) {
         const Lifetime &a = lifetimes[i], &b = lifetimes[j];
         if (a.last < b.first || b.last < a.first) continue;
-        EXPECT_TRUE(plan.offsets[i] + a.numel <= plan.offsets[j] ||
-                    plan.offsets[j] + b.numel <= plan.offsets[i]);
+        EXPECT_TRUE(layout.offsets[i] + a.numel <= layout.offsets[j] ||
+                    layout.offsets[j] + b.numel <= layout.offsets[i]);
       }
     }
   }
 }
 
-TEST(RegionPlan, TwoSlotsServeAnyNumberOfEqualLayersVisitedInTurn) {
+TEST(RegionLayout, TwoSlotsServeAnyNumberOfEqualLayersVisitedInTurn) {
   std::vector<Lifetime> lifetimes;
   for (int v = 0; v < 30; ++v) lifetimes.push_back({v, v + 1, 640});
-  EXPECT_EQ(plan_regions(lifetimes).numel, 2 * 640);
+  EXPECT_EQ(lay_out_regions(lifetimes).numel, 2 * 640);
 }
 
-TEST(RegionPlan, OfNothingIsEmpty) { EXPECT_EQ(plan_regions({}).numel, 0); }
+TEST(RegionLayout, OfNothingIsEmpty) { EXPECT_EQ(lay_out_regions({}).numel, 0); }
 
 }  // namespace
 }  // namespace cleave

@@ -1,6 +1,6 @@
 // The steps of collectives through segments, taken in host memory: one at a time, by a scheduler that lets
 // ranks run ahead of each other in every way that their waits allow.
-#include "comm/ipc/plan.h"
+#include "comm/ipc/steps.h"
 
 #include <algorithm>
 #include <random>
@@ -128,8 +128,8 @@ TEST(IpcPlan, LetsEveryWaitPassWhenTheWordsAreReleased) {
 }
 
 TEST(IpcPlan, RefusesSlotsWithoutRoomForAllRanksOrForAMessage) {
-  EXPECT_THROW(IpcPlanner(0, 3, 128, 2), Error);
-  EXPECT_THROW(IpcPlanner(0, 2, 128, 1).send(129), Error);
+  EXPECT_THROW(IpcStepBuilder(0, 3, 128, 2), Error);
+  EXPECT_THROW(IpcStepBuilder(0, 2, 128, 1).send(129), Error);
 }
 
 }  // namespace

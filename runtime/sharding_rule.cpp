@@ -1,0 +1,36 @@
+#include "runtime/sharding_rule.h"
+
+#include "zero/flat_layout.h"
+
+namespace cleave {
+
+ShardingRule::ShardingRule(const Settings& settings, const Ranks& ranks)
+    : settings_(settings), ranks_(ranks), left_in_memory_(settings.config.zero.offload_param.max_in_cpu) {}
+
+Sharding ShardingRule::operator()(const UnitSpec& unit) {
+  Sharding sharding = shared(unit);
+  if (sharding.home.parameters != MemoryKind::disk) return sharding;
+  const int64_t shard = FlatLayout(unit, sharding.optimizer_shards()).numel() / sharding.parameter_shards();
+  if (shard > left_in_memory_) return sharding;
+  left_in_memory_ -= shard;
+  sharding.home.parameters = settings_.parameter_disk.staging;
+  return sharding;
+}
+
+Sharding ShardingRule::shared(const UnitSpec& unit) const {
+  const ZeroConfig& zero = settings_.config.zero;
+  Communicator &data = *ranks_.mesh().data, &self = ranks_.self();
+  Sharding sharding = settings_.sharding == ShardingKind::by_stage ? sharding_of_stage(zero.stage, data, self)
+                      : settings_.sharding == ShardingKind::hybrid ? hybrid_sharding(ranks_.near(), self)
+                                                                   : nested_sharding(ranks_.near(), self);
+  sharding.check(data.size());
+  sharding.home = settings_.shard_home;
+  int64_t numel = 0;
+  for (const ParamSpec& p : unit.params) numel += p.numel();
+  // A nested sharding publishes across: it has no group to keep a unit whole with.
+  const bool can = sharding.gathers() && sharding.gather_on_publish->size() == 1;
+  const bool whole = can && numel < zero.stage3_param_persistence_threshold;
+  return whole ? with_whole_parameters(sharding, self) : sharding;
+}
+
+}  // namespace cleave
