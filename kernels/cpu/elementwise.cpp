@@ -30,9 +30,12 @@ void convert(Y* y, const X* x, int64_t numel, F f) {
 }  // namespace
 
 void run(const Cast& op) {
-  if (op.y.dtype() == DType::fp64 && op.x.dtype() == DType::fp64) {
-    std::memcpy(op.y.raw(), op.x.raw(), size_t(op.x.bytes()));
-    return;
+  if (op.y.dtype() == op.x.dtype()) {
+    if (op.y.raw() == op.x.raw()) return;
+    return team_loop(op.x.bytes(), op.x.numel() > kSerial, [&op](int64_t begin, int64_t end) {
+      std::memcpy(static_cast<std::byte*>(op.y.raw()) + begin,
+                  static_cast<const std::byte*>(op.x.raw()) + begin, size_t(end - begin));
+    });
   }
   if (op.x.dtype() == DType::fp64)
     return with_float(op.y.dtype(), [&](auto t) {

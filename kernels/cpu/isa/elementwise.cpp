@@ -80,7 +80,7 @@ void random_fill(const RandomArgs& args) {
   parallel_blocks(args.numel, kBlock, [=](int64_t begin, int64_t end) {
     int draws[kBlock + 128];  // floats, in the order of the elements
     const uint64_t first = args.first + uint64_t(begin);
-    for (int64_t d = 0; d < end - begin + 4; d += 64) {
+    for (int64_t d = 0; d < end - begin + int64_t(first % 4); d += 64) {
       I16 w[4];
       philox_blocks(key, (first + uint64_t(d)) / 4, w);
       for (int i = 0; i < 4; i += 2) {
