@@ -20,7 +20,7 @@ using Clock = std::chrono::steady_clock;
 
 // Longer than a loop's threads usually end apart, shorter than a time slice of the kernel, which a neighbour
 // that shares the core would have to wait for.
-constexpr auto kWatch = std::chrono::microseconds(20);
+constexpr auto kWatch = std::chrono::microseconds(100);
 
 // A thread takes its share in so many parts, and what it has not begun is taken by those that are done with
 // theirs: a thread that loses its core to another process holds up no more than one part.
