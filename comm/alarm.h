@@ -33,7 +33,7 @@ class Alarm {
     std::lock_guard lock(mutex_);
     if (!reason_.empty()) return;
     reason_ = reason;
-    // Under the lock: a group must not go away meanwhile, and must not be destroyed on this thread.
+    // The lock keeps groups alive meanwhile; none may be destroyed on this thread.
     for (Poisonable* group : groups_) group->poison(reason);
   }
 

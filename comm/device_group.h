@@ -9,7 +9,7 @@
 namespace cleave {
 
 // One rank's part. Calls are enqueued on CUDA streams; their tensors are in the memory of that stream's GPU.
-// A stream on which a call was lost tells so by its synchronize(): Error(rank_lost) with the reason.
+// Where a call was lost, synchronize() of its stream throws Error(rank_lost) with the reason.
 class DeviceGroup {
  public:
   virtual ~DeviceGroup() = default;

@@ -19,8 +19,8 @@ class Block final : public Layer {
     std::unique_ptr<Half> half;
   };
   // In the block's unit parameters stand in the order of the branches, each norm before its half.
-  // biases_last: all biases stand behind the other parameters, whose order no checkpoint sees, but a gradient
-  // norm's bits.
+  // biases_last: all biases stand behind the other parameters. No checkpoint sees that order, but the last
+  // bits of the gradient norm depend on it.
   Block(std::string name, Branch attention, Branch mlp, const RowDropout& dropout, bool biases_last = false);
 
   std::vector<UnitSpec> units() const override { return units_; }

@@ -1,6 +1,5 @@
-// A parameter as the part of a layer that declares it has it: as a member with a name. A layer of several
-// parts collects the units of all of them; from then on each parameter finds its tensors in what a call
-// brings.
+// A parameter is a named member of the part of a layer that declares it. A layer collects the units of all
+// its parts; from then on each parameter finds its own tensors among those that a call brings.
 #pragma once
 #include "core/param_spec.h"
 #include "model/layer_args.h"

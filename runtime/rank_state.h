@@ -10,7 +10,7 @@
 
 namespace cleave {
 
-// A rank's streams. Those that no option asks for are there all the same and cost nothing.
+// A rank's streams. One that no option asks for exists, and costs nothing while nothing is given to it.
 struct Streams {
   // `otherwise`: how a CPU rank computes. Dry: nothing is done.
   Streams(const Settings& settings, Stream::Mode otherwise, bool dry);

@@ -47,8 +47,8 @@ class Ranks {
   void all_reduce_on_host(Tensor t, std::string_view what);
   void all_gather_on_host(Tensor full, Tensor shard, std::string_view what);
 
-  // After the last micro-batch: on `stream`, the gradients of units that several stages hold are added up
-  // over them, and the parts that the ranks of a tensor axis have of a whole parameter's gradient.
+  // After the last micro-batch, on `stream`: adds up the gradients of each unit that several stages hold over
+  // those stages, and the partial gradients of whole parameters over the tensor axis.
   void sum_shared_gradients(ParameterStore& store, Stream& stream);
   std::vector<bool> units_summed_late(
       const ParameterStore& store) const;  // by unit: whether that changes them

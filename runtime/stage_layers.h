@@ -33,8 +33,8 @@ class StageLayers {
   // Whether the input of the layer leaves the device or is partitioned: one inside the chunk.
   bool away(int chunk, int l) const { return l > 0 && shape_.recompute.away_at(l, layers(chunk)); }
   int groups(int chunk) const { return shape_.recompute.groups(layers(chunk)); }
-  // Whether the last group of layers may stay from its forward to a backward that follows at once. Where the
-  // backward is split it would need its input, which is away, until the weights' part.
+  // Whether the last group of layers may be kept from its forward to a backward that follows at once. Not
+  // where the backward is split and inputs are away: the weights' part would need the group's input.
   bool may_stay() const { return !(shape_.split_backward && shape_.recompute.away()); }
 
  private:

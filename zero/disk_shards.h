@@ -38,7 +38,7 @@ class DiskShards {
   // until write_behind, whose event says that it is filled. What was read ahead is given up: it may be old.
   Tensor begin_write(int shard, Stream& writer);
   void write_behind(int shard, const Event& filled);
-  // No more is written before the next pass: reads for what is expected to be that.
+  // Nothing more is written before the next pass, so shards of the pass that is expected next are read ahead.
   void end_writes();
 
   // Blocks until everything was read and written; throws what went wrong, and then nothing is ahead.
@@ -48,7 +48,7 @@ class DiskShards {
   struct Staging {
     Buffer memory;
     Event free;
-    int shard = -1;  // that it holds; none: it may be used again after `free`
+    int shard = -1;  // the one it holds; -1: none, and it may be filled again after `free`
   };
   struct Shard {
     int64_t numel = 0, offset = 0;  // elements; bytes in the file

@@ -25,7 +25,7 @@ class GatherPool {
   void commit();
   void show_in(Trace& trace);  // what comes from homes; the trace outlives this
 
-  // Between the two no shard is written. A pass without backward visits may stand alone.
+  // From begin_step to end_step no shard is written. A pass without backward visits needs neither.
   void begin_step() { disk_.begin_step(); }
   void end_step() { disk_.end_step(); }
   // A pass is begin_pass and its visits in order, each acquire and finish. The parameters of the visit's
@@ -34,11 +34,11 @@ class GatherPool {
   std::vector<Tensor> acquire(int visit);
   void finish();
 
-  // This rank's slice of the working copy, at home. On disk it is nothing but its type, size and home.
+  // This rank's slice of the working copy, at home. One on disk has a type, a size and no memory.
   Tensor slice(int unit) const;
-  // With its values wherever it lives, to be read before the next call. Blocks for the disk.
+  // The same with its values, which the disk may have to bring first; valid until the next call.
   Tensor settled_slice(int unit);
-  // Where its next values go: for work enqueued on compute until publish(unit) that writes all of it.
+  // Where its next values go. Work enqueued on compute before publish(unit) writes all of it.
   Tensor next_slice(int unit);
   // After the slice was updated, on compute and by the work before `updated`: brings it to the ranks that
   // hold the whole, and home.

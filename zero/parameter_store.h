@@ -50,12 +50,12 @@ class ParameterStore {
   void wait_for_gradients();
   // What the optimizer walks: this rank's slice of the unit's flat order, and the views on it, at home.
   Range slice(int unit) const { return units_[size_t(unit)].slice(); }
-  // On disk: nothing but its type, size and home.
+  // One on disk has a type, a size and no memory.
   Tensor weights_slice(int unit) const { return pool_.slice(unit); }
-  // With the values of the last step wherever they live, to be read before the next call. Blocks for the
-  // disk.
+  // The same with the values of the last step, which the disk may have to bring first; valid until the next
+  // call.
   Tensor settled_weights_slice(int unit) { return pool_.settled_slice(unit); }
-  // Where its next values go: for work enqueued on compute until publish(unit) that writes all of it.
+  // Where its next values go. Work enqueued on compute before publish(unit) writes all of it.
   Tensor next_weights_slice(int unit) { return pool_.next_slice(unit); }
   Tensor gradient_slice(int unit) const { return buckets_.slice(unit); }  // empty where the unit is frozen
   Tensor overflows() const { return buckets_.overflows(); }  // exact sums: int64 [1], not 0 when one was seen
@@ -81,7 +81,7 @@ class ParameterStore {
   StoreOptions options_;
   Stream& compute_;
   Stream& comm_;
-  std::deque<StoredUnit> units_;  // which the rooms point to
+  std::deque<StoredUnit> units_;  // the pool and the buckets point to them
   GatherPool pool_;
   GradientBuckets buckets_;
 };

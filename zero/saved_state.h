@@ -12,7 +12,7 @@ namespace cleave {
 class SavedState {
  public:
   virtual ~SavedState() = default;
-  // What the values are before anything is loaded.
+  // Gives every value what it has before anything is loaded.
   virtual void initialize(uint64_t seed, Stream& compute) = 0;
 
   // What a checkpoint saves: "master", then an optimizer's state names. Of a frozen unit there is only the

@@ -33,7 +33,7 @@ class StagedUpdate {
   // And reads what was written back so far: before anything is given a second time.
   void begin_walk();
   // Runs kernels on pieces of the slice, whose operands may be on either side and undefined. Of the master
-  // and its states, kinds [read) are there for the kernels and kinds [written) are kept; grad is read and
+  // and its states the kernels find the kinds in `read` and those in `written` are kept; grad is read and
   // copy written. `range` is the piece's, of the slice. The event says that nothing of the slice is in use
   // any more and all of it is written.
   using Kernels = std::function<void(const UpdateSlice& piece, Range range, Stream& stream)>;

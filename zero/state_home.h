@@ -36,8 +36,9 @@ class StateHome {
     int64_t at = 0;                        // on disk: where the kinds lie, one behind the other
   };
   // A walk calls a body for every tile of the units it visits, with its state in memory, for work that starts
-  // after `ready`; the body returns the event after which it is not in use any more. Kinds [read) are there,
-  // and what is left in kinds [write) is kept; of tiles in memory all are, always.
+  // after `ready`; the body returns the event after which it is not in use any more. For a tile on disk, the
+  // kinds in the range `read` are brought and what the body left in those of `write` is kept; a tile in
+  // memory always has and keeps all.
   using Body =
       std::function<Event(const Tile& tile, const std::array<Tensor, kMostKinds>& state, const Event& ready)>;
   // All units, in order.

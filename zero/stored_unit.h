@@ -1,4 +1,4 @@
-// A unit of parameters as the rooms of a ParameterStore know it, and the visits in which layers use units.
+// A unit of parameters as the parts of a ParameterStore know it, and the visits in which layers use units.
 #pragma once
 #include <vector>
 

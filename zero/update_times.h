@@ -27,8 +27,8 @@ struct UpdateTimes {
 };
 UpdateTimes update_times(const UpdateBytes& bytes, const UpdateRates& rates);
 
-// Some tenths of a second with this optimizer and memory of this kind, as large as no cache. Of a CPU rank
-// the link is a copy between two places in memory.
+// Measured for some tenths of a second, with this optimizer and more memory of this kind than a cache holds.
+// The link of a CPU rank is a copy within its memory.
 UpdateRates measure_update(const Optimizer& optimizer, Device device, MemoryKind home);
 
 // "update: on the host, 0.42 s a step (2.10e+09 bytes of state at 5.0 GB/s); streamed through ...".

@@ -67,7 +67,7 @@ bool NcclLink::use_in_place(std::span<const Tensor> buffers) {
     if (result == ncclSuccess && handle) registered_.push_back(handle);
   }
   if (result != ncclSuccess)
-    std::fprintf(stderr, "warning: cuda:%d: group '%s': NCCL does not use buffers in member: %s\n",
+    std::fprintf(stderr, "warning: cuda:%d: group '%s': NCCL does not use buffers in place: %s\n",
                  member_.device, group_.name().c_str(), nccl_.get_error_string(result));
   return result == ncclSuccess;
 }

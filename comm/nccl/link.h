@@ -28,7 +28,7 @@ class NcclLink final : public WatchedLink {
   // Enqueues what body calls on `stream`. Error(rank_lost) when the link was given up.
   void enqueue(const Waiting& w, cudaStream_t stream, const Body& body);
 
-  // Registers these buffers with NCCL and no others, so that it may read and write them in member, where its
+  // Registers these buffers with NCCL and no others, so that it may read and write them in place, where its
   // transports can. False, and one line on stderr, where it refuses: then some may be registered.
   bool use_in_place(std::span<const Tensor> buffers);
 
