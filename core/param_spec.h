@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "core/range.h"
+
 namespace cleave {
 
 // Initial value as a function of the element's index in the whole tensor, so that any shard can be filled
@@ -18,13 +20,18 @@ struct Init {
 
 // Which part of a whole tensor a rank of the tensor axis holds. One dim is cut: it is blocks of these extents
 // one after another (fused queries, keys and values), and of each the rank has the rank-th of `ranks` equal
-// parts, whose last ones end in padding where the extent does not divide.
+// parts. Parts of a single block may be longer than they must be: what of them is behind the block's end is
+// padding, also where one rank holds all of it.
 struct Split {
   int dim = 0;
   std::vector<int64_t> extents = {};  // in the whole tensor; none: not split, every rank has all of it
   int rank = 0, ranks = 1;
 
   explicit operator bool() const { return !extents.empty(); }
+  // Of a block of this extent that the rank's part has `each` of: the elements that are not padding.
+  Range real(int64_t extent, int64_t each) const {
+    return intersect({0, extent}, Range{0, each}.shifted(std::min(extent, rank * each)));
+  }
 };
 
 struct ParamSpec {

@@ -7,8 +7,8 @@ namespace cleave {
 
 std::vector<UnitSpec> ClassifierHead::units() const {
   const Init normal{Init::Kind::normal, c_.init_scale};
-  UnitSpec unit{c_.unit, {c_.axis.cut({c_.weight, {c_.classes, c_.width}, normal, true}, 0)}};
-  if (!c_.bias.empty()) unit.params.push_back(c_.axis.cut({c_.bias, {c_.classes}, {}, false}, 0));
+  UnitSpec unit{c_.unit, {c_.axis.cut_padded({c_.weight, {c_.classes, c_.width}, normal, true}, 0)}};
+  if (!c_.bias.empty()) unit.params.push_back(c_.axis.cut_padded({c_.bias, {c_.classes}, {}, false}, 0));
   return {unit};
 }
 

@@ -27,7 +27,7 @@ class Embedding final : public Layer {
         dropout_{c.dropout, seq, axes} {
     const Init normal{Init::Kind::normal, c.init_scale};
     const char* learned = c.family->names.positions;
-    tokens_ = Parameter(axis_.cut({name_ + ".weight", {vocab_, width_}, normal, true}, 0));
+    tokens_ = Parameter(axis_.cut_padded({name_ + ".weight", {vocab_, width_}, normal, true}, 0));
     std::vector<DeclaredUnit> units{{name_, {&tokens_}}};
     if (learned) {
       places_ = Parameter({std::string(learned) + ".weight", {c.positions, width_}, normal, true});

@@ -349,7 +349,7 @@ std::vector<float> Engine::predict(const Batch& batch, std::optional<Range> want
   mesh.tensor->all_gather(here, mine, comm, {.what = "logits"});
   mesh.sequence->all_gather(all, here, comm, {.what = "logits"});
   comm.synchronize();
-  if (tensor * sequence == 1) return every;
+  if (tensor * sequence == 1 && columns == head.classes()) return every;
   std::vector<float> out;
   for (int64_t row = result.begin; row < result.end; ++row) {
     const int64_t sample = row / (part * sequence), position = row % (part * sequence);

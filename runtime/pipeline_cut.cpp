@@ -11,7 +11,7 @@ namespace {
 double params_of(const std::vector<UnitSpec>& units) {
   double sum = 0;
   for (const UnitSpec& u : units)
-    for (const ParamSpec& p : u.params) sum += double(p.numel());
+    for (const ParamSpec& p : u.params) sum += double(p.whole_numel());
   return sum;
 }
 

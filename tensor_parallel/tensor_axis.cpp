@@ -2,6 +2,8 @@
 
 #include <fmt/ranges.h>
 
+#include <utility>
+
 namespace cleave {
 
 int64_t TensorAxis::local_rows(int64_t rows) const {
@@ -32,11 +34,17 @@ ParamSpec TensorAxis::cut(ParamSpec p, int dim, std::vector<int64_t> blocks) con
   if (blocks.empty()) blocks = {length};
   length = 0;
   for (const int64_t extent : blocks) {
-    CHECK(blocks.size() == 1 || extent % size() == 0, "{}: a block of {} over {} ranks", p.name, extent,
-          size());
-    length += ceil_div(extent, size());
+    CHECK(extent % size() == 0, "{}: a block of {} over {} ranks", p.name, extent, size());
+    length += extent / size();
   }
   p.split = {.dim = dim, .extents = std::move(blocks), .rank = rank(), .ranks = size()};
+  return p;
+}
+
+ParamSpec TensorAxis::cut_padded(ParamSpec p, int dim) const {
+  int64_t& length = p.shape[size_t(dim)];
+  const int64_t count = std::exchange(length, padded_part(length).size);
+  if (ranks_ || length != count) p.split = {.dim = dim, .extents = {count}, .rank = rank(), .ranks = size()};
   return p;
 }
 

@@ -42,20 +42,25 @@ class TensorAxis {
   int64_t local_rows(int64_t rows) const;
   // This rank's equal part of something that is cut; Error(usage) names `what` and the sizes that would work.
   Range mine(int64_t count, const char* what) const;
-  // This rank's part of something that need not divide, such as a vocabulary: `size` is the same on every
-  // rank, and what of it is not in `real` is padding.
+  // This rank's part of a vocabulary: `size` is the same on every rank, and what of it is not in `real` is
+  // padding, also of a rank alone. Products whose columns are tokens want them in whole tiles and aligned, so
+  // from kPaddedFrom tokens on every part is a multiple of kTile; smaller vocabularies would grow too much
+  // and are only made equal. The rule knows nothing but the count, so it is the same in every layout.
+  static constexpr int64_t kTile = 128, kPaddedFrom = 4096;
   struct Padded {
     int64_t size;
     Range real;
   };
   Padded padded_part(int64_t count) const {
-    const Range real = part(count, size(), rank());
-    return {ceil_div(count, size()), real};
+    const int64_t each = round_up(ceil_div(count, size()), count < kPaddedFrom ? 1 : kTile);
+    return {each, Split{.extents = {count}, .rank = rank(), .ranks = size()}.real(count, each)};
   }
 
   // The part of a parameter that this rank has when one dim of it is cut, in every one of the blocks of these
-  // extents; none is a single block. Where a single one does not divide, the last parts end in padding.
+  // extents, which divide; none is a single block.
   ParamSpec cut(ParamSpec whole, int dim, std::vector<int64_t> blocks = {}) const;
+  // The same of a dim that is a vocabulary, as padded_part() says.
+  ParamSpec cut_padded(ParamSpec whole, int dim) const;
 
   // A tensor for all rows of `local`: scratch where rows are cut, else `local` itself.
   Tensor all_rows_of(Tensor local, Arena& scratch) const;

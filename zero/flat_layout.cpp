@@ -67,8 +67,8 @@ void add_split(std::vector<FlatLayout::Piece>& out, int index, const ParamSpec& 
   for (int64_t outer = part.begin / here; outer * here < part.end; ++outer) {
     int64_t local = outer * here, whole = outer * there;
     for (const int64_t extent : s.extents) {
-      const int64_t each = ceil_div(extent, s.ranks);
-      const Range real = cleave::part(extent, s.ranks, s.rank);  // the rest of `each` is padding
+      const int64_t each = s.extents.size() == 1 ? p.shape[size_t(s.dim)] : div_exact(extent, s.ranks);
+      const Range real = s.real(extent, each);
       const Range mine = intersect(Range{0, real.size() * inner}.shifted(local), part);
       if (!mine.empty())
         out.push_back(

@@ -21,6 +21,11 @@ namespace {
 // Sizes on a GPU are larger by this factor: enough work to fill it, and operands beyond its caches.
 int64_t larger(Device device, int64_t factor) { return device.is_cuda() ? factor : 1; }
 
+// GPT-2's vocabulary, and with the padding that its table has (TensorAxis::padded_part).
+constexpr int64_t kVocab = 50257, kPaddedVocab = 50304;
+// Rows of logits at a time: about those of the CPU, and a GPU's.
+int64_t head_rows(Device device) { return device.is_cuda() ? 4096 : 512; }
+
 void add_products(Device device, DType type) {
   struct Linear {
     const char* name;
@@ -32,7 +37,8 @@ void add_products(Device device, DType type) {
                           {"proj", t, 768, 768},
                           {"up", t, 3072, 768},
                           {"down", t, 768, 3072},
-                          {"head", t / 2, 50257, 768},
+                          {"head", head_rows(device), kPaddedVocab, 768},
+                          {"head_unpadded", head_rows(device), kVocab, 768},
                           {"narrow", t / 4, 384, 128}}) {
     const std::string name = fmt::format("matmul/{}", l.name);
     add_row(device, name + "/forward" + suffix, [=](Operands& o) {
@@ -59,9 +65,9 @@ void add_products(Device device, DType type) {
     });
   }
   add_row(device, "matmul/one_row" + suffix, [=](Operands& o) {
-    const Matmul op{.c = o.make(type, {1, 50257}),
+    const Matmul op{.c = o.make(type, {1, kPaddedVocab}),
                     .a = o.make(type, {1, 768}),
-                    .b = o.make(type, {50257, 768}),
+                    .b = o.make(type, {kPaddedVocab, 768}),
                     .transpose_b = true};
     Work w = o.work(op, double(op.b.bytes()));
     w.reads_only = true;
@@ -180,31 +186,33 @@ void add_rowwise(Device device, DType type) {
   });
   add_row(device, "embedding/forward" + suffix, [=](Operands& o) {
     return o.work(EmbeddingForward{.y = o.make(type, {rows, width}),
-                                   .tokens = o.tokens(rows, 50257),
-                                   .wte = o.make(type, {50257, width}),
+                                   .tokens = o.tokens(rows, kVocab),
+                                   .wte = o.make(type, {kPaddedVocab, width}),
                                    .wpe = o.make(type, {1024, width}),
                                    .seq = 1024},
                   2 * size);
   });
   add_row(device, "embedding/backward" + suffix, [=](Operands& o) {
-    return o.work(EmbeddingBackward{.dwte = o.make(DType::fp32, {50257, width}),
+    return o.work(EmbeddingBackward{.dwte = o.make(DType::fp32, {kPaddedVocab, width}),
                                     .dwpe = o.make(DType::fp32, {1024, width}),
                                     .dy = o.make(type, {rows, width}),
-                                    .tokens = o.tokens(rows, 50257),
+                                    .tokens = o.tokens(rows, kVocab),
                                     .seq = 1024,
                                     .accumulate_wte = true,
                                     .accumulate_wpe = true},
                   2 * size + 8 * double(n));
   });
-  add_row(device, "cross_entropy" + suffix, [=](Operands& o) {
-    const int64_t tokens = 512 * larger(device, 16), vocab = 50257;
-    return o.work(CrossEntropy{.logits = o.make(type, {tokens, vocab}),
-                               .losses = o.make(DType::fp32, {tokens}),
-                               .targets = o.tokens(tokens, vocab),
-                               .vocab = vocab,
-                               .scale = 1},
-                  2.0 * double(tokens * vocab * size_of(type)));
-  });
+  for (const auto& [name, columns] :
+       {std::pair{"cross_entropy", kPaddedVocab}, {"cross_entropy_unpadded", kVocab}})
+    add_row(device, name + suffix, [=, columns = columns](Operands& o) {
+      const int64_t tokens = head_rows(device);
+      return o.work(CrossEntropy{.logits = o.make(type, {tokens, columns}),
+                                 .losses = o.make(DType::fp32, {tokens}),
+                                 .targets = o.tokens(tokens, kVocab),
+                                 .vocab = kVocab,
+                                 .scale = 1},
+                    2.0 * double(tokens * columns * size_of(type)));
+    });
 }
 
 void add_elementwise(Device device, DType type) {

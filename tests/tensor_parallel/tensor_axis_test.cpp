@@ -96,6 +96,38 @@ TEST(TensorAxis, NamesTheSizesThatWouldWork) {
   });
 }
 
+// Every token is on one rank, and a rank's part is whole tiles where the vocabulary is large.
+TEST(TensorAxis, PadsVocabulariesByARuleThatKnowsTheirSizeOnly) {
+  for (int64_t count : {1, 11, 256, 4095, 4096, 4097, 5000, 50257, 151936})
+    for (int ranks : {1, 2, 3, 8, 12})
+      run_ranks(ranks, [=](Communicator& world) {
+        const TensorAxis axis(world);
+        const TensorAxis::Padded part = axis.padded_part(count);
+        EXPECT_EQ(part.size % (count < 4096 ? 1 : 128), 0);
+        const int64_t least = (count + ranks - 1) / ranks;
+        EXPECT_GE(part.size, least);
+        EXPECT_LT(part.size, least + (count < 4096 ? 1 : 128)) << count << " over " << ranks;
+        EXPECT_EQ(part.real.begin, std::min(count, world.rank() * part.size));
+        EXPECT_EQ(part.real.end, std::min(count, (world.rank() + 1) * part.size));
+        const ParamSpec cut = axis.cut_padded({"w", {count, 3}, {}, true}, 0);
+        EXPECT_EQ(cut.shape, (std::vector<int64_t>{part.size, 3}));
+        EXPECT_EQ(cut.whole_shape(), (std::vector<int64_t>{count, 3}));
+        EXPECT_EQ(cut.whole_numel(), 3 * count);
+        EXPECT_EQ(bool(cut.split), ranks > 1 || part.size != count) << "what is whole has no parts";
+      });
+  EXPECT_EQ(TensorAxis().padded_part(50257).size, 50304);
+  EXPECT_EQ(TensorAxis().padded_part(151936).size, 151936);
+  EXPECT_EQ(TensorAxis().padded_part(257).size, 257);
+}
+
+TEST(TensorAxis, CutsInEqualPartsOnlyWhatDivides) {
+  run_ranks(2, [](Communicator& world) {
+    const TensorAxis axis(world);
+    EXPECT_EQ(axis.cut({"w", {6, 3}, {}, true}, 0).shape, (std::vector<int64_t>{3, 3}));
+    EXPECT_THROW(axis.cut({"w", {7, 3}, {}, true}, 0), Error);
+  });
+}
+
 TEST(TensorAxis, SendsNothingInADryRun) {
   run_ranks(2, [](Communicator& world) {
     const TensorAxis axis(world);

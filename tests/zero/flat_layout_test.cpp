@@ -93,6 +93,17 @@ TEST(FlatLayout, PiecesOfASplitParameterNameElementsOfTheWholeTensor) {
   EXPECT_EQ(columns, std::vector<int>(40, 1));
 }
 
+// A table of 5 rows, padded to 8 on a rank alone: shards see the real ones only, each once.
+TEST(FlatLayout, PiecesOfAPaddedParameterOfOneRankLeaveThePaddingOut) {
+  const FlatLayout layout({"u", {{"table", {8, 3}, {}, true, {.dim = 0, .extents = {5}}}}}, 4);
+  EXPECT_EQ(layout.numel(), 24);
+  EXPECT_EQ(layout.param(0).whole_shape(), (std::vector<int64_t>{5, 3}));
+  std::vector<FlatLayout::Piece> pieces;
+  for (int shard = 0; shard < 4; ++shard)
+    for (const FlatLayout::Piece& p : layout.pieces(Range{0, 6}.shifted(shard * 6))) pieces.push_back(p);
+  EXPECT_EQ(pieces, (std::vector<FlatLayout::Piece>{{0, {0, 6}, 0}, {0, {6, 12}, 0}, {0, {12, 15}, 0}}));
+}
+
 TEST(FlatLayout, WhatIsSplitIsOneRangeAndWhatIsReplicatedOneWithDecayAndOneWithout) {
   const Split split{.extents = {8}, .ranks = 2};
   const FlatLayout layout({"u",
