@@ -9,6 +9,7 @@
 #include "comm/nccl/nccl.h"
 #include "core/build.h"
 #include "core/cores.h"
+#include "core/environment.h"
 #include "core/error.h"
 #include "core/units.h"
 #include "device/device.h"
@@ -88,6 +89,13 @@ Json cuda_facts(const CudaStatus& status) {
           {"gpus", gpus}};
 }
 
+Json environment_facts() {
+  Json set = Json::object();
+  for (const EnvironmentVariable& v : environment_variables())
+    if (const std::string value = environment_value(v.name); !value.empty()) set[std::string(v.name)] = value;
+  return set;
+}
+
 // How files on disk are moved: the library, and why the kernel refuses it.
 Json io_uring() {
   std::string problem;
@@ -98,7 +106,7 @@ Json io_uring() {
 // What is missing, for what, and how to get it.
 Json missing(const CudaStatus& status) {
   Json list = Json::array();
-  if (status.gpus.empty()) list.push_back({{"for", "training on a GPU"}, {"what", status.problem}});
+  if (!status.problem.empty()) list.push_back({{"for", "training on a GPU"}, {"what", status.problem}});
   if (!build::gloo)
     list.push_back(
         {{"for", "ranks on several hosts"}, {"what", "Gloo; install libgloo-dev and build again"}});
@@ -133,6 +141,8 @@ void print(const Json& j) {
   for (const Json& w : j["matmul"])
     row(fmt::format("matmul {}", w["type"].get<std::string>()).c_str(),
         fmt::format("{}: {}", w["way"].get<std::string>(), w["why"].get<std::string>()));
+  for (const auto& [name, value] : j["environment"].items())
+    row("environment", name + "=" + value.get<std::string>());
   row("memory", bytes(c["memory_available_bytes"]) + " available of " + bytes(c["memory_bytes"]));
   std::string transports;
   for (const Json& t : j["transports"]) transports += (transports.empty() ? "" : ", ") + t.get<std::string>();
@@ -176,6 +186,7 @@ int run_report(const Arguments& arguments) {
                     {"cpu", cpu_facts()},
                     {"threads", thread_facts_of(threads_of_process())},
                     {"matmul", matmul_facts()},
+                    {"environment", environment_facts()},
                     {"transports", transports},
                     {"io_uring", io_uring()},
                     {"cuda", cuda_facts(status)},

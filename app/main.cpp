@@ -1,10 +1,14 @@
 #include <fmt/format.h>
 
+#include <unistd.h>
+
 #include <cstdio>
 
 #include "app/commands.h"
 #include "app/parse.h"
+#include "config_schema/nearest_key.h"
 #include "core/build.h"
+#include "core/environment.h"
 #include "core/error.h"
 #include "kernels/cpu/bodies.h"
 #include "launcher/exit_code.h"
@@ -21,6 +25,16 @@ void print_help() {
   std::printf("\nCOMMAND --help shows its options and an example.\n");
 }
 
+// Others may have variables that begin like ours; only one that is nearly one of ours is a slip.
+void refuse_wrong_variables() {
+  constexpr size_t kPrefix = std::string_view("CLEAVE_").size();
+  std::vector<std::string> known;
+  for (const EnvironmentVariable& v : environment_variables()) known.emplace_back(v.name.substr(kPrefix));
+  for (const std::string& name : check_environment(environ))
+    if (const std::string near = nearest_word(name.substr(kPrefix), known); !near.empty())
+      fail(Exit::usage, "{} is not a variable of this program; did you mean CLEAVE_{}?", name, near);
+}
+
 int run(const Arguments& all) {
   if (all.empty() || all[0] == "--help" || all[0] == "-h" || all[0] == "help") {
     print_help();
@@ -30,7 +44,8 @@ int run(const Arguments& all) {
     std::printf("cleave %s\n", build::version.data());
     return 0;
   }
-  cpu::isa();  // refuses a wrong CLEAVE_ISA before anything begins
+  refuse_wrong_variables();
+  cpu::isa();  // refuses what CLEAVE_ISA asks for and this CPU has not
   for (const Command& c : kCommands)
     if (all[0] == c.name) return c.run({all.begin() + 1, all.end()});
   std::vector<std::string> names;

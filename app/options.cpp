@@ -1,10 +1,10 @@
 #include "app/options.h"
 
-#include <cstdlib>
 #include <filesystem>
 
 #include "app/parse.h"
 #include "core/cores.h"
+#include "core/environment.h"
 #include "core/error.h"
 #include "core/units.h"
 
@@ -127,9 +127,9 @@ ModelConfig config_of(const ModelOptions& o, int64_t data_vocab) {
 
 MemoryLimits memory_limits(const RankOptions& o) {
   auto limit = [](const std::string& option, const char* name, const char* variable) {
-    const char* fallback = std::getenv(variable);
     if (!option.empty()) return parse_bytes(option, name);
-    return fallback && *fallback ? parse_bytes(fallback, variable) : MemoryLimits::kNone;
+    const std::string fallback = environment_value(variable);
+    return fallback.empty() ? MemoryLimits::kNone : parse_bytes(fallback, variable);
   };
   return {limit(o.device_memory, "--device_memory", "CLEAVE_DEVICE_MEMORY"),
           limit(o.host_memory, "--host_memory", "CLEAVE_HOST_MEMORY")};

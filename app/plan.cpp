@@ -131,7 +131,8 @@ int run_plan(const Arguments& arguments) {
   for (const Note& n : read.notes)
     if (n.status == kNotKnown) std::fprintf(stderr, "note: %s: %s\n", n.path.c_str(), n.meaning.c_str());
   const int64_t per_node = o.per_node ? o.per_node : device ? device->per_node : 8;
-  const Planner planner(shape, o.model, int(o.world), options, int(std::min(per_node, o.world)));
+  const Planner planner(shape, o.model, int(o.world), options, int(std::min(per_node, o.world)),
+                        device ? Device::cuda(0) : Device());
   const Candidate candidate = planner.plan(read.text, read.config);
   if (o.suggest) return print_suggestion(candidate, limits, *device, planner);
 

@@ -9,15 +9,17 @@
 namespace cleave {
 
 Planner::Planner(ModelConfig shape, const ModelOptions& model, int world, ReadOptions options,
-                 int ranks_per_node)
+                 int ranks_per_node, Device device)
     : shape_(std::move(shape)),
       model_(model),
       world_(world),
       ranks_per_node_(ranks_per_node),
-      options_(std::move(options)) {}
+      options_(std::move(options)),
+      device_(device) {}
 
 EngineMaker Planner::maker(const DsConfig& config) const {
-  return [this, &config](Communicator& ranks, const EngineOptions& options) {
+  return [this, &config](Communicator& ranks, EngineOptions options) {
+    options.device = device_;
     const ModelFactory cut = [&](const Axes& axes) {
       return make_model(shape_, model_dtype(config), model_.seq_len, model_.model, axes);
     };
@@ -105,18 +107,22 @@ AvailableMemory available_memory() {
   }
 }
 
+const RankPlan& plan_of_rank(const JobPlan& plan, int rank) {
+  const RankPlan* alike = nullptr;
+  for (const RankPlan& r : plan.ranks) {
+    if (std::find(r.ranks.begin(), r.ranks.end(), rank) != r.ranks.end()) return r;
+    if (!alike && r.place.pipe == plan.mesh.place(rank).pipe) alike = &r;
+  }
+  CHECK(alike, "the plan has no rank like {}", rank);
+  return *alike;
+}
+
 void require_machine_fit(const JobPlan& plan, int first, int count, bool with_device) {
   int64_t bytes = 0;
   for (int rank = first; rank < first + count; ++rank) {
-    // A rank that was not tried takes what those of its stage take.
-    const RankPlan* mine = nullptr;
-    for (const RankPlan& r : plan.ranks) {
-      const bool tried = std::find(r.ranks.begin(), r.ranks.end(), rank) != r.ranks.end();
-      if (tried || (!mine && r.place.pipe == plan.mesh.place(rank).pipe)) mine = &r;
-      if (tried) break;
-    }
-    bytes += mine->memory.total(MemoryKind::pinned) + mine->memory.total(MemoryKind::host) +
-             (with_device ? mine->memory.total(MemoryKind::device) : 0);
+    const MemoryTable& mine = plan_of_rank(plan, rank).memory;
+    bytes += mine.total(MemoryKind::pinned) + mine.total(MemoryKind::host) +
+             (with_device ? mine.total(MemoryKind::device) : 0);
   }
   const AvailableMemory there = available_memory();
   require(

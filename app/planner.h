@@ -10,7 +10,9 @@ namespace cleave {
 
 class Planner {
  public:
-  Planner(ModelConfig shape, const ModelOptions& model, int world, ReadOptions options, int ranks_per_node);
+  // Of ranks that compute on devices like this one, which need not be here.
+  Planner(ModelConfig shape, const ModelOptions& model, int world, ReadOptions options, int ranks_per_node,
+          Device device);
 
   // The job of a configuration that was read.
   Candidate plan(const std::string& text, const DsConfig& config, PlanRanks ranks = PlanRanks::all) const;
@@ -26,6 +28,7 @@ class Planner {
   ModelOptions model_;
   int world_, ranks_per_node_;
   ReadOptions options_;
+  Device device_;
 };
 
 // Bytes that processes may still take here: what the kernel calls available, or less where a cgroup says so.
@@ -34,6 +37,9 @@ struct AvailableMemory {
   std::string source;
 };
 AvailableMemory available_memory();
+
+// What a rank takes; of one that was not tried, what those of its stage take.
+const RankPlan& plan_of_rank(const JobPlan& plan, int rank);
 
 // Ranks [first, first + count) share this machine: Error(memory) when they need more than is available.
 // `with_device`: they compute on the CPU, where device memory is the machine's.

@@ -16,6 +16,7 @@
 #include "comm/traced.h"
 #include "data/batch_loader.h"
 #include "data/ngram.h"
+#include "device/gpu_problems.h"
 #include "runtime/engine.h"
 #include "runtime/pipeline_cut.h"
 
@@ -75,6 +76,7 @@ class Run {
     const Candidate candidate = planner.plan(config_text, config_);
     planner.require_fit(candidate, memory_limits(o_.ranks));
     const RankInfo& me = job_.info();
+    device_bytes_ = plan_of_rank(candidate.plan, me.rank).memory.total(MemoryKind::device);
     require_machine_fit(candidate.plan, me.rank - me.local_rank, me.local_size, !job_.device().is_cuda());
     constexpr int kProved = 16;  // ranks
     if (job_.first() && me.world > 1 && me.world <= kProved) prove_calls(me.world, planner.maker(config_));
@@ -121,6 +123,7 @@ class Run {
   // folder, and the evaluation data have no token that would end the last evaluation.
   void prepare() {
     folder_.require_something_to_resume();
+    job_.together([&] { require_free_memory(); });
     job_.together([&] {
       if (job_.first()) {
         paths_of(o_, config_, job_.info().world).require_writable();
@@ -135,6 +138,13 @@ class Run {
     });
     folder_.take(std::chrono::seconds(config_.comm_timeout_s));
     make_trace();
+  }
+
+  // Others may use this rank's GPU. Ranks that share it find what is free before any of them takes it.
+  void require_free_memory() const {
+    if (!job_.device().is_cuda()) return;
+    const std::string problem = memory_problem(cuda_gpu(job_.device()), job_.device(), device_bytes_);
+    require(problem.empty(), Exit::memory, "{}", problem);
   }
 
   void make_trace() {
@@ -298,6 +308,7 @@ class Run {
   int data_ranks_ = 1;
   std::unique_ptr<Profile> profile_;
   double validation_loss_ = 0;
+  int64_t device_bytes_ = 0;  // of this rank, as planned
 };
 
 }  // namespace
@@ -313,7 +324,8 @@ int run_train(const Arguments& arguments) {
     const ReadResult config = job.read_config(o.config, reading);
     Run run(o, job, config);
     if (job.first()) warn_of_raw_bytes({o.data, o.eval_data});
-    const Planner planner(run.model(), o.model, job.info().world, reading, job.info().local_size);
+    const Planner planner(run.model(), o.model, job.info().world, reading, job.info().local_size,
+                          job.device());
     run.check_plan(planner, config.text);
     job.connect(config.config);
     Job::catch_signals();

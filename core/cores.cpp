@@ -10,6 +10,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "core/environment.h"
 #include "core/error.h"
 
 namespace cleave {
@@ -104,7 +105,7 @@ ThreadFacts thread_facts(int local_ranks) {
   return {.cores = int(mine.size()),
           .quota = cpu_quota(),
           .local_ranks = std::max(1, local_ranks),
-          .own_cores = std::getenv("CLEAVE_CORES") != nullptr || mine != cores_of(getppid())};
+          .own_cores = !environment_value("CLEAVE_CORES").empty() || mine != cores_of(getppid())};
 }
 
 ThreadCount choose_threads(const ThreadFacts& facts) {

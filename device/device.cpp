@@ -9,14 +9,18 @@ namespace cleave {
 std::string name_of(Device device) { return device.is_cuda() ? fmt::format("cuda:{}", device.index) : "cpu"; }
 
 Device choose_device(std::string_view wanted, int local_rank) {
+  return choose_device(wanted, local_rank, wanted == "cpu" ? CudaStatus{} : cuda_status());
+}
+
+Device choose_device(std::string_view wanted, int local_rank, const CudaStatus& status) {
   if (wanted == "cpu") return {};
   const bool named = wanted.starts_with("cuda:");
   require(wanted == "auto" || wanted == "cuda" || named, Exit::usage,
           "--device {}: there are auto, cpu, cuda and cuda:INDEX", wanted);
-  const CudaStatus status = cuda_status();
   const int gpus = int(status.gpus.size());
-  if (wanted == "auto" && gpus == 0) return {};
-  require(gpus > 0, Exit::usage, "--device {}: {}; or use --device cpu", wanted, status.problem);
+  require(!status.meant && (gpus > 0 || wanted == "auto"), Exit::usage,
+          "--device {}: {}; or use --device cpu", wanted, status.problem);
+  if (gpus == 0) return {};
   if (!named) return Device::cuda(local_rank % gpus);
   int index = -1;
   const char* end = wanted.data() + wanted.size();

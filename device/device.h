@@ -24,20 +24,25 @@ struct Gpu {
   int major = 0, minor = 0;  // compute capability
   int multiprocessors = 0;
   int64_t memory_bytes = 0, free_bytes = 0;
-  std::vector<bool> reaches;  // by device: its memory can be read directly
+  std::vector<bool> reaches = {};  // by device: its memory can be read directly
 };
 
 struct CudaStatus {
   int driver = 0, runtime = 0;  // 13000 is version 13.0; 0: none
-  std::vector<Gpu> gpus;
-  std::string problem;  // empty, or why no GPU can be used and what to do
+  std::vector<Gpu> gpus = {};
+  std::string problem = {};  // empty, or why GPUs cannot be used as they were meant to be, and what to do
+  bool meant = false;        // there is a GPU, or one was asked for, and the problem is in the way
 };
 
 // Looks; never throws. Free memory is asked for only on demand, because that starts CUDA on every GPU.
 CudaStatus cuda_status(bool free_memory = false);
+// One GPU, with its free memory; starts CUDA on it alone. Error(usage) where it cannot be used.
+Gpu cuda_gpu(Device device);
 
 // "auto" (a GPU where there is one, else the CPU), "cpu", "cuda" or "cuda:INDEX". Ranks of one host take its
-// GPUs in turn. Throws Error(usage) with the fix when a GPU was asked for and cannot be used.
+// GPUs in turn. Throws Error(usage) with the fix when a GPU was asked for and cannot be used, and with "auto"
+// when one was meant to be used.
 Device choose_device(std::string_view wanted, int local_rank);
+Device choose_device(std::string_view wanted, int local_rank, const CudaStatus& status);
 
 }  // namespace cleave

@@ -16,6 +16,8 @@ CudaStatus cuda_status(bool) {
   return status;
 }
 
+Gpu cuda_gpu(Device device) { fail(Exit::usage, "{}: {}", name_of(device), kProblem); }
+
 std::unique_ptr<Queue> make_cuda_queue(Device device) {
   fail(Exit::usage, "{}: {}", name_of(device), kProblem);
 }

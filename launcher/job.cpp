@@ -12,7 +12,9 @@
 
 #include "comm/gpu_transport.h"
 #include "comm/together.h"
+#include "core/environment.h"
 #include "core/error.h"
+#include "device/gpu_problems.h"
 #include "device/team.h"
 #include "launcher/discovery.h"
 #include "launcher/exit_code.h"
@@ -30,7 +32,7 @@ void on_signal(int signal) {
   stop = 1;
 }
 
-bool launched_by_us() { return std::getenv("CLEAVE_LAUNCHED") != nullptr; }
+bool launched_by_us() { return !environment_value("CLEAVE_LAUNCHED").empty(); }
 
 // Raises the limit of open files as far as it may go; a rank that met it later could not even say so.
 void require_open_files(const RankInfo& info) {
@@ -59,6 +61,7 @@ Device refused_once(int local_rank, Choose choose) {
 }  // namespace
 
 Job::Job(const JobOptions& options) : options_(options) {
+  check_environment(environ);
   const Discovery found = discover_ranks(environment_of_process());
   info_ = found.info;
   require_open_files(info_);
@@ -70,9 +73,17 @@ Job::Job(const JobOptions& options) : options_(options) {
   // A kernel that is loaded at its first launch waits for the whole GPU, and so for other ranks.
   if (info_.world > 1) setenv("CUDA_MODULE_LOADING", "EAGER", 0);
   device_ = refused_once(info_.local_rank, [&] {
-    const Device chosen = choose_device(options.device, info_.local_rank);
-    if (!chosen.is_cuda() || options.device.starts_with("cuda:")) return chosen;
-    return gpu_of_rank(int(cuda_status().gpus.size()), info_.local_rank, info_.local_size, options.share_gpu);
+    const CudaStatus status = options.device == "cpu" ? CudaStatus{} : cuda_status();
+    Device device = choose_device(options.device, info_.local_rank, status);
+    if (!device.is_cuda()) return device;
+    if (!options.device.starts_with("cuda:"))
+      device = gpu_of_rank(int(status.gpus.size()), info_.local_rank, info_.local_size, options.share_gpu);
+    const Gpu& gpu = status.gpus[size_t(device.index)];
+    const std::string problem = slice_problem(gpu, device, info_.world, options.gpu_transport);
+    require(problem.empty(), Exit::usage, "{}", problem);
+    if (const std::string note = slice_note(gpu, device); first() && !note.empty())
+      std::fprintf(stderr, "warning: %s\n", note.c_str());
+    return device;
   });
   threads_ = threads_of_process(options.threads, info_.local_size);
   set_team_threads(threads_.threads);

@@ -2,7 +2,7 @@
 
 #include <dlfcn.h>
 
-#include <cstdlib>
+#include "core/environment.h"
 
 namespace cleave {
 namespace {
@@ -28,15 +28,15 @@ Loaded load() {
   Loaded out;
   NcclLibrary& l = out.api;
   std::string& problem = out.status.problem;
-  const char* named = std::getenv("CLEAVE_NCCL");
-  const char* file = named && *named ? named : "libnccl.so.2";
-  void* handle = dlopen(file, RTLD_NOW | RTLD_LOCAL);
+  const std::string named = environment_value("CLEAVE_NCCL");
+  const std::string file = named.empty() ? "libnccl.so.2" : named;
+  void* handle = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!handle) {
     const char* error = dlerror();
     problem = fmt::format(
         "NCCL was not loaded ({}); install libnccl2 or pip's nvidia-nccl-cu13, or set CLEAVE_NCCL to the "
         "file",
-        error ? error : file);
+        error ? error : file.c_str());
     return out;
   }
   const bool all = find(handle, "ncclGetVersion", l.get_version, problem) &&

@@ -3,6 +3,7 @@
 #include <map>
 
 #include "comm/nccl/channel.h"
+#include "core/environment.h"
 
 namespace cleave {
 namespace {
@@ -48,8 +49,7 @@ class NcclGroup final : public WatchedGroup {
 
   // NCCL does not allow that the buffers of some ranks are registered and those of others are not.
   void lend(const Waiting& w, std::span<const Tensor> buffers) override {
-    const char* wanted = std::getenv("CLEAVE_NCCL_REGISTER");
-    const bool done = wanted && std::string_view(wanted) == "on" && all_->use_in_place(buffers);
+    const bool done = environment_value("CLEAVE_NCCL_REGISTER") == "on" && all_->use_in_place(buffers);
     const std::vector<int64_t> all = group().exchange(w, done);
     if (std::find(all.begin(), all.end(), 0) != all.end()) take_back();
   }

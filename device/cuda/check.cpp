@@ -2,17 +2,6 @@
 
 namespace cleave {
 
-std::string driver_problem(int driver) {
-  const int major = CUDART_VERSION / 1000, minor = CUDART_VERSION % 1000 / 10;
-  if (driver == 0)
-    return fmt::format("there is no NVIDIA driver here; install one for CUDA {}.{} or newer", major, minor);
-  return fmt::format(
-      "the NVIDIA driver is for CUDA {}.{} and this build needs {}.{}; install a newer driver (nvidia-smi "
-      "shows "
-      "it), or build with an older CUDA toolkit",
-      driver / 1000, driver % 1000 / 10, major, minor);
-}
-
 std::string advice(cudaError_t error) {
   switch (error) {
     case cudaErrorInsufficientDriver:

@@ -10,9 +10,6 @@ namespace cleave {
 // Why CUDA cannot be used on this machine and what to do; empty when the error is of another kind.
 std::string advice(cudaError_t error);
 
-// For a driver of this version (12040 is 12.4; 0: none), which this build's runtime refuses.
-std::string driver_problem(int driver);
-
 [[noreturn]] void cuda_fail(cudaError_t error, const char* call, int device);
 
 // Throws Error naming the call, the device and what to do: usage where the machine lacks a driver or a GPU,

@@ -1,8 +1,10 @@
 #include "device/cuda/memory.h"
 
+#include <cstdlib>
 #include <cstring>
 
 #include "device/cuda/check.h"
+#include "device/gpu_problems.h"
 
 namespace cleave {
 
@@ -42,34 +44,62 @@ int64_t cuda_identity(Device device) {
   return (halves[0] ^ halves[1]) | 1;  // random but for a few bits; never 0
 }
 
+namespace {
+
+// What is known without starting CUDA on the GPU, and with `free_memory` what is known then.
+cudaError_t look_at(Gpu& gpu, int index, int count, bool free_memory) {
+  cudaDeviceProp p;
+  if (const cudaError_t error = cudaGetDeviceProperties(&p, index); error != cudaSuccess) return error;
+  gpu = {p.name, p.major, p.minor, p.multiProcessorCount, int64_t(p.totalGlobalMem), 0, {}};
+  size_t free = 0, total = 0;
+  if (free_memory && cudaSetDevice(index) == cudaSuccess && cudaMemGetInfo(&free, &total) == cudaSuccess)
+    gpu.free_bytes = int64_t(free);
+  for (int other = 0; other < count; ++other) {
+    int can = 0;
+    gpu.reaches.push_back(other == index ||
+                          (cudaDeviceCanAccessPeer(&can, index, other) == cudaSuccess && can));
+  }
+  return cudaSuccess;
+}
+
+DriverReport::Answer answer_of(cudaError_t error, int driver) {
+  using Answer = DriverReport::Answer;
+  if (error == cudaSuccess) return Answer::gpus;
+  if (error == cudaErrorNoDevice) return Answer::no_gpu;
+  if (error != cudaErrorInsufficientDriver) return Answer::other;
+  return driver == 0 ? Answer::no_driver : Answer::old_driver;
+}
+
+}  // namespace
+
 CudaStatus cuda_status(bool free_memory) {
   CudaStatus status;
   if (cudaDriverGetVersion(&status.driver) != cudaSuccess) status.driver = 0;
-  if (cudaRuntimeGetVersion(&status.runtime) != cudaSuccess) status.runtime = 0;
+  if (cudaRuntimeGetVersion(&status.runtime) != cudaSuccess) status.runtime = CUDART_VERSION;
   int count = 0;
   cudaError_t error = cudaGetDeviceCount(&count);
   for (int i = 0; i < count && error == cudaSuccess; ++i) {
-    cudaDeviceProp p;
-    if ((error = cudaGetDeviceProperties(&p, i)) != cudaSuccess) break;
-    Gpu gpu{p.name, p.major, p.minor, p.multiProcessorCount, int64_t(p.totalGlobalMem), 0, {}};
-    size_t free = 0, total = 0;
-    if (free_memory && cudaSetDevice(i) == cudaSuccess && cudaMemGetInfo(&free, &total) == cudaSuccess)
-      gpu.free_bytes = int64_t(free);
-    for (int other = 0; other < count; ++other) {
-      int can = 0;
-      gpu.reaches.push_back(other == i || (cudaDeviceCanAccessPeer(&can, i, other) == cudaSuccess && can));
-    }
-    status.gpus.push_back(std::move(gpu));
+    Gpu gpu;
+    if ((error = look_at(gpu, i, count, free_memory)) == cudaSuccess) status.gpus.push_back(std::move(gpu));
   }
   cudaGetLastError();
-  if (!status.gpus.empty()) return status;
-  if (error == cudaSuccess) error = cudaErrorNoDevice;
-  status.problem = advice(error);
-  if (error == cudaErrorInsufficientDriver) status.problem = driver_problem(status.driver);
-  if (status.problem.empty())
-    status.problem =
-        fmt::format("CUDA does not start: {} ({})", cudaGetErrorString(error), cudaGetErrorName(error));
+  DriverReport report{.answer = answer_of(error, status.driver),
+                      .driver = status.driver,
+                      .runtime = status.runtime,
+                      .gpus = int(status.gpus.size())};
+  if (report.answer == DriverReport::Answer::other)
+    report.words = fmt::format("CUDA does not start: {} ({}); {}", cudaGetErrorString(error),
+                               cudaGetErrorName(error), advice(error));
+  if (const char* visible = std::getenv("CUDA_VISIBLE_DEVICES")) report.visible = visible;
+  const GpuProblem problem = gpu_problem(report);
+  status.problem = problem.text, status.meant = problem.meant;
   return status;
+}
+
+Gpu cuda_gpu(Device device) {
+  Gpu gpu;
+  cuda_check(look_at(gpu, device.index, 0, true), "cudaGetDeviceProperties", device.index);
+  return gpu;
 }
 
 }  // namespace cleave

@@ -1,6 +1,4 @@
-#include <cstdlib>
-#include <string_view>
-
+#include "core/environment.h"
 #include "core/error.h"
 #include "kernels/cpu/bodies.h"
 
@@ -17,11 +15,7 @@ bool has_v4() {
 
 Isa isa() {
   static const Isa chosen = [] {
-    const char* variable = std::getenv("CLEAVE_ISA");
-    const std::string_view wanted = variable ? variable : "";
-    require(wanted.empty() || wanted == "v3" || wanted == "v4", Exit::usage,
-            "CLEAVE_ISA is '{}'; give v3 (AVX2) or v4 (AVX-512), or unset it for the best that the CPU has",
-            wanted);
+    const std::string wanted = environment_value("CLEAVE_ISA");
     require(wanted != "v4" || has_v4(), Exit::usage,
             "CLEAVE_ISA is v4, but this CPU has no AVX-512 (F, BW, CD, DQ, VL); give v3 or unset it");
     return wanted == "v3" || !has_v4() ? Isa::v3 : Isa::v4;

@@ -4,6 +4,7 @@
 
 #include <cstdlib>
 
+#include "core/environment.h"
 #include "kernels/cpu/bodies.h"
 #include "kernels/cpu/onednn.h"
 
@@ -11,7 +12,7 @@ namespace cleave {
 namespace {
 
 std::string own_way() {
-  const bool forced = std::getenv("CLEAVE_ISA") && *std::getenv("CLEAVE_ISA");
+  const bool forced = !environment_value("CLEAVE_ISA").empty();
   return fmt::format("own product with {}{}", cpu::isa() == cpu::Isa::v4 ? "AVX-512" : "AVX2",
                      forced ? " (CLEAVE_ISA)" : "");
 }

@@ -4,6 +4,7 @@
 
 #include <cstdlib>
 
+#include "core/environment.h"
 #include "core/error.h"
 
 namespace cleave::gpu {
@@ -30,12 +31,12 @@ struct Library {
 
 Library load() {
   Library l{};
-  const char* named = std::getenv("CLEAVE_CUDNN");
-  const char* file = named && *named ? named : "libcudnn.so.9";
-  void* handle = dlopen(file, RTLD_NOW | RTLD_LOCAL);
+  const std::string named = environment_value("CLEAVE_CUDNN");
+  const std::string file = named.empty() || named == "off" ? "libcudnn.so.9" : named;
+  void* handle = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!handle) {
     const char* error = dlerror();
-    l.problem = fmt::format("cuDNN was not loaded ({})", error ? error : file);
+    l.problem = fmt::format("cuDNN was not loaded ({})", error ? error : file.c_str());
     return l;
   }
   auto find = [&](const char* name, auto& function) {

@@ -2,11 +2,10 @@
 
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
 #include <map>
 #include <mutex>
-#include <string_view>
 
+#include "core/environment.h"
 #include "device/copy.h"
 #include "kernels/elementwise.h"
 
@@ -47,8 +46,7 @@ bool proved(const std::string& name, const char* variable, Stream& stream,
     const std::lock_guard lock(all.mutex);
     if (const auto at = all.known.find(key); at != all.known.end()) return at->second;
   }
-  const char* wanted = std::getenv(variable);
-  const bool off = wanted && std::string_view(wanted) == "off";
+  const bool off = environment_value(variable) == "off";
   const Verdict verdict = off ? Verdict() : trial();
   const std::lock_guard lock(all.mutex);
   const auto [at, first] = all.known.emplace(key, !off && verdict.empty());

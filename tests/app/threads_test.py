@@ -63,6 +63,20 @@ class Instructions(AppTest):
             err = self.run_cleave(*command, code=2, env={"CLEAVE_ISA": "avx9"}).stderr
             self.assertIn("CLEAVE_ISA is 'avx9'; give v3 (AVX2) or v4 (AVX-512)", err)
 
+    def test_variables_are_checked_by_every_command_and_listed_by_the_report(self):
+        for env, words in [({"CLEAVE_WGMMA": "on"}, "CLEAVE_WGMMA is 'on'; give off"),
+                           ({"CLEAVE_NCCL": "/no/such/libnccl.so.2"}, "CLEAVE_NCCL is '/no/such/libnccl.so.2'; give the file"),
+                           ({"CLEAVE_DEVICE_MEMORY": "much"}, "CLEAVE_DEVICE_MEMORY: 'much' is not a size"),
+                           ({"CLEAVE_CUDN": "off"}, "CLEAVE_CUDN is not a variable of this program; did you mean CLEAVE_CUDNN?")]:
+            for command in (["report"], ["check", self.config()], ["launch", "-n", 1, "--", "report"]):
+                err = self.run_cleave(*command, code=2, env=env).stderr
+                self.assertIn(words, err)
+                self.assertEqual(len(err.splitlines()), 1, err)
+        env = {"CLEAVE_HOME": "/opt/cleave", "CLEAVE_DIR": "x", "CLEAVE_CUDNN": "off"}
+        report = json.loads(self.run_cleave("report", "--json", env=env).stdout)
+        self.assertEqual(report["environment"]["CLEAVE_CUDNN"], "off")
+        self.assertNotIn("CLEAVE_HOME", report["environment"])
+
     def test_the_report_says_which_way_products_of_each_type_go_and_why(self):
         def ways(**env):
             report = json.loads(self.run_cleave("report", "--json", env=env).stdout)

@@ -8,6 +8,7 @@
 #include <map>
 #include <set>
 
+#include "core/environment.h"
 #include "pipeline/schedule.h"
 #include "tests/runtime/cut_models.h"
 #include "tests/sampled.h"
@@ -18,10 +19,7 @@ namespace {
 constexpr int kSteps = 5, kMostRanks = 8;
 constexpr int kSampled = kSanitized ? 101 : 24;  // by default one combination in so many
 
-bool whole_product() {
-  const char* value = std::getenv("CLEAVE_FULL_PRODUCT");
-  return value && std::string_view(value) == "1";
-}
+bool whole_product() { return !environment_value("CLEAVE_FULL_PRODUCT").empty(); }
 
 // Enough layers for two chunks on each of four stages, and a head of its own: a tied one is summed in another
 // order on one stage than on several.
