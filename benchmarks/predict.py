@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Predicts the training rows of scripts/gpu_check.sh on one H200 from counted FLOPs and bytes and the rates below; docs/performance.md
-explains the formula. usage: predict.py [--gemm 0.80] [--attention 310 255] [--cudnn] [--bytes 3.6] [--separate]"""
+explains the formula. usage: predict.py [--gemm 0.80] [--attention 310 255] [--cudnn] [--bytes 3.6] [--separate]
+[--fp32_logits] [--logits_rows 4096]"""
 import argparse
 
 GEMM = 780e12  # a large bf16 product of random values
@@ -18,14 +19,16 @@ MODELS = {
 KINDS = ("products", "attention", "moves", "update")
 
 
-def seconds_a_token(name, gemm=0.80, attention=None, cudnn=False, terabytes=3.6, separate=False, step=None):
-    """The seconds that each kind of work takes for a token, in a step of `step` tokens; and the operations of its products."""
+def seconds_a_token(name, gemm=0.80, attention=None, cudnn=False, terabytes=3.6, separate=False, step=None, logits=(2, 4096)):
+    """The seconds that each kind of work takes for a token, in a step of `step` tokens, with logits of so many bytes, so many rows at a
+    time; and the operations of its products."""
     layers, d, heads, kv, mlp, vocab, tied, usual, _ = MODELS[name]
     gpt = name.startswith("gpt2")
     g = kv / heads
     matrices = layers * d * ((4 if gpt else 2 + 2 * g) * d + (2 if gpt else 3) * mlp)
     params = matrices + vocab * d * (1 if tied else 2)
-    products = 6 * (matrices + vocab * d)
+    padded = -(-vocab // 128) * 128  # columns that the head multiplies
+    products = 6 * (matrices + padded * d)
     forward, backward = (x * T * d * layers for x in (2, 5))  # half of the square, and the backward's five products
     # Rows of `d` elements that kernels between the products read and write, in a layer.
     # As epilogues, GELU and its gradient still write and read what GELU was applied to.
@@ -34,13 +37,18 @@ def seconds_a_token(name, gemm=0.80, attention=None, cudnn=False, terabytes=3.6,
         rows = 2 + 4 + 3 + 4 + 2 + 4 + gelu + bias
     else:
         rows = 2 + 4 + 3 + 4 + 4 + 2 + 4 * (1 + g) + (1 + 2 * g if separate else 0) + 8 * mlp / d
-    moved = 2 * (layers * d * rows + 3 * vocab)
+    # The loss reads the logits, the second time from the cache, and writes their gradient.
+    size, rows_at_a_time = logits
+    moved = 2 * layers * d * rows + (size + 2) * padded
     share = gemm * min(1, (0.7 + 0.3 * d / 1600))  # short inner dimensions fill the tensor cores less
+    # The head's three products of a chunk read its weights twice, read and write their gradient, write the logits and read their
+    # gradient twice; where that takes longer than the arithmetic, they wait for it.
+    waits = max(0, (8 * padded * d / rows_at_a_time + (size + 2 + 2) * padded) / (terabytes * 1e12) - 6 * padded * d / (GEMM * share))
     rates = attention or OWN[d // heads]
     scores = forward / (rates[0] * 1e12) + backward / (rates[1] * 1e12)
     if cudnn:  # its deterministic backward writes T x T elements of 2 bytes a head and reads them
         scores = forward / 484e12 + backward / 370e12 + layers * heads * T * 4 / (terabytes * 1e12)
-    return dict(zip(KINDS, (products / (GEMM * share), scores, moved / (terabytes * 1e12), 30 * params / ((step or usual) * terabytes * 1e12)))), products
+    return dict(zip(KINDS, (products / (GEMM * share) + waits, scores, moved / (terabytes * 1e12), 30 * params / ((step or usual) * terabytes * 1e12)))), products
 
 
 def main():
@@ -50,10 +58,13 @@ def main():
     parser.add_argument("--cudnn", action="store_true", help="attention at cuDNN's 484 and 370 TFLOP/s, with the gradient of the scores through memory")
     parser.add_argument("--bytes", type=float, default=3.6, help="TB/s of kernels that only move data")
     parser.add_argument("--separate", action="store_true", help="GELU and bias gradients as kernels of their own (CLEAVE_GPU_EPILOGUES=off)")
+    parser.add_argument("--fp32_logits", action="store_true", help="fp32 logits with their gradient beside them (cleave.logits_dtype)")
+    parser.add_argument("--logits_rows", type=int, default=4096, help="rows of logits at a time (cleave.logits_rows)")
     args = parser.parse_args()
     print(f"{'model':14}{'products':>10}{'attention':>10}{'moves':>8}{'update':>8}{'us a token':>12}{'tokens/s':>10}{'goal':>9}{'of goal':>9}{'if all products':>17}")
     for name in MODELS:
-        times, products = seconds_a_token(name, args.gemm, args.attention, args.cudnn, args.bytes, args.separate)
+        times, products = seconds_a_token(name, args.gemm, args.attention, args.cudnn, args.bytes, args.separate,
+                                          logits=(4 if args.fp32_logits else 2, args.logits_rows))
         total, goal = sum(times.values()), MODELS[name][-1]
         print(f"{name:14}" + "".join(f"{times[k] * 1e6:{w}.2f}" for k, w in zip(KINDS, (10, 10, 8, 8))) +
               f"{total * 1e6:12.2f}{1 / total:10,.0f}{goal:9,.0f}{1 / total / goal:9.2f}{GEMM / products:17,.0f}")

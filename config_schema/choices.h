@@ -99,6 +99,11 @@ enum class Switch : uint8_t { automatic, on, off };
 template <>
 inline constexpr auto kNamesOf<Switch> = std::to_array<std::string_view>({"auto", "on", "off"});
 
+// The type of a head's logits, beside fp32 the model's.
+enum class LogitsType : uint8_t { automatic, fp32, model };
+template <>
+inline constexpr auto kNamesOf<LogitsType> = std::to_array<std::string_view>({"auto", "fp32", "model"});
+
 enum class CheckpointingPolicy : uint8_t { full, selective };
 template <>
 inline constexpr auto kNamesOf<CheckpointingPolicy> = std::to_array<std::string_view>({"full", "selective"});

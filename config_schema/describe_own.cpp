@@ -24,6 +24,13 @@ void describe_own(Keys& k, DsConfig& c) {
   k.honoured("tf32", &c.tf32,
              "matrix products of fp32 on a GPU's tensor cores, which round their operands to 11 bits")
       .inert_if(c.fp16.enabled || c.bf16_enabled, "products are of 16 bits");
+  k.honoured("logits_dtype", &c.logits_dtype,
+             "type of the logits between the head's product and the loss, whose sums are fp32: fp32, model "
+             "(as the weights; their gradient takes their place), or auto: model on a GPU, fp32 on the CPU")
+      .inert_if(!c.fp16.enabled && !c.bf16_enabled, "the model is fp32");
+  k.honoured("logits_rows", &c.logits_rows,
+             "rows of logits in memory at a time; 0: on a GPU 4096, and at most 2 GiB, on the CPU 128 MiB")
+      .in(0, 1e9);
   k.honoured(
        "offload_update", &c.offload_update,
        "where offloaded optimizer state is updated: host (its processor, where the state lives), device "

@@ -52,15 +52,13 @@ void ClassifierHead::run(const HeadArgs& a) const {
   const Tensor all_dx = train ? c_.axis.all_rows_of(a.dx, a.scratch) : Tensor();
   c_.axis.gather(all_x, a.x, a.stream, "the head's input");
   const int64_t rows = all_x.dim(0), columns = part_.size;
-  // The loss is taken from fp32 logits; their gradient has the model's type, as every other activation's.
   const DType type = a.x.dtype();
-  const bool in_place = type == DType::fp32;
-  const int64_t bytes_each = size_of(DType::fp32) + (train && !in_place ? size_of(type) : 0);
-  const int64_t most = std::max<int64_t>(1, c_.chunk_bytes / (columns * bytes_each));
-  const int64_t chunk = ceil_div(rows, ceil_div(rows, most));  // equal chunks
+  const bool apart = train && a.logits.type != type;  // the gradient from the logits
+  const int64_t chunk =
+      a.logits.rows_of(rows, columns * (size_of(a.logits.type) + (apart ? size_of(type) : 0)));
   const Linear linear{c_.width, columns, a.params[0], c_.bias.empty() ? Tensor() : a.params[1]};
-  const Tensor buffer = a.scratch.take(DType::fp32, {chunk, columns});
-  const Tensor gradient = train && !in_place ? a.scratch.take(type, {chunk, columns}) : buffer;
+  const Tensor buffer = a.scratch.take(a.logits.type, {chunk, columns});
+  const Tensor gradient = apart ? a.scratch.take(type, {chunk, columns}) : buffer;
   const Tensor stats =
       c_.axis.size() > 1 ? a.scratch.take(DType::fp32, {c_.axis.size() * chunk * 3}) : Tensor();
   Event summed;  // while the last chunk's product with x runs

@@ -14,7 +14,6 @@ class ClassifierHead final : public Head {
     std::string bias = {};     // empty: no bias
     int64_t classes = 0, width = 0;
     float init_scale = 0.02f;
-    int64_t chunk_bytes = 128 << 20;  // of logits and their gradient in memory at a time
     TensorAxis axis = {};
   };
   explicit ClassifierHead(Config config) : c_(std::move(config)), part_(c_.axis.padded_part(c_.classes)) {}

@@ -7,6 +7,7 @@
 // only in kernels (launch) or in tasks that it gives to args.stream.enqueue; both are left out of a dry pass.
 // Tensor::as throws when there is no memory, with these words; Tensor::has_memory asks.
 #pragma once
+#include <limits>
 #include <memory>
 
 #include "core/param_spec.h"
@@ -29,6 +30,23 @@ class Layer {
   virtual double flops(const TensorSpec& input) const;
 };
 
+// The logits that a head has in memory at a time. Their number changes how often gradients of the head's
+// weights are rounded, and their type the logits; so both follow from the configuration and the kind of
+// device, never from what memory happens to be free.
+struct LogitsChunk {
+  int64_t rows = std::numeric_limits<int64_t>::max();  // at most
+  int64_t bytes = int64_t{128} << 20;  // at most, with those of their gradient; one row fits always
+  // Gradients have the model's type. Where that is this type as well, they take the place of the logits.
+  DType type = DType::fp32;
+
+  // Rows at a time, of so many with so many columns: equal chunks.
+  int64_t rows_of(int64_t all, int64_t bytes_each_row) const {
+    const int64_t most = std::max<int64_t>(1, std::min(rows, bytes / bytes_each_row));
+    return ceil_div(all, std::max<int64_t>(1, ceil_div(all, most)));
+  }
+  bool operator==(const LogitsChunk&) const = default;
+};
+
 // One training or evaluation call of the head.
 struct HeadArgs {
   Tensor losses;  // [rows] fp32, one a row of x
@@ -39,6 +57,7 @@ struct HeadArgs {
   float scale = 1;
   Arena& scratch;
   Stream& stream;
+  LogitsChunk logits = {};  // of a head that has them
 };
 
 // The last stop: turns activations and targets into losses, and in training also into gradients, in one call,

@@ -75,6 +75,10 @@ std::vector<Json> savings(const Candidate& t) {
   const int64_t micro = c.train_micro_batch_size_per_gpu;
   for (const int64_t smaller : {micro / 2, int64_t{1}})
     if (smaller < micro) out.push_back(batch_of(c, smaller, mesh.data));
+  // Fewer rows of logits at a time: the head's weights are read more often.
+  constexpr int64_t kFewRows = 1024;
+  if (c.logits_rows == 0 || c.logits_rows > kFewRows)
+    out.push_back({{"cleave", {{"logits_rows", kFewRows}}}});
   if (!recomputes(c)) out.push_back({{"activation_checkpointing", {{"interval", 1}}}});
   if (c.zero.offload_optimizer.device == OffloadDevice::none) out.push_back(optimizer_in_memory());
   // Parameters are offloaded in stage 3 only; what is set already is no change.

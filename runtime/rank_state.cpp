@@ -53,11 +53,21 @@ Workspaces::Workspaces(Memory& memory, Streams& streams)
   if (streams.rows_overlap) rows.lend_to(streams.rows);
 }
 
+namespace {
+
+StageShape stage_shape(const Settings& s, const PipelineCut& pipeline) {
+  StageShape shape = pipeline.stages[size_t(s.place.pipe)];
+  shape.logits = s.logits;
+  return shape;
+}
+
+}  // namespace
+
 RankState::RankState(const Settings& s, const Model& model, const PipelineCut& pipeline, const Ranks& ranks,
                      Streams& streams, Memory& memory)
     : spaces(memory, streams),
       store(memory, store_options(s, model), streams.compute, streams.comm()),
-      stage(model, pipeline.stages[size_t(s.place.pipe)], store, s.config.train_micro_batch_size_per_gpu,
+      stage(model, stage_shape(s, pipeline), store, s.config.train_micro_batch_size_per_gpu,
             ranks.axes().tensor, ShardingRule(s, ranks)) {
   if (s.trains) {
     auto owned = std::make_unique<ShardedOptimizer>(memory, store, make_optimizer(s.config.optimizer),

@@ -35,6 +35,19 @@ bool needs_norm_first(const DsConfig& c) {
          (c.precision == Precision::bf16 && c.check_grad_overflow);
 }
 
+// A GPU takes enough rows for products that do not wait for the head's weights and their gradient, which are
+// read and written once a chunk, and saves the memory of fp32 logits. The CPU's products are slower by so
+// much that a chunk costs nothing, and a small one stays in its caches.
+LogitsChunk logits_chunk(const DsConfig& c, Device device) {
+  const bool gpu = device.is_cuda();
+  LogitsChunk logits;
+  if (c.logits_dtype == LogitsType::model || (c.logits_dtype == LogitsType::automatic && gpu))
+    logits.type = dtype_of(c.precision);
+  if (gpu) logits.rows = 4096, logits.bytes = int64_t{2} << 30;
+  if (c.logits_rows > 0) logits.rows = c.logits_rows, logits.bytes = LogitsChunk{}.rows;
+  return logits;
+}
+
 DiskOptions disk_options(const AioConfig& c) {
   return {
       .block_bytes = c.block_size, .queue_depth = int(c.queue_depth), .threads = int(c.intra_op_parallelism)};
@@ -135,6 +148,7 @@ Settings make_settings(const DsConfig& config, const MeshShape& mesh, int rank,
       .update_runs_on = options.device.is_cuda() && c.zero.offload_optimizer.device == OffloadDevice::none &&
                         c.zero.offload_param.device == OffloadDevice::none,
       .schedule = LrSchedule(c.scheduler, c.optimizer.lr),
+      .logits = logits_chunk(c, options.device),
       .comm_overlaps = c.zero.overlap_comm,
       .rows_overlap = mesh.tensor > 1 && c.tensor_parallel.tp_overlap_comm.value_or(options.device.is_cuda()),
       .graphs = {},

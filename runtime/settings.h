@@ -43,6 +43,7 @@ struct Settings {
   bool norm_first = false;  // the update must know the norm of all gradients: to clip, or to skip the step
   bool update_runs_on = false;  // on a GPU, while the host prepares the next step; else the host waits for it
   LrSchedule schedule;
+  LogitsChunk logits;
 
   // Of streams.
   bool comm_overlaps = false;         // collectives run on a stream of their own

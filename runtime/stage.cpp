@@ -295,7 +295,8 @@ void Stage::run_head(Frame& f, const Params& params, Grads& grads, float scale, 
                      .grads = grads,
                      .scale = scale,
                      .scratch = scratch_,
-                     .stream = stream});
+                     .stream = stream,
+                     .logits = shape().logits});
   scratch_.release(mark);
   launch(Sum{.out = loss_sum, .x = losses_}, stream);
 }

@@ -15,6 +15,7 @@ struct StageShape {
   int batches = 1;              // micro-batches whose targets wait
   bool split_backward = false;  // the parts input and weight are asked for apart
   Recompute recompute = {};
+  LogitsChunk logits = {};
   int waiting_weights = 0;  // split: micro-batches, of each chunk, that only miss the weights' part
 };
 

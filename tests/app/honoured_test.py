@@ -95,6 +95,8 @@ ROWS = {
     "cleave.exact_sums_grid": ("loss", 20, 54, {"cleave": {"exact_sums": True}}, 1),
     "cleave.cuda_graphs": ("lines", "off", "on", {}, 1),
     "cleave.tf32": ("lines", False, True, {}, 1),
+    "cleave.logits_dtype": ("memory", "fp32", "model", {"bf16": {"enabled": True}}, 1),
+    "cleave.logits_rows": ("memory", 3, 0, {}, 1),
     "cleave.offload_update": ("memory", "host", "device", HOST, 1),
     "optimizer.type": ("memory", "AdamW", "SGD", {}, 1),
     "optimizer.params.lr": ("loss", 1e-2, 1e-3, {}, 1),

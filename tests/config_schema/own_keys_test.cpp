@@ -58,5 +58,23 @@ TEST(OwnKeys, AskForTf32InFp32Only) {
             std::string::npos);
 }
 
+TEST(OwnKeys, SayWhatLogitsAreAndHowManyThereAreAtATime) {
+  for (const std::string type : {"auto", "fp32", "model"}) {
+    const auto r = read_beside_batch(R"("bf16": {"enabled": true}, "cleave": {"logits_dtype": ")" + type +
+                                     R"(", "logits_rows": 1024})");
+    EXPECT_TRUE(r.ok());
+    EXPECT_EQ(name_of(r.config.logits_dtype), type);
+    EXPECT_EQ(r.config.logits_rows, 1024);
+  }
+  const DsConfig open = read_beside_batch("\"steps_per_print\": 1").config;
+  EXPECT_EQ(open.logits_dtype, LogitsType::automatic);
+  EXPECT_EQ(open.logits_rows, 0);
+  EXPECT_NE(problems_of(R"("cleave": {"logits_dtype": "fp32"})").find("changes nothing: the model is fp32"),
+            std::string::npos);
+  const std::string refused = problems_of(R"("cleave": {"logits_dtype": "bf16", "logits_rows": -1})");
+  for (const char* part : {"cleave.logits_dtype", "model", "bf16", "cleave.logits_rows", "-1"})
+    EXPECT_NE(refused.find(part), std::string::npos) << refused;
+}
+
 }  // namespace
 }  // namespace cleave

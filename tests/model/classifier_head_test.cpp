@@ -1,94 +1,298 @@
-// The head over a tensor axis against the head of one rank.
+// The head against its definition in double precision: with classes that end in padding and with such that
+// do not, over a tensor axis and alone, in chunks of any number of rows, with logits of either type.
 #include "model/classifier_head.h"
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <random>
 
 namespace cleave {
 namespace {
 
-constexpr int64_t kRows = 12, kWidth = 8, kClasses = 11;
+constexpr int64_t kRows = 12, kWidth = 8;
+constexpr float kScale = 0.5f;
 
-struct Outcome {
-  std::vector<float> losses, dx, dweight, dbias;
+struct Case {
+  int64_t classes;
+  DType type = DType::fp32;
+  LogitsChunk logits = {};
+  bool apart() const { return logits.type != type; }
 };
 
-std::vector<float> numbers(int64_t count, unsigned seed) {
+// Values that the type has, as they lie in the whole tensors.
+struct Operands {
+  std::vector<double> x, w, b;
+  std::vector<int32_t> targets;
+};
+
+double as_type(double v, DType type) {
+  if (type == DType::bf16) return to_float(from_float<bf16>(float(v)));
+  if (type == DType::fp16) return to_float(from_float<fp16>(float(v)));
+  return float(v);
+}
+
+std::vector<double> numbers(int64_t count, unsigned seed, DType type) {
   std::mt19937 engine(seed);
   std::normal_distribution<float> normal;
-  std::vector<float> out(size_t(count), 0.f);
-  for (float& x : out) x = normal(engine);
+  std::vector<double> out(size_t(count), 0.0);
+  for (double& x : out) x = as_type(normal(engine), type);
   return out;
 }
 
-// Runs the head on rows and classes of this rank; gradients come back as they lie in the whole tensors.
-Outcome run_head(const TensorAxis& axis, int64_t chunk_bytes) {
+Operands operands(const Case& c) {
+  Operands o{numbers(kRows * kWidth, 1, c.type),
+             numbers(c.classes * kWidth, 2, c.type),
+             numbers(c.classes, 3, c.type),
+             {}};
+  for (int64_t r = 0; r < kRows; ++r)
+    o.targets.push_back(r == 3 ? -100 : int32_t(r == 1 ? c.classes - 1 : r * 7 % c.classes));
+  return o;
+}
+
+struct Outcome {
+  std::vector<double> losses, dx, dweight, dbias;
+};
+std::array<std::pair<const char*, std::vector<double> Outcome::*>, 4> parts() {
+  return {{{"losses", &Outcome::losses},
+           {"dx", &Outcome::dx},
+           {"dweight", &Outcome::dweight},
+           {"dbias", &Outcome::dbias}}};
+}
+
+// Half of the distance between neighbours, relative.
+double half_step(DType type) {
+  return type == DType::bf16 ? 0x1p-9 : type == DType::fp16 ? 0x1p-11 : 0x1p-24;
+}
+
+// What the head must give, and how far from it rounding may take: logits by half a step of their type, which
+// changes the sum of their powers and the target's logit at most by the largest of these errors; so every
+// share of the softmax by the factor e^(2 * error). Gradients by half a step of theirs; sums of gradients
+// once more for every chunk.
+struct Expected {
+  Outcome value, bound;
+};
+Expected expected(const Case& c) {
+  const Operands o = operands(c);
+  const double of_logits = c.logits.type == DType::fp32 ? 0 : half_step(c.logits.type),
+               of_gradient = half_step(c.type), fp32 = 4e-6;
+  Expected e;
+  for (Outcome* out : {&e.value, &e.bound}) {
+    out->losses.assign(kRows, 0), out->dx.assign(kRows * kWidth, 0);
+    out->dweight.assign(size_t(c.classes * kWidth), 0), out->dbias.assign(size_t(c.classes), 0);
+  }
+  for (size_t r = 0; r < size_t(kRows); ++r) {
+    if (o.targets[r] == -100) continue;
+    std::vector<double> z(o.b);
+    double top = -1e300, largest = 0, sum = 0;
+    for (size_t i = 0; i < z.size(); ++i) {
+      for (size_t k = 0; k < kWidth; ++k) z[i] += o.x[r * kWidth + k] * o.w[i * kWidth + k];
+      top = std::max(top, z[i]), largest = std::max(largest, std::fabs(z[i]));
+    }
+    for (const double v : z) sum += std::exp(v - top);
+    const double off = of_logits * largest + fp32 * (1 + largest), factor = std::expm1(2 * off);
+    e.value.losses[r] = std::log(sum) + top - z[size_t(o.targets[r])];
+    e.bound.losses[r] = 2 * off;
+    for (size_t i = 0; i < z.size(); ++i) {
+      const double share = std::exp(z[i] - top) / sum, g = kScale * (share - (int32_t(i) == o.targets[r])),
+                   dg = kScale * share * factor * 1.01 + of_gradient * std::fabs(g) * 1.01 + 1e-7;
+      e.value.dbias[i] += g, e.bound.dbias[i] += dg;
+      for (size_t k = 0; k < kWidth; ++k) {
+        e.value.dx[r * kWidth + k] += g * o.w[i * kWidth + k];
+        e.bound.dx[r * kWidth + k] += dg * std::fabs(o.w[i * kWidth + k]);
+        e.value.dweight[i * kWidth + k] += g * o.x[r * kWidth + k];
+        e.bound.dweight[i * kWidth + k] +=
+            (dg + of_gradient * kRows * std::fabs(g)) * std::fabs(o.x[r * kWidth + k]);
+      }
+      e.bound.dbias[i] += of_gradient * kRows * std::fabs(g);
+    }
+  }
+  for (size_t i = 0; i < e.value.dx.size(); ++i)
+    e.bound.dx[i] += of_gradient * (std::fabs(e.value.dx[i]) + e.bound.dx[i]) * 4 + 1e-6;
+  for (auto part : {&Outcome::dweight, &Outcome::dbias})
+    for (double& b : e.bound.*part) b += 1e-6;
+  return e;
+}
+
+// Memory of a type, with values.
+class Typed {
+ public:
+  Typed(DType type, Shape shape, const std::vector<double>& values = {})
+      : bytes_(size_t(shape.numel() * size_of(type))), tensor_(bytes_.data(), type, shape) {
+    for (size_t i = 0; i < values.size(); ++i) set(i, values[i]);
+  }
+  Tensor tensor() const { return tensor_; }
+  void set(size_t i, double v) {
+    if (tensor_.dtype() == DType::fp32) tensor_.as<float>()[i] = float(v);
+    if (tensor_.dtype() == DType::bf16) tensor_.as<bf16>()[i] = from_float<bf16>(float(v));
+    if (tensor_.dtype() == DType::fp16) tensor_.as<fp16>()[i] = from_float<fp16>(float(v));
+  }
+  double at(size_t i) const {
+    if (tensor_.dtype() == DType::bf16) return to_float(tensor_.as<bf16>()[i]);
+    if (tensor_.dtype() == DType::fp16) return to_float(tensor_.as<fp16>()[i]);
+    return double(tensor_.as<float>()[i]);
+  }
+
+ private:
+  std::vector<std::byte> bytes_;
+  Tensor tensor_;
+};
+
+// Runs the head on rows and classes of this rank; gradients come back as they lie in the whole tensors, 0
+// where another rank has them. Padding is 0 before and after.
+Outcome run_head(const TensorAxis& axis, const Case& c) {
   const ClassifierHead head({.unit = "head",
                              .weight = "weight",
                              .bias = "bias",
-                             .classes = kClasses,
+                             .classes = c.classes,
                              .width = kWidth,
-                             .chunk_bytes = chunk_bytes,
                              .axis = axis});
-  const TensorAxis::Padded part = axis.padded_part(kClasses);
+  const Operands o = operands(c);
+  const TensorAxis::Padded part = axis.padded_part(c.classes);
   const int64_t rows = axis.local_rows(kRows), first = axis.cuts_rows() ? axis.rank() * rows : 0;
-  std::vector<float> x = numbers(kRows * kWidth, 1), w = numbers(kClasses * kWidth, 2),
-                     b = numbers(kClasses, 3);
-  std::vector<float> local_w(size_t(part.size * kWidth), 0.f), local_b(size_t(part.size), 0.f);
-  std::copy_n(w.begin() + part.real.begin * kWidth, part.real.size() * kWidth, local_w.begin());
-  std::copy_n(b.begin() + part.real.begin, part.real.size(), local_b.begin());
-  std::vector<float> dw(local_w.size(), 9.f), db(local_b.size(), 9.f), dx(size_t(rows * kWidth), 9.f);
-  std::vector<int32_t> targets{0, 10, 3, -100, 5, 6, 7, 8, 9, 1, 2, 4};
-  Outcome out{std::vector<float>(size_t(kRows), 0.f), {}, {}, {}};
-  std::vector<std::byte> memory(1 << 20);
-  Arena scratch(Tensor(memory.data(), DType::uint8, {1 << 20}));
+  Typed x(c.type, {rows, kWidth}), w(c.type, {part.size, kWidth}), b(c.type, {part.size}),
+      dx(c.type, {rows, kWidth}, std::vector<double>(size_t(rows * kWidth), 9)),
+      dw(c.type, {part.size, kWidth}, std::vector<double>(size_t(part.size * kWidth), 9)),
+      db(c.type, {part.size}, std::vector<double>(size_t(part.size), 9));
+  for (size_t i = 0; i < size_t(rows * kWidth); ++i) x.set(i, o.x[size_t(first * kWidth) + i]);
+  for (size_t i = 0; i < size_t(part.real.size()); ++i) {
+    b.set(i, o.b[size_t(part.real.begin) + i]);
+    for (size_t k = 0; k < kWidth; ++k)
+      w.set(i * kWidth + k, o.w[(size_t(part.real.begin) + i) * kWidth + k]);
+  }
+  std::vector<float> losses(size_t(kRows), 0.f);
+  std::vector<int32_t> targets = o.targets;
+  std::vector<std::byte> memory(size_t{4} << 20);
+  Arena scratch(Tensor(memory.data(), DType::uint8, {int64_t(memory.size())}));
   Stream stream;
-  const auto f32 = [](auto& v, Shape shape) { return Tensor(v.data(), DType::fp32, shape); };
   bool written[2] = {false, false};
-  ParamGradient grads[2] = {{f32(dw, {part.size, kWidth}), &written[0]}, {f32(db, {part.size}), &written[1]}};
-  const Tensor params[2] = {f32(local_w, {part.size, kWidth}), f32(local_b, {part.size})};
-  head.run({.losses = f32(out.losses, {kRows}),
-            .dx = f32(dx, {rows, kWidth}),
-            .x = Tensor(x.data() + first * kWidth, DType::fp32, {rows, kWidth}),
+  ParamGradient grads[2] = {{dw.tensor(), &written[0]}, {db.tensor(), &written[1]}};
+  const Tensor params[2] = {w.tensor(), b.tensor()};
+  head.run({.losses = Tensor(losses.data(), DType::fp32, {kRows}),
+            .dx = dx.tensor(),
+            .x = x.tensor(),
             .targets = Tensor(targets.data(), DType::int32, {kRows}),
             .params = params,
             .grads = grads,
-            .scale = 0.5f,
+            .scale = kScale,
             .scratch = scratch,
-            .stream = stream});
-  out.dx.assign(size_t(kRows * kWidth), 0.f);
-  std::copy(dx.begin(), dx.end(), out.dx.begin() + first * kWidth);
-  out.dweight.assign(w.size(), 0.f), out.dbias.assign(b.size(), 0.f);
-  std::copy_n(dw.begin(), part.real.size() * kWidth, out.dweight.begin() + part.real.begin * kWidth);
-  std::copy_n(db.begin(), part.real.size(), out.dbias.begin() + part.real.begin);
+            .stream = stream,
+            .logits = c.logits});
+  Outcome out;
+  out.losses.assign(losses.begin(), losses.end());
+  out.dx.assign(size_t(kRows * kWidth), 0.0);
+  for (size_t i = 0; i < size_t(rows * kWidth); ++i) out.dx[size_t(first * kWidth) + i] = dx.at(i);
+  out.dweight.assign(o.w.size(), 0.0), out.dbias.assign(o.b.size(), 0.0);
+  for (size_t i = 0; i < size_t(part.size); ++i) {
+    const bool real = int64_t(i) < part.real.size();
+    const size_t at = size_t(part.real.begin) + i;
+    if (real) out.dbias[at] = db.at(i);
+    EXPECT_TRUE(real || db.at(i) == 0) << "padding " << i;
+    for (size_t k = 0; k < kWidth; ++k) {
+      if (real) out.dweight[at * kWidth + k] = dw.at(i * kWidth + k);
+      EXPECT_TRUE(real || dw.at(i * kWidth + k) == 0) << "padding " << i;
+    }
+  }
   return out;
 }
 
-void expect_close(const std::vector<float>& got, const std::vector<float>& want, const char* what) {
-  ASSERT_EQ(got.size(), want.size());
-  for (size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], want[i], 2e-6) << what << " " << i;
+void expect_within(const Outcome& got, const Expected& want, const std::string& what) {
+  for (const auto& [name, part] : parts()) {
+    ASSERT_EQ((got.*part).size(), (want.value.*part).size());
+    for (size_t i = 0; i < (got.*part).size(); ++i)
+      ASSERT_NEAR((got.*part)[i], (want.value.*part)[i], (want.bound.*part)[i])
+          << what << ": " << name << " " << i;
+  }
 }
 
-TEST(ClassifierHead, OverATensorAxisGivesWhatOneRankGives) {
-  const Outcome want = run_head(TensorAxis(), 1 << 20);
-  for (int ranks : {2, 3, 4})
-    for (bool cut_rows : {false, true})
-      for (int64_t chunk_bytes : {1 << 20, 3 * 4 * 4})
+// 11 classes are not padded, 4099 end in padding on every number of ranks.
+std::vector<Case> cases() {
+  std::vector<Case> out;
+  for (const int64_t classes : {11, 4099}) {
+    for (const int64_t rows : {1, 5, 100}) out.push_back({classes, DType::fp32, {.rows = rows}});
+    out.push_back({classes, DType::fp32, {.bytes = 3 * 4 * 4}});
+    for (const DType type : {DType::bf16, DType::fp16})
+      for (const DType logits : {DType::fp32, type})
+        for (const int64_t rows : {5, 100}) out.push_back({classes, type, {.rows = rows, .type = logits}});
+  }
+  return out;
+}
+
+std::string text_of(const Case& c) {
+  return fmt::format("{} classes, {}, {} rows of {}", c.classes, name_of(c.type), c.logits.rows,
+                     name_of(c.logits.type));
+}
+
+TEST(ClassifierHead, GivesTheLossAndItsGradientsOfDoublePrecision) {
+  for (const Case& c : cases()) expect_within(run_head(TensorAxis(), c), expected(c), text_of(c));
+}
+
+TEST(ClassifierHead, GivesTheSameOverATensorAxis) {
+  for (const Case& c : cases()) {
+    const Expected want = expected(c);
+    for (int ranks : {2, 3, 4})
+      for (bool cut_rows : {false, true})
         run_ranks(ranks, [&](Communicator& world) {
-          const TensorAxis axis(world, cut_rows);
-          Outcome got = run_head(axis, chunk_bytes);
-          expect_close(got.losses, want.losses, "losses");
+          Expected mine = want;
+          Outcome got = run_head(TensorAxis(world, cut_rows), c);
           Stream stream;
-          // Each rank holds its classes' gradients, and its rows of dx when rows are cut.
+          // Each rank holds its classes' gradients, and its rows of dx when rows are cut; dx itself is a sum
+          // of as many parts, each rounded to the type.
           for (auto* v : {&got.dweight, &got.dbias})
-            world.all_reduce(Tensor(v->data(), DType::fp32, {int64_t(v->size())}), stream);
+            world.all_reduce(Tensor(v->data(), DType::fp64, {int64_t(v->size())}), stream);
           if (cut_rows)
-            world.all_reduce(Tensor(got.dx.data(), DType::fp32, {int64_t(got.dx.size())}), stream);
-          expect_close(got.dx, want.dx, "dx");
-          expect_close(got.dweight, want.dweight, "dweight");
-          expect_close(got.dbias, want.dbias, "dbias");
+            world.all_reduce(Tensor(got.dx.data(), DType::fp64, {int64_t(got.dx.size())}), stream);
+          double largest = 0;
+          for (const double v : want.value.dx) largest = std::max(largest, std::fabs(v));
+          for (double& b : mine.bound.dx) b += 2 * ranks * half_step(c.type) * largest * 4;
+          expect_within(got, mine, fmt::format("{}, {} ranks", text_of(c), ranks));
         });
+  }
+}
+
+// Rows at a time change how often the weights' gradient is rounded, which in fp32 is in the last digits, and
+// nothing else: a row's loss and gradient are its own.
+TEST(ClassifierHead, GivesTheSameBitsOfARowInChunksOfAnySize) {
+  for (const DType logits : {DType::fp32, DType::bf16}) {
+    const Outcome want = run_head(TensorAxis(), {4099, DType::bf16, {.rows = 100, .type = logits}});
+    for (const int64_t rows : {1, 5, 7}) {
+      const Outcome got = run_head(TensorAxis(), {4099, DType::bf16, {.rows = rows, .type = logits}});
+      EXPECT_EQ(got.losses, want.losses) << rows;
+    }
+  }
+}
+
+TEST(ClassifierHead, TakesScratchForTheChunkThatItIsGivenAndOneBufferWhereTypesAgree) {
+  constexpr int64_t kMany = 1000, kClasses = 11;
+  const ClassifierHead head({.unit = "u", .weight = "w", .classes = kClasses, .width = kWidth});
+  const auto scratch = [&](DType type, const LogitsChunk& logits, bool train) {
+    Arena dry;
+    Stream discard(Stream::Mode::discard);
+    bool written = false;
+    ParamGradient grad[1] = {{Tensor(nullptr, type, {kClasses, kWidth}), &written}};
+    const Tensor params[1] = {Tensor(nullptr, type, {kClasses, kWidth})};
+    head.run({.losses = Tensor(nullptr, DType::fp32, {kMany}),
+              .dx = Tensor(nullptr, type, {kMany, kWidth}),
+              .x = Tensor(nullptr, type, {kMany, kWidth}),
+              .targets = Tensor(nullptr, DType::int32, {kMany}),
+              .params = params,
+              .grads = train ? std::span<ParamGradient>(grad) : std::span<ParamGradient>(),
+              .scratch = dry,
+              .stream = discard,
+              .logits = logits});
+    return dry.peak_bytes();
+  };
+  const auto padded = [](int64_t bytes) { return round_up(bytes, 64); };
+  // 1000 rows in chunks of at most 300 are four of 250.
+  EXPECT_EQ(scratch(DType::bf16, {.rows = 300, .type = DType::bf16}, true), padded(250 * kClasses * 2));
+  EXPECT_EQ(scratch(DType::bf16, {.rows = 300, .type = DType::fp32}, true),
+            padded(250 * kClasses * 4) + padded(250 * kClasses * 2));
+  EXPECT_EQ(scratch(DType::bf16, {.rows = 300, .type = DType::fp32}, false), padded(250 * kClasses * 4));
+  EXPECT_EQ(scratch(DType::fp32, {.rows = 300}, true), padded(250 * kClasses * 4));
+  EXPECT_EQ(scratch(DType::fp32, {.bytes = 250 * kClasses * 4}, true), padded(250 * kClasses * 4));
+  EXPECT_EQ(scratch(DType::fp32, {.rows = 1000, .bytes = 250 * kClasses * 4 - 1}, true),
+            padded(200 * kClasses * 4));
+  EXPECT_EQ(scratch(DType::fp32, {.bytes = 1}, true), padded(kClasses * 4));
 }
 
 TEST(ClassifierHead, NamesWholeParametersWhateverTheAxis) {

@@ -78,6 +78,70 @@ TEST(Plan, EqualsWhatTrainingMeasuresWhereATensorAxisCutsLayers) {
       }
 }
 
+// 4100 tokens, in a table of 4224 rows on one rank and 4352 over two of 2176.
+ModelFactory large_vocabulary(DType type, bool tied) {
+  return [=](const Axes& axes) {
+    return make_model(kLlama,
+                      {.vocab = 4100,
+                       .positions = 8,
+                       .width = 8,
+                       .layers = 2,
+                       .heads = 2,
+                       .kv_heads = 2,
+                       .head_dim = 4,
+                       .mlp_width = 12,
+                       .tied = tied},
+                      type, 8, "large", axes);
+  };
+}
+
+TEST(Plan, EqualsWhatTrainingMeasuresWithAPaddedVocabularyAndCountsItAsMemoryOnly) {
+  for (const int tensor : {1, 2})
+    for (const int stage : {0, 1, 3})
+      for (const bool tied : {false, true})
+        for (const LogitsType logits : {LogitsType::fp32, LogitsType::model}) {
+          DsConfig c = config_for(2, 2, 2);
+          c.precision = Precision::bf16, c.zero.stage = stage, c.tensor_parallel.autotp_size = tensor;
+          c.logits_dtype = logits, c.logits_rows = 5;
+          c.zero.overlap_comm = stage == 3;
+          c.pipeline.stages = tied ? 1 : 2;
+          const int world = 2 * tensor * c.pipeline.stages;
+          const ModelFactory model = large_vocabulary(DType::bf16, tied);
+          expect_planned(c, world, model, fmt::format("tensor {} stage {} tied {}", tensor, stage, tied), 8);
+          const JobPlan plan = plan_for(c, world, model);
+          const int64_t blocks = 2 * (2 * 8 + 4 * 8 * 8 + 3 * 8 * 12) + 8;
+          EXPECT_EQ(plan.params, blocks + (tied ? 1 : 2) * 4100 * 8) << "padding is no parameter";
+        }
+  DsConfig c = config_for(1);
+  const int64_t table = plan_for(c, 1, large_vocabulary(DType::fp32, true))
+                            .ranks[0]
+                            .memory.at(MemoryKind::device, Category::weights);
+  EXPECT_EQ(table, 4 * (2 * (2 * 8 + 4 * 8 * 8 + 3 * 8 * 12) + 8 + 4224 * 8));
+}
+
+// What a GPU rank takes is planned where there is none: one buffer of the model's type for 4096 rows of
+// logits, and as many rows as the configuration says.
+TEST(Plan, OfAGpuHasTheChunkOfLogitsThatItsEngineTakes) {
+  constexpr int64_t kRows = 16384, kColumns = 4224;
+  const auto activations = [&](auto change) {
+    DsConfig c = config_for(1);
+    c.train_micro_batch_size_per_gpu = c.train_batch_size = kRows / 8;
+    c.precision = Precision::bf16;
+    change(c);
+    const JobPlan plan = plan_job(c, 1, [&](Communicator& ranks, EngineOptions options) {
+      options.device = Device::cuda(0);
+      return std::make_unique<Engine>(c, large_vocabulary(DType::bf16, true), ranks, options);
+    });
+    return plan.ranks[0].memory.at(MemoryKind::device, Category::activations);
+  };
+  const int64_t as_it_is = activations([](DsConfig&) {});
+  EXPECT_EQ(activations([](DsConfig& c) { c.logits_rows = kRows; }) - as_it_is,
+            (kRows - 4096) * kColumns * 2);
+  EXPECT_EQ(activations([](DsConfig& c) { c.logits_dtype = LogitsType::fp32; }) - as_it_is,
+            4096 * kColumns * 4);
+  EXPECT_EQ(activations([](DsConfig& c) { c.logits_rows = 4096; }), as_it_is);
+}
+
 TEST(Plan, EqualsWhatTrainingMeasuresAndFitsTogetherWhereRanksShareSequences) {
   for (const int pipe : {1, 2})
     for (const int tensor : {1, 2})

@@ -54,6 +54,42 @@ TEST(Settings, WaitForTheNormWhereAStepMayBeClippedOrSkipped) {
   EXPECT_TRUE(with([](DsConfig& d) { d.exact_sums = true; }));
 }
 
+// By device and type only: what memory is free, the stage and the mesh have no say, so numbers do not depend
+// on them.
+TEST(Settings, ChooseTheChunkOfLogitsByDeviceAndType) {
+  const auto chunk = [](Precision p, Device device, auto change) {
+    DsConfig c = config_for(1);
+    c.precision = p;
+    change(c);
+    return settings_of(c, {}, 0, {.device = device}).logits;
+  };
+  const auto as_it_is = [](DsConfig&) {};
+  constexpr int64_t kMiB = 1 << 20;
+  EXPECT_EQ(chunk(Precision::bf16, {}, as_it_is), LogitsChunk{});
+  EXPECT_EQ(LogitsChunk{}.bytes, 128 * kMiB);
+  EXPECT_EQ(LogitsChunk{}.type, DType::fp32);
+  EXPECT_EQ(chunk(Precision::bf16, kGpu, as_it_is), (LogitsChunk{4096, 2048 * kMiB, DType::bf16}));
+  EXPECT_EQ(chunk(Precision::fp16, kGpu, as_it_is), (LogitsChunk{4096, 2048 * kMiB, DType::fp16}));
+  EXPECT_EQ(chunk(Precision::fp32, kGpu, as_it_is), (LogitsChunk{4096, 2048 * kMiB, DType::fp32}));
+  EXPECT_EQ(chunk(Precision::bf16, kGpu, [](DsConfig& c) { c.logits_dtype = LogitsType::fp32; }).type,
+            DType::fp32);
+  EXPECT_EQ(chunk(Precision::bf16, {}, [](DsConfig& c) { c.logits_dtype = LogitsType::model; }).type,
+            DType::bf16);
+  for (const Device device : {Device{}, kGpu}) {
+    const LogitsChunk asked = chunk(Precision::bf16, device, [](DsConfig& c) { c.logits_rows = 9000; });
+    EXPECT_EQ(asked.rows, 9000);
+    EXPECT_EQ(asked.rows_of(9000, int64_t{1} << 40), 9000) << "what was asked for is not made less";
+    const auto with = [&](auto change) { return chunk(Precision::bf16, device, change); };
+    EXPECT_EQ(with([](DsConfig& c) { c.zero.stage = 3; }), with(as_it_is));
+    EXPECT_EQ(with([](DsConfig& c) { c.train_micro_batch_size_per_gpu = 64; }), with(as_it_is));
+  }
+  // GPT-2 and Qwen2 on a GPU, in rows: neither reaches 2 GiB; twice the width of Qwen2's vocabulary does.
+  const LogitsChunk gpu = chunk(Precision::bf16, kGpu, as_it_is);
+  EXPECT_EQ(gpu.rows_of(32768, 50304 * 2), 4096);
+  EXPECT_EQ(gpu.rows_of(32768, 151936 * 2), 4096);
+  EXPECT_EQ(gpu.rows_of(32768, 303872 * 2), ceil_div(32768, ceil_div(32768, 3533)));
+}
+
 struct Homes {
   int stage;
   OffloadDevice optimizer, param;
