@@ -41,11 +41,11 @@ bool parse_options(PlanOptions& o, const Arguments& arguments) {
   app.add_option("--vocab", o.vocab, "of the data, for a model that leaves it open")
       ->capture_default_str()
       ->check(integer(1));
-  app.add_option(
-      "--device", o.device,
-      fmt::format("predicts the step time, and its memory is the limit: {}, or a .json file with rates "
-                  "that you measured",
-                  fmt::join(devices, ", ")));
+  app.add_option("--device", o.device,
+                 fmt::format("plans ranks on this GPU, predicts the step time, and its memory is the limit: "
+                             "{}, or a .json file with rates "
+                             "that you measured",
+                             fmt::join(devices, ", ")));
   app.add_option(
          "--ranks_per_node", o.per_node,
          "ranks that share a node, to tell traffic inside from traffic between nodes; 8 unless --device "
