@@ -84,6 +84,8 @@ else
   elif build cuda gpu_programs kernels_bench; then
     ok
     build/cuda/bin/cleave report || bad "cleave report of the CUDA build"
+    section "what the CUDA compiler makes of the kernels"
+    run_ctest cuda -L compiler
     if [ -e /dev/nvidiactl ]; then
       section "tests on the GPU"
       run_ctest cuda -L gpu

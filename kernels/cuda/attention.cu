@@ -28,10 +28,12 @@ Attention<T> attention_of(const Op& op) {
   a.qkv = as<T>(op.qkv);
   a.batch = int(op.batch), a.seq = int(op.seq), a.heads = int(op.heads), a.kv_heads = int(op.kv_heads);
   a.dim = int(op.head_dim);
+  a.joined_row = (op.heads + 2 * op.kv_heads) * op.head_dim, a.out_row = op.heads * op.head_dim;
   require(op.head_dim <= kGpuHeadDim, Exit::usage,
           "attention with heads of {} elements: the GPU's kernels go up to {}; use --device cpu", op.head_dim,
           kGpuHeadDim);
   a.scale = op.scale != 0 ? op.scale : 1.0f / std::sqrt(float(op.head_dim));
+  a.log2_scale = a.scale * kLog2E;
   a.window = int(op.mask.window_in(op.seq));
   if (op.mask.documents.defined()) a.documents = op.mask.documents.template as<int32_t>();
   return a;

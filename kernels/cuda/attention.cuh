@@ -17,12 +17,15 @@ struct Attention {
   float* lse_out = nullptr;      // forward writes it
   const float* delta = nullptr;  // [batch, heads, seq]: sum of dy y over a head's columns
   int batch, seq, heads, kv_heads, dim;
+  // From the host, so that they cost no registers: elements of a row of qkv and of y, the scale for 2^x.
+  int64_t joined_row, out_row;
+  float log2_scale;
   float scale;
   int window = 0;  // AttentionMask's; 0: no bound
   const int32_t* documents = nullptr;
 
-  __device__ int64_t stride() const { return int64_t(heads + 2 * kv_heads) * dim; }
-  __device__ int64_t out_stride() const { return int64_t(heads) * dim; }
+  __device__ int64_t stride() const { return joined_row; }
+  __device__ int64_t out_stride() const { return out_row; }
   __device__ int kv_head(int head) const { return head / (heads / kv_heads); }
   // Offsets in qkv, of the first row of sequence b.
   __device__ int64_t query(int b, int head) const {

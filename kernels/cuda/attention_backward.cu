@@ -29,14 +29,14 @@ template <class T, int D, bool kBounded>
 __global__ void __launch_bounds__(kThreads) backward_keys(Attention<T> a) {
   extern __shared__ __align__(16) unsigned char shared[];
   __shared__ float lse[2][kOther], delta[2][kOther];
+  __shared__ int end[kBounded ? kOwn : 1];  // query_end of each key; registers are too few for a lane's two
   const Blocks<T, D> blocks{reinterpret_cast<T*>(shared)};
   const int k0 = blockIdx.x * kOwn, kv = blockIdx.y, b = blockIdx.z;
   const int lane = threadIdx.x % 32, first = threadIdx.x / 32 * 16;
+  if (kBounded && threadIdx.x < kOwn) end[threadIdx.x] = query_end<kBounded>(a, b, k0 + int(threadIdx.x));
   const int last_end = query_end<kBounded>(a, b, k0 + kOwn - 1);
   const int group = a.heads / a.kv_heads, per_head = (last_end - k0 + kOther - 1) / kOther,
             steps = group * per_head;
-  const int row = k0 + first + lane / 4;
-  const int end[2] = {query_end<kBounded>(a, b, row), query_end<kBounded>(a, b, row + 8)};
   auto fetch = [&](int step) {
     const int head = kv * group + step / per_head, q0 = k0 + step % per_head * kOther, stage = step % 2;
     const Tile<T, D> q = blocks.other(0, step), dy = blocks.other(1, step);
@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(kThreads) backward_keys(Attention<T> a) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int column = n * 8 + lane % 4 * 2 + i % 2, key = k0 + first + lane / 4 + i / 2 * 8;
-        const bool hidden = key > q0 + column || (kBounded && q0 + column >= end[i / 2]);
+        const bool hidden = key > q0 + column || (kBounded && q0 + column >= end[key - k0]);
         const float p = hidden ? 0.0f : exp2f(s[n][i] * (a.scale * kLog2E) - lse[stage][column]);
         s[n][i] = p;
         d[n][i] = p * (d[n][i] - delta[stage][column]);

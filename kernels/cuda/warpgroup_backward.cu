@@ -14,15 +14,16 @@ constexpr int kThreads = 2 * kWarpgroup, kOwn = 128, kStages = 3;
 // allow.
 constexpr int kQueries = 64, kKeys = 96;
 
-// Two owned tiles, three stages of two others, and of each stage a row's lse and delta. Three, because when a
-// tile is waited for, the products of the one before it may still run in another warpgroup, and the next is
-// asked for.
+// Two owned tiles, three stages of two others, of each stage a row's lse and delta, and a number of each
+// owned row. Three, because when a tile is waited for, the products of the one before it may still run in
+// another warpgroup, and the next is asked for.
 template <class T, int D, int kOther>
 struct Blocks {
   using Own = SwizzledTile<T, D, kOwn>;
   using Other = SwizzledTile<T, D, kOther>;
   static constexpr int kTileBytes = 2 * Own::kBytes + 2 * kStages * Other::kBytes,
-                       kBytes = kTileBytes + 2 * kStages * kOther * int(sizeof(float));
+                       kNumbers = 2 * kStages * kOther,
+                       kBytes = kTileBytes + (kNumbers + kOwn) * int(sizeof(float));
   unsigned char* shared;
   uint32_t address;
 
@@ -33,6 +34,7 @@ struct Blocks {
   __device__ float* numbers(int which, int stage) const {
     return reinterpret_cast<float*>(shared + kTileBytes) + (which + 2 * stage) * kOther;
   }
+  __device__ int* bounds() const { return reinterpret_cast<int*>(shared + kTileBytes) + kNumbers; }
 };
 
 __device__ __forceinline__ int next(int stage) { return stage + 1 < kStages ? stage + 1 : 0; }
@@ -68,7 +70,7 @@ __device__ __forceinline__ void hide(float (&s)[kTiles][4], int diagonal) {
 // first column.
 template <bool before, int kTiles>
 __device__ __forceinline__ void hide_by_rows(float (&s)[kTiles][4], int first, int second) {
-  const int column = int(threadIdx.x) % 4 * 2;
+  const int column = int(threadIdx.x % 4 * 2);
 #pragma unroll
   for (int n = 0; n < kTiles; ++n)
 #pragma unroll
@@ -86,11 +88,14 @@ __global__ void __launch_bounds__(kThreads, 1) backward_keys(Attention<T> a) {
   extern __shared__ __align__(1024) unsigned char shared[];
   const Blocks<T, D, kQueries> blocks{shared, shared_address(shared)};
   const int k0 = blockIdx.x * kOwn, kv = blockIdx.y, b = blockIdx.z, lane = threadIdx.x % 32;
-  const int mine = warpgroup_index() * 64, first = k0 + mine + int(threadIdx.x) % kWarpgroup / 32 * 16;
-  const float scale = a.scale * kLog2E;
-  const int row = first + lane / 4, nearest_end = query_end<kBounded>(a, b, k0),
-            last_end = query_end<kBounded>(a, b, k0 + kOwn - 1);
-  const int row_end[2] = {query_end<kBounded>(a, b, row), query_end<kBounded>(a, b, row + 8)};
+  // The first owned key of this warpgroup, of this warp, and this lane's first one.
+  const int mine = warpgroup_index() * 64, first = int(threadIdx.x) / 32 * 16, row = first + lane / 4;
+  // Of an owned key. In shared memory, because the accumulators leave no registers for them.
+  const auto query_end_of = [&](int key) { return kBounded ? blocks.bounds()[key] : a.seq; };
+  if constexpr (kBounded) {
+    if (threadIdx.x < kOwn) blocks.bounds()[threadIdx.x] = query_end<true>(a, b, k0 + int(threadIdx.x));
+    __syncthreads();
+  }
   int head = kv * (a.heads / a.kv_heads), q0 = k0;  // of the next tile to ask for
   const int end = head + a.heads / a.kv_heads;
   auto fetch = [&](int stage) {
@@ -100,7 +105,7 @@ __global__ void __launch_bounds__(kThreads, 1) backward_keys(Attention<T> a) {
     fetch_numbers(blocks.numbers(0, stage), a.lse + a.row(b, head), q0, a.seq, int(threadIdx.x));
     fetch_numbers(blocks.numbers(1, stage), a.delta + a.row(b, head), q0, a.seq, int(threadIdx.x) - kQueries);
     q0 += kQueries;
-    if (q0 >= last_end) q0 = k0, ++head;
+    if (q0 >= query_end_of(kOwn - 1)) q0 = k0, ++head;
   };
   blocks.own(0).template fetch<kThreads>(a.qkv + a.key(b, kv), a.stride(), k0, a.seq, a.dim);
   blocks.own(1).template fetch<kThreads>(a.qkv + a.value(b, kv), a.stride(), k0, a.seq, a.dim);
@@ -130,9 +135,11 @@ __global__ void __launch_bounds__(kThreads, 1) backward_keys(Attention<T> a) {
 #pragma unroll
     for (int n = 0; n < kQueries / 8; ++n)
 #pragma unroll
-      for (int i = 0; i < 4; ++i) s[n][i] = quick_exp2(fmaf(s[n][i], scale, -lse[n * 8 + i % 2] * kLog2E));
-    if (now < k0 + kOwn) hide<true>(s, first + lane / 4 - now - lane % 4 * 2);
-    if (kBounded && now + kQueries > nearest_end) hide_by_rows<false>(s, row_end[0] - now, row_end[1] - now);
+      for (int i = 0; i < 4; ++i)
+        s[n][i] = quick_exp2(fmaf(s[n][i], a.log2_scale, -lse[n * 8 + i % 2] * kLog2E));
+    if (now < k0 + kOwn) hide<true>(s, k0 + row - now - lane % 4 * 2);
+    if (kBounded && now + kQueries > query_end_of(0))
+      hide_by_rows<false>(s, query_end_of(row) - now, query_end_of(row + 8) - now);
     pack<T>(p, s);
     begin_products();
     add_product(dv, p, dy);
@@ -152,8 +159,8 @@ __global__ void __launch_bounds__(kThreads, 1) backward_keys(Attention<T> a) {
   wait_for_products<0>();
   settle(dk);
   settle(dv);
-  store_rows<T, D>(a.dqkv + a.key(b, kv), a.stride(), first, a.seq, a.dim, dk, a.scale, a.scale);
-  store_rows<T, D>(a.dqkv + a.value(b, kv), a.stride(), first, a.seq, a.dim, dv, 1, 1);
+  store_rows<T, D>(a.dqkv + a.key(b, kv), a.stride(), k0 + first, a.seq, a.dim, dk, a.scale, a.scale);
+  store_rows<T, D>(a.dqkv + a.value(b, kv), a.stride(), k0 + first, a.seq, a.dim, dv, 1, 1);
 }
 
 // dQ of 128 queries of one head: over key tiles up to the diagonal, dS = P (dY V^T - delta), dQ += dS K.
@@ -165,7 +172,6 @@ __global__ void __launch_bounds__(kThreads, 1) backward_queries(Attention<T> a) 
             lane = threadIdx.x % 32;
   const int mine = warpgroup_index() * 64, first = q0 + mine + int(threadIdx.x) % kWarpgroup / 32 * 16;
   const T *keys = a.qkv + a.key(b, a.kv_head(head)), *values = a.qkv + a.value(b, a.kv_head(head));
-  const float scale = a.scale * kLog2E;
   auto fetch = [&](int stage, int k0) {
     blocks.other(0, stage).template fetch<kThreads>(keys, a.stride(), k0, a.seq, a.dim);
     blocks.other(1, stage).template fetch<kThreads>(values, a.stride(), k0, a.seq, a.dim);
@@ -205,7 +211,7 @@ __global__ void __launch_bounds__(kThreads, 1) backward_queries(Attention<T> a) 
 #pragma unroll
     for (int n = 0; n < kKeys / 8; ++n)
 #pragma unroll
-      for (int i = 0; i < 4; ++i) s[n][i] = quick_exp2(fmaf(s[n][i], scale, -lse[i / 2]));
+      for (int i = 0; i < 4; ++i) s[n][i] = quick_exp2(fmaf(s[n][i], a.log2_scale, -lse[i / 2]));
     if (k0 + kKeys > q0) hide<false>(s, first + lane / 4 - k0 - lane % 4 * 2);
     if (kBounded && k0 < seen_by_all) hide_by_rows<true>(s, from[0] - k0, from[1] - k0);
     wait_for_products<0>();
