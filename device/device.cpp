@@ -1,5 +1,7 @@
 #include "device/device.h"
 
+#include <stdlib.h>
+
 #include <charconv>
 
 #include "core/error.h"
@@ -7,6 +9,23 @@
 namespace cleave {
 
 std::string name_of(Device device) { return device.is_cuda() ? fmt::format("cuda:{}", device.index) : "cpu"; }
+
+void set_cuda_environment(RanksHere ranks) {
+  constexpr int kKeep = 0;  // what the user set
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", kKeep);
+  if (ranks == RanksHere::several) setenv("CUDA_MODULE_LOADING", "EAGER", kKeep);
+}
+
+std::string problem_of_channels() {
+  constexpr int kStreams = 8;  // more than a rank has
+  const char* set = getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+  if (!set || atoi(set) >= kStreams) return {};
+  return fmt::format(
+      "CUDA_DEVICE_MAX_CONNECTIONS is {}: streams that share a channel of the GPU may wait for each other "
+      "for "
+      "ever; leave it unset, or set it to 32",
+      set);
+}
 
 Device choose_device(std::string_view wanted, int local_rank) {
   return choose_device(wanted, local_rank, wanted == "cpu" ? CudaStatus{} : cuda_status());

@@ -34,6 +34,17 @@ struct CudaStatus {
   bool meant = false;        // there is a GPU, or one was asked for, and the problem is in the way
 };
 
+// What CUDA reads in the environment when it starts, unless the user set it; so this comes before everything
+// else of CUDA, while no other thread reads the environment. A stream that waits for a word in memory holds
+// up whoever shares its channel of the GPU, perhaps the one it waits for, so every process asks for as many
+// channels as there are (32, CUDA_DEVICE_MAX_CONNECTIONS). A kernel that is loaded at its first launch waits
+// for the whole GPU, so where ranks wait for each other on it, all are loaded at once (CUDA_MODULE_LOADING).
+// What lists, allocates or enqueues on GPUs does the first part itself.
+enum class RanksHere { one, several };
+void set_cuda_environment(RanksHere ranks);
+// Empty, or why the user's CUDA_DEVICE_MAX_CONNECTIONS may stop a rank for good.
+std::string problem_of_channels();
+
 // Looks; never throws. Free memory is asked for only on demand, because that starts CUDA on every GPU.
 CudaStatus cuda_status(bool free_memory = false);
 // One GPU, with its free memory; starts CUDA on it alone. Error(usage) where it cannot be used.

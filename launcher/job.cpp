@@ -70,8 +70,7 @@ Job::Job(const JobOptions& options) : options_(options) {
   require(options.local_rank < 0 || options.local_rank == info_.local_rank, Exit::usage,
           "--local_rank is {}, but {} says {}; leave the option out", options.local_rank, info_.launched_by,
           info_.local_rank);
-  // A kernel that is loaded at its first launch waits for the whole GPU, and so for other ranks.
-  if (info_.world > 1) setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+  set_cuda_environment(info_.world > 1 ? RanksHere::several : RanksHere::one);
   device_ = refused_once(info_.local_rank, [&] {
     const CudaStatus status = options.device == "cpu" ? CudaStatus{} : cuda_status();
     Device device = choose_device(options.device, info_.local_rank, status);
@@ -85,6 +84,8 @@ Job::Job(const JobOptions& options) : options_(options) {
       std::fprintf(stderr, "warning: %s\n", note.c_str());
     return device;
   });
+  if (const std::string problem = problem_of_channels(); first() && device_.is_cuda() && !problem.empty())
+    std::fprintf(stderr, "warning: %s\n", problem.c_str());
   threads_ = threads_of_process(options.threads, info_.local_size);
   set_team_threads(threads_.threads);
 }

@@ -8,7 +8,12 @@
 
 namespace cleave {
 
+void before_cuda_starts() {
+  [[maybe_unused]] static const bool once = (set_cuda_environment(RanksHere::one), true);
+}
+
 Block cuda_allocate(Device device, int64_t bytes) {
+  before_cuda_starts();
   cuda_check(cudaSetDevice(device.index), "cudaSetDevice", device.index);
   void* data = nullptr;
   const cudaError_t error = cudaMalloc(&data, size_t(bytes));
@@ -24,6 +29,7 @@ Block cuda_allocate(Device device, int64_t bytes) {
 }
 
 Block cuda_allocate_pinned(Device device, int64_t bytes) {
+  before_cuda_starts();
   cuda_check(cudaSetDevice(device.index), "cudaSetDevice", device.index);
   void* data = nullptr;
   if (cudaHostAlloc(&data, size_t(bytes), cudaHostAllocPortable) != cudaSuccess) {
@@ -73,6 +79,7 @@ DriverReport::Answer answer_of(cudaError_t error, int driver) {
 }  // namespace
 
 CudaStatus cuda_status(bool free_memory) {
+  before_cuda_starts();
   CudaStatus status;
   if (cudaDriverGetVersion(&status.driver) != cudaSuccess) status.driver = 0;
   if (cudaRuntimeGetVersion(&status.runtime) != cudaSuccess) status.runtime = CUDART_VERSION;

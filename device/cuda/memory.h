@@ -12,6 +12,9 @@ struct Block {
   void (*release)(void* data, int64_t bytes) = nullptr;
 };
 
+// set_cuda_environment(RanksHere::one), once in a process.
+void before_cuda_starts();
+
 // Zeroed memory of that GPU; without data when the GPU has none left. Throws Error(usage) where it cannot be
 // used.
 Block cuda_allocate(Device device, int64_t bytes);

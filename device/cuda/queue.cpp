@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "device/cuda/check.h"
+#include "device/cuda/memory.h"
 #include "device/cuda/words.h"
 
 namespace cleave {
@@ -18,6 +19,7 @@ constexpr unsigned long long kNoFault = ~0ull;
 std::unique_ptr<Queue> make_cuda_queue(Device device) { return std::make_unique<CudaQueue>(device); }
 
 CudaQueue::CudaQueue(Device device) : device_(device.index) {
+  before_cuda_starts();
   check(cudaSetDevice(device_), "cudaSetDevice");
   check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");
 }

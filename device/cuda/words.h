@@ -1,6 +1,6 @@
 // Words in memory that a GPU's streams write and wait for. The streams may be of other processes, and the
 // other side may be the host; CUDA's events know nothing of this order, so streams that wait must not share a
-// channel of the GPU with what they wait for (CUDA_DEVICE_MAX_CONNECTIONS, 8 unless it is set).
+// channel of the GPU with what they wait for (set_cuda_environment).
 #pragma once
 #include <cuda_runtime_api.h>
 

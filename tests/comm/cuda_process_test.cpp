@@ -2,7 +2,6 @@
 // CUDA IPC and through host memory. Only the children use CUDA, which does not survive a fork.
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <stdlib.h>
 
 #include <algorithm>
 #include <thread>
@@ -87,7 +86,7 @@ class CudaProcesses : public testing::TestWithParam<std::string> {
     std::vector<Child> children;
     for (int r = 0; r < size; ++r)
       children.emplace_back([&, r] {
-        setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+        set_cuda_environment(RanksHere::several);
         const CudaStatus status = cuda_status();
         if (status.gpus.empty()) {
           fprintf(stderr, "%s\n", status.problem.c_str());

@@ -1,6 +1,5 @@
 // CPU transports on the streams of a GPU, with more data than the pinned memory between them holds.
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
 #include "comm/communicator.h"
 #include "core/build.h"
@@ -18,9 +17,7 @@ std::vector<Device> gpus() {
 class CudaCollectives : public testing::TestWithParam<Device> {
  protected:
   void SetUp() override {
-    // Ranks are threads of one CUDA context here. A kernel loaded at its first launch waits for all of the
-    // context's streams, and another rank's stream may be waiting for this rank.
-    setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+    set_cuda_environment(RanksHere::several);
     const CudaStatus status = cuda_status();
     if (status.gpus.empty()) GTEST_SKIP() << "no GPU: " << status.problem;
   }

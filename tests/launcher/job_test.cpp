@@ -40,6 +40,14 @@ const std::map<std::string, std::function<int(Job&)>> kBodies = {
        std::fflush(stdout);
        return 0;
      }},
+    {"environment",
+     [](Job& job) {
+       const char *channels = getenv("CUDA_DEVICE_MAX_CONNECTIONS"), *loading = getenv("CUDA_MODULE_LOADING");
+       job.connect();
+       std::printf("channels %s, kernels %s\n", channels ? channels : "unset", loading ? loading : "unset");
+       std::fflush(stdout);
+       return 0;
+     }},
     {"one fails",
      [](Job& job) -> int {
        Communicator& ranks = job.connect();
@@ -109,6 +117,17 @@ TEST(Job, ConnectsItsRanksAndEndsWithTheCodeOfTheBody) {
     EXPECT_EQ(std::count(ran.lines.begin(), ran.lines.end(),
                          fmt::format("{} 3 ranks on cpu, any 1 0, word yes\n", prefix)),
               1);
+}
+
+TEST(Job, SetsWhatCudaReadsWhenItStartsForOneRankAndForSeveral) {
+  for (int ranks : {1, 2}) {
+    const Ran ran = run(ranks, "environment");
+    for (int r = 0; r < ranks; ++r)
+      EXPECT_EQ(std::count(ran.lines.begin(), ran.lines.end(),
+                           fmt::format("[{}] channels 32, kernels {}\n", r, ranks == 1 ? "unset" : "EAGER")),
+                1)
+          << ranks;
+  }
 }
 
 TEST(Job, TellsTheOtherRanksWhyOneFails) {

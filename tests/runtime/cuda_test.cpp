@@ -1,7 +1,6 @@
 // The engine on a GPU: against the CPU, and the same bits whatever the partition. Ranks are threads that
 // share the GPU.
 #include <gtest/gtest.h>
-#include <stdlib.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -28,9 +27,7 @@ constexpr std::pair<OffloadDevice, OffloadUpdate> kUpdates[] = {
 class CudaEngine : public ::testing::TestWithParam<Device> {
  protected:
   void SetUp() override {
-    // Ranks are threads of one CUDA context here. A kernel loaded at its first launch waits for all of the
-    // context's streams, and another rank's stream may be waiting for this rank.
-    setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+    set_cuda_environment(RanksHere::several);
     const CudaStatus status = cuda_status();
     if (status.gpus.empty()) GTEST_SKIP() << "no GPU: " << status.problem;
   }
