@@ -9,25 +9,29 @@ constexpr float kTwoRootTwoOverPi = 1.5957691216f;  // 2 sqrt(2 / pi)
 constexpr float kCubic = 0.044715f;
 
 // 0.5 x (1 + tanh(u)) is x sigmoid(2u), which loses nothing in the negative tail.
+template <class T>
 __device__ __forceinline__ float gelu_tanh(float x) {
-  return x / (1.0f + expf(-x * kTwoRootTwoOverPi * fmaf(x * x, kCubic, 1.0f)));
+  return quotient<T>(x, 1.0f + exponential<T>(-x * kTwoRootTwoOverPi * fmaf(x * x, kCubic, 1.0f)));
 }
+template <class T>
 __device__ __forceinline__ float gelu_tanh_slope(float x) {
   const float square = x * x;
   const float inner = fmaf(square, 3 * kCubic, 1.0f) * kTwoRootTwoOverPi;
-  const float e = expf(fminf(87.0f, -x * kTwoRootTwoOverPi * fmaf(square, kCubic, 1.0f)));
-  const float s = 1.0f / (1.0f + e);
+  const float e = exponential<T>(fminf(87.0f, -x * kTwoRootTwoOverPi * fmaf(square, kCubic, 1.0f)));
+  const float s = quotient<T>(1.0f, 1.0f + e);
   // s (1 - s) = e s s without cancellation. x^2 may overflow where the product's limit is 0.
   return s + (fabsf(x) < 1e4f ? x * inner * (e * s) * s : 0.0f);
 }
 
+template <class T>
 __device__ __forceinline__ float value(Activation kind, float x) {
-  if (kind == Activation::gelu_tanh) return gelu_tanh(x);
+  if (kind == Activation::gelu_tanh) return gelu_tanh<T>(x);
   if (kind == Activation::gelu_erf) return x * normcdff(x);
   return x < 0 ? 0.0f : x;  // fmaxf would make 0 of what is not a number
 }
+template <class T>
 __device__ __forceinline__ float slope(Activation kind, float x) {
-  if (kind == Activation::gelu_tanh) return gelu_tanh_slope(x);
+  if (kind == Activation::gelu_tanh) return gelu_tanh_slope<T>(x);
   if (kind == Activation::gelu_erf) return fmaf(x, 0.39894228f * expf(-0.5f * x * x), normcdff(x));
   return x > 0 ? 1.0f : 0.0f;
 }
@@ -43,7 +47,7 @@ struct Forward {
     float v[N];
     load(v, x + i);
 #pragma unroll
-    for (int j = 0; j < N; ++j) v[j] = value(kind, v[j]);
+    for (int j = 0; j < N; ++j) v[j] = value<T>(kind, v[j]);
     store(y + i, v);
   }
 };
@@ -60,14 +64,17 @@ struct Backward {
     load(v, x + i);
     load(d, dy + i);
 #pragma unroll
-    for (int j = 0; j < N; ++j) d[j] *= slope(kind, v[j]);
+    for (int j = 0; j < N; ++j) d[j] *= slope<T>(kind, v[j]);
     store(dx + i, d);
   }
 };
 
-__device__ __forceinline__ float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+template <class T>
+__device__ __forceinline__ float sigmoid(float x) {
+  return quotient<T>(1.0f, 1.0f + exponential<T>(-x));
+}
 
-// Element i of y is column i % width of its row; a row of x holds `width` gates, then their factors.
+// A row of x holds `width` gates, then their factors.
 template <class T>
 struct Gate {
   T* y;
@@ -75,14 +82,14 @@ struct Gate {
   int64_t width;
 
   template <int N>
-  __device__ void operator()(int64_t i, Count<N>) const {
-    const T* gate = x + i / width * 2 * width + i % width;
+  __device__ void operator()(int64_t row, int column, Count<N>) const {
+    const T* gate = x + row * 2 * width + column;
     float g[N], u[N];
     load(g, gate);
     load(u, gate + width);
 #pragma unroll
-    for (int j = 0; j < N; ++j) g[j] = g[j] * sigmoid(g[j]) * u[j];
-    store(y + i, g);
+    for (int j = 0; j < N; ++j) g[j] = g[j] * sigmoid<T>(g[j]) * u[j];
+    store(y + row * width + column, g);
   }
 };
 
@@ -94,15 +101,15 @@ struct GateGradient {
   int64_t width;
 
   template <int N>
-  __device__ void operator()(int64_t i, Count<N>) const {
-    const int64_t at = i / width * 2 * width + i % width;
+  __device__ void operator()(int64_t row, int column, Count<N>) const {
+    const int64_t at = row * 2 * width + column;
     float g[N], u[N], d[N];
     load(g, x + at);
     load(u, x + at + width);
-    load(d, dy + i);
+    load(d, dy + row * width + column);
 #pragma unroll
     for (int j = 0; j < N; ++j) {
-      const float s = sigmoid(g[j]);
+      const float s = sigmoid<T>(g[j]);
       u[j] = d[j] * u[j] * s * fmaf(g[j], 1.0f - s, 1.0f);
       d[j] = d[j] * g[j] * s;
     }
@@ -158,16 +165,16 @@ struct Drop {
 void run(const ActivationForward& op, Stream& stream) {
   with_type(op.x.dtype(), [&](auto t) {
     using T = decltype(t);
-    for_each(cuda_queue(stream), op.x.numel(), aligned({op.y, op.x}), "ActivationForward",
-             Forward<T>{as<T>(op.y), as<T>(op.x), op.kind});
+    for_each<kPackOf<T>>(cuda_queue(stream), op.x.numel(), aligned({op.y, op.x}), "ActivationForward",
+                         Forward<T>{as<T>(op.y), as<T>(op.x), op.kind});
   });
 }
 
 void run(const ActivationBackward& op, Stream& stream) {
   with_type(op.x.dtype(), [&](auto t) {
     using T = decltype(t);
-    for_each(cuda_queue(stream), op.x.numel(), aligned({op.dx, op.dy, op.x}), "ActivationBackward",
-             Backward<T>{as<T>(op.dx), as<T>(op.dy), as<T>(op.x), op.kind});
+    for_each<kPackOf<T>>(cuda_queue(stream), op.x.numel(), aligned({op.dx, op.dy, op.x}),
+                         "ActivationBackward", Backward<T>{as<T>(op.dx), as<T>(op.dy), as<T>(op.x), op.kind});
   });
 }
 
@@ -175,8 +182,9 @@ void run(const SwiGluForward& op, Stream& stream) {
   const int64_t width = op.y.dim(1);
   with_type(op.y.dtype(), [&](auto t) {
     using T = decltype(t);
-    for_each(cuda_queue(stream), op.y.numel(), width % kPack == 0 && aligned({op.y, op.x}), "SwiGluForward",
-             Gate<T>{as<T>(op.y), as<T>(op.x), width});
+    for_each_of_rows<kPackOf<T>>(cuda_queue(stream), op.y.dim(0), width,
+                                 width % kPackOf<T> == 0 && aligned({op.y, op.x}), "SwiGluForward",
+                                 Gate<T>{as<T>(op.y), as<T>(op.x), width});
   });
 }
 
@@ -184,24 +192,26 @@ void run(const SwiGluBackward& op, Stream& stream) {
   const int64_t width = op.dy.dim(1);
   with_type(op.dy.dtype(), [&](auto t) {
     using T = decltype(t);
-    for_each(cuda_queue(stream), op.dy.numel(), width % kPack == 0 && aligned({op.dx, op.dy, op.x}),
-             "SwiGluBackward", GateGradient<T>{as<T>(op.dx), as<T>(op.dy), as<T>(op.x), width});
+    for_each_of_rows<kPackOf<T>>(cuda_queue(stream), op.dy.dim(0), width,
+                                 width % kPackOf<T> == 0 && aligned({op.dx, op.dy, op.x}), "SwiGluBackward",
+                                 GateGradient<T>{as<T>(op.dx), as<T>(op.dy), as<T>(op.x), width});
   });
 }
 
 void run(const Add& op, Stream& stream) {
   with_type(op.y.dtype(), [&](auto t) {
     using T = decltype(t);
-    for_each(cuda_queue(stream), op.y.numel(), aligned({op.y, op.a, op.b}), "Add",
-             Sum2<T>{as<T>(op.y), as<T>(op.a), as<T>(op.b)});
+    for_each<kPackOf<T>>(cuda_queue(stream), op.y.numel(), aligned({op.y, op.a, op.b}), "Add",
+                         Sum2<T>{as<T>(op.y), as<T>(op.a), as<T>(op.b)});
   });
 }
 
 void run(const Dropout& op, Stream& stream) {
   with_type(op.y.dtype(), [&](auto t) {
     using T = decltype(t);
-    for_each(cuda_queue(stream), op.y.numel(), aligned({op.y, op.x}), "Dropout",
-             Drop<T>{as<T>(op.y), as<T>(op.x), op.p, 1.0f / (1.0f - op.p), op.philox, uint64_t(op.offset)});
+    for_each<kPackOf<T>>(
+        cuda_queue(stream), op.y.numel(), aligned({op.y, op.x}), "Dropout",
+        Drop<T>{as<T>(op.y), as<T>(op.x), op.p, 1.0f / (1.0f - op.p), op.philox, uint64_t(op.offset)});
   });
 }
 

@@ -28,17 +28,44 @@ __global__ void __launch_bounds__(32 * kGroups) add_partials(T* out, const float
   out[column] = rounded<T>(total);
 }
 
-// partial[block, column] = the sum of that column over the block's rows.
-template <class T>
-__global__ void __launch_bounds__(128)
+constexpr int kSides = 4;  // rows that a block adds side by side
+
+// partial[block, column] = the sum of that column over the block's rows: those of each side in order, then
+// the sides in order. A thread has the columns of one pack.
+template <class T, int kWide>
+__global__ void __launch_bounds__(32 * kSides)
     column_sums(float* partial, const T* x, int64_t rows, int64_t width, int64_t block_rows) {
-  const int64_t column = int64_t(blockIdx.x) * 128 + threadIdx.x;
-  if (column >= width) return;
+  __shared__ float shared[kSides - 1][kWide][32];
+  const int64_t column = (int64_t(blockIdx.x) * 32 + threadIdx.x) * kWide;
   const int64_t begin = blockIdx.y * block_rows, end = begin + block_rows < rows ? begin + block_rows : rows;
-  float sum = 0;
-#pragma unroll 8
-  for (int64_t row = begin; row < end; ++row) sum += to_float(x[row * width + column]);
-  partial[blockIdx.y * width + column] = sum;
+  float sum[kWide] = {};
+  if (column < width)
+#pragma unroll 4
+    for (int64_t row = begin + threadIdx.y; row < end; row += kSides) {
+      float v[kWide];
+      load(v, x + row * width + column);
+#pragma unroll
+      for (int j = 0; j < kWide; ++j) sum[j] += v[j];
+    }
+  if (threadIdx.y > 0)
+#pragma unroll
+    for (int j = 0; j < kWide; ++j) shared[threadIdx.y - 1][j][threadIdx.x] = sum[j];
+  __syncthreads();
+  if (threadIdx.y > 0 || column >= width) return;
+#pragma unroll
+  for (int j = 0; j < kWide; ++j) {
+#pragma unroll
+    for (int side = 1; side < kSides; ++side) sum[j] += shared[side - 1][j][threadIdx.x];
+    partial[blockIdx.y * width + column + j] = sum[j];
+  }
+}
+
+template <class T, int kWide>
+void start(CudaQueue& queue, float* partial, const Tensor& x, int64_t block_rows) {
+  const int64_t rows = x.dim(0), width = x.dim(1);
+  const dim3 grid(unsigned(ceil_div(width, 32 * kWide)), unsigned(ceil_div(rows, block_rows)));
+  column_sums<T, kWide>
+      <<<grid, dim3(32, kSides), 0, queue.use()>>>(partial, as<T>(x), rows, width, block_rows);
 }
 
 }  // namespace
@@ -55,14 +82,15 @@ void sum_partials(CudaQueue& queue, const Tensor& out, const Partials& p, bool a
 
 void run(const BiasGradient& op, Stream& stream) {
   CudaQueue& queue = cuda_queue(stream);
-  const int64_t rows = op.dy.dim(0), width = op.dy.dim(1), block_rows = rows_of_a_block(rows);
+  const int64_t rows = op.dy.dim(0), width = op.dy.dim(1), block_rows = rows_of_a_block(rows, width);
   const int64_t blocks = ceil_div(rows, block_rows);
   auto* partial = static_cast<float*>(queue.scratch(blocks * width * int64_t(sizeof(float))));
   if (blocks > 0 && width > 0)
     with_type(op.dy.dtype(), [&](auto t) {
       using T = decltype(t);
-      const dim3 grid(unsigned(ceil_div(width, 128)), unsigned(blocks));
-      column_sums<T><<<grid, 128, 0, queue.use()>>>(partial, as<T>(op.dy), rows, width, block_rows);
+      if (width % kPackOf<T> == 0 && aligned({op.dy}))
+        return start<T, kPackOf<T>>(queue, partial, op.dy, block_rows);
+      start<T, 1>(queue, partial, op.dy, block_rows);
     });
   queue.launched("BiasGradient");
   sum_partials(queue, op.db, {partial, width, blocks}, op.accumulate, "BiasGradient");

@@ -1,5 +1,5 @@
 // Sums over rows in two steps: a partial sum for each block of rows, then the partial sums in a fixed order.
-// How rows are cut depends on their number only.
+// How rows are cut depends on their number and width only.
 #pragma once
 #include <algorithm>
 
@@ -9,7 +9,13 @@
 
 namespace cleave::gpu {
 
-inline int64_t rows_of_a_block(int64_t rows) { return std::max<int64_t>(16, ceil_div(rows, 512)); }
+// Of rows whose partial sum has that many elements: eight blocks for each multiprocessor of the largest GPUs
+// of this day, where that many partial sums fit.
+inline int64_t rows_of_a_block(int64_t rows, int64_t elements) {
+  constexpr int64_t kBlocks = 8 * 132, kBytes = int64_t{64} << 20;
+  const int64_t fit = std::max<int64_t>(1, kBytes / std::max<int64_t>(1, elements * int64_t(sizeof(float))));
+  return round_up(std::max<int64_t>(16, ceil_div(rows, std::min(kBlocks, fit))), 4);
+}
 
 struct Partials {
   const float* data;

@@ -5,6 +5,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <initializer_list>
 #include <type_traits>
@@ -12,6 +13,7 @@
 #include "core/range.h"
 #include "device/cuda/queue.h"
 #include "device/tensor.h"
+#include "kernels/divisor.h"
 
 namespace cleave::gpu {
 
@@ -54,8 +56,11 @@ void with_type(DType type, Body body) {
   }
 }
 
-// One pack is 16 bytes of a 16-bit type, twice that of fp32.
-inline constexpr int kPack = 8;
+// A pack is what a thread reads and writes at a time: 16 bytes of the widest of the types, so that
+// neighbouring threads touch neighbouring bytes and every store fills whole sectors of memory.
+template <class... T>
+inline constexpr int kPackOf = 16 / int(std::max({sizeof(T)...}));
+inline constexpr int kPack = 8;  // where a kernel packs 16-bit types only, or takes two words of fp32
 template <int N>
 using Count = std::integral_constant<int, N>;
 
@@ -66,15 +71,21 @@ inline bool aligned(std::initializer_list<Tensor> tensors) {
   return true;
 }
 
+// What a pack of N is moved in.
+template <int N, class T>
+using Word = std::conditional_t<(N * sizeof(T) >= 16), uint4, uint2>;
+
 template <int N, class T>
 __device__ __forceinline__ void load(float (&x)[N], const T* p) {
   if constexpr (N == 1) {
     x[0] = to_float(*p);
   } else {
+    using W = Word<N, T>;
+    static_assert(N * sizeof(T) % sizeof(W) == 0);
     alignas(16) T values[N];
 #pragma unroll
-    for (int w = 0; w < int(N * sizeof(T) / 16); ++w)
-      reinterpret_cast<uint4*>(values)[w] = reinterpret_cast<const uint4*>(p)[w];
+    for (int w = 0; w < int(N * sizeof(T) / sizeof(W)); ++w)
+      reinterpret_cast<W*>(values)[w] = reinterpret_cast<const W*>(p)[w];
 #pragma unroll
     for (int i = 0; i < N; ++i) x[i] = to_float(values[i]);
   }
@@ -85,30 +96,74 @@ __device__ __forceinline__ void store(T* p, const float (&x)[N]) {
   if constexpr (N == 1) {
     *p = rounded<T>(x[0]);
   } else {
+    using W = Word<N, T>;
+    static_assert(N * sizeof(T) % sizeof(W) == 0);
     alignas(16) T values[N];
 #pragma unroll
     for (int i = 0; i < N; ++i) values[i] = rounded<T>(x[i]);
 #pragma unroll
-    for (int w = 0; w < int(N * sizeof(T) / 16); ++w)
-      reinterpret_cast<uint4*>(p)[w] = reinterpret_cast<const uint4*>(values)[w];
+    for (int w = 0; w < int(N * sizeof(T) / sizeof(W)); ++w)
+      reinterpret_cast<W*>(p)[w] = reinterpret_cast<const W*>(values)[w];
   }
 }
 
-template <class F>
+// A block that has no whole packs goes element by element, neighbours side by side.
+template <int kWidth, class F>
 __global__ void __launch_bounds__(256) each_kernel(int64_t numel, bool packed, F f) {
-  const int64_t begin = (int64_t(blockIdx.x) * 256 + threadIdx.x) * kPack;
-  if (packed && begin + kPack <= numel) return f(begin, Count<kPack>{});
-  const int64_t end = begin + kPack < numel ? begin + kPack : numel;
-  for (int64_t i = begin; i < end; ++i) f(i, Count<1>{});
+  constexpr int kBlock = 256 * kWidth;
+  const int64_t begin = int64_t(blockIdx.x) * kBlock;
+  if (packed && begin + kBlock <= numel) return f(begin + int(threadIdx.x) * kWidth, Count<kWidth>{});
+  const int64_t end = begin + kBlock < numel ? begin + kBlock : numel;
+#pragma unroll 1
+  for (int64_t i = begin + threadIdx.x; i < end; i += 256) f(i, Count<1>{});
 }
 
-// f(i, Count<N>) for consecutive packs of [0, numel), or single elements where `packed` is false and at the
-// end.
-template <class F>
+// f(i, Count<N>) for consecutive packs of [0, numel), or single elements where `packed` is false and in the
+// last block.
+template <int kWidth, class F>
 void for_each(CudaQueue& queue, int64_t numel, bool packed, const char* op, F f) {
   if (numel == 0) return;
-  each_kernel<<<unsigned(ceil_div(numel, 256 * kPack)), 256, 0, queue.use()>>>(numel, packed, f);
+  each_kernel<kWidth><<<unsigned(ceil_div(numel, 256 * kWidth)), 256, 0, queue.use()>>>(numel, packed, f);
   queue.launched(op);
+}
+
+template <int kWidth, class F>
+__global__ void __launch_bounds__(256)
+    each_of_rows_kernel(uint32_t first_row, uint32_t packs, Divisor in_row, int width, bool packed, F f) {
+  const uint32_t pack = blockIdx.x * 256u + threadIdx.x;
+  if (pack >= packs) return;
+  const uint32_t row = in_row.quotient(pack);
+  const int column = int(pack - row * in_row.value()) * kWidth;
+  if (packed) return f(first_row + row, column, Count<kWidth>{});
+#pragma unroll 1
+  for (int c = column; c < width && c < column + kWidth; ++c) f(first_row + row, c, Count<1>{});
+}
+
+// f(row, column, Count<N>) for the packs of every row of a matrix. packed: a row is whole packs.
+template <int kWidth, class F>
+void for_each_of_rows(CudaQueue& queue, int64_t rows, int64_t width, bool packed, const char* op, F f) {
+  CHECK(rows < Divisor::kMost && width < Divisor::kMost, "{} of {} rows of {} elements on a GPU", op, rows,
+        width);
+  if (rows * width == 0) return;
+  const Divisor in_row(ceil_div(width, kWidth));
+  const int64_t most = (Divisor::kMost - 1) / in_row.value();
+  for (int64_t first = 0; first < rows; first += most) {
+    const int64_t packs = std::min(most, rows - first) * in_row.value();
+    each_of_rows_kernel<kWidth><<<unsigned(ceil_div(packs, 256)), 256, 0, queue.use()>>>(
+        uint32_t(first), uint32_t(packs), in_row, int(width), packed, f);
+    queue.launched(op);
+  }
+}
+
+// e^x and a / b of what is rounded to T afterwards: where that has 16 bits, by the hardware's approximations,
+// whose error is a thousandth of that rounding's and less.
+template <class T>
+__device__ __forceinline__ float exponential(float x) {
+  return sizeof(T) == 2 ? __expf(x) : expf(x);
+}
+template <class T>
+__device__ __forceinline__ float quotient(float a, float b) {
+  return sizeof(T) == 2 ? __fdividef(a, b) : a / b;
 }
 
 // Over the whole block, the same value in every thread; `shared` has one element a warp. Threads: whole

@@ -43,38 +43,41 @@ struct Put {
 
   template <int N>
   __device__ void operator()(int64_t i, Count<N>) const {
+    if constexpr (N == 1) {
+      y[i] = value;
+    } else {
+      alignas(16) T values[N];
 #pragma unroll
-    for (int j = 0; j < N; ++j) y[i + j] = value;
-  }
-};
-
-template <class T>
-void put(CudaQueue& queue, const Tensor& y, T value) {
-  for_each(queue, y.numel(), true, "Fill", Put<T>{as<T>(y), value});
-}
-
-template <class T>
-struct MoveRuns {
-  T* y;
-  const T* x;
-  int64_t width;
-  CopyRuns::Step outer, inner;
-
-  template <int N>
-  __device__ void operator()(int64_t first, Count<N>) const {
-#pragma unroll
-    for (int n = 0; n < N; ++n) {
-      const int64_t run = (first + n) / width, j = (first + n) % width;
-      const int64_t o = run / inner.count, i = run % inner.count;
-      y[o * outer.y + i * inner.y + j] = x[o * outer.x + i * inner.x + j];
+      for (int j = 0; j < N; ++j) values[j] = value;
+      *reinterpret_cast<uint4*>(y + i) = *reinterpret_cast<const uint4*>(values);
     }
   }
 };
 
 template <class T>
+void put(CudaQueue& queue, const Tensor& y, T value) {
+  for_each<kPackOf<T>>(queue, y.numel(), aligned({y}), "Fill", Put<T>{as<T>(y), value});
+}
+
+// A row is a run.
+template <class T>
+struct MoveRuns {
+  T* y;
+  const T* x;
+  CopyRuns::Step outer, inner;
+  Divisor in_outer;
+
+  __device__ void operator()(uint32_t run, int j, Count<1>) const {
+    const uint32_t o = in_outer.quotient(run), i = run - o * in_outer.value();
+    y[o * outer.y + i * inner.y + j] = x[o * outer.x + i * inner.x + j];
+  }
+};
+
+template <class T>
 void move_runs(CudaQueue& queue, const CopyRuns& op) {
-  for_each(queue, op.outer.count * op.inner.count * op.width, false, "CopyRuns",
-           MoveRuns<T>{as<T>(op.y), as<T>(op.x), op.width, op.outer, op.inner});
+  if (op.inner.count == 0) return;
+  for_each_of_rows<1>(queue, op.outer.count * op.inner.count, op.width, true, "CopyRuns",
+                      MoveRuns<T>{as<T>(op.y), as<T>(op.x), op.outer, op.inner, Divisor(op.inner.count)});
 }
 
 // Memory that the GPU cannot be trusted to read: the caller's own, pinned or not.
@@ -91,7 +94,7 @@ void cast(CudaQueue& queue, const Tensor& y, const Tensor& x) {
     with_type(y.dtype(), [&](auto ty) {
       using X = decltype(tx);
       using Y = decltype(ty);
-      for_each(queue, x.numel(), packed, "Cast", Convert<Y, X>{as<Y>(y), as<X>(x)});
+      for_each<kPackOf<X, Y>>(queue, x.numel(), packed, "Cast", Convert<Y, X>{as<Y>(y), as<X>(x)});
     });
   });
 }
@@ -106,12 +109,12 @@ void run(const Cast& op, Stream& stream) {
   if (op.x.dtype() == DType::fp64)
     return with_type(op.y.dtype(), [&](auto t) {
       using Y = decltype(t);
-      for_each(queue, op.x.numel(), false, "Cast", Convert<Y, double>{as<Y>(op.y), as<double>(op.x)});
+      for_each<1>(queue, op.x.numel(), false, "Cast", Convert<Y, double>{as<Y>(op.y), as<double>(op.x)});
     });
   if (op.y.dtype() == DType::fp64)
     return with_type(op.x.dtype(), [&](auto t) {
       using X = decltype(t);
-      for_each(queue, op.x.numel(), false, "Cast", Convert<double, X>{as<double>(op.y), as<X>(op.x)});
+      for_each<1>(queue, op.x.numel(), false, "Cast", Convert<double, X>{as<double>(op.y), as<X>(op.x)});
     });
   if (!on_host(queue, op.x)) return cast(queue, op.y, op.x);
   const int64_t most = queue.scratch_bytes() / size_of(op.x.dtype()) / kPack * kPack;
@@ -164,8 +167,8 @@ void run(const Axpy& op, Stream& stream) {
     with_type(op.y.dtype(), [&](auto ty) {
       using X = decltype(tx);
       using Y = decltype(ty);
-      for_each(cuda_queue(stream), op.y.numel(), aligned({op.y, op.x}), "Axpy",
-               AddScaled<Y, X>{as<Y>(op.y), as<X>(op.x), op.alpha});
+      for_each<kPackOf<X, Y>>(cuda_queue(stream), op.y.numel(), aligned({op.y, op.x}), "Axpy",
+                              AddScaled<Y, X>{as<Y>(op.y), as<X>(op.x), op.alpha});
     });
   });
 }

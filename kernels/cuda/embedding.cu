@@ -32,23 +32,23 @@ struct Lookup {
   T* y;
   const T *wte, *wpe;
   const int32_t* tokens;
-  int64_t width, seq, first_position;
+  int64_t width, first_position;
+  Divisor seq;
   Table table;
 
   template <int N>
-  __device__ void operator()(int64_t i, Count<N>) const {
-    const int64_t row = i / width, column = i % width;
+  __device__ void operator()(uint32_t row, int column, Count<N>) const {
     const int32_t token = tokens[row];
     if (!table.knows(token, row)) return;
     float v[N] = {};
     if (table.holds(token)) load(v, wte + (token - table.first) * width + column);
     if (wpe) {
       float p[N];
-      load(p, wpe + (first_position + row % seq) * width + column);
+      load(p, wpe + (first_position + seq.rest(row)) * width + column);
 #pragma unroll
       for (int j = 0; j < N; ++j) v[j] += p[j];
     }
-    store(y + i, v);
+    store(y + row * width + column, v);
   }
 };
 
@@ -74,24 +74,99 @@ __device__ __forceinline__ float add_rows(float sum, const D* dy, int64_t width,
   return sum;
 }
 
-// One block for each sorted place; the first place of a token adds all rows of that token.
+// Rows of one token are a run of the sorted places; it is added in pieces from its begin on, each by a block
+// of its own, and then the pieces in order. A piece has 2^shift places, 128 unless their sums would take too
+// much memory. At the places where a piece begins, which one of its run it is, and its length; length 0
+// elsewhere.
+struct Piece {
+  int number, length;
+};
+
+__global__ void __launch_bounds__(256)
+    find_pieces(Piece* pieces, const int32_t* sorted, int rows, int shift) {
+  const int most = 1 << shift;
+  const int place = blockIdx.x * 256 + threadIdx.x;
+  if (place >= rows) return;
+  const int32_t token = sorted[place];
+  int begin = 0;  // the first place of the token
+  for (int high = place; begin < high;) {
+    const int middle = (begin + high) / 2;
+    if (sorted[middle] < token)
+      begin = middle + 1;
+    else
+      high = middle;
+  }
+  int length = 0;
+  if ((place - begin) % most == 0) {
+    int low = place + 1, high = min(rows, place + most);
+    while (low < high) {
+      const int middle = (low + high) / 2;
+      if (sorted[middle] == token)
+        low = middle + 1;
+      else
+        high = middle;
+    }
+    length = low - place;
+  }
+  pieces[place] = {(place - begin) >> shift, length};
+}
+
+// Sums of pieces that are not all of their run, in two halves: of first pieces and of others. Two of a half
+// begin at least a piece apart, so a place's multiple of a piece names its sum.
+struct PieceSums {
+  float* data;  // [2, halves, width]
+  int* first;   // [halves]: the place where a run of several pieces begins, or -1
+  int halves, width, shift;
+
+  __device__ int most() const { return 1 << shift; }
+
+  __device__ float* of(int place, bool is_first) const {
+    return data + (int64_t(is_first ? 0 : halves) + (place >> shift)) * width;
+  }
+};
+
+// One block for each sorted place, for which most have nothing to do.
 template <class T, class D>
 __global__ void __launch_bounds__(128)
-    token_gradient(T* dwte, const D* dy, const int32_t* sorted, const int32_t* order, int rows, int width,
-                   Table table, bool accumulate) {
-  const int first = blockIdx.x;
-  const int32_t token = sorted[first];
-  if (first > 0 && sorted[first - 1] == token) return;
+    add_pieces(T* dwte, const D* dy, const int32_t* sorted, const int32_t* order, const Piece* pieces,
+               int rows, PieceSums sums, Table table, bool accumulate) {
+  const int place = blockIdx.x, width = sums.width;
+  const auto [number, length] = pieces[place];
+  if (length == 0) return;
+  const int32_t token = sorted[place];
   if (!table.holds(token)) {
-    if (threadIdx.x == 0) table.knows(token, order[first]);
+    if (threadIdx.x == 0) table.knows(token, order[place]);
     return;
   }
-  int last = first + 1;
-  while (last < rows && sorted[last] == token) ++last;
+  const bool whole =
+      number == 0 && !(length == sums.most() && place + length < rows && sorted[place + length] == token);
+  if (!whole && number == 0 && threadIdx.x == 0) sums.first[place >> sums.shift] = place;
   for (int column = threadIdx.x; column < width; column += 128) {
     T* out = dwte + int64_t(token - table.first) * width + column;
-    *out = rounded<T>(add_rows(accumulate ? to_float(*out) : 0.0f, dy + column, width, last - first,
-                               [=](int64_t k) { return int64_t(order[first + k]); }));
+    const float sum = add_rows(number == 0 && accumulate ? to_float(*out) : 0.0f, dy + column, width, length,
+                               [=](int64_t k) { return int64_t(order[place + k]); });
+    if (whole)
+      *out = rounded<T>(sum);
+    else
+      sums.of(place, number == 0)[column] = sum;
+  }
+}
+
+// A block for each sum of first pieces.
+template <class T>
+__global__ void __launch_bounds__(128)
+    join_pieces(T* dwte, const int32_t* sorted, int rows, PieceSums sums, Table table) {
+  const int first = sums.first[blockIdx.x];
+  if (first < 0) return;
+  const int32_t token = sorted[first];
+  int end = first + sums.most();
+  while (end < rows && sorted[end] == token) end += sums.most();
+  for (int column = threadIdx.x; column < sums.width; column += 128) {
+    float sum = sums.of(first, true)[column];
+#pragma unroll 8
+    for (int place = first + sums.most(); place < end; place += sums.most())
+      sum += sums.of(place, false)[column];
+    dwte[int64_t(token - table.first) * sums.width + column] = rounded<T>(sum);
   }
 }
 
@@ -109,21 +184,35 @@ __global__ void __launch_bounds__(128) position_gradient(T* dwpe, const D* dy, i
 // The batch's places ordered by token; places of equal tokens keep their order.
 struct Grouping {
   const int32_t *tokens, *order;
+  const Piece* pieces;
+  PieceSums sums;
 };
-Grouping group(CudaQueue& queue, const Tensor& tokens) {
+Grouping group(CudaQueue& queue, const Tensor& tokens, int width) {
   const int rows = int(tokens.numel());
+  int shift = 7;
+  while (2 * (int64_t(rows) >> shift) * width * int64_t(sizeof(float)) > int64_t{64} << 20) ++shift;
+  const int halves = int(ceil_div(rows, int64_t{1} << shift));
   const int64_t each = round_up(rows * int64_t(sizeof(int32_t)), 256);
   size_t sort_bytes = 0;
   int32_t* none = nullptr;
   cub::DeviceRadixSort::SortPairs(nullptr, sort_bytes, none, none, none, none, rows);
-  auto* base = static_cast<std::byte*>(queue.scratch(3 * each + int64_t(sort_bytes)));
-  auto *places = reinterpret_cast<int32_t*>(base), *sorted = reinterpret_cast<int32_t*>(base + each);
-  auto* order = reinterpret_cast<int32_t*>(base + 2 * each);
+  const int64_t firsts = round_up(halves * int64_t(sizeof(int)), 256),
+                sums = round_up(2 * int64_t(halves) * width * int64_t(sizeof(float)), 256);
+  // What is sorted takes its space before the sums are made.
+  auto* base =
+      static_cast<std::byte*>(queue.scratch(5 * each + firsts + std::max(sums, int64_t(sort_bytes))));
+  const auto piece_of_base = [&](int64_t n) { return reinterpret_cast<int32_t*>(base + n * each); };
+  int32_t *places = piece_of_base(0), *sorted = piece_of_base(1), *order = piece_of_base(2);
+  auto* pieces = reinterpret_cast<Piece*>(piece_of_base(3));
+  auto* first = piece_of_base(5);
+  auto* last = reinterpret_cast<std::byte*>(first) + firsts;
   number_rows<<<unsigned(ceil_div(rows, 256)), 256, 0, queue.use()>>>(places, rows);
-  const cudaError_t error = cub::DeviceRadixSort::SortPairs(base + 3 * each, sort_bytes, as<int32_t>(tokens),
-                                                            sorted, places, order, rows, 0, 32, queue.use());
+  const cudaError_t error = cub::DeviceRadixSort::SortPairs(last, sort_bytes, as<int32_t>(tokens), sorted,
+                                                            places, order, rows, 0, 32, queue.use());
   CHECK(error == cudaSuccess, "EmbeddingBackward: sorting {} tokens: {}", rows, cudaGetErrorString(error));
-  return {sorted, order};
+  find_pieces<<<unsigned(ceil_div(rows, 256)), 256, 0, queue.use()>>>(pieces, sorted, rows, shift);
+  cudaMemsetAsync(first, 0xff, size_t(firsts), queue.use());
+  return {sorted, order, pieces, {reinterpret_cast<float*>(last), first, halves, width, shift}};
 }
 
 void clear(CudaQueue& queue, const Tensor& x) {
@@ -133,12 +222,14 @@ void clear(CudaQueue& queue, const Tensor& x) {
 template <class D>
 void add_tokens(CudaQueue& queue, const EmbeddingBackward& op) {
   const int rows = int(op.dy.dim(0)), width = int(op.dy.dim(1));
-  const Grouping g = group(queue, op.tokens);
+  const Grouping g = group(queue, op.tokens, width);
   const Table table = table_of(queue, op.dwte, op.part);
   with_type(op.dwte.dtype(), [&](auto t) {
     using T = decltype(t);
-    token_gradient<T, D><<<unsigned(rows), 128, 0, queue.use()>>>(
-        as<T>(op.dwte), as<D>(op.dy), g.tokens, g.order, rows, width, table, op.accumulate_wte);
+    add_pieces<T, D><<<unsigned(rows), 128, 0, queue.use()>>>(
+        as<T>(op.dwte), as<D>(op.dy), g.tokens, g.order, g.pieces, rows, g.sums, table, op.accumulate_wte);
+    join_pieces<T>
+        <<<unsigned(g.sums.halves), 128, 0, queue.use()>>>(as<T>(op.dwte), g.tokens, rows, g.sums, table);
   });
 }
 
@@ -159,9 +250,11 @@ void run(const EmbeddingForward& op, Stream& stream) {
   with_type(op.wte.dtype(), [&](auto t) {
     using T = decltype(t);
     const int64_t width = op.y.dim(1);
-    for_each(queue, op.y.numel(), width % kPack == 0 && aligned({op.y, op.wte, op.wpe}), "EmbeddingForward",
-             Lookup<T>{as<T>(op.y), as<T>(op.wte), as<T>(op.wpe), as<int32_t>(op.tokens), width, op.seq,
-                       op.first_position, table_of(queue, op.wte, op.part)});
+    for_each_of_rows<kPackOf<T>>(
+        queue, op.y.dim(0), width, width % kPackOf<T> == 0 && aligned({op.y, op.wte, op.wpe}),
+        "EmbeddingForward",
+        Lookup<T>{as<T>(op.y), as<T>(op.wte), as<T>(op.wpe), as<int32_t>(op.tokens), width, op.first_position,
+                  Divisor(op.seq), table_of(queue, op.wte, op.part)});
   });
 }
 

@@ -73,19 +73,19 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 void run(const RoundToGrid& op, Stream& stream) {
-  for_each(
+  for_each<1>(
       cuda_queue(stream), op.x.numel(), aligned({op.x}), "RoundToGrid",
       Round{as<long long>(op.y), as<long long>(op.bad), as<float>(op.x), op.factor, op.limit, op.accumulate});
 }
 
 void run(const FromGrid& op, Stream& stream) {
-  for_each(cuda_queue(stream), op.x.numel(), true, "FromGrid",
-           Back{as<float>(op.y), as<long long>(op.x), op.scale});
+  for_each<1>(cuda_queue(stream), op.x.numel(), true, "FromGrid",
+              Back{as<float>(op.y), as<long long>(op.x), op.scale});
 }
 
 void run(const AddIntegers& op, Stream& stream) {
-  for_each(cuda_queue(stream), op.x.numel(), true, "AddIntegers",
-           AddTo{as<unsigned long long>(op.y), as<unsigned long long>(op.x)});
+  for_each<1>(cuda_queue(stream), op.x.numel(), true, "AddIntegers",
+              AddTo{as<unsigned long long>(op.y), as<unsigned long long>(op.x)});
 }
 
 void run(const SumIntegerSquares& op, Stream& stream) {

@@ -114,14 +114,15 @@ void run(const LambMoments& op, Stream& stream) {
 void run(const LambStep& op, Stream& stream) {
   with_type(op.copy.defined() ? op.copy.dtype() : DType::fp32, [&](auto c) {
     using C = decltype(c);
-    for_each(cuda_queue(stream), op.param.numel(), aligned({op.param, op.m, op.v, op.copy}), "LambStep",
-             Step<C>{.param = as<float>(op.param),
-                     .copy = as<C>(op.copy),
-                     .m = as<float>(op.m),
-                     .v = as<float>(op.v),
-                     .rate = op.rate,
-                     .eps = op.eps,
-                     .decay = op.weight_decay});
+    for_each<kPackOf<float>>(cuda_queue(stream), op.param.numel(), aligned({op.param, op.m, op.v, op.copy}),
+                             "LambStep",
+                             Step<C>{.param = as<float>(op.param),
+                                     .copy = as<C>(op.copy),
+                                     .m = as<float>(op.m),
+                                     .v = as<float>(op.v),
+                                     .rate = op.rate,
+                                     .eps = op.eps,
+                                     .decay = op.weight_decay});
   });
 }
 

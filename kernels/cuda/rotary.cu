@@ -5,18 +5,19 @@
 namespace cleave::gpu {
 namespace {
 
-// Counts the points of all turned heads: `half` of a head, `turned` of a row.
+// A row is what one row of qkv has of one turned head; its columns are the points.
 template <class T>
 struct Turn {
   T* qkv;
   const float *cos, *sin;
-  int64_t half, turned, stride, seq, first_position;
+  int64_t half, stride, first_position;
+  Divisor heads, seq;
   float sign;
 
   template <int N>
-  __device__ void operator()(int64_t i, Count<N>) const {
-    const int64_t row = i / turned, point = i % turned, head = point / half, column = point % half;
-    const int64_t at = (first_position + row % seq) * half + column;
+  __device__ void operator()(uint32_t turned, int column, Count<N>) const {
+    const uint32_t row = heads.quotient(turned), head = turned - row * heads.value();
+    const int64_t at = (first_position + seq.rest(row)) * half + column;
     T *first = qkv + row * stride + head * 2 * half + column, *second = first + half;
     float a[N], b[N], c[N], s[N];
     load(a, first);
@@ -37,13 +38,14 @@ struct Turn {
 }  // namespace
 
 void run(const Rotary& op, Stream& stream) {
-  const int64_t half = op.head_dim / 2, turned = (op.heads + op.kv_heads) * half;
+  const int64_t half = op.head_dim / 2, turned = op.heads + op.kv_heads;
   with_type(op.qkv.dtype(), [&](auto t) {
     using T = decltype(t);
-    for_each(cuda_queue(stream), op.qkv.dim(0) * turned,
-             half % kPack == 0 && aligned({op.qkv, op.cos, op.sin}), "Rotary",
-             Turn<T>{as<T>(op.qkv), as<float>(op.cos), as<float>(op.sin), half, turned, op.qkv.dim(1), op.seq,
-                     op.first_position, op.inverse ? -1.0f : 1.0f});
+    for_each_of_rows<kPackOf<T>>(
+        cuda_queue(stream), op.qkv.dim(0) * turned, half,
+        half % kPackOf<T> == 0 && aligned({op.qkv, op.cos, op.sin}), "Rotary",
+        Turn<T>{as<T>(op.qkv), as<float>(op.cos), as<float>(op.sin), half, op.qkv.dim(1), op.first_position,
+                Divisor(turned), Divisor(op.seq), op.inverse ? -1.0f : 1.0f});
   });
 }
 

@@ -139,20 +139,21 @@ void run(const Adam& op, Stream& stream) {
   with_types(op, [&](auto g, auto c) {
     using G = decltype(g);
     using C = decltype(c);
-    for_each(cuda_queue(stream), op.param.numel(), aligned({op.param, op.m, op.v, op.copy, op.grad}), "Adam",
-             AdamStep<G, C>{.param = as<float>(op.param),
-                            .m = as<float>(op.m),
-                            .v = as<float>(op.v),
-                            .copy = as<C>(op.copy),
-                            .grad = as<G>(op.grad),
-                            .averages = MovingAverages::of(op),
-                            .lr = op.lr,
-                            .eps = op.eps,
-                            .inside = op.decoupled ? 0 : op.weight_decay,
-                            .outside = op.decoupled ? op.weight_decay : 0,
-                            .scale = op.grad_scale,
-                            .c1 = float(1.0 / c1),
-                            .c2 = float(1.0 / c2)});
+    for_each<kPackOf<float>>(cuda_queue(stream), op.param.numel(),
+                             aligned({op.param, op.m, op.v, op.copy, op.grad}), "Adam",
+                             AdamStep<G, C>{.param = as<float>(op.param),
+                                            .m = as<float>(op.m),
+                                            .v = as<float>(op.v),
+                                            .copy = as<C>(op.copy),
+                                            .grad = as<G>(op.grad),
+                                            .averages = MovingAverages::of(op),
+                                            .lr = op.lr,
+                                            .eps = op.eps,
+                                            .inside = op.decoupled ? 0 : op.weight_decay,
+                                            .outside = op.decoupled ? op.weight_decay : 0,
+                                            .scale = op.grad_scale,
+                                            .c1 = float(1.0 / c1),
+                                            .c2 = float(1.0 / c2)});
   });
 }
 
@@ -161,18 +162,19 @@ void run(const Sgd& op, Stream& stream) {
     using G = decltype(g);
     using C = decltype(c);
     const Tensor buffer = op.momentum != 0 ? op.buffer : Tensor();
-    for_each(cuda_queue(stream), op.param.numel(), aligned({op.param, buffer, op.copy, op.grad}), "Sgd",
-             SgdStep<G, C>{.param = as<float>(op.param),
-                           .buffer = as<float>(buffer),
-                           .copy = as<C>(op.copy),
-                           .grad = as<G>(op.grad),
-                           .lr = op.lr,
-                           .momentum = op.momentum,
-                           .damp = 1.0f - op.dampening,
-                           .decay = op.weight_decay,
-                           .scale = op.grad_scale,
-                           .nesterov = op.nesterov,
-                           .first = op.first});
+    for_each<kPackOf<float>>(cuda_queue(stream), op.param.numel(),
+                             aligned({op.param, buffer, op.copy, op.grad}), "Sgd",
+                             SgdStep<G, C>{.param = as<float>(op.param),
+                                           .buffer = as<float>(buffer),
+                                           .copy = as<C>(op.copy),
+                                           .grad = as<G>(op.grad),
+                                           .lr = op.lr,
+                                           .momentum = op.momentum,
+                                           .damp = 1.0f - op.dampening,
+                                           .decay = op.weight_decay,
+                                           .scale = op.grad_scale,
+                                           .nesterov = op.nesterov,
+                                           .first = op.first});
   });
 }
 
@@ -180,18 +182,19 @@ void run(const Lion& op, Stream& stream) {
   with_types(op, [&](auto g, auto c) {
     using G = decltype(g);
     using C = decltype(c);
-    for_each(cuda_queue(stream), op.param.numel(), aligned({op.param, op.m, op.copy, op.grad}), "Lion",
-             LionStep<G, C>{.param = as<float>(op.param),
-                            .m = as<float>(op.m),
-                            .copy = as<C>(op.copy),
-                            .grad = as<G>(op.grad),
-                            .lr = op.lr,
-                            .beta1 = op.beta1,
-                            .beta2 = op.beta2,
-                            .rest1 = 1.0f - op.beta1,
-                            .rest2 = 1.0f - op.beta2,
-                            .kept = 1.0f - op.lr * op.weight_decay,
-                            .scale = op.grad_scale});
+    for_each<kPackOf<float>>(cuda_queue(stream), op.param.numel(),
+                             aligned({op.param, op.m, op.copy, op.grad}), "Lion",
+                             LionStep<G, C>{.param = as<float>(op.param),
+                                            .m = as<float>(op.m),
+                                            .copy = as<C>(op.copy),
+                                            .grad = as<G>(op.grad),
+                                            .lr = op.lr,
+                                            .beta1 = op.beta1,
+                                            .beta2 = op.beta2,
+                                            .rest1 = 1.0f - op.beta1,
+                                            .rest2 = 1.0f - op.beta2,
+                                            .kept = 1.0f - op.lr * op.weight_decay,
+                                            .scale = op.grad_scale});
   });
 }
 
@@ -199,15 +202,16 @@ void run(const Adagrad& op, Stream& stream) {
   with_types(op, [&](auto g, auto c) {
     using G = decltype(g);
     using C = decltype(c);
-    for_each(cuda_queue(stream), op.param.numel(), aligned({op.param, op.sum, op.copy, op.grad}), "Adagrad",
-             AdagradStep<G, C>{.param = as<float>(op.param),
-                               .sum = as<float>(op.sum),
-                               .copy = as<C>(op.copy),
-                               .grad = as<G>(op.grad),
-                               .lr = op.lr,
-                               .eps = op.eps,
-                               .decay = op.weight_decay,
-                               .scale = op.grad_scale});
+    for_each<kPackOf<float>>(cuda_queue(stream), op.param.numel(),
+                             aligned({op.param, op.sum, op.copy, op.grad}), "Adagrad",
+                             AdagradStep<G, C>{.param = as<float>(op.param),
+                                               .sum = as<float>(op.sum),
+                                               .copy = as<C>(op.copy),
+                                               .grad = as<G>(op.grad),
+                                               .lr = op.lr,
+                                               .eps = op.eps,
+                                               .decay = op.weight_decay,
+                                               .scale = op.grad_scale});
   });
 }
 

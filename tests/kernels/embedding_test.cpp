@@ -10,8 +10,9 @@ KERNEL_SUITE(Embedding);
 struct Table {
   int64_t rows, width, seq, vocab, positions;
 };
-constexpr Table kTables[] = {
-    {12, 20, 4, 7, 6}, {1, 1, 1, 1, 1}, {130, 33, 65, 11, 65}, {5, 16, 8, 3, 9}, {0, 4, 2, 3, 2}};
+constexpr Table kTables[] = {{12, 20, 4, 7, 6}, {1, 1, 1, 1, 1},         {130, 33, 65, 11, 65},
+                             {5, 16, 8, 3, 9},  {1025, 40, 205, 3, 205}, {300, 136, 300, 1, 300},
+                             {0, 4, 2, 3, 2}};
 
 Guarded tokens_of(const Table& c) {
   Guarded tokens(DType::int32, {c.rows});
@@ -70,8 +71,9 @@ TEST_P(EmbeddingKernel, BackwardAddsEveryRowToItsTokenAndPosition) {
                                    .accumulate_wte = accumulate,
                                    .accumulate_wpe = accumulate},
                  stream);
-          expect_near(dwte, t, half_ulp(sums) * 1.01, 5e-6, "dwte");
-          expect_near(dwpe, p, half_ulp(sums) * 1.01, 5e-6, "dwpe");
+          const double adding = 5e-6 + 1e-7 * double(c.rows);  // roundings of fp32 sums of so many values
+          expect_near(dwte, t, half_ulp(sums) * 1.01, adding, "dwte");
+          expect_near(dwpe, p, half_ulp(sums) * 1.01, adding, "dwpe");
         }
 }
 

@@ -114,6 +114,58 @@ TEST_P(LayerNormKernel, BackwardEqualsFiniteDifferences) {
   }
 }
 
+// Rows of one warp and of several, of every number of packs that a lane keeps, and those that no block's
+// registers hold; enough rows for several blocks.
+const std::pair<int64_t, int64_t> kBackwardSizes[] = {{1, 16},   {3, 17},   {70, 33},   {129, 96}, {0, 8},
+                                                      {37, 264}, {70, 768}, {33, 1024}, {9, 1600}, {18, 2048},
+                                                      {9, 3072}, {5, 3584}, {6, 4096},  {3, 5000}};
+
+TEST_P(LayerNormKernel, BackwardEqualsDoublePrecision) {
+  for (DType type : kTrainingTypes)
+    for (auto [rows, width] : kBackwardSizes) {
+      Guarded x(type, {rows, width}, random_values(rows * width, 1)),
+          dy(type, {rows, width}, random_values(rows * width, 2)), dx(type, {rows, width});
+      Guarded weight(type, {width}, random_values(width, 3)),
+          res(type, {rows, width}, random_values(rows * width, 5));
+      Guarded mean(DType::fp32, {rows}), rstd(DType::fp32, {rows});
+      Guarded dweight(DType::fp32, {width}, random_values(width, 6)), dbias(DType::fp32, {width});
+      Values want_dx = res.values(), want_dw = dweight.values(), want_db(size_t(width), 0.0);
+      for (int64_t r = 0; r < rows; ++r) {
+        const Row s = statistics(x.values(), r, width, 1e-5);
+        mean.put(size_t(r), s.mean), rstd.put(size_t(r), s.rstd);
+        const size_t begin = size_t(r * width);
+        double g = 0, gx = 0;
+        for (size_t i = 0; i < size_t(width); ++i) {
+          const double d = dy.at(begin + i), hat = (x.at(begin + i) - s.mean) * s.rstd;
+          g += d * weight.at(i) / double(width), gx += d * weight.at(i) * hat / double(width);
+          want_dw[i] += d * hat, want_db[i] += d;
+        }
+        for (size_t i = 0; i < size_t(width); ++i)
+          want_dx[begin + i] +=
+              s.rstd * (dy.at(begin + i) * weight.at(i) - g - (x.at(begin + i) - s.mean) * s.rstd * gx);
+      }
+      TestStream stream;
+      const LayerNormBackward op{.dx = dx,
+                                 .dweight = dweight,
+                                 .dbias = dbias,
+                                 .dy = dy,
+                                 .x = x,
+                                 .mean = mean,
+                                 .rstd = rstd,
+                                 .weight = weight,
+                                 .dresidual = res,
+                                 .accumulate_weight = true};
+      launch(op, stream);
+      expect_near(dx, want_dx, half_ulp(type) * 1.01, 1e-5, "dx");
+      expect_near(dweight, want_dw, 1e-6, 2e-5, "dweight");
+      expect_near(dbias, want_db, 1e-6, 2e-5, "dbias");
+      LayerNormBackward again = op;  // the next row is read before this one is written
+      again.dx = dy, again.accumulate_weight = false;
+      launch(again, stream);
+      EXPECT_EQ(dy.values(), dx.values()) << "in place, " << rows << " x " << width;
+    }
+}
+
 double rms_rstd(const Values& s, int64_t row, int64_t width) {
   double squares = 0;
   for (int64_t i = 0; i < width; ++i) squares += std::pow(s[size_t(row * width + i)], 2);
@@ -156,7 +208,7 @@ TEST_P(RmsNormKernel, ForwardEqualsDoublePrecision) {
 // The closed form in double precision, in every type; gradient_test.cpp has the finite differences.
 TEST_P(RmsNormKernel, BackwardEqualsDoublePrecision) {
   for (DType type : kTrainingTypes)
-    for (auto [rows, width] : kSizes) {
+    for (auto [rows, width] : kBackwardSizes) {
       Guarded x(type, {rows, width}, random_values(rows * width, 1)),
           dy(type, {rows, width}, random_values(rows * width, 2));
       Guarded weight(type, {width}, random_values(width, 3)),

@@ -1,0 +1,20 @@
+// What forward and backward of the norms share.
+#pragma once
+#include "kernels/cuda/device.cuh"
+
+namespace cleave::gpu {
+
+inline constexpr int kNormWarps = 8;  // of a block, at most
+
+// body(i, Count<N>) for this thread's packs of a row.
+template <class Body>
+__device__ __forceinline__ void walk(int width, bool packed, Body body) {
+  for (int i = int(threadIdx.x) * kPack; i < width; i += int(blockDim.x) * kPack) {
+    if (packed && i + kPack <= width)
+      body(i, Count<kPack>{});
+    else
+      for (int j = i; j < i + kPack && j < width; ++j) body(j, Count<1>{});
+  }
+}
+
+}  // namespace cleave::gpu

@@ -1,0 +1,44 @@
+#!/usr/bin/env python3
+"""What nvcc makes of kernels that move data: no divisions of integers, none of IEEE's where the result has 16 bits, stores of 16 bytes
+a thread. usage: ptx_test.py PTX..."""
+import pathlib
+import re
+import sys
+import unittest
+
+TEXT = "\n".join(pathlib.Path(name).read_text() for name in sys.argv[1:])
+del sys.argv[1:]
+KERNELS = {m[1]: m[2] for m in re.finditer(r"\.entry (\w+)\((?:.|\n)*?\)\n(?:\.\w+.*\n)*\{\n((?:.|\n)*?)\n\}", TEXT)}
+SIXTEEN = re.compile(r"__half|__nv_bfloat16")
+
+
+def named(functor):
+    """The kernels of a functor, whose name follows its length in a mangled one."""
+    return {name: body for name, body in KERNELS.items() if f"{len(functor)}{functor}I" in name}
+
+
+class Ptx(unittest.TestCase):
+    def none_of(self, functor, pattern, only=re.compile("")):
+        found = {name: body for name, body in named(functor).items() if only.search(name)}
+        self.assertGreaterEqual(len(found), 2, f"kernels of {functor}: {list(KERNELS)[:3]}")
+        for name, body in found.items():
+            self.assertEqual(re.findall(pattern, body), [], name)
+
+    def test_rows_and_columns_are_found_without_dividing(self):
+        for functor in ("Gate", "GateGradient", "Turn"):
+            self.none_of(functor, r"\b(?:div|rem)\.[su]\d\d\b")
+
+    def test_what_is_rounded_to_16_bits_is_not_divided_to_the_last_of_32(self):
+        for functor in ("Gate", "GateGradient", "Turn", "Forward", "Backward"):
+            self.none_of(functor, r"\b(?:div|rcp|sqrt)\.rn\.f32|\bdiv\.full", SIXTEEN)
+
+    def test_adam_writes_16_bytes_a_thread_and_neighbours_side_by_side(self):
+        kernels = named("AdamStep")
+        self.assertGreaterEqual(len(kernels), 9)  # gradients and copies of three types
+        for name, body in kernels.items():
+            self.assertIn("each_kernelILi4E", name)  # elements of a thread
+            self.assertGreaterEqual(len(re.findall(r"st\.global\.v4\.\w32", body)), 3, name)  # weight and both moments
+
+
+if __name__ == "__main__":
+    unittest.main()
