@@ -17,6 +17,7 @@ double matmul_flops_per_s(Device device, DType model_type) {
   const Workspace space = allocate_workspace(memory, kKernelScratch);
   Stream stream(device);
   space.lend_to(stream);
+  stream.measure_choices();
   auto square = [&](DType t) {
     return memory.allocate(MemoryKind::device, Category::staging, t, {n, n}, "peak");
   };

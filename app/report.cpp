@@ -9,6 +9,7 @@
 
 #include "app/matmul_peak.h"
 #include "app/start_lines.h"
+#include "kernels/choices.h"
 #include "monitor/csv_monitor.h"
 #include "monitor/metrics.h"
 #include "monitor/progress.h"
@@ -125,7 +126,10 @@ void Report::step(const Engine& engine, const StepResult& r, double seconds,
   s.progress->step(r.step, r.loss, m.tokens_per_s);
   if (c.steps_per_print > 0 && r.step % c.steps_per_print == 0)
     line(fmt::format("step={}, skipped={}, lr=[{:g}], loss={:.6g}", r.step, r.skipped_total, r.lr, r.loss));
-  if (s.metrics) s.metrics->step(m);
+  if (s.metrics) {
+    if (const Choices::Map made = Choices::of_process().take_new(); !made.empty()) s.metrics->choices(made);
+    s.metrics->step(m);
+  }
   if (!s.tensorboard && !s.csv) return;
   for (const Scalar& scalar : scalars_of(m)) {
     if (s.tensorboard) s.tensorboard->scalar(scalar.tag, scalar.value, r.step * c.train_batch_size);

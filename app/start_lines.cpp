@@ -42,6 +42,11 @@ std::vector<std::string> remarks(const Engine& engine) {
   std::vector<std::string> out = engine.notes().lines();
   if (c.tf32 && !engine.device().is_cuda())
     out.emplace_back("cleave.tf32 changes nothing: this rank computes on the CPU");
+  if (!c.tune_products && !engine.device().is_cuda())
+    out.emplace_back("cleave.tune_products changes nothing: this rank computes on the CPU");
+  if (!c.deterministic && !engine.device().is_cuda())
+    out.emplace_back(
+        "cleave.deterministic changes nothing: this rank computes on the CPU, where sums have an order");
   if (c.zero.stage >= 2 && c.gradient_accumulation_steps > 1 &&
       engine.mesh().data * engine.mesh().sequence > 1)
     out.push_back(fmt::format(

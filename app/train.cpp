@@ -17,6 +17,8 @@
 #include "data/batch_loader.h"
 #include "data/ngram.h"
 #include "device/gpu_problems.h"
+#include "kernels/choices.h"
+#include "monitor/metrics.h"
 #include "runtime/engine.h"
 #include "runtime/pipeline_cut.h"
 
@@ -67,6 +69,7 @@ class Run {
   // together.
   void check_plan(const Planner& planner, const std::string& config_text) {
     paths_of(o_, config_, job_.info().world).require_distinct();
+    if (!config_.product_choices.empty()) Choices::of_process().replay(choices_in(config_.product_choices));
     batches_of(job_.info().rank, job_.info().world);
     if (eval_) eval_batches();
     if (job_.first())

@@ -18,6 +18,7 @@ OutputPaths paths_of(const TrainOptions& o, const DsConfig& config, int world) {
   p.input("--deepspeed_config", o.config);
   p.input("--data", o.data);
   p.input("--eval_data", o.eval_data);
+  p.input("cleave.product_choices", config.product_choices);
   p.input("--model", config_file_of_model(o.model.model));
   if (!o.trace.empty())
     for (int rank = 0; rank < world; ++rank) p.file("--trace", Trace::file_of(o.trace, rank, world));

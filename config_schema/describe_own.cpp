@@ -32,6 +32,21 @@ void describe_own(Keys& k, DsConfig& c) {
              "rows of logits in memory at a time; 0: on a GPU 4096, and at most 2 GiB, on the CPU 128 MiB")
       .in(0, 1e9);
   k.honoured(
+       "deterministic", &c.deterministic,
+       "false: attention's backward in cuDNN adds with atomics, which is faster and gives other last bits "
+       "each time")
+      .inert_if(!c.fp16.enabled && !c.bf16_enabled, "the model is fp32, which does without cuDNN");
+  k.honoured(
+       "tune_products", &c.tune_products,
+       "measures eight of cuBLASLt's algorithms where a GPU meets the shape of a matrix product for the "
+       "first "
+       "time, and whether activations and bias gradients are faster in it, and takes the fastest; what is "
+       "chosen is in --metrics, and bits may differ from run to run unless it is replayed")
+      .inert_if(c.exact_sums, "cleave.exact_sums is true, and asks for the same bits in every run");
+  k.honoured(
+      "product_choices", &c.product_choices,
+      "a --metrics file of an earlier run, whose choices of tune_products are taken instead of measured");
+  k.honoured(
        "offload_update", &c.offload_update,
        "where offloaded optimizer state is updated: host (its processor, where the state lives), device "
        "(streamed through it), or auto: a GPU rank measures both at the start and takes the faster one")

@@ -29,7 +29,9 @@ class Queue {
   virtual void lend(const Tensor& device, const Tensor& pinned) = 0;
   virtual Tensor pinned() const = 0;
 
-  bool tf32 = false;  // Stream::allow_tf32
+  bool tf32 = false;       // Stream::allow_tf32
+  bool any_order = false;  // Stream::allow_any_order
+  bool measures = false;   // Stream::measure_choices
 };
 
 // Throws Error(usage) where this build or this machine cannot have one.

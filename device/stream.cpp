@@ -171,6 +171,14 @@ void Stream::allow_tf32() {
   if (queue_) queue_->tf32 = true;
 }
 
+void Stream::allow_any_order() {
+  if (queue_) queue_->any_order = true;
+}
+
+void Stream::measure_choices() {
+  if (queue_) queue_->measures = true;
+}
+
 Tensor Stream::pinned() const { return queue_ ? queue_->pinned() : Tensor(); }
 
 }  // namespace cleave

@@ -59,6 +59,11 @@ class Stream {
   void lend(Tensor device, Tensor pinned);
   // From now on matrix products of fp32 on a CUDA stream may round their operands to TF32.
   void allow_tf32();
+  // From now on a library on a CUDA stream may add in an order that differs from time to time.
+  void allow_any_order();
+  // From now on a CUDA stream measures what its libraries offer, and takes the fastest, where it meets a
+  // shape for the first time in this process (kernels/choices.h).
+  void measure_choices();
   Tensor pinned() const;                         // what was lent; undefined on a CPU stream
   Queue* queue() const { return queue_.get(); }  // for the bodies of kernels
 

@@ -91,6 +91,30 @@ void MetricsFile::evaluation(int64_t step, double loss) {
   file_.write(
       fmt::format("{{\"event\":\"evaluation\",\"step\":{},\"validation_loss\":{}}}\n", step, number(loss)));
 }
+void MetricsFile::choices(const std::map<std::string, std::string>& made) {
+  event("choices", nlohmann::json{{"choices", made}}.dump());
+}
+
+std::map<std::string, std::string> choices_in(const std::string& path) {
+  std::ifstream file(path);
+  require(file.is_open(), Exit::usage,
+          "cleave.product_choices: {} cannot be read; it is the --metrics file of a run", path);
+  std::map<std::string, std::string> found;
+  for (std::string text; std::getline(file, text);) {
+    const auto line = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+    if (!line.is_object() || line.value("event", nlohmann::json()) != "choices" || !line.contains("choices"))
+      continue;
+    for (const auto& [name, choice] : line["choices"].items())
+      if (choice.is_string()) found[name] = choice.get<std::string>();
+  }
+  require(!found.empty(), Exit::usage,
+          "cleave.product_choices: {} has no line of choices; a run on a GPU with cleave.tune_products and "
+          "--metrics "
+          "writes them",
+          path);
+  return found;
+}
+
 void MetricsFile::step(const StepMetrics& metrics) { file_.write(to_json(metrics) + "\n"); }
 
 std::vector<Scalar> scalars_of(const StepMetrics& m) {

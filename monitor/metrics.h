@@ -1,5 +1,6 @@
 // What a training run tells programs: one JSON object a line. The first line is the start, then one line a
-// step and an evaluation, the last the end; lines that are no step have a field "event". Scripts read these fields by name.
+// step and an evaluation, the last the end; lines that are no step have a field "event". Scripts read these
+// fields by name.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -40,6 +41,8 @@ class MetricsFile {
   void step(const StepMetrics& metrics);
   // {"event": "evaluation", "step": 20, "validation_loss": 1.5}, after the steps that it evaluates.
   void evaluation(int64_t step, double loss);
+  // {"event": "choices", "choices": {name: what was chosen, ...}}, which choices_in finds again.
+  void choices(const std::map<std::string, std::string>& made);
   void end(std::string_view fields);
 
  private:
@@ -47,6 +50,9 @@ class MetricsFile {
 
   OutputFile file_;
 };
+
+// All choices in a metrics file, the later of equal names. Error(usage) when it cannot be read, or has none.
+std::map<std::string, std::string> choices_in(const std::string& path);
 
 // What monitors draw of a step, under DeepSpeed's names: "Train/Samples/lr" and so on.
 struct Scalar {

@@ -36,6 +36,8 @@ Streams::Streams(const Settings& s, Stream::Mode otherwise, bool dry)
       overlapped(dry ? Device{} : s.device, mode_of(dry, beside(comm_overlaps))),
       rows(dry || !rows_overlap ? Device{} : s.device, mode_of(dry, beside(rows_overlap))) {
   if (s.config.tf32) compute.allow_tf32();
+  if (!s.config.deterministic) compute.allow_any_order();
+  if (s.config.tune_products && !s.config.exact_sums) compute.measure_choices();
 }
 
 void Streams::name_in(Trace& trace) const {

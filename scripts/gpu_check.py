@@ -232,7 +232,9 @@ class Check:
         small = self.small()
         for stage in (0, 3):
             for way in ("host", "ipc", "nccl"):
-                self.train(f"ranks_{way}_{stage}", 40, small, ds_config(1, 1, stage), "--share_gpu", "--gpu_transport", way, "--steps", 10, seq=64,
+                # Two processes that measure products may choose apart, and then differ in the last bits.
+                config = {**ds_config(1, 1, stage), "cleave": {"tune_products": False}}
+                self.train(f"ranks_{way}_{stage}", 40, small, config, "--share_gpu", "--gpu_transport", way, "--steps", 10, seq=64,
                            launcher=("launch", "-n", 2, "--"))
 
     def part_memcheck(self):

@@ -21,6 +21,7 @@ class Operands {
  public:
   explicit Operands(Device device) : memory_({}, Memory::Mode::real, device), stream_(device) {
     space_.lend_to(stream_);
+    stream_.measure_choices();
   }
 
   // Values between -scale and scale; integers are zero.

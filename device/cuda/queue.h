@@ -2,6 +2,7 @@
 #pragma once
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <array>
 #include <exception>
 #include <utility>
@@ -9,6 +10,7 @@
 
 #include "device/cuda/capture.h"
 #include "device/queue.h"
+#include "device/workspace.h"
 
 namespace cleave {
 
@@ -36,8 +38,8 @@ class CudaQueue final : public Queue {
   // Scratch until the op that asks for it ends, 256-byte aligned; Error(internal) when it is larger than what
   // was lent.
   void* scratch(int64_t bytes);
-  int64_t scratch_bytes() const { return scratch_.numel() / 2 / 256 * 256; }
-  // The other half of it, for libraries.
+  int64_t scratch_bytes() const { return std::min(kOwnScratch, scratch_.numel() / 2) / 256 * 256; }
+  // The rest of it, for libraries.
   Tensor product_scratch() const { return scratch_.slice({scratch_bytes(), scratch_.numel()}); }
   // Where a kernel reports: atomicMin of (place << 32 | value). `limit` is for the message.
   unsigned long long* fault(Fault kind, int64_t limit);
@@ -50,6 +52,11 @@ class CudaQueue final : public Queue {
   // Points recorded from now on belong to the capture that this stream is part of, until it is none.
   void set_capture(std::shared_ptr<const CudaPoint::Capture> capture) { capture_ = std::move(capture); }
 
+  bool capturing() const { return capture_ != nullptr; }
+
+  // Bytes behind the matrix products' scratch that hold what is measured and restored
+  // (kernels/cuda/measure.h).
+  int64_t held = 0;
   // Where kernels/cuda/product.cpp and cudnn_attention.cpp keep their handles and choices.
   std::shared_ptr<void> products, attention;
 

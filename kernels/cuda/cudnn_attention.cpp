@@ -1,6 +1,7 @@
 // Attention through cuDNN on Hopper, whose own matrix instructions our kernels do not use. A shape is used
 // when its plans can be made, its workspace fits, and a trial agrees with the own kernels.
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <map>
 #include <optional>
@@ -20,6 +21,7 @@ constexpr int64_t kShortest = 128;  // shorter sequences leave the GPU idle eith
 struct Plans {
   AttentionShape forward_shape, backward_shape;
   std::optional<CudnnPlan> forward, backward;
+  QuerySums sums;  // how backward adds
 };
 
 // Of a stream.
@@ -36,23 +38,30 @@ Cudnn& cudnn_of(CudaQueue& queue) {
   return *static_cast<Cudnn*>(queue.attention.get());
 }
 
-using MakeGraph = std::shared_ptr<CudnnGraph> (*)(const AttentionShape&);
+using MakeGraph = std::function<std::shared_ptr<CudnnGraph>(const AttentionShape&)>;
 
-CudnnPlan plan_of(MakeGraph make, const AttentionShape& shape, const CudnnHandle& handle) {
+CudnnPlan plan_of(const MakeGraph& make, const AttentionShape& shape, const CudnnHandle& handle) {
   const std::shared_ptr<CudnnGraph> graph = make(shape);
   graph->finish(handle.get());
   return CudnnPlan(graph, handle.get());
 }
 
-// For the largest part of the batch, cut into equal ones, that the workspace has room for.
-CudnnPlan fitting_plan(MakeGraph make, AttentionShape& shape, const CudnnHandle& handle, int64_t room) {
+// What a plan that adds in any order has in front of its workspace.
+int64_t bytes_of_sums(const AttentionShape& s) {
+  return round_up(s.batch * s.seq * s.heads * s.dim * int64_t(sizeof(float)), 256);
+}
+
+// For the largest part of the batch, cut into equal ones, that there is room for; `more` bytes of a shape
+// beside its workspace.
+CudnnPlan fitting_plan(const MakeGraph& make, AttentionShape& shape, const CudnnHandle& handle, int64_t room,
+                       const std::function<int64_t(const AttentionShape&)>& more) {
   const int64_t all = shape.batch;
   CudnnPlan plan = plan_of(make, shape, handle);
-  while (plan.workspace_bytes() > room) {
+  const auto needs = [&] { return plan.workspace_bytes() + more(shape); };
+  while (needs() > room) {
     require(shape.batch > 1, Exit::internal, "it needs {} bytes of workspace a sequence, there are {}",
-            plan.workspace_bytes(), room);
-    int64_t less =
-        std::max<int64_t>(1, std::min(shape.batch - 1, shape.batch * room / plan.workspace_bytes()));
+            needs(), room);
+    int64_t less = std::max<int64_t>(1, std::min(shape.batch - 1, shape.batch * room / needs()));
     while (all % less) --less;
     shape.batch = less;
     plan = plan_of(make, shape, handle);
@@ -62,7 +71,8 @@ CudnnPlan fitting_plan(MakeGraph make, AttentionShape& shape, const CudnnHandle&
 
 Plans& plans_of(const AttentionShape& shape, CudaQueue& queue) {
   Cudnn& cudnn = cudnn_of(queue);
-  const auto [at, added] = cudnn.known.try_emplace(shape, Plans{shape, shape, {}, {}});
+  const auto [at, added] = cudnn.known.try_emplace(
+      shape, Plans{shape, shape, {}, {}, queue.any_order ? QuerySums::any_order : QuerySums::in_order});
   Plans& p = at->second;
   if (!added) {
     require(p.forward.has_value(), Exit::internal, "its plans could not be made before");
@@ -70,8 +80,12 @@ Plans& plans_of(const AttentionShape& shape, CudaQueue& queue) {
   }
   const int64_t room = queue.product_scratch().bytes();
   queue.use();
-  CudnnPlan forward = fitting_plan(attention_graph, p.forward_shape, cudnn.handle, room);
-  p.backward = fitting_plan(attention_gradient_graph, p.backward_shape, cudnn.handle, room);
+  CudnnPlan forward = fitting_plan(attention_graph, p.forward_shape, cudnn.handle, room,
+                                   [](const AttentionShape&) { return int64_t{0}; });
+  p.backward = fitting_plan(
+      [&](const AttentionShape& part) { return attention_gradient_graph(part, p.sums); }, p.backward_shape,
+      cudnn.handle, room,
+      [&](const AttentionShape& part) { return p.sums == QuerySums::any_order ? bytes_of_sums(part) : 0; });
   p.forward = std::move(forward);
   return p;
 }
@@ -95,7 +109,7 @@ void add_joined(Operands& operands, const std::array<int64_t, 3>& names, const T
 // add_others adds those that only one has, of the sequences from `first` on.
 template <class Op, class Add>
 void run_parts(const Op& op, const CudnnPlan& plan, const AttentionShape& s, CudaQueue& queue,
-               Add add_others) {
+               void* workspace, Add add_others) {
   const float scale = op.scale != 0 ? op.scale : 1.0f / std::sqrt(float(op.head_dim));
   const float lowest = -std::numeric_limits<float>::infinity();
   const CudnnHandle& handle = cudnn_of(queue).handle;
@@ -107,14 +121,14 @@ void run_parts(const Op& op, const CudnnPlan& plan, const AttentionShape& s, Cud
                          {name::lowest, &lowest}};
     add_joined(operands, {name::q, name::k, name::v}, op.qkv, s, first);
     add_others(operands, first);
-    plan.execute(handle.get(), operands, queue.product_scratch().raw());
+    plan.execute(handle.get(), operands, workspace);
   }
 }
 
 void run_in_library(const AttentionForward& op, Stream& stream) {
   CudaQueue& queue = cuda_queue(stream);
   const Plans& p = plans_of(shape_of(op), queue);
-  run_parts(op, *p.forward, p.forward_shape, queue, [](Operands&, int64_t) {});
+  run_parts(op, *p.forward, p.forward_shape, queue, queue.product_scratch().raw(), [](Operands&, int64_t) {});
 }
 
 void run_in_library(const AttentionBackward& op, Stream& stream) {
@@ -123,11 +137,17 @@ void run_in_library(const AttentionBackward& op, Stream& stream) {
   const AttentionShape& s = p.backward_shape;
   const void* delta = queue.scratch(s.batch * s.heads * s.seq * int64_t(sizeof(float)));
   const float one = 1;
-  run_parts(op, *p.backward, s, queue, [&](Operands& operands, int64_t first) {
+  auto* base = static_cast<std::byte*>(queue.product_scratch().raw());
+  const bool any_order = p.sums == QuerySums::any_order;
+  const int64_t sums = any_order ? bytes_of_sums(s) : 0;
+  run_parts(op, *p.backward, s, queue, base + sums, [&](Operands& operands, int64_t first) {
     add_joined(operands, {name::dq, name::dk, name::dv}, op.dqkv, s, first);
     operands.push_back({name::dy, offset(op.dy, first * s.seq * s.heads * s.dim)});
     operands.push_back({name::delta, delta});
     operands.push_back({name::one, &one});
+    if (!any_order) return;
+    operands.push_back({name::dq_sums, base});
+    cudaMemsetAsync(base, 0, size_t(sums), queue.use());
   });
 }
 
@@ -155,7 +175,8 @@ bool in_library(const Op& op, Stream& stream) {
     return false;
   if (!on_hopper(queue) || !aligned(op)) return false;
   if (!proved("cuDNN", kSwitch, stream, [] { return cudnn_problem(); })) return false;
-  if (!proved("cuDNN's attention" + words(s), kSwitch, stream, [&] { return trial(s, stream); }))
+  if (!proved(fmt::format("cuDNN's attention{}{}", words(s), queue.any_order ? ", added in any order" : ""),
+              kSwitch, stream, [&] { return trial(s, stream); }))
     return false;
   try {
     run_in_library(op, stream);

@@ -86,7 +86,7 @@ std::shared_ptr<CudnnGraph> attention_graph(const AttentionShape& shape) {
   return b.g;
 }
 
-std::shared_ptr<CudnnGraph> attention_gradient_graph(const AttentionShape& shape) {
+std::shared_ptr<CudnnGraph> attention_gradient_graph(const AttentionShape& shape, QuerySums sums) {
   Builder b(shape);
   CudnnGraph& g = *b.g;
   const Tensor q = g.input(name::q, b.type, b.joined(shape.heads));
@@ -108,7 +108,13 @@ std::shared_ptr<CudnnGraph> attention_gradient_graph(const AttentionShape& shape
   const Tensor ds = b.pointwise(CUDNN_POINTWISE_MUL, b.pointwise(CUDNN_POINTWISE_MUL, dp, p), scale);
   sum_heads(b, ds, q, name::dk);
   const Tensor keys = g.reshape(k, g.inside(CUDNN_DATA_FLOAT, b.joined(shape.kv_heads)));
-  g.matmul(ds, keys, g.input(name::dq, b.type, b.joined(shape.heads)));
+  const Tensor dq = g.input(name::dq, b.type, b.joined(shape.heads));
+  if (sums == QuerySums::in_order) {
+    g.matmul(ds, keys, dq);
+  } else {
+    const Tensor summed = g.matmul(ds, keys, g.input(name::dq_sums, CUDNN_DATA_FLOAT, b.whole()));
+    g.pointwise(CUDNN_POINTWISE_IDENTITY, summed, {}, dq);
+  }
   return b.g;
 }
 

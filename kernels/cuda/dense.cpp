@@ -3,6 +3,10 @@
 // functions.
 #include "kernels/dense.h"
 
+#include <optional>
+
+#include "kernels/choices.h"
+#include "kernels/cuda/measure.h"
 #include "kernels/cuda/product.h"
 #include "kernels/cuda/trial.h"
 #include "kernels/elementwise.h"
@@ -52,6 +56,29 @@ bool run_together(const DenseWeightGradient& op, Stream& stream) {
     return false;
   if (op.accumulate_bias) launch(Axpy{.y = op.dbias, .x = dbias}, stream);
   return true;
+}
+
+// Whether one product with its epilogue is faster than the kernels apart, for this shape; `added_to` is what
+// both would add to. Where nothing is measured: yes.
+template <class Op>
+bool faster_together(const Op& op, const char* what, std::vector<Tensor> added_to, Stream& stream) {
+  CudaQueue& queue = cuda_queue(stream);
+  if (!queue.measures) return true;
+  const Matmul product = op.product();
+  Choices& choices = Choices::of_process();
+  const std::string name = fmt::format("{} {} x {} x {} {} of {}{}, {}", what, product.m(), product.n(),
+                                       product.k(), name_of(product.c.dtype()), name_of(product.a.dtype()),
+                                       added_to.empty() ? "" : " added", place_of_choices(queue));
+  std::optional<std::string> chosen = choices.find(name);
+  if (!chosen && measures(queue)) {
+    const Untouched untouched(queue, std::move(added_to));
+    if (!untouched.fits()) return true;
+    const float together = milliseconds_of(queue, [&] { return run_together(op, stream); });
+    const float apart = milliseconds_of(queue, [&] { return run_apart(op, stream), true; });
+    untouched.restore();
+    chosen = choices.keep(name, together < apart ? "together" : "apart");
+  }
+  return !chosen || *chosen == "together";
 }
 
 constexpr const char *kNoKernel = "cuBLASLt has no kernel for a small trial",
@@ -119,7 +146,7 @@ void run(const DenseActivation& op, Stream& stream) {
   if (op.kind == Activation::gelu_tanh && sixteen_bits(type) && one_type && some_work(op.product()) &&
       proved(fmt::format("cuBLASLt's GELU in {}{}", name_of(type), bias ? " with bias" : ""), kSwitch, stream,
              [&] { return trial_of_activation(type, bias, stream); }) &&
-      run_together(op, stream))
+      faster_together(op, "GELU", {}, stream) && run_together(op, stream))
     return;
   run_apart(op, stream);
 }
@@ -130,7 +157,7 @@ void run(const DenseActivationGradient& op, Stream& stream) {
   if (op.kind == Activation::gelu_tanh && sixteen_bits(type) && one_type && some_work(op.product()) &&
       proved(fmt::format("cuBLASLt's GELU gradient in {}", name_of(type)), kSwitch, stream,
              [&] { return trial_of_activation_gradient(type, stream); }) &&
-      run_together(op, stream))
+      faster_together(op, "GELU's gradient", {}, stream) && run_together(op, stream))
     return;
   run_apart(op, stream);
 }
@@ -141,9 +168,12 @@ void run(const DenseWeightGradient& op, Stream& stream) {
   if (sixteen_bits(type) && types && some_work(op.product()) &&
       proved(fmt::format("cuBLASLt's bias gradient in {} from {}{}", name_of(of), name_of(type),
                          op.accumulate_weight ? ", added" : ""),
-             kSwitch, stream, [&] { return trial_of_weight_gradient(op, stream); }) &&
-      run_together(op, stream))
-    return;
+             kSwitch, stream, [&] { return trial_of_weight_gradient(op, stream); })) {
+    std::vector<Tensor> added_to;
+    if (op.accumulate_weight) added_to.push_back(op.dweight);
+    if (op.accumulate_bias) added_to.push_back(op.dbias);
+    if (faster_together(op, "bias gradient", std::move(added_to), stream) && run_together(op, stream)) return;
+  }
   run_apart(op, stream);
 }
 

@@ -152,10 +152,16 @@ __global__ void __launch_bounds__(32 * kWarps, kResident<kCentered, kPacks>)
         for (int j = 0; j < kWide; ++j) {
           const int at = column(p) + j;
           const float w = turn > 0 ? sums[at] + dw[p][j] : dw[p][j];
-          (turn + 1 < side ? sums : out)[at] = w;
+          if (turn + 1 < side)
+            sums[at] = w;
+          else
+            out[at] = w;
           if constexpr (kCentered) {
             const float b = turn > 0 ? sums[a.padded + at] + db[p][j] : db[p][j];
-            (turn + 1 < side ? sums : out)[a.padded + at] = b;
+            if (turn + 1 < side)
+              sums[a.padded + at] = b;
+            else
+              out[a.padded + at] = b;
           }
         }
       }

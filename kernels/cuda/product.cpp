@@ -4,8 +4,16 @@
 
 #include <cublasLt.h>
 
+#include <array>
+#include <charconv>
+#include <cmath>
 #include <map>
+#include <optional>
 #include <tuple>
+#include <vector>
+
+#include "kernels/choices.h"
+#include "kernels/cuda/measure.h"
 
 namespace cleave::gpu {
 namespace {
@@ -75,6 +83,11 @@ Products& products_of(CudaQueue& queue) {
   return *static_cast<Products*>(queue.products.get());
 }
 
+Tensor scratch_of(CudaQueue& queue) {
+  const Tensor all = queue.product_scratch();
+  return all.slice({0, std::min(Untouched::kBehind, all.numel())});
+}
+
 bool reads_matrix(Epilogue e) { return e == Epilogue::gelu || e == Epilogue::gelu_gradient; }
 
 cublasLtEpilogue_t name_for_library(const Shape3& s) {
@@ -110,14 +123,18 @@ void describe(Choice& p, const Shape3& s, CudaQueue& queue) {
   layout(p.c.value, s.c, s.n, s.m);
 }
 
-void choose(Choice& p, const Shape3& s, cublasLtHandle_t handle, CudaQueue& queue) {
+constexpr int kMostProposals = 8;
+
+// What the library proposes for the shape, best first.
+std::vector<cublasLtMatmulAlgo_t> proposals(const Choice& p, const Shape3& s, cublasLtHandle_t handle,
+                                            CudaQueue& queue) {
   Owned<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy> preference;
   check(cublasLtMatmulPreferenceCreate(&preference.value), "cublasLtMatmulPreferenceCreate", queue);
   auto set = [&](cublasLtMatmulPreferenceAttributes_t what, auto value) {
     check(cublasLtMatmulPreferenceSetAttribute(preference.value, what, &value, sizeof value),
           "cublasLtMatmulPreferenceSetAttribute", queue);
   };
-  set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, uint64_t(queue.product_scratch().bytes()));
+  set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, uint64_t(scratch_of(queue).bytes()));
   // Sums split over blocks would be added in an order of their own only within one launch; no atomics all the
   // same.
   set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
@@ -126,12 +143,40 @@ void choose(Choice& p, const Shape3& s, cublasLtHandle_t handle, CudaQueue& queu
        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
     set(what, uint32_t(s.alignment));
-  cublasLtMatmulHeuristicResult_t result{};
-  int results = 0;
-  const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
-      handle, p.op.value, p.a.value, p.b.value, p.c.value, p.c.value, preference.value, 1, &result, &results);
-  p.found = status == CUBLAS_STATUS_SUCCESS && results > 0;
-  p.algorithm = result.algo;
+  std::array<cublasLtMatmulHeuristicResult_t, kMostProposals> results{};
+  int count = 0;
+  const cublasStatus_t status =
+      cublasLtMatmulAlgoGetHeuristic(handle, p.op.value, p.a.value, p.b.value, p.c.value, p.c.value,
+                                     preference.value, kMostProposals, results.data(), &count);
+  std::vector<cublasLtMatmulAlgo_t> found;
+  for (int i = 0; status == CUBLAS_STATUS_SUCCESS && i < count; ++i)
+    if (results[size_t(i)].state == CUBLAS_STATUS_SUCCESS) found.push_back(results[size_t(i)].algo);
+  return found;
+}
+
+// A choice's name says all that it depends on.
+std::string name_of(const Shape3& s, const CudaQueue& queue) {
+  return fmt::format("product {} x {} x {} {} of {}{}{}{}{}{}, epilogue {}, aligned {}, {}", s.m, s.n, s.k,
+                     name_of(s.c), name_of(s.ab), s.transpose_a ? " a^T" : "", s.transpose_b ? " b^T" : "",
+                     s.accumulate ? " added" : "", s.bias ? " with bias" : "", s.tf32 ? " in tf32" : "",
+                     int(s.epilogue), s.alignment, place_of_choices(queue));
+}
+
+// The library's algorithms are plain numbers, good for one version of it.
+std::string text_of(const cublasLtMatmulAlgo_t& algorithm) {
+  std::string text;
+  for (uint64_t word : algorithm.data) text += fmt::format("{:016x}", word);
+  return text;
+}
+std::optional<cublasLtMatmulAlgo_t> algorithm_of(const std::string& text) {
+  cublasLtMatmulAlgo_t algorithm{};
+  constexpr size_t kDigits = 16;
+  if (text.size() != std::size(algorithm.data) * kDigits) return std::nullopt;
+  for (size_t i = 0; i < std::size(algorithm.data); ++i) {
+    const char *first = text.data() + i * kDigits, *last = first + kDigits;
+    if (std::from_chars(first, last, algorithm.data[i], 16).ptr != last) return std::nullopt;
+  }
+  return algorithm;
 }
 
 int alignment_of(std::initializer_list<Tensor> tensors) {
@@ -143,6 +188,48 @@ int alignment_of(std::initializer_list<Tensor> tensors) {
 
 // The library wants rows of the second matrix to start at 16 bytes.
 bool fits(const Shape3& s) { return !reads_matrix(s.epilogue) || (s.n % 8 == 0 && s.alignment >= 16); }
+
+cublasStatus_t run(const Choice& p, const cublasLtMatmulAlgo_t& algorithm, const Product& product,
+                   cublasLtHandle_t handle, CudaQueue& queue) {
+  const Matmul& op = product.op;
+  const float alpha = 1, beta = op.accumulate ? 1.0f : 0.0f;
+  const Tensor scratch = scratch_of(queue);
+  return cublasLtMatmul(handle, p.op.value, &alpha, op.b.raw(), p.a.value, op.a.raw(), p.b.value, &beta,
+                        op.c.raw(), p.c.value, op.c.raw(), p.c.value, &algorithm, scratch.raw(),
+                        size_t(scratch.bytes()), queue.use());
+}
+
+// The library's first proposal, or the one that an earlier run or another stream chose, or the fastest as
+// measured.
+void choose(Choice& p, const Shape3& s, const Product& product, cublasLtHandle_t handle, CudaQueue& queue) {
+  const std::vector<cublasLtMatmulAlgo_t> offered = proposals(p, s, handle, queue);
+  p.found = !offered.empty();
+  if (!p.found) return;
+  p.algorithm = offered.front();
+  if (!queue.measures) return;
+  Choices& choices = Choices::of_process();
+  const std::string name = name_of(s, queue);
+  std::optional<std::string> chosen = choices.find(name);
+  if (!chosen && !queue.capturing() && offered.size() > 1) {
+    const Untouched untouched(queue, s.accumulate ? std::vector{product.op.c} : std::vector<Tensor>{});
+    if (!untouched.fits()) return;
+    float least = INFINITY;
+    for (const cublasLtMatmulAlgo_t& one : offered) {
+      const float taken = milliseconds_of(
+          queue, [&] { return run(p, one, product, handle, queue) == CUBLAS_STATUS_SUCCESS; });
+      if (taken < least) least = taken, p.algorithm = one;
+    }
+    untouched.restore();
+    chosen = choices.keep(name, text_of(p.algorithm));
+  }
+  const auto algorithm = chosen ? algorithm_of(*chosen) : std::nullopt;
+  if (!algorithm) return;
+  cublasLtMatmulHeuristicResult_t judged{};
+  const bool works = cublasLtMatmulAlgoCheck(handle, p.op.value, p.a.value, p.b.value, p.c.value, p.c.value,
+                                             &*algorithm, &judged) == CUBLAS_STATUS_SUCCESS &&
+                     int64_t(judged.workspaceSize) <= scratch_of(queue).bytes();
+  if (works) p.algorithm = *algorithm;
+}
 
 }  // namespace
 
@@ -167,14 +254,9 @@ bool multiply(const Product& product, CudaQueue& queue) {
   const void* vector = product.dbias.defined() ? product.dbias.raw() : op.bias.raw();
   if (added) describe(p, shape, queue);
   p.point(vector, product.hidden.raw(), queue);  // the choice looks at their alignment
-  if (added) choose(p, shape, products.handle.value, queue);
+  if (added) choose(p, shape, product, products.handle.value, queue);
   if (!p.found) return false;
-  const float alpha = 1, beta = op.accumulate ? 1.0f : 0.0f;
-  const Tensor scratch = queue.product_scratch();
-  const cublasStatus_t status =
-      cublasLtMatmul(products.handle.value, p.op.value, &alpha, op.b.raw(), p.a.value, op.a.raw(), p.b.value,
-                     &beta, op.c.raw(), p.c.value, op.c.raw(), p.c.value, &p.algorithm, scratch.raw(),
-                     size_t(scratch.bytes()), queue.use());
+  const cublasStatus_t status = run(p, p.algorithm, product, products.handle.value, queue);
   if (product.epilogue != Epilogue::none && status != CUBLAS_STATUS_SUCCESS) return p.found = false;
   check(status, "cublasLtMatmul", queue);
   return true;

@@ -76,5 +76,23 @@ TEST(OwnKeys, SayWhatLogitsAreAndHowManyThereAreAtATime) {
     EXPECT_NE(refused.find(part), std::string::npos) << refused;
 }
 
+TEST(OwnKeys, MeasureProductsUnlessSumsAreExact) {
+  const DsConfig c = read_beside_batch("\"steps_per_print\": 1").config;
+  EXPECT_TRUE(c.tune_products);
+  EXPECT_EQ(c.product_choices, "");
+  EXPECT_FALSE(read_beside_batch(R"("cleave": {"tune_products": false})").config.tune_products);
+  EXPECT_EQ(read_beside_batch(R"("cleave": {"product_choices": "run.jsonl"})").config.product_choices,
+            "run.jsonl");
+  EXPECT_NE(problems_of(R"("cleave": {"tune_products": false, "exact_sums": true})").find("changes nothing"),
+            std::string::npos);
+}
+
+TEST(OwnKeys, AskForAnyOrderIn16BitsOnly) {
+  EXPECT_TRUE(read_beside_batch("\"steps_per_print\": 1").config.deterministic);
+  EXPECT_FALSE(read_beside_batch(R"("cleave": {"deterministic": false}, "bf16": {"enabled": true})")
+                   .config.deterministic);
+  EXPECT_NE(problems_of(R"("cleave": {"deterministic": false})").find("changes nothing"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace cleave

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "kernels/attention.h"
+#include "kernels/choices.h"
 #include "kernels/dense.h"
 #include "kernels/elementwise.h"
 #include "tests/kernels/cases/attention.h"
@@ -77,6 +78,56 @@ TEST_P(TrialKernel, LetsTheLibraryDoGeluItsGradientAndTheBiasGradient) {
              stream);
     }
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+}
+
+// Measuring runs a product many times; what it adds to is as if it had run once.
+TEST_P(TrialKernel, MeasuresAProductOnceAndLeavesItsSumAsOneProductMakesIt) {
+  const int64_t m = 320, n = 192, k = 256;
+  Guarded a(DType::bf16, {m, k}, random_values(m * k, 1)), b(DType::bf16, {k, n}, random_values(k * n, 2));
+  Guarded once(DType::fp32, {m, n}, random_values(m * n, 3)), twice(DType::fp32, {m, n}, once.values());
+  TestStream stream;
+  stream.get().measure_choices();
+  Choices::of_process().take_new();
+  Values want = once.values();
+  for (int64_t i = 0; i < m; ++i)
+    for (int64_t j = 0; j < n; ++j)
+      for (int64_t l = 0; l < k; ++l)
+        want[size_t(i * n + j)] += a.at(size_t(i * k + l)) * b.at(size_t(l * n + j));
+  launch(Matmul{.c = once, .a = a, .b = b, .bias = {}, .accumulate = true}, stream);
+  expect_near(once, want, 1e-5, 1e-4, "sum");
+  const Choices::Map chosen = Choices::of_process().take_new();
+  EXPECT_EQ(chosen.size(), 1u);
+  for (const auto& [name, choice] : chosen)
+    EXPECT_NE(name.find("product 320 x 192 x 256"), std::string::npos) << name;
+  launch(Matmul{.c = twice, .a = a, .b = b, .bias = {}, .accumulate = true}, stream);
+  EXPECT_TRUE(Choices::of_process().take_new().empty());
+  EXPECT_EQ(twice.values(), once.values());
+}
+
+TEST_P(TrialKernel, MeasuresWhetherAnEpilogueIsFasterAndComputesTheSameEitherWay) {
+  const DType t = DType::bf16;
+  Guarded dy(t, {256, 64}, random_values(256 * 64, 1)), x(t, {256, 128}, random_values(256 * 128, 2));
+  Guarded measured(DType::fp32, {64, 128}, random_values(64 * 128, 3)),
+      plain(DType::fp32, {64, 128}, measured.values());
+  Guarded bias(DType::fp32, {64}, random_values(64, 4)), plain_bias(DType::fp32, {64}, bias.values());
+  TestStream stream;
+  DenseWeightGradient op{.dweight = plain,
+                         .dbias = plain_bias,
+                         .dy = dy,
+                         .x = x,
+                         .accumulate_weight = true,
+                         .accumulate_bias = true};
+  launch(op.product(), stream), launch(op.bias_gradient(), stream);
+  stream.get().measure_choices();
+  Choices::of_process().take_new();
+  op.dweight = measured, op.dbias = bias;
+  launch(op, stream);
+  expect_near(measured, plain.values(), 1e-5, 1e-4, "weight");
+  expect_near(bias, plain_bias.values(), 1e-5, 1e-4, "bias");
+  bool asked = false;
+  for (const auto& [name, choice] : Choices::of_process().take_new())
+    asked |= name.starts_with("bias gradient 64 x 128 x 256") && (choice == "together" || choice == "apart");
+  EXPECT_TRUE(asked);
 }
 
 // The rules of cuDNN's plans leave this shape to the own kernels. Whether they equal double precision is

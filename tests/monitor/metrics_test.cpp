@@ -57,6 +57,33 @@ TEST(Metrics, OfAStepWhosePhasesWereTimedAddTheirTimesEverywhere) {
   EXPECT_EQ(scalars.back().value, 0.25);
 }
 
+TEST(Metrics, ChoicesAreFoundAgainAmongOtherLinesTheLaterOnesCount) {
+  const Scratch folder;
+  const std::string path = folder.path("run.jsonl");
+  {
+    MetricsFile file(path);
+    file.start("{}");
+    file.choices({{"product 1 x 2", "00ff"}, {"GELU", "together"}});
+    file.step({.step = 1});
+    file.choices({{"GELU", "apart"}});
+  }
+  using Map = std::map<std::string, std::string>;
+  EXPECT_EQ(choices_in(path), (Map{{"product 1 x 2", "00ff"}, {"GELU", "apart"}}));
+}
+
+TEST(Metrics, WithoutChoicesAreRefusedByTheirPath) {
+  const Scratch folder;
+  const std::string none = folder.path("none.jsonl"), empty = folder.path("empty.jsonl");
+  MetricsFile(empty).start("{}");
+  for (const auto& [path, why] : {std::pair{none, "cannot be read"}, {empty, "has no line of choices"}}) try {
+      choices_in(path);
+      FAIL() << path << " was accepted";
+    } catch (const Error& e) {
+      EXPECT_EQ(e.exit(), Exit::usage);
+      EXPECT_NE(std::string(e.what()).find(path + " " + why), std::string::npos) << e.what();
+    }
+}
+
 TEST(Metrics, AFloatLossSurvivesTheRoundTripBitForBit) {
   uint32_t bits = 1;
   for (int i = 0; i < 5000; ++i) {
