@@ -1,0 +1,54 @@
+// The memory of the GPUs that the stand-in pretends to have, and memory of the host that they reach: where
+// each piece begins and ends. One file without a name is all memory, so that processes can open each other's
+// pieces.
+#pragma once
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <shared_mutex>
+#include <string>
+
+namespace interpreter {
+
+class DeviceMemory {
+ public:
+  struct Piece {
+    size_t bytes;
+    std::string what;
+    int device;  // -1: the host's
+    bool owned;  // of the file
+  };
+
+  DeviceMemory();
+  // Filled with a pattern that is not a number in any type; null when the GPU has no more.
+  void* allocate(int device, size_t bytes);
+  bool free(void* p);
+  void add(void* p, size_t bytes, const std::string& what, int device = -1);
+  bool remove(void* p);
+  // The piece in which the bytes lie; empty text where they do. Otherwise what is wrong with them.
+  std::string problem(const void* p, size_t bytes) const;
+  // Whether the bytes lie in a piece; fast when it is the one that this thread asked for last.
+  bool holds(const void* p, size_t bytes) const;
+  // Begins within a GPU's memory.
+  bool on_device(const void* p) const;
+  const Piece* find(const void* p, std::byte** begin) const;
+
+  size_t total() const { return total_; }
+  size_t used(int device) const;
+  int file() const { return file_; }
+  const std::byte* begin() const { return base_; }
+
+ private:
+  static constexpr size_t kPage = 4096;
+  int file_ = -1;
+  std::byte* base_ = nullptr;
+  size_t total_ = 0, span_ = 0;
+  mutable std::shared_mutex mutex_;
+  std::atomic<uint64_t> changes_{1};
+  std::map<const std::byte*, Piece> pieces_;
+};
+
+DeviceMemory& device_memory();
+
+}  // namespace interpreter

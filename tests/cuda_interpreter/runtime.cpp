@@ -1,0 +1,516 @@
+// The part of CUDA's runtime and driver that Cleave and CUB call, over streams.h ("CUDA Runtime API",
+// "CUDA Driver API"). Where CUDA leaves open when something happens, it happens late.
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstring>
+#include <utility>
+
+#include "tests/cuda_interpreter/device_memory.h"
+#include "tests/cuda_interpreter/modules.h"
+#include "tests/cuda_interpreter/settings.h"
+#include "tests/cuda_interpreter/streams.h"
+
+using namespace interpreter;
+
+namespace {
+
+constexpr int kSharedOfBlock = 48 << 10, kMostShared = 227 << 10;
+
+thread_local cudaError_t last = cudaSuccess;
+thread_local int current = 0;
+
+int gpus() {
+  static const int count = int(setting("GPUS", 1));
+  return count;
+}
+
+cudaError_t ended(cudaError_t error) {
+  if (error != cudaSuccess) last = error;
+  return error;
+}
+cudaError_t refused(const std::string& why, cudaError_t error) {
+  std::fprintf(stderr, "cuda interpreter: %s\n", why.c_str());
+  return ended(error);
+}
+
+// Of calls that may throw.
+template <class F>
+cudaError_t guarded(F f, cudaError_t error = cudaErrorInvalidValue) {
+  if (!streams().lost().empty()) return ended(cudaErrorLaunchFailure);
+  try {
+    f();
+    return cudaSuccess;
+  } catch (const Defect& e) {
+    return refused(e.what(), error);
+  }
+}
+
+Stream* stream_of(cudaStream_t s) {
+  const auto value = reinterpret_cast<uintptr_t>(s);
+  return value <= 2 ? streams().legacy(current) : reinterpret_cast<Stream*>(s);
+}
+Event* event_of(cudaEvent_t e) { return reinterpret_cast<Event*>(e); }
+
+// Bytes that a copy or a fill touches: of the host, or of a piece of a GPU's memory.
+void check_bytes(const void* p, size_t bytes, const char* what) {
+  DeviceMemory& memory = device_memory();
+  const auto* at = static_cast<const std::byte*>(p);
+  const bool ours = at >= memory.begin() && at < memory.begin() + (size_t{1} << 42);
+  if ((ours || memory.find(p, nullptr)) && !memory.holds(p, bytes))
+    throw Defect(std::string(what) + ": " + memory.problem(p, bytes));
+}
+
+cudaError_t copy(void* to, const void* from, size_t bytes, cudaStream_t s) {
+  return guarded([&] {
+    streams().give(stream_of(s), {"a copy of " + std::to_string(bytes) + " bytes",
+                                  [=](std::mt19937_64&) {
+                                    check_bytes(to, bytes, "a copy writes");
+                                    check_bytes(from, bytes, "a copy reads");
+                                    std::memmove(to, from, bytes);
+                                  },
+                                  {},
+                                  {},
+                                  "copy"});
+  });
+}
+cudaError_t fill(void* to, int value, size_t bytes, cudaStream_t s) {
+  return guarded([&] {
+    streams().give(stream_of(s), {"a fill of " + std::to_string(bytes) + " bytes",
+                                  [=](std::mt19937_64&) {
+                                    check_bytes(to, bytes, "a fill writes");
+                                    std::memset(to, value, bytes);
+                                  },
+                                  {},
+                                  {},
+                                  "fill"});
+  });
+}
+cudaError_t finished(bool well) { return well ? cudaSuccess : ended(cudaErrorLaunchFailure); }
+
+cudaError_t launch(const void* function, dim3 grid, dim3 block, void** args, size_t shared, cudaStream_t s) {
+  try {
+    const Function* f = find_function(function);
+    if (!f) return ended(cudaErrorInvalidDeviceFunction);
+    const Kernel& k = *f->kernel;
+    const uint64_t threads = uint64_t(block.x) * block.y * block.z;
+    if (!grid.x || !grid.y || !grid.z || !threads || grid.x > 0x7fffffff || grid.y > 65535 ||
+        grid.z > 65535 || block.z > 64 || threads > 1024)
+      return refused(k.name + ": a grid or block that no GPU takes", cudaErrorInvalidConfiguration);
+    if (threads > uint64_t(k.max_threads))
+      return refused(k.name + ": more threads than __launch_bounds__ says", cudaErrorLaunchOutOfResources);
+    if (int(shared) > std::max(f->dynamic_shared, kSharedOfBlock - int(k.shared_bytes)) ||
+        int(shared) + int(k.shared_bytes) > kMostShared)
+      return refused(k.name + ": more shared memory than it was allowed", cudaErrorInvalidValue);
+    Launch l{&k, {grid.x, grid.y, grid.z}, {block.x, block.y, block.z}, uint32_t(shared), {}};
+    l.params.resize(k.param_bytes);
+    for (size_t i = 0; i < k.params.size(); ++i)
+      std::memcpy(l.params.data() + k.params[i].at, args[i], k.params[i].bytes);
+    return guarded([&] {
+      streams().give(stream_of(s),
+                     {k.name, [l](std::mt19937_64& random) { execute(l, random); }, {}, {}, &k});
+    });
+  } catch (const Defect& e) {
+    return refused(e.what(), cudaErrorInvalidKernelImage);
+  }
+}
+
+struct Graph {
+  std::shared_ptr<Nodes> nodes;
+};
+struct Executable {
+  std::shared_ptr<const Nodes> nodes;
+};
+
+// What a handle of shared memory says.
+struct Handle {
+  int process, file;
+  uint64_t offset, bytes;
+};
+static_assert(sizeof(Handle) <= sizeof(cudaIpcMemHandle_t));
+
+struct Configuration {
+  dim3 grid, block;
+  size_t shared;
+  cudaStream_t stream;
+};
+thread_local std::vector<Configuration> configurations;
+
+CUresult wait_value(CUstream s, CUdeviceptr at, cuuint32_t value, unsigned int flags) {
+  if (flags != CU_STREAM_WAIT_VALUE_GEQ) return CUDA_ERROR_NOT_SUPPORTED;
+  auto* word = reinterpret_cast<uint32_t*>(at);
+  if (!device_memory().holds(word, 4)) return CUDA_ERROR_INVALID_VALUE;
+  const auto ready = [=] {
+    return int32_t(std::atomic_ref(*word).load(std::memory_order_acquire) - value) >= 0;
+  };
+  return guarded([&] {
+           streams().give(stream_of(s), {"a wait for the word at " + std::to_string(at) + " to come to " +
+                                             std::to_string(value),
+                                         {},
+                                         {},
+                                         ready,
+                                         "wait"});
+         }) == cudaSuccess
+             ? CUDA_SUCCESS
+             : CUDA_ERROR_UNKNOWN;
+}
+CUresult write_value(CUstream s, CUdeviceptr at, cuuint32_t value, unsigned int) {
+  auto* word = reinterpret_cast<uint32_t*>(at);
+  if (!device_memory().holds(word, 4)) return CUDA_ERROR_INVALID_VALUE;
+  const auto run = [=](std::mt19937_64&) { std::atomic_ref(*word).store(value, std::memory_order_release); };
+  return guarded([&] {
+           streams().give(stream_of(s), {"a word", run, {}, {}, "word"});
+         }) == cudaSuccess
+             ? CUDA_SUCCESS
+             : CUDA_ERROR_UNKNOWN;
+}
+
+const std::pair<cudaError_t, const char*> kErrors[] = {
+    {cudaSuccess, "cudaSuccess"},
+    {cudaErrorInvalidValue, "cudaErrorInvalidValue"},
+    {cudaErrorMemoryAllocation, "cudaErrorMemoryAllocation"},
+    {cudaErrorLaunchFailure, "cudaErrorLaunchFailure"},
+    {cudaErrorNotReady, "cudaErrorNotReady"},
+    {cudaErrorNoDevice, "cudaErrorNoDevice"},
+    {cudaErrorInvalidDevice, "cudaErrorInvalidDevice"},
+    {cudaErrorInsufficientDriver, "cudaErrorInsufficientDriver"},
+    {cudaErrorInvalidConfiguration, "cudaErrorInvalidConfiguration"},
+    {cudaErrorLaunchOutOfResources, "cudaErrorLaunchOutOfResources"},
+    {cudaErrorInvalidDeviceFunction, "cudaErrorInvalidDeviceFunction"},
+    {cudaErrorInvalidKernelImage, "cudaErrorInvalidKernelImage"},
+    {cudaErrorStreamCaptureInvalidated, "cudaErrorStreamCaptureInvalidated"},
+    {cudaErrorStreamCaptureUnjoined, "cudaErrorStreamCaptureUnjoined"},
+    {cudaErrorStreamCaptureUnsupported, "cudaErrorStreamCaptureUnsupported"},
+    {cudaErrorStreamCaptureIsolation, "cudaErrorStreamCaptureIsolation"},
+    {cudaErrorCapturedEvent, "cudaErrorCapturedEvent"},
+    {cudaErrorGraphExecUpdateFailure, "cudaErrorGraphExecUpdateFailure"},
+    {cudaErrorDeviceUninitialized, "cudaErrorDeviceUninitialized"},
+    {cudaErrorMapBufferObjectFailed, "cudaErrorMapBufferObjectFailed"},
+    {cudaErrorNotSupported, "cudaErrorNotSupported"}};
+
+}  // namespace
+
+extern "C" {
+
+// --- errors, devices
+
+cudaError_t cudaGetLastError() {
+  if (!streams().lost().empty()) return cudaErrorLaunchFailure;
+  return std::exchange(last, cudaSuccess);
+}
+cudaError_t cudaPeekAtLastError() { return streams().lost().empty() ? last : cudaErrorLaunchFailure; }
+const char* cudaGetErrorName(cudaError_t error) {
+  for (const auto& [value, name] : kErrors)
+    if (value == error) return name;
+  return "an error of CUDA";
+}
+const char* cudaGetErrorString(cudaError_t error) {
+  if (error == cudaErrorLaunchFailure && !streams().lost().empty()) return streams().lost().c_str();
+  return cudaGetErrorName(error);
+}
+cudaError_t cudaDriverGetVersion(int* version) { return *version = CUDART_VERSION, cudaSuccess; }
+cudaError_t cudaRuntimeGetVersion(int* version) { return *version = CUDART_VERSION, cudaSuccess; }
+cudaError_t cudaGetDeviceCount(int* count) {
+  *count = gpus();
+  return *count ? cudaSuccess : ended(cudaErrorNoDevice);
+}
+cudaError_t cudaSetDevice(int device) {
+  if (device < 0 || device >= gpus()) return ended(cudaErrorInvalidDevice);
+  return current = device, cudaSuccess;
+}
+cudaError_t cudaGetDevice(int* device) { return *device = current, cudaSuccess; }
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int device) {
+  if (device < 0 || device >= gpus()) return ended(cudaErrorInvalidDevice);
+  std::memset(p, 0, sizeof *p);
+  std::snprintf(p->name, sizeof p->name, "an interpreter of PTX");
+  p->major = 9, p->minor = 0, p->multiProcessorCount = int(setting("MULTIPROCESSORS", 8));
+  p->totalGlobalMem = device_memory().total();
+  p->warpSize = 32, p->maxThreadsPerBlock = 1024, p->sharedMemPerBlockOptin = kMostShared;
+  p->sharedMemPerBlock = kSharedOfBlock;
+  std::memset(&p->uuid, 'i', sizeof p->uuid);
+  p->uuid.bytes[0] = char(device + 1);
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr what, int) {
+  switch (what) {
+    case cudaDevAttrComputeCapabilityMajor:
+      *value = 9;
+      break;
+    case cudaDevAttrComputeCapabilityMinor:
+      *value = 0;
+      break;
+    case cudaDevAttrMultiProcessorCount:
+      *value = int(setting("MULTIPROCESSORS", 8));
+      break;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin:
+      *value = kMostShared;
+      break;
+    case cudaDevAttrMaxSharedMemoryPerBlock:
+      *value = kSharedOfBlock;
+      break;
+    case cudaDevAttrMaxGridDimX:
+      *value = 0x7fffffff;
+      break;
+    case cudaDevAttrWarpSize:
+      *value = 32;
+      break;
+    default:
+      return refused("an attribute of the GPU that the interpreter does not know: " + std::to_string(what),
+                     cudaErrorInvalidValue);
+  }
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceCanAccessPeer(int* can, int, int) { return *can = 1, cudaSuccess; }
+cudaError_t cudaDeviceSynchronize() { return finished(streams().finish_device(current)); }
+
+// --- memory
+
+cudaError_t cudaMalloc(void** p, size_t bytes) {
+  *p = device_memory().allocate(current, bytes);
+  return *p ? cudaSuccess : ended(cudaErrorMemoryAllocation);
+}
+cudaError_t cudaFree(void* p) {
+  return !p || device_memory().free(p) ? cudaSuccess : ended(cudaErrorInvalidValue);
+}
+cudaError_t cudaHostAlloc(void** p, size_t bytes, unsigned int) {
+  *p = std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
+  if (!*p) return ended(cudaErrorMemoryAllocation);
+  std::memset(*p, 0xff, bytes);
+  device_memory().add(*p, bytes, "page-locked memory");
+  return cudaSuccess;
+}
+cudaError_t cudaFreeHost(void* p) {
+  if (p && !device_memory().remove(p)) return ended(cudaErrorInvalidValue);
+  return std::free(p), cudaSuccess;
+}
+cudaError_t cudaHostRegister(void* p, size_t bytes, unsigned int) {
+  return device_memory().add(p, bytes, "registered memory"), cudaSuccess;
+}
+cudaError_t cudaHostUnregister(void* p) {
+  return device_memory().remove(p) ? cudaSuccess : ended(cudaErrorInvalidValue);
+}
+cudaError_t cudaHostGetDevicePointer(void** there, void* here, unsigned int) {
+  if (!device_memory().find(here, nullptr)) return ended(cudaErrorInvalidValue);
+  return *there = here, cudaSuccess;
+}
+cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
+  *total = device_memory().total(), *free = *total - device_memory().used(current);
+  return cudaSuccess;
+}
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* a, const void* p) {
+  std::memset(a, 0, sizeof *a);
+  const DeviceMemory::Piece* piece = device_memory().find(p, nullptr);
+  a->type = !piece               ? cudaMemoryTypeUnregistered
+            : piece->device >= 0 ? cudaMemoryTypeDevice
+                                 : cudaMemoryTypeHost;
+  a->device = piece && piece->device >= 0 ? piece->device : current;
+  a->devicePointer = piece ? const_cast<void*>(p) : nullptr;
+  a->hostPointer = piece && piece->device >= 0 ? nullptr : const_cast<void*>(p);
+  return cudaSuccess;
+}
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t s) {
+  return copy(to, from, bytes, s);
+}
+cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind) {
+  const cudaError_t error = copy(to, from, bytes, nullptr);
+  return error == cudaSuccess ? cudaStreamSynchronize(nullptr) : error;
+}
+cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t s) {
+  return fill(to, value, bytes, s);
+}
+cudaError_t cudaMemset(void* to, int value, size_t bytes) { return fill(to, value, bytes, nullptr); }
+
+cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t* handle, void* p) {
+  std::byte* begin = nullptr;
+  const DeviceMemory::Piece* piece = device_memory().find(p, &begin);
+  if (!piece || !piece->owned) return ended(cudaErrorInvalidValue);
+  const Handle mine{getpid(), device_memory().file(), uint64_t(begin - device_memory().begin()),
+                    piece->bytes};
+  std::memset(handle, 0, sizeof *handle);
+  std::memcpy(handle, &mine, sizeof mine);
+  return cudaSuccess;
+}
+cudaError_t cudaIpcOpenMemHandle(void** p, cudaIpcMemHandle_t handle, unsigned int) {
+  Handle theirs;
+  std::memcpy(&theirs, &handle, sizeof theirs);
+  if (theirs.process == getpid()) return ended(cudaErrorDeviceUninitialized);
+  const std::string path = "/proc/" + std::to_string(theirs.process) + "/fd/" + std::to_string(theirs.file);
+  const int file = open(path.c_str(), O_RDWR | O_CLOEXEC);
+  if (file < 0) return ended(cudaErrorMapBufferObjectFailed);
+  void* at = mmap(nullptr, theirs.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, off_t(theirs.offset));
+  close(file);
+  if (at == MAP_FAILED) return ended(cudaErrorMapBufferObjectFailed);
+  device_memory().add(at, theirs.bytes, "memory of another process", current);
+  return *p = at, cudaSuccess;
+}
+cudaError_t cudaIpcCloseMemHandle(void* p) {
+  const DeviceMemory::Piece* piece = device_memory().find(p, nullptr);
+  if (!piece) return ended(cudaErrorInvalidValue);
+  const size_t bytes = piece->bytes;
+  device_memory().remove(p);
+  return munmap(p, bytes) == 0 ? cudaSuccess : ended(cudaErrorInvalidValue);
+}
+
+// --- streams and events
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* s, unsigned int) {
+  return *s = reinterpret_cast<cudaStream_t>(streams().make(current)), cudaSuccess;
+}
+cudaError_t cudaStreamCreate(cudaStream_t* s) { return cudaStreamCreateWithFlags(s, 0); }
+cudaError_t cudaStreamDestroy(cudaStream_t s) { return streams().close(stream_of(s)), cudaSuccess; }
+cudaError_t cudaStreamSynchronize(cudaStream_t s) {
+  Stream* stream = stream_of(s);
+  if (stream->capture) return stream->capture->broken = true, ended(cudaErrorStreamCaptureUnsupported);
+  return finished(streams().finish(stream));
+}
+cudaError_t cudaStreamQuery(cudaStream_t s) {
+  return streams().idle(stream_of(s)) ? cudaSuccess : ended(cudaErrorNotReady);
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned int) {
+  return guarded([&] { streams().wait(stream_of(s), *event_of(e)); }, cudaErrorStreamCaptureIsolation);
+}
+cudaError_t cudaStreamIsCapturing(cudaStream_t s, cudaStreamCaptureStatus* status) {
+  *status = stream_of(s)->capture ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+  return cudaSuccess;
+}
+cudaError_t cudaLaunchHostFunc(cudaStream_t s, cudaHostFn_t f, void* data) {
+  return guarded([&] {
+    streams().give(stream_of(s), {"a function of the host", {}, [f, data] { f(data); }, {}, "host"});
+  });
+}
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* e, unsigned int) {
+  return *e = reinterpret_cast<cudaEvent_t>(new Event), cudaSuccess;
+}
+cudaError_t cudaEventCreate(cudaEvent_t* e) { return cudaEventCreateWithFlags(e, 0); }
+cudaError_t cudaEventDestroy(cudaEvent_t e) { return delete event_of(e), cudaSuccess; }
+cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) {
+  return guarded([&] { streams().record(*event_of(e), stream_of(s)); });
+}
+cudaError_t cudaEventQuery(cudaEvent_t e) {
+  if (event_of(e)->capture) return ended(cudaErrorCapturedEvent);
+  if (!streams().lost().empty()) return ended(cudaErrorLaunchFailure);
+  return streams().reached(*event_of(e)->point) ? cudaSuccess : ended(cudaErrorNotReady);
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t e) {
+  if (event_of(e)->capture) return ended(cudaErrorCapturedEvent);
+  return finished(streams().finish(event_of(e)->point));
+}
+cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t from, cudaEvent_t to) {
+  const auto &a = event_of(from)->point, &b = event_of(to)->point;
+  if (!streams().reached(*a) || !streams().reached(*b)) return ended(cudaErrorNotReady);
+  return *ms = std::chrono::duration<float, std::milli>(b->when - a->when).count(), cudaSuccess;
+}
+
+// --- graphs
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t s, cudaStreamCaptureMode) {
+  return guarded([&] { streams().begin_capture(stream_of(s)); });
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t* graph) {
+  *graph = nullptr;
+  return guarded(
+      [&] { *graph = reinterpret_cast<cudaGraph_t>(new Graph{streams().end_capture(stream_of(s))}); },
+      cudaErrorStreamCaptureInvalidated);
+}
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* e, cudaGraph_t graph, unsigned long long) {
+  *e = reinterpret_cast<cudaGraphExec_t>(new Executable{reinterpret_cast<Graph*>(graph)->nodes});
+  return cudaSuccess;
+}
+cudaError_t cudaGraphExecUpdate(cudaGraphExec_t e, cudaGraph_t graph, cudaGraphExecUpdateResultInfo* info) {
+  auto& old = reinterpret_cast<Executable*>(e)->nodes;
+  const std::shared_ptr<const Nodes> fresh = reinterpret_cast<Graph*>(graph)->nodes;
+  bool alike = old->size() == fresh->size();
+  for (size_t i = 0; alike && i < old->size(); ++i)
+    alike = (*old)[i].after == (*fresh)[i].after && (*old)[i].task.like == (*fresh)[i].task.like;
+  if (info) std::memset(info, 0, sizeof *info);
+  if (!alike) return ended(cudaErrorGraphExecUpdateFailure);
+  return old = fresh, cudaSuccess;
+}
+cudaError_t cudaGraphLaunch(cudaGraphExec_t e, cudaStream_t s) {
+  return guarded([&] { streams().give_graph(stream_of(s), reinterpret_cast<Executable*>(e)->nodes); });
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  return delete reinterpret_cast<Graph*>(graph), cudaSuccess;
+}
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t e) {
+  return delete reinterpret_cast<Executable*>(e), cudaSuccess;
+}
+
+// --- kernels
+
+cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute what, int value) {
+  return guarded([&] {
+    Function* f = find_function(function);
+    if (!f) throw Defect("an attribute of a kernel that is not known");
+    if (what == cudaFuncAttributeMaxDynamicSharedMemorySize) {
+      if (value + int(f->kernel->shared_bytes) > kMostShared)
+        throw Defect("more shared memory than a block can have");
+      f->dynamic_shared = value;
+    }
+  });
+}
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* a, const void* function) {
+  std::memset(a, 0, sizeof *a);
+  return guarded([&] {
+    const Function* f = find_function(function);
+    if (!f) throw Defect("attributes of a kernel that is not known");
+    a->ptxVersion = a->binaryVersion = 90, a->maxThreadsPerBlock = f->kernel->max_threads;
+    a->sharedSizeBytes = f->kernel->shared_bytes, a->numRegs = 64;
+  });
+}
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, const void*, int threads,
+                                                                   size_t, unsigned int) {
+  return *blocks = std::max(1, 2048 / std::max(1, threads)), cudaSuccess;
+}
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void* f, int threads,
+                                                          size_t shared) {
+  return cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks, f, threads, shared, 0);
+}
+cudaError_t cudaLaunchKernel(const void* f, dim3 grid, dim3 block, void** args, size_t shared,
+                             cudaStream_t s) {
+  return launch(f, grid, block, args, shared, s);
+}
+cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* c, const void* f, void** args) {
+  return launch(f, c->gridDim, c->blockDim, args, c->dynamicSmemBytes, c->stream);
+}
+cudaError_t __cudaGetKernel(cudaKernel_t* kernel, const void* f) {
+  return *kernel = reinterpret_cast<cudaKernel_t>(const_cast<void*>(f)), cudaSuccess;
+}
+cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void** args, size_t shared,
+                               cudaStream_t s) {
+  return launch(reinterpret_cast<const void*>(kernel), grid, block, args, shared, s);
+}
+unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, size_t shared, CUstream_st* s) {
+  return configurations.push_back({grid, block, shared, s}), 0;
+}
+cudaError_t __cudaPopCallConfiguration(dim3* grid, dim3* block, size_t* shared, void* s) {
+  const Configuration c = configurations.back();
+  configurations.pop_back();
+  *grid = c.grid, *block = c.block, *shared = c.shared, *static_cast<cudaStream_t*>(s) = c.stream;
+  return cudaSuccess;
+}
+void** __cudaRegisterFatBinary(void* binary) { return register_module(binary); }
+void __cudaRegisterFatBinaryEnd(void**) {}
+void __cudaUnregisterFatBinary(void**) {}
+void __cudaRegisterFunction(void** module, const char* host, char*, const char* name, int, uint3*, uint3*,
+                            dim3*, dim3*, int*) {
+  register_kernel(module, host, name);
+}
+void __cudaRegisterVar(void**, char*, char*, const char*, int, size_t, int, int) {}
+char __cudaInitModule(void**) { return 0; }
+
+cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** f, unsigned int, unsigned long long,
+                                             cudaDriverEntryPointQueryResult* result) {
+  const std::string_view wanted = name;
+  *f = wanted == "cuStreamWaitValue32"    ? reinterpret_cast<void*>(&wait_value)
+       : wanted == "cuStreamWriteValue32" ? reinterpret_cast<void*>(&write_value)
+                                          : nullptr;
+  *result = *f ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
+  return cudaSuccess;
+}
+
+}  // extern "C"

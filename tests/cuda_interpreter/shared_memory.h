@@ -1,0 +1,61 @@
+// The shared memory of a block, with what is known of each two bytes: who wrote and who read them last, and
+// when. Two accesses of different threads are in order when a barrier (of the block or of their warp) lies
+// between them.
+#pragma once
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace interpreter {
+
+struct Warp;
+
+class SharedMemory {
+ public:
+  // Addresses begin here, as on the hardware, so that a null address is none.
+  static constexpr uint32_t kBegin = 1024;
+  enum class Kind : uint8_t { plain, atomic, coming };
+
+  void resize(uint32_t bytes);
+  void begin_block();
+  uint32_t bytes() const { return bytes_; }
+
+  // Checked accesses of a lane; the bytes are in place.
+  const std::byte* read(Warp& w, int lane, uint32_t at, uint32_t bytes);
+  // Checks a write of `value`, which then has to be stored; of a copy that is begun, without it.
+  std::byte* write(Warp& w, int lane, uint32_t at, uint32_t bytes, const void* value,
+                   Kind kind = Kind::plain);
+  // The bytes of a copy have come.
+  std::byte* arrive(Warp& w, int lane, uint32_t at, uint32_t bytes);
+  // Read by a warp's product that began at `begun` and ends now.
+  const std::byte* read_by_product(Warp& w, uint32_t at, uint32_t bytes, uint32_t begun);
+
+  bool contains(const void* p) const { return p >= data() && p < data() + bytes_; }
+  std::byte* data() const { return const_cast<std::byte*>(memory_.data()); }
+
+  uint32_t now() const { return now_; }
+  uint32_t tick() { return ++now_; }
+  void order_warp(int warp) { seen_[warp][warp] = ++now_; }
+  void order(uint32_t warps);  // by a barrier of these
+
+ private:
+  static constexpr uint16_t kMany = 0xffff;
+  struct Cell {
+    uint32_t written = 0, read = 0, readers = 0;
+    uint16_t writer = 0, reader = 0, line = 0;
+    Kind kind = Kind::plain;
+  };
+  void in_bounds(Warp& w, int lane, uint32_t at, uint32_t bytes, bool write) const;
+  bool seen(const Warp& w, int thread, uint32_t time) const;
+  void note_read(const Warp& w, int thread, Cell& c);
+  void check_write(Warp& w, int lane, Cell& c, uint32_t at, bool same);
+  Cell* cell(uint32_t at) { return &cells_[(at - kBegin) / 2]; }
+
+  uint32_t bytes_ = 0, now_ = 1, begun_ = 1;
+  std::vector<std::byte> memory_;
+  std::vector<Cell> cells_;
+  std::array<std::array<uint32_t, 32>, 32> seen_{};  // by warp, of each warp: when they were in order last
+};
+
+}  // namespace interpreter

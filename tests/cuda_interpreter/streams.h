@@ -1,0 +1,133 @@
+// Streams, events and graphs. Work waits until somebody waits for it, or until nobody has asked for anything
+// for a while; then it runs in an order that is drawn, subject to nothing but the order within streams,
+// events, values of words, and the edges of graphs. So whoever forgets one of these gets other numbers.
+#pragma once
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/cuda_interpreter/warp.h"
+
+namespace interpreter {
+
+using Time = std::chrono::steady_clock::time_point;
+
+// Something that a stream or a graph does. Exactly one of `run` (now, by the thread that plays the GPU),
+// `call` (on a thread of its own, because it may wait for other streams) and `ready` (waits until it is
+// true).
+struct Task {
+  std::string what;
+  std::function<void(std::mt19937_64&)> run;
+  std::function<void()> call;
+  std::function<bool()> ready;
+  const void* like = nullptr;  // graphs whose tasks are alike may take each other's place
+};
+
+struct Node {
+  Task task;
+  std::vector<size_t> after;
+};
+using Nodes = std::vector<Node>;
+
+// A place in a stream that was recorded.
+struct Point {
+  bool reached = false;
+  Time when{};
+};
+
+struct Stream;
+
+// Streams whose work is collected for a graph.
+struct Capture {
+  std::shared_ptr<Nodes> nodes = std::make_shared<Nodes>();
+  Stream* first = nullptr;
+  std::vector<Stream*> streams;
+  bool broken = false;
+};
+
+struct Event {
+  std::shared_ptr<Point> point = std::make_shared<Point>(Point{true, {}});
+  std::shared_ptr<Capture> capture;  // was recorded in it, behind these nodes
+  std::vector<size_t> behind;
+};
+
+struct Stream {
+  int device = 0, number = 0;
+  std::deque<Task> tasks;
+  bool busy = false, closed = false;
+  uint64_t rank = 0;  // the one with the largest goes first
+  std::shared_ptr<Capture> capture;
+  std::vector<size_t> ends;  // of what it captured
+  // A graph at the head of the stream: what of it has to be done yet.
+  struct Run {
+    std::shared_ptr<const Nodes> nodes;
+    std::vector<size_t> waits_for;
+    std::vector<char> begun;
+    size_t left;
+  };
+  std::unique_ptr<Run> graph;
+  std::shared_ptr<const Nodes> next_graph() const { return graphs.empty() ? nullptr : graphs.front(); }
+  std::deque<std::shared_ptr<const Nodes>> graphs;  // of the tasks that are graphs
+};
+
+class Streams {
+ public:
+  Streams();
+  Stream* make(int device);
+  void close(Stream* s);
+  Stream* legacy(int device);  // the default stream
+
+  // What follows throws Defect where it is not allowed.
+  void give(Stream* s, Task task);
+  void record(Event& e, Stream* s);
+  void wait(Stream* s, const Event& e);
+  void give_graph(Stream* s, std::shared_ptr<const Nodes> nodes);
+  void begin_capture(Stream* s);
+  std::shared_ptr<Nodes> end_capture(Stream* s);
+
+  // Block until all of it is done; false when the GPU is lost.
+  bool finish(Stream* s);
+  bool finish(const std::shared_ptr<Point>& p);
+  bool finish_device(int device);
+  bool reached(const Point& p);  // or moves it a little closer
+  bool idle(Stream* s);
+
+  const std::string& lost() const { return lost_; }  // why; empty while all is well
+
+ private:
+  struct Choice {
+    Stream* stream;
+    size_t node;
+    bool graph;
+  };
+  void play();
+  std::vector<Choice> choices();
+  void begin(const Choice& c, std::unique_lock<std::mutex>& lock);
+  void done(Stream* s, size_t node, bool graph);
+  bool await(const std::function<bool()>& reached);
+  void lose(const std::string& why);
+  [[noreturn]] void report_deadlock();
+  bool empty() const;
+
+  std::mutex mutex_;
+  std::condition_variable work_, progress_;
+  std::vector<std::unique_ptr<Stream>> streams_;
+  std::vector<Stream*> legacy_;
+  std::mt19937_64 random_;  // under the lock
+  std::mt19937_64 inside_;  // of the thread that plays the GPU
+  int waiting_ = 0, pokes_ = 0, calls_ = 0;
+  Time asked_{}, moved_{};
+  std::string lost_;
+  int made_ = 0;
+};
+
+Streams& streams();
+
+}  // namespace interpreter
