@@ -1,5 +1,4 @@
-// Small kernels that are right, and the same with one thing left out that a GPU needs and a test of numbers
-// may not miss.
+// Two small kernels that are right, and each with one thing left out that a GPU needs.
 #pragma once
 #include <cuda_runtime_api.h>
 
@@ -7,26 +6,29 @@ namespace interpreter {
 
 enum class Left {
   nothing,
-  barrier,         // between a write to shared memory and another thread's read
-  second_barrier,  // between a read and the next write
-  warp_barrier,    // the same within a warp
-  copy_wait,       // for copies to shared memory
-  copy_barrier,    // between a copy's wait and another thread's read
-  all_threads,     // at a barrier
-  all_lanes,       // at a shuffle
-  bounds,          // of an array in global memory
-  shared_bounds,
-  alignment,
+  barrier,          // between a write to shared memory and another thread's read
+  second_barrier,   // between a read and the next write
+  warp_barrier,     // the same within a warp
+  copy_wait,        // for copies to shared memory
+  copy_barrier,     // between a copy's wait and another thread's read
+  all_threads,      // at a barrier
+  all_lanes,        // at a shuffle
+  bounds,           // of an array in global memory
+  shared_bounds,    // of what the block has
+  alignment,        // of a pair that is read at once
   first_write,      // to shared memory that is read
   product_wait,     // for a product of a warpgroup
   product_fence,    // between registers that were written and a product
   product_publish,  // of shared memory, before a product reads it
-  product_order     // a tile is overwritten while a product may read it
+  product_order,    // between a product and a write to what it reads
+  product_barrier   // between a write to shared memory and a product
 };
 
-// out[i] of 256 = sums of `in`, by one block; the numbers are right where nothing is left out.
+// out[i] from 256 numbers: what the test adds up, too.
 void sums(float* out, const float* in, Left left, cudaStream_t stream);
-// out [64, 64] = a [64, 16] b^T [64, 16] in bf16, twice, by one warpgroup.
-void product(float* out, const void* a, const void* b, Left left, cudaStream_t stream);
+// out = (a b^T) b, all of them [64, 64], a and b in bf16, their product rounded to bf16.
+void products(float* out, const void* a, const void* b, Left left, cudaStream_t stream);
+// x[i] = x[i] + by
+void shift(float* x, float by, int numel, cudaStream_t stream);
 
 }  // namespace interpreter

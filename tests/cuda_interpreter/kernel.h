@@ -55,8 +55,8 @@ struct Kernel {
 
   // The line of the source, where the text has it, and the instruction.
   std::string where(int pc) const;
-  std::vector<std::string> text;                    // of each instruction
-  std::vector<std::pair<std::string, int>> source;  // its file and line; empty where it is not known
+  std::vector<std::string> text;    // of each instruction
+  std::vector<std::string> source;  // "file:line, " of it; empty where that is not known
 };
 
 }  // namespace interpreter

@@ -75,9 +75,8 @@ bool Statement::has(std::string_view part) const {
 }
 
 std::string Kernel::where(int pc) const {
-  const auto& [file, line] = source[size_t(pc)];
-  return (file.empty() ? "" : file + ":" + std::to_string(line) + ", ") + "line " +
-         std::to_string(code[size_t(pc)].line) + " of the PTX: " + text[size_t(pc)];
+  return source[size_t(pc)] + "line " + std::to_string(code[size_t(pc)].line) +
+         " of the PTX: " + text[size_t(pc)];
 }
 
 // What a module declares outside of its kernels: their names, files, variables.
@@ -299,6 +298,20 @@ void Decoder::parameters(size_t& at) {
   }
 }
 
+// "file line column, function_name ..., inlined_at file line column", the latter where there is one.
+std::string Decoder::location(std::string_view text) const {
+  std::string all;
+  for (;;) {
+    const int file = std::atoi(take_word(text).c_str());
+    const std::string line = take_word(text);
+    if (const auto at = module_.files_.find(file); at != module_.files_.end())
+      all += at->second + ":" + line + ", ";
+    const size_t outer = text.find("inlined_at");
+    if (outer == text.npos) return all;
+    text.remove_prefix(outer + 10);
+  }
+}
+
 void Decoder::directive(const std::string& text) {
   std::string_view rest = text;
   const std::string what = take_word(rest);
@@ -365,9 +378,7 @@ void Decoder::run(size_t at) {
     if (current.empty() && is_space(c)) continue;
     if (current.empty() && c == '.' && text.compare(at, 4, ".loc") == 0 && is_space(text[at + 4])) {
       const size_t end = text.find('\n', at);
-      std::string_view rest = std::string_view(text).substr(at + 4, end - at - 4);
-      const int file = std::atoi(take_word(rest).c_str()), number = std::atoi(take_word(rest).c_str());
-      source_ = {module_.files_.count(file) ? module_.files_[file] : "", number};
+      source_ = location(std::string_view(text).substr(at + 4, end - at - 4));
       at = end, ++line;
       continue;
     }

@@ -72,6 +72,7 @@ class Decoder {
     int width;
   };
   void declare(std::string_view type, std::string name);
+  std::string location(std::string_view text) const;
   void directive(const std::string& text);
   void statement(const std::string& text, int line);
   Register* find(const std::string& name);
@@ -86,7 +87,7 @@ class Decoder {
   std::map<std::pair<uint64_t, int>, uint32_t> numbers_;
   std::map<std::string, uint32_t> labels_, params_, shared_, local_;
   std::vector<std::pair<size_t, std::string>> jumps_;
-  std::pair<std::string, int> source_;
+  std::string source_;
 };
 
 // Each family of instructions: fills in what runs and its operands; false where it is not one of its own.

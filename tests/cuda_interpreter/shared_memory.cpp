@@ -32,15 +32,16 @@ void SharedMemory::order(uint32_t warps) {
   for (uint32_t m = warps; m; m &= m - 1) seen_[size_t(std::countr_zero(m))] = joined;
 }
 
-void SharedMemory::in_bounds(Warp& w, int lane, uint32_t at, uint32_t bytes, bool write) const {
+inline void SharedMemory::in_bounds(Warp& w, int lane, uint32_t at, uint32_t bytes, bool write) const {
+  if (at >= kBegin && at + bytes <= kBegin + bytes_ && at % bytes == 0) [[likely]]
+    return;
   const std::string what = std::string(write ? "writes " : "reads ") + std::to_string(bytes) +
                            " bytes of shared memory at " + std::to_string(int64_t(at) - kBegin);
-  if (at < kBegin || at + bytes > kBegin + bytes_)
-    w.fail(what + ", which the block has " + std::to_string(bytes_) + " of", lane);
   if (at % bytes) w.fail(what + ", which is not aligned", lane);
+  w.fail(what + ", which the block has " + std::to_string(bytes_) + " of", lane);
 }
 
-bool SharedMemory::seen(const Warp& w, int thread, uint32_t time) const {
+inline bool SharedMemory::seen(const Warp& w, int thread, uint32_t time) const {
   return time < seen_[size_t(w.index)][size_t(thread) / 32];
 }
 
@@ -49,8 +50,14 @@ static std::string place(int thread, int line) {
 }
 
 // Readers of a cell are those that no later reader is behind of.
-void SharedMemory::note_read(const Warp& w, int thread, Cell& c) {
+inline void SharedMemory::note_read(const Warp& w, int thread, Cell& c) {
   const uint32_t mine = 1u << w.index;
+  if (c.readers == mine) {  // the usual case of what follows
+    if (c.reader != thread)
+      c.reader = c.read >= seen_[size_t(w.index)][size_t(w.index)] ? kMany : uint16_t(thread);
+    c.read = now_;
+    return;
+  }
   bool beside = false;
   if (c.read >= begun_)
     for (uint32_t m = c.readers; m && !beside; m &= m - 1)

@@ -100,6 +100,7 @@ class Streams {
   bool idle(Stream* s);
 
   const std::string& lost() const { return lost_; }  // why; empty while all is well
+  void forgive() { lost_.clear(); }
 
  private:
   struct Choice {

@@ -83,6 +83,7 @@ bool Warp::together(uint32_t members, uint32_t here) {
 
 void Warp::leave(uint32_t lanes) {
   alive &= ~lanes, active &= ~lanes;
+  for (Group& g : others) g.waits = false;  // what they wait for may have ended
   if (active) return;
   if (others.empty())
     state = State::done;
