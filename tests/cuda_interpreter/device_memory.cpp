@@ -20,7 +20,7 @@ DeviceMemory& device_memory() {
 
 DeviceMemory::DeviceMemory() {
   total_ = size_t(setting("MEMORY_MIB", 8192)) << 20;
-  span_ = size_t{1} << 42;
+  span_ = kSpan;
   file_ = memfd_create("cuda_interpreter", MFD_CLOEXEC);
   if (file_ < 0 || ftruncate(file_, off_t(span_)) != 0)
     std::perror("cuda interpreter: memfd_create"), std::abort();

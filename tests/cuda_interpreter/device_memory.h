@@ -38,6 +38,7 @@ class DeviceMemory {
   size_t used(int device) const;
   int file() const { return file_; }
   const std::byte* begin() const { return base_; }
+  static constexpr size_t kSpan = size_t{1} << 40;  // of addresses
 
  private:
   static constexpr size_t kPage = 4096;

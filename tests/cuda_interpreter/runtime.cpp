@@ -60,7 +60,7 @@ Event* event_of(cudaEvent_t e) { return reinterpret_cast<Event*>(e); }
 void check_bytes(const void* p, size_t bytes, const char* what) {
   DeviceMemory& memory = device_memory();
   const auto* at = static_cast<const std::byte*>(p);
-  const bool ours = at >= memory.begin() && at < memory.begin() + (size_t{1} << 42);
+  const bool ours = at >= memory.begin() && at < memory.begin() + DeviceMemory::kSpan;
   if ((ours || memory.find(p, nullptr)) && !memory.holds(p, bytes))
     throw Defect(std::string(what) + ": " + memory.problem(p, bytes));
 }

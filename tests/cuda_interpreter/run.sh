@@ -1,0 +1,69 @@
+#!/usr/bin/env bash
+# Runs the CUDA backend on the CPU, in the interpreter beside this script, with the streams in orders of these seeds.
+#   tests/cuda_interpreter/run.sh [--quick] [SEED...]
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+quick=false
+[ "${1:-}" != --quick ] || { quick=true; shift; }
+seeds=("$@")
+[ ${#seeds[@]} -gt 0 ] || { $quick && seeds=(1) || seeds=(1 2); }
+
+programs=(interpreter_test kernels_test device_test)
+$quick || programs+=(comm_test comm_process_test runtime_test cleave-bin)
+cmake --preset interpreter >/dev/null
+cmake --build --preset interpreter --target "${programs[@]}"
+bin=build/interpreter/bin
+failed=()
+
+# try NAME COMMAND...: says what failed, and goes on.
+try() {
+  local name=$1 begin=$SECONDS
+  shift
+  if "$@" >build/interpreter/run.log 2>&1; then
+    printf '%5d s  %s\n' $((SECONDS - begin)) "$name"
+  else
+    tail -40 build/interpreter/run.log
+    failed+=("$name")
+  fi
+}
+
+# Losses of a small training on the CPU and in the interpreter agree: layout DS_CONFIG RANKS.
+layout() {
+  local ranks=$2 folder=build/interpreter/run
+  mkdir -p $folder
+  printf '%s' "$1" >$folder/ds_config.json
+  head -c 20000 docs/architecture.md >$folder/corpus.txt
+  for device in cpu cuda; do
+    CUDA_INTERPRETER_GPUS=$ranks $bin/cleave launch -n "$ranks" -- train --deepspeed_config $folder/ds_config.json --model llama-tiny --data $folder/corpus.txt \
+      --seq_len 32 --steps 3 --device $device --metrics $folder/$device.jsonl || return 1
+  done
+  python3 - $folder <<'PYTHON'
+import json, sys
+losses = [[json.loads(x)["loss"] for x in open(f"{sys.argv[1]}/{d}.jsonl") if "event" not in json.loads(x)] for d in ("cpu", "cuda")]
+print(losses)
+assert len(losses[0]) == 3 == len(losses[1]) and all(abs(a - b) < 2e-2 for a, b in zip(*losses)), losses
+PYTHON
+}
+common='"train_batch_size": 4, "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}}, "gradient_clipping": 1.0'
+
+try "the interpreter itself" $bin/interpreter_test
+for seed in "${seeds[@]}"; do
+  export CUDA_INTERPRETER_SEED=$seed
+  try "streams, seed $seed" $bin/device_test --gtest_filter='*cuda*'
+  try "kernels, seed $seed" $bin/kernels_test --gtest_filter='*/cuda'
+  $quick && continue
+  try "ranks as threads, seed $seed" $bin/comm_test --gtest_filter='*Cuda*/*cuda'
+  try "ranks as processes, seed $seed" $bin/comm_process_test --gtest_filter='*Cuda*'
+  try "the engine, seed $seed" $bin/runtime_test --gtest_filter='*CudaEngine*'
+  for stage in 0 1 2 3; do
+    try "training at stage $stage, seed $seed" layout "{$common, \"zero_optimization\": {\"stage\": $stage}}" 2
+  done
+  try "training in bf16 with offload, seed $seed" layout \
+    "{$common, \"bf16\": {\"enabled\": true}, \"zero_optimization\": {\"stage\": 2, \"offload_optimizer\": {\"device\": \"cpu\"}}}" 2
+  try "training over two stages, seed $seed" layout "{$common, \"pipeline\": {\"stages\": 2, \"schedule\": \"1f1b\"}}" 2
+  try "training with cut layers, seed $seed" layout "{$common, \"tensor_parallel\": {\"autotp_size\": 2}}" 2
+done
+
+[ ${#failed[@]} -eq 0 ] || { printf 'failed: %s\n' "${failed[@]}" >&2; exit 1; }
+echo "all passed, in the interpreter; nothing of this ran on a GPU"
