@@ -9,11 +9,12 @@ endif()
 if(NOT CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX})
   find_program(CMAKE_CUDA_COMPILER nvcc PATHS /usr/local/cuda/bin REQUIRED)
 endif()
+string(APPEND CMAKE_CUDA_FLAGS " -lineinfo")  # profilers and sanitizers name lines; costs nothing at run time
 # GPU code as PTX, which tests/cuda_interpreter runs on the CPU in place of CUDA's libraries.
 if(CLEAVE_CUDA_INTERPRETER)
   set(CMAKE_CUDA_ARCHITECTURES 90a-virtual)
   set(CLEAVE_HOPPER_ARCHITECTURES 90a-virtual)
-  string(APPEND CMAKE_CUDA_FLAGS " --no-compress -lineinfo")
+  string(APPEND CMAKE_CUDA_FLAGS " --no-compress")
 endif()
 # Machine code for Ampere and Hopper; what comes later compiles Hopper's PTX at its first start.
 if(NOT CMAKE_CUDA_ARCHITECTURES)

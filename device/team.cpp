@@ -24,7 +24,7 @@ constexpr auto kWatch = std::chrono::microseconds(100);
 
 // A thread takes its share in so many parts, and what it has not begun is taken by those that are done with
 // theirs: a thread that loses its core to another process holds up no more than one part.
-constexpr int kTakesOfAShare = 4;
+constexpr int kTakesOfAShare = 16;
 
 std::atomic<int>& wanted() {
   static std::atomic<int> threads{threads_of_process().threads};

@@ -1,9 +1,11 @@
 // Attention through cuDNN on Hopper, whose own matrix instructions our kernels do not use. A shape is used
 // when its plans can be made, its workspace fits, and a trial agrees with the own kernels.
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <limits>
 #include <map>
+#include <mutex>
 #include <optional>
 
 #include "kernels/cuda/attention_trial.h"
@@ -24,16 +26,51 @@ struct Plans {
   QuerySums sums;  // how backward adds
 };
 
-// Of a stream.
+// What a stream works with. Plans take seconds to make, so when a stream has ended another one of its GPU,
+// with as much workspace, takes over its handle and plans.
 struct Cudnn {
-  CudnnHandle handle;
-  std::map<AttentionShape, Plans> known;  // without plans where they cannot be made
+  int device;
+  int64_t room;
+  QuerySums sums;
+  CudnnHandle handle = {};
+  std::map<AttentionShape, Plans> known = {};  // without plans where they cannot be made
 };
+
+struct Spares {
+  std::mutex mutex;
+  std::vector<std::unique_ptr<Cudnn>> all;
+};
+// Never destroyed: at the end of the process the driver may be gone before static objects are.
+Spares& spares() {
+  static Spares* const all = new Spares;
+  return *all;
+}
+
+std::unique_ptr<Cudnn> take_spare(int device, int64_t room, QuerySums sums) {
+  std::lock_guard lock(spares().mutex);
+  auto& all = spares().all;
+  const auto at = std::find_if(all.begin(), all.end(), [&](const auto& spare) {
+    return spare->device == device && spare->room == room && spare->sums == sums;
+  });
+  if (at == all.end()) return nullptr;
+  std::unique_ptr<Cudnn> found = std::move(*at);
+  all.erase(at);
+  return found;
+}
+
+void leave_spare(Cudnn* ended) {
+  std::lock_guard lock(spares().mutex);
+  spares().all.emplace_back(ended);
+}
 
 Cudnn& cudnn_of(CudaQueue& queue) {
   if (!queue.attention) {
     queue.use();
-    queue.attention = std::make_shared<Cudnn>();
+    const int64_t room = queue.product_scratch().bytes();
+    const QuerySums sums = queue.any_order ? QuerySums::any_order : QuerySums::in_order;
+    std::unique_ptr<Cudnn> cudnn = take_spare(queue.device(), room, sums);
+    if (!cudnn) cudnn.reset(new Cudnn{.device = queue.device(), .room = room, .sums = sums});
+    queue.attention = std::shared_ptr<Cudnn>(cudnn.release(), leave_spare);
   }
   return *static_cast<Cudnn*>(queue.attention.get());
 }
@@ -71,20 +108,18 @@ CudnnPlan fitting_plan(const MakeGraph& make, AttentionShape& shape, const Cudnn
 
 Plans& plans_of(const AttentionShape& shape, CudaQueue& queue) {
   Cudnn& cudnn = cudnn_of(queue);
-  const auto [at, added] = cudnn.known.try_emplace(
-      shape, Plans{shape, shape, {}, {}, queue.any_order ? QuerySums::any_order : QuerySums::in_order});
+  const auto [at, added] = cudnn.known.try_emplace(shape, Plans{shape, shape, {}, {}, cudnn.sums});
   Plans& p = at->second;
   if (!added) {
     require(p.forward.has_value(), Exit::internal, "its plans could not be made before");
     return p;
   }
-  const int64_t room = queue.product_scratch().bytes();
   queue.use();
-  CudnnPlan forward = fitting_plan(attention_graph, p.forward_shape, cudnn.handle, room,
+  CudnnPlan forward = fitting_plan(attention_graph, p.forward_shape, cudnn.handle, cudnn.room,
                                    [](const AttentionShape&) { return int64_t{0}; });
   p.backward = fitting_plan(
       [&](const AttentionShape& part) { return attention_gradient_graph(part, p.sums); }, p.backward_shape,
-      cudnn.handle, room,
+      cudnn.handle, cudnn.room,
       [&](const AttentionShape& part) { return p.sums == QuerySums::any_order ? bytes_of_sums(part) : 0; });
   p.forward = std::move(forward);
   return p;
