@@ -108,21 +108,21 @@ ModelFactory bigrams(bool padded, DType type = DType::fp32) {
   };
 }
 
-struct Seen {
+struct TrainedOnce {
   Training training;
   std::vector<float> logits;
   double evaluated = 0;
 };
 
-Seen run_engine(const Layout& l, DsConfig c, const ModelFactory& model, Range steps,
-                const std::string& load = "", const std::string& save = "") {
-  Seen out;
+TrainedOnce run_engine(const Layout& l, DsConfig c, const ModelFactory& model, Range steps,
+                       const std::string& load = "", const std::string& save = "") {
+  TrainedOnce out;
   run_ranks(l.ranks(), [&](Communicator& world) {
     Engine engine(c, model, world, {});
     if (!load.empty()) engine.load_checkpoint(load);
     Tokens tokens(c.train_micro_batch_size_per_gpu, kTokens, kTokensKnown);
     const int place = engine.mesh().place(world.rank()).data;
-    Seen mine;
+    TrainedOnce mine;
     for (int64_t s = steps.begin; s < steps.end; ++s)
       mine.training.steps.push_back(engine.train_batch(source(tokens, c, s, place, l.data)));
     mine.training.weights = weights_of(engine);
@@ -185,8 +185,8 @@ TEST(PaddedVocabulary, GivesTheLossAndGradientOfDoublePrecisionInEveryLayout) {
     c.gradient_accumulation_steps = 1;
     c.optimizer.type = OptimizerType::sgd, c.optimizer.lr = 100, c.optimizer.weight_decay = 0;
     c.gradient_clipping = 0;
-    const Seen before = run_engine(l, c, bigrams(true), {0, 0}),
-               after = run_engine(l, c, bigrams(true), {0, 1});
+    const TrainedOnce before = run_engine(l, c, bigrams(true), {0, 0}),
+                      after = run_engine(l, c, bigrams(true), {0, 1});
     const std::vector<float>& start = before.training.weights.at("table.weight");
     const std::vector<float>& got = after.training.weights.at("table.weight");
     ASSERT_EQ(start.size(), size_t(kTokensKnown * kWidth));
@@ -204,8 +204,8 @@ TEST(PaddedVocabulary, GivesTheNumbersOfATableWithoutPadding) {
                                    OptimizerType::adagrad, OptimizerType::sgd}) {
     DsConfig c = config_of({}, 2);
     c.optimizer.type = type;
-    const Seen padded = run_engine({}, c, bigrams(true), {0, 4}),
-               plain = run_engine({}, c, bigrams(false), {0, 4});
+    const TrainedOnce padded = run_engine({}, c, bigrams(true), {0, 4}),
+                      plain = run_engine({}, c, bigrams(false), {0, 4});
     expect_close(padded.training, plain.training, 2e-6, std::string(name_of(type)));
     EXPECT_NEAR(padded.evaluated, plain.evaluated, 2e-6 * plain.evaluated);
     ASSERT_EQ(padded.logits.size(), plain.logits.size());
@@ -226,7 +226,7 @@ TEST(PaddedVocabulary, StaysZeroInEveryHomeAndType) {
         c.fp16.enabled = precision == Precision::fp16, c.fp16.loss_scale = 64;
         c.zero.offload_optimizer.device = c.zero.offload_param.device = home;
         c.zero.offload_optimizer.nvme_path = c.zero.offload_param.nvme_path = scratch.folder().string();
-        const Seen got = run_engine(l, c, bigrams(true, type), {0, 3});
+        const TrainedOnce got = run_engine(l, c, bigrams(true, type), {0, 3});
         EXPECT_LT(got.training.steps[2].loss, std::log(double(kTokensKnown)) + 2);
         EXPECT_TRUE(std::isfinite(got.training.steps[2].grad_norm));
       }
@@ -239,7 +239,7 @@ TEST(PaddedVocabulary, StaysZeroInEveryHomeAndType) {
 // with it, and the other way round, and over any number of tensor ranks.
 TEST(PaddedVocabulary, IsNotInCheckpoints) {
   const auto config = [](const Layout& l) { return config_of(l, 2); };
-  const Seen whole = run_engine({}, config({}), bigrams(false), {0, 6});
+  const TrainedOnce whole = run_engine({}, config({}), bigrams(false), {0, 6});
   const Layout one{};
   std::vector<std::pair<Layout, bool>> ways{{one, false}};
   for (const Layout& l :
@@ -247,13 +247,15 @@ TEST(PaddedVocabulary, IsNotInCheckpoints) {
     ways.push_back({l, true});
   for (const auto& [from, from_padded] : ways) {
     const Scratch scratch;
-    const Seen saved =
+    const TrainedOnce saved =
         run_engine(from, config(from), bigrams(from_padded), {0, 3}, "", scratch.folder().string());
     for (const auto& [to, to_padded] : ways) {
       const std::string what = fmt::format("{} {} to {} {}", from.text(), from_padded, to.text(), to_padded);
-      const Seen read = run_engine(to, config(to), bigrams(to_padded), {3, 3}, scratch.folder().string());
+      const TrainedOnce read =
+          run_engine(to, config(to), bigrams(to_padded), {3, 3}, scratch.folder().string());
       EXPECT_EQ(read.training.weights, saved.training.weights) << what;
-      const Seen got = run_engine(to, config(to), bigrams(to_padded), {3, 6}, scratch.folder().string());
+      const TrainedOnce got =
+          run_engine(to, config(to), bigrams(to_padded), {3, 6}, scratch.folder().string());
       for (size_t s = 0; s < 3; ++s)
         EXPECT_NEAR(got.training.steps[s].loss, whole.training.steps[3 + s].loss,
                     3e-6 * whole.training.steps[3 + s].loss)
