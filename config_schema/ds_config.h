@@ -149,10 +149,10 @@ struct DsConfig {
   Switch cuda_graphs = Switch::automatic;  // of a GPU rank's passes; auto: where they are faster
   bool tf32 = false;                       // fp32 products of a GPU on its tensor cores
   LogitsType logits_dtype = LogitsType::automatic;
-  int64_t logits_rows = 0;  // in memory at a time; 0: as many as suit the device
-  bool deterministic = true;               // false: a GPU's libraries may add in any order
-  bool tune_products = true;               // a GPU's products are measured at a shape's first use
-  std::string product_choices;             // metrics of a run whose choices stand; empty: none
+  int64_t logits_rows = 0;      // in memory at a time; 0: as many as suit the device
+  bool deterministic = true;    // false: a GPU's libraries may add in any order
+  bool tune_products = true;    // a GPU's products are measured at a shape's first use
+  std::string product_choices;  // metrics of a run whose choices stand; empty: none
   bool bf16_enabled = false;
   bool check_grad_overflow = true;        // bf16
   Precision precision = Precision::fp32;  // resolved from fp16.enabled and bf16.enabled
