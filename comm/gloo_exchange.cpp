@@ -69,8 +69,15 @@ GlooExchange::GlooExchange(Group& group, GlooWires& wires, const Waiting& w, uin
 }
 
 GlooExchange::~GlooExchange() {
-  std::lock_guard lock(wires_.mutex_);
-  wires_.active_.erase(this);
+  {
+    std::lock_guard lock(wires_.mutex_);
+    wires_.active_.erase(this);
+  }
+  // Gloo's thread may be at work on a transfer that was given up. A closed connection is one that it has left
+  // and does not come back to, so the operands can go. The group was given up with the transfer; nobody needs
+  // the connection any more.
+  for (Transfer& t : transfers_)
+    if (!t.done) wires_.context->getPair(t.peer)->close();
 }
 
 void GlooExchange::finish() {
