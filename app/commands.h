@@ -16,6 +16,9 @@ int run_launch(const Arguments& arguments);
 int run_check(const Arguments& arguments);
 int run_plan(const Arguments& arguments);
 int run_data(const Arguments& arguments);
+int run_inspect(const Arguments& arguments);
+int run_verify(const Arguments& arguments);
+int run_digest(const Arguments& arguments);
 int run_report(const Arguments& arguments);
 
 struct Command {
@@ -31,6 +34,9 @@ inline constexpr Command kCommands[] = {
     {"plan", "memory, messages and idle share of every rank, without starting any", run_plan},
     {"eval", "loss of a checkpoint on data", run_eval},
     {"generate", "text from a checkpoint", run_generate},
+    {"inspect", "what a checkpoint holds", run_inspect},
+    {"verify", "compare every byte of a checkpoint with its checksum", run_verify},
+    {"digest", "hashes of a checkpoint that are the same for every layout", run_digest},
     {"report", "what this machine and this build offer", run_report},
     {"data", "turn text into a token file, split it, or look into one", run_data},
 };

@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "checkpoint/checkpoint_format.h"
+#include "checkpoint/checksum.h"
 #include "core/printable.h"
 #include "model/config_json.h"
 

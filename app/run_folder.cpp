@@ -7,6 +7,7 @@
 
 #include "app/run_facts.h"
 #include "checkpoint/checkpoint.h"
+#include "core/cores.h"
 #include "core/printable.h"
 #include "runtime/training_state.h"
 
@@ -129,8 +130,7 @@ bool RunFolder::resume(Engine& engine, const json& facts) {
 bool RunFolder::is_damaged(const std::string& tag) const {
   if (options_.resume != "auto" && options_.resume != "required") return false;
   try {
-    CheckpointReader(options_.dir, tag).verify_all();
-    return false;
+    return !CheckpointReader(options_.dir, tag).faults(int(usable_cores().size())).empty();
   } catch (const Error&) {
     return true;
   }

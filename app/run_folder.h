@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "app/run_lock.h"
+#include "launcher/job.h"
 #include "runtime/engine.h"
 
 namespace cleave {

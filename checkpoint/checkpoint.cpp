@@ -6,29 +6,18 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <nlohmann/json.hpp>
+#include <random>
 
-#include "checkpoint/checkpoint_format.h"
+#include "checkpoint/checksum.h"
 #include "comm/together.h"
+#include "core/input_file.h"
 #include "core/printable.h"
 
 namespace cleave {
 namespace fs = std::filesystem;
-using nlohmann::json;
 namespace {
 
-json to_json(const Record& r, const std::string& file, uint64_t checksum) {
-  const Elements& e = r.elements;
-  json out{{"kind", r.kind},
-           {"tensor", r.tensor},
-           {"shape", r.shape},
-           {"range", {e.range.begin, e.range.end}},
-           {"file", file},
-           {"name", record_name(r.kind, r.tensor, e)},
-           {"xxh3", fmt::format("{:016x}", checksum)}};
-  if (e.stride) out["every"] = {e.run, e.stride};
-  return out;
-}
+constexpr int64_t kPieceElements = int64_t{1} << 21;  // in memory at a time
 
 void write_text(const fs::path& path, const std::string& text) {
   const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
@@ -45,68 +34,62 @@ void sync_folder(const fs::path& path) {
   close(fd);
 }
 
-// Gives a record's elements to the sink, through `memory`; returns their checksum.
-uint64_t stream_out(const Record& r, std::vector<float>& memory, const NamedTensor::Sink& sink) {
+// Gives a record's elements to the sink, through `memory`; returns the checksums of its blocks.
+std::vector<uint64_t> stream_out(const Record& r, std::vector<float>& memory, const NamedTensor::Sink& sink) {
+  static_assert(kPieceElements % Manifest::kBlock == 0);
   const int64_t numel = r.elements.numel();
-  Checksum checksum;
-  memory.resize(size_t(std::max(int64_t(memory.size()), std::min(numel, kPiece))));
+  std::vector<uint64_t> checksums;
+  memory.resize(size_t(std::max(int64_t(memory.size()), std::min(numel, kPieceElements))));
   for (Range piece{0, 0}; piece.begin < numel; piece.begin = piece.end) {
-    piece.end = std::min(numel, piece.begin + kPiece);
+    piece.end = std::min(numel, piece.begin + kPieceElements);
     const Tensor here(memory.data(), DType::fp32, {piece.size()}, MemoryKind::host);
     r.read(piece, here);
-    checksum.add(here.raw(), here.bytes());
+    for (int64_t at = 0; at < piece.size(); at += Manifest::kBlock)
+      checksums.push_back(checksum_of(
+          memory.data() + at, std::min(Manifest::kBlock, piece.size() - at) * int64_t(sizeof(float))));
     sink(here);
   }
-  return checksum.value();
+  return checksums;
 }
 
-void write_shard(const fs::path& folder, const std::string& stem, const std::vector<Record>& records) {
+// `save` is a name that no other save has, so that shards of two saves are told apart.
+void write_shard(const fs::path& folder, const std::string& stem, const std::string& save,
+                 const std::vector<Record>& records) {
+  const std::string file = stem + ".safetensors";
+  Manifest mine;
   std::vector<NamedTensor> tensors;
-  json parts = json::array();
   std::vector<float> memory;
   for (const Record& r : records) {
     const int64_t numel = r.elements.numel();
     if (numel == 0) continue;
-    tensors.push_back({record_name(r.kind, r.tensor, r.elements),
+    const Manifest::Name name{r.kind, r.tensor};
+    tensors.push_back({name_in_shard(name, r.elements),
                        {numel},
                        Tensor(nullptr, DType::fp32, {numel}, MemoryKind::host),
-                       [&r, &stem, &parts, &memory](const NamedTensor::Sink& sink) {
-                         const uint64_t checksum = stream_out(r, memory, sink);
-                         parts.push_back(to_json(r, stem + ".safetensors", checksum));
+                       [&r, &file, &mine, &memory, name](const NamedTensor::Sink& sink) {
+                         Manifest::Whole& whole = mine.tensors[name];
+                         whole.shape = r.shape;
+                         whole.parts.push_back({file, r.elements, stream_out(r, memory, sink)});
                        }});
   }
-  write_safetensors(folder / (stem + ".safetensors"), tensors, {{"format", "cleave"}});
-  write_text(folder / (stem + ".json"), parts.dump());
+  const WrittenFile written =
+      write_safetensors(folder / file, tensors, {{"format", "cleave"}, {"save", save}});
+  mine.shards[file] = {written.bytes, checksum_of(written.header)};
+  write_text(folder / (stem + ".json"), mine.rank_text());
 }
 
 // Rank 0 collects what every rank wrote, checks that it has every element of every tensor once, and writes
 // the manifest.
 void write_manifest(const fs::path& folder, int ranks, const std::string& state) {
-  json records = json::array();
-  struct Whole {
-    int64_t numel = 0;
-    std::vector<Elements> parts;
-  };
-  std::map<std::string, Whole> saved;
-  bool gaps = false;
+  Manifest manifest;
+  manifest.state = state;
   for (int r = 0; r < ranks; ++r) {
     const fs::path part = folder / fmt::format("shard-{:05}.json", r);
-    for (json& record : json::parse(read_text(part))) {
-      Whole& whole =
-          saved[record.at("kind").get<std::string>() + "/" + record.at("tensor").get<std::string>()];
-      whole.numel = numel_of(shape_of(record));
-      whole.parts.push_back(elements_of(record));
-      gaps = gaps || record.contains("every");
-      records.push_back(std::move(record));
-    }
+    manifest.add_rank(InputFile(part.string(), Exit::checkpoint).text());
     fs::remove(part);
   }
-  for (const auto& [tensor, whole] : saved) require_each_once(whole.parts, whole.numel, tensor);
-  const json manifest{{"format", "cleave"},
-                      {"version", gaps ? kFormatVersion : 1},
-                      {"state", json::parse(state)},
-                      {"records", records}};
-  write_text(folder / "manifest.json", manifest.dump(1));
+  manifest.require_complete();
+  write_text(folder / "manifest.json", manifest.text());
 }
 
 void put_in_place(const fs::path& dir, const fs::path& temporary, const std::string& tag) {
@@ -119,6 +102,17 @@ void put_in_place(const fs::path& dir, const fs::path& temporary, const std::str
   fs::rename(dir / "latest.tmp", dir / "latest");
   sync_folder(dir);
   fs::remove_all(old);
+}
+
+// The same on every rank.
+std::string new_name(Communicator& world) {
+  std::random_device random;
+  uint64_t number = uint64_t(random()) << 32 | random();
+  Stream stream;
+  world.broadcast(Tensor(&number, DType::int64, {1}, MemoryKind::host), 0, stream,
+                  {.what = "name of a save"});
+  stream.synchronize();
+  return fmt::format("{:016x}", number);
 }
 
 }  // namespace
@@ -145,7 +139,8 @@ void save_checkpoint(const fs::path& dir, const std::string& tag, const std::vec
     fs::remove_all(temporary);
     fs::create_directories(temporary);
   });
-  step([&] { write_shard(temporary, fmt::format("shard-{:05}", world.rank()), records); });
+  const std::string save = new_name(world);
+  step([&] { write_shard(temporary, fmt::format("shard-{:05}", world.rank()), save, records); });
   step([&] {
     if (world.rank() != 0) return;
     write_manifest(temporary, world.size(), state);

@@ -9,12 +9,15 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <set>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "checkpoint/elements.h"
+#include "checkpoint/manifest.h"
 #include "checkpoint/safetensors.h"
 #include "comm/communicator.h"
 #include "device/tensor.h"
@@ -38,6 +41,8 @@ struct Record {
 void save_checkpoint(const std::filesystem::path& dir, const std::string& tag,
                      const std::vector<Record>& records, const std::string& state, Communicator& world);
 
+// Reads what it is asked for and little more: the blocks that a record's elements lie in, each of which is
+// compared with its checksum. Const members may be called from several threads at once.
 class CheckpointReader {
  public:
   // tag may be "latest". Throws Error(checkpoint) saying what is missing or damaged, and which complete
@@ -45,44 +50,40 @@ class CheckpointReader {
   // an element twice or not at all.
   CheckpointReader(const std::filesystem::path& dir, const std::string& tag);
 
-  // That every shard is there, whole in size, and has what the manifest lists; checksums are left for read().
-  // Error(checkpoint) otherwise.
+  // That every shard is there, whole in size, and has what the manifest lists; checksums of tensors are left
+  // for read(). Error(checkpoint) otherwise.
   void check_files() const;
-  // The same, and every checksum.
-  void verify_all() const;
+  // Everything that is wrong, a line each, after reading every byte with so many threads: the file, the bytes
+  // and what they should be. `progress`: after each part of a tensor, how many bytes have been read of how
+  // many; from any thread, one at a time.
+  using Progress = std::function<void(int64_t done, int64_t all)>;
+  std::vector<std::string> faults(int threads, const Progress& progress = {}) const;
 
   const std::filesystem::path& path() const { return path_; }
-  const std::string& state() const { return state_; }
+  const Manifest& manifest() const { return manifest_; }
+  const std::string& state() const { return manifest_.state; }
   // Shape of a stored tensor; empty when the checkpoint has no such tensor.
   std::vector<int64_t> shape(const std::string& kind, const std::string& tensor) const;
-  // Kinds and tensor names stored.
-  std::vector<std::pair<std::string, std::string>> tensors() const;
-  // Writes the record from whichever shards hold its elements, verifying their checksums when they are first
-  // read. Error(checkpoint) for a tensor that is not stored or has another shape.
+  // Writes the record from whichever shards hold its elements. Error(checkpoint) for a tensor that is not
+  // stored or has another shape, and for bytes that do not match their checksum.
   void read(const Record& record) const;
 
  private:
-  struct Stored {
-    std::string file, name;
-    Elements elements;
-    uint64_t checksum;
-  };
-  struct Whole {
-    std::vector<int64_t> shape;
-    std::vector<Stored> parts;
-  };
-  using Name = std::pair<std::string, std::string>;  // kind and tensor
+  using Part = Manifest::Part;
   std::filesystem::path path_;
-  std::string state_;
+  Manifest manifest_;
+
   const SafetensorsFile& file(const std::string& name) const;
+  void require_whole(const std::string& name, const SafetensorsFile& file) const;
+  void require_held(const Manifest::Name& tensor, const Part& part) const;
+  void check(const Manifest::Name& tensor, const Part& part, int64_t begin,
+             std::span<const float> held) const;
+  void check_all(const Manifest::Name& tensor, const Part& part) const;
+  void check_once(const Manifest::Name& tensor, const Part& part) const;
+  int64_t fill(Tensor window, const Record& record, int64_t begin, const Part& part) const;
 
-  void read_manifest(const std::string& text);
-  void require_complete() const;
-  void verify(const Stored& stored) const;
-  int64_t fill(Tensor window, const Record& record, int64_t begin, const Stored& stored) const;
-
-  std::map<Name, Whole> tensors_;
-  mutable std::set<std::string> verified_;                                 // file and record
+  mutable std::mutex mutex_;               // of what follows
+  mutable std::set<const Part*> checked_;  // of those with a checksum for all of it
   mutable std::map<std::string, std::unique_ptr<SafetensorsFile>> files_;  // opened when first read
 };
 

@@ -1,92 +1,23 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
+#include <atomic>
 #include <cstring>
-#include <nlohmann/json.hpp>
+#include <thread>
 
-#include "checkpoint/checkpoint_format.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/checksum.h"
 #include "core/input_file.h"
 #include "core/printable.h"
 
 namespace cleave {
 namespace fs = std::filesystem;
-using nlohmann::json;
 namespace {
 
-const json& member(const json& object, const char* name) {
-  if (!object.is_object() || !object.contains(name))
-    fail(Exit::checkpoint, "\"{}\" is missing in {}", name, in_quotes(object.dump()));
-  return object[name];
-}
+constexpr int64_t kWindow = int64_t{1} << 21;  // elements in memory at a time
+constexpr int64_t kElement = sizeof(float);
 
-[[noreturn]] void refuse(const char* name, const json& value, const char* wanted) {
-  fail(Exit::checkpoint, "\"{}\" is {}; wanted {}", name, in_quotes(value.dump()), wanted);
-}
-
-std::string text_of(const json& object, const char* name) {
-  const json& value = member(object, name);
-  if (!value.is_string()) refuse(name, value, "a text");
-  return value;
-}
-
-// Whole numbers, none of them negative.
-std::vector<int64_t> numbers_of(const json& object, const char* name) {
-  const json& list = member(object, name);
-  if (!list.is_array()) refuse(name, list, "a list of whole numbers");
-  std::vector<int64_t> numbers;
-  for (const json& n : list) {
-    if (!n.is_number_unsigned() || n.get<uint64_t>() > uint64_t(INT64_MAX))
-      refuse(name, list, "a list of whole numbers");
-    numbers.push_back(n);
-  }
-  return numbers;
-}
-
-Range pair_of(const json& object, const char* name) {
-  const std::vector<int64_t> numbers = numbers_of(object, name);
-  if (numbers.size() != 2) refuse(name, object[name], "two whole numbers");
-  return {numbers[0], numbers[1]};
-}
-
-uint64_t checksum_of(const json& record) {
-  const std::string text = text_of(record, "xxh3");
-  uint64_t sum = 0;
-  const auto read = std::from_chars(text.data(), text.data() + text.size(), sum, 16);
-  if (text.size() != 16 || read.ec != std::errc() || read.ptr != text.data() + text.size())
-    refuse("xxh3", record["xxh3"], "16 hexadecimal digits");
-  return sum;
-}
-
-}  // namespace
-
-std::string record_name(const std::string& kind, const std::string& tensor, const Elements& e) {
-  const std::string every = e.stride ? fmt::format(":{}/{}", e.run, e.stride) : "";
-  return fmt::format("{}/{}[{}:{}{}]", kind, tensor, e.range.begin, e.range.end, every);
-}
-
-Elements elements_of(const json& record) {
-  Elements e{pair_of(record, "range")};
-  if (!record.contains("every")) return e;
-  const Range every = pair_of(record, "every");
-  if (every.end == 0) refuse("every", record["every"], "a run and a distance above 0");
-  e.run = every.begin, e.stride = every.end;
-  return e;
-}
-
-std::vector<int64_t> shape_of(const json& record) { return numbers_of(record, "shape"); }
-
-int64_t numel_of(const std::vector<int64_t>& shape) {
-  int64_t numel = 1;
-  for (const int64_t d : shape)
-    require(!__builtin_mul_overflow(numel, d, &numel) && numel <= INT64_MAX / 4, Exit::checkpoint,
-            "no tensor has the shape [{}]", fmt::join(shape, ", "));
-  return numel;
-}
-
-std::string read_text(const fs::path& path) { return InputFile(path.string(), Exit::checkpoint).text(); }
-
-namespace {
+std::string text_of(const fs::path& path) { return InputFile(path.string(), Exit::checkpoint).text(); }
 
 // Error(checkpoint) where the system does not say, as in a folder that may not be entered.
 bool is_there(const fs::path& path) {
@@ -96,26 +27,12 @@ bool is_there(const fs::path& path) {
   return there;
 }
 
-json parse_manifest(const std::string& text) {
-  json manifest = json::parse(text, nullptr, /*allow_exceptions=*/false);
-  require(manifest.is_object(), Exit::checkpoint, "it is not JSON and begins with {}", in_quotes(text));
-  const std::string format = text_of(manifest, "format");
-  require(format == "cleave", Exit::checkpoint, "it is of the format {}; this program reads 'cleave'",
-          in_quotes(format));
-  const json& version = member(manifest, "version");
-  if (!version.is_number_integer() || version < 1 || version > kFormatVersion)
-    fail(Exit::checkpoint,
-         "its version {} is not 1 or {}, which this program reads; use the one that wrote it",
-         in_quotes(version.dump()), kFormatVersion);
-  return manifest;
-}
-
 }  // namespace
 
 std::string latest_checkpoint(const fs::path& dir) {
   require(is_there(dir / "latest"), Exit::checkpoint,
           "{} has no file 'latest', which names the checkpoint to go on from", dir.string());
-  std::string name = read_text(dir / "latest");
+  std::string name = text_of(dir / "latest");
   name.erase(name.find_last_not_of(" \n\r\t") + 1);
   require(is_plain_name(name), Exit::checkpoint,
           "{} is damaged: it holds {}, which is not the name of a checkpoint in that folder",
@@ -134,7 +51,7 @@ CheckpointReader::CheckpointReader(const fs::path& dir, const std::string& tag) 
          path_.string(), dir.string(), others.empty() ? "none" : others);
   }
   try {
-    read_manifest(read_text(path_ / "manifest.json"));
+    manifest_ = Manifest::read(text_of(path_ / "manifest.json"));
   } catch (const Error& e) {
     fail(Exit::checkpoint, "{}: damaged manifest: {}", (path_ / "manifest.json").string(), e.what());
   } catch (const std::exception&) {  // bad_alloc or length_error
@@ -143,72 +60,88 @@ CheckpointReader::CheckpointReader(const fs::path& dir, const std::string& tag) 
   }
 }
 
-void CheckpointReader::read_manifest(const std::string& text) {
-  const json manifest = parse_manifest(text);
-  state_ = member(manifest, "state").dump();
-  const json& records = member(manifest, "records");
-  if (!records.is_array()) refuse("records", records, "a list");
-  for (const json& r : records) {
-    const Stored stored{text_of(r, "file"), text_of(r, "name"), elements_of(r), checksum_of(r)};
-    const Name name{text_of(r, "kind"), text_of(r, "tensor")};
-    require(is_plain_name(stored.file), Exit::checkpoint, "{} is not the name of a shard",
-            in_quotes(stored.file));
-    if (stored.name != record_name(name.first, name.second, stored.elements))
-      refuse("name", r["name"], "the name of the record's kind, tensor and elements");
-    Whole& whole = tensors_[name];
-    const std::vector<int64_t> shape = shape_of(r);
-    if (!whole.parts.empty() && whole.shape != shape) refuse("shape", r["shape"], "that of its other parts");
-    whole.shape = shape;
-    whole.parts.push_back(stored);
-  }
-  require_complete();
-}
-
-void CheckpointReader::require_complete() const {
-  for (const auto& [name, whole] : tensors_) {
-    std::vector<Elements> parts;
-    for (const Stored& s : whole.parts) parts.push_back(s.elements);
-    require_each_once(parts, numel_of(whole.shape), name.first + "/" + name.second);
-  }
-}
-
 void CheckpointReader::check_files() const {
-  for (const auto& [tensor, whole] : tensors_)
-    for (const Stored& s : whole.parts) {
-      const auto& there = file(s.file).tensors();
-      const auto at = there.find(s.name);
-      require(at != there.end() && at->second.end - at->second.begin == s.elements.numel() * 4,
-              Exit::checkpoint, "{}: {} of {} is not in it as the manifest says", (path_ / s.file).string(),
-              tensor.first, tensor.second);
-    }
+  for (const auto& [tensor, whole] : manifest_.tensors)
+    for (const Part& part : whole.parts) require_held(tensor, part);
 }
 
-void CheckpointReader::verify_all() const {
-  check_files();
-  for (const auto& [tensor, whole] : tensors_)
-    for (const Stored& s : whole.parts) verify(s);
+std::vector<std::string> CheckpointReader::faults(int threads, const Progress& progress) const {
+  struct Job {
+    const Manifest::Name* tensor;
+    const Part* part;
+    std::string fault = {};
+  };
+  std::vector<Job> jobs;
+  for (const auto& [tensor, whole] : manifest_.tensors)
+    for (const Part& part : whole.parts) jobs.push_back({&tensor, &part});
+  std::atomic<size_t> next{0};
+  std::mutex mutex;
+  int64_t done = 0;
+  const int64_t all = manifest_.bytes();
+  auto work = [&] {
+    for (size_t at = next++; at < jobs.size(); at = next++) {
+      Job& job = jobs[at];
+      try {
+        check_all(*job.tensor, *job.part);
+      } catch (const Error& e) {
+        job.fault = e.what();
+      }
+      const std::lock_guard lock(mutex);
+      done += job.part->elements.numel() * kElement;
+      if (progress) progress(done, all);
+    }
+  };
+  {
+    std::vector<std::jthread> others;
+    for (int t = 1; t < threads; ++t) others.emplace_back(work);
+    work();
+  }
+  std::vector<std::string> faults;
+  for (Job& job : jobs)  // a shard that cannot be used is the same fault for all of its parts
+    if (!job.fault.empty() && std::find(faults.begin(), faults.end(), job.fault) == faults.end())
+      faults.push_back(std::move(job.fault));
+  return faults;
 }
 
 std::vector<int64_t> CheckpointReader::shape(const std::string& kind, const std::string& tensor) const {
-  const auto at = tensors_.find({kind, tensor});
-  return at == tensors_.end() ? std::vector<int64_t>{} : at->second.shape;
-}
-
-std::vector<std::pair<std::string, std::string>> CheckpointReader::tensors() const {
-  std::vector<std::pair<std::string, std::string>> names;
-  for (const auto& [name, whole] : tensors_) names.push_back(name);
-  return names;
+  const auto at = manifest_.tensors.find({kind, tensor});
+  return at == manifest_.tensors.end() ? std::vector<int64_t>{} : at->second.shape;
 }
 
 const SafetensorsFile& CheckpointReader::file(const std::string& name) const {
+  const std::lock_guard lock(mutex_);
   std::unique_ptr<SafetensorsFile>& opened = files_[name];
-  if (!opened) opened = std::make_unique<SafetensorsFile>(path_ / name);
+  if (opened) return *opened;
+  auto file = std::make_unique<SafetensorsFile>(path_ / name);
+  require_whole(name, *file);
+  opened = std::move(file);
   return *opened;
 }
 
+void CheckpointReader::require_whole(const std::string& name, const SafetensorsFile& file) const {
+  const auto shard = manifest_.shards.find(name);
+  if (shard == manifest_.shards.end()) return;  // before version 3
+  require(file.bytes() == shard->second.bytes, Exit::checkpoint,
+          "{} has {} bytes and the manifest says {}: it is damaged, or belongs to another checkpoint",
+          file.path().string(), file.bytes(), shard->second.bytes);
+  require(checksum_of(file.header()) == shard->second.header, Exit::checkpoint,
+          "{}: bytes 8 to {}, its header, do not match their checksum: it is damaged, or belongs to another "
+          "checkpoint",
+          file.path().string(), 8 + file.header().size());
+}
+
+void CheckpointReader::require_held(const Manifest::Name& tensor, const Part& part) const {
+  const SafetensorsFile& shard = file(part.file);
+  const auto at = shard.tensors().find(name_in_shard(tensor, part.elements));
+  require(at != shard.tensors().end() && at->second.dtype == DType::fp32 &&
+              at->second.end - at->second.begin == part.elements.numel() * kElement,
+          Exit::checkpoint, "{}: {} of {} is not in it as the manifest says", shard.path().string(),
+          tensor.first, tensor.second);
+}
+
 void CheckpointReader::read(const Record& record) const {
-  const auto at = tensors_.find({record.kind, record.tensor});
-  require(at != tensors_.end(), Exit::checkpoint,
+  const auto at = manifest_.tensors.find({record.kind, record.tensor});
+  require(at != manifest_.tensors.end(), Exit::checkpoint,
           "{} holds no {} of {}; was it written by another model or optimizer, or while that was frozen? "
           "--reset_optimizer takes the weights alone",
           path_.string(), record.kind, record.tensor);
@@ -216,61 +149,100 @@ void CheckpointReader::read(const Record& record) const {
           "{}: {} of {} has the shape [{}], the model wants [{}]", path_.string(), record.kind, record.tensor,
           fmt::join(at->second.shape, ", "), fmt::join(record.shape, ", "));
   const int64_t wanted = record.elements.numel();
-  std::vector<float> memory(size_t(std::min(wanted, kPiece)));
+  std::vector<float> memory(size_t(std::min(wanted, kWindow)));
   int64_t filled = 0;
   for (Range window{0, 0}; window.begin < wanted; window.begin = window.end) {
-    window.end = std::min(wanted, window.begin + kPiece);
+    window.end = std::min(wanted, window.begin + kWindow);
     const Tensor here(memory.data(), DType::fp32, {window.size()}, MemoryKind::host);
-    for (const Stored& s : at->second.parts) filled += fill(here, record, window.begin, s);
+    for (const Part& part : at->second.parts) filled += fill(here, record, window.begin, part);
     record.write(window, here);
   }
   require(filled == wanted, Exit::checkpoint, "{}: {} of {} elements of {} {} are stored", path_.string(),
           filled, wanted, record.kind, record.tensor);
 }
 
-// What a stored record has of the record's elements from `begin` on, as many as `window` has; returns how
+// What a stored part has of the record's elements from `begin` on, as many as `window` has; returns how
 // many.
-int64_t CheckpointReader::fill(Tensor window, const Record& record, int64_t begin,
-                               const Stored& stored) const {
+int64_t CheckpointReader::fill(Tensor window, const Record& record, int64_t begin, const Part& part) const {
   const Range range{begin, begin + window.numel()};
-  Range span{stored.elements.numel(), 0};  // of the stored elements
-  each_overlap(record.elements, range, stored.elements, [&](int64_t, int64_t from, int64_t n) {
+  Range span{part.elements.numel(), 0};  // of the stored elements
+  each_overlap(record.elements, range, part.elements, [&](int64_t, int64_t from, int64_t n) {
     span = {std::min(span.begin, from), std::max(span.end, from + n)};
   });
   if (span.empty()) return 0;
-  verify(stored);
+  const Manifest::Name tensor{record.kind, record.tensor};
+  require_held(tensor, part);
+  const int64_t block = manifest_.block;
+  if (block == 0) {
+    check_once(tensor, part);
+  } else {
+    span = {span.begin / block * block, std::min(round_up(span.end, block), part.elements.numel())};
+  }
+  const int64_t most = block ? round_up(kWindow, block) : kWindow;
   int64_t filled = 0;
-  std::vector<float> bytes(size_t(std::min(span.size(), kPiece)));
-  for (Range part{span.begin, 0}; part.begin < span.end; part.begin = part.end) {
-    part.end = std::min(span.end, part.begin + kPiece);
-    const auto held = std::span(bytes).first(size_t(part.size()));
-    file(stored.file).read(stored.name, part.begin * 4, std::as_writable_bytes(held));
-    each_overlap(record.elements, range, stored.elements, [&](int64_t to, int64_t from, int64_t n) {
-      const Range both = intersect(part, {from, from + n});
+  std::vector<float> bytes(size_t(std::min(span.size(), most)));
+  for (Range piece{span.begin, 0}; piece.begin < span.end; piece.begin = piece.end) {
+    piece.end = std::min(span.end, piece.begin + most);
+    const auto held = std::span(bytes).first(size_t(piece.size()));
+    file(part.file).read(name_in_shard(tensor, part.elements), piece.begin * kElement,
+                         std::as_writable_bytes(held));
+    if (block) check(tensor, part, piece.begin, held);
+    each_overlap(record.elements, range, part.elements, [&](int64_t to, int64_t from, int64_t n) {
+      const Range both = intersect(piece, {from, from + n});
       if (both.empty()) return;
       std::memcpy(window.as<float>() + (to - begin) + (both.begin - from),
-                  held.data() + (both.begin - part.begin), size_t(both.size()) * sizeof(float));
+                  held.data() + (both.begin - piece.begin), size_t(both.size()) * sizeof(float));
       filled += both.size();
     });
   }
   return filled;
 }
 
-void CheckpointReader::verify(const Stored& stored) const {
-  if (!verified_.insert(stored.file + "/" + stored.name).second) return;
-  const SafetensorsFile& shard = file(stored.file);
-  const auto at = shard.tensors().find(stored.name);
-  const int64_t bytes = at == shard.tensors().end() ? -1 : at->second.end - at->second.begin;
-  std::vector<std::byte> memory(size_t(std::clamp<int64_t>(bytes, 0, kPiece * 4)));
-  Checksum checksum;
-  for (int64_t done = 0; done < bytes; done += int64_t(memory.size())) {
-    const auto part = std::span(memory).first(size_t(std::min(bytes - done, int64_t(memory.size()))));
-    shard.read(stored.name, done, part);
-    checksum.add(part.data(), int64_t(part.size()));
+// Whole blocks of a part, from element `begin` on.
+void CheckpointReader::check(const Manifest::Name& tensor, const Part& part, int64_t begin,
+                             std::span<const float> held) const {
+  const int64_t block = manifest_.block;
+  for (int64_t at = 0; at < int64_t(held.size()); at += block) {
+    const int64_t n = std::min(block, int64_t(held.size()) - at);
+    if (checksum_of(held.data() + at, n * kElement) == part.checksums[size_t((begin + at) / block)]) continue;
+    const SafetensorsFile& shard = file(part.file);
+    const std::string name = name_in_shard(tensor, part.elements);
+    const int64_t from = shard.offset(name) + (begin + at) * kElement;
+    fail(Exit::checkpoint, "{}: bytes {} to {}, of {}, do not match their checksum; the file is damaged",
+         shard.path().string(), from, from + n * kElement, name);
   }
-  require(bytes == stored.elements.numel() * 4 && checksum.value() == stored.checksum, Exit::checkpoint,
-          "{}: the bytes of {} do not match their checksum; the file is damaged", shard.path().string(),
-          stored.name);
+}
+
+void CheckpointReader::check_once(const Manifest::Name& tensor, const Part& part) const {
+  const auto seen = [&](bool now) {
+    const std::lock_guard lock(mutex_);
+    if (now) checked_.insert(&part);
+    return checked_.contains(&part);
+  };
+  if (seen(false)) return;
+  check_all(tensor, part);
+  seen(true);
+}
+
+void CheckpointReader::check_all(const Manifest::Name& tensor, const Part& part) const {
+  require_held(tensor, part);
+  const SafetensorsFile& shard = file(part.file);
+  const std::string name = name_in_shard(tensor, part.elements);
+  const int64_t numel = part.elements.numel(), block = manifest_.block;
+  const int64_t most = block ? round_up(kWindow, block) : kWindow;
+  std::vector<float> memory(size_t(std::min(numel, most)));
+  Checksum whole;
+  for (int64_t done = 0; done < numel; done += most) {
+    const auto held = std::span(memory).first(size_t(std::min(numel - done, most)));
+    shard.read(name, done * kElement, std::as_writable_bytes(held));
+    if (block)
+      check(tensor, part, done, held);
+    else
+      whole.add(held.data(), int64_t(held.size_bytes()));
+  }
+  require(block || whole.value() == part.checksums.front(), Exit::checkpoint,
+          "{}: bytes {} to {}, of {}, do not match their checksum; the file is damaged",
+          shard.path().string(), shard.offset(name), shard.offset(name) + numel * kElement, name);
 }
 
 }  // namespace cleave

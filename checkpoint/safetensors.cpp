@@ -69,15 +69,17 @@ class Output {
 
 }  // namespace
 
-void write_safetensors(const std::filesystem::path& path, const std::vector<NamedTensor>& tensors,
-                       const std::map<std::string, std::string>& metadata) {
-  const std::string header = header_of(tensors, metadata);
+WrittenFile write_safetensors(const std::filesystem::path& path, const std::vector<NamedTensor>& tensors,
+                              const std::map<std::string, std::string>& metadata) {
+  std::string header = header_of(tensors, metadata);
   const uint64_t length = header.size();
   Output out(path);
   out.write(&length, sizeof length);
   out.write(header.data(), int64_t(header.size()));
+  auto bytes = int64_t(sizeof length + header.size());
   for (const NamedTensor& t : tensors) {
     int64_t left = t.data.bytes();
+    bytes += left;
     const NamedTensor::Sink sink = [&](const Tensor& piece) {
       out.write(piece.raw(), piece.bytes());
       left -= piece.bytes();
@@ -89,6 +91,7 @@ void write_safetensors(const std::filesystem::path& path, const std::vector<Name
     CHECK(left == 0, "{}: {} bytes of {} are missing", path.string(), left, t.name);
   }
   out.close();
+  return {bytes, std::move(header)};
 }
 
 SafetensorsFile::SafetensorsFile(std::filesystem::path path)
@@ -99,10 +102,10 @@ SafetensorsFile::SafetensorsFile(std::filesystem::path path)
     file_.read(0, std::as_writable_bytes(std::span(&length, 1)));
     require(length <= uint64_t(kMostHeaderBytes) && int64_t(length) + 8 <= file_.size(), Exit::checkpoint,
             "a header of {} bytes in a file of {}", length, file_.size());
-    std::string text(size_t(length), '\0');
-    file_.read(8, std::as_writable_bytes(std::span(text)));
+    header_.resize(size_t(length));
+    file_.read(8, std::as_writable_bytes(std::span(header_)));
     data_ = 8 + int64_t(length);
-    read_header(text);
+    read_header();
   } catch (const Error& e) {
     fail(Exit::checkpoint, "{} is damaged or not a safetensors file: {}", path_.string(), e.what());
   } catch (const nlohmann::json::exception&) {
@@ -111,8 +114,8 @@ SafetensorsFile::SafetensorsFile(std::filesystem::path path)
   }
 }
 
-void SafetensorsFile::read_header(const std::string& text) {
-  const auto header = nlohmann::json::parse(text, nullptr, false);
+void SafetensorsFile::read_header() {
+  const auto header = nlohmann::json::parse(header_, nullptr, false);
   require(header.is_object(), Exit::checkpoint, "the header is not a JSON object");
   const int64_t size = file_.size();
   std::vector<std::pair<int64_t, int64_t>> ranges;
@@ -148,6 +151,8 @@ void SafetensorsFile::read_header(const std::string& text) {
   }
   require(data_ + at == size, Exit::checkpoint, "{} bytes of tensors, {} in the file", at, size - data_);
 }
+
+int64_t SafetensorsFile::offset(const std::string& name) const { return data_ + tensors_.at(name).begin; }
 
 void SafetensorsFile::read(const std::string& name, int64_t begin, std::span<std::byte> bytes) const {
   const auto at = tensors_.find(name);

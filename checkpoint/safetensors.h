@@ -28,8 +28,12 @@ struct NamedTensor {
   Tensor data;                                    // in memory of the host; or without an address, and then
   std::function<void(const Sink&)> produce = {};  // gives the elements to the sink, in order and in pieces
 };
-void write_safetensors(const std::filesystem::path& path, const std::vector<NamedTensor>& tensors,
-                       const std::map<std::string, std::string>& metadata = {});
+struct WrittenFile {
+  int64_t bytes = 0;
+  std::string header;  // its JSON text
+};
+WrittenFile write_safetensors(const std::filesystem::path& path, const std::vector<NamedTensor>& tensors,
+                              const std::map<std::string, std::string>& metadata = {});
 
 class SafetensorsFile {
  public:
@@ -39,15 +43,19 @@ class SafetensorsFile {
 
   const std::map<std::string, StoredTensor>& tensors() const { return tensors_; }
   const std::filesystem::path& path() const { return path_; }
+  int64_t bytes() const { return file_.size(); }         // of the file
+  const std::string& header() const { return header_; }  // its JSON text
+  int64_t offset(const std::string& name) const;         // in the file, of a tensor's first byte
   // Bytes of the tensor, from byte `begin` of it on; it must have as many.
   void read(const std::string& name, int64_t begin, std::span<std::byte> bytes) const;
 
  private:
-  void read_header(const std::string& text);
+  void read_header();
 
   std::filesystem::path path_;
   InputFile file_;
   int64_t data_ = 0;
+  std::string header_;
   std::map<std::string, StoredTensor> tensors_;
 };
 

@@ -35,7 +35,7 @@ ModelFactory factory_of(Model model) {
 // Refuses a checkpoint that lacks a kind of state, before anything is overwritten.
 void require_kinds(const CheckpointReader& reader, const std::vector<std::string>& wanted) {
   std::set<std::string> stored;
-  for (const auto& [kind, tensor] : reader.tensors()) stored.insert(kind);
+  for (const auto& [name, whole] : reader.manifest().tensors) stored.insert(name.first);
   const bool all =
       std::all_of(wanted.begin(), wanted.end(), [&](auto& kind) { return stored.contains(kind); });
   require(all, Exit::checkpoint,

@@ -10,7 +10,7 @@ import subprocess
 import time
 import unittest
 
-from app_test import AppTest, CLEAVE
+from app_test import AppTest, CLEAVE, version_2
 
 
 class NothingLost(AppTest):
@@ -123,7 +123,7 @@ class NothingLost(AppTest):
                 self.assertNotIn("\x1b", r.stderr)
         (inside / "latest").write_text("../out put/global_step1")
         self.assertIn("is not the name", self.run_cleave("eval", inside, "--data", self.text, code=4).stderr)
-        manifest = json.loads((self.out / "global_step1/manifest.json").read_text())
+        manifest = version_2(json.loads((self.out / "global_step1/manifest.json").read_text()))
         manifest["records"][0]["file"] = "../../text.txt"
         (self.out / "global_step1/manifest.json").write_text(json.dumps(manifest))
         self.assertIn("is not the name of a shard", self.run_cleave("eval", self.out, "--data", self.text, code=4).stderr)

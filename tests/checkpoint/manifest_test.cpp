@@ -3,6 +3,9 @@
 
 #include <nlohmann/json.hpp>
 
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
 #include "tests/checkpoint/hand_made.h"
 #include "tests/scratch.h"
 
@@ -22,7 +25,14 @@ class Manifest : public ::testing::Test {
     });
     whole_ = json::parse(scratch_.read("a/manifest.json"));
   }
-  void write(const json& manifest) const { scratch_.write("a/manifest.json", manifest.dump()); }
+  // As a writer would: with the checksum of the text, computed with zeros in its place, at its end.
+  void write(json manifest) const {
+    if (manifest.is_object() && manifest.contains("xxh3")) manifest["xxh3"] = std::string(16, '0');
+    std::string text = manifest.dump(1) + "\n";
+    if (const size_t at = text.rfind(std::string(16, '0')); at != std::string::npos)
+      text.replace(at, 16, fmt::format("{:016x}", XXH3_64bits(text.data(), text.size())));
+    scratch_.write("a/manifest.json", text);
+  }
   void refused(const json& manifest, std::initializer_list<std::string_view> words) const {
     SCOPED_TRACE(manifest.dump());
     write(manifest);
@@ -44,14 +54,14 @@ class Manifest : public ::testing::Test {
 TEST_F(Manifest, OfThisFormatIsRead) {
   write(whole_);
   EXPECT_EQ(read(open(), "master", "w", {4, 6}, {{0, 24}}), expected("w", {{0, 24}}));
-  EXPECT_EQ(whole_["version"], 2);  // w has gaps
+  EXPECT_EQ(whole_["version"], 3);
 }
 
 TEST_F(Manifest, OfAnotherVersionOrFormatIsRefusedWithBoth) {
-  for (const json& version : {json(0), json(3), json(-1), json("1"), json(1.0), json(true), json(nullptr)}) {
+  for (const json& version : {json(0), json(4), json(-1), json("1"), json(1.0), json(true), json(nullptr)}) {
     json m = whole_;
     m["version"] = version;
-    refused(m, {"its version '" + version.dump() + "' is not 1 or 2"});
+    refused(m, {"its version '" + version.dump() + "' is not one of 1 to 3"});
   }
   json m = whole_;
   m["format"] = "other";
@@ -66,12 +76,13 @@ TEST_F(Manifest, WithoutAPartOrWithOneOfAnotherTypeIsRefusedByThatPart) {
   const auto same_kind = [](const json& a, const json& b) {
     return a.type() == b.type() || (a.is_number_integer() && b.is_number_integer());
   };
-  for (const char* part : {"format", "version", "state", "records"}) {
+  for (const char* part : {"format", "version", "state", "records", "block", "shards", "xxh3"}) {
     json m = whole_;
     m.erase(part);
     refused(m, {fmt::format("\"{}\" is missing", part)});
     for (const json& other : others) {
-      if (std::string(part) == "state" || same_kind(other, whole_[part])) continue;
+      if (std::string(part) == "state" || std::string(part) == "xxh3" || same_kind(other, whole_[part]))
+        continue;
       m = whole_, m[part] = other;
       refused(m, {part});
     }
@@ -84,8 +95,9 @@ TEST_F(Manifest, WithoutAPartOrWithOneOfAnotherTypeIsRefusedByThatPart) {
     for (const json& other : others) {
       m = whole_;
       json& field = record(m, "w", 0)[part];
-      if (other.is_string() && field.is_string() && std::string(part) != "xxh3") continue;
-      if (other.is_array() && other.empty() && std::string(part) == "shape") continue;  // a scalar's
+      if (other.is_string() && field.is_string()) continue;
+      if (other.is_array() && other.empty() && (std::string(part) == "shape" || std::string(part) == "xxh3"))
+        continue;
       field = other;
       refused(m, {fmt::format("\"{}\"", part)});
     }
@@ -124,6 +136,41 @@ TEST_F(Manifest, ThatListsAnElementTwiceOrNotAtAllIsRefusedByThatElement) {
   refused(m, {"are no part of master/bias, which has 4"});
 }
 
+TEST_F(Manifest, WithAnyOtherByteIsNotTheOneThatWasWritten) {
+  const std::string text = scratch_.read("a/manifest.json");
+  for (size_t at = 0; at < text.size(); ++at) {
+    std::string other = text;
+    other[at] = char(other[at] ^ (at % 7 ? 1 : 32));
+    scratch_.write("a/manifest.json", other);
+    expect_error(Exit::checkpoint, {"damaged manifest"}, [&] { open(); });
+  }
+}
+
+TEST_F(Manifest, OfVersions1And2HasAChecksumForAllOfARecord) {
+  json m = whole_;
+  m["version"] = 2;
+  for (const char* part : {"block", "shards", "xxh3"}) m.erase(part);
+  for (json& r : m["records"]) {
+    const std::vector<float> held = read(open(), r["kind"], r["tensor"], r["shape"],
+                                         {{r["range"][0], r["range"][1]},
+                                          r.contains("every") ? r["every"][0].get<int64_t>() : 0,
+                                          r.contains("every") ? r["every"][1].get<int64_t>() : 0});
+    r["xxh3"] = fmt::format("{:016x}", XXH3_64bits(held.data(), held.size() * 4));
+  }
+  const json good = m;
+  record(m, "bias", 0)["xxh3"] = "0123456789abcdef";
+  write(good);
+  EXPECT_EQ(open().faults(1), std::vector<std::string>());
+  EXPECT_EQ(read(open(), "master", "w", {4, 6}, {{0, 24}}), expected("w", {{0, 24}}));
+  write(m);
+  const CheckpointReader reader = open();
+  EXPECT_EQ(read(reader, "master", "w", {4, 6}, {{0, 24}}), expected("w", {{0, 24}}));
+  for (int time = 0; time < 2; ++time)
+    expect_error(Exit::checkpoint, {"master/bias[0:5]", "checksum"}, [&] {
+      read(reader, "master", "bias", {5}, {{0, 5}});
+    });
+}
+
 TEST_F(Manifest, WhosePartsContradictEachOtherIsRefused) {
   json m = whole_;
   record(m, "w", 0)["shape"] = {6, 4};
@@ -152,7 +199,8 @@ TEST_F(Manifest, WithImpossibleNumbersIsRefused) {
   with("every", {1, 0}, "", "a distance above 0");
   with("every", {2, 1}, "master/bias[0:5:2/1]", "are no part of master/bias");
   for (const char* sum : {"", "12", "0123456789abcdeg", "0123456789abcdef0", "-123456789abcdef"})
-    with("xxh3", sum, "", "16 hexadecimal digits");
+    with("xxh3", json::array({sum}), "", "16 hexadecimal digits");
+  with("xxh3", json::array(), "", "has 0 checksums; wanted 1");
   with("file", "../shard", "", "is not the name of a shard");
   json m = whole_;  // runs that no memory can list
   json& r = record(m, "bias", 0);
@@ -163,9 +211,9 @@ TEST_F(Manifest, WithImpossibleNumbersIsRefused) {
 
 TEST_F(Manifest, WithAnotherChecksumIsNotWhatTheShardHolds) {
   json m = whole_;
-  std::string sum = record(m, "bias", 0)["xxh3"];
+  std::string sum = record(m, "bias", 0)["xxh3"][0];
   sum[3] = sum[3] == '0' ? '1' : '0';
-  record(m, "bias", 0)["xxh3"] = sum;
+  record(m, "bias", 0)["xxh3"][0] = sum;
   write(m);
   const CheckpointReader reader = open();
   EXPECT_EQ(read(reader, "master", "w", {4, 6}, {{0, 24}}), expected("w", {{0, 24}}));

@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "checkpoint/digest.h"
 #include "tests/runtime/small_models.h"
 #include "tests/scratch.h"
 
@@ -63,8 +64,8 @@ TEST_P(Precisions, OverflowOnOneRankSkipsTheStepOnAllAndChangesNoState) {
     EXPECT_TRUE(bad.skipped);
     EXPECT_EQ(bad.skipped_total, 1);
     engine.save_checkpoint(scratch.folder(), "after");
-    const std::string shard = fmt::format("shard-{:05}.safetensors", world.rank());
-    EXPECT_EQ(scratch.read("before/" + shard), scratch.read("after/" + shard));
+    const auto state = [&](const char* tag) { return digests(CheckpointReader(scratch.folder(), tag), 1); };
+    EXPECT_EQ(state("before"), state("after"));
     EXPECT_FALSE(engine.train_batch([&](int) { return features(x, y, 0.1f); }).skipped);
   });
 }
