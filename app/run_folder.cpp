@@ -188,9 +188,11 @@ void RunFolder::let_old_ones_go(int64_t step) {
              options_.keep;
   for (; old > 0; --old) {
     const fs::path folder = fs::path(options_.dir) / mine_.front().tag;
-    std::error_code error;
-    if (fs::exists(folder / "manifest.json", error)) fs::remove_all(folder, error);
-    if (error) say_(fmt::format("warning: {} cannot be removed: {}", folder.string(), error.message()));
+    try {
+      if (fs::exists(folder / "manifest.json")) remove_checkpoint(folder);
+    } catch (const fs::filesystem_error& e) {
+      say_(fmt::format("warning: {} cannot be removed: {}", folder.string(), e.code().message()));
+    }
     mine_.erase(mine_.begin());
   }
 }

@@ -101,7 +101,7 @@ void put_in_place(const fs::path& dir, const fs::path& temporary, const std::str
   write_text(dir / "latest.tmp", tag + "\n");
   fs::rename(dir / "latest.tmp", dir / "latest");
   sync_folder(dir);
-  fs::remove_all(old);
+  remove_checkpoint(old);
 }
 
 // The same on every rank.
@@ -146,6 +146,11 @@ void save_checkpoint(const fs::path& dir, const std::string& tag, const std::vec
     write_manifest(temporary, world.size(), state);
     put_in_place(dir, temporary, tag);
   });
+}
+
+void remove_checkpoint(const fs::path& folder) {
+  fs::remove(folder / "manifest.json");
+  fs::remove_all(folder);
 }
 
 bool is_plain_name(std::string_view name) {

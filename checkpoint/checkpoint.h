@@ -95,6 +95,10 @@ std::vector<std::string> list_checkpoints(const std::filesystem::path& dir);
 // Throws std::filesystem::filesystem_error where dir cannot be read; none when there is no dir.
 std::vector<std::string> checkpoint_folders(const std::filesystem::path& dir);
 
+// Removes a checkpoint, its manifest first: what is left of it when that is cut short is no checkpoint.
+// Throws std::filesystem::filesystem_error.
+void remove_checkpoint(const std::filesystem::path& folder);
+
 // The name that the file `latest` holds. Error(checkpoint) when there is no such file, or no name in it.
 std::string latest_checkpoint(const std::filesystem::path& dir);
 

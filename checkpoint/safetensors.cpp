@@ -1,5 +1,6 @@
 #include "checkpoint/safetensors.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -42,20 +43,27 @@ std::string header_of(const std::vector<NamedTensor>& tensors,
   return text;
 }
 
+// Written from the beginning to the end and synced; memory of the callers' pieces is all there is.
 class Output {
  public:
-  explicit Output(const std::filesystem::path& path) : path_(path), file_(std::fopen(path.c_str(), "wb")) {
-    if (!file_) refuse("open");
+  explicit Output(const std::filesystem::path& path)
+      : path_(path), file_(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)) {
+    if (file_ < 0) refuse("open");
   }
   ~Output() {
-    if (file_) std::fclose(file_);
+    if (file_ >= 0) ::close(file_);
   }
   void write(const void* data, int64_t bytes) {
-    if (bytes > 0 && std::fwrite(data, 1, size_t(bytes), file_) != size_t(bytes)) refuse("write");
+    for (const auto* at = static_cast<const std::byte*>(data); bytes > 0;) {
+      const ssize_t n = ::write(file_, at, size_t(bytes));
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0) refuse("write");
+      at += n, bytes -= n;
+    }
   }
   void close() {
-    if (std::fflush(file_) != 0 || fsync(fileno(file_)) != 0) refuse("flush");
-    if (std::fclose(std::exchange(file_, nullptr)) != 0) refuse("close");
+    if (fsync(file_) != 0) refuse("sync");
+    if (::close(std::exchange(file_, -1)) != 0) refuse("close");
   }
 
  private:
@@ -64,7 +72,7 @@ class Output {
          errno == ENOSPC ? "; free space there or choose another --output" : "");
   }
   std::filesystem::path path_;
-  std::FILE* file_;
+  int file_;
 };
 
 }  // namespace

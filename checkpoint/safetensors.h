@@ -1,7 +1,6 @@
 // The safetensors file format: 8 bytes little-endian header length, a JSON header, then the tensors' bytes.
 // Plain data, never code. Files are written forward once and fsynced, so that object-store mounts work.
 #pragma once
-#include <cstdio>
 #include <filesystem>
 #include <functional>
 #include <map>

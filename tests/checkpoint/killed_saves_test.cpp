@@ -1,0 +1,121 @@
+// A save that is killed, or meets a full disk, at each of its calls that change a file: the newest checkpoint
+// that is complete loads, every time.
+#include <gtest/gtest.h>
+
+#include <signal.h>
+
+#include <algorithm>
+
+#include "tests/checkpoint/file_faults.h"
+#include "tests/checkpoint/hand_made.h"
+#include "tests/comm/processes.h"
+#include "tests/scratch.h"
+
+namespace cleave::testing {
+namespace {
+namespace fs = std::filesystem;
+using cleave::test::Ended;
+
+constexpr int64_t kNumel = 1000;
+
+// A tensor over all ranks, whose elements have this value.
+void save(const fs::path& dir, const std::string& tag, float value, Communicator& world) {
+  const Range mine = part(kNumel, world.size(), world.rank());
+  const Record record{"master",
+                      "w",
+                      {kNumel},
+                      {mine},
+                      [value](Range r, Tensor to) { std::fill_n(to.as<float>(), r.size(), value); },
+                      {}};
+  save_checkpoint(dir, tag, {record}, "{}", world);
+}
+
+// Its value, or -1 where it is none that can be used.
+float value_in(const fs::path& dir, const std::string& tag) {
+  try {
+    const std::vector<float> held = read(CheckpointReader(dir, tag), "master", "w", {kNumel}, {{0, kNumel}});
+    return std::all_of(held.begin(), held.end(), [&](float v) { return v == held[0]; }) ? held[0] : -2;
+  } catch (const Error& e) {
+    EXPECT_EQ(e.exit(), Exit::checkpoint) << e.what();
+    return -1;
+  }
+}
+
+struct Attempt {
+  int ranks, victim;
+  bool same_name;  // as the checkpoint before: it is replaced. Otherwise that one is removed behind the save
+  FileFault fault;
+};
+
+// What one rank does; notes in `beyond` that it came through with fewer calls than `nth`.
+void save_and_break(const fs::path& dir, const fs::path& beyond, const Attempt& a, int nth,
+                    Communicator& world) {
+  const bool breaks = world.rank() == a.victim;
+  if (breaks) break_file_call(dir.c_str(), nth, a.fault);
+  save(dir, a.same_name ? "one" : "two", 2, world);
+  if (world.rank() == 0 && !a.same_name) remove_checkpoint(dir / "one");
+  if (breaks && file_calls() < nth) std::ofstream{beyond};
+}
+
+// Whether the victim's save has an `nth` call; expects what must hold behind it.
+bool try_save(const Attempt& a, int nth) {
+  const Scratch scratch, notes;
+  const fs::path& dir = scratch.folder();
+  const fs::path beyond = notes.folder() / "beyond";
+  run_ranks(1, [&](Communicator& world) { save(dir, "one", 1, world); });
+  ConnectOptions options;
+  options.transport = TransportChoice::shm;
+  auto children = test::start_ranks(
+      a.ranks, options, [&](World& world) { save_and_break(dir, beyond, a, nth, world.communicator()); });
+  const std::vector<Ended> ends = test::wait_all(children);
+  const bool killed = a.fault == FileFault::kill || a.fault == FileFault::kill_late;
+  const bool through = fs::exists(beyond);
+  if (killed && !through) {
+    EXPECT_EQ(ends[size_t(a.victim)].exit, -SIGKILL) << ends[size_t(a.victim)].message;
+  }
+  for (const Ended& e : ends) EXPECT_NE(e.message, "still runs after the limit");
+
+  float newest = 0;
+  for (const std::string& tag : checkpoint_folders(dir)) {
+    if (!fs::exists(dir / tag / "manifest.json")) continue;  // passed over by whoever resumes
+    const float value = value_in(dir, tag);
+    EXPECT_GE(value, 1) << tag;
+    newest = std::max(newest, value);
+  }
+  EXPECT_GE(newest, 1);
+  const bool saved = std::all_of(ends.begin(), ends.end(), [](const Ended& e) { return e.exit == 0; });
+  if (saved) {
+    EXPECT_EQ(value_in(dir, "latest"), 2);
+  }
+  // What is left does not disturb the next save.
+  run_ranks(1, [&](Communicator& world) { save(dir, "three", 3, world); });
+  EXPECT_EQ(value_in(dir, "latest"), 3);
+  return !through;
+}
+
+class KilledSaves : public ::testing::TestWithParam<Attempt> {};
+
+TEST_P(KilledSaves, LeaveTheNewestCompleteCheckpointWhole) {
+  int nth = 1;
+  while (try_save(GetParam(), nth) && !HasFailure()) ++nth;
+  EXPECT_GT(nth, 5) << "calls that change files are not seen";
+  EXPECT_FALSE(HasFailure()) << "at call " << nth;
+}
+
+std::vector<Attempt> attempts() {
+  std::vector<Attempt> all;
+  for (const FileFault fault :
+       {FileFault::error, FileFault::cut_short, FileFault::kill, FileFault::kill_late})
+    for (const auto& [ranks, victim] : {std::pair{1, 0}, {2, 0}, {2, 1}, {4, 3}})
+      for (const bool same_name : {false, true}) all.push_back({ranks, victim, same_name, fault});
+  return all;
+}
+std::string name_of(const ::testing::TestParamInfo<Attempt>& info) {
+  constexpr const char* names[] = {"none", "error", "full", "killed", "killed_late"};
+  return fmt::format("rank{}of{}_{}{}", info.param.victim, info.param.ranks, names[size_t(info.param.fault)],
+                     info.param.same_name ? "_same_name" : "");
+}
+INSTANTIATE_TEST_SUITE_P(, KilledSaves, ::testing::ValuesIn(attempts()), name_of);
+
+}  // namespace
+}  // namespace cleave::testing
