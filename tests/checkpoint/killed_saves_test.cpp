@@ -62,7 +62,7 @@ bool try_save(const Attempt& a, int nth) {
   const Scratch scratch, notes;
   const fs::path& dir = scratch.folder();
   const fs::path beyond = notes.folder() / "beyond";
-  run_ranks(1, [&](Communicator& world) { save(dir, "one", 1, world); });
+  run_ranks(3, [&](Communicator& world) { save(dir, "one", 1, world); });  // several files, in any order
   ConnectOptions options;
   options.transport = TransportChoice::shm;
   auto children = test::start_ranks(
