@@ -180,8 +180,21 @@ void RunFolder::save(Engine& engine, const json& facts) {
   let_old_ones_go(step);
 }
 
+bool RunFolder::asked_to_save() {
+  // A look costs a shared file system a message.
+  const auto now = std::chrono::steady_clock::now();
+  if (options_.dir.empty() || now - looked_ < std::chrono::seconds(1)) return false;
+  looked_ = now;
+  std::error_code error;
+  return fs::remove(fs::path(options_.dir) / "save_now", error);
+}
+
 void RunFolder::let_old_ones_go(int64_t step) {
   if (options_.keep == 0) return;
+  const auto stays = [&](const Found& f) {
+    return options_.keep_every > 0 && f.step % options_.keep_every == 0;
+  };
+  std::erase_if(mine_, stays);
   std::stable_sort(mine_.begin(), mine_.end(), [](auto& a, auto& b) { return a.step < b.step; });
   // Those of later steps are there when an older one was resumed: they are replaced when they are reached.
   auto old = std::count_if(mine_.begin(), mine_.end(), [&](const Found& f) { return f.step <= step; }) -

@@ -18,6 +18,7 @@ struct RunFolderOptions {
   std::string dir;              // empty: nothing is saved or resumed
   std::string resume = "auto";  // auto, required, never, or a checkpoint's name
   int64_t keep = 0;             // newest checkpoints of this run; 0: all
+  int64_t keep_every = 0;       // also those of steps that are its multiples; 0: none
   bool strict = false;          // changed facts are errors
   bool reset_optimizer = false;
 };
@@ -40,8 +41,11 @@ class RunFolder {
   // used.
   bool resume(Engine& engine, const nlohmann::json& facts);
 
-  // Collective. Saves this step unless it is saved, and removes what this run saved before the newest `keep`.
-  // What another run saved stays, and so does whatever is no checkpoint.
+  // On the first rank: whether somebody made the file `save_now` in the folder, which is removed then.
+  bool asked_to_save();
+
+  // Collective. Saves this step unless it is saved, and removes what this run saved before the newest `keep`,
+  // but for `keep_every`. What another run saved stays, and so does whatever is no checkpoint.
   void save(Engine& engine, const nlohmann::json& facts);
 
  private:
@@ -59,6 +63,7 @@ class RunFolder {
   Job& job_;
   const Say say_;
   std::optional<RunLock> lock_;
+  std::chrono::steady_clock::time_point looked_;  // for `save_now`
   std::string run_;          // what tells this run's checkpoints from those of others; kept over resumes
   std::vector<Found> mine_;  // checkpoints of this run in the folder, on the first rank
   int64_t saved_at_ = -1;

@@ -53,8 +53,13 @@ class Run {
         config_(config.config),
         data_(o_.data, {.format = TokenFile::Format::detect, .vocab = 0}),
         model_(config_of(o_.model, data_.vocab())),
-        folder_({o_.output, o_.resume, o_.keep, o_.strict, o_.reset_optimizer}, job,
-                [this](const std::string& text) { say(text); }) {
+        folder_({.dir = o_.output,
+                 .resume = o_.resume,
+                 .keep = o_.keep,
+                 .keep_every = o_.keep_every,
+                 .strict = o_.strict,
+                 .reset_optimizer = o_.reset_optimizer},
+                job, [this](const std::string& text) { say(text); }) {
     if (data_.vocab_is_a_guess()) data_ = TokenFile(o_.data, {.vocab = model_.vocab});
     require(data_.vocab() <= model_.vocab, Exit::data, "{} holds ids below {}, but {} has a vocabulary of {}",
             o_.data, data_.vocab(), o_.model.model, model_.vocab);
@@ -101,12 +106,14 @@ class Run {
       say(fmt::format("already at step {} of {}: nothing to train", engine_->step(), o_.steps));
     bool stopped = false;
     job_.together([&] { read_ahead(batches); });
+    saved_ = Clock::now();
     while (engine_->step() < o_.steps && !stopped) {
       step(batches);
       const int64_t at = engine_->step();
-      stopped = asked_to_stop(batches);
+      const Votes votes = vote(batches);
+      stopped = votes.stop;
       if (stopped || at == o_.steps) break;
-      if (o_.save_interval > 0 && at % o_.save_interval == 0) save();
+      if (votes.save || (o_.save_interval > 0 && at % o_.save_interval == 0)) save();
       if (o_.eval_interval > 0 && at % o_.eval_interval == 0) evaluate();
     }
     engine_->synchronize();
@@ -207,22 +214,30 @@ class Run {
     profile_->timed(Phase::data, [&] { batches.prepare(engine_->step()); });
   }
 
-  // After a step: whether any rank was asked to stop. When one cannot read what the next step needs, all save
-  // and then throw its Error(data).
-  bool asked_to_stop(TokenBatches& batches) {
+  // After a step: whether any rank was asked to stop or to save. When one cannot read what the next step
+  // needs, all save and then throw its Error(data).
+  struct Votes {
+    bool stop, save;
+  };
+  Votes vote(TokenBatches& batches) {
     std::exception_ptr failure;
     try {
       read_ahead(batches);
     } catch (const Error&) {
       failure = std::current_exception();
     }
-    constexpr double kFailure = 1 << 20;  // more than there are ranks to stop
-    double votes = (Job::stop_requested() ? 1 : 0) + (failure ? kFailure : 0);
+    double votes[] = {Job::stop_requested() ? 1.0 : 0, failure ? 1.0 : 0,
+                      job_.first() && time_to_save() ? 1.0 : 0};
     Stream stream;
-    job_.world().all_reduce(Tensor(&votes, DType::fp64, {1}, MemoryKind::host), stream,
-                            {.what = "agreement"});
-    if (votes >= kFailure) save_and_throw(failure);
-    return votes > 0;
+    job_.world().all_reduce(Tensor(votes, DType::fp64, {3}, MemoryKind::host), stream, {.what = "agreement"});
+    if (votes[1] > 0) save_and_throw(failure);
+    return {.stop = votes[0] > 0, .save = votes[2] > 0};
+  }
+
+  // By the first rank's clock, or because somebody asked for it.
+  bool time_to_save() {
+    const auto minutes = std::chrono::duration<double, std::ratio<60>>(Clock::now() - saved_).count();
+    return folder_.asked_to_save() || (o_.save_minutes > 0 && minutes >= o_.save_minutes);
   }
 
   // Where any rank has a failure.
@@ -241,7 +256,7 @@ class Run {
     auto said = begin;
     const int64_t index = engine_->step();
     profile_->begin_step(*engine_);
-    const StepResult r = engine_->train_batch([&](int micro) {
+    const StepResult r = train_or_save([&](int micro) {
       // A step of a large model may take minutes; whoever waits sees that it goes on.
       if (const auto now = Clock::now(); now - said > std::chrono::seconds(10)) {
         said = now;
@@ -253,6 +268,24 @@ class Run {
     });
     const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
     report_->step(*engine_, r, seconds, profile_->end_step(*engine_, seconds));
+  }
+
+  // A step that cannot be taken leaves the state before it, which all save.
+  StepResult train_or_save(const BatchSource& data) {
+    try {
+      return engine_->train_batch(data);
+    } catch (const Error& e) {
+      if (e.exit() != Exit::training) throw;
+      if (!engine_->state_is_whole()) {
+        say("nothing is saved: this step had begun to update the weights; with gradient_clipping set, the "
+            "state before it "
+            "would be saved");
+        throw;
+      }
+      say(fmt::format("saving what was before step {}", engine_->step() + 1));
+      save();
+      throw;
+    }
   }
 
   // Data that cannot be read stand for rows without targets, so that all ranks come to the end of the
@@ -283,6 +316,7 @@ class Run {
 
   void save() {
     profile_->timed(Phase::checkpoint, [&] { folder_.save(*engine_, facts_); });
+    saved_ = Clock::now();
   }
 
   // A line for the user, on the first rank, where the progress bar may be.
@@ -311,6 +345,7 @@ class Run {
   int data_ranks_ = 1;
   std::unique_ptr<Profile> profile_;
   double validation_loss_ = 0;
+  Clock::time_point saved_;
   int64_t device_bytes_ = 0;  // of this rank, as planned
 };
 

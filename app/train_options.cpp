@@ -29,8 +29,14 @@ bool parse_options(TrainOptions& o, const Arguments& arguments) {
   app.add_option("--output", o.output, "folder for checkpoints (none: nothing is saved)");
   app.add_option("--save_interval", o.save_interval, "steps between checkpoints (0: at the end only)")
       ->check(integer(0));
+  app.add_option("--save_minutes", o.save_minutes,
+                 "minutes between checkpoints, whatever the steps take (0: none)")
+      ->check(number(0));
   app.add_option("--keep", o.keep, "newest checkpoints to keep (0: all)")
       ->capture_default_str()
+      ->check(integer(0));
+  app.add_option("--keep_every", o.keep_every,
+                 "also keep those of steps that are multiples of this (0: none)")
       ->check(integer(0));
   app.add_option("--resume", o.resume, "auto, required, never, or a checkpoint's name")
       ->capture_default_str();
@@ -52,6 +58,10 @@ bool parse_options(TrainOptions& o, const Arguments& arguments) {
   if (!parse(app, arguments)) return false;
   require(o.resume != "required" || !o.output.empty(), Exit::usage,
           "--resume required needs --output, the folder to resume from");
+  for (const auto& [name, given] : {std::pair{"--save_interval", o.save_interval > 0},
+                                    {"--save_minutes", o.save_minutes > 0},
+                                    {"--keep_every", o.keep_every > 0}})
+    require(!given || !o.output.empty(), Exit::usage, "{} needs --output, the folder of checkpoints", name);
   require(!o.ngrams || !o.eval_data.empty(), Exit::usage, "--ngrams needs --eval_data");
   return true;
 }

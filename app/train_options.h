@@ -9,7 +9,8 @@ struct TrainOptions {
   RankOptions ranks;
   AutoValues values;
   std::string config, data, eval_data, output, resume = "auto", metrics, trace;
-  int64_t steps = 100, eval_interval = 0, save_interval = 0, keep = 2, trace_steps = 10;
+  int64_t steps = 100, eval_interval = 0, save_interval = 0, keep = 2, keep_every = 0, trace_steps = 10;
+  double save_minutes = 0;
   uint64_t seed = 42;
   bool strict = false, reset_optimizer = false, ngrams = false, verbose = false, quiet = false;
 };

@@ -6,6 +6,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <new>
 #include <system_error>
 
@@ -63,6 +64,23 @@ Exit report_exception(std::string_view if_a_defect) {
 
 bool returned_by_itself = false;
 
+// An exception that leaves a thread, such as the one that serves the rendezvous, or a destructor. The thread
+// has words for what it expects, and a lack of memory can come anywhere; then there is none for words either,
+// but these.
+[[noreturn]] void explain_exception_of_a_thread() {
+  try {
+    if (std::current_exception()) throw;
+  } catch (const std::bad_alloc&) {
+    constexpr std::string_view text = "error: out of host memory\n";
+    [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, text.data(), text.size());
+    _exit(int(Exit::memory));
+  } catch (...) {
+    std::fflush(nullptr);
+    report_exception("in a thread of its own: a defect of this program or of cleave");
+  }
+  std::abort();
+}
+
 // libgomp ends the process with code 1 when it cannot start its threads.
 void explain_exit_of_a_library(int status, void*) {
   if (status != EXIT_FAILURE || returned_by_itself) return;
@@ -77,6 +95,7 @@ void explain_exit_of_a_library(int status, void*) {
 
 int exit_code_of(const std::function<int()>& body, std::string_view if_a_defect) {
   std::signal(SIGXFSZ, SIG_IGN);
+  std::set_terminate(explain_exception_of_a_thread);
   on_exit(explain_exit_of_a_library, nullptr);
   int code = 0;
   try {

@@ -88,6 +88,7 @@ struct Engine::State {
   std::unique_ptr<Graphs> graphs;
   LossScaler scaler;
   TrainingState at;
+  bool whole = true;  // false: a step that threw has updated some of the state
 };
 
 Engine::State::State(const DsConfig& config, const ModelFactory& make, Communicator& world,
@@ -207,7 +208,13 @@ StepResult Engine::train_batch(const BatchSource& data) {
 
   StepResult result{.step = ++s.at.step, .loss = loss, .grad_norm = norm, .loss_scale = loss_scale};
   result.lr = rates.lr;
-  result.skipped = s.overflowed(loss, norm);
+  try {
+    result.skipped = s.overflowed(loss, norm);
+  } catch (const Error&) {
+    --s.at.step;
+    s.whole = s.settings.norm_first;
+    throw;
+  }
   if (result.skipped) {
     ++s.at.skipped;
   } else {
@@ -421,6 +428,7 @@ void Engine::set_parameters(const std::function<std::vector<float>(const ParamSp
 
 const EngineNotes& Engine::notes() const { return state_->notes; }
 UpdateBytes Engine::update_bytes() const { return state_->needs.update; }
+bool Engine::state_is_whole() const { return state_->whole; }
 int64_t Engine::step() const { return state_->at.step; }
 const Model& Engine::model() const { return state_->model; }
 const DsConfig& Engine::config() const { return state_->settings.config; }

@@ -88,8 +88,12 @@ class Engine {
   // One optimizer step over gradient_accumulation_steps micro-batches. Ranks of one place on the data axis
   // are given the same micro-batches, of whole samples also where ranks share a sequence. Collective. The
   // result is the same on every rank. Throws Error(training) when the loss is not finite in fp32 or bf16, or
-  // the loss scale is at its minimum and still overflows.
+  // the loss scale is at its minimum and still overflows; the state is then that before the step, where
+  // state_is_whole().
   StepResult train_batch(const BatchSource& data);
+  // False after a step that threw while it had updated some of the state, which is so where nothing had to
+  // know the norm of all gradients before (no clipping, no loss scale, no check for overflows).
+  bool state_is_whole() const;
   // Waits until the last step's update is done, and throws what went wrong in it. A GPU rank without offload
   // returns from train_batch before; the next call on the engine that reads something waits, too.
   void synchronize();

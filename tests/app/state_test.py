@@ -40,6 +40,60 @@ class State(AppTest):
         self.assertIn("stop requested", rest)
         self.assertGreater(int((out / "latest").read_text().strip().removeprefix("global_step")), 6)
 
+    def steps_in(self, folder):
+        return sorted(int(f.name.removeprefix("global_step")) for f in folder.iterdir() if f.name.startswith("global_step"))
+
+    def test_checkpoints_are_kept_by_count_and_by_step_and_saved_by_the_clock(self):
+        out = self.dir / "kept"
+        self.train("--output", out, "--save_interval", 1, "--keep", 2, "--keep_every", 4, steps=11)
+        self.assertEqual(self.steps_in(out), [4, 8, 10, 11])
+        self.train("--output", out, "--save_interval", 1, "--keep", 1, "--keep_every", 4, steps=14)
+        self.assertEqual(self.steps_in(out), [4, 8, 12, 14])
+        by_clock = self.dir / "clock"
+        self.train("--output", by_clock, "--save_minutes", 1e-6, "--keep", 0, steps=4)
+        self.assertEqual(self.steps_in(by_clock), [1, 2, 3, 4])
+        rarely = self.dir / "rarely"
+        self.train("--output", rarely, "--save_minutes", 60, "--keep", 0, steps=4)
+        self.assertEqual(self.steps_in(rarely), [4])
+        for option in ("--save_minutes", "--save_interval", "--keep_every"):
+            self.assertIn(f"{option} needs --output", self.train(option, 2, ranks=1, code=2).stderr)
+
+    def test_a_file_save_now_is_taken_as_a_request(self):
+        out = self.dir / "out"
+        job = subprocess.Popen([CLEAVE, "launch", "-n", "2", "--", "train", "--deepspeed_config", self.config(), "--model", "tiny", "--data",
+                                self.text, "--seq_len", "32", "--steps", "100000", "--output", out], stdout=subprocess.PIPE,
+                               stderr=subprocess.STDOUT, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+        for line in job.stdout:
+            if " step " in line:
+                break
+        (out / "save_now").touch()
+        for line in job.stdout:
+            if " saved " in line:
+                break
+        else:
+            self.fail("nothing was saved")
+        self.assertFalse((out / "save_now").exists())
+        step, = self.steps_in(out)
+        job.send_signal(signal.SIGUSR1)
+        job.stdout.read()
+        job.stdout.close()
+        self.assertEqual(job.wait(60), 75)
+        self.assertGreater(self.steps_in(out)[-1], step)
+
+    def test_a_run_that_diverges_saves_what_was_before_that_step(self):
+        config = self.config(gradient_clipping=1.0, optimizer={"type": "AdamW", "params": {"lr": 1e30}})
+        one, out = self.dir / "one", self.dir / "out"
+        self.train("--output", one, steps=1, config=config)
+        r = self.train("--output", out, steps=5, config=config, code=5)
+        self.assertIn("saving what was before step 2", r.stdout + r.stderr)
+        self.assertEqual(self.steps_in(out), [1])
+        self.assertEqual(self.run_cleave("digest", out).stdout, self.run_cleave("digest", one).stdout)
+        # Without clipping the update goes along with the backward.
+        config = self.config(gradient_clipping=0, optimizer={"type": "AdamW", "params": {"lr": 1e30}})
+        r = self.train("--output", self.dir / "none", steps=5, config=config, code=5)
+        self.assertIn("nothing is saved: this step had begun to update the weights", r.stdout + r.stderr)
+        self.assertEqual(self.steps_in(self.dir / "none"), [])
+
     def test_a_killed_rank_ends_all_names_the_cause_and_leaves_nothing(self):
         job = subprocess.Popen([CLEAVE, "launch", "-n", "3", "--", "train", "--deepspeed_config", self.config(),
                                 "--model", "tiny", "--data", self.text, "--seq_len", "32", "--steps", "100000"],
