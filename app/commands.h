@@ -19,6 +19,8 @@ int run_data(const Arguments& arguments);
 int run_inspect(const Arguments& arguments);
 int run_verify(const Arguments& arguments);
 int run_digest(const Arguments& arguments);
+int run_import(const Arguments& arguments);
+int run_export(const Arguments& arguments);
 int run_report(const Arguments& arguments);
 
 struct Command {
@@ -37,6 +39,8 @@ inline constexpr Command kCommands[] = {
     {"inspect", "what a checkpoint holds", run_inspect},
     {"verify", "compare every byte of a checkpoint with its checksum", run_verify},
     {"digest", "hashes of a checkpoint that are the same for every layout", run_digest},
+    {"import", "a checkpoint from a published model of Hugging Face", run_import},
+    {"export", "a folder that transformers reads from a checkpoint", run_export},
     {"report", "what this machine and this build offer", run_report},
     {"data", "turn text into a token file, split it, or look into one", run_data},
 };

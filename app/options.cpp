@@ -1,7 +1,5 @@
 #include "app/options.h"
 
-#include <filesystem>
-
 #include "app/parse.h"
 #include "core/cores.h"
 #include "core/environment.h"
@@ -28,8 +26,10 @@ void add_config_option(CLI::App& app, std::string& config, const std::string& he
 }
 
 void add_options(CLI::App& app, ModelOptions& o) {
-  app.add_option("--model", o.model,
-                 "a config.json of Hugging Face, a folder with one, or a preset: " + preset_names())
+  app.add_option(
+         "--model", o.model,
+         "a config.json of Hugging Face, a folder with one (train starts from its weights), or a preset: " +
+             preset_names())
       ->capture_default_str();
   app.add_option("--seq_len", o.seq_len, "tokens in a sample")->capture_default_str()->check(integer(1));
   app.add_option("--tokenizer", o.tokenizer, "byte; token files (.bin) bring their own ids")
@@ -86,24 +86,6 @@ void add_options(CLI::App& app, AutoValues& a) {
   option("--bf16", a.bf16, "bf16.enabled", "false")->expected(0, 1)->default_str("true");
 }
 
-namespace {
-
-// The first file of a folder that holds weights, or its index; empty where there is none.
-std::string weights_in(const std::string& folder) {
-  std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
-    const std::string name = entry.path().filename().string(), end = entry.path().extension().string();
-    const bool torch = name.starts_with("pytorch_model") && (end == ".bin" || end == ".json");
-    const bool index = name.ends_with(".safetensors.index.json");
-    if (torch || index || end == ".safetensors" || end == ".pth" || end == ".gguf" || name == "tf_model.h5" ||
-        name == "flax_model.msgpack")
-      return name;
-  }
-  return {};
-}
-
-}  // namespace
-
 void add_steps_option(CLI::App& app, AutoValues& values) {
   app.add_option("--steps", values.total_steps,
                  "optimizer steps of the training, for a schedule that ends with it")
@@ -115,11 +97,6 @@ ModelConfig config_of(const ModelOptions& o, int64_t data_vocab) {
           "--tokenizer {}: only byte is built; turn the text into a .bin token file "
           "with your tokenizer instead",
           o.tokenizer);
-  if (const std::string weights = o.begins_random ? weights_in(o.model) : ""; !weights.empty())
-    fail(Exit::usage,
-         "--model {}: the folder holds weights ({}), which cannot be read yet, and training would begin with "
-         "random ones instead; to train this shape from random weights, give its config.json: --model {}",
-         o.model, weights, (std::filesystem::path(o.model) / "config.json").string());
   ModelConfig config = find_model(o.model);
   if (config.vocab == 0) config.vocab = data_vocab;
   return config;

@@ -13,7 +13,6 @@ struct ModelOptions {
   std::string model = "tiny";
   std::string tokenizer = "byte";
   int64_t seq_len = 256;
-  bool begins_random = false;  // weights are random at first: a folder that holds others is refused
 };
 
 struct RankOptions : JobOptions {
@@ -35,7 +34,7 @@ void add_options(CLI::App& app, AutoValues& values);
 void add_steps_option(CLI::App& app, AutoValues& values);
 
 // What --model stands for; a vocabulary that it leaves open is the data's. Error(usage) for an unknown model,
-// a tokenizer that is not built, or a folder with weights where random ones would take their place.
+// or a tokenizer that is not built.
 ModelConfig config_of(const ModelOptions& options, int64_t data_vocab);
 
 // From --device_memory and --host_memory, or the variables CLEAVE_DEVICE_MEMORY and CLEAVE_HOST_MEMORY.

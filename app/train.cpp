@@ -6,6 +6,7 @@
 #include "app/many_calls.h"
 #include "app/planner.h"
 #include "app/profile.h"
+#include "app/published_model.h"
 #include "app/raw_bytes.h"
 #include "app/report.h"
 #include "app/run_facts.h"
@@ -64,6 +65,8 @@ class Run {
     require(data_.vocab() <= model_.vocab, Exit::data, "{} holds ids below {}, but {} has a vocabulary of {}",
             o_.data, data_.vocab(), o_.model.model, model_.vocab);
     check_kernels(model_, job.device());
+    if (!is_preset(o_.model.model) && !weights_in(o_.model.model).empty())
+      published_.emplace(o_.model.model, model_);
     if (!o_.eval_data.empty())
       eval_ = std::make_unique<TokenFile>(o_.eval_data, TokenFile::Options{.vocab = model_.vocab});
   }
@@ -97,7 +100,8 @@ class Run {
     TokenBatches batches = batches_of(world.rank(), world.size());
     make_engine(world);
     facts_ = run_facts(o_, model_, config_, data_);
-    folder_.resume(*engine_, facts_);
+    const bool resumed = folder_.resume(*engine_, facts_);
+    if (!resumed && published_) begin_from_published();
     report_->start(*engine_, world.size(), job_.transport(), job_.threads());
     profile_ = std::make_unique<Profile>(config_, trace_.get(), job_.world(),
                                          [this](const std::string& line) { say(line); });
@@ -148,6 +152,17 @@ class Run {
     });
     folder_.take(std::chrono::seconds(config_.comm_timeout_s));
     make_trace();
+  }
+
+  // A checkpoint has what became of the weights, so only a run that begins reads them.
+  void begin_from_published() {
+    job_.together([&] {
+      if (!job_.first()) return;
+      published_->reader().require_tied();
+      if (!o_.output.empty()) keep_model_files(published_->folder(), o_.output);
+    });
+    engine_->load_weights([&](const Record& r) { published_->reader().read(r); });
+    say("begins with " + published_->describe());
   }
 
   // Others may use this rank's GPU. Ranks that share it find what is free before any of them takes it.
@@ -335,6 +350,7 @@ class Run {
   TokenFile data_;
   std::unique_ptr<TokenFile> eval_;
   ModelConfig model_;
+  std::optional<PublishedModel> published_;  // whose weights training begins with
   std::optional<Report> report_;
   RunFolder folder_;
   nlohmann::json facts_;  // what checkpoints say of this run

@@ -14,7 +14,6 @@ bool parse_options(TrainOptions& o, const Arguments& arguments) {
       "train");
   add_config_option(app, o.config, "the ds_config file", true);
   add_options(app, o.model);
-  o.model.begins_random = true;
   app.add_option("--data", o.data, "a text (bytes are tokens) or a token file: llm.c or nanoGPT .bin")
       ->required();
   app.add_option("--steps", o.steps, "optimizer steps of the whole training, over resumes too")

@@ -25,6 +25,16 @@ struct TypeName {
 constexpr TypeName kTypes[] = {{DType::fp32, "F32"},   {DType::fp16, "F16"},  {DType::bf16, "BF16"},
                                {DType::fp64, "F64"},   {DType::int64, "I64"}, {DType::int32, "I32"},
                                {DType::uint16, "U16"}, {DType::uint8, "U8"}};
+// Types of the format that nothing here computes with, as types of the same size.
+constexpr TypeName kForeign[] = {
+    {DType::uint8, "BOOL"},    {DType::uint8, "I8"},      {DType::uint16, "I16"},
+    {DType::int32, "U32"},     {DType::int64, "U64"},     {DType::uint8, "F8_E4M3"},
+    {DType::uint8, "F8_E5M2"}, {DType::uint8, "F8_E8M0"}, {DType::int64, "C64"}};
+
+const TypeName* type_called(std::span<const TypeName> types, const std::string& name) {
+  const auto at = std::find_if(types.begin(), types.end(), [&](auto& t) { return t.name == name; });
+  return at == types.end() ? nullptr : &*at;
+}
 
 std::string header_of(const std::vector<NamedTensor>& tensors,
                       const std::map<std::string, std::string>& metadata) {
@@ -131,10 +141,9 @@ void SafetensorsFile::read_header() {
     if (name == "__metadata__") continue;
     StoredTensor t;
     const auto type = value.at("dtype").get<std::string>();
-    const auto* known =
-        std::find_if(std::begin(kTypes), std::end(kTypes), [&](const TypeName& n) { return n.name == type; });
-    require(known != std::end(kTypes), Exit::checkpoint, "tensor {} has type {}", in_quotes(name),
-            in_quotes(type));
+    const TypeName* known = type_called(kTypes, type);
+    if (!known && (known = type_called(kForeign, type))) t.foreign = type;
+    require(known, Exit::checkpoint, "tensor {} has type {}", in_quotes(name), in_quotes(type));
     t.dtype = known->type;
     t.shape = value.at("shape").get<std::vector<int64_t>>();
     t.begin = value.at("data_offsets").at(0), t.end = value.at("data_offsets").at(1);

@@ -8,16 +8,11 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/tensor_file.h"
 #include "core/input_file.h"
 #include "device/tensor.h"
 
 namespace cleave {
-
-struct StoredTensor {
-  DType dtype = DType::fp32;
-  std::vector<int64_t> shape;
-  int64_t begin = 0, end = 0;  // bytes, relative to the end of the header
-};
 
 // Writes all tensors in order. Throws Error(checkpoint) naming the file and what the system said.
 struct NamedTensor {
@@ -34,19 +29,18 @@ struct WrittenFile {
 WrittenFile write_safetensors(const std::filesystem::path& path, const std::vector<NamedTensor>& tensors,
                               const std::map<std::string, std::string>& metadata = {});
 
-class SafetensorsFile {
+class SafetensorsFile final : public TensorFile {
  public:
   // Reads and validates the header: offsets without hole or overlap that cover the file, sizes that match the
-  // shapes. Throws Error(checkpoint) naming the file and the fault.
+  // shapes. Throws Error(checkpoint) naming the file and the fault. Tensors begin behind the header.
   explicit SafetensorsFile(std::filesystem::path path);
 
-  const std::map<std::string, StoredTensor>& tensors() const { return tensors_; }
-  const std::filesystem::path& path() const { return path_; }
+  const std::map<std::string, StoredTensor>& tensors() const override { return tensors_; }
+  const std::filesystem::path& path() const override { return path_; }
   int64_t bytes() const { return file_.size(); }         // of the file
   const std::string& header() const { return header_; }  // its JSON text
   int64_t offset(const std::string& name) const;         // in the file, of a tensor's first byte
-  // Bytes of the tensor, from byte `begin` of it on; it must have as many.
-  void read(const std::string& name, int64_t begin, std::span<std::byte> bytes) const;
+  void read(const std::string& name, int64_t begin, std::span<std::byte> bytes) const override;
 
  private:
   void read_header();

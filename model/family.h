@@ -25,6 +25,13 @@ struct Family {
     const char *down, *final_norm, *head = "lm_head";
   } names;
 
+  // In files, names but the head's begin with this and a dot; those of the model without its head leave it
+  // out.
+  const char* base = "model";
+  const char* architecture;  // transformers' class
+  // Matrices of blocks lie [in, out] in files; here they are [out, in].
+  bool input_first = false;
+
   Norm::Kind norm = Norm::Kind::rms;
   float norm_eps = 1e-6f;                                        // of a config that says none
   bool gated = true;                                             // the MLP

@@ -1,5 +1,6 @@
 #include "model/presets.h"
 
+#include <algorithm>
 #include <filesystem>
 
 #include "core/input_file.h"
@@ -129,6 +130,10 @@ std::string preset_names() {
   std::string names;
   for (const Preset& p : presets()) names += (names.empty() ? "" : ", ") + std::string(p.name);
   return names;
+}
+
+bool is_preset(const std::string& name) {
+  return std::any_of(presets().begin(), presets().end(), [&](const Preset& p) { return name == p.name; });
 }
 
 ModelConfig find_model(const std::string& name) {

@@ -10,6 +10,9 @@ namespace cleave {
 // whatever the data has. Error(usage) lists the presets when it is neither.
 ModelConfig find_model(const std::string& name);
 
+// A preset goes before a folder of the same name.
+bool is_preset(const std::string& name);
+
 // "tiny, gpt2, ...", for messages and help.
 std::string preset_names();
 

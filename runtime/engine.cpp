@@ -406,6 +406,17 @@ std::string Engine::load_checkpoint(const std::string& dir, const std::string& t
   return restored.client;
 }
 
+void Engine::load_weights(const std::function<void(const Record&)>& read) {
+  State& s = *state_;
+  const std::string kind = s.rank->saved->kinds().front();
+  together(s.ranks.world(), Exit::checkpoint, [&] {
+    for (const Record& r : records_to_load(*s.rank, s.streams->compute))
+      if (r.kind == kind) read(r);
+  });
+  s.rank->saved->publish_masters(s.streams->compute);
+  s.streams->synchronize();
+}
+
 std::vector<float> Engine::parameter(const std::string& name) {
   State& s = *state_;
   std::vector<float> whole;

@@ -29,6 +29,7 @@ struct DsConfig;     // config_schema/ds_config.h
 struct LayerCost;    // pipeline/partition.h
 struct Model;        // model/layer.h
 struct ParamSpec;    // core/param_spec.h
+struct Record;       // checkpoint/checkpoint.h
 struct Simulation;   // pipeline/simulate.h
 class Trace;         // device/trace.h
 struct UpdateBytes;  // zero/update_times.h
@@ -119,6 +120,11 @@ class Engine {
   };
   std::string load_checkpoint(const std::string& dir, const std::string& tag = "latest",
                               Load what = Load::all);
+
+  // Weights from elsewhere, such as a published model: calls read() for records of kind "master" that together
+  // are all that this rank holds, wherever it lives. Optimizer state and position stay as they are. What
+  // read() throws on one rank, every rank throws. Collective.
+  void load_weights(const std::function<void(const Record&)>& read);
 
   int64_t step() const;        // steps taken, skipped ones included
   const Model& model() const;  // this rank's part of its layers

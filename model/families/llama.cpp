@@ -22,7 +22,11 @@ std::string write(const ModelConfig& c) {
 
 }  // namespace
 
-constinit const Family kLlama{
-    .type = "llama", .names = kRotaryDecoderNames, .biases_last = true, .read = read, .write = write};
+constinit const Family kLlama{.type = "llama",
+                              .names = kRotaryDecoderNames,
+                              .architecture = "LlamaForCausalLM",
+                              .biases_last = true,
+                              .read = read,
+                              .write = write};
 
 }  // namespace cleave

@@ -19,7 +19,10 @@ std::string write(const ModelConfig& c) {
 
 }  // namespace
 
-constinit const Family kMistral{
-    .type = "mistral", .names = kRotaryDecoderNames, .read = read, .write = write};
+constinit const Family kMistral{.type = "mistral",
+                                .names = kRotaryDecoderNames,
+                                .architecture = "MistralForCausalLM",
+                                .read = read,
+                                .write = write};
 
 }  // namespace cleave

@@ -27,7 +27,11 @@ constexpr Family::Names kNames = [] {
 
 }  // namespace
 
-constinit const Family kPhi3{
-    .type = "phi3", .names = kNames, .norm_eps = 1e-5f, .read = read, .write = write};
+constinit const Family kPhi3{.type = "phi3",
+                             .names = kNames,
+                             .architecture = "Phi3ForCausalLM",
+                             .norm_eps = 1e-5f,
+                             .read = read,
+                             .write = write};
 
 }  // namespace cleave

@@ -16,6 +16,7 @@ ModelConfig read(const Fields& f) {
 
 constinit const Family kQwen2{.type = "qwen2",
                               .names = kRotaryDecoderNames,
+                              .architecture = "Qwen2ForCausalLM",
                               .qkv_bias = true,
                               .biases_last = true,
                               .read = read,

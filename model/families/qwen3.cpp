@@ -27,6 +27,7 @@ constexpr Family::Names kNames = [] {
 
 }  // namespace
 
-constinit const Family kQwen3{.type = "qwen3", .names = kNames, .read = read, .write = write};
+constinit const Family kQwen3{
+    .type = "qwen3", .names = kNames, .architecture = "Qwen3ForCausalLM", .read = read, .write = write};
 
 }  // namespace cleave

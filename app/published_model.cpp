@@ -1,0 +1,135 @@
+#include "app/published_model.h"
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "checkpoint/manifest.h"
+#include "core/units.h"
+#include "model/config_json.h"
+#include "model/family.h"
+#include "runtime/training_state.h"
+#include "runtime/weight_names.h"
+
+namespace cleave {
+namespace fs = std::filesystem;
+using nlohmann::json;
+namespace {
+
+constexpr const char* kKeptConfig = "published_config.json";
+constexpr const char* kFiles[] = {"tokenizer.json",
+                                  "tokenizer.model",
+                                  "tokenizer_config.json",
+                                  "vocab.json",
+                                  "merges.txt",
+                                  "added_tokens.json",
+                                  "chat_template.jinja",
+                                  "special_tokens_map.json",
+                                  "generation_config.json"};
+
+void keep_file(const fs::path& from, const fs::path& to) {
+  std::error_code error;
+  if (!fs::exists(from, error) || fs::equivalent(from, to, error)) return;
+  fs::copy_file(from, to, fs::copy_options::overwrite_existing, error);
+  require(!error, Exit::checkpoint, "{} cannot be copied to {}: {}", from.string(), to.string(),
+          error.message());
+}
+
+ModelConfig config_in(const CheckpointReader& reader) {
+  try {
+    const json client = json::parse(from_json(reader.state(), reader.path().string()).client);
+    ModelConfig config = read_config_json(client.at("config").dump(), reader.path().string());
+    config.vocab = client.at("vocab");
+    return config;
+  } catch (const json::exception&) {
+    fail(Exit::checkpoint, "{} has no config of its model; only checkpoints of cleave train and import do",
+         reader.path().string());
+  }
+}
+
+// What the published file said of the same model, token ids for example, and else what this program knows.
+json config_json_of(const ModelConfig& config, const fs::path& kept, DType type) {
+  json out = json::parse(to_config_json(config));
+  std::error_code error;
+  if (fs::exists(kept, error)) try {
+      const std::string text = InputFile(kept.string(), Exit::checkpoint).text();
+      if (read_config_json(text, kept.string()) == config) out = json::parse(text);
+    } catch (const Error&) {  // it says nothing that is needed
+    }
+  constexpr std::pair<DType, const char*> types[] = {
+      {DType::fp32, "float32"}, {DType::bf16, "bfloat16"}, {DType::fp16, "float16"}};
+  out.erase("dtype");
+  for (const auto& [known, name] : types)
+    if (known == type) out["torch_dtype"] = name;
+  out["architectures"] = {config.family->architecture};
+  return out;
+}
+
+void write_config(const fs::path& path, const json& config) {
+  std::ofstream out(path);
+  out << config.dump(2) << "\n";
+  out.close();
+  require(out.good(), Exit::checkpoint, "cannot write {}: is there space?", path.string());
+}
+
+bool is_taken(const fs::path& folder) {
+  std::error_code error;
+  return fs::exists(folder, error) && (!fs::is_directory(folder, error) || !fs::is_empty(folder, error));
+}
+
+// Every parameter is there in the shape that the config wants, before anything is written.
+void require_all(const CheckpointReader& reader, const WeightNames& names) {
+  for (const WeightName& w : names.tensors)
+    require(reader.shape("master", w.tensor) == w.shape, Exit::checkpoint,
+            "{} has no weights of {} in the shape of its model", reader.path().string(), w.tensor);
+}
+
+}  // namespace
+
+PublishedModel::PublishedModel(const fs::path& folder, const ModelConfig& config)
+    : files_(folder), names_(weight_names(config, files_)), reader_(files_, names_) {}
+
+std::string PublishedModel::describe() const {
+  return fmt::format("weights of {} ({} tensors in {} file{}, {})", folder().string(), names_.tensors.size(),
+                     files_.files(), files_.files() == 1 ? "" : "s", reader_.types());
+}
+
+void keep_model_files(const fs::path& published, const fs::path& folder) {
+  for (const char* name : kFiles) keep_file(published / name, folder / name);
+  keep_file(published / "config.json", folder / kKeptConfig);
+}
+
+std::string export_checkpoint(const fs::path& folder, const std::string& tag, const fs::path& target,
+                              const WeightFormat& format) {
+  require(!is_taken(target), Exit::usage, "{} is there already; name a folder that is not, or an empty one",
+          target.string());
+  const CheckpointReader reader(folder, tag);
+  const ModelConfig config = config_in(reader);
+  const WeightNames names = weight_names(config);
+  require_all(reader, names);
+  const fs::path whole = fs::absolute(target).lexically_normal();
+  const fs::path last = whole.has_filename() ? whole : whole.parent_path();
+  const fs::path temporary = last.parent_path() / (".tmp." + last.filename().string());
+  std::error_code error;
+  fs::remove_all(temporary, error);
+  fs::create_directories(temporary, error);
+  require(!error, Exit::checkpoint, "cannot make {}: {}", temporary.string(), error.message());
+  try {
+    for (const char* name : kFiles) keep_file(folder / name, temporary / name);
+    write_config(temporary / "config.json", config_json_of(config, folder / kKeptConfig, format.dtype));
+    write_weights(temporary, names, format, [&](const Record& r) { reader.read(r); });
+    fs::remove(last, error);  // an empty folder
+    fs::rename(temporary, last, error);
+    require(!error, Exit::checkpoint, "cannot rename {} to {}: {}", temporary.string(), last.string(),
+            error.message());
+  } catch (...) {
+    fs::remove_all(temporary, error);
+    throw;
+  }
+  int64_t numel = 0;
+  for (const WeightName& w : names.tensors) numel += numel_of(w.shape);
+  return fmt::format("{}: {} parameters of {} in {}, {}", target.string(), format_count(numel),
+                     reader.path().string(), name_of(format.dtype),
+                     format_bytes(numel * size_of(format.dtype)));
+}
+
+}  // namespace cleave

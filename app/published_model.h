@@ -1,0 +1,45 @@
+// A model's folder as transformers' save_pretrained writes it: where a training or a checkpoint begins, and
+// what an export makes.
+#pragma once
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "checkpoint/weight_reader.h"
+#include "checkpoint/weight_writer.h"
+#include "model/transformer.h"
+
+namespace cleave {
+
+// Weights of a folder that belong to a config.
+class PublishedModel {
+ public:
+  // Error(checkpoint) for weights that are not all there, or not those of the config; nothing but headers is
+  // read.
+  PublishedModel(const std::filesystem::path& folder, const ModelConfig& config);
+
+  const std::filesystem::path& folder() const { return files_.folder(); }
+  const WeightNames& names() const { return names_; }
+  const WeightReader& reader() const { return reader_; }
+  // "weights of /models/llama (291 tensors in 4 files, bf16)"
+  std::string describe() const;
+
+ private:
+  WeightFiles files_;
+  WeightNames names_;
+  WeightReader reader_;
+};
+
+// Copies what belongs to a published model beside its weights, as far as it is there: the tokenizer's files,
+// generation_config.json, and config.json under a name of its own, so that no folder of checkpoints looks
+// like a model without weights. Error(checkpoint) for a file that cannot be copied.
+void keep_model_files(const std::filesystem::path& published, const std::filesystem::path& folder);
+
+// A folder for transformers, which must not be there or be empty, from a folder of checkpoints: weights,
+// config.json, and what keep_model_files left. Made under another name and renamed when it is whole; at most
+// pieces of tensors are in memory. Returns a line that says what was written. Error(usage) where the target
+// is taken, Error(checkpoint) for everything else.
+std::string export_checkpoint(const std::filesystem::path& folder, const std::string& tag,
+                              const std::filesystem::path& target, const WeightFormat& format);
+
+}  // namespace cleave

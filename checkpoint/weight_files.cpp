@@ -1,0 +1,114 @@
+#include "checkpoint/weight_files.h"
+
+#include <fmt/ranges.h>
+
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/safetensors.h"
+#include "core/printable.h"
+
+namespace cleave {
+namespace fs = std::filesystem;
+using nlohmann::json;
+namespace {
+
+constexpr int64_t kLargestIndex = int64_t{64} << 20;  // bytes
+
+bool stands(const fs::path& path) {
+  std::error_code error;
+  return fs::exists(path, error);
+}
+
+// Which file each tensor is in, by the index.
+std::map<std::string, std::string> weight_map_of(const fs::path& path) {
+  const json index =
+      json::parse(InputFile(path.string(), Exit::checkpoint).text(kLargestIndex), nullptr, false);
+  const bool has_map = index.is_object() && index.contains("weight_map") && index["weight_map"].is_object();
+  require(has_map, Exit::checkpoint,
+          "{} is damaged or no index of weights: wanted a JSON object with a \"weight_map\"", path.string());
+  std::map<std::string, std::string> map;
+  for (const auto& [tensor, file] : index["weight_map"].items()) {
+    require(file.is_string() && is_plain_name(file.get_ref<const std::string&>()), Exit::checkpoint,
+            "{}: {} is said to be in {}, which is not the name of a file", path.string(), in_quotes(tensor),
+            in_quotes(file.dump()));
+    map[tensor] = file;
+  }
+  return map;
+}
+
+}  // namespace
+
+std::string weights_in(const fs::path& folder) {
+  std::error_code error;
+  std::set<std::string> found;
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    const std::string name = entry.path().filename().string(), end = entry.path().extension().string();
+    const bool torch = name.starts_with("pytorch_model") && (end == ".bin" || end == ".json");
+    const bool index = name.ends_with(".safetensors.index.json");
+    if (torch || index || end == ".safetensors" || end == ".pth" || end == ".gguf" || name == "tf_model.h5" ||
+        name == "flax_model.msgpack")
+      found.insert(name);
+  }
+  return found.empty() ? "" : *found.begin();
+}
+
+WeightFiles::WeightFiles(const fs::path& folder) : folder_(folder) {
+  if (stands(folder / "model.safetensors.index.json"))
+    open_index(folder / "model.safetensors.index.json");
+  else if (stands(folder / "model.safetensors"))
+    open(folder / "model.safetensors");
+  else
+    refuse_folder();
+}
+
+void WeightFiles::refuse_folder() const {
+  const std::string other = weights_in(folder_);
+  fail(Exit::checkpoint,
+       "{} has neither model.safetensors nor model.safetensors.index.json{}; wanted a model's folder as "
+       "transformers' save_pretrained writes it",
+       folder_.string(), other.empty() ? "" : "; what it has, such as " + other + ", is not read here");
+}
+
+void WeightFiles::open(const fs::path& path) {
+  const TensorFile& file = *files_.emplace_back(std::make_unique<SafetensorsFile>(path));
+  for (const auto& [name, tensor] : file.tensors()) {
+    const auto [at, is_new] = places_.emplace(name, &file);
+    require(is_new, Exit::checkpoint, "{} and {} both have a tensor {}", at->second->path().string(),
+            path.string(), in_quotes(name));
+  }
+}
+
+void WeightFiles::open_index(const fs::path& index) {
+  const std::map<std::string, std::string> map = weight_map_of(index);
+  std::set<std::string> wanted, missing;
+  for (const auto& [tensor, file] : map) (stands(folder_ / file) ? wanted : missing).insert(file);
+  require(missing.empty(), Exit::checkpoint,
+          "{} names {}, which {} not there; copy all files of the model into the folder", index.string(),
+          fmt::join(missing, ", "), missing.size() == 1 ? "is" : "are");
+  for (const std::string& file : wanted) open(folder_ / file);
+  for (const auto& [tensor, file] : map) {
+    const auto at = places_.find(tensor);
+    require(at != places_.end() && at->second->path() == folder_ / file, Exit::checkpoint,
+            "{} says that {} is in {}, which has no such tensor", index.string(), in_quotes(tensor), file);
+  }
+}
+
+std::vector<std::string> WeightFiles::names() const {
+  std::vector<std::string> names;
+  for (const auto& [name, file] : places_) names.push_back(name);
+  return names;
+}
+
+const TensorFile& WeightFiles::file(const std::string& name) const {
+  const auto at = places_.find(name);
+  CHECK(at != places_.end(), "{} has no tensor {}", folder_.string(), name);
+  return *at->second;
+}
+
+const StoredTensor& WeightFiles::tensor(const std::string& name) const {
+  return file(name).tensors().at(name);
+}
+
+}  // namespace cleave
