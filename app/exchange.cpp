@@ -49,11 +49,10 @@ std::string import_model(const std::string& from, const std::string& to, int64_t
   require(!error, Exit::checkpoint, "cannot make {}: {}", to, error.message());
   std::vector<Record> records;
   for (const WeightName& w : model.names().tensors) records.push_back(record_of(w, model.reader()));
-  const nlohmann::json facts{{"model", from},
-                             {"config", nlohmann::json::parse(to_config_json(config))},
-                             {"vocab", config.vocab},
-                             {"seq_len", seq_len},
-                             {"tokenizer", "ids"}};
+  const nlohmann::json facts{
+      {"model", from},         {"config", nlohmann::json::parse(to_config_json(config))},
+      {"vocab", config.vocab}, {"seq_len", seq_len},
+      {"tokenizer", "ids"},    {"imported", true}};
   keep_model_files(from, to);
   save_checkpoint(to, "global_step0", records, to_json({}, {}, 0, facts.dump()), *self_communicator());
   return fmt::format("{}/global_step0: {}", to, model.describe());
@@ -95,6 +94,7 @@ int run_export(const Arguments& arguments) {
       ->check(one_of({"fp32", "bf16", "fp16"}));
   app.add_option("--max_shard_size", size, "largest file of weights, such as 500MB")->capture_default_str();
   if (!parse(app, arguments)) return 0;
+  require_free(to);
   WeightFormat format{.max_file_size = parse_bytes(size, "--max_shard_size")};
   require(format.max_file_size > 0, Exit::usage, "--max_shard_size: wanted more than 0 bytes");
   for (const auto& [name, type] : kTypes)

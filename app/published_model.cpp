@@ -71,11 +71,6 @@ void write_config(const fs::path& path, const json& config) {
   require(out.good(), Exit::checkpoint, "cannot write {}: is there space?", path.string());
 }
 
-bool is_taken(const fs::path& folder) {
-  std::error_code error;
-  return fs::exists(folder, error) && (!fs::is_directory(folder, error) || !fs::is_empty(folder, error));
-}
-
 // Every parameter is there in the shape that the config wants, before anything is written.
 void require_all(const CheckpointReader& reader, const WeightNames& names) {
   for (const WeightName& w : names.tensors)
@@ -98,10 +93,16 @@ void keep_model_files(const fs::path& published, const fs::path& folder) {
   keep_file(published / "config.json", folder / kKeptConfig);
 }
 
+void require_free(const fs::path& target) {
+  std::error_code error;
+  const bool free =
+      !fs::exists(target, error) || (fs::is_directory(target, error) && fs::is_empty(target, error));
+  require(free, Exit::usage, "{} is there already; name a folder that is not, or an empty one",
+          target.string());
+}
+
 std::string export_checkpoint(const fs::path& folder, const std::string& tag, const fs::path& target,
                               const WeightFormat& format) {
-  require(!is_taken(target), Exit::usage, "{} is there already; name a folder that is not, or an empty one",
-          target.string());
   const CheckpointReader reader(folder, tag);
   const ModelConfig config = config_in(reader);
   const WeightNames names = weight_names(config);
@@ -117,7 +118,7 @@ std::string export_checkpoint(const fs::path& folder, const std::string& tag, co
     for (const char* name : kFiles) keep_file(folder / name, temporary / name);
     write_config(temporary / "config.json", config_json_of(config, folder / kKeptConfig, format.dtype));
     write_weights(temporary, names, format, [&](const Record& r) { reader.read(r); });
-    fs::remove(last, error);  // an empty folder
+    fs::remove_all(last, error);
     fs::rename(temporary, last, error);
     require(!error, Exit::checkpoint, "cannot rename {} to {}: {}", temporary.string(), last.string(),
             error.message());

@@ -35,10 +35,12 @@ class PublishedModel {
 // like a model without weights. Error(checkpoint) for a file that cannot be copied.
 void keep_model_files(const std::filesystem::path& published, const std::filesystem::path& folder);
 
-// A folder for transformers, which must not be there or be empty, from a folder of checkpoints: weights,
-// config.json, and what keep_model_files left. Made under another name and renamed when it is whole; at most
-// pieces of tensors are in memory. Returns a line that says what was written. Error(usage) where the target
-// is taken, Error(checkpoint) for everything else.
+// Error(usage) where there is anything that an export to this folder would overwrite.
+void require_free(const std::filesystem::path& target);
+
+// A folder for transformers from a folder of checkpoints: weights, config.json, and what keep_model_files
+// left. Made under another name and renamed when it is whole, in the place of what was there; at most pieces
+// of tensors are in memory. Returns a line that says what was written. Error(checkpoint) otherwise.
 std::string export_checkpoint(const std::filesystem::path& folder, const std::string& tag,
                               const std::filesystem::path& target, const WeightFormat& format);
 

@@ -62,8 +62,9 @@ std::vector<std::string> changes_of_facts(const json& saved, const json& now) {
   std::vector<std::string> changes;
   constexpr std::pair<const char*, const char*> kPlain[] = {
       {"optimizer", "the optimizer"}, {"seed", "--seed"}, {"seq_len", "--seq_len"}};
+  const bool trained = !saved.contains("imported");  // else nobody chose its other facts
   for (const auto& [key, name] : kPlain)
-    if (saved.contains(key) && saved[key] != now[key])
+    if (trained && saved.contains(key) && saved[key] != now[key])
       changes.push_back(
           fmt::format("{} is {} now and {} in the checkpoint", name, shown(now[key]), shown(saved[key])));
   if (saved.contains("data") && saved["data"].is_object())

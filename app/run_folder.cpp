@@ -120,8 +120,9 @@ bool RunFolder::resume(Engine& engine, const json& facts) {
     job_.together(Exit::checkpoint, [&] {
       if (job_.first()) compare(client, facts), remember(client);
     });
+    const bool anew = options_.reset_optimizer || engine.optimizer_is_new();
     say_(fmt::format("resumed from {}/{} at step {}{}", options_.dir, tag, engine.step(),
-                     options_.reset_optimizer ? "; the optimizer begins anew" : ""));
+                     anew ? "; the optimizer begins anew" : ""));
     return true;
   }
 }

@@ -80,6 +80,7 @@ class Run {
     if (!config_.product_choices.empty()) Choices::of_process().replay(choices_in(config_.product_choices));
     batches_of(job_.info().rank, job_.info().world);
     if (eval_) eval_batches();
+    if (!o_.export_to.empty()) require_free(o_.export_to);
     if (job_.first())
       for (const std::string& w : warnings_of_many_calls(
                config_, make_model(model_, DType::fp32, o_.model.seq_len, o_.model.model), data_ranks_))
@@ -124,6 +125,7 @@ class Run {
     if (stopped) say(fmt::format("stop requested: saving after step {}", engine_->step()));
     save();
     if (!stopped && eval_) evaluate();
+    if (!stopped) write_export();
     profile_->end();
     report_->end(*engine_);
     if (stopped && o_.output.empty()) say("nothing was saved: there is no --output");
@@ -327,6 +329,22 @@ class Run {
     }
     if (job_.any(bool(failure))) save_and_throw(failure);
     report_->evaluation(engine_->step(), validation_loss_);
+  }
+
+  // Of what was saved last. ds_config's own way to ask for it names no folder, so it has one here, which the
+  // next end of the training replaces.
+  void write_export() {
+    const bool asked = config_.zero.stage3_gather_16bit_weights_on_model_save;
+    if (o_.export_to.empty() && !asked) return;
+    if (o_.output.empty())
+      return say(
+          "stage3_gather_16bit_weights_on_model_save: nothing is written, because there is no --output");
+    const std::string target = o_.export_to.empty() ? o_.output + "/hugging_face" : o_.export_to;
+    job_.together([&] {
+      if (job_.first())
+        say(export_checkpoint(o_.output, latest_checkpoint(o_.output), target,
+                              {.dtype = model_dtype(config_)}));
+    });
   }
 
   void save() {

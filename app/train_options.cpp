@@ -40,6 +40,10 @@ bool parse_options(TrainOptions& o, const Arguments& arguments) {
   app.add_option("--resume", o.resume, "auto, required, never, or a checkpoint's name")
       ->capture_default_str();
   app.add_flag("--reset_optimizer", o.reset_optimizer, "resume the weights alone: the optimizer begins anew");
+  app.add_option(
+      "--export", o.export_to,
+      "at the end, also write the weights to this folder for transformers, in the model's type; it is "
+      "never overwritten (cleave export does the same later)");
   app.add_option("--metrics", o.metrics, "JSON lines file, one object a step");
   app.add_option("--trace", o.trace,
                  "what every rank does and when, for Perfetto or chrome://tracing: FILE, with several ranks "
@@ -61,6 +65,8 @@ bool parse_options(TrainOptions& o, const Arguments& arguments) {
                                     {"--save_minutes", o.save_minutes > 0},
                                     {"--keep_every", o.keep_every > 0}})
     require(!given || !o.output.empty(), Exit::usage, "{} needs --output, the folder of checkpoints", name);
+  require(o.export_to.empty() || !o.output.empty(), Exit::usage,
+          "--export needs --output, the folder of the checkpoint that it is made from");
   require(!o.ngrams || !o.eval_data.empty(), Exit::usage, "--ngrams needs --eval_data");
   return true;
 }

@@ -8,7 +8,7 @@ struct TrainOptions {
   ModelOptions model;
   RankOptions ranks;
   AutoValues values;
-  std::string config, data, eval_data, output, resume = "auto", metrics, trace;
+  std::string config, data, eval_data, output, export_to, resume = "auto", metrics, trace;
   int64_t steps = 100, eval_interval = 0, save_interval = 0, keep = 2, keep_every = 0, trace_steps = 10;
   double save_minutes = 0;
   uint64_t seed = 42;

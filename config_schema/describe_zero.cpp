@@ -30,10 +30,10 @@ void describe_stage3(Keys& k, ZeroConfig& z) {
       .inert_if(off, why);
   for (const char* name :
        {"stage3_gather_16bit_weights_on_model_save", "stage3_gather_fp16_weights_on_model_save"})
-    k.warned(
-        name, "b=false",
-        "no file of whole 16-bit weights is written; the safetensors of a checkpoint have each parameter in "
-        "fp32 under its name");
+    k.honoured(
+        name, &z.stage3_gather_16bit_weights_on_model_save,
+        "a training with --output ends by writing its weights, whole and in the model's type, to the folder "
+        "hugging_face in it; at any stage");
   k.no_effect("stage3_module_granularity_threshold", "i=0", "the unit of gathering is the layer")
       .at_least(0)
       .inert_if(off, why);

@@ -87,6 +87,7 @@ struct ZeroConfig {
   int64_t stage3_prefetch_bucket_size = 50'000'000;
   int64_t stage3_param_persistence_threshold = 100'000;
   int64_t stage3_max_live_parameters = 1'000'000'000;
+  bool stage3_gather_16bit_weights_on_model_save = false;
   int64_t mics_shard_size = -1;         // ranks that share a copy of everything; -1: all of the data axis
   int64_t zero_hpz_partition_size = 1;  // ranks that share a copy of the parameters; 1: all of the data axis
   int64_t sub_group_size = 1'000'000'000;  // elements of optimizer state updated at a time, on disk

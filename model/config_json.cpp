@@ -2,6 +2,8 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
+
 #include "model/config_fields.h"
 #include "model/family.h"
 
@@ -22,10 +24,17 @@ const Family* family_called(const std::string& type, const Fields& fields) {
     if (f->type == type) return f;
     types.push_back(f->type);
   }
+  // The one whose name has most in common from the start on; the others are decoders like Llama.
+  const auto in_common = [&](const std::string& other) {
+    return std::mismatch(type.begin(), type.end(), other.begin(), other.end()).first - type.begin();
+  };
+  std::string nearest = "llama";
+  for (const std::string& other : types)
+    if (in_common(other) >= 3 && in_common(other) > in_common(nearest)) nearest = other;
   const std::string last = types.back();
   types.pop_back();
-  fields.refuse("model_type",
-                fmt::format("'{}' is not built; {} and {} are", type, fmt::join(types, ", "), last));
+  fields.refuse("model_type", fmt::format("'{}' is not built; {} and {} are, and the nearest is {}", type,
+                                          fmt::join(types, ", "), last, nearest));
   return nullptr;
 }
 
@@ -38,6 +47,7 @@ ModelConfig read_config_json(const std::string& text, const std::string& origin)
   std::vector<std::string> problems;
   const Fields fields(object, "", problems);
   ModelConfig config;
+  fields.absent("quantization_config", "a quantized model");
   if (const Family* family = family_called(fields.word("model_type", ""), fields))
     config = family->read(fields);
   std::string all;

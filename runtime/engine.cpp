@@ -32,6 +32,11 @@ ModelFactory factory_of(Model model) {
   };
 }
 
+bool holds_weights_alone(const CheckpointReader& reader) {
+  const auto& tensors = reader.manifest().tensors;
+  return std::all_of(tensors.begin(), tensors.end(), [](auto& t) { return t.first.first == "master"; });
+}
+
 // Refuses a checkpoint that lacks a kind of state, before anything is overwritten.
 void require_kinds(const CheckpointReader& reader, const std::vector<std::string>& wanted) {
   std::set<std::string> stored;
@@ -386,21 +391,23 @@ void Engine::save_checkpoint(const std::string& dir, const std::string& tag, con
 
 std::string Engine::load_checkpoint(const std::string& dir, const std::string& tag, Load what) {
   State& s = *state_;
-  const bool reset = what == Load::no_optimizer;
+  bool reset = what == Load::no_optimizer, begins = false;
   std::vector<std::string> kinds = s.rank->saved->kinds();
-  if (reset) kinds.resize(1);  // the weights
   Restored restored;
   together(s.ranks.world(), Exit::checkpoint, [&] {
     const CheckpointReader reader(dir, tag);
     restored = from_json(reader.state(), reader.path().string());
+    begins = restored.at.step == 0 && holds_weights_alone(reader);
+    reset = reset || begins;
+    if (reset) kinds.resize(1);  // the weights
     require_kinds(reader, kinds);
     for (const Record& r : records_to_load(*s.rank, s.streams->compute))
       if (std::find(kinds.begin(), kinds.end(), r.kind) != kinds.end()) reader.read(r);
   });
   s.at = restored.at;
   if (reset) s.at.optimizer_begin = s.at.applied;
-  s.options.seed = restored.seed;
-  if (s.settings.config.precision == Precision::fp16) s.scaler.restore(restored.scaler);
+  if (!begins) s.options.seed = restored.seed;
+  if (s.settings.config.precision == Precision::fp16 && !begins) s.scaler.restore(restored.scaler);
   s.rank->saved->publish_masters(s.streams->compute);
   s.streams->synchronize();
   return restored.client;
@@ -440,6 +447,7 @@ void Engine::set_parameters(const std::function<std::vector<float>(const ParamSp
 const EngineNotes& Engine::notes() const { return state_->notes; }
 UpdateBytes Engine::update_bytes() const { return state_->needs.update; }
 bool Engine::state_is_whole() const { return state_->whole; }
+bool Engine::optimizer_is_new() const { return state_->at.applied == state_->at.optimizer_begin; }
 int64_t Engine::step() const { return state_->at.step; }
 const Model& Engine::model() const { return state_->model; }
 const DsConfig& Engine::config() const { return state_->settings.config; }

@@ -118,12 +118,15 @@ class Engine {
     all,           // Error(checkpoint) names the state that the optimizer wants and the checkpoint lacks
     no_optimizer,  // the optimizer begins anew, with its state as it is made and its count of updates at 0
   };
+  // A checkpoint of weights alone that no step was taken on, such as an imported one, is a beginning: its
+  // optimizer is new whatever is asked for, and seed and loss scale are this engine's.
   std::string load_checkpoint(const std::string& dir, const std::string& tag = "latest",
                               Load what = Load::all);
+  bool optimizer_is_new() const;  // no update was applied since its state was made
 
-  // Weights from elsewhere, such as a published model: calls read() for records of kind "master" that together
-  // are all that this rank holds, wherever it lives. Optimizer state and position stay as they are. What
-  // read() throws on one rank, every rank throws. Collective.
+  // Weights from elsewhere, such as a published model: calls read() for records of kind "master" that
+  // together are all that this rank holds, wherever it lives. Optimizer state and position stay as they are.
+  // What read() throws on one rank, every rank throws. Collective.
   void load_weights(const std::function<void(const Record&)>& read);
 
   int64_t step() const;        // steps taken, skipped ones included

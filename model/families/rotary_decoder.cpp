@@ -57,7 +57,6 @@ ModelConfig read_rotary_decoder(const Family& family, const Fields& f, int64_t p
   f.only("attention_dropout", 0.0, 0.0);
   f.only("mlp_bias", false, false);
   f.only("pretraining_tp", 1, 1);
-  f.absent("quantization_config", "a quantized model");
   f.absent("attn_logit_softcapping", "a soft cap of attention's scores");
   f.absent("final_logit_softcapping", "a soft cap of the logits");
   return model_config(family, c);

@@ -47,7 +47,8 @@ PROFILE = {"flops_profiler": {"enabled": True, "profile_step": 1}}
 
 # key: (what must differ, a value, another value, the rest of the configuration, ranks)
 # memory, bytes, calls: of the plan (calls: how many collectives of which size a rank's step has). loss, lr, scale, skipped: of the
-# steps. lines: what is printed, without numbers; profile, disk: what is printed about these. files: what is written. code: how the
+# steps. lines: what is printed, without numbers; profile, disk: what is printed about these. files, saved: what is written, without
+# and with a folder of checkpoints. code: how the
 # run ends. alone: how long a rank waits for another. "absent" leaves the key out.
 ROWS = {
     "train_batch_size": ("loss", 8, 16, {"gradient_accumulation_steps": "absent"}, 2),
@@ -147,6 +148,8 @@ ROWS = {
     "zero_optimization.cpu_offload_param": ("memory", False, True, {"zero_optimization": GATHERED}, 2),
     "zero_optimization.sub_group_size": ("memory", 1000, 10**9, NVME, 1),
     "zero_optimization.stage3_prefetch_bucket_size": ("memory", 0, 5 * 10**7, {"zero_optimization": GATHERED}, 2),
+    "zero_optimization.stage3_gather_16bit_weights_on_model_save": ("saved", False, True, {}, 1),
+    "zero_optimization.stage3_gather_fp16_weights_on_model_save": ("saved", False, True, {}, 1),
     "zero_optimization.stage3_param_persistence_threshold": ("memory", 0, 10**5, {"zero_optimization": {"stage": 3}}, 2),
     "zero_optimization.stage3_max_live_parameters": ("memory", 1, 10**9, {"zero_optimization": GATHERED}, 2),
     "zero_optimization.mics_shard_size": ("memory", -1, 2, {"zero_optimization": GATHERED}, 4),
@@ -261,11 +264,13 @@ class Honoured(AppTest):
         if what == "calls":
             rest = {**rest, "comms_logger": {}}
         options = ["train", *self.job(path, value, rest, folder), "--data", self.data, "--steps", 10, "--metrics", metrics]
+        if what == "saved":
+            options += ["--output", folder / "out"]
         r = self.run_job(*(["launch", "-n", ranks, "--"] if ranks > 1 else []), *options)
         if what == "code":
             return r.returncode
         self.assertEqual(r.returncode, 0, f"{path} = {value}: {r.stderr}")
-        if what == "files":
+        if what in {"files", "saved"}:
             return sorted(re.sub(r"tfevents.*", "", str(p.relative_to(folder))) for p in folder.rglob("*"))
         if what == "lines":
             kept = [line for line in r.stdout.splitlines() if "config" not in line and not re.search(r"step +\d+/\d+", line)]

@@ -1,0 +1,233 @@
+#!/usr/bin/env python3
+"""Models of Hugging Face in and out: training from their weights, import, export, and answers to folders that are no such models.
+tests/fixtures/make_published_fixtures.py makes the folders, and what transformers computes from them."""
+import filecmp
+import json
+import math
+import shutil
+import struct
+import unittest
+
+from app_test import AppTest, ROOT
+
+PUBLISHED = ROOT / "tests/fixtures/published"
+MODELS = ["gpt2", "gpt2_base", "llama", "qwen2", "qwen3", "mistral", "phi3"]
+LENGTH, VOCAB = 12, 61
+
+
+def read_safetensors(path):
+    """name: (type, shape, bytes)"""
+    data = path.read_bytes()
+    begin = 8 + struct.unpack("<Q", data[:8])[0]
+    header = json.loads(data[8:begin])
+    return {name: (t["dtype"], t["shape"], data[begin + t["data_offsets"][0]:begin + t["data_offsets"][1]])
+            for name, t in header.items() if name != "__metadata__"}
+
+
+class Exchange(AppTest):
+    def setUp(self):
+        super().setUp()
+        self.expected = {}
+        for name in MODELS:
+            tensors = read_safetensors(PUBLISHED / f"{name}.expected.safetensors")
+            tokens = struct.unpack(f"<{2 * LENGTH}i", tensors["tokens"][2])
+            logits = struct.unpack(f"<{2 * LENGTH * VOCAB}f", tensors["logits"][2])
+            self.expected[name] = self.loss_of(tokens + (0,), logits)
+        self.tokens = self.dir / "tokens.bin"  # two windows, as nanoGPT writes them
+        self.tokens.write_bytes(struct.pack(f"<{2 * LENGTH + 1}H", *tokens, 0))
+
+    @staticmethod
+    def loss_of(tokens, logits):
+        total = 0
+        for i in range(2 * LENGTH):
+            row = logits[i * VOCAB:(i + 1) * VOCAB]
+            most = max(row)
+            total += most + math.log(sum(math.exp(x - most) for x in row)) - row[tokens[i + 1]]
+        return total / (2 * LENGTH)
+
+    def begin(self, model, *args, ranks=1, steps=1, code=0, length=LENGTH, **config):
+        """Trains on both windows at once; returns the losses and what was printed."""
+        metrics = self.dir / "exchange.jsonl"
+        file = self.config("exchange.json", **{"train_batch_size": 2, "train_micro_batch_size_per_gpu": 1,
+                                               "gradient_accumulation_steps": None, "optimizer": {"type": "AdamW", "params": {"lr": 1e-2}},
+                                               **config})
+        file.write_text(json.dumps({k: v for k, v in json.loads(file.read_text()).items() if v is not None}))
+        command = ["train", "--deepspeed_config", file, "--model", model, "--data", self.tokens, "--seq_len", length,
+                   "--steps", steps, "--metrics", metrics, *args]
+        r = self.run_cleave(*(["launch", "-n", ranks, "--"] if ranks > 1 else []), *command, code=code)
+        lines = [json.loads(line) for line in metrics.read_text().splitlines()] if code == 0 else []
+        return [line["loss"] for line in lines if "loss" in line], r
+
+    def model(self, name, **changes):
+        """A copy whose config.json is changed."""
+        folder = self.dir / f"model {len(list(self.dir.iterdir()))}"
+        shutil.copytree(PUBLISHED / name, folder)
+        config = json.loads((folder / "config.json").read_text())
+        config.update(changes)
+        (folder / "config.json").write_text(json.dumps({k: v for k, v in config.items() if v is not None}))
+        return folder
+
+    def assertSameFiles(self, a, b):
+        names = sorted(p.name for p in a.iterdir())
+        self.assertEqual(names, sorted(p.name for p in b.iterdir()))
+        for name in names:
+            self.assertTrue(filecmp.cmp(a / name, b / name, shallow=False), name)
+
+    def test_the_first_loss_is_that_of_transformers_in_every_layout(self):
+        nvme = {"device": "nvme", "nvme_path": str(self.dir)}
+        for number, (ranks, config) in enumerate((
+                (1, {}), (2, {"pipeline": {"stages": 2}}), (2, {"tensor_parallel": {"autotp_size": 2}}),
+                (2, {"zero_optimization": {"stage": 3, "offload_optimizer": nvme, "offload_param": nvme}}))):
+            for name in MODELS if number == 0 else [MODELS[number], MODELS[-number]]:
+                losses, r = self.begin(PUBLISHED / name, ranks=ranks, **config)
+                self.assertAlmostEqual(losses[0] / self.expected[name], 1, delta=1e-5, msg=f"{name} {config}")
+                self.assertEqual(r.stdout.count(f"begins with weights of {PUBLISHED / name} ("), 1, r.stdout)
+        losses, _ = self.begin(PUBLISHED / "qwen2", bf16={"enabled": True})
+        self.assertAlmostEqual(losses[0] / self.expected["qwen2"], 1, delta=1e-2)
+
+    def test_a_checkpoint_goes_before_the_published_weights(self):
+        out = self.dir / "out"
+        whole, _ = self.begin(PUBLISHED / "llama", steps=4)
+        first, _ = self.begin(PUBLISHED / "llama", "--output", out, steps=2)
+        both, r = self.begin(PUBLISHED / "llama", "--output", out, steps=4)
+        self.assertEqual(both, whole)
+        self.assertNotIn("begins with", r.stdout)
+        self.assertNotIn("warning", r.stderr)
+
+    def test_config_json_alone_begins_with_random_weights(self):
+        losses, r = self.begin(PUBLISHED / "llama/config.json")
+        self.assertGreater(abs(losses[0] / self.expected["llama"] - 1), 1e-3)
+        self.assertNotIn("begins with", r.stdout)
+
+    def test_an_import_evaluates_and_exports_the_same_bytes(self):
+        for name in MODELS:
+            folder, out = self.dir / f"{name} in", self.dir / f"{name} out"
+            self.assertIn("global_step0: weights of", self.run_cleave("import", PUBLISHED / name, folder, "--seq_len", LENGTH).stdout)
+            loss = float(self.run_cleave("eval", folder, "--data", self.tokens).stdout.split()[1])
+            self.assertAlmostEqual(loss / self.expected[name], 1, delta=1e-5, msg=name)
+            weights = {}
+            for file in sorted((PUBLISHED / name).glob("*.safetensors")):
+                weights.update(read_safetensors(file))
+            dtype = {"F32": "fp32", "BF16": "bf16", "F16": "fp16"}[weights.get("wte.weight", next(iter(weights.values())))[0]]
+            self.run_cleave("export", folder, out, "--dtype", dtype, "--max_shard_size", "8KB")
+            again = {}
+            for file in sorted(out.glob("*.safetensors")):
+                again.update(read_safetensors(file))
+            self.assertEqual(set(json.loads((out / "model.safetensors.index.json").read_text())["weight_map"]), set(again))
+            if name == "gpt2_base":
+                weights = {f"transformer.{k}": v for k, v in weights.items()
+                           if not k.endswith((".attn.bias", ".masked_bias", "lm_head.weight"))}
+            self.assertEqual(again, weights, name)
+
+    def test_an_export_carries_what_belongs_to_the_model_and_comes_back_as_the_same_files(self):
+        model = self.model("llama")
+        for name, text in (("tokenizer.json", "{}"), ("tokenizer.model", "m"), ("tokenizer_config.json", "[]"), ("vocab.json", "v"),
+                           ("merges.txt", "a b"), ("special_tokens_map.json", "s"), ("added_tokens.json", "t"), ("notes.txt", "no")):
+            (model / name).write_text(text)
+        run, a, b = self.dir / "run", self.dir / "a", self.dir / "b"
+        self.begin(model, "--output", run, "--export", self.dir / "at end", ranks=2, zero_optimization={"stage": 3})
+        self.run_cleave("export", run, a)
+        self.assertSameFiles(self.dir / "at end", a)
+        names = {p.name for p in a.iterdir()}
+        self.assertEqual(names, {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer.model",
+                                 "tokenizer_config.json", "vocab.json", "merges.txt", "special_tokens_map.json", "added_tokens.json"})
+        config, before = (json.loads((f / "config.json").read_text()) for f in (a, model))
+        self.assertEqual(config.pop("torch_dtype"), "float32")
+        before.pop("dtype")
+        self.assertEqual(config, before)
+        self.run_cleave("import", a, self.dir / "again")
+        self.run_cleave("export", self.dir / "again", b)
+        self.assertSameFiles(a, b)
+
+    def test_a_model_that_began_random_is_exported_with_a_config_of_its_own(self):
+        run, out = self.dir / "run", self.dir / "out"
+        self.train("--output", run, ranks=1)
+        self.run_cleave("export", run, out, "--dtype", "bf16")
+        config = json.loads((out / "config.json").read_text())
+        self.assertEqual((config["architectures"], config["torch_dtype"], config["vocab_size"]), (["GPT2LMHeadModel"], "bfloat16", 256))
+        losses = self.losses("--resume", "never", ranks=1, steps=1, model=out)
+        self.assertLess(losses[0][0], 5.5)
+
+    def test_the_ds_config_asks_for_whole_weights_at_the_end(self):
+        run = self.dir / "run"
+        zero = {"stage": 3, "stage3_gather_16bit_weights_on_model_save": True}
+        for steps in (1, 2):  # the second replaces the first
+            _, r = self.begin(PUBLISHED / "qwen2", "--output", run, "--strict", ranks=2, steps=steps, bf16={"enabled": True},
+                              zero_optimization=zero)
+            self.assertIn(f"global_step{steps} in bf16", r.stdout)
+            out = run / "hugging_face"
+            self.assertEqual({t[0] for t in read_safetensors(out / "model.safetensors").values()}, {"BF16"})
+        _, r = self.begin(PUBLISHED / "qwen2", zero_optimization=zero)
+        self.assertIn("nothing is written, because there is no --output", r.stdout)
+
+    def test_an_import_is_a_beginning_with_a_new_optimizer(self):
+        folder = self.dir / "in"
+        self.run_cleave("import", PUBLISHED / "mistral", folder)
+        whole, _ = self.begin(PUBLISHED / "mistral", steps=3)
+        losses, r = self.begin(PUBLISHED / "mistral", "--output", folder, "--strict", steps=3)
+        self.assertEqual(losses, whole)
+        self.assertIn("global_step0 at step 0; the optimizer begins anew", r.stdout)
+        self.assertNotIn("warning", r.stderr)
+
+    def test_nothing_is_overwritten(self):
+        run, taken = self.dir / "run", self.dir / "taken"
+        self.run_cleave("import", PUBLISHED / "llama", run)
+        self.assertIn("has checkpoints already", self.run_cleave("import", PUBLISHED / "llama", run, code=2).stderr)
+        taken.mkdir()
+        (taken / "notes.txt").write_text("mine")
+        for args in (["export", run, taken], ["export", run, taken / "notes.txt"]):
+            self.assertIn("is there already", self.run_cleave(*args, code=2).stderr)
+        _, r = self.begin(PUBLISHED / "llama", "--output", run, "--export", taken, code=2)
+        self.assertIn("is there already", r.stderr)
+        self.assertEqual((taken / "notes.txt").read_text(), "mine")
+        (taken / "notes.txt").unlink()
+        self.run_cleave("export", run, taken)  # an empty folder is free
+        self.assertTrue((taken / "model.safetensors").exists())
+        self.assertEqual([p.name for p in self.dir.iterdir() if p.name.startswith(".tmp")], [])
+
+    def test_folders_that_are_no_such_models_are_one_error_before_anything_starts(self):
+        def refused(folder, code, *parts, ranks=1):
+            _, r = self.begin(folder, ranks=ranks, code=code)
+            for part in (str(folder), *parts):
+                self.assertIn(part, r.stderr)
+            self.assertEqual(r.stderr.count(parts[-1]), 1, "said once, not by every rank")
+            r = self.run_cleave("import", folder, self.dir / "never", code=code)
+            self.assertIn(parts[-1], r.stderr)
+            self.assertFalse((self.dir / "never").exists())
+        refused(self.model("llama", model_type="qwen3_moe"), 2, "'qwen3_moe' is not built", "the nearest is qwen3", ranks=2)
+        refused(self.model("llama", model_type="gpt_neox"), 2, "the nearest is gpt2")
+        refused(self.model("llama", quantization_config={"quant_method": "fp8"}), 2, "quantization_config", "a quantized model")
+        refused(self.model("gpt2", quantization_config={"quant_method": "gptq"}), 2, "quantization_config", "a quantized model")
+        refused(self.model("llama", rope_parameters=None, rope_scaling={"rope_type": "yarn", "factor": 2.0}), 2, "yarn is not built")
+        refused(self.model("llama", num_hidden_layers=3), 4, "model.layers.2.mlp.down_proj.weight is missing", ranks=2)
+        refused(self.model("llama", num_hidden_layers=1), 4, "model.layers.1.mlp.down_proj.weight in model-",
+                "self_attn.v_proj.weight in model-")
+        refused(self.model("llama", intermediate_size=25), 4, "has the shape [16, 24]; wanted [16, 25]\n  model.layers.1.mlp.gate")
+        refused(self.model("llama", tie_word_embeddings=True), 4, "lm_head.weight and model.embed_tokens.weight differ")
+        refused(self.model("qwen2", tie_word_embeddings=False), 4, "lm_head.weight is missing")
+        gone = self.model("llama")
+        (gone / "model-00003-of-00004.safetensors").unlink()
+        refused(gone, 4, "names model-00003-of-00004.safetensors, which is not there")
+        cut = self.model("mistral")
+        (cut / "model.safetensors").write_bytes((cut / "model.safetensors").read_bytes()[:-4])
+        refused(cut, 4, "is damaged or not a safetensors file")
+        quantized = self.model("mistral")
+        data = (quantized / "model.safetensors").read_bytes()
+        length = struct.unpack("<Q", data[:8])[0]
+        header = json.loads(data[8:8 + length])
+        header["model.norm.weight"].update(dtype="F8_E4M3", shape=[64])
+        text = json.dumps(header).encode()
+        (quantized / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + data[8 + length:])
+        refused(quantized, 4, "model.norm.weight in model.safetensors has the type F8_E4M3")
+        other = self.model("mistral")
+        (other / "model.safetensors").rename(other / "model.gguf")
+        refused(other, 4, "has neither model.safetensors", "such as model.gguf, is not read here")
+
+    def test_the_length_is_at_most_the_models_positions(self):
+        self.tokens.write_bytes(self.tokens.read_bytes() * 4)
+        _, r = self.begin(PUBLISHED / "llama", length=33, code=2)
+        self.assertIn("--seq_len 33 is outside 1..32", r.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
