@@ -7,6 +7,7 @@
 
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/safetensors.h"
+#include "checkpoint/torch_file.h"
 #include "core/printable.h"
 
 namespace cleave {
@@ -55,24 +56,33 @@ std::string weights_in(const fs::path& folder) {
 }
 
 WeightFiles::WeightFiles(const fs::path& folder) : folder_(folder) {
-  if (stands(folder / "model.safetensors.index.json"))
-    open_index(folder / "model.safetensors.index.json");
-  else if (stands(folder / "model.safetensors"))
-    open(folder / "model.safetensors");
-  else
-    refuse_folder();
+  for (const std::string name : {"model.safetensors", "pytorch_model.bin"}) {
+    if (stands(folder / (name + ".index.json"))) {
+      open_index(folder / (name + ".index.json"));
+      return;
+    }
+    if (stands(folder / name)) {
+      open(folder / name);
+      return;
+    }
+  }
+  refuse_folder();
 }
 
 void WeightFiles::refuse_folder() const {
   const std::string other = weights_in(folder_);
   fail(Exit::checkpoint,
-       "{} has neither model.safetensors nor model.safetensors.index.json{}; wanted a model's folder as "
+       "{} has neither model.safetensors nor pytorch_model.bin nor an index of such files{}; wanted a "
+       "model's folder as "
        "transformers' save_pretrained writes it",
        folder_.string(), other.empty() ? "" : "; what it has, such as " + other + ", is not read here");
 }
 
 void WeightFiles::open(const fs::path& path) {
-  const TensorFile& file = *files_.emplace_back(std::make_unique<SafetensorsFile>(path));
+  const bool torch = path.extension() == ".bin" || path.extension() == ".pt";
+  const TensorFile& file =
+      *files_.emplace_back(torch ? std::unique_ptr<TensorFile>(std::make_unique<TorchFile>(path))
+                                 : std::make_unique<SafetensorsFile>(path));
   for (const auto& [name, tensor] : file.tensors()) {
     const auto [at, is_new] = places_.emplace(name, &file);
     require(is_new, Exit::checkpoint, "{} and {} both have a tensor {}", at->second->path().string(),

@@ -4,14 +4,17 @@ tests/fixtures/make_published_fixtures.py makes the folders, and what transforme
 import filecmp
 import json
 import math
+import os
+import pickle
 import shutil
 import struct
 import unittest
+import zipfile
 
 from app_test import AppTest, ROOT
 
 PUBLISHED = ROOT / "tests/fixtures/published"
-MODELS = ["gpt2", "gpt2_base", "llama", "qwen2", "qwen3", "mistral", "phi3"]
+MODELS = ["gpt2", "gpt2_base", "llama", "qwen2", "qwen3", "mistral", "phi3", "qwen2_torch", "llama_torch"]
 LENGTH, VOCAB = 12, 61
 
 
@@ -22,6 +25,16 @@ def read_safetensors(path):
     header = json.loads(data[8:begin])
     return {name: (t["dtype"], t["shape"], data[begin + t["data_offsets"][0]:begin + t["data_offsets"][1]])
             for name, t in header.items() if name != "__metadata__"}
+
+
+class Trap:
+    """What runs a command where Python reads it."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.system, (f"touch '{self.path}'",)
 
 
 class Exchange(AppTest):
@@ -106,7 +119,7 @@ class Exchange(AppTest):
             loss = float(self.run_cleave("eval", folder, "--data", self.tokens).stdout.split()[1])
             self.assertAlmostEqual(loss / self.expected[name], 1, delta=1e-5, msg=name)
             weights = {}
-            for file in sorted((PUBLISHED / name).glob("*.safetensors")):
+            for file in sorted((PUBLISHED / name.removesuffix("_torch")).glob("*.safetensors")):
                 weights.update(read_safetensors(file))
             dtype = {"F32": "fp32", "BF16": "bf16", "F16": "fp16"}[weights.get("wte.weight", next(iter(weights.values())))[0]]
             self.run_cleave("export", folder, out, "--dtype", dtype, "--max_shard_size", "8KB")
@@ -219,6 +232,12 @@ class Exchange(AppTest):
         text = json.dumps(header).encode()
         (quantized / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + data[8 + length:])
         refused(quantized, 4, "model.norm.weight in model.safetensors has the type F8_E4M3")
+        trap = self.model("mistral")
+        (trap / "model.safetensors").unlink()
+        with zipfile.ZipFile(trap / "pytorch_model.bin", "w") as archive:
+            archive.writestr("a/data.pkl", pickle.dumps(Trap(self.dir / "ran"), 2))
+        refused(trap, 4, "it wants 'posix.system', which is neither a tensor nor a container")
+        self.assertFalse((self.dir / "ran").exists())
         other = self.model("mistral")
         (other / "model.safetensors").rename(other / "model.gguf")
         refused(other, 4, "has neither model.safetensors", "such as model.gguf, is not read here")

@@ -16,7 +16,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int64_t kRows = 2, kLength = 12;
-constexpr const char* kModels[] = {"gpt2", "gpt2_base", "llama", "qwen2", "qwen3", "mistral", "phi3"};
+constexpr const char* kModels[] = {"gpt2",    "gpt2_base", "llama",       "qwen2",      "qwen3",
+                                   "mistral", "phi3",      "qwen2_torch", "llama_torch"};
 
 fs::path folder_of(const std::string& name) { return fs::path(FIXTURES "/published") / name; }
 ModelConfig config_of_folder(const fs::path& folder) { return find_model((folder / "config.json").string()); }
@@ -248,7 +249,7 @@ TEST_F(Damaged, AFolderWithoutWeightsOrWithOthersIsRefused) {
   fs::remove(at() / "model.safetensors");
   expect({"has neither model.safetensors nor"});
   scratch_.write("model/model.gguf", "x");
-  expect({"has neither model.safetensors nor", "such as model.gguf"});
+  expect({"has neither model.safetensors nor pytorch_model.bin", "such as model.gguf"});
   scratch_.write("model/model.safetensors", "short");
   expect({"model.safetensors is damaged or not a safetensors file"});
 }

@@ -1,0 +1,413 @@
+#include "checkpoint/pickle.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <map>
+#include <optional>
+
+#include "core/error.h"
+#include "core/printable.h"
+
+namespace cleave {
+namespace {
+
+using Kind = Pickled::Kind;
+
+// Names that stand in pickles of tensors, and what calling them would make.
+enum class Makes : uint8_t { none, dict, list, same, tensor, tensor_v1, parameter, inert };
+constexpr std::pair<std::string_view, Makes> kCalls[] = {
+    {"collections.OrderedDict", Makes::dict},
+    {"collections.defaultdict", Makes::dict},
+    {"builtins.set", Makes::list},
+    {"builtins.frozenset", Makes::list},
+    {"builtins.list", Makes::list},
+    {"builtins.dict", Makes::dict},
+    {"__builtin__.set", Makes::list},
+    {"__builtin__.frozenset", Makes::list},
+    {"__builtin__.list", Makes::list},
+    {"__builtin__.dict", Makes::dict},
+    {"torch.Size", Makes::same},
+    {"torch._utils._rebuild_tensor_v2", Makes::tensor},
+    {"torch._utils._rebuild_tensor", Makes::tensor_v1},
+    {"torch._utils._rebuild_parameter", Makes::parameter},
+    {"torch.device", Makes::inert}};
+
+Makes call_of(const std::string& name) {
+  for (const auto& [known, call] : kCalls)
+    if (name == known) return call;
+  return Makes::none;
+}
+
+// Types and storages of torch are names that are not called.
+bool is_torch_type(const std::string& name) {
+  constexpr std::string_view types[] = {"float32", "float64", "float16", "bfloat16", "float",
+                                        "double",  "half",    "int64",   "int32",    "int16",
+                                        "int8",    "uint8",   "bool"};
+  if (!name.starts_with("torch.")) return false;
+  const std::string_view last = std::string_view(name).substr(name.rfind('.') + 1);
+  return last.ends_with("Storage") || std::find(std::begin(types), std::end(types), last) != std::end(types);
+}
+
+bool is_list_of_integers(const Pickled& v) {
+  return v.kind == Kind::list && std::all_of(v.items.begin(), v.items.end(), [](auto* i) {
+           return i->kind == Kind::integer && i->text.empty();
+         });
+}
+
+}  // namespace
+
+const Pickled* Pickled::find(std::string_view name) const {
+  if (kind != Kind::dict) return nullptr;
+  for (size_t i = items.size(); i >= 2; i -= 2)
+    if (items[i - 2]->kind == Kind::text && items[i - 2]->text == name) return items[i - 1];
+  return nullptr;
+}
+
+Pickle::~Pickle() = default;
+
+// A stack of values, the places of marks in it, and a memory of values that stand in a pickle twice.
+class Pickle::Machine {
+ public:
+  Machine(std::deque<Pickled>& values, std::span<const std::byte> bytes, const Inert& inert)
+      : values_(values), bytes_(bytes), inert_(inert) {}
+
+  const Pickled* run() {
+    for (;;) {
+      place_ = at_;
+      const auto op = uint8_t(take(1)[0]);
+      if (op == '.') return pop();
+      if (!(scalar(op) || text(op) || container(op) || memory(op) || call(op)))
+        refuse(fmt::format("the instruction {:#04x} is not one of protocol 2 to 5 that is read here", op));
+    }
+  }
+  size_t at() const { return at_; }
+
+ private:
+  [[noreturn]] void refuse(const std::string& why) const {
+    fail(Exit::checkpoint, "at byte {} of the pickle: {}", place_, why);
+  }
+  std::string_view take(uint64_t n) {
+    if (n > bytes_.size() - at_) refuse("it ends too early");
+    const auto* begin = reinterpret_cast<const char*>(bytes_.data()) + at_;
+    at_ += size_t(n);
+    return {begin, size_t(n)};
+  }
+  template <class T>
+  T number() {
+    T value;
+    std::memcpy(&value, take(sizeof value).data(), sizeof value);
+    return value;
+  }
+  std::string_view line() {
+    const auto* begin = reinterpret_cast<const char*>(bytes_.data()) + at_;
+    const void* end = std::memchr(begin, '\n', bytes_.size() - at_);
+    if (!end) refuse("it ends too early");
+    const std::string_view text = take(uint64_t(static_cast<const char*>(end) - begin) + 1);
+    return text.substr(0, text.size() - 1);
+  }
+
+  Pickled* make(Pickled value) { return &values_.emplace_back(std::move(value)); }
+  bool push(const Pickled* value) {
+    stack_.push_back(const_cast<Pickled*>(value));  // all are of values_
+    return true;
+  }
+  bool push_new(Pickled value) { return push(make(std::move(value))); }
+  // Nothing below the last mark.
+  Pickled* pop() {
+    if (stack_.size() <= (marks_.empty() ? 0 : marks_.back())) refuse("it takes a value that is not there");
+    Pickled* value = stack_.back();
+    stack_.pop_back();
+    return value;
+  }
+  Pickled* top(Kind kind, Kind other) {
+    if (stack_.size() <= (marks_.empty() ? 0 : marks_.back())) refuse("it takes a value that is not there");
+    if (stack_.back()->kind != kind && stack_.back()->kind != other)
+      refuse("it adds to what is no container");
+    return stack_.back();
+  }
+  std::vector<const Pickled*> pop_to_mark() {
+    if (marks_.empty()) refuse("a mark is missing");
+    std::vector<const Pickled*> values(stack_.begin() + int64_t(marks_.back()), stack_.end());
+    stack_.resize(marks_.back());
+    marks_.pop_back();
+    return values;
+  }
+  std::vector<const Pickled*> pop_some(size_t n) {
+    std::vector<const Pickled*> values(n);
+    for (size_t i = n; i-- > 0;) values[i] = pop();
+    return values;
+  }
+
+  bool integer(int64_t value) { return push_new({.kind = Kind::integer, .integer = value}); }
+  bool long_of(uint64_t n) {
+    const std::string_view bytes = take(n);
+    if (n > sizeof(int64_t)) return push_new({.kind = Kind::integer, .text = std::string(bytes)});
+    int64_t value = n > 0 && (uint8_t(bytes.back()) & 0x80) ? -1 : 0;
+    std::memcpy(&value, bytes.data(), bytes.size());
+    return integer(value);
+  }
+  bool scalar(uint8_t op) {
+    switch (op) {
+      case 0x80:  // PROTO
+        if (const auto version = number<uint8_t>(); version < 2 || version > 5)
+          refuse(fmt::format("protocol {}; wanted 2 to 5", version));
+        return true;
+      case 0x95:
+        return take(8), true;  // FRAME
+      case 'N':
+        return push_new({});
+      case 0x88:
+      case 0x89:
+        return push_new({.kind = Kind::boolean, .integer = op == 0x88});
+      case 'J':
+        return integer(number<int32_t>());
+      case 'K':
+        return integer(number<uint8_t>());
+      case 'M':
+        return integer(number<uint16_t>());
+      case 0x8a:
+        return long_of(number<uint8_t>());
+      case 0x8b:
+        return long_of(number<uint32_t>());
+      case 'G':
+        return push_new(
+            {.kind = Kind::number, .number = std::bit_cast<double>(__builtin_bswap64(number<uint64_t>()))});
+      default:
+        return false;
+    }
+  }
+
+  bool text_of(Kind kind, uint64_t n) { return push_new({.kind = kind, .text = std::string(take(n))}); }
+  bool text(uint8_t op) {
+    switch (op) {
+      case 'X':
+        return text_of(Kind::text, number<uint32_t>());
+      case 0x8c:
+        return text_of(Kind::text, number<uint8_t>());
+      case 0x8d:
+        return text_of(Kind::text, number<uint64_t>());
+      case 'U':
+        return text_of(Kind::text, number<uint8_t>());
+      case 'T':
+        return text_of(Kind::text, number<uint32_t>());
+      case 'C':
+        return text_of(Kind::bytes, number<uint8_t>());
+      case 'B':
+        return text_of(Kind::bytes, number<uint32_t>());
+      case 0x8e:
+      case 0x96:
+        return text_of(Kind::bytes, number<uint64_t>());
+      default:
+        return false;
+    }
+  }
+
+  bool add(Pickled* container, std::vector<const Pickled*> more) {
+    if (container->kind == Kind::dict && more.size() % 2 != 0) refuse("a key has no value");
+    if (container->kind != Kind::object)  // which nobody looks into
+      container->items.insert(container->items.end(), more.begin(), more.end());
+    return true;
+  }
+  bool add_to_mark(Kind kind) {
+    std::vector<const Pickled*> more = pop_to_mark();
+    return add(top(kind, Kind::object), std::move(more));
+  }
+  bool list_of(std::vector<const Pickled*> items, Kind kind = Kind::list) {
+    if (kind == Kind::dict && items.size() % 2 != 0) refuse("a key has no value");
+    return push_new({.kind = kind, .items = std::move(items)});
+  }
+  bool container(uint8_t op) {
+    switch (op) {
+      case '(':
+        return marks_.push_back(stack_.size()), true;
+      case ']':
+      case ')':
+      case 0x8f:
+        return list_of({});
+      case '}':
+        return list_of({}, Kind::dict);
+      case 't':
+      case 'l':
+      case 0x91:
+        return list_of(pop_to_mark());
+      case 'd':
+        return list_of(pop_to_mark(), Kind::dict);
+      case 0x85:
+      case 0x86:
+      case 0x87:
+        return list_of(pop_some(size_t(op) - 0x84));
+      case 'e':
+      case 0x90:
+        return add_to_mark(Kind::list);
+      case 'u':
+        return add_to_mark(Kind::dict);
+      case 'a': {
+        std::vector<const Pickled*> one = pop_some(1);
+        return add(top(Kind::list, Kind::object), std::move(one));
+      }
+      case 's': {
+        std::vector<const Pickled*> two = pop_some(2);
+        return add(top(Kind::dict, Kind::object), std::move(two));
+      }
+      default:
+        return false;
+    }
+  }
+
+  bool put(uint64_t place) {
+    if (stack_.empty()) refuse("it remembers a value that is not there");
+    memory_[place] = stack_.back();
+    return true;
+  }
+  bool get(uint64_t place) {
+    const auto at = memory_.find(place);
+    if (at == memory_.end()) refuse("it recalls a value that was not there");
+    return push(at->second);
+  }
+  bool memory(uint8_t op) {
+    switch (op) {
+      case 'q':
+        return put(number<uint8_t>());
+      case 'r':
+        return put(number<uint32_t>());
+      case 0x94:
+        return put(memory_.size());
+      case 'h':
+        return get(number<uint8_t>());
+      case 'j':
+        return get(number<uint32_t>());
+      case '0':
+        return pop(), true;
+      case '1':
+        return pop_to_mark(), true;
+      case '2': {
+        Pickled* value = pop();
+        return push(value), push(value);
+      }
+      default:
+        return false;
+    }
+  }
+
+  bool global(std::string_view module, std::string_view name) {
+    constexpr size_t kLongest = 500;  // no pickle may make more text than it has by repeating names
+    if (module.size() + name.size() > kLongest) refuse("a name is too long");
+    std::string all = std::string(module) + "." + std::string(name);
+    if (call_of(all) == Makes::none && !is_torch_type(all) && !(inert_ && inert_(all)))
+      refuse(
+          fmt::format("it wants {}, which is neither a tensor nor a container; a pickle may run any program, "
+                      "so nothing else is read. Save the model as safetensors",
+                      in_quotes(all, 100)));
+    return push_new({.kind = Kind::global, .text = std::move(all)});
+  }
+  bool call(uint8_t op) {
+    switch (op) {
+      case 'c': {
+        const std::string_view module = line(), name = line();
+        return global(module, name);
+      }
+      case 0x93: {
+        const Pickled *name = pop(), *module = pop();
+        if (name->kind != Kind::text || module->kind != Kind::text) refuse("a name is no text");
+        return global(module->text, name->text);
+      }
+      case 'Q':
+        return storage(*pop());
+      case 'R': {
+        const Pickled* arguments = pop();
+        return reduce(*pop(), *arguments);
+      }
+      case 0x81: {
+        const Pickled* arguments = pop();
+        return reduce(*pop(), *arguments);
+      }
+      case 0x92: {
+        const Pickled *named = pop(), *arguments = pop();
+        if (named->kind != Kind::dict || !named->items.empty()) refuse("a class is given arguments by name");
+        return reduce(*pop(), *arguments);
+      }
+      case 'b':
+        return pop(), top_is_built();  // attributes of a container or an object are not looked at
+      default:
+        return false;
+    }
+  }
+  bool top_is_built() {
+    const Kind kind = top_any()->kind;
+    if (kind != Kind::dict && kind != Kind::object && kind != Kind::tensor && kind != Kind::list)
+      refuse("it gives attributes to what has none");
+    return true;
+  }
+  Pickled* top_any() {
+    Pickled* value = pop();
+    stack_.push_back(value);
+    return value;
+  }
+
+  // ("storage", torch.FloatStorage, key, location, elements)
+  bool storage(const Pickled& id) {
+    const auto& i = id.items;
+    const bool right = id.kind == Kind::list && i.size() >= 5 && i[0]->kind == Kind::text &&
+                       i[0]->text == "storage" && i[1]->kind == Kind::global && i[2]->kind == Kind::text &&
+                       i[2]->text.size() <= 100 && i[4]->kind == Kind::integer && i[4]->text.empty() &&
+                       i[4]->integer >= 0;
+    if (!right) refuse("it refers to something outside of it that is no storage of a tensor");
+    return push_new({.kind = Kind::storage,
+                     .integer = i[4]->integer,
+                     .text = i[1]->text.substr(i[1]->text.rfind('.') + 1),
+                     .key = i[2]->text});
+  }
+
+  bool reduce(const Pickled& callee, const Pickled& arguments) {
+    if (callee.kind != Kind::global || arguments.kind != Kind::list) refuse("it calls what is no class");
+    const auto& a = arguments.items;
+    switch (call_of(callee.text)) {
+      case Makes::dict:
+        if (!a.empty() && callee.text != "collections.defaultdict")
+          refuse(callee.text + " is given arguments");
+        return list_of({}, Kind::dict);
+      case Makes::list:
+      case Makes::same:
+        if (a.size() > 1 || (a.size() == 1 && a[0]->kind != Kind::list))
+          refuse(callee.text + " is given no list");
+        return a.empty() ? list_of({}) : push(a[0]);
+      case Makes::tensor:
+      case Makes::tensor_v1:
+        return tensor(a);
+      case Makes::parameter:
+        if (a.empty() || a[0]->kind != Kind::tensor) refuse("a parameter without a tensor");
+        return push(a[0]);
+      case Makes::inert:
+        return push_new({.kind = Kind::object, .text = callee.text});
+      case Makes::none:
+        break;
+    }
+    if (!inert_ || !inert_(callee.text)) refuse(fmt::format("it calls {}", in_quotes(callee.text, 100)));
+    return push_new({.kind = Kind::object, .text = callee.text});
+  }
+
+  bool tensor(const std::vector<const Pickled*>& a) {
+    const bool right = a.size() >= 4 && a[0]->kind == Kind::storage && a[1]->kind == Kind::integer &&
+                       a[1]->text.empty() && is_list_of_integers(*a[2]) && is_list_of_integers(*a[3]) &&
+                       a[2]->items.size() == a[3]->items.size();
+    if (!right) refuse("a tensor has not the parts that torch gives it");
+    return push_new({.kind = Kind::tensor, .integer = a[1]->integer, .items = {a[0], a[2], a[3]}});
+  }
+
+  std::deque<Pickled>& values_;
+  std::span<const std::byte> bytes_;
+  const Inert& inert_;
+  size_t at_ = 0, place_ = 0;
+  std::vector<Pickled*> stack_;
+  std::vector<size_t> marks_;
+  std::map<uint64_t, Pickled*> memory_;
+};
+
+Pickle::Pickle(std::span<const std::byte> bytes, const Inert& inert) {
+  Machine machine(values_, bytes, inert);
+  root_ = machine.run();
+  size_ = machine.at();
+}
+
+}  // namespace cleave

@@ -1,0 +1,259 @@
+// Pickles that Python made (tests/fixtures/make_pickle_fixtures.py), files that torch made
+// (make_published_fixtures.py), and what nobody should make.
+#include "checkpoint/pickle.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <sstream>
+
+#include "checkpoint/torch_file.h"
+#include "core/philox.h"
+#include "tests/scratch.h"
+
+namespace cleave::testing {
+namespace {
+
+using Kind = Pickled::Kind;
+
+std::span<const std::byte> bytes_of(const std::string& text) { return std::as_bytes(std::span(text)); }
+
+std::string from_hex(const std::string& hex) {
+  std::string out;
+  for (size_t i = 0; i + 1 < hex.size(); i += 2) out += char(std::stoi(hex.substr(i, 2), nullptr, 16));
+  return out;
+}
+
+std::string text_of(const Pickled& v) {
+  const auto listed = [&](char open, char close) {
+    std::string out(1, open);
+    for (size_t i = 0; i < v.items.size(); ++i)
+      out += (i == 0 ? "" : open == '{' && i % 2 == 1 ? ": " : ", ") + text_of(*v.items[i]);
+    return out + close;
+  };
+  switch (v.kind) {
+    case Kind::none:
+      return "None";
+    case Kind::boolean:
+      return v.integer ? "True" : "False";
+    case Kind::integer:
+      return v.text.empty() ? std::to_string(v.integer) : "more";
+    case Kind::number:
+      return fmt::format("{}", v.number);
+    case Kind::text:
+      return "\"" + v.text + "\"";
+    case Kind::bytes: {
+      std::string hex;
+      for (const char c : v.text) hex += fmt::format("{:02x}", uint8_t(c));
+      return "b\"" + hex + "\"";
+    }
+    case Kind::list:
+      return listed('[', ']');
+    case Kind::dict:
+      return listed('{', '}');
+    default:
+      return v.text;
+  }
+}
+
+std::vector<std::string> python_pickles() {
+  std::vector<std::string> all;
+  std::ifstream file(FIXTURES "/pickles.txt");
+  for (std::string line; std::getline(file, line);) all.push_back(line);
+  return all;
+}
+
+TEST(Pickle, ValuesOfEveryProtocolAreThoseOfPython) {
+  int seen = 0;
+  for (const std::string& line : python_pickles()) {
+    const size_t a = line.find('\t'), b = line.find('\t', a + 1);
+    const std::string bytes = from_hex(line.substr(a + 1, b - a - 1));
+    const Pickle pickle(bytes_of(bytes));
+    EXPECT_EQ(text_of(pickle.root()), line.substr(b + 1)) << line.substr(0, a);
+    EXPECT_EQ(pickle.size(), bytes.size());
+    ++seen;
+  }
+  EXPECT_GT(seen, 150);
+}
+
+TEST(Pickle, TheLastValueOfAKeyIsFound) {
+  const Pickle pickle(
+      bytes_of("\x80\x02}(X\x01" + std::string(3, '\0') + "aK\x01X\x01" + std::string(3, '\0') + "aK\x02u."));
+  ASSERT_TRUE(pickle.root().find("a"));
+  EXPECT_EQ(pickle.root().find("a")->integer, 2);
+  EXPECT_EQ(pickle.root().find("b"), nullptr);
+}
+
+void refused(const std::string& bytes, std::string_view why) {
+  expect_error(Exit::checkpoint, {"of the pickle", why}, [&] { Pickle(bytes_of(bytes), {}); });
+}
+
+TEST(Pickle, WhatWouldRunAProgramIsRefusedByName) {
+  refused(
+      "\x80\x02"
+      "cposix\nsystem\nX\x02" +
+          std::string(3, '\0') + "ls\x85R.",
+      "'posix.system', which is neither");
+  refused(
+      "\x80\x04\x8c\x08"
+      "builtins\x8c\x04"
+      "eval\x93\x8c\x01"
+      "1\x85R.",
+      "'builtins.eval'");
+  refused(
+      "\x80\x02"
+      "ctorch.serialization\nload\n.",
+      "'torch.serialization.load'");
+  refused(
+      "\x80\x02"
+      "ctorch\nload\n.",
+      "'torch.load'");
+  refused(
+      "\x80\x02"
+      "ctorch\nFloatStorage\n)R.",
+      "calls 'torch.FloatStorage'");
+  refused(
+      "\x80\x02"
+      "ccollections\nOrderedDict\n]\x85R.",
+      "is given arguments");
+  refused(
+      "\x80\x02"
+      "K\x01)R.",
+      "calls what is no class");
+  refused(
+      "\x80\x02"
+      "K\x01}b.",
+      "gives attributes to what has none");
+  refused(
+      "\x80\x02"
+      "X\x01" +
+          std::string(3, '\0') + "aQ.",
+      "no storage");
+  refused(
+      "\x80\x02"
+      "P1\n.",
+      "the instruction 0x50");
+}
+
+TEST(Pickle, ObjectsOfNamedClassesMayStandInItUnread) {
+  const std::string bytes =
+      "\x80\x02}(K\x01"
+      "cdeepspeed.x\nScaler\n)\x81}K\x05K\x06sbK\x02K\x03u.";
+  refused(bytes, "'deepspeed.x.Scaler'");
+  const Pickle pickle(bytes_of(bytes),
+                      [](const std::string& name) { return name.starts_with("deepspeed."); });
+  ASSERT_EQ(pickle.root().items.size(), 4u);
+  EXPECT_EQ(pickle.root().items[1]->kind, Kind::object);
+  EXPECT_EQ(pickle.root().items[1]->text, "deepspeed.x.Scaler");
+  EXPECT_EQ(pickle.root().items[3]->integer, 3);
+}
+
+TEST(Pickle, DamageIsRefused) {
+  refused("", "ends too early");
+  refused("\x80\x02", "ends too early");
+  refused("\x80\x01.", "protocol 1");
+  refused("\x80\x09.", "protocol 9");
+  refused("\x80\x02.", "not there");
+  refused("\x80\x02(.", "not there");
+  refused("\x80\x02t.", "a mark is missing");
+  refused(
+      "\x80\x02X\xff\xff\xff\xff"
+      "a.",
+      "ends too early");
+  refused("\x80\x02\x8d\xff\xff\xff\xff\xff\xff\xff\xff.", "ends too early");
+  refused("\x80\x02h\x05.", "recalls");
+  refused(
+      "\x80\x02K\x01K\x02"
+      "a.",
+      "no container");
+  refused("\x80\x02}(K\x01u.", "a key has no value");
+  refused(
+      "\x80\x02"
+      "cno line end",
+      "ends too early");
+}
+
+// Errors are fine, and so are values; anything else is found by sanitizers.
+template <class Read>
+void fuzz(const std::string& good, int times, Read&& read) {
+  const Philox random{7, hash_name("fuzz")};
+  uint64_t at = 0;
+  const auto below = [&](size_t n) { return std::min(n - 1, size_t(random.uniform(at++) * double(n))); };
+  for (int i = 0; i < times; ++i) {
+    std::string bytes = good;
+    for (size_t changes = 1 + below(4); changes > 0 && !bytes.empty(); --changes) switch (below(4)) {
+        case 0:
+          bytes[below(bytes.size())] = char(below(256));
+          break;
+        case 1:
+          bytes[below(bytes.size())] ^= char(1 << below(8));
+          break;
+        case 2:
+          bytes.insert(below(bytes.size()), 1, char(below(256)));
+          break;
+        default:
+          bytes.erase(below(bytes.size()), 1 + below(8));
+          break;
+      }
+    try {
+      read(bytes);
+    } catch (const Error& e) {
+      EXPECT_EQ(int(e.exit()), int(Exit::checkpoint)) << e.what();
+    }
+  }
+}
+
+TEST(Pickle, AnyBytesAreAValueOrAnError) {
+  for (const std::string& line : python_pickles()) {
+    const size_t a = line.find('\t'), b = line.find('\t', a + 1);
+    fuzz(from_hex(line.substr(a + 1, b - a - 1)), 100,
+         [](const std::string& bytes) { Pickle(bytes_of(bytes), [](auto&) { return true; }); });
+  }
+}
+
+// Writing over a file may wait for the disk; a new one does not.
+std::string write_new(const Scratch& scratch, const std::string& bytes) {
+  std::filesystem::remove(scratch.path("x.bin"));
+  return scratch.write("x.bin", bytes);
+}
+
+std::string torch_file_of(const char* name) {
+  std::ifstream in(std::string(FIXTURES "/published/") + name, std::ios::binary);
+  std::stringstream all;
+  all << in.rdbuf();
+  return all.str();
+}
+
+TEST(TorchFile, AnyBytesAreTensorsOrAnErrorThatNamesTheFile) {
+  const Scratch scratch;
+  const std::string good = torch_file_of("llama_torch/pytorch_model.bin");
+  ASSERT_GT(good.size(), 10000u);
+  // Where programs and tables are; among the weights every byte is good.
+  const size_t pickle = good.find("data.pkl"), storage = good.find("/data/0");
+  ASSERT_LT(pickle, storage);
+  fuzz(good.substr(0, storage), 1500, [&](const std::string& head) {
+    const std::string path = write_new(scratch, head + good.substr(storage));
+    TorchFile file(path);
+  });
+  const size_t table = good.find("PK\x01\x02");
+  fuzz(good.substr(table), 1500, [&](const std::string& tail) {
+    const std::string path = write_new(scratch, good.substr(0, table) + tail);
+    TorchFile file(path);
+    std::vector<std::byte> bytes(4);
+    for (const auto& [name, t] : file.tensors())
+      if (t.end - t.begin >= 4) file.read(name, 0, bytes);
+  });
+}
+
+TEST(TorchFile, CutShortAtAnyPlaceItIsRefused) {
+  const Scratch scratch;
+  const std::string good = torch_file_of("llama_torch/pytorch_model.bin");
+  for (size_t size = 0; size < good.size(); size += 97) {
+    const std::string path = write_new(scratch, good.substr(0, size));
+    expect_error(Exit::checkpoint, {path, "cannot be read as a file of torch.save"},
+                 [&] { TorchFile file(path); });
+  }
+}
+
+}  // namespace
+}  // namespace cleave::testing
