@@ -5,6 +5,7 @@
 #include "app/output_paths.h"
 #include "app/parse.h"
 #include "app/published_model.h"
+#include "checkpoint/deepspeed_checkpoint.h"
 #include "comm/communicator.h"
 #include "core/units.h"
 #include "model/config_json.h"
@@ -20,10 +21,10 @@ namespace fs = std::filesystem;
 constexpr std::pair<const char*, DType> kTypes[] = {
     {"fp32", DType::fp32}, {"bf16", DType::bf16}, {"fp16", DType::fp16}};
 
-// A whole parameter as a record that a checkpoint saves, read from a published model in pieces.
-Record record_of(const WeightName& w, const WeightReader& reader) {
+// A whole parameter as a record that a checkpoint saves, read in pieces.
+Record record_of(const std::string& kind, const WeightName& w, const WeightReader& reader) {
   const Elements all{{0, std::accumulate(w.shape.begin(), w.shape.end(), int64_t{1}, std::multiplies<>())}};
-  return {"master",
+  return {kind,
           w.tensor,
           w.shape,
           all,
@@ -35,47 +36,98 @@ Record record_of(const WeightName& w, const WeightReader& reader) {
           {}};
 }
 
-std::string import_model(const std::string& from, const std::string& to, int64_t seq_len) {
+struct ImportOptions {
+  std::string from, to, model, tag = "latest";
+  bool deepspeed = false;
+  int64_t seq_len = 2048;
+
+  ModelConfig config() const {
+    const fs::path path = model.empty() ? fs::path(from) / "config.json" : fs::path(model);
+    std::error_code error;
+    return find_model((fs::is_directory(path, error) ? path / "config.json" : path).string());
+  }
+};
+
+void make_folder(const ImportOptions& o) {
   std::error_code error;
-  require(fs::is_directory(from, error), Exit::usage,
-          "{} is not a folder; wanted one with config.json and weights", from);
-  const ModelConfig config = find_model((fs::path(from) / "config.json").string());
-  seq_len = std::min(seq_len, config.positions);
-  const PublishedModel model(from, config);
-  require(checkpoint_folders(to).empty(), Exit::usage,
-          "{} has checkpoints already; name another folder, or remove them", to);
-  model.reader().require_tied();
-  fs::create_directories(to, error);
-  require(!error, Exit::checkpoint, "cannot make {}: {}", to, error.message());
-  std::vector<Record> records;
-  for (const WeightName& w : model.names().tensors) records.push_back(record_of(w, model.reader()));
+  fs::create_directories(o.to, error);
+  require(!error, Exit::checkpoint, "cannot make {}: {}", o.to, error.message());
+}
+
+void save(const ImportOptions& o, const ModelConfig& config, const TrainingState& at,
+          const std::vector<Record>& records) {
   const nlohmann::json facts{
-      {"model", from},         {"config", nlohmann::json::parse(to_config_json(config))},
-      {"vocab", config.vocab}, {"seq_len", seq_len},
+      {"model", o.from},       {"config", nlohmann::json::parse(to_config_json(config))},
+      {"vocab", config.vocab}, {"seq_len", std::min(o.seq_len, config.positions)},
       {"tokenizer", "ids"},    {"imported", true}};
-  keep_model_files(from, to);
-  save_checkpoint(to, "global_step0", records, to_json({}, {}, 0, facts.dump()), *self_communicator());
-  return fmt::format("{}/global_step0: {}", to, model.describe());
+  make_folder(o);
+  keep_model_files(o.from, o.to);
+  save_checkpoint(o.to, fmt::format("global_step{}", at.step), records, to_json(at, facts.dump()),
+                  *self_communicator());
+}
+
+std::string import_model(const ImportOptions& o) {
+  const ModelConfig config = o.config();
+  const PublishedModel model(o.from, config);
+  model.reader().require_tied();
+  std::vector<Record> records;
+  for (const WeightName& w : model.names().tensors) records.push_back(record_of("master", w, model.reader()));
+  save(o, config, {}, records);
+  return fmt::format("{}/global_step0: {}", o.to, model.describe());
+}
+
+std::string import_deepspeed(const ImportOptions& o) {
+  const ModelConfig config = o.config();
+  const DeepSpeedCheckpoint checkpoint(o.from, o.tag);
+  const std::vector<std::string> kinds = checkpoint.kinds();
+  std::vector<std::unique_ptr<PublishedModel>> models;
+  std::vector<Record> records;
+  for (const std::string& kind : kinds) {
+    const PublishedModel& model =
+        *models.emplace_back(std::make_unique<PublishedModel>(checkpoint.tensors(kind), config));
+    model.reader().require_tied();
+    for (const WeightName& w : model.names().tensors) records.push_back(record_of(kind, w, model.reader()));
+  }
+  TrainingState at{checkpoint.steps(), checkpoint.steps() - checkpoint.skipped(), checkpoint.skipped()};
+  at.optimizer_begin = at.applied - (kinds.size() > 1 ? checkpoint.optimizer_steps() : 0);
+  require(at.optimizer_begin >= 0, Exit::checkpoint, "{}: its optimizer took {} steps, and the training {}",
+          checkpoint.path().string(), checkpoint.optimizer_steps(), at.applied);
+  save(o, config, at, records);
+  return fmt::format("{}/global_step{}: weights{} of {}", o.to, at.step,
+                     kinds.size() > 1 ? " and Adam's moments" : "", checkpoint.path().string());
 }
 
 }  // namespace
 
 int run_import(const Arguments& arguments) {
   CLI::App app(
-      "Makes a checkpoint of a published model: a folder of Hugging Face with config.json and safetensors. "
-      "Training from it begins the optimizer anew. (cleave train --model FOLDER starts from the weights "
-      "without one.)\n"
-      "Example: cleave import models/Qwen3-0.6B runs/qwen3",
+      "Makes a checkpoint of a published model: a folder of Hugging Face with config.json and weights. "
+      "Training "
+      "from it begins the optimizer anew. (cleave train --model FOLDER starts from the weights without one.) "
+      "Or of "
+      "a folder that DeepSpeed's save_checkpoint wrote with ZeRO: weights in fp32 and Adam's moments.\n"
+      "Example: cleave import models/Qwen3-0.6B runs/qwen3\n"
+      "Example: cleave import --from_deepspeed old/checkpoints runs/new --model models/Qwen3-0.6B",
       "import");
-  std::string from, to;
-  int64_t seq_len = 2048;
-  app.add_option("folder", from, "the published model")->required();
-  app.add_option("out", to, "folder of checkpoints to make")->required();
-  app.add_option("--seq_len", seq_len, "tokens that eval and generate look at; at most the model's positions")
+  ImportOptions o;
+  app.add_option("folder", o.from, "the published model, or DeepSpeed's checkpoints")->required();
+  app.add_option("out", o.to, "folder of checkpoints to make")->required();
+  auto* deepspeed =
+      app.add_flag("--from_deepspeed", o.deepspeed, "the folder is of DeepSpeed's ZeRO stage 1, 2 or 3");
+  app.add_option("--model", o.model,
+                 "config.json of the model, or a folder with it (default: that in the folder)");
+  app.add_option("--tag", o.tag, "which of DeepSpeed's checkpoints")->capture_default_str()->needs(deepspeed);
+  app.add_option("--seq_len", o.seq_len,
+                 "tokens that eval and generate look at; at most the model's positions")
       ->capture_default_str()
       ->check(integer(1));
   if (!parse(app, arguments)) return 0;
-  std::printf("%s\n", import_model(from, to, seq_len).c_str());
+  std::error_code error;
+  require(fs::is_directory(o.from, error), Exit::usage, "{} is not a folder; wanted one with weights",
+          o.from);
+  require(checkpoint_folders(o.to).empty(), Exit::usage,
+          "{} has checkpoints already; name another folder, or remove them", o.to);
+  std::printf("%s\n", (o.deepspeed ? import_deepspeed(o) : import_model(o)).c_str());
   return 0;
 }
 

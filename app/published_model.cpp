@@ -83,6 +83,9 @@ void require_all(const CheckpointReader& reader, const WeightNames& names) {
 PublishedModel::PublishedModel(const fs::path& folder, const ModelConfig& config)
     : files_(folder), names_(weight_names(config, files_)), reader_(files_, names_) {}
 
+PublishedModel::PublishedModel(std::unique_ptr<TensorFile> file, const ModelConfig& config)
+    : files_(std::move(file)), names_(weight_names(config, files_)), reader_(files_, names_) {}
+
 std::string PublishedModel::describe() const {
   return fmt::format("weights of {} ({} tensors in {} file{}, {})", folder().string(), names_.tensors.size(),
                      files_.files(), files_.files() == 1 ? "" : "s", reader_.types());

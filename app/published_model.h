@@ -17,6 +17,8 @@ class PublishedModel {
   // Error(checkpoint) for weights that are not all there, or not those of the config; nothing but headers is
   // read.
   PublishedModel(const std::filesystem::path& folder, const ModelConfig& config);
+  // The same of one file that is open.
+  PublishedModel(std::unique_ptr<TensorFile> file, const ModelConfig& config);
 
   const std::filesystem::path& folder() const { return files_.folder(); }
   const WeightNames& names() const { return names_; }

@@ -15,7 +15,7 @@ namespace {
 using Kind = Pickled::Kind;
 
 // Names that stand in pickles of tensors, and what calling them would make.
-enum class Makes : uint8_t { none, dict, list, same, tensor, tensor_v1, parameter, inert };
+enum class Makes : uint8_t { none, dict, list, same, tensor, tensor_v1, parameter, typed, inert };
 constexpr std::pair<std::string_view, Makes> kCalls[] = {
     {"collections.OrderedDict", Makes::dict},
     {"collections.defaultdict", Makes::dict},
@@ -31,6 +31,7 @@ constexpr std::pair<std::string_view, Makes> kCalls[] = {
     {"torch._utils._rebuild_tensor_v2", Makes::tensor},
     {"torch._utils._rebuild_tensor", Makes::tensor_v1},
     {"torch._utils._rebuild_parameter", Makes::parameter},
+    {"torch._tensor._rebuild_from_type_v2", Makes::typed},
     {"torch.device", Makes::inert}};
 
 Makes call_of(const std::string& name) {
@@ -378,6 +379,10 @@ class Pickle::Machine {
       case Makes::parameter:
         if (a.empty() || a[0]->kind != Kind::tensor) refuse("a parameter without a tensor");
         return push(a[0]);
+      case Makes::typed:  // of a class with attributes: how to make it, the class, and what to make it of
+        if (a.size() < 3 || a[0]->text != "torch._utils._rebuild_tensor_v2" || a[2]->kind != Kind::list)
+          refuse("a tensor of another class is not made as torch does");
+        return tensor(a[2]->items);
       case Makes::inert:
         return push_new({.kind = Kind::object, .text = callee.text});
       case Makes::none:

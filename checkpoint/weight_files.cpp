@@ -78,15 +78,21 @@ void WeightFiles::refuse_folder() const {
        folder_.string(), other.empty() ? "" : "; what it has, such as " + other + ", is not read here");
 }
 
+WeightFiles::WeightFiles(std::unique_ptr<TensorFile> file) : folder_(file->path()) { add(std::move(file)); }
+
 void WeightFiles::open(const fs::path& path) {
-  const bool torch = path.extension() == ".bin" || path.extension() == ".pt";
-  const TensorFile& file =
-      *files_.emplace_back(torch ? std::unique_ptr<TensorFile>(std::make_unique<TorchFile>(path))
-                                 : std::make_unique<SafetensorsFile>(path));
+  if (path.extension() == ".bin" || path.extension() == ".pt")
+    add(std::make_unique<TorchFile>(path));
+  else
+    add(std::make_unique<SafetensorsFile>(path));
+}
+
+void WeightFiles::add(std::unique_ptr<TensorFile> opened) {
+  const TensorFile& file = *files_.emplace_back(std::move(opened));
   for (const auto& [name, tensor] : file.tensors()) {
     const auto [at, is_new] = places_.emplace(name, &file);
     require(is_new, Exit::checkpoint, "{} and {} both have a tensor {}", at->second->path().string(),
-            path.string(), in_quotes(name));
+            file.path().string(), in_quotes(name));
   }
 }
 

@@ -17,6 +17,8 @@ class WeightFiles {
   // its index. Error(checkpoint) where there is none, where an index names files or tensors that are not
   // there, where two files have one tensor, and for damaged files.
   explicit WeightFiles(const std::filesystem::path& folder);
+  // One file that is open already.
+  explicit WeightFiles(std::unique_ptr<TensorFile> file);
 
   const std::filesystem::path& folder() const { return folder_; }
   bool has(const std::string& name) const { return places_.contains(name); }
@@ -28,6 +30,7 @@ class WeightFiles {
 
  private:
   void open(const std::filesystem::path& path);
+  void add(std::unique_ptr<TensorFile> file);
   [[noreturn]] void refuse_folder() const;
   void open_index(const std::filesystem::path& index);
 

@@ -391,14 +391,13 @@ void Engine::save_checkpoint(const std::string& dir, const std::string& tag, con
 
 std::string Engine::load_checkpoint(const std::string& dir, const std::string& tag, Load what) {
   State& s = *state_;
-  bool reset = what == Load::no_optimizer, begins = false;
+  bool reset = what == Load::no_optimizer;
   std::vector<std::string> kinds = s.rank->saved->kinds();
   Restored restored;
   together(s.ranks.world(), Exit::checkpoint, [&] {
     const CheckpointReader reader(dir, tag);
     restored = from_json(reader.state(), reader.path().string());
-    begins = restored.at.step == 0 && holds_weights_alone(reader);
-    reset = reset || begins;
+    reset = reset || (restored.imported && holds_weights_alone(reader));
     if (reset) kinds.resize(1);  // the weights
     require_kinds(reader, kinds);
     for (const Record& r : records_to_load(*s.rank, s.streams->compute))
@@ -406,8 +405,8 @@ std::string Engine::load_checkpoint(const std::string& dir, const std::string& t
   });
   s.at = restored.at;
   if (reset) s.at.optimizer_begin = s.at.applied;
-  if (!begins) s.options.seed = restored.seed;
-  if (s.settings.config.precision == Precision::fp16 && !begins) s.scaler.restore(restored.scaler);
+  if (!restored.imported) s.options.seed = restored.seed;
+  if (s.settings.config.precision == Precision::fp16 && !restored.imported) s.scaler.restore(restored.scaler);
   s.rank->saved->publish_masters(s.streams->compute);
   s.streams->synchronize();
   return restored.client;

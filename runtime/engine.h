@@ -118,8 +118,8 @@ class Engine {
     all,           // Error(checkpoint) names the state that the optimizer wants and the checkpoint lacks
     no_optimizer,  // the optimizer begins anew, with its state as it is made and its count of updates at 0
   };
-  // A checkpoint of weights alone that no step was taken on, such as an imported one, is a beginning: its
-  // optimizer is new whatever is asked for, and seed and loss scale are this engine's.
+  // An imported checkpoint leaves seed and loss scale as they are, and one of weights alone begins the
+  // optimizer anew whatever is asked for.
   std::string load_checkpoint(const std::string& dir, const std::string& tag = "latest",
                               Load what = Load::all);
   bool optimizer_is_new() const;  // no update was applied since its state was made

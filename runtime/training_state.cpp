@@ -23,6 +23,12 @@ std::string to_json(const TrainingState& at, const LossScaler::State& scaler, ui
       .dump();
 }
 
+std::string to_json(const TrainingState& at, const std::string& client) {
+  json j = json::parse(to_json(at, {}, 0, client));
+  j["imported"] = true;
+  return j.dump();
+}
+
 Restored from_json(const std::string& text, const std::string& where) {
   try {
     const json j = json::parse(text);
@@ -34,6 +40,7 @@ Restored from_json(const std::string& text, const std::string& where) {
     r.scaler.last_overflow = scaler.at("last_overflow"), r.scaler.hysteresis = scaler.at("hysteresis");
     r.seed = j.at("seed");
     r.client = j.at("client").dump();
+    r.imported = j.value("imported", false);
     return r;
   } catch (const json::exception&) {
     fail(

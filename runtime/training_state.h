@@ -19,10 +19,13 @@ struct Restored {
   LossScaler::State scaler;
   uint64_t seed = 0;
   std::string client;
+  bool imported = false;  // from another program's files, which have no seed and no loss scale
 };
 
 std::string to_json(const TrainingState& at, const LossScaler::State& scaler, uint64_t seed,
                     const std::string& client);
+// Of an imported checkpoint.
+std::string to_json(const TrainingState& at, const std::string& client);
 // Throws Error(checkpoint) naming `where`.
 Restored from_json(const std::string& text, const std::string& where);
 

@@ -13,7 +13,7 @@ import zipfile
 
 from app_test import AppTest, ROOT
 
-PUBLISHED = ROOT / "tests/fixtures/published"
+PUBLISHED, DEEPSPEED = ROOT / "tests/fixtures/published", ROOT / "tests/fixtures/deepspeed"
 MODELS = ["gpt2", "gpt2_base", "llama", "qwen2", "qwen3", "mistral", "phi3", "qwen2_torch", "llama_torch"]
 LENGTH, VOCAB = 12, 61
 
@@ -181,6 +181,44 @@ class Exchange(AppTest):
         self.assertEqual(losses, whole)
         self.assertIn("global_step0 at step 0; the optimizer begins anew", r.stdout)
         self.assertNotIn("warning", r.stderr)
+
+    def test_a_training_of_deepspeed_goes_on_with_its_moments(self):
+        self.tokens.write_bytes(struct.pack("<25H", *(i * i % 31 for i in range(25))))
+        def imported(name):
+            out = self.dir / name
+            self.assertIn("global_step3: weights and Adam's moments",
+                          self.run_cleave("import", "--from_deepspeed", DEEPSPEED / name, out).stdout)
+            return out
+        folders = [imported(name) for name in ("zero2_bf16", "zero3_bf16", "zero2_fp32")]
+        with open(folders[2] / "global_step3" / "manifest.json") as f:
+            state = json.load(f)["state"]
+        self.assertEqual((state["step"], state["applied_steps"], state["optimizer_begin"]), (3, 3, 0))
+        for folder, ranks, config in zip(folders, (2, 1, 2), ({"zero_optimization": {"stage": 3}}, {}, {"pipeline": {"stages": 2}})):
+            losses, r = self.begin(DEEPSPEED / "zero2_fp32", "--output", folder, "--strict", ranks=ranks, steps=5, **config)
+            self.assertIn("global_step3 at step 3\n", r.stdout)
+        # In fp32 DeepSpeed's own next losses, of which the second and the third need the moments and their count.
+        expected = read_safetensors(DEEPSPEED / "zero2_fp32.expected.safetensors")
+        self.tokens.write_bytes(struct.pack("<12H", *struct.unpack("<12i", expected["tokens"][2])))
+        for ranks, config in ((1, {}), (2, {"pipeline": {"stages": 2}})):
+            folder = self.dir / f"fp32 {ranks}"
+            self.run_cleave("import", "--from_deepspeed", DEEPSPEED / "zero2_fp32", folder)
+            losses, r = self.begin(DEEPSPEED / "zero2_fp32", "--output", folder, "--strict", ranks=ranks, steps=6, length=11,
+                                   train_batch_size=1, optimizer={"type": "AdamW", "params": {"lr": 1e-2, "weight_decay": 0.1}},
+                                   **config)
+            for ours, theirs in zip(losses[-3:], struct.unpack("<3f", expected["losses"][2])):
+                self.assertAlmostEqual(ours / theirs, 1, delta=1e-5)
+        none = self.dir / "none"
+        shutil.copytree(DEEPSPEED / "zero1_bf16", none)
+        (none / "config.json").unlink()
+        self.assertIn("config.json", self.run_cleave("import", "--from_deepspeed", none, self.dir / "x", code=2).stderr)
+        self.run_cleave("import", "--from_deepspeed", none, self.dir / "x", "--model", DEEPSPEED / "zero1_bf16/config.json",
+                        "--tag", "global_step3")
+        r = self.run_cleave("import", "--from_deepspeed", none, self.dir / "y", "--model", PUBLISHED / "qwen2", code=4)
+        self.assertIn("model.embed_tokens.weight in global_step3 has the shape [31, 8]; wanted [61, 16]", r.stderr)
+        (none / "global_step3/bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt").unlink()
+        r = self.run_cleave("import", "--from_deepspeed", none, self.dir / "y", "--model", DEEPSPEED / "zero1_bf16", code=4)
+        self.assertIn("the file of rank 1", r.stderr)
+        self.assertFalse((self.dir / "y").exists())
 
     def test_nothing_is_overwritten(self):
         run, taken = self.dir / "run", self.dir / "taken"

@@ -1,0 +1,281 @@
+#include "checkpoint/deepspeed_checkpoint.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/manifest.h"
+#include "core/printable.h"
+
+namespace cleave {
+namespace {
+
+// DeepSpeed's own classes stand in its files, and those of argument parsers, as objects that are not looked
+// at.
+bool may_stand(const std::string& name) {
+  return name.starts_with("deepspeed.") || name == "argparse.Namespace" || name.starts_with("numpy.") ||
+         name.starts_with("torch.");
+}
+
+const Pickled* within(const Pickled* dict, std::initializer_list<std::string_view> names) {
+  for (const std::string_view name : names) dict = dict ? dict->find(name) : nullptr;
+  return dict;
+}
+
+bool holds_something(const Pickled* container) { return container && !container->items.empty(); }
+
+int64_t count_in(const Pickled& dict, std::string_view name) {
+  const Pickled* value = dict.find(name);
+  return value && value->kind == Pickled::Kind::integer && value->integer >= 0 ? value->integer : 0;
+}
+
+int64_t padding_of(const Pickled& number) {
+  constexpr int64_t kMost = 1 << 20;
+  require(number.kind == Pickled::Kind::integer && 0 <= number.integer && number.integer <= kMost,
+          Exit::checkpoint, "param_alignment_paddings has what is no padding");
+  return number.integer;
+}
+
+std::string optimizer_file(const std::filesystem::path& folder, int rank) {
+  for (const char* prefix : {"bf16_", ""}) {
+    std::string name = fmt::format("{}zero_pp_rank_{}_mp_rank_00_optim_states.pt", prefix, rank);
+    if (std::error_code error; std::filesystem::exists(folder / name, error)) return name;
+  }
+  return {};
+}
+
+}  // namespace
+
+// One kind of values of all parameters, as a file.
+class DeepSpeedCheckpoint::Tensors final : public TensorFile {
+ public:
+  Tensors(const DeepSpeedCheckpoint& from, std::string kind) : from_(from), kind_(std::move(kind)) {
+    for (const auto& [name, p] : from.parameters_)
+      tensors_[name] = {DType::fp32, p.shape, 0, p.numel * int64_t(sizeof(float))};
+  }
+  const std::map<std::string, StoredTensor>& tensors() const override { return tensors_; }
+  const std::filesystem::path& path() const override { return from_.path(); }
+  void read(const std::string& name, int64_t begin, std::span<std::byte> bytes) const override {
+    const int64_t size = sizeof(float);
+    CHECK(begin % size == 0 && int64_t(bytes.size()) % size == 0, "{}: a part of a number of {}",
+          path().string(), name);
+    const Range wanted{begin / size, (begin + int64_t(bytes.size())) / size};
+    for (const Piece& p : from_.parameters_.at(name).pieces.at(kind_)) {
+      const Range both = intersect(wanted, p.elements);
+      if (both.empty()) continue;
+      p.file->read(p.tensor, (p.at + both.begin - p.elements.begin) * size,
+                   bytes.subspan(size_t((both.begin - wanted.begin) * size), size_t(both.size() * size)));
+    }
+  }
+
+ private:
+  const DeepSpeedCheckpoint& from_;
+  std::string kind_;
+  std::map<std::string, StoredTensor> tensors_;
+};
+
+DeepSpeedCheckpoint::DeepSpeedCheckpoint(const std::filesystem::path& dir, const std::string& tag) {
+  const std::string name = tag == "latest" ? latest_checkpoint(dir) : tag;
+  require(is_plain_name(name), Exit::checkpoint, "{} is not the name of a checkpoint in {}", in_quotes(name),
+          dir.string());
+  path_ = dir / name;
+  open_files();
+  read_facts(model_->root());
+  for (const char* kind : {"master", "exp_avg", "exp_avg_sq"}) add_kind(kind);
+}
+
+void DeepSpeedCheckpoint::refuse(const std::string& why) const {
+  fail(Exit::checkpoint, "{} cannot be read as a checkpoint of DeepSpeed: {}", path_.string(), why);
+}
+
+void DeepSpeedCheckpoint::open_files() {
+  std::error_code error;
+  const auto there = [&](const char* file) { return std::filesystem::exists(path_ / file, error); };
+  if (there("layer_00-model_states.pt") || there("layer_01-model_states.pt") ||
+      there("layer_00-model_00-model_states.pt"))
+    refuse("it was written by a pipeline, which is not read; save it without one");
+  if (there("mp_rank_01_model_states.pt") || there("zero_pp_rank_0_mp_rank_01_model_states.pt"))
+    refuse("its layers are cut over several ranks (mp_rank_01), which is not read");
+  std::string model = "mp_rank_00_model_states.pt";
+  if (!there(model.c_str())) model = "zero_pp_rank_0_mp_rank_00_model_states.pt";
+  if (!there(model.c_str())) refuse("it has no mp_rank_00_model_states.pt and none of stage 3");
+  if (optimizer_file(path_, 0).empty())
+    refuse("it has no zero_pp_rank_0_mp_rank_00_optim_states.pt; only what ZeRO stages 1 to 3 saved is read");
+  model_ = std::make_unique<TorchFile>(path_ / model, may_stand);
+  const int64_t world = count_in(model_->root(), "dp_world_size");
+  if (world < 1 || world > 100'000) refuse("it does not say how many ranks wrote it (dp_world_size)");
+  for (int rank = 0; rank < int(world); ++rank) {
+    const std::string file = optimizer_file(path_, rank);
+    if (file.empty())
+      refuse(fmt::format(
+          "{} ranks wrote it, and the file of rank {}, [bf16_]zero_pp_rank_{}_mp_rank_00_optim_states.pt, "
+          "is not there; copy the files of all nodes into the folder",
+          world, rank, rank));
+    ranks_.push_back(std::make_unique<TorchFile>(path_ / file, may_stand));
+  }
+  stage3_ = within(&ranks_[0]->root(), {"optimizer_state_dict", "fp32_flat_groups"}) != nullptr;
+}
+
+void DeepSpeedCheckpoint::read_facts(const Pickled& model) {
+  if (holds_something(model.find("frozen_param_shapes")))
+    refuse("it has frozen parameters, which are not read");
+  steps_ = count_in(model, "global_steps"), skipped_ = count_in(model, "skipped_steps");
+  if (skipped_ > steps_) refuse(fmt::format("it skipped {} of {} steps", skipped_, steps_));
+  const Pickled* groups = model.find("param_shapes");
+  if (!groups || groups->kind != Pickled::Kind::list) refuse("it has no list param_shapes");
+  for (const Pickled* group : groups->items) {
+    std::vector<std::string>& names = groups_.emplace_back();
+    if (group->kind != Pickled::Kind::dict) refuse("a group of param_shapes is no dict");
+    for (size_t i = 0; i + 1 < group->items.size(); i += 2) {
+      const Pickled &name = *group->items[i], &shape = *group->items[i + 1];
+      Parameter p;
+      for (const Pickled* d : shape.items) {
+        if (d->kind != Pickled::Kind::integer || d->integer < 0) refuse("a shape has no sizes");
+        p.shape.push_back(d->integer);
+      }
+      p.numel = numel_of(p.shape);
+      if (name.kind != Pickled::Kind::text || !parameters_.emplace(name.text, std::move(p)).second)
+        refuse("a parameter of param_shapes has no name, or is there twice");
+      names.push_back(name.text);
+    }
+  }
+}
+
+// The flat tensors of every rank; none where the optimizer has no such state.
+std::optional<std::vector<std::vector<DeepSpeedCheckpoint::Part>>> DeepSpeedCheckpoint::parts_of(
+    const std::string& kind) const {
+  std::vector<std::vector<Part>> all;
+  for (const auto& rank : ranks_) {
+    const Pickled* optimizer = rank->root().find("optimizer_state_dict");
+    std::vector<const Pickled*> flat;
+    if (kind == "master") {
+      const Pickled* groups =
+          within(optimizer, {stage3_ ? "fp32_flat_groups" : "single_partition_of_fp32_groups"});
+      if (!groups || groups->kind != Pickled::Kind::list)
+        refuse(rank->path().filename().string() + " has no fp32 weights");
+      flat = groups->items;
+    } else {
+      const Pickled* states =
+          within(optimizer, {stage3_ ? "optimizer_state_dict" : "base_optimizer_state", "state"});
+      if (!states || states->kind != Pickled::Kind::dict) return {};
+      for (size_t i = 0; i + 1 < states->items.size(); i += 2) {
+        const Pickled* state = states->items[i + 1]->find(kind);
+        if (!state) return {};
+        if (states->items[i]->kind != Pickled::Kind::integer || states->items[i]->integer != int64_t(i / 2))
+          refuse(rank->path().filename().string() +
+                 ": the optimizer's state has another order than its groups");
+        flat.push_back(state);
+      }
+    }
+    std::vector<Part>& parts = all.emplace_back();
+    int64_t at = 0;
+    for (const Pickled* tensor : flat) {
+      parts.push_back({rank.get(), rank->locate(*tensor, kind), at});
+      if (parts.back().tensor.dtype != DType::fp32)
+        refuse(fmt::format("{}: {} is in {}; wanted fp32", rank->path().filename().string(), kind,
+                           name_of(parts.back().tensor.dtype)));
+      at += parts.back().numel();
+    }
+  }
+  return all;
+}
+
+void DeepSpeedCheckpoint::add_kind(const std::string& kind) {
+  const auto ranks = parts_of(kind);
+  if (!ranks) return;
+  (stage3_ ? divide_parameters(kind, *ranks) : divide_groups(kind, *ranks));
+  for (const auto& [name, p] : parameters_) {
+    int64_t found = 0;
+    if (const auto at = p.pieces.find(kind); at != p.pieces.end())
+      for (const Piece& piece : at->second) found += piece.elements.size();
+    if (found != p.numel)
+      refuse(fmt::format("{} of {} elements of {} of {} are there", found, p.numel, kind, name));
+  }
+  if (kind != "exp_avg") return;
+  // Adam's own count, which its bias correction needs.
+  const Pickled* states =
+      within(&ranks_[0]->root(),
+             {"optimizer_state_dict", stage3_ ? "optimizer_state_dict" : "base_optimizer_state", "state"});
+  const Pickled* step = states->items.empty() ? nullptr : states->items[1]->find("step");
+  optimizer_steps_ = steps_ - skipped_;
+  if (step && step->kind == Pickled::Kind::integer) optimizer_steps_ = step->integer;
+  if (step && step->kind == Pickled::Kind::tensor) {
+    const StoredTensor t = ranks_[0]->locate(*step, "step");
+    float value = 0;
+    if (t.dtype != DType::fp32 || t.end - t.begin != sizeof value)
+      refuse("the optimizer's step is no number");
+    ranks_[0]->read(t, 0, std::as_writable_bytes(std::span(&value, 1)));
+    optimizer_steps_ = value >= 0 && value < 0x1p24f ? int64_t(value) : 0;
+  }
+}
+
+// Stages 1 and 2: the ranks' parts of a group one after the other are its parameters one after the other.
+void DeepSpeedCheckpoint::divide_groups(const std::string& kind,
+                                        const std::vector<std::vector<Part>>& ranks) {
+  const Pickled* paddings = within(&ranks_[0]->root(), {"optimizer_state_dict", "param_alignment_paddings"});
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    std::vector<Part> parts;
+    int64_t at = 0;
+    for (const std::vector<Part>& rank : ranks) {
+      if (rank.size() != groups_.size()) refuse("its ranks have other groups than param_shapes");
+      parts.push_back(rank[g]);
+      parts.back().begin = at, at += rank[g].numel();
+    }
+    int64_t begin = 0;
+    for (size_t i = 0; i < groups_[g].size(); ++i) {
+      Parameter& p = parameters_.at(groups_[g][i]);
+      add_pieces(kind, p, parts, begin, {0, p.numel});
+      begin += p.numel;
+      if (paddings && g < paddings->items.size() && i < paddings->items[g]->items.size())
+        begin += padding_of(*paddings->items[g]->items[i]);
+    }
+    // DeepSpeed aligns a group to twice the ranks: what is left over is padding, and no more than that.
+    const int64_t slack = at - begin;
+    if (slack < 0 || slack >= 2 * int64_t(ranks.size()))
+      refuse(fmt::format("{} elements of {} in group {}, and its parameters have {}", at, kind, g, begin));
+  }
+}
+
+// Stage 3: every parameter is cut into equal parts, the last ones padded, one a rank.
+void DeepSpeedCheckpoint::divide_parameters(const std::string& kind,
+                                            const std::vector<std::vector<Part>>& ranks) {
+  int64_t begin = 0;
+  for (const std::vector<std::string>& names : groups_)
+    for (const std::string& name : names) {
+      Parameter& p = parameters_.at(name);
+      for (size_t r = 0; r < ranks.size(); ++r)
+        add_pieces(kind, p, ranks[r], begin, part(p.numel, int64_t(ranks.size()), int64_t(r)));
+      begin += ceil_div(p.numel, int64_t(ranks.size()));
+    }
+  for (const std::vector<Part>& rank : ranks)
+    if (rank.empty() || rank.back().begin + rank.back().numel() != begin)
+      refuse(fmt::format("a rank has not the {} elements of {} that its parameters take", begin, kind));
+}
+
+// The parameter's elements stand in the parts from `begin` on.
+void DeepSpeedCheckpoint::add_pieces(const std::string& kind, Parameter& p, const std::vector<Part>& parts,
+                                     int64_t begin, Range elements) {
+  std::vector<Piece>& pieces = p.pieces[kind];
+  const Range wanted = Range{0, elements.size()}.shifted(begin);
+  for (const Part& part : parts) {
+    const Range both = intersect(wanted, Range{0, part.numel()}.shifted(part.begin));
+    if (!both.empty())
+      pieces.push_back(
+          {part.file, part.tensor, both.shifted(elements.begin - begin), both.begin - part.begin});
+  }
+}
+
+std::vector<std::string> DeepSpeedCheckpoint::kinds() const {
+  std::vector<std::string> kinds{"master"};
+  if (parameters_.empty()) return kinds;
+  const auto& there = parameters_.begin()->second.pieces;
+  if (there.contains("exp_avg") && there.contains("exp_avg_sq"))
+    kinds.insert(kinds.end(), {"exp_avg", "exp_avg_sq"});
+  return kinds;
+}
+
+std::unique_ptr<TensorFile> DeepSpeedCheckpoint::tensors(const std::string& kind) const {
+  return std::make_unique<Tensors>(*this, kind);
+}
+
+}  // namespace cleave
