@@ -1,5 +1,7 @@
 #include "data/token_file.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -8,6 +10,8 @@
 #include <limits>
 #include <memory>
 #include <vector>
+
+#include "data/indexed_file.h"
 
 namespace cleave {
 namespace {
@@ -36,25 +40,6 @@ bool starts_with(std::span<const uint8_t> bytes, std::string_view prefix) {
   return bytes.size() >= prefix.size() && std::memcmp(bytes.data(), prefix.data(), prefix.size()) == 0;
 }
 
-int64_t token_bytes(TokenFile::Kind kind) {
-  if (kind == TokenFile::Kind::bytes) return 1;
-  return kind == TokenFile::Kind::llmc_u32 ? 4 : 2;
-}
-
-int64_t default_vocab(TokenFile::Kind kind) {
-  switch (kind) {
-    case TokenFile::Kind::bytes:
-      return 256;
-    case TokenFile::Kind::u16:
-      return 65536;
-    case TokenFile::Kind::llmc_u16:
-      return kVocabU16;
-    case TokenFile::Kind::llmc_u32:
-      return kVocabU32;
-  }
-  return 0;
-}
-
 // Widens `count` tokens, which may lie at the end of `out`, and returns the largest.
 template <class T>
 uint32_t widen(const uint8_t* in, int64_t count, int32_t* out) {
@@ -71,27 +56,65 @@ uint32_t widen(const uint8_t* in, int64_t count, int32_t* out) {
 }  // namespace
 
 std::string_view name_of(TokenFile::Kind kind) {
-  constexpr std::string_view names[] = {"bytes", "header-less uint16", "llm.c uint16", "llm.c uint32"};
+  constexpr std::string_view names[] = {"bytes", "header-less uint16", "llm.c uint16", "llm.c uint32",
+                                        "Megatron"};
   return names[size_t(kind)];
 }
 
-TokenFile::TokenFile(const std::string& path, Options options) : file_(path, Exit::data) {
-  require(file_.size() > 0, Exit::data, "{}: is empty; give a file that holds tokens or text", path);
+int64_t TokenFile::token_bytes() const {
+  if (kind_ == Kind::indexed) return index_->token_bytes();
+  if (kind_ == Kind::bytes) return 1;
+  return kind_ == Kind::llmc_u32 ? 4 : 2;
+}
+
+int64_t TokenFile::default_vocab() const {
+  switch (kind_) {
+    case Kind::bytes:
+      return 256;
+    case Kind::u16:
+      return 65536;
+    case Kind::llmc_u16:
+      return kVocabU16;
+    case Kind::llmc_u32:
+      return kVocabU32;
+    case Kind::indexed:
+      return token_bytes() < 4 ? int64_t{1} << 8 * token_bytes() : kUnknownVocab;
+  }
+  return 0;
+}
+
+TokenFile::TokenFile(const std::string& path, Options options)
+    : file_(options.format == Format::detect && is_indexed(path) ? indexed_names(path).bin : path,
+            Exit::data) {
+  require(file_.size() > 0, Exit::data, "{}: is empty; give a file that holds tokens or text", file_.path());
+  if (options.format == Format::detect && is_indexed(path)) {
+    open_indexed();
+    vocab_ = options.vocab > 0 ? options.vocab : default_vocab();
+    return;
+  }
   std::vector<uint8_t> head(size_t(std::min(file_.size(), kHeaderBytes)));
   file_.read(0, std::as_writable_bytes(std::span(head)));
   detect(options.format, head);
-  vocab_ = options.vocab > 0 ? options.vocab : default_vocab(kind_);
+  vocab_ = options.vocab > 0 ? options.vocab : default_vocab();
   if (kind_ == Kind::llmc_u16 || kind_ == Kind::llmc_u32) {
     read_llmc_header(head);
     if (const int32_t said = word(head, 3); options.vocab <= 0 && said > 0) vocab_ = said;
     return;
   }
-  require(file_.size() % token_bytes(kind_) == 0, Exit::data,
+  require(file_.size() % token_bytes() == 0, Exit::data,
           "{}: has an odd size of {} bytes, but a header-less token file holds 2 bytes a token; it is "
           "truncated, or not "
           "a token file: write it again, or rename a text so that it does not end in .bin",
           path, file_.size());
-  size_ = file_.size() / token_bytes(kind_);
+  size_ = file_.size() / token_bytes();
+}
+
+void TokenFile::open_indexed() {
+  const IndexedNames names = indexed_names(path());
+  kind_ = Kind::indexed;
+  index_.emplace(names.idx, file_.size());
+  size_ = index_->tokens();
+  if (::access(names.mask.c_str(), F_OK) == 0) mask_.emplace(names.mask, size_);
 }
 
 void TokenFile::detect(Format format, std::span<const uint8_t> bytes) {
@@ -114,7 +137,7 @@ void TokenFile::detect(Format format, std::span<const uint8_t> bytes) {
   require(!starts_with(bytes, "\x1f\x8b"), Exit::data,
           "{}: is compressed with gzip; decompress it first: gunzip -k {}", path(), path());
   require(!starts_with(bytes, "MMIDIDX") && !starts_with(bytes, "TNTIDX"), Exit::data,
-          "{}: is the index of a Megatron data set; give a text, an llm.c .bin or a header-less uint16 .bin",
+          "{}: is the index of a Megatron data set; name it NAME.idx beside NAME.bin, and give NAME.bin",
           path());
   kind_ = path().ends_with(".bin") ? Kind::u16 : Kind::bytes;
 }
@@ -134,7 +157,7 @@ void TokenFile::read_llmc_header(std::span<const uint8_t> bytes) {
           "{}: its header says a vocabulary of {}; write it again from the text", path(), word(bytes, 3));
   require(size_ > 0, Exit::data, "{}: its header counts {} tokens; write it again from the text", path(),
           size_);
-  const int64_t expected = kHeaderBytes + size_ * token_bytes(kind_);
+  const int64_t expected = kHeaderBytes + size_ * token_bytes();
   require(
       file_bytes == expected, Exit::data,
       "{}: {} bytes, but its header counts {} tokens, which makes {} bytes; it is {}: copy or write it again",
@@ -143,7 +166,12 @@ void TokenFile::read_llmc_header(std::span<const uint8_t> bytes) {
 }
 
 std::string TokenFile::describe() const {
-  return fmt::format("{}: {} tokens, {}, vocabulary {}", path(), size_, name_of(kind_), vocab_);
+  if (kind_ != Kind::indexed)
+    return fmt::format("{}: {} tokens, {}, vocabulary {}", path(), size_, name_of(kind_), vocab_);
+  return fmt::format("{}: {} tokens in {} documents, {} {}{}, vocabulary {}", path(), size_,
+                     index_->documents(), name_of(kind_), name_of(index_->type()),
+                     mask_ ? " with a loss mask" : "",
+                     vocab_ == kUnknownVocab ? "not said" : std::to_string(vocab_));
 }
 
 void TokenFile::fail_at(int64_t index, int64_t token) const {
@@ -158,29 +186,54 @@ void TokenFile::read(Range range, int32_t* out) const {
   CHECK(0 <= range.begin && range.begin <= range.end && range.end <= size_, "{}: tokens [{}, {}) of {}",
         path(), range.begin, range.end, size_);
   // The file's bytes go to the end of `out`, from where they widen towards its beginning.
-  const int64_t count = range.size(), width = token_bytes(kind_);
+  const int64_t count = range.size(), width = token_bytes();
+  if (width > int64_t(sizeof(int32_t))) return read_wide(range, out);
   uint8_t* in = reinterpret_cast<uint8_t*>(out) + count * (int64_t(sizeof(int32_t)) - width);
   file_.read(first_ + range.begin * width, std::as_writable_bytes(std::span(in, size_t(count * width))));
   uint32_t largest = 0;
-  switch (width) {
-    case 1:
-      largest = widen<uint8_t>(in, count, out);
-      break;
-    case 2:
-      largest = widen<uint16_t>(in, count, out);
-      break;
-    default:
-      largest = widen<uint32_t>(in, count, out);
-      break;
-  }
+  const bool negative =
+      index_ && (index_->type() == DocumentIndex::Type::i8 || index_->type() == DocumentIndex::Type::i16);
+  if (width == 1)
+    largest = negative ? widen<int8_t>(in, count, out) : widen<uint8_t>(in, count, out);
+  else if (width == 2)
+    largest = negative ? widen<int16_t>(in, count, out) : widen<uint16_t>(in, count, out);
+  else
+    largest = widen<uint32_t>(in, count, out);
   if (count == 0 || int64_t(largest) < vocab_) [[likely]]
     return;
   for (int64_t i = 0; i < count; ++i)
-    if (int64_t(uint32_t(out[i])) >= vocab_) fail_at(range.begin + i, uint32_t(out[i]));
+    if (int64_t(uint32_t(out[i])) >= vocab_)
+      fail_at(range.begin + i, index_ ? int64_t(out[i]) : int64_t(uint32_t(out[i])));
+}
+
+// Ids of 64 bits, which Megatron's older tools write.
+void TokenFile::read_wide(Range range, int32_t* out) const {
+  std::vector<int64_t> piece(size_t(std::min<int64_t>(range.size(), 1 << 12)));
+  for (int64_t at = range.begin; at < range.end; at += int64_t(piece.size())) {
+    const auto part = std::span(piece).first(size_t(std::min(range.end - at, int64_t(piece.size()))));
+    file_.read(at * int64_t(sizeof(int64_t)), std::as_writable_bytes(part));
+    for (size_t i = 0; i < part.size(); ++i) {
+      if (uint64_t(part[i]) >= uint64_t(vocab_)) fail_at(at + int64_t(i), part[i]);
+      *out++ = int32_t(part[i]);
+    }
+  }
+}
+
+void TokenFile::read_mask(Range range, uint8_t* out) const {
+  if (mask_) return mask_->read(range, out);
+  std::fill_n(out, range.size(), uint8_t{1});
+}
+
+void TokenFile::require_unchanged() const {
+  file_.require_unchanged();
+  if (index_) index_->require_unchanged();
+  if (mask_) mask_->require_unchanged();
 }
 
 void TokenFile::check_all() const {
-  if (default_vocab(kind_) <= vocab_ && kind_ != Kind::llmc_u16 && kind_ != Kind::llmc_u32) return;
+  if (default_vocab() <= vocab_ && kind_ != Kind::indexed && kind_ != Kind::llmc_u16 &&
+      kind_ != Kind::llmc_u32)
+    return;
   std::vector<int32_t> piece(1 << 16);
   for (int64_t at = 0; at < size_; at += int64_t(piece.size()))
     read({at, std::min(size_, at + int64_t(piece.size()))}, piece.data());

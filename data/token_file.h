@@ -1,13 +1,16 @@
-// A corpus as a sequence of token ids, whatever format it is in. Four kinds are read, told apart by their
+// A corpus as a sequence of token ids, whatever format it is in. Five kinds are read, told apart by their
 // first bytes and their name; a plain text is its own token file, one byte one token.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 
 #include "core/input_file.h"
 #include "core/range.h"
+#include "data/document_index.h"
+#include "data/loss_mask.h"
 
 namespace cleave {
 
@@ -17,15 +20,19 @@ class TokenFile {
     bytes,     // any file: 256 tokens
     u16,       // nanoGPT: little-endian uint16, no header
     llmc_u16,  // llm.c: 256 int32 (20240520, 1, count, vocabulary), then uint16
-    llmc_u32   // llm.c for Llama 3: 256 int32 (20240801, 7, count, vocabulary), then uint32
+    llmc_u32,  // llm.c for Llama 3: 256 int32 (20240801, 7, count, vocabulary), then uint32
+    indexed    // Megatron: NAME.bin with NAME.idx beside it (data/indexed_file.h)
   };
   enum class Format { detect, bytes, u16, llmc };
 
   struct Options {
-    // detect: llm.c by its magic number, otherwise u16 when the name ends in .bin, otherwise bytes.
+    // detect: indexed by its .idx, llm.c by its magic number, otherwise u16 when the name ends in .bin,
+    // otherwise bytes.
     Format format = Format::detect;
     int64_t vocab = 0;  // of the model; 0 = what the header says, or the largest the format is meant for
   };
+  // The vocabulary of a file of 32-bit ids that does not say it.
+  static constexpr int64_t kUnknownVocab = int64_t{1} << 31;
 
   // Checks the file's header and size; throws Error(data) naming the file and what to do. Token ids are
   // checked when they are read, so that opening a large corpus does not read it.
@@ -46,16 +53,28 @@ class TokenFile {
   // Reads all of it: Error(data) names the first id that is not below vocab().
   void check_all() const;
   // Error(data) when the file was written to or replaced since it was opened.
-  void require_unchanged() const { file_.require_unchanged(); }
+  void require_unchanged() const;
   // Of kinds whose file does not say its vocabulary, and which may have any id below vocab().
-  bool vocab_is_a_guess() const { return kind_ == Kind::u16; }
+  bool vocab_is_a_guess() const { return kind_ == Kind::u16 || kind_ == Kind::indexed; }
+
+  // Where documents begin; null where the file does not say.
+  const DocumentIndex* documents() const { return index_ ? &*index_ : nullptr; }
+  // Whether some tokens may have no loss; read_mask() says which, with 1 where there is one.
+  bool masked() const { return mask_.has_value(); }
+  void read_mask(Range range, uint8_t* out) const;
 
  private:
+  void open_indexed();
   void detect(Format format, std::span<const uint8_t> head);
+  int64_t token_bytes() const;
+  int64_t default_vocab() const;
+  void read_wide(Range range, int32_t* out) const;
   void read_llmc_header(std::span<const uint8_t> head);
   [[noreturn]] void fail_at(int64_t index, int64_t token) const;
 
   InputFile file_;
+  std::optional<DocumentIndex> index_;
+  std::optional<LossMask> mask_;
   Kind kind_ = Kind::bytes;
   int64_t size_ = 0, vocab_ = 0;
   int64_t first_ = 0;  // byte of the first token

@@ -1,0 +1,209 @@
+#include "data/document_index.h"
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <limits>
+#include <vector>
+
+namespace cleave {
+namespace {
+
+constexpr std::string_view kIndexMagic("MMIDIDX\0\0", 9);
+constexpr int64_t kIndexHeader = 34;
+
+struct IndexType {
+  DocumentIndex::Type type;
+  std::string_view name;
+  int64_t bytes;
+};
+constexpr IndexType kIndexTypes[] = {
+    {DocumentIndex::Type::u8, "uint8", 1},  {DocumentIndex::Type::i8, "int8", 1},
+    {DocumentIndex::Type::i16, "int16", 2}, {DocumentIndex::Type::u16, "uint16", 2},
+    {DocumentIndex::Type::i32, "int32", 4}, {DocumentIndex::Type::u32, "uint32", 4},
+    {DocumentIndex::Type::i64, "int64", 8}, {DocumentIndex::Type::u64, "uint64", 8},
+};
+
+// Codes 6 to 8 changed their meaning between Megatron and DeepSpeed's copy of it; the size of a token tells
+// integers from floating-point numbers but for 7, which is taken for the integers.
+struct IndexCode {
+  uint8_t code;
+  DocumentIndex::Type type;
+};
+constexpr IndexCode kIndexCodes[] = {
+    {1, DocumentIndex::Type::u8},  {2, DocumentIndex::Type::i8},  {3, DocumentIndex::Type::i16},
+    {4, DocumentIndex::Type::i32}, {5, DocumentIndex::Type::i64}, {6, DocumentIndex::Type::u16},
+    {7, DocumentIndex::Type::u32}, {8, DocumentIndex::Type::u16}, {8, DocumentIndex::Type::u64},
+};
+
+const IndexType& index_type(DocumentIndex::Type type) { return kIndexTypes[size_t(type)]; }
+
+template <class T>
+T index_word(const std::byte* at) {
+  T value;
+  std::memcpy(&value, at, sizeof value);
+  return value;
+}
+
+// Calls body(i, value) for the array of T at `byte`.
+template <class T, class Body>
+void each_word(const InputFile& file, int64_t byte, int64_t count, const Body& body) {
+  constexpr int64_t kPiece = 1 << 15;
+  std::vector<std::byte> piece(size_t(std::min(count, kPiece)) * sizeof(T));
+  for (int64_t at = 0; at < count; at += kPiece) {
+    const int64_t n = std::min(kPiece, count - at);
+    file.read(byte + at * int64_t(sizeof(T)), std::span(piece).first(size_t(n) * sizeof(T)));
+    for (int64_t i = 0; i < n; ++i) body(at + i, index_word<T>(piece.data() + i * int64_t(sizeof(T))));
+  }
+}
+
+}  // namespace
+
+std::string_view name_of(DocumentIndex::Type type) { return index_type(type).name; }
+
+DocumentIndex::DocumentIndex(const std::string& path, int64_t bin_bytes) : file_(path, Exit::data) {
+  const uint8_t code = check_header();
+  const int64_t tokens = check_lengths();
+  find_type(code, bin_bytes, tokens);
+  tokens_ = tokens;
+  check_pointers();
+  check_documents();
+}
+
+uint8_t DocumentIndex::check_header() {
+  require(file_.size() >= kIndexHeader, Exit::data,
+          "{}: is truncated: {} bytes, but the header of an index alone has {}; copy or write it again",
+          path(), file_.size(), kIndexHeader);
+  std::byte head[kIndexHeader];
+  file_.read(0, head);
+  require(std::memcmp(head, "TNTIDX", 6) != 0, Exit::data,
+          "{}: byte 0: has the magic TNTIDX of an index that Megatron no longer writes; tokenize the text "
+          "again",
+          path());
+  require(std::memcmp(head, kIndexMagic.data(), kIndexMagic.size()) == 0, Exit::data,
+          "{}: byte 0: does not begin with MMIDIDX, the magic of an index; write it again", path());
+  const uint64_t version = index_word<uint64_t>(head + 9), sequences = index_word<uint64_t>(head + 18),
+                 entries = index_word<uint64_t>(head + 26);
+  require(version == 1, Exit::data,
+          "{}: byte 9: version {}; only version 1 is known: tokenize the text again", path(), version);
+  const uint64_t room = uint64_t(file_.size() - kIndexHeader);
+  require(
+      sequences <= room / 12, Exit::data,
+      "{}: byte 18: counts {} sequences, for which {} bytes are too few; it is truncated or damaged: copy "
+      "or write it again",
+      path(), sequences, file_.size());
+  require(entries >= 1 && entries <= room / 8, Exit::data,
+          "{}: byte 26: counts {} entries of the document index in {} bytes; it is damaged: copy or write it "
+          "again",
+          path(), entries, file_.size());
+  const uint64_t wanted = 12 * sequences + 8 * entries;
+  require(room != wanted + sequences || sequences == 0, Exit::data,
+          "{}: has a mode for each sequence, as data of text and images have; only text is read", path());
+  require(room == wanted, Exit::data,
+          "{}: {} bytes, but {} sequences and {} entries of the document index make {}; it is {}: copy or "
+          "write it again",
+          path(), file_.size(), sequences, entries, wanted + kIndexHeader,
+          room < wanted ? "truncated" : "too long");
+  sequences_ = int64_t(sequences), entries_ = int64_t(entries);
+  return uint8_t(head[17]);
+}
+
+int64_t DocumentIndex::pointers_at() const { return kIndexHeader + 4 * sequences_; }
+int64_t DocumentIndex::documents_at() const { return kIndexHeader + 12 * sequences_; }
+
+int64_t DocumentIndex::check_lengths() const {
+  int64_t tokens = 0;
+  each_word<int32_t>(file_, kIndexHeader, sequences_, [&](int64_t i, int32_t length) {
+    require(length >= 0, Exit::data, "{}: byte {}: sequence {} has {} tokens; write the index again", path(),
+            kIndexHeader + 4 * i, i, length);
+    tokens += length;
+  });
+  return tokens;
+}
+
+void DocumentIndex::find_type(uint8_t code, int64_t bin_bytes, int64_t tokens) {
+  bool known = false;
+  for (const IndexCode& c : kIndexCodes) {
+    if (c.code != code) continue;
+    known = true;
+    const IndexType& type = index_type(c.type);
+    if (bin_bytes % type.bytes != 0 || bin_bytes / type.bytes != tokens) continue;
+    type_ = c.type, token_bytes_ = type.bytes;
+    return;
+  }
+  require(known, Exit::data, "{}: byte 17: {} is no type of a token; the types are 1 to 8", path(), code);
+  require(code < 6 || bin_bytes % 4 != 0 || (bin_bytes / 4 != tokens && bin_bytes / 8 != tokens), Exit::data,
+          "{}: byte 17: type {} with tokens of {} bytes are floating-point numbers; tokenize the text again",
+          path(), code, bin_bytes / std::max<int64_t>(1, tokens));
+  fail(Exit::data,
+       "{}: byte {}: sequences of {} tokens of type {}, but the .bin has {} bytes; one of the two is "
+       "truncated "
+       "or of another data set: copy or write both again",
+       path(), kIndexHeader, tokens, code, bin_bytes);
+}
+
+void DocumentIndex::check_pointers() const {
+  std::vector<int32_t> lengths(size_t(std::min<int64_t>(sequences_, 1 << 15)));
+  int64_t wanted = 0;
+  each_word<int64_t>(file_, pointers_at(), sequences_, [&](int64_t i, int64_t pointer) {
+    require(
+        pointer == wanted, Exit::data,
+        "{}: byte {}: sequence {} is said to begin at byte {} of the .bin, but those before it end at {}; "
+        "write the index again",
+        path(), pointers_at() + 8 * i, i, pointer, wanted);
+    const size_t at = size_t(i) % lengths.size();
+    if (at == 0)
+      file_.read(kIndexHeader + 4 * i, std::as_writable_bytes(std::span(lengths).first(size_t(
+                                           std::min<int64_t>(sequences_ - i, int64_t(lengths.size()))))));
+    wanted += lengths[at] * token_bytes_;
+  });
+}
+
+void DocumentIndex::check_documents() {
+  int64_t before = 0;
+  each_word<int64_t>(file_, documents_at(), entries_, [&](int64_t i, int64_t first) {
+    require(i > 0 || first == 0, Exit::data,
+            "{}: byte {}: the first document begins with sequence {} and not with 0; write the index again",
+            path(), documents_at(), first);
+    require(
+        before <= first && first <= sequences_, Exit::data,
+        "{}: byte {}: document {} begins with sequence {}, the one before with {}, and there are {}; write "
+        "the index again",
+        path(), documents_at() + 8 * i, i, first, before, sequences_);
+    before = first;
+  });
+  // Sequences behind the last document that was ended are one more.
+  documents_ = entries_ - 1 + (before < sequences_);
+}
+
+int64_t DocumentIndex::word_at(int64_t byte) const {
+  int64_t value = 0;
+  file_.read(byte, std::as_writable_bytes(std::span(&value, 1)));
+  return value;
+}
+
+int64_t DocumentIndex::begin_of(int64_t document) const {
+  CHECK(0 <= document && document <= documents_, "document {} of {}", document, documents_);
+  if (document == documents_) return tokens_;
+  const int64_t sequence = word_at(documents_at() + 8 * document);
+  require(0 <= sequence && sequence <= sequences_, Exit::data, "{}: was written to since it was opened",
+          path());
+  return sequence == sequences_ ? tokens_ : word_at(pointers_at() + 8 * sequence) / token_bytes_;
+}
+
+int64_t DocumentIndex::document_from(int64_t token) const {
+  int64_t below = 0, above = documents_;  // the answer is in [below, above]
+  while (below < above) {
+    const int64_t middle = below + (above - below) / 2;
+    begin_of(middle) < token ? below = middle + 1 : above = middle;
+  }
+  return below;
+}
+
+// Of documents that begin at the same token, the last is the one that has it.
+int64_t DocumentIndex::document_of(int64_t token) const {
+  CHECK(0 <= token && token < tokens_, "token {} of {}", token, tokens_);
+  return document_from(token + 1) - 1;
+}
+
+}  // namespace cleave

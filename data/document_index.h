@@ -1,0 +1,54 @@
+// Where documents begin in the tokens of an indexed data set (data/indexed_file.h): its .idx.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "core/input_file.h"
+#include "core/range.h"
+
+namespace cleave {
+
+// Read by offsets: the memory it takes does not grow with the number of documents.
+class DocumentIndex {
+ public:
+  enum class Type { u8, i8, i16, u16, i32, u32, i64, u64 };
+
+  // Reads all of the file once and checks it against the size of .bin. Throws Error(data) that names the file
+  // and the byte of what is wrong.
+  DocumentIndex(const std::string& path, int64_t bin_bytes);
+
+  Type type() const { return type_; }
+  int64_t token_bytes() const { return token_bytes_; }
+  int64_t tokens() const { return tokens_; }
+  int64_t documents() const { return documents_; }
+  const std::string& path() const { return file_.path(); }
+
+  // The tokens of a document, which may be none. Sequences of one document are one text.
+  Range document(int64_t index) const { return {begin_of(index), begin_of(index + 1)}; }
+  // The document that holds the token, and the first that begins at or behind it; documents() where none.
+  int64_t document_of(int64_t token) const;
+  int64_t document_from(int64_t token) const;
+
+  void require_unchanged() const { file_.require_unchanged(); }
+
+ private:
+  uint8_t check_header();  // the code of the type
+  void find_type(uint8_t code, int64_t bin_bytes, int64_t tokens);
+  int64_t check_lengths() const;  // the number of tokens
+  void check_pointers() const;
+  void check_documents();
+  int64_t begin_of(int64_t document) const;
+  int64_t word_at(int64_t byte) const;
+  int64_t pointers_at() const;
+  int64_t documents_at() const;
+
+  InputFile file_;
+  Type type_ = Type::u16;
+  int64_t token_bytes_ = 0, tokens_ = 0, documents_ = 0;
+  int64_t sequences_ = 0, entries_ = 0;  // of the header: S and D
+};
+
+std::string_view name_of(DocumentIndex::Type type);
+
+}  // namespace cleave

@@ -1,0 +1,235 @@
+#include "data/indexed_file.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "core/error.h"
+#include "core/range.h"
+
+namespace cleave {
+namespace {
+
+constexpr int64_t kNarrowVocab = 65500;  // below it Megatron writes uint16
+constexpr int64_t kLongestSequence = std::numeric_limits<int32_t>::max();
+
+bool ends_with_name(const std::string& name, std::string_view ending) {
+  return name.size() > ending.size() && name.ends_with(ending);
+}
+
+// A file that is written from its beginning to its end under another name than the one it is for.
+class PartialFile {
+ public:
+  PartialFile(std::string path, const char* mode) : path_(std::move(path)), partial_(path_ + ".partial") {
+    file_ = std::fopen(partial_.c_str(), mode);
+    if (!file_) broken();
+  }
+  ~PartialFile() { close(), std::remove(partial_.c_str()); }
+  PartialFile(const PartialFile&) = delete;
+  PartialFile& operator=(const PartialFile&) = delete;
+
+  void write(const void* bytes, size_t count) {
+    if (std::fwrite(bytes, 1, count, file_) != count) broken();
+  }
+  template <class T>
+  void write(T value) {
+    write(&value, sizeof value);
+  }
+  size_t read(void* bytes, size_t count) {
+    const size_t got = std::fread(bytes, 1, count, file_);
+    if (std::ferror(file_)) broken();
+    return got;
+  }
+  void rewind() {
+    if (std::fseek(file_, 0, SEEK_SET) != 0) broken();
+  }
+  void complete() {
+    if (std::fclose(std::exchange(file_, nullptr)) != 0) broken();
+  }
+  void appear() {
+    if (std::rename(partial_.c_str(), path_.c_str()) != 0) broken();
+  }
+  void remove_old() {
+    if (std::remove(path_.c_str()) != 0 && errno != ENOENT) broken();
+  }
+
+ private:
+  void close() {
+    if (file_) std::fclose(std::exchange(file_, nullptr));
+  }
+  [[noreturn]] void broken() {
+    const int error = errno;
+    close();
+    fail(Exit::data, "{}: cannot be written: {}; check the folder, its permissions and the free space", path_,
+         std::strerror(error));
+  }
+
+  std::string path_, partial_;
+  std::FILE* file_ = nullptr;
+};
+
+}  // namespace
+
+IndexedNames indexed_names(const std::string& name) {
+  const bool ending = ends_with_name(name, ".bin") || ends_with_name(name, ".idx");
+  const std::string stem = ending ? name.substr(0, name.size() - 4) : name;
+  return {stem + ".bin", stem + ".idx", stem + ".mask"};
+}
+
+bool is_indexed(const std::string& name) {
+  const IndexedNames names = indexed_names(name);
+  const bool stem = name != names.bin && name != names.idx;
+  return ::access(names.idx.c_str(), F_OK) == 0 && !(stem && ::access(name.c_str(), F_OK) == 0);
+}
+
+struct IndexedWriter::Files {
+  explicit Files(const IndexedNames& n)
+      : names(n),
+        bin(n.bin, "wb"),
+        idx(n.idx, "wb"),
+        lengths(std::make_unique<PartialFile>(n.idx + ".lengths", "w+b")) {}
+
+  IndexedNames names;
+  PartialFile bin, idx;
+  std::unique_ptr<PartialFile> lengths;  // int64 tokens of each document, until all are known
+  std::unique_ptr<PartialFile> mask;
+  int64_t vocab = 0, token_bytes = 2;
+  int64_t tokens = 0, documents = 0, sequences = 0;
+  int64_t first = 0;  // token of the current document
+  std::vector<uint8_t> buffer;
+  uint8_t mask_byte = 0;
+  bool finished = false;
+
+  void write_tokens(std::span<const int32_t> in);
+  void write_mask(int64_t count, const uint8_t* mask_or_ones);
+  void write_index();
+  template <class Body>
+  void each_document(const Body& body);
+};
+
+IndexedWriter::IndexedWriter(const std::string& name, int64_t vocab) {
+  require(vocab > 0 && vocab <= int64_t{1} << 31, Exit::data, "{}: a vocabulary of {} entries", name, vocab);
+  files_ = std::make_unique<Files>(indexed_names(name));
+  files_->vocab = vocab;
+  files_->token_bytes = vocab < kNarrowVocab ? 2 : 4;
+}
+
+IndexedWriter::~IndexedWriter() = default;
+
+int64_t IndexedWriter::tokens() const { return files_->tokens; }
+int64_t IndexedWriter::documents() const { return files_->documents; }
+
+void IndexedWriter::Files::write_tokens(std::span<const int32_t> in) {
+  buffer.resize(in.size() * size_t(token_bytes));
+  for (size_t i = 0; i < in.size(); ++i) {
+    require(0 <= in[i] && in[i] < vocab, Exit::data, "{}: token {} is {}, outside the vocabulary of {}",
+            names.bin, tokens + int64_t(i), in[i], vocab);
+    const uint16_t narrow = uint16_t(in[i]);
+    const void* from = token_bytes == 2 ? static_cast<const void*>(&narrow) : &in[i];
+    std::memcpy(buffer.data() + i * size_t(token_bytes), from, size_t(token_bytes));
+  }
+  bin.write(buffer.data(), buffer.size());
+}
+
+// The bits of `count` tokens behind the `tokens` that are written; without a mask they are ones.
+void IndexedWriter::Files::write_mask(int64_t count, const uint8_t* mask_or_ones) {
+  buffer.clear();
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t bit = (tokens + i) % 8;
+    if (!mask_or_ones || mask_or_ones[i]) mask_byte = uint8_t(mask_byte | 1 << bit);
+    if (bit == 7) buffer.push_back(std::exchange(mask_byte, uint8_t{0}));
+  }
+  mask->write(buffer.data(), buffer.size());
+}
+
+void IndexedWriter::append(std::span<const int32_t> tokens, std::span<const uint8_t> mask) {
+  Files& f = *files_;
+  CHECK(!f.finished, "{}: tokens behind the end", f.names.bin);
+  CHECK(mask.empty() || mask.size() == tokens.size(), "{} tokens with a mask of {}", tokens.size(),
+        mask.size());
+  if (!mask.empty() && !f.mask) {
+    f.mask = std::make_unique<PartialFile>(f.names.mask, "wb");
+    constexpr int64_t kPiece = 1 << 20;
+    const int64_t before = std::exchange(f.tokens, 0);
+    while (f.tokens < before) {
+      const int64_t count = std::min(kPiece, before - f.tokens);
+      f.write_mask(count, nullptr);
+      f.tokens += count;
+    }
+  }
+  constexpr size_t kPiece = 1 << 16;
+  for (size_t at = 0; at < tokens.size(); at += kPiece) {
+    const auto piece = tokens.subspan(at, std::min(kPiece, tokens.size() - at));
+    f.write_tokens(piece);
+    if (f.mask) f.write_mask(int64_t(piece.size()), mask.empty() ? nullptr : mask.data() + at);
+    f.tokens += int64_t(piece.size());
+  }
+}
+
+void IndexedWriter::end_document() {
+  Files& f = *files_;
+  const int64_t length = f.tokens - std::exchange(f.first, f.tokens);
+  if (length == 0) return;
+  f.lengths->write(length);
+  f.documents += 1, f.sequences += ceil_div(length, kLongestSequence);
+}
+
+template <class Body>
+void IndexedWriter::Files::each_document(const Body& body) {
+  lengths->rewind();
+  std::vector<int64_t> piece(1 << 13);
+  while (const size_t bytes = lengths->read(piece.data(), piece.size() * sizeof(int64_t)))
+    for (size_t i = 0; i < bytes / sizeof(int64_t); ++i) body(piece[i]);
+}
+
+// A document is one sequence, or several where it is longer than one can be.
+void IndexedWriter::Files::write_index() {
+  idx.write("MMIDIDX\0", 9);
+  idx.write(uint64_t{1});
+  idx.write(uint8_t(token_bytes == 2 ? 8 : 4));
+  idx.write(uint64_t(sequences));
+  idx.write(uint64_t(documents + 1));
+  const auto each_sequence = [&](const auto& body) {
+    each_document([&](int64_t length) {
+      for (; length > 0; length -= std::min(length, kLongestSequence))
+        body(std::min(length, kLongestSequence));
+    });
+  };
+  each_sequence([&](int64_t length) { idx.write(int32_t(length)); });
+  int64_t pointer = 0, sequence = 0;
+  each_sequence([&](int64_t length) { idx.write(std::exchange(pointer, pointer + length * token_bytes)); });
+  each_document([&](int64_t length) {
+    idx.write(std::exchange(sequence, sequence + ceil_div(length, kLongestSequence)));
+  });
+  idx.write(sequence);
+}
+
+// The .bin appears last and an old one goes first: a data set whose files do not belong together has none.
+void IndexedWriter::finish() {
+  end_document();
+  Files& f = *files_;
+  CHECK(!std::exchange(f.finished, true), "{}: finished twice", f.names.bin);
+  require(f.tokens > 0, Exit::data, "{}: there are no tokens to write; give a text that is not empty",
+          f.names.bin);
+  f.write_index();
+  f.lengths.reset();
+  if (f.mask && f.tokens % 8 != 0) f.mask->write(f.mask_byte);
+  f.bin.complete(), f.idx.complete();
+  if (f.mask) f.mask->complete();
+  f.bin.remove_old();
+  f.idx.appear();
+  if (f.mask)
+    f.mask->appear();
+  else if (std::remove(f.names.mask.c_str()) != 0)
+    require(errno == ENOENT, Exit::data, "{}: is of the data set before and cannot be removed: {}",
+            f.names.mask, std::strerror(errno));
+  f.bin.appear();
+}
+
+}  // namespace cleave

@@ -1,0 +1,24 @@
+// Which tokens of an indexed data set (data/indexed_file.h) have a loss: its .mask.
+#pragma once
+#include <cstdint>
+#include <string>
+
+#include "core/input_file.h"
+#include "core/range.h"
+
+namespace cleave {
+
+class LossMask {
+ public:
+  LossMask(const std::string& path, int64_t tokens);
+  // For each token of the range 1 where predicting it has a loss, and 0 elsewhere.
+  void read(Range tokens, uint8_t* out) const;
+  const std::string& path() const { return file_.path(); }
+  void require_unchanged() const { file_.require_unchanged(); }
+
+ private:
+  InputFile file_;
+  int64_t tokens_;
+};
+
+}  // namespace cleave
