@@ -1,5 +1,7 @@
 #include "data/batch_loader.h"
 
+#include <algorithm>
+
 #include "data/window_prefetch.h"
 
 namespace cleave {
@@ -11,49 +13,78 @@ void check_sizes(int64_t micro_batch, int64_t accumulation, int rank, int ranks)
   CHECK(0 <= rank && rank < ranks, "rank {} of {}", rank, ranks);
 }
 
-// The tokens [begin, end) of what was read.
-Batch view(WindowPrefetch::Filled& filled, Range tokens, int64_t valid_targets, int64_t first_sample) {
-  const Shape shape{tokens.size()};
-  return {.input = {filled.input.data() + tokens.begin, DType::int32, shape, MemoryKind::host},
-          .targets = {filled.targets.data() + tokens.begin, DType::int32, shape, MemoryKind::host},
-          .valid_targets = valid_targets,
+// The rows [begin, end) of what was read.
+Batch view(WindowPrefetch::Filled& filled, Range rows, int64_t seq_len, int64_t first_sample) {
+  const Shape shape{rows.size() * seq_len};
+  const auto part = [&](std::vector<int32_t>& all) {
+    return Tensor(all.data() + rows.begin * seq_len, DType::int32, shape, MemoryKind::host);
+  };
+  return {.input = part(filled.input),
+          .targets = part(filled.targets),
+          .valid_targets = filled.valid_in(rows),
+          .documents = filled.documents.empty() ? Tensor() : part(filled.documents),
           .position = {.first_sample = first_sample}};
 }
 
+// A seed of its own for each source, so that files of one size are not shuffled alike.
+uint64_t seed_of(uint64_t seed, int source) { return seed + uint64_t(source) * 0x9E3779B97F4A7C15ull; }
+
 }  // namespace
 
-TokenBatches::TokenBatches(const TokenFile& file, const TokenBatchesOptions& options) : options_(options) {
+TokenBatches::TokenBatches(const TokenFile& file, const TokenBatchesOptions& options)
+    : TokenBatches(std::vector<TokenSource>{{&file}}, options) {}
+
+TokenBatches::TokenBatches(const std::vector<TokenSource>& sources, const TokenBatchesOptions& options)
+    : options_(options) {
   const auto& o = options_;
+  CHECK(!sources.empty(), "no data");
   check_sizes(o.micro_batch, o.accumulation, o.rank, o.ranks);
-  const Windows windows = windows_of(file, o.seq_len);
-  sampler_ = {.samples = windows.size(),
+  const SampleOptions cut{o.seq_len, o.pack, o.document_mask};
+  for (const TokenSource& s : sources) sources_.push_back(samples_of(*s.file, cut));
+  sampler_ = {.samples = sources_[0]->size(),
               .seed = o.seed,
               .shuffle = o.shuffle,
               .drop_last = o.drop_last,
               .global_batch = o.micro_batch * o.accumulation * o.ranks};
-  require(sampler_.samples >= sampler_.global_batch, Exit::data,
-          "{}: holds {} samples of {} tokens, but one step takes {} (micro batch {} x accumulation {} x {} "
-          "ranks); use "
-          "a longer text, a smaller --seq_len, a smaller train_batch_size or fewer ranks",
-          file.path(), sampler_.samples, o.seq_len, sampler_.global_batch, o.micro_batch, o.accumulation,
-          o.ranks);
-  sampler_.check();
+  if (sources.size() > 1) {
+    std::vector<int64_t> shares;
+    for (const TokenSource& s : sources) shares.push_back(s.share);
+    blend_.emplace(std::move(shares));
+  } else {
+    require(sampler_.samples >= sampler_.global_batch, Exit::data,
+            "{}: holds {} samples of {} tokens, but one step takes {} (micro batch {} x accumulation {} x {} "
+            "ranks); use "
+            "a longer text, a smaller --seq_len, a smaller train_batch_size or fewer ranks",
+            sources[0].file->path(), sampler_.samples, o.seq_len, sampler_.global_batch, o.micro_batch,
+            o.accumulation, o.ranks);
+    sampler_.check();
+  }
   prefetch_ = std::make_unique<WindowPrefetch>(
-      windows, o.micro_batch * o.accumulation, [o = options_, sampler = sampler_](int64_t step, int64_t row) {
-        const Range range = micro_batch_positions(row / o.micro_batch, o.rank, o.ranks, o.micro_batch);
-        return sampler.sample(step, range.begin + row % o.micro_batch);
+      cut, o.micro_batch * o.accumulation, [this](int64_t step, int64_t row, const SampleRow& to) {
+        const Range range = micro_batch_positions(row / options_.micro_batch, options_.rank, options_.ranks,
+                                                  options_.micro_batch);
+        const Blend::Place at = place(step, range.begin + row % options_.micro_batch);
+        sources_[size_t(at.source)]->read(at.sample, to);
       });
 }
 
 TokenBatches::~TokenBatches() = default;
 
+Blend::Place TokenBatches::place(int64_t step, int64_t position) const {
+  if (!blend_) return {0, sampler_.sample(step, position)};
+  Blend::Place at = blend_->at(step * sampler_.global_batch + position);
+  const int64_t samples = sources_[size_t(at.source)]->size(), epoch = at.sample / samples;
+  at.sample %= samples;
+  if (options_.shuffle) at.sample = permuted(at.sample, samples, seed_of(options_.seed, at.source), epoch);
+  return at;
+}
+
 Batch TokenBatches::next(int64_t step, int64_t micro) {
   const auto& o = options_;
   CHECK(step >= 0 && 0 <= micro && micro < o.accumulation, "micro-batch {} of {} in step {}", micro,
         o.accumulation, step);
-  const int64_t tokens = o.micro_batch * o.seq_len;
-  return view(prefetch_->get(step, step + 1), Range{0, tokens}.shifted(micro * tokens), tokens,
-              micro_batch_positions(micro, o.rank, o.ranks, o.micro_batch).begin);
+  return view(prefetch_->get(step, step + 1), Range{0, o.micro_batch}.shifted(micro * o.micro_batch),
+              o.seq_len, micro_batch_positions(micro, o.rank, o.ranks, o.micro_batch).begin);
 }
 
 void TokenBatches::prepare(int64_t step) { prefetch_->get(step, step + 1); }
@@ -61,12 +92,17 @@ void TokenBatches::prepare(int64_t step) { prefetch_->get(step, step + 1); }
 EvalBatches::EvalBatches(const TokenFile& file, const EvalBatchesOptions& options) : options_(options) {
   const auto& o = options_;
   check_sizes(o.micro_batch, 1, o.rank, o.ranks);
-  const Windows windows = windows_of(file, o.seq_len);
-  micros_ = ceil_div(windows.size(), o.micro_batch * o.ranks);
+  const SampleOptions cut{o.seq_len, o.pack, o.document_mask};
+  samples_ = samples_of(file, cut);
+  micros_ = ceil_div(samples_->size(), o.micro_batch * o.ranks);
   prefetch_ = std::make_unique<WindowPrefetch>(
-      windows, o.micro_batch, [o = options_, count = windows.size()](int64_t ordinal, int64_t row) {
-        const int64_t window = micro_batch_positions(ordinal, o.rank, o.ranks, o.micro_batch).begin + row;
-        return window < count ? window : WindowPrefetch::kNoWindow;
+      cut, o.micro_batch,
+      [o = options_, samples = samples_.get()](int64_t ordinal, int64_t row, const SampleRow& to) {
+        const int64_t sample = micro_batch_positions(ordinal, o.rank, o.ranks, o.micro_batch).begin + row;
+        if (sample < samples->size()) return samples->read(sample, to);
+        std::fill_n(to.input, o.seq_len, 0);
+        std::fill_n(to.targets, o.seq_len, kIgnoredTarget);
+        if (to.documents) std::fill_n(to.documents, o.seq_len, 0);
       });
 }
 
@@ -76,8 +112,7 @@ Batch EvalBatches::next(int64_t micro) {
   const auto& o = options_;
   CHECK(0 <= micro && micro < micros_, "micro-batch {} of {}", micro, micros_);
   const int64_t first = micro_batch_positions(micro, o.rank, o.ranks, o.micro_batch).begin;
-  WindowPrefetch::Filled& filled = prefetch_->get(micro, (micro + 1) % micros_);
-  return view(filled, {0, int64_t(filled.input.size())}, filled.valid_targets, first);
+  return view(prefetch_->get(micro, (micro + 1) % micros_), {0, o.micro_batch}, o.seq_len, first);
 }
 
 }  // namespace cleave

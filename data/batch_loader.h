@@ -1,31 +1,45 @@
-// Micro-batches of token windows, as views into the loader's memory: inputs and targets are [micro_batch *
+// Micro-batches of samples, as views into the loader's memory: inputs and targets are [micro_batch *
 // seq_len] int32. Training reads those of a whole step at once, and the next step's while the
 // current one is computed: whether a step's data can be read is known before it begins. What a micro-batch
 // holds is a function of (step, micro, rank); the prefetching worker only changes when it is read.
 #pragma once
 #include <memory>
+#include <optional>
+#include <vector>
 
+#include "data/blend.h"
 #include "data/sampler.h"
-#include "data/windows.h"
+#include "data/samples.h"
 #include "device/batch.h"
 
 namespace cleave {
 
 class WindowPrefetch;
 
+// One of the files that a training reads, and its share of the samples (data/blend.h).
+struct TokenSource {
+  const TokenFile* file = nullptr;
+  int64_t share = 1;
+};
+
 struct TokenBatchesOptions {
   int64_t seq_len = 0, micro_batch = 1, accumulation = 1;
   int rank = 0, ranks = 1;  // data-parallel
   uint64_t seed = 0;
   bool shuffle = true, drop_last = false;
+  bool pack = false, document_mask = false;  // SampleOptions'
 };
 
 // Training. Each rank of a data-parallel group makes one with its own rank.
 class TokenBatches {
  public:
-  // The file must outlive this. Throws Error(data) with the numbers when the file is shorter than a window or
-  // holds fewer windows than one step takes.
+  // The file must outlive this. Throws Error(data) with the numbers when the file is shorter than a sample or
+  // holds fewer samples than one step takes.
   TokenBatches(const TokenFile& file, const TokenBatchesOptions& options);
+  // Of several files, which must outlive this. Sample n of the training, counted over all steps and ranks, is
+  // what Blend says; each source is shuffled for itself, anew in every epoch of its own. One file alone has
+  // the order of Sampler, and epochs that end with a step.
+  TokenBatches(const std::vector<TokenSource>& sources, const TokenBatchesOptions& options);
   ~TokenBatches();
 
   // Waits for the data of a step, counted from 0, and throws what went wrong in reading them.
@@ -35,10 +49,14 @@ class TokenBatches {
   // Calls must not overlap.
   Batch next(int64_t step, int64_t micro);
 
-  const Sampler& sampler() const { return sampler_; }
+  const Sampler& sampler() const { return sampler_; }  // of one file
+  // The source and its sample at `position`, in [0, global batch), of the 0-based step.
+  Blend::Place place(int64_t step, int64_t position) const;
 
  private:
   TokenBatchesOptions options_;
+  std::vector<std::unique_ptr<Samples>> sources_;
+  std::optional<Blend> blend_;  // of several
   Sampler sampler_;
   std::unique_ptr<WindowPrefetch> prefetch_;
 };
@@ -46,9 +64,10 @@ class TokenBatches {
 struct EvalBatchesOptions {
   int64_t seq_len = 0, micro_batch = 1;
   int rank = 0, ranks = 1;
+  bool pack = false, document_mask = false;
 };
 
-// Evaluation: every window of the file exactly once over all ranks, in order. All ranks have the same number
+// Evaluation: every sample of the file exactly once over all ranks, in order. All ranks have the same number
 // of micro-batches; rows past the end have input 0 and targets kIgnoredTarget, up to whole micro-batches of
 // them.
 class EvalBatches {
@@ -58,12 +77,13 @@ class EvalBatches {
 
   int64_t micros() const { return micros_; }  // of each rank
 
-  // micro in [0, micros()), valid until the next call; otherwise as TokenBatches::next. The first sample is a
-  // window of the file.
+  // micro in [0, micros()), valid until the next call; otherwise as TokenBatches::next. The first sample is
+  // one of the file.
   Batch next(int64_t micro);
 
  private:
   EvalBatchesOptions options_;
+  std::unique_ptr<Samples> samples_;
   int64_t micros_;
   std::unique_ptr<WindowPrefetch> prefetch_;
 };

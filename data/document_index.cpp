@@ -1,6 +1,7 @@
 #include "data/document_index.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <functional>
 #include <limits>
@@ -176,19 +177,33 @@ void DocumentIndex::check_documents() {
   documents_ = entries_ - 1 + (before < sequences_);
 }
 
-int64_t DocumentIndex::word_at(int64_t byte) const {
-  int64_t value = 0;
-  file_.read(byte, std::as_writable_bytes(std::span(&value, 1)));
-  return value;
-}
-
 int64_t DocumentIndex::begin_of(int64_t document) const {
   CHECK(0 <= document && document <= documents_, "document {} of {}", document, documents_);
-  if (document == documents_) return tokens_;
-  const int64_t sequence = word_at(documents_at() + 8 * document);
-  require(0 <= sequence && sequence <= sequences_, Exit::data, "{}: was written to since it was opened",
-          path());
-  return sequence == sequences_ ? tokens_ : word_at(pointers_at() + 8 * sequence) / token_bytes_;
+  int64_t token = 0;
+  begins(document, {&token, 1});
+  return token;
+}
+
+void DocumentIndex::begins(int64_t first, std::span<int64_t> out) const {
+  const int64_t count = std::clamp<int64_t>(documents_ - first, 0, int64_t(out.size()));
+  std::fill(out.begin() + count, out.end(), tokens_);
+  const auto sequences = out.first(size_t(count));
+  if (count == 0) return;
+  file_.read(documents_at() + 8 * first, std::as_writable_bytes(sequences));
+  // Pointers of neighbouring sequences are read together.
+  std::array<int64_t, 128> pointers;
+  int64_t from = 0, until = 0;
+  for (int64_t& place : sequences) {
+    const int64_t sequence = place;
+    require(0 <= sequence && sequence <= sequences_, Exit::data, "{}: was written to since it was opened",
+            path());
+    if (sequence >= until || sequence < from) {
+      from = sequence, until = std::min(sequences_, from + int64_t(pointers.size()));
+      file_.read(pointers_at() + 8 * from,
+                 std::as_writable_bytes(std::span(pointers).first(size_t(until - from))));
+    }
+    place = sequence == sequences_ ? tokens_ : pointers[size_t(sequence - from)] / token_bytes_;
+  }
 }
 
 int64_t DocumentIndex::document_from(int64_t token) const {

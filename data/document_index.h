@@ -1,6 +1,7 @@
 // Where documents begin in the tokens of an indexed data set (data/indexed_file.h): its .idx.
 #pragma once
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -26,6 +27,8 @@ class DocumentIndex {
 
   // The tokens of a document, which may be none. Sequences of one document are one text.
   Range document(int64_t index) const { return {begin_of(index), begin_of(index + 1)}; }
+  // Where so many documents begin, from this one on; behind the last document all tokens end.
+  void begins(int64_t first, std::span<int64_t> out) const;
   // The document that holds the token, and the first that begins at or behind it; documents() where none.
   int64_t document_of(int64_t token) const;
   int64_t document_from(int64_t token) const;
@@ -39,7 +42,6 @@ class DocumentIndex {
   void check_pointers() const;
   void check_documents();
   int64_t begin_of(int64_t document) const;
-  int64_t word_at(int64_t byte) const;
   int64_t pointers_at() const;
   int64_t documents_at() const;
 

@@ -1,30 +1,34 @@
 #include "data/window_prefetch.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 namespace cleave {
 
-WindowPrefetch::WindowPrefetch(Windows windows, int64_t micro_batch, Rows rows)
-    : windows_(windows), micro_batch_(micro_batch), rows_(std::move(rows)) {
-  const size_t numel = size_t(micro_batch_ * windows_.seq_len);
-  for (Slot& slot : slots_) slot.filled.input.resize(numel), slot.filled.targets.resize(numel);
+WindowPrefetch::WindowPrefetch(const SampleOptions& samples, int64_t rows, Fill fill)
+    : seq_len_(samples.seq_len), fill_(std::move(fill)) {
+  const size_t numel = size_t(rows * seq_len_);
+  for (Slot& slot : slots_) {
+    slot.filled.input.resize(numel), slot.filled.targets.resize(numel);
+    if (samples.document_mask) slot.filled.documents.resize(numel);
+    slot.filled.valid_targets.resize(size_t(rows));
+  }
+}
+
+int64_t WindowPrefetch::Filled::valid_in(Range rows) const {
+  return std::accumulate(valid_targets.begin() + rows.begin, valid_targets.begin() + rows.end, int64_t{0});
 }
 
 void WindowPrefetch::fill(Slot& slot) const {
-  slot.filled.valid_targets = 0;
-  const int64_t seq = windows_.seq_len;
-  for (int64_t row = 0; row < micro_batch_; ++row) {
-    int32_t* input = slot.filled.input.data() + row * seq;
-    int32_t* targets = slot.filled.targets.data() + row * seq;
-    const int64_t window = rows_(slot.ordinal, row);
-    if (window == kNoWindow) {
-      std::fill_n(input, seq, 0);
-      std::fill_n(targets, seq, kIgnoredTarget);
-      continue;
-    }
-    windows_.read(window, input, targets);
-    slot.filled.valid_targets += seq;
+  Filled& f = slot.filled;
+  for (size_t row = 0; row < f.valid_targets.size(); ++row) {
+    const size_t at = row * size_t(seq_len_);
+    fill_(slot.ordinal, int64_t(row),
+          {f.input.data() + at, f.targets.data() + at,
+           f.documents.empty() ? nullptr : f.documents.data() + at});
+    f.valid_targets[row] = seq_len_ - std::count(f.targets.begin() + int64_t(at),
+                                                 f.targets.begin() + int64_t(at) + seq_len_, kIgnoredTarget);
   }
 }
 

@@ -1,30 +1,32 @@
-// Two buffers of window rows and a worker that fills one while the other is in use. Micro-batches are named
-// by an ordinal; `rows` says which windows each holds.
+// Two buffers of samples and a worker that fills one while the other is in use. What is filled together is
+// named by an ordinal; `fill` says what each of its rows holds.
 #pragma once
 #include <array>
 #include <exception>
 #include <functional>
 #include <vector>
 
-#include "data/windows.h"
+#include "data/samples.h"
 #include "device/stream.h"
 
 namespace cleave {
 
 class WindowPrefetch {
  public:
-  // The window that is row `row` of micro-batch `ordinal`, or kNoWindow for padding. Called on the worker.
-  using Rows = std::function<int64_t(int64_t ordinal, int64_t row)>;
-  static constexpr int64_t kNoWindow = -1;
+  // Writes row `row` of `ordinal`. Called on the worker.
+  using Fill = std::function<void(int64_t ordinal, int64_t row, const SampleRow& to)>;
 
   struct Filled {
-    std::vector<int32_t> input, targets;  // [micro_batch * seq_len]
-    int64_t valid_targets = 0;
+    std::vector<int32_t> input, targets;  // [rows * seq_len]
+    std::vector<int32_t> documents;       // the same, or empty
+    std::vector<int64_t> valid_targets;   // of each row
+
+    int64_t valid_in(Range rows) const;
   };
 
-  WindowPrefetch(Windows windows, int64_t micro_batch, Rows rows);
+  WindowPrefetch(const SampleOptions& samples, int64_t rows, Fill fill);
 
-  // Micro-batch `ordinal`; then starts on `following`. The result is valid until the next call. Rethrows what
+  // What `ordinal` holds; then starts on `following`. The result is valid until the next call. Rethrows what
   // its reading threw, every time it is asked for.
   Filled& get(int64_t ordinal, int64_t following);
 
@@ -39,9 +41,8 @@ class WindowPrefetch {
   void start(Slot& slot, int64_t ordinal);
   void fill(Slot& slot) const;
 
-  Windows windows_;
-  int64_t micro_batch_;
-  Rows rows_;
+  int64_t seq_len_;
+  Fill fill_;
   std::array<Slot, 2> slots_;
   int current_ = 0;
   Stream worker_{Stream::Mode::worker};  // last, so that it ends before what it writes to

@@ -1,20 +1,46 @@
 #include "data/windows.h"
 
+#include <algorithm>
+#include <array>
 #include <cstring>
+#include <vector>
 
 namespace cleave {
 
-void Windows::read(int64_t window, int32_t* input, int32_t* targets) const {
+void Windows::read(int64_t window, const SampleRow& row) const {
   CHECK(0 <= window && window < size(), "window {} of {}", window, size());
-  const int64_t begin = window * seq_len;
-  file->read({begin, begin + seq_len}, input);
-  std::memcpy(targets, input + 1, size_t(seq_len - 1) * sizeof(int32_t));
-  targets[seq_len - 1] = file->at(begin + seq_len);
+  const int64_t begin = window * seq_len_;
+  file_->read({begin, begin + seq_len_}, row.input);
+  std::memcpy(row.targets, row.input + 1, size_t(seq_len_ - 1) * sizeof(int32_t));
+  row.targets[seq_len_ - 1] = file_->at(begin + seq_len_);
+  if (row.documents) mark_documents(begin, row);
+  if (!file_->masked()) return;
+  std::vector<uint8_t> mask(static_cast<size_t>(seq_len_));
+  file_->read_mask(Range{begin, begin + seq_len_}.shifted(1), mask.data());
+  for (int64_t t = 0; t < seq_len_; ++t)
+    if (!mask[size_t(t)]) row.targets[t] = kIgnoredTarget;
+}
+
+void Windows::mark_documents(int64_t begin, const SampleRow& row) const {
+  const DocumentIndex& index = *file_->documents();
+  std::fill_n(row.documents, seq_len_, 0);
+  std::array<int64_t, 64> begins;
+  int64_t next = index.document_from(begin + 1);
+  for (bool more = true; more; next += int64_t(begins.size())) {
+    index.begins(next, begins);
+    for (const int64_t token : begins) {
+      const int64_t place = token - begin;
+      more = place <= seq_len_ && token < index.tokens();
+      if (!more) break;
+      row.targets[place - 1] = kIgnoredTarget;
+      if (place < seq_len_) std::fill(row.documents + place, row.documents + seq_len_, int32_t(place));
+    }
+  }
 }
 
 Windows windows_of(const TokenFile& file, int64_t seq_len) {
   require(seq_len >= 1, Exit::usage, "--seq_len is {}; it must be at least 1", seq_len);
-  const Windows windows{.file = &file, .seq_len = seq_len};
+  const Windows windows(file, seq_len);
   require(windows.size() > 0, Exit::data,
           "{}: has {} tokens, but one sample needs {} (--seq_len {} and the token after it); use a longer "
           "text or "

@@ -117,6 +117,10 @@ void EmbeddingForward::check() const {
   if (!wpe.defined()) return;
   Operand(op, "wpe", wpe).is(wte.dtype()).rank(2);
   CHECK(wpe.dim(1) == wte.dim(1), "{}: wpe is {} wide, wte {}", op, wpe.dim(1), wte.dim(1));
+  if (positions.defined()) {
+    Operand(op, "positions", positions).is(DType::int32).numel(tokens.numel());
+    return;
+  }
   const int64_t last = first_position + std::min(seq, y.dim(0));
   CHECK(last <= wpe.dim(0), "{}: position {} needed, wpe has {}", op, last - 1, wpe.dim(0));
 }
@@ -138,6 +142,15 @@ void EmbeddingBackward::check() const {
   CHECK(dwpe.dim(1) == dy.dim(1), "{}: dwpe is {} wide, dy {}", op, dwpe.dim(1), dy.dim(1));
   const int64_t used = std::min(seq, first_row + dy.dim(0));
   CHECK(used <= dwpe.dim(0), "{}: {} positions needed, dwpe has {}", op, used, dwpe.dim(0));
+}
+
+void DocumentPositions::check() const {
+  const char* op = "DocumentPositions";
+  Operand(op, "documents", documents).is(DType::int32).rank(2);
+  Operand(op, "positions", positions).is(DType::int32).rank(2).apart_from("documents", documents);
+  Operand(op, "positions", positions).has({documents.dim(0), positions.dim(1)});
+  CHECK(first >= 0 && first + positions.dim(1) <= documents.dim(1), "{}: places [{}, {}) of sequences of {}",
+        op, first, first + positions.dim(1), documents.dim(1));
 }
 
 void CrossEntropy::check() const {

@@ -118,6 +118,7 @@ void Rotary::check() const {
   Operand(op, "cos", cos).is(DType::fp32).rank(2);
   Operand(op, "cos", cos).has({cos.dim(0), head_dim / 2});
   Operand(op, "sin", sin).is(DType::fp32).has(cos.shape());
+  if (documents.defined()) Operand(op, "documents", documents).is(DType::int32).numel(qkv.dim(0));
   const int64_t last = first_position + std::min(seq, qkv.dim(0));
   CHECK(last <= cos.dim(0), "{}: position {} needed, cos has {}", op, last - 1, cos.dim(0));
 }

@@ -10,13 +10,14 @@ struct VocabPart {
   int64_t first = 0, size = 0;
 };
 
-// y[i, :] = wte[tokens[i] - part.first, :] + wpe[first_position + i % seq, :]; a token of another part adds
-// nothing. tokens: [rows] int32, every one in the vocabulary (the body throws Error(data) naming the token
-// and its place otherwise); y: [rows, width]; wte: [tokens of the part, width]; wpe: [positions, width] or
-// undefined.
+// y[i, :] = wte[tokens[i] - part.first, :] + wpe[p, :], where p is positions[i] where these are given and
+// first_position + i % seq otherwise; a token of another part adds nothing. tokens: [rows] int32, every one
+// in the vocabulary (the body throws Error(data) naming the token and its place otherwise); y: [rows, width];
+// wte: [tokens of the part, width]; wpe: [positions, width] or undefined; positions: int32 [rows] below wpe's
+// rows, or undefined.
 struct EmbeddingForward {
   Tensor y;
-  Tensor tokens, wte, wpe = {};
+  Tensor tokens, wte, wpe = {}, positions = {};
   VocabPart part = {};
   int64_t seq = 1, first_position = 0;
   void check() const;
@@ -35,5 +36,16 @@ struct EmbeddingBackward {
   void check() const;
 };
 CLEAVE_KERNEL(EmbeddingBackward)
+
+// How far from the beginning of its document a row stands: positions[b, t] = first + t - documents[b, first +
+// t], where the rows of sequence b are its places [first, first + positions.dim(1)). documents: int32 [batch,
+// places of a sequence], as AttentionMask has them; positions: int32 [batch, rows of a sequence].
+struct DocumentPositions {
+  Tensor positions;
+  Tensor documents;
+  int64_t first = 0;
+  void check() const;
+};
+CLEAVE_KERNEL(DocumentPositions)
 
 }  // namespace cleave

@@ -36,6 +36,7 @@ void Attention::rotate(Tensor qkv, bool inverse, const Call& call) const {
   launch(Rotary{.qkv = qkv,
                 .cos = call.rotation[0],
                 .sin = call.rotation[1],
+                .documents = call.documents,
                 .seq = sizes_.seq,
                 .heads = heads_.heads,
                 .kv_heads = heads_.kv_heads,

@@ -40,7 +40,8 @@ class Attention {
     Stream& stream;
     std::string_view what;                  // for reports; outlives the stream's work
     std::span<const Tensor> rotation = {};  // none, or RopeTable::tensors() of seq positions
-    Tensor documents = {};  // AttentionMask's, of whole sequences on every rank; the same in both calls
+    Tensor documents =
+        {};  // AttentionMask's, of whole sequences on every rank, or none; positions begin anew in each
   };
   // Fills kept; its out is the result.
   void forward(const Kept& kept, Tensor qkv, const Call& call) const;

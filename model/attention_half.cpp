@@ -82,10 +82,11 @@ double AttentionHalf::flops(int64_t rows) const {
   return 12 * double(rows) * mean_keys(c_.seq, c_.window) * double(c_.heads) * double(c_.head_dim);
 }
 
-Attention::Call AttentionHalf::call(Arena& scratch, Stream& stream, std::span<const Tensor> constants) const {
-  CHECK(!c_.rotary || constants.size() == 2, "{}: wanted the model's cosines and sines, got {} constants",
-        c_.name, constants.size());
-  return {scratch, stream, c_.name, c_.rotary ? constants : std::span<const Tensor>()};
+template <class Args>
+Attention::Call AttentionHalf::call(const Args& a) const {
+  CHECK(!c_.rotary || a.constants.size() == 2, "{}: wanted the model's cosines and sines, got {} constants",
+        c_.name, a.constants.size());
+  return {a.scratch, a.stream, c_.name, c_.rotary ? a.constants : std::span<const Tensor>(), a.documents};
 }
 
 void AttentionHalf::forward(const ForwardArgs& a) const {
@@ -98,7 +99,7 @@ void AttentionHalf::forward(const ForwardArgs& a) const {
   cut.forward_gathered(qkv_.bind(a.params, a.scratch, a.stream), qkv, a.x, a.scratch);
   if (query_norm_) query_norm_->forward(qkv, kept.queries, a.params, a.scratch, a.stream);
   if (key_norm_) key_norm_->forward(qkv, kept.keys, a.params, a.scratch, a.stream);
-  attention_.forward(kept.attention, qkv, call(a.scratch, a.stream, a.constants));
+  attention_.forward(kept.attention, qkv, call(a));
   const Linear out = out_.bind(a.params, a.scratch, a.stream);
   cut.forward_summed(out, a.y, axis_.all_rows_of(a.y, a.scratch), kept.attention.out);
   a.saved.put(this, kept);
@@ -119,7 +120,7 @@ void AttentionHalf::backward(const BackwardArgs& a) const {
   const Tensor all_dy =
       cut.backward_gathered(out_.bind(a.params, a.scratch, a.stream), dout, a.dy, a.scratch);
   const CutLinear::Gathering x = both ? cut.start_gather(a.x, a.scratch) : CutLinear::Gathering();
-  attention_.backward(waiting.dqkv, dout, kept.attention, call(a.scratch, a.stream, a.constants));
+  attention_.backward(waiting.dqkv, dout, kept.attention, call(a));
   if (query_norm_) waiting.query_norm = query_norm_->backward(waiting.dqkv, kept.queries, a);
   if (key_norm_) waiting.key_norm = key_norm_->backward(waiting.dqkv, kept.keys, a);
   const Event summed =

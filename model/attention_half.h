@@ -56,7 +56,8 @@ class AttentionHalf final : public Half {
   };
   Dense projections(const Config& config) const;
   std::optional<HeadNorm> head_norm(const std::string& name, int64_t heads, int64_t first_head) const;
-  Attention::Call call(Arena& scratch, Stream& stream, std::span<const Tensor> constants) const;
+  template <class Args>
+  Attention::Call call(const Args& args) const;
   // The weights' part of a split backward.
   void backward_weight(const BackwardArgs& args, const Kept& kept, const Waiting& waiting) const;
   void add_weights(const BackwardArgs& args, const Kept& kept, const Linear::OutputGradient& dy, Tensor dqkv,

@@ -91,6 +91,8 @@ struct Model {
   // Batches are of whole samples; sample and rows_per_sample are of the part of each, in `parts` equal ones,
   // that this rank computes.
   int64_t part = 0, parts = 1;
+  // Attention and positions stay inside documents, whose beginnings every batch has to bring.
+  bool document_mask = false;
   bool cuts_boundaries = false;  // a layer's input may be this rank's columns of it, not what all ranks have
   double flops_per_sample = 0;   // of the whole: forward and backward, no recomputation
 

@@ -74,6 +74,8 @@ struct ForwardArgs {
   // Keep only what is dear to make again; the backward is told the same. A layer may ignore it.
   bool lean = false;
   std::span<const Tensor> constants = {};  // the model's, where the layer computes
+  // Of a model with a document mask: AttentionMask's documents of the whole sequences whose part x is.
+  Tensor documents = {};
 };
 
 // Which gradients a backward computes. A pipeline schedule may ask for the input's first, because another
@@ -96,6 +98,7 @@ struct BackwardArgs {
   Arena* keep = nullptr;
   bool lean = false;  // as the forward was told
   std::span<const Tensor> constants = {};
+  Tensor documents = {};
 };
 
 }  // namespace cleave

@@ -43,11 +43,12 @@ class Embedding final : public Layer {
   double flops(const TensorSpec&) const override { return 0; }  // rows are looked up
 
   void forward(const ForwardArgs& a) const override {
-    const Tensor partial = axis_.all_rows_of(a.y, a.scratch);
+    const Tensor partial = axis_.all_rows_of(a.y, a.scratch), positions = document_positions(a);
     launch(EmbeddingForward{.y = partial,
                             .tokens = a.x,
                             .wte = tokens_.in(a.params),
                             .wpe = axis_.rank() == 0 ? places_.in(a.params) : Tensor(),  // summed: once
+                            .positions = positions,
                             .part = part(),
                             .seq = positions_.size(),
                             .first_position = positions_.begin},
@@ -74,11 +75,34 @@ class Embedding final : public Layer {
  private:
   static constexpr const char* kDropout = "embedding";
 
+  // Where documents are given, the positions of this rank's tokens in them, which the backward needs again.
+  struct Kept {
+    Tensor positions;
+  };
+  Tensor document_positions(const ForwardArgs& a) const {
+    if (!places_ || !a.documents.defined()) return {};
+    const int64_t samples = a.x.numel() / positions_.size();
+    const Tensor positions = a.keep.take(DType::int32, {samples, positions_.size()});
+    launch(DocumentPositions{.positions = positions,
+                             .documents = a.documents.view({samples, seq_}),
+                             .first = positions_.begin},
+           a.stream);
+    a.saved.put(this, Kept{positions});
+    return positions;
+  }
+
   // Positions are whole on every rank: the gradient of this rank's rows.
   void backward_places(const BackwardArgs& a, ParamGradient& gradient) const {
     const int64_t rows = a.dy.dim(0), first = axis_.cuts_rows() ? axis_.rank() * rows : 0;
     Tensor dplaces = gradient.tensor;
     bool added = gradient.accumulate();
+    if (a.documents.defined())  // any row of the table may be any token's
+      return launch(
+          EmbeddingBackward{.dwte = dplaces,
+                            .dy = a.dy,
+                            .tokens = a.saved.get<Kept>(this).positions.slice({first, first + rows}),
+                            .accumulate_wte = added},
+          a.stream);
     if (positions_.size() < seq_) {
       if (!added) launch(Fill{.y = dplaces}, a.stream);
       dplaces = dplaces.rows(positions_), added = true;
@@ -227,6 +251,7 @@ Model make_model(const ModelConfig& c, DType dtype, int64_t seq, std::string nam
                                                                    .axis = axes.tensor});
   m.rows_per_sample = axes.sequence.positions(seq).size();
   m.sample = {DType::int32, {m.rows_per_sample}};
+  m.document_mask = c.document_mask;
   m.part = axes.sequence.rank(), m.parts = axes.sequence.size();
   m.flops_per_sample = double(seq) * flops_per_token(c, seq);
   return m;

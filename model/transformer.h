@@ -20,7 +20,10 @@ struct ModelConfig {
   Activation activation = Activation::gelu_tanh;  // of an MLP that is not gated
   double rope_theta = 10000;
   RopeScaling rope = {};
-  int64_t window = 0;        // a position attends to so many positions, itself included; 0: to all before it
+  int64_t window = 0;  // a position attends to so many positions, itself included; 0: to all before it
+  // Attention sees its own document only, and positions begin anew in each: batches say where documents
+  // begin.
+  bool document_mask = false;
   bool tied = false;         // the head's weight is the embedding's
   bool qkv_bias = false;     // of the projections to queries, keys and values
   bool output_bias = false;  // of attention's output projection

@@ -70,6 +70,10 @@ void Stage::allocate(Memory& memory, Stream& stream) {
                                "targets");
     losses_ = memory.allocate(device, Category::activations, DType::fp32, {layers_.rows()}, "losses");
   }
+  if (model().document_mask)
+    documents_ =
+        memory.allocate(device, Category::staging, DType::int32,
+                        {shape().batches * layers_.rows() * model().parts}, "beginnings of documents");
   measure();
   frames_.allocate(memory);
   if (block_bytes_ > 0) away_inputs_.allocate(memory, block_bytes_);
@@ -139,6 +143,33 @@ Tensor Stage::targets(int micro) const {
   return targets_.tensor().slice({slot * layers_.rows(), (slot + 1) * layers_.rows()});
 }
 
+Tensor Stage::documents(int micro) const {
+  if (!model().document_mask) return {};
+  const int64_t size = layers_.rows() * model().parts, slot = std::max(0, micro) % shape().batches;
+  return documents_.tensor()
+      .slice({slot * size, (slot + 1) * size})
+      .view({layers_.samples(), size / layers_.samples()});
+}
+
+// Every rank has them of whole samples: attention looks at all positions wherever the sequence is cut.
+void Stage::load_documents(int micro, const Tensor& given, Stream& stream) {
+  if (!model().document_mask) return;
+  const Tensor here = documents(micro);
+  CHECK(given.numel() == here.numel(),
+        "batch with the document of {} positions, the micro-batch has {}; a model with a document mask wants "
+        "Batch::documents",
+        given.numel(), here.numel());
+  for (int64_t i = 0; given.has_memory() && !stream.discards() && i < given.numel(); ++i) {
+    const int64_t place = i % here.dim(1), begin = given.as<int32_t>()[i];
+    const int64_t least = place > 0 ? given.as<int32_t>()[i - 1] : 0;
+    require(
+        least <= begin && begin <= (place > 0 ? place : 0), Exit::data,
+        "position {} of sample {} is said to be of a document that begins at {}; it may begin at {} to {}",
+        place, i / here.dim(1), begin, least, place);
+  }
+  copy(here, given.view(here.shape()), stream);
+}
+
 void Stage::take_part(Tensor to, Tensor whole, Stream& stream) const {
   const int64_t runs = model().parts == 1 ? 1 : layers_.samples(), run = to.numel() / runs;
   for (int64_t r = 0; r < runs; ++r) {
@@ -164,6 +195,7 @@ void Stage::load(int micro, const Batch& batch, Stream& stream) {
     take_part(x, batch.input, stream);
   }
   if (shape().last) take_part(targets(micro), batch.targets, stream);
+  load_documents(micro, batch.documents, stream);
   loaded_ = stream.record();
 }
 
@@ -233,7 +265,8 @@ void Stage::forward_layer(Frame& f, int l, const Params& params, const Position&
                 .train = run.train,
                 .stream = stream,
                 .lean = recompute.lean,
-                .constants = constants_});
+                .constants = constants_,
+                .documents = documents(f.micro)});
   if (leaves && run.train) {
     f.inputs_home[size_t(next)] = f.home.take(y.dtype(), {away_inputs_.numel_at_home(y.numel())});
     away_inputs_.send(next, f.inputs_home[size_t(next)], y, stream);
@@ -278,7 +311,8 @@ void Stage::backward_layer(Frame& f, int l, const Params& params, Grads& grads, 
                  .for_weight = part == BackwardPart::both ? nullptr : &f.for_weight[size_t(l)],
                  .keep = part == BackwardPart::both ? nullptr : &frames_.until_backward(f),
                  .lean = shape().recompute.lean,
-                 .constants = constants_});
+                 .constants = constants_,
+                 .documents = documents(f.micro)});
   scratch_.release(mark);
 }
 

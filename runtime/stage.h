@@ -82,6 +82,8 @@ class Stage {
   // to = what this rank computes of every sample of a micro-batch.
   void take_part(Tensor to, Tensor whole, Stream& stream) const;
   Tensor targets(int micro) const;
+  void load_documents(int micro, const Tensor& documents, Stream& stream);
+  Tensor documents(int micro) const;  // undefined without a document mask
   // What layer l of the frame's chunk does, for the trace where there is one; the head is behind the last.
   TraceEvent shown(const char* what, const Frame& frame, int l) const;
 
@@ -90,7 +92,7 @@ class Stage {
   const Passes passes_;
   Frames frames_;
   Buffer passing_[2];  // in turn: gradients of layer boundaries; without training, the boundaries themselves
-  Buffer scratch_memory_, targets_, losses_;
+  Buffer scratch_memory_, targets_, documents_, losses_;
   std::vector<Buffer> constant_copies_;
   std::vector<Tensor> constants_;  // where the layers compute
   std::vector<Position> positions_;

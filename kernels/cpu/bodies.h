@@ -82,6 +82,7 @@ struct GatedArgs {  // forward: y from x; backward: x's gradient y from dy and x
 struct RotaryArgs {
   Vec qkv;
   const float *cos, *sin;
+  const int32_t* documents;  // or null
   int64_t rows, seq, first_position, turned_heads, stride, head_dim;
   bool inverse;
 };
@@ -98,7 +99,7 @@ struct RoundArgs {  // y = round(x (+ y)), x being fp32 sums
 };
 struct EmbeddingArgs {
   Vec y, wte, wpe;
-  const int32_t* tokens;
+  const int32_t *tokens, *positions;  // positions or null
   int64_t rows, width, seq, first_position;
   int64_t first_token, table_rows;  // tokens that the rows of wte stand for
 };

@@ -52,6 +52,7 @@ void run(const EmbeddingForward& op) {
              .wte = vec(op.wte),
              .wpe = vec(op.wpe),
              .tokens = op.tokens.as<int32_t>(),
+             .positions = op.positions.defined() ? op.positions.as<int32_t>() : nullptr,
              .rows = op.y.dim(0),
              .width = op.y.dim(1),
              .seq = op.seq,
@@ -81,6 +82,15 @@ void run(const EmbeddingBackward& op) {
                   .group_count = int64_t(g.starts.size()) - 1,
                   .accumulate_wte = op.accumulate_wte,
                   .accumulate_wpe = op.accumulate_wpe});
+}
+
+void run(const DocumentPositions& op) {
+  int32_t* positions = op.positions.as<int32_t>();
+  const int32_t* documents = op.documents.as<int32_t>() + op.first;
+  const int64_t rows = op.positions.dim(1), seq = op.documents.dim(1);
+  for (int64_t b = 0; b < op.positions.dim(0); ++b)
+    for (int64_t t = 0; t < rows; ++t)
+      positions[b * rows + t] = int32_t(op.first + t) - documents[b * seq + t];
 }
 
 }  // namespace cleave::cpu

@@ -8,6 +8,7 @@ void run(const Rotary& op) {
   rotary({.qkv = vec(op.qkv),
           .cos = op.cos.as<float>(),
           .sin = op.sin.as<float>(),
+          .documents = op.documents.defined() ? op.documents.as<int32_t>() : nullptr,
           .rows = op.qkv.dim(0),
           .seq = op.seq,
           .first_position = op.first_position,

@@ -31,7 +31,7 @@ template <class T>
 struct Lookup {
   T* y;
   const T *wte, *wpe;
-  const int32_t* tokens;
+  const int32_t *tokens, *positions;
   int64_t width, first_position;
   Divisor seq;
   Table table;
@@ -44,13 +44,21 @@ struct Lookup {
     if (table.holds(token)) load(v, wte + (token - table.first) * width + column);
     if (wpe) {
       float p[N];
-      load(p, wpe + (first_position + seq.rest(row)) * width + column);
+      load(p, wpe + (positions ? positions[row] : first_position + seq.rest(row)) * width + column);
 #pragma unroll
       for (int j = 0; j < N; ++j) v[j] += p[j];
     }
     store(y + row * width + column, v);
   }
 };
+
+__global__ void place_rows(int32_t* positions, const int32_t* documents, int count, int rows, int seq,
+                           int first) {
+  const int i = blockIdx.x * 256 + threadIdx.x;
+  if (i >= count) return;
+  const int b = i / rows, place = first + i - b * rows;
+  positions[i] = place - documents[int64_t(b) * seq + place];
+}
 
 __global__ void number_rows(int32_t* order, int count) {
   const int i = blockIdx.x * 256 + threadIdx.x;
@@ -253,7 +261,8 @@ void run(const EmbeddingForward& op, Stream& stream) {
     for_each_of_rows<kPackOf<T>>(
         queue, op.y.dim(0), width, width % kPackOf<T> == 0 && aligned({op.y, op.wte, op.wpe}),
         "EmbeddingForward",
-        Lookup<T>{as<T>(op.y), as<T>(op.wte), as<T>(op.wpe), as<int32_t>(op.tokens), width, op.first_position,
+        Lookup<T>{as<T>(op.y), as<T>(op.wte), as<T>(op.wpe), as<int32_t>(op.tokens),
+                  op.positions.defined() ? as<int32_t>(op.positions) : nullptr, width, op.first_position,
                   Divisor(op.seq), table_of(queue, op.wte, op.part)});
   });
 }
@@ -269,6 +278,16 @@ void run(const EmbeddingBackward& op, Stream& stream) {
     if (op.dwpe.defined()) add_positions<D>(queue, op);
   });
   queue.launched("EmbeddingBackward");
+}
+
+void run(const DocumentPositions& op, Stream& stream) {
+  CudaQueue& queue = cuda_queue(stream);
+  const int count = int(op.positions.numel());
+  if (count == 0) return;
+  place_rows<<<unsigned(ceil_div(count, 256)), 256, 0, queue.use()>>>(
+      as<int32_t>(op.positions), as<int32_t>(op.documents), count, int(op.positions.dim(1)),
+      int(op.documents.dim(1)), int(op.first));
+  queue.launched("DocumentPositions");
 }
 
 }  // namespace cleave::gpu

@@ -10,6 +10,7 @@ template <class T>
 struct Turn {
   T* qkv;
   const float *cos, *sin;
+  const int32_t* documents;
   int64_t half, stride, first_position;
   Divisor heads, seq;
   float sign;
@@ -17,7 +18,8 @@ struct Turn {
   template <int N>
   __device__ void operator()(uint32_t turned, int column, Count<N>) const {
     const uint32_t row = heads.quotient(turned), head = turned - row * heads.value();
-    const int64_t at = (first_position + seq.rest(row)) * half + column;
+    const int64_t begin = documents ? documents[row] : 0;
+    const int64_t at = (first_position + seq.rest(row) - begin) * half + column;
     T *first = qkv + row * stride + head * 2 * half + column, *second = first + half;
     float a[N], b[N], c[N], s[N];
     load(a, first);
@@ -44,8 +46,9 @@ void run(const Rotary& op, Stream& stream) {
     for_each_of_rows<kPackOf<T>>(
         cuda_queue(stream), op.qkv.dim(0) * turned, half,
         half % kPackOf<T> == 0 && aligned({op.qkv, op.cos, op.sin}), "Rotary",
-        Turn<T>{as<T>(op.qkv), as<float>(op.cos), as<float>(op.sin), half, op.qkv.dim(1), op.first_position,
-                Divisor(turned), Divisor(op.seq), op.inverse ? -1.0f : 1.0f});
+        Turn<T>{as<T>(op.qkv), as<float>(op.cos), as<float>(op.sin),
+                op.documents.defined() ? as<int32_t>(op.documents) : nullptr, half, op.qkv.dim(1),
+                op.first_position, Divisor(turned), Divisor(op.seq), op.inverse ? -1.0f : 1.0f});
   });
 }
 

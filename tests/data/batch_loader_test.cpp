@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "data/window_prefetch.h"
+#include "data/windows.h"
 #include "tests/scratch.h"
 
 namespace cleave {
@@ -63,7 +64,7 @@ TEST(Windows, EveryTokenButTheFirstIsATargetOnce) {
   std::multiset<int32_t> targets;
   for (int64_t w = 0; w < 3; ++w) {
     int32_t input[4], target[4];
-    windows.read(w, input, target);
+    windows.read(w, {input, target});
     EXPECT_EQ(input[0], w * 4);
     for (int t = 0; t < 4; ++t) {
       EXPECT_EQ(target[t], input[t] + 1);
@@ -186,9 +187,10 @@ TEST(WindowPrefetch, ReadsEachMicroBatchOnceAndTheFollowingOneUnasked) {
   const Counting data(20 * 2 + 1);
   std::vector<int64_t> asked;  // written by the worker, read after its end
   {
-    WindowPrefetch prefetch(windows_of(data.file(), 2), 1, [&](int64_t ordinal, int64_t) {
+    const Windows windows = windows_of(data.file(), 2);
+    WindowPrefetch prefetch({.seq_len = 2}, 1, [&](int64_t ordinal, int64_t, const SampleRow& to) {
       asked.push_back(ordinal);
-      return ordinal;
+      windows.read(ordinal, to);
     });
     for (int64_t ordinal = 0; ordinal < 5; ++ordinal)
       EXPECT_EQ(prefetch.get(ordinal, ordinal + 1).input[0], 2 * ordinal);
@@ -205,8 +207,10 @@ TEST(WindowPrefetch, CanBeLeftWhileTheWorkerIsBusy) {
   } next;  // the micro-batch that follows
   {
     auto alive = std::make_shared<int>();
-    WindowPrefetch prefetch(windows_of(data.file(), 2), 1, [&next, alive](int64_t ordinal, int64_t) {
-      if (ordinal == 0) return ordinal;
+    const Windows windows = windows_of(data.file(), 2);
+    auto fill = [&next, &windows, alive](int64_t ordinal, int64_t, const SampleRow& to) {
+      windows.read(ordinal, to);
+      if (ordinal == 0) return;
       // Copies, because what is captured may be gone when it goes on.
       auto& told = next;
       const std::weak_ptr<int> rows = alive;
@@ -214,8 +218,8 @@ TEST(WindowPrefetch, CanBeLeftWhileTheWorkerIsBusy) {
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
       told.lived = !rows.expired();
       told.done = true;
-      return ordinal;
-    });
+    };
+    WindowPrefetch prefetch({.seq_len = 2}, 1, std::move(fill));
     alive.reset();
     EXPECT_EQ(prefetch.get(0, 1).input[0], 0);
     next.begun.get_future().wait();

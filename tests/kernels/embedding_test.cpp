@@ -77,6 +77,36 @@ TEST_P(EmbeddingKernel, BackwardAddsEveryRowToItsTokenAndPosition) {
         }
 }
 
+TEST_P(EmbeddingKernel, PositionsMayBeGiven) {
+  for (DType type : kTrainingTypes) {
+    Guarded tokens(DType::int32, {5}, {1, 0, 2, 2, 1}), positions(DType::int32, {5}, {3, 0, 1, 3, 2});
+    Guarded wte(type, {3, 20}, random_values(60, 1)), wpe(type, {4, 20}, random_values(80, 2));
+    Guarded y(type, {5, 20});
+    Values want;
+    for (size_t i = 0; i < 100; ++i)
+      want.push_back(wte.at(size_t(tokens.at(i / 20)) * 20 + i % 20) +
+                     wpe.at(size_t(positions.at(i / 20)) * 20 + i % 20));
+    TestStream stream;
+    launch(
+        EmbeddingForward{.y = y, .tokens = tokens, .wte = wte, .wpe = wpe, .positions = positions, .seq = 5},
+        stream);
+    expect_near(y, want, half_ulp(type) * 1.01, 0, "y");
+  }
+}
+
+// Two sequences of 6 places, and the rows of a rank that has places 2 to 4 of each.
+TEST_P(EmbeddingKernel, DocumentPositionsCountFromTheBeginningOfEachDocument) {
+  Guarded documents(DType::int32, {2, 6}, {0, 1, 1, 1, 4, 4, 0, 0, 0, 3, 3, 5});
+  Guarded all(DType::int32, {2, 6}), part(DType::int32, {2, 3}), none(DType::int32, {0, 3}),
+      no_documents(DType::int32, {0, 6});
+  TestStream stream;
+  launch(DocumentPositions{.positions = all, .documents = documents}, stream);
+  launch(DocumentPositions{.positions = part, .documents = documents, .first = 2}, stream);
+  launch(DocumentPositions{.positions = none, .documents = no_documents, .first = 2}, stream);
+  expect_near(all, {0, 0, 1, 2, 0, 1, 0, 1, 2, 0, 1, 0}, 0, 0, "all");
+  expect_near(part, {1, 2, 0, 2, 0, 1}, 0, 0, "part");
+}
+
 TEST_P(EmbeddingKernel, NamesATokenOutsideTheVocabulary) {
   for (double bad : {-1.0, 7.0}) {
     Guarded tokens(DType::int32, {3}, {0, bad, 6}), wte(DType::fp32, {7, 4}), y(DType::fp32, {3, 4});

@@ -1,0 +1,19 @@
+#include "data/samples.h"
+
+#include "data/packed_documents.h"
+#include "data/windows.h"
+
+namespace cleave {
+
+std::unique_ptr<Samples> samples_of(const TokenFile& file, const SampleOptions& o) {
+  require(o.seq_len >= 1, Exit::usage, "--seq_len is {}; it must be at least 1", o.seq_len);
+  require(
+      file.documents() || !(o.pack || o.document_mask), Exit::data,
+      "{}: does not say where documents begin ({}), which {} needs; make an indexed data set of it (NAME.bin "
+      "with NAME.idx), or leave the option out",
+      file.path(), name_of(file.kind()), o.pack ? "--pack" : "--document_mask");
+  if (o.pack) return std::make_unique<PackedDocuments>(file, o.seq_len);
+  return std::make_unique<Windows>(windows_of(file, o.seq_len));
+}
+
+}  // namespace cleave
