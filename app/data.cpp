@@ -2,10 +2,12 @@
 #include <fstream>
 #include <vector>
 
+#include "app/inspect_data.h"
 #include "app/output_paths.h"
 #include "app/parse.h"
 #include "core/error.h"
 #include "core/units.h"
+#include "data/indexed_file.h"
 #include "data/ngram.h"
 #include "data/split_text.h"
 #include "data/token_file.h"
@@ -34,8 +36,53 @@ int64_t write_parts(const std::string& path, std::string_view text, const std::v
   return bytes;
 }
 
+// Every tenth document is for validation: the same share as of a text, and each whole in one of the two.
+constexpr int64_t kValidateEvery = 10;
+
+int split_documents(const TokenFile& data, const std::string& train, const std::string& validation) {
+  const DocumentIndex& index = *data.documents();
+  require(index.documents() >= kValidateEvery, Exit::data,
+          "{}: has {} documents, and every {}th is for validation: too few to split", data.path(),
+          index.documents(), kValidateEvery);
+  const int64_t width = index.token_bytes() <= 2 ? 2 : 4;
+  const int64_t vocab = width == 2 ? int64_t{1} << 16 : TokenFile::kUnknownVocab;
+  IndexedWriter parts[] = {{train, vocab, width}, {validation, vocab, width}};
+  std::vector<int32_t> tokens;
+  std::vector<uint8_t> mask;
+  for (int64_t d = 0; d < index.documents(); ++d) {
+    IndexedWriter& to = parts[d % kValidateEvery == kValidateEvery - 1];
+    const Range document = index.document(d);
+    constexpr int64_t kPiece = 1 << 20;
+    for (Range piece{document.begin, document.begin}; piece.end < document.end;) {
+      piece = {piece.end, std::min(document.end, piece.end + kPiece)};
+      tokens.resize(size_t(piece.size())), mask.resize(data.masked() ? tokens.size() : 0);
+      data.read(piece, tokens.data());
+      if (data.masked()) data.read_mask(piece, mask.data());
+      to.append(tokens, mask);
+    }
+    to.end_document();
+  }
+  for (IndexedWriter& part : parts) part.finish();
+  std::printf(
+      "%s: %lld documents with %lld tokens for training, %lld with %lld for validation (every %lldth)\n",
+      data.path().c_str(), static_cast<long long>(parts[0].documents()),
+      static_cast<long long>(parts[0].tokens()), static_cast<long long>(parts[1].documents()),
+      static_cast<long long>(parts[1].tokens()), static_cast<long long>(kValidateEvery));
+  return 0;
+}
+
 int split(const std::string& in, const std::string& train, const std::string& validation) {
   OutputPaths paths;
+  if (is_indexed(in)) {
+    const IndexedNames names = indexed_names(in);
+    for (const std::string& name : {names.bin, names.idx, names.mask}) paths.input("the data set", name);
+    for (const auto& [option, path] : {std::pair{"--train", train}, {"--validation", validation}})
+      for (const IndexedNames& part = indexed_names(path);
+           const std::string& name : {part.bin, part.idx, part.mask})
+        paths.file(option, name);
+    paths.require_distinct();
+    return split_documents(TokenFile(in), train, validation);
+  }
   paths.input("the text", in), paths.file("--train", train), paths.file("--validation", validation);
   paths.require_distinct();
   const std::string text = read_text(in);
@@ -78,18 +125,27 @@ int run_data(const Arguments& arguments) {
       "data");
   app.require_subcommand(1);
   std::string in, out, train, validation;
-  CLI::App* split_command =
-      app.add_subcommand("split", "cut a text into training and validation parts by a fixed rule");
-  split_command->add_option("text", in)->required();
+  CLI::App* split_command = app.add_subcommand(
+      "split",
+      "cut a text into training and validation parts by a fixed rule; of an indexed data set "
+      "(.bin with .idx) every tenth document is for validation");
+  split_command->add_option("text", in, "a text, or an indexed data set")->required();
   split_command->add_option("--train", train)->required();
   split_command->add_option("--validation", validation)->required();
   CLI::App* tokenize_command =
       app.add_subcommand("tokenize", "text to an llm.c token file, one token a byte");
   tokenize_command->add_option("text", in)->required();
   tokenize_command->add_option("bin", out)->required();
-  CLI::App* inspect_command =
-      app.add_subcommand("inspect", "kind, size and vocabulary of a text or token file");
-  inspect_command->add_option("file", in)->required();
+  CLI::App* inspect_command = app.add_subcommand(
+      "inspect",
+      "kind, size, vocabulary, documents and loss mask of a text or token file; with --at its "
+      "tokens, with the boundaries of documents");
+  InspectData inspected;
+  inspect_command->add_option("file", inspected.file)->required();
+  inspect_command->add_option("--at", inspected.at, "shows tokens from this one on")->check(integer(0));
+  inspect_command->add_option("--count", inspected.count, "so many")
+      ->capture_default_str()
+      ->check(integer(1, 1 << 20));
   CLI::App* ngram_command =
       app.add_subcommand("ngrams", "losses of 1- to 5-gram byte models: what a model must beat");
   ngram_command->add_option("--train", train)->required();
@@ -98,8 +154,7 @@ int run_data(const Arguments& arguments) {
   if (*split_command) return split(in, train, validation);
   if (*tokenize_command) return tokenize(in, out);
   if (*ngram_command) return ngrams(train, validation);
-  std::printf("%s\n", TokenFile(in).describe().c_str());
-  return 0;
+  return inspect_data(inspected);
 }
 
 }  // namespace cleave

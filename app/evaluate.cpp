@@ -17,8 +17,11 @@ int run_eval(const Arguments& arguments) {
   PretrainedOptions o;
   o.micro_batch = 8;
   std::string data;
+  bool pack = false;
   add_options(app, o);
   app.add_option("--data", data, "text or token file")->required();
+  app.add_flag("--pack", pack, "samples are packed documents, as cleave train --pack makes them");
+  add_document_mask(app, o.document_mask);
   app.add_option("--micro_batch", o.micro_batch, "samples that a rank computes at a time")
       ->capture_default_str()
       ->check(integer(1));
@@ -32,7 +35,9 @@ int run_eval(const Arguments& arguments) {
     EvalBatches batches(file, {.seq_len = model.seq_len(),
                                .micro_batch = o.micro_batch,
                                .rank = model.engine().place().data,
-                               .ranks = model.engine().mesh().data});
+                               .ranks = model.engine().mesh().data,
+                               .pack = pack,
+                               .document_mask = o.document_mask});
     double loss = 0;
     {
       WorkProgress progress("evaluated", "batches", job.first() && !o.quiet);

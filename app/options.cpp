@@ -5,6 +5,7 @@
 #include "core/environment.h"
 #include "core/error.h"
 #include "core/units.h"
+#include "data/token_file.h"
 
 namespace cleave {
 
@@ -34,6 +35,13 @@ void add_options(CLI::App& app, ModelOptions& o) {
   app.add_option("--seq_len", o.seq_len, "tokens in a sample")->capture_default_str()->check(integer(1));
   app.add_option("--tokenizer", o.tokenizer, "byte; token files (.bin) bring their own ids")
       ->capture_default_str();
+  add_document_mask(app, o.document_mask);
+}
+
+void add_document_mask(CLI::App& app, bool& document_mask) {
+  app.add_flag("--document_mask", document_mask,
+               "attention and positions stay inside each document, and none predicts the first token of the "
+               "next; wants data that say where documents begin (.bin with .idx)");
 }
 
 void add_options(CLI::App& app, RankOptions& o) {
@@ -98,7 +106,14 @@ ModelConfig config_of(const ModelOptions& o, int64_t data_vocab) {
           "with your tokenizer instead",
           o.tokenizer);
   ModelConfig config = find_model(o.model);
-  if (config.vocab == 0) config.vocab = data_vocab;
+  config.document_mask = o.document_mask;
+  if (config.vocab > 0) return config;
+  require(data_vocab < TokenFile::kUnknownVocab, Exit::usage,
+          "--model {} takes its vocabulary from the data, and these are 32-bit ids that do not say theirs; "
+          "give a "
+          "config.json with a vocab_size",
+          o.model);
+  config.vocab = data_vocab;
   return config;
 }
 

@@ -13,6 +13,7 @@ struct ModelOptions {
   std::string model = "tiny";
   std::string tokenizer = "byte";
   int64_t seq_len = 256;
+  bool document_mask = false;
 };
 
 struct RankOptions : JobOptions {
@@ -24,6 +25,7 @@ struct RankOptions : JobOptions {
 // refused.
 void add_config_option(CLI::App& app, std::string& config, const std::string& help, bool required);
 void add_options(CLI::App& app, ModelOptions& options);
+void add_document_mask(CLI::App& app, bool& document_mask);
 void add_options(CLI::App& app, RankOptions& options);
 
 // What "auto" in a ds_config stands for, and the optimizer and schedule of one that has none, under the names

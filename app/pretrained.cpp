@@ -85,7 +85,8 @@ ModelConfig Pretrained::read_checkpoint(const PretrainedOptions& o) {
 }
 
 Pretrained::Pretrained(const PretrainedOptions& o, Job& job) {
-  const ModelConfig model = read_checkpoint(o);
+  ModelConfig model = read_checkpoint(o);
+  model.document_mask = o.document_mask;
   const DsConfig config = layout_of(o, model, job);
   check_kernels(model, job.device());
   engine_ = std::make_unique<Engine>(

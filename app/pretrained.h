@@ -12,7 +12,7 @@ namespace cleave {
 struct PretrainedOptions {
   std::string dir, tag = "latest", config;
   int64_t micro_batch = 1;
-  bool strict = false, verbose = false, quiet = false;
+  bool document_mask = false, strict = false, verbose = false, quiet = false;
   RankOptions ranks;
   AutoValues values;
 };

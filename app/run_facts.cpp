@@ -14,19 +14,30 @@ namespace {
 using nlohmann::json;
 
 // Tells one corpus from another without reading it whole: its size, its first and its last MiB.
-json facts_of(const TokenFile& data) {
+void add_ends(Checksum& checksum, const TokenFile& data) {
   const InputFile file(data.path(), Exit::data);
   const int64_t some = std::min<int64_t>(file.size(), 1 << 20);
   std::vector<std::byte> bytes(static_cast<size_t>(some));
-  Checksum checksum;
   for (const int64_t at : {int64_t{0}, file.size() - some}) {
     file.read(at, bytes);
     checksum.add(bytes.data(), some);
   }
-  return {{"name", std::filesystem::path(data.path()).filename().string()},
-          {"tokens", data.size()},
-          {"kind", name_of(data.kind())},
-          {"ends_xxh3", fmt::format("{:016x}", checksum.value())}};
+}
+
+// Of a blend, of all of its files together.
+json facts_of(const Corpus& data) {
+  Checksum checksum;
+  std::string names;
+  for (const TokenFile& file : data.files()) {
+    add_ends(checksum, file);
+    names += (names.empty() ? "" : " ") + std::filesystem::path(file.path()).filename().string();
+  }
+  json facts{{"name", names},
+             {"tokens", data.tokens()},
+             {"kind", data.blended() ? "blend" : name_of(data.files()[0].kind())},
+             {"ends_xxh3", fmt::format("{:016x}", checksum.value())}};
+  if (data.blended()) facts["shares"] = data.shares();
+  return facts;
 }
 
 std::string shown(const json& value) {
@@ -41,18 +52,23 @@ std::string change_of_data(const json& saved, const json& now) {
           "--data has other contents: {} with {} tokens now, {} with {} tokens in the checkpoint",
           shown(now["name"]), now["tokens"].dump(), shown(saved.value("name", json())),
           shown(saved.value("tokens", json())));
+  if (saved.value("shares", json()) != now.value("shares", json()))
+    return fmt::format("the shares of --data are {} now and {} in the checkpoint",
+                       shown(now.value("shares", json())), shown(saved.value("shares", json())));
   return {};
 }
 
 }  // namespace
 
 json run_facts(const TrainOptions& options, const ModelConfig& model, const DsConfig& config,
-               const TokenFile& data) {
+               const Corpus& data) {
   return {{"model", options.model.model},
           {"config", json::parse(to_config_json(model))},
           {"vocab", model.vocab},
           {"seq_len", options.model.seq_len},
-          {"tokenizer", data.kind() == TokenFile::Kind::bytes ? "byte" : "ids"},
+          {"tokenizer", data.bytes() ? "byte" : "ids"},
+          {"pack", options.pack},
+          {"document_mask", options.model.document_mask},
           {"seed", options.seed},
           {"optimizer", name_of(config.optimizer.type)},
           {"data", facts_of(data)}};
@@ -60,8 +76,11 @@ json run_facts(const TrainOptions& options, const ModelConfig& model, const DsCo
 
 std::vector<std::string> changes_of_facts(const json& saved, const json& now) {
   std::vector<std::string> changes;
-  constexpr std::pair<const char*, const char*> kPlain[] = {
-      {"optimizer", "the optimizer"}, {"seed", "--seed"}, {"seq_len", "--seq_len"}};
+  constexpr std::pair<const char*, const char*> kPlain[] = {{"optimizer", "the optimizer"},
+                                                            {"seed", "--seed"},
+                                                            {"seq_len", "--seq_len"},
+                                                            {"pack", "--pack"},
+                                                            {"document_mask", "--document_mask"}};
   const bool trained = !saved.contains("imported");  // else nobody chose its other facts
   for (const auto& [key, name] : kPlain)
     if (trained && saved.contains(key) && saved[key] != now[key])

@@ -15,7 +15,7 @@
 #include "app/train_paths.h"
 #include "comm/clock.h"
 #include "comm/traced.h"
-#include "data/batch_loader.h"
+#include "data/corpus.h"
 #include "data/ngram.h"
 #include "device/gpu_problems.h"
 #include "kernels/choices.h"
@@ -29,11 +29,11 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 // How a validation loss compares with n-gram models of the same text.
-std::vector<std::string> ngram_lines(const TokenFile& data, const TokenFile& eval_data,
-                                     const std::string& model, double validation_loss) {
-  if (data.kind() != TokenFile::Kind::bytes || eval_data.kind() != TokenFile::Kind::bytes)
-    return {"n-grams are compared for texts only"};
-  const std::string train = InputFile(data.path(), Exit::data).text(),
+std::vector<std::string> ngram_lines(const Corpus& data, const TokenFile& eval_data, const std::string& model,
+                                     double validation_loss) {
+  if (!data.bytes() || data.blended() || eval_data.kind() != TokenFile::Kind::bytes)
+    return {"n-grams are compared for one text only"};
+  const std::string train = InputFile(data.files()[0].path(), Exit::data).text(),
                     validation = InputFile(eval_data.path(), Exit::data).text();
   const std::vector<double> losses = ngram_losses(bytes_of(train), bytes_of(validation));
   std::vector<std::string> lines{"validation loss in nats a byte, on the same split:"};
@@ -52,7 +52,7 @@ class Run {
         job_(job),
         read_(config),
         config_(config.config),
-        data_(o_.data, {.format = TokenFile::Format::detect, .vocab = 0}),
+        data_(o_.data),
         model_(config_of(o_.model, data_.vocab())),
         folder_({.dir = o_.output,
                  .resume = o_.resume,
@@ -61,7 +61,7 @@ class Run {
                  .strict = o_.strict,
                  .reset_optimizer = o_.reset_optimizer},
                 job, [this](const std::string& text) { say(text); }) {
-    if (data_.vocab_is_a_guess()) data_ = TokenFile(o_.data, {.vocab = model_.vocab});
+    data_.use_vocab(model_.vocab);
     require(data_.vocab() <= model_.vocab, Exit::data, "{} holds ids below {}, but {} has a vocabulary of {}",
             o_.data, data_.vocab(), o_.model.model, model_.vocab);
     check_kernels(model_, job.device());
@@ -208,20 +208,24 @@ class Run {
   TokenBatches batches_of(int rank, int world) {
     const MeshShape mesh = mesh_shape(config_, world);
     place_ = mesh.place(rank), data_ranks_ = mesh.data;
-    return TokenBatches(data_, {.seq_len = o_.model.seq_len,
-                                .micro_batch = config_.train_micro_batch_size_per_gpu,
-                                .accumulation = config_.gradient_accumulation_steps,
-                                .rank = place_.data,
-                                .ranks = data_ranks_,
-                                .seed = o_.seed,
-                                .drop_last = config_.dataloader_drop_last});
+    return TokenBatches(data_.sources(), {.seq_len = o_.model.seq_len,
+                                          .micro_batch = config_.train_micro_batch_size_per_gpu,
+                                          .accumulation = config_.gradient_accumulation_steps,
+                                          .rank = place_.data,
+                                          .ranks = data_ranks_,
+                                          .seed = o_.seed,
+                                          .drop_last = config_.dataloader_drop_last,
+                                          .pack = o_.pack,
+                                          .document_mask = o_.model.document_mask});
   }
 
   EvalBatches eval_batches() const {
     return EvalBatches(*eval_, {.seq_len = o_.model.seq_len,
                                 .micro_batch = config_.train_micro_batch_size_per_gpu,
                                 .rank = place_.data,
-                                .ranks = data_ranks_});
+                                .ranks = data_ranks_,
+                                .pack = o_.pack,
+                                .document_mask = o_.model.document_mask});
   }
 
   // Until the next step's data are there; throws what is wrong with them.
@@ -311,6 +315,7 @@ class Run {
     EvalBatches batches = eval_batches();
     const int64_t rows = config_.train_micro_batch_size_per_gpu * o_.model.seq_len;
     const std::vector<int32_t> input(size_t(rows), 0), targets(size_t(rows), kIgnoredTarget);
+    std::vector<int32_t> documents(size_t(o_.model.document_mask ? rows : 0), 0);
     std::exception_ptr failure;
     validation_loss_ = engine_->evaluate(
         [&](int micro) -> Batch {
@@ -318,7 +323,10 @@ class Run {
             return batches.next(micro);
           } catch (const Error&) {
             failure = std::current_exception();
-            return batch_of(input, targets);
+            Batch nothing = batch_of(input, targets);
+            nothing.documents =
+                Tensor(documents.data(), DType::int32, {int64_t(documents.size())}, MemoryKind::host);
+            return nothing;
           }
         },
         int(batches.micros()));
@@ -365,7 +373,7 @@ class Run {
   Job& job_;
   const ReadResult& read_;
   const DsConfig& config_;
-  TokenFile data_;
+  Corpus data_;
   std::unique_ptr<TokenFile> eval_;
   ModelConfig model_;
   std::optional<PublishedModel> published_;  // whose weights training begins with
@@ -395,7 +403,11 @@ int run_train(const Arguments& arguments) {
     const ReadOptions reading = job.read_options(o.strict, values);
     const ReadResult config = job.read_config(o.config, reading);
     Run run(o, job, config);
-    if (job.first()) warn_of_raw_bytes({o.data, o.eval_data});
+    if (job.first()) {
+      std::vector<std::string> texts = files_of_data(o.data);
+      texts.push_back(o.eval_data);
+      warn_of_raw_bytes(texts);
+    }
     const Planner planner(run.model(), o.model, job.info().world, reading, job.info().local_size,
                           job.device());
     run.check_plan(planner, config.text);

@@ -14,8 +14,15 @@ bool parse_options(TrainOptions& o, const Arguments& arguments) {
       "train");
   add_config_option(app, o.config, "the ds_config file", true);
   add_options(app, o.model);
-  app.add_option("--data", o.data, "a text (bytes are tokens) or a token file: llm.c or nanoGPT .bin")
+  app.add_option("--data", o.data,
+                 "a text (bytes are tokens) or a token file: Megatron's .bin with .idx, llm.c or nanoGPT "
+                 ".bin; or a blend: "
+                 "\"0.7 a.bin 0.3 b.bin\", or @FILE with a line for each source")
       ->required();
+  app.add_flag(
+      "--pack", o.pack,
+      "documents stay whole where they fit into a sample, and the rest of it is padding (without it: "
+      "windows over all tokens)");
   app.add_option("--steps", o.steps, "optimizer steps of the whole training, over resumes too")
       ->capture_default_str()
       ->check(integer(0));

@@ -12,7 +12,7 @@ struct TrainOptions {
   int64_t steps = 100, eval_interval = 0, save_interval = 0, keep = 2, keep_every = 0, trace_steps = 10;
   double save_minutes = 0;
   uint64_t seed = 42;
-  bool strict = false, reset_optimizer = false, ngrams = false, verbose = false, quiet = false;
+  bool pack = false, strict = false, reset_optimizer = false, ngrams = false, verbose = false, quiet = false;
 };
 
 // False where help was asked for and given. Error(usage) as parse() and for options that lack another one.

@@ -5,6 +5,8 @@
 #include <filesystem>
 
 #include "core/units.h"
+#include "data/corpus.h"
+#include "data/indexed_file.h"
 #include "device/trace.h"
 #include "monitor/csv_monitor.h"
 #include "monitor/metrics.h"
@@ -16,8 +18,13 @@ namespace fs = std::filesystem;
 OutputPaths paths_of(const TrainOptions& o, const DsConfig& config, int world) {
   OutputPaths p;
   p.input("--deepspeed_config", o.config);
-  p.input("--data", o.data);
-  p.input("--eval_data", o.eval_data);
+  const auto tokens = [&](const char* option, const std::string& path) {
+    if (!is_indexed(path)) return p.input(option, path);
+    const IndexedNames names = indexed_names(path);
+    for (const std::string& file : {names.bin, names.idx, names.mask}) p.input(option, file);
+  };
+  for (const std::string& path : files_of_data(o.data)) tokens("--data", path);
+  tokens("--eval_data", o.eval_data);
   p.input("cleave.product_choices", config.product_choices);
   p.input("--model", config_file_of_model(o.model.model));
   if (!o.trace.empty())

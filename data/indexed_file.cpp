@@ -113,11 +113,13 @@ struct IndexedWriter::Files {
   void each_document(const Body& body);
 };
 
-IndexedWriter::IndexedWriter(const std::string& name, int64_t vocab) {
+IndexedWriter::IndexedWriter(const std::string& name, int64_t vocab, int64_t token_bytes) {
+  CHECK(token_bytes == 0 || token_bytes == 4 || (token_bytes == 2 && vocab <= 1 << 16),
+        "{} bytes a token of {}", token_bytes, vocab);
   require(vocab > 0 && vocab <= int64_t{1} << 31, Exit::data, "{}: a vocabulary of {} entries", name, vocab);
   files_ = std::make_unique<Files>(indexed_names(name));
   files_->vocab = vocab;
-  files_->token_bytes = vocab < kNarrowVocab ? 2 : 4;
+  files_->token_bytes = token_bytes ? token_bytes : vocab < kNarrowVocab ? 2 : 4;
 }
 
 IndexedWriter::~IndexedWriter() = default;

@@ -32,8 +32,9 @@ bool is_indexed(const std::string& name);
 class IndexedWriter {
  public:
   // NAME, or NAME.bin. Tokens are uint16 where the vocabulary has less than 65500 entries, and int32
-  // otherwise: Megatron's rule.
-  IndexedWriter(const std::string& name, int64_t vocab);
+  // otherwise, which is
+  // Megatron's rule, unless token_bytes says 2 or 4.
+  IndexedWriter(const std::string& name, int64_t vocab, int64_t token_bytes = 0);
   ~IndexedWriter();
   IndexedWriter(const IndexedWriter&) = delete;
   IndexedWriter& operator=(const IndexedWriter&) = delete;

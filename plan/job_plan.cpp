@@ -20,9 +20,11 @@ Batch shapes_of(const Model& model, int64_t samples) {
   const int64_t rows = samples * model.rows_per_sample * model.parts;
   // Inputs of a float type come in fp32 and are cast (runtime/stage.h).
   const DType dtype = in.dtype == DType::int32 ? DType::int32 : DType::fp32;
-  return {.input = Tensor(nullptr, dtype, in.shape, MemoryKind::host),
-          .targets = Tensor(nullptr, DType::int32, {rows}, MemoryKind::host),
-          .valid_targets = rows};
+  return {
+      .input = Tensor(nullptr, dtype, in.shape, MemoryKind::host),
+      .targets = Tensor(nullptr, DType::int32, {rows}, MemoryKind::host),
+      .valid_targets = rows,
+      .documents = model.document_mask ? Tensor(nullptr, DType::int32, {rows}, MemoryKind::host) : Tensor()};
 }
 
 CommBytes difference(const CommBytes& after, const CommBytes& before) {

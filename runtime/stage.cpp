@@ -155,11 +155,13 @@ Tensor Stage::documents(int micro) const {
 void Stage::load_documents(int micro, const Tensor& given, Stream& stream) {
   if (!model().document_mask) return;
   const Tensor here = documents(micro);
-  CHECK(given.numel() == here.numel(),
-        "batch with the document of {} positions, the micro-batch has {}; a model with a document mask wants "
-        "Batch::documents",
-        given.numel(), here.numel());
-  for (int64_t i = 0; given.has_memory() && !stream.discards() && i < given.numel(); ++i) {
+  const int64_t positions = given.defined() ? given.numel() : 0;
+  CHECK(
+      positions == here.numel(),
+      "batch with the documents of {} positions, the micro-batch has {}; a model with a document mask wants "
+      "Batch::documents",
+      positions, here.numel());
+  for (int64_t i = 0; given.has_memory() && i < positions; ++i) {
     const int64_t place = i % here.dim(1), begin = given.as<int32_t>()[i];
     const int64_t least = place > 0 ? given.as<int32_t>()[i - 1] : 0;
     require(

@@ -1,0 +1,16 @@
+// cleave data inspect: what a text or a token file holds.
+#pragma once
+#include <cstdint>
+#include <string>
+
+namespace cleave {
+
+struct InspectData {
+  std::string file;
+  int64_t at = -1;  // the first token to show; below 0: none
+  int64_t count = 64;
+};
+
+int inspect_data(const InspectData& options);
+
+}  // namespace cleave

@@ -1,0 +1,122 @@
+#include "data/corpus.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <numeric>
+#include <optional>
+#include <sstream>
+
+namespace cleave {
+namespace {
+
+struct Weighted {
+  double weight = 1;
+  std::string path;
+};
+
+std::optional<double> weight_of(std::string_view word) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
+  if (error != std::errc() || end != word.data() + word.size()) return {};
+  return value;
+}
+
+double require_weight(const std::string& word, const std::string& where) {
+  const std::optional<double> weight = weight_of(word);
+  require(weight.has_value(), Exit::usage,
+          "{}: '{}' stands where a weight is wanted; a blend is weights and files in turn: \"0.7 a.bin 0.3 "
+          "b.bin\"",
+          where, word);
+  return *weight;
+}
+
+// Lines of a weight and a path, which may have blanks.
+std::vector<Weighted> read_list(const std::string& path) {
+  std::istringstream lines(InputFile(path, Exit::usage).text(int64_t{1} << 24));
+  std::vector<Weighted> out;
+  int number = 0;
+  for (std::string line; std::getline(lines, line);) {
+    ++number;
+    const size_t begin = line.find_first_not_of(" \t\r"), last = line.find_last_not_of(" \t\r");
+    if (begin == std::string::npos || line[begin] == '#') continue;
+    line = line.substr(begin, last + 1 - begin);
+    const size_t blank = std::min(line.find_first_of(" \t"), line.size()),
+                 file = line.find_first_not_of(" \t", blank);
+    const std::string where = fmt::format("{}:{}", path, number);
+    const double weight = require_weight(line.substr(0, blank), where);
+    require(file != std::string::npos, Exit::usage, "{}: there is no file behind the weight {}", where,
+            line.substr(0, blank));
+    out.push_back({weight, line.substr(file)});
+  }
+  require(!out.empty(), Exit::usage,
+          "{}: names no data; give a line for each source: its weight and its file", path);
+  return out;
+}
+
+std::vector<Weighted> sources_in(const std::string& data) {
+  if (data.starts_with('@')) return read_list(data.substr(1));
+  std::istringstream text(data);
+  std::vector<std::string> words;
+  for (std::string word; text >> word;) words.push_back(word);
+  const bool blend = words.size() > 1 && weight_of(words[0]) && ::access(data.c_str(), F_OK) != 0;
+  if (!blend) return {{1, data}};
+  std::vector<Weighted> out;
+  for (size_t i = 0; i < words.size(); i += 2) {
+    const double weight = require_weight(words[i], "--data");
+    require(i + 1 < words.size(), Exit::usage, "--data: there is no file behind the weight {}", words[i]);
+    out.push_back({weight, words[i + 1]});
+  }
+  return out;
+}
+
+}  // namespace
+
+std::vector<std::string> files_of_data(const std::string& data) {
+  std::vector<std::string> paths;
+  for (Weighted& source : sources_in(data)) paths.push_back(std::move(source.path));
+  return paths;
+}
+
+Corpus::Corpus(const std::string& data) {
+  std::vector<double> weights;
+  for (const Weighted& source : sources_in(data)) {
+    weights.push_back(source.weight);
+    files_.emplace_back(source.path);
+  }
+  shares_ = Blend::shares_of(weights);
+}
+
+std::vector<TokenSource> Corpus::sources() const {
+  std::vector<TokenSource> out;
+  for (size_t i = 0; i < files_.size(); ++i) out.push_back({&files_[i], shares_[i]});
+  return out;
+}
+
+int64_t Corpus::tokens() const {
+  return std::accumulate(files_.begin(), files_.end(), int64_t{0},
+                         [](int64_t sum, const TokenFile& f) { return sum + f.size(); });
+}
+
+bool Corpus::bytes() const {
+  return std::all_of(files_.begin(), files_.end(),
+                     [](const TokenFile& f) { return f.kind() == TokenFile::Kind::bytes; });
+}
+
+int64_t Corpus::vocab() const {
+  int64_t largest = 0;
+  for (const TokenFile& f : files_) largest = std::max(largest, f.vocab());
+  return largest;
+}
+
+void Corpus::use_vocab(int64_t vocab) {
+  for (TokenFile& f : files_)
+    if (f.vocab_is_a_guess()) f = TokenFile(f.path(), {.vocab = vocab});
+}
+
+void Corpus::require_unchanged() const {
+  for (const TokenFile& f : files_) f.require_unchanged();
+}
+
+}  // namespace cleave

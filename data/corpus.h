@@ -1,0 +1,44 @@
+// What --data names: one token file, or a blend of several with weights.
+//
+//   corpus.bin                 one file, as TokenFile reads it
+//   "0.7 a.bin 0.3 b.bin"      weights and files in turn, as Megatron-LM takes them
+//   @mix.txt                   the same from a file: a line for each source, its weight, a blank and its
+//   path;
+//                              what follows a # at the beginning of a line is not read
+#pragma once
+#include <string>
+#include <vector>
+
+#include "data/batch_loader.h"
+#include "data/token_file.h"
+
+namespace cleave {
+
+class Corpus {
+ public:
+  // Error(usage) for what is no weight or has no file, and for weights that Blend refuses; otherwise as
+  // TokenFile throws.
+  explicit Corpus(const std::string& data);
+
+  const std::vector<TokenFile>& files() const { return files_; }
+  // For TokenBatches; valid until the corpus changes.
+  std::vector<TokenSource> sources() const;
+  bool blended() const { return files_.size() > 1; }
+  const std::vector<int64_t>& shares() const { return shares_; }
+
+  int64_t tokens() const;
+  bool bytes() const;     // every file is a text
+  int64_t vocab() const;  // the largest of its files
+  // Opens those whose vocabulary is a guess once more, with the model's.
+  void use_vocab(int64_t vocab);
+  void require_unchanged() const;
+
+ private:
+  std::vector<TokenFile> files_;
+  std::vector<int64_t> shares_;
+};
+
+// The files that --data names.
+std::vector<std::string> files_of_data(const std::string& data);
+
+}  // namespace cleave
