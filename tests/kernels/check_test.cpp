@@ -125,6 +125,29 @@ TEST_F(Check, RefusesRotationsWithoutATableForEveryPosition) {
   EXPECT_NE(refusal(bad), "");
   bad = good, bad.seq = 0;
   EXPECT_NE(refusal(bad), "");
+  Guarded places(DType::int32, {1, 4}), few(DType::int32, {1, 3}), numbers(DType::fp32, {1, 4});
+  bad = good, bad.documents = places;
+  EXPECT_EQ(refusal(bad), "");
+  bad.documents = few;
+  EXPECT_NE(refusal(bad).find("documents"), std::string::npos);
+  bad.documents = numbers;
+  EXPECT_NE(refusal(bad).find("documents"), std::string::npos);
+}
+
+TEST_F(Check, RefusesPositionsThatAreNotOfTheRowsOfDocuments) {
+  Guarded documents(DType::int32, {2, 6}), three(DType::int32, {2, 3}), other(DType::int32, {3, 3}),
+      numbers(DType::fp32, {2, 3});
+  const DocumentPositions good{.positions = three, .documents = documents, .first = 3};
+  EXPECT_EQ(refusal(good), "");
+  DocumentPositions bad = good;
+  bad.first = 4;
+  EXPECT_NE(refusal(bad).find("places [4, 7) of sequences of 6"), std::string::npos);
+  bad = good, bad.first = -1;
+  EXPECT_NE(refusal(bad), "");
+  bad = good, bad.positions = other;
+  EXPECT_NE(refusal(bad).find("positions"), std::string::npos);
+  bad = good, bad.positions = numbers;
+  EXPECT_NE(refusal(bad).find("positions"), std::string::npos);
 }
 
 TEST_F(Check, RefusesEmbeddingsAndLossesThatDoNotFit) {
@@ -132,6 +155,10 @@ TEST_F(Check, RefusesEmbeddingsAndLossesThatDoNotFit) {
   EXPECT_NE(refusal(EmbeddingForward{.y = a_, .tokens = rows_, .wte = b_}), "");
   EXPECT_NE(refusal(EmbeddingForward{
                 .y = a_, .tokens = ints_, .wte = b_, .wpe = b_, .seq = 4, .first_position = 1}),
+            "");
+  EXPECT_EQ(refusal(EmbeddingForward{.y = a_, .tokens = ints_, .wte = b_, .wpe = b_, .positions = ints_}),
+            "");
+  EXPECT_NE(refusal(EmbeddingForward{.y = a_, .tokens = ints_, .wte = b_, .wpe = b_, .positions = rows_}),
             "");
   EXPECT_NE(refusal(EmbeddingBackward{.dwte = small_, .dy = a_, .tokens = ints_}), "");
   EXPECT_EQ(refusal(CrossEntropy{.logits = a_, .losses = rows_, .targets = ints_, .vocab = 6}), "");
