@@ -25,7 +25,7 @@ void add_ends(Checksum& checksum, const TokenFile& data) {
 }
 
 // Of a blend, of all of its files together.
-json facts_of(const Corpus& data) {
+json facts_of(const DataSources& data) {
   Checksum checksum;
   std::string names;
   for (const TokenFile& file : data.files()) {
@@ -61,7 +61,7 @@ std::string change_of_data(const json& saved, const json& now) {
 }  // namespace
 
 json run_facts(const TrainOptions& options, const ModelConfig& model, const DsConfig& config,
-               const Corpus& data) {
+               const DataSources& data) {
   return {{"model", options.model.model},
           {"config", json::parse(to_config_json(model))},
           {"vocab", model.vocab},

@@ -6,14 +6,14 @@
 
 #include "app/train_options.h"
 #include "config_schema/ds_config.h"
-#include "data/corpus.h"
+#include "data/data_sources.h"
 
 namespace cleave {
 
 // The model and its config, tokenizer, sequence length, seed, optimizer and data; evaluation and generation
 // read some of them.
 nlohmann::json run_facts(const TrainOptions& options, const ModelConfig& model, const DsConfig& config,
-                         const Corpus& data);
+                         const DataSources& data);
 
 // One sentence for each fact that both have and that is not the same, with both values. Shapes are left to
 // the reader of checkpoints, which refuses others.

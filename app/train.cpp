@@ -15,7 +15,7 @@
 #include "app/train_paths.h"
 #include "comm/clock.h"
 #include "comm/traced.h"
-#include "data/corpus.h"
+#include "data/data_sources.h"
 #include "data/ngram.h"
 #include "device/gpu_problems.h"
 #include "kernels/choices.h"
@@ -29,8 +29,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 // How a validation loss compares with n-gram models of the same text.
-std::vector<std::string> ngram_lines(const Corpus& data, const TokenFile& eval_data, const std::string& model,
-                                     double validation_loss) {
+std::vector<std::string> ngram_lines(const DataSources& data, const TokenFile& eval_data,
+                                     const std::string& model, double validation_loss) {
   if (!data.bytes() || data.blended() || eval_data.kind() != TokenFile::Kind::bytes)
     return {"n-grams are compared for one text only"};
   const std::string train = InputFile(data.files()[0].path(), Exit::data).text(),
@@ -373,7 +373,7 @@ class Run {
   Job& job_;
   const ReadResult& read_;
   const DsConfig& config_;
-  Corpus data_;
+  DataSources data_;
   std::unique_ptr<TokenFile> eval_;
   ModelConfig model_;
   std::optional<PublishedModel> published_;  // whose weights training begins with

@@ -5,7 +5,7 @@
 #include <filesystem>
 
 #include "core/units.h"
-#include "data/corpus.h"
+#include "data/data_sources.h"
 #include "data/indexed_file.h"
 #include "device/trace.h"
 #include "monitor/csv_monitor.h"

@@ -7,7 +7,7 @@
 #include <set>
 
 #include "data/batch_loader.h"
-#include "data/corpus.h"
+#include "data/data_sources.h"
 #include "data/indexed_file.h"
 #include "data/packed_documents.h"
 #include "tests/scratch.h"
@@ -160,8 +160,8 @@ Row values(const Tensor& t) { return {t.as<int32_t>(), t.as<int32_t>() + t.numel
 
 struct Blended {
   Corpora corpora;
-  Corpus corpus{fmt::format("0.6 {} 0.3 {} 0.1 {}", corpora.write("a", {41, 80}), corpora.write("b", {30, 7}),
-                            corpora.write("c", {90}))};
+  DataSources corpus{fmt::format("0.6 {} 0.3 {} 0.1 {}", corpora.write("a", {41, 80}),
+                                 corpora.write("b", {30, 7}), corpora.write("c", {90}))};
   TokenBatchesOptions options(int rank = 0, int ranks = 1) const {
     return {
         .seq_len = 4, .micro_batch = 1, .accumulation = 4 / ranks, .rank = rank, .ranks = ranks, .seed = 9};
@@ -222,7 +222,7 @@ TEST(BlendedBatches, GiveEachSourceItsShareAndShuffleItAnewInEachOfItsEpochs) {
 
 TEST(BlendedBatches, SourcesOfOneSizeAreNotShuffledAlike) {
   const Corpora corpora;
-  const Corpus corpus(fmt::format("1 {} 1 {}", corpora.write("a", {81}), corpora.write("b", {81})));
+  const DataSources corpus(fmt::format("1 {} 1 {}", corpora.write("a", {81}), corpora.write("b", {81})));
   TokenBatches batches(corpus.sources(), {.seq_len = 4, .micro_batch = 2, .seed = 1});
   int same = 0;
   for (int64_t step = 0; step < 20; ++step)
@@ -230,14 +230,14 @@ TEST(BlendedBatches, SourcesOfOneSizeAreNotShuffledAlike) {
   EXPECT_LT(same, 10);
 }
 
-TEST(Corpus, ReadsOneFileABlendAndAList) {
+TEST(DataSources, ReadsOneFileABlendAndAList) {
   const Corpora corpora;
   const std::string a = corpora.write("a", {9}), b = corpora.write("b c", {8});
   corpora.scratch.write("0.5 x", "a text");
-  EXPECT_EQ(Corpus(a).tokens(), 9);
-  EXPECT_EQ(Corpus(indexed_names(a).bin).shares(), (std::vector<int64_t>{1}));
-  EXPECT_EQ(Corpus(corpora.scratch.path("0.5 x")).tokens(), 6);  // a name that looks like a blend
-  const Corpus both(corpora.listed("mix.txt", fmt::format("# weights\n 3 {}\n\n0.5\t{} \r\n", a, b)));
+  EXPECT_EQ(DataSources(a).tokens(), 9);
+  EXPECT_EQ(DataSources(indexed_names(a).bin).shares(), (std::vector<int64_t>{1}));
+  EXPECT_EQ(DataSources(corpora.scratch.path("0.5 x")).tokens(), 6);  // a name that looks like a blend
+  const DataSources both(corpora.listed("mix.txt", fmt::format("# weights\n 3 {}\n\n0.5\t{} \r\n", a, b)));
   EXPECT_EQ(both.tokens(), 17);
   EXPECT_EQ(both.shares(), (std::vector<int64_t>{6, 1}));
   EXPECT_EQ(files_of_data(fmt::format("@{}", corpora.scratch.path("mix.txt"))),
@@ -245,20 +245,20 @@ TEST(Corpus, ReadsOneFileABlendAndAList) {
   EXPECT_TRUE(both.blended());
   EXPECT_FALSE(both.bytes());
   EXPECT_EQ(both.vocab(), 65536);
-  Corpus known(fmt::format("1 {} 1 {}", a, a));
+  DataSources known(fmt::format("1 {} 1 {}", a, a));
   known.use_vocab(77);
   EXPECT_EQ(known.vocab(), 77);
 
-  expect_error(Exit::usage, {"'b'", "weight"}, [&] { Corpus(fmt::format("1 {} b 2", a)); });
-  expect_error(Exit::usage, {"no file behind the weight 2"}, [&] { Corpus(fmt::format("1 {} 2", a)); });
-  expect_error(Exit::usage, {"-1", "above 0"}, [&] { Corpus(fmt::format("1 {} -1 {}", a, a)); });
+  expect_error(Exit::usage, {"'b'", "weight"}, [&] { DataSources(fmt::format("1 {} b 2", a)); });
+  expect_error(Exit::usage, {"no file behind the weight 2"}, [&] { DataSources(fmt::format("1 {} 2", a)); });
+  expect_error(Exit::usage, {"-1", "above 0"}, [&] { DataSources(fmt::format("1 {} -1 {}", a, a)); });
   expect_error(Exit::usage, {"list.txt:2", "'x'"},
-               [&] { Corpus(corpora.listed("list.txt", fmt::format("1 {}\nx y\n", a))); });
+               [&] { DataSources(corpora.listed("list.txt", fmt::format("1 {}\nx y\n", a))); });
   expect_error(Exit::usage, {"list.txt:1", "no file behind the weight 1"},
-               [&] { Corpus(corpora.listed("list.txt", "1\n")); });
-  expect_error(Exit::usage, {"names no data"}, [&] { Corpus(corpora.listed("list.txt", "# a\n")); });
-  expect_error(Exit::usage, {"nowhere"}, [&] { Corpus("@nowhere"); });
-  expect_error(Exit::data, {"nowhere"}, [&] { Corpus(fmt::format("1 nowhere 1 {}", a)); });
+               [&] { DataSources(corpora.listed("list.txt", "1\n")); });
+  expect_error(Exit::usage, {"names no data"}, [&] { DataSources(corpora.listed("list.txt", "# a\n")); });
+  expect_error(Exit::usage, {"nowhere"}, [&] { DataSources("@nowhere"); });
+  expect_error(Exit::data, {"nowhere"}, [&] { DataSources(fmt::format("1 nowhere 1 {}", a)); });
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "data/corpus.h"
+#include "data/data_sources.h"
 
 #include <unistd.h>
 
@@ -79,7 +79,7 @@ std::vector<std::string> files_of_data(const std::string& data) {
   return paths;
 }
 
-Corpus::Corpus(const std::string& data) {
+DataSources::DataSources(const std::string& data) {
   std::vector<double> weights;
   for (const Weighted& source : sources_in(data)) {
     weights.push_back(source.weight);
@@ -88,34 +88,34 @@ Corpus::Corpus(const std::string& data) {
   shares_ = Blend::shares_of(weights);
 }
 
-std::vector<TokenSource> Corpus::sources() const {
+std::vector<TokenSource> DataSources::sources() const {
   std::vector<TokenSource> out;
   for (size_t i = 0; i < files_.size(); ++i) out.push_back({&files_[i], shares_[i]});
   return out;
 }
 
-int64_t Corpus::tokens() const {
+int64_t DataSources::tokens() const {
   return std::accumulate(files_.begin(), files_.end(), int64_t{0},
                          [](int64_t sum, const TokenFile& f) { return sum + f.size(); });
 }
 
-bool Corpus::bytes() const {
+bool DataSources::bytes() const {
   return std::all_of(files_.begin(), files_.end(),
                      [](const TokenFile& f) { return f.kind() == TokenFile::Kind::bytes; });
 }
 
-int64_t Corpus::vocab() const {
+int64_t DataSources::vocab() const {
   int64_t largest = 0;
   for (const TokenFile& f : files_) largest = std::max(largest, f.vocab());
   return largest;
 }
 
-void Corpus::use_vocab(int64_t vocab) {
+void DataSources::use_vocab(int64_t vocab) {
   for (TokenFile& f : files_)
     if (f.vocab_is_a_guess()) f = TokenFile(f.path(), {.vocab = vocab});
 }
 
-void Corpus::require_unchanged() const {
+void DataSources::require_unchanged() const {
   for (const TokenFile& f : files_) f.require_unchanged();
 }
 

@@ -14,14 +14,14 @@
 
 namespace cleave {
 
-class Corpus {
+class DataSources {
  public:
   // Error(usage) for what is no weight or has no file, and for weights that Blend refuses; otherwise as
   // TokenFile throws.
-  explicit Corpus(const std::string& data);
+  explicit DataSources(const std::string& data);
 
   const std::vector<TokenFile>& files() const { return files_; }
-  // For TokenBatches; valid until the corpus changes.
+  // For TokenBatches; valid until use_vocab().
   std::vector<TokenSource> sources() const;
   bool blended() const { return files_.size() > 1; }
   const std::vector<int64_t>& shares() const { return shares_; }
