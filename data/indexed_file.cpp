@@ -3,8 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstdio>
 #include <cstring>
 #include <limits>
 #include <utility>
@@ -12,6 +10,7 @@
 
 #include "core/error.h"
 #include "core/range.h"
+#include "data/partial_file.h"
 
 namespace cleave {
 namespace {
@@ -22,57 +21,6 @@ constexpr int64_t kLongestSequence = std::numeric_limits<int32_t>::max();
 bool ends_with_name(const std::string& name, std::string_view ending) {
   return name.size() > ending.size() && name.ends_with(ending);
 }
-
-// A file that is written from its beginning to its end under another name than the one it is for.
-class PartialFile {
- public:
-  PartialFile(std::string path, const char* mode) : path_(std::move(path)), partial_(path_ + ".partial") {
-    file_ = std::fopen(partial_.c_str(), mode);
-    if (!file_) broken();
-  }
-  ~PartialFile() { close(), std::remove(partial_.c_str()); }
-  PartialFile(const PartialFile&) = delete;
-  PartialFile& operator=(const PartialFile&) = delete;
-
-  void write(const void* bytes, size_t count) {
-    if (std::fwrite(bytes, 1, count, file_) != count) broken();
-  }
-  template <class T>
-  void write(T value) {
-    write(&value, sizeof value);
-  }
-  size_t read(void* bytes, size_t count) {
-    const size_t got = std::fread(bytes, 1, count, file_);
-    if (std::ferror(file_)) broken();
-    return got;
-  }
-  void rewind() {
-    if (std::fseek(file_, 0, SEEK_SET) != 0) broken();
-  }
-  void complete() {
-    if (std::fclose(std::exchange(file_, nullptr)) != 0) broken();
-  }
-  void appear() {
-    if (std::rename(partial_.c_str(), path_.c_str()) != 0) broken();
-  }
-  void remove_old() {
-    if (std::remove(path_.c_str()) != 0 && errno != ENOENT) broken();
-  }
-
- private:
-  void close() {
-    if (file_) std::fclose(std::exchange(file_, nullptr));
-  }
-  [[noreturn]] void broken() {
-    const int error = errno;
-    close();
-    fail(Exit::data, "{}: cannot be written: {}; check the folder, its permissions and the free space", path_,
-         std::strerror(error));
-  }
-
-  std::string path_, partial_;
-  std::FILE* file_ = nullptr;
-};
 
 }  // namespace
 
@@ -228,9 +176,8 @@ void IndexedWriter::finish() {
   f.idx.appear();
   if (f.mask)
     f.mask->appear();
-  else if (std::remove(f.names.mask.c_str()) != 0)
-    require(errno == ENOENT, Exit::data, "{}: is of the data set before and cannot be removed: {}",
-            f.names.mask, std::strerror(errno));
+  else
+    PartialFile(f.names.mask, "wb").remove_old();
   f.bin.appear();
 }
 

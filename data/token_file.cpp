@@ -4,14 +4,13 @@
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
-#include <cstdio>
 #include <cstring>
 #include <limits>
 #include <memory>
 #include <vector>
 
 #include "data/indexed_file.h"
+#include "data/partial_file.h"
 
 namespace cleave {
 namespace {
@@ -257,21 +256,6 @@ void append_tokens(std::vector<uint8_t>& out, std::span<const int32_t> tokens) {
   }
 }
 
-void write_whole(const std::string& path, std::span<const uint8_t> bytes) {
-  const std::string partial = path + ".partial";
-  auto broken = [&] {
-    const int error = errno;
-    std::remove(partial.c_str());
-    fail(Exit::data, "{}: cannot be written: {}; check the folder, its permissions and the free space", path,
-         std::strerror(error));
-  };
-  std::FILE* file = std::fopen(partial.c_str(), "wb");
-  if (!file) broken();
-  const bool written = std::fwrite(bytes.data(), 1, bytes.size(), file) == bytes.size();
-  if (std::fclose(file) != 0 || !written) broken();
-  if (std::rename(partial.c_str(), path.c_str()) != 0) broken();
-}
-
 }  // namespace
 
 void write_llmc(const std::string& path, std::span<const int32_t> tokens, int64_t vocab) {
@@ -295,7 +279,10 @@ void write_llmc(const std::string& path, std::span<const int32_t> tokens, int64_
   std::vector<uint8_t> bytes(kHeaderBytes);
   std::memcpy(bytes.data(), header.data(), kHeaderBytes);
   narrow ? append_tokens<uint16_t>(bytes, tokens) : append_tokens<uint32_t>(bytes, tokens);
-  write_whole(path, bytes);
+  PartialFile file(path, "wb");
+  file.write(bytes.data(), bytes.size());
+  file.complete();
+  file.appear();
 }
 
 }  // namespace cleave
