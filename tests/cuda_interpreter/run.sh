@@ -28,14 +28,17 @@ try() {
   fi
 }
 
-# Losses of a small training on the CPU and in the interpreter agree: layout DS_CONFIG RANKS.
+# Losses of a small training on the CPU and in the interpreter agree: layout DS_CONFIG RANKS [MODEL-AND-DATA...].
 layout() {
-  local ranks=$2 folder=build/interpreter/run
+  local ranks=$2 folder=build/interpreter/run config=$1
+  shift 2
+  local data=("$@")
+  [ $# -gt 0 ] || data=(--model llama-tiny --data $folder/corpus.txt)
   mkdir -p $folder
-  printf '%s' "$1" >$folder/ds_config.json
+  printf '%s' "$config" >$folder/ds_config.json
   head -c 20000 docs/architecture.md >$folder/corpus.txt
   for device in cpu cuda; do
-    CUDA_INTERPRETER_GPUS=$ranks $bin/cleave launch -n "$ranks" -- train --deepspeed_config $folder/ds_config.json --model llama-tiny --data $folder/corpus.txt \
+    CUDA_INTERPRETER_GPUS=$ranks $bin/cleave launch -n "$ranks" -- train --deepspeed_config $folder/ds_config.json "${data[@]}" \
       --seq_len 32 --steps 3 --device $device --metrics $folder/$device.jsonl || return 1
   done
   python3 - $folder <<'PYTHON'
@@ -44,6 +47,23 @@ losses = [[json.loads(x)["loss"] for x in open(f"{sys.argv[1]}/{d}.jsonl") if "e
 print(losses)
 assert len(losses[0]) == 3 == len(losses[1]) and all(abs(a - b) < 2e-2 for a, b in zip(*losses)), losses
 PYTHON
+}
+
+# The same text as documents of its lines, in an indexed data set of bytes: packed DS_CONFIG RANKS MODEL.
+packed() {
+  mkdir -p build/interpreter/run
+  python3 - build/interpreter/run/corpus.txt <<'PYTHON' || return 1
+import struct, sys
+text = open("docs/architecture.md", "rb").read()[:20000]
+lines = text.splitlines(keepends=True)
+open(sys.argv[1] + ".bin", "wb").write(text)
+with open(sys.argv[1] + ".idx", "wb") as f:
+    f.write(b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 1, len(lines), len(lines) + 1))
+    f.write(struct.pack(f"<{len(lines)}i", *map(len, lines)))
+    f.write(struct.pack(f"<{len(lines)}q", *(sum(map(len, lines[:i])) for i in range(len(lines)))))
+    f.write(struct.pack(f"<{len(lines) + 1}q", *range(len(lines) + 1)))
+PYTHON
+  layout "$1" "$2" --data build/interpreter/run/corpus.txt.bin --pack --document_mask --model "$3"
 }
 common='"train_batch_size": 4, "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}}, "gradient_clipping": 1.0'
 
@@ -62,6 +82,9 @@ for seed in "${seeds[@]}"; do
   try "training in bf16 with offload, seed $seed" layout \
     "{$common, \"bf16\": {\"enabled\": true}, \"zero_optimization\": {\"stage\": 2, \"offload_optimizer\": {\"device\": \"cpu\"}}}" 2
   try "training over two stages, seed $seed" layout "{$common, \"pipeline\": {\"stages\": 2, \"schedule\": \"1f1b\"}}" 2
+  for model in tiny llama-tiny; do
+    try "training $model on packed documents over two sequence ranks, seed $seed" packed "{$common, \"sequence_parallel_size\": 2}" 2 $model
+  done
   try "training with cut layers, seed $seed" layout "{$common, \"tensor_parallel\": {\"autotp_size\": 2}}" 2
 done
 
