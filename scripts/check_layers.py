@@ -8,6 +8,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 # Folder: what it may include directly. Everything may include core and itself.
 ALLOWED = {
     "core": [],
+    "text": [],
     "device": [],
     "kernels": ["device"],
     "comm": ["device"],
@@ -25,7 +26,7 @@ ALLOWED = {
     "runtime": ["checkpoint", "pipeline", "model", "tensor_parallel", "sequence_parallel", "zero", "config_schema", "comm", "optim", "offload", "kernels", "device"],
     "plan": ["runtime", "pipeline", "model", "zero", "config_schema", "comm", "optim", "offload", "device"],
     "launcher": ["config_schema", "comm", "device"],
-    "app": ["plan", "runtime", "pipeline", "launcher", "monitor", "checkpoint", "model", "tensor_parallel", "sequence_parallel", "zero", "data", "config_schema", "comm", "optim",
+    "app": ["text", "plan", "runtime", "pipeline", "launcher", "monitor", "checkpoint", "model", "tensor_parallel", "sequence_parallel", "zero", "data", "config_schema", "comm", "optim",
             "offload", "kernels", "device"],
 }
 FOREIGN = {  # a library's header: the folders that may use it
@@ -33,7 +34,8 @@ FOREIGN = {  # a library's header: the folders that may use it
     r"gloo/": ["comm"],
     r"liburing": ["offload"],
     r"(oneapi/)?dnnl": ["kernels"],
-    r"nlohmann/": ["config_schema", "model", "checkpoint", "pipeline", "runtime", "plan", "launcher", "monitor", "app"],
+    r"nlohmann/": ["config_schema", "model", "checkpoint", "pipeline", "runtime", "plan", "launcher", "monitor", "text", "app"],
+    r"pcre2|unicode/|sentencepiece": ["text"],
     r"CLI/": ["app"],
 }
 

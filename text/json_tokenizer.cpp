@@ -1,0 +1,543 @@
+#include "text/json_tokenizer.h"
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <mutex>
+#include <nlohmann/json.hpp>
+
+#include "core/error.h"
+#include "core/input_file.h"
+#include "core/printable.h"
+#include "text/added_tokens.h"
+#include "text/byte_pairs.h"
+#include "text/expression.h"
+#include "text/normal_form.h"
+#include "text/utf8.h"
+
+namespace cleave {
+namespace {
+
+using nlohmann::json;
+namespace fs = std::filesystem;
+
+constexpr int64_t kMostBytes = int64_t{256} << 20;  // of a file
+constexpr int64_t kMostIds = int64_t{1} << 24;
+
+// GPT-2's expression, which ByteLevel brings along.
+constexpr std::string_view kByteLevelExpression =
+    "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
+
+// Expressions of which it is known that a line end between a character and a letter is cut on both sides.
+constexpr std::array<std::string_view, 5> kCutAtLines = {
+    kByteLevelExpression,
+    // Llama 3, and cl100k
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| "
+    "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+"
+    "|\\s+(?!\\S)|\\s+",
+    // Qwen2 and 3
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| "
+    "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+"
+    "|\\s+(?!\\S)|\\s+",
+    // Mistral's newer ones
+    "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]+|[^\\r\\n\\p{L}"
+    "\\p{N}]?"
+    "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*|\\p{N}| "
+    "?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*"
+    "|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
+    // o200k
+    "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]+(?i:'s|'t|'re|'"
+    "ve|'m|'ll|'d)?"
+    "|[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*(?i:'s|'t|'re|"
+    "'ve|'m|'ll|'d)?"
+    "|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"};
+
+// One pre-tokenizer: cuts what the one before it left.
+struct Cut {
+  std::optional<Expression> expression;  // none: nothing is cut
+  bool keep_matches = true, keep_between = true;
+  bool blank_before = false;  // a piece that does not begin with a blank gets one
+  bool at_lines = false;      // see Tokenizer::can_cut_at_lines
+};
+
+// Bytes as characters: those that can be printed stand for themselves, the others for characters from U+0100
+// on, in order.
+class ByteAlphabet {
+ public:
+  ByteAlphabet() {
+    char32_t next = 0x100;
+    for (int byte = 0; byte < 256; ++byte) {
+      const bool itself = (byte > 0x20 && byte < 0x7F) || (byte > 0xA0 && byte != 0xAD);
+      const char32_t code = itself ? char32_t(byte) : next++;
+      byte_of_[code] = int16_t(byte);
+    }
+  }
+
+  // False where the token has a character that stands for no byte.
+  bool to_bytes(std::string_view token, std::string& out) const {
+    out.clear();
+    while (!token.empty()) {
+      const Character c = first_character(token);
+      if (c.code >= byte_of_.size() || byte_of_[c.code] < 0) return false;
+      out += char(byte_of_[c.code]);
+      token.remove_prefix(size_t(c.bytes));
+    }
+    return true;
+  }
+
+ private:
+  std::array<int16_t, 0x144> byte_of_ = [] {
+    std::array<int16_t, 0x144> none{};
+    none.fill(-1);
+    return none;
+  }();
+};
+
+// What a file says, in the form that encoding needs.
+struct Parts {
+  std::vector<NormalForm> forms;
+  std::vector<Cut> cuts;
+  BytePairs::Parts pairs;
+  std::vector<AddedToken> added;
+  std::vector<std::string> bytes;      // by id
+  std::vector<char> special;           // by id
+  std::vector<int32_t> before, after;  // the frame of a text
+  std::optional<int32_t> end_of_text;
+  uint64_t digest = 0;
+};
+
+class Reader {
+ public:
+  Reader(std::string_view text, const std::string& path) : path_(path) {
+    constexpr int kDeepest = 64;
+    const json::parser_callback_t bounded = [&](int depth, json::parse_event_t, json&) {
+      require(depth <= kDeepest, Exit::data, "{}: is nested deeper than {} levels; no tokenizer.json is",
+              path, kDeepest);
+      return true;
+    };
+    root_ = json::parse(text, bounded);
+    require(root_.is_object(), Exit::data, "{}: is no JSON object; give a tokenizer.json", path);
+  }
+
+  Parts read(const std::string& end_of_text) {
+    require(
+        root_.contains("model"), Exit::data,
+        "{}: has no \"model\"; give a tokenizer.json of the tokenizers library, which has everything in one "
+        "file",
+        path_);
+    read_normalizer(member(root_, "normalizer"), 0);
+    read_pre_tokenizer(member(root_, "pre_tokenizer"), 0);
+    if (!byte_level_) refuse("a pre-tokenizer without ByteLevel");
+    read_model(root_.at("model"));
+    read_added();
+    read_frame(member(root_, "post_processor"), 0);
+    find_end_of_text(end_of_text);
+    root_.erase("truncation"), root_.erase("padding");
+    const std::string rest = root_.dump();
+    parts_.digest = XXH3_64bits(rest.data(), rest.size());
+    return std::move(parts_);
+  }
+
+ private:
+  [[noreturn]] void refuse(const std::string& what) const {
+    fail(
+        Exit::data,
+        "{}: has {}, which is not built; byte-level BPE is (GPT-2, Llama 3, Qwen2 and 3, newer Mistral). "
+        "Give "
+        "the tokenizer.model if the model has one, or make a token file with the tokenizers library and give "
+        "the .bin",
+        path_, what);
+  }
+  [[noreturn]] void broken(const std::string& what) const {
+    fail(Exit::data, "{}: {}; download it again, or write it again with the tokenizers library", path_, what);
+  }
+
+  static const json& member(const json& object, const char* name) {
+    static const json none;
+    const auto found = object.find(name);
+    return found == object.end() ? none : *found;
+  }
+  static bool flag(const json& object, const char* name, bool otherwise) {
+    const json& value = member(object, name);
+    return value.is_null() ? otherwise : value.get<bool>();
+  }
+  static std::string type_of(const json& object) { return object.at("type").get<std::string>(); }
+  static std::string shown(const std::string& word) { return in_quotes(word); }
+
+  void read_normalizer(const json& n, int depth) {
+    if (n.is_null()) return;
+    const std::string type = type_of(n);
+    if (type == "Sequence" && depth < 2) {
+      for (const json& one : n.at("normalizers")) read_normalizer(one, depth + 1);
+      return;
+    }
+    constexpr std::pair<std::string_view, NormalForm> kForms[] = {{"NFC", NormalForm::nfc},
+                                                                  {"NFD", NormalForm::nfd},
+                                                                  {"NFKC", NormalForm::nfkc},
+                                                                  {"NFKD", NormalForm::nfkd}};
+    for (const auto& [name, form] : kForms)
+      if (type == name) return parts_.forms.push_back(form);
+    refuse("the normalizer " + shown(type));
+  }
+
+  void read_pre_tokenizer(const json& p, int depth) {
+    if (p.is_null()) return;
+    const std::string type = type_of(p);
+    if (byte_level_) refuse("a pre-tokenizer after ByteLevel");
+    if (type == "Sequence" && depth < 2) {
+      for (const json& one : p.at("pretokenizers")) read_pre_tokenizer(one, depth + 1);
+    } else if (type == "Split") {
+      read_split(p);
+    } else if (type == "Digits") {
+      if (!flag(p, "individual_digits", false)) refuse("the pre-tokenizer 'Digits' for runs of digits");
+      parts_.cuts.push_back(cut_of("\\p{N}"));
+    } else if (type == "ByteLevel") {
+      byte_level_ = true;
+      Cut cut = flag(p, "use_regex", true) ? cut_of(kByteLevelExpression) : Cut{{}, true, true, false, true};
+      cut.blank_before = flag(p, "add_prefix_space", true);
+      parts_.cuts.push_back(std::move(cut));
+    } else {
+      refuse("the pre-tokenizer " + shown(type));
+    }
+  }
+
+  Cut cut_of(std::string_view expression) const {
+    Cut cut;
+    cut.expression.emplace(expression, path_);
+    cut.at_lines = std::find(kCutAtLines.begin(), kCutAtLines.end(), expression) != kCutAtLines.end();
+    return cut;
+  }
+
+  void read_split(const json& p) {
+    const json& pattern = p.at("pattern");
+    const bool is_expression = pattern.contains("Regex");
+    const auto text = pattern.at(is_expression ? "Regex" : "String").get<std::string>();
+    if (text.empty()) broken("a pre-tokenizer splits at an empty text");
+    Cut cut = cut_of(is_expression ? text : literal_expression(text));
+    const auto behavior = p.at("behavior").get<std::string>();
+    if (behavior == "Removed")
+      (flag(p, "invert", false) ? cut.keep_between : cut.keep_matches) = false;
+    else if (behavior != "Isolated")
+      refuse("the behavior " + shown(behavior) + " of a pre-tokenizer");
+    parts_.cuts.push_back(std::move(cut));
+  }
+
+  void read_model(const json& m) {
+    const bool says_type = m.contains("type");
+    const std::string type = says_type ? type_of(m) : m.contains("merges") ? "BPE" : "of no type";
+    if (type != "BPE") refuse("a model of kind " + shown(type));
+    if (!member(m, "dropout").is_null() && m.at("dropout").get<double>() != 0) refuse("a model with dropout");
+    if (flag(m, "byte_fallback", false)) refuse("a model with byte_fallback");
+    for (const char* name : {"continuing_subword_prefix", "end_of_word_suffix"})
+      if (!member(m, name).is_null() && !m.at(name).get<std::string>().empty())
+        refuse(fmt::format("a model with {}", name));
+    read_vocab(m.at("vocab"));
+    read_merges(m.at("merges"));
+    read_words(m);
+  }
+
+  void read_vocab(const json& vocab) {
+    if (!vocab.is_object()) broken("the vocabulary of the model is no object");
+    for (const auto& [token, value] : vocab.items()) {
+      const auto id = value.is_number_integer() ? value.get<int64_t>() : -1;
+      if (id < 0 || id >= kMostIds)
+        broken(fmt::format("the token {} has the id {}; ids are 0 to {}", shown(token),
+                           in_quotes(value.dump()), kMostIds - 1));
+      name(int32_t(id), token);
+      ids_.emplace(token, int32_t(id));
+    }
+  }
+
+  // What a token is in decoded text.
+  void name(int32_t id, const std::string& token) {
+    const auto at = size_t(id);
+    if (parts_.bytes.size() <= at) parts_.bytes.resize(at + 1), parts_.special.resize(at + 1);
+    if (!alphabet_.to_bytes(token, parts_.bytes[at])) parts_.bytes[at] = token;
+  }
+
+  int32_t id_of(const std::string& token, size_t merge) const {
+    const auto found = ids_.find(token);
+    if (found == ids_.end())
+      broken(fmt::format("merge {} names {}, which the vocabulary lacks", merge, shown(token)));
+    return found->second;
+  }
+
+  void read_merges(const json& merges) {
+    if (!merges.is_array()) broken("the merges of the model are no list");
+    size_t number = 0;
+    for (const json& merge : merges) {
+      std::string left, right;
+      if (merge.is_string()) {
+        const auto& text = merge.get_ref<const std::string&>();
+        if (text.starts_with("#version")) continue;
+        const size_t blank = text.find(' ');
+        if (blank == std::string::npos || text.find(' ', blank + 1) != std::string::npos)
+          broken(fmt::format("merge {} is {}, not two tokens with a blank between", number, shown(text)));
+        left = text.substr(0, blank), right = text.substr(blank + 1);
+      } else {
+        if (!merge.is_array() || merge.size() != 2) broken(fmt::format("merge {} is no pair", number));
+        left = merge[0].get<std::string>(), right = merge[1].get<std::string>();
+      }
+      parts_.pairs.merges.push_back({id_of(left, number), id_of(right, number), id_of(left + right, number)});
+      ++number;
+    }
+  }
+
+  void read_words(const json& m) {
+    parts_.pairs.bytes.fill(BytePairs::kNone);
+    const bool whole = flag(m, "ignore_merges", false);
+    std::string bytes;
+    for (const auto& [token, id] : ids_) {
+      if (!alphabet_.to_bytes(token, bytes)) continue;
+      if (bytes.size() == 1) parts_.pairs.bytes[static_cast<unsigned char>(bytes[0])] = id;
+      if (whole && !bytes.empty()) parts_.pairs.whole.emplace_back(bytes, id);
+    }
+    parts_.pairs.fuse_unknown = flag(m, "fuse_unk", false);
+    const json& unknown = member(m, "unk_token");
+    if (unknown.is_null()) return;
+    if (const auto found = ids_.find(unknown.get<std::string>()); found != ids_.end())
+      parts_.pairs.unknown = found->second;
+    else if (std::count(parts_.pairs.bytes.begin(), parts_.pairs.bytes.end(), BytePairs::kNone) > 0)
+      broken(fmt::format("the vocabulary lacks some bytes, and the token {} that stands for them",
+                         shown(unknown.get<std::string>())));
+  }
+
+  void read_added() {
+    const json& added = member(root_, "added_tokens");
+    if (added.is_null()) return;
+    if (!added.is_array()) broken("\"added_tokens\" is no list");
+    // The library numbers tokens that the model lacks on, whatever the file says.
+    auto next = int64_t(ids_.size());
+    for (const json& one : added) {
+      AddedToken token;
+      token.content = one.at("content").get<std::string>();
+      token.special = flag(one, "special", false), token.single_word = flag(one, "single_word", false);
+      token.lstrip = flag(one, "lstrip", false), token.rstrip = flag(one, "rstrip", false);
+      token.normalized = flag(one, "normalized", !token.special);
+      if (token.content.empty()) continue;
+      const auto known = ids_.find(token.content);
+      const int64_t id = known != ids_.end() ? known->second : next;
+      if (const json& said = one.at("id"); !said.is_number_integer() || said.get<int64_t>() != id)
+        broken(fmt::format("the added token {} has the id {} where the tokenizers library gives it {}",
+                           shown(token.content), in_quotes(said.dump()), id));
+      if (id >= kMostIds) broken("there are too many tokens");
+      if (known == ids_.end()) ++next, ids_.emplace(token.content, int32_t(id));
+      token.id = int32_t(id);
+      name(token.id, token.content);
+      parts_.special[size_t(id)] = token.special;
+      parts_.added.push_back(std::move(token));
+    }
+  }
+
+  // The ids of special tokens around a text, which messages call `where`.
+  void read_frame(const json& p, int depth) {
+    if (p.is_null()) return;
+    const std::string type = type_of(p);
+    if (type == "Sequence" && depth < 2) {
+      for (const json& one : p.at("processors")) read_frame(one, depth + 1);
+    } else if (type == "TemplateProcessing") {
+      read_template(p);
+    } else if (type == "RobertaProcessing" || type == "BertProcessing") {
+      frame_token(parts_.before, p.at("cls").at(1)), frame_token(parts_.after, p.at("sep").at(1));
+    } else if (type != "ByteLevel") {
+      refuse("the post-processor " + shown(type));
+    }
+  }
+
+  void frame_token(std::vector<int32_t>& out, const json& id) const {
+    const int64_t value = id.is_number_integer() ? id.get<int64_t>() : -1;
+    if (value < 0 || value >= int64_t(parts_.bytes.size()))
+      broken(fmt::format("a post-processor adds the id {}, which no token has", in_quotes(id.dump())));
+    out.push_back(int32_t(value));
+  }
+
+  void read_template(const json& p) {
+    bool text_was = false;
+    for (const json& piece : p.at("single")) {
+      if (piece.contains("Sequence")) {
+        if (std::exchange(text_was, true)) broken("a post-processor takes the text twice");
+        continue;
+      }
+      const auto token = piece.at("SpecialToken").at("id").get<std::string>();
+      for (const json& id : p.at("special_tokens").at(token).at("ids"))
+        frame_token(text_was ? parts_.after : parts_.before, id);
+    }
+    if (!text_was) broken("a post-processor leaves the text out");
+  }
+
+  void find_end_of_text(const std::string& configured) {
+    for (const std::string& content : {std::string("<|endoftext|>"), std::string("<|end_of_text|>"),
+                                       std::string("</s>"), std::string("<eos>"), configured})
+      if (const auto found = ids_.find(content); found != ids_.end() && !content.empty()) {
+        parts_.end_of_text = found->second;
+        return;
+      }
+  }
+
+  const std::string& path_;
+  json root_;
+  Parts parts_;
+  ByteAlphabet alphabet_;
+  std::unordered_map<std::string, int32_t> ids_;  // of the model, then of added tokens, too
+  bool byte_level_ = false;
+};
+
+class JsonTokenizer : public Tokenizer {
+ public:
+  JsonTokenizer(const std::string& path, Parts parts)
+      : Tokenizer(path),
+        forms_(std::move(parts.forms)),
+        cuts_(std::move(parts.cuts)),
+        pairs_(std::move(parts.pairs)),
+        bytes_(std::move(parts.bytes)),
+        special_(std::move(parts.special)),
+        before_(std::move(parts.before)),
+        after_(std::move(parts.after)),
+        end_of_text_(parts.end_of_text),
+        digest_(parts.digest) {
+    cuts_at_lines_ =
+        std::all_of(cuts_.begin(), cuts_.end(), [](const Cut& c) { return c.at_lines && !c.blank_before; }) &&
+        std::all_of(parts.added.begin(), parts.added.end(), [](const AddedToken& t) {
+          return !t.lstrip && !t.rstrip && !t.single_word && t.content.find('\n') == std::string::npos;
+        });
+    std::vector<AddedToken> raw, normalized;
+    for (AddedToken& token : parts.added) {
+      if (token.normalized) {
+        std::string a, b;
+        token.content = std::string(normalize(token.content, a, b));
+      }
+      (token.normalized ? normalized : raw).push_back(std::move(token));
+    }
+    raw_ = AddedTokens(std::move(raw)), normalized_ = AddedTokens(std::move(normalized));
+  }
+
+  void encode(std::string_view text, const EncodeOptions& options, std::vector<int32_t>& out) const override {
+    const std::unique_ptr<Work, GiveBack> work = take();
+    if (options.frame) out.insert(out.end(), before_.begin(), before_.end());
+    const auto token = [&](int32_t id) { out.push_back(id); };
+    raw_.cut(
+        valid_utf8(text, work->valid), options.special_tokens,
+        [&](std::string_view piece) {
+          normalized_.cut(
+              normalize(piece, work->form, work->other_form), options.special_tokens,
+              [&](std::string_view between) { cut(0, between, *work, out); }, token);
+        },
+        token);
+    if (options.frame) out.insert(out.end(), after_.begin(), after_.end());
+  }
+
+  std::string_view bytes_of(int32_t id) const override {
+    return id >= 0 && size_t(id) < bytes_.size() ? std::string_view(bytes_[size_t(id)]) : std::string_view();
+  }
+  bool is_special(int32_t id) const override {
+    return id >= 0 && size_t(id) < special_.size() && special_[size_t(id)] != 0;
+  }
+  int64_t vocab_size() const override { return int64_t(bytes_.size()); }
+  std::optional<int32_t> end_of_text() const override { return end_of_text_; }
+  uint64_t digest() const override { return digest_; }
+  std::string describe() const override {
+    return fmt::format("byte-level BPE, vocabulary {}", bytes_.size());
+  }
+  bool can_cut_at_lines() const override { return cuts_at_lines_; }
+
+ private:
+  // What one call needs; calls of several threads have one each.
+  struct Work {
+    explicit Work(const std::vector<Cut>& cuts) : with_blank(cuts.size()) {
+      for (const Cut& cut : cuts)
+        cut.expression ? matchers.emplace_back(std::in_place, *cut.expression) : matchers.emplace_back();
+    }
+    BytePairs::Work pairs;
+    std::vector<std::optional<Expression::Matcher>> matchers;
+    std::vector<std::string> with_blank;
+    std::string valid, form, other_form;
+  };
+  struct GiveBack {
+    const JsonTokenizer* owner = nullptr;
+    void operator()(Work* work) const {
+      const std::lock_guard lock(owner->mutex_);
+      owner->free_.emplace_back(work);
+    }
+  };
+
+  std::unique_ptr<Work, GiveBack> take() const {
+    {
+      const std::lock_guard lock(mutex_);
+      if (!free_.empty()) {
+        Work* work = free_.back().release();
+        free_.pop_back();
+        return {work, GiveBack{this}};
+      }
+    }
+    return {new Work(cuts_), GiveBack{this}};
+  }
+
+  std::string_view normalize(std::string_view text, std::string& a, std::string& b) const {
+    bool odd = false;  // a form is not written where it is read from
+    for (const NormalForm form : forms_) text = to_normal_form(form, text, (odd = !odd) ? a : b);
+    return text;
+  }
+
+  void cut(size_t stage, std::string_view piece, Work& work, std::vector<int32_t>& out) const {
+    if (piece.empty()) return;
+    if (stage == cuts_.size()) return pairs_.encode(piece, work.pairs, out);
+    const Cut& c = cuts_[stage];
+    if (c.blank_before && !piece.starts_with(' '))
+      piece = work.with_blank[stage].assign(1, ' ').append(piece);
+    if (!c.expression) return cut(stage + 1, piece, work, out);
+    size_t done = 0, begin = 0, end = 0;
+    while (done < piece.size() && work.matchers[stage]->next(piece, done, begin, end)) {
+      if (c.keep_between && begin > done) cut(stage + 1, piece.substr(done, begin - done), work, out);
+      if (c.keep_matches) cut(stage + 1, piece.substr(begin, end - begin), work, out);
+      done = end;
+    }
+    if (c.keep_between) cut(stage + 1, piece.substr(done), work, out);
+  }
+
+  std::vector<NormalForm> forms_;
+  std::vector<Cut> cuts_;
+  AddedTokens raw_, normalized_;
+  BytePairs pairs_;
+  std::vector<std::string> bytes_;
+  std::vector<char> special_;
+  std::vector<int32_t> before_, after_;
+  std::optional<int32_t> end_of_text_;
+  uint64_t digest_;
+  bool cuts_at_lines_ = false;
+  mutable std::mutex mutex_;
+  mutable std::vector<std::unique_ptr<Work>> free_;
+};
+
+// What `tokenizer_config.json` calls the end of a text; empty where there is none that can be read.
+std::string configured_end_of_text(const std::string& path) {
+  const fs::path file = fs::path(path).parent_path() / "tokenizer_config.json";
+  if (!fs::is_regular_file(file)) return {};
+  const json config = json::parse(InputFile(file.string(), Exit::data).text(kMostBytes), nullptr, false);
+  if (!config.is_object() || !config.contains("eos_token")) return {};
+  const json& token = config["eos_token"];
+  if (token.is_string()) return token.get<std::string>();
+  return token.is_object() && token.contains("content") && token["content"].is_string()
+             ? token["content"].get<std::string>()
+             : std::string();
+}
+
+}  // namespace
+
+std::unique_ptr<Tokenizer> parse_json_tokenizer(std::string_view text, const std::string& path,
+                                                const std::string& end_of_text) {
+  try {
+    return std::make_unique<JsonTokenizer>(path, Reader(text, path).read(end_of_text));
+  } catch (const json::exception& e) {
+    fail(Exit::data, "{}: cannot be read as a tokenizer.json: {}", path, printable(e.what()));
+  }
+}
+
+std::unique_ptr<Tokenizer> open_json_tokenizer(const std::string& path) {
+  return parse_json_tokenizer(InputFile(path, Exit::data).text(kMostBytes), path,
+                              configured_end_of_text(path));
+}
+
+}  // namespace cleave

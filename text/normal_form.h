@@ -1,0 +1,13 @@
+// Unicode's normal forms, by ICU.
+#pragma once
+#include <string>
+#include <string_view>
+
+namespace cleave {
+
+enum class NormalForm { nfc, nfd, nfkc, nfkd };
+
+// The text itself where it has the form, else `scratch`. The text must be UTF-8.
+std::string_view to_normal_form(NormalForm form, std::string_view text, std::string& scratch);
+
+}  // namespace cleave
