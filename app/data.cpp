@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstdio>
 #include <fstream>
 #include <vector>
@@ -5,12 +6,16 @@
 #include "app/inspect_data.h"
 #include "app/output_paths.h"
 #include "app/parse.h"
+#include "app/raw_bytes.h"
+#include "app/tokenize.h"
+#include "core/cores.h"
 #include "core/error.h"
 #include "core/units.h"
 #include "data/indexed_file.h"
 #include "data/ngram.h"
 #include "data/split_text.h"
 #include "data/token_file.h"
+#include "text/corpus.h"
 
 namespace cleave {
 namespace {
@@ -96,16 +101,28 @@ int split(const std::string& in, const std::string& train, const std::string& va
   return 0;
 }
 
-int tokenize(const std::string& in, const std::string& out) {
+int tokenize(const TokenizeOptions& o, const std::string& tokenizer_path) {
+  const std::unique_ptr<Tokenizer> tokenizer = open_tokenizer(tokenizer_path);
   OutputPaths paths;
-  paths.input("the text", in), paths.file("the token file", out);
-  paths.file("its unfinished form", out + ".partial");
+  paths.input("the text", o.text), paths.file("the token file", o.out);
+  if (tokenizer_path != "byte") paths.input("--tokenizer", tokenizer->path());
+  paths.file("its unfinished form", o.out + ".partial");
   paths.require_distinct();
-  const std::string text = read_text(in);
-  const auto bytes = bytes_of(text);
-  constexpr int64_t kByteVocab = 256;
-  write_llmc(out, std::vector<int32_t>(bytes.begin(), bytes.end()), kByteVocab);
-  std::printf("%s\n", TokenFile(out).describe().c_str());
+  const TokenFile text(o.text);
+  require(text.kind() == TokenFile::Kind::bytes, Exit::data,
+          "{}: holds {} tokens ({}) and not text; give the text that it was made from", o.text, text.size(),
+          name_of(text.kind()));
+  if (!is_json_lines(o.text)) warn_of_raw_bytes({o.text});
+  if (is_json_lines(o.text) && !tokenizer->end_of_text())
+    std::fprintf(stderr,
+                 "warning: the tokenizer %s has no token that ends a text: documents follow each other "
+                 "without a mark\n",
+                 tokenizer_path.c_str());
+  const TokenizeResult made = tokenize_file(*tokenizer, o);
+  std::printf("%s\n", TokenFile(o.out).describe().c_str());
+  std::printf("%lld document%s, %s in %.1f s (%.1f MB/s) with %s\n", static_cast<long long>(made.documents),
+              made.documents == 1 ? "" : "s", format_bytes(made.bytes).c_str(), made.seconds,
+              double(made.bytes) / 1e6 / std::max(made.seconds, 1e-9), tokenizer->describe().c_str());
   return 0;
 }
 
@@ -124,7 +141,9 @@ int run_data(const Arguments& arguments) {
       "Example: cleave data split corpus.txt --train train.txt --validation validation.txt",
       "data");
   app.require_subcommand(1);
-  std::string in, out, train, validation;
+  std::string in, train, validation, tokenizer = "byte";
+  TokenizeOptions tokenizing;
+  int threads = 0;
   CLI::App* split_command = app.add_subcommand(
       "split",
       "cut a text into training and validation parts by a fixed rule; of an indexed data set "
@@ -132,10 +151,21 @@ int run_data(const Arguments& arguments) {
   split_command->add_option("text", in, "a text, or an indexed data set")->required();
   split_command->add_option("--train", train)->required();
   split_command->add_option("--validation", validation)->required();
-  CLI::App* tokenize_command =
-      app.add_subcommand("tokenize", "text to an llm.c token file, one token a byte");
-  tokenize_command->add_option("text", in)->required();
-  tokenize_command->add_option("bin", out)->required();
+  CLI::App* tokenize_command = app.add_subcommand(
+      "tokenize",
+      "a text, or the documents of a .jsonl, to an llm.c token file; each document ends with the "
+      "tokenizer's token for that");
+  tokenize_command->add_option("text", tokenizing.text, "a text, or a .jsonl with a document on each line")
+      ->required();
+  tokenize_command->add_option("bin", tokenizing.out, "the token file to write")->required();
+  tokenize_command
+      ->add_option("--tokenizer", tokenizer,
+                   "byte, a tokenizer.json or tokenizer.model, or a folder with one")
+      ->capture_default_str();
+  tokenize_command->add_option("--threads", threads, "how many encode (default: one a core)")
+      ->check(integer(1, kMostThreads));
+  tokenize_command->add_option("--jsonl_key", tokenizing.key, "of the document in each line of a .jsonl")
+      ->capture_default_str();
   CLI::App* inspect_command = app.add_subcommand(
       "inspect",
       "kind, size, vocabulary, documents and loss mask of a text or token file; with --at its "
@@ -152,7 +182,10 @@ int run_data(const Arguments& arguments) {
   ngram_command->add_option("--validation", validation)->required();
   if (!parse(app, arguments)) return 0;
   if (*split_command) return split(in, train, validation);
-  if (*tokenize_command) return tokenize(in, out);
+  if (*tokenize_command) {
+    tokenizing.threads = threads_of_process(threads).threads, tokenizing.shown = true;
+    return tokenize(tokenizing, tokenizer);
+  }
   if (*ngram_command) return ngrams(train, validation);
   return inspect_data(inspected);
 }

@@ -1,24 +1,63 @@
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <optional>
+#include <vector>
 
 #include "app/parse.h"
 #include "app/pretrained.h"
 #include "app/raw_bytes.h"
+#include "app/tokenize.h"
 #include "app/work_progress.h"
 #include "data/batch_loader.h"
+#include "text/word_count.h"
 
 namespace cleave {
+namespace {
+
+// The bytes and words of the targets: every token but the first. Special tokens are no part of the text, and
+// end a word.
+WordCount words_of_targets(const TokenFile& file, int64_t targets, const Tokenizer& tokenizer) {
+  WordCount count;
+  constexpr int64_t kPiece = 1 << 16;
+  std::vector<int32_t> ids;
+  for (int64_t at = 1; at <= targets; at += kPiece) {
+    ids.resize(size_t(std::min(kPiece, targets + 1 - at)));
+    file.read({at, at + int64_t(ids.size())}, ids.data());
+    for (const int32_t id : ids)
+      tokenizer.is_special(id) ? count.end_text() : count.add(tokenizer.bytes_of(id));
+  }
+  count.end_text();
+  return count;
+}
+
+void print_losses(double loss, int64_t targets, const TokenFile& file, const Tokenizer* tokenizer) {
+  std::printf("loss %.9g nats a token, perplexity %.6g\n", loss, std::exp(loss));
+  if (!tokenizer) return;
+  const WordCount count = words_of_targets(file, targets, *tokenizer);
+  for (const auto& [unit, number] : {std::pair{"byte", count.bytes()}, {"word", count.words()}}) {
+    if (number == 0) continue;
+    const double each = loss * double(targets) / double(number);
+    std::printf("loss %.9g nats a %s, perplexity a %s %.6g (%lld tokens, %lld %ss)\n", each, unit, unit,
+                std::exp(each), static_cast<long long>(targets), static_cast<long long>(number), unit);
+  }
+}
+
+}  // namespace
 
 int run_eval(const Arguments& arguments) {
   CLI::App app(
-      "Mean loss of a checkpoint on data, in nats a token, on any number of ranks.\n"
+      "Mean loss of a checkpoint on data, in nats a token, a byte and a word, on any number of ranks. A word "
+      "is a "
+      "longest run of characters that are no white space.\n"
       "Example: cleave eval runs/quickstart/checkpoints --data validation.txt",
       "eval");
   PretrainedOptions o;
   o.micro_batch = 8;
-  std::string data;
+  std::string data, key = "text";
   bool pack = false;
   add_options(app, o);
+  app.add_option("--jsonl_key", key, "of the document in each line of a .jsonl")->capture_default_str();
   app.add_option("--data", data, "text or token file")->required();
   app.add_flag("--pack", pack, "samples are packed documents, as cleave train --pack makes them");
   add_document_mask(app, o.document_mask);
@@ -29,8 +68,12 @@ int run_eval(const Arguments& arguments) {
   Job job(o.ranks);
   return job.run([&] {
     TokenFile file(data);  // what is wrong with it is known before anything is started
-    if (job.first()) warn_of_raw_bytes({data});
     Pretrained model(o, job);
+    const Tokenizer* tokenizer = model.tokenizer();
+    if (tokenizer && !model.bytes() && file.kind() == TokenFile::Kind::bytes)
+      data = cached_tokens(job, *tokenizer, data, key, token_cache_folder({}), o.quiet);
+    else if (job.first())
+      warn_of_raw_bytes({data});
     file = TokenFile(data, {.vocab = model.vocab()});
     EvalBatches batches(file, {.seq_len = model.seq_len(),
                                .micro_batch = o.micro_batch,
@@ -40,15 +83,18 @@ int run_eval(const Arguments& arguments) {
                                .document_mask = o.document_mask});
     double loss = 0;
     {
-      WorkProgress progress("evaluated", "batches", job.first() && !o.quiet);
+      WorkProgress progress(job.first() && !o.quiet);
       loss = model.engine().evaluate(
           [&](int m) {
-            progress.at(m, batches.micros());
+            progress.at(double(m) / double(batches.micros()), [&](double) {
+              return fmt::format("evaluated {} of {} batches", m, batches.micros());
+            });
             return batches.next(m);
           },
           int(batches.micros()));
     }
-    if (job.first()) std::printf("loss %.9g nats a token, perplexity %.6g\n", loss, std::exp(loss));
+    if (job.first())
+      print_losses(loss, windows_of(file, model.seq_len()).size() * model.seq_len(), file, tokenizer);
     return 0;
   });
 }

@@ -33,8 +33,10 @@ void add_options(CLI::App& app, ModelOptions& o) {
              preset_names())
       ->capture_default_str();
   app.add_option("--seq_len", o.seq_len, "tokens in a sample")->capture_default_str()->check(integer(1));
-  app.add_option("--tokenizer", o.tokenizer, "byte; token files (.bin) bring their own ids")
-      ->capture_default_str();
+  app.add_option(
+      "--tokenizer", o.tokenizer,
+      "byte, a tokenizer.json or tokenizer.model, or a folder with one, for texts; token files (.bin) bring "
+      "their own ids (none: that of the model's folder, else byte)");
   add_document_mask(app, o.document_mask);
 }
 
@@ -100,11 +102,23 @@ void add_steps_option(CLI::App& app, AutoValues& values) {
       ->check(integer(1));
 }
 
+std::unique_ptr<Tokenizer> tokenizer_of(const ModelOptions& o) {
+  std::string path = o.tokenizer;
+  if (path.empty() && std::filesystem::is_directory(o.model)) path = tokenizer_file_in(o.model);
+  return path.empty() || path == "byte" ? nullptr : open_tokenizer(path);
+}
+
+void require_tokenizer_fits(const Tokenizer& tokenizer, int64_t vocab, const std::string& what) {
+  require(tokenizer.vocab_size() <= vocab, Exit::usage,
+          "the tokenizer {} has {} ids, but {} has a vocabulary of {}; give the tokenizer of the model, or a "
+          "model "
+          "with a larger vocabulary",
+          tokenizer.path(), tokenizer.vocab_size(), what, vocab);
+}
+
+std::string digest_of(const Tokenizer& tokenizer) { return fmt::format("{:016x}", tokenizer.digest()); }
+
 ModelConfig config_of(const ModelOptions& o, int64_t data_vocab) {
-  require(o.tokenizer == "byte", Exit::usage,
-          "--tokenizer {}: only byte is built; turn the text into a .bin token file "
-          "with your tokenizer instead",
-          o.tokenizer);
   ModelConfig config = find_model(o.model);
   config.document_mask = o.document_mask;
   if (config.vocab > 0) return config;

@@ -1,17 +1,19 @@
 // Options that several subcommands share, and what they stand for.
 #pragma once
 #include <CLI/CLI.hpp>
+#include <memory>
 #include <string>
 
 #include "device/memory.h"
 #include "launcher/job.h"
 #include "model/presets.h"
+#include "text/tokenizer.h"
 
 namespace cleave {
 
 struct ModelOptions {
   std::string model = "tiny";
-  std::string tokenizer = "byte";
+  std::string tokenizer;  // empty: that of the model's folder where there is one, else bytes
   int64_t seq_len = 256;
   bool document_mask = false;
 };
@@ -35,8 +37,15 @@ void add_options(CLI::App& app, AutoValues& values);
 // --steps of commands that train nothing: the length of a schedule that ends with the training.
 void add_steps_option(CLI::App& app, AutoValues& values);
 
+// Null for bytes. Error(data) or Error(usage) as open_tokenizer().
+std::unique_ptr<Tokenizer> tokenizer_of(const ModelOptions& options);
+// Error(usage) when the tokenizer has more ids than the vocabulary of `what`.
+void require_tokenizer_fits(const Tokenizer& tokenizer, int64_t vocab, const std::string& what);
+// As checkpoints keep it.
+std::string digest_of(const Tokenizer& tokenizer);
+
 // What --model stands for; a vocabulary that it leaves open is the data's. Error(usage) for an unknown model,
-// or a tokenizer that is not built.
+// or data that do not say the vocabulary that it leaves open.
 ModelConfig config_of(const ModelOptions& options, int64_t data_vocab);
 
 // From --device_memory and --host_memory, or the variables CLEAVE_DEVICE_MEMORY and CLEAVE_HOST_MEMORY.

@@ -1,5 +1,6 @@
 #include "app/pretrained.h"
 
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "checkpoint/checkpoint.h"
@@ -57,7 +58,9 @@ void add_options(CLI::App& app, PretrainedOptions& o) {
       "how ranks share the model, its type and the home of its weights; keys of training are not "
       "used (none: every rank has the whole model in fp32)",
       false);
-  app.add_flag("--strict", o.strict, "warnings about the ds_config are errors");
+  app.add_option("--tokenizer", o.tokenizer,
+                 "byte, a tokenizer.json or a tokenizer.model (none: the one that the checkpoint names)");
+  app.add_flag("--strict", o.strict, "warnings about the ds_config and the tokenizer are errors");
   auto* verbose = app.add_flag("--verbose", o.verbose, "also print every key and the whole memory table");
   app.add_flag("--quiet", o.quiet, "print nothing but the result and what goes wrong")->excludes(verbose);
   add_options(app, o.ranks);
@@ -74,6 +77,8 @@ ModelConfig Pretrained::read_checkpoint(const PretrainedOptions& o) {
     model = client.contains("config") ? read_config_json(client["config"].dump(), reader.path().string())
                                       : find_model(name_);
     bytes_ = client.at("tokenizer") == "byte";
+    tokenizer_path_ = bytes_ ? "byte" : client.value("tokenizer_path", "");
+    tokenizer_digest_ = client.value("tokenizer_digest", "");
   } catch (const nlohmann::json::exception&) {
     fail(Exit::checkpoint,
          "{} was not written by cleave train: it lacks the model, its sequence length, vocabulary or "
@@ -84,9 +89,29 @@ ModelConfig Pretrained::read_checkpoint(const PretrainedOptions& o) {
   return model;
 }
 
+void Pretrained::find_tokenizer(const PretrainedOptions& o, bool says) {
+  const std::string path = o.tokenizer.empty() ? tokenizer_path_ : o.tokenizer;
+  if (path.empty() || (o.tokenizer.empty() && !bytes_ && !std::filesystem::exists(path))) {
+    require(
+        !o.needs_tokenizer, Exit::usage, "{} was trained on token ids, and {}; give --tokenizer FILE", o.dir,
+        path.empty() ? "does not say which tokenizer made them" : "its tokenizer " + path + " is not there");
+    return;
+  }
+  tokenizer_ = open_tokenizer(path);
+  require_tokenizer_fits(*tokenizer_, vocab_, "the checkpoint " + o.dir);
+  bytes_ = path == "byte";
+  const std::string digest = digest_of(*tokenizer_);
+  if (tokenizer_digest_.empty() || digest == tokenizer_digest_) return;
+  const std::string differs = fmt::format(
+      "the tokenizer {} is not that of the checkpoint, {}: its ids mean other texts", path, tokenizer_path_);
+  require(!o.strict, Exit::usage, "{}", differs);
+  if (says) std::fprintf(stderr, "warning: %s\n", differs.c_str());
+}
+
 Pretrained::Pretrained(const PretrainedOptions& o, Job& job) {
   ModelConfig model = read_checkpoint(o);
   model.document_mask = o.document_mask;
+  find_tokenizer(o, job.first());
   const DsConfig config = layout_of(o, model, job);
   check_kernels(model, job.device());
   engine_ = std::make_unique<Engine>(

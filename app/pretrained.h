@@ -6,13 +6,16 @@
 
 #include "app/options.h"
 #include "runtime/engine.h"
+#include "text/tokenizer.h"
 
 namespace cleave {
 
 struct PretrainedOptions {
   std::string dir, tag = "latest", config;
+  std::string tokenizer;  // empty: the one that the checkpoint names
   int64_t micro_batch = 1;
-  bool document_mask = false, strict = false, verbose = false, quiet = false;
+  bool needs_tokenizer = false, document_mask = false;
+  bool strict = false, verbose = false, quiet = false;
   RankOptions ranks;
   AutoValues values;
 };
@@ -22,19 +25,25 @@ void add_options(CLI::App& app, PretrainedOptions& options);
 class Pretrained {
  public:
   // Reads what concerns this rank alone, connects the job, and reads the weights. Collective.
-  // Error(usage) for a configuration that is refused or does not fit the ranks or the model,
-  // Error(checkpoint), Error(memory).
+  // Error(usage) for a configuration that is refused or does not fit the ranks or the model, a tokenizer that
+  // is larger than the model's vocabulary, or none where one is needed; Error(checkpoint), Error(memory),
+  // Error(data).
   Pretrained(const PretrainedOptions& options, Job& job);
 
   Engine& engine() { return *engine_; }
   int64_t seq_len() const { return seq_len_; }
   int64_t vocab() const { return vocab_; }
   bool bytes() const { return bytes_; }  // tokens are bytes
+  // Null where the model was trained on ids and nobody says which tokenizer made them.
+  const Tokenizer* tokenizer() const { return tokenizer_.get(); }
 
  private:
   ModelConfig read_checkpoint(const PretrainedOptions& options);
+  void find_tokenizer(const PretrainedOptions& options, bool says);
 
-  std::string name_;  // of the model
+  std::string name_;                               // of the model
+  std::string tokenizer_path_, tokenizer_digest_;  // that the checkpoint names; empty where it names none
+  std::unique_ptr<Tokenizer> tokenizer_;
   std::unique_ptr<Engine> engine_;
   int64_t seq_len_ = 0, vocab_ = 0;
   bool bytes_ = false;

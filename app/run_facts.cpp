@@ -62,16 +62,23 @@ std::string change_of_data(const json& saved, const json& now) {
 
 json run_facts(const TrainOptions& options, const ModelConfig& model, const DsConfig& config,
                const DataSources& data) {
-  return {{"model", options.model.model},
-          {"config", json::parse(to_config_json(model))},
-          {"vocab", model.vocab},
-          {"seq_len", options.model.seq_len},
-          {"tokenizer", data.bytes() ? "byte" : "ids"},
-          {"pack", options.pack},
-          {"document_mask", options.model.document_mask},
-          {"seed", options.seed},
-          {"optimizer", name_of(config.optimizer.type)},
-          {"data", facts_of(data)}};
+  json facts = {{"model", options.model.model},
+                {"config", json::parse(to_config_json(model))},
+                {"vocab", model.vocab},
+                {"seq_len", options.model.seq_len},
+                {"tokenizer", data.bytes() ? "byte"
+                              : options.tokenizer                   ? "file"
+                                                                    : "ids"},
+                {"pack", options.pack},
+                {"document_mask", options.model.document_mask},
+                {"seed", options.seed},
+                {"optimizer", name_of(config.optimizer.type)},
+                {"data", facts_of(data)}};
+  if (options.tokenizer) {
+    facts["tokenizer_path"] = std::filesystem::absolute(options.tokenizer->path()).string();
+    facts["tokenizer_digest"] = digest_of(*options.tokenizer);
+  }
+  return facts;
 }
 
 std::vector<std::string> changes_of_facts(const json& saved, const json& now) {
@@ -86,6 +93,11 @@ std::vector<std::string> changes_of_facts(const json& saved, const json& now) {
     if (trained && saved.contains(key) && saved[key] != now[key])
       changes.push_back(
           fmt::format("{} is {} now and {} in the checkpoint", name, shown(now[key]), shown(saved[key])));
+  if (saved.value("tokenizer_digest", json()) != now.value("tokenizer_digest", json()) &&
+      saved.contains("tokenizer_digest") && now.contains("tokenizer_digest"))
+    changes.push_back(fmt::format("the tokenizer is {} now, with other ids than {} in the checkpoint",
+                                  shown(now["tokenizer_path"]),
+                                  shown(saved.value("tokenizer_path", json()))));
   if (saved.contains("data") && saved["data"].is_object())
     if (std::string change = change_of_data(saved["data"], now["data"]); !change.empty())
       changes.push_back(change);

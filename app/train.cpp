@@ -13,6 +13,7 @@
 #include "app/run_folder.h"
 #include "app/train_options.h"
 #include "app/train_paths.h"
+#include "app/train_tokens.h"
 #include "comm/clock.h"
 #include "comm/traced.h"
 #include "data/data_sources.h"
@@ -402,6 +403,7 @@ int run_train(const Arguments& arguments) {
     values.total_steps = o.steps, values.hidden_size = config_of(o.model, 256).width;
     const ReadOptions reading = job.read_options(o.strict, values);
     const ReadResult config = job.read_config(o.config, reading);
+    const bool connected = tokenize_inputs(o, job, config.config);
     Run run(o, job, config);
     if (job.first()) {
       std::vector<std::string> texts = files_of_data(o.data);
@@ -411,7 +413,7 @@ int run_train(const Arguments& arguments) {
     const Planner planner(run.model(), o.model, job.info().world, reading, job.info().local_size,
                           job.device());
     run.check_plan(planner, config.text);
-    job.connect(config.config);
+    if (!connected) job.connect(config.config);
     Job::catch_signals();
     return run.train();
   });

@@ -25,6 +25,8 @@ OutputPaths paths_of(const TrainOptions& o, const DsConfig& config, int world) {
   };
   for (const std::string& path : files_of_data(o.data)) tokens("--data", path);
   tokens("--eval_data", o.eval_data);
+  for (const std::string& text : o.texts) p.input("the text", text);
+  if (o.tokenizer) p.input("--tokenizer", o.tokenizer->path());
   p.input("cleave.product_choices", config.product_choices);
   p.input("--model", config_file_of_model(o.model.model));
   if (!o.trace.empty())

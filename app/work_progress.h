@@ -1,29 +1,29 @@
-// How far long work is that is no training, on stderr: one line that is drawn again on a terminal, elsewhere
-// a line now and then.
 #pragma once
 #include <chrono>
+#include <functional>
 #include <string>
 
 namespace cleave {
 
+// How far a piece of work is, on stderr: one line that is drawn again on a terminal, elsewhere a line now and
+// then. Draws nothing before there is something to wait for.
 class WorkProgress {
  public:
-  // "evaluated 12 of 90 batches": what is said around the numbers. Not shown: says nothing.
-  WorkProgress(std::string before, std::string behind, bool shown);
+  explicit WorkProgress(bool shown) : shown_(shown) {}
   ~WorkProgress();
   WorkProgress(const WorkProgress&) = delete;
   WorkProgress& operator=(const WorkProgress&) = delete;
 
-  // So much is done of all. From one thread at a time.
-  void at(int64_t done, int64_t all);
+  // So much of the work is done, 0 to 1; `says` is asked for its words when a line is due, and the time that
+  // is left stands behind them.
+  void at(double share, const std::function<std::string(double seconds)>& says);
 
  private:
   using Clock = std::chrono::steady_clock;
-  const std::string before_, behind_;
-  const bool shown_, terminal_;
-  bool drawn_ = false;
-  const Clock::time_point begin_ = Clock::now();
-  Clock::time_point said_ = begin_;
+  bool shown_, terminal_ = on_terminal(), drawn_ = false;
+  Clock::time_point begin_ = Clock::now(), said_ = begin_;
+
+  static bool on_terminal();
 };
 
 }  // namespace cleave

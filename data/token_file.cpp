@@ -3,22 +3,18 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cstring>
-#include <limits>
-#include <memory>
 #include <vector>
 
 #include "data/indexed_file.h"
-#include "data/partial_file.h"
+#include "data/llmc_format.h"
+#include "data/token_writer.h"
 
 namespace cleave {
 namespace {
 
-constexpr int64_t kHeaderBytes = 1024;
-constexpr int32_t kMagicU16 = 20240520, kVersionU16 = 1;
-constexpr int32_t kMagicU32 = 20240801, kVersionU32 = 7;
-constexpr int64_t kVocabU16 = 50257, kVocabU32 = 128256;  // GPT-2 and Llama 3
+using llmc::kHeaderBytes, llmc::kMagicU16, llmc::kMagicU32, llmc::kVersionU16, llmc::kVersionU32;
+using llmc::kVocabU16, llmc::kVocabU32;
 
 struct Foreign {
   int32_t magic;
@@ -244,45 +240,13 @@ int32_t TokenFile::at(int64_t index) const {
   return token;
 }
 
-namespace {
-
-template <class T>
-void append_tokens(std::vector<uint8_t>& out, std::span<const int32_t> tokens) {
-  const size_t begin = out.size();
-  out.resize(begin + tokens.size() * sizeof(T));
-  for (size_t i = 0; i < tokens.size(); ++i) {
-    const T token = T(tokens[i]);
-    std::memcpy(out.data() + begin + i * sizeof(T), &token, sizeof(T));
-  }
-}
-
-}  // namespace
-
 void write_llmc(const std::string& path, std::span<const int32_t> tokens, int64_t vocab) {
   require(!tokens.empty(), Exit::data, "{}: there are no tokens to write; give a text that is not empty",
           path);
-  require(tokens.size() <= size_t(std::numeric_limits<int32_t>::max()), Exit::data,
-          "{}: {} tokens, but one llm.c file holds at most 2147483647; split the text into several files",
-          path, tokens.size());
-  const auto [least, largest] = std::minmax_element(tokens.begin(), tokens.end());
-  require(*least >= 0, Exit::data, "{}: token {} is {}; token ids are not negative", path,
-          least - tokens.begin(), *least);
-  require(vocab == 0 || (*largest < vocab && vocab <= std::numeric_limits<int32_t>::max()), Exit::data,
-          "{}: token {} is {}, outside the vocabulary of {}", path, largest - tokens.begin(), *largest,
-          vocab);
-  const bool narrow = std::max<int64_t>(*largest + int64_t{1}, vocab) <= kVocabU16;
-  std::array<int32_t, kHeaderBytes / 4> header{};
-  header[0] = narrow ? kMagicU16 : kMagicU32;
-  header[1] = narrow ? kVersionU16 : kVersionU32;
-  header[2] = int32_t(tokens.size());
-  header[3] = int32_t(vocab);
-  std::vector<uint8_t> bytes(kHeaderBytes);
-  std::memcpy(bytes.data(), header.data(), kHeaderBytes);
-  narrow ? append_tokens<uint16_t>(bytes, tokens) : append_tokens<uint32_t>(bytes, tokens);
-  PartialFile file(path, "wb");
-  file.write(bytes.data(), bytes.size());
-  file.complete();
-  file.appear();
+  const int32_t largest = *std::max_element(tokens.begin(), tokens.end());
+  TokenWriter writer(path, vocab, std::max<int64_t>(largest + int64_t{1}, vocab) <= kVocabU16);
+  writer.append(tokens);
+  writer.finish();
 }
 
 }  // namespace cleave

@@ -1,0 +1,129 @@
+#include "app/tokenize.h"
+
+#include <sys/stat.h>
+
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <vector>
+
+#include "app/work_progress.h"
+#include "checkpoint/checkpoint_format.h"
+#include "core/units.h"
+#include "data/token_file.h"
+#include "data/token_writer.h"
+#include "text/corpus.h"
+
+namespace cleave {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+// Tells a text from others, and from itself after a change, without reading all of it.
+uint64_t digest_of(const std::string& text, const Tokenizer& tokenizer, const std::string& key) {
+  constexpr int64_t kSample = 1 << 16, kSamples = 16;
+  const InputFile file(text, Exit::data);
+  struct stat about {};
+  ::stat(text.c_str(), &about);
+  Checksum sum;
+  const int64_t facts[] = {1,  // version of what stands here
+                           file.size(), about.st_mtim.tv_sec, about.st_mtim.tv_nsec,
+                           int64_t(tokenizer.digest())};
+  sum.add(reinterpret_cast<const std::byte*>(facts), sizeof facts);
+  sum.add(reinterpret_cast<const std::byte*>(key.data()), int64_t(key.size()));
+  std::vector<std::byte> bytes(size_t(std::min(kSample, file.size())));
+  for (int64_t i = 0; i < kSamples; ++i) {
+    file.read((file.size() - int64_t(bytes.size())) / (kSamples - 1) * i, bytes);
+    sum.add(bytes.data(), int64_t(bytes.size()));
+  }
+  return sum.value();
+}
+
+bool is_token_file(const std::string& path) {
+  try {
+    return fs::exists(path) && TokenFile(path).kind() != TokenFile::Kind::bytes;
+  } catch (const Error&) {
+    return false;  // what was left there is made again
+  }
+}
+
+}  // namespace
+
+TokenizeResult tokenize_file(const Tokenizer& tokenizer, const TokenizeOptions& o) {
+  const auto begin = Clock::now();
+  TokenizeResult result;
+  result.bytes = InputFile(o.text, Exit::data).size();
+  TokenWriter writer(o.out, tokenizer.vocab_size());
+  WorkProgress progress(o.shown);
+  CorpusSink sink;
+  sink.tokens = [&](std::span<const int32_t> ids) { writer.append(ids); };
+  sink.end_document = [&] { writer.end_document(); };
+  sink.progress = [&](int64_t bytes) {
+    o.alive();
+    progress.at(double(bytes) / double(std::max<int64_t>(result.bytes, 1)), [&](double seconds) {
+      return fmt::format("tokenized {} of {}, {:.1f} MB/s", format_bytes(bytes), format_bytes(result.bytes),
+                         double(bytes) / 1e6 / seconds);
+    });
+  };
+  tokenize_corpus(tokenizer, {.path = o.text, .key = o.key, .threads = o.threads}, sink);
+  writer.finish();
+  result.documents = writer.documents(), result.seconds = seconds_since(begin);
+  return result;
+}
+
+bool is_text(const std::string& path) {
+  return !path.empty() && TokenFile(path).kind() == TokenFile::Kind::bytes;
+}
+
+std::string token_cache_folder(const std::string& output) {
+  if (!output.empty()) return (fs::path(output) / "tokens").string();
+  for (const auto& [name, below] : {std::pair{"XDG_CACHE_HOME", "cleave"}, {"HOME", ".cache/cleave"}})
+    if (const char* folder = std::getenv(name); folder && *folder) return (fs::path(folder) / below).string();
+  return (fs::temp_directory_path() / "cleave").string();
+}
+
+std::string cached_tokens(Job& job, const Tokenizer& tokenizer, const std::string& text,
+                          const std::string& key, const std::string& folder, bool quiet) {
+  std::string out;
+  std::exception_ptr failure;
+  if (job.first()) try {
+      out = (fs::path(folder) / fmt::format("{}.{:016x}.bin", fs::path(text).filename().string(),
+                                            digest_of(text, tokenizer, key)))
+                .string();
+      if (is_token_file(out)) {
+        if (!quiet) std::fprintf(stderr, "%s: tokens of an earlier start, %s\n", text.c_str(), out.c_str());
+      } else {
+        std::error_code error;
+        fs::create_directories(folder, error);
+        require(!error, Exit::usage, "the folder {} for tokens cannot be made: {}", folder, error.message());
+        auto said = Clock::now();
+        const TokenizeResult made =
+            tokenize_file(tokenizer, {.text = text,
+                                      .out = out,
+                                      .key = key,
+                                      .threads = threads_of_process(0, job.info().local_size).threads,
+                                      .shown = !quiet,
+                                      // The others wait for each of these, so that none of them gives up.
+                                      .alive = [&] {
+                                        if (seconds_since(said) > 1) job.any(true), said = Clock::now();
+                                      }});
+        if (!quiet)
+          std::fprintf(stderr, "%s: tokenized in %.1f s into %s\n", text.c_str(), made.seconds, out.c_str());
+      }
+    } catch (...) {
+      failure = std::current_exception();
+    }
+  while (job.any(false)) {
+  }
+  job.together(Exit::data, [&] {
+    if (failure) std::rethrow_exception(failure);
+  });
+  return job.from_first(out);
+}
+
+}  // namespace cleave

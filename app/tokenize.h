@@ -1,0 +1,41 @@
+// Texts of the command line as token files.
+#pragma once
+#include <functional>
+#include <string>
+
+#include "launcher/job.h"
+#include "text/tokenizer.h"
+
+namespace cleave {
+
+struct TokenizeOptions {
+  std::string text, out;
+  std::string key = "text";  // of a document in a line of JSON
+  int threads = 1;
+  bool shown = false;  // progress, on stderr
+  // Called now and then while the work goes on.
+  std::function<void()> alive = [] {};
+};
+
+struct TokenizeResult {
+  int64_t documents = 0, bytes = 0;
+  double seconds = 0;
+};
+
+// Writes the token file `out`; it appears under its name when it is complete. Error(data).
+TokenizeResult tokenize_file(const Tokenizer& tokenizer, const TokenizeOptions& options);
+
+// Whether a file is a text, which a tokenizer other than "byte" makes tokens of.
+bool is_text(const std::string& path);
+
+// The token file of a text, made by the first rank unless it is there, in `folder`: its name has a digest of
+// the text's size, time and samples of it, of the tokenizer, and of the key. Collective, once the job is
+// connected.
+std::string cached_tokens(Job& job, const Tokenizer& tokenizer, const std::string& text,
+                          const std::string& key, const std::string& folder, bool quiet);
+
+// Where token files go that nobody named a place for: "tokens" in the folder of a run's output, else
+// $XDG_CACHE_HOME/cleave, else ~/.cache/cleave.
+std::string token_cache_folder(const std::string& output);
+
+}  // namespace cleave
