@@ -120,7 +120,7 @@ int tokenize(const TokenizeOptions& o, const std::string& tokenizer_path) {
                  tokenizer_path.c_str());
   const TokenizeResult made = tokenize_file(*tokenizer, o);
   std::printf("%s\n", TokenFile(o.out).describe().c_str());
-  std::printf("%lld document%s, %s in %.1f s (%.1f MB/s) with %s\n", static_cast<long long>(made.documents),
+  std::printf("%lld document%s, %s in %.3f s (%.1f MB/s) with %s\n", static_cast<long long>(made.documents),
               made.documents == 1 ? "" : "s", format_bytes(made.bytes).c_str(), made.seconds,
               double(made.bytes) / 1e6 / std::max(made.seconds, 1e-9), tokenizer->describe().c_str());
   return 0;

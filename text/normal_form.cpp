@@ -3,34 +3,49 @@
 #include <unicode/bytestream.h>
 #include <unicode/normalizer2.h>
 #include <unicode/stringpiece.h>
+#include <unicode/uniset.h>
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
+#include <vector>
 
 #include "core/error.h"
 
 namespace cleave {
 namespace {
 
-const icu::Normalizer2& normalizer_of(NormalForm form) {
-  UErrorCode error = U_ZERO_ERROR;
-  const icu::Normalizer2* found = nullptr;
+const icu::Normalizer2& instance_of(NormalForm form, UErrorCode& error) {
   switch (form) {
-    case NormalForm::nfc:
-      found = icu::Normalizer2::getNFCInstance(error);
-      break;
     case NormalForm::nfd:
-      found = icu::Normalizer2::getNFDInstance(error);
-      break;
+      return *icu::Normalizer2::getNFDInstance(error);
     case NormalForm::nfkc:
-      found = icu::Normalizer2::getNFKCInstance(error);
-      break;
+      return *icu::Normalizer2::getNFKCInstance(error);
     case NormalForm::nfkd:
-      found = icu::Normalizer2::getNFKDInstance(error);
-      break;
+      return *icu::Normalizer2::getNFKDInstance(error);
+    default:
+      return *icu::Normalizer2::getNFCInstance(error);
   }
-  require(found != nullptr, Exit::internal, "ICU has no data of normal forms: {}", u_errorName(error));
-  return *found;
+}
+
+// The tokenizers library normalizes by the tables of Unicode 9: characters that came later stay where they
+// are, and nothing moves over them.
+struct Normalizers {
+  Normalizers() {
+    UErrorCode error = U_ZERO_ERROR;
+    known.applyPattern(u"[:age=9.0:]", error);
+    known.freeze();
+    for (const NormalForm form : {NormalForm::nfc, NormalForm::nfd, NormalForm::nfkc, NormalForm::nfkd})
+      of.push_back(std::make_unique<icu::FilteredNormalizer2>(instance_of(form, error), known));
+    require(U_SUCCESS(error), Exit::internal, "ICU has no data of normal forms: {}", u_errorName(error));
+  }
+  icu::UnicodeSet known;
+  std::vector<std::unique_ptr<icu::FilteredNormalizer2>> of;  // by form
+};
+
+const icu::Normalizer2& normalizer_of(NormalForm form) {
+  static const Normalizers all;
+  return *all.of[size_t(form)];
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Unicode's normal forms, by ICU.
+// Unicode's normal forms, by ICU, of the characters that Unicode 9 has: those that came later are left alone,
+// as the tokenizers library leaves them.
 #pragma once
 #include <string>
 #include <string_view>
