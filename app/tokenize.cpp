@@ -1,6 +1,7 @@
 #include "app/tokenize.h"
 
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <cstdio>
@@ -101,10 +102,12 @@ std::string cached_tokens(Job& job, const Tokenizer& tokenizer, const std::strin
         std::error_code error;
         fs::create_directories(folder, error);
         require(!error, Exit::usage, "the folder {} for tokens cannot be made: {}", folder, error.message());
+        // Another job may make the same tokens meanwhile.
+        const std::string unfinished = fmt::format("{}.{}", out, ::getpid());
         auto said = Clock::now();
         const TokenizeResult made =
             tokenize_file(tokenizer, {.text = text,
-                                      .out = out,
+                                      .out = unfinished,
                                       .key = key,
                                       .threads = threads_of_process(0, job.info().local_size).threads,
                                       .shown = !quiet,
@@ -112,6 +115,8 @@ std::string cached_tokens(Job& job, const Tokenizer& tokenizer, const std::strin
                                       .alive = [&] {
                                         if (seconds_since(said) > 1) job.any(true), said = Clock::now();
                                       }});
+        fs::rename(unfinished, out, error);
+        require(!error, Exit::data, "{}: cannot be written: {}", out, error.message());
         if (!quiet)
           std::fprintf(stderr, "%s: tokenized in %.1f s into %s\n", text.c_str(), made.seconds, out.c_str());
       }

@@ -1,0 +1,166 @@
+#!/usr/bin/env python3
+"""Texts through a tokenizer: tokenize, train, eval and generate, their cache, and what is refused."""
+import json
+import math
+import re
+import shutil
+import struct
+import unittest
+
+from app_test import AppTest, ROOT
+
+FIXTURES = ROOT / "tests/fixtures"
+GPT2, LLAMA3, QWEN2 = (FIXTURES / f"tokenizer_{name}.json" for name in ("gpt2", "llama3", "qwen2"))
+
+
+def ids_of(path):
+    data = path.read_bytes()
+    magic, _, count, vocab = struct.unpack("<4i", data[:16])
+    return list(struct.unpack(f"<{count}{'H' if magic == 20240520 else 'I'}", data[1024:])), vocab
+
+
+class Tokenizers(AppTest):
+    def setUp(self):
+        super().setUp()
+        self.cache = {"XDG_CACHE_HOME": str(self.dir / "cache")}
+
+    def tokenize(self, text, *args, code=0, out="out.bin"):
+        return self.run_cleave("data", "tokenize", text, self.dir / out, *args, code=code)
+
+    def write(self, name, text):
+        path = self.dir / name
+        path.write_text(text)
+        return path
+
+    def saved(self, *args, **kwargs):
+        self.train("--tokenizer", LLAMA3, "--output", self.dir / "run", *args, **kwargs)
+        return self.dir / "run"
+
+    def test_token_files_have_the_ids_of_the_tokenizers_library(self):
+        import base64
+        cases = json.loads((FIXTURES / "tokenizer_texts.json").read_text())
+        for name in ("gpt2", "qwen2"):
+            texts = [base64.b64decode(t) for t in cases["texts"]]
+            rows = [(t.decode(), row["ids"]) for t, row in zip(texts, cases[name]) if t.decode("utf-8", errors="ignore").encode() == t]
+            lines = self.write("texts.jsonl", "".join(json.dumps({"text": t}) + "\n" for t, _ in rows))
+            for threads in (1, 3):
+                r = self.tokenize(lines, "--tokenizer", FIXTURES / f"tokenizer_{name}.json", "--threads", threads)
+                self.assertIn(f"{len(rows)} documents", r.stdout)
+                ids, vocab = ids_of(self.dir / "out.bin")
+                self.assertEqual(ids, [i for _, row in rows for i in row + [0]])
+                self.assertGreater(vocab, max(ids))
+
+    def test_a_text_is_tokenized_once_and_again_when_it_or_the_tokenizer_changed(self):
+        made = "tokenized in"
+        run = lambda tokenizer, **more: self.train("--tokenizer", tokenizer, env=self.cache, ranks=2, steps=1, **more).stderr
+        self.assertIn(made, run(GPT2))
+        again = run(GPT2)
+        self.assertNotIn(made, again)
+        self.assertIn("tokens of an earlier start", again)
+        self.assertIn(made, run(QWEN2))
+        with self.text.open("a") as text:
+            text.write("more of it\n")
+        self.assertIn(made, run(GPT2))
+        self.assertEqual(len(list((self.dir / "cache/cleave").glob("text.txt.*.bin"))), 3)
+
+    def test_a_token_file_of_the_text_trains_the_same(self):
+        text = self.losses("--tokenizer", LLAMA3, env=self.cache)
+        self.tokenize(self.text, "--tokenizer", LLAMA3)
+        self.text = self.dir / "out.bin"
+        self.assertEqual(self.losses(), text)
+
+    def test_a_models_folder_brings_its_tokenizer(self):
+        folder = self.dir / "model"
+        folder.mkdir()
+        shutil.copy(FIXTURES / "llama_tiny.config.json", folder / "config.json")
+        config = json.loads((folder / "config.json").read_text()) | {"vocab_size": 902, "max_position_embeddings": 64}
+        (folder / "config.json").write_text(json.dumps(config))
+        shutil.copy(LLAMA3, folder / "tokenizer.json")
+        r = self.train("--output", self.dir / "run", model=folder, ranks=1)
+        self.assertEqual(len(list((self.dir / "run/tokens").glob("text.txt.*.bin"))), 1, r.stderr)
+
+    def test_generate_and_eval_use_the_checkpoints_tokenizer(self):
+        run = self.saved(steps=20)
+        prompt = "heaven and earth"
+        args = ["generate", run, "--quiet", "--tokens", 8, "--seed", 3]
+        text = self.run_cleave(*args, "--prompt", prompt).stdout
+        self.assertTrue(text.startswith(prompt) and len(text) > len(prompt) + 8, text)
+        self.assertEqual(self.run_cleave(*args, "--prompt", prompt, "--tokenizer", LLAMA3).stdout, text)
+        two = self.write("prompts.txt", f"{prompt}\n\nwater upon\n")
+        out = self.run_cleave(*args, "--prompts", two).stdout
+        self.assertTrue(out.startswith(text), "the first prompt alone is the first of many")
+        self.assertIn("\nwater upon", out)
+        greedy = [*args, "--prompt", prompt, "--temperature", 0]
+        likeliest = self.run_cleave(*greedy).stdout
+        self.assertEqual(self.run_cleave(*args, "--prompt", prompt, "--top_p", 0).stdout, likeliest)
+        added = likeliest[len(prompt):-1]
+        stop = added[3:6]
+        self.assertEqual(self.run_cleave(*greedy, "--stop", "never there", "--stop", stop).stdout.rstrip("\n").count(stop),
+                         (prompt + added[:added.index(stop) + len(stop)]).count(stop))
+        self.assertNotEqual(self.run_cleave(*greedy, "--repetition_penalty", 5).stdout, likeliest)
+
+    def test_losses_of_eval_are_those_of_a_token_a_byte_and_a_word(self):
+        out = self.run_cleave("eval", self.saved(), "--data", self.text, "--quiet", env=self.cache).stdout
+        token = float(re.search(r"^loss (\S+) nats a token", out, re.M)[1])
+        rows = {unit: (float(loss), float(p), int(tokens), int(n)) for loss, unit, p, tokens, n in
+                re.findall(r"^loss (\S+) nats a (byte|word), perplexity a \w+ (\S+) \((\d+) tokens, (\d+)", out, re.M)}
+        self.tokenize(self.text, "--tokenizer", LLAMA3)
+        ids, _ = ids_of(self.dir / "out.bin")
+        targets = (len(ids) - 1) // 32 * 32
+        text = self.text.read_text()
+        for unit, number in (("byte", len(text)), ("word", len(text.split()))):
+            loss, perplexity, tokens, n = rows[unit]
+            self.assertEqual(tokens, targets)
+            self.assertLess(abs(n - number), 200, "but for the first token and those after the last window")
+            self.assertAlmostEqual(loss, token * targets / n, places=6)
+            self.assertAlmostEqual(perplexity / math.exp(loss), 1, places=4)
+
+    def test_another_tokenizer_than_the_checkpoints_is_a_warning_and_an_error_with_strict(self):
+        run = self.saved()
+        other = json.loads(LLAMA3.read_text())
+        other["model"]["merges"].reverse()
+        path = self.write("tokenizer.json", json.dumps(other))
+        r = self.run_cleave("generate", run, "--tokenizer", path, "--tokens", 1)
+        self.assertIn("is not that of the checkpoint", r.stderr)
+        self.run_cleave("generate", run, "--tokenizer", path, "--tokens", 1, "--strict", code=2)
+        more = ["--tokenizer", path, "--output", run]
+        self.assertIn("the tokenizer is", self.train(*more, "--strict", steps=4, code=4).stderr)
+        self.assertIn("warning: the tokenizer is", self.train(*more, steps=4).stderr)
+
+    def test_a_tokenizer_that_is_too_large_or_not_there_is_refused_before_anything_starts(self):
+        shutil.copy(FIXTURES / "llama_tiny.config.json", self.dir / "config.json")
+        vocab = json.loads((self.dir / "config.json").read_text())["vocab_size"]
+        r = self.train("--tokenizer", LLAMA3, model=self.dir / "config.json", code=2)
+        self.assertIn(f"has 902 ids, but --model {self.dir / 'config.json'} has a vocabulary of {vocab}", r.stderr)
+        self.assertFalse((self.dir / "cache").exists())
+        self.assertIn("there is no tokenizer", self.train("--tokenizer", "nowhere.json", code=2).stderr)
+        run = self.dir / "bytes"
+        self.train("--output", run, ranks=1)
+        self.assertIn("vocabulary of 256", self.run_cleave("generate", run, "--tokenizer", GPT2, code=2).stderr)
+
+    def test_ids_without_a_tokenizer_are_not_made_text(self):
+        self.tokenize(self.text, "--tokenizer", GPT2)
+        self.text = self.dir / "out.bin"
+        self.train("--output", self.dir / "run", ranks=1)
+        self.assertIn("give --tokenizer FILE", self.run_cleave("generate", self.dir / "run", code=2).stderr)
+        self.run_cleave("generate", self.dir / "run", "--tokenizer", GPT2, "--prompt", "light", "--tokens", 2)
+        self.assertNotIn("a word", self.run_cleave("eval", self.dir / "run", "--data", self.text).stdout)
+
+    def test_chats_have_no_text_and_are_refused_with_their_line(self):
+        chats = self.write("chats.jsonl", json.dumps({"messages": [{"role": "user", "content": "light"}]}) + "\n")
+        said = "chats.jsonl:1: has no text under the key 'text'"
+        r = self.tokenize(chats, "--tokenizer", GPT2, code=7)
+        self.assertIn(said, r.stderr)
+        self.assertFalse((self.dir / "out.bin").exists() or (self.dir / "out.bin.partial").exists())
+        self.text = chats
+        self.assertIn(said, self.train("--tokenizer", GPT2, env=self.cache, code=7).stderr)
+
+    def test_outputs_do_not_overwrite_inputs(self):
+        mine = self.dir / "tokenizer.json"
+        shutil.copy(GPT2, mine)
+        self.tokenize(self.text, "--tokenizer", mine, out="tokenizer.json", code=2)
+        self.assertEqual(mine.read_bytes(), GPT2.read_bytes())
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
