@@ -32,6 +32,7 @@ def version_2(manifest):
 class AppTest(unittest.TestCase):
     def setUp(self):
         self.dir = pathlib.Path(tempfile.mkdtemp(prefix="cleave test "))  # a path with a blank
+        os.environ["XDG_CACHE_HOME"] = str(self.dir / "cache")
         self.before = shared_memory()
         rng = random.Random(5)
         words = ["light", "water", "earth", "heaven", "and", "the", "was", "upon", "face", "deep"]

@@ -76,6 +76,7 @@ class Documents(AppTest):
             (tools / name).write_text(f'#!/bin/bash\nshift {len(options.split())}\n{ranks}\n'
                                       "wait -n; first=$?; wait -n; second=$?; exit $((first ? first : second))\n")
             (tools / name).chmod(0o755)
+        shutil.copy(ROOT / "tests/fixtures/tokenizer_llama3.json", self.dir / "tokenizer.json")
         text = self.text.read_text()
         (self.dir / "corpus.txt").write_text(text)
         (self.dir / "kjv.txt").write_text("\n".join(text[i:i + 70] for i in range(0, len(text), 70)))

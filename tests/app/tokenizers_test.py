@@ -20,10 +20,6 @@ def ids_of(path):
 
 
 class Tokenizers(AppTest):
-    def setUp(self):
-        super().setUp()
-        self.cache = {"XDG_CACHE_HOME": str(self.dir / "cache")}
-
     def tokenize(self, text, *args, code=0, out="out.bin"):
         return self.run_cleave("data", "tokenize", text, self.dir / out, *args, code=code)
 
@@ -52,7 +48,7 @@ class Tokenizers(AppTest):
 
     def test_a_text_is_tokenized_once_and_again_when_it_or_the_tokenizer_changed(self):
         made = "tokenized in"
-        run = lambda tokenizer, **more: self.train("--tokenizer", tokenizer, env=self.cache, ranks=2, steps=1, **more).stderr
+        run = lambda tokenizer, **more: self.train("--tokenizer", tokenizer, ranks=2, steps=1, **more).stderr
         self.assertIn(made, run(GPT2))
         again = run(GPT2)
         self.assertNotIn(made, again)
@@ -64,7 +60,7 @@ class Tokenizers(AppTest):
         self.assertEqual(len(list((self.dir / "cache/cleave").glob("text.txt.*.bin"))), 3)
 
     def test_a_token_file_of_the_text_trains_the_same(self):
-        text = self.losses("--tokenizer", LLAMA3, env=self.cache)
+        text = self.losses("--tokenizer", LLAMA3)
         self.tokenize(self.text, "--tokenizer", LLAMA3)
         self.text = self.dir / "out.bin"
         self.assertEqual(self.losses(), text)
@@ -100,7 +96,7 @@ class Tokenizers(AppTest):
         self.assertNotEqual(self.run_cleave(*greedy, "--repetition_penalty", 5).stdout, likeliest)
 
     def test_losses_of_eval_are_those_of_a_token_a_byte_and_a_word(self):
-        out = self.run_cleave("eval", self.saved(), "--data", self.text, "--quiet", env=self.cache).stdout
+        out = self.run_cleave("eval", self.saved(), "--data", self.text, "--quiet").stdout
         token = float(re.search(r"^loss (\S+) nats a token", out, re.M)[1])
         rows = {unit: (float(loss), float(p), int(tokens), int(n)) for loss, unit, p, tokens, n in
                 re.findall(r"^loss (\S+) nats a (byte|word), perplexity a \w+ (\S+) \((\d+) tokens, (\d+)", out, re.M)}
@@ -153,7 +149,7 @@ class Tokenizers(AppTest):
         self.assertIn(said, r.stderr)
         self.assertFalse((self.dir / "out.bin").exists() or (self.dir / "out.bin.partial").exists())
         self.text = chats
-        self.assertIn(said, self.train("--tokenizer", GPT2, env=self.cache, code=7).stderr)
+        self.assertIn(said, self.train("--tokenizer", GPT2, code=7).stderr)
 
     def test_outputs_do_not_overwrite_inputs(self):
         mine = self.dir / "tokenizer.json"

@@ -45,7 +45,7 @@ Ids with_end(const Tokenizer& tokenizer, std::string_view text) {
 // Larger than what one thread takes at a time, with few places to cut it at.
 std::string long_text() {
   std::string text;
-  for (int i = 0; text.size() < size_t{3} << 20; ++i) {
+  for (int64_t i = 0; text.size() < size_t{3} << 20; ++i) {
     text += fmt::format("Line {} of it, caf\u00e9 \u4e16\u754c  and  {}", i, i * i);
     text += i % 7 == 0 ? "\nNext " : i % 5 == 0 ? " \n\n  " : i % 3 == 0 ? "\u3000\nA" : "\n9";
   }
