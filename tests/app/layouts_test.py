@@ -111,7 +111,7 @@ class Layouts(AppTest):
             loss = self.run_cleave(*launch, "eval", self.dir / "out", "--data", self.text, "--micro_batch", 2, *layout, *args).stdout
             text = self.run_cleave(*launch, "generate", self.dir / "out", "--prompt", "the ", "--tokens", 12, "--temperature", 0,
                                    *layout, *args).stdout
-            self.assertEqual(loss.count("perplexity"), 1, "said once")
+            self.assertEqual(loss.count("nats a token"), 1, "said once")
             return float(loss.split("loss ")[1].split()[0]), [line.removeprefix("[0] ") for line in text.splitlines()]
         want, text = see(1)
         self.assertEqual(len("\n".join(text)), 16)

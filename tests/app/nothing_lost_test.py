@@ -360,7 +360,7 @@ class NothingLost(AppTest):
     def test_no_limit_of_the_system_ends_a_job_with_code_1_or_without_words(self):
         train = ["train", "--deepspeed_config", self.config(), "--model", "tiny", "--data", self.text, "--seq_len", 32, "--steps", 1]
         for limits, args, codes, part in (
-                ("ulimit -v 60000", train, (3,), ""), ("ulimit -v 60000", ["launch", "-n", 2, "--", *train], (3,), "rank"),
+                ("ulimit -v 100000", train, (3,), ""), ("ulimit -v 100000", ["launch", "-n", 2, "--", *train], (3,), "rank"),
                 ("ulimit -n 10", train, (2,), "ulimit -n"), ("ulimit -n 20", ["launch", "-n", 2, "--", *train], (2,), "ulimit -n"),
                 ("ulimit -n 8", ["launch", "-n", 2, "--", *train], (2,), "ulimit -n"),
                 ("ulimit -f 100", [*train, "--output", self.out], (4,), "File too large"),
