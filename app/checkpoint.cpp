@@ -151,9 +151,12 @@ int run_verify(const Arguments& arguments) {
   const CheckpointReader reader = open(o);
   std::vector<std::string> faults;
   {
-    WorkProgress progress("verified", "MiB", !o.quiet);
-    faults =
-        reader.faults(threads_of(o), [&](int64_t done, int64_t all) { progress.at(done >> 20, all >> 20); });
+    WorkProgress progress(!o.quiet);
+    faults = reader.faults(threads_of(o), [&](int64_t done, int64_t all) {
+      progress.at(double(done) / double(std::max<int64_t>(all, 1)), [&](double) {
+        return fmt::format("verified {} of {}", format_bytes(done), format_bytes(all));
+      });
+    });
   }
   for (const std::string& fault : faults) std::printf("%s\n", fault.c_str());
   require(faults.empty(), Exit::checkpoint, "{} has {} fault{}", reader.path().string(), faults.size(),

@@ -10,6 +10,7 @@
 #include "app/tokenize.h"
 #include "app/work_progress.h"
 #include "data/batch_loader.h"
+#include "data/windows.h"
 #include "text/word_count.h"
 
 namespace cleave {
@@ -93,8 +94,11 @@ int run_eval(const Arguments& arguments) {
           },
           int(batches.micros()));
     }
+    // Of packed documents not every token is a target, and what is none is in no sample.
+    const bool every_token = !pack && !o.document_mask;
     if (job.first())
-      print_losses(loss, windows_of(file, model.seq_len()).size() * model.seq_len(), file, tokenizer);
+      print_losses(loss, windows_of(file, model.seq_len()).size() * model.seq_len(), file,
+                   every_token ? tokenizer : nullptr);
     return 0;
   });
 }

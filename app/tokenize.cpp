@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "app/work_progress.h"
-#include "checkpoint/checkpoint_format.h"
+#include "checkpoint/checksum.h"
 #include "core/units.h"
 #include "data/token_file.h"
 #include "data/token_writer.h"

@@ -60,12 +60,14 @@ Range pair_of(const json& object, const char* name) {
 std::string digits(uint64_t checksum) { return fmt::format("{:016x}", checksum); }
 
 uint64_t checksum_in(const json& value, const char* name) {
-  constexpr const char* wanted = "16 hexadecimal digits";
+  constexpr const char* wanted = "16 hexadecimal digits, letters small";
   if (!value.is_string()) refuse(name, value, wanted);
   const auto text = value.get<std::string>();
   uint64_t sum = 0;
   const auto read = std::from_chars(text.data(), text.data() + text.size(), sum, 16);
-  if (text.size() != 16 || read.ec != std::errc() || read.ptr != text.data() + text.size())
+  // One value has one form, so that no digit can change unnoticed.
+  const bool small = text.find_first_of("ABCDEF") == std::string::npos;
+  if (text.size() != 16 || !small || read.ec != std::errc() || read.ptr != text.data() + text.size())
     refuse(name, value, wanted);
   return sum;
 }
