@@ -229,6 +229,7 @@ INSTANTIATE_TEST_SUITE_P(
         Refused{"/pre_tokenizer/pretokenizers/0/behavior", R"("Contiguous")", {"'Contiguous'"}},
         Refused{"/pre_tokenizer/pretokenizers/0/pattern/Regex", R"x("a(?<=b)")x", {"'(?<'", "at byte 1"}},
         Refused{"/pre_tokenizer/pretokenizers/0/pattern/Regex", R"("\\w+")", {"\\x5cw", "at byte 0"}},
+        Refused{"/pre_tokenizer/pretokenizers/0/pattern/Regex", R"("a[^\\Sb]")", {"\\x5cS", "at byte 3"}},
         Refused{"/pre_tokenizer/pretokenizers/0/pattern/Regex", R"("a|(?:b")", {"wrong at byte"}},
         Refused{"/pre_tokenizer/pretokenizers/0/pattern/Regex", R"("a*")", {"may match an empty text"}},
         Refused{"/post_processor", R"({"type": "Other"})", {"'Other'"}},
