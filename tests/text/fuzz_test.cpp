@@ -1,5 +1,5 @@
 // Broken tokenizer files: whatever their bytes are, they are read or refused with an Error(data), and what is
-// read encodes and decodes. CLEAVE_TEST_FUZZ_CASES=10000000 runs as many; without it a few thousand.
+// read encodes and decodes. FUZZ_CASES=10000000 runs as many; without it a few thousand.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -17,7 +17,7 @@ namespace {
 using nlohmann::json;
 
 int64_t fuzz_cases() {
-  const char* asked = std::getenv("CLEAVE_TEST_FUZZ_CASES");
+  const char* asked = std::getenv("FUZZ_CASES");
   return asked ? std::atoll(asked) : 4000;
 }
 
