@@ -92,7 +92,8 @@ void print_table(const json& contents) {
     ++tensors, bytes += t["bytes"].get<int64_t>();
     wide = std::max(wide, t["tensor"].get<std::string>().size());
   }
-  std::printf("  %s in %zu shards\n", format_bytes(contents["bytes"]).c_str(), contents["shards"].size());
+  std::printf("  %s in %zu shard%s\n", format_bytes(contents["bytes"]).c_str(), contents["shards"].size(),
+              contents["shards"].size() == 1 ? "" : "s");
   for (const auto& [kind, sum] : kinds)
     std::printf("  %-12s %5lld tensors  %s\n", kind.c_str(), static_cast<long long>(sum.first),
                 format_bytes(sum.second).c_str());
