@@ -66,9 +66,9 @@ json run_facts(const TrainOptions& options, const ModelConfig& model, const DsCo
                 {"config", json::parse(to_config_json(model))},
                 {"vocab", model.vocab},
                 {"seq_len", options.model.seq_len},
-                {"tokenizer", data.bytes() ? "byte"
-                              : options.tokenizer                   ? "file"
-                                                                    : "ids"},
+                {"tokenizer", data.bytes()        ? "byte"
+                              : options.tokenizer ? "file"
+                                                  : "ids"},
                 {"pack", options.pack},
                 {"document_mask", options.model.document_mask},
                 {"seed", options.seed},

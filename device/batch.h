@@ -25,7 +25,7 @@ struct Batch {
   // document begins, int32, as AttentionMask has it. A model with a document mask wants it, others do not
   // look.
   Tensor documents = {};
-  Position position = {};     // seed and step are the engine's to fill in
+  Position position = {};  // seed and step are the engine's to fill in
 };
 
 // The next micro-batch of this rank: micro counts from 0. Its memory must stay valid until the next call.

@@ -198,7 +198,8 @@ TEST_F(Manifest, WithImpossibleNumbersIsRefused) {
   with("range", {5, 0}, "master/bias[5:0]", "are no part of master/bias");
   with("every", {1, 0}, "", "a distance above 0");
   with("every", {2, 1}, "master/bias[0:5:2/1]", "are no part of master/bias");
-  for (const char* sum : {"", "12", "0123456789abcdeg", "0123456789abcdef0", "-123456789abcdef", "0123456789ABCDEF"})
+  for (const char* sum :
+       {"", "12", "0123456789abcdeg", "0123456789abcdef0", "-123456789abcdef", "0123456789ABCDEF"})
     with("xxh3", json::array({sum}), "", "16 hexadecimal digits");
   with("xxh3", json::array(), "", "has 0 checksums; wanted 1");
   with("file", "../shard", "", "is not the name of a shard");
