@@ -106,6 +106,7 @@ int tokenize(const TokenizeOptions& o, const std::string& tokenizer_path) {
   OutputPaths paths;
   paths.input("the text", o.text), paths.file("the token file", o.out);
   if (tokenizer_path != "byte") paths.input("--tokenizer", tokenizer->path());
+  if (o.format == TokenizeOptions::Format::megatron) paths.file("its index", indexed_names(o.out).idx);
   paths.file("its unfinished form", o.out + ".partial");
   paths.require_distinct();
   const TokenFile text(o.text);
@@ -143,6 +144,7 @@ int run_data(const Arguments& arguments) {
   app.require_subcommand(1);
   std::string in, train, validation, tokenizer = "byte";
   TokenizeOptions tokenizing;
+  tokenizing.format = TokenizeOptions::Format::llmc;
   int threads = 0;
   CLI::App* split_command = app.add_subcommand(
       "split",
@@ -153,8 +155,8 @@ int run_data(const Arguments& arguments) {
   split_command->add_option("--validation", validation)->required();
   CLI::App* tokenize_command = app.add_subcommand(
       "tokenize",
-      "a text, or the documents of a .jsonl, to an llm.c token file; each document ends with the "
-      "tokenizer's token for that");
+      "a text, or the documents of a .jsonl, to a token file; each document ends with the tokenizer's "
+      "token for that");
   tokenize_command->add_option("text", tokenizing.text, "a text, or a .jsonl with a document on each line")
       ->required();
   tokenize_command->add_option("bin", tokenizing.out, "the token file to write")->required();
@@ -162,6 +164,13 @@ int run_data(const Arguments& arguments) {
       ->add_option("--tokenizer", tokenizer,
                    "byte, a tokenizer.json or tokenizer.model, or a folder with one")
       ->capture_default_str();
+  tokenize_command
+      ->add_option("--format", tokenizing.format,
+                   "llmc: a .bin that says its vocabulary; megatron: a .bin with an .idx, which says where "
+                   "documents begin")
+      ->transform(CLI::CheckedTransformer(std::map<std::string, TokenizeOptions::Format>{
+          {"llmc", TokenizeOptions::Format::llmc}, {"megatron", TokenizeOptions::Format::megatron}}))
+      ->default_str("llmc");
   tokenize_command->add_option("--threads", threads, "how many encode (default: one a core)")
       ->check(integer(1, kMostThreads));
   tokenize_command->add_option("--jsonl_key", tokenizing.key, "of the document in each line of a .jsonl")
@@ -172,6 +181,10 @@ int run_data(const Arguments& arguments) {
       "tokens, with the boundaries of documents");
   InspectData inspected;
   inspect_command->add_option("file", inspected.file)->required();
+  inspect_command->add_option(
+      "--tokenizer", inspected.tokenizer,
+      "shows the tokens of a token file as text: a tokenizer.json or tokenizer.model, or a "
+      "folder with one");
   inspect_command->add_option("--at", inspected.at, "shows tokens from this one on")->check(integer(0));
   inspect_command->add_option("--count", inspected.count, "so many")
       ->capture_default_str()

@@ -7,6 +7,7 @@
 
 #include "core/printable.h"
 #include "data/token_file.h"
+#include "text/tokenizer.h"
 
 namespace cleave {
 namespace {
@@ -41,12 +42,13 @@ void print_summary(const TokenFile& file) {
               100 * double(ones) / double(file.size()));
 }
 
-// What a token stands for, where the file says it: a text's are its bytes.
-std::string text_of(const TokenFile& file, int32_t token) {
+// What a token stands for, where it is known: a text's are its bytes.
+std::string text_of(const TokenFile& file, const Tokenizer* tokenizer, int32_t token) {
+  if (tokenizer) return in_quotes(std::string(tokenizer->bytes_of(token)));
   return file.kind() == TokenFile::Kind::bytes ? in_quotes(std::string(1, char(token))) : std::string();
 }
 
-void print_tokens(const TokenFile& file, Range range) {
+void print_tokens(const TokenFile& file, const Tokenizer* tokenizer, Range range) {
   std::vector<int32_t> tokens(size_t(range.size()));
   std::vector<uint8_t> mask(tokens.size());
   file.read(range, tokens.data()), file.read_mask(range, mask.data());
@@ -61,7 +63,7 @@ void print_tokens(const TokenFile& file, Range range) {
                   all.begin < t ? ", from before" : "");
     }
     const size_t at = size_t(t - range.begin);
-    std::string line = fmt::format("{:>10}  {:>7}  {}", t, tokens[at], text_of(file, tokens[at]));
+    std::string line = fmt::format("{:>10}  {:>7}  {}", t, tokens[at], text_of(file, tokenizer, tokens[at]));
     if (!mask[at]) line += line.ends_with(' ') ? "no loss" : "  no loss";
     line.erase(line.find_last_not_of(' ') + 1);
     std::printf("%s\n", line.c_str());
@@ -76,7 +78,8 @@ int inspect_data(const InspectData& o) {
   if (o.at < 0) return 0;
   require(o.at < file.size(), Exit::usage, "--at {}: {} has {} tokens; give 0 to {}", o.at, file.path(),
           file.size(), file.size() - 1);
-  print_tokens(file, {o.at, std::min(file.size(), o.at + o.count)});
+  const std::unique_ptr<Tokenizer> tokenizer = o.tokenizer.empty() ? nullptr : open_tokenizer(o.tokenizer);
+  print_tokens(file, tokenizer.get(), {o.at, std::min(file.size(), o.at + o.count)});
   return 0;
 }
 

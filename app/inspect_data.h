@@ -6,8 +6,8 @@
 namespace cleave {
 
 struct InspectData {
-  std::string file;
-  int64_t at = -1;  // the first token to show; below 0: none
+  std::string file, tokenizer;  // none: ids are shown, and a text's bytes
+  int64_t at = -1;              // the first token to show; below 0: none
   int64_t count = 64;
 };
 

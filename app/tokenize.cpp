@@ -11,6 +11,7 @@
 #include "app/work_progress.h"
 #include "checkpoint/checksum.h"
 #include "core/units.h"
+#include "data/indexed_file.h"
 #include "data/token_file.h"
 #include "data/token_writer.h"
 #include "text/corpus.h"
@@ -32,7 +33,7 @@ uint64_t digest_of(const std::string& text, const Tokenizer& tokenizer, const st
   struct stat about {};
   ::stat(text.c_str(), &about);
   Checksum sum;
-  const int64_t facts[] = {1,  // version of what stands here
+  const int64_t facts[] = {2,  // version of what stands here
                            file.size(), about.st_mtim.tv_sec, about.st_mtim.tv_nsec,
                            int64_t(tokenizer.digest())};
   sum.add(reinterpret_cast<const std::byte*>(facts), sizeof facts);
@@ -55,11 +56,13 @@ bool is_token_file(const std::string& path) {
 
 }  // namespace
 
-TokenizeResult tokenize_file(const Tokenizer& tokenizer, const TokenizeOptions& o) {
+namespace {
+
+template <class Writer>
+TokenizeResult tokenize_into(Writer& writer, const Tokenizer& tokenizer, const TokenizeOptions& o) {
   const auto begin = Clock::now();
   TokenizeResult result;
   result.bytes = InputFile(o.text, Exit::data).size();
-  TokenWriter writer(o.out, tokenizer.vocab_size());
   WorkProgress progress(o.shown);
   CorpusSink sink;
   sink.tokens = [&](std::span<const int32_t> ids) { writer.append(ids); };
@@ -75,6 +78,17 @@ TokenizeResult tokenize_file(const Tokenizer& tokenizer, const TokenizeOptions& 
   writer.finish();
   result.documents = writer.documents(), result.seconds = seconds_since(begin);
   return result;
+}
+
+}  // namespace
+
+TokenizeResult tokenize_file(const Tokenizer& tokenizer, const TokenizeOptions& o) {
+  if (o.format == TokenizeOptions::Format::llmc) {
+    TokenWriter writer(o.out, tokenizer.vocab_size());
+    return tokenize_into(writer, tokenizer, o);
+  }
+  IndexedWriter writer(o.out, tokenizer.vocab_size());
+  return tokenize_into(writer, tokenizer, o);
 }
 
 bool is_text(const std::string& path) {
@@ -103,11 +117,11 @@ std::string cached_tokens(Job& job, const Tokenizer& tokenizer, const std::strin
         fs::create_directories(folder, error);
         require(!error, Exit::usage, "the folder {} for tokens cannot be made: {}", folder, error.message());
         // Another job may make the same tokens meanwhile.
-        const std::string unfinished = fmt::format("{}.{}", out, ::getpid());
+        const IndexedNames mine = indexed_names(fmt::format("{}.{}", out, ::getpid()));
         auto said = Clock::now();
         const TokenizeResult made =
             tokenize_file(tokenizer, {.text = text,
-                                      .out = unfinished,
+                                      .out = mine.bin,
                                       .key = key,
                                       .threads = threads_of_process(0, job.info().local_size).threads,
                                       .shown = !quiet,
@@ -115,7 +129,8 @@ std::string cached_tokens(Job& job, const Tokenizer& tokenizer, const std::strin
                                       .alive = [&] {
                                         if (seconds_since(said) > 1) job.any(true), said = Clock::now();
                                       }});
-        fs::rename(unfinished, out, error);
+        fs::rename(mine.idx, indexed_names(out).idx, error);
+        if (!error) fs::rename(mine.bin, out, error);  // last: it stands for both
         require(!error, Exit::data, "{}: cannot be written: {}", out, error.message());
         if (!quiet)
           std::fprintf(stderr, "%s: tokenized in %.1f s into %s\n", text.c_str(), made.seconds, out.c_str());

@@ -11,6 +11,8 @@ namespace cleave {
 struct TokenizeOptions {
   std::string text, out;
   std::string key = "text";  // of a document in a line of JSON
+  // Megatron's .bin and .idx, which know where documents begin; or llm.c's .bin, which knows its vocabulary.
+  enum class Format { megatron, llmc } format = Format::megatron;
   int threads = 1;
   bool shown = false;  // progress, on stderr
   // Called now and then while the work goes on.

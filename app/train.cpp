@@ -54,7 +54,7 @@ class Run {
         read_(config),
         config_(config.config),
         data_(o_.data),
-        model_(config_of(o_.model, data_.vocab())),
+        model_(config_of(o_.model, o_.tokenizer ? o_.tokenizer->vocab_size() : data_.vocab())),
         folder_({.dir = o_.output,
                  .resume = o_.resume,
                  .keep = o_.keep,

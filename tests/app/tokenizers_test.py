@@ -59,6 +59,26 @@ class Tokenizers(AppTest):
         self.assertIn(made, run(GPT2))
         self.assertEqual(len(list((self.dir / "cache/cleave").glob("text.txt.*.bin"))), 3)
 
+    def test_an_indexed_data_set_knows_the_documents_of_a_text_and_inspect_shows_them(self):
+        texts = ["hello world, light", "second one", "the third document is longer"]
+        lines = self.write("texts.jsonl", "".join(json.dumps({"text": t}) + "\n" for t in texts))
+        self.tokenize(lines, "--tokenizer", LLAMA3)
+        ids, _ = ids_of(self.dir / "out.bin")
+        ends = [at + 1 for at, token in enumerate(ids) if token == 0]
+        self.assertEqual(len(ends), len(texts))
+        out = self.dir / "indexed.bin"
+        self.assertIn("3 documents", self.run_cleave("data", "tokenize", lines, out, "--tokenizer", LLAMA3, "--format", "megatron").stdout)
+        self.assertEqual([token for token, in struct.iter_unpack("<H", out.read_bytes())], ids)
+        shown = self.run_cleave("data", "inspect", out, "--at", 0, "--count", len(ids), "--tokenizer", LLAMA3).stdout
+        documents = [line for line in shown.splitlines() if line.startswith("document ")]
+        self.assertEqual(documents, [f"document {d}: tokens {begin} to {end - 1}"
+                                     for d, (begin, end) in enumerate(zip([0, *ends], ends))])
+        self.assertEqual("".join(re.findall(r" *[0-9]+ +[0-9]+  '(.*)'", shown)), "<|endoftext|>".join([*texts, ""]))
+        # So does the one that training makes of a text: it can be packed.
+        self.text = self.write("many.jsonl", lines.read_text() * 40)
+        self.train("--tokenizer", LLAMA3, "--pack", "--document_mask", "--output", self.dir / "packed", ranks=1)
+        self.assertEqual(len(list((self.dir / "packed/tokens").glob("*.idx"))), 1)
+
     def test_a_token_file_of_the_text_trains_the_same(self):
         text = self.losses("--tokenizer", LLAMA3)
         self.tokenize(self.text, "--tokenizer", LLAMA3)
