@@ -184,7 +184,13 @@ TEST(Team, WorksInAChildOfForkAndLetsItEnd) {
   GTEST_SKIP() << "ThreadSanitizer allows no new threads in a child of a process with threads";
 #endif
   const Threads set(2);
-  shares(2, [](int, int64_t, int64_t) {});
+  // A thread that is only just starting may hold a lock of the address sanitizer, which the child would wait
+  // for.
+  std::atomic<bool> helped{false};
+  shares(2, [&](int thread, int64_t, int64_t) {
+    if (thread == 1) helped = true;
+    while (!helped) std::this_thread::yield();
+  });
   const pid_t child = fork();
   if (child == 0) {
     std::atomic<int64_t> sum{0};
