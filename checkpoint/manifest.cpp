@@ -8,6 +8,7 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/checksum.h"
 #include "core/error.h"
+#include "core/nesting.h"
 #include "core/printable.h"
 
 namespace cleave {
@@ -174,7 +175,7 @@ int64_t numel_of(const std::vector<int64_t>& shape) {
 }
 
 Manifest Manifest::read(const std::string& text) {
-  const json manifest = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const json manifest = json::parse(shallow_json(text), nullptr, /*allow_exceptions=*/false);
   require(manifest.is_object(), Exit::checkpoint, "it is not JSON and begins with {}", in_quotes(text));
   const std::string format = text_of(manifest, "format");
   require(format == "cleave", Exit::checkpoint, "it is of the format {}; this program reads 'cleave'",
@@ -217,7 +218,7 @@ std::string Manifest::rank_text() const {
 }
 
 void Manifest::add_rank(const std::string& text) {
-  const json object = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const json object = json::parse(shallow_json(text), nullptr, /*allow_exceptions=*/false);
   add_shards(*this, object);
   add_records(*this, object);
 }

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "core/nesting.h"
 #include "core/printable.h"
 
 namespace cleave {
@@ -34,6 +35,13 @@ constexpr TypeName kForeign[] = {
 const TypeName* type_called(std::span<const TypeName> types, const std::string& name) {
   const auto at = std::find_if(types.begin(), types.end(), [&](auto& t) { return t.name == name; });
   return at == types.end() ? nullptr : &*at;
+}
+
+int64_t whole_number(const nlohmann::json& value) {
+  require(value.is_number_integer() &&
+              (!value.is_number_unsigned() || value.get<uint64_t>() <= uint64_t(INT64_MAX)),
+          Exit::checkpoint, "a {} stands where a whole number belongs", value.type_name());
+  return value.get<int64_t>();
 }
 
 std::string header_of(const std::vector<NamedTensor>& tensors,
@@ -133,7 +141,7 @@ SafetensorsFile::SafetensorsFile(std::filesystem::path path)
 }
 
 void SafetensorsFile::read_header() {
-  const auto header = nlohmann::json::parse(header_, nullptr, false);
+  const auto header = nlohmann::json::parse(shallow_json(header_), nullptr, false);
   require(header.is_object(), Exit::checkpoint, "the header is not a JSON object");
   const int64_t size = file_.size();
   std::vector<std::pair<int64_t, int64_t>> ranges;
@@ -145,8 +153,11 @@ void SafetensorsFile::read_header() {
     if (!known && (known = type_called(kForeign, type))) t.foreign = type;
     require(known, Exit::checkpoint, "tensor {} has type {}", in_quotes(name), in_quotes(type));
     t.dtype = known->type;
-    t.shape = value.at("shape").get<std::vector<int64_t>>();
-    t.begin = value.at("data_offsets").at(0), t.end = value.at("data_offsets").at(1);
+    const auto& shape = value.at("shape");
+    require(shape.is_array(), Exit::checkpoint, "tensor {} has no shape", in_quotes(name));
+    std::transform(shape.begin(), shape.end(), std::back_inserter(t.shape), whole_number);
+    const auto& offsets = value.at("data_offsets");
+    t.begin = whole_number(offsets.at(0)), t.end = whole_number(offsets.at(1));
     __int128 numel = 1;  // no product of the file's numbers may wrap around
     for (int64_t d : t.shape) {
       require(d >= 0 && numel <= size, Exit::checkpoint, "tensor {} has an impossible shape",

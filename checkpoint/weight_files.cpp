@@ -8,6 +8,7 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/torch_file.h"
+#include "core/nesting.h"
 #include "core/printable.h"
 
 namespace cleave {
@@ -24,8 +25,8 @@ bool stands(const fs::path& path) {
 
 // Which file each tensor is in, by the index.
 std::map<std::string, std::string> weight_map_of(const fs::path& path) {
-  const json index =
-      json::parse(InputFile(path.string(), Exit::checkpoint).text(kLargestIndex), nullptr, false);
+  const std::string text = InputFile(path.string(), Exit::checkpoint).text(kLargestIndex);
+  const json index = json::parse(shallow_json(text), nullptr, false);
   const bool has_map = index.is_object() && index.contains("weight_map") && index["weight_map"].is_object();
   require(has_map, Exit::checkpoint,
           "{} is damaged or no index of weights: wanted a JSON object with a \"weight_map\"", path.string());

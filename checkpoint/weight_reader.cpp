@@ -164,12 +164,13 @@ void WeightReader::read(const Record& record) const {
 }
 
 void WeightReader::fill(const Source& source, const Elements& elements, Range window, float* to) const {
-  const auto& [name, file, stored] = source;
+  const WeightName& name = source.name;
   const Elements whole{{0, numel_of(name.shape)}};
   std::vector<std::byte> bytes;
   if (!name.transposed)
     return each_overlap(elements, window, whole, [&](int64_t at, int64_t from, int64_t n) {
-      read_floats(*file, name.file_name, stored.dtype, {from, from + n}, to + (at - window.begin), bytes);
+      read_floats(*source.file, name.file_name, source.stored.dtype, {from, from + n},
+                  to + (at - window.begin), bytes);
     });
   Rectangles rectangles(name.shape[1]);
   each_overlap(elements, window, whole, [&](int64_t, int64_t from, int64_t n) {
@@ -184,11 +185,11 @@ void WeightReader::fill(const Source& source, const Elements& elements, Range wi
     for (Range some{r.columns.begin, 0}; some.begin < r.columns.end; some.begin = some.end) {
       some.end = std::min(r.columns.end, some.begin + most);
       if (height == length)
-        read_floats(*file, name.file_name, stored.dtype, {some.begin * length, some.end * length},
-                    tile.data(), bytes);
+        read_floats(*source.file, name.file_name, source.stored.dtype,
+                    {some.begin * length, some.end * length}, tile.data(), bytes);
       else
         for (int64_t c = some.begin; c < some.end; ++c)
-          read_floats(*file, name.file_name, stored.dtype, r.rows.shifted(c * length),
+          read_floats(*source.file, name.file_name, source.stored.dtype, r.rows.shifted(c * length),
                       tile.data() + (c - some.begin) * height, bytes);
       for (int64_t row = 0; row < height; ++row)
         for (int64_t c = 0; c < some.size(); ++c)

@@ -20,8 +20,11 @@ if(CLEAVE_SANITIZE STREQUAL "address")
 elseif(CLEAVE_SANITIZE STREQUAL "thread")
   target_compile_options(cleave_flags INTERFACE -fsanitize=thread -fno-omit-frame-pointer)
   target_link_options(cleave_flags INTERFACE -fsanitize=thread)
+elseif(CLEAVE_SANITIZE STREQUAL "fuzzer")
+  target_compile_options(cleave_flags INTERFACE -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all -Wno-unknown-pragmas)
+  target_link_options(cleave_flags INTERFACE -fsanitize=address,undefined)
 elseif(NOT CLEAVE_SANITIZE STREQUAL "")
-  message(FATAL_ERROR "CLEAVE_SANITIZE is '${CLEAVE_SANITIZE}'; use address, thread or leave it empty")
+  message(FATAL_ERROR "CLEAVE_SANITIZE is '${CLEAVE_SANITIZE}'; use address, thread, fuzzer (with clang) or leave it empty")
 endif()
 
 # Files that parse and print: optimizing them takes a third of their compile time and saves nobody any.

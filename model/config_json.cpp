@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "core/nesting.h"
 #include "model/config_fields.h"
 #include "model/family.h"
 
@@ -41,7 +42,7 @@ const Family* family_called(const std::string& type, const Fields& fields) {
 }  // namespace
 
 ModelConfig read_config_json(const std::string& text, const std::string& origin) {
-  const auto object = nlohmann::json::parse(text, nullptr, false);
+  const auto object = nlohmann::json::parse(shallow_json(text), nullptr, false);
   require(object.is_object(), Exit::usage, "{} is not a JSON object; wanted the config.json of a model",
           origin);
   std::vector<std::string> problems;

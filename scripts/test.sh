@@ -76,7 +76,7 @@ if build release; then
 fi
 
 if $quick; then
-  skip "the CUDA build, the sanitizers, the installed copy and the examples: --quick"
+  skip "the CUDA build, the sanitizers, the fuzzers, the installed copy and the examples: --quick"
 else
   section "CUDA build"
   if ! command -v nvcc >/dev/null && [ ! -x /usr/local/cuda/bin/nvcc ]; then
@@ -100,6 +100,12 @@ else
       run_ctest $preset
     fi
   done
+  section "fuzzers"
+  if ! command -v clang++ >/dev/null; then
+    skip "libFuzzer: no clang++ on this machine; broken files of the tests' own making were read by the other builds"
+  elif build fuzz; then
+    if ./scripts/fuzz.sh; then ok; else bad "fuzzers"; fi
+  fi
   section "an installed copy, used by another project"
   if ./scripts/test_install.sh; then ok; else bad "installed copy"; fi
   section "the examples"

@@ -11,6 +11,7 @@
 
 #include "core/error.h"
 #include "core/input_file.h"
+#include "core/nesting.h"
 #include "core/printable.h"
 #include "text/added_tokens.h"
 #include "text/byte_pairs.h"
@@ -112,13 +113,9 @@ struct Parts {
 class Reader {
  public:
   Reader(std::string_view text, const std::string& path) : path_(path) {
-    constexpr int kDeepest = 64;
-    const json::parser_callback_t bounded = [&](int depth, json::parse_event_t, json&) {
-      require(depth <= kDeepest, Exit::data, "{}: is nested deeper than {} levels; no tokenizer.json is",
-              path, kDeepest);
-      return true;
-    };
-    root_ = json::parse(text, bounded);
+    require(!nests_too_deep(text), Exit::data, "{}: is nested deeper than {} levels; no tokenizer.json is",
+            path, kDeepestJson);
+    root_ = json::parse(text);
     require(root_.is_object(), Exit::data, "{}: is no JSON object; give a tokenizer.json", path);
   }
 

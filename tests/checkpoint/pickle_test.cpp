@@ -203,14 +203,6 @@ void fuzz(const std::string& good, int times, Read&& read) {
   }
 }
 
-TEST(Pickle, AnyBytesAreAValueOrAnError) {
-  for (const std::string& line : python_pickles()) {
-    const size_t a = line.find('\t'), b = line.find('\t', a + 1);
-    fuzz(from_hex(line.substr(a + 1, b - a - 1)), 100,
-         [](const std::string& bytes) { Pickle(bytes_of(bytes), [](auto&) { return true; }); });
-  }
-}
-
 // Writing over a file may wait for the disk; a new one does not.
 std::string write_new(const Scratch& scratch, const std::string& bytes) {
   std::filesystem::remove(scratch.path("x.bin"));
