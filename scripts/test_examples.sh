@@ -52,5 +52,14 @@ status=0
 tail -12 "$work/log"
 [ "$status" -eq 3 ] || { echo "error: exit code $status, wanted 3" >&2; exit 1; }
 
+echo "-- fine_tune: a folder of a model in, a folder of a model out"
+STEPS=60 ./examples/fine_tune/run.sh "$work/fine_tune" | tail -12
+"$bin/cleave" import "$work/fine_tune/tuned" "$work/again" --seq_len 128 >/dev/null
+[ "$("$bin/cleave" digest "$work/again" --quiet)" = "$("$bin/cleave" digest "$work/fine_tune/run" --dtype bf16 --quiet | grep weights)" ] ||
+  { echo "error: the export has other weights than the checkpoint" >&2; exit 1; }
+
+echo "-- resume_anywhere: four ranks, a kill, one rank, three ranks"
+STEPS=60 ./examples/resume_anywhere/run.sh "$work/resume" | tail -16
+
 echo "-- the quickstart, shortened"
 STEPS=3 ./scripts/quickstart.sh | tail -25

@@ -21,6 +21,8 @@ ELSEWHERE = {
     "./scripts/test.sh": ".ci/run",
     "./scripts/install_packages.sh": "scripts/test.sh",
     "cmake --preset release": "scripts/test.sh",
+    "./examples/fine_tune/run.sh": "scripts/test_examples.sh",
+    "./examples/resume_anywhere/run.sh": "scripts/test_examples.sh",
     "./scripts/fetch_digits.sh": "scripts/test_examples.sh",
     "cleave launch -n 2 -- build/release/bin/digits": "scripts/test_examples.sh",
     # Tens of gigabytes and minutes; their plans are run.
