@@ -6,12 +6,14 @@
 #include "app/parse.h"
 #include "app/published_model.h"
 #include "checkpoint/deepspeed_checkpoint.h"
+#include "checkpoint/pipeline_names.h"
 #include "comm/communicator.h"
 #include "core/units.h"
 #include "model/config_json.h"
 #include "model/presets.h"
 #include "optim/loss_scaler.h"
 #include "runtime/training_state.h"
+#include "runtime/weight_names.h"
 
 namespace cleave {
 namespace {
@@ -78,7 +80,9 @@ std::string import_model(const ImportOptions& o) {
 
 std::string import_deepspeed(const ImportOptions& o) {
   const ModelConfig config = o.config();
-  const DeepSpeedCheckpoint checkpoint(o.from, o.tag);
+  DeepSpeedCheckpoint checkpoint(o.from, o.tag);
+  if (checkpoint.pipeline())
+    checkpoint.rename(published_names(checkpoint.shapes(), weight_names(config), checkpoint.path().string()));
   const std::vector<std::string> kinds = checkpoint.kinds();
   std::vector<std::unique_ptr<PublishedModel>> models;
   std::vector<Record> records;
@@ -105,7 +109,8 @@ int run_import(const Arguments& arguments) {
       "Training "
       "from it begins the optimizer anew. (cleave train --model FOLDER starts from the weights without one.) "
       "Or of "
-      "a folder that DeepSpeed's save_checkpoint wrote with ZeRO: weights in fp32 and Adam's moments.\n"
+      "a folder that DeepSpeed's save_checkpoint wrote with ZeRO, also of a pipeline: weights in fp32 and "
+      "Adam's moments.\n"
       "Example: cleave import models/Qwen3-0.6B runs/qwen3\n"
       "Example: cleave import --from_deepspeed old/checkpoints runs/new --model models/Qwen3-0.6B",
       "import");
@@ -113,7 +118,8 @@ int run_import(const Arguments& arguments) {
   app.add_option("folder", o.from, "the published model, or DeepSpeed's checkpoints")->required();
   app.add_option("out", o.to, "folder of checkpoints to make")->required();
   auto* deepspeed =
-      app.add_flag("--from_deepspeed", o.deepspeed, "the folder is of DeepSpeed's ZeRO stage 1, 2 or 3");
+      app.add_flag("--from_deepspeed", o.deepspeed,
+                   "the folder is of DeepSpeed's ZeRO stage 1, 2 or 3, or of a pipeline with it");
   app.add_option("--model", o.model,
                  "config.json of the model, or a folder with it (default: that in the folder)");
   app.add_option("--tag", o.tag, "which of DeepSpeed's checkpoints")->capture_default_str()->needs(deepspeed);

@@ -36,9 +36,9 @@ int64_t padding_of(const Pickled& number) {
   return number.integer;
 }
 
-std::string optimizer_file(const std::filesystem::path& folder, int rank) {
+std::string optimizer_file(const std::filesystem::path& folder, int stage, int rank) {
   for (const char* prefix : {"bf16_", ""}) {
-    std::string name = fmt::format("{}zero_pp_rank_{}_mp_rank_00_optim_states.pt", prefix, rank);
+    std::string name = fmt::format("{}zero_pp_rank_{}_mp_rank_{:02}_optim_states.pt", prefix, rank, stage);
     if (std::error_code error; std::filesystem::exists(folder / name, error)) return name;
   }
   return {};
@@ -80,8 +80,9 @@ DeepSpeedCheckpoint::DeepSpeedCheckpoint(const std::filesystem::path& dir, const
           dir.string());
   path_ = dir / name;
   open_files();
-  read_facts(model_->root());
+  for (size_t stage = 0; stage < stages_.size(); ++stage) read_parameters(stage);
   for (const char* kind : {"master", "exp_avg", "exp_avg_sq"}) add_kind(kind);
+  read_optimizer_steps();
 }
 
 void DeepSpeedCheckpoint::refuse(const std::string& why) const {
@@ -91,61 +92,89 @@ void DeepSpeedCheckpoint::refuse(const std::string& why) const {
 void DeepSpeedCheckpoint::open_files() {
   std::error_code error;
   const auto there = [&](const char* file) { return std::filesystem::exists(path_ / file, error); };
-  if (there("layer_00-model_states.pt") || there("layer_01-model_states.pt") ||
-      there("layer_00-model_00-model_states.pt"))
-    refuse("it was written by a pipeline, which is not read; save it without one");
-  if (there("mp_rank_01_model_states.pt") || there("zero_pp_rank_0_mp_rank_01_model_states.pt"))
-    refuse("its layers are cut over several ranks (mp_rank_01), which is not read");
-  std::string model = "mp_rank_00_model_states.pt";
-  if (!there(model.c_str())) model = "zero_pp_rank_0_mp_rank_00_model_states.pt";
-  if (!there(model.c_str())) refuse("it has no mp_rank_00_model_states.pt and none of stage 3");
-  if (optimizer_file(path_, 0).empty())
-    refuse("it has no zero_pp_rank_0_mp_rank_00_optim_states.pt; only what ZeRO stages 1 to 3 saved is read");
-  model_ = std::make_unique<TorchFile>(path_ / model, may_stand);
-  const int64_t world = count_in(model_->root(), "dp_world_size");
+  layers_apart_ = there("layer_00-model_states.pt") || there("layer_01-model_states.pt") ||
+                  there("layer_00-model_00-model_states.pt");
+  if (there("layer_00-model_01-model_states.pt") ||
+      (!layers_apart_ &&
+       (there("mp_rank_01_model_states.pt") || there("zero_pp_rank_0_mp_rank_01_model_states.pt"))))
+    refuse("its layers are cut over several ranks (tensor parallelism), which is not read");
+  stages_.push_back(open_stage(0));
+  const Pickled& model = stages_[0].model->root();
+  read_facts(model);
+  const int64_t stages = layers_apart_ ? count_in(model, "mp_world_size") : 1;
+  if (stages < 1 || stages > 1000) refuse("it does not say how many stages wrote it (mp_world_size)");
+  for (int stage = 1; stage < int(stages); ++stage) stages_.push_back(open_stage(stage));
+  stage3_ = within(&stages_[0].ranks[0]->root(), {"optimizer_state_dict", "fp32_flat_groups"}) != nullptr;
+}
+
+DeepSpeedCheckpoint::Stage DeepSpeedCheckpoint::open_stage(int index) const {
+  std::error_code error;
+  const auto there = [&](const std::string& file) { return std::filesystem::exists(path_ / file, error); };
+  Stage stage;
+  std::string model = fmt::format("mp_rank_{:02}_model_states.pt", index);
+  if (!there(model)) model = fmt::format("zero_pp_rank_0_mp_rank_{:02}_model_states.pt", index);
+  if (!there(model))
+    refuse(fmt::format("it has no mp_rank_{:02}_model_states.pt and none of stage 3", index));
+  if (optimizer_file(path_, index, 0).empty())
+    refuse(fmt::format(
+        "it has no zero_pp_rank_0_mp_rank_{:02}_optim_states.pt; only what ZeRO stages 1 to 3 saved is read",
+        index));
+  stage.model = std::make_unique<TorchFile>(path_ / model, may_stand);
+  const int64_t world = count_in(stage.model->root(), "dp_world_size");
   if (world < 1 || world > 100'000) refuse("it does not say how many ranks wrote it (dp_world_size)");
   for (int rank = 0; rank < int(world); ++rank) {
-    const std::string file = optimizer_file(path_, rank);
+    const std::string file = optimizer_file(path_, index, rank);
     if (file.empty())
       refuse(fmt::format(
-          "{} ranks wrote it, and the file of rank {}, [bf16_]zero_pp_rank_{}_mp_rank_00_optim_states.pt, "
+          "{} ranks wrote it, and the file of rank {}, [bf16_]zero_pp_rank_{}_mp_rank_{:02}_optim_states.pt, "
           "is not there; copy the files of all nodes into the folder",
-          world, rank, rank));
-    ranks_.push_back(std::make_unique<TorchFile>(path_ / file, may_stand));
+          world, rank, rank, index));
+    stage.ranks.push_back(std::make_unique<TorchFile>(path_ / file, may_stand));
   }
-  stage3_ = within(&ranks_[0]->root(), {"optimizer_state_dict", "fp32_flat_groups"}) != nullptr;
+  return stage;
 }
 
 void DeepSpeedCheckpoint::read_facts(const Pickled& model) {
-  if (holds_something(model.find("frozen_param_shapes")))
-    refuse("it has frozen parameters, which are not read");
   steps_ = count_in(model, "global_steps"), skipped_ = count_in(model, "skipped_steps");
   if (skipped_ > steps_) refuse(fmt::format("it skipped {} of {} steps", skipped_, steps_));
+  const Pickled* cut = within(&model, {"checkpoint_parallel_dimensions", "tp_degree"});
+  if (cut && cut->integer > 1)
+    refuse("its layers are cut over several ranks (tensor parallelism), which is not read");
+}
+
+void DeepSpeedCheckpoint::read_parameters(size_t stage) {
+  const Pickled& model = stages_[stage].model->root();
+  if (holds_something(model.find("frozen_param_shapes")))
+    refuse("it has frozen parameters, which are not read");
   const Pickled* groups = model.find("param_shapes");
   if (!groups || groups->kind != Pickled::Kind::list) refuse("it has no list param_shapes");
   for (const Pickled* group : groups->items) {
-    std::vector<std::string>& names = groups_.emplace_back();
+    std::vector<std::string>& names = stages_[stage].groups.emplace_back();
     if (group->kind != Pickled::Kind::dict) refuse("a group of param_shapes is no dict");
     for (size_t i = 0; i + 1 < group->items.size(); i += 2) {
       const Pickled &name = *group->items[i], &shape = *group->items[i + 1];
       Parameter p;
+      p.stage = stage;
       for (const Pickled* d : shape.items) {
         if (d->kind != Pickled::Kind::integer || d->integer < 0) refuse("a shape has no sizes");
         p.shape.push_back(d->integer);
       }
       p.numel = numel_of(p.shape);
-      if (name.kind != Pickled::Kind::text || !parameters_.emplace(name.text, std::move(p)).second)
+      const std::vector<int64_t> its = p.shape;
+      const auto [at, added] = parameters_.emplace(name.text, std::move(p));
+      const bool tied = at->second.stage < stage && at->second.shape == its;
+      if (name.kind != Pickled::Kind::text || !(added || tied))
         refuse("a parameter of param_shapes has no name, or is there twice");
       names.push_back(name.text);
     }
   }
 }
 
-// The flat tensors of every rank; none where the optimizer has no such state.
-std::optional<std::vector<std::vector<DeepSpeedCheckpoint::Part>>> DeepSpeedCheckpoint::parts_of(
-    const std::string& kind) const {
-  std::vector<std::vector<Part>> all;
-  for (const auto& rank : ranks_) {
+// None where the optimizer has no such state.
+std::optional<DeepSpeedCheckpoint::RankParts> DeepSpeedCheckpoint::parts_of(const std::string& kind,
+                                                                            const Stage& stage) const {
+  RankParts all;
+  for (const auto& rank : stage.ranks) {
     const Pickled* optimizer = rank->root().find("optimizer_state_dict");
     std::vector<const Pickled*> flat;
     if (kind == "master") {
@@ -181,9 +210,11 @@ std::optional<std::vector<std::vector<DeepSpeedCheckpoint::Part>>> DeepSpeedChec
 }
 
 void DeepSpeedCheckpoint::add_kind(const std::string& kind) {
-  const auto ranks = parts_of(kind);
-  if (!ranks) return;
-  (stage3_ ? divide_parameters(kind, *ranks) : divide_groups(kind, *ranks));
+  for (size_t stage = 0; stage < stages_.size(); ++stage) {
+    const auto ranks = parts_of(kind, stages_[stage]);
+    if (!ranks) return;
+    (stage3_ ? divide_parameters(kind, stage, *ranks) : divide_groups(kind, stage, *ranks));
+  }
   for (const auto& [name, p] : parameters_) {
     int64_t found = 0;
     if (const auto at = p.pieces.find(kind); at != p.pieces.end())
@@ -191,40 +222,57 @@ void DeepSpeedCheckpoint::add_kind(const std::string& kind) {
     if (found != p.numel)
       refuse(fmt::format("{} of {} elements of {} of {} are there", found, p.numel, kind, name));
   }
-  if (kind != "exp_avg") return;
-  // Adam's own count, which its bias correction needs.
+}
+
+// Adam's own count, which its bias correction needs.
+void DeepSpeedCheckpoint::read_optimizer_steps() {
+  const TorchFile& rank = *stages_[0].ranks[0];
   const Pickled* states =
-      within(&ranks_[0]->root(),
+      within(&rank.root(),
              {"optimizer_state_dict", stage3_ ? "optimizer_state_dict" : "base_optimizer_state", "state"});
-  const Pickled* step = states->items.empty() ? nullptr : states->items[1]->find("step");
+  if (!states || states->items.size() < 2 || !states->items[1]->find("exp_avg")) return;
+  const Pickled* step = states->items[1]->find("step");
   optimizer_steps_ = steps_ - skipped_;
   if (step && step->kind == Pickled::Kind::integer) optimizer_steps_ = step->integer;
   if (step && step->kind == Pickled::Kind::tensor) {
-    const StoredTensor t = ranks_[0]->locate(*step, "step");
+    const StoredTensor t = rank.locate(*step, "step");
     float value = 0;
     if (t.dtype != DType::fp32 || t.end - t.begin != sizeof value)
       refuse("the optimizer's step is no number");
-    ranks_[0]->read(t, 0, std::as_writable_bytes(std::span(&value, 1)));
+    rank.read(t, 0, std::as_writable_bytes(std::span(&value, 1)));
     optimizer_steps_ = value >= 0 && value < 0x1p24f ? int64_t(value) : 0;
   }
 }
 
+std::map<std::string, std::vector<int64_t>> DeepSpeedCheckpoint::shapes() const {
+  std::map<std::string, std::vector<int64_t>> shapes;
+  for (const auto& [name, p] : parameters_) shapes[name] = p.shape;
+  return shapes;
+}
+
+void DeepSpeedCheckpoint::rename(const std::map<std::string, std::string>& names) {
+  std::map<std::string, Parameter> renamed;
+  for (auto& [name, parameter] : parameters_) renamed[names.at(name)] = std::move(parameter);
+  parameters_ = std::move(renamed);
+}
+
 // Stages 1 and 2: the ranks' parts of a group one after the other are its parameters one after the other.
-void DeepSpeedCheckpoint::divide_groups(const std::string& kind,
-                                        const std::vector<std::vector<Part>>& ranks) {
-  const Pickled* paddings = within(&ranks_[0]->root(), {"optimizer_state_dict", "param_alignment_paddings"});
-  for (size_t g = 0; g < groups_.size(); ++g) {
+void DeepSpeedCheckpoint::divide_groups(const std::string& kind, size_t stage, const RankParts& ranks) {
+  const auto& groups = stages_[stage].groups;
+  const Pickled* paddings =
+      within(&stages_[stage].ranks[0]->root(), {"optimizer_state_dict", "param_alignment_paddings"});
+  for (size_t g = 0; g < groups.size(); ++g) {
     std::vector<Part> parts;
     int64_t at = 0;
     for (const std::vector<Part>& rank : ranks) {
-      if (rank.size() != groups_.size()) refuse("its ranks have other groups than param_shapes");
+      if (rank.size() != groups.size()) refuse("its ranks have other groups than param_shapes");
       parts.push_back(rank[g]);
       parts.back().begin = at, at += rank[g].numel();
     }
     int64_t begin = 0;
-    for (size_t i = 0; i < groups_[g].size(); ++i) {
-      Parameter& p = parameters_.at(groups_[g][i]);
-      add_pieces(kind, p, parts, begin, {0, p.numel});
+    for (size_t i = 0; i < groups[g].size(); ++i) {
+      Parameter& p = parameters_.at(groups[g][i]);
+      if (p.stage == stage) add_pieces(kind, p, parts, begin, {0, p.numel});
       begin += p.numel;
       if (paddings && g < paddings->items.size() && i < paddings->items[g]->items.size())
         begin += padding_of(*paddings->items[g]->items[i]);
@@ -237,13 +285,12 @@ void DeepSpeedCheckpoint::divide_groups(const std::string& kind,
 }
 
 // Stage 3: every parameter is cut into equal parts, the last ones padded, one a rank.
-void DeepSpeedCheckpoint::divide_parameters(const std::string& kind,
-                                            const std::vector<std::vector<Part>>& ranks) {
+void DeepSpeedCheckpoint::divide_parameters(const std::string& kind, size_t stage, const RankParts& ranks) {
   int64_t begin = 0;
-  for (const std::vector<std::string>& names : groups_)
+  for (const std::vector<std::string>& names : stages_[stage].groups)
     for (const std::string& name : names) {
       Parameter& p = parameters_.at(name);
-      for (size_t r = 0; r < ranks.size(); ++r)
+      for (size_t r = 0; r < ranks.size() && p.stage == stage; ++r)
         add_pieces(kind, p, ranks[r], begin, part(p.numel, int64_t(ranks.size()), int64_t(r)));
       begin += ceil_div(p.numel, int64_t(ranks.size()));
     }

@@ -1,5 +1,6 @@
-// The folder of one step that DeepSpeed's ZeRO stages 1 to 3 wrote, as whole tensors: fp32 weights and Adam's
-// moments. None of its program runs; nothing but the parts that somebody asks for is read.
+// The folder of one step that DeepSpeed's ZeRO stages 1 to 3 wrote, with or without a pipeline, as whole
+// tensors: fp32 weights and Adam's moments. None of its program runs; nothing but the parts that somebody
+// asks for is read.
 #pragma once
 #include <memory>
 #include <optional>
@@ -13,7 +14,7 @@ class DeepSpeedCheckpoint {
  public:
   // The folder that save_checkpoint was given, and a name in it, or "latest". Error(checkpoint) for files of
   // ranks that are missing, for parts that do not add up to the parameters, and for what is not read here:
-  // pipelines, tensor parallelism, frozen parameters, no ZeRO.
+  // tensor parallelism, frozen parameters, no ZeRO.
   DeepSpeedCheckpoint(const std::filesystem::path& dir, const std::string& tag);
 
   const std::filesystem::path& path() const { return path_; }
@@ -21,6 +22,14 @@ class DeepSpeedCheckpoint {
   std::vector<std::string> kinds() const;
   // The tensors of one kind, in fp32, under the names of the parameters. The checkpoint outlives it.
   std::unique_ptr<TensorFile> tensors(const std::string& kind) const;
+
+  std::map<std::string, std::vector<int64_t>> shapes() const;  // of the parameters, by name
+
+  // Whether a pipeline wrote it. Its parameters are called after the pipeline's layers
+  // ("3.mlp.up_proj.weight", "tied_modules.embed.weight"; checkpoint/pipeline_names.h) until rename() gives
+  // all of them other names.
+  bool pipeline() const { return stages_.size() > 1 || layers_apart_; }
+  void rename(const std::map<std::string, std::string>& names);
 
   int64_t steps() const { return steps_; }  // taken, skipped ones included
   int64_t skipped() const { return skipped_; }
@@ -42,27 +51,35 @@ class DeepSpeedCheckpoint {
   };
   struct Parameter {
     std::vector<int64_t> shape;
+    size_t stage = 0;  // the first that has it; a tied one is on several, and the same there
     int64_t numel = 0;
     std::map<std::string, std::vector<Piece>> pieces;  // by kind
   };
+  struct Stage {  // of a pipeline; the only one where there is none
+    std::unique_ptr<TorchFile> model;
+    std::vector<std::unique_ptr<TorchFile>> ranks;  // their optimizer states
+    std::vector<std::vector<std::string>> groups;   // names of parameters, in the order of the flat tensors
+  };
+  using RankParts = std::vector<std::vector<Part>>;  // by rank, the flat tensors
   class Tensors;
 
   void open_files();
+  Stage open_stage(int index) const;
   void read_facts(const Pickled& model);
+  void read_parameters(size_t stage);
   void add_kind(const std::string& kind);
-  std::optional<std::vector<std::vector<Part>>> parts_of(const std::string& kind) const;  // by rank
-  void divide_groups(const std::string& kind, const std::vector<std::vector<Part>>& ranks);
-  void divide_parameters(const std::string& kind, const std::vector<std::vector<Part>>& ranks);
+  std::optional<RankParts> parts_of(const std::string& kind, const Stage& stage) const;
+  void divide_groups(const std::string& kind, size_t stage, const RankParts& ranks);
+  void divide_parameters(const std::string& kind, size_t stage, const RankParts& ranks);
+  void read_optimizer_steps();
   void add_pieces(const std::string& kind, Parameter& p, const std::vector<Part>& parts, int64_t begin,
                   Range elements);
   [[noreturn]] void refuse(const std::string& why) const;
 
   std::filesystem::path path_;
-  std::unique_ptr<TorchFile> model_;
-  std::vector<std::unique_ptr<TorchFile>> ranks_;  // their optimizer states
-  std::vector<std::vector<std::string>> groups_;  // names of the parameters, in the order of the flat tensors
+  std::vector<Stage> stages_;
   std::map<std::string, Parameter> parameters_;
-  bool stage3_ = false;
+  bool stage3_ = false, layers_apart_ = false;
   int64_t steps_ = 0, skipped_ = 0, optimizer_steps_ = 0;
 };
 

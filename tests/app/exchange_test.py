@@ -207,6 +207,16 @@ class Exchange(AppTest):
                                    **config)
             for ours, theirs in zip(losses[-3:], struct.unpack("<3f", expected["losses"][2])):
                 self.assertAlmostEqual(ours / theirs, 1, delta=1e-5)
+        # Of a pipeline the loss that transformers computes from its weights.
+        expected = read_safetensors(DEEPSPEED / "pipe2_bf16.expected.safetensors")
+        self.tokens.write_bytes(struct.pack("<12H", *struct.unpack("<12i", expected["tokens"][2])))
+        folder = self.dir / "pipe"
+        self.run_cleave("import", "--from_deepspeed", DEEPSPEED / "pipe2_bf16", folder, "--seq_len", 11)
+        loss = float(self.run_cleave("eval", folder, "--data", self.tokens).stdout.split()[1])
+        self.assertAlmostEqual(loss / struct.unpack("<f", expected["loss"][2])[0], 1, delta=1e-5)
+        r = self.run_cleave("import", "--from_deepspeed", DEEPSPEED / "pipe2_bf16", self.dir / "no", "--model", DEEPSPEED / "zero1_bf16",
+                            code=4)
+        self.assertIn("3 of its layers look like blocks, and the model has 2", r.stderr)
         none = self.dir / "none"
         shutil.copytree(DEEPSPEED / "zero1_bf16", none)
         (none / "config.json").unlink()

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "checkpoint/deepspeed_checkpoint.h"
+#include "checkpoint/pipeline_names.h"
 #include "checkpoint/safetensors.h"
 #include "tests/scratch.h"
 
@@ -45,6 +46,81 @@ TEST(DeepSpeedCheckpoint, WeightsAndMomentsOfEveryStageAreWhatDeepSpeedSays) {
     }
     EXPECT_EQ(compared + 2, expected.tensors().size()) << name;
   }
+}
+
+WeightNames qwen2_names() {
+  WeightNames names;
+  const auto add = [&](const std::string& name, const std::vector<int64_t>& shape) {
+    names.tensors.push_back({name, shape, "model." + name});
+  };
+  add("embed_tokens.weight", {31, 8});
+  for (int i = 0; i < 3; ++i) {
+    const std::string block = fmt::format("layers.{}.", i);
+    for (const char* norm : {"input_layernorm", "post_attention_layernorm"})
+      add(block + norm + ".weight", {8});
+    for (const auto& [name, rows] : {std::pair{"q", 8}, std::pair{"k", 4}, std::pair{"v", 4}}) {
+      add(fmt::format("{}self_attn.{}_proj.weight", block, name), {rows, 8});
+      add(fmt::format("{}self_attn.{}_proj.bias", block, name), {rows});
+    }
+    add(block + "self_attn.o_proj.weight", {8, 8});
+    for (const char* name : {"gate", "up"}) add(fmt::format("{}mlp.{}_proj.weight", block, name), {10, 8});
+    add(block + "mlp.down_proj.weight", {8, 10});
+  }
+  add("norm.weight", {8});
+  return names;
+}
+
+TEST(DeepSpeedCheckpoint, OfAPipelineHasWhatDeepSpeedSaysUnderPublishedNames) {
+  const SafetensorsFile expected(folder_of("pipe2_bf16").string() + ".expected.safetensors");
+  DeepSpeedCheckpoint checkpoint(folder_of("pipe2_bf16"), "latest");
+  ASSERT_TRUE(checkpoint.pipeline());
+  ASSERT_EQ(checkpoint.kinds(), (std::vector<std::string>{"master", "exp_avg", "exp_avg_sq"}));
+  EXPECT_EQ(checkpoint.optimizer_steps(), 3);
+  const auto shapes = checkpoint.shapes();
+  EXPECT_TRUE(shapes.contains("tied_modules.embed.weight"));
+  EXPECT_TRUE(shapes.contains("3.self_attn.q_proj.weight"));
+  checkpoint.rename(published_names(shapes, qwen2_names(), "here"));
+  size_t compared = 2;  // tokens and the loss
+  for (const std::string& kind : checkpoint.kinds()) {
+    const auto tensors = checkpoint.tensors(kind);
+    for (const auto& [tensor, stored] : tensors->tensors()) {
+      const std::string theirs = (kind == "master" ? "fp32" : kind) + "." + tensor;
+      EXPECT_EQ(all_of<float>(*tensors, tensor), all_of<float>(expected, theirs)) << theirs;
+      ++compared;
+    }
+  }
+  EXPECT_EQ(compared, expected.tensors().size());
+}
+
+TEST(PipelineNames, AreFoundByLayerAndShapeOrRefusedByName) {
+  using Shapes = std::map<std::string, std::vector<int64_t>>;
+  const WeightNames model{.tensors = {{"", {9, 4}, "model.embed.weight"},
+                                      {"", {4, 4}, "model.layers.0.up.weight", true},
+                                      {"", {4, 4}, "model.layers.1.up.weight"},
+                                      {"", {4}, "model.norm.weight"},
+                                      {"", {9, 4}, "lm_head.weight"}}};
+  const Shapes good{{"0.weight", {9, 4}},
+                    {"2.block.up.weight", {4, 4}},  // something without parameters stands before it
+                    {"10.block.up.weight", {4, 4}},
+                    {"11.weight", {4}},
+                    {"12.weight", {9, 4}}};
+  EXPECT_EQ(published_names(good, model, "here"),
+            (std::map<std::string, std::string>{{"0.weight", "model.embed.weight"},
+                                                {"2.block.up.weight", "model.layers.0.up.weight"},
+                                                {"10.block.up.weight", "model.layers.1.up.weight"},
+                                                {"11.weight", "model.norm.weight"},
+                                                {"12.weight", "lm_head.weight"}}));
+  const auto refused = [&](std::initializer_list<std::string_view> parts, const auto& change) {
+    Shapes shapes = good;
+    change(shapes);
+    expect_error(Exit::checkpoint, parts, [&] { published_names(shapes, model, "here"); });
+  };
+  refused({"here", "1 of its layers look like blocks, and the model has 2"},
+          [](Shapes& s) { s.erase("2.block.up.weight"); });
+  refused({"none is lm_head.weight [9, 4]"}, [](Shapes& s) { s.erase("12.weight"); });
+  refused({"'13.extra' is no parameter"}, [](Shapes& s) { s["13.extra"] = {2}; });
+  refused({"lm_head.weight may be '13.weight' or '12.weight'"}, [](Shapes& s) { s["13.weight"] = {9, 4}; });
+  refused({"'10.block.up.weight' has the shape [4, 3]"}, [](Shapes& s) { s["10.block.up.weight"] = {4, 3}; });
 }
 
 class DamagedDeepSpeed : public ::testing::Test {
@@ -92,12 +168,26 @@ TEST_F(DamagedDeepSpeed, FilesOfOtherRanksAndCheckpointsAreRefused) {
   expect({"bf16_zero_pp_rank_2_mp_rank_00_optim_states.pt has no fp32 weights"});
 }
 
-TEST_F(DamagedDeepSpeed, PipelinesAndCutLayersAreRefusedByName) {
-  const fs::path step = copy("zero1_bf16");
+TEST_F(DamagedDeepSpeed, CutLayersAreRefusedByName) {
+  fs::path step = copy("zero1_bf16");
   std::ofstream(step / "mp_rank_01_model_states.pt") << "x";
   expect({"cut over several ranks"});
-  std::ofstream(step / "layer_00-model_states.pt") << "x";
-  expect({"written by a pipeline"});
+  step = copy("pipe2_bf16");
+  std::ofstream(step / "layer_00-model_01-model_states.pt") << "x";
+  expect({"cut over several ranks"});
+}
+
+TEST_F(DamagedDeepSpeed, StagesThatAreMissingAreNamed) {
+  fs::path step = copy("pipe2_bf16");
+  fs::remove(step / "mp_rank_01_model_states.pt");
+  expect({"has no mp_rank_01_model_states.pt"});
+  step = copy("pipe2_bf16");
+  fs::remove(step / "bf16_zero_pp_rank_1_mp_rank_01_optim_states.pt");
+  expect({"2 ranks wrote it, and the file of rank 1", "mp_rank_01_optim_states.pt"});
+  step = copy("pipe2_bf16");
+  fs::copy_file(step / "mp_rank_00_model_states.pt", step / "mp_rank_01_model_states.pt",
+                fs::copy_options::overwrite_existing);
+  expect({"elements of master in group 0, and its parameters have"});
 }
 
 }  // namespace
