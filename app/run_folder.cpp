@@ -16,6 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using nlohmann::json;
+using Clock = std::chrono::steady_clock;
 
 std::string new_run() {
   std::random_device random;
@@ -165,19 +166,65 @@ void RunFolder::remember(const std::string& client) {
 
 void RunFolder::save(Engine& engine, const json& facts) {
   const int64_t step = engine.step();
-  if (options_.dir.empty() || saved_at_ == step) return;
+  if (!would_save(engine)) return;
+  finish(engine);
   job_.together([&] {
-    if (lock_) lock_->require_held();
+    if (!lock_) return;
+    if (fs::create_directories(options_.dir))
+      say_(
+          fmt::format("warning: {} was removed while this run was under way; it is made anew, and what was "
+                      "saved before is gone",
+                      options_.dir));
+    lock_->require_held();
   });
   json client = facts;
   client["run"] = run_;
   const std::string tag = fmt::format("global_step{}", step);
-  engine.save_checkpoint(options_.dir, tag, client.dump());
+  if (engine.config().checkpoint.behind())
+    say_(fmt::format("saving {}/{} behind the training", options_.dir, tag));
+  engine.save_checkpoint(options_.dir, tag, client.dump(),
+                         [this, step, begin = Clock::now(),
+                          behind = engine.config().checkpoint.behind()](const SavedCheckpoint& saved) {
+                           if (!job_.first()) return;
+                           const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+                           tell(fmt::format("saved {}/{}{}", options_.dir, saved.name,
+                                            behind ? fmt::format(" in {:.1f} s", seconds) : ""));
+                           written(saved, step);
+                         });
   saved_at_ = step;
-  say_(fmt::format("saved {}/{}", options_.dir, tag));
-  if (!job_.first()) return;
-  std::erase_if(mine_, [&](const Found& f) { return f.tag == tag; });
-  mine_.push_back({tag, step});
+  look(engine);
+}
+
+void RunFolder::finish(Engine& engine) {
+  engine.finish_save();
+  look(engine);
+}
+
+bool RunFolder::look(const Engine& engine) {
+  std::vector<std::string> news;
+  {
+    const std::lock_guard lock(mutex_);
+    news.swap(news_);
+  }
+  for (const std::string& text : news) say_(text);
+  return !engine.save_failed();
+}
+
+void RunFolder::tell(const std::string& text) {
+  const std::lock_guard lock(mutex_);
+  news_.push_back(text);
+}
+
+// On the first rank; on the thread that saves behind the training, which ends before the next save begins.
+void RunFolder::written(const SavedCheckpoint& saved, int64_t step) {
+  if (!saved.renamed && !std::exchange(in_place_, true))
+    tell(
+        fmt::format("{} is on a file system that renames no folders: checkpoints are written in their place, "
+                    "with the manifest behind all else",
+                    options_.dir));
+  // Where nothing is renamed, one of the same step went under another name.
+  std::erase_if(mine_, [&](const Found& f) { return f.step == step; });
+  mine_.push_back({saved.name, step});
   let_old_ones_go(step);
 }
 
@@ -205,7 +252,7 @@ void RunFolder::let_old_ones_go(int64_t step) {
     try {
       if (fs::exists(folder / "manifest.json")) remove_checkpoint(folder);
     } catch (const fs::filesystem_error& e) {
-      say_(fmt::format("warning: {} cannot be removed: {}", folder.string(), e.code().message()));
+      tell(fmt::format("warning: {} cannot be removed: {}", folder.string(), e.code().message()));
     }
     mine_.erase(mine_.begin());
   }

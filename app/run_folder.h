@@ -3,12 +3,14 @@
 #pragma once
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "app/run_lock.h"
+#include "checkpoint/checkpoint.h"
 #include "launcher/job.h"
 #include "runtime/engine.h"
 
@@ -44,9 +46,16 @@ class RunFolder {
   // On the first rank: whether somebody made the file `save_now` in the folder, which is removed then.
   bool asked_to_save();
 
+  // Whether save() has something to do.
+  bool would_save(const Engine& engine) const { return !options_.dir.empty() && saved_at_ != engine.step(); }
   // Collective. Saves this step unless it is saved, and removes what this run saved before the newest `keep`,
-  // but for `keep_every`. What another run saved stays, and so does whatever is no checkpoint.
+  // but for `keep_every`. What another run saved stays, and so does whatever is no checkpoint. Where the
+  // engine saves behind the training, that goes on, and the save before is finished first.
   void save(Engine& engine, const nlohmann::json& facts);
+  // Collective. Waits until what was begun is saved, and throws what went wrong.
+  void finish(Engine& engine);
+  // Says what was saved meanwhile. False where that went wrong on this rank: then all have to finish().
+  bool look(const Engine& engine);
 
  private:
   struct Found {
@@ -57,7 +66,9 @@ class RunFolder {
   bool is_damaged(const std::string& tag) const;
   void remember(const std::string& client);
   void compare(const std::string& client, const nlohmann::json& facts);
+  void written(const SavedCheckpoint& saved, int64_t step);
   void let_old_ones_go(int64_t step);
+  void tell(const std::string& text);
 
   const RunFolderOptions options_;
   Job& job_;
@@ -67,6 +78,10 @@ class RunFolder {
   std::string run_;          // what tells this run's checkpoints from those of others; kept over resumes
   std::vector<Found> mine_;  // checkpoints of this run in the folder, on the first rank
   int64_t saved_at_ = -1;
+  // Written by the thread that saves behind the training.
+  std::mutex mutex_;
+  std::vector<std::string> news_;  // to be said
+  bool in_place_ = false;          // the file system renames no folders, and that was said
 };
 
 }  // namespace cleave

@@ -60,6 +60,9 @@ std::optional<std::pair<std::string, int64_t>> read_lock(const fs::path& file) {
                    int64_t(status.st_mtim.tv_sec) * 1'000'000'000 + status.st_mtim.tv_nsec};
 }
 
+// Made anew as often as the lock would be rewritten, where files are not.
+fs::path beat_file(const fs::path& lock) { return lock.string() + ".beat"; }
+
 bool write_text(const fs::path& file, int flags, const std::string& text) {
   const int fd = ::open(file.c_str(), O_WRONLY | O_CLOEXEC | flags, 0644);
   if (fd < 0) return false;
@@ -100,6 +103,7 @@ RunLock::~RunLock() {
   beat_.join();
   const auto now = read_lock(file_);
   std::error_code ignored;
+  fs::remove(beat_file(file_), ignored);
   if (now && now->first == mine_) fs::remove(file_, ignored);
 }
 
@@ -119,13 +123,22 @@ void RunLock::take(const Options& options) {
     const fs::path aside = file_.string() + fmt::format(".left.{}", ::getpid());
     std::error_code error;
     fs::rename(file_, aside, error);
-    if (error) continue;
-    const auto moved = read_lock(aside);
-    if (moved && moved->first != holder->first) {
-      fs::rename(aside, file_, error);  // another one's new lock
-      continue;
+    if (error == std::errc::no_such_file_or_directory) continue;  // another one was first
+    if (error) {
+      // Where no file is renamed, two who remove the same lock in the same moment may both go on; the one
+      // whose file was removed finds that before it saves.
+      const auto now = read_lock(file_);
+      if (!now || now->first != holder->first) continue;
+      require(fs::remove(file_, error) || !error, Exit::usage, "{}: cannot be removed: {}", file_.string(),
+              error.message());
+    } else {
+      const auto moved = read_lock(aside);
+      if (moved && moved->first != holder->first) {
+        fs::rename(aside, file_, error);  // another one's new lock
+        continue;
+      }
+      fs::remove(aside, error);
     }
-    fs::remove(aside, error);
     if (options.say)
       options.say(fmt::format("took over {}: the job that had it ({}) is gone", file_.string(),
                               name_of(holder->first)));
@@ -142,13 +155,13 @@ bool RunLock::left_behind(const std::string& holder, const Options& options) con
         fmt::format("{} belongs to {}, which cannot be looked at from here: if nothing is written to it "
                     "for {:.0f} s, it is taken over",
                     file_.string(), name_of(holder), double(options.patience.count()) / 1000));
-  const auto first = read_lock(file_);
+  const auto first = read_lock(file_), first_beat = read_lock(beat_file(file_));
   for (const auto until = Clock::now() + options.patience; Clock::now() < until;) {
     std::this_thread::sleep_for(
         std::min<std::chrono::milliseconds>(options.patience / 20, std::chrono::seconds(1)));
     const auto now = read_lock(file_);
     if (!now) return true;  // given back
-    if (now != first) return false;
+    if (now != first || read_lock(beat_file(file_)) != first_beat) return false;
   }
   return true;
 }
@@ -158,7 +171,11 @@ void RunLock::beat_until_released(std::chrono::milliseconds every) {
   while (!released_.wait_for(lock, every, [&] { return leaving_; })) {
     const auto now = read_lock(file_);
     // In place, and only over its own text: another job may have taken over meanwhile.
-    if (now && now->first == mine_) write_text(file_, 0, mine_);
+    if (!now || now->first != mine_ || write_text(file_, 0, mine_)) continue;
+    // Some mounts do not write a file again. The lock itself is never gone meanwhile.
+    std::error_code ignored;
+    fs::remove(beat_file(file_), ignored);
+    write_text(beat_file(file_), O_CREAT | O_EXCL, mine_);
   }
 }
 

@@ -57,7 +57,8 @@ class Run {
         model_(config_of(o_.model, o_.tokenizer ? o_.tokenizer->vocab_size() : data_.vocab())),
         folder_({.dir = o_.output,
                  .resume = o_.resume,
-                 .keep = o_.keep,
+                 .keep = o_.keep.value_or(config_.checkpoint.nebula ? config_.checkpoint.nebula_versions
+                                                                    : TrainOptions::kKept),
                  .keep_every = o_.keep_every,
                  .strict = o_.strict,
                  .reset_optimizer = o_.reset_optimizer},
@@ -125,6 +126,7 @@ class Run {
     engine_->synchronize();
     if (stopped) say(fmt::format("stop requested: saving after step {}", engine_->step()));
     save();
+    folder_.finish(*engine_);
     if (!stopped && eval_) evaluate();
     if (!stopped) write_export();
     profile_->end();
@@ -237,7 +239,8 @@ class Run {
   }
 
   // After a step: whether any rank was asked to stop or to save. When one cannot read what the next step
-  // needs, all save and then throw its Error(data).
+  // needs, all save and then throw its Error(data); when one could not save behind the training, all throw
+  // why.
   struct Votes {
     bool stop, save;
   };
@@ -249,9 +252,10 @@ class Run {
       failure = std::current_exception();
     }
     double votes[] = {Job::stop_requested() ? 1.0 : 0, failure ? 1.0 : 0,
-                      job_.first() && time_to_save() ? 1.0 : 0};
+                      job_.first() && time_to_save() ? 1.0 : 0, folder_.look(*engine_) ? 0 : 1.0};
     Stream stream;
-    job_.world().all_reduce(Tensor(votes, DType::fp64, {3}, MemoryKind::host), stream, {.what = "agreement"});
+    job_.world().all_reduce(Tensor(votes, DType::fp64, {4}, MemoryKind::host), stream, {.what = "agreement"});
+    if (votes[3] > 0) folder_.finish(*engine_);
     if (votes[1] > 0) save_and_throw(failure);
     return {.stop = votes[0] > 0, .save = votes[2] > 0};
   }
@@ -266,7 +270,7 @@ class Run {
   [[noreturn]] void save_and_throw(const std::exception_ptr& failure) {
     engine_->synchronize();
     say(fmt::format("data cannot be read: saving after step {}", engine_->step()));
-    save();
+    save(), folder_.finish(*engine_);
     job_.together([&] {
       if (failure) std::rethrow_exception(failure);
     });
@@ -305,7 +309,7 @@ class Run {
         throw;
       }
       say(fmt::format("saving what was before step {}", engine_->step() + 1));
-      save();
+      save(), folder_.finish(*engine_);
       throw;
     }
   }

@@ -42,7 +42,7 @@ bool parse_options(TrainOptions& o, const Arguments& arguments) {
                  "minutes between checkpoints, whatever the steps take (0: none)")
       ->check(number(0));
   app.add_option("--keep", o.keep, "newest checkpoints to keep (0: all)")
-      ->capture_default_str()
+      ->default_str(std::to_string(TrainOptions::kKept))
       ->check(integer(0));
   app.add_option("--keep_every", o.keep_every,
                  "also keep those of steps that are multiples of this (0: none)")

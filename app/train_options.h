@@ -11,7 +11,9 @@ struct TrainOptions {
   std::string config, data, eval_data, jsonl_key = "text", output, export_to, resume = "auto", metrics, trace;
   std::vector<std::string> texts;  // of which --data and --eval_data were made; see train_tokens.h
   std::shared_ptr<const Tokenizer> tokenizer;  // null: bytes, or nobody said which
-  int64_t steps = 100, eval_interval = 0, save_interval = 0, keep = 2, keep_every = 0, trace_steps = 10;
+  int64_t steps = 100, eval_interval = 0, save_interval = 0, keep_every = 0, trace_steps = 10;
+  static constexpr int64_t kKept = 2;
+  std::optional<int64_t> keep;  // absent: as the ds_config says, or kKept
   double save_minutes = 0;
   uint64_t seed = 42;
   bool pack = false, strict = false, reset_optimizer = false, ngrams = false, verbose = false, quiet = false;

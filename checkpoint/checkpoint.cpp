@@ -78,56 +78,133 @@ void write_shard(const fs::path& folder, const std::string& stem, const std::str
   write_text(folder / (stem + ".json"), mine.rank_text());
 }
 
+bool refuses_renaming(const std::error_code& error) {
+  constexpr int kRefusals[] = {EPERM, EACCES, ENOSYS, EOPNOTSUPP, EXDEV, EINVAL, EMFILE};
+  return std::find(std::begin(kRefusals), std::end(kRefusals), error.value()) != std::end(kRefusals);
+}
+
+// A file that is there whole, or not at all; where files are not renamed, a writer that is killed may leave a
+// part of it.
+void write_whole(const fs::path& path, const std::string& text) {
+  const fs::path temporary = path.string() + ".tmp";
+  write_text(temporary, text);
+  std::error_code error;
+  fs::rename(temporary, path, error);
+  if (!error) return;
+  if (!refuses_renaming(error)) throw fs::filesystem_error("cannot rename", temporary, path, error);
+  fs::remove(temporary);
+  fs::remove(path);  // files of some mounts are never overwritten
+  write_text(path, text);
+}
+
+// Where a save writes, and what it is called in the end.
+struct Place {
+  fs::path folder;
+  SavedCheckpoint saved;
+};
+
+// Names that checkpoints of a tag may have: the tag, "<tag>.2", ...
+std::string nth_name(const std::string& tag, int n) { return n == 1 ? tag : fmt::format("{}.{}", tag, n); }
+
+// Makes the folder. A folder with a file in it is renamed for a trial, because some file systems rename none,
+// and others only what is empty.
+Place make_place(const fs::path& dir, const std::string& tag) {
+  const fs::path temporary = dir / (".tmp." + tag), trial = dir / (".tmp.trial." + tag);
+  fs::remove_all(temporary), fs::remove_all(trial);
+  fs::create_directories(trial);
+  write_text(trial / "file", "");
+  std::error_code error;
+  fs::rename(trial, temporary, error);
+  if (!error) {
+    fs::remove(temporary / "file");
+    return {temporary, {tag, true}};
+  }
+  if (!refuses_renaming(error)) throw fs::filesystem_error("cannot rename", trial, temporary, error);
+  fs::remove_all(trial);
+  int n = 1;
+  while (fs::exists(dir / nth_name(tag, n) / "manifest.json")) ++n;
+  const fs::path folder = dir / nth_name(tag, n);
+  fs::remove_all(folder);  // of a save that did not end
+  fs::create_directory(folder);
+  return {folder, {nth_name(tag, n), false}};
+}
+
 // Rank 0 collects what every rank wrote, checks that it has every element of every tensor once, and writes
 // the manifest.
-void write_manifest(const fs::path& folder, int ranks, const std::string& state) {
+void write_manifest(const Place& place, int ranks, const std::string& state) {
   Manifest manifest;
   manifest.state = state;
   for (int r = 0; r < ranks; ++r) {
-    const fs::path part = folder / fmt::format("shard-{:05}.json", r);
+    const fs::path part = place.folder / fmt::format("shard-{:05}.json", r);
     manifest.add_rank(InputFile(part.string(), Exit::checkpoint).text());
     fs::remove(part);
   }
   manifest.require_complete();
-  write_text(folder / "manifest.json", manifest.text());
+  const fs::path file = place.folder / "manifest.json";
+  place.saved.renamed ? write_text(file, manifest.text()) : write_whole(file, manifest.text());
 }
 
-void put_in_place(const fs::path& dir, const fs::path& temporary, const std::string& tag) {
+// `latest` names the checkpoint when it is whole, and only then what it replaces goes.
+void put_in_place(const fs::path& dir, const Place& place, const std::string& tag) {
   const fs::path target = dir / tag, old = dir / (".old." + tag);
-  sync_folder(temporary);
-  fs::remove_all(old);
-  if (fs::exists(target)) fs::rename(target, old);
-  fs::rename(temporary, target);
-  write_text(dir / "latest.tmp", tag + "\n");
-  fs::rename(dir / "latest.tmp", dir / "latest");
+  sync_folder(place.folder);
+  if (place.saved.renamed) {
+    fs::remove_all(old);
+    if (fs::exists(target)) fs::rename(target, old);
+    fs::rename(place.folder, target);
+  }
+  write_whole(dir / "latest", place.saved.name + "\n");
   sync_folder(dir);
-  remove_checkpoint(old);
+  if (place.saved.renamed) return remove_checkpoint(old);
+  bool behind = false;  // the new one's number
+  for (int n = 1;; ++n) {
+    const fs::path other = dir / nth_name(tag, n);
+    if (other.filename() == place.saved.name)
+      behind = true;
+    else if (fs::exists(other / "manifest.json"))
+      remove_checkpoint(other);
+    else if (behind)
+      return;
+  }
 }
 
-// The same on every rank.
-std::string new_name(Communicator& world) {
+// What the first rank knows of a save, to all: its place, and a name that no other save has.
+struct Announcement {
+  uint64_t number = 0;
+  bool renamed = true;
+  char name[247] = {};
+};
+
+Announcement announced(const Place& place, Communicator& world) {
   std::random_device random;
-  uint64_t number = uint64_t(random()) << 32 | random();
+  Announcement a{.number = uint64_t(random()) << 32 | random(), .renamed = place.saved.renamed};
+  std::copy_n(place.saved.name.begin(), std::min(place.saved.name.size(), sizeof a.name - 1), a.name);
   Stream stream;
-  world.broadcast(Tensor(&number, DType::int64, {1}, MemoryKind::host), 0, stream,
+  world.broadcast(Tensor(&a, DType::uint8, {int64_t(sizeof a)}, MemoryKind::host), 0, stream,
                   {.what = "name of a save"});
   stream.synchronize();
-  return fmt::format("{:016x}", number);
+  return a;
 }
 
 }  // namespace
 
-void save_checkpoint(const fs::path& dir, const std::string& tag, const std::vector<Record>& records,
-                     const std::string& state, Communicator& world) {
-  const fs::path temporary = dir / (".tmp." + tag);
+std::string while_saving(const fs::path& folder, const Error& e) {
+  return fmt::format("saving checkpoint {}, which all ranks do together: {}", folder.string(), e.what());
+}
+
+SavedCheckpoint save_checkpoint(const fs::path& dir, const std::string& tag,
+                                const std::vector<Record>& records, const std::string& state,
+                                Communicator& world) {
+  Place place;  // on rank 0
+  bool whole = false;
   // A rank that fails must still meet the others, or they would wait for the deadline.
   auto step = [&](const std::function<void()>& body) {
     try {
       together(world, Exit::checkpoint, body);
     } catch (const Error& e) {
-      if (e.exit() == Exit::rank_lost) throw;
+      if (e.exit() == Exit::rank_lost) throw Error(e.exit(), while_saving(dir / tag, e));
       std::error_code ignored;
-      if (world.rank() == 0) fs::remove_all(temporary, ignored);
+      if (!place.folder.empty() && !whole) fs::remove_all(place.folder, ignored);
       throw AgreedError(Exit::checkpoint,
                         fmt::format("checkpoint {} was not saved; earlier ones are unchanged: {}",
                                     (dir / tag).string(), e.what()));
@@ -135,17 +212,22 @@ void save_checkpoint(const fs::path& dir, const std::string& tag, const std::vec
   };
   step([&] {
     require(is_plain_name(tag), Exit::checkpoint, "{} is not the name of a folder in it", in_quotes(tag));
-    if (world.rank() != 0) return;
-    fs::remove_all(temporary);
-    fs::create_directories(temporary);
+    if (world.rank() == 0) place = make_place(dir, tag);
   });
-  const std::string save = new_name(world);
-  step([&] { write_shard(temporary, fmt::format("shard-{:05}", world.rank()), save, records); });
+  const Announcement told = announced(place, world);
+  const SavedCheckpoint saved{told.name, told.renamed};
+  const fs::path folder = saved.renamed ? dir / (".tmp." + tag) : dir / saved.name;
+  step([&] {
+    write_shard(folder, fmt::format("shard-{:05}", world.rank()), fmt::format("{:016x}", told.number),
+                records);
+  });
   step([&] {
     if (world.rank() != 0) return;
-    write_manifest(temporary, world.size(), state);
-    put_in_place(dir, temporary, tag);
+    write_manifest(place, world.size(), state);
+    whole = !place.saved.renamed;
+    put_in_place(dir, place, tag);
   });
+  return saved;
 }
 
 void remove_checkpoint(const fs::path& folder) {

@@ -3,7 +3,9 @@
 // stages.
 //
 // A save goes to a temporary folder that is renamed when every byte is on disk, then the file `latest` is
-// replaced: a run that is killed at any point leaves the checkpoint before it whole.
+// replaced: a run that is killed at any point leaves the checkpoint before it whole. Where the file system
+// does not rename folders, the shards go to the last place at once and the manifest, which makes a checkpoint
+// of them, behind them.
 #pragma once
 #include <filesystem>
 #include <functional>
@@ -35,11 +37,19 @@ struct Record {
   Move read, write;  // a saver needs the first, a loader the second
 };
 
+// What a save made.
+struct SavedCheckpoint {
+  std::string name;     // of its folder
+  bool renamed = true;  // false: the file system renames no folders, so it was written in its place
+};
+
 // Every rank gives its own records; together they must cover each tensor exactly once. `state` is JSON text
-// that load_state returns. Collective; only barriers cross the network. Throws Error(checkpoint), having
-// removed what it wrote.
-void save_checkpoint(const std::filesystem::path& dir, const std::string& tag,
-                     const std::vector<Record>& records, const std::string& state, Communicator& world);
+// that load_state returns. A checkpoint of the same tag is replaced; where folders are not renamed, the new
+// one has the name "<tag>.2" (or .3, ...), and the old one goes when it is whole. Collective; only barriers
+// and names cross the network. Throws Error(checkpoint), having removed what it wrote.
+SavedCheckpoint save_checkpoint(const std::filesystem::path& dir, const std::string& tag,
+                                const std::vector<Record>& records, const std::string& state,
+                                Communicator& world);
 
 // Reads what it is asked for and little more: the blocks that a record's elements lie in, each of which is
 // compared with its checksum. Const members may be called from several threads at once.
@@ -86,6 +96,9 @@ class CheckpointReader {
   mutable std::set<const Part*> checked_;  // of those with a checksum for all of it
   mutable std::map<std::string, std::unique_ptr<SafetensorsFile>> files_;  // opened when first read
 };
+
+// What a rank says that lost another one in a save, or was the only one to begin it.
+std::string while_saving(const std::filesystem::path& folder, const Error& error);
 
 // Complete checkpoints in dir, oldest first: those whose manifest exists.
 std::vector<std::string> list_checkpoints(const std::filesystem::path& dir);

@@ -122,6 +122,17 @@ struct FlopsProfilerConfig {
   std::string output_file;    // empty: with the other lines of the run
 };
 
+// How checkpoints are saved: three keys ask for the same.
+struct CheckpointConfig {
+  bool async = false;           // checkpoint.async
+  bool decoupled = false;       // checkpoint.writer.decoupled
+  bool nebula = false;          // nebula.enabled
+  int64_t nebula_versions = 2;  // how many checkpoints stay, where nobody else says so
+
+  // Whether a copy of the state is written while the training goes on.
+  bool behind() const { return async || decoupled || nebula; }
+};
+
 // A log of collectives.
 struct CommsLoggerConfig {
   bool enabled = false;  // resolved: the section's presence is enough
@@ -165,6 +176,7 @@ struct DsConfig {
   PipelineConfig pipeline;
   TensorParallelConfig tensor_parallel;
   CheckpointingConfig checkpointing;
+  CheckpointConfig checkpoint;
   TensorBoardConfig tensorboard;
   CsvConfig csv_monitor;
   FlopsProfilerConfig flops_profiler;

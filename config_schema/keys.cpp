@@ -183,6 +183,7 @@ std::vector<Key> describe(DsConfig& config) {
   describe_pipeline(keys, config.pipeline);
   describe_tensor_parallel(keys, config.tensor_parallel);
   describe_checkpointing(keys, config.checkpointing);
+  describe_checkpoint(keys, config.checkpoint);
   describe_unbuilt_training(keys);
   describe_unbuilt_tools(keys);
   return std::move(keys.list);

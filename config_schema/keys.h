@@ -117,6 +117,7 @@ void describe_aio(Keys& keys, DsConfig& config);
 void describe_pipeline(Keys& keys, PipelineConfig& pipeline);
 void describe_tensor_parallel(Keys& keys, TensorParallelConfig& tensor);
 void describe_checkpointing(Keys& keys, CheckpointingConfig& checkpointing);
+void describe_checkpoint(Keys& keys, CheckpointConfig& checkpoint);
 void describe_unbuilt_training(Keys& keys);
 void describe_unbuilt_tools(Keys& keys);
 

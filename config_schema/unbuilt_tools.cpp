@@ -28,30 +28,10 @@ void unbuilt_monitors(Keys& k) {
   k.no_effect("synchronized", "b=true", "a step's time is taken when its work has ended");
 }
 
-void unbuilt_files(Keys& k) {
-  k.section("checkpoint", "checkpoints");
-  k.no_effect("tag_validation", "s=\"Warn\"", "rank 0 alone chooses the tag")
-      .one_of({"Ignore", "Warn", "Fail"})
-      .ignoring_case();
-  k.no_effect("load_universal", "b=false", "every checkpoint loads on any number of ranks");
-  k.refused("use_node_local_storage", "b=false", "all ranks write to one folder");
-  k.section("checkpoint.parallel_write", "who writes what");
-  k.no_effect("pipeline_stage", "b=false", "there is one pipeline stage");
-  k.section("checkpoint", "");
-  k.no_effect("checkpoint_serialization", "b=true", "checkpoints are safetensors files");
-  k.no_effect("writer", "o?=null", "checkpoints have one writer");
-  k.section("checkpoint.writer", "");
-  k.details("checkpoint.writer", "other writers of checkpoints",
-            "type:s=\"FAST\" io_buffer_size:i=67108864 io_buffer_double:b=true show_statistics:b=false "
-            "data_parallel:s?=null decoupled:b=false io_multiplier:i=1");
-  k.section("nebula", "checkpoints by Nebula");
-  k.refused("enabled", "b=false", "checkpoints go to the output folder");
-  k.details("nebula.enabled", "checkpoints by Nebula",
-            "enable_nebula_load:b=true nebula_load_path:s?=null persistent_storage_path:s?=null "
-            "persistent_time_interval:i=100 num_of_version_in_retention:i=2");
+void unbuilt_datastates(Keys& k) {
   k.section("", "");
-  k.refused("datastates_ckpt", "a=false", "checkpoints are not written asynchronously by this library",
-            "null");
+  k.refused("datastates_ckpt", "a=false",
+            "checkpoint.async writes behind the training here, without this library", "null");
   k.details("datastates_ckpt", "asynchronous checkpoints", "datastates_ckpt.host_cache_size:i?=null");
 }
 
@@ -180,7 +160,7 @@ void unbuilt_inference(Keys& k) {
 
 void describe_unbuilt_tools(Keys& keys) {
   unbuilt_monitors(keys);
-  unbuilt_files(keys);
+  unbuilt_datastates(keys);
   unbuilt_tuners(keys);
   unbuilt_sparse_attention(keys);
   unbuilt_compression(keys);

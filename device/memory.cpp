@@ -90,6 +90,8 @@ std::string_view remedy(Category category, MemoryKind kind) {
       return "a smaller train_micro_batch_size_per_gpu (with more gradient_accumulation_steps) or --seq_len";
     case Category::staging:
       return "a smaller zero_optimization.reduce_bucket_size and allgather_bucket_size";
+    case Category::checkpoint:
+      return "checkpoint.async false keeps no copy of the state, and saves while the training waits";
   }
   return "";
 }

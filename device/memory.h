@@ -22,13 +22,14 @@ enum class Category : uint8_t {
   buckets,
   gathered,
   activations,
-  staging
+  staging,
+  checkpoint
 };
-inline constexpr int kCategories = 8;
+inline constexpr int kCategories = 9;
 
 constexpr std::string_view name_of(Category category) {
-  constexpr std::string_view names[] = {"weights", "gradients", "master",      "optimizer_state",
-                                        "buckets", "gathered",  "activations", "staging"};
+  constexpr std::string_view names[] = {"weights",  "gradients",   "master",  "optimizer_state", "buckets",
+                                        "gathered", "activations", "staging", "checkpoint"};
   return names[size_t(category)];
 }
 

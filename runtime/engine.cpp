@@ -7,6 +7,7 @@
 #include <numeric>
 #include <set>
 
+#include "checkpoint/background_save.h"
 #include "comm/together.h"
 #include "device/copy.h"
 #include "optim/clipping.h"
@@ -60,7 +61,7 @@ std::vector<std::string> EngineNotes::lines() const {
 struct Engine::State {
   State(const DsConfig& config, const ModelFactory& make, Communicator& world, const EngineOptions& options);
   // Streams end first: they finish what was enqueued, also when a step was given up.
-  ~State() { graphs.reset(), streams.reset(); }
+  ~State() { background.reset(), graphs.reset(), streams.reset(); }
 
   // Throws Error(memory) on every rank of a pipe when one of its stages does not fit: their plans differ.
   void check_memory();
@@ -91,6 +92,7 @@ struct Engine::State {
   Memory memory;
   std::unique_ptr<RankState> rank;
   std::unique_ptr<Graphs> graphs;
+  std::unique_ptr<BackgroundSave> background;  // where checkpoints are written behind the training
   LossScaler scaler;
   TrainingState at;
   bool whole = true;  // false: a step that threw has updated some of the state
@@ -153,6 +155,8 @@ void Engine::State::allocate() {
   rank = std::make_unique<RankState>(settings, model, pipeline, ranks, *streams, memory);
   rank->saved->initialize(options.seed, streams->compute);
   streams->synchronize();
+  if (rank->copy.defined() && !settings.dry)
+    background = std::make_unique<BackgroundSave>(rank->copy, ranks.world());
   if (options.trace) {  // from here on
     streams->name_in(*options.trace);
     rank->show_in(*options.trace, streams->compute);
@@ -382,12 +386,22 @@ void Engine::State::run_forward(const ScheduleShape& shape, const Work& work) {
   rank->store.synchronize_disk();
 }
 
-void Engine::save_checkpoint(const std::string& dir, const std::string& tag, const std::string& client) {
+void Engine::save_checkpoint(const std::string& dir, const std::string& tag, const std::string& client,
+                             const Written& written) {
   State& s = *state_;
   s.rank->optimizer();
-  cleave::save_checkpoint(dir, tag, records_to_save(*s.rank, s.streams->compute),
-                          to_json(s.at, s.scaler.state(), s.options.seed, client), s.ranks.world());
+  const std::vector<Record> records = records_to_save(*s.rank, s.streams->compute);
+  const std::string state = to_json(s.at, s.scaler.state(), s.options.seed, client);
+  if (s.background) return s.background->begin(dir, tag, records, state, written);
+  const SavedCheckpoint saved = cleave::save_checkpoint(dir, tag, records, state, s.ranks.world());
+  if (written) written(saved);
 }
+
+void Engine::finish_save() {
+  if (state_->background) state_->background->finish();
+}
+
+bool Engine::save_failed() const { return state_->background && state_->background->failed(); }
 
 std::string Engine::load_checkpoint(const std::string& dir, const std::string& tag, Load what) {
   State& s = *state_;

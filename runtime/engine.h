@@ -22,17 +22,18 @@
 
 namespace cleave {
 
-struct Axes;         // model/axes.h
-struct CommBytes;    // comm/communicator.h
-class Communicator;  // comm/communicator.h
-struct DsConfig;     // config_schema/ds_config.h
-struct LayerCost;    // pipeline/partition.h
-struct Model;        // model/layer.h
-struct ParamSpec;    // core/param_spec.h
-struct Record;       // checkpoint/checkpoint.h
-struct Simulation;   // pipeline/simulate.h
-class Trace;         // device/trace.h
-struct UpdateBytes;  // zero/update_times.h
+struct Axes;             // model/axes.h
+struct CommBytes;        // comm/communicator.h
+class Communicator;      // comm/communicator.h
+struct DsConfig;         // config_schema/ds_config.h
+struct LayerCost;        // pipeline/partition.h
+struct Model;            // model/layer.h
+struct ParamSpec;        // core/param_spec.h
+struct Record;           // checkpoint/checkpoint.h
+struct SavedCheckpoint;  // checkpoint/checkpoint.h
+struct Simulation;       // pipeline/simulate.h
+class Trace;             // device/trace.h
+struct UpdateBytes;      // zero/update_times.h
 
 // The type that a model must be made in to be trained as the configuration says.
 DType model_dtype(const DsConfig& config);
@@ -110,7 +111,18 @@ class Engine {
 
   // Writes DIR/<tag> from all ranks, then points DIR/latest at it; a run that is killed at any point leaves
   // the checkpoint before it whole. Collective. `client` is kept in the manifest for the caller (JSON text).
-  void save_checkpoint(const std::string& dir, const std::string& tag, const std::string& client = "{}");
+  // Where the configuration says checkpoint.async, it waits for the save before, copies this rank's state to
+  // memory of the host and returns, and a thread writes the copy behind the steps that follow; what goes
+  // wrong there is thrown by the next save or by finish_save(). `written` is called when the checkpoint is
+  // whole: here, or on that thread.
+  using Written = std::function<void(const SavedCheckpoint&)>;
+  void save_checkpoint(const std::string& dir, const std::string& tag, const std::string& client = "{}",
+                       const Written& written = {});
+  // Waits for the save that is being written, and throws what went wrong in it. Collective. An engine that
+  // goes waits, too, but has nobody to tell; while an exception is under way it gives the save up instead.
+  void finish_save();
+  // Whether the save that is being written went wrong, on this rank: then all have to call finish_save().
+  bool save_failed() const;
   // Restores weights, optimizer state, schedule position and loss scale; returns what the caller stored. Any
   // number of ranks and any stage may load. Throws Error(checkpoint), on every rank when it does on one; what
   // was read before stays, and another checkpoint may be loaded. Collective.

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "device/copy.h"
+#include "runtime/state_records.h"
 
 namespace cleave {
 namespace {
@@ -94,6 +95,12 @@ RankState::RankState(const Settings& s, const Model& model, const PipelineCut& p
   for (int u = 0; u < store.units(); ++u)
     speaks.push_back(pipeline.speaks(s.place.pipe, store.layout(u).name()));
   summed_late = ranks.units_summed_late(store);
+  if (trained && s.config.checkpoint.behind()) {
+    int64_t numel = 0;
+    for (const Record& r : records_to_save(*this, streams.compute)) numel += r.elements.numel();
+    copy = memory.allocate(s.device.is_cuda() ? MemoryKind::pinned : MemoryKind::host, Category::checkpoint,
+                           DType::fp32, {numel}, "the copy of the state that is being saved");
+  }
   if (s.device.is_cuda() && !memory.dry()) loan = BufferLoan(ranks.data_groups(), store.device_buffers());
 }
 

@@ -76,6 +76,7 @@ struct RankState {
   std::unique_ptr<SavedState> saved;
   ShardedOptimizer* trained = nullptr;  // which is `saved`; none: nothing is trained
   Buffer squares, losses;               // of units; of micro-batches
+  Buffer copy;                          // of what this rank saves, where that is written behind the training
   std::vector<bool> speaks;             // by unit
   std::vector<bool> summed_late;        // by unit: Ranks::units_summed_late
   BufferLoan loan;

@@ -91,6 +91,10 @@ ROWS = {
     "comms_logger.prof_ops": ("lines", ["all_reduce"], ["barrier"], {"comms_logger": {"prof_all": False}}, 2),
     "comms_logger.verbose": ("lines", False, True, {}, 2),
     "comms_logger.debug": ("lines", False, True, {"comms_logger": {"enabled": True}}, 2),
+    "checkpoint.async": ("memory", False, True, {}, 1),
+    "checkpoint.writer.decoupled": ("memory", False, True, {}, 1),
+    "nebula.enabled": ("memory", False, True, {}, 1),
+    "nebula.num_of_version_in_retention": ("saved", 1, 3, {"nebula": {"enabled": True}}, 1),
     "cleave.comm_timeout_s": ("alone", 1, 2, {}, 2),
     "cleave.exact_sums": ("memory", False, True, {}, 1),
     "cleave.exact_sums_grid": ("loss", 20, 54, {"cleave": {"exact_sums": True}}, 1),
@@ -265,7 +269,7 @@ class Honoured(AppTest):
             rest = {**rest, "comms_logger": {}}
         options = ["train", *self.job(path, value, rest, folder), "--data", self.data, "--steps", 10, "--metrics", metrics]
         if what == "saved":
-            options += ["--output", folder / "out"]
+            options += ["--output", folder / "out", "--save_interval", 4]
         r = self.run_job(*(["launch", "-n", ranks, "--"] if ranks > 1 else []), *options)
         if what == "code":
             return r.returncode

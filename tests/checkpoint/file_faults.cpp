@@ -11,6 +11,7 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <filesystem>
 #include <string>
 
 namespace cleave::testing {
@@ -22,6 +23,10 @@ FileFault broken = FileFault::none;
 std::atomic<int> calls{0};
 std::array<std::atomic<bool>, 4096> open_below{};  // by file descriptor
 thread_local FileFault now = FileFault::none;      // of the call that is under way
+int slower_ms = 0;
+std::string mounted;
+Mount kind = Mount::local;
+int refusal = 0;
 
 bool is_below(const char* path) { return !watched.empty() && path && std::string(path).starts_with(watched); }
 
@@ -48,8 +53,31 @@ long change(bool counted, auto call) {
   return fails() ? -1 : passed(call());
 }
 
+bool is_mounted(const char* path) {
+  return !mounted.empty() && path && std::string(path).starts_with(mounted);
+}
+
+// Says why a call fails that this mount does not have.
+bool refused(bool asked) {
+  if (!asked || kind == Mount::local) return false;
+  errno = refusal;
+  return true;
+}
+
+bool is_folder_with_files(const char* path) {
+  return std::filesystem::is_directory(path) && !std::filesystem::is_empty(path);
+}
+
+bool is_file_with_bytes(const char* path) {
+  return std::filesystem::is_regular_file(path) && !std::filesystem::is_empty(path);
+}
+
 int open_file(int folder, const char* path, int flags, mode_t mode) {
   const bool writes = (flags & O_ACCMODE) != O_RDONLY;
+  if (refused(is_mounted(path) && writes &&
+              ((flags & O_APPEND) || (kind == Mount::renames_none && is_file_with_bytes(path) &&
+                                      (flags & (O_CREAT | O_EXCL)) != (O_CREAT | O_EXCL)))))
+    return -1;
   const auto fd =
       int(change(writes && is_below(path), [&] { return syscall(SYS_openat, folder, path, flags, mode); }));
   if (fd >= 0 && fd < int(open_below.size())) open_below[size_t(fd)] = is_below(path);
@@ -66,6 +94,13 @@ mode_t mode_of(int flags, va_list list) { return flags & O_CREAT ? va_arg(list, 
 
 void break_file_call(const char* folder, int nth, FileFault fault) {
   watched = folder, broken_call = nth, broken = fault, calls = 0;
+}
+void slow_file_calls(const char* folder, int milliseconds) {
+  break_file_call(folder, 0, FileFault::none);
+  slower_ms = milliseconds;
+}
+void mount_files(const char* folder, Mount mount, int error) {
+  mounted = folder, kind = mount, refusal = error;
 }
 int file_calls() { return calls; }
 
@@ -93,6 +128,7 @@ int open64(const char* path, int flags, ...) {
 
 ssize_t write(int fd, const void* bytes, size_t n) {
   if (!is_below(fd)) return syscall(SYS_write, fd, bytes, n);
+  if (slower_ms > 0) usleep(useconds_t(slower_ms) * 1000);
   if (fails()) {
     if (broken == FileFault::cut_short && calls == broken_call)
       syscall(SYS_write, fd, bytes, n / 2), errno = ENOSPC;
@@ -106,7 +142,25 @@ int fsync(int fd) {
 }
 
 int rename(const char* from, const char* to) {
+  if (refused(is_mounted(to) && (kind == Mount::renames_none || is_folder_with_files(from)))) return -1;
   return int(change(is_below(to), [&] { return syscall(SYS_rename, from, to); }));
+}
+
+int link(const char* from, const char* to) {
+  return refused(is_mounted(to)) ? -1 : int(syscall(SYS_link, from, to));
+}
+
+int symlink(const char* from, const char* to) {
+  return refused(is_mounted(to)) ? -1 : int(syscall(SYS_symlink, from, to));
+}
+
+int lock_file(int fd, int operation) asm("flock");  // which is also the name of a type
+int lock_file(int fd, int operation) {
+  return refused(is_below(fd)) ? -1 : int(syscall(SYS_flock, fd, operation));
+}
+
+ssize_t pwrite(int fd, const void* bytes, size_t n, off_t at) {
+  return refused(is_below(fd)) ? -1 : syscall(SYS_pwrite64, fd, bytes, n, at);
 }
 
 int mkdir(const char* path, mode_t mode) {

@@ -17,4 +17,17 @@ void break_file_call(const char* folder, int nth, FileFault fault);
 // How many such calls there have been since.
 int file_calls();
 
+// Every write below `folder` from now on takes so much longer.
+void slow_file_calls(const char* folder, int milliseconds);
+
+// What a mount of an object store does not do. Links, locks, appending and writing at a place are refused by
+// all but `local`.
+enum class Mount {
+  local,
+  renames_files,  // but no folders that have something in them
+  renames_none    // and files that are there are not written again
+};
+// From now on, below `folder`; what is refused fails with this errno.
+void mount_files(const char* folder, Mount mount, int error);
+
 }  // namespace cleave::testing

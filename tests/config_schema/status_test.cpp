@@ -33,7 +33,7 @@ std::string members_with(const Key& key, const std::string& value) {
   std::string members = nest(key.path, value);
   if (key.path.starts_with("zero_optimization."))
     return members.insert(members.find('{') + 1, "\"stage\": 3, ");
-  if (key.path.starts_with("fp16.") || key.path.starts_with("bf16."))
+  if (key.path.starts_with("fp16.") || key.path.starts_with("bf16.") || key.path.starts_with("nebula."))
     members.insert(members.find('{') + 1, "\"enabled\": true, ");
   return members;
 }

@@ -1,0 +1,84 @@
+#include "checkpoint/background_save.h"
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+
+#include "comm/together.h"
+
+namespace cleave {
+namespace {
+
+constexpr int64_t kPiece = int64_t{1} << 21;  // elements that are asked for at a time
+
+}  // namespace
+
+BackgroundSave::BackgroundSave(Tensor copy, Communicator& world)
+    : copy_(copy),
+      group_(world.duplicate("checkpoint")),
+      exceptions_(std::uncaught_exceptions()),
+      writer_(Stream::Mode::worker) {}
+
+BackgroundSave::~BackgroundSave() {
+  if (std::uncaught_exceptions() == exceptions_) return;
+  given_up_ = true;
+  group_->abort(fmt::format("rank {} ends with an error and gives up the checkpoint that it was writing",
+                            group_->rank()));
+}
+
+std::vector<Record> BackgroundSave::copied(const std::vector<Record>& records) {
+  std::vector<Record> copies;
+  int64_t at = 0;
+  for (const Record& r : records) {
+    const int64_t numel = r.elements.numel();
+    const Tensor here = copy_.slice({at, at + numel});
+    at += numel;
+    for (Range piece{0, 0}; piece.begin < numel; piece.begin = piece.end) {
+      piece.end = std::min(numel, piece.begin + kPiece);
+      r.read(piece, here.slice(piece));
+    }
+    copies.push_back({r.kind,
+                      r.tensor,
+                      r.shape,
+                      r.elements,
+                      [this, here](Range range, Tensor to) {
+                        require(!given_up_, Exit::checkpoint, "the run ended with an error");
+                        std::memcpy(to.raw(), here.slice(range).raw(), size_t(to.bytes()));
+                      },
+                      {}});
+  }
+  return copies;
+}
+
+void BackgroundSave::begin(const std::filesystem::path& dir, const std::string& tag,
+                           const std::vector<Record>& records, const std::string& state,
+                           const Written& written) {
+  finish();
+  std::vector<Record> copies;
+  try {
+    together(*group_, Exit::checkpoint, [&] { copies = copied(records); });
+  } catch (const Error& e) {
+    if (e.exit() != Exit::rank_lost) throw;
+    throw Error(e.exit(), while_saving(dir / tag, e));
+  }
+  writer_.enqueue([this, dir, tag, copies = std::move(copies), state, written] {
+    try {
+      const SavedCheckpoint saved = save_checkpoint(dir, tag, copies, state, *group_);
+      if (written) written(saved);
+    } catch (...) {
+      failed_ = true;
+      throw;
+    }
+  });
+}
+
+void BackgroundSave::finish() {
+  try {
+    writer_.synchronize();
+  } catch (...) {
+    failed_ = false;
+    throw;
+  }
+}
+
+}  // namespace cleave

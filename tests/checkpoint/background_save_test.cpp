@@ -1,0 +1,165 @@
+// Saves behind the training: the bytes of a save that waits, whatever changes meanwhile, and what happens
+// when one goes wrong.
+#include "checkpoint/background_save.h"
+
+#include <gtest/gtest.h>
+
+#include "checkpoint/digest.h"
+#include "core/range.h"
+#include "tests/checkpoint/file_faults.h"
+#include "tests/checkpoint/hand_made.h"
+#include "tests/scratch.h"
+
+namespace cleave::testing {
+namespace {
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+constexpr int64_t kNumel = 5000;
+
+// What a rank trains: its part of two tensors, and memory for a copy of it.
+class State {
+ public:
+  explicit State(const Communicator& world)
+      : part_(part(kNumel, world.size(), world.rank())), values_(size_t(2 * part_.size())), copy_(values_) {
+    step(0);
+  }
+  void step(int n) {
+    for (size_t i = 0; i < values_.size(); ++i) values_[i] = float(n * 100000 + part_.begin + int64_t(i));
+  }
+  std::vector<Record> records() const { return {record("master", 0), record("exp_avg", part_.size())}; }
+  Tensor copy() { return Tensor(copy_.data(), DType::fp32, {int64_t(copy_.size())}, MemoryKind::host); }
+
+ private:
+  Record record(const std::string& kind, int64_t at) const {
+    return {kind,
+            "w",
+            {kNumel},
+            {part_},
+            [this, at](Range r, Tensor to) {
+              std::copy_n(values_.data() + at + r.begin, r.size(), to.as<float>());
+            },
+            {}};
+  }
+  Range part_;
+  std::vector<float> values_, copy_;
+};
+
+// A shard or manifest without what differs between two saves of the same: the save's name, and the checksum
+// of the header that holds it.
+std::string text_of(const fs::path& file) {
+  std::ifstream in(file, std::ios::binary);
+  std::string text{std::istreambuf_iterator<char>(in), {}};
+  for (const std::string key : {"\"save\":\"", "\"header_xxh3\": \"", "\"xxh3\": \""})
+    for (size_t at = text.find(key); at != text.npos; at = text.find(key, at + 1))
+      text.replace(at + key.size(), 16, 16, '0');
+  return text;
+}
+
+TEST(BackgroundSave, WritesTheBytesOfASaveThatWaitsWhileTheStateChanges) {
+  for (const int ranks : {1, 2, 4}) {
+    const Scratch waits, behind;
+    run_ranks(ranks, [&](Communicator& world) {
+      State state(world);
+      save_checkpoint(waits.folder(), "a", state.records(), R"({"step": 7})", world);
+    });
+    slow_file_calls(behind.folder().c_str(), 20);
+    run_ranks(ranks, [&](Communicator& world) {
+      State state(world);
+      BackgroundSave save(state.copy(), world);
+      std::atomic<bool> written{false};
+      save.begin(behind.folder(), "a", state.records(), R"({"step": 7})",
+                 [&](const SavedCheckpoint& saved) { written = saved.name == "a"; });
+      int steps = 0;
+      while (!written) state.step(++steps);
+      EXPECT_GT(steps, 10) << "the writer was not slow";
+      save.finish();
+    });
+    slow_file_calls("", 0);
+    std::set<std::string> names;
+    for (const auto& entry : fs::directory_iterator(waits.folder() / "a")) {
+      const std::string name = entry.path().filename();
+      EXPECT_EQ(text_of(entry.path()), text_of(behind.folder() / "a" / name)) << name;
+      names.insert(name);
+    }
+    EXPECT_EQ(names.size(), size_t(ranks) + 1);
+    EXPECT_EQ(digests(CheckpointReader(waits.folder(), "latest"), 1),
+              digests(CheckpointReader(behind.folder(), "latest"), 1));
+  }
+}
+
+TEST(BackgroundSave, WaitsForTheOneBefore) {
+  const Scratch scratch;
+  slow_file_calls(scratch.folder().c_str(), 10);
+  run_ranks(2, [&](Communicator& world) {
+    State state(world);
+    BackgroundSave save(state.copy(), world);
+    for (int n = 1; n <= 3; ++n) {
+      state.step(n);
+      save.begin(scratch.folder(), fmt::format("step{}", n), state.records(), "{}", {});
+    }
+    save.finish();
+  });
+  slow_file_calls("", 0);
+  for (int n = 1; n <= 3; ++n)
+    EXPECT_EQ(
+        read(CheckpointReader(scratch.folder(), fmt::format("step{}", n)), "master", "w", {kNumel}, {{0, 1}}),
+        std::vector<float>{float(n * 100000)});
+  EXPECT_EQ(latest_checkpoint(scratch.folder()), "step3");
+}
+
+TEST(BackgroundSave, TellsEveryRankWhatWentWrongOnOne) {
+  const Scratch scratch;
+  std::ofstream(scratch.folder() / "file") << "x";
+  run_ranks(2, [&](Communicator& world) {
+    State state(world);
+    BackgroundSave save(state.copy(), world);
+    save.begin(scratch.folder() / "file", "a", state.records(), "{}",
+               [](const SavedCheckpoint&) { ADD_FAILURE() << "nothing was saved"; });
+    while (!save.failed()) std::this_thread::yield();
+    expect_error(Exit::checkpoint, {"was not saved", "file"}, [&] { save.finish(); });
+    EXPECT_FALSE(save.failed());
+    save.finish();  // said once
+    save.begin(scratch.folder(), "a", state.records(), "{}", {});
+    save.finish();
+    // A rank whose state cannot be read is found while it is copied.
+    std::vector<Record> broken = state.records();
+    if (world.rank() == 1) broken[1].read = [](Range, Tensor) { fail(Exit::checkpoint, "the disk is gone"); };
+    expect_error(Exit::checkpoint, {"the disk is gone"},
+                 [&] { save.begin(scratch.folder(), "b", broken, "{}", {}); });
+  });
+  EXPECT_EQ(list_checkpoints(scratch.folder()), std::vector<std::string>{"a"});
+}
+
+// A run that ends with an exception does not wait for a slow disk, and its other ranks do not wait for it.
+TEST(BackgroundSave, IsGivenUpByARunThatEndsWithAnException) {
+  for (const bool both : {true, false}) {
+    const Scratch scratch;
+    run_ranks(2, [&](Communicator& world) {
+      save_checkpoint(scratch.folder(), "one", State(world).records(), "{}", world);
+    });
+    slow_file_calls(scratch.folder().c_str(), 300);
+    const auto begin = Clock::now();
+    run_ranks(2, [&](Communicator& world) {
+      State state(world);
+      try {
+        BackgroundSave save(state.copy(), world);
+        save.begin(scratch.folder(), "two", state.records(), "{}", {});
+        if (both || world.rank() == 1) throw std::runtime_error("diverged");
+        save.finish();
+        ADD_FAILURE() << "saved without rank 1";
+      } catch (const Error& e) {
+        EXPECT_EQ(e.exit(), Exit::rank_lost);
+        EXPECT_NE(std::string(e.what()).find("rank 1 ends with an error"), std::string::npos) << e.what();
+      } catch (const std::runtime_error&) {
+      }
+    });
+    slow_file_calls("", 0);
+    EXPECT_LT(Clock::now() - begin, std::chrono::seconds(20));
+    EXPECT_EQ(list_checkpoints(scratch.folder()), std::vector<std::string>{"one"});
+    EXPECT_EQ(latest_checkpoint(scratch.folder()), "one");
+  }
+}
+
+}  // namespace
+}  // namespace cleave::testing

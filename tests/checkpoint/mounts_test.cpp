@@ -1,0 +1,133 @@
+// Mounts of object stores, which refuse to rename folders or files, to link, to lock, to append and to write
+// again.
+#include <gtest/gtest.h>
+
+#include <cerrno>
+#include <thread>
+
+#include "app/run_lock.h"
+#include "tests/checkpoint/file_faults.h"
+#include "tests/checkpoint/hand_made.h"
+#include "tests/scratch.h"
+
+namespace cleave::testing {
+namespace {
+namespace fs = std::filesystem;
+
+SavedCheckpoint save(const fs::path& dir, const std::string& tag, float value) {
+  SavedCheckpoint saved;
+  run_ranks(2, [&](Communicator& world) {
+    const Record record{"master",
+                        "w",
+                        {8},
+                        {part(8, 2, world.rank())},
+                        [value](Range r, Tensor to) { std::fill_n(to.as<float>(), r.size(), value); },
+                        {}};
+    const SavedCheckpoint mine = save_checkpoint(dir, tag, {record}, "{}", world);
+    if (world.rank() == 0) saved = mine;
+  });
+  return saved;
+}
+
+float value_in(const fs::path& dir, const std::string& tag) {
+  const std::vector<float> held = read(CheckpointReader(dir, tag), "master", "w", {8}, {{0, 8}});
+  EXPECT_EQ(held, std::vector<float>(8, held[0]));
+  return held[0];
+}
+
+TEST(Mounts, ThatRenameNothingHoldCheckpoints) {
+  for (const Mount mount : {Mount::renames_files, Mount::renames_none})
+    for (const int refusal : {EPERM, EACCES, ENOSYS, EOPNOTSUPP, EXDEV, EMFILE}) {
+      const Scratch scratch;
+      const fs::path& dir = scratch.folder();
+      mount_files(dir.c_str(), mount, refusal);
+      for (int n = 1; n <= 2; ++n) {
+        const std::string tag = fmt::format("step{}", n);
+        const SavedCheckpoint saved = save(dir, tag, float(n));
+        EXPECT_EQ(saved.name, tag);
+        EXPECT_FALSE(saved.renamed);
+        EXPECT_EQ(value_in(dir, "latest"), float(n));
+      }
+      EXPECT_EQ(value_in(dir, "step1"), 1);
+      // A checkpoint is never written over: the one in its place has another name, and is there before it
+      // goes.
+      for (int n = 3; n <= 5; ++n) {
+        const SavedCheckpoint saved = save(dir, "step2", float(n));
+        EXPECT_EQ(saved.name, n % 2 ? "step2.2" : "step2");
+        EXPECT_EQ(value_in(dir, "latest"), float(n));
+        EXPECT_EQ(list_checkpoints(dir).size(), 2u);
+      }
+      remove_checkpoint(dir / "step1");
+      // What a killed save left in the place is replaced.
+      fs::create_directory(dir / "step6");
+      std::ofstream(dir / "step6" / "shard-00007.safetensors") << "half";
+      EXPECT_EQ(save(dir, "step6", 6).name, "step6");
+      EXPECT_FALSE(fs::exists(dir / "step6" / "shard-00007.safetensors"));
+      for (const auto& entry : fs::recursive_directory_iterator(dir)) {
+        const std::string name = entry.path().filename();
+        EXPECT_EQ(name.find("tmp"), name.npos) << entry.path();
+        EXPECT_EQ(name.find(".old"), name.npos) << entry.path();
+      }
+      mount_files("", Mount::local, 0);
+      EXPECT_TRUE(save(dir, "step7", 7).renamed);
+    }
+}
+
+// The lock of a run: one that is left behind is taken over, and one that is held shows that it is.
+TEST(Mounts, ThatRenameNothingHoldTheLockOfARun) {
+  const Scratch scratch;
+  const fs::path file = scratch.folder() / "run.lock";
+  mount_files(scratch.folder().c_str(), Mount::renames_none, EPERM);
+  std::string mine;
+  {
+    RunLock lock(file, {});
+    mine = scratch.read("run.lock");
+    expect_error(Exit::usage, {"is used by another job"}, [&] { RunLock(file, {}); });
+    lock.require_held();
+  }
+  EXPECT_FALSE(fs::exists(file));
+  std::string said, dead = mine;
+  dead[dead.find("\"begin\":\"") + 9] = 'x';  // an earlier process of this number
+  scratch.write("run.lock", dead);
+  {
+    RunLock lock(file, {.say = [&](const std::string& text) { said += text; }});
+    EXPECT_NE(said.find("took over"), said.npos);
+    lock.require_held();
+    scratch.write("run.lock", dead);
+    expect_error(Exit::checkpoint, {"was taken over"}, [&] { lock.require_held(); });
+    fs::remove(file);
+  }
+  // Of another host: alive as long as it writes.
+  RunLock held(file, {.beat = std::chrono::milliseconds(30)});
+  std::string elsewhere = scratch.read("run.lock");
+  elsewhere[elsewhere.find("\"host_id\":\"") + 11] = '_';
+  const auto beat = [&] { return fs::exists(scratch.path("run.lock.beat")); };
+  while (!beat()) std::this_thread::yield();
+  const fs::path other = scratch.folder() / "other";
+  scratch.write("other", elsewhere);
+  std::atomic<bool> leaving{false};
+  std::thread beats([&] {
+    while (!leaving) {
+      fs::remove(scratch.path("other.beat"));
+      scratch.write("other.beat", mine);
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+  });
+  expect_error(Exit::usage, {"is used by another job"},
+               [&] { RunLock(other, {.patience = std::chrono::seconds(20)}); });
+  leaving = true;
+  beats.join();
+  RunLock late(other, {.patience = std::chrono::milliseconds(200)});
+  mount_files("", Mount::local, 0);
+}
+
+TEST(Mounts, AreNotBlamedForAFullDisk) {
+  const Scratch scratch;
+  mount_files(scratch.folder().c_str(), Mount::renames_files, ENOSPC);
+  expect_error(Exit::checkpoint, {"was not saved", "cannot rename"}, [&] { save(scratch.folder(), "a", 1); });
+  mount_files("", Mount::local, 0);
+  EXPECT_TRUE(checkpoint_folders(scratch.folder()).empty());
+}
+
+}  // namespace
+}  // namespace cleave::testing

@@ -1,0 +1,166 @@
+// Saves behind the training, through the engine: the same checkpoint as one that waits, and the memory of the
+// copy.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <thread>
+
+#include "checkpoint/digest.h"
+#include "tests/plan/planned.h"
+#include "tests/runtime/small_models.h"
+#include "tests/scratch.h"
+
+namespace cleave::testing {
+namespace {
+namespace fs = std::filesystem;
+
+DsConfig behind(DsConfig c) {
+  c.checkpoint.async = true;
+  return c;
+}
+
+std::map<std::string, std::string> digests_in(const fs::path& dir, const std::string& tag) {
+  return digests(CheckpointReader(dir, tag), 1);
+}
+
+// What lies in each shard, without the save's name.
+std::vector<std::string> shards_of(const fs::path& folder, int ranks) {
+  std::vector<std::string> out;
+  for (int r = 0; r < ranks; ++r) {
+    const SafetensorsFile file(folder / fmt::format("shard-{:05}.safetensors", r));
+    std::string& text = out.emplace_back();
+    for (const auto& [name, tensor] : file.tensors()) {
+      std::vector<std::byte> bytes(size_t(tensor.end - tensor.begin));
+      file.read(name, 0, bytes);
+      text += fmt::format("{} at {}:", name, tensor.begin);
+      text.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    }
+  }
+  return out;
+}
+
+// Saves both ways at the same steps, while one of them goes on training.
+void expect_the_same(const DsConfig& waiting, int ranks, const std::string& layout) {
+  const Scratch waits, goes_on;
+  run_ranks(ranks, [&](Communicator& world) {
+    Tokens tokens(1);
+    Engine plain(waiting, small_gpt(model_dtype(waiting)), world, {});
+    const DsConfig asynchronous = behind(waiting);
+    Engine engine(asynchronous, small_gpt(model_dtype(waiting)), world, {});
+    std::atomic<int> written{0};
+    for (int step = 0; step < 6; ++step) {
+      if (step % 2) {
+        plain.save_checkpoint(waits.folder(), fmt::format("step{}", step), R"({"note": 1})");
+        engine.save_checkpoint(goes_on.folder(), fmt::format("step{}", step), R"({"note": 1})",
+                               [&](const SavedCheckpoint&) { ++written; });
+      }
+      plain.train_batch(source(tokens, waiting, step, world.rank(), ranks));
+      engine.train_batch(source(tokens, asynchronous, step, world.rank(), ranks));
+    }
+    engine.finish_save();
+    EXPECT_FALSE(engine.save_failed());
+    EXPECT_EQ(written, 3);
+    EXPECT_EQ(weights_of(engine), weights_of(plain)) << layout;
+    EXPECT_EQ(engine.memory_live(), engine.memory_planned());
+  });
+  for (const char* tag : {"step1", "step3", "step5"}) {
+    EXPECT_EQ(digests_in(waits.folder(), tag), digests_in(goes_on.folder(), tag)) << layout << tag;
+    EXPECT_EQ(shards_of(waits.folder() / tag, ranks), shards_of(goes_on.folder() / tag, ranks)) << layout;
+    EXPECT_EQ(CheckpointReader(waits.folder(), tag).state(), CheckpointReader(goes_on.folder(), tag).state());
+  }
+}
+
+TEST(AsyncSave, IsTheCheckpointOfASaveThatWaits) {
+  const Scratch disk;
+  for (const int ranks : {1, 2, 3})
+    for (const int stage : {0, 2, 3})
+      for (const OffloadDevice home : {OffloadDevice::none, OffloadDevice::cpu, OffloadDevice::nvme}) {
+        if (stage == 0 && home != OffloadDevice::none) continue;
+        DsConfig c = config_for(ranks);
+        c.zero.stage = stage, c.zero.offload_optimizer.device = home;
+        c.zero.offload_optimizer.nvme_path = disk.folder();
+        if (stage == 3) c.precision = Precision::bf16;
+        expect_the_same(c, ranks, fmt::format("{} ranks, stage {}, home {}; ", ranks, stage, int(home)));
+      }
+}
+
+// Where the state is on disk, too: a copy in memory of the host, each byte on one rank.
+TEST(AsyncSave, TakesMemoryForEachByteOnce) {
+  const Scratch disk;
+  for (const int ranks : {1, 2, 4})
+    for (const int stage : {0, 1, 3})
+      for (const bool away : {false, true}) {
+        if (stage == 0 && away) continue;
+        DsConfig c = config_for(ranks);
+        c.zero.stage = stage;
+        if (away) c.zero.offload_optimizer.device = OffloadDevice::nvme;
+        c.zero.offload_optimizer.nvme_path = disk.folder();
+        const Make model = [] { return small_gpt(); };
+        const JobPlan without = plan_for(c, ranks, model), with = plan_for(behind(c), ranks, model);
+        int64_t copied = 0;
+        for (int rank = 0; rank < ranks; ++rank) {
+          MemoryTable table = of_rank(with, rank).memory;
+          copied += table.total(Category::checkpoint);
+          EXPECT_EQ(table.total(Category::checkpoint), table.at(MemoryKind::host, Category::checkpoint));
+          table.at(MemoryKind::host, Category::checkpoint) = 0;
+          EXPECT_EQ(table, of_rank(without, rank).memory) << "nothing else changes";
+        }
+        EXPECT_EQ(copied, 3 * 4 * small_gpt().params()) << ranks << " ranks, stage " << stage;
+        expect_planned(behind(c), ranks, model, fmt::format("async, {} ranks, stage {}", ranks, stage));
+      }
+}
+
+TEST(AsyncSave, IsRefusedAtTheStartWhereTheCopyDoesNotFit) {
+  const DsConfig c = config_for(1);
+  const int64_t copy = 3 * 4 * small_gpt().params();
+  run_ranks(1, [&](Communicator& world) {
+    MemoryLimits limits;
+    limits.host_bytes = copy - 1;
+    Engine(c, small_gpt(), world, {.limits = limits});
+    expect_error(Exit::memory, {"checkpoint", "checkpoint.async false"},
+                 [&] { Engine(behind(c), small_gpt(), world, {.limits = limits}); });
+    limits.host_bytes = copy;
+    Engine(behind(c), small_gpt(), world, {.limits = limits});
+  });
+}
+
+// A failed save is said by the next one, and the training's state is as if nobody had saved.
+TEST(AsyncSave, TellsAllRanksOfASaveThatFailed) {
+  const Scratch scratch;
+  scratch.write("file", "x");
+  run_ranks(2, [&](Communicator& world) {
+    const DsConfig c = behind(config_for(2));
+    Tokens tokens(1);
+    Engine engine(c, small_gpt(), world, {});
+    engine.save_checkpoint(scratch.path("file"), "a");
+    for (int step = 0; step < 3; ++step) engine.train_batch(source(tokens, c, step, world.rank(), 2));
+    expect_error(Exit::checkpoint, {"was not saved"}, [&] { engine.save_checkpoint(scratch.folder(), "b"); });
+    engine.save_checkpoint(scratch.folder(), "b");
+    engine.finish_save();
+    EXPECT_EQ(CheckpointReader(scratch.folder(), "latest").path(), scratch.folder() / "b");
+  });
+}
+
+// A program that lets one rank save on its own hears of it within the deadline of waits.
+TEST(AsyncSave, OfOneRankAloneIsNamedWithinTheDeadline) {
+  for (const bool async : {false, true}) {
+    const Scratch scratch;
+    std::atomic<bool> heard{false};
+    run_ranks(
+        2,
+        [&](Communicator& world) {
+          Engine engine(async ? behind(config_for(2)) : config_for(2), small_gpt(), world, {});
+          if (world.rank() == 0) {
+            expect_error(Exit::rank_lost, {"saving checkpoint", "all ranks", "1"},
+                         [&] { engine.save_checkpoint(scratch.folder(), "a"); });
+            heard = true;
+          }
+          while (!heard) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        },
+        {.timeout = std::chrono::milliseconds(300)});
+    EXPECT_TRUE(list_checkpoints(scratch.folder()).empty());
+  }
+}
+
+}  // namespace
+}  // namespace cleave::testing
