@@ -31,7 +31,11 @@ std::string run_of(const std::string& client) {
 }  // namespace
 
 RunFolder::RunFolder(RunFolderOptions options, Job& job, Say say)
-    : options_(std::move(options)), job_(job), say_(std::move(say)), run_(new_run()) {}
+    : options_(std::move(options)),
+      job_(job),
+      say_(std::move(say)),
+      run_(new_run()),
+      resumed_(std::make_unique<json>()) {}
 
 void RunFolder::require_something_to_resume() {
   const std::string& what = options_.resume;
@@ -118,6 +122,7 @@ bool RunFolder::resume(Engine& engine, const json& facts) {
       continue;
     }
     saved_at_ = engine.step();
+    *resumed_ = json::parse(client, nullptr, false);
     job_.together(Exit::checkpoint, [&] {
       if (job_.first()) compare(client, facts), remember(client);
     });

@@ -43,6 +43,9 @@ class RunFolder {
   // used.
   bool resume(Engine& engine, const nlohmann::json& facts);
 
+  // What the checkpoint that was resumed says of its run; null where none was.
+  const nlohmann::json& resumed_facts() const { return *resumed_; }
+
   // On the first rank: whether somebody made the file `save_now` in the folder, which is removed then.
   bool asked_to_save();
 
@@ -77,6 +80,7 @@ class RunFolder {
   std::chrono::steady_clock::time_point looked_;  // for `save_now`
   std::string run_;          // what tells this run's checkpoints from those of others; kept over resumes
   std::vector<Found> mine_;  // checkpoints of this run in the folder, on the first rank
+  std::unique_ptr<nlohmann::json> resumed_;
   int64_t saved_at_ = -1;
   // Written by the thread that saves behind the training.
   std::mutex mutex_;

@@ -9,6 +9,7 @@
 #include "app/published_model.h"
 #include "app/raw_bytes.h"
 #include "app/report.h"
+#include "app/resume_check.h"
 #include "app/run_facts.h"
 #include "app/run_folder.h"
 #include "app/train_options.h"
@@ -106,6 +107,7 @@ class Run {
     const bool resumed = folder_.resume(*engine_, facts_);
     if (!resumed && published_) begin_from_published();
     report_->start(*engine_, world.size(), job_.transport(), job_.threads());
+    if (resumed) check_first_loss(batches);
     profile_ = std::make_unique<Profile>(config_, trace_.get(), job_.world(),
                                          [this](const std::string& line) { say(line); });
     profile_->start(*engine_, read_);
@@ -120,12 +122,12 @@ class Run {
       const Votes votes = vote(batches);
       stopped = votes.stop;
       if (stopped || at == o_.steps) break;
-      if (votes.save || (o_.save_interval > 0 && at % o_.save_interval == 0)) save();
+      if (votes.save || (o_.save_interval > 0 && at % o_.save_interval == 0)) save(&batches);
       if (o_.eval_interval > 0 && at % o_.eval_interval == 0) evaluate();
     }
     engine_->synchronize();
     if (stopped) say(fmt::format("stop requested: saving after step {}", engine_->step()));
-    save();
+    save(&batches);
     folder_.finish(*engine_);
     if (!stopped && eval_) evaluate();
     if (!stopped) write_export();
@@ -360,9 +362,38 @@ class Run {
     });
   }
 
-  void save() {
-    profile_->timed(Phase::checkpoint, [&] { folder_.save(*engine_, facts_); });
+  // `batches`: of the steps that come next, where they can be computed.
+  void save(TokenBatches* batches = nullptr) {
+    profile_->timed(Phase::checkpoint, [&] {
+      nlohmann::json facts = facts_;
+      if (batches && o_.resume_check == "on" && folder_.would_save(*engine_))
+        if (const auto first = FirstLoss::of_next_step(*engine_, *batches, job_))
+          facts["first_loss"] = first->json();
+      folder_.save(*engine_, facts);
+    });
     saved_ = Clock::now();
+  }
+
+  // Before anything is trained. Error(checkpoint) where the loss of the next step is not the one that the
+  // checkpoint keeps.
+  void check_first_loss(TokenBatches& batches) {
+    if (o_.resume_check == "off" || engine_->step() >= o_.steps) return;
+    const nlohmann::json& saved = folder_.resumed_facts();
+    const std::string why =
+        job_.from_first(job_.first() ? not_comparable(saved, facts_, config_.train_batch_size) : "");
+    if (!why.empty()) return say("the first loss is not compared with that of the checkpoint: " + why);
+    const std::optional<FirstLoss> now = FirstLoss::of_next_step(*engine_, batches, job_);
+    if (!now) return say("the first loss is not compared with that of the checkpoint: it cannot be computed");
+    const FirstLoss then = *FirstLoss::in(saved);
+    job_.together(Exit::checkpoint, [&] {
+      const std::string wrong = difference(then, *now, saved, facts_);
+      require(wrong.empty(), Exit::checkpoint,
+              "this is not the training that was saved in {}, and nothing is trained or written: {}. "
+              "--resume_check off goes on all the same",
+              o_.output, wrong);
+    });
+    say(fmt::format("the loss of the next step is {:.6g}, as it was when the checkpoint was saved",
+                    now->loss));
   }
 
   // A line for the user, on the first rank, where the progress bar may be.

@@ -49,6 +49,11 @@ bool parse_options(TrainOptions& o, const Arguments& arguments) {
       ->check(integer(0));
   app.add_option("--resume", o.resume, "auto, required, never, or a checkpoint's name")
       ->capture_default_str();
+  app.add_option("--resume_check", o.resume_check,
+                 "on: a checkpoint keeps the loss of the step that comes next, and a run that goes on with "
+                 "another one ends; off: neither")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"on", "off"}));
   app.add_flag("--reset_optimizer", o.reset_optimizer, "resume the weights alone: the optimizer begins anew");
   app.add_option(
       "--export", o.export_to,

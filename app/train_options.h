@@ -8,7 +8,8 @@ struct TrainOptions {
   ModelOptions model;
   RankOptions ranks;
   AutoValues values;
-  std::string config, data, eval_data, jsonl_key = "text", output, export_to, resume = "auto", metrics, trace;
+  std::string config, data, eval_data, jsonl_key = "text", output, export_to, resume = "auto",
+                                       resume_check = "on", metrics, trace;
   std::vector<std::string> texts;  // of which --data and --eval_data were made; see train_tokens.h
   std::shared_ptr<const Tokenizer> tokenizer;  // null: bytes, or nobody said which
   int64_t steps = 100, eval_interval = 0, save_interval = 0, keep_every = 0, trace_steps = 10;

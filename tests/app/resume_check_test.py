@@ -1,0 +1,142 @@
+#!/usr/bin/env python3
+"""A run that goes on compares the loss of its next step with the one that its checkpoint keeps."""
+import json
+import random
+import re
+import shutil
+import struct
+import unittest
+
+from app_test import AppTest, version_2
+
+SAME = "as it was when the checkpoint was saved"
+SKIPPED = "the first loss is not compared"
+MODEL = {"model_type": "gpt2", "vocab_size": 256, "n_positions": 64, "n_embd": 32, "n_layer": 4, "n_head": 4, "attn_pdrop": 0.0,
+         "activation_function": "gelu_new"}
+
+
+def swap_tensors(checkpoint, one, other):
+    """Exchanges the masters of two tensors of one shape, with their checksums: whoever reads finds nothing damaged."""
+    manifest = version_2(json.loads((checkpoint / "manifest.json").read_text()))
+    found = [[r for r in manifest["records"] if (r["kind"], r["tensor"]) == ("master", name)] for name in (one, other)]
+    assert [len(f) for f in found] == [1, 1]
+    places = []
+    for record, in found:
+        shard = checkpoint / record["file"]
+        data = bytearray(shard.read_bytes())
+        length, = struct.unpack("<Q", data[:8])
+        header = json.loads(data[8:8 + length])
+        begin, end = header[record["name"]]["data_offsets"]
+        places.append((shard, 8 + length + begin, bytes(data[8 + length + begin:8 + length + end]), record))
+    for (shard, at, bytes_here, _), (_, _, bytes_there, _) in (places, places[::-1]):
+        data = bytearray(shard.read_bytes())
+        assert len(bytes_here) == len(bytes_there)
+        data[at:at + len(bytes_there)] = bytes_there
+        shard.write_bytes(data)
+    a, b = places[0][3], places[1][3]
+    a["xxh3"], b["xxh3"] = b["xxh3"], a["xxh3"]
+    (checkpoint / "manifest.json").write_text(json.dumps(manifest))
+
+
+class ResumeCheck(AppTest):
+    def setUp(self):
+        super().setUp()
+        self.out = self.dir / "out"
+
+    def goes_on(self, *args, out=None, code=0, **kwargs):
+        r = self.train("--output", out or self.out, *args, code=code, **kwargs)
+        return r.stdout + r.stderr
+
+    def copy(self):
+        shutil.copytree(self.out, self.dir / "copy", dirs_exist_ok=True)
+        return self.dir / "copy"
+
+    def test_other_weights_end_the_run_before_it_trains_and_writes(self):
+        self.train("--output", self.out, ranks=1, steps=2)
+        swap_tensors(self.out / "global_step2", "h.0.mlp.c_fc.weight", "h.3.mlp.c_fc.weight")
+        self.run_cleave("verify", self.out)
+        said = self.goes_on(ranks=1, steps=3, code=4)
+        for part in ("this is not the training that was saved", "the weights", "verify", "--resume_check off"):
+            self.assertIn(part, said)
+        self.assertNotIn("step 3/3", said)
+        self.assertFalse((self.out / "global_step3").exists())
+        said = self.goes_on(ranks=2, steps=3, code=4, config=self.config(train_micro_batch_size_per_gpu=1))
+        self.assertEqual(said.count("this is not the training"), 1, said)
+        said = self.goes_on("--resume_check", "off", ranks=1, steps=3)
+        self.assertNotIn(SAME, said)
+        self.assertNotIn(SKIPPED, said)
+        self.assertIn("was saved without one", self.goes_on(ranks=1, steps=4))
+
+    def test_every_layout_and_type_continues(self):
+        base = {"train_batch_size": 4, "train_micro_batch_size_per_gpu": "absent"}
+        layouts = [(1, {"gradient_accumulation_steps": 2}), (2, {"zero_optimization": {"stage": 3}}),
+                   (2, {"pipeline": {"stages": 2}, "gradient_accumulation_steps": 4}), (2, {"tensor_parallel": {"autotp_size": 2}}),
+                   (2, {"sequence_parallel_size": 2}), (4, {"zero_optimization": {"stage": 2}, "checkpoint": {"async": True}}),
+                   (1, {"bf16": {"enabled": True}}), (2, {"fp16": {"enabled": True}})]
+        differences = []
+        for ranks, changes in layouts:
+            def config(changes):
+                c = {k: v for k, v in {"optimizer": {"type": "AdamW", "params": {"lr": 1e-3}}, **base, **changes}.items() if v != "absent"}
+                path = self.dir / "layout.json"
+                path.write_text(json.dumps(c))
+                return path
+            shutil.rmtree(self.out, ignore_errors=True)
+            self.train("--output", self.out, ranks=ranks, steps=3, config=config(changes))
+            state = json.loads((self.out / "global_step3/manifest.json").read_text())["state"]["client"]["first_loss"]
+            self.assertEqual(state["batch"], 4)
+            for other_ranks, others in [(ranks, changes), (1, {}), (2, {"bf16": {"enabled": True}})]:
+                said = self.goes_on(out=self.copy(), ranks=other_ranks, steps=4, config=config(others))
+                self.assertIn(SAME, said, (changes, others))
+                shutil.rmtree(self.dir / "copy")
+                now = float(re.search(r"the loss of the next step is ([\d.]+)", said)[1])
+                differences.append((abs(now - state["loss"]), ranks, changes, others))
+        worst = max(differences, key=lambda d: d[0])
+        self.assertLess(worst[0], 0.01, worst)  # half of what is allowed between fp32 and bf16
+
+    def test_what_is_meant_to_be_another_training_is_not_compared(self):
+        self.train("--output", self.out, ranks=1, steps=2)
+        longer = self.dir / "longer.txt"
+        longer.write_text(self.text.read_text() + "and the deep")
+        for part, args, config in (("--seed", ["--seed", 7], {}),
+                                   ("train_batch_size", [], {"train_micro_batch_size_per_gpu": 1}),
+                                   ("--data has other contents", [], {})):
+            self.text = longer if "--data" in part else self.text
+            said = self.goes_on(*args, out=self.copy(), ranks=1, steps=3, config=self.config(**config))
+            self.assertIn(SKIPPED, said)
+            self.assertIn(part, said.split(SKIPPED)[1])
+            shutil.rmtree(self.dir / "copy")
+        self.assertNotIn("first loss", self.goes_on(out=self.copy(), ranks=1, steps=2))  # nothing is left to train
+
+    def test_a_text_that_changed_in_its_middle_is_named(self):
+        rng = random.Random(3)
+        text = bytearray(rng.randbytes(3 << 20).hex().encode())
+        self.text.write_bytes(text)
+        self.train("--output", self.out, ranks=2, steps=1, config=self.config(train_micro_batch_size_per_gpu=8))
+        middle = slice(1 << 20, 5 << 20)
+        text[middle] = text[middle][::-1]
+        self.text.write_bytes(text)
+        for ranks, micro in ((2, 8), (1, 16)):
+            said = self.goes_on(ranks=ranks, steps=2, code=4, config=self.config(train_micro_batch_size_per_gpu=micro))
+            self.assertIn("the data: the samples of the next step", said)
+
+    def test_another_configuration_of_the_model_is_named(self):
+        model = self.dir / "config.json"
+        model.write_text(json.dumps({**MODEL, "layer_norm_epsilon": 1e-5}))
+        self.train("--output", self.out, ranks=1, steps=2, model=model)
+        model.write_text(json.dumps({**MODEL, "layer_norm_epsilon": 1e-1}))
+        said = self.goes_on(ranks=1, steps=3, model=model, code=4)
+        self.assertIn("the configuration: ", said)
+        self.assertIn("layer_norm_epsilon", said.split("the configuration: ")[1])
+
+    def test_a_run_whose_next_data_cannot_be_computed_saves_without_the_loss(self):
+        self.train("--output", self.out, ranks=1, steps=2)
+        lost = {"optimizer": {"type": "SGD", "params": {"lr": 1e30}}, "gradient_clipping": 1e30}
+        diverged = self.dir / "diverged"
+        self.train("--output", diverged, ranks=1, steps=20, config=self.config(**lost), code=5)
+        saved, = [p for p in diverged.iterdir() if p.name.startswith("global_step")]
+        self.assertNotIn("first_loss", json.loads((saved / "manifest.json").read_text())["state"]["client"])
+        self.assertIn("was saved without one", self.goes_on(out=diverged, ranks=1, steps=20, config=self.config(**lost), code=5))
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
