@@ -15,13 +15,15 @@ namespace {
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
-constexpr int64_t kNumel = 5000;
+constexpr int64_t kStateNumel = 5000;
 
 // What a rank trains: its part of two tensors, and memory for a copy of it.
 class State {
  public:
   explicit State(const Communicator& world)
-      : part_(part(kNumel, world.size(), world.rank())), values_(size_t(2 * part_.size())), copy_(values_) {
+      : part_(part(kStateNumel, world.size(), world.rank())),
+        values_(size_t(2 * part_.size())),
+        copy_(values_) {
     step(0);
   }
   void step(int n) {
@@ -34,7 +36,7 @@ class State {
   Record record(const std::string& kind, int64_t at) const {
     return {kind,
             "w",
-            {kNumel},
+            {kStateNumel},
             {part_},
             [this, at](Range r, Tensor to) {
               std::copy_n(values_.data() + at + r.begin, r.size(), to.as<float>());
@@ -102,9 +104,9 @@ TEST(BackgroundSave, WaitsForTheOneBefore) {
   });
   slow_file_calls("", 0);
   for (int n = 1; n <= 3; ++n)
-    EXPECT_EQ(
-        read(CheckpointReader(scratch.folder(), fmt::format("step{}", n)), "master", "w", {kNumel}, {{0, 1}}),
-        std::vector<float>{float(n * 100000)});
+    EXPECT_EQ(read(CheckpointReader(scratch.folder(), fmt::format("step{}", n)), "master", "w", {kStateNumel},
+                   {{0, 1}}),
+              std::vector<float>{float(n * 100000)});
   EXPECT_EQ(latest_checkpoint(scratch.folder()), "step3");
 }
 

@@ -14,7 +14,7 @@ namespace cleave::testing {
 namespace {
 namespace fs = std::filesystem;
 
-SavedCheckpoint save(const fs::path& dir, const std::string& tag, float value) {
+SavedCheckpoint save_eight(const fs::path& dir, const std::string& tag, float value) {
   SavedCheckpoint saved;
   run_ranks(2, [&](Communicator& world) {
     const Record record{"master",
@@ -29,7 +29,7 @@ SavedCheckpoint save(const fs::path& dir, const std::string& tag, float value) {
   return saved;
 }
 
-float value_in(const fs::path& dir, const std::string& tag) {
+float value_of_eight_in(const fs::path& dir, const std::string& tag) {
   const std::vector<float> held = read(CheckpointReader(dir, tag), "master", "w", {8}, {{0, 8}});
   EXPECT_EQ(held, std::vector<float>(8, held[0]));
   return held[0];
@@ -43,25 +43,25 @@ TEST(Mounts, ThatRenameNothingHoldCheckpoints) {
       mount_files(dir.c_str(), mount, refusal);
       for (int n = 1; n <= 2; ++n) {
         const std::string tag = fmt::format("step{}", n);
-        const SavedCheckpoint saved = save(dir, tag, float(n));
+        const SavedCheckpoint saved = save_eight(dir, tag, float(n));
         EXPECT_EQ(saved.name, tag);
         EXPECT_FALSE(saved.renamed);
-        EXPECT_EQ(value_in(dir, "latest"), float(n));
+        EXPECT_EQ(value_of_eight_in(dir, "latest"), float(n));
       }
-      EXPECT_EQ(value_in(dir, "step1"), 1);
+      EXPECT_EQ(value_of_eight_in(dir, "step1"), 1);
       // A checkpoint is never written over: the one in its place has another name, and is there before it
       // goes.
       for (int n = 3; n <= 5; ++n) {
-        const SavedCheckpoint saved = save(dir, "step2", float(n));
+        const SavedCheckpoint saved = save_eight(dir, "step2", float(n));
         EXPECT_EQ(saved.name, n % 2 ? "step2.2" : "step2");
-        EXPECT_EQ(value_in(dir, "latest"), float(n));
+        EXPECT_EQ(value_of_eight_in(dir, "latest"), float(n));
         EXPECT_EQ(list_checkpoints(dir).size(), 2u);
       }
       remove_checkpoint(dir / "step1");
       // What a killed save left in the place is replaced.
       fs::create_directory(dir / "step6");
       std::ofstream(dir / "step6" / "shard-00007.safetensors") << "half";
-      EXPECT_EQ(save(dir, "step6", 6).name, "step6");
+      EXPECT_EQ(save_eight(dir, "step6", 6).name, "step6");
       EXPECT_FALSE(fs::exists(dir / "step6" / "shard-00007.safetensors"));
       for (const auto& entry : fs::recursive_directory_iterator(dir)) {
         const std::string name = entry.path().filename();
@@ -69,7 +69,7 @@ TEST(Mounts, ThatRenameNothingHoldCheckpoints) {
         EXPECT_EQ(name.find(".old"), name.npos) << entry.path();
       }
       mount_files("", Mount::local, 0);
-      EXPECT_TRUE(save(dir, "step7", 7).renamed);
+      EXPECT_TRUE(save_eight(dir, "step7", 7).renamed);
     }
 }
 
@@ -97,34 +97,37 @@ TEST(Mounts, ThatRenameNothingHoldTheLockOfARun) {
     expect_error(Exit::checkpoint, {"was taken over"}, [&] { lock.require_held(); });
     fs::remove(file);
   }
-  // Of another host: alive as long as it writes.
-  RunLock held(file, {.beat = std::chrono::milliseconds(30)});
-  std::string elsewhere = scratch.read("run.lock");
-  elsewhere[elsewhere.find("\"host_id\":\"") + 11] = '_';
-  const auto beat = [&] { return fs::exists(scratch.path("run.lock.beat")); };
-  while (!beat()) std::this_thread::yield();
-  const fs::path other = scratch.folder() / "other";
-  scratch.write("other", elsewhere);
-  std::atomic<bool> leaving{false};
-  std::thread beats([&] {
-    while (!leaving) {
-      fs::remove(scratch.path("other.beat"));
-      scratch.write("other.beat", mine);
-      std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    }
-  });
-  expect_error(Exit::usage, {"is used by another job"},
-               [&] { RunLock(other, {.patience = std::chrono::seconds(20)}); });
-  leaving = true;
-  beats.join();
-  RunLock late(other, {.patience = std::chrono::milliseconds(200)});
+  {
+    // Of another host: alive as long as it writes.
+    RunLock held(file, {.beat = std::chrono::milliseconds(30)});
+    std::string elsewhere = scratch.read("run.lock");
+    elsewhere[elsewhere.find("\"host_id\":\"") + 11] = '_';
+    const auto beat = [&] { return fs::exists(scratch.path("run.lock.beat")); };
+    while (!beat()) std::this_thread::yield();
+    const fs::path other = scratch.folder() / "other";
+    scratch.write("other", elsewhere);
+    std::atomic<bool> leaving{false};
+    std::thread beats([&] {
+      while (!leaving) {
+        fs::remove(scratch.path("other.beat"));
+        scratch.write("other.beat", mine);
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      }
+    });
+    expect_error(Exit::usage, {"is used by another job"},
+                 [&] { RunLock(other, {.patience = std::chrono::seconds(20)}); });
+    leaving = true;
+    beats.join();
+    RunLock late(other, {.patience = std::chrono::milliseconds(200)});
+  }
   mount_files("", Mount::local, 0);
 }
 
 TEST(Mounts, AreNotBlamedForAFullDisk) {
   const Scratch scratch;
   mount_files(scratch.folder().c_str(), Mount::renames_files, ENOSPC);
-  expect_error(Exit::checkpoint, {"was not saved", "cannot rename"}, [&] { save(scratch.folder(), "a", 1); });
+  expect_error(Exit::checkpoint, {"was not saved", "cannot rename"},
+               [&] { save_eight(scratch.folder(), "a", 1); });
   mount_files("", Mount::local, 0);
   EXPECT_TRUE(checkpoint_folders(scratch.folder()).empty());
 }

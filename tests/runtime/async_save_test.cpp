@@ -48,7 +48,7 @@ void expect_the_same(const DsConfig& waiting, int ranks, const std::string& layo
     const DsConfig asynchronous = behind(waiting);
     Engine engine(asynchronous, small_gpt(model_dtype(waiting)), world, {});
     std::atomic<int> written{0};
-    for (int step = 0; step < 6; ++step) {
+    for (int step = 0; step < 4; ++step) {
       if (step % 2) {
         plain.save_checkpoint(waits.folder(), fmt::format("step{}", step), R"({"note": 1})");
         engine.save_checkpoint(goes_on.folder(), fmt::format("step{}", step), R"({"note": 1})",
@@ -59,11 +59,11 @@ void expect_the_same(const DsConfig& waiting, int ranks, const std::string& layo
     }
     engine.finish_save();
     EXPECT_FALSE(engine.save_failed());
-    EXPECT_EQ(written, 3);
+    EXPECT_EQ(written, 2);
     EXPECT_EQ(weights_of(engine), weights_of(plain)) << layout;
     EXPECT_EQ(engine.memory_live(), engine.memory_planned());
   });
-  for (const char* tag : {"step1", "step3", "step5"}) {
+  for (const char* tag : {"step1", "step3"}) {
     EXPECT_EQ(digests_in(waits.folder(), tag), digests_in(goes_on.folder(), tag)) << layout << tag;
     EXPECT_EQ(shards_of(waits.folder() / tag, ranks), shards_of(goes_on.folder() / tag, ranks)) << layout;
     EXPECT_EQ(CheckpointReader(waits.folder(), tag).state(), CheckpointReader(goes_on.folder(), tag).state());
@@ -72,7 +72,7 @@ void expect_the_same(const DsConfig& waiting, int ranks, const std::string& layo
 
 TEST(AsyncSave, IsTheCheckpointOfASaveThatWaits) {
   const Scratch disk;
-  for (const int ranks : {1, 2, 3})
+  for (const int ranks : {1, 3})
     for (const int stage : {0, 2, 3})
       for (const OffloadDevice home : {OffloadDevice::none, OffloadDevice::cpu, OffloadDevice::nvme}) {
         if (stage == 0 && home != OffloadDevice::none) continue;
