@@ -392,8 +392,7 @@ class Run {
               "--resume_check off goes on all the same",
               o_.output, wrong);
     });
-    say(fmt::format("the loss of the next step is {:.6g}, as it was when the checkpoint was saved",
-                    now->loss));
+    say(fmt::format("the loss of the next step is {:.6g}, as the checkpoint has it", now->loss));
   }
 
   // A line for the user, on the first rank, where the progress bar may be.

@@ -9,7 +9,7 @@ import unittest
 
 from app_test import AppTest, version_2
 
-SAME = "as it was when the checkpoint was saved"
+SAME = "as the checkpoint has it"
 SKIPPED = "the first loss is not compared"
 MODEL = {"model_type": "gpt2", "vocab_size": 256, "n_positions": 64, "n_embd": 32, "n_layer": 4, "n_head": 4, "attn_pdrop": 0.0,
          "activation_function": "gelu_new"}
