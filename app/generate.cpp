@@ -1,10 +1,12 @@
 #include <algorithm>
 #include <cstdio>
+#include <deque>
 #include <fstream>
 #include <utility>
 
 #include "app/parse.h"
 #include "app/pretrained.h"
+#include "model/layer.h"
 #include "text/sampling.h"
 
 namespace cleave {
@@ -13,7 +15,8 @@ namespace {
 struct GenerateOptions {
   std::string prompt = "\n", prompts;
   std::vector<std::string> stop;
-  int64_t tokens = 200;
+  int64_t tokens = 200, batch = 8;
+  bool keeps = true;
   Sampling sampling;
 };
 
@@ -29,36 +32,105 @@ std::vector<std::string> prompts_of(const GenerateOptions& o) {
   return lines;
 }
 
-// Continues prompts, and prints what becomes of each on the first rank. Every rank has the same logits and
-// draws the same token, so nothing has to be sent.
+// A prompt and what becomes of it.
+class Text {
+ public:
+  Text(const Tokenizer& tokenizer, const GenerateOptions& options, const std::string& prompt, uint64_t number)
+      : tokenizer_(tokenizer),
+        o_(options),
+        number_(number),
+        tokens_(tokenizer.encode(prompt)),
+        decoder_(tokenizer) {
+    require(!tokens_.empty(), Exit::usage,
+            "the prompt has no token; give at least one character to continue");
+    for (const int32_t id : tokens_) shown_ += decoder_.add(id);
+    if (o_.tokens == 0) finish();
+  }
+
+  bool done() const { return done_; }
+  const std::vector<int32_t>& tokens() const { return tokens_; }
+
+  // Draws the next token. Every rank has the same logits and draws the same one, so nothing has to be sent.
+  void add(std::span<const float> logits) {
+    const int32_t id = next_token(logits, tokens_, o_.sampling, number_ << 32 | uint64_t(count_++));
+    if (tokenizer_.end_of_text() == id) return finish();
+    tokens_.push_back(id);
+    const std::string piece = decoder_.add(id);
+    shown_ += piece, added_ += piece;
+    const bool stops = std::any_of(o_.stop.begin(), o_.stop.end(),
+                                   [&](const std::string& s) { return added_.find(s) != std::string::npos; });
+    if (stops || count_ == o_.tokens) finish();
+  }
+
+  // What was not taken yet, the line's end included once it is done.
+  std::string take_shown() { return std::exchange(shown_, {}); }
+
+  // The part of the text that the engine has to compute next, as its text `place`. A text that has outgrown
+  // the sequence begins again with its newest half of one, because what is kept of a position depends on all
+  // before it.
+  Engine::TextPart next_part(int64_t place, int64_t seq) {
+    const auto size = int64_t(tokens_.size());
+    if (kept_ == 0) begin_ = std::max<int64_t>(0, size - seq);
+    if (size - begin_ > seq) begin_ = size - std::max<int64_t>(1, seq / 2), kept_ = 0;
+    Engine::TextPart part{place, kept_, {tokens_.begin() + begin_ + kept_, tokens_.end()}};
+    kept_ = size - begin_;
+    return part;
+  }
+
+ private:
+  void finish() { done_ = true, shown_ += decoder_.finish() + "\n"; }
+
+  const Tokenizer& tokenizer_;
+  const GenerateOptions& o_;
+  uint64_t number_;  // of the prompt: what it draws does not depend on the others
+  std::vector<int32_t> tokens_;
+  StreamDecoder decoder_;
+  std::string shown_, added_;  // to the prompt
+  int64_t count_ = 0, begin_ = 0, kept_ = 0;
+  bool done_ = false;
+};
+
+// Continues prompts, several at a time, and prints them in their order on the first rank: the first that is
+// not done token by token.
 class Generation {
  public:
   Generation(Pretrained& model, const GenerateOptions& options, bool prints)
       : model_(model), o_(options), prints_(prints) {}
 
-  void run(const std::string& prompt, uint64_t number) {
-    const Tokenizer& tokenizer = *model_.tokenizer();
-    std::vector<int32_t> text = tokenizer.encode(prompt);
-    require(!text.empty(), Exit::usage, "the prompt has no token; give at least one character to continue");
-    StreamDecoder decoder(tokenizer);
-    for (const int32_t id : text) print(decoder.add(id));
-    std::string added;  // to the prompt
-    for (int64_t i = 0; i < o_.tokens; ++i) {
-      const int32_t id = next_token(logits_after(text), text, o_.sampling, number << 32 | uint64_t(i));
-      if (tokenizer.end_of_text() == id) break;
-      text.push_back(id);
-      const std::string piece = decoder.add(id);
-      print(piece);
-      added += piece;
-      if (std::any_of(o_.stop.begin(), o_.stop.end(),
-                      [&](const std::string& s) { return added.find(s) != std::string::npos; }))
-        break;
-    }
-    print(decoder.finish());
-    print("\n");
+  void run(const std::vector<std::string>& prompts) {
+    for (size_t i = 0; i < prompts.size(); ++i) texts_.emplace_back(*model_.tokenizer(), o_, prompts[i], i);
+    o_.keeps ? run_kept() : run_windows();
   }
 
  private:
+  // Each of the engine's texts takes the next prompt when it is done with one.
+  void run_kept() {
+    Engine& engine = model_.engine();
+    const auto classes = size_t(model_.engine().model().head->classes());
+    std::vector<Text*> at(size_t(std::min(engine.texts(), o_.batch)), nullptr);
+    for (size_t next = 0;;) {
+      print();
+      std::vector<Engine::TextPart> parts;
+      std::vector<Text*> growing;
+      for (size_t place = 0; place < at.size(); ++place) {
+        while ((!at[place] || at[place]->done()) && next < texts_.size()) at[place] = &texts_[next++];
+        if (!at[place] || at[place]->done()) continue;
+        parts.push_back(at[place]->next_part(int64_t(place), model_.seq_len()));
+        growing.push_back(at[place]);
+      }
+      if (parts.empty()) return print();
+      const std::vector<float> logits = engine.extend(parts);
+      for (size_t i = 0; i < parts.size(); ++i)
+        growing[i]->add(std::span(logits).subspan(i * classes, classes));
+    }
+  }
+
+  void run_windows() {
+    for (Text& text : texts_) {
+      for (print(); !text.done(); print()) text.add(logits_after(text.tokens()));
+    }
+  }
+
   std::vector<float> logits_after(const std::vector<int32_t>& text) {
     // The newest seq tokens; what stands behind them is not seen, because attention is causal.
     const int64_t seq = model_.seq_len(), used = std::min<int64_t>(seq, int64_t(text.size()));
@@ -68,15 +140,20 @@ class Generation {
     return model_.engine().predict(batch_of(window_, no_targets), Range{used - 1, used});
   }
 
-  void print(const std::string& text) const {
-    if (!prints_) return;
-    std::fwrite(text.data(), 1, text.size(), stdout);
-    std::fflush(stdout);
+  void print() {
+    for (; printed_ < texts_.size(); ++printed_) {
+      const std::string text = texts_[printed_].take_shown();
+      if (prints_) std::fwrite(text.data(), 1, text.size(), stdout);
+      if (!texts_[printed_].done()) break;
+    }
+    if (prints_) std::fflush(stdout);
   }
 
   Pretrained& model_;
   const GenerateOptions& o_;
   bool prints_;
+  std::deque<Text> texts_;
+  size_t printed_ = 0;  // texts that are
   std::vector<int32_t> window_;
 };
 
@@ -91,8 +168,15 @@ int run_generate(const Arguments& arguments) {
   GenerateOptions g;
   add_options(app, o);
   auto* prompt = app.add_option("--prompt", g.prompt, "text to continue");
-  app.add_option("--prompts", g.prompts, "a file with a text to continue on each line, one after the other")
+  app.add_option("--prompts", g.prompts, "a file with a text to continue on each line; printed in its order")
       ->excludes(prompt);
+  app.add_option("--batch", g.batch, "how many of them to continue at a time")
+      ->capture_default_str()
+      ->check(integer(1));
+  app.add_flag(
+      "!--no_kept_texts", g.keeps,
+      "compute the whole text anew for every token, in place of keeping keys and values: slower, and "
+      "takes no memory for them");
   app.add_option("--tokens", g.tokens, "how many to add at most; the token that ends a text ends it before")
       ->capture_default_str()
       ->check(integer(0));
@@ -122,9 +206,10 @@ int run_generate(const Arguments& arguments) {
   return job.run([&] {
     const std::vector<std::string> prompts = prompts_of(g);
     o.needs_tokenizer = true;
+    g.batch = std::min(g.batch, int64_t(prompts.size()));
+    if (g.keeps) o.texts = g.batch;
     Pretrained model(o, job);
-    Generation generation(model, g, job.first());
-    for (size_t i = 0; i < prompts.size(); ++i) generation.run(prompts[i], i);
+    Generation(model, g, job.first()).run(prompts);
     return 0;
   });
 }

@@ -117,7 +117,10 @@ Pretrained::Pretrained(const PretrainedOptions& o, Job& job) {
   engine_ = std::make_unique<Engine>(
       config, [&](const Axes& axes) { return make_model(model, model_dtype(config), seq_len_, name_, axes); },
       job.connect(config),
-      EngineOptions{.limits = memory_limits(o.ranks), .device = job.device(), .inference = true});
+      EngineOptions{.limits = memory_limits(o.ranks),
+                    .device = job.device(),
+                    .inference = true,
+                    .texts = o.texts});
   engine_->load_checkpoint(o.dir, o.tag);
   if (!job.first() || o.quiet) return;
   say_layout(*engine_, job);

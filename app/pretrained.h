@@ -14,6 +14,7 @@ struct PretrainedOptions {
   std::string dir, tag = "latest", config;
   std::string tokenizer;  // empty: the one that the checkpoint names
   int64_t micro_batch = 1;
+  int64_t texts = 0;  // EngineOptions::texts
   bool needs_tokenizer = false, document_mask = false;
   bool strict = false, verbose = false, quiet = false;
   RankOptions ranks;

@@ -22,14 +22,16 @@ enum class Category : uint8_t {
   buckets,
   gathered,
   activations,
+  kept_texts,
   staging,
   checkpoint
 };
-inline constexpr int kCategories = 9;
+inline constexpr int kCategories = 10;
 
 constexpr std::string_view name_of(Category category) {
-  constexpr std::string_view names[] = {"weights",  "gradients",   "master",  "optimizer_state", "buckets",
-                                        "gathered", "activations", "staging", "checkpoint"};
+  constexpr std::string_view names[] = {"weights", "gradients", "master",      "optimizer_state",
+                                        "buckets", "gathered",  "activations", "kept_texts",
+                                        "staging", "checkpoint"};
   return names[size_t(category)];
 }
 

@@ -2,6 +2,7 @@
 #include "kernels/attention.h"
 #include "kernels/checks.h"
 #include "kernels/dense.h"
+#include "kernels/kept_attention.h"
 #include "kernels/norm.h"
 #include "kernels/rotary.h"
 
@@ -119,6 +120,11 @@ void Rotary::check() const {
   Operand(op, "cos", cos).has({cos.dim(0), head_dim / 2});
   Operand(op, "sin", sin).is(DType::fp32).has(cos.shape());
   if (documents.defined()) Operand(op, "documents", documents).is(DType::int32).numel(qkv.dim(0));
+  if (places.defined()) {
+    Operand(op, "places", places).is(DType::int32).numel(qkv.dim(0));
+    CHECK(!documents.defined(), "{}: rows have places or documents, not both", op);
+    return;
+  }
   const int64_t last = first_position + std::min(seq, qkv.dim(0));
   CHECK(last <= cos.dim(0), "{}: position {} needed, cos has {}", op, last - 1, cos.dim(0));
 }
@@ -152,6 +158,36 @@ void AttentionBackward::check() const {
   Operand(op, "y", y).is(qkv.dtype()).has({batch * seq, heads * head_dim});
   Operand(op, "dy", dy).is(qkv.dtype()).has(y.shape());
   Operand(op, "lse", lse).is(DType::fp32).numel(batch * heads * seq);
+}
+
+namespace {
+
+void check_kept(const char* op, const Tensor& keys, const Tensor& values, const Tensor& qkv, int64_t heads,
+                const TextRows& rows) {
+  Operand(op, "keys", keys).is_float().rank(4);
+  Operand(op, "values", values).is(keys.dtype()).has(keys.shape()).apart_from("keys", keys);
+  check_heads(op, heads, keys.dim(1), keys.dim(3));
+  Operand(op, "qkv", qkv).is(keys.dtype()).rank(2);
+  Operand(op, "qkv", qkv).has({qkv.dim(0), (heads + 2 * keys.dim(1)) * keys.dim(3)});
+  Operand(op, "texts", rows.texts).is(DType::int32).numel(qkv.dim(0));
+  Operand(op, "places", rows.places).is(DType::int32).numel(qkv.dim(0));
+}
+
+}  // namespace
+
+void KeepKeys::check() const {
+  const char* op = "KeepKeys";
+  check_kept(op, keys, values, qkv, heads, rows);
+  Operand(op, "keys", keys).apart_from("qkv", qkv);
+  Operand(op, "values", values).apart_from("qkv", qkv);
+}
+
+void KeptAttention::check() const {
+  const char* op = "KeptAttention";
+  check_kept(op, keys, values, qkv, heads, rows);
+  CHECK(window >= 0, "{}: a window of {} positions; it must be positive, or 0 for none", op, window);
+  Operand(op, "y", y).is(qkv.dtype()).has({qkv.dim(0), heads * keys.dim(3)});
+  Operand(op, "y", y).apart_from("qkv", qkv).apart_from("keys", keys).apart_from("values", values);
 }
 
 }  // namespace cleave

@@ -1,6 +1,7 @@
 #include "model/attention.h"
 
 #include "kernels/attention.h"
+#include "kernels/kept_attention.h"
 #include "kernels/rotary.h"
 
 namespace cleave {
@@ -23,6 +24,13 @@ Attention::Kept Attention::keep(Arena& arena, int64_t rows, DType type) const {
   k.y = arena.take(type, {all, width() / n});
   k.lse = arena.take(DType::fp32, {all / sizes_.seq, heads_.heads, sizes_.seq});
   k.out = n == 1 ? k.y : arena.take(type, {rows, width()});
+  return k;
+}
+
+Attention::Kept Attention::keep_rows(Arena& arena, int64_t rows, DType type) const {
+  Kept k;
+  k.qkv = arena.take(type, {rows, qkv_width()});
+  k.out = k.y = arena.take(type, {rows, width()});
   return k;
 }
 
@@ -59,6 +67,32 @@ void Attention::forward(const Kept& kept, Tensor qkv, const Call& call) const {
                           .mask = {sizes_.window, call.documents}},
          call.stream);
   axis_.to_tokens(kept.out, kept.y, {{width()}}, positions_, call.scratch, call.stream, call.what);
+}
+
+void Attention::forward(const Kept& kept, const Past& past, const Call& call) const {
+  if (!call.rotation.empty())
+    launch(Rotary{.qkv = kept.qkv,
+                  .cos = call.rotation[0],
+                  .sin = call.rotation[1],
+                  .places = past.rows.places,
+                  .heads = sizes_.heads,
+                  .kv_heads = sizes_.kv_heads,
+                  .head_dim = sizes_.head_dim},
+           call.stream);
+  launch(KeepKeys{.keys = past.keys,
+                  .values = past.values,
+                  .qkv = kept.qkv,
+                  .rows = past.rows,
+                  .heads = sizes_.heads},
+         call.stream);
+  launch(KeptAttention{.y = kept.y,
+                       .qkv = kept.qkv,
+                       .keys = past.keys,
+                       .values = past.values,
+                       .rows = past.rows,
+                       .heads = sizes_.heads,
+                       .window = sizes_.window},
+         call.stream);
 }
 
 void Attention::backward(Tensor dqkv, Tensor dout, const Kept& kept, const Call& call) const {

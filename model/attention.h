@@ -32,6 +32,9 @@ class Attention {
   };
   // For `rows` of this rank's positions.
   Kept keep(Arena& arena, int64_t rows, DType type) const;
+  // For `rows` of texts that grow, which no sequence axis cuts: their queries, keys and values, and the
+  // result.
+  Kept keep_rows(Arena& arena, int64_t rows, DType type) const;
 
   // Where the projections of `rows` go, [rows, qkv_width], before forward() reads them: kept.qkv or scratch.
   Tensor input(const Kept& kept, Arena& scratch) const;
@@ -45,6 +48,9 @@ class Attention {
   };
   // Fills kept; its out is the result.
   void forward(const Kept& kept, Tensor qkv, const Call& call) const;
+  // The same for rows of texts that grow, whose projections are in kept.qkv: adds them to what is kept of the
+  // texts, and attends to all of it.
+  void forward(const Kept& kept, const Past& past, const Call& call) const;
   // dqkv [rows, qkv_width] from dout [rows, width]. dqkv does not alias kept.qkv.
   void backward(Tensor dqkv, Tensor dout, const Kept& kept, const Call& call) const;
 

@@ -36,6 +36,7 @@ class AttentionHalf final : public Half {
 
   void declare(std::vector<DeclaredUnit>& units) override;
   double flops(int64_t rows) const override;
+  KeptHeads kept_heads() const override { return {share_.kv_heads, c_.head_dim}; }
   void forward(const ForwardArgs& args) const override;
   void backward(const BackwardArgs& args) const override;
 

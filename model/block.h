@@ -26,6 +26,7 @@ class Block final : public Layer {
   std::vector<UnitSpec> units() const override { return units_; }
   TensorSpec output(const TensorSpec& in) const override { return in; }
   double flops(const TensorSpec& in) const override;
+  KeptHeads kept_heads() const override { return attention_.half->kept_heads(); }
   void forward(const ForwardArgs& args) const override;
   bool splits_backward() const override { return true; }
   void backward(const BackwardArgs& args) const override;

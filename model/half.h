@@ -16,6 +16,7 @@ class Half {
   virtual void declare(std::vector<DeclaredUnit>& units) = 0;
   // Arithmetic of one forward and backward beside the products with weights, for so many rows of the input.
   virtual double flops(int64_t rows) const = 0;
+  virtual KeptHeads kept_heads() const { return {}; }
   virtual void forward(const ForwardArgs& args) const = 0;
   // args.x is what the forward had, kept or made again.
   virtual void backward(const BackwardArgs& args) const = 0;

@@ -15,6 +15,12 @@
 
 namespace cleave {
 
+// The key/value heads of which a layer keeps every position of a text that grows; none: the layer looks at no
+// other position.
+struct KeptHeads {
+  int64_t heads = 0, head_dim = 0;
+};
+
 class Layer {
  public:
   virtual ~Layer() = default;
@@ -23,6 +29,7 @@ class Layer {
   virtual TensorSpec output(const TensorSpec& input) const = 0;
   virtual void forward(const ForwardArgs& args) const = 0;
   virtual void backward(const BackwardArgs& args) const = 0;
+  virtual KeptHeads kept_heads() const { return {}; }
   // Whether backward knows the parts input and weight; otherwise it is always asked for both at once.
   virtual bool splits_backward() const { return false; }
   // Arithmetic of one forward and backward, to balance a pipeline. Here: 6 a weight of a matrix and row of

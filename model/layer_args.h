@@ -9,6 +9,7 @@
 #include "device/arena.h"
 #include "device/batch.h"
 #include "device/stream.h"
+#include "kernels/kept_attention.h"
 
 namespace cleave {
 
@@ -62,6 +63,14 @@ struct ParamGradient {
   }
 };
 
+// What a pass over texts that grow brings besides its rows (model/layer.h, KeptHeads). Rows are in any order,
+// and only what is kept of earlier positions is seen.
+struct Past {
+  TextRows rows;        // of x, all ranks' where a tensor axis cuts rows; on the device
+  Tensor keys, values;  // [texts, heads, positions, head_dim]; undefined for a layer that keeps none
+  bool defined() const { return rows.texts.defined(); }
+};
+
 struct ForwardArgs {
   Tensor y, x;
   std::span<const Tensor> params;
@@ -76,6 +85,8 @@ struct ForwardArgs {
   std::span<const Tensor> constants = {};  // the model's, where the layer computes
   // Of a model with a document mask: AttentionMask's documents of the whole sequences whose part x is.
   Tensor documents = {};
+  // Defined: x has rows of texts in place of whole samples; nothing is kept for a backward.
+  Past past = {};
 };
 
 // Which gradients a backward computes. A pipeline schedule may ask for the input's first, because another

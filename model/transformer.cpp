@@ -43,7 +43,7 @@ class Embedding final : public Layer {
   double flops(const TensorSpec&) const override { return 0; }  // rows are looked up
 
   void forward(const ForwardArgs& a) const override {
-    const Tensor partial = axis_.all_rows_of(a.y, a.scratch), positions = document_positions(a);
+    const Tensor partial = axis_.all_rows_of(a.y, a.scratch), positions = positions_of(a);
     launch(EmbeddingForward{.y = partial,
                             .tokens = a.x,
                             .wte = tokens_.in(a.params),
@@ -79,7 +79,8 @@ class Embedding final : public Layer {
   struct Kept {
     Tensor positions;
   };
-  Tensor document_positions(const ForwardArgs& a) const {
+  Tensor positions_of(const ForwardArgs& a) const {
+    if (a.past.defined() && places_) return a.past.rows.places;
     if (!places_ || !a.documents.defined()) return {};
     const int64_t samples = a.x.numel() / positions_.size();
     const Tensor positions = a.keep.take(DType::int32, {samples, positions_.size()});

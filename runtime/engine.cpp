@@ -13,6 +13,7 @@
 #include "optim/clipping.h"
 #include "runtime/disk_check.h"
 #include "runtime/state_records.h"
+#include "runtime/texts.h"
 #include "runtime/training_state.h"
 
 namespace cleave {
@@ -80,6 +81,8 @@ struct Engine::State {
   bool overflowed(double loss, double norm);
   void run_training(const Work& work);  // all micro-batches; gradients are complete behind it
   void run_forward(const ScheduleShape& shape, const Work& work);
+  // Of the only micro-batch, `logits` on the last stage: [rows.size(), the head's columns] in host memory.
+  void run_logits(Work work, const Tensor& logits, Range rows);
 
   EngineOptions options;
   Settings settings;
@@ -95,6 +98,7 @@ struct Engine::State {
   std::unique_ptr<BackgroundSave> background;  // where checkpoints are written behind the training
   LossScaler scaler;
   TrainingState at;
+  std::optional<Texts> texts;
   bool whole = true;  // false: a step that threw has updated some of the state
 };
 
@@ -157,6 +161,13 @@ void Engine::State::allocate() {
   streams->synchronize();
   if (rank->copy.defined() && !settings.dry)
     background = std::make_unique<BackgroundSave>(rank->copy, ranks.world());
+  const TensorAxis& tensor = ranks.axes().tensor;
+  if (options.texts > 0)
+    texts.emplace(Texts::Limits{.each = options.texts,
+                                .places = settings.mesh.sharers(),
+                                .positions = model.rows_per_sample * model.parts,
+                                .most_rows = rank->stage.text_rows(),
+                                .multiple = tensor.cuts_rows() ? tensor.size() : 1});
   if (options.trace) {  // from here on
     streams->name_in(*options.trace);
     rank->show_in(*options.trace, streams->compute);
@@ -348,20 +359,10 @@ std::vector<float> Engine::predict(const Batch& batch, std::optional<Range> want
   const Tensor all(every.data(), DType::fp32, {sequence, tensor, rows, columns}, MemoryKind::host);
   const Tensor here = all.rows(Range{0, 1}.shifted(s.settings.place.sequence)).view({tensor, rows, columns});
   const Tensor mine = here.rows(Range{0, 1}.shifted(s.settings.place.tensor)).view({rows, columns});
-  ScheduleShape shape = s.pipeline.evaluation.shape;
-  shape.micros = 1;
-  Buffer there;  // kernels of a GPU do not write to the host's memory
-  if (s.settings.device.is_cuda() && s.rank->stage.shape().last)
-    there = s.memory.allocate(MemoryKind::device, Category::staging, DType::fp32, mine.shape(), "logits");
-  s.run_forward(shape, {.train = false,
-                        .batch = [&](int) { return batch; },
-                        .scale = {},
-                        .logits = there.defined() ? there.tensor() : mine,
-                        .rows = local});
-  if (there.defined()) copy(mine, there, s.streams->compute), s.streams->compute.synchronize();
+  s.run_logits({.train = false, .batch = [&](int) { return batch; }, .scale = {}}, mine, local);
   const Mesh& mesh = s.ranks.mesh();
   Stream& comm = s.streams->comm();
-  mesh.pipe->broadcast(mine, shape.stages - 1, comm, {.what = "logits"});
+  mesh.pipe->broadcast(mine, mesh.pipe->size() - 1, comm, {.what = "logits"});
   mesh.tensor->all_gather(here, mine, comm, {.what = "logits"});
   mesh.sequence->all_gather(all, here, comm, {.what = "logits"});
   comm.synchronize();
@@ -376,6 +377,64 @@ std::vector<float> Engine::predict(const Batch& batch, std::optional<Range> want
     }
   }
   return out;
+}
+
+int64_t Engine::texts() const { return state_->texts ? state_->texts->count() : 0; }
+
+std::vector<float> Engine::extend(const std::vector<TextPart>& parts) {
+  State& s = *state_;
+  CHECK(s.texts, "an engine that keeps no keys and values (EngineOptions::texts)");
+  const std::vector<std::vector<PassOfTexts>> places = s.texts->extend(parts);
+  const Mesh& mesh = s.ranks.mesh();
+  const Head& head = *s.model.head;
+  const int64_t sharers = mesh.data->size(), tensor = s.settings.mesh.tensor, columns = head.columns();
+  std::vector<std::vector<size_t>> order(places.size());  // of the parts at each place
+  size_t most = 1;
+  for (size_t p = 0; p < places.size(); ++p) {
+    for (const PassOfTexts& pass : places[p])
+      order[p].insert(order[p].end(), pass.parts.begin(), pass.parts.end());
+    most = std::max(most, order[p].size());
+  }
+  const auto rows = int64_t(most);
+  // [place, rank of the tensor axis, part of the place, column]
+  std::vector<float> every(size_t(sharers * tensor * rows * columns));
+  const Tensor all(every.data(), DType::fp32, {sharers, tensor, rows, columns}, MemoryKind::host);
+  const Tensor here = all.rows(Range{0, 1}.shifted(mesh.data->rank())).view({tensor, rows, columns});
+  const Tensor mine = here.rows(Range{0, 1}.shifted(s.settings.place.tensor)).view({rows, columns});
+  int64_t done = 0;
+  for (const PassOfTexts& pass : places[size_t(mesh.data->rank())]) {
+    const Batch batch = batch_of(pass.rows.tokens, pass.rows.tokens);
+    const Range to = Range{0, pass.wanted.size()}.shifted(done);
+    s.run_logits({.train = false, .batch = [&](int) { return batch; }, .scale = {}, .texts = &pass.rows},
+                 mine.rows(to), pass.wanted);
+    done = to.end;
+  }
+  Stream& comm = s.streams->comm();
+  mesh.pipe->broadcast(mine, mesh.pipe->size() - 1, comm, {.what = "logits"});
+  mesh.tensor->all_gather(here, mine, comm, {.what = "logits"});
+  mesh.data->all_gather(all, here, comm, {.what = "logits"});
+  comm.synchronize();
+  std::vector<float> out(parts.size() * size_t(head.classes()));
+  for (size_t p = 0; p < order.size(); ++p)
+    for (size_t row = 0; row < order[p].size(); ++row)
+      for (int64_t t = 0; t < tensor; ++t) {
+        const auto from = every.begin() + ((int64_t(p) * tensor + t) * rows + int64_t(row)) * columns;
+        std::copy_n(from, std::clamp<int64_t>(head.classes() - t * columns, 0, columns),
+                    out.begin() + int64_t(order[p][row]) * head.classes() + t * columns);
+      }
+  return out;
+}
+
+void Engine::State::run_logits(Work work, const Tensor& logits, Range rows) {
+  ScheduleShape shape = pipeline.evaluation.shape;
+  shape.micros = 1;
+  Buffer there;  // kernels of a GPU do not write to the host's memory
+  if (settings.device.is_cuda() && rank->stage.shape().last && rows.size() > 0)
+    there = memory.allocate(MemoryKind::device, Category::staging, DType::fp32, logits.shape(), "logits");
+  if (rows.size() > 0) work.logits = there.defined() ? there.tensor() : logits;
+  work.rows = rows;
+  run_forward(shape, work);
+  if (there.defined()) copy(logits, there, streams->compute), streams->compute.synchronize();
 }
 
 void Engine::State::run_forward(const ScheduleShape& shape, const Work& work) {

@@ -54,6 +54,9 @@ struct EngineOptions {
   // What the configuration says of these is not read. Weights are undefined until load_checkpoint or
   // set_parameters; train_batch and save_checkpoint are errors (internal).
   bool inference = false;
+  // For inference: how many texts that grow each place on the data and sequence axes keeps keys and values of
+  // (Engine::extend).
+  int64_t texts = 0;
   Trace* trace = nullptr;  // of training steps; outlives the engine
 };
 
@@ -108,6 +111,20 @@ class Engine {
   // sharded, and over the other axes. `rows`: these of its rows (sample by sample, position by position)
   // only, in place of all.
   std::vector<float> predict(const Batch& batch, std::optional<Range> rows = {});
+
+  // Texts that grow: the engine keeps the keys and values of their positions, so that a token costs one row.
+  int64_t texts() const;  // EngineOptions::texts of every place on the data and sequence axes
+  struct TextPart {
+    int64_t text = 0;  // below texts()
+    int64_t begin =
+        0;  // where its tokens stand: at most what the text has; what it had from there on is gone
+    std::vector<int32_t> tokens = {};  // at least one; no position beyond the model's sequence
+  };
+  // Logits [parts, classes] behind each part, in host memory of every rank, given the same parts everywhere;
+  // of a text at most one. Collective. They are those of predict() for the whole text up to rounding. Tokens
+  // are computed together only where each text has one; in fp32 and fp16 a text has the same bits beside up
+  // to seven others of its place as alone.
+  std::vector<float> extend(const std::vector<TextPart>& parts);
 
   // Writes DIR/<tag> from all ranks, then points DIR/latest at it; a run that is killed at any point leaves
   // the checkpoint before it whole. Collective. `client` is kept in the manifest for the caller (JSON text).

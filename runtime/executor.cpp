@@ -69,6 +69,7 @@ void Executor::backward(const Turn& turn, const Work& work) {
 void Executor::run(const InstructionList& list, const ScheduleShape& shape, const Work& work) {
   const int up = shape.up(links_.activations.rank()), down = shape.down(links_.activations.rank());
   const std::vector<Turn> turns = turns_of(list);
+  stage_.begin_texts(work.texts, compute_);
   for (size_t n = 0; n < list.size(); ++n) {
     const auto [op, micro, chunk] = list[n];
     if (op == Op::forward && chunk == 0) load(micro, work);

@@ -24,6 +24,7 @@ struct Work {
   // Without training: of these rows of the only micro-batch, written on the last rank (Stage::head).
   Tensor logits = {};
   Range rows = {};
+  const TextPass* texts = nullptr;  // without training: the only micro-batch is of these rows
 };
 
 class Executor {

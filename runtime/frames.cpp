@@ -5,8 +5,8 @@
 
 namespace cleave {
 
-void Frames::start(Frame& f, int chunk) {
-  f.chunk = chunk;
+void Frames::start(Frame& f, int chunk, int64_t rows) {
+  f.chunk = chunk, f.rows = rows;
   f.keep = f.memory_.defined() ? Arena(f.memory_) : Arena();
   f.home = f.home_memory_.defined() ? Arena(f.home_memory_) : Arena();
   const auto layers = size_t(layers_.layers(chunk));
@@ -14,13 +14,13 @@ void Frames::start(Frame& f, int chunk) {
   f.saved.assign(layers, {}), f.for_weight.assign(layers, {});
   f.gradients.assign(layers + 1, {});
   f.inputs.assign(layers + 1, {});
-  const TensorSpec& in = layers_.boundary(chunk, 0);
+  const TensorSpec in = layers_.boundary(chunk, 0, rows);
   f.inputs[0] = f.keep.take(in.dtype, in.shape);
 }
 
 Frame Frames::dry(int chunk) {
   Frame f;
-  start(f, chunk);
+  start(f, chunk, 0);
   f.waiting_ = 0;
   return f;
 }
@@ -50,13 +50,13 @@ void Frames::allocate(Memory& memory) {
   group_memory_ = allocate(device, bytes_.group, "activations of layers that run again");
 }
 
-Frame& Frames::open(int micro, int chunk, Stream& writer) {
+Frame& Frames::open(int micro, int chunk, Stream& writer, int64_t rows) {
   CHECK(!free_.empty(), "micro-batch {} in chunk {}: all {} frames are in use", micro, chunk, frames_.size());
   Frame& f = frames_[size_t(free_.front())];
   free_.pop_front();
   f.micro = micro;
   writer.wait(f.idle_), writer.wait(f.held);
-  start(f, chunk);
+  start(f, chunk, rows);
   return f;
 }
 

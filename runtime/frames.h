@@ -12,6 +12,7 @@ namespace cleave {
 // Of one micro-batch in one chunk.
 struct Frame {
   int micro = -1, chunk = -1;
+  int64_t rows = 0;                      // of texts that grow; 0: whole samples
   std::vector<Tensor> inputs;            // of every layer of the chunk, then its output
   std::vector<Tensor> gradients;         // of the same, when the backward is split
   std::vector<Saved> saved, for_weight;  // by layer
@@ -50,7 +51,7 @@ class Frames {
   // A frame for the micro-batch in the chunk, whose input may be written on `writer`; Error(internal) where
   // all are in use. find: the one that was opened. close: it is free once the work on `stream` so far is
   // done.
-  Frame& open(int micro, int chunk, Stream& writer);
+  Frame& open(int micro, int chunk, Stream& writer, int64_t rows = 0);
   Frame& find(int micro, int chunk);
   void close(Frame& frame, Stream& stream);
 
@@ -61,7 +62,7 @@ class Frames {
   void begin_pass() { group_ = Arena(group_memory_); }
 
  private:
-  void start(Frame& frame, int chunk);
+  void start(Frame& frame, int chunk, int64_t rows);
 
   const StageLayers& layers_;
   Bytes bytes_;

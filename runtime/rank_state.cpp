@@ -60,7 +60,7 @@ namespace {
 
 StageShape stage_shape(const Settings& s, const PipelineCut& pipeline) {
   StageShape shape = pipeline.stages[size_t(s.place.pipe)];
-  shape.logits = s.logits;
+  shape.logits = s.logits, shape.texts = s.texts;
   return shape;
 }
 

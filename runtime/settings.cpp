@@ -134,6 +134,7 @@ DType model_dtype(const DsConfig& config) { return dtype_of(config.precision); }
 
 Settings make_settings(const DsConfig& config, const MeshShape& mesh, int rank,
                        const EngineOptions& options) {
+  CHECK(options.texts == 0 || options.inference, "EngineOptions::texts is for inference");
   const DsConfig c = options.inference ? inference_config(config) : config;
   Settings s{
       .config = c,
@@ -142,6 +143,7 @@ Settings make_settings(const DsConfig& config, const MeshShape& mesh, int rank,
       .device = options.device,
       .trains = !options.inference,
       .dry = options.dry,
+      .texts = options.texts,
       .dtype = dtype_of(c.precision),
       .average = averaging(c, mesh.data),
       .norm_first = needs_norm_first(c),

@@ -36,6 +36,7 @@ struct Settings {
   Device device;
   bool trains = true;
   bool dry = false;
+  int64_t texts = 0;  // that grow on this rank
 
   // Of a step.
   DType dtype = DType::fp32;  // of parameters and activations

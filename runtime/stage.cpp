@@ -76,12 +76,56 @@ void Stage::allocate(Memory& memory, Stream& stream) {
                         {shape().batches * layers_.rows() * model().parts}, "beginnings of documents");
   measure();
   frames_.allocate(memory);
+  if (shape().texts > 0) allocate_texts(memory);
   if (block_bytes_ > 0) away_inputs_.allocate(memory, block_bytes_);
   auto bytes = [&](int64_t n, const char* name) {
     return memory.allocate(device, Category::activations, DType::uint8, {n}, name);
   };
   scratch_memory_ = bytes(scratch_.peak_bytes(), "scratch");
   for (Buffer& p : passing_) p = bytes(passing_bytes_, "boundaries of layers");
+}
+
+void Stage::allocate_texts(Memory& memory) {
+  const auto device = MemoryKind::device;
+  text_rows_ = memory.allocate(device, Category::staging, DType::int32, {2, text_rows()}, "rows of texts");
+  kept_keys_.resize(model().layers.size()), kept_values_.resize(model().layers.size());
+  const int64_t positions = model().rows_per_sample * model().parts;
+  for (int c = 0; c < layers_.chunks(); ++c)
+    for (int l = 0; l < layers_.layers(c); ++l) {
+      const KeptHeads kept = layers_.layer(c, l).kept_heads();
+      if (kept.heads == 0) continue;
+      const Shape all{shape().texts, kept.heads, positions, kept.head_dim};
+      for (auto* buffers : {&kept_keys_, &kept_values_})
+        (*buffers)[size_t(layers_.in_model(c, l))] =
+            memory.allocate(device, Category::kept_texts, model().dtype, all,
+                            buffers == &kept_keys_ ? "kept keys" : "kept values");
+    }
+}
+
+void Stage::begin_texts(const TextPass* pass, Stream& stream) {
+  texts_ = pass;
+  if (!pass) return;
+  CHECK(shape().texts > 0 && 0 < pass->rows() && pass->rows() <= text_rows(),
+        "a pass over {} rows of texts; this stage has room for {}", pass->rows(),
+        shape().texts > 0 ? text_rows() : 0);
+  for (const auto* values : {&pass->texts, &pass->places}) {
+    const Tensor to = text_rows_.tensor().rows({values == &pass->places, values == &pass->places ? 2 : 1});
+    copy(to.view({text_rows()}).slice({0, pass->rows()}),
+         Tensor(const_cast<int32_t*>(values->data()), DType::int32, {pass->rows()}, MemoryKind::host),
+         stream);
+  }
+}
+
+Past Stage::past_of(int chunk, int l) const {
+  if (!texts_) return {};
+  const auto rows = [&](int64_t i) {
+    return text_rows_.tensor().rows({i, i + 1}).view({text_rows()}).slice({0, texts_->rows()});
+  };
+  Past past{.rows = {rows(0), rows(1)}, .keys = {}, .values = {}};
+  const Buffer &keys = kept_keys_[size_t(layers_.in_model(chunk, l))],
+               &values = kept_values_[size_t(layers_.in_model(chunk, l))];
+  if (keys.defined()) past.keys = keys, past.values = values;
+  return past;
 }
 
 // The layers' own code against dry arenas and a stream that drops all work.
@@ -185,6 +229,14 @@ void Stage::take_part(Tensor to, Tensor whole, Stream& stream) const {
 }
 
 void Stage::load(int micro, const Batch& batch, Stream& stream) {
+  if (texts_) {
+    CHECK(micro == 0 && batch.input.numel() == texts_->rows(), "a pass over {} rows of texts, but {} tokens",
+          texts_->rows(), batch.input.numel());
+    positions_.resize(std::max<size_t>(1, positions_.size()));
+    if (shape().first) copy(open(micro, 0, stream), batch.input, stream);
+    loaded_ = stream.record();
+    return;
+  }
   const int64_t inputs = layers_.input().shape.numel() * model().parts,
                 targets_of = layers_.rows() * model().parts;
   CHECK(batch.input.numel() == inputs && batch.targets.numel() == targets_of,
@@ -212,8 +264,8 @@ Tensor Stage::input_gradient(int micro, int chunk) {
   return passing(chunk, 0);
 }
 
-Tensor Stage::passing(int chunk, int l) const {
-  const TensorSpec& t = layers_.boundary(chunk, l);
+Tensor Stage::passing(int chunk, int l, int64_t rows) const {
+  const TensorSpec t = layers_.boundary(chunk, l, rows);
   return Tensor(passing_[l & 1].tensor().raw(), t.dtype, t.shape);
 }
 
@@ -230,9 +282,9 @@ Tensor Stage::gradient(Frame& f, int l) {
 // Of layer l. With recomputation an output that the frame keeps is written there the first time and nowhere
 // the second; the others live as long as what the layers of their group make.
 Tensor Stage::take_output(Frame& f, int l, Run run) {
-  const TensorSpec& out = layers_.boundary(f.chunk, l + 1);
+  const TensorSpec out = layers_.boundary(f.chunk, l + 1, f.rows);
   if (!shape().trains && l + 1 < layers_.layers(f.chunk))
-    return f.inputs[size_t(l) + 1] = passing(f.chunk, l + 1);
+    return f.inputs[size_t(l) + 1] = passing(f.chunk, l + 1, f.rows);
   const bool kept = shape().recompute.keeps(l + 1, layers_.layers(f.chunk));
   if (kept && run.again) return scratch_.take(out.dtype, out.shape);
   if (layers_.away(f.chunk, l + 1))
@@ -268,7 +320,8 @@ void Stage::forward_layer(Frame& f, int l, const Params& params, const Position&
                 .stream = stream,
                 .lean = recompute.lean,
                 .constants = constants_,
-                .documents = documents(f.micro)});
+                .documents = texts_ ? Tensor() : documents(f.micro),
+                .past = past_of(f.chunk, l)});
   if (leaves && run.train) {
     f.inputs_home[size_t(next)] = f.home.take(y.dtype(), {away_inputs_.numel_at_home(y.numel())});
     away_inputs_.send(next, f.inputs_home[size_t(next)], y, stream);
@@ -405,7 +458,7 @@ void Stage::head(int micro, Tensor loss_sum, Tensor logits, Range rows, Stream& 
 }
 
 Tensor Stage::open(int micro, int chunk, Stream& writer) {
-  return frames_.open(micro, chunk, writer).inputs[0];
+  return frames_.open(micro, chunk, writer, texts_ ? texts_->rows() : 0).inputs[0];
 }
 void Stage::close(int micro, int chunk, Stream& stream) { frames_.close(frames_.find(micro, chunk), stream); }
 void Stage::hold(int micro, int chunk, const Event& until) { frames_.find(micro, chunk).held = until; }

@@ -30,6 +30,11 @@ class Stage {
   // Blocks the host until the last batch given was copied, so that its memory may be filled again.
   void wait_until_loaded() { loaded_.wait(); }
 
+  // From here on the only micro-batch is this pass over texts that grow (StageShape::texts); null: no longer.
+  // At most text_rows() rows, a multiple of what the tensor axis cuts.
+  void begin_texts(const TextPass* pass, Stream& stream);
+  int64_t text_rows() const { return layers_.input().shape.numel(); }
+
   // A frame for the micro-batch in the chunk; returns where its input goes, written on `writer`. load() does
   // it for the model's first layer.
   Tensor open(int micro, int chunk, Stream& writer);
@@ -74,8 +79,10 @@ class Stage {
   void run_head(Frame& frame, const Params& params, Grads& grads, float scale, Tensor loss_sum,
                 Stream& stream);
   Tensor gradient(Frame& frame, int l);
-  Tensor passing(int chunk, int l) const;
+  Tensor passing(int chunk, int l, int64_t rows = 0) const;
   void place_constants(Memory& memory, Stream& stream);
+  void allocate_texts(Memory& memory);
+  Past past_of(int chunk, int l) const;  // undefined outside of a pass over texts
   void measure();
   void measure(int chunk, Stream& discard);
   void measure_backward(Frame& dry, int chunk, Stream& discard);
@@ -93,6 +100,9 @@ class Stage {
   Frames frames_;
   Buffer passing_[2];  // in turn: gradients of layer boundaries; without training, the boundaries themselves
   Buffer scratch_memory_, targets_, documents_, losses_;
+  Buffer text_rows_;                             // [2, text_rows()]: TextRows of the pass
+  std::vector<Buffer> kept_keys_, kept_values_;  // of every layer of the model; empty where nothing is kept
+  const TextPass* texts_ = nullptr;
   std::vector<Buffer> constant_copies_;
   std::vector<Tensor> constants_;  // where the layers compute
   std::vector<Position> positions_;

@@ -25,6 +25,12 @@ class StageLayers {
   int in_model(int chunk, int l) const { return int(shape_.chunks[size_t(chunk)].begin) + l; }
   const Layer& layer(int chunk, int l) const { return *model_.layers[size_t(in_model(chunk, l))]; }
   const TensorSpec& boundary(int chunk, int l) const { return boundaries_[size_t(in_model(chunk, l))]; }
+  // The same where the model's input is so many rows; 0: whole samples.
+  TensorSpec boundary(int chunk, int l, int64_t rows) const {
+    TensorSpec spec = boundary(chunk, l);
+    if (rows > 0) spec.shape.dims[0] = spec.shape.dims[0] * rows / boundaries_[0].shape.dims[0];
+    return spec;
+  }
 
   bool has_head(int chunk) const { return shape_.last && chunk + 1 == chunks(); }
   // Whether nobody needs the gradient of the layer's input.

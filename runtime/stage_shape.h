@@ -16,7 +16,15 @@ struct StageShape {
   bool split_backward = false;  // the parts input and weight are asked for apart
   Recompute recompute = {};
   LogitsChunk logits = {};
+  int64_t texts =
+      0;  // that grow on this rank, keys and values of all their positions being kept; forwards only
   int waiting_weights = 0;  // split: micro-batches, of each chunk, that only miss the weights' part
+};
+
+// Rows of texts that grow, in place of a micro-batch (TextRows). Its memory outlives the pass.
+struct TextPass {
+  std::vector<int32_t> tokens, texts, places;
+  int64_t rows() const { return int64_t(tokens.size()); }
 };
 
 // One visit of a micro-batch to a chunk.

@@ -82,7 +82,7 @@ struct GatedArgs {  // forward: y from x; backward: x's gradient y from dy and x
 struct RotaryArgs {
   Vec qkv;
   const float *cos, *sin;
-  const int32_t* documents;  // or null
+  const int32_t *documents, *places;  // or null
   int64_t rows, seq, first_position, turned_heads, stride, head_dim;
   bool inverse;
 };
@@ -138,6 +138,15 @@ struct AttentionArgs {
   const int32_t* documents;  // [batch, seq], or null
   float* scratch;            // threads * attention_scratch(...) floats
   int64_t scratch_numel;     // a thread
+};
+struct KeptAttentionArgs {
+  Vec y, qkv, keys, values;
+  const int32_t *texts, *places;  // of rows
+  int64_t rows, kept_places, heads, kv_heads, head_dim;
+  int64_t window;  // 0: no bound
+  float scale;
+  float* scratch;         // threads * kept_attention_scratch(head_dim) floats
+  int64_t scratch_numel;  // a thread
 };
 struct AdamArgs {
   float *param, *m, *v;
@@ -229,6 +238,9 @@ constexpr int64_t attention_grad_scratch(int64_t seq, int64_t head_dim) {
   using namespace attention_blocks;
   return keys(seq) * (8 * padded(head_dim) + 2) + 2 * kQueries * kKeys + 64;
 }
+constexpr int64_t kept_attention_scratch(int64_t head_dim) {
+  return 2 * attention_blocks::padded(head_dim) + attention_blocks::kKeys;
+}
 
 // Declares name(args) for both instruction sets and the choice between them.
 #define CLEAVE_BODY(name, Args) \
@@ -269,6 +281,7 @@ CLEAVE_BODY(softmax_part, SoftmaxPartArgs)
 CLEAVE_BODY(cross_entropy_part, SoftmaxPartArgs)
 CLEAVE_BODY(attention, AttentionArgs)
 CLEAVE_BODY(attention_grad, AttentionArgs)
+CLEAVE_BODY(kept_attention, KeptAttentionArgs)
 CLEAVE_BODY(adam, AdamArgs)
 CLEAVE_BODY(sgd, SgdArgs)
 CLEAVE_BODY(lion, LionArgs)

@@ -1,0 +1,96 @@
+// Attention of single rows over kept keys and values, with the softmax kept on line.
+#include "kernels/cpu/attention_blocks.h"
+
+namespace cleave::cpu::CLEAVE_ISA {
+namespace {
+
+// Of one query head: what it has of its scratch.
+struct Query {
+  float *query, *out, *scores;
+  int64_t wide;
+  float top, sum;
+};
+
+// The scores of `count` keys in units of log2; minus infinity up to a whole vector.
+template <class T>
+CLEAVE_INLINE void score(const Query& s, const T* keys, int64_t count, int64_t width) {
+  for (int64_t k = 0; k < count; ++k) {
+    F16 sum = zero();
+    for_vectors(0, width,
+                [&](int64_t i, auto n) { sum = fma(load(s.query + i), load(keys + k * width + i, n), sum); });
+    s.scores[k] = sum_lanes(sum);
+  }
+  for (int64_t k = count; k % 16; ++k) s.scores[k] = -__builtin_inff();
+}
+
+// Scores become 2^(score - top); returns what earlier sums and outputs shrink by.
+CLEAVE_INLINE float soften(Query& s, int64_t count) {
+  F16 top = splat(s.top);
+  for (int64_t k = 0; k < count; k += 16) top = max(top, load(s.scores + k));
+  const float highest = max_lanes(top);
+  F16 sum = zero();
+  for (int64_t k = 0; k < count; k += 16) {
+    const F16 e = exp2(load(s.scores + k) - splat(highest));
+    store(s.scores + k, e);
+    sum = sum + e;
+  }
+  float shrunk[16];
+  store(shrunk, exp2(splat(s.top - highest)));
+  s.sum = s.sum * shrunk[0] + sum_lanes(sum);
+  s.top = highest;
+  return shrunk[0];
+}
+
+// out = out * shrink + the weighted values.
+template <class T>
+CLEAVE_INLINE void add_values(const Query& s, const T* values, int64_t count, int64_t width, float shrink) {
+  for_vectors(0, width, [&](int64_t i, auto n) {
+    F16 sum = load(s.out + i) * shrink;
+    for (int64_t k = 0; k < count; ++k) sum = fma(load(values + k * width + i, n), s.scores[k], sum);
+    store(s.out + i, sum);
+  });
+}
+
+template <class T>
+void attend(const KeptAttentionArgs& a, int64_t row, int64_t head, float* scratch) {
+  const int64_t d = a.head_dim, wide = padded(d);
+  const T* from = static_cast<const T*>(a.qkv.data) + row * (a.heads + 2 * a.kv_heads) * d + head * d;
+  T* y = static_cast<T*>(a.y.data) + (row * a.heads + head) * d;
+  const int64_t text = a.texts[row], end = a.places[row] + int64_t{1};
+  if (text < 0) {
+    for_vectors(0, d, [=](int64_t i, auto n) { store(y + i, zero(), n); });
+    return;
+  }
+  Carver carve{scratch};
+  Query s{carve.take(wide), carve.take(wide), carve.take(kKeys), wide, -__builtin_inff(), 0};
+  copy_rows(s.query, from, 0, 1, 1, d, a.scale * kLog2E);
+  for (int64_t i = 0; i < wide; i += 16) store(s.out + i, zero());
+  const int64_t kept = (text * a.kv_heads + head / (a.heads / a.kv_heads)) * a.kept_places * d;
+  const T *keys = static_cast<const T*>(a.keys.data) + kept,
+          *values = static_cast<const T*>(a.values.data) + kept;
+  int64_t key = a.window && end > a.window ? end - a.window : 0;
+  for (; key < end; key += kKeys) {
+    const int64_t count = end - key < kKeys ? end - key : kKeys;
+    score(s, keys + key * d, count, d);
+    const float shrink = soften(s, count);
+    add_values(s, values + key * d, count, d, shrink);
+  }
+  const float inverse = 1.0f / s.sum;
+  for_vectors(0, d, [=](int64_t i, auto n) { store(y + i, load(s.out + i) * inverse, n); });
+}
+
+}  // namespace
+
+void kept_attention(const KeptAttentionArgs& args) {
+  int64_t keys = 0;
+  for (int64_t r = 0; r < args.rows; ++r) keys += args.places[r] + 1;
+  with_type(args.qkv.type, [&](auto t) {
+    parallel_in_turn(args.rows * args.heads, 1, keys * args.heads * args.head_dim > kSerialNumel,
+                     [&](int64_t i, int thread) {
+                       attend<decltype(t)>(args, i / args.heads, i % args.heads,
+                                           args.scratch + thread * args.scratch_numel);
+                     });
+  });
+}
+
+}  // namespace cleave::cpu::CLEAVE_ISA

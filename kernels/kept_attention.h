@@ -1,0 +1,41 @@
+// Attention of texts that grow: keys and values of all positions are kept, and only the rows of new ones are
+// computed.
+#pragma once
+#include "kernels/launch.h"
+
+namespace cleave {
+
+// Where rows belong, in any order: row r is position places[r] of text texts[r]. int32 [rows] each. A row of
+// text -1 is padding: nothing of it is kept, and it attends to nothing.
+struct TextRows {
+  Tensor texts, places;
+};
+
+// Keeps the keys and values of rows: keys[t, h, p, :] and values[t, h, p, :] become what row r of qkv has of
+// key/value head h, where t = texts[r] and p = places[r]. qkv: [rows, (heads + 2 * kv_heads) * head_dim] as
+// AttentionForward has it; keys, values: [texts, kv_heads, places, head_dim] of its type. No two rows have
+// the same text and place.
+struct KeepKeys {
+  Tensor keys, values;
+  Tensor qkv;
+  TextRows rows;
+  int64_t heads = 1;
+  void check() const;
+};
+CLEAVE_KERNEL(KeepKeys)
+
+// y [rows, heads * head_dim]: the queries of each row of qkv, over the kept keys and values of its text, from
+// the first place on, or of the last `window` places where that is not 0, up to the row's own; zero for
+// padding. Query head h reads key/value head h / (heads / kv_heads). scale is applied to q k^T; 1 /
+// sqrt(head_dim) when 0. A row has the same bits whichever rows are beside it.
+struct KeptAttention {
+  Tensor y;
+  Tensor qkv, keys, values;
+  TextRows rows;
+  int64_t heads = 1, window = 0;
+  float scale = 0;
+  void check() const;
+};
+CLEAVE_KERNEL(KeptAttention)
+
+}  // namespace cleave

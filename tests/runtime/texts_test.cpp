@@ -1,0 +1,256 @@
+// Texts that grow: the logits of kept keys and values against those of whole windows, in every layout.
+#include "runtime/texts.h"
+
+#include "tests/runtime/cut_models.h"
+#include "tests/runtime/homes.h"
+
+namespace cleave::testing {
+namespace {
+
+constexpr int64_t kTexts = 3;  // whose beginnings have these lengths
+constexpr int64_t kBegin[kTexts] = {3, 1, 5};
+
+int32_t token_of(int64_t text, int64_t position) { return int32_t((text * 5 + position * 3 + 1) % kVocab); }
+
+std::vector<int32_t> tokens_of(int64_t text, Range positions) {
+  std::vector<int32_t> out;
+  for (int64_t p = positions.begin; p < positions.end; ++p) out.push_back(token_of(text, p));
+  return out;
+}
+
+// Logits behind every length from kBegin on, of every text.
+using Logits = std::map<std::pair<int64_t, int64_t>, std::vector<float>>;
+
+Logits windows(Engine& engine) {
+  Logits out;
+  const auto samples = size_t(engine.samples_per_micro());
+  for (int64_t text = 0; text < kTexts; ++text)
+    for (int64_t length = kBegin[text]; length <= kTokens; ++length) {
+      std::vector<int32_t> window = tokens_of(text, {0, length});
+      window.resize(samples * kTokens);
+      out[{text, length}] = engine.predict(batch_of(window, window), Range{length - 1, length});
+    }
+  return out;
+}
+
+// As many texts at a time as the engine keeps, the second of which begins later than the others. What a text
+// had before is overwritten.
+Logits grown(Engine& engine) {
+  Logits out;
+  const int64_t most = std::min(kTexts, engine.texts());
+  for (int64_t first = 0; first < kTexts; first += most) {
+    std::map<int64_t, int64_t> lengths;
+    for (int round = 0;; ++round) {
+      std::vector<Engine::TextPart> parts;
+      for (int64_t t = first; t < std::min(kTexts, first + most); ++t) {
+        if (t == 1 && most > 1 && round < 2) continue;
+        int64_t& has = lengths[t];
+        const int64_t end = has == 0 ? kBegin[t] : has + 1;
+        if (end > kTokens) continue;
+        parts.push_back({t - first, has, tokens_of(t, {has, end})});
+        has = end;
+      }
+      if (parts.empty()) break;
+      const std::vector<float> logits = engine.extend(parts);
+      EXPECT_EQ(logits.size(), parts.size() * kVocab);
+      for (size_t i = 0; i < parts.size(); ++i)
+        out[{parts[i].text + first, parts[i].begin + int64_t(parts[i].tokens.size())}] = {
+            logits.begin() + int64_t(i) * kVocab, logits.begin() + int64_t(i + 1) * kVocab};
+    }
+  }
+  return out;
+}
+
+double farthest(const Logits& got, const Logits& want) {
+  double worst = got.size() == want.size() ? 0 : 1e9;
+  for (const auto& [key, values] : want) {
+    const auto at = got.find(key);
+    if (at == got.end() || at->second.size() != values.size()) return 1e9;
+    for (size_t i = 0; i < values.size(); ++i)
+      worst = std::max(worst, double(std::abs(at->second[i] - values[i])));
+  }
+  return worst;
+}
+
+std::vector<Layout> layouts() {
+  std::vector<Layout> out;
+  for (const auto& [pipe, data, tensor, sequence] : {std::array{1, 1, 1, 1},
+                                                     {2, 1, 1, 1},
+                                                     {1, 3, 1, 1},
+                                                     {1, 1, 2, 1},
+                                                     {2, 1, 2, 1},
+                                                     {1, 1, 1, 2},
+                                                     {2, 2, 1, 2},
+                                                     {1, 1, 4, 1}})
+    for (const int zero : {1, 3})
+      for (const bool cut_rows : {true, false}) {
+        if (tensor == 1 && !cut_rows) continue;
+        Layout l{pipe, data, tensor, zero};
+        l.sequence = sequence, l.cut_rows = cut_rows;
+        out.push_back(l);
+      }
+  return out;
+}
+
+void initialize(Engine& engine) {
+  engine.set_parameters([&](const ParamSpec& p) {
+    std::vector<float> values(size_t(p.whole_numel()));
+    uint32_t state = 7;
+    for (const char c : p.name) state = state * 31 + uint8_t(c);
+    for (float& v : values) state = state * 1664525u + 1013904223u, v = float(state >> 8) * 0x1p-24f - 0.5f;
+    if (p.name.find("norm") != std::string::npos || p.name.find("ln_") != std::string::npos)
+      for (float& v : values) v += 1;
+    return values;
+  });
+}
+
+// Every rank sees the same.
+Logits seen_by(const Layout& l, const ModelFactory& model, Precision type, int64_t texts,
+               const std::function<Logits(Engine&)>& look) {
+  std::vector<Logits> seen{size_t(l.ranks())};
+  run_ranks(l.ranks(), [&](Communicator& world) {
+    Engine engine(in_type(config_of(l, 1), type), model, world,
+                  {.compute = Stream::Mode::worker, .inference = true, .texts = texts});
+    initialize(engine);
+    seen[size_t(world.rank())] = look(engine);
+    EXPECT_EQ(engine.memory_planned(), engine.memory_peak()) << l.text();
+    EXPECT_EQ(engine.memory_planned(), engine.memory_live()) << l.text();
+  });
+  for (const Logits& other : seen) EXPECT_EQ(other, seen[0]) << l.text();
+  return seen[0];
+}
+
+TEST(Texts, HaveTheLogitsOfWholeWindowsInEveryLayout) {
+  for (const bool llama : {false, true}) {
+    const ModelFactory model = llama ? cut_llama(false) : cut_gpt(true);
+    const Logits want = seen_by({}, model, Precision::fp32, 0, windows);
+    for (const Layout& l : layouts())
+      for (const int64_t texts : {int64_t{1}, kTexts})
+        EXPECT_LT(farthest(seen_by(l, model, Precision::fp32, texts, grown), want), 1e-5)
+            << l.text() << " texts " << texts << (llama ? " llama" : " gpt");
+  }
+}
+
+ModelFactory decoder(const Family& family, DType type, int64_t kv_heads, int64_t window) {
+  return [=, &family](const Axes& axes) {
+    ModelConfig c{.vocab = kVocab,
+                  .positions = 11,
+                  .width = 32,
+                  .layers = 2,
+                  .heads = 4,
+                  .kv_heads = kv_heads,
+                  .head_dim = 8,
+                  .mlp_width = 20,
+                  .window = window};
+    return make_model(family, c, type, kTokens, "grown", axes);
+  };
+}
+
+// Joined and separate projections, norms of heads, windows, grouped, cut and whole key/value heads, in every
+// type. 16 bits round what is between the kernels, and the two ways round in different places.
+TEST(Texts, HaveTheLogitsOfWholeWindowsInEveryFamily) {
+  struct Case {
+    const Family& family;
+    int64_t kv_heads, window;
+  };
+  const Case cases[] = {{kGpt2, 4, 0},  {kLlama, 2, 0},   {kQwen2, 1, 0},
+                        {kQwen3, 2, 0}, {kMistral, 2, 3}, {kPhi3, 4, 5}};
+  for (const Case& c : cases)
+    for (const Precision type : {Precision::fp32, Precision::bf16, Precision::fp16}) {
+      const ModelFactory model = decoder(c.family, type_of(type), c.kv_heads, c.window);
+      const Logits want = seen_by({}, model, type, 0, windows);
+      double largest = 0;
+      for (const auto& [key, logits] : want)
+        for (const float x : logits) largest = std::max(largest, double(std::abs(x)));
+      const double bound = type == Precision::fp32 ? 1e-5 : type == Precision::bf16 ? 0.02 : 0.0025;
+      for (const int tensor : {1, 2}) {
+        if (c.kv_heads % tensor != 0 && &c.family == &kPhi3) continue;
+        const Layout l{.tensor = tensor};
+        EXPECT_LT(farthest(seen_by(l, model, type, kTexts, grown), want), bound * std::max(1.0, largest))
+            << c.family.names.block << " kv " << c.kv_heads << " type " << int(type) << " tensor " << tensor
+            << ", largest " << largest;
+      }
+    }
+}
+
+// A text gets the same bits however many grow beside it.
+TEST(Texts, HaveTheBitsThatTheyHaveAlone) {
+  for (const Precision type : {Precision::fp32, Precision::fp16})
+    for (const auto& [data, tensor] : {std::array{1, 1}, {2, 1}, {1, 2}}) {
+      const ModelFactory model = cut_gpt(true, type_of(type));
+      const Layout l{.data = data, .tensor = tensor, .zero = 3};
+      const Logits alone = seen_by(l, model, type, 1, [](Engine& engine) {
+        Logits out;
+        for (int64_t t = 0; t < kTexts; ++t)
+          for (int64_t has = 0, end = kBegin[t]; end <= kTokens; has = end++)
+            out[{t, end}] = engine.extend({{0, has, tokens_of(t, {has, end})}});
+        return out;
+      });
+      EXPECT_EQ(seen_by(l, model, type, kTexts, grown), alone) << l.text();
+    }
+}
+
+TEST(Texts, KeepTwoTensorsALayerOfTheModelsType) {
+  run_ranks(1, [&](Communicator& world) {
+    const DsConfig c = in_type(config_of({}, 1), Precision::bf16);
+    const auto held = [&](int64_t texts) {
+      return Engine(c, cut_llama(true, DType::bf16), world, {.inference = true, .texts = texts})
+          .memory_live();
+    };
+    const MemoryTable none = held(0), some = held(5);
+    EXPECT_EQ(none.total(Category::kept_texts), 0);
+    EXPECT_EQ(some.total(Category::kept_texts), 5 * 3 * 2 * (2 * kTokens * 2) * 2);
+    EXPECT_EQ(some.total(Category::activations), none.total(Category::activations));
+  });
+}
+
+// A text may go back, and a pass that has more rows than the engine's micro-batch is several.
+TEST(Texts, GoBackAndComeInPieces) {
+  run_ranks(1, [&](Communicator& world) {
+    Engine engine(config_of({}, 1), cut_gpt(true), world, {.inference = true, .texts = 2});
+    initialize(engine);
+    const std::vector<float> want = engine.extend({{0, 0, tokens_of(2, {0, 6})}});
+    engine.extend({{0, 4, tokens_of(0, {4, 8})}});
+    EXPECT_EQ(engine.extend({{0, 5, tokens_of(2, {5, 6})}}).size(), want.size());
+    engine.extend({{0, 2, tokens_of(2, {2, 5})}});
+    const std::vector<float> again = engine.extend({{0, 5, tokens_of(2, {5, 6})}});
+    for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(again[i], want[i], 1e-5);
+  });
+  Texts texts({.each = 1, .places = 2, .positions = 9, .most_rows = 4, .multiple = 2});
+  const auto places = texts.extend({{0, 0, tokens_of(0, {0, 5})}, {1, 0, tokens_of(1, {0, 1})}});
+  ASSERT_EQ(places.size(), 2u);
+  ASSERT_EQ(places[0].size(), 2u);
+  EXPECT_EQ(places[0][0].rows.places, (std::vector<int32_t>{0, 1, 2, 3}));
+  EXPECT_EQ(places[0][0].wanted.size(), 0);
+  EXPECT_EQ(places[0][1].rows.places, (std::vector<int32_t>{4, 0}));
+  EXPECT_EQ(places[0][1].rows.texts, (std::vector<int32_t>{0, -1}));
+  EXPECT_EQ(places[0][1].wanted, (Range{0, 1}));
+  EXPECT_EQ(places[0][1].parts, (std::vector<size_t>{0}));
+  ASSERT_EQ(places[1].size(), 2u);
+  EXPECT_EQ(places[1][0].parts, (std::vector<size_t>{1}));
+  EXPECT_EQ(places[1][1].rows.texts, (std::vector<int32_t>{-1, -1}));
+}
+
+TEST(Texts, RefuseWhatDoesNotFit) {
+  run_ranks(1, [&](Communicator& world) {
+    Engine without(config_of({}, 1), cut_gpt(true), world, {.inference = true});
+    EXPECT_EQ(without.texts(), 0);
+    expect_error(Exit::internal, {"keeps no keys and values"}, [&] { without.extend({{0, 0, {1}}}); });
+    Engine engine(config_of({}, 1), cut_gpt(true), world, {.inference = true, .texts = 2});
+    const auto refuses = [&](const std::string& words, const std::vector<Engine::TextPart>& parts) {
+      expect_error(Exit::internal, {words}, [&] { engine.extend(parts); });
+    };
+    refuses("no part of a text", {});
+    refuses("text 2 of 2", {{2, 0, {1}}});
+    refuses("text 1 has two parts", {{1, 0, {1}}, {1, 1, {1}}});
+    refuses("positions 1 to 2 of text 0, which has 0 of at most 8", {{0, 1, {1}}});
+    refuses("positions 0 to 9 of text 0", {{0, 0, std::vector<int32_t>(9, 1)}});
+    refuses("positions 0 to 0 of text 0", {{0, 0, {}}});
+    expect_error(Exit::internal, {"EngineOptions::texts is for inference"},
+                 [&] { Engine(config_of({}, 1), cut_gpt(true), world, {.texts = 1}); });
+    expect_error(Exit::data, {"99"}, [&] { engine.extend({{0, 0, {99}}}); });
+  });
+}
+
+}  // namespace
+}  // namespace cleave::testing
