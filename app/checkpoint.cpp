@@ -5,6 +5,7 @@
 
 #include "app/commands.h"
 #include "app/parse.h"
+#include "app/published_model.h"
 #include "app/work_progress.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/digest.h"
@@ -168,11 +169,25 @@ int run_verify(const Arguments& arguments) {
   return 0;
 }
 
+namespace {
+
+// Those of its import: of the parameters under their names here, as masters.
+std::map<std::string, std::string> digests_of_published(const Options& o, DType as) {
+  const PublishedModel model(o.dir, published_config(o.dir));
+  model.reader().require_tied();
+  std::vector<NamedShape> tensors;
+  for (const WeightName& w : model.names().tensors) tensors.push_back({"master", w.tensor, w.shape});
+  return digests(
+      tensors, [&](const Record& r) { model.reader().read(r); }, threads_of(o), as);
+}
+
+}  // namespace
+
 int run_digest(const Arguments& arguments) {
   CLI::App app(
       "Hashes of a checkpoint's weights and of its optimizer state, which are the same for every number of "
-      "ranks, stage, "
-      "offload and layout.\n"
+      "ranks, stage, offload and layout; or of the weights of a published model, which are those of its "
+      "import.\n"
       "Example: cleave digest runs/quickstart/checkpoints",
       "digest");
   Options o;
@@ -183,7 +198,7 @@ int run_digest(const Arguments& arguments) {
       ->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
   if (!parse(app, arguments)) return 0;
   const DType as = o.dtype == "bf16" ? DType::bf16 : o.dtype == "fp16" ? DType::fp16 : DType::fp32;
-  auto all = digests(open(o), threads_of(o), as);
+  auto all = is_published_model(o.dir) ? digests_of_published(o, as) : digests(open(o), threads_of(o), as);
   if (const auto weights = all.extract("master")) std::printf("%s  weights\n", weights.mapped().c_str());
   for (const auto& [kind, digest] : all) std::printf("%s  %s\n", digest.c_str(), kind.c_str());
   return 0;

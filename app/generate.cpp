@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <deque>
 #include <fstream>
@@ -16,7 +17,7 @@ struct GenerateOptions {
   std::string prompt = "\n", prompts;
   std::vector<std::string> stop;
   int64_t tokens = 200, batch = 8;
-  bool keeps = true;
+  bool keeps = true, quiet = false;
   Sampling sampling;
 };
 
@@ -49,6 +50,7 @@ class Text {
 
   bool done() const { return done_; }
   const std::vector<int32_t>& tokens() const { return tokens_; }
+  int64_t drawn() const { return count_; }
 
   // Draws the next token. Every rank has the same logits and draws the same one, so nothing has to be sent.
   void add(std::span<const float> logits) {
@@ -99,7 +101,14 @@ class Generation {
 
   void run(const std::vector<std::string>& prompts) {
     for (size_t i = 0; i < prompts.size(); ++i) texts_.emplace_back(*model_.tokenizer(), o_, prompts[i], i);
+    const auto begin = std::chrono::steady_clock::now();
     o_.keeps ? run_kept() : run_windows();
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+    int64_t drawn = 0;
+    for (const Text& text : texts_) drawn += text.drawn();
+    if (prints_ && !o_.quiet)
+      std::fprintf(stderr, "%lld tokens in %.3f s, %.1f a second\n", static_cast<long long>(drawn),
+                   took.count(), double(drawn) / took.count());
   }
 
  private:
@@ -208,6 +217,7 @@ int run_generate(const Arguments& arguments) {
     o.needs_tokenizer = true;
     g.batch = std::min(g.batch, int64_t(prompts.size()));
     if (g.keeps) o.texts = g.batch;
+    g.quiet = o.quiet;
     Pretrained model(o, job);
     Generation(model, g, job.first()).run(prompts);
     return 0;

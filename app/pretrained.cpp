@@ -51,15 +51,24 @@ void say_layout(const Engine& engine, const Job& job) {
 }  // namespace
 
 void add_options(CLI::App& app, PretrainedOptions& o) {
-  app.add_option("dir", o.dir, "folder of checkpoints")->required();
+  app.add_option("dir", o.dir, "folder of checkpoints, or a published model with config.json and weights")
+      ->required();
   app.add_option("--tag", o.tag, "which one")->capture_default_str();
   add_config_option(
       app, o.config,
       "how ranks share the model, its type and the home of its weights; keys of training are not "
       "used (none: every rank has the whole model in fp32)",
       false);
-  app.add_option("--tokenizer", o.tokenizer,
-                 "byte, a tokenizer.json or a tokenizer.model (none: the one that the checkpoint names)");
+  app.add_option(
+      "--tokenizer", o.tokenizer,
+      "byte, a tokenizer.json or a tokenizer.model (none: the one that the checkpoint names, or that "
+      "is in the published model's folder)");
+  app.add_option(
+         "--seq_len", o.seq_len,
+         "positions of a text that the model sees (0: as in the training; of a published model 2048, or "
+         "as many as it has)")
+      ->capture_default_str()
+      ->check(integer(0));
   app.add_flag("--strict", o.strict, "warnings about the ds_config and the tokenizer are errors");
   auto* verbose = app.add_flag("--verbose", o.verbose, "also print every key and the whole memory table");
   app.add_flag("--quiet", o.quiet, "print nothing but the result and what goes wrong")->excludes(verbose);
@@ -89,9 +98,19 @@ ModelConfig Pretrained::read_checkpoint(const PretrainedOptions& o) {
   return model;
 }
 
+ModelConfig Pretrained::read_published(const PretrainedOptions& o) {
+  const ModelConfig model = published_config(o.dir);
+  published_.emplace(o.dir, model);
+  name_ = o.dir, seq_len_ = std::min<int64_t>(2048, model.positions), vocab_ = model.vocab;
+  tokenizer_path_ = tokenizer_file_in(o.dir);
+  return model;
+}
+
 void Pretrained::find_tokenizer(const PretrainedOptions& o, bool says) {
   const std::string path = o.tokenizer.empty() ? tokenizer_path_ : o.tokenizer;
   if (path.empty() || (o.tokenizer.empty() && !bytes_ && !std::filesystem::exists(path))) {
+    require(!o.needs_tokenizer || !published_, Exit::usage, "{} has no tokenizer; give --tokenizer FILE",
+            o.dir);
     require(
         !o.needs_tokenizer, Exit::usage, "{} was trained on token ids, and {}; give --tokenizer FILE", o.dir,
         path.empty() ? "does not say which tokenizer made them" : "its tokenizer " + path + " is not there");
@@ -109,7 +128,8 @@ void Pretrained::find_tokenizer(const PretrainedOptions& o, bool says) {
 }
 
 Pretrained::Pretrained(const PretrainedOptions& o, Job& job) {
-  ModelConfig model = read_checkpoint(o);
+  ModelConfig model = is_published_model(o.dir) ? read_published(o) : read_checkpoint(o);
+  if (o.seq_len > 0) seq_len_ = o.seq_len;
   model.document_mask = o.document_mask;
   find_tokenizer(o, job.first());
   const DsConfig config = layout_of(o, model, job);
@@ -117,11 +137,12 @@ Pretrained::Pretrained(const PretrainedOptions& o, Job& job) {
   engine_ = std::make_unique<Engine>(
       config, [&](const Axes& axes) { return make_model(model, model_dtype(config), seq_len_, name_, axes); },
       job.connect(config),
-      EngineOptions{.limits = memory_limits(o.ranks),
-                    .device = job.device(),
-                    .inference = true,
-                    .texts = o.texts});
-  engine_->load_checkpoint(o.dir, o.tag);
+      EngineOptions{
+          .limits = memory_limits(o.ranks), .device = job.device(), .inference = true, .texts = o.texts});
+  if (published_)
+    engine_->load_weights([&](const Record& r) { published_->reader().read(r); });
+  else
+    engine_->load_checkpoint(o.dir, o.tag);
   if (!job.first() || o.quiet) return;
   say_layout(*engine_, job);
   if (o.verbose) std::fputs(format(engine_->memory_planned()).c_str(), stderr);

@@ -1,10 +1,12 @@
-// A checkpoint opened for evaluation and generation: its own model without anything of training, whole in
-// fp32 on every rank, or laid out as a ds_config says.
+// A checkpoint or a published model opened for evaluation and generation: its own model without anything of
+// training, whole in fp32 on every rank, or laid out as a ds_config says.
 #pragma once
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "app/options.h"
+#include "app/published_model.h"
 #include "runtime/engine.h"
 #include "text/tokenizer.h"
 
@@ -13,6 +15,7 @@ namespace cleave {
 struct PretrainedOptions {
   std::string dir, tag = "latest", config;
   std::string tokenizer;  // empty: the one that the checkpoint names
+  int64_t seq_len = 0;    // 0: that of the training
   int64_t micro_batch = 1;
   int64_t texts = 0;  // EngineOptions::texts
   bool needs_tokenizer = false, document_mask = false;
@@ -40,11 +43,13 @@ class Pretrained {
 
  private:
   ModelConfig read_checkpoint(const PretrainedOptions& options);
+  ModelConfig read_published(const PretrainedOptions& options);
   void find_tokenizer(const PretrainedOptions& options, bool says);
 
   std::string name_;                               // of the model
   std::string tokenizer_path_, tokenizer_digest_;  // that the checkpoint names; empty where it names none
   std::unique_ptr<Tokenizer> tokenizer_;
+  std::optional<PublishedModel> published_;  // none: a checkpoint
   std::unique_ptr<Engine> engine_;
   int64_t seq_len_ = 0, vocab_ = 0;
   bool bytes_ = false;

@@ -7,6 +7,7 @@
 #include "core/units.h"
 #include "model/config_json.h"
 #include "model/family.h"
+#include "model/presets.h"
 #include "runtime/training_state.h"
 #include "runtime/weight_names.h"
 
@@ -90,6 +91,14 @@ std::string PublishedModel::describe() const {
   return fmt::format("weights of {} ({} tensors in {} file{}, {})", folder().string(), names_.tensors.size(),
                      files_.files(), files_.files() == 1 ? "" : "s", reader_.types());
 }
+
+bool is_published_model(const fs::path& folder) {
+  std::error_code error;
+  return fs::exists(folder / "config.json", error) && !fs::exists(folder / "latest", error) &&
+         !weights_in(folder).empty();
+}
+
+ModelConfig published_config(const fs::path& folder) { return find_model((folder / "config.json").string()); }
 
 void keep_model_files(const fs::path& published, const fs::path& folder) {
   for (const char* name : kFiles) keep_file(published / name, folder / name);

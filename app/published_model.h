@@ -32,6 +32,11 @@ class PublishedModel {
   WeightReader reader_;
 };
 
+// Whether the folder is a published model, with its weights, and no folder of checkpoints.
+bool is_published_model(const std::filesystem::path& folder);
+// The model of its config.json. Error(usage).
+ModelConfig published_config(const std::filesystem::path& folder);
+
 // Copies what belongs to a published model beside its weights, as far as it is there: the tokenizer's files,
 // generation_config.json, and config.json under a name of its own, so that no folder of checkpoints looks
 // like a model without weights. Error(checkpoint) for a file that cannot be copied.
