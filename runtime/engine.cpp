@@ -12,6 +12,7 @@
 #include "device/copy.h"
 #include "optim/clipping.h"
 #include "runtime/disk_check.h"
+#include "runtime/save_weights.h"
 #include "runtime/state_records.h"
 #include "runtime/texts.h"
 #include "runtime/training_state.h"
@@ -494,6 +495,13 @@ void Engine::load_weights(const std::function<void(const Record&)>& read) {
   });
   s.rank->saved->publish_masters(s.streams->compute);
   s.streams->synchronize();
+}
+
+void Engine::save_16bit_model(const std::string& dir, const WeightNames& names, int64_t max_file_size) {
+  State& s = *state_;
+  synchronize();
+  save_weights(*s.rank, s.ranks.world(), s.streams->compute, s.streams->comm(), dir, names,
+               {.dtype = s.model.dtype, .max_file_size = max_file_size});
 }
 
 std::vector<float> Engine::parameter(const std::string& name) {

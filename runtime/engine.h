@@ -34,6 +34,7 @@ struct SavedCheckpoint;  // checkpoint/checkpoint.h
 struct Simulation;       // pipeline/simulate.h
 class Trace;             // device/trace.h
 struct UpdateBytes;      // zero/update_times.h
+struct WeightNames;      // checkpoint/weight_reader.h
 
 // The type that a model must be made in to be trained as the configuration says.
 DType model_dtype(const DsConfig& config);
@@ -157,6 +158,14 @@ class Engine {
   // together are all that this rank holds, wherever it lives. Optimizer state and position stay as they are.
   // What read() throws on one rank, every rank throws. Collective.
   void load_weights(const std::function<void(const Record&)>& read);
+
+  // Writes whole weights in the model's type to a folder, as safetensors with an index where they are more
+  // than max_file_size bytes: what `cleave export` makes of a checkpoint, without config.json. `names` is
+  // what parameters are called there (runtime/weight_names.h). They go through memory in pieces, at every
+  // stage. Weights that were there are replaced when all is written. Collective; Error(checkpoint), on every
+  // rank.
+  void save_16bit_model(const std::string& dir, const WeightNames& names,
+                        int64_t max_file_size = 5'000'000'000);
 
   int64_t step() const;        // steps taken, skipped ones included
   const Model& model() const;  // this rank's part of its layers

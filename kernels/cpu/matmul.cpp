@@ -136,11 +136,14 @@ void run_onednn(const Matmul& op, const float* bias) {
 void run(const Matmul& op) {
   const AsFloat bias(op.bias);
   if (op.m() == 0 || op.n() == 0 || op.k() == 0) return run_empty(op, bias.data());
-  if (op.a.dtype() == DType::bf16 && op.b.dtype() == DType::bf16 && onednn_ability().native_bf16)
+  // A few rows against rows of b are bound by reading b, which the own product does once and as it is.
+  const bool few = op.m() <= gemm_blocks::kThinRows && !op.transpose_a;
+  if (op.a.dtype() == DType::bf16 && op.b.dtype() == DType::bf16 && !(few && op.transpose_b) &&
+      onednn_ability().native_bf16)
     return run_onednn(op, bias.data());
   GemmArgs args = args_of(op, bias.data());
   std::optional<AsFloat> rows;  // a few rows are worth a copy: it spares packing b
-  if (op.m() <= gemm_blocks::kThinRows && !op.transpose_a) {
+  if (few) {
     rows.emplace(op.a);
     args.a = {const_cast<float*>(rows->data()), DType::fp32};
   }
