@@ -31,12 +31,12 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 // How a validation loss compares with n-gram models of the same text.
-std::vector<std::string> ngram_lines(const DataSources& data, const TokenFile& eval_data,
+std::vector<std::string> ngram_lines(const DataSources& data, const DataSources& eval_data,
                                      const std::string& model, double validation_loss) {
-  if (!data.bytes() || data.blended() || eval_data.kind() != TokenFile::Kind::bytes)
+  if (!data.bytes() || data.blended() || !eval_data.bytes() || eval_data.blended())
     return {"n-grams are compared for one text only"};
   const std::string train = InputFile(data.files()[0].path(), Exit::data).text(),
-                    validation = InputFile(eval_data.path(), Exit::data).text();
+                    validation = InputFile(eval_data.files()[0].path(), Exit::data).text();
   const std::vector<double> losses = ngram_losses(bytes_of(train), bytes_of(validation));
   std::vector<std::string> lines{"validation loss in nats a byte, on the same split:"};
   for (size_t n = 0; n < losses.size(); ++n)
@@ -71,7 +71,7 @@ class Run {
     if (!is_preset(o_.model.model) && !weights_in(o_.model.model).empty())
       published_.emplace(o_.model.model, model_);
     if (!o_.eval_data.empty())
-      eval_ = std::make_unique<TokenFile>(o_.eval_data, TokenFile::Options{.vocab = model_.vocab});
+      eval_.emplace(o_.eval_data, TokenFile::Options{.vocab = model_.vocab}, "--eval_data");
   }
 
   // Before anything is started, alike on every rank: Error(usage) where an output would overwrite an input,
@@ -225,12 +225,12 @@ class Run {
   }
 
   EvalBatches eval_batches() const {
-    return EvalBatches(*eval_, {.seq_len = o_.model.seq_len,
-                                .micro_batch = config_.train_micro_batch_size_per_gpu,
-                                .rank = place_.data,
-                                .ranks = data_ranks_,
-                                .pack = o_.pack,
-                                .document_mask = o_.model.document_mask});
+    return EvalBatches(eval_->files(), {.seq_len = o_.model.seq_len,
+                                        .micro_batch = config_.train_micro_batch_size_per_gpu,
+                                        .rank = place_.data,
+                                        .ranks = data_ranks_,
+                                        .pack = o_.pack,
+                                        .document_mask = o_.model.document_mask});
   }
 
   // Until the next step's data are there; throws what is wrong with them.
@@ -409,7 +409,7 @@ class Run {
   const ReadResult& read_;
   const DsConfig& config_;
   DataSources data_;
-  std::unique_ptr<TokenFile> eval_;
+  std::optional<DataSources> eval_;
   ModelConfig model_;
   std::optional<PublishedModel> published_;  // whose weights training begins with
   std::optional<Report> report_;
@@ -441,7 +441,7 @@ int run_train(const Arguments& arguments) {
     Run run(o, job, config);
     if (job.first()) {
       std::vector<std::string> texts = files_of_data(o.data);
-      texts.push_back(o.eval_data);
+      for (const std::string& file : files_of_data(o.eval_data, "--eval_data")) texts.push_back(file);
       warn_of_raw_bytes(texts);
     }
     const Planner planner(run.model(), o.model, job.info().world, reading, job.info().local_size,

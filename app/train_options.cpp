@@ -29,7 +29,10 @@ bool parse_options(TrainOptions& o, const Arguments& arguments) {
   app.add_option("--steps", o.steps, "optimizer steps of the whole training, over resumes too")
       ->capture_default_str()
       ->check(integer(0));
-  app.add_option("--eval_data", o.eval_data, "validation text or token file");
+  app.add_option("--eval_data", o.eval_data,
+                 "validation text or token file; or a blend as --data takes it, of which every source is "
+                 "evaluated whole, "
+                 "in order, whatever its weight");
   app.add_option("--eval_interval", o.eval_interval, "steps between evaluations (0: at the end only)")
       ->check(integer(0));
   app.add_option("--seed", o.seed, "of weights, dropout and sample order")

@@ -10,23 +10,31 @@
 namespace cleave {
 
 bool tokenize_inputs(TrainOptions& o, Job& job, const DsConfig& config) {
-  const std::vector<std::string> sources = files_of_data(o.data);
-  const bool blended = sources != std::vector{o.data};
-  const bool text = std::any_of(sources.begin(), sources.end(), is_text) || is_text(o.eval_data);
+  const auto files_of = [&](const std::string* input) {
+    return files_of_data(*input, input == &o.data ? "--data" : "--eval_data");
+  };
+  bool text = false;
+  for (const std::string* input : {&o.data, &o.eval_data}) {
+    const std::vector<std::string> files = files_of(input);
+    text = text || std::any_of(files.begin(), files.end(), is_text);
+  }
   if (!text && o.model.tokenizer.empty()) return false;
   o.tokenizer = tokenizer_of(o.model);
   if (!o.tokenizer) return false;
   require_tokenizer_fits(*o.tokenizer, config_of(o.model, o.tokenizer->vocab_size()).vocab,
                          "--model " + o.model.model);
   if (!text) return false;
-  require(
-      !blended || std::none_of(sources.begin(), sources.end(), is_text), Exit::usage,
-      "--data blends texts, which have to be token files first: cleave data tokenize TEXT BIN --tokenizer {}",
-      o.tokenizer->path());
+  for (const std::string* input : {&o.data, &o.eval_data}) {
+    const std::vector<std::string> files = files_of(input);
+    require(
+        files == std::vector{*input} || std::none_of(files.begin(), files.end(), is_text), Exit::usage,
+        "{} blends texts, which have to be token files first: cleave data tokenize TEXT BIN --tokenizer {}",
+        input == &o.data ? "--data" : "--eval_data", o.tokenizer->path());
+  }
   job.connect(config);
   const std::string folder = token_cache_folder(o.output);
   for (std::string* input : {&o.data, &o.eval_data}) {
-    if ((blended && input == &o.data) || !is_text(*input)) continue;
+    if (files_of(input) != std::vector{*input} || !is_text(*input)) continue;
     o.texts.push_back(*input);
     if (job.first() && !is_json_lines(*input)) warn_of_raw_bytes({*input});
     *input = cached_tokens(job, *o.tokenizer, *input, o.jsonl_key, folder, o.quiet);

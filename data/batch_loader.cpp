@@ -89,11 +89,43 @@ Batch TokenBatches::next(int64_t step, int64_t micro) {
 
 void TokenBatches::prepare(int64_t step) { prefetch_->get(step, step + 1); }
 
-EvalBatches::EvalBatches(const TokenFile& file, const EvalBatchesOptions& options) : options_(options) {
+namespace {
+
+SampleOptions cut_of(const EvalBatchesOptions& o) { return {o.seq_len, o.pack, o.document_mask}; }
+
+// One after the other.
+class Joined final : public Samples {
+ public:
+  Joined(const std::vector<TokenFile>& files, const SampleOptions& options) {
+    for (const TokenFile& file : files) {
+      parts_.push_back(samples_of(file, options));
+      ends_.push_back(size() + parts_.back()->size());
+    }
+  }
+  int64_t size() const override { return ends_.empty() ? 0 : ends_.back(); }
+  void read(int64_t sample, const SampleRow& row) const override {
+    const auto part = size_t(std::upper_bound(ends_.begin(), ends_.end(), sample) - ends_.begin());
+    parts_[part]->read(part == 0 ? sample : sample - ends_[part - 1], row);
+  }
+
+ private:
+  std::vector<std::unique_ptr<Samples>> parts_;
+  std::vector<int64_t> ends_;
+};
+
+}  // namespace
+
+EvalBatches::EvalBatches(const TokenFile& file, const EvalBatchesOptions& options)
+    : EvalBatches(samples_of(file, cut_of(options)), options) {}
+
+EvalBatches::EvalBatches(const std::vector<TokenFile>& files, const EvalBatchesOptions& options)
+    : EvalBatches(std::make_unique<Joined>(files, cut_of(options)), options) {}
+
+EvalBatches::EvalBatches(std::unique_ptr<Samples> samples, const EvalBatchesOptions& options)
+    : options_(options), samples_(std::move(samples)) {
   const auto& o = options_;
   check_sizes(o.micro_batch, 1, o.rank, o.ranks);
-  const SampleOptions cut{o.seq_len, o.pack, o.document_mask};
-  samples_ = samples_of(file, cut);
+  const SampleOptions cut = cut_of(o);
   micros_ = ceil_div(samples_->size(), o.micro_batch * o.ranks);
   prefetch_ = std::make_unique<WindowPrefetch>(
       cut, o.micro_batch,

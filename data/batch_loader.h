@@ -67,12 +67,14 @@ struct EvalBatchesOptions {
   bool pack = false, document_mask = false;
 };
 
-// Evaluation: every sample of the file exactly once over all ranks, in order. All ranks have the same number
-// of micro-batches; rows past the end have input 0 and targets kIgnoredTarget, up to whole micro-batches of
-// them.
+// Evaluation: every sample of the files exactly once over all ranks, in order, one file after the other. All
+// ranks have the same number of micro-batches; rows past the end have input 0 and targets kIgnoredTarget, up
+// to whole micro-batches of them.
 class EvalBatches {
  public:
   EvalBatches(const TokenFile& file, const EvalBatchesOptions& options);
+  // Of several files, which must outlive this; no sample has tokens of two.
+  EvalBatches(const std::vector<TokenFile>& files, const EvalBatchesOptions& options);
   ~EvalBatches();
 
   int64_t micros() const { return micros_; }  // of each rank
@@ -82,6 +84,8 @@ class EvalBatches {
   Batch next(int64_t micro);
 
  private:
+  EvalBatches(std::unique_ptr<Samples> samples, const EvalBatchesOptions& options);
+
   EvalBatchesOptions options_;
   std::unique_ptr<Samples> samples_;
   int64_t micros_;

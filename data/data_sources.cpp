@@ -55,7 +55,7 @@ std::vector<Weighted> read_list(const std::string& path) {
   return out;
 }
 
-std::vector<Weighted> sources_in(const std::string& data) {
+std::vector<Weighted> sources_in(const std::string& data, const char* option) {
   if (data.starts_with('@')) return read_list(data.substr(1));
   std::istringstream text(data);
   std::vector<std::string> words;
@@ -64,8 +64,8 @@ std::vector<Weighted> sources_in(const std::string& data) {
   if (!blend) return {{1, data}};
   std::vector<Weighted> out;
   for (size_t i = 0; i < words.size(); i += 2) {
-    const double weight = require_weight(words[i], "--data");
-    require(i + 1 < words.size(), Exit::usage, "--data: there is no file behind the weight {}", words[i]);
+    const double weight = require_weight(words[i], option);
+    require(i + 1 < words.size(), Exit::usage, "{}: there is no file behind the weight {}", option, words[i]);
     out.push_back({weight, words[i + 1]});
   }
   return out;
@@ -73,17 +73,17 @@ std::vector<Weighted> sources_in(const std::string& data) {
 
 }  // namespace
 
-std::vector<std::string> files_of_data(const std::string& data) {
+std::vector<std::string> files_of_data(const std::string& data, const char* option) {
   std::vector<std::string> paths;
-  for (Weighted& source : sources_in(data)) paths.push_back(std::move(source.path));
+  for (Weighted& source : sources_in(data, option)) paths.push_back(std::move(source.path));
   return paths;
 }
 
-DataSources::DataSources(const std::string& data) {
+DataSources::DataSources(const std::string& data, const TokenFile::Options& options, const char* option) {
   std::vector<double> weights;
-  for (const Weighted& source : sources_in(data)) {
+  for (const Weighted& source : sources_in(data, option)) {
     weights.push_back(source.weight);
-    files_.emplace_back(source.path);
+    files_.emplace_back(source.path, options);
   }
   shares_ = Blend::shares_of(weights);
 }
@@ -113,6 +113,10 @@ int64_t DataSources::vocab() const {
 void DataSources::use_vocab(int64_t vocab) {
   for (TokenFile& f : files_)
     if (f.vocab_is_a_guess()) f = TokenFile(f.path(), {.vocab = vocab});
+}
+
+void DataSources::check_all() const {
+  for (const TokenFile& f : files_) f.check_all();
 }
 
 void DataSources::require_unchanged() const {

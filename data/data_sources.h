@@ -1,4 +1,4 @@
-// What --data names: one token file, or a blend of several with weights.
+// What --data and --eval_data name: one token file, or a blend of several with weights.
 //
 //   corpus.bin                 one file, as TokenFile reads it
 //   "0.7 a.bin 0.3 b.bin"      weights and files in turn, as Megatron-LM takes them
@@ -18,7 +18,9 @@ class DataSources {
  public:
   // Error(usage) for what is no weight or has no file, and for weights that Blend refuses; otherwise as
   // TokenFile throws.
-  explicit DataSources(const std::string& data);
+  // `option`: what the words are the value of, for messages.
+  explicit DataSources(const std::string& data, const TokenFile::Options& options = {},
+                       const char* option = "--data");
 
   const std::vector<TokenFile>& files() const { return files_; }
   // For TokenBatches; valid until use_vocab().
@@ -32,13 +34,14 @@ class DataSources {
   // Opens those whose vocabulary is a guess once more, with the model's.
   void use_vocab(int64_t vocab);
   void require_unchanged() const;
+  void check_all() const;  // as TokenFile::check_all
 
  private:
   std::vector<TokenFile> files_;
   std::vector<int64_t> shares_;
 };
 
-// The files that --data names.
-std::vector<std::string> files_of_data(const std::string& data);
+// The files that --data names, or another option.
+std::vector<std::string> files_of_data(const std::string& data, const char* option = "--data");
 
 }  // namespace cleave

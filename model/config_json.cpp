@@ -33,9 +33,10 @@ const Family* family_called(const std::string& type, const Fields& fields) {
   for (const std::string& other : types)
     if (in_common(other) >= 3 && in_common(other) > in_common(nearest)) nearest = other;
   const std::string last = types.back();
+  const std::string hint = type.empty() ? "" : fmt::format(", and the nearest is {}", nearest);
   types.pop_back();
-  fields.refuse("model_type", fmt::format("'{}' is not built; {} and {} are, and the nearest is {}", type,
-                                          fmt::join(types, ", "), last, nearest));
+  fields.refuse("model_type", fmt::format("'{}' is not built; {} and {} are{}", type, fmt::join(types, ", "), last,
+                                          hint));
   return nullptr;
 }
 

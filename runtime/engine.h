@@ -123,8 +123,8 @@ class Engine {
   };
   // Logits [parts, classes] behind each part, in host memory of every rank, given the same parts everywhere;
   // of a text at most one. Collective. They are those of predict() for the whole text up to rounding. Tokens
-  // are computed together only where each text has one; in fp32 and fp16 a text has the same bits beside up
-  // to seven others of its place as alone.
+  // are computed together only where each text has one; on a CPU a text has the same bits beside up to seven
+  // others of its place as alone.
   std::vector<float> extend(const std::vector<TextPart>& parts);
 
   // Writes DIR/<tag> from all ranks, then points DIR/latest at it; a run that is killed at any point leaves

@@ -71,6 +71,22 @@ class Data(AppTest):
         first = self.run_on("@mix.txt", "--pack", "--output", "run", steps=7)
         self.assertEqual(first + self.run_on("@mix.txt", "--pack", "--output", "run", steps=12), whole)
 
+    def test_a_blend_is_evaluated_whole_in_order_whatever_its_weights(self):
+        def evaluated(data, ranks=1, **config):
+            self.run_on("a.bin", "--eval_data", data, ranks=ranks, steps=2, **config)
+            lines = [json.loads(line) for line in (self.dir / "metrics.jsonl").read_text().splitlines()]
+            return [line["validation_loss"] for line in lines if line.get("event") == "evaluation"][-1]
+
+        for name, length in (("c", 16 * 6 + 1), ("d", 16 * 3 + 5)):  # 6 and 3 windows
+            write_indexed(self.dir / name, [[(11 * t + len(name)) % 251 for t in range(length)]])
+        each = [evaluated(name) for name in ("c", "d")]
+        both = evaluated("0.2 c 0.8 d.bin")
+        self.assertAlmostEqual(both, (6 * each[0] + 3 * each[1]) / 9, places=6)
+        self.assertEqual(evaluated("5 c 1 d"), both)
+        self.assertAlmostEqual(evaluated("5 c 1 d", ranks=2, data_ranks=2), both, places=4)
+        self.assertIn("--eval_data: 'd' stands where a weight is wanted", self.run_on("a", "--eval_data", "1 c d 2", code=2))
+        self.assertIn("--eval_data", self.run_on("a", "--eval_data", "1 c 2 d", "--trace", "c.idx", code=2))
+
     def test_what_changed_since_a_checkpoint_is_said(self):
         self.run_on("@mix.txt", "--output", "run", steps=2)
         self.assertIn("the shares of --data are '[3,2]' now and '[7,3]'",

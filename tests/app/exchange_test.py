@@ -257,6 +257,9 @@ class Exchange(AppTest):
             self.assertFalse((self.dir / "never").exists())
         refused(self.model("llama", model_type="qwen3_moe"), 2, "'qwen3_moe' is not built", "the nearest is qwen3", ranks=2)
         refused(self.model("llama", model_type="gpt_neox"), 2, "the nearest is gpt2")
+        r = self.begin(self.model("llama", model_type=None), code=2)[1]
+        self.assertIn("model_type: '' is not built; ", r.stderr)
+        self.assertNotIn("nearest", r.stderr)
         refused(self.model("llama", quantization_config={"quant_method": "fp8"}), 2, "quantization_config", "a quantized model")
         refused(self.model("gpt2", quantization_config={"quant_method": "gptq"}), 2, "quantization_config", "a quantized model")
         refused(self.model("llama", rope_parameters=None, rope_scaling={"rope_type": "yarn", "factor": 2.0}), 2, "yarn is not built")

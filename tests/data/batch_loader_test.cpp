@@ -267,6 +267,18 @@ TEST(EvalBatches, CoverEveryWindowOnceOverAllRanksAndPadTheRest) {
     }
 }
 
+TEST(EvalBatches, CoverSeveralFilesOneAfterTheOther) {
+  const Counting a(3 * 2 + 1), b(4 * 2 + 2);
+  std::vector<TokenFile> files;
+  for (const Counting* data : {&a, &b}) files.emplace_back(data->file().path());
+  EvalBatches batches(files, {.seq_len = 2, .micro_batch = 2});
+  ASSERT_EQ(batches.micros(), 4);
+  EXPECT_EQ(values(batches.next(0).input), (Tokens{0, 1, 2, 3}));
+  EXPECT_EQ(values(batches.next(1).input), (Tokens{4, 5, 0, 1}));
+  EXPECT_EQ(values(batches.next(2).targets), (Tokens{3, 4, 5, 6}));
+  EXPECT_EQ(values(batches.next(3).targets), (Tokens{7, 8, kIgnoredTarget, kIgnoredTarget}));
+}
+
 TEST(EvalBatches, CanBeReadAgain) {
   const Counting data(5 * 2 + 1);
   EvalBatches batches(data.file(), {.seq_len = 2, .micro_batch = 2});

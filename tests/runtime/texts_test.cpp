@@ -175,7 +175,7 @@ TEST(Texts, HaveTheLogitsOfWholeWindowsInEveryFamily) {
 
 // A text gets the same bits however many grow beside it.
 TEST(Texts, HaveTheBitsThatTheyHaveAlone) {
-  for (const Precision type : {Precision::fp32, Precision::fp16})
+  for (const Precision type : {Precision::fp32, Precision::bf16, Precision::fp16})
     for (const auto& [data, tensor] : {std::array{1, 1}, {2, 1}, {1, 2}}) {
       const ModelFactory model = cut_gpt(true, type_of(type));
       const Layout l{.data = data, .tensor = tensor, .zero = 3};
