@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Tokens a second of cleave generate with kept keys and values against whole windows, on a model of random weights.
 
-    benchmarks/generate.py build/release/bin/cleave [--window 512] [--rounds 5] [--types fp32,bf16]
+    benchmarks/generate.py build/release/bin/cleave [--window 512] [--rounds 5] [--types fp32,bf16] [--threads N]
 
 Both ways run in turn, in one process each, on the same folder. A round is the time between the first and the last of some tokens that end
 a full window, so start, weights and the prompt are not in it: a run of many tokens less a run of few. The median of the rounds counts."""
@@ -45,7 +45,7 @@ def write_model(folder, sizes, positions):
             out.write((np.float32(0.02) * random.standard_normal(shape, np.float32) + np.float32("ln_" in name and "weight" in name)).tobytes())
 
 
-def seconds(cleave, folder, config, window, prompt, tokens, *args):
+def seconds(cleave, folder, config, window, prompt, tokens, args):
     run = subprocess.run([cleave, "generate", folder, "--tokenizer", "byte", "--deepspeed_config", config, "--seq_len", str(window), "--prompt",
                           prompt, "--tokens", str(tokens), "--temperature", "0", *args], capture_output=True, text=True, errors="replace")
     if run.returncode != 0:
@@ -53,7 +53,7 @@ def seconds(cleave, folder, config, window, prompt, tokens, *args):
     count, took = re.search(r"(\d+) tokens in ([\d.]+) s", run.stderr).groups()
     if int(count) != tokens:
         raise SystemExit(f"{count} tokens in place of {tokens}")
-    return float(took), run.stdout
+    return float(took)
 
 
 def main():
@@ -63,9 +63,12 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--types", default="fp32,bf16")
     parser.add_argument("--model", default="gpt2", choices=SIZES)
+    parser.add_argument("--threads", type=int, help="of both ways (default: the program's own choice)")
     args = parser.parse_args()
     cpu = re.search(r"model name\s*: (.*)", pathlib.Path("/proc/cpuinfo").read_text())
-    print(f"CPU: {cpu.group(1) if cpu else 'unknown'}; {args.model}, window of {args.window}, {args.rounds} rounds")
+    threads = [] if args.threads is None else ["--threads", str(args.threads)]
+    print(f"CPU: {cpu.group(1) if cpu else 'unknown'}; {args.model}, window of {args.window}, {args.rounds} rounds, "
+          f"threads: {args.threads or 'as many as the program takes'}")
     print("| type | whole windows, ms a token | kept, ms a token | times as fast | of the rounds |")
     print("|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as temporary:
@@ -81,8 +84,7 @@ def main():
             for _ in range(args.rounds):
                 for way, (tokens, more) in ways.items():
                     prompt = "x" * (args.window - tokens)
-                    long, _ = seconds(args.cleave, folder, config, args.window, prompt, tokens, *more)
-                    short, _ = seconds(args.cleave, folder, config, args.window, prompt, 1, *more)
+                    long, short = (seconds(args.cleave, folder, config, args.window, prompt, n, [*more, *threads]) for n in (tokens, 1))
                     taken[way].append((long - short) / (tokens - 1))
             ratios = [w / k for w, k in zip(taken["whole"], taken["kept"])]
             whole, kept = (statistics.median(taken[way]) for way in ("whole", "kept"))

@@ -134,19 +134,24 @@ void save_weights(RankState& rank, Communicator& world, Stream& compute, Stream&
     gathering.serve();
   }
   // Files take their place only where every rank gave what it has.
+  std::exception_ptr agreed;
   try {
     together(world, Exit::checkpoint, [&] {
       if (failure) std::rethrow_exception(failure);
       gathering.rethrow();
     });
   } catch (...) {
-    std::error_code error;
-    if (world.rank() == 0) fs::remove_all(temporary, error);
-    throw;
+    agreed = std::current_exception();
   }
   together(world, Exit::checkpoint, [&] {
-    if (world.rank() == 0) replace_weights(temporary, folder);
+    if (world.rank() != 0) return;
+    std::error_code error;
+    if (agreed)
+      fs::remove_all(temporary, error);
+    else
+      replace_weights(temporary, folder);
   });
+  if (agreed) std::rethrow_exception(agreed);
 }
 
 }  // namespace cleave
