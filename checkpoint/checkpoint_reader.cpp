@@ -27,16 +27,24 @@ bool is_there(const fs::path& path) {
   return there;
 }
 
+std::string complete_in(const fs::path& dir) {
+  std::string names;
+  for (const std::string& c : list_checkpoints(dir)) names += (names.empty() ? "" : ", ") + printable(c);
+  return names.empty() ? "none" : names;
+}
+
 }  // namespace
 
 std::string latest_checkpoint(const fs::path& dir) {
   require(is_there(dir / "latest"), Exit::checkpoint,
-          "{} has no file 'latest', which names the checkpoint to go on from", dir.string());
+          "{} has no file 'latest', which names the checkpoint to go on from; complete ones there: {}",
+          dir.string(), complete_in(dir));
   std::string name = text_of(dir / "latest");
   name.erase(name.find_last_not_of(" \n\r\t") + 1);
   require(is_plain_name(name), Exit::checkpoint,
-          "{} is damaged: it holds {}, which is not the name of a checkpoint in that folder",
-          (dir / "latest").string(), in_quotes(name));
+          "{} is damaged: it holds {}, which is not the name of a checkpoint in that folder; complete ones "
+          "there: {}",
+          (dir / "latest").string(), in_quotes(name), complete_in(dir));
   return name;
 }
 
@@ -45,10 +53,8 @@ CheckpointReader::CheckpointReader(const fs::path& dir, const std::string& tag) 
           dir.string());
   path_ = dir / (tag == "latest" ? latest_checkpoint(dir) : tag);
   if (!is_there(path_ / "manifest.json")) {
-    std::string others;
-    for (const std::string& c : list_checkpoints(dir)) others += (others.empty() ? "" : ", ") + c;
     fail(Exit::checkpoint, "checkpoint {} does not exist or is incomplete; complete ones in {}: {}",
-         path_.string(), dir.string(), others.empty() ? "none" : others);
+         path_.string(), dir.string(), complete_in(dir));
   }
   try {
     manifest_ = Manifest::read(text_of(path_ / "manifest.json"));

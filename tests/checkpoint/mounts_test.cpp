@@ -73,6 +73,21 @@ TEST(Mounts, ThatRenameNothingHoldCheckpoints) {
     }
 }
 
+// What a killed writer leaves where files are not renamed.
+TEST(Mounts, WithACutLatestNameTheCompleteCheckpoints) {
+  const Scratch scratch;
+  save_eight(scratch.folder(), "one", 1), save_eight(scratch.folder(), "two", 2);
+  fs::remove(scratch.folder() / "two" / "manifest.json");
+  for (const char* left : {"", "t\x01"}) {
+    scratch.write("latest", left);
+    expect_error(Exit::checkpoint, {"latest is damaged", "complete ones there: one"},
+                 [&] { CheckpointReader(scratch.folder(), "latest"); });
+  }
+  fs::remove(scratch.folder() / "latest");
+  expect_error(Exit::checkpoint, {"no file 'latest'", "complete ones there: one"},
+               [&] { CheckpointReader(scratch.folder(), "latest"); });
+}
+
 // The lock of a run: one that is left behind is taken over, and one that is held shows that it is.
 TEST(Mounts, ThatRenameNothingHoldTheLockOfARun) {
   const Scratch scratch;
