@@ -71,6 +71,30 @@ TEST_P(CudaEngine, TrainsAsTheCpuDoesWithTheSameBitsAtEveryStageAndPlacement) {
   }
 }
 
+TEST_P(CudaEngine, GrowsTextsWithTheLogitsOfWholeWindows) {
+  for (const Layout& l : {Layout{}, Layout{.pipe = 2}, Layout{.data = 2, .zero = 3}, Layout{.tensor = 2}})
+    run_ranks(l.ranks(), [&](Communicator& world) {
+      EngineOptions o = options();
+      o.inference = true, o.texts = 2;
+      Engine engine(config_of(l, 1), cut_llama(true), world, o);
+      engine.set_parameters([](const ParamSpec& p) {
+        std::vector<float> values(size_t(p.whole_numel()));
+        for (size_t i = 0; i < values.size(); ++i) values[i] = float(i * 37 % 101) / 101 - 0.5f;
+        return values;
+      });
+      std::vector<int32_t> window{3, 1, 4, 1, 5, 2, 6, 5};
+      for (int64_t length = 3; length <= kTokens; ++length) {
+        const Range news{length == 3 ? 0 : length - 1, length};
+        const std::vector<int32_t> tokens(window.begin() + news.begin, window.begin() + news.end);
+        const std::vector<float> got = engine.extend({{0, news.begin, tokens}, {1, news.begin, tokens}}),
+                                 want = engine.predict(batch_of(window, window), Range{length - 1, length});
+        ASSERT_EQ(got.size(), 2 * want.size());
+        for (size_t i = 0; i < got.size(); ++i)
+          ASSERT_NEAR(got[i], want[i % want.size()], 1e-4) << l.text() << " length " << length;
+      }
+    });
+}
+
 TEST_P(CudaEngine, TrainsInSixteenBitsAsTheCpuDoes) {
   for (const auto& [precision, type] :
        {std::pair{Precision::bf16, DType::bf16}, {Precision::fp16, DType::fp16}}) {
