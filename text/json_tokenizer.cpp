@@ -15,8 +15,8 @@
 #include "core/printable.h"
 #include "text/added_tokens.h"
 #include "text/byte_pairs.h"
-#include "text/expression.h"
 #include "text/normal_form.h"
+#include "text/pre_tokenizers.h"
 #include "text/utf8.h"
 
 namespace cleave {
@@ -27,42 +27,6 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kMostBytes = int64_t{256} << 20;  // of a file
 constexpr int64_t kMostIds = int64_t{1} << 24;
-
-// GPT-2's expression, which ByteLevel brings along.
-constexpr std::string_view kByteLevelExpression =
-    "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
-
-// Expressions of which it is known that a line end between a character and a letter is cut on both sides.
-constexpr std::array<std::string_view, 5> kCutAtLines = {
-    kByteLevelExpression,
-    // Llama 3, and cl100k
-    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| "
-    "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+"
-    "|\\s+(?!\\S)|\\s+",
-    // Qwen2 and 3
-    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| "
-    "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+"
-    "|\\s+(?!\\S)|\\s+",
-    // Mistral's newer ones
-    "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]+|[^\\r\\n\\p{L}"
-    "\\p{N}]?"
-    "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*|\\p{N}| "
-    "?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*"
-    "|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
-    // o200k
-    "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]+(?i:'s|'t|'re|'"
-    "ve|'m|'ll|'d)?"
-    "|[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*(?i:'s|'t|'re|"
-    "'ve|'m|'ll|'d)?"
-    "|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"};
-
-// One pre-tokenizer: cuts what the one before it left.
-struct Cut {
-  std::optional<Expression> expression;  // none: nothing is cut
-  bool keep_matches = true, keep_between = true;
-  bool blank_before = false;  // a piece that does not begin with a blank gets one
-  bool at_lines = false;      // see Tokenizer::can_cut_at_lines
-};
 
 // Bytes as characters: those that can be printed stand for themselves, the others for characters from U+0100
 // on, in order.
@@ -100,7 +64,7 @@ class ByteAlphabet {
 // What a file says, in the form that encoding needs.
 struct Parts {
   std::vector<NormalForm> forms;
-  std::vector<Cut> cuts;
+  PreTokenizers cuts;
   BytePairs::Parts pairs;
   std::vector<AddedToken> added;
   std::vector<std::string> bytes;      // by id
@@ -190,22 +154,15 @@ class Reader {
       read_split(p);
     } else if (type == "Digits") {
       if (!flag(p, "individual_digits", false)) refuse("the pre-tokenizer 'Digits' for runs of digits");
-      parts_.cuts.push_back(cut_of("\\p{N}"));
+      parts_.cuts.add(PreTokenizers::at("\\p{N}", path_));
     } else if (type == "ByteLevel") {
       byte_level_ = true;
-      Cut cut = flag(p, "use_regex", true) ? cut_of(kByteLevelExpression) : Cut{{}, true, true, false, true};
+      PreTokenizers::Cut cut = PreTokenizers::byte_level(flag(p, "use_regex", true), path_);
       cut.blank_before = flag(p, "add_prefix_space", true);
-      parts_.cuts.push_back(std::move(cut));
+      parts_.cuts.add(std::move(cut));
     } else {
       refuse("the pre-tokenizer " + shown(type));
     }
-  }
-
-  Cut cut_of(std::string_view expression) const {
-    Cut cut;
-    cut.expression.emplace(expression, path_);
-    cut.at_lines = std::find(kCutAtLines.begin(), kCutAtLines.end(), expression) != kCutAtLines.end();
-    return cut;
   }
 
   void read_split(const json& p) {
@@ -213,13 +170,13 @@ class Reader {
     const bool is_expression = pattern.contains("Regex");
     const auto text = pattern.at(is_expression ? "Regex" : "String").get<std::string>();
     if (text.empty()) broken("a pre-tokenizer splits at an empty text");
-    Cut cut = cut_of(is_expression ? text : literal_expression(text));
+    PreTokenizers::Cut cut = PreTokenizers::at(is_expression ? text : literal_expression(text), path_);
     const auto behavior = p.at("behavior").get<std::string>();
     if (behavior == "Removed")
       (flag(p, "invert", false) ? cut.keep_between : cut.keep_matches) = false;
     else if (behavior != "Isolated")
       refuse("the behavior " + shown(behavior) + " of a pre-tokenizer");
-    parts_.cuts.push_back(std::move(cut));
+    parts_.cuts.add(std::move(cut));
   }
 
   void read_model(const json& m) {
@@ -396,8 +353,7 @@ class JsonTokenizer : public Tokenizer {
         end_of_text_(parts.end_of_text),
         digest_(parts.digest) {
     cuts_at_lines_ =
-        std::all_of(cuts_.begin(), cuts_.end(), [](const Cut& c) { return c.at_lines && !c.blank_before; }) &&
-        std::all_of(parts.added.begin(), parts.added.end(), [](const AddedToken& t) {
+        cuts_.cut_at_lines() && std::all_of(parts.added.begin(), parts.added.end(), [](const AddedToken& t) {
           return !t.lstrip && !t.rstrip && !t.single_word && t.content.find('\n') == std::string::npos;
         });
     std::vector<AddedToken> raw, normalized;
@@ -420,7 +376,12 @@ class JsonTokenizer : public Tokenizer {
         [&](std::string_view piece) {
           normalized_.cut(
               normalize(piece, work->form, work->other_form), options.special_tokens,
-              [&](std::string_view between) { cut(0, between, *work, out); }, token);
+              [&](std::string_view between) {
+                cuts_.each(between, work->cuts, [&](std::string_view piece_of_it) {
+                  pairs_.encode(piece_of_it, work->pairs, out);
+                });
+              },
+              token);
         },
         token);
     if (options.frame) out.insert(out.end(), after_.begin(), after_.end());
@@ -443,13 +404,9 @@ class JsonTokenizer : public Tokenizer {
  private:
   // What one call needs; calls of several threads have one each.
   struct Work {
-    explicit Work(const std::vector<Cut>& cuts) : with_blank(cuts.size()) {
-      for (const Cut& cut : cuts)
-        cut.expression ? matchers.emplace_back(std::in_place, *cut.expression) : matchers.emplace_back();
-    }
+    explicit Work(const PreTokenizers& all) : cuts(all) {}
+    PreTokenizers::Work cuts;
     BytePairs::Work pairs;
-    std::vector<std::optional<Expression::Matcher>> matchers;
-    std::vector<std::string> with_blank;
     std::string valid, form, other_form;
   };
   struct GiveBack {
@@ -478,24 +435,8 @@ class JsonTokenizer : public Tokenizer {
     return text;
   }
 
-  void cut(size_t stage, std::string_view piece, Work& work, std::vector<int32_t>& out) const {
-    if (piece.empty()) return;
-    if (stage == cuts_.size()) return pairs_.encode(piece, work.pairs, out);
-    const Cut& c = cuts_[stage];
-    if (c.blank_before && !piece.starts_with(' '))
-      piece = work.with_blank[stage].assign(1, ' ').append(piece);
-    if (!c.expression) return cut(stage + 1, piece, work, out);
-    size_t done = 0, begin = 0, end = 0;
-    while (done < piece.size() && work.matchers[stage]->next(piece, done, begin, end)) {
-      if (c.keep_between && begin > done) cut(stage + 1, piece.substr(done, begin - done), work, out);
-      if (c.keep_matches) cut(stage + 1, piece.substr(begin, end - begin), work, out);
-      done = end;
-    }
-    if (c.keep_between) cut(stage + 1, piece.substr(done), work, out);
-  }
-
   std::vector<NormalForm> forms_;
-  std::vector<Cut> cuts_;
+  PreTokenizers cuts_;
   AddedTokens raw_, normalized_;
   BytePairs pairs_;
   std::vector<std::string> bytes_;
