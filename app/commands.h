@@ -13,6 +13,7 @@ int run_train(const Arguments& arguments);
 int run_eval(const Arguments& arguments);
 int run_generate(const Arguments& arguments);
 int run_launch(const Arguments& arguments);
+int run_deepspeed(const Arguments& arguments);  // as which this program is called, too; no word of its own
 int run_check(const Arguments& arguments);
 int run_plan(const Arguments& arguments);
 int run_data(const Arguments& arguments);
@@ -31,7 +32,8 @@ struct Command {
 
 inline constexpr Command kCommands[] = {
     {"train", "train a model from a ds_config.json; one process is one rank", run_train},
-    {"launch", "start N ranks on this machine: cleave launch -n 2 -- train ...", run_launch},
+    {"launch", "start the ranks of a job, here or on several hosts: cleave launch -n 2 -- train ...",
+     run_launch},
     {"check", "validate ds_config files: every error at once, with its position", run_check},
     {"plan", "memory, messages and idle share of every rank, without starting any", run_plan},
     {"eval", "loss of a checkpoint on data", run_eval},

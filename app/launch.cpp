@@ -1,69 +1,337 @@
 #include "launcher/launch.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
+#include <fstream>
+#include <memory>
 
-#include "app/parse.h"
+#include "app/launch_options.h"
+#include "app/launch_program.h"
+#include "app/serve_host.h"
+#include "comm/socket.h"
 #include "core/error.h"
+#include "launcher/forwarded.h"
+#include "launcher/launch_hosts.h"
+#include "launcher/machine.h"
+#include "launcher/role.h"
+#include "launcher/shell_words.h"
+#include "launcher/variables.h"
 
 namespace cleave {
 namespace {
 
-// Where a command stands that no -- separates from the launcher's own options; the end where none does.
-size_t command_begins(const Arguments& arguments) {
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    const std::string& a = arguments[i];
-    if (a == "--") break;
-    if (!a.starts_with('-')) return i;
-    const bool has_value = a == "-n" || a == "--nproc" || a == "--master_port" || a == "--master-port";
-    if (has_value) ++i;
+using namespace std::chrono_literals;
+
+void say(const LaunchRequest& r, const std::string& text) {
+  if (!r.quiet) std::fprintf(stderr, "launch: %s\n", text.c_str());
+}
+
+NodeStart common_of(const LaunchRequest& r) {
+  NodeStart node;
+  node.job_id = new_job_id();
+  node.token = new_token();
+  node.log_folder = r.log_folder;
+  require(!r.no_bind || !r.bind_cores, Exit::usage, "--bind_cores_to_rank and --no_bind exclude each other");
+  node.binding.how = r.no_bind      ? Binding::How::none
+                     : r.bind_cores ? Binding::How::asked
+                                    : Binding::How::share;
+  if (!r.bind_core_list.empty()) node.binding.cores = parse_core_list(r.bind_core_list);
+  return node;
+}
+
+// The job that a command line makes: where, and why there.
+struct Made {
+  Hosts hosts;
+  bool set_devices = true, several = false;
+  std::string why;
+};
+
+bool has_hostfile(const LaunchRequest& r) { return r.hostfile_given || std::filesystem::exists(r.hostfile); }
+
+Made ranks_asked_for(const LaunchRequest& r) {
+  const bool others = r.hostfile_given || !r.filter.include.empty() || !r.filter.exclude.empty() ||
+                      r.filter.num_nodes >= 0 || r.filter.num_gpus >= 0 || !r.world_info.empty();
+  require(!others, Exit::usage,
+          "-n {} starts ranks on this machine alone; a hostfile, --include, --exclude, --num_nodes, "
+          "--num_gpus and "
+          "--world_info choose hosts and slots: give one kind",
+          r.ranks);
+  std::vector<int> slots(static_cast<size_t>(r.ranks));
+  for (int i = 0; i < r.ranks; ++i) slots[size_t(i)] = i;
+  return {{{"localhost", slots}}, false, false, fmt::format("-n {}", r.ranks)};
+}
+
+// Without a hostfile: this machine's GPUs.
+Made slots_here(const LaunchRequest& r, const Environment& env) {
+  const int gpus = gpus_of_machine();
+  std::vector<int> slots = slots_of_machine(env, gpus, r.filter.num_gpus);
+  const bool numbers = !slots.empty();
+  if (!numbers) slots = slots_of_machine({}, gpus, r.filter.num_gpus);  // of GPUs that have other names
+  Made made{select_hosts({{"localhost", slots}}, r.filter), gpus > 0 && numbers, r.force_multi, ""};
+  made.why =
+      fmt::format("{}{}",
+                  gpus == 0   ? "this machine, which has no GPU"
+                  : gpus == 1 ? "this machine, which has 1 GPU"
+                              : fmt::format("this machine, which has {} GPUs", gpus),
+                  Variables(env).has("CUDA_VISIBLE_DEVICES") && gpus > 0 ? " (CUDA_VISIBLE_DEVICES)" : "");
+  return made;
+}
+
+Made made_of(const LaunchRequest& r, const Environment& env) {
+  if (r.ranks > 0) return ranks_asked_for(r);
+  if (!r.world_info.empty()) return {decode_world_info(r.world_info), true, false, "--world_info"};
+  if (!has_hostfile(r)) return slots_here(r, env);
+  Made made{select_hosts(read_hostfile(r.hostfile), r.filter), true, false, "hostfile " + r.hostfile};
+  made.several = (made.hosts.size() > 1 || r.force_multi) && !r.no_ssh;
+  if (made.hosts.size() == 1 && !made.several && !r.no_ssh && !is_this_machine(made.hosts[0].name))
+    made.why += fmt::format("; its one host {} is taken for this machine, --force_multi reaches it",
+                            made.hosts[0].name);
+  return made;
+}
+
+// The first address that a host says of itself; through ssh unless it is this one.
+std::string asked_address(const std::string& host, const LaunchRequest& r) {
+  std::vector<std::string> command = {"hostname", "-I"};
+  if (!is_this_machine(host)) {
+    std::vector<std::string> ssh = {"ssh"};
+    if (r.launcher == LauncherKind::ssh)
+      for (const std::string& a : shell_words(r.launcher_args, "--launcher_args")) ssh.push_back(a);
+    if (r.ssh_port) ssh.insert(ssh.end(), {"-p", std::to_string(r.ssh_port)});
+    ssh.insert(ssh.end(), {"-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "--", host});
+    command.insert(command.begin(), ssh.begin(), ssh.end());
   }
-  return arguments.size();
+  const std::unique_ptr<FILE, int (*)(FILE*)> pipe(popen(shell_quoted(command).c_str(), "r"), pclose);
+  char text[1024] = {};
+  if (pipe && !std::fgets(text, sizeof(text), pipe.get())) text[0] = 0;
+  const std::string address = std::string(text).substr(0, std::strcspn(text, " \t\r\n"));
+  require(!address.empty(), Exit::rank_lost,
+          "{} was not reached, or says no address of its own; give --master_addr, or try: {}", host,
+          shell_quoted(command));
+  return address;
+}
+
+std::string master_of(const Made& made, const LaunchRequest& r) {
+  if (!r.master_addr.empty()) return r.master_addr;
+  if (!made.several && !r.no_ssh) return RankInfo{}.master_addr;
+  const std::string& host = made.hosts[0].name;
+  if (r.no_ssh && made.hosts.size() == 1) return RankInfo{}.master_addr;
+  if (const std::string address = address_of(host); !address.empty()) return address;
+  require(!r.no_ssh, Exit::usage, "--no_ssh: the address of {} is not known here; give --master_addr", host);
+  return r.dry_run ? host : asked_address(host, r);
+}
+
+int port_of_request(const Made& made, const LaunchRequest& r, const std::string& job_id) {
+  if (r.master_port > 0) return r.master_port;
+  if (r.no_ssh || !r.world_info.empty()) return kDefaultPort;  // which the others must know, too
+  if (made.several) return port_from(job_id);
+  return r.dry_run ? port_of(reserve_port(0)) : 0;
+}
+
+// What this process starts: all of the plan by way of other launchers, or one node here.
+struct Start {
+  LaunchPlan plan;
+  bool several = false;
+  size_t node = 0;
+};
+
+Start start_of(const LaunchRequest& r, const Environment& env) {
+  const Made made = made_of(r, env);
+  NodeStart common = common_of(r);
+  common.set_devices = made.set_devices;
+  common.master_addr = master_of(made, r);
+  common.master_port = port_of_request(made, r, common.job_id);
+  Start start;
+  start.several = made.several;
+  if (made.several) {
+    common.folder = std::filesystem::current_path().string();
+    common.environment = forwarded_variables(env, common.folder);
+    for (const auto& [name, value] : environment_of_files(env, common.folder))
+      common.environment[name] = value;
+  }
+  if (r.no_ssh || !r.world_info.empty()) {
+    require(r.node_rank >= 0 && r.node_rank < int(made.hosts.size()), Exit::usage,
+            "--node_rank is {}, and there {} {} host{} ({}): say which of them this is, from 0 on",
+            r.node_rank, made.hosts.size() == 1 ? "is" : "are", made.hosts.size(),
+            made.hosts.size() == 1 ? "" : "s", made.why);
+    start.node = size_t(r.node_rank);
+    common.job_id.clear();  // each host's launcher would have another
+    common.token = Variables(env).text("CLEAVE_TOKEN");
+  }
+  start.plan = make_plan(made.hosts, program_of(r, !made.several), common);
+  start.plan.why = made.why;
+  return start;
+}
+
+// Once on each host by another launcher: this host's part of its job.
+Start start_of_node(const LaunchRequest& r, const Environment& env, const RankInfo& info) {
+  require(r.filter.num_nodes < 0 || r.filter.num_nodes == info.nodes, Exit::usage,
+          "--num_nodes is {}, but {} started {} nodes", r.filter.num_nodes, info.launched_by, info.nodes);
+  require(r.filter.include.empty() && r.filter.exclude.empty(), Exit::usage,
+          "--include and --exclude choose among the hosts of a hostfile; here {} chose them",
+          info.launched_by);
+  require(r.filter.num_gpus < 0 || info.local_size == 0 || r.filter.num_gpus == info.local_size, Exit::usage,
+          "--num_gpus is {}, but {} wants {} ranks on each node", r.filter.num_gpus, info.launched_by,
+          info.local_size);
+  LaunchRequest one = r;
+  one.filter = {.num_gpus = r.filter.num_gpus >= 0 ? r.filter.num_gpus
+                            : info.local_size > 0  ? info.local_size
+                                                   : -1};
+  one.force_multi = false;
+  const Made here = slots_here(one, env);
+  NodeStart common = common_of(r);
+  common.set_devices = here.set_devices;
+  common.master_addr = info.master_addr;
+  common.master_port = info.master_port;
+  common.job_id = info.job_id;  // of all nodes alike, which share no secret
+  common.attempt = info.attempt;
+  common.token = Variables(env).text("CLEAVE_TOKEN");
+  Start start;
+  Hosts hosts;
+  for (int n = 0; n < info.nodes; ++n) hosts.push_back({fmt::format("node-{}", n), here.hosts[0].slots});
+  start.plan = make_plan(hosts, program_of(r, true), common);
+  start.plan.why =
+      fmt::format("{} started one launcher on each of {} nodes; this is node {}, and every node has {}",
+                  info.launched_by, info.nodes, info.node_rank, here.hosts[0].slots.size());
+  start.node = size_t(info.node_rank);
+  return start;
+}
+
+// A rank of another launcher's: this process becomes the program.
+int become_rank(const LaunchRequest& r, const Environment& env, const RankInfo& info) {
+  require(r.filter.num_nodes < 0 || r.filter.num_nodes == info.nodes, Exit::usage,
+          "--num_nodes is {}, but {} started this as rank {} of {} on {} nodes", r.filter.num_nodes,
+          info.launched_by, info.rank, info.world, info.nodes);
+  require(r.filter.num_gpus < 0 || r.filter.num_gpus == info.local_size, Exit::usage,
+          "--num_gpus is {}, but {} started this as one of {} ranks on this host", r.filter.num_gpus,
+          info.launched_by, info.local_size);
+  require(r.filter.include.empty() && r.filter.exclude.empty(), Exit::usage,
+          "--include and --exclude choose where ranks start; {} started this one already", info.launched_by);
+  const Program program = program_of(r, true);
+  std::vector<std::string> command = program.before;
+  if (program.local_rank) command.push_back(fmt::format("--local_rank={}", info.local_rank));
+  command.insert(command.end(), program.after.begin(), program.after.end());
+  const Environment more = adopted_environment(env, info);
+  if (info.rank == 0 || r.dry_run)
+    say(r, fmt::format("rank {} of {}, of {}: it becomes the program, and nothing else is started", info.rank,
+                       info.world, info.launched_by));
+  if (r.dry_run) {
+    std::string line = "env";
+    for (const auto& [name, value] : more) line += " " + name + "=" + shell_quoted(value);
+    std::printf("%s %s\n", line.c_str(), shell_quoted(command).c_str());
+    return 0;
+  }
+  for (const auto& [name, value] : more) setenv(name.c_str(), value.c_str(), 1);
+  become(command);
+}
+
+RemoteOptions remote_of(const LaunchRequest& r) {
+  return {.kind = r.launcher,
+          .args = shell_words(r.launcher_args, "--launcher_args"),
+          .ssh_port = r.ssh_port,
+          .program = this_program(),
+          .this_host = own_host_name()};
+}
+
+void print(const Start& start, const LaunchRequest& r) {
+  LaunchPlan shown = start.plan;
+  if (!start.several) shown.nodes = {start.plan.nodes[start.node]};
+  std::printf("%s",
+              start.several ? "# what would be executed here, and what that starts on each host\n" : "");
+  for (const RemoteCommand& c :
+       start.several ? remote_commands(start.plan, remote_of(r)) : std::vector<RemoteCommand>())
+    std::printf("# %s\n", shell_quoted(c.command).c_str());
+  std::fputs(describe(shown, start.several ? std::vector<int>() : usable_cores()).c_str(), stdout);
+}
+
+// /tmp/ID.deepspeed while it lives, where programs that start launchers look for the process to end.
+class PidFile {
+ public:
+  explicit PidFile(bool wanted) : path_(wanted ? fmt::format("/tmp/{}.deepspeed", getpid()) : "") {
+    if (!wanted) return;
+    std::ofstream(path_) << getpid();
+    std::printf("launcher pid: %d\n", getpid());
+    std::fflush(stdout);
+  }
+  ~PidFile() {
+    if (!path_.empty()) std::remove(path_.c_str());
+  }
+  PidFile(const PidFile&) = delete;
+  PidFile& operator=(const PidFile&) = delete;
+
+ private:
+  const std::string path_;
+};
+
+LaunchResult launch_once(const Start& start, const LaunchRequest& r) {
+  const LaunchCallbacks callbacks = {.output = [](std::string_view line, bool is_error) {
+    std::fwrite(line.data(), 1, line.size(), is_error ? stderr : stdout);
+    std::fflush(is_error ? stderr : stdout);
+  }};
+  StayOptions stay{.leave_grace = 3s, .term_grace = 1500ms};
+  if (!start.several) {
+    stay.rank0_inherits_output = isatty(STDOUT_FILENO) != 0 && r.log_folder.empty();
+    return launch_node(start.plan.nodes[start.node], stay, callbacks);
+  }
+  const RemoteOptions remote = remote_of(r);
+  return starts_nodes(r.launcher) ? launch_hosts(start.plan, remote, stay, callbacks)
+                                  : launch_by_other(remote_commands(start.plan, remote)[0], stay);
+}
+
+// Ends that come again however often the job starts: a wrong command line, a wish to stop.
+bool ends_for_good(const LaunchResult& result) {
+  return result.exit == 0 || result.asked_to_stop || result.exit == int(Exit::usage) ||
+         result.exit == int(Exit::stopped);
+}
+
+int run(Start start, const LaunchRequest& r) {
+  const PidFile pid_file(r.save_pid);
+  const int first = start.plan.nodes[0].attempt;
+  for (int attempt = 0;; ++attempt) {
+    for (NodeStart& n : start.plan.nodes) n.attempt = first + attempt;
+    const LaunchResult result = launch_once(start, r);
+    if (!result.message.empty() && result.exit != int(Exit::stopped))
+      std::fprintf(stderr, "error: %s\n", result.message.c_str());
+    if (ends_for_good(result) || attempt == r.max_restarts) return result.exit;
+    std::fprintf(stderr, "launch: restart %d of %d\n", attempt + 1, r.max_restarts);
+  }
+}
+
+int launch(const Arguments& arguments, bool as_deepspeed) {
+  if (!arguments.empty() && (arguments[0] == "--node" || arguments[0] == "--rank"))
+    return serve_host({arguments.begin(), arguments.end()});
+  const std::optional<LaunchRequest> parsed = parse_launch(arguments);
+  if (!parsed) return 0;
+  const LaunchRequest& r = *parsed;
+  require(!r.command.empty(), Exit::usage, "launch: nothing to start; write the command after {}",
+          as_deepspeed ? "the options, as in: deepspeed --num_gpus 2 train.py"
+                       : "--, as in: cleave launch -n 2 -- train ...");
+  if (!as_deepspeed && !r.dashes && !r.module && !r.no_python && !r.command[0].ends_with(".py"))
+    fail(Exit::usage, "-- is missing before {}; write: cleave launch {} -- {}", r.command[0], r.typed,
+         fmt::join(r.command, " "));
+  const Environment env = environment_of_process();
+  const bool makes = r.ranks > 0 || has_hostfile(r) || r.no_ssh || !r.world_info.empty();
+  const LauncherRole role = makes ? LauncherRole{} : role_of_launcher(env);
+  if (role.kind == LauncherRole::Kind::adopt) return become_rank(r, env, role.info);
+  const Start start =
+      role.kind == LauncherRole::Kind::node ? start_of_node(r, env, role.info) : start_of(r, env);
+  const size_t ranks = size_t(start.plan.nodes[0].world), hosts = start.plan.nodes.size();
+  if (r.ranks == 0 || r.dry_run)
+    say(r, fmt::format("{} rank{} on {} host{}{}: {}", ranks, ranks == 1 ? "" : "s", hosts,
+                       hosts == 1 ? "" : "s",
+                       start.several ? fmt::format(", by {}", name_of(r.launcher)) : "", start.plan.why));
+  if (!r.dry_run) return run(start, r);
+  print(start, r);
+  return 0;
 }
 
 }  // namespace
 
-int run_launch(const Arguments& arguments) {
-  CLI::App app(
-      "Starts N ranks of a command on this machine and returns the code of the rank that decided.\n"
-      "Example: cleave launch -n 2 -- train --deepspeed_config ds_config.json --model tiny --data "
-      "corpus.txt\n"
-      "After -- stands a command of cleave's or any program.",
-      "launch");
-  LaunchOptions options;
-  bool unbound = false;
-  app.add_option("-n,--nproc", options.ranks, "ranks to start")->required()->check(integer(1));
-  app.add_option("--master_port", options.port, "port of the rendezvous (default: a free one)")
-      ->check(integer(0, 65535));
-  app.add_flag("--no_bind", unbound, "leave the ranks unbound instead of giving each its own cores");
-
-  if (const size_t at = command_begins(arguments); at < arguments.size())
-    fail(Exit::usage, "-- is missing before {}; write: cleave launch {} -- {}", arguments[at],
-         fmt::join(arguments.begin(), arguments.begin() + long(at), " "),
-         fmt::join(arguments.begin() + long(at), arguments.end(), " "));
-  const auto split = std::find(arguments.begin(), arguments.end(), "--");
-  if (!parse(app, {arguments.begin(), split})) return 0;
-  require(split != arguments.end() && split + 1 != arguments.end(), Exit::usage,
-          "launch: nothing to start; write the command after --, as in: cleave launch -n 2 -- train ...");
-  options.command.assign(split + 1, arguments.end());
-  options.bind_cores = !unbound;
-  for (const Command& c : kCommands)
-    if (options.command[0] == c.name)
-      options.command.insert(options.command.begin(),
-                             std::filesystem::read_symlink("/proc/self/exe").string());
-  options.rank0_inherits_output = isatty(STDOUT_FILENO) != 0;
-
-  const LaunchResult result =
-      launch_local(options, {.output = [](std::string_view line, bool is_error) {
-                     std::fwrite(line.data(), 1, line.size(), is_error ? stderr : stdout);
-                     std::fflush(is_error ? stderr : stdout);
-                   }});
-  if (!result.message.empty() && result.exit != int(Exit::stopped))
-    std::fprintf(stderr, "error: %s\n", result.message.c_str());
-  return result.exit;
-}
+int run_launch(const Arguments& arguments) { return launch(arguments, false); }
+int run_deepspeed(const Arguments& arguments) { return launch(arguments, true); }
 
 }  // namespace cleave

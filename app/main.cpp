@@ -3,6 +3,8 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <cstdlib>
+#include <cstring>
 
 #include "app/commands.h"
 #include "app/parse.h"
@@ -35,7 +37,24 @@ void refuse_wrong_variables() {
       fail(Exit::usage, "{} is not a variable of this program; did you mean CLEAVE_{}?", name, near);
 }
 
-int run(const Arguments& all) {
+// DeepSpeed's launchers put --local_rank=N right behind the program, before a command. What it says is in the
+// environment, too; it is compared with that and taken away.
+Arguments without_local_rank(Arguments all) {
+  if (all.empty() || (!all[0].starts_with("--local_rank=") && !all[0].starts_with("--local-rank=")))
+    return all;
+  const std::string said = all[0].substr(all[0].find('=') + 1);
+  const char* set = std::getenv("LOCAL_RANK");
+  require(!set || said == set, Exit::usage, "--local_rank is {}, but LOCAL_RANK is {}; leave the option out",
+          said, set ? set : "");
+  all.erase(all.begin());
+  return all;
+}
+
+int run(const Arguments& all, bool as_deepspeed) {
+  if (as_deepspeed) {
+    refuse_wrong_variables();
+    return run_deepspeed(all);
+  }
   if (all.empty() || all[0] == "--help" || all[0] == "-h" || all[0] == "help") {
     print_help();
     return all.empty() ? int(Exit::usage) : 0;
@@ -60,7 +79,8 @@ int run(const Arguments& all) {
 int main(int argc, char** argv) {
   return cleave::exit_code_of(
       [&] {
-        return cleave::run({argv + 1, argv + argc});
+        const bool as_deepspeed = argc > 0 && std::string_view(basename(argv[0])) == "deepspeed";
+        return cleave::run(cleave::without_local_rank({argv + 1, argv + argc}), as_deepspeed);
       },
       "a defect of cleave: please report it with the command");
 }

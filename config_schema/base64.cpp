@@ -29,4 +29,16 @@ std::string decode_base64(std::string_view text) {
   return text.size() % 4 == 1 ? "" : out;
 }
 
+std::string encode_base64(std::string_view bytes) {
+  constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+  std::string out;
+  for (size_t i = 0; i < bytes.size(); i += 3) {
+    const std::string_view part = bytes.substr(i, 3);
+    uint32_t bits = 0;
+    for (size_t b = 0; b < 3; ++b) bits = bits << 8 | (b < part.size() ? uint8_t(part[b]) : 0u);
+    for (size_t d = 0; d < 4; ++d) out += d <= part.size() ? kDigits[bits >> (18 - 6 * d) & 63] : '=';
+  }
+  return out;
+}
+
 }  // namespace cleave

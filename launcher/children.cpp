@@ -40,32 +40,40 @@ std::vector<char*> pointers(const std::vector<std::string>& list) {
 
 // What happens between fork and exec: only calls that are safe there. Reports errno through `failure` and
 // exits.
-[[noreturn]] void become(char* const* argv, char* const* environment, const cpu_set_t* cores, int out,
-                         int err, int failure, pid_t parent) {
+struct Become {
+  char* const* argv;
+  char* const* environment;
+  const char* folder;
+  const cpu_set_t* cores;
+  int in, out, err, failure;
+  pid_t parent;
+};
+
+[[noreturn]] void become(const Become& b) {
   setpgid(0, 0);
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() == parent) {  // else it died before the line above
-    if (cores) sched_setaffinity(0, sizeof(*cores), cores);
-    const int nothing = open("/dev/null", O_RDONLY);
-    dup2(nothing, STDIN_FILENO);
-    if (out >= 0) dup2(out, STDOUT_FILENO);
-    if (err >= 0) dup2(err, STDERR_FILENO);
+  const bool there = getppid() == b.parent;  // else it died before the line above
+  if (there && (!b.folder || chdir(b.folder) == 0)) {
+    if (b.cores) sched_setaffinity(0, sizeof(*b.cores), b.cores);
+    dup2(b.in >= 0 ? b.in : open("/dev/null", O_RDONLY), STDIN_FILENO);
+    if (b.out >= 0) dup2(b.out, STDOUT_FILENO);
+    if (b.err >= 0) dup2(b.err, STDERR_FILENO);
     sigset_t none;
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, nullptr);
     signal(SIGPIPE, SIG_DFL);
     signal(SIGXFSZ, SIG_DFL);
-    execvpe(argv[0], argv, environment);
+    execvpe(b.argv[0], b.argv, b.environment);
   }
   const int error = errno;
-  if (write(failure, &error, sizeof(error)) < 0) _exit(126);
+  if (write(b.failure, &error, sizeof(error)) < 0) _exit(126);
   _exit(127);
 }
 
 }  // namespace
 
 ChildProcess start_child(const ChildSpec& spec) {
-  Pipe out, err, failure;
+  Pipe in, out, err, failure;
   const std::vector<char*> argv = pointers(spec.command), environment = pointers(spec.environment);
   cpu_set_t cores;
   CPU_ZERO(&cores);
@@ -75,16 +83,25 @@ ChildProcess start_child(const ChildSpec& spec) {
   child.pid = fork();
   require(child.pid >= 0, Exit::memory, "cannot start a rank: fork: {}", std::strerror(errno));
   if (child.pid == 0)
-    become(argv.data(), environment.data(), spec.cores.empty() ? nullptr : &cores,
-           spec.inherit_output ? -1 : out.write.fd(), spec.inherit_output ? -1 : err.write.fd(),
-           failure.write.fd(), parent);
+    become({.argv = argv.data(),
+            .environment = environment.data(),
+            .folder = spec.folder.empty() ? nullptr : spec.folder.c_str(),
+            .cores = spec.cores.empty() ? nullptr : &cores,
+            .in = spec.pipe_input ? in.read.fd() : -1,
+            .out = spec.inherit_output ? -1 : out.write.fd(),
+            .err = spec.inherit_output ? -1 : err.write.fd(),
+            .failure = failure.write.fd(),
+            .parent = parent});
   setpgid(child.pid, child.pid);  // also here, so that it holds whoever runs first
   failure.write.close();
   int error = 0;
   if (read(failure.read.fd(), &error, sizeof(error)) == ssize_t(sizeof(error))) {
     waitpid(child.pid, nullptr, 0);
+    require(spec.folder.empty() || access(spec.folder.c_str(), X_OK) == 0, Exit::usage,
+            "cannot start '{}' in {}: {}", spec.command[0], spec.folder, std::strerror(error));
     fail(Exit::usage, "cannot start '{}': {}", spec.command[0], std::strerror(error));
   }
+  if (spec.pipe_input) child.input = std::move(in.write);
   if (!spec.inherit_output) {
     child.output[0] = std::move(out.read);
     child.output[1] = std::move(err.read);

@@ -1,4 +1,4 @@
-// One started rank and its two output pipes.
+// One started process, a rank or what reaches a host, and its pipes.
 #pragma once
 #include <sched.h>
 
@@ -14,16 +14,19 @@ struct ChildSpec {
   std::vector<std::string> environment;  // "NAME=value"
   std::vector<int> cores;                // empty: wherever this process may run
   bool inherit_output = false;
+  bool pipe_input = false;  // else it reads nothing
+  std::string folder = {};  // where it runs; empty: where this process does
 };
 
 struct ChildProcess {
   int pid = -1;
+  Socket input;         // its stdin, where it has a pipe
   Socket output[2];     // stdout, stderr; closed at their end
   std::string held[2];  // the beginning of a line that has not ended
 };
 
 // Forks and executes, in a process group of its own that dies with this process's thread. Error(usage) if the
-// program cannot be executed.
+// program cannot be executed or the folder is not there.
 ChildProcess start_child(const ChildSpec& spec);
 
 // Whether it was stopped by a signal (SIGSTOP, SIGTSTP, a debugger) and stands still.

@@ -1,23 +1,27 @@
 #include "launcher/launch.h"
 
+#include <fcntl.h>
 #include <fmt/ranges.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/random.h>
-#include <sys/signalfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <optional>
+#include <ctime>
+#include <filesystem>
+#include <fstream>
 
 #include "core/cores.h"
 #include "core/range.h"
 #include "launcher/children.h"
-#include "launcher/discovery.h"
+#include "launcher/machine.h"
+#include "launcher/passed_signals.h"
 #include "launcher/rank_lines.h"
+#include "launcher/signals.h"
 
 namespace cleave {
 namespace {
@@ -31,46 +35,21 @@ std::string random_hex() {
   return fmt::format("{:016x}{:016x}", number[0], number[1]);
 }
 
-// Signals that this process takes from a descriptor while it lives.
-class Signals {
- public:
-  Signals() {
-    sigset_t set;
-    sigemptyset(&set);
-    for (int s : {SIGINT, SIGTERM, SIGUSR1, SIGCHLD}) sigaddset(&set, s);
-    pthread_sigmask(SIG_BLOCK, &set, &before_);
-    fd_ = Socket(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
-  }
-  ~Signals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-  Signals(const Signals&) = delete;
-  Signals& operator=(const Signals&) = delete;
-
-  int fd() const { return fd_.fd(); }
-  std::optional<int> next() {
-    signalfd_siginfo info;
-    if (read(fd_.fd(), &info, sizeof(info)) != ssize_t(sizeof(info))) return {};
-    return int(info.ssi_signo);
-  }
-
- private:
-  sigset_t before_;
-  Socket fd_;
-};
+constexpr int kMostRanks = 4096;  // on one host
 
 class Launch {
  public:
-  Launch(const LaunchOptions& options, const LaunchCallbacks& callbacks)
-      : options_(options), callbacks_(callbacks), lines_(std::max(1, options.ranks)) {
-    constexpr int kMost = 4096;
-    require(options.ranks >= 1 && options.ranks <= kMost, Exit::usage,
-            "{} ranks cannot be started on one machine; ask for 1 to {}", options.ranks, kMost);
-    require(!options.command.empty(), Exit::usage, "no command to start");
-    port_ = reserve_port(options.port);
-    require(bool(port_), Exit::usage, "port {} cannot be used for the rendezvous: {} has it", options.port,
-            owner_of_port(options.port));
-    job_id_ = options.job_id.empty() ? fmt::format("local-{}-{}", getpid(), random_hex().substr(0, 8))
-                                     : options.job_id;
-    token_ = random_hex();
+  Launch(const NodeStart& node, const StayOptions& stay, const LaunchCallbacks& callbacks)
+      : node_(node), stay_(stay), callbacks_(callbacks), lines_(int(node.ranks.size())) {
+    require(!node.ranks.empty() && node.ranks.size() <= size_t(kMostRanks), Exit::usage,
+            "{} ranks cannot be started on one machine; ask for 1 to {}", int(node.ranks.size()), kMostRanks);
+    for (const RankStart& r : node.ranks) require(!r.command.empty(), Exit::usage, "no command to start");
+    if (node.ranks.front().rank == 0) {
+      port_ = reserve_port(node.master_port);
+      require(bool(port_), Exit::usage, "port {} cannot be used for the rendezvous: {} has it",
+              node.master_port, owner_of_port(node.master_port));
+    }
+    if (stay.control >= 0) fcntl(stay.control, F_SETFL, O_NONBLOCK);
   }
 
   ~Launch() {
@@ -82,10 +61,11 @@ class Launch {
   }
 
   LaunchResult run() {
-    for (int r = 0; r < options_.ranks; ++r) children_.push_back(start_child(spec_of(r)));
+    open_logs();
+    for (size_t i = 0; i < node_.ranks.size(); ++i) children_.push_back(start_child(spec_of(i)));
     while (order_.size() < children_.size()) {
       wait_for_news();
-      while (const auto signal = signals_.next()) take(*signal);
+      while (const auto signal = signals_.next()) pass(*signal);
       reap();
       hurry();
     }
@@ -95,44 +75,43 @@ class Launch {
   }
 
  private:
-  ChildSpec spec_of(int rank) const {
-    Environment env = environment_of_process();
-    // An outer launcher's words about this process are not about the ranks.
-    std::erase_if(env, [](const auto& entry) {
-      return entry.first.starts_with("TORCHELASTIC_") || entry.first.starts_with("GROUP_");
-    });
-    for (const auto& [name, value] : options_.environment) env[name] = value;
-    const std::vector<int> cores = cores_of(rank, env);
-    ThreadFacts facts = thread_facts(options_.ranks);
-    facts.own_cores = false;  // this process's cores are all ranks'
-    env.emplace("OMP_NUM_THREADS", std::to_string(choose_threads(facts).threads));
-    if (!cores.empty()) env["CLEAVE_CORES"] = fmt::format("{}", fmt::join(cores, ","));
-    env["RANK"] = env["LOCAL_RANK"] = std::to_string(rank);
-    env["WORLD_SIZE"] = env["LOCAL_WORLD_SIZE"] = std::to_string(options_.ranks);
-    env["NODE_RANK"] = std::to_string(0);
-    env["MASTER_ADDR"] = RankInfo{}.master_addr;
-    env["MASTER_PORT"] = std::to_string(port_of(port_));
-    env["CLEAVE_LAUNCHED"] = std::to_string(1);
-    env["CLEAVE_JOB_ID"] = job_id_;
-    env["CLEAVE_ATTEMPT"] = std::to_string(options_.attempt);
-    env["CLEAVE_TOKEN"] = token_;
-    ChildSpec spec{options_.command, {}, cores, rank == 0 && options_.rank0_inherits_output};
-    for (const auto& [name, value] : env) spec.environment.push_back(name + "=" + value);
+  ChildSpec spec_of(size_t index) const {
+    const RankStart& rank = node_.ranks[index];
+    Placed placed = stay_.place ? placed_rank(node_, index, port_ ? port_of(port_) : node_.master_port)
+                                : Placed{environment_of_process(), {}};
+    if (!stay_.place)
+      for (const auto& [name, value] : node_.environment) placed.environment[name] = value;
+    ChildSpec spec{rank.command, {},          placed.cores, rank.rank == 0 && stay_.rank0_inherits_output,
+                   false,        node_.folder};
+    for (const auto& [name, value] : placed.environment) spec.environment.push_back(name + "=" + value);
     return spec;
   }
 
-  // Nothing when there are too few cores, or when the user asked for more threads than the share has cores.
-  std::vector<int> cores_of(int rank, const Environment& env) const {
-    const std::vector<int> all = usable_cores();
-    const int64_t share = int64_t(all.size()) / options_.ranks;
-    if (!options_.bind_cores || share < 1) return {};
-    const auto threads = env.find("OMP_NUM_THREADS");
-    if (threads != env.end() && std::atol(threads->second.c_str()) > share) return {};
-    return {all.begin() + rank * share, all.begin() + (rank + 1) * share};
+  // "20261122223000_rank3.log", the time that all ranks of this host begin at.
+  void open_logs() {
+    if (node_.log_folder.empty()) return;
+    std::error_code error;
+    std::filesystem::create_directories(node_.log_folder, error);
+    require(!error, Exit::usage, "--enable_each_rank_log: {} cannot be a folder: {}", node_.log_folder,
+            error.message());
+    const std::time_t now = std::time(nullptr);
+    std::tm local{};
+    localtime_r(&now, &local);
+    char time[32] = {};
+    std::strftime(time, sizeof(time), "%Y%m%d%H%M%S", &local);
+    for (const RankStart& r : node_.ranks) {
+      const std::string path = fmt::format("{}/{}_rank{}.log", node_.log_folder, time, r.rank);
+      logs_.emplace_back(path, std::ios::app);
+      require(bool(logs_.back()), Exit::usage, "--enable_each_rank_log: {} cannot be written", path);
+    }
   }
 
   void wait_for_news() {
-    std::vector<pollfd> polls = {{signals_.fd(), POLLIN, 0}};
+    // Of standard output only that nobody reads it any more.
+    std::vector<pollfd> polls = {{signals_.fd(), POLLIN, 0},
+                                 {stay_.control, POLLIN, 0},
+                                 {stay_.of_other_host ? STDOUT_FILENO : -1, 0, 0}};
+    const size_t first = polls.size();
     std::vector<std::pair<size_t, int>> sources;
     for (size_t r = 0; r < children_.size(); ++r)
       for (int i : {0, 1})
@@ -142,7 +121,24 @@ class Launch {
         }
     poll(polls.data(), polls.size(), 100);
     for (size_t i = 0; i < sources.size(); ++i)
-      if (polls[i + 1].revents) read_output(sources[i].first, sources[i].second);
+      if (polls[first + i].revents) read_output(sources[i].first, sources[i].second);
+    if (polls[1].revents && !alone_) read_control();
+    if (polls[2].revents) alone_ = true;
+  }
+
+  // Words of the launcher on another host.
+  void read_control() {
+    char buffer[256];
+    const ssize_t n = read(stay_.control, buffer, sizeof(buffer));
+    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
+    if (n <= 0) {
+      alone_ = true;
+      return;
+    }
+    told_.append(buffer, size_t(n));
+    constexpr std::string_view kSignal = "signal ";
+    for (size_t end; (end = told_.find('\n')) != std::string::npos; told_.erase(0, end + 1))
+      if (told_.starts_with(kSignal)) pass(std::atoi(told_.c_str() + kSignal.size()));
   }
 
   void read_output(size_t rank, int which) {
@@ -158,8 +154,12 @@ class Launch {
     }
     if (held.size() > kLongestLine && held.find('\n') == std::string::npos) held += '\n';
     for (size_t end; (end = held.find('\n')) != std::string::npos; held.erase(0, end + 1)) {
-      const auto line = lines_.take(rank, std::string_view(held).substr(0, end + 1), which == 1);
-      if (line && callbacks_.output) callbacks_.output(*line, which == 1);
+      const std::string_view text = std::string_view(held).substr(0, end + 1);
+      const auto line = lines_.take(rank, text, which == 1, node_.ranks[rank].rank);
+      if (!logs_.empty())
+        logs_[rank] << text << std::flush;
+      else if (line && callbacks_.output)
+        callbacks_.output(*line, which == 1);
     }
   }
 
@@ -171,14 +171,8 @@ class Launch {
           read_output(r, i);
   }
 
-  void take(int signal) {
-    if (signal == SIGCHLD) return;
-    const bool again = signal != SIGUSR1 && (std::count(passed_.begin(), passed_.end(), SIGINT) ||
-                                             std::count(passed_.begin(), passed_.end(), SIGTERM));
-    if (again) return send(SIGKILL);
-    if (std::count(passed_.begin(), passed_.end(), signal)) return;
-    passed_.push_back(signal);
-    send(signal);
+  void pass(int signal) {
+    if (const int sent = passed_.take(signal)) send(sent);
   }
 
   // To those that still run.
@@ -200,20 +194,24 @@ class Launch {
       order_.emplace_back(int(r), exit);
       // What we killed ourselves is not a cause.
       const bool stopped = std::count(stopped_.begin(), stopped_.end(), int(r)) > 0;
-      if ((stopped || hurried_ != Hurried::no) && WIFSIGNALED(status)) killed_by_us_.push_back(int(r));
+      const bool killed = (stopped || hurried_ != Hurried::no) && WIFSIGNALED(status);
+      if (killed) killed_by_us_.push_back(int(r));
+      if (callbacks_.ended) callbacks_.ended(node_.ranks[r].rank, exit, killed);
       if (exit != 0 && failed_at_ == Clock::time_point::max()) failed_at_ = Clock::now();
     }
   }
 
   // After a failure the others normally leave by themselves, because their connections break.
   void hurry() {
+    if (alone_ && failed_at_ == Clock::time_point::max()) failed_at_ = Clock::now();
     if (failed_at_ == Clock::time_point::max()) return;
     end_stopped();
+    const auto leave = alone_ ? std::chrono::milliseconds(0) : stay_.leave_grace;
     const auto waited = Clock::now() - failed_at_;
-    if (hurried_ == Hurried::no && waited > options_.leave_grace) {
+    if (hurried_ == Hurried::no && waited >= leave) {
       hurried_ = Hurried::asked;
       send(SIGTERM);
-    } else if (hurried_ == Hurried::asked && waited > options_.leave_grace + options_.term_grace) {
+    } else if (hurried_ == Hurried::asked && waited > leave + stay_.term_grace) {
       hurried_ = Hurried::killed;
       send(SIGKILL);
     }
@@ -232,43 +230,43 @@ class Launch {
 
   LaunchResult result() const {
     LaunchResult result;
+    result.asked_to_stop = passed_.asked_to_stop();
     result.exits.resize(children_.size());
     std::vector<std::pair<int, int>> own;
-    for (const auto& [rank, exit] : order_) {
-      result.exits[size_t(rank)] = exit;
-      if (!std::count(killed_by_us_.begin(), killed_by_us_.end(), rank)) own.emplace_back(rank, exit);
+    for (const auto& [index, exit] : order_) {
+      result.exits[size_t(index)] = exit;
+      if (!std::count(killed_by_us_.begin(), killed_by_us_.end(), index)) own.emplace_back(index, exit);
     }
-    result.cause = cause_of(own);
-    if (result.cause < 0) return result;
-    result.exit = result.exits[size_t(result.cause)];
+    const int cause = cause_of(own);
+    if (cause < 0) return result;
+    result.exit = result.exits[size_t(cause)];
+    result.cause = node_.ranks[size_t(cause)].rank;
     if (result.exit == int(Exit::rank_lost) && !stopped_.empty()) {
-      result.cause = stopped_.front();
+      result.cause = node_.ranks[size_t(stopped_.front())].rank;
       result.message = fmt::format(
           "rank {} (pid {}) was stopped by a signal such as SIGSTOP and did nothing any more; the others "
-          "waited "
-          "for it until the deadline, and it was ended",
-          result.cause, children_[size_t(result.cause)].pid);
+          "waited for it until the deadline, and it was ended",
+          result.cause, children_[size_t(stopped_.front())].pid);
       return result;
     }
-    result.message = result.exit > 128
-                         ? fmt::format("rank {} was killed by signal {} ({})", result.cause,
-                                       result.exit - 128, strsignal(result.exit - 128))
-                         : fmt::format("rank {} ended with exit code {}", result.cause, result.exit);
-    const std::string error = lines_.error_out_of_sight(size_t(result.cause));
-    if (!error.empty()) result.message += ": " + error;
+    const std::string error = lines_.error_out_of_sight(size_t(cause), logs_.empty() ? 3 : 0);
+    result.message = end_of_rank(result.cause, result.exit) + (error.empty() ? "" : ": " + error);
     return result;
   }
 
-  const LaunchOptions& options_;
+  const NodeStart& node_;
+  const StayOptions& stay_;
   const LaunchCallbacks& callbacks_;
   Signals signals_;
   Socket port_;  // held as long as the job runs, so that nobody else takes it between two attempts to listen
-  std::string job_id_, token_;
   std::vector<ChildProcess> children_;
-  std::vector<std::pair<int, int>> order_;  // rank and exit code, as they ended
+  std::vector<std::ofstream> logs_;
+  std::vector<std::pair<int, int>> order_;  // index and exit code, as they ended
   std::vector<int> killed_by_us_, stopped_;
   RankLines lines_;
-  std::vector<int> passed_;  // signals
+  PassedSignals passed_;
+  std::string told_;    // the beginning of a line of the other launcher
+  bool alone_ = false;  // that launcher is gone
   Clock::time_point failed_at_ = Clock::time_point::max();
   enum class Hurried { no, asked, killed } hurried_ = Hurried::no;
 };
@@ -288,8 +286,66 @@ int cause_of(const std::vector<std::pair<int, int>>& rank_and_exit) {
   return rank;
 }
 
+Placed placed_rank(const NodeStart& node, size_t index, int port) {
+  const RankStart& rank = node.ranks[index];
+  Placed placed{environment_of_process(), cores_of(node, index, usable_cores())};
+  Environment& env = placed.environment;
+  // An outer launcher's words about this process are not about the ranks.
+  std::erase_if(env, [](const auto& entry) {
+    return entry.first.starts_with("TORCHELASTIC_") || entry.first.starts_with("GROUP_") ||
+           entry.first == "AZUREML_PROCESS_NAME" || entry.first == "CLEAVE_JOB_ID" ||
+           entry.first == "CLEAVE_TOKEN";
+  });
+  for (const auto& [name, value] : place_of(node, rank, port)) env[name] = value;
+  const int gpus = node.set_devices ? gpus_of_machine() : 0;
+  require(gpus == 0 || rank.slot < gpus, Exit::usage,
+          "{} has {} GPU{}, and its slot {} was asked for; -n N starts N ranks "
+          "on a machine whatever GPUs it has",
+          node.host, gpus, gpus == 1 ? "" : "s", rank.slot);
+  if (node.set_devices && gpus == 0) env.erase("CUDA_VISIBLE_DEVICES");
+  const bool asked = node.binding.how == Binding::How::asked;
+  const auto threads = env.find("OMP_NUM_THREADS");
+  // Unbound where the user wants more threads than a share has cores.
+  if (!asked && threads != env.end() && std::atol(threads->second.c_str()) > long(placed.cores.size()))
+    placed.cores.clear();
+  ThreadFacts facts = thread_facts(int(node.ranks.size()));
+  facts.own_cores = false;  // this process's cores are all ranks'
+  env.emplace("OMP_NUM_THREADS", std::to_string(choose_threads(facts).threads));
+  if (asked) env["OMP_NUM_THREADS"] = std::to_string(placed.cores.size());
+  if (!placed.cores.empty()) env["CLEAVE_CORES"] = fmt::format("{}", fmt::join(placed.cores, ","));
+  return placed;
+}
+
+std::string end_of_rank(int rank, int exit) {
+  return exit > 128
+             ? fmt::format("rank {} was killed by signal {} ({})", rank, exit - 128, strsignal(exit - 128))
+             : fmt::format("rank {} ended with exit code {}", rank, exit);
+}
+
+std::string new_job_id() { return fmt::format("local-{}-{}", getpid(), random_hex().substr(0, 8)); }
+std::string new_token() { return random_hex(); }
+
+LaunchResult launch_node(const NodeStart& node, const StayOptions& stay, const LaunchCallbacks& callbacks) {
+  return Launch(node, stay, callbacks).run();
+}
+
 LaunchResult launch_local(const LaunchOptions& options, const LaunchCallbacks& callbacks) {
-  return Launch(options, callbacks).run();
+  require(options.ranks >= 1 && options.ranks <= kMostRanks, Exit::usage,
+          "{} ranks cannot be started on one machine; ask for 1 to {}", options.ranks, kMostRanks);
+  NodeStart node;
+  node.master_port = options.port;
+  node.job_id = options.job_id.empty() ? new_job_id() : options.job_id;
+  node.token = new_token();
+  node.attempt = options.attempt;
+  node.environment = options.environment;
+  node.binding.how = options.bind_cores ? Binding::How::share : Binding::How::none;
+  node.world = options.ranks;
+  for (int r = 0; r < options.ranks; ++r) node.ranks.push_back({r, r, r, options.command});
+  return launch_node(node,
+                     {.rank0_inherits_output = options.rank0_inherits_output,
+                      .leave_grace = options.leave_grace,
+                      .term_grace = options.term_grace},
+                     callbacks);
 }
 
 }  // namespace cleave

@@ -9,6 +9,9 @@
 #include <string_view>
 #include <vector>
 
+#include "launcher/discovery.h"
+#include "launcher/launch_plan.h"
+
 namespace cleave {
 
 struct LaunchOptions {
@@ -29,7 +32,19 @@ struct LaunchOptions {
 struct LaunchCallbacks {
   // Whole lines with their prefix and line end, "[1] loss 2.3\n"; an error that several ranks say in the same
   // words comes once.
-  std::function<void(std::string_view line, bool is_error)> output;
+  std::function<void(std::string_view line, bool is_error)> output = {};
+  // A rank has ended, with its exit code, or 128 + signal; `killed` by the launcher itself.
+  std::function<void(int rank, int exit, bool killed)> ended = {};
+};
+
+// How a launcher stays with the ranks of its host.
+struct StayOptions {
+  bool rank0_inherits_output = false;
+  std::chrono::milliseconds leave_grace{10'000}, term_grace{5'000};
+  // A launcher on another host started this one; when nobody reads standard output any more, the ranks end.
+  bool of_other_host = false;
+  int control = -1;   // a descriptor with that launcher's words: lines "signal N", and its end ends the ranks
+  bool place = true;  // what is started is a rank, and told which; else it has only the environment
 };
 
 // A rank that was stopped (SIGSTOP) when another one failed is ended, and is the cause where the others only
@@ -37,16 +52,45 @@ struct LaunchCallbacks {
 struct LaunchResult {
   int exit = 0;    // of the rank that was the cause; 128 + signal if it was killed
   int cause = -1;  // that rank
+  // A rank as it starts on this machine: its whole environment and its cores (empty: unbound). Error(usage)
+  // for a
+  // slot that no GPU of this machine is; on one without GPUs slots are only ranks.
+  struct Placed {
+    Environment environment;
+    std::vector<int> cores;
+  };
+  Placed placed_rank(const NodeStart& node, size_t index, int port);
+
   // "rank 1 was killed by signal 9 (Killed)", "rank 2 ended with exit code 7: " and its last error where
   // others have talked since; empty when all ended with 0.
   std::string message;
-  std::vector<int> exits;  // of every rank
+  std::vector<int> exits;      // of every rank
+  bool asked_to_stop = false;  // by a signal
 };
 
 // Blocks until all ranks have ended. SIGINT, SIGTERM and SIGUSR1 are passed on to the ranks, each once; a
 // second SIGINT or SIGTERM kills them. The calling thread must be the program's main thread: the ranks die
 // with it. Error(usage) if the program cannot be started or the port is taken.
 LaunchResult launch_local(const LaunchOptions& options, const LaunchCallbacks& callbacks = {});
+
+// One host's part of a plan, in the same way. A port that a plan gives to rank 0's host is held for it.
+LaunchResult launch_node(const NodeStart& node, const StayOptions& stay = {},
+                         const LaunchCallbacks& callbacks = {});
+
+// A rank as it starts on this machine: its whole environment and its cores (empty: unbound). Error(usage) for
+// a slot that no GPU of this machine is; on one without GPUs slots are only ranks.
+struct Placed {
+  Environment environment;
+  std::vector<int> cores;
+};
+Placed placed_rank(const NodeStart& node, size_t index, int port);
+
+// "rank 1 was killed by signal 9 (Killed)", "rank 2 ended with exit code 7".
+std::string end_of_rank(int rank, int exit);
+
+// What tells a job from others, and what its ranks show each other.
+std::string new_job_id();
+std::string new_token();
 
 // Which rank's exit code is the job's: ranks in the order in which they ended. Codes that only say that
 // another rank was lost (6) or that all stopped on request (75) give way to any other.

@@ -6,7 +6,6 @@ namespace cleave {
 namespace {
 
 constexpr std::string_view kError = "error: ";
-constexpr int64_t kInSight = 3;  // lines
 
 // "rank 12: text" without its rank.
 std::string_view without_rank(std::string_view text) {
@@ -20,7 +19,7 @@ std::string_view without_rank(std::string_view text) {
 
 }  // namespace
 
-std::optional<std::string> RankLines::take(size_t rank, std::string_view line, bool is_error) {
+std::optional<std::string> RankLines::take(size_t rank, std::string_view line, bool is_error, int name) {
   std::string_view text = line.substr(0, line.find_last_not_of("\r\n") + 1);
   const bool marked = is_error && text.starts_with(kError);
   if (marked) text.remove_prefix(kError.size());
@@ -35,12 +34,12 @@ std::optional<std::string> RankLines::take(size_t rank, std::string_view line, b
   if (last.going_on && last.said_by_another) return {};
   ++lines_;
   if (is_error) last.at = lines_;  // what the rank adds on stderr, such as a table, explains its error
-  return fmt::format("[{}] {}", rank, line);
+  return fmt::format("[{}] {}", name < 0 ? int(rank) : name, line);
 }
 
-std::string RankLines::error_out_of_sight(size_t rank) const {
+std::string RankLines::error_out_of_sight(size_t rank, int64_t in_sight) const {
   const Last& last = last_[rank];
-  return lines_ - last.at >= kInSight ? std::string(without_rank(last.text)) : std::string();
+  return lines_ - last.at >= in_sight ? std::string(without_rank(last.text)) : std::string();
 }
 
 }  // namespace cleave

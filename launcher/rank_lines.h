@@ -15,11 +15,12 @@ class RankLines {
 
   // One line with its end; returns it with the rank's prefix. Nothing for an error that another rank has said
   // in the same words, as where all find the same file missing, and for the indented lines that follow it.
-  std::optional<std::string> take(size_t rank, std::string_view line, bool is_error);
+  // `name` is the rank's number where `rank` is its place on this host.
+  std::optional<std::string> take(size_t rank, std::string_view line, bool is_error, int name = -1);
 
   // The rank's last error, without "error: "; of a program that does not mark errors, its last line on
-  // stderr. Empty where it is still among the last lines of all, or where there is none.
-  std::string error_out_of_sight(size_t rank) const;
+  // stderr. Empty where it is still among the last `in_sight` lines of all, or where there is none.
+  std::string error_out_of_sight(size_t rank, int64_t in_sight = 3) const;
 
  private:
   struct Last {

@@ -1,0 +1,118 @@
+#include "app/serve_host.h"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+
+#include "config_schema/base64.h"
+#include "core/error.h"
+#include "launcher/discovery.h"
+#include "launcher/launch_hosts.h"
+#include "launcher/variables.h"
+
+namespace cleave {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr size_t kLongestJob = 64 << 20;
+
+// Exactly so many bytes; what follows them is for later.
+std::string read_bytes(size_t bytes) {
+  std::string text(bytes, 0);
+  for (size_t at = 0; at < bytes;) {
+    const ssize_t n = read(STDIN_FILENO, text.data() + at, bytes - at);
+    if (n < 0 && errno == EINTR) continue;
+    require(n > 0, Exit::usage,
+            "the launcher that started this one went away before it had said what to start");
+    at += size_t(n);
+  }
+  return text;
+}
+
+NodeStart node_from_input() {
+  size_t length = 0;
+  for (std::string digit; (digit = read_bytes(1)) != "\n";) {
+    require(digit[0] >= '0' && digit[0] <= '9' && length < kLongestJob, Exit::usage,
+            "--node reads a job from a launcher on another host; people start cleave launch without it");
+    length = length * 10 + size_t(digit[0] - '0');
+  }
+  const std::vector<NodeStart> nodes = decode_nodes(read_bytes(length));
+  require(nodes.size() == 1, Exit::usage, "this host was handed {} parts of a job", nodes.size());
+  return nodes[0];
+}
+
+std::vector<NodeStart> nodes_from_environment() {
+  const char* text = std::getenv(kJobVariable);
+  require(text, Exit::usage,
+          "the job did not arrive: sshd on this host does not take the variable {} (AcceptEnv LC_* in "
+          "sshd_config); --launcher ssh needs no variable",
+          kJobVariable);
+  const std::vector<NodeStart> nodes = decode_nodes(decode_base64(text));
+  unsetenv(kJobVariable);  // it holds the token, which ranks have from elsewhere
+  return nodes;
+}
+
+int serve_rank(const std::vector<NodeStart>& nodes) {
+  const Environment env = environment_of_process();
+  const int number = rank_of_mpi(env, nodes.at(0).world);
+  for (const NodeStart& node : nodes)
+    for (size_t i = 0; i < node.ranks.size(); ++i) {
+      if (node.ranks[i].rank != number) continue;
+      const Placed placed = placed_rank(node, i, node.master_port);
+      clearenv();
+      for (const auto& [name, value] : placed.environment) setenv(name.c_str(), value.c_str(), 1);
+      cpu_set_t set;
+      CPU_ZERO(&set);
+      for (const int core : placed.cores) CPU_SET(core, &set);
+      if (!placed.cores.empty()) sched_setaffinity(0, sizeof(set), &set);
+      require(node.folder.empty() || chdir(node.folder.c_str()) == 0, Exit::usage, "{}: {}", node.folder,
+              std::strerror(errno));
+      become(node.ranks[i].command);
+    }
+  fail(Exit::usage, "rank {} is not in the job's plan", number);
+}
+
+}  // namespace
+
+int serve_host(const Arguments& arguments) {
+  if (arguments[0] == "--rank") return serve_rank(nodes_from_environment());
+  StayOptions stay{.leave_grace = 3s, .term_grace = 1500ms};
+  stay.of_other_host = true;
+  if (arguments.size() == 1) {
+    stay.control = STDIN_FILENO;
+    return serve_node(node_from_input(), stay);
+  }
+  const std::vector<NodeStart> nodes = nodes_from_environment();
+  const int n = Variables({{"--node", arguments[1]}}).number("--node");
+  require(size_t(n) < nodes.size(), Exit::usage, "--node {}: the job has {} nodes", n, nodes.size());
+  return serve_node(nodes[size_t(n)], stay);
+}
+
+LaunchResult launch_by_other(const RemoteCommand& command, const StayOptions& stay) {
+  NodeStart node;  // one process, which is no rank; what it says comes without a prefix
+  node.environment = command.environment;
+  node.binding.how = Binding::How::none;
+  node.ranks = {{0, 0, 0, command.command}};
+  StayOptions plain = stay;
+  plain.rank0_inherits_output = true;
+  plain.place = false;
+  LaunchResult result = launch_node(node, plain);
+  if (result.cause >= 0)
+    result.message = command.command[0] + result.message.substr(std::string_view("rank 0").size());
+  return result;
+}
+
+void become(const std::vector<std::string>& command) {
+  std::vector<char*> argv;
+  for (const std::string& word : command) argv.push_back(const_cast<char*>(word.c_str()));
+  argv.push_back(nullptr);
+  execvp(argv[0], argv.data());
+  fail(Exit::usage, "cannot start '{}': {}", command[0], std::strerror(errno));
+}
+
+}  // namespace cleave

@@ -1,0 +1,337 @@
+#include "launcher/launch_hosts.h"
+
+#include <fcntl.h>
+#include <fmt/ranges.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstdio>
+#include <cstring>
+#include <sstream>
+
+#include "launcher/children.h"
+#include "launcher/discovery.h"
+#include "launcher/passed_signals.h"
+#include "launcher/rank_lines.h"
+#include "launcher/signals.h"
+#include "launcher/variables.h"
+
+namespace cleave {
+namespace {
+
+constexpr size_t kLongestHeld = 64 << 10;  // of a line that has not ended
+
+// What reaches one host, or all of them.
+struct Way {
+  std::string name;  // of the host, or of the launcher
+  std::vector<int> ranks;
+  ChildProcess process;
+  std::string unsent;
+  std::string last_error;  // its own, no rank's
+  bool ended = false;
+  int exit = 0;
+  int cause = -1;       // as the launcher there says
+  std::string message;  // of it
+};
+
+// "[12] text": the rank, and where the text begins; -1 for a line of nobody's.
+std::pair<int, size_t> rank_of_line(std::string_view line, int world) {
+  int rank = -1;
+  const auto [end, error] =
+      std::from_chars(line.data() + (line.empty() ? 0 : 1), line.data() + line.size(), rank);
+  const size_t at = size_t(end - line.data());
+  const bool good = line.starts_with('[') && error == std::errc() && rank >= 0 && rank < world &&
+                    line.substr(at).starts_with("] ");
+  return good ? std::pair(rank, at + 2) : std::pair(-1, size_t(0));
+}
+
+class HostsLaunch {
+ public:
+  HostsLaunch(const LaunchPlan& plan, const RemoteOptions& remote, const StayOptions& stay,
+              const LaunchCallbacks& callbacks)
+      : plan_(plan),
+        remote_(remote),
+        stay_(stay),
+        callbacks_(callbacks),
+        world_(plan.nodes.front().world),
+        lines_(world_) {}
+
+  ~HostsLaunch() {
+    for (const Way& w : ways_) {
+      if (w.ended) continue;
+      kill(-w.process.pid, SIGKILL);
+      waitpid(w.process.pid, nullptr, 0);
+    }
+  }
+
+  LaunchResult run() {
+    start();
+    while (std::any_of(ways_.begin(), ways_.end(), [](const Way& w) { return !w.ended; })) {
+      wait_for_news();
+      while (const auto signal = signals_.next())
+        if (const int sent = passed_.take(*signal)) send(sent);
+      reap();
+      hurry();
+    }
+    return result();
+  }
+
+ private:
+  void start() {
+    const std::vector<RemoteCommand> commands = remote_commands(plan_, remote_);
+    for (size_t i = 0; i < commands.size(); ++i) {
+      Way w;
+      const bool all = commands.size() < plan_.nodes.size();
+      w.name = all ? std::string(name_of(remote_.kind)) : plan_.nodes[i].host;
+      for (size_t n = all ? 0 : i; n < (all ? plan_.nodes.size() : i + 1); ++n)
+        for (const RankStart& r : plan_.nodes[n].ranks) w.ranks.push_back(r.rank);
+      Environment env = environment_of_process();
+      for (const auto& [name, value] : commands[i].environment)  // some are added to the user's own
+        env[name] = name.ends_with("_APPEND") && env.count(name) ? env[name] + " " + value : value;
+      ChildSpec spec{commands[i].command, {}, {}, false, !commands[i].input.empty(), {}};
+      for (const auto& [name, value] : env) spec.environment.push_back(name + "=" + value);
+      w.process = start_child(spec);
+      if (w.process.input) fcntl(w.process.input.fd(), F_SETFL, O_NONBLOCK);
+      w.unsent = commands[i].input;
+      ways_.push_back(std::move(w));
+    }
+  }
+
+  void wait_for_news() {
+    std::vector<pollfd> polls = {{signals_.fd(), POLLIN, 0}};
+    std::vector<std::pair<Way*, int>> sources;
+    for (Way& w : ways_) {
+      for (int i : {0, 1})
+        if (w.process.output[i]) {
+          polls.push_back({w.process.output[i].fd(), POLLIN, 0});
+          sources.emplace_back(&w, i);
+        }
+      if (w.process.input && !w.unsent.empty()) {
+        polls.push_back({w.process.input.fd(), POLLOUT, 0});
+        sources.emplace_back(&w, 2);
+      }
+    }
+    poll(polls.data(), polls.size(), 100);
+    for (size_t i = 0; i < sources.size(); ++i) {
+      if (!polls[i + 1].revents) continue;
+      if (sources[i].second == 2)
+        write_to(*sources[i].first);
+      else
+        read_from(*sources[i].first, sources[i].second);
+    }
+  }
+
+  static void write_to(Way& w) {
+    const ssize_t n = write(w.process.input.fd(), w.unsent.data(), w.unsent.size());
+    if (n > 0) w.unsent.erase(0, size_t(n));
+    if (n < 0 && errno != EAGAIN && errno != EINTR) w.process.input.close();  // its end says why
+  }
+
+  void read_from(Way& w, int which) {
+    Socket& pipe = w.process.output[which];
+    std::string& held = w.process.held[which];
+    char buffer[16 << 10];
+    const ssize_t n = read(pipe.fd(), buffer, sizeof(buffer));
+    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
+    if (n > 0) held.append(buffer, size_t(n));
+    if (n <= 0) {
+      pipe.close();
+      if (!held.empty()) held += '\n';
+    }
+    if (held.size() > kLongestHeld && held.find('\n') == std::string::npos) held += '\n';
+    for (size_t end; (end = held.find('\n')) != std::string::npos; held.erase(0, end + 1))
+      take_line(w, std::string_view(held).substr(0, end + 1), which == 1);
+  }
+
+  void take_line(Way& w, std::string_view line, bool is_error) {
+    if (!is_error && line.starts_with(kNodeWord)) return take_word(w, std::string(line.substr(1)));
+    const auto [rank, at] = rank_of_line(line, world_);
+    std::optional<std::string> text;
+    if (rank >= 0)
+      text = lines_.take(size_t(rank), line.substr(at), is_error);
+    else
+      text = fmt::format("[{}] {}", w.name, line);
+    if (rank < 0 && is_error) w.last_error = line.substr(0, line.find_last_not_of("\r\n") + 1);
+    if (text && callbacks_.output) callbacks_.output(*text, is_error);
+  }
+
+  // "ended RANK EXIT KILLED" or "result CAUSE MESSAGE"
+  void take_word(Way& w, const std::string& line) {
+    std::istringstream in(line);
+    std::string word;
+    int rank = -1, exit = 0;
+    bool killed = false;
+    in >> word >> rank;
+    if (word == "result") {
+      w.cause = rank;
+      std::getline(in >> std::ws, w.message);
+      return;
+    }
+    in >> exit >> killed;
+    if (word != "ended" || in.fail() || !std::count(w.ranks.begin(), w.ranks.end(), rank) ||
+        exits_.count(rank))
+      return;
+    exits_[rank] = exit;
+    // What this launcher ended is not a cause, be it by a signal that the host's launcher passed on.
+    const bool by_us = killed || (hurried_ != Hurried::no && exit > 128);
+    if (!by_us) order_.emplace_back(rank, exit);
+    if (callbacks_.ended) callbacks_.ended(rank, exit, killed);
+    if (exit != 0) fail_now();
+  }
+
+  void fail_now() { failed_at_ = std::min(failed_at_, Clock::now()); }
+
+  void reap() {
+    for (Way& w : ways_) {
+      int status = 0;
+      if (w.ended || waitpid(w.process.pid, &status, WNOHANG) != w.process.pid) continue;
+      for (int i : {0, 1})  // what is still in the pipes; a grandchild may keep them open
+        while (w.process.output[i] &&
+               wait_for(w.process.output[i].fd(), POLLIN, Clock::now() + std::chrono::milliseconds(200)))
+          read_from(w, i);
+      w.ended = true;
+      w.exit = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+      const bool all_ended =
+          std::all_of(w.ranks.begin(), w.ranks.end(), [&](int r) { return exits_.count(r) > 0; });
+      if (!all_ended && !lost_ && hurried_ == Hurried::no) lost_ = size_t(&w - ways_.data());
+      if (!all_ended || w.exit != 0) fail_now();
+    }
+  }
+
+  void send(int signal) {
+    for (Way& w : ways_) {
+      if (w.ended) continue;
+      if (w.process.input)
+        w.unsent += fmt::format("signal {}\n", signal);
+      else if (signal != SIGUSR1)
+        kill(-w.process.pid, signal);  // the hosts' launchers notice that nobody listens any more
+    }
+  }
+
+  // As for ranks of this host; and a launcher that does not follow is cut off, which ends its ranks.
+  void hurry() {
+    if (failed_at_ == Clock::time_point::max()) return;
+    const auto waited = Clock::now() - failed_at_;
+    if (hurried_ == Hurried::no && waited > stay_.leave_grace) {
+      hurried_ = Hurried::asked;
+      send(SIGTERM);
+    } else if (hurried_ == Hurried::asked && waited > stay_.leave_grace + stay_.term_grace) {
+      hurried_ = Hurried::killed;
+      for (Way& w : ways_) w.process.input.close();
+    } else if (hurried_ == Hurried::killed && waited > stay_.leave_grace + 3 * stay_.term_grace) {
+      for (const Way& w : ways_)
+        if (!w.ended) kill(-w.process.pid, SIGKILL);
+    }
+  }
+
+  LaunchResult result() const {
+    LaunchResult result;
+    result.asked_to_stop = passed_.asked_to_stop();
+    for (int r = 0; r < world_; ++r)
+      result.exits.push_back(exits_.count(r) ? exits_.at(r) : int(Exit::rank_lost));
+    result.cause = cause_of(order_);
+    const int exit = result.cause < 0 ? 0 : exits_.at(result.cause);
+    if (lost_ && (exit == 0 || exit == int(Exit::rank_lost) || exit == int(Exit::stopped)))
+      return lost_host(std::move(result));
+    if (result.cause < 0) return result;
+    result.exit = exit;
+    const auto way = std::find_if(ways_.begin(), ways_.end(), [&](const Way& w) {
+      return std::count(w.ranks.begin(), w.ranks.end(), result.cause) > 0;
+    });
+    const std::string rank = fmt::format("rank {} ", result.cause), end = end_of_rank(result.cause, exit);
+    const std::string said =
+        way->cause == result.cause && way->message.starts_with(rank) ? way->message : end;
+    const std::string error = said == end ? lines_.error_out_of_sight(size_t(result.cause)) : "";
+    result.message = fmt::format("{}on {} {}{}{}", rank, host_of(result.cause), said.substr(rank.size()),
+                                 error.empty() ? "" : ": ", error);
+    return result;
+  }
+
+  // A launcher that says its own error (2: its arguments, 3: memory) has not started its ranks; ssh's own is
+  // 255.
+  LaunchResult lost_host(LaunchResult result) const {
+    const Way& w = ways_[*lost_];
+    const bool own = w.exit == int(Exit::usage) || w.exit == int(Exit::memory);
+    result.exit = own ? w.exit : int(Exit::rank_lost);
+    result.cause = w.ranks.front();
+    result.message = fmt::format("{} {}: {} ended with {} {}{}{}", w.name,
+                                 own ? "refused its part of the job" : "was not reached or was lost",
+                                 own || remote_.kind != LauncherKind::ssh ? "the launcher" : "ssh",
+                                 w.exit > 128 && w.exit < 255 ? "signal" : "exit code",
+                                 w.exit > 128 && w.exit < 255 ? w.exit - 128 : w.exit,
+                                 w.last_error.empty() ? "" : ": ", w.last_error);
+    return result;
+  }
+
+  const std::string& host_of(int rank) const {
+    return std::find_if(plan_.nodes.begin(), plan_.nodes.end(),
+                        [&](const NodeStart& n) { return rank <= n.ranks.back().rank; })
+        ->host;
+  }
+
+  const LaunchPlan& plan_;
+  const RemoteOptions& remote_;
+  const StayOptions& stay_;
+  const LaunchCallbacks& callbacks_;
+  const int world_;
+  Signals signals_;
+  std::vector<Way> ways_;
+  std::map<int, int> exits_;                // by rank
+  std::vector<std::pair<int, int>> order_;  // those that may be a cause, as they ended
+  std::optional<size_t> lost_;              // the first way that ended before its ranks
+  RankLines lines_;
+  PassedSignals passed_;
+  Clock::time_point failed_at_ = Clock::time_point::max();
+  enum class Hurried { no, asked, killed } hurried_ = Hurried::no;
+};
+
+void say_word(const std::string& text) {
+  std::fprintf(stdout, "%c%s\n", kNodeWord, text.c_str());
+  std::fflush(stdout);
+}
+
+}  // namespace
+
+LaunchResult launch_hosts(const LaunchPlan& plan, const RemoteOptions& remote, const StayOptions& stay,
+                          const LaunchCallbacks& callbacks) {
+  signal(SIGPIPE, SIG_IGN);  // of a host that is gone
+  return HostsLaunch(plan, remote, stay, callbacks).run();
+}
+
+int serve_node(const NodeStart& node, const StayOptions& stay) {
+  signal(SIGPIPE, SIG_IGN);
+  LaunchCallbacks callbacks;
+  callbacks.output = [](std::string_view line, bool is_error) {
+    std::fwrite(line.data(), 1, line.size(), is_error ? stderr : stdout);
+    std::fflush(is_error ? stderr : stdout);
+  };
+  callbacks.ended = [](int rank, int exit, bool killed) {
+    say_word(fmt::format("ended {} {} {:d}", rank, exit, killed));
+  };
+  const LaunchResult result = launch_node(node, stay, callbacks);
+  if (result.cause >= 0) say_word(fmt::format("result {} {}", result.cause, result.message));
+  return result.exit;
+}
+
+int rank_of_mpi(const Environment& env, int world) {
+  const Variables v(env);
+  constexpr std::pair<const char*, const char*> kNames[] = {{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
+                                                            {"MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"},
+                                                            {"PMI_RANK", "PMI_SIZE"},
+                                                            {"PMIX_RANK", "PMI_SIZE"},
+                                                            {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS"}};
+  for (const auto& [rank, size] : kNames) {
+    if (!v.has(rank)) continue;
+    require(v.number(size, world) == world && v.number(rank) < world, Exit::usage,
+            "{}={} and {}={}, but the job has {} ranks", rank, v.text(rank), size, v.text(size), world);
+    return v.number(rank);
+  }
+  fail(Exit::usage, "no variable of MPI or SLURM says which rank this is");
+}
+
+}  // namespace cleave

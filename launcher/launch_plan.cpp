@@ -1,0 +1,196 @@
+#include "launcher/launch_plan.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cctype>
+#include <charconv>
+#include <nlohmann/json.hpp>
+#include <string_view>
+
+#include "core/build.h"
+#include "core/error.h"
+#include "launcher/shell_words.h"
+
+namespace cleave {
+namespace {
+
+using nlohmann::json;
+
+std::vector<int> slots_of(const NodeStart& node) {
+  std::vector<int> slots;
+  for (const RankStart& r : node.ranks) slots.push_back(r.slot);
+  return slots;
+}
+
+json as_json(const NodeStart& n) {
+  json ranks = json::array();
+  for (const RankStart& r : n.ranks)
+    ranks.push_back(
+        {{"rank", r.rank}, {"local_rank", r.local_rank}, {"slot", r.slot}, {"command", r.command}});
+  return {{"host", n.host},
+          {"node", n.node},
+          {"nodes", n.nodes},
+          {"world", n.world},
+          {"master_addr", n.master_addr},
+          {"master_port", n.master_port},
+          {"job_id", n.job_id},
+          {"token", n.token},
+          {"attempt", n.attempt},
+          {"environment", n.environment},
+          {"set_devices", n.set_devices},
+          {"binding", int(n.binding.how)},
+          {"cores", n.binding.cores},
+          {"folder", n.folder},
+          {"log_folder", n.log_folder},
+          {"ranks", ranks}};
+}
+
+NodeStart read_node(const json& j) {
+  NodeStart n;
+  j.at("host").get_to(n.host), j.at("node").get_to(n.node), j.at("nodes").get_to(n.nodes);
+  j.at("world").get_to(n.world), j.at("master_addr").get_to(n.master_addr);
+  j.at("master_port").get_to(n.master_port), j.at("job_id").get_to(n.job_id), j.at("token").get_to(n.token);
+  j.at("attempt").get_to(n.attempt), j.at("environment").get_to(n.environment);
+  j.at("set_devices").get_to(n.set_devices), j.at("cores").get_to(n.binding.cores);
+  n.binding.how = Binding::How(j.at("binding").get<int>());
+  j.at("folder").get_to(n.folder), j.at("log_folder").get_to(n.log_folder);
+  for (const json& r : j.at("ranks")) {
+    RankStart start{r.at("rank"), r.at("local_rank"), r.at("slot"), {}};
+    r.at("command").get_to(start.command);
+    n.ranks.push_back(std::move(start));
+  }
+  return n;
+}
+
+}  // namespace
+
+LaunchPlan make_plan(const Hosts& hosts, const Program& program, const NodeStart& common) {
+  LaunchPlan plan;
+  int rank = 0;
+  for (const Host& host : hosts) {
+    NodeStart node = common;
+    node.host = host.name;
+    node.node = int(plan.nodes.size());
+    node.nodes = int(hosts.size());
+    node.world = ranks_of(hosts);
+    for (size_t i = 0; i < host.slots.size(); ++i) {
+      RankStart r{rank++, int(i), host.slots[i], program.before};
+      if (program.local_rank) r.command.push_back(fmt::format("--local_rank={}", i));
+      r.command.insert(r.command.end(), program.after.begin(), program.after.end());
+      node.ranks.push_back(std::move(r));
+    }
+    plan.nodes.push_back(std::move(node));
+  }
+  return plan;
+}
+
+std::map<std::string, std::string> place_of(const NodeStart& node, const RankStart& rank, int port) {
+  std::map<std::string, std::string> env = node.environment;
+  const auto set = [&](const char* name, int value) { env[name] = std::to_string(value); };
+  set("RANK", rank.rank), set("LOCAL_RANK", rank.local_rank), set("WORLD_SIZE", node.world);
+  set("LOCAL_WORLD_SIZE", int(node.ranks.size())), set("LOCAL_SIZE", int(node.ranks.size()));
+  set("NODE_RANK", node.node), set("CROSS_RANK", node.node), set("CROSS_SIZE", node.nodes);
+  set("MASTER_PORT", port), set("CLEAVE_LAUNCHED", 1), set("CLEAVE_ATTEMPT", node.attempt);
+  env["MASTER_ADDR"] = node.master_addr;
+  if (!node.job_id.empty()) env["CLEAVE_JOB_ID"] = node.job_id;
+  if (!node.token.empty()) env["CLEAVE_TOKEN"] = node.token;
+  if (node.set_devices) env["CUDA_VISIBLE_DEVICES"] = fmt::format("{}", fmt::join(slots_of(node), ","));
+  return env;
+}
+
+std::vector<int> cores_of(const NodeStart& node, size_t index, const std::vector<int>& usable) {
+  const bool asked = node.binding.how == Binding::How::asked;
+  const std::vector<int>& all = node.binding.cores.empty() ? usable : node.binding.cores;
+  const size_t share = all.size() / std::max<size_t>(1, node.ranks.size());
+  if (node.binding.how == Binding::How::none || (share < 1 && !asked)) return {};
+  require(share >= 1, Exit::usage, "--bind_cores_to_rank: {} has {} cores for {} ranks; each needs one",
+          node.host, all.size(), node.ranks.size());
+  const std::vector<int> cores(all.begin() + long(index * share), all.begin() + long((index + 1) * share));
+  for (const int core : cores)
+    require(std::count(usable.begin(), usable.end(), core) > 0, Exit::usage,
+            "--bind_core_list: core {} cannot be used on {}; these can: {}", core, node.host,
+            fmt::join(usable, ","));
+  return cores;
+}
+
+std::vector<int> parse_core_list(const std::string& text) {
+  std::vector<int> cores;
+  const char *at = text.data(), *end = at + text.size();
+  const auto read = [&] {
+    int n = -1;
+    const auto [next, error] = std::from_chars(at, end, n);
+    const bool good = error == std::errc() && n >= 0 && n < 65536;
+    require(good, Exit::usage, "--bind_core_list {}: wanted numbers of cores and ranges such as 0,2-5", text);
+    at = next;
+    return n;
+  };
+  do {
+    if (!cores.empty()) ++at;
+    const int first = read(), last = at < end && *at == '-' ? (++at, read()) : first;
+    require(last >= first && (cores.empty() || first > cores.back()) && (at == end || *at == ','),
+            Exit::usage, "--bind_core_list {}: cores ascend and stand once, as in 0,2-5", text);
+    for (int core = first; core <= last; ++core) cores.push_back(core);
+  } while (at < end);
+  return cores;
+}
+
+std::string encode(const std::vector<NodeStart>& nodes) try {
+  json list = json::array();
+  for (const NodeStart& n : nodes) list.push_back(as_json(n));
+  return json{{"version", build::version}, {"nodes", list}}.dump(-1, ' ', true);
+} catch (const json::exception&) {
+  fail(Exit::usage, "an argument or a variable of the job is not UTF-8, and cannot be handed to other hosts");
+}
+
+std::vector<NodeStart> decode_nodes(std::string_view text) try {
+  const json j = json::parse(text);
+  const std::string version = j.at("version");
+  require(version == build::version, Exit::usage,
+          "cleave {} on another host started this one, {}: install the same version on all hosts", version,
+          build::version);
+  std::vector<NodeStart> nodes;
+  for (const json& n : j.at("nodes")) nodes.push_back(read_node(n));
+  return nodes;
+} catch (const json::exception&) {
+  fail(Exit::usage,
+       "no part of a job was handed to this launcher; a launcher on another host starts it, not people");
+}
+
+bool is_secret(std::string_view name) {
+  std::string upper(name);
+  for (char& c : upper) c = char(std::toupper(uint8_t(c)));
+  constexpr std::string_view kWords[] = {
+      "TOKEN",      "SECRET",      "PASSW",   "CREDENTIAL",        "API_KEY",
+      "ACCESS_KEY", "PRIVATE_KEY", "SSH_KEY", "CONNECTION_STRING", "_SAS"};
+  if (upper.find("TOKENIZER") != upper.npos) return false;  // TOKENIZERS_PARALLELISM
+  return std::any_of(std::begin(kWords), std::end(kWords),
+                     [&](std::string_view w) { return upper.find(w) != upper.npos; });
+}
+
+std::string describe(const LaunchPlan& plan, const std::vector<int>& usable) {
+  std::string out;
+  for (const NodeStart& n : plan.nodes) {
+    const std::vector<int> slots = slots_of(n);
+    const bool bound = n.binding.how != Binding::How::none;
+    const bool known = !usable.empty() || !n.binding.cores.empty();
+    out += fmt::format("# {}: rank{} of {}, slot{} {}{}\n", n.host,
+                       n.ranks.size() == 1
+                           ? fmt::format(" {}", n.ranks[0].rank)
+                           : fmt::format("s {} to {}", n.ranks.front().rank, n.ranks.back().rank),
+                       n.world, slots.size() == 1 ? "" : "s", fmt::join(slots, ","),
+                       bound && !known ? "; each rank has an equal share of the host's cores" : "");
+    for (size_t i = 0; i < n.ranks.size(); ++i) {
+      out += n.folder.empty() ? "env" : fmt::format("cd {} && env", shell_quoted(n.folder));
+      for (const auto& [name, value] : place_of(n, n.ranks[i], n.master_port))
+        out += " " + name + "=" + (is_secret(name) ? "masked" : shell_quoted(value));
+      const std::vector<int> cores =
+          known ? cores_of(n, i, usable.empty() ? n.binding.cores : usable) : std::vector<int>();
+      if (!cores.empty()) out += fmt::format(" taskset -c {}", fmt::join(cores, ","));
+      out += " " + shell_quoted(n.ranks[i].command) + "\n";
+    }
+  }
+  return out;
+}
+
+}  // namespace cleave

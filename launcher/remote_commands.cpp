@@ -1,0 +1,146 @@
+#include "launcher/remote_commands.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+
+#include "config_schema/base64.h"
+#include "core/error.h"
+#include "launcher/shell_words.h"
+
+namespace cleave {
+namespace {
+
+using Words = std::vector<std::string>;
+
+constexpr std::array<std::string_view, 7> kNames = {"ssh",  "pdsh",    "openmpi", "mpich",
+                                                    "impi", "mvapich", "slurm"};
+constexpr size_t kLongestVariable = 120 << 10;  // the kernel takes 128 KiB
+
+std::string job_of(const LaunchPlan& plan) {
+  std::string job = encode_base64(encode(plan.nodes));
+  require(job.size() <= kLongestVariable, Exit::usage,
+          "the job has {} bytes, more than a variable may hold; --launcher ssh takes any length", job.size());
+  return job;
+}
+
+Words join(std::initializer_list<Words> parts) {
+  Words all;
+  for (const Words& part : parts) all.insert(all.end(), part.begin(), part.end());
+  return all;
+}
+
+// "h1:2,h2:1"
+std::string hosts_with_counts(const LaunchPlan& plan) {
+  std::string list;
+  for (const NodeStart& n : plan.nodes)
+    list += fmt::format("{}{}:{}", list.empty() ? "" : ",", n.host, n.ranks.size());
+  return list;
+}
+
+std::string host_list(const LaunchPlan& plan) {
+  Words names;
+  for (const NodeStart& n : plan.nodes) names.push_back(n.host);
+  return fmt::format("{}", fmt::join(names, ","));
+}
+
+std::vector<RemoteCommand> by_ssh(const LaunchPlan& plan, const RemoteOptions& o) {
+  std::vector<RemoteCommand> list;
+  const Words port = o.ssh_port ? Words{"-p", std::to_string(o.ssh_port)} : Words{};
+  for (const NodeStart& n : plan.nodes) {
+    const Words node = {o.program, "launch", "--node"};
+    // The first setting that ssh reads holds, so the user's stand before ours.
+    const Words far =
+        join({{"ssh"},
+              o.args,
+              port,
+              {"-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=3", "-o",
+               "ServerAliveCountMax=3", "--", n.host, "exec " + shell_quoted(node)}});
+    RemoteCommand c{n.host == "localhost" || n.host == o.this_host ? node : far};
+    const std::string job = encode({n});
+    c.input = fmt::format("{}\n{}", job.size(), job);
+    list.push_back(std::move(c));
+  }
+  return list;
+}
+
+std::vector<RemoteCommand> by_pdsh(const LaunchPlan& plan, const RemoteOptions& o) {
+  std::string command;
+  for (const char c : "exec " + shell_quoted(Words{o.program, "launch", "--node"}))
+    command += c == '%' ? "%%" : std::string(1, c);  // a percent sign begins pdsh's own words
+  command += " %n";
+  RemoteCommand c{
+      join({{"pdsh", "-S", "-N", "-f", "1024", "-R", "ssh"}, o.args, {"-w", host_list(plan), command}})};
+  c.environment = {
+      {kJobVariable, job_of(plan)},
+      {"PDSH_SSH_ARGS_APPEND",
+       fmt::format("-o SendEnv={}{}", kJobVariable, o.ssh_port ? fmt::format(" -p {}", o.ssh_port) : "")}};
+  return {c};
+}
+
+std::vector<RemoteCommand> by_mpi(const LaunchPlan& plan, const RemoteOptions& o) {
+  const std::string world = std::to_string(plan.nodes.front().world);
+  const Words rank = {o.program, "launch", "--rank"};
+  const auto with_job = [&](Words command, std::map<std::string, std::string> environment = {}) {
+    environment[kJobVariable] = job_of(plan);
+    return std::vector<RemoteCommand>{{std::move(command), std::move(environment)}};
+  };
+  switch (o.kind) {
+    case LauncherKind::openmpi:
+      return with_job(join({{"mpirun", "-n", world, "--host", hosts_with_counts(plan), "--bind-to", "none",
+                             "-x", kJobVariable},
+                            o.args,
+                            rank}));
+    case LauncherKind::mpich:
+      return with_job(
+          join({{"mpirun", "-n", world, "-hosts", hosts_with_counts(plan), "-genvall"}, o.args, rank}));
+    case LauncherKind::mvapich:  // whose own binding would undo that of a rank
+      return with_job(
+          join({{"mpirun", "-n", world, "-hosts", hosts_with_counts(plan), "-genvall"}, o.args, rank}),
+          {{"MV2_ENABLE_AFFINITY", "0"}});
+    case LauncherKind::impi: {
+      Words command = join({{"mpirun", "-genvall", "-genv", "I_MPI_PIN", "0"}, o.args});
+      for (const NodeStart& n : plan.nodes)
+        command = join({command,
+                        n.node == 0 ? Words{} : Words{":"},
+                        {"-n", std::to_string(n.ranks.size()), "-host", n.host},
+                        rank});
+      return with_job(command);
+    }
+    default:
+      break;
+  }
+  const size_t each = plan.nodes.front().ranks.size();
+  for (const NodeStart& n : plan.nodes)
+    require(n.ranks.size() == each, Exit::usage,
+            "--launcher slurm: srun places the same number of ranks on every host, and {} has {} where {} "
+            "has {}; "
+            "choose as many slots everywhere, or --launcher ssh",
+            n.host, n.ranks.size(), plan.nodes.front().host, each);
+  return with_job(join({{"srun", "-n", world, "--nodes", std::to_string(plan.nodes.size()),
+                         "--ntasks-per-node", std::to_string(each), "--nodelist", host_list(plan),
+                         "--distribution", "block", "--cpu-bind", "none", "--export", "ALL"},
+                        o.args,
+                        rank}));
+}
+
+}  // namespace
+
+LauncherKind parse_launcher(std::string_view name) {
+  std::string lower(name);
+  for (char& c : lower) c = char(std::tolower(uint8_t(c)));
+  const auto at = std::find(kNames.begin(), kNames.end(), lower);
+  require(at != kNames.end(), Exit::usage, "--launcher {}: wanted one of {}", name, fmt::join(kNames, ", "));
+  return LauncherKind(at - kNames.begin());
+}
+
+std::string_view name_of(LauncherKind kind) { return kNames[size_t(kind)]; }
+
+std::vector<RemoteCommand> remote_commands(const LaunchPlan& plan, const RemoteOptions& options) {
+  if (options.kind == LauncherKind::ssh) return by_ssh(plan, options);
+  return options.kind == LauncherKind::pdsh ? by_pdsh(plan, options) : by_mpi(plan, options);
+}
+
+}  // namespace cleave

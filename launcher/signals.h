@@ -1,0 +1,42 @@
+// The signals that a launcher takes: from a descriptor, so that they wait for it in one place with everything
+// else.
+#pragma once
+#include <signal.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <optional>
+
+#include "comm/socket.h"
+
+namespace cleave {
+
+class Signals {
+ public:
+  Signals() {
+    sigset_t set;
+    sigemptyset(&set);
+    for (int s : {SIGINT, SIGTERM, SIGUSR1, SIGCHLD}) sigaddset(&set, s);
+    struct sigaction hangup {};
+    sigaction(SIGHUP, nullptr, &hangup);
+    if (hangup.sa_handler != SIG_IGN) sigaddset(&set, SIGHUP);  // nohup has the last word
+    pthread_sigmask(SIG_BLOCK, &set, &before_);
+    fd_ = Socket(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
+  }
+  ~Signals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  Signals(const Signals&) = delete;
+  Signals& operator=(const Signals&) = delete;
+
+  int fd() const { return fd_.fd(); }
+  std::optional<int> next() {
+    signalfd_siginfo info;
+    if (read(fd_.fd(), &info, sizeof(info)) != ssize_t(sizeof(info))) return {};
+    return int(info.ssi_signo);
+  }
+
+ private:
+  sigset_t before_;
+  Socket fd_;
+};
+
+}  // namespace cleave

@@ -1,0 +1,412 @@
+#!/usr/bin/env python3
+"""The launcher as users type it: scripts, programs and cleave's own training, here and on other hosts. Those are this machine under other
+names: an ssh in PATH that runs what it is given through a shell, as sshd would. Usage: launching_test.py CLEAVE"""
+import glob
+import json
+import os
+import pathlib
+import re
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+import unittest
+
+from app_test import AppTest, CLEAVE, ROOT
+
+DEEPSPEED = str(pathlib.Path(CLEAVE).parent / "deepspeed")
+PLACE = ["RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "LOCAL_SIZE", "NODE_RANK", "CROSS_RANK", "CROSS_SIZE", "MASTER_ADDR",
+         "MASTER_PORT"]
+# What a rank prints is one write of less than a page, which others' do not come between.
+SCRIPT = f"""import json, os, sys
+names = {PLACE} + ["NCCL_TEST", "FROM_FILE", "BOTH", "NOT_SENT", "FROM_VENV"]
+env = {{n: v for n, v in os.environ.items() if n in names or "CLEAVE_" in n}}
+os.write(1, (json.dumps({{"argv": sys.argv[1:], "cwd": os.getcwd(), "env": env}}) + "\\n").encode())
+"""
+
+# As sshd: the command is a text for a shell, the environment is not the caller's but for what may be sent. A host's name that begins with
+# "gone" does not answer. It keeps a list of what it was called with.
+SSH = """#!/usr/bin/env python3
+import json, os, signal, subprocess, sys
+arguments = sys.argv[1:]
+open(os.environ["FAKE_LOG"], "a").write(json.dumps(arguments) + "\\n")
+at = arguments.index("--") if "--" in arguments else len(arguments) - 2
+host, command = arguments[at + 1], " ".join(arguments[at + 2:])
+if host.startswith("gone"):
+    print(f"ssh: connect to host {host} port 22: No route to host", file=sys.stderr)
+    sys.exit(255)
+if command == "hostname -I":
+    print("127.0.0.1 10.0.0.4")
+    sys.exit(0)
+keep = ["HOME", "PATH", "FAKE_LOG"] + [n for n in os.environ if n.startswith("LC_") or n.startswith("CLEAVE_TEST_MARK")]
+env = {n: os.environ[n] for n in keep if n in os.environ}
+env["CLEAVE_TEST_HOST"] = host
+print("Welcome to", host)
+sys.stdout.flush()
+# sshd goes on when its client is gone, and what it started sees the end of its input.
+child = subprocess.Popen(["sh", "-c", command], env=env, start_new_session=True)
+code = child.wait()
+sys.exit(code if code >= 0 else 255)
+"""
+
+PDSH = """#!/usr/bin/env python3
+import os, subprocess, sys
+a = sys.argv[1:]
+hosts, command = a[a.index("-w") + 1].split(","), a[-1]
+append = os.environ["PDSH_SSH_ARGS_APPEND"].split()
+send = [o.split("=")[1] for o in append if o.startswith("SendEnv=")]
+children = [subprocess.Popen(["ssh", "--", host, command.replace("%n", str(n)).replace("%%", "%")], stdin=subprocess.DEVNULL)
+            for n, host in enumerate(hosts)]
+sys.exit(max(c.wait() for c in children))
+"""
+
+# Starts so many processes here, in the order of the hosts, with what each kind tells its ranks.
+MPI = """#!/usr/bin/env python3
+import os, subprocess, sys
+a = sys.argv[1:]
+world = int(a[a.index("-n") + 1])
+at = next(i for i, word in enumerate(a) if word.endswith("/cleave"))
+children = []
+for rank in range(world):
+    env = {**os.environ, "%(rank)s": str(rank), "%(size)s": str(world)}
+    children.append(subprocess.Popen(a[at:], env=env))
+sys.exit(max(c.wait() for c in children))
+"""
+
+
+def processes_with(mark):
+    found = []
+    for path in glob.glob("/proc/[0-9]*/environ"):
+        try:
+            if mark.encode() in pathlib.Path(path).read_bytes():
+                found.append(int(path.split("/")[2]))
+        except OSError:
+            pass
+    return found
+
+
+class Launching(AppTest):
+    maxDiff = None
+
+    def setUp(self):
+        super().setUp()
+        self.tools = self.dir / "tools"
+        self.tools.mkdir()
+        self.log = self.dir / "calls"
+        self.log.touch()
+        for name, text in {"ssh": SSH, "pdsh": PDSH}.items():
+            self.tool(name, text)
+        self.script = self.dir / "train.py"
+        self.script.write_text(SCRIPT)
+        self.mark = f"mark-{os.getpid()}-{time.monotonic_ns()}"
+        (self.dir / "home").mkdir()
+        self.env = {**{k: v for k, v in os.environ.items() if k not in PLACE}, "PATH": f"{self.tools}:{os.environ['PATH']}",
+                    "FAKE_LOG": str(self.log), "CLEAVE_TEST_MARK": self.mark, "HOME": str(self.dir / "home"), "OMP_NUM_THREADS": "1"}
+        self.hosts = self.dir / "hosts"
+        self.hosts.write_text("node-a slots=2\nnode-b slots=2\n")
+
+    def tool(self, name, text):
+        (self.tools / name).write_text(text)
+        (self.tools / name).chmod(0o755)
+
+    def deepspeed(self, *args, code=0, env=None, program=DEEPSPEED, timeout=60):
+        r = subprocess.run([program, *map(str, args)], capture_output=True, text=True, timeout=timeout, cwd=self.dir,
+                           env={**self.env, **(env or {})})
+        self.assertEqual(r.returncode, code, f"{args}\n{r.stdout}\n{r.stderr}")
+        return r
+
+    def places(self, r):
+        """By rank what the script printed."""
+        found = {}
+        for line in r.stdout.splitlines():
+            if m := re.match(r"\[(\d+)\] (\{.*)", line):
+                found[int(m[1])] = json.loads(m[2])
+        return found
+
+    def several(self, *args, **kwargs):
+        return self.deepspeed("-H", self.hosts, "--master_addr", "127.0.0.1", *args, **kwargs)
+
+    def test_a_script_starts_as_under_deepspeed(self):
+        r = self.deepspeed("--num_gpus", 2, "train.py", "--x", "a b", "--num_gpus", "7")
+        ranks = self.places(r)
+        self.assertEqual(sorted(ranks), [0, 1])
+        for n, rank in ranks.items():
+            self.assertEqual(rank["argv"], [f"--local_rank={n}", "--x", "a b", "--num_gpus", "7"])
+            env = rank["env"]
+            self.assertEqual([env[name] for name in PLACE[:-1]], [str(n), str(n), "2", "2", "2", "0", "0", "1", "127.0.0.1"])
+        self.assertEqual(ranks[0]["env"]["MASTER_PORT"], ranks[1]["env"]["MASTER_PORT"])
+        self.assertIn("launch: 2 ranks on 1 host: this machine", r.stderr)
+        self.assertEqual(self.deepspeed("-q", "train.py").stderr, "")
+        self.assertEqual(self.places(self.deepspeed("--no_local_rank", "train.py", "1"))[0]["argv"], ["1"])
+        self.assertEqual(self.places(self.deepspeed("--module", "train", "1"))[0]["argv"], ["--local_rank=0", "1"])
+        self.assertEqual(self.places(self.deepspeed("--num_g=2", "--master-port", 29511, "train.py"))[1]["env"]["MASTER_PORT"], "29511")
+
+    def test_a_virtual_environment_is_sourced_first(self):
+        (self.dir / "activate").write_text("export FROM_VENV='it is'\n")
+        self.assertEqual(self.places(self.deepspeed("--venv_script", "activate", "train.py"))[0]["env"]["FROM_VENV"], "it is")
+        self.assertIn("--venv_script: nowhere is not there", self.deepspeed("--venv_script", "nowhere", "train.py", code=2).stderr)
+
+    def test_programs_and_our_own_start_without_python(self):
+        self.assertEqual(self.deepspeed("--no_python", "/bin/echo", "x").stdout, "[0] --local_rank=0 x\n")
+        self.assertEqual(self.deepspeed("/bin/echo", "x").stdout, "[0] --local_rank=0 x\n")
+        for before in [["--num_gpus", "2"], ["--num_gpus", "2", "--no_python"]]:
+            r = self.deepspeed(*before, "cleave", "train", "--deepspeed_config", self.config(), "--model", "tiny", "--data", self.text,
+                               "--seq_len", 32, "--steps", 2)
+            self.assertIn("shared memory, 2 ranks", r.stdout)
+        # As DeepSpeed's own launcher starts a program.
+        self.run_cleave("--local_rank=1", "report", env={"LOCAL_RANK": "1"})
+        self.assertIn("--local_rank is 0, but LOCAL_RANK is 1",
+                      self.run_cleave("--local_rank=0", "report", env={"LOCAL_RANK": "1"}, code=2).stderr)
+
+    def test_bad_input_is_one_error_and_nothing_starts(self):
+        def refused(*args, env=None):
+            r = self.deepspeed(*args, code=2, env=env)
+            self.assertEqual(r.stderr.count("error: "), 1, r.stderr)
+            self.assertEqual(r.stdout, "")
+            return r.stderr
+        twice = self.dir / "twice"
+        twice.write_text("a slots=1\na slots=2\n")
+        self.assertIn(f"{twice}:2: a is there twice", refused("-H", twice, "train.py"))
+        twice.write_text("a\n")
+        self.assertIn("does not say how many slots", refused("-H", twice, "train.py"))
+        self.assertIn("the hostfile nowhere cannot be read", refused("-H", "nowhere", "train.py"))
+        self.assertIn("there is no host c", refused("-H", self.hosts, "-i", "c", "train.py"))
+        self.assertIn("give one kind", refused("-n", 2, "-H", self.hosts, "train.py"))
+        self.assertIn("a hostfile (-H) names more", refused("--num_nodes", 2, "train.py"))
+        self.assertIn("the script gone.py is not there", refused("gone.py"))
+        self.assertIn("--module is for Python", refused("--module", "--no_python", "train.py"))
+        self.assertIn("--autotuning is not built", refused("--autotuning", "run", "train.py"))
+        for option in (["--elastic_training"], ["--min_elastic_nodes", "1"], ["--max_elastic_nodes", "2"]):
+            self.assertIn(f"{option[0]} is not built: a job keeps its number of ranks", refused(*option, "train.py"))
+        self.assertIn("there is no option --num_gps; did you mean --num_gpus?", refused("--num_gps", 2, "train.py"))
+        self.assertIn("wanted one of ssh, pdsh", refused("--launcher", "rsh", "train.py"))
+        self.assertIn("--node_rank is -1, and there are 2 hosts", refused("-H", self.hosts, "--no_ssh", "--master_addr", "m", "train.py"))
+        self.assertIn("write the command after the options", refused("--num_gpus", 2))
+        (self.dir / "home" / ".deepspeed_env").write_text("A=1\nB\n")
+        self.assertIn(".deepspeed_env:2: 'B' is no variable; wanted NAME=VALUE", refused("-H", self.hosts, "train.py"))
+        with socket.socket() as taken:
+            taken.bind(("", 0))
+            taken.listen()
+            port = taken.getsockname()[1]
+            r = self.deepspeed("--master_port", port, "train.py", code=2)
+            self.assertIn(f"port {port} cannot be used for the rendezvous: ", r.stderr)
+
+    def test_a_dry_run_can_be_pasted(self):
+        r = self.deepspeed("--num_gpus", 2, "--dry_run", "train.py", "it's $HOME", "`x`", "")
+        lines = [line for line in r.stdout.splitlines() if not line.startswith("#")]
+        self.assertEqual(len(lines), 2)
+        self.assertEqual(self.places(self.deepspeed("train.py"))[0]["argv"], ["--local_rank=0"])
+        pasted = subprocess.run(["sh", "-c", lines[1]], cwd=self.dir, env=self.env, capture_output=True, text=True, check=True)
+        rank = json.loads(pasted.stdout)
+        self.assertEqual(rank["argv"], ["--local_rank=1", "it's $HOME", "`x`", ""])
+        self.assertEqual((rank["env"]["RANK"], rank["env"]["CLEAVE_TOKEN"]), ("1", "masked"))
+
+    def test_ranks_have_files_of_their_own_and_the_launcher_a_pid(self):
+        r = self.deepspeed("--num_gpus", 2, "--enable_each_rank_log", "logs", "--save_pid", "--no_python", "/bin/sh", "-c",
+                           "echo out; echo err >&2", code=2)  # --local_rank=N comes first, which sh does not know
+        pid = re.search(r"launcher pid: (\d+)", r.stdout)[1]
+        self.assertFalse(os.path.exists(f"/tmp/{pid}.deepspeed"))
+        logs = sorted(p.name for p in (self.dir / "logs").iterdir())
+        self.assertEqual([re.fullmatch(r"\d{14}_rank(\d)\.log", name)[1] for name in logs], ["0", "1"])
+        self.assertIn("Illegal option", (self.dir / "logs" / logs[0]).read_text())
+        self.assertRegex(r.stderr, r"error: rank \d ended with exit code 2: ")
+        self.assertNotIn("[0]", r.stdout)
+
+    def test_hosts_are_reached_and_their_ranks_counted_on(self):
+        self.hosts.write_text("node-a slots=1\nnode-b slots=2\n")
+        (self.dir / "home" / ".deepspeed_env").write_text("FROM_FILE=home\nBOTH=home\n")
+        (self.dir / ".deepspeed_env").write_text('BOTH="of here"\n')
+        nasty = "a 'b' \"c\" $HOME `x` \\ ; & | * ä\nnext"
+        r = self.several("train.py", nasty, env={"NCCL_TEST": nasty, "NOT_SENT": "x"})
+        ranks = self.places(r)
+        self.assertEqual(sorted(ranks), [0, 1, 2])
+        for n, (local, node, size) in enumerate([(0, 0, 1), (0, 1, 2), (1, 1, 2)]):
+            env = ranks[n]["env"]
+            self.assertEqual([env[name] for name in PLACE[:-1]],
+                             [str(n), str(local), "3", str(size), str(size), str(node), str(node), "2", "127.0.0.1"])
+            self.assertEqual(ranks[n]["argv"], [f"--local_rank={local}", nasty])
+            self.assertEqual((env["NCCL_TEST"], env["FROM_FILE"], env["BOTH"], env.get("NOT_SENT")), (nasty, "home", "of here", None))
+            self.assertEqual(env["CLEAVE_TEST_HOST"], ["node-a", "node-b"][node])
+            self.assertEqual(ranks[n]["cwd"], str(self.dir))
+        self.assertEqual(len({rank["env"]["CLEAVE_TOKEN"] for rank in ranks.values()}), 1)
+        self.assertNotIn(ranks[0]["env"]["CLEAVE_TOKEN"], self.log.read_text())
+        self.assertIn("[node-b] Welcome to node-b", r.stdout)
+        self.assertIn("launch: 3 ranks on 2 hosts, by ssh: hostfile", r.stderr)
+
+    def test_the_first_hosts_address_is_asked_for_where_its_name_says_none(self):
+        r = self.deepspeed("-H", self.hosts, "train.py")
+        self.assertEqual({rank["env"]["MASTER_ADDR"] for rank in self.places(r).values()}, {"127.0.0.1"})
+
+    def test_hosts_train_together_through_gloo(self):
+        if "gloo" not in self.run_cleave("report").stdout:
+            self.skipTest("built without Gloo")
+        train = ["cleave", "train", "--deepspeed_config", self.config(), "--model", "tiny", "--data", self.text, "--seq_len", 32, "--steps", 2]
+        losses = {}
+        for name, start in {"one": self.deepspeed, "two": self.several}.items():
+            metrics = self.dir / f"{name}.jsonl"
+            r = start(*(["--num_gpus", 4] if name == "one" else []), *train, "--metrics", metrics)
+            losses[name] = [json.loads(line).get("loss") for line in metrics.read_text().splitlines()]
+        self.assertIn("gloo over TCP, 4 ranks on 2 hosts", r.stdout)
+        self.assertEqual(losses["one"], losses["two"])
+
+    def test_the_cause_is_named_with_its_host(self):
+        script = self.dir / "fail.py"
+        script.write_text("import os, sys, time\nif os.environ['RANK'] == '2':\n    sys.exit('no luck')\n"
+                          "if os.environ['RANK'] == '3':\n    os.kill(os.getpid(), 9) if 'KILL' in sys.argv else None\ntime.sleep(60)\n")
+        start = time.monotonic()
+        r = self.several("fail.py", code=1)
+        self.assertLess(time.monotonic() - start, 20)
+        self.assertIn("error: rank 2 on node-b ended with exit code 1", r.stderr)
+        self.assertIn("[2] no luck", r.stderr)
+        self.assertEqual(processes_with(self.mark), [])
+
+    def test_a_host_that_does_not_answer_is_named(self):
+        self.hosts.write_text("node-a slots=1\ngone-b slots=1\n")
+        (self.dir / "wait.py").write_text("import time; time.sleep(60)\n")
+        r = self.several("wait.py", code=6)
+        self.assertIn("error: gone-b was not reached or was lost: ssh ended with exit code 255: ssh: connect to host gone-b", r.stderr)
+        self.assertEqual(processes_with(self.mark), [])
+        self.hosts.write_text("node-a slots=1\nnode-b slots=1\n")
+        r = self.several("--no_python", "./nothing", code=2)
+        self.assertRegex(r.stderr, r"error: node-[ab] refused its part of the job: .*cannot start './nothing'")
+
+    def running(self, *args):
+        """A job of four ranks that run, each with a child of its own."""
+        (self.dir / "wait.py").write_text(
+            "import os, signal, subprocess, sys, time\n"
+            "signal.signal(signal.SIGTERM, lambda *_: (print('asked', flush=True), sys.exit(75)))\n"
+            "signal.signal(signal.SIGUSR1, lambda *_: print('save now', flush=True))\n"
+            "subprocess.Popen(['sleep', '61'])\n"
+            "print('ready', flush=True)\nwhile True: time.sleep(0.05)\n")
+        p = subprocess.Popen([DEEPSPEED, "-H", str(self.hosts), "--master_addr", "127.0.0.1", *args, "wait.py"], cwd=self.dir, env=self.env,
+                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.wait_for(p.stdout, "ready")
+        return p
+
+    def wait_for(self, out, word, count=4):
+        while count:
+            line = out.readline()
+            self.assertTrue(line, f"the launcher ended before '{word}'")
+            count -= word in line
+
+    def nothing_left(self):
+        until = time.monotonic() + 5
+        while processes_with(self.mark) and time.monotonic() < until:
+            time.sleep(0.05)
+        self.assertEqual(processes_with(self.mark), [])
+
+    def test_signals_reach_all_hosts(self):
+        p = self.running()
+        p.send_signal(signal.SIGUSR1)
+        self.wait_for(p.stdout, "save now")
+        p.send_signal(signal.SIGTERM)
+        self.wait_for(p.stdout, "asked")
+        p.communicate(timeout=20)
+        self.assertEqual(p.returncode, 75)
+        self.nothing_left()
+
+    def test_nothing_is_left_when_the_launcher_is_killed(self):
+        for launcher in ("ssh", "pdsh"):
+            p = self.running("--launcher", launcher)
+            p.kill()
+            p.communicate(timeout=20)
+            self.nothing_left()
+
+    def test_nothing_is_left_when_a_way_to_a_host_breaks(self):
+        p = self.running()
+        ways = [pid for pid in processes_with(self.mark) if b"/ssh\0" in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()]
+        self.assertEqual(len(ways), 2)
+        os.kill(max(ways), signal.SIGKILL)
+        error = p.communicate(timeout=30)[1]
+        self.assertEqual(p.returncode, 6, error)
+        self.assertRegex(error, r"error: node-[ab] was not reached or was lost: ssh ended with signal 9")
+        self.nothing_left()
+
+    def test_pdsh_and_mpi_start_the_same_ranks(self):
+        kinds = {"pdsh": None, "openmpi": ("mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), "mpich": ("mpirun", "PMI_RANK", "PMI_SIZE"),
+                 "mvapich": ("mpirun", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"), "slurm": ("srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS")}
+        for kind, names in kinds.items():
+            if names:
+                self.tool(names[0], MPI % {"rank": names[1], "size": names[2]})
+            r = self.several("--launcher", kind, "train.py", "a b")
+            lines = [re.sub(r"^\[\d+\] ", "", line) for line in r.stdout.splitlines() if '"argv"' in line]
+            ranks = sorted((json.loads(line) for line in lines), key=lambda rank: int(rank["env"]["RANK"]))
+            self.assertEqual([(int(x["env"]["RANK"]), int(x["env"]["LOCAL_RANK"]), int(x["env"]["NODE_RANK"]), x["argv"]) for x in ranks],
+                             [(0, 0, 0, ["--local_rank=0", "a b"]), (1, 1, 0, ["--local_rank=1", "a b"]),
+                              (2, 0, 1, ["--local_rank=0", "a b"]), (3, 1, 1, ["--local_rank=1", "a b"])], kind)
+            self.assertTrue(all("LC_CLEAVE_JOB" not in x["env"] for x in ranks), kind)
+            self.assertEqual(len({x["env"]["CLEAVE_TOKEN"] for x in ranks}), 1)
+
+    def test_each_host_can_be_started_by_hand(self):
+        for node in (0, 1):
+            ranks = self.places(self.several("--no_ssh", "--node_rank", node, "train.py"))
+            self.assertEqual({n: (r["env"]["LOCAL_RANK"], r["env"]["MASTER_PORT"]) for n, r in ranks.items()},
+                             {2 * node: ("0", "29500"), 2 * node + 1: ("1", "29500")})
+        info = "eyJhIjogWzAsIDFdLCAiYi0yIjogWzNdfQ=="  # {"a": [0, 1], "b-2": [3]}
+        self.assertEqual(list(self.places(self.deepspeed("--world_info", info, "--node_rank", 1, "train.py"))), [2])
+
+    def test_failed_jobs_start_again(self):
+        script = self.dir / "third.py"
+        script.write_text("import os, sys\nprint('attempt', os.environ['CLEAVE_ATTEMPT'], flush=True)\n"
+                          "sys.exit(0 if os.environ['CLEAVE_ATTEMPT'] == '2' else 1)\n")
+        r = self.deepspeed("--max_restarts", 5, "third.py")
+        self.assertEqual(re.findall(r"attempt (\d)", r.stdout), ["0", "1", "2"])
+        self.assertEqual(r.stderr.count("launch: restart"), 2)
+        self.assertEqual(self.deepspeed("--max_restarts", 1, "third.py", code=1).stdout.count("attempt"), 2)
+        r = self.several("--max_restarts", 3, "third.py")
+        self.assertEqual(r.stdout.count("attempt 2"), 4)
+        script.write_text("import sys; print('once'); sys.exit(2)\n")
+        self.assertEqual(self.deepspeed("--max_restarts", 3, "third.py", code=2).stdout.count("once"), 1)
+
+    def test_a_training_goes_on_from_its_newest_checkpoint(self):
+        out, metrics = self.dir / "out", self.dir / "metrics.jsonl"
+        r = self.deepspeed("--num_gpus", 2, "--max_restarts", 2, "--venv_script", self.dying_once(), "cleave", "train", "--deepspeed_config",
+                           self.config(), "--model", "tiny", "--data", self.text, "--seq_len", 32, "--steps", 400, "--save_interval", 5,
+                           "--output", out, "--metrics", metrics, timeout=110)
+        self.assertIn("launch: restart 1 of 2", r.stderr)
+        self.assertIn("resum", r.stdout + r.stderr)
+        steps = [json.loads(line).get("step") for line in metrics.read_text().splitlines() if "event" not in line]
+        self.assertEqual(steps[-1], 400)
+
+    def dying_once(self):
+        """Sourced by every rank: the first attempt's rank 1 is killed when a checkpoint is there."""
+        path = self.dir / "dying"
+        path.write_text(f'if [ "$CLEAVE_ATTEMPT$RANK" = 01 ]; then\n  (until ls -d "{self.dir}"/out/*10* >/dev/null 2>&1; do sleep 0.02; done; '
+                        'kill -9 $$) >/dev/null 2>&1 &\nfi\n')
+        return path
+
+    def test_a_launcher_that_is_launched_adopts(self):
+        rank = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "MASTER_ADDR": "m", "MASTER_PORT": "6105", "AZUREML_NODE_COUNT": "2",
+                "AZUREML_PROCESS_NAME": "rank_3", "AZUREML_RUN_ID": "r"}
+        r = self.deepspeed("train.py", "x", env=rank)
+        self.assertEqual(r.stdout.count("argv"), 1)
+        said = json.loads(r.stdout)  # without a prefix: it is the process itself
+        self.assertEqual((said["argv"], said["env"]["RANK"], said["env"]["WORLD_SIZE"]), (["--local_rank=1", "x"], "3", "4"))
+        mpi = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "1", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}
+        said = json.loads(self.deepspeed("train.py", env=mpi).stdout)
+        self.assertEqual([said["env"][n] for n in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR")], ["1", "2", "1", "127.0.0.1"])
+        for option, message in [(["--num_gpus", 4], "--num_gpus is 4, but"), (["--num_nodes", 3], "--num_nodes is 3, but"),
+                                (["-i", "a"], "--include and --exclude")]:
+            self.assertIn(message, self.deepspeed(*option, "train.py", env=rank, code=2).stderr)
+
+    def test_a_launcher_on_each_node_starts_its_ranks(self):
+        env = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "10.0.0.4", "MASTER_PORT": "6105", "NODE_RANK": "1",
+               "AZUREML_NODE_COUNT": "2", "AZUREML_PROCESS_NAME": "rank_1", "AZUREML_RUN_ID": "r",
+               "AZUREML_CR_COMPUTE_CONTEXT": '{"run_attempt_count": 3}'}
+        r = self.deepspeed("--num_gpus", 2, "train.py", env=env)
+        ranks = self.places(r)
+        self.assertEqual({n: (x["env"]["LOCAL_RANK"], x["env"]["WORLD_SIZE"], x["env"]["MASTER_ADDR"], x["env"]["MASTER_PORT"],
+                              x["env"]["CLEAVE_JOB_ID"], x["env"]["CLEAVE_ATTEMPT"]) for n, x in ranks.items()},
+                         {2: ("0", "4", "10.0.0.4", "6105", "r", "3"), 3: ("1", "4", "10.0.0.4", "6105", "r", "3")})
+        self.assertIn("this is node 1, and every node has 2", r.stderr)
+        tf = {"TF_CONFIG": '{"cluster":{"worker":["h0:2222","h1:2222"],"ps":[]},"task":{"type":"worker","index":1}}'}
+        self.assertEqual(sorted(self.places(self.deepspeed("--num_gpus", 2, "train.py", env=tf))), [2, 3])
+        bad = {"TF_CONFIG": '{"cluster":{"worker":["h0:2222"],"ps":["h1:2222"]},"task":{"type":"ps","index":0}}'}
+        self.assertIn("parameter_server_count", self.deepspeed("train.py", env=bad, code=2).stderr)
+        self.assertIn("MASTER_ADDR, MASTER_PORT are missing", self.deepspeed("train.py", env={"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}, code=2).stderr)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

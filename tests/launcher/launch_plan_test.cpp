@@ -1,0 +1,256 @@
+// A launch plan, the words that it is handed over in, and the commands that reach other hosts.
+#include "launcher/launch_plan.h"
+
+#include <gtest/gtest.h>
+
+#include "config_schema/base64.h"
+#include "core/error.h"
+#include "launcher/forwarded.h"
+#include "launcher/remote_commands.h"
+#include "launcher/shell_words.h"
+
+namespace cleave {
+namespace {
+
+using Words = std::vector<std::string>;
+
+template <class Body>
+std::string usage_error_of(Body body) {
+  try {
+    body();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.exit(), Exit::usage);
+    return e.what();
+  }
+  return "no error";
+}
+
+NodeStart common() {
+  NodeStart node;
+  node.master_addr = "10.0.0.4", node.master_port = 6105;
+  node.job_id = "job", node.token = "a secret", node.set_devices = true, node.folder = "/work dir";
+  node.environment = {{"PYTHONPATH", "/x y"}, {"WANDB_API_KEY", "hush"}};
+  return node;
+}
+
+// Three ranks on the first host and two on the second, where a rank modulo the host's ranks is not its place.
+LaunchPlan unequal() {
+  return make_plan({{"h-1", {0, 1, 3}}, {"h-2", {2, 5}}},
+                   {.before = {"python", "-u", "a.py"}, .after = {"x y"}, .local_rank = true}, common());
+}
+
+TEST(LaunchPlan, CountsLocalRanksOnUnequalHostsFromTheirFirst) {
+  const LaunchPlan plan = unequal();
+  ASSERT_EQ(plan.nodes.size(), 2u);
+  std::vector<std::array<int, 4>> places;
+  for (const NodeStart& n : plan.nodes)
+    for (const RankStart& r : n.ranks) places.push_back({n.node, r.rank, r.local_rank, r.slot});
+  EXPECT_EQ(places, (std::vector<std::array<int, 4>>{
+                        {0, 0, 0, 0}, {0, 1, 1, 1}, {0, 2, 2, 3}, {1, 3, 0, 2}, {1, 4, 1, 5}}));
+  EXPECT_EQ(plan.nodes[1].ranks[1].command, (Words{"python", "-u", "a.py", "--local_rank=1", "x y"}));
+}
+
+TEST(LaunchPlan, SaysARanksPlaceInTorchsAndDeepSpeedsWords) {
+  const LaunchPlan plan = unequal();
+  EXPECT_EQ(place_of(plan.nodes[1], plan.nodes[1].ranks[1], 6105),
+            (std::map<std::string, std::string>{{"RANK", "4"},
+                                                {"LOCAL_RANK", "1"},
+                                                {"WORLD_SIZE", "5"},
+                                                {"LOCAL_WORLD_SIZE", "2"},
+                                                {"LOCAL_SIZE", "2"},
+                                                {"NODE_RANK", "1"},
+                                                {"CROSS_RANK", "1"},
+                                                {"CROSS_SIZE", "2"},
+                                                {"MASTER_ADDR", "10.0.0.4"},
+                                                {"MASTER_PORT", "6105"},
+                                                {"CUDA_VISIBLE_DEVICES", "2,5"},
+                                                {"CLEAVE_LAUNCHED", "1"},
+                                                {"CLEAVE_ATTEMPT", "0"},
+                                                {"CLEAVE_JOB_ID", "job"},
+                                                {"CLEAVE_TOKEN", "a secret"},
+                                                {"PYTHONPATH", "/x y"},
+                                                {"WANDB_API_KEY", "hush"}}));
+}
+
+TEST(LaunchPlan, TravelsWhole) {
+  LaunchPlan plan = unequal();
+  plan.nodes[0].binding = {Binding::How::asked, {1, 2, 4}};
+  plan.nodes[0].log_folder = "logs", plan.nodes[0].attempt = 3;
+  plan.nodes[0].ranks[0].command.push_back("\xc3\xa4 \n\"$(x)");
+  EXPECT_EQ(decode_nodes(encode(plan.nodes)), plan.nodes);
+  std::string other = encode(plan.nodes);
+  other.replace(other.find("\"version\":\"") + 11, 1, "9");
+  EXPECT_NE(usage_error_of([&] { decode_nodes(other); }).find("install the same version on all hosts"),
+            std::string::npos);
+  EXPECT_NE(usage_error_of([] { decode_nodes("{}"); }).find("no part of a job"), std::string::npos);
+  plan.nodes[0].ranks[0].command.push_back("\xff");
+  EXPECT_NE(usage_error_of([&] { encode(plan.nodes); }).find("not UTF-8"), std::string::npos);
+}
+
+TEST(LaunchPlan, SharesOutCores) {
+  NodeStart node = unequal().nodes[0];
+  EXPECT_EQ(cores_of(node, 2, {4, 5, 6, 7, 8, 9, 10}), (std::vector<int>{8, 9}));
+  EXPECT_TRUE(cores_of(node, 0, {0, 1}).empty());
+  node.binding = {Binding::How::asked, {1, 3, 5}};
+  EXPECT_EQ(cores_of(node, 1, {0, 1, 2, 3, 4, 5}), std::vector<int>{3});
+  EXPECT_EQ(usage_error_of([&] {
+              cores_of(node, 1, {0, 1});
+            }),
+            "--bind_core_list: core 3 cannot be used on h-1; these can: 0,1");
+  node.binding.cores = {1, 3};
+  EXPECT_EQ(usage_error_of([&] {
+              cores_of(node, 1, {0, 1});
+            }),
+            "--bind_cores_to_rank: h-1 has 2 cores for 3 ranks; each needs one");
+  EXPECT_EQ(parse_core_list("0,2-4,7"), (std::vector<int>{0, 2, 3, 4, 7}));
+  for (const char* text : {"", "a", "3-1", "1,1", "2,1", "1-3,2", "1,", "1;2", "-1", "1-"})
+    EXPECT_NE(usage_error_of([&] { parse_core_list(text); }).find("--bind_core_list"), std::string::npos)
+        << text;
+}
+
+TEST(LaunchPlan, IsDescribedForPastingWithoutSecrets) {
+  LaunchPlan plan = unequal();
+  const std::string text = describe(plan, {0, 1, 2});
+  EXPECT_NE(text.find("# h-2: ranks 3 to 4 of 5, slots 2,5\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("cd '/work dir' && env "), std::string::npos);
+  EXPECT_NE(text.find(" PYTHONPATH='/x y' "), std::string::npos);
+  EXPECT_NE(text.find(" taskset -c 1 python -u a.py --local_rank=1 'x y'\n"), std::string::npos);
+  EXPECT_EQ(text.find("secret"), std::string::npos);
+  EXPECT_EQ(text.find("hush"), std::string::npos);
+  for (const char* name :
+       {"CLEAVE_TOKEN", "AZUREML_RUN_TOKEN", "AWS_SECRET_ACCESS_KEY", "MY_PASSWORD", "hf_token"})
+    EXPECT_TRUE(is_secret(name)) << name;
+  for (const char* name : {"RANK", "TOKENIZERS_PARALLELISM", "PYTHONPATH", "KEYBOARD"})
+    EXPECT_FALSE(is_secret(name)) << name;
+}
+
+TEST(ShellWords, AreReadBackAsTheyWere) {
+  const Words words = {"",         "a b", "it's", "\"", "$HOME", "`x`",   "\\", "a\nb",
+                       "\xc3\xa4", "-x",  "*",    "#",  "~",     "(;&|)", "a=b"};
+  EXPECT_EQ(shell_words(shell_quoted(words), "these"), words);
+  EXPECT_EQ(shell_words("  -x \"a b\" 'c'd\\ e \"\\\"\\n\" '' ", "these"),
+            (Words{"-x", "a b", "cd e", "\"\\n", ""}));
+  EXPECT_NE(usage_error_of([] {
+              shell_words("'a", "--launcher_args");
+            }).find("--launcher_args: a quote is not closed"),
+            std::string::npos);
+}
+
+RemoteCommand only(const LaunchPlan& plan, LauncherKind kind, Words args = {}, int port = 0) {
+  const auto list = remote_commands(
+      plan, {.kind = kind, .args = std::move(args), .ssh_port = port, .program = "/opt/my cleave"});
+  EXPECT_EQ(list.size(), 1u);
+  return list.at(0);
+}
+
+TEST(RemoteCommands, StartALauncherOnEachHostBySsh) {
+  const auto list =
+      remote_commands(unequal(), {.args = {"-o", "User=me"}, .ssh_port = 1143, .program = "/opt/my cleave"});
+  ASSERT_EQ(list.size(), 2u);
+  EXPECT_EQ(list[1].command,
+            (Words{"ssh", "-o", "User=me", "-p", "1143", "-T", "-o", "BatchMode=yes", "-o",
+                   "ConnectTimeout=10", "-o", "ServerAliveInterval=3", "-o", "ServerAliveCountMax=3", "--",
+                   "h-2", "exec '/opt/my cleave' launch --node"}));
+  const std::string job = encode({unequal().nodes[1]});
+  EXPECT_EQ(list[1].input, std::to_string(job.size()) + "\n" + job);
+  EXPECT_TRUE(list[1].environment.empty());
+  const auto near = remote_commands(unequal(), {.program = "cleave", .this_host = "h-1"});
+  EXPECT_EQ(near[0].command, (Words{"cleave", "launch", "--node"}));
+  EXPECT_EQ(near[1].command[0], "ssh");
+}
+
+TEST(RemoteCommands, StartALauncherOnAllHostsByPdsh) {
+  const RemoteCommand c = only(unequal(), LauncherKind::pdsh, {"-t", "5"}, 1143);
+  EXPECT_EQ(c.command, (Words{"pdsh", "-S", "-N", "-f", "1024", "-R", "ssh", "-t", "5", "-w", "h-1,h-2",
+                              "exec '/opt/my cleave' launch --node %n"}));
+  EXPECT_EQ(c.environment.at("PDSH_SSH_ARGS_APPEND"), "-o SendEnv=LC_CLEAVE_JOB -p 1143");
+  EXPECT_EQ(decode_nodes(decode_base64(c.environment.at(kJobVariable))), unequal().nodes);
+  const auto percent = remote_commands(unequal(), {.kind = LauncherKind::pdsh, .program = "/a%h"});
+  EXPECT_EQ(percent[0].command.back(), "exec /a%%h launch --node %n");
+}
+
+TEST(RemoteCommands, StartEachRankByMpi) {
+  const Words rank = {"/opt/my cleave", "launch", "--rank"};
+  const auto with_rank = [&](Words words) {
+    words.insert(words.end(), rank.begin(), rank.end());
+    return words;
+  };
+  EXPECT_EQ(only(unequal(), LauncherKind::openmpi, {"--allow-run-as-root"}).command,
+            with_rank({"mpirun", "-n", "5", "--host", "h-1:3,h-2:2", "--bind-to", "none", "-x",
+                       "LC_CLEAVE_JOB", "--allow-run-as-root"}));
+  EXPECT_EQ(only(unequal(), LauncherKind::mpich).command,
+            with_rank({"mpirun", "-n", "5", "-hosts", "h-1:3,h-2:2", "-genvall"}));
+  const RemoteCommand mvapich = only(unequal(), LauncherKind::mvapich);
+  EXPECT_EQ(mvapich.command, with_rank({"mpirun", "-n", "5", "-hosts", "h-1:3,h-2:2", "-genvall"}));
+  EXPECT_EQ(mvapich.environment.at("MV2_ENABLE_AFFINITY"), "0");
+  Words impi = with_rank({"mpirun", "-genvall", "-genv", "I_MPI_PIN", "0", "-n", "3", "-host", "h-1"});
+  for (const char* word : {":", "-n", "2", "-host", "h-2"}) impi.emplace_back(word);
+  EXPECT_EQ(only(unequal(), LauncherKind::impi).command, with_rank(impi));
+  EXPECT_NE(usage_error_of([] { only(unequal(), LauncherKind::slurm); }).find("h-2 has 2 where h-1 has 3"),
+            std::string::npos);
+  const LaunchPlan equal = make_plan({{"h-1", {0, 1}}, {"h-2", {0, 1}}}, {.before = {"x"}}, common());
+  EXPECT_EQ(only(equal, LauncherKind::slurm, {"--mem=0"}).command,
+            with_rank({"srun", "-n", "4", "--nodes", "2", "--ntasks-per-node", "2", "--nodelist", "h-1,h-2",
+                       "--distribution", "block", "--cpu-bind", "none", "--export", "ALL", "--mem=0"}));
+  for (const auto kind :
+       {LauncherKind::openmpi, LauncherKind::mpich, LauncherKind::impi, LauncherKind::mvapich})
+    EXPECT_EQ(decode_nodes(decode_base64(only(unequal(), kind).environment.at(kJobVariable))),
+              unequal().nodes);
+}
+
+TEST(RemoteCommands, ShowNoSecretAndNoValueOfTheUsers) {
+  const LaunchPlan plan =
+      make_plan({{"h-1", {0}}, {"h-2", {0}}}, {.before = {"x", "their argument"}}, common());
+  for (int kind = 0; kind < 7; ++kind)
+    for (const RemoteCommand& c : remote_commands(plan, {.kind = LauncherKind(kind)}))
+      for (const std::string& word : c.command)
+        for (const char* hidden : {"secret", "hush", "their argument"})
+          EXPECT_EQ(word.find(hidden), std::string::npos) << word;
+}
+
+TEST(RemoteCommands, RefuseWhatAVariableCannotHold) {
+  NodeStart large = common();
+  large.environment["NCCL_X"] = std::string(200'000, 'x');
+  const LaunchPlan plan = make_plan({{"h-1", {0}}, {"h-2", {0}}}, {.before = {"x"}}, large);
+  EXPECT_NE(
+      usage_error_of([&] { only(plan, LauncherKind::openmpi); }).find("--launcher ssh takes any length"),
+      std::string::npos);
+  EXPECT_EQ(parse_launcher("PDSH"), LauncherKind::pdsh);
+  EXPECT_NE(usage_error_of([] { parse_launcher("rsh"); }).find("wanted one of ssh, pdsh, openmpi"),
+            std::string::npos);
+}
+
+TEST(Forwarded, AreDeepSpeedsAndOurs) {
+  EXPECT_EQ(forwarded_variables({{"NCCL_DEBUG", "INFO"},
+                                 {"PYTHONPATH", "/p"},
+                                 {"HOME", "/h"},
+                                 {"UCX_TLS", "tcp"},
+                                 {"CLEAVE_ISA", "v3"},
+                                 {"CLEAVE_TOKEN", "t"},
+                                 {"MLFLOW_RUN_ID", "r"},
+                                 {"MV2_X", "1"},
+                                 {"LD_PRELOAD", "x"}},
+                                "/here"),
+            (Environment{{"NCCL_DEBUG", "INFO"},
+                         {"PYTHONPATH", "/here:/p"},
+                         {"UCX_TLS", "tcp"},
+                         {"CLEAVE_ISA", "v3"},
+                         {"MLFLOW_RUN_ID", "r"},
+                         {"MV2_X", "1"}}));
+  EXPECT_EQ(
+      forwarded_variables({{"AISC_JOB_NAME", "j"}, {"NCCL_IB_HCA", "x"}, {"UCX_NET_DEVICES", "y"}}, "/w"),
+      (Environment{{"PYTHONPATH", "/w"}}));
+}
+
+TEST(Forwarded, ComeFromAFileToo) {
+  EXPECT_EQ(parse_environment_file("# mine\n\n A = b=c \nQ=\"x y\"\r\nE=\nD=$HOME", "f"),
+            (Environment{{"A", "b=c"}, {"Q", "x y"}, {"E", ""}, {"D", "$HOME"}}));
+  EXPECT_EQ(usage_error_of([] { parse_environment_file("A=1\nexport B\n", "/home/me/.deepspeed_env"); }),
+            "/home/me/.deepspeed_env:2: 'export B' is no variable; wanted NAME=VALUE");
+  for (const char* line : {"=x", "1A=x", "A B=x", "A;B=x"})
+    EXPECT_NE(usage_error_of([&] { parse_environment_file(line, "f"); }).find("f:1: "), std::string::npos)
+        << line;
+}
+
+}  // namespace
+}  // namespace cleave
