@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "app/parse.h"
+#include "app/seen_environment.h"
 #include "comm/nccl/nccl.h"
 #include "core/build.h"
 #include "core/cores.h"
@@ -178,7 +179,10 @@ int run_report(const Arguments& arguments) {
       "report");
   bool json = false;
   app.add_flag("--json", json, "one JSON object");
+  bool env = false;
+  app.add_flag("--env", env, "what launchers and clusters say in the environment instead, secrets masked");
   if (!parse(app, arguments)) return 0;
+  if (env) return report_environment(json);
   const CudaStatus status = cuda_status(true);
   std::vector<std::string> transports{"shm"};
   if (build::gloo) transports.push_back("gloo");

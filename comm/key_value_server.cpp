@@ -220,6 +220,10 @@ std::string KeyValueServer::refuse_reason(const Hello& h) const {
                        name_of_rank(h), h.world, self_.pid, self_.host, self_.world);
   if (h.rank < 0 || h.rank >= self_.world)
     return fmt::format("rank {} of {} does not exist", h.rank, self_.world);
+  if (h.version != self_.version)
+    return fmt::format(
+        "{} is of cleave {}, rank 0 (pid {} on {}) of {}: install the same version on all hosts",
+        name_of_rank(h), h.version, self_.pid, self_.host, self_.version);
   const Member& member = members_[size_t(h.rank)];
   if (!member.name.empty())
     return fmt::format("rank {} is there twice: pid {} on {}, and {}", h.rank, h.pid, h.host, member.name);

@@ -120,8 +120,13 @@ class JoinedWorld final : public World {
 
  private:
   void join(Clock::time_point deadline) {
-    const wire::Hello hello{info_.job_id, info_.attempt,         info_.token, info_.world,
-                            info_.rank,   this_process({}).host, getpid()};
+    const wire::Hello hello{.job_id = info_.job_id,
+                            .attempt = info_.attempt,
+                            .token = info_.token,
+                            .world = info_.world,
+                            .rank = info_.rank,
+                            .host = this_process({}).host,
+                            .pid = getpid()};
     std::string host = info_.master_addr;
     std::vector<int> ports = ports_to_try(info_);
     if (info_.rank == 0) {

@@ -9,9 +9,11 @@
 #include <string>
 #include <string_view>
 
+#include "core/build.h"
+
 namespace cleave::wire {
 
-inline constexpr std::string_view kMagic{"CLEAVE\x01\n", 8};  // changes with the protocol
+inline constexpr std::string_view kMagic{"CLEAVE\x02\n", 8};  // changes with the protocol
 inline constexpr size_t kHelloLimit = 4 << 10;
 inline constexpr size_t kFrameLimit = 1 << 20;
 
@@ -102,11 +104,12 @@ struct Hello {
   int32_t world = 0, rank = 0;
   std::string host;
   int32_t pid = 0;
+  std::string version = std::string(build::version);  // of the program
 };
 
 inline std::string encode(const Hello& h) {
   Writer w(Type::hello);
-  w.put(h.job_id).put(h.attempt).put(h.token).put(h.world).put(h.rank).put(h.host).put(h.pid);
+  w.put(h.job_id).put(h.attempt).put(h.token).put(h.world).put(h.rank).put(h.host).put(h.pid).put(h.version);
   return w.frame();
 }
 
@@ -121,6 +124,7 @@ inline std::optional<Hello> decode_hello(std::string_view frame) {
   h.rank = r.number<int32_t>();
   h.host = r.text();
   h.pid = r.number<int32_t>();
+  h.version = r.text();
   return r.good() ? std::optional(h) : std::nullopt;
 }
 

@@ -138,12 +138,46 @@ std::optional<RankInfo> by_pod(const Variables& v) {
   info.world = info.nodes = v.number("WORLD_SIZE");
   info.master_addr = v.text("MASTER_ADDR");
   info.master_port = v.number("MASTER_PORT");
-  info.launched_by = "one process a pod (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT)";
+  info.launched_by = fmt::format("{} (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT)",
+                                 v.has("PET_NNODES") ? "Kubeflow PyTorchJob" : "one process a pod");
   return info;
 }
 
+// SageMaker without a distribution: the same program once on every host.
+std::optional<RankInfo> by_sagemaker(const Variables& v) {
+  if (!v.has("SM_HOSTS")) return {};
+  const auto json = parse_json(v, "SM_HOSTS");
+  require(
+      json.is_array() && std::all_of(json.begin(), json.end(), [](const auto& h) { return h.is_string(); }),
+      Exit::usage, "SM_HOSTS={} is not a list of hosts", v.text("SM_HOSTS"));
+  const auto hosts = json.get<std::vector<std::string>>();
+  if (hosts.size() < 2) return {};
+  const auto here = std::find(hosts.begin(), hosts.end(), v.text("SM_CURRENT_HOST"));
+  require(here != hosts.end(), Exit::usage,
+          "SM_HOSTS={} has several hosts, and SM_CURRENT_HOST='{}' is none of them", v.text("SM_HOSTS"),
+          v.text("SM_CURRENT_HOST"));
+  RankInfo info;
+  info.rank = info.node_rank = int(here - hosts.begin());
+  info.world = info.nodes = int(hosts.size());
+  info.master_addr = hosts[0];
+  info.master_port = v.number("MASTER_PORT", kDefaultPort);
+  info.launched_by = "SageMaker, once on each host (SM_HOSTS, SM_CURRENT_HOST)";
+  return info;
+}
+
+// Signs that there are several nodes, where nothing says which this is.
+void refuse_lone_sign(const Variables& v, const std::vector<std::string>& missing) {
+  for (const char* sign : {"AZUREML_NODE_COUNT", "PET_NNODES"})
+    require(v.text(sign).find_first_not_of("0123456789") != std::string::npos || v.number(sign, 1) < 2,
+            Exit::usage,
+            "{}={} says that this is one of several nodes, but {} are missing, and no launcher of MPI's kind "
+            "and no "
+            "TF_CONFIG says which",
+            sign, v.text(sign), fmt::join(missing, ", "));
+}
+
 constexpr Rule kRules[] = {by_torch_set,  by_open_mpi,  by_hydra, by_mvapich,
-                           by_slurm_step, by_tf_config, by_pod};
+                           by_slurm_step, by_tf_config, by_pod,   by_sagemaker};
 
 RankInfo by_command_line(const Variables& v, const RankOverrides& o) {
   require(o.rank && o.world, Exit::usage, "--rank and --world-size belong together; --{} is missing",
@@ -203,6 +237,7 @@ Discovery discover_ranks(const Environment& env, const RankOverrides& overrides)
     require(!v.has("RANK") && !v.has("WORLD_SIZE") && !v.has("LOCAL_RANK"), Exit::usage,
             "some of {} are set, but {} {} missing: set all, or none for a single rank",
             fmt::join(kTorchSet, ", "), fmt::join(missing, ", "), missing.size() == 1 ? "is" : "are");
+    refuse_lone_sign(v, missing);
     info = RankInfo{};
     if (v.number("SLURM_NTASKS", 1) > 1)
       found.warnings.push_back(

@@ -113,7 +113,8 @@ std::optional<RankInfo> by_hydra(const Variables& v) {
   info.nodes = std::max(1, info.world / info.local_size);
   info.node_rank = info.rank / info.local_size;
   info.job_id = v.text("PALS_APID");
-  info.launched_by = fmt::format("{} ({}, PMI_SIZE)", pals ? "PALS" : "MPICH or Intel MPI", rank);
+  const char* who = pals ? "PALS" : v.has("I_MPI_MPIRUN") ? "Intel MPI" : "MPICH or Intel MPI";
+  info.launched_by = fmt::format("{} ({}, PMI_SIZE)", who, rank);
   find_master(v, info, "mpiexec -genv MASTER_ADDR HOST");
   return info;
 }

@@ -407,6 +407,17 @@ class Launching(AppTest):
         self.assertIn("parameter_server_count", self.deepspeed("train.py", env=bad, code=2).stderr)
         self.assertIn("MASTER_ADDR, MASTER_PORT are missing", self.deepspeed("train.py", env={"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}, code=2).stderr)
 
+    def test_report_says_what_the_environment_says(self):
+        env = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "m", "MASTER_PORT": "6105", "AZUREML_RUN_ID": "r",
+               "AZUREML_RUN_TOKEN": "hush", "OTHER": "theirs"}
+        r = self.deepspeed("report", "--env", program=CLEAVE, env=env).stdout
+        self.assertIn("AZUREML_RUN_ID=r\nAZUREML_RUN_TOKEN=masked, 4 bytes\n", r)
+        self.assertIn("a rank:     rank 1 of 2, local rank 1 of 2, node 0 of 1, master m:6105, attempt 0: Azure ML, pytorch", r)
+        self.assertIn("a launcher: is a rank, and becomes the program", r)
+        self.assertNotIn("OTHER", r)
+        r = json.loads(self.deepspeed("report", "--env", "--json", program=CLEAVE, env={"RANK": "1"}).stdout)
+        self.assertIn("error: some of RANK", r["rank"])
+
 
 if __name__ == "__main__":
     unittest.main(verbosity=2)

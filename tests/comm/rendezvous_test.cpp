@@ -41,7 +41,13 @@ Child join(const RankInfo& info, const ConnectOptions& options = quick()) {
 }
 
 wire::Hello hello_of(int rank, int world = 2) {
-  return {"test", 0, "secret", world, rank, "host-a", 100 + rank};
+  return {.job_id = "test",
+          .attempt = 0,
+          .token = "secret",
+          .world = world,
+          .rank = rank,
+          .host = "host-a",
+          .pid = 100 + rank};
 }
 
 // A server on a free port and a way to talk to it.
@@ -179,8 +185,13 @@ TEST(Hello, IsRefusedWithTheReason) {
   other = hello_of(2, 3);
   other.attempt = -1;
   EXPECT_TRUE(has(served.refusal(other), "left over from attempt -1; attempt 0 is running"));
+  other = hello_of(2, 3);
+  other.version = "0.0.9";
+  const std::string version = served.refusal(other);
+  EXPECT_TRUE(has(version, "rank 2 (pid 102 on host-a) is of cleave 0.0.9, rank 0 (pid 100 on host-a) of "))
+      << version;
   EXPECT_EQ(served.server.missing(), (std::vector<int>{0, 2}));
-  EXPECT_EQ(served.server.refusals().size(), 6u);
+  EXPECT_EQ(served.server.refusals().size(), 7u);
   EXPECT_EQ(served.alarm->reason(), "");
   member->leave();
 }
