@@ -3,24 +3,19 @@
 #include <fmt/ranges.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <cstdio>
-#include <cstring>
-#include <filesystem>
 #include <fstream>
-#include <memory>
 
 #include "app/launch_options.h"
 #include "app/launch_program.h"
+#include "app/launch_start.h"
 #include "app/serve_host.h"
-#include "comm/socket.h"
+#include "core/cores.h"
 #include "core/error.h"
-#include "launcher/forwarded.h"
 #include "launcher/launch_hosts.h"
 #include "launcher/machine.h"
 #include "launcher/role.h"
 #include "launcher/shell_words.h"
-#include "launcher/variables.h"
 
 namespace cleave {
 namespace {
@@ -29,176 +24,6 @@ using namespace std::chrono_literals;
 
 void say(const LaunchRequest& r, const std::string& text) {
   if (!r.quiet) std::fprintf(stderr, "launch: %s\n", text.c_str());
-}
-
-NodeStart common_of(const LaunchRequest& r) {
-  NodeStart node;
-  node.job_id = new_job_id();
-  node.token = new_token();
-  node.log_folder = r.log_folder;
-  require(!r.no_bind || !r.bind_cores, Exit::usage, "--bind_cores_to_rank and --no_bind exclude each other");
-  node.binding.how = r.no_bind      ? Binding::How::none
-                     : r.bind_cores ? Binding::How::asked
-                                    : Binding::How::share;
-  if (!r.bind_core_list.empty()) node.binding.cores = parse_core_list(r.bind_core_list);
-  return node;
-}
-
-// The job that a command line makes: where, and why there.
-struct Made {
-  Hosts hosts;
-  bool set_devices = true, several = false;
-  std::string why;
-};
-
-bool has_hostfile(const LaunchRequest& r) { return r.hostfile_given || std::filesystem::exists(r.hostfile); }
-
-Made ranks_asked_for(const LaunchRequest& r) {
-  const bool others = r.hostfile_given || !r.filter.include.empty() || !r.filter.exclude.empty() ||
-                      r.filter.num_nodes >= 0 || r.filter.num_gpus >= 0 || !r.world_info.empty();
-  require(!others, Exit::usage,
-          "-n {} starts ranks on this machine alone; a hostfile, --include, --exclude, --num_nodes, "
-          "--num_gpus and "
-          "--world_info choose hosts and slots: give one kind",
-          r.ranks);
-  std::vector<int> slots(static_cast<size_t>(r.ranks));
-  for (int i = 0; i < r.ranks; ++i) slots[size_t(i)] = i;
-  return {{{"localhost", slots}}, false, false, fmt::format("-n {}", r.ranks)};
-}
-
-// Without a hostfile: this machine's GPUs.
-Made slots_here(const LaunchRequest& r, const Environment& env) {
-  const int gpus = gpus_of_machine();
-  std::vector<int> slots = slots_of_machine(env, gpus, r.filter.num_gpus);
-  const bool numbers = !slots.empty();
-  if (!numbers) slots = slots_of_machine({}, gpus, r.filter.num_gpus);  // of GPUs that have other names
-  Made made{select_hosts({{"localhost", slots}}, r.filter), gpus > 0 && numbers, r.force_multi, ""};
-  made.why =
-      fmt::format("{}{}",
-                  gpus == 0   ? "this machine, which has no GPU"
-                  : gpus == 1 ? "this machine, which has 1 GPU"
-                              : fmt::format("this machine, which has {} GPUs", gpus),
-                  Variables(env).has("CUDA_VISIBLE_DEVICES") && gpus > 0 ? " (CUDA_VISIBLE_DEVICES)" : "");
-  return made;
-}
-
-Made made_of(const LaunchRequest& r, const Environment& env) {
-  if (r.ranks > 0) return ranks_asked_for(r);
-  if (!r.world_info.empty()) return {decode_world_info(r.world_info), true, false, "--world_info"};
-  if (!has_hostfile(r)) return slots_here(r, env);
-  Made made{select_hosts(read_hostfile(r.hostfile), r.filter), true, false, "hostfile " + r.hostfile};
-  made.several = (made.hosts.size() > 1 || r.force_multi) && !r.no_ssh;
-  if (made.hosts.size() == 1 && !made.several && !r.no_ssh && !is_this_machine(made.hosts[0].name))
-    made.why += fmt::format("; its one host {} is taken for this machine, --force_multi reaches it",
-                            made.hosts[0].name);
-  return made;
-}
-
-// The first address that a host says of itself; through ssh unless it is this one.
-std::string asked_address(const std::string& host, const LaunchRequest& r) {
-  std::vector<std::string> command = {"hostname", "-I"};
-  if (!is_this_machine(host)) {
-    std::vector<std::string> ssh = {"ssh"};
-    if (r.launcher == LauncherKind::ssh)
-      for (const std::string& a : shell_words(r.launcher_args, "--launcher_args")) ssh.push_back(a);
-    if (r.ssh_port) ssh.insert(ssh.end(), {"-p", std::to_string(r.ssh_port)});
-    ssh.insert(ssh.end(), {"-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "--", host});
-    command.insert(command.begin(), ssh.begin(), ssh.end());
-  }
-  const std::unique_ptr<FILE, int (*)(FILE*)> pipe(popen(shell_quoted(command).c_str(), "r"), pclose);
-  char text[1024] = {};
-  if (pipe && !std::fgets(text, sizeof(text), pipe.get())) text[0] = 0;
-  const std::string address = std::string(text).substr(0, std::strcspn(text, " \t\r\n"));
-  require(!address.empty(), Exit::rank_lost,
-          "{} was not reached, or says no address of its own; give --master_addr, or try: {}", host,
-          shell_quoted(command));
-  return address;
-}
-
-std::string master_of(const Made& made, const LaunchRequest& r) {
-  if (!r.master_addr.empty()) return r.master_addr;
-  if (!made.several && !r.no_ssh) return RankInfo{}.master_addr;
-  const std::string& host = made.hosts[0].name;
-  if (r.no_ssh && made.hosts.size() == 1) return RankInfo{}.master_addr;
-  if (const std::string address = address_of(host); !address.empty()) return address;
-  require(!r.no_ssh, Exit::usage, "--no_ssh: the address of {} is not known here; give --master_addr", host);
-  return r.dry_run ? host : asked_address(host, r);
-}
-
-int port_of_request(const Made& made, const LaunchRequest& r, const std::string& job_id) {
-  if (r.master_port > 0) return r.master_port;
-  if (r.no_ssh || !r.world_info.empty()) return kDefaultPort;  // which the others must know, too
-  if (made.several) return port_from(job_id);
-  return r.dry_run ? port_of(reserve_port(0)) : 0;
-}
-
-// What this process starts: all of the plan by way of other launchers, or one node here.
-struct Start {
-  LaunchPlan plan;
-  bool several = false;
-  size_t node = 0;
-};
-
-Start start_of(const LaunchRequest& r, const Environment& env) {
-  const Made made = made_of(r, env);
-  NodeStart common = common_of(r);
-  common.set_devices = made.set_devices;
-  common.master_addr = master_of(made, r);
-  common.master_port = port_of_request(made, r, common.job_id);
-  Start start;
-  start.several = made.several;
-  if (made.several) {
-    common.folder = std::filesystem::current_path().string();
-    common.environment = forwarded_variables(env, common.folder);
-    for (const auto& [name, value] : environment_of_files(env, common.folder))
-      common.environment[name] = value;
-  }
-  if (r.no_ssh || !r.world_info.empty()) {
-    require(r.node_rank >= 0 && r.node_rank < int(made.hosts.size()), Exit::usage,
-            "--node_rank is {}, and there {} {} host{} ({}): say which of them this is, from 0 on",
-            r.node_rank, made.hosts.size() == 1 ? "is" : "are", made.hosts.size(),
-            made.hosts.size() == 1 ? "" : "s", made.why);
-    start.node = size_t(r.node_rank);
-    common.job_id.clear();  // each host's launcher would have another
-    common.token = Variables(env).text("CLEAVE_TOKEN");
-  }
-  start.plan = make_plan(made.hosts, program_of(r, !made.several), common);
-  start.plan.why = made.why;
-  return start;
-}
-
-// Once on each host by another launcher: this host's part of its job.
-Start start_of_node(const LaunchRequest& r, const Environment& env, const RankInfo& info) {
-  require(r.filter.num_nodes < 0 || r.filter.num_nodes == info.nodes, Exit::usage,
-          "--num_nodes is {}, but {} started {} nodes", r.filter.num_nodes, info.launched_by, info.nodes);
-  require(r.filter.include.empty() && r.filter.exclude.empty(), Exit::usage,
-          "--include and --exclude choose among the hosts of a hostfile; here {} chose them",
-          info.launched_by);
-  require(r.filter.num_gpus < 0 || info.local_size == 0 || r.filter.num_gpus == info.local_size, Exit::usage,
-          "--num_gpus is {}, but {} wants {} ranks on each node", r.filter.num_gpus, info.launched_by,
-          info.local_size);
-  LaunchRequest one = r;
-  one.filter = {.num_gpus = r.filter.num_gpus >= 0 ? r.filter.num_gpus
-                            : info.local_size > 0  ? info.local_size
-                                                   : -1};
-  one.force_multi = false;
-  const Made here = slots_here(one, env);
-  NodeStart common = common_of(r);
-  common.set_devices = here.set_devices;
-  common.master_addr = info.master_addr;
-  common.master_port = info.master_port;
-  common.job_id = info.job_id;  // of all nodes alike, which share no secret
-  common.attempt = info.attempt;
-  common.token = Variables(env).text("CLEAVE_TOKEN");
-  Start start;
-  Hosts hosts;
-  for (int n = 0; n < info.nodes; ++n) hosts.push_back({fmt::format("node-{}", n), here.hosts[0].slots});
-  start.plan = make_plan(hosts, program_of(r, true), common);
-  start.plan.why =
-      fmt::format("{} started one launcher on each of {} nodes; this is node {}, and every node has {}",
-                  info.launched_by, info.nodes, info.node_rank, here.hosts[0].slots.size());
-  start.node = size_t(info.node_rank);
-  return start;
 }
 
 // A rank of another launcher's: this process becomes the program.
@@ -237,7 +62,7 @@ RemoteOptions remote_of(const LaunchRequest& r) {
           .this_host = own_host_name()};
 }
 
-void print(const Start& start, const LaunchRequest& r) {
+void print(const LaunchStart& start, const LaunchRequest& r) {
   LaunchPlan shown = start.plan;
   if (!start.several) shown.nodes = {start.plan.nodes[start.node]};
   std::printf("%s",
@@ -267,7 +92,7 @@ class PidFile {
   const std::string path_;
 };
 
-LaunchResult launch_once(const Start& start, const LaunchRequest& r) {
+LaunchResult launch_once(const LaunchStart& start, const LaunchRequest& r) {
   const LaunchCallbacks callbacks = {.output = [](std::string_view line, bool is_error) {
     std::fwrite(line.data(), 1, line.size(), is_error ? stderr : stdout);
     std::fflush(is_error ? stderr : stdout);
@@ -288,7 +113,7 @@ bool ends_for_good(const LaunchResult& result) {
          result.exit == int(Exit::stopped);
 }
 
-int run(Start start, const LaunchRequest& r) {
+int run(LaunchStart start, const LaunchRequest& r) {
   const PidFile pid_file(r.save_pid);
   const int first = start.plan.nodes[0].attempt;
   for (int attempt = 0;; ++attempt) {
@@ -317,7 +142,7 @@ int launch(const Arguments& arguments, bool as_deepspeed) {
   const bool makes = r.ranks > 0 || has_hostfile(r) || r.no_ssh || !r.world_info.empty();
   const LauncherRole role = makes ? LauncherRole{} : role_of_launcher(env);
   if (role.kind == LauncherRole::Kind::adopt) return become_rank(r, env, role.info);
-  const Start start =
+  const LaunchStart start =
       role.kind == LauncherRole::Kind::node ? start_of_node(r, env, role.info) : start_of(r, env);
   const size_t ranks = size_t(start.plan.nodes[0].world), hosts = start.plan.nodes.size();
   if (r.ranks == 0 || r.dry_run)

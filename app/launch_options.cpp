@@ -49,8 +49,7 @@ void add_launching(CLI::App& app, Values& v) {
       ->capture_default_str();
   app.add_option("--launcher_args", r.launcher_args, "arguments for it, as one word");
   app.add_option("--ssh_port", r.ssh_port, "port of sshd on the hosts")->check(integer(1, 65535));
-  app.add_flag("--no_ssh", r.no_ssh,
-               "start only this host's ranks; somebody starts the same command on the others");
+  app.add_flag("--no_ssh", r.no_ssh, "start only this host's ranks; somebody starts those of the others");
   app.add_flag("--no_ssh_check", v.no_ssh_check,
                "nothing: hosts are reached when ranks start, and one that is not is named");
   app.add_flag("--force_multi", r.force_multi, "reach a single host as several are");

@@ -11,7 +11,8 @@
 #include "config_schema/base64.h"
 #include "core/error.h"
 #include "launcher/discovery.h"
-#include "launcher/launch_hosts.h"
+#include "launcher/placed_rank.h"
+#include "launcher/serve_node.h"
 #include "launcher/variables.h"
 
 namespace cleave {

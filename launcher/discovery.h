@@ -28,7 +28,8 @@ struct Discovery {
 
 // In order: the command line, the complete torch set (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR,
 // MASTER_PORT), Open MPI (on Azure ML, SageMaker or alone), Hydra and PALS, MVAPICH2, a SLURM step,
-// TF_CONFIG, one process a pod, SageMaker's hosts, a single rank. Error(usage) on contradictions and on incomplete sets.
+// TF_CONFIG, one process a pod, SageMaker's hosts, a single rank. Error(usage) on contradictions and on
+// incomplete sets.
 Discovery discover_ranks(const Environment& env, const RankOverrides& overrides = {});
 
 }  // namespace cleave

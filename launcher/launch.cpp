@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 #include <poll.h>
 #include <signal.h>
-#include <sys/random.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -15,11 +14,11 @@
 #include <filesystem>
 #include <fstream>
 
-#include "core/cores.h"
 #include "core/range.h"
 #include "launcher/children.h"
-#include "launcher/machine.h"
+#include "launcher/job_id.h"
 #include "launcher/passed_signals.h"
+#include "launcher/placed_rank.h"
 #include "launcher/rank_lines.h"
 #include "launcher/signals.h"
 
@@ -27,13 +26,6 @@ namespace cleave {
 namespace {
 
 constexpr size_t kLongestLine = 64 << 10;  // what is held back while a line has not ended
-
-std::string random_hex() {
-  uint64_t number[2] = {};
-  require(getrandom(number, sizeof(number), 0) == ssize_t(sizeof(number)), Exit::internal,
-          "getrandom failed");
-  return fmt::format("{:016x}{:016x}", number[0], number[1]);
-}
 
 constexpr int kMostRanks = 4096;  // on one host
 
@@ -286,44 +278,11 @@ int cause_of(const std::vector<std::pair<int, int>>& rank_and_exit) {
   return rank;
 }
 
-Placed placed_rank(const NodeStart& node, size_t index, int port) {
-  const RankStart& rank = node.ranks[index];
-  Placed placed{environment_of_process(), cores_of(node, index, usable_cores())};
-  Environment& env = placed.environment;
-  // An outer launcher's words about this process are not about the ranks.
-  std::erase_if(env, [](const auto& entry) {
-    return entry.first.starts_with("TORCHELASTIC_") || entry.first.starts_with("GROUP_") ||
-           entry.first == "AZUREML_PROCESS_NAME" || entry.first == "CLEAVE_JOB_ID" ||
-           entry.first == "CLEAVE_TOKEN";
-  });
-  for (const auto& [name, value] : place_of(node, rank, port)) env[name] = value;
-  const int gpus = node.set_devices ? gpus_of_machine() : 0;
-  require(gpus == 0 || rank.slot < gpus, Exit::usage,
-          "{} has {} GPU{}, and its slot {} was asked for; -n N starts N ranks "
-          "on a machine whatever GPUs it has",
-          node.host, gpus, gpus == 1 ? "" : "s", rank.slot);
-  if (node.set_devices && gpus == 0) env.erase("CUDA_VISIBLE_DEVICES");
-  const bool asked = node.binding.how == Binding::How::asked;
-  const auto threads = env.find("OMP_NUM_THREADS");
-  // Unbound where the user wants more threads than a share has cores.
-  if (!asked && threads != env.end() && std::atol(threads->second.c_str()) > long(placed.cores.size()))
-    placed.cores.clear();
-  ThreadFacts facts = thread_facts(int(node.ranks.size()));
-  facts.own_cores = false;  // this process's cores are all ranks'
-  env.emplace("OMP_NUM_THREADS", std::to_string(choose_threads(facts).threads));
-  if (asked) env["OMP_NUM_THREADS"] = std::to_string(placed.cores.size());
-  if (!placed.cores.empty()) env["CLEAVE_CORES"] = fmt::format("{}", fmt::join(placed.cores, ","));
-  return placed;
-}
-
 std::string end_of_rank(int rank, int exit) {
   return exit > 128
              ? fmt::format("rank {} was killed by signal {} ({})", rank, exit - 128, strsignal(exit - 128))
              : fmt::format("rank {} ended with exit code {}", rank, exit);
 }
-
-std::string new_job_id() { return fmt::format("local-{}-{}", getpid(), random_hex().substr(0, 8)); }
-std::string new_token() { return random_hex(); }
 
 LaunchResult launch_node(const NodeStart& node, const StayOptions& stay, const LaunchCallbacks& callbacks) {
   return Launch(node, stay, callbacks).run();

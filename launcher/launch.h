@@ -9,7 +9,6 @@
 #include <string_view>
 #include <vector>
 
-#include "launcher/discovery.h"
 #include "launcher/launch_plan.h"
 
 namespace cleave {
@@ -52,15 +51,6 @@ struct StayOptions {
 struct LaunchResult {
   int exit = 0;    // of the rank that was the cause; 128 + signal if it was killed
   int cause = -1;  // that rank
-  // A rank as it starts on this machine: its whole environment and its cores (empty: unbound). Error(usage)
-  // for a
-  // slot that no GPU of this machine is; on one without GPUs slots are only ranks.
-  struct Placed {
-    Environment environment;
-    std::vector<int> cores;
-  };
-  Placed placed_rank(const NodeStart& node, size_t index, int port);
-
   // "rank 1 was killed by signal 9 (Killed)", "rank 2 ended with exit code 7: " and its last error where
   // others have talked since; empty when all ended with 0.
   std::string message;
@@ -77,20 +67,8 @@ LaunchResult launch_local(const LaunchOptions& options, const LaunchCallbacks& c
 LaunchResult launch_node(const NodeStart& node, const StayOptions& stay = {},
                          const LaunchCallbacks& callbacks = {});
 
-// A rank as it starts on this machine: its whole environment and its cores (empty: unbound). Error(usage) for
-// a slot that no GPU of this machine is; on one without GPUs slots are only ranks.
-struct Placed {
-  Environment environment;
-  std::vector<int> cores;
-};
-Placed placed_rank(const NodeStart& node, size_t index, int port);
-
 // "rank 1 was killed by signal 9 (Killed)", "rank 2 ended with exit code 7".
 std::string end_of_rank(int rank, int exit);
-
-// What tells a job from others, and what its ranks show each other.
-std::string new_job_id();
-std::string new_token();
 
 // Which rank's exit code is the job's: ranks in the order in which they ended. Codes that only say that
 // another rank was lost (6) or that all stopped on request (75) give way to any other.

@@ -1,0 +1,43 @@
+#include "launcher/placed_rank.h"
+
+#include <fmt/ranges.h>
+
+#include <cstdlib>
+
+#include "core/cores.h"
+#include "core/error.h"
+#include "launcher/machine.h"
+
+namespace cleave {
+
+Placed placed_rank(const NodeStart& node, size_t index, int port) {
+  const RankStart& rank = node.ranks[index];
+  Placed placed{environment_of_process(), cores_of(node, index, usable_cores())};
+  Environment& env = placed.environment;
+  // An outer launcher's words about this process are not about the ranks.
+  std::erase_if(env, [](const auto& entry) {
+    return entry.first.starts_with("TORCHELASTIC_") || entry.first.starts_with("GROUP_") ||
+           entry.first == "AZUREML_PROCESS_NAME" || entry.first == "CLEAVE_JOB_ID" ||
+           entry.first == "CLEAVE_TOKEN";
+  });
+  for (const auto& [name, value] : place_of(node, rank, port)) env[name] = value;
+  const int gpus = node.set_devices ? gpus_of_machine() : 0;
+  require(gpus == 0 || rank.slot < gpus, Exit::usage,
+          "{} has {} GPU{}, and its slot {} was asked for; -n N starts N ranks "
+          "on a machine whatever GPUs it has",
+          node.host, gpus, gpus == 1 ? "" : "s", rank.slot);
+  if (node.set_devices && gpus == 0) env.erase("CUDA_VISIBLE_DEVICES");
+  const bool asked = node.binding.how == Binding::How::asked;
+  const auto threads = env.find("OMP_NUM_THREADS");
+  // Unbound where the user wants more threads than a share has cores.
+  if (!asked && threads != env.end() && std::atol(threads->second.c_str()) > long(placed.cores.size()))
+    placed.cores.clear();
+  ThreadFacts facts = thread_facts(int(node.ranks.size()));
+  facts.own_cores = false;  // this process's cores are all ranks'
+  env.emplace("OMP_NUM_THREADS", std::to_string(choose_threads(facts).threads));
+  if (asked) env["OMP_NUM_THREADS"] = std::to_string(placed.cores.size());
+  if (!placed.cores.empty()) env["CLEAVE_CORES"] = fmt::format("{}", fmt::join(placed.cores, ","));
+  return placed;
+}
+
+}  // namespace cleave

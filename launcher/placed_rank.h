@@ -1,0 +1,18 @@
+// How a rank of a plan starts on this machine.
+#pragma once
+#include <vector>
+
+#include "launcher/discovery.h"
+#include "launcher/launch_plan.h"
+
+namespace cleave {
+
+// A rank as it starts on this machine: its whole environment and its cores (empty: unbound). Error(usage) for
+// a slot that no GPU of this machine is; on one without GPUs slots are only ranks.
+struct Placed {
+  Environment environment;
+  std::vector<int> cores;
+};
+Placed placed_rank(const NodeStart& node, size_t index, int port);
+
+}  // namespace cleave
