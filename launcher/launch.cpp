@@ -10,9 +10,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <ctime>
-#include <filesystem>
-#include <fstream>
+#include <optional>
 
 #include "core/range.h"
 #include "launcher/children.h"
@@ -20,6 +18,7 @@
 #include "launcher/passed_signals.h"
 #include "launcher/placed_rank.h"
 #include "launcher/rank_lines.h"
+#include "launcher/rank_logs.h"
 #include "launcher/signals.h"
 
 namespace cleave {
@@ -53,7 +52,7 @@ class Launch {
   }
 
   LaunchResult run() {
-    open_logs();
+    if (!node_.log_folder.empty()) logs_.emplace(node_.log_folder, node_.ranks);
     for (size_t i = 0; i < node_.ranks.size(); ++i) children_.push_back(start_child(spec_of(i)));
     while (order_.size() < children_.size()) {
       wait_for_news();
@@ -77,25 +76,6 @@ class Launch {
                    false,        node_.folder};
     for (const auto& [name, value] : placed.environment) spec.environment.push_back(name + "=" + value);
     return spec;
-  }
-
-  // "20261122223000_rank3.log", the time that all ranks of this host begin at.
-  void open_logs() {
-    if (node_.log_folder.empty()) return;
-    std::error_code error;
-    std::filesystem::create_directories(node_.log_folder, error);
-    require(!error, Exit::usage, "--enable_each_rank_log: {} cannot be a folder: {}", node_.log_folder,
-            error.message());
-    const std::time_t now = std::time(nullptr);
-    std::tm local{};
-    localtime_r(&now, &local);
-    char time[32] = {};
-    std::strftime(time, sizeof(time), "%Y%m%d%H%M%S", &local);
-    for (const RankStart& r : node_.ranks) {
-      const std::string path = fmt::format("{}/{}_rank{}.log", node_.log_folder, time, r.rank);
-      logs_.emplace_back(path, std::ios::app);
-      require(bool(logs_.back()), Exit::usage, "--enable_each_rank_log: {} cannot be written", path);
-    }
   }
 
   void wait_for_news() {
@@ -148,8 +128,8 @@ class Launch {
     for (size_t end; (end = held.find('\n')) != std::string::npos; held.erase(0, end + 1)) {
       const std::string_view text = std::string_view(held).substr(0, end + 1);
       const auto line = lines_.take(rank, text, which == 1, node_.ranks[rank].rank);
-      if (!logs_.empty())
-        logs_[rank] << text << std::flush;
+      if (logs_)
+        logs_->write(rank, text);
       else if (line && callbacks_.output)
         callbacks_.output(*line, which == 1);
     }
@@ -241,7 +221,7 @@ class Launch {
           result.cause, children_[size_t(stopped_.front())].pid);
       return result;
     }
-    const std::string error = lines_.error_out_of_sight(size_t(cause), logs_.empty() ? 3 : 0);
+    const std::string error = lines_.error_out_of_sight(size_t(cause), logs_ ? 0 : 3);
     result.message = end_of_rank(result.cause, result.exit) + (error.empty() ? "" : ": " + error);
     return result;
   }
@@ -252,7 +232,7 @@ class Launch {
   Signals signals_;
   Socket port_;  // held as long as the job runs, so that nobody else takes it between two attempts to listen
   std::vector<ChildProcess> children_;
-  std::vector<std::ofstream> logs_;
+  std::optional<RankLogs> logs_;
   std::vector<std::pair<int, int>> order_;  // index and exit code, as they ended
   std::vector<int> killed_by_us_, stopped_;
   RankLines lines_;

@@ -2,8 +2,13 @@
 #include "launcher/role.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
 
 #include "core/error.h"
+#include "launcher/hosts.h"
 #include "launcher/machine.h"
 
 namespace cleave {
@@ -133,6 +138,18 @@ TEST(Role, GivesAnAdoptedRankTorchsVariables) {
                          {"MASTER_ADDR", "m"},
                          {"MASTER_PORT", "1234"},
                          {"CLEAVE_JOB_ID", "j"}}));
+}
+
+TEST(Machine, CountsTheDevicesThatTheDriverMade) {
+  const std::filesystem::path folder = testing::TempDir() + "/cleave_devices_" + std::to_string(getpid());
+  std::filesystem::create_directories(folder);
+  for (const char* name : {"nvidia0", "nvidia3", "nvidiactl", "nvidia-uvm", "null"})
+    std::ofstream(folder / name) << "";
+  EXPECT_EQ(gpus_of_machine(folder), 2);
+  std::filesystem::remove_all(folder);
+  EXPECT_EQ(gpus_of_machine(folder), 0);
+  EXPECT_EQ(select_hosts({{"localhost", slots_of_machine({}, 2, -1)}}, {.num_gpus = 2})[0].slots.size(), 2u);
+  EXPECT_THROW(select_hosts({{"localhost", slots_of_machine({}, 2, 3)}}, {.num_gpus = 3}), Error);
 }
 
 TEST(Machine, HasTheSlotsThatAreVisible) {
