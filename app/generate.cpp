@@ -183,7 +183,7 @@ int run_generate(const Arguments& arguments) {
       ->capture_default_str()
       ->check(integer(1));
   app.add_flag(
-      "!--no_kept_texts", g.keeps,
+      "!--no_kv_cache", g.keeps,
       "compute the whole text anew for every token, in place of keeping keys and values: slower, and "
       "takes no memory for them");
   app.add_option("--tokens", g.tokens, "how many to add at most; the token that ends a text ends it before")

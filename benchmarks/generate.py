@@ -79,7 +79,7 @@ def main():
             config = pathlib.Path(temporary) / f"{kind}.json"
             config.write_text(json.dumps({"train_micro_batch_size_per_gpu": 1, **({} if kind == "fp32" else {kind: {"enabled": True}})}))
             many, few = 64, 4
-            ways = {"whole": (few, ["--no_kept_texts"]), "kept": (many, [])}
+            ways = {"whole": (few, ["--no_kv_cache"]), "kept": (many, [])}
             taken = {way: [] for way in ways}
             for _ in range(args.rounds):
                 for way, (tokens, more) in ways.items():

@@ -88,8 +88,8 @@ std::string_view remedy(Category category, MemoryKind kind) {
       return "zero_optimization.stage3_prefetch_bucket_size 0 gathers one layer at a time";
     case Category::activations:
       return "a smaller train_micro_batch_size_per_gpu (with more gradient_accumulation_steps) or --seq_len";
-    case Category::kept_texts:
-      return "fewer texts at a time (--batch), or none kept (--no_kept_texts)";
+    case Category::kv_cache:
+      return "fewer texts at a time (--batch), or none kept (--no_kv_cache)";
     case Category::staging:
       return "a smaller zero_optimization.reduce_bucket_size and allgather_bucket_size";
     case Category::checkpoint:

@@ -22,7 +22,7 @@ enum class Category : uint8_t {
   buckets,
   gathered,
   activations,
-  kept_texts,
+  kv_cache,
   staging,
   checkpoint
 };
@@ -30,7 +30,7 @@ inline constexpr int kCategories = 10;
 
 constexpr std::string_view name_of(Category category) {
   constexpr std::string_view names[] = {"weights", "gradients", "master",      "optimizer_state",
-                                        "buckets", "gathered",  "activations", "kept_texts",
+                                        "buckets", "gathered",  "activations", "kv_cache",
                                         "staging", "checkpoint"};
   return names[size_t(category)];
 }

@@ -97,7 +97,7 @@ void Stage::allocate_texts(Memory& memory) {
       const Shape all{shape().texts, kept.heads, positions, kept.head_dim};
       for (auto* buffers : {&kept_keys_, &kept_values_})
         (*buffers)[size_t(layers_.in_model(c, l))] =
-            memory.allocate(device, Category::kept_texts, model().dtype, all,
+            memory.allocate(device, Category::kv_cache, model().dtype, all,
                             buffers == &kept_keys_ ? "kept keys" : "kept values");
     }
 }

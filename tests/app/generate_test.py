@@ -29,9 +29,9 @@ class Generate(AppTest):
     def test_texts_are_those_of_whole_windows_in_every_layout(self):
         args = ["--prompts", self.prompts, "--tokens", 12]
         sampled = ["--temperature", 0.9, "--seed", 11]
-        greedy = self.generate(*args, "--temperature", 0, "--no_kept_texts")
+        greedy = self.generate(*args, "--temperature", 0, "--no_kv_cache")
         self.assertEqual(len(greedy), sum(len(p) + 13 for p in PROMPTS))
-        drawn = self.generate(*args, *sampled, "--no_kept_texts")
+        drawn = self.generate(*args, *sampled, "--no_kv_cache")
         self.assertNotEqual(drawn, greedy)
         for ranks, changes in (
             (1, {}), (2, {}), (2, {"pipeline": {"stages": 2}}), (2, {"tensor_parallel": {"autotp_size": 2}}),
@@ -67,7 +67,7 @@ class Generate(AppTest):
             begin += SEQ + 1 - half
         long = "the light was upon the face of the deep and the water"
         self.assertEqual(self.generate("--prompt", long, "--tokens", 1, *greedy),
-                         self.generate("--prompt", long, "--tokens", 1, *greedy, "--no_kept_texts"), "the newest 32 tokens")
+                         self.generate("--prompt", long, "--tokens", 1, *greedy, "--no_kv_cache"), "the newest 32 tokens")
         shorter = self.generate("--prompt", "the light", "--tokens", 60, "--seq_len", 20, *greedy)
         self.assertEqual(shorter[:20], text[:20])
         self.run_cleave("generate", self.out, "--seq_len", 100000, code=2)

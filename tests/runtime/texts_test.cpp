@@ -198,8 +198,8 @@ TEST(Texts, KeepTwoTensorsALayerOfTheModelsType) {
           .memory_live();
     };
     const MemoryTable none = held(0), some = held(5);
-    EXPECT_EQ(none.total(Category::kept_texts), 0);
-    EXPECT_EQ(some.total(Category::kept_texts), 5 * 3 * 2 * (2 * kTokens * 2) * 2);
+    EXPECT_EQ(none.total(Category::kv_cache), 0);
+    EXPECT_EQ(some.total(Category::kv_cache), 5 * 3 * 2 * (2 * kTokens * 2) * 2);
     EXPECT_EQ(some.total(Category::activations), none.total(Category::activations));
   });
 }
