@@ -363,12 +363,12 @@ class Launching(AppTest):
     def test_a_training_goes_on_from_its_newest_checkpoint(self):
         out, metrics = self.dir / "out", self.dir / "metrics.jsonl"
         r = self.deepspeed("--num_gpus", 2, "--max_restarts", 2, "--venv_script", self.dying_once(), "cleave", "train", "--deepspeed_config",
-                           self.config(), "--model", "tiny", "--data", self.text, "--seq_len", 32, "--steps", 400, "--save_interval", 5,
+                           self.config(), "--model", "tiny", "--data", self.text, "--seq_len", 32, "--steps", 100, "--save_interval", 10,
                            "--output", out, "--metrics", metrics, timeout=110)
         self.assertIn("launch: restart 1 of 2", r.stderr)
         self.assertIn("resum", r.stdout + r.stderr)
         steps = [json.loads(line).get("step") for line in metrics.read_text().splitlines() if "event" not in line]
-        self.assertEqual(steps[-1], 400)
+        self.assertEqual(steps[-1], 100)
 
     def dying_once(self):
         """Sourced by every rank: the first attempt's rank 1 is killed when a checkpoint is there."""
