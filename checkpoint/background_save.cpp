@@ -17,7 +17,10 @@ BackgroundSave::BackgroundSave(Tensor copy, Communicator& world)
     : copy_(copy),
       group_(world.duplicate("checkpoint")),
       exceptions_(std::uncaught_exceptions()),
-      writer_(Stream::Mode::worker) {}
+      writer_(Stream::Mode::worker) {
+  // The system gives pages when they are first written to; the first save must not wait for them.
+  std::memset(copy_.raw(), 0, size_t(copy_.bytes()));
+}
 
 BackgroundSave::~BackgroundSave() {
   if (std::uncaught_exceptions() == exceptions_) return;
