@@ -35,8 +35,8 @@ const Family* family_called(const std::string& type, const Fields& fields) {
   const std::string last = types.back();
   const std::string hint = type.empty() ? "" : fmt::format(", and the nearest is {}", nearest);
   types.pop_back();
-  fields.refuse("model_type", fmt::format("'{}' is not built; {} and {} are{}", type, fmt::join(types, ", "), last,
-                                          hint));
+  fields.refuse("model_type",
+                fmt::format("'{}' is not built; {} and {} are{}", type, fmt::join(types, ", "), last, hint));
   return nullptr;
 }
 
