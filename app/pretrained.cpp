@@ -6,6 +6,7 @@
 #include "checkpoint/checkpoint.h"
 #include "core/units.h"
 #include "model/config_json.h"
+#include "runtime/pipeline_cut.h"
 #include "runtime/training_state.h"
 
 namespace cleave {
@@ -134,11 +135,12 @@ Pretrained::Pretrained(const PretrainedOptions& o, Job& job) {
   find_tokenizer(o, job.first());
   const DsConfig config = layout_of(o, model, job);
   check_kernels(model, job.device());
+  const int64_t texts = ceil_div(o.texts, mesh_shape(config, job.info().world).sharers());
   engine_ = std::make_unique<Engine>(
       config, [&](const Axes& axes) { return make_model(model, model_dtype(config), seq_len_, name_, axes); },
       job.connect(config),
       EngineOptions{
-          .limits = memory_limits(o.ranks), .device = job.device(), .inference = true, .texts = o.texts});
+          .limits = memory_limits(o.ranks), .device = job.device(), .inference = true, .texts = texts});
   if (published_)
     engine_->load_weights([&](const Record& r) { published_->reader().read(r); });
   else

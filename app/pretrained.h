@@ -17,7 +17,7 @@ struct PretrainedOptions {
   std::string tokenizer;  // empty: the one that the checkpoint names
   int64_t seq_len = 0;    // 0: that of the training
   int64_t micro_batch = 1;
-  int64_t texts = 0;  // EngineOptions::texts
+  int64_t texts = 0;  // that grow at a time, on all ranks together
   bool needs_tokenizer = false, document_mask = false;
   bool strict = false, verbose = false, quiet = false;
   RankOptions ranks;
