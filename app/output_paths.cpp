@@ -44,10 +44,11 @@ std::optional<Identity> identity_of(const std::string& path) {
        path, std::strerror(error));
 }
 
-// Opens for writing without touching what is there; removes what it made.
+// Opens for writing without touching what is there; removes what it made. Not for appending, which mounts of
+// object stores refuse.
 void try_file(const std::string& what, const std::string& path) {
   const bool made = ::access(path.c_str(), F_OK) != 0;
-  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0644);
+  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0644);
   if (fd < 0) refuse(what, path, errno);
   ::close(fd);
   if (made) ::unlink(path.c_str());
@@ -63,8 +64,12 @@ void OutputPaths::file(const std::string& what, const std::string& path) {
   if (!path.empty()) outputs_.push_back({what, path});
 }
 
-void OutputPaths::folder(const std::string& what, const std::string& path) {
-  if (!path.empty()) outputs_.push_back({what, path, true});
+void OutputPaths::folder(const std::string& what, const std::string& path,
+                         const std::vector<std::string>& files) {
+  if (path.empty()) return;
+  outputs_.push_back({what, path, true});
+  for (const std::string& name : files)
+    outputs_.push_back({what, (fs::path(path) / name).string(), false, true});
 }
 
 void OutputPaths::require_distinct() const {
@@ -90,6 +95,7 @@ void OutputPaths::require_distinct() const {
 
 void OutputPaths::require_writable() const {
   for (const Named& out : outputs_) {
+    if (out.is_of_folder) continue;
     const fs::path folder = out.is_folder ? fs::path(out.path) : fs::path(out.path).parent_path();
     std::error_code error;
     if (!folder.empty()) fs::create_directories(folder, error);

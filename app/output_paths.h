@@ -11,7 +11,9 @@ class OutputPaths {
   // `what` is how the user named it: "--data". An empty path is none.
   void input(const std::string& what, const std::string& path);
   void file(const std::string& what, const std::string& path);
-  void folder(const std::string& what, const std::string& path);
+  // `files` are names in it that the program makes, replaces and removes by its own rules: no other output
+  // may be one, and whether they can be written is not tried.
+  void folder(const std::string& what, const std::string& path, const std::vector<std::string>& files = {});
 
   // Error(usage) naming both where an output is an input or another output: by device and inode where the
   // file exists, whatever its names, and else by the folder it would be in and its name there.
@@ -23,7 +25,7 @@ class OutputPaths {
  private:
   struct Named {
     std::string what, path;
-    bool is_folder = false;
+    bool is_folder = false, is_of_folder = false;
   };
   std::vector<Named> inputs_, outputs_;
 };

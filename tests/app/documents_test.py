@@ -23,6 +23,10 @@ ELSEWHERE = {
     "cmake --preset release": "scripts/test.sh",
     "./examples/fine_tune/run.sh": "scripts/test_examples.sh",
     "./examples/resume_anywhere/run.sh": "scripts/test_examples.sh",
+    "./examples/azureml/run.sh": "tests/app/cluster_examples_test.py",
+    "DS_CONFIG=examples/train_gpt/ds_config.json DATA=corpus.txt OUTPUT=run sbatch": "tests/app/cluster_examples_test.py",
+    "./examples/torchrun/train.sh": "tests/app/cluster_examples_test.py",
+    "./examples/mpi/train.sh": "tests/app/cluster_examples_test.py",
     "./scripts/fetch_digits.sh": "scripts/test_examples.sh",
     "cleave launch -n 2 -- build/release/bin/digits": "scripts/test_examples.sh",
     # Tens of gigabytes and minutes; their plans are run.
@@ -121,7 +125,7 @@ class Documents(AppTest):
         for name in ["train", "launch", "check", "plan", "eval", "generate", "import", "export", "data", "report", "data split", "data tokenize",
                      "data inspect", "data ngrams"]:
             helps += subprocess.run([CLEAVE, *name.split(), "--help"], capture_output=True, text=True).stdout
-        others = {"--preset", "--build", "--install", "--prefix", "--no-python", "--nproc_per_node", "--quick", "--resume"}
+        others = {"--preset", "--build", "--install", "--prefix", "--no-python", "--nproc_per_node", "--quick", "--resume", "--requeue"}
         for page in PAGES + [ROOT / "docs" / "memory.md"]:
             for option in set(re.findall(r"(?<![\w-])--[a-z][a-z_-]+", page.read_text())) - others:
                 self.assertIn(option, helps, f"{page.relative_to(ROOT)} names an option that no command has")

@@ -1,0 +1,270 @@
+#!/usr/bin/env python3
+"""The examples for clusters: Azure ML's jobs in their emulator, which is tested itself, and those for SLURM, torchrun and mpirun, whose tools
+are stood in for by some that set the variables of their documents. Usage: cluster_examples_test.py CLEAVE"""
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import unittest
+
+from app_test import AppTest, CLEAVE, ROOT
+from documents_test import LAUNCHERS, blocks
+
+BIN = pathlib.Path(CLEAVE).parent
+AZURE = ROOT / "examples" / "azureml"
+MOUNT = BIN / "azureml_mount.so"
+try:
+    import yaml
+    PYTHON = sys.executable
+except ImportError:
+    yaml = None
+    PYTHON = "/usr/bin/python3"
+
+# In the place of srun, torchrun and mpirun: two ranks, which get what is sent to it, as SLURM sends it to a step.
+STARTER = """#!/usr/bin/env python3
+import os, signal, subprocess, sys
+at = next(i for i, word in enumerate(sys.argv) if word == os.environ["CLEAVE"])
+variables = {variables!r}
+port = os.environ["TEST_PORT"]
+ranks = [subprocess.Popen(sys.argv[at:], env={{**os.environ, **{{k: v.format(r=r, port=port) for k, v in variables.items()}}}})
+         for r in range(2)]
+for s in (signal.SIGUSR1, signal.SIGTERM):
+    signal.signal(s, lambda number, frame: [rank.send_signal(number) for rank in ranks])
+open("called", "a").write(" ".join(sys.argv[1:at]) + "\\n")
+sys.exit(max(rank.wait() for rank in ranks))
+"""
+
+
+class ClusterExamples(AppTest):
+    maxDiff = None
+
+    def setUp(self):
+        super().setUp()
+        self.tools = self.dir / "tools"
+        self.tools.mkdir()
+        for name, (_, variables) in LAUNCHERS.items():
+            self.tool(name, STARTER.format(variables=variables))
+        self.env = {**{k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")},
+                    "PATH": f"{self.tools}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1", "CLEAVE": CLEAVE,
+                    "TEST_PORT": str(30000 + os.getpid() % 2000)}
+        (self.dir / "corpus.txt").write_text(self.text.read_text())
+
+    def tool(self, name, text):
+        (self.tools / name).write_text(text)
+        (self.tools / name).chmod(0o755)
+
+    # Azure ML
+
+    def emulate(self, job, *options, code=0, inputs=()):
+        file = self.dir / "job.yml"
+        file.write_text(job if isinstance(job, str) else json.dumps(job))  # which is YAML, too
+        r = subprocess.run([PYTHON, AZURE / "emulate.py", file, "--work", self.dir / "work", "--tools", BIN, "--mount", MOUNT, "--verbose",
+                            *(f"--input={name}={path}" for name, path in inputs), *map(str, options)], capture_output=True, text=True,
+                           timeout=120)
+        self.assertEqual(r.returncode, code, f"{r.stdout}\n{r.stderr}")
+        return r
+
+    def seen(self, distribution, nodes, **job):
+        """By process the variables that a job's command sees."""
+        r = self.emulate({"command": "env; pwd", "environment": "azureml:x:1", "resources": {"instance_count": nodes},
+                          "distribution": distribution, **job})
+        found = {}
+        for number, name, value in re.findall(r"^\[(\d+)\] (\w+)=(.*)$", r.stdout, re.MULTILINE):
+            found.setdefault(int(number), {})[name] = value
+        return found
+
+    def test_the_jobs_do_what_their_page_shows(self):
+        work = self.dir / "azure ml"
+        (work / "text").mkdir(parents=True)
+        text = self.text.read_text()
+        (work / "text" / "kjv.txt").write_text("\n".join(text[i:i + 70] for i in range(0, len(text), 70)))
+        r = subprocess.run([AZURE / "run.sh", work], env={**os.environ, "TOOLS": str(BIN)}, capture_output=True, text=True, timeout=300)
+        self.assertEqual(r.returncode, 0, r.stdout + r.stderr)
+
+        def same(text):  # a slow machine may lose the node a checkpoint later
+            return re.sub(r"(step ?|steps )\d+", r"\1N", re.sub(r"\d\.\de[-+]\d\d", "small", text)).strip()
+        shown = "".join(blocks(AZURE / "README.md", "text"))
+        self.assertEqual(same(r.stdout), same(shown))
+
+    def test_pytorch_gives_a_place_to_each_process(self):
+        seen = self.seen({"type": "pytorch", "process_count_per_instance": 2}, 2)
+        self.assertEqual(len(seen), 4)
+        for rank, (node, local) in enumerate([(0, 0), (0, 1), (1, 0), (1, 1)]):
+            env = seen[rank]
+            got = [env[name] for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "NODE_RANK", "AZUREML_NODE_COUNT", "AZUREML_PROCESS_NAME")]
+            self.assertEqual(got, [str(rank), "4", str(local), str(node), "2", f"rank_{rank}"])
+            self.assertEqual((env["MASTER_ADDR"], env["MASTER_PORT"]), (seen[0]["MASTER_ADDR"], seen[0]["MASTER_PORT"]))
+            self.assertEqual([name for name in env if name in ("LOCAL_WORLD_SIZE", "TF_CONFIG") or name.startswith("OMPI")], [])
+        self.assertEqual(sorted(self.seen({"type": "pytorch"}, 3)), [0, 1, 2])
+        self.assertEqual(self.seen({"type": "pytorch"}, 1)[0]["AZUREML_PROCESS_NAME"], "main")
+
+    def test_mpi_names_the_master_as_azure_batch_does(self):
+        seen = self.seen({"type": "mpi", "process_count_per_instance": 2}, 2)
+        for rank, local in enumerate([0, 1, 0, 1]):
+            env = seen[rank]
+            self.assertEqual([env[f"OMPI_COMM_WORLD_{name}"] for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")],
+                             [str(rank), "4", str(local), "2"])
+            self.assertEqual(env["AZ_BATCH_MASTER_NODE"], "127.0.0.1:6000")
+            self.assertNotIn("RANK", env)
+            self.assertNotIn("MASTER_ADDR", env)
+        alone = self.seen({"type": "mpi", "process_count_per_instance": 2}, 1)[1]
+        self.assertEqual(alone["AZ_BATCHAI_MPI_MASTER_NODE"], "localhost")
+        self.assertNotIn("AZ_BATCH_MASTER_NODE", alone)
+
+    def test_tensorflow_has_tf_config_alone(self):
+        seen = self.seen({"type": "tensorflow", "worker_count": 2, "parameter_server_count": 1}, 3)
+        hosts = ["127.0.0.1:2222", "127.0.0.1:2223", "127.0.0.1:2224"]
+        for number, task in enumerate([("worker", 0), ("worker", 1), ("ps", 0)]):
+            self.assertNotIn("RANK", seen[number])
+            self.assertEqual(json.loads(seen[number]["TF_CONFIG"]), {
+                "cluster": {"worker": hosts[:2], "ps": hosts[2:]}, "task": {"type": task[0], "index": task[1]}, "environment": "cloud"})
+
+    def test_a_parameter_server_is_refused_with_the_reason(self):
+        r = self.emulate({"command": "deepspeed --no_python true", "environment": "azureml:x:1", "resources": {"instance_count": 2},
+                          "distribution": {"type": "tensorflow", "worker_count": 1, "parameter_server_count": 1}}, code=2)
+        self.assertIn("set parameter_server_count to 0", r.stdout)
+
+    def test_nodes_share_nothing_but_the_output(self):
+        code = self.dir / "code"
+        code.mkdir()
+        (code / "here").write_text("x")
+        (self.dir / "in").mkdir()
+        (self.dir / "in" / "text").write_text("read me")
+        command = "cat here ${{inputs.a}}/text; touch mine.$RANK; ls; pwd; echo $AZURE_ML_OUTPUT_o > ${{outputs.o}}/$RANK; echo no > ${{inputs.a}}/new"
+        job = {"command": command, "code": "code", "environment": "azureml:x:1", "resources": {"instance_count": 2},
+               "distribution": {"type": "pytorch"}, "inputs": {"a": {"type": "uri_folder", "path": "azureml:a:1"}},
+               "outputs": {"o": {"type": "uri_folder", "path": "azureml://datastores/store/paths/fixed"}}}
+        r = self.emulate(job, code=1, inputs=[("a", self.dir / "in")])
+        self.assertIn("Read-only file system", r.stdout)
+        self.assertEqual([p.name for p in (self.dir / "in").iterdir()], ["text"])
+        output = self.dir / "work/datastores/store/fixed"
+        self.assertEqual({p.name: p.read_text().strip() for p in output.iterdir()}, {"0": str(output), "1": str(output)})
+        for node in "01":
+            names = {p.name for p in (self.dir / f"work/start0/node{node}/wd").iterdir()}
+            self.assertEqual(names, {"here", f"mine.{node}", "logs", "outputs"})
+
+    def test_the_output_refuses_what_the_mount_does(self):
+        script = self.dir / "try.py"
+        script.write_text("""import errno, fcntl, os, sys
+os.chdir(sys.argv[1])
+def name(call):
+    try:
+        call()
+        return "done"
+    except OSError as error:
+        return errno.errorcode[error.errno]
+open("file", "w").write("x")
+os.mkdir("folder")
+print(name(lambda: open("new", "a")), name(lambda: os.open("file", os.O_WRONLY)), name(lambda: open("file", "r+")),
+      name(lambda: os.rename("folder", "other")), name(lambda: os.link("file", "l")), name(lambda: os.symlink("file", "s")),
+      name(lambda: fcntl.flock(open("file"), fcntl.LOCK_EX)), name(lambda: fcntl.lockf(open("free", "w"), fcntl.LOCK_EX)))
+print(name(lambda: open("file", "w").write("y")), name(lambda: os.rename("file", "moved")), open("moved").read(), name(lambda: os.unlink("moved")))
+""")
+        for place, want in (("mount", "ENOTSUP ENOTSUP ENOTSUP EPERM EPERM EPERM ENOTSUP ENOTSUP"), ("disk", "done " * 8)):
+            (self.dir / place).mkdir()
+            r = subprocess.run([PYTHON, script, self.dir / place], capture_output=True, text=True, check=True,
+                               env={**os.environ, "LD_PRELOAD": str(MOUNT), "EMULATED_OUTPUTS": str(self.dir / "mount")})
+            self.assertEqual(r.stdout.splitlines(), [want.strip(), "done done y done"])
+
+    def test_job_files_that_cannot_run_say_why(self):
+        job = {"command": "true", "environment": "azureml:x:1"}
+        for change, said in [({"distribution": {"type": "deepspeed"}}, "type deepspeed is not emulated"),
+                             ({"distribution": {"type": "mpi"}}, "needs process_count_per_instance"),
+                             ({"distribution": {"type": "pytorch", "worker_count": 2}}, "worker_count is not a field of type pytorch"),
+                             ({"inputs": {"a": {}}}, "--input a=FOLDER"), ({"command": "${{inputs.b}}"}, "inputs.b"),
+                             ({"outputs": {"o": {"path": "azureml://datastores/s/paths/../../x"}}}, "is not azureml://"),
+                             ({"resources": {"instance_count": 2}}, "need a distribution")]:
+            self.assertIn(said, self.emulate({**job, **change}, code=2).stderr)
+        self.assertIn("command is missing", self.emulate({"environment": "azureml:x:1"}, code=2).stderr)
+        self.assertIn("ended with exit code 7", self.emulate({**job, "command": "exit 7"}, code=7).stdout)
+
+    def test_job_files_have_keys_that_the_schema_has(self):
+        keys = {"$schema", "experiment_name", "code", "command", "inputs", "outputs", "environment", "compute", "distribution", "resources",
+                "services", "limits"}
+        files = sorted(AZURE.glob("*.yml"))
+        self.assertEqual(len(files), 5)
+        for file in files:
+            job = yaml.safe_load(file.read_text())
+            self.assertEqual(set(job) - keys, set(), file)
+            self.assertTrue(all(o["mode"] == "rw_mount" for o in job["outputs"].values()))
+            build = job["environment"]["build"]
+            self.assertTrue((AZURE / build["path"] / build["dockerfile_path"]).is_file())
+
+    def test_the_image_is_built_by_commands_that_are_there(self):
+        text = (AZURE / "Dockerfile").read_text()
+        self.assertTrue((ROOT / re.search(r"\./(scripts/\w+\.sh) build", text)[1]).is_file())
+        options = re.findall(r"-D(CLEAVE_\w+)=", text)
+        self.assertEqual(len(options), 3)
+        for option in options:
+            self.assertIn(f"option({option} ", (ROOT / "CMakeLists.txt").read_text())
+
+    # The others
+
+    def steps(self, file):
+        return [s["step"] for s in map(json.loads, (self.dir / file).read_text().splitlines()) if "loss" in s]
+
+    def test_a_job_of_slurm_is_saved_before_its_time_ends_and_goes_on(self):
+        self.tool("scontrol", '#!/bin/sh\necho "$@" >> requeued\n')
+        script = ROOT / "examples/slurm/train.sbatch"
+        options = dict(re.findall(r"^#SBATCH --([\w-]+)=?(.*)$", script.read_text(), re.MULTILINE))
+        self.assertEqual((options["requeue"], options["signal"]), ("", "USR1@300"))
+        env = {**self.env, "SLURM_JOB_ID": "4711", "SLURM_STEP_ID": "0", "DS_CONFIG": str(self.config()), "DATA": "corpus.txt",
+               "OUTPUT": "run", "SEQ_LEN": "32", "STEPS": "100000"}
+        job = subprocess.Popen(["bash", script], cwd=self.dir, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                               start_new_session=True)
+        until = time.monotonic() + 60
+        while not (self.dir / "run.jsonl").exists() or len(self.steps("run.jsonl")) < 3:
+            self.assertIsNone(job.poll(), job.stdout.read() if job.poll() is not None else "")
+            self.assertLess(time.monotonic(), until)
+            time.sleep(0.05)
+        step = subprocess.run(["pgrep", "-P", str(job.pid)], capture_output=True, text=True).stdout.split()
+        self.assertEqual(len(step), 1)
+        os.kill(int(step[0]), signal.SIGUSR1)
+        out, _ = job.communicate(timeout=60)
+        self.assertEqual(job.returncode, 0, out)
+        self.assertEqual((self.dir / "requeued").read_text(), "requeue 4711\n")
+        saved = int(re.search(r"global_step(\d+)", (self.dir / "run" / "latest").read_text())[1])
+        # Its next start, which ends with its last step and is not queued again.
+        again = subprocess.run(["bash", script], cwd=self.dir, capture_output=True, text=True, timeout=60,
+                               env={**env, "SLURM_RESTART_COUNT": "1", "STEPS": str(saved + 2)})
+        self.assertEqual(again.returncode, 0, again.stdout + again.stderr)
+        self.assertIn(f"at step {saved}", again.stdout)
+        self.assertEqual(self.steps("run.jsonl")[-2:], [saved + 1, saved + 2])
+        self.assertEqual((self.dir / "requeued").read_text(), "requeue 4711\n")
+        # What else goes wrong is not tried again.
+        wrong = subprocess.run(["bash", script], cwd=self.dir, capture_output=True, text=True, timeout=60, env={**env, "DATA": "gone"})
+        self.assertEqual(wrong.returncode, 7)
+        self.assertEqual((self.dir / "requeued").read_text(), "requeue 4711\n")
+
+    def run_page(self, name):
+        """The command that an example's page shows."""
+        command, = blocks(ROOT / f"examples/{name}/README.md", "sh")
+        (self.dir / "examples").symlink_to(ROOT / "examples")
+        r = subprocess.run(["bash", "-euo", "pipefail", "-c", command.replace("--steps 30", "--steps 4")], cwd=self.dir, env=self.env,
+                           capture_output=True, text=True, timeout=60)
+        self.assertEqual(r.returncode, 0, r.stdout + r.stderr)
+        self.assertIn("2 ranks", r.stdout + r.stderr)
+        return (self.dir / "called").read_text()
+
+    def test_torchrun_starts_ranks(self):
+        called = self.run_page("torchrun")
+        self.assertIn("--no-python --nnodes 1 --nproc_per_node 2 --max_restarts 3", called)
+        self.assertTrue((self.dir / "run" / "latest").exists())
+
+    def test_mpirun_starts_ranks(self):
+        self.assertEqual(self.run_page("mpi"), "-n 2 --bind-to none\n")
+        self.env |= {"MASTER_ADDR": "127.0.0.1", "HOSTFILE": "hosts"}
+        (self.dir / "examples").unlink()
+        self.assertIn("--bind-to none --hostfile hosts -x MASTER_ADDR\n", self.run_page("mpi"))
+
+
+if __name__ == "__main__":
+    if not MOUNT.exists():
+        print(f"skipped: {MOUNT} is not built here")
+        sys.exit(77)
+    unittest.main(verbosity=2)
