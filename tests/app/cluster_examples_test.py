@@ -18,12 +18,12 @@ from documents_test import LAUNCHERS, blocks
 BIN = pathlib.Path(CLEAVE).parent
 AZURE = ROOT / "examples" / "azureml"
 MOUNT = BIN / "azureml_mount.so"
+PYTHON = sys.executable
 try:
     import yaml
-    PYTHON = sys.executable
-except ImportError:
-    yaml = None
-    PYTHON = "/usr/bin/python3"
+except ImportError as e:
+    print(f"skipped: {e}; install python3-yaml", file=sys.stderr)
+    sys.exit(77)
 
 # In the place of srun, torchrun and mpirun: two ranks, which get what is sent to it, as SLURM sends it to a step.
 STARTER = """#!/usr/bin/env python3

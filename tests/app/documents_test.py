@@ -125,7 +125,7 @@ class Documents(AppTest):
         for name in ["train", "launch", "check", "plan", "eval", "generate", "import", "export", "data", "report", "data split", "data tokenize",
                      "data inspect", "data ngrams"]:
             helps += subprocess.run([CLEAVE, *name.split(), "--help"], capture_output=True, text=True).stdout
-        others = {"--preset", "--build", "--install", "--prefix", "--no-python", "--nproc_per_node", "--quick", "--resume", "--requeue"}
+        others = {"--preset", "--build", "--install", "--prefix", "--no-python", "--nproc_per_node", "--quick", "--resume", "--requeue", "--lose_node"}
         for page in PAGES + [ROOT / "docs" / "memory.md"]:
             for option in set(re.findall(r"(?<![\w-])--[a-z][a-z_-]+", page.read_text())) - others:
                 self.assertIn(option, helps, f"{page.relative_to(ROOT)} names an option that no command has")
