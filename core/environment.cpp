@@ -30,6 +30,7 @@ constexpr auto kVariables = std::to_array<EnvironmentVariable>({
     // Of tests.
     {"CLEAVE_FULL_PRODUCT", "1", "1", "for a sample"},
     {"CLEAVE_KILLS", "NUMBER", "a number", "for a few"},
+    {"CLEAVE_TEST_HOST", "TEXT", "a name", "for the host that this is"},
 });
 constexpr std::string_view kPrefix = "CLEAVE_", kOfTests = "CLEAVE_TEST_";
 
