@@ -3,8 +3,10 @@
 #include <fmt/ranges.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <fstream>
+#include <iterator>
 
 #include "app/launch_options.h"
 #include "app/launch_program.h"
@@ -107,10 +109,18 @@ LaunchResult launch_once(const LaunchStart& start, const LaunchRequest& r) {
                                   : launch_by_other(remote_commands(start.plan, remote)[0], stay);
 }
 
-// Ends that come again however often the job starts: a wrong command line, a wish to stop.
+// Ends that come again however often the job starts: codes that say what is wrong. Another start helps where
+// a rank was lost or killed, and perhaps where nothing is known of a program's code.
 bool ends_for_good(const LaunchResult& result) {
-  return result.exit == 0 || result.asked_to_stop || result.exit == int(Exit::usage) ||
-         result.exit == int(Exit::stopped);
+  constexpr int kForGood[] = {0,
+                              int(Exit::usage),
+                              int(Exit::memory),
+                              int(Exit::checkpoint),
+                              int(Exit::data),
+                              int(Exit::training),
+                              int(Exit::stopped)};
+  return result.asked_to_stop ||
+         std::find(std::begin(kForGood), std::end(kForGood), result.exit) != std::end(kForGood);
 }
 
 int run(LaunchStart start, const LaunchRequest& r) {

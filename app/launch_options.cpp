@@ -123,6 +123,11 @@ size_t program_begins(const CLI::App& app, Arguments& arguments) {
     if (!option) continue;
     const std::string value = equals == a.npos ? "" : a.substr(equals);
     a = whole + value;
+    if (a == "--launcher_args" && i + 1 < arguments.size()) {  // whose value is options of another program
+      a += "=" + arguments[i + 1];
+      arguments.erase(arguments.begin() + long(i) + 1);
+      continue;
+    }
     if (equals == std::string::npos && option->get_items_expected_min() > 0) ++i;
   }
   return arguments.size();
@@ -149,7 +154,7 @@ std::optional<LaunchRequest> parse_launch(const Arguments& all) {
   if (!parse(app, {arguments.begin(), middle})) return {};
   refuse(v.refused);
   LaunchRequest& r = v.request;
-  r.typed = fmt::format("{}", fmt::join(all.begin(), all.begin() + long(at), " "));
+  r.typed = fmt::format("{}", fmt::join(all.begin(), all.end() - (arguments.end() - middle), " "));
   r.dashes = at < arguments.size() && arguments[at] == "--";
   r.command.assign(middle + (r.dashes ? 1 : 0), arguments.end());
   r.launcher = parse_launcher(v.launcher);

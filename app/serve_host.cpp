@@ -84,8 +84,9 @@ int serve_host(const Arguments& arguments) {
   if (arguments[0] == "--rank") return serve_rank(nodes_from_environment());
   StayOptions stay{.leave_grace = 3s, .term_grace = 1500ms};
   stay.of_other_host = true;
+  stay.control = STDIN_FILENO;  // pdsh says nothing there, and holds it open as long as it lives
   if (arguments.size() == 1) {
-    stay.control = STDIN_FILENO;
+    stay.heartbeat = true;
     return serve_node(node_from_input(), stay);
   }
   const std::vector<NodeStart> nodes = nodes_from_environment();

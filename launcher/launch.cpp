@@ -14,6 +14,7 @@
 
 #include "core/range.h"
 #include "launcher/children.h"
+#include "launcher/heartbeat.h"
 #include "launcher/job_id.h"
 #include "launcher/passed_signals.h"
 #include "launcher/placed_rank.h"
@@ -82,10 +83,12 @@ class Launch {
     // Of standard output only that nobody reads it any more.
     std::vector<pollfd> polls = {{signals_.fd(), POLLIN, 0},
                                  {stay_.control, POLLIN, 0},
-                                 {stay_.of_other_host ? STDOUT_FILENO : -1, 0, 0}};
+                                 {stay_.of_other_host ? STDOUT_FILENO : -1, 0, 0},
+                                 {callbacks_.full ? callbacks_.full() : -1, POLLOUT, 0}};
     const size_t first = polls.size();
+    const bool taken = polls[3].fd < 0;
     std::vector<std::pair<size_t, int>> sources;
-    for (size_t r = 0; r < children_.size(); ++r)
+    for (size_t r = 0; taken && r < children_.size(); ++r)
       for (int i : {0, 1})
         if (children_[r].output[i]) {
           polls.push_back({children_[r].output[i].fd(), POLLIN, 0});
@@ -107,6 +110,7 @@ class Launch {
       alone_ = true;
       return;
     }
+    heard_ = Clock::now();
     told_.append(buffer, size_t(n));
     constexpr std::string_view kSignal = "signal ";
     for (size_t end; (end = told_.find('\n')) != std::string::npos; told_.erase(0, end + 1))
@@ -175,6 +179,7 @@ class Launch {
 
   // After a failure the others normally leave by themselves, because their connections break.
   void hurry() {
+    if (stay_.heartbeat && Clock::now() - heard_ > kLongestSilence) alone_ = true;
     if (alone_ && failed_at_ == Clock::time_point::max()) failed_at_ = Clock::now();
     if (failed_at_ == Clock::time_point::max()) return;
     end_stopped();
@@ -203,6 +208,7 @@ class Launch {
   LaunchResult result() const {
     LaunchResult result;
     result.asked_to_stop = passed_.asked_to_stop();
+    result.alone = alone_;
     result.exits.resize(children_.size());
     std::vector<std::pair<int, int>> own;
     for (const auto& [index, exit] : order_) {
@@ -237,8 +243,9 @@ class Launch {
   std::vector<int> killed_by_us_, stopped_;
   RankLines lines_;
   PassedSignals passed_;
-  std::string told_;    // the beginning of a line of the other launcher
-  bool alone_ = false;  // that launcher is gone
+  std::string told_;                        // the beginning of a line of the other launcher
+  bool alone_ = false;                      // that launcher is gone
+  Clock::time_point heard_ = Clock::now();  // when it said something
   Clock::time_point failed_at_ = Clock::time_point::max();
   enum class Hurried { no, asked, killed } hurried_ = Hurried::no;
 };

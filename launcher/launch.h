@@ -34,6 +34,9 @@ struct LaunchCallbacks {
   std::function<void(std::string_view line, bool is_error)> output = {};
   // A rank has ended, with its exit code, or 128 + signal; `killed` by the launcher itself.
   std::function<void(int rank, int exit, bool killed)> ended = {};
+  // A descriptor that takes no more output for now, -1: none. What the ranks say waits for it meanwhile,
+  // and nothing else does.
+  std::function<int()> full = {};
 };
 
 // How a launcher stays with the ranks of its host.
@@ -42,8 +45,9 @@ struct StayOptions {
   std::chrono::milliseconds leave_grace{10'000}, term_grace{5'000};
   // A launcher on another host started this one; when nobody reads standard output any more, the ranks end.
   bool of_other_host = false;
-  int control = -1;   // a descriptor with that launcher's words: lines "signal N", and its end ends the ranks
-  bool place = true;  // what is started is a rank, and told which; else it has only the environment
+  int control = -1;  // a descriptor with that launcher's words: lines "signal N", and its end ends the ranks
+  bool heartbeat = false;  // a line each second: ten seconds without one end the ranks, too
+  bool place = true;       // what is started is a rank, and told which; else it has only the environment
 };
 
 // A rank that was stopped (SIGSTOP) when another one failed is ended, and is the cause where the others only
@@ -56,6 +60,7 @@ struct LaunchResult {
   std::string message;
   std::vector<int> exits;      // of every rank
   bool asked_to_stop = false;  // by a signal
+  bool alone = false;          // the launcher on another host went away
 };
 
 // Blocks until all ranks have ended. SIGINT, SIGTERM and SIGUSR1 are passed on to the ranks, each once; a

@@ -11,10 +11,12 @@
 #include <cerrno>
 #include <charconv>
 #include <cstring>
+#include <optional>
 #include <sstream>
 
 #include "launcher/children.h"
 #include "launcher/discovery.h"
+#include "launcher/heartbeat.h"
 #include "launcher/passed_signals.h"
 #include "launcher/rank_lines.h"
 #include "launcher/signals.h"
@@ -30,6 +32,7 @@ struct Way {
   std::vector<int> ranks;
   ChildProcess process;
   std::string unsent;
+  bool told = false;       // its part of the job is sent
   std::string last_error;  // its own, no rank's
   bool ended = false;
   int exit = 0;
@@ -75,6 +78,7 @@ class HostsLaunch {
         if (const int sent = passed_.take(*signal)) send(sent);
       reap();
       hurry();
+      beat();
     }
     return result();
   }
@@ -127,6 +131,7 @@ class HostsLaunch {
   static void write_to(Way& w) {
     const ssize_t n = write(w.process.input.fd(), w.unsent.data(), w.unsent.size());
     if (n > 0) w.unsent.erase(0, size_t(n));
+    if (w.unsent.empty()) w.told = true;
     if (n < 0 && errno != EAGAIN && errno != EINTR) w.process.input.close();  // its end says why
   }
 
@@ -227,6 +232,18 @@ class HostsLaunch {
     }
   }
 
+  // A line between the pieces of a job would be part of it. Later words are shorter than what a pipe takes as
+  // one.
+  void beat() {
+    std::vector<int> listening;
+    for (const Way& w : ways_)
+      if (!w.ended && w.told && w.process.input) listening.push_back(w.process.input.fd());
+    if (listening == listening_) return;
+    listening_ = listening;
+    heartbeat_.reset();  // first, so that it has no descriptor that is closed here
+    if (!listening.empty()) heartbeat_.emplace(listening);
+  }
+
   LaunchResult result() const {
     LaunchResult result;
     result.asked_to_stop = passed_.asked_to_stop();
@@ -284,6 +301,8 @@ class HostsLaunch {
   std::optional<size_t> lost_;              // the first way that ended before its ranks
   RankLines lines_;
   PassedSignals passed_;
+  std::vector<int> listening_;  // hosts that hear the heartbeat
+  std::optional<Heartbeat> heartbeat_;
   Clock::time_point failed_at_ = Clock::time_point::max();
   enum class Hurried { no, asked, killed } hurried_ = Hurried::no;
 };

@@ -73,10 +73,10 @@ std::vector<RemoteCommand> by_pdsh(const LaunchPlan& plan, const RemoteOptions& 
   command += " %n";
   RemoteCommand c{
       join({{"pdsh", "-S", "-N", "-f", "1024", "-R", "ssh"}, o.args, {"-w", host_list(plan), command}})};
-  c.environment = {
-      {kJobVariable, job_of(plan)},
-      {"PDSH_SSH_ARGS_APPEND",
-       fmt::format("-o SendEnv={}{}", kJobVariable, o.ssh_port ? fmt::format(" -p {}", o.ssh_port) : "")}};
+  c.environment = {{kJobVariable, job_of(plan)},
+                   {"PDSH_SSH_ARGS_APPEND",
+                    fmt::format("-o SendEnv={} -o ServerAliveInterval=3 -o ServerAliveCountMax=3{}",
+                                kJobVariable, o.ssh_port ? fmt::format(" -p {}", o.ssh_port) : "")}};
   return {c};
 }
 

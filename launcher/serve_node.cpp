@@ -1,35 +1,84 @@
 #include "launcher/serve_node.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <poll.h>
 #include <signal.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
 
 #include "core/error.h"
+#include "launcher/heartbeat.h"
 #include "launcher/variables.h"
 
 namespace cleave {
 namespace {
 
-void say_word(const std::string& text) {
-  std::fprintf(stdout, "%c%s\n", kNodeWord, text.c_str());
-  std::fflush(stdout);
-}
+// What goes to the launcher on another host. Never waits: a connection that takes nothing more must not keep
+// this launcher from noticing that nobody is there.
+class NodeOutput {
+ public:
+  NodeOutput() {
+    for (const int fd : kDescriptors) fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
+  }
+
+  void say(std::string_view text, bool is_error) {
+    unsent_[is_error] += text;
+    send();
+  }
+  void say_word(const std::string& text) { say(fmt::format("{}{}\n", kNodeWord, text), false); }
+
+  // One that has not taken everything; -1: none.
+  int full() {
+    send();
+    for (int i : {0, 1})
+      if (!unsent_[i].empty()) return kDescriptors[i];
+    return -1;
+  }
+
+  // The ranks have ended: as long as the other launcher is there, it is waited for.
+  void finish(int control, bool heartbeat) {
+    for (int fd; (fd = full()) >= 0;) {
+      pollfd polls[] = {{fd, POLLOUT, 0}, {control, POLLIN, 0}};
+      const auto longest = std::chrono::milliseconds(kLongestSilence);
+      const int news = poll(polls, 2, heartbeat ? int(longest.count()) : -1);
+      if (news == 0) return;
+      char words[256];
+      if (news > 0 && polls[1].revents && read(control, words, sizeof(words)) == 0) return;
+    }
+  }
+
+ private:
+  void send() {
+    for (int i : {0, 1})
+      while (!unsent_[i].empty()) {
+        const ssize_t n = write(kDescriptors[i], unsent_[i].data(), unsent_[i].size());
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0 && errno == EAGAIN) break;
+        unsent_[i].erase(0, n < 0 ? unsent_[i].size() : size_t(n));  // nobody reads it any more
+      }
+  }
+
+  static constexpr int kDescriptors[] = {STDOUT_FILENO, STDERR_FILENO};
+  std::string unsent_[2];
+};
 
 }  // namespace
 
 int serve_node(const NodeStart& node, const StayOptions& stay) {
   signal(SIGPIPE, SIG_IGN);
+  NodeOutput output;
   LaunchCallbacks callbacks;
-  callbacks.output = [](std::string_view line, bool is_error) {
-    std::fwrite(line.data(), 1, line.size(), is_error ? stderr : stdout);
-    std::fflush(is_error ? stderr : stdout);
-  };
-  callbacks.ended = [](int rank, int exit, bool killed) {
-    say_word(fmt::format("ended {} {} {:d}", rank, exit, killed));
+  callbacks.output = [&](std::string_view line, bool is_error) { output.say(line, is_error); };
+  callbacks.full = [&] { return output.full(); };
+  callbacks.ended = [&](int rank, int exit, bool killed) {
+    output.say_word(fmt::format("ended {} {} {:d}", rank, exit, killed));
   };
   const LaunchResult result = launch_node(node, stay, callbacks);
-  if (result.cause >= 0) say_word(fmt::format("result {} {}", result.cause, result.message));
+  if (result.cause >= 0) output.say_word(fmt::format("result {} {}", result.cause, result.message));
+  if (!result.alone) output.finish(stay.control, stay.heartbeat);
   return result.exit;
 }
 

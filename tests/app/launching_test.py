@@ -7,6 +7,7 @@ import os
 import pathlib
 import re
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -57,9 +58,24 @@ a = sys.argv[1:]
 hosts, command = a[a.index("-w") + 1].split(","), a[-1]
 append = os.environ["PDSH_SSH_ARGS_APPEND"].split()
 send = [o.split("=")[1] for o in append if o.startswith("SendEnv=")]
-children = [subprocess.Popen(["ssh", "--", host, command.replace("%n", str(n)).replace("%%", "%")], stdin=subprocess.DEVNULL)
+children = [subprocess.Popen(["ssh", "--", host, command.replace("%n", str(n)).replace("%%", "%")], stdin=subprocess.PIPE)
             for n, host in enumerate(hosts)]
 sys.exit(max(c.wait() for c in children))
+"""
+
+# SSH at far/ssh, which sees the end of its standard input when there is a file "cut"; its output goes on.
+CUT_SSH = """#!/usr/bin/env python3
+import os, pathlib, select, subprocess, sys
+child = subprocess.Popen([str(pathlib.Path(sys.argv[0]).parent / "far" / "ssh"), *sys.argv[1:]], stdin=subprocess.PIPE)
+cut = pathlib.Path(os.environ["FAKE_LOG"]).with_name("cut")
+while child.poll() is None:
+    if cut.exists() and child.stdin:
+        child.stdin.close()
+        child.stdin = None
+    if child.stdin and select.select([0], [], [], 0.05)[0]:
+        child.stdin.write(os.read(0, 65536))
+        child.stdin.flush()
+sys.exit(child.returncode)
 """
 
 # Starts so many processes here, in the order of the hosts, with what each kind tells its ranks.
@@ -324,6 +340,40 @@ class Launching(AppTest):
         self.assertRegex(error, r"error: node-[ab] was not reached or was lost: ssh ended with signal 9")
         self.nothing_left()
 
+    def test_the_end_of_a_hosts_input_alone_ends_its_ranks(self):
+        (self.tools / "far").mkdir()
+        (self.tools / "ssh").rename(self.tools / "far" / "ssh")
+        self.tool("ssh", CUT_SSH)
+        p = self.running()
+        start = time.monotonic()
+        (self.dir / "cut").touch()
+        self.wait_for(p.stdout, "asked")
+        self.assertLess(time.monotonic() - start, 8)  # which silence alone would take ten for
+        p.communicate(timeout=20)
+        self.assertEqual(p.returncode, 75)
+        self.nothing_left()
+
+    def test_mpirun_starts_ranks(self):
+        if not shutil.which("mpirun"):
+            self.skipTest("mpirun is not installed")
+        train = ["train", "--deepspeed_config", self.config(), "--model", "tiny", "--data", self.text, "--seq_len", 32, "--steps", 2]
+        more = ["--allow-run-as-root", "--oversubscribe"]
+        losses = []
+        self.hosts.write_text("localhost slots=2\n")
+        for n, command in enumerate([[CLEAVE, "launch", "-n", 2, "--"], ["mpirun", "-n", 2, *more, CLEAVE],
+                                     ["mpirun", "-n", 2, *more, DEEPSPEED, "cleave"],
+                                     [DEEPSPEED, "-H", self.hosts, "--force_multi", "--launcher", "openmpi", "--launcher_args", " ".join(more),
+                                      "cleave"]]):
+            metrics = self.dir / f"{n}.jsonl"
+            r = self.deepspeed(*command[1:], *train, "--metrics", metrics, program=command[0])
+            self.assertIn("shared memory, 2 ranks", r.stdout)
+            losses.append([json.loads(line)["loss"] for line in metrics.read_text().splitlines() if '"loss":' in line])
+        self.assertEqual(len(losses[0]), 2)
+        self.assertEqual(losses[1:], 3 * losses[:1])
+        (self.dir / "die.py").write_text("import os, sys, time\nsys.exit(5) if os.environ['RANK'] == '1' else time.sleep(60)\n")
+        r = self.deepspeed("-H", self.hosts, "--force_multi", "--launcher", "openmpi", "--launcher_args", " ".join(more), "die.py", code=5)
+        self.assertIn("error: mpirun ended with exit code 5", r.stderr)
+
     def test_pdsh_and_mpi_start_the_same_ranks(self):
         kinds = {"pdsh": None, "openmpi": ("mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), "mpich": ("mpirun", "PMI_RANK", "PMI_SIZE"),
                  "mvapich": ("mpirun", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"), "slurm": ("srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS")}
@@ -357,8 +407,11 @@ class Launching(AppTest):
         self.assertEqual(self.deepspeed("--max_restarts", 1, "third.py", code=1).stdout.count("attempt"), 2)
         r = self.several("--max_restarts", 3, "third.py")
         self.assertEqual(r.stdout.count("attempt 2"), 4)
-        script.write_text("import sys; print('once'); sys.exit(2)\n")
-        self.assertEqual(self.deepspeed("--max_restarts", 3, "third.py", code=2).stdout.count("once"), 1)
+        for code, times in {2: 1, 3: 1, 4: 1, 5: 1, 7: 1, 75: 1, 6: 2, 77: 2}.items():
+            script.write_text(f"import sys; print('so often'); sys.exit({code})\n")
+            self.assertEqual(self.deepspeed("--max_restarts", 1, "third.py", code=code).stdout.count("so often"), times, code)
+        script.write_text("import os; print('so often', flush=True); os.kill(os.getpid(), 9)\n")
+        self.assertEqual(self.deepspeed("--max_restarts", 1, "third.py", code=137).stdout.count("so often"), 2)
 
     def test_a_training_goes_on_from_its_newest_checkpoint(self):
         out, metrics = self.dir / "out", self.dir / "metrics.jsonl"

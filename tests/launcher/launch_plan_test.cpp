@@ -163,7 +163,8 @@ TEST(RemoteCommands, StartALauncherOnAllHostsByPdsh) {
   const RemoteCommand c = only(unequal(), LauncherKind::pdsh, {"-t", "5"}, 1143);
   EXPECT_EQ(c.command, (Words{"pdsh", "-S", "-N", "-f", "1024", "-R", "ssh", "-t", "5", "-w", "h-1,h-2",
                               "exec '/opt/my cleave' launch --node %n"}));
-  EXPECT_EQ(c.environment.at("PDSH_SSH_ARGS_APPEND"), "-o SendEnv=LC_CLEAVE_JOB -p 1143");
+  EXPECT_EQ(c.environment.at("PDSH_SSH_ARGS_APPEND"),
+            "-o SendEnv=LC_CLEAVE_JOB -o ServerAliveInterval=3 -o ServerAliveCountMax=3 -p 1143");
   EXPECT_EQ(decode_nodes(decode_base64(c.environment.at(kJobVariable))), unequal().nodes);
   const auto percent = remote_commands(unequal(), {.kind = LauncherKind::pdsh, .program = "/a%h"});
   EXPECT_EQ(percent[0].command.back(), "exec /a%%h launch --node %n");
