@@ -19,7 +19,7 @@ from hosts import Hosts, why_not  # noqa: E402
 
 DEEPSPEED = str(pathlib.Path(CLEAVE).parent / "deepspeed")
 KILLS = int(os.environ.get("CLEAVE_TEST_KILLS", "0"))
-LOST = 12 + 4.5  # seconds until ssh gives a host up, and until the other ranks have been ended
+LOST = 12 + 4.5  # seconds until ssh gives a host up, and then until the other ranks have been ended
 SCRIPT = """import os, signal, subprocess, sys, time
 signal.signal(signal.SIGTERM, lambda *_: (print('asked', flush=True), sys.exit(75)))
 signal.signal(signal.SIGUSR1, lambda *_: print('save now', flush=True))
@@ -121,12 +121,18 @@ class Multinode(AppTest):
         for kind in kinds:
             self.assertEqual(losses[kind], losses["one"], kind)
 
-    def test_a_rank_that_dies_elsewhere_is_the_cause(self):
-        p, pids = self.running()
+    def test_a_rank_and_a_connection_that_die_elsewhere_are_named(self):
+        """In two jobs at a time, of which neither disturbs the other."""
+        cut, _ = self.running()
+        connection = self.connections("node-b")
+        rank, pids = self.running()
         os.kill(pids[3], signal.SIGKILL)
-        out, err = self.end(p, 137)
+        os.kill(min(connection), signal.SIGKILL)
+        out, err = self.end(rank, 137)
         self.assertIn("error: rank 3 on node-b was killed by signal 9 (Killed)", err)
         self.assertIn("[0] asked", out)
+        _, err = self.end(cut, 6)
+        self.assertIn("error: node-b was not reached or was lost: ssh ended with exit code 255", err)
         self.nothing_left()
 
     def test_signals_reach_all_hosts(self):
@@ -141,27 +147,15 @@ class Multinode(AppTest):
     def test_nothing_is_left_of_a_killed_launcher(self):
         for launcher in ["ssh"] + (["pdsh"] if shutil.which("pdsh") else []):
             p, _ = self.running(launcher=launcher)
-            self.kill_launcher(p)
+            p.kill()  # `ip netns exec` became it
             self.end(p, -signal.SIGKILL)
             self.nothing_left()
 
-    def kill_launcher(self, p):
-        os.kill(p.pid, signal.SIGKILL)  # `ip netns exec` became it
-
-    def kill_connection(self):
-        """Of the last host: its sshd's child that serves it."""
-        name = self.hosts.names[-1]
+    def connections(self, name):
+        """The processes of a host's sshd that serve one."""
         served = [pid for pid, command in self.hosts.processes(name).items() if command.startswith("sshd: ")]
         self.assertTrue(served)
-        os.kill(min(served), signal.SIGKILL)
-        return name
-
-    def test_a_cut_connection_is_named(self):
-        p, _ = self.running()
-        name = self.kill_connection()
-        _, err = self.end(p, 6)
-        self.assertIn(f"error: {name} was not reached or was lost: ssh ended with exit code 255", err)
-        self.nothing_left()
+        return served
 
     def test_a_pulled_cable_is_named_and_ends_the_ranks_behind_it(self):
         (self.dir / "first").write_text("node-a slots=1\n")
