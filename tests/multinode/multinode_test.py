@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""A job on several hosts, through real ssh and pdsh: hosts.py makes the hosts. CLEAVE_TEST_KILLS=60 adds so many kills at random moments.
+"""A job on several hosts, through real ssh, pdsh and Open MPI where they are installed: hosts.py makes the hosts.
+CLEAVE_TEST_KILLS=60 adds so many kills at random moments.
 Usage: multinode_test.py CLEAVE"""
 import json
 import os
@@ -57,6 +58,8 @@ class Multinode(AppTest):
 
     def start(self, *args, launcher="ssh", hostfile=None, ssh_options=""):
         own = ["--master_addr", self.hosts.address(self.hosts.names[0])]
+        if launcher == "openmpi":
+            own += ["--launcher_args", f"--allow-run-as-root --mca plm_rsh_args '{self.hosts.ssh_options}' --mca oob_tcp_if_include eth0"]
         if launcher == "ssh":
             own = ["--launcher_args", f"{self.hosts.ssh_options} {ssh_options}"]  # which also ask the first host for its address
         return subprocess.Popen(self.hosts.inside(self.hosts.names[0], DEEPSPEED, "-H", hostfile or self.hostfile, "--force_multi",
@@ -106,7 +109,7 @@ class Multinode(AppTest):
         train = ["cleave", "train", "--deepspeed_config", self.config(zero_optimization={"stage": 2}), "--model", "tiny", "--data", self.text,
                  "--seq_len", 32, "--steps", 3]
         losses = {}
-        kinds = ["ssh"] + (["pdsh"] if shutil.which("pdsh") else [])
+        kinds = ["ssh"] + [kind for kind, program in {"pdsh": "pdsh", "openmpi": "mpirun"}.items() if shutil.which(program)]
         for kind in ["one", *kinds]:
             metrics = self.dir / f"{kind}.jsonl"
             if kind == "one":
