@@ -146,18 +146,17 @@ TEST(AsyncSave, OfOneRankAloneIsNamedWithinTheDeadline) {
   for (const bool async : {false, true}) {
     const Scratch scratch;
     std::atomic<bool> heard{false};
-    run_ranks(
-        2,
-        [&](Communicator& world) {
-          Engine engine(async ? behind(config_for(2)) : config_for(2), small_gpt(), world, {});
-          if (world.rank() == 0) {
-            expect_error(Exit::rank_lost, {"saving checkpoint", "all ranks", "1"},
-                         [&] { engine.save_checkpoint(scratch.folder(), "a"); });
-            heard = true;
-          }
-          while (!heard) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-        },
-        {.timeout = std::chrono::milliseconds(300)});
+    run_ranks(2,
+              [&](Communicator& world) {
+                Engine engine(async ? behind(config_for(2)) : config_for(2), small_gpt(), world, {});
+                if (world.rank() == 0) {
+                  expect_error(Exit::rank_lost, {"saving checkpoint", "all ranks", "1"},
+                               [&] { engine.save_checkpoint(scratch.folder(), "a"); });
+                  heard = true;
+                }
+                while (!heard) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+              },
+              {.timeout = std::chrono::milliseconds(300)});
     EXPECT_TRUE(list_checkpoints(scratch.folder()).empty());
   }
 }
