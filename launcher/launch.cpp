@@ -173,22 +173,21 @@ class Launch {
       const bool killed = (stopped || hurried_ != Hurried::no) && WIFSIGNALED(status);
       if (killed) killed_by_us_.push_back(int(r));
       if (callbacks_.ended) callbacks_.ended(node_.ranks[r].rank, exit, killed);
-      if (exit != 0 && failed_at_ == Clock::time_point::max()) failed_at_ = Clock::now();
+      if (exit != 0) leave_until_ = std::min(leave_until_, Clock::now() + stay_.grace_after(exit));
     }
   }
 
   // After a failure the others normally leave by themselves, because their connections break.
   void hurry() {
     if (stay_.heartbeat && Clock::now() - heard_ > kLongestSilence) alone_ = true;
-    if (alone_ && failed_at_ == Clock::time_point::max()) failed_at_ = Clock::now();
-    if (failed_at_ == Clock::time_point::max()) return;
+    const auto now = Clock::now();
+    if (alone_) leave_until_ = std::min(leave_until_, now);
+    if (leave_until_ == Clock::time_point::max()) return;
     end_stopped();
-    const auto leave = alone_ ? std::chrono::milliseconds(0) : stay_.leave_grace;
-    const auto waited = Clock::now() - failed_at_;
-    if (hurried_ == Hurried::no && waited >= leave) {
+    if (hurried_ == Hurried::no && now >= leave_until_) {
       hurried_ = Hurried::asked;
       send(SIGTERM);
-    } else if (hurried_ == Hurried::asked && waited > leave + stay_.term_grace) {
+    } else if (hurried_ == Hurried::asked && now > leave_until_ + stay_.term_grace) {
       hurried_ = Hurried::killed;
       send(SIGKILL);
     }
@@ -243,10 +242,10 @@ class Launch {
   std::vector<int> killed_by_us_, stopped_;
   RankLines lines_;
   PassedSignals passed_;
-  std::string told_;                        // the beginning of a line of the other launcher
-  bool alone_ = false;                      // that launcher is gone
-  Clock::time_point heard_ = Clock::now();  // when it said something
-  Clock::time_point failed_at_ = Clock::time_point::max();
+  std::string told_;                                          // the beginning of a line of the other launcher
+  bool alone_ = false;                                        // that launcher is gone
+  Clock::time_point heard_ = Clock::now();                    // when it said something
+  Clock::time_point leave_until_ = Clock::time_point::max();  // by themselves, once a rank has failed
   enum class Hurried { no, asked, killed } hurried_ = Hurried::no;
 };
 

@@ -2,6 +2,7 @@
 // share of the cores and a prefix before its lines; passes signals on; ends the rest when one fails; and says
 // which rank was the cause. However it ends, no process of the job is left.
 #pragma once
+#include <algorithm>
 #include <chrono>
 #include <functional>
 #include <map>
@@ -9,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/error.h"
 #include "launcher/launch_plan.h"
 
 namespace cleave {
@@ -43,6 +45,11 @@ struct LaunchCallbacks {
 struct StayOptions {
   bool rank0_inherits_output = false;
   std::chrono::milliseconds leave_grace{10'000}, term_grace{5'000};
+  // Longer, where a rank ended because all were asked to stop (75): another may still put its files away.
+  std::chrono::milliseconds stop_grace{60'000};
+  std::chrono::milliseconds grace_after(int exit) const {
+    return exit == int(Exit::stopped) ? std::max(leave_grace, stop_grace) : leave_grace;
+  }
   // A launcher on another host started this one; when nobody reads standard output any more, the ranks end.
   bool of_other_host = false;
   int control = -1;  // a descriptor with that launcher's words: lines "signal N", and its end ends the ranks

@@ -184,10 +184,10 @@ class HostsLaunch {
     const bool by_us = killed || (hurried_ != Hurried::no && exit > 128);
     if (!by_us) order_.emplace_back(rank, exit);
     if (callbacks_.ended) callbacks_.ended(rank, exit, killed);
-    if (exit != 0) fail_now();
+    if (exit != 0) fail(exit);
   }
 
-  void fail_now() { failed_at_ = std::min(failed_at_, Clock::now()); }
+  void fail(int exit) { leave_until_ = std::min(leave_until_, Clock::now() + stay_.grace_after(exit)); }
 
   void reap() {
     for (Way& w : ways_) {
@@ -202,7 +202,7 @@ class HostsLaunch {
       const bool all_ended =
           std::all_of(w.ranks.begin(), w.ranks.end(), [&](int r) { return exits_.count(r) > 0; });
       if (!all_ended && !lost_ && hurried_ == Hurried::no) lost_ = size_t(&w - ways_.data());
-      if (!all_ended || w.exit != 0) fail_now();
+      if (!all_ended || w.exit != 0) fail(w.exit);
     }
   }
 
@@ -218,15 +218,15 @@ class HostsLaunch {
 
   // As for ranks of this host; and a launcher that does not follow is cut off, which ends its ranks.
   void hurry() {
-    if (failed_at_ == Clock::time_point::max()) return;
-    const auto waited = Clock::now() - failed_at_;
-    if (hurried_ == Hurried::no && waited > stay_.leave_grace) {
+    if (leave_until_ == Clock::time_point::max()) return;
+    const auto late = Clock::now() - leave_until_;
+    if (hurried_ == Hurried::no && late > Clock::duration(0)) {
       hurried_ = Hurried::asked;
       send(SIGTERM);
-    } else if (hurried_ == Hurried::asked && waited > stay_.leave_grace + stay_.term_grace) {
+    } else if (hurried_ == Hurried::asked && late > stay_.term_grace) {
       hurried_ = Hurried::killed;
       for (Way& w : ways_) w.process.input.close();
-    } else if (hurried_ == Hurried::killed && waited > stay_.leave_grace + 3 * stay_.term_grace) {
+    } else if (hurried_ == Hurried::killed && late > 3 * stay_.term_grace) {
       for (const Way& w : ways_)
         if (!w.ended) kill(-w.process.pid, SIGKILL);
     }
@@ -303,7 +303,7 @@ class HostsLaunch {
   PassedSignals passed_;
   std::vector<int> listening_;  // hosts that hear the heartbeat
   std::optional<Heartbeat> heartbeat_;
-  Clock::time_point failed_at_ = Clock::time_point::max();
+  Clock::time_point leave_until_ = Clock::time_point::max();  // by themselves, once a rank has failed
   enum class Hurried { no, asked, killed } hurried_ = Hurried::no;
 };
 
