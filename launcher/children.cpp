@@ -110,6 +110,23 @@ ChildProcess start_child(const ChildSpec& spec) {
   return child;
 }
 
+void read_lines(ChildProcess& child, int which, const std::function<void(std::string_view line)>& take) {
+  constexpr size_t kLongest = 64 << 10;
+  Socket& pipe = child.output[which];
+  std::string& held = child.held[which];
+  char buffer[16 << 10];
+  const ssize_t n = read(pipe.fd(), buffer, sizeof(buffer));
+  if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
+  if (n > 0) held.append(buffer, size_t(n));
+  if (n <= 0) {
+    pipe.close();
+    if (!held.empty()) held += '\n';
+  }
+  if (held.size() > kLongest && held.find('\n') == std::string::npos) held += '\n';
+  for (size_t end; (end = held.find('\n')) != std::string::npos; held.erase(0, end + 1))
+    take(std::string_view(held).substr(0, end + 1));
+}
+
 bool is_stopped(int pid) {
   std::ifstream file(fmt::format("/proc/{}/stat", pid));
   const std::string text{std::istreambuf_iterator<char>(file), {}};

@@ -2,7 +2,9 @@
 #pragma once
 #include <sched.h>
 
+#include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "comm/socket.h"
@@ -28,6 +30,11 @@ struct ChildProcess {
 // Forks and executes, in a process group of its own that dies with this process's thread. Error(usage) if the
 // program cannot be executed or the folder is not there.
 ChildProcess start_child(const ChildSpec& spec);
+
+// Reads once what the child has written to stdout (0) or stderr (1), and calls `take` for each line, its end
+// included. A line that has not ended is held back, up to 64 KiB of it; at the end of the output it is a
+// line, and the pipe is closed.
+void read_lines(ChildProcess& child, int which, const std::function<void(std::string_view line)>& take);
 
 // Whether it was stopped by a signal (SIGSTOP, SIGTSTP, a debugger) and stands still.
 bool is_stopped(int pid);

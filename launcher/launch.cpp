@@ -25,8 +25,6 @@
 namespace cleave {
 namespace {
 
-constexpr size_t kLongestLine = 64 << 10;  // what is held back while a line has not ended
-
 constexpr int kMostRanks = 4096;  // on one host
 
 class Launch {
@@ -118,25 +116,13 @@ class Launch {
   }
 
   void read_output(size_t rank, int which) {
-    Socket& pipe = children_[rank].output[which];
-    std::string& held = children_[rank].held[which];
-    char buffer[16 << 10];
-    const ssize_t n = read(pipe.fd(), buffer, sizeof(buffer));
-    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
-    if (n > 0) held.append(buffer, size_t(n));
-    if (n <= 0) {
-      pipe.close();
-      if (!held.empty()) held += '\n';
-    }
-    if (held.size() > kLongestLine && held.find('\n') == std::string::npos) held += '\n';
-    for (size_t end; (end = held.find('\n')) != std::string::npos; held.erase(0, end + 1)) {
-      const std::string_view text = std::string_view(held).substr(0, end + 1);
+    read_lines(children_[rank], which, [&](std::string_view text) {
       const auto line = lines_.take(rank, text, which == 1, node_.ranks[rank].rank);
       if (logs_)
         logs_->write(rank, text);
       else if (line && callbacks_.output)
         callbacks_.output(*line, which == 1);
-    }
+    });
   }
 
   void drain() {

@@ -24,8 +24,6 @@
 namespace cleave {
 namespace {
 
-constexpr size_t kLongestHeld = 64 << 10;  // of a line that has not ended
-
 // What reaches one host, or all of them.
 struct Way {
   std::string name;  // of the host, or of the launcher
@@ -136,19 +134,7 @@ class HostsLaunch {
   }
 
   void read_from(Way& w, int which) {
-    Socket& pipe = w.process.output[which];
-    std::string& held = w.process.held[which];
-    char buffer[16 << 10];
-    const ssize_t n = read(pipe.fd(), buffer, sizeof(buffer));
-    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
-    if (n > 0) held.append(buffer, size_t(n));
-    if (n <= 0) {
-      pipe.close();
-      if (!held.empty()) held += '\n';
-    }
-    if (held.size() > kLongestHeld && held.find('\n') == std::string::npos) held += '\n';
-    for (size_t end; (end = held.find('\n')) != std::string::npos; held.erase(0, end + 1))
-      take_line(w, std::string_view(held).substr(0, end + 1), which == 1);
+    read_lines(w.process, which, [&](std::string_view line) { take_line(w, line, which == 1); });
   }
 
   void take_line(Way& w, std::string_view line, bool is_error) {
