@@ -1,12 +1,19 @@
 #!/usr/bin/env python3
 """What ctest's JUnit file says, for the summary of scripts/test.sh: `PASSED FAILED SKIPPED` in the first line, then a line for each
-reason why tests were skipped with how many, then the names of those that failed and the slowest five.
+reason why tests were skipped with how many, the names of those that failed, the slowest five, and behind them what those that failed
+printed.
 
 usage: ctest_report.py JUNIT.xml"""
 import collections
 import re
 import sys
 import xml.etree.ElementTree as ElementTree
+
+SHOWN_LINES = 60  # of the output of a test that failed: its end, where a test says what was wrong
+
+
+def name_of(case):
+    return case.get("name").split("  #")[0]
 
 
 def reason_of(case):
@@ -25,9 +32,12 @@ def main():
     for reason, count in collections.Counter(map(reason_of, skipped)).most_common():
         print(f"skipped: {count} tests: {reason}")
     for case in failed:
-        print(f"failed: {case.get('name').split('  #')[0]}")
+        print(f"failed: {name_of(case)}")
     slowest = sorted(cases, key=lambda c: -float(c.get("time") or 0))[:5]
-    print("slowest: " + ", ".join(f"{c.get('name')} {float(c.get('time')):.0f} s" for c in slowest))
+    print("slowest: " + ", ".join(f"{name_of(c)} {float(c.get('time')):.0f} s" for c in slowest))
+    for case in failed:
+        print(f"-- what {name_of(case)} printed")
+        print("\n".join((case.findtext("system-out") or "").splitlines()[-SHOWN_LINES:]))
 
 
 if __name__ == "__main__":

@@ -44,28 +44,32 @@ build() {
 
 # run_ctest PRESET [ctest arguments]: adds ctest's own counts to ours.
 run_ctest() {
-  local preset=$1 junit=$PWD/build/$1.junit.xml log=build/$1.ctest.log counts reason
+  local preset=$1 junit=$PWD/build/$1.junit.xml log=build/$1.ctest.log lines line
   shift
   rm -f "$junit"
   ctest --preset "$preset" -j2 --output-junit "$junit" "$@" >"$log" 2>&1
   local status=$?
-  mapfile -t counts < <(python3 scripts/ctest_report.py "$junit")
-  if [ ${#counts[@]} -eq 0 ] || [ "${counts[0]}" = "0 0 0" ]; then
+  mapfile -t lines < <(python3 scripts/ctest_report.py "$junit")
+  if [ ${#lines[@]} -eq 0 ] || [ "${lines[0]}" = "0 0 0" ]; then
     tail -40 "$log"
     bad "ctest $preset found no tests"
     return
   fi
-  printf '%s\n' "${counts[@]:1}"
+  printf '%s\n' "${lines[@]:1}"
   # shellcheck disable=SC2086
-  set -- ${counts[0]}
+  set -- ${lines[0]}
   passed=$((passed + $1)) failed=$((failed + $2)) skipped=$((skipped + $3))
   echo "$preset: $1 passed, $2 failed, $3 skipped"
-  for reason in "${counts[@]:1}"; do
-    [[ $reason != skipped:* ]] || reasons+=("$preset: ${reason#skipped: }")
+  for line in "${lines[@]:1}"; do
+    case "$line" in
+      skipped:*) reasons+=("$preset: ${line#skipped: }") ;;
+      failed:*) failures+=("$preset: ${line#failed: }") ;;
+      --*) break ;;  # what follows was printed by tests
+    esac
   done
-  if [ "$status" -ne 0 ]; then
-    grep -A30 -E '\[  FAILED|Failure|error:|ERROR: |FAIL: ' "$log" | head -120
-    [ "$2" -gt 0 ] && failures+=("$2 of the $preset tests") || bad "ctest $preset ended with $status"
+  if [ "$status" -ne 0 ] && [ "$2" -eq 0 ]; then
+    tail -40 "$log"
+    bad "ctest $preset ended with $status"
   fi
 }
 
