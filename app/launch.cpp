@@ -61,7 +61,8 @@ RemoteOptions remote_of(const LaunchRequest& r) {
           .args = shell_words(r.launcher_args, "--launcher_args"),
           .ssh_port = r.ssh_port,
           .program = this_program(),
-          .this_host = own_host_name()};
+          .this_host = own_host_name(),
+          .mpirun = mpirun_of(r.launcher)};
 }
 
 void print(const LaunchStart& start, const LaunchRequest& r) {
@@ -72,7 +73,9 @@ void print(const LaunchStart& start, const LaunchRequest& r) {
   for (const RemoteCommand& c :
        start.several ? remote_commands(start.plan, remote_of(r)) : std::vector<RemoteCommand>())
     std::printf("# %s\n", shell_quoted(c.command).c_str());
-  std::fputs(describe(shown, start.several ? std::vector<int>() : usable_cores()).c_str(), stdout);
+  std::fputs(
+      (start.several ? describe(shown, {}) : describe(shown, usable_cores(), numa_of_machine())).c_str(),
+      stdout);
 }
 
 // /tmp/ID.deepspeed while it lives, where programs that start launchers look for the process to end.
@@ -93,6 +96,16 @@ class PidFile {
  private:
   const std::string path_;
 };
+
+// Where a user asked for cores, which they are.
+void say_cores(const LaunchStart& start, const LaunchRequest& r) {
+  const NodeStart& node = start.plan.nodes[start.node];
+  if (start.several || node.binding.how != Binding::How::asked) return;
+  const auto numa = numa_of_machine();
+  for (size_t i = 0; i < node.ranks.size(); ++i)
+    say(r, fmt::format("rank {}: {}", node.ranks[i].rank,
+                       describe_cores(cores_of(node, i, usable_cores()), numa)));
+}
 
 LaunchResult launch_once(const LaunchStart& start, const LaunchRequest& r) {
   const LaunchCallbacks callbacks = {.output = [](std::string_view line, bool is_error) {
@@ -159,7 +172,10 @@ int launch(const Arguments& arguments, bool as_deepspeed) {
     say(r, fmt::format("{} rank{} on {} host{}{}: {}", ranks, ranks == 1 ? "" : "s", hosts,
                        hosts == 1 ? "" : "s",
                        start.several ? fmt::format(", by {}", name_of(r.launcher)) : "", start.plan.why));
-  if (!r.dry_run) return run(start, r);
+  if (!r.dry_run) {
+    say_cores(start, r);
+    return run(start, r);
+  }
   print(start, r);
   return 0;
 }

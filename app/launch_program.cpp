@@ -52,6 +52,14 @@ bool is_ours(const LaunchRequest& request, const std::string& word) {
 
 std::string this_program() { return std::filesystem::read_symlink("/proc/self/exe").string(); }
 
+std::string mpirun_of(LauncherKind kind) {
+  const std::string found = found_in_path("mpirun");
+  const char* own = kind == LauncherKind::openmpi ? ".openmpi"
+                    : kind == LauncherKind::mpich ? ".mpich"
+                                                  : nullptr;
+  return own && access((found + own).c_str(), X_OK) == 0 ? found + own : "mpirun";
+}
+
 Program program_of(const LaunchRequest& r, bool here) {
   const std::string& word = r.command[0];
   Program p;

@@ -80,21 +80,47 @@ Made made_of(const LaunchRequest& r, const Environment& env) {
   return made;
 }
 
+std::vector<std::string> ssh_to(const std::string& host, const LaunchRequest& r,
+                                const std::vector<std::string>& options) {
+  std::vector<std::string> ssh = {"ssh"};
+  if (r.launcher == LauncherKind::ssh)
+    for (const std::string& a : shell_words(r.launcher_args, "--launcher_args")) ssh.push_back(a);
+  if (r.ssh_port) ssh.insert(ssh.end(), {"-p", std::to_string(r.ssh_port)});
+  ssh.insert(ssh.end(), options.begin(), options.end());
+  ssh.insert(ssh.end(), {"--", host});
+  return ssh;
+}
+
+std::vector<std::string> lines_of(const std::vector<std::string>& command, const char* more = "") {
+  const std::string text = shell_quoted(command) + more;
+  const std::unique_ptr<FILE, int (*)(FILE*)> pipe(popen(text.c_str(), "r"), pclose);
+  std::vector<std::string> lines;
+  for (char line[1024]; pipe && std::fgets(line, sizeof(line), pipe.get());)
+    lines.emplace_back(line, std::strcspn(line, "\r\n"));
+  return lines;
+}
+
+// Where ssh's own configuration says that a host is, which takes no connection; empty where it says nothing
+// that others can use, as behind another machine.
+std::string configured_address(const std::string& host, const LaunchRequest& r) {
+  std::string name;
+  for (const std::string& line : lines_of(ssh_to(host, r, {"-T", "-G"}), " 2>/dev/null")) {
+    if (line.starts_with("proxyjump ") || line.starts_with("proxycommand ")) return {};
+    if (line.starts_with("hostname ")) name = line.substr(line.find(' ') + 1);
+  }
+  return name.empty() ? "" : address_of(name);
+}
+
 // The first address that a host says of itself; through ssh unless it is this one.
 std::string asked_address(const std::string& host, const LaunchRequest& r) {
   std::vector<std::string> command = {"hostname", "-I"};
   if (!is_this_machine(host)) {
-    std::vector<std::string> ssh = {"ssh"};
-    if (r.launcher == LauncherKind::ssh)
-      for (const std::string& a : shell_words(r.launcher_args, "--launcher_args")) ssh.push_back(a);
-    if (r.ssh_port) ssh.insert(ssh.end(), {"-p", std::to_string(r.ssh_port)});
-    ssh.insert(ssh.end(), {"-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "--", host});
+    if (const std::string address = configured_address(host, r); !address.empty()) return address;
+    const auto ssh = ssh_to(host, r, {"-o", "BatchMode=yes", "-o", "ConnectTimeout=10"});
     command.insert(command.begin(), ssh.begin(), ssh.end());
   }
-  const std::unique_ptr<FILE, int (*)(FILE*)> pipe(popen(shell_quoted(command).c_str(), "r"), pclose);
-  char text[1024] = {};
-  if (pipe && !std::fgets(text, sizeof(text), pipe.get())) text[0] = 0;
-  const std::string address = std::string(text).substr(0, std::strcspn(text, " \t\r\n"));
+  const std::vector<std::string> lines = lines_of(command);
+  const std::string address = lines.empty() ? "" : lines[0].substr(0, lines[0].find_first_of(" \t"));
   require(!address.empty(), Exit::rank_lost,
           "{} was not reached, or says no address of its own; give --master_addr, or try: {}", host,
           shell_quoted(command));

@@ -7,10 +7,12 @@
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 
 #include "config_schema/base64.h"
 #include "core/error.h"
 #include "launcher/discovery.h"
+#include "launcher/last_of_rank.h"
 #include "launcher/placed_rank.h"
 #include "launcher/serve_node.h"
 #include "launcher/variables.h"
@@ -43,8 +45,12 @@ NodeStart node_from_input() {
     length = length * 10 + size_t(digit[0] - '0');
   }
   const std::vector<NodeStart> nodes = decode_nodes(read_bytes(length));
-  require(nodes.size() == 1, Exit::usage, "this host was handed {} parts of a job", nodes.size());
-  return nodes[0];
+  const Environment env = environment_of_process();
+  const std::string name = Variables(env).text("SLURMD_NODENAME");
+  for (const NodeStart& n : nodes)
+    if (nodes.size() == 1 || n.host == name) return n;
+  fail(Exit::usage, "this host was handed {} parts of a job, and SLURMD_NODENAME='{}' is the host of none",
+       nodes.size(), name);
 }
 
 std::vector<NodeStart> nodes_from_environment() {
@@ -73,6 +79,7 @@ int serve_rank(const std::vector<NodeStart>& nodes) {
       if (!placed.cores.empty()) sched_setaffinity(0, sizeof(set), &set);
       require(node.folder.empty() || chdir(node.folder.c_str()) == 0, Exit::usage, "{}: {}", node.folder,
               std::strerror(errno));
+      end_with_all_children();
       become(node.ranks[i].command);
     }
   fail(Exit::usage, "rank {} is not in the job's plan", number);
@@ -87,6 +94,7 @@ int serve_host(const Arguments& arguments) {
   stay.control = STDIN_FILENO;  // pdsh says nothing there, and holds it open as long as it lives
   if (arguments.size() == 1) {
     stay.heartbeat = true;
+    stay.farewell = Variables(environment_of_process()).has("SLURM_STEP_ID");
     return serve_node(node_from_input(), stay);
   }
   const std::vector<NodeStart> nodes = nodes_from_environment();
@@ -105,7 +113,8 @@ LaunchResult launch_by_other(const RemoteCommand& command, const StayOptions& st
   plain.place = false;
   LaunchResult result = launch_node(node, plain);
   if (result.cause >= 0)
-    result.message = command.command[0] + result.message.substr(std::string_view("rank 0").size());
+    result.message = std::filesystem::path(command.command[0]).stem().string() +
+                     result.message.substr(std::string_view("rank 0").size());
   return result;
 }
 

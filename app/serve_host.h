@@ -6,12 +6,13 @@
 
 namespace cleave {
 
-// `launch --node`: reads its host's part of a job from standard input, a length and so many bytes, and stays
-// with its ranks until they have ended, or nobody is there any more; `launch --node N`: takes it from the
-// environment. `launch --rank`: becomes the rank that MPI or SLURM says it is, of the job in the environment.
+// `launch --node`: reads its host's part of a job from standard input, a length and so many bytes, of which
+// SLURM hands all parts to every host, and stays with its ranks until they have ended, or nobody is there any
+// more; `launch --node N`: takes it from the environment. `launch --rank`: becomes the rank that MPI says it
+// is, of the job in the environment.
 int serve_host(const Arguments& arguments);
 
-// mpirun or srun, whose own output and exit code are the job's.
+// mpirun, whose own output and exit code are the job's.
 LaunchResult launch_by_other(const RemoteCommand& command, const StayOptions& stay);
 
 // Executes a command in place of this process. Error(usage) where that cannot be.

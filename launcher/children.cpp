@@ -45,13 +45,13 @@ struct Become {
   char* const* environment;
   const char* folder;
   const cpu_set_t* cores;
-  int in, out, err, failure;
+  int in, out, err, failure, parent_death;
   pid_t parent;
 };
 
 [[noreturn]] void become(const Become& b) {
   setpgid(0, 0);
-  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  prctl(PR_SET_PDEATHSIG, b.parent_death);
   const bool there = getppid() == b.parent;  // else it died before the line above
   if (there && (!b.folder || chdir(b.folder) == 0)) {
     if (b.cores) sched_setaffinity(0, sizeof(*b.cores), b.cores);
@@ -91,6 +91,7 @@ ChildProcess start_child(const ChildSpec& spec) {
             .out = spec.inherit_output ? -1 : out.write.fd(),
             .err = spec.inherit_output ? -1 : err.write.fd(),
             .failure = failure.write.fd(),
+            .parent_death = spec.parent_death,
             .parent = parent});
   setpgid(child.pid, child.pid);  // also here, so that it holds whoever runs first
   failure.write.close();

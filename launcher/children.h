@@ -1,6 +1,7 @@
 // One started process, a rank or what reaches a host, and its pipes.
 #pragma once
 #include <sched.h>
+#include <signal.h>
 
 #include <functional>
 #include <string>
@@ -16,8 +17,9 @@ struct ChildSpec {
   std::vector<std::string> environment;  // "NAME=value"
   std::vector<int> cores;                // empty: wherever this process may run
   bool inherit_output = false;
-  bool pipe_input = false;  // else it reads nothing
-  std::string folder = {};  // where it runs; empty: where this process does
+  bool pipe_input = false;     // else it reads nothing
+  std::string folder = {};     // where it runs; empty: where this process does
+  int parent_death = SIGKILL;  // what it gets when this process's thread dies; 0: nothing
 };
 
 struct ChildProcess {
@@ -27,7 +29,7 @@ struct ChildProcess {
   std::string held[2];  // the beginning of a line that has not ended
 };
 
-// Forks and executes, in a process group of its own that dies with this process's thread. Error(usage) if the
+// Forks and executes, in a process group of its own. Error(usage) if the
 // program cannot be executed or the folder is not there.
 ChildProcess start_child(const ChildSpec& spec);
 

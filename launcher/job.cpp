@@ -5,9 +5,11 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
 #include <thread>
 
 #include "comm/gpu_transport.h"
@@ -18,18 +20,27 @@
 #include "device/team.h"
 #include "launcher/discovery.h"
 #include "launcher/exit_code.h"
+#include "launcher/passed_signals.h"
 
 namespace cleave {
 namespace {
 
+// The signal that asked for a stop, and when.
 volatile std::sig_atomic_t stop = 0;
+std::atomic<int64_t> stop_ms = 0;
+static_assert(std::atomic<int64_t>::is_always_lock_free);  // else no signal handler may touch it
 
 void on_signal(int signal) {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  const int64_t ms = int64_t(now.tv_sec) * 1000 + now.tv_nsec / 1'000'000;
+  if (stop == signal && signal != SIGINT && ms - stop_ms < kSameWish.count()) return;
   if (stop) {
     std::signal(signal, SIG_DFL);
     std::raise(signal);
   }
-  stop = 1;
+  stop_ms = ms;
+  stop = signal;
 }
 
 bool launched_by_us() { return !environment_value("CLEAVE_LAUNCHED").empty(); }

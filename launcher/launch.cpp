@@ -71,8 +71,14 @@ class Launch {
                                 : Placed{environment_of_process(), {}};
     if (!stay_.place)
       for (const auto& [name, value] : node_.environment) placed.environment[name] = value;
-    ChildSpec spec{rank.command, {},          placed.cores, rank.rank == 0 && stay_.rank0_inherits_output,
-                   false,        node_.folder};
+    ChildSpec spec{rank.command,
+                   {},
+                   placed.cores,
+                   rank.rank == 0 && stay_.rank0_inherits_output,
+                   false,
+                   node_.folder,
+                   // mpirun ends its ranks on other hosts before it ends.
+                   stay_.place ? SIGKILL : SIGTERM};
     for (const auto& [name, value] : placed.environment) spec.environment.push_back(name + "=" + value);
     return spec;
   }
@@ -251,7 +257,7 @@ int cause_of(const std::vector<std::pair<int, int>>& rank_and_exit) {
 }
 
 std::string end_of_rank(int rank, int exit) {
-  return exit > 128
+  return exit > 128 && exit < 128 + NSIG
              ? fmt::format("rank {} was killed by signal {} ({})", rank, exit - 128, strsignal(exit - 128))
              : fmt::format("rank {} ended with exit code {}", rank, exit);
 }

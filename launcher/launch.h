@@ -54,6 +54,7 @@ struct StayOptions {
   bool of_other_host = false;
   int control = -1;  // a descriptor with that launcher's words: lines "signal N", and its end ends the ranks
   bool heartbeat = false;  // a line each second: ten seconds without one end the ranks, too
+  bool farewell = false;   // says "done" at the end, and waits for "bye" or the end of that launcher's words
   bool place = true;       // what is started is a rank, and told which; else it has only the environment
 };
 

@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <cstring>
 #include <optional>
 #include <sstream>
@@ -18,6 +17,7 @@
 #include "launcher/discovery.h"
 #include "launcher/heartbeat.h"
 #include "launcher/passed_signals.h"
+#include "launcher/pieces.h"
 #include "launcher/rank_lines.h"
 #include "launcher/signals.h"
 
@@ -37,17 +37,6 @@ struct Way {
   int cause = -1;       // as the launcher there says
   std::string message;  // of it
 };
-
-// "[12] text": the rank, and where the text begins; -1 for a line of nobody's.
-std::pair<int, size_t> rank_of_line(std::string_view line, int world) {
-  int rank = -1;
-  const auto [end, error] =
-      std::from_chars(line.data() + (line.empty() ? 0 : 1), line.data() + line.size(), rank);
-  const size_t at = size_t(end - line.data());
-  const bool good = line.starts_with('[') && error == std::errc() && rank >= 0 && rank < world &&
-                    line.substr(at).starts_with("] ");
-  return good ? std::pair(rank, at + 2) : std::pair(-1, size_t(0));
-}
 
 class HostsLaunch {
  public:
@@ -94,6 +83,8 @@ class HostsLaunch {
       for (const auto& [name, value] : commands[i].environment)  // some are added to the user's own
         env[name] = name.ends_with("_APPEND") && env.count(name) ? env[name] + " " + value : value;
       ChildSpec spec{commands[i].command, {}, {}, false, !commands[i].input.empty(), {}};
+      // srun is what tells the hosts' launchers that their input has ended, and ends after them.
+      if (remote_.kind == LauncherKind::slurm) spec.parent_death = 0;
       for (const auto& [name, value] : env) spec.environment.push_back(name + "=" + value);
       w.process = start_child(spec);
       if (w.process.input) fcntl(w.process.input.fd(), F_SETFL, O_NONBLOCK);
@@ -138,18 +129,20 @@ class HostsLaunch {
   }
 
   void take_line(Way& w, std::string_view line, bool is_error) {
-    if (!is_error && line.starts_with(kNodeWord)) return take_word(w, std::string(line.substr(1)));
+    if (line.starts_with(kNodeWord)) return take_word(w, std::string(line.substr(1)));
     const auto [rank, at] = rank_of_line(line, world_);
     std::optional<std::string> text;
-    if (rank >= 0)
-      text = lines_.take(size_t(rank), line.substr(at), is_error);
-    else
+    if (rank >= 0) {
+      const auto whole = pieces_[is_error].take(rank, line.substr(at));
+      if (whole) text = lines_.take(size_t(rank), *whole, is_error);
+    } else {
       text = fmt::format("[{}] {}", w.name, line);
+    }
     if (rank < 0 && is_error) w.last_error = line.substr(0, line.find_last_not_of("\r\n") + 1);
     if (text && callbacks_.output) callbacks_.output(*text, is_error);
   }
 
-  // "ended RANK EXIT KILLED" or "result CAUSE MESSAGE"
+  // "ended RANK EXIT KILLED", "result CAUSE MESSAGE", or "done NODE" at the end of each stream.
   void take_word(Way& w, const std::string& line) {
     std::istringstream in(line);
     std::string word;
@@ -161,6 +154,7 @@ class HostsLaunch {
       std::getline(in >> std::ws, w.message);
       return;
     }
+    if (word == "done" && ++done_[rank] == 2) w.unsent += fmt::format("bye {}\n", rank);
     in >> exit >> killed;
     if (word != "ended" || in.fail() || !std::count(w.ranks.begin(), w.ranks.end(), rank) ||
         exits_.count(rank))
@@ -213,8 +207,8 @@ class HostsLaunch {
       hurried_ = Hurried::killed;
       for (Way& w : ways_) w.process.input.close();
     } else if (hurried_ == Hurried::killed && late > 3 * stay_.term_grace) {
-      for (const Way& w : ways_)
-        if (!w.ended) kill(-w.process.pid, SIGKILL);
+      for (const Way& w : ways_)  // srun ends what it has started, unless it is killed
+        if (!w.ended) kill(-w.process.pid, late > 5 * stay_.term_grace ? SIGKILL : SIGTERM);
     }
   }
 
@@ -254,7 +248,7 @@ class HostsLaunch {
   }
 
   // A launcher that says its own error (2: its arguments, 3: memory) has not started its ranks; ssh's own is
-  // 255.
+  // 255, srun's 1.
   LaunchResult lost_host(LaunchResult result) const {
     const Way& w = ways_[*lost_];
     const bool own = w.exit == int(Exit::usage) || w.exit == int(Exit::memory);
@@ -286,6 +280,8 @@ class HostsLaunch {
   std::vector<std::pair<int, int>> order_;  // those that may be a cause, as they ended
   std::optional<size_t> lost_;              // the first way that ended before its ranks
   RankLines lines_;
+  Pieces pieces_[2];         // of standard output and standard error
+  std::map<int, int> done_;  // streams that have ended, by node
   PassedSignals passed_;
   std::vector<int> listening_;  // hosts that hear the heartbeat
   std::optional<Heartbeat> heartbeat_;

@@ -168,7 +168,8 @@ bool is_secret(std::string_view name) {
                      [&](std::string_view w) { return upper.find(w) != upper.npos; });
 }
 
-std::string describe(const LaunchPlan& plan, const std::vector<int>& usable) {
+std::string describe(const LaunchPlan& plan, const std::vector<int>& usable,
+                     const std::vector<NumaNode>& numa) {
   std::string out;
   for (const NodeStart& n : plan.nodes) {
     const std::vector<int> slots = slots_of(n);
@@ -181,11 +182,12 @@ std::string describe(const LaunchPlan& plan, const std::vector<int>& usable) {
                        n.world, slots.size() == 1 ? "" : "s", fmt::join(slots, ","),
                        bound && !known ? "; each rank has an equal share of the host's cores" : "");
     for (size_t i = 0; i < n.ranks.size(); ++i) {
+      const std::vector<int> cores =
+          known ? cores_of(n, i, usable.empty() ? n.binding.cores : usable) : std::vector<int>();
+      if (!cores.empty()) out += fmt::format("# rank {}: {}\n", n.ranks[i].rank, describe_cores(cores, numa));
       out += n.folder.empty() ? "env" : fmt::format("cd {} && env", shell_quoted(n.folder));
       for (const auto& [name, value] : place_of(n, n.ranks[i], n.master_port))
         out += " " + name + "=" + (is_secret(name) ? "masked" : shell_quoted(value));
-      const std::vector<int> cores =
-          known ? cores_of(n, i, usable.empty() ? n.binding.cores : usable) : std::vector<int>();
       if (!cores.empty()) out += fmt::format(" taskset -c {}", fmt::join(cores, ","));
       out += " " + shell_quoted(n.ranks[i].command) + "\n";
     }

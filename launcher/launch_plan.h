@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "launcher/hosts.h"
+#include "launcher/numa.h"
 
 namespace cleave {
 
@@ -72,9 +73,10 @@ std::string encode(const std::vector<NodeStart>& nodes);
 std::vector<NodeStart> decode_nodes(std::string_view text);
 
 // What --dry_run prints: for each host a comment and a line for each rank that can be pasted into a shell,
-// with the cores that it would have of `usable` (empty: not known, as of another host). The token is masked,
-// and so are values whose names say that they are secrets.
-std::string describe(const LaunchPlan& plan, const std::vector<int>& usable);
+// with the cores that it would have of `usable` (empty: not known, as of another host), whose NUMA nodes a
+// comment says. The token is masked, and so are values whose names say that they are secrets.
+std::string describe(const LaunchPlan& plan, const std::vector<int>& usable,
+                     const std::vector<NumaNode>& numa = {});
 // Whether a variable's name says that its value is nobody's business: TOKEN, SECRET, PASSWORD, KEY, ...
 bool is_secret(std::string_view name);
 

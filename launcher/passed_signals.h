@@ -1,18 +1,27 @@
 // Which signals a launcher passes on to its ranks: each once, and a second wish to stop kills.
+// A cluster may send a signal to launchers and their ranks alike, and a launcher passes it on; so the same
+// SIGTERM or SIGUSR1 within a second is the same wish. SIGINT is a person's.
 #pragma once
 #include <signal.h>
 
 #include <algorithm>
+#include <chrono>
 #include <vector>
 
 namespace cleave {
 
+inline constexpr std::chrono::milliseconds kSameWish{1000};
+
 class PassedSignals {
  public:
+  using Time = std::chrono::steady_clock::time_point;
+
   // What to send to the ranks; 0: nothing.
-  int take(int signal) {
+  int take(int signal, Time now = std::chrono::steady_clock::now()) {
     if (signal == SIGCHLD) return 0;
     if (signal == SIGHUP) signal = SIGTERM;  // of a terminal that went away: programs rarely expect it
+    if (signal == SIGTERM && now - asked_ < kSameWish) return 0;
+    if (signal == SIGTERM) asked_ = now;
     const auto passed = [&](int s) { return std::count(passed_.begin(), passed_.end(), s) > 0; };
     if (signal != SIGUSR1 && (passed(SIGINT) || passed(SIGTERM))) return SIGKILL;
     if (passed(signal)) return 0;
@@ -26,6 +35,7 @@ class PassedSignals {
 
  private:
   std::vector<int> passed_;
+  Time asked_ = Time() - std::chrono::hours(1);  // by SIGTERM
 };
 
 }  // namespace cleave

@@ -9,6 +9,21 @@
 #include "launcher/machine.h"
 
 namespace cleave {
+namespace {
+
+// A task of SLURM's may have been one launcher for several ranks; programs read their place there, too.
+void place_in_slurm(const NodeStart& node, const RankStart& rank, Environment& env) {
+  const std::pair<const char*, int> places[] = {{"SLURM_PROCID", rank.rank},
+                                                {"SLURM_LOCALID", rank.local_rank},
+                                                {"SLURM_NTASKS", node.world},
+                                                {"SLURM_NPROCS", node.world},
+                                                {"SLURM_STEP_NUM_TASKS", node.world}};
+  if (!env.count("SLURM_STEP_ID")) return;
+  for (const auto& [name, value] : places)
+    if (const auto at = env.find(name); at != env.end()) at->second = std::to_string(value);
+}
+
+}  // namespace
 
 Placed placed_rank(const NodeStart& node, size_t index, int port) {
   const RankStart& rank = node.ranks[index];
@@ -21,6 +36,7 @@ Placed placed_rank(const NodeStart& node, size_t index, int port) {
            entry.first == "CLEAVE_TOKEN";
   });
   for (const auto& [name, value] : place_of(node, rank, port)) env[name] = value;
+  place_in_slurm(node, rank, env);
   const int gpus = node.set_devices ? gpus_of_machine() : 0;
   require(gpus == 0 || rank.slot < gpus, Exit::usage,
           "{} has {} GPU{}, and its slot {} was asked for; -n N starts N ranks "

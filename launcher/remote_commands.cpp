@@ -46,6 +46,11 @@ std::string host_list(const LaunchPlan& plan) {
   return fmt::format("{}", fmt::join(names, ","));
 }
 
+std::string input_of(const std::vector<NodeStart>& nodes) {
+  const std::string job = encode(nodes);
+  return fmt::format("{}\n{}", job.size(), job);
+}
+
 std::vector<RemoteCommand> by_ssh(const LaunchPlan& plan, const RemoteOptions& o) {
   std::vector<RemoteCommand> list;
   const Words port = o.ssh_port ? Words{"-p", std::to_string(o.ssh_port)} : Words{};
@@ -59,8 +64,7 @@ std::vector<RemoteCommand> by_ssh(const LaunchPlan& plan, const RemoteOptions& o
               {"-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=3", "-o",
                "ServerAliveCountMax=3", "--", n.host, "exec " + shell_quoted(node)}});
     RemoteCommand c{n.host == "localhost" || n.host == o.this_host ? node : far};
-    const std::string job = encode({n});
-    c.input = fmt::format("{}\n{}", job.size(), job);
+    c.input = input_of({n});
     list.push_back(std::move(c));
   }
   return list;
@@ -89,19 +93,19 @@ std::vector<RemoteCommand> by_mpi(const LaunchPlan& plan, const RemoteOptions& o
   };
   switch (o.kind) {
     case LauncherKind::openmpi:
-      return with_job(join({{"mpirun", "-n", world, "--host", hosts_with_counts(plan), "--bind-to", "none",
+      return with_job(join({{o.mpirun, "-n", world, "--host", hosts_with_counts(plan), "--bind-to", "none",
                              "-x", kJobVariable},
                             o.args,
                             rank}));
     case LauncherKind::mpich:
       return with_job(
-          join({{"mpirun", "-n", world, "-hosts", hosts_with_counts(plan), "-genvall"}, o.args, rank}));
+          join({{o.mpirun, "-n", world, "-hosts", hosts_with_counts(plan), "-genvall"}, o.args, rank}));
     case LauncherKind::mvapich:  // whose own binding would undo that of a rank
       return with_job(
-          join({{"mpirun", "-n", world, "-hosts", hosts_with_counts(plan), "-genvall"}, o.args, rank}),
+          join({{o.mpirun, "-n", world, "-hosts", hosts_with_counts(plan), "-genvall"}, o.args, rank}),
           {{"MV2_ENABLE_AFFINITY", "0"}});
     case LauncherKind::impi: {
-      Words command = join({{"mpirun", "-genvall", "-genv", "I_MPI_PIN", "0"}, o.args});
+      Words command = join({{o.mpirun, "-genvall", "-genv", "I_MPI_PIN", "0"}, o.args});
       for (const NodeStart& n : plan.nodes)
         command = join({command,
                         n.node == 0 ? Words{} : Words{":"},
@@ -112,18 +116,20 @@ std::vector<RemoteCommand> by_mpi(const LaunchPlan& plan, const RemoteOptions& o
     default:
       break;
   }
-  const size_t each = plan.nodes.front().ranks.size();
-  for (const NodeStart& n : plan.nodes)
-    require(n.ranks.size() == each, Exit::usage,
-            "--launcher slurm: srun places the same number of ranks on every host, and {} has {} where {} "
-            "has {}; "
-            "choose as many slots everywhere, or --launcher ssh",
-            n.host, n.ranks.size(), plan.nodes.front().host, each);
-  return with_job(join({{"srun", "-n", world, "--nodes", std::to_string(plan.nodes.size()),
-                         "--ntasks-per-node", std::to_string(each), "--nodelist", host_list(plan),
-                         "--distribution", "block", "--cpu-bind", "none", "--export", "ALL"},
-                        o.args,
-                        rank}));
+  fail(Exit::internal, "{} is no launcher of ranks", name_of(o.kind));
+}
+
+// A task on each host, whose input is what srun reads. A configuration of the cluster's that ends all tasks
+// with the first would not let the others' launchers end their ranks.
+std::vector<RemoteCommand> by_slurm(const LaunchPlan& plan, const RemoteOptions& o) {
+  const std::string hosts = std::to_string(plan.nodes.size());
+  return {{join({{"srun", "-n", hosts, "--nodes", hosts, "--ntasks-per-node", "1", "--nodelist",
+                  host_list(plan), "--overlap", "--cpu-bind", "none", "--mpi", "none", "--export", "ALL",
+                  "--kill-on-bad-exit=0", "--wait", "0"},
+                 o.args,
+                 {o.program, "launch", "--node"}}),
+           {},
+           input_of(plan.nodes)}};
 }
 
 }  // namespace
@@ -139,8 +145,16 @@ LauncherKind parse_launcher(std::string_view name) {
 std::string_view name_of(LauncherKind kind) { return kNames[size_t(kind)]; }
 
 std::vector<RemoteCommand> remote_commands(const LaunchPlan& plan, const RemoteOptions& options) {
-  if (options.kind == LauncherKind::ssh) return by_ssh(plan, options);
-  return options.kind == LauncherKind::pdsh ? by_pdsh(plan, options) : by_mpi(plan, options);
+  switch (options.kind) {
+    case LauncherKind::ssh:
+      return by_ssh(plan, options);
+    case LauncherKind::pdsh:
+      return by_pdsh(plan, options);
+    case LauncherKind::slurm:
+      return by_slurm(plan, options);
+    default:
+      return by_mpi(plan, options);
+  }
 }
 
 }  // namespace cleave

@@ -18,9 +18,9 @@ enum class LauncherKind { ssh, pdsh, openmpi, mpich, impi, mvapich, slurm };
 LauncherKind parse_launcher(std::string_view name);
 std::string_view name_of(LauncherKind kind);
 
-// ssh starts a launcher on each host, pdsh all of them; the others start each rank.
+// ssh starts a launcher on each host, pdsh and srun all of them; the others start each rank.
 inline bool starts_nodes(LauncherKind kind) {
-  return kind == LauncherKind::ssh || kind == LauncherKind::pdsh;
+  return kind == LauncherKind::ssh || kind == LauncherKind::pdsh || kind == LauncherKind::slurm;
 }
 
 struct RemoteOptions {
@@ -29,6 +29,7 @@ struct RemoteOptions {
   int ssh_port = 0;                    // 0: as ssh is configured
   std::string program = "cleave";      // this one, at the same path on every host
   std::string this_host = {};          // which ssh is not needed for, as for localhost
+  std::string mpirun = "mpirun";       // of the kind's MPI
 };
 
 struct RemoteCommand {
@@ -41,8 +42,7 @@ struct RemoteCommand {
 // takes by default (AcceptEnv LC_*).
 inline constexpr const char* kJobVariable = "LC_CLEAVE_JOB";
 
-// With ssh one for each host, else one for all. Error(usage) for what the kind cannot do: ranks on chosen
-// slots are placed by all, unequal numbers on hosts not by slurm.
+// With ssh one for each host, else one for all. Error(usage) for a job that is too long for a variable.
 std::vector<RemoteCommand> remote_commands(const LaunchPlan& plan, const RemoteOptions& options);
 
 }  // namespace cleave

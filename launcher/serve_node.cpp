@@ -11,6 +11,7 @@
 
 #include "core/error.h"
 #include "launcher/heartbeat.h"
+#include "launcher/pieces.h"
 #include "launcher/variables.h"
 
 namespace cleave {
@@ -25,10 +26,12 @@ class NodeOutput {
   }
 
   void say(std::string_view text, bool is_error) {
-    unsent_[is_error] += text;
+    unsent_[is_error] += in_pieces(text);
     send();
   }
-  void say_word(const std::string& text) { say(fmt::format("{}{}\n", kNodeWord, text), false); }
+  void say_word(const std::string& text) {
+    say(fmt::format("{}{}\n", kNodeWord, text.substr(0, kLongestPiece - 2)), false);
+  }
 
   // One that has not taken everything; -1: none.
   int full() {
@@ -36,6 +39,24 @@ class NodeOutput {
     for (int i : {0, 1})
       if (!unsent_[i].empty()) return kDescriptors[i];
     return -1;
+  }
+
+  // srun mixes the lines of hosts that it has not passed on when a stream ends, so it stays open until they
+  // are known to have come.
+  void say_farewell(int node, int control, bool heartbeat) {
+    for (const bool is_error : {false, true}) say(fmt::format("{}done {}\n", kNodeWord, node), is_error);
+    finish(control, heartbeat);
+    const std::string bye = fmt::format("bye {}\n", node);
+    std::string heard = "\n";
+    while (heard.find("\n" + bye) == std::string::npos) {
+      pollfd news = {control, POLLIN, 0};
+      const auto longest = std::chrono::milliseconds(kLongestSilence);
+      if (poll(&news, 1, int(longest.count())) <= 0) return;
+      char words[256];
+      const ssize_t n = read(control, words, sizeof(words));
+      if (n <= 0) return;
+      heard.append(words, size_t(n));
+    }
   }
 
   // The ranks have ended: as long as the other launcher is there, it is waited for.
@@ -78,7 +99,10 @@ int serve_node(const NodeStart& node, const StayOptions& stay) {
   };
   const LaunchResult result = launch_node(node, stay, callbacks);
   if (result.cause >= 0) output.say_word(fmt::format("result {} {}", result.cause, result.message));
-  if (!result.alone) output.finish(stay.control, stay.heartbeat);
+  if (!result.alone && stay.farewell)
+    output.say_farewell(node.node, stay.control, stay.heartbeat);
+  else if (!result.alone)
+    output.finish(stay.control, stay.heartbeat);
   return result.exit;
 }
 
@@ -87,15 +111,14 @@ int rank_of_mpi(const Environment& env, int world) {
   constexpr std::pair<const char*, const char*> kNames[] = {{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
                                                             {"MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"},
                                                             {"PMI_RANK", "PMI_SIZE"},
-                                                            {"PMIX_RANK", "PMI_SIZE"},
-                                                            {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS"}};
+                                                            {"PMIX_RANK", "PMI_SIZE"}};
   for (const auto& [rank, size] : kNames) {
     if (!v.has(rank)) continue;
     require(v.number(size, world) == world && v.number(rank) < world, Exit::usage,
             "{}={} and {}={}, but the job has {} ranks", rank, v.text(rank), size, v.text(size), world);
     return v.number(rank);
   }
-  fail(Exit::usage, "no variable of MPI or SLURM says which rank this is");
+  fail(Exit::usage, "no variable of MPI says which rank this is");
 }
 
 }  // namespace cleave

@@ -13,7 +13,7 @@ inline constexpr char kNodeWord = '\x1e';
 // exit code.
 int serve_node(const NodeStart& node, const StayOptions& stay);
 
-// The number of the MPI or SLURM process that this is, of `world`. Error(usage) where there is none, or
+// The number of the MPI process that this is, of `world`. Error(usage) where there is none, or
 // another number of them.
 int rank_of_mpi(const Environment& env, int world);
 

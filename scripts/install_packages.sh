@@ -9,7 +9,7 @@ build=(g++ cmake ninja-build ccache libdnnl-dev ocl-icd-opencl-dev libgloo-dev l
   libpcre2-dev libicu-dev libsentencepiece-dev)
 tests=(libgtest-dev libbenchmark-dev python3 python3-numpy python3-xxhash python3-yaml binutils)
 # tests/multinode wants these, and is skipped without them: nobody gets a service for logins on their machine unasked.
-[ -z "${CI:-}" ] || tests+=(iproute2 openssh-client openssh-server pdsh)
+[ -z "${CI:-}" ] || tests+=(iproute2 openssh-client openssh-server pdsh slurm-wlm munge)
 example=(bible-kjv bible-kjv-text)
 
 wanted=()

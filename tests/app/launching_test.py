@@ -35,6 +35,9 @@ arguments = sys.argv[1:]
 open(os.environ["FAKE_LOG"], "a").write(json.dumps(arguments) + "\\n")
 at = arguments.index("--") if "--" in arguments else len(arguments) - 2
 host, command = arguments[at + 1], " ".join(arguments[at + 2:])
+if "-G" in arguments:
+    print(os.environ.get("FAKE_CONFIG", "hostname " + host))
+    sys.exit(0)
 if host.startswith("gone"):
     print(f"ssh: connect to host {host} port 22: No route to host", file=sys.stderr)
     sys.exit(255)
@@ -88,6 +91,27 @@ children = []
 for rank in range(world):
     env = {**os.environ, "%(rank)s": str(rank), "%(size)s": str(world)}
     children.append(subprocess.Popen(a[at:], env=env))
+sys.exit(max(c.wait() for c in children))
+"""
+
+
+# A task on each host, which all read what this one does.
+SRUN = """#!/usr/bin/env python3
+import os, subprocess, sys
+a = sys.argv[1:]
+at = next(i for i, word in enumerate(a) if word.endswith("/cleave"))
+children = []
+for n, name in enumerate(a[a.index("--nodelist") + 1].split(",")):
+    env = {**os.environ, "SLURMD_NODENAME": name, "SLURM_STEP_ID": "0", "SLURM_PROCID": str(n)}
+    children.append(subprocess.Popen(a[at:], env=env, stdin=subprocess.PIPE))
+while (words := os.read(0, 65536)):
+    for c in children:
+        try:
+            os.write(c.stdin.fileno(), words)
+        except BrokenPipeError:
+            pass  # it has ended
+    if all(c.poll() is not None for c in children):
+        break
 sys.exit(max(c.wait() for c in children))
 """
 
@@ -254,6 +278,11 @@ class Launching(AppTest):
     def test_the_first_hosts_address_is_asked_for_where_its_name_says_none(self):
         r = self.deepspeed("-H", self.hosts, "train.py")
         self.assertEqual({rank["env"]["MASTER_ADDR"] for rank in self.places(r).values()}, {"127.0.0.1"})
+        for config, address in {"user me\nhostname 127.0.9.9": "127.0.0.1", "hostname 192.0.2.9": "192.0.2.9",
+                                "hostname 192.0.2.9\nproxyjump gate": "127.0.0.1"}.items():
+            (self.dir / "hosts").write_text("node-a slots=1\n")
+            r = self.deepspeed("-H", self.hosts, "--force_multi", "train.py", env={"FAKE_CONFIG": config})
+            self.assertEqual(self.places(r)[0]["env"]["MASTER_ADDR"], address, config)
 
     def test_hosts_train_together_through_gloo(self):
         if "gloo" not in self.run_cleave("report").stdout:
@@ -376,7 +405,8 @@ class Launching(AppTest):
 
     def test_pdsh_and_mpi_start_the_same_ranks(self):
         kinds = {"pdsh": None, "openmpi": ("mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), "mpich": ("mpirun", "PMI_RANK", "PMI_SIZE"),
-                 "mvapich": ("mpirun", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"), "slurm": ("srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS")}
+                 "mvapich": ("mpirun", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"), "slurm": None}
+        self.tool("srun", SRUN)
         for kind, names in kinds.items():
             if names:
                 self.tool(names[0], MPI % {"rank": names[1], "size": names[2]})

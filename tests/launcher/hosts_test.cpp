@@ -3,30 +3,19 @@
 
 #include <gtest/gtest.h>
 
-#include "core/error.h"
+#include "tests/launcher/usage_error.h"
 
 namespace cleave {
 namespace {
 
-template <class Body>
-std::string error_of(Body body) {
-  try {
-    body();
-  } catch (const Error& e) {
-    EXPECT_EQ(e.exit(), Exit::usage);
-    return e.what();
-  }
-  return "no error";
-}
-
 Hosts parsed(const std::string& text) { return parse_hostfile(text, "hosts"); }
 std::string refused(const std::string& text) {
-  return error_of([&] { parsed(text); });
+  return usage_error_of([&] { parsed(text); });
 }
 
 const Hosts kThree = {{"a", {0, 1, 2, 3}}, {"b", {0, 1}}, {"c", {0, 1, 2}}};
 std::string unselected(const HostFilter& filter) {
-  return error_of([&] { select_hosts(kThree, filter); });
+  return usage_error_of([&] { select_hosts(kThree, filter); });
 }
 
 TEST(Hostfile, HasAHostALineWithItsSlots) {
@@ -88,7 +77,8 @@ TEST(WorldInfo, IsDeepSpeeds) {
   for (const Hosts& hosts : {kThree, Hosts{{"x", {7}}}})
     EXPECT_EQ(decode_world_info(encode_world_info(hosts)), hosts);
   for (const char* text : {"", "%%", "e30=", "eyJhIjogW119", "eyItYSI6IFswXX0="})
-    EXPECT_NE(error_of([&] { decode_world_info(text); }).find("--world_info"), std::string::npos) << text;
+    EXPECT_NE(usage_error_of([&] { decode_world_info(text); }).find("--world_info"), std::string::npos)
+        << text;
 }
 
 }  // namespace

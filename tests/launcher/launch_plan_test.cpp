@@ -4,26 +4,16 @@
 #include <gtest/gtest.h>
 
 #include "config_schema/base64.h"
-#include "core/error.h"
 #include "launcher/forwarded.h"
 #include "launcher/remote_commands.h"
 #include "launcher/shell_words.h"
+#include "tests/launcher/usage_error.h"
+#include "tests/scratch.h"
 
 namespace cleave {
 namespace {
 
 using Words = std::vector<std::string>;
-
-template <class Body>
-std::string usage_error_of(Body body) {
-  try {
-    body();
-  } catch (const Error& e) {
-    EXPECT_EQ(e.exit(), Exit::usage);
-    return e.what();
-  }
-  return "no error";
-}
 
 NodeStart common() {
   NodeStart node;
@@ -108,6 +98,35 @@ TEST(LaunchPlan, SharesOutCores) {
         << text;
 }
 
+TEST(LaunchPlan, SaysTheNumaNodesOfARanksCores) {
+  NodeStart node = unequal().nodes[0];
+  node.binding = {Binding::How::asked, {0, 1, 2, 3, 4, 5}};
+  const std::vector<NumaNode> numa = {{0, {0, 1, 2}}, {1, {3, 4, 5}}};
+  const std::string text = describe({{node}, ""}, {0, 1, 2, 3, 4, 5, 6}, numa);
+  EXPECT_NE(text.find("# rank 0: cores 0-1 of NUMA node 0\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("# rank 1: cores 2-3 of NUMA nodes 0-1\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("# rank 2: cores 4-5 of NUMA node 1\n"), std::string::npos) << text;
+  EXPECT_EQ(describe_cores({2}, {}), "core 2");
+  EXPECT_EQ(describe_cores({0, 1, 2, 8, 10, 11}, {{3, {8, 9}}}), "cores 0-2,8,10-11 of NUMA node 3");
+}
+
+TEST(Numa, IsReadAsTheKernelSaysIt) {
+  const Scratch scratch;
+  const std::map<std::string, std::string> files = {
+      {"node10", "4-5,7\n"}, {"node2", "0\n"}, {"node3", "\n"}, {"has_cpu", "2,10\n"}, {"node", "9\n"}};
+  for (const auto& [name, list] : files) {
+    std::filesystem::create_directories(scratch.folder() / name);
+    std::ofstream(scratch.folder() / name / "cpulist") << list;
+  }
+  const auto numa = numa_of_machine(scratch.folder());
+  ASSERT_EQ(numa.size(), 2u);
+  EXPECT_EQ(numa[0].node, 2);
+  EXPECT_EQ(numa[0].cores, std::vector<int>{0});
+  EXPECT_EQ(numa[1].node, 10);
+  EXPECT_EQ(numa[1].cores, (std::vector<int>{4, 5, 7}));
+  EXPECT_TRUE(numa_of_machine(scratch.path("gone")).empty());
+}
+
 TEST(LaunchPlan, IsDescribedForPastingWithoutSecrets) {
   LaunchPlan plan = unequal();
   const std::string text = describe(plan, {0, 1, 2});
@@ -187,16 +206,42 @@ TEST(RemoteCommands, StartEachRankByMpi) {
   Words impi = with_rank({"mpirun", "-genvall", "-genv", "I_MPI_PIN", "0", "-n", "3", "-host", "h-1"});
   for (const char* word : {":", "-n", "2", "-host", "h-2"}) impi.emplace_back(word);
   EXPECT_EQ(only(unequal(), LauncherKind::impi).command, with_rank(impi));
-  EXPECT_NE(usage_error_of([] { only(unequal(), LauncherKind::slurm); }).find("h-2 has 2 where h-1 has 3"),
-            std::string::npos);
-  const LaunchPlan equal = make_plan({{"h-1", {0, 1}}, {"h-2", {0, 1}}}, {.before = {"x"}}, common());
-  EXPECT_EQ(only(equal, LauncherKind::slurm, {"--mem=0"}).command,
-            with_rank({"srun", "-n", "4", "--nodes", "2", "--ntasks-per-node", "2", "--nodelist", "h-1,h-2",
-                       "--distribution", "block", "--cpu-bind", "none", "--export", "ALL", "--mem=0"}));
+  EXPECT_EQ(remote_commands(unequal(), {.kind = LauncherKind::mpich, .mpirun = "mpirun.mpich"})[0].command[0],
+            "mpirun.mpich");
   for (const auto kind :
        {LauncherKind::openmpi, LauncherKind::mpich, LauncherKind::impi, LauncherKind::mvapich})
     EXPECT_EQ(decode_nodes(decode_base64(only(unequal(), kind).environment.at(kJobVariable))),
               unequal().nodes);
+}
+
+TEST(RemoteCommands, StartALauncherOnAllHostsBySrun) {
+  const RemoteCommand c = only(unequal(), LauncherKind::slurm, {"--mem=0"});
+  EXPECT_EQ(c.command, (Words{"srun",
+                              "-n",
+                              "2",
+                              "--nodes",
+                              "2",
+                              "--ntasks-per-node",
+                              "1",
+                              "--nodelist",
+                              "h-1,h-2",
+                              "--overlap",
+                              "--cpu-bind",
+                              "none",
+                              "--mpi",
+                              "none",
+                              "--export",
+                              "ALL",
+                              "--kill-on-bad-exit=0",
+                              "--wait",
+                              "0",
+                              "--mem=0",
+                              "/opt/my cleave",
+                              "launch",
+                              "--node"}));
+  const std::string job = encode(unequal().nodes);
+  EXPECT_EQ(c.input, std::to_string(job.size()) + "\n" + job);
+  EXPECT_TRUE(c.environment.empty());
 }
 
 TEST(RemoteCommands, ShowNoSecretAndNoValueOfTheUsers) {

@@ -82,6 +82,15 @@ TEST(Launch, GivesEveryRankItsPlace) {
   EXPECT_EQ(ran.all(), "[0] 0 0 3 3 127.0.0.1 1\n[1] 1 1 3 3 127.0.0.1 1\n[2] 2 2 3 3 127.0.0.1 1\n");
 }
 
+TEST(Launch, GivesEveryRankItsPlaceInSlurmsWordsToo) {
+  setenv("SLURM_STEP_ID", "0", 1);
+  setenv("SLURM_PROCID", "7", 1);  // of the task that is the launcher
+  setenv("SLURM_NTASKS", "8", 1);
+  const Ran ran = run(shell(2, "echo $SLURM_PROCID $SLURM_NTASKS ${SLURM_LOCALID:-none}"));
+  for (const char* name : {"SLURM_STEP_ID", "SLURM_PROCID", "SLURM_NTASKS"}) unsetenv(name);
+  EXPECT_EQ(ran.all(), "[0] 0 2 none\n[1] 1 2 none\n");
+}
+
 TEST(Launch, GivesAllRanksOneSecretAndOnePort) {
   const auto words = [](const Ran& ran) {
     std::set<std::string> set;

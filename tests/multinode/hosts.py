@@ -36,7 +36,8 @@ class Hosts:
     def __init__(self, count):
         self.names = [f"node-{chr(ord('a') + n)}" for n in range(count)]
         self.switch = f"cleave-{os.getpid()}-switch"
-        self.servers = {}
+        self.sshds = []
+        self.servers = []  # ids of the processes that make a host one
 
     def ip(self, *args):
         return subprocess.run(["ip", *args], check=True, capture_output=True, text=True, timeout=20).stdout
@@ -49,6 +50,11 @@ class Hosts:
 
     def inside(self, name, *command):
         return ["ip", "netns", "exec", self.space(name), *map(str, command)]
+
+    def named(self, name, *command):
+        """Inside, as a host that has its name and knows those of the others."""
+        prelude = f'hostname {name} && mount --bind {self.folder}/hosts /etc/hosts && exec "$@"'
+        return self.inside(name, "unshare", "--uts", "sh", "-c", prelude, "sh", *command)
 
     def __enter__(self):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="cleave-hosts-"))
@@ -66,6 +72,7 @@ class Hosts:
         self.ip("-n", self.switch, "link", "add", "bridge", "type", "bridge")
         self.ip("-n", self.switch, "link", "set", "bridge", "up")
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", self.folder / "key"], check=True)
+        (self.folder / "hosts").write_text("127.0.0.1 localhost\n" + "".join(f"{self.address(name)} {name}\n" for name in self.names))
         client = ""
         for name in self.names:
             space, address = self.space(name), self.address(name)
@@ -88,25 +95,27 @@ class Hosts:
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True)
         config.write_text(f"ListenAddress {address}:{PORT}\nHostKey {key}\nPidFile none\nUsePAM no\nStrictModes no\n"
                           f"AuthorizedKeysFile {self.folder}/key.pub\nPasswordAuthentication no\nPermitRootLogin yes\nAcceptEnv LC_*\n"
-                          "MaxStartups 100\n")
+                          f"MaxStartups 100\nSetEnv HOME={self.folder}\n")  # whose shell reads no files of this machine's user
         os.makedirs("/run/sshd", exist_ok=True)
         server = shutil.which("sshd", path="/usr/sbin:/usr/bin")
         log = self.folder / f"{name}.log"
-        self.servers[name] = subprocess.Popen(self.inside(name, server, "-D", "-f", config, "-E", log), stdin=subprocess.DEVNULL,
-                                              stderr=subprocess.DEVNULL, start_new_session=True)
+        sshd = subprocess.Popen(self.named(name, server, "-D", "-f", config, "-E", log), stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                                start_new_session=True)
+        self.sshds.append(sshd)
+        self.servers.append(sshd.pid)
         until = time.monotonic() + 10
         while not (log.exists() and "Server listening" in log.read_text()):
-            if time.monotonic() > until or self.servers[name].poll() is not None:
+            if time.monotonic() > until or sshd.poll() is not None:
                 raise RuntimeError(f"sshd did not start: {log.read_text() if log.exists() else ''}")
             time.sleep(0.01)
 
     def processes(self, name):
-        """Those that run on a host, but for its sshd: id -> command line."""
+        """Those that run on a host, but for its servers: id -> command line."""
         found = {}
         for pid in map(int, self.ip("netns", "pids", self.space(name)).split()):
             try:
                 state = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-                if pid != self.servers[name].pid and state not in "ZX":
+                if pid not in self.servers and state not in "ZX":
                     found[pid] = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
             except OSError:
                 pass  # it ended meanwhile
@@ -127,11 +136,13 @@ class Hosts:
                 pass
 
     def __exit__(self, *_):
-        for name, server in self.servers.items():
-            server.kill()
-            server.wait()
-            self.kill_all(name)
+        for sshd in self.sshds:
+            sshd.kill()
+            sshd.wait()
         existing = {line.split()[0] for line in self.ip("netns", "list").splitlines() if line}
+        for name in self.names:
+            if self.space(name) in existing:
+                self.kill_all(name)
         for space in [self.space(name) for name in self.names] + [self.switch]:
             if space in existing:
                 self.ip("netns", "delete", space)  # and with it its end of the cable

@@ -1,0 +1,19 @@
+// Which of a machine's cores share memory that is near to them.
+#pragma once
+#include <string>
+#include <vector>
+
+namespace cleave {
+
+struct NumaNode {
+  int node = 0;
+  std::vector<int> cores = {};
+};
+
+// As the kernel says; nothing where it does not.
+std::vector<NumaNode> numa_of_machine(const std::string& nodes = "/sys/devices/system/node");
+
+// "cores 0-3,8 of NUMA node 0"; "cores 2-5 of NUMA nodes 0,1"; without the nodes where none is known.
+std::string describe_cores(const std::vector<int>& cores, const std::vector<NumaNode>& numa);
+
+}  // namespace cleave

@@ -1,0 +1,22 @@
+// What a body that must be refused says.
+#pragma once
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "core/error.h"
+
+namespace cleave {
+
+template <class Body>
+std::string usage_error_of(Body body) {
+  try {
+    body();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.exit(), Exit::usage);
+    return e.what();
+  }
+  return "no error";
+}
+
+}  // namespace cleave
