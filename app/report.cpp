@@ -14,6 +14,7 @@
 #include "monitor/metrics.h"
 #include "monitor/progress.h"
 #include "monitor/tensorboard.h"
+#include "plan/memory_json.h"
 
 namespace cleave {
 namespace {
@@ -23,15 +24,6 @@ using nlohmann::json;
 int columns_of_terminal() {
   winsize size{};
   return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 20 ? size.ws_col : 80;
-}
-
-json as_json(const MemoryTable& t) {
-  json out = json::object();
-  for (int k = 0; k < kMemoryKinds; ++k)
-    for (int c = 0; c < kCategories; ++c)
-      if (const int64_t bytes = t.at(MemoryKind(k), Category(c)))
-        out[std::string(name_of(MemoryKind(k)))][std::string(name_of(Category(c)))] = bytes;
-  return out;
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include "core/units.h"
 #include "plan/job_plan.h"
+#include "plan/memory_json.h"
 
 namespace cleave {
 namespace {
@@ -39,15 +40,6 @@ std::string table_of(const RankPlan& r) {
   }
   return out + fmt::format("  {:<18}{:>16}, of them {} between nodes\n", "total",
                            format_bytes(r.sent_total()), format_bytes(r.sent_between_nodes()));
-}
-
-json as_json(const MemoryTable& t) {
-  json out = json::object();
-  for (int k = 0; k < kMemoryKinds; ++k)
-    for (int c = 0; c < kCategories; ++c)
-      if (const int64_t bytes = t.at(MemoryKind(k), Category(c)))
-        out[std::string(name_of(MemoryKind(k)))][std::string(name_of(Category(c)))] = bytes;
-  return out;
 }
 
 json as_json(const CommBytes& bytes) {
