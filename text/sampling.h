@@ -16,7 +16,7 @@ struct Sampling {
 };
 
 // `before` are the tokens of the text so far; `index` numbers the draws of one seed. A function of its
-// arguments alone.
+// arguments alone. Error(training) for logits that are no numbers, or infinite.
 int32_t next_token(std::span<const float> logits, std::span<const int32_t> before, const Sampling& sampling,
                    uint64_t index);
 

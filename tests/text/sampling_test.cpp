@@ -4,7 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 #include <vector>
+
+#include "tests/scratch.h"
 
 namespace cleave {
 namespace {
@@ -69,6 +72,23 @@ TEST(Sampling, APenaltyDividesPositiveLogitsAndMultipliesOthersOnce) {
   expect_shares(shares(logits, {.temperature = 1, .repetition_penalty = 2}, {0, 1, 0, 0}), wanted);
   EXPECT_EQ(next_token(logits, std::vector<int32_t>{0}, {.temperature = 0, .repetition_penalty = 3}, 0), 2)
       << "the likeliest after the penalty";
+}
+
+TEST(Sampling, OfEqualsTheLowerNumbersAreTheLikeliest) {
+  expect_shares(shares(std::vector<float>(9, 1.5f), {.temperature = 1, .top_k = 2}),
+                {0.5, 0.5, 0, 0, 0, 0, 0, 0, 0});
+  expect_shares(shares(std::vector<float>(4, 1.5f), {.temperature = 1, .top_p = 0.49}), {0.5, 0.5, 0, 0});
+}
+
+TEST(Sampling, DrawsNothingFromLogitsThatAreNoNumbers) {
+  constexpr float kNan = std::numeric_limits<float>::quiet_NaN(),
+                  kInfinite = std::numeric_limits<float>::infinity();
+  for (const double temperature : {0.0, 1.0})
+    for (const float bad : {kNan, kInfinite})
+      expect_error(Exit::training, {"logits are not numbers"}, [&] {
+        next_token(std::vector<float>{1, bad, 2}, {}, {.temperature = temperature}, 0);
+      });
+  EXPECT_EQ(next_token(std::vector<float>{-kInfinite, 1}, {}, {.temperature = 1}, 0), 1) << "never drawn";
 }
 
 TEST(Sampling, IsAFunctionOfSeedAndIndex) {
