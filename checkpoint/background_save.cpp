@@ -1,5 +1,8 @@
 #include "checkpoint/background_save.h"
 
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstring>
 #include <exception>
@@ -11,13 +14,16 @@ namespace {
 
 constexpr int64_t kPiece = int64_t{1} << 21;  // elements that are asked for at a time
 
+// The calling thread, and those that it starts, run where nobody else wants the core.
+void yield_to_training() { setpriority(PRIO_PROCESS, id_t(gettid()), 19); }
+
 }  // namespace
 
 BackgroundSave::BackgroundSave(Tensor copy, Communicator& world)
     : copy_(copy),
       group_(world.duplicate("checkpoint")),
       exceptions_(std::uncaught_exceptions()),
-      writer_(Stream::Mode::worker) {
+      writer_(Stream::Mode::worker, yield_to_training) {
   // The system gives pages when they are first written to; the first save must not wait for them.
   std::memset(copy_.raw(), 0, size_t(copy_.bytes()));
 }

@@ -44,10 +44,12 @@ std::vector<uint64_t> stream_out(const Record& r, std::vector<float>& memory, co
     piece.end = std::min(numel, piece.begin + kPieceElements);
     const Tensor here(memory.data(), DType::fp32, {piece.size()}, MemoryKind::host);
     r.read(piece, here);
-    for (int64_t at = 0; at < piece.size(); at += Manifest::kBlock)
-      checksums.push_back(checksum_of(
-          memory.data() + at, std::min(Manifest::kBlock, piece.size() - at) * int64_t(sizeof(float))));
-    sink(here);
+    for (Range block{0, 0}; block.begin < piece.size(); block.begin = block.end) {
+      block.end = std::min(piece.size(), block.begin + Manifest::kBlock);
+      const Tensor held = here.slice(block);
+      checksums.push_back(checksum_of(held.raw(), held.bytes()));
+      sink(held);  // while it is in the core's cache
+    }
   }
   return checksums;
 }

@@ -20,6 +20,7 @@
 
 #include "checkpoint/elements.h"
 #include "checkpoint/manifest.h"
+#include "checkpoint/read_ahead.h"
 #include "checkpoint/safetensors.h"
 #include "comm/communicator.h"
 #include "device/tensor.h"
@@ -77,6 +78,9 @@ class CheckpointReader {
   // Writes the record from whichever shards hold its elements. Error(checkpoint) for a tensor that is not
   // stored or has another shape, and for bytes that do not match their checksum.
   void read(const Record& record) const;
+  // All of them in this order, while threads read ahead. What is not stored is found before the first is
+  // written.
+  void read(std::span<const Record> records) const;
 
  private:
   using Part = Manifest::Part;
@@ -88,9 +92,14 @@ class CheckpointReader {
   void require_held(const Manifest::Name& tensor, const Part& part) const;
   void check(const Manifest::Name& tensor, const Part& part, int64_t begin,
              std::span<const float> held) const;
-  void check_all(const Manifest::Name& tensor, const Part& part) const;
+  void check_all(const Manifest::Name& tensor, const Part& part, std::vector<float>& memory) const;
   void check_once(const Manifest::Name& tensor, const Part& part) const;
-  int64_t fill(Tensor window, const Record& record, int64_t begin, const Part& part) const;
+  struct Fetch;
+  void plan(const Record& record, std::vector<Fetch>& fetches) const;
+  void plan(const Record& record, Range window, const Part& part, std::vector<Fetch>& fetches) const;
+  int64_t window_end(const Record& record, int64_t begin, const Manifest::Whole& whole) const;
+  void read(std::span<const Record> records, ReadAhead::Reader reader) const;
+  void fill(std::span<const Fetch> fetches, ReadAhead& ahead, std::vector<float>& memory) const;
 
   mutable std::mutex mutex_;               // of what follows
   mutable std::set<const Part*> checked_;  // of those with a checksum for all of it

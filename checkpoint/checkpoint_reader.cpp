@@ -1,8 +1,5 @@
-#include <fmt/ranges.h>
-
 #include <algorithm>
 #include <atomic>
-#include <cstring>
 #include <thread>
 
 #include "checkpoint/checkpoint.h"
@@ -14,7 +11,6 @@ namespace cleave {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr int64_t kWindow = int64_t{1} << 21;  // elements in memory at a time
 constexpr int64_t kElement = sizeof(float);
 
 std::string text_of(const fs::path& path) { return InputFile(path.string(), Exit::checkpoint).text(); }
@@ -85,10 +81,11 @@ std::vector<std::string> CheckpointReader::faults(int threads, const Progress& p
   int64_t done = 0;
   const int64_t all = manifest_.bytes();
   auto work = [&] {
+    std::vector<float> memory;
     for (size_t at = next++; at < jobs.size(); at = next++) {
       Job& job = jobs[at];
       try {
-        check_all(*job.tensor, *job.part);
+        check_all(*job.tensor, *job.part, memory);
       } catch (const Error& e) {
         job.fault = e.what();
       }
@@ -145,65 +142,6 @@ void CheckpointReader::require_held(const Manifest::Name& tensor, const Part& pa
           tensor.first, tensor.second);
 }
 
-void CheckpointReader::read(const Record& record) const {
-  const auto at = manifest_.tensors.find({record.kind, record.tensor});
-  require(at != manifest_.tensors.end(), Exit::checkpoint,
-          "{} holds no {} of {}; was it written by another model or optimizer, or while that was frozen? "
-          "--reset_optimizer takes the weights alone",
-          path_.string(), record.kind, record.tensor);
-  require(at->second.shape == record.shape, Exit::checkpoint,
-          "{}: {} of {} has the shape [{}], the model wants [{}]", path_.string(), record.kind, record.tensor,
-          fmt::join(at->second.shape, ", "), fmt::join(record.shape, ", "));
-  const int64_t wanted = record.elements.numel();
-  std::vector<float> memory(size_t(std::min(wanted, kWindow)));
-  int64_t filled = 0;
-  for (Range window{0, 0}; window.begin < wanted; window.begin = window.end) {
-    window.end = std::min(wanted, window.begin + kWindow);
-    const Tensor here(memory.data(), DType::fp32, {window.size()}, MemoryKind::host);
-    for (const Part& part : at->second.parts) filled += fill(here, record, window.begin, part);
-    record.write(window, here);
-  }
-  require(filled == wanted, Exit::checkpoint, "{}: {} of {} elements of {} {} are stored", path_.string(),
-          filled, wanted, record.kind, record.tensor);
-}
-
-// What a stored part has of the record's elements from `begin` on, as many as `window` has; returns how
-// many.
-int64_t CheckpointReader::fill(Tensor window, const Record& record, int64_t begin, const Part& part) const {
-  const Range range{begin, begin + window.numel()};
-  Range span{part.elements.numel(), 0};  // of the stored elements
-  each_overlap(record.elements, range, part.elements, [&](int64_t, int64_t from, int64_t n) {
-    span = {std::min(span.begin, from), std::max(span.end, from + n)};
-  });
-  if (span.empty()) return 0;
-  const Manifest::Name tensor{record.kind, record.tensor};
-  require_held(tensor, part);
-  const int64_t block = manifest_.block;
-  if (block == 0) {
-    check_once(tensor, part);
-  } else {
-    span = {span.begin / block * block, std::min(round_up(span.end, block), part.elements.numel())};
-  }
-  const int64_t most = block ? round_up(kWindow, block) : kWindow;
-  int64_t filled = 0;
-  std::vector<float> bytes(size_t(std::min(span.size(), most)));
-  for (Range piece{span.begin, 0}; piece.begin < span.end; piece.begin = piece.end) {
-    piece.end = std::min(span.end, piece.begin + most);
-    const auto held = std::span(bytes).first(size_t(piece.size()));
-    file(part.file).read(name_in_shard(tensor, part.elements), piece.begin * kElement,
-                         std::as_writable_bytes(held));
-    if (block) check(tensor, part, piece.begin, held);
-    each_overlap(record.elements, range, part.elements, [&](int64_t to, int64_t from, int64_t n) {
-      const Range both = intersect(piece, {from, from + n});
-      if (both.empty()) return;
-      std::memcpy(window.as<float>() + (to - begin) + (both.begin - from),
-                  held.data() + (both.begin - piece.begin), size_t(both.size()) * sizeof(float));
-      filled += both.size();
-    });
-  }
-  return filled;
-}
-
 // Whole blocks of a part, from element `begin` on.
 void CheckpointReader::check(const Manifest::Name& tensor, const Part& part, int64_t begin,
                              std::span<const float> held) const {
@@ -226,17 +164,20 @@ void CheckpointReader::check_once(const Manifest::Name& tensor, const Part& part
     return checked_.contains(&part);
   };
   if (seen(false)) return;
-  check_all(tensor, part);
+  std::vector<float> memory;
+  check_all(tensor, part, memory);
   seen(true);
 }
 
-void CheckpointReader::check_all(const Manifest::Name& tensor, const Part& part) const {
+// In pieces that stay in a core's cache between being read and being checked.
+void CheckpointReader::check_all(const Manifest::Name& tensor, const Part& part,
+                                 std::vector<float>& memory) const {
   require_held(tensor, part);
   const SafetensorsFile& shard = file(part.file);
   const std::string name = name_in_shard(tensor, part.elements);
   const int64_t numel = part.elements.numel(), block = manifest_.block;
-  const int64_t most = block ? round_up(kWindow, block) : kWindow;
-  std::vector<float> memory(size_t(std::min(numel, most)));
+  const int64_t most = block ? block : Manifest::kBlock;
+  memory.resize(std::max(memory.size(), size_t(std::min(numel, most))));
   Checksum whole;
   for (int64_t done = 0; done < numel; done += most) {
     const auto held = std::span(memory).first(size_t(std::min(numel - done, most)));

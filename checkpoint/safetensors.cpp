@@ -1,15 +1,11 @@
 #include "checkpoint/safetensors.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <bit>
-#include <cerrno>
-#include <cstring>
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "checkpoint/output_file.h"
 #include "core/nesting.h"
 #include "core/printable.h"
 
@@ -61,51 +57,19 @@ std::string header_of(const std::vector<NamedTensor>& tensors,
   return text;
 }
 
-// Written from the beginning to the end and synced; memory of the callers' pieces is all there is.
-class Output {
- public:
-  explicit Output(const std::filesystem::path& path)
-      : path_(path), file_(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)) {
-    if (file_ < 0) refuse("open");
-  }
-  ~Output() {
-    if (file_ >= 0) ::close(file_);
-  }
-  void write(const void* data, int64_t bytes) {
-    for (const auto* at = static_cast<const std::byte*>(data); bytes > 0;) {
-      const ssize_t n = ::write(file_, at, size_t(bytes));
-      if (n < 0 && errno == EINTR) continue;
-      if (n < 0) refuse("write");
-      at += n, bytes -= n;
-    }
-  }
-  void close() {
-    if (fsync(file_) != 0) refuse("sync");
-    if (::close(std::exchange(file_, -1)) != 0) refuse("close");
-  }
-
- private:
-  [[noreturn]] void refuse(const char* what) {
-    fail(Exit::checkpoint, "cannot {} {}: {}{}", what, path_.string(), std::strerror(errno),
-         errno == ENOSPC ? "; free space there or choose another --output" : "");
-  }
-  std::filesystem::path path_;
-  int file_;
-};
-
 }  // namespace
 
 WrittenFile write_safetensors(const std::filesystem::path& path, const std::vector<NamedTensor>& tensors,
                               const std::map<std::string, std::string>& metadata) {
   std::string header = header_of(tensors, metadata);
   const uint64_t length = header.size();
-  Output out(path);
+  auto bytes = int64_t(sizeof length + header.size());
+  for (const NamedTensor& t : tensors) bytes += t.data.bytes();
+  OutputFile out(path, bytes);
   out.write(&length, sizeof length);
   out.write(header.data(), int64_t(header.size()));
-  auto bytes = int64_t(sizeof length + header.size());
   for (const NamedTensor& t : tensors) {
     int64_t left = t.data.bytes();
-    bytes += left;
     const NamedTensor::Sink sink = [&](const Tensor& piece) {
       out.write(piece.raw(), piece.bytes());
       left -= piece.bytes();

@@ -37,6 +37,7 @@ class SafetensorsFile final : public TensorFile {
 
   const std::map<std::string, StoredTensor>& tensors() const override { return tensors_; }
   const std::filesystem::path& path() const override { return path_; }
+  const InputFile& file() const { return file_; }
   int64_t bytes() const { return file_.size(); }         // of the file
   const std::string& header() const { return header_; }  // its JSON text
   int64_t offset(const std::string& name) const;         // in the file, of a tensor's first byte

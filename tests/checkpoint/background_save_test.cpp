@@ -27,7 +27,8 @@ class State {
     step(0);
   }
   void step(int n) {
-    for (size_t i = 0; i < values_.size(); ++i) values_[i] = float(n * 100000 + part_.begin + int64_t(i));
+    for (size_t i = 0; i < values_.size(); ++i)
+      values_[i] = float(int64_t{n} * 100000 + part_.begin + int64_t(i));
   }
   std::vector<Record> records() const { return {record("master", 0), record("exp_avg", part_.size())}; }
   Tensor copy() { return Tensor(copy_.data(), DType::fp32, {int64_t(copy_.size())}, MemoryKind::host); }

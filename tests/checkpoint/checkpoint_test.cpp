@@ -84,6 +84,39 @@ TEST(Checkpoint, FindsColumnsAcrossTheEndOfWhatPassesThroughMemory) {
             expected("w", wanted));
 }
 
+TEST(Checkpoint, GivesManyRecordsAtOnceAndNoneWhereOneIsNotStored) {
+  const int64_t rows = 5, width = kPasses / 2 + 77;
+  const Scratch scratch;
+  run_ranks(3, [&](Communicator& world) {
+    std::vector<Record> mine = {
+        given("master", "w", {rows, width}, {part(rows * width, world.size(), world.rank())})};
+    for (int n = 0; n < 20; ++n)
+      mine.push_back(given("master", fmt::format("bias{}", n), {600}, {part(600, 3, world.rank())}));
+    save_checkpoint(scratch.folder(), "a", mine, "{}", world);
+  });
+  const CheckpointReader reader(scratch.folder(), "a");
+  std::vector<Record> records;
+  std::vector<std::vector<float>> got, want;
+  auto ask = [&](const std::string& tensor, const Shape2& shape, const Elements& e) {
+    want.push_back(expected(tensor, e));
+    got.emplace_back(want.back().size(), -1.0f);
+    records.push_back({"master", tensor, shape, e, {}, [&got, at = got.size() - 1](Range r, Tensor from) {
+                         std::copy_n(from.as<float>(), r.size(), got[at].begin() + r.begin);
+                       }});
+  };
+  for (const Elements& e :
+       {Elements{{3, rows * width - 1}}, columns(rows, width, 5, width / 2), Elements{{0, 1}}})
+    ask("w", {rows, width}, e);
+  for (int n = 0; n < 20; ++n) ask(fmt::format("bias{}", n), {600}, {{n, 600 - n}});
+  reader.read(records);
+  EXPECT_EQ(got, want);
+
+  records.push_back(given("master", "other", {600}, {{0, 600}}));
+  for (std::vector<float>& g : got) std::fill(g.begin(), g.end(), -1.0f);
+  expect_error(Exit::checkpoint, {"holds no master of other"}, [&] { reader.read(records); });
+  for (const std::vector<float>& g : got) EXPECT_EQ(g, std::vector<float>(g.size(), -1.0f));
+}
+
 TEST(Checkpoint, IsNotSavedWhenRecordsLeaveAnElementOutOrHaveItTwice) {
   const Scratch scratch;
   save(scratch.folder(), "before", 2);

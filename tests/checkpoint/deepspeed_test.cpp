@@ -6,6 +6,7 @@
 #include "checkpoint/pipeline_names.h"
 #include "checkpoint/safetensors.h"
 #include "tests/scratch.h"
+#include "tests/stored_values.h"
 
 namespace cleave::testing {
 namespace {
@@ -13,14 +14,6 @@ namespace {
 namespace fs = std::filesystem;
 
 fs::path folder_of(const std::string& name) { return fs::path(FIXTURES "/deepspeed") / name; }
-
-template <class T>
-std::vector<T> all_of(const TensorFile& file, const std::string& name) {
-  const StoredTensor& t = file.tensors().at(name);
-  std::vector<T> values(size_t(t.end - t.begin) / sizeof(T));
-  file.read(name, 0, std::as_writable_bytes(std::span(values)));
-  return values;
-}
 
 TEST(DeepSpeedCheckpoint, WeightsAndMomentsOfEveryStageAreWhatDeepSpeedSays) {
   for (const std::string name : {"zero1_bf16", "zero2_bf16", "zero3_bf16", "zero2_fp32"}) {
@@ -36,8 +29,8 @@ TEST(DeepSpeedCheckpoint, WeightsAndMomentsOfEveryStageAreWhatDeepSpeedSays) {
       for (const auto& [tensor, stored] : tensors->tensors()) {
         const std::string theirs = (kind == "master" ? "fp32" : kind) + "." + tensor;
         EXPECT_EQ(stored.shape, expected.tensors().at(theirs).shape);
-        const std::vector<float> values = all_of<float>(*tensors, tensor);
-        EXPECT_EQ(values, all_of<float>(expected, theirs)) << name << " " << theirs;
+        const std::vector<float> values = stored_values<float>(*tensors, tensor);
+        EXPECT_EQ(values, stored_values<float>(expected, theirs)) << name << " " << theirs;
         std::vector<float> two(2);  // in the middle
         tensors->read(tensor, int64_t(values.size() / 2 - 1) * 4, std::as_writable_bytes(std::span(two)));
         EXPECT_EQ(two[1], values[values.size() / 2]);
@@ -85,7 +78,7 @@ TEST(DeepSpeedCheckpoint, OfAPipelineHasWhatDeepSpeedSaysUnderPublishedNames) {
     const auto tensors = checkpoint.tensors(kind);
     for (const auto& [tensor, stored] : tensors->tensors()) {
       const std::string theirs = (kind == "master" ? "fp32" : kind) + "." + tensor;
-      EXPECT_EQ(all_of<float>(*tensors, tensor), all_of<float>(expected, theirs)) << theirs;
+      EXPECT_EQ(stored_values<float>(*tensors, tensor), stored_values<float>(expected, theirs)) << theirs;
       ++compared;
     }
   }

@@ -9,6 +9,7 @@
 #include <cerrno>
 
 #include "checkpoint/background_save.h"
+#include "checkpoint/output_file.h"
 #include "tests/checkpoint/file_faults.h"
 #include "tests/checkpoint/hand_made.h"
 #include "tests/comm/processes.h"
@@ -20,34 +21,37 @@ namespace fs = std::filesystem;
 using cleave::test::Ended;
 
 constexpr int64_t kNumel = 1000;
+constexpr int64_t kLarge = 6 * OutputFile::kPiece / int64_t(sizeof(float)) + 5;  // is written by a thread
 
 // A tensor over all ranks, whose elements have this value.
-Record record_of(float value, const Communicator& world) {
+Record record_of(float value, int64_t numel, const Communicator& world) {
   return {"master",
           "w",
-          {kNumel},
-          {part(kNumel, world.size(), world.rank())},
+          {numel},
+          {part(numel, world.size(), world.rank())},
           [value](Range r, Tensor to) { std::fill_n(to.as<float>(), r.size(), value); },
           {}};
 }
 
-void save(const fs::path& dir, const std::string& tag, float value, Communicator& world) {
-  save_checkpoint(dir, tag, {record_of(value, world)}, "{}", world);
+void save(const fs::path& dir, const std::string& tag, float value, int64_t numel, Communicator& world) {
+  save_checkpoint(dir, tag, {record_of(value, numel, world)}, "{}", world);
 }
 
 // The same, written by a thread; what goes behind a save does so there.
-void save_behind(const fs::path& dir, const std::string& tag, float value, Communicator& world,
+void save_behind(const fs::path& dir, const std::string& tag, float value, int64_t numel, Communicator& world,
                  const BackgroundSave::Written& written) {
-  std::vector<float> memory(kNumel);
-  BackgroundSave background(Tensor(memory.data(), DType::fp32, {kNumel}, MemoryKind::host), world);
-  background.begin(dir, tag, {record_of(value, world)}, "{}", written);
+  std::vector<float> memory(static_cast<size_t>(numel));
+  BackgroundSave background(Tensor(memory.data(), DType::fp32, {numel}, MemoryKind::host), world);
+  background.begin(dir, tag, {record_of(value, numel, world)}, "{}", written);
   background.finish();
 }
 
 // Its value, or -1 where it is none that can be used.
 float value_in(const fs::path& dir, const std::string& tag) {
   try {
-    const std::vector<float> held = read(CheckpointReader(dir, tag), "master", "w", {kNumel}, {{0, kNumel}});
+    const CheckpointReader reader(dir, tag);
+    const std::vector<int64_t> shape = reader.shape("master", "w");
+    const std::vector<float> held = read(reader, "master", "w", shape, {{0, numel_of(shape)}});
     return std::all_of(held.begin(), held.end(), [&](float v) { return v == held[0]; }) ? held[0] : -2;
   } catch (const Error& e) {
     EXPECT_EQ(e.exit(), Exit::checkpoint) << e.what();
@@ -61,6 +65,7 @@ struct Attempt {
   FileFault fault;
   bool behind = false;  // the training
   Mount mount = Mount::local;
+  int64_t numel = kNumel;
 };
 
 // What one rank does; notes in `beyond` that it came through with fewer calls than `nth`.
@@ -74,9 +79,9 @@ void save_and_break(const fs::path& dir, const fs::path& beyond, const Attempt& 
     if (world.rank() == 0 && !a.same_name) remove_checkpoint(dir / "one");
   };
   if (a.behind) {
-    save_behind(dir, tag, 2, world, written);
+    save_behind(dir, tag, 2, a.numel, world, written);
   } else {
-    save(dir, tag, 2, world);
+    save(dir, tag, 2, a.numel, world);
     written({});
   }
   if (breaks && file_calls() < nth) std::ofstream{beyond};
@@ -87,7 +92,8 @@ bool try_save(const Attempt& a, int nth) {
   const Scratch scratch, notes;
   const fs::path& dir = scratch.folder();
   const fs::path beyond = notes.folder() / "beyond";
-  run_ranks(3, [&](Communicator& world) { save(dir, "one", 1, world); });  // several files, in any order
+  run_ranks(3,
+            [&](Communicator& world) { save(dir, "one", 1, kNumel, world); });  // several files, in any order
   ConnectOptions options;
   options.transport = TransportChoice::shm;
   auto children = test::start_ranks(
@@ -115,7 +121,7 @@ bool try_save(const Attempt& a, int nth) {
     EXPECT_EQ(value_in(dir, "latest"), 2);
   }
   // What is left does not disturb the next save.
-  run_ranks(1, [&](Communicator& world) { save(dir, "three", 3, world); });
+  run_ranks(1, [&](Communicator& world) { save(dir, "three", 3, kNumel, world); });
   EXPECT_EQ(value_in(dir, "latest"), 3);
   return !through;
 }
@@ -142,14 +148,18 @@ std::vector<Attempt> attempts() {
       for (const auto& [ranks, victim] : {std::pair{1, 0}, {2, 1}})
         for (const bool same_name : {false, true})
           all.push_back({ranks, victim, same_name, fault, ranks == 1, mount});
+  for (const FileFault fault :
+       {FileFault::error, FileFault::cut_short, FileFault::kill, FileFault::kill_late})
+    all.push_back({1, 0, false, fault, fault == FileFault::error, Mount::local, kLarge});
   return all;
 }
 std::string name_of(const ::testing::TestParamInfo<Attempt>& info) {
   constexpr const char* names[] = {"none", "error", "full", "killed", "killed_late"};
   constexpr const char* mounts[] = {"", "_no_folders", "_no_renames"};
-  return fmt::format("rank{}of{}_{}{}{}{}", info.param.victim, info.param.ranks,
+  return fmt::format("rank{}of{}_{}{}{}{}{}", info.param.victim, info.param.ranks,
                      names[size_t(info.param.fault)], info.param.same_name ? "_same_name" : "",
-                     info.param.behind ? "_behind" : "", mounts[size_t(info.param.mount)]);
+                     info.param.behind ? "_behind" : "", mounts[size_t(info.param.mount)],
+                     info.param.numel == kLarge ? "_large" : "");
 }
 INSTANTIATE_TEST_SUITE_P(, KilledSaves, ::testing::ValuesIn(attempts()), name_of);
 
