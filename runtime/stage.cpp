@@ -1,32 +1,12 @@
+// The passes over the layers.
 #include "runtime/stage.h"
 
 #include <algorithm>
 
-#include "device/copy.h"
 #include "kernels/elementwise.h"
 
 namespace cleave {
 namespace {
-
-// Views of the right shapes without memory, for a dry run.
-std::vector<Tensor> dry_params(const std::vector<UnitSpec>& units, DType dtype) {
-  std::vector<Tensor> params;
-  for (const UnitSpec& u : units)
-    for (const ParamSpec& p : u.params) {
-      Shape shape;
-      for (int64_t d : p.shape) shape.dims[size_t(shape.rank++)] = d;
-      params.emplace_back(nullptr, dtype, shape);
-    }
-  return params;
-}
-
-std::vector<ParamGradient> dry_grads(const std::vector<UnitSpec>& units, DType dtype, bool* written) {
-  std::vector<ParamGradient> grads;
-  for (const UnitSpec& u : units)
-    for (const Tensor& p : dry_params({u}, dtype))
-      grads.push_back(u.frozen ? ParamGradient{} : ParamGradient{p, written});
-  return grads;
-}
 
 std::vector<ParamGradient> as_gradients(const std::vector<GradientSlot>& slots) {
   std::vector<ParamGradient> grads;
@@ -50,208 +30,17 @@ Stage::Stage(const Model& model, StageShape shape, ParameterStore& store, int64_
       model.name);
 }
 
-// On the CPU layers read the model's own.
-void Stage::place_constants(Memory& memory, Stream& stream) {
-  constants_ = model().constants;
-  if (!memory.device().is_cuda()) return;
-  for (Tensor& t : constants_) {
-    Buffer& b = constant_copies_.emplace_back(memory.allocate(
-        MemoryKind::device, Category::weights, t.dtype(), t.shape(), "constants of the model"));
-    if (!memory.dry()) copy(b, t, stream);
-    t = b;
-  }
-}
-
-void Stage::allocate(Memory& memory, Stream& stream) {
-  const auto device = MemoryKind::device;
-  place_constants(memory, stream);
-  if (shape().last) {
-    targets_ = memory.allocate(device, Category::staging, DType::int32, {shape().batches * layers_.rows()},
-                               "targets");
-    losses_ = memory.allocate(device, Category::activations, DType::fp32, {layers_.rows()}, "losses");
-  }
-  if (model().document_mask)
-    documents_ =
-        memory.allocate(device, Category::staging, DType::int32,
-                        {shape().batches * layers_.rows() * model().parts}, "beginnings of documents");
-  measure();
-  frames_.allocate(memory);
-  if (shape().texts > 0) allocate_texts(memory);
-  if (block_bytes_ > 0) away_inputs_.allocate(memory, block_bytes_);
-  auto bytes = [&](int64_t n, const char* name) {
-    return memory.allocate(device, Category::activations, DType::uint8, {n}, name);
-  };
-  scratch_memory_ = bytes(scratch_.peak_bytes(), "scratch");
-  for (Buffer& p : passing_) p = bytes(passing_bytes_, "boundaries of layers");
-}
-
-void Stage::allocate_texts(Memory& memory) {
-  const auto device = MemoryKind::device;
-  text_rows_ = memory.allocate(device, Category::staging, DType::int32, {2, text_rows()}, "rows of texts");
-  kept_keys_.resize(model().layers.size()), kept_values_.resize(model().layers.size());
-  const int64_t positions = model().rows_per_sample * model().parts;
-  for (int c = 0; c < layers_.chunks(); ++c)
-    for (int l = 0; l < layers_.layers(c); ++l) {
-      const KeptHeads kept = layers_.layer(c, l).kept_heads();
-      if (kept.heads == 0) continue;
-      const Shape all{shape().texts, kept.heads, positions, kept.head_dim};
-      for (auto* buffers : {&kept_keys_, &kept_values_})
-        (*buffers)[size_t(layers_.in_model(c, l))] =
-            memory.allocate(device, Category::kv_cache, model().dtype, all,
-                            buffers == &kept_keys_ ? "kept keys" : "kept values");
-    }
-}
-
-void Stage::begin_texts(const TextPass* pass, Stream& stream) {
-  texts_ = pass;
-  if (!pass) return;
-  CHECK(shape().texts > 0 && 0 < pass->rows() && pass->rows() <= text_rows(),
-        "a pass over {} rows of texts; this stage has room for {}", pass->rows(),
-        shape().texts > 0 ? text_rows() : 0);
-  for (const auto* values : {&pass->texts, &pass->places}) {
-    const Tensor to = text_rows_.tensor().rows({values == &pass->places, values == &pass->places ? 2 : 1});
-    copy(to.view({text_rows()}).slice({0, pass->rows()}),
-         Tensor(const_cast<int32_t*>(values->data()), DType::int32, {pass->rows()}, MemoryKind::host),
-         stream);
-  }
-}
-
-Past Stage::past_of(int chunk, int l) const {
-  if (!texts_) return {};
-  const auto rows = [&](int64_t i) {
-    return text_rows_.tensor().rows({i, i + 1}).view({text_rows()}).slice({0, texts_->rows()});
-  };
-  Past past{.rows = {rows(0), rows(1)}, .keys = {}, .values = {}};
-  const Buffer &keys = kept_keys_[size_t(layers_.in_model(chunk, l))],
-               &values = kept_values_[size_t(layers_.in_model(chunk, l))];
-  if (keys.defined()) past.keys = keys, past.values = values;
-  return past;
-}
-
-// The layers' own code against dry arenas and a stream that drops all work.
-void Stage::measure() {
-  Stream discard(Stream::Mode::discard);
-  for (int c = 0; c < layers_.chunks(); ++c) measure(c, discard);
-}
-
-void Stage::measure(int chunk, Stream& discard) {
-  Frame dry = frames_.dry(chunk);
-  for (int l = 0; l < layers_.layers(chunk); ++l) {
-    forward_layer(dry, l, dry_params(layers_.layer(chunk, l).units(), model().dtype), {}, {}, discard);
-    const TensorSpec& y = layers_.boundary(chunk, l + 1);
-    if (layers_.away(chunk, l + 1))
-      block_bytes_ = std::max(block_bytes_, round_up(y.shape.numel() * size_of(y.dtype), 64));
-  }
-  const int inner = shape().trains ? 0 : 1;  // the ends have no gradients in passing_, but are frames'
-  for (int l = inner; !shape().split_backward && l <= layers_.layers(chunk) - inner; ++l) {
-    const TensorSpec& x = layers_.boundary(chunk, l);
-    if (is_float(x.dtype)) passing_bytes_ = std::max(passing_bytes_, x.shape.numel() * size_of(x.dtype));
-  }
-  if (layers_.has_head(chunk)) {
-    const auto units = model().head->units();
-    bool written = false;
-    Grads of_head = shape().trains ? dry_grads(units, model().dtype, &written) : Grads();
-    run_head(dry, dry_params(units, model().dtype), of_head, 1, Tensor(nullptr, DType::fp64, {1}), discard);
-  }
-  if (shape().trains) measure_backward(dry, chunk, discard);
-  frames_.measured(dry);
-}
-
-void Stage::measure_backward(Frame& dry, int chunk, Stream& discard) {
-  bool written = false;
-  auto params = [&](int l) { return dry_params(layers_.layer(chunk, l).units(), model().dtype); };
-  auto grads = [&](int l) { return dry_grads(layers_.layer(chunk, l).units(), model().dtype, &written); };
-  dry.fetched = dry.gathered = layers_.groups(chunk);
-  for (const Stop& stop : backward_stops(layers_.layers(chunk), shape().recompute, false, false)) {
-    const int l = stop.layer;
-    bring_inputs(dry, l, discard);
-    if (stop.again) forward_layer(dry, l, params(l), {}, {.again = true}, discard);
-    Grads g = grads(l);
-    const BackwardPart part = layers_.splits(chunk, l) ? BackwardPart::input : BackwardPart::both;
-    if (stop.backward) backward_layer(dry, l, params(l), g, {}, part, discard);
-  }
-  for (int l = layers_.layers(chunk); l-- > 0;) {
-    Grads g = grads(l);
-    if (layers_.splits(chunk, l)) backward_layer(dry, l, params(l), g, {}, BackwardPart::weight, discard);
-  }
-}
-
 TraceEvent Stage::shown(const char* what, const Frame& f, int l) const {
   if (!trace_ || !trace_->on()) return {};
   const int layer = layers_.in_model(f.chunk, l);
   return {.name = model().layer_name(layer), .category = what, .layer = layer};
 }
 
-Tensor Stage::targets(int micro) const {
-  const int64_t slot = micro % shape().batches;
-  return targets_.tensor().slice({slot * layers_.rows(), (slot + 1) * layers_.rows()});
+Tensor Stage::open(int micro, int chunk, Stream& writer) {
+  return frames_.open(micro, chunk, writer, texts_ ? texts_->rows() : 0).inputs[0];
 }
-
-Tensor Stage::documents(int micro) const {
-  if (!model().document_mask) return {};
-  const int64_t size = layers_.rows() * model().parts, slot = std::max(0, micro) % shape().batches;
-  return documents_.tensor()
-      .slice({slot * size, (slot + 1) * size})
-      .view({layers_.samples(), size / layers_.samples()});
-}
-
-// Every rank has them of whole samples: attention looks at all positions wherever the sequence is cut.
-void Stage::load_documents(int micro, const Tensor& given, Stream& stream) {
-  if (!model().document_mask) return;
-  const Tensor here = documents(micro);
-  const int64_t positions = given.defined() ? given.numel() : 0;
-  CHECK(
-      positions == here.numel(),
-      "batch with the documents of {} positions, the micro-batch has {}; a model with a document mask wants "
-      "Batch::documents",
-      positions, here.numel());
-  for (int64_t i = 0; given.has_memory() && i < positions; ++i) {
-    const int64_t place = i % here.dim(1), begin = given.as<int32_t>()[i];
-    const int64_t least = place > 0 ? given.as<int32_t>()[i - 1] : 0;
-    require(
-        least <= begin && begin <= (place > 0 ? place : 0), Exit::data,
-        "position {} of sample {} is said to be of a document that begins at {}; it may begin at {} to {}",
-        place, i / here.dim(1), begin, least, place);
-  }
-  copy(here, given.view(here.shape()), stream);
-}
-
-void Stage::take_part(Tensor to, Tensor whole, Stream& stream) const {
-  const int64_t runs = model().parts == 1 ? 1 : layers_.samples(), run = to.numel() / runs;
-  for (int64_t r = 0; r < runs; ++r) {
-    const Tensor mine = to.slice({r * run, (r + 1) * run});
-    const Tensor from = whole.slice(Range{0, run}.shifted((r * model().parts + model().part) * run));
-    if (from.dtype() == mine.dtype())
-      copy(mine, from, stream);
-    else
-      launch(Cast{.y = mine, .x = from}, stream);
-  }
-}
-
-void Stage::load(int micro, const Batch& batch, Stream& stream) {
-  if (texts_) {
-    CHECK(micro == 0 && batch.input.numel() == texts_->rows(), "a pass over {} rows of texts, but {} tokens",
-          texts_->rows(), batch.input.numel());
-    positions_.resize(std::max<size_t>(1, positions_.size()));
-    if (shape().first) copy(open(micro, 0, stream), batch.input, stream);
-    loaded_ = stream.record();
-    return;
-  }
-  const int64_t inputs = layers_.input().shape.numel() * model().parts,
-                targets_of = layers_.rows() * model().parts;
-  CHECK(batch.input.numel() == inputs && batch.targets.numel() == targets_of,
-        "batch of {} inputs and {} targets, the micro-batch has {} and {}", batch.input.numel(),
-        batch.targets.numel(), inputs, targets_of);
-  if (positions_.size() <= size_t(micro)) positions_.resize(size_t(micro) + 1);
-  positions_[size_t(micro)] = batch.position;
-  if (shape().first) {
-    const Tensor x = open(micro, 0, stream);
-    take_part(x, batch.input, stream);
-  }
-  if (shape().last) take_part(targets(micro), batch.targets, stream);
-  load_documents(micro, batch.documents, stream);
-  loaded_ = stream.record();
-}
+void Stage::close(int micro, int chunk, Stream& stream) { frames_.close(frames_.find(micro, chunk), stream); }
+void Stage::hold(int micro, int chunk, const Event& until) { frames_.find(micro, chunk).held = until; }
 
 Tensor Stage::output(int micro, int chunk) { return frames_.find(micro, chunk).inputs.back(); }
 Tensor Stage::output_gradient(int micro, int chunk) {
@@ -456,11 +245,5 @@ void Stage::head(int micro, Tensor loss_sum, Tensor logits, Range rows, Stream& 
   }
   store_.finish(visit_);
 }
-
-Tensor Stage::open(int micro, int chunk, Stream& writer) {
-  return frames_.open(micro, chunk, writer, texts_ ? texts_->rows() : 0).inputs[0];
-}
-void Stage::close(int micro, int chunk, Stream& stream) { frames_.close(frames_.find(micro, chunk), stream); }
-void Stage::hold(int micro, int chunk, const Event& until) { frames_.find(micro, chunk).held = until; }
 
 }  // namespace cleave

@@ -20,6 +20,17 @@ inline double relative_distance(const Weights& a, const Weights& b) {
   return std::sqrt(distance / norm);
 }
 
+// Of one tensor.
+inline double relative_distance(const std::vector<float>& got, const std::vector<float>& want) {
+  double norm = 0, distance = 0;
+  EXPECT_EQ(got.size(), want.size());
+  for (size_t i = 0; i < std::min(got.size(), want.size()); ++i) {
+    norm += double(want[i]) * want[i];
+    distance += (double(got[i]) - want[i]) * (double(got[i]) - want[i]);
+  }
+  return std::sqrt(distance / std::max(norm, 1e-20));
+}
+
 inline void expect_same_bits(const Training& got, const Training& want, const std::string& what) {
   for (size_t s = 0; s < want.steps.size(); ++s) {
     ASSERT_EQ(got.steps[s].loss, want.steps[s].loss) << what << ", step " << s;

@@ -1,5 +1,5 @@
 // An engine that trains nothing: what it evaluates and predicts in every layout, and what it takes.
-#include "tests/runtime/cut_models.h"
+#include "tests/runtime/inference.h"
 #include "tests/runtime/homes.h"
 
 namespace cleave::testing {
@@ -62,31 +62,6 @@ Seen look_as(const Layout& l, const DsConfig& c, const ModelFactory& model, cons
   return seen[0];
 }
 
-double farthest(const std::vector<float>& got, const std::vector<float>& want) {
-  double worst = got.size() == want.size() ? 0 : 1e9;
-  for (size_t i = 0; i < std::min(got.size(), want.size()); ++i)
-    worst = std::max(worst, double(std::abs(got[i] - want[i])));
-  return worst;
-}
-
-std::vector<Layout> layouts() {
-  std::vector<Layout> out;
-  for (const auto& [pipe, data, tensor, sequence] : {std::array{1, 1, 1, 1},
-                                                     {2, 1, 1, 1},
-                                                     {1, 3, 1, 1},
-                                                     {1, 1, 2, 1},
-                                                     {2, 1, 2, 1},
-                                                     {1, 1, 1, 2},
-                                                     {2, 2, 1, 2},
-                                                     {1, 2, 2, 1}})
-    for (const int zero : {1, 3}) {
-      Layout l{pipe, data, tensor, zero};
-      l.sequence = sequence;
-      out.push_back(l);
-    }
-  return out;
-}
-
 TEST(Inference, SeesInEveryLayoutWhatTheTrainerSees) {
   for (const bool llama : {false, true}) {
     const ModelFactory model = llama ? cut_llama(false) : cut_gpt(true);
@@ -95,20 +70,16 @@ TEST(Inference, SeesInEveryLayoutWhatTheTrainerSees) {
     EXPECT_EQ(
         std::vector<float>(want.seen.logits.begin() + 5 * kVocab, want.seen.logits.begin() + 6 * kVocab),
         want.seen.row);
-    for (Layout l : layouts()) {
+    for (const Layout& l : inference_layouts()) {
       if (llama && l.tensor * l.sequence > 2) continue;
-      for (const bool cut_rows : {true, false}) {
-        l.cut_rows = cut_rows;
-        if (l.tensor == 1 && !cut_rows) continue;
-        const Seen got = look_as(l, config_of(l, 1), model, want.folder);
-        EXPECT_NEAR(got.loss, want.seen.loss, 1e-6 * want.seen.loss) << l.text();
-        EXPECT_LT(farthest(got.logits, want.seen.logits), 2e-6) << l.text();
-        EXPECT_LT(farthest(got.row, want.seen.row), 2e-6) << l.text();
-        // Where no product is cut, a pipe adds what one rank adds.
-        if (l.data * l.tensor * l.sequence > 1) continue;
-        EXPECT_EQ(got.loss, want.seen.loss) << l.text();
-        EXPECT_EQ(got.logits, want.seen.logits) << l.text();
-      }
+      const Seen got = look_as(l, config_of(l, 1), model, want.folder);
+      EXPECT_NEAR(got.loss, want.seen.loss, 1e-6 * want.seen.loss) << l.text();
+      EXPECT_LT(farthest(got.logits, want.seen.logits), 2e-6) << l.text();
+      EXPECT_LT(farthest(got.row, want.seen.row), 2e-6) << l.text();
+      // Where no product is cut, a pipe adds what one rank adds.
+      if (l.data * l.tensor * l.sequence > 1) continue;
+      EXPECT_EQ(got.loss, want.seen.loss) << l.text();
+      EXPECT_EQ(got.logits, want.seen.logits) << l.text();
     }
   }
 }

@@ -1,11 +1,9 @@
 // Memory, bytes on the wire, overflow, evaluation, checkpoints and failures of a pipeline.
-#include <unistd.h>
-
-#include <filesystem>
 #include <fstream>
 
 #include "pipeline/schedule_file.h"
 #include "tests/runtime/compare.h"
+#include "tests/runtime/dying_rank.h"
 
 namespace cleave::testing {
 namespace {
@@ -164,18 +162,6 @@ TEST(PipelineEvaluation, LossAndLogitsAreThoseOfOneStageOnEveryRank) {
       });
 }
 
-class Scratch {
- public:
-  Scratch() : path_(std::filesystem::temp_directory_path() / fmt::format("cleave_pipeline_{}", getpid())) {
-    std::filesystem::remove_all(path_);
-  }
-  ~Scratch() { std::filesystem::remove_all(path_); }
-  std::string text() const { return path_.string(); }
-
- private:
-  std::filesystem::path path_;
-};
-
 struct Layout {
   int pipe, data, zero;
   const char* schedule;
@@ -194,13 +180,13 @@ void expect_resumes(Layout first, Layout second, bool same_bits) {
     run_ranks(l.pipe * l.data, [&](Communicator& world) {
       const DsConfig c = config(l);
       Engine engine(c, deep_gpt(true), world, {});
-      if (begin > 0) engine.load_checkpoint(scratch.text(), "half");
+      if (begin > 0) engine.load_checkpoint(scratch.folder().string(), "half");
       Tokens tokens(1);
       Training mine;
       for (int64_t s = begin; s < end; ++s)
         mine.steps.push_back(
             engine.train_batch(source(tokens, c, s, engine.mesh().place(world.rank()).data, l.data)));
-      if (begin == 0 && end == 3) engine.save_checkpoint(scratch.text(), "half");
+      if (begin == 0 && end == 3) engine.save_checkpoint(scratch.folder().string(), "half");
       mine.weights = weights_of(engine);
       if (world.rank() == 0) run = std::move(mine);
     });
@@ -229,28 +215,9 @@ TEST(PipelineCheckpoints, AreReadByAnyOtherLayout) {
 TEST(PipelineFailures, ARankThatDiesEndsTheOthersBeforeTheDeadline) {
   for (const std::string& schedule : schedule_names())
     for (int victim : {0, 1, 3}) {
-      const auto began = std::chrono::steady_clock::now();
-      std::string message;
-      try {
-        run_ranks(4,
-                  [&](Communicator& world) {
-                    DsConfig c = pipelined(2, 2, 4, schedule);
-                    c.zero.stage = 2, c.zero.overlap_comm = true;
-                    Engine engine(c, deep_gpt(true), world, {});
-                    Tokens tokens(2);
-                    const int place = engine.mesh().place(world.rank()).data;
-                    engine.train_batch([&](int micro) {
-                      require(world.rank() != victim || micro != 2, Exit::training, "rank {} dies", victim);
-                      return tokens.at(0, (int64_t(micro) * 2 + place) * 2);
-                    });
-                    FAIL() << "rank " << world.rank() << " finished a step without rank " << victim;
-                  },
-                  {.timeout = std::chrono::seconds(60)});
-      } catch (const Error& e) {
-        message = e.what();
-      }
-      EXPECT_NE(message.find(fmt::format("rank {} dies", victim)), std::string::npos) << message;
-      EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(30));
+      DsConfig c = pipelined(2, 2, 4, schedule);
+      c.zero.stage = 2, c.zero.overlap_comm = true;
+      expect_all_end_with(victim, 4, c, [](const Axes&) { return deep_gpt(true); });
     }
 }
 
@@ -275,8 +242,7 @@ TEST(PipelineFailures, ARankWithAnotherNumberOfMicroBatchesIsReportedNotWaitedFo
 
 TEST(PipelineFiles, AScheduleFromAFileGivesTheBitsOfTheGeneratorsAndAForeignShapeIsRefused) {
   const Scratch scratch;
-  std::filesystem::create_directories(scratch.text());
-  const std::string path = scratch.text() + "/own.json";
+  const std::string path = scratch.path("own.json");
   std::ofstream(path) << schedule_to_json(make_schedule("zb-h1", {3, 4, 1}));
   const auto model = [] { return deep_gpt(false); };
   const Training want = train_on(3, pipelined(3, 1, 4), model, 2);

@@ -1,14 +1,13 @@
 // Folders that transformers wrote: their logits in every layout, their bytes again when they are written, and
 // what is wrong with others. tests/fixtures/make_published_fixtures.py makes them.
-#include <gtest/gtest.h>
-
-#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "checkpoint/weight_writer.h"
 #include "model/presets.h"
 #include "runtime/weight_names.h"
+#include "tests/runtime/compare.h"
 #include "tests/runtime/homes.h"
+#include "tests/stored_values.h"
 
 namespace cleave::testing {
 namespace {
@@ -21,24 +20,6 @@ constexpr const char* kModels[] = {"gpt2",    "gpt2_base", "llama",       "qwen2
 
 fs::path folder_of(const std::string& name) { return fs::path(FIXTURES "/published") / name; }
 ModelConfig config_of_folder(const fs::path& folder) { return find_model((folder / "config.json").string()); }
-
-template <class T>
-std::vector<T> values_of(const SafetensorsFile& file, const std::string& name) {
-  const StoredTensor& t = file.tensors().at(name);
-  std::vector<T> values(size_t(t.end - t.begin) / sizeof(T));
-  file.read(name, 0, std::as_writable_bytes(std::span(values)));
-  return values;
-}
-
-double distance(const std::vector<float>& got, const std::vector<float>& want) {
-  double norm = 0, sum = 0;
-  EXPECT_EQ(got.size(), want.size());
-  for (size_t i = 0; i < want.size(); ++i) {
-    norm += double(want[i]) * want[i];
-    sum += (double(got[i]) - want[i]) * (double(got[i]) - want[i]);
-  }
-  return std::sqrt(sum / norm);
-}
 
 struct PublishedLayout {
   const char* name;
@@ -83,7 +64,7 @@ TEST_P(Published, LogitsAreThoseOfTransformers) {
       const WeightFiles files(folder_of(name));
       const WeightReader reader(files, weight_names(config, files));
       const SafetensorsFile expected(folder_of(name).string() + ".expected.safetensors");
-      auto tokens = values_of<int32_t>(expected, "tokens");
+      auto tokens = stored_values<int32_t>(expected, "tokens");
       Engine engine(config_of_layout(l),
                     [&](const Axes& axes) { return make_model(config, DType::fp32, kLength, name, axes); },
                     world, {.inference = l.inference});
@@ -91,7 +72,7 @@ TEST_P(Published, LogitsAreThoseOfTransformers) {
       const Tensor input(tokens.data(), DType::int32, {kRows * kLength}, MemoryKind::host);
       const std::vector<float> logits =
           engine.predict({.input = input, .targets = input, .valid_targets = kRows * kLength});
-      EXPECT_LT(distance(logits, values_of<float>(expected, "logits")), 1e-5) << name;
+      EXPECT_LT(relative_distance(logits, stored_values<float>(expected, "logits")), 1e-5) << name;
     });
 }
 

@@ -1,10 +1,8 @@
 // Initial values, evaluation, overflow, checkpoints and failures of models cut over a tensor axis.
-#include <unistd.h>
-
-#include <filesystem>
 #include <fstream>
 
 #include "tests/runtime/cut_models.h"
+#include "tests/runtime/dying_rank.h"
 
 namespace cleave::testing {
 namespace {
@@ -94,18 +92,6 @@ TEST(TensorOverflow, OnOneRankSkipsTheStepOnAllAndChangesNothing) {
       });
 }
 
-class Scratch {
- public:
-  Scratch() : path_(std::filesystem::temp_directory_path() / fmt::format("cleave_tensor_{}", getpid())) {
-    std::filesystem::remove_all(path_);
-  }
-  ~Scratch() { std::filesystem::remove_all(path_); }
-  std::string text() const { return path_.string(); }
-
- private:
-  std::filesystem::path path_;
-};
-
 // 24 heads, 12 key/value heads and an MLP of 36 columns, which 1, 2, 3 and 4 ranks divide; 29 tokens, which
 // none does.
 ModelFactory heads_of_twelve(const Family& family) {
@@ -146,13 +132,13 @@ TEST_P(FamilyCheckpoints, AreReadBitForBitByAnyOtherTensorLayout) {
         Engine engine(config_of(l, 2 / l.data), heads_of_twelve(*GetParam()), world, {});
         Tokens tokens(1, 12);
         Training mine;
-        if (begin > 0) engine.load_checkpoint(scratch.text());
+        if (begin > 0) engine.load_checkpoint(scratch.folder().string());
         const Weights loaded = weights_of(engine);
         if (world.rank() == 0) want = loaded;
         for (int64_t s = begin; s < end; ++s)
           mine.steps.push_back(engine.train_batch(
               source(tokens, engine.config(), s, engine.mesh().place(world.rank()).data, l.data)));
-        if (begin == 0) engine.save_checkpoint(scratch.text(), "three");
+        if (begin == 0) engine.save_checkpoint(scratch.folder().string(), "three");
         mine.weights = weights_of(engine);
         if (world.rank() == 0) first = std::move(mine);
       });
@@ -176,9 +162,9 @@ TEST(TensorCheckpoints, HoldFewRecords) {
   const Layout l{1, 1, 4, 0};
   run_ranks(4, [&](Communicator& world) {
     Engine engine(config_of(l, 1), cut_gpt(true), world, {});
-    engine.save_checkpoint(scratch.text(), "first");
+    engine.save_checkpoint(scratch.folder().string(), "first");
   });
-  std::ifstream in(scratch.text() + "/first/manifest.json");
+  std::ifstream in(scratch.path("first/manifest.json"));
   const std::string manifest((std::istreambuf_iterator<char>(in)), {});
   size_t records = 0;
   for (size_t at = manifest.find("\"xxh3\""); at != std::string::npos; at = manifest.find("\"xxh3\"", at + 1))
@@ -188,29 +174,8 @@ TEST(TensorCheckpoints, HoldFewRecords) {
 }
 
 TEST(TensorFailures, ARankThatThrowsEndsTheOthersBeforeTheDeadline) {
-  for (int victim : {0, 1, 3, 6}) {
-    const auto began = std::chrono::steady_clock::now();
-    std::string message;
-    try {
-      const Layout l{2, 2, 2, 2};
-      run_ranks(8,
-                [&](Communicator& world) {
-                  Engine engine(config_of(l, 4), cut_gpt(true), world, {});
-                  Tokens tokens(1, kTokens);
-                  const int place = engine.mesh().place(world.rank()).data;
-                  engine.train_batch([&](int micro) {
-                    require(world.rank() != victim || micro != 2, Exit::training, "rank {} dies", victim);
-                    return tokens.at(0, int64_t(micro) * 2 + place);
-                  });
-                  FAIL() << "rank " << world.rank() << " finished a step without rank " << victim;
-                },
-                {.timeout = std::chrono::seconds(60)});
-    } catch (const Error& e) {
-      message = e.what();
-    }
-    EXPECT_NE(message.find(fmt::format("rank {} dies", victim)), std::string::npos) << message;
-    EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(30));
-  }
+  const Layout l{2, 2, 2, 2};
+  for (int victim : {0, 1, 3, 6}) expect_all_end_with(victim, 8, config_of(l, 4), cut_gpt(true), kTokens);
 }
 
 TEST(TensorFailures, ARankThatStaysAwayIsNamedWithTheCollectiveItIsMissedIn) {

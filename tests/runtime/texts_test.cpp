@@ -1,8 +1,8 @@
 // Texts that grow: the logits of kept keys and values against those of whole windows, in every layout.
 #include "runtime/texts.h"
 
-#include "tests/runtime/cut_models.h"
 #include "tests/runtime/homes.h"
+#include "tests/runtime/inference.h"
 
 namespace cleave::testing {
 namespace {
@@ -61,35 +61,13 @@ Logits grown(Engine& engine) {
   return out;
 }
 
-double farthest(const Logits& got, const Logits& want) {
+double farthest_text(const Logits& got, const Logits& want) {
   double worst = got.size() == want.size() ? 0 : 1e9;
   for (const auto& [key, values] : want) {
     const auto at = got.find(key);
-    if (at == got.end() || at->second.size() != values.size()) return 1e9;
-    for (size_t i = 0; i < values.size(); ++i)
-      worst = std::max(worst, double(std::abs(at->second[i] - values[i])));
+    worst = std::max(worst, at == got.end() ? 1e9 : farthest(at->second, values));
   }
   return worst;
-}
-
-std::vector<Layout> layouts() {
-  std::vector<Layout> out;
-  for (const auto& [pipe, data, tensor, sequence] : {std::array{1, 1, 1, 1},
-                                                     {2, 1, 1, 1},
-                                                     {1, 3, 1, 1},
-                                                     {1, 1, 2, 1},
-                                                     {2, 1, 2, 1},
-                                                     {1, 1, 1, 2},
-                                                     {2, 2, 1, 2},
-                                                     {1, 1, 4, 1}})
-    for (const int zero : {1, 3})
-      for (const bool cut_rows : {true, false}) {
-        if (tensor == 1 && !cut_rows) continue;
-        Layout l{pipe, data, tensor, zero};
-        l.sequence = sequence, l.cut_rows = cut_rows;
-        out.push_back(l);
-      }
-  return out;
 }
 
 void initialize(Engine& engine) {
@@ -124,9 +102,9 @@ TEST(Texts, HaveTheLogitsOfWholeWindowsInEveryLayout) {
   for (const bool llama : {false, true}) {
     const ModelFactory model = llama ? cut_llama(false) : cut_gpt(true);
     const Logits want = seen_by({}, model, Precision::fp32, 0, windows);
-    for (const Layout& l : layouts())
+    for (const Layout& l : inference_layouts())
       for (const int64_t texts : {int64_t{1}, kTexts})
-        EXPECT_LT(farthest(seen_by(l, model, Precision::fp32, texts, grown), want), 1e-5)
+        EXPECT_LT(farthest_text(seen_by(l, model, Precision::fp32, texts, grown), want), 1e-5)
             << l.text() << " texts " << texts << (llama ? " llama" : " gpt");
   }
 }
@@ -166,7 +144,7 @@ TEST(Texts, HaveTheLogitsOfWholeWindowsInEveryFamily) {
       for (const int tensor : {1, 2}) {
         if (c.kv_heads % tensor != 0 && &c.family == &kPhi3) continue;
         const Layout l{.tensor = tensor};
-        EXPECT_LT(farthest(seen_by(l, model, type, kTexts, grown), want), bound * std::max(1.0, largest))
+        EXPECT_LT(farthest_text(seen_by(l, model, type, kTexts, grown), want), bound * std::max(1.0, largest))
             << c.family.names.block << " kv " << c.kv_heads << " type " << int(type) << " tensor " << tensor
             << ", largest " << largest;
       }

@@ -1,13 +1,9 @@
 // Every family against the transformers library in double precision;
 // tests/fixtures/make_gpt2_fixtures.py and make_decoder_fixtures.py make the numbers.
-#include <gtest/gtest.h>
-
-#include <cmath>
-#include <cstring>
-
 #include "checkpoint/safetensors.h"
 #include "model/presets.h"
-#include "tests/runtime/small_models.h"
+#include "tests/runtime/compare.h"
+#include "tests/stored_values.h"
 
 namespace cleave::testing {
 namespace {
@@ -30,11 +26,7 @@ class Oracle {
 
   template <class T = float>
   std::vector<T> get(const std::string& name) const {
-    int64_t numel = 1;
-    for (const int64_t d : file_.tensors().at(name).shape) numel *= d;
-    std::vector<T> values(size_t(numel), T{});
-    file_.read(name, 0, std::as_writable_bytes(std::span(values)));
-    return values;
+    return stored_values<T>(file_, name);
   }
   // Our parameter's value in the set `prefix` ("", "grad.", "step20."). GPT-2's matrices are [in, out] there
   // and [out, in] here.
@@ -90,16 +82,6 @@ BatchSource batch_of(const std::vector<int32_t>& tokens, const std::vector<int32
     };
     return Batch{.input = part(tokens), .targets = part(targets), .valid_targets = n};
   };
-}
-
-double distance(const std::vector<float>& got, const std::vector<float>& want) {
-  double norm = 0, sum = 0;
-  EXPECT_EQ(got.size(), want.size());
-  for (size_t i = 0; i < want.size(); ++i) {
-    norm += double(want[i]) * want[i];
-    sum += (double(got[i]) - want[i]) * (double(got[i]) - want[i]);
-  }
-  return std::sqrt(sum / std::max(norm, 1e-20));
 }
 
 std::vector<ParamSpec> params_of(const Model& model) {
@@ -172,7 +154,7 @@ TEST_P(Transformers, LossesNormsAndWeightsOfTwentyAdamWStepsAreEqual) {
           // turns into whole steps.
           for (auto* v : {&got, &want}) v->erase(v->begin() + 32, v->begin() + 64);
         }
-        EXPECT_LT(distance(got, want), 1e-5) << p.name << " after step " << step + 1;
+        EXPECT_LT(relative_distance(got, want), 1e-5) << p.name << " after step " << step + 1;
       }
     }
   });
@@ -195,7 +177,7 @@ TEST_P(Transformers, EveryGradientIsEqual) {
       std::vector<float> gradient = engine.parameter(p.name);
       for (size_t i = 0; i < gradient.size(); ++i)
         gradient[i] = float((double(before[i]) - gradient[i]) / rate);
-      EXPECT_LT(distance(gradient, oracle.parameter(p, "grad.")), 1e-5) << p.name;
+      EXPECT_LT(relative_distance(gradient, oracle.parameter(p, "grad.")), 1e-5) << p.name;
     }
   });
 }
@@ -212,7 +194,8 @@ TEST(TransformersPrediction, LogitsAreEqual) {
         c.train_micro_batch_size_per_gpu = kRows, c.gradient_accumulation_steps = 1;
         Engine engine(c, oracle.model(), world, {});
         engine.set_parameters([&](const ParamSpec& p) { return oracle.parameter(p, ""); });
-        EXPECT_LT(distance(engine.predict(batch_of(tokens, targets, engine, world)(0)), oracle.get("logits")),
+        EXPECT_LT(relative_distance(engine.predict(batch_of(tokens, targets, engine, world)(0)),
+                                    oracle.get("logits")),
                   1e-5)
             << fixture << " tensor " << l.tensor;
       });

@@ -1,0 +1,115 @@
+// State that leaves an engine or comes into it: checkpoints, and weights alone.
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <set>
+
+#include "comm/together.h"
+#include "runtime/engine_state.h"
+#include "runtime/save_weights.h"
+#include "runtime/state_records.h"
+
+namespace cleave {
+namespace {
+
+bool holds_weights_alone(const CheckpointReader& reader) {
+  const auto& tensors = reader.manifest().tensors;
+  return std::all_of(tensors.begin(), tensors.end(), [](auto& t) { return t.first.first == "master"; });
+}
+
+// Refuses a checkpoint that lacks a kind of state, before anything is overwritten.
+void require_kinds(const CheckpointReader& reader, const std::vector<std::string>& wanted) {
+  std::set<std::string> stored;
+  for (const auto& [name, whole] : reader.manifest().tensors) stored.insert(name.first);
+  const bool all =
+      std::all_of(wanted.begin(), wanted.end(), [&](auto& kind) { return stored.contains(kind); });
+  require(all, Exit::checkpoint,
+          "{} holds {}, and this run's optimizer wants {}: it was trained with another one. Train with that, "
+          "or begin the optimizer anew from these weights: --reset_optimizer",
+          reader.path().string(), fmt::join(stored, ", "), fmt::join(wanted, ", "));
+}
+
+}  // namespace
+
+void Engine::save_checkpoint(const std::string& dir, const std::string& tag, const std::string& client,
+                             const Written& written) {
+  State& s = *state_;
+  s.rank->optimizer();
+  const std::vector<Record> records = records_to_save(*s.rank, s.streams->compute);
+  const std::string state = to_json(s.at, s.scaler.state(), s.options.seed, client);
+  if (s.background) return s.background->begin(dir, tag, records, state, written);
+  const SavedCheckpoint saved = cleave::save_checkpoint(dir, tag, records, state, s.ranks.world());
+  if (written) written(saved);
+}
+
+void Engine::finish_save() {
+  if (state_->background) state_->background->finish();
+}
+
+bool Engine::save_failed() const { return state_->background && state_->background->failed(); }
+
+std::string Engine::load_checkpoint(const std::string& dir, const std::string& tag, Load what) {
+  State& s = *state_;
+  bool reset = what == Load::no_optimizer;
+  std::vector<std::string> kinds = s.rank->saved->kinds();
+  Restored restored;
+  together(s.ranks.world(), Exit::checkpoint, [&] {
+    const CheckpointReader reader(dir, tag);
+    restored = from_json(reader.state(), reader.path().string());
+    reset = reset || (restored.imported && holds_weights_alone(reader));
+    if (reset) kinds.resize(1);  // the weights
+    require_kinds(reader, kinds);
+    std::vector<Record> records = records_to_load(*s.rank, s.streams->compute);
+    std::erase_if(records, [&](const Record& r) {
+      return std::find(kinds.begin(), kinds.end(), r.kind) == kinds.end();
+    });
+    reader.read(records);
+  });
+  s.at = restored.at;
+  if (reset) s.at.optimizer_begin = s.at.applied;
+  if (!restored.imported) s.options.seed = restored.seed;
+  if (s.settings.config.precision == Precision::fp16 && !restored.imported) s.scaler.restore(restored.scaler);
+  s.rank->saved->publish_masters(s.streams->compute);
+  s.streams->synchronize();
+  return restored.client;
+}
+
+void Engine::load_weights(const std::function<void(const Record&)>& read) {
+  State& s = *state_;
+  const std::string kind = s.rank->saved->kinds().front();
+  together(s.ranks.world(), Exit::checkpoint, [&] {
+    for (const Record& r : records_to_load(*s.rank, s.streams->compute))
+      if (r.kind == kind) read(r);
+  });
+  s.rank->saved->publish_masters(s.streams->compute);
+  s.streams->synchronize();
+}
+
+void Engine::save_16bit_model(const std::string& dir, const WeightNames& names, int64_t max_file_size) {
+  State& s = *state_;
+  synchronize();
+  save_weights(*s.rank, s.ranks.world(), s.streams->compute, s.streams->comm(), dir, names,
+               {.dtype = s.model.dtype, .max_file_size = max_file_size});
+}
+
+std::vector<float> Engine::parameter(const std::string& name) {
+  State& s = *state_;
+  std::vector<float> whole;
+  for (const UnitSpec& unit : s.model.units())
+    for (const ParamSpec& p : unit.params)
+      if (p.name == name) whole.resize(size_t(p.whole_numel()));
+  require(!whole.empty(), Exit::usage, "the model {} has no parameter {}", s.model.name, name);
+  read_parameter(*s.rank, name, whole, s.streams->compute);
+  // Every element is nonzero on one rank only, so the sum is exact.
+  s.ranks.world().all_reduce(Tensor(whole.data(), DType::fp32, {int64_t(whole.size())}, MemoryKind::host),
+                             s.streams->comm(), {.what = "a whole parameter"});
+  s.streams->comm().synchronize();
+  return whole;
+}
+
+void Engine::set_parameters(const std::function<std::vector<float>(const ParamSpec&)>& values) {
+  write_parameters(*state_->rank, values, state_->streams->compute);
+  synchronize();
+}
+
+}  // namespace cleave

@@ -1,0 +1,161 @@
+// Forwards alone: losses, and logits of windows and of texts that grow.
+#include <algorithm>
+
+#include "device/copy.h"
+#include "runtime/engine_state.h"
+
+namespace cleave {
+namespace {
+
+// Logits in memory of the host, on every rank when they are gathered: those of this rank and of all that have
+// other rows (`sharers`) or other classes.
+class LogitsOfRanks {
+ public:
+  // `memory` gets the size that it needs, and outlives this.
+  LogitsOfRanks(const Mesh& mesh, Communicator& sharers, int64_t rows, const Head& head,
+                std::vector<float>& memory)
+      : mesh_(mesh), sharers_(sharers), classes_(head.classes()) {
+    const int64_t tensor = mesh.tensor->size(), columns = head.columns();
+    memory.resize(size_t(sharers.size() * tensor * rows * columns));
+    all_ = Tensor(memory.data(), DType::fp32, {sharers.size(), tensor, rows, columns}, MemoryKind::host);
+    here_ = all_.rows(Range{0, 1}.shifted(sharers.rank())).view({tensor, rows, columns});
+    mine_ = here_.rows(Range{0, 1}.shifted(mesh.tensor->rank())).view({rows, columns});
+  }
+
+  const Tensor& mine() const { return mine_; }  // [rows, columns], written on the last rank of the pipe
+
+  void gather(Stream& comm) const {
+    mesh_.pipe->broadcast(mine_, mesh_.pipe->size() - 1, comm, {.what = "logits"});
+    mesh_.tensor->all_gather(here_, mine_, comm, {.what = "logits"});
+    sharers_.all_gather(all_, here_, comm, {.what = "logits"});
+    comm.synchronize();
+  }
+
+  // Whether the memory has the rows as they are: one rank has all of them, with the classes and no padding.
+  bool are_whole() const { return all_.numel() == mine_.numel() && mine_.dim(1) == classes_; }
+
+  void copy_row(int64_t sharer, int64_t row, float* to) const {
+    const int64_t tensor = mesh_.tensor->size(), rows = mine_.dim(0), columns = mine_.dim(1);
+    for (int64_t t = 0; t < tensor; ++t) {
+      const float* from = all_.as<float>() + ((sharer * tensor + t) * rows + row) * columns;
+      std::copy_n(from, std::clamp<int64_t>(classes_ - t * columns, 0, columns), to + t * columns);
+    }
+  }
+
+ private:
+  const Mesh& mesh_;
+  Communicator& sharers_;
+  int64_t classes_;
+  Tensor all_, here_, mine_;  // [rank of the sharers, rank of the tensor axis, row, column], and parts of it
+};
+
+}  // namespace
+
+double Engine::evaluate(const BatchSource& data, int micros) {
+  State& s = *state_;
+  const int most = s.pipeline.evaluation.shape.micros;
+  double loss = 0, valid = 0;
+  for (int begin = 0; begin < micros; begin += most) {
+    ScheduleShape shape = s.pipeline.evaluation.shape;
+    shape.micros = std::min(most, micros - begin);
+    const Work work{.train = false,
+                    .batch =
+                        [&](int micro) {
+                          const Batch batch = data(begin + micro);
+                          if (s.reports_loss() && s.settings.place.sequence == 0)
+                            valid += double(batch.valid_targets);
+                          return batch;
+                        },
+                    .scale = {},
+                    .losses = s.rank->losses};
+    s.run_forward(shape, work);
+    if (!s.reports_loss()) continue;
+    const std::vector<double> losses = to_host<double>(s.rank->losses, s.streams->compute);
+    for (int micro = 0; micro < shape.micros; ++micro) loss += losses[size_t(micro)];
+  }
+  loss = s.ranks.sum(loss, "evaluation loss", s.streams->comm());
+  return loss / std::max(1.0, s.ranks.sum(valid, "evaluated targets", s.streams->comm()));
+}
+
+std::vector<float> Engine::predict(const Batch& batch, std::optional<Range> wanted) {
+  State& s = *state_;
+  const Head& head = *s.model.head;
+  const int64_t part = s.model.rows_per_sample, sequence = s.settings.mesh.sequence;
+  const Range every_row{0, samples_per_micro() * part * sequence};
+  const Range result = wanted.value_or(every_row);
+  CHECK(intersect(result, every_row) == result, "rows {} to {} of a micro-batch of {}", result.begin,
+        result.end, every_row.end);
+  // Ranks that share sequences have different rows, so each gives all of its own.
+  const Range local = sequence == 1 ? result : Range{0, samples_per_micro() * part};
+  std::vector<float> every;
+  const LogitsOfRanks logits(s.ranks.mesh(), *s.ranks.mesh().sequence, local.size(), head, every);
+  s.run_logits({.train = false, .batch = [&](int) { return batch; }, .scale = {}}, logits.mine(), local);
+  logits.gather(s.streams->comm());
+  if (logits.are_whole()) return every;
+  std::vector<float> out(size_t(result.size() * head.classes()));
+  for (int64_t row = result.begin; row < result.end; ++row) {
+    const int64_t sample = row / (part * sequence), position = row % (part * sequence);
+    logits.copy_row(position / part, sample * part + position % part - local.begin,
+                    &out[size_t((row - result.begin) * head.classes())]);
+  }
+  return out;
+}
+
+int64_t Engine::texts() const { return state_->texts ? state_->texts->count() : 0; }
+
+std::vector<float> Engine::extend(const std::vector<TextPart>& parts) {
+  State& s = *state_;
+  CHECK(s.texts, "an engine that keeps no keys and values (EngineOptions::texts)");
+  const std::vector<std::vector<PassOfTexts>> places = s.texts->extend(parts);
+  std::vector<std::vector<size_t>> order(places.size());  // of the parts at each place
+  size_t most = 1;
+  for (size_t p = 0; p < places.size(); ++p) {
+    for (const PassOfTexts& pass : places[p])
+      order[p].insert(order[p].end(), pass.parts.begin(), pass.parts.end());
+    most = std::max(most, order[p].size());
+  }
+  const Mesh& mesh = s.ranks.mesh();
+  const Head& head = *s.model.head;
+  const LogitsOfRanks logits(mesh, *mesh.data, int64_t(most), head, s.text_logits);
+  int64_t done = 0;
+  for (const PassOfTexts& pass : places[size_t(mesh.data->rank())]) {
+    const Batch batch = batch_of(pass.rows.tokens, pass.rows.tokens);
+    const Range to = Range{0, pass.wanted.size()}.shifted(done);
+    s.run_logits({.train = false, .batch = [&](int) { return batch; }, .scale = {}, .texts = &pass.rows},
+                 logits.mine().rows(to), pass.wanted);
+    done = to.end;
+  }
+  logits.gather(s.streams->comm());
+  std::vector<float> out(parts.size() * size_t(head.classes()));
+  for (size_t p = 0; p < order.size(); ++p)
+    for (size_t row = 0; row < order[p].size(); ++row)
+      logits.copy_row(int64_t(p), int64_t(row), &out[order[p][row] * size_t(head.classes())]);
+  return out;
+}
+
+void Engine::State::run_logits(Work work, const Tensor& logits, Range rows) {
+  ScheduleShape shape = pipeline.evaluation.shape;
+  shape.micros = 1;
+  Tensor there;
+  Buffer once, &memory_there = work.texts ? text_logits_there : once;
+  if (settings.device.is_cuda() && rank->stage.shape().last && rows.size() > 0) {
+    if (!memory_there.defined() || memory_there.tensor().numel() < logits.numel())
+      memory_there =
+          memory.allocate(MemoryKind::device, Category::staging, DType::fp32, {logits.numel()}, "logits");
+    there = memory_there.tensor().slice({0, logits.numel()}).view(logits.shape());
+  }
+  if (rows.size() > 0) work.logits = there.defined() ? there : logits;
+  work.rows = rows;
+  run_forward(shape, work);
+  if (there.defined()) copy(logits, there, streams->compute), streams->compute.synchronize();
+}
+
+void Engine::State::run_forward(const ScheduleShape& shape, const Work& work) {
+  const int stage = settings.place.pipe;
+  Executor(rank->stage, ranks.links(), streams->compute, streams->comm())
+      .run(with_transfers(forward_only(shape, stage), shape, stage), shape, work);
+  streams->synchronize();
+  rank->store.synchronize_disk();
+}
+
+}  // namespace cleave

@@ -1,0 +1,62 @@
+// What an engine is made of. For the files of Engine alone.
+#pragma once
+#include "checkpoint/background_save.h"
+#include "device/graphs.h"
+#include "runtime/engine.h"
+#include "runtime/rank_state.h"
+#include "runtime/texts.h"
+#include "runtime/training_state.h"
+
+namespace cleave {
+
+struct Engine::State {
+  State(const DsConfig& config, const ModelFactory& make, Communicator& world, const EngineOptions& options);
+  // Streams end first: they finish what was enqueued, also when a step was given up.
+  ~State() { background.reset(), graphs.reset(), streams.reset(); }
+
+  // Throws Error(memory) on every rank of a pipe when one of its stages does not fit: their plans differ.
+  void check_memory();
+  // Where the configuration leaves open on which side offloaded state is updated: decides for this rank, from
+  // rates that all ranks measure at once.
+  void choose_update();
+  void allocate();
+
+  // Of the gradients as they are, over all ranks; the same bits however the model is cut.
+  double squared_norm();
+  // Of a step; `valid`, which outlives it, has one number a micro-batch and gets how many targets it has.
+  Work micro_batches(const BatchSource& data, double loss_scale, std::vector<double>& valid);
+  // Whether this rank's losses count: the last stage's, and once a tensor axis.
+  bool reports_loss() const { return rank->stage.shape().last && settings.place.tensor == 0; }
+  // Over the micro-batches of all ranks, of which this rank's have so many valid targets each; rounded first
+  // when sums are exact.
+  double mean_loss(const std::vector<double>& valid);
+  // Whether the step must be skipped. Error(training) where training cannot go on.
+  bool overflowed(const StepResult& result);
+  void run_training(const Work& work);  // all micro-batches; gradients are complete behind it
+  void run_forward(const ScheduleShape& shape, const Work& work);
+  // Of the only micro-batch, `logits` on the last stage: [rows.size(), the head's columns] in host memory.
+  void run_logits(Work work, const Tensor& logits, Range rows);
+
+  EngineOptions options;
+  Settings settings;
+  std::unique_ptr<Streams> streams;
+  Ranks ranks;
+  Model model;
+  PipelineCut pipeline;  // of the whole model
+  RankNeeds needs;
+  EngineNotes notes;
+  Memory memory;
+  std::unique_ptr<RankState> rank;
+  std::unique_ptr<Graphs> graphs;
+  std::unique_ptr<BackgroundSave> background;  // where checkpoints are written behind the training
+  LossScaler scaler;
+  TrainingState at;
+  std::optional<Texts> texts;
+  // Memory of extend() that is kept from token to token: logits of all ranks on the host, and of a pass on a
+  // GPU, whose kernels do not write there.
+  std::vector<float> text_logits;
+  Buffer text_logits_there;
+  bool whole = true;  // false: a step that threw has updated some of the state
+};
+
+}  // namespace cleave
