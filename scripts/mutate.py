@@ -2,12 +2,13 @@
 """Puts small defects into a copy of the code, one at a time, and sees whether the tests that claim to find them do.
 
 usage: mutate.py [--list scripts/mutants.txt] [--only WORD] [--work DIR] [--jobs N]
+       mutate.py [--list FILE] --check     only sees whether the list fits the code that stands here
 
 A line of the list is `file ; text that stands there once ; what is put in its place ; binary ; filter of its tests`, with blanks around
 the semicolons and \\n for a line end; lines that begin with # are comments. The copy is a worktree of HEAD in --work
 (build/mutants), where only what a defect
 touches is built again. A defect that does not compile counts as an error of the list, not as caught.
-Prints a line for each and the share that was caught; ends with 1 when any survived."""
+Prints a line for each and the share that was caught; ends with 1 when any survived or does not fit the code."""
 import argparse
 import pathlib
 import subprocess
@@ -29,6 +30,16 @@ def read_list(path):
         if len(parts) != 5:
             sys.exit(f"{path}:{number}: wanted five parts separated by ' ; ', got {len(parts)}")
         yield number, *(part.replace("\\n", "\n") for part in parts)
+
+
+def misfit(path, old, new):
+    """Why this is no defect to put in, or nothing."""
+    if not path.exists():
+        return "there is no such file"
+    text = path.read_text()
+    if text.count(old) != 1:
+        return f"stands there {text.count(old)} times"
+    return "changes nothing" if old == new else ""
 
 
 class Copy:
@@ -74,8 +85,13 @@ def main():
     parser.add_argument("--only", default="", help="defects whose line contains this")
     parser.add_argument("--work", type=pathlib.Path, default=ROOT / "build" / "mutants")
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--check", action="store_true")
     options = parser.parse_args()
     defects = [d for d in read_list(options.list) if options.only in " ; ".join(map(str, d[1:]))]
+    if options.check:
+        wrong = [f"{options.list.name}:{number}: {file}: {old.strip()}: {why}" for number, file, old, new, *_ in defects
+                 if (why := misfit(ROOT / file, old, new))]
+        sys.exit("\n".join(wrong) if wrong else 0)
     options.work.mkdir(parents=True, exist_ok=True)
     copy = Copy(options.work, options.jobs)
     sound = {}
@@ -83,11 +99,11 @@ def main():
     begin = time.monotonic()
     for number, file, old, new, binary, tests in defects:
         path = copy.tree / file
-        text = path.read_text()
         label = f"{options.list.name}:{number}: {file}: {old.strip()} -> {new.strip()}".replace("\n", "\\n")
-        if text.count(old) != 1:
-            broken.append(f"{label}: stands there {text.count(old)} times")
+        if why := misfit(path, old, new):
+            broken.append(f"{label}: {why}")
         else:
+            text = path.read_text()
             if (binary, tests) not in sound:  # the tests pass without the defect
                 built = copy.build(binary)
                 sound[binary, tests] = built.returncode == 0 and copy.passes(binary, tests) == (True, True)
