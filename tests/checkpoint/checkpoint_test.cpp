@@ -72,8 +72,8 @@ TEST(Checkpoint, MovesRecordsThatAreLargerThanTheMemoryTheyPassThrough) {
 }
 
 TEST(Checkpoint, FindsColumnsAcrossTheEndOfWhatPassesThroughMemory) {
-  // From the first of the columns on, the second row's are cut by the end of the first piece.
-  const int64_t rows = 3, width = kPasses - 3;
+  // The end of the first piece that is read, a window and a block, cuts the second row's columns.
+  const int64_t rows = 3, width = kPasses / 2 + Manifest::kBlock - 9;
   const Scratch scratch;
   run_ranks(1, [&](Communicator& world) {
     save_checkpoint(scratch.folder(), "a", {given("master", "w", {rows, width}, {{0, rows * width}})}, "{}",
