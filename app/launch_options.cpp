@@ -138,11 +138,11 @@ size_t program_begins(const CLI::App& app, Arguments& arguments) {
 std::optional<LaunchRequest> parse_launch(const Arguments& all) {
   CLI::App app(
       "Starts the ranks of a job, on this machine or on the hosts of a hostfile, and returns the code of the "
-      "rank "
-      "that decided. Takes DeepSpeed's command line; beside this program it is also called deepspeed.\n"
-      "Example: cleave launch -n 2 -- train --deepspeed_config ds_config.json --model tiny --data "
-      "corpus.txt\n"
-      "After -- stands a command of cleave's or any program; without --, a Python script.",
+      "rank that decided. Takes DeepSpeed's command line:\n"
+      "  cleave launch [OPTIONS] -- COMMAND ...     ranks of a command of cleave's, or of any program\n"
+      "  cleave launch [OPTIONS] SCRIPT.py ...      ranks of a Python script\n"
+      "  deepspeed [OPTIONS] SCRIPT.py ...          the same: this program's second name\n"
+      "Example: cleave launch -n 2 -- train --deepspeed_config ds_config.json --model tiny --data corpus.txt",
       "launch");
   Values v;
   add_hosts(app, v.request);
