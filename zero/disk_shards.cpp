@@ -131,9 +131,7 @@ Tensor DiskShards::peek(int shard) {
   keep_ahead(0);
   read(shard);
   reads_->synchronize();
-  const Tensor value = view(ahead_.back());
-  keep_ahead(0);
-  return value;
+  return view(ahead_.back());
 }
 
 Tensor DiskShards::begin_write(int shard, Stream& writer) {
