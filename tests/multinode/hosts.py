@@ -30,7 +30,19 @@ def why_not():
     return None
 
 
-class Hosts:
+class Made:
+    """What make() makes lasts as long as a `with`; an error in the middle of it leaves nothing behind, either."""
+
+    def __enter__(self):
+        try:
+            self.make()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+
+class Hosts(Made):
     """node-a, node-b, ...: `names`. `ssh_options` is what ssh needs to reach them."""
 
     def __init__(self, count):
@@ -56,16 +68,8 @@ class Hosts:
         prelude = f'hostname {name} && mount --bind {self.folder}/hosts /etc/hosts && exec "$@"'
         return self.inside(name, "unshare", "--uts", "sh", "-c", prelude, "sh", *command)
 
-    def __enter__(self):
-        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="cleave-hosts-"))
-        try:
-            self.make()
-        except BaseException:
-            self.__exit__()
-            raise
-        return self
-
     def make(self):
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="cleave-hosts-"))
         self.ip("netns", "add", self.switch)
         if not self.names:
             return

@@ -6,6 +6,8 @@ import signal
 import subprocess
 import time
 
+from hosts import Made
+
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "salloc", "scancel", "scontrol", "unshare")
 PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 # KillWait is from SIGTERM to SIGKILL, in seconds.
@@ -41,7 +43,7 @@ def why_not():
     return f"{', '.join(missing)} not installed" if missing else None
 
 
-class Slurm:
+class Slurm(Made):
     """`environment` is what SLURM's commands need besides: they run in `hosts.named(...)`."""
 
     def __init__(self, hosts, slots):
@@ -49,14 +51,6 @@ class Slurm:
         self.folder = hosts.folder / "slurm"
         self.daemons = []
         self.environment = {"SLURM_CONF": str(self.folder / "slurm.conf")}
-
-    def __enter__(self):
-        try:
-            self.make()
-        except BaseException:
-            self.__exit__()
-            raise
-        return self
 
     def make(self):
         for folder in [self.folder, self.folder / "state"] + [self.folder / f"spool-{name}" for name in self.hosts.names]:
