@@ -29,8 +29,8 @@ struct ChildProcess {
   std::string held[2];  // the beginning of a line that has not ended
 };
 
-// Forks and executes, in a process group of its own. Error(usage) if the
-// program cannot be executed or the folder is not there.
+// Forks and executes, in a process group of its own. Error(usage) if the program cannot be executed or the
+// folder is not there.
 ChildProcess start_child(const ChildSpec& spec);
 
 // Reads once what the child has written to stdout (0) or stderr (1), and calls `take` for each line, its end

@@ -6,8 +6,7 @@ usage: mutate.py [--list scripts/mutants.txt] [--only WORD] [--work DIR] [--jobs
 
 A line of the list is `file ; text that stands there once ; what is put in its place ; binary ; filter of its tests`, with blanks around
 the semicolons and \\n for a line end; lines that begin with # are comments. The copy is a worktree of HEAD in --work
-(build/mutants), where only what a defect
-touches is built again. A defect that does not compile counts as an error of the list, not as caught.
+(build/mutants), where only what a defect touches is built again. A defect that does not compile counts as an error of the list, not as caught.
 Prints a line for each and the share that was caught; ends with 1 when any survived or does not fit the code."""
 import argparse
 import pathlib
