@@ -9,10 +9,9 @@
 
 namespace cleave {
 
-double matmul_flops_per_s(Device device, DType model_type) {
+double matmul_flops_per_s(Device device, DType type) {
   const bool gpu = device.is_cuda();
-  const int64_t n = gpu ? 4096 : 512;
-  const DType type = gpu ? model_type : DType::fp32;
+  const int64_t n = gpu ? 4096 : 1024;
   Memory memory({}, Memory::Mode::real, device);
   const Workspace space = allocate_workspace(memory, kKernelScratch);
   Stream stream(device);

@@ -5,8 +5,8 @@
 
 namespace cleave {
 
-// FLOPs a second of this rank in a square matrix product, in fp32 on its cores and in the model's type on a
-// GPU: the peak that mfu is a share of. Measures for some tenths of a second.
-double matmul_flops_per_s(Device device, DType model_type);
+// FLOPs a second of this rank in a square matrix product of the type that the model is trained in: the peak
+// that mfu is a share of. Measures for some tenths of a second.
+double matmul_flops_per_s(Device device, DType type);
 
 }  // namespace cleave

@@ -115,7 +115,7 @@ void Report::step(const Engine& engine, const StepResult& r, double seconds,
   if (r.skipped)
     line(fmt::format("step {}: gradients overflow at loss scale {:g}; skipped ({} so far)", r.step,
                      r.loss_scale, r.skipped_total));
-  s.progress->step(r.step, r.loss, m.tokens_per_s);
+  s.progress->step(r.step, r.loss, m.tokens);
   if (c.steps_per_print > 0 && r.step % c.steps_per_print == 0)
     line(fmt::format("step={}, skipped={}, lr=[{:g}], loss={:.6g}", r.step, r.skipped_total, r.lr, r.loss));
   if (s.metrics) {

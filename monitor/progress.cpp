@@ -10,7 +10,9 @@
 namespace cleave {
 namespace {
 
-constexpr double kRedrawInterval = 0.1;  // seconds; faster only costs
+constexpr double kRedrawInterval = 0.1;                // seconds; faster only costs
+constexpr double kRecent = 60, kPointInterval = 0.25;  // seconds
+constexpr int64_t kRecentSteps = 16;
 constexpr int kShortestBar = 8, kLongestBar = 40;
 constexpr const char* kClearLine = "\r\x1b[K";
 
@@ -51,25 +53,28 @@ std::string format_duration(double seconds) {
 
 Progress::Progress(ProgressOptions options) : options_(std::move(options)) {
   if (!options_.now) options_.now = steady_now;
-  start_ = options_.now();
+  recent_.push_back({options_.now(), options_.done});
 }
 
-void Progress::step(int64_t step, double loss, double tokens_per_s) {
-  step_ = step, loss_ = loss, tokens_per_s_ = tokens_per_s;
+void Progress::step(int64_t step, double loss, int64_t tokens) {
+  step_ = step, loss_ = loss, tokens_ = tokens;
+  const double now = options_.now();
+  if (now - recent_.back().time >= kPointInterval) recent_.push_back({now, step});
+  while (recent_.size() > 2 && now - recent_[1].time >= kRecent && step - recent_[1].step >= kRecentSteps)
+    recent_.pop_front();
   const double interval = options_.is_terminal ? kRedrawInterval : options_.log_interval_s;
   if (shown_step_ == 0 || step >= options_.total || options_.now() - shown_at_ >= interval) show();
 }
 
-std::string Progress::eta() const {
-  const int64_t here = step_ - options_.done;
-  if (here <= 0) return "?";
-  const int64_t left = std::max<int64_t>(0, options_.total - step_);
-  return format_duration((options_.now() - start_) / double(here) * double(left));
+double Progress::seconds_a_step() const {
+  return (options_.now() - recent_.front().time) / double(step_ - recent_.front().step);
 }
 
 std::string Progress::status() const {
+  const double each = seconds_a_step();
   return fmt::format("{}/{}  loss {:.4f}  {} tokens/s  ETA {}", step_, options_.total, loss_,
-                     format_rate(tokens_per_s_), eta());
+                     format_rate(double(tokens_) / each),
+                     format_duration(each * double(std::max<int64_t>(0, options_.total - step_))));
 }
 
 void Progress::show() {

@@ -3,6 +3,7 @@
 #pragma once
 #include <cstdint>
 #include <cstdio>
+#include <deque>
 #include <functional>
 #include <string>
 #include <string_view>
@@ -26,8 +27,10 @@ class Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  // After step `step` (1-based). The first and the last are always shown.
-  void step(int64_t step, double loss, double tokens_per_s);
+  // After step `step` (1-based), which took so many tokens. The first and the last are always shown. Tokens a
+  // second and the time left are both of the recent past, what lies between steps included: of the last
+  // minute, or the last 16 steps where these took longer.
+  void step(int64_t step, double loss, int64_t tokens);
 
   // Prints a message of its own line, above the bar.
   void line(std::string_view text);
@@ -39,12 +42,17 @@ class Progress {
  private:
   void show();
   std::string status() const;
-  std::string eta() const;
+  double seconds_a_step() const;  // recent ones; not a number before the first
 
   ProgressOptions options_;
-  double start_, shown_at_ = 0;
-  int64_t step_ = 0, shown_step_ = 0;
-  double loss_ = 0, tokens_per_s_ = 0;
+  struct Point {
+    double time;
+    int64_t step;
+  };
+  std::deque<Point> recent_;  // beginning with what step_ is compared with
+  double shown_at_ = 0;
+  int64_t step_ = 0, shown_step_ = 0, tokens_ = 0;
+  double loss_ = 0;
   bool bar_drawn_ = false, finished_ = false;
 };
 

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <fmt/core.h>
+
 #include <cmath>
 #include <sstream>
 #include <vector>
@@ -60,7 +62,7 @@ TEST(Progress, ALogHasTheFirstTheLastAndALineNowAndThen) {
   Display display(100, false);
   for (int64_t step = 1; step <= 100; ++step) {
     display.now += 0.3;
-    display->step(step, 5.0 / double(step), 1000);
+    display->step(step, 5.0 / double(step), 300);
   }
   const auto lines = split(display.text(), "\n");
   ASSERT_EQ(lines.size(), 5u)
@@ -105,7 +107,7 @@ TEST(Progress, NeverFillsTheLastColumn) {
   for (int columns : {1, 5, 20, 50, 60, 61, 62, 70, 200}) {
     Display display(100000, true, columns);
     display.now += 5;
-    display->step(99999, 12.3456, 1.5e6);
+    display->step(99999, 12.3456, 1'500'000);
     EXPECT_LT(split(display.text(), "\x1b[K").back().size(), size_t(columns)) << columns;
   }
 }
@@ -151,9 +153,30 @@ TEST(Progress, AResumedRunEstimatesFromItsOwnSteps) {
   EXPECT_NE(display.text().find("ETA 0:24"), std::string::npos) << display.text();
 }
 
+// With 100 tokens a step both are of one and the same time a step.
+TEST(Progress, RateAndTimeLeftAgreeBeforeDuringAndAfterAStall) {
+  Display display(1000, true, 120);
+  double rate = 0;
+  for (int64_t step = 1; step <= 300; ++step) {
+    display.now += step == 101 ? 50 : 0.5;
+    display->step(step, 1, 100);
+    const std::string shown = split(display.text(), "\x1b[K").back();
+    rate = std::stod(shown.substr(shown.find("1.0000") + 6));
+    const size_t eta = shown.find("ETA ") + 4;
+    const double minutes = std::stod(shown.substr(eta)),
+                 seconds = std::stod(shown.substr(shown.find(':', eta) + 1));
+    EXPECT_NEAR((minutes * 60 + seconds) * rate / 100, double(1000 - step), 0.02 * double(1000 - step))
+        << shown;
+    if (step == 101) {
+      EXPECT_LT(rate, 115) << "100 steps of half a second and one of 50: " << shown;
+    }
+  }
+  EXPECT_EQ(rate, 200) << "the stall is past";
+}
+
 TEST(Progress, SaysWhatCannotBeKnown) {
   Display display(0, true);
-  display->step(0, std::nan(""), std::nan(""));
+  display->step(0, std::nan(""), 0);
   EXPECT_NE(display.text().find("0/0  loss nan  ? tokens/s  ETA ?"), std::string::npos) << display.text();
 }
 
