@@ -9,7 +9,7 @@ namespace {
 constexpr int kGroups = 8;
 
 // A block of 32 columns; group g adds partial rows g, g + 8, ... in order, then the groups are added in
-// order.
+// order, and the sum to what there was.
 template <class T>
 __global__ void __launch_bounds__(32 * kGroups) add_partials(T* out, const float* partial, int64_t stride,
                                                              int64_t count, int64_t width, bool accumulate) {
@@ -22,10 +22,10 @@ __global__ void __launch_bounds__(32 * kGroups) add_partials(T* out, const float
   shared[threadIdx.y][threadIdx.x] = sum;
   __syncthreads();
   if (threadIdx.y > 0 || column >= width) return;
-  float total = accumulate ? to_float(out[column]) : 0.0f;
+  float total = 0;
 #pragma unroll
   for (int g = 0; g < kGroups; ++g) total += shared[g][threadIdx.x];
-  out[column] = rounded<T>(total);
+  out[column] = rounded<T>(accumulate ? to_float(out[column]) + total : total);
 }
 
 constexpr int kSides = 4;  // rows that a block adds side by side

@@ -120,15 +120,16 @@ void blocks_of_rows(int64_t rows, int64_t width, float* scratch, int64_t stride,
   });
 }
 
-// out = (out) + the blocks' partial sums in order.
+// out = (out) + (the blocks' partial sums in order): the bits do not depend on whether the sum was kept for
+// itself and added later.
 void add_partials(Vec out, const float* partials, int64_t stride, int64_t blocks, int64_t width,
                   bool accumulate) {
   with_type(out.type, [&](auto t) {
     auto* y = static_cast<decltype(t)*>(out.data);
     for_vectors(0, width, [=](int64_t i, auto n) {
-      F16 sum = accumulate ? load(y + i, n) : zero();
+      F16 sum = zero();
       for (int64_t b = 0; b < blocks; ++b) sum = sum + load(partials + b * stride + i);
-      store(y + i, sum, n);
+      store(y + i, accumulate ? load(y + i, n) + sum : sum, n);
     });
   });
 }
