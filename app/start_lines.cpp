@@ -1,8 +1,11 @@
 #include "app/start_lines.h"
 
+#include <fmt/ranges.h>
+
 #include <sstream>
 
 #include "config_schema/summary.h"
+#include "core/decay_rule.h"
 #include "core/units.h"
 
 namespace cleave {
@@ -36,6 +39,20 @@ std::string memory_lines(const Engine& engine, bool whole) {
   return text;
 }
 
+// What the optimizer's weight decay is for, of the whole model.
+std::string decay_line(const Engine& engine) {
+  const DsConfig& c = engine.config();
+  const DecayRule rule(c.weight_decay_on);
+  int64_t numel[2] = {0, 0}, tensors[2] = {0, 0};  // without and with decay
+  for (const UnitSpec& unit : engine.model().units())
+    for (const ParamSpec& p : unit.params)
+      if (!unit.frozen) numel[rule.applies_to(p)] += p.whole_numel(), ++tensors[rule.applies_to(p)];
+  return fmt::format(
+      "weight decay {}: on {} parameters in {} tensors, not on {} in {} (cleave.weight_decay_on: {})",
+      c.optimizer.weight_decay, format_count(numel[1]), tensors[1], format_count(numel[0]), tensors[0],
+      fmt::join(c.weight_decay_on, ", "));
+}
+
 // One, two or three sentences about a run that has something to say of itself.
 std::vector<std::string> remarks(const Engine& engine) {
   const DsConfig& c = engine.config();
@@ -64,6 +81,7 @@ std::vector<std::string> start_lines(const Engine& engine, const std::string& tr
   if (options.quiet) return out;
   out.push_back(fmt::format("threads: {} a rank", threads));
   for (std::string& about : update_lines(config)) out.push_back(std::move(about));
+  if (engine.config().optimizer.weight_decay > 0) out.push_back(decay_line(engine));
   if (options.verbose)
     for (const Note& n : config.notes)
       out.push_back(fmt::format("config: {} = {} ({}): {}", n.path, n.value, n.origin, n.meaning));

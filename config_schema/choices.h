@@ -99,6 +99,12 @@ enum class Switch : uint8_t { automatic, on, off };
 template <>
 inline constexpr auto kNamesOf<Switch> = std::to_array<std::string_view>({"auto", "on", "off"});
 
+// What the mean of a step's losses is taken over: all its targets alike, or micro-batches alike, each the
+// mean over its own targets.
+enum class LossAverage : uint8_t { targets, micro_batches };
+template <>
+inline constexpr auto kNamesOf<LossAverage> = std::to_array<std::string_view>({"targets", "micro_batches"});
+
 // The type of a head's logits, beside fp32 the model's.
 enum class LogitsType : uint8_t { automatic, fp32, model };
 template <>

@@ -7,6 +7,17 @@ void describe_own(Keys& k, DsConfig& c) {
   k.honoured("comm_timeout_s", &c.comm_timeout_s,
              "seconds a rank waits for the others before it reports who is missing")
       .in(1, 1e6);
+  k.honoured("loss_average", &c.loss_average,
+             "what a step's loss is the mean of: targets (all that have a loss count alike, whichever "
+             "micro-batch they "
+             "are in), or micro_batches (each counts alike, as in DeepSpeed; one without targets as 0)");
+  k.honoured(
+       "weight_decay_on", &c.weight_decay_on,
+       "which parameters optimizer.params.weight_decay is for: matrices (neither biases nor norms, as in "
+       "Hugging "
+       "Face's Trainer), all (as DeepSpeed given model.parameters()), or patterns of names such as *.weight")
+      .or_text()
+      .inert_if(c.optimizer.weight_decay == 0, "optimizer.params.weight_decay is 0");
   k.honoured("exact_sums", &c.exact_sums,
              "sums gradients as 64-bit integers: the same bits for every number of ranks, stages and "
              "micro-batches a rank, at equal micro-batch size; 8 bytes a parameter");

@@ -155,8 +155,10 @@ struct DsConfig {
   std::optional<Precision> grad_accum_dtype;         // absent: the model's type
   bool dataloader_drop_last = false;
   int64_t comm_timeout_s = 600;  // key "cleave": {"comm_timeout_s": ...}
-  bool exact_sums = false;       // gradients are summed as integers, in any order with the same bits
-  int exact_sums_grid = 54;      // each contribution is rounded to a multiple of 2^-this
+  LossAverage loss_average = LossAverage::targets;
+  std::vector<std::string> weight_decay_on = {"matrices"};  // words of a DecayRule
+  bool exact_sums = false;   // gradients are summed as integers, in any order with the same bits
+  int exact_sums_grid = 54;  // each contribution is rounded to a multiple of 2^-this
   OffloadUpdate offload_update = OffloadUpdate::automatic;
   Switch cuda_graphs = Switch::automatic;  // of a GPU rank's passes; auto: where they are faster
   bool tf32 = false;                       // fp32 products of a GPU on its tensor cores

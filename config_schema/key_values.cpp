@@ -203,6 +203,7 @@ std::string wanted_by(const Key& key) {
     for (const std::string& c : key.choices)
       text += fmt::format("{} \"{}\"", &c == &key.choices[0] ? "" : ",", c);
   }
+  if (key.or_one_text) text += ", or one text";
   return text + range_of(key) + (key.null_ok ? ", or null" : "");
 }
 
@@ -212,6 +213,11 @@ bool store_value(const Key& key, const JsonValue& v) {
     return true;
   }
   if (key.or_list_of_one && v.kind == Kind::list && v.items.size() == 1) return store_value(key, v.items[0]);
+  if (key.or_one_text && v.kind == Kind::text) {
+    JsonValue list;
+    list.kind = Kind::list, list.items = {v};
+    return store_value(key, list);
+  }
   return fits(key, v) && std::visit(Assign{key, v}, key.target);
 }
 

@@ -56,6 +56,7 @@ struct Key {
   std::string inert;            // why it changes nothing in the described configuration, naming the other key
   bool null_ok = false;         // null stands for the default
   bool or_list_of_one = false;  // [x] stands for x: one parameter group
+  bool or_one_text = false;     // "x" stands for ["x"]
   bool infinity_is_never = false;  // an infinite number is stored as 0
   bool listed_only = false;        // documented, never matched: a pattern for names that are judged elsewhere
 
@@ -69,6 +70,7 @@ struct Key {
   }
   Key& or_null() { return null_ok = true, *this; }
   Key& or_list() { return or_list_of_one = true, *this; }
+  Key& or_text() { return or_one_text = true, *this; }
   Key& or_infinity() { return infinity_is_never = true, *this; }
 };
 

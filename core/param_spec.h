@@ -38,7 +38,7 @@ struct ParamSpec {
   std::string name;            // global: "h.3.attn.qkv.weight"
   std::vector<int64_t> shape;  // of what this rank holds
   Init init;
-  bool decay = false;  // weight decay applies
+  bool decay = false;  // weight decay applies by default (core/decay_rule.h)
   Split split = {};
   // Not split, but each rank of the tensor axis uses some of it: gradients are parts of a sum on every rank.
   bool partial = false;

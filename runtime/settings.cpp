@@ -116,6 +116,17 @@ void choose_graphs(Settings& s, bool traced) {
                           : "CUDA graphs: each pass is one where that is faster in its first steps";
 }
 
+DecayRule decay_rule(const DsConfig& c, const Model& model) {
+  DecayRule rule(c.weight_decay_on);
+  const std::vector<std::string> idle = rule.idle_patterns(model.units());
+  require(idle.empty(), Exit::usage,
+          "cleave.weight_decay_on: no parameter of {} is called \"{}\"; wanted matrices, all, or a pattern "
+          "of names such "
+          "as *.weight (cleave inspect names those of a checkpoint)",
+          model.name, idle.empty() ? "" : idle.front());
+  return rule;
+}
+
 // Into how many contributions a gradient falls at most: micro-batches of all ranks, times uses of its unit.
 double most_contributions(const Settings& s, const Model& model) {
   std::map<std::string, int> uses;
@@ -145,6 +156,7 @@ Settings make_settings(const DsConfig& config, const MeshShape& mesh, int rank,
       .dry = options.dry,
       .texts = options.texts,
       .dtype = dtype_of(c.precision),
+      .loss_average = c.loss_average,
       .average = averaging(c, mesh.data),
       .norm_first = needs_norm_first(c),
       .update_runs_on = options.device.is_cuda() && c.zero.offload_optimizer.device == OffloadDevice::none &&
@@ -182,6 +194,7 @@ StoreOptions store_options(const Settings& s, const Model& model) {
                        .live_numel = c.zero.stage3_max_live_parameters,
                        .overlap = s.comm_overlaps,
                        .trains = s.trains,
+                       .decays = decay_rule(c, model),
                        .counts_replicated = s.place.tensor == 0,
                        .disk = s.parameter_disk};
   if (c.exact_sums) {

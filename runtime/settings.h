@@ -40,6 +40,7 @@ struct Settings {
 
   // Of a step.
   DType dtype = DType::fp32;  // of parameters and activations
+  LossAverage loss_average = LossAverage::targets;
   Averaging average;
   bool norm_first = false;  // the update must know the norm of all gradients: to clip, or to skip the step
   bool update_runs_on = false;  // on a GPU, while the host prepares the next step; else the host waits for it

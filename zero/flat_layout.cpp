@@ -1,8 +1,11 @@
 #include "zero/flat_layout.h"
 
+#include <algorithm>
+
 namespace cleave {
 
-FlatLayout::FlatLayout(UnitSpec spec, int shards) : spec_(std::move(spec)), ranges_(spec_.params.size()) {
+FlatLayout::FlatLayout(UnitSpec spec, int shards, const DecayRule& decays)
+    : spec_(std::move(spec)), ranges_(spec_.params.size()) {
   CHECK(shards >= 1, "unit {}: {} shards", spec_.name, shards);
   struct Segment {
     bool decay, split;
@@ -19,14 +22,28 @@ FlatLayout::FlatLayout(UnitSpec spec, int shards) : spec_(std::move(spec)), rang
       split_ = {part.decay ? begin : split_.begin, used_};
     else if (used_ > begin)
       replicated_.push_back({begin, used_});
-    if (part.decay) decayed_ = used_;
   }
   numel_ = round_up(used_, shards);
+  for (const ParamSpec& p : spec_.params) decays_.push_back(decays.applies_to(p));
+  find_decay_ranges();
+}
+
+// What pads the unit is 0 and goes with the last parameter.
+void FlatLayout::find_decay_ranges() {
+  std::vector<int> order(ranges_.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::sort(order.begin(), order.end(), [&](int a, int b) { return range(a).begin < range(b).begin; });
+  for (const int p : order) {
+    if (decay_ranges_.empty() || decay_ranges_.back().decay != decays(p))
+      decay_ranges_.push_back({range(p), decays(p)});
+    decay_ranges_.back().range.end = range(p).end;
+  }
+  if (!decay_ranges_.empty()) decay_ranges_.back().range.end = numel_;
 }
 
 std::vector<FlatLayout::DecayRange> FlatLayout::decay_ranges(Range slice) const {
   std::vector<DecayRange> out;
-  for (const DecayRange& g : {DecayRange{{0, decayed_}, true}, DecayRange{{decayed_, numel_}, false}}) {
+  for (const DecayRange& g : decay_ranges_) {
     const Range part = intersect(g.range, slice);
     if (!part.empty()) out.push_back({part.shifted(-slice.begin), g.decay});
   }

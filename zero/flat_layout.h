@@ -2,6 +2,7 @@
 #pragma once
 #include <vector>
 
+#include "core/decay_rule.h"
 #include "core/param_spec.h"
 #include "core/range.h"
 
@@ -9,11 +10,11 @@ namespace cleave {
 
 class FlatLayout {
  public:
-  // Parameters with weight decay come first, so that decay covers one range of any slice. Those that are
-  // split over the tensor axis come last among the decayed and first among the others, so that they are one
-  // range as well. Otherwise the layer's order is kept, without gaps. The tail is padded so that `shards`
-  // equal shards cover the unit.
-  FlatLayout(UnitSpec spec, int shards);
+  // Parameters that weight decay applies to by default come first, so that it then covers one range of any
+  // slice. Those that are split over the tensor axis come last among the decayed and first among the others,
+  // so that they are one range as well. Otherwise the layer's order is kept, without gaps. The tail is padded
+  // so that `shards` equal shards cover the unit.
+  FlatLayout(UnitSpec spec, int shards, const DecayRule& decays = {});
 
   const std::string& name() const { return spec_.name; }
   bool frozen() const { return spec_.frozen; }
@@ -25,12 +26,13 @@ class FlatLayout {
   }  // in the order the layer declared them
   Range range(int i) const { return ranges_[size_t(i)]; }
 
-  // The parts of `slice` with and without weight decay, relative to its begin; empty parts left out.
+  // The parts of `slice` with and without weight decay, as long as can be, relative to its begin.
   struct DecayRange {
     Range range;
     bool decay;
   };
   std::vector<DecayRange> decay_ranges(Range slice) const;
+  bool decays(int i) const { return decays_[size_t(i)]; }  // of a parameter
 
   Range split() const { return split_; }  // what is split over the tensor axis
   // The parts of `slice` whose parameters every rank of the tensor axis has whole, relative to its begin.
@@ -50,11 +52,15 @@ class FlatLayout {
   std::vector<Piece> pieces(Range slice) const;
 
  private:
+  void find_decay_ranges();
+
   UnitSpec spec_;
   std::vector<Range> ranges_;
   Range split_;
   std::vector<Range> replicated_;
-  int64_t decayed_ = 0, used_ = 0, numel_ = 0;
+  std::vector<bool> decays_;              // by parameter
+  std::vector<DecayRange> decay_ranges_;  // that together are the whole unit
+  int64_t used_ = 0, numel_ = 0;
 };
 
 }  // namespace cleave

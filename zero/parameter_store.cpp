@@ -12,7 +12,7 @@ ParameterStore::ParameterStore(Memory& memory, const StoreOptions& options, Stre
       buckets_(memory, options, compute, comm) {}
 
 int ParameterStore::add_unit(UnitSpec spec, const Sharding& sharding) {
-  units_.push_back({FlatLayout(std::move(spec), sharding.optimizer_shards()), sharding});
+  units_.push_back({FlatLayout(std::move(spec), sharding.optimizer_shards(), options_.decays), sharding});
   pool_.add_unit(units_.back());
   buckets_.add_unit(units_.back());
   return units() - 1;

@@ -232,7 +232,7 @@ std::vector<ShardedOptimizer::KernelRange> ShardedOptimizer::kernel_ranges(int u
     for (const FlatLayout::DecayRange& group : layout.decay_ranges(mine))
       ranges.push_back({group.range, group.decay});
   for (int p = 0; whole_ && p < layout.params(); ++p)
-    ranges.push_back({intersect(layout.range(p), mine).shifted(-mine.begin), layout.param(p).decay, p});
+    ranges.push_back({intersect(layout.range(p), mine).shifted(-mine.begin), layout.decays(p), p});
   return ranges;
 }
 

@@ -1,6 +1,7 @@
 // What a ParameterStore is asked to do, as a value.
 #pragma once
 #include "comm/communicator.h"
+#include "core/decay_rule.h"
 #include "offload/placement.h"
 
 namespace cleave {
@@ -14,6 +15,7 @@ struct StoreOptions {
   int64_t live_numel = Call::kWhole;  // but not while more than so many elements would be gathered
   bool overlap = true;                // reductions may run behind the backward: one more bucket is kept
   bool trains = true;                 // false: no pass goes backward; there are no gradients
+  DecayRule decays = {};              // what weight decay applies to
   // One rank of a tensor axis counts, in the norm and in checkpoints, what all of them have whole.
   bool counts_replicated = true;
 

@@ -60,6 +60,7 @@ TEST(Keys, NoKeyAcceptsAValueOfAWrongType) {
     for (const char* text : values) {
       const JsonDocument d = read_json_text(text);
       if (fitting[size_t(key.type)].contains(text)) continue;
+      if (key.or_one_text && d.root.kind == JsonValue::Kind::text) continue;
       EXPECT_FALSE(store_value(key, d.root)) << key.path << " accepted " << text;
     }
   }

@@ -76,6 +76,35 @@ TEST(OwnKeys, SayWhatLogitsAreAndHowManyThereAreAtATime) {
     EXPECT_NE(refused.find(part), std::string::npos) << refused;
 }
 
+TEST(OwnKeys, SayWhatLossesAreTheMeanOf) {
+  EXPECT_EQ(read_beside_batch("\"steps_per_print\": 1").config.loss_average, LossAverage::targets);
+  EXPECT_EQ(read_beside_batch(R"("cleave": {"loss_average": "micro_batches"})").config.loss_average,
+            LossAverage::micro_batches);
+  EXPECT_NE(problems_of(R"("cleave": {"loss_average": "micro"})").find("\"micro_batches\""),
+            std::string::npos);
+}
+
+TEST(OwnKeys, SayWhatDecaysAsAListOrOneWord) {
+  using Words = std::vector<std::string>;
+  const std::string decay = R"("optimizer": {"type": "AdamW", "params": {"lr": 1, "weight_decay": 0.1}}, )";
+  const auto words = [&](const std::string& value) {
+    const auto r = read_beside_batch(decay + R"("cleave": {"weight_decay_on": )" + value + "}");
+    EXPECT_TRUE(r.ok());
+    return r.config.weight_decay_on;
+  };
+  EXPECT_EQ(read_beside_batch(decay + "\"steps_per_print\": 1").config.weight_decay_on, (Words{"matrices"}));
+  EXPECT_EQ(words("\"all\""), (Words{"all"}));
+  EXPECT_EQ(words(R"(["matrices", "*.bias"])"), (Words{"matrices", "*.bias"}));
+  for (const char* wrong : {"true", "3", "[1]", "{}"})
+    EXPECT_NE(problems_of(decay + R"("cleave": {"weight_decay_on": )" + wrong + "}").find("or one text"),
+              std::string::npos)
+        << wrong;
+  EXPECT_NE(problems_of(R"("optimizer": {"type": "AdamW", "params": {"lr": 1, "weight_decay": 0}},
+                           "cleave": {"weight_decay_on": "all"})")
+                .find("changes nothing: optimizer.params.weight_decay is 0"),
+            std::string::npos);
+}
+
 TEST(OwnKeys, MeasureProductsUnlessSumsAreExact) {
   const DsConfig c = read_beside_batch("\"steps_per_print\": 1").config;
   EXPECT_TRUE(c.tune_products);

@@ -43,6 +43,27 @@ TEST(FlatLayout, SplitsAnySliceIntoAtMostOneRangeWithDecayAndOneWithout) {
   EXPECT_EQ(rest, 9);
 }
 
+// Parameters of 5, 12, 2 and 7 elements lie as 12 and 7 with decay by default, then 5 and 2.
+TEST(FlatLayout, DecaysWhatTheRuleSaysWithoutMovingAParameter) {
+  using Ranges = std::vector<std::pair<Range, bool>>;
+  const auto ranges = [](const DecayRule& rule) {
+    const FlatLayout layout(unit(), 4, rule), plain(unit(), 4);
+    Ranges out;
+    for (const auto& g : layout.decay_ranges({0, layout.numel()})) out.emplace_back(g.range, g.decay);
+    for (int p = 0; p < layout.params(); ++p) {
+      EXPECT_EQ(layout.range(p), plain.range(p));
+      EXPECT_EQ(layout.decays(p), rule.applies_to(layout.param(p)));
+    }
+    return out;
+  };
+  EXPECT_EQ(ranges(DecayRule()), (Ranges{{{0, 19}, true}, {{19, 28}, false}}));
+  EXPECT_EQ(ranges(DecayRule({"all"})), (Ranges{{{0, 28}, true}}));
+  const std::string name = unit().params[3].name;
+  EXPECT_EQ(ranges(DecayRule({name})), (Ranges{{{0, 12}, false}, {{12, 19}, true}, {{19, 28}, false}}));
+  EXPECT_EQ(ranges(DecayRule({unit().params[2].name, "matrices"})),
+            (Ranges{{{0, 19}, true}, {{19, 24}, false}, {{24, 28}, true}}));
+}
+
 TEST(FlatLayout, PiecesOfAllShardsCoverEveryElementOnce) {
   const FlatLayout layout(unit(), 5);  // 30 elements
   std::vector<std::vector<int>> seen{std::vector<int>(5), std::vector<int>(12), std::vector<int>(2),
