@@ -39,7 +39,7 @@ TokenBatches::TokenBatches(const std::vector<TokenSource>& sources, const TokenB
   const auto& o = options_;
   CHECK(!sources.empty(), "no data");
   check_sizes(o.micro_batch, o.accumulation, o.rank, o.ranks);
-  const SampleOptions cut{o.seq_len, o.pack, o.document_mask};
+  const SampleOptions cut{.seq_len = o.seq_len, .pack = o.pack, .document_mask = o.document_mask};
   for (const TokenSource& s : sources) sources_.push_back(samples_of(*s.file, cut));
   sampler_ = {.samples = sources_[0]->size(),
               .seed = o.seed,
@@ -89,9 +89,15 @@ Batch TokenBatches::next(int64_t step, int64_t micro) {
 
 void TokenBatches::prepare(int64_t step) { prefetch_->get(step, step + 1); }
 
+int64_t TokenBatches::valid_targets(int64_t step) {
+  return prefetch_->get(step, step + 1).valid_in({0, options_.micro_batch * options_.accumulation});
+}
+
 namespace {
 
-SampleOptions cut_of(const EvalBatchesOptions& o) { return {o.seq_len, o.pack, o.document_mask}; }
+SampleOptions cut_of(const EvalBatchesOptions& o) {
+  return {.seq_len = o.seq_len, .pack = o.pack, .document_mask = o.document_mask, .fill_last = true};
+}
 
 // One after the other.
 class Joined final : public Samples {

@@ -44,6 +44,8 @@ class TokenBatches {
 
   // Waits for the data of a step, counted from 0, and throws what went wrong in reading them.
   void prepare(int64_t step);
+  // Of all micro-batches of a step on this rank. Waits and throws as prepare() does.
+  int64_t valid_targets(int64_t step);
   // Any 0-based (step, micro); going through them in order is prefetched. The result is valid until another
   // step is asked for. Errors of the worker's reading are thrown here, for every micro-batch of the step.
   // Calls must not overlap.
@@ -67,9 +69,10 @@ struct EvalBatchesOptions {
   bool pack = false, document_mask = false;
 };
 
-// Evaluation: every sample of the files exactly once over all ranks, in order, one file after the other. All
-// ranks have the same number of micro-batches; rows past the end have input 0 and targets kIgnoredTarget, up
-// to whole micro-batches of them.
+// Evaluation: every sample of the files exactly once over all ranks, in order, one file after the other, so
+// that every token that has a token before it is a target once; windows have a last one that is filled up.
+// All ranks have the same number of micro-batches; rows past the end have input 0 and targets kIgnoredTarget,
+// up to whole micro-batches of them.
 class EvalBatches {
  public:
   EvalBatches(const TokenFile& file, const EvalBatchesOptions& options);

@@ -13,7 +13,7 @@ std::unique_ptr<Samples> samples_of(const TokenFile& file, const SampleOptions& 
       "with NAME.idx), or leave the option out",
       file.path(), name_of(file.kind()), o.pack ? "--pack" : "--document_mask");
   if (o.pack) return std::make_unique<PackedDocuments>(file, o.seq_len);
-  return std::make_unique<Windows>(windows_of(file, o.seq_len));
+  return std::make_unique<Windows>(windows_of(file, o.seq_len, o.fill_last));
 }
 
 }  // namespace cleave

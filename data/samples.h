@@ -14,6 +14,8 @@ struct SampleOptions {
   bool pack = false;
   // Samples say where documents begin, and no position predicts the first token of the next document.
   bool document_mask = false;
+  // Windows: what is left behind the last whole one is a sample as well, filled up with padding.
+  bool fill_last = false;
 };
 
 // A sample is written to arrays of seq_len elements. A target without a loss is kIgnoredTarget: of tokens

@@ -9,15 +9,18 @@ namespace cleave {
 
 void Windows::read(int64_t window, const SampleRow& row) const {
   CHECK(0 <= window && window < size(), "window {} of {}", window, size());
-  const int64_t begin = window * seq_len_;
-  file_->read({begin, begin + seq_len_}, row.input);
-  std::memcpy(row.targets, row.input + 1, size_t(seq_len_ - 1) * sizeof(int32_t));
-  row.targets[seq_len_ - 1] = file_->at(begin + seq_len_);
+  const int64_t begin = window * seq_len_, filled = std::min(seq_len_, targets() - begin);
+  file_->read({begin, begin + filled}, row.input);
+  std::memcpy(row.targets, row.input + 1, size_t(filled - 1) * sizeof(int32_t));
+  row.targets[filled - 1] = file_->at(begin + filled);
   if (row.documents) mark_documents(begin, row);
+  std::fill(row.input + filled, row.input + seq_len_, 0);
+  std::fill(row.targets + filled, row.targets + seq_len_, kIgnoredTarget);
+  if (row.documents) std::fill(row.documents + filled, row.documents + seq_len_, int32_t(filled));
   if (!file_->masked()) return;
-  std::vector<uint8_t> mask(static_cast<size_t>(seq_len_));
-  file_->read_mask(Range{begin, begin + seq_len_}.shifted(1), mask.data());
-  for (int64_t t = 0; t < seq_len_; ++t)
+  std::vector<uint8_t> mask(static_cast<size_t>(filled));
+  file_->read_mask(Range{begin, begin + filled}.shifted(1), mask.data());
+  for (int64_t t = 0; t < filled; ++t)
     if (!mask[size_t(t)]) row.targets[t] = kIgnoredTarget;
 }
 
@@ -38,14 +41,14 @@ void Windows::mark_documents(int64_t begin, const SampleRow& row) const {
   }
 }
 
-Windows windows_of(const TokenFile& file, int64_t seq_len) {
+Windows windows_of(const TokenFile& file, int64_t seq_len, bool fill_last) {
   require(seq_len >= 1, Exit::usage, "--seq_len is {}; it must be at least 1", seq_len);
-  const Windows windows(file, seq_len);
-  require(windows.size() > 0, Exit::data,
-          "{}: has {} tokens, but one sample needs {} (--seq_len {} and the token after it); use a longer "
-          "text or "
-          "--seq_len {} or less",
-          file.path(), file.size(), seq_len + 1, seq_len, std::max<int64_t>(1, file.size() - 1));
+  const Windows windows(file, seq_len, fill_last);
+  require(windows.size() > 0, Exit::data, "{}: has {} tokens, but one sample needs {}; use a longer text{}",
+          file.path(), file.size(),
+          fill_last ? "2: one to predict and one before it"
+                    : fmt::format("{} (--seq_len {} and the token after it)", seq_len + 1, seq_len),
+          fill_last ? "" : fmt::format(" or --seq_len {} or less", std::max<int64_t>(1, file.size() - 1)));
   return windows;
 }
 

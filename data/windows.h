@@ -1,28 +1,34 @@
 // A token file as samples for next-token prediction: windows of seq_len + 1 tokens at stride seq_len, so that
-// every token but the first is a target exactly once. Tokens after the last whole window are not used.
+// every token but the first is a target exactly once. What is behind the last whole window is not used, or
+// one more sample that is filled up with padding: a document of its own, of token 0, without targets.
 #pragma once
+#include <algorithm>
+
 #include "data/samples.h"
 
 namespace cleave {
 
 class Windows final : public Samples {
  public:
-  Windows(const TokenFile& file, int64_t seq_len) : file_(&file), seq_len_(seq_len) {}
+  Windows(const TokenFile& file, int64_t seq_len, bool fill_last = false)
+      : file_(&file), seq_len_(seq_len), fill_last_(fill_last) {}
 
-  int64_t size() const override { return file_->size() > 0 ? (file_->size() - 1) / seq_len_ : 0; }
+  int64_t size() const override { return fill_last_ ? ceil_div(targets(), seq_len_) : targets() / seq_len_; }
 
   // input[t] = token window * seq_len + t, targets[t] the one after it. A document that began before the
   // window begins at its first position.
   void read(int64_t window, const SampleRow& row) const override;
 
  private:
+  int64_t targets() const { return std::max<int64_t>(0, file_->size() - 1); }  // that the file has
   void mark_documents(int64_t begin, const SampleRow& row) const;
 
   const TokenFile* file_;
   int64_t seq_len_;
+  bool fill_last_;
 };
 
-// Throws Error(usage) for a seq_len below 1 and Error(data) when the file is shorter than one window.
-Windows windows_of(const TokenFile& file, int64_t seq_len);
+// Throws Error(usage) for a seq_len below 1 and Error(data) when the file has not one sample.
+Windows windows_of(const TokenFile& file, int64_t seq_len, bool fill_last = false);
 
 }  // namespace cleave

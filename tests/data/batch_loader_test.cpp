@@ -237,7 +237,7 @@ TEST(TokenBatches, CanBeLeftAtAnyTime) {
   }
 }
 
-TEST(EvalBatches, CoverEveryWindowOnceOverAllRanksAndPadTheRest) {
+TEST(EvalBatches, CoverEveryTargetOnceOverAllRanksAndPadTheRest) {
   for (int ranks : {1, 2, 3, 5})
     for (int64_t micro_batch : {1, 2, 4}) {
       const Counting data(11 * 3 + 1 + 2);
@@ -262,8 +262,8 @@ TEST(EvalBatches, CoverEveryWindowOnceOverAllRanksAndPadTheRest) {
         }
       }
       EXPECT_EQ(micros.size(), 1u) << "ranks disagree on the number of micro-batches";
-      EXPECT_EQ(valid, 33);
-      EXPECT_EQ(windows, (std::multiset<int32_t>{0, 3, 6, 9, 12, 15, 18, 21, 24, 27, 30}));
+      EXPECT_EQ(valid, 35) << "tokens 1 to 35";
+      EXPECT_EQ(windows, (std::multiset<int32_t>{0, 3, 6, 9, 12, 15, 18, 21, 24, 27, 30, 33}));
     }
 }
 
@@ -276,7 +276,17 @@ TEST(EvalBatches, CoverSeveralFilesOneAfterTheOther) {
   EXPECT_EQ(values(batches.next(0).input), (Tokens{0, 1, 2, 3}));
   EXPECT_EQ(values(batches.next(1).input), (Tokens{4, 5, 0, 1}));
   EXPECT_EQ(values(batches.next(2).targets), (Tokens{3, 4, 5, 6}));
-  EXPECT_EQ(values(batches.next(3).targets), (Tokens{7, 8, kIgnoredTarget, kIgnoredTarget}));
+  EXPECT_EQ(values(batches.next(3).targets), (Tokens{7, 8, 9, kIgnoredTarget}));
+}
+
+TEST(EvalBatches, OfATextShorterThanAWindowHaveItsTargets) {
+  const Counting data(3);
+  EvalBatches batches(data.file(), {.seq_len = 8, .micro_batch = 1});
+  ASSERT_EQ(batches.micros(), 1);
+  EXPECT_EQ(batches.next(0).valid_targets, 2);
+  const Counting one(1);
+  expect_error(Exit::data, {"has 1 tokens, but one sample needs 2"},
+               [&] { EvalBatches(one.file(), {.seq_len = 8, .micro_batch = 1}); });
 }
 
 TEST(EvalBatches, CanBeReadAgain) {

@@ -123,6 +123,18 @@ TEST(Windows, SayWhereDocumentsBeginOnlyWhenAsked) {
   EXPECT_EQ(plain.targets, (Row{1, 2, 100, 200}));
 }
 
+// Documents 0 to 6 and 100 to 104, in windows of 5: what is behind the last token is a document of its own.
+TEST(Windows, ALastOneIsFilledUpWithPaddingWithoutTargets) {
+  const Corpora corpora;
+  const TokenFile file(corpora.write("a", {7, 5}), {.vocab = 50000});
+  const auto samples = samples_of(file, {.seq_len = 5, .document_mask = true, .fill_last = true});
+  ASSERT_EQ(samples->size(), 3);
+  const Sample last = sample_of(*samples, 2, 5);
+  EXPECT_EQ(last.input, (Row{103, 0, 0, 0, 0}));
+  EXPECT_EQ(last.targets, (Row{104, kNone, kNone, kNone, kNone}));
+  EXPECT_EQ(last.documents, (Row{0, 1, 1, 1, 1}));
+}
+
 TEST(Windows, OfManyShortDocumentsHaveThemAll) {
   const Corpora corpora;
   const TokenFile file(corpora.write("a", std::vector<int64_t>(300, 1)), {.vocab = 50000});
@@ -144,7 +156,8 @@ TEST(Samples, MaskedTokensAreNoTargets) {
   EXPECT_EQ(batches.next(0, 0).valid_targets, 7);  // of 1 to 6 and 100 to 102, without 5 and 100
   EvalBatches evaluated(file, {.seq_len = 3, .micro_batch = 2});
   EXPECT_EQ(evaluated.next(0).valid_targets, 5);
-  EXPECT_EQ(evaluated.next(1).valid_targets, 2);
+  EXPECT_EQ(evaluated.next(1).valid_targets, 4)
+      << "101 to 104, of which the last two are in a window that is filled up";
 }
 
 TEST(Samples, DataWithoutDocumentsAreRefusedByName) {
