@@ -10,7 +10,6 @@
 #include "app/tokenize.h"
 #include "app/work_progress.h"
 #include "data/batch_loader.h"
-#include "data/windows.h"
 #include "text/word_count.h"
 
 namespace cleave {
@@ -32,9 +31,12 @@ WordCount words_of_targets(const TokenFile& file, int64_t targets, const Tokeniz
   return count;
 }
 
-void print_losses(double loss, int64_t targets, const TokenFile& file, const Tokenizer* tokenizer) {
-  std::printf("loss %.9g nats a token, perplexity %.6g\n", loss, std::exp(loss));
-  if (!tokenizer) return;
+// A byte's and a word's are those of a text of which every token but the first is a target.
+void print_losses(const Evaluation& e, const TokenFile& file, const Tokenizer* tokenizer) {
+  const auto [loss, targets] = e;
+  std::printf("loss %.9g nats a token, perplexity %.6g, %lld targets\n", loss, std::exp(loss),
+              static_cast<long long>(targets));
+  if (!tokenizer || targets != file.size() - 1) return;
   const WordCount count = words_of_targets(file, targets, *tokenizer);
   for (const auto& [unit, number] : {std::pair{"byte", count.bytes()}, {"word", count.words()}}) {
     if (number == 0) continue;
@@ -82,10 +84,10 @@ int run_eval(const Arguments& arguments) {
                                .ranks = model.engine().mesh().data,
                                .pack = pack,
                                .document_mask = o.document_mask});
-    double loss = 0;
+    Evaluation result;
     {
       WorkProgress progress(job.first() && !o.quiet);
-      loss = model.engine().evaluate(
+      result = model.engine().evaluate(
           [&](int m) {
             progress.at(double(m) / double(batches.micros()), [&](double) {
               return fmt::format("evaluated {} of {} batches", m, batches.micros());
@@ -94,11 +96,9 @@ int run_eval(const Arguments& arguments) {
           },
           int(batches.micros()));
     }
-    // Of packed documents not every token is a target, and what is none is in no sample.
-    const bool every_token = !pack && !o.document_mask;
-    if (job.first())
-      print_losses(loss, windows_of(file, model.seq_len()).size() * model.seq_len(), file,
-                   every_token ? tokenizer : nullptr);
+    require(result.targets > 0, Exit::data,
+            "{}: no token has a loss: its loss mask or its documents hide every target", data);
+    if (job.first()) print_losses(result, file, tokenizer);
     return 0;
   });
 }

@@ -58,8 +58,10 @@ std::optional<FirstLoss> FirstLoss::of_next_step(Engine& engine, TokenBatches& b
                          {.what = "samples of the next step"});
   stream.synchronize();
   FirstLoss first{.samples = uint64_t(word), .batch = c.train_batch_size, .type = type_of(c)};
-  first.loss = engine.evaluate([&](int micro) { return batches.next(step, micro); },
-                               int(c.gradient_accumulation_steps));
+  first.loss =
+      engine
+          .evaluate([&](int micro) { return batches.next(step, micro); }, int(c.gradient_accumulation_steps))
+          .loss;
   if (!std::isfinite(first.loss)) return {};
   return first;
 }

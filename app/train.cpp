@@ -284,25 +284,33 @@ class Run {
     auto said = begin;
     const int64_t index = engine_->step();
     profile_->begin_step(*engine_);
-    const StepResult r = train_or_save([&](int micro) {
-      // A step of a large model may take minutes; whoever waits sees that it goes on.
-      if (const auto now = Clock::now(); now - said > std::chrono::seconds(10)) {
-        said = now;
-        report_->line(fmt::format("step {}: micro-batch {} of {} begins, {:.0f} s so far", index + 1,
-                                  micro + 1, config_.gradient_accumulation_steps,
-                                  std::chrono::duration<double>(now - begin).count()));
-      }
-      return profile_->timed(Phase::data, [&] { return batches.next(index, micro); });
-    });
+    const BatchSource source(
+        [&](int micro) {
+          // A step of a large model may take minutes; whoever waits sees that it goes on.
+          if (const auto now = Clock::now(); now - said > std::chrono::seconds(10)) {
+            said = now;
+            report_->line(fmt::format("step {}: micro-batch {} of {} begins, {:.0f} s so far", index + 1,
+                                      micro + 1, config_.gradient_accumulation_steps,
+                                      std::chrono::duration<double>(now - begin).count()));
+          }
+          return profile_->timed(Phase::data, [&] { return batches.next(index, micro); });
+        },
+        batches.valid_targets(index));
+    const StepResult r = train_or_save(source, batches);
     const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
     report_->step(*engine_, r, seconds, profile_->end_step(*engine_, seconds));
   }
 
   // A step that cannot be taken leaves the state before it, which all save.
-  StepResult train_or_save(const BatchSource& data) {
+  StepResult train_or_save(const BatchSource& data, const TokenBatches& batches) {
     try {
       return engine_->train_batch(data);
     } catch (const Error& e) {
+      if (e.exit() == Exit::data) {
+        say(fmt::format("saving what was before step {}", engine_->step() + 1));
+        save(), folder_.finish(*engine_);
+        fail(Exit::data, "{}; {}", e.what(), samples_of_next_step(batches));
+      }
       if (e.exit() != Exit::training) throw;
       if (!engine_->state_is_whole()) {
         say("nothing is saved: this step had begun to update the weights; with gradient_clipping set, the "
@@ -316,6 +324,18 @@ class Run {
     }
   }
 
+  // For people: "its samples are 5, 2 of a.bin and 0, 3 of b.bin".
+  std::string samples_of_next_step(const TokenBatches& batches) const {
+    constexpr int64_t kShown = 8;
+    std::string text = "its samples, counted from 0, are";
+    for (int64_t at = 0; at < std::min<int64_t>(kShown, config_.train_batch_size); ++at) {
+      const Blend::Place place = batches.place(engine_->step(), at);
+      text += fmt::format("{} {} of {}", at > 0 ? "," : "", place.sample,
+                          data_.files()[size_t(place.source)].path());
+    }
+    return config_.train_batch_size > kShown ? text + " and others" : text;
+  }
+
   // Data that cannot be read stand for rows without targets, so that all ranks come to the end of the
   // evaluation; then all save and throw what is wrong.
   void evaluate() {
@@ -324,7 +344,7 @@ class Run {
     const std::vector<int32_t> input(size_t(rows), 0), targets(size_t(rows), kIgnoredTarget);
     std::vector<int32_t> documents(size_t(o_.model.document_mask ? rows : 0), 0);
     std::exception_ptr failure;
-    validation_loss_ = engine_->evaluate(
+    const Evaluation result = engine_->evaluate(
         [&](int micro) -> Batch {
           try {
             return batches.next(micro);
@@ -343,6 +363,10 @@ class Run {
       failure = std::current_exception();
     }
     if (job_.any(bool(failure))) save_and_throw(failure);
+    require(result.targets > 0, Exit::data,
+            "--eval_data {}: no token has a loss: its loss mask or its documents hide every target",
+            o_.eval_data);
+    validation_loss_ = result.loss;
     report_->evaluation(engine_->step(), validation_loss_);
   }
 

@@ -1,6 +1,8 @@
 // What a step is fed with: micro-batches in host memory, from a loader of data/ or from anywhere else.
 #pragma once
 #include <functional>
+#include <optional>
+#include <type_traits>
 
 #include "device/tensor.h"
 
@@ -28,8 +30,25 @@ struct Batch {
   Position position = {};  // seed and step are the engine's to fill in
 };
 
-// The next micro-batch of this rank: micro counts from 0. Its memory must stay valid until the next call.
-using BatchSource = std::function<Batch(int micro)>;
+// The micro-batches of this rank in one step.
+class BatchSource {
+ public:
+  // next(micro) makes them: it is called once for each, in order, and micro counts from 0. A batch's memory
+  // must stay valid until the next call.
+  template <class Next>
+  requires std::is_invocable_r_v<Batch, Next&, int> BatchSource(Next next) : next_(std::move(next)) {}
+  // The same, where the sum of their valid_targets is known before the first is made. Where it is not,
+  // training asks for all micro-batches before it computes the first, and keeps copies.
+  BatchSource(std::function<Batch(int micro)> next, int64_t valid_targets)
+      : next_(std::move(next)), valid_targets_(valid_targets) {}
+
+  Batch operator()(int micro) const { return next_(micro); }
+  std::optional<int64_t> valid_targets() const { return valid_targets_; }
+
+ private:
+  std::function<Batch(int micro)> next_;
+  std::optional<int64_t> valid_targets_;
+};
 
 // A batch of values that the caller keeps, and that are only read: a token for each target, ...
 Batch batch_of(std::span<const int32_t> tokens, std::span<const int32_t> targets);

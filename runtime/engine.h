@@ -63,12 +63,17 @@ struct EngineOptions {
 
 struct StepResult {
   int64_t step = 0;       // 1-based, counts skipped steps too
-  double loss = 0;        // mean over micro-batches and ranks
+  double loss = 0;        // mean over the targets of all ranks' micro-batches, or as cleave.loss_average says
   double grad_norm = 0;   // of the averaged, unscaled gradient before clipping
   double lr = 0;          // used by this step
   double loss_scale = 1;  // used by this step
   bool skipped = false;   // a gradient overflowed somewhere: no state changed, only the loss scale
   int64_t skipped_total = 0;
+};
+
+struct Evaluation {
+  double loss = 0;      // mean over all targets; not a number where there are none
+  int64_t targets = 0;  // that have a loss
 };
 
 // What a run has to say of itself at its start, for people. A text is empty where nobody would ask.
@@ -93,7 +98,8 @@ class Engine {
 
   // One optimizer step over gradient_accumulation_steps micro-batches. Ranks of one place on the data axis
   // are given the same micro-batches, of whole samples also where ranks share a sequence. Collective. The
-  // result is the same on every rank. Throws Error(training) when the loss is not finite in fp32 or bf16, or
+  // result is the same on every rank. Throws Error(data), before anything has changed, when no target of any
+  // micro-batch has a loss, and Error(training) when the loss is not finite in fp32 or bf16, or
   // the loss scale is at its minimum and still overflows; the state is then that before the step, where
   // state_is_whole().
   StepResult train_batch(const BatchSource& data);
@@ -104,9 +110,8 @@ class Engine {
   // returns from train_batch before; the next call on the engine that reads something waits, too.
   void synchronize();
 
-  // Mean loss per valid target over `micros` micro-batches of every place on the data axis. Collective;
-  // nothing is changed.
-  double evaluate(const BatchSource& data, int micros);
+  // Over `micros` micro-batches of every place on the data axis. Collective; nothing is changed.
+  Evaluation evaluate(const BatchSource& data, int micros);
 
   // Logits [rows, classes] of one micro-batch, in host memory of every rank; collective when parameters are
   // sharded, and over the other axes. `rows`: these of its rows (sample by sample, position by position)

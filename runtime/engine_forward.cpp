@@ -51,7 +51,7 @@ class LogitsOfRanks {
 
 }  // namespace
 
-double Engine::evaluate(const BatchSource& data, int micros) {
+Evaluation Engine::evaluate(const BatchSource& data, int micros) {
   State& s = *state_;
   const int most = s.pipeline.evaluation.shape.micros;
   double loss = 0, valid = 0;
@@ -74,7 +74,8 @@ double Engine::evaluate(const BatchSource& data, int micros) {
     for (int micro = 0; micro < shape.micros; ++micro) loss += losses[size_t(micro)];
   }
   loss = s.ranks.sum(loss, "evaluation loss", s.streams->comm());
-  return loss / std::max(1.0, s.ranks.sum(valid, "evaluated targets", s.streams->comm()));
+  valid = s.ranks.sum(valid, "evaluated targets", s.streams->comm());
+  return {loss / valid, int64_t(valid)};
 }
 
 std::vector<float> Engine::predict(const Batch& batch, std::optional<Range> wanted) {

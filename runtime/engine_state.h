@@ -4,6 +4,7 @@
 #include "device/graphs.h"
 #include "runtime/engine.h"
 #include "runtime/rank_state.h"
+#include "runtime/step_batches.h"
 #include "runtime/texts.h"
 #include "runtime/training_state.h"
 
@@ -23,13 +24,19 @@ struct Engine::State {
 
   // Of the gradients as they are, over all ranks; the same bits however the model is cut.
   double squared_norm();
-  // Of a step; `valid`, which outlives it, has one number a micro-batch and gets how many targets it has.
-  Work micro_batches(const BatchSource& data, double loss_scale, std::vector<double>& valid);
+  // How many targets a micro-batch of the step has in the mean over those of all ranks. Error(data), on every
+  // rank, where none has any.
+  double mean_targets(const StepBatches& batches);
+  // What the sum of each micro-batch's losses is divided by. Where micro-batches count alike, micro_batches()
+  // puts each one's own number of targets there when it makes it.
+  std::vector<double> loss_divisors(const StepBatches& batches);
+  // Of a step, as long as its arguments live.
+  Work micro_batches(const StepBatches& batches, double loss_scale, std::vector<double>& divisors);
   // Whether this rank's losses count: the last stage's, and once a tensor axis.
   bool reports_loss() const { return rank->stage.shape().last && settings.place.tensor == 0; }
-  // Over the micro-batches of all ranks, of which this rank's have so many valid targets each; rounded first
-  // when sums are exact.
-  double mean_loss(const std::vector<double>& valid);
+  // Over the micro-batches of all ranks, with these divisors of this rank's; rounded first when sums are
+  // exact.
+  double mean_loss(const std::vector<double>& divisors);
   // Whether the step must be skipped. Error(training) where training cannot go on.
   bool overflowed(const StepResult& result);
   void run_training(const Work& work);  // all micro-batches; gradients are complete behind it

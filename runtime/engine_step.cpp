@@ -13,6 +13,8 @@ StepResult Engine::train_batch(const BatchSource& data) {
   State& s = *state_;
   const DsConfig& c = s.settings.config;
   const Averaging& average = s.settings.average;
+  const StepBatches batches(data, int(c.gradient_accumulation_steps));
+  std::vector<double> divisors = s.loss_divisors(batches);
   ShardedOptimizer& optimizer = s.rank->optimizer();
   const double loss_scale = s.scaler.scale();
   // Exact sums take the loss scale out of every contribution, others out of the sum.
@@ -26,12 +28,11 @@ StepResult Engine::train_batch(const BatchSource& data) {
   optimizer.begin_step(s.settings.norm_first ? std::nullopt : std::optional(update), s.rank->summed_late,
                        s.streams->compute);
   s.rank->store.begin_step(left_scale / loss_scale, &optimizer);
-  std::vector<double> valid(size_t(c.gradient_accumulation_steps), 1);
-  s.run_training(s.micro_batches(data, loss_scale, valid));
+  s.run_training(s.micro_batches(batches, loss_scale, divisors));
 
   StepResult result{.step = s.at.step + 1, .lr = rates.lr, .loss_scale = loss_scale};
   result.grad_norm = std::sqrt(s.squared_norm()) * average.after / left_scale;
-  result.loss = s.mean_loss(valid);
+  result.loss = s.mean_loss(divisors);
   try {
     result.skipped = s.overflowed(result);
   } catch (const Error&) {
@@ -53,16 +54,35 @@ StepResult Engine::train_batch(const BatchSource& data) {
   return result;
 }
 
-Work Engine::State::micro_batches(const BatchSource& data, double loss_scale, std::vector<double>& valid) {
+double Engine::State::mean_targets(const StepBatches& batches) {
+  const MeshPlace& p = settings.place;  // ranks of one place on the data axis have the same samples
+  int64_t all = p.pipe + p.sequence + p.tensor == 0 ? batches.valid_targets() : 0;
+  ranks.all_reduce_on_host(Tensor(&all, DType::int64, {1}, MemoryKind::host), "targets of the step");
+  if (settings.dry) return 1;
+  require(all > 0, Exit::data,
+          "step {}: no token of the batch's {} samples has a loss: its loss mask or its documents hide every "
+          "target, so "
+          "there is nothing to learn from it; leave such samples out, or make the batch larger",
+          at.step + 1, settings.config.train_batch_size);
+  return double(all) / (double(settings.config.gradient_accumulation_steps) * settings.mesh.data);
+}
+
+std::vector<double> Engine::State::loss_divisors(const StepBatches& batches) {
+  return std::vector<double>(size_t(settings.config.gradient_accumulation_steps), mean_targets(batches));
+}
+
+Work Engine::State::micro_batches(const StepBatches& batches, double loss_scale,
+                                  std::vector<double>& divisors) {
   return {.batch =
-              [this, &data, &valid](int micro) {
-                Batch batch = data(micro);
+              [this, &batches, &divisors](int micro) {
+                Batch batch = batches.next(micro);
                 batch.position.seed = options.seed, batch.position.step = at.step;
-                valid[size_t(micro)] = double(std::max<int64_t>(1, batch.valid_targets));
+                if (settings.loss_average == LossAverage::micro_batches)
+                  divisors[size_t(micro)] = double(std::max<int64_t>(1, batch.valid_targets));
                 return batch;
               },
           .scale = [before = settings.average.before, loss_scale,
-                    &valid](int micro) { return float(loss_scale * before / valid[size_t(micro)]); },
+                    &divisors](int micro) { return float(loss_scale * before / divisors[size_t(micro)]); },
           .losses = rank->losses};
 }
 
@@ -88,12 +108,12 @@ double Engine::State::squared_norm() {
   return ranks.sum_in_order(std::move(squares), "squared gradient norm", streams->comm());
 }
 
-double Engine::State::mean_loss(const std::vector<double>& valid) {
+double Engine::State::mean_loss(const std::vector<double>& divisors) {
   std::vector<double> losses;
   if (reports_loss()) {
     losses = to_host<double>(rank->losses, streams->compute);
-    losses.resize(valid.size());
-    for (size_t micro = 0; micro < valid.size(); ++micro) losses[micro] /= valid[micro];
+    losses.resize(divisors.size());
+    for (size_t micro = 0; micro < divisors.size(); ++micro) losses[micro] /= divisors[micro];
   }
   const double micros = double(settings.config.gradient_accumulation_steps);
   const double sum = std::accumulate(losses.begin(), losses.end(), 0.0);

@@ -58,7 +58,7 @@ int train(Job& job) {
 
   Quadrants data(engine.samples_per_micro(), engine.place().data, engine.mesh().data);
   for (int step = 0; step < 200; ++step) engine.train_batch([&](int) { return data.next(); });
-  const double loss = engine.evaluate([&](int) { return data.next(); }, 4);
+  const double loss = engine.evaluate([&](int) { return data.next(); }, 4).loss;
   const std::vector<float> gain = engine.parameter("gain.weight");  // collective
   if (job.first()) std::printf("loss %.4f, learned gains: %.2f %.2f\n", loss, gain[0], gain[1]);
   return 0;

@@ -96,6 +96,7 @@ ROWS = {
     "nebula.enabled": ("memory", False, True, {}, 1),
     "nebula.num_of_version_in_retention": ("saved", 1, 3, {"nebula": {"enabled": True}}, 1),
     "cleave.comm_timeout_s": ("alone", 1, 2, {}, 2),
+    "cleave.weight_decay_on": ("loss", "matrices", "all", optimizer("AdamW", weight_decay=0.5), 1),
     "cleave.exact_sums": ("memory", False, True, {}, 1),
     "cleave.exact_sums_grid": ("loss", 20, 54, {"cleave": {"exact_sums": True}}, 1),
     "cleave.cuda_graphs": ("lines", "off", "on", {}, 1),
@@ -192,7 +193,8 @@ ROWS = {
     "activation_checkpointing.synchronize_checkpoint_boundary": ("memory", False, True, {}, 1),
 }
 # Honoured in ways that no short job shows; a test of the part itself does.
-ELSEWHERE = {"aio.intra_op_parallelism": ("tests/offload", "Engine::threads"),  # where the kernel has no io_uring
+ELSEWHERE = {"cleave.loss_average": ("tests/runtime", "LossAverage::micro_batches"),  # data with a loss mask
+             "aio.intra_op_parallelism": ("tests/offload", "Engine::threads"),  # where the kernel has no io_uring
              "fp16.consecutive_hysteresis": ("tests/optim", "consecutive_hysteresis")}
 
 PLANNED = {"memory", "bytes", "calls"}

@@ -132,9 +132,9 @@ class NothingLost(AppTest):
 
     def test_evaluation_data_are_checked_before_the_first_step(self):
         short, high = self.dir / "short.txt", self.dir / "high.bin"
-        short.write_text("x" * 20)
+        short.write_text("x")
         high.write_bytes(b"\x05\x00" * 5000 + b"\xff\xff" + b"\x05\x00" * 5000)
-        for data, part in ((short, "20 tokens"), (high, "token 5000 is 65535")):
+        for data, part in ((short, "has 1 tokens, but one sample needs 2"), (high, "token 5000 is 65535")):
             for ranks in (1, 2):
                 r = self.train("--eval_data", data, ranks=ranks, code=7)
                 self.assertIn(part, r.stderr)

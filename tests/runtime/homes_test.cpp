@@ -173,7 +173,7 @@ TEST(Homes, SkipAnOverflowingStepAndEvaluateAlike) {
         const BatchSource data = source(tokens, c, step, world.rank(), 2);
         const StepResult want = plain.train_batch(data), got = there.train_batch(data);
         EXPECT_EQ(got.skipped, want.skipped);
-        EXPECT_EQ(there.evaluate(data, 2), plain.evaluate(data, 2));
+        EXPECT_EQ(there.evaluate(data, 2).loss, plain.evaluate(data, 2).loss);
         EXPECT_EQ(there.predict(data(0)), plain.predict(data(0)));
       }
       EXPECT_EQ(weights_of(there), weights_of(plain));

@@ -17,9 +17,13 @@ Seen look(Engine& engine, Communicator& world) {
   const MeshPlace place = engine.mesh().place(world.rank());
   const int ranks = engine.mesh().data, micros = kMicros / ranks;
   Seen seen;
-  seen.loss = engine.evaluate(
-      [&](int micro) { return tokens.at(9, (micro * ranks + place.data) * engine.samples_per_micro()); },
-      micros);
+  seen.loss = engine
+                  .evaluate(
+                      [&](int micro) {
+                        return tokens.at(9, (micro * ranks + place.data) * engine.samples_per_micro());
+                      },
+                      micros)
+                  .loss;
   seen.logits = engine.predict(tokens.at(3, 0));
   seen.row = engine.predict(tokens.at(3, 0), Range{5, 6});
   return seen;

@@ -104,7 +104,7 @@ TEST(OwnLayer, BeforeAnMlpIsGivenTheGradientOfItsOutput) {
     engine.set_parameters([&](const ParamSpec& p) {
       return p.name == "gain.weight" ? std::vector<float>{gain} : engine.parameter(p.name);
     });
-    return engine.evaluate(batch, 1);
+    return engine.evaluate(batch, 1).loss;
   };
   const float h = 0x1p-6f;
   const double slope = (loss_at(1 + h) - loss_at(1 - h)) / (2 * h);

@@ -97,7 +97,7 @@ PackedRun run_on(const Layout& l, const DsConfig& c, const ModelFactory& model, 
     for (int step = 0; step < kSteps; ++step)
       mine.training.steps.push_back(engine.train_batch(batches(step)));
     mine.training.weights = weights_of(engine);
-    mine.evaluated = engine.evaluate(batches(kSteps), 4 / l.data);
+    mine.evaluated = engine.evaluate(batches(kSteps), 4 / l.data).loss;
     EXPECT_EQ(engine.memory_planned(), engine.memory_peak()) << l.text();
   });
   for (const PackedRun& r : runs) expect_same_bits(r.training, runs[0].training, l.text());

@@ -30,7 +30,7 @@ TEST(PipelineMemory, PlannedEqualsPeakOnEveryRank) {
         Engine engine(c, deep_gpt(true), world, {});
         one_step(engine, world, c);
         Tokens tokens(2);
-        engine.evaluate(source(tokens, c, 1, engine.mesh().place(world.rank()).data, 2), 3);
+        engine.evaluate(source(tokens, c, 1, engine.mesh().place(world.rank()).data, 2), 3).loss;
         EXPECT_EQ(engine.memory_planned(), engine.memory_peak()) << schedule << " rank " << world.rank();
         EXPECT_EQ(engine.memory_planned(), engine.memory_live());
       });
@@ -145,7 +145,8 @@ TEST(PipelineEvaluation, LossAndLogitsAreThoseOfOneStageOnEveryRank) {
     Tokens tokens(2);
     // More micro-batches than one list of instructions takes.
     loss =
-        engine.evaluate(source(tokens, c, 7, engine.mesh().place(world.rank()).data, engine.mesh().data), 37);
+        engine.evaluate(source(tokens, c, 7, engine.mesh().place(world.rank()).data, engine.mesh().data), 37)
+            .loss;
     logits = engine.predict(tokens.at(3, 0));
   };
   run_ranks(1, [&](Communicator& world) { view(world, pipelined(1, 1, 1), want_loss, want_logits); });

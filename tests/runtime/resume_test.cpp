@@ -37,7 +37,7 @@ TEST(Resume, ContinuesBitForBitInTheSameLayout) {
         double before = 0;  // the loss of the next step, without its dropout
         for (int step = 0; step < 8; ++step) {
           if (step == 4) {
-            before = unbroken.evaluate(source(tokens, c, step, world.rank(), 3), 1);
+            before = unbroken.evaluate(source(tokens, c, step, world.rank(), 3), 1).loss;
             unbroken.save_checkpoint(scratch.folder(), "step4", R"({"note": "kept"})");
           }
           losses.push_back(unbroken.train_batch(source(tokens, c, step, world.rank(), 3)).loss);
@@ -45,7 +45,7 @@ TEST(Resume, ContinuesBitForBitInTheSameLayout) {
         Engine resumed(c, small_gpt(type_of(precision)), world, {.seed = 99});
         EXPECT_EQ(resumed.load_checkpoint(scratch.folder()), R"({"note":"kept"})");
         EXPECT_EQ(resumed.step(), 4);
-        EXPECT_EQ(resumed.evaluate(source(tokens, c, 4, world.rank(), 3), 1), before);
+        EXPECT_EQ(resumed.evaluate(source(tokens, c, 4, world.rank(), 3), 1).loss, before);
         for (int step = 4; step < 8; ++step) {
           const StepResult r = resumed.train_batch(source(tokens, c, step, world.rank(), 3));
           EXPECT_EQ(r.loss, losses[size_t(step)]) << "stage " << stage << " step " << step;

@@ -65,7 +65,7 @@ Outcome run_on(const Layout& l, DsConfig c, const ModelFactory& model, const Eng
     for (int step = 0; step < kSteps; ++step)
       mine.training.steps.push_back(engine.train_batch(batches(step)));
     mine.training.weights = weights_of(engine);
-    mine.evaluated = engine.evaluate(batches(kSteps), 12 / l.data);
+    mine.evaluated = engine.evaluate(batches(kSteps), 12 / l.data).loss;
     EXPECT_EQ(engine.memory_planned(), engine.memory_peak()) << l.text();
   });
   for (const Outcome& r : runs) {

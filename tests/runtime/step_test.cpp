@@ -56,11 +56,13 @@ Batch with_targets(Tokens& tokens, int64_t sample, int64_t valid) {
 }
 
 // The mean over micro-batches of each one's mean over its own valid targets.
-TEST(Step, WeighsEveryMicroBatchByItsOwnValidTargets) {
+TEST(Step, WeighsEveryMicroBatchByItsOwnValidTargetsWhereMicroBatchesCountAlike) {
   const std::vector<int64_t> valid = {2, 7, 5};
   const auto alone = self_communicator();
   const auto train = [&](const std::vector<int>& micros) {
-    Engine engine(plain_descent(int64_t(micros.size())), small_gpt(), *alone, {});
+    DsConfig c = plain_descent(int64_t(micros.size()));
+    c.loss_average = LossAverage::micro_batches;
+    Engine engine(c, small_gpt(), *alone, {});
     const Weights before = weights_of(engine);
     Tokens tokens(1);
     const StepResult r = engine.train_batch([&](int micro) {

@@ -73,6 +73,51 @@ TEST(TensorRuns, WorkerStreamsChangeNoBit) {
   }
 }
 
+// With a window of one position a softmax has one number, so queries and keys have no gradient but rounding.
+// Adagrad divides that by itself; with an epsilon above the rounding nothing of it is seen.
+TEST(TensorRuns, AdagradMakesStepsOfTheLearningRateOfGradientsThatAreRoundingAndOfNoOthers) {
+  const ModelFactory model = [](const Axes& axes) {
+    return make_model(kMistral,
+                      {.vocab = kVocab,
+                       .positions = 11,
+                       .width = 32,
+                       .layers = 2,
+                       .heads = 4,
+                       .kv_heads = 2,
+                       .head_dim = 8,
+                       .mlp_width = 48,
+                       .window = 1,
+                       .init_scale = 0.02f},
+                      DType::fp32, kTokens, "windows of one", axes);
+  };
+  constexpr double kRate = 0.01;
+  const auto train = [&](const Layout& l, int steps, double eps) {
+    DsConfig c = config_of(l, 2);
+    c.optimizer.type = OptimizerType::adagrad, c.optimizer.weight_decay = 0;
+    c.optimizer.lr = kRate, c.optimizer.eps = eps;
+    return train_on_all(l, c, model, steps).weights;
+  };
+  const auto before_softmax = [](const std::string& name) {
+    return name.find("q_proj") != std::string::npos || name.find("k_proj") != std::string::npos;
+  };
+  const auto largest_of_softmax = [&](const Weights& a, const Weights& b) {
+    double largest = 0;
+    for (const auto& [name, values] : a)
+      for (size_t i = 0; before_softmax(name) && i < values.size(); ++i)
+        largest = std::max(largest, std::abs(double(values[i]) - b.at(name)[i]));
+    return largest;
+  };
+  const Weights start = train({}, 0, 1);
+  EXPECT_GT(largest_of_softmax(train({}, kSteps, 1e-30), start), kRate / 2);
+  EXPECT_LT(largest_of_softmax(train({}, kSteps, 1e-3), start), 1e-6);
+  for (const int tensor : {2, 4}) {
+    Weights one = train({}, kSteps, 1e-30), cut = train({.tensor = tensor}, kSteps, 1e-30);
+    EXPECT_LE(largest_of_softmax(one, cut), kSteps * 2 * kRate);
+    for (Weights* w : {&one, &cut}) std::erase_if(*w, [&](const auto& p) { return before_softmax(p.first); });
+    EXPECT_LT(largest_difference(cut, one), 1e-5) << tensor;
+  }
+}
+
 // 256 rows of a micro-batch: whole, in two pieces and in four.
 TEST(TensorRuns, OverlappedMovementsChangeNoBit) {
   Sampled sampled;

@@ -126,7 +126,7 @@ TrainedOnce run_engine(const Layout& l, DsConfig c, const ModelFactory& model, R
     for (int64_t s = steps.begin; s < steps.end; ++s)
       mine.training.steps.push_back(engine.train_batch(source(tokens, c, s, place, l.data)));
     mine.training.weights = weights_of(engine);
-    mine.evaluated = engine.evaluate(source(tokens, c, 9, place, l.data), 4 / l.data);
+    mine.evaluated = engine.evaluate(source(tokens, c, 9, place, l.data), 4 / l.data).loss;
     mine.logits = engine.predict(tokens.at(3, 0));
     if (!save.empty()) engine.save_checkpoint(save, "saved");
     EXPECT_EQ(engine.memory_planned(), engine.memory_peak()) << l.text();

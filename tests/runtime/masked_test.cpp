@@ -1,0 +1,205 @@
+// Targets without a loss: the loss of a step is the mean over the targets of its whole batch, however that is
+// cut into micro-batches and dealt to ranks, as PyTorch has it for the batch in one piece;
+// tests/fixtures/make_masked_fixtures.py makes its numbers.
+#include <random>
+
+#include "checkpoint/safetensors.h"
+#include "tests/runtime/compare.h"
+#include "tests/runtime/cut_models.h"
+#include "tests/runtime/transformers_weights.h"
+
+namespace cleave::testing {
+namespace {
+
+constexpr int64_t kSteps = 5, kBatch = 8, kLength = 16;
+
+const SafetensorsFile& fixture() {
+  static const SafetensorsFile file(FIXTURES "/gpt2_masked.safetensors");
+  return file;
+}
+
+ModelFactory masked_gpt() {
+  return [](const Axes& axes) {
+    return make_model(kGpt2, {.vocab = 61, .positions = kLength, .width = 24, .layers = 3, .heads = 4},
+                      DType::fp32, kLength, "masked", axes);
+  };
+}
+
+// The fixture's batches, sample by sample, in memory that each micro-batch overwrites.
+class MaskedSamples {
+ public:
+  explicit MaskedSamples(int64_t samples)
+      : all_tokens_(stored_values<int32_t>(fixture(), "tokens")),
+        all_targets_(stored_values<int32_t>(fixture(), "targets")),
+        tokens_(size_t(samples * kLength)),
+        targets_(tokens_.size()) {}
+
+  Batch at(int64_t step, int64_t first_sample) {
+    const int64_t begin = (step * kBatch + first_sample) * kLength;
+    std::copy_n(all_tokens_.begin() + begin, tokens_.size(), tokens_.begin());
+    std::copy_n(all_targets_.begin() + begin, targets_.size(), targets_.begin());
+    return batch_of(tokens_, targets_);
+  }
+
+ private:
+  std::vector<int32_t> all_tokens_, all_targets_, tokens_, targets_;
+};
+
+struct Cut {
+  Layout layout = {};
+  int64_t micro = 1;
+  bool exact = false;
+  std::string text() const {
+    return fmt::format("{} micro-batches of {}{}", layout.text(), micro, exact ? " exact sums" : "");
+  }
+};
+
+DsConfig config_of(const Cut& cut) {
+  DsConfig c = testing::config_of(cut.layout, int(kBatch / cut.layout.data / cut.micro), int(cut.micro));
+  c.optimizer.lr = 1e-3, c.optimizer.weight_decay = 0.1;
+  c.weight_decay_on = {"all"};
+  c.gradient_clipping = 1;
+  c.exact_sums = cut.exact;
+  return c;
+}
+
+BatchSource source_of(MaskedSamples& samples, const Engine& engine, int rank, int64_t step) {
+  const int place = engine.mesh().place(rank).data, places = engine.mesh().data;
+  const int64_t micro_batch = engine.samples_per_micro();
+  return [&samples, place, places, micro_batch, step](int micro) {
+    return samples.at(step, (int64_t(micro) * places + place) * micro_batch);
+  };
+}
+
+void start_as_the_fixture(Engine& engine) {
+  engine.set_parameters([](const ParamSpec& p) { return gpt2_parameter(fixture(), p, ""); });
+}
+
+Training train_masked(const Cut& cut) {
+  std::vector<Training> runs(static_cast<size_t>(cut.layout.ranks()));
+  run_ranks(cut.layout.ranks(), [&](Communicator& world) {
+    Engine engine(config_of(cut), masked_gpt(), world, {});
+    start_as_the_fixture(engine);
+    MaskedSamples samples(cut.micro);
+    Training& mine = runs[size_t(world.rank())];
+    for (int64_t step = 0; step < kSteps; ++step)
+      mine.steps.push_back(engine.train_batch(source_of(samples, engine, world.rank(), step)));
+    mine.weights = weights_of(engine);
+    const Evaluation seen = engine.evaluate(source_of(samples, engine, world.rank(), 0),
+                                            int(kBatch / cut.layout.data / cut.micro));
+    const auto targets = stored_values<int32_t>(fixture(), "targets");
+    EXPECT_EQ(seen.targets, kBatch * kLength - std::count(targets.begin(), targets.begin() + kBatch * kLength,
+                                                          kIgnoredTarget));
+  });
+  for (const Training& r : runs) expect_same_bits(r, runs[0], cut.text());
+  return std::move(runs[0]);
+}
+
+void expect_pytorchs(const Training& got, const std::string& what) {
+  const auto losses = stored_values<float>(fixture(), "losses"),
+             norms = stored_values<float>(fixture(), "grad_norms");
+  for (size_t step = 0; step < size_t(kSteps); ++step) {
+    EXPECT_NEAR(got.steps[step].loss, losses[step], 1e-6 * losses[step]) << what << " step " << step;
+    EXPECT_NEAR(got.steps[step].grad_norm, norms[step], 1e-6 * norms[step]) << what << " step " << step;
+  }
+  const Model model = masked_gpt()({});
+  for (const UnitSpec& unit : model.units())
+    for (const ParamSpec& p : unit.params) {
+      std::vector<float> mine = got.weights.at(p.name), theirs = gpt2_parameter(fixture(), p, "last.");
+      if (p.name.ends_with("attn.c_attn.bias")) without_key_biases(mine), without_key_biases(theirs);
+      EXPECT_LT(relative_distance(mine, theirs), 2e-6) << p.name << ", " << what;
+    }
+}
+
+std::vector<Cut> drawn_cuts(int count) {
+  std::mt19937 random(24);
+  const auto one_of = [&](std::vector<int> values) { return values[random() % values.size()]; };
+  std::vector<Cut> cuts;
+  while (int(cuts.size()) < count) {
+    Cut cut;
+    Layout& l = cut.layout;
+    l.pipe = one_of({1, 1, 2, 3}), l.data = one_of({1, 2, 4, 8}), l.tensor = one_of({1, 1, 2, 4});
+    l.sequence = one_of({1, 1, 2, 4}), l.zero = one_of({0, 1, 2, 3});
+    l.schedule = l.pipe == 1 ? "1f1b" : std::vector{"1f1b", "gpipe", "zb-h1"}[random() % 3];
+    l.offload = l.zero > 0 && one_of({0, 1}), l.cut_rows = one_of({0, 1});
+    cut.micro = one_of({1, 2, 4, 8}), cut.exact = l.zero < 3 && one_of({0, 0, 1});
+    if (l.ranks() > 8 || l.sequence * l.tensor > 4 || cut.micro * l.data > kBatch) continue;
+    cuts.push_back(cut);
+  }
+  return cuts;
+}
+
+TEST(MaskedTargets, HavePyTorchsLossesNormsAndWeightsInEveryLayoutAndMicroBatch) {
+  for (const Cut& cut : drawn_cuts(60)) expect_pytorchs(train_masked(cut), cut.text());
+}
+
+// Micro-batches of two samples: samples 2 and 3, which have no target, count as a loss of 0.
+TEST(MaskedTargets, AreAveragedInEachMicroBatchWhereThatIsAskedFor) {
+  const auto alone = self_communicator();
+  DsConfig c = config_of({.micro = 2});
+  c.loss_average = LossAverage::micro_batches;
+  Engine engine(c, masked_gpt(), *alone, {});
+  start_as_the_fixture(engine);
+  MaskedSamples samples(2);
+  const StepResult r = engine.train_batch(source_of(samples, engine, 0, 0));
+  const auto means = stored_values<float>(fixture(), "means.losses");
+  EXPECT_NEAR(r.loss, (double(means[0]) + means[1] + means[2]) / 4, 1e-6 * r.loss);
+  const double norm = stored_values<float>(fixture(), "means.grad_norm")[0];
+  EXPECT_NEAR(r.grad_norm, norm, 1e-6 * norm);
+}
+
+TEST(MaskedTargets, AreCountedAheadOrByKeepingCopiesWithTheSameBits) {
+  const auto train = [](bool ahead) {
+    const auto alone = self_communicator();
+    Engine engine(config_of({.micro = 2}), masked_gpt(), *alone, {});
+    MaskedSamples samples(2);
+    Training got;
+    for (int64_t step = 0; step < 3; ++step) {
+      const BatchSource each = source_of(samples, engine, 0, step);
+      int64_t targets = 0;
+      for (int micro = 0; micro < 4; ++micro) targets += each(micro).valid_targets;
+      got.steps.push_back(ahead ? engine.train_batch({[&](int micro) { return each(micro); }, targets})
+                                : engine.train_batch(each));
+    }
+    got.weights = weights_of(engine);
+    return got;
+  };
+  expect_same_bits(train(true), train(false), "counted ahead");
+}
+
+TEST(MaskedTargets, AreWantedByEveryStepAndAStepWithoutAnyChangesNothing) {
+  for (const LossAverage average : {LossAverage::targets, LossAverage::micro_batches})
+    run_ranks(4, [&](Communicator& world) {
+      Cut cut{.layout = {.pipe = 2, .data = 2, .zero = 1}, .micro = 2};
+      DsConfig c = config_of(cut);
+      c.loss_average = average;
+      Engine engine(c, masked_gpt(), world, {});
+      MaskedSamples samples(2);
+      const Weights before = weights_of(engine);
+      const std::vector<int32_t> tokens(2 * kLength, 1), none(2 * kLength, kIgnoredTarget);
+      try {
+        engine.train_batch([&](int) { return batch_of(tokens, none); });
+        ADD_FAILURE() << "a step without targets was taken";
+      } catch (const Error& e) {
+        EXPECT_EQ(e.exit(), Exit::data);
+        EXPECT_NE(std::string(e.what()).find("step 1: no token of the batch's 8 samples has a loss"),
+                  std::string::npos)
+            << e.what();
+      }
+      EXPECT_EQ(weights_of(engine), before);
+      EXPECT_EQ(engine.step(), 0);
+      EXPECT_EQ(engine.train_batch(source_of(samples, engine, world.rank(), 0)).step, 1);
+    });
+}
+
+TEST(MaskedTargets, EvaluationsWithoutAnySayThereAreNone) {
+  const auto alone = self_communicator();
+  Engine engine(config_of({.micro = 2}), masked_gpt(), *alone, {});
+  const std::vector<int32_t> tokens(2 * kLength, 1), none(2 * kLength, kIgnoredTarget);
+  const Evaluation e = engine.evaluate([&](int) { return batch_of(tokens, none); }, 2);
+  EXPECT_EQ(e.targets, 0);
+  EXPECT_TRUE(std::isnan(e.loss));
+}
+
+}  // namespace
+}  // namespace cleave::testing
