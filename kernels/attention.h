@@ -3,6 +3,7 @@
 #pragma once
 #include <algorithm>
 
+#include "core/philox.h"
 #include "kernels/launch.h"
 
 namespace cleave {
@@ -14,6 +15,8 @@ inline constexpr int64_t kGpuHeadDim = 128;
 // is an unbroken run of keys that ends with its own and begins no earlier than that of the query before, so
 // the kernels pass over whole blocks of hidden keys.
 struct AttentionMask {
+  // False: a query sees every key of its sequence, as in an encoder; then there is neither of the others.
+  bool causal = true;
   // The last `window` positions, the query's own among them; 0: all of them.
   int64_t window = 0;
   // int32 [batch, seq], or undefined. A query sees keys of its own document only: for each position the place
@@ -26,8 +29,24 @@ struct AttentionMask {
   // Pairs of a query and a key that it sees in one sequence. Documents lie in memory that need not be written
   // yet; they count as one.
   double pairs(int64_t seq) const {
+    if (!causal) return double(seq) * double(seq);
     const double all = double(seq), seen = double(window > 0 ? std::min(window, seq) : seq);
     return seen * (seen + 1) / 2 + (all - seen) * seen;
+  }
+};
+
+// Dropout of what the softmax gives: a query's weight of a key becomes 0 where philox.uniform(i) < p, and is
+// divided by 1 - p elsewhere, with i = ((sample * all_heads + head) * seq + query) * seq + key. Sample and
+// head are counted over all ranks, so the mask does not depend on how they are dealt out; forward and
+// backward make it anew.
+struct AttentionDropout {
+  float p = 0;  // 0: none
+  Philox philox = {};
+  int64_t first_sample = 0, first_head = 0, all_heads = 1;
+
+  // Of the first key of query 0 of sample b and query head h of the op.
+  constexpr uint64_t first_of(int64_t b, int64_t h, int64_t seq) const {
+    return uint64_t(((first_sample + b) * all_heads + first_head + h) * seq * seq);
   }
 };
 
@@ -41,20 +60,22 @@ struct AttentionForward {
   int64_t batch = 1, seq = 1, heads = 1, kv_heads = 1, head_dim = 1;
   float scale = 0;
   AttentionMask mask = {};
+  AttentionDropout dropout = {};
   void check() const;
   // Two products of a multiplication and an addition.
   double flops() const { return 4.0 * double(batch * heads) * mask.pairs(seq) * double(head_dim); }
 };
 CLEAVE_KERNEL(AttentionForward)
 
-// dqkv (every element overwritten) from dy, the forward's output y, lse and input qkv, with its scale and
-// mask. Sums run in an order that does not depend on the number of threads. dqkv must not alias qkv.
+// dqkv (every element overwritten) from dy, the forward's output y, lse and input qkv, with its scale, mask
+// and dropout. Sums run in an order that does not depend on the number of threads. dqkv must not alias qkv.
 struct AttentionBackward {
   Tensor dqkv;
   Tensor dy, y, lse, qkv;
   int64_t batch = 1, seq = 1, heads = 1, kv_heads = 1, head_dim = 1;
   float scale = 0;
   AttentionMask mask = {};
+  AttentionDropout dropout = {};
   void check() const;
   // Five products.
   double flops() const { return 10.0 * double(batch * heads) * mask.pairs(seq) * double(head_dim); }

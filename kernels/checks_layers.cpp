@@ -136,6 +136,12 @@ void check_attention(const char* name, const Op& op) {
   check_heads(name, op.heads, op.kv_heads, op.head_dim);
   CHECK(op.mask.window >= 0, "{}: a window of {} positions; it must be positive, or 0 for none", name,
         op.mask.window);
+  CHECK(op.mask.causal || (op.mask.window == 0 && !op.mask.documents.defined()),
+        "{}: windows and documents are of causal attention only", name);
+  const AttentionDropout& d = op.dropout;
+  CHECK(d.p >= 0 && d.p < 1, "{}: dropout {} must be in [0, 1)", name, d.p);
+  CHECK(d.p == 0 || (d.first_head >= 0 && d.first_head + op.heads <= d.all_heads),
+        "{}: dropout of heads {} to {} of {}", name, d.first_head, d.first_head + op.heads - 1, d.all_heads);
   const Tensor& documents = op.mask.documents;
   if (documents.defined()) Operand(name, "documents", documents).is(DType::int32).has({op.batch, op.seq});
 }

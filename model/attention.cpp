@@ -1,8 +1,8 @@
 #include "model/attention.h"
 
-#include "kernels/attention.h"
 #include "kernels/kept_attention.h"
 #include "kernels/rotary.h"
+#include "model/row_dropout.h"
 
 namespace cleave {
 
@@ -53,6 +53,15 @@ void Attention::rotate(Tensor qkv, bool inverse, const Call& call) const {
          call.stream);
 }
 
+AttentionDropout Attention::dropout(const Call& call) const {
+  if (sizes_.dropout == 0 || !call.trained) return {};
+  return {.p = sizes_.dropout,
+          .philox = dropout_numbers(*call.trained, fmt::format("{}.attn_weights", call.what)),
+          .first_sample = call.trained->first_sample,
+          .first_head = sizes_.first_head + axis_.rank() * heads_.heads,
+          .all_heads = sizes_.all_heads};
+}
+
 void Attention::forward(const Kept& kept, Tensor qkv, const Call& call) const {
   axis_.to_heads(kept.qkv, qkv, qkv_groups(), positions_, call.scratch, call.stream, call.what);
   rotate(kept.qkv, false, call);
@@ -64,7 +73,8 @@ void Attention::forward(const Kept& kept, Tensor qkv, const Call& call) const {
                           .heads = heads_.heads,
                           .kv_heads = heads_.kv_heads,
                           .head_dim = sizes_.head_dim,
-                          .mask = {sizes_.window, call.documents}},
+                          .mask = {sizes_.causal, sizes_.window, call.documents},
+                          .dropout = dropout(call)},
          call.stream);
   axis_.to_tokens(kept.out, kept.y, {{width()}}, positions_, call.scratch, call.stream, call.what);
 }
@@ -110,7 +120,8 @@ void Attention::backward(Tensor dqkv, Tensor dout, const Kept& kept, const Call&
                            .heads = heads_.heads,
                            .kv_heads = heads_.kv_heads,
                            .head_dim = sizes_.head_dim,
-                           .mask = {sizes_.window, call.documents}},
+                           .mask = {sizes_.causal, sizes_.window, call.documents},
+                           .dropout = dropout(call)},
          call.stream);
   rotate(dheads, true, call);
   axis_.to_tokens(dqkv, dheads, qkv_groups(), positions_, call.scratch, call.stream, call.what);

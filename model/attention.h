@@ -1,13 +1,16 @@
 // Attention between the projections of a block. Where a sequence axis cuts the positions, each rank
 // attends with its part of the heads to all positions, and rows are exchanged before and after.
 #pragma once
+#include "kernels/attention.h"
 #include "model/layer.h"
 #include "sequence_parallel/sequence_axis.h"
 
 namespace cleave {
 
-// How many keys a query sees in the mean, as an area: half of the sequence without a window.
-inline double mean_keys(int64_t seq, int64_t window) {
+// How many keys a query sees in the mean, as an area: half of the sequence without a window, all of it where
+// attention is not causal.
+inline double mean_keys(int64_t seq, int64_t window, bool causal = true) {
+  if (!causal) return double(seq);
   const double all = double(seq), seen = window > 0 ? std::min(all, double(window)) : all;
   return seen * (1 - seen / (2 * all));
 }
@@ -17,7 +20,11 @@ class Attention {
   // Heads that this rank of the tensor axis has, over whole sequences of seq positions.
   struct Sizes {
     int64_t seq = 1, heads = 1, kv_heads = 1, head_dim = 1;
-    int64_t window = 0;  // AttentionMask's
+    bool causal = true;  // AttentionMask's
+    int64_t window = 0;
+    // Of the weights, and which of the model's heads these are.
+    float dropout = 0;
+    int64_t first_head = 0, all_heads = 1;
   };
   // Error(usage) where the axis does not divide positions or heads.
   Attention(const Sizes& sizes, const SequenceAxis& axis);
@@ -45,6 +52,7 @@ class Attention {
     std::span<const Tensor> rotation = {};  // none, or RopeTable::tensors() of seq positions
     Tensor documents =
         {};  // AttentionMask's, of whole sequences on every rank, or none; positions begin anew in each
+    const Position* trained = nullptr;  // where dropout is wanted: the micro-batch's
   };
   // Fills kept; its out is the result.
   void forward(const Kept& kept, Tensor qkv, const Call& call) const;
@@ -55,6 +63,7 @@ class Attention {
   void backward(Tensor dqkv, Tensor dout, const Kept& kept, const Call& call) const;
 
  private:
+  AttentionDropout dropout(const Call& call) const;
   int64_t batch(const Kept& kept) const { return kept.qkv.dim(0) / sizes_.seq; }
   HeadGroups qkv_groups() const;
   void rotate(Tensor qkv, bool inverse, const Call& call) const;

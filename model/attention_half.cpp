@@ -12,7 +12,11 @@ AttentionHalf::AttentionHalf(const Config& config, const Axes& axes)
                   .heads = share_.heads,
                   .kv_heads = share_.kv_heads,
                   .head_dim = c_.head_dim,
-                  .window = c_.window},
+                  .causal = c_.causal,
+                  .window = c_.window,
+                  .dropout = c_.dropout,
+                  .first_head = axis_.rank() * share_.heads,
+                  .all_heads = c_.heads},
                  axes.sequence),
       qkv_(projections(c_)),
       query_norm_(head_norm(c_.query_norm, share_.heads, 0)),
@@ -79,17 +83,20 @@ void AttentionHalf::declare(std::vector<DeclaredUnit>& units) {
 }
 
 double AttentionHalf::flops(int64_t rows) const {
-  return 12 * double(rows) * mean_keys(c_.seq, c_.window) * double(c_.heads) * double(c_.head_dim);
+  return 12 * double(rows) * mean_keys(c_.seq, c_.window, c_.causal) * double(c_.heads) * double(c_.head_dim);
 }
 
 template <class Args>
-Attention::Call AttentionHalf::call(const Args& a) const {
+Attention::Call AttentionHalf::call(const Args& a, bool train) const {
   CHECK(!c_.rotary || a.constants.size() == 2, "{}: wanted the model's cosines and sines, got {} constants",
         c_.name, a.constants.size());
-  return {a.scratch, a.stream, c_.name, c_.rotary ? a.constants : std::span<const Tensor>(), a.documents};
+  return {a.scratch,   a.stream,
+          c_.name,     c_.rotary ? a.constants : std::span<const Tensor>(),
+          a.documents, train ? &a.position : nullptr};
 }
 
 void AttentionHalf::forward(const ForwardArgs& a) const {
+  CHECK(c_.causal || !a.past.defined(), "{}: texts that grow want causal attention", c_.name);
   const int64_t rows = axis_.all_rows(a.x.dim(0));
   Kept kept{.attention = a.past.defined() ? attention_.keep_rows(a.keep, rows, a.x.dtype())
                                           : attention_.keep(a.keep, rows, a.x.dtype())};
@@ -101,9 +108,9 @@ void AttentionHalf::forward(const ForwardArgs& a) const {
   if (query_norm_) query_norm_->forward(qkv, kept.queries, a.params, a.scratch, a.stream);
   if (key_norm_) key_norm_->forward(qkv, kept.keys, a.params, a.scratch, a.stream);
   if (a.past.defined())
-    attention_.forward(kept.attention, a.past, call(a));
+    attention_.forward(kept.attention, a.past, call(a, false));
   else
-    attention_.forward(kept.attention, qkv, call(a));
+    attention_.forward(kept.attention, qkv, call(a, a.train));
   const Linear out = out_.bind(a.params, a.scratch, a.stream);
   cut.forward_summed(out, a.y, axis_.all_rows_of(a.y, a.scratch), kept.attention.out);
   a.saved.put(this, kept);
@@ -124,7 +131,7 @@ void AttentionHalf::backward(const BackwardArgs& a) const {
   const Tensor all_dy =
       cut.backward_gathered(out_.bind(a.params, a.scratch, a.stream), dout, a.dy, a.scratch);
   const CutLinear::Gathering x = both ? cut.start_gather(a.x, a.scratch) : CutLinear::Gathering();
-  attention_.backward(waiting.dqkv, dout, kept.attention, call(a));
+  attention_.backward(waiting.dqkv, dout, kept.attention, call(a, true));
   if (query_norm_) waiting.query_norm = query_norm_->backward(waiting.dqkv, kept.queries, a);
   if (key_norm_) waiting.key_norm = key_norm_->backward(waiting.dqkv, kept.keys, a);
   const Event summed =

@@ -20,7 +20,9 @@ class AttentionHalf final : public Half {
     std::string name;  // of the block, for reports
     int64_t width = 1, seq = 1;
     int64_t heads = 1, kv_heads = 1, head_dim = 1;
-    int64_t window = 0;  // AttentionMask's
+    bool causal = true;  // AttentionMask's
+    int64_t window = 0;
+    float dropout = 0;  // of attention's weights
     // Names of parameters without .weight and .bias. Queries, keys and values have one each, or one together.
     std::vector<std::string> qkv;
     std::string out;
@@ -58,7 +60,7 @@ class AttentionHalf final : public Half {
   Dense projections(const Config& config) const;
   std::optional<HeadNorm> head_norm(const std::string& name, int64_t heads, int64_t first_head) const;
   template <class Args>
-  Attention::Call call(const Args& args) const;
+  Attention::Call call(const Args& args, bool train) const;
   // The weights' part of a split backward.
   void backward_weight(const BackwardArgs& args, const Kept& kept, const Waiting& waiting) const;
   void add_weights(const BackwardArgs& args, const Kept& kept, const Linear::OutputGradient& dy, Tensor dqkv,

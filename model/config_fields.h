@@ -32,6 +32,10 @@ class Fields {
     const nlohmann::json& v = object_[name];
     return v.is_number() && v >= 0 ? double(v) : double(wrong(name, "a number, not negative"));
   }
+  double probability(const char* name, double otherwise) const {
+    const double p = number(name, otherwise);
+    return p < 1 ? p : double(wrong(name, "a probability, from 0 to below 1"));
+  }
   double number(const char* name) const { return has(name) ? number(name, 0) : double(missing(name)); }
   bool flag(const char* name, bool otherwise) const {
     if (!has(name)) return otherwise;

@@ -4,9 +4,13 @@
 
 namespace cleave {
 
+Philox dropout_numbers(const Position& at, std::string_view where) {
+  return {at.seed, hash_name(where) ^ (uint64_t(at.step) * 0x9E3779B97F4A7C15ull)};
+}
+
 void RowDropout::run(Tensor y, Tensor x, const Position& at, std::string_view where, Stream& stream) const {
   if (p == 0) return;
-  const Philox philox{at.seed, hash_name(where) ^ (uint64_t(at.step) * 0x9E3779B97F4A7C15ull)};
+  const Philox philox = dropout_numbers(at, where);
   const Range mine = axes.sequence.positions(seq);
   const int64_t rows = x.dim(0), first = axes.tensor.cuts_rows() ? axes.tensor.rank() * rows : 0;
   // Runs of rows that are neighbours in the global batch: all of them where positions are whole.

@@ -5,8 +5,11 @@
 
 namespace cleave {
 
-// The dropout of this rank's rows of a micro-batch. Random numbers are functions of the step, of `where` in
-// the model and of the element's index in the global batch, so they are the same however rows are cut.
+// The random numbers of a dropout in a step: a function of it and of `where` in the model.
+Philox dropout_numbers(const Position& at, std::string_view where);
+
+// The dropout of this rank's rows of a micro-batch. An element has the number of its index in the global
+// batch, so the mask is the same however rows are cut.
 struct RowDropout {
   float p = 0;
   int64_t seq = 1;  // positions of a whole sample

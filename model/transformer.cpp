@@ -189,6 +189,7 @@ std::unique_ptr<Block> make_block(const ModelConfig& c, int64_t seq, int64_t ind
                                                             .kv_heads = c.kv_heads,
                                                             .head_dim = c.head_dim,
                                                             .window = c.window,
+                                                            .dropout = c.attention_dropout,
                                                             .qkv = named(in, names.qkv),
                                                             .out = in + names.out,
                                                             .qkv_bias = c.qkv_bias,

@@ -14,8 +14,9 @@ struct ModelConfig {
   const Family* family = nullptr;
   int64_t vocab = 0, positions = 0, width = 0, layers = 0;
   int64_t heads = 0, kv_heads = 0, head_dim = 0;
-  int64_t mlp_width = 0;  // of the columns in the middle; of a gated unit, of each of its two halves
-  float dropout = 0;      // on the embedding and on both residual branches
+  int64_t mlp_width = 0;        // of the columns in the middle; of a gated unit, of each of its two halves
+  float dropout = 0;            // on the embedding and on both residual branches
+  float attention_dropout = 0;  // on the weights that attention's softmax gives
   float norm_eps = 0;
   Activation activation = Activation::gelu_tanh;  // of an MLP that is not gated
   double rope_theta = 10000;

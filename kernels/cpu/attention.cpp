@@ -25,7 +25,10 @@ AttentionArgs args_of(const Op& op) {
   args.batch = op.batch, args.seq = op.seq, args.heads = op.heads, args.kv_heads = op.kv_heads;
   args.head_dim = op.head_dim;
   args.scale = op.scale != 0 ? op.scale : 1.0f / std::sqrt(float(op.head_dim));
+  args.causal = op.mask.causal;
   args.window = op.mask.window_in(op.seq);
+  const AttentionDropout& d = op.dropout;
+  args.dropout = {d.p, d.philox.seed, d.philox.stream, d.first_sample, d.first_head, d.all_heads};
   if (op.mask.documents.defined()) {
     args.documents = op.mask.documents.template as<int32_t>();
     check_documents(args.documents, op.batch, op.seq);

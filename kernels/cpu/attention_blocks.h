@@ -79,10 +79,35 @@ CLEAVE_INLINE int64_t first_key(const AttentionArgs& a, int64_t b, int64_t query
   return in_window > in_document ? in_window : in_document;
 }
 
-// The scores of 16 keys from `key` on for a query that sees the keys first .. query; minus infinity for the
+// For a block of weights of `queries` queries from `first` and kKeys keys from `key`: what dropout multiplies
+// each with, 0 or 1 / (1 - p).
+CLEAVE_INLINE void dropout_factors(float* factors, const AttentionArgs& a, int64_t b, int64_t h,
+                                   int64_t first, int64_t key, int64_t queries) {
+  const auto& d = a.dropout;
+  const PhiloxKey generator{d.seed, d.stream};
+  const int64_t row = ((d.first_sample + b) * d.all_heads + d.first_head + h) * a.seq + first;
+  const S16 p = splat(d.p), kept = splat(1.0f / (1.0f - d.p));
+  for (int64_t q = 0; q < queries; ++q) {
+    const auto index = uint64_t((row + q) * a.seq + key);
+    int words[kKeys + 64];
+    for (int64_t w = 0; w < kKeys + int64_t(index % 4); w += 64)
+      philox_words(generator, (index + uint64_t(w)) / 4, words + w);
+    for (int64_t v = 0; v < kKeys; v += 16) {
+      const F16 uniform = to_float(shift_right<8>(load(words + index % 4 + v))) * 0x1p-24f;
+      store(factors + q * kKeys + v, select(uniform >= p, F16(kept), zero()));
+    }
+  }
+}
+CLEAVE_INLINE void multiply_by(float* weights, const float* factors, int64_t queries) {
+  for (int64_t i = 0; i < queries * kKeys; i += 16) store(weights + i, load(weights + i) * load(factors + i));
+}
+
+CLEAVE_INLINE int64_t last_key(const AttentionArgs& a, int64_t query) { return a.causal ? query : a.seq - 1; }
+
+// The scores of 16 keys from `key` on for a query that sees the keys first .. last; minus infinity for the
 // others.
-CLEAVE_INLINE F16 visible(F16 score, int64_t first, int64_t query, int64_t key) {
-  const int64_t hidden = first - key, seen = query - key + 1;  // lanes before the first, and up to the last
+CLEAVE_INLINE F16 visible(F16 score, int64_t first, int64_t last, int64_t key) {
+  const int64_t hidden = first - key, seen = last - key + 1;  // lanes before the first, and up to the last
   const S16 never = splat(-__builtin_inff());
   if (hidden > 0) score = select(lane_index() < splat(float(hidden)), never, score);
   if (seen >= 16) return score;

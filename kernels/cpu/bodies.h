@@ -134,10 +134,16 @@ struct AttentionArgs {
   float* lse;
   int64_t batch, seq, heads, kv_heads, head_dim;
   float scale;
-  int64_t window;            // AttentionMask's; 0: no bound
+  bool causal;               // AttentionMask's, as the two behind it
+  int64_t window;            // 0: no bound
   const int32_t* documents;  // [batch, seq], or null
-  float* scratch;            // threads * attention_scratch(...) floats
-  int64_t scratch_numel;     // a thread
+  struct {
+    float p;  // 0: none
+    uint64_t seed, stream;
+    int64_t first_sample, first_head, all_heads;
+  } dropout;              // AttentionDropout
+  float* scratch;         // threads * attention_scratch(...) floats
+  int64_t scratch_numel;  // a thread
 };
 struct KeptAttentionArgs {
   Vec y, qkv, keys, values;

@@ -34,14 +34,21 @@ Attention<T> attention_of(const Op& op) {
           kGpuHeadDim);
   a.scale = op.scale != 0 ? op.scale : 1.0f / std::sqrt(float(op.head_dim));
   a.log2_scale = a.scale * kLog2E;
-  a.window = int(op.mask.window_in(op.seq));
+  a.causal = op.mask.causal, a.window = int(op.mask.window_in(op.seq));
   if (op.mask.documents.defined()) a.documents = op.mask.documents.template as<int32_t>();
+  a.dropout = op.dropout;
   return a;
 }
 
 template <class T>
 constexpr bool on_tensor_cores(const Attention<T>& a, bool packed) {
   return !std::is_same_v<T, float> && packed && a.dim % 8 == 0 && a.dim <= 128;
+}
+
+// What the plain kernels alone know.
+template <class Op>
+bool is_plain(const Op& op) {
+  return op.dropout.p > 0 || !op.mask.causal;
 }
 
 enum class Cores { warps, warpgroups };
@@ -54,7 +61,7 @@ void start(const AttentionForward& op, Stream& stream, Cores cores) {
     a.out = as<T>(op.y), a.lse_out = as<float>(op.lse);
     if constexpr (!std::is_same_v<T, float>) {
       if (cores == Cores::warpgroups) return warpgroup_attention_forward(queue, a);
-      if (on_tensor_cores(a, aligned({op.qkv, op.y}))) return attention_forward(queue, a);
+      if (!is_plain(op) && on_tensor_cores(a, aligned({op.qkv, op.y}))) return attention_forward(queue, a);
     }
     plain_attention_forward(queue, a);
   });
@@ -73,7 +80,8 @@ void start(const AttentionBackward& op, Stream& stream, Cores cores) {
     a.delta = delta;
     if constexpr (!std::is_same_v<T, float>) {
       if (cores == Cores::warpgroups) return warpgroup_attention_backward(queue, a);
-      if (on_tensor_cores(a, aligned({op.qkv, op.dqkv, op.dy}))) return attention_backward(queue, a);
+      if (!is_plain(op) && on_tensor_cores(a, aligned({op.qkv, op.dqkv, op.dy})))
+        return attention_backward(queue, a);
     }
     plain_attention_backward(queue, a);
   });
@@ -82,7 +90,8 @@ void start(const AttentionBackward& op, Stream& stream, Cores cores) {
 // Whichever way is the fastest that takes the op.
 template <class Op>
 void run_fastest(const Op& op, Stream& stream) {
-  if (op.batch * op.seq == 0 || library_attention(op, stream) || warpgroup_attention(op, stream)) return;
+  if (op.batch * op.seq == 0) return;
+  if (!is_plain(op) && (library_attention(op, stream) || warpgroup_attention(op, stream))) return;
   run_own(op, stream);
 }
 

@@ -21,8 +21,10 @@ struct Attention {
   int64_t joined_row, out_row;
   float log2_scale;
   float scale;
-  int window = 0;  // AttentionMask's; 0: no bound
+  bool causal = true;  // AttentionMask's, as the two behind it
+  int window = 0;      // 0: no bound
   const int32_t* documents = nullptr;
+  AttentionDropout dropout = {};
 
   __device__ int64_t stride() const { return joined_row; }
   __device__ int64_t out_stride() const { return out_row; }
@@ -69,6 +71,17 @@ __device__ __forceinline__ int query_end(const Attention<T>& a, int b, int key) 
     }
   }
   return high;
+}
+
+// What dropout multiplies the weight of a query and a key with.
+template <class T>
+__device__ __forceinline__ float dropout_factor(const Attention<T>& a, int b, int head, int query, int key) {
+  const AttentionDropout& d = a.dropout;
+  const uint64_t index = d.first_of(b, head, a.seq) + uint64_t(int64_t(query) * a.seq + key);
+  const auto words = d.philox.block(index / 4);
+  const uint32_t at = uint32_t(index) % 4;
+  const uint32_t word = at == 0 ? words[0] : at == 1 ? words[1] : at == 2 ? words[2] : words[3];
+  return float(word >> 8) * 0x1p-24f >= d.p ? 1.0f / (1.0f - d.p) : 0.0f;
 }
 
 // body(std::bool_constant<kBounded>).

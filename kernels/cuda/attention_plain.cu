@@ -1,6 +1,6 @@
-// Attention for fp32, and for head widths that the tensor cores' kernels do not take: the same algorithms
-// with plain multiply-adds. A warp owns eight rows; a lane is one of 32 columns of the scores, then every
-// 32nd element of a head.
+// Attention for fp32, with dropout, without a causal mask, and for head widths that the tensor cores' kernels
+// do not take: the same algorithms with plain multiply-adds. A warp owns eight rows; a lane is one of 32
+// columns of the scores, then every 32nd element of a head.
 #include "kernels/cuda/attention.cuh"
 
 namespace cleave::gpu {
@@ -42,15 +42,21 @@ __device__ __forceinline__ void dots(float (&s)[kOwn], const float* own, const f
     for (int r = 0; r < kOwn; ++r) s[r] = fmaf(mine[r * (dim + 1) + d], column[d], s[r]);
 }
 
+struct AsTheyAre {};
+
 // sums[r][part] += weights[r][column] rows[column][32 part + lane] over the columns; weights pass through
-// `shared`.
+// `shared`, where each is multiplied with factor(r).
+template <class Factor = AsTheyAre>
 __device__ __forceinline__ void add_weighted(float (&sums)[kOwn][kParts], const float (&weights)[kOwn],
-                                             float* shared, const float* rows, int dim) {
+                                             float* shared, const float* rows, int dim, Factor factor = {}) {
   const int lane = threadIdx.x % 32;
   float* mine = shared + threadIdx.x / 32 * kOwn * kColumns;
   __syncwarp();
 #pragma unroll
   for (int r = 0; r < kOwn; ++r) mine[r * kColumns + lane] = weights[r];
+  if constexpr (!std::is_same_v<Factor, AsTheyAre>)
+#pragma unroll 1  // one row's random numbers in registers
+    for (int r = 0; r < kOwn; ++r) mine[r * kColumns + lane] *= factor(r);
   __syncwarp();
   for (int c = 0; c < kColumns; ++c) {
     float v[kParts];
@@ -86,7 +92,14 @@ struct Shared {
   static int64_t bytes(int dim) { return (4 * 32 * (dim + 1) + kRows * kColumns) * int64_t(sizeof(float)); }
 };
 
-template <class T, bool kBounded>
+// Kernels with kMore, which are compiled with kBounded alone, have dropout and may be for queries that see
+// every key.
+template <bool kMore, class T>
+__device__ __forceinline__ bool sees_all(const Attention<T>& a) {
+  return kMore && !a.causal;
+}
+
+template <class T, bool kBounded, bool kMore>
 __global__ void __launch_bounds__(kThreads) forward(Attention<T> a) {
   extern __shared__ __align__(16) float base[];
   const Shared shared{base, a.dim};
@@ -101,7 +114,8 @@ __global__ void __launch_bounds__(kThreads) forward(Attention<T> a) {
   for (int r = 0; r < kOwn; ++r)
     top[r] = -INFINITY, sum[r] = 0, from[r] = first_key<kBounded>(a, b, first + r);
   const int begin = kBounded ? first_key<true>(a, b, q0) / kColumns * kColumns : 0;
-  for (int k0 = begin; k0 <= q0; k0 += kColumns) {
+  const int last = sees_all<kMore>(a) ? a.seq - 1 : q0;
+  for (int k0 = begin; k0 <= last; k0 += kColumns) {
     __syncthreads();
     fetch(k, a.qkv + a.key(b, kv), a.stride(), k0, a.seq, a.dim);
     fetch(v, a.qkv + a.value(b, kv), a.stride(), k0, a.seq, a.dim);
@@ -110,7 +124,8 @@ __global__ void __launch_bounds__(kThreads) forward(Attention<T> a) {
     dots(s, q, k, a.dim);
 #pragma unroll
     for (int r = 0; r < kOwn; ++r) {
-      const bool visible = k0 + lane <= first + r && (!kBounded || k0 + lane >= from[r]);
+      const bool visible = sees_all<kMore>(a) ? k0 + lane < a.seq
+                                              : k0 + lane <= first + r && (!kBounded || k0 + lane >= from[r]);
       const float score = visible ? s[r] * (a.scale * kLog2E) : -INFINITY;
       const float highest = fmaxf(top[r], warp_max(score));
       // A row that has seen no key so far keeps a top of minus infinity and a sum of zero.
@@ -121,7 +136,11 @@ __global__ void __launch_bounds__(kThreads) forward(Attention<T> a) {
 #pragma unroll
       for (int part = 0; part < kParts; ++part) o[r][part] *= shrink;
     }
-    add_weighted(o, s, shared.weights(), v, a.dim);
+    if constexpr (kMore)
+      add_weighted(o, s, shared.weights(), v, a.dim,
+                   [&](int r) { return dropout_factor(a, b, head, first + r, k0 + lane); });
+    else
+      add_weighted(o, s, shared.weights(), v, a.dim);
   }
 #pragma unroll
   for (int r = 0; r < kOwn; ++r) {
@@ -134,7 +153,7 @@ __global__ void __launch_bounds__(kThreads) forward(Attention<T> a) {
 }
 
 // Own rows are keys, columns are queries.
-template <class T, bool kBounded>
+template <class T, bool kBounded, bool kMore>
 __global__ void __launch_bounds__(kThreads, 2) backward_keys(Attention<T> a) {
   extern __shared__ __align__(16) float base[];
   const Shared shared{base, a.dim};
@@ -149,7 +168,7 @@ __global__ void __launch_bounds__(kThreads, 2) backward_keys(Attention<T> a) {
 #pragma unroll
   for (int r = 0; r < kOwn; ++r) end[r] = query_end<kBounded>(a, b, first + r);
   for (int head = kv * group; head < (kv + 1) * group; ++head)
-    for (int q0 = k0; q0 < last_end; q0 += kColumns) {
+    for (int q0 = sees_all<kMore>(a) ? 0 : k0; q0 < last_end; q0 += kColumns) {
       __syncthreads();
       fetch(q, a.qkv + a.query(b, head), a.stride(), q0, a.seq, a.dim);
       fetch(dy, a.dy + a.output(b, head), a.out_stride(), q0, a.seq, a.dim);
@@ -162,9 +181,11 @@ __global__ void __launch_bounds__(kThreads, 2) backward_keys(Attention<T> a) {
       dots(d, v, dy, a.dim);
 #pragma unroll
       for (int r = 0; r < kOwn; ++r) {
-        const bool visible = first + r <= query && (!kBounded || query < end[r]);
+        const bool visible = sees_all<kMore>(a) || (first + r <= query && (!kBounded || query < end[r]));
         s[r] = visible ? exp2f(s[r] * (a.scale * kLog2E) - lse) : 0.0f;
-        d[r] = s[r] * (d[r] - delta);
+        const float factor = kMore ? dropout_factor(a, b, head, query, first + r) : 1.0f;
+        d[r] = s[r] * (d[r] * factor - delta);
+        s[r] *= factor;
       }
       add_weighted(dv, s, shared.weights(), dy, a.dim);
       add_weighted(dk, d, shared.weights(), q, a.dim);
@@ -174,7 +195,7 @@ __global__ void __launch_bounds__(kThreads, 2) backward_keys(Attention<T> a) {
 }
 
 // Own rows are queries, columns are keys.
-template <class T, bool kBounded>
+template <class T, bool kBounded, bool kMore>
 __global__ void __launch_bounds__(kThreads) backward_queries(Attention<T> a) {
   extern __shared__ __align__(16) float base[];
   const Shared shared{base, a.dim};
@@ -189,7 +210,8 @@ __global__ void __launch_bounds__(kThreads) backward_queries(Attention<T> a) {
 #pragma unroll
   for (int r = 0; r < kOwn; ++r) from[r] = first_key<kBounded>(a, b, first + r);
   const int begin = kBounded ? first_key<true>(a, b, q0) / kColumns * kColumns : 0;
-  for (int k0 = begin; k0 <= q0; k0 += kColumns) {
+  const int last = sees_all<kMore>(a) ? a.seq - 1 : q0;
+  for (int k0 = begin; k0 <= last; k0 += kColumns) {
     __syncthreads();
     fetch(k, a.qkv + a.key(b, kv), a.stride(), k0, a.seq, a.dim);
     fetch(v, a.qkv + a.value(b, kv), a.stride(), k0, a.seq, a.dim);
@@ -200,10 +222,13 @@ __global__ void __launch_bounds__(kThreads) backward_queries(Attention<T> a) {
 #pragma unroll
     for (int r = 0; r < kOwn; ++r) {
       const int query = first + r;
-      const bool visible = k0 + lane <= query && query < a.seq && (!kBounded || k0 + lane >= from[r]);
+      const bool visible =
+          query < a.seq && (sees_all<kMore>(a) ? k0 + lane < a.seq
+                                               : k0 + lane <= query && (!kBounded || k0 + lane >= from[r]));
       const float p =
           visible ? exp2f(s[r] * (a.scale * kLog2E) - a.lse[a.row(b, head) + query] * kLog2E) : 0.0f;
-      d[r] = visible ? p * (d[r] - a.delta[a.row(b, head) + query]) : 0.0f;
+      const float factor = kMore ? dropout_factor(a, b, head, query, k0 + lane) : 1.0f;
+      d[r] = visible ? p * (d[r] * factor - a.delta[a.row(b, head) + query]) : 0.0f;
     }
     add_weighted(dq, d, shared.weights(), k, a.dim);
   }
@@ -223,18 +248,27 @@ void start(CudaQueue& queue, Kernel kernel, const Attention<T>& a, int heads, co
 
 }  // namespace
 
+// body(kBounded, kMore).
+template <class T, class Body>
+void with_kernel(const Attention<T>& a, Body body) {
+  if (a.dropout.p > 0 || !a.causal) return body(std::true_type{}, std::true_type{});
+  with_bounds(a, [&](auto bounded) { body(bounded, std::false_type{}); });
+}
+
 template <class T>
 void plain_attention_forward(CudaQueue& queue, const Attention<T>& a) {
-  with_bounds(a, [&](auto bounded) {
-    start(queue, forward<T, decltype(bounded)::value>, a, a.heads, "AttentionForward");
+  with_kernel(a, [&](auto bounded, auto more) {
+    constexpr auto kernel = forward<T, decltype(bounded)::value, decltype(more)::value>;
+    start(queue, kernel, a, a.heads, "AttentionForward");
   });
 }
 
 template <class T>
 void plain_attention_backward(CudaQueue& queue, const Attention<T>& a) {
-  with_bounds(a, [&](auto bounded) {
-    start(queue, backward_keys<T, decltype(bounded)::value>, a, a.kv_heads, "AttentionBackward");
-    start(queue, backward_queries<T, decltype(bounded)::value>, a, a.heads, "AttentionBackward");
+  with_kernel(a, [&](auto bounded, auto more) {
+    constexpr bool kBounded = decltype(bounded)::value, kMore = decltype(more)::value;
+    start(queue, backward_keys<T, kBounded, kMore>, a, a.kv_heads, "AttentionBackward");
+    start(queue, backward_queries<T, kBounded, kMore>, a, a.heads, "AttentionBackward");
   });
 }
 

@@ -20,10 +20,10 @@ ModelConfig read(const Fields& f) {
   c.heads = f.count("n_head", kWidest);
   c.norm_eps = float(f.number("layer_norm_epsilon", 1e-5));
   c.activation = activation_of(f);
-  c.dropout = float(f.number("resid_pdrop", 0.1));
+  c.dropout = float(f.probability("resid_pdrop", 0.1));
   if (f.number("embd_pdrop", 0.1) != f.number("resid_pdrop", 0.1))
     f.refuse("embd_pdrop", "another value than resid_pdrop is not built");
-  f.only("attn_pdrop", 0.0, 0.1);
+  c.attention_dropout = float(f.probability("attn_pdrop", 0.1));
   f.only("n_inner", 4 * c.width, 4 * c.width);
   f.only("tie_word_embeddings", true, true);
   f.only("scale_attn_weights", true, true);
@@ -44,7 +44,7 @@ std::string write(const ModelConfig& c) {
                   {"activation_function", names[size_t(c.activation)]},
                   {"resid_pdrop", decimal(c.dropout)},
                   {"embd_pdrop", decimal(c.dropout)},
-                  {"attn_pdrop", 0.0}});
+                  {"attn_pdrop", decimal(c.attention_dropout)}});
 }
 
 }  // namespace

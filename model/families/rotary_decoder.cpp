@@ -54,7 +54,7 @@ ModelConfig read_rotary_decoder(const Family& family, const Fields& f, int64_t p
   c.init_scale = float(f.number("initializer_range", 0.02));
   read_rope(f, c);
   f.only("hidden_act", "silu", "silu");
-  f.only("attention_dropout", 0.0, 0.0);
+  c.attention_dropout = float(f.probability("attention_dropout", 0));
   f.only("mlp_bias", false, false);
   f.only("pretraining_tp", 1, 1);
   f.absent("attn_logit_softcapping", "a soft cap of attention's scores");
@@ -63,21 +63,23 @@ ModelConfig read_rotary_decoder(const Family& family, const Fields& f, int64_t p
 }
 
 nlohmann::json rotary_decoder_json(const ModelConfig& c) {
-  return {{"model_type", c.family->type},
-          {"vocab_size", c.vocab},
-          {"hidden_size", c.width},
-          {"intermediate_size", c.mlp_width},
-          {"num_hidden_layers", c.layers},
-          {"num_attention_heads", c.heads},
-          {"num_key_value_heads", c.kv_heads},
-          {"head_dim", c.head_dim},
-          {"max_position_embeddings", c.positions},
-          {"rms_norm_eps", decimal(c.norm_eps)},
-          {"rope_theta", c.rope_theta},
-          {"rope_scaling", json_of(c.rope)},
-          {"tie_word_embeddings", c.tied},
-          {"hidden_act", "silu"},
-          {"initializer_range", decimal(c.init_scale)}};
+  nlohmann::json j{{"model_type", c.family->type},
+                   {"vocab_size", c.vocab},
+                   {"hidden_size", c.width},
+                   {"intermediate_size", c.mlp_width},
+                   {"num_hidden_layers", c.layers},
+                   {"num_attention_heads", c.heads},
+                   {"num_key_value_heads", c.kv_heads},
+                   {"head_dim", c.head_dim},
+                   {"max_position_embeddings", c.positions},
+                   {"rms_norm_eps", decimal(c.norm_eps)},
+                   {"rope_theta", c.rope_theta},
+                   {"rope_scaling", json_of(c.rope)},
+                   {"tie_word_embeddings", c.tied},
+                   {"hidden_act", "silu"},
+                   {"initializer_range", decimal(c.init_scale)}};
+  if (c.attention_dropout > 0) j["attention_dropout"] = decimal(c.attention_dropout);
+  return j;
 }
 
 }  // namespace cleave

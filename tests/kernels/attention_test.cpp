@@ -12,10 +12,20 @@ KERNEL_SUITE(Attention);
 struct Oracle {
   AttentionCase c;
   Values qkv, documents, y, lse, dqkv;
+  AttentionDropout dropout = {};
+
+  // By the definition, number by number.
+  double factor(int64_t b, int64_t h, int64_t i, int64_t j) const {
+    const int64_t head = (dropout.first_sample + b) * dropout.all_heads + dropout.first_head + h;
+    if (dropout.p == 0) return 1;
+    const bool kept = dropout.philox.uniform(uint64_t((head * c.seq + i) * c.seq + j)) >= dropout.p;
+    return kept ? 1 / (1 - double(dropout.p)) : 0;
+  }
 
   bool sees(int64_t b, int64_t i, int64_t j) const {
     const auto document = [&](int64_t t) { return documents[size_t(b * c.seq + t)]; };
-    return j <= i && (c.window == 0 || i - j < c.window) && (documents.empty() || document(i) == document(j));
+    return (j <= i || !c.causal) && (c.window == 0 || i - j < c.window) &&
+           (documents.empty() || document(i) == document(j));
   }
 
   size_t at(int64_t b, int64_t t, int64_t head, int64_t d) const {
@@ -27,10 +37,12 @@ struct Oracle {
   int64_t key_head(int64_t h) const { return c.heads + h / (c.heads / c.kv_heads); }
   int64_t value_head(int64_t h) const { return key_head(h) + c.kv_heads; }
 
+  int64_t keys(int64_t i) const { return c.causal ? i + 1 : c.seq; }  // that query i may see
+
   Values probabilities(int64_t b, int64_t h, int64_t i) {
-    Values p(size_t(i + 1), 0.0);
+    Values p(size_t(keys(i)), 0.0);
     double top = -1e300, sum = 0;
-    for (int64_t j = 0; j <= i; ++j) {
+    for (int64_t j = 0; j < keys(i); ++j) {
       if (!sees(b, i, j)) {
         p[size_t(j)] = -INFINITY;
         continue;
@@ -51,9 +63,9 @@ struct Oracle {
     lse.assign(size_t(c.batch * c.heads * c.seq), 0);
     each([&](int64_t b, int64_t h, int64_t i) {
       const Values p = probabilities(b, h, i);
-      for (int64_t j = 0; j <= i; ++j)
+      for (int64_t j = 0; j < keys(i); ++j)
         for (int64_t d = 0; d < c.head_dim; ++d)
-          y[out(b, i, h, d)] += p[size_t(j)] * qkv[at(b, j, value_head(h), d)];
+          y[out(b, i, h, d)] += p[size_t(j)] * factor(b, h, i, j) * qkv[at(b, j, value_head(h), d)];
     });
   }
 
@@ -64,14 +76,14 @@ struct Oracle {
       const Values p = probabilities(b, h, i);
       double delta = 0;
       for (int64_t d = 0; d < c.head_dim; ++d) delta += dy[out(b, i, h, d)] * y[out(b, i, h, d)];
-      for (int64_t j = 0; j <= i; ++j) {
+      for (int64_t j = 0; j < keys(i); ++j) {
         double dp = 0;
         for (int64_t d = 0; d < c.head_dim; ++d) dp += dy[out(b, i, h, d)] * qkv[at(b, j, value_head(h), d)];
-        const double ds = p[size_t(j)] * (dp - delta) * scale;
+        const double dropped = factor(b, h, i, j), ds = p[size_t(j)] * (dp * dropped - delta) * scale;
         for (int64_t d = 0; d < c.head_dim; ++d) {
           dqkv[at(b, i, h, d)] += ds * qkv[at(b, j, key_head(h), d)];
           dqkv[at(b, j, key_head(h), d)] += ds * qkv[at(b, i, h, d)];
-          dqkv[at(b, j, value_head(h), d)] += p[size_t(j)] * dy[out(b, i, h, d)];
+          dqkv[at(b, j, value_head(h), d)] += p[size_t(j)] * dropped * dy[out(b, i, h, d)];
         }
       }
     });
@@ -97,8 +109,9 @@ double gradient_bound(DType type) {
 TEST_P(AttentionKernel, ForwardAndBackwardEqualDoublePrecision) {
   for (const AttentionCase& c : kAttentionCases)
     for (DType type : kTrainingTypes) {
-      SCOPED_TRACE(fmt::format("seq {} heads {}/{} dim {} window {} documents {} {}", c.seq, c.heads,
-                               c.kv_heads, c.head_dim, c.window, c.documents, name_of(type)));
+      SCOPED_TRACE(fmt::format("seq {} heads {}/{} dim {} window {} documents {} dropout {} causal {} {}",
+                               c.seq, c.heads, c.kv_heads, c.head_dim, c.window, c.documents, c.dropout,
+                               c.causal, name_of(type)));
       const int64_t rows = c.batch * c.seq, wide = (c.heads + 2 * c.kv_heads) * c.head_dim,
                     narrow = c.heads * c.head_dim;
       Guarded qkv(type, {rows, wide}, random_values(rows * wide, 1)), dqkv(type, {rows, wide});
@@ -107,8 +120,9 @@ TEST_P(AttentionKernel, ForwardAndBackwardEqualDoublePrecision) {
       Guarded documents;
       if (c.documents)
         documents = Guarded(DType::int32, {c.batch, c.seq}, document_starts(c.batch, c.seq, c.documents));
-      const AttentionMask mask{c.window, c.documents ? documents.tensor() : Tensor()};
-      Oracle oracle{c, qkv.values(), c.documents ? documents.values() : Values(), {}, {}, {}};
+      const AttentionMask mask{c.causal, c.window, c.documents ? documents.tensor() : Tensor()};
+      const AttentionDropout dropout{c.dropout, {7, 0x123456789abcull}, 5, 2, c.heads + 3};
+      Oracle oracle{c, qkv.values(), c.documents ? documents.values() : Values(), {}, {}, {}, dropout};
       oracle.forward();
       oracle.backward(dy.values());
       TestStream stream;
@@ -120,7 +134,8 @@ TEST_P(AttentionKernel, ForwardAndBackwardEqualDoublePrecision) {
                               .heads = c.heads,
                               .kv_heads = c.kv_heads,
                               .head_dim = c.head_dim,
-                              .mask = mask},
+                              .mask = mask,
+                              .dropout = dropout},
              stream);
       expect_near(y, oracle.y, half_ulp(type) * 1.01, output_bound(type), "y");
       expect_near(lse, oracle.lse, 1e-6, 2e-6, "lse");
@@ -134,7 +149,8 @@ TEST_P(AttentionKernel, ForwardAndBackwardEqualDoublePrecision) {
                                .heads = c.heads,
                                .kv_heads = c.kv_heads,
                                .head_dim = c.head_dim,
-                               .mask = mask},
+                               .mask = mask,
+                               .dropout = dropout},
              stream);
       expect_near(dqkv, oracle.dqkv, half_ulp(type) * 1.01 + 1e-6, gradient_bound(type), "dqkv");
     }

@@ -56,9 +56,9 @@ const json kPhi3Mini = json::parse(R"({
   "original_max_position_embeddings": 4096, "pad_token_id": 32000, "resid_pdrop": 0.0, "rms_norm_eps":
   1e-05, "rope_scaling": null, "rope_theta": 10000.0, "sliding_window": 2047, "tie_word_embeddings": false,
   "torch_dtype": "bfloat16", "use_cache": true, "vocab_size": 32064})");
-// As published with GPT-2, with attention dropout switched off.
+// As published with GPT-2.
 const json kGpt2 = json::parse(R"({
-  "activation_function": "gelu_new", "architectures": ["GPT2LMHeadModel"], "attn_pdrop": 0.0,
+  "activation_function": "gelu_new", "architectures": ["GPT2LMHeadModel"], "attn_pdrop": 0.1,
   "embd_pdrop": 0.1, "initializer_range": 0.02, "layer_norm_epsilon": 1e-05, "model_type": "gpt2",
   "n_ctx": 1024, "n_embd": 768, "n_head": 12, "n_layer": 12, "n_positions": 1024, "resid_pdrop": 0.1,
   "summary_type": "cls_index", "vocab_size": 50257})");
@@ -96,7 +96,7 @@ TEST(ConfigJson, PublishedFilesAreThePresets) {
   EXPECT_EQ(read_config_json(kMistral7b.dump(), "f"), find_model("mistral-7b-v0.3"));
   EXPECT_EQ(read_config_json(kPhi3Mini.dump(), "f"), find_model("phi-3-mini"));
   ModelConfig gpt2 = find_model("gpt2");
-  gpt2.dropout = 0.1f;
+  gpt2.dropout = gpt2.attention_dropout = 0.1f;
   EXPECT_EQ(read_config_json(kGpt2.dump(), "f"), gpt2);
 }
 
@@ -114,7 +114,7 @@ TEST(ConfigJson, EveryPresetSurvivesWritingAndReading) {
   }
   ModelConfig odd = find_model("llama-3.1-8b");
   odd.rope = {.kind = RopeScaling::Kind::linear, .factor = 2.5};
-  odd.qkv_bias = odd.output_bias = true;
+  odd.qkv_bias = odd.output_bias = true, odd.attention_dropout = 0.05f;
   odd.init_scale = 0.0123f, odd.norm_eps = 3e-7f;
   EXPECT_EQ(read_config_json(to_config_json(odd), "f"), odd);
 }
@@ -178,12 +178,13 @@ TEST(ConfigJson, WhatIsNotBuiltIsRefusedByName) {
   expect_refused(rope("linear"), {"rope_scaling", "object"});
   expect_refused(with(kLlama, {{"hidden_act", "gelu"}}), {"hidden_act", "gelu", "silu"});
   expect_refused(with(kLlama, {{"mlp_bias", true}}), {"mlp_bias"});
-  expect_refused(with(kLlama, {{"attention_dropout", 0.1}}), {"attention_dropout", "0.1"});
+  expect_refused(with(kLlama, {{"attention_dropout", 1.0}}), {"attention_dropout", "from 0 to below 1"});
   expect_refused(with(kLlama, {{"quantization_config", {{"bits", 4}}}}), {"quantization_config"});
   expect_refused(with(kQwen2, {{"use_sliding_window", true}}), {"use_sliding_window"});
   expect_refused(with(kQwen2, {{"layer_types", {"full_attention", "sliding_attention"}}}),
                  {"sliding_attention"});
-  expect_refused(with(kGpt2, {{"attn_pdrop", 0.1}}), {"attn_pdrop", "0.1", "0.0"});
+  expect_refused(with(kGpt2, {{"attn_pdrop", 1.5}}), {"attn_pdrop", "from 0 to below 1"});
+  expect_refused(with(kGpt2, {{"resid_pdrop", -0.1}}), {"resid_pdrop", "not negative"});
   expect_refused(with(kGpt2, {{"n_inner", 1000}}), {"n_inner", "3072"});
   expect_refused(with(kGpt2, {{"activation_function", "swish"}}), {"swish", "gelu_new"});
   expect_refused(with(kLlama, {{"model_type", "mixtral"}}),

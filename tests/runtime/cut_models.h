@@ -37,9 +37,15 @@ inline DsConfig config_of(const Layout& l, int accumulation, int micro = 1) {
 // tied.
 inline ModelFactory cut_gpt(bool tied, DType type = DType::fp32, float dropout = 0) {
   return [=](const Axes& axes) {
-    Model m = make_model(
-        kGpt2, {.vocab = kVocab, .positions = 11, .width = 16, .layers = 2, .heads = 4, .dropout = dropout},
-        type, kTokens, "cut", axes);
+    Model m = make_model(kGpt2,
+                         {.vocab = kVocab,
+                          .positions = 11,
+                          .width = 16,
+                          .layers = 2,
+                          .heads = 4,
+                          .dropout = dropout,
+                          .attention_dropout = dropout},
+                         type, kTokens, "cut", axes);
     m.layers.insert(m.layers.begin() + 2, std::make_unique<Idle>());
     if (!tied)
       m.head = std::make_unique<ClassifierHead>(ClassifierHead::Config{.unit = "lm_head",

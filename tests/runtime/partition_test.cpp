@@ -8,9 +8,15 @@ namespace {
 
 ModelFactory deep(float dropout = 0, int64_t positions = kTokens) {
   return [=](const Axes& axes) {
-    return make_model(
-        kGpt2, {.vocab = kVocab, .positions = 32, .width = 16, .layers = 6, .heads = 4, .dropout = dropout},
-        DType::fp32, positions, "deep", axes);
+    return make_model(kGpt2,
+                      {.vocab = kVocab,
+                       .positions = 32,
+                       .width = 16,
+                       .layers = 6,
+                       .heads = 4,
+                       .dropout = dropout,
+                       .attention_dropout = dropout},
+                      DType::fp32, positions, "deep", axes);
   };
 }
 

@@ -31,9 +31,15 @@ class Idle final : public Layer {
 inline constexpr int64_t kVocab = 29, kSeq = 7;
 
 inline Model small_gpt(DType dtype = DType::fp32, float dropout = 0) {
-  Model m = make_model(
-      kGpt2, {.vocab = kVocab, .positions = 11, .width = 12, .layers = 2, .heads = 3, .dropout = dropout},
-      dtype, kSeq, "small");
+  Model m = make_model(kGpt2,
+                       {.vocab = kVocab,
+                        .positions = 11,
+                        .width = 12,
+                        .layers = 2,
+                        .heads = 3,
+                        .dropout = dropout,
+                        .attention_dropout = dropout},
+                       dtype, kSeq, "small");
   m.layers.insert(m.layers.begin() + 2, std::make_unique<Idle>());
   return m;
 }
@@ -74,9 +80,15 @@ inline Model small_qwen2(DType dtype = DType::fp32) {
 
 // As many layers as 4 stages of 2 chunks need: embedding, blocks, Idle, final norm.
 inline Model deep_gpt(bool tied, DType dtype = DType::fp32, float dropout = 0) {
-  Model m = make_model(
-      kGpt2, {.vocab = kVocab, .positions = 11, .width = 12, .layers = 5, .heads = 3, .dropout = dropout},
-      dtype, kSeq, "deep");
+  Model m = make_model(kGpt2,
+                       {.vocab = kVocab,
+                        .positions = 11,
+                        .width = 12,
+                        .layers = 5,
+                        .heads = 3,
+                        .dropout = dropout,
+                        .attention_dropout = dropout},
+                       dtype, kSeq, "deep");
   m.layers.insert(m.layers.begin() + 3, std::make_unique<Idle>());
   if (!tied)
     m.head = std::make_unique<ClassifierHead>(ClassifierHead::Config{

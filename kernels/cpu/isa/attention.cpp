@@ -7,18 +7,18 @@ namespace {
 struct Softmax {
   float *scores, *top, *sum, *shrink, *out;
   int64_t wide;
-  int64_t first_key[kQueries];  // that each query sees
+  int64_t first_key[kQueries], last_key[kQueries];  // that each query sees
 };
 
 // scores become 2^(score - top); earlier sums and outputs shrink to the new top. A query that has seen no key
 // so far keeps a top of minus infinity and a sum of zero.
-CLEAVE_INLINE void soften(const Softmax& s, int64_t first_query, int64_t key, int64_t queries) {
+CLEAVE_INLINE void soften(const Softmax& s, int64_t key, int64_t queries) {
   for (int64_t q = 0; q < queries; ++q) {
     float* row = s.scores + q * kKeys;
     F16 top = splat(s.top[q]);
     F16 x[kKeys / 16];
     for (int64_t v = 0; v < kKeys / 16; ++v) {
-      x[v] = visible(load(row + 16 * v), s.first_key[q], first_query + q, key + 16 * v);
+      x[v] = visible(load(row + 16 * v), s.first_key[q], s.last_key[q], key + 16 * v);
       top = max(top, x[v]);
     }
     const float highest = max_lanes(top), shift = highest > -__builtin_inff() ? highest : 0;
@@ -55,6 +55,7 @@ void forward_head(const AttentionArgs& a, int64_t b, int64_t h, float* scratch) 
             carve.take(kQueries),
             carve.take(kQueries * wide),
             wide,
+            {},
             {}};
   for (int64_t j = 0; j < blocks; ++j)
     copy_transposed(keys + j * a.head_dim * kKeys, head.k + j * kKeys * head.stride, head.stride,
@@ -65,12 +66,18 @@ void forward_head(const AttentionArgs& a, int64_t b, int64_t h, float* scratch) 
     copy_rows(query, head.q + first * head.stride, head.stride, queries, queries, a.head_dim,
               a.scale * kLog2E);
     for (int64_t i = 0; i < kQueries; ++i) s.top[i] = -__builtin_inff(), s.sum[i] = 0, s.shrink[i] = 0;
-    for (int64_t i = 0; i < queries; ++i) s.first_key[i] = first_key(a, b, first + i);
+    for (int64_t i = 0; i < queries; ++i)
+      s.first_key[i] = first_key(a, b, first + i), s.last_key[i] = last_key(a, first + i);
     for (int64_t i = 0; i < kQueries * wide; i += 16) store(s.out + i, zero());
-    for (int64_t j = s.first_key[0] / kKeys; j * kKeys < first + queries; ++j) {
+    for (int64_t j = s.first_key[0] / kKeys; j * kKeys <= s.last_key[queries - 1]; ++j) {
       const float* k = keys + j * a.head_dim * kKeys;
       multiply({s.scores, kKeys}, {query, wide}, {k, kKeys}, {queries, kKeys, a.head_dim});
-      soften(s, first, j * kKeys, queries);
+      soften(s, j * kKeys, queries);
+      if (a.dropout.p > 0) {  // behind the sums, which are of all weights
+        float factors[kQueries * kKeys];
+        dropout_factors(factors, a, b, h, first, j * kKeys, queries);
+        multiply_by(s.scores, factors, queries);
+      }
       multiply_add({s.out, wide}, {s.scores, kKeys}, {values + j * kKeys * wide, wide},
                    {queries, wide, kKeys});
     }

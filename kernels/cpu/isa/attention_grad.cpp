@@ -21,7 +21,7 @@ CLEAVE_INLINE void weigh(const AttentionArgs& a, int64_t b, const Gradients& g, 
     const S16 lse = splat(g.lse[first_query + q]), delta = splat(g.delta[first_query + q]);
     for (int64_t v = 0; v < kKeys; v += 16) {
       const int64_t i = q * kKeys + v;
-      const F16 score = visible(load(g.p + i), seen_from, first_query + q, key + v);
+      const F16 score = visible(load(g.p + i), seen_from, last_key(a, first_query + q), key + v);
       const F16 p = exp2(score - lse);
       const F16 pull = p * (load(g.ds + i) - delta);
       store(g.p + i, p);
@@ -30,14 +30,22 @@ CLEAVE_INLINE void weigh(const AttentionArgs& a, int64_t b, const Gradients& g, 
   }
 }
 
-CLEAVE_INLINE void backward_block(const AttentionArgs& a, int64_t b, const Gradients& g, int64_t first,
-                                  int64_t j) {
+CLEAVE_INLINE void backward_block(const AttentionArgs& a, int64_t b, int64_t h, const Gradients& g,
+                                  int64_t first, int64_t j) {
   const int64_t wide = g.wide, head_dim = a.head_dim, key = j * kKeys;
   const int64_t queries = a.seq - first < kQueries ? a.seq - first : kQueries;
   const float *q = g.q + first * wide, *dy = g.dy + first * wide;
   multiply({g.p, kKeys}, {q, wide}, {g.k_t + key * head_dim, kKeys}, {queries, kKeys, head_dim});
   multiply({g.ds, kKeys}, {dy, wide}, {g.v_t + key * head_dim, kKeys}, {queries, kKeys, head_dim});
-  weigh(a, b, g, first, key, queries);
+  if (a.dropout.p > 0) {
+    float factors[kQueries * kKeys];
+    dropout_factors(factors, a, b, h, first, key, queries);
+    multiply_by(g.ds, factors, queries);
+    weigh(a, b, g, first, key, queries);
+    multiply_by(g.p, factors, queries);
+  } else {
+    weigh(a, b, g, first, key, queries);
+  }
   multiply_add({g.dv + key * wide, wide}, transposed(g.p, kKeys), {dy, wide}, {kKeys, wide, queries});
   multiply_add({g.dk + key * wide, wide}, transposed(g.ds, kKeys), {q, wide}, {kKeys, wide, queries});
   multiply_add({g.dq + first * wide, wide}, {g.ds, kKeys}, {g.k + key * wide, wide}, {queries, wide, kKeys});
@@ -99,9 +107,9 @@ void backward_kv_head(const AttentionArgs& a, int64_t b, int64_t kv, float* scra
   for (int64_t h = kv * group; h < (kv + 1) * group; ++h) {
     load_query_head<T>(a, g, b, h);
     for (int64_t j = 0; j < blocks; ++j)
-      for (int64_t first = j * kKeys / kQueries * kQueries; first < a.seq; first += kQueries) {
+      for (int64_t first = a.causal ? j * kKeys / kQueries * kQueries : 0; first < a.seq; first += kQueries) {
         if (first_key(a, b, first) >= (j + 1) * kKeys) break;  // no later query sees these keys either
-        backward_block(a, b, g, first, j);
+        backward_block(a, b, h, g, first, j);
       }
     store_rows(dq + h * dim, head.stride, g.dq, a.seq, dim, a.scale);
   }

@@ -1,6 +1,7 @@
 // Sizes of attention: whole and broken blocks of queries and keys (of 8, 32, 64 and 128 rows), head widths
 // that fill vectors and that do not; windows of one position, inside a block, over several and over all; one
-// document a position, documents that end inside blocks, and both at once.
+// document a position, documents that end inside blocks, and both at once; dropout, of rows that begin
+// anywhere in a block of random numbers.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -10,14 +11,37 @@ namespace cleave {
 struct AttentionCase {
   int64_t batch, seq, heads, kv_heads, head_dim;
   int64_t window = 0, documents = 0;  // of a sequence; 0: no mask of that kind
+  float dropout = 0;
+  bool causal = true;
 };
-inline constexpr AttentionCase kAttentionCases[] = {
-    {1, 1, 1, 1, 1},           {2, 64, 2, 2, 64},        {1, 65, 2, 1, 32},          {1, 130, 3, 3, 20},
-    {2, 49, 4, 2, 16},         {1, 97, 1, 1, 80},        {1, 48, 2, 2, 96},          {1, 63, 1, 1, 88},
-    {1, 128, 1, 1, 72},        {1, 129, 2, 1, 96},       {1, 200, 1, 1, 128},        {2, 257, 4, 2, 128},
-    {1, 70, 2, 1, 64, 1},      {1, 200, 2, 2, 20, 7},    {2, 257, 4, 2, 128, 64},    {1, 300, 2, 1, 72, 100},
-    {1, 129, 1, 1, 96, 128},   {1, 64, 1, 1, 32, 64},    {1, 130, 2, 2, 16, 0, 130}, {2, 300, 2, 1, 64, 0, 5},
-    {1, 400, 2, 2, 128, 0, 2}, {1, 260, 1, 1, 80, 0, 3}, {2, 300, 2, 1, 64, 70, 3}};
+inline constexpr AttentionCase kAttentionCases[] = {{1, 1, 1, 1, 1},
+                                                    {2, 64, 2, 2, 64},
+                                                    {1, 65, 2, 1, 32},
+                                                    {1, 130, 3, 3, 20},
+                                                    {2, 49, 4, 2, 16},
+                                                    {1, 97, 1, 1, 80},
+                                                    {1, 48, 2, 2, 96},
+                                                    {1, 63, 1, 1, 88},
+                                                    {1, 128, 1, 1, 72},
+                                                    {1, 129, 2, 1, 96},
+                                                    {1, 200, 1, 1, 128},
+                                                    {2, 257, 4, 2, 128},
+                                                    {1, 70, 2, 1, 64, 1},
+                                                    {1, 200, 2, 2, 20, 7},
+                                                    {2, 257, 4, 2, 128, 64},
+                                                    {1, 300, 2, 1, 72, 100},
+                                                    {1, 129, 1, 1, 96, 128},
+                                                    {1, 64, 1, 1, 32, 64},
+                                                    {1, 130, 2, 2, 16, 0, 130},
+                                                    {2, 300, 2, 1, 64, 0, 5},
+                                                    {1, 400, 2, 2, 128, 0, 2},
+                                                    {1, 260, 1, 1, 80, 0, 3},
+                                                    {2, 300, 2, 1, 64, 70, 3},
+                                                    {2, 70, 3, 3, 20, 0, 0, 0.3f},
+                                                    {1, 129, 4, 2, 64, 33, 3, 0.1f},
+                                                    {2, 97, 4, 2, 20, 0, 0, 0, false},
+                                                    {1, 260, 2, 2, 64, 0, 0, 0.2f, false},
+                                                    {3, 1, 1, 1, 8, 0, 0, 0, false}};
 
 // For each position where its document begins: `documents` of about equal length, others in each sequence.
 inline std::vector<double> document_starts(int64_t batch, int64_t seq, int64_t documents) {
