@@ -14,7 +14,7 @@
 
 #include "comm/rank_process.h"
 #include "core/error.h"
-#include "core/nesting.h"
+#include "core/json.h"
 #include "core/printable.h"
 
 namespace cleave {
@@ -76,7 +76,7 @@ bool write_text(const fs::path& file, int flags, const std::string& text) {
 
 // "pid 12 on host a, since ...", or the file's bytes where it does not say so.
 std::string name_of(const std::string& holder) {
-  const json j = json::parse(shallow_json(holder), nullptr, false);
+  const json j = json_or_nothing(holder);
   try {
     return fmt::format("pid {} on {}, since {}", j.at("pid").get<int64_t>(),
                        printable(j.at("host").get<std::string>()),
@@ -146,7 +146,7 @@ void RunLock::take(const Options& options) {
 }
 
 bool RunLock::left_behind(const std::string& holder, const Options& options) const {
-  const json there = json::parse(shallow_json(holder), nullptr, false), here = json::parse(mine_);
+  const json there = json_or_nothing(holder), here = json::parse(mine_);
   const bool told = there.is_object() && there.value("host_id", json()) == here["host_id"] &&
                     there.value("pid", json()).is_number_integer();
   if (told) return begin_of(there["pid"].get<int64_t>()) != there.value("begin", std::string());

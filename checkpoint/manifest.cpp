@@ -8,7 +8,7 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/checksum.h"
 #include "core/error.h"
-#include "core/nesting.h"
+#include "core/json.h"
 #include "core/printable.h"
 
 namespace cleave {
@@ -175,8 +175,11 @@ int64_t numel_of(const std::vector<int64_t>& shape) {
 }
 
 Manifest Manifest::read(const std::string& text) {
-  const json manifest = json::parse(shallow_json(text), nullptr, /*allow_exceptions=*/false);
-  require(manifest.is_object(), Exit::checkpoint, "it is not JSON and begins with {}", in_quotes(text));
+  if (const auto fault = fault_in_json(text))
+    fail(Exit::checkpoint, "{}:{}: {}; it begins with {}", fault->line, fault->column, fault->message,
+         in_quotes(text));
+  const json manifest = json::parse(text);
+  require(manifest.is_object(), Exit::checkpoint, "it is no JSON object and begins with {}", in_quotes(text));
   const std::string format = text_of(manifest, "format");
   require(format == "cleave", Exit::checkpoint, "it is of the format {}; this program reads 'cleave'",
           in_quotes(format));
@@ -218,7 +221,7 @@ std::string Manifest::rank_text() const {
 }
 
 void Manifest::add_rank(const std::string& text) {
-  const json object = json::parse(shallow_json(text), nullptr, /*allow_exceptions=*/false);
+  const json object = parse_json(text, "the records of a rank", Exit::checkpoint);
   add_shards(*this, object);
   add_records(*this, object);
 }

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "checkpoint/output_file.h"
-#include "core/nesting.h"
+#include "core/json.h"
 #include "core/printable.h"
 
 namespace cleave {
@@ -105,7 +105,7 @@ SafetensorsFile::SafetensorsFile(std::filesystem::path path)
 }
 
 void SafetensorsFile::read_header() {
-  const auto header = nlohmann::json::parse(shallow_json(header_), nullptr, false);
+  const auto header = parse_json(header_, "the header", Exit::checkpoint);
   require(header.is_object(), Exit::checkpoint, "the header is not a JSON object");
   const int64_t size = file_.size();
   std::vector<std::pair<int64_t, int64_t>> ranges;

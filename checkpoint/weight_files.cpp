@@ -8,7 +8,7 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/torch_file.h"
-#include "core/nesting.h"
+#include "core/json.h"
 #include "core/printable.h"
 
 namespace cleave {
@@ -26,7 +26,7 @@ bool stands(const fs::path& path) {
 // Which file each tensor is in, by the index.
 std::map<std::string, std::string> weight_map_of(const fs::path& path) {
   const std::string text = InputFile(path.string(), Exit::checkpoint).text(kLargestIndex);
-  const json index = json::parse(shallow_json(text), nullptr, false);
+  const json index = parse_json(text, path.string(), Exit::checkpoint, "download it again");
   const bool has_map = index.is_object() && index.contains("weight_map") && index["weight_map"].is_object();
   require(has_map, Exit::checkpoint,
           "{} is damaged or no index of weights: wanted a JSON object with a \"weight_map\"", path.string());

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "core/nesting.h"
+#include "core/json.h"
 #include "model/config_fields.h"
 #include "model/family.h"
 
@@ -43,7 +43,7 @@ const Family* family_called(const std::string& type, const Fields& fields) {
 }  // namespace
 
 ModelConfig read_config_json(const std::string& text, const std::string& origin) {
-  const auto object = nlohmann::json::parse(shallow_json(text), nullptr, false);
+  const auto object = parse_json(text, origin, Exit::usage, "wanted the config.json of a model");
   require(object.is_object(), Exit::usage, "{} is not a JSON object; wanted the config.json of a model",
           origin);
   std::vector<std::string> problems;

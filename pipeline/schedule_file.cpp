@@ -5,7 +5,7 @@
 
 #include "core/error.h"
 #include "core/input_file.h"
-#include "core/nesting.h"
+#include "core/json.h"
 #include "pipeline/simulate.h"
 
 namespace cleave {
@@ -67,7 +67,7 @@ std::string schedule_to_json(const Schedule& s) {
 }
 
 Schedule schedule_from_json(const std::string& text, const std::string& where) {
-  const nlohmann::json file = nlohmann::json::parse(shallow_json(text), nullptr, false);
+  const nlohmann::json file = parse_json(text, where, Exit::usage);
   require(file.is_object(), Exit::usage, "{}: not a JSON object", where);
   for (const auto& [name, value] : file.items())
     require(name == "stages" || name == "micro_batches" || name == "virtual_stages" || name == "ranks",

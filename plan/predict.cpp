@@ -8,6 +8,7 @@
 #include "config_schema/ds_config.h"
 #include "core/error.h"
 #include "core/input_file.h"
+#include "core/json.h"
 #include "core/units.h"
 
 namespace cleave {
@@ -47,8 +48,9 @@ constexpr Rate kRates[] = {{"training", &DeviceModel::training},
 
 DeviceModel read_device_model(const std::string& path) {
   constexpr int64_t kLargest = 1 << 20;  // bytes
-  nlohmann::json rates =
-      nlohmann::json::parse(InputFile(path, Exit::usage).text(kLargest), nullptr, false, true);
+  const std::string text = InputFile(path, Exit::usage).text(kLargest);
+  nlohmann::json rates = nlohmann::json::parse(text, nullptr, false, /*ignore_comments=*/true);
+  if (rates.is_discarded()) parse_json(text, path, Exit::usage);  // says where and why
   require(rates.is_object(), Exit::usage, "{}: wanted one JSON object with a device's rates", path);
   DeviceModel d;
   d.name = path, d.says = "measured";

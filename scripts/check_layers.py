@@ -34,7 +34,7 @@ FOREIGN = {  # a library's header: the folders that may use it
     r"gloo/": ["comm"],
     r"liburing": ["offload"],
     r"(oneapi/)?dnnl": ["kernels"],
-    r"nlohmann/": ["config_schema", "model", "checkpoint", "pipeline", "runtime", "plan", "launcher", "monitor", "text", "app"],
+    r"nlohmann/": ["core", "config_schema", "model", "checkpoint", "pipeline", "runtime", "plan", "launcher", "monitor", "text", "app"],
     r"pcre2|unicode/|sentencepiece": ["text"],
     r"CLI/": ["app"],
 }

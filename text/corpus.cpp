@@ -11,6 +11,7 @@
 
 #include "core/error.h"
 #include "core/input_file.h"
+#include "core/json.h"
 #include "core/printable.h"
 #include "text/utf8.h"
 
@@ -132,15 +133,12 @@ class Encoder {
   }
 
   std::string document(std::string_view line, int64_t number) const {
-    nlohmann::json object;
-    try {
-      object = nlohmann::json::parse(line);
-    } catch (const nlohmann::json::exception& e) {
-      fail(Exit::data, "{}:{}: is no JSON object: {}; every line of a .jsonl file has to be one",
-           options_.path, number, printable(e.what()));
-    }
-    require(object.is_object() && object.contains(options_.key) && object[options_.key].is_string(),
-            Exit::data,
+    constexpr const char* kWanted = "every line of a .jsonl file has to be a JSON object";
+    if (const auto fault = fault_in_json(line))
+      fail(Exit::data, "{}:{}:{}: {}; {}", options_.path, number, fault->column, fault->message, kWanted);
+    nlohmann::json object = nlohmann::json::parse(line);
+    require(object.is_object(), Exit::data, "{}:{}:1: is no JSON object; {}", options_.path, number, kWanted);
+    require(object.contains(options_.key) && object[options_.key].is_string(), Exit::data,
             "{}:{}: has no text under the key {}: {}; name the key of the documents with --jsonl_key",
             options_.path, number, in_quotes(options_.key), in_quotes(line));
     return std::move(object[options_.key].get_ref<std::string&>());

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/input_file.h"
+#include "core/json.h"
 #include "text/read_tokenizer_json.h"
 #include "text/utf8.h"
 
@@ -131,7 +132,8 @@ class JsonTokenizer : public Tokenizer {
 std::string configured_end_of_text(const std::string& path) {
   const fs::path file = fs::path(path).parent_path() / "tokenizer_config.json";
   if (!fs::is_regular_file(file)) return {};
-  const json config = json::parse(InputFile(file.string(), Exit::data).text(kMostBytes), nullptr, false);
+  const json config = parse_json(InputFile(file.string(), Exit::data).text(kMostBytes), file.string(),
+                                 Exit::data, "download it again, or leave it out");
   if (!config.is_object() || !config.contains("eos_token")) return {};
   const json& token = config["eos_token"];
   if (token.is_string()) return token.get<std::string>();

@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
-#include "core/nesting.h"
+#include "core/json.h"
 #include "core/printable.h"
 #include "text/byte_alphabet.h"
 
@@ -16,14 +16,13 @@ namespace {
 
 using nlohmann::json;
 
+constexpr const char* kAgain = "download it again, or write it again with the tokenizers library";
 constexpr int64_t kMostIds = int64_t{1} << 24;
 
 class Reader {
  public:
   Reader(std::string_view text, const std::string& path) : path_(path) {
-    require(!nests_too_deep(text), Exit::data, "{}: is nested deeper than {} levels; no tokenizer.json is",
-            path, kDeepestJson);
-    root_ = json::parse(text);
+    root_ = parse_json(text, path, Exit::data, kAgain);
     require(root_.is_object(), Exit::data, "{}: is no JSON object; give a tokenizer.json", path);
   }
 
@@ -57,7 +56,7 @@ class Reader {
         path_, what);
   }
   [[noreturn]] void broken(const std::string& what) const {
-    fail(Exit::data, "{}: {}; download it again, or write it again with the tokenizers library", path_, what);
+    fail(Exit::data, "{}: {}; {}", path_, what, kAgain);
   }
 
   static const json& member(const json& object, const char* name) {
@@ -290,7 +289,8 @@ TokenizerParts read_tokenizer_json(std::string_view text, const std::string& pat
   try {
     return Reader(text, path).read(end_of_text);
   } catch (const json::exception& e) {
-    fail(Exit::data, "{}: cannot be read as a tokenizer.json: {}", path, printable(e.what()));
+    fail(Exit::data, "{}: cannot be read as a tokenizer.json: {}; {}", path,
+         printable(without_number(e.what())), kAgain);
   }
 }
 

@@ -210,6 +210,28 @@ class Commands(AppTest):
         self.text = tokens
         self.assertEqual(self.losses(ranks=1), text)  # the same model of the same vocabulary
 
+    def test_broken_json_is_named_with_its_place_in_words_of_this_program(self):
+        bad, lines, folder = self.dir / "bad.json", self.dir / "bad.jsonl", self.dir / "published"
+        bad.write_text('{"a":\n nope}')
+        lines.write_text('{"text": "a"}\n{"text": b}\n')
+        folder.mkdir()
+        model = json.loads((ROOT / "tests/fixtures/published/llama/config.json").read_text())
+        (folder / "config.json").write_text(json.dumps({**model, "vocab_size": 256}))
+        (folder / "model.safetensors.index.json").write_text('{"weight_map":\n nope}')
+        pipeline = self.config("pipeline.json", pipeline={"stages": 2, "schedule": str(bad)})
+        plan = ["plan", "--seq_len", 32, "--deepspeed_config"]
+        train = ["train", "--deepspeed_config", self.config(), "--seq_len", 8, "--steps", 1, "--data"]
+        tokenizer = ROOT / "tests/fixtures/tokenizer_gpt2.json"
+        for code, where, args in [(2, f"{bad}:2:2", [*plan, self.config(), "--model", bad]),
+                                  (2, f"{bad}:2:2", [*plan, self.config(), "--device", bad]),
+                                  (2, f"{bad}:2:2", [*plan, pipeline, "--world_size", 2]),
+                                  (7, f"{bad}:2:2", [*train, self.text, "--tokenizer", bad]),
+                                  (7, f"{lines}:2:10", [*train, lines, "--tokenizer", tokenizer]),
+                                  (4, "index.json:2:2", [*train, self.text, "--model", folder])]:
+            err = self.run_cleave(*args, code=code).stderr
+            self.assertIn(f"{where}: it is not JSON: invalid literal", err)
+            self.assertNotIn("json.exception", err)
+
     def test_metrics_have_every_validation_loss_that_is_printed(self):
         metrics = self.dir / "m.jsonl"
         out = self.train("--eval_data", self.text, "--eval_interval", 2, "--metrics", metrics, steps=5).stdout

@@ -108,9 +108,13 @@ TEST_F(Manifest, WithoutAPartOrWithOneOfAnotherTypeIsRefusedByThatPart) {
 }
 
 TEST_F(Manifest, ThatIsNotJsonIsShownWhereItBegins) {
-  for (const char* text : {"", "{", "[1]", "7", "\x1b[31m"}) {
+  for (const auto& [text, says] : {std::pair{"", "1:1: it is empty"},
+                                   {"{\n", "2:1: it is not JSON"},
+                                   {"[1]", "is no JSON object and begins with '[1]'"},
+                                   {"7", "is no JSON object"},
+                                   {"\x1b[31m", "begins with '\\x1b[31m'"}}) {
     scratch_.write("a/manifest.json", text);
-    expect_error(Exit::checkpoint, {"damaged manifest", "not JSON"}, [&] { open(); });
+    expect_error(Exit::checkpoint, {"damaged manifest", says}, [&] { open(); });
   }
   for (size_t size = 0; size < whole_.dump().size(); size += 11) {
     scratch_.write("a/manifest.json", whole_.dump().substr(0, size));

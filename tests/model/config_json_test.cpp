@@ -200,8 +200,12 @@ TEST(ConfigJson, WhatIsNotBuiltIsRefusedByName) {
 }
 
 TEST(ConfigJson, TextThatIsNoObjectIsRefused) {
-  for (const char* text : {"", "[1, 2]", "{\"model_type\": \"llama\"", "model"})
-    EXPECT_NE(refusal(text).find("not a JSON object"), std::string::npos) << text;
+  EXPECT_NE(refusal("[1, 2]").find("not a JSON object"), std::string::npos);
+  for (const char* text : {"", "{\"model_type\": \"llama\"", "model"})
+    EXPECT_NE(refusal(text).find("wanted the config.json of a model"), std::string::npos) << text;
+  EXPECT_NE(
+      refusal("{\"model_type\": \"llama\",\n \"model_type\": \"gpt2\"}").find(":2:2: the key 'model_type'"),
+      std::string::npos);
 }
 
 }  // namespace

@@ -27,7 +27,7 @@ TEST(ScheduleFile, GivesBackEveryScheduleThatWasWritten) {
 }
 
 TEST(ScheduleFile, SaysWhatIsWrong) {
-  EXPECT_EQ(refusal("{"), "s.json: not a JSON object");
+  EXPECT_EQ(refusal("{"), "s.json:1:2: it is not JSON: unexpected end of input; expected string literal");
   EXPECT_EQ(refusal(R"({"stages": 1, "micro_batches": 0, "ranks": [""]})"),
             "s.json: \"micro_batches\" must be an integer from 1 to 1000000");
   EXPECT_EQ(refusal(R"({"stages": 2, "micro_batches": 1, "ranks": ["F0 B0"]})"),

@@ -99,9 +99,9 @@ TEST(Corpus, ALineThatIsNoDocumentIsNamed) {
   };
   expect_error(Exit::data, {"a.jsonl:3: has no text under the key 'text'", "messages", "--jsonl_key"},
                [&] { read("{\"text\": \"a\"}\n\n{\"messages\": []}\n"); });
-  expect_error(Exit::data, {"a.jsonl:2: is no JSON object"},
+  expect_error(Exit::data, {"a.jsonl:2:11: it is not JSON", "missing closing quote", "every line"},
                [&] { read("{\"text\": \"a\"}\n{\"text\": \"\n"); });
-  expect_error(Exit::data, {"a.jsonl:1: has no text"}, [&] { read("[1]\n"); });
+  expect_error(Exit::data, {"a.jsonl:1:1: is no JSON object"}, [&] { read("[1]\n"); });
 }
 
 TEST(Corpus, BytesHaveNoMarkOfAnEnd) {

@@ -250,10 +250,10 @@ TEST(Tokenizers, FilesThatAreNoneAreNamed) {
                [&] { open_tokenizer(scratch.folder().string()); });
   expect_error(Exit::data, {"vocab.json", "has no \"model\""},
                [&] { open_tokenizer(scratch.write("vocab.json", R"({"a": 0})")); });
-  expect_error(Exit::data, {"cut.json", "cannot be read"}, [&] {
+  expect_error(Exit::data, {"cut.json:", "it is not JSON", "download it again"}, [&] {
     open_tokenizer(scratch.write("cut.json", text_of("tokenizer_gpt2.json").substr(0, 1000)));
   });
-  expect_error(Exit::data, {"deep.json", "nested deeper than 64"},
+  expect_error(Exit::data, {"deep.json:1:65: it nests deeper than 64"},
                [&] { open_tokenizer(scratch.write("deep.json", std::string(100'000, '['))); });
   expect_error(Exit::data, {"bad.model", "sentencepiece library cannot read it"},
                [&] { open_tokenizer(scratch.write("bad.model", "this is no model")); });
