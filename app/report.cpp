@@ -74,7 +74,8 @@ void Report::start(const Engine& engine, int ranks, const std::string& transport
   s.metrics.emplace(s.options.metrics, engine.step() > 0);
   json resolved = json::object();
   for (const Note& n : s.config.notes)
-    if (!n.path.empty()) resolved[n.path] = json::accept(n.value) ? json::parse(n.value) : json(n.value);
+    if (!n.path.empty())
+      resolved[n.key.empty() ? n.path : n.key] = json::accept(n.value) ? json::parse(n.value) : json(n.value);
   s.metrics->start(json{{"config", resolved},
                         {"world_size", ranks},
                         {"mesh",
@@ -113,7 +114,7 @@ void Report::step(const Engine& engine, const StepResult& r, double seconds,
   s.sent = sent;
   for (int p = 0; times && p < kPhases; ++p) m.times_ms[std::string(name_of(Phase(p)))] = (*times)[size_t(p)];
   if (r.skipped)
-    line(fmt::format("step {}: gradients overflow at loss scale {:g}; skipped ({} so far)", r.step,
+    line(fmt::format("step {}: gradients overflow at loss scale {}; skipped ({} so far)", r.step,
                      r.loss_scale, r.skipped_total));
   s.progress->step(r.step, r.loss, m.tokens);
   if (c.steps_per_print > 0 && r.step % c.steps_per_print == 0)

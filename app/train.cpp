@@ -126,14 +126,13 @@ class Run {
       if (o_.eval_interval > 0 && at % o_.eval_interval == 0) evaluate();
     }
     engine_->synchronize();
-    if (stopped) say(fmt::format("stop requested: saving after step {}", engine_->step()));
+    if (stopped) say("stop requested: " + saving(fmt::format("after step {}", engine_->step())));
     save(&batches);
     folder_.finish(*engine_);
     if (!stopped && eval_) evaluate();
     if (!stopped) write_export();
     profile_->end();
     report_->end(*engine_);
-    if (stopped && o_.output.empty()) say("nothing was saved: there is no --output");
     if (!stopped && o_.ngrams && job_.first())
       for (const std::string& line : ngram_lines(data_, *eval_, o_.model.model, validation_loss_)) say(line);
     return int(stopped ? Exit::stopped : Exit::ok);
@@ -271,7 +270,7 @@ class Run {
   // Where any rank has a failure.
   [[noreturn]] void save_and_throw(const std::exception_ptr& failure) {
     engine_->synchronize();
-    say(fmt::format("data cannot be read: saving after step {}", engine_->step()));
+    say("data cannot be read: " + saving(fmt::format("after step {}", engine_->step())));
     save(), folder_.finish(*engine_);
     job_.together([&] {
       if (failure) std::rethrow_exception(failure);
@@ -318,7 +317,7 @@ class Run {
             "would be saved");
         throw;
       }
-      say(fmt::format("saving what was before step {}", engine_->step() + 1));
+      say(saving(fmt::format("what was before step {}", engine_->step() + 1)));
       save(), folder_.finish(*engine_);
       throw;
     }
@@ -417,6 +416,11 @@ class Run {
               o_.output, wrong);
     });
     say(fmt::format("the loss of the next step is {:.6g}, as the checkpoint has it", now->loss));
+  }
+
+  // What becomes of the state where the run ends early.
+  std::string saving(const std::string& what) const {
+    return o_.output.empty() ? "nothing is saved, because there is no --output" : "saving " + what;
   }
 
   // A line for the user, on the first rank, where the progress bar may be.

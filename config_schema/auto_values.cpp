@@ -67,6 +67,9 @@ AutoAnswer value_of(const Key& key, const ReadOptions& options, int stage) {
     return a.micro_batch_size ? from(a.micro_batch_size, "") : kDefault;
   if (p == "gradient_accumulation_steps")
     return a.gradient_accumulation_steps ? from(a.gradient_accumulation_steps, "") : kDefault;
+  if (p == "steps_per_print") return kDefault;
+  if (p == "zero_optimization.stage")
+    return {true, number(double(kStageOfAuto)), {}, "what Accelerate fills in"};
   if (p == "gradient_clipping") return from(a.max_grad_norm, "the largest gradient norm");
   if (p == "optimizer.params.lr") return from(a.lr, "the learning rate");
   if (p == "optimizer.params.weight_decay") return from(a.weight_decay, "the weight decay");
@@ -94,7 +97,8 @@ AutoAnswer value_of(const Key& key, const ReadOptions& options, int stage) {
 
 AutoAnswer answer_auto(const Key& key, const ReadOptions& options, int stage) {
   AutoAnswer answer = value_of(key, options, stage);
-  if (answer.usable && answer.value) answer.origin = origin_of_auto(key.path, options.auto_values);
+  if (answer.usable && answer.value && answer.origin.empty())
+    answer.origin = origin_of_auto(key.path, options.auto_values);
   return answer;
 }
 

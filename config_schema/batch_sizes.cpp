@@ -25,8 +25,22 @@ BatchSizes derive(const BatchSizes& given, int64_t ranks) {
   return s;
 }
 
-std::string text_of(const std::optional<int64_t>& value) {
-  return value ? fmt::format("{}", *value) : "not given";
+// Why the sizes given do not make a batch.
+std::string mismatch(const BatchSizes& given, int64_t ranks, const std::string& origin) {
+  const std::string ranks_text =
+      fmt::format("{} data-parallel ranks{}", ranks, origin.empty() ? "" : fmt::format(" ({})", origin));
+  if (given.train && !given.micro && !given.accumulation)
+    return fmt::format("train_batch_size {} is not a multiple of the {}", *given.train, ranks_text);
+  std::string factors;
+  if (given.micro) factors += fmt::format("train_micro_batch_size_per_gpu {} x ", *given.micro);
+  if (given.accumulation) factors += fmt::format("gradient_accumulation_steps {} x ", *given.accumulation);
+  factors += ranks_text;
+  const auto unit = product(given.micro.value_or(1), given.accumulation.value_or(1), ranks);
+  if (!unit) return factors + " is more than any batch has";
+  if (given.micro && given.accumulation)
+    return fmt::format("train_batch_size is {}, but {} is {}", given.train.value_or(0), factors, *unit);
+  return fmt::format("train_batch_size {} is not a multiple of {} = {}", given.train.value_or(0), *unit,
+                     factors);
 }
 
 // The divisor of n nearest to `wish`.
@@ -85,14 +99,10 @@ SolvedBatch solve_batch(const BatchSizes& given, int64_t ranks, const std::strin
   const auto& [train, micro, accumulation] = solved.sizes;
   const auto total = micro && accumulation ? product(*micro, *accumulation, ranks) : std::nullopt;
   if (train && total && *train > 0 && *micro > 0 && *accumulation > 0 && *total == *train) return solved;
-  const std::string from = origin.empty() ? "" : fmt::format(" ({})", origin);
   const std::string sets = nearest_sets(given, ranks);
-  solved.error = fmt::format(
-      "train_batch_size ({}) must be train_micro_batch_size_per_gpu ({}) * gradient_accumulation_steps ({}) "
-      "* "
-      "data-parallel size {}{}{}{}",
-      text_of(given.train), text_of(given.micro), text_of(given.accumulation), ranks, from,
-      sets.empty() ? "" : "; nearest that work: ", sets);
+  solved.error = mismatch(given, ranks, origin) +
+                 (sets.empty() ? "" : "; nearest that work, as train = micro * accumulation * ranks: ") +
+                 sets;
   return solved;
 }
 

@@ -1,10 +1,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "config_schema/key_values.h"
 #include "config_schema/nearest_key.h"
 #include "config_schema/reading.h"
+#include "config_schema/unknown_keys.h"
 
 namespace cleave {
 namespace {
@@ -36,41 +38,17 @@ constexpr Alias kAliases[] = {
     {"tensor_parallel", "kernel_inject", "tensor_parallel.replace_with_kernel_inject"},
 };
 
-// Names that were never keys or no longer are, and the key that people mean by them.
-constexpr Alias kMeant[] = {
-    {"aio", "thread_count", "aio.intra_op_parallelism"},
-    {"aio", "num_threads", "aio.intra_op_parallelism"},
-    {"", "zero_allow_untrained", "zero_allow_untested_optimizer"},
-};
-
-const std::vector<std::string> kOtherOptimizers = {
-    "OneBitAdam", "ZeroOneAdam", "OneBitLamb", "MuAdam",     "MuAdamW",  "MuSGD",
-    "Muon",       "RMSprop",     "NAdam",      "RAdam",      "Adamax",   "Adadelta",
-    "ASGD",       "LBFGS",       "Rprop",      "SparseAdam", "Adafactor"};
-const std::vector<std::string> kOtherSchedules = {"StepLR",
-                                                  "MultiStepLR",
-                                                  "ConstantLR",
-                                                  "LinearLR",
-                                                  "ExponentialLR",
-                                                  "PolynomialLR",
-                                                  "CosineAnnealingLR",
-                                                  "CyclicLR",
-                                                  "OneCycleLR",
-                                                  "LambdaLR",
-                                                  "MultiplicativeLR",
-                                                  "SequentialLR",
-                                                  "ChainedScheduler",
-                                                  "ReduceLROnPlateau",
-                                                  "CosineAnnealingWarmRestarts"};
-
 std::string join(std::string_view section, std::string_view name) {
   return section.empty() ? std::string(name) : fmt::format("{}.{}", section, name);
 }
 
-std::string lower(std::string text) {
-  for (char& c : text)
-    if (c >= 'A' && c <= 'Z') c = char(c - 'A' + 'a');
-  return text;
+// As a message names it: plain where it is, else in quotes, escaped and cut.
+std::string join_shown(std::string_view section, std::string_view name) {
+  constexpr size_t kLongest = 60;
+  const auto plain = [](char c) { return uint8_t(c) >= ' ' && uint8_t(c) < 0x7F && c != '"' && c != '\\'; };
+  const bool as_it_is = !name.empty() && name.size() <= kLongest && name.front() != ' ' &&
+                        name.back() != ' ' && std::all_of(name.begin(), name.end(), plain);
+  return join(section, as_it_is ? std::string(name) : quote(name));
 }
 
 const JsonValue* member(const JsonValue& object, std::string_view name) {
@@ -88,6 +66,7 @@ class Collector {
     const JsonValue* stage = zero ? member(*zero, "stage") : nullptr;
     const std::optional<JsonValue> read = stage ? coerced(*reading.find(kStage), *stage) : std::nullopt;
     if (read) stage = &*read;
+    if (stage && stage->kind == Kind::text && stage->text == "auto") stage_ = int(kStageOfAuto);
     if (stage && stage->integer) stage_ = int(std::clamp<int64_t>(*stage->integer, 0, 3));
   }
 
@@ -116,7 +95,7 @@ class Collector {
            std::map<std::string, Seen>& seen) {
     if (reading_.result.problems.size() >= kMostProblems) return;
     const std::string path = described(section, m.key);
-    const std::string shown_path = join(shown, m.key);
+    const std::string shown_path = join_shown(shown, m.key);
     const Key* key = path.empty() ? nullptr : reading_.find(path);
     if (path.empty()) return unknown(m, section, shown_path);
     const bool pattern = path.find('<') != std::string::npos;
@@ -125,8 +104,8 @@ class Collector {
     if (!fresh)
       return reading_.error(
           m.where, shown_path,
-          fmt::format("is another name of {}, which is given at {} already; remove one of them", path,
-                      reading_.place(it->second.where)));
+          fmt::format("{} and {} name the same {}; keep one (the other is at {})", it->second.name, m.key,
+                      is_section(path) ? "section" : "key", reading_.place(it->second.where)));
     if (path == "zero_optimization" && m.value.kind == Kind::boolean) return old_zero(m);
     if (!key) {  // a section that has no entry of its own
       if (m.value.kind == Kind::object) object(m.value, path, shown_path);
@@ -143,7 +122,7 @@ class Collector {
   }
 
   void comment(const JsonMember& m, const std::string& shown) {
-    reading_.given.push_back({"", join(shown, m.key), m.where, &m.value, "user", true});
+    reading_.given.push_back({"", join_shown(shown, m.key), m.where, &m.value, "user", true});
   }
 
   // The described path of a name in a section, or empty.
@@ -179,12 +158,26 @@ class Collector {
                                                        : nullptr;
     if (built) *built = given.usable;
     if (given.usable) return;
-    if (built && m.value.kind == Kind::text) return refuse_type(key, m);
+    if (built && m.value.kind == Kind::text)
+      return reading_.error(m.value.where, key.path, refusal_of_type(key, m.value.text));
     std::string hint;
     if (m.value.kind == Kind::text && !key.choices.empty()) hint = nearest_word(m.value.text, key.choices);
     if (!hint.empty()) hint = fmt::format("; did you mean \"{}\"?", hint);
-    reading_.error(m.value.where, shown,
-                   fmt::format("wanted {}, got {}{}", wanted_by(key), describe_value(m.value), hint));
+    problem(m.value.where, shown,
+            fmt::format("wanted {}, got {}{}", wanted_by(key), got(key, m.value), hint));
+  }
+
+  // Inside a section that is not built and off, nothing is wrong enough to stop for.
+  void problem(TextPosition where, const std::string& shown, const std::string& message) {
+    off_ ? reading_.warning(where, shown, message) : reading_.error(where, shown, message);
+  }
+
+  // Whether the section is one that is not built and this object of it asks for nothing.
+  bool is_off_section(const std::string& path, const JsonValue& object) const {
+    const Key* key = reading_.find(path + ".enabled");
+    if (!key || key->status != Status::refused) return false;
+    const JsonValue* enabled = member(object, "enabled");
+    return !enabled || is_off(*key, *enabled);
   }
 
   // What DeepSpeed's reader would take, too.
@@ -215,7 +208,7 @@ class Collector {
                                 ? fmt::format("\"auto\" is not filled in here; give {}", wanted_by(key))
                                 : fmt::format("\"auto\" stands for {}, which is not known here; give {}",
                                               answer.missing, wanted_by(key));
-    reading_.error(given.value->where, given.shown, why);
+    problem(given.value->where, given.shown, why);
   }
 
   // Arguments are judged for the built types only: where the type is refused, that says it all.
@@ -244,30 +237,15 @@ class Collector {
     return false;
   }
 
-  void refuse_type(const Key& key, const JsonMember& m) {
-    const bool optimizer = key.path == "optimizer.type";
-    const std::string_view what = optimizer ? "optimizer" : "schedule";
-    const std::vector<std::string>& others = optimizer ? kOtherOptimizers : kOtherSchedules;
-    const std::string choices = fmt::format("{}", fmt::join(key.choices, ", "));
-    const bool known = std::any_of(others.begin(), others.end(), [&](const std::string& other) {
-      return other == m.value.text || (optimizer && lower(other) == lower(m.value.text));
-    });
-    if (known)
-      return reading_.error(m.value.where, key.path,
-                            fmt::format("{} is a known {} that is not built; wanted one of {}",
-                                        quote(m.value.text), what, choices));
-    std::vector<std::string> words = key.choices;
-    words.insert(words.end(), others.begin(), others.end());
-    const std::string near = nearest_word(m.value.text, words);
-    reading_.error(m.value.where, key.path,
-                   fmt::format("there is no {} {}; wanted one of {}{}", what, quote(m.value.text), choices,
-                               near.empty() ? "" : fmt::format("; did you mean \"{}\"?", near)));
-  }
-
   void descend(const Key& key, const JsonMember& m, const std::string& shown) {
     if (key.status == Status::refused && !is_off(key, m.value))
       return;  // refused as a whole, so not looked into
-    if (m.value.kind == Kind::object && is_section(key.path)) return object(m.value, key.path, shown);
+    if (m.value.kind == Kind::object && is_section(key.path)) {
+      const bool before = std::exchange(off_, off_ || is_off_section(key.path, m.value));
+      object(m.value, key.path, shown);
+      off_ = before;
+      return;
+    }
     if (m.value.kind != Kind::list || !is_section(key.path + "[]")) return;
     for (size_t i = 0; i < m.value.items.size(); ++i)
       if (m.value.items[i].kind == Kind::object)
@@ -277,22 +255,15 @@ class Collector {
   void unknown(const JsonMember& m, const std::string& section, const std::string& shown) {
     if (section == "optimizer.params" && !optimizer_built_) return;
     if (section == "scheduler.params" && !scheduler_built_) return;
-    Suggestion near = nearest_key(section, m.key, reading_.paths);
-    for (const Alias& meant : kMeant)
-      if (meant.section == section && meant.name == m.key) near = {std::string(meant.path), false};
-    if (!near.path.empty() && near.other_level)
-      return reading_.error(m.where, shown, fmt::format("unknown key; did you mean {}?", near.path));
-    if (!near.path.empty())
-      return reading_.error(
-          m.where, shown,
-          fmt::format("unknown key; did you mean \"{}\"?", near.path.substr(near.path.rfind('.') + 1)));
-    if (section.empty()) return reading_.warning(m.where, shown, "unknown key, which nothing reads");
-    reading_.error(m.where, shown, fmt::format("unknown key in {}", section));
+    const UnknownKey judged = judge_unknown(reading_, section, m);
+    judged.warning ? reading_.warning(m.where, shown, judged.message)
+                   : problem(m.where, shown, judged.message);
   }
 
   Reading& reading_;
   int stage_ = 0;
   bool optimizer_built_ = true, scheduler_built_ = true;
+  bool off_ = false;  // in a section that is_off_section()
 };
 
 }  // namespace

@@ -68,12 +68,14 @@ void describe_precision(Keys& k, DsConfig& c) {
   const bool fixed = f.loss_scale > 0;
   const std::string why_fixed = "fp16.loss_scale is fixed";
   k.honoured("loss_scale", &f.loss_scale, "a fixed loss scale; 0: the scale follows the overflows")
-      .at_least(0);
+      .at_least(0)
+      .not_boolean();
   k.honoured("initial_scale_power", &f.initial_scale_power, "the first loss scale is 2 to this power")
       .in(0, 126)
       .inert_if(fixed, why_fixed);
   k.honoured("loss_scale_window", &f.loss_scale_window, "steps without overflow before the scale doubles")
       .at_least(1)
+      .not_boolean()
       .inert_if(fixed, why_fixed);
   k.honoured("hysteresis", &f.hysteresis,
              "overflows tolerated before the scale is halved (ZeRO stages 1 to 3)")
@@ -174,8 +176,10 @@ void describe_optimizer(Keys& k, OptimizerConfig& o) {
   k.honoured("adam_w_mode", &o.decoupled, "decay apart from the gradient; the type AdamW always does")
       .inert_if(o.type == OptimizerType::adamw,
                 "optimizer.type is AdamW, which always keeps decay apart from the gradient");
-  k.honoured("torch_adam", std::monostate{}, "PyTorch's defaults: with decoupled decay, weight_decay 0.01");
-  k.list.back().type = Type::boolean, k.list.back().default_text = "false";
+  k.honoured(
+      "torch_adam", std::monostate{},
+      "PyTorch's defaults: with decoupled decay, weight_decay 0.01; any value that Python takes as true");
+  k.list.back().type = Type::any, k.list.back().default_text = "false";
   k.refused("amsgrad", "b=false", "the AMSGrad variant is not built");
   k.refused("fp32_optimizer_states", "b=true", "optimizer states are kept in fp32");
   k.no_effect("set_grad_none", "b=true", "gradients live in buffers that are overwritten");

@@ -114,7 +114,9 @@ void describe_variants(Keys& k) {
   k.refused("zeropp_loco_param", "o?=null", "error feedback of quantized gradients is not built", "{}");
   k.refused("zenflow", "o?=null", "this variant of offloading is not built", "{}");
   k.refused("legacy_stage1", "b=false", "the old form of stage 1 no longer exists in DeepSpeed either");
-  k.refused("load_from_fp32_weights", "b=true", "a checkpoint restores the fp32 masters it holds");
+  k.warned(
+      "load_from_fp32_weights", "b=true",
+      "a checkpoint always restores the fp32 masters it holds, which the 16-bit weights are rounded from");
   k.honoured("cpu_offload_param", std::monostate{}, "old spelling of offload_param: {\"device\": \"cpu\"}")
       .or_null();
   k.list.back().type = Type::boolean, k.list.back().default_text = "null";

@@ -139,6 +139,10 @@ class Reader {
     at_.skip_blanks();
     need_more(begin, what);
     if (at_.peek() == ',') return at_.step();
+    const bool begins_value =
+        std::string_view("\"{[-0123456789tfn").find(at_.peek()) != std::string_view::npos;
+    if (!hjson_ && (close == '}' ? at_.peek() == '"' : begins_value))
+      at_.stop(fmt::format("a comma is missing before this {}", close == '}' ? "key" : "value"));
     if (at_.peek() != close && !hjson_)
       at_.stop(fmt::format("expected ',' or '{}' in the {}, got {}", close, what, at_.here()));
   }

@@ -58,6 +58,9 @@ bool read_literal(std::string_view text, JsonValue& value);
 // The value as strict JSON. A number that is not finite becomes null.
 std::string to_json(const JsonValue& value);
 
+// The text as a JSON string.
+std::string json_string(std::string_view text);
+
 // The value for a message: "\"8\" (text)", "5.5", "a list of 3".
 std::string describe_value(const JsonValue& value);
 

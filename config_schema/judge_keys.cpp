@@ -30,8 +30,13 @@ class Judge {
           {r_.place(g.where), g.shown, compact(*g.value), g.origin, "comment", "nothing reads it"});
     const size_t at = r_.index.at(g.path);
     const Key &key = r_.keys[at], &now = now_[at];
-    Note note{r_.place(g.where), g.shown, compact(*g.value), g.origin, std::string(name_of(key.status)),
-              key.meaning};
+    Note note{r_.place(g.where),
+              g.shown,
+              compact(*g.value),
+              g.origin,
+              std::string(name_of(key.status)),
+              key.meaning,
+              key.path == g.shown ? "" : key.path};
     if (g.origin == "auto" && g.open.empty() && now.target.index() != 0) note.value = text_of(now.target);
     if (!g.filled_by.empty()) note.origin += ", " + g.filled_by;
     const std::string disabled = disabled_by(key);

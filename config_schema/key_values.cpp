@@ -207,6 +207,16 @@ std::string wanted_by(const Key& key) {
   return text + range_of(key) + (key.null_ok ? ", or null" : "");
 }
 
+std::string got(const Key& key, const JsonValue& v) {
+  const bool pair = std::holds_alternative<std::array<double*, 2>>(key.target) && v.kind == Kind::list;
+  if (!pair || v.items.size() != 2) return describe_value(v);
+  std::string text = compact(v);
+  for (size_t i = 0; i < 2; ++i)
+    if (const JsonValue& x = v.items[i]; x.kind != Kind::number || !in_range(key, x.number))
+      text += fmt::format("; the {}, {}, is not", i == 0 ? "first" : "second", describe_value(x));
+  return text;
+}
+
 bool store_value(const Key& key, const JsonValue& v) {
   if (v.kind == Kind::null && key.null_ok) {
     std::visit(Clear{}, key.target);
@@ -252,6 +262,7 @@ std::optional<JsonValue> coerced(const Key& key, const JsonValue& v) {
     return known && (v.kind == Kind::number || v.kind == Kind::text) ? std::optional(out) : std::nullopt;
   }
   if (key.type != Type::integer && key.type != Type::number) return std::nullopt;
+  if (v.kind == Kind::boolean && key.never_boolean) return std::nullopt;
   if (v.kind == Kind::boolean)
     return read_literal(v.boolean ? "1" : "0", out) ? std::optional(out) : std::nullopt;
   const std::string_view signs = key.type == Type::integer ? "-0123456789" : "-+.eE0123456789";

@@ -12,6 +12,9 @@ namespace cleave {
 // "an integer from 0 to 3", "one of \"none\", \"cpu\", \"nvme\"".
 std::string wanted_by(const Key& key);
 
+// What stands in its place: describe_value(), and of two numbers that are not all in range which one is not.
+std::string got(const Key& key, const JsonValue& value);
+
 // Whether the value has the key's type and range; then it is stored in the key's target, if there is one.
 bool store_value(const Key& key, const JsonValue& value);
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "config_schema/json_text.h"
 #include "core/error.h"
 
 namespace cleave {
@@ -149,7 +150,7 @@ std::string text_of(const Target& target) {
     std::string operator()(const int* v) const { return fmt::format("{}", *v); }
     std::string operator()(const int64_t* v) const { return fmt::format("{}", *v); }
     std::string operator()(const double* v) const { return fmt::format("{}", *v); }
-    std::string operator()(const std::string* v) const { return fmt::format("\"{}\"", *v); }
+    std::string operator()(const std::string* v) const { return json_string(*v); }
     std::string operator()(const ChoiceField& v) const { return fmt::format("\"{}\"", v.names[*v.value]); }
     std::string operator()(const std::optional<bool>* v) const {
       return !*v ? "null" : **v ? "true" : "false";
@@ -165,7 +166,7 @@ std::string text_of(const Target& target) {
     }
     std::string operator()(const std::vector<std::string>* v) const {
       std::string list;
-      for (const std::string& item : *v) list += fmt::format("{}\"{}\"", list.empty() ? "" : ", ", item);
+      for (const std::string& item : *v) list += (list.empty() ? "" : ", ") + json_string(item);
       return "[" + list + "]";
     }
     std::string operator()(const std::array<double*, 2>& v) const {

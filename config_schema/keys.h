@@ -58,6 +58,7 @@ struct Key {
   bool or_list_of_one = false;  // [x] stands for x: one parameter group
   bool or_one_text = false;     // "x" stands for ["x"]
   bool infinity_is_never = false;  // an infinite number is stored as 0
+  bool never_boolean = false;      // a number that true and false do not stand for
   bool listed_only = false;        // documented, never matched: a pattern for names that are judged elsewhere
 
   Key& in(double low, double high) { return min = low, max = high, *this; }
@@ -69,6 +70,7 @@ struct Key {
     return condition ? (inert = std::move(why), *this) : *this;
   }
   Key& or_null() { return null_ok = true, *this; }
+  Key& not_boolean() { return never_boolean = true, *this; }
   Key& or_list() { return or_list_of_one = true, *this; }
   Key& or_text() { return or_one_text = true, *this; }
   Key& or_infinity() { return infinity_is_never = true, *this; }

@@ -64,6 +64,26 @@ bool Reading::boolean(std::string_view path, bool otherwise) const {
   return v && v->kind == JsonValue::Kind::boolean ? v->boolean : otherwise;
 }
 
+bool Reading::truth(std::string_view path) const {
+  const JsonValue* v = value(path);
+  if (!v) return false;
+  switch (v->kind) {
+    case JsonValue::Kind::null:
+      return false;
+    case JsonValue::Kind::boolean:
+      return v->boolean;
+    case JsonValue::Kind::number:
+      return v->number != 0;
+    case JsonValue::Kind::text:
+      return !v->text.empty();
+    case JsonValue::Kind::list:
+      return !v->items.empty();
+    case JsonValue::Kind::object:
+      return !v->members.empty();
+  }
+  return false;
+}
+
 std::string Reading::place(TextPosition where) const {
   return fmt::format("{}:{}:{}", file, where.line, where.column);
 }

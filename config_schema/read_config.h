@@ -23,10 +23,11 @@ struct Problem {
 struct Note {
   std::string where;  // file:line:column of a key in the file, else empty
   std::string path;
-  std::string value;    // as JSON
-  std::string origin;   // user, default, derived, "auto, ...", an option, or "Trainer's default"
-  std::string status;   // honoured, no effect here, ...
-  std::string meaning;  // what it does, or why it does nothing
+  std::string value;     // as JSON
+  std::string origin;    // user, default, derived, "auto, ...", an option, or "Trainer's default"
+  std::string status;    // honoured, no effect here, ...
+  std::string meaning;   // what it does, or why it does nothing
+  std::string key = {};  // the path as it is described, where the file writes it otherwise
 };
 
 // The status of a note on a value that the file and the options leave open.

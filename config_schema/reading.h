@@ -39,6 +39,8 @@ struct Reading {
   const JsonValue* value(std::string_view path) const;
   const Given* entry(std::string_view path) const;
   bool boolean(std::string_view path, bool otherwise) const;
+  // What Python makes of the usable value as a condition; false without one.
+  bool truth(std::string_view path) const;
 
   void error(TextPosition where, std::string path, std::string message);
   void warning(TextPosition where, std::string path, std::string message);  // an error when strict
@@ -73,6 +75,8 @@ struct AutoAnswer {
   std::string origin = {};  // of the value: an option, or "Trainer's default"
   bool open = false;        // usable, but not known here
 };
+// What Accelerate puts in the place of "auto" at zero_optimization.stage.
+inline constexpr int64_t kStageOfAuto = 2;
 // The option that says what "auto" stands for at this path, "Trainer's default", or nothing.
 std::string origin_of_auto(std::string_view path, const AutoValues& values);
 AutoAnswer answer_auto(const Key& key, const ReadOptions& options, int stage);

@@ -104,7 +104,7 @@ void resolve_pipeline(Reading& r) {
   const ScheduleRow* row = find_schedule(p.schedule);
   if (!file && !row)
     r.error_at("pipeline.schedule",
-               fmt::format("there is no schedule \"{}\"; use {}, or the path of a .json file", p.schedule,
+               fmt::format("there is no schedule {}; use {}, or the path of a .json file", quote(p.schedule),
                            fmt::join(schedule_names(), ", ")));
   if (p.stages > 1 && p.virtual_stages > 1 && !file && !(row && row->chunks))
     r.error_at("pipeline.virtual_stages",
@@ -116,9 +116,9 @@ void resolve_pipeline(Reading& r) {
       !method.starts_with("type:"))
     r.error_at(
         "pipeline.partition_method",
-        fmt::format("there is no method \"{}\"; use balanced, parameters, uniform, type:REGEX, or numbers of "
+        fmt::format("there is no method {}; use balanced, parameters, uniform, type:REGEX, or numbers of "
                     "layers such as \"3,4,4,3\"",
-                    method));
+                    quote(method)));
   if (p.stages == 1) p.virtual_stages = 1;
 }
 

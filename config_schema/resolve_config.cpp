@@ -1,5 +1,7 @@
 #include <fmt/core.h>
 
+#include <cmath>
+
 #include "config_schema/reading.h"
 
 namespace cleave {
@@ -17,6 +19,13 @@ void resolve_precision(Reading& r) {
         fmt::format("wanted at least 1, because fp16.loss_scale 0 lets the scale follow the overflows; "
                     "got {}",
                     c.fp16.min_loss_scale));
+  if (const double first = std::exp2(c.fp16.initial_scale_power);
+      c.fp16.enabled && c.fp16.loss_scale == 0 && c.fp16.min_loss_scale > first)
+    r.error_at(
+        "fp16.min_loss_scale",
+        fmt::format("{:g} is above the first loss scale, 2^{} = {:g}, which fp16.initial_scale_power says; "
+                    "the first overflow would raise it",
+                    c.fp16.min_loss_scale, c.fp16.initial_scale_power, first));
   if (c.grad_accum_dtype && *c.grad_accum_dtype != Precision::fp32 && *c.grad_accum_dtype != c.precision)
     r.error_at("data_types.grad_accum_dtype",
                "gradients are accumulated in fp32 or in the model's type; choose one of these");
@@ -87,7 +96,7 @@ void resolve_optimizer(Reading& r) {
   if (r.entry("optimizer.params") && !r.entry("optimizer.type"))
     r.error_at("optimizer.params",
                "there is no optimizer.type these arguments belong to; give " + list_of<OptimizerType>());
-  if (r.boolean("optimizer.params.torch_adam", false)) {
+  if (r.truth("optimizer.params.torch_adam")) {
     if (r.entry("optimizer.params.bias_correction"))
       r.error_at("optimizer.params.bias_correction",
                  "PyTorch's Adam has no such argument; remove it or torch_adam");
@@ -107,12 +116,16 @@ void resolve_optimizer(Reading& r) {
     r.error_at("optimizer.params.min_coeff",
                fmt::format("is {}, more than optimizer.params.max_coeff, {}; exchange them", o.min_coeff,
                            o.max_coeff));
-  for (const double beta : {o.beta1, o.beta2})
-    if (beta >= 1) return r.error_at("optimizer.params.betas", "must be below 1, or the moments never move");
+  for (const auto& [which, beta] : {std::pair{"first", o.beta1}, {"second", o.beta2}})
+    if (beta >= 1)
+      return r.error_at(
+          "optimizer.params.betas",
+          fmt::format("the {} is {}; both must be below 1, or the moments never move", which, beta));
 }
 
 void resolve_scheduler(Reading& r) {
   SchedulerConfig& s = r.result.config.scheduler;
+  if (const Given* type = r.entry("scheduler.type"); type && !type->usable) return;  // that says it all
   const auto required = [&](const char* name) {
     const std::string path = fmt::format("scheduler.params.{}", name);
     if (const Given* g = r.entry(path); !g || (g->value->kind == JsonValue::Kind::null))

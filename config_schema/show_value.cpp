@@ -7,8 +7,6 @@
 #include "config_schema/utf8.h"
 
 namespace cleave {
-namespace {
-
 std::string json_string(std::string_view text) {
   std::string out = "\"";
   for (const char c : text) {
@@ -20,8 +18,6 @@ std::string json_string(std::string_view text) {
   }
   return out + '"';
 }
-
-}  // namespace
 
 std::string to_json(const JsonValue& v) {
   std::string out, separator;
@@ -70,7 +66,9 @@ std::string quote(std::string_view text) {
   while (i < text.size() && out.size() < kLongest) {
     const size_t length = utf8_length(text.substr(i));
     const uint8_t c = uint8_t(text[i]);
-    if (length == 0 || c < 0x20 || c == 0x7F) {
+    // C1 controls, two bytes in UTF-8, move a terminal's cursor as well; their second byte is no beginning.
+    const bool control = c < 0x20 || c == 0x7F || (c == 0xC2 && length == 2 && uint8_t(text[i + 1]) < 0xA0);
+    if (length == 0 || control) {
       out += fmt::format("\\x{:02x}", c);
       ++i;
     } else {

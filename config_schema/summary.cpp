@@ -10,7 +10,8 @@ namespace cleave {
 namespace {
 
 const Note* note_of(const ReadResult& r, std::string_view path) {
-  const auto it = std::find_if(r.notes.begin(), r.notes.end(), [&](const Note& n) { return n.path == path; });
+  const auto it = std::find_if(r.notes.begin(), r.notes.end(),
+                               [&](const Note& n) { return (n.key.empty() ? n.path : n.key) == path; });
   return it == r.notes.end() ? nullptr : &*it;
 }
 

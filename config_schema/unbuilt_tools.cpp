@@ -55,7 +55,10 @@ void unbuilt_tuners(Keys& k) {
       "model_parallel_size:i=1 min_time:i=0 prefer_larger_batch:b=true ignore_non_elastic_batch_info:b=false "
       "version:n=0.2");
   k.section("autotuning", "search for a fast configuration");
-  k.refused("enabled", "b=false", "configurations are not searched");
+  k.no_effect("enabled", "b=false", "configurations are not searched")
+      .inert_if(true,
+                "configurations are searched only where DeepSpeed's launcher is given --autotuning; the "
+                "training has the values that this file says");
   k.details(
       "autotuning.enabled", "search for a fast configuration",
       "fast:b=true results_dir:s=\"autotuning_results\" exps_dir:s=\"autotuning_exps\" overwrite:b=true "

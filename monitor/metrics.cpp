@@ -18,6 +18,9 @@ std::string number(double value) {
   return fmt::format("{:.9g}", value);
 }
 
+// All digits that tell the value from its neighbours.
+std::string exact(double value) { return std::isfinite(value) ? fmt::format("{}", value) : number(value); }
+
 // The position after the last line end of a file, which is 0 without one.
 int64_t end_of_last_line(std::ifstream& file, int64_t size) {
   constexpr int64_t kChunk = 4096;
@@ -68,7 +71,7 @@ std::string to_json(const StepMetrics& m) {
   return fmt::format(
       R"({{"step":{},"loss":{},"lr":{},"grad_norm":{},"loss_scale":{},"skipped":{},"skipped_total":{},"tokens":{},)"
       R"("tokens_per_s":{},"step_ms":{},"mfu":{},"comm_bytes":{{{}}}{}}})",
-      m.step, number(m.loss), number(m.lr), number(m.grad_norm), number(m.loss_scale), m.skipped,
+      m.step, number(m.loss), number(m.lr), number(m.grad_norm), exact(m.loss_scale), m.skipped,
       m.skipped_total, m.tokens, number(m.tokens_per_s), number(m.step_ms), number(m.mfu), bytes,
       times.empty() ? "" : fmt::format(R"(,"times_ms":{{{}}})", times));
 }

@@ -88,6 +88,9 @@ class State(AppTest):
         self.assertIn("saving what was before step 2", r.stdout + r.stderr)
         self.assertEqual(self.steps_in(out), [1])
         self.assertEqual(self.run_cleave("digest", out).stdout, self.run_cleave("digest", one).stdout)
+        r = self.train(steps=5, config=config, code=5)
+        self.assertIn("nothing is saved, because there is no --output", r.stdout + r.stderr)
+        self.assertNotIn("saving what was before", r.stdout + r.stderr)
         # Without clipping the update goes along with the backward.
         config = self.config(gradient_clipping=0, optimizer={"type": "AdamW", "params": {"lr": 1e30}})
         r = self.train("--output", self.dir / "none", steps=5, config=config, code=5)

@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "config_schema/read_config.h"
+#include "config_schema/summary.h"
 
 namespace cleave {
 namespace {
@@ -81,13 +82,17 @@ TEST(AutoValues, WhatIsNotKnownIsNamed) {
 
 TEST(AutoValues, AreTheDefaultInDeepSpeedsStrictSectionsAndAnErrorElsewhere) {
   const ReadResult strict = read_ds_config(
-      R"({"train_batch_size": 4, "fp16": {"enabled": true, "loss_scale_window": "auto"},
+      R"({"train_batch_size": 4, "steps_per_print": "auto", "fp16": {"enabled": true, "loss_scale_window": "auto"},
           "zero_optimization": {"stage": "auto", "offload_optimizer": {"device": "auto", "pin_memory": "auto"}}})",
       "f");
   ASSERT_TRUE(strict.ok()) << format(strict.problems);
   EXPECT_EQ(strict.config.fp16.loss_scale_window, 1000);
-  EXPECT_EQ(strict.config.zero.stage, 0);
+  EXPECT_EQ(strict.config.zero.stage, 2);  // as Accelerate fills it in
   EXPECT_EQ(strict.config.zero.offload_optimizer.device, OffloadDevice::none);
+  EXPECT_EQ(strict.config.steps_per_print, 0);
+  EXPECT_NE(format(strict.notes).find("zero_optimization.stage = 2 (auto, what Accelerate fills in"),
+            std::string::npos);
+  EXPECT_NE(differences_line(strict).find("zero_optimization.stage = 2"), std::string::npos);
   const ReadResult loose = read_ds_config(R"({"train_batch_size": 4, "prescale_gradients": "auto",
                                               "optimizer": {"type": "auto"}})",
                                           "f");

@@ -51,15 +51,21 @@ TEST(BatchSizes, EverySolutionMultipliesOutAndKeepsWhatWasGiven) {
 TEST(BatchSizes, TheMessageHasTheValuesTheRanksAndTheNearestSets) {
   EXPECT_EQ(
       solve_batch({10, 4, none}, 2, "2 ranks from WORLD_SIZE").error,
-      "train_batch_size (10) must be train_micro_batch_size_per_gpu (4) * gradient_accumulation_steps (not "
-      "given) * "
-      "data-parallel size 2 (2 ranks from WORLD_SIZE); nearest that work: 8 = 4 * 1 * 2, 16 = 4 * 2 * 2, "
-      "10 = 5 * 1 * 2");
-  EXPECT_EQ(solve_batch({7, none, none}, 2).error,
-            "train_batch_size (7) must be train_micro_batch_size_per_gpu (not given) * "
-            "gradient_accumulation_steps (not "
-            "given) * data-parallel size 2; nearest that work: 6 = 1 * 3 * 2, 8 = 1 * 4 * 2");
-  EXPECT_NE(solve_batch({64, 8, 3}, 2).error.find("48 = 8 * 3 * 2"), std::string::npos);
+      "train_batch_size 10 is not a multiple of 8 = train_micro_batch_size_per_gpu 4 x 2 data-parallel ranks "
+      "(2 ranks from WORLD_SIZE); nearest that work, as train = micro * accumulation * ranks: 8 = 4 * 1 * 2, "
+      "16 = 4 * 2 * 2, 10 = 5 * 1 * 2");
+  EXPECT_EQ(
+      solve_batch({7, none, none}, 8).error,
+      "train_batch_size 7 is not a multiple of the 8 data-parallel ranks; nearest that work, as train = "
+      "micro * accumulation * ranks: 8 = 1 * 1 * 8");
+  EXPECT_EQ(solve_batch({24, none, 5}, 4).error.substr(0, 93),
+            "train_batch_size 24 is not a multiple of 20 = gradient_accumulation_steps 5 x 4 data-parallel");
+  const std::string all = solve_batch({64, 8, 3}, 2).error;
+  EXPECT_EQ(
+      all.substr(0, all.find(';')),
+      "train_batch_size is 64, but train_micro_batch_size_per_gpu 8 x gradient_accumulation_steps 3 x 2 "
+      "data-parallel ranks is 48");
+  EXPECT_NE(all.find("48 = 8 * 3 * 2"), std::string::npos);
 }
 
 TEST(BatchSizes, TooFewSamplesForTheRanksIsAnError) {

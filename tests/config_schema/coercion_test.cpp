@@ -17,7 +17,7 @@ TEST(Coercion, TextsAndBooleansAreNumbersWhereDeepSpeedReadsThemSo) {
   const ReadResult r =
       read(R"("zero_optimization": {"stage": "2", "reduce_bucket_size": "500", "overlap_comm": "Yes",
     "offload_optimizer": {"device": "cpu", "ratio": "5e-1", "pin_memory": 0}},
-    "fp16": {"enabled": "true", "loss_scale": true}, "tensorboard": {"enabled": "off"})");
+    "fp16": {"enabled": "true", "hysteresis": true}, "tensorboard": {"enabled": "off"})");
   EXPECT_TRUE(r.ok()) << format(r.problems);
   EXPECT_EQ(r.problems.size(), 8u);
   EXPECT_NE(format(r.problems)
@@ -31,7 +31,7 @@ TEST(Coercion, TextsAndBooleansAreNumbersWhereDeepSpeedReadsThemSo) {
   EXPECT_EQ(r.config.zero.offload_optimizer.ratio, 0.5);
   EXPECT_FALSE(r.config.zero.offload_optimizer.pin_memory);
   EXPECT_EQ(r.config.precision, Precision::fp16);
-  EXPECT_EQ(r.config.fp16.loss_scale, 1);
+  EXPECT_EQ(r.config.fp16.hysteresis, 1);
   EXPECT_FALSE(
       read_ds_config(R"({"train_batch_size": 8, "fp16": {"enabled": "true"}})", "f", {.strict = true}).ok());
 }
@@ -40,6 +40,7 @@ TEST(Coercion, WhatDeepSpeedRefusesIsRefused) {
   for (const char* members :
        {R"("zero_optimization": {"reduce_bucket_size": "5e8"})", R"("zero_optimization": {"stage": "4"})",
         R"("zero_optimization": {"stage": "2x"})", R"("zero_optimization": {"stage": ""})",
+        R"("fp16": {"loss_scale": true})", R"("fp16": {"loss_scale_window": true})",
         R"("fp16": {"enabled": 2})", R"("fp16": {"enabled": "si"})", R"("fp16": {"enabled": null})",
         R"("zero_optimization": {"offload_optimizer": {"device": 1}})",
         R"("zero_optimization": {"offload_optimizer": {"device": "CPU"}})",

@@ -55,7 +55,7 @@ TEST(Hjson, PositionsStayRight) {
 }
 
 TEST(Hjson, StrictJsonWithASyntaxErrorKeepsItsOwnMessage) {
-  EXPECT_EQ(read("{\"a\": 1 \"b\": 2}"), "1:9 expected ',' or '}' in the object, got \"\"\"");
+  EXPECT_EQ(read("{\"a\": 1 \"b\": 2}"), "1:9 a comma is missing before this key");
   EXPECT_EQ(read("{\"a\": {\"b\": tru, \"c\": 1},\n \"d\": 1}").substr(0, 12), "1:13 \"tru\" i");
   EXPECT_EQ(read("{\"type\": \"AdamW,\n \"lr\": 1}"), "1:10 the text that begins here has no closing quote");
 }

@@ -76,7 +76,7 @@ TEST(JsonText, ADuplicateKeyIsAnErrorAtTheSecondOne) {
 }
 
 TEST(JsonText, SyntaxErrorsSayWhereAndWhatWasExpected) {
-  EXPECT_EQ(error_of("{\"a\": 1 \"b\": 2}"), "1:9 expected ',' or '}' in the object, got \"\"\"");
+  EXPECT_EQ(error_of("{\"a\": 1 \"b\": 2}"), "1:9 a comma is missing before this key");
   EXPECT_EQ(error_of("{:1}"), "1:2 expected a key in double quotes, got \":\"");
   EXPECT_EQ(error_of("{\"a\" 1}"), "1:6 expected ':' after key \"a\", got \"1\"");
   EXPECT_EQ(error_of("{\"a\": True}"),

@@ -43,7 +43,8 @@ TEST(PipelineConfig, StagesThatDoNotDivideTheWorldAreRefusedWithThoseThatDo) {
 
 TEST(PipelineConfig, ABatchThatDoesNotFitNamesTheStages) {
   const ReadResult r = read(R"({"stages": 2})", 10);
-  EXPECT_NE(format(r.problems).find("data-parallel size 5 (10 ranks / 2 pipeline stages)"), std::string::npos)
+  EXPECT_NE(format(r.problems).find("5 data-parallel ranks (10 ranks / 2 pipeline stages)"),
+            std::string::npos)
       << format(r.problems);
 }
 

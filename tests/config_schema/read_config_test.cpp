@@ -102,7 +102,7 @@ TEST(ReadConfig, UnknownKeysAreErrorsWithTheNearestKeyOrPlace) {
   EXPECT_EQ(problems_of("\"my_own_setting\": 1"),
             "warning: f:2:1: my_own_setting: unknown key, which nothing reads\n");
   EXPECT_EQ(problems_of("\"gradient_clipping \": 1"),
-            "error: f:2:1: gradient_clipping : unknown key; did you mean \"gradient_clipping\"?\n");
+            "error: f:2:1: \"gradient_clipping \": unknown key; did you mean \"gradient_clipping\"?\n");
 }
 
 TEST(ReadConfig, AnUnfinishedNameIsUnderstoodAndAShortOneIsNotGuessedElsewhere) {
@@ -110,8 +110,10 @@ TEST(ReadConfig, AnUnfinishedNameIsUnderstoodAndAShortOneIsNotGuessedElsewhere) 
             "error: f:2:1: train_micro_batch_size: unknown key; did you mean "
             "\"train_micro_batch_size_per_gpu\"?\n");
   EXPECT_EQ(problems_of("\"moe\": {}"), "warning: f:2:1: moe: unknown key, which nothing reads\n");
-  EXPECT_EQ(problems_of("\"aio\": {\"thread_count\": 1}"),
-            "error: f:2:9: aio.thread_count: unknown key; did you mean \"intra_op_parallelism\"?\n");
+  EXPECT_EQ(
+      problems_of("\"aio\": {\"thread_count\": 1}"),
+      "warning: f:2:9: aio.thread_count: an old name of intra_op_parallelism, which neither DeepSpeed nor "
+      "this program reads\n");
   EXPECT_EQ(problems_of("\"zero_allow_untrained\": true"),
             "error: f:2:1: zero_allow_untrained: unknown key; did you mean "
             "\"zero_allow_untested_optimizer\"?\n");
@@ -181,9 +183,9 @@ TEST(ReadConfig, OldSpellingsMeanTheSame) {
       "error: f:2:23: zero_optimization.cpu_offload: is the old spelling of offload_optimizer.device, which "
       "is given "
       "too; remove cpu_offload\n");
-  EXPECT_EQ(problems_of(R"("bf16": {"enabled": true}, "bfloat16": {})"),
-            "error: f:2:28: bfloat16: is another name of bf16, which is given at f:2:1 already; remove one "
-            "of them\n");
+  EXPECT_EQ(
+      problems_of(R"("bf16": {"enabled": true}, "bfloat16": {})"),
+      "error: f:2:28: bfloat16: bf16 and bfloat16 name the same section; keep one (the other is at f:2:1)\n");
 }
 
 TEST(ReadConfig, TheOldBooleanZeroTakesTheOldBucketSize) {

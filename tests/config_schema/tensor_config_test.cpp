@@ -58,7 +58,7 @@ TEST(TensorConfig, SizesThatDoNotDivideTheRanksAreRefusedWithThoseThatDo) {
 TEST(TensorConfig, ABatchThatDoesNotFitNamesBothAxes) {
   const std::string text =
       problems(R"("pipeline": {"stages": 2}, "tensor_parallel": {"autotp_size": 2})", 20);
-  EXPECT_NE(text.find("data-parallel size 5 (20 ranks / 2 pipeline stages / 2 tensor ranks)"),
+  EXPECT_NE(text.find("5 data-parallel ranks (20 ranks / 2 pipeline stages / 2 tensor ranks)"),
             std::string::npos)
       << text;
 }
@@ -84,7 +84,7 @@ TEST(SequenceConfig, SizesThatDoNotDivideTheRanksAreRefusedWithThoseThatDo) {
       "error: f:2:1: sequence_parallel_size: 4 sequence ranks do not divide 6 ranks beside each other on "
       "the pipe and tensor axes; use 1, 2, 3, 6\n");
   const std::string batch = problems(R"("sequence_parallel_size": 4)", 20);
-  EXPECT_NE(batch.find("data-parallel size 5 (20 ranks / 4 sequence ranks)"), std::string::npos) << batch;
+  EXPECT_NE(batch.find("5 data-parallel ranks (20 ranks / 4 sequence ranks)"), std::string::npos) << batch;
   EXPECT_NE(problems(R"("sequence_parallel_size": -2)", 2), "");
 }
 

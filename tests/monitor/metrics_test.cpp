@@ -44,6 +44,7 @@ TEST(Metrics, AStepHasExactlyTheDocumentedFieldsInOrder) {
       R"("tokens":4096,"tokens_per_s":12345.5,"step_ms":331.8,"mfu":0.41,)"
       R"("comm_bytes":{"all_gather":10,"reduce_scatter":1099511627776}})");
   EXPECT_EQ(json::parse(to_json({}))["comm_bytes"], json::object());
+  EXPECT_NE(to_json({.loss_scale = 4294967296}).find("\"loss_scale\":4294967296,"), std::string::npos);
   EXPECT_FALSE(json::parse(to_json({})).contains("times_ms"));
 }
 
