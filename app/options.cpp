@@ -66,6 +66,27 @@ void add_options(CLI::App& app, RankOptions& o) {
       ->check(integer(-1, 1'000'000));
 }
 
+// What to use for the Trainer's schedules that are not built.
+CLI::Validator trainers_schedule() {
+  const std::vector<std::string> built = {"linear", "cosine", "constant", "constant_with_warmup"};
+  constexpr std::pair<const char*, const char*> others[] = {
+      {"polynomial", "with its power of 1 it falls in a line to 1e-7: use linear, which falls to 0"},
+      {"cosine_with_restarts", "with its one cycle it is cosine"},
+      {"cosine_with_min_lr", "write a scheduler WarmupCosineLR with cos_min_ratio in the ds_config"},
+      {"cosine_warmup_with_min_lr", "write a scheduler WarmupCosineLR with cos_min_ratio in the ds_config"},
+      {"inverse_sqrt", "no schedule here falls so"},
+      {"reduce_lr_on_plateau", "no schedule here reads validation losses"},
+      {"warmup_stable_decay", "no schedule here has three parts"}};
+  return CLI::Validator(
+      [=](std::string& text) {
+        for (const auto& [name, advice] : others)
+          if (text == name)
+            return fmt::format("{} is not built; {}; there are {}", name, advice, listed(built));
+        return one_of(built)(text);
+      },
+      "");
+}
+
 void add_options(CLI::App& app, AutoValues& a) {
   a.default_micro_batch_size = 8, a.warmup_steps = 0, a.schedule = "linear";
   a.lr = 5e-5, a.beta1 = 0.9, a.beta2 = 0.999, a.eps = 1e-8, a.weight_decay = 0, a.max_grad_norm = 1;
@@ -88,7 +109,7 @@ void add_options(CLI::App& app, AutoValues& a) {
   option("--max_grad_norm", a.max_grad_norm, "gradient_clipping", "1")->check(number(0));
   option("--lr_scheduler_type", a.schedule,
          "the schedule of a file that has none: linear, cosine, constant or constant_with_warmup", "linear")
-      ->check(one_of({"linear", "cosine", "constant", "constant_with_warmup"}));
+      ->check(trainers_schedule());
   option("--warmup_steps", a.warmup_steps, "scheduler.params.warmup_num_steps", "0")->check(integer(0));
   option("--warmup_ratio", a.warmup_ratio, "the same as a share of all steps, where --warmup_steps is 0", "0")
       ->check(number(0, 1));

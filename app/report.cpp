@@ -67,6 +67,7 @@ void Report::start(const Engine& engine, int ranks, const std::string& transport
   s.progress.emplace(ProgressOptions{.out = stdout,
                                      .total = s.options.steps,
                                      .done = engine.step(),
+                                     .steps_per_epoch = s.options.epoch.steps,
                                      .is_terminal = terminal,
                                      .columns = columns_of_terminal()});
   for (const std::string& about : start_lines(engine, transport, threads, s.options, s.config)) line(about);
@@ -88,6 +89,9 @@ void Report::start(const Engine& engine, int ranks, const std::string& transport
                         {"model", engine.model().name},
                         {"parameters", engine.params()},
                         {"step", engine.step()},
+                        {"steps", s.options.steps},
+                        {"steps_per_epoch", s.options.epoch.steps},
+                        {"samples_per_epoch", s.options.epoch.samples},
                         {"memory_planned", as_json(engine.memory_planned())}}
                        .dump());
 }
@@ -98,6 +102,7 @@ void Report::step(const Engine& engine, const StepResult& r, double seconds,
   Sinks& s = *sinks_;
   const DsConfig& c = engine.config();
   StepMetrics m{.step = r.step,
+                .epoch = s.options.epoch.epochs(r.step),
                 .loss = r.loss,
                 .lr = r.lr,
                 .grad_norm = r.grad_norm,

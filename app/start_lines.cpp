@@ -4,6 +4,7 @@
 
 #include <sstream>
 
+#include "app/epochs.h"
 #include "config_schema/summary.h"
 #include "core/decay_rule.h"
 #include "core/units.h"
@@ -80,6 +81,7 @@ std::vector<std::string> start_lines(const Engine& engine, const std::string& tr
   std::vector<std::string> out{model_line(engine, transport)};
   if (options.quiet) return out;
   out.push_back(fmt::format("threads: {} a rank", threads));
+  out.push_back(epoch_line(options));
   for (std::string& about : update_lines(config)) out.push_back(std::move(about));
   if (engine.config().optimizer.weight_decay > 0) out.push_back(decay_line(engine));
   if (options.verbose)
@@ -92,7 +94,7 @@ std::vector<std::string> start_lines(const Engine& engine, const std::string& tr
     std::istringstream lines(remark);
     for (std::string one; std::getline(lines, one);) out.push_back(one);
   }
-  constexpr size_t kMost = 12;
+  constexpr size_t kMost = 13;
   if (options.verbose || out.size() <= kMost) return out;
   const size_t hidden = out.size() - kMost + 1;
   out.resize(kMost - 1);

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "app/epochs.h"
 #include "app/many_calls.h"
 #include "app/planner.h"
 #include "app/profile.h"
@@ -454,6 +455,15 @@ class Run {
   int64_t device_bytes_ = 0;  // of this rank, as planned
 };
 
+// The configuration as far as it is known before the data are: with --epochs, these say the number of steps,
+// and it is read once more.
+ReadResult read_before_data(const TrainOptions& o, const Job& job, ReadOptions reading) {
+  reading.steps_may_be_open = o.epochs.has_value();
+  if (!o.epochs) return job.read_config(o.config, reading);
+  ReadResult quietly = read_ds_config_file(o.config, reading);
+  return quietly.ok() ? quietly : job.read_config(o.config, reading);
+}
+
 }  // namespace
 
 int run_train(const Arguments& arguments) {
@@ -461,11 +471,19 @@ int run_train(const Arguments& arguments) {
   if (!parse_options(o, arguments)) return 0;
   Job job(o.ranks);
   return job.run([&] {
+    if (job.first())
+      for (const std::string& note : o.notes) std::fprintf(stderr, "note: %s\n", note.c_str());
     AutoValues values = o.values;
-    values.total_steps = o.steps, values.hidden_size = config_of(o.model, 256).width;
-    const ReadOptions reading = job.read_options(o.strict, values);
-    const ReadResult config = job.read_config(o.config, reading);
+    values.hidden_size = config_of(o.model, 256).width;
+    if (!o.epochs) values.total_steps = o.steps;
+    ReadOptions reading = job.read_options(o.strict, values);
+    ReadResult config = read_before_data(o, job, reading);
     const bool connected = tokenize_inputs(o, job, config.config);
+    o.epoch = epoch_length(o, config.config);
+    if (o.epochs) {
+      o.steps = steps_of(*o.epochs, o.epoch), reading.auto_values.total_steps = o.steps;
+      config = job.read_config(o.config, reading);
+    }
     Run run(o, job, config);
     if (job.first()) {
       std::vector<std::string> texts = files_of_data(o.data);

@@ -1,6 +1,7 @@
 #include "app/train_options.h"
 
 #include "app/parse.h"
+#include "app/trainer_names.h"
 #include "core/error.h"
 
 namespace cleave {
@@ -10,7 +11,8 @@ bool parse_options(TrainOptions& o, const Arguments& arguments) {
       "Trains a model from a ds_config.json. One process is one rank; rank and world come from the "
       "environment.\n"
       "Example: cleave train --deepspeed_config ds_config.json --model tiny --data corpus.txt --seq_len 256 "
-      "--steps 200",
+      "--steps 200\n"
+      "Options of Hugging Face's Trainer are taken under its names, or refused with what to write here.",
       "train");
   add_config_option(app, o.config, "the ds_config file", true);
   add_options(app, o.model);
@@ -29,6 +31,9 @@ bool parse_options(TrainOptions& o, const Arguments& arguments) {
   app.add_option("--steps", o.steps, "optimizer steps of the whole training, over resumes too")
       ->capture_default_str()
       ->check(integer(0));
+  app.add_option("--epochs", o.epochs,
+                 "how often all samples are trained on, in place of --steps; a fraction ends inside an epoch")
+      ->check(number(1e-6, 1e9));
   app.add_option("--eval_data", o.eval_data,
                  "validation text or token file; or a blend as --data takes it, of which every source is "
                  "evaluated whole, "
@@ -76,7 +81,11 @@ bool parse_options(TrainOptions& o, const Arguments& arguments) {
                "warnings about the ds_config, and about what changed since a checkpoint, are errors");
   add_options(app, o.ranks);
   add_options(app, o.values);
-  if (!parse(app, arguments)) return false;
+  OwnArguments own = own_arguments(arguments);
+  o.notes = std::move(own.notes);
+  if (!parse(app, std::move(own.arguments))) return false;
+  require(!o.epochs || app.get_option("--steps")->count() == 0, Exit::usage,
+          "--epochs and --steps both say how long the training is; give one of them");
   require(o.resume != "required" || !o.output.empty(), Exit::usage,
           "--resume required needs --output, the folder to resume from");
   for (const auto& [name, given] : {std::pair{"--save_interval", o.save_interval > 0},

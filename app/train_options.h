@@ -4,15 +4,23 @@
 
 namespace cleave {
 
+struct EpochLength {
+  int64_t samples = 0, steps = 1;
+  double epochs(int64_t of_steps) const { return double(of_steps) / double(steps); }
+};
+
 struct TrainOptions {
   ModelOptions model;
   RankOptions ranks;
   AutoValues values;
   std::string config, data, eval_data, jsonl_key = "text", output, export_to, resume = "auto",
                                        resume_check = "on", metrics, trace;
+  std::vector<std::string> notes;  // on options of the command line that change nothing
   std::vector<std::string> texts;  // of which --data and --eval_data were made; see train_tokens.h
   std::shared_ptr<const Tokenizer> tokenizer;  // null: bytes, or nobody said which
   int64_t steps = 100, eval_interval = 0, save_interval = 0, keep_every = 0, trace_steps = 10;
+  std::optional<double> epochs;  // given instead of `steps`, which follows from it once the data are known
+  EpochLength epoch = {};        // of the data, once they are known
   static constexpr int64_t kKept = 2;
   std::optional<int64_t> keep;  // absent: as the ds_config says, or kKept
   double save_minutes = 0;

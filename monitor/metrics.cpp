@@ -69,10 +69,10 @@ std::string to_json(const StepMetrics& m) {
   for (const auto& [name, ms] : m.times_ms)
     times += fmt::format("{}{}:{}", times.empty() ? "" : ",", nlohmann::json(name).dump(), number(ms));
   return fmt::format(
-      R"({{"step":{},"loss":{},"lr":{},"grad_norm":{},"loss_scale":{},"skipped":{},"skipped_total":{},"tokens":{},)"
+      R"({{"step":{},"epoch":{},"loss":{},"lr":{},"grad_norm":{},"loss_scale":{},"skipped":{},"skipped_total":{},"tokens":{},)"
       R"("tokens_per_s":{},"step_ms":{},"mfu":{},"comm_bytes":{{{}}}{}}})",
-      m.step, number(m.loss), number(m.lr), number(m.grad_norm), exact(m.loss_scale), m.skipped,
-      m.skipped_total, m.tokens, number(m.tokens_per_s), number(m.step_ms), number(m.mfu), bytes,
+      m.step, number(m.epoch), number(m.loss), number(m.lr), number(m.grad_norm), exact(m.loss_scale),
+      m.skipped, m.skipped_total, m.tokens, number(m.tokens_per_s), number(m.step_ms), number(m.mfu), bytes,
       times.empty() ? "" : fmt::format(R"(,"times_ms":{{{}}})", times));
 }
 

@@ -15,6 +15,7 @@ namespace cleave {
 // One optimizer step, also one that was skipped.
 struct StepMetrics {
   int64_t step = 0;  // 1-based
+  double epoch = 0;  // how often the data were gone through after this step, a fraction inside of one
   double loss = 0, lr = 0, grad_norm = 0, loss_scale = 1;
   bool skipped = false;
   int64_t skipped_total = 0;

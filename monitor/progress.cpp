@@ -72,7 +72,10 @@ double Progress::seconds_a_step() const {
 
 std::string Progress::status() const {
   const double each = seconds_a_step();
-  return fmt::format("{}/{}  loss {:.4f}  {} tokens/s  ETA {}", step_, options_.total, loss_,
+  std::string epoch;
+  if (options_.steps_per_epoch > 0)
+    epoch = fmt::format("  epoch {:.2f}", double(step_) / double(options_.steps_per_epoch));
+  return fmt::format("{}/{}{}  loss {:.4f}  {} tokens/s  ETA {}", step_, options_.total, epoch, loss_,
                      format_rate(double(tokens_) / each),
                      format_duration(each * double(std::max<int64_t>(0, options_.total - step_))));
 }

@@ -11,9 +11,10 @@
 namespace cleave {
 
 struct ProgressOptions {
-  std::FILE* out = nullptr;  // nullptr: silent, for all ranks but one
-  int64_t total = 0;         // steps of the whole training
-  int64_t done = 0;          // steps before this start, for a resumed run
+  std::FILE* out = nullptr;     // nullptr: silent, for all ranks but one
+  int64_t total = 0;            // steps of the whole training
+  int64_t done = 0;             // steps before this start, for a resumed run
+  int64_t steps_per_epoch = 0;  // 0: epochs are not shown
   bool is_terminal = false;
   int columns = 80;               // of the terminal
   double log_interval_s = 10;     // least time between plain lines

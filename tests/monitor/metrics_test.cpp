@@ -27,6 +27,7 @@ std::vector<json> lines_of(const std::string& text) {
 
 TEST(Metrics, AStepHasExactlyTheDocumentedFieldsInOrder) {
   const StepMetrics m{.step = 3,
+                      .epoch = 1.5,
                       .loss = 2.5,
                       .lr = 1e-4,
                       .grad_norm = 0.75,
@@ -40,7 +41,7 @@ TEST(Metrics, AStepHasExactlyTheDocumentedFieldsInOrder) {
                       .comm_bytes = {{"all_gather", 10}, {"reduce_scatter", 1ll << 40}}};
   EXPECT_EQ(
       to_json(m),
-      R"({"step":3,"loss":2.5,"lr":0.0001,"grad_norm":0.75,"loss_scale":65536,"skipped":true,"skipped_total":2,)"
+      R"({"step":3,"epoch":1.5,"loss":2.5,"lr":0.0001,"grad_norm":0.75,"loss_scale":65536,"skipped":true,"skipped_total":2,)"
       R"("tokens":4096,"tokens_per_s":12345.5,"step_ms":331.8,"mfu":0.41,)"
       R"("comm_bytes":{"all_gather":10,"reduce_scatter":1099511627776}})");
   EXPECT_EQ(json::parse(to_json({}))["comm_bytes"], json::object());

@@ -58,6 +58,19 @@ std::vector<std::string> split(const std::string& text, const std::string& by) {
   return parts;
 }
 
+TEST(Progress, ShowsTheEpochWhereItsLengthIsKnown) {
+  std::FILE* out = std::tmpfile();
+  {
+    Progress progress({.out = out, .total = 10, .steps_per_epoch = 4, .now = [] { return 0.0; }});
+    progress.step(5, 2.5, 1000);
+  }
+  std::rewind(out);
+  char line[100] = {};
+  ASSERT_NE(std::fgets(line, sizeof line, out), nullptr);
+  std::fclose(out);
+  EXPECT_EQ(std::string(line).find("step 5/10  epoch 1.25  loss 2.5000  "), 0u) << line;
+}
+
 TEST(Progress, ALogHasTheFirstTheLastAndALineNowAndThen) {
   Display display(100, false);
   for (int64_t step = 1; step <= 100; ++step) {
