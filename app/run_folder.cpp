@@ -182,6 +182,7 @@ void RunFolder::save(Engine& engine, const json& facts) {
                       options_.dir));
     lock_->require_held();
   });
+  best_ = next_best_;  // what was begun before has ended
   json client = facts;
   client["run"] = run_;
   const std::string tag = fmt::format("global_step{}", step);
@@ -230,6 +231,7 @@ void RunFolder::written(const SavedCheckpoint& saved, int64_t step) {
   // Where nothing is renamed, one of the same step went under another name.
   std::erase_if(mine_, [&](const Found& f) { return f.step == step; });
   mine_.push_back({saved.name, step});
+  if (step == best_) point_at(options_.dir, "best", saved.name);
   let_old_ones_go(step);
 }
 
@@ -248,6 +250,9 @@ void RunFolder::let_old_ones_go(int64_t step) {
     return options_.keep_every > 0 && f.step % options_.keep_every == 0;
   };
   std::erase_if(mine_, stays);
+  const auto best = std::find_if(mine_.begin(), mine_.end(), [&](const Found& f) { return f.step == best_; });
+  const std::optional<Found> kept = best == mine_.end() ? std::nullopt : std::optional(*best);
+  if (kept) mine_.erase(best);
   std::stable_sort(mine_.begin(), mine_.end(), [](auto& a, auto& b) { return a.step < b.step; });
   // Those of later steps are there when an older one was resumed: they are replaced when they are reached.
   auto old = std::count_if(mine_.begin(), mine_.end(), [&](const Found& f) { return f.step <= step; }) -
@@ -261,6 +266,7 @@ void RunFolder::let_old_ones_go(int64_t step) {
     }
     mine_.erase(mine_.begin());
   }
+  if (kept) mine_.push_back(*kept);  // another may be better later
 }
 
 }  // namespace cleave

@@ -55,6 +55,9 @@ class RunFolder {
   // but for `keep_every`. What another run saved stays, and so does whatever is no checkpoint. Where the
   // engine saves behind the training, that goes on, and the save before is finished first.
   void save(Engine& engine, const nlohmann::json& facts);
+  // From the next save on, the checkpoint of this step stays while it is the one, and the file `best` names
+  // it.
+  void keep_best(int64_t step) { next_best_ = step; }
   // Collective. Waits until what was begun is saved, and throws what went wrong.
   void finish(Engine& engine);
   // Says what was saved meanwhile. False where that went wrong on this rank: then all have to finish().
@@ -82,6 +85,7 @@ class RunFolder {
   std::vector<Found> mine_;  // checkpoints of this run in the folder, on the first rank
   std::unique_ptr<nlohmann::json> resumed_;
   int64_t saved_at_ = -1;
+  int64_t best_ = -1, next_best_ = -1;  // steps; the first is read by the thread that saves
   // Written by the thread that saves behind the training.
   std::mutex mutex_;
   std::vector<std::string> news_;  // to be said

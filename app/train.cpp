@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "app/best.h"
 #include "app/epochs.h"
 #include "app/many_calls.h"
 #include "app/planner.h"
@@ -106,6 +107,8 @@ class Run {
     make_engine(world);
     facts_ = run_facts(o_, model_, config_, data_);
     const bool resumed = folder_.resume(*engine_, facts_);
+    if (resumed) best_.restore(folder_.resumed_facts());
+    if (o_.keep_best) folder_.keep_best(best_.step());
     if (!resumed && published_) begin_from_published();
     report_->start(*engine_, world.size(), job_.transport(), job_.threads());
     if (resumed) check_first_loss(batches);
@@ -117,21 +120,20 @@ class Run {
     bool stopped = false;
     job_.together([&] { read_ahead(batches); });
     saved_ = Clock::now();
-    while (engine_->step() < o_.steps && !stopped) {
+    while (engine_->step() < o_.steps && !stopped && !best_.out_of_patience()) {
       step(batches);
       const int64_t at = engine_->step();
       const Votes votes = vote(batches);
       stopped = votes.stop;
       if (stopped || at == o_.steps) break;
-      if (votes.save || (o_.save_interval > 0 && at % o_.save_interval == 0)) save(&batches);
-      if (o_.eval_interval > 0 && at % o_.eval_interval == 0) evaluate();
+      save_and_evaluate(batches, votes.save || (o_.save_interval > 0 && at % o_.save_interval == 0),
+                        o_.eval_interval > 0 && at % o_.eval_interval == 0);
     }
     engine_->synchronize();
     if (stopped) say("stop requested: " + saving(fmt::format("after step {}", engine_->step())));
-    save(&batches);
+    save_and_evaluate(batches, true, !stopped && eval_ && evaluated_at_ != engine_->step());
     folder_.finish(*engine_);
-    if (!stopped && eval_) evaluate();
-    if (!stopped) write_export();
+    if (!stopped) say_best(), write_export();
     profile_->end();
     report_->end(*engine_);
     if (!stopped && o_.ngrams && job_.first())
@@ -307,7 +309,7 @@ class Run {
       return engine_->train_batch(data);
     } catch (const Error& e) {
       if (e.exit() == Exit::data) {
-        say(fmt::format("saving what was before step {}", engine_->step() + 1));
+        say(saving(fmt::format("what was before step {}", engine_->step() + 1)));
         save(), folder_.finish(*engine_);
         fail(Exit::data, "{}; {}", e.what(), samples_of_next_step(batches));
       }
@@ -334,6 +336,25 @@ class Run {
                           data_.files()[size_t(place.source)].path());
     }
     return config_.train_batch_size > kShown ? text + " and others" : text;
+  }
+
+  // Where an evaluation decides what is kept, a save comes behind it and has what it found; else before it,
+  // because an evaluation may take long.
+  void save_and_evaluate(TokenBatches& batches, bool saves, bool evaluates) {
+    if (saves && !o_.judges()) save(&batches);
+    if (evaluates) evaluate();
+    const bool better = evaluates && o_.judges() && best_.take(engine_->step(), validation_loss_);
+    if (o_.keep_best) folder_.keep_best(best_.step());
+    if (o_.judges() && (saves || (better && o_.keep_best))) save(&batches);
+  }
+
+  void say_best() {
+    if (best_.out_of_patience())
+      say(fmt::format("stopped early after step {}: {} evaluations in a row brought no smaller loss",
+                      engine_->step(), best_.waited()));
+    if (o_.judges() && best_.step() >= 0)
+      say(fmt::format("smallest validation loss: {:.6g}, after step {}{}", best_.loss(), best_.step(),
+                      o_.keep_best ? fmt::format("; {}/best names its checkpoint", o_.output) : ""));
   }
 
   // Data that cannot be read stand for rows without targets, so that all ranks come to the end of the
@@ -367,11 +388,12 @@ class Run {
             "--eval_data {}: no token has a loss: its loss mask or its documents hide every target",
             o_.eval_data);
     validation_loss_ = result.loss;
+    evaluated_at_ = engine_->step();
     report_->evaluation(engine_->step(), validation_loss_);
   }
 
-  // Of what was saved last. ds_config's own way to ask for it names no folder, so it has one here, which the
-  // next end of the training replaces.
+  // Of what was saved last, or of the best. ds_config's own way to ask for it names no folder, so it has one
+  // here, which the next end of the training replaces.
   void write_export() {
     const bool asked = config_.zero.stage3_gather_16bit_weights_on_model_save;
     if (o_.export_to.empty() && !asked) return;
@@ -381,8 +403,9 @@ class Run {
     const std::string target = o_.export_to.empty() ? o_.output + "/hugging_face" : o_.export_to;
     job_.together([&] {
       if (job_.first())
-        say(export_checkpoint(o_.output, latest_checkpoint(o_.output), target,
-                              {.dtype = model_dtype(config_)}));
+        say(export_checkpoint(
+            o_.output, latest_checkpoint(o_.output, best_.step() >= 0 && o_.keep_best ? "best" : "latest"),
+            target, {.dtype = model_dtype(config_)}));
     });
   }
 
@@ -390,6 +413,7 @@ class Run {
   void save(TokenBatches* batches = nullptr) {
     profile_->timed(Phase::checkpoint, [&] {
       nlohmann::json facts = facts_;
+      if (o_.judges()) facts["best"] = best_.json();
       if (batches && o_.resume_check == "on" && folder_.would_save(*engine_))
         if (const auto first = FirstLoss::of_next_step(*engine_, *batches, job_))
           facts["first_loss"] = first->json();
@@ -451,6 +475,8 @@ class Run {
   int data_ranks_ = 1;
   std::unique_ptr<Profile> profile_;
   double validation_loss_ = 0;
+  int64_t evaluated_at_ = -1;  // step
+  Best best_{{o_.patience, o_.threshold}};
   Clock::time_point saved_;
   int64_t device_bytes_ = 0;  // of this rank, as planned
 };

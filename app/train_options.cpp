@@ -55,6 +55,14 @@ bool parse_options(TrainOptions& o, const Arguments& arguments) {
   app.add_option("--keep_every", o.keep_every,
                  "also keep those of steps that are multiples of this (0: none)")
       ->check(integer(0));
+  app.add_flag("--keep_best", o.keep_best,
+               "also save where an evaluation has the smallest loss yet, and keep the last such checkpoint: "
+               "OUTPUT/best names it, --tag best takes it, and --export writes it");
+  app.add_option("--early_stopping_patience", o.patience,
+                 "end after so many evaluations in a row that bring no smaller loss (0: never)")
+      ->check(integer(0));
+  app.add_option("--early_stopping_threshold", o.threshold, "by how much a loss has to be smaller for that")
+      ->check(number(0));
   app.add_option("--resume", o.resume, "auto, required, never, or a checkpoint's name")
       ->capture_default_str();
   app.add_option("--resume_check", o.resume_check,
@@ -90,10 +98,17 @@ bool parse_options(TrainOptions& o, const Arguments& arguments) {
           "--resume required needs --output, the folder to resume from");
   for (const auto& [name, given] : {std::pair{"--save_interval", o.save_interval > 0},
                                     {"--save_minutes", o.save_minutes > 0},
-                                    {"--keep_every", o.keep_every > 0}})
+                                    {"--keep_every", o.keep_every > 0},
+                                    {"--keep_best", o.keep_best}})
     require(!given || !o.output.empty(), Exit::usage, "{} needs --output, the folder of checkpoints", name);
   require(o.export_to.empty() || !o.output.empty(), Exit::usage,
           "--export needs --output, the folder of the checkpoint that it is made from");
+  for (const auto& [name, given] :
+       {std::pair{"--keep_best", o.keep_best}, {"--early_stopping_patience", o.patience > 0}})
+    require(!given || (!o.eval_data.empty() && o.eval_interval > 0), Exit::usage,
+            "{} needs --eval_data, and --eval_interval, the steps between evaluations", name);
+  require(o.threshold == 0 || o.patience > 0, Exit::usage,
+          "--early_stopping_threshold needs --early_stopping_patience, the evaluations to wait");
   require(!o.ngrams || !o.eval_data.empty(), Exit::usage, "--ngrams needs --eval_data");
   return true;
 }

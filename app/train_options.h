@@ -25,6 +25,11 @@ struct TrainOptions {
   std::optional<int64_t> keep;  // absent: as the ds_config says, or kKept
   double save_minutes = 0;
   uint64_t seed = 42;
+  int64_t patience = 0;    // evaluations without a better loss before the training ends; 0: it goes on
+  double threshold = 0;    // what is better by no more than this is not
+  bool keep_best = false;  // the checkpoint with the smallest validation loss
+  // Whether evaluations decide what is kept, or when the training ends.
+  bool judges() const { return keep_best || patience > 0; }
   bool pack = false, strict = false, reset_optimizer = false, ngrams = false, verbose = false, quiet = false;
 };
 

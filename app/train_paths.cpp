@@ -32,7 +32,7 @@ OutputPaths paths_of(const TrainOptions& o, const DsConfig& config, int world) {
   if (!o.trace.empty())
     for (int rank = 0; rank < world; ++rank) p.file("--trace", Trace::file_of(o.trace, rank, world));
   p.file("--metrics", o.metrics);
-  p.folder("--output", o.output, {"latest", "run.lock"});
+  p.folder("--output", o.output, {"latest", "best", "run.lock"});
   if (config.flops_profiler.enabled) p.file("flops_profiler.output_file", config.flops_profiler.output_file);
   const CsvMonitor tables(config.csv_monitor.output_path, config.csv_monitor.job_name);
   if (config.csv_monitor.enabled)

@@ -155,8 +155,7 @@ void put_in_place(const fs::path& dir, const Place& place, const std::string& ta
     if (fs::exists(target)) fs::rename(target, old);
     fs::rename(place.folder, target);
   }
-  write_whole(dir / "latest", place.saved.name + "\n");
-  sync_folder(dir);
+  point_at(dir, "latest", place.saved.name);
   if (place.saved.renamed) return remove_checkpoint(old);
   bool behind = false;  // the new one's number
   for (int n = 1;; ++n) {
@@ -230,6 +229,11 @@ SavedCheckpoint save_checkpoint(const fs::path& dir, const std::string& tag,
     put_in_place(dir, place, tag);
   });
   return saved;
+}
+
+void point_at(const fs::path& dir, const std::string& pointer, const std::string& name) {
+  write_whole(dir / pointer, name + "\n");
+  sync_folder(dir);
 }
 
 void remove_checkpoint(const fs::path& folder) {

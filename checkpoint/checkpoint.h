@@ -121,8 +121,12 @@ std::vector<std::string> checkpoint_folders(const std::filesystem::path& dir);
 // Throws std::filesystem::filesystem_error.
 void remove_checkpoint(const std::filesystem::path& folder);
 
-// The name that the file `latest` holds. Error(checkpoint) when there is no such file, or no name in it.
-std::string latest_checkpoint(const std::filesystem::path& dir);
+// The name that the file `latest`, or another `pointer`, holds. Error(checkpoint) when there is no such file,
+// or no name in it.
+std::string latest_checkpoint(const std::filesystem::path& dir, const std::string& pointer = "latest");
+// Makes the file `pointer` hold the name of a checkpoint in dir. Throws std::filesystem::filesystem_error or
+// Error(checkpoint).
+void point_at(const std::filesystem::path& dir, const std::string& pointer, const std::string& name);
 
 // Whether a name stays in the folder that it is put into.
 bool is_plain_name(std::string_view name);

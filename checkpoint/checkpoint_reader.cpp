@@ -31,23 +31,26 @@ std::string complete_in(const fs::path& dir) {
 
 }  // namespace
 
-std::string latest_checkpoint(const fs::path& dir) {
-  require(is_there(dir / "latest"), Exit::checkpoint,
-          "{} has no file 'latest', which names the checkpoint to go on from; complete ones there: {}",
-          dir.string(), complete_in(dir));
-  std::string name = text_of(dir / "latest");
+std::string latest_checkpoint(const fs::path& dir, const std::string& pointer) {
+  require(is_there(dir / pointer), Exit::checkpoint,
+          "{} has no file '{}', which names the checkpoint to go on from; complete ones there: {}",
+          dir.string(), pointer, complete_in(dir));
+  std::string name = text_of(dir / pointer);
   name.erase(name.find_last_not_of(" \n\r\t") + 1);
   require(is_plain_name(name), Exit::checkpoint,
           "{} is damaged: it holds {}, which is not the name of a checkpoint in that folder; complete ones "
           "there: {}",
-          (dir / "latest").string(), in_quotes(name), complete_in(dir));
+          (dir / pointer).string(), in_quotes(name), complete_in(dir));
   return name;
 }
 
 CheckpointReader::CheckpointReader(const fs::path& dir, const std::string& tag) {
   require(is_plain_name(tag), Exit::checkpoint, "{} is not the name of a checkpoint in {}", in_quotes(tag),
           dir.string());
-  path_ = dir / (tag == "latest" ? latest_checkpoint(dir) : tag);
+  // A checkpoint may be called best, too.
+  std::error_code none;
+  const bool points = tag == "latest" || (tag == "best" && fs::is_regular_file(dir / tag, none));
+  path_ = dir / (points ? latest_checkpoint(dir, tag) : tag);
   if (!is_there(path_ / "manifest.json")) {
     fail(Exit::checkpoint, "checkpoint {} does not exist or is incomplete; complete ones in {}: {}",
          path_.string(), dir.string(), complete_in(dir));
