@@ -135,13 +135,17 @@ void Report::step(const Engine& engine, const StepResult& r, double seconds,
   }
 }
 
-void Report::evaluation(int64_t step, double loss) {
+void Report::evaluation(int64_t step, const std::string& data, double loss) {
   if (!sinks_) return;
-  line(fmt::format("step {}: validation loss {:.6g}", step, loss));
-  if (sinks_->metrics) sinks_->metrics->evaluation(step, loss);
+  const EvaluationMetrics m{
+      .step = step, .epoch = sinks_->options.epoch.epochs(step), .data = data, .loss = loss};
+  line(fmt::format("step {}: validation loss {}{:.6g}, perplexity {:.6g}", step,
+                   data.empty() ? "" : "of " + data + " ", loss, m.perplexity()));
+  if (sinks_->metrics) sinks_->metrics->evaluation(m);
+  const std::string tag = "Train/Samples/eval_loss" + (data.empty() ? "" : "_" + data);
   const int64_t samples = step * sinks_->config.config.train_batch_size;
-  if (sinks_->tensorboard) sinks_->tensorboard->scalar("Train/Samples/eval_loss", loss, samples);
-  if (sinks_->csv) sinks_->csv->scalar("Train/Samples/eval_loss", loss, samples);
+  if (sinks_->tensorboard) sinks_->tensorboard->scalar(tag, loss, samples);
+  if (sinks_->csv) sinks_->csv->scalar(tag, loss, samples);
 }
 
 void Report::line(const std::string& text) {

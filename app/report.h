@@ -21,7 +21,8 @@ class Report {
   void start(const Engine& engine, int ranks, const std::string& transport, const std::string& threads);
   void step(const Engine& engine, const StepResult& result, double seconds,
             const std::optional<PhaseTimes>& times);
-  void evaluation(int64_t step, double loss);
+  // `data`: the name of what was evaluated; may be empty.
+  void evaluation(int64_t step, const std::string& data, double loss);
   void line(const std::string& text);
   void end(const Engine& engine);
 

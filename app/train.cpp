@@ -72,8 +72,8 @@ class Run {
     check_kernels(model_, job.device());
     if (!is_preset(o_.model.model) && !weights_in(o_.model.model).empty())
       published_.emplace(o_.model.model, model_);
-    if (!o_.eval_data.empty())
-      eval_.emplace(o_.eval_data, TokenFile::Options{.vocab = model_.vocab}, "--eval_data");
+    for (const EvalSet& set : o_.eval_sets)
+      eval_.emplace_back(set.data, TokenFile::Options{.vocab = model_.vocab}, "--eval_data");
   }
 
   // Before anything is started, alike on every rank: Error(usage) where an output would overwrite an input,
@@ -84,7 +84,7 @@ class Run {
     paths_of(o_, config_, job_.info().world).require_distinct();
     if (!config_.product_choices.empty()) Choices::of_process().replay(choices_in(config_.product_choices));
     batches_of(job_.info().rank, job_.info().world);
-    if (eval_) eval_batches();
+    for (const DataSources& data : eval_) eval_batches(data);
     if (!o_.export_to.empty()) require_free(o_.export_to);
     if (job_.first())
       for (const std::string& w : warnings_of_many_calls(
@@ -131,13 +131,14 @@ class Run {
     }
     engine_->synchronize();
     if (stopped) say("stop requested: " + saving(fmt::format("after step {}", engine_->step())));
-    save_and_evaluate(batches, true, !stopped && eval_ && evaluated_at_ != engine_->step());
+    save_and_evaluate(batches, true, !stopped && !eval_.empty() && evaluated_at_ != engine_->step());
     folder_.finish(*engine_);
     if (!stopped) say_best(), write_export();
     profile_->end();
     report_->end(*engine_);
     if (!stopped && o_.ngrams && job_.first())
-      for (const std::string& line : ngram_lines(data_, *eval_, o_.model.model, validation_loss_)) say(line);
+      for (const std::string& line : ngram_lines(data_, eval_[0], o_.model.model, validation_loss_))
+        say(line);
     return int(stopped ? Exit::stopped : Exit::ok);
   }
 
@@ -150,7 +151,7 @@ class Run {
     job_.together([&] {
       if (job_.first()) {
         paths_of(o_, config_, job_.info().world).require_writable();
-        if (eval_) eval_->check_all();
+        for (const DataSources& data : eval_) data.check_all();
         report_.emplace(true, o_, read_);
       } else {
         OutputPaths mine;
@@ -226,13 +227,13 @@ class Run {
                                           .document_mask = o_.model.document_mask});
   }
 
-  EvalBatches eval_batches() const {
-    return EvalBatches(eval_->files(), {.seq_len = o_.model.seq_len,
-                                        .micro_batch = config_.train_micro_batch_size_per_gpu,
-                                        .rank = place_.data,
-                                        .ranks = data_ranks_,
-                                        .pack = o_.pack,
-                                        .document_mask = o_.model.document_mask});
+  EvalBatches eval_batches(const DataSources& data) const {
+    return EvalBatches(data.files(), {.seq_len = o_.model.seq_len,
+                                      .micro_batch = config_.train_micro_batch_size_per_gpu,
+                                      .rank = place_.data,
+                                      .ranks = data_ranks_,
+                                      .pack = o_.pack,
+                                      .document_mask = o_.model.document_mask});
   }
 
   // Until the next step's data are there; throws what is wrong with them.
@@ -359,8 +360,8 @@ class Run {
 
   // Data that cannot be read stand for rows without targets, so that all ranks come to the end of the
   // evaluation; then all save and throw what is wrong.
-  void evaluate() {
-    EvalBatches batches = eval_batches();
+  double loss_on(const DataSources& data, const EvalSet& set) {
+    EvalBatches batches = eval_batches(data);
     const int64_t rows = config_.train_micro_batch_size_per_gpu * o_.model.seq_len;
     const std::vector<int32_t> input(size_t(rows), 0), targets(size_t(rows), kIgnoredTarget);
     std::vector<int32_t> documents(size_t(o_.model.document_mask ? rows : 0), 0);
@@ -379,17 +380,24 @@ class Run {
         },
         int(batches.micros()));
     try {
-      eval_->require_unchanged();
+      data.require_unchanged();
     } catch (const Error&) {
       failure = std::current_exception();
     }
     if (job_.any(bool(failure))) save_and_throw(failure);
     require(result.targets > 0, Exit::data,
             "--eval_data {}: no token has a loss: its loss mask or its documents hide every target",
-            o_.eval_data);
-    validation_loss_ = result.loss;
+            set.data);
+    return result.loss;
+  }
+
+  void evaluate() {
+    for (size_t i = 0; i < eval_.size(); ++i) {
+      const double loss = loss_on(eval_[i], o_.eval_sets[i]);
+      if (i == 0) validation_loss_ = loss;
+      report_->evaluation(engine_->step(), o_.eval_sets[i].name, loss);
+    }
     evaluated_at_ = engine_->step();
-    report_->evaluation(engine_->step(), validation_loss_);
   }
 
   // Of what was saved last, or of the best. ds_config's own way to ask for it names no folder, so it has one
@@ -462,7 +470,7 @@ class Run {
   const ReadResult& read_;
   const DsConfig& config_;
   DataSources data_;
-  std::optional<DataSources> eval_;
+  std::vector<DataSources> eval_;  // as the options' eval_sets
   ModelConfig model_;
   std::optional<PublishedModel> published_;  // whose weights training begins with
   std::optional<Report> report_;
@@ -474,8 +482,8 @@ class Run {
   MeshPlace place_;  // all ranks of a pipe read the same samples
   int data_ranks_ = 1;
   std::unique_ptr<Profile> profile_;
-  double validation_loss_ = 0;
-  int64_t evaluated_at_ = -1;  // step
+  double validation_loss_ = 0;  // of the first of them
+  int64_t evaluated_at_ = -1;   // step
   Best best_{{o_.patience, o_.threshold}};
   Clock::time_point saved_;
   int64_t device_bytes_ = 0;  // of this rank, as planned
@@ -513,7 +521,8 @@ int run_train(const Arguments& arguments) {
     Run run(o, job, config);
     if (job.first()) {
       std::vector<std::string> texts = files_of_data(o.data);
-      for (const std::string& file : files_of_data(o.eval_data, "--eval_data")) texts.push_back(file);
+      for (const EvalSet& set : o.eval_sets)
+        for (const std::string& file : files_of_data(set.data, "--eval_data")) texts.push_back(file);
       warn_of_raw_bytes(texts);
     }
     const Planner planner(run.model(), o.model, job.info().world, reading, job.info().local_size,

@@ -1,10 +1,46 @@
 #include "app/train_options.h"
 
+#include <algorithm>
+#include <filesystem>
+
 #include "app/parse.h"
 #include "app/trainer_names.h"
 #include "core/error.h"
 
 namespace cleave {
+
+namespace {
+
+// NAME=DATA, where NAME is a word; a file may have such a name, too, and is meant where it is there.
+EvalSet eval_set_of(const std::string& text) {
+  const size_t equals = text.find('=');
+  const std::string name = text.substr(0, equals == std::string::npos ? 0 : equals);
+  const auto in_word = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-';
+  };
+  std::error_code none;
+  if (name.empty() || !std::all_of(name.begin(), name.end(), in_word) || std::filesystem::exists(text, none))
+    return {"", text};
+  return {name, text.substr(equals + 1)};
+}
+
+std::vector<EvalSet> eval_sets_of(const std::vector<std::string>& given) {
+  std::vector<EvalSet> sets;
+  for (const std::string& text : given) {
+    if (text.empty()) continue;
+    EvalSet set = eval_set_of(text);
+    require(!set.data.empty(), Exit::usage, "--eval_data {}: no data stand behind the name", text);
+    const bool taken =
+        std::any_of(sets.begin(), sets.end(), [&](const EvalSet& s) { return s.name == set.name; });
+    require(!taken, Exit::usage,
+            "--eval_data: {}; give each a name of its own, as in --eval_data books=books.txt",
+            set.name.empty() ? "two have no name" : fmt::format("two are called {}", set.name));
+    sets.push_back(std::move(set));
+  }
+  return sets;
+}
+
+}  // namespace
 
 bool parse_options(TrainOptions& o, const Arguments& arguments) {
   CLI::App app(
@@ -34,10 +70,14 @@ bool parse_options(TrainOptions& o, const Arguments& arguments) {
   app.add_option("--epochs", o.epochs,
                  "how often all samples are trained on, in place of --steps; a fraction ends inside an epoch")
       ->check(number(1e-6, 1e9));
-  app.add_option("--eval_data", o.eval_data,
-                 "validation text or token file; or a blend as --data takes it, of which every source is "
-                 "evaluated whole, "
-                 "in order, whatever its weight");
+  std::vector<std::string> eval_data;
+  app.add_option(
+         "--eval_data", eval_data,
+         "validation text or token file, or a blend as --data takes it, of which every source is "
+         "evaluated whole, in order, whatever its weight; NAME=DATA names it, and may be given several "
+         "times: the first is the one that decides what is the best")
+      ->allow_extra_args(false)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   app.add_option("--eval_interval", o.eval_interval, "steps between evaluations (0: at the end only)")
       ->check(integer(0));
   app.add_option("--seed", o.seed, "of weights, dropout and sample order")
@@ -92,6 +132,7 @@ bool parse_options(TrainOptions& o, const Arguments& arguments) {
   OwnArguments own = own_arguments(arguments);
   o.notes = std::move(own.notes);
   if (!parse(app, std::move(own.arguments))) return false;
+  o.eval_sets = eval_sets_of(eval_data);
   require(!o.epochs || app.get_option("--steps")->count() == 0, Exit::usage,
           "--epochs and --steps both say how long the training is; give one of them");
   require(o.resume != "required" || !o.output.empty(), Exit::usage,
@@ -105,11 +146,11 @@ bool parse_options(TrainOptions& o, const Arguments& arguments) {
           "--export needs --output, the folder of the checkpoint that it is made from");
   for (const auto& [name, given] :
        {std::pair{"--keep_best", o.keep_best}, {"--early_stopping_patience", o.patience > 0}})
-    require(!given || (!o.eval_data.empty() && o.eval_interval > 0), Exit::usage,
+    require(!given || (!o.eval_sets.empty() && o.eval_interval > 0), Exit::usage,
             "{} needs --eval_data, and --eval_interval, the steps between evaluations", name);
   require(o.threshold == 0 || o.patience > 0, Exit::usage,
           "--early_stopping_threshold needs --early_stopping_patience, the evaluations to wait");
-  require(!o.ngrams || !o.eval_data.empty(), Exit::usage, "--ngrams needs --eval_data");
+  require(!o.ngrams || !o.eval_sets.empty(), Exit::usage, "--ngrams needs --eval_data");
   return true;
 }
 

@@ -9,12 +9,18 @@ struct EpochLength {
   double epochs(int64_t of_steps) const { return double(of_steps) / double(steps); }
 };
 
+// What a run is evaluated on: NAME=DATA, or DATA alone, without a name.
+struct EvalSet {
+  std::string name, data;
+};
+
 struct TrainOptions {
   ModelOptions model;
   RankOptions ranks;
   AutoValues values;
-  std::string config, data, eval_data, jsonl_key = "text", output, export_to, resume = "auto",
-                                       resume_check = "on", metrics, trace;
+  std::string config, data, jsonl_key = "text", output, export_to, resume = "auto", resume_check = "on",
+                            metrics, trace;
+  std::vector<EvalSet> eval_sets;  // of --eval_data, in order; the first decides what is the best
   std::vector<std::string> notes;  // on options of the command line that change nothing
   std::vector<std::string> texts;  // of which --data and --eval_data were made; see train_tokens.h
   std::shared_ptr<const Tokenizer> tokenizer;  // null: bytes, or nobody said which

@@ -24,7 +24,8 @@ OutputPaths paths_of(const TrainOptions& o, const DsConfig& config, int world) {
     for (const std::string& file : {names.bin, names.idx, names.mask}) p.input(option, file);
   };
   for (const std::string& path : files_of_data(o.data)) tokens("--data", path);
-  for (const std::string& path : files_of_data(o.eval_data, "--eval_data")) tokens("--eval_data", path);
+  for (const EvalSet& set : o.eval_sets)
+    for (const std::string& path : files_of_data(set.data, "--eval_data")) tokens("--eval_data", path);
   for (const std::string& text : o.texts) p.input("the text", text);
   if (o.tokenizer) p.input("--tokenizer", o.tokenizer->path());
   p.input("cleave.product_choices", config.product_choices);

@@ -61,6 +61,8 @@ const std::string& prepared(const std::string& path, bool append) {
 
 }  // namespace
 
+double EvaluationMetrics::perplexity() const { return std::exp(loss); }
+
 std::string to_json(const StepMetrics& m) {
   std::string bytes;
   for (const auto& [name, count] : m.comm_bytes)
@@ -90,9 +92,12 @@ void MetricsFile::event(std::string_view name, std::string_view fields) {
 
 void MetricsFile::start(std::string_view fields) { event("start", fields); }
 void MetricsFile::end(std::string_view fields) { event("end", fields); }
-void MetricsFile::evaluation(int64_t step, double loss) {
+void MetricsFile::evaluation(const EvaluationMetrics& m) {
+  const std::string data = m.data.empty() ? "" : fmt::format(R"("data":{},)", nlohmann::json(m.data).dump());
   file_.write(
-      fmt::format("{{\"event\":\"evaluation\",\"step\":{},\"validation_loss\":{}}}\n", step, number(loss)));
+      fmt::format(R"({{"event":"evaluation","step":{},"epoch":{},{}"validation_loss":{},"perplexity":{}}})",
+                  m.step, number(m.epoch), data, number(m.loss), number(m.perplexity())) +
+      "\n");
 }
 void MetricsFile::choices(const std::map<std::string, std::string>& made) {
   event("choices", nlohmann::json{{"choices", made}}.dump());

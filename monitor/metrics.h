@@ -30,6 +30,15 @@ struct StepMetrics {
 // as strings, because JSON has no such numbers.
 std::string to_json(const StepMetrics& metrics);
 
+// One evaluation of one of the data sets that a run is evaluated on.
+struct EvaluationMetrics {
+  int64_t step = 0;  // after which
+  double epoch = 0;
+  std::string data = {};  // the set's name, where it has one
+  double loss = 0;
+  double perplexity() const;
+};
+
 class MetricsFile {
  public:
   // append: a resumed run adds to what is there; a last line that a kill left unfinished is taken away. Steps
@@ -40,8 +49,9 @@ class MetricsFile {
   // `fields` is the text of a JSON object; the line is {"event": "start", ...its members in their order}.
   void start(std::string_view fields);
   void step(const StepMetrics& metrics);
-  // {"event": "evaluation", "step": 20, "validation_loss": 1.5}, after the steps that it evaluates.
-  void evaluation(int64_t step, double loss);
+  // {"event": "evaluation", "step": 20, "epoch": 0.5, "data": "books", "validation_loss": 1.5,
+  // "perplexity": 4.48}, after the steps that it evaluates; without "data" where the set has no name.
+  void evaluation(const EvaluationMetrics& metrics);
   // {"event": "choices", "choices": {name: what was chosen, ...}}, which choices_in finds again.
   void choices(const std::map<std::string, std::string>& made);
   void end(std::string_view fields);

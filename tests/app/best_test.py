@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """The checkpoint with the smallest validation loss, and trainings that end when it comes no more. Usage: best_test.py CLEAVE"""
 import json
+import math
 import random
 import unittest
 
@@ -72,6 +73,27 @@ class Best(AppTest):
         r, _, lines = self.run_with("--output", whole, *options)
         self.assertIn(f"stopped early after step {last}", r.stdout)
         self.assertEqual([line for line in lines if "loss" in line and line["step"] > last], [])
+
+    def test_several_sets_are_evaluated_by_name_and_the_first_decides(self):
+        metrics, out = self.dir / "m.jsonl", self.dir / "out"
+        r = self.train("--metrics", metrics, "--eval_data", f"letters={self.other}", "--eval_data", f"words={self.text}", "--eval_interval", 4,
+                       "--output", out, "--keep_best", steps=40, ranks=2)
+        lines = [e for e in map(json.loads, metrics.read_text().splitlines()) if e.get("event") == "evaluation"]
+        self.assertEqual([(e["step"], e["data"]) for e in lines[:4]], [(4, "letters"), (4, "words"), (8, "letters"), (8, "words")])
+        for e in lines:
+            self.assertAlmostEqual(e["perplexity"] / math.exp(e["validation_loss"]), 1, delta=1e-6)
+        letters = {e["step"]: e["validation_loss"] for e in lines if e["data"] == "letters"}
+        self.assertEqual((out / "best").read_text(), f"global_step{min(letters, key=letters.get)}\n")
+        self.assertIn("validation loss of words ", r.stdout)
+        for name, data in ("letters", self.other), ("words", self.text):  # what eval says of the same weights
+            loss = float(self.run_cleave("eval", out, "--data", data).stdout.split()[1])
+            self.assertAlmostEqual(loss / [e for e in lines if e["data"] == name][-1]["validation_loss"], 1, delta=1e-3)
+        odd = self.dir / "a=b.txt"
+        odd.write_text(self.other.read_text())
+        self.assertNotIn("validation loss of", self.train("--eval_data", odd, ranks=1).stdout)
+        twice = ["--eval_data", f"a={self.other}", "--eval_data", f"a={self.text}"]
+        self.assertIn("two are called a", self.train(*twice, ranks=1, code=2).stderr)
+        self.assertIn("two have no name", self.train("--eval_data", self.other, "--eval_data", self.text, ranks=1, code=2).stderr)
 
     def test_options_that_lack_another_one_are_refused(self):
         for args, says in [(["--keep_best", "--eval_interval", 2, "--eval_data", self.other], "--keep_best needs --output"),

@@ -122,11 +122,18 @@ TEST(MetricsFile, HasALineForEachEvaluationThatIsNoStep) {
   const Scratch scratch;
   const std::string path = scratch.path("m.jsonl");
   MetricsFile file(path);
-  file.evaluation(20, 1.25), file.evaluation(40, std::nan(""));
+  file.evaluation({.step = 20, .epoch = 0.5, .loss = 0});
+  file.evaluation({.step = 20, .data = "a \"b\"", .loss = 1});
+  file.evaluation({.step = 40, .loss = std::nan("")});
   const std::vector<json> lines = lines_of(scratch.read("m.jsonl"));
-  ASSERT_EQ(lines.size(), 2u);
-  EXPECT_EQ(lines[0], (json{{"event", "evaluation"}, {"step", 20}, {"validation_loss", 1.25}}));
-  EXPECT_EQ(lines[1]["validation_loss"], "nan");
+  ASSERT_EQ(lines.size(), 3u);
+  EXPECT_EQ(
+      lines[0],
+      (json{
+          {"event", "evaluation"}, {"step", 20}, {"epoch", 0.5}, {"validation_loss", 0}, {"perplexity", 1}}));
+  EXPECT_EQ(lines[1]["data"], "a \"b\"");
+  EXPECT_NEAR(lines[1]["perplexity"].get<double>(), 2.718281828, 1e-8);
+  EXPECT_EQ(lines[2]["validation_loss"], "nan");
 }
 
 TEST(MetricsFile, EveryLineIsThereAtOnce) {
