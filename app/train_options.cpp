@@ -55,8 +55,10 @@ bool parse_options(TrainOptions& o, const Arguments& arguments) {
   app.add_option(
          "--data", o.data,
          "a text or .jsonl, which --tokenizer turns into a token file once (in OUTPUT/tokens or the user's "
-         "cache); or a token file: Megatron's .bin with .idx, llm.c or nanoGPT .bin; or a blend: "
-         "\"0.7 a.bin 0.3 b.bin\", or @FILE with a line for each source")
+         "cache); or a token file: Megatron's .bin with .idx, llm.c or nanoGPT .bin; or several: a folder, a "
+         "pattern or a list, each file as often as it is large; or a blend: \"0.7 a.bin 0.3 b.bin\", or "
+         "@FILE "
+         "with a line for each source")
       ->required();
   app.add_option("--jsonl_key", o.jsonl_key, "of the document in each line of a .jsonl")
       ->capture_default_str();

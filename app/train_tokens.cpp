@@ -10,14 +10,14 @@
 namespace cleave {
 
 bool tokenize_inputs(TrainOptions& o, Job& job, const DsConfig& config) {
-  const auto files_of = [&](const std::string* input) {
-    return files_of_data(*input, input == &o.data ? "--data" : "--eval_data");
+  const auto option_of = [&](const std::string* input) {
+    return input == &o.data ? "--data" : "--eval_data";
   };
   std::vector<std::string*> inputs{&o.data};
   for (EvalSet& set : o.eval_sets) inputs.push_back(&set.data);
   bool text = false;
   for (const std::string* input : inputs) {
-    const std::vector<std::string> files = files_of(input);
+    const std::vector<std::string> files = files_of_data(*input, option_of(input));
     text = text || std::any_of(files.begin(), files.end(), is_text);
   }
   if (!text && o.model.tokenizer.empty()) return false;
@@ -26,20 +26,17 @@ bool tokenize_inputs(TrainOptions& o, Job& job, const DsConfig& config) {
   require_tokenizer_fits(*o.tokenizer, config_of(o.model, o.tokenizer->vocab_size()).vocab,
                          "--model " + o.model.model);
   if (!text) return false;
-  for (const std::string* input : inputs) {
-    const std::vector<std::string> files = files_of(input);
-    require(
-        files == std::vector{*input} || std::none_of(files.begin(), files.end(), is_text), Exit::usage,
-        "{} blends texts, which have to be token files first: cleave data tokenize TEXT BIN --tokenizer {}",
-        input == &o.data ? "--data" : "--eval_data", o.tokenizer->path());
-  }
   job.connect(config);
   const std::string folder = token_cache_folder(o.output);
   for (std::string* input : inputs) {
-    if (files_of(input) != std::vector{*input} || !is_text(*input)) continue;
-    o.texts.push_back(*input);
-    if (job.first() && !is_json_lines(*input)) warn_of_raw_bytes({*input});
-    *input = cached_tokens(job, *o.tokenizer, *input, o.jsonl_key, folder, o.quiet);
+    std::vector<DataFile> sources = sources_of_data(*input, option_of(input));
+    for (DataFile& source : sources) {
+      if (!is_text(source.path)) continue;
+      o.texts.push_back(source.path);
+      if (job.first() && !is_json_lines(source.path)) warn_of_raw_bytes({source.path});
+      source.path = cached_tokens(job, *o.tokenizer, source.path, o.jsonl_key, folder, o.quiet);
+    }
+    *input = as_data(sources);
   }
   return true;
 }

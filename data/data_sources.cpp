@@ -1,9 +1,11 @@
 #include "data/data_sources.h"
 
+#include <glob.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <charconv>
+#include <filesystem>
 #include <numeric>
 #include <optional>
 #include <sstream>
@@ -11,10 +13,7 @@
 namespace cleave {
 namespace {
 
-struct Weighted {
-  double weight = 1;
-  std::string path;
-};
+namespace fs = std::filesystem;
 
 std::optional<double> weight_of(std::string_view word) {
   double value = 0;
@@ -32,10 +31,10 @@ double require_weight(const std::string& word, const std::string& where) {
   return *weight;
 }
 
-// Lines of a weight and a path, which may have blanks.
-std::vector<Weighted> read_list(const std::string& path) {
-  std::istringstream lines(InputFile(path, Exit::usage).text(int64_t{1} << 24));
-  std::vector<Weighted> out;
+// Lines of a weight and a path, which may have blanks; `path` says whose.
+std::vector<DataFile> read_list(const std::string& list, const std::string& path) {
+  std::istringstream lines(list);
+  std::vector<DataFile> out;
   int number = 0;
   for (std::string line; std::getline(lines, line);) {
     ++number;
@@ -55,14 +54,61 @@ std::vector<Weighted> read_list(const std::string& path) {
   return out;
 }
 
-std::vector<Weighted> sources_in(const std::string& data, const char* option) {
-  if (data.starts_with('@')) return read_list(data.substr(1));
+// As the epochs of the whole would have them: a source's weight is its size.
+std::vector<DataFile> by_size(const std::vector<std::string>& paths, const std::string& data) {
+  require(!paths.empty(), Exit::data,
+          "{}: there is no file in it, or none of such a name; what begins with a dot is none", data);
+  std::vector<DataFile> out;
+  for (const std::string& path : paths)
+    out.push_back({double(std::max<int64_t>(1, InputFile(path, Exit::data).size())), path});
+  return out;
+}
+
+// What stands beside tokens and is none: the index and the mask of an indexed file.
+bool is_companion(const fs::path& path) {
+  if (path.extension() != ".idx" && path.extension() != ".mask") return false;
+  return fs::exists(fs::path(path).replace_extension(".bin"));
+}
+
+// Those of a folder itself, in the order of their names.
+std::vector<std::string> files_in(const std::string& folder) {
+  std::vector<std::string> paths;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder))
+    if (entry.is_regular_file() && !entry.path().filename().string().starts_with('.') &&
+        !is_companion(entry.path()))
+      paths.push_back(entry.path().string());
+  std::sort(paths.begin(), paths.end());
+  return paths;
+}
+
+std::vector<std::string> matches_of(const std::string& pattern) {
+  glob_t found{};
+  ::glob(pattern.c_str(), 0, nullptr, &found);  // sorted
+  std::vector<std::string> paths;
+  for (size_t i = 0; i < found.gl_pathc; ++i)
+    if (fs::is_regular_file(found.gl_pathv[i]) && !is_companion(found.gl_pathv[i]))
+      paths.emplace_back(found.gl_pathv[i]);
+  ::globfree(&found);
+  return paths;
+}
+
+std::vector<DataFile> sources_in(const std::string& data, const char* option) {
+  if (data.starts_with("@\n")) return read_list(data.substr(2), option);
+  if (data.starts_with('@'))
+    return read_list(InputFile(data.substr(1), Exit::usage).text(int64_t{1} << 24), data.substr(1));
+  if (fs::is_directory(data)) return by_size(files_in(data), data);
   std::istringstream text(data);
   std::vector<std::string> words;
   for (std::string word; text >> word;) words.push_back(word);
-  const bool blend = words.size() > 1 && weight_of(words[0]) && ::access(data.c_str(), F_OK) != 0;
+  const bool there = ::access(data.c_str(), F_OK) == 0;
+  if (!there && data.find_first_of("*?[") != std::string::npos) return by_size(matches_of(data), data);
+  const bool blend = words.size() > 1 && weight_of(words[0]) && !there;
+  const bool listed = words.size() > 1 && !there &&
+                      std::all_of(words.begin(), words.end(),
+                                  [](const std::string& w) { return ::access(w.c_str(), F_OK) == 0; });
+  if (listed && !blend) return by_size(words, data);
   if (!blend) return {{1, data}};
-  std::vector<Weighted> out;
+  std::vector<DataFile> out;
   for (size_t i = 0; i < words.size(); i += 2) {
     const double weight = require_weight(words[i], option);
     require(i + 1 < words.size(), Exit::usage, "{}: there is no file behind the weight {}", option, words[i]);
@@ -73,15 +119,26 @@ std::vector<Weighted> sources_in(const std::string& data, const char* option) {
 
 }  // namespace
 
+std::vector<DataFile> sources_of_data(const std::string& data, const char* option) {
+  return sources_in(data, option);
+}
+
+std::string as_data(const std::vector<DataFile>& sources) {
+  if (sources.size() == 1) return sources[0].path;
+  std::string list = "@\n";
+  for (const DataFile& s : sources) list += fmt::format("{} {}\n", s.weight, s.path);
+  return list;
+}
+
 std::vector<std::string> files_of_data(const std::string& data, const char* option) {
   std::vector<std::string> paths;
-  for (Weighted& source : sources_in(data, option)) paths.push_back(std::move(source.path));
+  for (DataFile& source : sources_in(data, option)) paths.push_back(std::move(source.path));
   return paths;
 }
 
 DataSources::DataSources(const std::string& data, const TokenFile::Options& options, const char* option) {
   std::vector<double> weights;
-  for (const Weighted& source : sources_in(data, option)) {
+  for (const DataFile& source : sources_in(data, option)) {
     weights.push_back(source.weight);
     files_.emplace_back(source.path, options);
   }

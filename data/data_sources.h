@@ -1,6 +1,8 @@
 // What --data and --eval_data name: one token file, or a blend of several with weights.
 //
 //   corpus.bin                 one file, as TokenFile reads it
+//   folder, "news/*.txt"       all files of it, or of such names, each with its size as its weight
+//   "a.txt b.txt c.txt"        the same of a list
 //   "0.7 a.bin 0.3 b.bin"      weights and files in turn, as Megatron-LM takes them
 //   @mix.txt                   the same from a file: a line for each source, its weight, a blank and its
 //   path;
@@ -40,6 +42,16 @@ class DataSources {
   std::vector<TokenFile> files_;
   std::vector<int64_t> shares_;
 };
+
+// A file and its weight.
+struct DataFile {
+  double weight = 1;
+  std::string path;
+};
+
+// What --data names, or another option; as_data() says the same in words that this reads.
+std::vector<DataFile> sources_of_data(const std::string& data, const char* option = "--data");
+std::string as_data(const std::vector<DataFile>& sources);
 
 // The files that --data names, or another option.
 std::vector<std::string> files_of_data(const std::string& data, const char* option = "--data");

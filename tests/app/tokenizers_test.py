@@ -32,6 +32,29 @@ class Tokenizers(AppTest):
         self.train("--tokenizer", LLAMA3, "--output", self.dir / "run", *args, **kwargs)
         return self.dir / "run"
 
+    def test_a_folder_and_a_blend_of_texts_train_as_the_blend_of_their_token_files(self):
+        folder = self.dir / "texts"
+        folder.mkdir()
+        whole = self.text.read_text()
+        (folder / "a b.txt").write_text(whole[:12000])
+        (folder / "c.jsonl").write_text("".join(json.dumps({"text": whole[i:i + 500]}) + "\n" for i in range(12000, 20000, 500)))
+        sizes = {path: path.stat().st_size for path in sorted(folder.iterdir())}
+        for number, path in enumerate(sizes):
+            self.tokenize(path, "--tokenizer", GPT2, out=f"{number}.bin")
+
+        def list_of(name, weights, tokens):
+            lines = [f"{w} {self.dir / f'{i}.bin' if tokens else path}\n" for i, (path, w) in enumerate(zip(sizes, weights))]
+            (self.dir / name).write_text("".join(lines))
+            return f"@{self.dir / name}"
+
+        def losses(data):
+            self.text = data
+            return self.losses("--tokenizer", GPT2, "--eval_data", data, ranks=2)
+
+        for texts, tokens in [(folder, list_of("sizes.txt", sizes.values(), True)), (folder / "*", list_of("sizes.txt", sizes.values(), True)),
+                              (list_of("texts.txt", (1, 3), False), list_of("tokens.txt", (1, 3), True))]:
+            self.assertEqual(losses(texts), losses(tokens))
+
     def test_token_files_have_the_ids_of_the_tokenizers_library(self):
         import base64
         cases = json.loads((FIXTURES / "tokenizer_texts.json").read_text())

@@ -255,6 +255,22 @@ TEST(DataSources, ReadsOneFileABlendAndAList) {
   EXPECT_EQ(both.shares(), (std::vector<int64_t>{6, 1}));
   EXPECT_EQ(files_of_data(fmt::format("@{}", corpora.scratch.path("mix.txt"))),
             (std::vector<std::string>{a, b}));
+  // A folder, a pattern and a list of files have their sizes as weights: 18 and 16 bytes of tokens.
+  EXPECT_EQ(files_of_data(corpora.scratch.path("[ab]*.bin")),
+            (std::vector<std::string>{indexed_names(a).bin, indexed_names(b).bin}));
+  EXPECT_EQ(DataSources(corpora.scratch.path("[ab]*.bin")).shares(), (std::vector<int64_t>{9, 8}));
+  EXPECT_EQ(DataSources(fmt::format("{0} {0}", indexed_names(a).bin)).shares(), (std::vector<int64_t>{1, 1}));
+  const std::string written = as_data(sources_of_data(corpora.scratch.path("[ab]*.bin")));
+  EXPECT_EQ(DataSources(written).shares(), (std::vector<int64_t>{9, 8}));
+  EXPECT_EQ(files_of_data(written), files_of_data(corpora.scratch.path("[ab]*.bin")));
+  std::filesystem::create_directory(corpora.scratch.path("folder"));
+  expect_error(Exit::data, {"folder", "there is no file in it"},
+               [&] { DataSources(corpora.scratch.path("folder")); });
+  expect_error(Exit::data, {"z*.txt", "none of such a name"},
+               [&] { DataSources(corpora.scratch.path("z*.txt")); });
+  corpora.scratch.write("folder/two.txt", "22"), corpora.scratch.write("folder/one.txt", "1"),
+      corpora.scratch.write("folder/.no", "0");
+  EXPECT_EQ(DataSources(corpora.scratch.path("folder")).shares(), (std::vector<int64_t>{1, 2}));
   EXPECT_TRUE(both.blended());
   EXPECT_FALSE(both.bytes());
   EXPECT_EQ(both.vocab(), 65536);
