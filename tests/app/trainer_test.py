@@ -48,7 +48,7 @@ class Trainer(AppTest):
             self.assertEqual([line["step"] for line in lines[1:-1]], list(range(1, wanted + 1)))
             for line in lines[1:-1]:
                 self.assertAlmostEqual(line["epoch"], line["step"] / steps, places=8)
-            self.assertIn(f"epoch {wanted / steps:.2f}  loss", r.stdout)
+            self.assertIn(f"  epoch {wanted / steps:.2f}  ", r.stdout)
         _, lines = self.lines("--epochs", 1, config=self.config(train_micro_batch_size_per_gpu=64, dataloader_drop_last=True))
         self.assertEqual(lines[-1]["step"], samples // 64)
 

@@ -68,7 +68,7 @@ TEST(Progress, ShowsTheEpochWhereItsLengthIsKnown) {
   char line[100] = {};
   ASSERT_NE(std::fgets(line, sizeof line, out), nullptr);
   std::fclose(out);
-  EXPECT_EQ(std::string(line).find("step 5/10  epoch 1.25  loss 2.5000  "), 0u) << line;
+  EXPECT_EQ(std::string(line).find("step 5/10  loss 2.5000  epoch 1.25  "), 0u) << line;
 }
 
 TEST(Progress, ALogHasTheFirstTheLastAndALineNowAndThen) {
