@@ -27,6 +27,8 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr int kPortsNearAgent = 16;
+// How long rank 0 stays after a failure, for the others to hear of it. A rank that hangs never does.
+constexpr auto kLastWords = 500ms;
 
 // The numeric address of this end of a socket, or of this machine on the way to `address`.
 std::string own_address(int fd) {
@@ -97,7 +99,7 @@ class JoinedWorld final : public World {
     } catch (const Error& e) {
       // Others should hear the reason from us rather than find us gone.
       if (alarm_->reason().empty()) failed(e.what());
-      if (server_) server_->leave_by(Clock::now() + 1s);
+      if (server_) server_->leave_by(Clock::now() + kLastWords);
       throw;
     }
   }
@@ -105,15 +107,19 @@ class JoinedWorld final : public World {
   ~JoinedWorld() override {
     communicator_.reset();
     // During an exception the broken connection tells the others.
-    if (std::uncaught_exceptions() == 0) leave();
+    const bool failed = failed_ || std::uncaught_exceptions() > 0 || !alarm_->reason().empty();
+    if (!failed) leave();
     keys_.reset();
-    if (server_) server_->leave_by(Clock::now() + (alarm_->reason().empty() ? options_.comm.timeout : 2s));
+    if (server_) server_->leave_by(Clock::now() + (failed ? kLastWords : options_.comm.timeout));
   }
 
   Communicator& communicator() override { return *communicator_; }
   const RankInfo& info() const override { return info_; }
   const std::string& transport() const override { return transport_; }
-  void failed(const std::string& reason) override { keys_->failed(reason); }
+  void failed(const std::string& reason) override {
+    failed_ = true;
+    keys_->failed(reason);
+  }
   void leave() override {
     if (alarm_->reason().empty()) keys_->leave();
   }
@@ -265,6 +271,7 @@ class JoinedWorld final : public World {
   RankInfo info_;
   const ConnectOptions options_;
   std::string address_, transport_;
+  bool failed_ = false;
   std::shared_ptr<Alarm> alarm_ = std::make_shared<Alarm>();
   std::unique_ptr<KeyValueServer> server_;
   std::shared_ptr<KeyValueClient> keys_;

@@ -113,6 +113,40 @@ TEST(Processes, ReportTheMissingRankAtTheDeadline) {
   }
 }
 
+// Whoever finds it, also rank 0, which serves the rendezvous: nobody waits for the one that hangs once more.
+TEST(Processes, EndSoonAfterTheDeadlineWhicheverRankHangs) {
+  constexpr auto kDeadline = 3s;
+  struct Job {
+    std::vector<Child> ranks;
+    size_t hung;
+    Clock::time_point since;
+  };
+  std::vector<Job> jobs;
+  for (TransportChoice transport : kBoth)
+    for (size_t hung = 0; hung < 3; ++hung)
+      jobs.push_back({start_ranks(3, over(transport, kDeadline),
+                                  [](World& world) {
+                                    for (Stream stream;; std::this_thread::sleep_for(5ms))
+                                      world.communicator().barrier(stream);
+                                  }),
+                      hung,
+                      {}});
+  std::this_thread::sleep_for(1s);
+  for (Job& job : jobs) {
+    job.ranks[job.hung].signal(SIGSTOP);
+    job.since = Clock::now();
+  }
+  for (Job& job : jobs) {
+    for (size_t r = 0; r < 3; ++r) {
+      if (r == job.hung) continue;
+      const Ended e = job.ranks[r].wait();
+      EXPECT_EQ(e.exit, int(Exit::rank_lost)) << e.message;
+      EXPECT_TRUE(has(e.message, fmt::format("missing: rank {}.", job.hung))) << r << ": " << e.message;
+    }
+    EXPECT_LT(Clock::now() - job.since, kDeadline + 2s) << "rank " << job.hung;
+  }
+}
+
 TEST(Processes, NoticeAKilledRankLongBeforeTheDeadline) {
   for (TransportChoice transport : kBoth) {
     auto children = start_ranks(4, over(transport, 60s), [](World& world) {
