@@ -1,7 +1,7 @@
 // The messages of one step of a call over Gloo: started together, awaited together with one deadline, and
 // explained when they do not end.
 #pragma once
-#include <gloo/context.h>
+#include <gloo/transport/context.h>
 #include <gloo/transport/unbound_buffer.h>
 
 #include <list>
@@ -29,7 +29,7 @@ class GlooWires {
   const std::string key;                  // of the group in the store
   const std::vector<std::string> labels;  // of its ranks, for messages
   KeyValueClient& store;
-  std::shared_ptr<gloo::Context> context;  // set before the first exchange
+  std::shared_ptr<gloo::transport::Context> context;  // set before the first exchange
 
  private:
   friend class GlooExchange;

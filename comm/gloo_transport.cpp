@@ -1,13 +1,11 @@
 #include "comm/gloo_transport.h"
 
-#include <gloo/rendezvous/context.h>
-#include <gloo/rendezvous/store.h>
-#include <gloo/transport/tcp/device.h>
-
 #include <algorithm>
 #include <cstring>
 #include <thread>
 
+#include "comm/data_listener.h"
+#include "comm/gloo_context.h"
 #include "comm/gloo_exchange.h"
 #include "comm/reduce.h"
 
@@ -17,40 +15,22 @@ namespace {
 // Data of one call is exchanged in pieces, which bounds the staging memory of a sum.
 constexpr int64_t kPieceBytes = 4 << 20;
 
-// Our store as Gloo wants to see it, with the keys of one group apart from all others.
-class GlooStore final : public gloo::rendezvous::Store {
- public:
-  GlooStore(cleave::KeyValueClient& store, std::string prefix, Clock::time_point deadline)
-      : store_(store), prefix_(std::move(prefix)), deadline_(deadline) {}
-  void set(const std::string& key, const std::vector<char>& data) override {
-    store_.set(prefix_ + key, {data.data(), data.size()});
-  }
-  std::vector<char> get(const std::string& key) override {
-    const auto value = store_.get(prefix_ + key, deadline_);
-    require(value.has_value(), Exit::rank_lost,
-            "a rank did not give its address for {}{} before the deadline", prefix_, key);
-    return {value->begin(), value->end()};
-  }
-  void wait(const std::vector<std::string>& keys) override {
-    for (const std::string& key : keys) get(key);
-  }
-  void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds&) override { wait(keys); }
-
- private:
-  cleave::KeyValueClient& store_;
-  const std::string prefix_;
-  const Clock::time_point deadline_;
+// What all groups of a process share.
+struct GlooProcess {
+  explicit GlooProcess(const std::string& address) : listener(address) {}
+  DataListener listener;
+  std::shared_ptr<gloo::transport::tcp::Device> device = make_gloo_device();
 };
 
 class GlooGroup final : public Group {
  public:
   GlooGroup(GlooMembers members, std::shared_ptr<cleave::KeyValueClient> store, CommOptions options,
-            std::shared_ptr<Alarm> alarm, std::shared_ptr<gloo::transport::Device> device)
+            std::shared_ptr<Alarm> alarm, std::shared_ptr<GlooProcess> process)
       : Group(members.name, members.ranks, options),
         members_(std::move(members)),
         store_(std::move(store)),
         alarm_(std::move(alarm)),
-        device_(std::move(device)),
+        process_(std::move(process)),
         wires_{members_.key, members_.labels, *store_} {
     if (size() > 1) connect_all();
     alarm_->add(this);
@@ -164,7 +144,7 @@ class GlooGroup final : public Group {
       next.ranks.push_back(ranks()[size_t(m)]);
       next.labels.push_back(members_.labels[size_t(m)]);
     }
-    return std::make_shared<GlooGroup>(std::move(next), store_, options(), alarm_, device_);
+    return std::make_shared<GlooGroup>(std::move(next), store_, options(), alarm_, process_);
   }
 
   std::string lost() const override { return wires_.reason(); }
@@ -183,16 +163,33 @@ class GlooGroup final : public Group {
 
  private:
   void connect_all() {
-    const auto context = std::make_shared<gloo::rendezvous::Context>(members_.rank, size());
-    context->setTimeout(options().timeout);
-    GlooStore keys(*store_, members_.key + "/", deadline());
-    try {
-      context->connectFullMesh(keys, device_);
-    } catch (const gloo::Exception& e) {
-      fail(Exit::rank_lost, "rank {} could not connect to the other ranks of group '{}' from {}: {}",
-           members_.ranks[size_t(members_.rank)], name(), members_.address, e.what());
+    const auto until = deadline();
+    const auto place_of = [&](int r) { return fmt::format("{}/{}", members_.key, r); };
+    store_->set(place_of(members_.rank), process_->listener.where());
+    const auto context =
+        std::make_shared<GlooContext>(process_->device, members_.rank, size(), options().timeout);
+    // A rank calls those before it, the first of which waits for all; so everybody's turn comes.
+    for (int r = 0; r < size(); ++r) {
+      if (r == members_.rank) continue;
+      const DataLink link{members_.key, r, members_.labels[size_t(r)]};
+      try {
+        context->take(r, r < members_.rank ? connect_data(link, members_.rank,
+                                                          place(place_of(r), link, until), *alarm_, until)
+                                           : process_->listener.accept(link, *alarm_, until));
+      } catch (const Error& e) {
+        fail(e.exit(), "making group '{}': {}", name(), e.what());
+      } catch (const std::exception& e) {
+        fail(Exit::rank_lost, "making group '{}': {} hung up: {}", name(), link.label, e.what());
+      }
     }
     wires_.context = context;
+  }
+
+  std::string place(const std::string& key, const DataLink& link, Clock::time_point until) {
+    const auto where = store_->get(key, until);
+    require(where.has_value(), Exit::rank_lost,
+            "{} did not say before the deadline where it is reached for data", link.label);
+    return *where;
   }
 
   // mine = the sum over ranks of what each holds as part_of(this rank); mine may be that part of this rank.
@@ -220,7 +217,7 @@ class GlooGroup final : public Group {
   const GlooMembers members_;
   const std::shared_ptr<cleave::KeyValueClient> store_;
   const std::shared_ptr<Alarm> alarm_;
-  std::shared_ptr<gloo::transport::Device> device_;
+  const std::shared_ptr<GlooProcess> process_;
   GlooWires wires_;
   int64_t exchanges_ = 0;
   Stream outbox_{Stream::Mode::worker};
@@ -230,16 +227,9 @@ class GlooGroup final : public Group {
 
 std::shared_ptr<Group> make_gloo_group(GlooMembers members, std::shared_ptr<KeyValueClient> store,
                                        CommOptions options, std::shared_ptr<Alarm> alarm) {
-  gloo::transport::tcp::attr attributes;
-  attributes.hostname = members.address;
-  std::shared_ptr<gloo::transport::Device> device;
-  try {
-    device = gloo::transport::tcp::CreateDevice(attributes);
-  } catch (const gloo::Exception& e) {
-    fail(Exit::usage, "gloo cannot use the address {} of this machine: {}", members.address, e.what());
-  }
+  auto process = std::make_shared<GlooProcess>(members.address);
   return std::make_shared<GlooGroup>(std::move(members), std::move(store), options, std::move(alarm),
-                                     std::move(device));
+                                     std::move(process));
 }
 
 }  // namespace cleave

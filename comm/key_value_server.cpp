@@ -9,6 +9,8 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "comm/secret.h"
+
 namespace cleave {
 
 using namespace wire;
@@ -17,13 +19,6 @@ namespace {
 
 constexpr size_t kStrangers = 64;  // connections that have not said hello
 constexpr auto kHelloWithin = std::chrono::seconds(10);
-
-// Takes the same time wherever the first difference is.
-bool same_secret(const std::string& a, const std::string& b) {
-  unsigned difference = a.size() != b.size();
-  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) difference |= unsigned(a[i] ^ b[i]);
-  return difference == 0;
-}
 
 std::string name_of_rank(const Hello& h) {
   return fmt::format("rank {} (pid {} on {})", h.rank, h.pid, h.host);

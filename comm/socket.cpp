@@ -79,32 +79,38 @@ static void close_keeping_errno(Socket& socket) {
   errno = error;
 }
 
-Socket reserve_port(int port) {
-  Socket socket(::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+namespace {
+
+// A socket that has a numeric address and port; invalid, with errno, where it cannot.
+Socket bound_to(const std::string& address, int port) {
   const int yes = 1, no = 0;
-  sockaddr_in6 v6{};
-  sockaddr_in v4{};
-  const sockaddr* address = reinterpret_cast<sockaddr*>(&v6);
-  socklen_t bytes = sizeof(v6);
-  if (socket) {
-    setsockopt(socket.fd(), IPPROTO_IPV6, IPV6_V6ONLY, &no, sizeof(no));
-    v6.sin6_family = AF_INET6;
-    v6.sin6_port = htons(uint16_t(port));
-  } else {  // a machine without IPv6
-    socket = Socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    v4.sin_family = AF_INET;
-    v4.sin_port = htons(uint16_t(port));
-    address = reinterpret_cast<sockaddr*>(&v4);
-    bytes = sizeof(v4);
+  addrinfo hints{}, *list = nullptr;
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV;
+  if (getaddrinfo(address.c_str(), std::to_string(port).c_str(), &hints, &list) != 0) {
+    errno = EADDRNOTAVAIL;
+    return {};
   }
+  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(list, freeaddrinfo);
+  Socket socket(::socket(list->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!socket) return socket;
+  if (list->ai_family == AF_INET6) setsockopt(socket.fd(), IPPROTO_IPV6, IPV6_V6ONLY, &no, sizeof(no));
   // The connections of a job that has just ended must not keep the next one from its port.
   setsockopt(socket.fd(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
-  if (bind(socket.fd(), address, bytes) != 0) close_keeping_errno(socket);
+  if (bind(socket.fd(), list->ai_addr, list->ai_addrlen) != 0) close_keeping_errno(socket);
   return socket;
 }
 
-Socket listen_on(int port) {
-  Socket socket = reserve_port(port);
+}  // namespace
+
+Socket reserve_port(int port) {
+  Socket socket = bound_to("::", port);
+  if (!socket && errno == EAFNOSUPPORT) socket = bound_to("0.0.0.0", port);  // a machine without IPv6
+  return socket;
+}
+
+Socket listen_on(int port, const std::string& address) {
+  Socket socket = address.empty() ? reserve_port(port) : bound_to(address, port);
   if (socket && listen(socket.fd(), SOMAXCONN) != 0) close_keeping_errno(socket);
   return socket;
 }

@@ -32,10 +32,12 @@ class Socket {
 // Waits for events (POLLIN, ...) on one descriptor; false on the deadline.
 bool wait_for(int fd, short events, Clock::time_point deadline);
 
-// Listens on every address of this machine, IPv6 and IPv4; port 0 takes a free one. An invalid socket with
-// errno set when the port is taken.
-Socket listen_on(int port);
-// Takes a port without listening on it: nobody else gets it, but a later listen_on() of it succeeds.
+// Listens on a numeric address of this machine, or on all of them, IPv6 and IPv4, where it is empty; port 0
+// takes a free one. An invalid socket with errno set when the port is taken or the address is not this
+// machine's.
+Socket listen_on(int port, const std::string& address = "");
+// Takes a port of every address without listening on it: nobody else gets it, but a later listen_on() of it
+// succeeds.
 Socket reserve_port(int port);
 int port_of(const Socket& socket);
 

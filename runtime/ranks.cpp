@@ -40,10 +40,11 @@ void Ranks::tie(const PipelineCut& cut) {
     if (holders.size() < 2) continue;
     const int before = int(std::lower_bound(holders.begin(), holders.end(), stage) - holders.begin());
     const bool mine = before < int(holders.size()) && holders[size_t(before)] == stage;
-    const int others = mesh_.shape.pipe - int(holders.size());
-    auto group = mesh_.pipe->split(mine ? Communicator::Subgroup{1, before, int(holders.size())}
-                                        : Communicator::Subgroup{0, stage - before, others},
-                                   name_of(tied_by(cut.units[u])));
+    // A stage that does not hold the unit takes part in the split, and stays alone.
+    auto group =
+        mesh_.pipe->split(mine ? Communicator::Subgroup{mesh_.shape.pipe, before, int(holders.size())}
+                               : Communicator::Subgroup{stage, 0, 1},
+                          name_of(tied_by(cut.units[u])));
     if (mine) tied_.emplace_back(cut.units[u], std::move(group));
   }
 }

@@ -95,6 +95,21 @@ TEST(Processes, BuildAMeshOfGroups) {
   }
 }
 
+// One rank may have all its connections, and drop the group, while others still make theirs.
+TEST(Processes, FormGroupsThatSomeDropAtOnce) {
+  for (TransportChoice transport : kBoth) {
+    auto children = start_ranks(4, over(transport), [](World& world) {
+      Stream stream;
+      for (int i = 0; i < 40; ++i) {
+        auto group = world.communicator().duplicate("short");
+        if (world.info().rank == i % 4) group.reset();
+      }
+      world.communicator().barrier(stream);
+    });
+    for (const Ended& e : wait_all(children)) EXPECT_EQ(e.exit, 0) << e.message;
+  }
+}
+
 TEST(Processes, ReportTheMissingRankAtTheDeadline) {
   for (TransportChoice transport : kBoth) {
     auto children = start_ranks(3, over(transport, 300ms), [](World& world) {
