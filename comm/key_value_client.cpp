@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 
 #include "core/error.h"
+#include "core/printable.h"
 
 namespace cleave {
 
@@ -14,6 +15,13 @@ using namespace wire;
 namespace {
 constexpr auto kAnswerWithin = std::chrono::seconds(5);
 constexpr auto kSendWithin = std::chrono::seconds(60);
+
+// Which process that is, where it is on this machine; rank 0 of another job tells strangers nothing of
+// itself.
+std::string who_has_the_port(const Socket& socket) {
+  const int port = port_here(socket);
+  return port > 0 ? fmt::format("; {} has this port", owner_of_port(port)) : "";
+}
 }  // namespace
 
 std::unique_ptr<KeyValueClient> KeyValueClient::join(Socket socket, const Hello& hello,
@@ -32,8 +40,12 @@ std::unique_ptr<KeyValueClient> KeyValueClient::join(Socket socket, const Hello&
   switch (Type(r.number<uint8_t>())) {
     case Type::welcome:
       return std::unique_ptr<KeyValueClient>(new KeyValueClient(std::move(socket), std::move(alarm)));
-    case Type::refused:
-      fail(Exit::usage, "rank 0 refused rank {}: {}", hello.rank, r.text());
+    case Type::refused: {
+      const std::string reason = in_line(r.text(), 1000);
+      const bool of_other_job = r.number<uint8_t>() != 0;
+      fail(Exit::usage, "rank 0 refused rank {}: {}{}", hello.rank, reason,
+           of_other_job ? who_has_the_port(socket) : "");
+    }
     case Type::wait:
       why = "rank 0 of an earlier attempt is still there";
       return nullptr;
@@ -140,7 +152,10 @@ int64_t KeyValueClient::add(const std::string& key, int64_t by, Clock::time_poin
   }
   const auto sum = await(request, deadline);
   require(sum.has_value(), Exit::rank_lost, "rank 0 did not answer in time (adding to '{}')", key);
-  return std::stoll(*sum);
+  const auto number = whole_number(*sum);
+  require(number.has_value(), Exit::rank_lost, "rank 0 answered with {}, which is no number",
+          in_quotes(*sum));
+  return *number;
 }
 
 void KeyValueClient::leave() {

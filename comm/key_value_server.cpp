@@ -10,6 +10,7 @@
 #include <cerrno>
 
 #include "comm/secret.h"
+#include "core/printable.h"
 
 namespace cleave {
 
@@ -19,9 +20,14 @@ namespace {
 
 constexpr size_t kStrangers = 64;  // connections that have not said hello
 constexpr auto kHelloWithin = std::chrono::seconds(10);
+// What a member may do, many times what a rank does.
+constexpr size_t kMostStored = 64 << 20;         // bytes of keys and values, of all members
+constexpr size_t kKeyCost = 256;                 // of them, for what a key takes beside its text
+constexpr size_t kMostUnread = 4 * kFrameLimit;  // bytes of answers that it has not read
+constexpr size_t kMostWaits = 10'000;            // for keys that are not set
 
 std::string name_of_rank(const Hello& h) {
-  return fmt::format("rank {} (pid {} on {})", h.rank, h.pid, h.host);
+  return fmt::format("rank {} (pid {} on {})", h.rank, h.pid, in_line(h.host));
 }
 
 }  // namespace
@@ -96,6 +102,7 @@ void KeyValueServer::accept_new() {
     tune(socket);
     Connection& c = connections_.emplace_back();
     c.socket = std::move(socket);
+    read_from(c);  // so that who speaks at once is not among the strangers
   }
 }
 
@@ -178,51 +185,75 @@ void KeyValueServer::handle(Connection& c, std::string_view frame) {
   const std::string value = type == Type::set ? r.text() : std::string();
   const int64_t by = type == Type::add ? r.number<int64_t>() : 0;
   if (!r.good() || (type != Type::set && type != Type::get && type != Type::add)) return lost(c);
-  if (type == Type::set) return set(key, value);
-  if (type == Type::add) set(key, std::to_string((values_.count(key) ? std::stoll(values_[key]) : 0) + by));
-  if (values_.count(key))
-    c.out += Writer(Type::value).put(request).put(values_[key]).frame();
-  else
-    wanted_[key].push_back({&c, request});
+  if (type == Type::set) return set(c, key, value);
+  if (type == Type::add) add(c, key, by);
+  if (!c.closing) get(c, key, request);
 }
 
-void KeyValueServer::set(const std::string& key, std::string value) {
+void KeyValueServer::get(Connection& c, const std::string& key, uint64_t request) {
+  const auto value = values_.find(key);
+  if (value != values_.end()) return answer(c, request, value->second);
+  wanted_[key].push_back({&c, request});
+  if (++c.waits > kMostWaits) lost(c, "waits for too many keys");
+}
+
+void KeyValueServer::answer(Connection& c, uint64_t request, const std::string& value) {
+  if (c.closing) return;
+  c.out += Writer(Type::value).put(request).put(value).frame();
+  if (c.out.size() > kMostUnread) lost(c, "asks and reads no answers");
+}
+
+void KeyValueServer::add(Connection& c, const std::string& key, int64_t by) {
+  const auto value = values_.find(key);
+  const auto before = value == values_.end() ? std::optional<int64_t>(0) : whole_number(value->second);
+  int64_t sum = 0;
+  if (!before || __builtin_add_overflow(*before, by, &sum)) return lost(c, "added to what is no number");
+  set(c, key, std::to_string(sum));
+}
+
+void KeyValueServer::set(Connection& c, const std::string& key, std::string value) {
+  const auto old = values_.find(key);
+  if (old != values_.end()) stored_ -= key.size() + old->second.size() + kKeyCost;
+  stored_ += key.size() + value.size() + kKeyCost;
+  if (stored_ > kMostStored) return lost(c, "stored more than fits");
   values_[key] = std::move(value);
   const auto waiting = wanted_.find(key);
   if (waiting == wanted_.end()) return;
-  for (const Wanted& w : waiting->second)
-    w.by->out += Writer(Type::value).put(w.request).put(values_[key]).frame();
+  for (const Wanted& w : waiting->second) {
+    --w.by->waits;
+    answer(*w.by, w.request, values_[key]);
+  }
   wanted_.erase(waiting);
 }
 
-std::string KeyValueServer::who_has_the_port() const {
-  return fmt::format(
-      "; pid {} on {} has this port: choose another for one of the jobs (cleave launch --master_port, or "
-      "MASTER_PORT)",
-      self_.pid, self_.host);
-}
-
-std::string KeyValueServer::refuse_reason(const Hello& h) const {
+KeyValueServer::Refusal KeyValueServer::refusal_of(const Hello& h) const {
+  constexpr const char* kOtherPort =
+      "choose another port for one of the jobs (cleave launch --master_port, or MASTER_PORT)";
   if (!same_secret(h.token, self_.token))
-    return "the job token is wrong: this process belongs to another job" + who_has_the_port();
+    return {fmt::format("the job token is wrong: this process belongs to another job, or has another "
+                        "CLEAVE_TOKEN or user; {}",
+                        kOtherPort),
+            true};
   if (!h.job_id.empty() && !self_.job_id.empty() && h.job_id != self_.job_id)
-    return fmt::format("this is job '{}', not '{}'{}", self_.job_id, h.job_id, who_has_the_port());
+    return {fmt::format("this is job '{}', not {}; {}", self_.job_id, in_quotes(h.job_id, 200), kOtherPort),
+            true};
   if (h.attempt < self_.attempt)
-    return fmt::format("{} is left over from attempt {}; attempt {} is running", name_of_rank(h), h.attempt,
-                       self_.attempt);
+    return {fmt::format("{} is left over from attempt {}; attempt {} is running", name_of_rank(h), h.attempt,
+                        self_.attempt)};
   if (h.world != self_.world)
-    return fmt::format("{} was started as one of {} ranks, rank 0 (pid {} on {}) as one of {}",
-                       name_of_rank(h), h.world, self_.pid, self_.host, self_.world);
+    return {fmt::format("{} was started as one of {} ranks, rank 0 (pid {} on {}) as one of {}",
+                        name_of_rank(h), h.world, self_.pid, self_.host, self_.world)};
   if (h.rank < 0 || h.rank >= self_.world)
-    return fmt::format("rank {} of {} does not exist", h.rank, self_.world);
+    return {fmt::format("rank {} of {} does not exist", h.rank, self_.world)};
   if (h.version != self_.version)
-    return fmt::format(
-        "{} is of cleave {}, rank 0 (pid {} on {}) of {}: install the same version on all hosts",
-        name_of_rank(h), h.version, self_.pid, self_.host, self_.version);
+    return {
+        fmt::format("{} is of cleave {}, rank 0 (pid {} on {}) of {}: install the same version on all hosts",
+                    name_of_rank(h), in_line(h.version), self_.pid, self_.host, self_.version)};
   const Member& member = members_[size_t(h.rank)];
   if (!member.name.empty())
-    return fmt::format("rank {} is there twice: pid {} on {}, and {}", h.rank, h.pid, h.host, member.name);
-  return alarm_;
+    return {fmt::format("rank {} is there twice: pid {} on {}, and {}", h.rank, h.pid, in_line(h.host),
+                        member.name)};
+  return {alarm_};
 }
 
 void KeyValueServer::admit(Connection& c, const Hello& h) {
@@ -233,7 +264,7 @@ void KeyValueServer::admit(Connection& c, const Hello& h) {
     c.closing = true;
     return;
   }
-  const std::string reason = refuse_reason(h);
+  const auto [reason, of_other_job] = refusal_of(h);
   std::lock_guard lock(mutex_);
   if (reason.empty()) {
     c.rank = h.rank;
@@ -243,14 +274,14 @@ void KeyValueServer::admit(Connection& c, const Hello& h) {
   }
   if (refusals_.size() < 16 && std::find(refusals_.begin(), refusals_.end(), reason) == refusals_.end())
     refusals_.push_back(reason);
-  c.out += Writer(Type::refused).put(reason).frame();
+  c.out += Writer(Type::refused).put(reason).put(uint8_t(of_other_job)).frame();
   c.closing = true;
 }
 
-void KeyValueServer::lost(Connection& c) {
+void KeyValueServer::lost(Connection& c, std::string_view how) {
   c.closing = true;
   c.out.clear();
-  if (c.rank >= 0) ring(members_[size_t(c.rank)].name + " went away");
+  if (c.rank >= 0) ring(fmt::format("{} {}", members_[size_t(c.rank)].name, how));
 }
 
 void KeyValueServer::ring(const std::string& reason) {

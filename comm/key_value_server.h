@@ -1,6 +1,7 @@
 // Rank 0's side of the rendezvous: a key-value store for the ranks of one job and one attempt, and the place
 // where the end of a rank is noticed, because each keeps its connection open until it says goodbye.
-// Strangers, stale attempts and wrong tokens are turned away and disturb nobody.
+// Strangers, stale attempts and wrong tokens are turned away and disturb nobody; a member that stores or asks
+// for more than any rank does is dropped, which ends the job.
 #pragma once
 #include <list>
 #include <map>
@@ -33,7 +34,8 @@ class KeyValueServer {
   struct Connection {
     Socket socket;
     Clock::time_point since = Clock::now();
-    int rank = -1;  // until the hello was accepted
+    int rank = -1;     // until the hello was accepted
+    size_t waits = 0;  // for keys that are not set
     bool greeted = false, closing = false;
     std::string in, out;
   };
@@ -52,11 +54,17 @@ class KeyValueServer {
   void write_to(Connection& c);
   bool greet(Connection& c);  // false while bytes are missing
   void admit(Connection& c, const wire::Hello& hello);
-  std::string who_has_the_port() const;
-  std::string refuse_reason(const wire::Hello& hello) const;
+  struct Refusal {
+    std::string reason = {};    // empty: welcome
+    bool of_other_job = false;  // and told no more
+  };
+  Refusal refusal_of(const wire::Hello& hello) const;
   void handle(Connection& c, std::string_view frame);
-  void set(const std::string& key, std::string value);
-  void lost(Connection& c);
+  void set(Connection& c, const std::string& key, std::string value);
+  void get(Connection& c, const std::string& key, uint64_t request);
+  void answer(Connection& c, uint64_t request, const std::string& value);
+  void add(Connection& c, const std::string& key, int64_t by);
+  void lost(Connection& c, std::string_view how = "went away");
   void ring(const std::string& reason);
   bool all_left() const;
   void drop_closed();
@@ -72,6 +80,7 @@ class KeyValueServer {
 
   std::list<Connection> connections_;
   std::map<std::string, std::string> values_;
+  size_t stored_ = 0;  // bytes of them
   std::map<std::string, std::vector<Wanted>> wanted_;
   std::string alarm_;
   std::thread thread_;

@@ -22,12 +22,18 @@ std::string deadline_report(const Waiting& w, const std::vector<bool>& present,
                             std::chrono::milliseconds timeout) {
   std::vector<int> here, missing;
   for (size_t r = 0; r < present.size(); ++r) (present[r] ? here : missing).push_back(w.ranks[r]);
+  const std::string waited = fmt::format("{}: rank {} waited {:.1f} s, the deadline", describe(w),
+                                         w.ranks[size_t(w.rank)], double(timeout.count()) / 1000);
+  if (missing.empty())
+    return waited +
+           ". All ranks are in call of this number, but with other operands or without a connection that "
+           "still carries data";
   return fmt::format(
-      "{}: rank {} waited {:.1f} s, the deadline. Present: rank{} {}; missing: rank{} {}. A missing rank has "
-      "died, "
-      "hangs, or made another call; if it is only slow, raise the communication timeout",
-      describe(w), w.ranks[size_t(w.rank)], double(timeout.count()) / 1000, here.size() == 1 ? "" : "s",
-      fmt::join(here, ", "), missing.size() == 1 ? "" : "s", fmt::join(missing, ", "));
+      "{}. Present: rank{} {}; missing: rank{} {}. A missing rank has died, hangs, or made another call; if "
+      "it "
+      "is only slow, raise the communication timeout",
+      waited, here.size() == 1 ? "" : "s", fmt::join(here, ", "), missing.size() == 1 ? "" : "s",
+      fmt::join(missing, ", "));
 }
 
 std::string mismatch_report(const Waiting& w, int other_rank, const Post& other) {

@@ -2,12 +2,14 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
 
 #include "comm/wire.h"
 #include "core/environment.h"
 #include "core/error.h"
 #include "core/philox.h"
+#include "core/printable.h"
 
 namespace cleave {
 namespace {
@@ -42,9 +44,9 @@ std::string encode(const RankProcess& s) {
 }
 
 RankProcess decode_rank_process(const std::string& bytes) {
-  wire::Reader r(std::string_view(bytes).substr(sizeof(uint32_t) + 1));
+  wire::Reader r(std::string_view(bytes).substr(std::min(bytes.size(), sizeof(uint32_t) + 1)));
   RankProcess s;
-  s.host = r.text();
+  s.host = in_line(r.text());
   s.host_id = r.text();
   s.address = r.text();
   s.pid = r.number<int32_t>();

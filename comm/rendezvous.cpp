@@ -1,14 +1,9 @@
 #include "comm/rendezvous.h"
 
-#include <arpa/inet.h>
 #include <fmt/ranges.h>
-#include <netdb.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <exception>
 #include <random>
 #include <set>
@@ -18,6 +13,7 @@
 #include "comm/group_communicator.h"
 #include "comm/key_value_client.h"
 #include "comm/key_value_server.h"
+#include "comm/meeting_point.h"
 #include "comm/rank_process.h"
 #include "comm/shm_group.h"
 
@@ -26,63 +22,13 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr int kPortsNearAgent = 16;
 // How long rank 0 stays after a failure, for the others to hear of it. A rank that hangs never does.
 constexpr auto kLastWords = 500ms;
 
-// The numeric address of this end of a socket, or of this machine on the way to `address`.
-std::string own_address(int fd) {
-  sockaddr_storage storage{};
-  socklen_t bytes = sizeof(storage);
-  char text[NI_MAXHOST] = {};
-  auto* address = reinterpret_cast<sockaddr*>(&storage);
-  if (getsockname(fd, address, &bytes) != 0 ||
-      getnameinfo(address, bytes, text, sizeof(text), nullptr, 0, NI_NUMERICHOST) != 0)
-    return {};
-  const std::string_view v4_in_v6 = "::ffff:";
-  const std::string_view all(text);
-  return std::string(all.starts_with(v4_in_v6) ? all.substr(v4_in_v6.size()) : all);
-}
-
-std::string address_towards(const std::string& address) {
-  addrinfo hints{}, *list = nullptr;
-  hints.ai_socktype = SOCK_DGRAM;
-  hints.ai_flags = AI_NUMERICHOST;
-  if (getaddrinfo(address.c_str(), "9", &hints, &list) != 0) return {};
-  const Socket socket(::socket(list->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-  const bool routed = ::connect(socket.fd(), list->ai_addr, list->ai_addrlen) == 0;  // sends nothing
-  freeaddrinfo(list);
-  return routed ? own_address(socket.fd()) : std::string();
-}
-
-std::vector<int> ports_to_try(const RankInfo& info) {
-  if (!info.port_is_taken) return {info.master_port};
-  std::vector<int> ports;
-  for (int i = 0; i < kPortsNearAgent; ++i) ports.push_back(info.master_port + 1 + info.attempt % 64 + i);
-  return ports;
-}
-
-Socket listen_for(const RankInfo& info, const ConnectOptions& options) {
-  const auto deadline = Clock::now() + std::min(options.port_timeout, options.rendezvous_timeout);
-  for (;;) {
-    int error = 0;
-    for (int port : ports_to_try(info)) {
-      Socket socket = listen_on(port);
-      if (socket) return socket;
-      error = errno;
-    }
-    const int port = ports_to_try(info).front();
-    require(error == EADDRINUSE, Exit::usage, "rank 0 cannot listen on port {}: {}", port,
-            std::strerror(error));
-    require(Clock::now() < deadline, Exit::usage,
-            "rank 0 cannot listen on port {}: {} listens there. End it, or choose another MASTER_PORT", port,
-            owner_of_port(port));
-    std::this_thread::sleep_for(100ms);
-  }
-}
-
-std::string missing_text(const KeyValueServer& server, int world) {
+std::string missing_text(const KeyValueServer& server, int world, const std::string& key) {
   const auto missing = server.missing();
+  if (missing.empty())
+    return fmt::format("all {} ranks are here, and one of them has not said '{}'", world, key);
   return fmt::format("waiting for rank{} {} ({} of {} are here)", missing.size() == 1 ? "" : "s",
                      fmt::join(missing, ", "), world - int(missing.size()), world);
 }
@@ -125,40 +71,59 @@ class JoinedWorld final : public World {
   }
 
  private:
+  wire::Hello hello() const {
+    return {.job_id = info_.job_id,
+            .attempt = info_.attempt,
+            .token = info_.token,
+            .world = info_.world,
+            .rank = info_.rank,
+            .host = this_process({}).host,
+            .pid = getpid()};
+  }
+
+  void serve() {
+    MeetingPlace place = meeting_place(info_, options_);
+    secret_ = std::move(place.secret);
+    if (info_.token.empty()) info_.token = secret_.value();
+    point_ = {place.call, {}, false};
+    ports_ = {port_of(place.listener)};
+    server_ = std::make_unique<KeyValueServer>(std::move(place.listener), hello());
+    if (info_.token.empty() && options_.on_wait)
+      options_.on_wait(
+          fmt::format("warning: the ranks of this job have no secret in common, so that whoever reaches "
+                      "{}:{} can join it; "
+                      "set CLEAVE_TOKEN to the same random word for all of them",
+                      info_.master_addr, ports_.front()));
+  }
+
+  // One attempt; false, and why, where nobody of ours answers.
+  bool call(int port, Clock::time_point deadline, std::string& why) {
+    Socket socket = connect_to(point_.host, port, std::min(deadline, Clock::now() + 10s), why);
+    if (!socket) return false;
+    address_ = own_address(socket);
+    wire::Hello mine = hello();
+    // Only now it is there for sure.
+    if (mine.token.empty() && point_.on_one_host) mine.token = HostSecret::find(port);
+    keys_ = KeyValueClient::join(std::move(socket), mine, alarm_, why);
+    return bool(keys_);
+  }
+
   void join(Clock::time_point deadline) {
-    const wire::Hello hello{.job_id = info_.job_id,
-                            .attempt = info_.attempt,
-                            .token = info_.token,
-                            .world = info_.world,
-                            .rank = info_.rank,
-                            .host = this_process({}).host,
-                            .pid = getpid()};
-    std::string host = info_.master_addr;
-    std::vector<int> ports = ports_to_try(info_);
-    if (info_.rank == 0) {
-      Socket listener = listen_for(info_, options_);
-      host = "127.0.0.1";  // a bare container may not resolve "localhost"
-      ports = {port_of(listener)};
-      server_ = std::make_unique<KeyValueServer>(std::move(listener), hello);
-    }
+    if (info_.rank == 0) serve();
     std::string why;
     std::minstd_rand jitter{unsigned(getpid())};
     auto next_report = Clock::now() + options_.report_every;
-    for (auto wait = 10ms; !keys_; wait = std::min(wait * 3 / 2, 1000ms)) {
-      for (int port : ports) {
-        Socket socket = connect_to(host, port, std::min(deadline, Clock::now() + 10s), why);
-        if (!socket) continue;
-        address_ = own_address(socket.fd());
-        keys_ = KeyValueClient::join(std::move(socket), hello, alarm_, why);
-        if (keys_) return;
-      }
+    for (auto wait = 10ms;; wait = std::min(wait * 3 / 2, 1000ms)) {
+      for (int port : ports_)
+        if (call(port, deadline, why)) return;
       require(Clock::now() < deadline, Exit::rank_lost,
               "rank {} did not reach rank 0 at {}:{} within {:.0f} s: {}. Is rank 0 running, and the address "
               "right?",
-              info_.rank, host, ports.front(), double(options_.rendezvous_timeout.count()) / 1000, why);
+              info_.rank, point_.host, ports_.front(), double(options_.rendezvous_timeout.count()) / 1000,
+              why);
       if (Clock::now() >= next_report && options_.on_wait) {
-        options_.on_wait(fmt::format("rank {} does not reach rank 0 at {}:{} yet: {}", info_.rank, host,
-                                     ports.front(), why));
+        options_.on_wait(fmt::format("rank {} does not reach rank 0 at {}:{} yet: {}", info_.rank,
+                                     point_.host, ports_.front(), why));
         next_report = Clock::now() + options_.report_every;
       }
       std::this_thread::sleep_for(wait + wait * int(jitter() % 100) / 200);
@@ -173,14 +138,15 @@ class JoinedWorld final : public World {
       const auto value = keys_->get(key, std::min(until, Clock::now() + options_.report_every));
       if (value) return *value;
       if (Clock::now() < until) {
-        if (server_ && options_.on_wait) options_.on_wait(missing_text(*server_, info_.world));
+        if (server_ && options_.on_wait) options_.on_wait(missing_text(*server_, info_.world, key));
         continue;
       }
       if (!server_) fail(Exit::rank_lost, "rank {} waited for other ranks until the deadline", info_.rank);
       std::string refused;
       for (const std::string& r : server_->refusals()) refused += "; turned away: " + r;
       fail(Exit::rank_lost, "the ranks did not come together within {:.1f} s: {}{}",
-           double(options_.rendezvous_timeout.count()) / 1000, missing_text(*server_, info_.world), refused);
+           double(options_.rendezvous_timeout.count()) / 1000, missing_text(*server_, info_.world, key),
+           refused);
     }
   }
 
@@ -233,7 +199,8 @@ class JoinedWorld final : public World {
       memory = SharedMemory::create(bytes);
       keys_->set("shm", std::to_string(memory.fd()));
     } else {
-      memory = SharedMemory::open(processes[0].pid, std::stoi(await("shm", deadline)), bytes);
+      const auto fd = wire::whole_number(await("shm", deadline));
+      memory = SharedMemory::open(processes[0].pid, fd ? int(*fd) : -1, bytes);
       memory.close_fd();
     }
     // Nobody leaves before all have mapped it: a rank that fails right away would take rank 0, and the way to
@@ -270,10 +237,13 @@ class JoinedWorld final : public World {
 
   RankInfo info_;
   const ConnectOptions options_;
+  MeetingPoint point_ = meeting_point(info_.master_addr);
+  std::vector<int> ports_ = ports_to_try(info_);
   std::string address_, transport_;
   bool failed_ = false;
   std::shared_ptr<Alarm> alarm_ = std::make_shared<Alarm>();
   std::unique_ptr<KeyValueServer> server_;
+  HostSecret secret_;  // goes before the server frees the port for another job
   std::shared_ptr<KeyValueClient> keys_;
   std::unique_ptr<Communicator> communicator_;
 };

@@ -9,9 +9,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <utility>
-#include <vector>
 
-#include "comm/rank_process.h"
 #include "comm/socket.h"
 #include "core/error.h"
 
@@ -19,23 +17,22 @@ namespace cleave {
 namespace {
 
 constexpr size_t kDigits = 32;
+constexpr const char* kParents[] = {"/tmp", "/var/tmp"};  // the first that can be written
 
-// Those of this user that others cannot look into; a folder that somebody else made under the name is none.
-std::vector<std::string> own_folders() {
-  std::vector<std::string> folders;
-  for (const char* parent : {"/tmp", "/dev/shm"}) {
-    const std::string folder = fmt::format("{}/cleave-{}", parent, geteuid());
-    mkdir(folder.c_str(), 0700);
-    struct stat s {};
-    if (lstat(folder.c_str(), &s) == 0 && S_ISDIR(s.st_mode) && s.st_uid == geteuid() &&
-        (s.st_mode & 077) == 0)
-      folders.push_back(folder);
-  }
-  return folders;
+// Of this user; one that somebody else made under the name, or that others can look into, is none.
+std::string own_folder(const char* parent) {
+  const std::string folder = fmt::format("{}/cleave-{}", parent, geteuid());
+  struct stat s {};
+  const bool own =
+      lstat(folder.c_str(), &s) == 0 && S_ISDIR(s.st_mode) && s.st_uid == geteuid() && (s.st_mode & 077) == 0;
+  return own ? folder : std::string();
 }
 
+// Containers may share the folder; a port is of a network.
 std::string file_of(const std::string& folder, int port) {
-  return fmt::format("{}/{:016x}-{}", folder, uint64_t(host_number()), port);
+  struct stat network {};
+  stat("/proc/self/ns/net", &network);
+  return fmt::format("{}/port-{}-{}", folder, network.st_ino, port);
 }
 
 std::string read_secret(const std::string& path) {
@@ -71,15 +68,22 @@ bool same_secret(std::string_view a, std::string_view b) {
 HostSecret HostSecret::make(int port) {
   HostSecret made;
   const std::string value = random_secret();
-  for (const std::string& folder : own_folders())
-    if (made.value_.empty() && write_secret(file_of(folder, port), value))
-      made.path_ = file_of(folder, port), made.value_ = value;
+  for (const char* parent : kParents) {
+    mkdir(fmt::format("{}/cleave-{}", parent, geteuid()).c_str(), 0700);
+    const std::string folder = own_folder(parent);
+    if (folder.empty() || !write_secret(file_of(folder, port), value)) continue;
+    made.path_ = file_of(folder, port), made.value_ = value;
+    break;
+  }
   return made;
 }
 
 std::string HostSecret::find(int port) {
-  for (const std::string& folder : own_folders())
-    if (const std::string value = read_secret(file_of(folder, port)); !value.empty()) return value;
+  for (const char* parent : kParents) {
+    const std::string folder = own_folder(parent);
+    const std::string value = folder.empty() ? "" : read_secret(file_of(folder, port));
+    if (!value.empty()) return value;
+  }
   return {};
 }
 

@@ -103,15 +103,21 @@ Socket bound_to(const std::string& address, int port) {
 
 }  // namespace
 
-Socket reserve_port(int port) {
+Socket reserve_port(int port, const std::string& address) {
+  if (!address.empty()) return bound_to(address, port);
   Socket socket = bound_to("::", port);
   if (!socket && errno == EAFNOSUPPORT) socket = bound_to("0.0.0.0", port);  // a machine without IPv6
   return socket;
 }
 
-Socket listen_on(int port, const std::string& address) {
-  Socket socket = address.empty() ? reserve_port(port) : bound_to(address, port);
+bool start_listening(Socket& socket) {
   if (socket && listen(socket.fd(), SOMAXCONN) != 0) close_keeping_errno(socket);
+  return bool(socket);
+}
+
+Socket listen_on(int port, const std::string& address) {
+  Socket socket = reserve_port(port, address);
+  start_listening(socket);
   return socket;
 }
 
@@ -120,6 +126,42 @@ int port_of(const Socket& socket) {
   socklen_t bytes = sizeof(address);
   getsockname(socket.fd(), reinterpret_cast<sockaddr*>(&address), &bytes);
   return ntohs(address.sin6_port);  // at the same place in an IPv4 address
+}
+
+// Of one end of a connection, as getsockname() and getpeername() tell it.
+static std::string address_of(const Socket& connection, int (*end)(int, sockaddr*, socklen_t*)) {
+  sockaddr_storage storage{};
+  socklen_t bytes = sizeof(storage);
+  char text[NI_MAXHOST] = {};
+  auto* address = reinterpret_cast<sockaddr*>(&storage);
+  if (end(connection.fd(), address, &bytes) != 0 ||
+      getnameinfo(address, bytes, text, sizeof(text), nullptr, 0, NI_NUMERICHOST) != 0)
+    return {};
+  const std::string_view v4_in_v6 = "::ffff:";
+  const std::string_view all(text);
+  return std::string(all.starts_with(v4_in_v6) ? all.substr(v4_in_v6.size()) : all);
+}
+
+std::string own_address(const Socket& connection) { return address_of(connection, ::getsockname); }
+
+std::string address_towards(const std::string& address) {
+  addrinfo hints{}, *list = nullptr;
+  hints.ai_socktype = SOCK_DGRAM;
+  hints.ai_flags = AI_NUMERICHOST;
+  if (getaddrinfo(address.c_str(), "9", &hints, &list) != 0) return {};
+  const Socket socket(::socket(list->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  const bool routed = ::connect(socket.fd(), list->ai_addr, list->ai_addrlen) == 0;  // sends nothing
+  freeaddrinfo(list);
+  return routed ? own_address(socket) : std::string();
+}
+
+int port_here(const Socket& connection) {
+  const std::string own = own_address(connection);
+  if (own.empty() || own != address_of(connection, ::getpeername)) return 0;
+  sockaddr_in6 other{};
+  socklen_t bytes = sizeof(other);
+  getpeername(connection.fd(), reinterpret_cast<sockaddr*>(&other), &bytes);
+  return ntohs(other.sin6_port);  // at the same place in an IPv4 address
 }
 
 Socket connect_to(const std::string& host, int port, Clock::time_point deadline, std::string& why) {

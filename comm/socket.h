@@ -36,10 +36,17 @@ bool wait_for(int fd, short events, Clock::time_point deadline);
 // takes a free one. An invalid socket with errno set when the port is taken or the address is not this
 // machine's.
 Socket listen_on(int port, const std::string& address = "");
-// Takes a port of every address without listening on it: nobody else gets it, but a later listen_on() of it
-// succeeds.
-Socket reserve_port(int port);
+// The two halves of that. Nobody else gets a port that was taken, but a later listen_on() of it succeeds.
+Socket reserve_port(int port, const std::string& address = "");
+bool start_listening(Socket& socket);  // else invalid, with errno set
 int port_of(const Socket& socket);
+// The port that a connection goes to, where that is on this machine; else 0.
+int port_here(const Socket& connection);
+
+// The numeric address of this end of a connection, or of this machine on the way to a numeric address; empty
+// where there is none.
+std::string own_address(const Socket& connection);
+std::string address_towards(const std::string& address);
 
 // One attempt; the name is resolved anew. An invalid socket, and why, when it fails.
 Socket connect_to(const std::string& host, int port, Clock::time_point deadline, std::string& why);

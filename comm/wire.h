@@ -2,6 +2,7 @@
 // of bytes from the network never trusts them: every read is bounded, and a malformed frame is one that ends
 // before its fields.
 #pragma once
+#include <charconv>
 #include <concepts>
 #include <cstdint>
 #include <cstring>
@@ -13,7 +14,7 @@
 
 namespace cleave::wire {
 
-inline constexpr std::string_view kMagic{"CLEAVE\x02\n", 8};  // changes with the protocol
+inline constexpr std::string_view kMagic{"CLEAVE\x03\n", 8};  // changes with the protocol
 inline constexpr size_t kHelloLimit = 4 << 10;
 inline constexpr size_t kFrameLimit = 1 << 20;
 
@@ -94,6 +95,13 @@ inline std::optional<std::string> take_frame(std::string& bytes, size_t limit, b
   std::string frame = bytes.substr(sizeof(size), size);
   bytes.erase(0, sizeof(size) + size);
   return frame;
+}
+
+// What add() keeps and answers.
+inline std::optional<int64_t> whole_number(std::string_view text) {
+  int64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  return error == std::errc() && end == text.data() + text.size() ? std::optional(number) : std::nullopt;
 }
 
 // Who says hello, and to which job.

@@ -45,8 +45,11 @@ std::string escaped(std::string_view text, std::string_view kept, std::string_vi
 }  // namespace
 
 std::string in_quotes(std::string_view bytes, size_t most) {
-  const bool cut = bytes.size() > most;
-  return fmt::format("'{}{}'", escaped(bytes.substr(0, most), "", "'\\"), cut ? "..." : "");
+  return fmt::format("'{}{}'", escaped(bytes.substr(0, most), "", "'\\"), bytes.size() > most ? "..." : "");
+}
+
+std::string in_line(std::string_view bytes, size_t most) {
+  return escaped(bytes.substr(0, most), "", "") + (bytes.size() > most ? "..." : "");
 }
 
 std::string printable(std::string_view text) { return escaped(text, "\n\t", ""); }

@@ -47,6 +47,9 @@ std::optional<RankInfo> by_torch_set(const Variables& v) {
     info.launched_by = "cleave launch";
     return info;
   }
+  // Where the launcher says that all ranks are here, they need not meet where others can call.
+  if ((v.has("LOCAL_WORLD_SIZE") || v.has("LOCAL_SIZE")) && info.local_size == info.world)
+    info.master_addr = RankInfo{}.master_addr;
   info.attempt = v.number("TORCHELASTIC_RESTART_COUNT", 0);
   info.port_is_taken = v.text("TORCHELASTIC_USE_AGENT_STORE") == "True";
   info.job_id = v.text("TORCHELASTIC_RUN_ID");
@@ -83,7 +86,7 @@ std::optional<RankInfo> by_slurm_step(const Variables& v) {
       v.has("SLURM_STEP_NODELIST") ? v.text("SLURM_STEP_NODELIST") : v.text("SLURM_JOB_NODELIST");
   if (v.has("MASTER_ADDR"))
     info.master_addr = v.text("MASTER_ADDR");
-  else if (!list.empty())
+  else if (info.local_size < info.world && !list.empty())
     info.master_addr = expand_node_list(list).front();
   else
     require(info.local_size == info.world, Exit::usage,

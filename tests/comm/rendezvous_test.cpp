@@ -8,11 +8,12 @@
 #include <random>
 #include <thread>
 
-#include "comm/key_value_client.h"
-#include "comm/key_value_server.h"
+#include "comm/meeting_point.h"
+#include "comm/post.h"
 #include "comm/socket.h"
 #include "tests/comm/collectives.h"
 #include "tests/comm/processes.h"
+#include "tests/comm/served.h"
 
 namespace cleave {
 namespace {
@@ -21,6 +22,7 @@ using namespace std::chrono_literals;
 using test::Child;
 using test::Ended;
 using test::has;
+using test::hello_of;
 using test::rank_of;
 
 ConnectOptions quick(std::chrono::milliseconds timeout = 10s) {
@@ -39,35 +41,6 @@ Child join(const RankInfo& info, const ConnectOptions& options = quick()) {
     return 0;
   });
 }
-
-wire::Hello hello_of(int rank, int world = 2) {
-  return {.job_id = "test",
-          .attempt = 0,
-          .token = "secret",
-          .world = world,
-          .rank = rank,
-          .host = "host-a",
-          .pid = 100 + rank};
-}
-
-// A server on a free port and a way to talk to it.
-struct Served {
-  explicit Served(int world = 2)
-      : socket(listen_on(0)), port(port_of(socket)), server(std::move(socket), hello_of(0, world)) {}
-  std::unique_ptr<KeyValueClient> join(const wire::Hello& hello) {
-    std::string why;
-    Socket s = connect_to("127.0.0.1", port, Clock::now() + 5s, why);
-    EXPECT_TRUE(s) << why;
-    return KeyValueClient::join(std::move(s), hello, alarm, why);
-  }
-  std::string refusal(const wire::Hello& hello) {
-    return test::error_of([&] { join(hello); }, Exit::usage);
-  }
-  Socket socket;
-  int port;
-  std::shared_ptr<Alarm> alarm = std::make_shared<Alarm>();
-  KeyValueServer server;
-};
 
 TEST(Rendezvous, FindsWhereRanksRun) {
   const int port = test::free_port();
@@ -166,48 +139,6 @@ TEST(Rendezvous, LeavesThePortOfAnAgentAlone) {
   }
 }
 
-TEST(Hello, IsRefusedWithTheReason) {
-  Served served(3);
-  auto member = served.join(hello_of(1, 3));
-  ASSERT_TRUE(member);
-  wire::Hello other = hello_of(2, 3);
-  other.token = "guess";
-  EXPECT_TRUE(has(served.refusal(other), "token is wrong"));
-  other = hello_of(2, 3);
-  other.job_id = "yesterday";
-  EXPECT_TRUE(has(served.refusal(other), "this is job 'test', not 'yesterday'"));
-  const std::string twice = served.refusal(hello_of(1, 3));
-  EXPECT_TRUE(has(twice, "rank 1 is there twice: pid 101 on host-a, and rank 1 (pid 101 on host-a)"))
-      << twice;
-  const std::string world = served.refusal(hello_of(2, 8));
-  EXPECT_TRUE(has(world, "as one of 8 ranks") && has(world, "as one of 3")) << world;
-  EXPECT_TRUE(has(served.refusal(hello_of(5, 3)), "rank 5 of 3 does not exist"));
-  other = hello_of(2, 3);
-  other.attempt = -1;
-  EXPECT_TRUE(has(served.refusal(other), "left over from attempt -1; attempt 0 is running"));
-  other = hello_of(2, 3);
-  other.version = "0.0.9";
-  const std::string version = served.refusal(other);
-  EXPECT_TRUE(has(version, "rank 2 (pid 102 on host-a) is of cleave 0.0.9, rank 0 (pid 100 on host-a) of "))
-      << version;
-  EXPECT_EQ(served.server.missing(), (std::vector<int>{0, 2}));
-  EXPECT_EQ(served.server.refusals().size(), 7u);
-  EXPECT_EQ(served.alarm->reason(), "");
-  member->leave();
-}
-
-TEST(Hello, OfALaterAttemptIsAskedToComeAgain) {
-  Served served;
-  wire::Hello next = hello_of(1);
-  next.attempt = 1;
-  EXPECT_FALSE(served.join(next));
-  next.job_id = "";  // unknown, agrees with any
-  next.attempt = 0;
-  auto store = served.join(next);
-  ASSERT_TRUE(store);
-  store->leave();
-}
-
 TEST(Rendezvous, RefusesAnAttemptThatIsOver) {
   const int port = test::free_port();
   RankInfo stale = rank_of(1, 2, port), now = rank_of(1, 2, port), zero = rank_of(0, 2, port);
@@ -221,76 +152,105 @@ TEST(Rendezvous, RefusesAnAttemptThatIsOver) {
   EXPECT_EQ(server.wait().exit, 0);
 }
 
-TEST(Strangers, DisturbNobody) {
-  Served served;
-  auto zero = served.join(hello_of(0));
-  std::mt19937 random(1);
-  std::string why;
-  std::vector<Socket> silent;
-  for (int i = 0; i < 200; ++i) {
-    Socket s = connect_to("127.0.0.1", served.port, Clock::now() + 5s, why);
-    std::string garbage(random() % 3000, 0);
-    for (char& c : garbage) c = char(random());
-    if (i % 4 == 1) garbage = std::string(wire::kMagic) + garbage;
-    if (i % 4 == 2) garbage = "GET / HTTP/1.1\r\n\r\n";
-    if (i % 4 == 3) garbage = std::string(wire::kMagic) + wire::encode(hello_of(1)).substr(0, random() % 40);
-    s.send_all(garbage, Clock::now() + 1s);
-    if (i % 2) silent.push_back(std::move(s));
+TEST(MeetingPoint, IsOneHostWhereNobodyElseCanCall) {
+  const auto is = [](const char* master, const char* host, const char* address, bool on_one_host) {
+    const MeetingPoint p = meeting_point(master);
+    EXPECT_TRUE(p.host == host && p.address == address && p.on_one_host == on_one_host) << master;
+  };
+  is("127.0.0.1", "127.0.0.1", "127.0.0.1", true);
+  is("127.1.2.3", "127.1.2.3", "127.1.2.3", true);
+  is("localhost", "127.0.0.1", "127.0.0.1", true);
+  is("::1", "::1", "::1", true);
+  is("192.0.2.7", "192.0.2.7", "192.0.2.7", false);
+  is("fd00::7", "fd00::7", "fd00::7", false);
+  is("node-a", "node-a", "", false);
+}
+
+TEST(Rendezvous, ListensOnTheLoopbackAloneWhereTheMasterIsThere) {
+  const int port = test::free_port();
+  const auto reached = [&](const char* address) {
+    std::string why;
+    return bool(connect_to(address, port, Clock::now() + 1s, why));
+  };
+  for (const bool on_all : {false, true}) {
+    RankInfo zero = rank_of(0, 2, port);
+    zero.master_addr = on_all ? "node-a" : "localhost";
+    Child rank([&] { return connect(zero, quick(2s)) ? 0 : 1; });
+    const auto until = Clock::now() + 5s;
+    while (!reached("127.0.0.1") && Clock::now() < until) std::this_thread::sleep_for(5ms);
+    EXPECT_TRUE(reached("127.0.0.1"));
+    EXPECT_EQ(reached("127.0.0.2"), on_all);
+    rank.wait();
   }
-  auto one = served.join(hello_of(1));
-  ASSERT_TRUE(one);
-  one->set("a", "hello");
-  EXPECT_EQ(zero->get("a", Clock::now() + 5s), "hello");
-  EXPECT_EQ(served.alarm->reason(), "");
-  zero->leave();
-  one->leave();
 }
 
-TEST(KeyValueClient, SetsGetsAddsAndWaits) {
-  Served served;
-  auto zero = served.join(hello_of(0)), one = served.join(hello_of(1));
-  EXPECT_EQ(zero->get("missing", Clock::now() + 50ms), std::nullopt);
-  std::thread late([&] {
-    std::this_thread::sleep_for(50ms);
-    one->set("late", std::string("with\0zero", 9));
-  });
-  EXPECT_EQ(zero->get("late", Clock::now() + 5s), std::string("with\0zero", 9));
-  late.join();
-  EXPECT_EQ(zero->add("count", 3, Clock::now() + 5s), 3);
-  EXPECT_EQ(one->add("count", -1, Clock::now() + 5s), 2);
-  const std::string large(400'000, 'x');
-  one->set("large", large);
-  EXPECT_EQ(zero->get("large", Clock::now() + 5s), large);
-  zero->leave();
-  one->leave();
+TEST(Rendezvous, OnOneHostAgreesOnASecretWhereNoneWasGiven) {
+  const int port = test::free_port();
+  RankInfo zero = rank_of(0, 2, port), one = rank_of(1, 2, port);
+  zero.token = one.token = "";
+  const HostSecret left_over = HostSecret::make(port);  // by a job that was killed
+  ASSERT_FALSE(left_over.value().empty());
+  Child server = join(zero);
+  const auto until = Clock::now() + 5s;
+  while (HostSecret::find(port) == left_over.value() && Clock::now() < until)
+    std::this_thread::sleep_for(5ms);
+  for (const std::string& guess : {std::string(), left_over.value()}) {
+    wire::Hello stranger = hello_of(1);
+    stranger.token = guess;
+    const std::string refused = test::error_of(
+        [&] {
+          std::string why;
+          for (Socket s; !s;) s = connect_to("127.0.0.1", port, Clock::now() + 5s, why);
+          KeyValueClient::join(connect_to("127.0.0.1", port, Clock::now() + 5s, why), stranger,
+                               std::make_shared<Alarm>(), why);
+        },
+        Exit::usage);
+    EXPECT_TRUE(has(refused, "token is wrong")) << refused;
+  }
+  Child client = join(one);
+  for (Child* c : {&server, &client}) {
+    const Ended e = c->wait();
+    EXPECT_EQ(e.exit, 0) << e.message;
+  }
+  EXPECT_EQ(HostSecret::find(port), "");
 }
 
-TEST(KeyValueClient, RingsTheAlarmWhenAMemberHangsUp) {
-  Served served;
-  auto zero = served.join(hello_of(0));
-  auto alarm_of_zero = served.alarm;
-  served.alarm = std::make_shared<Alarm>();
-  auto one = served.join(hello_of(1));
-  one.reset();
-  const std::string message =
-      test::error_of([&] { zero->get("never", Clock::now() + 10s); }, Exit::rank_lost);
-  EXPECT_EQ(message, "rank 1 (pid 101 on host-a) went away");
-  EXPECT_EQ(alarm_of_zero->reason(), message);
+TEST(Rendezvous, SaysThatNothingKeepsStrangersOutWhereTheRanksHaveNoSecret) {
+  RankInfo zero = rank_of(0, 2, test::free_port());
+  zero.token = "", zero.master_addr = "node-a";
+  std::vector<std::string> said;
+  ConnectOptions options = quick(300ms);
+  options.on_wait = [&](const std::string& text) { said.push_back(text); };
+  test::error_of([&] { connect(zero, options); }, Exit::rank_lost);
+  ASSERT_FALSE(said.empty());
+  EXPECT_TRUE(has(said[0], "warning: ") && has(said[0], "CLEAVE_TOKEN")) << said[0];
 }
 
-TEST(Wire, ReadsNothingBeyondAFrame) {
-  const std::string whole = wire::encode(hello_of(1));
-  for (size_t n = 0; n < whole.size() - 4; ++n)
-    EXPECT_FALSE(wire::decode_hello(std::string_view(whole).substr(4, n))) << n;
-  EXPECT_TRUE(wire::decode_hello(std::string_view(whole).substr(4)));
-  bool bad = false;
-  std::string bytes = whole.substr(0, 10);
-  EXPECT_FALSE(wire::take_frame(bytes, 4096, bad));
-  EXPECT_FALSE(bad);
-  bytes = "\xff\xff\xff\xffxx";
-  EXPECT_FALSE(wire::take_frame(bytes, 4096, bad));
-  EXPECT_TRUE(bad);
+TEST(Rendezvous, NamesWhatIsMissingWhereNobodyIs) {
+  const int port = test::free_port();
+  ConnectOptions options = quick(1s);
+  Child zero = join(rank_of(0, 2, port), options);
+  std::string why;
+  std::unique_ptr<KeyValueClient> mute;
+  for (const auto until = Clock::now() + 5s; !mute && Clock::now() < until;)
+    if (Socket s = connect_to("127.0.0.1", port, until, why))
+      mute = KeyValueClient::join(std::move(s), hello_of(1), std::make_shared<Alarm>(), why);
+  ASSERT_TRUE(mute);
+  const Ended e = zero.wait();
+  EXPECT_TRUE(has(e.message, "all 2 ranks are here, and one of them has not said 'process/1'")) << e.message;
 }
+
+TEST(DeadlineReport, NamesNoRankAsMissingWhereAllAreThere) {
+  const std::string group = "world";
+  const std::vector<int> ranks{0, 1};
+  const Waiting w{group, ranks, 1, 7, "loss", {}};
+  const std::string all = deadline_report(w, {true, true}, 2s), one = deadline_report(w, {false, true}, 2s);
+  EXPECT_FALSE(has(all, "missing")) << all;
+  EXPECT_TRUE(has(all, "rank 1 waited 2.0 s") && has(all, "other operands")) << all;
+  EXPECT_TRUE(has(one, "Present: rank 1; missing: rank 0.")) << one;
+}
+
+// A member that does what no rank does ends the job, with what it did, before it costs rank 0 much.
 
 }  // namespace
 }  // namespace cleave

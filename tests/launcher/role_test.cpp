@@ -70,7 +70,7 @@ TEST(Role, FollowsFromTheEnvironment) {
        6105},
       {"torchrun",
        merged(kTorchSet, {{"LOCAL_RANK", "1"}, {"LOCAL_WORLD_SIZE", "2"}, {"TORCHELASTIC_RUN_ID", "x"}}),
-       Kind::adopt, 1, 1, 0, "m", 6105},
+       Kind::adopt, 1, 1, 0, "127.0.0.1", 6105},  // of all ranks, which are on this host
       {"torchrun once on each node, whose agent has the port",
        merged(kTorchSet, {{"LOCAL_WORLD_SIZE", "1"},
                           {"GROUP_RANK", "1"},

@@ -1,0 +1,31 @@
+// Where the ranks of a job meet: at which of its addresses rank 0 listens, and what the others ask for there.
+#pragma once
+#include "comm/rendezvous.h"
+#include "comm/secret.h"
+#include "comm/socket.h"
+
+namespace cleave {
+
+// MASTER_ADDR as ranks use it.
+struct MeetingPoint {
+  std::string host;     // where the others call rank 0
+  std::string address;  // on which it listens, numeric; empty: on all, because other hosts may know it by any
+  bool on_one_host = false;  // nobody else can call
+};
+
+// "localhost" and addresses of the loopback are on one host, whose addresses other than that are left alone.
+MeetingPoint meeting_point(const std::string& master_addr);
+
+// That of the launcher, or those near an agent's.
+std::vector<int> ports_to_try(const RankInfo& info);
+
+// Rank 0's side.
+struct MeetingPlace {
+  Socket listener;
+  std::string call;   // the address at which rank 0 itself calls it
+  HostSecret secret;  // of a job on one host that was given none
+};
+// Waits for a port that is in use. Error(usage), which names who has it.
+MeetingPlace meeting_place(const RankInfo& info, const ConnectOptions& options);
+
+}  // namespace cleave

@@ -1,0 +1,43 @@
+// A job's store on a free port, and a way to talk to it.
+#pragma once
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+
+#include "comm/key_value_client.h"
+#include "comm/key_value_server.h"
+#include "comm/socket.h"
+#include "tests/comm/collectives.h"
+
+namespace cleave::test {
+
+inline wire::Hello hello_of(int rank, int world = 2) {
+  return {.job_id = "test",
+          .attempt = 0,
+          .token = "secret",
+          .world = world,
+          .rank = rank,
+          .host = "host-a",
+          .pid = 100 + rank};
+}
+
+struct Served {
+  explicit Served(int world = 2)
+      : socket(listen_on(0)), port(port_of(socket)), server(std::move(socket), hello_of(0, world)) {}
+  std::unique_ptr<KeyValueClient> join(const wire::Hello& hello) {
+    std::string why;
+    Socket s = connect_to("127.0.0.1", port, Clock::now() + std::chrono::seconds(5), why);
+    EXPECT_TRUE(s) << why;
+    return KeyValueClient::join(std::move(s), hello, alarm, why);
+  }
+  std::string refusal(const wire::Hello& hello) {
+    return error_of([&] { join(hello); }, Exit::usage);
+  }
+  Socket socket;
+  int port;
+  std::shared_ptr<Alarm> alarm = std::make_shared<Alarm>();
+  KeyValueServer server;
+};
+
+}  // namespace cleave::test
