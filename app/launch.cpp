@@ -108,10 +108,13 @@ void say_cores(const LaunchStart& start, const LaunchRequest& r) {
 }
 
 LaunchResult launch_once(const LaunchStart& start, const LaunchRequest& r) {
-  const LaunchCallbacks callbacks = {.output = [](std::string_view line, bool is_error) {
-    std::fwrite(line.data(), 1, line.size(), is_error ? stderr : stdout);
-    std::fflush(is_error ? stderr : stdout);
-  }};
+  const LaunchCallbacks callbacks = {
+      .output =
+          [](std::string_view line, bool is_error) {
+            std::fwrite(line.data(), 1, line.size(), is_error ? stderr : stdout);
+            std::fflush(is_error ? stderr : stdout);
+          },
+      .say = [](const std::string& text) { std::fprintf(stderr, "launch: %s\n", text.c_str()); }};
   StayOptions stay{.leave_grace = 3s, .term_grace = 1500ms};
   if (!start.several) {
     stay.rank0_inherits_output = isatty(STDOUT_FILENO) != 0 && r.log_folder.empty();

@@ -140,7 +140,7 @@ class Launch {
   }
 
   void pass(int signal) {
-    if (const int sent = passed_.take(signal)) send(sent);
+    pass_on(signal, passed_, callbacks_, [this](int sent) { send(sent); });
   }
 
   // To those that still run.
@@ -206,7 +206,7 @@ class Launch {
       result.exits[size_t(index)] = exit;
       if (!std::count(killed_by_us_.begin(), killed_by_us_.end(), index)) own.emplace_back(index, exit);
     }
-    const int cause = cause_of(own);
+    const int cause = lines_.who_said(cause_of(own), own);
     if (cause < 0) return result;
     result.exit = result.exits[size_t(cause)];
     result.cause = node_.ranks[size_t(cause)].rank;
@@ -218,7 +218,14 @@ class Launch {
           result.cause, children_[size_t(stopped_.front())].pid);
       return result;
     }
-    const std::string error = lines_.error_out_of_sight(size_t(cause), logs_ ? 0 : 3);
+    if (passed_.killed() && result.exit == 128 + SIGKILL) {
+      result.message = kKilledOnRequest;
+      return result;
+    }
+    const std::string error = lines_.error_of(size_t(cause), result.exit);
+    const bool on_terminal = stay_.rank0_inherits_output && result.exits[0] == result.exit;
+    if (error.empty() && on_terminal && result.exit <= int(Exit::data))
+      return result;  // rank 0 said why itself
     result.message = end_of_rank(result.cause, result.exit) + (error.empty() ? "" : ": " + error);
     return result;
   }
@@ -242,25 +249,6 @@ class Launch {
 };
 
 }  // namespace
-
-int cause_of(const std::vector<std::pair<int, int>>& rank_and_exit) {
-  const auto first = [&](auto matches) {
-    const auto it = std::find_if(rank_and_exit.begin(), rank_and_exit.end(),
-                                 [&](const auto& e) { return matches(e.second); });
-    return it == rank_and_exit.end() ? -1 : it->first;
-  };
-  constexpr int kLost = int(Exit::rank_lost), kStopped = int(Exit::stopped);
-  int rank = first([](int exit) { return exit != 0 && exit != kLost && exit != kStopped; });
-  if (rank < 0) rank = first([](int exit) { return exit == kLost; });
-  if (rank < 0) rank = first([](int exit) { return exit == kStopped; });
-  return rank;
-}
-
-std::string end_of_rank(int rank, int exit) {
-  return exit > 128 && exit < 128 + NSIG
-             ? fmt::format("rank {} was killed by signal {} ({})", rank, exit - 128, strsignal(exit - 128))
-             : fmt::format("rank {} ended with exit code {}", rank, exit);
-}
 
 LaunchResult launch_node(const NodeStart& node, const StayOptions& stay, const LaunchCallbacks& callbacks) {
   return Launch(node, stay, callbacks).run();

@@ -12,6 +12,7 @@
 
 #include "core/error.h"
 #include "launcher/launch_plan.h"
+#include "launcher/passed_signals.h"
 
 namespace cleave {
 
@@ -39,6 +40,8 @@ struct LaunchCallbacks {
   // A descriptor that takes no more output for now, -1: none. What the ranks say waits for it meanwhile,
   // and nothing else does.
   std::function<int()> full = {};
+  // What the launcher itself has to say meanwhile.
+  std::function<void(const std::string& text)> say = {};
 };
 
 // How a launcher stays with the ranks of its host.
@@ -82,6 +85,14 @@ LaunchResult launch_node(const NodeStart& node, const StayOptions& stay = {},
 
 // "rank 1 was killed by signal 9 (Killed)", "rank 2 ended with exit code 7".
 std::string end_of_rank(int rank, int exit);
+
+// Sends the ranks what a signal to the launcher means for them, and says at once what that is.
+void pass_on(int signal, PassedSignals& passed, const LaunchCallbacks& callbacks,
+             const std::function<void(int signal)>& send);
+// Why a job ended whose ranks were not given the time to stop.
+inline constexpr std::string_view kKilledOnRequest =
+    "the ranks were killed, because a second Ctrl-C or signal asked to stop before they had; what was done "
+    "since the last save is lost";
 
 // Which rank's exit code is the job's: ranks in the order in which they ended. Codes that only say that
 // another rank was lost (6) or that all stopped on request (75) give way to any other.

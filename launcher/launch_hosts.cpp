@@ -62,7 +62,7 @@ class HostsLaunch {
     while (std::any_of(ways_.begin(), ways_.end(), [](const Way& w) { return !w.ended; })) {
       wait_for_news();
       while (const auto signal = signals_.next())
-        if (const int sent = passed_.take(*signal)) send(sent);
+        pass_on(*signal, passed_, callbacks_, [this](int sent) { send(sent); });
       reap();
       hurry();
       beat();
@@ -229,19 +229,23 @@ class HostsLaunch {
     result.asked_to_stop = passed_.asked_to_stop();
     for (int r = 0; r < world_; ++r)
       result.exits.push_back(exits_.count(r) ? exits_.at(r) : int(Exit::rank_lost));
-    result.cause = cause_of(order_);
+    result.cause = lines_.who_said(cause_of(order_), order_);
     const int exit = result.cause < 0 ? 0 : exits_.at(result.cause);
     if (lost_ && (exit == 0 || exit == int(Exit::rank_lost) || exit == int(Exit::stopped)))
       return lost_host(std::move(result));
     if (result.cause < 0) return result;
     result.exit = exit;
+    if (passed_.killed() && exit == 128 + SIGKILL) {
+      result.message = kKilledOnRequest;
+      return result;
+    }
     const auto way = std::find_if(ways_.begin(), ways_.end(), [&](const Way& w) {
       return std::count(w.ranks.begin(), w.ranks.end(), result.cause) > 0;
     });
     const std::string rank = fmt::format("rank {} ", result.cause), end = end_of_rank(result.cause, exit);
     const std::string said =
         way->cause == result.cause && way->message.starts_with(rank) ? way->message : end;
-    const std::string error = said == end ? lines_.error_out_of_sight(size_t(result.cause)) : "";
+    const std::string error = said == end ? lines_.error_of(size_t(result.cause), exit) : "";
     result.message = fmt::format("{}on {} {}{}{}", rank, host_of(result.cause), said.substr(rank.size()),
                                  error.empty() ? "" : ": ", error);
     return result;

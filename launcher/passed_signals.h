@@ -23,11 +23,16 @@ class PassedSignals {
     if (signal == SIGTERM && now - asked_ < kSameWish) return 0;
     if (signal == SIGTERM) asked_ = now;
     const auto passed = [&](int s) { return std::count(passed_.begin(), passed_.end(), s) > 0; };
-    if (signal != SIGUSR1 && (passed(SIGINT) || passed(SIGTERM))) return SIGKILL;
+    if (signal != SIGUSR1 && asked_to_stop()) {
+      killed_ = true;
+      return SIGKILL;
+    }
     if (passed(signal)) return 0;
     passed_.push_back(signal);
     return signal;
   }
+  // Whether somebody did not wait for that.
+  bool killed() const { return killed_; }
   // Whether the ranks were asked to stop.
   bool asked_to_stop() const {
     return std::any_of(passed_.begin(), passed_.end(), [](int s) { return s != SIGUSR1; });
@@ -35,6 +40,7 @@ class PassedSignals {
 
  private:
   std::vector<int> passed_;
+  bool killed_ = false;
   Time asked_ = Time() - std::chrono::hours(1);  // by SIGTERM
 };
 

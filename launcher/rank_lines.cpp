@@ -1,6 +1,9 @@
 #include "launcher/rank_lines.h"
 
 #include <fmt/core.h>
+#include <signal.h>
+
+#include <algorithm>
 
 namespace cleave {
 namespace {
@@ -29,17 +32,26 @@ std::optional<std::string> RankLines::take(size_t rank, std::string_view line, b
     last = {.text = std::string(text),
             .marked = marked,
             .going_on = marked,
-            .said_by_another = marked && !errors_.emplace(without_rank(text)).second,
-            .at = lines_};
+            .said_by_another = marked && !errors_.emplace(without_rank(text)).second};
   if (last.going_on && last.said_by_another) return {};
-  ++lines_;
-  if (is_error) last.at = lines_;  // what the rank adds on stderr, such as a table, explains its error
   return fmt::format("[{}] {}", name < 0 ? int(rank) : name, line);
 }
 
-std::string RankLines::error_out_of_sight(size_t rank, int64_t in_sight) const {
+std::string RankLines::error_of(size_t rank, int exit) const {
+  const bool killed = exit == 128 + SIGKILL || exit == 128 + SIGTERM || exit == 128 + SIGINT;
   const Last& last = last_[rank];
-  return lines_ - last.at >= in_sight ? std::string(without_rank(last.text)) : std::string();
+  return killed && !last.marked ? std::string() : std::string(without_rank(last.text));
+}
+
+int RankLines::who_said(int cause, const std::vector<std::pair<int, int>>& rank_and_exit) const {
+  const auto exit_of = [&](int rank) {
+    return std::find_if(rank_and_exit.begin(), rank_and_exit.end(),
+                        [&](const auto& e) { return e.first == rank; });
+  };
+  if (cause < 0 || last_[size_t(cause)].marked) return cause;
+  for (const auto& [rank, exit] : rank_and_exit)
+    if (exit == exit_of(cause)->second && last_[size_t(rank)].marked) return rank;
+  return cause;
 }
 
 }  // namespace cleave

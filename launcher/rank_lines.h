@@ -1,5 +1,5 @@
-// What the ranks of a job say, line by line, and the last error of each: the reason why a job ended must not
-// scroll away behind what the others say about it.
+// What the ranks of a job say, line by line, and the last error of each: the reason why a job ended is its
+// last line, whatever the others say about it.
 #pragma once
 #include <optional>
 #include <set>
@@ -19,8 +19,11 @@ class RankLines {
   std::optional<std::string> take(size_t rank, std::string_view line, bool is_error, int name = -1);
 
   // The rank's last error, without "error: "; of a program that does not mark errors, its last line on
-  // stderr. Empty where it is still among the last `in_sight` lines of all, or where there is none.
-  std::string error_out_of_sight(size_t rank, int64_t in_sight = 3) const;
+  // stderr. Empty where there is none, or where `exit` says that somebody killed the rank and it had said no
+  // error: what it said before is then not why.
+  std::string error_of(size_t rank, int exit) const;
+  // Of ranks with their exit codes, the one that ended as `cause` did and said why; else `cause`.
+  int who_said(int cause, const std::vector<std::pair<int, int>>& rank_and_exit) const;
 
  private:
   struct Last {
@@ -28,11 +31,9 @@ class RankLines {
     bool marked = false;    // "error: ..."
     bool going_on = false;  // no line of the rank since but indented ones, which belong to it
     bool said_by_another = false;
-    int64_t at = 0;  // lines of all ranks before its end
   };
   std::vector<Last> last_;
   std::set<std::string, std::less<>> errors_;
-  int64_t lines_ = 0;
 };
 
 }  // namespace cleave

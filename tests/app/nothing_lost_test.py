@@ -352,6 +352,24 @@ class NothingLost(AppTest):
             self.assertIn(f"rank 1 ended with exit code {code}", last[-1])
             self.assertTrue(any(gone in line for line in last), r.stderr)
 
+    def test_the_last_line_of_a_job_that_cannot_save_is_why(self):
+        train = ["launch", "-n", 2, "--", "train", "--deepspeed_config", self.config(), "--model", "tiny", "--data", self.text, "--seq_len", 32,
+                 "--steps", 1, "--output", self.out]
+        r = self.limited("ulimit -f 4000", *train)  # KiB: as a full disk, but not for shared memory
+        self.assertEqual(r.returncode, 4)
+        self.assertRegex(r.stderr.splitlines()[-1], r"error: rank \d ended with exit code 4: .*File too large")
+
+    def test_ctrl_c_twice_is_the_cause(self):
+        job = self.start(ranks=2, out=False)
+        self.until(job, "/100000  loss")
+        for pid in self.ranks_of(job):
+            os.kill(pid, signal.SIGSTOP)  # they cannot stop
+        job.send_signal(signal.SIGINT)
+        self.until(job, "asked to stop")
+        job.send_signal(signal.SIGINT)
+        said = self.end(job, 137)
+        self.assertIn("error: the ranks were killed, because a second Ctrl-C or signal asked", said.splitlines()[-1])
+
     # Limits of the system, and what is no file
 
     def limited(self, limits, *args):

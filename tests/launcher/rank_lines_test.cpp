@@ -1,6 +1,7 @@
 #include "launcher/rank_lines.h"
 
 #include <gtest/gtest.h>
+#include <signal.h>
 
 namespace cleave {
 namespace {
@@ -20,23 +21,20 @@ TEST(RankLines, TheIndentedLinesOfAnErrorBelongToIt) {
   RankLines lines(2);
   lines.take(0, "error: rank 0: does not fit:\n", true);
   for (int i = 0; i < 9; ++i) EXPECT_TRUE(lines.take(0, "  a row\n", true));
-  EXPECT_EQ(lines.error_out_of_sight(0), "");
+  EXPECT_EQ(lines.error_of(0, 3), "does not fit:");
   EXPECT_FALSE(lines.take(1, "error: rank 1: does not fit:\n", true));
   EXPECT_FALSE(lines.take(1, "  a row\n", true));
   EXPECT_TRUE(lines.take(1, "something else\n", true));
   EXPECT_TRUE(lines.take(1, "  indented\n", true));
 }
 
-TEST(RankLines, AnErrorOutOfSightIsKept) {
+TEST(RankLines, TheErrorOfARankIsKeptWhateverComesBehindIt) {
   RankLines lines(2);
   lines.take(1, "error: rank 1: the cause\n", true);
   for (int i = 0; i < 9; ++i) lines.take(1, "a table that explains it\n", true);
-  EXPECT_EQ(lines.error_out_of_sight(1), "");  // it is right there
-  for (int i = 0; i < 2; ++i) lines.take(0, "rank 0 talks on\n", false);
-  EXPECT_EQ(lines.error_out_of_sight(1), "");  // one of the last three lines
   lines.take(0, "rank 0 talks on\n", false);
-  EXPECT_EQ(lines.error_out_of_sight(1), "the cause");
-  EXPECT_EQ(lines.error_out_of_sight(0), "");
+  EXPECT_EQ(lines.error_of(1, 4), "the cause");
+  EXPECT_EQ(lines.error_of(0, 4), "");
 }
 
 TEST(RankLines, OfAProgramThatMarksNoErrorsTheLastLineCounts) {
@@ -44,7 +42,29 @@ TEST(RankLines, OfAProgramThatMarksNoErrorsTheLastLineCounts) {
   lines.take(0, "Traceback:\n", true);
   lines.take(0, "ValueError: rank 7 of 2\n", true);
   for (int i = 0; i < 5; ++i) lines.take(1, "x\n", false);
-  EXPECT_EQ(lines.error_out_of_sight(0), "ValueError: rank 7 of 2");
+  EXPECT_EQ(lines.error_of(0, 1), "ValueError: rank 7 of 2");
+}
+
+TEST(RankLines, WhatARankSaidBeforeItWasKilledIsNotWhy) {
+  RankLines lines(2);
+  lines.take(0, "text.txt: tokens of an earlier start\n", true);
+  lines.take(1, "error: no space left\n", true);
+  for (const int signal : {SIGKILL, SIGTERM, SIGINT}) {
+    EXPECT_EQ(lines.error_of(0, 128 + signal), "");
+    EXPECT_EQ(lines.error_of(1, 128 + signal), "no space left");
+  }
+  EXPECT_EQ(lines.error_of(0, 128 + SIGABRT), "text.txt: tokens of an earlier start");
+}
+
+// All ranks agree on an error, which one of them says; another one may end first.
+TEST(RankLines, OfRanksThatEndedAlikeTheOneThatSaidWhyIsTheCause) {
+  RankLines lines(3);
+  lines.take(1, "a word\n", true);
+  lines.take(2, "error: no space left\n", true);
+  EXPECT_EQ(lines.who_said(1, {{1, 4}, {0, 4}, {2, 4}}), 2);
+  EXPECT_EQ(lines.who_said(1, {{1, 4}, {0, 4}, {2, 6}}), 1);
+  EXPECT_EQ(lines.who_said(2, {{2, 4}, {1, 4}}), 2);
+  EXPECT_EQ(lines.who_said(-1, {}), -1);
 }
 
 }  // namespace

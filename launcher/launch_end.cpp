@@ -1,0 +1,42 @@
+// How a job ends, in words.
+#include <fmt/format.h>
+#include <signal.h>
+
+#include <cstring>
+
+#include "launcher/launch.h"
+
+namespace cleave {
+
+int cause_of(const std::vector<std::pair<int, int>>& rank_and_exit) {
+  const auto first = [&](auto matches) {
+    const auto it = std::find_if(rank_and_exit.begin(), rank_and_exit.end(),
+                                 [&](const auto& e) { return matches(e.second); });
+    return it == rank_and_exit.end() ? -1 : it->first;
+  };
+  constexpr int kLost = int(Exit::rank_lost), kStopped = int(Exit::stopped);
+  int rank = first([](int exit) { return exit != 0 && exit != kLost && exit != kStopped; });
+  if (rank < 0) rank = first([](int exit) { return exit == kLost; });
+  if (rank < 0) rank = first([](int exit) { return exit == kStopped; });
+  return rank;
+}
+
+std::string end_of_rank(int rank, int exit) {
+  return exit > 128 && exit < 128 + NSIG
+             ? fmt::format("rank {} was killed by signal {} ({})", rank, exit - 128, strsignal(exit - 128))
+             : fmt::format("rank {} ended with exit code {}", rank, exit);
+}
+
+void pass_on(int signal, PassedSignals& passed, const LaunchCallbacks& callbacks,
+             const std::function<void(int signal)>& send) {
+  const int sent = passed.take(signal);
+  if (sent == 0) return;
+  if (callbacks.say && sent == SIGKILL) callbacks.say("killing the ranks");
+  if (callbacks.say && (sent == SIGINT || sent == SIGTERM))
+    callbacks.say(
+        "the ranks were asked to stop: a training stops after this step and saves. Another Ctrl-C or signal "
+        "kills them");
+  send(sent);
+}
+
+}  // namespace cleave
