@@ -55,9 +55,10 @@ Made ranks_asked_for(const LaunchRequest& r) {
 // Without a hostfile: this machine's GPUs.
 Made slots_here(const LaunchRequest& r, const Environment& env) {
   const int gpus = gpus_of_machine();
-  std::vector<int> slots = slots_of_machine(env, gpus, r.filter.num_gpus);
+  const int wanted = std::max(r.filter.num_gpus, slots_named(r.filter));
+  std::vector<int> slots = slots_of_machine(env, gpus, wanted);
   const bool numbers = !slots.empty();
-  if (!numbers) slots = slots_of_machine({}, gpus, r.filter.num_gpus);  // of GPUs that have other names
+  if (!numbers) slots = slots_of_machine({}, gpus, wanted);  // of GPUs that have other names
   Made made{select_hosts({{"localhost", slots}}, r.filter), gpus > 0 && numbers, r.force_multi, ""};
   made.why =
       fmt::format("{}{}",

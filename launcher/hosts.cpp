@@ -194,6 +194,14 @@ Hosts select_hosts(const Hosts& hosts, const HostFilter& f) {
   return result;
 }
 
+int slots_named(const HostFilter& f) {
+  int slots = 0;
+  for (const auto& [text, option] : {std::pair(f.include, "--include"), std::pair(f.exclude, "--exclude")})
+    for (const Chosen& c : text.empty() ? std::vector<Chosen>() : parse_filter(text, option))
+      for (const int slot : c.slots) slots = std::max(slots, std::min(slot, kMostSlots - 1) + 1);
+  return slots;
+}
+
 int ranks_of(const Hosts& hosts) {
   return std::accumulate(hosts.begin(), hosts.end(), 0,
                          [](int n, const Host& h) { return n + int(h.slots.size()); });

@@ -34,6 +34,9 @@ struct HostFilter {
 // and exclude, either of them with a number, more than there is, nothing left.
 Hosts select_hosts(const Hosts& hosts, const HostFilter& filter);
 
+// How many slots a host needs that has every slot which the filter names; 0: it names none. Error(usage).
+int slots_named(const HostFilter& filter);
+
 int ranks_of(const Hosts& hosts);
 
 // {"host": [slots]} as JSON in URL-safe base64, as DeepSpeed's launchers tell each other.

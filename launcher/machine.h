@@ -10,8 +10,8 @@ namespace cleave {
 // Counted without starting CUDA, which takes long: the devices that the driver made.
 int gpus_of_machine(const std::string& devices = "/dev");
 
-// The slots of this machine: its GPUs, or those that CUDA_VISIBLE_DEVICES leaves; without any, as many ranks
-// as are wanted. Nothing where CUDA_VISIBLE_DEVICES is not a list of numbers: then it is left as it is.
+// The slots of this machine: its GPUs, or those that CUDA_VISIBLE_DEVICES leaves; without any, as many as
+// are wanted. Nothing where CUDA_VISIBLE_DEVICES is not a list of numbers: then it is left as it is.
 std::vector<int> slots_of_machine(const Environment& env, int gpus, int wanted);
 
 // "localhost", or this machine's own name.

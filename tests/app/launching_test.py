@@ -168,6 +168,16 @@ class Launching(AppTest):
     def several(self, *args, **kwargs):
         return self.deepspeed("-H", self.hosts, "--master_addr", "127.0.0.1", *args, **kwargs)
 
+    @unittest.skipIf(glob.glob("/dev/nvidia[0-9]*"), "this machine has GPUs, whose slots there are")
+    def test_a_machine_without_gpus_has_the_slots_that_are_named(self):
+        for args, ranks in ((["--include", "localhost:0,1"], [0, 1]), (["--include", "localhost:1,3"], [0, 1]), (["--exclude", "localhost:2"], [0, 1]),
+                            (["--exclude", "localhost:0"], None), (["--include", "localhost"], [0])):
+            r = self.deepspeed(*args, "train.py", code=0 if ranks else 2)
+            if ranks:
+                self.assertEqual(sorted(self.places(r)), ranks, args)
+            else:
+                self.assertIn("leaves no slot", r.stderr)
+
     def test_a_script_starts_as_under_deepspeed(self):
         r = self.deepspeed("--num_gpus", 2, "train.py", "--x", "a b", "--num_gpus", "7")
         ranks = self.places(r)

@@ -70,6 +70,15 @@ TEST(Hosts, ThatAreNotThereAreRefused) {
   EXPECT_NE(unselected({.num_gpus = 0}).find("at least 1"), std::string::npos);
 }
 
+TEST(Hosts, NeedTheSlotsThatAFilterNames) {
+  EXPECT_EQ(slots_named({}), 0);
+  EXPECT_EQ(slots_named({.include = "localhost"}), 0);
+  EXPECT_EQ(slots_named({.include = "localhost:0,1"}), 2);
+  EXPECT_EQ(slots_named({.exclude = "a:1@b:6,2"}), 7);
+  EXPECT_EQ(slots_named({.include = "localhost:999999999"}), 4096);
+  EXPECT_THROW(slots_named({.include = "localhost:x"}), Error);
+}
+
 TEST(WorldInfo, IsDeepSpeeds) {
   // python3 -c 'import base64, json; print(base64.urlsafe_b64encode(json.dumps({"a": [0, 1], "b-2":
   // [3]}).encode()).decode())'
