@@ -60,7 +60,8 @@ std::string shown(const std::string& name, const std::string& value) {
   if (is_secret(name) || name == "SM_TRAINING_ENV" || name == "SM_HPS" || name == "SM_USER_ARGS" ||
       name.starts_with("SM_HP_"))
     return fmt::format("masked, {} bytes", value.size());
-  return printable(value.size() > kMost ? value.substr(0, kMost) + "..." : value);
+  const std::string open = without_url_secrets(value);
+  return printable(open.size() > kMost ? open.substr(0, kMost) + "..." : open);
 }
 
 std::string said_of_rank(const Environment& env) {
