@@ -119,6 +119,7 @@ int tokenize(const TokenizeOptions& o, const std::string& tokenizer_path) {
                  "warning: the tokenizer %s has no token that ends a text: documents follow each other "
                  "without a mark\n",
                  tokenizer_path.c_str());
+  Job::catch_signals();
   const TokenizeResult made = tokenize_file(*tokenizer, o);
   std::printf("%s\n", TokenFile(o.out).describe().c_str());
   std::printf("%lld document%s, %s in %.3f s (%.1f MB/s) with %s\n", static_cast<long long>(made.documents),

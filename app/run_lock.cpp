@@ -16,6 +16,7 @@
 #include "core/error.h"
 #include "core/json.h"
 #include "core/printable.h"
+#include "launcher/job.h"
 
 namespace cleave {
 namespace {
@@ -157,6 +158,7 @@ bool RunLock::left_behind(const std::string& holder, const Options& options) con
                     file_.string(), name_of(holder), double(options.patience.count()) / 1000));
   const auto first = read_lock(file_), first_beat = read_lock(beat_file(file_));
   for (const auto until = Clock::now() + options.patience; Clock::now() < until;) {
+    require(!Job::stop_requested(), Exit::stopped, "stopped on request while waiting for {}", file_.string());
     std::this_thread::sleep_for(
         std::min<std::chrono::milliseconds>(options.patience / 20, std::chrono::seconds(1)));
     const auto now = read_lock(file_);

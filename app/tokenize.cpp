@@ -68,6 +68,8 @@ TokenizeResult tokenize_into(Writer& writer, const Tokenizer& tokenizer, const T
   sink.tokens = [&](std::span<const int32_t> ids) { writer.append(ids); };
   sink.end_document = [&] { writer.end_document(); };
   sink.progress = [&](int64_t bytes) {
+    require(!Job::stop_requested(), Exit::stopped,
+            "stopped on request; {} is not tokenized, and nothing is left of it", o.text);
     o.alive();
     progress.at(double(bytes) / double(std::max<int64_t>(result.bytes, 1)), [&](double seconds) {
       return fmt::format("tokenized {} of {}, {:.1f} MB/s", format_bytes(bytes), format_bytes(result.bytes),

@@ -24,7 +24,8 @@ struct TokenizeResult {
   double seconds = 0;
 };
 
-// Writes the token file `out`; it appears under its name when it is complete. Error(data).
+// Writes the token file `out`; it appears under its name when it is complete. Error(data); Error(stopped),
+// and nothing is written, where a signal that Job::catch_signals() caught asks for it.
 TokenizeResult tokenize_file(const Tokenizer& tokenizer, const TokenizeOptions& options);
 
 // Whether a file is a text, which a tokenizer other than "byte" makes tokens of.

@@ -117,29 +117,29 @@ class Run {
     profile_->start(*engine_, read_);
     if (engine_->step() >= o_.steps)
       say(fmt::format("already at step {} of {}: nothing to train", engine_->step(), o_.steps));
-    bool stopped = false;
     job_.together([&] { read_ahead(batches); });
+    stopped_ = job_.any(Job::stop_requested());
     saved_ = Clock::now();
-    while (engine_->step() < o_.steps && !stopped && !best_.out_of_patience()) {
+    while (engine_->step() < o_.steps && !stopped_ && !best_.out_of_patience()) {
       step(batches);
       const int64_t at = engine_->step();
       const Votes votes = vote(batches);
-      stopped = votes.stop;
-      if (stopped || at == o_.steps) break;
+      stopped_ = votes.stop;
+      if (stopped_ || at == o_.steps) break;
       save_and_evaluate(batches, votes.save || (o_.save_interval > 0 && at % o_.save_interval == 0),
                         o_.eval_interval > 0 && at % o_.eval_interval == 0);
     }
     engine_->synchronize();
-    if (stopped) say("stop requested: " + saving(fmt::format("after step {}", engine_->step())));
-    save_and_evaluate(batches, true, !stopped && !eval_.empty() && evaluated_at_ != engine_->step());
+    if (stopped_) say("stop requested: " + saving(fmt::format("after step {}", engine_->step())));
+    save_and_evaluate(batches, true, !stopped_ && !eval_.empty() && evaluated_at_ != engine_->step());
     folder_.finish(*engine_);
-    if (!stopped) say_best(), write_export();
+    if (!stopped_) say_best(), write_export();
     profile_->end();
     report_->end(*engine_);
-    if (!stopped && o_.ngrams && job_.first())
+    if (!stopped_ && o_.ngrams && job_.first())
       for (const std::string& line : ngram_lines(data_, eval_[0], o_.model.model, validation_loss_))
         say(line);
-    return int(stopped ? Exit::stopped : Exit::ok);
+    return int(stopped_ ? Exit::stopped : Exit::ok);
   }
 
  private:
@@ -343,8 +343,8 @@ class Run {
   // because an evaluation may take long.
   void save_and_evaluate(TokenBatches& batches, bool saves, bool evaluates) {
     if (saves && !o_.judges()) save(&batches);
-    if (evaluates) evaluate();
-    const bool better = evaluates && o_.judges() && best_.take(engine_->step(), validation_loss_);
+    const bool evaluated = evaluates && evaluate();
+    const bool better = evaluated && o_.judges() && best_.take(engine_->step(), validation_loss_);
     if (o_.keep_best) folder_.keep_best(best_.step());
     if (o_.judges() && (saves || (better && o_.keep_best))) save(&batches);
   }
@@ -359,8 +359,8 @@ class Run {
   }
 
   // Data that cannot be read stand for rows without targets, so that all ranks come to the end of the
-  // evaluation; then all save and throw what is wrong.
-  double loss_on(const DataSources& data, const EvalSet& set) {
+  // evaluation; then all save and throw what is wrong. None where a stop was asked for meanwhile.
+  std::optional<double> loss_on(const DataSources& data, const EvalSet& set) {
     EvalBatches batches = eval_batches(data);
     const int64_t rows = config_.train_micro_batch_size_per_gpu * o_.model.seq_len;
     const std::vector<int32_t> input(size_t(rows), 0), targets(size_t(rows), kIgnoredTarget);
@@ -378,26 +378,33 @@ class Run {
             return nothing;
           }
         },
-        int(batches.micros()));
+        int(batches.micros()), [this] { return stopped_ = job_.any(Job::stop_requested()); });
     try {
       data.require_unchanged();
     } catch (const Error&) {
       failure = std::current_exception();
     }
     if (job_.any(bool(failure))) save_and_throw(failure);
+    if (stopped_) {
+      say(fmt::format("stop requested: the evaluation after step {} is not finished", engine_->step()));
+      return {};
+    }
     require(result.targets > 0, Exit::data,
             "--eval_data {}: no token has a loss: its loss mask or its documents hide every target",
             set.data);
     return result.loss;
   }
 
-  void evaluate() {
+  // False where a stop was asked for meanwhile.
+  bool evaluate() {
     for (size_t i = 0; i < eval_.size(); ++i) {
-      const double loss = loss_on(eval_[i], o_.eval_sets[i]);
-      if (i == 0) validation_loss_ = loss;
-      report_->evaluation(engine_->step(), o_.eval_sets[i].name, loss);
+      const std::optional<double> loss = loss_on(eval_[i], o_.eval_sets[i]);
+      if (!loss) return false;
+      if (i == 0) validation_loss_ = *loss;
+      report_->evaluation(engine_->step(), o_.eval_sets[i].name, *loss);
     }
     evaluated_at_ = engine_->step();
+    return true;
   }
 
   // Of what was saved last, or of the best. ds_config's own way to ask for it names no folder, so it has one
@@ -485,6 +492,7 @@ class Run {
   double validation_loss_ = 0;  // of the first of them
   int64_t evaluated_at_ = -1;   // step
   Best best_{{o_.patience, o_.threshold}};
+  bool stopped_ = false;  // on request
   Clock::time_point saved_;
   int64_t device_bytes_ = 0;  // of this rank, as planned
 };

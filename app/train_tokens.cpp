@@ -27,6 +27,7 @@ bool tokenize_inputs(TrainOptions& o, Job& job, const DsConfig& config) {
                          "--model " + o.model.model);
   if (!text) return false;
   job.connect(config);
+  Job::catch_signals();
   const std::string folder = token_cache_folder(o.output);
   for (std::string* input : inputs) {
     std::vector<DataFile> sources = sources_of_data(*input, option_of(input));

@@ -29,6 +29,13 @@ namespace {
 volatile std::sig_atomic_t stop = 0;
 std::atomic<int64_t> stop_ms = 0;
 static_assert(std::atomic<int64_t>::is_always_lock_free);  // else no signal handler may touch it
+// Whether this process answers a signal; a launcher of ours does it for its ranks, and the first rank for
+// all.
+std::atomic<bool> answers = false;
+
+void answer(std::string_view text) {
+  if (answers && write(STDERR_FILENO, text.data(), text.size()) < 0) answers = false;
+}
 
 void on_signal(int signal) {
   timespec now{};
@@ -36,11 +43,13 @@ void on_signal(int signal) {
   const int64_t ms = int64_t(now.tv_sec) * 1000 + now.tv_nsec / 1'000'000;
   if (stop == signal && signal != SIGINT && ms - stop_ms < kSameWish.count()) return;
   if (stop) {
+    answer("\nkilled by a second signal; what was done since the last save is lost\n");
     std::signal(signal, SIG_DFL);
     std::raise(signal);
   }
   stop_ms = ms;
   stop = signal;
+  answer("\nstopping: this step is ended and saved. A second Ctrl-C or signal kills\n");
 }
 
 bool launched_by_us() { return !environment_value("CLEAVE_LAUNCHED").empty(); }
@@ -75,6 +84,7 @@ Job::Job(const JobOptions& options) : options_(options) {
   check_environment(environ);
   const Discovery found = discover_ranks(environment_of_process());
   info_ = found.info;
+  answers = first() && !launched_by_us();
   require_open_files(info_);
   if (first())
     for (const std::string& w : found.warnings) std::fprintf(stderr, "warning: %s\n", w.c_str());

@@ -110,8 +110,9 @@ class Engine {
   // returns from train_batch before; the next call on the engine that reads something waits, too.
   void synchronize();
 
-  // Over `micros` micro-batches of every place on the data axis. Collective; nothing is changed.
-  Evaluation evaluate(const BatchSource& data, int micros);
+  // Over `micros` micro-batches of every place on the data axis. Collective; nothing is changed. `stop` is
+  // asked between micro-batches, on every rank alike; once it says so the evaluation ends, with no targets.
+  Evaluation evaluate(const BatchSource& data, int micros, const std::function<bool()>& stop = {});
 
   // Logits [rows, classes] of one micro-batch, in host memory of every rank; collective when parameters are
   // sharded, and over the other axes. `rows`: these of its rows (sample by sample, position by position)

@@ -51,11 +51,12 @@ class LogitsOfRanks {
 
 }  // namespace
 
-Evaluation Engine::evaluate(const BatchSource& data, int micros) {
+Evaluation Engine::evaluate(const BatchSource& data, int micros, const std::function<bool()>& stop) {
   State& s = *state_;
   const int most = s.pipeline.evaluation.shape.micros;
   double loss = 0, valid = 0;
   for (int begin = 0; begin < micros; begin += most) {
+    if (stop && stop()) return {};
     ScheduleShape shape = s.pipeline.evaluation.shape;
     shape.micros = std::min(most, micros - begin);
     const Work work{.train = false,

@@ -10,7 +10,7 @@ import subprocess
 import time
 import unittest
 
-from app_test import AppTest, CLEAVE, version_2
+from app_test import AppTest, CLEAVE, ROOT, version_2
 
 
 class NothingLost(AppTest):
@@ -29,6 +29,12 @@ class NothingLost(AppTest):
             command = ["launch", "-n", ranks, "--", *command]
         return subprocess.Popen([CLEAVE, *map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                                 env={**os.environ, "OMP_NUM_THREADS": "1", **(env or {})})
+
+    def wait_for(self, done):
+        until = time.monotonic() + 60
+        while not done():
+            self.assertLess(time.monotonic(), until)
+            time.sleep(0.01)
 
     def until(self, job, part):
         said = []
@@ -358,6 +364,45 @@ class NothingLost(AppTest):
         r = self.limited("ulimit -f 4000", *train)  # KiB: as a full disk, but not for shared memory
         self.assertEqual(r.returncode, 4)
         self.assertRegex(r.stderr.splitlines()[-1], r"error: rank \d ended with exit code 4: .*File too large")
+
+    def test_a_stop_in_the_middle_of_an_evaluation_saves_and_goes_on_later(self):
+        long = self.dir / "long.txt"
+        long.write_text("and the earth was without form. " * 200000)  # minutes
+        options = ["--save_interval", 1000, "--eval_interval", 3, "--eval_data"]
+        for ranks in (1, 2):
+            metrics = self.dir / f"{ranks}.jsonl"
+            job = self.start(*options, long, "--metrics", metrics, ranks=ranks)
+            self.wait_for(lambda: metrics.exists() and '"step":3' in metrics.read_text().replace(" ", ""))
+            time.sleep(0.5)
+            begin = time.monotonic()
+            job.send_signal(signal.SIGINT)
+            said = self.end(job, 75)
+            self.assertLess(time.monotonic() - begin, 10)  # and a slow machine
+            for part in ("Ctrl-C or signal kills", "the evaluation after step 3 is not finished", "saving after step 3"):
+                self.assertIn(part, said)
+            self.assertEqual(self.saved(), ["global_step3"])
+            self.assertIn("at step 3", self.train(*options, self.text, "--output", self.out, ranks=ranks, steps=4).stdout)
+            shutil.rmtree(self.out)
+
+    def test_a_stop_in_the_middle_of_tokenizing_leaves_nothing(self):
+        long = self.dir / "long.txt"
+        long.write_text("and the earth was without form, and void. " * 3000000)
+        fixture = self.dir / "tokenizer.json"
+        shutil.copy(ROOT / "tests/fixtures/tokenizer_gpt2.json", fixture)
+        tokenize = ["data", "tokenize", long, self.dir / "long.bin", "--tokenizer", fixture]
+        train = ["train", "--deepspeed_config", self.config(), "--model", "tiny", "--data", long, "--tokenizer", fixture, "--seq_len", 32,
+                 "--steps", 1, "--output", self.out]
+        for command, folder in ((tokenize, self.dir), (train, self.out / "tokens"), (["launch", "-n", 2, "--", *train], self.out / "tokens")):
+            before = set(folder.glob("*")) if folder.exists() else set()
+            job = subprocess.Popen([CLEAVE, *map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                   env={**os.environ, "OMP_NUM_THREADS": "1"})
+            self.wait_for(lambda: folder.exists() and set(folder.glob("*")) - before)
+            begin = time.monotonic()
+            job.send_signal(signal.SIGINT)
+            self.assertIn("stopped on request", self.end(job, 75))
+            self.assertLess(time.monotonic() - begin, 10)
+            self.assertEqual(set(folder.glob("*")) - before, set())
+            self.assertEqual(list(self.out.glob("global_step*")), [])
 
     def test_ctrl_c_twice_is_the_cause(self):
         job = self.start(ranks=2, out=False)
