@@ -3,6 +3,7 @@
 CLEAVE_TEST_KILLS=60 adds so many kills at random moments.
 Usage: multinode_test.py CLEAVE"""
 import os
+import pathlib
 import random
 import shutil
 import signal
@@ -41,6 +42,30 @@ class Multinode(OnHosts):
         _, err = self.end(cut, 6)
         self.assertIn("error: node-b was not reached or was lost: ssh ended with exit code 255", err)
         self.nothing_left()
+
+    def test_a_rank_that_hangs_ends_the_job_soon_after_the_deadline(self):
+        deadline = 4
+        config = self.config(cleave={"comm_timeout_s": deadline})
+        for which in range(self.ranks):
+            p = self.start("cleave", "train", "--deepspeed_config", config, "--model", "tiny", "--data", self.text, "--seq_len", 32, "--steps", 100000)
+            self.wait_for(p, "/100000  loss", 1)
+            rank = next(pid for name in self.hosts.names for pid in self.hosts.processes(name) if self.rank_of(pid) == str(which))
+            begin = time.monotonic()
+            os.kill(rank, signal.SIGSTOP)
+            _, err = self.end(p, 6)
+            self.assertLess(time.monotonic() - begin, deadline + 2, f"rank {which}\n{err}")
+            self.assertRegex(err.splitlines()[-1], rf"error: rank {which} .*stopped|missing: ranks? [0-9, ]*{which}")
+            self.nothing_left()
+
+    def rank_of(self, pid):
+        """Of a process, where it is a training's rank."""
+        try:
+            if b"train" not in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[1:2]:
+                return None
+            environment = pathlib.Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace").split("\0")
+        except OSError:
+            return None
+        return next((entry[5:] for entry in environment if entry.startswith("RANK=")), None)
 
     def test_signals_reach_all_hosts(self):
         self.signals_reach_all_hosts("ssh")
