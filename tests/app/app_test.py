@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -53,6 +54,10 @@ class AppTest(unittest.TestCase):
                            env={**os.environ, "OMP_NUM_THREADS": "1", **(env or {})})
         self.assertEqual(r.returncode, code, f"{args}\n{r.stdout}\n{r.stderr}")
         return r
+
+    def times_said(self, part, text):
+        """By ranks: the launcher's last line repeats the cause."""
+        return re.sub(r"(?m)^error: rank \d+ .*ended with exit code.*\n", "", text).count(part)
 
     def train(self, *args, ranks=2, config=None, steps=3, code=0, env=None, model="tiny"):
         command = ["train", "--deepspeed_config", config or self.config(), "--model", model, "--data", self.text,

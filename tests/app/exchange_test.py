@@ -251,7 +251,7 @@ class Exchange(AppTest):
             _, r = self.begin(folder, ranks=ranks, code=code)
             for part in (str(folder), *parts):
                 self.assertIn(part, r.stderr)
-            self.assertEqual(r.stderr.count(parts[-1]), 1, "said once, not by every rank")
+            self.assertEqual(self.times_said(parts[-1], r.stderr), 1, "said once, not by every rank")
             r = self.run_cleave("import", folder, self.dir / "never", code=code)
             self.assertIn(parts[-1], r.stderr)
             self.assertFalse((self.dir / "never").exists())

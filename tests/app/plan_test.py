@@ -111,7 +111,7 @@ class Plan(AppTest):
         r = self.train("--device_memory", "5MiB", code=3)
         for part in ("does not fit", "weights", "optimizer_state", "total", "largest:"):
             self.assertIn(part, r.stderr)
-        self.assertEqual(r.stderr.count("does not fit"), 1, "said once, not by every rank")
+        self.assertEqual(self.times_said("does not fit", r.stderr), 1, "said once, not by every rank")
 
 
 if __name__ == "__main__":

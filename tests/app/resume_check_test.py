@@ -61,7 +61,7 @@ class ResumeCheck(AppTest):
         self.assertNotIn("step 3/3", said)
         self.assertFalse((self.out / "global_step3").exists())
         said = self.goes_on(ranks=2, steps=3, code=4, config=self.config(train_micro_batch_size_per_gpu=1))
-        self.assertEqual(said.count("this is not the training"), 1, said)
+        self.assertEqual(self.times_said("this is not the training", said), 1, said)
         said = self.goes_on("--resume_check", "off", ranks=1, steps=3)
         self.assertNotIn(SAME, said)
         self.assertNotIn(SKIPPED, said)

@@ -31,7 +31,7 @@ class State(AppTest):
                                     "--output", out], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                                    env={**os.environ, "OMP_NUM_THREADS": "1"})
         for line in stopped.stdout:
-            if " step " in line:
+            if "/100000  loss" in line:
                 break
         stopped.send_signal(signal.SIGTERM)
         rest = stopped.stdout.read()
@@ -154,7 +154,7 @@ class State(AppTest):
         for path, part in ((self.dir / "missing", "No such file"), (self.dir / "file", "not a folder")):
             r = self.train(config=self.config(zero_optimization=self.on_disk(path)), ranks=3, code=2)
             self.assertIn(part, r.stderr)
-            self.assertEqual(r.stderr.count("nvme_path: "), 1, "said once, not by every rank")
+            self.assertEqual(self.times_said("nvme_path: ", r.stderr), 1, "said once, not by every rank")
         zero = {"stage": 1, "offload_optimizer": {"device": "nvme"}}
         self.assertIn("needs nvme_path", self.train(config=self.config(zero_optimization=zero), ranks=1, code=2).stderr)
         self.assertIn("0 to 1", self.train(config=self.config(zero_optimization=self.on_disk(disk, ratio=2)), code=2).stderr)
