@@ -1,18 +1,32 @@
 // All that a training program includes: a job, its configuration, models, the engine and data. A whole one is
-// examples/train_mlp/main.cpp; one with a layer of its own is examples/own_layer/main.cpp.
+// examples/train_mlp/main.cpp; one with a layer of its own is examples/own_layer/main.cpp,
+// and an encoder examples/encoder/main.cpp.
 //
 //   Job, run_job                      this process as a rank: device, other ranks, exit code   launcher/job.h
 //   DsConfig, read_ds_config          a ds_config.json, read and checked       config_schema/read_config.h
 //   make_mlp, find_model, make_model  models of the library   model/mlp.h, model/presets.h, model/family.h
 //   Model, Layer, Axes                models of one's own                       model/layer.h, model/axes.h
+//   Linear, Norm, Block, AttentionHalf, MlpHalf, ClassifierHead      what they may be made of         model/
+//   check_gradients                   a test of a layer of one's own     model/check_gradients.h
 //   Engine                            steps, evaluation, checkpoints, texts     runtime/engine.h
 //   weight_names                      what published files call parameters      runtime/weight_names.h
 //   Batch, batch_of, TokenBatches     what steps are fed with       device/batch.h, data/batch_loader.h
+//   plan_job                          what a job will take                 plan/job_plan.h
+//   Progress, MetricsFile             what it tells      monitor/progress.h, monitor/metrics.h
 #pragma once
 #include "data/batch_loader.h"
 #include "launcher/job.h"
+#include "model/attention_half.h"
+#include "model/block.h"
+#include "model/check_gradients.h"
+#include "model/classifier_head.h"
 #include "model/family.h"
+#include "model/linear.h"
 #include "model/mlp.h"
+#include "model/mlp_half.h"
 #include "model/presets.h"
+#include "monitor/metrics.h"
+#include "monitor/progress.h"
+#include "plan/job_plan.h"
 #include "runtime/engine.h"
 #include "runtime/weight_names.h"

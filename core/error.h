@@ -5,6 +5,7 @@
 
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <utility>
 
 namespace cleave {
@@ -43,12 +44,20 @@ void require(bool condition, Exit exit, fmt::format_string<Args...> format, Args
     fail(exit, format, std::forward<Args>(args)...);
 }
 
+// Of a source file its folder and name, without the path that it had where it was compiled.
+constexpr std::string_view source_name(std::string_view path) {
+  const size_t name = path.find_last_of('/');
+  if (name == std::string_view::npos || name == 0) return path;
+  return path.substr(path.find_last_of('/', name - 1) + 1);
+}
+
 }  // namespace cleave
 
 // An invariant of the program, on in every build: CHECK(a == b, "gemm: {} rows into {}", a, b).
-#define CHECK(condition, ...)                                                                        \
-  do {                                                                                               \
-    if (!(condition)) [[unlikely]]                                                                   \
-      throw ::cleave::Error(::cleave::Exit::internal,                                                \
-                            fmt::format("{}:{}: {}", __FILE__, __LINE__, fmt::format(__VA_ARGS__))); \
+#define CHECK(condition, ...)                                                                              \
+  do {                                                                                                     \
+    if (!(condition)) [[unlikely]]                                                                         \
+      throw ::cleave::Error(                                                                               \
+          ::cleave::Exit::internal,                                                                        \
+          fmt::format("{} [{}:{}]", fmt::format(__VA_ARGS__), ::cleave::source_name(__FILE__), __LINE__)); \
   } while (0)

@@ -21,7 +21,9 @@ Batch with_targets(Tensor input, std::span<const int32_t> targets) {
 }  // namespace
 
 Batch batch_of(std::span<const int32_t> tokens, std::span<const int32_t> targets) {
-  require(tokens.size() == targets.size(), Exit::data, "a batch needs a target for each token, got {} for {}",
+  require(!targets.empty() && tokens.size() % targets.size() == 0, Exit::data,
+          "a batch needs a target for each token, or one for each of equal sequences, got {} targets for {} "
+          "tokens",
           targets.size(), tokens.size());
   return with_targets(on_host(tokens, {int64_t(tokens.size())}), targets);
 }

@@ -50,7 +50,8 @@ class BatchSource {
   std::optional<int64_t> valid_targets_;
 };
 
-// A batch of values that the caller keeps, and that are only read: a token for each target, ...
+// A batch of values that the caller keeps, and that are only read: a token for each target, or as many tokens
+// for each (a label of a sequence), ...
 Batch batch_of(std::span<const int32_t> tokens, std::span<const int32_t> targets);
 // ... or a row of features for each. Error(data) where their number is not a multiple of the targets'.
 Batch batch_of(std::span<const float> features, std::span<const int32_t> targets);

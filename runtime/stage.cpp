@@ -1,6 +1,8 @@
 // The passes over the layers.
 #include "runtime/stage.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 
 #include "kernels/elementwise.h"
@@ -14,7 +16,28 @@ std::vector<ParamGradient> as_gradients(const std::vector<GradientSlot>& slots) 
   return grads;
 }
 
+std::string words_of(const TensorSpec& spec) {
+  return fmt::format("{} [{}]", name_of(spec.dtype),
+                     fmt::join(spec.shape.dims.begin(), spec.shape.dims.begin() + spec.shape.rank, ", "));
+}
+
 }  // namespace
+
+// What a layer does wrong is said with its name and with what it was given, because it may be a user's own.
+template <class Call>
+void Stage::in_layer(const char* pass, const Frame& f, int l, const Call& call) const {
+  try {
+    call();
+  } catch (const Error& e) {
+    if (e.exit() != Exit::internal) throw;
+    const int layer = layers_.in_model(f.chunk, l);
+    const bool head = l == layers_.layers(f.chunk);
+    const std::string out =
+        head ? "" : fmt::format(", whose output is {}", words_of(layers_.boundary(f.chunk, l + 1)));
+    fail(Exit::internal, "{} of {}, layer \"{}\", whose input is {}{}: {}", pass, model().name,
+         model().layer_name(layer), words_of(layers_.boundary(f.chunk, l)), out, e.what());
+  }
+}
 
 Stage::Stage(const Model& model, StageShape shape, ParameterStore& store, int64_t samples,
              const TensorAxis& axis, const std::function<Sharding(const UnitSpec&)>& sharding_of)
@@ -97,20 +120,20 @@ void Stage::forward_layer(Frame& f, int l, const Params& params, const Position&
   const int64_t kept = keep.mark();
   f.saved[size_t(l)] = {};
   const TraceSpan seen(trace_, stream, shown(run.again ? "recompute" : "forward", f, l));
-  layers_.layer(f.chunk, l)
-      .forward({.y = y,
-                .x = f.inputs[size_t(l)],
-                .params = params,
-                .saved = f.saved[size_t(l)],
-                .keep = keep,
-                .scratch = scratch_,
-                .position = position,
-                .train = run.train,
-                .stream = stream,
-                .lean = recompute.lean,
-                .constants = constants_,
-                .documents = texts_ ? Tensor() : documents(f.micro),
-                .past = past_of(f.chunk, l)});
+  const ForwardArgs args{.y = y,
+                         .x = f.inputs[size_t(l)],
+                         .params = params,
+                         .saved = f.saved[size_t(l)],
+                         .keep = keep,
+                         .scratch = scratch_,
+                         .position = position,
+                         .train = run.train,
+                         .stream = stream,
+                         .lean = recompute.lean,
+                         .constants = constants_,
+                         .documents = texts_ ? Tensor() : documents(f.micro),
+                         .past = past_of(f.chunk, l)};
+  in_layer("the forward", f, l, [&] { layers_.layer(f.chunk, l).forward(args); });
   if (leaves && run.train) {
     f.inputs_home[size_t(next)] = f.home.take(y.dtype(), {away_inputs_.numel_at_home(y.numel())});
     away_inputs_.send(next, f.inputs_home[size_t(next)], y, stream);
@@ -141,22 +164,22 @@ void Stage::backward_layer(Frame& f, int l, const Params& params, Grads& grads, 
   const bool wanted = part != BackwardPart::weight && !layers_.begins_model(f.chunk, l);
   const TraceSpan seen(trace_, stream, shown("backward", f, l));
   const int64_t mark = scratch_.mark();
-  layers_.layer(f.chunk, l)
-      .backward({.dx = wanted ? gradient(f, l) : Tensor(),
-                 .dy = gradient(f, l + 1),
-                 .x = f.inputs[size_t(l)],
-                 .params = params,
-                 .grads = grads,
-                 .saved = f.saved[size_t(l)],
-                 .scratch = scratch_,
-                 .position = position,
-                 .stream = stream,
-                 .part = part,
-                 .for_weight = part == BackwardPart::both ? nullptr : &f.for_weight[size_t(l)],
-                 .keep = part == BackwardPart::both ? nullptr : &frames_.until_backward(f),
-                 .lean = shape().recompute.lean,
-                 .constants = constants_,
-                 .documents = documents(f.micro)});
+  const BackwardArgs args{.dx = wanted ? gradient(f, l) : Tensor(),
+                          .dy = gradient(f, l + 1),
+                          .x = f.inputs[size_t(l)],
+                          .params = params,
+                          .grads = grads,
+                          .saved = f.saved[size_t(l)],
+                          .scratch = scratch_,
+                          .position = position,
+                          .stream = stream,
+                          .part = part,
+                          .for_weight = part == BackwardPart::both ? nullptr : &f.for_weight[size_t(l)],
+                          .keep = part == BackwardPart::both ? nullptr : &frames_.until_backward(f),
+                          .lean = shape().recompute.lean,
+                          .constants = constants_,
+                          .documents = documents(f.micro)};
+  in_layer("the backward", f, l, [&] { layers_.layer(f.chunk, l).backward(args); });
   scratch_.release(mark);
 }
 
@@ -165,16 +188,17 @@ void Stage::run_head(Frame& f, const Params& params, Grads& grads, float scale, 
   const TraceSpan seen(trace_, stream,
                        shown(grads.empty() ? "forward" : "backward", f, layers_.layers(f.chunk)));
   const int64_t mark = scratch_.mark();
-  model().head->run({.losses = losses_,
-                     .dx = grads.empty() ? Tensor() : gradient(f, layers_.layers(f.chunk)),
-                     .x = f.inputs.back(),
-                     .targets = targets_.defined() ? targets(std::max(0, f.micro)) : Tensor(),
-                     .params = params,
-                     .grads = grads,
-                     .scale = scale,
-                     .scratch = scratch_,
-                     .stream = stream,
-                     .logits = shape().logits});
+  const HeadArgs args{.losses = losses_,
+                      .dx = grads.empty() ? Tensor() : gradient(f, layers_.layers(f.chunk)),
+                      .x = f.inputs.back(),
+                      .targets = targets_.defined() ? targets(std::max(0, f.micro)) : Tensor(),
+                      .params = params,
+                      .grads = grads,
+                      .scale = scale,
+                      .scratch = scratch_,
+                      .stream = stream,
+                      .logits = shape().logits};
+  in_layer("the head", f, layers_.layers(f.chunk), [&] { model().head->run(args); });
   scratch_.release(mark);
   launch(Sum{.out = loss_sum, .x = losses_}, stream);
 }

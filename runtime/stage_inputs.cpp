@@ -64,9 +64,10 @@ void Stage::load(int micro, const Batch& batch, Stream& stream) {
   }
   const int64_t inputs = layers_.input().shape.numel() * model().parts,
                 targets_of = layers_.rows() * model().parts;
-  CHECK(batch.input.numel() == inputs && batch.targets.numel() == targets_of,
-        "batch of {} inputs and {} targets, the micro-batch has {} and {}", batch.input.numel(),
-        batch.targets.numel(), inputs, targets_of);
+  require(batch.input.numel() == inputs && batch.targets.numel() == targets_of, Exit::data,
+          "a batch of {} input elements and {} targets was given; a micro-batch of {} samples of {} has {} "
+          "and {}",
+          batch.input.numel(), batch.targets.numel(), layers_.samples(), model().name, inputs, targets_of);
   if (positions_.size() <= size_t(micro)) positions_.resize(size_t(micro) + 1);
   positions_[size_t(micro)] = batch.position;
   if (shape().first) {

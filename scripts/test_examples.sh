@@ -20,6 +20,13 @@ echo "-- digits"
 accuracy=$(sed -nE 's/.*held-out digits: ([0-9.]+) %/\1/p' "$work/digits")
 awk -v a="$accuracy" 'BEGIN { exit !(a >= 95) }' || { echo "error: $accuracy % is below 95 %" >&2; exit 1; }
 
+echo "-- encoder"
+(cd "$work" && "$bin/cleave" launch -n 2 -- "$bin/encoder" digits.csv.gz) | tee "$work/encoder.txt"
+accuracy=$(sed -nE 's/.*held-out digits: ([0-9.]+) %/\1/p' "$work/encoder.txt")
+awk -v a="$accuracy" 'BEGIN { exit !(a >= 95) }' || { echo "error: $accuracy % is below 95 %" >&2; exit 1; }
+"$bin/cleave" verify "$work/encoder" >/dev/null
+"$bin/encoder" plan 8 | grep -q 'encoder' || { echo "error: encoder has no plan" >&2; exit 1; }
+
 echo "-- hello_mesh"
 "$bin/cleave" launch -n 8 -- "$bin/hello_mesh" 2 2 3 | tee "$work/mesh"
 grep -q 'rank 7: pipe 1 data 1 tensor 1 .* and head .* 96 x 64 of 192 x 64' "$work/mesh" ||

@@ -29,6 +29,8 @@ ELSEWHERE = {
     "./examples/mpi/train.sh": "tests/app/cluster_examples_test.py",
     "./scripts/fetch_digits.sh": "scripts/test_examples.sh",
     "cleave launch -n 2 -- build/release/bin/digits": "scripts/test_examples.sh",
+    "cleave launch -n 2 -- build/release/bin/encoder": "scripts/test_examples.sh",
+    "build/release/bin/encoder plan 8": "scripts/test_examples.sh",
     # Tens of gigabytes and minutes; their plans are run.
     "cleave launch -n 2 -- train --deepspeed_config examples/gpt2_large/": "",
     "cleave train --deepspeed_config examples/too_large/": "",

@@ -29,6 +29,14 @@ TEST(Batch, OfTokensHasATokenForEachTarget) {
   EXPECT_EQ(b.valid_targets, 3);
 }
 
+TEST(Batch, OfSequencesHasALabelForEach) {
+  const std::vector<int32_t> tokens{7, 8, 9, 1, 2, 3}, labels{0, 1};
+  const Batch b = batch_of(tokens, labels);
+  EXPECT_EQ(b.input.shape(), (Shape{6}));
+  EXPECT_EQ(b.targets.shape(), (Shape{2}));
+  EXPECT_EQ(b.valid_targets, 2);
+}
+
 TEST(Batch, RefusesValuesThatDoNotFitTheTargets) {
   const std::vector<float> features{1, 2, 3};
   const std::vector<int32_t> tokens{1, 2, 3}, two{0, 1}, none;

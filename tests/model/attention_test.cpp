@@ -31,7 +31,8 @@ struct Result {
 };
 
 Result attend(const SequenceAxis& axis, Masked mask) {
-  const Attention attention({kSeq, kHeads, kHeads, kHeadDim, mask.window}, axis);
+  const Attention attention(
+      {.seq = kSeq, .heads = kHeads, .kv_heads = kHeads, .head_dim = kHeadDim, .window = mask.window}, axis);
   const Range mine = axis.positions(kSeq);
   const int64_t n = axis.size(), rows = kSamples * mine.size(), all = rows * n;
   const std::vector<float> whole_qkv = normal(kSamples * kSeq * 3 * kWidth, 1),

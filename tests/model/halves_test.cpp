@@ -7,6 +7,7 @@
 
 #include "model/attention_half.h"
 #include "model/block.h"
+#include "model/check_gradients.h"
 #include "model/family.h"
 #include "model/mlp_half.h"
 
@@ -219,21 +220,8 @@ INSTANTIATE_TEST_SUITE_P(Of, Blocks,
 TEST_P(Blocks, GradientsAreTheFiniteDifferencesOfTheForward) {
   const auto block = make_block(GetParam());
   const auto table = rope_table(kSeq, rope_frequencies(4, 10000, {}));
-  Alone alone(*block, table->tensors());
-  const auto gradients = alone.backward({});
-  constexpr float kStep = 1.0f / 256;
-  for (const auto& [name, gradient] : gradients)
-    for (size_t i = 0; i < gradient.size(); i += std::max<size_t>(1, gradient.size() / 12)) {
-      float& value = alone.values(name)[i];
-      const float before = value;
-      value = before + kStep;
-      const double above = alone.forward();
-      value = before - kStep;
-      const double below = alone.forward();
-      value = before;
-      const double want = (above - below) / (2 * double(kStep));
-      EXPECT_NEAR(gradient[i], want, 2e-3 * (1 + std::abs(want))) << name << " element " << i;
-    }
+  const std::vector<Tensor> constants = table->tensors();
+  check_gradients(*block, {DType::fp32, {kRows, kWidth}}, {.constants = constants});
 }
 
 TEST_P(Blocks, GradientsHaveTheSameBitsSplitAndLean) {

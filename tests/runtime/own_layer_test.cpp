@@ -55,6 +55,48 @@ TEST(OwnLayer, ThatTouchesElementsInADryPassIsToldSoAndWhatToUseInstead) {
   EXPECT_NE(said.find("Stream::enqueue"), std::string::npos) << said;
 }
 
+// Says that it halves the columns, and does not.
+class Halves final : public Layer {
+ public:
+  std::vector<UnitSpec> units() const override { return {{"halves", {{"halves.weight", {1}, {}, false}}}}; }
+  TensorSpec output(const TensorSpec& in) const override {
+    return {in.dtype, {in.shape[0], in.shape[1] / 2}};
+  }
+  void forward(const ForwardArgs& a) const override {
+    launch(Cast{.y = a.y, .x = a.x.view(a.y.shape())}, a.stream);
+  }
+  void backward(const BackwardArgs&) const override {}
+};
+
+TEST(OwnLayer, ThatMakesAMistakeIsNamedWithWhatItWasGivenAndNoPathOfThisMachine) {
+  Model model = make_mlp({{4, 8, 3}}, DType::fp32, "small");
+  model.layers.insert(model.layers.begin(), std::make_unique<Halves>());
+  const std::string said = refusal(config_for(1, 2), std::move(model), Exit::internal);
+  EXPECT_EQ(
+      said.rfind(
+          "the forward of small, layer \"halves\", whose input is fp32 [2, 4], whose output is fp32 [2, "
+          "2]: view of 8 elements as 4 [device/tensor.h:",
+          0),
+      0u)
+      << said;
+}
+
+TEST(OwnModel, GivenABatchOfAnotherSizeSaysWhatItWants) {
+  const auto alone = self_communicator();
+  Engine engine(config_for(1, 2), make_mlp({{4, 8, 3}}, DType::fp32, "small"), *alone, {});
+  const std::vector<float> x(12);
+  const std::vector<int32_t> y(3);
+  try {
+    engine.train_batch([&](int) { return batch_of(x, y); });
+    ADD_FAILURE() << "a batch of three samples was taken for two";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.exit(), Exit::data);
+    EXPECT_EQ(std::string(e.what()),
+              "a batch of 12 input elements and 3 targets was given; a micro-batch of 2 samples of small has "
+              "8 and 2");
+  }
+}
+
 TEST(OwnLayer, ThatTouchesElementsInTasksOfTheStreamIsTrained) {
   const DsConfig c = config_for(1);
   const auto alone = self_communicator();
