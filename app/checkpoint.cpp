@@ -12,6 +12,7 @@
 #include "core/cores.h"
 #include "core/error.h"
 #include "core/units.h"
+#include "model/presets.h"
 #include "runtime/training_state.h"
 
 namespace cleave {
@@ -198,6 +199,7 @@ int run_digest(const Arguments& arguments) {
       ->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
   if (!parse(app, arguments)) return 0;
   const DType as = o.dtype == "bf16" ? DType::bf16 : o.dtype == "fp16" ? DType::fp16 : DType::fp32;
+  require_one_meaning(o.dir);
   auto all = is_published_model(o.dir) ? digests_of_published(o, as) : digests(open(o), threads_of(o), as);
   if (const auto weights = all.extract("master")) std::printf("%s  weights\n", weights.mapped().c_str());
   for (const auto& [kind, digest] : all) std::printf("%s  %s\n", digest.c_str(), kind.c_str());

@@ -43,11 +43,7 @@ struct ImportOptions {
   bool deepspeed = false;
   int64_t seq_len = 2048;
 
-  ModelConfig config() const {
-    const fs::path path = model.empty() ? fs::path(from) / "config.json" : fs::path(model);
-    std::error_code error;
-    return find_model((fs::is_directory(path, error) ? path / "config.json" : path).string());
-  }
+  ModelConfig config() const { return model.empty() ? published_config(from) : find_model(model); }
 };
 
 void make_folder(const ImportOptions& o) {
@@ -75,7 +71,7 @@ std::string import_model(const ImportOptions& o) {
   std::vector<Record> records;
   for (const WeightName& w : model.names().tensors) records.push_back(record_of("master", w, model.reader()));
   save(o, config, {}, records);
-  return fmt::format("{}/global_step0: {}", o.to, model.describe());
+  return fmt::format("{}/global_step0: weights of {}", o.to, model.describe());
 }
 
 std::string import_deepspeed(const ImportOptions& o) {
@@ -128,6 +124,7 @@ int run_import(const Arguments& arguments) {
       ->capture_default_str()
       ->check(integer(1));
   if (!parse(app, arguments)) return 0;
+  require_one_meaning(o.from);
   std::error_code error;
   require(fs::is_directory(o.from, error), Exit::usage, "{} is not a folder; wanted one with weights",
           o.from);

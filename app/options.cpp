@@ -29,7 +29,8 @@ void add_config_option(CLI::App& app, std::string& config, const std::string& he
 void add_options(CLI::App& app, ModelOptions& o) {
   app.add_option(
          "--model", o.model,
-         "a config.json of Hugging Face, a folder with one (train starts from its weights), or a preset: " +
+         "a config.json of Hugging Face, a folder with one (train starts from its weights), or a preset "
+         "(preset:NAME where a folder has the name, too): " +
              preset_names())
       ->capture_default_str();
   app.add_option("--seq_len", o.seq_len, "tokens in a sample")->capture_default_str()->check(integer(1));

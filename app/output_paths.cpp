@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "core/error.h"
+#include "model/presets.h"
 
 namespace cleave {
 namespace {
@@ -106,6 +107,7 @@ void OutputPaths::require_writable() const {
 }
 
 std::string config_file_of_model(const std::string& model) {
+  if (is_preset(model)) return "";
   std::error_code none;
   if (fs::is_directory(model, none)) return (fs::path(model) / "config.json").string();
   return fs::exists(model, none) ? model : "";

@@ -86,7 +86,7 @@ ModelConfig Pretrained::read_checkpoint(const PretrainedOptions& o) {
     name_ = client.at("model"), seq_len_ = client.at("seq_len"), vocab_ = client.at("vocab");
     // Checkpoints of version 0.1 name a preset only.
     model = client.contains("config") ? read_config_json(client["config"].dump(), reader.path().string())
-                                      : find_model(name_);
+                                      : find_model("preset:" + name_);
     bytes_ = client.at("tokenizer") == "byte";
     tokenizer_path_ = bytes_ ? "byte" : client.value("tokenizer_path", "");
     tokenizer_digest_ = client.value("tokenizer_digest", "");
@@ -130,6 +130,7 @@ void Pretrained::find_tokenizer(const PretrainedOptions& o, bool says) {
 }
 
 Pretrained::Pretrained(const PretrainedOptions& o, Job& job) {
+  require_one_meaning(o.dir);
   ModelConfig model = is_published_model(o.dir) ? read_published(o) : read_checkpoint(o);
   if (o.seq_len > 0) seq_len_ = o.seq_len;
   model.document_mask = o.document_mask;

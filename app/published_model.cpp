@@ -88,7 +88,7 @@ PublishedModel::PublishedModel(std::unique_ptr<TensorFile> file, const ModelConf
     : files_(std::move(file)), names_(weight_names(config, files_)), reader_(files_, names_) {}
 
 std::string PublishedModel::describe() const {
-  return fmt::format("weights of {} ({} tensors in {} file{}, {})", folder().string(), names_.tensors.size(),
+  return fmt::format("{} ({} tensors in {} file{}, {})", folder().string(), names_.tensors.size(),
                      files_.files(), files_.files() == 1 ? "" : "s", reader_.types());
 }
 
@@ -96,6 +96,26 @@ bool is_published_model(const fs::path& folder) {
   std::error_code error;
   return fs::exists(folder / "config.json", error) && !fs::exists(folder / "latest", error) &&
          !weights_in(folder).empty();
+}
+
+fs::path folder_of_weights(const std::string& model) {
+  std::error_code error;
+  if (is_preset(model) || !fs::is_directory(model, error)) return {};
+  require(!weights_in(model).empty(), Exit::usage,
+          "--model {} has a config.json and no weights (model.safetensors, pytorch_model.bin); copy them "
+          "there, or give --init random to begin with random ones",
+          model);
+  return model;
+}
+
+std::string describe_random(const std::string& model, uint64_t seed) {
+  std::error_code error;
+  const fs::path beside = fs::absolute(model, error).parent_path();
+  const bool others = !is_preset(model) && fs::is_regular_file(model, error) && !weights_in(beside).empty();
+  return fmt::format("random, seed {}{}", seed,
+                     others ? fmt::format(" (those beside {} are not read; --model {} begins with them)",
+                                          model, beside.string())
+                            : "");
 }
 
 ModelConfig published_config(const fs::path& folder) { return find_model((folder / "config.json").string()); }

@@ -23,7 +23,7 @@ class PublishedModel {
   const std::filesystem::path& folder() const { return files_.folder(); }
   const WeightNames& names() const { return names_; }
   const WeightReader& reader() const { return reader_; }
-  // "weights of /models/llama (291 tensors in 4 files, bf16)"
+  // "/models/llama (291 tensors in 4 files, bf16)"
   std::string describe() const;
 
  private:
@@ -34,6 +34,11 @@ class PublishedModel {
 
 // Whether the folder is a published model, with its weights, and no folder of checkpoints.
 bool is_published_model(const std::filesystem::path& folder);
+// Where the weights are that a training of this --model begins with: empty for a preset and for a file.
+// Error(usage) for a folder without weights: nobody who names one wants random ones unless he says so.
+std::filesystem::path folder_of_weights(const std::string& model);
+// What a line says of weights that are drawn: the seed, and that those beside a config.json are not read.
+std::string describe_random(const std::string& model, uint64_t seed);
 // The model of its config.json. Error(usage).
 ModelConfig published_config(const std::filesystem::path& folder);
 

@@ -94,7 +94,7 @@ std::vector<std::string> start_lines(const Engine& engine, const std::string& tr
     std::istringstream lines(remark);
     for (std::string one; std::getline(lines, one);) out.push_back(one);
   }
-  constexpr size_t kMost = 13;
+  constexpr size_t kMost = 12;  // and the one before them, of the weights
   if (options.verbose || out.size() <= kMost) return out;
   const size_t hidden = out.size() - kMost + 1;
   out.resize(kMost - 1);

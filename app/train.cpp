@@ -70,8 +70,7 @@ class Run {
     require(data_.vocab() <= model_.vocab, Exit::data, "{} holds ids below {}, but {} has a vocabulary of {}",
             o_.data, data_.vocab(), o_.model.model, model_.vocab);
     check_kernels(model_, job.device());
-    if (!is_preset(o_.model.model) && !weights_in(o_.model.model).empty())
-      published_.emplace(o_.model.model, model_);
+    if (o_.resume == "never" || o_.output.empty() || checkpoint_folders(o_.output).empty()) find_weights();
     for (const EvalSet& set : o_.eval_sets)
       eval_.emplace_back(set.data, TokenFile::Options{.vocab = model_.vocab}, "--eval_data");
   }
@@ -109,7 +108,7 @@ class Run {
     const bool resumed = folder_.resume(*engine_, facts_);
     if (resumed) best_.restore(folder_.resumed_facts());
     if (o_.keep_best) folder_.keep_best(best_.step());
-    if (!resumed && published_) begin_from_published();
+    if (!resumed) begin();
     report_->start(*engine_, world.size(), job_.transport(), job_.threads());
     if (resumed) check_first_loss(batches);
     profile_ = std::make_unique<Profile>(config_, trace_.get(), job_.world(),
@@ -164,15 +163,25 @@ class Run {
     make_trace();
   }
 
+  // Whose weights the training begins with, unless it goes on with a checkpoint. Error(usage) for a folder
+  // without any.
+  void find_weights() {
+    if (published_ || o_.init == "random") return;
+    if (const auto weights = folder_of_weights(o_.model.model); !weights.empty())
+      published_.emplace(weights, model_);
+  }
+
   // A checkpoint has what became of the weights, so only a run that begins reads them.
-  void begin_from_published() {
+  void begin() {
+    job_.together([&] { find_weights(); });
+    if (!published_) return say("weights: " + describe_random(o_.model.model, o_.seed));
     job_.together([&] {
       if (!job_.first()) return;
       published_->reader().require_tied();
       if (!o_.output.empty()) keep_model_files(published_->folder(), o_.output);
     });
     engine_->load_weights([&](const Record& r) { published_->reader().read(r); });
-    say("begins with " + published_->describe());
+    say("weights: " + published_->describe());
   }
 
   // Others may use this rank's GPU. Ranks that share it find what is free before any of them takes it.

@@ -82,6 +82,11 @@ bool parse_options(TrainOptions& o, const Arguments& arguments) {
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   app.add_option("--eval_interval", o.eval_interval, "steps between evaluations (0: at the end only)")
       ->check(integer(0));
+  app.add_option("--init", o.init,
+                 "auto: with the weights of --model where that is a folder, else with random ones; random: "
+                 "with random ones whatever the folder has")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"auto", "random"}));
   app.add_option("--seed", o.seed, "of weights, dropout and sample order")
       ->capture_default_str()
       ->check(integer(0));
@@ -126,7 +131,8 @@ bool parse_options(TrainOptions& o, const Arguments& arguments) {
       ->check(integer(1));
   app.add_flag("--ngrams", o.ngrams, "compare the validation loss with n-gram models of the same bytes");
   auto* verbose = app.add_flag("--verbose", o.verbose, "start with every key and the whole memory table");
-  app.add_flag("--quiet", o.quiet, "start with one line")->excludes(verbose);
+  app.add_flag("--quiet", o.quiet, "start with two lines: where the weights come from, and the model")
+      ->excludes(verbose);
   app.add_flag("--strict", o.strict,
                "warnings about the ds_config, and about what changed since a checkpoint, are errors");
   add_options(app, o.ranks);

@@ -19,7 +19,7 @@ struct TrainOptions {
   RankOptions ranks;
   AutoValues values;
   std::string config, data, jsonl_key = "text", output, export_to, resume = "auto", resume_check = "on",
-                            metrics, trace;
+                            init = "auto", metrics, trace;
   std::vector<EvalSet> eval_sets;  // of --eval_data, in order; the first decides what is the best
   std::vector<std::string> notes;  // on options of the command line that change nothing
   std::vector<std::string> texts;  // of which --data and --eval_data were made; see train_tokens.h

@@ -11,6 +11,9 @@
 namespace cleave {
 namespace {
 
+namespace fs = std::filesystem;
+
+constexpr std::string_view kPrefix = "preset:";        // says that a preset is meant
 constexpr int64_t kLargestConfig = int64_t{16} << 20;  // bytes of a config.json
 
 struct Preset {
@@ -124,6 +127,13 @@ const std::vector<Preset>& presets() {
   return all;
 }
 
+const Preset* preset_called(std::string_view name) {
+  if (name.starts_with(kPrefix)) name.remove_prefix(kPrefix.size());
+  const auto at =
+      std::find_if(presets().begin(), presets().end(), [&](const Preset& p) { return name == p.name; });
+  return at == presets().end() ? nullptr : &*at;
+}
+
 }  // namespace
 
 std::string preset_names() {
@@ -132,14 +142,20 @@ std::string preset_names() {
   return names;
 }
 
-bool is_preset(const std::string& name) {
-  return std::any_of(presets().begin(), presets().end(), [&](const Preset& p) { return name == p.name; });
+bool is_preset(const std::string& name) { return preset_called(name) != nullptr; }
+
+void require_one_meaning(const std::string& name) {
+  std::error_code none;
+  const bool both = is_preset(name) && fs::exists(fs::path(name) / "config.json", none);
+  require(!both, Exit::usage,
+          "{0} is a preset, and here also the folder of a model: write ./{0} for the folder, and preset:{0} "
+          "for the preset",
+          name);
 }
 
 ModelConfig find_model(const std::string& name) {
-  for (const Preset& p : presets())
-    if (name == p.name) return p.config;
-  namespace fs = std::filesystem;
+  require_one_meaning(name);
+  if (const Preset* preset = preset_called(name)) return preset->config;
   std::error_code none;
   const fs::path path = fs::is_directory(name, none) ? fs::path(name) / "config.json" : fs::path(name);
   require(fs::is_regular_file(path, none), Exit::usage,

@@ -6,11 +6,15 @@
 
 namespace cleave {
 
-// A preset's name, or the path of a config.json or of the folder that holds one. A vocabulary of 0 stands for
-// whatever the data has. Error(usage) lists the presets when it is neither.
+// A preset's name (also as preset:NAME), or the path of a config.json or of the folder that holds one. A
+// vocabulary of 0 stands for whatever the data has. Error(usage) lists the presets when it is neither, and
+// says how each is written when it is both.
 ModelConfig find_model(const std::string& name);
 
-// A preset goes before a folder of the same name.
+// Of both, as find_model() does; for commands that want a folder.
+void require_one_meaning(const std::string& name);
+
+// Whether it is NAME or preset:NAME of a preset.
 bool is_preset(const std::string& name);
 
 // "tiny, gpt2, ...", for messages and help.

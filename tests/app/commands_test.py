@@ -182,12 +182,13 @@ class Commands(AppTest):
                 self.assertIn(part, r.stderr)
             self.assertEqual(self.times_said(parts[-1], r.stderr), 1, "said once, not by every rank")
 
-    def test_a_folder_without_weights_begins_with_random_ones(self):
+    def test_a_folder_without_weights_begins_with_random_ones_where_they_are_asked_for(self):
         config = {"model_type": "gpt2", "vocab_size": 256, "n_positions": 64, "n_embd": 16, "n_layer": 1, "n_head": 2, "attn_pdrop": 0.0}
         bare = self.dir / "bare"
         bare.mkdir()
         (bare / "config.json").write_text(json.dumps(config))
-        self.train(model=bare, ranks=1)
+        self.train(model=bare, ranks=1, code=2)
+        self.train("--init", "random", model=bare, ranks=1)
         (bare / "model.safetensors").write_text("x")  # plan reads no weights
         self.run_cleave("plan", "--deepspeed_config", self.config(), "--model", bare, "--seq_len", 32)
         self.train(model=bare / "config.json", ranks=1)

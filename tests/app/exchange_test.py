@@ -8,10 +8,11 @@ import os
 import pickle
 import shutil
 import struct
+import subprocess
 import unittest
 import zipfile
 
-from app_test import AppTest, ROOT
+from app_test import CLEAVE, AppTest, ROOT
 
 PUBLISHED, DEEPSPEED = ROOT / "tests/fixtures/published", ROOT / "tests/fixtures/deepspeed"
 MODELS = ["gpt2", "gpt2_base", "llama", "qwen2", "qwen3", "mistral", "phi3", "qwen2_torch", "llama_torch"]
@@ -94,7 +95,7 @@ class Exchange(AppTest):
             for name in MODELS if number == 0 else [MODELS[number], MODELS[-number]]:
                 losses, r = self.begin(PUBLISHED / name, ranks=ranks, **config)
                 self.assertAlmostEqual(losses[0] / self.expected[name], 1, delta=1e-5, msg=f"{name} {config}")
-                self.assertEqual(r.stdout.count(f"begins with weights of {PUBLISHED / name} ("), 1, r.stdout)
+                self.assertEqual(r.stdout.count(f"weights: {PUBLISHED / name} ("), 1, r.stdout)
         losses, _ = self.begin(PUBLISHED / "qwen2", bf16={"enabled": True})
         self.assertAlmostEqual(losses[0] / self.expected["qwen2"], 1, delta=1e-2)
 
@@ -104,13 +105,51 @@ class Exchange(AppTest):
         first, _ = self.begin(PUBLISHED / "llama", "--output", out, steps=2)
         both, r = self.begin(PUBLISHED / "llama", "--output", out, steps=4)
         self.assertEqual(both, whole)
-        self.assertNotIn("begins with", r.stdout)
+        self.assertNotIn("weights:", r.stdout)
+        self.assertIn(f"resumed from {out}/global_step2 at step 2", r.stdout)
         self.assertNotIn("warning", r.stderr)
 
     def test_config_json_alone_begins_with_random_weights(self):
         losses, r = self.begin(PUBLISHED / "llama/config.json")
         self.assertGreater(abs(losses[0] / self.expected["llama"] - 1), 1e-3)
-        self.assertNotIn("begins with", r.stdout)
+        self.assertIn(f"weights: random, seed 42 (those beside {PUBLISHED}/llama/config.json are not read; --model {PUBLISHED}/llama "
+                      "begins with them)", r.stdout)
+
+    def test_the_first_line_says_where_weights_come_from_and_nothing_random_begins_unasked(self):
+        bare = self.model("llama")
+        for file in bare.glob("*.safetensors*"):
+            file.unlink()
+        r = self.begin(bare, code=2)[1]
+        self.assertIn(f"--model {bare} has a config.json and no weights (model.safetensors, pytorch_model.bin)", r.stderr)
+        self.assertIn("--init random", r.stderr)
+        for model in (bare, PUBLISHED / "llama"):
+            losses, r = self.begin(model, "--init", "random", "--seed", 7)
+            self.assertTrue(r.stdout.startswith("weights: random, seed 7\n"), r.stdout)
+            self.assertEqual(losses, self.begin(bare / "config.json", "--seed", 7)[0])
+        r = self.begin("tiny", "--quiet")[1]
+        self.assertTrue(r.stdout.startswith("weights: random, seed 42\n"), r.stdout)
+
+    def test_a_name_that_is_a_preset_and_a_folder_is_asked_about_in_every_command(self):
+        shutil.copytree(PUBLISHED / "llama", self.dir / "gpt2")
+        (self.dir / "tiny").mkdir()  # no model
+        shutil.copy(self.tokens, self.dir / "two.bin")
+        config = self.config(train_micro_batch_size_per_gpu=2)
+
+        def run(*args, code=0):
+            r = subprocess.run([CLEAVE, *map(str, args)], cwd=self.dir, capture_output=True, text=True, timeout=120)
+            self.assertEqual(r.returncode, code, f"{args}\n{r.stdout}\n{r.stderr}")
+            return r
+        train = ["train", "--deepspeed_config", config, "--data", "two.bin", "--seq_len", LENGTH, "--steps", 1, "--model"]
+        plan = ["plan", "--deepspeed_config", config, "--seq_len", LENGTH, "--model"]
+        for command in ([*train, "gpt2"], [*plan, "gpt2"], ["eval", "gpt2", "--data", "two.bin"], ["generate", "gpt2"], ["digest", "gpt2"],
+                        ["import", "gpt2", "to"], ["import", "--from_deepspeed", DEEPSPEED / "zero1_bf16", "to", "--model", "gpt2"]):
+            self.assertIn("gpt2 is a preset, and here also the folder of a model: write ./gpt2 for the folder, and preset:gpt2 for the preset",
+                          run(*command, code=2).stderr, command)
+        self.assertIn("weights: ./gpt2 (", run(*train, "./gpt2").stdout)
+        run("eval", "./gpt2", "--data", "two.bin")
+        run(*plan, "preset:gpt2")
+        self.assertIn("weights: random, seed 42", run(*train, "tiny").stdout)
+        self.assertIn("weights: random, seed 42", run(*train, "preset:tiny").stdout)
 
     def test_an_import_evaluates_and_exports_the_same_bytes(self):
         for name in MODELS:

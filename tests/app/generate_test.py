@@ -81,7 +81,7 @@ class Generate(AppTest):
         (model / "config.json").write_text(json.dumps(config))
         shutil.copy(tokenizer, model / "tokenizer.json")
         run = self.dir / "run"
-        self.train("--output", run, model=model, ranks=1, steps=10)
+        self.train("--init", "random", "--output", run, model=model, ranks=1, steps=10)
         self.run_cleave("export", run, published)
         args = ["--prompt", "heaven and earth", "--tokens", 9, "--temperature", 0]
         r = self.run_cleave("generate", published, *args, code=2)

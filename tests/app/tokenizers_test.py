@@ -115,7 +115,7 @@ class Tokenizers(AppTest):
         config = json.loads((folder / "config.json").read_text()) | {"vocab_size": 902, "max_position_embeddings": 64}
         (folder / "config.json").write_text(json.dumps(config))
         shutil.copy(LLAMA3, folder / "tokenizer.json")
-        r = self.train("--output", self.dir / "run", model=folder, ranks=1)
+        r = self.train("--init", "random", "--output", self.dir / "run", model=folder, ranks=1)
         self.assertEqual(len(list((self.dir / "run/tokens").glob("text.txt.*.bin"))), 1, r.stderr)
 
     def test_generate_and_eval_use_the_checkpoints_tokenizer(self):

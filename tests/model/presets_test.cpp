@@ -4,7 +4,9 @@
 
 #include <cmath>
 
+#include "model/config_json.h"
 #include "model/family.h"
+#include "tests/scratch.h"
 
 namespace cleave {
 namespace {
@@ -166,6 +168,23 @@ TEST(Presets, AnUnknownNameIsAnsweredWithTheKnownOnes) {
     for (const char* part : {"llama-9", "tiny", "gpt2-xl", "llama-3.1-8b", "qwen2.5-7b", "config.json"})
       EXPECT_NE(std::string(e.what()).find(part), std::string::npos) << part;
   }
+}
+
+TEST(Presets, ANameThatIsAlsoAModelsFolderIsNeitherUntilItIsWrittenOut) {
+  const Scratch scratch;
+  const std::filesystem::path before = std::filesystem::current_path();
+  std::filesystem::create_directory(scratch.path("gpt2"));
+  std::filesystem::current_path(scratch.folder());
+  ModelConfig other = find_model("gpt2");  // the folder has no model yet
+  EXPECT_EQ(other.layers, 12);
+  EXPECT_EQ(find_model("preset:gpt2"), other);
+  other.layers = 3;
+  scratch.write("gpt2/config.json", to_config_json(other));
+  EXPECT_EQ(find_model("./gpt2").layers, 3);
+  EXPECT_EQ(find_model("preset:gpt2").layers, 12);
+  expect_error(Exit::usage, {"./gpt2 for the folder, and preset:gpt2 for the preset"},
+               [] { find_model("gpt2"); });
+  std::filesystem::current_path(before);
 }
 
 TEST(Presets, RefuseHeadsThatTheGpuHasNoKernelForBeforeAnythingStarts) {
