@@ -137,7 +137,7 @@ int run_import(const Arguments& arguments) {
 int run_export(const Arguments& arguments) {
   CLI::App app(
       "Makes a folder of a checkpoint that transformers, vLLM and others read: safetensors, config.json, and "
-      "the tokenizer's files where the training began with a published model.\n"
+      "the files of the tokenizer that the training used or began with.\n"
       "Example: cleave export runs/first first-hf --dtype bf16",
       "export");
   std::string from, to, tag = "latest", dtype = "fp32", size = "5GB";

@@ -3,6 +3,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "app/tokenizer_files.h"
 #include "checkpoint/manifest.h"
 #include "core/units.h"
 #include "model/config_json.h"
@@ -16,24 +17,7 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 namespace {
 
-constexpr const char* kKeptConfig = "published_config.json";
-constexpr const char* kFiles[] = {"tokenizer.json",
-                                  "tokenizer.model",
-                                  "tokenizer_config.json",
-                                  "vocab.json",
-                                  "merges.txt",
-                                  "added_tokens.json",
-                                  "chat_template.jinja",
-                                  "special_tokens_map.json",
-                                  "generation_config.json"};
-
-void keep_file(const fs::path& from, const fs::path& to) {
-  std::error_code error;
-  if (!fs::exists(from, error) || fs::equivalent(from, to, error)) return;
-  fs::copy_file(from, to, fs::copy_options::overwrite_existing, error);
-  require(!error, Exit::checkpoint, "{} cannot be copied to {}: {}", from.string(), to.string(),
-          error.message());
-}
+constexpr const char* kGeneration = "generation_config.json";
 
 ModelConfig config_in(const CheckpointReader& reader) {
   try {
@@ -121,7 +105,8 @@ std::string describe_random(const std::string& model, uint64_t seed) {
 ModelConfig published_config(const fs::path& folder) { return find_model((folder / "config.json").string()); }
 
 void keep_model_files(const fs::path& published, const fs::path& folder) {
-  for (const char* name : kFiles) keep_file(published / name, folder / name);
+  for (const char* name : kTokenizerFiles) keep_file(published / name, folder / name);
+  keep_file(published / kGeneration, folder / kGeneration);
   keep_file(published / "config.json", folder / kKeptConfig);
 }
 
@@ -147,8 +132,12 @@ std::string export_checkpoint(const fs::path& folder, const std::string& tag, co
   fs::create_directories(temporary, error);
   require(!error, Exit::checkpoint, "cannot make {}: {}", temporary.string(), error.message());
   try {
-    for (const char* name : kFiles) keep_file(folder / name, temporary / name);
-    write_config(temporary / "config.json", config_json_of(config, folder / kKeptConfig, format.dtype));
+    for (const char* name : kTokenizerFiles) keep_file(folder / name, temporary / name);
+    keep_file(folder / kGeneration, temporary / kGeneration);
+    json described = config_json_of(config, folder / kKeptConfig, format.dtype);
+    if (!tokenizer_file_in(folder.string()).empty() || !fs::exists(folder / kKeptConfig))
+      name_special_tokens(temporary, described);
+    write_config(temporary / "config.json", described);
     write_weights(temporary, names, format, [&](const Record& r) { reader.read(r); });
     fs::remove_all(last, error);
     fs::rename(temporary, last, error);

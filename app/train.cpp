@@ -14,6 +14,7 @@
 #include "app/resume_check.h"
 #include "app/run_facts.h"
 #include "app/run_folder.h"
+#include "app/tokenizer_files.h"
 #include "app/train_options.h"
 #include "app/train_paths.h"
 #include "app/train_tokens.h"
@@ -109,6 +110,9 @@ class Run {
     if (resumed) best_.restore(folder_.resumed_facts());
     if (o_.keep_best) folder_.keep_best(best_.step());
     if (!resumed) begin();
+    job_.together([&] {
+      if (job_.first() && o_.tokenizer && !o_.output.empty()) keep_tokenizer_files(*o_.tokenizer, o_.output);
+    });
     report_->start(*engine_, world.size(), job_.transport(), job_.threads());
     if (resumed) check_first_loss(batches);
     profile_ = std::make_unique<Profile>(config_, trace_.get(), job_.world(),

@@ -84,6 +84,8 @@ class Generate(AppTest):
         self.train("--init", "random", "--output", run, model=model, ranks=1, steps=10)
         self.run_cleave("export", run, published)
         args = ["--prompt", "heaven and earth", "--tokens", 9, "--temperature", 0]
+        self.assertEqual((published / "tokenizer.json").read_bytes(), (model / "tokenizer.json").read_bytes())
+        (published / "tokenizer.json").unlink()
         r = self.run_cleave("generate", published, *args, code=2)
         self.assertIn("has no tokenizer; give --tokenizer FILE", r.stderr)
         shutil.copy(tokenizer, published / "tokenizer.json")

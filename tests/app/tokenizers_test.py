@@ -118,6 +118,49 @@ class Tokenizers(AppTest):
         r = self.train("--init", "random", "--output", self.dir / "run", model=folder, ranks=1)
         self.assertEqual(len(list((self.dir / "run/tokens").glob("text.txt.*.bin"))), 1, r.stderr)
 
+    def test_an_export_has_the_tokenizer_that_trained_and_its_ids_whatever_the_model_was(self):
+        llama = json.loads(LLAMA3.read_text())
+        added = {token["content"]: token["id"] for token in llama["added_tokens"]}
+        small = {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 64, "vocab_size": 904, "model_type": "gpt2"}
+
+        def export(*args, **kwargs):
+            run, out = self.dir / f"run {len(list(self.dir.iterdir()))}", self.dir / f"out {len(list(self.dir.iterdir()))}"
+            self.train(*args, "--output", run, "--export", out, ranks=1, steps=1, **kwargs)
+            return out, json.loads((out / "config.json").read_text())
+        # A preset's shape, and a tokenizer.json that stands alone under another name.
+        out, config = export("--tokenizer", LLAMA3, model=self.write("gpt2.json", json.dumps(small)))
+        self.assertEqual((out / "tokenizer.json").read_bytes(), LLAMA3.read_bytes())
+        end = added["<|endoftext|>"]
+        self.assertEqual(config["eos_token_id"], end)
+        self.assertIsNone(config["pad_token_id"])
+        self.assertEqual(json.loads((out / "tokenizer_config.json").read_text())["eos_token"], "<|endoftext|>")
+        # What stands beside it goes along and says which tokens are which.
+        beside = self.dir / "tokenizer"
+        beside.mkdir()
+        shutil.copy(LLAMA3, beside / "tokenizer.json")
+        names = list(added)
+        (beside / "tokenizer_config.json").write_text(json.dumps({"eos_token": names[0], "bos_token": {"content": names[1]}, "pad_token": names[2]}))
+        (beside / "chat_template.jinja").write_text("{{ messages }}")
+        out, config = export("--tokenizer", beside, model=self.dir / "gpt2.json")
+        self.assertEqual([config[f"{role}_token_id"] for role in ("eos", "bos", "pad")], [added[name] for name in names[:3]])
+        for name in ("tokenizer_config.json", "chat_template.jinja"):
+            self.assertEqual((out / name).read_bytes(), (beside / name).read_bytes())
+        # A published model's own tokenizer and ids do not stay where another tokenizer trained.
+        published = out
+        (published / "generation_config.json").write_text(json.dumps({"eos_token_id": 5}))
+        config["eos_token_id"] = 5
+        (published / "config.json").write_text(json.dumps(config))
+        same, config = export(model=published)
+        self.assertEqual(config["eos_token_id"], 5)
+        self.assertTrue((same / "generation_config.json").exists())
+        other, config = export("--tokenizer", QWEN2, model=published)
+        self.assertEqual((other / "tokenizer.json").read_bytes(), QWEN2.read_bytes())
+        self.assertNotEqual(config["eos_token_id"], 5)
+        self.assertFalse((other / "generation_config.json").exists() or (other / "chat_template.jinja").exists())
+        # Bytes have no such tokens, and GPT-2's defaults are none of theirs.
+        out, config = export(model="tiny")
+        self.assertEqual([config[f"{role}_token_id"] for role in ("eos", "bos", "pad")], [None, None, None])
+
     def test_generate_and_eval_use_the_checkpoints_tokenizer(self):
         run = self.saved(steps=20)
         prompt = "heaven and earth"

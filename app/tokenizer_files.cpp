@@ -1,0 +1,134 @@
+#include "app/tokenizer_files.h"
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "core/error.h"
+#include "core/input_file.h"
+#include "core/nesting.h"
+
+namespace cleave {
+namespace fs = std::filesystem;
+using nlohmann::json;
+namespace {
+
+constexpr const char* kRoles[] = {"eos", "bos", "pad"};
+constexpr int64_t kMostBytes = int64_t{16} << 20;
+
+// Of a small file; null where it is not there or no JSON.
+json json_in(const fs::path& path) {
+  std::error_code error;
+  if (!fs::is_regular_file(path, error)) return {};
+  const std::string text = InputFile(path.string(), Exit::checkpoint).text(kMostBytes);
+  return json::parse(shallow_json(text), nullptr, false);
+}
+
+void write_json(const fs::path& path, const json& value) {
+  std::ofstream out(path);
+  out << value.dump(2) << "\n";
+  out.close();
+  require(out.good(), Exit::checkpoint, "cannot write {}: is there space?", path.string());
+}
+
+// The token that a tokenizer_config.json or a special_tokens_map.json names; empty where it names none.
+std::string named_token(const json& config, const std::string& role) {
+  if (!config.is_object() || !config.contains(role + "_token")) return {};
+  const json& token = config[role + "_token"];
+  const json& text = token.is_object() && token.contains("content") ? token["content"] : token;
+  return text.is_string() ? text.get<std::string>() : "";
+}
+
+// Null where there is none, or one that is not built here.
+std::unique_ptr<Tokenizer> tokenizer_in(const fs::path& folder) {
+  const std::string file = tokenizer_file_in(folder.string());
+  try {
+    return file.empty() ? nullptr : open_tokenizer(file);
+  } catch (const Error&) {
+    return nullptr;
+  }
+}
+
+std::optional<int32_t> id_of(const Tokenizer& tokenizer, const std::string& token) {
+  if (token.empty()) return {};
+  const std::vector<int32_t> ids = tokenizer.encode(token);
+  return ids.size() == 1 ? std::optional(ids[0]) : std::nullopt;
+}
+
+// What the tokenizer itself does with a text says what its files do not.
+std::optional<int32_t> own_id(const Tokenizer& tokenizer, const std::string& role) {
+  if (role == "eos") return tokenizer.end_of_text();
+  const std::vector<int32_t> framed = tokenizer.encode("", {.frame = true});
+  const bool begins = role == "bos" && !framed.empty() && framed[0] != tokenizer.end_of_text();
+  return begins ? std::optional(framed[0]) : std::nullopt;
+}
+
+// transformers takes the class of a tokenizer from here, and tokens that it does not find here from that
+// class: others than the model was trained with.
+void write_tokenizer_config(const fs::path& folder, const Tokenizer& tokenizer, const json& ids) {
+  json config{{"tokenizer_class", "PreTrainedTokenizerFast"},
+              {"model_input_names", {"input_ids", "attention_mask"}}};
+  for (const char* role : kRoles) {
+    const json& id = ids[std::string(role) + "_token_id"];
+    if (id.is_number_integer())
+      config[std::string(role) + "_token"] = std::string(tokenizer.bytes_of(id.get<int32_t>()));
+  }
+  write_json(folder / "tokenizer_config.json", config);
+}
+
+// A tokenizer of another model came: its ids are not those that these files say.
+void forget_token_ids(const fs::path& folder) {
+  std::error_code error;
+  fs::remove(folder / "generation_config.json", error);
+  json kept = json_in(folder / kKeptConfig);
+  if (!kept.is_object()) return;
+  for (const char* role : kRoles) kept.erase(std::string(role) + "_token_id");
+  write_json(folder / kKeptConfig, kept);
+}
+
+}  // namespace
+
+void keep_file(const fs::path& from, const fs::path& to) {
+  std::error_code error;
+  if (!fs::exists(from, error) || fs::equivalent(from, to, error)) return;
+  fs::copy_file(from, to, fs::copy_options::overwrite_existing, error);
+  require(!error, Exit::checkpoint, "{} cannot be copied to {}: {}", from.string(), to.string(),
+          error.message());
+}
+
+void keep_tokenizer_files(const Tokenizer& tokenizer, const fs::path& folder) {
+  if (tokenizer.path() == "byte") return;
+  const fs::path file = tokenizer.path(), from = file.parent_path();
+  const std::string name = file.extension() == ".model" ? "tokenizer.model" : "tokenizer.json";
+  std::error_code error;
+  if (fs::equivalent(from.empty() ? "." : from, folder, error)) return;
+  const auto there = tokenizer_in(folder);
+  if (!there || there->digest() != tokenizer.digest()) forget_token_ids(folder);
+  for (const char* old : kTokenizerFiles) fs::remove(folder / old, error);
+  keep_file(file, folder / name);
+  if (file.filename() != name) return;  // what stands beside it need not belong to it
+  for (const char* other : kTokenizerFiles) keep_file(from / other, folder / other);
+}
+
+void name_special_tokens(const fs::path& folder, json& config) {
+  const auto tokenizer = tokenizer_in(folder);
+  const json names = json_in(folder / "tokenizer_config.json"),
+             more = json_in(folder / "special_tokens_map.json");
+  json ids;
+  for (const std::string role : kRoles) {
+    std::optional<int32_t> id;
+    if (tokenizer) {
+      id = id_of(*tokenizer, named_token(names, role));
+      if (!id) id = id_of(*tokenizer, named_token(more, role));
+      if (!id) id = own_id(*tokenizer, role);
+    }
+    json& out = ids[role + "_token_id"];
+    if (id) out = *id;
+  }
+  for (const auto& [key, id] : ids.items())
+    if (!config.contains(key)) config[key] = id;
+  if (tokenizer && names.is_null() && fs::path(tokenizer->path()).extension() == ".json")
+    write_tokenizer_config(folder, *tokenizer, ids);
+}
+
+}  // namespace cleave
