@@ -6,7 +6,6 @@
 #include "app/inspect_data.h"
 #include "app/output_paths.h"
 #include "app/parse.h"
-#include "app/raw_bytes.h"
 #include "app/tokenize.h"
 #include "core/cores.h"
 #include "core/error.h"
@@ -113,7 +112,6 @@ int tokenize(const TokenizeOptions& o, const std::string& tokenizer_path) {
   require(text.kind() == TokenFile::Kind::bytes, Exit::data,
           "{}: holds {} tokens ({}) and not text; give the text that it was made from", o.text, text.size(),
           name_of(text.kind()));
-  if (!is_json_lines(o.text)) warn_of_raw_bytes({o.text});
   if (is_json_lines(o.text) && !tokenizer->end_of_text())
     std::fprintf(stderr,
                  "warning: the tokenizer %s has no token that ends a text: documents follow each other "

@@ -6,10 +6,10 @@
 
 #include "app/parse.h"
 #include "app/pretrained.h"
-#include "app/raw_bytes.h"
 #include "app/tokenize.h"
 #include "app/work_progress.h"
 #include "data/batch_loader.h"
+#include "text/corpus.h"
 #include "text/word_count.h"
 
 namespace cleave {
@@ -73,11 +73,14 @@ int run_eval(const Arguments& arguments) {
     TokenFile file(data);  // what is wrong with it is known before anything is started
     Pretrained model(o, job);
     const Tokenizer* tokenizer = model.tokenizer();
-    if (tokenizer && !model.bytes() && file.kind() == TokenFile::Kind::bytes)
-      data = cached_tokens(job, *tokenizer, data, key, token_cache_folder({}), o.quiet);
-    else if (job.first())
-      warn_of_raw_bytes({data});
-    file = TokenFile(data, {.vocab = model.vocab()});
+    const bool text = file.kind() == TokenFile::Kind::bytes, lines = text && is_json_lines(data);
+    require(tokenizer || !lines, Exit::usage, "{} was trained on token ids; give --tokenizer FILE for {}",
+            o.dir, data);
+    const std::string tokens =
+        lines || (text && tokenizer && !model.bytes())
+            ? cached_tokens(job, *tokenizer, data, key, token_cache_folder({}), o.quiet)
+            : data;
+    file = TokenFile(tokens, {.vocab = model.vocab(), .name = tokens == data ? "" : data});
     EvalBatches batches(file, {.seq_len = model.seq_len(),
                                .micro_batch = o.micro_batch,
                                .rank = model.engine().place().data,

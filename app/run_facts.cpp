@@ -30,7 +30,7 @@ json facts_of(const DataSources& data) {
   std::string names;
   for (const TokenFile& file : data.files()) {
     add_ends(checksum, file);
-    names += (names.empty() ? "" : " ") + std::filesystem::path(file.path()).filename().string();
+    names += (names.empty() ? "" : " ") + std::filesystem::path(file.name()).filename().string();
   }
   json facts{{"name", names},
              {"tokens", data.tokens()},
@@ -62,19 +62,20 @@ std::string change_of_data(const json& saved, const json& now) {
 
 json run_facts(const TrainOptions& options, const ModelConfig& model, const DsConfig& config,
                const DataSources& data) {
+  const bool bytes = options.tokenizer && options.tokenizer->path() == "byte";
   json facts = {{"model", options.model.model},
                 {"config", json::parse(to_config_json(model))},
                 {"vocab", model.vocab},
                 {"seq_len", options.model.seq_len},
-                {"tokenizer", data.bytes()        ? "byte"
-                              : options.tokenizer ? "file"
-                                                  : "ids"},
+                {"tokenizer", data.bytes() || bytes ? "byte"
+                              : options.tokenizer   ? "file"
+                                                    : "ids"},
                 {"pack", options.pack},
                 {"document_mask", options.model.document_mask},
                 {"seed", options.seed},
                 {"optimizer", name_of(config.optimizer.type)},
                 {"data", facts_of(data)}};
-  if (options.tokenizer) {
+  if (options.tokenizer && !bytes) {
     facts["tokenizer_path"] = std::filesystem::absolute(options.tokenizer->path()).string();
     facts["tokenizer_digest"] = digest_of(*options.tokenizer);
   }

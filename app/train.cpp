@@ -9,7 +9,6 @@
 #include "app/planner.h"
 #include "app/profile.h"
 #include "app/published_model.h"
-#include "app/raw_bytes.h"
 #include "app/report.h"
 #include "app/resume_check.h"
 #include "app/run_facts.h"
@@ -57,7 +56,7 @@ class Run {
         job_(job),
         read_(config),
         config_(config.config),
-        data_(o_.data),
+        data_(o_.data, {}, "--data", o_.texts),
         model_(config_of(o_.model, o_.tokenizer ? o_.tokenizer->vocab_size() : data_.vocab())),
         folder_({.dir = o_.output,
                  .resume = o_.resume,
@@ -69,11 +68,11 @@ class Run {
                 job, [this](const std::string& text) { say(text); }) {
     data_.use_vocab(model_.vocab);
     require(data_.vocab() <= model_.vocab, Exit::data, "{} holds ids below {}, but {} has a vocabulary of {}",
-            o_.data, data_.vocab(), o_.model.model, model_.vocab);
+            o_.named(o_.data), data_.vocab(), o_.model.model, model_.vocab);
     check_kernels(model_, job.device());
     if (o_.resume == "never" || o_.output.empty() || checkpoint_folders(o_.output).empty()) find_weights();
     for (const EvalSet& set : o_.eval_sets)
-      eval_.emplace_back(set.data, TokenFile::Options{.vocab = model_.vocab}, "--eval_data");
+      eval_.emplace_back(set.data, TokenFile::Options{.vocab = model_.vocab}, "--eval_data", o_.texts);
   }
 
   // Before anything is started, alike on every rank: Error(usage) where an output would overwrite an input,
@@ -347,7 +346,7 @@ class Run {
     for (int64_t at = 0; at < std::min<int64_t>(kShown, config_.train_batch_size); ++at) {
       const Blend::Place place = batches.place(engine_->step(), at);
       text += fmt::format("{} {} of {}", at > 0 ? "," : "", place.sample,
-                          data_.files()[size_t(place.source)].path());
+                          data_.files()[size_t(place.source)].name());
     }
     return config_.train_batch_size > kShown ? text + " and others" : text;
   }
@@ -404,7 +403,7 @@ class Run {
     }
     require(result.targets > 0, Exit::data,
             "--eval_data {}: no token has a loss: its loss mask or its documents hide every target",
-            set.data);
+            o_.named(set.data));
     return result.loss;
   }
 
@@ -540,12 +539,6 @@ int run_train(const Arguments& arguments) {
       config = job.read_config(o.config, reading);
     }
     Run run(o, job, config);
-    if (job.first()) {
-      std::vector<std::string> texts = files_of_data(o.data);
-      for (const EvalSet& set : o.eval_sets)
-        for (const std::string& file : files_of_data(set.data, "--eval_data")) texts.push_back(file);
-      warn_of_raw_bytes(texts);
-    }
     const Planner planner(run.model(), o.model, job.info().world, reading, job.info().local_size,
                           job.device());
     run.check_plan(planner, config.text);

@@ -1,4 +1,6 @@
 #pragma once
+#include <map>
+
 #include "app/commands.h"
 #include "app/options.h"
 
@@ -22,7 +24,9 @@ struct TrainOptions {
                             init = "auto", metrics, trace;
   std::vector<EvalSet> eval_sets;  // of --eval_data, in order; the first decides what is the best
   std::vector<std::string> notes;  // on options of the command line that change nothing
-  std::vector<std::string> texts;  // of which --data and --eval_data were made; see train_tokens.h
+  // What was made of texts: by the token file, or what names several, the text or what named them. See
+  // train_tokens.h.
+  std::map<std::string, std::string> texts;
   std::shared_ptr<const Tokenizer> tokenizer;  // null: bytes, or nobody said which
   int64_t steps = 100, eval_interval = 0, save_interval = 0, keep_every = 0, trace_steps = 10;
   std::optional<double> epochs;  // given instead of `steps`, which follows from it once the data are known
@@ -37,6 +41,12 @@ struct TrainOptions {
   // Whether evaluations decide what is kept, or when the training ends.
   bool judges() const { return keep_best || patience > 0; }
   bool pack = false, strict = false, reset_optimizer = false, ngrams = false, verbose = false, quiet = false;
+
+  // What the user gave as --data or --eval_data.
+  const std::string& named(const std::string& input) const {
+    const auto at = texts.find(input);
+    return at == texts.end() ? input : at->second;
+  }
 };
 
 // False where help was asked for and given. Error(usage) as parse() and for options that lack another one.

@@ -26,8 +26,9 @@ OutputPaths paths_of(const TrainOptions& o, const DsConfig& config, int world) {
   for (const std::string& path : files_of_data(o.data)) tokens("--data", path);
   for (const EvalSet& set : o.eval_sets)
     for (const std::string& path : files_of_data(set.data, "--eval_data")) tokens("--eval_data", path);
-  for (const std::string& text : o.texts) p.input("the text", text);
-  if (o.tokenizer) p.input("--tokenizer", o.tokenizer->path());
+  for (const auto& [made, text] : o.texts)
+    if (std::filesystem::is_regular_file(text)) p.input("the text", text);
+  if (o.tokenizer && o.tokenizer->path() != "byte") p.input("--tokenizer", o.tokenizer->path());
   p.input("cleave.product_choices", config.product_choices);
   p.input("--model", config_file_of_model(o.model.model));
   if (!o.trace.empty())

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "app/raw_bytes.h"
 #include "app/tokenize.h"
 #include "data/data_sources.h"
 #include "text/corpus.h"
@@ -15,29 +14,35 @@ bool tokenize_inputs(TrainOptions& o, Job& job, const DsConfig& config) {
   };
   std::vector<std::string*> inputs{&o.data};
   for (EvalSet& set : o.eval_sets) inputs.push_back(&set.data);
-  bool text = false;
-  for (const std::string* input : inputs) {
-    const std::vector<std::string> files = files_of_data(*input, option_of(input));
-    text = text || std::any_of(files.begin(), files.end(), is_text);
-  }
+  bool text = false, lines = false;
+  for (const std::string* input : inputs)
+    for (const std::string& file : files_of_data(*input, option_of(input)))
+      if (is_text(file)) text = true, lines = lines || is_json_lines(file);
   if (!text && o.model.tokenizer.empty()) return false;
   o.tokenizer = tokenizer_of(o.model);
-  if (!o.tokenizer) return false;
+  const bool bytes = !o.tokenizer;  // a text is then its own token file, and lines of JSON are not
+  if (bytes && !lines) return false;
+  if (bytes) o.tokenizer = open_tokenizer("byte");
   require_tokenizer_fits(*o.tokenizer, config_of(o.model, o.tokenizer->vocab_size()).vocab,
                          "--model " + o.model.model);
   if (!text) return false;
+  const auto to_be_made = [&](const std::string& file) {
+    return is_text(file) && (!bytes || is_json_lines(file));
+  };
   job.connect(config);
   Job::catch_signals();
   const std::string folder = token_cache_folder(o.output);
   for (std::string* input : inputs) {
     std::vector<DataFile> sources = sources_of_data(*input, option_of(input));
     for (DataFile& source : sources) {
-      if (!is_text(source.path)) continue;
-      o.texts.push_back(source.path);
-      if (job.first() && !is_json_lines(source.path)) warn_of_raw_bytes({source.path});
-      source.path = cached_tokens(job, *o.tokenizer, source.path, o.jsonl_key, folder, o.quiet);
+      if (!to_be_made(source.path)) continue;
+      const std::string made = cached_tokens(job, *o.tokenizer, source.path, o.jsonl_key, folder, o.quiet);
+      o.texts[made] = source.path;
+      source.path = made;
     }
-    *input = as_data(sources);
+    const std::string made = as_data(sources);
+    if (made != *input && sources.size() > 1) o.texts[made] = *input;
+    *input = made;
   }
   return true;
 }

@@ -55,7 +55,7 @@ TokenBatches::TokenBatches(const std::vector<TokenSource>& sources, const TokenB
             "{}: holds {} samples of {} tokens, but one step takes {} (micro batch {} x accumulation {} x {} "
             "ranks); use "
             "a longer text, a smaller --seq_len, a smaller train_batch_size or fewer ranks",
-            sources[0].file->path(), sampler_.samples, o.seq_len, sampler_.global_batch, o.micro_batch,
+            sources[0].file->name(), sampler_.samples, o.seq_len, sampler_.global_batch, o.micro_batch,
             o.accumulation, o.ranks);
     sampler_.check();
   }

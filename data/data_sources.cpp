@@ -136,11 +136,14 @@ std::vector<std::string> files_of_data(const std::string& data, const char* opti
   return paths;
 }
 
-DataSources::DataSources(const std::string& data, const TokenFile::Options& options, const char* option) {
+DataSources::DataSources(const std::string& data, const TokenFile::Options& options, const char* option,
+                         const std::map<std::string, std::string>& texts) {
   std::vector<double> weights;
   for (const DataFile& source : sources_in(data, option)) {
     weights.push_back(source.weight);
-    files_.emplace_back(source.path, options);
+    TokenFile::Options mine = options;
+    if (const auto made_of = texts.find(source.path); made_of != texts.end()) mine.name = made_of->second;
+    files_.emplace_back(source.path, mine);
   }
   shares_ = Blend::shares_of(weights);
 }
@@ -169,7 +172,7 @@ int64_t DataSources::vocab() const {
 
 void DataSources::use_vocab(int64_t vocab) {
   for (TokenFile& f : files_)
-    if (f.vocab_is_a_guess()) f = TokenFile(f.path(), {.vocab = vocab});
+    if (f.vocab_is_a_guess()) f = TokenFile(f.path(), {.vocab = vocab, .name = f.name()});
 }
 
 void DataSources::check_all() const {

@@ -8,6 +8,7 @@
 //   path;
 //                              what follows a # at the beginning of a line is not read
 #pragma once
+#include <map>
 #include <string>
 #include <vector>
 
@@ -20,9 +21,10 @@ class DataSources {
  public:
   // Error(usage) for what is no weight or has no file, and for weights that Blend refuses; otherwise as
   // TokenFile throws.
-  // `option`: what the words are the value of, for messages.
+  // `option`: what the words are the value of, for messages; `texts`: of token files that were made of a text,
+  // that text, which errors in their tokens name.
   explicit DataSources(const std::string& data, const TokenFile::Options& options = {},
-                       const char* option = "--data");
+                       const char* option = "--data", const std::map<std::string, std::string>& texts = {});
 
   const std::vector<TokenFile>& files() const { return files_; }
   // For TokenBatches; valid until use_vocab().

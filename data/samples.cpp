@@ -11,7 +11,7 @@ std::unique_ptr<Samples> samples_of(const TokenFile& file, const SampleOptions& 
       file.documents() || !(o.pack || o.document_mask), Exit::data,
       "{}: does not say where documents begin ({}), which {} needs; make an indexed data set of it (NAME.bin "
       "with NAME.idx), or leave the option out",
-      file.path(), name_of(file.kind()), o.pack ? "--pack" : "--document_mask");
+      file.name(), name_of(file.kind()), o.pack ? "--pack" : "--document_mask");
   if (o.pack) return std::make_unique<PackedDocuments>(file, o.seq_len);
   return std::make_unique<Windows>(windows_of(file, o.seq_len, o.fill_last));
 }

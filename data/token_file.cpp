@@ -6,6 +6,7 @@
 #include <cstring>
 #include <vector>
 
+#include "data/foreign_file.h"
 #include "data/indexed_file.h"
 #include "data/llmc_format.h"
 #include "data/token_writer.h"
@@ -80,7 +81,8 @@ int64_t TokenFile::default_vocab() const {
 
 TokenFile::TokenFile(const std::string& path, Options options)
     : file_(options.format == Format::detect && is_indexed(path) ? indexed_names(path).bin : path,
-            Exit::data) {
+            Exit::data),
+      name_(options.name.empty() ? file_.path() : options.name) {
   require(file_.size() > 0, Exit::data, "{}: is empty; give a file that holds tokens or text", file_.path());
   if (options.format == Format::detect && is_indexed(path)) {
     open_indexed();
@@ -135,6 +137,7 @@ void TokenFile::detect(Format format, std::span<const uint8_t> bytes) {
           "{}: is the index of a Megatron data set; name it NAME.idx beside NAME.bin, and give NAME.bin",
           path());
   kind_ = path().ends_with(".bin") ? Kind::u16 : Kind::bytes;
+  if (kind_ == Kind::bytes) refuse_foreign(path(), bytes);
 }
 
 void TokenFile::read_llmc_header(std::span<const uint8_t> bytes) {
@@ -174,7 +177,7 @@ void TokenFile::fail_at(int64_t index, int64_t token) const {
        "{}: token {} is {}, but the vocabulary has {} entries; tokenize the text with the model's tokenizer, "
        "or choose "
        "a model with a larger vocabulary",
-       path(), index, token, vocab_);
+       name(), index, token, vocab_);
 }
 
 void TokenFile::read(Range range, int32_t* out) const {

@@ -29,7 +29,8 @@ class TokenFile {
     // detect: indexed by its .idx, llm.c by its magic number, otherwise u16 when the name ends in .bin,
     // otherwise bytes.
     Format format = Format::detect;
-    int64_t vocab = 0;  // of the model; 0 = what the header says, or the largest the format is meant for
+    int64_t vocab = 0;      // of the model; 0 = what the header says, or the largest the format is meant for
+    std::string name = {};  // by which errors in its tokens call it: the text it was made of; empty: its path
   };
   // The vocabulary of a file of 32-bit ids that does not say it.
   static constexpr int64_t kUnknownVocab = int64_t{1} << 31;
@@ -43,6 +44,7 @@ class TokenFile {
   int64_t size() const { return size_; }    // tokens
   int64_t vocab() const { return vocab_; }  // every id read is below it
   const std::string& path() const { return file_.path(); }
+  const std::string& name() const { return name_; }
   std::string describe() const;  // "corpus.bin: 1234 tokens, llm.c uint16, vocabulary 50257"
 
   // Tokens [range.begin, range.end), which must lie in the file. Throws Error(data) when an id is not below
@@ -73,6 +75,7 @@ class TokenFile {
   [[noreturn]] void fail_at(int64_t index, int64_t token) const;
 
   InputFile file_;
+  std::string name_;
   std::optional<DocumentIndex> index_;
   std::optional<LossMask> mask_;
   Kind kind_ = Kind::bytes;

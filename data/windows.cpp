@@ -45,7 +45,7 @@ Windows windows_of(const TokenFile& file, int64_t seq_len, bool fill_last) {
   require(seq_len >= 1, Exit::usage, "--seq_len is {}; it must be at least 1", seq_len);
   const Windows windows(file, seq_len, fill_last);
   require(windows.size() > 0, Exit::data, "{}: has {} tokens, but one sample needs {}; use a longer text{}",
-          file.path(), file.size(),
+          file.name(), file.size(),
           fill_last ? "2: one to predict and one before it"
                     : fmt::format("{} (--seq_len {} and the token after it)", seq_len + 1, seq_len),
           fill_last ? "" : fmt::format(" or --seq_len {} or less", std::max<int64_t>(1, file.size() - 1)));

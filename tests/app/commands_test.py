@@ -193,15 +193,46 @@ class Commands(AppTest):
         self.run_cleave("plan", "--deepspeed_config", self.config(), "--model", bare, "--seq_len", 32)
         self.train(model=bare / "config.json", ranks=1)
 
-    def test_chats_in_json_lines_are_read_as_raw_bytes_with_one_warning(self):
+    def test_chats_in_json_lines_are_refused_as_such_with_any_tokenizer(self):
         chats = self.dir / "chats.jsonl"
         line = json.dumps({"messages": [{"role": "user", "content": "light and water"}]})
         chats.write_text((line + "\n") * 200)
-        for more in ([], ["--eval_data", chats]):
-            r = self.run_cleave("train", "--deepspeed_config", self.config(), "--data", chats, "--seq_len", 32, "--steps", 1, *more)
-            self.assertEqual(r.stderr.count("is read as raw bytes"), 1, r.stderr)
-            self.assertIn("chats.jsonl holds a JSON object on each line", r.stderr)
-        self.assertNotIn("warning", self.train(ranks=1).stderr)
+        for tokenizer in ([], ["--tokenizer", ROOT / "tests/fixtures/tokenizer_gpt2.json"]):
+            r = self.run_cleave("train", "--deepspeed_config", self.config(), "--data", chats, "--seq_len", 32, "--steps", 1, *tokenizer, code=7)
+            self.assertIn(f"{chats}:1: is a chat, under the key 'messages'", r.stderr)
+            self.assertIn("apply_chat_template", r.stderr)
+        self.run_cleave("data", "tokenize", chats, self.dir / "out.bin", code=7)
+
+    def test_lines_of_json_are_documents_also_without_a_tokenizer(self):
+        lines, plain, data = self.dir / "lines.jsonl", self.dir / "plain.txt", self.text
+        texts = [f"light {i} and water" for i in range(200)]
+        lines.write_text("".join(json.dumps({"id": i, "text": t}) + "\n" for i, t in enumerate(texts)))
+        plain.write_text("".join(texts))
+        losses = {}
+        for self.text in (lines, plain):
+            losses[self.text] = self.losses("--output", self.dir / f"run {self.text.name}", ranks=1)
+        self.assertEqual(losses[lines], losses[plain])
+        run = self.dir / "run lines.jsonl"
+        got = [self.run_cleave("eval", run, "--data", file).stdout.splitlines()[0] for file in (lines, plain)]
+        self.assertEqual(*got)
+        self.assertIn("light", self.run_cleave("generate", run, "--prompt", "light", "--tokens", 3).stdout)
+        self.text = lines  # documents are known, and a text beside them stays one of bytes
+        self.train("--pack", "--document_mask", ranks=1)
+        self.train("--eval_data", data, ranks=1)
+        r = self.train("--jsonl_key", "body", ranks=1, code=7)
+        self.assertIn(f"{lines}:1: has no text under the key 'body'", r.stderr)
+        lines.write_text('{"text": "short"}\n')
+        for more in ([], ["--tokenizer", ROOT / "tests/fixtures/tokenizer_gpt2.json"]):
+            r = self.train(*more, ranks=1, code=7)
+            self.assertIn(f"error: {lines}: ", r.stderr)
+            self.assertNotIn(".bin: ", r.stderr)
+        table = self.dir / "table.csv"
+        table.write_text("id,text\n" + "1,light\n" * 400)
+        for args in (["train", "--deepspeed_config", self.config(), "--seq_len", 32, "--steps", 1, "--data", table],
+                     ["train", "--deepspeed_config", self.config(), "--seq_len", 32, "--steps", 1, "--data", data, "--eval_data", table],
+                     ["eval", run, "--data", table], ["data", "tokenize", table, self.dir / "out.bin"],
+                     ["data", "split", table, "--train", self.dir / "a", "--validation", self.dir / "b"]):
+            self.assertIn(f"{table}: is a table, not text; write its texts to a .jsonl", self.run_cleave(*args, code=7).stderr)
 
     def test_the_vocabulary_of_a_tokenized_text_is_its_tokenizers(self):
         tokens = self.dir / "text.bin"

@@ -230,7 +230,7 @@ class Tokenizers(AppTest):
 
     def test_chats_have_no_text_and_are_refused_with_their_line(self):
         chats = self.write("chats.jsonl", json.dumps({"messages": [{"role": "user", "content": "light"}]}) + "\n")
-        said = "chats.jsonl:1: has no text under the key 'text'"
+        said = "chats.jsonl:1: is a chat, under the key 'messages', and no text under 'text'"
         r = self.tokenize(chats, "--tokenizer", GPT2, code=7)
         self.assertIn(said, r.stderr)
         self.assertFalse((self.dir / "out.bin").exists() or (self.dir / "out.bin.partial").exists())

@@ -179,6 +179,61 @@ TEST(TokenFile, SaysHowATokenFileIsDamaged) {
   refuse(std::string_view("MMIDIDX\0\0", 9), {"Megatron"});
 }
 
+// Each begins as the programs that write such files begin them.
+TEST(TokenFile, RefusesByNameWhatIsNeitherTextNorTokens) {
+  const Scratch scratch;
+  using namespace std::literals;
+  const std::string tar = std::string(257, 'a') + "ustar";
+  struct {
+    const char* name;
+    std::string_view bytes;
+    const char *what, *advice;
+  } cases[] = {
+      {"a", "PAR1\x15\x04"sv, "a Parquet file", "to_json"},
+      {"a.txt", "ARROW1\0\0"sv, "an Arrow file", "to_json"},
+      {"a.csv", "id,text\n1,abc\n"sv, "a table", "to_json"},
+      {"A.TSV", "id\ttext\n"sv, "a table", ".jsonl"},
+      {"a.json", "[{\"text\": \"abc\"}]"sv, "one JSON value", ".jsonl"},
+      {"b.json", "{\"text\": \"abc\"}\n{\"text\": \"abc\"}\n"sv, "a JSON object on each line", ".jsonl"},
+      {"c.txt", "\xEF\xBB\xBF{\"text\": \"abc\"}\n"sv, "a JSON object on each line", ".jsonl"},
+      {"a.npy", "\x93NUMPY\1\0v\0{'descr'"sv, "an array of numpy", "tofile"},
+      {"a.docx", "PK\3\4\x14\0"sv, "a zip archive", "unpack"},
+      {"a.zst", "\x28\xB5\x2F\xFD$"sv, "compressed with zstd", "unzstd"},
+      {"a.xz", "\xFD\x37zXZ\0"sv, "compressed with xz", "unxz"},
+      {"a.bz2", "BZh91AY"sv, "compressed with bzip2", "bunzip2"},
+      {"a.tar", tar, "a tar archive", "unpack"},
+      {"a.pdf", "%PDF-1.7\n"sv, "a PDF", ".txt"},
+      {"a.db", "SQLite format 3\0\x10"sv, "an SQLite data base", ".jsonl"},
+      {"a.h5", "\x89HDF\r\n\x1a\n"sv, "an HDF5 file", ".jsonl"},
+      {"a.safetensors", "\x40\1\0\0\0\0\0\0{\"wte\":{"sv, "a safetensors file", "--model"},
+      {"a.gguf", "GGUF\3\0\0\0"sv, "a model in GGUF", "--model"},
+      {"a.pkl", "\x80\4\x95\x0b\0"sv, "a pickle", ".jsonl"},
+      {"a.txt",
+       "\xFF\xFE"
+       "a\0b\0"sv,
+       "in UTF-16", "iconv"},
+      {"b.txt", "a\0 \0t\0e\0x\0t\0 \0i\0n\0 \0i\0t\0"sv, "in UTF-16", "iconv"},
+      {"a.png", "\x89PNG\r\n\x1a\n"sv, "a PNG image", "give a text"},
+      {"a.jpg", "\xFF\xD8\xFF\xE0"sv, "a JPEG image", "give a text"},
+      {"a.webp", "RIFF\x24\0\0\0WEBPVP8 "sv, "a WebP image", "give a text"},
+      {"a.mp4",
+       "\0\0\0\x20"
+       "ftypisom"sv,
+       "a video", "give a text"}};
+  for (const auto& c : cases)
+    expect_error(Exit::data, {scratch.path(c.name), c.what, c.advice},
+                 [&] { TokenFile{scratch.write(c.name, c.bytes)}; });
+}
+
+TEST(TokenFile, TakesTextsThatBeginOddly) {
+  const Scratch scratch;
+  for (const std::string_view text :
+       {"{ a brace", "PART 1", "see the WEBPage", "an {\"aside\"}", "{\"said\" he\nand went", "GIF89",
+        "\xC3\xA4 umlaut", "a.b,c\n1,2\n", "[1]"})
+    EXPECT_EQ(TokenFile(scratch.write("a.txt", text)).kind(), Kind::bytes) << text;
+  EXPECT_EQ(TokenFile(scratch.write("a.jsonl", "{\"text\": \"abc\"}\n")).size(), 16);
+}
+
 TEST(TokenFile, RefusesWhatIsNotText) {
   const Scratch scratch;
   expect_error(Exit::data, {"compressed with gzip", "gunzip"},
