@@ -101,6 +101,9 @@ int run_eval(const Arguments& arguments) {
     }
     require(result.targets > 0, Exit::data,
             "{}: no token has a loss: its loss mask or its documents hide every target", data);
+    require(std::isfinite(result.loss), Exit::training,
+            "the loss of {} on {} is {}: its weights or what it computes from them are NaN or infinite",
+            o.dir, data, result.loss);
     if (job.first()) print_losses(result, file, tokenizer);
     return 0;
   });

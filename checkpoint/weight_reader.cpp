@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 
 #include "checkpoint/manifest.h"
@@ -54,6 +55,11 @@ void read_floats(const TensorFile& file, const std::string& name, DType type, Ra
     else
       with_float(type, convert);
   }
+}
+
+// Values that no model can have.
+int64_t count_wrong(const float* values, int64_t count) {
+  return std::count_if(values, values + count, [](float v) { return !std::isfinite(v); });
 }
 
 // Some columns of some rows of a matrix.
@@ -159,8 +165,25 @@ void WeightReader::read(const Record& record) const {
   for (Range window{0, 0}; window.begin < wanted; window.begin = window.end) {
     window.end = std::min(wanted, window.begin + kWeightPiece);
     fill(from, record.elements, window, memory.data());
+    if (count_wrong(memory.data(), window.size()) > 0) refuse_values(from);
     record.write(window, Tensor(memory.data(), DType::fp32, {window.size()}, MemoryKind::host));
   }
+}
+
+// Of the whole tensor, so that every rank that has a part of it says the same.
+void WeightReader::refuse_values(const Source& source) const {
+  const int64_t numel = numel_of(source.name.shape);
+  std::vector<float> memory(size_t(std::min(numel, kWeightPiece)));
+  int64_t wrong = 0;
+  for (Range window{0, 0}; window.begin < numel; window.begin = window.end) {
+    window.end = std::min(numel, window.begin + int64_t(memory.size()));
+    fill(source, Elements{{0, numel}}, window, memory.data());
+    wrong += count_wrong(memory.data(), window.size());
+  }
+  fail(Exit::checkpoint,
+       "{}: {} of {} values of {} are NaN or infinite in fp32: the training that wrote them diverged, or the "
+       "file is damaged; take another copy or an earlier checkpoint",
+       source.file->path().string(), wrong, numel, source.name.file_name);
 }
 
 void WeightReader::fill(const Source& source, const Elements& elements, Range window, float* to) const {
@@ -209,7 +232,9 @@ void WeightReader::require_tied() const {
       fill(from, {{0, numel}}, window, mine.data());
       fill(tied, {{0, numel}}, window, other.data());
       require(
-          std::equal(mine.begin(), mine.begin() + window.size(), other.begin()), Exit::checkpoint,
+          std::equal(mine.begin(), mine.begin() + window.size(), other.begin(),
+                     [](float a, float b) { return a == b || (std::isnan(a) && std::isnan(b)); }),
+          Exit::checkpoint,
           "{}: {} and {} differ, but config.json says that they are one (tie_word_embeddings); where they "
           "are not, say false there",
           files_.folder().string(), tied.name.file_name, from.name.file_name);

@@ -34,7 +34,7 @@ class WeightReader {
   WeightReader(const WeightFiles& files, const WeightNames& names);
 
   // Writes a record of kind "master" of a parameter, from the files' values in fp32. Reads only the record's
-  // elements.
+  // elements. Error(checkpoint) with the tensor's name, and how many, for values that are no finite numbers.
   void read(const Record& record) const;
   // That every tied tensor in the files has its parameter's values, which takes reading both whole.
   // Error(checkpoint) otherwise.
@@ -51,6 +51,7 @@ class WeightReader {
   };
   Source source_of(const WeightName& name) const;
   const Source& source(const std::string& tensor) const;
+  [[noreturn]] void refuse_values(const Source& source) const;
   void fill(const Source& source, const Elements& elements, Range window, float* to) const;
 
   const WeightFiles& files_;

@@ -115,6 +115,30 @@ class Exchange(AppTest):
         self.assertIn(f"weights: random, seed 42 (those beside {PUBLISHED}/llama/config.json are not read; --model {PUBLISHED}/llama "
                       "begins with them)", r.stdout)
 
+    def test_values_that_are_no_numbers_are_named_when_they_are_read(self):
+        for name, tensor, wrong in (("llama", "model.layers.1.mlp.down_proj.weight", (5, float("nan"))), ("gpt2", "h.1.mlp.c_fc.weight", (1, float("-inf"))),
+                                    ("qwen2", "model.embed_tokens.weight", (2, float("inf")))):
+            folder, count = self.model(name), 0
+            for file in folder.glob("*.safetensors"):
+                for stored, (kind, shape, values) in read_safetensors(file).items():
+                    if not stored.endswith(tensor):
+                        continue
+                    of, count, width = math.prod(shape), wrong[0], {"F32": 4, "BF16": 2, "F16": 2}[kind]
+                    bits = {"F32": struct.pack("<f", wrong[1]), "BF16": struct.pack("<f", wrong[1])[2:], "F16": struct.pack("<e", wrong[1])}[kind]
+                    data = file.read_bytes()
+                    at = data.index(values)
+                    for i in range(count):  # at both ends and between
+                        place = at + i * (of - 1) // max(1, count - 1) * width
+                        data = data[:place] + bits + data[place + width:]
+                    file.write_bytes(data)
+                    said = f"{count} of {of} values of {stored} are NaN or infinite in fp32"
+            self.assertGreater(count, 0)
+            self.assertIn(said, self.begin(folder, code=4)[1].stderr)
+            r = self.begin(folder, ranks=2, zero_optimization={"stage": 3}, code=4)[1]
+            self.assertIn(said, r.stderr)
+            for args in (["eval", folder, "--data", self.tokens], ["import", folder, self.dir / f"{name} import"], ["digest", folder]):
+                self.assertIn(said, self.run_cleave(*args, code=4).stderr)
+
     def test_the_first_line_says_where_weights_come_from_and_nothing_random_begins_unasked(self):
         bare = self.model("llama")
         for file in bare.glob("*.safetensors*"):
