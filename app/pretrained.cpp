@@ -11,6 +11,7 @@
 #include "runtime/training_state.h"
 
 namespace cleave {
+namespace fs = std::filesystem;
 namespace {
 
 DsConfig layout_of(const PretrainedOptions& o, const ModelConfig& model, const Job& job) {
@@ -131,6 +132,14 @@ void Pretrained::find_tokenizer(const PretrainedOptions& o, bool says) {
 
 Pretrained::Pretrained(const PretrainedOptions& o, Job& job) {
   require_one_meaning(o.dir);
+  std::error_code error;
+  require(
+      !fs::exists(fs::path(o.dir) / "config.json", error) || is_published_model(o.dir) ||
+          fs::exists(fs::path(o.dir) / "latest", error),
+      Exit::checkpoint,
+      "{} has a config.json and no weights (model.safetensors, pytorch_model.bin), and no checkpoints (it "
+      "has no file 'latest')",
+      o.dir);
   ModelConfig model = is_published_model(o.dir) ? read_published(o) : read_checkpoint(o);
   if (o.seq_len > 0) seq_len_ = o.seq_len;
   model.document_mask = o.document_mask;

@@ -32,6 +32,10 @@ std::string complete_in(const fs::path& dir) {
 }  // namespace
 
 std::string latest_checkpoint(const fs::path& dir, const std::string& pointer) {
+  require(is_there(dir), Exit::checkpoint,
+          "there is no folder {}; wanted one of checkpoints, as a training with --output makes it, or for "
+          "eval, generate and digest that of a model with config.json and weights",
+          dir.string());
   require(is_there(dir / pointer), Exit::checkpoint,
           "{} has no file '{}', which names the checkpoint to go on from; complete ones there: {}",
           dir.string(), pointer, complete_in(dir));

@@ -110,6 +110,11 @@ void WeightFiles::open_index(const fs::path& index) {
     require(at != places_.end() && at->second->path() == folder_ / file, Exit::checkpoint,
             "{} says that {} is in {}, which has no such tensor", index.string(), in_quotes(tensor), file);
   }
+  for (const auto& [tensor, file] : places_)
+    require(
+        map.contains(tensor), Exit::checkpoint,
+        "{} does not name {}, which is in {}: the index is of other files; copy all files of the model anew",
+        index.string(), in_quotes(tensor), file->path().filename().string());
 }
 
 std::vector<std::string> WeightFiles::names() const {

@@ -139,6 +139,45 @@ class Exchange(AppTest):
             for args in (["eval", folder, "--data", self.tokens], ["import", folder, self.dir / f"{name} import"], ["digest", folder]):
                 self.assertIn(said, self.run_cleave(*args, code=4).stderr)
 
+    def test_an_index_or_a_header_that_says_two_things_is_refused(self):
+        name = "model.norm.weight"
+        def index(change):
+            folder = self.model("llama")
+            path = folder / "model.safetensors.index.json"
+            path.write_text(change(path.read_text()))
+            return folder, path
+        place = json.loads((PUBLISHED / "llama/model.safetensors.index.json").read_text())["weight_map"]
+        other = next(file for file in place.values() if file != place[name])
+        def refused(folder, said):
+            for r in (self.begin(folder, code=4)[1], self.run_cleave("eval", folder, "--data", self.tokens, code=4)):
+                self.assertIn(said, r.stderr)
+        folder, path = index(lambda text: text.replace(f'"{name}":', f'"{name}": "{place[name]}", "{name}":'))
+        refused(folder, f"the key '{name}' is given twice in the same object")
+        refused(folder, f"{path}:")
+        folder, path = index(lambda text: json.dumps({"weight_map": {**place, name: other}}))
+        refused(folder, f"{path} says that '{name}' is in {other}, which has no such tensor")
+        folder, path = index(lambda text: json.dumps({"weight_map": {k: v for k, v in place.items() if k != name}}))
+        refused(folder, f"{path} does not name '{name}', which is in {place[name]}")
+        folder = self.model("mistral")
+        data = (folder / "model.safetensors").read_bytes()
+        length = struct.unpack("<Q", data[:8])[0]
+        header = data[8:8 + length].rstrip()
+        tensor = json.dumps(json.loads(header)[name])
+        twice = header[:-1] + f',"{name}":{tensor}}}'.encode()
+        (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(twice)) + twice + data[8 + length:])
+        refused(folder, f"the key '{name}' is given twice in the same object")
+        refused(folder, "model.safetensors is damaged or not a safetensors file: ")
+
+    def test_a_name_that_nothing_has_is_said_to_be_missing(self):
+        for args in (["eval", "nothing", "--data", self.tokens], ["generate", "nothing"], ["inspect", "nothing"], ["verify", "nothing"],
+                     ["digest", "nothing"], ["export", "nothing", self.dir / "out"]):
+            r = self.run_cleave(*args, code=4)
+            self.assertIn("there is no folder nothing; wanted one of checkpoints", r.stderr)
+            self.assertNotIn("'latest'", r.stderr)
+        bare = self.model("mistral")
+        (bare / "model.safetensors").unlink()
+        self.assertIn(f"{bare} has a config.json and no weights", self.run_cleave("eval", bare, "--data", self.tokens, code=4).stderr)
+
     def test_the_first_line_says_where_weights_come_from_and_nothing_random_begins_unasked(self):
         bare = self.model("llama")
         for file in bare.glob("*.safetensors*"):
