@@ -9,7 +9,7 @@
 namespace cleave {
 
 EpochLength epoch_length(const TrainOptions& options, const DsConfig& config) {
-  const DataSources data(options.data);
+  const DataSources data(options.data, {}, "--data", options.texts);
   int64_t samples = 0;
   for (const TokenFile& file : data.files())
     samples += samples_of(file, {options.model.seq_len, options.pack, options.model.document_mask})->size();

@@ -6,7 +6,7 @@
 
 #include "core/error.h"
 #include "core/input_file.h"
-#include "core/nesting.h"
+#include "core/json.h"
 
 namespace cleave {
 namespace fs = std::filesystem;
@@ -21,7 +21,7 @@ json json_in(const fs::path& path) {
   std::error_code error;
   if (!fs::is_regular_file(path, error)) return {};
   const std::string text = InputFile(path.string(), Exit::checkpoint).text(kMostBytes);
-  return json::parse(shallow_json(text), nullptr, false);
+  return json_or_nothing(text);
 }
 
 void write_json(const fs::path& path, const json& value) {

@@ -1,5 +1,5 @@
 // Blocked attention with the softmax kept on line, and attention of one new token against a cache.
-#include "kernels/cpu/attention_blocks.h"
+#include "kernels/cpu/attention_dropout.h"
 
 namespace cleave::cpu::CLEAVE_ISA {
 namespace {

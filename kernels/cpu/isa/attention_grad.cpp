@@ -1,5 +1,5 @@
 // Blocked attention backward: probabilities are computed again from the forward's log-sum-exp.
-#include "kernels/cpu/attention_blocks.h"
+#include "kernels/cpu/attention_dropout.h"
 
 namespace cleave::cpu::CLEAVE_ISA {
 namespace {
