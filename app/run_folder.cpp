@@ -245,28 +245,19 @@ bool RunFolder::asked_to_save() {
 }
 
 void RunFolder::let_old_ones_go(int64_t step) {
-  if (options_.keep == 0) return;
-  const auto stays = [&](const Found& f) {
-    return options_.keep_every > 0 && f.step % options_.keep_every == 0;
-  };
-  std::erase_if(mine_, stays);
-  const auto best = std::find_if(mine_.begin(), mine_.end(), [&](const Found& f) { return f.step == best_; });
-  const std::optional<Found> kept = best == mine_.end() ? std::nullopt : std::optional(*best);
-  if (kept) mine_.erase(best);
-  std::stable_sort(mine_.begin(), mine_.end(), [](auto& a, auto& b) { return a.step < b.step; });
-  // Those of later steps are there when an older one was resumed: they are replaced when they are reached.
-  auto old = std::count_if(mine_.begin(), mine_.end(), [&](const Found& f) { return f.step <= step; }) -
-             options_.keep;
-  for (; old > 0; --old) {
-    const fs::path folder = fs::path(options_.dir) / mine_.front().tag;
-    try {
-      if (fs::exists(folder / "manifest.json")) remove_checkpoint(folder);
-    } catch (const fs::filesystem_error& e) {
-      tell(fmt::format("warning: {} cannot be removed: {}", folder.string(), e.code().message()));
-    }
-    mine_.erase(mine_.begin());
-  }
-  if (kept) mine_.push_back(*kept);  // another may be better later
+  std::vector<int64_t> steps;
+  for (const Found& f : mine_) steps.push_back(f.step);
+  const std::vector<int64_t> old = steps_to_let_go(steps, step, best_, options_.keep);
+  std::erase_if(mine_, [&](const Found& f) {
+    const bool goes = std::binary_search(old.begin(), old.end(), f.step);
+    const fs::path folder = fs::path(options_.dir) / f.tag;
+    if (goes) try {
+        if (fs::exists(folder / "manifest.json")) remove_checkpoint(folder);
+      } catch (const fs::filesystem_error& e) {
+        tell(fmt::format("warning: {} cannot be removed: {}", folder.string(), e.code().message()));
+      }
+    return goes;
+  });
 }
 
 }  // namespace cleave

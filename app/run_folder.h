@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "app/kept_checkpoints.h"
 #include "app/run_lock.h"
 #include "checkpoint/checkpoint.h"
 #include "launcher/job.h"
@@ -19,8 +20,7 @@ namespace cleave {
 struct RunFolderOptions {
   std::string dir;              // empty: nothing is saved or resumed
   std::string resume = "auto";  // auto, required, never, or a checkpoint's name
-  int64_t keep = 0;             // newest checkpoints of this run; 0: all
-  int64_t keep_every = 0;       // also those of steps that are its multiples; 0: none
+  KeepRule keep;                // of what this run saved
   bool strict = false;          // changed facts are errors
   bool reset_optimizer = false;
 };
@@ -51,8 +51,8 @@ class RunFolder {
 
   // Whether save() has something to do.
   bool would_save(const Engine& engine) const { return !options_.dir.empty() && saved_at_ != engine.step(); }
-  // Collective. Saves this step unless it is saved, and removes what this run saved before the newest `keep`,
-  // but for `keep_every`. What another run saved stays, and so does whatever is no checkpoint. Where the
+  // Collective. Saves this step unless it is saved, and removes of what this run saved what
+  // steps_to_let_go() names. What another run saved stays, and so does whatever is no checkpoint. Where the
   // engine saves behind the training, that goes on, and the save before is finished first.
   void save(Engine& engine, const nlohmann::json& facts);
   // From the next save on, the checkpoint of this step stays while it is the one, and the file `best` names

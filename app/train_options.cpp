@@ -96,11 +96,12 @@ bool parse_options(TrainOptions& o, const Arguments& arguments) {
   app.add_option("--save_minutes", o.save_minutes,
                  "minutes between checkpoints, whatever the steps take (0: none)")
       ->check(number(0));
-  app.add_option("--keep", o.keep, "newest checkpoints to keep (0: all)")
+  app.add_option("--keep", o.keep,
+                 "how many of the newest checkpoints to keep, whatever their steps (0: all)")
       ->default_str(std::to_string(TrainOptions::kKept))
       ->check(integer(0));
   app.add_option("--keep_every", o.keep_every,
-                 "also keep those of steps that are multiples of this (0: none)")
+                 "of older ones, keep those of steps that are multiples of this (0: none)")
       ->check(integer(0));
   app.add_flag("--keep_best", o.keep_best,
                "also save where an evaluation has the smallest loss yet, and keep the last such checkpoint: "

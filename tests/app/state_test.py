@@ -49,6 +49,8 @@ class State(AppTest):
         self.assertEqual(self.steps_in(out), [4, 8, 10, 11])
         self.train("--output", out, "--save_interval", 1, "--keep", 1, "--keep_every", 4, steps=14)
         self.assertEqual(self.steps_in(out), [4, 8, 12, 14])
+        self.train("--output", out, "--save_interval", 1, "--keep", 1, "--keep_every", 4, steps=16)
+        self.assertEqual(self.steps_in(out), [4, 8, 12, 16])  # 15 does not stay beside the newest
         by_clock = self.dir / "clock"
         self.train("--output", by_clock, "--save_minutes", 1e-6, "--keep", 0, steps=4)
         self.assertEqual(self.steps_in(by_clock), [1, 2, 3, 4])
