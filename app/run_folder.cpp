@@ -4,9 +4,11 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <random>
+#include <tuple>
 
 #include "app/run_facts.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/left_overs.h"
 #include "core/cores.h"
 #include "core/printable.h"
 #include "runtime/training_state.h"
@@ -80,7 +82,9 @@ std::vector<RunFolder::Found> RunFolder::usable() {
     } catch (const Error& e) {
       damaged.push_back(fmt::format("{} is passed over: {}", in_quotes(tag), e.what()));
     }
-  std::stable_sort(found.begin(), found.end(), [](auto& a, auto& b) { return a.step > b.step; });
+  // Behind what replaced it comes ".old.<name>".
+  std::sort(found.begin(), found.end(),
+            [](auto& a, auto& b) { return std::tie(a.step, a.tag) > std::tie(b.step, b.tag); });
   const fs::path pointer = fs::path(options_.dir) / "latest";
   std::string pointed;
   try {
@@ -105,7 +109,9 @@ bool RunFolder::resume(Engine& engine, const json& facts) {
   if (options_.dir.empty()) return false;
   std::vector<Found> candidates;
   job_.together(Exit::checkpoint, [&] {
-    if (job_.first()) candidates = usable();
+    if (!job_.first()) return;
+    remove_left_overs("", -1);
+    candidates = usable();
   });
   for (size_t i = 0;; ++i) {
     const std::string tag = job_.from_first(i < candidates.size() ? candidates[i].tag : "");
@@ -119,12 +125,16 @@ bool RunFolder::resume(Engine& engine, const json& facts) {
       const bool pass_over = job_.first() && i + 1 < candidates.size() && is_damaged(tag);
       if (job_.from_first(pass_over ? "pass over" : "").empty()) throw;
       say_(fmt::format("warning: {} is passed over: {}", in_quotes(tag), e.what()));
+      passed_over_.push_back(tag);
       continue;
     }
     saved_at_ = engine.step();
     *resumed_ = json::parse(client, nullptr, false);
     job_.together(Exit::checkpoint, [&] {
-      if (job_.first()) compare(client, facts), remember(client);
+      if (!job_.first()) return;
+      compare(client, facts);
+      remember(client);
+      remove_left_overs(tag, engine.step());
     });
     const bool anew = options_.reset_optimizer || engine.optimizer_is_new();
     say_(fmt::format("resumed from {}/{} at step {}{}", options_.dir, tag, engine.step(),
@@ -161,12 +171,31 @@ void RunFolder::remember(const std::string& client) {
   const std::string run = run_of(client);
   if (run.empty()) return;  // written before runs had names
   run_ = run;
+  // Not every fault is found again without reading each byte.
+  const json saved = json::parse(client).value("passed_over", json::array());
+  for (const json& tag : saved)
+    if (tag.is_string()) passed_over_.push_back(tag.get<std::string>());
   for (const std::string& tag : checkpoint_folders(options_.dir)) try {
+      if (std::count(passed_over_.begin(), passed_over_.end(), tag) > 0) continue;
       const CheckpointReader reader(options_.dir, tag);
+      reader.check_files();
       const Restored state = from_json(reader.state(), reader.path().string());
       if (run_of(state.client) == run_) mine_.push_back({tag, state.at.step});
     } catch (const Error&) {  // damaged: left for people to look at
     }
+}
+
+void RunFolder::remove_left_overs(const std::string& in_use, int64_t step) try {
+  std::string removed;
+  for (const std::string& name : left_overs(options_.dir, in_use, step)) {
+    remove_checkpoint(fs::path(options_.dir) / name);
+    removed += (removed.empty() ? "" : ", ") + in_quotes(name);
+    std::erase_if(mine_, [&](const Found& f) { return f.tag == name; });
+  }
+  if (!removed.empty())
+    say_(fmt::format("removed from {} what a job that was killed left: {}", options_.dir, removed));
+} catch (const fs::filesystem_error& e) {
+  say_(fmt::format("warning: what a job that was killed left cannot be removed: {}", e.what()));
 }
 
 void RunFolder::save(Engine& engine, const json& facts) {
@@ -185,6 +214,7 @@ void RunFolder::save(Engine& engine, const json& facts) {
   best_ = next_best_;  // what was begun before has ended
   json client = facts;
   client["run"] = run_;
+  if (!passed_over_.empty()) client["passed_over"] = passed_over_;
   const std::string tag = fmt::format("global_step{}", step);
   if (engine.config().checkpoint.behind())
     say_(fmt::format("saving {}/{} behind the training", options_.dir, tag));
@@ -230,6 +260,7 @@ void RunFolder::written(const SavedCheckpoint& saved, int64_t step) {
                     options_.dir));
   // Where nothing is renamed, one of the same step went under another name.
   std::erase_if(mine_, [&](const Found& f) { return f.step == step; });
+  std::erase(passed_over_, saved.name);  // replaced
   mine_.push_back({saved.name, step});
   if (step == best_) point_at(options_.dir, "best", saved.name);
   let_old_ones_go(step);

@@ -40,7 +40,7 @@ class RunFolder {
   // Collective. Goes on from the newest checkpoint that is whole, beginning with the one that `latest` names,
   // and says which newer ones were passed over and why; compares `facts` with those it was saved with. False
   // where the folder has no checkpoint: the run begins. Error(checkpoint) where it has some and none can be
-  // used.
+  // used. Removes what killed saves left.
   bool resume(Engine& engine, const nlohmann::json& facts);
 
   // What the checkpoint that was resumed says of its run; null where none was.
@@ -71,6 +71,7 @@ class RunFolder {
   std::vector<Found> usable();
   bool is_damaged(const std::string& tag) const;
   void remember(const std::string& client);
+  void remove_left_overs(const std::string& in_use, int64_t step);
   void compare(const std::string& client, const nlohmann::json& facts);
   void written(const SavedCheckpoint& saved, int64_t step);
   void let_old_ones_go(int64_t step);
@@ -82,7 +83,8 @@ class RunFolder {
   std::optional<RunLock> lock_;
   std::chrono::steady_clock::time_point looked_;  // for `save_now`
   std::string run_;          // what tells this run's checkpoints from those of others; kept over resumes
-  std::vector<Found> mine_;  // checkpoints of this run in the folder, on the first rank
+  std::vector<Found> mine_;  // whole checkpoints of this run in the folder, on the first rank
+  std::vector<std::string> passed_over_;  // those that a resume found damaged; they stay to be looked at
   std::unique_ptr<nlohmann::json> resumed_;
   int64_t saved_at_ = -1;
   int64_t best_ = -1, next_best_ = -1;  // steps; the first is read by the thread that saves

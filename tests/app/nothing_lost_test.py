@@ -118,6 +118,53 @@ class NothingLost(AppTest):
         self.train("--output", self.out, "--keep", 1, ranks=1, steps=7)
         self.assertEqual(self.saved(), ["best so far", "global_step0", "global_step7", "global_step8", "notes"])
 
+    def test_a_damaged_checkpoint_that_was_passed_over_is_not_one_of_those_kept(self):
+        self.train("--output", self.out, "--save_interval", 2, "--keep", 0, ranks=1, steps=8)
+        for step, cut in ((8, False), (6, True)):  # one shows when its bytes are read, one before
+            shard = self.out / f"global_step{step}" / "shard-00000.safetensors"
+            data = bytearray(shard.read_bytes())
+            data[-5] ^= 1
+            shard.write_bytes(data[:-100] if cut else data)
+        (self.out / "latest").unlink()
+        r = self.train("--output", self.out, "--keep", 2, ranks=1, steps=9)  # beyond the damaged ones
+        self.assertIn("resumed", r.stdout)
+        self.assertIn("at step 4", r.stdout)
+        self.assertEqual(self.saved(), ["global_step4", "global_step6", "global_step8", "global_step9"])
+        self.assertIn("'global_step8' is passed over", r.stderr)
+        self.assertIn("'global_step6' is passed over", r.stderr)
+        self.train("--output", self.out, "--keep", 2, ranks=1, steps=10)  # two newer ones now
+        self.assertEqual(self.saved(), ["global_step10", "global_step6", "global_step8", "global_step9"])
+
+    def test_what_killed_jobs_left_is_removed_and_named_and_nothing_else_goes(self):
+        self.train("--output", self.out, "--save_interval", 2, "--keep", 0, ranks=2, steps=6)
+        whole = self.out / "global_step6"
+        for name in (".tmp.global_step8", ".old.global_step6", ".old.global_step4"):
+            shutil.copytree(whole, self.out / name)
+        shutil.rmtree(self.out / "global_step4")  # so the folder above is the only one of what it was
+        for name in ("global_step1", "global_step9"):  # a removal that was killed; a manifest that somebody lost
+            shutil.copytree(whole, self.out / name)
+            (self.out / name / "manifest.json").unlink()
+        shutil.copytree(self.out / "global_step1", self.out / "global_step7")
+        (self.out / "global_step7/shard-00000.json").write_text("{}")  # a save in its place that was killed
+        for name in (".tmp.notes", "global_step0", "notes"):
+            (self.out / name).mkdir()
+            (self.out / name / "precious.txt").write_text("x")
+        r = self.train("--output", self.out, "--keep", 0, ranks=2, steps=7)
+        self.assertIn("at step 6", r.stdout)
+        for name in (".tmp.global_step8", ".old.global_step6", "global_step1", "global_step7"):
+            self.assertEqual(self.times_said(f"'{name}'", r.stdout), 1, r.stdout)
+        self.assertEqual(self.saved(), [".old.global_step4", ".tmp.notes", "global_step0", "global_step2", "global_step6", "global_step7",
+                                        "global_step9", "notes"])
+        self.run_cleave("verify", self.out, "--tag", "global_step7")
+        # The first save of all was killed.
+        for name, file in (".tmp.global_step1", "shard-00000.safetensors"), ("global_step2", "shard-00000.json"):
+            (self.dir / "first" / name).mkdir(parents=True)
+            (self.dir / "first" / name / file).write_text("x")
+        (self.dir / "first/global_step2/shard-00000.safetensors").write_text("x")
+        r = self.train("--output", self.dir / "first", ranks=1, steps=1)
+        self.assertIn("'.tmp.global_step1', 'global_step2'", r.stdout)
+        self.assertEqual(sorted(p.name for p in (self.dir / "first").iterdir() if p.is_dir()), ["global_step1"])
+
     def test_no_tag_leaves_the_folder(self):
         self.train("--output", self.out, ranks=1, steps=1)
         inside = self.dir / "inside"

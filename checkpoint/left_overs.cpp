@@ -1,0 +1,76 @@
+#include "checkpoint/left_overs.h"
+
+#include <algorithm>
+#include <charconv>
+#include <string_view>
+
+#include "checkpoint/checkpoint.h"
+
+namespace cleave {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr std::string_view kTemporary = ".tmp.", kReplaced = ".old.", kStep = "global_step";
+
+struct Contents {
+  bool foreign = false, manifest = false, shards = false;
+  bool unfinished = false;  // what a rank wrote for the manifest, or the manifest's beginning
+};
+
+Contents contents_of(const fs::path& folder) {
+  Contents c;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    const fs::path name = entry.path().filename();
+    const bool shard = name.string().starts_with("shard-");
+    if (name == "manifest.json")
+      c.manifest = true;
+    else if (shard && name.extension() == ".safetensors")
+      c.shards = true;
+    else if ((shard && name.extension() == ".json") || name == "manifest.json.tmp")
+      c.unfinished = true;
+    else if (name != "file")  // of the trial whether folders are renamed
+      c.foreign = true;
+  }
+  return c;
+}
+
+bool is_whole(const fs::path& dir, const std::string& name) {
+  try {
+    CheckpointReader(dir, name).check_files();
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+bool is_of_step_before(std::string_view name, int64_t step) {
+  int64_t its = 0;
+  if (!name.starts_with(kStep)) return false;
+  name.remove_prefix(kStep.size());
+  return std::from_chars(name.data(), name.data() + name.size(), its).ec == std::errc() && its < step;
+}
+
+bool is_left_over(const fs::path& dir, const std::string& name, const std::string& in_use, int64_t step) {
+  const Contents c = contents_of(dir / name);
+  if (c.foreign || name == in_use) return false;
+  if (name.starts_with(kTemporary)) return true;
+  if (name.starts_with(kReplaced))
+    return !in_use.empty() && (c.manifest ? is_whole(dir, name.substr(kReplaced.size())) : c.shards);
+  return !c.manifest && (c.unfinished || (c.shards && is_of_step_before(name, step)));
+}
+
+}  // namespace
+
+std::vector<std::string> left_overs(const fs::path& dir, const std::string& in_use, int64_t step) {
+  std::vector<std::string> names;
+  if (!fs::exists(dir)) return names;
+  for (const auto& entry : fs::directory_iterator(dir)) {
+    const std::string name = entry.path().filename().string();
+    if (entry.is_directory() && !entry.is_symlink() && is_left_over(dir, name, in_use, step))
+      names.push_back(name);
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+}  // namespace cleave
