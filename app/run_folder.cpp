@@ -60,6 +60,23 @@ void RunFolder::take(std::chrono::milliseconds deadline) {
   });
 }
 
+// A user may have pointed `latest` at an older one, which comes first; a kill may have kept it from naming
+// the newest.
+void RunFolder::put_first(std::vector<Found>& found, size_t at) {
+  std::string newer;
+  for (size_t i = 0; i < at; ++i) newer += (newer.empty() ? "" : ", ") + in_quotes(found[i].tag);
+  const std::string& pointed = found[at].tag;
+  if (found[at].step < found[0].step)
+    say_(fmt::format(
+        "warning: 'latest' names {}, so newer ones are passed over: {}; --resume NAME takes another",
+        in_quotes(pointed), newer));
+  else if (fs::exists(pending(fs::path(options_.dir) / "latest")))
+    say_(fmt::format(
+        "warning: a job was killed before 'latest' named the checkpoint it had saved, {}; it is taken",
+        in_quotes(pointed)));
+  std::rotate(found.begin(), found.begin() + ptrdiff_t(at), found.begin() + ptrdiff_t(at) + 1);
+}
+
 // Which checkpoints to try, best first; says what is passed over.
 std::vector<RunFolder::Found> RunFolder::usable() {
   const bool named = options_.resume != "auto" && options_.resume != "required";
@@ -92,9 +109,8 @@ std::vector<RunFolder::Found> RunFolder::usable() {
   } catch (const Error& e) {
     damaged.emplace_back(e.what());
   }
-  // A user may have pointed it at an older one.
   const auto at = std::find_if(found.begin(), found.end(), [&](auto& f) { return f.tag == pointed; });
-  if (at != found.end()) std::rotate(found.begin(), at, at + 1);
+  if (at != found.end()) put_first(found, size_t(at - found.begin()));
   if (!pointed.empty() && at == found.end() && damaged.empty())
     damaged.push_back(fmt::format("{} names {}, which is not there", pointer.string(), in_quotes(pointed)));
   if (at == found.end())
@@ -135,6 +151,7 @@ bool RunFolder::resume(Engine& engine, const json& facts) {
       compare(client, facts);
       remember(client);
       remove_left_overs(tag, engine.step());
+      if (fs::exists(pending(fs::path(options_.dir) / "latest"))) point_at(options_.dir, "latest", tag);
     });
     const bool anew = options_.reset_optimizer || engine.optimizer_is_new();
     say_(fmt::format("resumed from {}/{} at step {}{}", options_.dir, tag, engine.step(),
@@ -262,7 +279,9 @@ void RunFolder::written(const SavedCheckpoint& saved, int64_t step) {
   std::erase_if(mine_, [&](const Found& f) { return f.step == step; });
   std::erase(passed_over_, saved.name);  // replaced
   mine_.push_back({saved.name, step});
-  if (step == best_) point_at(options_.dir, "best", saved.name);
+  // Also where a kill kept the file from naming the best of an earlier save.
+  for (const Found& f : mine_)
+    if (f.step == best_) point_at(options_.dir, "best", f.tag);
   let_old_ones_go(step);
 }
 

@@ -69,6 +69,7 @@ class RunFolder {
     int64_t step = -1;
   };
   std::vector<Found> usable();
+  void put_first(std::vector<Found>& found, size_t at);
   bool is_damaged(const std::string& tag) const;
   void remember(const std::string& client);
   void remove_left_overs(const std::string& in_use, int64_t step);

@@ -85,18 +85,31 @@ bool refuses_renaming(const std::error_code& error) {
   return std::find(std::begin(kRefusals), std::end(kRefusals), error.value()) != std::end(kRefusals);
 }
 
+// As write_text(), where mounts never overwrite a file. What holds the text already stays.
+void write_anew(const fs::path& path, const std::string& text) {
+  std::error_code none;
+  if (fs::is_regular_file(path, none) && InputFile(path.string(), Exit::checkpoint).text() == text) return;
+  fs::remove(path);
+  write_text(path, text);
+}
+
 // A file that is there whole, or not at all; where files are not renamed, a writer that is killed may leave a
 // part of it.
 void write_whole(const fs::path& path, const std::string& text) {
-  const fs::path temporary = path.string() + ".tmp";
-  write_text(temporary, text);
+  const fs::path temporary = pending(path);
+  write_anew(temporary, text);
   std::error_code error;
   fs::rename(temporary, path, error);
   if (!error) return;
   if (!refuses_renaming(error)) throw fs::filesystem_error("cannot rename", temporary, path, error);
+  write_anew(path, text);
   fs::remove(temporary);
-  fs::remove(path);  // files of some mounts are never overwritten
-  write_text(path, text);
+}
+
+// What point_at() renames. It is there before the checkpoint has its name, so that latest_checkpoint() finds
+// what a kill between both keeps `latest` from naming.
+void announce(const fs::path& dir, const std::string& name) {
+  write_anew(pending(dir / "latest"), name + "\n");
 }
 
 // Where a save writes, and what it is called in the end.
@@ -143,6 +156,7 @@ void write_manifest(const Place& place, int ranks, const std::string& state) {
   }
   manifest.require_complete();
   const fs::path file = place.folder / "manifest.json";
+  if (!place.saved.renamed) announce(place.folder.parent_path(), place.saved.name);
   place.saved.renamed ? write_text(file, manifest.text()) : write_whole(file, manifest.text());
 }
 
@@ -153,6 +167,7 @@ void put_in_place(const fs::path& dir, const Place& place, const std::string& ta
   if (place.saved.renamed) {
     fs::remove_all(old);
     if (fs::exists(target)) fs::rename(target, old);
+    announce(dir, place.saved.name);
     fs::rename(place.folder, target);
   }
   point_at(dir, "latest", place.saved.name);

@@ -29,18 +29,29 @@ std::string complete_in(const fs::path& dir) {
   return names.empty() ? "none" : names;
 }
 
+std::string name_in(const fs::path& pointer) {
+  std::string name = text_of(pointer);
+  return name.erase(name.find_last_not_of(" \n\r\t") + 1);
+}
+
 }  // namespace
+
+fs::path pending(const fs::path& pointer) { return pointer.string() + ".tmp"; }
 
 std::string latest_checkpoint(const fs::path& dir, const std::string& pointer) {
   require(is_there(dir), Exit::checkpoint,
           "there is no folder {}; wanted one of checkpoints, as a training with --output makes it, or for "
           "eval, generate and digest that of a model with config.json and weights",
           dir.string());
+  const fs::path next = pending(dir / pointer);
+  if (is_there(next)) {
+    const std::string name = name_in(next);
+    if (is_plain_name(name) && is_there(dir / name / "manifest.json")) return name;
+  }
   require(is_there(dir / pointer), Exit::checkpoint,
           "{} has no file '{}', which names the checkpoint to go on from; complete ones there: {}",
           dir.string(), pointer, complete_in(dir));
-  std::string name = text_of(dir / pointer);
-  name.erase(name.find_last_not_of(" \n\r\t") + 1);
+  const std::string name = name_in(dir / pointer);
   require(is_plain_name(name), Exit::checkpoint,
           "{} is damaged: it holds {}, which is not the name of a checkpoint in that folder; complete ones "
           "there: {}",

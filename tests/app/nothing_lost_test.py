@@ -60,6 +60,28 @@ class NothingLost(AppTest):
         self.assertIn("no file 'latest'", r.stderr)
         self.assertEqual(self.saved(), ["global_step6", "global_step8"])
 
+    def test_a_kill_before_latest_names_the_newest_checkpoint_does_not_go_back(self):
+        self.train("--output", self.out, "--save_interval", 2, "--keep", 0, steps=6)
+        (self.out / "latest").rename(self.out / "latest.tmp")  # what is there between the two renames
+        (self.out / "latest").write_text("global_step4\n")
+        self.assertIn("global_step6", self.run_cleave("verify", self.out).stdout)
+        r = self.train("--output", self.out, "--keep", 0, steps=6)
+        self.assertIn("at step 6", r.stdout)
+        self.assertIn("a job was killed before 'latest' named the checkpoint it had saved, 'global_step6'", r.stderr)
+        self.assertEqual((self.out / "latest").read_text(), "global_step6\n")
+        # Between the two, the folder of the checkpoint has no name yet: the one before is the newest.
+        (self.out / "global_step6").rename(self.out / ".tmp.global_step6")
+        (self.out / "latest.tmp").write_text("global_step6\n")
+        (self.out / "latest").write_text("global_step4\n")
+        r = self.train("--output", self.out, "--keep", 0, steps=6)
+        self.assertIn("at step 4", r.stdout)
+        self.assertIn("'.tmp.global_step6'", r.stdout)
+        # Pointed back by hand, it goes back, and says so.
+        (self.out / "latest").write_text("global_step2\n")
+        r = self.train("--output", self.out, "--keep", 0, steps=2)
+        self.assertIn("at step 2", r.stdout)
+        self.assertIn("'latest' names 'global_step2', so newer ones are passed over: 'global_step6', 'global_step4'", r.stderr)
+
     def test_a_damaged_latest_is_named_and_the_newest_whole_checkpoint_is_resumed(self):
         self.train("--output", self.out, "--save_interval", 2, ranks=1, steps=4)
         for text in (b"", b"\x1b[2J\xff" * 50, b"../elsewhere", b"global_step99\n"):

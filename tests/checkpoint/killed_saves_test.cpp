@@ -116,6 +116,9 @@ bool try_save(const Attempt& a, int nth) {
     newest = std::max(newest, value);
   }
   EXPECT_GE(newest, 1);
+  // None is passed over without a word: `latest` gives the newest, or nothing where it is being replaced.
+  const float pointed = value_in(dir, "latest");
+  EXPECT_TRUE(pointed == newest || pointed == -1) << pointed << " of " << newest;
   const bool saved = std::all_of(ends.begin(), ends.end(), [](const Ended& e) { return e.exit == 0; });
   if (saved) {
     EXPECT_EQ(value_in(dir, "latest"), 2);
