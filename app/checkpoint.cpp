@@ -140,18 +140,10 @@ int run_inspect(const Arguments& arguments) {
   return 0;
 }
 
-int run_verify(const Arguments& arguments) {
-  CLI::App app(
-      "Reads every byte of a checkpoint and compares it with the checksums; each fault is a line. Exit code "
-      "4: there are "
-      "any.\n"
-      "Example: cleave verify runs/quickstart/checkpoints",
-      "verify");
-  Options o;
-  add_options(app, o);
-  add_threads(app, o);
-  if (!parse(app, arguments)) return 0;
-  const CheckpointReader reader = open(o);
+namespace {
+
+// Every fault of the checkpoint is a line. Error(checkpoint) where there are any.
+void verify(const CheckpointReader& reader, const Options& o) {
   std::vector<std::string> faults;
   {
     WorkProgress progress(!o.quiet);
@@ -167,6 +159,41 @@ int run_verify(const Arguments& arguments) {
   std::printf("%s is whole: %zu tensors, every element once, %s, all checksums match\n",
               reader.path().c_str(), reader.manifest().tensors.size(),
               format_bytes(reader.manifest().bytes()).c_str());
+}
+
+void verify_all(const Options& o) {
+  const std::vector<std::string> names = checkpoint_folders(o.dir);
+  require(!names.empty(), Exit::checkpoint, "{} has no checkpoints", o.dir);
+  size_t faulty = 0;
+  for (const std::string& name : names) try {
+      verify(CheckpointReader(o.dir, name), o);
+    } catch (const Error& e) {
+      if (e.exit() != Exit::checkpoint) throw;
+      std::printf("%s\n", e.what());
+      ++faulty;
+    }
+  require(faulty == 0, Exit::checkpoint, "{} of the {} checkpoints in {} have faults", faulty, names.size(),
+          o.dir);
+}
+
+}  // namespace
+
+int run_verify(const Arguments& arguments) {
+  CLI::App app(
+      "Reads every byte of a checkpoint and compares it with the checksums; each fault is a line. Exit code "
+      "4: there are any.\n"
+      "Example: cleave verify runs/quickstart/checkpoints",
+      "verify");
+  Options o;
+  bool all = false;
+  add_options(app, o);
+  add_threads(app, o);
+  app.add_flag("--all", all, "every checkpoint of the folder, damaged ones among them")->excludes("--tag");
+  if (!parse(app, arguments)) return 0;
+  if (all)
+    verify_all(o);
+  else
+    verify(open(o), o);
   return 0;
 }
 

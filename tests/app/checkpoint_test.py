@@ -86,12 +86,21 @@ class CheckpointFormat(AppTest):
         for kind, name in tensors:
             self.assertRegex(table, rf"(?m)^{kind} +{name} ")
         self.assertIn("every element once", self.run_cleave("verify", out).stdout)
+        self.train("--output", out, steps=3)
+        self.assertEqual(self.run_cleave("verify", out, "--all").stdout.count("every element once"), 2)
 
         shard = out / "global_step2" / "shard-00001.safetensors"
         data = bytearray(shard.read_bytes())
         at = len(data) - 100
         data[at] ^= 4
         shard.write_bytes(data)
+        self.assertIn("global_step3 is whole", self.run_cleave("verify", out).stdout)
+        every = self.run_cleave("verify", out, "--all", code=4)
+        self.assertIn("global_step3 is whole", every.stdout)
+        self.assertIn(f"{out / 'global_step2'} has 1 fault", every.stdout)
+        self.assertIn("1 of the 2 checkpoints in", every.stderr)
+        shutil.rmtree(out / "global_step3")
+        (out / "latest").write_text("global_step2")
         r = self.run_cleave("verify", out, "--threads", 2, code=4)
         line, = r.stdout.splitlines()
         self.assertIn(str(shard), line)
