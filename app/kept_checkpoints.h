@@ -15,4 +15,9 @@ struct KeepRule {
 // are there when an older one was resumed, and stay until they are reached.
 std::vector<int64_t> steps_to_let_go(std::vector<int64_t> steps, int64_t saved, int64_t best, KeepRule rule);
 
+// How many stand side by side at most, the one that is being written among them, in a run of so many steps
+// that saves every `interval` of them and at its end (0: at its end only). One more where the best one is
+// kept, too.
+int64_t most_checkpoints(int64_t steps, int64_t interval, KeepRule rule);
+
 }  // namespace cleave

@@ -60,9 +60,7 @@ class Run {
         model_(config_of(o_.model, o_.tokenizer ? o_.tokenizer->vocab_size() : data_.vocab())),
         folder_({.dir = o_.output,
                  .resume = o_.resume,
-                 .keep = {o_.keep.value_or(config_.checkpoint.nebula ? config_.checkpoint.nebula_versions
-                                                                     : TrainOptions::kKept),
-                          o_.keep_every},
+                 .keep = keep_rule(o_, config_),
                  .strict = o_.strict,
                  .reset_optimizer = o_.reset_optimizer},
                 job, [this](const std::string& text) { say(text); }) {

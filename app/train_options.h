@@ -2,6 +2,7 @@
 #include <map>
 
 #include "app/commands.h"
+#include "app/kept_checkpoints.h"
 #include "app/options.h"
 
 namespace cleave {
@@ -48,6 +49,9 @@ struct TrainOptions {
     return at == texts.end() ? input : at->second;
   }
 };
+
+// What --keep and --keep_every say, or nebula of the ds_config in the first one's place.
+KeepRule keep_rule(const TrainOptions& options, const DsConfig& config);
 
 // False where help was asked for and given. Error(usage) as parse() and for options that lack another one.
 bool parse_options(TrainOptions& options, const Arguments& arguments);

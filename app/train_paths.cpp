@@ -46,12 +46,21 @@ std::string warning_of_little_space(const TrainOptions& o, const DsConfig& confi
   if (o.output.empty()) return {};
   const int64_t kinds = 1 + int64_t(make_optimizer(config.optimizer)->states().size());
   const int64_t wanted = params * kinds * int64_t(sizeof(float));
+  const KeepRule rule = keep_rule(o, config);
+  // Those of this folder have their room already.
+  const auto there = int64_t(checkpoint_folders(o.output).size());
+  const int64_t most = most_checkpoints(o.steps, o.save_interval, rule) + int64_t(o.keep_best),
+                more = std::max<int64_t>(1, most - there);
   std::error_code unknown;
   const fs::space_info space = fs::space(o.output, unknown);
-  if (unknown || space.available >= uintmax_t(wanted)) return {};
+  if (unknown || space.available >= uintmax_t(more * wanted)) return {};
   return fmt::format(
-      "a checkpoint takes {}, but {} has {} free: saving will fail unless there is more by then",
-      format_bytes(wanted), o.output, format_bytes(int64_t(space.available)));
+      "a checkpoint takes {}, and {} of them, with the one that is being written, stand in {} at a time "
+      "(--keep, "
+      "--keep_every, --keep_best); it has {} free, which is room for {}: saving will fail unless there is "
+      "more by then",
+      format_bytes(wanted), std::max(most, there), o.output, format_bytes(int64_t(space.available)),
+      int64_t(space.available) / wanted);
 }
 
 }  // namespace cleave

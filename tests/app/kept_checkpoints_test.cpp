@@ -48,5 +48,15 @@ TEST(KeptCheckpoints, AreTheNewestTheMultiplesTheBestAndNoOther) {
     EXPECT_EQ(steps_to_let_go(l.there, l.saved, l.best, l.rule), l.go) << "line " << &l - table;
 }
 
+TEST(KeptCheckpoints, StandBesideTheOneThatIsWritten) {
+  EXPECT_EQ(most_checkpoints(100, 0, {2, 0}), 1) << "one, at the end";
+  EXPECT_EQ(most_checkpoints(100, 10, {2, 0}), 3);
+  EXPECT_EQ(most_checkpoints(15, 10, {2, 0}), 2) << "steps 10 and 15";
+  EXPECT_EQ(most_checkpoints(100, 10, {0, 0}), 10) << "all";
+  EXPECT_EQ(most_checkpoints(95, 10, {0, 0}), 10);
+  EXPECT_EQ(most_checkpoints(100, 5, {1, 20}), 6) << "20 to 80, 95 and 100";
+  EXPECT_EQ(most_checkpoints(1'000'000'000, 1, {1, 0}), 2);
+}
+
 }  // namespace
 }  // namespace cleave::testing

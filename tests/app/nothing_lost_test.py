@@ -235,6 +235,9 @@ class NothingLost(AppTest):
             (pathlib.Path(disk) / "filler").write_bytes(b"x" * (1 << 20))
             r = self.train("--output", disk, ranks=2, steps=1, code=4)
             self.assertEqual(r.stderr.count("warning: a checkpoint takes"), 1, r.stderr)
+        with self.small_disk("30m") as disk:  # room for two of 11 MB, where three stand at a time
+            r = self.train("--output", disk, "--save_interval", 1, ranks=2, steps=4, code=4)
+            self.assertRegex(r.stderr, r"warning: a checkpoint takes .* and 3 of them, .* which is room for 2: ")
 
     def small_disk(self, size):
         import contextlib
@@ -242,7 +245,7 @@ class NothingLost(AppTest):
         @contextlib.contextmanager
         def mounted():
             disk = self.dir / "small disk"
-            disk.mkdir()
+            disk.mkdir(exist_ok=True)
             if os.geteuid() != 0 or subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "none", disk]).returncode:
                 self.skipTest("needs to mount a small tmpfs")
             try:
