@@ -21,8 +21,8 @@ class DataSources {
  public:
   // Error(usage) for what is no weight or has no file, and for weights that Blend refuses; otherwise as
   // TokenFile throws.
-  // `option`: what the words are the value of, for messages; `texts`: of token files that were made of a text,
-  // that text, which errors in their tokens name.
+  // `option`: what the words are the value of, for messages; `texts`: of token files that were made of a
+  // text, that text, which errors in their tokens name.
   explicit DataSources(const std::string& data, const TokenFile::Options& options = {},
                        const char* option = "--data", const std::map<std::string, std::string>& texts = {});
 
