@@ -61,8 +61,7 @@ double Engine::State::mean_targets(const StepBatches& batches) {
   if (settings.dry) return 1;
   require(all > 0, Exit::data,
           "step {}: no token of the batch's {} samples has a loss: its loss mask or its documents hide every "
-          "target, so "
-          "there is nothing to learn from it; leave such samples out, or make the batch larger",
+          "target, so there is nothing to learn from it; leave such samples out, or make the batch larger",
           at.step + 1, settings.config.train_batch_size);
   return double(all) / (double(settings.config.gradient_accumulation_steps) * settings.mesh.data);
 }

@@ -1,7 +1,5 @@
 #include "runtime/step_batches.h"
 
-#include <cstring>
-
 namespace cleave {
 
 StepBatches::StepBatches(const BatchSource& source, int micros) : source_(source) {
