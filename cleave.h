@@ -1,9 +1,10 @@
-// All that a training program includes: a job, its configuration, models, the engine and data. A whole one is
+// All that a training program includes: a job, its configuration, models, the engine and data; their names
+// stand in `cleave`, and the rest of the library in a namespace a folder. A whole program is
 // examples/train_mlp/main.cpp; one with a layer of its own is examples/own_layer/main.cpp,
 // and an encoder examples/encoder/main.cpp.
 //
 //   Job, run_job                      this process as a rank: device, other ranks, exit code   launcher/job.h
-//   DsConfig, read_ds_config          a ds_config.json, read and checked       config_schema/read_config.h
+//   DsConfig, read_ds_config          a ds_config.json, read and checked       config/read_config.h
 //   make_mlp, find_model, make_model  models of the library   model/mlp.h, model/presets.h, model/family.h
 //   Model, Layer, Axes                models of one's own                       model/layer.h, model/axes.h
 //   Linear, Norm, Block, AttentionHalf, MlpHalf, ClassifierHead      what they may be made of         model/
@@ -30,3 +31,27 @@
 #include "plan/job_plan.h"
 #include "runtime/engine.h"
 #include "runtime/weight_names.h"
+
+namespace cleave {
+
+using comm::Communicator;
+using config::DsConfig, config::ReadOptions, config::ReadResult, config::read_ds_config;
+using data::EvalBatches, data::EvalBatchesOptions, data::Sampler, data::TokenBatches,
+    data::TokenBatchesOptions, data::TokenSource;
+using launcher::Job, launcher::JobOptions, launcher::run_job;
+using model::Axes, model::Family, model::Model, model::ModelConfig, model::find_model, model::make_mlp,
+    model::make_model, model::MlpConfig;
+using model::kGpt2, model::kLlama, model::kMistral, model::kPhi3, model::kQwen2, model::kQwen3;
+using model::AttentionHalf, model::Block, model::ClassifierHead, model::Dense, model::Half, model::Linear,
+    model::MlpHalf, model::Norm, model::RowDropout;
+using model::BackwardArgs, model::BackwardPart, model::DeclaredUnit, model::ForwardArgs, model::Head,
+    model::HeadArgs, model::Layer, model::ParamGradient, model::Parameter, model::TensorSpec;
+using model::check_gradients, model::GradientCheck;
+using monitor::MetricsFile, monitor::Progress, monitor::ProgressOptions, monitor::StepMetrics;
+using plan::JobPlan, plan::plan_job;
+using runtime::Engine, runtime::EngineOptions, runtime::Evaluation, runtime::ModelFactory,
+    runtime::StepResult, runtime::model_dtype, runtime::weight_names;
+using sequence_parallel::SequenceAxis;
+using tensor_parallel::TensorAxis;
+
+}  // namespace cleave

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-namespace cleave {
+namespace cleave::app {
 
 bool Best::take(int64_t step, double loss) {
   if (step == last_) return step == step_;
@@ -30,4 +30,4 @@ void Best::restore(const nlohmann::json& facts) {
   }
 }
 
-}  // namespace cleave
+}  // namespace cleave::app

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
 
-namespace cleave {
+namespace cleave::app {
 
 struct Patience {
   int64_t evaluations = 0;  // in a row that bring nothing before the run ends; 0: it goes on
@@ -33,4 +33,4 @@ class Best {
   double loss_ = 0;
 };
 
-}  // namespace cleave
+}  // namespace cleave::app

@@ -2,11 +2,11 @@
 
 #include "app/options.h"
 #include "app/parse.h"
-#include "config_schema/read_config.h"
-#include "config_schema/summary.h"
+#include "config/read_config.h"
+#include "config/summary.h"
 #include "core/error.h"
 
-namespace cleave {
+namespace cleave::app {
 
 int run_check(const Arguments& arguments) {
   CLI::App app(
@@ -15,7 +15,7 @@ int run_check(const Arguments& arguments) {
       "Example: cleave check --world_size 8 ds_config.json",
       "check");
   std::vector<std::string> files;
-  ReadOptions options{.world_origin = "--world_size", .steps_may_be_open = true};
+  config::ReadOptions options{.world_origin = "--world_size", .steps_may_be_open = true};
   bool quiet = false;
   app.add_option("file", files, "ds_config files")->required();
   app.add_option("--world_size", options.world_size, "all ranks of the job, for the batch arithmetic")
@@ -28,15 +28,15 @@ int run_check(const Arguments& arguments) {
   if (!parse(app, arguments)) return 0;
   bool good = true;
   for (const std::string& file : files) {
-    const ReadResult r = read_ds_config_file(file, options);
-    std::fputs(format(r.problems).c_str(), stderr);
+    const config::ReadResult r = config::read_ds_config_file(file, options);
+    std::fputs(config::format(r.problems).c_str(), stderr);
     good = good && r.ok();
     std::printf("%s: %s\n", file.c_str(), r.ok() ? "accepted" : "refused");
     if (!r.ok() || quiet) continue;
-    for (const std::string& line : update_lines(r)) std::printf("%s\n", line.c_str());
-    std::fputs(format(r.notes).c_str(), stdout);
+    for (const std::string& line : config::update_lines(r)) std::printf("%s\n", line.c_str());
+    std::fputs(config::format(r.notes).c_str(), stdout);
   }
   return int(good ? Exit::ok : Exit::usage);
 }
 
-}  // namespace cleave
+}  // namespace cleave::app

@@ -15,7 +15,7 @@
 #include "model/presets.h"
 #include "runtime/training_state.h"
 
-namespace cleave {
+namespace cleave::app {
 namespace {
 
 namespace fs = std::filesystem;
@@ -29,7 +29,7 @@ struct Options {
 };
 
 // A folder of checkpoints, or one checkpoint itself.
-CheckpointReader open(const Options& o) {
+checkpoint::CheckpointReader open(const Options& o) {
   fs::path dir = fs::path(o.dir).lexically_normal();
   if (!dir.has_filename()) dir = dir.parent_path();
   std::error_code error;
@@ -47,27 +47,27 @@ std::string text_of(const std::vector<int64_t>& shape) {
 }
 
 // What the saver stored, or null where another program wrote it.
-json client_of(const CheckpointReader& reader) {
+json client_of(const checkpoint::CheckpointReader& reader) {
   try {
-    return json::parse(from_json(reader.state(), reader.path().string()).client);
+    return json::parse(runtime::from_json(reader.state(), reader.path().string()).client);
   } catch (const std::exception&) {
     return {};
   }
 }
 
-json contents_of(const CheckpointReader& reader) {
-  const Manifest& m = reader.manifest();
+json contents_of(const checkpoint::CheckpointReader& reader) {
+  const checkpoint::Manifest& m = reader.manifest();
   json tensors = json::array();
   std::set<std::string> files;
   for (const auto& [name, whole] : m.tensors) {
     std::set<std::string> in;
-    for (const Manifest::Part& p : whole.parts) in.insert(p.file);
+    for (const checkpoint::Manifest::Part& p : whole.parts) in.insert(p.file);
     files.insert(in.begin(), in.end());
     tensors.push_back({{"kind", name.first},
                        {"tensor", name.second},
                        {"shape", whole.shape},
                        {"dtype", "fp32"},
-                       {"bytes", numel_of(whole.shape) * 4},
+                       {"bytes", checkpoint::numel_of(whole.shape) * 4},
                        {"records", whole.parts.size()},
                        {"shards", in}});
   }
@@ -130,7 +130,7 @@ int run_inspect(const Arguments& arguments) {
   add_options(app, o);
   app.add_flag("--json", o.as_json, "as JSON, for scripts");
   if (!parse(app, arguments)) return 0;
-  const CheckpointReader reader = open(o);
+  const checkpoint::CheckpointReader reader = open(o);
   reader.check_files();
   const json contents = contents_of(reader);
   if (o.as_json)
@@ -143,7 +143,7 @@ int run_inspect(const Arguments& arguments) {
 namespace {
 
 // Every fault of the checkpoint is a line. Error(checkpoint) where there are any.
-void verify(const CheckpointReader& reader, const Options& o) {
+void verify(const checkpoint::CheckpointReader& reader, const Options& o) {
   std::vector<std::string> faults;
   {
     WorkProgress progress(!o.quiet);
@@ -162,11 +162,11 @@ void verify(const CheckpointReader& reader, const Options& o) {
 }
 
 void verify_all(const Options& o) {
-  const std::vector<std::string> names = checkpoint_folders(o.dir);
+  const std::vector<std::string> names = checkpoint::checkpoint_folders(o.dir);
   require(!names.empty(), Exit::checkpoint, "{} has no checkpoints", o.dir);
   size_t faulty = 0;
   for (const std::string& name : names) try {
-      verify(CheckpointReader(o.dir, name), o);
+      verify(checkpoint::CheckpointReader(o.dir, name), o);
     } catch (const Error& e) {
       if (e.exit() != Exit::checkpoint) throw;
       std::printf("%s\n", e.what());
@@ -203,10 +203,11 @@ namespace {
 std::map<std::string, std::string> digests_of_published(const Options& o, DType as) {
   const PublishedModel model(o.dir, published_config(o.dir));
   model.reader().require_tied();
-  std::vector<NamedShape> tensors;
-  for (const WeightName& w : model.names().tensors) tensors.push_back({"master", w.tensor, w.shape});
-  return digests(
-      tensors, [&](const Record& r) { model.reader().read(r); }, threads_of(o), as);
+  std::vector<checkpoint::NamedShape> tensors;
+  for (const checkpoint::WeightName& w : model.names().tensors)
+    tensors.push_back({"master", w.tensor, w.shape});
+  return checkpoint::digests(
+      tensors, [&](const checkpoint::Record& r) { model.reader().read(r); }, threads_of(o), as);
 }
 
 }  // namespace
@@ -226,11 +227,12 @@ int run_digest(const Arguments& arguments) {
       ->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
   if (!parse(app, arguments)) return 0;
   const DType as = o.dtype == "bf16" ? DType::bf16 : o.dtype == "fp16" ? DType::fp16 : DType::fp32;
-  require_one_meaning(o.dir);
-  auto all = is_published_model(o.dir) ? digests_of_published(o, as) : digests(open(o), threads_of(o), as);
+  model::require_one_meaning(o.dir);
+  auto all = is_published_model(o.dir) ? digests_of_published(o, as)
+                                       : checkpoint::digests(open(o), threads_of(o), as);
   if (const auto weights = all.extract("master")) std::printf("%s  weights\n", weights.mapped().c_str());
   for (const auto& [kind, digest] : all) std::printf("%s  %s\n", digest.c_str(), kind.c_str());
   return 0;
 }
 
-}  // namespace cleave
+}  // namespace cleave::app

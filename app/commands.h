@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-namespace cleave {
+namespace cleave::app {
 
 using Arguments = std::vector<std::string>;
 
@@ -47,4 +47,4 @@ inline constexpr Command kCommands[] = {
     {"data", "turn text into a token file, split it, or look into one", run_data},
 };
 
-}  // namespace cleave
+}  // namespace cleave::app

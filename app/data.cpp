@@ -16,15 +16,15 @@
 #include "data/token_file.h"
 #include "text/corpus.h"
 
-namespace cleave {
+namespace cleave::app {
 namespace {
 
 // A text, whole. Error(data) for a token file, whose bytes are no text.
 std::string read_text(const std::string& path) {
-  const TokenFile tokens(path);
-  require(tokens.kind() == TokenFile::Kind::bytes, Exit::data,
+  const data::TokenFile tokens(path);
+  require(tokens.kind() == data::TokenFile::Kind::bytes, Exit::data,
           "{}: holds {} tokens ({}) and not text; give the text that it was made from", path, tokens.size(),
-          name_of(tokens.kind()));
+          data::name_of(tokens.kind()));
   return InputFile(path, Exit::data).text();
 }
 
@@ -43,18 +43,18 @@ int64_t write_parts(const std::string& path, std::string_view text, const std::v
 // Every tenth document is for validation: the same share as of a text, and each whole in one of the two.
 constexpr int64_t kValidateEvery = 10;
 
-int split_documents(const TokenFile& data, const std::string& train, const std::string& validation) {
-  const DocumentIndex& index = *data.documents();
+int split_documents(const data::TokenFile& data, const std::string& train, const std::string& validation) {
+  const data::DocumentIndex& index = *data.documents();
   require(index.documents() >= kValidateEvery, Exit::data,
           "{}: has {} documents, and every {}th is for validation: too few to split", data.path(),
           index.documents(), kValidateEvery);
   const int64_t width = index.token_bytes() <= 2 ? 2 : 4;
-  const int64_t vocab = width == 2 ? int64_t{1} << 16 : TokenFile::kUnknownVocab;
-  IndexedWriter parts[] = {{train, vocab, width}, {validation, vocab, width}};
+  const int64_t vocab = width == 2 ? int64_t{1} << 16 : data::TokenFile::kUnknownVocab;
+  data::IndexedWriter parts[] = {{train, vocab, width}, {validation, vocab, width}};
   std::vector<int32_t> tokens;
   std::vector<uint8_t> mask;
   for (int64_t d = 0; d < index.documents(); ++d) {
-    IndexedWriter& to = parts[d % kValidateEvery == kValidateEvery - 1];
+    data::IndexedWriter& to = parts[d % kValidateEvery == kValidateEvery - 1];
     const Range document = index.document(d);
     constexpr int64_t kPiece = 1 << 20;
     for (Range piece{document.begin, document.begin}; piece.end < document.end;) {
@@ -66,7 +66,7 @@ int split_documents(const TokenFile& data, const std::string& train, const std::
     }
     to.end_document();
   }
-  for (IndexedWriter& part : parts) part.finish();
+  for (data::IndexedWriter& part : parts) part.finish();
   std::printf(
       "%s: %lld documents with %lld tokens for training, %lld with %lld for validation (every %lldth)\n",
       data.path().c_str(), static_cast<long long>(parts[0].documents()),
@@ -77,20 +77,20 @@ int split_documents(const TokenFile& data, const std::string& train, const std::
 
 int split(const std::string& in, const std::string& train, const std::string& validation) {
   OutputPaths paths;
-  if (is_indexed(in)) {
-    const IndexedNames names = indexed_names(in);
+  if (data::is_indexed(in)) {
+    const data::IndexedNames names = data::indexed_names(in);
     for (const std::string& name : {names.bin, names.idx, names.mask}) paths.input("the data set", name);
     for (const auto& [option, path] : {std::pair{"--train", train}, {"--validation", validation}})
-      for (const IndexedNames& part = indexed_names(path);
+      for (const data::IndexedNames& part = data::indexed_names(path);
            const std::string& name : {part.bin, part.idx, part.mask})
         paths.file(option, name);
     paths.require_distinct();
-    return split_documents(TokenFile(in), train, validation);
+    return split_documents(data::TokenFile(in), train, validation);
   }
   paths.input("the text", in), paths.file("--train", train), paths.file("--validation", validation);
   paths.require_distinct();
   const std::string text = read_text(in);
-  const TextSplit parts = split_text(text);
+  const data::TextSplit parts = data::split_text(text);
   require(!parts.train.empty() && !parts.validation.empty(), Exit::data,
           "{} has {} bytes: too short to split", in, text.size());
   const int64_t a = write_parts(train, text, parts.train);
@@ -101,25 +101,25 @@ int split(const std::string& in, const std::string& train, const std::string& va
 }
 
 int tokenize(const TokenizeOptions& o, const std::string& tokenizer_path) {
-  const std::unique_ptr<Tokenizer> tokenizer = open_tokenizer(tokenizer_path);
+  const std::unique_ptr<text::Tokenizer> tokenizer = text::open_tokenizer(tokenizer_path);
   OutputPaths paths;
   paths.input("the text", o.text), paths.file("the token file", o.out);
   if (tokenizer_path != "byte") paths.input("--tokenizer", tokenizer->path());
-  if (o.format == TokenizeOptions::Format::megatron) paths.file("its index", indexed_names(o.out).idx);
+  if (o.format == TokenizeOptions::Format::megatron) paths.file("its index", data::indexed_names(o.out).idx);
   paths.file("its unfinished form", o.out + ".partial");
   paths.require_distinct();
-  const TokenFile text(o.text);
-  require(text.kind() == TokenFile::Kind::bytes, Exit::data,
+  const data::TokenFile text(o.text);
+  require(text.kind() == data::TokenFile::Kind::bytes, Exit::data,
           "{}: holds {} tokens ({}) and not text; give the text that it was made from", o.text, text.size(),
-          name_of(text.kind()));
-  if (is_json_lines(o.text) && !tokenizer->end_of_text())
+          data::name_of(text.kind()));
+  if (text::is_json_lines(o.text) && !tokenizer->end_of_text())
     std::fprintf(stderr,
                  "warning: the tokenizer %s has no token that ends a text: documents follow each other "
                  "without a mark\n",
                  tokenizer_path.c_str());
-  Job::catch_signals();
+  launcher::Job::catch_signals();
   const TokenizeResult made = tokenize_file(*tokenizer, o);
-  std::printf("%s\n", TokenFile(o.out).describe().c_str());
+  std::printf("%s\n", data::TokenFile(o.out).describe().c_str());
   std::printf("%lld document%s, %s in %.3f s (%.1f MB/s) with %s\n", static_cast<long long>(made.documents),
               made.documents == 1 ? "" : "s", format_bytes(made.bytes).c_str(), made.seconds,
               double(made.bytes) / 1e6 / std::max(made.seconds, 1e-9), tokenizer->describe().c_str());
@@ -128,7 +128,7 @@ int tokenize(const TokenizeOptions& o, const std::string& tokenizer_path) {
 
 int ngrams(const std::string& train, const std::string& validation) {
   const std::string a = read_text(train), b = read_text(validation);
-  const std::vector<double> losses = ngram_losses(bytes_of(a), bytes_of(b));
+  const std::vector<double> losses = data::ngram_losses(data::bytes_of(a), data::bytes_of(b));
   for (size_t n = 0; n < losses.size(); ++n) std::printf("%zu-gram  %.4f nats a byte\n", n + 1, losses[n]);
   return 0;
 }
@@ -202,4 +202,4 @@ int run_data(const Arguments& arguments) {
   return inspect_data(inspected);
 }
 
-}  // namespace cleave
+}  // namespace cleave::app

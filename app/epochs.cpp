@@ -6,15 +6,17 @@
 #include "data/data_sources.h"
 #include "data/samples.h"
 
-namespace cleave {
+namespace cleave::app {
 
-EpochLength epoch_length(const TrainOptions& options, const DsConfig& config) {
-  const DataSources data(options.data, {}, "--data", options.texts);
+EpochLength epoch_length(const TrainOptions& options, const config::DsConfig& config) {
+  const data::DataSources data(options.data, {}, "--data", options.texts);
   int64_t samples = 0;
-  for (const TokenFile& file : data.files())
-    samples += samples_of(file, {options.model.seq_len, options.pack, options.model.document_mask})->size();
+  for (const data::TokenFile& file : data.files())
+    samples +=
+        data::samples_of(file, {options.model.seq_len, options.pack, options.model.document_mask})->size();
   const bool drop_last = config.dataloader_drop_last && !data.blended();
-  const Sampler sampler{.samples = samples, .drop_last = drop_last, .global_batch = config.train_batch_size};
+  const data::Sampler sampler{
+      .samples = samples, .drop_last = drop_last, .global_batch = config.train_batch_size};
   return {samples, std::max<int64_t>(1, sampler.steps_per_epoch())};
 }
 
@@ -29,4 +31,4 @@ std::string epoch_line(const TrainOptions& o) {
                      o.epoch.samples, o.model.seq_len, o.epoch.steps, o.steps, o.epoch.epochs(o.steps));
 }
 
-}  // namespace cleave
+}  // namespace cleave::app

@@ -3,13 +3,13 @@
 #include <cstdint>
 
 #include "app/train_options.h"
-#include "config_schema/ds_config.h"
+#include "config/ds_config.h"
 
-namespace cleave {
+namespace cleave::app {
 
 // Of what --data names, whose texts are token files by now. One file has the epochs of data/sampler.h, which
 // end with a step; of a blend it is as many samples as all of its sources have. Error(data) as samples_of().
-EpochLength epoch_length(const TrainOptions& options, const DsConfig& config);
+EpochLength epoch_length(const TrainOptions& options, const config::DsConfig& config);
 
 // Steps of so many epochs, the last one whole.
 int64_t steps_of(double epochs, const EpochLength& length);
@@ -17,4 +17,4 @@ int64_t steps_of(double epochs, const EpochLength& length);
 // "data: 1234 samples of 64 tokens, 78 steps an epoch; 200 steps are 2.56 epochs".
 std::string epoch_line(const TrainOptions& options);
 
-}  // namespace cleave
+}  // namespace cleave::app

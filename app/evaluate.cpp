@@ -12,13 +12,14 @@
 #include "text/corpus.h"
 #include "text/word_count.h"
 
-namespace cleave {
+namespace cleave::app {
 namespace {
 
 // The bytes and words of the targets: every token but the first. Special tokens are no part of the text, and
 // end a word.
-WordCount words_of_targets(const TokenFile& file, int64_t targets, const Tokenizer& tokenizer) {
-  WordCount count;
+text::WordCount words_of_targets(const data::TokenFile& file, int64_t targets,
+                                 const text::Tokenizer& tokenizer) {
+  text::WordCount count;
   constexpr int64_t kPiece = 1 << 16;
   std::vector<int32_t> ids;
   for (int64_t at = 1; at <= targets; at += kPiece) {
@@ -32,12 +33,13 @@ WordCount words_of_targets(const TokenFile& file, int64_t targets, const Tokeniz
 }
 
 // A byte's and a word's are those of a text of which every token but the first is a target.
-void print_losses(const Evaluation& e, const TokenFile& file, const Tokenizer* tokenizer) {
+void print_losses(const runtime::Evaluation& e, const data::TokenFile& file,
+                  const text::Tokenizer* tokenizer) {
   const auto [loss, targets] = e;
   std::printf("loss %.9g nats a token, perplexity %.6g, %lld targets\n", loss, std::exp(loss),
               static_cast<long long>(targets));
   if (!tokenizer || targets != file.size() - 1) return;
-  const WordCount count = words_of_targets(file, targets, *tokenizer);
+  const text::WordCount count = words_of_targets(file, targets, *tokenizer);
   for (const auto& [unit, number] : {std::pair{"byte", count.bytes()}, {"word", count.words()}}) {
     if (number == 0) continue;
     const double each = loss * double(targets) / double(number);
@@ -68,26 +70,26 @@ int run_eval(const Arguments& arguments) {
       ->capture_default_str()
       ->check(integer(1));
   if (!parse(app, arguments)) return 0;
-  Job job(o.ranks);
+  launcher::Job job(o.ranks);
   return job.run([&] {
-    TokenFile file(data);  // what is wrong with it is known before anything is started
+    data::TokenFile file(data);  // what is wrong with it is known before anything is started
     Pretrained model(o, job);
-    const Tokenizer* tokenizer = model.tokenizer();
-    const bool text = file.kind() == TokenFile::Kind::bytes, lines = text && is_json_lines(data);
+    const text::Tokenizer* tokenizer = model.tokenizer();
+    const bool text = file.kind() == data::TokenFile::Kind::bytes, lines = text && text::is_json_lines(data);
     require(tokenizer || !lines, Exit::usage, "{} was trained on token ids; give --tokenizer FILE for {}",
             o.dir, data);
     const std::string tokens =
         lines || (text && tokenizer && !model.bytes())
             ? cached_tokens(job, *tokenizer, data, key, token_cache_folder({}), o.quiet)
             : data;
-    file = TokenFile(tokens, {.vocab = model.vocab(), .name = tokens == data ? "" : data});
-    EvalBatches batches(file, {.seq_len = model.seq_len(),
-                               .micro_batch = o.micro_batch,
-                               .rank = model.engine().place().data,
-                               .ranks = model.engine().mesh().data,
-                               .pack = pack,
-                               .document_mask = o.document_mask});
-    Evaluation result;
+    file = data::TokenFile(tokens, {.vocab = model.vocab(), .name = tokens == data ? "" : data});
+    data::EvalBatches batches(file, {.seq_len = model.seq_len(),
+                                     .micro_batch = o.micro_batch,
+                                     .rank = model.engine().place().data,
+                                     .ranks = model.engine().mesh().data,
+                                     .pack = pack,
+                                     .document_mask = o.document_mask});
+    runtime::Evaluation result;
     {
       WorkProgress progress(job.first() && !o.quiet);
       result = model.engine().evaluate(
@@ -109,4 +111,4 @@ int run_eval(const Arguments& arguments) {
   });
 }
 
-}  // namespace cleave
+}  // namespace cleave::app

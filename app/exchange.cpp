@@ -15,7 +15,7 @@
 #include "runtime/training_state.h"
 #include "runtime/weight_names.h"
 
-namespace cleave {
+namespace cleave::app {
 namespace {
 
 namespace fs = std::filesystem;
@@ -24,8 +24,10 @@ constexpr std::pair<const char*, DType> kTypes[] = {
     {"fp32", DType::fp32}, {"bf16", DType::bf16}, {"fp16", DType::fp16}};
 
 // A whole parameter as a record that a checkpoint saves, read in pieces.
-Record record_of(const std::string& kind, const WeightName& w, const WeightReader& reader) {
-  const Elements all{{0, std::accumulate(w.shape.begin(), w.shape.end(), int64_t{1}, std::multiplies<>())}};
+checkpoint::Record record_of(const std::string& kind, const checkpoint::WeightName& w,
+                             const checkpoint::WeightReader& reader) {
+  const checkpoint::Elements all{
+      {0, std::accumulate(w.shape.begin(), w.shape.end(), int64_t{1}, std::multiplies<>())}};
   return {kind,
           w.tensor,
           w.shape,
@@ -43,7 +45,9 @@ struct ImportOptions {
   bool deepspeed = false;
   int64_t seq_len = 2048;
 
-  ModelConfig config() const { return model.empty() ? published_config(from) : find_model(model); }
+  model::ModelConfig config() const {
+    return model.empty() ? published_config(from) : model::find_model(model);
+  }
 };
 
 void make_folder(const ImportOptions& o) {
@@ -52,43 +56,47 @@ void make_folder(const ImportOptions& o) {
   require(!error, Exit::checkpoint, "cannot make {}: {}", o.to, error.message());
 }
 
-void save(const ImportOptions& o, const ModelConfig& config, const TrainingState& at,
-          const std::vector<Record>& records) {
+void save(const ImportOptions& o, const model::ModelConfig& config, const runtime::TrainingState& at,
+          const std::vector<checkpoint::Record>& records) {
   const nlohmann::json facts{
-      {"model", o.from},       {"config", nlohmann::json::parse(to_config_json(config))},
+      {"model", o.from},       {"config", nlohmann::json::parse(model::to_config_json(config))},
       {"vocab", config.vocab}, {"seq_len", std::min(o.seq_len, config.positions)},
       {"tokenizer", "ids"},    {"imported", true}};
   make_folder(o);
   keep_model_files(o.from, o.to);
-  save_checkpoint(o.to, fmt::format("global_step{}", at.step), records, to_json(at, facts.dump()),
-                  *self_communicator());
+  checkpoint::save_checkpoint(o.to, fmt::format("global_step{}", at.step), records,
+                              runtime::to_json(at, facts.dump()), *comm::self_communicator());
 }
 
 std::string import_model(const ImportOptions& o) {
-  const ModelConfig config = o.config();
+  const model::ModelConfig config = o.config();
   const PublishedModel model(o.from, config);
   model.reader().require_tied();
-  std::vector<Record> records;
-  for (const WeightName& w : model.names().tensors) records.push_back(record_of("master", w, model.reader()));
+  std::vector<checkpoint::Record> records;
+  for (const checkpoint::WeightName& w : model.names().tensors)
+    records.push_back(record_of("master", w, model.reader()));
   save(o, config, {}, records);
   return fmt::format("{}/global_step0: weights of {}", o.to, model.describe());
 }
 
 std::string import_deepspeed(const ImportOptions& o) {
-  const ModelConfig config = o.config();
-  DeepSpeedCheckpoint checkpoint(o.from, o.tag);
+  const model::ModelConfig config = o.config();
+  checkpoint::DeepSpeedCheckpoint checkpoint(o.from, o.tag);
   if (checkpoint.pipeline())
-    checkpoint.rename(published_names(checkpoint.shapes(), weight_names(config), checkpoint.path().string()));
+    checkpoint.rename(checkpoint::published_names(checkpoint.shapes(), runtime::weight_names(config),
+                                                  checkpoint.path().string()));
   const std::vector<std::string> kinds = checkpoint.kinds();
   std::vector<std::unique_ptr<PublishedModel>> models;
-  std::vector<Record> records;
+  std::vector<checkpoint::Record> records;
   for (const std::string& kind : kinds) {
     const PublishedModel& model =
         *models.emplace_back(std::make_unique<PublishedModel>(checkpoint.tensors(kind), config));
     model.reader().require_tied();
-    for (const WeightName& w : model.names().tensors) records.push_back(record_of(kind, w, model.reader()));
+    for (const checkpoint::WeightName& w : model.names().tensors)
+      records.push_back(record_of(kind, w, model.reader()));
   }
-  TrainingState at{checkpoint.steps(), checkpoint.steps() - checkpoint.skipped(), checkpoint.skipped()};
+  runtime::TrainingState at{checkpoint.steps(), checkpoint.steps() - checkpoint.skipped(),
+                            checkpoint.skipped()};
   at.optimizer_begin = at.applied - (kinds.size() > 1 ? checkpoint.optimizer_steps() : 0);
   require(at.optimizer_begin >= 0, Exit::checkpoint, "{}: its optimizer took {} steps, and the training {}",
           checkpoint.path().string(), checkpoint.optimizer_steps(), at.applied);
@@ -124,11 +132,11 @@ int run_import(const Arguments& arguments) {
       ->capture_default_str()
       ->check(integer(1));
   if (!parse(app, arguments)) return 0;
-  require_one_meaning(o.from);
+  model::require_one_meaning(o.from);
   std::error_code error;
   require(fs::is_directory(o.from, error), Exit::usage, "{} is not a folder; wanted one with weights",
           o.from);
-  require(checkpoint_folders(o.to).empty(), Exit::usage,
+  require(checkpoint::checkpoint_folders(o.to).empty(), Exit::usage,
           "{} has checkpoints already; name another folder, or remove them", o.to);
   std::printf("%s\n", (o.deepspeed ? import_deepspeed(o) : import_model(o)).c_str());
   return 0;
@@ -150,7 +158,7 @@ int run_export(const Arguments& arguments) {
   app.add_option("--max_shard_size", size, "largest file of weights, such as 500MB")->capture_default_str();
   if (!parse(app, arguments)) return 0;
   require_free(to);
-  WeightFormat format{.max_file_size = parse_bytes(size, "--max_shard_size")};
+  checkpoint::WeightFormat format{.max_file_size = parse_bytes(size, "--max_shard_size")};
   require(format.max_file_size > 0, Exit::usage, "--max_shard_size: wanted more than 0 bytes");
   for (const auto& [name, type] : kTypes)
     if (dtype == name) format.dtype = type;
@@ -158,4 +166,4 @@ int run_export(const Arguments& arguments) {
   return 0;
 }
 
-}  // namespace cleave
+}  // namespace cleave::app

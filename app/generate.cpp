@@ -10,7 +10,7 @@
 #include "model/layer.h"
 #include "text/sampling.h"
 
-namespace cleave {
+namespace cleave::app {
 namespace {
 
 struct GenerateOptions {
@@ -18,7 +18,7 @@ struct GenerateOptions {
   std::vector<std::string> stop;
   int64_t tokens = 200, batch = 8;
   bool keeps = true, quiet = false;
-  Sampling sampling;
+  text::Sampling sampling;
 };
 
 std::vector<std::string> prompts_of(const GenerateOptions& o) {
@@ -36,7 +36,8 @@ std::vector<std::string> prompts_of(const GenerateOptions& o) {
 // A prompt and what becomes of it.
 class Text {
  public:
-  Text(const Tokenizer& tokenizer, const GenerateOptions& options, const std::string& prompt, uint64_t number)
+  Text(const text::Tokenizer& tokenizer, const GenerateOptions& options, const std::string& prompt,
+       uint64_t number)
       : tokenizer_(tokenizer),
         o_(options),
         number_(number),
@@ -54,7 +55,7 @@ class Text {
 
   // Draws the next token. Every rank has the same logits and draws the same one, so nothing has to be sent.
   void add(std::span<const float> logits) {
-    const int32_t id = next_token(logits, tokens_, o_.sampling, number_ << 32 | uint64_t(count_++));
+    const int32_t id = text::next_token(logits, tokens_, o_.sampling, number_ << 32 | uint64_t(count_++));
     if (tokenizer_.end_of_text() == id) return finish();
     tokens_.push_back(id);
     const std::string piece = decoder_.add(id);
@@ -70,11 +71,11 @@ class Text {
   // The part of the text that the engine has to compute next, as its text `place`. A text that has outgrown
   // the sequence begins again with its newest half of one, because what is kept of a position depends on all
   // before it.
-  Engine::TextPart next_part(int64_t place, int64_t seq) {
+  runtime::Engine::TextPart next_part(int64_t place, int64_t seq) {
     const auto size = int64_t(tokens_.size());
     if (kept_ == 0) begin_ = std::max<int64_t>(0, size - seq);
     if (size - begin_ > seq) begin_ = size - std::max<int64_t>(1, seq / 2), kept_ = 0;
-    Engine::TextPart part{place, kept_, {tokens_.begin() + begin_ + kept_, tokens_.end()}};
+    runtime::Engine::TextPart part{place, kept_, {tokens_.begin() + begin_ + kept_, tokens_.end()}};
     kept_ = size - begin_;
     return part;
   }
@@ -82,11 +83,11 @@ class Text {
  private:
   void finish() { done_ = true, shown_ += decoder_.finish() + "\n"; }
 
-  const Tokenizer& tokenizer_;
+  const text::Tokenizer& tokenizer_;
   const GenerateOptions& o_;
   uint64_t number_;  // of the prompt: what it draws does not depend on the others
   std::vector<int32_t> tokens_;
-  StreamDecoder decoder_;
+  text::StreamDecoder decoder_;
   std::string shown_, added_;  // to the prompt
   int64_t count_ = 0, begin_ = 0, kept_ = 0;
   bool done_ = false;
@@ -114,12 +115,12 @@ class Generation {
  private:
   // Each of the engine's texts takes the next prompt when it is done with one.
   void run_kept() {
-    Engine& engine = model_.engine();
+    runtime::Engine& engine = model_.engine();
     const auto classes = size_t(model_.engine().model().head->classes());
     std::vector<Text*> at(size_t(std::min(engine.texts(), o_.batch)), nullptr);
     for (size_t next = 0;;) {
       print();
-      std::vector<Engine::TextPart> parts;
+      std::vector<runtime::Engine::TextPart> parts;
       std::vector<Text*> growing;
       for (size_t place = 0; place < at.size(); ++place) {
         while ((!at[place] || at[place]->done()) && next < texts_.size()) at[place] = &texts_[next++];
@@ -211,7 +212,7 @@ int run_generate(const Arguments& arguments) {
   require(!g.prompt.empty(), Exit::usage, "--prompt is empty; give at least one character to continue");
   std::erase(g.stop, "");
 
-  Job job(o.ranks);
+  launcher::Job job(o.ranks);
   return job.run([&] {
     const std::vector<std::string> prompts = prompts_of(g);
     o.needs_tokenizer = true;
@@ -224,4 +225,4 @@ int run_generate(const Arguments& arguments) {
   });
 }
 
-}  // namespace cleave
+}  // namespace cleave::app

@@ -9,13 +9,13 @@
 #include "data/token_file.h"
 #include "text/tokenizer.h"
 
-namespace cleave {
+namespace cleave::app {
 namespace {
 
 // Lengths of documents, and how much of the tokens has a loss.
-void print_summary(const TokenFile& file) {
+void print_summary(const data::TokenFile& file) {
   std::printf("%s\n", file.describe().c_str());
-  const DocumentIndex* index = file.documents();
+  const data::DocumentIndex* index = file.documents();
   if (!index || index->documents() == 0) return;
   int64_t shortest = file.size(), longest = 0, before = 0;
   std::vector<int64_t> begins(1 << 12);
@@ -43,16 +43,16 @@ void print_summary(const TokenFile& file) {
 }
 
 // What a token stands for, where it is known: a text's are its bytes.
-std::string text_of(const TokenFile& file, const Tokenizer* tokenizer, int32_t token) {
+std::string text_of(const data::TokenFile& file, const text::Tokenizer* tokenizer, int32_t token) {
   if (tokenizer) return in_quotes(std::string(tokenizer->bytes_of(token)));
-  return file.kind() == TokenFile::Kind::bytes ? in_quotes(std::string(1, char(token))) : std::string();
+  return file.kind() == data::TokenFile::Kind::bytes ? in_quotes(std::string(1, char(token))) : std::string();
 }
 
-void print_tokens(const TokenFile& file, const Tokenizer* tokenizer, Range range) {
+void print_tokens(const data::TokenFile& file, const text::Tokenizer* tokenizer, Range range) {
   std::vector<int32_t> tokens(size_t(range.size()));
   std::vector<uint8_t> mask(tokens.size());
   file.read(range, tokens.data()), file.read_mask(range, mask.data());
-  const DocumentIndex* index = file.documents();
+  const data::DocumentIndex* index = file.documents();
   int64_t document = index ? index->document_of(range.begin) : 0;
   for (int64_t t = range.begin; t < range.end; ++t) {
     while (index && document + 1 < index->documents() && index->document(document + 1).begin <= t) ++document;
@@ -73,14 +73,15 @@ void print_tokens(const TokenFile& file, const Tokenizer* tokenizer, Range range
 }  // namespace
 
 int inspect_data(const InspectData& o) {
-  const TokenFile file(o.file);
+  const data::TokenFile file(o.file);
   print_summary(file);
   if (o.at < 0) return 0;
   require(o.at < file.size(), Exit::usage, "--at {}: {} has {} tokens; give 0 to {}", o.at, file.path(),
           file.size(), file.size() - 1);
-  const std::unique_ptr<Tokenizer> tokenizer = o.tokenizer.empty() ? nullptr : open_tokenizer(o.tokenizer);
+  const std::unique_ptr<text::Tokenizer> tokenizer =
+      o.tokenizer.empty() ? nullptr : text::open_tokenizer(o.tokenizer);
   print_tokens(file, tokenizer.get(), {o.at, std::min(file.size(), o.at + o.count)});
   return 0;
 }
 
-}  // namespace cleave
+}  // namespace cleave::app

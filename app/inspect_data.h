@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <string>
 
-namespace cleave {
+namespace cleave::app {
 
 struct InspectData {
   std::string file, tokenizer;  // none: ids are shown, and a text's bytes
@@ -13,4 +13,4 @@ struct InspectData {
 
 int inspect_data(const InspectData& options);
 
-}  // namespace cleave
+}  // namespace cleave::app

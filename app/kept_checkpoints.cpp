@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace cleave {
+namespace cleave::app {
 
 std::vector<int64_t> steps_to_let_go(std::vector<int64_t> steps, int64_t saved, int64_t best, KeepRule rule) {
   if (rule.newest == 0) return {};
@@ -30,4 +30,4 @@ int64_t most_checkpoints(int64_t steps, int64_t interval, KeepRule rule) {
   return most;
 }
 
-}  // namespace cleave
+}  // namespace cleave::app

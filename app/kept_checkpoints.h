@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace cleave {
+namespace cleave::app {
 
 struct KeepRule {
   int64_t newest = 0;  // so many stay, whatever their steps; 0: all
@@ -20,4 +20,4 @@ std::vector<int64_t> steps_to_let_go(std::vector<int64_t> steps, int64_t saved, 
 // kept, too.
 int64_t most_checkpoints(int64_t steps, int64_t interval, KeepRule rule);
 
-}  // namespace cleave
+}  // namespace cleave::app

@@ -5,7 +5,7 @@
 #include "app/parse.h"
 #include "core/error.h"
 
-namespace cleave {
+namespace cleave::app {
 namespace {
 
 // What is taken and refused with its reason, so that nobody waits for what does not come.
@@ -157,10 +157,10 @@ std::optional<LaunchRequest> parse_launch(const Arguments& all) {
   r.typed = fmt::format("{}", fmt::join(all.begin(), all.end() - (arguments.end() - middle), " "));
   r.dashes = at < arguments.size() && arguments[at] == "--";
   r.command.assign(middle + (r.dashes ? 1 : 0), arguments.end());
-  r.launcher = parse_launcher(v.launcher);
+  r.launcher = launcher::parse_launcher(v.launcher);
   r.quiet = r.quiet || v.log_level == "error" || v.log_level == "critical" || v.log_level == "warning";
   if (v.log_folder != "None") r.log_folder = v.log_folder;
   return r;
 }
 
-}  // namespace cleave
+}  // namespace cleave::app

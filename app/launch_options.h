@@ -7,7 +7,7 @@
 #include "launcher/hosts.h"
 #include "launcher/remote_commands.h"
 
-namespace cleave {
+namespace cleave::app {
 
 inline constexpr const char* kDefaultHostfile = "/job/hostfile";
 
@@ -15,12 +15,12 @@ struct LaunchRequest {
   int ranks = 0;  // -n; 0: one for each slot
   std::string hostfile = kDefaultHostfile;
   bool hostfile_given = false;
-  HostFilter filter;
+  launcher::HostFilter filter;
   std::string world_info;
   std::string master_addr;
   int master_port = -1;  // -1: not given
   int node_rank = -1;
-  LauncherKind launcher = LauncherKind::ssh;
+  launcher::LauncherKind launcher = launcher::LauncherKind::ssh;
   std::string launcher_args;
   int ssh_port = 0;
   bool no_ssh = false, force_multi = false;
@@ -37,4 +37,4 @@ struct LaunchRequest {
 // may be shortened while they stay clear. Nothing when --help was printed; Error(usage).
 std::optional<LaunchRequest> parse_launch(const Arguments& arguments);
 
-}  // namespace cleave
+}  // namespace cleave::app

@@ -9,7 +9,7 @@
 
 #include "core/error.h"
 
-namespace cleave {
+namespace cleave::app {
 namespace {
 
 // Of PATH; empty where it is not there.
@@ -52,17 +52,17 @@ bool is_ours(const LaunchRequest& request, const std::string& word) {
 
 std::string this_program() { return std::filesystem::read_symlink("/proc/self/exe").string(); }
 
-std::string mpirun_of(LauncherKind kind) {
+std::string mpirun_of(launcher::LauncherKind kind) {
   const std::string found = found_in_path("mpirun");
-  const char* own = kind == LauncherKind::openmpi ? ".openmpi"
-                    : kind == LauncherKind::mpich ? ".mpich"
-                                                  : nullptr;
+  const char* own = kind == launcher::LauncherKind::openmpi ? ".openmpi"
+                    : kind == launcher::LauncherKind::mpich ? ".mpich"
+                                                            : nullptr;
   return own && access((found + own).c_str(), X_OK) == 0 ? found + own : "mpirun";
 }
 
-Program program_of(const LaunchRequest& r, bool here) {
+launcher::Program program_of(const LaunchRequest& r, bool here) {
   const std::string& word = r.command[0];
-  Program p;
+  launcher::Program p;
   p.after.assign(r.command.begin() + 1, r.command.end());
   require(!r.module || !r.no_python, Exit::usage,
           "--module is for Python and --no_python against it: give one");
@@ -88,4 +88,4 @@ Program program_of(const LaunchRequest& r, bool here) {
   return p;
 }
 
-}  // namespace cleave
+}  // namespace cleave::app

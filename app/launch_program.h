@@ -4,17 +4,17 @@
 #include "launcher/launch_plan.h"
 #include "launcher/remote_commands.h"
 
-namespace cleave {
+namespace cleave::app {
 
 // The file of this program.
 std::string this_program();
 
 // The mpirun in PATH, or the one beside it that a distribution gives the name of this kind's MPI:
 // mpirun.mpich.
-std::string mpirun_of(LauncherKind kind);
+std::string mpirun_of(launcher::LauncherKind kind);
 
 // From the request's words. `here`: the ranks run on this machine, so a script that is not there is an
 // error before anything starts. Error(usage).
-Program program_of(const LaunchRequest& request, bool here);
+launcher::Program program_of(const LaunchRequest& request, bool here);
 
-}  // namespace cleave
+}  // namespace cleave::app

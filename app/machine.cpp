@@ -17,7 +17,7 @@
 #include "kernels/matmul_ways.h"
 #include "offload/disk_queue.h"
 
-namespace cleave {
+namespace cleave::app {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -59,7 +59,7 @@ Json cpu_facts() {
 // The way of a product of two operands of a type.
 Json matmul_facts() {
   Json list = Json::array();
-  for (const MatmulWay& w : matmul_ways())
+  for (const kernels::MatmulWay& w : kernels::matmul_ways())
     list.push_back({{"type", name_of(w.type)}, {"way", w.way}, {"why", w.why}});
   return list;
 }
@@ -71,7 +71,7 @@ std::string cuda_version(int number) {
 }
 
 Json cuda_facts(const CudaStatus& status) {
-  const NcclStatus nccl = nccl_status();
+  const comm::NcclStatus nccl = comm::nccl_status();
   Json gpus = Json::array();
   for (const Gpu& g : status.gpus)
     gpus.push_back({{"name", g.name},
@@ -85,7 +85,7 @@ Json cuda_facts(const CudaStatus& status) {
           {"runtime", cuda_version(status.runtime)},
           {"cublaslt", build::cublaslt_version},
           {"cudnn", build::cudnn_version},
-          {"nccl", nccl.version ? nccl_version_text(nccl.version) : ""},
+          {"nccl", nccl.version ? comm::nccl_version_text(nccl.version) : ""},
           {"nccl_problem", nccl.problem},
           {"gpus", gpus}};
 }
@@ -100,8 +100,8 @@ Json environment_facts() {
 // How files on disk are moved: the library, and why the kernel refuses it.
 Json io_uring() {
   std::string problem;
-  make_uring_queue(1, problem);
-  return {{"liburing", liburing_version()}, {"problem", problem}};
+  offload::make_uring_queue(1, problem);
+  return {{"liburing", offload::liburing_version()}, {"problem", problem}};
 }
 
 // What is missing, for what, and how to get it.
@@ -111,13 +111,14 @@ Json missing(const CudaStatus& status) {
   if (!build::gloo)
     list.push_back(
         {{"for", "ranks on several hosts"}, {"what", "Gloo; install libgloo-dev and build again"}});
-  if (const NcclStatus nccl = nccl_status(); build::cuda && !nccl.problem.empty())
+  if (const comm::NcclStatus nccl = comm::nccl_status(); build::cuda && !nccl.problem.empty())
     list.push_back(
         {{"for", "collectives between GPUs without the way through host memory"}, {"what", nccl.problem}});
   if (const std::string problem = io_uring()["problem"]; !problem.empty())
-    list.push_back({{"for", "io_uring, with which the disk is fastest"},
-                    {"what", problem + (liburing_version().empty() ? "; install liburing-dev and build again"
-                                                                   : "; threads read and write instead")}});
+    list.push_back(
+        {{"for", "io_uring, with which the disk is fastest"},
+         {"what", problem + (offload::liburing_version().empty() ? "; install liburing-dev and build again"
+                                                                 : "; threads read and write instead")}});
   return list;
 }
 
@@ -202,4 +203,4 @@ int run_report(const Arguments& arguments) {
   return 0;
 }
 
-}  // namespace cleave
+}  // namespace cleave::app

@@ -8,14 +8,14 @@
 
 #include "app/commands.h"
 #include "app/parse.h"
-#include "config_schema/nearest_key.h"
+#include "config/nearest_key.h"
 #include "core/build.h"
 #include "core/environment.h"
 #include "core/error.h"
 #include "kernels/cpu/bodies.h"
 #include "launcher/exit_code.h"
 
-namespace cleave {
+namespace cleave::app {
 namespace {
 
 void print_help() {
@@ -33,7 +33,7 @@ void refuse_wrong_variables() {
   std::vector<std::string> known;
   for (const EnvironmentVariable& v : environment_variables()) known.emplace_back(v.name.substr(kPrefix));
   for (const std::string& name : check_environment(environ))
-    if (const std::string near = nearest_word(name.substr(kPrefix), known); !near.empty())
+    if (const std::string near = config::nearest_word(name.substr(kPrefix), known); !near.empty())
       fail(Exit::usage, "{} is not a variable of this program; did you mean CLEAVE_{}?", name, near);
 }
 
@@ -64,7 +64,7 @@ int run(const Arguments& all, bool as_deepspeed) {
     return 0;
   }
   refuse_wrong_variables();
-  cpu::isa();  // refuses what CLEAVE_ISA asks for and this CPU has not
+  kernels::cpu::isa();  // refuses what CLEAVE_ISA asks for and this CPU has not
   for (const Command& c : kCommands)
     if (all[0] == c.name) return c.run({all.begin() + 1, all.end()});
   std::vector<std::string> names;
@@ -74,13 +74,13 @@ int run(const Arguments& all, bool as_deepspeed) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::app
 
 int main(int argc, char** argv) {
-  return cleave::exit_code_of(
+  return cleave::launcher::exit_code_of(
       [&] {
         const bool as_deepspeed = argc > 0 && std::string_view(basename(argv[0])) == "deepspeed";
-        return cleave::run(cleave::without_local_rank({argv + 1, argv + argc}), as_deepspeed);
+        return cleave::app::run(cleave::app::without_local_rank({argv + 1, argv + argc}), as_deepspeed);
       },
       "a defect of cleave: please report it with the command");
 }

@@ -7,7 +7,7 @@
 #include "kernels/elementwise.h"
 #include "kernels/matmul.h"
 
-namespace cleave {
+namespace cleave::app {
 
 double matmul_flops_per_s(Device device, DType type) {
   const bool gpu = device.is_cuda();
@@ -25,18 +25,18 @@ double matmul_flops_per_s(Device device, DType type) {
     const Buffer values = square(DType::fp32);
     uint64_t key = 0;
     for (const Buffer* x : {&a, &b}) {
-      launch(RandomFill{.y = values, .philox = {++key, 0}}, stream);
-      launch(Cast{.y = *x, .x = values}, stream);
+      kernels::launch(kernels::RandomFill{.y = values, .philox = {++key, 0}}, stream);
+      kernels::launch(kernels::Cast{.y = *x, .x = values}, stream);
     }
     stream.synchronize();
   }
-  const Matmul product{.c = c, .a = a, .b = b, .bias = {}};
+  const kernels::Matmul product{.c = c, .a = a, .b = b, .bias = {}};
   const int times = gpu ? 10 : 1;  // so that launching does not show
   double best = 0;
   for (int i = 0; i < 4; ++i) {
     stream.synchronize();
     const auto begin = std::chrono::steady_clock::now();
-    for (int k = 0; k < times; ++k) launch(product, stream);
+    for (int k = 0; k < times; ++k) kernels::launch(product, stream);
     stream.synchronize();
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     best = std::max(best, times * product.flops() / seconds);
@@ -44,4 +44,4 @@ double matmul_flops_per_s(Device device, DType type) {
   return best;
 }
 
-}  // namespace cleave
+}  // namespace cleave::app

@@ -7,7 +7,7 @@
 #include "core/units.h"
 #include "data/token_file.h"
 
-namespace cleave {
+namespace cleave::app {
 
 void add_config_option(CLI::App& app, std::string& config, const std::string& help, bool required) {
   app.add_option("--deepspeed_config", config, help);
@@ -31,7 +31,7 @@ void add_options(CLI::App& app, ModelOptions& o) {
          "--model", o.model,
          "a config.json of Hugging Face, a folder with one (train starts from its weights), or a preset "
          "(preset:NAME where a folder has the name, too): " +
-             preset_names())
+             model::preset_names())
       ->capture_default_str();
   app.add_option("--seq_len", o.seq_len, "tokens in a sample")->capture_default_str()->check(integer(1));
   app.add_option(
@@ -88,7 +88,7 @@ CLI::Validator trainers_schedule() {
       "");
 }
 
-void add_options(CLI::App& app, AutoValues& a) {
+void add_options(CLI::App& app, config::AutoValues& a) {
   a.default_micro_batch_size = 8, a.warmup_steps = 0, a.schedule = "linear";
   a.lr = 5e-5, a.beta1 = 0.9, a.beta2 = 0.999, a.eps = 1e-8, a.weight_decay = 0, a.max_grad_norm = 1;
   const auto option = [&](const char* name, auto& value, const char* key, const char* otherwise) {
@@ -118,19 +118,19 @@ void add_options(CLI::App& app, AutoValues& a) {
   option("--bf16", a.bf16, "bf16.enabled", "false")->expected(0, 1)->default_str("true");
 }
 
-void add_steps_option(CLI::App& app, AutoValues& values) {
+void add_steps_option(CLI::App& app, config::AutoValues& values) {
   app.add_option("--steps", values.total_steps,
                  "optimizer steps of the training, for a schedule that ends with it")
       ->check(integer(1));
 }
 
-std::unique_ptr<Tokenizer> tokenizer_of(const ModelOptions& o) {
+std::unique_ptr<text::Tokenizer> tokenizer_of(const ModelOptions& o) {
   std::string path = o.tokenizer;
-  if (path.empty() && std::filesystem::is_directory(o.model)) path = tokenizer_file_in(o.model);
-  return path.empty() || path == "byte" ? nullptr : open_tokenizer(path);
+  if (path.empty() && std::filesystem::is_directory(o.model)) path = text::tokenizer_file_in(o.model);
+  return path.empty() || path == "byte" ? nullptr : text::open_tokenizer(path);
 }
 
-void require_tokenizer_fits(const Tokenizer& tokenizer, int64_t vocab, const std::string& what) {
+void require_tokenizer_fits(const text::Tokenizer& tokenizer, int64_t vocab, const std::string& what) {
   require(tokenizer.vocab_size() <= vocab, Exit::usage,
           "the tokenizer {} has {} ids, but {} has a vocabulary of {}; give the tokenizer of the model, or a "
           "model "
@@ -138,13 +138,13 @@ void require_tokenizer_fits(const Tokenizer& tokenizer, int64_t vocab, const std
           tokenizer.path(), tokenizer.vocab_size(), what, vocab);
 }
 
-std::string digest_of(const Tokenizer& tokenizer) { return fmt::format("{:016x}", tokenizer.digest()); }
+std::string digest_of(const text::Tokenizer& tokenizer) { return fmt::format("{:016x}", tokenizer.digest()); }
 
-ModelConfig config_of(const ModelOptions& o, int64_t data_vocab) {
-  ModelConfig config = find_model(o.model);
+model::ModelConfig config_of(const ModelOptions& o, int64_t data_vocab) {
+  model::ModelConfig config = model::find_model(o.model);
   config.document_mask = o.document_mask;
   if (config.vocab > 0) return config;
-  require(data_vocab < TokenFile::kUnknownVocab, Exit::usage,
+  require(data_vocab < data::TokenFile::kUnknownVocab, Exit::usage,
           "--model {} takes its vocabulary from the data, and these are 32-bit ids that do not say theirs; "
           "give a "
           "config.json with a vocab_size",
@@ -163,4 +163,4 @@ MemoryLimits memory_limits(const RankOptions& o) {
           limit(o.host_memory, "--host_memory", "CLEAVE_HOST_MEMORY")};
 }
 
-}  // namespace cleave
+}  // namespace cleave::app

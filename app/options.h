@@ -9,7 +9,7 @@
 #include "model/presets.h"
 #include "text/tokenizer.h"
 
-namespace cleave {
+namespace cleave::app {
 
 struct ModelOptions {
   std::string model = "tiny";
@@ -18,7 +18,7 @@ struct ModelOptions {
   bool document_mask = false;
 };
 
-struct RankOptions : JobOptions {
+struct RankOptions : launcher::JobOptions {
   std::string device_memory, host_memory;
 };
 
@@ -32,23 +32,23 @@ void add_options(CLI::App& app, RankOptions& options);
 
 // What "auto" in a ds_config stands for, and the optimizer and schedule of one that has none, under the names
 // and with the defaults of Hugging Face's Trainer.
-void add_options(CLI::App& app, AutoValues& values);
+void add_options(CLI::App& app, config::AutoValues& values);
 
 // --steps of commands that train nothing: the length of a schedule that ends with the training.
-void add_steps_option(CLI::App& app, AutoValues& values);
+void add_steps_option(CLI::App& app, config::AutoValues& values);
 
 // Null for bytes. Error(data) or Error(usage) as open_tokenizer().
-std::unique_ptr<Tokenizer> tokenizer_of(const ModelOptions& options);
+std::unique_ptr<text::Tokenizer> tokenizer_of(const ModelOptions& options);
 // Error(usage) when the tokenizer has more ids than the vocabulary of `what`.
-void require_tokenizer_fits(const Tokenizer& tokenizer, int64_t vocab, const std::string& what);
+void require_tokenizer_fits(const text::Tokenizer& tokenizer, int64_t vocab, const std::string& what);
 // As checkpoints keep it.
-std::string digest_of(const Tokenizer& tokenizer);
+std::string digest_of(const text::Tokenizer& tokenizer);
 
 // What --model stands for; a vocabulary that it leaves open is the data's. Error(usage) for an unknown model,
 // or data that do not say the vocabulary that it leaves open.
-ModelConfig config_of(const ModelOptions& options, int64_t data_vocab);
+model::ModelConfig config_of(const ModelOptions& options, int64_t data_vocab);
 
 // From --device_memory and --host_memory, or the variables CLEAVE_DEVICE_MEMORY and CLEAVE_HOST_MEMORY.
 MemoryLimits memory_limits(const RankOptions& options);
 
-}  // namespace cleave
+}  // namespace cleave::app

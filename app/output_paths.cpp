@@ -12,7 +12,7 @@
 #include "core/error.h"
 #include "model/presets.h"
 
-namespace cleave {
+namespace cleave::app {
 namespace {
 
 namespace fs = std::filesystem;
@@ -107,10 +107,10 @@ void OutputPaths::require_writable() const {
 }
 
 std::string config_file_of_model(const std::string& model) {
-  if (is_preset(model)) return "";
+  if (model::is_preset(model)) return "";
   std::error_code none;
   if (fs::is_directory(model, none)) return (fs::path(model) / "config.json").string();
   return fs::exists(model, none) ? model : "";
 }
 
-}  // namespace cleave
+}  // namespace cleave::app

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-namespace cleave {
+namespace cleave::app {
 
 class OutputPaths {
  public:
@@ -33,4 +33,4 @@ class OutputPaths {
 // That of a model given as a folder or a file; empty for a preset.
 std::string config_file_of_model(const std::string& model);
 
-}  // namespace cleave
+}  // namespace cleave::app

@@ -7,10 +7,10 @@
 #include <cmath>
 #include <cstdio>
 
-#include "config_schema/nearest_key.h"
+#include "config/nearest_key.h"
 #include "core/error.h"
 
-namespace cleave {
+namespace cleave::app {
 namespace {
 
 constexpr auto kNoLimit = std::numeric_limits<int64_t>::max();
@@ -110,7 +110,7 @@ CLI::Validator one_of(std::vector<std::string> words) {
 }
 
 std::string did_you_mean(const std::string& word, const std::vector<std::string>& known) {
-  const std::string near = nearest_word(word, known);
+  const std::string near = config::nearest_word(word, known);
   return near.empty() ? "" : fmt::format("; did you mean {}?", near);
 }
 
@@ -138,4 +138,4 @@ bool parse(CLI::App& app, Arguments arguments) {
   return true;
 }
 
-}  // namespace cleave
+}  // namespace cleave::app

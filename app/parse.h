@@ -8,7 +8,7 @@
 
 #include "app/commands.h"
 
-namespace cleave {
+namespace cleave::app {
 
 // Parses; long options may spell _ as -. Returns false when --help was asked for and printed. Throws
 // Error(usage): unknown options and words in the order typed, each with the nearest known one; otherwise the
@@ -24,4 +24,4 @@ CLI::Validator one_of(std::vector<std::string> words);
 // "; did you mean train?", or nothing.
 std::string did_you_mean(const std::string& word, const std::vector<std::string>& known);
 
-}  // namespace cleave
+}  // namespace cleave::app

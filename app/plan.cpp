@@ -10,14 +10,14 @@
 #include "core/error.h"
 #include "core/units.h"
 
-namespace cleave {
+namespace cleave::app {
 namespace {
 
 struct PlanOptions {
   std::string config, device, html;
   ModelOptions model;
   RankOptions limits;
-  AutoValues values;
+  config::AutoValues values;
   int64_t world = 1, vocab = 256, here = 0, per_node = 0;
   bool strict = false, json = false, simulate = false, suggest = false;
 };
@@ -30,7 +30,7 @@ bool parse_options(PlanOptions& o, const Arguments& arguments) {
       "Example: cleave plan --deepspeed_config ds_config.json --model gpt2-xl --seq_len 1024 --world_size 8",
       "plan");
   std::vector<std::string> devices;
-  for (const DeviceModel& m : device_models()) devices.emplace_back(m.name);
+  for (const plan::DeviceModel& m : plan::device_models()) devices.emplace_back(m.name);
   add_config_option(app, o.config, "the ds_config file", true);
   add_options(app, o.model);
   add_options(app, o.values);
@@ -80,7 +80,7 @@ void require_page_is_no_input(const PlanOptions& o) {
 }
 
 // A search over many ranks takes a while: says every few seconds how far it is.
-TryConfig announced(TryConfig plan) {
+plan::TryConfig announced(plan::TryConfig plan) {
   using Clock = std::chrono::steady_clock;
   return [plan = std::move(plan), tried = 0, said = Clock::now()](const std::string& text,
                                                                   bool every_rank) mutable {
@@ -93,16 +93,17 @@ TryConfig announced(TryConfig plan) {
   };
 }
 
-int print_suggestion(const Candidate& candidate, const MemoryLimits& limits, const DeviceModel& device,
-                     const Planner& planner) {
-  const std::optional<Suggestion> found = suggest(candidate, limits, device, announced(planner.candidates()));
+int print_suggestion(const plan::Candidate& candidate, const MemoryLimits& limits,
+                     const plan::DeviceModel& device, const Planner& planner) {
+  const std::optional<plan::Suggestion> found =
+      plan::suggest(candidate, limits, device, announced(planner.candidates()));
   require(found.has_value(), Exit::memory,
           "no layout of this model on {} ranks fits in {} of device memory; use more ranks, or a device with "
           "more",
           candidate.plan.mesh.size(), format_bytes(limits.device_bytes));
   std::fprintf(stderr, "%d layouts were planned, the best of %d that fit is below:\n%s%s", found->tried,
-               found->fitting, format_gain(candidate, *found, limits, device).c_str(),
-               format(predict(found->best.config, found->best.plan, device), device).c_str());
+               found->fitting, plan::format_gain(candidate, *found, limits, device).c_str(),
+               plan::format(plan::predict(found->best.config, found->best.plan, device), device).c_str());
   std::printf("%s\n", found->best.text.c_str());
   return 0;
 }
@@ -113,43 +114,47 @@ int run_plan(const Arguments& arguments) {
   PlanOptions o;
   if (!parse_options(o, arguments)) return 0;
   require_page_is_no_input(o);
-  const auto device = o.device.empty() ? std::nullopt : std::optional(device_model(o.device));
+  const auto device = o.device.empty() ? std::nullopt : std::optional(plan::device_model(o.device));
   MemoryLimits limits = memory_limits(o.limits);
   if (device && limits.device_bytes == MemoryLimits::kNone)
     limits.device_bytes = int64_t(device->memory_bytes);
 
-  const ModelConfig shape = config_of(o.model, o.vocab);
+  const model::ModelConfig shape = config_of(o.model, o.vocab);
   o.values.hidden_size = shape.width;
-  const ReadOptions options{.strict = o.strict,
-                            .world_size = o.world,
-                            .world_origin = "--world_size",
-                            .auto_values = o.values,
-                            .steps_may_be_open = true};
-  const ReadResult read = read_ds_config_file(o.config, options);
-  std::fputs(format(read.problems).c_str(), stderr);
+  const config::ReadOptions options{.strict = o.strict,
+                                    .world_size = o.world,
+                                    .world_origin = "--world_size",
+                                    .auto_values = o.values,
+                                    .steps_may_be_open = true};
+  const config::ReadResult read = config::read_ds_config_file(o.config, options);
+  std::fputs(config::format(read.problems).c_str(), stderr);
   require(read.ok(), Exit::usage, "{} was refused; there is no plan", o.config);
-  for (const Note& n : read.notes)
-    if (n.status == kNotKnown) std::fprintf(stderr, "note: %s: %s\n", n.path.c_str(), n.meaning.c_str());
+  for (const config::Note& n : read.notes)
+    if (n.status == config::kNotKnown)
+      std::fprintf(stderr, "note: %s: %s\n", n.path.c_str(), n.meaning.c_str());
   const int64_t per_node = o.per_node ? o.per_node : device ? device->per_node : 8;
   const Planner planner(shape, o.model, int(o.world), options, int(std::min(per_node, o.world)),
                         device ? Device::cuda(0) : Device());
-  const Candidate candidate = planner.plan(read.text, read.config);
+  const plan::Candidate candidate = planner.plan(read.text, read.config);
   if (o.suggest) return print_suggestion(candidate, limits, *device, planner);
 
-  const StepTime time = device ? predict(read.config, candidate.plan, *device) : StepTime{};
+  const plan::StepTime time = device ? plan::predict(read.config, candidate.plan, *device) : plan::StepTime{};
   if (o.json)
-    std::printf("%s\n", (device ? to_json(candidate.plan, time, *device) : to_json(candidate.plan)).c_str());
+    std::printf(
+        "%s\n",
+        (device ? plan::to_json(candidate.plan, time, *device) : plan::to_json(candidate.plan)).c_str());
   else
-    std::printf("%s\n%s", format(candidate.plan).c_str(), device ? format(time, *device).c_str() : "");
+    std::printf("%s\n%s", plan::format(candidate.plan).c_str(),
+                device ? plan::format(time, *device).c_str() : "");
   if (!o.html.empty()) {
     std::ofstream page(o.html);
-    page << to_html(candidate.plan);
+    page << plan::to_html(candidate.plan);
     page.close();
     require(bool(page), Exit::usage, "{} cannot be written; give a file in a folder that exists", o.html);
     std::fprintf(stderr, "wrote %s\n", o.html.c_str());
   }
   if (o.simulate) {
-    const CallProof proof = prove_calls(int(o.world), planner.maker(read.config));
+    const plan::CallProof proof = plan::prove_calls(int(o.world), planner.maker(read.config));
     std::fprintf(stderr, "simulated %d ranks: their %lld calls fit together\n", proof.ranks,
                  static_cast<long long>(proof.calls));
   }
@@ -158,4 +163,4 @@ int run_plan(const Arguments& arguments) {
   return 0;
 }
 
-}  // namespace cleave
+}  // namespace cleave::app

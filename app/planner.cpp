@@ -6,9 +6,9 @@
 #include "core/error.h"
 #include "core/units.h"
 
-namespace cleave {
+namespace cleave::app {
 
-Planner::Planner(ModelConfig shape, const ModelOptions& model, int world, ReadOptions options,
+Planner::Planner(model::ModelConfig shape, const ModelOptions& model, int world, config::ReadOptions options,
                  int ranks_per_node, Device device)
     : shape_(std::move(shape)),
       model_(model),
@@ -17,29 +17,30 @@ Planner::Planner(ModelConfig shape, const ModelOptions& model, int world, ReadOp
       options_(std::move(options)),
       device_(device) {}
 
-EngineMaker Planner::maker(const DsConfig& config) const {
-  return [this, &config](Communicator& ranks, EngineOptions options) {
+plan::EngineMaker Planner::maker(const config::DsConfig& config) const {
+  return [this, &config](comm::Communicator& ranks, runtime::EngineOptions options) {
     options.device = device_;
-    const ModelFactory cut = [&](const Axes& axes) {
-      return make_model(shape_, model_dtype(config), model_.seq_len, model_.model, axes);
+    const runtime::ModelFactory cut = [&](const model::Axes& axes) {
+      return model::make_model(shape_, runtime::model_dtype(config), model_.seq_len, model_.model, axes);
     };
-    return std::make_unique<Engine>(config, cut, ranks, options);
+    return std::make_unique<runtime::Engine>(config, cut, ranks, options);
   };
 }
 
-Candidate Planner::plan(const std::string& text, const DsConfig& config, PlanRanks ranks) const {
+plan::Candidate Planner::plan(const std::string& text, const config::DsConfig& config,
+                              plan::PlanRanks ranks) const {
   return {.text = text,
           .config = config,
-          .plan = plan_job(config, world_, maker(config), ranks, ranks_per_node_),
+          .plan = plan::plan_job(config, world_, maker(config), ranks, ranks_per_node_),
           .change = {}};
 }
 
-TryConfig Planner::candidates() const {
-  return [this](const std::string& text, bool every_rank) -> std::optional<Candidate> {
-    const ReadResult read = read_ds_config(text, "changed ds_config", options_);
+plan::TryConfig Planner::candidates() const {
+  return [this](const std::string& text, bool every_rank) -> std::optional<plan::Candidate> {
+    const config::ReadResult read = config::read_ds_config(text, "changed ds_config", options_);
     if (!read.ok()) return std::nullopt;
     try {
-      return plan(text, read.config, every_rank ? PlanRanks::all : PlanRanks::of_stages);
+      return plan(text, read.config, every_rank ? plan::PlanRanks::all : plan::PlanRanks::of_stages);
     } catch (const Error& e) {
       if (e.exit() == Exit::usage) return std::nullopt;  // the job cannot be laid out so
       throw;
@@ -47,13 +48,13 @@ TryConfig Planner::candidates() const {
   };
 }
 
-void Planner::require_fit(const Candidate& candidate, const MemoryLimits& limits) const {
+void Planner::require_fit(const plan::Candidate& candidate, const MemoryLimits& limits) const {
   try {
     candidate.plan.check_fits(limits);
   } catch (const Error& e) {
     if (e.exit() != Exit::memory) throw;
     fail(Exit::memory, "{}\n{}", e.what(),
-         format_changes(candidate, changes_that_fit(candidate, limits, candidates())));
+         plan::format_changes(candidate, plan::changes_that_fit(candidate, limits, candidates())));
   }
 }
 
@@ -107,9 +108,9 @@ AvailableMemory available_memory() {
   }
 }
 
-const RankPlan& plan_of_rank(const JobPlan& plan, int rank) {
-  const RankPlan* alike = nullptr;
-  for (const RankPlan& r : plan.ranks) {
+const plan::RankPlan& plan_of_rank(const plan::JobPlan& plan, int rank) {
+  const plan::RankPlan* alike = nullptr;
+  for (const plan::RankPlan& r : plan.ranks) {
     if (std::find(r.ranks.begin(), r.ranks.end(), rank) != r.ranks.end()) return r;
     if (!alike && r.place.pipe == plan.mesh.place(rank).pipe) alike = &r;
   }
@@ -117,7 +118,7 @@ const RankPlan& plan_of_rank(const JobPlan& plan, int rank) {
   return *alike;
 }
 
-void require_machine_fit(const JobPlan& plan, int first, int count, bool with_device) {
+void require_machine_fit(const plan::JobPlan& plan, int first, int count, bool with_device) {
   int64_t bytes = 0;
   for (int rank = first; rank < first + count; ++rank) {
     const MemoryTable& mine = plan_of_rank(plan, rank).memory;
@@ -133,4 +134,4 @@ void require_machine_fit(const JobPlan& plan, int first, int count, bool with_de
       count, plan.mesh.size(), format_bytes(bytes), format_bytes(there.bytes), there.source);
 }
 
-}  // namespace cleave
+}  // namespace cleave::app

@@ -6,28 +6,29 @@
 #include "app/options.h"
 #include "plan/search.h"
 
-namespace cleave {
+namespace cleave::app {
 
 class Planner {
  public:
   // Of ranks that compute on devices like this one, which need not be here.
-  Planner(ModelConfig shape, const ModelOptions& model, int world, ReadOptions options, int ranks_per_node,
-          Device device);
+  Planner(model::ModelConfig shape, const ModelOptions& model, int world, config::ReadOptions options,
+          int ranks_per_node, Device device);
 
   // The job of a configuration that was read.
-  Candidate plan(const std::string& text, const DsConfig& config, PlanRanks ranks = PlanRanks::all) const;
-  TryConfig candidates() const;
-  EngineMaker maker(const DsConfig& config) const;  // the configuration must outlive it
+  plan::Candidate plan(const std::string& text, const config::DsConfig& config,
+                       plan::PlanRanks ranks = plan::PlanRanks::all) const;
+  plan::TryConfig candidates() const;
+  plan::EngineMaker maker(const config::DsConfig& config) const;  // the configuration must outlive it
 
   // Error(memory) with the table of a rank that does not fit, and the changes of the configuration that would
   // make it fit.
-  void require_fit(const Candidate& candidate, const MemoryLimits& limits) const;
+  void require_fit(const plan::Candidate& candidate, const MemoryLimits& limits) const;
 
  private:
-  ModelConfig shape_;
+  model::ModelConfig shape_;
   ModelOptions model_;
   int world_, ranks_per_node_;
-  ReadOptions options_;
+  config::ReadOptions options_;
   Device device_;
 };
 
@@ -39,10 +40,10 @@ struct AvailableMemory {
 AvailableMemory available_memory();
 
 // What a rank takes; of one that was not tried, what those of its stage take.
-const RankPlan& plan_of_rank(const JobPlan& plan, int rank);
+const plan::RankPlan& plan_of_rank(const plan::JobPlan& plan, int rank);
 
 // Ranks [first, first + count) share this machine: Error(memory) when they need more than is available.
 // `with_device`: they compute on the CPU, where device memory is the machine's.
-void require_machine_fit(const JobPlan& plan, int first, int count, bool with_device);
+void require_machine_fit(const plan::JobPlan& plan, int first, int count, bool with_device);
 
-}  // namespace cleave
+}  // namespace cleave::app

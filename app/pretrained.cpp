@@ -10,30 +10,31 @@
 #include "runtime/pipeline_cut.h"
 #include "runtime/training_state.h"
 
-namespace cleave {
+namespace cleave::app {
 namespace fs = std::filesystem;
 namespace {
 
-DsConfig layout_of(const PretrainedOptions& o, const ModelConfig& model, const Job& job) {
-  DsConfig config;
+config::DsConfig layout_of(const PretrainedOptions& o, const model::ModelConfig& model,
+                           const launcher::Job& job) {
+  config::DsConfig config;
   if (o.config.empty()) {
     config.train_micro_batch_size_per_gpu = o.micro_batch;
     config.gradient_accumulation_steps = 1;
     config.train_batch_size = o.micro_batch * job.info().world;
     return config;
   }
-  AutoValues values = o.values;
+  config::AutoValues values = o.values;
   values.hidden_size = model.width;
   values.total_steps = 1;  // of a schedule that is not used
-  ReadOptions reading = job.read_options(o.strict, values);
+  config::ReadOptions reading = job.read_options(o.strict, values);
   reading.micro_batch_size = o.micro_batch;
-  const ReadResult read = job.read_config(o.config, reading);
-  if (job.first() && o.verbose) std::fputs(format(read.notes).c_str(), stderr);
+  const config::ReadResult read = job.read_config(o.config, reading);
+  if (job.first() && o.verbose) std::fputs(config::format(read.notes).c_str(), stderr);
   return read.config;
 }
 
 // One line on stderr, so that stdout has what was asked for only.
-void say_layout(const Engine& engine, const Job& job) {
+void say_layout(const runtime::Engine& engine, const launcher::Job& job) {
   const MeshShape& mesh = engine.mesh();
   const MemoryTable memory = engine.memory_planned();
   std::string axes;
@@ -79,15 +80,17 @@ void add_options(CLI::App& app, PretrainedOptions& o) {
   add_options(app, o.values);
 }
 
-ModelConfig Pretrained::read_checkpoint(const PretrainedOptions& o) {
-  const CheckpointReader reader(o.dir, o.tag);
-  ModelConfig model;
+model::ModelConfig Pretrained::read_checkpoint(const PretrainedOptions& o) {
+  const checkpoint::CheckpointReader reader(o.dir, o.tag);
+  model::ModelConfig model;
   try {
-    const auto client = nlohmann::json::parse(from_json(reader.state(), reader.path().string()).client);
+    const auto client =
+        nlohmann::json::parse(runtime::from_json(reader.state(), reader.path().string()).client);
     name_ = client.at("model"), seq_len_ = client.at("seq_len"), vocab_ = client.at("vocab");
     // Checkpoints of version 0.1 name a preset only.
-    model = client.contains("config") ? read_config_json(client["config"].dump(), reader.path().string())
-                                      : find_model("preset:" + name_);
+    model = client.contains("config")
+                ? model::read_config_json(client["config"].dump(), reader.path().string())
+                : model::find_model("preset:" + name_);
     bytes_ = client.at("tokenizer") == "byte";
     tokenizer_path_ = bytes_ ? "byte" : client.value("tokenizer_path", "");
     tokenizer_digest_ = client.value("tokenizer_digest", "");
@@ -101,11 +104,11 @@ ModelConfig Pretrained::read_checkpoint(const PretrainedOptions& o) {
   return model;
 }
 
-ModelConfig Pretrained::read_published(const PretrainedOptions& o) {
-  const ModelConfig model = published_config(o.dir);
+model::ModelConfig Pretrained::read_published(const PretrainedOptions& o) {
+  const model::ModelConfig model = published_config(o.dir);
   published_.emplace(o.dir, model);
   name_ = o.dir, seq_len_ = std::min<int64_t>(2048, model.positions), vocab_ = model.vocab;
-  tokenizer_path_ = tokenizer_file_in(o.dir);
+  tokenizer_path_ = text::tokenizer_file_in(o.dir);
   return model;
 }
 
@@ -119,7 +122,7 @@ void Pretrained::find_tokenizer(const PretrainedOptions& o, bool says) {
         path.empty() ? "does not say which tokenizer made them" : "its tokenizer " + path + " is not there");
     return;
   }
-  tokenizer_ = open_tokenizer(path);
+  tokenizer_ = text::open_tokenizer(path);
   require_tokenizer_fits(*tokenizer_, vocab_, "the checkpoint " + o.dir);
   bytes_ = path == "byte";
   const std::string digest = digest_of(*tokenizer_);
@@ -130,8 +133,8 @@ void Pretrained::find_tokenizer(const PretrainedOptions& o, bool says) {
   if (says) std::fprintf(stderr, "warning: %s\n", differs.c_str());
 }
 
-Pretrained::Pretrained(const PretrainedOptions& o, Job& job) {
-  require_one_meaning(o.dir);
+Pretrained::Pretrained(const PretrainedOptions& o, launcher::Job& job) {
+  model::require_one_meaning(o.dir);
   std::error_code error;
   require(
       !fs::exists(fs::path(o.dir) / "config.json", error) || is_published_model(o.dir) ||
@@ -140,20 +143,23 @@ Pretrained::Pretrained(const PretrainedOptions& o, Job& job) {
       "{} has a config.json and no weights (model.safetensors, pytorch_model.bin), and no checkpoints (it "
       "has no file 'latest')",
       o.dir);
-  ModelConfig model = is_published_model(o.dir) ? read_published(o) : read_checkpoint(o);
+  model::ModelConfig model = is_published_model(o.dir) ? read_published(o) : read_checkpoint(o);
   if (o.seq_len > 0) seq_len_ = o.seq_len;
   model.document_mask = o.document_mask;
   find_tokenizer(o, job.first());
-  const DsConfig config = layout_of(o, model, job);
-  check_kernels(model, job.device());
-  const int64_t texts = ceil_div(o.texts, mesh_shape(config, job.info().world).sharers());
-  engine_ = std::make_unique<Engine>(
-      config, [&](const Axes& axes) { return make_model(model, model_dtype(config), seq_len_, name_, axes); },
+  const config::DsConfig config = layout_of(o, model, job);
+  model::check_kernels(model, job.device());
+  const int64_t texts = ceil_div(o.texts, runtime::mesh_shape(config, job.info().world).sharers());
+  engine_ = std::make_unique<runtime::Engine>(
+      config,
+      [&](const model::Axes& axes) {
+        return model::make_model(model, runtime::model_dtype(config), seq_len_, name_, axes);
+      },
       job.connect(config),
-      EngineOptions{
+      runtime::EngineOptions{
           .limits = memory_limits(o.ranks), .device = job.device(), .inference = true, .texts = texts});
   if (published_)
-    engine_->load_weights([&](const Record& r) { published_->reader().read(r); });
+    engine_->load_weights([&](const checkpoint::Record& r) { published_->reader().read(r); });
   else
     engine_->load_checkpoint(o.dir, o.tag);
   if (!job.first() || o.quiet) return;
@@ -161,4 +167,4 @@ Pretrained::Pretrained(const PretrainedOptions& o, Job& job) {
   if (o.verbose) std::fputs(format(engine_->memory_planned()).c_str(), stderr);
 }
 
-}  // namespace cleave
+}  // namespace cleave::app

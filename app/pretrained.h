@@ -10,7 +10,7 @@
 #include "runtime/engine.h"
 #include "text/tokenizer.h"
 
-namespace cleave {
+namespace cleave::app {
 
 struct PretrainedOptions {
   std::string dir, tag = "latest", config;
@@ -21,7 +21,7 @@ struct PretrainedOptions {
   bool needs_tokenizer = false, document_mask = false;
   bool strict = false, verbose = false, quiet = false;
   RankOptions ranks;
-  AutoValues values;
+  config::AutoValues values;
 };
 
 void add_options(CLI::App& app, PretrainedOptions& options);
@@ -32,27 +32,27 @@ class Pretrained {
   // Error(usage) for a configuration that is refused or does not fit the ranks or the model, a tokenizer that
   // is larger than the model's vocabulary, or none where one is needed; Error(checkpoint), Error(memory),
   // Error(data).
-  Pretrained(const PretrainedOptions& options, Job& job);
+  Pretrained(const PretrainedOptions& options, launcher::Job& job);
 
-  Engine& engine() { return *engine_; }
+  runtime::Engine& engine() { return *engine_; }
   int64_t seq_len() const { return seq_len_; }
   int64_t vocab() const { return vocab_; }
   bool bytes() const { return bytes_; }  // tokens are bytes
   // Null where the model was trained on ids and nobody says which tokenizer made them.
-  const Tokenizer* tokenizer() const { return tokenizer_.get(); }
+  const text::Tokenizer* tokenizer() const { return tokenizer_.get(); }
 
  private:
-  ModelConfig read_checkpoint(const PretrainedOptions& options);
-  ModelConfig read_published(const PretrainedOptions& options);
+  model::ModelConfig read_checkpoint(const PretrainedOptions& options);
+  model::ModelConfig read_published(const PretrainedOptions& options);
   void find_tokenizer(const PretrainedOptions& options, bool says);
 
   std::string name_;                               // of the model
   std::string tokenizer_path_, tokenizer_digest_;  // that the checkpoint names; empty where it names none
-  std::unique_ptr<Tokenizer> tokenizer_;
+  std::unique_ptr<text::Tokenizer> tokenizer_;
   std::optional<PublishedModel> published_;  // none: a checkpoint
-  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<runtime::Engine> engine_;
   int64_t seq_len_ = 0, vocab_ = 0;
   bool bytes_ = false;
 };
 
-}  // namespace cleave
+}  // namespace cleave::app

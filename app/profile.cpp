@@ -7,15 +7,15 @@
 #include "core/units.h"
 #include "pipeline/partition.h"
 
-namespace cleave {
+namespace cleave::app {
 namespace {
 
-CommsLogOptions log_options(const CommsLoggerConfig& c) {
+monitor::CommsLogOptions log_options(const config::CommsLoggerConfig& c) {
   return {.ops = c.prof_all ? std::vector<std::string>{} : c.prof_ops, .with_groups = c.debug};
 }
 
 // prof_all false with an empty list asks for no collective at all.
-bool logs(const CommsLoggerConfig& c) { return c.enabled && (c.prof_all || !c.prof_ops.empty()); }
+bool logs(const config::CommsLoggerConfig& c) { return c.enabled && (c.prof_all || !c.prof_ops.empty()); }
 
 // A table without its last line break.
 std::string block(std::string text) {
@@ -25,11 +25,11 @@ std::string block(std::string text) {
 
 }  // namespace
 
-bool Profile::wanted(const DsConfig& c) {
+bool Profile::wanted(const config::DsConfig& c) {
   return c.wall_clock_breakdown || c.flops_profiler.enabled || logs(c.comms_logger);
 }
 
-Profile::Profile(const DsConfig& config, Trace* trace, Communicator& world, Say say)
+Profile::Profile(const config::DsConfig& config, Trace* trace, comm::Communicator& world, Say say)
     : config_(config),
       trace_(trace),
       world_(world),
@@ -40,15 +40,15 @@ Profile::~Profile() {
   if (trace_) trace_->listen({});
 }
 
-void Profile::start(const Engine& engine, const ReadResult& config) {
+void Profile::start(const runtime::Engine& engine, const config::ReadResult& config) {
   if (!config_.dump_state) return;
-  say_("every effective value:\n" + block(format(config.notes)));
+  say_("every effective value:\n" + block(config::format(config.notes)));
   say_(block(engine.describe_units()));
 }
 
-void Profile::begin_step(const Engine& engine) {
+void Profile::begin_step(const runtime::Engine& engine) {
   if (!wanted(config_)) return;
-  const FlopsProfilerConfig& flops = config_.flops_profiler;
+  const config::FlopsProfilerConfig& flops = config_.flops_profiler;
   layers_.reset();
   if (flops.enabled && engine.step() == flops.profile_step) layers_.emplace(engine.layer_costs().size() - 1);
   if (config_.wall_clock_breakdown || logs(config_.comms_logger) || layers_)
@@ -64,14 +64,14 @@ void Profile::see(const TraceEvent& event) {
     say_(comms_.line_of(event));
 }
 
-std::optional<PhaseTimes> Profile::end_step(const Engine& engine, double seconds) {
-  const PhaseTimes times = times_.take();
+std::optional<monitor::PhaseTimes> Profile::end_step(const runtime::Engine& engine, double seconds) {
+  const monitor::PhaseTimes times = times_.take();
   if (layers_) tell_layers(engine, seconds);
   const bool due = config_.steps_per_print > 0 && engine.step() % config_.steps_per_print == 0;
   if (config_.memory_breakdown && (due || first_)) tell_memory(engine);
   first_ = false;
   if (!config_.wall_clock_breakdown) return {};
-  for (int p = 0; p < kPhases; ++p) total_[size_t(p)] += times[size_t(p)];
+  for (int p = 0; p < monitor::kPhases; ++p) total_[size_t(p)] += times[size_t(p)];
   total_ms_ += seconds * 1e3, ++steps_;
   if (due) tell_times();
   return times;
@@ -85,7 +85,7 @@ void Profile::end() {
 }
 
 void Profile::tell_times() {
-  constexpr int kColumns = kPhases + 1;
+  constexpr int kColumns = monitor::kPhases + 1;
   std::vector<double> mine(total_.begin(), total_.end()), all(size_t(kColumns) * size_t(world_.size()));
   mine.push_back(total_ms_);
   Stream stream;
@@ -93,17 +93,17 @@ void Profile::tell_times() {
                     Tensor(mine.data(), DType::fp64, {kColumns}, MemoryKind::host), stream,
                     {.what = "times of phases"});
   std::vector<double> step_ms;
-  std::vector<PhaseTimes> totals;
+  std::vector<monitor::PhaseTimes> totals;
   for (int r = 0; r < world_.size(); ++r) {
     const double* row = &all[size_t(r) * size_t(kColumns)];
-    std::copy(row, row + kPhases, totals.emplace_back().begin());
-    step_ms.push_back(row[kPhases]);
+    std::copy(row, row + monitor::kPhases, totals.emplace_back().begin());
+    step_ms.push_back(row[monitor::kPhases]);
   }
-  say_(format_times(step_ms, totals, steps_));
+  say_(monitor::format_times(step_ms, totals, steps_));
   total_ = {}, total_ms_ = 0, steps_ = 0;
 }
 
-void Profile::tell_memory(const Engine& engine) {
+void Profile::tell_memory(const runtime::Engine& engine) {
   const MemoryTable now = engine.memory_live(), peak = engine.memory_peak();
   const ProcessMemory process = process_memory();
   say_(fmt::format(
@@ -114,8 +114,8 @@ void Profile::tell_memory(const Engine& engine) {
 }
 
 // Layers that several ranks hold are shown with the mean of their times.
-void Profile::tell_layers(const Engine& engine, double seconds) {
-  const std::vector<LayerCost>& costs = engine.layer_costs();
+void Profile::tell_layers(const runtime::Engine& engine, double seconds) {
+  const std::vector<pipeline::LayerCost>& costs = engine.layer_costs();
   std::vector<double> sums = layers_->ms();  // then whether this rank has the layer
   for (size_t l = 0; l < costs.size(); ++l) sums.push_back(sums[2 * l] + sums[2 * l + 1] > 0 ? 1 : 0);
   Stream stream;
@@ -124,7 +124,7 @@ void Profile::tell_layers(const Engine& engine, double seconds) {
   const MeshShape& mesh = engine.mesh();
   const double micros = double(config_.gradient_accumulation_steps),
                cut = double(mesh.tensor * mesh.sequence);
-  std::vector<LayerRow> rows;
+  std::vector<monitor::LayerRow> rows;
   double flops = 0;
   for (size_t l = 0; l < costs.size(); ++l) {
     const double holders = std::max(1.0, sums[2 * costs.size() + l]);
@@ -145,8 +145,8 @@ void Profile::tell_layers(const Engine& engine, double seconds) {
       fmt::format(
           "arithmetic of the step: {:.3f} TFLOP on all ranks, {:.3f} TFLOP/s a rank; {:.2f} samples/s",
           flops / 1e12, flops / 1e12 / seconds / world_.size(), double(config_.train_batch_size) / seconds)};
-  const FlopsProfilerConfig& c = config_.flops_profiler;
-  const std::string text = format_profile(
+  const config::FlopsProfilerConfig& c = config_.flops_profiler;
+  const std::string text = monitor::format_profile(
       rows, facts, seconds * 1e3, {.layers = c.detailed && c.module_depth != 0, .top = int(c.top_modules)});
   if (c.output_file.empty()) return say_(block(text));
   if (world_.rank() != 0) return;
@@ -158,4 +158,4 @@ void Profile::tell_layers(const Engine& engine, double seconds) {
                      c.output_file, block(text)));
 }
 
-}  // namespace cleave
+}  // namespace cleave::app

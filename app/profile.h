@@ -8,38 +8,38 @@
 #include <optional>
 #include <string>
 
-#include "config_schema/read_config.h"
+#include "config/read_config.h"
 #include "monitor/comms_log.h"
 #include "monitor/layer_profile.h"
 #include "monitor/step_times.h"
 #include "runtime/engine.h"
 
-namespace cleave {
+namespace cleave::app {
 
 class Profile {
  public:
   using Say = std::function<void(const std::string& line)>;  // of the first rank; others say nothing
 
   // Whether the configuration asks for anything that needs a trace.
-  static bool wanted(const DsConfig& config);
+  static bool wanted(const config::DsConfig& config);
 
   // `trace` is the engine's, null where none is wanted; both it and `world` outlive the profile. On every
   // rank.
-  Profile(const DsConfig& config, Trace* trace, Communicator& world, Say say);
+  Profile(const config::DsConfig& config, Trace* trace, comm::Communicator& world, Say say);
   ~Profile();
   Profile(const Profile&) = delete;
   Profile& operator=(const Profile&) = delete;
 
   // dump_state: every effective value, and what each unit takes where.
-  void start(const Engine& engine, const ReadResult& config);
+  void start(const runtime::Engine& engine, const config::ReadResult& config);
 
   // Around each train_batch; end_step is collective. Returns the step's times on this rank where
   // wall_clock_breakdown asks for them.
-  void begin_step(const Engine& engine);
-  std::optional<PhaseTimes> end_step(const Engine& engine, double seconds);
+  void begin_step(const runtime::Engine& engine);
+  std::optional<monitor::PhaseTimes> end_step(const runtime::Engine& engine, double seconds);
   // Time that the host spends for the next step to be ended: waiting for data, saving.
   template <class Work>
-  auto timed(Phase phase, const Work& work) {
+  auto timed(monitor::Phase phase, const Work& work) {
     const auto begin = std::chrono::steady_clock::now();
     const Timer timer{times_, phase, begin};
     return work();
@@ -50,8 +50,8 @@ class Profile {
 
  private:
   struct Timer {
-    StepTimes& times;
-    Phase phase;
+    monitor::StepTimes& times;
+    monitor::Phase phase;
     std::chrono::steady_clock::time_point begin;
     ~Timer() {
       const std::chrono::duration<double, std::milli> ms = std::chrono::steady_clock::now() - begin;
@@ -60,20 +60,20 @@ class Profile {
   };
   void see(const TraceEvent& event);
   void tell_times();
-  void tell_memory(const Engine& engine);
-  void tell_layers(const Engine& engine, double seconds);
+  void tell_memory(const runtime::Engine& engine);
+  void tell_layers(const runtime::Engine& engine, double seconds);
 
-  const DsConfig& config_;
+  const config::DsConfig& config_;
   Trace* trace_;
-  Communicator& world_;
+  comm::Communicator& world_;
   Say say_;
-  StepTimes times_;
-  PhaseTimes total_{};  // of steps that were not told yet
+  monitor::StepTimes times_;
+  monitor::PhaseTimes total_{};  // of steps that were not told yet
   double total_ms_ = 0;
   int64_t steps_ = 0;
   bool first_ = true;
-  CommsLog comms_;
-  std::optional<LayerTimes> layers_;  // of the step that is profiled
+  monitor::CommsLog comms_;
+  std::optional<monitor::LayerTimes> layers_;  // of the step that is profiled
 };
 
-}  // namespace cleave
+}  // namespace cleave::app

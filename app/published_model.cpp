@@ -12,17 +12,17 @@
 #include "runtime/training_state.h"
 #include "runtime/weight_names.h"
 
-namespace cleave {
+namespace cleave::app {
 namespace fs = std::filesystem;
 using nlohmann::json;
 namespace {
 
 constexpr const char* kGeneration = "generation_config.json";
 
-ModelConfig config_in(const CheckpointReader& reader) {
+model::ModelConfig config_in(const checkpoint::CheckpointReader& reader) {
   try {
-    const json client = json::parse(from_json(reader.state(), reader.path().string()).client);
-    ModelConfig config = read_config_json(client.at("config").dump(), reader.path().string());
+    const json client = json::parse(runtime::from_json(reader.state(), reader.path().string()).client);
+    model::ModelConfig config = model::read_config_json(client.at("config").dump(), reader.path().string());
     config.vocab = client.at("vocab");
     return config;
   } catch (const json::exception&) {
@@ -32,12 +32,12 @@ ModelConfig config_in(const CheckpointReader& reader) {
 }
 
 // What the published file said of the same model, token ids for example, and else what this program knows.
-json config_json_of(const ModelConfig& config, const fs::path& kept, DType type) {
-  json out = json::parse(to_config_json(config));
+json config_json_of(const model::ModelConfig& config, const fs::path& kept, DType type) {
+  json out = json::parse(model::to_config_json(config));
   std::error_code error;
   if (fs::exists(kept, error)) try {
       const std::string text = InputFile(kept.string(), Exit::checkpoint).text();
-      if (read_config_json(text, kept.string()) == config) out = json::parse(text);
+      if (model::read_config_json(text, kept.string()) == config) out = json::parse(text);
     } catch (const Error&) {  // it says nothing that is needed
     }
   constexpr std::pair<DType, const char*> types[] = {
@@ -57,19 +57,19 @@ void write_config(const fs::path& path, const json& config) {
 }
 
 // Every parameter is there in the shape that the config wants, before anything is written.
-void require_all(const CheckpointReader& reader, const WeightNames& names) {
-  for (const WeightName& w : names.tensors)
+void require_all(const checkpoint::CheckpointReader& reader, const checkpoint::WeightNames& names) {
+  for (const checkpoint::WeightName& w : names.tensors)
     require(reader.shape("master", w.tensor) == w.shape, Exit::checkpoint,
             "{} has no weights of {} in the shape of its model", reader.path().string(), w.tensor);
 }
 
 }  // namespace
 
-PublishedModel::PublishedModel(const fs::path& folder, const ModelConfig& config)
-    : files_(folder), names_(weight_names(config, files_)), reader_(files_, names_) {}
+PublishedModel::PublishedModel(const fs::path& folder, const model::ModelConfig& config)
+    : files_(folder), names_(runtime::weight_names(config, files_)), reader_(files_, names_) {}
 
-PublishedModel::PublishedModel(std::unique_ptr<TensorFile> file, const ModelConfig& config)
-    : files_(std::move(file)), names_(weight_names(config, files_)), reader_(files_, names_) {}
+PublishedModel::PublishedModel(std::unique_ptr<checkpoint::TensorFile> file, const model::ModelConfig& config)
+    : files_(std::move(file)), names_(runtime::weight_names(config, files_)), reader_(files_, names_) {}
 
 std::string PublishedModel::describe() const {
   return fmt::format("{} ({} tensors in {} file{}, {})", folder().string(), names_.tensors.size(),
@@ -79,13 +79,13 @@ std::string PublishedModel::describe() const {
 bool is_published_model(const fs::path& folder) {
   std::error_code error;
   return fs::exists(folder / "config.json", error) && !fs::exists(folder / "latest", error) &&
-         !weights_in(folder).empty();
+         !checkpoint::weights_in(folder).empty();
 }
 
 fs::path folder_of_weights(const std::string& model) {
   std::error_code error;
-  if (is_preset(model) || !fs::is_directory(model, error)) return {};
-  require(!weights_in(model).empty(), Exit::usage,
+  if (model::is_preset(model) || !fs::is_directory(model, error)) return {};
+  require(!checkpoint::weights_in(model).empty(), Exit::usage,
           "--model {} has a config.json and no weights (model.safetensors, pytorch_model.bin); copy them "
           "there, or give --init random to begin with random ones",
           model);
@@ -95,14 +95,17 @@ fs::path folder_of_weights(const std::string& model) {
 std::string describe_random(const std::string& model, uint64_t seed) {
   std::error_code error;
   const fs::path beside = fs::absolute(model, error).parent_path();
-  const bool others = !is_preset(model) && fs::is_regular_file(model, error) && !weights_in(beside).empty();
+  const bool others = !model::is_preset(model) && fs::is_regular_file(model, error) &&
+                      !checkpoint::weights_in(beside).empty();
   return fmt::format("random, seed {}{}", seed,
                      others ? fmt::format(" (those beside {} are not read; --model {} begins with them)",
                                           model, beside.string())
                             : "");
 }
 
-ModelConfig published_config(const fs::path& folder) { return find_model((folder / "config.json").string()); }
+model::ModelConfig published_config(const fs::path& folder) {
+  return model::find_model((folder / "config.json").string());
+}
 
 void keep_model_files(const fs::path& published, const fs::path& folder) {
   for (const char* name : kTokenizerFiles) keep_file(published / name, folder / name);
@@ -119,10 +122,10 @@ void require_free(const fs::path& target) {
 }
 
 std::string export_checkpoint(const fs::path& folder, const std::string& tag, const fs::path& target,
-                              const WeightFormat& format) {
-  const CheckpointReader reader(folder, tag);
-  const ModelConfig config = config_in(reader);
-  const WeightNames names = weight_names(config);
+                              const checkpoint::WeightFormat& format) {
+  const checkpoint::CheckpointReader reader(folder, tag);
+  const model::ModelConfig config = config_in(reader);
+  const checkpoint::WeightNames names = runtime::weight_names(config);
   require_all(reader, names);
   const fs::path whole = fs::absolute(target).lexically_normal();
   const fs::path last = whole.has_filename() ? whole : whole.parent_path();
@@ -135,10 +138,10 @@ std::string export_checkpoint(const fs::path& folder, const std::string& tag, co
     for (const char* name : kTokenizerFiles) keep_file(folder / name, temporary / name);
     keep_file(folder / kGeneration, temporary / kGeneration);
     json described = config_json_of(config, folder / kKeptConfig, format.dtype);
-    if (!tokenizer_file_in(folder.string()).empty() || !fs::exists(folder / kKeptConfig))
+    if (!text::tokenizer_file_in(folder.string()).empty() || !fs::exists(folder / kKeptConfig))
       name_special_tokens(temporary, described);
     write_config(temporary / "config.json", described);
-    write_weights(temporary, names, format, [&](const Record& r) { reader.read(r); });
+    checkpoint::write_weights(temporary, names, format, [&](const checkpoint::Record& r) { reader.read(r); });
     fs::remove_all(last, error);
     fs::rename(temporary, last, error);
     require(!error, Exit::checkpoint, "cannot rename {} to {}: {}", temporary.string(), last.string(),
@@ -148,10 +151,10 @@ std::string export_checkpoint(const fs::path& folder, const std::string& tag, co
     throw;
   }
   int64_t numel = 0;
-  for (const WeightName& w : names.tensors) numel += numel_of(w.shape);
+  for (const checkpoint::WeightName& w : names.tensors) numel += checkpoint::numel_of(w.shape);
   return fmt::format("{}: {} parameters of {} in {}, {}", target.string(), format_count(numel),
                      reader.path().string(), name_of(format.dtype),
                      format_bytes(numel * size_of(format.dtype)));
 }
 
-}  // namespace cleave
+}  // namespace cleave::app

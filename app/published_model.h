@@ -9,27 +9,27 @@
 #include "checkpoint/weight_writer.h"
 #include "model/transformer.h"
 
-namespace cleave {
+namespace cleave::app {
 
 // Weights of a folder that belong to a config.
 class PublishedModel {
  public:
   // Error(checkpoint) for weights that are not all there, or not those of the config; nothing but headers is
   // read.
-  PublishedModel(const std::filesystem::path& folder, const ModelConfig& config);
+  PublishedModel(const std::filesystem::path& folder, const model::ModelConfig& config);
   // The same of one file that is open.
-  PublishedModel(std::unique_ptr<TensorFile> file, const ModelConfig& config);
+  PublishedModel(std::unique_ptr<checkpoint::TensorFile> file, const model::ModelConfig& config);
 
   const std::filesystem::path& folder() const { return files_.folder(); }
-  const WeightNames& names() const { return names_; }
-  const WeightReader& reader() const { return reader_; }
+  const checkpoint::WeightNames& names() const { return names_; }
+  const checkpoint::WeightReader& reader() const { return reader_; }
   // "/models/llama (291 tensors in 4 files, bf16)"
   std::string describe() const;
 
  private:
-  WeightFiles files_;
-  WeightNames names_;
-  WeightReader reader_;
+  checkpoint::WeightFiles files_;
+  checkpoint::WeightNames names_;
+  checkpoint::WeightReader reader_;
 };
 
 // Whether the folder is a published model, with its weights, and no folder of checkpoints.
@@ -40,7 +40,7 @@ std::filesystem::path folder_of_weights(const std::string& model);
 // What a line says of weights that are drawn: the seed, and that those beside a config.json are not read.
 std::string describe_random(const std::string& model, uint64_t seed);
 // The model of its config.json. Error(usage).
-ModelConfig published_config(const std::filesystem::path& folder);
+model::ModelConfig published_config(const std::filesystem::path& folder);
 
 // Copies what belongs to a published model beside its weights, as far as it is there: the tokenizer's files,
 // generation_config.json, and config.json under a name of its own, so that no folder of checkpoints looks
@@ -54,6 +54,6 @@ void require_free(const std::filesystem::path& target);
 // left. Made under another name and renamed when it is whole, in the place of what was there; at most pieces
 // of tensors are in memory. Returns a line that says what was written. Error(checkpoint) otherwise.
 std::string export_checkpoint(const std::filesystem::path& folder, const std::string& tag,
-                              const std::filesystem::path& target, const WeightFormat& format);
+                              const std::filesystem::path& target, const checkpoint::WeightFormat& format);
 
-}  // namespace cleave
+}  // namespace cleave::app

@@ -16,7 +16,7 @@
 #include "monitor/tensorboard.h"
 #include "plan/memory_json.h"
 
-namespace cleave {
+namespace cleave::app {
 namespace {
 
 using nlohmann::json;
@@ -29,52 +29,52 @@ int columns_of_terminal() {
 }  // namespace
 
 struct Report::Sinks {
-  Sinks(const TrainOptions& o, const ReadResult& c) : options(o), config(c) {}
+  Sinks(const TrainOptions& o, const config::ReadResult& c) : options(o), config(c) {}
 
   const TrainOptions& options;
-  const ReadResult& config;
-  std::optional<Progress> progress;
-  std::optional<MetricsFile> metrics;
-  std::optional<TensorBoard> tensorboard;
-  std::optional<CsvMonitor> csv;
-  CommBytes sent;
+  const config::ReadResult& config;
+  std::optional<monitor::Progress> progress;
+  std::optional<monitor::MetricsFile> metrics;
+  std::optional<monitor::TensorBoard> tensorboard;
+  std::optional<monitor::CsvMonitor> csv;
+  comm::CommBytes sent;
   int ranks = 1;
   double peak = 0;
   int64_t first_step = 0;
 };
 
-Report::Report(bool first, const TrainOptions& options, const ReadResult& config) {
+Report::Report(bool first, const TrainOptions& options, const config::ReadResult& config) {
   if (!first) return;
   sinks_ = std::make_unique<Sinks>(options, config);
-  const TensorBoardConfig& board = config.config.tensorboard;
+  const config::TensorBoardConfig& board = config.config.tensorboard;
   if (board.enabled) {
     const std::string base = board.output_path.empty() ? "./runs" : board.output_path;
     sinks_->tensorboard.emplace((std::filesystem::path(base) / board.job_name).string());
   }
-  const CsvConfig& csv = config.config.csv_monitor;
+  const config::CsvConfig& csv = config.config.csv_monitor;
   if (csv.enabled) sinks_->csv.emplace(csv.output_path, csv.job_name);
 }
 
 Report::~Report() = default;
 
-void Report::start(const Engine& engine, int ranks, const std::string& transport,
+void Report::start(const runtime::Engine& engine, int ranks, const std::string& transport,
                    const std::string& threads) {
   if (!sinks_) return;
   Sinks& s = *sinks_;
   s.ranks = ranks, s.sent = engine.comm_bytes(), s.first_step = engine.step();
   s.peak = matmul_flops_per_s(engine.device(), engine.model().dtype);
   const bool terminal = isatty(STDOUT_FILENO) != 0;
-  s.progress.emplace(ProgressOptions{.out = stdout,
-                                     .total = s.options.steps,
-                                     .done = engine.step(),
-                                     .steps_per_epoch = s.options.epoch.steps,
-                                     .is_terminal = terminal,
-                                     .columns = columns_of_terminal()});
+  s.progress.emplace(monitor::ProgressOptions{.out = stdout,
+                                              .total = s.options.steps,
+                                              .done = engine.step(),
+                                              .steps_per_epoch = s.options.epoch.steps,
+                                              .is_terminal = terminal,
+                                              .columns = columns_of_terminal()});
   for (const std::string& about : start_lines(engine, transport, threads, s.options, s.config)) line(about);
   if (s.options.metrics.empty()) return;
   s.metrics.emplace(s.options.metrics, engine.step() > 0);
   json resolved = json::object();
-  for (const Note& n : s.config.notes)
+  for (const config::Note& n : s.config.notes)
     if (!n.path.empty())
       resolved[n.key.empty() ? n.path : n.key] = json::accept(n.value) ? json::parse(n.value) : json(n.value);
   s.metrics->start(json{{"config", resolved},
@@ -92,32 +92,33 @@ void Report::start(const Engine& engine, int ranks, const std::string& transport
                         {"steps", s.options.steps},
                         {"steps_per_epoch", s.options.epoch.steps},
                         {"samples_per_epoch", s.options.epoch.samples},
-                        {"memory_planned", as_json(engine.memory_planned())}}
+                        {"memory_planned", plan::as_json(engine.memory_planned())}}
                        .dump());
 }
 
-void Report::step(const Engine& engine, const StepResult& r, double seconds,
-                  const std::optional<PhaseTimes>& times) {
+void Report::step(const runtime::Engine& engine, const runtime::StepResult& r, double seconds,
+                  const std::optional<monitor::PhaseTimes>& times) {
   if (!sinks_) return;
   Sinks& s = *sinks_;
-  const DsConfig& c = engine.config();
-  StepMetrics m{.step = r.step,
-                .epoch = s.options.epoch.epochs(r.step),
-                .loss = r.loss,
-                .lr = r.lr,
-                .grad_norm = r.grad_norm,
-                .loss_scale = r.loss_scale,
-                .skipped = r.skipped,
-                .skipped_total = r.skipped_total};
+  const config::DsConfig& c = engine.config();
+  monitor::StepMetrics m{.step = r.step,
+                         .epoch = s.options.epoch.epochs(r.step),
+                         .loss = r.loss,
+                         .lr = r.lr,
+                         .grad_norm = r.grad_norm,
+                         .loss_scale = r.loss_scale,
+                         .skipped = r.skipped,
+                         .skipped_total = r.skipped_total};
   m.tokens = c.train_batch_size * engine.model().rows_per_sample * engine.model().parts;
   m.tokens_per_s = double(m.tokens) / seconds, m.step_ms = seconds * 1e3;
   m.mfu = double(c.train_batch_size) * engine.model().flops_per_sample / (seconds * s.peak * s.ranks);
-  const CommBytes sent = engine.comm_bytes();
-  for (int i = 0; i < kCollectives; ++i)
-    if (const int64_t bytes = sent[Collective(i)] - s.sent[Collective(i)])
-      m.comm_bytes[std::string(name_of(Collective(i)))] = bytes;
+  const comm::CommBytes sent = engine.comm_bytes();
+  for (int i = 0; i < comm::kCollectives; ++i)
+    if (const int64_t bytes = sent[comm::Collective(i)] - s.sent[comm::Collective(i)])
+      m.comm_bytes[std::string(comm::name_of(comm::Collective(i)))] = bytes;
   s.sent = sent;
-  for (int p = 0; times && p < kPhases; ++p) m.times_ms[std::string(name_of(Phase(p)))] = (*times)[size_t(p)];
+  for (int p = 0; times && p < monitor::kPhases; ++p)
+    m.times_ms[std::string(monitor::name_of(monitor::Phase(p)))] = (*times)[size_t(p)];
   if (r.skipped)
     line(fmt::format("step {}: gradients overflow at loss scale {}; skipped ({} so far)", r.step,
                      r.loss_scale, r.skipped_total));
@@ -125,11 +126,12 @@ void Report::step(const Engine& engine, const StepResult& r, double seconds,
   if (c.steps_per_print > 0 && r.step % c.steps_per_print == 0)
     line(fmt::format("step={}, skipped={}, lr=[{:g}], loss={:.6g}", r.step, r.skipped_total, r.lr, r.loss));
   if (s.metrics) {
-    if (const Choices::Map made = Choices::of_process().take_new(); !made.empty()) s.metrics->choices(made);
+    if (const kernels::Choices::Map made = kernels::Choices::of_process().take_new(); !made.empty())
+      s.metrics->choices(made);
     s.metrics->step(m);
   }
   if (!s.tensorboard && !s.csv) return;
-  for (const Scalar& scalar : scalars_of(m)) {
+  for (const monitor::Scalar& scalar : monitor::scalars_of(m)) {
     if (s.tensorboard) s.tensorboard->scalar(scalar.tag, scalar.value, r.step * c.train_batch_size);
     if (s.csv) s.csv->scalar(scalar.tag, scalar.value, r.step * c.train_batch_size);
   }
@@ -137,7 +139,7 @@ void Report::step(const Engine& engine, const StepResult& r, double seconds,
 
 void Report::evaluation(int64_t step, const std::string& data, double loss) {
   if (!sinks_) return;
-  const EvaluationMetrics m{
+  const monitor::EvaluationMetrics m{
       .step = step, .epoch = sinks_->options.epoch.epochs(step), .data = data, .loss = loss};
   line(fmt::format("step {}: validation loss {}{:.6g}, perplexity {:.6g}", step,
                    data.empty() ? "" : "of " + data + " ", loss, m.perplexity()));
@@ -158,12 +160,12 @@ void Report::line(const std::string& text) {
   }
 }
 
-void Report::end(const Engine& engine) {
+void Report::end(const runtime::Engine& engine) {
   if (!sinks_) return;
   if (sinks_->progress) sinks_->progress->finish();
   if (sinks_->metrics)
     sinks_->metrics->end(
-        json{{"step", engine.step()}, {"memory_peak", as_json(engine.memory_peak())}}.dump());
+        json{{"step", engine.step()}, {"memory_peak", plan::as_json(engine.memory_peak())}}.dump());
 }
 
-}  // namespace cleave
+}  // namespace cleave::app

@@ -7,28 +7,29 @@
 #include <string>
 
 #include "app/train_options.h"
-#include "config_schema/read_config.h"
+#include "config/read_config.h"
 #include "monitor/step_times.h"
 #include "runtime/engine.h"
 
-namespace cleave {
+namespace cleave::app {
 
 class Report {
  public:
-  Report(bool first, const TrainOptions& options, const ReadResult& config);
+  Report(bool first, const TrainOptions& options, const config::ReadResult& config);
   ~Report();
 
-  void start(const Engine& engine, int ranks, const std::string& transport, const std::string& threads);
-  void step(const Engine& engine, const StepResult& result, double seconds,
-            const std::optional<PhaseTimes>& times);
+  void start(const runtime::Engine& engine, int ranks, const std::string& transport,
+             const std::string& threads);
+  void step(const runtime::Engine& engine, const runtime::StepResult& result, double seconds,
+            const std::optional<monitor::PhaseTimes>& times);
   // `data`: the name of what was evaluated; may be empty.
   void evaluation(int64_t step, const std::string& data, double loss);
   void line(const std::string& text);
-  void end(const Engine& engine);
+  void end(const runtime::Engine& engine);
 
  private:
   struct Sinks;
   std::unique_ptr<Sinks> sinks_;
 };
 
-}  // namespace cleave
+}  // namespace cleave::app

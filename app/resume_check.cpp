@@ -6,9 +6,9 @@
 
 #include "app/run_facts.h"
 #include "checkpoint/checksum.h"
-#include "config_schema/ds_config.h"
+#include "config/ds_config.h"
 
-namespace cleave {
+namespace cleave::app {
 namespace {
 
 using nlohmann::json;
@@ -18,7 +18,7 @@ uint64_t checksums_of(const Batch& batch, int64_t samples) {
   uint64_t sum = 0;
   const int64_t length = batch.targets.numel() / samples;
   for (int64_t s = 0; s < samples; ++s) {
-    Checksum one;
+    checkpoint::Checksum one;
     for (const Tensor& t : {batch.input, batch.targets, batch.documents})
       if (t.defined()) one.add(t.as<int32_t>() + s * length, length * int64_t(sizeof(int32_t)));
     sum += one.value();
@@ -26,8 +26,8 @@ uint64_t checksums_of(const Batch& batch, int64_t samples) {
   return sum;
 }
 
-std::string type_of(const DsConfig& c) {
-  return c.precision == Precision::fp32 && c.tf32 ? "tf32" : std::string(name_of(c.precision));
+std::string type_of(const config::DsConfig& c) {
+  return c.precision == config::Precision::fp32 && c.tf32 ? "tf32" : std::string(name_of(c.precision));
 }
 
 json without(json facts, std::initializer_list<const char*> keys) {
@@ -37,8 +37,9 @@ json without(json facts, std::initializer_list<const char*> keys) {
 
 }  // namespace
 
-std::optional<FirstLoss> FirstLoss::of_next_step(Engine& engine, TokenBatches& batches, Job& job) {
-  const DsConfig& c = engine.config();
+std::optional<FirstLoss> FirstLoss::of_next_step(runtime::Engine& engine, data::TokenBatches& batches,
+                                                 launcher::Job& job) {
+  const config::DsConfig& c = engine.config();
   const int64_t step = engine.step();
   uint64_t samples = 0;
   bool readable = true;
@@ -119,4 +120,4 @@ std::string difference(const FirstLoss& saved, const FirstLoss& now, const json&
       losses);
 }
 
-}  // namespace cleave
+}  // namespace cleave::app

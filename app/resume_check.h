@@ -9,7 +9,7 @@
 #include "launcher/job.h"
 #include "runtime/engine.h"
 
-namespace cleave {
+namespace cleave::app {
 
 struct FirstLoss {
   double loss = 0;       // mean over the targets of the step's whole batch, without dropout
@@ -19,7 +19,8 @@ struct FirstLoss {
 
   // Of the engine's next step; nothing where a rank cannot read its data, and where the loss is not finite.
   // Collective; changes nothing of the training.
-  static std::optional<FirstLoss> of_next_step(Engine& engine, TokenBatches& batches, Job& job);
+  static std::optional<FirstLoss> of_next_step(runtime::Engine& engine, data::TokenBatches& batches,
+                                               launcher::Job& job);
   // As the facts of a run (app/run_facts.h) have it under "first_loss"; nothing where they do not.
   static std::optional<FirstLoss> in(const nlohmann::json& facts);
   nlohmann::json json() const;
@@ -37,4 +38,4 @@ std::string not_comparable(const nlohmann::json& saved, const nlohmann::json& no
 std::string difference(const FirstLoss& saved, const FirstLoss& now, const nlohmann::json& saved_facts,
                        const nlohmann::json& facts);
 
-}  // namespace cleave
+}  // namespace cleave::app

@@ -8,13 +8,13 @@
 #include "core/printable.h"
 #include "model/config_json.h"
 
-namespace cleave {
+namespace cleave::app {
 namespace {
 
 using nlohmann::json;
 
 // Tells one corpus from another without reading it whole: its size, its first and its last MiB.
-void add_ends(Checksum& checksum, const TokenFile& data) {
+void add_ends(checkpoint::Checksum& checksum, const data::TokenFile& data) {
   const InputFile file(data.path(), Exit::data);
   const int64_t some = std::min<int64_t>(file.size(), 1 << 20);
   std::vector<std::byte> bytes(static_cast<size_t>(some));
@@ -25,16 +25,16 @@ void add_ends(Checksum& checksum, const TokenFile& data) {
 }
 
 // Of a blend, of all of its files together.
-json facts_of(const DataSources& data) {
-  Checksum checksum;
+json facts_of(const data::DataSources& data) {
+  checkpoint::Checksum checksum;
   std::string names;
-  for (const TokenFile& file : data.files()) {
+  for (const data::TokenFile& file : data.files()) {
     add_ends(checksum, file);
     names += (names.empty() ? "" : " ") + std::filesystem::path(file.name()).filename().string();
   }
   json facts{{"name", names},
              {"tokens", data.tokens()},
-             {"kind", data.blended() ? "blend" : name_of(data.files()[0].kind())},
+             {"kind", data.blended() ? "blend" : data::name_of(data.files()[0].kind())},
              {"ends_xxh3", fmt::format("{:016x}", checksum.value())}};
   if (data.blended()) facts["shares"] = data.shares();
   return facts;
@@ -60,11 +60,11 @@ std::string change_of_data(const json& saved, const json& now) {
 
 }  // namespace
 
-json run_facts(const TrainOptions& options, const ModelConfig& model, const DsConfig& config,
-               const DataSources& data) {
+json run_facts(const TrainOptions& options, const model::ModelConfig& model, const config::DsConfig& config,
+               const data::DataSources& data) {
   const bool bytes = options.tokenizer && options.tokenizer->path() == "byte";
   json facts = {{"model", options.model.model},
-                {"config", json::parse(to_config_json(model))},
+                {"config", json::parse(model::to_config_json(model))},
                 {"vocab", model.vocab},
                 {"seq_len", options.model.seq_len},
                 {"tokenizer", data.bytes() || bytes ? "byte"
@@ -113,4 +113,4 @@ std::vector<std::string> changes_of_facts(const json& saved, const json& now) {
   return changes;
 }
 
-}  // namespace cleave
+}  // namespace cleave::app

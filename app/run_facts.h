@@ -5,18 +5,18 @@
 #include <vector>
 
 #include "app/train_options.h"
-#include "config_schema/ds_config.h"
+#include "config/ds_config.h"
 #include "data/data_sources.h"
 
-namespace cleave {
+namespace cleave::app {
 
 // The model and its config, tokenizer, sequence length, seed, optimizer and data; evaluation and generation
 // read some of them.
-nlohmann::json run_facts(const TrainOptions& options, const ModelConfig& model, const DsConfig& config,
-                         const DataSources& data);
+nlohmann::json run_facts(const TrainOptions& options, const model::ModelConfig& model,
+                         const config::DsConfig& config, const data::DataSources& data);
 
 // One sentence for each fact that both have and that is not the same, with both values. Shapes are left to
 // the reader of checkpoints, which refuses others.
 std::vector<std::string> changes_of_facts(const nlohmann::json& saved, const nlohmann::json& now);
 
-}  // namespace cleave
+}  // namespace cleave::app

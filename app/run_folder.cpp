@@ -13,7 +13,7 @@
 #include "core/printable.h"
 #include "runtime/training_state.h"
 
-namespace cleave {
+namespace cleave::app {
 namespace {
 
 namespace fs = std::filesystem;
@@ -32,7 +32,7 @@ std::string run_of(const std::string& client) {
 
 }  // namespace
 
-RunFolder::RunFolder(RunFolderOptions options, Job& job, Say say)
+RunFolder::RunFolder(RunFolderOptions options, launcher::Job& job, Say say)
     : options_(std::move(options)),
       job_(job),
       say_(std::move(say)),
@@ -44,7 +44,7 @@ void RunFolder::require_something_to_resume() {
   if (options_.dir.empty() || what == "auto" || what == "never") return;
   job_.together([&] {
     require(
-        !job_.first() || !checkpoint_folders(options_.dir).empty(), Exit::checkpoint,
+        !job_.first() || !checkpoint::checkpoint_folders(options_.dir).empty(), Exit::checkpoint,
         "--resume {}: {} has no checkpoint: no 'latest' and no other; --resume auto begins at step 0 there",
         in_quotes(what), options_.dir);
   });
@@ -70,7 +70,7 @@ void RunFolder::put_first(std::vector<Found>& found, size_t at) {
     say_(fmt::format(
         "warning: 'latest' names {}, so newer ones are passed over: {}; --resume NAME takes another",
         in_quotes(pointed), newer));
-  else if (fs::exists(pending(fs::path(options_.dir) / "latest")))
+  else if (fs::exists(checkpoint::pending(fs::path(options_.dir) / "latest")))
     say_(fmt::format(
         "warning: a job was killed before 'latest' named the checkpoint it had saved, {}; it is taken",
         in_quotes(pointed)));
@@ -81,7 +81,7 @@ void RunFolder::put_first(std::vector<Found>& found, size_t at) {
 std::vector<RunFolder::Found> RunFolder::usable() {
   const bool named = options_.resume != "auto" && options_.resume != "required";
   if (options_.resume == "never") {
-    if (!checkpoint_folders(options_.dir).empty())
+    if (!checkpoint::checkpoint_folders(options_.dir).empty())
       say_(
           fmt::format("warning: {} has checkpoints of another run; those of steps that are reached again are "
                       "replaced",
@@ -91,10 +91,10 @@ std::vector<RunFolder::Found> RunFolder::usable() {
   if (named) return {{options_.resume}};
   std::vector<Found> found;
   std::vector<std::string> damaged;
-  for (const std::string& tag : checkpoint_folders(options_.dir)) try {
-      const CheckpointReader reader(options_.dir, tag);
+  for (const std::string& tag : checkpoint::checkpoint_folders(options_.dir)) try {
+      const checkpoint::CheckpointReader reader(options_.dir, tag);
       reader.check_files();
-      const Restored state = from_json(reader.state(), reader.path().string());
+      const runtime::Restored state = runtime::from_json(reader.state(), reader.path().string());
       found.push_back({tag, state.at.step});
     } catch (const Error& e) {
       damaged.push_back(fmt::format("{} is passed over: {}", in_quotes(tag), e.what()));
@@ -105,7 +105,8 @@ std::vector<RunFolder::Found> RunFolder::usable() {
   const fs::path pointer = fs::path(options_.dir) / "latest";
   std::string pointed;
   try {
-    if (!found.empty() || !damaged.empty() || fs::exists(pointer)) pointed = latest_checkpoint(options_.dir);
+    if (!found.empty() || !damaged.empty() || fs::exists(pointer))
+      pointed = checkpoint::latest_checkpoint(options_.dir);
   } catch (const Error& e) {
     damaged.emplace_back(e.what());
   }
@@ -121,7 +122,7 @@ std::vector<RunFolder::Found> RunFolder::usable() {
   return found;
 }
 
-bool RunFolder::resume(Engine& engine, const json& facts) {
+bool RunFolder::resume(runtime::Engine& engine, const json& facts) {
   if (options_.dir.empty()) return false;
   std::vector<Found> candidates;
   job_.together(Exit::checkpoint, [&] {
@@ -135,7 +136,8 @@ bool RunFolder::resume(Engine& engine, const json& facts) {
     std::string client;
     try {
       client = engine.load_checkpoint(
-          options_.dir, tag, options_.reset_optimizer ? Engine::Load::no_optimizer : Engine::Load::all);
+          options_.dir, tag,
+          options_.reset_optimizer ? runtime::Engine::Load::no_optimizer : runtime::Engine::Load::all);
     } catch (const Error& e) {
       if (e.exit() != Exit::checkpoint) throw;
       const bool pass_over = job_.first() && i + 1 < candidates.size() && is_damaged(tag);
@@ -151,7 +153,8 @@ bool RunFolder::resume(Engine& engine, const json& facts) {
       compare(client, facts);
       remember(client);
       remove_left_overs(tag, engine.step());
-      if (fs::exists(pending(fs::path(options_.dir) / "latest"))) point_at(options_.dir, "latest", tag);
+      if (fs::exists(checkpoint::pending(fs::path(options_.dir) / "latest")))
+        checkpoint::point_at(options_.dir, "latest", tag);
     });
     const bool anew = options_.reset_optimizer || engine.optimizer_is_new();
     say_(fmt::format("resumed from {}/{} at step {}{}", options_.dir, tag, engine.step(),
@@ -164,7 +167,7 @@ bool RunFolder::resume(Engine& engine, const json& facts) {
 bool RunFolder::is_damaged(const std::string& tag) const {
   if (options_.resume != "auto" && options_.resume != "required") return false;
   try {
-    return !CheckpointReader(options_.dir, tag).faults(int(usable_cores().size())).empty();
+    return !checkpoint::CheckpointReader(options_.dir, tag).faults(int(usable_cores().size())).empty();
   } catch (const Error&) {
     return true;
   }
@@ -192,11 +195,11 @@ void RunFolder::remember(const std::string& client) {
   const json saved = json::parse(client).value("passed_over", json::array());
   for (const json& tag : saved)
     if (tag.is_string()) passed_over_.push_back(tag.get<std::string>());
-  for (const std::string& tag : checkpoint_folders(options_.dir)) try {
+  for (const std::string& tag : checkpoint::checkpoint_folders(options_.dir)) try {
       if (std::count(passed_over_.begin(), passed_over_.end(), tag) > 0) continue;
-      const CheckpointReader reader(options_.dir, tag);
+      const checkpoint::CheckpointReader reader(options_.dir, tag);
       reader.check_files();
-      const Restored state = from_json(reader.state(), reader.path().string());
+      const runtime::Restored state = runtime::from_json(reader.state(), reader.path().string());
       if (run_of(state.client) == run_) mine_.push_back({tag, state.at.step});
     } catch (const Error&) {  // damaged: left for people to look at
     }
@@ -204,8 +207,8 @@ void RunFolder::remember(const std::string& client) {
 
 void RunFolder::remove_left_overs(const std::string& in_use, int64_t step) try {
   std::string removed;
-  for (const std::string& name : left_overs(options_.dir, in_use, step)) {
-    remove_checkpoint(fs::path(options_.dir) / name);
+  for (const std::string& name : checkpoint::left_overs(options_.dir, in_use, step)) {
+    checkpoint::remove_checkpoint(fs::path(options_.dir) / name);
     removed += (removed.empty() ? "" : ", ") + in_quotes(name);
     std::erase_if(mine_, [&](const Found& f) { return f.tag == name; });
   }
@@ -215,7 +218,7 @@ void RunFolder::remove_left_overs(const std::string& in_use, int64_t step) try {
   say_(fmt::format("warning: what a job that was killed left cannot be removed: {}", e.what()));
 }
 
-void RunFolder::save(Engine& engine, const json& facts) {
+void RunFolder::save(runtime::Engine& engine, const json& facts) {
   const int64_t step = engine.step();
   if (!would_save(engine)) return;
   finish(engine);
@@ -236,8 +239,8 @@ void RunFolder::save(Engine& engine, const json& facts) {
   if (engine.config().checkpoint.behind())
     say_(fmt::format("saving {}/{} behind the training", options_.dir, tag));
   engine.save_checkpoint(options_.dir, tag, client.dump(),
-                         [this, step, begin = Clock::now(),
-                          behind = engine.config().checkpoint.behind()](const SavedCheckpoint& saved) {
+                         [this, step, begin = Clock::now(), behind = engine.config().checkpoint.behind()](
+                             const checkpoint::SavedCheckpoint& saved) {
                            if (!job_.first()) return;
                            const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
                            tell(fmt::format("saved {}/{}{}", options_.dir, saved.name,
@@ -248,12 +251,12 @@ void RunFolder::save(Engine& engine, const json& facts) {
   look(engine);
 }
 
-void RunFolder::finish(Engine& engine) {
+void RunFolder::finish(runtime::Engine& engine) {
   engine.finish_save();
   look(engine);
 }
 
-bool RunFolder::look(const Engine& engine) {
+bool RunFolder::look(const runtime::Engine& engine) {
   std::vector<std::string> news;
   {
     const std::lock_guard lock(mutex_);
@@ -269,7 +272,7 @@ void RunFolder::tell(const std::string& text) {
 }
 
 // On the first rank; on the thread that saves behind the training, which ends before the next save begins.
-void RunFolder::written(const SavedCheckpoint& saved, int64_t step) {
+void RunFolder::written(const checkpoint::SavedCheckpoint& saved, int64_t step) {
   if (!saved.renamed && !std::exchange(in_place_, true))
     tell(
         fmt::format("{} is on a file system that renames no folders: checkpoints are written in their place, "
@@ -281,7 +284,7 @@ void RunFolder::written(const SavedCheckpoint& saved, int64_t step) {
   mine_.push_back({saved.name, step});
   // Also where a kill kept the file from naming the best of an earlier save.
   for (const Found& f : mine_)
-    if (f.step == best_) point_at(options_.dir, "best", f.tag);
+    if (f.step == best_) checkpoint::point_at(options_.dir, "best", f.tag);
   let_old_ones_go(step);
 }
 
@@ -302,7 +305,7 @@ void RunFolder::let_old_ones_go(int64_t step) {
     const bool goes = std::binary_search(old.begin(), old.end(), f.step);
     const fs::path folder = fs::path(options_.dir) / f.tag;
     if (goes) try {
-        if (fs::exists(folder / "manifest.json")) remove_checkpoint(folder);
+        if (fs::exists(folder / "manifest.json")) checkpoint::remove_checkpoint(folder);
       } catch (const fs::filesystem_error& e) {
         tell(fmt::format("warning: {} cannot be removed: {}", folder.string(), e.code().message()));
       }
@@ -310,4 +313,4 @@ void RunFolder::let_old_ones_go(int64_t step) {
   });
 }
 
-}  // namespace cleave
+}  // namespace cleave::app

@@ -15,7 +15,7 @@
 #include "launcher/job.h"
 #include "runtime/engine.h"
 
-namespace cleave {
+namespace cleave::app {
 
 struct RunFolderOptions {
   std::string dir;              // empty: nothing is saved or resumed
@@ -29,7 +29,7 @@ class RunFolder {
  public:
   using Say = std::function<void(const std::string&)>;  // to the user, from the first rank
 
-  RunFolder(RunFolderOptions options, Job& job, Say say);
+  RunFolder(RunFolderOptions options, launcher::Job& job, Say say);
 
   // Collective, before the folder is made: Error(checkpoint) when a checkpoint is wanted and cannot be there.
   void require_something_to_resume();
@@ -41,7 +41,7 @@ class RunFolder {
   // and says which newer ones were passed over and why; compares `facts` with those it was saved with. False
   // where the folder has no checkpoint: the run begins. Error(checkpoint) where it has some and none can be
   // used. Removes what killed saves left.
-  bool resume(Engine& engine, const nlohmann::json& facts);
+  bool resume(runtime::Engine& engine, const nlohmann::json& facts);
 
   // What the checkpoint that was resumed says of its run; null where none was.
   const nlohmann::json& resumed_facts() const { return *resumed_; }
@@ -50,18 +50,20 @@ class RunFolder {
   bool asked_to_save();
 
   // Whether save() has something to do.
-  bool would_save(const Engine& engine) const { return !options_.dir.empty() && saved_at_ != engine.step(); }
+  bool would_save(const runtime::Engine& engine) const {
+    return !options_.dir.empty() && saved_at_ != engine.step();
+  }
   // Collective. Saves this step unless it is saved, and removes of what this run saved what
   // steps_to_let_go() names. What another run saved stays, and so does whatever is no checkpoint. Where the
   // engine saves behind the training, that goes on, and the save before is finished first.
-  void save(Engine& engine, const nlohmann::json& facts);
+  void save(runtime::Engine& engine, const nlohmann::json& facts);
   // From the next save on, the checkpoint of this step stays while it is the one, and the file `best` names
   // it.
   void keep_best(int64_t step) { next_best_ = step; }
   // Collective. Waits until what was begun is saved, and throws what went wrong.
-  void finish(Engine& engine);
+  void finish(runtime::Engine& engine);
   // Says what was saved meanwhile. False where that went wrong on this rank: then all have to finish().
-  bool look(const Engine& engine);
+  bool look(const runtime::Engine& engine);
 
  private:
   struct Found {
@@ -74,12 +76,12 @@ class RunFolder {
   void remember(const std::string& client);
   void remove_left_overs(const std::string& in_use, int64_t step);
   void compare(const std::string& client, const nlohmann::json& facts);
-  void written(const SavedCheckpoint& saved, int64_t step);
+  void written(const checkpoint::SavedCheckpoint& saved, int64_t step);
   void let_old_ones_go(int64_t step);
   void tell(const std::string& text);
 
   const RunFolderOptions options_;
-  Job& job_;
+  launcher::Job& job_;
   const Say say_;
   std::optional<RunLock> lock_;
   std::chrono::steady_clock::time_point looked_;  // for `save_now`
@@ -95,4 +97,4 @@ class RunFolder {
   bool in_place_ = false;          // the file system renames no folders, and that was said
 };
 
-}  // namespace cleave
+}  // namespace cleave::app

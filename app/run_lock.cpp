@@ -18,7 +18,7 @@
 #include "core/printable.h"
 #include "launcher/job.h"
 
-namespace cleave {
+namespace cleave::app {
 namespace {
 
 using nlohmann::json;
@@ -40,7 +40,7 @@ std::optional<std::string> begin_of(int64_t pid) {
 }
 
 std::string text_of_this_process() {
-  const RankProcess self = this_process({});
+  const comm::RankProcess self = comm::this_process({});
   const auto now = std::chrono::floor<std::chrono::seconds>(std::chrono::system_clock::now());
   return json{{"host", self.host},
               {"host_id", self.host_id},
@@ -158,7 +158,8 @@ bool RunLock::left_behind(const std::string& holder, const Options& options) con
                     file_.string(), name_of(holder), double(options.patience.count()) / 1000));
   const auto first = read_lock(file_), first_beat = read_lock(beat_file(file_));
   for (const auto until = Clock::now() + options.patience; Clock::now() < until;) {
-    require(!Job::stop_requested(), Exit::stopped, "stopped on request while waiting for {}", file_.string());
+    require(!launcher::Job::stop_requested(), Exit::stopped, "stopped on request while waiting for {}",
+            file_.string());
     std::this_thread::sleep_for(
         std::min<std::chrono::milliseconds>(options.patience / 20, std::chrono::seconds(1)));
     const auto now = read_lock(file_);
@@ -193,4 +194,4 @@ void RunLock::require_held() {
           file_.parent_path().string(), holder ? name_of(holder->first) : "unknown");
 }
 
-}  // namespace cleave
+}  // namespace cleave::app

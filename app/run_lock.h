@@ -9,7 +9,7 @@
 #include <string>
 #include <thread>
 
-namespace cleave {
+namespace cleave::app {
 
 class RunLock {
  public:
@@ -46,4 +46,4 @@ class RunLock {
   std::thread beat_;
 };
 
-}  // namespace cleave
+}  // namespace cleave::app

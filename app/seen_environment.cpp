@@ -11,7 +11,7 @@
 #include "launcher/launch_plan.h"
 #include "launcher/role.h"
 
-namespace cleave {
+namespace cleave::app {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -57,16 +57,16 @@ bool is_of_launchers(const std::string& name) {
 // SageMaker's summaries repeat arguments and hyperparameters, which may hold anything.
 std::string shown(const std::string& name, const std::string& value) {
   constexpr size_t kMost = 160;
-  if (is_secret(name) || name == "SM_TRAINING_ENV" || name == "SM_HPS" || name == "SM_USER_ARGS" ||
+  if (launcher::is_secret(name) || name == "SM_TRAINING_ENV" || name == "SM_HPS" || name == "SM_USER_ARGS" ||
       name.starts_with("SM_HP_"))
     return fmt::format("masked, {} bytes", value.size());
-  const std::string open = without_url_secrets(value);
+  const std::string open = launcher::without_url_secrets(value);
   return printable(open.size() > kMost ? open.substr(0, kMost) + "..." : open);
 }
 
-std::string said_of_rank(const Environment& env) {
+std::string said_of_rank(const launcher::Environment& env) {
   try {
-    const RankInfo i = discover_ranks(env).info;
+    const comm::RankInfo i = launcher::discover_ranks(env).info;
     return fmt::format("rank {} of {}, local rank {} of {}, node {} of {}, master {}:{}, attempt {}: {}",
                        i.rank, i.world, i.local_rank, i.local_size, i.node_rank, i.nodes, i.master_addr,
                        i.master_port, i.attempt, i.launched_by);
@@ -75,11 +75,11 @@ std::string said_of_rank(const Environment& env) {
   }
 }
 
-std::string said_of_launcher(const Environment& env) {
+std::string said_of_launcher(const launcher::Environment& env) {
   try {
-    const LauncherRole role = role_of_launcher(env);
-    if (role.kind == LauncherRole::Kind::make) return "makes a job of its own";
-    if (role.kind == LauncherRole::Kind::adopt) return "is a rank, and becomes the program";
+    const launcher::LauncherRole role = launcher::role_of_launcher(env);
+    if (role.kind == launcher::LauncherRole::Kind::make) return "makes a job of its own";
+    if (role.kind == launcher::LauncherRole::Kind::adopt) return "is a rank, and becomes the program";
     return fmt::format("starts the ranks of node {} of {}", role.info.node_rank, role.info.nodes);
   } catch (const Error& e) {
     return fmt::format("error: {}", e.what());
@@ -89,7 +89,7 @@ std::string said_of_launcher(const Environment& env) {
 }  // namespace
 
 int report_environment(bool as_json) {
-  const Environment env = environment_of_process();
+  const launcher::Environment env = launcher::environment_of_process();
   Json seen = Json::object();
   for (const auto& [name, value] : env)
     if (is_of_launchers(name)) seen[name] = shown(name, value);
@@ -105,4 +105,4 @@ int report_environment(bool as_json) {
   return 0;
 }
 
-}  // namespace cleave
+}  // namespace cleave::app

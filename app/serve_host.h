@@ -4,7 +4,7 @@
 #include "launcher/launch.h"
 #include "launcher/remote_commands.h"
 
-namespace cleave {
+namespace cleave::app {
 
 // `launch --node`: reads its host's part of a job from standard input, a length and so many bytes, of which
 // SLURM hands all parts to every host, and stays with its ranks until they have ended, or nobody is there any
@@ -13,9 +13,10 @@ namespace cleave {
 int serve_host(const Arguments& arguments);
 
 // mpirun, whose own output and exit code are the job's.
-LaunchResult launch_by_other(const RemoteCommand& command, const StayOptions& stay);
+launcher::LaunchResult launch_by_other(const launcher::RemoteCommand& command,
+                                       const launcher::StayOptions& stay);
 
 // Executes a command in place of this process. Error(usage) where that cannot be.
 [[noreturn]] void become(const std::vector<std::string>& command);
 
-}  // namespace cleave
+}  // namespace cleave::app

@@ -5,15 +5,15 @@
 #include <sstream>
 
 #include "app/epochs.h"
-#include "config_schema/summary.h"
+#include "config/summary.h"
 #include "core/decay_rule.h"
 #include "core/units.h"
 
-namespace cleave {
+namespace cleave::app {
 namespace {
 
-std::string model_line(const Engine& engine, const std::string& transport) {
-  const DsConfig& c = engine.config();
+std::string model_line(const runtime::Engine& engine, const std::string& transport) {
+  const config::DsConfig& c = engine.config();
   const MeshShape& mesh = engine.mesh();
   return fmt::format(
       "model: {}, {} parameters; {}, {}; batch {} = {} x {} accumulation x {} data-parallel ranks{}{}",
@@ -23,7 +23,7 @@ std::string model_line(const Engine& engine, const std::string& transport) {
       mesh.tensor > 1 ? fmt::format("; layers cut over {} ranks", mesh.tensor) : "");
 }
 
-std::string memory_lines(const Engine& engine, bool whole) {
+std::string memory_lines(const runtime::Engine& engine, bool whole) {
   const MemoryTable& planned = engine.memory_planned();
   std::string text =
       engine.mesh().pipe > 1 ? "memory of rank 0, as planned:" : "memory of a rank, as planned:";
@@ -41,8 +41,8 @@ std::string memory_lines(const Engine& engine, bool whole) {
 }
 
 // What the optimizer's weight decay is for, of the whole model.
-std::string decay_line(const Engine& engine) {
-  const DsConfig& c = engine.config();
+std::string decay_line(const runtime::Engine& engine) {
+  const config::DsConfig& c = engine.config();
   const DecayRule rule(c.weight_decay_on);
   int64_t numel[2] = {0, 0}, tensors[2] = {0, 0};  // without and with decay
   for (const UnitSpec& unit : engine.model().units())
@@ -55,8 +55,8 @@ std::string decay_line(const Engine& engine) {
 }
 
 // One, two or three sentences about a run that has something to say of itself.
-std::vector<std::string> remarks(const Engine& engine) {
-  const DsConfig& c = engine.config();
+std::vector<std::string> remarks(const runtime::Engine& engine) {
+  const config::DsConfig& c = engine.config();
   std::vector<std::string> out = engine.notes().lines();
   if (c.tf32 && !engine.device().is_cuda())
     out.emplace_back("cleave.tf32 changes nothing: this rank computes on the CPU");
@@ -75,19 +75,19 @@ std::vector<std::string> remarks(const Engine& engine) {
 
 }  // namespace
 
-std::vector<std::string> start_lines(const Engine& engine, const std::string& transport,
+std::vector<std::string> start_lines(const runtime::Engine& engine, const std::string& transport,
                                      const std::string& threads, const TrainOptions& options,
-                                     const ReadResult& config) {
+                                     const config::ReadResult& config) {
   std::vector<std::string> out{model_line(engine, transport)};
   if (options.quiet) return out;
   out.push_back(fmt::format("threads: {} a rank", threads));
   out.push_back(epoch_line(options));
-  for (std::string& about : update_lines(config)) out.push_back(std::move(about));
+  for (std::string& about : config::update_lines(config)) out.push_back(std::move(about));
   if (engine.config().optimizer.weight_decay > 0) out.push_back(decay_line(engine));
   if (options.verbose)
-    for (const Note& n : config.notes)
+    for (const config::Note& n : config.notes)
       out.push_back(fmt::format("config: {} = {} ({}): {}", n.path, n.value, n.origin, n.meaning));
-  else if (std::string differs = differences_line(config); !differs.empty())
+  else if (std::string differs = config::differences_line(config); !differs.empty())
     out.push_back(std::move(differs));
   out.push_back(memory_lines(engine, options.verbose));
   for (const std::string& remark : remarks(engine)) {
@@ -102,4 +102,4 @@ std::vector<std::string> start_lines(const Engine& engine, const std::string& tr
   return out;
 }
 
-}  // namespace cleave
+}  // namespace cleave::app

@@ -4,15 +4,15 @@
 #include <vector>
 
 #include "app/train_options.h"
-#include "config_schema/read_config.h"
+#include "config/read_config.h"
 #include "runtime/engine.h"
 
-namespace cleave {
+namespace cleave::app {
 
 // One line when quiet, every key and the whole table when verbose, else at most twelve lines with what
 // differs from the defaults. `transport` and `threads` are Job's.
-std::vector<std::string> start_lines(const Engine& engine, const std::string& transport,
+std::vector<std::string> start_lines(const runtime::Engine& engine, const std::string& transport,
                                      const std::string& threads, const TrainOptions& options,
-                                     const ReadResult& config);
+                                     const config::ReadResult& config);
 
-}  // namespace cleave
+}  // namespace cleave::app

@@ -16,7 +16,7 @@
 #include "data/token_writer.h"
 #include "text/corpus.h"
 
-namespace cleave {
+namespace cleave::app {
 namespace {
 
 namespace fs = std::filesystem;
@@ -27,12 +27,12 @@ double seconds_since(Clock::time_point begin) {
 }
 
 // Tells a text from others, and from itself after a change, without reading all of it.
-uint64_t digest_of(const std::string& text, const Tokenizer& tokenizer, const std::string& key) {
+uint64_t digest_of(const std::string& text, const text::Tokenizer& tokenizer, const std::string& key) {
   constexpr int64_t kSample = 1 << 16, kSamples = 16;
   const InputFile file(text, Exit::data);
   struct stat about {};
   ::stat(text.c_str(), &about);
-  Checksum sum;
+  checkpoint::Checksum sum;
   const int64_t facts[] = {2,  // version of what stands here
                            file.size(), about.st_mtim.tv_sec, about.st_mtim.tv_nsec,
                            int64_t(tokenizer.digest())};
@@ -48,7 +48,7 @@ uint64_t digest_of(const std::string& text, const Tokenizer& tokenizer, const st
 
 bool is_token_file(const std::string& path) {
   try {
-    return fs::exists(path) && TokenFile(path).kind() != TokenFile::Kind::bytes;
+    return fs::exists(path) && data::TokenFile(path).kind() != data::TokenFile::Kind::bytes;
   } catch (const Error&) {
     return false;  // what was left there is made again
   }
@@ -59,16 +59,16 @@ bool is_token_file(const std::string& path) {
 namespace {
 
 template <class Writer>
-TokenizeResult tokenize_into(Writer& writer, const Tokenizer& tokenizer, const TokenizeOptions& o) {
+TokenizeResult tokenize_into(Writer& writer, const text::Tokenizer& tokenizer, const TokenizeOptions& o) {
   const auto begin = Clock::now();
   TokenizeResult result;
   result.bytes = InputFile(o.text, Exit::data).size();
   WorkProgress progress(o.shown);
-  CorpusSink sink;
+  text::CorpusSink sink;
   sink.tokens = [&](std::span<const int32_t> ids) { writer.append(ids); };
   sink.end_document = [&] { writer.end_document(); };
   sink.progress = [&](int64_t bytes) {
-    require(!Job::stop_requested(), Exit::stopped,
+    require(!launcher::Job::stop_requested(), Exit::stopped,
             "stopped on request; {} is not tokenized, and nothing is left of it", o.text);
     o.alive();
     progress.at(double(bytes) / double(std::max<int64_t>(result.bytes, 1)), [&](double seconds) {
@@ -76,7 +76,7 @@ TokenizeResult tokenize_into(Writer& writer, const Tokenizer& tokenizer, const T
                          double(bytes) / 1e6 / seconds);
     });
   };
-  tokenize_corpus(tokenizer, {.path = o.text, .key = o.key, .threads = o.threads}, sink);
+  text::tokenize_corpus(tokenizer, {.path = o.text, .key = o.key, .threads = o.threads}, sink);
   writer.finish();
   result.documents = writer.documents(), result.seconds = seconds_since(begin);
   return result;
@@ -84,17 +84,17 @@ TokenizeResult tokenize_into(Writer& writer, const Tokenizer& tokenizer, const T
 
 }  // namespace
 
-TokenizeResult tokenize_file(const Tokenizer& tokenizer, const TokenizeOptions& o) {
+TokenizeResult tokenize_file(const text::Tokenizer& tokenizer, const TokenizeOptions& o) {
   if (o.format == TokenizeOptions::Format::llmc) {
-    TokenWriter writer(o.out, tokenizer.vocab_size());
+    data::TokenWriter writer(o.out, tokenizer.vocab_size());
     return tokenize_into(writer, tokenizer, o);
   }
-  IndexedWriter writer(o.out, tokenizer.vocab_size());
+  data::IndexedWriter writer(o.out, tokenizer.vocab_size());
   return tokenize_into(writer, tokenizer, o);
 }
 
 bool is_text(const std::string& path) {
-  return !path.empty() && TokenFile(path).kind() == TokenFile::Kind::bytes;
+  return !path.empty() && data::TokenFile(path).kind() == data::TokenFile::Kind::bytes;
 }
 
 std::string token_cache_folder(const std::string& output) {
@@ -104,7 +104,7 @@ std::string token_cache_folder(const std::string& output) {
   return (fs::temp_directory_path() / "cleave").string();
 }
 
-std::string cached_tokens(Job& job, const Tokenizer& tokenizer, const std::string& text,
+std::string cached_tokens(launcher::Job& job, const text::Tokenizer& tokenizer, const std::string& text,
                           const std::string& key, const std::string& folder, bool quiet) {
   std::string out;
   std::exception_ptr failure;
@@ -119,7 +119,7 @@ std::string cached_tokens(Job& job, const Tokenizer& tokenizer, const std::strin
         fs::create_directories(folder, error);
         require(!error, Exit::usage, "the folder {} for tokens cannot be made: {}", folder, error.message());
         // Another job may make the same tokens meanwhile.
-        const IndexedNames mine = indexed_names(fmt::format("{}.{}", out, ::getpid()));
+        const data::IndexedNames mine = data::indexed_names(fmt::format("{}.{}", out, ::getpid()));
         auto said = Clock::now();
         const TokenizeResult made =
             tokenize_file(tokenizer, {.text = text,
@@ -131,7 +131,7 @@ std::string cached_tokens(Job& job, const Tokenizer& tokenizer, const std::strin
                                       .alive = [&] {
                                         if (seconds_since(said) > 1) job.any(true), said = Clock::now();
                                       }});
-        fs::rename(mine.idx, indexed_names(out).idx, error);
+        fs::rename(mine.idx, data::indexed_names(out).idx, error);
         if (!error) fs::rename(mine.bin, out, error);  // last: it stands for both
         require(!error, Exit::data, "{}: cannot be written: {}", out, error.message());
         if (!quiet)
@@ -148,4 +148,4 @@ std::string cached_tokens(Job& job, const Tokenizer& tokenizer, const std::strin
   return job.from_first(out);
 }
 
-}  // namespace cleave
+}  // namespace cleave::app

@@ -6,7 +6,7 @@
 #include "launcher/job.h"
 #include "text/tokenizer.h"
 
-namespace cleave {
+namespace cleave::app {
 
 struct TokenizeOptions {
   std::string text, out;
@@ -26,7 +26,7 @@ struct TokenizeResult {
 
 // Writes the token file `out`; it appears under its name when it is complete. Error(data); Error(stopped),
 // and nothing is written, where a signal that Job::catch_signals() caught asks for it.
-TokenizeResult tokenize_file(const Tokenizer& tokenizer, const TokenizeOptions& options);
+TokenizeResult tokenize_file(const text::Tokenizer& tokenizer, const TokenizeOptions& options);
 
 // Whether a file is a text, which a tokenizer other than "byte" makes tokens of.
 bool is_text(const std::string& path);
@@ -34,11 +34,11 @@ bool is_text(const std::string& path);
 // The token file of a text, made by the first rank unless it is there, in `folder`: its name has a digest of
 // the text's size, time and samples of it, of the tokenizer, and of the key. Collective, once the job is
 // connected.
-std::string cached_tokens(Job& job, const Tokenizer& tokenizer, const std::string& text,
+std::string cached_tokens(launcher::Job& job, const text::Tokenizer& tokenizer, const std::string& text,
                           const std::string& key, const std::string& folder, bool quiet);
 
 // Where token files go that nobody named a place for: "tokens" in the folder of a run's output, else
 // $XDG_CACHE_HOME/cleave, else ~/.cache/cleave.
 std::string token_cache_folder(const std::string& output);
 
-}  // namespace cleave
+}  // namespace cleave::app

@@ -8,7 +8,7 @@
 #include "core/input_file.h"
 #include "core/json.h"
 
-namespace cleave {
+namespace cleave::app {
 namespace fs = std::filesystem;
 using nlohmann::json;
 namespace {
@@ -40,23 +40,23 @@ std::string named_token(const json& config, const std::string& role) {
 }
 
 // Null where there is none, or one that is not built here.
-std::unique_ptr<Tokenizer> tokenizer_in(const fs::path& folder) {
-  const std::string file = tokenizer_file_in(folder.string());
+std::unique_ptr<text::Tokenizer> tokenizer_in(const fs::path& folder) {
+  const std::string file = text::tokenizer_file_in(folder.string());
   try {
-    return file.empty() ? nullptr : open_tokenizer(file);
+    return file.empty() ? nullptr : text::open_tokenizer(file);
   } catch (const Error&) {
     return nullptr;
   }
 }
 
-std::optional<int32_t> id_of(const Tokenizer& tokenizer, const std::string& token) {
+std::optional<int32_t> id_of(const text::Tokenizer& tokenizer, const std::string& token) {
   if (token.empty()) return {};
   const std::vector<int32_t> ids = tokenizer.encode(token);
   return ids.size() == 1 ? std::optional(ids[0]) : std::nullopt;
 }
 
 // What the tokenizer itself does with a text says what its files do not.
-std::optional<int32_t> own_id(const Tokenizer& tokenizer, const std::string& role) {
+std::optional<int32_t> own_id(const text::Tokenizer& tokenizer, const std::string& role) {
   if (role == "eos") return tokenizer.end_of_text();
   const std::vector<int32_t> framed = tokenizer.encode("", {.frame = true});
   const bool begins = role == "bos" && !framed.empty() && framed[0] != tokenizer.end_of_text();
@@ -65,7 +65,7 @@ std::optional<int32_t> own_id(const Tokenizer& tokenizer, const std::string& rol
 
 // transformers takes the class of a tokenizer from here, and tokens that it does not find here from that
 // class: others than the model was trained with.
-void write_tokenizer_config(const fs::path& folder, const Tokenizer& tokenizer, const json& ids) {
+void write_tokenizer_config(const fs::path& folder, const text::Tokenizer& tokenizer, const json& ids) {
   json config{{"tokenizer_class", "PreTrainedTokenizerFast"},
               {"model_input_names", {"input_ids", "attention_mask"}}};
   for (const char* role : kRoles) {
@@ -96,7 +96,7 @@ void keep_file(const fs::path& from, const fs::path& to) {
           error.message());
 }
 
-void keep_tokenizer_files(const Tokenizer& tokenizer, const fs::path& folder) {
+void keep_tokenizer_files(const text::Tokenizer& tokenizer, const fs::path& folder) {
   if (tokenizer.path() == "byte") return;
   const fs::path file = tokenizer.path(), from = file.parent_path();
   const std::string name = file.extension() == ".model" ? "tokenizer.model" : "tokenizer.json";
@@ -131,4 +131,4 @@ void name_special_tokens(const fs::path& folder, json& config) {
     write_tokenizer_config(folder, *tokenizer, ids);
 }
 
-}  // namespace cleave
+}  // namespace cleave::app

@@ -6,12 +6,12 @@
 
 #include "text/tokenizer.h"
 
-namespace cleave {
+namespace cleave::app {
 
 // Copies the tokenizer's file and what belongs to it into a run's folder, in the place of a tokenizer that
 // is there. Where that was another one, what the kept model's files say of tokens' ids goes with it. Nothing
 // is done for "byte". Error(checkpoint) for a file that cannot be copied.
-void keep_tokenizer_files(const Tokenizer& tokenizer, const std::filesystem::path& folder);
+void keep_tokenizer_files(const text::Tokenizer& tokenizer, const std::filesystem::path& folder);
 
 // Copies one file over another, unless it is not there or is the same. Error(checkpoint).
 void keep_file(const std::filesystem::path& from, const std::filesystem::path& to);
@@ -28,4 +28,4 @@ inline constexpr const char* kTokenizerFiles[] = {
 // What a run keeps of the config.json that it began with.
 inline constexpr const char* kKeptConfig = "published_config.json";
 
-}  // namespace cleave
+}  // namespace cleave::app

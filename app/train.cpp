@@ -27,19 +27,19 @@
 #include "runtime/engine.h"
 #include "runtime/pipeline_cut.h"
 
-namespace cleave {
+namespace cleave::app {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
 // How a validation loss compares with n-gram models of the same text.
-std::vector<std::string> ngram_lines(const DataSources& data, const DataSources& eval_data,
+std::vector<std::string> ngram_lines(const data::DataSources& data, const data::DataSources& eval_data,
                                      const std::string& model, double validation_loss) {
   if (!data.bytes() || data.blended() || !eval_data.bytes() || eval_data.blended())
     return {"n-grams are compared for one text only"};
   const std::string train = InputFile(data.files()[0].path(), Exit::data).text(),
                     validation = InputFile(eval_data.files()[0].path(), Exit::data).text();
-  const std::vector<double> losses = ngram_losses(bytes_of(train), bytes_of(validation));
+  const std::vector<double> losses = data::ngram_losses(data::bytes_of(train), data::bytes_of(validation));
   std::vector<std::string> lines{"validation loss in nats a byte, on the same split:"};
   for (size_t n = 0; n < losses.size(); ++n)
     lines.push_back(fmt::format("  {}-gram   {:.4f}{}", n + 1, losses[n],
@@ -51,7 +51,7 @@ std::vector<std::string> ngram_lines(const DataSources& data, const DataSources&
 // One training run on this rank.
 class Run {
  public:
-  Run(const TrainOptions& options, Job& job, const ReadResult& config)
+  Run(const TrainOptions& options, launcher::Job& job, const config::ReadResult& config)
       : o_(options),
         job_(job),
         read_(config),
@@ -67,10 +67,11 @@ class Run {
     data_.use_vocab(model_.vocab);
     require(data_.vocab() <= model_.vocab, Exit::data, "{} holds ids below {}, but {} has a vocabulary of {}",
             o_.named(o_.data), data_.vocab(), o_.model.model, model_.vocab);
-    check_kernels(model_, job.device());
-    if (o_.resume == "never" || o_.output.empty() || checkpoint_folders(o_.output).empty()) find_weights();
+    model::check_kernels(model_, job.device());
+    if (o_.resume == "never" || o_.output.empty() || checkpoint::checkpoint_folders(o_.output).empty())
+      find_weights();
     for (const EvalSet& set : o_.eval_sets)
-      eval_.emplace_back(set.data, TokenFile::Options{.vocab = model_.vocab}, "--eval_data", o_.texts);
+      eval_.emplace_back(set.data, data::TokenFile::Options{.vocab = model_.vocab}, "--eval_data", o_.texts);
   }
 
   // Before anything is started, alike on every rank: Error(usage) where an output would overwrite an input,
@@ -79,28 +80,31 @@ class Run {
   // together.
   void check_plan(const Planner& planner, const std::string& config_text) {
     paths_of(o_, config_, job_.info().world).require_distinct();
-    if (!config_.product_choices.empty()) Choices::of_process().replay(choices_in(config_.product_choices));
+    if (!config_.product_choices.empty())
+      kernels::Choices::of_process().replay(monitor::choices_in(config_.product_choices));
     batches_of(job_.info().rank, job_.info().world);
-    for (const DataSources& data : eval_) eval_batches(data);
+    for (const data::DataSources& data : eval_) eval_batches(data);
     if (!o_.export_to.empty()) require_free(o_.export_to);
     if (job_.first())
       for (const std::string& w : warnings_of_many_calls(
-               config_, make_model(model_, DType::fp32, o_.model.seq_len, o_.model.model), data_ranks_))
+               config_, model::make_model(model_, DType::fp32, o_.model.seq_len, o_.model.model),
+               data_ranks_))
         std::fprintf(stderr, "warning: %s\n", w.c_str());
-    const Candidate candidate = planner.plan(config_text, config_);
+    const plan::Candidate candidate = planner.plan(config_text, config_);
     planner.require_fit(candidate, memory_limits(o_.ranks));
-    const RankInfo& me = job_.info();
+    const comm::RankInfo& me = job_.info();
     device_bytes_ = plan_of_rank(candidate.plan, me.rank).memory.total(MemoryKind::device);
     require_machine_fit(candidate.plan, me.rank - me.local_rank, me.local_size, !job_.device().is_cuda());
     constexpr int kProved = 16;  // ranks
-    if (job_.first() && me.world > 1 && me.world <= kProved) prove_calls(me.world, planner.maker(config_));
+    if (job_.first() && me.world > 1 && me.world <= kProved)
+      plan::prove_calls(me.world, planner.maker(config_));
   }
-  const ModelConfig& model() const { return model_; }
+  const model::ModelConfig& model() const { return model_; }
 
   int train() {
     prepare();
-    Communicator& world = traced_ ? *traced_ : job_.world();
-    TokenBatches batches = batches_of(world.rank(), world.size());
+    comm::Communicator& world = traced_ ? *traced_ : job_.world();
+    data::TokenBatches batches = batches_of(world.rank(), world.size());
     make_engine(world);
     facts_ = run_facts(o_, model_, config_, data_);
     const bool resumed = folder_.resume(*engine_, facts_);
@@ -118,7 +122,7 @@ class Run {
     if (engine_->step() >= o_.steps)
       say(fmt::format("already at step {} of {}: nothing to train", engine_->step(), o_.steps));
     job_.together([&] { read_ahead(batches); });
-    stopped_ = job_.any(Job::stop_requested());
+    stopped_ = job_.any(launcher::Job::stop_requested());
     saved_ = Clock::now();
     while (engine_->step() < o_.steps && !stopped_ && !best_.out_of_patience()) {
       step(batches);
@@ -151,7 +155,7 @@ class Run {
     job_.together([&] {
       if (job_.first()) {
         paths_of(o_, config_, job_.info().world).require_writable();
-        for (const DataSources& data : eval_) data.check_all();
+        for (const data::DataSources& data : eval_) data.check_all();
         report_.emplace(true, o_, read_);
       } else {
         OutputPaths mine;
@@ -181,7 +185,7 @@ class Run {
       published_->reader().require_tied();
       if (!o_.output.empty()) keep_model_files(published_->folder(), o_.output);
     });
-    engine_->load_weights([&](const Record& r) { published_->reader().read(r); });
+    engine_->load_weights([&](const checkpoint::Record& r) { published_->reader().read(r); });
     say("weights: " + published_->describe());
   }
 
@@ -193,64 +197,65 @@ class Run {
   }
 
   void make_trace() {
-    Communicator& all = job_.world();
+    comm::Communicator& all = job_.world();
     if (o_.trace.empty()) {
       if (Profile::wanted(config_)) trace_ = std::make_unique<Trace>(Trace::Keep::none);
     } else {
       // Ranks of one host have one clock.
-      const double clock = job_.info().nodes > 1 ? clock_offset(all, Trace::now_us).offset : 0;
+      const double clock = job_.info().nodes > 1 ? comm::clock_offset(all, Trace::now_us).offset : 0;
       job_.together([&] {
         trace_ = std::make_unique<Trace>(Trace::file_of(o_.trace, all.rank(), all.size()), all.rank(),
                                          o_.trace_steps, clock);
       });
     }
-    if (trace_) traced_ = traced_communicator(all, *trace_);
+    if (trace_) traced_ = comm::traced_communicator(all, *trace_);
   }
 
-  void make_engine(Communicator& world) {
-    engine_ = std::make_unique<Engine>(
+  void make_engine(comm::Communicator& world) {
+    engine_ = std::make_unique<runtime::Engine>(
         config_,
-        [this](const Axes& axes) {
-          return make_model(model_, model_dtype(config_), o_.model.seq_len, o_.model.model, axes);
+        [this](const model::Axes& axes) {
+          return model::make_model(model_, runtime::model_dtype(config_), o_.model.seq_len, o_.model.model,
+                                   axes);
         },
         world,
-        EngineOptions{.seed = o_.seed,
-                      .limits = memory_limits(o_.ranks),
-                      .device = job_.device(),
-                      .trace = trace_.get()});
+        runtime::EngineOptions{.seed = o_.seed,
+                               .limits = memory_limits(o_.ranks),
+                               .device = job_.device(),
+                               .trace = trace_.get()});
     if (const std::string warning = warning_of_little_space(o_, config_, engine_->params()); !warning.empty())
       say("warning: " + warning);
   }
 
   // Those of a rank of so many.
-  TokenBatches batches_of(int rank, int world) {
-    const MeshShape mesh = mesh_shape(config_, world);
+  data::TokenBatches batches_of(int rank, int world) {
+    const MeshShape mesh = runtime::mesh_shape(config_, world);
     place_ = mesh.place(rank), data_ranks_ = mesh.data;
-    return TokenBatches(data_.sources(), {.seq_len = o_.model.seq_len,
-                                          .micro_batch = config_.train_micro_batch_size_per_gpu,
-                                          .accumulation = config_.gradient_accumulation_steps,
-                                          .rank = place_.data,
-                                          .ranks = data_ranks_,
-                                          .seed = o_.seed,
-                                          .drop_last = config_.dataloader_drop_last,
-                                          .pack = o_.pack,
-                                          .document_mask = o_.model.document_mask});
+    return data::TokenBatches(data_.sources(), {.seq_len = o_.model.seq_len,
+                                                .micro_batch = config_.train_micro_batch_size_per_gpu,
+                                                .accumulation = config_.gradient_accumulation_steps,
+                                                .rank = place_.data,
+                                                .ranks = data_ranks_,
+                                                .seed = o_.seed,
+                                                .drop_last = config_.dataloader_drop_last,
+                                                .pack = o_.pack,
+                                                .document_mask = o_.model.document_mask});
   }
 
-  EvalBatches eval_batches(const DataSources& data) const {
-    return EvalBatches(data.files(), {.seq_len = o_.model.seq_len,
-                                      .micro_batch = config_.train_micro_batch_size_per_gpu,
-                                      .rank = place_.data,
-                                      .ranks = data_ranks_,
-                                      .pack = o_.pack,
-                                      .document_mask = o_.model.document_mask});
+  data::EvalBatches eval_batches(const data::DataSources& data) const {
+    return data::EvalBatches(data.files(), {.seq_len = o_.model.seq_len,
+                                            .micro_batch = config_.train_micro_batch_size_per_gpu,
+                                            .rank = place_.data,
+                                            .ranks = data_ranks_,
+                                            .pack = o_.pack,
+                                            .document_mask = o_.model.document_mask});
   }
 
   // Until the next step's data are there; throws what is wrong with them.
-  void read_ahead(TokenBatches& batches) {
+  void read_ahead(data::TokenBatches& batches) {
     if (engine_->step() >= o_.steps) return;
     data_.require_unchanged();
-    profile_->timed(Phase::data, [&] { batches.prepare(engine_->step()); });
+    profile_->timed(monitor::Phase::data, [&] { batches.prepare(engine_->step()); });
   }
 
   // After a step: whether any rank was asked to stop or to save. When one cannot read what the next step
@@ -259,14 +264,14 @@ class Run {
   struct Votes {
     bool stop, save;
   };
-  Votes vote(TokenBatches& batches) {
+  Votes vote(data::TokenBatches& batches) {
     std::exception_ptr failure;
     try {
       read_ahead(batches);
     } catch (const Error&) {
       failure = std::current_exception();
     }
-    double votes[] = {Job::stop_requested() ? 1.0 : 0, failure ? 1.0 : 0,
+    double votes[] = {launcher::Job::stop_requested() ? 1.0 : 0, failure ? 1.0 : 0,
                       job_.first() && time_to_save() ? 1.0 : 0, folder_.look(*engine_) ? 0 : 1.0};
     Stream stream;
     job_.world().all_reduce(Tensor(votes, DType::fp64, {4}, MemoryKind::host), stream, {.what = "agreement"});
@@ -292,7 +297,7 @@ class Run {
     throw Error(Exit::data, "another rank cannot read its data");
   }
 
-  void step(TokenBatches& batches) {
+  void step(data::TokenBatches& batches) {
     const auto begin = Clock::now();
     auto said = begin;
     const int64_t index = engine_->step();
@@ -306,16 +311,16 @@ class Run {
                                       micro + 1, config_.gradient_accumulation_steps,
                                       std::chrono::duration<double>(now - begin).count()));
           }
-          return profile_->timed(Phase::data, [&] { return batches.next(index, micro); });
+          return profile_->timed(monitor::Phase::data, [&] { return batches.next(index, micro); });
         },
         batches.valid_targets(index));
-    const StepResult r = train_or_save(source, batches);
+    const runtime::StepResult r = train_or_save(source, batches);
     const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
     report_->step(*engine_, r, seconds, profile_->end_step(*engine_, seconds));
   }
 
   // A step that cannot be taken leaves the state before it, which all save.
-  StepResult train_or_save(const BatchSource& data, const TokenBatches& batches) {
+  runtime::StepResult train_or_save(const BatchSource& data, const data::TokenBatches& batches) {
     try {
       return engine_->train_batch(data);
     } catch (const Error& e) {
@@ -338,11 +343,11 @@ class Run {
   }
 
   // For people: "its samples are 5, 2 of a.bin and 0, 3 of b.bin".
-  std::string samples_of_next_step(const TokenBatches& batches) const {
+  std::string samples_of_next_step(const data::TokenBatches& batches) const {
     constexpr int64_t kShown = 8;
     std::string text = "its samples, counted from 0, are";
     for (int64_t at = 0; at < std::min<int64_t>(kShown, config_.train_batch_size); ++at) {
-      const Blend::Place place = batches.place(engine_->step(), at);
+      const data::Blend::Place place = batches.place(engine_->step(), at);
       text += fmt::format("{} {} of {}", at > 0 ? "," : "", place.sample,
                           data_.files()[size_t(place.source)].name());
     }
@@ -351,7 +356,7 @@ class Run {
 
   // Where an evaluation decides what is kept, a save comes behind it and has what it found; else before it,
   // because an evaluation may take long.
-  void save_and_evaluate(TokenBatches& batches, bool saves, bool evaluates) {
+  void save_and_evaluate(data::TokenBatches& batches, bool saves, bool evaluates) {
     if (saves && !o_.judges()) save(&batches);
     const bool evaluated = evaluates && evaluate();
     const bool better = evaluated && o_.judges() && best_.take(engine_->step(), validation_loss_);
@@ -370,13 +375,13 @@ class Run {
 
   // Data that cannot be read stand for rows without targets, so that all ranks come to the end of the
   // evaluation; then all save and throw what is wrong. None where a stop was asked for meanwhile.
-  std::optional<double> loss_on(const DataSources& data, const EvalSet& set) {
-    EvalBatches batches = eval_batches(data);
+  std::optional<double> loss_on(const data::DataSources& data, const EvalSet& set) {
+    data::EvalBatches batches = eval_batches(data);
     const int64_t rows = config_.train_micro_batch_size_per_gpu * o_.model.seq_len;
     const std::vector<int32_t> input(size_t(rows), 0), targets(size_t(rows), kIgnoredTarget);
     std::vector<int32_t> documents(size_t(o_.model.document_mask ? rows : 0), 0);
     std::exception_ptr failure;
-    const Evaluation result = engine_->evaluate(
+    const runtime::Evaluation result = engine_->evaluate(
         [&](int micro) -> Batch {
           try {
             return batches.next(micro);
@@ -388,7 +393,7 @@ class Run {
             return nothing;
           }
         },
-        int(batches.micros()), [this] { return stopped_ = job_.any(Job::stop_requested()); });
+        int(batches.micros()), [this] { return stopped_ = job_.any(launcher::Job::stop_requested()); });
     try {
       data.require_unchanged();
     } catch (const Error&) {
@@ -429,14 +434,15 @@ class Run {
     job_.together([&] {
       if (job_.first())
         say(export_checkpoint(
-            o_.output, latest_checkpoint(o_.output, best_.step() >= 0 && o_.keep_best ? "best" : "latest"),
-            target, {.dtype = model_dtype(config_)}));
+            o_.output,
+            checkpoint::latest_checkpoint(o_.output, best_.step() >= 0 && o_.keep_best ? "best" : "latest"),
+            target, {.dtype = runtime::model_dtype(config_)}));
     });
   }
 
   // `batches`: of the steps that come next, where they can be computed.
-  void save(TokenBatches* batches = nullptr) {
-    profile_->timed(Phase::checkpoint, [&] {
+  void save(data::TokenBatches* batches = nullptr) {
+    profile_->timed(monitor::Phase::checkpoint, [&] {
       nlohmann::json facts = facts_;
       if (o_.judges()) facts["best"] = best_.json();
       if (batches && o_.resume_check == "on" && folder_.would_save(*engine_))
@@ -449,7 +455,7 @@ class Run {
 
   // Before anything is trained. Error(checkpoint) where the loss of the next step is not the one that the
   // checkpoint keeps.
-  void check_first_loss(TokenBatches& batches) {
+  void check_first_loss(data::TokenBatches& batches) {
     if (o_.resume_check == "off" || engine_->step() >= o_.steps) return;
     const nlohmann::json& saved = folder_.resumed_facts();
     const std::string why =
@@ -483,19 +489,19 @@ class Run {
   }
 
   const TrainOptions& o_;
-  Job& job_;
-  const ReadResult& read_;
-  const DsConfig& config_;
-  DataSources data_;
-  std::vector<DataSources> eval_;  // as the options' eval_sets
-  ModelConfig model_;
+  launcher::Job& job_;
+  const config::ReadResult& read_;
+  const config::DsConfig& config_;
+  data::DataSources data_;
+  std::vector<data::DataSources> eval_;  // as the options' eval_sets
+  model::ModelConfig model_;
   std::optional<PublishedModel> published_;  // whose weights training begins with
   std::optional<Report> report_;
   RunFolder folder_;
   nlohmann::json facts_;  // what checkpoints say of this run
   std::unique_ptr<Trace> trace_;
-  std::unique_ptr<Communicator> traced_;
-  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<comm::Communicator> traced_;
+  std::unique_ptr<runtime::Engine> engine_;
   MeshPlace place_;  // all ranks of a pipe read the same samples
   int data_ranks_ = 1;
   std::unique_ptr<Profile> profile_;
@@ -509,10 +515,11 @@ class Run {
 
 // The configuration as far as it is known before the data are: with --epochs, these say the number of steps,
 // and it is read once more.
-ReadResult read_before_data(const TrainOptions& o, const Job& job, ReadOptions reading) {
+config::ReadResult read_before_data(const TrainOptions& o, const launcher::Job& job,
+                                    config::ReadOptions reading) {
   reading.steps_may_be_open = o.epochs.has_value();
   if (!o.epochs) return job.read_config(o.config, reading);
-  ReadResult quietly = read_ds_config_file(o.config, reading);
+  config::ReadResult quietly = config::read_ds_config_file(o.config, reading);
   return quietly.ok() ? quietly : job.read_config(o.config, reading);
 }
 
@@ -521,15 +528,15 @@ ReadResult read_before_data(const TrainOptions& o, const Job& job, ReadOptions r
 int run_train(const Arguments& arguments) {
   TrainOptions o;
   if (!parse_options(o, arguments)) return 0;
-  Job job(o.ranks);
+  launcher::Job job(o.ranks);
   return job.run([&] {
     if (job.first())
       for (const std::string& note : o.notes) std::fprintf(stderr, "note: %s\n", note.c_str());
-    AutoValues values = o.values;
+    config::AutoValues values = o.values;
     values.hidden_size = config_of(o.model, 256).width;
     if (!o.epochs) values.total_steps = o.steps;
-    ReadOptions reading = job.read_options(o.strict, values);
-    ReadResult config = read_before_data(o, job, reading);
+    config::ReadOptions reading = job.read_options(o.strict, values);
+    config::ReadResult config = read_before_data(o, job, reading);
     const bool connected = tokenize_inputs(o, job, config.config);
     o.epoch = epoch_length(o, config.config);
     if (o.epochs) {
@@ -541,9 +548,9 @@ int run_train(const Arguments& arguments) {
                           job.device());
     run.check_plan(planner, config.text);
     if (!connected) job.connect(config.config);
-    Job::catch_signals();
+    launcher::Job::catch_signals();
     return run.train();
   });
 }
 
-}  // namespace cleave
+}  // namespace cleave::app

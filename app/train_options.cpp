@@ -7,7 +7,7 @@
 #include "app/trainer_names.h"
 #include "core/error.h"
 
-namespace cleave {
+namespace cleave::app {
 
 namespace {
 
@@ -163,9 +163,9 @@ bool parse_options(TrainOptions& o, const Arguments& arguments) {
   return true;
 }
 
-KeepRule keep_rule(const TrainOptions& o, const DsConfig& c) {
+KeepRule keep_rule(const TrainOptions& o, const config::DsConfig& c) {
   return {o.keep.value_or(c.checkpoint.nebula ? c.checkpoint.nebula_versions : TrainOptions::kKept),
           o.keep_every};
 }
 
-}  // namespace cleave
+}  // namespace cleave::app

@@ -5,7 +5,7 @@
 #include "app/kept_checkpoints.h"
 #include "app/options.h"
 
-namespace cleave {
+namespace cleave::app {
 
 struct EpochLength {
   int64_t samples = 0, steps = 1;
@@ -20,7 +20,7 @@ struct EvalSet {
 struct TrainOptions {
   ModelOptions model;
   RankOptions ranks;
-  AutoValues values;
+  config::AutoValues values;
   std::string config, data, jsonl_key = "text", output, export_to, resume = "auto", resume_check = "on",
                             init = "auto", metrics, trace;
   std::vector<EvalSet> eval_sets;  // of --eval_data, in order; the first decides what is the best
@@ -28,7 +28,7 @@ struct TrainOptions {
   // What was made of texts: by the token file, or what names several, the text or what named them. See
   // train_tokens.h.
   std::map<std::string, std::string> texts;
-  std::shared_ptr<const Tokenizer> tokenizer;  // null: bytes, or nobody said which
+  std::shared_ptr<const text::Tokenizer> tokenizer;  // null: bytes, or nobody said which
   int64_t steps = 100, eval_interval = 0, save_interval = 0, keep_every = 0, trace_steps = 10;
   std::optional<double> epochs;  // given instead of `steps`, which follows from it once the data are known
   EpochLength epoch = {};        // of the data, once they are known
@@ -51,9 +51,9 @@ struct TrainOptions {
 };
 
 // What --keep and --keep_every say, or nebula of the ds_config in the first one's place.
-KeepRule keep_rule(const TrainOptions& options, const DsConfig& config);
+KeepRule keep_rule(const TrainOptions& options, const config::DsConfig& config);
 
 // False where help was asked for and given. Error(usage) as parse() and for options that lack another one.
 bool parse_options(TrainOptions& options, const Arguments& arguments);
 
-}  // namespace cleave
+}  // namespace cleave::app

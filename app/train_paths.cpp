@@ -12,20 +12,20 @@
 #include "monitor/metrics.h"
 #include "optim/optimizer.h"
 
-namespace cleave {
+namespace cleave::app {
 namespace fs = std::filesystem;
 
-OutputPaths paths_of(const TrainOptions& o, const DsConfig& config, int world) {
+OutputPaths paths_of(const TrainOptions& o, const config::DsConfig& config, int world) {
   OutputPaths p;
   p.input("--deepspeed_config", o.config);
   const auto tokens = [&](const char* option, const std::string& path) {
-    if (!is_indexed(path)) return p.input(option, path);
-    const IndexedNames names = indexed_names(path);
+    if (!data::is_indexed(path)) return p.input(option, path);
+    const data::IndexedNames names = data::indexed_names(path);
     for (const std::string& file : {names.bin, names.idx, names.mask}) p.input(option, file);
   };
-  for (const std::string& path : files_of_data(o.data)) tokens("--data", path);
+  for (const std::string& path : data::files_of_data(o.data)) tokens("--data", path);
   for (const EvalSet& set : o.eval_sets)
-    for (const std::string& path : files_of_data(set.data, "--eval_data")) tokens("--eval_data", path);
+    for (const std::string& path : data::files_of_data(set.data, "--eval_data")) tokens("--eval_data", path);
   for (const auto& [made, text] : o.texts)
     if (std::filesystem::is_regular_file(text)) p.input("the text", text);
   if (o.tokenizer && o.tokenizer->path() != "byte") p.input("--tokenizer", o.tokenizer->path());
@@ -36,19 +36,19 @@ OutputPaths paths_of(const TrainOptions& o, const DsConfig& config, int world) {
   p.file("--metrics", o.metrics);
   p.folder("--output", o.output, {"latest", "best", "run.lock"});
   if (config.flops_profiler.enabled) p.file("flops_profiler.output_file", config.flops_profiler.output_file);
-  const CsvMonitor tables(config.csv_monitor.output_path, config.csv_monitor.job_name);
+  const monitor::CsvMonitor tables(config.csv_monitor.output_path, config.csv_monitor.job_name);
   if (config.csv_monitor.enabled)
-    for (const Scalar& s : scalars_of({})) p.file("csv_monitor", tables.path_of(s.tag));
+    for (const monitor::Scalar& s : monitor::scalars_of({})) p.file("csv_monitor", tables.path_of(s.tag));
   return p;
 }
 
-std::string warning_of_little_space(const TrainOptions& o, const DsConfig& config, int64_t params) {
+std::string warning_of_little_space(const TrainOptions& o, const config::DsConfig& config, int64_t params) {
   if (o.output.empty()) return {};
-  const int64_t kinds = 1 + int64_t(make_optimizer(config.optimizer)->states().size());
+  const int64_t kinds = 1 + int64_t(optim::make_optimizer(config.optimizer)->states().size());
   const int64_t wanted = params * kinds * int64_t(sizeof(float));
   const KeepRule rule = keep_rule(o, config);
   // Those of this folder have their room already.
-  const auto there = int64_t(checkpoint_folders(o.output).size());
+  const auto there = int64_t(checkpoint::checkpoint_folders(o.output).size());
   const int64_t most = most_checkpoints(o.steps, o.save_interval, rule) + int64_t(o.keep_best),
                 more = std::max<int64_t>(1, most - there);
   std::error_code unknown;
@@ -63,4 +63,4 @@ std::string warning_of_little_space(const TrainOptions& o, const DsConfig& confi
       int64_t(space.available) / wanted);
 }
 
-}  // namespace cleave
+}  // namespace cleave::app

@@ -4,14 +4,15 @@
 
 #include "app/output_paths.h"
 #include "app/train_options.h"
-#include "config_schema/ds_config.h"
+#include "config/ds_config.h"
 
-namespace cleave {
+namespace cleave::app {
 
 // Of all `world` ranks.
-OutputPaths paths_of(const TrainOptions& options, const DsConfig& config, int world);
+OutputPaths paths_of(const TrainOptions& options, const config::DsConfig& config, int world);
 
 // A sentence when the folder of checkpoints has not the space for one of so many parameters; else empty.
-std::string warning_of_little_space(const TrainOptions& options, const DsConfig& config, int64_t params);
+std::string warning_of_little_space(const TrainOptions& options, const config::DsConfig& config,
+                                    int64_t params);
 
-}  // namespace cleave
+}  // namespace cleave::app

@@ -8,7 +8,7 @@
 
 #include "core/error.h"
 
-namespace cleave {
+namespace cleave::app {
 namespace {
 
 enum class Kind : uint8_t {
@@ -268,4 +268,4 @@ OwnArguments own_arguments(const Arguments& all) {
   return own;
 }
 
-}  // namespace cleave
+}  // namespace cleave::app

@@ -6,7 +6,7 @@
 
 #include "app/commands.h"
 
-namespace cleave {
+namespace cleave::app {
 
 struct OwnArguments {
   Arguments arguments;             // in this program's names
@@ -17,4 +17,4 @@ struct OwnArguments {
 // nothing (false, no, none, 0) is none of them. What no table has stays as it is.
 OwnArguments own_arguments(const Arguments& arguments);
 
-}  // namespace cleave
+}  // namespace cleave::app

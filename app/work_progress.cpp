@@ -6,7 +6,7 @@
 
 #include "monitor/progress.h"
 
-namespace cleave {
+namespace cleave::app {
 
 bool WorkProgress::on_terminal() { return isatty(STDERR_FILENO) != 0; }
 
@@ -20,10 +20,10 @@ void WorkProgress::at(double share, const std::function<std::string(double secon
   said_ = now;
   const double seconds = std::chrono::duration<double>(now - begin_).count();
   std::fprintf(stderr, "%s%s, %s left%s", terminal_ ? "\r\x1b[K" : "", says(seconds).c_str(),
-               format_duration(share > 0 ? seconds / share * (1 - share) : -1).c_str(),
+               monitor::format_duration(share > 0 ? seconds / share * (1 - share) : -1).c_str(),
                terminal_ ? "" : "\n");
   std::fflush(stderr);
   drawn_ = terminal_;
 }
 
-}  // namespace cleave
+}  // namespace cleave::app

@@ -3,7 +3,7 @@
 #include <functional>
 #include <string>
 
-namespace cleave {
+namespace cleave::app {
 
 // How far a piece of work is, on stderr: one line that is drawn again on a terminal, elsewhere a line now and
 // then. Draws nothing before there is something to wait for.
@@ -26,4 +26,4 @@ class WorkProgress {
   static bool on_terminal();
 };
 
-}  // namespace cleave
+}  // namespace cleave::app

@@ -9,7 +9,7 @@
 
 #include "comm/together.h"
 
-namespace cleave {
+namespace cleave::checkpoint {
 namespace {
 
 constexpr int64_t kPiece = int64_t{1} << 21;  // elements that are asked for at a time
@@ -19,7 +19,7 @@ void yield_to_training() { setpriority(PRIO_PROCESS, id_t(gettid()), 19); }
 
 }  // namespace
 
-BackgroundSave::BackgroundSave(Tensor copy, Communicator& world)
+BackgroundSave::BackgroundSave(Tensor copy, comm::Communicator& world)
     : copy_(copy),
       group_(world.duplicate("checkpoint")),
       exceptions_(std::uncaught_exceptions()),
@@ -65,7 +65,7 @@ void BackgroundSave::begin(const std::filesystem::path& dir, const std::string& 
   finish();
   std::vector<Record> copies;
   try {
-    together(*group_, Exit::checkpoint, [&] { copies = copied(records); });
+    comm::together(*group_, Exit::checkpoint, [&] { copies = copied(records); });
   } catch (const Error& e) {
     if (e.exit() != Exit::rank_lost) throw;
     throw Error(e.exit(), while_saving(dir / tag, e));
@@ -90,4 +90,4 @@ void BackgroundSave::finish() {
   }
 }
 
-}  // namespace cleave
+}  // namespace cleave::checkpoint

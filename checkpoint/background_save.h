@@ -11,13 +11,13 @@
 #include "checkpoint/checkpoint.h"
 #include "comm/communicator.h"
 
-namespace cleave {
+namespace cleave::checkpoint {
 
 class BackgroundSave {
  public:
   // Collective over world: the writers of all ranks talk in a group of their own. `copy` is fp32 memory of
   // the host for all elements that this rank saves, and outlives this.
-  BackgroundSave(Tensor copy, Communicator& world);
+  BackgroundSave(Tensor copy, comm::Communicator& world);
   // Waits until what was begun is written. While an exception is under way it is given up instead, on all
   // ranks, and leaves no checkpoint; that takes as long as a piece of a shard takes to be written and synced.
   ~BackgroundSave();
@@ -41,10 +41,10 @@ class BackgroundSave {
   std::vector<Record> copied(const std::vector<Record>& records);
 
   const Tensor copy_;
-  const std::unique_ptr<Communicator> group_;
+  const std::unique_ptr<comm::Communicator> group_;
   const int exceptions_;  // under way when this was made
   std::atomic<bool> failed_{false}, given_up_{false};
   Stream writer_;  // ends first
 };
 
-}  // namespace cleave
+}  // namespace cleave::checkpoint

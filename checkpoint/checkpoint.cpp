@@ -13,7 +13,7 @@
 #include "core/input_file.h"
 #include "core/printable.h"
 
-namespace cleave {
+namespace cleave::checkpoint {
 namespace fs = std::filesystem;
 namespace {
 
@@ -191,7 +191,7 @@ struct Announcement {
   char name[247] = {};
 };
 
-Announcement announced(const Place& place, Communicator& world) {
+Announcement announced(const Place& place, comm::Communicator& world) {
   std::random_device random;
   Announcement a{.number = uint64_t(random()) << 32 | random(), .renamed = place.saved.renamed};
   std::copy_n(place.saved.name.begin(), std::min(place.saved.name.size(), sizeof a.name - 1), a.name);
@@ -210,20 +210,20 @@ std::string while_saving(const fs::path& folder, const Error& e) {
 
 SavedCheckpoint save_checkpoint(const fs::path& dir, const std::string& tag,
                                 const std::vector<Record>& records, const std::string& state,
-                                Communicator& world) {
+                                comm::Communicator& world) {
   Place place;  // on rank 0
   bool whole = false;
   // A rank that fails must still meet the others, or they would wait for the deadline.
   auto step = [&](const std::function<void()>& body) {
     try {
-      together(world, Exit::checkpoint, body);
+      comm::together(world, Exit::checkpoint, body);
     } catch (const Error& e) {
       if (e.exit() == Exit::rank_lost) throw Error(e.exit(), while_saving(dir / tag, e));
       std::error_code ignored;
       if (!place.folder.empty() && !whole) fs::remove_all(place.folder, ignored);
-      throw AgreedError(Exit::checkpoint,
-                        fmt::format("checkpoint {} was not saved; earlier ones are unchanged: {}",
-                                    (dir / tag).string(), e.what()));
+      throw comm::AgreedError(Exit::checkpoint,
+                              fmt::format("checkpoint {} was not saved; earlier ones are unchanged: {}",
+                                          (dir / tag).string(), e.what()));
     }
   };
   step([&] {
@@ -289,4 +289,4 @@ std::vector<std::string> list_checkpoints(const fs::path& dir) {
   return names;
 }
 
-}  // namespace cleave
+}  // namespace cleave::checkpoint

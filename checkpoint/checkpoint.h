@@ -25,7 +25,7 @@
 #include "comm/communicator.h"
 #include "device/tensor.h"
 
-namespace cleave {
+namespace cleave::checkpoint {
 
 // Some elements of a named tensor; kind is "master", "exp_avg", ... Wherever they live, on a disk for
 // example, they come and go in pieces through a little memory of the host.
@@ -50,7 +50,7 @@ struct SavedCheckpoint {
 // and names cross the network. Throws Error(checkpoint), having removed what it wrote.
 SavedCheckpoint save_checkpoint(const std::filesystem::path& dir, const std::string& tag,
                                 const std::vector<Record>& records, const std::string& state,
-                                Communicator& world);
+                                comm::Communicator& world);
 
 // Reads what it is asked for and little more: the blocks that a record's elements lie in, each of which is
 // compared with its checksum. Const members may be called from several threads at once.
@@ -133,4 +133,4 @@ void point_at(const std::filesystem::path& dir, const std::string& pointer, cons
 // Whether a name stays in the folder that it is put into.
 bool is_plain_name(std::string_view name);
 
-}  // namespace cleave
+}  // namespace cleave::checkpoint

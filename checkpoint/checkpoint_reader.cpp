@@ -7,7 +7,7 @@
 #include "core/input_file.h"
 #include "core/printable.h"
 
-namespace cleave {
+namespace cleave::checkpoint {
 namespace fs = std::filesystem;
 namespace {
 
@@ -210,4 +210,4 @@ void CheckpointReader::check_all(const Manifest::Name& tensor, const Part& part,
           shard.path().string(), shard.offset(name), shard.offset(name) + numel * kElement, name);
 }
 
-}  // namespace cleave
+}  // namespace cleave::checkpoint

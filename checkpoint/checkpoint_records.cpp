@@ -7,7 +7,7 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/read_ahead.h"
 
-namespace cleave {
+namespace cleave::checkpoint {
 namespace {
 
 constexpr int64_t kWindow = int64_t{1} << 20;  // elements that a record gets at a time
@@ -125,4 +125,4 @@ void CheckpointReader::fill(std::span<const Fetch> fetches, ReadAhead& ahead,
                 Tensor(whole ? whole : memory.data(), DType::fp32, {window.size()}, MemoryKind::host));
 }
 
-}  // namespace cleave
+}  // namespace cleave::checkpoint

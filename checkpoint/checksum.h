@@ -7,7 +7,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-namespace cleave {
+namespace cleave::checkpoint {
 
 inline uint64_t checksum_of(const void* bytes, int64_t n) { return XXH3_64bits(bytes, size_t(n)); }
 inline uint64_t checksum_of(std::string_view text) { return XXH3_64bits(text.data(), text.size()); }
@@ -23,4 +23,4 @@ class Checksum {
   std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state_;
 };
 
-}  // namespace cleave
+}  // namespace cleave::checkpoint

@@ -7,7 +7,7 @@
 #include "checkpoint/manifest.h"
 #include "core/printable.h"
 
-namespace cleave {
+namespace cleave::checkpoint {
 namespace {
 
 // DeepSpeed's own classes stand in its files, and those of argument parsers, as objects that are not looked
@@ -325,4 +325,4 @@ std::unique_ptr<TensorFile> DeepSpeedCheckpoint::tensors(const std::string& kind
   return std::make_unique<Tensors>(*this, kind);
 }
 
-}  // namespace cleave
+}  // namespace cleave::checkpoint

@@ -8,7 +8,7 @@
 #include "checkpoint/torch_file.h"
 #include "core/range.h"
 
-namespace cleave {
+namespace cleave::checkpoint {
 
 class DeepSpeedCheckpoint {
  public:
@@ -83,4 +83,4 @@ class DeepSpeedCheckpoint {
   int64_t steps_ = 0, skipped_ = 0, optimizer_steps_ = 0;
 };
 
-}  // namespace cleave
+}  // namespace cleave::checkpoint

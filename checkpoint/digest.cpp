@@ -11,7 +11,7 @@
 #include "checkpoint/checksum.h"
 #include "core/error.h"
 
-namespace cleave {
+namespace cleave::checkpoint {
 namespace {
 
 // XXH3 with 128 bits, of bytes that come in pieces.
@@ -86,4 +86,4 @@ std::map<std::string, std::string> digests(const CheckpointReader& reader, int t
       tensors, [&](const Record& r) { reader.read(r); }, threads, as);
 }
 
-}  // namespace cleave
+}  // namespace cleave::checkpoint

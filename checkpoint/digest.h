@@ -9,7 +9,7 @@
 
 #include "checkpoint/checkpoint.h"
 
-namespace cleave {
+namespace cleave::checkpoint {
 
 struct NamedShape {
   std::string kind, tensor;
@@ -29,4 +29,4 @@ std::map<std::string, std::string> digests(std::span<const NamedShape> tensors,
 std::map<std::string, std::string> digests(const CheckpointReader& reader, int threads,
                                            DType as = DType::fp32);
 
-}  // namespace cleave
+}  // namespace cleave::checkpoint

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <iterator>
 
-namespace cleave {
+namespace cleave::checkpoint {
 namespace {
 
 constexpr uint32_t kExt = 0xEF53, kXfs = 0x58465342, kBtrfs = 0x9123683E, kOverlay = 0x794C7630;
@@ -28,4 +28,4 @@ bool through_page_cache(int file) {
   return flags >= 0 && fcntl(file, F_SETFL, flags & ~O_DIRECT) == 0;
 }
 
-}  // namespace cleave
+}  // namespace cleave::checkpoint

@@ -2,7 +2,7 @@
 #pragma once
 #include <cstdint>
 
-namespace cleave {
+namespace cleave::checkpoint {
 
 inline constexpr int64_t kDirectAlignment = 4096;  // of addresses, offsets and sizes in memory and file
 
@@ -12,4 +12,4 @@ bool pass_by_page_cache(int file);
 // The contrary. Whether it is so.
 bool through_page_cache(int file);
 
-}  // namespace cleave
+}  // namespace cleave::checkpoint

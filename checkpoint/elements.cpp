@@ -2,7 +2,7 @@
 
 #include <vector>
 
-namespace cleave {
+namespace cleave::checkpoint {
 namespace {
 
 // Elements as equal runs at equal distances; a range is one run.
@@ -62,4 +62,4 @@ void require_each_once(std::span<const Elements> parts, int64_t numel, std::stri
   }
 }
 
-}  // namespace cleave
+}  // namespace cleave::checkpoint

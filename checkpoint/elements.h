@@ -6,7 +6,7 @@
 
 #include "core/range.h"
 
-namespace cleave {
+namespace cleave::checkpoint {
 
 // Elements of the flat order of a whole tensor: a range or, where stride > 0, of the range the first `run`
 // elements of every `stride`, such as some columns of a matrix. Such a range ends with a run.
@@ -25,4 +25,4 @@ void each_overlap(const Elements& wanted, Range window, const Elements& stored, 
 // names an element that is there twice or not at all, or the part that is none of such a tensor.
 void require_each_once(std::span<const Elements> parts, int64_t numel, std::string_view tensor);
 
-}  // namespace cleave
+}  // namespace cleave::checkpoint

@@ -6,7 +6,7 @@
 
 #include "checkpoint/checkpoint.h"
 
-namespace cleave {
+namespace cleave::checkpoint {
 namespace fs = std::filesystem;
 namespace {
 
@@ -73,4 +73,4 @@ std::vector<std::string> left_overs(const fs::path& dir, const std::string& in_u
   return names;
 }
 
-}  // namespace cleave
+}  // namespace cleave::checkpoint

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-namespace cleave {
+namespace cleave::checkpoint {
 
 // Folders in dir that saves and removals left which did not end, by name: ".tmp.<name>"; shards without a
 // manifest that a save where folders are not renamed was writing; and, where the checkpoint `in_use` of that
@@ -15,4 +15,4 @@ namespace cleave {
 std::vector<std::string> left_overs(const std::filesystem::path& dir, const std::string& in_use = "",
                                     int64_t step = -1);
 
-}  // namespace cleave
+}  // namespace cleave::checkpoint

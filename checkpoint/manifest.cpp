@@ -11,7 +11,7 @@
 #include "core/json.h"
 #include "core/printable.h"
 
-namespace cleave {
+namespace cleave::checkpoint {
 namespace {
 
 using nlohmann::json;
@@ -247,4 +247,4 @@ int64_t Manifest::bytes() const {
   return bytes;
 }
 
-}  // namespace cleave
+}  // namespace cleave::checkpoint

@@ -9,7 +9,7 @@
 
 #include "checkpoint/elements.h"
 
-namespace cleave {
+namespace cleave::checkpoint {
 
 struct Manifest {
   // Version 2 added records that have gaps ("every"), version 3 checksums of blocks, of the shards' headers
@@ -56,4 +56,4 @@ std::string name_in_shard(const Manifest::Name& tensor, const Elements& elements
 // Elements of a whole tensor. Error(checkpoint) for a shape that no tensor has.
 int64_t numel_of(const std::vector<int64_t>& shape);
 
-}  // namespace cleave
+}  // namespace cleave::checkpoint

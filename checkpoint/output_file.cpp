@@ -10,7 +10,7 @@
 
 #include "checkpoint/direct_io.h"
 
-namespace cleave {
+namespace cleave::checkpoint {
 
 OutputFile::OutputFile(const std::filesystem::path& path, int64_t bytes)
     : path_(path),
@@ -90,4 +90,4 @@ void OutputFile::refuse(const char* what) const {
        errno == ENOSPC ? "; free space there or choose another --output" : "");
 }
 
-}  // namespace cleave
+}  // namespace cleave::checkpoint

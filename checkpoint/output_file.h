@@ -14,7 +14,7 @@
 #include "device/memory.h"
 #include "device/stream.h"
 
-namespace cleave {
+namespace cleave::checkpoint {
 
 class OutputFile {
  public:
@@ -52,4 +52,4 @@ class OutputFile {
   Stream writer_;  // ends first
 };
 
-}  // namespace cleave
+}  // namespace cleave::checkpoint

@@ -9,7 +9,7 @@
 #include "core/error.h"
 #include "core/printable.h"
 
-namespace cleave {
+namespace cleave::checkpoint {
 namespace {
 
 using Kind = Pickled::Kind;
@@ -415,4 +415,4 @@ Pickle::Pickle(std::span<const std::byte> bytes, const Inert& inert) {
   size_ = machine.at();
 }
 
-}  // namespace cleave
+}  // namespace cleave::checkpoint

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-namespace cleave {
+namespace cleave::checkpoint {
 
 struct Pickled {
   enum class Kind : uint8_t {
@@ -58,4 +58,4 @@ class Pickle {
   size_t size_ = 0;
 };
 
-}  // namespace cleave
+}  // namespace cleave::checkpoint

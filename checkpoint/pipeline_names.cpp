@@ -8,7 +8,7 @@
 
 #include "core/printable.h"
 
-namespace cleave {
+namespace cleave::checkpoint {
 namespace {
 
 // A name cut at its first number: "model.layers.3.mlp.up_proj.weight" is 3 and "mlp.up_proj.weight".
@@ -142,4 +142,4 @@ std::map<std::string, std::string> published_names(
   return Matching(pipeline, model, where).take();
 }
 
-}  // namespace cleave
+}  // namespace cleave::checkpoint

@@ -8,7 +8,7 @@
 
 #include "checkpoint/weight_reader.h"
 
-namespace cleave {
+namespace cleave::checkpoint {
 
 // Which of a published model's names each parameter of the pipeline has. Layers whose parameters end like
 // those of the model's blocks are its blocks, in order; before them come embeddings and behind them the last
@@ -18,4 +18,4 @@ std::map<std::string, std::string> published_names(
     const std::map<std::string, std::vector<int64_t>>& pipeline, const WeightNames& model,
     const std::string& where);
 
-}  // namespace cleave
+}  // namespace cleave::checkpoint

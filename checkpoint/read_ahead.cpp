@@ -8,7 +8,7 @@
 
 #include "checkpoint/direct_io.h"
 
-namespace cleave {
+namespace cleave::checkpoint {
 namespace {
 
 constexpr int64_t kJoined = int64_t{4} << 20;  // bytes that pieces are read at once up to
@@ -102,4 +102,4 @@ std::span<std::byte> ReadAhead::next() {
   return {slots_[read % slots_.size()].bytes + (piece.offset - reads_[read].all.offset), size_t(piece.bytes)};
 }
 
-}  // namespace cleave
+}  // namespace cleave::checkpoint

@@ -12,7 +12,7 @@
 #include "device/memory.h"
 #include "device/stream.h"
 
-namespace cleave {
+namespace cleave::checkpoint {
 
 // Some bytes of a file that outlives the reads.
 struct FilePiece {
@@ -61,4 +61,4 @@ class ReadAhead {
   Stream reader_;  // ends first
 };
 
-}  // namespace cleave
+}  // namespace cleave::checkpoint

@@ -9,7 +9,7 @@
 #include "core/json.h"
 #include "core/printable.h"
 
-namespace cleave {
+namespace cleave::checkpoint {
 namespace {
 
 static_assert(std::endian::native == std::endian::little);
@@ -154,4 +154,4 @@ void SafetensorsFile::read(const std::string& name, int64_t begin, std::span<std
   file_.read(data_ + at->second.begin + begin, bytes);
 }
 
-}  // namespace cleave
+}  // namespace cleave::checkpoint

@@ -12,7 +12,7 @@
 #include "core/input_file.h"
 #include "device/tensor.h"
 
-namespace cleave {
+namespace cleave::checkpoint {
 
 // Writes all tensors in order. Throws Error(checkpoint) naming the file and what the system said.
 struct NamedTensor {
@@ -53,4 +53,4 @@ class SafetensorsFile final : public TensorFile {
   std::map<std::string, StoredTensor> tensors_;
 };
 
-}  // namespace cleave
+}  // namespace cleave::checkpoint

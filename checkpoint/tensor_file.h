@@ -8,7 +8,7 @@
 
 #include "device/dtype.h"
 
-namespace cleave {
+namespace cleave::checkpoint {
 
 struct StoredTensor {
   DType dtype = DType::fp32;
@@ -28,4 +28,4 @@ class TensorFile {
   virtual void read(const std::string& name, int64_t begin, std::span<std::byte> bytes) const = 0;
 };
 
-}  // namespace cleave
+}  // namespace cleave::checkpoint

@@ -6,7 +6,7 @@
 #include "core/printable.h"
 #include "core/range.h"
 
-namespace cleave {
+namespace cleave::checkpoint {
 namespace {
 
 constexpr int64_t kLargestPickle = int64_t{256} << 20;
@@ -212,4 +212,4 @@ void TorchFile::read(const std::string& name, int64_t begin, std::span<std::byte
   read(at->second, begin, bytes);
 }
 
-}  // namespace cleave
+}  // namespace cleave::checkpoint

@@ -6,7 +6,7 @@
 #include "checkpoint/tensor_file.h"
 #include "core/input_file.h"
 
-namespace cleave {
+namespace cleave::checkpoint {
 
 class TorchFile final : public TensorFile {
  public:
@@ -44,4 +44,4 @@ class TorchFile final : public TensorFile {
   std::unique_ptr<Pickle> pickle_;
 };
 
-}  // namespace cleave
+}  // namespace cleave::checkpoint

@@ -11,7 +11,7 @@
 #include "core/json.h"
 #include "core/printable.h"
 
-namespace cleave {
+namespace cleave::checkpoint {
 namespace fs = std::filesystem;
 using nlohmann::json;
 namespace {
@@ -133,4 +133,4 @@ const StoredTensor& WeightFiles::tensor(const std::string& name) const {
   return file(name).tensors().at(name);
 }
 
-}  // namespace cleave
+}  // namespace cleave::checkpoint

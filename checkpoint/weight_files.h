@@ -9,7 +9,7 @@
 
 #include "checkpoint/tensor_file.h"
 
-namespace cleave {
+namespace cleave::checkpoint {
 
 class WeightFiles {
  public:
@@ -43,4 +43,4 @@ class WeightFiles {
 // such folder.
 std::string weights_in(const std::filesystem::path& folder);
 
-}  // namespace cleave
+}  // namespace cleave::checkpoint

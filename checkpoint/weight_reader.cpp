@@ -9,7 +9,7 @@
 #include "checkpoint/manifest.h"
 #include "core/printable.h"
 
-namespace cleave {
+namespace cleave::checkpoint {
 namespace {
 
 constexpr int64_t kTile = int64_t{1} << 18;  // elements on their way at a time
@@ -248,4 +248,4 @@ std::string WeightReader::types() const {
   return fmt::format("{}", fmt::join(types, " and "));
 }
 
-}  // namespace cleave
+}  // namespace cleave::checkpoint

@@ -7,7 +7,7 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/weight_files.h"
 
-namespace cleave {
+namespace cleave::checkpoint {
 
 inline constexpr int64_t kWeightPiece = int64_t{1} << 21;  // elements in memory at a time
 
@@ -59,4 +59,4 @@ class WeightReader {
   std::vector<std::pair<Source, std::string>> tied_;
 };
 
-}  // namespace cleave
+}  // namespace cleave::checkpoint

@@ -8,7 +8,7 @@
 
 #include "checkpoint/manifest.h"
 
-namespace cleave {
+namespace cleave::checkpoint {
 namespace {
 
 using Read = std::function<void(const Record&)>;
@@ -115,4 +115,4 @@ void write_weights(const std::filesystem::path& folder, const WeightNames& names
                 {{"metadata", {{"total_parameters", elements}, {"total_size", bytes}}}, {"weight_map", map}});
 }
 
-}  // namespace cleave
+}  // namespace cleave::checkpoint

@@ -5,7 +5,7 @@
 
 #include "checkpoint/weight_reader.h"
 
-namespace cleave {
+namespace cleave::checkpoint {
 
 struct WeightFormat {
   DType dtype = DType::fp32;              // fp32, bf16 or fp16
@@ -20,4 +20,4 @@ struct WeightFormat {
 void write_weights(const std::filesystem::path& folder, const WeightNames& names, const WeightFormat& format,
                    const std::function<void(const Record&)>& read);
 
-}  // namespace cleave
+}  // namespace cleave::checkpoint

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-namespace cleave {
+namespace cleave::comm {
 
 // What waits and can be made to give up. poison() may be called from any thread; the first reason wins. It
 // must not touch the alarm.
@@ -49,4 +49,4 @@ class Alarm {
   std::string reason_;
 };
 
-}  // namespace cleave
+}  // namespace cleave::comm

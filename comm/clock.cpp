@@ -2,7 +2,7 @@
 
 #include <limits>
 
-namespace cleave {
+namespace cleave::comm {
 namespace {
 
 constexpr int kRounds = 8;
@@ -32,4 +32,4 @@ ClockOffset clock_offset(Communicator& ranks, const std::function<double()>& clo
   return best;
 }
 
-}  // namespace cleave
+}  // namespace cleave::comm

@@ -4,7 +4,7 @@
 
 #include "comm/communicator.h"
 
-namespace cleave {
+namespace cleave::comm {
 
 struct ClockOffset {
   double offset = 0;      // added to this rank's clock it gives the first rank's
@@ -16,4 +16,4 @@ struct ClockOffset {
 // host.
 ClockOffset clock_offset(Communicator& ranks, const std::function<double()>& clock);
 
-}  // namespace cleave
+}  // namespace cleave::comm

@@ -5,7 +5,7 @@
 #include "comm/reduce.h"
 #include "device/copy.h"
 
-namespace cleave {
+namespace cleave::comm {
 namespace {
 
 bool overlap(const Tensor& a, const Tensor& b) {
@@ -141,4 +141,4 @@ std::unique_ptr<Communicator> self_communicator(const std::string& name) {
   return std::make_unique<SelfCommunicator>(name);
 }
 
-}  // namespace cleave
+}  // namespace cleave::comm

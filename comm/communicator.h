@@ -13,7 +13,7 @@
 #include "device/stream.h"
 #include "device/tensor.h"
 
-namespace cleave {
+namespace cleave::comm {
 
 enum class Collective : uint8_t {
   all_gather,
@@ -137,4 +137,4 @@ struct CommOptions {
 void run_ranks(int size, const std::function<void(Communicator& world)>& body,
                const CommOptions& options = {});
 
-}  // namespace cleave
+}  // namespace cleave::comm

@@ -12,7 +12,7 @@
 #include "comm/wire.h"
 #include "core/error.h"
 
-namespace cleave {
+namespace cleave::comm {
 namespace {
 
 using namespace std::chrono_literals;
@@ -120,4 +120,4 @@ Socket connect_data(const DataLink& link, int rank, const std::string& where, co
   }
 }
 
-}  // namespace cleave
+}  // namespace cleave::comm

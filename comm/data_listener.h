@@ -10,7 +10,7 @@
 #include "comm/alarm.h"
 #include "comm/socket.h"
 
-namespace cleave {
+namespace cleave::comm {
 
 // One end of a connection that is to be made.
 struct DataLink {
@@ -54,4 +54,4 @@ class DataListener {
 Socket connect_data(const DataLink& link, int rank, const std::string& where, const Alarm& alarm,
                     Clock::time_point deadline);
 
-}  // namespace cleave
+}  // namespace cleave::comm

@@ -6,7 +6,7 @@
 
 #include "comm/group.h"
 
-namespace cleave {
+namespace cleave::comm {
 
 // One rank's part. Calls are enqueued on CUDA streams; their tensors are in the memory of that stream's GPU.
 // Where a call was lost, synchronize() of its stream throws Error(rank_lost) with the reason.
@@ -63,4 +63,4 @@ class TransportAccess {
   ~TransportAccess() = default;
 };
 
-}  // namespace cleave
+}  // namespace cleave::comm

@@ -8,7 +8,7 @@
 
 #include "core/error.h"
 
-namespace cleave {
+namespace cleave::comm {
 namespace {
 
 namespace tcp = gloo::transport::tcp;
@@ -59,4 +59,4 @@ void GlooContext::take(int peer, Socket connection) {
   pairs_[size_t(peer)] = std::move(pair);
 }
 
-}  // namespace cleave
+}  // namespace cleave::comm

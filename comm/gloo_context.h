@@ -7,7 +7,7 @@
 
 #include "comm/socket.h"
 
-namespace cleave {
+namespace cleave::comm {
 
 // Moves the data of all groups of a process: one thread that waits for its sockets. Error(usage).
 std::shared_ptr<gloo::transport::tcp::Device> make_gloo_device();
@@ -25,4 +25,4 @@ class GlooContext final : public gloo::transport::tcp::Context {
   gloo::transport::tcp::Device& loop_;
 };
 
-}  // namespace cleave
+}  // namespace cleave::comm

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <thread>
 
-namespace cleave {
+namespace cleave::comm {
 namespace {
 
 // How long a rank that gives up waits to hear who else is in the call.
@@ -153,4 +153,4 @@ std::vector<bool> GlooExchange::roll_call() {
   return here;
 }
 
-}  // namespace cleave
+}  // namespace cleave::comm

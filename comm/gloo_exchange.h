@@ -11,7 +11,7 @@
 #include "comm/group.h"
 #include "comm/key_value_client.h"
 
-namespace cleave {
+namespace cleave::comm {
 
 class GlooExchange;
 
@@ -83,4 +83,4 @@ class GlooExchange {
   std::list<Transfer> transfers_;
 };
 
-}  // namespace cleave
+}  // namespace cleave::comm

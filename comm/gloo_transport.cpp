@@ -9,7 +9,7 @@
 #include "comm/gloo_exchange.h"
 #include "comm/reduce.h"
 
-namespace cleave {
+namespace cleave::comm {
 namespace {
 
 // Data of one call is exchanged in pieces, which bounds the staging memory of a sum.
@@ -24,7 +24,7 @@ struct GlooProcess {
 
 class GlooGroup final : public Group {
  public:
-  GlooGroup(GlooMembers members, std::shared_ptr<cleave::KeyValueClient> store, CommOptions options,
+  GlooGroup(GlooMembers members, std::shared_ptr<cleave::comm::KeyValueClient> store, CommOptions options,
             std::shared_ptr<Alarm> alarm, std::shared_ptr<GlooProcess> process)
       : Group(members.name, members.ranks, options),
         members_(std::move(members)),
@@ -215,7 +215,7 @@ class GlooGroup final : public Group {
   }
 
   const GlooMembers members_;
-  const std::shared_ptr<cleave::KeyValueClient> store_;
+  const std::shared_ptr<cleave::comm::KeyValueClient> store_;
   const std::shared_ptr<Alarm> alarm_;
   const std::shared_ptr<GlooProcess> process_;
   GlooWires wires_;
@@ -232,4 +232,4 @@ std::shared_ptr<Group> make_gloo_group(GlooMembers members, std::shared_ptr<KeyV
                                      std::move(process));
 }
 
-}  // namespace cleave
+}  // namespace cleave::comm

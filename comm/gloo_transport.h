@@ -5,7 +5,7 @@
 #include "comm/group.h"
 #include "comm/key_value_client.h"
 
-namespace cleave {
+namespace cleave::comm {
 
 struct GlooMembers {
   std::string name;
@@ -20,4 +20,4 @@ struct GlooMembers {
 std::shared_ptr<Group> make_gloo_group(GlooMembers members, std::shared_ptr<KeyValueClient> store,
                                        CommOptions options, std::shared_ptr<Alarm> alarm);
 
-}  // namespace cleave
+}  // namespace cleave::comm

@@ -9,7 +9,7 @@
 #include "comm/rank_process.h"
 #include "device/cuda/memory.h"
 
-namespace cleave {
+namespace cleave::comm {
 namespace {
 
 // Several ranks on one GPU came with it, behind NCCL_MULTI_RANK_GPU_ENABLE.
@@ -128,4 +128,4 @@ std::string connect_gpus(Communicator& world, Device device, GpuTransport wanted
   return route.line;
 }
 
-}  // namespace cleave
+}  // namespace cleave::comm

@@ -6,7 +6,7 @@
 #include "comm/communicator.h"
 #include "device/device.h"
 
-namespace cleave {
+namespace cleave::comm {
 
 // The GPU of a rank among `gpus` of its host, in turns. Error(usage) when the host has fewer than ranks and
 // they are not to share.
@@ -42,4 +42,4 @@ GpuRoute gpu_route(std::span<const RankGpu> ranks, GpuTransport wanted, const Gp
 // Collective over world: exchanges what every rank has, decides, and sets world up. What to say about it.
 std::string connect_gpus(Communicator& world, Device device, GpuTransport wanted);
 
-}  // namespace cleave
+}  // namespace cleave::comm

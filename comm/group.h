@@ -8,7 +8,7 @@
 #include "comm/order.h"
 #include "comm/post.h"
 
-namespace cleave {
+namespace cleave::comm {
 
 class Group : public Poisonable {
  public:
@@ -61,4 +61,4 @@ inline std::vector<int> all_ranks(int size) {
   return ranks;
 }
 
-}  // namespace cleave
+}  // namespace cleave::comm

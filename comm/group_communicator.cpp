@@ -5,7 +5,7 @@
 #include "comm/device_group.h"
 #include "comm/relay.h"
 
-namespace cleave {
+namespace cleave::comm {
 namespace {
 
 class GroupCommunicator final : public Communicator, public TransportAccess {
@@ -230,4 +230,4 @@ std::unique_ptr<Communicator> communicator_over(std::shared_ptr<Group> group, in
   return std::make_unique<GroupCommunicator>(std::move(group), rank);
 }
 
-}  // namespace cleave
+}  // namespace cleave::comm

@@ -2,9 +2,9 @@
 #pragma once
 #include "comm/group.h"
 
-namespace cleave {
+namespace cleave::comm {
 
 // Of this rank of the group.
 std::unique_ptr<Communicator> communicator_over(std::shared_ptr<Group> group, int rank);
 
-}  // namespace cleave
+}  // namespace cleave::comm

@@ -8,7 +8,7 @@
 #include "core/error.h"
 #include "core/printable.h"
 
-namespace cleave {
+namespace cleave::comm {
 
 using namespace wire;
 
@@ -172,4 +172,4 @@ void KeyValueClient::failed(const std::string& reason) {
                    Clock::now() + std::chrono::seconds(2));
 }
 
-}  // namespace cleave
+}  // namespace cleave::comm

@@ -14,7 +14,7 @@
 #include "comm/socket.h"
 #include "comm/wire.h"
 
-namespace cleave {
+namespace cleave::comm {
 
 class KeyValueClient {
  public:
@@ -53,4 +53,4 @@ class KeyValueClient {
   std::thread thread_;
 };
 
-}  // namespace cleave
+}  // namespace cleave::comm

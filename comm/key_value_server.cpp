@@ -12,7 +12,7 @@
 #include "comm/secret.h"
 #include "core/printable.h"
 
-namespace cleave {
+namespace cleave::comm {
 
 using namespace wire;
 
@@ -291,4 +291,4 @@ void KeyValueServer::ring(const std::string& reason) {
     if (c.rank >= 0 && !c.closing) c.out += Writer(Type::alarm).put(reason).frame();
 }
 
-}  // namespace cleave
+}  // namespace cleave::comm

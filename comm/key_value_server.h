@@ -13,7 +13,7 @@
 #include "comm/socket.h"
 #include "comm/wire.h"
 
-namespace cleave {
+namespace cleave::comm {
 
 class KeyValueServer {
  public:
@@ -86,4 +86,4 @@ class KeyValueServer {
   std::thread thread_;
 };
 
-}  // namespace cleave
+}  // namespace cleave::comm

@@ -9,7 +9,7 @@
 
 #include "core/error.h"
 
-namespace cleave {
+namespace cleave::comm {
 namespace {
 
 using namespace std::chrono_literals;
@@ -72,4 +72,4 @@ MeetingPlace meeting_place(const RankInfo& info, const ConnectOptions& options) 
   }
 }
 
-}  // namespace cleave
+}  // namespace cleave::comm

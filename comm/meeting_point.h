@@ -4,7 +4,7 @@
 #include "comm/secret.h"
 #include "comm/socket.h"
 
-namespace cleave {
+namespace cleave::comm {
 
 // MASTER_ADDR as ranks use it.
 struct MeetingPoint {
@@ -28,4 +28,4 @@ struct MeetingPlace {
 // Waits for a port that is in use. Error(usage), which names who has it.
 MeetingPlace meeting_place(const RankInfo& info, const ConnectOptions& options);
 
-}  // namespace cleave
+}  // namespace cleave::comm

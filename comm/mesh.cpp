@@ -1,6 +1,6 @@
 #include "comm/mesh.h"
 
-namespace cleave {
+namespace cleave::comm {
 
 Mesh::Mesh(Communicator& world, MeshShape s) : shape(s) {
   require(
@@ -27,4 +27,4 @@ Communicator* Mesh::own(Communicator& world, Axis along) {
   return own_.back().get();
 }
 
-}  // namespace cleave
+}  // namespace cleave::comm

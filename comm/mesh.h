@@ -8,7 +8,7 @@
 #include "comm/communicator.h"
 #include "core/mesh_shape.h"
 
-namespace cleave {
+namespace cleave::comm {
 
 class Mesh {
  public:
@@ -28,4 +28,4 @@ class Mesh {
   std::vector<std::unique_ptr<Communicator>> own_;
 };
 
-}  // namespace cleave
+}  // namespace cleave::comm

@@ -1,6 +1,6 @@
 #include "comm/gloo_transport.h"
 
-namespace cleave {
+namespace cleave::comm {
 
 std::shared_ptr<Group> make_gloo_group(GlooMembers, std::shared_ptr<KeyValueClient>, CommOptions,
                                        std::shared_ptr<Alarm>) {
@@ -10,4 +10,4 @@ std::shared_ptr<Group> make_gloo_group(GlooMembers, std::shared_ptr<KeyValueClie
        "Gloo: install libgloo-dev and build again");
 }
 
-}  // namespace cleave
+}  // namespace cleave::comm

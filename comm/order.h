@@ -8,7 +8,7 @@
 #include <mutex>
 #include <set>
 
-namespace cleave {
+namespace cleave::comm {
 
 using Clock = std::chrono::steady_clock;
 
@@ -56,4 +56,4 @@ class Order::Turn {
   uint64_t number_ = 0;
 };
 
-}  // namespace cleave
+}  // namespace cleave::comm

@@ -1,6 +1,6 @@
 #include "comm/planned.h"
 
-namespace cleave {
+namespace cleave::comm {
 namespace {
 
 class PlannedCommunicator final : public Communicator {
@@ -52,4 +52,4 @@ std::unique_ptr<Communicator> planned_communicator(int rank, int size, CallTrace
   return std::make_unique<PlannedCommunicator>(rank, size, "world", "world", std::move(trace));
 }
 
-}  // namespace cleave
+}  // namespace cleave::comm

@@ -8,7 +8,7 @@
 #include "comm/communicator.h"
 #include "comm/post.h"
 
-namespace cleave {
+namespace cleave::comm {
 
 // A group as one of its ranks sees it. The path of splits that made it is the same text on all of its ranks
 // and on no other group.
@@ -21,4 +21,4 @@ using CallTrace = std::function<void(const PlannedGroup& group, const Post& post
 
 std::unique_ptr<Communicator> planned_communicator(int rank, int size, CallTrace trace = {});
 
-}  // namespace cleave
+}  // namespace cleave::comm

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-namespace cleave {
+namespace cleave::comm {
 
 std::string describe(const Post& post) {
   if (post.op == Collective::barrier) return "barrier";
@@ -41,4 +41,4 @@ std::string mismatch_report(const Waiting& w, int other_rank, const Post& other)
                      w.ranks[size_t(w.rank)], describe(w), w.ranks[size_t(other_rank)], describe(other));
 }
 
-}  // namespace cleave
+}  // namespace cleave::comm

@@ -7,7 +7,7 @@
 
 #include "comm/communicator.h"
 
-namespace cleave {
+namespace cleave::comm {
 
 // A plain value; also lives in shared memory between processes of the same build.
 struct Post {
@@ -39,4 +39,4 @@ std::string deadline_report(const Waiting& waiting, const std::vector<bool>& pre
 // The report of two ranks that are in different calls.
 std::string mismatch_report(const Waiting& waiting, int other_rank, const Post& other);
 
-}  // namespace cleave
+}  // namespace cleave::comm

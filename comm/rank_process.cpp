@@ -11,7 +11,7 @@
 #include "core/philox.h"
 #include "core/printable.h"
 
-namespace cleave {
+namespace cleave::comm {
 namespace {
 
 std::string link_target(const char* path) {
@@ -54,4 +54,4 @@ RankProcess decode_rank_process(const std::string& bytes) {
   return s;
 }
 
-}  // namespace cleave
+}  // namespace cleave::comm

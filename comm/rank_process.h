@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <string>
 
-namespace cleave {
+namespace cleave::comm {
 
 struct RankProcess {
   std::string host;     // for people
@@ -24,4 +24,4 @@ RankProcess this_process(const std::string& address);
 std::string encode(const RankProcess& process);
 RankProcess decode_rank_process(const std::string& bytes);  // CHECKs the form
 
-}  // namespace cleave
+}  // namespace cleave::comm

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <type_traits>
 
-namespace cleave {
+namespace cleave::comm {
 namespace {
 
 // Sums are made block by block in a buffer that stays in the first-level cache: the compiler can vectorize
@@ -117,4 +117,4 @@ void sum_in_order(DType dtype, void* out, std::span<const std::byte* const> sour
   fail(Exit::internal, "{} cannot be summed", name_of(dtype));
 }
 
-}  // namespace cleave
+}  // namespace cleave::comm

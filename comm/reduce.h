@@ -6,7 +6,7 @@
 
 #include "device/dtype.h"
 
-namespace cleave {
+namespace cleave::comm {
 
 // fp32, fp64, fp16, bf16, int32 and int64 can be summed.
 bool can_sum(DType dtype);
@@ -15,4 +15,4 @@ bool can_sum(DType dtype);
 // rounded once, integers wrap. out may be one of the sources, or not overlap them.
 void sum_in_order(DType dtype, void* out, std::span<const std::byte* const> sources, int64_t numel);
 
-}  // namespace cleave
+}  // namespace cleave::comm

@@ -3,7 +3,7 @@
 #include <exception>
 #include <memory>
 
-namespace cleave {
+namespace cleave::comm {
 
 void Relay::run(Stream& stream, std::function<void()> task) {
   auto failure = std::make_shared<std::exception_ptr>();
@@ -21,4 +21,4 @@ void Relay::run(Stream& stream, std::function<void()> task) {
   });
 }
 
-}  // namespace cleave
+}  // namespace cleave::comm

@@ -4,7 +4,7 @@
 #pragma once
 #include "device/copy.h"
 
-namespace cleave {
+namespace cleave::comm {
 
 class Relay {
  public:
@@ -91,4 +91,4 @@ void staged_blocks(Tensor out, Tensor in, Range piece, int size, Stream& stream,
   }
 }
 
-}  // namespace cleave
+}  // namespace cleave::comm

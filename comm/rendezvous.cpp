@@ -17,7 +17,7 @@
 #include "comm/rank_process.h"
 #include "comm/shm_group.h"
 
-namespace cleave {
+namespace cleave::comm {
 namespace {
 
 using namespace std::chrono_literals;
@@ -279,4 +279,4 @@ TransportChoice parse_transport(std::string_view text) {
   fail(Exit::usage, "transport '{}' is unknown; choose auto, shm or gloo", text);
 }
 
-}  // namespace cleave
+}  // namespace cleave::comm

@@ -10,7 +10,7 @@
 
 #include "comm/communicator.h"
 
-namespace cleave {
+namespace cleave::comm {
 
 // This process's place in the job; see discovery.h for where it comes from.
 struct RankInfo {
@@ -60,4 +60,4 @@ std::unique_ptr<World> connect(const RankInfo& info, const ConnectOptions& optio
 // "auto", "shm" or "gloo"; Error(usage) otherwise.
 TransportChoice parse_transport(std::string_view text);
 
-}  // namespace cleave
+}  // namespace cleave::comm

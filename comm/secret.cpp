@@ -13,7 +13,7 @@
 #include "comm/socket.h"
 #include "core/error.h"
 
-namespace cleave {
+namespace cleave::comm {
 namespace {
 
 constexpr size_t kDigits = 32;
@@ -100,4 +100,4 @@ HostSecret::~HostSecret() {
   if (!path_.empty() && read_secret(path_) == value_) std::remove(path_.c_str());
 }
 
-}  // namespace cleave
+}  // namespace cleave::comm

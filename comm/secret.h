@@ -3,7 +3,7 @@
 #include <string>
 #include <string_view>
 
-namespace cleave {
+namespace cleave::comm {
 
 // 128 random bits in hexadecimal.
 std::string random_secret();
@@ -31,4 +31,4 @@ class HostSecret {
   std::string path_, value_;
 };
 
-}  // namespace cleave
+}  // namespace cleave::comm

@@ -10,7 +10,7 @@
 
 #include "core/error.h"
 
-namespace cleave {
+namespace cleave::comm {
 
 SharedMemory& SharedMemory::operator=(SharedMemory&& other) noexcept {
   std::swap(data_, other.data_);
@@ -61,4 +61,4 @@ void SharedMemory::close_fd() {
   if (fd_ >= 0) ::close(std::exchange(fd_, -1));
 }
 
-}  // namespace cleave
+}  // namespace cleave::comm

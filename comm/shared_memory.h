@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <string>
 
-namespace cleave {
+namespace cleave::comm {
 
 class SharedMemory {
  public:
@@ -31,4 +31,4 @@ class SharedMemory {
   int fd_ = -1;
 };
 
-}  // namespace cleave
+}  // namespace cleave::comm

@@ -6,7 +6,7 @@
 #include "comm/reduce.h"
 #include "comm/shm_group.h"
 
-namespace cleave {
+namespace cleave::comm {
 
 using namespace shm;
 
@@ -150,4 +150,4 @@ std::vector<int64_t> ShmGroup::exchange(const Waiting& w, int64_t mine) {
   return all;
 }
 
-}  // namespace cleave
+}  // namespace cleave::comm

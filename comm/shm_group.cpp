@@ -10,7 +10,7 @@
 #include <cstring>
 #include <thread>
 
-namespace cleave {
+namespace cleave::comm {
 
 using namespace shm;
 
@@ -218,4 +218,4 @@ std::shared_ptr<Group> ShmGroup::form(const Waiting& w, const std::vector<int>& 
   return std::make_shared<ShmGroup>(std::move(next), std::move(memory), options(), alarm_);
 }
 
-}  // namespace cleave
+}  // namespace cleave::comm

@@ -12,7 +12,7 @@
 #include "comm/shared_memory.h"
 #include "comm/shm_layout.h"
 
-namespace cleave {
+namespace cleave::comm {
 
 class ShmGroup final : public Group {
  public:
@@ -94,4 +94,4 @@ class ShmGroup final : public Group {
   std::map<std::pair<int, uint64_t>, SharedMemory> opened_;  // of others, by sender and number
 };
 
-}  // namespace cleave
+}  // namespace cleave::comm

@@ -6,7 +6,7 @@
 
 #include "comm/post.h"
 
-namespace cleave::shm {
+namespace cleave::comm::shm {
 
 using Counter = std::atomic<uint64_t>;
 using Futex = std::atomic<uint32_t>;
@@ -50,4 +50,4 @@ struct alignas(64) LetterHead {
   Futex unread;
 };
 
-}  // namespace cleave::shm
+}  // namespace cleave::comm::shm

@@ -6,7 +6,7 @@
 
 #include "comm/shm_group.h"
 
-namespace cleave {
+namespace cleave::comm {
 
 using namespace shm;
 
@@ -75,4 +75,4 @@ SharedMemory& ShmGroup::letter_of(int from, const Record& record) {
   return letter;
 }
 
-}  // namespace cleave
+}  // namespace cleave::comm

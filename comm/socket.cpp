@@ -19,7 +19,7 @@
 #include <sstream>
 #include <utility>
 
-namespace cleave {
+namespace cleave::comm {
 
 Socket& Socket::operator=(Socket&& other) noexcept {
   if (this != &other) {
@@ -250,4 +250,4 @@ std::string owner_of_port(int port) {
   return "another program";
 }
 
-}  // namespace cleave
+}  // namespace cleave::comm

@@ -6,7 +6,7 @@
 
 #include "comm/order.h"
 
-namespace cleave {
+namespace cleave::comm {
 
 class Socket {
  public:
@@ -57,4 +57,4 @@ void tune(const Socket& socket);
 // "python3 (pid 4711)", or "another program" when it cannot be told: who listens on a port of this machine.
 std::string owner_of_port(int port);
 
-}  // namespace cleave
+}  // namespace cleave::comm

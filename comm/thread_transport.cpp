@@ -12,7 +12,7 @@
 #include "comm/group_communicator.h"
 #include "comm/reduce.h"
 
-namespace cleave {
+namespace cleave::comm {
 namespace {
 
 // One object that all members share.
@@ -278,4 +278,4 @@ void run_ranks(int size, const std::function<void(Communicator& world)>& body, c
   if (first) std::rethrow_exception(first);
 }
 
-}  // namespace cleave
+}  // namespace cleave::comm

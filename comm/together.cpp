@@ -5,7 +5,7 @@
 #include <new>
 #include <vector>
 
-namespace cleave {
+namespace cleave::comm {
 namespace {
 
 // How one rank fared, in a form that ranks can send.
@@ -51,4 +51,4 @@ void together(Communicator& world, Exit otherwise, const std::function<void()>& 
                                                             : fmt::format("rank {}: {}", rank, first->text));
 }
 
-}  // namespace cleave
+}  // namespace cleave::comm

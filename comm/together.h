@@ -5,7 +5,7 @@
 #include "comm/communicator.h"
 #include "core/error.h"
 
-namespace cleave {
+namespace cleave::comm {
 
 // What all ranks throw alike, so that one of them is enough to say it.
 class AgreedError : public Error {
@@ -18,4 +18,4 @@ class AgreedError : public Error {
 // Collective.
 void together(Communicator& world, Exit otherwise, const std::function<void()>& body);
 
-}  // namespace cleave
+}  // namespace cleave::comm

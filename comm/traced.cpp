@@ -1,6 +1,6 @@
 #include "comm/traced.h"
 
-namespace cleave {
+namespace cleave::comm {
 namespace {
 
 class TracedCommunicator final : public Communicator {
@@ -78,4 +78,4 @@ std::unique_ptr<Communicator> traced_communicator(Communicator& ranks, Trace& tr
   return std::make_unique<TracedCommunicator>(ranks, nullptr, trace);
 }
 
-}  // namespace cleave
+}  // namespace cleave::comm

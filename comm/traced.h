@@ -5,9 +5,9 @@
 #include "comm/communicator.h"
 #include "device/trace.h"
 
-namespace cleave {
+namespace cleave::comm {
 
 // Both must outlive the group and its splits, whose calls are seen as well.
 std::unique_ptr<Communicator> traced_communicator(Communicator& ranks, Trace& trace);
 
-}  // namespace cleave
+}  // namespace cleave::comm

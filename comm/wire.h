@@ -12,7 +12,7 @@
 
 #include "core/build.h"
 
-namespace cleave::wire {
+namespace cleave::comm::wire {
 
 inline constexpr std::string_view kMagic{"CLEAVE\x03\n", 8};  // changes with the protocol
 inline constexpr size_t kHelloLimit = 4 << 10;
@@ -136,4 +136,4 @@ inline std::optional<Hello> decode_hello(std::string_view frame) {
   return r.good() ? std::optional(h) : std::nullopt;
 }
 
-}  // namespace cleave::wire
+}  // namespace cleave::comm::wire

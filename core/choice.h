@@ -3,8 +3,7 @@
 // one goes through it.
 //
 //   enum class Side : uint8_t { left, right };
-//   template <>
-//   inline constexpr auto kNamesOf<Side> = std::to_array<std::string_view>({"left", "right"});
+//   constexpr auto choice_names(Side) { return std::to_array<std::string_view>({"left", "right"}); }
 #pragma once
 #include <fmt/core.h>
 
@@ -19,10 +18,12 @@
 namespace cleave {
 
 template <class E>
-inline constexpr std::array<std::string_view, 0> kNamesOf{};
+concept Choice = std::is_enum_v<E> && requires {
+  choice_names(E{});
+};
 
-template <class E>
-concept Choice = std::is_enum_v<E> && !kNamesOf<E>.empty();
+template <Choice E>
+inline constexpr auto kNamesOf = choice_names(E{});
 
 template <Choice E>
 constexpr std::string_view name_of(E choice) {

@@ -4,7 +4,7 @@
 
 #include "data/window_prefetch.h"
 
-namespace cleave {
+namespace cleave::data {
 namespace {
 
 void check_sizes(int64_t micro_batch, int64_t accumulation, int rank, int ranks) {
@@ -153,4 +153,4 @@ Batch EvalBatches::next(int64_t micro) {
   return view(prefetch_->get(micro, (micro + 1) % micros_), {0, o.micro_batch}, o.seq_len, first);
 }
 
-}  // namespace cleave
+}  // namespace cleave::data

@@ -12,7 +12,7 @@
 #include "data/samples.h"
 #include "device/batch.h"
 
-namespace cleave {
+namespace cleave::data {
 
 class WindowPrefetch;
 
@@ -95,4 +95,4 @@ class EvalBatches {
   std::unique_ptr<WindowPrefetch> prefetch_;
 };
 
-}  // namespace cleave
+}  // namespace cleave::data

@@ -6,7 +6,7 @@
 #include "core/error.h"
 #include "core/range.h"
 
-namespace cleave {
+namespace cleave::data {
 
 std::vector<int64_t> Blend::shares_of(std::span<const double> weights) {
   double sum = 0;
@@ -62,4 +62,4 @@ Blend::Place Blend::at(int64_t position) const {
   return {entry.source, position / period() * shares_[size_t(entry.source)] + entry.sample};
 }
 
-}  // namespace cleave
+}  // namespace cleave::data

@@ -12,7 +12,7 @@
 #include <span>
 #include <vector>
 
-namespace cleave {
+namespace cleave::data {
 
 class Blend {
  public:
@@ -39,4 +39,4 @@ class Blend {
   std::vector<Entry> order_;
 };
 
-}  // namespace cleave
+}  // namespace cleave::data

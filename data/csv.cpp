@@ -12,7 +12,7 @@
 
 #include "core/error.h"
 
-namespace cleave {
+namespace cleave::data {
 namespace {
 
 constexpr int kLargestPixel = 16;
@@ -101,4 +101,4 @@ DigitsSplit split_digits(const Digits& digits) {
   return split;
 }
 
-}  // namespace cleave
+}  // namespace cleave::data

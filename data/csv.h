@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-namespace cleave {
+namespace cleave::data {
 
 struct Digits {
   static constexpr int64_t kFeatures = 64;  // 8 x 8 pixels
@@ -28,4 +28,4 @@ Digits read_digits(const std::string& path);
 // Every 5th row (the 5th, 10th, ...) is test, the others train, both in order.
 DigitsSplit split_digits(const Digits& digits);
 
-}  // namespace cleave
+}  // namespace cleave::data

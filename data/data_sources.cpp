@@ -10,7 +10,7 @@
 #include <optional>
 #include <sstream>
 
-namespace cleave {
+namespace cleave::data {
 namespace {
 
 namespace fs = std::filesystem;
@@ -183,4 +183,4 @@ void DataSources::require_unchanged() const {
   for (const TokenFile& f : files_) f.require_unchanged();
 }
 
-}  // namespace cleave
+}  // namespace cleave::data

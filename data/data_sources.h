@@ -15,7 +15,7 @@
 #include "data/batch_loader.h"
 #include "data/token_file.h"
 
-namespace cleave {
+namespace cleave::data {
 
 class DataSources {
  public:
@@ -58,4 +58,4 @@ std::string as_data(const std::vector<DataFile>& sources);
 // The files that --data names, or another option.
 std::vector<std::string> files_of_data(const std::string& data, const char* option = "--data");
 
-}  // namespace cleave
+}  // namespace cleave::data

@@ -7,7 +7,7 @@
 #include <limits>
 #include <vector>
 
-namespace cleave {
+namespace cleave::data {
 namespace {
 
 constexpr std::string_view kIndexMagic("MMIDIDX\0\0", 9);
@@ -221,4 +221,4 @@ int64_t DocumentIndex::document_of(int64_t token) const {
   return document_from(token + 1) - 1;
 }
 
-}  // namespace cleave
+}  // namespace cleave::data

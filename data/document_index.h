@@ -8,7 +8,7 @@
 #include "core/input_file.h"
 #include "core/range.h"
 
-namespace cleave {
+namespace cleave::data {
 
 // Read by offsets: the memory it takes does not grow with the number of documents.
 class DocumentIndex {
@@ -53,4 +53,4 @@ class DocumentIndex {
 
 std::string_view name_of(DocumentIndex::Type type);
 
-}  // namespace cleave
+}  // namespace cleave::data

@@ -5,7 +5,7 @@
 
 #include "core/error.h"
 
-namespace cleave {
+namespace cleave::data {
 namespace {
 
 using namespace std::literals;
@@ -141,4 +141,4 @@ void refuse_foreign(const std::string& path, std::span<const uint8_t> bytes) {
           path);
 }
 
-}  // namespace cleave
+}  // namespace cleave::data

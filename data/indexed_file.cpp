@@ -12,7 +12,7 @@
 #include "core/range.h"
 #include "data/partial_file.h"
 
-namespace cleave {
+namespace cleave::data {
 namespace {
 
 constexpr int64_t kNarrowVocab = 65500;  // below it Megatron writes uint16
@@ -181,4 +181,4 @@ void IndexedWriter::finish() {
   f.bin.appear();
 }
 
-}  // namespace cleave
+}  // namespace cleave::data

@@ -16,7 +16,7 @@
 #include <span>
 #include <string>
 
-namespace cleave {
+namespace cleave::data {
 
 // The two other names of NAME, NAME.bin or NAME.idx.
 struct IndexedNames {
@@ -55,4 +55,4 @@ class IndexedWriter {
   std::unique_ptr<Files> files_;
 };
 
-}  // namespace cleave
+}  // namespace cleave::data

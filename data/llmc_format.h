@@ -3,11 +3,11 @@
 #pragma once
 #include <cstdint>
 
-namespace cleave::llmc {
+namespace cleave::data::llmc {
 
 inline constexpr int64_t kHeaderBytes = 1024;
 inline constexpr int32_t kMagicU16 = 20240520, kVersionU16 = 1;
 inline constexpr int32_t kMagicU32 = 20240801, kVersionU32 = 7;
 inline constexpr int64_t kVocabU16 = 50257, kVocabU32 = 128256;  // GPT-2 and Llama 3
 
-}  // namespace cleave::llmc
+}  // namespace cleave::data::llmc

@@ -2,7 +2,7 @@
 
 #include <vector>
 
-namespace cleave {
+namespace cleave::data {
 
 LossMask::LossMask(const std::string& path, int64_t tokens) : file_(path, Exit::data), tokens_(tokens) {
   const int64_t wanted = ceil_div(tokens, 8);
@@ -29,4 +29,4 @@ void LossMask::read(Range tokens, uint8_t* out) const {
   for (int64_t t = tokens.begin; t < tokens.end; ++t) *out++ = bytes[size_t(t / 8 - first)] >> (t % 8) & 1;
 }
 
-}  // namespace cleave
+}  // namespace cleave::data

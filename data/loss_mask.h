@@ -6,7 +6,7 @@
 #include "core/input_file.h"
 #include "core/range.h"
 
-namespace cleave {
+namespace cleave::data {
 
 class LossMask {
  public:
@@ -21,4 +21,4 @@ class LossMask {
   int64_t tokens_;
 };
 
-}  // namespace cleave
+}  // namespace cleave::data

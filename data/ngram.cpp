@@ -6,7 +6,7 @@
 
 #include "core/error.h"
 
-namespace cleave {
+namespace cleave::data {
 namespace {
 
 constexpr uint64_t low_bytes(uint64_t value, int count) { return value & ((uint64_t(1) << (8 * count)) - 1); }
@@ -100,4 +100,4 @@ std::vector<double> ngram_losses(std::span<const uint8_t> train, std::span<const
   return losses;
 }
 
-}  // namespace cleave
+}  // namespace cleave::data

@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-namespace cleave {
+namespace cleave::data {
 
 class NgramModel {
  public:
@@ -62,4 +62,4 @@ inline std::span<const uint8_t> bytes_of(std::string_view text) {
   return {reinterpret_cast<const uint8_t*>(text.data()), text.size()};
 }
 
-}  // namespace cleave
+}  // namespace cleave::data

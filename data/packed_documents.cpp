@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <array>
 
-namespace cleave {
+namespace cleave::data {
 namespace {
 
 constexpr int64_t kStride = 64;
@@ -94,4 +94,4 @@ void PackedDocuments::read(int64_t sample, const SampleRow& row) const {
   if (row.documents) std::fill(row.documents + end, row.documents + seq_len_, int32_t(end));
 }
 
-}  // namespace cleave
+}  // namespace cleave::data

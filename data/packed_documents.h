@@ -8,7 +8,7 @@
 
 #include "data/samples.h"
 
-namespace cleave {
+namespace cleave::data {
 
 class PackedDocuments final : public Samples {
  public:
@@ -39,4 +39,4 @@ class PackedDocuments final : public Samples {
   std::vector<Place> starts_;  // of every kStride-th sample
 };
 
-}  // namespace cleave
+}  // namespace cleave::data

@@ -6,7 +6,7 @@
 
 #include "core/error.h"
 
-namespace cleave {
+namespace cleave::data {
 
 PartialFile::PartialFile(std::string path, const char* mode)
     : path_(std::move(path)), partial_(path_ + ".partial"), file_(std::fopen(partial_.c_str(), mode)) {
@@ -52,4 +52,4 @@ void PartialFile::broken() {
        std::strerror(error));
 }
 
-}  // namespace cleave
+}  // namespace cleave::data

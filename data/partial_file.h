@@ -5,7 +5,7 @@
 #include <cstdio>
 #include <string>
 
-namespace cleave {
+namespace cleave::data {
 
 class PartialFile {
  public:
@@ -37,4 +37,4 @@ class PartialFile {
   std::FILE* file_ = nullptr;
 };
 
-}  // namespace cleave
+}  // namespace cleave::data

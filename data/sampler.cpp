@@ -4,7 +4,7 @@
 
 #include "core/philox.h"
 
-namespace cleave {
+namespace cleave::data {
 namespace {
 
 // A few rounds more than the four that theory asks for, because the halves of a small domain are only a few
@@ -52,4 +52,4 @@ int64_t Sampler::sample(int64_t step, int64_t position) const {
   return shuffle ? permuted(place, samples, seed, step / steps) : place;
 }
 
-}  // namespace cleave
+}  // namespace cleave::data

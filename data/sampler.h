@@ -8,7 +8,7 @@
 
 #include "core/range.h"
 
-namespace cleave {
+namespace cleave::data {
 
 struct Sampler {
   int64_t samples = 0;     // in the data set
@@ -37,4 +37,4 @@ inline Range micro_batch_positions(int64_t micro, int64_t rank, int64_t ranks, i
   return {begin, begin + micro_batch};
 }
 
-}  // namespace cleave
+}  // namespace cleave::data

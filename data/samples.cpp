@@ -3,7 +3,7 @@
 #include "data/packed_documents.h"
 #include "data/windows.h"
 
-namespace cleave {
+namespace cleave::data {
 
 std::unique_ptr<Samples> samples_of(const TokenFile& file, const SampleOptions& o) {
   require(o.seq_len >= 1, Exit::usage, "--seq_len is {}; it must be at least 1", o.seq_len);
@@ -16,4 +16,4 @@ std::unique_ptr<Samples> samples_of(const TokenFile& file, const SampleOptions& 
   return std::make_unique<Windows>(windows_of(file, o.seq_len, o.fill_last));
 }
 
-}  // namespace cleave
+}  // namespace cleave::data

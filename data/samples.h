@@ -5,7 +5,7 @@
 #include "data/token_file.h"
 #include "device/batch.h"
 
-namespace cleave {
+namespace cleave::data {
 
 struct SampleOptions {
   int64_t seq_len = 0;
@@ -38,4 +38,4 @@ class Samples {
 // asked for them; Error(usage) for a seq_len below 1.
 std::unique_ptr<Samples> samples_of(const TokenFile& file, const SampleOptions& options);
 
-}  // namespace cleave
+}  // namespace cleave::data

@@ -1,6 +1,6 @@
 #include "data/split_text.h"
 
-namespace cleave {
+namespace cleave::data {
 namespace {
 
 constexpr int64_t kBlocks = 20, kValidateEvery = 10;
@@ -40,4 +40,4 @@ std::string cut_out(std::string_view text, const std::vector<Range>& ranges) {
   return out;
 }
 
-}  // namespace cleave
+}  // namespace cleave::data

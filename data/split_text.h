@@ -11,7 +11,7 @@
 
 #include "core/range.h"
 
-namespace cleave {
+namespace cleave::data {
 
 // Byte ranges in order; together they cover the text, none is empty. Below 20 bytes there may be no
 // validation part.
@@ -24,4 +24,4 @@ TextSplit split_text(std::string_view text);
 // The bytes of the ranges, one after the other.
 std::string cut_out(std::string_view text, const std::vector<Range>& ranges);
 
-}  // namespace cleave
+}  // namespace cleave::data

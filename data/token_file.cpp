@@ -11,7 +11,7 @@
 #include "data/llmc_format.h"
 #include "data/token_writer.h"
 
-namespace cleave {
+namespace cleave::data {
 namespace {
 
 using llmc::kHeaderBytes, llmc::kMagicU16, llmc::kMagicU32, llmc::kVersionU16, llmc::kVersionU32;
@@ -252,4 +252,4 @@ void write_llmc(const std::string& path, std::span<const int32_t> tokens, int64_
   writer.finish();
 }
 
-}  // namespace cleave
+}  // namespace cleave::data

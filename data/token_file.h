@@ -12,7 +12,7 @@
 #include "data/document_index.h"
 #include "data/loss_mask.h"
 
-namespace cleave {
+namespace cleave::data {
 
 class TokenFile {
  public:
@@ -91,4 +91,4 @@ std::string_view name_of(TokenFile::Kind kind);
 // into the header's fourth word, which llm.c leaves 0 and does not read.
 void write_llmc(const std::string& path, std::span<const int32_t> tokens, int64_t vocab = 0);
 
-}  // namespace cleave
+}  // namespace cleave::data

@@ -9,7 +9,7 @@
 #include "core/error.h"
 #include "data/llmc_format.h"
 
-namespace cleave {
+namespace cleave::data {
 
 TokenWriter::TokenWriter(const std::string& path, int64_t vocab)
     : TokenWriter(path, vocab, vocab <= llmc::kVocabU16) {}
@@ -73,4 +73,4 @@ void TokenWriter::finish() {
   if (std::fclose(file) != 0 || std::rename(partial_.c_str(), path_.c_str()) != 0) give_up();
 }
 
-}  // namespace cleave
+}  // namespace cleave::data

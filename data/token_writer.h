@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace cleave {
+namespace cleave::data {
 
 class TokenWriter {
  public:
@@ -42,4 +42,4 @@ class TokenWriter {
   std::vector<uint16_t> shorts_;
 };
 
-}  // namespace cleave
+}  // namespace cleave::data

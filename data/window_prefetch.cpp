@@ -4,7 +4,7 @@
 #include <numeric>
 #include <utility>
 
-namespace cleave {
+namespace cleave::data {
 
 WindowPrefetch::WindowPrefetch(const SampleOptions& samples, int64_t rows, Fill fill)
     : seq_len_(samples.seq_len), fill_(std::move(fill)) {
@@ -62,4 +62,4 @@ WindowPrefetch::Filled& WindowPrefetch::get(int64_t ordinal, int64_t following) 
   return slot.filled;
 }
 
-}  // namespace cleave
+}  // namespace cleave::data

@@ -9,7 +9,7 @@
 #include "data/samples.h"
 #include "device/stream.h"
 
-namespace cleave {
+namespace cleave::data {
 
 class WindowPrefetch {
  public:
@@ -48,4 +48,4 @@ class WindowPrefetch {
   Stream worker_{Stream::Mode::worker};  // last, so that it ends before what it writes to
 };
 
-}  // namespace cleave
+}  // namespace cleave::data

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <vector>
 
-namespace cleave {
+namespace cleave::data {
 
 void Windows::read(int64_t window, const SampleRow& row) const {
   CHECK(0 <= window && window < size(), "window {} of {}", window, size());
@@ -52,4 +52,4 @@ Windows windows_of(const TokenFile& file, int64_t seq_len, bool fill_last) {
   return windows;
 }
 
-}  // namespace cleave
+}  // namespace cleave::data

@@ -6,7 +6,7 @@
 
 #include "data/samples.h"
 
-namespace cleave {
+namespace cleave::data {
 
 class Windows final : public Samples {
  public:
@@ -31,4 +31,4 @@ class Windows final : public Samples {
 // Throws Error(usage) for a seq_len below 1 and Error(data) when the file has not one sample.
 Windows windows_of(const TokenFile& file, int64_t seq_len, bool fill_last = false);
 
-}  // namespace cleave
+}  // namespace cleave::data

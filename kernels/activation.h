@@ -4,7 +4,7 @@
 #include "core/philox.h"
 #include "kernels/launch.h"
 
-namespace cleave {
+namespace cleave::kernels {
 
 enum class Activation : uint8_t { gelu_tanh, gelu_erf, relu };
 
@@ -59,4 +59,4 @@ struct Dropout {
 };
 CLEAVE_KERNEL(Dropout)
 
-}  // namespace cleave
+}  // namespace cleave::kernels

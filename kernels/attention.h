@@ -6,7 +6,7 @@
 #include "core/philox.h"
 #include "kernels/launch.h"
 
-namespace cleave {
+namespace cleave::kernels {
 
 // The widest head of the GPU's bodies; the CPU's have no limit.
 inline constexpr int64_t kGpuHeadDim = 128;
@@ -82,4 +82,4 @@ struct AttentionBackward {
 };
 CLEAVE_KERNEL(AttentionBackward)
 
-}  // namespace cleave
+}  // namespace cleave::kernels

@@ -8,7 +8,7 @@
 #include "kernels/loss.h"
 #include "kernels/update.h"
 
-namespace cleave {
+namespace cleave::kernels {
 
 void ActivationForward::check() const {
   Operand("ActivationForward", "x", x).is_float();
@@ -232,4 +232,4 @@ void Adagrad::check() const {
   if (copy.defined()) Operand("Adagrad", "copy", copy).is_float().numel(param.numel());
 }
 
-}  // namespace cleave
+}  // namespace cleave::kernels

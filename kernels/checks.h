@@ -5,7 +5,7 @@
 
 #include "device/tensor.h"
 
-namespace cleave {
+namespace cleave::kernels {
 
 inline std::string text_of(const Shape& shape) {
   std::string out = "[";
@@ -60,4 +60,4 @@ class Operand {
   const Tensor& tensor_;
 };
 
-}  // namespace cleave
+}  // namespace cleave::kernels

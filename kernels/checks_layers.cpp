@@ -6,7 +6,7 @@
 #include "kernels/norm.h"
 #include "kernels/rotary.h"
 
-namespace cleave {
+namespace cleave::kernels {
 
 void Matmul::check() const {
   const char* op = "Matmul";
@@ -196,4 +196,4 @@ void KeptAttention::check() const {
   Operand(op, "y", y).apart_from("qkv", qkv).apart_from("keys", keys).apart_from("values", values);
 }
 
-}  // namespace cleave
+}  // namespace cleave::kernels

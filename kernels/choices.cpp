@@ -2,7 +2,7 @@
 
 #include <utility>
 
-namespace cleave {
+namespace cleave::kernels {
 
 Choices& Choices::of_process() {
   static Choices all;
@@ -32,4 +32,4 @@ Choices::Map Choices::take_new() {
   return std::exchange(fresh_, {});
 }
 
-}  // namespace cleave
+}  // namespace cleave::kernels

@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-namespace cleave {
+namespace cleave::kernels {
 
 class Choices {
  public:
@@ -27,4 +27,4 @@ class Choices {
   Map known_, fresh_;
 };
 
-}  // namespace cleave
+}  // namespace cleave::kernels

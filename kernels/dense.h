@@ -6,7 +6,7 @@
 #include "kernels/activation.h"
 #include "kernels/matmul.h"
 
-namespace cleave {
+namespace cleave::kernels {
 
 // hidden = x @ weight^T + bias; y = f(hidden). x: [rows, in], weight: [out, in], bias (may be undefined):
 // [out]; y and hidden: [rows, out] of one type, apart from each other.
@@ -53,4 +53,4 @@ struct DenseWeightGradient {
 };
 CLEAVE_KERNEL(DenseWeightGradient)
 
-}  // namespace cleave
+}  // namespace cleave::kernels

@@ -5,7 +5,7 @@
 
 #include "core/error.h"
 
-namespace cleave {
+namespace cleave::kernels {
 
 class Divisor {
  public:
@@ -28,4 +28,4 @@ class Divisor {
   uint32_t value_, factor_ = 0, shift_ = 0;
 };
 
-}  // namespace cleave
+}  // namespace cleave::kernels

@@ -3,7 +3,7 @@
 #include "core/philox.h"
 #include "kernels/launch.h"
 
-namespace cleave {
+namespace cleave::kernels {
 
 // y = x converted; float types among each other, equal numel. Same type copies.
 struct Cast {
@@ -72,4 +72,4 @@ struct RandomFill {
 };
 CLEAVE_KERNEL(RandomFill)
 
-}  // namespace cleave
+}  // namespace cleave::kernels

@@ -2,7 +2,7 @@
 #pragma once
 #include "kernels/launch.h"
 
-namespace cleave {
+namespace cleave::kernels {
 
 // The part of a vocabulary of `size` tokens that a table's rows stand for: tokens [first, first + rows).
 // size 0: the table is the whole vocabulary.
@@ -48,4 +48,4 @@ struct DocumentPositions {
 };
 CLEAVE_KERNEL(DocumentPositions)
 
-}  // namespace cleave
+}  // namespace cleave::kernels

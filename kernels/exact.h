@@ -3,7 +3,7 @@
 #pragma once
 #include "kernels/launch.h"
 
-namespace cleave {
+namespace cleave::kernels {
 
 // y (int64) = (accumulate ? y : 0) + the integer nearest to x * factor (ties to even), x being fp32; the
 // product is taken in fp64. Where the result's magnitude exceeds `limit`, or x is not finite, nothing is
@@ -43,4 +43,4 @@ struct SumIntegerSquares {
 };
 CLEAVE_KERNEL(SumIntegerSquares)
 
-}  // namespace cleave
+}  // namespace cleave::kernels

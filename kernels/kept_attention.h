@@ -3,7 +3,7 @@
 #pragma once
 #include "kernels/launch.h"
 
-namespace cleave {
+namespace cleave::kernels {
 
 // Where rows belong, in any order: row r is position places[r] of text texts[r]. int32 [rows] each. A row of
 // text -1 is padding: nothing of it is kept, and it attends to nothing.
@@ -38,4 +38,4 @@ struct KeptAttention {
 };
 CLEAVE_KERNEL(KeptAttention)
 
-}  // namespace cleave
+}  // namespace cleave::kernels

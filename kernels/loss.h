@@ -2,7 +2,7 @@
 #pragma once
 #include "kernels/launch.h"
 
-namespace cleave {
+namespace cleave::kernels {
 
 // For every row: losses[i] = -log softmax(logits[i])[targets[i]] over the first `vocab` columns, 0 where the
 // target is -100; and, when scale != 0, the gradient scale * (softmax - onehot), 0 for ignored rows and in
@@ -44,4 +44,4 @@ struct CrossEntropyPart {
 };
 CLEAVE_KERNEL(CrossEntropyPart)
 
-}  // namespace cleave
+}  // namespace cleave::kernels

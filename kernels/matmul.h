@@ -2,7 +2,7 @@
 #pragma once
 #include "kernels/launch.h"
 
-namespace cleave {
+namespace cleave::kernels {
 
 // c = op(a) @ op(b) [+ bias] [+ c]. Row major: c is [m, n], op(a) is [m, k], op(b) is [k, n]; transpose_x
 // says that the operand is stored transposed. a, b: fp32, bf16 or fp16; c: any of them, rounded once from
@@ -32,4 +32,4 @@ struct BiasGradient {
 };
 CLEAVE_KERNEL(BiasGradient)
 
-}  // namespace cleave
+}  // namespace cleave::kernels

@@ -5,7 +5,7 @@
 
 #include "device/dtype.h"
 
-namespace cleave {
+namespace cleave::kernels {
 
 struct MatmulWay {
   DType type;       // of both operands
@@ -16,4 +16,4 @@ struct MatmulWay {
 // For fp32, bf16 and fp16. Error(usage) as cpu::isa().
 std::vector<MatmulWay> matmul_ways();
 
-}  // namespace cleave
+}  // namespace cleave::kernels

@@ -3,7 +3,7 @@
 #pragma once
 #include "kernels/launch.h"
 
-namespace cleave {
+namespace cleave::kernels {
 
 // sum = x + residual (when residual is defined; else sum is not written and x itself is normalized);
 // y = (s - mean) * rstd * weight + bias per row, s being sum or x. x, residual, sum, y: [rows, width];
@@ -48,4 +48,4 @@ struct RmsNormBackward {
 };
 CLEAVE_KERNEL(RmsNormBackward)
 
-}  // namespace cleave
+}  // namespace cleave::kernels

@@ -2,7 +2,7 @@
 #pragma once
 #include "kernels/launch.h"
 
-namespace cleave {
+namespace cleave::kernels {
 
 // Turns the queries and keys of qkv, a tensor as AttentionForward reads it, in place. Row r stands at
 // position p = first_position + r % seq, or where documents are given so many places behind the place
@@ -21,4 +21,4 @@ struct Rotary {
 };
 CLEAVE_KERNEL(Rotary)
 
-}  // namespace cleave
+}  // namespace cleave::kernels

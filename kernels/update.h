@@ -3,7 +3,7 @@
 #pragma once
 #include "kernels/launch.h"
 
-namespace cleave {
+namespace cleave::kernels {
 
 // Adam and AdamW (arXiv 1412.6980, 1711.05101), with the gradient's scale and the cast to the working copy
 // fused in:
@@ -80,4 +80,4 @@ struct LambStep {
 };
 CLEAVE_KERNEL(LambStep)
 
-}  // namespace cleave
+}  // namespace cleave::kernels

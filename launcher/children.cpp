@@ -13,7 +13,7 @@
 
 #include "core/error.h"
 
-namespace cleave {
+namespace cleave::launcher {
 namespace {
 
 const char* hint_of(int error) {
@@ -25,10 +25,10 @@ struct Pipe {
     int ends[2];
     const bool made = pipe2(ends, O_CLOEXEC) == 0;
     require(made, Exit::usage, "cannot make a pipe for a rank: {}{}", std::strerror(errno), hint_of(errno));
-    read = Socket(ends[0]);
-    write = Socket(ends[1]);
+    read = comm::Socket(ends[0]);
+    write = comm::Socket(ends[1]);
   }
-  Socket read, write;
+  comm::Socket read, write;
 };
 
 std::vector<char*> pointers(const std::vector<std::string>& list) {
@@ -106,14 +106,14 @@ ChildProcess start_child(const ChildSpec& spec) {
   if (!spec.inherit_output) {
     child.output[0] = std::move(out.read);
     child.output[1] = std::move(err.read);
-    for (Socket& s : child.output) fcntl(s.fd(), F_SETFL, O_NONBLOCK);
+    for (comm::Socket& s : child.output) fcntl(s.fd(), F_SETFL, O_NONBLOCK);
   }
   return child;
 }
 
 void read_lines(ChildProcess& child, int which, const std::function<void(std::string_view line)>& take) {
   constexpr size_t kLongest = 64 << 10;
-  Socket& pipe = child.output[which];
+  comm::Socket& pipe = child.output[which];
   std::string& held = child.held[which];
   char buffer[16 << 10];
   const ssize_t n = read(pipe.fd(), buffer, sizeof(buffer));
@@ -136,4 +136,4 @@ bool is_stopped(int pid) {
          (text[name_end + 2] == 'T' || text[name_end + 2] == 't');
 }
 
-}  // namespace cleave
+}  // namespace cleave::launcher

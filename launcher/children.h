@@ -10,7 +10,7 @@
 
 #include "comm/socket.h"
 
-namespace cleave {
+namespace cleave::launcher {
 
 struct ChildSpec {
   std::vector<std::string> command;
@@ -24,9 +24,9 @@ struct ChildSpec {
 
 struct ChildProcess {
   int pid = -1;
-  Socket input;         // its stdin, where it has a pipe
-  Socket output[2];     // stdout, stderr; closed at their end
-  std::string held[2];  // the beginning of a line that has not ended
+  comm::Socket input;      // its stdin, where it has a pipe
+  comm::Socket output[2];  // stdout, stderr; closed at their end
+  std::string held[2];     // the beginning of a line that has not ended
 };
 
 // Forks and executes, in a process group of its own. Error(usage) if the program cannot be executed or the
@@ -41,4 +41,4 @@ void read_lines(ChildProcess& child, int which, const std::function<void(std::st
 // Whether it was stopped by a signal (SIGSTOP, SIGTSTP, a debugger) and stands still.
 bool is_stopped(int pid);
 
-}  // namespace cleave
+}  // namespace cleave::launcher

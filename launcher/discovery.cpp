@@ -8,7 +8,7 @@
 #include "launcher/mpi_launchers.h"
 #include "launcher/slurm.h"
 
-namespace cleave {
+namespace cleave::launcher {
 namespace {
 
 nlohmann::json parse_json(const Variables& v, const std::string& name) {
@@ -19,7 +19,7 @@ nlohmann::json parse_json(const Variables& v, const std::string& name) {
 
 const std::vector<std::string> kTorchSet = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"};
 
-void set_master(RankInfo& info, const std::string& master) {
+void set_master(comm::RankInfo& info, const std::string& master) {
   const size_t colon = master.rfind(':');
   if (colon == std::string::npos || master.find(':') != colon) {  // a name, or an IPv6 address
     info.master_addr = master;
@@ -29,9 +29,9 @@ void set_master(RankInfo& info, const std::string& master) {
   info.master_port = Variables({{"--master port", master.substr(colon + 1)}}).number("--master port");
 }
 
-std::optional<RankInfo> by_torch_set(const Variables& v) {
+std::optional<comm::RankInfo> by_torch_set(const Variables& v) {
   if (!v.missing(kTorchSet).empty()) return {};
-  RankInfo info;
+  comm::RankInfo info;
   info.rank = v.number("RANK");
   info.world = v.number("WORLD_SIZE");
   info.local_rank = v.number("LOCAL_RANK");
@@ -49,7 +49,7 @@ std::optional<RankInfo> by_torch_set(const Variables& v) {
   }
   // Where the launcher says that all ranks are here, they need not meet where others can call.
   if ((v.has("LOCAL_WORLD_SIZE") || v.has("LOCAL_SIZE")) && info.local_size == info.world)
-    info.master_addr = RankInfo{}.master_addr;
+    info.master_addr = comm::RankInfo{}.master_addr;
   info.attempt = v.number("TORCHELASTIC_RESTART_COUNT", 0);
   info.port_is_taken = v.text("TORCHELASTIC_USE_AGENT_STORE") == "True";
   info.job_id = v.text("TORCHELASTIC_RUN_ID");
@@ -64,10 +64,10 @@ std::optional<RankInfo> by_torch_set(const Variables& v) {
   return info;
 }
 
-std::optional<RankInfo> by_slurm_step(const Variables& v) {
+std::optional<comm::RankInfo> by_slurm_step(const Variables& v) {
   // A batch script has SLURM_PROCID=0 too; only a step has all three.
   if (!v.missing({"SLURM_STEP_ID", "SLURM_PROCID", "SLURM_LOCALID"}).empty()) return {};
-  RankInfo info;
+  comm::RankInfo info;
   info.rank = v.number("SLURM_PROCID");
   info.world = v.number("SLURM_STEP_NUM_TASKS", v.number("SLURM_NTASKS", 1));
   info.local_rank = v.number("SLURM_LOCALID");
@@ -95,7 +95,7 @@ std::optional<RankInfo> by_slurm_step(const Variables& v) {
   return info;
 }
 
-RankInfo read_tf_config(const Variables& v) {
+comm::RankInfo read_tf_config(const Variables& v) {
   const auto config = parse_json(v, "TF_CONFIG");
   const auto task = config.value("task", nlohmann::json::object());
   const std::string type = task.value("type", "");
@@ -108,7 +108,7 @@ RankInfo read_tf_config(const Variables& v) {
   std::vector<std::string> hosts = chiefs;
   for (const std::string& w : cluster.value("worker", std::vector<std::string>())) hosts.push_back(w);
   require(!hosts.empty(), Exit::usage, "TF_CONFIG names no worker: {}", v.text("TF_CONFIG"));
-  RankInfo info;
+  comm::RankInfo info;
   info.rank = info.node_rank = task.value("index", 0) + (type == "worker" ? int(chiefs.size()) : 0);
   info.world = info.nodes = int(hosts.size());
   info.master_addr = hosts[0].substr(0, hosts[0].find(':'));
@@ -118,7 +118,7 @@ RankInfo read_tf_config(const Variables& v) {
   return info;
 }
 
-std::optional<RankInfo> by_tf_config(const Variables& v) {
+std::optional<comm::RankInfo> by_tf_config(const Variables& v) {
   if (!v.has("TF_CONFIG")) return {};
   try {
     return read_tf_config(v);
@@ -128,7 +128,7 @@ std::optional<RankInfo> by_tf_config(const Variables& v) {
   }
 }
 
-std::optional<RankInfo> by_pod(const Variables& v) {
+std::optional<comm::RankInfo> by_pod(const Variables& v) {
   if (!v.missing({"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}).empty()) return {};
   const int per_pod = v.number("PET_NPROC_PER_NODE", 1);
   require(per_pod <= 1, Exit::usage,
@@ -136,7 +136,7 @@ std::optional<RankInfo> by_pod(const Variables& v) {
           "a launcher "
           "(torchrun --no-python) start the ranks of the pod, which gives LOCAL_RANK",
           v.text("RANK"), per_pod);
-  RankInfo info;
+  comm::RankInfo info;
   info.rank = info.node_rank = v.number("RANK");
   info.world = info.nodes = v.number("WORLD_SIZE");
   info.master_addr = v.text("MASTER_ADDR");
@@ -147,7 +147,7 @@ std::optional<RankInfo> by_pod(const Variables& v) {
 }
 
 // SageMaker without a distribution: the same program once on every host.
-std::optional<RankInfo> by_sagemaker(const Variables& v) {
+std::optional<comm::RankInfo> by_sagemaker(const Variables& v) {
   if (!v.has("SM_HOSTS")) return {};
   const auto json = parse_json(v, "SM_HOSTS");
   require(
@@ -159,7 +159,7 @@ std::optional<RankInfo> by_sagemaker(const Variables& v) {
   require(here != hosts.end(), Exit::usage,
           "SM_HOSTS={} has several hosts, and SM_CURRENT_HOST='{}' is none of them", v.text("SM_HOSTS"),
           v.text("SM_CURRENT_HOST"));
-  RankInfo info;
+  comm::RankInfo info;
   info.rank = info.node_rank = int(here - hosts.begin());
   info.world = info.nodes = int(hosts.size());
   info.master_addr = hosts[0];
@@ -182,10 +182,10 @@ void refuse_lone_sign(const Variables& v, const std::vector<std::string>& missin
 constexpr Rule kRules[] = {by_torch_set,  by_open_mpi,  by_hydra, by_mvapich,
                            by_slurm_step, by_tf_config, by_pod,   by_sagemaker};
 
-RankInfo by_command_line(const Variables& v, const RankOverrides& o) {
+comm::RankInfo by_command_line(const Variables& v, const RankOverrides& o) {
   require(o.rank && o.world, Exit::usage, "--rank and --world-size belong together; --{} is missing",
           o.rank ? "world-size" : "rank");
-  RankInfo info;
+  comm::RankInfo info;
   info.rank = *o.rank;
   info.world = *o.world;
   info.local_rank = 0;
@@ -196,7 +196,7 @@ RankInfo by_command_line(const Variables& v, const RankOverrides& o) {
   return info;
 }
 
-void check(const RankInfo& info) {
+void check(const comm::RankInfo& info) {
   require(info.world >= 1 && info.rank < info.world, Exit::usage, "{}: rank {} of {} ranks does not exist",
           info.launched_by, info.rank, info.world);
   require(
@@ -207,7 +207,7 @@ void check(const RankInfo& info) {
           info.launched_by, info.master_port);
 }
 
-void azure_attempt(const Variables& v, RankInfo& info) {
+void azure_attempt(const Variables& v, comm::RankInfo& info) {
   if (v.has("CLEAVE_LAUNCHED") || !v.has("AZUREML_RUN_ID")) return;
   if (info.job_id.empty()) info.job_id = v.text("AZUREML_RUN_ID");
   const auto context = nlohmann::json::parse(v.text("AZUREML_CR_COMPUTE_CONTEXT"), nullptr, false);
@@ -231,7 +231,7 @@ Environment environment_of_process() {
 Discovery discover_ranks(const Environment& env, const RankOverrides& overrides) {
   const Variables v(env);
   Discovery found;
-  std::optional<RankInfo> info;
+  std::optional<comm::RankInfo> info;
   if (overrides.rank || overrides.world) info = by_command_line(v, overrides);
   for (Rule rule : kRules)
     if (!info) info = rule(v);
@@ -241,7 +241,7 @@ Discovery discover_ranks(const Environment& env, const RankOverrides& overrides)
             "some of {} are set, but {} {} missing: set all, or none for a single rank",
             fmt::join(kTorchSet, ", "), fmt::join(missing, ", "), missing.size() == 1 ? "is" : "are");
     refuse_lone_sign(v, missing);
-    info = RankInfo{};
+    info = comm::RankInfo{};
     if (v.number("SLURM_NTASKS", 1) > 1)
       found.warnings.push_back(
           fmt::format("SLURM_NTASKS={}, but this is the batch script and not a step: running a "
@@ -257,4 +257,4 @@ Discovery discover_ranks(const Environment& env, const RankOverrides& overrides)
   return found;
 }
 
-}  // namespace cleave
+}  // namespace cleave::launcher

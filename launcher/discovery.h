@@ -9,7 +9,7 @@
 
 #include "comm/rendezvous.h"
 
-namespace cleave {
+namespace cleave::launcher {
 
 using Environment = std::map<std::string, std::string>;
 
@@ -22,7 +22,7 @@ struct RankOverrides {
 };
 
 struct Discovery {
-  RankInfo info;                      // launched_by names the rule that decided, and its variables
+  comm::RankInfo info;                // launched_by names the rule that decided, and its variables
   std::vector<std::string> warnings;  // for people
 };
 
@@ -32,4 +32,4 @@ struct Discovery {
 // incomplete sets.
 Discovery discover_ranks(const Environment& env, const RankOverrides& overrides = {});
 
-}  // namespace cleave
+}  // namespace cleave::launcher

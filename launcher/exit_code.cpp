@@ -13,7 +13,7 @@
 #include "core/error.h"
 #include "core/printable.h"
 
-namespace cleave {
+namespace cleave::launcher {
 namespace {
 
 // "rank 3: " where there are several, so that interleaved messages stay readable; not before a text that
@@ -107,4 +107,4 @@ int exit_code_of(const std::function<int()>& body, std::string_view if_a_defect)
   return code;
 }
 
-}  // namespace cleave
+}  // namespace cleave::launcher

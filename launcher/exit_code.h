@@ -4,7 +4,7 @@
 #include <functional>
 #include <string_view>
 
-namespace cleave {
+namespace cleave::launcher {
 
 // Runs the body of a program once and returns its exit code: the body's, or that of what it throws, which
 // goes to stderr as "error: ...", with this rank before it where a launcher started several. An error without
@@ -14,4 +14,4 @@ namespace cleave {
 int exit_code_of(const std::function<int()>& body,
                  std::string_view if_a_defect = "a defect of this program or of cleave");
 
-}  // namespace cleave
+}  // namespace cleave::launcher

@@ -10,7 +10,7 @@
 #include "core/printable.h"
 #include "launcher/variables.h"
 
-namespace cleave {
+namespace cleave::launcher {
 namespace {
 
 std::string without_blanks(const std::string& text) {
@@ -78,4 +78,4 @@ Environment environment_of_files(const Environment& env, const std::string& fold
   return result;
 }
 
-}  // namespace cleave
+}  // namespace cleave::launcher

@@ -5,7 +5,7 @@
 
 #include "launcher/discovery.h"
 
-namespace cleave {
+namespace cleave::launcher {
 
 // DeepSpeed's: names that begin with MLFLOW, PYTHON, MV2, UCX or NCCL, with `folder` in front of PYTHONPATH;
 // and ours, CLEAVE_*, but for those that a launcher sets itself. Not NCCL_IB_HCA and UCX_NET_DEVICES where
@@ -19,4 +19,4 @@ Environment parse_environment_file(std::string_view text, const std::string& fil
 // Those of .deepspeed_env (or of what DS_ENV_FILE names) in the home and then in `folder`, the later first.
 Environment environment_of_files(const Environment& env, const std::string& folder);
 
-}  // namespace cleave
+}  // namespace cleave::launcher

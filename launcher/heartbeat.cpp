@@ -11,7 +11,7 @@
 
 #include "core/error.h"
 
-namespace cleave {
+namespace cleave::launcher {
 namespace {
 
 // Only calls that are safe after a fork. No other descriptor stays open, so that who reads or writes this
@@ -49,4 +49,4 @@ Heartbeat::~Heartbeat() {
   waitpid(pid_, nullptr, 0);
 }
 
-}  // namespace cleave
+}  // namespace cleave::launcher

@@ -6,7 +6,7 @@
 #include <chrono>
 #include <vector>
 
-namespace cleave {
+namespace cleave::launcher {
 
 // Without a line for so long, a launcher takes the one that started it for gone.
 inline constexpr std::chrono::seconds kLongestSilence{10};
@@ -26,4 +26,4 @@ class Heartbeat {
   pid_t pid_ = -1;
 };
 
-}  // namespace cleave
+}  // namespace cleave::launcher

@@ -11,12 +11,12 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
-#include "config_schema/base64.h"
+#include "config/base64.h"
 #include "core/error.h"
 #include "core/printable.h"
 #include "launcher/slurm.h"
 
-namespace cleave {
+namespace cleave::launcher {
 namespace {
 
 constexpr int kMostSlots = 4096;
@@ -211,11 +211,11 @@ std::string encode_world_info(const Hosts& hosts) {
   std::string json;
   for (const Host& h : hosts)
     json += fmt::format("{}\"{}\": [{}]", json.empty() ? "" : ", ", h.name, fmt::join(h.slots, ", "));
-  return encode_base64("{" + json + "}");
+  return config::encode_base64("{" + json + "}");
 }
 
 Hosts decode_world_info(const std::string& text) {
-  const auto json = nlohmann::ordered_json::parse(decode_base64(text), nullptr, false);
+  const auto json = nlohmann::ordered_json::parse(config::decode_base64(text), nullptr, false);
   require(json.is_object() && !json.empty(), Exit::usage,
           "--world_info is not the base64 of {{\"host\": [slots]}}: {}", in_quotes(text));
   Hosts hosts;
@@ -228,4 +228,4 @@ Hosts decode_world_info(const std::string& text) {
   return hosts;
 }
 
-}  // namespace cleave
+}  // namespace cleave::launcher

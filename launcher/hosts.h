@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-namespace cleave {
+namespace cleave::launcher {
 
 struct Host {
   std::string name;
@@ -43,4 +43,4 @@ int ranks_of(const Hosts& hosts);
 std::string encode_world_info(const Hosts& hosts);
 Hosts decode_world_info(const std::string& text);  // Error(usage) for anything else
 
-}  // namespace cleave
+}  // namespace cleave::launcher

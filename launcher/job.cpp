@@ -22,7 +22,7 @@
 #include "launcher/exit_code.h"
 #include "launcher/passed_signals.h"
 
-namespace cleave {
+namespace cleave::launcher {
 namespace {
 
 // The signal that asked for a stop, and when.
@@ -55,7 +55,7 @@ void on_signal(int signal) {
 bool launched_by_us() { return !environment_value("CLEAVE_LAUNCHED").empty(); }
 
 // Raises the limit of open files as far as it may go; a rank that met it later could not even say so.
-void require_open_files(const RankInfo& info) {
+void require_open_files(const comm::RankInfo& info) {
   const rlim_t wanted = info.world == 1 ? 16 : rlim_t(32 + (info.rank == 0 ? info.world : 0));
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
@@ -97,7 +97,8 @@ Job::Job(const JobOptions& options) : options_(options) {
     Device device = choose_device(options.device, info_.local_rank, status);
     if (!device.is_cuda()) return device;
     if (!options.device.starts_with("cuda:"))
-      device = gpu_of_rank(int(status.gpus.size()), info_.local_rank, info_.local_size, options.share_gpu);
+      device =
+          comm::gpu_of_rank(int(status.gpus.size()), info_.local_rank, info_.local_size, options.share_gpu);
     const Gpu& gpu = status.gpus[size_t(device.index)];
     const std::string problem = slice_problem(gpu, device, info_.world, options.gpu_transport);
     require(problem.empty(), Exit::usage, "{}", problem);
@@ -111,7 +112,7 @@ Job::Job(const JobOptions& options) : options_(options) {
   set_team_threads(threads_.threads);
 }
 
-ReadOptions Job::read_options(bool strict, const AutoValues& values) const {
+config::ReadOptions Job::read_options(bool strict, const config::AutoValues& values) const {
   return {.strict = strict,
           .world_size = info_.world,
           .world_origin = fmt::format("{} ranks, {}", info_.world, info_.launched_by),
@@ -120,35 +121,36 @@ ReadOptions Job::read_options(bool strict, const AutoValues& values) const {
 
 Job::~Job() = default;
 
-ReadResult Job::read_config(const std::string& path, const ReadOptions& options) const {
-  return accepted(read_ds_config_file(path, options), path);
+config::ReadResult Job::read_config(const std::string& path, const config::ReadOptions& options) const {
+  return accepted(config::read_ds_config_file(path, options), path);
 }
 
-ReadResult Job::read_config_text(std::string_view text, const std::string& name) const {
-  return accepted(read_ds_config(text, name, read_options()), name);
+config::ReadResult Job::read_config_text(std::string_view text, const std::string& name) const {
+  return accepted(config::read_ds_config(text, name, read_options()), name);
 }
 
-ReadResult Job::accepted(ReadResult r, const std::string& name) const {
+config::ReadResult Job::accepted(config::ReadResult r, const std::string& name) const {
   // Our launcher lets an error that several ranks find pass once; this may be the only rank that finds it.
-  if (!first() && launched_by_us()) std::erase_if(r.problems, [](const Problem& p) { return p.warning; });
-  if (first() || launched_by_us()) std::fputs(format(r.problems).c_str(), stderr);
+  if (!first() && launched_by_us())
+    std::erase_if(r.problems, [](const config::Problem& p) { return p.warning; });
+  if (first() || launched_by_us()) std::fputs(config::format(r.problems).c_str(), stderr);
   require(r.ok(), Exit::usage, "{} was refused; nothing was started", name);
   return r;
 }
 
-Communicator& Job::connect(const DsConfig& config) {
+comm::Communicator& Job::connect(const config::DsConfig& config) {
   const std::chrono::seconds timeout(config.comm_timeout_s);
-  ConnectOptions o;
-  o.transport = parse_transport(options_.transport);
-  const GpuTransport between_gpus = parse_gpu_transport(options_.gpu_transport);
+  comm::ConnectOptions o;
+  o.transport = comm::parse_transport(options_.transport);
+  const comm::GpuTransport between_gpus = comm::parse_gpu_transport(options_.gpu_transport);
   o.comm.timeout = timeout;
   o.rendezvous_timeout = std::min<std::chrono::milliseconds>(o.rendezvous_timeout, timeout);
   o.on_wait = [](const std::string& text) { std::fprintf(stderr, "%s\n", text.c_str()); };
   connecting_ = true;
-  world_ = cleave::connect(info_, o);
+  world_ = cleave::comm::connect(info_, o);
   connecting_ = false;
   info_ = world_->info();
-  between_gpus_ = connect_gpus(world(), device_, between_gpus);
+  between_gpus_ = comm::connect_gpus(world(), device_, between_gpus);
   return world();
 }
 
@@ -168,7 +170,7 @@ int Job::run(const std::function<int()>& body) {
     const int code = body();
     if (world_) world_->leave();
     return code;
-  } catch (const AgreedError& e) {
+  } catch (const comm::AgreedError& e) {
     if (!first()) return int(e.exit());
     throw;
   } catch (const Error& e) {
@@ -185,7 +187,7 @@ int Job::run(const std::function<int()>& body) {
 }
 
 void Job::together(Exit otherwise, const std::function<void()>& body) {
-  cleave::together(world(), otherwise, body);
+  cleave::comm::together(world(), otherwise, body);
 }
 
 bool Job::any(bool mine) {
@@ -221,4 +223,4 @@ int run_job(const std::function<int(Job& job)>& body, const JobOptions& options)
   });
 }
 
-}  // namespace cleave
+}  // namespace cleave::launcher

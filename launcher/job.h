@@ -15,12 +15,12 @@
 #include <string>
 
 #include "comm/rendezvous.h"
-#include "config_schema/read_config.h"
+#include "config/read_config.h"
 #include "core/cores.h"
 #include "core/error.h"
 #include "device/device.h"
 
-namespace cleave {
+namespace cleave::launcher {
 
 // What a user may say of a rank; each is a word of the command line.
 struct JobOptions {
@@ -39,23 +39,23 @@ class Job {
   explicit Job(const JobOptions& options = {});
   ~Job();
 
-  const RankInfo& info() const { return info_; }
+  const comm::RankInfo& info() const { return info_; }
   bool first() const { return info_.rank == 0; }
   Device device() const { return device_; }  // where this rank computes
 
   // How to read a ds_config for this world; `values` stand for "auto".
-  ReadOptions read_options(bool strict = false, const AutoValues& values = {}) const;
+  config::ReadOptions read_options(bool strict = false, const config::AutoValues& values = {}) const;
   // A ds_config for this world, from a file or from a text that messages call `name`. Problems go to stderr
   // of the first rank; when there are errors, every rank throws Error(usage).
-  ReadResult read_config(const std::string& path, const ReadOptions& options) const;
-  ReadResult read_config(const std::string& path) const { return read_config(path, read_options()); }
-  ReadResult read_config_text(std::string_view text, const std::string& name) const;
+  config::ReadResult read_config(const std::string& path, const config::ReadOptions& options) const;
+  config::ReadResult read_config(const std::string& path) const { return read_config(path, read_options()); }
+  config::ReadResult read_config_text(std::string_view text, const std::string& name) const;
 
   // Collective: meets the other ranks, and sets up how tensors travel between GPUs. Whoever waits for another
   // rank gives up after the configuration's comm_timeout_s: Error(rank_lost). The communicator lives as long
   // as the job.
-  Communicator& connect(const DsConfig& config = {});
-  Communicator& world() { return world_->communicator(); }
+  comm::Communicator& connect(const config::DsConfig& config = {});
+  comm::Communicator& world() { return world_->communicator(); }
 
   // For start-up lines.
   std::string transport() const;  // after connect()
@@ -80,13 +80,13 @@ class Job {
   static bool stop_requested();
 
  private:
-  ReadResult accepted(ReadResult read, const std::string& name) const;
+  config::ReadResult accepted(config::ReadResult read, const std::string& name) const;
 
   JobOptions options_;
-  RankInfo info_;
+  comm::RankInfo info_;
   Device device_;
   ThreadCount threads_;
-  std::unique_ptr<World> world_;
+  std::unique_ptr<comm::World> world_;
   bool connecting_ = false;  // to the others: what fails there is this rank's own affair
   std::string between_gpus_;
 };
@@ -95,4 +95,4 @@ class Job {
 // exit code. What goes wrong is a line "error: ..." on stderr (launcher/exit_code.h).
 int run_job(const std::function<int(Job& job)>& body, const JobOptions& options = {});
 
-}  // namespace cleave
+}  // namespace cleave::launcher

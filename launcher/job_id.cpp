@@ -5,9 +5,9 @@
 
 #include "comm/secret.h"
 
-namespace cleave {
+namespace cleave::launcher {
 
-std::string new_job_id() { return fmt::format("local-{}-{}", getpid(), random_secret().substr(0, 8)); }
-std::string new_token() { return random_secret(); }
+std::string new_job_id() { return fmt::format("local-{}-{}", getpid(), comm::random_secret().substr(0, 8)); }
+std::string new_token() { return comm::random_secret(); }
 
-}  // namespace cleave
+}  // namespace cleave::launcher

@@ -7,7 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-namespace cleave {
+namespace cleave::launcher {
 namespace {
 
 // Only calls that are safe after a fork. No descriptor but that of the leader stays open, so that whoever
@@ -44,4 +44,4 @@ void end_with_all_children() {
   close(leader);
 }
 
-}  // namespace cleave
+}  // namespace cleave::launcher

@@ -22,7 +22,7 @@
 #include "launcher/rank_logs.h"
 #include "launcher/signals.h"
 
-namespace cleave {
+namespace cleave::launcher {
 namespace {
 
 constexpr int kMostRanks = 4096;  // on one host
@@ -35,9 +35,9 @@ class Launch {
             "{} ranks cannot be started on one machine; ask for 1 to {}", int(node.ranks.size()), kMostRanks);
     for (const RankStart& r : node.ranks) require(!r.command.empty(), Exit::usage, "no command to start");
     if (node.ranks.front().rank == 0) {
-      port_ = reserve_port(node.master_port);
+      port_ = comm::reserve_port(node.master_port);
       require(bool(port_), Exit::usage, "port {} cannot be used for the rendezvous: {} has it",
-              node.master_port, owner_of_port(node.master_port));
+              node.master_port, comm::owner_of_port(node.master_port));
     }
     if (stay.control >= 0) fcntl(stay.control, F_SETFL, O_NONBLOCK);
   }
@@ -67,7 +67,7 @@ class Launch {
  private:
   ChildSpec spec_of(size_t index) const {
     const RankStart& rank = node_.ranks[index];
-    Placed placed = stay_.place ? placed_rank(node_, index, port_ ? port_of(port_) : node_.master_port)
+    Placed placed = stay_.place ? placed_rank(node_, index, port_ ? comm::port_of(port_) : node_.master_port)
                                 : Placed{environment_of_process(), {}};
     if (!stay_.place)
       for (const auto& [name, value] : node_.environment) placed.environment[name] = value;
@@ -114,7 +114,7 @@ class Launch {
       alone_ = true;
       return;
     }
-    heard_ = Clock::now();
+    heard_ = comm::Clock::now();
     told_.append(buffer, size_t(n));
     constexpr std::string_view kSignal = "signal ";
     for (size_t end; (end = told_.find('\n')) != std::string::npos; told_.erase(0, end + 1))
@@ -132,10 +132,10 @@ class Launch {
   }
 
   void drain() {
-    const auto until = Clock::now() + std::chrono::milliseconds(500);
+    const auto until = comm::Clock::now() + std::chrono::milliseconds(500);
     for (size_t r = 0; r < children_.size(); ++r)
       for (int i : {0, 1})
-        while (children_[r].output[i] && wait_for(children_[r].output[i].fd(), POLLIN, until))
+        while (children_[r].output[i] && comm::wait_for(children_[r].output[i].fd(), POLLIN, until))
           read_output(r, i);
   }
 
@@ -165,16 +165,16 @@ class Launch {
       const bool killed = (stopped || hurried_ != Hurried::no) && WIFSIGNALED(status);
       if (killed) killed_by_us_.push_back(int(r));
       if (callbacks_.ended) callbacks_.ended(node_.ranks[r].rank, exit, killed);
-      if (exit != 0) leave_until_ = std::min(leave_until_, Clock::now() + stay_.grace_after(exit));
+      if (exit != 0) leave_until_ = std::min(leave_until_, comm::Clock::now() + stay_.grace_after(exit));
     }
   }
 
   // After a failure the others normally leave by themselves, because their connections break.
   void hurry() {
-    if (stay_.heartbeat && Clock::now() - heard_ > kLongestSilence) alone_ = true;
-    const auto now = Clock::now();
+    if (stay_.heartbeat && comm::Clock::now() - heard_ > kLongestSilence) alone_ = true;
+    const auto now = comm::Clock::now();
     if (alone_) leave_until_ = std::min(leave_until_, now);
-    if (leave_until_ == Clock::time_point::max()) return;
+    if (leave_until_ == comm::Clock::time_point::max()) return;
     end_stopped();
     if (hurried_ == Hurried::no && now >= leave_until_) {
       hurried_ = Hurried::asked;
@@ -234,17 +234,19 @@ class Launch {
   const StayOptions& stay_;
   const LaunchCallbacks& callbacks_;
   Signals signals_;
-  Socket port_;  // held as long as the job runs, so that nobody else takes it between two attempts to listen
+  comm::Socket
+      port_;  // held as long as the job runs, so that nobody else takes it between two attempts to listen
   std::vector<ChildProcess> children_;
   std::optional<RankLogs> logs_;
   std::vector<std::pair<int, int>> order_;  // index and exit code, as they ended
   std::vector<int> killed_by_us_, stopped_;
   RankLines lines_;
   PassedSignals passed_;
-  std::string told_;                                          // the beginning of a line of the other launcher
-  bool alone_ = false;                                        // that launcher is gone
-  Clock::time_point heard_ = Clock::now();                    // when it said something
-  Clock::time_point leave_until_ = Clock::time_point::max();  // by themselves, once a rank has failed
+  std::string told_;                                    // the beginning of a line of the other launcher
+  bool alone_ = false;                                  // that launcher is gone
+  comm::Clock::time_point heard_ = comm::Clock::now();  // when it said something
+  comm::Clock::time_point leave_until_ =
+      comm::Clock::time_point::max();  // by themselves, once a rank has failed
   enum class Hurried { no, asked, killed } hurried_ = Hurried::no;
 };
 
@@ -273,4 +275,4 @@ LaunchResult launch_local(const LaunchOptions& options, const LaunchCallbacks& c
                      callbacks);
 }
 
-}  // namespace cleave
+}  // namespace cleave::launcher

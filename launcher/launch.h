@@ -14,7 +14,7 @@
 #include "launcher/launch_plan.h"
 #include "launcher/passed_signals.h"
 
-namespace cleave {
+namespace cleave::launcher {
 
 struct LaunchOptions {
   int ranks = 1;
@@ -98,4 +98,4 @@ inline constexpr std::string_view kKilledOnRequest =
 // another rank was lost (6) or that all stopped on request (75) give way to any other.
 int cause_of(const std::vector<std::pair<int, int>>& rank_and_exit);
 
-}  // namespace cleave
+}  // namespace cleave::launcher

@@ -6,7 +6,7 @@
 
 #include "launcher/launch.h"
 
-namespace cleave {
+namespace cleave::launcher {
 
 int cause_of(const std::vector<std::pair<int, int>>& rank_and_exit) {
   const auto first = [&](auto matches) {
@@ -39,4 +39,4 @@ void pass_on(int signal, PassedSignals& passed, const LaunchCallbacks& callbacks
   send(sent);
 }
 
-}  // namespace cleave
+}  // namespace cleave::launcher

@@ -21,7 +21,7 @@
 #include "launcher/rank_lines.h"
 #include "launcher/signals.h"
 
-namespace cleave {
+namespace cleave::launcher {
 namespace {
 
 // What reaches one host, or all of them.
@@ -167,15 +167,15 @@ class HostsLaunch {
     if (exit != 0) fail(exit);
   }
 
-  void fail(int exit) { leave_until_ = std::min(leave_until_, Clock::now() + stay_.grace_after(exit)); }
+  void fail(int exit) { leave_until_ = std::min(leave_until_, comm::Clock::now() + stay_.grace_after(exit)); }
 
   void reap() {
     for (Way& w : ways_) {
       int status = 0;
       if (w.ended || waitpid(w.process.pid, &status, WNOHANG) != w.process.pid) continue;
       for (int i : {0, 1})  // what is still in the pipes; a grandchild may keep them open
-        while (w.process.output[i] &&
-               wait_for(w.process.output[i].fd(), POLLIN, Clock::now() + std::chrono::milliseconds(200)))
+        while (w.process.output[i] && comm::wait_for(w.process.output[i].fd(), POLLIN,
+                                                     comm::Clock::now() + std::chrono::milliseconds(200)))
           read_from(w, i);
       w.ended = true;
       w.exit = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
@@ -198,9 +198,9 @@ class HostsLaunch {
 
   // As for ranks of this host; and a launcher that does not follow is cut off, which ends its ranks.
   void hurry() {
-    if (leave_until_ == Clock::time_point::max()) return;
-    const auto late = Clock::now() - leave_until_;
-    if (hurried_ == Hurried::no && late > Clock::duration(0)) {
+    if (leave_until_ == comm::Clock::time_point::max()) return;
+    const auto late = comm::Clock::now() - leave_until_;
+    if (hurried_ == Hurried::no && late > comm::Clock::duration(0)) {
       hurried_ = Hurried::asked;
       send(SIGTERM);
     } else if (hurried_ == Hurried::asked && late > stay_.term_grace) {
@@ -289,7 +289,8 @@ class HostsLaunch {
   PassedSignals passed_;
   std::vector<int> listening_;  // hosts that hear the heartbeat
   std::optional<Heartbeat> heartbeat_;
-  Clock::time_point leave_until_ = Clock::time_point::max();  // by themselves, once a rank has failed
+  comm::Clock::time_point leave_until_ =
+      comm::Clock::time_point::max();  // by themselves, once a rank has failed
   enum class Hurried { no, asked, killed } hurried_ = Hurried::no;
 };
 
@@ -301,4 +302,4 @@ LaunchResult launch_hosts(const LaunchPlan& plan, const RemoteOptions& remote, c
   return HostsLaunch(plan, remote, stay, callbacks).run();
 }
 
-}  // namespace cleave
+}  // namespace cleave::launcher

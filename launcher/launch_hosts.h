@@ -7,11 +7,11 @@
 #include "launcher/remote_commands.h"
 #include "launcher/serve_node.h"
 
-namespace cleave {
+namespace cleave::launcher {
 
 // For kinds that start launchers. As launch_node(); a rank's end names its host. 6 and the host's name where
 // a host was not reached or its connection broke.
 LaunchResult launch_hosts(const LaunchPlan& plan, const RemoteOptions& remote, const StayOptions& stay = {},
                           const LaunchCallbacks& callbacks = {});
 
-}  // namespace cleave
+}  // namespace cleave::launcher

@@ -12,7 +12,7 @@
 #include "core/error.h"
 #include "launcher/shell_words.h"
 
-namespace cleave {
+namespace cleave::launcher {
 namespace {
 
 using nlohmann::json;
@@ -222,4 +222,4 @@ std::string describe(const LaunchPlan& plan, const std::vector<int>& usable,
   return out;
 }
 
-}  // namespace cleave
+}  // namespace cleave::launcher

@@ -10,7 +10,7 @@
 #include "launcher/hosts.h"
 #include "launcher/numa.h"
 
-namespace cleave {
+namespace cleave::launcher {
 
 struct RankStart {
   int rank = 0, local_rank = 0;
@@ -84,4 +84,4 @@ bool is_secret(std::string_view name);
 // of its query whose names say that they are secrets (sig, token, ...).
 std::string without_url_secrets(std::string_view text);
 
-}  // namespace cleave
+}  // namespace cleave::launcher

@@ -11,7 +11,7 @@
 #include <numeric>
 #include <sstream>
 
-namespace cleave {
+namespace cleave::launcher {
 
 int gpus_of_machine(const std::string& devices) {
   constexpr std::string_view kName = "nvidia";  // nvidia0, nvidia1; others, such as nvidiactl, are no GPUs
@@ -64,4 +64,4 @@ std::string address_of(const std::string& host) {
   return found;
 }
 
-}  // namespace cleave
+}  // namespace cleave::launcher

@@ -5,7 +5,7 @@
 
 #include "launcher/discovery.h"
 
-namespace cleave {
+namespace cleave::launcher {
 
 // Counted without starting CUDA, which takes long: the devices that the driver made.
 int gpus_of_machine(const std::string& devices = "/dev");
@@ -21,4 +21,4 @@ std::string own_host_name();
 // The numeric address of a host as others reach it; empty where its name says none but a loopback's.
 std::string address_of(const std::string& host);
 
-}  // namespace cleave
+}  // namespace cleave::launcher

@@ -4,12 +4,12 @@
 
 #include <nlohmann/json.hpp>
 
-namespace cleave {
+namespace cleave::launcher {
 namespace {
 
 constexpr int kAzureLocalPort = 54965;
 
-void find_master(const Variables& v, RankInfo& info, const std::string& how_to_pass) {
+void find_master(const Variables& v, comm::RankInfo& info, const std::string& how_to_pass) {
   if (!info.job_id.empty()) info.master_port = port_from(info.job_id);
   info.master_port = v.number("MASTER_PORT", info.master_port);
   if (v.has("MASTER_ADDR")) {
@@ -26,7 +26,7 @@ void find_master(const Variables& v, RankInfo& info, const std::string& how_to_p
   info.master_addr = uri.substr(at + 6, uri.find_first_of(":,", at + 6) - at - 6);
 }
 
-void azure_master(const Variables& v, RankInfo& info) {
+void azure_master(const Variables& v, comm::RankInfo& info) {
   info.launched_by = "Azure ML, mpi distribution (OMPI_COMM_WORLD_*)";
   info.job_id = v.text("AZUREML_RUN_ID");
   if (info.local_size == info.world) {
@@ -51,7 +51,7 @@ void azure_master(const Variables& v, RankInfo& info) {
        info.rank, info.world);
 }
 
-void sagemaker_master(const Variables& v, RankInfo& info) {
+void sagemaker_master(const Variables& v, comm::RankInfo& info) {
   info.launched_by = "SageMaker, mpi (OMPI_COMM_WORLD_*, SM_HOSTS)";
   const auto hosts = nlohmann::json::parse(v.text("SM_HOSTS"), nullptr, false);
   require(hosts.is_array() && !hosts.empty() && hosts[0].is_string(), Exit::usage,
@@ -65,13 +65,13 @@ void sagemaker_master(const Variables& v, RankInfo& info) {
 
 }  // namespace
 
-std::optional<RankInfo> by_open_mpi(const Variables& v) {
+std::optional<comm::RankInfo> by_open_mpi(const Variables& v) {
   if (!v.has("OMPI_COMM_WORLD_RANK")) return {};
   const auto missing =
       v.missing({"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"});
   require(missing.empty(), Exit::usage, "OMPI_COMM_WORLD_RANK is set, but {} is missing",
           fmt::join(missing, ", "));
-  RankInfo info;
+  comm::RankInfo info;
   info.rank = v.number("OMPI_COMM_WORLD_RANK");
   info.world = v.number("OMPI_COMM_WORLD_SIZE");
   info.local_rank = v.number("OMPI_COMM_WORLD_LOCAL_RANK");
@@ -96,7 +96,7 @@ std::optional<RankInfo> by_open_mpi(const Variables& v) {
   return info;
 }
 
-std::optional<RankInfo> by_hydra(const Variables& v) {
+std::optional<comm::RankInfo> by_hydra(const Variables& v) {
   const std::string rank = v.has("PMI_RANK") ? "PMI_RANK" : "PMIX_RANK";
   if (!v.has(rank) || !v.has("PMI_SIZE")) return {};
   const bool pals = v.has("PALS_LOCAL_RANKID");
@@ -105,7 +105,7 @@ std::optional<RankInfo> by_hydra(const Variables& v) {
   const auto missing = v.missing({local_rank, local_size});
   require(missing.empty(), Exit::usage, "{} and PMI_SIZE are set, but {} is missing", rank,
           fmt::join(missing, ", "));
-  RankInfo info;
+  comm::RankInfo info;
   info.rank = v.number(rank);
   info.world = v.number("PMI_SIZE");
   info.local_rank = v.number(local_rank);
@@ -119,9 +119,9 @@ std::optional<RankInfo> by_hydra(const Variables& v) {
   return info;
 }
 
-std::optional<RankInfo> by_mvapich(const Variables& v) {
+std::optional<comm::RankInfo> by_mvapich(const Variables& v) {
   if (!v.has("MV2_COMM_WORLD_RANK")) return {};
-  RankInfo info;
+  comm::RankInfo info;
   info.rank = v.number("MV2_COMM_WORLD_RANK");
   info.world = v.number("MV2_COMM_WORLD_SIZE");
   info.local_rank = v.number("MV2_COMM_WORLD_LOCAL_RANK");
@@ -131,4 +131,4 @@ std::optional<RankInfo> by_mvapich(const Variables& v) {
   return info;
 }
 
-}  // namespace cleave
+}  // namespace cleave::launcher

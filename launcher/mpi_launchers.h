@@ -2,12 +2,12 @@
 #pragma once
 #include "launcher/variables.h"
 
-namespace cleave {
+namespace cleave::launcher {
 
 // Open MPI's mpirun, alone, on Azure ML or on SageMaker.
-std::optional<RankInfo> by_open_mpi(const Variables& v);
+std::optional<comm::RankInfo> by_open_mpi(const Variables& v);
 // MPICH, Intel MPI, and PALS.
-std::optional<RankInfo> by_hydra(const Variables& v);
-std::optional<RankInfo> by_mvapich(const Variables& v);
+std::optional<comm::RankInfo> by_hydra(const Variables& v);
+std::optional<comm::RankInfo> by_mvapich(const Variables& v);
 
-}  // namespace cleave
+}  // namespace cleave::launcher

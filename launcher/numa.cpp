@@ -9,7 +9,7 @@
 #include "core/error.h"
 #include "launcher/launch_plan.h"
 
-namespace cleave {
+namespace cleave::launcher {
 namespace {
 
 std::string as_ranges(const std::vector<int>& numbers) {
@@ -54,4 +54,4 @@ std::string describe_cores(const std::vector<int>& cores, const std::vector<Numa
              : fmt::format("{} of NUMA node{} {}", text, nodes.size() == 1 ? "" : "s", as_ranges(nodes));
 }
 
-}  // namespace cleave
+}  // namespace cleave::launcher

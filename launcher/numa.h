@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-namespace cleave {
+namespace cleave::launcher {
 
 struct NumaNode {
   int node = 0;
@@ -16,4 +16,4 @@ std::vector<NumaNode> numa_of_machine(const std::string& nodes = "/sys/devices/s
 // "cores 0-3,8 of NUMA node 0"; "cores 2-5 of NUMA nodes 0,1"; without the nodes where none is known.
 std::string describe_cores(const std::vector<int>& cores, const std::vector<NumaNode>& numa);
 
-}  // namespace cleave
+}  // namespace cleave::launcher

@@ -8,7 +8,7 @@
 #include <chrono>
 #include <vector>
 
-namespace cleave {
+namespace cleave::launcher {
 
 inline constexpr std::chrono::milliseconds kSameWish{1000};
 
@@ -44,4 +44,4 @@ class PassedSignals {
   Time asked_ = Time() - std::chrono::hours(1);  // by SIGTERM
 };
 
-}  // namespace cleave
+}  // namespace cleave::launcher

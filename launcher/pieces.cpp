@@ -2,7 +2,7 @@
 
 #include <charconv>
 
-namespace cleave {
+namespace cleave::launcher {
 
 std::string in_pieces(std::string_view line) {
   constexpr std::string_view kPrefixEnd = "] ";
@@ -46,4 +46,4 @@ std::optional<std::string> Pieces::take(int rank, std::string_view piece) {
   return whole;
 }
 
-}  // namespace cleave
+}  // namespace cleave::launcher

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <utility>
 
-namespace cleave {
+namespace cleave::launcher {
 
 // "[12] text\n" as lines of at most kLongestPiece bytes, each with the prefix; all but the last end with
 // kMoreFollows. Other lines as they are.
@@ -28,4 +28,4 @@ class Pieces {
   std::map<int, std::string> begun_;
 };
 
-}  // namespace cleave
+}  // namespace cleave::launcher

@@ -8,7 +8,7 @@
 #include "core/error.h"
 #include "launcher/machine.h"
 
-namespace cleave {
+namespace cleave::launcher {
 namespace {
 
 // A task of SLURM's may have been one launcher for several ranks; programs read their place there, too.
@@ -56,4 +56,4 @@ Placed placed_rank(const NodeStart& node, size_t index, int port) {
   return placed;
 }
 
-}  // namespace cleave
+}  // namespace cleave::launcher

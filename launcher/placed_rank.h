@@ -5,7 +5,7 @@
 #include "launcher/discovery.h"
 #include "launcher/launch_plan.h"
 
-namespace cleave {
+namespace cleave::launcher {
 
 // A rank as it starts on this machine: its whole environment and its cores (empty: unbound). Error(usage) for
 // a slot that no GPU of this machine is; on one without GPUs slots are only ranks.
@@ -15,4 +15,4 @@ struct Placed {
 };
 Placed placed_rank(const NodeStart& node, size_t index, int port);
 
-}  // namespace cleave
+}  // namespace cleave::launcher

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-namespace cleave {
+namespace cleave::launcher {
 namespace {
 
 constexpr std::string_view kError = "error: ";
@@ -54,4 +54,4 @@ int RankLines::who_said(int cause, const std::vector<std::pair<int, int>>& rank_
   return cause;
 }
 
-}  // namespace cleave
+}  // namespace cleave::launcher

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-namespace cleave {
+namespace cleave::launcher {
 
 class RankLines {
  public:
@@ -36,4 +36,4 @@ class RankLines {
   std::set<std::string, std::less<>> errors_;
 };
 
-}  // namespace cleave
+}  // namespace cleave::launcher

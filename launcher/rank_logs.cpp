@@ -5,7 +5,7 @@
 
 #include "core/error.h"
 
-namespace cleave {
+namespace cleave::launcher {
 
 RankLogs::RankLogs(const std::string& folder, const std::vector<RankStart>& ranks) {
   std::error_code error;
@@ -23,4 +23,4 @@ RankLogs::RankLogs(const std::string& folder, const std::vector<RankStart>& rank
   }
 }
 
-}  // namespace cleave
+}  // namespace cleave::launcher

@@ -7,7 +7,7 @@
 
 #include "launcher/launch_plan.h"
 
-namespace cleave {
+namespace cleave::launcher {
 
 class RankLogs {
  public:
@@ -22,4 +22,4 @@ class RankLogs {
   std::vector<std::ofstream> files_;
 };
 
-}  // namespace cleave
+}  // namespace cleave::launcher

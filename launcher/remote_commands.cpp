@@ -6,11 +6,11 @@
 #include <array>
 #include <cctype>
 
-#include "config_schema/base64.h"
+#include "config/base64.h"
 #include "core/error.h"
 #include "launcher/shell_words.h"
 
-namespace cleave {
+namespace cleave::launcher {
 namespace {
 
 using Words = std::vector<std::string>;
@@ -20,7 +20,7 @@ constexpr std::array<std::string_view, 7> kNames = {"ssh",  "pdsh",    "openmpi"
 constexpr size_t kLongestVariable = 120 << 10;  // the kernel takes 128 KiB
 
 std::string job_of(const LaunchPlan& plan) {
-  std::string job = encode_base64(encode(plan.nodes));
+  std::string job = config::encode_base64(encode(plan.nodes));
   require(job.size() <= kLongestVariable, Exit::usage,
           "the job has {} bytes, more than a variable may hold; --launcher ssh takes any length", job.size());
   return job;
@@ -157,4 +157,4 @@ std::vector<RemoteCommand> remote_commands(const LaunchPlan& plan, const RemoteO
   }
 }
 
-}  // namespace cleave
+}  // namespace cleave::launcher

@@ -10,7 +10,7 @@
 
 #include "launcher/launch_plan.h"
 
-namespace cleave {
+namespace cleave::launcher {
 
 enum class LauncherKind { ssh, pdsh, openmpi, mpich, impi, mvapich, slurm };
 
@@ -45,4 +45,4 @@ inline constexpr const char* kJobVariable = "LC_CLEAVE_JOB";
 // With ssh one for each host, else one for all. Error(usage) for a job that is too long for a variable.
 std::vector<RemoteCommand> remote_commands(const LaunchPlan& plan, const RemoteOptions& options);
 
-}  // namespace cleave
+}  // namespace cleave::launcher

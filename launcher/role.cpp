@@ -4,14 +4,14 @@
 
 #include "launcher/variables.h"
 
-namespace cleave {
+namespace cleave::launcher {
 namespace {
 
 // Kubeflow's PyTorchJob and alike: RANK counts pods, WORLD_SIZE pods or ranks.
-std::optional<RankInfo> node_of_pod(const Variables& v) {
+std::optional<comm::RankInfo> node_of_pod(const Variables& v) {
   if (v.has("LOCAL_RANK") || !v.missing({"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}).empty())
     return {};
-  RankInfo info;
+  comm::RankInfo info;
   const std::string wanted = v.text("PET_NPROC_PER_NODE");  // a number, or "auto", "gpu", "cpu"
   info.local_size = wanted.empty() || wanted.find_first_not_of("0123456789") != wanted.npos
                         ? 0
@@ -40,7 +40,7 @@ LauncherRole role_of_launcher(const Environment& env) {
   if (auto pod = node_of_pod(v)) return {LauncherRole::Kind::node, *pod};
   LauncherRole role;
   role.info = discover_ranks(env).info;
-  RankInfo& info = role.info;
+  comm::RankInfo& info = role.info;
   if (info.local_size > 1 || v.has("CLEAVE_LAUNCHED")) {
     role.kind = LauncherRole::Kind::adopt;
   } else if (info.world > 1) {
@@ -54,7 +54,7 @@ LauncherRole role_of_launcher(const Environment& env) {
   return role;
 }
 
-Environment adopted_environment(const Environment& env, const RankInfo& info) {
+Environment adopted_environment(const Environment& env, const comm::RankInfo& info) {
   const Variables v(env);
   if (v.missing({"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"}).empty()) return {};
   Environment more = {{"RANK", std::to_string(info.rank)},
@@ -72,4 +72,4 @@ Environment adopted_environment(const Environment& env, const RankInfo& info) {
   return more;
 }
 
-}  // namespace cleave
+}  // namespace cleave::launcher

@@ -6,7 +6,7 @@
 
 #include "launcher/discovery.h"
 
-namespace cleave {
+namespace cleave::launcher {
 
 struct LauncherRole {
   enum class Kind {
@@ -17,7 +17,7 @@ struct LauncherRole {
   Kind kind = Kind::make;
   // Of adopt the rank's place; of node the host's (node_rank, nodes, master) and local_size, the ranks that
   // its launcher wants there, 0 where it does not say.
-  RankInfo info = {};
+  comm::RankInfo info = {};
 };
 
 // Error(usage) as discover_ranks().
@@ -25,6 +25,6 @@ LauncherRole role_of_launcher(const Environment& env);
 
 // What a rank that was adopted gets besides its environment: torch's variables where another kind of launcher
 // said the same in its own words; nothing where torch's are there.
-Environment adopted_environment(const Environment& env, const RankInfo& info);
+Environment adopted_environment(const Environment& env, const comm::RankInfo& info);
 
-}  // namespace cleave
+}  // namespace cleave::launcher

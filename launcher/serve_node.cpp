@@ -14,7 +14,7 @@
 #include "launcher/pieces.h"
 #include "launcher/variables.h"
 
-namespace cleave {
+namespace cleave::launcher {
 namespace {
 
 // What goes to the launcher on another host. Never waits: a connection that takes nothing more must not keep
@@ -121,4 +121,4 @@ int rank_of_mpi(const Environment& env, int world) {
   fail(Exit::usage, "no variable of MPI says which rank this is");
 }
 
-}  // namespace cleave
+}  // namespace cleave::launcher

@@ -3,7 +3,7 @@
 #include "launcher/discovery.h"
 #include "launcher/launch.h"
 
-namespace cleave {
+namespace cleave::launcher {
 
 // What a host's launcher says to the one that started it stands on lines of standard output that begin so;
 // all others are those of ranks.
@@ -17,4 +17,4 @@ int serve_node(const NodeStart& node, const StayOptions& stay);
 // another number of them.
 int rank_of_mpi(const Environment& env, int world);
 
-}  // namespace cleave
+}  // namespace cleave::launcher

@@ -6,7 +6,7 @@
 
 #include "core/error.h"
 
-namespace cleave {
+namespace cleave::launcher {
 
 std::string shell_quoted(std::string_view word) {
   constexpr std::string_view kPlain = "@%+=:,./-_";
@@ -56,4 +56,4 @@ std::vector<std::string> shell_words(std::string_view text, std::string_view wha
   return words;
 }
 
-}  // namespace cleave
+}  // namespace cleave::launcher

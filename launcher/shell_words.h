@@ -4,7 +4,7 @@
 #include <string_view>
 #include <vector>
 
-namespace cleave {
+namespace cleave::launcher {
 
 // So that a shell reads back the same word, whatever it holds.
 std::string shell_quoted(std::string_view word);
@@ -13,4 +13,4 @@ std::string shell_quoted(const std::vector<std::string>& words);  // with blanks
 // Cut at blanks outside of quotes; nothing is expanded. Error(usage), with `what` it is, for an open quote.
 std::vector<std::string> shell_words(std::string_view text, std::string_view what);
 
-}  // namespace cleave
+}  // namespace cleave::launcher

@@ -9,7 +9,7 @@
 
 #include "comm/socket.h"
 
-namespace cleave {
+namespace cleave::launcher {
 
 class Signals {
  public:
@@ -21,7 +21,7 @@ class Signals {
     sigaction(SIGHUP, nullptr, &hangup);
     if (hangup.sa_handler != SIG_IGN) sigaddset(&set, SIGHUP);  // nohup has the last word
     pthread_sigmask(SIG_BLOCK, &set, &before_);
-    fd_ = Socket(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
+    fd_ = comm::Socket(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
   }
   ~Signals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
   Signals(const Signals&) = delete;
@@ -36,7 +36,7 @@ class Signals {
 
  private:
   sigset_t before_;
-  Socket fd_;
+  comm::Socket fd_;
 };
 
-}  // namespace cleave
+}  // namespace cleave::launcher

@@ -4,7 +4,7 @@
 
 #include "core/error.h"
 
-namespace cleave {
+namespace cleave::launcher {
 namespace {
 
 constexpr size_t kMostHosts = 100'000;
@@ -89,4 +89,4 @@ std::vector<int> expand_tasks_per_node(const std::string& text) {
   return tasks;
 }
 
-}  // namespace cleave
+}  // namespace cleave::launcher

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-namespace cleave {
+namespace cleave::launcher {
 
 // "gnode[09-10,020],x": gnode09, gnode10, gnode020, x; several brackets are a product, the last fastest.
 std::vector<std::string> expand_node_list(const std::string& list);
@@ -11,4 +11,4 @@ std::vector<std::string> expand_node_list(const std::string& list);
 // "4,2(x2)": 4, 2, 2. Empty for an empty text; Error(usage) for anything malformed.
 std::vector<int> expand_tasks_per_node(const std::string& text);
 
-}  // namespace cleave
+}  // namespace cleave::launcher

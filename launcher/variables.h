@@ -6,7 +6,7 @@
 #include "core/error.h"
 #include "launcher/discovery.h"
 
-namespace cleave {
+namespace cleave::launcher {
 
 inline constexpr int kDefaultPort = 29500;  // torch's
 inline constexpr int kAzurePort = 6105;     // Azure ML's documents
@@ -40,7 +40,7 @@ class Variables {
 };
 
 // A rule of discovery: nothing when its launcher did not start this process.
-using Rule = std::optional<RankInfo> (*)(const Variables& v);
+using Rule = std::optional<comm::RankInfo> (*)(const Variables& v);
 
 // A port that all ranks of a job derive alike, and two jobs on one host do not.
 inline int port_from(const std::string& job) {
@@ -49,4 +49,4 @@ inline int port_from(const std::string& job) {
   return 20000 + int(hash % 12000);  // below the range the kernel gives out
 }
 
-}  // namespace cleave
+}  // namespace cleave::launcher

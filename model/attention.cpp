@@ -4,15 +4,15 @@
 #include "kernels/rotary.h"
 #include "model/row_dropout.h"
 
-namespace cleave {
+namespace cleave::model {
 
-Attention::Attention(const Sizes& sizes, const SequenceAxis& axis)
+Attention::Attention(const Sizes& sizes, const sequence_parallel::SequenceAxis& axis)
     : sizes_(sizes),
       axis_(axis),
       positions_(axis.positions(sizes.seq).size()),
       heads_(axis.heads(sizes.heads, sizes.kv_heads)) {}
 
-HeadGroups Attention::qkv_groups() const {
+sequence_parallel::HeadGroups Attention::qkv_groups() const {
   const int64_t kv = sizes_.kv_heads * sizes_.head_dim;
   return {.widths = {width(), kv, kv}, .copies = {1, heads_.copies, heads_.copies}};
 }
@@ -41,19 +41,19 @@ Tensor Attention::input(const Kept& kept, Arena& scratch) const {
 
 void Attention::rotate(Tensor qkv, bool inverse, const Call& call) const {
   if (call.rotation.empty()) return;
-  launch(Rotary{.qkv = qkv,
-                .cos = call.rotation[0],
-                .sin = call.rotation[1],
-                .documents = call.documents,
-                .seq = sizes_.seq,
-                .heads = heads_.heads,
-                .kv_heads = heads_.kv_heads,
-                .head_dim = sizes_.head_dim,
-                .inverse = inverse},
-         call.stream);
+  kernels::launch(kernels::Rotary{.qkv = qkv,
+                                  .cos = call.rotation[0],
+                                  .sin = call.rotation[1],
+                                  .documents = call.documents,
+                                  .seq = sizes_.seq,
+                                  .heads = heads_.heads,
+                                  .kv_heads = heads_.kv_heads,
+                                  .head_dim = sizes_.head_dim,
+                                  .inverse = inverse},
+                  call.stream);
 }
 
-AttentionDropout Attention::dropout(const Call& call) const {
+kernels::AttentionDropout Attention::dropout(const Call& call) const {
   if (sizes_.dropout == 0 || !call.trained) return {};
   return {.p = sizes_.dropout,
           .philox = dropout_numbers(*call.trained, fmt::format("{}.attn_weights", call.what)),
@@ -65,44 +65,44 @@ AttentionDropout Attention::dropout(const Call& call) const {
 void Attention::forward(const Kept& kept, Tensor qkv, const Call& call) const {
   axis_.to_heads(kept.qkv, qkv, qkv_groups(), positions_, call.scratch, call.stream, call.what);
   rotate(kept.qkv, false, call);
-  launch(AttentionForward{.y = kept.y,
-                          .lse = kept.lse,
-                          .qkv = kept.qkv,
-                          .batch = batch(kept),
-                          .seq = sizes_.seq,
-                          .heads = heads_.heads,
-                          .kv_heads = heads_.kv_heads,
-                          .head_dim = sizes_.head_dim,
-                          .mask = {sizes_.causal, sizes_.window, call.documents},
-                          .dropout = dropout(call)},
-         call.stream);
+  kernels::launch(kernels::AttentionForward{.y = kept.y,
+                                            .lse = kept.lse,
+                                            .qkv = kept.qkv,
+                                            .batch = batch(kept),
+                                            .seq = sizes_.seq,
+                                            .heads = heads_.heads,
+                                            .kv_heads = heads_.kv_heads,
+                                            .head_dim = sizes_.head_dim,
+                                            .mask = {sizes_.causal, sizes_.window, call.documents},
+                                            .dropout = dropout(call)},
+                  call.stream);
   axis_.to_tokens(kept.out, kept.y, {{width()}}, positions_, call.scratch, call.stream, call.what);
 }
 
 void Attention::forward(const Kept& kept, const Past& past, const Call& call) const {
   if (!call.rotation.empty())
-    launch(Rotary{.qkv = kept.qkv,
-                  .cos = call.rotation[0],
-                  .sin = call.rotation[1],
-                  .places = past.rows.places,
-                  .heads = sizes_.heads,
-                  .kv_heads = sizes_.kv_heads,
-                  .head_dim = sizes_.head_dim},
-           call.stream);
-  launch(KeepKeys{.keys = past.keys,
-                  .values = past.values,
-                  .qkv = kept.qkv,
-                  .rows = past.rows,
-                  .heads = sizes_.heads},
-         call.stream);
-  launch(KeptAttention{.y = kept.y,
-                       .qkv = kept.qkv,
-                       .keys = past.keys,
-                       .values = past.values,
-                       .rows = past.rows,
-                       .heads = sizes_.heads,
-                       .window = sizes_.window},
-         call.stream);
+    kernels::launch(kernels::Rotary{.qkv = kept.qkv,
+                                    .cos = call.rotation[0],
+                                    .sin = call.rotation[1],
+                                    .places = past.rows.places,
+                                    .heads = sizes_.heads,
+                                    .kv_heads = sizes_.kv_heads,
+                                    .head_dim = sizes_.head_dim},
+                    call.stream);
+  kernels::launch(kernels::KeepKeys{.keys = past.keys,
+                                    .values = past.values,
+                                    .qkv = kept.qkv,
+                                    .rows = past.rows,
+                                    .heads = sizes_.heads},
+                  call.stream);
+  kernels::launch(kernels::KeptAttention{.y = kept.y,
+                                         .qkv = kept.qkv,
+                                         .keys = past.keys,
+                                         .values = past.values,
+                                         .rows = past.rows,
+                                         .heads = sizes_.heads,
+                                         .window = sizes_.window},
+                  call.stream);
 }
 
 void Attention::backward(Tensor dqkv, Tensor dout, const Kept& kept, const Call& call) const {
@@ -110,22 +110,22 @@ void Attention::backward(Tensor dqkv, Tensor dout, const Kept& kept, const Call&
   const Tensor dy = axis_.twin_of(dout, {{width()}}, call.scratch),
                dheads = axis_.twin_of(dqkv, qkv_groups(), call.scratch);
   axis_.to_heads(dy, dout, {{width()}}, positions_, call.scratch, call.stream, call.what);
-  launch(AttentionBackward{.dqkv = dheads,
-                           .dy = dy,
-                           .y = kept.y,
-                           .lse = kept.lse,
-                           .qkv = kept.qkv,
-                           .batch = batch(kept),
-                           .seq = sizes_.seq,
-                           .heads = heads_.heads,
-                           .kv_heads = heads_.kv_heads,
-                           .head_dim = sizes_.head_dim,
-                           .mask = {sizes_.causal, sizes_.window, call.documents},
-                           .dropout = dropout(call)},
-         call.stream);
+  kernels::launch(kernels::AttentionBackward{.dqkv = dheads,
+                                             .dy = dy,
+                                             .y = kept.y,
+                                             .lse = kept.lse,
+                                             .qkv = kept.qkv,
+                                             .batch = batch(kept),
+                                             .seq = sizes_.seq,
+                                             .heads = heads_.heads,
+                                             .kv_heads = heads_.kv_heads,
+                                             .head_dim = sizes_.head_dim,
+                                             .mask = {sizes_.causal, sizes_.window, call.documents},
+                                             .dropout = dropout(call)},
+                  call.stream);
   rotate(dheads, true, call);
   axis_.to_tokens(dqkv, dheads, qkv_groups(), positions_, call.scratch, call.stream, call.what);
   call.scratch.release(mark);
 }
 
-}  // namespace cleave
+}  // namespace cleave::model

@@ -5,7 +5,7 @@
 #include "model/layer.h"
 #include "sequence_parallel/sequence_axis.h"
 
-namespace cleave {
+namespace cleave::model {
 
 // How many keys a query sees in the mean, as an area: half of the sequence without a window, all of it where
 // attention is not causal.
@@ -27,7 +27,7 @@ class Attention {
     int64_t first_head = 0, all_heads = 1;
   };
   // Error(usage) where the axis does not divide positions or heads.
-  Attention(const Sizes& sizes, const SequenceAxis& axis);
+  Attention(const Sizes& sizes, const sequence_parallel::SequenceAxis& axis);
 
   int64_t width() const { return sizes_.heads * sizes_.head_dim; }  // of the output
   int64_t qkv_width() const { return (sizes_.heads + 2 * sizes_.kv_heads) * sizes_.head_dim; }
@@ -63,15 +63,15 @@ class Attention {
   void backward(Tensor dqkv, Tensor dout, const Kept& kept, const Call& call) const;
 
  private:
-  AttentionDropout dropout(const Call& call) const;
+  kernels::AttentionDropout dropout(const Call& call) const;
   int64_t batch(const Kept& kept) const { return kept.qkv.dim(0) / sizes_.seq; }
-  HeadGroups qkv_groups() const;
+  sequence_parallel::HeadGroups qkv_groups() const;
   void rotate(Tensor qkv, bool inverse, const Call& call) const;
 
   Sizes sizes_;
-  SequenceAxis axis_;
-  int64_t positions_;          // this rank's of a sequence
-  SequenceAxis::Heads heads_;  // that this rank attends with
+  sequence_parallel::SequenceAxis axis_;
+  int64_t positions_;                             // this rank's of a sequence
+  sequence_parallel::SequenceAxis::Heads heads_;  // that this rank attends with
 };
 
-}  // namespace cleave
+}  // namespace cleave::model

@@ -2,7 +2,7 @@
 
 #include <fmt/ranges.h>
 
-namespace cleave {
+namespace cleave::model {
 
 AttentionHalf::AttentionHalf(const Config& config, const Axes& axes)
     : c_(config),
@@ -27,7 +27,7 @@ AttentionHalf::AttentionHalf(const Config& config, const Axes& axes)
   out_ = Dense({made}, axis_.rank() == 0 ? Dense::Bias::added : Dense::Bias::elsewhere);
 }
 
-AttentionHalf::Share AttentionHalf::share_of(const Config& c, const TensorAxis& axis) {
+AttentionHalf::Share AttentionHalf::share_of(const Config& c, const tensor_parallel::TensorAxis& axis) {
   const int64_t ranks = axis.size();
   Share share{.heads = axis.mine(c.heads, "heads").size(), .kv_heads = c.kv_heads / ranks};
   if (c.kv_heads % ranks == 0) return share;
@@ -159,4 +159,4 @@ void AttentionHalf::add_weights(const BackwardArgs& a, const Kept& kept, const L
   qkv_.backward_weight(dqkv, x.all, a.grads, a.scratch, a.stream);
 }
 
-}  // namespace cleave
+}  // namespace cleave::model

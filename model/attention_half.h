@@ -10,7 +10,7 @@
 #include "model/half.h"
 #include "model/head_norm.h"
 
-namespace cleave {
+namespace cleave::model {
 
 // Over a tensor axis each rank has some of the query heads. Key/value heads are cut likewise; with more ranks
 // than of these several ranks compute the same one, from projections that every rank has whole.
@@ -48,7 +48,7 @@ class AttentionHalf final : public Half {
     int64_t heads = 0, kv_heads = 0;
     Range kv_used = {};  // where every rank has the key/value projections whole: of their outputs
   };
-  static Share share_of(const Config& config, const TensorAxis& axis);
+  static Share share_of(const Config& config, const tensor_parallel::TensorAxis& axis);
   struct Kept {
     Attention::Kept attention;
     HeadNorm::Kept queries = {}, keys = {};
@@ -67,11 +67,11 @@ class AttentionHalf final : public Half {
                    const CutLinear::Gathering& x) const;
 
   Config c_;
-  TensorAxis axis_;
+  tensor_parallel::TensorAxis axis_;
   Share share_;
   Attention attention_;
   Dense qkv_, out_;
   std::optional<HeadNorm> query_norm_, key_norm_;
 };
 
-}  // namespace cleave
+}  // namespace cleave::model

@@ -3,14 +3,15 @@
 #include "sequence_parallel/sequence_axis.h"
 #include "tensor_parallel/tensor_axis.h"
 
-namespace cleave {
+namespace cleave::model {
 
 struct Axes {
   Axes() = default;  // a rank alone
-  Axes(TensorAxis the_tensor, SequenceAxis the_sequence = {}) : tensor(the_tensor), sequence(the_sequence) {}
+  Axes(tensor_parallel::TensorAxis the_tensor, sequence_parallel::SequenceAxis the_sequence = {})
+      : tensor(the_tensor), sequence(the_sequence) {}
 
-  TensorAxis tensor;      // heads, columns and vocabulary
-  SequenceAxis sequence;  // positions
+  tensor_parallel::TensorAxis tensor;        // heads, columns and vocabulary
+  sequence_parallel::SequenceAxis sequence;  // positions
 };
 
-}  // namespace cleave
+}  // namespace cleave::model

@@ -4,7 +4,7 @@
 
 #include "kernels/activation.h"
 
-namespace cleave {
+namespace cleave::model {
 
 Block::Block(std::string name, Branch attention, Branch mlp, const RowDropout& dropout, bool biases_last)
     : name_(std::move(name)), attention_(std::move(attention)), mlp_(std::move(mlp)), dropout_(dropout) {
@@ -38,7 +38,7 @@ void Block::forward(const ForwardArgs& a) const {
   // What the halves give is in y, one after the other, until it is summed.
   kept.attention = forward(attention_, {.x = a.x}, a);
   kept.mlp = forward(mlp_, {.x = a.y, .residual = a.x, .sum = kept.middle}, a);
-  launch(Add{.y = a.y, .a = kept.middle, .b = a.y}, a.stream);
+  kernels::launch(kernels::Add{.y = a.y, .a = kept.middle, .b = a.y}, a.stream);
   a.saved.put(this, kept);
 }
 
@@ -100,4 +100,4 @@ void Block::backward_weight(const Branch& branch, const WaitingOfBranch& waiting
   a.scratch.release(mark);
 }
 
-}  // namespace cleave
+}  // namespace cleave::model

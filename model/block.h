@@ -6,7 +6,7 @@
 #include "model/norm.h"
 #include "model/row_dropout.h"
 
-namespace cleave {
+namespace cleave::model {
 
 // The residual stream and what stands on it: norms, dropout, sums; what is kept, what is made again, and both
 // parts of a split backward. It is computed where the rows are; over a tensor axis the halves compute their
@@ -71,4 +71,4 @@ class Block final : public Layer {
   std::vector<UnitSpec> units_;
 };
 
-}  // namespace cleave
+}  // namespace cleave::model

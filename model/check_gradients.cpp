@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-namespace cleave {
+namespace cleave::model {
 namespace {
 
 using Values = std::vector<float>;
@@ -235,4 +235,4 @@ void check_gradients(const Layer& layer, const TensorSpec& input, const Gradient
                   "the gradient of " + alone.spec(p).name + " in a split backward", how);
 }
 
-}  // namespace cleave
+}  // namespace cleave::model

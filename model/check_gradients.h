@@ -2,7 +2,7 @@
 #pragma once
 #include "model/layer.h"
 
-namespace cleave {
+namespace cleave::model {
 
 struct GradientCheck {
   uint64_t seed = 1;                       // of parameters, input and the output's gradient
@@ -23,4 +23,4 @@ struct GradientCheck {
 // - where the layer splits its backward, both parts together give the same.
 void check_gradients(const Layer& layer, const TensorSpec& input, const GradientCheck& how = {});
 
-}  // namespace cleave
+}  // namespace cleave::model

@@ -3,7 +3,7 @@
 #include "kernels/loss.h"
 #include "model/linear.h"
 
-namespace cleave {
+namespace cleave::model {
 
 std::vector<UnitSpec> ClassifierHead::units() const {
   const Init normal{Init::Kind::normal, c_.init_scale};
@@ -17,33 +17,33 @@ void ClassifierHead::loss(const HeadArgs& a, Range rows, Tensor z, Tensor dz, Te
   const Tensor dlogits = dz.raw() == z.raw() && dz.dtype() == z.dtype() ? Tensor() : dz;
   const float scale = a.grads.empty() ? 0.0f : a.scale;
   if (c_.axis.size() == 1) {
-    launch(CrossEntropy{.logits = z,
-                        .losses = losses,
-                        .dlogits = dlogits,
-                        .targets = targets,
-                        .vocab = c_.classes,
-                        .scale = scale},
-           a.stream);
+    kernels::launch(kernels::CrossEntropy{.logits = z,
+                                          .losses = losses,
+                                          .dlogits = dlogits,
+                                          .targets = targets,
+                                          .vocab = c_.classes,
+                                          .scale = scale},
+                    a.stream);
     return;
   }
   const Tensor mine = stats.rows({c_.axis.rank(), c_.axis.rank() + 1}).view({rows.size(), 3});
-  launch(SoftmaxPart{.stats = mine,
-                     .logits = z,
-                     .targets = targets,
-                     .vocab = part_.real.size(),
-                     .first = part_.real.begin},
-         a.stream);
+  kernels::launch(kernels::SoftmaxPart{.stats = mine,
+                                       .logits = z,
+                                       .targets = targets,
+                                       .vocab = part_.real.size(),
+                                       .first = part_.real.begin},
+                  a.stream);
   c_.axis.exchange(stats, mine, a.stream, "softmax of the vocabulary's parts");
-  launch(CrossEntropyPart{.losses = losses,
-                          .dlogits = dlogits,
-                          .logits = z,
-                          .targets = targets,
-                          .stats = stats,
-                          .vocab = part_.real.size(),
-                          .first = part_.real.begin,
-                          .all_vocab = c_.classes,
-                          .scale = scale},
-         a.stream);
+  kernels::launch(kernels::CrossEntropyPart{.losses = losses,
+                                            .dlogits = dlogits,
+                                            .logits = z,
+                                            .targets = targets,
+                                            .stats = stats,
+                                            .vocab = part_.real.size(),
+                                            .first = part_.real.begin,
+                                            .all_vocab = c_.classes,
+                                            .scale = scale},
+                  a.stream);
 }
 
 void ClassifierHead::run(const HeadArgs& a) const {
@@ -85,4 +85,4 @@ void ClassifierHead::logits(Tensor out, Tensor x, Range rows, std::span<const Te
       out, all_x.rows(rows), stream);
 }
 
-}  // namespace cleave
+}  // namespace cleave::model

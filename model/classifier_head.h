@@ -5,7 +5,7 @@
 #include "model/layer.h"
 #include "tensor_parallel/tensor_axis.h"
 
-namespace cleave {
+namespace cleave::model {
 
 class ClassifierHead final : public Head {
  public:
@@ -14,7 +14,7 @@ class ClassifierHead final : public Head {
     std::string bias = {};     // empty: no bias
     int64_t classes = 0, width = 0;
     float init_scale = 0.02f;
-    TensorAxis axis = {};
+    tensor_parallel::TensorAxis axis = {};
   };
   explicit ClassifierHead(Config config) : c_(std::move(config)), part_(c_.axis.padded_part(c_.classes)) {}
 
@@ -30,7 +30,7 @@ class ClassifierHead final : public Head {
   void loss(const HeadArgs& args, Range rows, Tensor z, Tensor dz, Tensor stats) const;
 
   Config c_;
-  TensorAxis::Padded part_;  // of the classes
+  tensor_parallel::TensorAxis::Padded part_;  // of the classes
 };
 
-}  // namespace cleave
+}  // namespace cleave::model

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace cleave {
+namespace cleave::model {
 
 // The fields of one object; what is wrong with them is collected, so that all of it is said at once. null
 // means absent, as in transformers.
@@ -90,4 +90,4 @@ inline double decimal(float x) { return std::stod(fmt::format("{}", x)); }
 
 inline std::string text_of(const nlohmann::json& config) { return config.dump(2) + "\n"; }
 
-}  // namespace cleave
+}  // namespace cleave::model

@@ -8,7 +8,7 @@
 #include "model/config_fields.h"
 #include "model/family.h"
 
-namespace cleave {
+namespace cleave::model {
 namespace {
 
 constexpr double kMostParameters = 1e15;
@@ -64,4 +64,4 @@ ModelConfig read_config_json(const std::string& text, const std::string& origin)
 
 std::string to_config_json(const ModelConfig& config) { return config.family->write(config); }
 
-}  // namespace cleave
+}  // namespace cleave::model

@@ -4,7 +4,7 @@
 
 #include "model/transformer.h"
 
-namespace cleave {
+namespace cleave::model {
 
 // model_type names one of families(), written as by transformers 4 and 5. Fields that do not change the model
 // (token ids, types, cache settings) are ignored; a field that would change it in a way that is not built
@@ -14,4 +14,4 @@ ModelConfig read_config_json(const std::string& text, const std::string& origin)
 // The text that read_config_json turns back into the same config.
 std::string to_config_json(const ModelConfig& config);
 
-}  // namespace cleave
+}  // namespace cleave::model

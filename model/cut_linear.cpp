@@ -1,6 +1,6 @@
 #include "model/cut_linear.h"
 
-namespace cleave {
+namespace cleave::model {
 namespace {
 
 Tensor matrix(const Tensor& x, int64_t width) { return x.view({x.numel() / width, width}); }
@@ -25,8 +25,8 @@ Tensor CutLinear::forward_gathered(const Linear& linear, Tensor y, Tensor x, Are
   return all;
 }
 
-Tensor CutLinear::forward_active(const Linear& linear, Tensor y, Tensor hidden, Tensor x, Activation f,
-                                 Arena& scratch) const {
+Tensor CutLinear::forward_active(const Linear& linear, Tensor y, Tensor hidden, Tensor x,
+                                 kernels::Activation f, Arena& scratch) const {
   const Tensor all = axis.all_rows_of(x, scratch), out = matrix(y, linear.out),
                before = matrix(hidden, linear.out);
   axis.gather(all, x, stream, what, [&](Range rows, Tensor x_rows) {
@@ -51,7 +51,7 @@ Tensor CutLinear::backward_gathered(const Linear& linear, Tensor dx, Tensor dy, 
 }
 
 Tensor CutLinear::backward_active(const Linear& linear, Tensor dhidden, Tensor hidden, Tensor dy,
-                                  Activation f, Arena& scratch) const {
+                                  kernels::Activation f, Arena& scratch) const {
   const Tensor all = axis.all_rows_of(dy, scratch), out = matrix(dhidden, linear.in),
                before = matrix(hidden, linear.in);
   axis.gather(all, dy, stream, what, [&](Range rows, Tensor dy_rows) {
@@ -67,4 +67,4 @@ Event CutLinear::backward_summed(const Linear& linear, Tensor dx, Tensor partial
   });
 }
 
-}  // namespace cleave
+}  // namespace cleave::model

@@ -5,10 +5,10 @@
 #include "model/linear.h"
 #include "tensor_parallel/tensor_axis.h"
 
-namespace cleave {
+namespace cleave::model {
 
 struct CutLinear {
-  const TensorAxis& axis;
+  const tensor_parallel::TensorAxis& axis;
   Stream& stream;
   std::string_view what;  // for reports; outlives the stream's work
 
@@ -22,7 +22,7 @@ struct CutLinear {
   // Outputs cut: y, of all rows, from the gathered x. Returns all rows of x, scratch where rows are cut.
   Tensor forward_gathered(const Linear& linear, Tensor y, Tensor x, Arena& scratch) const;
   // The same with an activation function behind it: hidden as y above, y = f(hidden).
-  Tensor forward_active(const Linear& linear, Tensor y, Tensor hidden, Tensor x, Activation f,
+  Tensor forward_active(const Linear& linear, Tensor y, Tensor hidden, Tensor x, kernels::Activation f,
                         Arena& scratch) const;
   // Inputs cut: y = its rows of the sum over ranks. `partial` is y with all rows, as all_rows_of gives it.
   void forward_summed(const Linear& linear, Tensor y, Tensor partial, Tensor x) const;
@@ -30,11 +30,11 @@ struct CutLinear {
   // Inputs cut: dx, of all rows, from the gathered dy. Returns all rows of dy.
   Tensor backward_gathered(const Linear& linear, Tensor dx, Tensor dy, Arena& scratch) const;
   // The same where x = f(hidden): goes on to hidden's gradient.
-  Tensor backward_active(const Linear& linear, Tensor dhidden, Tensor hidden, Tensor dy, Activation f,
-                         Arena& scratch) const;
+  Tensor backward_active(const Linear& linear, Tensor dhidden, Tensor hidden, Tensor dy,
+                         kernels::Activation f, Arena& scratch) const;
   // Outputs cut: dx = its rows of the sum over ranks, once the event is there: products of the weights'
   // gradients may run before it. `partial` is dx with all rows.
   [[nodiscard]] Event backward_summed(const Linear& linear, Tensor dx, Tensor partial, Tensor dy) const;
 };
 
-}  // namespace cleave
+}  // namespace cleave::model

@@ -4,7 +4,7 @@
 #include "kernels/elementwise.h"
 #include "model/joined.h"
 
-namespace cleave {
+namespace cleave::model {
 
 Dense::Dense(std::vector<Part> parts, Bias bias) : parts_(std::move(parts)), bias_(bias) {
   for (const Part& p : parts_) {
@@ -58,13 +58,13 @@ void Dense::add_apart(std::span<ParamGradient> parts, Tensor gradient, Stream& s
     const Range used = parts_[i].used;
     const bool added = parts[i].accumulate();
     Tensor to = parts[i].tensor;
-    if (!used.empty() && !added) launch(Fill{.y = to}, stream);
+    if (!used.empty() && !added) kernels::launch(kernels::Fill{.y = to}, stream);
     if (!used.empty()) to = to.rows(used);
     const Tensor from = gradient.rows({row, row + to.dim(0)});
     if (added)
-      launch(Axpy{.y = to, .x = from}, stream);
+      kernels::launch(kernels::Axpy{.y = to, .x = from}, stream);
     else
-      launch(Cast{.y = to, .x = from}, stream);
+      kernels::launch(kernels::Cast{.y = to, .x = from}, stream);
     row += to.dim(0);
   }
 }
@@ -89,4 +89,4 @@ void Dense::backward_weight(const Linear::OutputGradient& dy, Tensor x, std::spa
   if (!biases.empty()) add_apart(biases, dbias.tensor, stream);
 }
 
-}  // namespace cleave
+}  // namespace cleave::model

@@ -4,7 +4,7 @@
 #include "model/linear.h"
 #include "model/parameter.h"
 
-namespace cleave {
+namespace cleave::model {
 
 class Dense {
  public:
@@ -40,4 +40,4 @@ class Dense {
   int64_t in_ = 0, out_ = 0;
 };
 
-}  // namespace cleave
+}  // namespace cleave::model

@@ -1,6 +1,6 @@
 #include "model/family.h"
 
-namespace cleave {
+namespace cleave::model {
 
 std::span<const Family* const> families() {
   static constexpr const Family* all[] = {&kGpt2, &kLlama, &kQwen2, &kQwen3, &kMistral, &kPhi3};
@@ -23,4 +23,4 @@ Model make_model(const Family& family, const ModelConfig& sizes, DType dtype, in
                     axes);
 }
 
-}  // namespace cleave
+}  // namespace cleave::model

@@ -7,7 +7,7 @@
 #include "model/norm.h"
 #include "model/transformer.h"
 
-namespace cleave {
+namespace cleave::model {
 
 class Fields;  // model/config_fields.h
 
@@ -57,4 +57,4 @@ ModelConfig model_config(const Family& family, ModelConfig sizes);
 Model make_model(const Family& family, const ModelConfig& sizes, DType dtype, int64_t seq,
                  std::string name = {}, const Axes& axes = {});
 
-}  // namespace cleave
+}  // namespace cleave::model

@@ -3,7 +3,7 @@
 #include "model/layer.h"
 #include "model/parameter.h"
 
-namespace cleave {
+namespace cleave::model {
 
 // Its input x and output y are rows as the tensor axis cuts them, [rows, width]; what it computes in between
 // is its own affair, movements over axes included. It is told and given what a layer is (model/layer_args.h),
@@ -22,4 +22,4 @@ class Half {
   virtual void backward(const BackwardArgs& args) const = 0;
 };
 
-}  // namespace cleave
+}  // namespace cleave::model

@@ -2,7 +2,7 @@
 
 #include "kernels/elementwise.h"
 
-namespace cleave {
+namespace cleave::model {
 
 HeadNorm::HeadNorm(const Config& c) : c_(c), norm_(Norm::Kind::rms, c.name, c.head_dim, c.eps) {
   if (c.partial) norm_.sum_gradients_over_ranks();
@@ -17,20 +17,20 @@ HeadNorm::Kept HeadNorm::keep(Arena& arena, int64_t rows, DType type) const {
 
 void HeadNorm::take(Tensor heads, Tensor rows, Stream& stream) const {
   const int64_t width = c_.heads * c_.head_dim;
-  launch(CopyRuns{.y = heads,
-                  .x = rows.slice({c_.first_column, rows.numel()}),
-                  .width = width,
-                  .inner = {rows.dim(0), width, c_.row_width}},
-         stream);
+  kernels::launch(kernels::CopyRuns{.y = heads,
+                                    .x = rows.slice({c_.first_column, rows.numel()}),
+                                    .width = width,
+                                    .inner = {rows.dim(0), width, c_.row_width}},
+                  stream);
 }
 
 void HeadNorm::put(Tensor rows, Tensor heads, Stream& stream) const {
   const int64_t width = c_.heads * c_.head_dim;
-  launch(CopyRuns{.y = rows.slice({c_.first_column, rows.numel()}),
-                  .x = heads,
-                  .width = width,
-                  .inner = {rows.dim(0), c_.row_width, width}},
-         stream);
+  kernels::launch(kernels::CopyRuns{.y = rows.slice({c_.first_column, rows.numel()}),
+                                    .x = heads,
+                                    .width = width,
+                                    .inner = {rows.dim(0), c_.row_width, width}},
+                  stream);
 }
 
 void HeadNorm::forward(Tensor rows, const Kept& kept, std::span<const Tensor> params, Arena& scratch,
@@ -54,4 +54,4 @@ Norm::Gradients HeadNorm::backward(Tensor drows, const Kept& kept, const Backwar
   return gradients;
 }
 
-}  // namespace cleave
+}  // namespace cleave::model

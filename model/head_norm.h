@@ -3,7 +3,7 @@
 #pragma once
 #include "model/norm.h"
 
-namespace cleave {
+namespace cleave::model {
 
 class HeadNorm {
  public:
@@ -41,4 +41,4 @@ class HeadNorm {
   Norm norm_;
 };
 
-}  // namespace cleave
+}  // namespace cleave::model

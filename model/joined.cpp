@@ -1,6 +1,6 @@
 #include "model/joined.h"
 
-namespace cleave {
+namespace cleave::model {
 
 Tensor joined(std::span<const Tensor> parts) {
   CHECK(!parts.empty(), "no parameters to join");
@@ -27,4 +27,4 @@ ParamGradient joined(std::span<ParamGradient> parts) {
   return {joined(std::span<const Tensor>(tensors)), parts[0].written};
 }
 
-}  // namespace cleave
+}  // namespace cleave::model

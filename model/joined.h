@@ -4,7 +4,7 @@
 #pragma once
 #include "model/layer.h"
 
-namespace cleave {
+namespace cleave::model {
 
 // `parts` stacked along their first dim, without copying. They must agree in type and in the other dims, and
 // each must begin where the one before it ends.
@@ -13,4 +13,4 @@ Tensor joined(std::span<const Tensor> parts);
 // The gradient of all of `parts` as one. The caller writes it once, after accumulate(), as any other.
 ParamGradient joined(std::span<ParamGradient> parts);
 
-}  // namespace cleave
+}  // namespace cleave::model

@@ -13,7 +13,7 @@
 #include "core/param_spec.h"
 #include "model/layer_args.h"
 
-namespace cleave {
+namespace cleave::model {
 
 // The key/value heads of which a layer keeps every position of a text that grows; none: the layer looks at no
 // other position.
@@ -115,4 +115,4 @@ struct Model {
   std::vector<UnitSpec> units() const;
 };
 
-}  // namespace cleave
+}  // namespace cleave::model

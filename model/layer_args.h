@@ -11,7 +11,7 @@
 #include "device/stream.h"
 #include "kernels/kept_attention.h"
 
-namespace cleave {
+namespace cleave::model {
 
 struct TensorSpec {
   DType dtype = DType::fp32;
@@ -66,8 +66,8 @@ struct ParamGradient {
 // What a pass over texts that grow brings besides its rows (model/layer.h, KeptHeads). Rows are in any order,
 // and only what is kept of earlier positions is seen.
 struct Past {
-  TextRows rows;        // of x, all ranks' where a tensor axis cuts rows; on the device
-  Tensor keys, values;  // [texts, heads, positions, head_dim]; undefined for a layer that keeps none
+  kernels::TextRows rows;  // of x, all ranks' where a tensor axis cuts rows; on the device
+  Tensor keys, values;     // [texts, heads, positions, head_dim]; undefined for a layer that keeps none
   bool defined() const { return rows.texts.defined(); }
 };
 
@@ -112,4 +112,4 @@ struct BackwardArgs {
   Tensor documents = {};
 };
 
-}  // namespace cleave
+}  // namespace cleave::model

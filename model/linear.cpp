@@ -2,27 +2,27 @@
 
 #include "kernels/dense.h"
 
-namespace cleave {
+namespace cleave::model {
 
 void Linear::forward(Tensor y, Tensor x, Stream& stream) const {
   const int64_t rows = x.numel() / in;
-  launch(Matmul{.c = y.view({rows, out}),
-                .a = x.view({rows, in}),
-                .b = weight.view({out, in}),
-                .bias = bias,
-                .transpose_b = true},
-         stream);
+  kernels::launch(kernels::Matmul{.c = y.view({rows, out}),
+                                  .a = x.view({rows, in}),
+                                  .b = weight.view({out, in}),
+                                  .bias = bias,
+                                  .transpose_b = true},
+                  stream);
 }
 
-void Linear::forward_active(Tensor y, Tensor hidden, Tensor x, Activation f, Stream& stream) const {
+void Linear::forward_active(Tensor y, Tensor hidden, Tensor x, kernels::Activation f, Stream& stream) const {
   const int64_t rows = x.numel() / in;
-  launch(DenseActivation{.y = y.view({rows, out}),
-                         .hidden = hidden.view({rows, out}),
-                         .x = x.view({rows, in}),
-                         .weight = weight.view({out, in}),
-                         .bias = bias,
-                         .kind = f},
-         stream);
+  kernels::launch(kernels::DenseActivation{.y = y.view({rows, out}),
+                                           .hidden = hidden.view({rows, out}),
+                                           .x = x.view({rows, in}),
+                                           .weight = weight.view({out, in}),
+                                           .bias = bias,
+                                           .kind = f},
+                  stream);
 }
 
 void Linear::backward(Tensor dx, OutputGradient dy, Tensor x, ParamGradient& dweight, ParamGradient* dbias,
@@ -33,36 +33,39 @@ void Linear::backward(Tensor dx, OutputGradient dy, Tensor x, ParamGradient& dwe
 
 void Linear::backward_input(Tensor dx, Tensor dy, Stream& stream) const {
   const int64_t rows = dx.numel() / in;
-  launch(Matmul{.c = dx.view({rows, in}), .a = dy.view({rows, out}), .b = weight.view({out, in}), .bias = {}},
-         stream);
+  kernels::launch(
+      kernels::Matmul{
+          .c = dx.view({rows, in}), .a = dy.view({rows, out}), .b = weight.view({out, in}), .bias = {}},
+      stream);
 }
 
-void Linear::backward_active(Tensor dhidden, Tensor dy, Tensor hidden, Activation f, Stream& stream) const {
+void Linear::backward_active(Tensor dhidden, Tensor dy, Tensor hidden, kernels::Activation f,
+                             Stream& stream) const {
   const int64_t rows = dhidden.numel() / in;
-  launch(DenseActivationGradient{.dhidden = dhidden.view({rows, in}),
-                                 .dy = dy.view({rows, out}),
-                                 .weight = weight.view({out, in}),
-                                 .hidden = hidden.view({rows, in}),
-                                 .kind = f},
-         stream);
+  kernels::launch(kernels::DenseActivationGradient{.dhidden = dhidden.view({rows, in}),
+                                                   .dy = dy.view({rows, out}),
+                                                   .weight = weight.view({out, in}),
+                                                   .hidden = hidden.view({rows, in}),
+                                                   .kind = f},
+                  stream);
 }
 
 void Linear::backward_weight(OutputGradient dy, Tensor x, ParamGradient& dweight, ParamGradient* dbias,
                              Stream& stream) const {
   const int64_t rows = x.numel() / in;
   const bool of_weight = dweight.wanted(), of_bias = dbias && dbias->wanted();
-  const DenseWeightGradient both{.dweight = of_weight ? dweight.tensor.view({out, in}) : Tensor(),
-                                 .dbias = of_bias ? dbias->tensor : Tensor(),
-                                 .dy = dy.all.view({rows, out}),
-                                 .x = x.view({rows, in}),
-                                 .accumulate_weight = of_weight && dweight.accumulate(),
-                                 .accumulate_bias = of_bias && dbias->accumulate()};
-  if (of_weight && of_bias && dy.mine.numel() == dy.all.numel()) return launch(both, stream);
-  if (of_weight) launch(both.product(), stream);
+  const kernels::DenseWeightGradient both{.dweight = of_weight ? dweight.tensor.view({out, in}) : Tensor(),
+                                          .dbias = of_bias ? dbias->tensor : Tensor(),
+                                          .dy = dy.all.view({rows, out}),
+                                          .x = x.view({rows, in}),
+                                          .accumulate_weight = of_weight && dweight.accumulate(),
+                                          .accumulate_bias = of_bias && dbias->accumulate()};
+  if (of_weight && of_bias && dy.mine.numel() == dy.all.numel()) return kernels::launch(both, stream);
+  if (of_weight) kernels::launch(both.product(), stream);
   if (!of_bias) return;
-  BiasGradient of_my_rows = both.bias_gradient();
+  kernels::BiasGradient of_my_rows = both.bias_gradient();
   of_my_rows.dy = dy.mine.view({dy.mine.numel() / out, out});
-  launch(of_my_rows, stream);
+  kernels::launch(of_my_rows, stream);
 }
 
-}  // namespace cleave
+}  // namespace cleave::model

@@ -4,7 +4,7 @@
 #include "kernels/activation.h"
 #include "model/layer.h"
 
-namespace cleave {
+namespace cleave::model {
 
 struct Linear {
   int64_t in = 0, out = 0;
@@ -20,16 +20,16 @@ struct Linear {
 
   void forward(Tensor y, Tensor x, Stream& stream) const;
   // hidden as forward's y, and y = f(hidden).
-  void forward_active(Tensor y, Tensor hidden, Tensor x, Activation f, Stream& stream) const;
+  void forward_active(Tensor y, Tensor hidden, Tensor x, kernels::Activation f, Stream& stream) const;
   // dx may be undefined; dbias is null without a bias. Both parts below. Gradients that are not wanted are
   // left out, with their products.
   void backward(Tensor dx, OutputGradient dy, Tensor x, ParamGradient& dweight, ParamGradient* dbias,
                 Stream& stream) const;
   void backward_input(Tensor dx, Tensor dy, Stream& stream) const;
   // As backward_input, where x = f(hidden): goes on to hidden's gradient.
-  void backward_active(Tensor dhidden, Tensor dy, Tensor hidden, Activation f, Stream& stream) const;
+  void backward_active(Tensor dhidden, Tensor dy, Tensor hidden, kernels::Activation f, Stream& stream) const;
   void backward_weight(OutputGradient dy, Tensor x, ParamGradient& dweight, ParamGradient* dbias,
                        Stream& stream) const;
 };
 
-}  // namespace cleave
+}  // namespace cleave::model

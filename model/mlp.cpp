@@ -7,7 +7,7 @@
 #include "model/classifier_head.h"
 #include "model/cut_linear.h"
 
-namespace cleave {
+namespace cleave::model {
 namespace {
 
 // y = activation(x @ weight^T + bias). Over a tensor axis layers go in pairs as a transformer's MLP: one
@@ -16,8 +16,8 @@ namespace {
 class DenseLayer final : public Layer {
  public:
   enum class Cut { outputs, inputs };
-  DenseLayer(int64_t in, int64_t out, Activation kind, std::string name, Cut cut, bool first,
-             const TensorAxis& axis)
+  DenseLayer(int64_t in, int64_t out, kernels::Activation kind, std::string name, Cut cut, bool first,
+             const tensor_parallel::TensorAxis& axis)
       : in_(in), out_(out), kind_(kind), name_(std::move(name)), cut_(cut), first_(first), axis_(axis) {
     const std::string what = fmt::format("{} of {}", cut == Cut::outputs ? "outputs" : "inputs", name_);
     mine_ = axis_.mine(cut == Cut::outputs ? out : in, what.c_str());
@@ -47,14 +47,16 @@ class DenseLayer final : public Layer {
     } else {
       cut.forward_summed(linear(a.params), hidden, axis_.all_rows_of(hidden, a.scratch),
                          columns(a.x, a.scratch, a.stream));
-      launch(ActivationForward{.y = a.y, .x = hidden, .kind = kind_}, a.stream);
+      kernels::launch(kernels::ActivationForward{.y = a.y, .x = hidden, .kind = kind_}, a.stream);
     }
   }
 
   void backward(const BackwardArgs& a) const override {
     const Tensor dhidden = a.scratch.take(a.dy.dtype(), a.dy.shape());
-    launch(ActivationBackward{.dx = dhidden, .dy = a.dy, .x = a.saved.get<Kept>(this).hidden, .kind = kind_},
-           a.stream);
+    kernels::launch(
+        kernels::ActivationBackward{
+            .dx = dhidden, .dy = a.dy, .x = a.saved.get<Kept>(this).hidden, .kind = kind_},
+        a.stream);
     if (first_ && a.dx.defined()) {  // a program put layers of its own before the MLP
       require(axis_.size() == 1, Exit::usage,
               "{} is the first layer of an MLP cut over {} tensor ranks and there are layers before it; set "
@@ -77,12 +79,12 @@ class DenseLayer final : public Layer {
   Tensor columns(Tensor x, Arena& scratch, Stream& stream) const {
     if (!first_ || axis_.size() == 1) return x;
     const Tensor mine = scratch.take(x.dtype(), {x.dim(0), mine_.size()});
-    launch(CopyRuns{.y = mine,
-                    .x = x.slice({mine_.begin, x.numel()}),
-                    .width = mine_.size(),
-                    .outer = {1, 0, 0},
-                    .inner = {x.dim(0), mine_.size(), in_}},
-           stream);
+    kernels::launch(kernels::CopyRuns{.y = mine,
+                                      .x = x.slice({mine_.begin, x.numel()}),
+                                      .width = mine_.size(),
+                                      .outer = {1, 0, 0},
+                                      .inner = {x.dim(0), mine_.size(), in_}},
+                    stream);
     return mine;
   }
   void backward_outputs(const BackwardArgs& a, Tensor dhidden) const {
@@ -109,11 +111,11 @@ class DenseLayer final : public Layer {
   }
 
   int64_t in_, out_;
-  Activation kind_;
+  kernels::Activation kind_;
   std::string name_;
   Cut cut_;
   bool first_;
-  TensorAxis axis_;
+  tensor_parallel::TensorAxis axis_;
   Range mine_;  // of what is cut
 };
 
@@ -153,4 +155,4 @@ Model make_mlp(const MlpConfig& c, DType dtype, std::string name, const Axes& ax
   return m;
 }
 
-}  // namespace cleave
+}  // namespace cleave::model

@@ -4,11 +4,11 @@
 #include "model/axes.h"
 #include "model/layer.h"
 
-namespace cleave {
+namespace cleave::model {
 
 struct MlpConfig {
   std::vector<int64_t> sizes;  // input, hidden..., classes
-  Activation activation = Activation::relu;
+  kernels::Activation activation = kernels::Activation::relu;
 };
 
 // Samples are feature rows: input [1, sizes.front()] in the model's type, target [1] int32 class. Over a
@@ -17,4 +17,4 @@ struct MlpConfig {
 // rank.
 Model make_mlp(const MlpConfig& config, DType dtype, std::string name = "mlp", const Axes& axes = {});
 
-}  // namespace cleave
+}  // namespace cleave::model

@@ -1,8 +1,8 @@
 #include "model/mlp_half.h"
 
-namespace cleave {
+namespace cleave::model {
 
-MlpHalf::MlpHalf(const Config& config, const TensorAxis& axis)
+MlpHalf::MlpHalf(const Config& config, const tensor_parallel::TensorAxis& axis)
     : c_(config), axis_(axis), columns_(axis_.mine(c_.hidden, "columns of the MLP").size()) {
   const auto part = [&](const std::string& name, const std::vector<int64_t>& blocks) {
     const int64_t out = int64_t(blocks.size()) * c_.hidden;
@@ -29,9 +29,9 @@ void MlpHalf::declare(std::vector<DeclaredUnit>& units) {
 
 void MlpHalf::activate(Tensor active, Tensor hidden, Stream& stream) const {
   if (c_.gated)
-    launch(SwiGluForward{.y = active, .x = hidden}, stream);
+    kernels::launch(kernels::SwiGluForward{.y = active, .x = hidden}, stream);
   else
-    launch(ActivationForward{.y = active, .x = hidden, .kind = c_.activation}, stream);
+    kernels::launch(kernels::ActivationForward{.y = active, .x = hidden, .kind = c_.activation}, stream);
 }
 
 void MlpHalf::forward(const ForwardArgs& a) const {
@@ -71,7 +71,8 @@ void MlpHalf::backward(const BackwardArgs& a) const {
                             ? cut.backward_gathered(down, dactive, a.dy, a.scratch)
                             : cut.backward_active(down, dhidden, kept.hidden, a.dy, c_.activation, a.scratch);
   const CutLinear::Gathering x = both ? cut.start_gather(a.x, a.scratch) : CutLinear::Gathering();
-  if (c_.gated) launch(SwiGluBackward{.dx = dhidden, .dy = dactive, .x = kept.hidden}, a.stream);
+  if (c_.gated)
+    kernels::launch(kernels::SwiGluBackward{.dx = dhidden, .dy = dactive, .x = kept.hidden}, a.stream);
   const Event summed = cut.backward_summed(up_.bind(a.params, a.scratch, a.stream), a.dx,
                                            axis_.all_rows_of(a.dx, a.scratch), dhidden);
   if (both)
@@ -88,4 +89,4 @@ void MlpHalf::add_weights(const BackwardArgs& a, const Kept& kept, const Linear:
   up_.backward_weight(dhidden, x.all, a.grads, a.scratch, a.stream);
 }
 
-}  // namespace cleave
+}  // namespace cleave::model

@@ -6,7 +6,7 @@
 #include "model/dense.h"
 #include "model/half.h"
 
-namespace cleave {
+namespace cleave::model {
 
 // Over a tensor axis each rank has some of the columns in the middle. They are cheap to make again from what
 // the product before them gives, so a lean block does not keep them.
@@ -22,10 +22,10 @@ class MlpHalf final : public Half {
     bool up_bias = false, down_bias = false;
     Init init, down_init;
     bool gated = false;  // silu(gate) * up; else the activation
-    Activation activation = Activation::gelu_tanh;
+    kernels::Activation activation = kernels::Activation::gelu_tanh;
   };
   // Error(usage) where the axis does not divide the columns.
-  MlpHalf(const Config& config, const TensorAxis& axis);
+  MlpHalf(const Config& config, const tensor_parallel::TensorAxis& axis);
 
   void declare(std::vector<DeclaredUnit>& units) override;
   double flops(int64_t) const override { return 0; }
@@ -45,9 +45,9 @@ class MlpHalf final : public Half {
                    Tensor dhidden, const CutLinear::Gathering& x) const;
 
   Config c_;
-  TensorAxis axis_;
+  tensor_parallel::TensorAxis axis_;
   int64_t columns_;  // in the middle, of this rank
   Dense up_, down_;
 };
 
-}  // namespace cleave
+}  // namespace cleave::model

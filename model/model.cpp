@@ -2,7 +2,7 @@
 
 #include "model/layer.h"
 
-namespace cleave {
+namespace cleave::model {
 
 double Layer::flops(const TensorSpec& input) const {
   const Shape y = output(input).shape;
@@ -39,4 +39,4 @@ int64_t Model::params() const {
   return sum;
 }
 
-}  // namespace cleave
+}  // namespace cleave::model

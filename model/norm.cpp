@@ -3,7 +3,7 @@
 #include "kernels/elementwise.h"
 #include "kernels/norm.h"
 
-namespace cleave {
+namespace cleave::model {
 
 Norm::Norm(Kind kind, const std::string& name, int64_t width, float eps) : kind_(kind), eps_(eps) {
   weight_ = Parameter({name + ".weight", {width}, {Init::Kind::ones, 0}, false});
@@ -30,25 +30,25 @@ Norm::Kept Norm::keep(Arena& arena, int64_t rows) const {
 void Norm::forward(Tensor y, const Rows& rows, const Kept& kept, std::span<const Tensor> params,
                    Stream& stream) const {
   if (kind_ == Kind::layer)
-    launch(LayerNormForward{.y = y,
-                            .sum = rows.sum,
-                            .mean = kept.mean,
-                            .rstd = kept.rstd,
-                            .x = rows.x,
-                            .residual = rows.residual,
-                            .weight = weight_.in(params),
-                            .bias = bias_.in(params),
-                            .eps = eps_},
-           stream);
+    kernels::launch(kernels::LayerNormForward{.y = y,
+                                              .sum = rows.sum,
+                                              .mean = kept.mean,
+                                              .rstd = kept.rstd,
+                                              .x = rows.x,
+                                              .residual = rows.residual,
+                                              .weight = weight_.in(params),
+                                              .bias = bias_.in(params),
+                                              .eps = eps_},
+                    stream);
   else
-    launch(RmsNormForward{.y = y,
-                          .sum = rows.sum,
-                          .rstd = kept.rstd,
-                          .x = rows.x,
-                          .residual = rows.residual,
-                          .weight = weight_.in(params),
-                          .eps = eps_},
-           stream);
+    kernels::launch(kernels::RmsNormForward{.y = y,
+                                            .sum = rows.sum,
+                                            .rstd = kept.rstd,
+                                            .x = rows.x,
+                                            .residual = rows.residual,
+                                            .weight = weight_.in(params),
+                                            .eps = eps_},
+                    stream);
 }
 
 Norm::Gradients Norm::gradients(const BackwardArgs& a) const {
@@ -71,9 +71,9 @@ void Norm::add(const Gradients& kept, std::span<ParamGradient> grads, Stream& st
   const auto add_to = [&](ParamGradient* gradient, Tensor x) {
     if (!gradient || !gradient->wanted()) return;
     if (gradient->accumulate())
-      launch(Axpy{.y = gradient->tensor, .x = x}, stream);
+      kernels::launch(kernels::Axpy{.y = gradient->tensor, .x = x}, stream);
     else
-      launch(Cast{.y = gradient->tensor, .x = x}, stream);
+      kernels::launch(kernels::Cast{.y = gradient->tensor, .x = x}, stream);
   };
   add_to(weight_.in(grads), kept.weight), add_to(bias_.in(grads), kept.bias);
 }
@@ -81,28 +81,28 @@ void Norm::add(const Gradients& kept, std::span<ParamGradient> grads, Stream& st
 void Norm::backward(const Back& b, const Kept& kept, std::span<const Tensor> params, const Gradients& g,
                     Stream& stream) const {
   if (kind_ == Kind::layer)
-    launch(LayerNormBackward{.dx = b.dx,
-                             .dweight = g.weight,
-                             .dbias = g.bias,
-                             .dy = b.dy,
-                             .x = b.x,
-                             .mean = kept.mean,
-                             .rstd = kept.rstd,
-                             .weight = weight_.in(params),
-                             .dresidual = b.dresidual,
-                             .accumulate_weight = g.accumulate_weight,
-                             .accumulate_bias = g.accumulate_bias},
-           stream);
+    kernels::launch(kernels::LayerNormBackward{.dx = b.dx,
+                                               .dweight = g.weight,
+                                               .dbias = g.bias,
+                                               .dy = b.dy,
+                                               .x = b.x,
+                                               .mean = kept.mean,
+                                               .rstd = kept.rstd,
+                                               .weight = weight_.in(params),
+                                               .dresidual = b.dresidual,
+                                               .accumulate_weight = g.accumulate_weight,
+                                               .accumulate_bias = g.accumulate_bias},
+                    stream);
   else
-    launch(RmsNormBackward{.dx = b.dx,
-                           .dweight = g.weight,
-                           .dy = b.dy,
-                           .x = b.x,
-                           .rstd = kept.rstd,
-                           .weight = weight_.in(params),
-                           .dresidual = b.dresidual,
-                           .accumulate = g.accumulate_weight},
-           stream);
+    kernels::launch(kernels::RmsNormBackward{.dx = b.dx,
+                                             .dweight = g.weight,
+                                             .dy = b.dy,
+                                             .x = b.x,
+                                             .rstd = kept.rstd,
+                                             .weight = weight_.in(params),
+                                             .dresidual = b.dresidual,
+                                             .accumulate = g.accumulate_weight},
+                    stream);
 }
 
-}  // namespace cleave
+}  // namespace cleave::model

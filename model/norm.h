@@ -2,7 +2,7 @@
 #pragma once
 #include "model/parameter.h"
 
-namespace cleave {
+namespace cleave::model {
 
 class Norm {
  public:
@@ -50,4 +50,4 @@ class Norm {
   Parameter weight_, bias_;
 };
 
-}  // namespace cleave
+}  // namespace cleave::model

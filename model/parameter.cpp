@@ -1,6 +1,6 @@
 #include "model/parameter.h"
 
-namespace cleave {
+namespace cleave::model {
 
 Tensor Parameter::in(std::span<const Tensor> params) const {
   if (spec_.name.empty() || params.empty()) return {};
@@ -26,4 +26,4 @@ std::vector<UnitSpec> settle(const std::vector<DeclaredUnit>& units) {
   return specs;
 }
 
-}  // namespace cleave
+}  // namespace cleave::model

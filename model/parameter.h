@@ -4,7 +4,7 @@
 #include "core/param_spec.h"
 #include "model/layer_args.h"
 
-namespace cleave {
+namespace cleave::model {
 
 struct DeclaredUnit;
 
@@ -39,4 +39,4 @@ struct DeclaredUnit {
 // The units as Layer::units gives them; settles where each parameter is found.
 std::vector<UnitSpec> settle(const std::vector<DeclaredUnit>& units);
 
-}  // namespace cleave
+}  // namespace cleave::model

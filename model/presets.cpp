@@ -8,7 +8,7 @@
 #include "model/config_json.h"
 #include "model/family.h"
 
-namespace cleave {
+namespace cleave::model {
 namespace {
 
 namespace fs = std::filesystem;
@@ -166,10 +166,10 @@ ModelConfig find_model(const std::string& name) {
 
 void check_kernels(const ModelConfig& config, Device device) {
   require(
-      !device.is_cuda() || config.head_dim <= kGpuHeadDim, Exit::usage,
+      !device.is_cuda() || config.head_dim <= kernels::kGpuHeadDim, Exit::usage,
       "the model's heads have {} elements, and the attention kernels of {} go up to {}; use --device cpu or "
       "a model with more, narrower heads",
-      config.head_dim, name_of(device), kGpuHeadDim);
+      config.head_dim, name_of(device), kernels::kGpuHeadDim);
 }
 
-}  // namespace cleave
+}  // namespace cleave::model

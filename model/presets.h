@@ -4,7 +4,7 @@
 
 #include "model/transformer.h"
 
-namespace cleave {
+namespace cleave::model {
 
 // A preset's name (also as preset:NAME), or the path of a config.json or of the folder that holds one. A
 // vocabulary of 0 stands for whatever the data has. Error(usage) lists the presets when it is neither, and
@@ -23,4 +23,4 @@ std::string preset_names();
 // Error(usage) when the device has no kernel for the model.
 void check_kernels(const ModelConfig& config, Device device);
 
-}  // namespace cleave
+}  // namespace cleave::model

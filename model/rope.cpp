@@ -4,7 +4,7 @@
 #include <mutex>
 #include <numbers>
 
-namespace cleave {
+namespace cleave::model {
 namespace {
 
 double scaled(double frequency, const RopeScaling& s) {
@@ -65,4 +65,4 @@ std::shared_ptr<const RopeTable> rope_table(int64_t positions, const std::vector
   return last.table;
 }
 
-}  // namespace cleave
+}  // namespace cleave::model

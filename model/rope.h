@@ -6,7 +6,7 @@
 
 #include "device/tensor.h"
 
-namespace cleave {
+namespace cleave::model {
 
 struct RopeScaling {
   enum class Kind : uint8_t {
@@ -38,4 +38,4 @@ struct RopeTable {
 // of times. From any thread.
 std::shared_ptr<const RopeTable> rope_table(int64_t positions, const std::vector<double>& frequencies);
 
-}  // namespace cleave
+}  // namespace cleave::model

@@ -2,7 +2,7 @@
 
 #include "kernels/activation.h"
 
-namespace cleave {
+namespace cleave::model {
 
 Philox dropout_numbers(const Position& at, std::string_view where) {
   return {at.seed, hash_name(where) ^ (uint64_t(at.step) * 0x9E3779B97F4A7C15ull)};
@@ -17,13 +17,14 @@ void RowDropout::run(Tensor y, Tensor x, const Position& at, std::string_view wh
   for (int64_t row = 0, next = 0; row < rows; row = next) {
     const int64_t sample = (first + row) / mine.size(), position = (first + row) % mine.size();
     next = mine.size() == seq ? rows : std::min(rows, row + mine.size() - position);
-    launch(Dropout{.y = y.rows({row, next}),
-                   .x = x.rows({row, next}),
-                   .p = p,
-                   .philox = philox,
-                   .offset = ((at.first_sample + sample) * seq + mine.begin + position) * x.dim(1)},
-           stream);
+    kernels::launch(
+        kernels::Dropout{.y = y.rows({row, next}),
+                         .x = x.rows({row, next}),
+                         .p = p,
+                         .philox = philox,
+                         .offset = ((at.first_sample + sample) * seq + mine.begin + position) * x.dim(1)},
+        stream);
   }
 }
 
-}  // namespace cleave
+}  // namespace cleave::model

@@ -3,7 +3,7 @@
 #include "model/axes.h"
 #include "model/layer.h"
 
-namespace cleave {
+namespace cleave::model {
 
 // The random numbers of a dropout in a step: a function of it and of `where` in the model.
 Philox dropout_numbers(const Position& at, std::string_view where);
@@ -19,4 +19,4 @@ struct RowDropout {
   void run(Tensor y, Tensor x, const Position& at, std::string_view where, Stream& stream) const;
 };
 
-}  // namespace cleave
+}  // namespace cleave::model

@@ -10,7 +10,7 @@
 #include "model/family.h"
 #include "model/mlp_half.h"
 
-namespace cleave {
+namespace cleave::model {
 namespace {
 
 // Of tokens, and of their positions where these are learned.
@@ -44,15 +44,16 @@ class Embedding final : public Layer {
 
   void forward(const ForwardArgs& a) const override {
     const Tensor partial = axis_.all_rows_of(a.y, a.scratch), positions = positions_of(a);
-    launch(EmbeddingForward{.y = partial,
-                            .tokens = a.x,
-                            .wte = tokens_.in(a.params),
-                            .wpe = axis_.rank() == 0 ? places_.in(a.params) : Tensor(),  // summed: once
-                            .positions = positions,
-                            .part = part(),
-                            .seq = positions_.size(),
-                            .first_position = positions_.begin},
-           a.stream);
+    kernels::launch(
+        kernels::EmbeddingForward{.y = partial,
+                                  .tokens = a.x,
+                                  .wte = tokens_.in(a.params),
+                                  .wpe = axis_.rank() == 0 ? places_.in(a.params) : Tensor(),  // summed: once
+                                  .positions = positions,
+                                  .part = part(),
+                                  .seq = positions_.size(),
+                                  .first_position = positions_.begin},
+        a.stream);
     axis_.sum(a.y, partial, a.stream, name_);
     if (a.train) dropout_.run(a.y, a.y, a.position, kDropout, a.stream);
   }
@@ -63,12 +64,12 @@ class Embedding final : public Layer {
     const Tensor dy = axis_.all_rows_of(a.dy, a.scratch);
     axis_.gather(dy, a.dy, a.stream, name_);
     ParamGradient& dtokens = *tokens_.in(a.grads);
-    launch(EmbeddingBackward{.dwte = dtokens.tensor,
-                             .dy = dy,
-                             .tokens = a.x,
-                             .part = part(),
-                             .accumulate_wte = dtokens.accumulate()},
-           a.stream);
+    kernels::launch(kernels::EmbeddingBackward{.dwte = dtokens.tensor,
+                                               .dy = dy,
+                                               .tokens = a.x,
+                                               .part = part(),
+                                               .accumulate_wte = dtokens.accumulate()},
+                    a.stream);
     if (places_) backward_places(a, *places_.in(a.grads));
   }
 
@@ -84,10 +85,10 @@ class Embedding final : public Layer {
     if (!places_ || !a.documents.defined()) return {};
     const int64_t samples = a.x.numel() / positions_.size();
     const Tensor positions = a.keep.take(DType::int32, {samples, positions_.size()});
-    launch(DocumentPositions{.positions = positions,
-                             .documents = a.documents.view({samples, seq_}),
-                             .first = positions_.begin},
-           a.stream);
+    kernels::launch(kernels::DocumentPositions{.positions = positions,
+                                               .documents = a.documents.view({samples, seq_}),
+                                               .first = positions_.begin},
+                    a.stream);
     a.saved.put(this, Kept{positions});
     return positions;
   }
@@ -98,30 +99,30 @@ class Embedding final : public Layer {
     Tensor dplaces = gradient.tensor;
     bool added = gradient.accumulate();
     if (a.documents.defined())  // any row of the table may be any token's
-      return launch(
-          EmbeddingBackward{.dwte = dplaces,
-                            .dy = a.dy,
-                            .tokens = a.saved.get<Kept>(this).positions.slice({first, first + rows}),
-                            .accumulate_wte = added},
+      return kernels::launch(
+          kernels::EmbeddingBackward{.dwte = dplaces,
+                                     .dy = a.dy,
+                                     .tokens = a.saved.get<Kept>(this).positions.slice({first, first + rows}),
+                                     .accumulate_wte = added},
           a.stream);
     if (positions_.size() < seq_) {
-      if (!added) launch(Fill{.y = dplaces}, a.stream);
+      if (!added) kernels::launch(kernels::Fill{.y = dplaces}, a.stream);
       dplaces = dplaces.rows(positions_), added = true;
     }
-    launch(EmbeddingBackward{.dwpe = dplaces,
-                             .dy = a.dy,
-                             .tokens = a.x.slice({first, first + rows}),
-                             .seq = positions_.size(),
-                             .first_row = first,
-                             .accumulate_wpe = added},
-           a.stream);
+    kernels::launch(kernels::EmbeddingBackward{.dwpe = dplaces,
+                                               .dy = a.dy,
+                                               .tokens = a.x.slice({first, first + rows}),
+                                               .seq = positions_.size(),
+                                               .first_row = first,
+                                               .accumulate_wpe = added},
+                    a.stream);
   }
-  VocabPart part() const { return {axis_.padded_part(vocab_).size * axis_.rank(), vocab_}; }
+  kernels::VocabPart part() const { return {axis_.padded_part(vocab_).size * axis_.rank(), vocab_}; }
 
   std::string name_;
   int64_t vocab_, width_, seq_;
   DType dtype_;
-  TensorAxis axis_;
+  tensor_parallel::TensorAxis axis_;
   Range positions_;  // this rank's
   RowDropout dropout_;
   Parameter tokens_, places_;
@@ -259,4 +260,4 @@ Model make_model(const ModelConfig& c, DType dtype, int64_t seq, std::string nam
   return m;
 }
 
-}  // namespace cleave
+}  // namespace cleave::model

@@ -6,7 +6,7 @@
 #include "model/layer.h"
 #include "model/rope.h"
 
-namespace cleave {
+namespace cleave::model {
 
 struct Family;
 
@@ -18,7 +18,7 @@ struct ModelConfig {
   float dropout = 0;            // on the embedding and on both residual branches
   float attention_dropout = 0;  // on the weights that attention's softmax gives
   float norm_eps = 0;
-  Activation activation = Activation::gelu_tanh;  // of an MLP that is not gated
+  kernels::Activation activation = kernels::Activation::gelu_tanh;  // of an MLP that is not gated
   double rope_theta = 10000;
   RopeScaling rope = {};
   int64_t window = 0;  // a position attends to so many positions, itself included; 0: to all before it
@@ -38,4 +38,4 @@ struct ModelConfig {
 Model make_model(const ModelConfig& config, DType dtype, int64_t seq, std::string name,
                  const Axes& axes = {});
 
-}  // namespace cleave
+}  // namespace cleave::model

@@ -5,7 +5,7 @@
 
 #include "core/units.h"
 
-namespace cleave {
+namespace cleave::monitor {
 
 Bandwidth bandwidth_of(std::string_view op, int64_t bytes, int ranks, double seconds) {
   if (seconds <= 0 || ranks < 1) return {};
@@ -60,4 +60,4 @@ std::string CommsLog::table() const {
   return text;
 }
 
-}  // namespace cleave
+}  // namespace cleave::monitor

@@ -6,7 +6,7 @@
 
 #include "device/trace.h"
 
-namespace cleave {
+namespace cleave::monitor {
 
 // Bandwidths of one collective over `ranks` ranks that moves a tensor of `bytes` in `seconds`, in bytes a
 // second, as NCCL's tests define them: the algorithm's is bytes / seconds, the bus's is what each rank's link
@@ -55,4 +55,4 @@ class CommsLog {
   std::map<Row, Calls> rows_;
 };
 
-}  // namespace cleave
+}  // namespace cleave::monitor

@@ -6,7 +6,7 @@
 
 #include "core/error.h"
 
-namespace cleave {
+namespace cleave::monitor {
 
 CsvMonitor::CsvMonitor(const std::string& output_path, const std::string& job_name)
     : folder_(
@@ -33,4 +33,4 @@ void CsvMonitor::scalar(std::string_view tag, double value, int64_t step) {
   if (found->second) found->second->write(fmt::format("{},{}\n", step, value));
 }
 
-}  // namespace cleave
+}  // namespace cleave::monitor

@@ -9,7 +9,7 @@
 
 #include "monitor/output_file.h"
 
-namespace cleave {
+namespace cleave::monitor {
 
 class CsvMonitor {
  public:
@@ -28,4 +28,4 @@ class CsvMonitor {
   std::map<std::string, std::optional<OutputFile>, std::less<>> files_;  // by tag; none: it cannot be opened
 };
 
-}  // namespace cleave
+}  // namespace cleave::monitor

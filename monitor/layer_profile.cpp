@@ -5,7 +5,7 @@
 
 #include "core/units.h"
 
-namespace cleave {
+namespace cleave::monitor {
 namespace {
 
 double time_of(const LayerRow& r) { return r.forward_ms + r.backward_ms; }
@@ -91,4 +91,4 @@ std::string format_profile(const std::vector<LayerRow>& rows, const std::vector<
   return text;
 }
 
-}  // namespace cleave
+}  // namespace cleave::monitor

@@ -5,7 +5,7 @@
 
 #include "device/trace.h"
 
-namespace cleave {
+namespace cleave::monitor {
 
 struct LayerRow {
   std::string name;
@@ -36,4 +36,4 @@ struct ProfileOptions {
 std::string format_profile(const std::vector<LayerRow>& rows, const std::vector<std::string>& facts,
                            double step_ms, const ProfileOptions& options);
 
-}  // namespace cleave
+}  // namespace cleave::monitor

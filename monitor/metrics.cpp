@@ -9,7 +9,7 @@
 
 #include "core/error.h"
 
-namespace cleave {
+namespace cleave::monitor {
 namespace {
 
 std::string number(double value) {
@@ -136,4 +136,4 @@ std::vector<Scalar> scalars_of(const StepMetrics& m) {
   return scalars;
 }
 
-}  // namespace cleave
+}  // namespace cleave::monitor

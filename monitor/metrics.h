@@ -10,7 +10,7 @@
 
 #include "monitor/output_file.h"
 
-namespace cleave {
+namespace cleave::monitor {
 
 // One optimizer step, also one that was skipped.
 struct StepMetrics {
@@ -72,4 +72,4 @@ struct Scalar {
 };
 std::vector<Scalar> scalars_of(const StepMetrics& metrics);
 
-}  // namespace cleave
+}  // namespace cleave::monitor

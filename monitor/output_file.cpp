@@ -7,7 +7,7 @@
 
 #include "core/error.h"
 
-namespace cleave {
+namespace cleave::monitor {
 
 OutputFile::OutputFile(const std::string& path, Open open) : path_(path) {
   std::error_code ignored;  // the open below says what is wrong
@@ -31,4 +31,4 @@ void OutputFile::write(std::string_view record) {
   empty_ = empty_ && record.empty();
 }
 
-}  // namespace cleave
+}  // namespace cleave::monitor

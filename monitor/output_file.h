@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-namespace cleave {
+namespace cleave::monitor {
 
 class OutputFile {
  public:
@@ -31,4 +31,4 @@ class OutputFile {
   bool empty_ = true, refused_ = false;
 };
 
-}  // namespace cleave
+}  // namespace cleave::monitor

@@ -7,7 +7,7 @@
 
 #include "core/error.h"
 
-namespace cleave {
+namespace cleave::monitor {
 namespace {
 
 constexpr double kRedrawInterval = 0.1;                // seconds; faster only costs
@@ -111,4 +111,4 @@ void Progress::finish() {
   if (options_.out && std::exchange(bar_drawn_, false)) print(options_.out, "\n");
 }
 
-}  // namespace cleave
+}  // namespace cleave::monitor

@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-namespace cleave {
+namespace cleave::monitor {
 
 struct ProgressOptions {
   std::FILE* out = nullptr;     // nullptr: silent, for all ranks but one
@@ -60,4 +60,4 @@ class Progress {
 // "0:07", "12:34", "3:02:01", "2 d 3 h".
 std::string format_duration(double seconds);
 
-}  // namespace cleave
+}  // namespace cleave::monitor

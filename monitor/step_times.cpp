@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace cleave {
+namespace cleave::monitor {
 namespace {
 
 Phase phase_of_collective(std::string_view op) {
@@ -64,4 +64,4 @@ std::string format_times(const std::vector<double>& step_ms, const std::vector<P
   return text;
 }
 
-}  // namespace cleave
+}  // namespace cleave::monitor

@@ -7,7 +7,7 @@
 
 #include "device/trace.h"
 
-namespace cleave {
+namespace cleave::monitor {
 
 // Work on different streams overlaps, so phases may add up to more than the step.
 enum class Phase : uint8_t {
@@ -51,4 +51,4 @@ class StepTimes {
 std::string format_times(const std::vector<double>& step_ms, const std::vector<PhaseTimes>& totals,
                          int64_t steps);
 
-}  // namespace cleave
+}  // namespace cleave::monitor

@@ -10,7 +10,7 @@
 
 #include "core/error.h"
 
-namespace cleave {
+namespace cleave::monitor {
 namespace {
 
 constexpr std::array<uint32_t, 256> crc_table() {
@@ -105,4 +105,4 @@ void TensorBoard::scalar(std::string_view tag, double value, int64_t step) {
   file_.write(framed(scalar_event(options_.now(), step, tag, float(value))));
 }
 
-}  // namespace cleave
+}  // namespace cleave::monitor

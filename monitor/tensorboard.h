@@ -8,7 +8,7 @@
 
 #include "monitor/output_file.h"
 
-namespace cleave {
+namespace cleave::monitor {
 
 struct TensorBoardOptions {
   std::function<double()> now{};  // unix seconds; empty = the system's clock
@@ -37,4 +37,4 @@ class TensorBoard {
 // CRC-32C (Castagnoli); crc32c("123456789") is 0xE3069283.
 uint32_t crc32c(std::string_view bytes);
 
-}  // namespace cleave
+}  // namespace cleave::monitor

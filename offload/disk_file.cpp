@@ -15,7 +15,7 @@
 #include "core/units.h"
 #include "offload/disk_queue.h"
 
-namespace cleave {
+namespace cleave::offload {
 namespace {
 
 constexpr int64_t kAlign = DiskFile::kAlignment;
@@ -217,4 +217,4 @@ DiskSpace disk_space(const std::filesystem::path& folder, const std::string& key
   return {int64_t(v.f_bavail) * int64_t(v.f_frsize), int64_t(s.st_dev)};
 }
 
-}  // namespace cleave
+}  // namespace cleave::offload

@@ -9,7 +9,7 @@
 #include "device/memory.h"
 #include "device/stream.h"
 
-namespace cleave {
+namespace cleave::offload {
 
 struct DiskOptions {
   int64_t block_bytes = int64_t{1} << 20;  // of one request; rounded up to DiskFile::kAlignment
@@ -77,4 +77,4 @@ struct DiskRates {
 DiskRates measure_disk(const std::filesystem::path& folder, int64_t bytes, const DiskOptions& options,
                        const std::string& key);
 
-}  // namespace cleave
+}  // namespace cleave::offload

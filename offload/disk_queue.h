@@ -8,7 +8,7 @@
 #include <span>
 #include <string>
 
-namespace cleave {
+namespace cleave::offload {
 
 struct DiskRequest {
   std::byte* data;
@@ -35,4 +35,4 @@ std::unique_ptr<DiskQueue> make_uring_queue(int depth, std::string& refusal);
 // The liburing that this build has; empty: none.
 std::string liburing_version();
 
-}  // namespace cleave
+}  // namespace cleave::offload

@@ -7,7 +7,7 @@
 #include "device/memory.h"
 #include "device/stream.h"
 
-namespace cleave {
+namespace cleave::offload {
 
 class HomeStream {
  public:
@@ -33,4 +33,4 @@ class HomeStream {
   std::unique_ptr<Stream> worker_;
 };
 
-}  // namespace cleave
+}  // namespace cleave::offload

@@ -4,7 +4,7 @@
 
 #include "offload/disk_file.h"
 
-namespace cleave {
+namespace cleave::offload {
 namespace {
 
 constexpr int64_t kMost = int64_t{64} << 20;
@@ -48,4 +48,4 @@ DiskRates measure_disk(const std::filesystem::path& folder, int64_t bytes, const
   return rates;
 }
 
-}  // namespace cleave
+}  // namespace cleave::offload

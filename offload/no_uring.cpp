@@ -1,6 +1,6 @@
 #include "offload/disk_queue.h"
 
-namespace cleave {
+namespace cleave::offload {
 
 std::unique_ptr<DiskQueue> make_uring_queue(int, std::string& refusal) {
   refusal = "this program was built without liburing";
@@ -9,4 +9,4 @@ std::unique_ptr<DiskQueue> make_uring_queue(int, std::string& refusal) {
 
 std::string liburing_version() { return ""; }
 
-}  // namespace cleave
+}  // namespace cleave::offload

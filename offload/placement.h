@@ -7,7 +7,7 @@
 #include "device/tensor.h"
 #include "offload/disk_file.h"
 
-namespace cleave {
+namespace cleave::offload {
 
 // How state that lives on disk gets there and back.
 struct DiskHome {
@@ -36,4 +36,4 @@ struct Placement {
   DiskHome disk;                              // where optimizer is disk
 };
 
-}  // namespace cleave
+}  // namespace cleave::offload

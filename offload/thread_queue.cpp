@@ -9,7 +9,7 @@
 
 #include "offload/disk_queue.h"
 
-namespace cleave {
+namespace cleave::offload {
 namespace {
 
 std::optional<DiskFault> transfer(int file, bool write, const DiskRequest& r) {
@@ -58,4 +58,4 @@ class ThreadQueue final : public DiskQueue {
 
 std::unique_ptr<DiskQueue> make_thread_queue(int threads) { return std::make_unique<ThreadQueue>(threads); }
 
-}  // namespace cleave
+}  // namespace cleave::offload

@@ -7,7 +7,7 @@
 
 #include "offload/disk_queue.h"
 
-namespace cleave {
+namespace cleave::offload {
 namespace {
 
 // Held while rings come and go. The kernel gives the pages of one ring to the next, by calls that
@@ -95,4 +95,4 @@ std::unique_ptr<DiskQueue> make_uring_queue(int depth, std::string& refusal) {
   return nullptr;
 }
 
-}  // namespace cleave
+}  // namespace cleave::offload

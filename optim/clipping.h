@@ -2,7 +2,7 @@
 #pragma once
 #include <algorithm>
 
-namespace cleave {
+namespace cleave::optim {
 
 // What every gradient is multiplied by when its global L2 norm without the loss scale is `norm` and must not
 // exceed `clipping` (0: no limit). The small constant keeps the result strictly below the limit.
@@ -12,4 +12,4 @@ inline double gradient_factor(double loss_scale, double norm, double clipping) {
   return 1.0 / (excess * loss_scale);
 }
 
-}  // namespace cleave
+}  // namespace cleave::optim

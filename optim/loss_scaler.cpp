@@ -5,9 +5,9 @@
 
 #include "core/error.h"
 
-namespace cleave {
+namespace cleave::optim {
 
-LossScaler::LossScaler(const Fp16Config& fp16, int zero_stage)
+LossScaler::LossScaler(const config::Fp16Config& fp16, int zero_stage)
     : dynamic_(fp16.enabled && fp16.loss_scale == 0),
       zero_(zero_stage > 0),
       consecutive_hysteresis_(fp16.consecutive_hysteresis),
@@ -43,4 +43,4 @@ LossScaler::Update LossScaler::update(bool overflow) {
   return Update::ok;
 }
 
-}  // namespace cleave
+}  // namespace cleave::optim

@@ -4,9 +4,9 @@
 #pragma once
 #include <cstdint>
 
-#include "config_schema/ds_config.h"
+#include "config/ds_config.h"
 
-namespace cleave {
+namespace cleave::optim {
 
 class LossScaler {
  public:
@@ -23,7 +23,7 @@ class LossScaler {
 
   // A scale of 1 that never changes: every type but fp16.
   LossScaler() = default;
-  LossScaler(const Fp16Config& fp16, int zero_stage);
+  LossScaler(const config::Fp16Config& fp16, int zero_stage);
 
   double scale() const { return state_.scale; }
 
@@ -40,4 +40,4 @@ class LossScaler {
   double minimum_ = 1;
 };
 
-}  // namespace cleave
+}  // namespace cleave::optim

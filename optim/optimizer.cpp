@@ -3,43 +3,43 @@
 #include <algorithm>
 #include <cmath>
 
-#include "config_schema/ds_config.h"
+#include "config/ds_config.h"
 #include "kernels/update.h"
 
-namespace cleave {
+namespace cleave::optim {
 namespace {
 
 class AdamOptimizer final : public Optimizer {
  public:
-  explicit AdamOptimizer(const OptimizerConfig& config) : config_(config) {}
+  explicit AdamOptimizer(const config::OptimizerConfig& config) : config_(config) {}
 
   std::vector<std::string> states() const override { return {"exp_avg", "exp_avg_sq"}; }
 
   void update(const UpdateSlice& s, const StepArgs& args, Stream& stream) const override {
-    launch(Adam{.param = s.param,
-                .m = s.state[0],
-                .v = s.state[1],
-                .copy = s.copy,
-                .grad = s.grad,
-                .lr = float(args.lr),
-                .beta1 = float(args.momentum >= 0 ? args.momentum : config_.beta1),
-                .beta2 = float(args.beta2 >= 0 ? args.beta2 : config_.beta2),
-                .eps = float(config_.eps),
-                .weight_decay = s.decay ? float(config_.weight_decay) : 0.0f,
-                .grad_scale = float(args.grad_scale),
-                .step = args.step,
-                .decoupled = config_.decoupled,
-                .bias_correction = config_.bias_correction},
-           stream);
+    kernels::launch(kernels::Adam{.param = s.param,
+                                  .m = s.state[0],
+                                  .v = s.state[1],
+                                  .copy = s.copy,
+                                  .grad = s.grad,
+                                  .lr = float(args.lr),
+                                  .beta1 = float(args.momentum >= 0 ? args.momentum : config_.beta1),
+                                  .beta2 = float(args.beta2 >= 0 ? args.beta2 : config_.beta2),
+                                  .eps = float(config_.eps),
+                                  .weight_decay = s.decay ? float(config_.weight_decay) : 0.0f,
+                                  .grad_scale = float(args.grad_scale),
+                                  .step = args.step,
+                                  .decoupled = config_.decoupled,
+                                  .bias_correction = config_.bias_correction},
+                    stream);
   }
 
  private:
-  OptimizerConfig config_;
+  config::OptimizerConfig config_;
 };
 
 class SgdOptimizer final : public Optimizer {
  public:
-  explicit SgdOptimizer(const OptimizerConfig& config) : config_(config) {}
+  explicit SgdOptimizer(const config::OptimizerConfig& config) : config_(config) {}
 
   std::vector<std::string> states() const override {
     return config_.momentum != 0 ? std::vector<std::string>{"momentum_buffer"} : std::vector<std::string>{};
@@ -47,88 +47,88 @@ class SgdOptimizer final : public Optimizer {
 
   // Schedules move betas only, which this optimizer has none of, so args.momentum is not read.
   void update(const UpdateSlice& s, const StepArgs& args, Stream& stream) const override {
-    launch(Sgd{.param = s.param,
-               .buffer = s.state[0],
-               .copy = s.copy,
-               .grad = s.grad,
-               .lr = float(args.lr),
-               .momentum = float(config_.momentum),
-               .dampening = float(config_.dampening),
-               .weight_decay = s.decay ? float(config_.weight_decay) : 0.0f,
-               .grad_scale = float(args.grad_scale),
-               .nesterov = config_.nesterov,
-               .first = args.step == 1},
-           stream);
+    kernels::launch(kernels::Sgd{.param = s.param,
+                                 .buffer = s.state[0],
+                                 .copy = s.copy,
+                                 .grad = s.grad,
+                                 .lr = float(args.lr),
+                                 .momentum = float(config_.momentum),
+                                 .dampening = float(config_.dampening),
+                                 .weight_decay = s.decay ? float(config_.weight_decay) : 0.0f,
+                                 .grad_scale = float(args.grad_scale),
+                                 .nesterov = config_.nesterov,
+                                 .first = args.step == 1},
+                    stream);
   }
 
  private:
-  OptimizerConfig config_;
+  config::OptimizerConfig config_;
 };
 
 class LionOptimizer final : public Optimizer {
  public:
-  explicit LionOptimizer(const OptimizerConfig& config) : config_(config) {}
+  explicit LionOptimizer(const config::OptimizerConfig& config) : config_(config) {}
 
   std::vector<std::string> states() const override { return {"exp_avg"}; }
 
   void update(const UpdateSlice& s, const StepArgs& args, Stream& stream) const override {
-    launch(Lion{.param = s.param,
-                .m = s.state[0],
-                .copy = s.copy,
-                .grad = s.grad,
-                .lr = float(args.lr),
-                .beta1 = float(args.momentum >= 0 ? args.momentum : config_.beta1),
-                .beta2 = float(args.beta2 >= 0 ? args.beta2 : config_.beta2),
-                .weight_decay = s.decay ? float(config_.weight_decay) : 0.0f,
-                .grad_scale = float(args.grad_scale)},
-           stream);
+    kernels::launch(kernels::Lion{.param = s.param,
+                                  .m = s.state[0],
+                                  .copy = s.copy,
+                                  .grad = s.grad,
+                                  .lr = float(args.lr),
+                                  .beta1 = float(args.momentum >= 0 ? args.momentum : config_.beta1),
+                                  .beta2 = float(args.beta2 >= 0 ? args.beta2 : config_.beta2),
+                                  .weight_decay = s.decay ? float(config_.weight_decay) : 0.0f,
+                                  .grad_scale = float(args.grad_scale)},
+                    stream);
   }
 
  private:
-  OptimizerConfig config_;
+  config::OptimizerConfig config_;
 };
 
 class AdagradOptimizer final : public Optimizer {
  public:
-  explicit AdagradOptimizer(const OptimizerConfig& config) : config_(config) {}
+  explicit AdagradOptimizer(const config::OptimizerConfig& config) : config_(config) {}
 
   std::vector<std::string> states() const override { return {"sum"}; }
 
   void update(const UpdateSlice& s, const StepArgs& args, Stream& stream) const override {
-    launch(Adagrad{.param = s.param,
-                   .sum = s.state[0],
-                   .copy = s.copy,
-                   .grad = s.grad,
-                   .lr = float(args.lr / (1 + double(args.step - 1) * config_.lr_decay)),
-                   .eps = float(config_.eps),
-                   .weight_decay = s.decay ? float(config_.weight_decay) : 0.0f,
-                   .grad_scale = float(args.grad_scale)},
-           stream);
+    kernels::launch(kernels::Adagrad{.param = s.param,
+                                     .sum = s.state[0],
+                                     .copy = s.copy,
+                                     .grad = s.grad,
+                                     .lr = float(args.lr / (1 + double(args.step - 1) * config_.lr_decay)),
+                                     .eps = float(config_.eps),
+                                     .weight_decay = s.decay ? float(config_.weight_decay) : 0.0f,
+                                     .grad_scale = float(args.grad_scale)},
+                    stream);
   }
 
  private:
-  OptimizerConfig config_;
+  config::OptimizerConfig config_;
 };
 
 class LambOptimizer final : public Optimizer {
  public:
-  explicit LambOptimizer(const OptimizerConfig& config) : config_(config) {}
+  explicit LambOptimizer(const config::OptimizerConfig& config) : config_(config) {}
 
   std::vector<std::string> states() const override { return {"exp_avg", "exp_avg_sq"}; }
   bool prepares() const override { return true; }
 
   void prepare(const UpdateSlice& s, const StepArgs& args, Tensor squares, Stream& stream) const override {
-    launch(LambMoments{.m = s.state[0],
-                       .v = s.state[1],
-                       .squares = squares,
-                       .param = s.param,
-                       .grad = s.grad,
-                       .beta1 = float(beta1(args)),
-                       .beta2 = float(beta2(args)),
-                       .eps = float(config_.eps),
-                       .weight_decay = decay(s),
-                       .grad_scale = float(args.grad_scale)},
-           stream);
+    kernels::launch(kernels::LambMoments{.m = s.state[0],
+                                         .v = s.state[1],
+                                         .squares = squares,
+                                         .param = s.param,
+                                         .grad = s.grad,
+                                         .beta1 = float(beta1(args)),
+                                         .beta2 = float(beta2(args)),
+                                         .eps = float(config_.eps),
+                                         .weight_decay = decay(s),
+                                         .grad_scale = float(args.grad_scale)},
+                    stream);
   }
 
   void update(const UpdateSlice& s, const StepArgs& args, Stream& stream) const override {
@@ -139,14 +139,14 @@ class LambOptimizer final : public Optimizer {
     const double bias = config_.bias_correction
                             ? std::sqrt(1 - std::pow(beta2(args), t)) / (1 - std::pow(beta1(args), t))
                             : 1;
-    launch(LambStep{.param = s.param,
-                    .copy = s.copy,
-                    .m = s.state[0],
-                    .v = s.state[1],
-                    .rate = float(args.lr * bias * trust),
-                    .eps = float(config_.eps),
-                    .weight_decay = decay(s)},
-           stream);
+    kernels::launch(kernels::LambStep{.param = s.param,
+                                      .copy = s.copy,
+                                      .m = s.state[0],
+                                      .v = s.state[1],
+                                      .rate = float(args.lr * bias * trust),
+                                      .eps = float(config_.eps),
+                                      .weight_decay = decay(s)},
+                    stream);
   }
 
  private:
@@ -154,26 +154,26 @@ class LambOptimizer final : public Optimizer {
   double beta2(const StepArgs& args) const { return args.beta2 >= 0 ? args.beta2 : config_.beta2; }
   float decay(const UpdateSlice& s) const { return s.decay ? float(config_.weight_decay) : 0.0f; }
 
-  OptimizerConfig config_;
+  config::OptimizerConfig config_;
 };
 
 }  // namespace
 
-std::unique_ptr<Optimizer> make_optimizer(const OptimizerConfig& config) {
+std::unique_ptr<Optimizer> make_optimizer(const config::OptimizerConfig& config) {
   switch (config.type) {
-    case OptimizerType::adam:
-    case OptimizerType::adamw:
+    case config::OptimizerType::adam:
+    case config::OptimizerType::adamw:
       return std::make_unique<AdamOptimizer>(config);
-    case OptimizerType::lamb:
+    case config::OptimizerType::lamb:
       return std::make_unique<LambOptimizer>(config);
-    case OptimizerType::lion:
+    case config::OptimizerType::lion:
       return std::make_unique<LionOptimizer>(config);
-    case OptimizerType::adagrad:
+    case config::OptimizerType::adagrad:
       return std::make_unique<AdagradOptimizer>(config);
-    case OptimizerType::sgd:
+    case config::OptimizerType::sgd:
       return std::make_unique<SgdOptimizer>(config);
   }
   fail(Exit::internal, "optimizer {}", int(config.type));
 }
 
-}  // namespace cleave
+}  // namespace cleave::optim

@@ -9,9 +9,11 @@
 #include "device/stream.h"
 #include "device/tensor.h"
 
-namespace cleave {
+namespace cleave::config {
+struct OptimizerConfig;  // config/ds_config.h
+}
 
-struct OptimizerConfig;  // config_schema/ds_config.h
+namespace cleave::optim {
 
 struct StepArgs {
   double lr = 0;
@@ -52,6 +54,6 @@ class Optimizer {
   virtual void prepare(const UpdateSlice&, const StepArgs&, Tensor /*squares*/, Stream&) const {}
 };
 
-std::unique_ptr<Optimizer> make_optimizer(const OptimizerConfig& config);
+std::unique_ptr<Optimizer> make_optimizer(const config::OptimizerConfig& config);
 
-}  // namespace cleave
+}  // namespace cleave::optim

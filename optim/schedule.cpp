@@ -6,32 +6,33 @@
 
 #include "core/error.h"
 
-namespace cleave {
+namespace cleave::optim {
 namespace {
 
 // Below, `i` counts as DeepSpeed does: -1 before the first applied step, 0 after it, and so on.
 
-int64_t warmup_steps(const SchedulerConfig& c) { return std::max<int64_t>(2, c.warmup_num_steps); }
+int64_t warmup_steps(const config::SchedulerConfig& c) { return std::max<int64_t>(2, c.warmup_num_steps); }
 
 // Share of the warm-up done at i < warmup_steps; the logarithmic one is 0 at i = 0 as well.
-double warmup_share(const SchedulerConfig& c, int64_t i) {
+double warmup_share(const config::SchedulerConfig& c, int64_t i) {
   const double n = double(warmup_steps(c));
-  return c.warmup_type == WarmupType::linear ? double(i) / n : std::log(double(i + 1)) * (1.0 / std::log(n));
+  return c.warmup_type == config::WarmupType::linear ? double(i) / n
+                                                     : std::log(double(i + 1)) * (1.0 / std::log(n));
 }
 
-double warmup_lr(const SchedulerConfig& c, double peak, int64_t i) {
+double warmup_lr(const config::SchedulerConfig& c, double peak, int64_t i) {
   if (i < 0) return c.warmup_min_lr;
   double share = 1;
   if (i < warmup_steps(c)) {
     share = warmup_share(c, i);
-  } else if (c.type == SchedulerType::warmup_decay) {
+  } else if (c.type == config::SchedulerType::warmup_decay) {
     const double left = double(c.total_num_steps - i);
     share = std::max(0.0, left / std::max(1.0, double(c.total_num_steps - warmup_steps(c))));
   }
   return c.warmup_min_lr + (peak - c.warmup_min_lr) * share;
 }
 
-double cosine_ratio(const SchedulerConfig& c, int64_t i) {
+double cosine_ratio(const config::SchedulerConfig& c, int64_t i) {
   if (i < 0) return 0;
   if (i < warmup_steps(c)) return c.warmup_min_ratio + warmup_share(c, i) * (1 - c.warmup_min_ratio);
   const double done = double(i - warmup_steps(c) + 1);
@@ -40,19 +41,20 @@ double cosine_ratio(const SchedulerConfig& c, int64_t i) {
   return std::max(0.0, c.cos_min_ratio + (1 - c.cos_min_ratio) * ratio);
 }
 
-double range_test_lr(const SchedulerConfig& c, int64_t i) {
+double range_test_lr(const config::SchedulerConfig& c, int64_t i) {
   const double intervals = double(i + 1) / double(c.lr_range_test_step_size);
   return c.lr_range_test_min_lr *
          (1 + c.lr_range_test_step_rate * (c.lr_range_test_staircase ? std::floor(intervals) : intervals));
 }
 
 // Hugging Face's Trainer counts from the first step, which a warm-up therefore begins with a rate of 0.
-double trainers_ratio(const SchedulerConfig& c, int64_t step) {
+double trainers_ratio(const config::SchedulerConfig& c, int64_t step) {
   const double warmup = double(std::max<int64_t>(1, c.warmup_num_steps));
   if (step < c.warmup_num_steps) return double(step) / warmup;
-  if (c.type == SchedulerType::trainer_constant) return 1;
+  if (c.type == config::SchedulerType::trainer_constant) return 1;
   const double all = double(std::max<int64_t>(1, c.total_num_steps - c.warmup_num_steps));
-  if (c.type == SchedulerType::trainer_linear) return std::max(0.0, double(c.total_num_steps - step) / all);
+  if (c.type == config::SchedulerType::trainer_linear)
+    return std::max(0.0, double(c.total_num_steps - step) / all);
   return std::max(0.0, (1 + std::cos(std::numbers::pi * double(step - c.warmup_num_steps) / all)) / 2);
 }
 
@@ -60,14 +62,14 @@ struct Cycle {
   double first, second, total;
 };
 
-Cycle cycle_of(const SchedulerConfig& c) {
+Cycle cycle_of(const config::SchedulerConfig& c) {
   const double first = double(c.cycle_first_step_size),
                second = double(c.cycle_second_step_size.value_or(c.cycle_first_step_size));
   return {first, second, first + second};
 }
 
 // Height within the cycle, 0 at its ends and 1 at its peak.
-double cycle_height(const SchedulerConfig& c, int64_t i) {
+double cycle_height(const config::SchedulerConfig& c, int64_t i) {
   const Cycle size = cycle_of(c);
   const double turns = double(i + 1) / size.total, x = 1 + turns - std::floor(1 + turns);
   const double peak = size.first / size.total;
@@ -79,7 +81,7 @@ double cycle_height(const SchedulerConfig& c, int64_t i) {
   return std::floor(at <= size.first ? at * n / size.first : (size.total - at) * n / size.second) / n;
 }
 
-Rates one_cycle(const SchedulerConfig& c, int64_t i) {
+Rates one_cycle(const config::SchedulerConfig& c, int64_t i) {
   constexpr double kSecondBeta = 0.99;  // DeepSpeed forces it whenever it moves the first
   const double total = cycle_of(c).total;
   Rates r;
@@ -99,30 +101,30 @@ Rates one_cycle(const SchedulerConfig& c, int64_t i) {
 
 }  // namespace
 
-LrSchedule::LrSchedule(const SchedulerConfig& config, double optimizer_lr)
+LrSchedule::LrSchedule(const config::SchedulerConfig& config, double optimizer_lr)
     : config_(config), optimizer_lr_(optimizer_lr) {}
 
 Rates LrSchedule::at(int64_t applied_steps) const {
   CHECK(applied_steps >= 0, "{} applied steps", applied_steps);
   const int64_t i = applied_steps - 1;
   switch (config_.type) {
-    case SchedulerType::constant:
+    case config::SchedulerType::constant:
       return {.lr = optimizer_lr_};
-    case SchedulerType::warmup:
-    case SchedulerType::warmup_decay:
+    case config::SchedulerType::warmup:
+    case config::SchedulerType::warmup_decay:
       return {.lr = warmup_lr(config_, config_.warmup_max_lr.value_or(optimizer_lr_), i)};
-    case SchedulerType::warmup_cosine:
+    case config::SchedulerType::warmup_cosine:
       return {.lr = optimizer_lr_ * cosine_ratio(config_, i)};
-    case SchedulerType::one_cycle:
+    case config::SchedulerType::one_cycle:
       return one_cycle(config_, i);
-    case SchedulerType::range_test:
+    case config::SchedulerType::range_test:
       return {.lr = range_test_lr(config_, i)};
-    case SchedulerType::trainer_linear:
-    case SchedulerType::trainer_cosine:
-    case SchedulerType::trainer_constant:
+    case config::SchedulerType::trainer_linear:
+    case config::SchedulerType::trainer_cosine:
+    case config::SchedulerType::trainer_constant:
       return {.lr = optimizer_lr_ * trainers_ratio(config_, applied_steps)};
   }
   fail(Exit::internal, "schedule {}", int(config_.type));
 }
 
-}  // namespace cleave
+}  // namespace cleave::optim

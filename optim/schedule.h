@@ -4,9 +4,9 @@
 #pragma once
 #include <cstdint>
 
-#include "config_schema/ds_config.h"
+#include "config/ds_config.h"
 
-namespace cleave {
+namespace cleave::optim {
 
 // What the next optimizer step uses.
 struct Rates {
@@ -19,14 +19,14 @@ struct Rates {
 class LrSchedule {
  public:
   // optimizer_lr is the rate without a schedule, and the peak of those that name none.
-  LrSchedule(const SchedulerConfig& config, double optimizer_lr);
+  LrSchedule(const config::SchedulerConfig& config, double optimizer_lr);
 
   // Rates of the step that follows `applied_steps` successful ones (0 before the first).
   Rates at(int64_t applied_steps) const;
 
  private:
-  SchedulerConfig config_;
+  config::SchedulerConfig config_;
   double optimizer_lr_;
 };
 
-}  // namespace cleave
+}  // namespace cleave::optim

@@ -10,7 +10,7 @@
 
 #include "core/units.h"
 
-namespace cleave {
+namespace cleave::pipeline {
 namespace {
 
 std::vector<Range> uniform(int64_t layers, int64_t pieces) {
@@ -216,4 +216,4 @@ std::string format_pipeline(const std::string& schedule, const ScheduleShape& sh
   return text;
 }
 
-}  // namespace cleave
+}  // namespace cleave::pipeline

@@ -5,7 +5,7 @@
 #include "core/range.h"
 #include "pipeline/simulate.h"
 
-namespace cleave {
+namespace cleave::pipeline {
 
 struct LayerCost {
   std::string name;  // "h.3": of its first unit
@@ -44,4 +44,4 @@ std::string format_pipeline(const std::string& schedule, const ScheduleShape& sh
                             std::span<const LayerCost> layers, const LayerCost& head,
                             std::span<const Range> pieces, const Simulation& simulated);
 
-}  // namespace cleave
+}  // namespace cleave::pipeline

@@ -6,7 +6,7 @@
 
 #include "core/range.h"
 
-namespace cleave {
+namespace cleave::pipeline {
 
 std::string_view name_of(Op op) {
   constexpr std::string_view names[] = {"forward",         "backward",        "backward_input",
@@ -146,4 +146,4 @@ Schedule make_schedule(std::string_view name, const ScheduleShape& shape) {
   return schedule;
 }
 
-}  // namespace cleave
+}  // namespace cleave::pipeline

@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-namespace cleave {
+namespace cleave::pipeline {
 
 enum class Op : uint8_t {
   forward,
@@ -79,4 +79,4 @@ const std::vector<std::string>& schedule_names();         // of training
 // the shape is not one the schedule has.
 Schedule make_schedule(std::string_view name, const ScheduleShape& shape);
 
-}  // namespace cleave
+}  // namespace cleave::pipeline

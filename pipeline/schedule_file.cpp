@@ -8,7 +8,7 @@
 #include "core/json.h"
 #include "pipeline/simulate.h"
 
-namespace cleave {
+namespace cleave::pipeline {
 namespace {
 
 struct Letter {
@@ -98,4 +98,4 @@ Schedule read_schedule(const std::string& path) {
   return schedule_from_json(InputFile(path, Exit::usage).text(kLargest), path);
 }
 
-}  // namespace cleave
+}  // namespace cleave::pipeline

@@ -11,7 +11,7 @@
 
 #include "pipeline/schedule.h"
 
-namespace cleave {
+namespace cleave::pipeline {
 
 std::string schedule_to_json(const Schedule& schedule);
 
@@ -20,4 +20,4 @@ std::string schedule_to_json(const Schedule& schedule);
 Schedule schedule_from_json(const std::string& text, const std::string& where);
 Schedule read_schedule(const std::string& path);
 
-}  // namespace cleave
+}  // namespace cleave::pipeline

@@ -6,7 +6,7 @@
 
 #include "core/error.h"
 
-namespace cleave {
+namespace cleave::pipeline {
 namespace {
 
 enum Done : uint8_t {
@@ -259,4 +259,4 @@ Simulation simulate(const Schedule& schedule, const SimulateOptions& options) {
   return Run(schedule, options).run();
 }
 
-}  // namespace cleave
+}  // namespace cleave::pipeline

@@ -6,7 +6,7 @@
 
 #include "pipeline/schedule.h"
 
-namespace cleave {
+namespace cleave::pipeline {
 
 struct SimulateOptions {
   static constexpr int64_t kUnlimited = std::numeric_limits<int64_t>::max();
@@ -49,4 +49,4 @@ struct Simulation {
 
 Simulation simulate(const Schedule& schedule, const SimulateOptions& options = {});
 
-}  // namespace cleave
+}  // namespace cleave::pipeline

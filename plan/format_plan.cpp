@@ -7,7 +7,7 @@
 #include "plan/job_plan.h"
 #include "plan/memory_json.h"
 
-namespace cleave {
+namespace cleave::plan {
 namespace {
 
 using nlohmann::json;
@@ -24,28 +24,30 @@ auto weight(const RankPlan& r) {
 
 // A row a group, a column a collective that the rank sends in.
 std::string table_of(const RankPlan& r) {
-  std::vector<Collective> used;
-  for (int i = 0; i < kCollectives; ++i)
-    if (std::any_of(r.sent.begin(), r.sent.end(), [&](auto& t) { return t.bytes[Collective(i)] > 0; }))
-      used.push_back(Collective(i));
+  std::vector<comm::Collective> used;
+  for (int i = 0; i < comm::kCollectives; ++i)
+    if (std::any_of(r.sent.begin(), r.sent.end(), [&](auto& t) { return t.bytes[comm::Collective(i)] > 0; }))
+      used.push_back(comm::Collective(i));
   if (used.empty()) return "  sends nothing\n";
   std::string out = fmt::format("  {:<18}", "sent in one step");
-  for (const Collective c : used) out += fmt::format("{:>16}", name_of(c));
+  for (const comm::Collective c : used) out += fmt::format("{:>16}", comm::name_of(c));
   out += '\n';
   for (const GroupTraffic& t : r.sent) {
     if (t.total() == 0) continue;
     out += fmt::format("  {:<18}", name_of(t.group));
-    for (const Collective c : used) out += fmt::format("{:>16}", t.bytes[c] ? format_bytes(t.bytes[c]) : "-");
+    for (const comm::Collective c : used)
+      out += fmt::format("{:>16}", t.bytes[c] ? format_bytes(t.bytes[c]) : "-");
     out += fmt::format("  {}\n", link_of(t));
   }
   return out + fmt::format("  {:<18}{:>16}, of them {} between nodes\n", "total",
                            format_bytes(r.sent_total()), format_bytes(r.sent_between_nodes()));
 }
 
-json as_json(const CommBytes& bytes) {
+json as_json(const comm::CommBytes& bytes) {
   json out = json::object();
-  for (int i = 0; i < kCollectives; ++i)
-    if (const int64_t sent = bytes[Collective(i)]) out[std::string(name_of(Collective(i)))] = sent;
+  for (int i = 0; i < comm::kCollectives; ++i)
+    if (const int64_t sent = bytes[comm::Collective(i)])
+      out[std::string(comm::name_of(comm::Collective(i)))] = sent;
   return out;
 }
 
@@ -122,4 +124,4 @@ std::string to_json(const JobPlan& plan) {
       .dump(2);
 }
 
-}  // namespace cleave
+}  // namespace cleave::plan

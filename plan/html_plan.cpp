@@ -4,7 +4,7 @@
 #include "core/units.h"
 #include "plan/job_plan.h"
 
-namespace cleave {
+namespace cleave::plan {
 namespace {
 
 constexpr int kWidth = 900, kLeft = 70, kStages = 8, kMicros = 64;
@@ -99,7 +99,7 @@ std::string step_axis(double y) {
 // in use: the frames of the micro-batches in flight.
 std::string memory_of(const JobPlan& plan, const RankPlan& rank, double top) {
   constexpr double kHeight = 160, kAxis = 22;
-  const std::vector<Span>& spans = plan.timeline.spans[size_t(rank.place.pipe)];
+  const std::vector<pipeline::Span>& spans = plan.timeline.spans[size_t(rank.place.pipe)];
   const int most = std::max(1, plan.timeline.peak_frames[size_t(rank.place.pipe)]);
   const double across = (kWidth - kLeft) / plan.timeline.makespan, up = (kHeight - 40) / top;
   std::string out = words(0, 12,
@@ -125,8 +125,9 @@ std::string memory_of(const JobPlan& plan, const RankPlan& rank, double top) {
                fmt::format("{}: {} in flight keep {}", what, in_flight, format_bytes(bytes)));
   };
   for (size_t i = 0; i < spans.size(); ++i) {
-    const Span& s = spans[i];
-    in_use(s.begin, s.end, s.frames, fmt::format("{} of micro-batch {}", name_of(s.what.op), s.what.micro));
+    const pipeline::Span& s = spans[i];
+    in_use(s.begin, s.end, s.frames,
+           fmt::format("{} of micro-batch {}", pipeline::name_of(s.what.op), s.what.micro));
     if (i + 1 < spans.size() && spans[i + 1].begin > s.end)
       in_use(s.end, spans[i + 1].begin, std::min(s.frames, spans[i + 1].frames), "idle");
   }
@@ -151,13 +152,13 @@ std::string memory(const JobPlan& plan) {
   return out;
 }
 
-const char* colour_of(Op op) {
+const char* colour_of(pipeline::Op op) {
   switch (op) {
-    case Op::forward:
+    case pipeline::Op::forward:
       return "#56B4E9";
-    case Op::backward_input:
+    case pipeline::Op::backward_input:
       return "#E69F00";
-    case Op::backward_weight:
+    case pipeline::Op::backward_weight:
       return "#009E73";
     default:
       return "#D55E00";
@@ -165,24 +166,26 @@ const char* colour_of(Op op) {
 }
 
 std::string chart(const JobPlan& plan) {
-  const Simulation& t = plan.timeline;
+  const pipeline::Simulation& t = plan.timeline;
   const size_t stages = std::min<size_t>(t.spans.size(), 64);
   constexpr double kRow = 20;
   const double across = (kWidth - kLeft) / t.makespan;
   std::string out;
   std::vector<std::pair<std::string, const char*>> names;
-  for (const Op op : {Op::forward, Op::backward, Op::backward_input, Op::backward_weight})
-    if (std::any_of(t.spans[0].begin(), t.spans[0].end(), [&](const Span& s) { return s.what.op == op; }))
-      names.emplace_back(name_of(op), colour_of(op));
+  for (const pipeline::Op op : {pipeline::Op::forward, pipeline::Op::backward, pipeline::Op::backward_input,
+                                pipeline::Op::backward_weight})
+    if (std::any_of(t.spans[0].begin(), t.spans[0].end(),
+                    [&](const pipeline::Span& s) { return s.what.op == op; }))
+      names.emplace_back(pipeline::name_of(op), colour_of(op));
   names.emplace_back("idle", "#eee");
   for (size_t r = 0; r < stages; ++r) {
     out += words(kLeft - 6, double(r) * kRow + 14, fmt::format("stage {}", r), "end");
     out += box(kLeft, double(r) * kRow, kWidth - kLeft, kRow - 2, "#eee", "idle");
-    for (const Span& s : t.spans[r]) {
+    for (const pipeline::Span& s : t.spans[r]) {
       const double x = kLeft + s.begin * across, width = (s.end - s.begin) * across;
-      out +=
-          box(x, double(r) * kRow, width - 0.5, kRow - 2, colour_of(s.what.op),
-              fmt::format("{} of micro-batch {}, chunk {}", name_of(s.what.op), s.what.micro, s.what.chunk));
+      out += box(x, double(r) * kRow, width - 0.5, kRow - 2, colour_of(s.what.op),
+                 fmt::format("{} of micro-batch {}, chunk {}", pipeline::name_of(s.what.op), s.what.micro,
+                             s.what.chunk));
       if (width > 16 && s.what.micro < kMicros)
         out += words(x + width / 2, double(r) * kRow + 14, std::to_string(s.what.micro), "middle");
     }
@@ -202,11 +205,12 @@ std::string traffic(const JobPlan& plan) {
   int64_t top = 1;
   for (const RankPlan* r : drawn_ranks(plan))
     for (const GroupTraffic& t : r->sent)
-      for (int c = 0; c < kCollectives; ++c)
-        if (const int64_t sent = t.bytes[Collective(c)]) {
-          bars.push_back({fmt::format("rank {}: {}, {}{}", r->ranks[0], name_of(t.group),
-                                      name_of(Collective(c)), t.between_nodes ? ", between nodes" : ""),
-                          sent});
+      for (int c = 0; c < comm::kCollectives; ++c)
+        if (const int64_t sent = t.bytes[comm::Collective(c)]) {
+          bars.push_back(
+              {fmt::format("rank {}: {}, {}{}", r->ranks[0], name_of(t.group),
+                           comm::name_of(comm::Collective(c)), t.between_nodes ? ", between nodes" : ""),
+               sent});
           top = std::max(top, sent);
         }
   // Single numbers that are agreed upon are in the tables.
@@ -253,4 +257,4 @@ std::string to_html(const JobPlan& plan) {
       chart(plan), traffic(plan), escaped(format(plan)));
 }
 
-}  // namespace cleave
+}  // namespace cleave::plan

@@ -4,18 +4,18 @@
 #include <numeric>
 
 #include "comm/planned.h"
-#include "config_schema/ds_config.h"
+#include "config/ds_config.h"
 #include "model/layer.h"
 #include "plan/match_calls.h"
 
-namespace cleave {
+namespace cleave::plan {
 namespace {
 
 constexpr int kTryAll = 64;  // ranks
 
 // A micro-batch with the shapes of a real one and nothing behind them.
-Batch shapes_of(const Model& model, int64_t samples) {
-  TensorSpec in = model.input(samples);
+Batch shapes_of(const model::Model& model, int64_t samples) {
+  model::TensorSpec in = model.input(samples);
   in.shape.dims[0] *= model.parts;
   const int64_t rows = samples * model.rows_per_sample * model.parts;
   // Inputs of a float type come in fp32 and are cast (runtime/stage.h).
@@ -27,9 +27,10 @@ Batch shapes_of(const Model& model, int64_t samples) {
       .documents = model.document_mask ? Tensor(nullptr, DType::int32, {rows}, MemoryKind::host) : Tensor()};
 }
 
-CommBytes difference(const CommBytes& after, const CommBytes& before) {
-  CommBytes d;
-  for (int i = 0; i < kCollectives; ++i) d[Collective(i)] = after[Collective(i)] - before[Collective(i)];
+comm::CommBytes difference(const comm::CommBytes& after, const comm::CommBytes& before) {
+  comm::CommBytes d;
+  for (int i = 0; i < comm::kCollectives; ++i)
+    d[comm::Collective(i)] = after[comm::Collective(i)] - before[comm::Collective(i)];
   return d;
 }
 
@@ -80,8 +81,9 @@ void JobPlan::check_fits(const MemoryLimits& limits) const {
 CallProof prove_calls(int world, const EngineMaker& make) {
   CallLog log(world);
   for (int rank = 0; rank < world; ++rank) {
-    const auto ranks = planned_communicator(
-        rank, world, [&](const PlannedGroup& group, const Post& post) { log.add(rank, group, post); });
+    const auto ranks = comm::planned_communicator(
+        rank, world,
+        [&](const comm::PlannedGroup& group, const comm::Post& post) { log.add(rank, group, post); });
     const auto engine = make(*ranks, {.dry = true});
     const Batch batch = shapes_of(engine->model(), engine->samples_per_micro());
     for (int step = 0; step < 2; ++step) engine->train_batch([&](int) { return batch; });
@@ -91,13 +93,13 @@ CallProof prove_calls(int world, const EngineMaker& make) {
   return {world, log.calls()};
 }
 
-JobPlan plan_job(const DsConfig& config, int world, const EngineMaker& make, PlanRanks which,
+JobPlan plan_job(const config::DsConfig& config, int world, const EngineMaker& make, PlanRanks which,
                  int ranks_per_node) {
   JobPlan plan;
   const int near = std::max(1, config.zero.near_ranks());
   std::vector<int> order = {0};
   for (size_t i = 0; i < order.size(); ++i) {
-    const auto ranks = planned_communicator(order[i], world);
+    const auto ranks = comm::planned_communicator(order[i], world);
     const auto engine = make(*ranks, {.dry = true});
     if (i == 0) {
       plan.mesh = engine->mesh();
@@ -136,4 +138,4 @@ JobPlan plan_job(const DsConfig& config, int world, const EngineMaker& make, Pla
   return plan;
 }
 
-}  // namespace cleave
+}  // namespace cleave::plan

@@ -12,12 +12,12 @@
 #include "runtime/engine.h"
 #include "zero/update_times.h"
 
-namespace cleave {
+namespace cleave::plan {
 
 // What a rank sends to a group in one step.
 struct GroupTraffic {
   RankGroup group;
-  CommBytes bytes;
+  comm::CommBytes bytes;
   bool between_nodes = false;  // not all of the group's ranks are on one node
   int64_t total() const;
   bool operator==(const GroupTraffic&) const = default;
@@ -29,7 +29,7 @@ struct RankPlan {
   MeshPlace place;                 // of the first
   MemoryTable memory;              // the most that is in use at once, by category and kind
   std::vector<GroupTraffic> sent;  // groups of one are left out
-  UpdateBytes update;              // of optimizer state off the device
+  zero::UpdateBytes update;        // of optimizer state off the device
   int64_t frame_bytes = 0;         // of `memory`, the activations of one micro-batch in flight
 
   int64_t sent_total() const;
@@ -39,19 +39,20 @@ struct RankPlan {
 struct JobPlan {
   std::string model, pipeline;  // the pipeline's line is empty with one stage
   MeshShape mesh;
-  int64_t params = 0;           // of the whole model
-  double flops = 0;             // of one step over all ranks, no recomputation
-  double idle_share = 0;        // of the pipeline, expected
-  Simulation timeline;          // of one step, by rank of the pipe, in units of work
-  bool tried_all = true;        // false: ranks at the ends of each axis stand for those between them
-  std::vector<RankPlan> ranks;  // distinct, by their first rank
+  int64_t params = 0;             // of the whole model
+  double flops = 0;               // of one step over all ranks, no recomputation
+  double idle_share = 0;          // of the pipeline, expected
+  pipeline::Simulation timeline;  // of one step, by rank of the pipe, in units of work
+  bool tried_all = true;          // false: ranks at the ends of each axis stand for those between them
+  std::vector<RankPlan> ranks;    // distinct, by their first rank
 
   // Exit code memory, with the table, when a rank needs more than the limits.
   void check_fits(const MemoryLimits& limits) const;
 };
 
 // Makes the engine of one rank as the job would, over the communicator given, with the options given.
-using EngineMaker = std::function<std::unique_ptr<Engine>(Communicator& world, const EngineOptions& options)>;
+using EngineMaker = std::function<std::unique_ptr<runtime::Engine>(comm::Communicator& world,
+                                                                   const runtime::EngineOptions& options)>;
 
 // Which ranks a plan tries.
 enum class PlanRanks {
@@ -61,8 +62,8 @@ enum class PlanRanks {
 
 // Consecutive ranks share a node, `ranks_per_node` of them.
 // Error(usage) as the engine throws when the job cannot be laid out so.
-JobPlan plan_job(const DsConfig& config, int world, const EngineMaker& make, PlanRanks ranks = PlanRanks::all,
-                 int ranks_per_node = 8);
+JobPlan plan_job(const config::DsConfig& config, int world, const EngineMaker& make,
+                 PlanRanks ranks = PlanRanks::all, int ranks_per_node = 8);
 
 // Runs every rank's set-up, and two steps, and matches all their calls in lockstep (plan/match_calls.h).
 // Error(internal) names the first call that does not fit; otherwise how many were matched.
@@ -81,4 +82,4 @@ std::string to_json(const JobPlan& plan);  // one object, all values in bytes
 // of the same ranks.
 std::string to_html(const JobPlan& plan);
 
-}  // namespace cleave
+}  // namespace cleave::plan

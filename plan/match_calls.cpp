@@ -6,7 +6,7 @@
 #include <deque>
 #include <map>
 
-namespace cleave {
+namespace cleave::plan {
 
 // The ranks of a log, each at its next call.
 class Lockstep {
@@ -31,7 +31,7 @@ class Lockstep {
     for (const auto& [way, letters] : letters_)
       if (!letters.empty())
         return fmt::format("rank {} sends {} in group '{}', and rank {} never receives it",
-                           world(way.group, way.from), describe(letters.front()), path(way.group),
+                           world(way.group, way.from), comm::describe(letters.front()), path(way.group),
                            world(way.group, way.to));
     return {};
   }
@@ -58,12 +58,12 @@ class Lockstep {
   bool step(int rank) {
     const CallLog::Entry& call = now(rank);
     switch (call.post.op) {
-      case Collective::send: {
+      case comm::Collective::send: {
         letters_[{call.group, place(call.group, rank), call.post.peer}].push_back(call.post);
         wake(world(call.group, call.post.peer));
         return true;
       }
-      case Collective::recv:
+      case comm::Collective::recv:
         return receive(rank, call);
       default:
         return meet(rank, call);
@@ -71,16 +71,17 @@ class Lockstep {
   }
 
   bool receive(int rank, const CallLog::Entry& call) {
-    std::deque<Post>& letters = letters_[{call.group, call.post.peer, place(call.group, rank)}];
+    std::deque<comm::Post>& letters = letters_[{call.group, call.post.peer, place(call.group, rank)}];
     if (letters.empty()) {
       waits_[size_t(rank)] = true;
       return false;
     }
-    const Post letter = letters.front();
+    const comm::Post letter = letters.front();
     letters.pop_front();
     if (letter.dtype != call.post.dtype || letter.numel != call.post.numel)
-      fault_ = fmt::format("rank {} wants {} in group '{}', and rank {} sends {}", rank, describe(call.post),
-                           path(call.group), world(call.group, call.post.peer), describe(letter));
+      fault_ =
+          fmt::format("rank {} wants {} in group '{}', and rank {} sends {}", rank, comm::describe(call.post),
+                      path(call.group), world(call.group, call.post.peer), comm::describe(letter));
     return true;
   }
 
@@ -89,7 +90,7 @@ class Lockstep {
     std::vector<int>& here = arrived_[size_t(call.group)];
     if (!here.empty() && !(now(here[0]).post == call.post)) {
       fault_ = fmt::format("in group '{}' rank {} calls {} while rank {} calls {}", path(call.group), here[0],
-                           describe(now(here[0]).post), rank, describe(call.post));
+                           comm::describe(now(here[0]).post), rank, comm::describe(call.post));
       return true;
     }
     // A letter may have woken a rank that is here already.
@@ -110,7 +111,7 @@ class Lockstep {
   std::string stuck(int rank) const {
     const CallLog::Entry& call = now(rank);
     std::vector<std::string> others;
-    if (call.post.op == Collective::recv) {
+    if (call.post.op == comm::Collective::recv) {
       others.push_back(where(world(call.group, call.post.peer)));
     } else {
       const std::vector<int>& here = arrived_[size_t(call.group)];
@@ -118,13 +119,13 @@ class Lockstep {
         if (std::find(here.begin(), here.end(), r) == here.end() && others.size() < 4)
           others.push_back(where(r));
     }
-    return fmt::format("rank {} waits for ever in {} of group '{}': {}", rank, describe(call.post),
+    return fmt::format("rank {} waits for ever in {} of group '{}': {}", rank, comm::describe(call.post),
                        path(call.group), fmt::join(others, "; "));
   }
   std::string where(int rank) const {
     if (rank < 0) return "a rank of the group never calls in it";
     if (done(rank)) return fmt::format("rank {} has ended", rank);
-    return fmt::format("rank {} is in {} of group '{}'", rank, describe(now(rank).post),
+    return fmt::format("rank {} is in {} of group '{}'", rank, comm::describe(now(rank).post),
                        path(now(rank).group));
   }
 
@@ -133,11 +134,11 @@ class Lockstep {
   std::vector<std::vector<int>> arrived_;  // by group
   std::vector<bool> waits_;                // by rank
   std::deque<int> ready_;
-  std::map<Way, std::deque<Post>> letters_;
+  std::map<Way, std::deque<comm::Post>> letters_;
   std::string fault_;
 };
 
-void CallLog::add(int rank, const PlannedGroup& group, const Post& post) {
+void CallLog::add(int rank, const comm::PlannedGroup& group, const comm::Post& post) {
   const auto [known, added] = index_.try_emplace(group.path, int(groups_.size()));
   if (added) groups_.push_back({group.path, std::vector<int>(size_t(group.size), -1)});
   std::vector<int>& ranks = groups_[size_t(known->second)].ranks;
@@ -158,4 +159,4 @@ int64_t CallLog::calls() const {
 
 std::string CallLog::fault() const { return Lockstep(*this).run(); }
 
-}  // namespace cleave
+}  // namespace cleave::plan

@@ -8,13 +8,13 @@
 
 #include "comm/planned.h"
 
-namespace cleave {
+namespace cleave::plan {
 
 class CallLog {
  public:
   explicit CallLog(int ranks) : calls_(size_t(ranks)) {}
 
-  void add(int rank, const PlannedGroup& group, const Post& post);
+  void add(int rank, const comm::PlannedGroup& group, const comm::Post& post);
   int64_t calls() const;
 
   // Runs all ranks in lockstep: a send leaves a letter, a receive waits for it, every other call waits for
@@ -26,7 +26,7 @@ class CallLog {
   friend class Lockstep;
   struct Entry {
     int group = 0;
-    Post post;
+    comm::Post post;
   };
   struct Group {
     std::string path;
@@ -37,4 +37,4 @@ class CallLog {
   std::vector<std::vector<Entry>> calls_;       // by rank
 };
 
-}  // namespace cleave
+}  // namespace cleave::plan

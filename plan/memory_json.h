@@ -5,7 +5,7 @@
 
 #include "device/memory.h"
 
-namespace cleave {
+namespace cleave::plan {
 
 inline nlohmann::json as_json(const MemoryTable& t) {
   nlohmann::json out = nlohmann::json::object();
@@ -16,4 +16,4 @@ inline nlohmann::json as_json(const MemoryTable& t) {
   return out;
 }
 
-}  // namespace cleave
+}  // namespace cleave::plan

@@ -5,13 +5,13 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "config_schema/ds_config.h"
+#include "config/ds_config.h"
 #include "core/error.h"
 #include "core/input_file.h"
 #include "core/json.h"
 #include "core/units.h"
 
-namespace cleave {
+namespace cleave::plan {
 
 const std::vector<DeviceModel>& device_models() {
   constexpr double T = 1e12, G = 1e9, GiB = 1024.0 * 1024 * 1024;
@@ -93,7 +93,7 @@ namespace {
 struct Wire {
   double hidden = 0, exposed = 0;
 };
-Wire wire_of(const RankPlan& rank, const DsConfig& config, const DeviceModel& d) {
+Wire wire_of(const RankPlan& rank, const config::DsConfig& config, const DeviceModel& d) {
   Wire wire;
   const bool overlap = config.zero.overlap_comm;
   for (const GroupTraffic& t : rank.sent) {
@@ -117,11 +117,11 @@ struct AwayUpdate {
   double seconds = 0;
   bool streams = false;
 };
-AwayUpdate away_update(const UpdateBytes& bytes, OffloadUpdate where, const DeviceModel& d) {
-  const UpdateTimes t =
-      update_times(bytes, {.host = d.host_memory / 2, .to_device = d.host_link, .to_host = d.host_link});
-  const bool streams =
-      where == OffloadUpdate::device || (where == OffloadUpdate::automatic && t.device < t.host);
+AwayUpdate away_update(const zero::UpdateBytes& bytes, config::OffloadUpdate where, const DeviceModel& d) {
+  const zero::UpdateTimes t = zero::update_times(
+      bytes, {.host = d.host_memory / 2, .to_device = d.host_link, .to_host = d.host_link});
+  const bool streams = where == config::OffloadUpdate::device ||
+                       (where == config::OffloadUpdate::automatic && t.device < t.host);
   return {streams ? t.device : t.host, streams};
 }
 
@@ -135,10 +135,11 @@ double update_of(const MemoryTable& memory, double away, const DeviceModel& d) {
 
 }  // namespace
 
-StepTime predict(const DsConfig& config, const JobPlan& plan, const DeviceModel& device) {
-  const CheckpointingConfig& again = config.checkpointing;
+StepTime predict(const config::DsConfig& config, const JobPlan& plan, const DeviceModel& device) {
+  const config::CheckpointingConfig& again = config.checkpointing;
   const bool recomputes = again.interval > 0 || again.number > 0;
-  const double rate = device.training / (config.precision == Precision::fp32 ? device.slowdown_fp32 : 1);
+  const double rate =
+      device.training / (config.precision == config::Precision::fp32 ? device.slowdown_fp32 : 1);
   StepTime time;
   // A forward is a third of the work, and recomputation runs it twice.
   time.compute = plan.flops * (recomputes ? 4.0 / 3 : 1) / plan.mesh.size() / rate;
@@ -171,4 +172,4 @@ std::string to_json(const JobPlan& plan, const StepTime& t, const DeviceModel& d
   return out.dump(2);
 }
 
-}  // namespace cleave
+}  // namespace cleave::plan

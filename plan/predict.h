@@ -6,7 +6,7 @@
 
 #include "plan/job_plan.h"
 
-namespace cleave {
+namespace cleave::plan {
 
 // What a device reaches, not what its data sheet says: FLOP/s of whole training steps in 16-bit types
 // (published runs of models above a billion parameters), bytes a second of copies in its memory, to the host,
@@ -36,7 +36,7 @@ struct StepTime {
       false;  // offloaded state through the device, where the configuration leaves it open: if sooner
   double total() const { return compute + waiting + exchange + update; }
 };
-StepTime predict(const DsConfig& config, const JobPlan& plan, const DeviceModel& device);
+StepTime predict(const config::DsConfig& config, const JobPlan& plan, const DeviceModel& device);
 
 // One line for people.
 std::string format(const StepTime& time, const DeviceModel& device);
@@ -45,4 +45,4 @@ std::string format(const StepTime& time, const DeviceModel& device);
 // them.
 std::string to_json(const JobPlan& plan, const StepTime& time, const DeviceModel& device);
 
-}  // namespace cleave
+}  // namespace cleave::plan

@@ -5,7 +5,7 @@
 
 #include "core/units.h"
 
-namespace cleave {
+namespace cleave::plan {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -36,7 +36,7 @@ int64_t excess(const JobPlan& plan, const MemoryLimits& limits) {
 
 // Batch keys of the same global batch with other micro-batches on another number of data-parallel ranks.
 // Null when they do not divide.
-Json batch_of(const DsConfig& c, int64_t micro, int64_t data) {
+Json batch_of(const config::DsConfig& c, int64_t micro, int64_t data) {
   if (micro < 1 || data < 1 || c.train_batch_size % (micro * data) != 0) return nullptr;
   return {{"train_batch_size", c.train_batch_size},
           {"train_micro_batch_size_per_gpu", micro},
@@ -63,11 +63,13 @@ Json optimizer_on_disk() {
   return zero("offload_optimizer", {{"device", "nvme"}, {"nvme_path", "/local_nvme"}, {"pin_memory", true}});
 }
 
-bool recomputes(const DsConfig& c) { return c.checkpointing.interval > 0 || c.checkpointing.number > 0; }
+bool recomputes(const config::DsConfig& c) {
+  return c.checkpointing.interval > 0 || c.checkpointing.number > 0;
+}
 
 // Changes that save memory, the least costly in time first.
 std::vector<Json> savings(const Candidate& t) {
-  const DsConfig& c = t.config;
+  const config::DsConfig& c = t.config;
   const MeshShape& mesh = t.plan.mesh;
   std::vector<Json> out;
   for (int stage = c.zero.stage + 1; mesh.data * mesh.sequence > 1 && stage <= 3; ++stage)
@@ -80,13 +82,14 @@ std::vector<Json> savings(const Candidate& t) {
   if (c.logits_rows == 0 || c.logits_rows > kFewRows)
     out.push_back({{"cleave", {{"logits_rows", kFewRows}}}});
   if (!recomputes(c)) out.push_back({{"activation_checkpointing", {{"interval", 1}}}});
-  if (c.zero.offload_optimizer.device == OffloadDevice::none) out.push_back(optimizer_in_memory());
+  if (c.zero.offload_optimizer.device == config::OffloadDevice::none) out.push_back(optimizer_in_memory());
   // Parameters are offloaded in stage 3 only; what is set already is no change.
   const Json stage3 = c.zero.stage == 3 ? Json::object() : zero("stage", 3);
-  if (c.zero.offload_param.device == OffloadDevice::none)
+  if (c.zero.offload_param.device == config::OffloadDevice::none)
     out.push_back(joined(stage3, parameters_in_memory()));
-  if (c.zero.offload_optimizer.device != OffloadDevice::nvme) out.push_back(optimizer_on_disk());
-  if (c.zero.offload_param.device != OffloadDevice::nvme) out.push_back(joined(stage3, parameters_on_disk()));
+  if (c.zero.offload_optimizer.device != config::OffloadDevice::nvme) out.push_back(optimizer_on_disk());
+  if (c.zero.offload_param.device != config::OffloadDevice::nvme)
+    out.push_back(joined(stage3, parameters_on_disk()));
   auto with_axis = [&](const char* key, Json value) {
     Json patch = batch_of(c, micro, mesh.data / 2);
     if (mesh.data % 2 != 0 || patch.is_null()) return;
@@ -262,7 +265,7 @@ class Layouts {
 // All batch and sequence sizes of `ranks` ranks with these tensor and pipe axes. Sequences are cut only
 // where a whole one is too much for a rank that neither recomputes nor offloads, or where there are more
 // ranks than samples: less than a sample a rank has no other way, while more is a smaller micro-batch.
-void add_sizes(Layouts& layouts, const DsConfig& c, int ranks, int most_sequence, const Json& axes) {
+void add_sizes(Layouts& layouts, const config::DsConfig& c, int ranks, int most_sequence, const Json& axes) {
   bool cuts = false;
   for (int sequence = 1; sequence <= most_sequence && (sequence == 1 || cuts); sequence *= 2) {
     if (ranks % sequence != 0) return;
@@ -319,4 +322,4 @@ std::optional<Suggestion> suggest(const Candidate& given, const MemoryLimits& li
   return layouts.fastest();
 }
 
-}  // namespace cleave
+}  // namespace cleave::plan

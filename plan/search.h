@@ -7,16 +7,16 @@
 #include <string>
 #include <vector>
 
-#include "config_schema/ds_config.h"
+#include "config/ds_config.h"
 #include "plan/job_plan.h"
 #include "plan/predict.h"
 
-namespace cleave {
+namespace cleave::plan {
 
 // A configuration that was planned.
 struct Candidate {
-  std::string text;  // the ds_config, as JSON
-  DsConfig config;   // the same, resolved
+  std::string text;         // the ds_config, as JSON
+  config::DsConfig config;  // the same, resolved
   JobPlan plan;
   std::string change;  // what differs from the given one, as JSON
   double seconds = 0;  // of a step, predicted; 0 without a device
@@ -51,4 +51,4 @@ std::optional<Suggestion> suggest(const Candidate& given, const MemoryLimits& li
 std::string format_gain(const Candidate& given, const Suggestion& found, const MemoryLimits& limits,
                         const DeviceModel& device);
 
-}  // namespace cleave
+}  // namespace cleave::plan

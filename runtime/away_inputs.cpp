@@ -1,6 +1,6 @@
 #include "runtime/away_inputs.h"
 
-namespace cleave {
+namespace cleave::runtime {
 
 void AwayInputs::allocate(Memory& memory, int64_t block_bytes) {
   for (Buffer& b : blocks_)
@@ -53,4 +53,4 @@ void AwayInputs::gather(Tensor whole, Stream& compute) const {
   if (axis_.size() > 1) axis_.exchange(whole, mine(whole), compute, "inputs of layers");
 }
 
-}  // namespace cleave
+}  // namespace cleave::runtime

@@ -9,13 +9,13 @@
 #include "device/trace.h"
 #include "tensor_parallel/tensor_axis.h"
 
-namespace cleave {
+namespace cleave::runtime {
 
 class AwayInputs {
  public:
   AwayInputs() = default;  // at home is the whole
   // Each rank of the axis has its equal part at home.
-  explicit AwayInputs(const TensorAxis& axis) : axis_(axis) {}
+  explicit AwayInputs(const tensor_parallel::TensorAxis& axis) : axis_(axis) {}
 
   // The two blocks, of so many bytes each.
   void allocate(Memory& memory, int64_t block_bytes);
@@ -43,7 +43,7 @@ class AwayInputs {
  private:
   Tensor mine(Tensor whole) const;
 
-  TensorAxis axis_;  // a rank alone: home has all
+  tensor_parallel::TensorAxis axis_;  // a rank alone: home has all
   Buffer blocks_[2];
   Trace* trace_ = nullptr;
   Event left_[2], back_[2];
@@ -51,4 +51,4 @@ class AwayInputs {
   std::unique_ptr<Stream> copies_;
 };
 
-}  // namespace cleave
+}  // namespace cleave::runtime

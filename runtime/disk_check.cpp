@@ -5,7 +5,7 @@
 #include "comm/rank_process.h"
 #include "core/units.h"
 
-namespace cleave {
+namespace cleave::runtime {
 namespace {
 
 // What a rank wants of the file system that one of its folders is on.
@@ -25,7 +25,7 @@ std::vector<Folder> folders_of(const Settings& s, const MemoryTable& planned, bo
   const int64_t weights = planned.at(MemoryKind::disk, Category::weights);
   const int64_t state = planned.total(MemoryKind::disk) - weights;
   std::vector<Folder> folders;
-  const DiskHome &optimizer = s.state_home.disk, &param = s.parameter_disk;
+  const offload::DiskHome &optimizer = s.state_home.disk, &param = s.parameter_disk;
   const bool has_state = s.state_home.optimizer == MemoryKind::disk,
              has_weights = some_weights && s.shard_home.parameters == MemoryKind::disk;
   const bool together = has_state && has_weights && optimizer.folder == param.folder;
@@ -72,8 +72,8 @@ std::string check_disks(const Settings& settings, const MemoryTable& planned, Ra
   std::vector<Claim> mine(folders.size()), claims(folders.size() * size_t(world));
   ranks.agree([&] {
     for (size_t i = 0; i < folders.size(); ++i) {
-      const DiskSpace space = disk_space(folders[i].path, folders[i].key);
-      mine[i] = {host_number(), space.file_system, space.available, folders[i].wanted};
+      const offload::DiskSpace space = offload::disk_space(folders[i].path, folders[i].key);
+      mine[i] = {comm::host_number(), space.file_system, space.available, folders[i].wanted};
     }
   });
   ranks.all_gather_on_host(Tensor(claims.data(), DType::int64, {count * world}, MemoryKind::host),
@@ -83,9 +83,9 @@ std::string check_disks(const Settings& settings, const MemoryTable& planned, Ra
   std::string lines;
   for (size_t i = 0; i < folders.size(); ++i) {
     const Folder& f = folders[i];
-    DiskRates rates{};
+    offload::DiskRates rates{};
     // All ranks at once, as in training.
-    ranks.agree([&] { rates = measure_disk(f.path, f.wanted, settings.disk, f.key); });
+    ranks.agree([&] { rates = offload::measure_disk(f.path, f.wanted, settings.disk, f.key); });
     int64_t most = 0;
     for (size_t j = i; j < claims.size(); j += folders.size()) most = std::max(most, claims[j].wanted);
     lines += fmt::format(
@@ -98,4 +98,4 @@ std::string check_disks(const Settings& settings, const MemoryTable& planned, Ra
   return lines;
 }
 
-}  // namespace cleave
+}  // namespace cleave::runtime

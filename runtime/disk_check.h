@@ -2,11 +2,11 @@
 #pragma once
 #include "runtime/ranks.h"
 
-namespace cleave {
+namespace cleave::runtime {
 
 // Collective. `planned` is this rank's memory. Throws Error(usage) or Error(memory) on every rank when the
 // folder of one cannot be used, or what all ranks plan to keep on one file system is not free there. Measures
 // the disks; returns what to say of them, a line a folder, empty where no state goes to disk.
 std::string check_disks(const Settings& settings, const MemoryTable& planned, Ranks& ranks);
 
-}  // namespace cleave
+}  // namespace cleave::runtime

@@ -5,11 +5,11 @@
 #include "runtime/disk_check.h"
 #include "runtime/engine_state.h"
 
-namespace cleave {
+namespace cleave::runtime {
 namespace {
 
-ModelFactory factory_of(Model model) {
-  return [model = std::make_shared<Model>(std::move(model))](const Axes& axes) {
+ModelFactory factory_of(model::Model model) {
+  return [model = std::make_shared<model::Model>(std::move(model))](const model::Axes& axes) {
     require(
         axes.tensor.size() == 1, Exit::usage,
         "tensor_parallel.autotp_size is {}, but the layers of {} are whole; give the engine a factory that "
@@ -25,18 +25,18 @@ ModelFactory factory_of(Model model) {
 
 }  // namespace
 
-Engine::State::State(const DsConfig& config, const ModelFactory& make, Communicator& world,
+Engine::State::State(const config::DsConfig& config, const ModelFactory& make, comm::Communicator& world,
                      const EngineOptions& o)
     : options(o),
       settings(make_settings(config, mesh_shape(config, world.size()), world.rank(), o)),
       streams(std::make_unique<Streams>(settings, o.compute, o.dry)),
       ranks(world, settings, streams->rows),
       model(make(ranks.axes())),
-      pipeline(ranks.cuts_layers() ? cut_pipeline(settings.config, make(Axes()), settings.trains)
+      pipeline(ranks.cuts_layers() ? cut_pipeline(settings.config, make(model::Axes()), settings.trains)
                                    : cut_pipeline(settings.config, model, settings.trains)),
       memory(o.limits, o.dry ? Memory::Mode::dry : Memory::Mode::real, o.device),
-      scaler(config.precision == Precision::fp16 ? LossScaler(config.fp16, config.zero.stage)
-                                                 : LossScaler()) {
+      scaler(config.precision == config::Precision::fp16 ? optim::LossScaler(config.fp16, config.zero.stage)
+                                                         : optim::LossScaler()) {
   require(model.dtype == settings.dtype, Exit::usage,
           "{} was made in {}, but the configuration trains in {}; make it in model_dtype(config), or change "
           "fp16.enabled and bf16.enabled",
@@ -58,22 +58,23 @@ void Engine::State::check_memory() {
 }
 
 void Engine::State::choose_update() {
-  const OffloadConfig& offload = settings.config.zero.offload_optimizer;
+  const config::OffloadConfig& offload = settings.config.zero.offload_optimizer;
   // "auto" is the host where there is no link.
-  if (settings.config.offload_update != OffloadUpdate::automatic || offload.device == OffloadDevice::none ||
-      settings.dry)
+  if (settings.config.offload_update != config::OffloadUpdate::automatic ||
+      offload.device == config::OffloadDevice::none || settings.dry)
     return;
   if (!settings.device.is_cuda()) return;
-  UpdateRates rates;
+  zero::UpdateRates rates;
   ranks.agree([&] {
-    rates = measure_update(*make_optimizer(settings.config.optimizer), settings.device,
-                           offload.pin_memory ? MemoryKind::pinned : MemoryKind::host);
+    rates = zero::measure_update(*optim::make_optimizer(settings.config.optimizer), settings.device,
+                                 offload.pin_memory ? MemoryKind::pinned : MemoryKind::host);
   });
-  const UpdateTimes times = update_times(needs.update, rates);
-  DsConfig chosen = settings.config;
-  chosen.offload_update = times.device < times.host ? OffloadUpdate::device : OffloadUpdate::host;
+  const zero::UpdateTimes times = zero::update_times(needs.update, rates);
+  config::DsConfig chosen = settings.config;
+  chosen.offload_update =
+      times.device < times.host ? config::OffloadUpdate::device : config::OffloadUpdate::host;
   settings = make_settings(chosen, settings.mesh, ranks.world().rank(), options);
-  notes.update = describe_update(needs.update, rates);
+  notes.update = zero::describe_update(needs.update, rates);
   check_memory();  // the other side may need another amount
 }
 
@@ -83,8 +84,8 @@ void Engine::State::allocate() {
   rank->saved->initialize(options.seed, streams->compute);
   streams->synchronize();
   if (rank->copy.defined() && !settings.dry)
-    background = std::make_unique<BackgroundSave>(rank->copy, ranks.world());
-  const TensorAxis& tensor = ranks.axes().tensor;
+    background = std::make_unique<checkpoint::BackgroundSave>(rank->copy, ranks.world());
+  const tensor_parallel::TensorAxis& tensor = ranks.axes().tensor;
   if (options.texts > 0)
     texts.emplace(Texts::Limits{.each = options.texts,
                                 .places = settings.mesh.sharers(),
@@ -101,10 +102,11 @@ void Engine::State::allocate() {
   graphs = make_graphs(std::move(captured), *settings.graphs);
 }
 
-Engine::Engine(const DsConfig& config, Model model, Communicator& world, const EngineOptions& options)
+Engine::Engine(const config::DsConfig& config, model::Model model, comm::Communicator& world,
+               const EngineOptions& options)
     : Engine(config, factory_of(std::move(model)), world, options) {}
 
-Engine::Engine(const DsConfig& config, const ModelFactory& make, Communicator& world,
+Engine::Engine(const config::DsConfig& config, const ModelFactory& make, comm::Communicator& world,
                const EngineOptions& options)
     : state_(std::make_unique<State>(config, make, world, options)) {
   State& s = *state_;
@@ -118,4 +120,4 @@ Engine::~Engine() = default;
 
 void Engine::synchronize() { state_->streams->synchronize(); }
 
-}  // namespace cleave
+}  // namespace cleave::runtime

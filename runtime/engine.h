@@ -2,7 +2,7 @@
 // ds_config asks. Everything that partitions, offloads or overlaps is a value given to the parts below it;
 // the step itself is the same for every configuration.
 //
-//   DsConfig config = ...;                             // config_schema/read_config.h
+//   DsConfig config = ...;                             // config/read_config.h
 //   Engine engine(config, make_mlp({{64, 32, 10}}, DType::fp32), world, {});
 //   Engine engine(config, [&](const Axes& a) { return make_model(kGpt2, sizes, type, seq, "gpt", a); }, ...);
 //   for (int step = 0; step < 100; ++step)
@@ -20,28 +20,43 @@
 #include "device/memory.h"
 #include "device/stream.h"
 
+// Declared here so that a program which includes this page compiles none of theirs.
 namespace cleave {
-
-struct Axes;             // model/axes.h
-struct CommBytes;        // comm/communicator.h
-class Communicator;      // comm/communicator.h
-struct DsConfig;         // config_schema/ds_config.h
-struct LayerCost;        // pipeline/partition.h
-struct Model;            // model/layer.h
-struct ParamSpec;        // core/param_spec.h
+struct ParamSpec;  // core/param_spec.h
+class Trace;       // device/trace.h
+namespace checkpoint {
 struct Record;           // checkpoint/checkpoint.h
 struct SavedCheckpoint;  // checkpoint/checkpoint.h
-struct Simulation;       // pipeline/simulate.h
-class Trace;             // device/trace.h
-struct UpdateBytes;      // zero/update_times.h
 struct WeightNames;      // checkpoint/weight_reader.h
+}  // namespace checkpoint
+namespace comm {
+struct CommBytes;    // comm/communicator.h
+class Communicator;  // comm/communicator.h
+}  // namespace comm
+namespace config {
+struct DsConfig;  // config/ds_config.h
+}
+namespace model {
+struct Axes;   // model/axes.h
+struct Model;  // model/layer.h
+}  // namespace model
+namespace pipeline {
+struct LayerCost;   // pipeline/partition.h
+struct Simulation;  // pipeline/simulate.h
+}  // namespace pipeline
+namespace zero {
+struct UpdateBytes;  // zero/update_times.h
+}
+}  // namespace cleave
+
+namespace cleave::runtime {
 
 // The type that a model must be made in to be trained as the configuration says.
-DType model_dtype(const DsConfig& config);
+DType model_dtype(const config::DsConfig& config);
 
 // A rank's part of the model when axes cut its layers or sequences. Also called with axes of one rank, for
 // what concerns the whole model.
-using ModelFactory = std::function<Model(const Axes& axes)>;
+using ModelFactory = std::function<model::Model(const model::Axes& axes)>;
 
 struct EngineOptions {
   uint64_t seed = 42;  // of initial weights and dropout
@@ -91,9 +106,11 @@ class Engine {
   // Collective over world, whose ranks form a pipe x data x sequence x tensor grid: mesh_shape(config,
   // world.size()). Throws Error(usage) when the ranks or the model cannot be divided so, and Error(memory)
   // with the category table when the plan exceeds options.limits, before anything large is allocated.
-  Engine(const DsConfig& config, const ModelFactory& make, Communicator& world, const EngineOptions& options);
+  Engine(const config::DsConfig& config, const ModelFactory& make, comm::Communicator& world,
+         const EngineOptions& options);
   // A model whose layers are whole; Error(usage) when the configuration cuts layers.
-  Engine(const DsConfig& config, Model model, Communicator& world, const EngineOptions& options);
+  Engine(const config::DsConfig& config, model::Model model, comm::Communicator& world,
+         const EngineOptions& options);
   ~Engine();
 
   // One optimizer step over gradient_accumulation_steps micro-batches. Ranks of one place on the data axis
@@ -139,7 +156,7 @@ class Engine {
   // memory of the host and returns, and a thread writes the copy behind the steps that follow; what goes
   // wrong there is thrown by the next save or by finish_save(). `written` is called when the checkpoint is
   // whole: here, or on that thread.
-  using Written = std::function<void(const SavedCheckpoint&)>;
+  using Written = std::function<void(const checkpoint::SavedCheckpoint&)>;
   void save_checkpoint(const std::string& dir, const std::string& tag, const std::string& client = "{}",
                        const Written& written = {});
   // Waits for the save that is being written, and throws what went wrong in it. Collective. An engine that
@@ -163,32 +180,32 @@ class Engine {
   // Weights from elsewhere, such as a published model: calls read() for records of kind "master" that
   // together are all that this rank holds, wherever it lives. Optimizer state and position stay as they are.
   // What read() throws on one rank, every rank throws. Collective.
-  void load_weights(const std::function<void(const Record&)>& read);
+  void load_weights(const std::function<void(const checkpoint::Record&)>& read);
 
   // Writes whole weights in the model's type to a folder, as safetensors with an index where they are more
   // than max_file_size bytes: what `cleave export` makes of a checkpoint, without config.json. `names` is
   // what parameters are called there (runtime/weight_names.h). They go through memory in pieces, at every
   // stage. Weights that were there are replaced when all is written. Collective; Error(checkpoint), on every
   // rank.
-  void save_16bit_model(const std::string& dir, const WeightNames& names,
+  void save_16bit_model(const std::string& dir, const checkpoint::WeightNames& names,
                         int64_t max_file_size = 5'000'000'000);
 
-  int64_t step() const;        // steps taken, skipped ones included
-  const Model& model() const;  // this rank's part of its layers
-  const DsConfig& config() const;
+  int64_t step() const;               // steps taken, skipped ones included
+  const model::Model& model() const;  // this rank's part of its layers
+  const config::DsConfig& config() const;
   Device device() const;   // where this rank computes
   int64_t params() const;  // of the whole model
   int64_t samples_per_micro() const;
   const MeshShape& mesh() const;
   MeshPlace place() const;  // of this rank; those of one place on the data axis are given the same samples
   const EngineNotes& notes() const;
-  double idle_share() const;         // of the pipeline's ranks, expected
-  UpdateBytes update_bytes() const;  // of this rank's offloaded state, in one step
+  double idle_share() const;               // of the pipeline's ranks, expected
+  zero::UpdateBytes update_bytes() const;  // of this rank's offloaded state, in one step
   // What each layer of the whole model costs in one micro-batch; the head is the last. With axes that cut
   // layers or sequences, a rank does its share of it.
-  const std::vector<LayerCost>& layer_costs() const;
-  Simulation timeline() const;  // of one step's schedule, recorded, in units of work
-  int64_t frame_bytes() const;  // activations that a micro-batch in flight keeps on this rank
+  const std::vector<pipeline::LayerCost>& layer_costs() const;
+  pipeline::Simulation timeline() const;  // of one step's schedule, recorded, in units of work
+  int64_t frame_bytes() const;            // activations that a micro-batch in flight keeps on this rank
 
   // A table of this rank's units: parameters, elements with padding, and what it holds of each where.
   std::string describe_units() const;
@@ -196,8 +213,8 @@ class Engine {
   MemoryTable memory_planned() const;  // from a dry run of the allocation code
   MemoryTable memory_live() const;
   MemoryTable memory_peak() const;
-  CommBytes comm_bytes() const;  // sent by this rank since construction
-  std::vector<std::pair<RankGroup, CommBytes>> comm_bytes_by_group() const;
+  comm::CommBytes comm_bytes() const;  // sent by this rank since construction
+  std::vector<std::pair<RankGroup, comm::CommBytes>> comm_bytes_by_group() const;
 
   // One whole parameter in fp32 (the master's values), gathered from its slices; for tests and export.
   // Collective.
@@ -211,4 +228,4 @@ class Engine {
   std::unique_ptr<State> state_;
 };
 
-}  // namespace cleave
+}  // namespace cleave::runtime

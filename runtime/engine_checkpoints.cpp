@@ -9,16 +9,16 @@
 #include "runtime/save_weights.h"
 #include "runtime/state_records.h"
 
-namespace cleave {
+namespace cleave::runtime {
 namespace {
 
-bool holds_weights_alone(const CheckpointReader& reader) {
+bool holds_weights_alone(const checkpoint::CheckpointReader& reader) {
   const auto& tensors = reader.manifest().tensors;
   return std::all_of(tensors.begin(), tensors.end(), [](auto& t) { return t.first.first == "master"; });
 }
 
 // Refuses a checkpoint that lacks a kind of state, before anything is overwritten.
-void require_kinds(const CheckpointReader& reader, const std::vector<std::string>& wanted) {
+void require_kinds(const checkpoint::CheckpointReader& reader, const std::vector<std::string>& wanted) {
   std::set<std::string> stored;
   for (const auto& [name, whole] : reader.manifest().tensors) stored.insert(name.first);
   const bool all =
@@ -35,10 +35,11 @@ void Engine::save_checkpoint(const std::string& dir, const std::string& tag, con
                              const Written& written) {
   State& s = *state_;
   s.rank->optimizer();
-  const std::vector<Record> records = records_to_save(*s.rank, s.streams->compute);
+  const std::vector<checkpoint::Record> records = records_to_save(*s.rank, s.streams->compute);
   const std::string state = to_json(s.at, s.scaler.state(), s.options.seed, client);
   if (s.background) return s.background->begin(dir, tag, records, state, written);
-  const SavedCheckpoint saved = cleave::save_checkpoint(dir, tag, records, state, s.ranks.world());
+  const checkpoint::SavedCheckpoint saved =
+      cleave::checkpoint::save_checkpoint(dir, tag, records, state, s.ranks.world());
   if (written) written(saved);
 }
 
@@ -53,14 +54,14 @@ std::string Engine::load_checkpoint(const std::string& dir, const std::string& t
   bool reset = what == Load::no_optimizer;
   std::vector<std::string> kinds = s.rank->saved->kinds();
   Restored restored;
-  together(s.ranks.world(), Exit::checkpoint, [&] {
-    const CheckpointReader reader(dir, tag);
+  comm::together(s.ranks.world(), Exit::checkpoint, [&] {
+    const checkpoint::CheckpointReader reader(dir, tag);
     restored = from_json(reader.state(), reader.path().string());
     reset = reset || (restored.imported && holds_weights_alone(reader));
     if (reset) kinds.resize(1);  // the weights
     require_kinds(reader, kinds);
-    std::vector<Record> records = records_to_load(*s.rank, s.streams->compute);
-    std::erase_if(records, [&](const Record& r) {
+    std::vector<checkpoint::Record> records = records_to_load(*s.rank, s.streams->compute);
+    std::erase_if(records, [&](const checkpoint::Record& r) {
       return std::find(kinds.begin(), kinds.end(), r.kind) == kinds.end();
     });
     reader.read(records);
@@ -68,24 +69,26 @@ std::string Engine::load_checkpoint(const std::string& dir, const std::string& t
   s.at = restored.at;
   if (reset) s.at.optimizer_begin = s.at.applied;
   if (!restored.imported) s.options.seed = restored.seed;
-  if (s.settings.config.precision == Precision::fp16 && !restored.imported) s.scaler.restore(restored.scaler);
+  if (s.settings.config.precision == config::Precision::fp16 && !restored.imported)
+    s.scaler.restore(restored.scaler);
   s.rank->saved->publish_masters(s.streams->compute);
   s.streams->synchronize();
   return restored.client;
 }
 
-void Engine::load_weights(const std::function<void(const Record&)>& read) {
+void Engine::load_weights(const std::function<void(const checkpoint::Record&)>& read) {
   State& s = *state_;
   const std::string kind = s.rank->saved->kinds().front();
-  together(s.ranks.world(), Exit::checkpoint, [&] {
-    for (const Record& r : records_to_load(*s.rank, s.streams->compute))
+  comm::together(s.ranks.world(), Exit::checkpoint, [&] {
+    for (const checkpoint::Record& r : records_to_load(*s.rank, s.streams->compute))
       if (r.kind == kind) read(r);
   });
   s.rank->saved->publish_masters(s.streams->compute);
   s.streams->synchronize();
 }
 
-void Engine::save_16bit_model(const std::string& dir, const WeightNames& names, int64_t max_file_size) {
+void Engine::save_16bit_model(const std::string& dir, const checkpoint::WeightNames& names,
+                              int64_t max_file_size) {
   State& s = *state_;
   synchronize();
   save_weights(*s.rank, s.ranks.world(), s.streams->compute, s.streams->comm(), dir, names,
@@ -112,4 +115,4 @@ void Engine::set_parameters(const std::function<std::vector<float>(const ParamSp
   synchronize();
 }
 
-}  // namespace cleave
+}  // namespace cleave::runtime

@@ -4,7 +4,7 @@
 #include "device/copy.h"
 #include "runtime/engine_state.h"
 
-namespace cleave {
+namespace cleave::runtime {
 namespace {
 
 // Logits in memory of the host, on every rank when they are gathered: those of this rank and of all that have
@@ -12,7 +12,7 @@ namespace {
 class LogitsOfRanks {
  public:
   // `memory` gets the size that it needs, and outlives this.
-  LogitsOfRanks(const Mesh& mesh, Communicator& sharers, int64_t rows, const Head& head,
+  LogitsOfRanks(const comm::Mesh& mesh, comm::Communicator& sharers, int64_t rows, const model::Head& head,
                 std::vector<float>& memory)
       : mesh_(mesh), sharers_(sharers), classes_(head.classes()) {
     const int64_t tensor = mesh.tensor->size(), columns = head.columns();
@@ -43,8 +43,8 @@ class LogitsOfRanks {
   }
 
  private:
-  const Mesh& mesh_;
-  Communicator& sharers_;
+  const comm::Mesh& mesh_;
+  comm::Communicator& sharers_;
   int64_t classes_;
   Tensor all_, here_, mine_;  // [rank of the sharers, rank of the tensor axis, row, column], and parts of it
 };
@@ -57,7 +57,7 @@ Evaluation Engine::evaluate(const BatchSource& data, int micros, const std::func
   double loss = 0, valid = 0;
   for (int begin = 0; begin < micros; begin += most) {
     if (stop && stop()) return {};
-    ScheduleShape shape = s.pipeline.evaluation.shape;
+    pipeline::ScheduleShape shape = s.pipeline.evaluation.shape;
     shape.micros = std::min(most, micros - begin);
     const Work work{.train = false,
                     .batch =
@@ -81,7 +81,7 @@ Evaluation Engine::evaluate(const BatchSource& data, int micros, const std::func
 
 std::vector<float> Engine::predict(const Batch& batch, std::optional<Range> wanted) {
   State& s = *state_;
-  const Head& head = *s.model.head;
+  const model::Head& head = *s.model.head;
   const int64_t part = s.model.rows_per_sample, sequence = s.settings.mesh.sequence;
   const Range every_row{0, samples_per_micro() * part * sequence};
   const Range result = wanted.value_or(every_row);
@@ -116,8 +116,8 @@ std::vector<float> Engine::extend(const std::vector<TextPart>& parts) {
       order[p].insert(order[p].end(), pass.parts.begin(), pass.parts.end());
     most = std::max(most, order[p].size());
   }
-  const Mesh& mesh = s.ranks.mesh();
-  const Head& head = *s.model.head;
+  const comm::Mesh& mesh = s.ranks.mesh();
+  const model::Head& head = *s.model.head;
   const LogitsOfRanks logits(mesh, *mesh.data, int64_t(most), head, s.text_logits);
   int64_t done = 0;
   for (const PassOfTexts& pass : places[size_t(mesh.data->rank())]) {
@@ -136,7 +136,7 @@ std::vector<float> Engine::extend(const std::vector<TextPart>& parts) {
 }
 
 void Engine::State::run_logits(Work work, const Tensor& logits, Range rows) {
-  ScheduleShape shape = pipeline.evaluation.shape;
+  pipeline::ScheduleShape shape = pipeline.evaluation.shape;
   shape.micros = 1;
   Tensor there;
   Buffer once, &memory_there = work.texts ? text_logits_there : once;
@@ -152,12 +152,12 @@ void Engine::State::run_logits(Work work, const Tensor& logits, Range rows) {
   if (there.defined()) copy(logits, there, streams->compute), streams->compute.synchronize();
 }
 
-void Engine::State::run_forward(const ScheduleShape& shape, const Work& work) {
+void Engine::State::run_forward(const pipeline::ScheduleShape& shape, const Work& work) {
   const int stage = settings.place.pipe;
   Executor(rank->stage, ranks.links(), streams->compute, streams->comm())
-      .run(with_transfers(forward_only(shape, stage), shape, stage), shape, work);
+      .run(pipeline::with_transfers(pipeline::forward_only(shape, stage), shape, stage), shape, work);
   streams->synchronize();
   rank->store.synchronize_disk();
 }
 
-}  // namespace cleave
+}  // namespace cleave::runtime

@@ -8,10 +8,11 @@
 #include "runtime/texts.h"
 #include "runtime/training_state.h"
 
-namespace cleave {
+namespace cleave::runtime {
 
 struct Engine::State {
-  State(const DsConfig& config, const ModelFactory& make, Communicator& world, const EngineOptions& options);
+  State(const config::DsConfig& config, const ModelFactory& make, comm::Communicator& world,
+        const EngineOptions& options);
   // Streams end first: they finish what was enqueued, also when a step was given up.
   ~State() { background.reset(), graphs.reset(), streams.reset(); }
 
@@ -40,7 +41,7 @@ struct Engine::State {
   // Whether the step must be skipped. Error(training) where training cannot go on.
   bool overflowed(const StepResult& result);
   void run_training(const Work& work);  // all micro-batches; gradients are complete behind it
-  void run_forward(const ScheduleShape& shape, const Work& work);
+  void run_forward(const pipeline::ScheduleShape& shape, const Work& work);
   // Of the only micro-batch, `logits` on the last stage: [rows.size(), the head's columns] in host memory.
   void run_logits(Work work, const Tensor& logits, Range rows);
 
@@ -48,15 +49,16 @@ struct Engine::State {
   Settings settings;
   std::unique_ptr<Streams> streams;
   Ranks ranks;
-  Model model;
+  model::Model model;
   PipelineCut pipeline;  // of the whole model
   RankNeeds needs;
   EngineNotes notes;
   Memory memory;
   std::unique_ptr<RankState> rank;
   std::unique_ptr<Graphs> graphs;
-  std::unique_ptr<BackgroundSave> background;  // where checkpoints are written behind the training
-  LossScaler scaler;
+  std::unique_ptr<checkpoint::BackgroundSave>
+      background;  // where checkpoints are written behind the training
+  optim::LossScaler scaler;
   TrainingState at;
   std::optional<Texts> texts;
   // Memory of extend() that is kept from token to token: logits of all ranks on the host, and of a pass on a
@@ -66,4 +68,4 @@ struct Engine::State {
   bool whole = true;  // false: a step that threw has updated some of the state
 };
 
-}  // namespace cleave
+}  // namespace cleave::runtime

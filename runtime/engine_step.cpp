@@ -7,24 +7,24 @@
 #include "optim/clipping.h"
 #include "runtime/engine_state.h"
 
-namespace cleave {
+namespace cleave::runtime {
 
 StepResult Engine::train_batch(const BatchSource& data) {
   State& s = *state_;
-  const DsConfig& c = s.settings.config;
+  const config::DsConfig& c = s.settings.config;
   const Averaging& average = s.settings.average;
   const StepBatches batches(data, int(c.gradient_accumulation_steps));
   std::vector<double> divisors = s.loss_divisors(batches);
-  ShardedOptimizer& optimizer = s.rank->optimizer();
+  zero::ShardedOptimizer& optimizer = s.rank->optimizer();
   const double loss_scale = s.scaler.scale();
   // Exact sums take the loss scale out of every contribution, others out of the sum.
   const double left_scale = c.exact_sums ? 1 : loss_scale;
-  const Rates rates = s.settings.schedule.at(s.at.applied);
-  StepArgs update{.lr = rates.lr,
-                  .momentum = rates.momentum,
-                  .beta2 = rates.beta2,
-                  .grad_scale = average.after * gradient_factor(left_scale, 0, 0),
-                  .step = s.at.applied - s.at.optimizer_begin + 1};
+  const optim::Rates rates = s.settings.schedule.at(s.at.applied);
+  optim::StepArgs update{.lr = rates.lr,
+                         .momentum = rates.momentum,
+                         .beta2 = rates.beta2,
+                         .grad_scale = average.after * optim::gradient_factor(left_scale, 0, 0),
+                         .step = s.at.applied - s.at.optimizer_begin + 1};
   optimizer.begin_step(s.settings.norm_first ? std::nullopt : std::optional(update), s.rank->summed_late,
                        s.streams->compute);
   s.rank->store.begin_step(left_scale / loss_scale, &optimizer);
@@ -45,7 +45,8 @@ StepResult Engine::train_batch(const BatchSource& data) {
   } else {
     const TraceSpan seen(s.options.trace, s.streams->compute, "step", "update");
     ++s.at.applied;
-    update.grad_scale = average.after * gradient_factor(left_scale, result.grad_norm, c.gradient_clipping);
+    update.grad_scale =
+        average.after * optim::gradient_factor(left_scale, result.grad_norm, c.gradient_clipping);
     optimizer.finish_step(update);
     if (!s.settings.update_runs_on) s.streams->synchronize();
   }
@@ -76,7 +77,7 @@ Work Engine::State::micro_batches(const StepBatches& batches, double loss_scale,
               [this, &batches, &divisors](int micro) {
                 Batch batch = batches.next(micro);
                 batch.position.seed = options.seed, batch.position.step = at.step;
-                if (settings.loss_average == LossAverage::micro_batches)
+                if (settings.loss_average == config::LossAverage::micro_batches)
                   divisors[size_t(micro)] = double(std::max<int64_t>(1, batch.valid_targets));
                 return batch;
               },
@@ -133,16 +134,17 @@ double Engine::State::mean_loss(const std::vector<double>& divisors) {
 
 // The norm is already summed over the ranks, so every rank answers alike.
 bool Engine::State::overflowed(const StepResult& result) {
-  const DsConfig& c = settings.config;
+  const config::DsConfig& c = settings.config;
   const bool finite = std::isfinite(result.grad_norm);
-  if (c.precision == Precision::fp16) {
-    require(scaler.update(!finite) == LossScaler::Update::ok, Exit::training,
+  if (c.precision == config::Precision::fp16) {
+    require(scaler.update(!finite) == optim::LossScaler::Update::ok, Exit::training,
             "step {}: the gradients overflow in fp16 and the loss scale is at its minimum of {}; lower the "
             "learning rate, or use bf16",
             result.step, scaler.scale());
     return !finite;
   }
-  const bool may_skip = c.precision == Precision::bf16 && c.check_grad_overflow && std::isfinite(result.loss);
+  const bool may_skip =
+      c.precision == config::Precision::bf16 && c.check_grad_overflow && std::isfinite(result.loss);
   require(finite || may_skip, Exit::training,
           "step {}: the loss is {} and the gradient norm {}; the run diverged: lower the learning rate, warm "
           "it up or clip gradients harder",
@@ -150,4 +152,4 @@ bool Engine::State::overflowed(const StepResult& result) {
   return !finite;
 }
 
-}  // namespace cleave
+}  // namespace cleave::runtime

@@ -10,10 +10,10 @@
 #include "pipeline/schedule.h"
 #include "runtime/stage.h"
 
-namespace cleave {
+namespace cleave::runtime {
 
 struct PipeLinks {
-  Communicator &activations, &gradients;  // over the pipe
+  comm::Communicator &activations, &gradients;  // over the pipe
 };
 
 struct Work {
@@ -36,14 +36,14 @@ class Executor {
       : stage_(stage), links_(links), compute_(compute), comm_(comm), trace_(trace), graphs_(graphs) {}
 
   // `list` is this rank's of a schedule that simulate() proves, made by with_transfers().
-  void run(const InstructionList& list, const ScheduleShape& shape, const Work& work);
+  void run(const pipeline::InstructionList& list, const pipeline::ScheduleShape& shape, const Work& work);
 
  private:
   void load(int micro, const Work& work);  // the next micro-batch, before its first forward here
   void forward(const Turn& turn, const Work& work);
   void backward(const Turn& turn, const Work& work);
   // Work of a turn on the device alone; turns of one kind enqueue the same kernels.
-  void pass(Op op, const Turn& turn, const std::function<void()>& work);
+  void pass(pipeline::Op op, const Turn& turn, const std::function<void()>& work);
 
   Stage& stage_;
   PipeLinks links_;
@@ -54,4 +54,4 @@ class Executor {
   Event gradient_sent_;
 };
 
-}  // namespace cleave
+}  // namespace cleave::runtime

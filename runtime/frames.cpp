@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace cleave {
+namespace cleave::runtime {
 
 void Frames::start(Frame& f, int chunk, int64_t rows) {
   f.chunk = chunk, f.rows = rows;
@@ -14,7 +14,7 @@ void Frames::start(Frame& f, int chunk, int64_t rows) {
   f.saved.assign(layers, {}), f.for_weight.assign(layers, {});
   f.gradients.assign(layers + 1, {});
   f.inputs.assign(layers + 1, {});
-  const TensorSpec in = layers_.boundary(chunk, 0, rows);
+  const model::TensorSpec in = layers_.boundary(chunk, 0, rows);
   f.inputs[0] = f.keep.take(in.dtype, in.shape);
 }
 
@@ -91,4 +91,4 @@ Arena& Frames::until_backward(Frame& f) {
   return f.until_weight_;
 }
 
-}  // namespace cleave
+}  // namespace cleave::runtime

@@ -7,15 +7,15 @@
 #include "device/memory.h"
 #include "runtime/stage_layers.h"
 
-namespace cleave {
+namespace cleave::runtime {
 
 // Of one micro-batch in one chunk.
 struct Frame {
   int micro = -1, chunk = -1;
-  int64_t rows = 0;                      // of texts that grow; 0: whole samples
-  std::vector<Tensor> inputs;            // of every layer of the chunk, then its output
-  std::vector<Tensor> gradients;         // of the same, when the backward is split
-  std::vector<Saved> saved, for_weight;  // by layer
+  int64_t rows = 0;                             // of texts that grow; 0: whole samples
+  std::vector<Tensor> inputs;                   // of every layer of the chunk, then its output
+  std::vector<Tensor> gradients;                // of the same, when the backward is split
+  std::vector<model::Saved> saved, for_weight;  // by layer
   Arena keep;
   Arena home;                       // of inputs of groups of layers that are away: all but the chunk's own
   std::vector<Tensor> inputs_home;  // of every group
@@ -74,4 +74,4 @@ class Frames {
   Arena group_;
 };
 
-}  // namespace cleave
+}  // namespace cleave::runtime

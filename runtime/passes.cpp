@@ -2,7 +2,7 @@
 
 #include <map>
 
-namespace cleave {
+namespace cleave::runtime {
 namespace {
 
 // A unit's gradients must be complete at one point of the step that is known: the end of one kind of pass.
@@ -23,8 +23,8 @@ class Writers {
 
 }  // namespace
 
-Passes::Passes(const StageLayers& layers, ParameterStore& store,
-               const std::function<Sharding(const UnitSpec&)>& sharding_of) {
+Passes::Passes(const StageLayers& layers, zero::ParameterStore& store,
+               const std::function<zero::Sharding(const UnitSpec&)>& sharding_of) {
   const StageShape& shape = layers.shape();
   std::map<std::string, int> known;
   Writers writers;
@@ -40,7 +40,7 @@ Passes::Passes(const StageLayers& layers, ParameterStore& store,
     }
     return out;
   };
-  using Visits = std::vector<Visit>;
+  using Visits = std::vector<zero::Visit>;
   struct Units {
     Visits forward, weight;
     std::vector<int> head;
@@ -83,4 +83,4 @@ Passes::Passes(const StageLayers& layers, ParameterStore& store,
   }
 }
 
-}  // namespace cleave
+}  // namespace cleave::runtime

@@ -5,14 +5,14 @@
 #include "runtime/stage_layers.h"
 #include "zero/parameter_store.h"
 
-namespace cleave {
+namespace cleave::runtime {
 
 class Passes {
  public:
   // Adds the local layers' units to the store, with sharding_of(unit), and every pass. Error(usage) where
   // layers share a unit that they use differently.
-  Passes(const StageLayers& layers, ParameterStore& store,
-         const std::function<Sharding(const UnitSpec&)>& sharding_of);
+  Passes(const StageLayers& layers, zero::ParameterStore& store,
+         const std::function<zero::Sharding(const UnitSpec&)>& sharding_of);
 
   struct OfChunk {
     int forward = 0;  // all layers
@@ -28,4 +28,4 @@ class Passes {
   int evaluation_ = 0;
 };
 
-}  // namespace cleave
+}  // namespace cleave::runtime

@@ -5,7 +5,7 @@
 
 #include "pipeline/schedule_file.h"
 
-namespace cleave {
+namespace cleave::runtime {
 namespace {
 
 double params_of(const std::vector<UnitSpec>& units) {
@@ -16,22 +16,22 @@ double params_of(const std::vector<UnitSpec>& units) {
 }
 
 // Bytes that one forward and backward reads or writes: parameters, input and output, three times each.
-LayerCost cost_of(std::string name, const std::vector<UnitSpec>& units, double flops, double boundary_numel,
-                  DType dtype) {
+pipeline::LayerCost cost_of(std::string name, const std::vector<UnitSpec>& units, double flops,
+                            double boundary_numel, DType dtype) {
   const double params = params_of(units);
   return {std::move(name), int64_t(params), flops, 3 * double(size_of(dtype)) * (params + boundary_numel)};
 }
 
 struct Costs {
-  std::vector<LayerCost> layers;
-  LayerCost head;
+  std::vector<pipeline::LayerCost> layers;
+  pipeline::LayerCost head;
 };
 
-Costs costs_of(const Model& model, int64_t samples) {
+Costs costs_of(const model::Model& model, int64_t samples) {
   Costs costs;
-  TensorSpec in = model.input(samples);
+  model::TensorSpec in = model.input(samples);
   for (const auto& layer : model.layers) {
-    const TensorSpec out = layer->output(in);
+    const model::TensorSpec out = layer->output(in);
     const auto units = layer->units();
     costs.layers.push_back(cost_of(model.layer_name(int(costs.layers.size())), units, layer->flops(in),
                                    double(in.shape.numel() + out.shape.numel()), model.dtype));
@@ -46,10 +46,10 @@ Costs costs_of(const Model& model, int64_t samples) {
   return costs;
 }
 
-Schedule schedule_of(const PipelineConfig& c, const ScheduleShape& shape) {
-  if (shape.stages == 1) return make_schedule("1f1b", shape);
-  if (!c.schedule.ends_with(".json")) return make_schedule(c.schedule, shape);
-  Schedule s = read_schedule(c.schedule);
+pipeline::Schedule schedule_of(const config::PipelineConfig& c, const pipeline::ScheduleShape& shape) {
+  if (shape.stages == 1) return pipeline::make_schedule("1f1b", shape);
+  if (!c.schedule.ends_with(".json")) return pipeline::make_schedule(c.schedule, shape);
+  pipeline::Schedule s = pipeline::read_schedule(c.schedule);
   require(
       s.shape == shape, Exit::usage,
       "{} is a schedule for {} stages, {} micro-batches and {} virtual stages; this job has {}, {} and {}",
@@ -57,14 +57,15 @@ Schedule schedule_of(const PipelineConfig& c, const ScheduleShape& shape) {
   return s;
 }
 
-bool splits(const InstructionList& list) {
+bool splits(const pipeline::InstructionList& list) {
   return std::any_of(list.begin(), list.end(),
-                     [](const Instruction& i) { return i.op == Op::backward_weight; });
+                     [](const pipeline::Instruction& i) { return i.op == pipeline::Op::backward_weight; });
 }
 
-StageShape stage_of(const PipelineCut& cut, const Simulation& train, const Simulation& evaluation,
-                    const Recompute& recompute, bool trains, int rank) {
-  const ScheduleShape& s = cut.schedule.shape;
+StageShape stage_of(const PipelineCut& cut, const pipeline::Simulation& train,
+                    const pipeline::Simulation& evaluation, const Recompute& recompute, bool trains,
+                    int rank) {
+  const pipeline::ScheduleShape& s = cut.schedule.shape;
   StageShape stage{
       .trains = trains,
       .chunks = {},
@@ -80,7 +81,7 @@ StageShape stage_of(const PipelineCut& cut, const Simulation& train, const Simul
   return stage;
 }
 
-void find_holders(PipelineCut& cut, const Model& model) {
+void find_holders(PipelineCut& cut, const model::Model& model) {
   for (const UnitSpec& u : model.units()) cut.units.push_back(u.name);
   cut.holders.resize(cut.units.size());
   for (int r = 0; r < int(cut.stages.size()); ++r) {
@@ -98,7 +99,7 @@ void find_holders(PipelineCut& cut, const Model& model) {
 
 }  // namespace
 
-MeshShape mesh_shape(const DsConfig& config, int world) {
+MeshShape mesh_shape(const config::DsConfig& config, int world) {
   const int pipe = config.pipeline.stages, tensor = config.tensor_parallel.size(),
             sequence = config.sequence_ranks();
   const MeshCut cut = cut_world(world, pipe, tensor, sequence);
@@ -121,25 +122,25 @@ int PipelineCut::index_of(const std::string& unit) const {
   return int(at - units.begin());
 }
 
-PipelineCut cut_pipeline(const DsConfig& config, const Model& model, bool trains) {
-  const PipelineConfig& c = config.pipeline;
-  const ScheduleShape shape{c.stages, int(config.gradient_accumulation_steps), c.virtual_stages};
+PipelineCut cut_pipeline(const config::DsConfig& config, const model::Model& model, bool trains) {
+  const config::PipelineConfig& c = config.pipeline;
+  const pipeline::ScheduleShape shape{c.stages, int(config.gradient_accumulation_steps), c.virtual_stages};
   const Costs costs = costs_of(model, config.train_micro_batch_size_per_gpu);
   PipelineCut cut;
   cut.schedule = schedule_of(c, shape);
   // Evaluation fills the pipe as far as one list of this length can.
-  cut.evaluation =
-      make_schedule("forward_only", {shape.stages, std::max(shape.micros, 4 * shape.stages), shape.chunks});
-  cut.pieces = partition_layers(costs.layers, costs.head, shape.pieces(), c.partition_method);
-  SimulateOptions times;
-  times.work = cut.work = work_of_pieces(costs.layers, costs.head, cut.pieces);
-  times.splits = cut.splits = split_shares(costs.layers, costs.head, cut.pieces);
-  const Simulation train = simulate(cut.schedule, times);
-  const Simulation evaluation = simulate(cut.evaluation, {.training = false});
+  cut.evaluation = pipeline::make_schedule(
+      "forward_only", {shape.stages, std::max(shape.micros, 4 * shape.stages), shape.chunks});
+  cut.pieces = pipeline::partition_layers(costs.layers, costs.head, shape.pieces(), c.partition_method);
+  pipeline::SimulateOptions times;
+  times.work = cut.work = pipeline::work_of_pieces(costs.layers, costs.head, cut.pieces);
+  times.splits = cut.splits = pipeline::split_shares(costs.layers, costs.head, cut.pieces);
+  const pipeline::Simulation train = pipeline::simulate(cut.schedule, times);
+  const pipeline::Simulation evaluation = pipeline::simulate(cut.evaluation, {.training = false});
   CHECK(train.fault.empty() && evaluation.fault.empty(), "the schedule {}: {}{}", c.schedule, train.fault,
         evaluation.fault);
   Recompute recompute = recompute_of(config.checkpointing, int(model.layers.size()));
-  const TensorParallelConfig& tensor = config.tensor_parallel;
+  const config::TensorParallelConfig& tensor = config.tensor_parallel;
   recompute.partition = recompute.partition && tensor.size() > 1 && !tensor.sequence_parallel;
   for (int r = 0; r < shape.stages; ++r)
     cut.stages.push_back(stage_of(cut, train, evaluation, recompute, trains, r));
@@ -147,9 +148,9 @@ PipelineCut cut_pipeline(const DsConfig& config, const Model& model, bool trains
   cut.layers = costs.layers, cut.layers.push_back(costs.head);
   if (shape.stages > 1) {
     cut.idle_share = train.idle_share();
-    cut.line = format_pipeline(c.schedule, shape, costs.layers, costs.head, cut.pieces, train);
+    cut.line = pipeline::format_pipeline(c.schedule, shape, costs.layers, costs.head, cut.pieces, train);
   }
   return cut;
 }
 
-}  // namespace cleave
+}  // namespace cleave::runtime

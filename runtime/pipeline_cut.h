@@ -2,26 +2,26 @@
 // alike on every rank before anything is allocated.
 #pragma once
 #include "comm/mesh.h"
-#include "config_schema/ds_config.h"
+#include "config/ds_config.h"
 #include "pipeline/partition.h"
 #include "runtime/stage.h"
 
-namespace cleave {
+namespace cleave::runtime {
 
 // The mesh of a job of `world` ranks. Error(usage) with the numbers that work when they do not divide.
-MeshShape mesh_shape(const DsConfig& config, int world);
+MeshShape mesh_shape(const config::DsConfig& config, int world);
 
 struct PipelineCut {
-  Schedule schedule, evaluation;          // evaluation: of at most evaluation.shape.micros micro-batches
-  std::vector<Range> pieces;              // layers of each
-  std::vector<StageShape> stages;         // by rank of the pipe
-  std::vector<std::string> units;         // of the whole model, in the order of their first use
-  std::vector<std::vector<int>> holders;  // of each unit: ranks of the pipe, ascending
-  std::vector<LayerCost> layers;          // of the whole model, for one micro-batch; the head is the last
-  std::vector<double> work;               // of each piece, relative
-  std::vector<double> splits;             // of each piece: SimulateOptions::splits
-  double idle_share = 0;                  // of the ranks' time in a step, expected
-  std::string line;                       // for people; empty with one stage
+  pipeline::Schedule schedule, evaluation;  // evaluation: of at most evaluation.shape.micros micro-batches
+  std::vector<Range> pieces;                // layers of each
+  std::vector<StageShape> stages;           // by rank of the pipe
+  std::vector<std::string> units;           // of the whole model, in the order of their first use
+  std::vector<std::vector<int>> holders;    // of each unit: ranks of the pipe, ascending
+  std::vector<pipeline::LayerCost> layers;  // of the whole model, for one micro-batch; the head is the last
+  std::vector<double> work;                 // of each piece, relative
+  std::vector<double> splits;               // of each piece: SimulateOptions::splits
+  double idle_share = 0;                    // of the ranks' time in a step, expected
+  std::string line;                         // for people; empty with one stage
 
   int index_of(const std::string& unit) const;
   // The rank that speaks for a unit that several hold: in the norm and in checkpoints.
@@ -32,6 +32,6 @@ struct PipelineCut {
 
 // `model` has whole layers. Error(usage) when it cannot be cut as the configuration says, or the schedule
 // does not run. trains false: stages have what forwards need.
-PipelineCut cut_pipeline(const DsConfig& config, const Model& model, bool trains = true);
+PipelineCut cut_pipeline(const config::DsConfig& config, const model::Model& model, bool trains = true);
 
-}  // namespace cleave
+}  // namespace cleave::runtime

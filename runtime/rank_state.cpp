@@ -6,7 +6,7 @@
 #include "device/copy.h"
 #include "runtime/state_records.h"
 
-namespace cleave {
+namespace cleave::runtime {
 namespace {
 
 Stream::Mode mode_of(bool dry, Stream::Mode otherwise) { return dry ? Stream::Mode::dry : otherwise; }
@@ -66,20 +66,20 @@ StageShape stage_shape(const Settings& s, const PipelineCut& pipeline) {
 
 }  // namespace
 
-RankState::RankState(const Settings& s, const Model& model, const PipelineCut& pipeline, const Ranks& ranks,
-                     Streams& streams, Memory& memory)
+RankState::RankState(const Settings& s, const model::Model& model, const PipelineCut& pipeline,
+                     const Ranks& ranks, Streams& streams, Memory& memory)
     : spaces(memory, streams),
       store(memory, store_options(s, model), streams.compute, streams.comm()),
       stage(model, stage_shape(s, pipeline), store, s.config.train_micro_batch_size_per_gpu,
             ranks.axes().tensor, ShardingRule(s, ranks)) {
   if (s.trains) {
-    auto owned = std::make_unique<ShardedOptimizer>(memory, store, make_optimizer(s.config.optimizer),
-                                                    s.state_home, *ranks.mesh().tensor);
+    auto owned = std::make_unique<zero::ShardedOptimizer>(
+        memory, store, optim::make_optimizer(s.config.optimizer), s.state_home, *ranks.mesh().tensor);
     trained = owned.get(), saved = std::move(owned);
   } else {
     std::vector<int> units(size_t(store.units()));
     std::iota(units.begin(), units.end(), 0);
-    saved = std::make_unique<WeightLoader>(memory, store, std::move(units));
+    saved = std::make_unique<zero::WeightLoader>(memory, store, std::move(units));
   }
   store.commit();
   stage.allocate(memory, streams.compute);
@@ -97,14 +97,14 @@ RankState::RankState(const Settings& s, const Model& model, const PipelineCut& p
   summed_late = ranks.units_summed_late(store);
   if (trained && s.config.checkpoint.behind()) {
     int64_t numel = 0;
-    for (const Record& r : records_to_save(*this, streams.compute)) numel += r.elements.numel();
+    for (const checkpoint::Record& r : records_to_save(*this, streams.compute)) numel += r.elements.numel();
     copy = memory.allocate(s.device.is_cuda() ? MemoryKind::pinned : MemoryKind::host, Category::checkpoint,
                            DType::fp32, {numel}, "the copy of the state that is being saved");
   }
   if (s.device.is_cuda() && !memory.dry()) loan = BufferLoan(ranks.data_groups(), store.device_buffers());
 }
 
-ShardedOptimizer& RankState::optimizer() const {
+zero::ShardedOptimizer& RankState::optimizer() const {
   CHECK(trained, "an engine made for inference neither trains nor saves");
   return *trained;
 }
@@ -124,11 +124,12 @@ void RankState::show_in(Trace& trace, Stream& compute) {
   if (trained) trained->show_in(trace, compute);
 }
 
-RankNeeds needs_of(const Settings& s, const Model& model, const PipelineCut& pipeline, const Ranks& ranks) {
+RankNeeds needs_of(const Settings& s, const model::Model& model, const PipelineCut& pipeline,
+                   const Ranks& ranks) {
   Memory memory({}, Memory::Mode::dry, s.device);
   Streams streams(s, Stream::Mode::dry, true);
   const RankState state(s, model, pipeline, ranks, streams, memory);
-  return {memory.peak(), state.trained ? state.trained->update_bytes() : UpdateBytes{}};
+  return {memory.peak(), state.trained ? state.trained->update_bytes() : zero::UpdateBytes{}};
 }
 
-}  // namespace cleave
+}  // namespace cleave::runtime

@@ -8,7 +8,7 @@
 #include "zero/sharded_optimizer.h"
 #include "zero/weight_loader.h"
 
-namespace cleave {
+namespace cleave::runtime {
 
 // A rank's streams. One that no option asks for exists, and costs nothing while nothing is given to it.
 struct Streams {
@@ -35,10 +35,10 @@ struct Workspaces {
 class BufferLoan {
  public:
   BufferLoan() = default;
-  BufferLoan(std::vector<Communicator*> groups, const std::vector<Tensor>& buffers)
+  BufferLoan(std::vector<comm::Communicator*> groups, const std::vector<Tensor>& buffers)
       : groups_(std::move(groups)) {
-    for (Communicator* group : groups_)
-      if (TransportAccess* own = group->transport()) own->lend(buffers);
+    for (comm::Communicator* group : groups_)
+      if (comm::TransportAccess* own = group->transport()) own->lend(buffers);
   }
   BufferLoan(const BufferLoan&) = delete;
   BufferLoan& operator=(BufferLoan&& other) noexcept {
@@ -46,22 +46,22 @@ class BufferLoan {
     return *this;
   }
   ~BufferLoan() {
-    for (Communicator* group : groups_)
-      if (TransportAccess* own = group->transport()) own->take_back();
+    for (comm::Communicator* group : groups_)
+      if (comm::TransportAccess* own = group->transport()) own->take_back();
   }
 
  private:
-  std::vector<Communicator*> groups_;
+  std::vector<comm::Communicator*> groups_;
 };
 
 struct RankState {
   // Everything given outlives this, but the streams end first: they finish what was enqueued, also when a
   // step was given up. Error(memory) where there is too little.
-  RankState(const Settings& settings, const Model& model, const PipelineCut& pipeline, const Ranks& ranks,
-            Streams& streams, Memory& memory);
+  RankState(const Settings& settings, const model::Model& model, const PipelineCut& pipeline,
+            const Ranks& ranks, Streams& streams, Memory& memory);
 
   // Only where something is trained.
-  ShardedOptimizer& optimizer() const;
+  zero::ShardedOptimizer& optimizer() const;
   // Whether this rank speaks for a unit that several stages hold: in the norm and in checkpoints.
   bool speaks_for(int unit) const { return speaks[size_t(unit)]; }
   // By unit, of the gradients as they are: the sum over its slices on all ranks. Not a number where exact
@@ -71,24 +71,24 @@ struct RankState {
 
   // In the order in which they are made.
   Workspaces spaces;
-  ParameterStore store;
+  zero::ParameterStore store;
   Stage stage;
-  std::unique_ptr<SavedState> saved;
-  ShardedOptimizer* trained = nullptr;  // which is `saved`; none: nothing is trained
-  Buffer squares, losses;               // of units; of micro-batches
-  Buffer copy;                          // of what this rank saves, where that is written behind the training
-  std::vector<bool> speaks;             // by unit
-  std::vector<bool> summed_late;        // by unit: Ranks::units_summed_late
+  std::unique_ptr<zero::SavedState> saved;
+  zero::ShardedOptimizer* trained = nullptr;  // which is `saved`; none: nothing is trained
+  Buffer squares, losses;                     // of units; of micro-batches
+  Buffer copy;                    // of what this rank saves, where that is written behind the training
+  std::vector<bool> speaks;       // by unit
+  std::vector<bool> summed_late;  // by unit: Ranks::units_summed_late
   BufferLoan loan;
 };
 
 // What a rank will allocate, and what of it an update of state off the device moves.
 struct RankNeeds {
   MemoryTable memory;
-  UpdateBytes update;
+  zero::UpdateBytes update;
 };
 // From a dry run of the code that allocates.
-RankNeeds needs_of(const Settings& settings, const Model& model, const PipelineCut& pipeline,
+RankNeeds needs_of(const Settings& settings, const model::Model& model, const PipelineCut& pipeline,
                    const Ranks& ranks);
 
-}  // namespace cleave
+}  // namespace cleave::runtime

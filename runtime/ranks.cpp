@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace cleave {
+namespace cleave::runtime {
 namespace {
 
 using Purpose = RankGroup::Purpose;
@@ -11,13 +11,14 @@ RankGroup tied_by(const std::string& unit) { return {Axis::pipe, Purpose::tied, 
 
 }  // namespace
 
-Ranks::Ranks(Communicator& world, const Settings& s, Stream& rows)
+Ranks::Ranks(comm::Communicator& world, const Settings& s, Stream& rows)
     : world_(world),
       mesh_(world, s.mesh),
-      axes_(TensorAxis(*mesh_.tensor, s.config.tensor_parallel.sequence_parallel,
-                       {s.rows_overlap ? &rows : nullptr, s.config.tensor_parallel.piece_rows()}),
-            SequenceAxis(*mesh_.sequence)),
-      self_(self_communicator()),
+      axes_(tensor_parallel::TensorAxis(
+                *mesh_.tensor, s.config.tensor_parallel.sequence_parallel,
+                {s.rows_overlap ? &rows : nullptr, s.config.tensor_parallel.piece_rows()}),
+            sequence_parallel::SequenceAxis(*mesh_.sequence)),
+      self_(comm::self_communicator()),
       activations_(mesh_.pipe->duplicate(name_of({Axis::pipe, Purpose::activations}))),
       gradients_(mesh_.pipe->duplicate(name_of({Axis::pipe, Purpose::gradients}))) {
   if (const int n = s.near_ranks; n > 0) {
@@ -42,23 +43,23 @@ void Ranks::tie(const PipelineCut& cut) {
     const bool mine = before < int(holders.size()) && holders[size_t(before)] == stage;
     // A stage that does not hold the unit takes part in the split, and stays alone.
     auto group =
-        mesh_.pipe->split(mine ? Communicator::Subgroup{mesh_.shape.pipe, before, int(holders.size())}
-                               : Communicator::Subgroup{stage, 0, 1},
+        mesh_.pipe->split(mine ? comm::Communicator::Subgroup{mesh_.shape.pipe, before, int(holders.size())}
+                               : comm::Communicator::Subgroup{stage, 0, 1},
                           name_of(tied_by(cut.units[u])));
     if (mine) tied_.emplace_back(cut.units[u], std::move(group));
   }
 }
 
-std::vector<Communicator*> Ranks::data_groups() const {
-  std::vector<Communicator*> out = {mesh_.data};
-  for (Communicator* part : {near_.get(), across_.get()})
+std::vector<comm::Communicator*> Ranks::data_groups() const {
+  std::vector<comm::Communicator*> out = {mesh_.data};
+  for (comm::Communicator* part : {near_.get(), across_.get()})
     if (part) out.push_back(part);
   return out;
 }
 
 std::vector<Ranks::Group> Ranks::groups() const {
   std::vector<Group> out;
-  auto add = [&](RankGroup what, const Communicator* ranks) {
+  auto add = [&](RankGroup what, const comm::Communicator* ranks) {
     const bool known = std::any_of(out.begin(), out.end(), [&](const Group& g) { return g.ranks == ranks; });
     if (ranks && !known && ranks->size() > 1) out.push_back({std::move(what), ranks});
   };
@@ -72,7 +73,7 @@ std::vector<Ranks::Group> Ranks::groups() const {
   return out;
 }
 
-void Ranks::agree(Communicator& group, const std::function<void()>& check,
+void Ranks::agree(comm::Communicator& group, const std::function<void()>& check,
                   const std::function<std::string(int rank)>& where) {
   std::string refusal;
   std::vector<int32_t> answers(size_t(2 * group.size()), 0);  // of each rank: bytes of its refusal, exit code
@@ -110,7 +111,7 @@ void Ranks::all_gather_on_host(Tensor full, Tensor shard, std::string_view what)
   world_.all_gather(full, shard, on_host_, {.what = what});
 }
 
-void Ranks::sum_shared_gradients(ParameterStore& store, Stream& stream) {
+void Ranks::sum_shared_gradients(zero::ParameterStore& store, Stream& stream) {
   for (const auto& [name, group] : tied_)
     for (int u = 0; u < store.units(); ++u)
       if (store.layout(u).name() == name && !store.layout(u).frozen())
@@ -120,10 +121,10 @@ void Ranks::sum_shared_gradients(ParameterStore& store, Stream& stream) {
       mesh_.tensor->all_reduce(store.gradient_slice(u).slice(r), stream, {.what = store.layout(u).name()});
 }
 
-std::vector<bool> Ranks::units_summed_late(const ParameterStore& store) const {
+std::vector<bool> Ranks::units_summed_late(const zero::ParameterStore& store) const {
   std::vector<bool> late;
   for (int u = 0; u < store.units(); ++u) {
-    const FlatLayout& layout = store.layout(u);
+    const zero::FlatLayout& layout = store.layout(u);
     late.push_back(axes_.tensor.size() > 1 &&
                    !layout.summed({0, layout.numel()}, axes_.tensor.cuts_rows()).empty());
     for (const auto& [name, group] : tied_) late.back() = late.back() || name == layout.name();
@@ -138,7 +139,7 @@ double Ranks::sum(double value, std::string_view what, Stream& stream) {
 }
 
 double Ranks::sum_in_order(std::vector<double> parts, std::string_view what, Stream& stream) {
-  for (Communicator* ranks : {mesh_.tensor, mesh_.pipe})
+  for (comm::Communicator* ranks : {mesh_.tensor, mesh_.pipe})
     ranks->all_reduce(Tensor(parts.data(), DType::fp64, {int64_t(parts.size())}, MemoryKind::host), stream,
                       {.what = what});
   stream.synchronize();
@@ -147,4 +148,4 @@ double Ranks::sum_in_order(std::vector<double> parts, std::string_view what, Str
   return sum;
 }
 
-}  // namespace cleave
+}  // namespace cleave::runtime

@@ -9,37 +9,37 @@
 #include "runtime/pipeline_cut.h"
 #include "runtime/settings.h"
 
-namespace cleave {
+namespace cleave::runtime {
 
 class Ranks {
  public:
   // Collective. `rows` is the stream of the tensor axis' movements, where they have one. World and stream
   // outlive this.
-  Ranks(Communicator& world, const Settings& settings, Stream& rows);
+  Ranks(comm::Communicator& world, const Settings& settings, Stream& rows);
   // Collective: makes the groups of stages that share a unit. Before any of them is used.
   void tie(const PipelineCut& cut);
 
-  Communicator& world() { return world_; }
-  Communicator& self() const { return *self_; }
-  const Mesh& mesh() const { return mesh_; }
-  const Axes& axes() const { return axes_; }
+  comm::Communicator& world() { return world_; }
+  comm::Communicator& self() const { return *self_; }
+  const comm::Mesh& mesh() const { return mesh_; }
+  const model::Axes& axes() const { return axes_; }
   bool cuts_layers() const { return axes_.tensor.size() * axes_.sequence.size() > 1; }  // or their sequences
   PipeLinks links() const { return {*activations_, *gradients_}; }
   // Of the data axis, where near ranks gather parameters among themselves; else empty.
-  NearGroups near() const { return {near_.get(), across_.get()}; }
+  zero::NearGroups near() const { return {near_.get(), across_.get()}; }
   // Those that shards travel in: the data axis and its parts.
-  std::vector<Communicator*> data_groups() const;
+  std::vector<comm::Communicator*> data_groups() const;
 
   // All groups of more than one rank that this one talks in, each once.
   struct Group {
     RankGroup what;
-    const Communicator* ranks;
+    const comm::Communicator* ranks;
   };
   std::vector<Group> groups() const;
 
   // Collective over `group`: runs the check on every rank and throws the first one's Error on all; `where`
   // names that rank.
-  void agree(Communicator& group, const std::function<void()>& check,
+  void agree(comm::Communicator& group, const std::function<void()>& check,
              const std::function<std::string(int rank)>& where);
   // The same over the world: "found by rank 3: ".
   void agree(const std::function<void()>& check);
@@ -49,9 +49,9 @@ class Ranks {
 
   // After the last micro-batch, on `stream`: adds up the gradients of each unit that several stages hold over
   // those stages, and the partial gradients of whole parameters over the tensor axis.
-  void sum_shared_gradients(ParameterStore& store, Stream& stream);
+  void sum_shared_gradients(zero::ParameterStore& store, Stream& stream);
   std::vector<bool> units_summed_late(
-      const ParameterStore& store) const;  // by unit: whether that changes them
+      const zero::ParameterStore& store) const;  // by unit: whether that changes them
   // The sum over all ranks; `value` is on the host, and so is the result.
   double sum(double value, std::string_view what, Stream& stream);
   // Partial sums that are 0 on all ranks of the pipe and tensor axes but one (or not a number where one of
@@ -59,13 +59,14 @@ class Ranks {
   double sum_in_order(std::vector<double> parts, std::string_view what, Stream& stream);
 
  private:
-  Communicator& world_;
-  const Mesh mesh_;
-  const Axes axes_;
-  const std::unique_ptr<Communicator> self_, activations_, gradients_;
-  std::unique_ptr<Communicator> near_, across_;
-  std::vector<std::pair<std::string, std::unique_ptr<Communicator>>> tied_;  // units that this rank shares
-  Stream on_host_;                                                           // inline
+  comm::Communicator& world_;
+  const comm::Mesh mesh_;
+  const model::Axes axes_;
+  const std::unique_ptr<comm::Communicator> self_, activations_, gradients_;
+  std::unique_ptr<comm::Communicator> near_, across_;
+  std::vector<std::pair<std::string, std::unique_ptr<comm::Communicator>>>
+      tied_;        // units that this rank shares
+  Stream on_host_;  // inline
 };
 
-}  // namespace cleave
+}  // namespace cleave::runtime

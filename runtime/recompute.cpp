@@ -4,9 +4,9 @@
 
 #include "core/range.h"
 
-namespace cleave {
+namespace cleave::runtime {
 
-Recompute recompute_of(const CheckpointingConfig& c, int layers) {
+Recompute recompute_of(const config::CheckpointingConfig& c, int layers) {
   const int64_t by_number = c.number > 0 ? ceil_div(int64_t(layers), c.number) : 0;
   const int64_t interval = c.interval > 0 ? c.interval : by_number;
   return {.interval = interval,
@@ -29,4 +29,4 @@ std::vector<Stop> backward_stops(int layers, const Recompute& recompute, bool he
   return stops;
 }
 
-}  // namespace cleave
+}  // namespace cleave::runtime

@@ -4,9 +4,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "config_schema/ds_config.h"
+#include "config/ds_config.h"
 
-namespace cleave {
+namespace cleave::runtime {
 
 struct Recompute {
   // Every how many layers, counted from the chunk's first, the input is kept; what these layers make is
@@ -34,7 +34,7 @@ struct Recompute {
 };
 
 // As the configuration asks, for a model of so many layers.
-Recompute recompute_of(const CheckpointingConfig& config, int layers);
+Recompute recompute_of(const config::CheckpointingConfig& config, int layers);
 
 // One stop of a chunk's backward; the number of layers stands for the head. The two can fall together, so
 // that parameters are gathered once.
@@ -48,4 +48,4 @@ struct Stop {
 // alive: what the last layers made is still there, because their forward was the last thing that ran.
 std::vector<Stop> backward_stops(int layers, const Recompute& recompute, bool head, bool alive);
 
-}  // namespace cleave
+}  // namespace cleave::runtime

@@ -6,32 +6,33 @@
 #include "comm/together.h"
 #include "runtime/state_records.h"
 
-namespace cleave {
+namespace cleave::runtime {
 namespace fs = std::filesystem;
 namespace {
 
 // What the first rank asks all for: elements of a parameter, or nothing more.
 struct Wanted {
   int64_t tensor = -1;  // by its place in the names
-  Elements elements = {};
+  checkpoint::Elements elements = {};
   Range window = {};  // of the elements, counted among themselves
 };
 constexpr int64_t kWords = 7;
 
 class Gathering {
  public:
-  Gathering(RankState& rank, Communicator& world, Stream& compute, Stream& comm, const WeightNames& names)
-      : world_(world), comm_(comm), names_(names), sums_(size_t(ceil_div(kWeightPiece, 2))) {
+  Gathering(RankState& rank, comm::Communicator& world, Stream& compute, Stream& comm,
+            const checkpoint::WeightNames& names)
+      : world_(world), comm_(comm), names_(names), sums_(size_t(ceil_div(checkpoint::kWeightPiece, 2))) {
     for (size_t i = 0; i < names.tensors.size(); ++i) places_[names.tensors[i].tensor] = int64_t(i);
-    for (Record& r : records_to_save(rank, compute))
+    for (checkpoint::Record& r : records_to_save(rank, compute))
       if (r.kind == "master") records_[r.tensor].push_back(std::move(r));
   }
 
   // On the first rank: the record's elements of all ranks.
-  void read(const Record& record) {
+  void read(const checkpoint::Record& record) {
     const int64_t all = record.elements.numel();
     for (Range window{0, 0}; window.begin < all; window.begin = window.end) {
-      window.end = std::min(all, window.begin + kWeightPiece);
+      window.end = std::min(all, window.begin + checkpoint::kWeightPiece);
       const Wanted wanted{places_.at(record.tensor), record.elements, window};
       tell(wanted);
       join(wanted);
@@ -52,7 +53,7 @@ class Gathering {
 
  private:
   void tell(const Wanted& w) {
-    const Elements& e = w.elements;
+    const checkpoint::Elements& e = w.elements;
     const int64_t words[kWords] = {w.tensor, e.range.begin,  e.range.end, e.run,
                                    e.stride, w.window.begin, w.window.end};
     std::copy_n(words, kWords, words_);
@@ -74,11 +75,12 @@ class Gathering {
     std::fill(sums_.begin(), sums_.end(), 0);
     auto* floats = reinterpret_cast<float*>(sums_.data());
     if (!failure_) try {
-        for (const Record& r : records_[names_.tensors[size_t(wanted.tensor)].tensor])
-          each_overlap(wanted.elements, wanted.window, r.elements, [&](int64_t at, int64_t from, int64_t n) {
-            r.read({from, from + n},
-                   Tensor(floats + at - wanted.window.begin, DType::fp32, {n}, MemoryKind::host));
-          });
+        for (const checkpoint::Record& r : records_[names_.tensors[size_t(wanted.tensor)].tensor])
+          checkpoint::each_overlap(
+              wanted.elements, wanted.window, r.elements, [&](int64_t at, int64_t from, int64_t n) {
+                r.read({from, from + n},
+                       Tensor(floats + at - wanted.window.begin, DType::fp32, {n}, MemoryKind::host));
+              });
       } catch (...) {
         failure_ = std::current_exception();
       }
@@ -88,11 +90,11 @@ class Gathering {
     comm_.synchronize();
   }
 
-  Communicator& world_;
+  comm::Communicator& world_;
   Stream& comm_;
-  const WeightNames& names_;
+  const checkpoint::WeightNames& names_;
   std::map<std::string, int64_t> places_;
-  std::map<std::string, std::vector<Record>> records_;
+  std::map<std::string, std::vector<checkpoint::Record>> records_;
   std::vector<int64_t> sums_;  // fp32 values, side by side
   int64_t words_[kWords] = {};
   std::exception_ptr failure_;
@@ -116,8 +118,9 @@ void replace_weights(const fs::path& from, const fs::path& to) {
 
 }  // namespace
 
-void save_weights(RankState& rank, Communicator& world, Stream& compute, Stream& comm, const fs::path& folder,
-                  const WeightNames& names, const WeightFormat& format) {
+void save_weights(RankState& rank, comm::Communicator& world, Stream& compute, Stream& comm,
+                  const fs::path& folder, const checkpoint::WeightNames& names,
+                  const checkpoint::WeightFormat& format) {
   Gathering gathering(rank, world, compute, comm, names);
   const fs::path temporary = folder / ".tmp.weights";
   std::exception_ptr failure;
@@ -125,7 +128,8 @@ void save_weights(RankState& rank, Communicator& world, Stream& compute, Stream&
     try {
       fs::remove_all(temporary);
       fs::create_directories(temporary);
-      write_weights(temporary, names, format, [&](const Record& r) { gathering.read(r); });
+      checkpoint::write_weights(temporary, names, format,
+                                [&](const checkpoint::Record& r) { gathering.read(r); });
     } catch (...) {
       failure = std::current_exception();
     }
@@ -136,14 +140,14 @@ void save_weights(RankState& rank, Communicator& world, Stream& compute, Stream&
   // Files take their place only where every rank gave what it has.
   std::exception_ptr agreed;
   try {
-    together(world, Exit::checkpoint, [&] {
+    comm::together(world, Exit::checkpoint, [&] {
       if (failure) std::rethrow_exception(failure);
       gathering.rethrow();
     });
   } catch (...) {
     agreed = std::current_exception();
   }
-  together(world, Exit::checkpoint, [&] {
+  comm::together(world, Exit::checkpoint, [&] {
     if (world.rank() != 0) return;
     std::error_code error;
     if (agreed)
@@ -154,4 +158,4 @@ void save_weights(RankState& rank, Communicator& world, Stream& compute, Stream&
   if (agreed) std::rethrow_exception(agreed);
 }
 
-}  // namespace cleave
+}  // namespace cleave::runtime

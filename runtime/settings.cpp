@@ -3,16 +3,16 @@
 #include <algorithm>
 #include <map>
 
-namespace cleave {
+namespace cleave::runtime {
 namespace {
 
-DType dtype_of(Precision p) {
+DType dtype_of(config::Precision p) {
   switch (p) {
-    case Precision::fp32:
+    case config::Precision::fp32:
       return DType::fp32;
-    case Precision::fp16:
+    case config::Precision::fp16:
       return DType::fp16;
-    case Precision::bf16:
+    case config::Precision::bf16:
       return DType::bf16;
   }
   return DType::fp32;
@@ -20,7 +20,7 @@ DType dtype_of(Precision p) {
 
 MemoryKind host_memory(bool pinned) { return pinned ? MemoryKind::pinned : MemoryKind::host; }
 
-Averaging averaging(const DsConfig& c, int ranks) {
+Averaging averaging(const config::DsConfig& c, int ranks) {
   const double accumulation = double(c.gradient_accumulation_steps);
   if (c.gradient_sum) return {1 / accumulation, 1};
   if (c.exact_sums) return {1 / (accumulation * ranks), 1};  // a function of the number of micro-batches
@@ -30,71 +30,75 @@ Averaging averaging(const DsConfig& c, int ranks) {
 }
 
 // Clipping wants to know the norm before the update, and so does whatever may skip a step.
-bool needs_norm_first(const DsConfig& c) {
-  return c.gradient_clipping > 0 || c.precision == Precision::fp16 || c.exact_sums ||
-         (c.precision == Precision::bf16 && c.check_grad_overflow);
+bool needs_norm_first(const config::DsConfig& c) {
+  return c.gradient_clipping > 0 || c.precision == config::Precision::fp16 || c.exact_sums ||
+         (c.precision == config::Precision::bf16 && c.check_grad_overflow);
 }
 
 // A GPU takes enough rows for products that do not wait for the head's weights and their gradient, which are
 // read and written once a chunk, and saves the memory of fp32 logits. The CPU's products are slower by so
 // much that a chunk costs nothing, and a small one stays in its caches.
-LogitsChunk logits_chunk(const DsConfig& c, Device device) {
+model::LogitsChunk logits_chunk(const config::DsConfig& c, Device device) {
   const bool gpu = device.is_cuda();
-  LogitsChunk logits;
-  if (c.logits_dtype == LogitsType::model || (c.logits_dtype == LogitsType::automatic && gpu))
+  model::LogitsChunk logits;
+  if (c.logits_dtype == config::LogitsType::model || (c.logits_dtype == config::LogitsType::automatic && gpu))
     logits.type = dtype_of(c.precision);
   if (gpu) logits.rows = 4096, logits.bytes = int64_t{2} << 30;
-  if (c.logits_rows > 0) logits.rows = c.logits_rows, logits.bytes = LogitsChunk{}.rows;
+  if (c.logits_rows > 0) logits.rows = c.logits_rows, logits.bytes = model::LogitsChunk{}.rows;
   return logits;
 }
 
-DiskOptions disk_options(const AioConfig& c) {
+offload::DiskOptions disk_options(const config::AioConfig& c) {
   return {
       .block_bytes = c.block_size, .queue_depth = int(c.queue_depth), .threads = int(c.intra_op_parallelism)};
 }
 
-ShardHome shard_home(const ZeroConfig& c) {
-  ShardHome home;
-  if (c.stage == 3 && c.offload_param.device != OffloadDevice::none)
-    home.parameters = c.offload_param.device == OffloadDevice::nvme ? MemoryKind::disk
-                                                                    : host_memory(c.offload_param.pin_memory);
-  if (c.stage >= 2 && c.offload_optimizer.device != OffloadDevice::none && c.offload_optimizer.ratio == 1)
+offload::ShardHome shard_home(const config::ZeroConfig& c) {
+  offload::ShardHome home;
+  if (c.stage == 3 && c.offload_param.device != config::OffloadDevice::none)
+    home.parameters = c.offload_param.device == config::OffloadDevice::nvme
+                          ? MemoryKind::disk
+                          : host_memory(c.offload_param.pin_memory);
+  if (c.stage >= 2 && c.offload_optimizer.device != config::OffloadDevice::none &&
+      c.offload_optimizer.ratio == 1)
     home.gradients = host_memory(c.offload_optimizer.pin_memory);
   return home;
 }
 
 // The rank appears in messages.
-Placement state_home(const DsConfig& c, int rank) {
-  const OffloadConfig& o = c.zero.offload_optimizer;
-  if (o.device == OffloadDevice::none) return {};
+offload::Placement state_home(const config::DsConfig& c, int rank) {
+  const config::OffloadConfig& o = c.zero.offload_optimizer;
+  if (o.device == config::OffloadDevice::none) return {};
   const MemoryKind memory = host_memory(o.pin_memory);
-  const UpdateSide update = c.offload_update == OffloadUpdate::device ? UpdateSide::device : UpdateSide::host;
-  if (o.device == OffloadDevice::cpu)
+  const offload::UpdateSide update = c.offload_update == config::OffloadUpdate::device
+                                         ? offload::UpdateSide::device
+                                         : offload::UpdateSide::host;
+  if (o.device == config::OffloadDevice::cpu)
     return {.optimizer = memory, .ratio = o.ratio, .update = update, .disk = {}};
-  DiskHome disk{.folder = o.nvme_path,
-                .name = fmt::format("the optimizer state of rank {}", rank),
-                .key = "zero_optimization.offload_optimizer.nvme_path",
-                .staging = memory,
-                .buffers = int(o.buffer_count),
-                .tile_numel = std::min(DiskHome{}.tile_numel, c.zero.sub_group_size),
-                .options = disk_options(c.aio)};
+  offload::DiskHome disk{.folder = o.nvme_path,
+                         .name = fmt::format("the optimizer state of rank {}", rank),
+                         .key = "zero_optimization.offload_optimizer.nvme_path",
+                         .staging = memory,
+                         .buffers = int(o.buffer_count),
+                         .tile_numel = std::min(offload::DiskHome{}.tile_numel, c.zero.sub_group_size),
+                         .options = disk_options(c.aio)};
   return {.optimizer = MemoryKind::disk, .ratio = o.ratio, .update = update, .disk = disk};
 }
 
-DiskHome parameter_disk(const DsConfig& c, int rank) {
-  const OffloadParamConfig& o = c.zero.offload_param;
+offload::DiskHome parameter_disk(const config::DsConfig& c, int rank) {
+  const config::OffloadParamConfig& o = c.zero.offload_param;
   return {.folder = o.nvme_path,
           .name = fmt::format("the parameters of rank {}", rank),
           .key = "zero_optimization.offload_param.nvme_path",
           .staging = host_memory(o.pin_memory),
           .buffers = int(o.buffer_count),
-          .tile_numel = DiskHome{}.tile_numel,
+          .tile_numel = offload::DiskHome{}.tile_numel,
           .options = disk_options(c.aio)};
 }
 
 // Why this rank's passes cannot be CUDA graphs; empty when they can.
 std::string no_graphs(const Settings& s, bool traced) {
-  if (s.config.cuda_graphs == Switch::off) return "cleave.cuda_graphs is off";
+  if (s.config.cuda_graphs == config::Switch::off) return "cleave.cuda_graphs is off";
   if (!s.device.is_cuda()) return "this rank computes on the CPU";
   // What NCCL prepares for a captured call lives no longer than the capture; the host transports wait.
   if (s.mesh.size() > 1) return "the ranks talk to each other within a pass";
@@ -106,7 +110,7 @@ std::string no_graphs(const Settings& s, bool traced) {
 
 void choose_graphs(Settings& s, bool traced) {
   if (!s.trains) return;
-  const bool asked = s.config.cuda_graphs == Switch::on;
+  const bool asked = s.config.cuda_graphs == config::Switch::on;
   const std::string why = no_graphs(s, traced);
   if (why.empty() && !s.dry) s.graphs = asked ? Graphs::Use::always : Graphs::Use::measured;
   if (asked && !why.empty())
@@ -116,7 +120,7 @@ void choose_graphs(Settings& s, bool traced) {
                           : "CUDA graphs: each pass is one where that is faster in its first steps";
 }
 
-DecayRule decay_rule(const DsConfig& c, const Model& model) {
+DecayRule decay_rule(const config::DsConfig& c, const model::Model& model) {
   DecayRule rule(c.weight_decay_on);
   const std::vector<std::string> idle = rule.idle_patterns(model.units());
   require(idle.empty(), Exit::usage,
@@ -128,7 +132,7 @@ DecayRule decay_rule(const DsConfig& c, const Model& model) {
 }
 
 // Into how many contributions a gradient falls at most: micro-batches of all ranks, times uses of its unit.
-double most_contributions(const Settings& s, const Model& model) {
+double most_contributions(const Settings& s, const model::Model& model) {
   std::map<std::string, int> uses;
   int most = 1;
   auto add = [&](const std::vector<UnitSpec>& units) {
@@ -141,12 +145,12 @@ double most_contributions(const Settings& s, const Model& model) {
 
 }  // namespace
 
-DType model_dtype(const DsConfig& config) { return dtype_of(config.precision); }
+DType model_dtype(const config::DsConfig& config) { return dtype_of(config.precision); }
 
-Settings make_settings(const DsConfig& config, const MeshShape& mesh, int rank,
+Settings make_settings(const config::DsConfig& config, const MeshShape& mesh, int rank,
                        const EngineOptions& options) {
   CHECK(options.texts == 0 || options.inference, "EngineOptions::texts is for inference");
-  const DsConfig c = options.inference ? inference_config(config) : config;
+  const config::DsConfig c = options.inference ? inference_config(config) : config;
   Settings s{
       .config = c,
       .mesh = mesh,
@@ -159,9 +163,10 @@ Settings make_settings(const DsConfig& config, const MeshShape& mesh, int rank,
       .loss_average = c.loss_average,
       .average = averaging(c, mesh.data),
       .norm_first = needs_norm_first(c),
-      .update_runs_on = options.device.is_cuda() && c.zero.offload_optimizer.device == OffloadDevice::none &&
-                        c.zero.offload_param.device == OffloadDevice::none,
-      .schedule = LrSchedule(c.scheduler, c.optimizer.lr),
+      .update_runs_on = options.device.is_cuda() &&
+                        c.zero.offload_optimizer.device == config::OffloadDevice::none &&
+                        c.zero.offload_param.device == config::OffloadDevice::none,
+      .schedule = optim::LrSchedule(c.scheduler, c.optimizer.lr),
       .logits = logits_chunk(c, options.device),
       .comm_overlaps = c.zero.overlap_comm,
       .rows_overlap = mesh.tensor > 1 && c.tensor_parallel.tp_overlap_comm.value_or(options.device.is_cuda()),
@@ -182,21 +187,21 @@ Settings make_settings(const DsConfig& config, const MeshShape& mesh, int rank,
   return s;
 }
 
-StoreOptions store_options(const Settings& s, const Model& model) {
-  const DsConfig& c = s.config;
-  const Precision gradients = c.grad_accum_dtype.value_or(c.precision);
-  StoreOptions options{.weights = s.dtype,
-                       .gradients = dtype_of(gradients),
-                       .wire = dtype_of(c.communication_data_type.value_or(gradients)),
-                       .reduce_numel = std::max<int64_t>(1, c.zero.reduce_bucket_size),
-                       .gather_numel = std::max<int64_t>(1, c.zero.allgather_bucket_size),
-                       .prefetch_visits = c.zero.stage3_prefetch_bucket_size > 0 ? 1 : 0,
-                       .live_numel = c.zero.stage3_max_live_parameters,
-                       .overlap = s.comm_overlaps,
-                       .trains = s.trains,
-                       .decays = decay_rule(c, model),
-                       .counts_replicated = s.place.tensor == 0,
-                       .disk = s.parameter_disk};
+zero::StoreOptions store_options(const Settings& s, const model::Model& model) {
+  const config::DsConfig& c = s.config;
+  const config::Precision gradients = c.grad_accum_dtype.value_or(c.precision);
+  zero::StoreOptions options{.weights = s.dtype,
+                             .gradients = dtype_of(gradients),
+                             .wire = dtype_of(c.communication_data_type.value_or(gradients)),
+                             .reduce_numel = std::max<int64_t>(1, c.zero.reduce_bucket_size),
+                             .gather_numel = std::max<int64_t>(1, c.zero.allgather_bucket_size),
+                             .prefetch_visits = c.zero.stage3_prefetch_bucket_size > 0 ? 1 : 0,
+                             .live_numel = c.zero.stage3_max_live_parameters,
+                             .overlap = s.comm_overlaps,
+                             .trains = s.trains,
+                             .decays = decay_rule(c, model),
+                             .counts_replicated = s.place.tensor == 0,
+                             .disk = s.parameter_disk};
   if (c.exact_sums) {
     options.gradients = options.wire = DType::int64;
     options.grid = c.exact_sums_grid;
@@ -205,8 +210,8 @@ StoreOptions store_options(const Settings& s, const Model& model) {
   return options;
 }
 
-DsConfig inference_config(DsConfig c) {
-  ZeroConfig& zero = c.zero;
+config::DsConfig inference_config(config::DsConfig c) {
+  config::ZeroConfig& zero = c.zero;
   if (zero.stage < 3) zero.stage = 0;
   if (zero.mics_shard_size <= 0 && zero.zero_hpz_partition_size > 1)
     zero.mics_shard_size = zero.zero_hpz_partition_size;
@@ -221,4 +226,4 @@ DsConfig inference_config(DsConfig c) {
   return c;
 }
 
-}  // namespace cleave
+}  // namespace cleave::runtime

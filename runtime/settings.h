@@ -4,7 +4,7 @@
 #pragma once
 #include <optional>
 
-#include "config_schema/ds_config.h"
+#include "config/ds_config.h"
 #include "core/mesh_shape.h"
 #include "device/graphs.h"
 #include "model/layer.h"
@@ -13,7 +13,7 @@
 #include "runtime/engine.h"
 #include "zero/store_options.h"
 
-namespace cleave {
+namespace cleave::runtime {
 
 // Where the average over micro-batches and ranks is taken: `before` scales every loss, `after` the reduced
 // gradient.
@@ -30,7 +30,7 @@ enum class ShardingKind : uint8_t {
 };
 
 struct Settings {
-  DsConfig config;  // of inference: without what only training has
+  config::DsConfig config;  // of inference: without what only training has
   MeshShape mesh;
   MeshPlace place;  // of this rank
   Device device;
@@ -40,12 +40,12 @@ struct Settings {
 
   // Of a step.
   DType dtype = DType::fp32;  // of parameters and activations
-  LossAverage loss_average = LossAverage::targets;
+  config::LossAverage loss_average = config::LossAverage::targets;
   Averaging average;
   bool norm_first = false;  // the update must know the norm of all gradients: to clip, or to skip the step
   bool update_runs_on = false;  // on a GPU, while the host prepares the next step; else the host waits for it
-  LrSchedule schedule;
-  LogitsChunk logits;
+  optim::LrSchedule schedule;
+  model::LogitsChunk logits;
 
   // Of streams.
   bool comm_overlaps = false;         // collectives run on a stream of their own
@@ -55,23 +55,24 @@ struct Settings {
 
   // Of homes and shares.
   ShardingKind sharding = ShardingKind::by_stage;
-  int near_ranks = 0;       // that gather parameters among themselves; 0: no such groups
-  ShardHome shard_home;     // of shards. Gradients that are sharded live with the optimizer's state, which is
-                            // what reads them; in host memory where that is on disk
-  Placement state_home;     // of masters and optimizer state
-  DiskHome parameter_disk;  // of shards whose home is the disk
-  DiskOptions disk;
+  int near_ranks = 0;             // that gather parameters among themselves; 0: no such groups
+  offload::ShardHome shard_home;  // of shards. Gradients that are sharded live with the optimizer's state,
+                                  // which is what reads them; in host memory where that is on disk
+  offload::Placement state_home;     // of masters and optimizer state
+  offload::DiskHome parameter_disk;  // of shards whose home is the disk
+  offload::DiskOptions disk;
 };
 
 // Of the rank of a job of mesh.size(). Error(usage) when groups of near ranks do not divide the data axis.
-Settings make_settings(const DsConfig& config, const MeshShape& mesh, int rank, const EngineOptions& options);
+Settings make_settings(const config::DsConfig& config, const MeshShape& mesh, int rank,
+                       const EngineOptions& options);
 
 // What the rank's store is asked to do for this model.
-StoreOptions store_options(const Settings& settings, const Model& model);
+zero::StoreOptions store_options(const Settings& settings, const model::Model& model);
 
 // The same layout, type and homes of weights, without what only training has: gradients and their sums,
 // optimizer state and its homes, accumulation, recomputation. ZeRO stages below 3 differ in nothing else, so
 // they become 0, and nested shards lie among near ranks as hybrid ones do.
-DsConfig inference_config(DsConfig config);
+config::DsConfig inference_config(config::DsConfig config);
 
-}  // namespace cleave
+}  // namespace cleave::runtime

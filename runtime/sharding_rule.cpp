@@ -2,27 +2,29 @@
 
 #include "zero/flat_layout.h"
 
-namespace cleave {
+namespace cleave::runtime {
 
 ShardingRule::ShardingRule(const Settings& settings, const Ranks& ranks)
     : settings_(settings), ranks_(ranks), left_in_memory_(settings.config.zero.offload_param.max_in_cpu) {}
 
-Sharding ShardingRule::operator()(const UnitSpec& unit) {
-  Sharding sharding = shared(unit);
+zero::Sharding ShardingRule::operator()(const UnitSpec& unit) {
+  zero::Sharding sharding = shared(unit);
   if (sharding.home.parameters != MemoryKind::disk) return sharding;
-  const int64_t shard = FlatLayout(unit, sharding.optimizer_shards()).numel() / sharding.parameter_shards();
+  const int64_t shard =
+      zero::FlatLayout(unit, sharding.optimizer_shards()).numel() / sharding.parameter_shards();
   if (shard > left_in_memory_) return sharding;
   left_in_memory_ -= shard;
   sharding.home.parameters = settings_.parameter_disk.staging;
   return sharding;
 }
 
-Sharding ShardingRule::shared(const UnitSpec& unit) const {
-  const ZeroConfig& zero = settings_.config.zero;
-  Communicator &data = *ranks_.mesh().data, &self = ranks_.self();
-  Sharding sharding = settings_.sharding == ShardingKind::by_stage ? sharding_of_stage(zero.stage, data, self)
-                      : settings_.sharding == ShardingKind::hybrid ? hybrid_sharding(ranks_.near(), self)
-                                                                   : nested_sharding(ranks_.near(), self);
+zero::Sharding ShardingRule::shared(const UnitSpec& unit) const {
+  const config::ZeroConfig& zero = settings_.config.zero;
+  comm::Communicator &data = *ranks_.mesh().data, &self = ranks_.self();
+  zero::Sharding sharding =
+      settings_.sharding == ShardingKind::by_stage ? zero::sharding_of_stage(zero.stage, data, self)
+      : settings_.sharding == ShardingKind::hybrid ? zero::hybrid_sharding(ranks_.near(), self)
+                                                   : zero::nested_sharding(ranks_.near(), self);
   sharding.check(data.size());
   sharding.home = settings_.shard_home;
   int64_t numel = 0;
@@ -30,7 +32,7 @@ Sharding ShardingRule::shared(const UnitSpec& unit) const {
   // A nested sharding publishes across: it has no group to keep a unit whole with.
   const bool can = sharding.gathers() && sharding.gather_on_publish->size() == 1;
   const bool whole = can && numel < zero.stage3_param_persistence_threshold;
-  return whole ? with_whole_parameters(sharding, self) : sharding;
+  return whole ? zero::with_whole_parameters(sharding, self) : sharding;
 }
 
-}  // namespace cleave
+}  // namespace cleave::runtime

@@ -4,7 +4,7 @@
 #include "runtime/ranks.h"
 #include "zero/sharding.h"
 
-namespace cleave {
+namespace cleave::runtime {
 
 class ShardingRule {
  public:
@@ -13,14 +13,14 @@ class ShardingRule {
 
   // Asked for once a unit, in their order: up to offload_param.max_in_cpu elements of a rank's shards stay in
   // host memory though their home is the disk, those of the first units.
-  Sharding operator()(const UnitSpec& unit);
+  zero::Sharding operator()(const UnitSpec& unit);
 
  private:
-  Sharding shared(const UnitSpec& unit) const;
+  zero::Sharding shared(const UnitSpec& unit) const;
 
   const Settings& settings_;
   const Ranks& ranks_;
   int64_t left_in_memory_;  // elements
 };
 
-}  // namespace cleave
+}  // namespace cleave::runtime

@@ -7,16 +7,16 @@
 
 #include "kernels/elementwise.h"
 
-namespace cleave {
+namespace cleave::runtime {
 namespace {
 
-std::vector<ParamGradient> as_gradients(const std::vector<GradientSlot>& slots) {
-  std::vector<ParamGradient> grads;
-  for (const GradientSlot& s : slots) grads.push_back({s.tensor, s.written});
+std::vector<model::ParamGradient> as_gradients(const std::vector<zero::GradientSlot>& slots) {
+  std::vector<model::ParamGradient> grads;
+  for (const zero::GradientSlot& s : slots) grads.push_back({s.tensor, s.written});
   return grads;
 }
 
-std::string words_of(const TensorSpec& spec) {
+std::string words_of(const model::TensorSpec& spec) {
   return fmt::format("{} [{}]", name_of(spec.dtype),
                      fmt::join(spec.shape.dims.begin(), spec.shape.dims.begin() + spec.shape.rank, ", "));
 }
@@ -39,8 +39,9 @@ void Stage::in_layer(const char* pass, const Frame& f, int l, const Call& call) 
   }
 }
 
-Stage::Stage(const Model& model, StageShape shape, ParameterStore& store, int64_t samples,
-             const TensorAxis& axis, const std::function<Sharding(const UnitSpec&)>& sharding_of)
+Stage::Stage(const model::Model& model, StageShape shape, zero::ParameterStore& store, int64_t samples,
+             const tensor_parallel::TensorAxis& axis,
+             const std::function<zero::Sharding(const UnitSpec&)>& sharding_of)
     : layers_(model, std::move(shape), samples),
       store_(store),
       passes_(layers_, store, sharding_of),
@@ -77,7 +78,7 @@ Tensor Stage::input_gradient(int micro, int chunk) {
 }
 
 Tensor Stage::passing(int chunk, int l, int64_t rows) const {
-  const TensorSpec t = layers_.boundary(chunk, l, rows);
+  const model::TensorSpec t = layers_.boundary(chunk, l, rows);
   return Tensor(passing_[l & 1].tensor().raw(), t.dtype, t.shape);
 }
 
@@ -85,7 +86,7 @@ Tensor Stage::passing(int chunk, int l, int64_t rows) const {
 // until the weights' part.
 Tensor Stage::gradient(Frame& f, int l) {
   if (!shape().split_backward) return passing(f.chunk, l);
-  const TensorSpec& t = layers_.boundary(f.chunk, l);
+  const model::TensorSpec& t = layers_.boundary(f.chunk, l);
   Tensor& g = f.gradients[size_t(l)];
   if (!g.defined()) g = frames_.until_backward(f).take(t.dtype, t.shape);
   return g;
@@ -94,7 +95,7 @@ Tensor Stage::gradient(Frame& f, int l) {
 // Of layer l. With recomputation an output that the frame keeps is written there the first time and nowhere
 // the second; the others live as long as what the layers of their group make.
 Tensor Stage::take_output(Frame& f, int l, Run run) {
-  const TensorSpec out = layers_.boundary(f.chunk, l + 1, f.rows);
+  const model::TensorSpec out = layers_.boundary(f.chunk, l + 1, f.rows);
   if (!shape().trains && l + 1 < layers_.layers(f.chunk))
     return f.inputs[size_t(l) + 1] = passing(f.chunk, l + 1, f.rows);
   const bool kept = shape().recompute.keeps(l + 1, layers_.layers(f.chunk));
@@ -120,19 +121,19 @@ void Stage::forward_layer(Frame& f, int l, const Params& params, const Position&
   const int64_t kept = keep.mark();
   f.saved[size_t(l)] = {};
   const TraceSpan seen(trace_, stream, shown(run.again ? "recompute" : "forward", f, l));
-  const ForwardArgs args{.y = y,
-                         .x = f.inputs[size_t(l)],
-                         .params = params,
-                         .saved = f.saved[size_t(l)],
-                         .keep = keep,
-                         .scratch = scratch_,
-                         .position = position,
-                         .train = run.train,
-                         .stream = stream,
-                         .lean = recompute.lean,
-                         .constants = constants_,
-                         .documents = texts_ ? Tensor() : documents(f.micro),
-                         .past = past_of(f.chunk, l)};
+  const model::ForwardArgs args{.y = y,
+                                .x = f.inputs[size_t(l)],
+                                .params = params,
+                                .saved = f.saved[size_t(l)],
+                                .keep = keep,
+                                .scratch = scratch_,
+                                .position = position,
+                                .train = run.train,
+                                .stream = stream,
+                                .lean = recompute.lean,
+                                .constants = constants_,
+                                .documents = texts_ ? Tensor() : documents(f.micro),
+                                .past = past_of(f.chunk, l)};
   in_layer("the forward", f, l, [&] { layers_.layer(f.chunk, l).forward(args); });
   if (leaves && run.train) {
     f.inputs_home[size_t(next)] = f.home.take(y.dtype(), {away_inputs_.numel_at_home(y.numel())});
@@ -148,7 +149,7 @@ void Stage::bring_inputs(Frame& f, int l, Stream& stream) {
   const int group = int(ceil_div(l + 1, interval)) - 1;
   while (f.fetched > std::max(1, group - 1)) {
     const int g = --f.fetched;
-    const TensorSpec& x = layers_.boundary(f.chunk, g * interval);
+    const model::TensorSpec& x = layers_.boundary(f.chunk, g * interval);
     // The weights' part needs it as well.
     f.inputs[size_t(g * interval)] = shape().split_backward ? frames_.until_backward(f).take(x.dtype, x.shape)
                                                             : away_inputs_.block(g, x.dtype, x.shape);
@@ -160,25 +161,26 @@ void Stage::bring_inputs(Frame& f, int l, Stream& stream) {
 }
 
 void Stage::backward_layer(Frame& f, int l, const Params& params, Grads& grads, const Position& position,
-                           BackwardPart part, Stream& stream) {
-  const bool wanted = part != BackwardPart::weight && !layers_.begins_model(f.chunk, l);
+                           model::BackwardPart part, Stream& stream) {
+  const bool wanted = part != model::BackwardPart::weight && !layers_.begins_model(f.chunk, l);
   const TraceSpan seen(trace_, stream, shown("backward", f, l));
   const int64_t mark = scratch_.mark();
-  const BackwardArgs args{.dx = wanted ? gradient(f, l) : Tensor(),
-                          .dy = gradient(f, l + 1),
-                          .x = f.inputs[size_t(l)],
-                          .params = params,
-                          .grads = grads,
-                          .saved = f.saved[size_t(l)],
-                          .scratch = scratch_,
-                          .position = position,
-                          .stream = stream,
-                          .part = part,
-                          .for_weight = part == BackwardPart::both ? nullptr : &f.for_weight[size_t(l)],
-                          .keep = part == BackwardPart::both ? nullptr : &frames_.until_backward(f),
-                          .lean = shape().recompute.lean,
-                          .constants = constants_,
-                          .documents = documents(f.micro)};
+  const model::BackwardArgs args{
+      .dx = wanted ? gradient(f, l) : Tensor(),
+      .dy = gradient(f, l + 1),
+      .x = f.inputs[size_t(l)],
+      .params = params,
+      .grads = grads,
+      .saved = f.saved[size_t(l)],
+      .scratch = scratch_,
+      .position = position,
+      .stream = stream,
+      .part = part,
+      .for_weight = part == model::BackwardPart::both ? nullptr : &f.for_weight[size_t(l)],
+      .keep = part == model::BackwardPart::both ? nullptr : &frames_.until_backward(f),
+      .lean = shape().recompute.lean,
+      .constants = constants_,
+      .documents = documents(f.micro)};
   in_layer("the backward", f, l, [&] { layers_.layer(f.chunk, l).backward(args); });
   scratch_.release(mark);
 }
@@ -188,19 +190,19 @@ void Stage::run_head(Frame& f, const Params& params, Grads& grads, float scale, 
   const TraceSpan seen(trace_, stream,
                        shown(grads.empty() ? "forward" : "backward", f, layers_.layers(f.chunk)));
   const int64_t mark = scratch_.mark();
-  const HeadArgs args{.losses = losses_,
-                      .dx = grads.empty() ? Tensor() : gradient(f, layers_.layers(f.chunk)),
-                      .x = f.inputs.back(),
-                      .targets = targets_.defined() ? targets(std::max(0, f.micro)) : Tensor(),
-                      .params = params,
-                      .grads = grads,
-                      .scale = scale,
-                      .scratch = scratch_,
-                      .stream = stream,
-                      .logits = shape().logits};
+  const model::HeadArgs args{.losses = losses_,
+                             .dx = grads.empty() ? Tensor() : gradient(f, layers_.layers(f.chunk)),
+                             .x = f.inputs.back(),
+                             .targets = targets_.defined() ? targets(std::max(0, f.micro)) : Tensor(),
+                             .params = params,
+                             .grads = grads,
+                             .scale = scale,
+                             .scratch = scratch_,
+                             .stream = stream,
+                             .logits = shape().logits};
   in_layer("the head", f, layers_.layers(f.chunk), [&] { model().head->run(args); });
   scratch_.release(mark);
-  launch(Sum{.out = loss_sum, .x = losses_}, stream);
+  kernels::launch(kernels::Sum{.out = loss_sum, .x = losses_}, stream);
 }
 
 void Stage::forward(const Turn& turn, bool train, Stream& stream) {
@@ -236,8 +238,8 @@ void Stage::backward(const Turn& turn, float scale, Tensor loss_sum, Stream& str
     if (head)
       run_head(f, params, grads, scale, loss_sum, stream);
     else if (stop.backward)
-      backward_layer(f, stop.layer, params, grads, position, split ? BackwardPart::input : BackwardPart::both,
-                     stream);
+      backward_layer(f, stop.layer, params, grads, position,
+                     split ? model::BackwardPart::input : model::BackwardPart::both, stream);
     store_.finish(visit_++);
   }
   if (!shape().split_backward) frames_.close(f, stream);
@@ -251,7 +253,7 @@ void Stage::backward_weight(const Turn& turn, Stream& stream) {
     if (!layers_.splits(turn.chunk, l)) continue;
     const Params none = store_.acquire(visit_);
     Grads grads = as_gradients(store_.gradients(visit_));
-    backward_layer(f, l, none, grads, positions_[size_t(turn.micro)], BackwardPart::weight, stream);
+    backward_layer(f, l, none, grads, positions_[size_t(turn.micro)], model::BackwardPart::weight, stream);
     store_.finish(visit_++);
   }
   frames_.close(f, stream);
@@ -270,4 +272,4 @@ void Stage::head(int micro, Tensor loss_sum, Tensor logits, Range rows, Stream& 
   store_.finish(visit_);
 }
 
-}  // namespace cleave
+}  // namespace cleave::runtime

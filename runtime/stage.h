@@ -6,14 +6,15 @@
 #include "runtime/frames.h"
 #include "runtime/passes.h"
 
-namespace cleave {
+namespace cleave::runtime {
 
 class Stage {
  public:
   // Adds the local layers' units to the store with sharding_of(unit), and the passes. `samples` is the
   // micro-batch size, `axis` what kept inputs may be partitioned over. The model must outlive the stage.
-  Stage(const Model& model, StageShape shape, ParameterStore& store, int64_t samples, const TensorAxis& axis,
-        const std::function<Sharding(const UnitSpec&)>& sharding_of);
+  Stage(const model::Model& model, StageShape shape, zero::ParameterStore& store, int64_t samples,
+        const tensor_parallel::TensorAxis& axis,
+        const std::function<zero::Sharding(const UnitSpec&)>& sharding_of);
 
   // After the store's commit: allocates activations, sized by a dry run of every layer, and on a GPU a copy
   // of the model's constants, which arrives in the order of `stream`.
@@ -66,23 +67,23 @@ class Stage {
     bool alive = false;  // for the first time, and what it makes is there until its backward
   };
   using Params = std::vector<Tensor>;
-  using Grads = std::vector<ParamGradient>;
+  using Grads = std::vector<model::ParamGradient>;
 
-  const Model& model() const { return layers_.model(); }
+  const model::Model& model() const { return layers_.model(); }
   void forward_layer(Frame& frame, int l, const Params& params, const Position& position, Run run,
                      Stream& stream);
   Tensor take_output(Frame& frame, int l, Run run);
   // Before a stop of the backward: its group's input is on the device, and the next one's is on its way.
   void bring_inputs(Frame& frame, int l, Stream& stream);
   void backward_layer(Frame& frame, int l, const Params& params, Grads& grads, const Position& position,
-                      BackwardPart part, Stream& stream);
+                      model::BackwardPart part, Stream& stream);
   void run_head(Frame& frame, const Params& params, Grads& grads, float scale, Tensor loss_sum,
                 Stream& stream);
   Tensor gradient(Frame& frame, int l);
   Tensor passing(int chunk, int l, int64_t rows = 0) const;
   void place_constants(Memory& memory, Stream& stream);
   void allocate_texts(Memory& memory);
-  Past past_of(int chunk, int l) const;  // undefined outside of a pass over texts
+  model::Past past_of(int chunk, int l) const;  // undefined outside of a pass over texts
   void measure();
   void measure(int chunk, Stream& discard);
   void measure_backward(Frame& dry, int chunk, Stream& discard);
@@ -97,7 +98,7 @@ class Stage {
   TraceEvent shown(const char* what, const Frame& frame, int l) const;
 
   const StageLayers layers_;
-  ParameterStore& store_;
+  zero::ParameterStore& store_;
   const Passes passes_;
   Frames frames_;
   Buffer passing_[2];  // in turn: gradients of layer boundaries; without training, the boundaries themselves
@@ -116,4 +117,4 @@ class Stage {
   Trace* trace_ = nullptr;
 };
 
-}  // namespace cleave
+}  // namespace cleave::runtime

@@ -5,7 +5,7 @@
 #include "kernels/elementwise.h"
 #include "runtime/stage.h"
 
-namespace cleave {
+namespace cleave::runtime {
 
 Tensor Stage::targets(int micro) const {
   const int64_t slot = micro % shape().batches;
@@ -49,7 +49,7 @@ void Stage::take_part(Tensor to, Tensor whole, Stream& stream) const {
     if (from.dtype() == mine.dtype())
       copy(mine, from, stream);
     else
-      launch(Cast{.y = mine, .x = from}, stream);
+      kernels::launch(kernels::Cast{.y = mine, .x = from}, stream);
   }
 }
 
@@ -93,16 +93,16 @@ void Stage::begin_texts(const TextPass* pass, Stream& stream) {
   }
 }
 
-Past Stage::past_of(int chunk, int l) const {
+model::Past Stage::past_of(int chunk, int l) const {
   if (!texts_) return {};
   const auto rows = [&](int64_t i) {
     return text_rows_.tensor().rows({i, i + 1}).view({text_rows()}).slice({0, texts_->rows()});
   };
-  Past past{.rows = {rows(0), rows(1)}, .keys = {}, .values = {}};
+  model::Past past{.rows = {rows(0), rows(1)}, .keys = {}, .values = {}};
   const Buffer &keys = kept_keys_[size_t(layers_.in_model(chunk, l))],
                &values = kept_values_[size_t(layers_.in_model(chunk, l))];
   if (keys.defined()) past.keys = keys, past.values = values;
   return past;
 }
 
-}  // namespace cleave
+}  // namespace cleave::runtime

@@ -3,31 +3,33 @@
 #pragma once
 #include "runtime/stage_shape.h"
 
-namespace cleave {
+namespace cleave::runtime {
 
 class StageLayers {
  public:
   // For micro-batches of so many samples. The model must outlive this.
-  StageLayers(const Model& model, StageShape shape, int64_t samples)
+  StageLayers(const model::Model& model, StageShape shape, int64_t samples)
       : model_(model), shape_(std::move(shape)), samples_(samples) {
     boundaries_.push_back(model.input(samples));
     for (const auto& l : model.layers) boundaries_.push_back(l->output(boundaries_.back()));
   }
 
-  const Model& model() const { return model_; }
+  const model::Model& model() const { return model_; }
   const StageShape& shape() const { return shape_; }
   int64_t samples() const { return samples_; }
   int64_t rows() const { return samples_ * model_.rows_per_sample; }  // of targets, of a micro-batch
-  const TensorSpec& input() const { return boundaries_[0]; }          // of the model
+  const model::TensorSpec& input() const { return boundaries_[0]; }   // of the model
 
   int chunks() const { return int(shape_.chunks.size()); }
   int layers(int chunk) const { return int(shape_.chunks[size_t(chunk)].size()); }
   int in_model(int chunk, int l) const { return int(shape_.chunks[size_t(chunk)].begin) + l; }
-  const Layer& layer(int chunk, int l) const { return *model_.layers[size_t(in_model(chunk, l))]; }
-  const TensorSpec& boundary(int chunk, int l) const { return boundaries_[size_t(in_model(chunk, l))]; }
+  const model::Layer& layer(int chunk, int l) const { return *model_.layers[size_t(in_model(chunk, l))]; }
+  const model::TensorSpec& boundary(int chunk, int l) const {
+    return boundaries_[size_t(in_model(chunk, l))];
+  }
   // The same where the model's input is so many rows; 0: whole samples.
-  TensorSpec boundary(int chunk, int l, int64_t rows) const {
-    TensorSpec spec = boundary(chunk, l);
+  model::TensorSpec boundary(int chunk, int l, int64_t rows) const {
+    model::TensorSpec spec = boundary(chunk, l);
     if (rows > 0) spec.shape.dims[0] = spec.shape.dims[0] * rows / boundaries_[0].shape.dims[0];
     return spec;
   }
@@ -44,10 +46,10 @@ class StageLayers {
   bool may_stay() const { return !(shape_.split_backward && shape_.recompute.away()); }
 
  private:
-  const Model& model_;
+  const model::Model& model_;
   StageShape shape_;
   int64_t samples_;
-  std::vector<TensorSpec> boundaries_;  // input of every layer of the model, then of the head
+  std::vector<model::TensorSpec> boundaries_;  // input of every layer of the model, then of the head
 };
 
-}  // namespace cleave
+}  // namespace cleave::runtime

@@ -4,7 +4,7 @@
 #include "device/copy.h"
 #include "runtime/stage.h"
 
-namespace cleave {
+namespace cleave::runtime {
 namespace {
 
 // Views of the right shapes without memory, for a dry run.
@@ -19,11 +19,11 @@ std::vector<Tensor> dry_params(const std::vector<UnitSpec>& units, DType dtype) 
   return params;
 }
 
-std::vector<ParamGradient> dry_grads(const std::vector<UnitSpec>& units, DType dtype, bool* written) {
-  std::vector<ParamGradient> grads;
+std::vector<model::ParamGradient> dry_grads(const std::vector<UnitSpec>& units, DType dtype, bool* written) {
+  std::vector<model::ParamGradient> grads;
   for (const UnitSpec& u : units)
     for (const Tensor& p : dry_params({u}, dtype))
-      grads.push_back(u.frozen ? ParamGradient{} : ParamGradient{p, written});
+      grads.push_back(u.frozen ? model::ParamGradient{} : model::ParamGradient{p, written});
   return grads;
 }
 
@@ -71,7 +71,7 @@ void Stage::allocate_texts(Memory& memory) {
   const int64_t positions = model().rows_per_sample * model().parts;
   for (int c = 0; c < layers_.chunks(); ++c)
     for (int l = 0; l < layers_.layers(c); ++l) {
-      const KeptHeads kept = layers_.layer(c, l).kept_heads();
+      const model::KeptHeads kept = layers_.layer(c, l).kept_heads();
       if (kept.heads == 0) continue;
       const Shape all{shape().texts, kept.heads, positions, kept.head_dim};
       for (auto* buffers : {&kept_keys_, &kept_values_})
@@ -91,13 +91,13 @@ void Stage::measure(int chunk, Stream& discard) {
   Frame dry = frames_.dry(chunk);
   for (int l = 0; l < layers_.layers(chunk); ++l) {
     forward_layer(dry, l, dry_params(layers_.layer(chunk, l).units(), model().dtype), {}, {}, discard);
-    const TensorSpec& y = layers_.boundary(chunk, l + 1);
+    const model::TensorSpec& y = layers_.boundary(chunk, l + 1);
     if (layers_.away(chunk, l + 1))
       block_bytes_ = std::max(block_bytes_, round_up(y.shape.numel() * size_of(y.dtype), 64));
   }
   const int inner = shape().trains ? 0 : 1;  // the ends have no gradients in passing_, but are frames'
   for (int l = inner; !shape().split_backward && l <= layers_.layers(chunk) - inner; ++l) {
-    const TensorSpec& x = layers_.boundary(chunk, l);
+    const model::TensorSpec& x = layers_.boundary(chunk, l);
     if (is_float(x.dtype)) passing_bytes_ = std::max(passing_bytes_, x.shape.numel() * size_of(x.dtype));
   }
   if (layers_.has_head(chunk)) {
@@ -120,13 +120,15 @@ void Stage::measure_backward(Frame& dry, int chunk, Stream& discard) {
     bring_inputs(dry, l, discard);
     if (stop.again) forward_layer(dry, l, params(l), {}, {.again = true}, discard);
     Grads g = grads(l);
-    const BackwardPart part = layers_.splits(chunk, l) ? BackwardPart::input : BackwardPart::both;
+    const model::BackwardPart part =
+        layers_.splits(chunk, l) ? model::BackwardPart::input : model::BackwardPart::both;
     if (stop.backward) backward_layer(dry, l, params(l), g, {}, part, discard);
   }
   for (int l = layers_.layers(chunk); l-- > 0;) {
     Grads g = grads(l);
-    if (layers_.splits(chunk, l)) backward_layer(dry, l, params(l), g, {}, BackwardPart::weight, discard);
+    if (layers_.splits(chunk, l))
+      backward_layer(dry, l, params(l), g, {}, model::BackwardPart::weight, discard);
   }
 }
 
-}  // namespace cleave
+}  // namespace cleave::runtime

@@ -3,7 +3,7 @@
 #include "model/layer.h"
 #include "runtime/recompute.h"
 
-namespace cleave {
+namespace cleave::runtime {
 
 // What of a model a rank holds, and how much of it is in flight at once.
 struct StageShape {
@@ -15,7 +15,7 @@ struct StageShape {
   int batches = 1;              // micro-batches whose targets wait
   bool split_backward = false;  // the parts input and weight are asked for apart
   Recompute recompute = {};
-  LogitsChunk logits = {};
+  model::LogitsChunk logits = {};
   int64_t texts =
       0;  // that grow on this rank, keys and values of all their positions being kept; forwards only
   int waiting_weights = 0;  // split: micro-batches, of each chunk, that only miss the weights' part
@@ -34,4 +34,4 @@ struct Turn {
   bool last = false;   // the last turn of this step that writes this chunk's gradients in this way
 };
 
-}  // namespace cleave
+}  // namespace cleave::runtime

@@ -1,6 +1,6 @@
 #include "runtime/state_records.h"
 
-namespace cleave {
+namespace cleave::runtime {
 namespace {
 
 // Elements of one kind of state in the slice of a unit, and what they are called.
@@ -9,7 +9,7 @@ struct StateSpan {
   Range at;  // of the slice
   std::string tensor;
   std::vector<int64_t> shape;
-  Elements elements;
+  checkpoint::Elements elements;
 };
 
 // Runs of equal length at equal distances, as a tensor that is cut by columns has them, are one record.
@@ -17,7 +17,7 @@ void add(std::vector<StateSpan>& out, StateSpan span) {
   if (!out.empty() && out.back().unit == span.unit && out.back().kind == span.kind &&
       out.back().tensor == span.tensor && out.back().at.end == span.at.begin) {
     StateSpan& last = out.back();
-    Elements& e = last.elements;
+    checkpoint::Elements& e = last.elements;
     const int64_t run = e.stride ? e.run : e.range.size(),
                   stride = span.elements.range.begin - (e.range.end - run);
     if (span.elements.range.size() == run && stride > run && (e.stride == 0 || e.stride == stride)) {
@@ -29,17 +29,17 @@ void add(std::vector<StateSpan>& out, StateSpan span) {
   out.push_back(std::move(span));
 }
 
-std::vector<Record> records_of(RankState& rank, bool all_slices, Stream& compute) {
+std::vector<checkpoint::Record> records_of(RankState& rank, bool all_slices, Stream& compute) {
   std::vector<StateSpan> spans;
   const std::vector<std::string> kinds = rank.saved->kinds();
   for (int u = 0; u < rank.store.units(); ++u) {
     if (!all_slices && !rank.speaks_for(u)) continue;
-    const FlatLayout& layout = rank.store.layout(u);
+    const zero::FlatLayout& layout = rank.store.layout(u);
     const Range mine = rank.store.slice(u);
     // Replicas share the work: each saves the part that it counts in the norm.
     const Range part = all_slices ? Range{0, mine.size()} : rank.store.norm_range(u);
     for (int kind = 0; kind < (layout.frozen() ? 1 : int(kinds.size())); ++kind)
-      for (const FlatLayout::Piece& p : layout.pieces(part.shifted(mine.begin)))
+      for (const zero::FlatLayout::Piece& p : layout.pieces(part.shifted(mine.begin)))
         add(spans, {u,
                     kind,
                     Range{0, p.elements.size()}.shifted(part.begin + p.offset),
@@ -47,8 +47,8 @@ std::vector<Record> records_of(RankState& rank, bool all_slices, Stream& compute
                     layout.param(p.param).whole_shape(),
                     {p.elements}});
   }
-  SavedState& state = *rank.saved;
-  std::vector<Record> out;
+  zero::SavedState& state = *rank.saved;
+  std::vector<checkpoint::Record> out;
   for (const StateSpan& p : spans)
     out.push_back({kinds[size_t(p.kind)], p.tensor, p.shape, p.elements,
                    [&state, &compute, p](Range r, Tensor to) {
@@ -66,20 +66,20 @@ Tensor view_of(std::span<float> whole, Range elements) {
 
 }  // namespace
 
-std::vector<Record> records_to_save(RankState& rank, Stream& compute) {
+std::vector<checkpoint::Record> records_to_save(RankState& rank, Stream& compute) {
   return records_of(rank, false, compute);
 }
 
-std::vector<Record> records_to_load(RankState& rank, Stream& compute) {
+std::vector<checkpoint::Record> records_to_load(RankState& rank, Stream& compute) {
   return records_of(rank, true, compute);
 }
 
 void read_parameter(RankState& rank, const std::string& name, std::span<float> whole, Stream& compute) {
   for (int u = 0; u < rank.store.units(); ++u) {
     if (!rank.speaks_for(u)) continue;
-    const FlatLayout& layout = rank.store.layout(u);
+    const zero::FlatLayout& layout = rank.store.layout(u);
     const Range counted = rank.store.norm_range(u);
-    for (const FlatLayout::Piece& piece : layout.pieces(counted.shifted(rank.store.slice(u).begin)))
+    for (const zero::FlatLayout::Piece& piece : layout.pieces(counted.shifted(rank.store.slice(u).begin)))
       if (layout.param(piece.param).name == name)
         rank.saved->read(u, 0, Range{0, piece.elements.size()}.shifted(counted.begin + piece.offset),
                          view_of(whole, piece.elements), compute);
@@ -89,10 +89,10 @@ void read_parameter(RankState& rank, const std::string& name, std::span<float> w
 void write_parameters(RankState& rank, const std::function<std::vector<float>(const ParamSpec&)>& values,
                       Stream& compute) {
   for (int u = 0; u < rank.store.units(); ++u) {
-    const FlatLayout& layout = rank.store.layout(u);
+    const zero::FlatLayout& layout = rank.store.layout(u);
     int held = -1;  // the parameter whose values are in `whole`
     std::vector<float> whole;
-    for (const FlatLayout::Piece& piece : layout.pieces(rank.store.slice(u))) {
+    for (const zero::FlatLayout::Piece& piece : layout.pieces(rank.store.slice(u))) {
       const ParamSpec& p = layout.param(piece.param);
       if (held != piece.param) whole = values(p), held = piece.param;
       CHECK(int64_t(whole.size()) == p.whole_numel(), "{} has {} elements, got {}", p.name, p.whole_numel(),
@@ -104,4 +104,4 @@ void write_parameters(RankState& rank, const std::function<std::vector<float>(co
   rank.saved->publish_masters(compute);
 }
 
-}  // namespace cleave
+}  // namespace cleave::runtime

@@ -3,12 +3,12 @@
 #include "checkpoint/checkpoint.h"
 #include "runtime/rank_state.h"
 
-namespace cleave {
+namespace cleave::runtime {
 
 // What this rank saves: each element of the job's state is in the records of one rank.
-std::vector<Record> records_to_save(RankState& rank, Stream& compute);
+std::vector<checkpoint::Record> records_to_save(RankState& rank, Stream& compute);
 // What it loads: all that it holds.
-std::vector<Record> records_to_load(RankState& rank, Stream& compute);
+std::vector<checkpoint::Record> records_to_load(RankState& rank, Stream& compute);
 
 // Copies what this rank saves of one parameter's master to its places in `whole`, in host memory.
 void read_parameter(RankState& rank, const std::string& name, std::span<float> whole, Stream& compute);
@@ -16,4 +16,4 @@ void read_parameter(RankState& rank, const std::string& name, std::span<float> w
 void write_parameters(RankState& rank, const std::function<std::vector<float>(const ParamSpec&)>& values,
                       Stream& compute);
 
-}  // namespace cleave
+}  // namespace cleave::runtime

@@ -1,6 +1,6 @@
 #include "runtime/step_batches.h"
 
-namespace cleave {
+namespace cleave::runtime {
 
 StepBatches::StepBatches(const BatchSource& source, int micros) : source_(source) {
   if (source.valid_targets()) {
@@ -30,4 +30,4 @@ Tensor StepBatches::copy_of(const Tensor& t) {
   return Tensor(memory.data(), t.dtype(), t.shape(), MemoryKind::host);
 }
 
-}  // namespace cleave
+}  // namespace cleave::runtime

@@ -5,7 +5,7 @@
 
 #include "device/batch.h"
 
-namespace cleave {
+namespace cleave::runtime {
 
 class StepBatches {
  public:
@@ -27,4 +27,4 @@ class StepBatches {
   std::vector<std::vector<char>> memory_;
 };
 
-}  // namespace cleave
+}  // namespace cleave::runtime

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <set>
 
-namespace cleave {
+namespace cleave::runtime {
 
 void Texts::check(const std::vector<Engine::TextPart>& parts) const {
   std::set<int64_t> seen;
@@ -63,4 +63,4 @@ std::vector<std::vector<PassOfTexts>> Texts::extend(const std::vector<Engine::Te
   return places;
 }
 
-}  // namespace cleave
+}  // namespace cleave::runtime

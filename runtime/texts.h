@@ -3,7 +3,7 @@
 #include "runtime/engine.h"
 #include "runtime/stage_shape.h"
 
-namespace cleave {
+namespace cleave::runtime {
 
 // What one place on the data and sequence axes computes at a time.
 struct PassOfTexts {
@@ -34,4 +34,4 @@ class Texts {
   std::vector<int64_t> lengths_;  // of every text
 };
 
-}  // namespace cleave
+}  // namespace cleave::runtime

@@ -4,10 +4,10 @@
 
 #include "core/error.h"
 
-namespace cleave {
+namespace cleave::runtime {
 using nlohmann::json;
 
-std::string to_json(const TrainingState& at, const LossScaler::State& scaler, uint64_t seed,
+std::string to_json(const TrainingState& at, const optim::LossScaler::State& scaler, uint64_t seed,
                     const std::string& client) {
   return json{{"step", at.step},
               {"applied_steps", at.applied},
@@ -51,4 +51,4 @@ Restored from_json(const std::string& text, const std::string& where) {
   }
 }
 
-}  // namespace cleave
+}  // namespace cleave::runtime

@@ -5,7 +5,7 @@
 
 #include "optim/loss_scaler.h"
 
-namespace cleave {
+namespace cleave::runtime {
 
 struct TrainingState {
   int64_t step = 0;     // steps taken, skipped ones included
@@ -16,17 +16,17 @@ struct TrainingState {
 
 struct Restored {
   TrainingState at;
-  LossScaler::State scaler;
+  optim::LossScaler::State scaler;
   uint64_t seed = 0;
   std::string client;
   bool imported = false;  // from another program's files, which have no seed and no loss scale
 };
 
-std::string to_json(const TrainingState& at, const LossScaler::State& scaler, uint64_t seed,
+std::string to_json(const TrainingState& at, const optim::LossScaler::State& scaler, uint64_t seed,
                     const std::string& client);
 // Of an imported checkpoint.
 std::string to_json(const TrainingState& at, const std::string& client);
 // Throws Error(checkpoint) naming `where`.
 Restored from_json(const std::string& text, const std::string& where);
 
-}  // namespace cleave
+}  // namespace cleave::runtime

@@ -4,19 +4,19 @@
 
 #include "model/family.h"
 
-namespace cleave {
+namespace cleave::runtime {
 namespace {
 
-WeightNames names_of(const ModelConfig& config, bool with_base) {
-  const Family& family = *config.family;
+checkpoint::WeightNames names_of(const model::ModelConfig& config, bool with_base) {
+  const model::Family& family = *config.family;
   const std::string base = std::string(family.base) + ".", head = std::string(family.names.head) + ".",
                     block = std::string(family.names.block) + ".";
   const auto in_files = [&](const std::string& tensor) {
     const std::string stem = tensor.starts_with(base) ? tensor.substr(base.size()) : tensor;
     return with_base && !tensor.starts_with(head) ? base + stem : stem;
   };
-  WeightNames names;
-  const Model whole = make_model(config, DType::fp32, 1, family.type);
+  checkpoint::WeightNames names;
+  const model::Model whole = model::make_model(config, DType::fp32, 1, family.type);
   for (const UnitSpec& unit : whole.units())
     for (const ParamSpec& p : unit.params) {
       const bool transposed = family.input_first && p.shape.size() == 2 && p.name.starts_with(block);
@@ -29,13 +29,13 @@ WeightNames names_of(const ModelConfig& config, bool with_base) {
 
 }  // namespace
 
-WeightNames weight_names(const ModelConfig& config, const WeightFiles& files) {
+checkpoint::WeightNames weight_names(const model::ModelConfig& config, const checkpoint::WeightFiles& files) {
   const std::string base = std::string(config.family->base) + ".";
   const std::vector<std::string> names = files.names();
   return names_of(config, std::any_of(names.begin(), names.end(),
                                       [&](const std::string& name) { return name.starts_with(base); }));
 }
 
-WeightNames weight_names(const ModelConfig& config) { return names_of(config, true); }
+checkpoint::WeightNames weight_names(const model::ModelConfig& config) { return names_of(config, true); }
 
-}  // namespace cleave
+}  // namespace cleave::runtime

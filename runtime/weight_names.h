@@ -3,11 +3,11 @@
 #include "checkpoint/weight_reader.h"
 #include "model/transformer.h"
 
-namespace cleave {
+namespace cleave::runtime {
 
 // As the files have them: with or without the name of the base model before them.
-WeightNames weight_names(const ModelConfig& config, const WeightFiles& files);
+checkpoint::WeightNames weight_names(const model::ModelConfig& config, const checkpoint::WeightFiles& files);
 // As transformers writes them.
-WeightNames weight_names(const ModelConfig& config);
+checkpoint::WeightNames weight_names(const model::ModelConfig& config);
 
-}  // namespace cleave
+}  // namespace cleave::runtime

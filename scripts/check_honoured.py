@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Checks that code outside of config_schema/ reads what honoured keys are stored in: a key that nothing reads is a promise that
-nothing keeps. Fields that config_schema/ itself turns into others count as read when those are."""
+"""Checks that code outside of config/ reads what honoured keys are stored in: a key that nothing reads is a promise that
+nothing keeps. Fields that config/ itself turns into others count as read when those are."""
 import pathlib
 import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-SCHEMA = ROOT / "config_schema"
+SCHEMA = ROOT / "config"
 FOLDERS = ["app", "checkpoint", "data", "launcher", "model", "monitor", "offload", "optim", "pipeline", "plan", "runtime", "zero"]
 
 

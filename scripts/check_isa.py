@@ -4,7 +4,7 @@
 A shared inline function compiled with AVX-512 is a weak symbol that the linker may pick for the whole program, which
 then dies on a machine without it.
 
-usage: check_isa.py NAMESPACE OBJECT...    (for example: check_isa.py cleave::cpu::v4 a.o b.o)
+usage: check_isa.py NAMESPACE OBJECT...    (for example: check_isa.py cleave::kernels::cpu::v4 a.o b.o)
 """
 import subprocess
 import sys

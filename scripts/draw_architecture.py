@@ -12,7 +12,7 @@ from check_layers import ALLOWED  # noqa: E402
 PURPOSE = {
     "core": "errors, units, names", "text": "tokenizers", "device": "memory and streams", "kernels": "arithmetic, CPU and GPU",
     "comm": "collectives, rendezvous", "data": "tokens, batches", "pipeline": "schedules as values", "offload": "host memory, disk files",
-    "config_schema": "every key of a ds_config", "optim": "updates, schedules", "tensor_parallel": "heads and columns cut",
+    "config": "every key of a ds_config", "optim": "updates, schedules", "tensor_parallel": "heads and columns cut",
     "sequence_parallel": "positions cut", "zero": "units, sharding, homes", "model": "layers, families", "checkpoint": "records, manifests",
     "monitor": "metrics, profiles", "runtime": "the engine", "plan": "memory and traffic", "launcher": "job, ranks, exit codes",
     "app": "the command line",

@@ -193,7 +193,7 @@ def blame(profile, most=3):
     lines = []
     for kind, k in worst:
         kernel, seconds = max(k["kernels"].items(), key=lambda x: x[1], default=("no kernel", 0))
-        kernel = re.sub(r"void |cleave::gpu::|\(anonymous namespace\)::|<unnamed>::", "", kernel)
+        kernel = re.sub(r"void |cleave::kernels::gpu::|\(anonymous namespace\)::|<unnamed>::", "", kernel)
         lines.append(f"    {kind:12}{1e3 * k['measured']:9.2f} ms, predicted {1e3 * k['predicted']:9.2f}: {1e3 * (k['measured'] - k['predicted']):+9.2f} ms; "
                      f"most of it {kernel[:70]} ({1e3 * seconds:.2f} ms)")
     return lines

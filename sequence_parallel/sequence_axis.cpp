@@ -6,7 +6,7 @@
 
 #include "kernels/elementwise.h"
 
-namespace cleave {
+namespace cleave::sequence_parallel {
 namespace {
 
 template <class Fits>
@@ -40,14 +40,15 @@ struct Exchange {
   Tensor leaving, coming, sum, addend;
 };
 
-CopyRuns reversed(CopyRuns move) {
+kernels::CopyRuns reversed(kernels::CopyRuns move) {
   std::swap(move.y, move.x), std::swap(move.outer.y, move.outer.x), std::swap(move.inner.y, move.inner.x);
   return move;
 }
 
 // Of one group of heads: from columns of rows that are `row` elements apart to every copies-th block, of
 // which they are columns as well. y and x begin at the group's first column.
-CopyRuns to_blocks(Tensor blocks, Tensor columns, const Blocks& b, int64_t all, int64_t copies, int64_t row) {
+kernels::CopyRuns to_blocks(Tensor blocks, Tensor columns, const Blocks& b, int64_t all, int64_t copies,
+                            int64_t row) {
   const int64_t each = all * copies / b.ranks;
   return {.y = blocks,
           .x = columns,
@@ -73,7 +74,8 @@ void pack_columns(const Exchange& e, Tensor tokens, const HeadGroups& groups, St
     const Tensor columns = tokens.slice({in_tokens, tokens.numel()});
     for (int64_t copy = 0; copy < groups.copies[g]; ++copy) {
       const Tensor blocks = e.leaving.slice({copy * b.numel() + in_block, e.leaving.numel()});
-      launch(to_blocks(blocks, columns, b, groups.widths[g], groups.copies[g], tokens.dim(1)), stream);
+      kernels::launch(to_blocks(blocks, columns, b, groups.widths[g], groups.copies[g], tokens.dim(1)),
+                      stream);
     }
   });
 }
@@ -86,30 +88,32 @@ void unpack_columns(const Exchange& e, Tensor tokens, const HeadGroups& groups, 
     const Tensor columns = tokens.slice({in_tokens, tokens.numel()});
     const auto bring = [&](int64_t copy, Tensor to, int64_t row) {
       const Tensor blocks = e.coming.slice({copy * b.numel() + in_block, e.coming.numel()});
-      launch(reversed(to_blocks(blocks, to, b, all, copies, row)), stream);
+      kernels::launch(reversed(to_blocks(blocks, to, b, all, copies, row)), stream);
     };
     if (copies == 1) return bring(0, columns, tokens.dim(1));
     const Tensor sum = e.sum.slice({0, b.rows * all}), addend = e.addend.slice({0, b.rows * all});
     bring(0, sum, all);
     for (int64_t copy = 1; copy < copies; ++copy) {
       bring(copy, addend, all);
-      launch(Axpy{.y = sum, .x = addend}, stream);
+      kernels::launch(kernels::Axpy{.y = sum, .x = addend}, stream);
     }
-    launch(CopyRuns{.y = columns, .x = sum, .width = all, .inner = {b.rows, tokens.dim(1), all}}, stream);
+    kernels::launch(
+        kernels::CopyRuns{.y = columns, .x = sum, .width = all, .inner = {b.rows, tokens.dim(1), all}},
+        stream);
   });
 }
 
 // Between the rows of `twin`, [samples, ranks, positions, width], and blocks of them.
 void move_rows(Tensor blocks, Tensor twin, const Blocks& b, bool pack, Stream& stream) {
   const int64_t run = b.positions * b.width;
-  CopyRuns move{.y = blocks,
-                .x = twin,
-                .width = run,
-                .outer = {b.ranks, b.numel(), run},
-                .inner = {b.samples(), run, run * b.ranks}};
+  kernels::CopyRuns move{.y = blocks,
+                         .x = twin,
+                         .width = run,
+                         .outer = {b.ranks, b.numel(), run},
+                         .inner = {b.samples(), run, run * b.ranks}};
   if (!pack)
     std::swap(move.y, move.x), std::swap(move.outer.y, move.outer.x), std::swap(move.inner.y, move.inner.x);
-  launch(move, stream);
+  kernels::launch(move, stream);
 }
 
 }  // namespace
@@ -170,4 +174,4 @@ void SequenceAxis::to_tokens(Tensor tokens, Tensor twin, const HeadGroups& group
   unpack_columns(e, tokens, groups, stream);
 }
 
-}  // namespace cleave
+}  // namespace cleave::sequence_parallel

@@ -5,7 +5,7 @@
 #include "comm/communicator.h"
 #include "device/arena.h"
 
-namespace cleave {
+namespace cleave::sequence_parallel {
 
 // Columns of heads side by side, such as those of queries, keys and values. Each group is cut over the ranks;
 // one that has fewer heads than there are ranks, over neighbourhoods of `copies` ranks that have the same.
@@ -18,7 +18,7 @@ class SequenceAxis {
  public:
   SequenceAxis() = default;  // a rank alone: everything here is free
   // The communicator must outlive the axis and its copies.
-  explicit SequenceAxis(Communicator& ranks) : ranks_(ranks.size() > 1 ? &ranks : nullptr) {}
+  explicit SequenceAxis(comm::Communicator& ranks) : ranks_(ranks.size() > 1 ? &ranks : nullptr) {}
 
   int size() const { return ranks_ ? ranks_->size() : 1; }
   int rank() const { return ranks_ ? ranks_->rank() : 0; }
@@ -46,7 +46,7 @@ class SequenceAxis {
                  Stream& stream, std::string_view what) const;
 
  private:
-  Communicator* ranks_ = nullptr;
+  comm::Communicator* ranks_ = nullptr;
 };
 
-}  // namespace cleave
+}  // namespace cleave::sequence_parallel

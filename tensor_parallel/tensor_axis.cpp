@@ -4,7 +4,7 @@
 
 #include <utility>
 
-namespace cleave {
+namespace cleave::tensor_parallel {
 
 int64_t TensorAxis::local_rows(int64_t rows) const {
   if (!cut_rows_) return rows;
@@ -66,16 +66,16 @@ std::vector<Range> TensorAxis::pieces(int64_t rows) const {
   return out;
 }
 
-Event TensorAxis::move(Collective op, Tensor all, Tensor local, Range rows, Stream& stream,
+Event TensorAxis::move(comm::Collective op, Tensor all, Tensor local, Range rows, Stream& stream,
                        std::string_view what) const {
   if (stream.discards()) return {};
   Stream& on = beside_.stream ? *beside_.stream : stream;
   if (beside_.stream) on.wait(stream.record());
   const int64_t width = local.numel() / local.dim(0);
   const Range elements{rows.begin * width, rows.end * width};
-  if (op == Collective::all_reduce)
+  if (op == comm::Collective::all_reduce)
     ranks_->all_reduce(all.slice(elements), on, {.what = what});
-  else if (op == Collective::all_gather)
+  else if (op == comm::Collective::all_gather)
     ranks_->all_gather(all, local, on, {.what = what, .within = elements});
   else
     ranks_->reduce_scatter(local, all, on, {.what = what, .within = elements});
@@ -83,11 +83,12 @@ Event TensorAxis::move(Collective op, Tensor all, Tensor local, Range rows, Stre
 }
 
 Event TensorAxis::start_gather(Tensor all, Tensor local, Stream& stream, std::string_view what) const {
-  return cut_rows_ ? move(Collective::all_gather, all, local, {0, local.dim(0)}, stream, what) : Event();
+  return cut_rows_ ? move(comm::Collective::all_gather, all, local, {0, local.dim(0)}, stream, what)
+                   : Event();
 }
 
 Event TensorAxis::start_sum(Tensor local, Tensor all, Stream& stream, std::string_view what) const {
-  const auto op = cut_rows_ ? Collective::reduce_scatter : Collective::all_reduce;
+  const auto op = cut_rows_ ? comm::Collective::reduce_scatter : comm::Collective::all_reduce;
   return ranks_ ? move(op, all, local, {0, local.dim(0)}, stream, what) : Event();
 }
 
@@ -100,7 +101,8 @@ void TensorAxis::gather(Tensor all, Tensor local, Stream& stream, std::string_vi
   }
   const std::vector<Range> pieces = this->pieces(each);
   std::vector<Event> here;
-  for (const Range& p : pieces) here.push_back(move(Collective::all_gather, all, local, p, stream, what));
+  for (const Range& p : pieces)
+    here.push_back(move(comm::Collective::all_gather, all, local, p, stream, what));
   use(Range{0, each}.shifted(rank() * each), local);
   for (size_t i = 0; i < pieces.size(); ++i) {
     stream.wait(here[i]);
@@ -120,7 +122,8 @@ Event TensorAxis::start_sum(Tensor local, Tensor all, Stream& stream, std::strin
   Event last;
   for (const Range& p : pieces) {
     for (int r = 0; r < (cut_rows_ ? size() : 1); ++r) make(p.shifted(r * each));
-    last = move(cut_rows_ ? Collective::reduce_scatter : Collective::all_reduce, all, local, p, stream, what);
+    last = move(cut_rows_ ? comm::Collective::reduce_scatter : comm::Collective::all_reduce, all, local, p,
+                stream, what);
   }
   return last;
 }
@@ -134,4 +137,4 @@ void TensorAxis::exchange(Tensor every, Tensor mine, Stream& stream, std::string
   if (beside_.stream) stream.wait(on.record());
 }
 
-}  // namespace cleave
+}  // namespace cleave::tensor_parallel

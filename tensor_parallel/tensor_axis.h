@@ -14,7 +14,7 @@
 #include "core/param_spec.h"
 #include "device/arena.h"
 
-namespace cleave {
+namespace cleave::tensor_parallel {
 
 // How movements of rows run beside the computation.
 struct BesideCompute {
@@ -28,7 +28,7 @@ class TensorAxis {
   TensorAxis() = default;  // a rank alone: everything here is free
   // The communicator and the stream must outlive the axis and its copies. No other calls of this group may be
   // under way on another stream while a layer runs.
-  explicit TensorAxis(Communicator& ranks, bool sequence_parallel = true, BesideCompute beside = {})
+  explicit TensorAxis(comm::Communicator& ranks, bool sequence_parallel = true, BesideCompute beside = {})
       : ranks_(ranks.size() > 1 ? &ranks : nullptr),
         cut_rows_(ranks_ && sequence_parallel),
         beside_(beside) {}
@@ -90,12 +90,12 @@ class TensorAxis {
  private:
   std::vector<Range> pieces(int64_t rows) const;
   // A movement of `rows` of every rank's `local`, behind the work of `stream`.
-  Event move(Collective op, Tensor all, Tensor local, Range rows, Stream& stream,
+  Event move(comm::Collective op, Tensor all, Tensor local, Range rows, Stream& stream,
              std::string_view what) const;
 
-  Communicator* ranks_ = nullptr;
+  comm::Communicator* ranks_ = nullptr;
   bool cut_rows_ = false;
   BesideCompute beside_;
 };
 
-}  // namespace cleave
+}  // namespace cleave::tensor_parallel

@@ -5,7 +5,7 @@
 #include "text/expression.h"
 #include "text/utf8.h"
 
-namespace cleave {
+namespace cleave::text {
 namespace {
 
 // The beginning of the last character before `at`.
@@ -105,4 +105,4 @@ void AddedTokens::cut(std::string_view text, bool special,
   if (done < text.size()) between(text.substr(done));
 }
 
-}  // namespace cleave
+}  // namespace cleave::text

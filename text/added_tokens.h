@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-namespace cleave {
+namespace cleave::text {
 
 struct AddedToken {
   int32_t id = 0;
@@ -40,4 +40,4 @@ class AddedTokens {
   std::array<bool, 256> begins_{};  // whether a token begins with the byte
 };
 
-}  // namespace cleave
+}  // namespace cleave::text

@@ -7,7 +7,7 @@
 
 #include "text/utf8.h"
 
-namespace cleave {
+namespace cleave::text {
 
 // Bytes as characters: those that can be printed stand for themselves, the others for characters from U+0100
 // on, in order.
@@ -42,4 +42,4 @@ class ByteAlphabet {
   }();
 };
 
-}  // namespace cleave
+}  // namespace cleave::text

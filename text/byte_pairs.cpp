@@ -4,7 +4,7 @@
 #include <bit>
 #include <cstring>
 
-namespace cleave {
+namespace cleave::text {
 namespace {
 
 constexpr size_t kKnown = size_t{1} << 15;  // 2 MiB, which a core's own cache holds or nearly holds
@@ -156,4 +156,4 @@ void BytePairs::merge_many(Work& work) const {
   for (int32_t i = 0; i != kNone; i = symbols[size_t(i)].after) work.ids_.push_back(symbols[size_t(i)].id);
 }
 
-}  // namespace cleave
+}  // namespace cleave::text

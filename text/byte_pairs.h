@@ -9,7 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
-namespace cleave {
+namespace cleave::text {
 
 class BytePairs {
  public:
@@ -92,4 +92,4 @@ class BytePairs {
   std::unordered_map<std::string, int32_t, Hash, std::equal_to<>> whole_;
 };
 
-}  // namespace cleave
+}  // namespace cleave::text

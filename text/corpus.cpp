@@ -15,7 +15,7 @@
 #include "core/printable.h"
 #include "text/utf8.h"
 
-namespace cleave {
+namespace cleave::text {
 namespace {
 
 constexpr size_t kPiece = size_t{1} << 20;  // bytes that one thread encodes at a time
@@ -139,11 +139,12 @@ class Encoder {
     nlohmann::json object = nlohmann::json::parse(line);
     require(object.is_object(), Exit::data, "{}:{}:1: is no JSON object; {}", options_.path, number, kWanted);
     for (const char* chat : {"messages", "conversations", "conversation"})
-      require(object.contains(options_.key) || !object.contains(chat), Exit::data,
-              "{}:{}: is a chat, under the key '{}', and no text under {}: write each chat as one text, as the "
-              "model's template has it (tokenizer.apply_chat_template(chat, tokenize=False)), under a key of "
-              "its own",
-              options_.path, number, chat, in_quotes(options_.key));
+      require(
+          object.contains(options_.key) || !object.contains(chat), Exit::data,
+          "{}:{}: is a chat, under the key '{}', and no text under {}: write each chat as one text, as the "
+          "model's template has it (tokenizer.apply_chat_template(chat, tokenize=False)), under a key of "
+          "its own",
+          options_.path, number, chat, in_quotes(options_.key));
     require(object.contains(options_.key) && object[options_.key].is_string(), Exit::data,
             "{}:{}: has no text under the key {}: {}; name the key of the documents with --jsonl_key",
             options_.path, number, in_quotes(options_.key), in_quotes(line));
@@ -246,4 +247,4 @@ void tokenize_corpus(const Tokenizer& tokenizer, const CorpusOptions& options, c
   sink.end_document();
 }
 
-}  // namespace cleave
+}  // namespace cleave::text

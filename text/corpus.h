@@ -11,7 +11,7 @@
 
 #include "text/tokenizer.h"
 
-namespace cleave {
+namespace cleave::text {
 
 struct CorpusOptions {
   std::string path;
@@ -33,4 +33,4 @@ bool is_json_lines(const std::string& path);
 // the same ids (Tokenizer::can_cut_at_lines), and is in memory as a whole where it does not.
 void tokenize_corpus(const Tokenizer& tokenizer, const CorpusOptions& options, const CorpusSink& sink);
 
-}  // namespace cleave
+}  // namespace cleave::text

@@ -9,7 +9,7 @@
 #include "core/error.h"
 #include "core/printable.h"
 
-namespace cleave {
+namespace cleave::text {
 namespace {
 
 // Unicode's White_Space, which is what \s is for Oniguruma; PCRE2's has U+180E, too.
@@ -233,4 +233,4 @@ bool Expression::Matcher::next(std::string_view text, size_t from, size_t& begin
   return true;
 }
 
-}  // namespace cleave
+}  // namespace cleave::text

@@ -9,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-namespace cleave {
+namespace cleave::text {
 
 class Expression {
  public:
@@ -47,4 +47,4 @@ std::string to_pcre2(std::string_view oniguruma, const std::string& where);
 // An expression that matches this text and nothing else.
 std::string literal_expression(std::string_view text);
 
-}  // namespace cleave
+}  // namespace cleave::text

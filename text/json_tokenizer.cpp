@@ -10,7 +10,7 @@
 #include "text/read_tokenizer_json.h"
 #include "text/utf8.h"
 
-namespace cleave {
+namespace cleave::text {
 namespace {
 
 using nlohmann::json;
@@ -154,4 +154,4 @@ std::unique_ptr<Tokenizer> open_json_tokenizer(const std::string& path) {
                               configured_end_of_text(path));
 }
 
-}  // namespace cleave
+}  // namespace cleave::text

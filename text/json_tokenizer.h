@@ -5,7 +5,7 @@
 
 #include "text/tokenizer.h"
 
-namespace cleave {
+namespace cleave::text {
 
 // A tokenizer.json of the tokenizers library whose model is byte-level BPE: those of GPT-2, Llama 3, Qwen2
 // and 3 and newer ones of Mistral. A `tokenizer_config.json` beside it may name the token that ends a
@@ -18,4 +18,4 @@ std::unique_ptr<Tokenizer> open_json_tokenizer(const std::string& path);
 std::unique_ptr<Tokenizer> parse_json_tokenizer(std::string_view text, const std::string& path,
                                                 const std::string& end_of_text = {});
 
-}  // namespace cleave
+}  // namespace cleave::text

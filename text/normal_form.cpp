@@ -12,7 +12,7 @@
 
 #include "core/error.h"
 
-namespace cleave {
+namespace cleave::text {
 namespace {
 
 const icu::Normalizer2& instance_of(NormalForm form, UErrorCode& error) {
@@ -70,4 +70,4 @@ std::string_view to_normal_form(NormalForm form, std::string_view text, std::str
   return scratch;
 }
 
-}  // namespace cleave
+}  // namespace cleave::text

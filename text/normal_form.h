@@ -4,11 +4,11 @@
 #include <string>
 #include <string_view>
 
-namespace cleave {
+namespace cleave::text {
 
 enum class NormalForm { nfc, nfd, nfkc, nfkd };
 
 // The text itself where it has the form, else `scratch`. The text must be UTF-8.
 std::string_view to_normal_form(NormalForm form, std::string_view text, std::string& scratch);
 
-}  // namespace cleave
+}  // namespace cleave::text

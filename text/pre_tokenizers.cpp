@@ -4,7 +4,7 @@
 #include <array>
 #include <utility>
 
-namespace cleave {
+namespace cleave::text {
 namespace {
 
 // GPT-2's expression, which ByteLevel brings along.
@@ -60,4 +60,4 @@ PreTokenizers::Work::Work(const PreTokenizers& all) : with_blank_(all.cuts_.size
     cut.expression ? matchers_.emplace_back(std::in_place, *cut.expression) : matchers_.emplace_back();
 }
 
-}  // namespace cleave
+}  // namespace cleave::text

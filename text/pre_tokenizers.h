@@ -8,7 +8,7 @@
 
 #include "text/expression.h"
 
-namespace cleave {
+namespace cleave::text {
 
 class PreTokenizers {
  public:
@@ -64,4 +64,4 @@ class PreTokenizers {
   std::vector<Cut> cuts_;
 };
 
-}  // namespace cleave
+}  // namespace cleave::text

@@ -11,7 +11,7 @@
 #include "core/printable.h"
 #include "text/byte_alphabet.h"
 
-namespace cleave {
+namespace cleave::text {
 namespace {
 
 using nlohmann::json;
@@ -294,4 +294,4 @@ TokenizerParts read_tokenizer_json(std::string_view text, const std::string& pat
   }
 }
 
-}  // namespace cleave
+}  // namespace cleave::text

@@ -11,7 +11,7 @@
 #include "text/normal_form.h"
 #include "text/pre_tokenizers.h"
 
-namespace cleave {
+namespace cleave::text {
 
 struct TokenizerParts {
   std::vector<NormalForm> forms;
@@ -30,4 +30,4 @@ struct TokenizerParts {
 TokenizerParts read_tokenizer_json(std::string_view text, const std::string& path,
                                    const std::string& end_of_text);
 
-}  // namespace cleave
+}  // namespace cleave::text

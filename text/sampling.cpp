@@ -9,7 +9,7 @@
 #include "core/error.h"
 #include "core/philox.h"
 
-namespace cleave {
+namespace cleave::text {
 namespace {
 
 // Tokens by their weights: the likeliest first, of equals the one of the lower number.
@@ -90,4 +90,4 @@ int32_t next_token(std::span<const float> logits, std::span<const int32_t> befor
   return candidates.at(Philox{s.seed, hash_name("generate")}.uniform(index));
 }
 
-}  // namespace cleave
+}  // namespace cleave::text

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <span>
 
-namespace cleave {
+namespace cleave::text {
 
 struct Sampling {
   double temperature = 0.8;  // 0 takes the likeliest
@@ -20,4 +20,4 @@ struct Sampling {
 int32_t next_token(std::span<const float> logits, std::span<const int32_t> before, const Sampling& sampling,
                    uint64_t index);
 
-}  // namespace cleave
+}  // namespace cleave::text

@@ -12,7 +12,7 @@
 #include "text/utf8.h"
 #endif
 
-namespace cleave {
+namespace cleave::text {
 
 #ifdef CLEAVE_HAVE_SENTENCEPIECE
 namespace {
@@ -102,4 +102,4 @@ std::unique_ptr<Tokenizer> open_sentencepiece(const std::string& path) {
 }
 #endif
 
-}  // namespace cleave
+}  // namespace cleave::text

@@ -8,7 +8,7 @@
 #include "text/sentencepiece_tokenizer.h"
 #include "text/utf8.h"
 
-namespace cleave {
+namespace cleave::text {
 namespace {
 
 namespace fs = std::filesystem;
@@ -93,4 +93,4 @@ std::unique_ptr<Tokenizer> open_tokenizer(const std::string& path) {
   return open_json_tokenizer(file);
 }
 
-}  // namespace cleave
+}  // namespace cleave::text

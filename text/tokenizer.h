@@ -16,7 +16,7 @@
 #include <string_view>
 #include <vector>
 
-namespace cleave {
+namespace cleave::text {
 
 struct EncodeOptions {
   // A special token that stands in the text is that token; otherwise its name is text like any other.
@@ -87,4 +87,4 @@ class StreamDecoder {
   bool first_ = true;
 };
 
-}  // namespace cleave
+}  // namespace cleave::text

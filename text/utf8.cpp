@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-namespace cleave {
+namespace cleave::text {
 namespace {
 
 struct Run {
@@ -103,4 +103,4 @@ void append_utf8(std::string& out, char32_t c) {
   }
 }
 
-}  // namespace cleave
+}  // namespace cleave::text

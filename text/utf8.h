@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-namespace cleave {
+namespace cleave::text {
 
 // The text itself where it is UTF-8. Otherwise `scratch`, with U+FFFD in the place of every longest run of
 // bytes that begins a character and does not end it, and of every other byte that belongs to none: what
@@ -27,4 +27,4 @@ bool is_white_space(char32_t code);
 
 void append_utf8(std::string& out, char32_t code);
 
-}  // namespace cleave
+}  // namespace cleave::text

@@ -2,7 +2,7 @@
 
 #include "text/utf8.h"
 
-namespace cleave {
+namespace cleave::text {
 
 void WordCount::add(std::string_view bytes) {
   bytes_ += int64_t(bytes.size());
@@ -27,4 +27,4 @@ void WordCount::take(std::string_view text) {
   }
 }
 
-}  // namespace cleave
+}  // namespace cleave::text

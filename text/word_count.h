@@ -3,7 +3,7 @@
 #include <string>
 #include <string_view>
 
-namespace cleave {
+namespace cleave::text {
 
 // Bytes and words of a text that comes in parts. A word is a longest run of characters that are no white
 // space of Unicode.
@@ -24,4 +24,4 @@ class WordCount {
   bool in_word_ = false;
 };
 
-}  // namespace cleave
+}  // namespace cleave::text

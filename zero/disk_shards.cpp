@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace cleave {
+namespace cleave::zero {
 
 int DiskShards::add(int64_t numel) {
   shards_.push_back({.numel = numel});
@@ -15,18 +15,18 @@ int DiskShards::add_pass(std::vector<int> shards) {
   return int(passes_.size()) - 1;
 }
 
-void DiskShards::commit(Memory& memory, const DiskHome& home, DType type) {
+void DiskShards::commit(Memory& memory, const offload::DiskHome& home, DType type) {
   if (shards_.empty()) return;
   CHECK(home.buffers >= 2, "shards on disk pass through at least 2 staging buffers, got {}", home.buffers);
   int64_t bytes = 0, largest = 0;
   for (Shard& s : shards_) {
     s.offset = bytes;
-    bytes += round_up(s.numel * size_of(type), DiskFile::kAlignment);
+    bytes += round_up(s.numel * size_of(type), offload::DiskFile::kAlignment);
     largest = std::max(largest, s.numel);
   }
   using Bytes = std::vector<std::pair<Category, int64_t>>;
-  file_ = std::make_unique<DiskFile>(memory, home.folder, home.name, Bytes{{Category::weights, bytes}},
-                                     home.options, home.key);
+  file_ = std::make_unique<offload::DiskFile>(memory, home.folder, home.name,
+                                              Bytes{{Category::weights, bytes}}, home.options, home.key);
   buffers_.resize(size_t(home.buffers));
   for (Staging& b : buffers_)
     b.memory =
@@ -166,4 +166,4 @@ void DiskShards::synchronize() {
   }
 }
 
-}  // namespace cleave
+}  // namespace cleave::zero

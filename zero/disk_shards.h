@@ -9,14 +9,14 @@
 #include "device/trace.h"
 #include "offload/placement.h"
 
-namespace cleave {
+namespace cleave::zero {
 
 class DiskShards {
  public:
   // A shard of so many elements; returns its index. Before commit.
   int add(int64_t numel);
   // The file and the buffers, each of the largest shard; nothing where there are no shards.
-  void commit(Memory& memory, const DiskHome& home, DType type);
+  void commit(Memory& memory, const offload::DiskHome& home, DType type);
   void show_in(Trace& trace);  // reads and writes
 
   // The shards that a pass takes, in this order; returns its index. Before commit.
@@ -75,9 +75,9 @@ class DiskShards {
   std::vector<Staging> buffers_;
   std::deque<int> ahead_;  // buffers, in the order of their reads
   int next_ = 0;
-  std::unique_ptr<DiskFile> file_;
+  std::unique_ptr<offload::DiskFile> file_;
   Trace* trace_ = nullptr;
   std::unique_ptr<Stream> reads_, writes_;  // go first: they finish what was enqueued
 };
 
-}  // namespace cleave
+}  // namespace cleave::zero

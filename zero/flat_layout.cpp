@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace cleave {
+namespace cleave::zero {
 
 FlatLayout::FlatLayout(UnitSpec spec, int shards, const DecayRule& decays)
     : spec_(std::move(spec)), ranges_(spec_.params.size()) {
@@ -111,4 +111,4 @@ std::vector<FlatLayout::Piece> FlatLayout::pieces(Range slice) const {
   return out;
 }
 
-}  // namespace cleave
+}  // namespace cleave::zero

@@ -6,7 +6,7 @@
 #include "core/param_spec.h"
 #include "core/range.h"
 
-namespace cleave {
+namespace cleave::zero {
 
 class FlatLayout {
  public:
@@ -63,4 +63,4 @@ class FlatLayout {
   int64_t used_ = 0, numel_ = 0;
 };
 
-}  // namespace cleave
+}  // namespace cleave::zero

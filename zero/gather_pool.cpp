@@ -4,7 +4,7 @@
 
 #include "device/copy.h"
 
-namespace cleave {
+namespace cleave::zero {
 
 GatherPool::GatherPool(Memory& memory, const StoreOptions& options, Stream& compute, Stream& comm)
     : memory_(memory), options_(options), compute_(compute), comm_(comm) {}
@@ -74,7 +74,7 @@ Tensor GatherPool::place_of(const Stay& s) const {
 // device.
 Event GatherPool::gather(const Stay& s) {
   const Unit& unit = units_[size_t(s.unit)];
-  Communicator& ranks = *unit.of->sharding.gather_on_use;
+  comm::Communicator& ranks = *unit.of->sharding.gather_on_use;
   const Tensor full = place_of(s);
   const int64_t numel = unit.of->shard_numel();
   const Tensor place = full.slice(Range{0, numel}.shifted(ranks.rank() * numel));
@@ -133,7 +133,7 @@ Tensor GatherPool::next_slice(int index) {
 
 void GatherPool::publish(int index, const Event& updated) {
   const Unit& unit = units_[size_t(index)];
-  Communicator& ranks = *unit.of->sharding.gather_on_publish;
+  comm::Communicator& ranks = *unit.of->sharding.gather_on_publish;
   comm_.wait(updated);
   if (ranks.size() == 1 && unit.on_disk < 0) return;
   comm_.wait(compute_.record());
@@ -156,4 +156,4 @@ std::vector<Tensor> GatherPool::buffers() const {
   return out;
 }
 
-}  // namespace cleave
+}  // namespace cleave::zero

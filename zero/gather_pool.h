@@ -11,7 +11,7 @@
 #include "zero/store_options.h"
 #include "zero/stored_unit.h"
 
-namespace cleave {
+namespace cleave::zero {
 
 class GatherPool {
  public:
@@ -78,4 +78,4 @@ class GatherPool {
   DiskShards disk_;  // goes first: it finishes what was enqueued
 };
 
-}  // namespace cleave
+}  // namespace cleave::zero

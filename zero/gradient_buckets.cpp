@@ -7,7 +7,7 @@
 #include "kernels/elementwise.h"
 #include "kernels/exact.h"
 
-namespace cleave {
+namespace cleave::zero {
 
 GradientBuckets::GradientBuckets(Memory& memory, const StoreOptions& options, Stream& compute, Stream& comm)
     : memory_(memory), options_(options), compute_(compute), comm_(comm), homes_(memory) {}
@@ -104,7 +104,7 @@ void GradientBuckets::show_in(Trace& trace) {
 void GradientBuckets::begin_step(double unscale, GradientUser* user) {
   user_ = user;
   complete_.clear();
-  if (options_.exact()) launch(Fill{.y = overflows_}, compute_);
+  if (options_.exact()) kernels::launch(kernels::Fill{.y = overflows_}, compute_);
   to_grid_ = std::ldexp(unscale, options_.grid);
   for (Unit& unit : units_) {
     unit.reduced = unit.begun = false;
@@ -176,13 +176,13 @@ void GradientBuckets::round_contributions(int visit) {
     const Stay* bucket = pass_->buckets.find(u, visit);
     const bool holds_something =
         bucket ? visit != bucket->first_use || unit.continues() : std::exchange(unit.begun, true);
-    launch(RoundToGrid{.y = bucket ? place_of(*bucket) : unit.gradients.tensor(),
-                       .bad = overflows_,
-                       .x = full,
-                       .factor = to_grid_,
-                       .limit = options_.limit,
-                       .accumulate = holds_something},
-           compute_);
+    kernels::launch(kernels::RoundToGrid{.y = bucket ? place_of(*bucket) : unit.gradients.tensor(),
+                                         .bad = overflows_,
+                                         .x = full,
+                                         .factor = to_grid_,
+                                         .limit = options_.limit,
+                                         .accumulate = holds_something},
+                    compute_);
   }
 }
 
@@ -217,9 +217,10 @@ void GradientBuckets::hand_over() {
 // Parameters that no layer wrote, and the padding, have gradient zero.
 void GradientBuckets::clear_unwritten(Unit& unit, Tensor full) {
   for (int p = 0; p < unit.of->layout.params(); ++p)
-    if (!unit.written[size_t(p)]) launch(Fill{.y = full.slice(unit.of->layout.range(p))}, compute_);
+    if (!unit.written[size_t(p)])
+      kernels::launch(kernels::Fill{.y = full.slice(unit.of->layout.range(p))}, compute_);
   const Range padding{unit.of->layout.used_numel(), unit.of->layout.numel()};
-  if (!padding.empty()) launch(Fill{.y = full.slice(padding)}, compute_);
+  if (!padding.empty()) kernels::launch(kernels::Fill{.y = full.slice(padding)}, compute_);
 }
 
 void GradientBuckets::reduce(Unit& unit, const Stay* bucket) {
@@ -231,8 +232,8 @@ void GradientBuckets::reduce(Unit& unit, const Stay* bucket) {
 
 // The sum over the ranks of a bucket goes to its home: it is written there, or added to what is there.
 void GradientBuckets::reduce_bucket(Unit& unit, const Stay& bucket) {
-  Communicator& ranks = *unit.of->sharding.reduce_each_micro;
-  const Call call{.what = unit.of->name(), .max_numel = options_.reduce_numel};
+  comm::Communicator& ranks = *unit.of->sharding.reduce_each_micro;
+  const comm::Call call{.what = unit.of->name(), .max_numel = options_.reduce_numel};
   const Tensor full = place_of(bucket), sum = unit.gradients;
   const bool adds = unit.reduced && !unit.continues();
   unit.reduced = true;
@@ -252,11 +253,11 @@ void GradientBuckets::reduce_bucket(Unit& unit, const Stay& bucket) {
   }
   homes_.run(sum.memory(), comm_, [&](Stream& stream) {
     if (!adds)
-      launch(Cast{.y = sum, .x = shard}, stream);
+      kernels::launch(kernels::Cast{.y = sum, .x = shard}, stream);
     else if (options_.exact())
-      launch(AddIntegers{.y = sum, .x = shard}, stream);
+      kernels::launch(kernels::AddIntegers{.y = sum, .x = shard}, stream);
     else
-      launch(Axpy{.y = sum, .x = shard}, stream);
+      kernels::launch(kernels::Axpy{.y = sum, .x = shard}, stream);
   });
 }
 
@@ -264,12 +265,13 @@ void GradientBuckets::reduce_bucket(Unit& unit, const Stay& bucket) {
 void GradientBuckets::reduce_shard(Unit& unit) {
   const Sharding& sharding = unit.of->sharding;
   if (sharding.reduce_each_step->size() == 1 && sharding.reduce_replicas->size() == 1) return;
-  const Call call{.what = unit.of->name(), .max_numel = options_.reduce_numel};
+  const comm::Call call{.what = unit.of->name(), .max_numel = options_.reduce_numel};
   const Tensor sum = unit.gradients;
   const bool casts = options_.wire != options_.gradients;
   Tensor full = sum;
   auto cast = [&](Tensor y, Tensor x) {
-    homes_.run(sum.memory(), comm_, [&](Stream& stream) { launch(Cast{.y = y, .x = x}, stream); });
+    homes_.run(sum.memory(), comm_,
+               [&](Stream& stream) { kernels::launch(kernels::Cast{.y = y, .x = x}, stream); });
   };
   if (casts) cast(full = wire_.tensor().slice({0, sum.numel()}), sum);
   const int64_t shard = div_exact(full.numel(), sharding.reduce_each_step->size());
@@ -298,4 +300,4 @@ std::vector<Tensor> GradientBuckets::buffers() const {
   return out;
 }
 
-}  // namespace cleave
+}  // namespace cleave::zero

@@ -15,7 +15,7 @@
 #include "zero/store_options.h"
 #include "zero/stored_unit.h"
 
-namespace cleave {
+namespace cleave::zero {
 
 // A gradient that a layer adds to; `written` says whether it holds something yet, so nothing has to be zeroed
 // first. Both are empty where the unit is frozen.
@@ -99,7 +99,7 @@ class GradientBuckets {
   GradientUser* user_ = nullptr;
   std::vector<std::pair<int, Event>> complete_;  // units that the user was not told of yet
   Trace* trace_ = nullptr;
-  HomeStream homes_;  // goes first: it finishes what was enqueued
+  offload::HomeStream homes_;  // goes first: it finishes what was enqueued
 };
 
-}  // namespace cleave
+}  // namespace cleave::zero

@@ -2,7 +2,7 @@
 #pragma once
 #include <span>
 
-namespace cleave {
+namespace cleave::zero {
 
 // Both calls come on the host, in the same order on all ranks of a stage.
 class GradientUser {
@@ -15,4 +15,4 @@ class GradientUser {
   virtual void complete(int unit) = 0;
 };
 
-}  // namespace cleave
+}  // namespace cleave::zero

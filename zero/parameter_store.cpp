@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace cleave {
+namespace cleave::zero {
 
 ParameterStore::ParameterStore(Memory& memory, const StoreOptions& options, Stream& compute, Stream& comm)
     : options_(options),
@@ -88,7 +88,8 @@ void ParameterStore::sum_over_slices(Tensor partial_sums, std::span<const int64_
   comm_.wait(compute_.record());
   const auto sum = [&](const Sharding& sharding, Range r) {
     if (r.empty()) return;
-    for (Communicator* c : {sharding.reduce_each_micro, sharding.reduce_each_step, sharding.reduce_replicas})
+    for (comm::Communicator* c :
+         {sharding.reduce_each_micro, sharding.reduce_each_step, sharding.reduce_replicas})
       if (c != sharding.reduce_replicas || replicas)
         c->all_reduce(partial_sums.slice(r), comm_, {.what = what});
   };
@@ -108,4 +109,4 @@ void ParameterStore::sum_over_slices(Tensor partial_sums, std::span<const int64_
   compute_.wait(comm_.record());
 }
 
-}  // namespace cleave
+}  // namespace cleave::zero

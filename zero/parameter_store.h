@@ -13,11 +13,11 @@
 #include "zero/gather_pool.h"
 #include "zero/gradient_buckets.h"
 
-namespace cleave {
+namespace cleave::zero {
 
 class ParameterStore {
  public:
-  using Visit = cleave::Visit;
+  using Visit = cleave::zero::Visit;
 
   // compute and comm may be the same stream. All collectives run on comm.
   ParameterStore(Memory& memory, const StoreOptions& options, Stream& compute, Stream& comm);
@@ -86,4 +86,4 @@ class ParameterStore {
   GradientBuckets buckets_;
 };
 
-}  // namespace cleave
+}  // namespace cleave::zero

@@ -5,7 +5,7 @@
 
 #include "core/range.h"
 
-namespace cleave {
+namespace cleave::zero {
 
 RegionLayout lay_out_regions(const std::vector<Lifetime>& lifetimes) {
   RegionLayout layout{std::vector<int64_t>(lifetimes.size(), 0), 0};
@@ -33,4 +33,4 @@ RegionLayout lay_out_regions(const std::vector<Lifetime>& lifetimes) {
   return layout;
 }
 
-}  // namespace cleave
+}  // namespace cleave::zero

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace cleave {
+namespace cleave::zero {
 
 // A buffer that exists during visits [first, last].
 struct Lifetime {
@@ -22,4 +22,4 @@ struct RegionLayout {
 // 64 elements.
 RegionLayout lay_out_regions(const std::vector<Lifetime>& lifetimes);
 
-}  // namespace cleave
+}  // namespace cleave::zero

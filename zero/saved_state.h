@@ -7,7 +7,7 @@
 #include "core/range.h"
 #include "device/stream.h"
 
-namespace cleave {
+namespace cleave::zero {
 
 class SavedState {
  public:
@@ -26,4 +26,4 @@ class SavedState {
   virtual void publish_masters(Stream& compute) = 0;
 };
 
-}  // namespace cleave
+}  // namespace cleave::zero

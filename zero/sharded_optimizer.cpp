@@ -7,7 +7,7 @@
 #include "kernels/elementwise.h"
 #include "kernels/exact.h"
 
-namespace cleave {
+namespace cleave::zero {
 namespace {
 
 // The whole, or pieces.
@@ -30,8 +30,8 @@ std::vector<int> frozen_units(const ParameterStore& store) {
 }  // namespace
 
 ShardedOptimizer::ShardedOptimizer(Memory& memory, ParameterStore& store,
-                                   std::unique_ptr<Optimizer> optimizer, const Placement& placement,
-                                   Communicator& tensor)
+                                   std::unique_ptr<optim::Optimizer> optimizer,
+                                   const offload::Placement& placement, comm::Communicator& tensor)
     : store_(store),
       optimizer_(std::move(optimizer)),
       state_(memory, placement, slices_of(store), 1 + int(optimizer_->states().size())),
@@ -49,9 +49,9 @@ ShardedOptimizer::ShardedOptimizer(Memory& memory, ParameterStore& store,
 // State on the device is updated there, on compute or, where kernels do not reach its working copy, with
 // that on its way. Other state is, too, where a placement says so; or on the host, which on a CPU rank is
 // compute again.
-void ShardedOptimizer::add_sides(Memory& memory, const Placement& placement) {
+void ShardedOptimizer::add_sides(Memory& memory, const offload::Placement& placement) {
   const bool off_device = placement.optimizer != MemoryKind::device, cuda = memory.device().is_cuda();
-  const bool streams = off_device && placement.update == UpdateSide::device;
+  const bool streams = off_device && placement.update == offload::UpdateSide::device;
   const bool here = !off_device || placement.ratio < 1 || (!cuda && !streams);
   int64_t largest = 0;
   bool weights_on_device = false, weights_at_home = false;
@@ -62,16 +62,16 @@ void ShardedOptimizer::add_sides(Memory& memory, const Placement& placement) {
     (weights.memory() == MemoryKind::device ? weights_on_device : weights_at_home) = true;
   }
   const MemoryKind gradients = store_.gradient_slice(0).memory();
-  auto add = [&](Side& side, UpdateSide where, int kinds, bool moves_gradients, bool moves_weights) {
+  auto add = [&](Side& side, offload::UpdateSide where, int kinds, bool moves_gradients, bool moves_weights) {
     StagedUpdate::Travels travels{.kinds = kinds};
     if (moves_gradients) travels.gradients = store_.options().gradients;
     if (moves_weights) travels.weights = store_.options().weights;
     side.staged = std::make_unique<StagedUpdate>(memory, where, travels, largest);
   };
   const bool on_device = gradients == MemoryKind::device;
-  if (off_device && cuda && !streams) add(host_, UpdateSide::host, 0, on_device, weights_on_device);
+  if (off_device && cuda && !streams) add(host_, offload::UpdateSide::host, 0, on_device, weights_on_device);
   if (streams || (cuda && here && weights_at_home))
-    add(device_, UpdateSide::device, streams ? state_.kinds() : 0, !on_device, weights_at_home);
+    add(device_, offload::UpdateSide::device, streams ? state_.kinds() : 0, !on_device, weights_at_home);
   if (streams || host_.staged) away_ = streams ? &device_ : &host_;
   auto add_gradient = [&](Side& side, MemoryKind kind) {
     side.gradient = memory.allocate(kind, Category::staging, DType::fp32,
@@ -83,7 +83,7 @@ void ShardedOptimizer::add_sides(Memory& memory, const Placement& placement) {
   if (device_.staged) add_gradient(device_, MemoryKind::device);
 }
 
-ShardedOptimizer::Side& ShardedOptimizer::side_of(const UpdateSlice& slice) {
+ShardedOptimizer::Side& ShardedOptimizer::side_of(const optim::UpdateSlice& slice) {
   if (away_ && slice.param.memory() != MemoryKind::device) return *away_;
   return slice.copy.defined() && !homes_.reaches(slice.copy.memory()) ? device_ : here_;
 }
@@ -149,12 +149,12 @@ void ShardedOptimizer::publish_masters(Stream& compute) {
 void ShardedOptimizer::publish_all(Range read, Range write, const GiveValues& give, Stream& compute) {
   if (away_) away_->staged->begin_walk();
   state_.walk(read, write, [&](const StateHome::Tile& tile, const State& state, const Event& ready) {
-    UpdateSlice slice;
+    optim::UpdateSlice slice;
     slice.param = state[0];
     if (state_.separate(tile)) slice.copy = store_.next_weights_slice(tile.unit).slice(tile.range);
-    const auto kernels = [&](const UpdateSlice& piece, Range range, Stream& stream) {
+    const auto kernels = [&](const optim::UpdateSlice& piece, Range range, Stream& stream) {
       give(tile.unit, range.shifted(tile.range.begin), piece.param, stream);
-      if (piece.copy.defined()) launch(Cast{.y = piece.copy, .x = piece.param}, stream);
+      if (piece.copy.defined()) kernels::launch(kernels::Cast{.y = piece.copy, .x = piece.param}, stream);
     };
     const Event done = run(tile.unit, slice, kernels, ready, compute);
     if (tile.last) store_.publish(tile.unit, done_[size_t(tile.unit)]);
@@ -165,20 +165,22 @@ void ShardedOptimizer::publish_all(Range read, Range write, const GiveValues& gi
 
 void ShardedOptimizer::fill(int unit, Range of_slice, Tensor master, uint64_t seed, Stream& stream) const {
   const FlatLayout& layout = store_.layout(unit);
-  launch(Fill{.y = master, .value = 0}, stream);  // the padding of a unit, and what was there before
+  kernels::launch(kernels::Fill{.y = master, .value = 0},
+                  stream);  // the padding of a unit, and what was there before
   for (const FlatLayout::Piece& piece : layout.pieces(of_slice.shifted(store_.slice(unit).begin))) {
     const ParamSpec& param = layout.param(piece.param);
     const Tensor part = master.slice({piece.offset, piece.offset + piece.elements.size()});
     const bool random = param.init.kind == Init::Kind::normal || param.init.kind == Init::Kind::uniform;
     if (random)
-      launch(RandomFill{.y = part,
-                        .philox = {seed, hash_name(param.name)},
-                        .first = piece.elements.begin,
-                        .scale = param.init.scale,
-                        .normal = param.init.kind == Init::Kind::normal},
-             stream);
+      kernels::launch(kernels::RandomFill{.y = part,
+                                          .philox = {seed, hash_name(param.name)},
+                                          .first = piece.elements.begin,
+                                          .scale = param.init.scale,
+                                          .normal = param.init.kind == Init::Kind::normal},
+                      stream);
     else
-      launch(Fill{.y = part, .value = param.init.kind == Init::Kind::ones ? 1.0 : 0.0}, stream);
+      kernels::launch(kernels::Fill{.y = part, .value = param.init.kind == Init::Kind::ones ? 1.0 : 0.0},
+                      stream);
   }
 }
 
@@ -189,9 +191,9 @@ void ShardedOptimizer::square_gradients(Tensor sums, Stream& compute) {
     const Tensor x = store_.gradient_slice(u).slice(counted);
     homes_.run(x.memory(), compute, [&](Stream& stream) {
       if (exact)
-        launch(SumIntegerSquares{.out = sums.slice({4 * u, 4 * u + 4}), .x = x}, stream);
+        kernels::launch(kernels::SumIntegerSquares{.out = sums.slice({4 * u, 4 * u + 4}), .x = x}, stream);
       else
-        launch(SumSquares{.out = sums.slice({u, u + 1}), .x = x}, stream);
+        kernels::launch(kernels::SumSquares{.out = sums.slice({u, u + 1}), .x = x}, stream);
     });
   }
   if (exact) copy(sums.slice({sums.numel() - 1, sums.numel()}), store_.overflows(), compute);
@@ -202,15 +204,15 @@ void ShardedOptimizer::square_gradients(Tensor sums, Stream& compute) {
 
 // The same bits however a slice is cut, and whichever unit comes first: kernels are elementwise, or their
 // sums are of whole ranges.
-Event ShardedOptimizer::run(int unit, const UpdateSlice& slice, const StagedUpdate::Kernels& kernels,
+Event ShardedOptimizer::run(int unit, const optim::UpdateSlice& slice, const StagedUpdate::Kernels& kernels,
                             const Event& ready, Stream& compute) {
   Side& side = side_of(slice);
   const bool exact = slice.grad.defined() && slice.grad.dtype() == DType::int64;
   const float multiple = float(std::ldexp(1.0, -store_.options().grid));
-  const auto with_gradient = [&](UpdateSlice piece, Range range, Stream& stream) {
+  const auto with_gradient = [&](optim::UpdateSlice piece, Range range, Stream& stream) {
     if (exact) {
       const Tensor gradient = side.gradient.tensor().slice({0, range.size()});
-      launch(FromGrid{.y = gradient, .x = piece.grad, .scale = multiple}, stream);
+      kernels::launch(kernels::FromGrid{.y = gradient, .x = piece.grad, .scale = multiple}, stream);
       piece.grad = gradient;
     }
     kernels(piece, range, stream);
@@ -236,7 +238,7 @@ std::vector<ShardedOptimizer::KernelRange> ShardedOptimizer::kernel_ranges(int u
   return ranges;
 }
 
-void ShardedOptimizer::visit(int unit, bool update, const StepArgs& args, Stream& compute) {
+void ShardedOptimizer::visit(int unit, bool update, const optim::StepArgs& args, Stream& compute) {
   const std::vector<KernelRange> ranges = kernel_ranges(unit);
   state_.visit(unit, [&](const StateHome::Tile& tile, const State& state, const Event& ready) {
     // What is staged, streams of its own show; what is off the device otherwise has a track of its own.
@@ -246,7 +248,7 @@ void ShardedOptimizer::visit(int unit, bool update, const StepArgs& args, Stream
     for (const KernelRange& part : ranges) {
       const Range r = intersect(part.range, tile.range), here = r.shifted(-tile.range.begin);
       if (r.empty()) continue;
-      UpdateSlice slice{
+      optim::UpdateSlice slice{
           .param = state[0].slice(here), .grad = {}, .copy = {}, .state = {}, .decay = part.decay};
       for (int s = 1; s < state_.kinds(); ++s) slice.state[size_t(s - 1)] = state[size_t(s)].slice(here);
       if (!update || !whole_) slice.grad = store_.gradient_slice(unit).slice(r);
@@ -254,7 +256,7 @@ void ShardedOptimizer::visit(int unit, bool update, const StepArgs& args, Stream
       if (update && whole_) slice.squares = whole_->sums(unit, part.param);
       const Tensor squares =
           update ? Tensor() : whole_->place(unit, part.param, tile.home != MemoryKind::device);
-      const auto kernels = [&](const UpdateSlice& piece, Range, Stream& stream) {
+      const auto kernels = [&](const optim::UpdateSlice& piece, Range, Stream& stream) {
         update ? optimizer_->update(piece, args, stream) : optimizer_->prepare(piece, args, squares, stream);
       };
       done = run(unit, slice, kernels, ready, compute);
@@ -263,7 +265,7 @@ void ShardedOptimizer::visit(int unit, bool update, const StepArgs& args, Stream
   });
 }
 
-void ShardedOptimizer::begin_step(const std::optional<StepArgs>& ahead, std::vector<bool> late,
+void ShardedOptimizer::begin_step(const std::optional<optim::StepArgs>& ahead, std::vector<bool> late,
                                   Stream& compute) {
   ahead_ = whole_ ? std::nullopt : ahead, late_ = std::move(late), compute_ = &compute;
   // Buffers of weights on disk are used in turn, by the gathers of the backward as well.
@@ -292,7 +294,7 @@ void ShardedOptimizer::complete(int unit) {
   updated_.push_back(unit);
 }
 
-void ShardedOptimizer::finish_step(const StepArgs& args) {
+void ShardedOptimizer::finish_step(const optim::StepArgs& args) {
   // In the order in which they were expected, and then those that are late.
   std::vector<int> late;
   for (int u = 0; u < store_.units(); ++u)
@@ -311,7 +313,7 @@ void ShardedOptimizer::finish_step(const StepArgs& args) {
 }
 
 // The walk before the update's: moments, and the sums over whole parameters.
-void ShardedOptimizer::prepare(const StepArgs& args) {
+void ShardedOptimizer::prepare(const optim::StepArgs& args) {
   whole_->clear(*compute_, second(*compute_));
   for (const int u : expected_) visit(u, false, args, *compute_);
   state_.end_walk();
@@ -346,4 +348,4 @@ void ShardedOptimizer::write(int unit, int kind, Range range, Tensor from, Strea
   state_.write(unit, kind, range, from, compute);
 }
 
-}  // namespace cleave
+}  // namespace cleave::zero

@@ -17,15 +17,15 @@
 #include "zero/weight_loader.h"
 #include "zero/whole_parameters.h"
 
-namespace cleave {
+namespace cleave::zero {
 
 class ShardedOptimizer final : public GradientUser, public SavedState {
  public:
   // After every unit was added to the store. Where the working copy is fp32 and shares the optimizer's home,
   // it is the master itself and no master is kept. Of frozen units there is nothing but the working copy,
   // which is their master to checkpoints. tensor: the ranks that have other parts of split parameters.
-  ShardedOptimizer(Memory& memory, ParameterStore& store, std::unique_ptr<Optimizer> optimizer,
-                   const Placement& placement, Communicator& tensor);
+  ShardedOptimizer(Memory& memory, ParameterStore& store, std::unique_ptr<optim::Optimizer> optimizer,
+                   const offload::Placement& placement, comm::Communicator& tensor);
 
   // Fills the masters (and through them the weights) with every parameter's initial values: functions of the
   // seed, the parameter's name and the element's index, the same at every stage and number of ranks. States
@@ -42,11 +42,11 @@ class ShardedOptimizer final : public GradientUser, public SavedState {
   // completes gradients. `ahead`: the update's arguments, where it needs to know nothing of all gradients;
   // then a unit is updated on compute as soon as its own is complete, while the backward goes on. late[unit]:
   // not these, their gradients are not final at that time.
-  void begin_step(const std::optional<StepArgs>& ahead, std::vector<bool> late, Stream& compute);
+  void begin_step(const std::optional<optim::StepArgs>& ahead, std::vector<bool> late, Stream& compute);
   void expect(std::span<const int> units) override;
   void complete(int unit) override;
   // Updates the units that were not yet and publishes all. args.step counts applied updates from 1.
-  void finish_step(const StepArgs& args);
+  void finish_step(const optim::StepArgs& args);
 
   std::vector<std::string> kinds() const override;
   void read(int unit, int kind, Range range, Tensor to, Stream& compute) override;
@@ -57,7 +57,7 @@ class ShardedOptimizer final : public GradientUser, public SavedState {
   void show_in(Trace& trace, Stream& compute);
 
   // Of the state that lives on disk; none: nothing does.
-  const DiskFile* file() const { return state_.file(); }
+  const offload::DiskFile* file() const { return state_.file(); }
   UpdateBytes update_bytes() const;
 
  private:
@@ -75,14 +75,14 @@ class ShardedOptimizer final : public GradientUser, public SavedState {
     Buffer gradient;                       // exact sums: a piece of the gradient as the update reads it
     std::unique_ptr<StagedUpdate> staged;  // none: on compute, which reaches everything
   };
-  void add_sides(Memory& memory, const Placement& placement);
-  Side& side_of(const UpdateSlice& slice);
+  void add_sides(Memory& memory, const offload::Placement& placement);
+  Side& side_of(const optim::UpdateSlice& slice);
   void begin_walk(Range read, Range write);
-  void prepare(const StepArgs& args);
-  void visit(int unit, bool update, const StepArgs& args, Stream& compute);
+  void prepare(const optim::StepArgs& args);
+  void visit(int unit, bool update, const optim::StepArgs& args, Stream& compute);
   // `ready`: the slice's state is there.
-  Event run(int unit, const UpdateSlice& slice, const StagedUpdate::Kernels& kernels, const Event& ready,
-            Stream& compute);
+  Event run(int unit, const optim::UpdateSlice& slice, const StagedUpdate::Kernels& kernels,
+            const Event& ready, Stream& compute);
   // A walk over all units that gives masters values and brings them to the ranks that hold the whole.
   using GiveValues = std::function<void(int unit, Range of_slice, Tensor master, Stream& stream)>;
   void publish_all(Range read, Range write, const GiveValues& give, Stream& compute);
@@ -92,16 +92,16 @@ class ShardedOptimizer final : public GradientUser, public SavedState {
   Stream& second(Stream& compute) { return away_ ? away_->staged->stream() : compute; }
 
   ParameterStore& store_;
-  std::unique_ptr<Optimizer> optimizer_;
+  std::unique_ptr<optim::Optimizer> optimizer_;
   StateHome state_;
   std::vector<int> frozen_;
   WeightLoader frozen_weights_;
-  HomeStream homes_;
+  offload::HomeStream homes_;
   std::unique_ptr<WholeParameters> whole_;  // where the optimizer prepares
   Side here_, host_, device_;               // their streams go first: they finish what was enqueued
   Side* away_ = nullptr;                    // of state off the device, where that is not `here_`
 
-  std::optional<StepArgs> ahead_;  // of the step that is under way
+  std::optional<optim::StepArgs> ahead_;  // of the step that is under way
   std::vector<bool> late_;
   Stream* compute_ = nullptr;
   std::vector<int> expected_, updated_;  // units, in order; of them: those that were updated
@@ -109,4 +109,4 @@ class ShardedOptimizer final : public GradientUser, public SavedState {
   Trace* trace_ = nullptr;
 };
 
-}  // namespace cleave
+}  // namespace cleave::zero

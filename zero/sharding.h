@@ -22,12 +22,12 @@
 #include "comm/communicator.h"
 #include "offload/placement.h"
 
-namespace cleave {
+namespace cleave::zero {
 
 struct Sharding {
-  Communicator *reduce_each_micro, *reduce_each_step, *reduce_replicas;
-  Communicator *gather_on_publish, *gather_on_use;
-  ShardHome home = {};
+  comm::Communicator *reduce_each_micro, *reduce_each_step, *reduce_replicas;
+  comm::Communicator *gather_on_publish, *gather_on_use;
+  offload::ShardHome home = {};
 
   bool gathers() const { return gather_on_use->size() > 1 || home.parameters != MemoryKind::device; }
   bool buckets() const { return reduce_each_micro->size() > 1 || home.gradients != MemoryKind::device; }
@@ -46,7 +46,7 @@ struct Sharding {
 };
 
 // The only function that sees the number 0-3.
-inline Sharding sharding_of_stage(int stage, Communicator& data, Communicator& self) {
+inline Sharding sharding_of_stage(int stage, comm::Communicator& data, comm::Communicator& self) {
   require(0 <= stage && stage <= 3, Exit::usage, "zero_optimization.stage is {}; it must be 0, 1, 2 or 3",
           stage);
   auto pick = [&](bool yes) { return yes ? &data : &self; };
@@ -59,16 +59,16 @@ inline Sharding sharding_of_stage(int stage, Communicator& data, Communicator& s
 
 // Ranks of the data axis that are near each other, and those with the same place among their near ranks.
 struct NearGroups {
-  Communicator *near, *across;
+  comm::Communicator *near, *across;
 };
-inline Sharding hybrid_sharding(const NearGroups& g, Communicator& self) {
+inline Sharding hybrid_sharding(const NearGroups& g, comm::Communicator& self) {
   return {.reduce_each_micro = g.near,
           .reduce_each_step = &self,
           .reduce_replicas = g.across,
           .gather_on_publish = &self,
           .gather_on_use = g.near};
 }
-inline Sharding nested_sharding(const NearGroups& g, Communicator& self) {
+inline Sharding nested_sharding(const NearGroups& g, comm::Communicator& self) {
   return {.reduce_each_micro = g.near,
           .reduce_each_step = g.across,
           .reduce_replicas = &self,
@@ -78,7 +78,7 @@ inline Sharding nested_sharding(const NearGroups& g, Communicator& self) {
 
 // The sharding of a unit whose parameters stay whole on every rank's device: gathered when the optimizer
 // publishes, not when used.
-inline Sharding with_whole_parameters(Sharding sharding, Communicator& self) {
+inline Sharding with_whole_parameters(Sharding sharding, comm::Communicator& self) {
   if (sharding.gather_on_publish->size() == 1) std::swap(sharding.gather_on_publish, sharding.gather_on_use);
   CHECK(sharding.gather_on_use->size() == 1, "zero: a nested sharding cannot keep unit parameters whole");
   sharding.gather_on_use = &self;
@@ -86,4 +86,4 @@ inline Sharding with_whole_parameters(Sharding sharding, Communicator& self) {
   return sharding;
 }
 
-}  // namespace cleave
+}  // namespace cleave::zero

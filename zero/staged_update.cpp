@@ -4,7 +4,7 @@
 
 #include "device/copy.h"
 
-namespace cleave {
+namespace cleave::zero {
 namespace {
 
 bool contains(Range kinds, int64_t kind) { return kinds.begin <= kind && kind < kinds.end; }
@@ -14,13 +14,13 @@ Device device_of(const Memory& memory) { return memory.dry() ? Device{} : memory
 
 }  // namespace
 
-StagedUpdate::StagedUpdate(Memory& memory, UpdateSide side, const Travels& travels, int64_t largest)
+StagedUpdate::StagedUpdate(Memory& memory, offload::UpdateSide side, const Travels& travels, int64_t largest)
     : side_(side),
       piece_(std::clamp(largest, int64_t{1}, kPiece)),
-      work_(side == UpdateSide::device ? device_of(memory) : Device{}, mode_of(memory)),
+      work_(side == offload::UpdateSide::device ? device_of(memory) : Device{}, mode_of(memory)),
       in_(device_of(memory), mode_of(memory)),
       out_(device_of(memory), mode_of(memory)) {
-  const MemoryKind here = side == UpdateSide::device ? MemoryKind::device : MemoryKind::pinned;
+  const MemoryKind here = side == offload::UpdateSide::device ? MemoryKind::device : MemoryKind::pinned;
   auto allocate = [&](DType type) {
     return memory.allocate(here, Category::staging, type, {piece_}, "tiles of an update on their way");
   };
@@ -30,7 +30,7 @@ StagedUpdate::StagedUpdate(Memory& memory, UpdateSide side, const Travels& trave
     if (travels.weights) slot.weights = allocate(*travels.weights);
   }
   for (Stream* stream : {&work_, &in_, &out_}) {
-    if (stream == &work_ && side == UpdateSide::host) continue;
+    if (stream == &work_ && side == offload::UpdateSide::host) continue;
     spaces_.push_back(allocate_workspace(memory, kCopyScratch, kEventScratch));
     if (stream->on_cuda()) spaces_.back().lend_to(*stream);
   }
@@ -38,7 +38,7 @@ StagedUpdate::StagedUpdate(Memory& memory, UpdateSide side, const Travels& trave
 
 void StagedUpdate::show_in(Trace& trace) {
   trace_ = &trace;
-  const char* side = side_ == UpdateSide::host ? "host" : "streamed";
+  const char* side = side_ == offload::UpdateSide::host ? "host" : "streamed";
   trace.name(work_, fmt::format("{} updates", side));
   trace.name(in_, fmt::format("operands to {} updates", side));
   trace.name(out_, fmt::format("results of {} updates", side));
@@ -50,7 +50,7 @@ void StagedUpdate::begin_walk() { in_.wait(out_.record()); }
 
 void StagedUpdate::synchronize() { in_.synchronize(), work_.synchronize(), out_.synchronize(); }
 
-Event StagedUpdate::run(const Kernels& kernels, const UpdateSlice& slice, Range read, Range written) {
+Event StagedUpdate::run(const Kernels& kernels, const optim::UpdateSlice& slice, Range read, Range written) {
   Event done;
   for (Range r{0, 0}; r.begin < slice.param.numel(); r.begin = r.end) {
     r.end = std::min(slice.param.numel(), r.begin + piece_);
@@ -59,11 +59,11 @@ Event StagedUpdate::run(const Kernels& kernels, const UpdateSlice& slice, Range 
   return done.state() ? done : work_.record();
 }
 
-Event StagedUpdate::run_piece(const Kernels& kernels, const UpdateSlice& there, Range range, Range read,
-                              Range written) {
+Event StagedUpdate::run_piece(const Kernels& kernels, const optim::UpdateSlice& there, Range range,
+                              Range read, Range written) {
   Slot& slot = slots_[next_];
   next_ = (next_ + 1) % kSlots;
-  UpdateSlice here = there;
+  optim::UpdateSlice here = there;
   struct Operand {
     const Tensor& there;
     Tensor& here;
@@ -80,8 +80,8 @@ Event StagedUpdate::run_piece(const Kernels& kernels, const UpdateSlice& there, 
   in_.wait(slot.free), work_.wait(slot.free);
   bool leaves = false;
   for (Operand& o : operands) {
-    o.travels =
-        o.there.defined() && (o.there.memory() == MemoryKind::device) != (side_ == UpdateSide::device);
+    o.travels = o.there.defined() &&
+                (o.there.memory() == MemoryKind::device) != (side_ == offload::UpdateSide::device);
     if (!o.travels) continue;
     o.here = o.place.tensor().slice({0, range.size()});
     leaves = leaves || o.leaves;
@@ -103,4 +103,4 @@ Event StagedUpdate::run_piece(const Kernels& kernels, const UpdateSlice& there, 
   return slot.free = out_.record();
 }
 
-}  // namespace cleave
+}  // namespace cleave::zero

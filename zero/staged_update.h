@@ -13,7 +13,7 @@
 #include "offload/placement.h"
 #include "optim/optimizer.h"
 
-namespace cleave {
+namespace cleave::zero {
 
 class StagedUpdate {
  public:
@@ -26,7 +26,7 @@ class StagedUpdate {
     std::optional<DType> gradients = {}, weights = {};
   };
   // Staging buffers of at most `largest` elements each, in this side's memory.
-  StagedUpdate(Memory& memory, UpdateSide side, const Travels& travels, int64_t largest);
+  StagedUpdate(Memory& memory, offload::UpdateSide side, const Travels& travels, int64_t largest);
 
   // What is given from now on starts after the event.
   void wait(const Event& event);
@@ -36,8 +36,8 @@ class StagedUpdate {
   // and its states the kernels find the kinds in `read` and those in `written` are kept; grad is read and
   // copy written. `range` is the piece's, of the slice. The event says that nothing of the slice is in use
   // any more and all of it is written.
-  using Kernels = std::function<void(const UpdateSlice& piece, Range range, Stream& stream)>;
-  Event run(const Kernels& kernels, const UpdateSlice& slice, Range read, Range written);
+  using Kernels = std::function<void(const optim::UpdateSlice& piece, Range range, Stream& stream)>;
+  Event run(const Kernels& kernels, const optim::UpdateSlice& slice, Range read, Range written);
 
   void show_in(Trace& trace);         // kernels, and what comes and goes
   Stream& stream() { return work_; }  // where kernels run
@@ -50,9 +50,10 @@ class StagedUpdate {
     Buffer gradient, weights;
     Event free;
   };
-  Event run_piece(const Kernels& kernels, const UpdateSlice& there, Range range, Range read, Range written);
+  Event run_piece(const Kernels& kernels, const optim::UpdateSlice& there, Range range, Range read,
+                  Range written);
 
-  UpdateSide side_;
+  offload::UpdateSide side_;
   int64_t piece_;
   std::array<Slot, kSlots> slots_;
   size_t next_ = 0;
@@ -61,4 +62,4 @@ class StagedUpdate {
   Stream work_, in_, out_;  // go first: they finish what was enqueued
 };
 
-}  // namespace cleave
+}  // namespace cleave::zero

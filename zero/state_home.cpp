@@ -6,7 +6,7 @@
 
 #include "device/copy.h"
 
-namespace cleave {
+namespace cleave::zero {
 namespace {
 
 constexpr int64_t kWidth = size_of(DType::fp32);
@@ -18,7 +18,8 @@ Tensor kinds_of(const Tensor& all, int64_t n, Range which) {
 
 }  // namespace
 
-StateHome::StateHome(Memory& memory, const Placement& placement, const std::vector<Slice>& units, int kinds)
+StateHome::StateHome(Memory& memory, const offload::Placement& placement, const std::vector<Slice>& units,
+                     int kinds)
     : kinds_(kinds) {
   CHECK(0 < kinds && kinds <= kMostKinds, "{} kinds of state", kinds);
   lay_out(placement, units);
@@ -30,7 +31,7 @@ StateHome::StateHome(Memory& memory, const Placement& placement, const std::vect
   if (!on_disk_.empty()) open_file(memory, placement.disk);
 }
 
-void StateHome::lay_out(const Placement& placement, const std::vector<Slice>& units) {
+void StateHome::lay_out(const offload::Placement& placement, const std::vector<Slice>& units) {
   for (size_t u = 0; u < units.size(); ++u) {
     first_.push_back(tiles_.size());
     weights_.push_back(units[u].weights);
@@ -59,29 +60,29 @@ void StateHome::keep_in_memory(Memory& memory, Tile& tile, const Slice& slice) {
   }
 }
 
-void StateHome::open_file(Memory& memory, const DiskHome& home) {
+void StateHome::open_file(Memory& memory, const offload::DiskHome& home) {
   int64_t bytes = 0, masters = 0, largest = 0;
   for (const size_t t : on_disk_) {
     Tile& tile = tiles_[t];
     tile.at = bytes;
-    bytes += round_up(kinds_ * tile.range.size() * kWidth, DiskFile::kAlignment);
+    bytes += round_up(kinds_ * tile.range.size() * kWidth, offload::DiskFile::kAlignment);
     masters += tile.range.size() * kWidth;
     largest = std::max(largest, kinds_ * tile.range.size());
   }
   if (kinds_ == 1) masters = bytes;
-  file_ = std::make_unique<DiskFile>(
+  file_ = std::make_unique<offload::DiskFile>(
       memory, home.folder, home.name,
       std::vector<std::pair<Category, int64_t>>{{Category::master, masters},
                                                 {Category::optimizer_state, bytes - masters}},
       home.options, home.key);
   // Slots start where the disk writes directly.
   const int64_t count = std::min(int64_t(home.buffers), int64_t(on_disk_.size()));
-  const int64_t block = DiskFile::kAlignment / kWidth, stride = round_up(largest, block);
+  const int64_t block = offload::DiskFile::kAlignment / kWidth, stride = round_up(largest, block);
   buffers_.push_back(memory.allocate(home.staging, Category::staging, DType::fp32, {count * stride + block},
                                      "tiles on their way to and from the disk"));
   const Tensor all = buffers_.back();
   const auto address = reinterpret_cast<intptr_t>(all.raw());
-  const int64_t skip = (round_up(address, DiskFile::kAlignment) - address) / kWidth;
+  const int64_t skip = (round_up(address, offload::DiskFile::kAlignment) - address) / kWidth;
   for (int64_t i = 0; i < count; ++i)
     slots_.push_back(all.slice({skip + i * stride, skip + i * stride + largest}));
   loaded_.resize(slots_.size()), stored_.resize(slots_.size());
@@ -197,4 +198,4 @@ void StateHome::write(int unit, int kind, Range range, Tensor from, Stream& comp
   });
 }
 
-}  // namespace cleave
+}  // namespace cleave::zero

@@ -12,7 +12,7 @@
 #include "device/trace.h"
 #include "offload/placement.h"
 
-namespace cleave {
+namespace cleave::zero {
 
 class StateHome {
  public:
@@ -25,7 +25,7 @@ class StateHome {
   // Of every other slice the first round(ratio * numel) elements get the placement's home and the others the
   // device. Where the working copy is fp32 and in the same memory, it is the master itself. On disk all tiles
   // are in one file. Throws as Memory and DiskFile do.
-  StateHome(Memory& memory, const Placement& placement, const std::vector<Slice>& units, int kinds);
+  StateHome(Memory& memory, const offload::Placement& placement, const std::vector<Slice>& units, int kinds);
 
   struct Tile {
     int unit;
@@ -62,12 +62,12 @@ class StateHome {
   int kinds() const { return kinds_; }
   const std::vector<Tile>& tiles() const { return tiles_; }
   bool separate(const Tile& tile) const;  // whether its master is not the working copy
-  const DiskFile* file() const { return file_.get(); }
+  const offload::DiskFile* file() const { return file_.get(); }
 
  private:
-  void lay_out(const Placement& placement, const std::vector<Slice>& units);
+  void lay_out(const offload::Placement& placement, const std::vector<Slice>& units);
   void keep_in_memory(Memory& memory, Tile& tile, const Slice& slice);
-  void open_file(Memory& memory, const DiskHome& home);
+  void open_file(Memory& memory, const offload::DiskHome& home);
   void fetch();
   template <class Move>
   void each_part(int unit, Range range, Stream& compute, const Move& move);
@@ -78,7 +78,7 @@ class StateHome {
   std::vector<Tensor> weights_;
   std::vector<Buffer> buffers_;
   std::vector<size_t> on_disk_;  // indices of tiles
-  std::unique_ptr<DiskFile> file_;
+  std::unique_ptr<offload::DiskFile> file_;
   Trace* trace_ = nullptr;
   std::vector<Tensor> slots_;
   std::vector<Event> loaded_, stored_;  // of each slot
@@ -90,4 +90,4 @@ class StateHome {
   std::unique_ptr<Stream> reader_, writer_;  // go first: they finish what was enqueued
 };
 
-}  // namespace cleave
+}  // namespace cleave::zero

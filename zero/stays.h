@@ -2,7 +2,7 @@
 #pragma once
 #include "zero/region_layout.h"
 
-namespace cleave {
+namespace cleave::zero {
 
 struct Stay {
   int unit = 0;
@@ -43,4 +43,4 @@ class Stays {
   int64_t numel_ = 0;
 };
 
-}  // namespace cleave
+}  // namespace cleave::zero

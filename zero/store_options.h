@@ -4,18 +4,18 @@
 #include "core/decay_rule.h"
 #include "offload/placement.h"
 
-namespace cleave {
+namespace cleave::zero {
 
 struct StoreOptions {
-  DType weights = DType::fp32;                                       // the working copy that layers see
-  DType gradients = DType::fp32;                                     // what gradients are accumulated in
-  DType wire = DType::fp32;                                          // what crosses the network in reductions
-  int64_t reduce_numel = Call::kWhole, gather_numel = Call::kWhole;  // elements in one collective
-  int prefetch_visits = 1;                                           // how many visits ahead a gather starts
-  int64_t live_numel = Call::kWhole;  // but not while more than so many elements would be gathered
-  bool overlap = true;                // reductions may run behind the backward: one more bucket is kept
-  bool trains = true;                 // false: no pass goes backward; there are no gradients
-  DecayRule decays = {};              // what weight decay applies to
+  DType weights = DType::fp32;    // the working copy that layers see
+  DType gradients = DType::fp32;  // what gradients are accumulated in
+  DType wire = DType::fp32;       // what crosses the network in reductions
+  int64_t reduce_numel = comm::Call::kWhole, gather_numel = comm::Call::kWhole;  // elements in one collective
+  int prefetch_visits = 1;                  // how many visits ahead a gather starts
+  int64_t live_numel = comm::Call::kWhole;  // but not while more than so many elements would be gathered
+  bool overlap = true;                      // reductions may run behind the backward: one more bucket is kept
+  bool trains = true;                       // false: no pass goes backward; there are no gradients
+  DecayRule decays = {};                    // what weight decay applies to
   // One rank of a tensor axis counts, in the norm and in checkpoints, what all of them have whole.
   bool counts_replicated = true;
 
@@ -26,7 +26,7 @@ struct StoreOptions {
   double limit = 0x1p62;
   bool exact() const { return gradients == DType::int64; }
 
-  DiskHome disk = {};  // of parameters whose home is the disk; tile_numel is not read
+  offload::DiskHome disk = {};  // of parameters whose home is the disk; tile_numel is not read
 };
 
-}  // namespace cleave
+}  // namespace cleave::zero

@@ -6,7 +6,7 @@
 #include "zero/flat_layout.h"
 #include "zero/sharding.h"
 
-namespace cleave {
+namespace cleave::zero {
 
 struct StoredUnit {
   FlatLayout layout;
@@ -40,4 +40,4 @@ struct Visit {
   bool parameters = true;
 };
 
-}  // namespace cleave
+}  // namespace cleave::zero

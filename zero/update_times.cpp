@@ -5,7 +5,7 @@
 
 #include "device/copy.h"
 
-namespace cleave {
+namespace cleave::zero {
 namespace {
 
 constexpr int64_t kNumel = int64_t{8} << 20;  // of each tensor: 32 MiB
@@ -23,13 +23,13 @@ double frequency(const std::function<void()>& work) {
   return times / seconds;
 }
 
-double host_rate(const Optimizer& optimizer, Memory& memory, MemoryKind home) {
+double host_rate(const optim::Optimizer& optimizer, Memory& memory, MemoryKind home) {
   std::vector<Buffer> buffers;
   auto allocate = [&](DType type, int64_t numel) {
     buffers.push_back(memory.allocate(home, Category::staging, type, {numel}, "a measurement"));
     return buffers.back().tensor();
   };
-  UpdateSlice slice;
+  optim::UpdateSlice slice;
   slice.param = allocate(DType::fp32, kNumel), slice.grad = allocate(DType::fp32, kNumel);
   const size_t states = optimizer.states().size();
   for (size_t s = 0; s < states; ++s) slice.state[s] = allocate(DType::fp32, kNumel);
@@ -52,7 +52,7 @@ UpdateTimes update_times(const UpdateBytes& b, const UpdateRates& r) {
                             double(b.written + b.weights_at_home) / r.to_host)};
 }
 
-UpdateRates measure_update(const Optimizer& optimizer, Device device, MemoryKind home) {
+UpdateRates measure_update(const optim::Optimizer& optimizer, Device device, MemoryKind home) {
   Memory memory({}, Memory::Mode::real, device);  // of its own: gone before training starts
   UpdateRates rates{.host = host_rate(optimizer, memory, home)};
   auto allocate = [&](MemoryKind kind) {
@@ -84,4 +84,4 @@ std::string describe_update(const UpdateBytes& bytes, const UpdateRates& rates) 
       t.host, at, t.device, link);
 }
 
-}  // namespace cleave
+}  // namespace cleave::zero

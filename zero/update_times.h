@@ -5,7 +5,7 @@
 #include "device/memory.h"
 #include "optim/optimizer.h"
 
-namespace cleave {
+namespace cleave::zero {
 
 // Of one step and rank, only of elements whose state is off the device.
 struct UpdateBytes {
@@ -29,9 +29,9 @@ UpdateTimes update_times(const UpdateBytes& bytes, const UpdateRates& rates);
 
 // Measured for some tenths of a second, with this optimizer and more memory of this kind than a cache holds.
 // The link of a CPU rank is a copy within its memory.
-UpdateRates measure_update(const Optimizer& optimizer, Device device, MemoryKind home);
+UpdateRates measure_update(const optim::Optimizer& optimizer, Device device, MemoryKind home);
 
 // "update: on the host, 0.42 s a step (2.10e+09 bytes of state at 5.0 GB/s); streamed through ...".
 std::string describe_update(const UpdateBytes& bytes, const UpdateRates& rates);
 
-}  // namespace cleave
+}  // namespace cleave::zero

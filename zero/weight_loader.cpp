@@ -5,7 +5,7 @@
 #include "device/copy.h"
 #include "kernels/elementwise.h"
 
-namespace cleave {
+namespace cleave::zero {
 namespace {
 
 constexpr int64_t kPiece = int64_t{1} << 20;  // elements of staging_
@@ -39,7 +39,7 @@ void WeightLoader::read(int unit, int, Range range, Tensor to, Stream& compute) 
   each_piece(store_.settled_weights_slice(unit).slice(range), [&](Tensor here, Tensor weights, Range r) {
     if (here.raw() != weights.raw()) copy(here, weights, compute);
     compute.synchronize();
-    launch(Cast{.y = to.slice(r), .x = here}, host_);
+    kernels::launch(kernels::Cast{.y = to.slice(r), .x = here}, host_);
   });
 }
 
@@ -47,7 +47,7 @@ void WeightLoader::write(int unit, int, Range range, Tensor from, Stream& comput
   publish_before(unit, compute);
   each_piece(store_.next_weights_slice(unit).slice(range), [&](Tensor here, Tensor weights, Range r) {
     compute.synchronize();  // the place is free
-    launch(Cast{.y = here, .x = from.slice(r)}, host_);
+    kernels::launch(kernels::Cast{.y = here, .x = from.slice(r)}, host_);
     if (here.raw() != weights.raw()) copy(weights, here, compute);
   });
   compute.synchronize();
@@ -67,4 +67,4 @@ void WeightLoader::publish_masters(Stream& compute) {
   store_.wait_for_weights();
 }
 
-}  // namespace cleave
+}  // namespace cleave::zero

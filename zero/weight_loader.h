@@ -4,7 +4,7 @@
 #include "zero/parameter_store.h"
 #include "zero/saved_state.h"
 
-namespace cleave {
+namespace cleave::zero {
 
 class WeightLoader final : public SavedState {
  public:
@@ -40,4 +40,4 @@ class WeightLoader final : public SavedState {
   Stream host_;
 };
 
-}  // namespace cleave
+}  // namespace cleave::zero

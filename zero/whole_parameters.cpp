@@ -3,9 +3,9 @@
 #include "device/copy.h"
 #include "kernels/elementwise.h"
 
-namespace cleave {
+namespace cleave::zero {
 
-WholeParameters::WholeParameters(Memory& memory, ParameterStore& store, Communicator& tensor,
+WholeParameters::WholeParameters(Memory& memory, ParameterStore& store, comm::Communicator& tensor,
                                  std::optional<MemoryKind> second)
     : store_(store), tensor_(tensor) {
   size_t params = 0;
@@ -25,8 +25,8 @@ WholeParameters::WholeParameters(Memory& memory, ParameterStore& store, Communic
 }
 
 void WholeParameters::clear(Stream& first, Stream& second) {
-  launch(Fill{.y = first_sums_}, first);
-  if (second_sums_.defined()) launch(Fill{.y = second_sums_}, second);
+  kernels::launch(kernels::Fill{.y = first_sums_}, first);
+  if (second_sums_.defined()) kernels::launch(kernels::Fill{.y = second_sums_}, second);
 }
 
 Tensor WholeParameters::place(int unit, int param, bool second) const {
@@ -60,4 +60,4 @@ std::array<double, 2> WholeParameters::sums(int unit, int param) const {
   return {sums_[at], sums_[at + 1]};
 }
 
-}  // namespace cleave
+}  // namespace cleave::zero

@@ -5,13 +5,13 @@
 
 #include "zero/parameter_store.h"
 
-namespace cleave {
+namespace cleave::zero {
 
 class WholeParameters {
  public:
   // Two sums a parameter of the store, on the device and, where a second stream updates state as well, in
   // memory that it reaches. tensor: the ranks that have other parts of what is split.
-  WholeParameters(Memory& memory, ParameterStore& store, Communicator& tensor,
+  WholeParameters(Memory& memory, ParameterStore& store, comm::Communicator& tensor,
                   std::optional<MemoryKind> second);
 
   // Sets all sums to zero; then work of `first` and `second`, which may be the same, adds this rank's parts
@@ -27,7 +27,7 @@ class WholeParameters {
   size_t index(int unit, int param) const { return 2 * (first_[size_t(unit)] + size_t(param)); }
 
   ParameterStore& store_;
-  Communicator& tensor_;
+  comm::Communicator& tensor_;
   std::vector<size_t> first_;  // of each unit's parameters
   std::vector<int64_t> ends_;  // of each unit's sums
   Buffer first_sums_, second_sums_;
@@ -35,4 +35,4 @@ class WholeParameters {
   std::vector<bool> split_;  // by element of sums_
 };
 
-}  // namespace cleave
+}  // namespace cleave::zero

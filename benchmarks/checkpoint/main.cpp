@@ -53,7 +53,8 @@ class Raw {
   void move(int flags, const std::function<ssize_t(int, void*)>& one) {
     const int file = open(path_.c_str(), flags | O_CLOEXEC, 0644);
     require(file >= 0, Exit::usage, "{} cannot be opened", path_.string());
-    if (!pass_by_page_cache(file)) std::fprintf(stderr, "the disk's rates are those of the page cache\n");
+    if (!checkpoint::pass_by_page_cache(file))
+      std::fprintf(stderr, "the disk's rates are those of the page cache\n");
     for (int64_t n = 0; n < pieces_; ++n) {
       const int64_t at = n % kRing * kPiece;
       require(one(file, ring_.tensor().slice({at, at + kPiece}).raw()) == kPiece, Exit::usage,
@@ -70,24 +71,25 @@ class Raw {
 
 struct State {
   explicit State(const std::string& model) {
-    ModelConfig config = find_model(model);
+    model::ModelConfig config = model::find_model(model);
     if (config.vocab == 0) config.vocab = 50257;
     int64_t most = 0;
-    for (const WeightName& w : weight_names(config).tensors) most = std::max(most, numel_of(w.shape));
+    for (const checkpoint::WeightName& w : runtime::weight_names(config).tensors)
+      most = std::max(most, checkpoint::numel_of(w.shape));
     values = memory.allocate(MemoryKind::host, Category::staging, DType::fp32, {most}, "values");
     home = memory.allocate(MemoryKind::host, Category::staging, DType::fp32, {most}, "home");
     auto* words = reinterpret_cast<uint32_t*>(values.tensor().raw());
     for (int64_t i = 0; i < most; ++i) words[i] = uint32_t(i * 2654435761u) >> 2;  // finite floats
-    for (const WeightName& w : weight_names(config).tensors)
+    for (const checkpoint::WeightName& w : runtime::weight_names(config).tensors)
       for (const char* kind : {"master", "exp_avg", "exp_avg_sq"}) add(kind, w.tensor, w.shape);
   }
   void add(const std::string& kind, const std::string& tensor, const std::vector<int64_t>& shape) {
-    bytes += numel_of(shape) * int64_t(sizeof(float));
+    bytes += checkpoint::numel_of(shape) * int64_t(sizeof(float));
     const Tensor from = values, to = home;
     records.push_back({kind,
                        tensor,
                        shape,
-                       {{0, numel_of(shape)}},
+                       {{0, checkpoint::numel_of(shape)}},
                        [from](Range r, Tensor piece) {
                          std::memcpy(piece.raw(), from.slice(r).raw(), size_t(piece.bytes()));
                        },
@@ -97,7 +99,7 @@ struct State {
   }
   Memory memory;
   Buffer values, home;
-  std::vector<Record> records;
+  std::vector<checkpoint::Record> records;
   int64_t bytes = 0;
 };
 
@@ -126,25 +128,25 @@ int main(int argc, char** argv) try {
   fs::create_directories(folder);
   State state(argv[2]);
   Raw raw(folder / "raw", state.bytes);
-  const auto self = self_communicator();
+  const auto self = comm::self_communicator();
   std::map<std::string, std::vector<double>> seconds;
   const Tensor values = state.values;
   for (int round = 0; round < std::atoi(argv[3]); ++round) {
     seconds["written"].push_back(seconds_of([&] { raw.write(); }));
     seconds["saved"].push_back(
-        seconds_of([&] { save_checkpoint(folder, "bench", state.records, "{}", *self); }));
+        seconds_of([&] { checkpoint::save_checkpoint(folder, "bench", state.records, "{}", *self); }));
     seconds["read"].push_back(seconds_of([&] { raw.read(); }));
-    const CheckpointReader reader(folder, "bench");
+    const checkpoint::CheckpointReader reader(folder, "bench");
     seconds["loaded"].push_back(seconds_of([&] { reader.read(state.records); }));
     seconds["checksum"].push_back(seconds_of([&] {
       uint64_t sum = 0;
-      for (int64_t at = 0; at < values.numel(); at += Manifest::kBlock) {
-        const Tensor block = values.slice({at, std::min(values.numel(), at + Manifest::kBlock)});
-        sum ^= checksum_of(block.raw(), block.bytes());
+      for (int64_t at = 0; at < values.numel(); at += checkpoint::Manifest::kBlock) {
+        const Tensor block = values.slice({at, std::min(values.numel(), at + checkpoint::Manifest::kBlock)});
+        sum ^= checkpoint::checksum_of(block.raw(), block.bytes());
       }
       if (sum == 1) std::puts("");
     }));
-    remove_checkpoint(folder / "bench");
+    checkpoint::remove_checkpoint(folder / "bench");
     raw.remove();
     sync();  // and tell the disk what is free, which some do slowly
   }

@@ -22,21 +22,21 @@
 #include "comm/rendezvous.h"
 #include "comm/socket.h"
 
-namespace cleave {
+namespace cleave::benchmarks {
 namespace {
 
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
+double seconds_since(comm::Clock::time_point start) {
+  return std::chrono::duration<double>(comm::Clock::now() - start).count();
 }
 
 // The fastest of several runs of body, in seconds; all ranks start each run together.
 template <class Body>
-double best_time(Communicator& world, int runs, Body body) {
+double best_time(comm::Communicator& world, int runs, Body body) {
   Stream stream;
   double best = 1e9;
   for (int i = 0; i < runs + 1; ++i) {
     world.barrier(stream);
-    const auto start = Clock::now();
+    const auto start = comm::Clock::now();
     body(stream);
     world.barrier(stream);
     if (i > 0) best = std::min(best, seconds_since(start));
@@ -46,7 +46,7 @@ double best_time(Communicator& world, int runs, Body body) {
 
 // What one core copies, with as many processes copying at once as there are ranks: source and target in
 // memory.
-double copy_gb_per_s(Communicator& world, int64_t bytes) {
+double copy_gb_per_s(comm::Communicator& world, int64_t bytes) {
   std::vector<char> a(size_t(bytes), 1), b(size_t(bytes), 2);
   const double t = best_time(world, 5, [&](Stream&) { std::memcpy(b.data(), a.data(), a.size()); });
   return double(bytes) / t / 1e9;
@@ -56,7 +56,7 @@ struct Row {
   double all_reduce, reduce_scatter, all_gather;  // bus GB/s
 };
 
-Row measure(Communicator& world, int64_t bytes) {
+Row measure(comm::Communicator& world, int64_t bytes) {
   const int n = world.size();
   const int64_t shard = std::max<int64_t>(1, bytes / 4 / n);
   std::vector<float> full(size_t(shard * n), 1.0f), part(static_cast<size_t>(shard), 1.0f);
@@ -76,7 +76,7 @@ class PlainGloo {
     gloo::rendezvous::FileStore store(folder);
     context_.connectFullMesh(store, device);
   }
-  double bus_gb_per_s(Communicator& world, int64_t bytes) {
+  double bus_gb_per_s(comm::Communicator& world, int64_t bytes) {
     std::vector<float> t(size_t(bytes / 4), 1.0f);
     const int runs = int(std::clamp<int64_t>((256 << 20) / bytes, 3, 200));
     const double gb = 2 * double(bytes) * (world.size() - 1) / world.size() / 1e9;
@@ -93,7 +93,7 @@ class PlainGloo {
   gloo::rendezvous::Context context_;
 };
 
-double latency_us(Communicator& world) {
+double latency_us(comm::Communicator& world) {
   double x = 1;
   const Tensor t(&x, DType::fp64, {1});
   constexpr int kCalls = 2000;
@@ -105,16 +105,16 @@ double latency_us(Communicator& world) {
 }
 
 void run(int rank, int ranks, int shm_port, int gloo_port, const std::string& folder, int64_t largest) {
-  RankInfo info;
+  comm::RankInfo info;
   info.rank = rank;
   info.world = ranks;
-  ConnectOptions options;
+  comm::ConnectOptions options;
   options.comm.timeout = std::chrono::seconds(60);
   info.master_port = shm_port;
-  auto shm = connect(info, options);
-  options.transport = TransportChoice::gloo;
+  auto shm = comm::connect(info, options);
+  options.transport = comm::TransportChoice::gloo;
   info.master_port = gloo_port;
-  auto gloo = connect(info, options);
+  auto gloo = comm::connect(info, options);
   PlainGloo plain(rank, ranks, folder);
 
   const double copy = copy_gb_per_s(shm->communicator(), 64 << 20);
@@ -145,13 +145,14 @@ void run(int rank, int ranks, int shm_port, int gloo_port, const std::string& fo
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::benchmarks
 
 int main(int argc, char** argv) {
   using namespace cleave;
+  using namespace cleave::benchmarks;
   const int ranks = argc > 1 ? std::atoi(argv[1]) : 2;
   const int64_t largest = int64_t(argc > 2 ? std::atoi(argv[2]) : 256) << 20;
-  const int shm_port = port_of(listen_on(0)), gloo_port = port_of(listen_on(0));
+  const int shm_port = comm::port_of(comm::listen_on(0)), gloo_port = comm::port_of(comm::listen_on(0));
   char folder[] = "/tmp/comm_bench.XXXXXX";
   if (!mkdtemp(folder)) return 1;
   for (int r = 0; r < ranks; ++r)

@@ -14,11 +14,11 @@ int main(int argc, char** argv) try {
   require(argc == 7, Exit::usage, "disk_bench FOLDER TOTAL_MIB TENSOR_MIB BLOCK_KIB DEPTH io_uring|threads");
   const int64_t total = std::atoll(argv[2]) << 20, tensor = std::atoll(argv[3]) << 20;
   const int depth = std::atoi(argv[5]);
-  const auto engine =
-      std::string_view(argv[6]) == "threads" ? DiskOptions::Engine::threads : DiskOptions::Engine::io_uring;
+  const auto engine = std::string_view(argv[6]) == "threads" ? offload::DiskOptions::Engine::threads
+                                                             : offload::DiskOptions::Engine::io_uring;
   Memory memory;
-  DiskFile file(memory, argv[1], "benchmark", {{Category::staging, total}},
-                {std::atoll(argv[4]) << 10, depth, depth, engine});
+  offload::DiskFile file(memory, argv[1], "benchmark", {{Category::staging, total}},
+                         {std::atoll(argv[4]) << 10, depth, depth, engine});
   const Buffer buffer =
       memory.allocate(MemoryKind::host, Category::staging, DType::uint8, {tensor}, "benchmark");
   std::memset(buffer.tensor().raw(), 0x5a, size_t(tensor));

@@ -9,7 +9,7 @@
 
 #include "device/memory.h"
 
-namespace cleave {
+namespace cleave::benchmarks {
 namespace {
 
 // Of the processor on one thread, which a busy machine does not disturb; else of the wall.
@@ -92,4 +92,4 @@ Ceilings measure_ceilings() {
   return c;
 }
 
-}  // namespace cleave
+}  // namespace cleave::benchmarks

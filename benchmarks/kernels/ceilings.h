@@ -1,7 +1,7 @@
 // What this machine can do at most, measured in the same run as what is compared with it.
 #pragma once
 
-namespace cleave {
+namespace cleave::benchmarks {
 
 struct Ceilings {
   double flops = 0;       // fused multiply-adds in registers, two operations each, per second on all threads
@@ -12,4 +12,4 @@ struct Ceilings {
 
 Ceilings measure_ceilings();
 
-}  // namespace cleave
+}  // namespace cleave::benchmarks

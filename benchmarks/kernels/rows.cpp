@@ -13,7 +13,7 @@
 #include "kernels/elementwise.h"
 #include "kernels/matmul.h"
 
-namespace cleave {
+namespace cleave::benchmarks {
 namespace {
 
 Ceilings on_cpu, on_gpu;
@@ -37,15 +37,15 @@ double best_seconds(const Work& work) {
 Ceilings measure_gpu() {
   Operands o(Device::cuda(0));
   const int64_t n = 8192, many = int64_t{1} << 28;
-  const Matmul product{.c = o.make(DType::bf16, {n, n}),
-                       .a = o.make(DType::bf16, {n, n}),
-                       .b = o.make(DType::bf16, {n, n}),
-                       .bias = {},
-                       .transpose_b = true};
+  const kernels::Matmul product{.c = o.make(DType::bf16, {n, n}),
+                                .a = o.make(DType::bf16, {n, n}),
+                                .b = o.make(DType::bf16, {n, n}),
+                                .bias = {},
+                                .transpose_b = true};
   const Tensor x = o.make(DType::fp32, {many});
   const Work multiply = o.work(product, 0, product.flops());
-  const Work copies = o.work(Cast{.y = o.make(DType::fp32, {many}, 0), .x = x}, 8.0 * double(many));
-  const Work sums = o.work(Sum{.out = o.make(DType::fp64, {1}), .x = x}, 4.0 * double(many));
+  const Work copies = o.work(kernels::Cast{.y = o.make(DType::fp32, {many}, 0), .x = x}, 8.0 * double(many));
+  const Work sums = o.work(kernels::Sum{.out = o.make(DType::fp64, {1}), .x = x}, 4.0 * double(many));
   return {.flops = multiply.flops / best_seconds(multiply),
           .read_bytes = sums.bytes / best_seconds(sums),
           .update_bytes = copies.bytes / best_seconds(copies)};
@@ -97,7 +97,7 @@ Tensor Operands::on_host(DType type, Shape shape, float scale) {
     for (int64_t i = 0; i < t.numel(); ++i)
       p[i] = scale * (float((i * 2654435761u) >> 8 & 0xffff) / 32768.0f - 1.0f);
   } else if (type == DType::bf16 || type == DType::fp16) {
-    cpu::run(Cast{.y = t, .x = on_host(DType::fp32, shape, scale)});
+    kernels::cpu::run(kernels::Cast{.y = t, .x = on_host(DType::fp32, shape, scale)});
     buffers_.pop_back();
   }
   return t;
@@ -142,4 +142,4 @@ void measure_limits(const std::vector<Device>& devices, const std::string& file)
   }
 }
 
-}  // namespace cleave
+}  // namespace cleave::benchmarks

@@ -8,7 +8,7 @@
 #include "benchmarks/kernels/ceilings.h"
 #include "device/workspace.h"
 
-namespace cleave {
+namespace cleave::benchmarks {
 
 struct Work {
   std::function<void()> run;
@@ -65,4 +65,4 @@ void add_updates(Device device);
 // file.
 void measure_limits(const std::vector<Device>& devices, const std::string& file);
 
-}  // namespace cleave
+}  // namespace cleave::benchmarks

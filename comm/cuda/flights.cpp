@@ -4,7 +4,7 @@
 
 #include "device/cuda/check.h"
 
-namespace cleave {
+namespace cleave::comm {
 namespace {
 
 // Whether the GPU has passed the event. That it has not is no error, but CUDA would report it after the next
@@ -76,4 +76,4 @@ std::string Flights::trouble(const std::function<std::string(const Waiting&, con
   return late(waiting(first), first);
 }
 
-}  // namespace cleave
+}  // namespace cleave::comm

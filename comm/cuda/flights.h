@@ -9,7 +9,7 @@
 
 #include "comm/group.h"
 
-namespace cleave {
+namespace cleave::comm {
 
 // Not thread-safe: its link holds a lock.
 class Flights {
@@ -51,4 +51,4 @@ class Flights {
   std::vector<Flight> landed_;  // whose events are used again
 };
 
-}  // namespace cleave
+}  // namespace cleave::comm

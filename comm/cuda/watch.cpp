@@ -4,7 +4,7 @@
 
 #include <chrono>
 
-namespace cleave {
+namespace cleave::comm {
 
 Watch::Watch(int device) : device_(device), thread_([this] { run(); }) {}
 
@@ -34,4 +34,4 @@ void Watch::run() {
     for (Watched* item : items_) item->look();
 }
 
-}  // namespace cleave
+}  // namespace cleave::comm

@@ -5,7 +5,7 @@
 #include <thread>
 #include <vector>
 
-namespace cleave {
+namespace cleave::comm {
 
 class Watched {
  public:
@@ -34,4 +34,4 @@ class Watch {
   std::thread thread_;
 };
 
-}  // namespace cleave
+}  // namespace cleave::comm

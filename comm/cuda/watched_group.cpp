@@ -1,6 +1,6 @@
 #include "comm/cuda/watched_group.h"
 
-namespace cleave {
+namespace cleave::comm {
 
 // What a group's calls leave behind; outlives the group, because streams ask for it.
 struct WatchedGroup::Loss {
@@ -58,4 +58,4 @@ void WatchedGroup::look() {
   }
 }
 
-}  // namespace cleave
+}  // namespace cleave::comm

@@ -8,7 +8,7 @@
 #include "comm/device_group.h"
 #include "device/cuda/queue.h"
 
-namespace cleave {
+namespace cleave::comm {
 
 class WatchedLink {
  public:
@@ -74,4 +74,4 @@ class WatchedTransport final : public DeviceTransport {
   const std::shared_ptr<Watch> watch_;
 };
 
-}  // namespace cleave
+}  // namespace cleave::comm

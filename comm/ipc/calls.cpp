@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-namespace cleave {
+namespace cleave::comm {
 
 std::string disagreement(const IpcCalls& mine, const IpcCalls& theirs, int my_rank, int their_rank) {
   const uint64_t last = std::min(mine.made(), theirs.made());
@@ -18,4 +18,4 @@ std::string disagreement(const IpcCalls& mine, const IpcCalls& theirs, int my_ra
   return {};
 }
 
-}  // namespace cleave
+}  // namespace cleave::comm

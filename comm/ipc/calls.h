@@ -6,7 +6,7 @@
 
 #include "comm/post.h"
 
-namespace cleave {
+namespace cleave::comm {
 
 // Zero at first. One thread writes; any may read.
 class IpcCalls {
@@ -47,4 +47,4 @@ class IpcCalls {
 // The last calls that both have made and told: in words where they differ, else empty.
 std::string disagreement(const IpcCalls& mine, const IpcCalls& theirs, int my_rank, int their_rank);
 
-}  // namespace cleave
+}  // namespace cleave::comm

@@ -5,7 +5,7 @@
 #pragma once
 #include "comm/device_group.h"
 
-namespace cleave {
+namespace cleave::comm {
 
 inline constexpr int kMostIpcRanks = 64;
 
@@ -13,4 +13,4 @@ inline constexpr int kMostIpcRanks = 64;
 // Error(usage), on every rank, where one of them cannot open the memory of another.
 std::shared_ptr<DeviceTransport> ipc_transport(Device device);
 
-}  // namespace cleave
+}  // namespace cleave::comm

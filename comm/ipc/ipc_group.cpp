@@ -3,7 +3,7 @@
 #include "comm/ipc/ipc.h"
 #include "comm/ipc/link.h"
 
-namespace cleave {
+namespace cleave::comm {
 namespace {
 
 class IpcGroup final : public WatchedGroup {
@@ -61,4 +61,4 @@ std::shared_ptr<DeviceTransport> ipc_transport(Device device) {
   return std::make_shared<WatchedTransport<IpcGroup>>(device);
 }
 
-}  // namespace cleave
+}  // namespace cleave::comm

@@ -8,7 +8,7 @@
 #include "device/cuda/check.h"
 #include "device/cuda/words.h"
 
-namespace cleave {
+namespace cleave::comm {
 namespace {
 
 using namespace std::chrono_literals;
@@ -197,4 +197,4 @@ void IpcLink::abort(const std::string& reason) {
   release();
 }
 
-}  // namespace cleave
+}  // namespace cleave::comm

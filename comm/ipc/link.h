@@ -6,7 +6,7 @@
 #include "comm/cuda/watched_group.h"
 #include "comm/ipc/segment.h"
 
-namespace cleave {
+namespace cleave::comm {
 
 class IpcLink final : public WatchedLink {
  public:
@@ -70,4 +70,4 @@ class IpcLink final : public WatchedLink {
   std::string given_up_;
 };
 
-}  // namespace cleave
+}  // namespace cleave::comm

@@ -7,7 +7,7 @@
 #include "comm/ipc/ipc.h"
 #include "comm/ipc/link.h"
 
-namespace cleave {
+namespace cleave::comm {
 
 struct IpcLink::Offer {
   int64_t pid = 0, fd = -1;  // of the words' memory
@@ -109,4 +109,4 @@ std::unique_ptr<IpcLink> IpcLink::from(Group& group, const Waiting& w, int peer,
   return link;
 }
 
-}  // namespace cleave
+}  // namespace cleave::comm

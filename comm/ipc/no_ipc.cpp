@@ -1,10 +1,10 @@
 // A build without CUDA.
 #include "comm/ipc/ipc.h"
 
-namespace cleave {
+namespace cleave::comm {
 
 std::shared_ptr<DeviceTransport> ipc_transport(Device) {
   fail(Exit::usage, "this build has no CUDA backend");
 }
 
-}  // namespace cleave
+}  // namespace cleave::comm

@@ -4,7 +4,7 @@
 
 #include "device/cuda/check.h"
 
-namespace cleave {
+namespace cleave::comm {
 
 IpcMemory& IpcMemory::operator=(IpcMemory&& other) noexcept {
   std::swap(data_, other.data_);
@@ -112,4 +112,4 @@ uint32_t* IpcWords::on_gpu(Word& word) const {
   return reinterpret_cast<uint32_t*>(there_ + (reinterpret_cast<std::byte*>(&word) - memory_.data()));
 }
 
-}  // namespace cleave
+}  // namespace cleave::comm

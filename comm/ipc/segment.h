@@ -9,7 +9,7 @@
 #include "comm/ipc/steps.h"
 #include "comm/shared_memory.h"
 
-namespace cleave {
+namespace cleave::comm {
 
 // Memory of a GPU: this process's own, or what it opened of another's. Not counted, like the buffers inside
 // NCCL.
@@ -68,4 +68,4 @@ class IpcWords {
   std::byte* there_ = nullptr;  // the same memory as GPUs address it
 };
 
-}  // namespace cleave
+}  // namespace cleave::comm

@@ -1,6 +1,6 @@
 #include "comm/ipc/steps.h"
 
-namespace cleave {
+namespace cleave::comm {
 namespace {
 
 // Up to so many bytes everybody adds everything, which saves a wait and a copy.
@@ -179,4 +179,4 @@ IpcSteps IpcStepBuilder::recv(int64_t bytes) {
   return steps;
 }
 
-}  // namespace cleave
+}  // namespace cleave::comm

@@ -8,7 +8,7 @@
 
 #include "core/range.h"
 
-namespace cleave {
+namespace cleave::comm {
 
 // Of a rank, written by it alone: the number of the last chunk of which ...
 enum class IpcWord : uint8_t {
@@ -78,4 +78,4 @@ class IpcStepBuilder {
   uint32_t chunk_;
 };
 
-}  // namespace cleave
+}  // namespace cleave::comm

@@ -8,7 +8,7 @@
 #include "comm/ipc/sum.h"
 #include "device/cuda/check.h"
 
-namespace cleave {
+namespace cleave::comm {
 namespace {
 
 struct Sources {
@@ -114,4 +114,4 @@ void sum_in_order_on_gpu(DType dtype, void* out, std::span<const std::byte* cons
   fail(Exit::internal, "{} cannot be summed", name_of(dtype));
 }
 
-}  // namespace cleave
+}  // namespace cleave::comm

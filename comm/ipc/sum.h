@@ -7,11 +7,11 @@
 
 #include "device/dtype.h"
 
-namespace cleave {
+namespace cleave::comm {
 
 // sum_in_order of at most kMostIpcRanks sources that the stream's GPU reaches, in stream order, with the same
 // bits (of a NaN only that it is one).
 void sum_in_order_on_gpu(DType dtype, void* out, std::span<const std::byte* const> sources, int64_t numel,
                          cudaStream_t stream, int device);
 
-}  // namespace cleave
+}  // namespace cleave::comm

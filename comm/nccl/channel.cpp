@@ -2,7 +2,7 @@
 
 #include "device/cuda/check.h"
 
-namespace cleave {
+namespace cleave::comm {
 
 NcclChannel::NcclChannel(Group& group, const Waiting& w, NcclLink::Member member, const ncclUniqueId& id)
     : device_(member.device), link_(group, w, member, id) {
@@ -48,4 +48,4 @@ void NcclChannel::make_room(int64_t bytes) {
   room_ = bytes;
 }
 
-}  // namespace cleave
+}  // namespace cleave::comm

@@ -3,7 +3,7 @@
 #include "comm/nccl/link.h"
 #include "device/cuda/queue.h"
 
-namespace cleave {
+namespace cleave::comm {
 
 // Messages of one direction between two ranks, over a communicator of those two alone, so that a message that
 // waits holds up nothing else. The sender keeps a copy on a stream of its own: a channel holds one message,
@@ -34,4 +34,4 @@ class NcclChannel final : public WatchedLink {
   int64_t room_ = 0;
 };
 
-}  // namespace cleave
+}  // namespace cleave::comm

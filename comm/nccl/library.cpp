@@ -4,7 +4,7 @@
 
 #include "core/environment.h"
 
-namespace cleave {
+namespace cleave::comm {
 namespace {
 
 struct Loaded {
@@ -85,4 +85,4 @@ const NcclLibrary& nccl_library() {
   return l.api;
 }
 
-}  // namespace cleave
+}  // namespace cleave::comm

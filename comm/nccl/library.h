@@ -4,7 +4,7 @@
 
 #include "comm/nccl/nccl.h"
 
-namespace cleave {
+namespace cleave::comm {
 
 struct NcclLibrary {
   decltype(&ncclGetVersion) get_version;
@@ -33,4 +33,4 @@ struct NcclLibrary {
 // Error(usage) where nccl_status() has a problem.
 const NcclLibrary& nccl_library();
 
-}  // namespace cleave
+}  // namespace cleave::comm

@@ -5,7 +5,7 @@
 
 #include "device/cuda/check.h"
 
-namespace cleave {
+namespace cleave::comm {
 namespace {
 
 using namespace std::chrono_literals;
@@ -149,4 +149,4 @@ void NcclLink::abort(const std::string& reason) {
   if (comm_) nccl_.comm_abort(std::exchange(comm_, nullptr));
 }
 
-}  // namespace cleave
+}  // namespace cleave::comm

@@ -9,7 +9,7 @@
 #include "comm/cuda/watched_group.h"
 #include "comm/nccl/library.h"
 
-namespace cleave {
+namespace cleave::comm {
 
 class NcclLink final : public WatchedLink {
  public:
@@ -52,4 +52,4 @@ class NcclLink final : public WatchedLink {
   std::vector<void*> registered_;
 };
 
-}  // namespace cleave
+}  // namespace cleave::comm

@@ -4,7 +4,7 @@
 #pragma once
 #include "comm/device_group.h"
 
-namespace cleave {
+namespace cleave::comm {
 
 struct NcclStatus {
   int version = 0;      // 22809 is 2.28.9; 0: none
@@ -22,4 +22,4 @@ inline std::string nccl_version_text(int version) {  // "2.28.9"
 // same one (NCCL 2.30 or newer). Error(usage) where nccl_status() has a problem.
 std::shared_ptr<DeviceTransport> nccl_transport(Device device, bool shared_gpus);
 
-}  // namespace cleave
+}  // namespace cleave::comm

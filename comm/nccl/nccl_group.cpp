@@ -5,7 +5,7 @@
 #include "comm/nccl/channel.h"
 #include "core/environment.h"
 
-namespace cleave {
+namespace cleave::comm {
 namespace {
 
 struct Elements {
@@ -187,4 +187,4 @@ std::shared_ptr<DeviceTransport> nccl_transport(Device device, bool shared_gpus)
   return std::make_shared<WatchedTransport<NcclGroup>>(device);
 }
 
-}  // namespace cleave
+}  // namespace cleave::comm

@@ -1,7 +1,7 @@
 // A build without NCCL's header, or without CUDA.
 #include "comm/nccl/nccl.h"
 
-namespace cleave {
+namespace cleave::comm {
 
 NcclStatus nccl_status() {
   return {0,
@@ -13,4 +13,4 @@ std::shared_ptr<DeviceTransport> nccl_transport(Device, bool) {
   fail(Exit::usage, "{}", nccl_status().problem);
 }
 
-}  // namespace cleave
+}  // namespace cleave::comm

@@ -16,10 +16,10 @@ constexpr int64_t kEpochs = 20;
 
 // Rows of the data set, copied one after the other.
 struct Rows {
-  explicit Rows(int64_t count) : x(size_t(count * Digits::kFeatures)), y(size_t(count)) {}
-  void set(int64_t at, const Digits& from, int64_t row) {
-    std::copy_n(from.features.data() + row * Digits::kFeatures, Digits::kFeatures,
-                x.data() + at * Digits::kFeatures);
+  explicit Rows(int64_t count) : x(size_t(count * data::Digits::kFeatures)), y(size_t(count)) {}
+  void set(int64_t at, const data::Digits& from, int64_t row) {
+    std::copy_n(from.features.data() + row * data::Digits::kFeatures, data::Digits::kFeatures,
+                x.data() + at * data::Digits::kFeatures);
     y[size_t(at)] = from.labels[size_t(row)];
   }
   Batch batch() const { return batch_of(x, y); }
@@ -27,7 +27,7 @@ struct Rows {
   std::vector<int32_t> y;
 };
 
-double accuracy(Engine& engine, const Digits& test) {
+double accuracy(Engine& engine, const data::Digits& test) {
   const int64_t micro = engine.samples_per_micro();
   Rows rows(micro);
   int64_t right = 0;
@@ -35,8 +35,8 @@ double accuracy(Engine& engine, const Digits& test) {
     for (int64_t i = 0; i < micro; ++i) rows.set(i, test, std::min(first + i, test.rows() - 1));
     const std::vector<float> logits = engine.predict(rows.batch());
     for (int64_t i = 0; i < std::min(micro, test.rows() - first); ++i) {
-      const float* row = logits.data() + i * Digits::kClasses;
-      right += std::max_element(row, row + Digits::kClasses) - row == test.labels[size_t(first + i)];
+      const float* row = logits.data() + i * data::Digits::kClasses;
+      right += std::max_element(row, row + data::Digits::kClasses) - row == test.labels[size_t(first + i)];
     }
   }
   return double(right) / double(test.rows());
@@ -44,9 +44,9 @@ double accuracy(Engine& engine, const Digits& test) {
 
 int train(Job& job, const char* csv, const char* config_file) {
   const DsConfig config = job.read_config(config_file).config;
-  const DigitsSplit data = split_digits(read_digits(csv));
+  const data::DigitsSplit data = data::split_digits(data::read_digits(csv));
   const ModelFactory make = [&](const Axes& axes) {
-    return make_mlp({{Digits::kFeatures, 64, Digits::kClasses}}, model_dtype(config), "digits", axes);
+    return make_mlp({{data::Digits::kFeatures, 64, data::Digits::kClasses}}, model_dtype(config), "digits", axes);
   };
   Engine engine(config, make, job.connect(config), {.device = job.device()});
 
@@ -56,7 +56,7 @@ int train(Job& job, const char* csv, const char* config_file) {
   Rows rows(micro);
   for (int64_t step = 0; step < kEpochs * sampler.steps_per_epoch(); ++step) {
     const StepResult r = engine.train_batch([&](int m) {
-      const Range mine = micro_batch_positions(m, place, engine.mesh().data, micro);
+      const Range mine = data::micro_batch_positions(m, place, engine.mesh().data, micro);
       for (int64_t i = 0; i < micro; ++i) rows.set(i, data.train, sampler.sample(step, mine.begin + i));
       return rows.batch();
     });

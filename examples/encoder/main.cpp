@@ -18,7 +18,7 @@ using namespace cleave;
 
 namespace {
 
-constexpr int64_t kRows = 8, kPixels = 8, kWidth = 32, kClasses = Digits::kClasses, kSteps = 600;
+constexpr int64_t kRows = 8, kPixels = 8, kWidth = 32, kClasses = data::Digits::kClasses, kSteps = 600;
 
 constexpr std::string_view kConfig = R"({
   "train_batch_size": 32, "gradient_accumulation_steps": 1,
@@ -114,24 +114,24 @@ Model make_encoder() {
 
 // So many pictures at a time, chosen by number.
 struct Pictures {
-  Pictures(const Digits& all, int64_t count)
-      : from(all), x(size_t(count * Digits::kFeatures)), y(size_t(count)) {}
+  Pictures(const data::Digits& all, int64_t count)
+      : from(all), x(size_t(count * data::Digits::kFeatures)), y(size_t(count)) {}
   template <class RowOf>
   Batch take(RowOf row_of) {
     for (int64_t i = 0; i < int64_t(y.size()); ++i) {
       const int64_t row = row_of(i);
-      std::copy_n(from.features.data() + row * Digits::kFeatures, Digits::kFeatures,
-                  x.data() + i * Digits::kFeatures);
+      std::copy_n(from.features.data() + row * data::Digits::kFeatures, data::Digits::kFeatures,
+                  x.data() + i * data::Digits::kFeatures);
       y[size_t(i)] = row < from.rows() ? from.labels[size_t(row)] : kIgnoredTarget;
     }
     return batch_of(x, y);
   }
-  const Digits& from;
+  const data::Digits& from;
   std::vector<float> x;
   std::vector<int32_t> y;
 };
 
-double accuracy(Engine& engine, const Digits& test) {
+double accuracy(Engine& engine, const data::Digits& test) {
   const int64_t micro = engine.samples_per_micro();
   Pictures pictures(test, micro);
   int64_t right = 0;
@@ -148,7 +148,7 @@ double accuracy(Engine& engine, const Digits& test) {
 
 int train(Job& job, const char* csv) {
   const DsConfig config = job.read_config_text(kConfig, "built-in").config;
-  const DigitsSplit data = split_digits(read_digits(csv));
+  const data::DigitsSplit data = data::split_digits(data::read_digits(csv));
   Engine engine(config, make_encoder(), job.connect(config), {});
   Progress progress(
       {.out = job.first() ? stdout : nullptr, .total = kSteps, .is_terminal = isatty(STDOUT_FILENO) != 0});
@@ -160,7 +160,7 @@ int train(Job& job, const char* csv) {
   Pictures pictures(data.train, micro);
   for (int64_t step = 0; step < kSteps; ++step) {
     const StepResult r = engine.train_batch([&](int m) {
-      const Range mine = micro_batch_positions(m, engine.place().data, engine.mesh().data, micro);
+      const Range mine = data::micro_batch_positions(m, engine.place().data, engine.mesh().data, micro);
       return pictures.take([&](int64_t i) { return sampler.sample(step, mine.begin + i); });
     });
     progress.step(r.step, r.loss, config.train_batch_size * kRows);
@@ -175,7 +175,7 @@ int train(Job& job, const char* csv) {
 }
 
 // What the job of so many ranks would need, without starting it.
-int plan(int world) {
+int show_plan(int world) {
   const ReadResult read = read_ds_config(kConfig, "built-in", {.world_size = world});
   const JobPlan plan = plan_job(read.config, world, [&](Communicator& ranks, const EngineOptions& options) {
     return std::make_unique<Engine>(read.config, make_encoder(), ranks, options);
@@ -188,7 +188,7 @@ int plan(int world) {
 
 int main(int argc, char** argv) {
   if (argc == 3 && std::string_view(argv[1]) == "plan")
-    return run_job([&](Job&) { return plan(std::atoi(argv[2])); });
+    return run_job([&](Job&) { return show_plan(std::atoi(argv[2])); });
   if (argc != 2) {
     std::fprintf(stderr, "usage: encoder digits.csv.gz, or encoder plan RANKS\n");
     return int(Exit::usage);

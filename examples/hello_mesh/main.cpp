@@ -33,7 +33,7 @@ int say_hello(Job& job, const char* pipe, const char* tensor, const char* zero) 
   Communicator& ranks = job.connect(config);
   Engine engine(config, make, ranks, {.device = job.device()});
   const MeshPlace place = engine.place();
-  const PipelineCut cut = cut_pipeline(config, make(Axes()));
+  const runtime::PipelineCut cut = runtime::cut_pipeline(config, make(Axes()));
   const Range layers = cut.stages[size_t(place.pipe)].chunks[0];
   const ParamSpec matrix = engine.model().layers[1]->units()[0].params[2];
   const MemoryTable memory = engine.memory_live();

@@ -2,7 +2,7 @@
 
 #include "kernels/cpu/operands.h"
 
-namespace cleave::cpu {
+namespace cleave::kernels::cpu {
 
 void run(const ActivationForward& op) {
   const UnaryArgs args{.y = vec(op.y), .x = vec(op.x), .dy = {}, .numel = op.x.numel()};
@@ -43,4 +43,4 @@ void run(const Dropout& op) {
   dropout({vec(op.y), vec(op.x), op.y.numel(), op.p, op.philox.seed, op.philox.stream, op.offset});
 }
 
-}  // namespace cleave::cpu
+}  // namespace cleave::kernels::cpu

@@ -6,7 +6,7 @@
 #include "kernels/cpu/operands.h"
 #include "kernels/cpu/scratch.h"
 
-namespace cleave::cpu {
+namespace cleave::kernels::cpu {
 namespace {
 
 // A wrong place would hide a query from itself, or reach for keys before the sequence.
@@ -55,4 +55,4 @@ void run(const AttentionBackward& op) {
   attention_grad(args);
 }
 
-}  // namespace cleave::cpu
+}  // namespace cleave::kernels::cpu

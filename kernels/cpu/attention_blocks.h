@@ -7,7 +7,7 @@
 #include "kernels/cpu/transpose.h"
 #include "kernels/cpu/vector_math.h"
 
-namespace cleave::cpu::CLEAVE_ISA {
+namespace cleave::kernels::cpu::CLEAVE_ISA {
 
 using attention_blocks::kKeys;
 using attention_blocks::kQueries;
@@ -91,4 +91,4 @@ CLEAVE_INLINE F16 visible(F16 score, int64_t first, int64_t last, int64_t key) {
   return select(lane_index() < splat(float(seen)), score, never);
 }
 
-}  // namespace cleave::cpu::CLEAVE_ISA
+}  // namespace cleave::kernels::cpu::CLEAVE_ISA

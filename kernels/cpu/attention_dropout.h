@@ -2,7 +2,7 @@
 #pragma once
 #include "kernels/cpu/attention_blocks.h"
 
-namespace cleave::cpu::CLEAVE_ISA {
+namespace cleave::kernels::cpu::CLEAVE_ISA {
 
 // The random numbers of a row of kKeys weights, of which the first is number `index`; words has room for one
 // more block. A function of its own, so that the loops of attention keep their registers.
@@ -32,4 +32,4 @@ CLEAVE_INLINE void multiply_by(float* weights, const float* factors, int64_t que
   for (int64_t i = 0; i < queries * kKeys; i += 16) store(weights + i, load(weights + i) * load(factors + i));
 }
 
-}  // namespace cleave::cpu::CLEAVE_ISA
+}  // namespace cleave::kernels::cpu::CLEAVE_ISA

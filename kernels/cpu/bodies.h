@@ -3,7 +3,7 @@
 #pragma once
 #include "device/dtype.h"
 
-namespace cleave::cpu {
+namespace cleave::kernels::cpu {
 
 enum class Isa : uint8_t { v3, v4 };  // x86-64-v3 (AVX2, FMA, F16C) and x86-64-v4 (AVX-512)
 
@@ -295,4 +295,4 @@ CLEAVE_BODY(adagrad, AdagradArgs)
 CLEAVE_BODY(lamb_moments, LambMomentsArgs)
 CLEAVE_BODY(lamb_step, LambStepArgs)
 
-}  // namespace cleave::cpu
+}  // namespace cleave::kernels::cpu

@@ -1,6 +1,6 @@
 #include "kernels/dense.h"
 
-namespace cleave::cpu {
+namespace cleave::kernels::cpu {
 
 void run(const DenseActivation& op) {
   run(op.product());
@@ -17,4 +17,4 @@ void run(const DenseWeightGradient& op) {
   run(op.bias_gradient());
 }
 
-}  // namespace cleave::cpu
+}  // namespace cleave::kernels::cpu

@@ -6,7 +6,7 @@
 #include "kernels/cpu/operands.h"
 #include "kernels/cpu/team_loop.h"
 
-namespace cleave::cpu {
+namespace cleave::kernels::cpu {
 namespace {
 
 constexpr int64_t kSerial = 1 << 16;  // elements that are not worth a team of threads
@@ -98,4 +98,4 @@ void run(const RandomFill& op) {
                .normal = op.normal});
 }
 
-}  // namespace cleave::cpu
+}  // namespace cleave::kernels::cpu

@@ -7,7 +7,7 @@
 #include "kernels/cpu/operands.h"
 #include "kernels/cpu/scratch.h"
 
-namespace cleave::cpu {
+namespace cleave::kernels::cpu {
 namespace {
 
 void require_tokens(const Tensor& tokens, int64_t vocab) {
@@ -93,4 +93,4 @@ void run(const DocumentPositions& op) {
       positions[b * rows + t] = int32_t(op.first + t) - documents[b * seq + t];
 }
 
-}  // namespace cleave::cpu
+}  // namespace cleave::kernels::cpu

@@ -6,7 +6,7 @@
 #include "kernels/checks.h"
 #include "kernels/cpu/team_loop.h"
 
-namespace cleave {
+namespace cleave::kernels {
 
 void RoundToGrid::check() const {
   Operand("RoundToGrid", "x", x).is(DType::fp32);
@@ -97,4 +97,4 @@ void run(const SumIntegerSquares& op) {
 }
 
 }  // namespace cpu
-}  // namespace cleave
+}  // namespace cleave::kernels

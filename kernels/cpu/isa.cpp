@@ -2,7 +2,7 @@
 #include "core/error.h"
 #include "kernels/cpu/bodies.h"
 
-namespace cleave::cpu {
+namespace cleave::kernels::cpu {
 namespace {
 
 bool has_v4() {
@@ -23,4 +23,4 @@ Isa isa() {
   return chosen;
 }
 
-}  // namespace cleave::cpu
+}  // namespace cleave::kernels::cpu

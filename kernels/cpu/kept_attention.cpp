@@ -7,7 +7,7 @@
 #include "kernels/cpu/operands.h"
 #include "kernels/cpu/scratch.h"
 
-namespace cleave::cpu {
+namespace cleave::kernels::cpu {
 namespace {
 
 // A wrong place would reach beyond what is kept.
@@ -57,4 +57,4 @@ void run(const KeptAttention& op) {
                   .scratch_numel = each});
 }
 
-}  // namespace cleave::cpu
+}  // namespace cleave::kernels::cpu

@@ -2,7 +2,7 @@
 
 #include "kernels/cpu/operands.h"
 
-namespace cleave::cpu {
+namespace cleave::kernels::cpu {
 
 namespace {
 
@@ -57,4 +57,4 @@ void run(const CrossEntropyPart& op) {
                       .scale = op.scale});
 }
 
-}  // namespace cleave::cpu
+}  // namespace cleave::kernels::cpu

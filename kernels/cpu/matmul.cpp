@@ -9,7 +9,7 @@
 #include "kernels/cpu/operands.h"
 #include "kernels/cpu/scratch.h"
 
-namespace cleave::cpu {
+namespace cleave::kernels::cpu {
 namespace {
 
 // Sums of a 16-bit c are kept in fp32 for one block of it at a time.
@@ -154,4 +154,4 @@ void run(const BiasGradient& op) {
   bias_grad({vec(op.db), vec(op.dy), op.dy.dim(0), op.dy.dim(1), op.accumulate});
 }
 
-}  // namespace cleave::cpu
+}  // namespace cleave::kernels::cpu

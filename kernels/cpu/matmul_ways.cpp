@@ -8,7 +8,7 @@
 #include "kernels/cpu/bodies.h"
 #include "kernels/cpu/onednn.h"
 
-namespace cleave {
+namespace cleave::kernels {
 namespace {
 
 std::string own_way() {
@@ -42,4 +42,4 @@ std::vector<MatmulWay> matmul_ways() {
        "operands are multiplied as fp32; no instruction here multiplies fp16 into fp32 sums"}};
 }
 
-}  // namespace cleave
+}  // namespace cleave::kernels

@@ -3,7 +3,7 @@
 #include "kernels/cpu/operands.h"
 #include "kernels/cpu/scratch.h"
 
-namespace cleave::cpu {
+namespace cleave::kernels::cpu {
 
 void run(const LayerNormForward& op) {
   layer_norm({.y = vec(op.y),
@@ -66,4 +66,4 @@ void run(const RmsNormBackward& op) {
                  .scratch = scratch.floats()});
 }
 
-}  // namespace cleave::cpu
+}  // namespace cleave::kernels::cpu

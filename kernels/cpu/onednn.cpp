@@ -19,7 +19,7 @@
 #include <omp.h>
 #endif
 
-namespace cleave::cpu {
+namespace cleave::kernels::cpu {
 namespace {
 
 using Md = dnnl::memory::desc;
@@ -192,4 +192,4 @@ void onednn_gemm(const OnednnGemm& g) {
   }
 }
 
-}  // namespace cleave::cpu
+}  // namespace cleave::kernels::cpu

@@ -8,7 +8,7 @@
 
 #include "device/dtype.h"
 
-namespace cleave::cpu {
+namespace cleave::kernels::cpu {
 
 struct OnednnGemm {
   void* c;
@@ -36,4 +36,4 @@ bool onednn_multiplies(DType type);
 // fp32 c.
 void onednn_gemm(const OnednnGemm& gemm);
 
-}  // namespace cleave::cpu
+}  // namespace cleave::kernels::cpu

@@ -3,8 +3,8 @@
 #include "device/tensor.h"
 #include "kernels/cpu/bodies.h"
 
-namespace cleave::cpu {
+namespace cleave::kernels::cpu {
 
 inline Vec vec(const Tensor& t) { return {t.raw(), t.dtype()}; }
 
-}  // namespace cleave::cpu
+}  // namespace cleave::kernels::cpu

@@ -7,7 +7,7 @@
 
 #define CLEAVE_MEMBER [[gnu::always_inline]] static inline
 
-namespace cleave::cpu::CLEAVE_ISA {
+namespace cleave::kernels::cpu::CLEAVE_ISA {
 
 // Below this many elements a fork costs more than it brings.
 inline constexpr int64_t kSerialNumel = 1 << 14;
@@ -66,4 +66,4 @@ CLEAVE_INLINE void parallel_rows(int64_t rows, int64_t work, const Body& body) {
   parallel_for(rows, rows * work > kSerialNumel, body);
 }
 
-}  // namespace cleave::cpu::CLEAVE_ISA
+}  // namespace cleave::kernels::cpu::CLEAVE_ISA

@@ -2,7 +2,7 @@
 
 #include "kernels/cpu/operands.h"
 
-namespace cleave::cpu {
+namespace cleave::kernels::cpu {
 
 void run(const Rotary& op) {
   const int32_t* places = op.places.defined() ? op.places.as<int32_t>() : nullptr;
@@ -23,4 +23,4 @@ void run(const Rotary& op) {
           .inverse = op.inverse});
 }
 
-}  // namespace cleave::cpu
+}  // namespace cleave::kernels::cpu

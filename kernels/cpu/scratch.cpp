@@ -9,7 +9,7 @@
 
 #include "core/range.h"
 
-namespace cleave::cpu {
+namespace cleave::kernels::cpu {
 namespace {
 
 constexpr int64_t kHugePage = int64_t{2} << 20;
@@ -88,4 +88,4 @@ int64_t scratch_kept_bytes() {
   return k.bytes;
 }
 
-}  // namespace cleave::cpu
+}  // namespace cleave::kernels::cpu

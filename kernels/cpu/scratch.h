@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace cleave::cpu {
+namespace cleave::kernels::cpu {
 
 // Uninitialized, 64-byte aligned, returned on destruction. Blocks of 2 MiB or more sit on huge pages where
 // granted.
@@ -26,4 +26,4 @@ class Scratch {
 // Bytes of freed blocks kept at present.
 int64_t scratch_kept_bytes();
 
-}  // namespace cleave::cpu
+}  // namespace cleave::kernels::cpu

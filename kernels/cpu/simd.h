@@ -18,7 +18,7 @@
 #endif
 #define CLEAVE_INLINE [[gnu::always_inline]] static inline
 
-namespace cleave::cpu::CLEAVE_ISA {
+namespace cleave::kernels::cpu::CLEAVE_ISA {
 
 #ifdef __AVX512F__
 struct F16 {
@@ -280,4 +280,4 @@ CLEAVE_INLINE float max_lanes(F16 a) {
   return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
 }
 
-}  // namespace cleave::cpu::CLEAVE_ISA
+}  // namespace cleave::kernels::cpu::CLEAVE_ISA

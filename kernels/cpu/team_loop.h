@@ -2,7 +2,7 @@
 #pragma once
 #include "device/team.h"
 
-namespace cleave::cpu {
+namespace cleave::kernels::cpu {
 
 // body(begin, end) for even parts of [0, count), on all threads where `fork` is true.
 template <class Body>
@@ -16,4 +16,4 @@ void team_loop(int64_t count, bool fork, const Body& body) {
       &body);
 }
 
-}  // namespace cleave::cpu
+}  // namespace cleave::kernels::cpu

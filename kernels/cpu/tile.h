@@ -4,7 +4,7 @@
 #pragma once
 #include "kernels/cpu/simd.h"
 
-namespace cleave::cpu::CLEAVE_ISA {
+namespace cleave::kernels::cpu::CLEAVE_ISA {
 
 // Element (i, j) is data[i * row + j * column].
 struct Matrix {
@@ -106,4 +106,4 @@ CLEAVE_INLINE void multiply_add(Result c, Matrix a, Matrix b, Sizes size) {
   run_product({c, a, b, size, true});
 }
 
-}  // namespace cleave::cpu::CLEAVE_ISA
+}  // namespace cleave::kernels::cpu::CLEAVE_ISA

@@ -2,7 +2,7 @@
 #pragma once
 #include "kernels/cpu/simd.h"
 
-namespace cleave::cpu::CLEAVE_ISA {
+namespace cleave::kernels::cpu::CLEAVE_ISA {
 
 // Four rows of sixteen become sixteen groups of four at out[k * kStride].
 template <int64_t kStride>
@@ -21,4 +21,4 @@ CLEAVE_INLINE void store_transposed(float* out, F16 r0, F16 r1, F16 r2, F16 r3) 
   }
 }
 
-}  // namespace cleave::cpu::CLEAVE_ISA
+}  // namespace cleave::kernels::cpu::CLEAVE_ISA

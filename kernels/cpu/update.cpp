@@ -4,7 +4,7 @@
 
 #include "kernels/cpu/operands.h"
 
-namespace cleave::cpu {
+namespace cleave::kernels::cpu {
 
 void run(const Adam& op) {
   const double c1 = op.bias_correction ? 1.0 - std::pow(double(op.beta1), double(op.step)) : 1.0;
@@ -91,4 +91,4 @@ void run(const LambStep& op) {
              .weight_decay = op.weight_decay});
 }
 
-}  // namespace cleave::cpu
+}  // namespace cleave::kernels::cpu

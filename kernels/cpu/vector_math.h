@@ -3,7 +3,7 @@
 #pragma once
 #include "kernels/cpu/simd.h"
 
-namespace cleave::cpu::CLEAVE_ISA {
+namespace cleave::kernels::cpu::CLEAVE_ISA {
 
 // x * 2^n for integral n in [-252, 254]; two factors, because one exponent field does not hold 2^128.
 CLEAVE_INLINE F16 scale_by_power(F16 x, F16 n) {
@@ -158,4 +158,4 @@ CLEAVE_INLINE NormalPair normal_pair(I16 word0, I16 word1) {
           radius * float_of(bits_of(select(odd, c, s)) ^ sign_s)};
 }
 
-}  // namespace cleave::cpu::CLEAVE_ISA
+}  // namespace cleave::kernels::cpu::CLEAVE_ISA

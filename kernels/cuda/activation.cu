@@ -2,7 +2,7 @@
 
 #include "kernels/cuda/device.cuh"
 
-namespace cleave::gpu {
+namespace cleave::kernels::gpu {
 namespace {
 
 constexpr float kTwoRootTwoOverPi = 1.5957691216f;  // 2 sqrt(2 / pi)
@@ -215,4 +215,4 @@ void run(const Dropout& op, Stream& stream) {
   });
 }
 
-}  // namespace cleave::gpu
+}  // namespace cleave::kernels::gpu

@@ -4,7 +4,7 @@
 
 #include "kernels/cuda/attention_routes.h"
 
-namespace cleave::gpu {
+namespace cleave::kernels::gpu {
 namespace {
 
 // delta[b, head, row] = sum of dy y over the head's columns; a warp each.
@@ -106,4 +106,4 @@ void run_own(const AttentionBackward& op, Stream& stream) { start(op, stream, Co
 void run_on_warpgroups(const AttentionForward& op, Stream& stream) { start(op, stream, Cores::warpgroups); }
 void run_on_warpgroups(const AttentionBackward& op, Stream& stream) { start(op, stream, Cores::warpgroups); }
 
-}  // namespace cleave::gpu
+}  // namespace cleave::kernels::gpu

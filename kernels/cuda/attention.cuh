@@ -3,7 +3,7 @@
 #include "kernels/attention.h"
 #include "kernels/cuda/device.cuh"
 
-namespace cleave::gpu {
+namespace cleave::kernels::gpu {
 
 inline constexpr float kLog2E = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
 
@@ -116,4 +116,4 @@ void with_width(int dim, Body body) {
   return body(Count<128>{});
 }
 
-}  // namespace cleave::gpu
+}  // namespace cleave::kernels::gpu

@@ -4,7 +4,7 @@
 #include "kernels/cuda/attention.cuh"
 #include "kernels/cuda/mma.cuh"
 
-namespace cleave::gpu {
+namespace cleave::kernels::gpu {
 namespace {
 
 constexpr int kThreads = 128, kOwn = 64, kOther = 32, kTiles = kOther / 8;
@@ -159,4 +159,4 @@ void attention_backward(CudaQueue& queue, const Attention<T>& a) {
 template void attention_backward(CudaQueue&, const Attention<Bf16>&);
 template void attention_backward(CudaQueue&, const Attention<Fp16>&);
 
-}  // namespace cleave::gpu
+}  // namespace cleave::kernels::gpu

@@ -3,7 +3,7 @@
 // shared memory, one being used and the next on its way.
 #include "kernels/cuda/attention_rows.cuh"
 
-namespace cleave::gpu {
+namespace cleave::kernels::gpu {
 namespace {
 
 constexpr int kThreads = 128, kQueries = 64, kKeys = 64, kTiles = kKeys / 8;
@@ -126,4 +126,4 @@ void attention_forward(CudaQueue& queue, const Attention<T>& a) {
 template void attention_forward(CudaQueue&, const Attention<Bf16>&);
 template void attention_forward(CudaQueue&, const Attention<Fp16>&);
 
-}  // namespace cleave::gpu
+}  // namespace cleave::kernels::gpu

@@ -3,7 +3,7 @@
 // columns of the scores, then every 32nd element of a head.
 #include "kernels/cuda/attention.cuh"
 
-namespace cleave::gpu {
+namespace cleave::kernels::gpu {
 namespace {
 
 constexpr int kWarps = 4, kThreads = 32 * kWarps, kOwn = 8, kRows = kWarps * kOwn, kColumns = 32, kParts = 4;
@@ -279,4 +279,4 @@ template void plain_attention_backward(CudaQueue&, const Attention<float>&);
 template void plain_attention_backward(CudaQueue&, const Attention<Bf16>&);
 template void plain_attention_backward(CudaQueue&, const Attention<Fp16>&);
 
-}  // namespace cleave::gpu
+}  // namespace cleave::kernels::gpu

@@ -4,7 +4,7 @@
 
 #include "kernels/attention.h"
 
-namespace cleave::gpu {
+namespace cleave::kernels::gpu {
 
 // What a way is tried for.
 struct AttentionShape {
@@ -43,4 +43,4 @@ bool warpgroup_attention(const AttentionBackward& op, Stream& stream);
 void run_on_warpgroups(const AttentionForward& op, Stream& stream);
 void run_on_warpgroups(const AttentionBackward& op, Stream& stream);
 
-}  // namespace cleave::gpu
+}  // namespace cleave::kernels::gpu

@@ -3,7 +3,7 @@
 #include "kernels/cuda/attention.cuh"
 #include "kernels/cuda/mma.cuh"
 
-namespace cleave::gpu {
+namespace cleave::kernels::gpu {
 
 __device__ __forceinline__ float quad_max(float x) {
   x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
@@ -31,4 +31,4 @@ __device__ __forceinline__ void store_forward(const Attention<T>& a, int b, int 
   }
 }
 
-}  // namespace cleave::gpu
+}  // namespace cleave::kernels::gpu

@@ -3,7 +3,7 @@
 #include "device/copy.h"
 #include "kernels/elementwise.h"
 
-namespace cleave::gpu {
+namespace cleave::kernels::gpu {
 namespace {
 
 // Of a few bf16 roundings of probabilities, outputs and gradients of order 1.
@@ -116,4 +116,4 @@ bool all_aligned(std::initializer_list<Tensor> tensors) {
   return true;
 }
 
-}  // namespace cleave::gpu
+}  // namespace cleave::kernels::gpu

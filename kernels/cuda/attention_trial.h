@@ -3,7 +3,7 @@
 #include "kernels/cuda/attention_routes.h"
 #include "kernels/cuda/trial.h"
 
-namespace cleave::gpu {
+namespace cleave::kernels::gpu {
 
 // Runs a few heads of the shape, one sequence and no more than 1024 tokens of it, by `forward` and `backward`
 // and by run_own; what they differ in, or what failed.
@@ -20,4 +20,4 @@ bool on_hopper(CudaQueue& queue);
 // Whether all of these begin at a multiple of 16 bytes.
 bool all_aligned(std::initializer_list<Tensor> tensors);
 
-}  // namespace cleave::gpu
+}  // namespace cleave::kernels::gpu

@@ -3,7 +3,7 @@
 #include "kernels/cuda/device.cuh"
 #include "kernels/matmul.h"
 
-namespace cleave::gpu {
+namespace cleave::kernels::gpu {
 namespace {
 
 constexpr int kGroups = 8;
@@ -96,4 +96,4 @@ void run(const BiasGradient& op, Stream& stream) {
   sum_partials(queue, op.db, {partial, width, blocks}, op.accumulate, "BiasGradient");
 }
 
-}  // namespace cleave::gpu
+}  // namespace cleave::kernels::gpu

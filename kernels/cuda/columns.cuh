@@ -7,7 +7,7 @@
 #include "device/cuda/queue.h"
 #include "device/tensor.h"
 
-namespace cleave::gpu {
+namespace cleave::kernels::gpu {
 
 // Of rows whose partial sum has that many elements: eight blocks for each multiprocessor of the largest GPUs
 // of this day, where that many partial sums fit.
@@ -26,4 +26,4 @@ struct Partials {
 void sum_partials(CudaQueue& queue, const Tensor& out, const Partials& partials, bool accumulate,
                   const char* op);
 
-}  // namespace cleave::gpu
+}  // namespace cleave::kernels::gpu

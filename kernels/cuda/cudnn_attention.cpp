@@ -11,7 +11,7 @@
 #include "kernels/cuda/attention_trial.h"
 #include "kernels/cuda/cudnn_attention_graphs.h"
 
-namespace cleave::gpu {
+namespace cleave::kernels::gpu {
 namespace {
 
 namespace name = attention_names;
@@ -227,4 +227,4 @@ bool in_library(const Op& op, Stream& stream) {
 bool library_attention(const AttentionForward& op, Stream& stream) { return in_library(op, stream); }
 bool library_attention(const AttentionBackward& op, Stream& stream) { return in_library(op, stream); }
 
-}  // namespace cleave::gpu
+}  // namespace cleave::kernels::gpu

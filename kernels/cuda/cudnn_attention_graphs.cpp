@@ -2,7 +2,7 @@
 // patterns of its documentation); they are not free to change.
 #include "kernels/cuda/cudnn_attention_graphs.h"
 
-namespace cleave::gpu {
+namespace cleave::kernels::gpu {
 namespace {
 
 namespace name = attention_names;
@@ -118,4 +118,4 @@ std::shared_ptr<CudnnGraph> attention_gradient_graph(const AttentionShape& shape
   return b.g;
 }
 
-}  // namespace cleave::gpu
+}  // namespace cleave::kernels::gpu

@@ -3,7 +3,7 @@
 #include "kernels/cuda/attention_routes.h"
 #include "kernels/cuda/cudnn_graph.h"
 
-namespace cleave::gpu {
+namespace cleave::kernels::gpu {
 
 // The tensors in memory, and the numbers that the host gives.
 namespace attention_names {
@@ -21,4 +21,4 @@ enum class QuerySums {
 // q, k, v, y, dy, lse, scale, lowest and one (1) to dq, dk and dv; delta is memory of lse's size.
 std::shared_ptr<CudnnGraph> attention_gradient_graph(const AttentionShape& shape, QuerySums sums);
 
-}  // namespace cleave::gpu
+}  // namespace cleave::kernels::gpu

@@ -7,7 +7,7 @@
 #include "core/environment.h"
 #include "core/error.h"
 
-namespace cleave::gpu {
+namespace cleave::kernels::gpu {
 namespace {
 
 // The oldest whose attention was tried in these graphs, and what the headers were made for.
@@ -251,4 +251,4 @@ void CudnnPlan::execute(cudnnHandle_t handle, const std::vector<Operand>& operan
   check(library().execute(handle, plan_->get(), pack.get()), "cudnnBackendExecute");
 }
 
-}  // namespace cleave::gpu
+}  // namespace cleave::kernels::gpu

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-namespace cleave::gpu {
+namespace cleave::kernels::gpu {
 
 // Of this process; empty, or why cuDNN cannot be used.
 const std::string& cudnn_problem();
@@ -108,4 +108,4 @@ class CudnnPlan {
 
 void cudnn_use_stream(cudnnHandle_t handle, cudaStream_t stream);
 
-}  // namespace cleave::gpu
+}  // namespace cleave::kernels::gpu

@@ -11,7 +11,7 @@
 #include "kernels/cuda/trial.h"
 #include "kernels/elementwise.h"
 
-namespace cleave::gpu {
+namespace cleave::kernels::gpu {
 namespace {
 
 constexpr const char* kSwitch = "CLEAVE_GPU_EPILOGUES";
@@ -177,4 +177,4 @@ void run(const DenseWeightGradient& op, Stream& stream) {
   run_apart(op, stream);
 }
 
-}  // namespace cleave::gpu
+}  // namespace cleave::kernels::gpu

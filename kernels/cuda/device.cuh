@@ -15,7 +15,7 @@
 #include "device/tensor.h"
 #include "kernels/divisor.h"
 
-namespace cleave::gpu {
+namespace cleave::kernels::gpu {
 
 using Bf16 = __nv_bfloat16;
 using Fp16 = __half;
@@ -201,4 +201,4 @@ void allow_shared(CudaQueue& queue, Kernel kernel, int64_t bytes, const char* op
   queue.launched(op);
 }
 
-}  // namespace cleave::gpu
+}  // namespace cleave::kernels::gpu

@@ -3,7 +3,7 @@
 #include "device/copy.h"
 #include "kernels/cuda/device.cuh"
 
-namespace cleave::gpu {
+namespace cleave::kernels::gpu {
 namespace {
 
 template <class Y, class X>
@@ -188,4 +188,4 @@ void run(const RandomFill& op, Stream& stream) {
   }
 }
 
-}  // namespace cleave::gpu
+}  // namespace cleave::kernels::gpu

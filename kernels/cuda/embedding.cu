@@ -4,7 +4,7 @@
 
 #include "kernels/cuda/device.cuh"
 
-namespace cleave::gpu {
+namespace cleave::kernels::gpu {
 namespace {
 
 // A table of tokens [first, first + rows) of a vocabulary [0, vocab), without rows that only pad it.
@@ -290,4 +290,4 @@ void run(const DocumentPositions& op, Stream& stream) {
   queue.launched("DocumentPositions");
 }
 
-}  // namespace cleave::gpu
+}  // namespace cleave::kernels::gpu

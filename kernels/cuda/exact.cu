@@ -3,7 +3,7 @@
 #include "kernels/elementwise.h"
 #include "kernels/exact.h"
 
-namespace cleave::gpu {
+namespace cleave::kernels::gpu {
 namespace {
 
 struct Round {
@@ -98,4 +98,4 @@ void run(const SumIntegerSquares& op, Stream& stream) {
   queue.launched("SumIntegerSquares");
 }
 
-}  // namespace cleave::gpu
+}  // namespace cleave::kernels::gpu

@@ -7,7 +7,7 @@
 #include "kernels/attention.h"
 #include "kernels/cuda/device.cuh"
 
-namespace cleave::gpu {
+namespace cleave::kernels::gpu {
 namespace {
 
 constexpr int kWarps = 8, kAtOnce = 4, kParts = int(kGpuHeadDim) / 32;
@@ -148,4 +148,4 @@ void run(const KeptAttention& op, Stream& stream) {
   queue.launched("KeptAttention");
 }
 
-}  // namespace cleave::gpu
+}  // namespace cleave::kernels::gpu

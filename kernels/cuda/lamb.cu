@@ -3,7 +3,7 @@
 #include "kernels/cuda/moments.cuh"
 #include "kernels/update.h"
 
-namespace cleave::gpu {
+namespace cleave::kernels::gpu {
 namespace {
 
 constexpr int kThreads = 256, kLastThreads = 1024, kBlock = kThreads * kPack;
@@ -126,4 +126,4 @@ void run(const LambStep& op, Stream& stream) {
   });
 }
 
-}  // namespace cleave::gpu
+}  // namespace cleave::kernels::gpu

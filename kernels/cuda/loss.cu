@@ -2,7 +2,7 @@
 
 #include "kernels/cuda/device.cuh"
 
-namespace cleave::gpu {
+namespace cleave::kernels::gpu {
 namespace {
 
 constexpr int kThreads = 512;
@@ -232,4 +232,4 @@ void run(const CrossEntropyPart& op, Stream& stream) {
   queue.launched("CrossEntropyPart");
 }
 
-}  // namespace cleave::gpu
+}  // namespace cleave::kernels::gpu

@@ -3,7 +3,7 @@
 #include "kernels/cuda/product.h"
 #include "kernels/elementwise.h"
 
-namespace cleave::gpu {
+namespace cleave::kernels::gpu {
 namespace {
 
 // Types that the library multiplies: a and b alike, c of their type or fp32.
@@ -72,4 +72,4 @@ void run(const Matmul& op, Stream& stream) {
   multiply_in_float(op, queue, stream);
 }
 
-}  // namespace cleave::gpu
+}  // namespace cleave::kernels::gpu

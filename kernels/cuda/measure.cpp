@@ -9,7 +9,7 @@
 
 #include "device/cuda/check.h"
 
-namespace cleave::gpu {
+namespace cleave::kernels::gpu {
 namespace {
 
 constexpr int kTimes = 3;
@@ -76,4 +76,4 @@ void Untouched::restore() const {
   for (const Tensor& t : tensors_) queue_.copy(t.raw(), from, t.bytes()), from += round_up(t.bytes(), 256);
 }
 
-}  // namespace cleave::gpu
+}  // namespace cleave::kernels::gpu

@@ -6,7 +6,7 @@
 
 #include "device/cuda/queue.h"
 
-namespace cleave::gpu {
+namespace cleave::kernels::gpu {
 
 // Whether this stream measures now what it has a choice of.
 inline bool measures(const CudaQueue& queue) { return queue.measures && !queue.capturing(); }
@@ -39,4 +39,4 @@ class Untouched {
   bool fits_ = true;
 };
 
-}  // namespace cleave::gpu
+}  // namespace cleave::kernels::gpu

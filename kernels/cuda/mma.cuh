@@ -4,7 +4,7 @@
 #pragma once
 #include "kernels/cuda/device.cuh"
 
-namespace cleave::gpu {
+namespace cleave::kernels::gpu {
 
 // c += a b, a being 16 x 16 and b 16 x 8.
 template <class T>
@@ -159,4 +159,4 @@ __device__ __forceinline__ void store_rows(T* to, int64_t stride, int first, int
   }
 }
 
-}  // namespace cleave::gpu
+}  // namespace cleave::kernels::gpu

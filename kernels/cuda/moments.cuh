@@ -2,7 +2,7 @@
 #pragma once
 #include "kernels/cuda/device.cuh"
 
-namespace cleave::gpu {
+namespace cleave::kernels::gpu {
 
 // Moving averages of the gradient and of its square.
 struct MovingAverages {
@@ -18,4 +18,4 @@ struct MovingAverages {
   }
 };
 
-}  // namespace cleave::gpu
+}  // namespace cleave::kernels::gpu

@@ -2,7 +2,7 @@
 
 #include "kernels/cuda/norm.cuh"
 
-namespace cleave::gpu {
+namespace cleave::kernels::gpu {
 namespace {
 
 // LayerNorm is centered; RMSNorm is the same without mean and bias, which are null.
@@ -98,4 +98,4 @@ void run(const RmsNormForward& op, Stream& stream) {
   forward<false>(cuda_queue(stream), op, {}, {}, "RmsNormForward");
 }
 
-}  // namespace cleave::gpu
+}  // namespace cleave::kernels::gpu

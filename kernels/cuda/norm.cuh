@@ -2,7 +2,7 @@
 #pragma once
 #include "kernels/cuda/device.cuh"
 
-namespace cleave::gpu {
+namespace cleave::kernels::gpu {
 
 inline constexpr int kNormWarps = 8;  // of a block, at most
 
@@ -17,4 +17,4 @@ __device__ __forceinline__ void walk(int width, bool packed, Body body) {
   }
 }
 
-}  // namespace cleave::gpu
+}  // namespace cleave::kernels::gpu

@@ -3,7 +3,7 @@
 #include "kernels/cuda/norm.cuh"
 #include "kernels/norm.h"
 
-namespace cleave::gpu {
+namespace cleave::kernels::gpu {
 namespace {
 
 template <class T>
@@ -299,4 +299,4 @@ void run(const RmsNormBackward& op, Stream& stream) {
   sum_partials(queue, op.dweight, backward<false>(queue, op, {}, name), op.accumulate, name);
 }
 
-}  // namespace cleave::gpu
+}  // namespace cleave::kernels::gpu

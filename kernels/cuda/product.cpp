@@ -15,7 +15,7 @@
 #include "kernels/choices.h"
 #include "kernels/cuda/measure.h"
 
-namespace cleave::gpu {
+namespace cleave::kernels::gpu {
 namespace {
 
 void check(cublasStatus_t status, const char* call, const CudaQueue& queue) {
@@ -262,4 +262,4 @@ bool multiply(const Product& product, CudaQueue& queue) {
   return true;
 }
 
-}  // namespace cleave::gpu
+}  // namespace cleave::kernels::gpu

@@ -3,7 +3,7 @@
 #include "device/cuda/queue.h"
 #include "kernels/matmul.h"
 
-namespace cleave::gpu {
+namespace cleave::kernels::gpu {
 
 // GELU is the tanh form in the library.
 enum class Epilogue : uint8_t {
@@ -24,4 +24,4 @@ struct Product {
 // multiplies: a and b of one type, c of theirs or fp32, the bias of c's.
 bool multiply(const Product& product, CudaQueue& queue);
 
-}  // namespace cleave::gpu
+}  // namespace cleave::kernels::gpu

@@ -3,7 +3,7 @@
 #include "kernels/cuda/device.cuh"
 #include "kernels/elementwise.h"
 
-namespace cleave::gpu {
+namespace cleave::kernels::gpu {
 namespace {
 
 constexpr int kBlock = 4096, kThreads = 256, kLastThreads = 1024;
@@ -68,4 +68,4 @@ void total(const Tensor& out, const Tensor& x, Stream& stream, const char* op) {
 void run(const SumSquares& op, Stream& stream) { total<true>(op.out, op.x, stream, "SumSquares"); }
 void run(const Sum& op, Stream& stream) { total<false>(op.out, op.x, stream, "Sum"); }
 
-}  // namespace cleave::gpu
+}  // namespace cleave::kernels::gpu

@@ -2,7 +2,7 @@
 
 #include "kernels/cuda/device.cuh"
 
-namespace cleave::gpu {
+namespace cleave::kernels::gpu {
 namespace {
 
 // A row is what one row of qkv has of one turned head; its columns are the points.
@@ -54,4 +54,4 @@ void run(const Rotary& op, Stream& stream) {
   });
 }
 
-}  // namespace cleave::gpu
+}  // namespace cleave::kernels::gpu

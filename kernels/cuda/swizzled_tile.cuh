@@ -2,7 +2,7 @@
 #pragma once
 #include "kernels/cuda/wgmma.cuh"
 
-namespace cleave::gpu {
+namespace cleave::kernels::gpu {
 
 // kRows rows of D columns. Columns are cut into strips of kLine bytes, the widest swizzle that divides D; a
 // strip holds its rows one after the other, and inside it the 16-byte pieces of a line are permuted so that
@@ -113,4 +113,4 @@ __device__ __forceinline__ int warpgroup_index() {
   return __shfl_sync(0xffffffffu, int(threadIdx.x) / kWarpgroup, 0);
 }
 
-}  // namespace cleave::gpu
+}  // namespace cleave::kernels::gpu

@@ -9,7 +9,7 @@
 #include "device/copy.h"
 #include "kernels/elementwise.h"
 
-namespace cleave::gpu {
+namespace cleave::kernels::gpu {
 namespace {
 
 struct Verdicts {
@@ -86,4 +86,4 @@ Verdict difference(const char* what, const Tensor& got, const Tensor& want, doub
   });
 }
 
-}  // namespace cleave::gpu
+}  // namespace cleave::kernels::gpu

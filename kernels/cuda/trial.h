@@ -6,7 +6,7 @@
 #include "device/cuda/queue.h"
 #include "device/tensor.h"
 
-namespace cleave::gpu {
+namespace cleave::kernels::gpu {
 
 // What a trial ends with: empty when the results agree, else why the own kernels stay.
 using Verdict = std::string;
@@ -40,4 +40,4 @@ class TrialSpace {
 // fp32, or both of one 16-bit type. Waits for the stream.
 Verdict difference(const char* what, const Tensor& got, const Tensor& want, double bound, Stream& stream);
 
-}  // namespace cleave::gpu
+}  // namespace cleave::kernels::gpu

@@ -6,7 +6,7 @@
 
 #include "kernels/cuda/moments.cuh"
 
-namespace cleave::gpu {
+namespace cleave::kernels::gpu {
 namespace {
 
 template <class G, class C>
@@ -215,4 +215,4 @@ void run(const Adagrad& op, Stream& stream) {
   });
 }
 
-}  // namespace cleave::gpu
+}  // namespace cleave::kernels::gpu

@@ -2,7 +2,7 @@
 // tensor-core kernels take, once a trial of that shape agreed with them.
 #include "kernels/cuda/attention_trial.h"
 
-namespace cleave::gpu {
+namespace cleave::kernels::gpu {
 namespace {
 
 constexpr const char* kSwitch = "CLEAVE_WGMMA";
@@ -33,4 +33,4 @@ bool on_warpgroups(const Op& op, Stream& stream) {
 bool warpgroup_attention(const AttentionForward& op, Stream& stream) { return on_warpgroups(op, stream); }
 bool warpgroup_attention(const AttentionBackward& op, Stream& stream) { return on_warpgroups(op, stream); }
 
-}  // namespace cleave::gpu
+}  // namespace cleave::kernels::gpu

@@ -6,7 +6,7 @@
 #include "kernels/cuda/attention.cuh"
 #include "kernels/cuda/swizzled_tile.cuh"
 
-namespace cleave::gpu {
+namespace cleave::kernels::gpu {
 namespace {
 
 constexpr int kThreads = 2 * kWarpgroup, kOwn = 128, kStages = 3;
@@ -253,4 +253,4 @@ void warpgroup_attention_backward(CudaQueue& queue, const Attention<T>& a) {
 template void warpgroup_attention_backward(CudaQueue&, const Attention<Bf16>&);
 template void warpgroup_attention_backward(CudaQueue&, const Attention<Fp16>&);
 
-}  // namespace cleave::gpu
+}  // namespace cleave::kernels::gpu

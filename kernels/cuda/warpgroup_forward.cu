@@ -7,7 +7,7 @@
 #include "kernels/cuda/attention_rows.cuh"
 #include "kernels/cuda/swizzled_tile.cuh"
 
-namespace cleave::gpu {
+namespace cleave::kernels::gpu {
 namespace {
 
 constexpr int kThreads = 2 * kWarpgroup, kQueries = 128, kKeys = 128, kTiles = kKeys / 8;
@@ -176,4 +176,4 @@ void warpgroup_attention_forward(CudaQueue& queue, const Attention<T>& a) {
 template void warpgroup_attention_forward(CudaQueue&, const Attention<Bf16>&);
 template void warpgroup_attention_forward(CudaQueue&, const Attention<Fp16>&);
 
-}  // namespace cleave::gpu
+}  // namespace cleave::kernels::gpu

@@ -11,7 +11,7 @@
 #pragma once
 #include "kernels/cuda/mma.cuh"
 
-namespace cleave::gpu {
+namespace cleave::kernels::gpu {
 
 inline constexpr int kWarpgroup = 128;
 
@@ -123,4 +123,4 @@ __device__ __forceinline__ void add_multiplied(float (&c)[kTiles][4], const uint
   else
     CLEAVE_REGISTER_PRODUCT(f16, 128, 16, CLEAVE_REGISTERS_64, 64, 65, 66, 67, 68);
 }
-}  // namespace cleave::gpu
+}  // namespace cleave::kernels::gpu

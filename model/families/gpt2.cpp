@@ -2,15 +2,15 @@
 #include "model/config_fields.h"
 #include "model/family.h"
 
-namespace cleave {
+namespace cleave::model {
 namespace {
 
-Activation activation_of(const Fields& f) {
+kernels::Activation activation_of(const Fields& f) {
   const std::string name = f.word("activation_function", "gelu_new");
-  if (name == "gelu_new" || name == "gelu_pytorch_tanh") return Activation::gelu_tanh;
-  if (name == "gelu") return Activation::gelu_erf;
+  if (name == "gelu_new" || name == "gelu_pytorch_tanh") return kernels::Activation::gelu_tanh;
+  if (name == "gelu") return kernels::Activation::gelu_erf;
   if (name != "relu") f.refuse("activation_function", name + " is not built; gelu_new, gelu and relu are");
-  return Activation::relu;
+  return kernels::Activation::relu;
 }
 
 ModelConfig read(const Fields& f) {
@@ -74,4 +74,4 @@ constinit const Family kGpt2{.type = "gpt2",
                              .read = read,
                              .write = write};
 
-}  // namespace cleave
+}  // namespace cleave::model

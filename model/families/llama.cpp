@@ -2,7 +2,7 @@
 // grouped key/value heads, SwiGLU.
 #include "model/families/rotary_decoder.h"
 
-namespace cleave {
+namespace cleave::model {
 namespace {
 
 ModelConfig read(const Fields& f) {
@@ -29,4 +29,4 @@ constinit const Family kLlama{.type = "llama",
                               .read = read,
                               .write = write};
 
-}  // namespace cleave
+}  // namespace cleave::model

@@ -1,7 +1,7 @@
 // Mistral (arXiv 2310.06825): as Llama, and a position may attend to a window of the last ones only.
 #include "model/families/rotary_decoder.h"
 
-namespace cleave {
+namespace cleave::model {
 namespace {
 
 ModelConfig read(const Fields& f) {
@@ -25,4 +25,4 @@ constinit const Family kMistral{.type = "mistral",
                                 .read = read,
                                 .write = write};
 
-}  // namespace cleave
+}  // namespace cleave::model

@@ -1,7 +1,7 @@
 // Phi-3 (arXiv 2404.14219): as Mistral, with one matrix for queries, keys and values and one for gate and up.
 #include "model/families/rotary_decoder.h"
 
-namespace cleave {
+namespace cleave::model {
 namespace {
 
 ModelConfig read(const Fields& f) {
@@ -34,4 +34,4 @@ constinit const Family kPhi3{.type = "phi3",
                              .read = read,
                              .write = write};
 
-}  // namespace cleave
+}  // namespace cleave::model

@@ -1,7 +1,7 @@
 // Qwen2 (arXiv 2407.10671): as Llama, with biases on queries, keys and values.
 #include "model/families/rotary_decoder.h"
 
-namespace cleave {
+namespace cleave::model {
 namespace {
 
 ModelConfig read(const Fields& f) {
@@ -22,4 +22,4 @@ constinit const Family kQwen2{.type = "qwen2",
                               .read = read,
                               .write = rotary_decoder_text};
 
-}  // namespace cleave
+}  // namespace cleave::model

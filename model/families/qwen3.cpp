@@ -1,7 +1,7 @@
 // Qwen3 (arXiv 2505.09388): as Llama, with each head of queries and keys normalized before it is rotated.
 #include "model/families/rotary_decoder.h"
 
-namespace cleave {
+namespace cleave::model {
 namespace {
 
 ModelConfig read(const Fields& f) {
@@ -30,4 +30,4 @@ constexpr Family::Names kNames = [] {
 constinit const Family kQwen3{
     .type = "qwen3", .names = kNames, .architecture = "Qwen3ForCausalLM", .read = read, .write = write};
 
-}  // namespace cleave
+}  // namespace cleave::model

@@ -1,6 +1,6 @@
 #include "model/families/rotary_decoder.h"
 
-namespace cleave {
+namespace cleave::model {
 namespace {
 
 // transformers 5 writes rope_parameters, with the base in it; transformers 4 rope_scaling and, beside it, the
@@ -82,4 +82,4 @@ nlohmann::json rotary_decoder_json(const ModelConfig& c) {
   return j;
 }
 
-}  // namespace cleave
+}  // namespace cleave::model

@@ -3,7 +3,7 @@
 #include "model/config_fields.h"
 #include "model/family.h"
 
-namespace cleave {
+namespace cleave::model {
 
 // Parameters as Llama calls them; a family changes what it calls otherwise.
 inline constexpr Family::Names kRotaryDecoderNames{
@@ -26,4 +26,4 @@ inline std::string rotary_decoder_text(const ModelConfig& config) {
   return text_of(rotary_decoder_json(config));
 }
 
-}  // namespace cleave
+}  // namespace cleave::model

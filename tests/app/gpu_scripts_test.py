@@ -142,8 +142,8 @@ print("a line of the program")
 print('"ID","Kernel Name","Metric Name","Metric Unit","Metric Value"')
 n = 0
 for step in (9, 1):
-    for kernel, us in (("void cleave::gpu::each_kernel<Lookup<float>>", 10), ("nvjet_gemm", 900000), ("void forward(Attention<float>)", 100),
-                       ("void cleave::gpu::each_kernel<AdamStep<float, float>>", 50)):
+    for kernel, us in (("void cleave::kernels::gpu::each_kernel<Lookup<float>>", 10), ("nvjet_gemm", 900000), ("void forward(Attention<float>)", 100),
+                       ("void cleave::kernels::gpu::each_kernel<AdamStep<float, float>>", 50)):
         n += 1
         print(f'"{n}","{kernel}","gpu__time_duration.sum","us","{us * step:,}"')
 '''

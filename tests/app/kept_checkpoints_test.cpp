@@ -10,7 +10,7 @@ using Steps = std::vector<int64_t>;
 struct Line {
   Steps there;  // the one just saved among them
   int64_t saved, best;
-  KeepRule rule;
+  app::KeepRule rule;
   Steps go;
 };
 
@@ -45,17 +45,17 @@ TEST(KeptCheckpoints, AreTheNewestTheMultiplesTheBestAndNoOther) {
       {{5, 10, 10, 15}, 15, -1, {1, 0}, {5, 10}},
   };
   for (const Line& l : table)
-    EXPECT_EQ(steps_to_let_go(l.there, l.saved, l.best, l.rule), l.go) << "line " << &l - table;
+    EXPECT_EQ(app::steps_to_let_go(l.there, l.saved, l.best, l.rule), l.go) << "line " << &l - table;
 }
 
 TEST(KeptCheckpoints, StandBesideTheOneThatIsWritten) {
-  EXPECT_EQ(most_checkpoints(100, 0, {2, 0}), 1) << "one, at the end";
-  EXPECT_EQ(most_checkpoints(100, 10, {2, 0}), 3);
-  EXPECT_EQ(most_checkpoints(15, 10, {2, 0}), 2) << "steps 10 and 15";
-  EXPECT_EQ(most_checkpoints(100, 10, {0, 0}), 10) << "all";
-  EXPECT_EQ(most_checkpoints(95, 10, {0, 0}), 10);
-  EXPECT_EQ(most_checkpoints(100, 5, {1, 20}), 6) << "20 to 80, 95 and 100";
-  EXPECT_EQ(most_checkpoints(1'000'000'000, 1, {1, 0}), 2);
+  EXPECT_EQ(app::most_checkpoints(100, 0, {2, 0}), 1) << "one, at the end";
+  EXPECT_EQ(app::most_checkpoints(100, 10, {2, 0}), 3);
+  EXPECT_EQ(app::most_checkpoints(15, 10, {2, 0}), 2) << "steps 10 and 15";
+  EXPECT_EQ(app::most_checkpoints(100, 10, {0, 0}), 10) << "all";
+  EXPECT_EQ(app::most_checkpoints(95, 10, {0, 0}), 10);
+  EXPECT_EQ(app::most_checkpoints(100, 5, {1, 20}), 6) << "20 to 80, 95 and 100";
+  EXPECT_EQ(app::most_checkpoints(1'000'000'000, 1, {1, 0}), 2);
 }
 
 }  // namespace

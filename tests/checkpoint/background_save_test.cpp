@@ -20,7 +20,7 @@ constexpr int64_t kStateNumel = 5000;
 // What a rank trains: its part of two tensors, and memory for a copy of it.
 class State {
  public:
-  explicit State(const Communicator& world)
+  explicit State(const comm::Communicator& world)
       : part_(part(kStateNumel, world.size(), world.rank())),
         values_(size_t(2 * part_.size())),
         copy_(values_) {
@@ -30,11 +30,13 @@ class State {
     for (size_t i = 0; i < values_.size(); ++i)
       values_[i] = float(int64_t{n} * 100000 + part_.begin + int64_t(i));
   }
-  std::vector<Record> records() const { return {record("master", 0), record("exp_avg", part_.size())}; }
+  std::vector<checkpoint::Record> records() const {
+    return {record("master", 0), record("exp_avg", part_.size())};
+  }
   Tensor copy() { return Tensor(copy_.data(), DType::fp32, {int64_t(copy_.size())}, MemoryKind::host); }
 
  private:
-  Record record(const std::string& kind, int64_t at) const {
+  checkpoint::Record record(const std::string& kind, int64_t at) const {
     return {kind,
             "w",
             {kStateNumel},
@@ -62,17 +64,17 @@ std::string text_of(const fs::path& file) {
 TEST(BackgroundSave, WritesTheBytesOfASaveThatWaitsWhileTheStateChanges) {
   for (const int ranks : {1, 2, 4}) {
     const Scratch waits, behind;
-    run_ranks(ranks, [&](Communicator& world) {
+    comm::run_ranks(ranks, [&](comm::Communicator& world) {
       State state(world);
-      save_checkpoint(waits.folder(), "a", state.records(), R"({"step": 7})", world);
+      checkpoint::save_checkpoint(waits.folder(), "a", state.records(), R"({"step": 7})", world);
     });
     slow_file_calls(behind.folder().c_str(), 20);
-    run_ranks(ranks, [&](Communicator& world) {
+    comm::run_ranks(ranks, [&](comm::Communicator& world) {
       State state(world);
-      BackgroundSave save(state.copy(), world);
+      checkpoint::BackgroundSave save(state.copy(), world);
       std::atomic<bool> written{false};
       save.begin(behind.folder(), "a", state.records(), R"({"step": 7})",
-                 [&](const SavedCheckpoint& saved) { written = saved.name == "a"; });
+                 [&](const checkpoint::SavedCheckpoint& saved) { written = saved.name == "a"; });
       int steps = 0;
       while (!written) state.step(++steps);
       EXPECT_GT(steps, 10) << "the writer was not slow";
@@ -86,17 +88,17 @@ TEST(BackgroundSave, WritesTheBytesOfASaveThatWaitsWhileTheStateChanges) {
       names.insert(name);
     }
     EXPECT_EQ(names.size(), size_t(ranks) + 1);
-    EXPECT_EQ(digests(CheckpointReader(waits.folder(), "latest"), 1),
-              digests(CheckpointReader(behind.folder(), "latest"), 1));
+    EXPECT_EQ(checkpoint::digests(checkpoint::CheckpointReader(waits.folder(), "latest"), 1),
+              checkpoint::digests(checkpoint::CheckpointReader(behind.folder(), "latest"), 1));
   }
 }
 
 TEST(BackgroundSave, WaitsForTheOneBefore) {
   const Scratch scratch;
   slow_file_calls(scratch.folder().c_str(), 10);
-  run_ranks(2, [&](Communicator& world) {
+  comm::run_ranks(2, [&](comm::Communicator& world) {
     State state(world);
-    BackgroundSave save(state.copy(), world);
+    checkpoint::BackgroundSave save(state.copy(), world);
     for (int n = 1; n <= 3; ++n) {
       state.step(n);
       save.begin(scratch.folder(), fmt::format("step{}", n), state.records(), "{}", {});
@@ -105,20 +107,20 @@ TEST(BackgroundSave, WaitsForTheOneBefore) {
   });
   slow_file_calls("", 0);
   for (int n = 1; n <= 3; ++n)
-    EXPECT_EQ(read(CheckpointReader(scratch.folder(), fmt::format("step{}", n)), "master", "w", {kStateNumel},
-                   {{0, 1}}),
+    EXPECT_EQ(read(checkpoint::CheckpointReader(scratch.folder(), fmt::format("step{}", n)), "master", "w",
+                   {kStateNumel}, {{0, 1}}),
               std::vector<float>{float(n * 100000)});
-  EXPECT_EQ(latest_checkpoint(scratch.folder()), "step3");
+  EXPECT_EQ(checkpoint::latest_checkpoint(scratch.folder()), "step3");
 }
 
 TEST(BackgroundSave, TellsEveryRankWhatWentWrongOnOne) {
   const Scratch scratch;
   std::ofstream(scratch.folder() / "file") << "x";
-  run_ranks(2, [&](Communicator& world) {
+  comm::run_ranks(2, [&](comm::Communicator& world) {
     State state(world);
-    BackgroundSave save(state.copy(), world);
+    checkpoint::BackgroundSave save(state.copy(), world);
     save.begin(scratch.folder() / "file", "a", state.records(), "{}",
-               [](const SavedCheckpoint&) { ADD_FAILURE() << "nothing was saved"; });
+               [](const checkpoint::SavedCheckpoint&) { ADD_FAILURE() << "nothing was saved"; });
     while (!save.failed()) std::this_thread::yield();
     expect_error(Exit::checkpoint, {"was not saved", "file"}, [&] { save.finish(); });
     EXPECT_FALSE(save.failed());
@@ -126,27 +128,27 @@ TEST(BackgroundSave, TellsEveryRankWhatWentWrongOnOne) {
     save.begin(scratch.folder(), "a", state.records(), "{}", {});
     save.finish();
     // A rank whose state cannot be read is found while it is copied.
-    std::vector<Record> broken = state.records();
+    std::vector<checkpoint::Record> broken = state.records();
     if (world.rank() == 1) broken[1].read = [](Range, Tensor) { fail(Exit::checkpoint, "the disk is gone"); };
     expect_error(Exit::checkpoint, {"the disk is gone"},
                  [&] { save.begin(scratch.folder(), "b", broken, "{}", {}); });
   });
-  EXPECT_EQ(list_checkpoints(scratch.folder()), std::vector<std::string>{"a"});
+  EXPECT_EQ(checkpoint::list_checkpoints(scratch.folder()), std::vector<std::string>{"a"});
 }
 
 // A run that ends with an exception does not wait for a slow disk, and its other ranks do not wait for it.
 TEST(BackgroundSave, IsGivenUpByARunThatEndsWithAnException) {
   for (const bool both : {true, false}) {
     const Scratch scratch;
-    run_ranks(2, [&](Communicator& world) {
-      save_checkpoint(scratch.folder(), "one", State(world).records(), "{}", world);
+    comm::run_ranks(2, [&](comm::Communicator& world) {
+      checkpoint::save_checkpoint(scratch.folder(), "one", State(world).records(), "{}", world);
     });
     slow_file_calls(scratch.folder().c_str(), 300);
     const auto begin = Clock::now();
-    run_ranks(2, [&](Communicator& world) {
+    comm::run_ranks(2, [&](comm::Communicator& world) {
       State state(world);
       try {
-        BackgroundSave save(state.copy(), world);
+        checkpoint::BackgroundSave save(state.copy(), world);
         save.begin(scratch.folder(), "two", state.records(), "{}", {});
         if (both || world.rank() == 1) throw std::runtime_error("diverged");
         save.finish();
@@ -159,8 +161,8 @@ TEST(BackgroundSave, IsGivenUpByARunThatEndsWithAnException) {
     });
     slow_file_calls("", 0);
     EXPECT_LT(Clock::now() - begin, std::chrono::seconds(20));
-    EXPECT_EQ(list_checkpoints(scratch.folder()), std::vector<std::string>{"one"});
-    EXPECT_EQ(latest_checkpoint(scratch.folder()), "one");
+    EXPECT_EQ(checkpoint::list_checkpoints(scratch.folder()), std::vector<std::string>{"one"});
+    EXPECT_EQ(checkpoint::latest_checkpoint(scratch.folder()), "one");
   }
 }
 

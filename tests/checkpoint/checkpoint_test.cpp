@@ -12,18 +12,18 @@ namespace {
 namespace fs = std::filesystem;
 
 // Each of `ranks` has some columns of w and a range of b; the first has all of c.
-std::vector<Record> records_of(int rank, int ranks) {
+std::vector<checkpoint::Record> records_of(int rank, int ranks) {
   const Range mine = part(6, ranks, rank);
-  std::vector<Record> out = {given("master", "w", {4, 6}, columns(4, 6, mine.begin, mine.end)),
-                             given("exp_avg", "w", {4, 6}, {part(24, ranks, rank)}),
-                             given("master", "bias", {5}, {part(5, ranks, rank)})};
+  std::vector<checkpoint::Record> out = {given("master", "w", {4, 6}, columns(4, 6, mine.begin, mine.end)),
+                                         given("exp_avg", "w", {4, 6}, {part(24, ranks, rank)}),
+                                         given("master", "bias", {5}, {part(5, ranks, rank)})};
   if (rank == 0) out.push_back(given("master", "scalar", {}, {{0, 1}}));
   return out;
 }
 
 void save(const fs::path& dir, const std::string& tag, int ranks) {
-  run_ranks(ranks, [&](Communicator& world) {
-    save_checkpoint(dir, tag, records_of(world.rank(), ranks), R"({"step": 7})", world);
+  comm::run_ranks(ranks, [&](comm::Communicator& world) {
+    checkpoint::save_checkpoint(dir, tag, records_of(world.rank(), ranks), R"({"step": 7})", world);
   });
 }
 
@@ -41,14 +41,16 @@ TEST(Checkpoint, GivesEveryElementToWhoeverWantsItHoweverItWasCut) {
   for (int ranks : {1, 2, 3}) {
     const Scratch scratch;
     save(scratch.folder(), "a", ranks);
-    const CheckpointReader reader(scratch.folder(), "latest");
+    const checkpoint::CheckpointReader reader(scratch.folder(), "latest");
     EXPECT_EQ(reader.state(), R"({"step":7})");
     EXPECT_EQ(reader.shape("master", "w"), (std::vector<int64_t>{4, 6}));
     EXPECT_TRUE(reader.shape("exp_avg", "bias").empty());
     EXPECT_EQ(reader.manifest().tensors.size(), 4u);
     EXPECT_EQ(reader.faults(2), std::vector<std::string>());
-    for (const Elements& e : {Elements{{0, 24}}, Elements{{5, 17}}, Elements{{23, 24}}, columns(4, 6, 0, 1),
-                              columns(4, 6, 2, 5), columns(2, 12, 7, 11), Elements{{1, 18}, 2, 5}})
+    for (const checkpoint::Elements& e :
+         {checkpoint::Elements{{0, 24}}, checkpoint::Elements{{5, 17}}, checkpoint::Elements{{23, 24}},
+          columns(4, 6, 0, 1), columns(4, 6, 2, 5), columns(2, 12, 7, 11),
+          checkpoint::Elements{{1, 18}, 2, 5}})
       for (const char* kind : {"master", "exp_avg"})
         EXPECT_EQ(read(reader, kind, "w", {4, 6}, e), expected("w", e)) << kind << ", " << ranks << " ranks";
     EXPECT_EQ(read(reader, "master", "bias", {5}, {{1, 4}}), expected("bias", {{1, 4}}));
@@ -61,51 +63,53 @@ constexpr int64_t kPasses = int64_t{1} << 21;  // elements that pass through mem
 TEST(Checkpoint, MovesRecordsThatAreLargerThanTheMemoryTheyPassThrough) {
   const int64_t rows = 3, width = kPasses + 5;
   const Scratch scratch;
-  run_ranks(2, [&](Communicator& world) {
-    const Elements mine =
+  comm::run_ranks(2, [&](comm::Communicator& world) {
+    const checkpoint::Elements mine =
         world.rank() == 0 ? columns(rows, width, 0, width - 2) : columns(rows, width, width - 2, width);
-    save_checkpoint(scratch.folder(), "a", {given("master", "w", {rows, width}, mine)}, "{}", world);
+    checkpoint::save_checkpoint(scratch.folder(), "a", {given("master", "w", {rows, width}, mine)}, "{}",
+                                world);
   });
-  const CheckpointReader reader(scratch.folder(), "a");
-  for (const Elements& e : {Elements{{0, rows * width}}, columns(rows, width, width - 9, width - 1)})
+  const checkpoint::CheckpointReader reader(scratch.folder(), "a");
+  for (const checkpoint::Elements& e :
+       {checkpoint::Elements{{0, rows * width}}, columns(rows, width, width - 9, width - 1)})
     EXPECT_EQ(read(reader, "master", "w", {rows, width}, e), expected("w", e));
 }
 
 TEST(Checkpoint, FindsColumnsAcrossTheEndOfWhatPassesThroughMemory) {
   // The end of the first piece that is read, a window and a block, cuts the second row's columns.
-  const int64_t rows = 3, width = kPasses / 2 + Manifest::kBlock - 9;
+  const int64_t rows = 3, width = kPasses / 2 + checkpoint::Manifest::kBlock - 9;
   const Scratch scratch;
-  run_ranks(1, [&](Communicator& world) {
-    save_checkpoint(scratch.folder(), "a", {given("master", "w", {rows, width}, {{0, rows * width}})}, "{}",
-                    world);
+  comm::run_ranks(1, [&](comm::Communicator& world) {
+    checkpoint::save_checkpoint(scratch.folder(), "a",
+                                {given("master", "w", {rows, width}, {{0, rows * width}})}, "{}", world);
   });
-  const Elements wanted = columns(rows, width, 5, 14);
-  EXPECT_EQ(read(CheckpointReader(scratch.folder(), "a"), "master", "w", {rows, width}, wanted),
+  const checkpoint::Elements wanted = columns(rows, width, 5, 14);
+  EXPECT_EQ(read(checkpoint::CheckpointReader(scratch.folder(), "a"), "master", "w", {rows, width}, wanted),
             expected("w", wanted));
 }
 
 TEST(Checkpoint, GivesManyRecordsAtOnceAndNoneWhereOneIsNotStored) {
   const int64_t rows = 5, width = kPasses / 2 + 77;
   const Scratch scratch;
-  run_ranks(3, [&](Communicator& world) {
-    std::vector<Record> mine = {
+  comm::run_ranks(3, [&](comm::Communicator& world) {
+    std::vector<checkpoint::Record> mine = {
         given("master", "w", {rows, width}, {part(rows * width, world.size(), world.rank())})};
     for (int n = 0; n < 20; ++n)
       mine.push_back(given("master", fmt::format("bias{}", n), {600}, {part(600, 3, world.rank())}));
-    save_checkpoint(scratch.folder(), "a", mine, "{}", world);
+    checkpoint::save_checkpoint(scratch.folder(), "a", mine, "{}", world);
   });
-  const CheckpointReader reader(scratch.folder(), "a");
-  std::vector<Record> records;
+  const checkpoint::CheckpointReader reader(scratch.folder(), "a");
+  std::vector<checkpoint::Record> records;
   std::vector<std::vector<float>> got, want;
-  auto ask = [&](const std::string& tensor, const Shape2& shape, const Elements& e) {
+  auto ask = [&](const std::string& tensor, const Shape2& shape, const checkpoint::Elements& e) {
     want.push_back(expected(tensor, e));
     got.emplace_back(want.back().size(), -1.0f);
     records.push_back({"master", tensor, shape, e, {}, [&got, at = got.size() - 1](Range r, Tensor from) {
                          std::copy_n(from.as<float>(), r.size(), got[at].begin() + r.begin);
                        }});
   };
-  for (const Elements& e :
-       {Elements{{3, rows * width - 1}}, columns(rows, width, 5, width / 2), Elements{{0, 1}}})
+  for (const checkpoint::Elements& e : {checkpoint::Elements{{3, rows * width - 1}},
+                                        columns(rows, width, 5, width / 2), checkpoint::Elements{{0, 1}}})
     ask("w", {rows, width}, e);
   for (int n = 0; n < 20; ++n) ask(fmt::format("bias{}", n), {600}, {{n, 600 - n}});
   reader.read(records);
@@ -120,14 +124,16 @@ TEST(Checkpoint, GivesManyRecordsAtOnceAndNoneWhereOneIsNotStored) {
 TEST(Checkpoint, IsNotSavedWhenRecordsLeaveAnElementOutOrHaveItTwice) {
   const Scratch scratch;
   save(scratch.folder(), "before", 2);
-  const auto refused = [&](std::vector<Elements> parts, std::initializer_list<std::string_view> words) {
-    run_ranks(2, [&](Communicator& world) {
-      const Elements mine = parts[size_t(world.rank())];
+  const auto refused = [&](std::vector<checkpoint::Elements> parts,
+                           std::initializer_list<std::string_view> words) {
+    comm::run_ranks(2, [&](comm::Communicator& world) {
+      const checkpoint::Elements mine = parts[size_t(world.rank())];
       expect_error(Exit::checkpoint, words, [&] {
-        save_checkpoint(scratch.folder(), "after", {given("master", "w", {12}, mine)}, "{}", world);
+        checkpoint::save_checkpoint(scratch.folder(), "after", {given("master", "w", {12}, mine)}, "{}",
+                                    world);
       });
     });
-    EXPECT_EQ(latest_checkpoint(scratch.folder()), "before");
+    EXPECT_EQ(checkpoint::latest_checkpoint(scratch.folder()), "before");
     EXPECT_FALSE(fs::exists(scratch.folder() / "after"));
     EXPECT_FALSE(fs::exists(scratch.folder() / ".tmp.after"));
   };
@@ -139,13 +145,13 @@ TEST(Checkpoint, IsNotSavedWhenRecordsLeaveAnElementOutOrHaveItTwice) {
 
 TEST(Checkpoint, IsNotSavedByAnyRankWhenOneCannotGiveItsElements) {
   const Scratch scratch;
-  run_ranks(2, [&](Communicator& world) {
-    Record mine = given("master", "w", {12}, {part(12, 2, world.rank())});
+  comm::run_ranks(2, [&](comm::Communicator& world) {
+    checkpoint::Record mine = given("master", "w", {12}, {part(12, 2, world.rank())});
     if (world.rank() == 1) mine.read = [](Range, Tensor) { fail(Exit::training, "the disk is gone"); };
     expect_error(Exit::checkpoint, {"the disk is gone", "earlier ones are unchanged"},
-                 [&] { save_checkpoint(scratch.folder(), "a", {mine}, "{}", world); });
+                 [&] { checkpoint::save_checkpoint(scratch.folder(), "a", {mine}, "{}", world); });
   });
-  EXPECT_TRUE(list_checkpoints(scratch.folder()).empty());
+  EXPECT_TRUE(checkpoint::list_checkpoints(scratch.folder()).empty());
 }
 
 TEST(Checkpoint, IsReplacedByOneOfTheSameNameAndLatestIsTheLastSaved) {
@@ -153,28 +159,30 @@ TEST(Checkpoint, IsReplacedByOneOfTheSameNameAndLatestIsTheLastSaved) {
   save(scratch.folder(), "a", 3);
   save(scratch.folder(), "b", 1);
   save(scratch.folder(), "a", 2);
-  EXPECT_EQ(latest_checkpoint(scratch.folder()), "a");
-  EXPECT_EQ(checkpoint_folders(scratch.folder()), (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(checkpoint::latest_checkpoint(scratch.folder()), "a");
+  EXPECT_EQ(checkpoint::checkpoint_folders(scratch.folder()), (std::vector<std::string>{"a", "b"}));
   EXPECT_FALSE(fs::exists(scratch.folder() / "a" / shard(2)));
-  EXPECT_EQ(CheckpointReader(scratch.folder(), "a").faults(1), std::vector<std::string>());
+  EXPECT_EQ(checkpoint::CheckpointReader(scratch.folder(), "a").faults(1), std::vector<std::string>());
 }
 
 TEST(Checkpoint, SaysWhichAreThereWhenTheOneThatIsWantedIsNot) {
   const Scratch scratch;
-  expect_error(Exit::checkpoint, {"no file 'latest'"}, [&] { CheckpointReader(scratch.folder(), "latest"); });
+  expect_error(Exit::checkpoint, {"no file 'latest'"},
+               [&] { checkpoint::CheckpointReader(scratch.folder(), "latest"); });
   expect_error(Exit::checkpoint, {"does not exist", "none"},
-               [&] { CheckpointReader(scratch.folder(), "b"); });
+               [&] { checkpoint::CheckpointReader(scratch.folder(), "b"); });
   save(scratch.folder(), "a", 1);
   expect_error(Exit::checkpoint, {"b does not exist", ": a"},
-               [&] { CheckpointReader(scratch.folder(), "b"); });
+               [&] { checkpoint::CheckpointReader(scratch.folder(), "b"); });
   for (const char* name : {"../a", "", ".", "..", "a/b", "a\n"})
-    expect_error(Exit::checkpoint, {"is not the name of"}, [&] { CheckpointReader(scratch.folder(), name); });
+    expect_error(Exit::checkpoint, {"is not the name of"},
+                 [&] { checkpoint::CheckpointReader(scratch.folder(), name); });
 }
 
 TEST(Checkpoint, NamesATensorThatIsNotStoredOrHasAnotherShape) {
   const Scratch scratch;
   save(scratch.folder(), "a", 2);
-  const CheckpointReader reader(scratch.folder(), "a");
+  const checkpoint::CheckpointReader reader(scratch.folder(), "a");
   const auto wants = [&](const char* kind, const char* tensor, std::vector<int64_t> shape, Range range) {
     read(reader, kind, tensor, shape, {range});
   };
@@ -195,15 +203,15 @@ TEST(Checkpoint, NamesTheTensorWithAFlippedBitAndReadsTheOthers) {
   const Scratch scratch;
   save(scratch.folder(), "a", 2);
   flip_bit(scratch.folder() / "a" / shard(1), 1);  // the last element of what rank 1 saved: its part of bias
-  const CheckpointReader reader(scratch.folder(), "a");
+  const checkpoint::CheckpointReader reader(scratch.folder(), "a");
   reader.check_files();
-  const Elements rest{{0, 3}}, all{{0, 5}}, w{{0, 24}};
+  const checkpoint::Elements rest{{0, 3}}, all{{0, 5}}, w{{0, 24}};
   EXPECT_EQ(read(reader, "master", "w", {4, 6}, w), expected("w", w));
   EXPECT_EQ(read(reader, "master", "bias", {5}, rest), expected("bias", rest));
   const auto words = {std::string_view("master/bias[3:5]"), std::string_view("checksum"),
                       std::string_view("shard-00001")};
   expect_error(Exit::checkpoint, words, [&] { read(reader, "master", "bias", {5}, all); });
-  const std::vector<std::string> faults = CheckpointReader(scratch.folder(), "a").faults(2);
+  const std::vector<std::string> faults = checkpoint::CheckpointReader(scratch.folder(), "a").faults(2);
   ASSERT_EQ(faults.size(), 1u);
   for (const std::string_view word : words) EXPECT_NE(faults[0].find(word), std::string::npos) << faults[0];
 }
@@ -212,13 +220,14 @@ TEST(Checkpoint, NamesTheTensorWithAFlippedBitAndReadsTheOthers) {
 // by its bytes.
 TEST(Checkpoint, ReadsOnlyTheBlocksOfASlice) {
   const Scratch scratch;
-  constexpr int64_t kBlock = cleave::Manifest::kBlock, kNumel = 3 * kBlock + 5;
-  run_ranks(1, [&](Communicator& world) {
-    save_checkpoint(scratch.folder(), "a", {given("master", "w", {kNumel}, {{0, kNumel}})}, "{}", world);
+  constexpr int64_t kBlock = cleave::checkpoint::Manifest::kBlock, kNumel = 3 * kBlock + 5;
+  comm::run_ranks(1, [&](comm::Communicator& world) {
+    checkpoint::save_checkpoint(scratch.folder(), "a", {given("master", "w", {kNumel}, {{0, kNumel}})}, "{}",
+                                world);
   });
   const fs::path file = scratch.folder() / "a" / shard(0);
   flip_bit(file, 4 * (kNumel - kBlock - 7));  // in element kBlock + 7
-  const CheckpointReader reader(scratch.folder(), "a");
+  const checkpoint::CheckpointReader reader(scratch.folder(), "a");
   for (const Range range :
        {Range{0, kBlock}, Range{2 * kBlock, kNumel}, Range{kBlock - 3, kBlock}, Range{kNumel - 1, kNumel}})
     EXPECT_EQ(read(reader, "master", "w", {kNumel}, {range}), expected("w", {range}));
@@ -237,26 +246,26 @@ TEST(Checkpoint, HasTheSameDigestHoweverItWasCutAndAnotherWithAnyOtherValue) {
   std::map<std::string, std::string> first;
   for (int ranks : {1, 2, 3}) {
     save(scratch.folder(), "a", ranks);
-    const auto now = digests(CheckpointReader(scratch.folder(), "a"), ranks);
+    const auto now = checkpoint::digests(checkpoint::CheckpointReader(scratch.folder(), "a"), ranks);
     if (first.empty()) first = now;
     EXPECT_EQ(now, first) << ranks;
   }
   EXPECT_EQ(first.size(), 2u);  // master and exp_avg
-  run_ranks(1, [&](Communicator& world) {
-    std::vector<Record> records = records_of(0, 1);
+  comm::run_ranks(1, [&](comm::Communicator& world) {
+    std::vector<checkpoint::Record> records = records_of(0, 1);
     const auto read = records[2].read;
     records[2].read = [read](Range r, Tensor to) {
       read(r, to);
       if (r.end == 5) to.as<float>()[4 - r.begin] += 1e-3f;
     };
-    save_checkpoint(scratch.folder(), "b", records, "{}", world);
+    checkpoint::save_checkpoint(scratch.folder(), "b", records, "{}", world);
   });
-  const auto other = digests(CheckpointReader(scratch.folder(), "b"), 1);
+  const auto other = checkpoint::digests(checkpoint::CheckpointReader(scratch.folder(), "b"), 1);
   EXPECT_NE(other.at("master"), first.at("master"));
   EXPECT_EQ(other.at("exp_avg"), first.at("exp_avg"));
   // Rounded to bf16, with 8 bits, 6.501 and 6.5 are the same number.
-  EXPECT_EQ(digests(CheckpointReader(scratch.folder(), "a"), 1, DType::bf16),
-            digests(CheckpointReader(scratch.folder(), "b"), 1, DType::bf16));
+  EXPECT_EQ(checkpoint::digests(checkpoint::CheckpointReader(scratch.folder(), "a"), 1, DType::bf16),
+            checkpoint::digests(checkpoint::CheckpointReader(scratch.folder(), "b"), 1, DType::bf16));
 }
 
 TEST(Checkpoint, KnowsShardsThatWereSwapped) {
@@ -266,7 +275,7 @@ TEST(Checkpoint, KnowsShardsThatWereSwapped) {
   fs::rename(a / shard(0), a / "kept");
   fs::rename(a / shard(1), a / shard(0));
   fs::rename(a / "kept", a / shard(1));
-  const CheckpointReader reader(scratch.folder(), "a");
+  const checkpoint::CheckpointReader reader(scratch.folder(), "a");
   expect_error(Exit::checkpoint, {"shard-0000", "belongs to another checkpoint"},
                [&] { reader.check_files(); });
   EXPECT_EQ(reader.faults(1).size(), 2u);
@@ -277,13 +286,13 @@ TEST(Checkpoint, KnowsAShardWhoseTensorsHaveOtherSizes) {
   const Scratch scratch;
   save(scratch.folder(), "a", 2);
   std::vector<float> zeros(24);
-  std::vector<NamedTensor> shorter;  // the second rank's, each an element shorter
+  std::vector<checkpoint::NamedTensor> shorter;  // the second rank's, each an element shorter
   for (const char* name : {"master/w[3:24:3/6]", "exp_avg/w[12:24]", "master/bias[3:5]"}) {
     const int64_t n = std::string(name) == "master/bias[3:5]" ? 1 : 11;
     shorter.push_back({name, {n}, Tensor(zeros.data(), DType::fp32, {n}, MemoryKind::host)});
   }
-  write_safetensors(scratch.folder() / "a" / shard(1), shorter);
-  const CheckpointReader reader(scratch.folder(), "a");
+  checkpoint::write_safetensors(scratch.folder() / "a" / shard(1), shorter);
+  const checkpoint::CheckpointReader reader(scratch.folder(), "a");
   expect_error(Exit::checkpoint, {"shard-00001", "the manifest says"}, [&] { reader.check_files(); });
   expect_error(Exit::checkpoint, {"shard-00001", "damaged"}, [&] {
     read(reader, "master", "bias", {5}, {{0, 5}});
@@ -296,13 +305,13 @@ TEST(Checkpoint, KnowsAShardThatIsCutShortAnywhereOrGone) {
   const fs::path file = scratch.folder() / "a" / shard(1);
   for (auto size = int64_t(fs::file_size(file)) - 1; size >= 0; size -= 7) {
     fs::resize_file(file, uintmax_t(size));
-    const CheckpointReader reader(scratch.folder(), "a");
+    const checkpoint::CheckpointReader reader(scratch.folder(), "a");
     expect_error(Exit::checkpoint, {"shard-00001", "damaged"}, [&] { reader.check_files(); });
     expect_error(Exit::checkpoint, {"shard-00001"}, [&] { read(reader, "exp_avg", "w", {4, 6}, {{0, 24}}); });
   }
   fs::remove(file);
   expect_error(Exit::checkpoint, {"shard-00001"},
-               [&] { CheckpointReader(scratch.folder(), "a").check_files(); });
+               [&] { checkpoint::CheckpointReader(scratch.folder(), "a").check_files(); });
 }
 
 }  // namespace

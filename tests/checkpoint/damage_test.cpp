@@ -13,8 +13,8 @@ namespace fs = std::filesystem;
 
 // Of 40 tensors over three ranks, by rows, by columns and whole.
 void save_many(const fs::path& dir) {
-  run_ranks(3, [&](Communicator& world) {
-    std::vector<Record> mine;
+  comm::run_ranks(3, [&](comm::Communicator& world) {
+    std::vector<checkpoint::Record> mine;
     for (int t = 0; t < 40; ++t) {
       const std::string name = fmt::format("h.{}.weight", t);
       const Range columns_of_mine = part(12, 3, world.rank());
@@ -25,15 +25,15 @@ void save_many(const fs::path& dir) {
       if (t % 3 == 2 && t % world.size() == world.rank())
         mine.push_back(given("exp_avg", name, {50}, {{0, 50}}));
     }
-    save_checkpoint(dir, "a", mine, R"({"step": 7, "applied": 6})", world);
+    checkpoint::save_checkpoint(dir, "a", mine, R"({"step": 7, "applied": 6})", world);
   });
 }
 
 // Everything that is in it.
 void load(const fs::path& dir) {
-  const CheckpointReader reader(dir, "latest");
+  const checkpoint::CheckpointReader reader(dir, "latest");
   for (const auto& [name, whole] : reader.manifest().tensors) {
-    const Elements all{{0, numel_of(whole.shape)}};
+    const checkpoint::Elements all{{0, checkpoint::numel_of(whole.shape)}};
     EXPECT_EQ(read(reader, name.first, name.second, whole.shape, all), expected(name.second, all));
   }
 }

@@ -17,8 +17,8 @@ fs::path folder_of(const std::string& name) { return fs::path(FIXTURES "/deepspe
 
 TEST(DeepSpeedCheckpoint, WeightsAndMomentsOfEveryStageAreWhatDeepSpeedSays) {
   for (const std::string name : {"zero1_bf16", "zero2_bf16", "zero3_bf16", "zero2_fp32"}) {
-    const SafetensorsFile expected(folder_of(name).string() + ".expected.safetensors");
-    const DeepSpeedCheckpoint checkpoint(folder_of(name), "latest");
+    const checkpoint::SafetensorsFile expected(folder_of(name).string() + ".expected.safetensors");
+    const checkpoint::DeepSpeedCheckpoint checkpoint(folder_of(name), "latest");
     ASSERT_EQ(checkpoint.kinds(), (std::vector<std::string>{"master", "exp_avg", "exp_avg_sq"})) << name;
     EXPECT_EQ(checkpoint.steps(), 3);
     EXPECT_EQ(checkpoint.skipped(), 0);
@@ -41,8 +41,8 @@ TEST(DeepSpeedCheckpoint, WeightsAndMomentsOfEveryStageAreWhatDeepSpeedSays) {
   }
 }
 
-WeightNames qwen2_names() {
-  WeightNames names;
+checkpoint::WeightNames qwen2_names() {
+  checkpoint::WeightNames names;
   const auto add = [&](const std::string& name, const std::vector<int64_t>& shape) {
     names.tensors.push_back({name, shape, "model." + name});
   };
@@ -64,15 +64,15 @@ WeightNames qwen2_names() {
 }
 
 TEST(DeepSpeedCheckpoint, OfAPipelineHasWhatDeepSpeedSaysUnderPublishedNames) {
-  const SafetensorsFile expected(folder_of("pipe2_bf16").string() + ".expected.safetensors");
-  DeepSpeedCheckpoint checkpoint(folder_of("pipe2_bf16"), "latest");
+  const checkpoint::SafetensorsFile expected(folder_of("pipe2_bf16").string() + ".expected.safetensors");
+  checkpoint::DeepSpeedCheckpoint checkpoint(folder_of("pipe2_bf16"), "latest");
   ASSERT_TRUE(checkpoint.pipeline());
   ASSERT_EQ(checkpoint.kinds(), (std::vector<std::string>{"master", "exp_avg", "exp_avg_sq"}));
   EXPECT_EQ(checkpoint.optimizer_steps(), 3);
   const auto shapes = checkpoint.shapes();
   EXPECT_TRUE(shapes.contains("tied_modules.embed.weight"));
   EXPECT_TRUE(shapes.contains("3.self_attn.q_proj.weight"));
-  checkpoint.rename(published_names(shapes, qwen2_names(), "here"));
+  checkpoint.rename(checkpoint::published_names(shapes, qwen2_names(), "here"));
   size_t compared = 2;  // tokens and the loss
   for (const std::string& kind : checkpoint.kinds()) {
     const auto tensors = checkpoint.tensors(kind);
@@ -87,17 +87,17 @@ TEST(DeepSpeedCheckpoint, OfAPipelineHasWhatDeepSpeedSaysUnderPublishedNames) {
 
 TEST(PipelineNames, AreFoundByLayerAndShapeOrRefusedByName) {
   using Shapes = std::map<std::string, std::vector<int64_t>>;
-  const WeightNames model{.tensors = {{"", {9, 4}, "model.embed.weight"},
-                                      {"", {4, 4}, "model.layers.0.up.weight", true},
-                                      {"", {4, 4}, "model.layers.1.up.weight"},
-                                      {"", {4}, "model.norm.weight"},
-                                      {"", {9, 4}, "lm_head.weight"}}};
+  const checkpoint::WeightNames model{.tensors = {{"", {9, 4}, "model.embed.weight"},
+                                                  {"", {4, 4}, "model.layers.0.up.weight", true},
+                                                  {"", {4, 4}, "model.layers.1.up.weight"},
+                                                  {"", {4}, "model.norm.weight"},
+                                                  {"", {9, 4}, "lm_head.weight"}}};
   const Shapes good{{"0.weight", {9, 4}},
                     {"2.block.up.weight", {4, 4}},  // something without parameters stands before it
                     {"10.block.up.weight", {4, 4}},
                     {"11.weight", {4}},
                     {"12.weight", {9, 4}}};
-  EXPECT_EQ(published_names(good, model, "here"),
+  EXPECT_EQ(checkpoint::published_names(good, model, "here"),
             (std::map<std::string, std::string>{{"0.weight", "model.embed.weight"},
                                                 {"2.block.up.weight", "model.layers.0.up.weight"},
                                                 {"10.block.up.weight", "model.layers.1.up.weight"},
@@ -106,7 +106,7 @@ TEST(PipelineNames, AreFoundByLayerAndShapeOrRefusedByName) {
   const auto refused = [&](std::initializer_list<std::string_view> parts, const auto& change) {
     Shapes shapes = good;
     change(shapes);
-    expect_error(Exit::checkpoint, parts, [&] { published_names(shapes, model, "here"); });
+    expect_error(Exit::checkpoint, parts, [&] { checkpoint::published_names(shapes, model, "here"); });
   };
   refused({"here", "1 of its layers look like blocks, and the model has 2"},
           [](Shapes& s) { s.erase("2.block.up.weight"); });
@@ -124,7 +124,8 @@ class DamagedDeepSpeed : public ::testing::Test {
     return scratch_.folder() / "x/global_step3";
   }
   void expect(std::initializer_list<std::string_view> parts, const std::string& tag = "latest") {
-    expect_error(Exit::checkpoint, parts, [&] { DeepSpeedCheckpoint(scratch_.folder() / "x", tag); });
+    expect_error(Exit::checkpoint, parts,
+                 [&] { checkpoint::DeepSpeedCheckpoint(scratch_.folder() / "x", tag); });
   }
   Scratch scratch_;
 };

@@ -37,13 +37,13 @@ struct Files {
 };
 
 TEST(OutputFile, HoldsWhatWasWrittenWhateverItsSizeAndTheSizesOfThePieces) {
-  const int64_t piece = OutputFile::kPiece;
+  const int64_t piece = checkpoint::OutputFile::kPiece;
   const Files files;
   for (const std::string& path : {files.on_disk, files.in_memory})
     for (const int64_t bytes : {int64_t{0}, int64_t{1}, piece, 2 * piece - 1, 2 * piece, 2 * piece + 4096,
                                 3 * piece + 4097, 9 * piece - 1}) {
       const std::string all = noise(size_t(bytes));
-      OutputFile file(path, bytes);
+      checkpoint::OutputFile file(path, bytes);
       std::mt19937 random(1);
       for (int64_t at = 0; at < bytes;) {
         const int64_t n = std::min<int64_t>(bytes - at, random() % 3 ? random() % 100000 : 2 * piece);
@@ -59,11 +59,12 @@ TEST(OutputFile, HoldsWhatWasWrittenWhateverItsSizeAndTheSizesOfThePieces) {
 
 TEST(OutputFile, NamesThePathThatCannotBeOpenedAndTheDiskThatIsFull) {
   const Scratch scratch;
-  expect_error(Exit::checkpoint, {"cannot open", "no/such"}, [&] { OutputFile(scratch.path("no/such"), 1); });
-  for (const int64_t bytes : {int64_t{100}, 9 * OutputFile::kPiece}) {
+  expect_error(Exit::checkpoint, {"cannot open", "no/such"},
+               [&] { checkpoint::OutputFile(scratch.path("no/such"), 1); });
+  for (const int64_t bytes : {int64_t{100}, 9 * checkpoint::OutputFile::kPiece}) {
     const std::string some(1 << 20, 'x');
     expect_error(Exit::checkpoint, {"cannot write", "/dev/full", "free space"}, [&] {
-      OutputFile file("/dev/full", bytes);
+      checkpoint::OutputFile file("/dev/full", bytes);
       for (int64_t at = 0; at < bytes; at += int64_t(some.size()))
         file.write(some.data(), std::min<int64_t>(bytes - at, int64_t(some.size())));
       file.close();
@@ -77,16 +78,17 @@ TEST(ReadAhead, GivesEachPieceInItsOrder) {
   for (const bool on_disk : {true, false}) {
     const InputFile files[] = {InputFile(on_disk ? as.on_disk : as.in_memory, Exit::data),
                                InputFile(on_disk ? bs.on_disk : bs.in_memory, Exit::data)};
-    std::vector<FilePiece> pieces = {{&files[0], 40'000'000, 1}, {&files[1], 0, 5000}, {&files[0], 0, 0}};
+    std::vector<checkpoint::FilePiece> pieces = {
+        {&files[0], 40'000'000, 1}, {&files[1], 0, 5000}, {&files[0], 0, 0}};
     std::mt19937 random(3);
     for (int64_t at = 3; at < 39'000'000; at += pieces.back().bytes)  // many behind one another
       pieces.push_back({&files[0], at, random() % 2 ? int64_t(random() % 300) : int64_t(random() % 1000000)});
     pieces.push_back({&files[0], 16, 12'000'000});
     pieces.push_back({&files[1], 4999, 1});
-    for (const auto reader : {ReadAhead::Reader::caller, ReadAhead::Reader::thread}) {
-      ReadAhead ahead(pieces, reader);
+    for (const auto reader : {checkpoint::ReadAhead::Reader::caller, checkpoint::ReadAhead::Reader::thread}) {
+      checkpoint::ReadAhead ahead(pieces, reader);
       for (size_t n = 0; n < pieces.size(); ++n) {
-        const FilePiece& p = pieces[n];
+        const checkpoint::FilePiece& p = pieces[n];
         const std::span<std::byte> got = ahead.next();
         const std::string& from = p.file == &files[0] ? a : b;
         ASSERT_EQ(int64_t(got.size()), p.bytes);
@@ -102,11 +104,11 @@ TEST(ReadAhead, NamesTheFileThatWasCutShortMeanwhile) {
   scratch.write("x", noise(30'000'000));
   const InputFile file(scratch.path("x"), Exit::data);
   std::filesystem::resize_file(scratch.path("x"), 20'000'000);
-  std::vector<FilePiece> pieces;
+  std::vector<checkpoint::FilePiece> pieces;
   for (int64_t at = 0; at < 30'000'000; at += 1'000'000) pieces.push_back({&file, at, 1'000'000});
-  for (const auto reader : {ReadAhead::Reader::caller, ReadAhead::Reader::thread})
+  for (const auto reader : {checkpoint::ReadAhead::Reader::caller, checkpoint::ReadAhead::Reader::thread})
     expect_error(Exit::data, {scratch.path("x"), "ends at byte 20000000", "30000000"}, [&] {
-      ReadAhead ahead(pieces, reader);
+      checkpoint::ReadAhead ahead(pieces, reader);
       for (size_t n = 0; n < pieces.size(); ++n) ahead.next();
     });
 }

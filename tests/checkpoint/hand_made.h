@@ -9,7 +9,7 @@
 namespace cleave::testing {
 
 // Indices of the elements, one by one.
-inline std::vector<int64_t> indices_of(const Elements& e) {
+inline std::vector<int64_t> indices_of(const checkpoint::Elements& e) {
   std::vector<int64_t> out;
   for (int64_t i = e.range.begin; i < e.range.end; ++i)
     if (e.stride == 0 || (i - e.range.begin) % e.stride < e.run) out.push_back(i);
@@ -22,8 +22,8 @@ inline float value_of(const std::string& tensor, int64_t i) { return float(i) + 
 using Shape2 = std::vector<int64_t>;
 
 // A record to be saved.
-inline Record given(const std::string& kind, const std::string& tensor, const Shape2& shape,
-                    const Elements& elements) {
+inline checkpoint::Record given(const std::string& kind, const std::string& tensor, const Shape2& shape,
+                                const checkpoint::Elements& elements) {
   return {kind,
           tensor,
           shape,
@@ -36,8 +36,9 @@ inline Record given(const std::string& kind, const std::string& tensor, const Sh
 }
 
 // Reads elements of a stored tensor.
-inline std::vector<float> read(const CheckpointReader& reader, const std::string& kind,
-                               const std::string& tensor, const Shape2& shape, const Elements& elements) {
+inline std::vector<float> read(const checkpoint::CheckpointReader& reader, const std::string& kind,
+                               const std::string& tensor, const Shape2& shape,
+                               const checkpoint::Elements& elements) {
   std::vector<float> out(size_t(elements.numel()), -1);
   reader.read({kind, tensor, shape, elements, {}, [&](Range r, Tensor from) {
                  std::copy_n(from.as<float>(), r.size(), out.begin() + r.begin);
@@ -45,14 +46,14 @@ inline std::vector<float> read(const CheckpointReader& reader, const std::string
   return out;
 }
 
-inline std::vector<float> expected(const std::string& tensor, const Elements& elements) {
+inline std::vector<float> expected(const std::string& tensor, const checkpoint::Elements& elements) {
   std::vector<float> out;
   for (const int64_t i : indices_of(elements)) out.push_back(value_of(tensor, i));
   return out;
 }
 
 // Columns [begin, end) of a matrix.
-inline Elements columns(int64_t rows, int64_t width, int64_t begin, int64_t end) {
+inline checkpoint::Elements columns(int64_t rows, int64_t width, int64_t begin, int64_t end) {
   return {{begin, (rows - 1) * width + end}, end - begin, width};
 }
 

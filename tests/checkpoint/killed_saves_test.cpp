@@ -18,13 +18,14 @@
 namespace cleave::testing {
 namespace {
 namespace fs = std::filesystem;
-using cleave::test::Ended;
+using cleave::comm::test::Ended;
 
 constexpr int64_t kNumel = 1000;
-constexpr int64_t kLarge = 6 * OutputFile::kPiece / int64_t(sizeof(float)) + 5;  // is written by a thread
+constexpr int64_t kLarge =
+    6 * checkpoint::OutputFile::kPiece / int64_t(sizeof(float)) + 5;  // is written by a thread
 
 // A tensor over all ranks, whose elements have this value.
-Record record_of(float value, int64_t numel, const Communicator& world) {
+checkpoint::Record record_of(float value, int64_t numel, const comm::Communicator& world) {
   return {"master",
           "w",
           {numel},
@@ -33,15 +34,16 @@ Record record_of(float value, int64_t numel, const Communicator& world) {
           {}};
 }
 
-void save(const fs::path& dir, const std::string& tag, float value, int64_t numel, Communicator& world) {
-  save_checkpoint(dir, tag, {record_of(value, numel, world)}, "{}", world);
+void save(const fs::path& dir, const std::string& tag, float value, int64_t numel,
+          comm::Communicator& world) {
+  checkpoint::save_checkpoint(dir, tag, {record_of(value, numel, world)}, "{}", world);
 }
 
 // The same, written by a thread; what goes behind a save does so there.
-void save_behind(const fs::path& dir, const std::string& tag, float value, int64_t numel, Communicator& world,
-                 const BackgroundSave::Written& written) {
+void save_behind(const fs::path& dir, const std::string& tag, float value, int64_t numel,
+                 comm::Communicator& world, const checkpoint::BackgroundSave::Written& written) {
   std::vector<float> memory(static_cast<size_t>(numel));
-  BackgroundSave background(Tensor(memory.data(), DType::fp32, {numel}, MemoryKind::host), world);
+  checkpoint::BackgroundSave background(Tensor(memory.data(), DType::fp32, {numel}, MemoryKind::host), world);
   background.begin(dir, tag, {record_of(value, numel, world)}, "{}", written);
   background.finish();
 }
@@ -49,9 +51,9 @@ void save_behind(const fs::path& dir, const std::string& tag, float value, int64
 // Its value, or -1 where it is none that can be used.
 float value_in(const fs::path& dir, const std::string& tag) {
   try {
-    const CheckpointReader reader(dir, tag);
+    const checkpoint::CheckpointReader reader(dir, tag);
     const std::vector<int64_t> shape = reader.shape("master", "w");
-    const std::vector<float> held = read(reader, "master", "w", shape, {{0, numel_of(shape)}});
+    const std::vector<float> held = read(reader, "master", "w", shape, {{0, checkpoint::numel_of(shape)}});
     return std::all_of(held.begin(), held.end(), [&](float v) { return v == held[0]; }) ? held[0] : -2;
   } catch (const Error& e) {
     EXPECT_EQ(e.exit(), Exit::checkpoint) << e.what();
@@ -70,13 +72,13 @@ struct Attempt {
 
 // What one rank does; notes in `beyond` that it came through with fewer calls than `nth`.
 void save_and_break(const fs::path& dir, const fs::path& beyond, const Attempt& a, int nth,
-                    Communicator& world) {
+                    comm::Communicator& world) {
   const bool breaks = world.rank() == a.victim;
   mount_files(dir.c_str(), a.mount, EPERM);
   if (breaks) break_file_call(dir.c_str(), nth, a.fault);
   const std::string tag = a.same_name ? "one" : "two";
-  const BackgroundSave::Written written = [&](const SavedCheckpoint&) {
-    if (world.rank() == 0 && !a.same_name) remove_checkpoint(dir / "one");
+  const checkpoint::BackgroundSave::Written written = [&](const checkpoint::SavedCheckpoint&) {
+    if (world.rank() == 0 && !a.same_name) checkpoint::remove_checkpoint(dir / "one");
   };
   if (a.behind) {
     save_behind(dir, tag, 2, a.numel, world, written);
@@ -92,13 +94,15 @@ bool try_save(const Attempt& a, int nth) {
   const Scratch scratch, notes;
   const fs::path& dir = scratch.folder();
   const fs::path beyond = notes.folder() / "beyond";
-  run_ranks(3,
-            [&](Communicator& world) { save(dir, "one", 1, kNumel, world); });  // several files, in any order
-  ConnectOptions options;
-  options.transport = TransportChoice::shm;
-  auto children = test::start_ranks(
-      a.ranks, options, [&](World& world) { save_and_break(dir, beyond, a, nth, world.communicator()); });
-  const std::vector<Ended> ends = test::wait_all(children);
+  comm::run_ranks(3, [&](comm::Communicator& world) {
+    save(dir, "one", 1, kNumel, world);
+  });  // several files, in any order
+  comm::ConnectOptions options;
+  options.transport = comm::TransportChoice::shm;
+  auto children = comm::test::start_ranks(a.ranks, options, [&](comm::World& world) {
+    save_and_break(dir, beyond, a, nth, world.communicator());
+  });
+  const std::vector<Ended> ends = comm::test::wait_all(children);
   const bool killed = a.fault == FileFault::kill || a.fault == FileFault::kill_late;
   const bool through = fs::exists(beyond);
   if (killed && !through) {
@@ -107,7 +111,7 @@ bool try_save(const Attempt& a, int nth) {
   for (const Ended& e : ends) EXPECT_NE(e.message, "still runs after the limit");
 
   float newest = 0;
-  for (const std::string& tag : checkpoint_folders(dir)) {
+  for (const std::string& tag : checkpoint::checkpoint_folders(dir)) {
     if (!fs::exists(dir / tag / "manifest.json")) continue;  // passed over by whoever resumes
     const float value = value_in(dir, tag);
     // Where no file is renamed, a manifest that is cut short shows in its checksum.
@@ -124,7 +128,7 @@ bool try_save(const Attempt& a, int nth) {
     EXPECT_EQ(value_in(dir, "latest"), 2);
   }
   // What is left does not disturb the next save.
-  run_ranks(1, [&](Communicator& world) { save(dir, "three", 3, kNumel, world); });
+  comm::run_ranks(1, [&](comm::Communicator& world) { save(dir, "three", 3, kNumel, world); });
   EXPECT_EQ(value_in(dir, "latest"), 3);
   return !through;
 }

@@ -17,11 +17,11 @@ class Manifest : public ::testing::Test {
  protected:
   // w in two pieces with gaps, bias in one.
   Manifest() {
-    run_ranks(2, [&](Communicator& world) {
-      std::vector<Record> mine = {
+    comm::run_ranks(2, [&](comm::Communicator& world) {
+      std::vector<checkpoint::Record> mine = {
           given("master", "w", {4, 6}, world.rank() == 0 ? columns(4, 6, 0, 2) : columns(4, 6, 2, 6))};
       if (world.rank() == 0) mine.push_back(given("master", "bias", {5}, {{0, 5}}));
-      save_checkpoint(scratch_.folder(), "a", mine, R"({"step": 7})", world);
+      checkpoint::save_checkpoint(scratch_.folder(), "a", mine, R"({"step": 7})", world);
     });
     whole_ = json::parse(scratch_.read("a/manifest.json"));
   }
@@ -39,7 +39,7 @@ class Manifest : public ::testing::Test {
     expect_error(Exit::checkpoint, {"manifest.json: damaged manifest"}, [&] { open(); });
     expect_error(Exit::checkpoint, words, [&] { open(); });
   }
-  CheckpointReader open() const { return {scratch_.folder(), "a"}; }
+  checkpoint::CheckpointReader open() const { return {scratch_.folder(), "a"}; }
   // The record of a tensor that begins at this element.
   static json& record(json& manifest, const std::string& tensor, int64_t begin) {
     for (json& r : manifest["records"])
@@ -167,7 +167,7 @@ TEST_F(Manifest, OfVersions1And2HasAChecksumForAllOfARecord) {
   EXPECT_EQ(open().faults(1), std::vector<std::string>());
   EXPECT_EQ(read(open(), "master", "w", {4, 6}, {{0, 24}}), expected("w", {{0, 24}}));
   write(m);
-  const CheckpointReader reader = open();
+  const checkpoint::CheckpointReader reader = open();
   EXPECT_EQ(read(reader, "master", "w", {4, 6}, {{0, 24}}), expected("w", {{0, 24}}));
   for (int time = 0; time < 2; ++time)
     expect_error(Exit::checkpoint, {"master/bias[0:5]", "checksum"}, [&] {
@@ -220,7 +220,7 @@ TEST_F(Manifest, WithAnotherChecksumIsNotWhatTheShardHolds) {
   sum[3] = sum[3] == '0' ? '1' : '0';
   record(m, "bias", 0)["xxh3"][0] = sum;
   write(m);
-  const CheckpointReader reader = open();
+  const checkpoint::CheckpointReader reader = open();
   EXPECT_EQ(read(reader, "master", "w", {4, 6}, {{0, 24}}), expected("w", {{0, 24}}));
   expect_error(Exit::checkpoint, {"master/bias[0:5]", "checksum"}, [&] {
     read(reader, "master", "bias", {5}, {{0, 5}});

@@ -14,23 +14,24 @@ namespace cleave::testing {
 namespace {
 namespace fs = std::filesystem;
 
-SavedCheckpoint save_eight(const fs::path& dir, const std::string& tag, float value) {
-  SavedCheckpoint saved;
-  run_ranks(2, [&](Communicator& world) {
-    const Record record{"master",
-                        "w",
-                        {8},
-                        {part(8, 2, world.rank())},
-                        [value](Range r, Tensor to) { std::fill_n(to.as<float>(), r.size(), value); },
-                        {}};
-    const SavedCheckpoint mine = save_checkpoint(dir, tag, {record}, "{}", world);
+checkpoint::SavedCheckpoint save_eight(const fs::path& dir, const std::string& tag, float value) {
+  checkpoint::SavedCheckpoint saved;
+  comm::run_ranks(2, [&](comm::Communicator& world) {
+    const checkpoint::Record record{
+        "master",
+        "w",
+        {8},
+        {part(8, 2, world.rank())},
+        [value](Range r, Tensor to) { std::fill_n(to.as<float>(), r.size(), value); },
+        {}};
+    const checkpoint::SavedCheckpoint mine = checkpoint::save_checkpoint(dir, tag, {record}, "{}", world);
     if (world.rank() == 0) saved = mine;
   });
   return saved;
 }
 
 float value_of_eight_in(const fs::path& dir, const std::string& tag) {
-  const std::vector<float> held = read(CheckpointReader(dir, tag), "master", "w", {8}, {{0, 8}});
+  const std::vector<float> held = read(checkpoint::CheckpointReader(dir, tag), "master", "w", {8}, {{0, 8}});
   EXPECT_EQ(held, std::vector<float>(8, held[0]));
   return held[0];
 }
@@ -43,7 +44,7 @@ TEST(Mounts, ThatRenameNothingHoldCheckpoints) {
       mount_files(dir.c_str(), mount, refusal);
       for (int n = 1; n <= 2; ++n) {
         const std::string tag = fmt::format("step{}", n);
-        const SavedCheckpoint saved = save_eight(dir, tag, float(n));
+        const checkpoint::SavedCheckpoint saved = save_eight(dir, tag, float(n));
         EXPECT_EQ(saved.name, tag);
         EXPECT_FALSE(saved.renamed);
         EXPECT_EQ(value_of_eight_in(dir, "latest"), float(n));
@@ -52,12 +53,12 @@ TEST(Mounts, ThatRenameNothingHoldCheckpoints) {
       // A checkpoint is never written over: the one in its place has another name, and is there before it
       // goes.
       for (int n = 3; n <= 5; ++n) {
-        const SavedCheckpoint saved = save_eight(dir, "step2", float(n));
+        const checkpoint::SavedCheckpoint saved = save_eight(dir, "step2", float(n));
         EXPECT_EQ(saved.name, n % 2 ? "step2.2" : "step2");
         EXPECT_EQ(value_of_eight_in(dir, "latest"), float(n));
-        EXPECT_EQ(list_checkpoints(dir).size(), 2u);
+        EXPECT_EQ(checkpoint::list_checkpoints(dir).size(), 2u);
       }
-      remove_checkpoint(dir / "step1");
+      checkpoint::remove_checkpoint(dir / "step1");
       // What a killed save left in the place is replaced.
       fs::create_directory(dir / "step6");
       std::ofstream(dir / "step6" / "shard-00007.safetensors") << "half";
@@ -81,11 +82,11 @@ TEST(Mounts, WithACutLatestNameTheCompleteCheckpoints) {
   for (const char* left : {"", "t\x01"}) {
     scratch.write("latest", left);
     expect_error(Exit::checkpoint, {"latest is damaged", "complete ones there: one"},
-                 [&] { CheckpointReader(scratch.folder(), "latest"); });
+                 [&] { checkpoint::CheckpointReader(scratch.folder(), "latest"); });
   }
   fs::remove(scratch.folder() / "latest");
   expect_error(Exit::checkpoint, {"no file 'latest'", "complete ones there: one"},
-               [&] { CheckpointReader(scratch.folder(), "latest"); });
+               [&] { checkpoint::CheckpointReader(scratch.folder(), "latest"); });
 }
 
 // The lock of a run: one that is left behind is taken over, and one that is held shows that it is.
@@ -95,9 +96,9 @@ TEST(Mounts, ThatRenameNothingHoldTheLockOfARun) {
   mount_files(scratch.folder().c_str(), Mount::renames_none, EPERM);
   std::string mine;
   {
-    RunLock lock(file, {});
+    app::RunLock lock(file, {});
     mine = scratch.read("run.lock");
-    expect_error(Exit::usage, {"is used by another job"}, [&] { RunLock(file, {}); });
+    expect_error(Exit::usage, {"is used by another job"}, [&] { app::RunLock(file, {}); });
     lock.require_held();
   }
   EXPECT_FALSE(fs::exists(file));
@@ -105,7 +106,7 @@ TEST(Mounts, ThatRenameNothingHoldTheLockOfARun) {
   dead[dead.find("\"begin\":\"") + 9] = 'x';  // an earlier process of this number
   scratch.write("run.lock", dead);
   {
-    RunLock lock(file, {.say = [&](const std::string& text) { said += text; }});
+    app::RunLock lock(file, {.say = [&](const std::string& text) { said += text; }});
     EXPECT_NE(said.find("took over"), said.npos);
     lock.require_held();
     scratch.write("run.lock", dead);
@@ -114,7 +115,7 @@ TEST(Mounts, ThatRenameNothingHoldTheLockOfARun) {
   }
   {
     // Of another host: alive as long as it writes.
-    RunLock held(file, {.beat = std::chrono::milliseconds(30)});
+    app::RunLock held(file, {.beat = std::chrono::milliseconds(30)});
     std::string elsewhere = scratch.read("run.lock");
     elsewhere[elsewhere.find("\"host_id\":\"") + 11] = '_';
     const auto beat = [&] { return fs::exists(scratch.path("run.lock.beat")); };
@@ -130,10 +131,10 @@ TEST(Mounts, ThatRenameNothingHoldTheLockOfARun) {
       }
     });
     expect_error(Exit::usage, {"is used by another job"},
-                 [&] { RunLock(other, {.patience = std::chrono::seconds(20)}); });
+                 [&] { app::RunLock(other, {.patience = std::chrono::seconds(20)}); });
     leaving = true;
     beats.join();
-    RunLock late(other, {.patience = std::chrono::milliseconds(200)});
+    app::RunLock late(other, {.patience = std::chrono::milliseconds(200)});
   }
   mount_files("", Mount::local, 0);
 }
@@ -144,7 +145,7 @@ TEST(Mounts, AreNotBlamedForAFullDisk) {
   expect_error(Exit::checkpoint, {"was not saved", "cannot rename"},
                [&] { save_eight(scratch.folder(), "a", 1); });
   mount_files("", Mount::local, 0);
-  EXPECT_TRUE(checkpoint_folders(scratch.folder()).empty());
+  EXPECT_TRUE(checkpoint::checkpoint_folders(scratch.folder()).empty());
 }
 
 }  // namespace

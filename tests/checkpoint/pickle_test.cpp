@@ -14,7 +14,7 @@
 namespace cleave::testing {
 namespace {
 
-using Kind = Pickled::Kind;
+using Kind = checkpoint::Pickled::Kind;
 
 std::span<const std::byte> bytes_of(const std::string& text) { return std::as_bytes(std::span(text)); }
 
@@ -24,7 +24,7 @@ std::string from_hex(const std::string& hex) {
   return out;
 }
 
-std::string text_of(const Pickled& v) {
+std::string text_of(const checkpoint::Pickled& v) {
   const auto listed = [&](char open, char close) {
     std::string out(1, open);
     for (size_t i = 0; i < v.items.size(); ++i)
@@ -68,7 +68,7 @@ TEST(Pickle, ValuesOfEveryProtocolAreThoseOfPython) {
   for (const std::string& line : python_pickles()) {
     const size_t a = line.find('\t'), b = line.find('\t', a + 1);
     const std::string bytes = from_hex(line.substr(a + 1, b - a - 1));
-    const Pickle pickle(bytes_of(bytes));
+    const checkpoint::Pickle pickle(bytes_of(bytes));
     EXPECT_EQ(text_of(pickle.root()), line.substr(b + 1)) << line.substr(0, a);
     EXPECT_EQ(pickle.size(), bytes.size());
     ++seen;
@@ -77,7 +77,7 @@ TEST(Pickle, ValuesOfEveryProtocolAreThoseOfPython) {
 }
 
 TEST(Pickle, TheLastValueOfAKeyIsFound) {
-  const Pickle pickle(
+  const checkpoint::Pickle pickle(
       bytes_of("\x80\x02}(X\x01" + std::string(3, '\0') + "aK\x01X\x01" + std::string(3, '\0') + "aK\x02u."));
   ASSERT_TRUE(pickle.root().find("a"));
   EXPECT_EQ(pickle.root().find("a")->integer, 2);
@@ -85,7 +85,7 @@ TEST(Pickle, TheLastValueOfAKeyIsFound) {
 }
 
 void refused(const std::string& bytes, std::string_view why) {
-  expect_error(Exit::checkpoint, {"of the pickle", why}, [&] { Pickle(bytes_of(bytes), {}); });
+  expect_error(Exit::checkpoint, {"of the pickle", why}, [&] { checkpoint::Pickle(bytes_of(bytes), {}); });
 }
 
 TEST(Pickle, WhatWouldRunAProgramIsRefusedByName) {
@@ -140,8 +140,8 @@ TEST(Pickle, ObjectsOfNamedClassesMayStandInItUnread) {
       "\x80\x02}(K\x01"
       "cdeepspeed.x\nScaler\n)\x81}K\x05K\x06sbK\x02K\x03u.";
   refused(bytes, "'deepspeed.x.Scaler'");
-  const Pickle pickle(bytes_of(bytes),
-                      [](const std::string& name) { return name.starts_with("deepspeed."); });
+  const checkpoint::Pickle pickle(bytes_of(bytes),
+                                  [](const std::string& name) { return name.starts_with("deepspeed."); });
   ASSERT_EQ(pickle.root().items.size(), 4u);
   EXPECT_EQ(pickle.root().items[1]->kind, Kind::object);
   EXPECT_EQ(pickle.root().items[1]->text, "deepspeed.x.Scaler");
@@ -225,12 +225,12 @@ TEST(TorchFile, AnyBytesAreTensorsOrAnErrorThatNamesTheFile) {
   ASSERT_LT(pickle, storage);
   fuzz(good.substr(0, storage), 1500, [&](const std::string& head) {
     const std::string path = write_new(scratch, head + good.substr(storage));
-    TorchFile file(path);
+    checkpoint::TorchFile file(path);
   });
   const size_t table = good.find("PK\x01\x02");
   fuzz(good.substr(table), 1500, [&](const std::string& tail) {
     const std::string path = write_new(scratch, good.substr(0, table) + tail);
-    TorchFile file(path);
+    checkpoint::TorchFile file(path);
     std::vector<std::byte> bytes(4);
     for (const auto& [name, t] : file.tensors())
       if (t.end - t.begin >= 4) file.read(name, 0, bytes);
@@ -243,7 +243,7 @@ TEST(TorchFile, CutShortAtAnyPlaceItIsRefused) {
   for (size_t size = 0; size < good.size(); size += 97) {
     const std::string path = write_new(scratch, good.substr(0, size));
     expect_error(Exit::checkpoint, {path, "cannot be read as a file of torch.save"},
-                 [&] { TorchFile file(path); });
+                 [&] { checkpoint::TorchFile file(path); });
   }
 }
 

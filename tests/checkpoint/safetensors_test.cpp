@@ -22,11 +22,11 @@ TEST(Safetensors, GivesBackWhatWasWritten) {
   std::vector<float> a(6);
   std::vector<int32_t> b = {7, -8};
   for (size_t i = 0; i < a.size(); ++i) a[i] = float(i) / 4;
-  write_safetensors(scratch.path("x"),
-                    {{"a", {2, 3}, Tensor(a.data(), DType::fp32, {2, 3}, MemoryKind::host)},
-                     {"b", {2}, Tensor(b.data(), DType::int32, {2}, MemoryKind::host)}},
-                    {{"format", "pt"}});
-  const SafetensorsFile file(scratch.path("x"));
+  checkpoint::write_safetensors(scratch.path("x"),
+                                {{"a", {2, 3}, Tensor(a.data(), DType::fp32, {2, 3}, MemoryKind::host)},
+                                 {"b", {2}, Tensor(b.data(), DType::int32, {2}, MemoryKind::host)}},
+                                {{"format", "pt"}});
+  const checkpoint::SafetensorsFile file(scratch.path("x"));
   ASSERT_EQ(file.tensors().size(), 2u);
   EXPECT_EQ(file.tensors().at("a").shape, (std::vector<int64_t>{2, 3}));
   EXPECT_EQ(file.tensors().at("b").dtype, DType::int32);
@@ -43,10 +43,10 @@ TEST(Safetensors, BytesThatBelongToNoTensorOrToTwoAreRefused) {
   const auto refused = [&](const std::string& bytes, std::string_view word) {
     const std::string path = scratch.write("x", bytes);
     expect_error(Exit::checkpoint, {path, "damaged or not a safetensors file", word},
-                 [&] { SafetensorsFile file(path); });
+                 [&] { checkpoint::SafetensorsFile file(path); });
   };
   const std::string good = R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})";
-  EXPECT_NO_THROW(SafetensorsFile(scratch.write("x", file_of(good, 8))));
+  EXPECT_NO_THROW(checkpoint::SafetensorsFile(scratch.write("x", file_of(good, 8))));
   refused("", "shorter than 8 bytes");
   refused("1234567", "shorter than 8 bytes");
   refused(file_of(good, 8).substr(0, 30), "a header of");
@@ -76,7 +76,7 @@ TEST(Safetensors, BytesThatBelongToNoTensorOrToTwoAreRefused) {
 
 TEST(Safetensors, ReadingWhatIsNotThereIsRefused) {
   const Scratch scratch;
-  const SafetensorsFile file(
+  const checkpoint::SafetensorsFile file(
       scratch.write("x", file_of(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", 8)));
   std::vector<std::byte> bytes(8);
   expect_error(Exit::checkpoint, {"has no tensor 'b'"}, [&] { file.read("b", 0, bytes); });

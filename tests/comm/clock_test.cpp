@@ -8,7 +8,7 @@
 
 #include "comm/communicator.h"
 
-namespace cleave {
+namespace cleave::comm {
 namespace {
 
 double now() {
@@ -48,4 +48,4 @@ TEST(Clock, OfARankAloneIsItsOwn) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::comm

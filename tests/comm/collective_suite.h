@@ -5,7 +5,7 @@
 
 #include "tests/comm/collectives.h"
 
-namespace cleave {
+namespace cleave::comm {
 
 class Transports : public testing::TestWithParam<const test::Transport*> {};
 class TransportsAndTypes : public testing::TestWithParam<std::tuple<const test::Transport*, DType>> {};
@@ -35,4 +35,4 @@ inline std::string name_of_transport_and_type(
 }
 
 }  // namespace test
-}  // namespace cleave
+}  // namespace cleave::comm

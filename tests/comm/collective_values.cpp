@@ -1,6 +1,6 @@
 #include "tests/comm/collective_values.h"
 
-namespace cleave::test {
+namespace cleave::comm::test {
 namespace {
 
 // A value that depends on everything, whose sums are inexact in every float type.
@@ -105,4 +105,4 @@ void same(const Bytes& got, const Bytes& want, const std::string& what) {
                    int(want[i]));
 }
 
-}  // namespace cleave::test
+}  // namespace cleave::comm::test

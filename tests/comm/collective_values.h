@@ -2,7 +2,7 @@
 #pragma once
 #include "tests/comm/collectives.h"
 
-namespace cleave::test {
+namespace cleave::comm::test {
 
 using Bytes = std::vector<std::byte>;
 
@@ -17,4 +17,4 @@ Tensor view(Bytes& bytes, DType dtype);
 // Throws at the first byte that differs.
 void same(const Bytes& got, const Bytes& want, const std::string& what);
 
-}  // namespace cleave::test
+}  // namespace cleave::comm::test

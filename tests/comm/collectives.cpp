@@ -4,10 +4,10 @@
 
 #include "tests/comm/collective_values.h"
 
-namespace cleave::test {
+namespace cleave::comm::test {
 namespace {
 
-void all_gathers(Communicator& c, DType dtype, int64_t shard_numel, const Call& call) {
+void all_gathers(comm::Communicator& c, DType dtype, int64_t shard_numel, const comm::Call& call) {
   Stream stream;
   const Bytes want = expected_gather(dtype, c.size(), shard_numel);
   Bytes shard = input(dtype, c.rank(), shard_numel), full(want.size());
@@ -23,7 +23,7 @@ void all_gathers(Communicator& c, DType dtype, int64_t shard_numel, const Call& 
   same(in_place, want, "all_gather in place");
 }
 
-void reduce_scatters(Communicator& c, DType dtype, int64_t shard_numel, const Call& call) {
+void reduce_scatters(comm::Communicator& c, DType dtype, int64_t shard_numel, const comm::Call& call) {
   Stream stream;
   const int64_t first = c.rank() * shard_numel;
   const Bytes want = expected_sum(dtype, c.size(), shard_numel, first);
@@ -39,14 +39,14 @@ void reduce_scatters(Communicator& c, DType dtype, int64_t shard_numel, const Ca
   same(Bytes(at, at + int64_t(want.size())), want, "reduce_scatter in place");
 }
 
-void all_reduces(Communicator& c, DType dtype, int64_t numel, const Call& call) {
+void all_reduces(comm::Communicator& c, DType dtype, int64_t numel, const comm::Call& call) {
   Stream stream;
   Bytes t = input(dtype, c.rank(), numel);
   c.all_reduce(view(t, dtype), stream, call);
   same(t, expected_sum(dtype, c.size(), numel), "all_reduce");
 }
 
-void broadcasts(Communicator& c, DType dtype, int64_t numel, const Call& call) {
+void broadcasts(comm::Communicator& c, DType dtype, int64_t numel, const comm::Call& call) {
   Stream stream;
   const int root = c.size() - 1;
   Bytes t = input(dtype, c.rank(), numel);
@@ -54,7 +54,7 @@ void broadcasts(Communicator& c, DType dtype, int64_t numel, const Call& call) {
   same(t, input(dtype, root, numel), "broadcast");
 }
 
-void all_to_alls(Communicator& c, DType dtype, int64_t block, const Call& call) {
+void all_to_alls(comm::Communicator& c, DType dtype, int64_t block, const comm::Call& call) {
   Stream stream;
   const Bytes original = input(dtype, c.rank(), block * c.size());
   Bytes in = original, out(in.size()), want;
@@ -67,7 +67,7 @@ void all_to_alls(Communicator& c, DType dtype, int64_t block, const Call& call) 
   same(in, original, "what all_to_all read");
 }
 
-void everything(Communicator& c, DType dtype, int64_t numel, const Call& call = {}) {
+void everything(comm::Communicator& c, DType dtype, int64_t numel, const comm::Call& call = {}) {
   Stream stream;
   all_gathers(c, dtype, numel, call);
   broadcasts(c, dtype, numel, call);
@@ -83,7 +83,7 @@ void everything(Communicator& c, DType dtype, int64_t numel, const Call& call = 
 void expect_collectives(const Transport& transport, DType dtype) {
   for (int size : transport.sizes)
     transport.run(size,
-                  [&](Communicator& c) {
+                  [&](comm::Communicator& c) {
                     for (int64_t numel : {int64_t{0}, int64_t{1}, int64_t{7}, int64_t{1001}})
                       everything(c, dtype, numel);
                     if (size == 2 || dtype == DType::fp32) everything(c, dtype, transport.large_numel);
@@ -94,7 +94,7 @@ void expect_collectives(const Transport& transport, DType dtype) {
 void expect_cuts_change_nothing(const Transport& transport) {
   for (int size : transport.sizes)
     transport.run(size,
-                  [&](Communicator& c) {
+                  [&](comm::Communicator& c) {
                     const auto cut = [&](int64_t numel, int64_t max_numel) {
                       everything(c, DType::fp32, numel, {.what = "pieces", .max_numel = max_numel});
                     };
@@ -109,71 +109,71 @@ void expect_cuts_change_nothing(const Transport& transport) {
 // Pieces of shards, in any order, are the whole; what is outside a piece is left alone.
 void expect_pieces_of_shards(const Transport& transport) {
   for (int size : transport.sizes)
-    transport.run(
-        size,
-        [](Communicator& c) {
-          Stream stream;
-          const int64_t numel = 11, all = numel * c.size();
-          const DType type = DType::fp32;
-          Bytes shard = input(type, c.rank(), numel), full(size_t(all * 4), std::byte{7});
-          Bytes terms = input(type, c.rank(), all), sum(size_t(numel * 4), std::byte{7});
-          for (const Range piece : {Range{5, 11}, Range{0, 0}, Range{0, 4}}) {
-            c.all_gather(view(full, type), view(shard, type), stream, {.within = piece});
-            c.reduce_scatter(view(sum, type), view(terms, type), stream, {.max_numel = 3, .within = piece});
-          }
-          Bytes want = expected_gather(type, c.size(), numel),
-                sums = expected_sum(type, c.size(), numel, c.rank() * numel);
-          for (int64_t r = 0; r < c.size(); ++r)
-            std::fill_n(want.begin() + (r * numel + 4) * 4, 4, std::byte{7});
-          std::fill_n(sums.begin() + 4 * 4, 4, std::byte{7});
-          same(full, want, "gathered pieces");
-          same(sum, sums, "summed pieces");
-          const int64_t sent = (c.size() - 1) * 10 * 4;
-          EXPECT_ON_RANK(
-              c.bytes()[Collective::all_gather] == sent && c.bytes()[Collective::reduce_scatter] == sent,
-              "pieces of {} bytes were counted as other bytes", sent);
-        },
-        {});
+    transport.run(size,
+                  [](comm::Communicator& c) {
+                    Stream stream;
+                    const int64_t numel = 11, all = numel * c.size();
+                    const DType type = DType::fp32;
+                    Bytes shard = input(type, c.rank(), numel), full(size_t(all * 4), std::byte{7});
+                    Bytes terms = input(type, c.rank(), all), sum(size_t(numel * 4), std::byte{7});
+                    for (const Range piece : {Range{5, 11}, Range{0, 0}, Range{0, 4}}) {
+                      c.all_gather(view(full, type), view(shard, type), stream, {.within = piece});
+                      c.reduce_scatter(view(sum, type), view(terms, type), stream,
+                                       {.max_numel = 3, .within = piece});
+                    }
+                    Bytes want = expected_gather(type, c.size(), numel),
+                          sums = expected_sum(type, c.size(), numel, c.rank() * numel);
+                    for (int64_t r = 0; r < c.size(); ++r)
+                      std::fill_n(want.begin() + (r * numel + 4) * 4, 4, std::byte{7});
+                    std::fill_n(sums.begin() + 4 * 4, 4, std::byte{7});
+                    same(full, want, "gathered pieces");
+                    same(sum, sums, "summed pieces");
+                    const int64_t sent = (c.size() - 1) * 10 * 4;
+                    EXPECT_ON_RANK(c.bytes()[comm::Collective::all_gather] == sent &&
+                                       c.bytes()[comm::Collective::reduce_scatter] == sent,
+                                   "pieces of {} bytes were counted as other bytes", sent);
+                  },
+                  {});
 }
 
 void expect_bytes_counted(const Transport& transport) {
   for (int size : transport.sizes)
-    transport.run(size,
-                  [](Communicator& c) {
-                    Stream stream;
-                    const int64_t n = c.size(), numel = 11;
-                    Bytes full(size_t(numel * n * 4)), shard(size_t(numel * 4)), odd(size_t((2 * n + 1) * 4));
-                    c.all_gather(view(full, DType::fp32), view(shard, DType::fp32), stream, {.max_numel = 3});
-                    c.reduce_scatter(view(shard, DType::fp32), view(full, DType::fp32), stream);
-                    c.all_reduce(view(odd, DType::fp32), stream);
-                    c.broadcast(view(shard, DType::fp32), 0, stream);
-                    Bytes exchanged(full.size());
-                    c.all_to_all(view(exchanged, DType::fp32), view(full, DType::fp32), stream,
-                                 {.max_numel = 5});
-                    CommBytes want;
-                    // 2n + 1 elements are cut into parts of 3 while they last.
-                    const int64_t part = std::clamp<int64_t>(2 * n + 1 - 3 * c.rank(), 0, 3);
-                    if (n > 1) {
-                      want[Collective::all_gather] = (n - 1) * numel * 4;
-                      want[Collective::reduce_scatter] = (n - 1) * numel * 4;
-                      want[Collective::all_to_all] = (n - 1) * numel * 4;
-                      want[Collective::all_reduce] = (2 * n + 1 - part + part * (n - 1)) * 4;
-                      if (c.rank() == 0) want[Collective::broadcast] = numel * 4;
-                    }
-                    EXPECT_ON_RANK(c.bytes() == want, "rank {} of {} counted other bytes", c.rank(), n);
-                    if (n == 1) return;
-                    if (c.rank() == 0) c.send(view(shard, DType::fp32), 1, stream);
-                    if (c.rank() == 1) c.recv(view(shard, DType::fp32), 0, stream);
-                    EXPECT_ON_RANK(c.bytes()[Collective::send] == (c.rank() == 0 ? numel * 4 : 0), "send");
-                  },
-                  {});
+    transport.run(
+        size,
+        [](comm::Communicator& c) {
+          Stream stream;
+          const int64_t n = c.size(), numel = 11;
+          Bytes full(size_t(numel * n * 4)), shard(size_t(numel * 4)), odd(size_t((2 * n + 1) * 4));
+          c.all_gather(view(full, DType::fp32), view(shard, DType::fp32), stream, {.max_numel = 3});
+          c.reduce_scatter(view(shard, DType::fp32), view(full, DType::fp32), stream);
+          c.all_reduce(view(odd, DType::fp32), stream);
+          c.broadcast(view(shard, DType::fp32), 0, stream);
+          Bytes exchanged(full.size());
+          c.all_to_all(view(exchanged, DType::fp32), view(full, DType::fp32), stream, {.max_numel = 5});
+          comm::CommBytes want;
+          // 2n + 1 elements are cut into parts of 3 while they last.
+          const int64_t part = std::clamp<int64_t>(2 * n + 1 - 3 * c.rank(), 0, 3);
+          if (n > 1) {
+            want[comm::Collective::all_gather] = (n - 1) * numel * 4;
+            want[comm::Collective::reduce_scatter] = (n - 1) * numel * 4;
+            want[comm::Collective::all_to_all] = (n - 1) * numel * 4;
+            want[comm::Collective::all_reduce] = (2 * n + 1 - part + part * (n - 1)) * 4;
+            if (c.rank() == 0) want[comm::Collective::broadcast] = numel * 4;
+          }
+          EXPECT_ON_RANK(c.bytes() == want, "rank {} of {} counted other bytes", c.rank(), n);
+          if (n == 1) return;
+          if (c.rank() == 0) c.send(view(shard, DType::fp32), 1, stream);
+          if (c.rank() == 1) c.recv(view(shard, DType::fp32), 0, stream);
+          EXPECT_ON_RANK(c.bytes()[comm::Collective::send] == (c.rank() == 0 ? numel * 4 : 0), "send");
+        },
+        {});
 }
 
 void expect_point_to_point(const Transport& transport) {
   for (int size : transport.sizes) {
     if (size == 1) continue;
     transport.run(size,
-                  [&](Communicator& c) {
+                  [&](comm::Communicator& c) {
                     Stream stream;
                     const int next = (c.rank() + 1) % c.size(), before = (c.rank() + c.size() - 1) % c.size();
                     // Everybody sends everything before anybody receives.
@@ -212,7 +212,7 @@ void expect_splits(const Transport& transport) {
   for (int size : transport.sizes)
     transport.run(
         size,
-        [](Communicator& c) {
+        [](comm::Communicator& c) {
           Stream stream;
           // Odd and even ranks, the order turned round.
           const int members = (c.size() + 1 - c.rank() % 2) / 2;
@@ -230,7 +230,7 @@ void expect_splits(const Transport& transport) {
           auto again = c.duplicate("again");
           EXPECT_ON_RANK(again->rank() == c.rank() && again->size() == c.size(), "rank {}", again->rank());
           again->barrier(stream);
-          EXPECT_ON_RANK(c.bytes() == CommBytes{}, "a split was counted");
+          EXPECT_ON_RANK(c.bytes() == comm::CommBytes{}, "a split was counted");
         },
         {});
 }
@@ -238,7 +238,7 @@ void expect_splits(const Transport& transport) {
 void expect_streams(const Transport& transport) {
   for (int size : transport.sizes)
     transport.run(size,
-                  [](Communicator& c) {
+                  [](comm::Communicator& c) {
                     // Two groups on two streams, and one group on both: calls of a group run in the order
                     // they were made.
                     auto other = c.duplicate("other");
@@ -246,7 +246,7 @@ void expect_streams(const Transport& transport) {
                     std::vector<Bytes> data;
                     for (int i = 0; i < 40; ++i) data.push_back(input(DType::fp32, c.rank(), 100 + i));
                     for (int i = 0; i < 40; ++i) {
-                      Communicator& group = i % 4 < 2 ? c : *other;
+                      comm::Communicator& group = i % 4 < 2 ? c : *other;
                       group.all_reduce(view(data[size_t(i)], DType::fp32), (i + i / 8) % 2 ? a : b);
                     }
                     a.synchronize();
@@ -258,4 +258,4 @@ void expect_streams(const Transport& transport) {
                   {});
 }
 
-}  // namespace cleave::test
+}  // namespace cleave::comm::test

@@ -11,11 +11,11 @@
 
 #include "comm/communicator.h"
 
-namespace cleave::test {
+namespace cleave::comm::test {
 
-using Body = std::function<void(Communicator&)>;
+using Body = std::function<void(comm::Communicator&)>;
 // Runs body on `size` ranks and rethrows, or otherwise reports to gtest, a failure of any of them.
-using RunRanks = std::function<void(int size, const Body& body, const CommOptions& options)>;
+using RunRanks = std::function<void(int size, const Body& body, const comm::CommOptions& options)>;
 
 struct Transport {
   std::string name;
@@ -57,4 +57,4 @@ inline bool has(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
-}  // namespace cleave::test
+}  // namespace cleave::comm::test

@@ -14,7 +14,7 @@
 #include "tests/comm/collectives.h"
 #include "tests/comm/processes.h"
 
-namespace cleave {
+namespace cleave::comm {
 namespace {
 
 using namespace std::chrono_literals;
@@ -265,4 +265,4 @@ TEST_P(CudaProcesses, NameTheCallThatARankDoesNotJoin) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::comm

@@ -6,7 +6,7 @@
 #include "device/copy.h"
 #include "device/workspace.h"
 
-namespace cleave {
+namespace cleave::comm {
 namespace {
 
 std::vector<Device> gpus() {
@@ -106,4 +106,4 @@ TEST_P(CudaCollectives, LeaveTheReasonBySynchronizeWhenARankIsGone) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::comm

@@ -11,7 +11,7 @@
 #include "comm/wire.h"
 #include "tests/comm/collectives.h"
 
-namespace cleave {
+namespace cleave::comm {
 namespace {
 
 using namespace std::chrono_literals;
@@ -129,4 +129,4 @@ TEST(DataListener, EndsWaitsWhenTheJobIsLost) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::comm

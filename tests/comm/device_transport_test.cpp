@@ -8,7 +8,7 @@
 #include "core/philox.h"
 #include "tests/comm/collectives.h"
 
-namespace cleave {
+namespace cleave::comm {
 namespace {
 
 using test::error_of, test::has;
@@ -124,4 +124,4 @@ TEST(RankProcess, NumbersAHostByTheSameIdentityThatSaysWhoSharesMemory) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::comm

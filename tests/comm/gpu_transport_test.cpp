@@ -6,7 +6,7 @@
 #include "comm/nccl/nccl.h"
 #include "tests/comm/collectives.h"
 
-namespace cleave {
+namespace cleave::comm {
 namespace {
 
 using test::error_of, test::has;
@@ -127,4 +127,4 @@ TEST(Nccl, SaysWhatItLacksOrItsVersionAndNeverBoth) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::comm

@@ -5,7 +5,7 @@
 #include <memory>
 #include <thread>
 
-namespace cleave {
+namespace cleave::comm {
 namespace {
 
 const Post kSum{Collective::all_reduce, DType::fp32, -1, 100},
@@ -55,4 +55,4 @@ TEST(IpcCalls, NeverShowsHalfACall) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::comm

@@ -7,13 +7,13 @@
 #include "comm/reduce.h"
 #include "tests/comm/collective_values.h"
 
-namespace cleave::test {
+namespace cleave::comm::test {
 
-using Kind = IpcStep::Kind;
+using Kind = comm::IpcStep::Kind;
 
 // One call of one rank.
 struct SimulatedCall {
-  IpcSteps steps;
+  comm::IpcSteps steps;
   DType dtype;
   Bytes in, want;
   Bytes out = {};
@@ -24,7 +24,7 @@ struct SimulatedCall {
 struct SimulatedRank {
   std::vector<SimulatedCall> calls;
   Bytes segment;
-  uint32_t words[kIpcWords] = {};
+  uint32_t words[comm::kIpcWords] = {};
   size_t call = 0, step = 0;
   bool finished() const { return call == calls.size(); }
 };
@@ -36,7 +36,7 @@ class SimulatedRanks {
     for (size_t r = 0; r < calls.size(); ++r) {
       ranks_[r].calls = std::move(calls[r]);
       ranks_[r].segment.assign(size_t(segment), std::byte{0xEE});
-      std::fill_n(ranks_[r].words, kIpcWords, start);
+      std::fill_n(ranks_[r].words, comm::kIpcWords, start);
     }
   }
 
@@ -63,12 +63,12 @@ class SimulatedRanks {
   }
 
  private:
-  bool take(SimulatedRank& me, SimulatedCall& c, const IpcStep& s) {
+  bool take(SimulatedRank& me, SimulatedCall& c, const comm::IpcStep& s) {
     std::byte *in = c.in.data(), *out = c.in_place ? in + c.out_at : c.out.data();
     const size_t bytes = size_t(s.bytes);
     switch (s.kind) {
       case Kind::wait:
-        return has_come_to(ranks_[size_t(s.rank)].words[size_t(s.word)], s.value);
+        return comm::has_come_to(ranks_[size_t(s.rank)].words[size_t(s.word)], s.value);
       case Kind::put:
         CHECK(s.to + s.bytes <= int64_t(me.segment.size()), "beyond the segment");
         std::memmove(me.segment.data() + s.to, in + s.from, bytes);
@@ -83,7 +83,7 @@ class SimulatedRanks {
         std::vector<const std::byte*> sources;
         for (const SimulatedRank& r : ranks_)
           sources.push_back(&r == &me ? in + s.own : r.segment.data() + s.from);
-        sum_in_order(c.dtype, out + s.to, sources, s.bytes / size_of(c.dtype));
+        comm::sum_in_order(c.dtype, out + s.to, sources, s.bytes / size_of(c.dtype));
         return true;
       }
       case Kind::signal:
@@ -105,7 +105,7 @@ class SimulatedCalls {
   }
 
   void all_gather(DType t, int64_t shard, Range piece, bool in_place) {
-    each([&](int r, IpcStepBuilder& p) {
+    each([&](int r, comm::IpcStepBuilder& p) {
       SimulatedCall m{p.all_gather(size_of(t), shard, piece),
                       t,
                       input(t, r, shard),
@@ -123,7 +123,7 @@ class SimulatedCalls {
         std::copy(m.in.begin(), m.in.end(), m.want.begin() + r * shard * size_of(t));
         // The planner's `in` is the shard: it lies inside of `out`, which this case writes as offsets from
         // the shard.
-        for (IpcStep& s : m.steps) {
+        for (comm::IpcStep& s : m.steps) {
           if (s.kind == Kind::put || s.kind == Kind::move) s.from += r * shard * size_of(t);
         }
         m.in = full, m.in_place = true;
@@ -132,7 +132,7 @@ class SimulatedCalls {
     });
   }
   void reduce_scatter(DType t, int64_t shard, Range piece, bool in_place) {
-    each([&](int r, IpcStepBuilder& p) {
+    each([&](int r, comm::IpcStepBuilder& p) {
       SimulatedCall m{p.reduce_scatter(size_of(t), shard, piece),
                       t,
                       input(t, r, shard * size_),
@@ -148,7 +148,7 @@ class SimulatedCalls {
     });
   }
   void all_reduce(DType t, int64_t numel) {
-    each([&](int r, IpcStepBuilder& p) {
+    each([&](int r, comm::IpcStepBuilder& p) {
       return SimulatedCall{.steps = p.all_reduce(size_of(t), numel),
                            .dtype = t,
                            .in = input(t, r, numel),
@@ -157,7 +157,7 @@ class SimulatedCalls {
     });
   }
   void broadcast(DType t, int64_t numel, int root) {
-    each([&](int r, IpcStepBuilder& p) {
+    each([&](int r, comm::IpcStepBuilder& p) {
       return SimulatedCall{.steps = p.broadcast(size_of(t), numel, root),
                            .dtype = t,
                            .in = input(t, r, numel),
@@ -166,7 +166,7 @@ class SimulatedCalls {
     });
   }
   void all_to_all(DType t, int64_t block) {
-    each([&](int r, IpcStepBuilder& p) {
+    each([&](int r, comm::IpcStepBuilder& p) {
       SimulatedCall m{p.all_to_all(size_of(t), block, {0, block}),
                       t,
                       input(t, r, block * size_),
@@ -180,7 +180,7 @@ class SimulatedCalls {
     });
   }
   void message(DType t, int64_t numel) {
-    each([&](int r, IpcStepBuilder& p) {
+    each([&](int r, comm::IpcStepBuilder& p) {
       const int64_t bytes = numel * size_of(t);
       const Bytes sent = input(t, 9, numel);
       if (r == 0) return SimulatedCall{.steps = p.send(bytes), .dtype = t, .in = sent, .want = {}};
@@ -200,8 +200,8 @@ class SimulatedCalls {
 
   int size_;
   uint32_t start_;
-  std::vector<IpcStepBuilder> planners_;
+  std::vector<comm::IpcStepBuilder> planners_;
   std::vector<std::vector<SimulatedCall>> made_;
 };
 
-}  // namespace cleave::test
+}  // namespace cleave::comm::test

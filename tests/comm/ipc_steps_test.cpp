@@ -7,7 +7,7 @@
 
 #include "tests/comm/ipc_simulation.h"
 
-namespace cleave {
+namespace cleave::comm {
 namespace {
 
 using test::Kind;
@@ -133,4 +133,4 @@ TEST(IpcPlan, RefusesSlotsWithoutRoomForAllRanksOrForAMessage) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::comm

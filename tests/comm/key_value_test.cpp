@@ -7,7 +7,7 @@
 #include "tests/comm/collectives.h"
 #include "tests/comm/served.h"
 
-namespace cleave {
+namespace cleave::comm {
 namespace {
 
 using namespace std::chrono_literals;
@@ -193,4 +193,4 @@ TEST(Wire, ReadsNothingBeyondAFrame) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::comm

@@ -10,7 +10,7 @@
 #include "device/copy.h"
 #include "device/workspace.h"
 
-namespace cleave {
+namespace cleave::comm {
 namespace {
 
 std::vector<Device> gpus() {
@@ -133,4 +133,4 @@ TEST_P(NcclAlone, TellsItsStreamsAndLaterCallsWhyTheGroupIsLost) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::comm

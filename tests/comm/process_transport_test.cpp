@@ -14,7 +14,7 @@
 #include "tests/comm/collective_suite.h"
 #include "tests/comm/processes.h"
 
-namespace cleave {
+namespace cleave::comm {
 namespace {
 
 using namespace std::chrono_literals;
@@ -304,4 +304,4 @@ TEST(Processes, LeaveTheirLettersToTheReceiver) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::comm

@@ -11,9 +11,9 @@
 
 #include "comm/socket.h"
 
-namespace cleave::test {
+namespace cleave::comm::test {
 
-int free_port() { return port_of(listen_on(0)); }
+int free_port() { return comm::port_of(comm::listen_on(0)); }
 
 Child::Child(const std::function<int()>& body) {
   int ends[2];
@@ -55,10 +55,10 @@ void Child::signal(int number) const { kill(pid_, number); }
 
 Ended Child::wait(std::chrono::seconds limit) {
   Ended ended;
-  const auto deadline = Clock::now() + limit;
+  const auto deadline = comm::Clock::now() + limit;
   int status = 0;
   pid_t got = 0;
-  while ((got = waitpid(pid_, &status, WNOHANG)) == 0 && Clock::now() < deadline)
+  while ((got = waitpid(pid_, &status, WNOHANG)) == 0 && comm::Clock::now() < deadline)
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   if (got == 0) {
     ended.message = "still runs after the limit";
@@ -72,8 +72,8 @@ Ended Child::wait(std::chrono::seconds limit) {
   return ended;
 }
 
-RankInfo rank_of(int rank, int world, int port) {
-  RankInfo info;
+comm::RankInfo rank_of(int rank, int world, int port) {
+  comm::RankInfo info;
   info.rank = rank;
   info.world = world;
   info.master_port = port;
@@ -82,13 +82,13 @@ RankInfo rank_of(int rank, int world, int port) {
   return info;
 }
 
-std::vector<Child> start_ranks(int size, const ConnectOptions& options,
-                               const std::function<void(World&)>& body) {
+std::vector<Child> start_ranks(int size, const comm::ConnectOptions& options,
+                               const std::function<void(comm::World&)>& body) {
   const int port = free_port();
   std::vector<Child> children;
   for (int r = 0; r < size; ++r)
     children.emplace_back([&, r] {
-      const auto world = connect(rank_of(r, size, port), options);
+      const auto world = comm::connect(rank_of(r, size, port), options);
       body(*world);
       return 0;
     });
@@ -101,4 +101,4 @@ std::vector<Ended> wait_all(std::vector<Child>& children) {
   return ends;
 }
 
-}  // namespace cleave::test
+}  // namespace cleave::comm::test

@@ -9,7 +9,7 @@
 
 #include "comm/rendezvous.h"
 
-namespace cleave::test {
+namespace cleave::comm::test {
 
 int free_port();
 
@@ -33,11 +33,11 @@ class Child {
   int pipe_ = -1;
 };
 
-RankInfo rank_of(int rank, int world, int port);
+comm::RankInfo rank_of(int rank, int world, int port);
 
 // Forks `size` children that connect with these options and run body.
-std::vector<Child> start_ranks(int size, const ConnectOptions& options,
-                               const std::function<void(World&)>& body);
+std::vector<Child> start_ranks(int size, const comm::ConnectOptions& options,
+                               const std::function<void(comm::World&)>& body);
 std::vector<Ended> wait_all(std::vector<Child>& children);
 
-}  // namespace cleave::test
+}  // namespace cleave::comm::test

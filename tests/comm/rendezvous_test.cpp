@@ -15,7 +15,7 @@
 #include "tests/comm/processes.h"
 #include "tests/comm/served.h"
 
-namespace cleave {
+namespace cleave::comm {
 namespace {
 
 using namespace std::chrono_literals;
@@ -253,4 +253,4 @@ TEST(DeadlineReport, NamesNoRankAsMissingWhereAllAreThere) {
 // A member that does what no rank does ends the job, with what it did, before it costs rank 0 much.
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::comm

@@ -10,9 +10,9 @@
 #include "comm/socket.h"
 #include "tests/comm/collectives.h"
 
-namespace cleave::test {
+namespace cleave::comm::test {
 
-inline wire::Hello hello_of(int rank, int world = 2) {
+inline comm::wire::Hello hello_of(int rank, int world = 2) {
   return {.job_id = "test",
           .attempt = 0,
           .token = "secret",
@@ -24,20 +24,22 @@ inline wire::Hello hello_of(int rank, int world = 2) {
 
 struct Served {
   explicit Served(int world = 2)
-      : socket(listen_on(0)), port(port_of(socket)), server(std::move(socket), hello_of(0, world)) {}
-  std::unique_ptr<KeyValueClient> join(const wire::Hello& hello) {
+      : socket(comm::listen_on(0)),
+        port(comm::port_of(socket)),
+        server(std::move(socket), hello_of(0, world)) {}
+  std::unique_ptr<comm::KeyValueClient> join(const comm::wire::Hello& hello) {
     std::string why;
-    Socket s = connect_to("127.0.0.1", port, Clock::now() + std::chrono::seconds(5), why);
+    comm::Socket s = comm::connect_to("127.0.0.1", port, comm::Clock::now() + std::chrono::seconds(5), why);
     EXPECT_TRUE(s) << why;
-    return KeyValueClient::join(std::move(s), hello, alarm, why);
+    return comm::KeyValueClient::join(std::move(s), hello, alarm, why);
   }
-  std::string refusal(const wire::Hello& hello) {
+  std::string refusal(const comm::wire::Hello& hello) {
     return error_of([&] { join(hello); }, Exit::usage);
   }
-  Socket socket;
+  comm::Socket socket;
   int port;
-  std::shared_ptr<Alarm> alarm = std::make_shared<Alarm>();
-  KeyValueServer server;
+  std::shared_ptr<comm::Alarm> alarm = std::make_shared<comm::Alarm>();
+  comm::KeyValueServer server;
 };
 
-}  // namespace cleave::test
+}  // namespace cleave::comm::test

@@ -5,7 +5,7 @@
 #include "comm/mesh.h"
 #include "tests/comm/collective_suite.h"
 
-namespace cleave {
+namespace cleave::comm {
 namespace {
 
 using namespace std::chrono_literals;
@@ -273,4 +273,4 @@ TEST(Mesh, NamesTheFactorsThatDoNotFit) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::comm

@@ -5,7 +5,7 @@
 
 #include "tests/scratch.h"
 
-namespace cleave {
+namespace cleave::comm {
 namespace {
 
 TEST(Together, WhatOneRankThrowsAllThrowAndNameIt) {
@@ -44,4 +44,4 @@ TEST(Together, OtherExceptionsHaveTheCallersCodeAndALackOfMemoryItsOwn) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::comm

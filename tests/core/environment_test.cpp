@@ -77,7 +77,7 @@ TEST(Environment, IsReadInOnePlace) {
                              "benchmarks",
                              "checkpoint",
                              "comm",
-                             "config_schema",
+                             "config",
                              "core",
                              "data",
                              "device",

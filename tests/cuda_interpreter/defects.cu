@@ -5,7 +5,7 @@
 namespace interpreter {
 namespace {
 
-using namespace cleave::gpu;
+using namespace cleave::kernels::gpu;
 
 constexpr int kThreads = 256, kSide = 64;
 

@@ -16,7 +16,7 @@
 #include "data/windows.h"
 #include "tests/scratch.h"
 
-namespace cleave {
+namespace cleave::data {
 namespace {
 
 using Tokens = std::vector<int32_t>;
@@ -301,4 +301,4 @@ TEST(EvalBatches, CanBeReadAgain) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::data

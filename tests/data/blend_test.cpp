@@ -7,7 +7,7 @@
 
 #include "tests/scratch.h"
 
-namespace cleave {
+namespace cleave::data {
 namespace {
 
 std::vector<int64_t> shares(std::vector<double> weights) { return Blend::shares_of(weights); }
@@ -79,4 +79,4 @@ TEST(Blend, TheOrderIsAFunctionOfThePosition) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::data

@@ -5,7 +5,7 @@
 
 #include "tests/scratch.h"
 
-namespace cleave {
+namespace cleave::data {
 namespace {
 
 std::string row(int pixel, std::string_view last) {
@@ -97,4 +97,4 @@ TEST(Csv, EveryFifthRowIsTest) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::data

@@ -9,7 +9,7 @@
 #include "data/token_file.h"
 #include "tests/scratch.h"
 
-namespace cleave {
+namespace cleave::data {
 namespace {
 
 std::string from_hex(std::string_view hex) {
@@ -313,4 +313,4 @@ TEST(IndexedFile, AnyBytesAreRefusedOrRead) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::data

@@ -8,7 +8,7 @@
 #include "core/philox.h"
 #include "tests/scratch.h"
 
-namespace cleave {
+namespace cleave::data {
 namespace {
 
 std::span<const uint8_t> bytes(std::string_view text) {
@@ -97,4 +97,4 @@ TEST(Ngram, RefusesEmptyTexts) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::data

@@ -10,7 +10,7 @@
 
 #include "tests/scratch.h"
 
-namespace cleave {
+namespace cleave::data {
 namespace {
 
 std::vector<int64_t> epoch_of(const Sampler& sampler, int64_t epoch) {
@@ -141,4 +141,4 @@ TEST(Sampler, HandlesMoreSamplesThan32Bits) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::data

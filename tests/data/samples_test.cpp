@@ -12,7 +12,7 @@
 #include "data/packed_documents.h"
 #include "tests/scratch.h"
 
-namespace cleave {
+namespace cleave::data {
 namespace {
 
 // Documents whose token t of document d is 100 d + t, and a mask that hides multiples of 5 where asked.
@@ -291,4 +291,4 @@ TEST(DataSources, ReadsOneFileABlendAndAList) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::data

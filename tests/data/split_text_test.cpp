@@ -6,7 +6,7 @@
 
 #include "core/philox.h"
 
-namespace cleave {
+namespace cleave::data {
 namespace {
 
 std::string lines(int count, int longest, uint64_t seed) {
@@ -79,4 +79,4 @@ TEST(SplitText, TinyTextsHaveBothPartsFromTwentyBytesOn) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::data

@@ -6,7 +6,7 @@
 
 #include "tests/scratch.h"
 
-namespace cleave {
+namespace cleave::data {
 namespace {
 
 using Kind = TokenFile::Kind;
@@ -288,4 +288,4 @@ TEST(TokenFile, CheckingAllFindsTheOneIdThatIsTooLarge) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::data

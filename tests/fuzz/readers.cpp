@@ -65,7 +65,7 @@ bool read_safetensors(const std::string& bytes) {
     file.write(bytes);
   }
   return reads(Exit::checkpoint, [] {
-    const SafetensorsFile read(file.path());
+    const checkpoint::SafetensorsFile read(file.path());
     for (const auto& [name, tensor] : read.tensors()) {
       std::vector<std::byte> some(size_t(std::min<int64_t>(tensor.end - tensor.begin, 16)));
       read.read(name, 0, some);
@@ -82,7 +82,7 @@ std::vector<std::string> safetensors_seeds() {
 }
 
 std::string small_manifest() {
-  Manifest manifest;
+  checkpoint::Manifest manifest;
   manifest.state = R"({"step": 3})";
   manifest.shards["a.safetensors"] = {160, 7};
   manifest.tensors[{"master", "w"}] = {
@@ -107,13 +107,13 @@ std::string sealed(std::string text) {
   if (text.size() < kDigits + kBehind) return text;
   const size_t at = text.size() - kBehind - kDigits;
   text.replace(at, kDigits, kDigits, '0');
-  return text.replace(at, kDigits, fmt::format("{:016x}", checksum_of(text)));
+  return text.replace(at, kDigits, fmt::format("{:016x}", checkpoint::checksum_of(text)));
 }
 
 bool read_manifest(const std::string& bytes) {
   const auto read = [](const std::string& text) {
-    const Manifest manifest = Manifest::read(text);
-    CHECK(manifest.block == 0 || Manifest::read(manifest.text()).bytes() == manifest.bytes(),
+    const checkpoint::Manifest manifest = checkpoint::Manifest::read(text);
+    CHECK(manifest.block == 0 || checkpoint::Manifest::read(manifest.text()).bytes() == manifest.bytes(),
           "the text of what was read says something else");
   };
   const bool whole = reads(Exit::checkpoint, [&] { read(bytes); });
@@ -141,7 +141,7 @@ std::string small_tokenizer(const std::string& name) {
 
 bool read_tokenizer(const std::string& bytes) {
   return reads(Exit::data, [&] {
-    const auto tokenizer = parse_json_tokenizer(bytes, "tokenizer.json");
+    const auto tokenizer = text::parse_json_tokenizer(bytes, "tokenizer.json");
     const std::vector<int32_t> ids = tokenizer->encode(
         "some <|endoftext|> te\xFFxt, 123  \u00e9e\u0301 <strip> "
         "tttttttttttttttttttttttttttttttttttttttttttttttttttt",
@@ -159,8 +159,8 @@ bool read_index(const std::string& bytes) {
   static const bool written = (bin.write(std::string(20, '\1')), true);
   idx.write(bytes);
   return written && reads(Exit::data, [] {
-           const TokenFile file(bin.path());
-           const DocumentIndex* documents = file.documents();
+           const data::TokenFile file(bin.path());
+           const data::DocumentIndex* documents = file.documents();
            for (int64_t i = 0; i < documents->documents(); ++i) {
              const Range d = documents->document(i);
              CHECK(0 <= d.begin && d.begin <= d.end && d.end <= file.size(), "document {} is [{}, {})", i,
@@ -187,7 +187,7 @@ std::vector<std::string> index_seeds() {
 
 bool read_pickle(const std::string& bytes) {
   return reads(Exit::checkpoint, [&] {
-    const Pickle pickle(std::as_bytes(std::span(bytes)), [](const std::string&) { return true; });
+    const checkpoint::Pickle pickle(std::as_bytes(std::span(bytes)), [](const std::string&) { return true; });
     CHECK(pickle.size() <= bytes.size(), "{} bytes of {}", pickle.size(), bytes.size());
     pickle.root().find("module");
   });

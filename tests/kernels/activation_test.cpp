@@ -4,7 +4,7 @@
 
 #include "tests/kernels/guarded.h"
 
-namespace cleave {
+namespace cleave::kernels {
 namespace {
 
 KERNEL_SUITE(Activation);
@@ -125,4 +125,4 @@ TEST_P(DropoutKernel, KeepsExactlyWhatPhiloxSays) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::kernels

@@ -3,7 +3,7 @@
 #include "tests/kernels/cases/attention.h"
 #include "tests/kernels/guarded.h"
 
-namespace cleave {
+namespace cleave::kernels {
 namespace {
 
 KERNEL_SUITE(Attention);
@@ -245,4 +245,4 @@ TEST(AttentionDocuments, ThatBeginOutsideTheirSequenceAreRefused) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::kernels

@@ -9,7 +9,7 @@
 #include "kernels/update.h"
 #include "tests/kernels/guarded.h"
 
-namespace cleave {
+namespace cleave::kernels {
 namespace {
 
 template <class Op>
@@ -221,4 +221,4 @@ TEST_F(Check, RefusesUpdatesOfUnequalParts) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::kernels

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace cleave {
+namespace cleave::kernels {
 namespace {
 
 TEST(Choices, KeepTheFirstAnswerAndTellItOnce) {
@@ -23,4 +23,4 @@ TEST(Choices, OfAnEarlierRunStandBeforeWhatIsMeasured) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::kernels

@@ -10,7 +10,7 @@
 #include "tests/kernels/cases/attention.h"
 #include "tests/kernels/guarded.h"
 
-namespace cleave {
+namespace cleave::kernels {
 namespace {
 
 class TrialKernel : public OnDevice {};
@@ -228,4 +228,4 @@ TEST_P(TrialKernel, LetsCudnnDoAttentionForEverySequenceAsForOneAlone) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::kernels

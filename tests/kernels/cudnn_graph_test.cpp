@@ -7,7 +7,7 @@
 #include "core/error.h"
 #include "kernels/cuda/cudnn_attention_graphs.h"
 
-namespace cleave::gpu {
+namespace cleave::kernels::gpu {
 namespace {
 
 // What an H100 would say of itself.
@@ -72,4 +72,4 @@ TEST_P(CudnnGraphs, ThatNoEngineKnowsAreRefusedInWords) {
 }
 
 }  // namespace
-}  // namespace cleave::gpu
+}  // namespace cleave::kernels::gpu

@@ -5,7 +5,7 @@
 #include "tests/kernels/cases/matmul.h"
 #include "tests/kernels/guarded.h"
 
-namespace cleave {
+namespace cleave::kernels {
 namespace {
 
 KERNEL_SUITE(Dense);
@@ -190,4 +190,4 @@ TEST(Dense, RefusesWrongOperands) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::kernels

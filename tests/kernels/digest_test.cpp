@@ -18,7 +18,7 @@
 #include "tests/kernels/cases/attention.h"
 #include "tests/kernels/guarded.h"
 
-namespace cleave {
+namespace cleave::kernels {
 namespace {
 
 class Digest {
@@ -211,4 +211,4 @@ TEST(Kernels, GiveTheSameBitsOnEveryInstructionSetAndThreadCount) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::kernels

@@ -4,7 +4,7 @@
 
 #include <set>
 
-namespace cleave {
+namespace cleave::kernels {
 namespace {
 
 TEST(Divisor, DividesAsTheProcessorDoes) {
@@ -33,4 +33,4 @@ TEST(Divisor, RefusesWhatItCannotDivideBy) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::kernels

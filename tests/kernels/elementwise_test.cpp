@@ -4,7 +4,7 @@
 
 #include "tests/kernels/guarded.h"
 
-namespace cleave {
+namespace cleave::kernels {
 namespace {
 
 KERNEL_SUITE(Cast);
@@ -148,4 +148,4 @@ TEST_P(RandomFillKernel, IsAFunctionOfTheIndex) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::kernels

@@ -2,7 +2,7 @@
 
 #include "tests/kernels/guarded.h"
 
-namespace cleave {
+namespace cleave::kernels {
 namespace {
 
 KERNEL_SUITE(Embedding);
@@ -122,4 +122,4 @@ TEST_P(EmbeddingKernel, NamesATokenOutsideTheVocabulary) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::kernels

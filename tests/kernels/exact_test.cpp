@@ -5,7 +5,7 @@
 
 #include "tests/kernels/guarded.h"
 
-namespace cleave {
+namespace cleave::kernels {
 namespace {
 
 KERNEL_SUITE(RoundToGrid);
@@ -130,4 +130,4 @@ TEST(ExactOps, RefuseOtherTypesAndSizes) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::kernels

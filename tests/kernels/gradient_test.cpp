@@ -12,7 +12,7 @@
 #include "tests/kernels/cases/attention.h"
 #include "tests/kernels/guarded.h"
 
-namespace cleave {
+namespace cleave::kernels {
 namespace {
 
 KERNEL_SUITE(Gradient);
@@ -239,4 +239,4 @@ TEST_P(GradientKernel, OfALinearLayer) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::kernels

@@ -11,7 +11,7 @@
 
 #include "tests/kernels/place.h"
 
-namespace cleave {
+namespace cleave::kernels {
 
 using Values = std::vector<double>;
 
@@ -191,4 +191,4 @@ inline void expect_near(const Guarded& got, const Values& want, double relative,
 
 inline const DType kTrainingTypes[] = {DType::fp32, DType::bf16, DType::fp16};
 
-}  // namespace cleave
+}  // namespace cleave::kernels

@@ -6,7 +6,7 @@
 #include "core/error.h"
 #include "kernels/cpu/bodies.h"
 
-namespace cleave {
+namespace cleave::kernels {
 namespace {
 
 // The exit code and the words of a process in which CLEAVE_ISA is `value`.
@@ -42,4 +42,4 @@ TEST_F(IsaDeathTest, RefusesEveryOtherWord) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::kernels

@@ -5,7 +5,7 @@
 #include "kernels/attention.h"
 #include "tests/kernels/guarded.h"
 
-namespace cleave {
+namespace cleave::kernels {
 namespace {
 
 KERNEL_SUITE(KeptAttention);
@@ -173,4 +173,4 @@ TEST(KeptAttention, RefusesRowsThatAreNotKept) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::kernels

@@ -2,7 +2,7 @@
 
 #include "tests/kernels/guarded.h"
 
-namespace cleave {
+namespace cleave::kernels {
 namespace {
 
 KERNEL_SUITE(CrossEntropy);
@@ -99,4 +99,4 @@ TEST_P(CrossEntropyKernel, NamesATargetOutsideTheVocabulary) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::kernels

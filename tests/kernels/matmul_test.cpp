@@ -13,7 +13,7 @@
 #include "tests/kernels/cases/matmul.h"
 #include "tests/kernels/guarded.h"
 
-namespace cleave {
+namespace cleave::kernels {
 namespace {
 
 KERNEL_SUITE(Matmul);
@@ -262,4 +262,4 @@ TEST_P(BiasGradientKernel, SumsColumns) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::kernels

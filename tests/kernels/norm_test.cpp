@@ -2,7 +2,7 @@
 
 #include "tests/kernels/guarded.h"
 
-namespace cleave {
+namespace cleave::kernels {
 namespace {
 
 KERNEL_SUITE(RmsNorm);
@@ -246,4 +246,4 @@ TEST_P(RmsNormKernel, BackwardEqualsDoublePrecision) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::kernels

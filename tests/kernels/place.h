@@ -8,7 +8,7 @@
 #include "device/copy.h"
 #include "device/workspace.h"
 
-namespace cleave {
+namespace cleave::kernels {
 
 // A GPU with what kernels need there; a test case on the CPU has none.
 struct Place {
@@ -73,4 +73,4 @@ class OnDevice : public testing::TestWithParam<Device> {
   INSTANTIATE_TEST_SUITE_P(On, suite##Kernel, testing::ValuesIn(test_devices()), \
                            [](const auto& i) { return std::string(i.param.is_cuda() ? "cuda" : "cpu"); })
 
-}  // namespace cleave
+}  // namespace cleave::kernels

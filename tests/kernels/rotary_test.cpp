@@ -4,7 +4,7 @@
 
 #include "tests/kernels/guarded.h"
 
-namespace cleave {
+namespace cleave::kernels {
 namespace {
 
 KERNEL_SUITE(Rotary);
@@ -139,4 +139,4 @@ TEST_P(RotaryKernel, PlacesSayWhereRowsStand) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::kernels

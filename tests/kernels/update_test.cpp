@@ -2,7 +2,7 @@
 
 #include "tests/kernels/guarded.h"
 
-namespace cleave {
+namespace cleave::kernels {
 namespace {
 
 KERNEL_SUITE(Adam);
@@ -206,4 +206,4 @@ TEST_P(LambStepKernel, EqualsItsFormulaInDoublePrecision) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::kernels

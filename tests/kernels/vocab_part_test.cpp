@@ -3,7 +3,7 @@
 #include "kernels/loss.h"
 #include "tests/kernels/guarded.h"
 
-namespace cleave {
+namespace cleave::kernels {
 namespace {
 
 KERNEL_SUITE(VocabPart);
@@ -145,4 +145,4 @@ TEST_P(VocabPartKernel, PositionGradientOfSomeRowsGoesToTheirPositions) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::kernels

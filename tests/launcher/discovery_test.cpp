@@ -5,7 +5,7 @@
 
 #include "launcher/slurm.h"
 
-namespace cleave {
+namespace cleave::launcher {
 namespace {
 
 struct Place {
@@ -220,7 +220,7 @@ const std::vector<Row>& rows() {
 
 TEST(Discovery, FindsThePlaceThatEveryLauncherGives) {
   for (const Row& row : rows()) {
-    const RankInfo info = discover_ranks(row.env).info;
+    const comm::RankInfo info = discover_ranks(row.env).info;
     const Place got{info.rank, info.world, info.local_rank, info.local_size, info.node_rank};
     EXPECT_EQ(got, row.place) << row.name;
     EXPECT_EQ(info.master_addr, row.master) << row.name;
@@ -232,7 +232,7 @@ TEST(Discovery, FindsThePlaceThatEveryLauncherGives) {
 }
 
 TEST(Discovery, KnowsTheJobTheAttemptAndWhetherThePortIsTaken) {
-  RankInfo info = discover_ranks(kTorch).info;
+  comm::RankInfo info = discover_ranks(kTorch).info;
   EXPECT_EQ(info.job_id, "run");
   EXPECT_EQ(info.attempt, 2);
   EXPECT_TRUE(info.port_is_taken);
@@ -276,7 +276,7 @@ TEST(Discovery, WarnsInABatchScript) {
 }
 
 TEST(Discovery, BelievesTheCommandLineFirst) {
-  const RankInfo info = discover_ranks(kTorch, {.rank = 1, .world = 3, .master = "host:1234"}).info;
+  const comm::RankInfo info = discover_ranks(kTorch, {.rank = 1, .world = 3, .master = "host:1234"}).info;
   EXPECT_EQ(info.rank, 1);
   EXPECT_EQ(info.world, 3);
   EXPECT_EQ(info.master_addr, "host");
@@ -363,4 +363,4 @@ TEST(Slurm, ExpandsItsLists) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::launcher

@@ -10,7 +10,7 @@
 
 #include "core/error.h"
 
-namespace cleave {
+namespace cleave::launcher {
 namespace {
 
 void in_a_thread(void (*body)()) {
@@ -31,4 +31,4 @@ TEST(ExitCodeDeathTest, OfAnyOtherExceptionOfAThreadIsASignalAndItsWords) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::launcher

@@ -5,7 +5,7 @@
 
 #include "tests/launcher/usage_error.h"
 
-namespace cleave {
+namespace cleave::launcher {
 namespace {
 
 Hosts parsed(const std::string& text) { return parse_hostfile(text, "hosts"); }
@@ -91,4 +91,4 @@ TEST(WorldInfo, IsDeepSpeeds) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::launcher

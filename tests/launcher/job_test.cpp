@@ -17,13 +17,13 @@
 #include "launcher/exit_code.h"
 #include "launcher/launch.h"
 
-namespace cleave {
+namespace cleave::launcher {
 namespace {
 
 constexpr std::string_view kConfig =
     R"({"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 1, "cleave": {"comm_timeout_s": 1}})";
 
-int32_t sum_over(Communicator& ranks) {
+int32_t sum_over(comm::Communicator& ranks) {
   Stream stream;
   int32_t sum = 1;
   ranks.all_reduce(Tensor(&sum, DType::int32, {1}, MemoryKind::host), stream, {.what = "votes"});
@@ -50,7 +50,7 @@ const std::map<std::string, std::function<int(Job&)>> kBodies = {
      }},
     {"one fails",
      [](Job& job) -> int {
-       Communicator& ranks = job.connect();
+       comm::Communicator& ranks = job.connect();
        require(ranks.rank() != 1, Exit::data, "the samples are used up");
        for (;;) sum_over(ranks);
      }},
@@ -67,7 +67,7 @@ const std::map<std::string, std::function<int(Job&)>> kBodies = {
      }},
     {"one is late",
      [](Job& job) {
-       Communicator& ranks = job.connect(job.read_config_text(kConfig, "built-in").config);
+       comm::Communicator& ranks = job.connect(job.read_config_text(kConfig, "built-in").config);
        if (ranks.rank() == 1) sleep(30);
        sum_over(ranks);
        return 0;
@@ -75,7 +75,7 @@ const std::map<std::string, std::function<int(Job&)>> kBodies = {
     {"stops",
      [](Job& job) {
        Job::catch_signals();
-       Communicator& ranks = job.connect();
+       comm::Communicator& ranks = job.connect();
        for (int step = 0; !job.any(Job::stop_requested()); ++step)
          if (step == 3 && ranks.rank() == 0) raise(SIGTERM), raise(SIGTERM);  // the second is one passed on
        return int(Exit::stopped);
@@ -204,4 +204,4 @@ TEST(ExitCode, PrintsNoControlCharactersOfAMessage) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::launcher

@@ -8,7 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-namespace cleave {
+namespace cleave::launcher {
 namespace {
 
 // Whether the last writer of a pipe is gone, within ten seconds.
@@ -64,4 +64,4 @@ TEST(LastOfRank, GoesWithTheLauncherThatStartedIt) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::launcher

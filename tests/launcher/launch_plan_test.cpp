@@ -3,14 +3,14 @@
 
 #include <gtest/gtest.h>
 
-#include "config_schema/base64.h"
+#include "config/base64.h"
 #include "launcher/forwarded.h"
 #include "launcher/remote_commands.h"
 #include "launcher/shell_words.h"
 #include "tests/launcher/usage_error.h"
 #include "tests/scratch.h"
 
-namespace cleave {
+namespace cleave::launcher {
 namespace {
 
 using Words = std::vector<std::string>;
@@ -203,7 +203,7 @@ TEST(RemoteCommands, StartALauncherOnAllHostsByPdsh) {
                               "exec '/opt/my cleave' launch --node %n"}));
   EXPECT_EQ(c.environment.at("PDSH_SSH_ARGS_APPEND"),
             "-o SendEnv=LC_CLEAVE_JOB -o ServerAliveInterval=3 -o ServerAliveCountMax=3 -p 1143");
-  EXPECT_EQ(decode_nodes(decode_base64(c.environment.at(kJobVariable))), unequal().nodes);
+  EXPECT_EQ(decode_nodes(config::decode_base64(c.environment.at(kJobVariable))), unequal().nodes);
   const auto percent = remote_commands(unequal(), {.kind = LauncherKind::pdsh, .program = "/a%h"});
   EXPECT_EQ(percent[0].command.back(), "exec /a%%h launch --node %n");
 }
@@ -229,7 +229,7 @@ TEST(RemoteCommands, StartEachRankByMpi) {
             "mpirun.mpich");
   for (const auto kind :
        {LauncherKind::openmpi, LauncherKind::mpich, LauncherKind::impi, LauncherKind::mvapich})
-    EXPECT_EQ(decode_nodes(decode_base64(only(unequal(), kind).environment.at(kJobVariable))),
+    EXPECT_EQ(decode_nodes(config::decode_base64(only(unequal(), kind).environment.at(kJobVariable))),
               unequal().nodes);
 }
 
@@ -318,4 +318,4 @@ TEST(Forwarded, ComeFromAFileToo) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::launcher

@@ -18,7 +18,7 @@
 #include "comm/socket.h"
 #include "launcher/discovery.h"
 
-namespace cleave {
+namespace cleave::launcher {
 namespace {
 
 using namespace std::chrono_literals;
@@ -66,8 +66,8 @@ int processes_with(const std::string& mark) {
 
 template <class Done>
 bool within(std::chrono::milliseconds limit, Done done) {
-  const auto until = Clock::now() + limit;
-  while (Clock::now() < until) {
+  const auto until = comm::Clock::now() + limit;
+  while (comm::Clock::now() < until) {
     if (done()) return true;
     std::this_thread::sleep_for(5ms);
   }
@@ -104,12 +104,12 @@ TEST(Launch, GivesAllRanksOneSecretAndOnePort) {
 }
 
 TEST(Launch, HoldsThePortUntilRankZeroListens) {
-  const Socket reserved = reserve_port(0);
+  const comm::Socket reserved = comm::reserve_port(0);
   ASSERT_TRUE(reserved);
-  EXPECT_TRUE(listen_on(port_of(reserved)));
+  EXPECT_TRUE(comm::listen_on(comm::port_of(reserved)));
   LaunchOptions options = shell(1, "true");
-  const Socket taken = listen_on(0);
-  options.port = port_of(taken);
+  const comm::Socket taken = comm::listen_on(0);
+  options.port = comm::port_of(taken);
   EXPECT_THROW(launch_local(options), Error);
 }
 
@@ -170,9 +170,9 @@ TEST(Launch, EndsTheOthersWhenOneFails) {
   // The first ignores SIGTERM and leaves a child of its own behind.
   LaunchOptions options = shell(2, "[ $RANK = 1 ] && exit 7; trap '' TERM; sleep 60 & sleep 60; sleep 60");
   options.environment["CLEAVE_TEST_MARK"] = "ends-the-others";
-  const auto start = Clock::now();
+  const auto start = comm::Clock::now();
   const Ran ran = run(options);
-  EXPECT_LT(Clock::now() - start, 10s);
+  EXPECT_LT(comm::Clock::now() - start, 10s);
   EXPECT_EQ(ran.result.exit, 7);
   EXPECT_EQ(ran.result.cause, 1);
   EXPECT_EQ(ran.result.exits[0], 137);
@@ -272,7 +272,7 @@ TEST(RankOfLaunch, DISABLED_Runs) {
   const std::string task = env.count("CLEAVE_TEST_TASK") ? env.at("CLEAVE_TEST_TASK") : "";
   int exit = 0;
   try {
-    const auto world = connect(discover_ranks(env).info);
+    const auto world = comm::connect(discover_ranks(env).info);
     Stream stream;
     const int rank = world->info().rank;
     int32_t sum = 1;
@@ -299,9 +299,9 @@ TEST(Launch, RunsRanksThatTalkToEachOther) {
 }
 
 TEST(Launch, NamesTheKilledRankWhileTheOthersLeaveByThemselves) {
-  const auto start = Clock::now();
+  const auto start = comm::Clock::now();
   const Ran ran = run(talking(3, "die"));
-  EXPECT_LT(Clock::now() - start, 8s);  // leave_grace is 10 s: nobody had to be asked
+  EXPECT_LT(comm::Clock::now() - start, 8s);  // leave_grace is 10 s: nobody had to be asked
   EXPECT_EQ(ran.result.exit, 137);
   EXPECT_EQ(ran.result.cause, 1);
   EXPECT_EQ(ran.result.exits, (std::vector<int>{6, 137, 6}));
@@ -312,4 +312,4 @@ TEST(Launch, NamesTheKilledRankWhileTheOthersLeaveByThemselves) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::launcher

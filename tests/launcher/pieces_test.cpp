@@ -5,7 +5,7 @@
 
 #include "launcher/passed_signals.h"
 
-namespace cleave {
+namespace cleave::launcher {
 namespace {
 
 std::vector<std::string> lines_of(std::string text) {
@@ -65,4 +65,4 @@ TEST(PassedSignals, TakesTheSameWishOfAClusterOnce) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::launcher

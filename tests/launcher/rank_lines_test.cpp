@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
-namespace cleave {
+namespace cleave::launcher {
 namespace {
 
 TEST(RankLines, AnErrorOfSeveralRanksIsPassedOnOnce) {
@@ -68,4 +68,4 @@ TEST(RankLines, OfRanksThatEndedAlikeTheOneThatSaidWhyIsTheCause) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::launcher

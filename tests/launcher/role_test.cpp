@@ -11,7 +11,7 @@
 #include "launcher/hosts.h"
 #include "launcher/machine.h"
 
-namespace cleave {
+namespace cleave::launcher {
 namespace {
 
 using Kind = LauncherRole::Kind;
@@ -117,15 +117,15 @@ TEST(Role, WithContradictionsIsRefused) {
 
 TEST(Role, GivesAnAdoptedRankTorchsVariables) {
   EXPECT_TRUE(adopted_environment(kTorchSet, {}).empty());
-  const RankInfo info{.rank = 3,
-                      .world = 4,
-                      .local_rank = 1,
-                      .local_size = 2,
-                      .node_rank = 1,
-                      .nodes = 2,
-                      .master_addr = "m",
-                      .master_port = 1234,
-                      .job_id = "j"};
+  const comm::RankInfo info{.rank = 3,
+                            .world = 4,
+                            .local_rank = 1,
+                            .local_size = 2,
+                            .node_rank = 1,
+                            .nodes = 2,
+                            .master_addr = "m",
+                            .master_port = 1234,
+                            .job_id = "j"};
   EXPECT_EQ(adopted_environment({{"OMPI_COMM_WORLD_RANK", "3"}}, info),
             (Environment{{"RANK", "3"},
                          {"WORLD_SIZE", "4"},
@@ -161,4 +161,4 @@ TEST(Machine, HasTheSlotsThatAreVisible) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::launcher

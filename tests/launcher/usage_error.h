@@ -6,7 +6,7 @@
 
 #include "core/error.h"
 
-namespace cleave {
+namespace cleave::launcher {
 
 template <class Body>
 std::string usage_error_of(Body body) {
@@ -19,4 +19,4 @@ std::string usage_error_of(Body body) {
   return "no error";
 }
 
-}  // namespace cleave
+}  // namespace cleave::launcher

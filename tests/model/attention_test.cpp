@@ -7,7 +7,7 @@
 
 #include "comm/communicator.h"
 
-namespace cleave {
+namespace cleave::model {
 namespace {
 
 constexpr int64_t kSamples = 2, kSeq = 24, kHeads = 4, kHeadDim = 4, kWidth = kHeads * kHeadDim;
@@ -30,7 +30,7 @@ struct Result {
   std::vector<float> out, dqkv;
 };
 
-Result attend(const SequenceAxis& axis, Masked mask) {
+Result attend(const sequence_parallel::SequenceAxis& axis, Masked mask) {
   const Attention attention(
       {.seq = kSeq, .heads = kHeads, .kv_heads = kHeads, .head_dim = kHeadDim, .window = mask.window}, axis);
   const Range mine = axis.positions(kSeq);
@@ -87,8 +87,8 @@ TEST(AttentionMasks, HoldOverASequenceAxisAsOnOneRank) {
     EXPECT_NE(whole.out, causal.out);
     EXPECT_NE(whole.dqkv, causal.dqkv);
     for (int ranks : {2, 4})
-      run_ranks(ranks, [&](Communicator& world) {
-        const SequenceAxis axis(world);
+      comm::run_ranks(ranks, [&](comm::Communicator& world) {
+        const sequence_parallel::SequenceAxis axis(world);
         const Range mine = axis.positions(kSeq);
         const Result cut = attend(axis, mask);
         const auto same = [&](const std::vector<float>& got, const std::vector<float>& want, int64_t width) {
@@ -104,4 +104,4 @@ TEST(AttentionMasks, HoldOverASequenceAxisAsOnOneRank) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::model

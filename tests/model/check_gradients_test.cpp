@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace cleave {
+namespace cleave::model {
 namespace {
 
 // y = x * gain, column by column, with one mistake or none.
@@ -68,4 +68,4 @@ TEST(CheckGradients, AcceptsWhatIsRightAndNamesEachKindOfMistake) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::model

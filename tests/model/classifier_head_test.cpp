@@ -7,7 +7,7 @@
 #include <cmath>
 #include <random>
 
-namespace cleave {
+namespace cleave::model {
 namespace {
 
 constexpr int64_t kRows = 12, kWidth = 8;
@@ -140,7 +140,7 @@ class Typed {
 
 // Runs the head on rows and classes of this rank; gradients come back as they lie in the whole tensors, 0
 // where another rank has them. Padding is 0 before and after.
-Outcome run_head(const TensorAxis& axis, const Case& c) {
+Outcome run_head(const tensor_parallel::TensorAxis& axis, const Case& c) {
   const ClassifierHead head({.unit = "head",
                              .weight = "weight",
                              .bias = "bias",
@@ -148,7 +148,7 @@ Outcome run_head(const TensorAxis& axis, const Case& c) {
                              .width = kWidth,
                              .axis = axis});
   const Operands o = operands(c);
-  const TensorAxis::Padded part = axis.padded_part(c.classes);
+  const tensor_parallel::TensorAxis::Padded part = axis.padded_part(c.classes);
   const int64_t rows = axis.local_rows(kRows), first = axis.cuts_rows() ? axis.rank() * rows : 0;
   Typed x(c.type, {rows, kWidth}), w(c.type, {part.size, kWidth}), b(c.type, {part.size}),
       dx(c.type, {rows, kWidth}, std::vector<double>(size_t(rows * kWidth), 9)),
@@ -224,7 +224,8 @@ std::string text_of(const Case& c) {
 }
 
 TEST(ClassifierHead, GivesTheLossAndItsGradientsOfDoublePrecision) {
-  for (const Case& c : cases()) expect_within(run_head(TensorAxis(), c), expected(c), text_of(c));
+  for (const Case& c : cases())
+    expect_within(run_head(tensor_parallel::TensorAxis(), c), expected(c), text_of(c));
 }
 
 TEST(ClassifierHead, GivesTheSameOverATensorAxis) {
@@ -232,9 +233,9 @@ TEST(ClassifierHead, GivesTheSameOverATensorAxis) {
     const Expected want = expected(c);
     for (int ranks : {2, 3, 4})
       for (bool cut_rows : {false, true})
-        run_ranks(ranks, [&](Communicator& world) {
+        comm::run_ranks(ranks, [&](comm::Communicator& world) {
           Expected mine = want;
-          Outcome got = run_head(TensorAxis(world, cut_rows), c);
+          Outcome got = run_head(tensor_parallel::TensorAxis(world, cut_rows), c);
           Stream stream;
           // Each rank holds its classes' gradients, and its rows of dx when rows are cut; dx itself is a sum
           // of as many parts, each rounded to the type.
@@ -254,9 +255,11 @@ TEST(ClassifierHead, GivesTheSameOverATensorAxis) {
 // nothing else: a row's loss and gradient are its own.
 TEST(ClassifierHead, GivesTheSameBitsOfARowInChunksOfAnySize) {
   for (const DType logits : {DType::fp32, DType::bf16}) {
-    const Outcome want = run_head(TensorAxis(), {4099, DType::bf16, {.rows = 100, .type = logits}});
+    const Outcome want =
+        run_head(tensor_parallel::TensorAxis(), {4099, DType::bf16, {.rows = 100, .type = logits}});
     for (const int64_t rows : {1, 5, 7}) {
-      const Outcome got = run_head(TensorAxis(), {4099, DType::bf16, {.rows = rows, .type = logits}});
+      const Outcome got =
+          run_head(tensor_parallel::TensorAxis(), {4099, DType::bf16, {.rows = rows, .type = logits}});
       EXPECT_EQ(got.losses, want.losses) << rows;
     }
   }
@@ -296,8 +299,8 @@ TEST(ClassifierHead, TakesScratchForTheChunkThatItIsGivenAndOneBufferWhereTypesA
 }
 
 TEST(ClassifierHead, NamesWholeParametersWhateverTheAxis) {
-  run_ranks(3, [](Communicator& world) {
-    const TensorAxis axis(world);
+  comm::run_ranks(3, [](comm::Communicator& world) {
+    const tensor_parallel::TensorAxis axis(world);
     const ClassifierHead head(
         {.unit = "u", .weight = "w", .bias = "b", .classes = 11, .width = 8, .axis = axis});
     const UnitSpec unit = head.units()[0];
@@ -309,4 +312,4 @@ TEST(ClassifierHead, NamesWholeParametersWhateverTheAxis) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::model

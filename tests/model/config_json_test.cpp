@@ -7,7 +7,7 @@
 #include "model/family.h"
 #include "model/presets.h"
 
-namespace cleave {
+namespace cleave::model {
 namespace {
 
 using nlohmann::json;
@@ -209,4 +209,4 @@ TEST(ConfigJson, TextThatIsNoObjectIsRefused) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::model

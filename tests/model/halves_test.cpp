@@ -11,7 +11,7 @@
 #include "model/family.h"
 #include "model/mlp_half.h"
 
-namespace cleave {
+namespace cleave::model {
 namespace {
 
 constexpr int64_t kSeq = 5, kRows = 2 * kSeq, kWidth = 6;
@@ -206,7 +206,7 @@ std::unique_ptr<Block> make_block(const Choice& choice) {
   mlp.up_bias = mlp.down_bias = choice.biases, mlp.gated = choice.gated;
   if (choice.gated && !choice.joined) mlp.up = {"b.gate", "b.up"};
   return block_of(std::make_unique<AttentionHalf>(attention, Axes()),
-                  std::make_unique<MlpHalf>(mlp, TensorAxis()), choice.norm);
+                  std::make_unique<MlpHalf>(mlp, tensor_parallel::TensorAxis()), choice.norm);
 }
 
 class Blocks : public ::testing::TestWithParam<Choice> {};
@@ -242,7 +242,8 @@ TEST_P(Blocks, GradientsHaveTheSameBitsSplitAndLean) {
 class TwoMlps final : public Half {
  public:
   explicit TwoMlps(bool first_is_frozen = false) : first_is_frozen_(first_is_frozen) {
-    for (const char* unit : {"b.first", "b.second"}) mlps_.emplace_back(mlp_config(unit), TensorAxis());
+    for (const char* unit : {"b.first", "b.second"})
+      mlps_.emplace_back(mlp_config(unit), tensor_parallel::TensorAxis());
   }
   void declare(std::vector<DeclaredUnit>& units) override {
     for (size_t i = 0; i < mlps_.size(); ++i) {
@@ -257,13 +258,13 @@ class TwoMlps final : public Half {
     ForwardArgs second = a;
     second.y = a.scratch.take(a.y.dtype(), a.y.shape());
     mlps_[0].forward(a), mlps_[1].forward(second);
-    launch(Add{.y = a.y, .a = a.y, .b = second.y}, a.stream);
+    kernels::launch(kernels::Add{.y = a.y, .a = a.y, .b = second.y}, a.stream);
   }
   void backward(const BackwardArgs& a) const override {
     BackwardArgs second = a;
     if (a.dx.defined()) second.dx = a.scratch.take(a.dx.dtype(), a.dx.shape());
     mlps_[0].backward(a), mlps_[1].backward(second);
-    if (a.dx.defined()) launch(Add{.y = a.dx, .a = a.dx, .b = second.dx}, a.stream);
+    if (a.dx.defined()) kernels::launch(kernels::Add{.y = a.dx, .a = a.dx, .b = second.dx}, a.stream);
   }
 
  private:
@@ -287,7 +288,7 @@ TEST(Halves, MayOwnUnitsOfTheirOwnBehindTheBlocks) {
   MlpHalf::Config both = mlp_config();
   both.hidden *= 2;
   const auto plain = block_of(std::make_unique<AttentionHalf>(attention_config(), Axes()),
-                              std::make_unique<MlpHalf>(both, TensorAxis()));
+                              std::make_unique<MlpHalf>(both, tensor_parallel::TensorAxis()));
   Alone apart(*block), together(*plain);
   for (const std::string& name : together.names())
     if (!name.starts_with("b.up") && !name.starts_with("b.down"))
@@ -339,4 +340,4 @@ TEST(Halves, FindWhatTheyKeptByTheirOwnKindAndRefuseToKeepTwice) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::model

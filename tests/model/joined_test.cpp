@@ -4,7 +4,7 @@
 
 #include <array>
 
-namespace cleave {
+namespace cleave::model {
 namespace {
 
 class Joined : public ::testing::Test {
@@ -46,4 +46,4 @@ TEST_F(Joined, AGradientMarksEveryPartAsWritten) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::model

@@ -8,7 +8,7 @@
 #include "model/family.h"
 #include "tests/scratch.h"
 
-namespace cleave {
+namespace cleave::model {
 namespace {
 
 int64_t params_of(const char* name) {
@@ -205,4 +205,4 @@ TEST(Presets, RefuseHeadsThatTheGpuHasNoKernelForBeforeAnythingStarts) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::model

@@ -7,14 +7,14 @@
 
 #include "checkpoint/safetensors.h"
 
-namespace cleave {
+namespace cleave::model {
 namespace {
 
 // What transformers computes in fp32 for Llama 3.1 8B; tests/fixtures/make_decoder_fixtures.py.
 void expect_as_transformers(const char* name, const RopeScaling& scaling) {
   const std::vector<double> got = rope_frequencies(128, 500000, scaling);
   std::vector<float> want(got.size());
-  const SafetensorsFile file(FIXTURES "/llama_tiny.safetensors");
+  const checkpoint::SafetensorsFile file(FIXTURES "/llama_tiny.safetensors");
   ASSERT_EQ(file.tensors().at(name).shape, std::vector<int64_t>{int64_t(got.size())});
   file.read(name, 0, std::as_writable_bytes(std::span(want)));
   for (size_t i = 0; i < got.size(); ++i)
@@ -56,4 +56,4 @@ TEST(Rope, OneTableServesAllWhoWantTheSameAngles) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::model

@@ -7,11 +7,11 @@
 #include "model/family.h"
 #include "zero/flat_layout.h"
 
-namespace cleave {
+namespace cleave::model {
 namespace {
 
 constexpr int64_t kSeq = 6, kRows = 2 * kSeq, kVocab = 13;
-using MakeModel = std::function<Model(const TensorAxis& axis)>;
+using MakeModel = std::function<Model(const tensor_parallel::TensorAxis& axis)>;
 using Arrays = std::map<std::string, std::vector<float>>;
 
 std::vector<float> numbers(int64_t count, const char* name) {
@@ -28,7 +28,7 @@ Tensor fp32(std::vector<float>& v, Shape shape) { return {v.data(), DType::fp32,
 struct UnitMemory {
   explicit UnitMemory(const UnitSpec& spec)
       : layout(spec, 1), weights(size_t(layout.numel()), 0.f), grads(weights) {
-    for (const FlatLayout::Piece& p : layout.pieces({0, layout.numel()})) {
+    for (const zero::FlatLayout::Piece& p : layout.pieces({0, layout.numel()})) {
       const Philox random{5, hash_name(layout.param(p.param).name)};
       for (int64_t i = 0; i < p.elements.size(); ++i)
         weights[size_t(p.offset + i)] = 0.3f * float(random.normal(uint64_t(p.elements.begin + i)));
@@ -39,11 +39,12 @@ struct UnitMemory {
     for (int64_t d : layout.param(param).shape) shape.dims[size_t(shape.rank++)] = d;
     return fp32(from, {layout.numel()}).slice(layout.range(param)).view(shape);
   }
-  FlatLayout layout;
+  zero::FlatLayout layout;
   std::vector<float> weights, grads;
 };
 
-Arrays run_layer(const MakeModel& make, size_t index, const TensorAxis& axis, Communicator* world) {
+Arrays run_layer(const MakeModel& make, size_t index, const tensor_parallel::TensorAxis& axis,
+                 comm::Communicator* world) {
   const Model model = make(axis);
   const Layer& layer = *model.layers[index];
   std::vector<int32_t> tokens;
@@ -103,7 +104,7 @@ Arrays run_layer(const MakeModel& make, size_t index, const TensorAxis& axis, Co
   for (const auto& u : units) {
     for (int p = 0; p < u->layout.params(); ++p)
       out[u->layout.param(p).name].resize(size_t(u->layout.param(p).whole_numel()), 0.f);
-    for (const FlatLayout::Piece& p : u->layout.pieces({0, u->layout.numel()}))
+    for (const zero::FlatLayout::Piece& p : u->layout.pieces({0, u->layout.numel()}))
       std::copy_n(u->grads.begin() + p.offset, p.elements.size(),
                   out[u->layout.param(p.param).name].begin() + p.elements.begin);
   }
@@ -120,8 +121,8 @@ void expect_same(const MakeModel& make, std::initializer_list<int> sizes) {
     const Arrays want = run_layer(make, index, {}, nullptr);
     for (int ranks : sizes)
       for (bool cut_rows : {false, true})
-        run_ranks(ranks, [&](Communicator& world) {
-          const Arrays got = run_layer(make, index, TensorAxis(world, cut_rows), &world);
+        comm::run_ranks(ranks, [&](comm::Communicator& world) {
+          const Arrays got = run_layer(make, index, tensor_parallel::TensorAxis(world, cut_rows), &world);
           ASSERT_EQ(got.size(), want.size());
           for (const auto& [name, values] : want)
             for (size_t i = 0; i < values.size(); ++i)
@@ -134,7 +135,7 @@ void expect_same(const MakeModel& make, std::initializer_list<int> sizes) {
 
 TEST(TensorLayers, OfLlamaGiveWhatOneRankGives) {
   expect_same(
-      [](const TensorAxis& axis) {
+      [](const tensor_parallel::TensorAxis& axis) {
         return make_model(kLlama,
                           {.vocab = kVocab,
                            .positions = kSeq,
@@ -153,7 +154,7 @@ TEST(TensorLayers, OfLlamaGiveWhatOneRankGives) {
 
 TEST(TensorLayers, OfLlamaGiveItAlsoWhereRanksShareKeyAndValueHeads) {
   expect_same(
-      [](const TensorAxis& axis) {
+      [](const tensor_parallel::TensorAxis& axis) {
         return make_model(kLlama,
                           {.vocab = kVocab,
                            .positions = kSeq,
@@ -172,7 +173,7 @@ TEST(TensorLayers, OfLlamaGiveItAlsoWhereRanksShareKeyAndValueHeads) {
 TEST(TensorLayers, OfGpt2GiveWhatOneRankGives) {
   for (float dropout : {0.0f, 0.4f})
     expect_same(
-        [dropout](const TensorAxis& axis) {
+        [dropout](const tensor_parallel::TensorAxis& axis) {
           return make_model(kGpt2,
                             {.vocab = kVocab,
                              .positions = kSeq + 2,
@@ -186,7 +187,7 @@ TEST(TensorLayers, OfGpt2GiveWhatOneRankGives) {
 }
 
 TEST(TensorLayers, RefuseHeadsThatTheAxisDoesNotDivide) {
-  run_ranks(3, [](Communicator& world) {
+  comm::run_ranks(3, [](comm::Communicator& world) {
     const ModelConfig c{.vocab = 8,
                         .positions = 4,
                         .width = 8,
@@ -196,7 +197,7 @@ TEST(TensorLayers, RefuseHeadsThatTheAxisDoesNotDivide) {
                         .head_dim = 2,
                         .mlp_width = 6};
     try {
-      make_model(kLlama, c, DType::fp32, 4, "llama", TensorAxis(world));
+      make_model(kLlama, c, DType::fp32, 4, "llama", tensor_parallel::TensorAxis(world));
       FAIL() << "accepted";
     } catch (const Error& e) {
       EXPECT_EQ(e.exit(), Exit::usage);
@@ -207,4 +208,4 @@ TEST(TensorLayers, RefuseHeadsThatTheAxisDoesNotDivide) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::model

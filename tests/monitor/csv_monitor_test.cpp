@@ -6,7 +6,7 @@
 
 #include "tests/scratch.h"
 
-namespace cleave {
+namespace cleave::monitor {
 namespace {
 
 TEST(CsvMonitor, HasDeepSpeedsFilesAndHeaders) {
@@ -46,4 +46,4 @@ TEST(CsvMonitor, AFileThatCannotBeOpenedIsOneWarningThatNamesIt) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::monitor

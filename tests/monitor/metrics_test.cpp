@@ -12,7 +12,7 @@
 
 #include "tests/scratch.h"
 
-namespace cleave {
+namespace cleave::monitor {
 namespace {
 
 using nlohmann::json;
@@ -214,4 +214,4 @@ TEST(Metrics, ScalarsHaveDeepSpeedsNames) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::monitor

@@ -6,7 +6,7 @@
 #include "monitor/layer_profile.h"
 #include "monitor/step_times.h"
 
-namespace cleave {
+namespace cleave::monitor {
 namespace {
 
 struct Made {
@@ -166,4 +166,4 @@ TEST(LayerProfile, ShowsSharesRatesAndTheLargestKinds) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::monitor

@@ -10,7 +10,7 @@
 
 #include "tests/scratch.h"
 
-namespace cleave {
+namespace cleave::monitor {
 namespace {
 
 // A progress display whose clock the test turns and whose output it reads.
@@ -219,4 +219,4 @@ TEST(Progress, DurationsAreReadable) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::monitor

@@ -6,7 +6,7 @@
 
 #include "tests/scratch.h"
 
-namespace cleave {
+namespace cleave::monitor {
 namespace {
 
 std::string hex(std::string_view bytes) {
@@ -97,4 +97,4 @@ TEST(TensorBoard, NamesTheFolderThatCannotBeUsed) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::monitor

@@ -18,7 +18,7 @@
 #include "../scratch.h"
 #include "offload/disk_file.h"
 
-namespace cleave {
+namespace cleave::offload {
 namespace {
 
 using Engine = DiskOptions::Engine;
@@ -185,4 +185,4 @@ TEST(DiskFailure, small_and_read_only_file_systems_are_refused) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::offload

@@ -7,7 +7,7 @@
 
 #include "../scratch.h"
 
-namespace cleave {
+namespace cleave::offload {
 namespace {
 
 using Engine = DiskOptions::Engine;
@@ -106,4 +106,4 @@ TEST(DiskFile, its_rates_are_measured_and_leave_nothing) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::offload

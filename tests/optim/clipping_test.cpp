@@ -5,7 +5,7 @@
 #include <cmath>
 #include <limits>
 
-namespace cleave {
+namespace cleave::optim {
 namespace {
 
 TEST(GradientFactor, UndoesTheLossScaleWhenTheNormIsSmall) {
@@ -29,4 +29,4 @@ TEST(GradientFactor, IsOneOverTheScaleAtZeroNormAndZeroAtInfinity) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::optim

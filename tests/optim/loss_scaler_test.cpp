@@ -7,18 +7,18 @@
 
 #include "core/error.h"
 
-namespace cleave {
+namespace cleave::optim {
 namespace {
 
-Fp16Config fp16() {
-  Fp16Config c;
+config::Fp16Config fp16() {
+  config::Fp16Config c;
   c.enabled = true;
   return c;
 }
 
 struct Trace {
   int zero = 0;
-  Fp16Config config = fp16();
+  config::Fp16Config config = fp16();
   std::string overflows;
   std::vector<std::string> scales;
 };
@@ -61,10 +61,10 @@ TEST(LossScaler, FollowsDeepSpeedsTracesStepByStep) {
 }
 
 TEST(LossScaler, AFixedScaleAndOtherTypesNeverChange) {
-  Fp16Config fixed = fp16();
+  config::Fp16Config fixed = fp16();
   fixed.loss_scale = 128;
   for (LossScaler scaler :
-       {LossScaler(fixed, 2), LossScaler(fixed, 0), LossScaler(), LossScaler(Fp16Config{}, 3)}) {
+       {LossScaler(fixed, 2), LossScaler(fixed, 0), LossScaler(), LossScaler(config::Fp16Config{}, 3)}) {
     const double before = scaler.scale();
     for (int i = 0; i < 2000; ++i) ASSERT_EQ(scaler.update(i % 3 == 0), LossScaler::Update::ok);
     EXPECT_EQ(scaler.scale(), before);
@@ -74,7 +74,7 @@ TEST(LossScaler, AFixedScaleAndOtherTypesNeverChange) {
 }
 
 TEST(LossScaler, TheFirstGrowthComesAfterWindowPlusOneCleanSteps) {
-  Fp16Config c = fp16();
+  config::Fp16Config c = fp16();
   c.initial_scale_power = 4, c.loss_scale_window = 10;
   LossScaler scaler(c, 1);
   for (int i = 0; i < 10; ++i) ASSERT_EQ(scaler.update(false), LossScaler::Update::ok);
@@ -100,7 +100,7 @@ TEST(LossScaler, ARestoredStateContinuesTheSameTrace) {
 }
 
 TEST(LossScaler, AtTheMinimumNothingChanges) {
-  Fp16Config c = fp16();
+  config::Fp16Config c = fp16();
   c.initial_scale_power = 0, c.hysteresis = 1;
   LossScaler scaler(c, 2);
   const LossScaler::State before = scaler.state();
@@ -112,10 +112,10 @@ TEST(LossScaler, AtTheMinimumNothingChanges) {
 }
 
 TEST(LossScaler, RefusesAWindowOfZero) {
-  Fp16Config c = fp16();
+  config::Fp16Config c = fp16();
   c.loss_scale_window = 0;
   EXPECT_THROW(LossScaler(c, 1), Error);
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::optim

@@ -4,10 +4,10 @@
 
 #include <cmath>
 
-#include "config_schema/ds_config.h"
+#include "config/ds_config.h"
 #include "core/philox.h"
 
-namespace cleave {
+namespace cleave::optim {
 namespace {
 
 constexpr int64_t kNumel = 100;
@@ -43,7 +43,8 @@ struct DoubleAdam {
   }
 };
 
-void expect_adam(const OptimizerConfig& config, bool decay, bool decoupled, const StepArgs& changed = {}) {
+void expect_adam(const config::OptimizerConfig& config, bool decay, bool decoupled,
+                 const StepArgs& changed = {}) {
   const auto optimizer = make_optimizer(config);
   Operands x(7);
   std::vector<double> p(x.param.begin(), x.param.end()), m(kNumel), v(kNumel);
@@ -67,46 +68,46 @@ void expect_adam(const OptimizerConfig& config, bool decay, bool decoupled, cons
   }
 }
 
-OptimizerConfig config_of(OptimizerType type) {
-  OptimizerConfig c;
+config::OptimizerConfig config_of(config::OptimizerType type) {
+  config::OptimizerConfig c;
   c.type = type, c.weight_decay = 0.3, c.beta1 = 0.8, c.beta2 = 0.95;
   return c;
 }
 
 TEST(AdamOptimizer, DecaysApartFromTheGradientUnderBothNames) {
-  expect_adam(config_of(OptimizerType::adamw), true, true);
-  expect_adam(config_of(OptimizerType::adam), true, true);
+  expect_adam(config_of(config::OptimizerType::adamw), true, true);
+  expect_adam(config_of(config::OptimizerType::adam), true, true);
 }
 
 TEST(AdamOptimizer, DecaysThroughTheGradientWhenTold) {
-  OptimizerConfig c = config_of(OptimizerType::adam);
+  config::OptimizerConfig c = config_of(config::OptimizerType::adam);
   c.decoupled = false;
   expect_adam(c, true, false);
 }
 
 TEST(AdamOptimizer, LeavesSlicesWithoutDecayAlone) {
-  expect_adam(config_of(OptimizerType::adamw), false, true);
+  expect_adam(config_of(config::OptimizerType::adamw), false, true);
 }
 
 TEST(AdamOptimizer, TakesTheBetasOfASchedule) {
   StepArgs args;
   args.momentum = 0.5, args.beta2 = 0.99;
-  expect_adam(config_of(OptimizerType::adamw), true, true, args);
+  expect_adam(config_of(config::OptimizerType::adamw), true, true, args);
 }
 
 TEST(AdamOptimizer, WorksWithoutBiasCorrection) {
-  OptimizerConfig c = config_of(OptimizerType::adamw);
+  config::OptimizerConfig c = config_of(config::OptimizerType::adamw);
   c.bias_correction = false;
   expect_adam(c, true, true);
 }
 
 TEST(AdamOptimizer, NamesItsStatesAsCheckpointsDo) {
-  EXPECT_EQ(make_optimizer(config_of(OptimizerType::adamw))->states(),
+  EXPECT_EQ(make_optimizer(config_of(config::OptimizerType::adamw))->states(),
             (std::vector<std::string>{"exp_avg", "exp_avg_sq"}));
 }
 
 void expect_sgd(double momentum, double dampening, bool nesterov) {
-  OptimizerConfig c = config_of(OptimizerType::sgd);
+  config::OptimizerConfig c = config_of(config::OptimizerType::sgd);
   c.momentum = momentum, c.dampening = dampening, c.nesterov = nesterov;
   const auto optimizer = make_optimizer(c);
   EXPECT_EQ(optimizer->states().size(), momentum != 0 ? 1u : 0u);
@@ -137,7 +138,7 @@ TEST(SgdOptimizer, FollowsPyTorchsRule) {
 }
 
 TEST(LionOptimizer, FollowsThePapersRuleAndTheBetasOfASchedule) {
-  const OptimizerConfig c = config_of(OptimizerType::lion);
+  const config::OptimizerConfig c = config_of(config::OptimizerType::lion);
   const auto optimizer = make_optimizer(c);
   EXPECT_EQ(optimizer->states(), std::vector<std::string>{"exp_avg"});
   for (const bool decay : {false, true}) {
@@ -160,7 +161,7 @@ TEST(LionOptimizer, FollowsThePapersRuleAndTheBetasOfASchedule) {
 }
 
 TEST(AdagradOptimizer, FollowsPyTorchsRule) {
-  OptimizerConfig c = config_of(OptimizerType::adagrad);
+  config::OptimizerConfig c = config_of(config::OptimizerType::adagrad);
   c.eps = 1e-10, c.lr_decay = 0.25;
   const auto optimizer = make_optimizer(c);
   EXPECT_EQ(optimizer->states(), std::vector<std::string>{"sum"});
@@ -183,7 +184,7 @@ TEST(AdagradOptimizer, FollowsPyTorchsRule) {
 TEST(LambOptimizer, FollowsItsRuleInDoublePrecisionOverTwentySteps) {
   for (const bool bias : {true, false})
     for (const double most : {10.0, 0.5}) {
-      OptimizerConfig c = config_of(OptimizerType::lamb);
+      config::OptimizerConfig c = config_of(config::OptimizerType::lamb);
       c.bias_correction = bias, c.max_coeff = most, c.min_coeff = 0.05;
       const auto optimizer = make_optimizer(c);
       EXPECT_EQ(optimizer->states(), (std::vector<std::string>{"exp_avg", "exp_avg_sq"}));
@@ -222,4 +223,4 @@ TEST(LambOptimizer, FollowsItsRuleInDoublePrecisionOverTwentySteps) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::optim

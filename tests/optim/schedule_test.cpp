@@ -10,13 +10,13 @@
 
 #include "core/error.h"
 
-namespace cleave {
+namespace cleave::optim {
 namespace {
 
 // Assigns the words "name=value" of a fixture line to the fields of the same names.
-SchedulerConfig config_of(const std::string& type, std::istringstream& words) {
-  SchedulerConfig c;
-  c.type = choice_of<SchedulerType>(type).value();
+config::SchedulerConfig config_of(const std::string& type, std::istringstream& words) {
+  config::SchedulerConfig c;
+  c.type = choice_of<config::SchedulerType>(type).value();
   const std::map<std::string, std::function<void(double)>> fields = {
       {"warmup_min_lr", [&](double v) { c.warmup_min_lr = v; }},
       {"warmup_max_lr", [&](double v) { c.warmup_max_lr = v; }},
@@ -45,7 +45,7 @@ SchedulerConfig config_of(const std::string& type, std::istringstream& words) {
     const size_t equals = word.find('=');
     const std::string name = word.substr(0, equals), value = word.substr(equals + 1);
     if (name == "warmup_type") {
-      c.warmup_type = choice_of<WarmupType>(value).value();
+      c.warmup_type = choice_of<config::WarmupType>(value).value();
     } else {
       fields.at(name)(std::stod(value));
     }
@@ -85,13 +85,13 @@ TEST(LrSchedule, HasDeepSpeedsValuesAtEveryStep) {
 }
 
 TEST(LrSchedule, WithoutATypeTheRateIsTheOptimizers) {
-  const LrSchedule s(SchedulerConfig{}, 0.25);
+  const LrSchedule s(config::SchedulerConfig{}, 0.25);
   for (const int64_t applied : {0, 1, 1000000}) EXPECT_EQ(s.at(applied), (Rates{.lr = 0.25}));
 }
 
 TEST(LrSchedule, TheFirstTwoStepsOfALogarithmicWarmUpUseTheMinimum) {
-  SchedulerConfig c;
-  c.type = SchedulerType::warmup, c.warmup_num_steps = 10, c.warmup_min_lr = 0.5;
+  config::SchedulerConfig c;
+  c.type = config::SchedulerType::warmup, c.warmup_num_steps = 10, c.warmup_min_lr = 0.5;
   const LrSchedule s(c, 1.0);
   EXPECT_EQ(s.at(0).lr, 0.5);
   EXPECT_EQ(s.at(1).lr, 0.5);
@@ -102,24 +102,24 @@ TEST(LrSchedule, TheFirstTwoStepsOfALogarithmicWarmUpUseTheMinimum) {
 // The multipliers that Hugging Face documents for its schedules, step by step, of 10 steps with 4 of warm-up.
 TEST(LrSchedule, OfATrainerHasItsMultipliersAtEveryStep) {
   const double half = 0.5, r = std::sqrt(3.0) / 2;
-  const std::map<SchedulerType, std::vector<double>> expected = {
-      {SchedulerType::trainer_linear,
+  const std::map<config::SchedulerType, std::vector<double>> expected = {
+      {config::SchedulerType::trainer_linear,
        {0, 0.25, half, 0.75, 1, 5.0 / 6, 4.0 / 6, half, 2.0 / 6, 1.0 / 6, 0, 0}},
-      {SchedulerType::trainer_constant, {0, 0.25, half, 0.75, 1, 1, 1, 1, 1, 1, 1, 1}},
-      {SchedulerType::trainer_cosine,
+      {config::SchedulerType::trainer_constant, {0, 0.25, half, 0.75, 1, 1, 1, 1, 1, 1, 1, 1}},
+      {config::SchedulerType::trainer_cosine,
        {0, 0.25, half, 0.75, 1, (1 + r) / 2, 0.75, half, 0.25, (1 - r) / 2, 0}}};
   for (const auto& [type, ratios] : expected) {
-    SchedulerConfig c;
+    config::SchedulerConfig c;
     c.type = type, c.warmup_num_steps = 4, c.total_num_steps = 10;
     for (size_t step = 0; step < ratios.size(); ++step)
       EXPECT_NEAR(LrSchedule(c, 2.0).at(int64_t(step)).lr, 2 * ratios[step], 1e-15)
           << name_of(type) << " " << step;
   }
-  SchedulerConfig c;
-  c.type = SchedulerType::trainer_linear, c.warmup_num_steps = 0, c.total_num_steps = 4;
+  config::SchedulerConfig c;
+  c.type = config::SchedulerType::trainer_linear, c.warmup_num_steps = 0, c.total_num_steps = 4;
   EXPECT_EQ(LrSchedule(c, 1.0).at(0).lr, 1);
   EXPECT_EQ(LrSchedule(c, 1.0).at(1).lr, 0.75);
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::optim

@@ -4,7 +4,7 @@
 
 #include "core/philox.h"
 
-namespace cleave {
+namespace cleave::pipeline {
 namespace {
 
 std::vector<LayerCost> layers(const std::vector<double>& flops) {
@@ -149,4 +149,4 @@ TEST(Partition, TheReportSaysWhichLayersAScheduleCannotSplit) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::pipeline

@@ -4,7 +4,7 @@
 
 #include "core/error.h"
 
-namespace cleave {
+namespace cleave::pipeline {
 namespace {
 
 std::string refusal(const std::string& text) {
@@ -49,4 +49,4 @@ TEST(ScheduleFile, SaysWhatIsWrong) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::pipeline

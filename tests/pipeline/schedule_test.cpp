@@ -6,7 +6,7 @@
 #include "core/error.h"
 #include "pipeline/simulate.h"
 
-namespace cleave {
+namespace cleave::pipeline {
 namespace {
 
 constexpr double kF = 1, kB = 1.25, kW = 0.75;  // binary fractions: sums are exact
@@ -161,4 +161,4 @@ TEST(Schedule, ShapesThatAScheduleDoesNotHaveAreRefused) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::pipeline

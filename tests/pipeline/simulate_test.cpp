@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace cleave {
+namespace cleave::pipeline {
 namespace {
 
 Schedule good() { return make_schedule("1f1b", {3, 4, 1}); }
@@ -123,4 +123,4 @@ TEST(Simulate, RecordsEveryComputationOnceInOrderWithoutOverlap) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::pipeline

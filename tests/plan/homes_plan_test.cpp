@@ -14,15 +14,17 @@ TEST(Plan, EqualsWhatTrainingMeasuresForEveryHome) {
       for (const bool exact : {false, true})
         for (const bool hybrid : {false, true}) {
           const Scratch disk;
-          DsConfig c = config_for(data, 1, 2);
+          config::DsConfig c = config_for(data, 1, 2);
           c.zero.stage = 3, c.zero.overlap_comm = true, c.exact_sums = exact;
           if (hybrid) c.zero.mics_shard_size = 1;
-          c.zero.offload_param.device = exact == hybrid ? OffloadDevice::cpu : OffloadDevice::nvme;
+          c.zero.offload_param.device =
+              exact == hybrid ? config::OffloadDevice::cpu : config::OffloadDevice::nvme;
           c.zero.offload_param.nvme_path = disk.folder(), c.zero.offload_param.max_in_cpu = 900;
           c.zero.offload_param.pin_memory = !hybrid;
-          if (optimizer) c.zero.offload_optimizer.device = OffloadDevice::cpu;
-          for (const OffloadUpdate update : {OffloadUpdate::host, OffloadUpdate::device}) {
-            if (!optimizer && c.offload_update == OffloadUpdate::host) break;
+          if (optimizer) c.zero.offload_optimizer.device = config::OffloadDevice::cpu;
+          for (const config::OffloadUpdate update :
+               {config::OffloadUpdate::host, config::OffloadUpdate::device}) {
+            if (!optimizer && c.offload_update == config::OffloadUpdate::host) break;
             c.offload_update = update;
             expect_planned(
                 c, data, [] { return small_gpt(); },
@@ -36,15 +38,16 @@ TEST(Plan, EqualsWhatTrainingMeasuresForEveryHome) {
 TEST(Plan, CountsTheStagingOfAnUpdateThatStreamsThroughTheDevice) {
   for (const int stage : {1, 2})
     for (const bool half : {false, true}) {
-      DsConfig c = config_for(2);
-      c.zero.stage = stage, c.zero.offload_optimizer.device = OffloadDevice::cpu;
-      if (half) c.precision = Precision::bf16;
+      config::DsConfig c = config_for(2);
+      c.zero.stage = stage, c.zero.offload_optimizer.device = config::OffloadDevice::cpu;
+      if (half) c.precision = config::Precision::bf16;
       const Make model = [half] { return small_gpt(half ? DType::bf16 : DType::fp32); };
       const MemoryTable host = plan_for(c, 2, model).ranks[0].memory;
-      c.offload_update = OffloadUpdate::device;
+      c.offload_update = config::OffloadUpdate::device;
       MemoryTable device = plan_for(c, 2, model).ranks[0].memory;
       int64_t largest = 0;
-      for (const UnitSpec& u : model().units()) largest = std::max(largest, FlatLayout(u, 2).numel() / 2);
+      for (const UnitSpec& u : model().units())
+        largest = std::max(largest, zero::FlatLayout(u, 2).numel() / 2);
       const int64_t gradient = stage == 2 ? (half ? 2 : 4) : 0;
       int64_t& staging = device.at(MemoryKind::device, Category::staging);
       const int64_t without = host.at(MemoryKind::device, Category::staging);
@@ -56,18 +59,19 @@ TEST(Plan, CountsTheStagingOfAnUpdateThatStreamsThroughTheDevice) {
 
 TEST(Plan, CountsWhatAnOffloadedUpdateMoves) {
   for (const int stage : {1, 2})
-    for (const OptimizerType optimizer : {OptimizerType::adamw, OptimizerType::lamb}) {
-      DsConfig c = config_for(2);
-      c.precision = Precision::bf16, c.zero.stage = stage, c.optimizer.type = optimizer;
+    for (const config::OptimizerType optimizer :
+         {config::OptimizerType::adamw, config::OptimizerType::lamb}) {
+      config::DsConfig c = config_for(2);
+      c.precision = config::Precision::bf16, c.zero.stage = stage, c.optimizer.type = optimizer;
       const Make model = [] { return small_gpt(DType::bf16); };
       EXPECT_EQ(plan_for(c, 2, model).ranks[0].update.state, 0);
-      c.zero.offload_optimizer.device = OffloadDevice::cpu;
-      const RankPlan rank = plan_for(c, 2, model).ranks[0];
-      const UpdateBytes& b = rank.update;
+      c.zero.offload_optimizer.device = config::OffloadDevice::cpu;
+      const plan::RankPlan rank = plan_for(c, 2, model).ranks[0];
+      const zero::UpdateBytes& b = rank.update;
       const int64_t numel = rank.memory.at(MemoryKind::pinned, Category::master) / 4;
       EXPECT_GT(numel, 0);
       EXPECT_EQ(b.state, 12 * numel);
-      EXPECT_EQ(b.read, (c.optimizer.type == OptimizerType::lamb ? 24 : 12) * numel);
+      EXPECT_EQ(b.read, (c.optimizer.type == config::OptimizerType::lamb ? 24 : 12) * numel);
       EXPECT_EQ(b.written, 12 * numel);
       EXPECT_EQ(b.gradients_here, stage == 1 ? 2 * numel : 0);
       EXPECT_EQ(b.gradients_at_home, stage == 2 ? 2 * numel : 0);

@@ -13,20 +13,22 @@ struct Layout {
   int pipe, data, sequence, tensor, near;
 };
 
-JobPlan plan_for(const Layout& l, int ranks_per_node) {
-  DsConfig c = config_for(l.data, 1, 2);
+plan::JobPlan plan_for(const Layout& l, int ranks_per_node) {
+  config::DsConfig c = config_for(l.data, 1, 2);
   c.pipeline.stages = l.pipe, c.sequence_parallel_size = l.sequence, c.tensor_parallel.autotp_size = l.tensor;
   c.zero.stage = l.near > 1 ? 3 : 1, c.zero.mics_shard_size = l.near > 1 ? l.near : 0;
-  const EngineMaker make = [&](Communicator& ranks, const EngineOptions& options) {
-    return std::make_unique<Engine>(
+  const plan::EngineMaker make = [&](comm::Communicator& ranks, const runtime::EngineOptions& options) {
+    return std::make_unique<runtime::Engine>(
         c,
-        [&](const Axes& axes) {
-          return make_model(kGpt2, {.vocab = 32, .positions = 16, .width = 16, .layers = 4, .heads = 4},
-                            DType::fp32, 16, "narrow", axes);
+        [&](const model::Axes& axes) {
+          return model::make_model(model::kGpt2,
+                                   {.vocab = 32, .positions = 16, .width = 16, .layers = 4, .heads = 4},
+                                   DType::fp32, 16, "narrow", axes);
         },
         ranks, options);
   };
-  return plan_job(c, l.pipe * l.data * l.sequence * l.tensor, make, PlanRanks::all, ranks_per_node);
+  return plan::plan_job(c, l.pipe * l.data * l.sequence * l.tensor, make, plan::PlanRanks::all,
+                        ranks_per_node);
 }
 
 // What the groups' names mean.
@@ -48,9 +50,9 @@ TEST(Links, LeaveANodeWhereARankOfTheGroupIsOnAnother) {
   for (const Layout& l : {Layout{1, 4, 1, 2, 1}, Layout{2, 3, 1, 2, 1}, Layout{2, 2, 2, 2, 1},
                           Layout{1, 4, 1, 2, 2}, Layout{1, 6, 1, 1, 3}, Layout{4, 2, 1, 1, 1}})
     for (const int per_node : {1, 2, 3, 4, 6, 8, 16}) {
-      const JobPlan plan = plan_for(l, per_node);
-      for (const RankPlan& r : plan.ranks)
-        for (const GroupTraffic& t : r.sent)
+      const plan::JobPlan plan = plan_for(l, per_node);
+      for (const plan::RankPlan& r : plan.ranks)
+        for (const plan::GroupTraffic& t : r.sent)
           for (const int rank : r.ranks) {
             bool leaves = false;
             for (int other = 0; other < plan.mesh.size(); ++other)
@@ -67,11 +69,11 @@ TEST(Links, LeaveANodeWhereARankOfTheGroupIsOnAnother) {
 }
 
 TEST(Links, AreInThePlan) {
-  const JobPlan plan = plan_for({2, 2, 1, 2, 1}, 4);  // a stage a node
-  EXPECT_NE(format(plan).find(" between nodes"), std::string::npos) << format(plan);
-  EXPECT_NE(to_json(plan).find("\"tensor\": \"inside a node\""), std::string::npos);
+  const plan::JobPlan plan = plan_for({2, 2, 1, 2, 1}, 4);  // a stage a node
+  EXPECT_NE(plan::format(plan).find(" between nodes"), std::string::npos) << plan::format(plan);
+  EXPECT_NE(plan::to_json(plan).find("\"tensor\": \"inside a node\""), std::string::npos);
   int64_t crossing = 0;
-  for (const GroupTraffic& t : plan.ranks[0].sent)
+  for (const plan::GroupTraffic& t : plan.ranks[0].sent)
     if (t.group.axis == Axis::pipe || t.group.axis == Axis::world) crossing += t.total();
   EXPECT_EQ(plan.ranks[0].sent_between_nodes(), crossing);
   EXPECT_GT(crossing, 0);

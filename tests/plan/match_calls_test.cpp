@@ -3,15 +3,15 @@
 
 #include <gtest/gtest.h>
 
-namespace cleave {
+namespace cleave::plan {
 namespace {
 
-const Post kSum{Collective::all_reduce, DType::fp32, -1, 8},
-    kOther{Collective::all_reduce, DType::fp32, -1, 9};
-Post send(int to, int64_t numel = 4) { return {Collective::send, DType::bf16, to, numel}; }
-Post recv(int from, int64_t numel = 4) { return {Collective::recv, DType::bf16, from, numel}; }
+const comm::Post kSum{comm::Collective::all_reduce, DType::fp32, -1, 8},
+    kOther{comm::Collective::all_reduce, DType::fp32, -1, 9};
+comm::Post send(int to, int64_t numel = 4) { return {comm::Collective::send, DType::bf16, to, numel}; }
+comm::Post recv(int from, int64_t numel = 4) { return {comm::Collective::recv, DType::bf16, from, numel}; }
 
-PlannedGroup world(int rank, int size) { return {"world", rank, size}; }
+comm::PlannedGroup world(int rank, int size) { return {"world", rank, size}; }
 
 TEST(MatchCalls, RanksThatMakeTheSameCallsInTheSameOrderFit) {
   CallLog log(3);
@@ -37,8 +37,8 @@ TEST(MatchCalls, AnotherSizeIsNamedWithBothRanks) {
 TEST(MatchCalls, OrdersThatCrossAreADeadlock) {
   // Ranks 0 and 1 share two groups, and enter them in another order.
   CallLog log(2);
-  const auto a = [](int r) { return PlannedGroup{"world/a:0", r, 2}; };
-  const auto b = [](int r) { return PlannedGroup{"world/b:0", r, 2}; };
+  const auto a = [](int r) { return comm::PlannedGroup{"world/a:0", r, 2}; };
+  const auto b = [](int r) { return comm::PlannedGroup{"world/b:0", r, 2}; };
   log.add(0, a(0), kSum), log.add(0, b(0), kSum);
   log.add(1, b(1), kSum), log.add(1, a(1), kSum);
   EXPECT_EQ(log.fault(),
@@ -78,4 +78,4 @@ TEST(MatchCalls, RanksThatDisagreeOnAGroupAreADefect) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::plan

@@ -20,31 +20,31 @@ TEST(Plan, EqualsWhatTrainingMeasuresInEveryLayout) {
       for (const int stage : {0, 1, 2, 3})
         for (const bool offload : {false, true}) {
           if (!sampled.next()) continue;
-          DsConfig c = config_for(data, 2, 3);
+          config::DsConfig c = config_for(data, 2, 3);
           c.pipeline.stages = pipe, c.zero.stage = stage;
           c.zero.overlap_comm = stage == 3;
           c.gradient_clipping = 1;
-          if (offload) c.zero.offload_optimizer.device = OffloadDevice::cpu;
+          if (offload) c.zero.offload_optimizer.device = config::OffloadDevice::cpu;
           const std::string layout =
               fmt::format("pipe {} data {} stage {} offload {}", pipe, data, stage, offload);
           expect_planned(c, pipe * data, gpt, layout);
-          c.precision = Precision::bf16;
+          c.precision = config::Precision::bf16;
           expect_planned(c, pipe * data, llama, layout + " llama bf16");
         }
 }
 
-ModelFactory cut_llama() {
-  return [](const Axes& axes) {
-    return make_model(kLlama,
-                      {.vocab = kVocab,
-                       .positions = 8,
-                       .width = 12,
-                       .layers = 2,
-                       .heads = 4,
-                       .kv_heads = 2,
-                       .head_dim = 4,
-                       .mlp_width = 20},
-                      DType::fp32, 8, "cut", axes);
+runtime::ModelFactory cut_llama() {
+  return [](const model::Axes& axes) {
+    return model::make_model(model::kLlama,
+                             {.vocab = kVocab,
+                              .positions = 8,
+                              .width = 12,
+                              .layers = 2,
+                              .heads = 4,
+                              .kv_heads = 2,
+                              .head_dim = 4,
+                              .mlp_width = 20},
+                             DType::fp32, 8, "cut", axes);
   };
 }
 
@@ -52,15 +52,16 @@ TEST(Plan, ProvesThatTheCallsOfEveryRankFitTogetherWhereATensorAxisCutsLayers) {
   for (const char* schedule : {"1f1b", "interleaved", "zb-h1"})
     for (const int stage : {0, 2, 3})
       for (const bool cut_rows : {false, true}) {
-        DsConfig c = config_for(2, 1, 4);
+        config::DsConfig c = config_for(2, 1, 4);
         c.pipeline.stages = 2, c.pipeline.schedule = schedule, c.zero.stage = stage;
         c.pipeline.virtual_stages = std::string(schedule) == "interleaved" ? 2 : 1;
         c.tensor_parallel.autotp_size = 4, c.tensor_parallel.sequence_parallel = cut_rows;
         c.zero.overlap_comm = stage == 3;
         c.tensor_parallel.tp_overlap_comm = stage > 0, c.tensor_parallel.overlap_rows = stage == 2 ? 1 : 0;
-        const CallProof proof = prove_calls(16, [&](Communicator& ranks, const EngineOptions& options) {
-          return std::make_unique<Engine>(c, cut_llama(), ranks, options);
-        });
+        const plan::CallProof proof =
+            plan::prove_calls(16, [&](comm::Communicator& ranks, const runtime::EngineOptions& options) {
+              return std::make_unique<runtime::Engine>(c, cut_llama(), ranks, options);
+            });
         EXPECT_EQ(proof.ranks, 16);
       }
 }
@@ -69,7 +70,7 @@ TEST(Plan, EqualsWhatTrainingMeasuresWhereATensorAxisCutsLayers) {
   for (const int pipe : {1, 2})
     for (const int tensor : {2, 4})
       for (const bool cut_rows : {false, true}) {
-        DsConfig c = config_for(8 / pipe / tensor, 1, 2);
+        config::DsConfig c = config_for(8 / pipe / tensor, 1, 2);
         c.pipeline.stages = pipe, c.zero.stage = 3;
         c.tensor_parallel.autotp_size = tensor, c.tensor_parallel.sequence_parallel = cut_rows;
         c.tensor_parallel.tp_overlap_comm = pipe == 1, c.tensor_parallel.overlap_rows = 2;
@@ -79,19 +80,19 @@ TEST(Plan, EqualsWhatTrainingMeasuresWhereATensorAxisCutsLayers) {
 }
 
 // 4100 tokens, in a table of 4224 rows on one rank and 4352 over two of 2176.
-ModelFactory large_vocabulary(DType type, bool tied) {
-  return [=](const Axes& axes) {
-    return make_model(kLlama,
-                      {.vocab = 4100,
-                       .positions = 8,
-                       .width = 8,
-                       .layers = 2,
-                       .heads = 2,
-                       .kv_heads = 2,
-                       .head_dim = 4,
-                       .mlp_width = 12,
-                       .tied = tied},
-                      type, 8, "large", axes);
+runtime::ModelFactory large_vocabulary(DType type, bool tied) {
+  return [=](const model::Axes& axes) {
+    return model::make_model(model::kLlama,
+                             {.vocab = 4100,
+                              .positions = 8,
+                              .width = 8,
+                              .layers = 2,
+                              .heads = 2,
+                              .kv_heads = 2,
+                              .head_dim = 4,
+                              .mlp_width = 12,
+                              .tied = tied},
+                             type, 8, "large", axes);
   };
 }
 
@@ -99,20 +100,20 @@ TEST(Plan, EqualsWhatTrainingMeasuresWithAPaddedVocabularyAndCountsItAsMemoryOnl
   for (const int tensor : {1, 2})
     for (const int stage : {0, 1, 3})
       for (const bool tied : {false, true})
-        for (const LogitsType logits : {LogitsType::fp32, LogitsType::model}) {
-          DsConfig c = config_for(2, 2, 2);
-          c.precision = Precision::bf16, c.zero.stage = stage, c.tensor_parallel.autotp_size = tensor;
+        for (const config::LogitsType logits : {config::LogitsType::fp32, config::LogitsType::model}) {
+          config::DsConfig c = config_for(2, 2, 2);
+          c.precision = config::Precision::bf16, c.zero.stage = stage, c.tensor_parallel.autotp_size = tensor;
           c.logits_dtype = logits, c.logits_rows = 5;
           c.zero.overlap_comm = stage == 3;
           c.pipeline.stages = tied ? 1 : 2;
           const int world = 2 * tensor * c.pipeline.stages;
-          const ModelFactory model = large_vocabulary(DType::bf16, tied);
+          const runtime::ModelFactory model = large_vocabulary(DType::bf16, tied);
           expect_planned(c, world, model, fmt::format("tensor {} stage {} tied {}", tensor, stage, tied), 8);
-          const JobPlan plan = plan_for(c, world, model);
+          const plan::JobPlan plan = plan_for(c, world, model);
           const int64_t blocks = 2 * (2 * 8 + 4 * 8 * 8 + 3 * 8 * 12) + 8;
           EXPECT_EQ(plan.params, blocks + (tied ? 1 : 2) * 4100 * 8) << "padding is no parameter";
         }
-  DsConfig c = config_for(1);
+  config::DsConfig c = config_for(1);
   const int64_t table = plan_for(c, 1, large_vocabulary(DType::fp32, true))
                             .ranks[0]
                             .memory.at(MemoryKind::device, Category::weights);
@@ -124,47 +125,50 @@ TEST(Plan, EqualsWhatTrainingMeasuresWithAPaddedVocabularyAndCountsItAsMemoryOnl
 TEST(Plan, OfAGpuHasTheChunkOfLogitsThatItsEngineTakes) {
   constexpr int64_t kRows = 16384, kColumns = 4224;
   const auto activations = [&](auto change) {
-    DsConfig c = config_for(1);
+    config::DsConfig c = config_for(1);
     c.train_micro_batch_size_per_gpu = c.train_batch_size = kRows / 8;
-    c.precision = Precision::bf16;
+    c.precision = config::Precision::bf16;
     change(c);
-    const JobPlan plan = plan_job(c, 1, [&](Communicator& ranks, EngineOptions options) {
-      options.device = Device::cuda(0);
-      return std::make_unique<Engine>(c, large_vocabulary(DType::bf16, true), ranks, options);
-    });
+    const plan::JobPlan plan =
+        plan::plan_job(c, 1, [&](comm::Communicator& ranks, runtime::EngineOptions options) {
+          options.device = Device::cuda(0);
+          return std::make_unique<runtime::Engine>(c, large_vocabulary(DType::bf16, true), ranks, options);
+        });
     return plan.ranks[0].memory.at(MemoryKind::device, Category::activations);
   };
-  const int64_t as_it_is = activations([](DsConfig&) {});
-  EXPECT_EQ(activations([](DsConfig& c) { c.logits_rows = kRows; }) - as_it_is,
+  const int64_t as_it_is = activations([](config::DsConfig&) {});
+  EXPECT_EQ(activations([](config::DsConfig& c) { c.logits_rows = kRows; }) - as_it_is,
             (kRows - 4096) * kColumns * 2);
-  EXPECT_EQ(activations([](DsConfig& c) { c.logits_dtype = LogitsType::fp32; }) - as_it_is,
+  EXPECT_EQ(activations([](config::DsConfig& c) { c.logits_dtype = config::LogitsType::fp32; }) - as_it_is,
             4096 * kColumns * 4);
-  EXPECT_EQ(activations([](DsConfig& c) { c.logits_rows = 4096; }), as_it_is);
+  EXPECT_EQ(activations([](config::DsConfig& c) { c.logits_rows = 4096; }), as_it_is);
 }
 
 TEST(Plan, EqualsWhatTrainingMeasuresAndFitsTogetherWhereRanksShareSequences) {
   for (const int pipe : {1, 2})
     for (const int tensor : {1, 2})
       for (const int zero : {1, 3}) {
-        DsConfig c = config_for(8 / pipe / tensor / 2, 2, 2);
+        config::DsConfig c = config_for(8 / pipe / tensor / 2, 2, 2);
         c.pipeline.stages = pipe, c.zero.stage = zero, c.sequence_parallel_size = 2;
         c.tensor_parallel.autotp_size = tensor;
-        const ModelFactory model = [](const Axes& axes) {
-          return make_model(
-              kGpt2, {.vocab = kVocab, .positions = 8, .width = 16, .layers = 2, .heads = 4, .dropout = 0.1f},
+        const runtime::ModelFactory model = [](const model::Axes& axes) {
+          return model::make_model(
+              model::kGpt2,
+              {.vocab = kVocab, .positions = 8, .width = 16, .layers = 2, .heads = 4, .dropout = 0.1f},
               DType::fp32, 8, "cut", axes);
         };
         expect_planned(c, 8, model, fmt::format("pipe {} tensor {} zero {}", pipe, tensor, zero), 8);
-        const CallProof proof = prove_calls(8, [&](Communicator& ranks, const EngineOptions& options) {
-          return std::make_unique<Engine>(c, model, ranks, options);
-        });
+        const plan::CallProof proof =
+            plan::prove_calls(8, [&](comm::Communicator& ranks, const runtime::EngineOptions& options) {
+              return std::make_unique<runtime::Engine>(c, model, ranks, options);
+            });
         EXPECT_GT(proof.calls, 8 * 4 * 2);
       }
 }
 
 TEST(Plan, EqualsWhatTrainingMeasuresUnderEverySchedule) {
   for (const char* schedule : {"gpipe", "1f1b", "interleaved", "zb-h1"}) {
-    DsConfig c = config_for(2, 1, 4);
+    config::DsConfig c = config_for(2, 1, 4);
     c.pipeline.stages = 2, c.pipeline.schedule = schedule;
     c.pipeline.virtual_stages = std::string(schedule) == "interleaved" ? 2 : 1;
     c.zero.stage = 2;
@@ -177,7 +181,7 @@ TEST(Plan, EqualsWhatTrainingMeasuresWithRecomputationAndExactSums) {
   for (const char* schedule : {"1f1b", "zb-h1"})
     for (const bool exact : {false, true})
       for (const int way : {0, 1, 2}) {
-        DsConfig c = config_for(2, 1, 4);
+        config::DsConfig c = config_for(2, 1, 4);
         c.pipeline.stages = 2, c.pipeline.schedule = schedule;
         c.zero.stage = 3, c.exact_sums = exact;
         c.checkpointing = {.interval = way == 2 ? 0 : 1, .lean = way == 2, .to_host = way == 1};
@@ -188,7 +192,7 @@ TEST(Plan, EqualsWhatTrainingMeasuresWithRecomputationAndExactSums) {
 
 TEST(Plan, EqualsWhatTrainingMeasuresWithGroupsOfNearRanks) {
   for (const bool hybrid : {false, true}) {
-    DsConfig c = config_for(4, 1, 2);
+    config::DsConfig c = config_for(4, 1, 2);
     c.zero.stage = 3;
     (hybrid ? c.zero.mics_shard_size : c.zero.zero_hpz_partition_size) = 2;
     expect_planned(
@@ -203,20 +207,21 @@ TEST(Plan, ProvesThatTheCallsOfEveryRankFitTogether) {
   for (const char* schedule : {"gpipe", "1f1b", "interleaved", "zb-h1"})
     for (const int stage : {0, 1, 2, 3})
       for (const int64_t near : {1, 2}) {
-        DsConfig c = config_for(4, 1, 4);
+        config::DsConfig c = config_for(4, 1, 4);
         c.pipeline.stages = 2, c.pipeline.schedule = schedule, c.zero.stage = stage;
         c.pipeline.virtual_stages = std::string(schedule) == "interleaved" ? 2 : 1;
         c.zero.zero_hpz_partition_size = near, c.zero.overlap_comm = stage == 3;
-        const CallProof proof = prove_calls(8, [&](Communicator& ranks, const EngineOptions& options) {
-          return std::make_unique<Engine>(c, deep_gpt(false), ranks, options);
-        });
+        const plan::CallProof proof =
+            plan::prove_calls(8, [&](comm::Communicator& ranks, const runtime::EngineOptions& options) {
+              return std::make_unique<runtime::Engine>(c, deep_gpt(false), ranks, options);
+            });
         EXPECT_EQ(proof.ranks, 8);
         EXPECT_GT(proof.calls, 8 * 4 * 2);
       }
 }
 
 TEST(Plan, HalvesWhatIsShardedWhenTheRanksDouble) {
-  DsConfig c = config_for(1);
+  config::DsConfig c = config_for(1);
   c.zero.stage = 3;
   const Make model = [] { return small_gpt(); };
   // Padded to the number of ranks, so within a unit's padding: at most ranks - 1 elements of each of 5 units.
@@ -233,32 +238,32 @@ TEST(Plan, HalvesWhatIsShardedWhenTheRanksDouble) {
 }
 
 TEST(Plan, ListsEveryRankOnceAndThoseThatDifferApart) {
-  DsConfig c = config_for(3, 1, 2);
+  config::DsConfig c = config_for(3, 1, 2);
   c.pipeline.stages = 2;
-  const JobPlan plan = plan_for(c, 6, [] { return deep_gpt(true); });
+  const plan::JobPlan plan = plan_for(c, 6, [] { return deep_gpt(true); });
   EXPECT_TRUE(plan.tried_all);
   std::vector<int> ranks;
-  for (const RankPlan& r : plan.ranks) {
+  for (const plan::RankPlan& r : plan.ranks) {
     ranks.insert(ranks.end(), r.ranks.begin(), r.ranks.end());
     for (const int rank : r.ranks) EXPECT_EQ(plan.mesh.place(rank).pipe, r.place.pipe);
   }
   std::sort(ranks.begin(), ranks.end());
   EXPECT_EQ(ranks, (std::vector<int>{0, 1, 2, 3, 4, 5}));
-  EXPECT_NE(format(plan).find("mesh: 6 ranks = pipe 2 x data 3 x tensor 1"), std::string::npos);
+  EXPECT_NE(plan::format(plan).find("mesh: 6 ranks = pipe 2 x data 3 x tensor 1"), std::string::npos);
 }
 
 TEST(Plan, OfAThousandRanksTriesTheEndsOfTheAxes) {
-  DsConfig c = config_for(512, 1, 2);
+  config::DsConfig c = config_for(512, 1, 2);
   c.pipeline.stages = 2, c.zero.stage = 1;
-  const JobPlan plan = plan_for(c, 1024, [] { return deep_gpt(true); });
+  const plan::JobPlan plan = plan_for(c, 1024, [] { return deep_gpt(true); });
   EXPECT_FALSE(plan.tried_all);
   EXPECT_EQ(of_rank(plan, 0).place.pipe, 0);
   EXPECT_EQ(of_rank(plan, 1023).place.pipe, 1);
 }
 
 TEST(Plan, RefusesWhatDoesNotFitWithTheTable) {
-  DsConfig c = config_for(2);
-  const JobPlan plan = plan_for(c, 2, [] { return small_gpt(); });
+  config::DsConfig c = config_for(2);
+  const plan::JobPlan plan = plan_for(c, 2, [] { return small_gpt(); });
   const int64_t need = plan.ranks[0].memory.total(MemoryKind::device);
   EXPECT_NO_THROW(plan.check_fits({.device_bytes = need}));
   try {
@@ -277,16 +282,16 @@ size_t count(const std::string& text, const std::string& what) {
 }
 
 TEST(Plan, AsAPageDrawsEveryComputationAndAllMemory) {
-  DsConfig c = config_for(2, 2, 5);
+  config::DsConfig c = config_for(2, 2, 5);
   c.pipeline.stages = 3, c.zero.stage = 1;
-  JobPlan plan = plan_for(c, 6, Make([] { return deep_gpt(true); }));
+  plan::JobPlan plan = plan_for(c, 6, Make([] { return deep_gpt(true); }));
   plan.model = "a<b & c";
-  const std::string page = to_html(plan);
+  const std::string page = plan::to_html(plan);
   // Per stage and micro-batch a forward and a backward in the chart, and the same above them in the picture
   // of the memory.
   EXPECT_EQ(count(page, "<title>forward of micro-batch"), 2u * 3 * 5);
   EXPECT_EQ(count(page, "<title>backward of micro-batch"), 2u * 3 * 5);
-  for (const RankPlan& r : plan.ranks) {
+  for (const plan::RankPlan& r : plan.ranks) {
     const int frames = plan.timeline.peak_frames[size_t(r.place.pipe)];
     EXPECT_EQ(frames, 3 - r.place.pipe);
     EXPECT_GT(r.frame_bytes, 0);
@@ -299,11 +304,11 @@ TEST(Plan, AsAPageDrawsEveryComputationAndAllMemory) {
 }
 
 TEST(Plan, AsAPageDrawsTheRanksOfItsTablesOnLabelledAxesWithRoundTicks) {
-  DsConfig c = config_for(2, 2, 5);
+  config::DsConfig c = config_for(2, 2, 5);
   c.pipeline.stages = 3, c.zero.stage = 1;
-  const JobPlan plan = plan_for(c, 6, Make([] { return deep_gpt(true); }));
-  const std::string page = to_html(plan), tables = format(plan);
-  for (const RankPlan* r : largest_of_stages(plan)) {
+  const plan::JobPlan plan = plan_for(c, 6, Make([] { return deep_gpt(true); }));
+  const std::string page = plan::to_html(plan), tables = plan::format(plan);
+  for (const plan::RankPlan* r : plan::largest_of_stages(plan)) {
     EXPECT_NE(page.find(fmt::format("rank {}, stage {}: {} of device memory", r->ranks[0], r->place.pipe,
                                     format_bytes(r->memory.total(MemoryKind::device)))),
               std::string::npos);

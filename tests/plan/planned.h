@@ -9,33 +9,33 @@
 
 namespace cleave::testing {
 
-using Make = std::function<Model()>;
+using Make = std::function<model::Model()>;
 
-inline ModelFactory factory_of(const Make& whole) {
-  return [whole](const Axes&) { return whole(); };
+inline runtime::ModelFactory factory_of(const Make& whole) {
+  return [whole](const model::Axes&) { return whole(); };
 }
 
-inline JobPlan plan_for(const DsConfig& config, int world, const ModelFactory& model) {
-  return plan_job(config, world, [&](Communicator& ranks, const EngineOptions& options) {
-    return std::make_unique<Engine>(config, model, ranks, options);
+inline plan::JobPlan plan_for(const config::DsConfig& config, int world, const runtime::ModelFactory& model) {
+  return plan::plan_job(config, world, [&](comm::Communicator& ranks, const runtime::EngineOptions& options) {
+    return std::make_unique<runtime::Engine>(config, model, ranks, options);
   });
 }
-inline JobPlan plan_for(const DsConfig& config, int world, const Make& model) {
+inline plan::JobPlan plan_for(const config::DsConfig& config, int world, const Make& model) {
   return plan_for(config, world, factory_of(model));
 }
 
-inline const RankPlan& of_rank(const JobPlan& plan, int rank) {
-  for (const RankPlan& r : plan.ranks)
+inline const plan::RankPlan& of_rank(const plan::JobPlan& plan, int rank) {
+  for (const plan::RankPlan& r : plan.ranks)
     if (std::find(r.ranks.begin(), r.ranks.end(), rank) != r.ranks.end()) return r;
   fail(Exit::internal, "the plan has no rank {}", rank);
 }
 
 // Trains two steps; the second must send what was planned, and memory must never have been more or less.
-inline void expect_planned(const DsConfig& config, int world, const ModelFactory& model,
+inline void expect_planned(const config::DsConfig& config, int world, const runtime::ModelFactory& model,
                            const std::string& layout, int64_t seq = kSeq) {
-  const JobPlan plan = plan_for(config, world, model);
-  run_ranks(world, [&](Communicator& ranks) {
-    Engine engine(config, model, ranks, {});
+  const plan::JobPlan plan = plan_for(config, world, model);
+  comm::run_ranks(world, [&](comm::Communicator& ranks) {
+    runtime::Engine engine(config, model, ranks, {});
     Tokens tokens(config.train_micro_batch_size_per_gpu, seq);
     const int place = engine.mesh().place(ranks.rank()).data, data = engine.mesh().data;
     engine.train_batch(source(tokens, config, 0, place, data));
@@ -43,9 +43,9 @@ inline void expect_planned(const DsConfig& config, int world, const ModelFactory
     engine.train_batch(source(tokens, config, 1, place, data));
     auto sent = engine.comm_bytes_by_group();
     for (size_t g = 0; g < sent.size(); ++g)
-      for (int c = 0; c < kCollectives; ++c)
+      for (int c = 0; c < comm::kCollectives; ++c)
         sent[g].second.sent[size_t(c)] -= before[g].second.sent[size_t(c)];
-    const RankPlan& planned = of_rank(plan, ranks.rank());
+    const plan::RankPlan& planned = of_rank(plan, ranks.rank());
     EXPECT_EQ(planned.memory, engine.memory_live()) << "at rest, " << layout << ", rank " << ranks.rank();
     EXPECT_EQ(planned.memory, engine.memory_peak()) << layout << ", rank " << ranks.rank();
     ASSERT_EQ(planned.sent.size(), sent.size()) << layout;
@@ -56,7 +56,8 @@ inline void expect_planned(const DsConfig& config, int world, const ModelFactory
   });
 }
 
-inline void expect_planned(const DsConfig& config, int world, const Make& model, const std::string& layout) {
+inline void expect_planned(const config::DsConfig& config, int world, const Make& model,
+                           const std::string& layout) {
   expect_planned(config, world, factory_of(model), layout);
 }
 

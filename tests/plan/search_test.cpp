@@ -5,7 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "config_schema/read_config.h"
+#include "config/read_config.h"
 #include "core/units.h"
 #include "tests/runtime/small_models.h"
 #include "tests/scratch.h"
@@ -16,30 +16,31 @@ namespace {
 constexpr int kWorld = 4;
 
 // Nothing where the engine refuses the layout.
-std::optional<Candidate> planned(const std::string& text, const DsConfig& config, const EngineMaker& make,
-                                 bool every_rank, int world = kWorld) {
+std::optional<plan::Candidate> planned(const std::string& text, const config::DsConfig& config,
+                                       const plan::EngineMaker& make, bool every_rank, int world = kWorld) {
   try {
-    return Candidate{
+    return plan::Candidate{
         .text = text,
         .config = config,
-        .plan = plan_job(config, world, make, every_rank ? PlanRanks::all : PlanRanks::of_stages),
+        .plan = plan::plan_job(config, world, make,
+                               every_rank ? plan::PlanRanks::all : plan::PlanRanks::of_stages),
         .change = {}};
   } catch (const Error&) {
     return std::nullopt;
   }
 }
 
-TryConfig candidates(int world = kWorld, int layers = 4) {
-  return [=](const std::string& text, bool every_rank) -> std::optional<Candidate> {
-    const ReadResult read = read_ds_config(text, "f", {.world_size = world});
+plan::TryConfig candidates(int world = kWorld, int layers = 4) {
+  return [=](const std::string& text, bool every_rank) -> std::optional<plan::Candidate> {
+    const config::ReadResult read = config::read_ds_config(text, "f", {.world_size = world});
     if (!read.ok()) return std::nullopt;
-    const EngineMaker make = [&](Communicator& ranks, const EngineOptions& options) {
-      return std::make_unique<Engine>(
+    const plan::EngineMaker make = [&](comm::Communicator& ranks, const runtime::EngineOptions& options) {
+      return std::make_unique<runtime::Engine>(
           read.config,
-          [&](const Axes& axes) {
-            return make_model(kGpt2,
-                              {.vocab = 32, .positions = 16, .width = 16, .layers = layers, .heads = 4},
-                              model_dtype(read.config), 16, "narrow", axes);
+          [&](const model::Axes& axes) {
+            return model::make_model(
+                model::kGpt2, {.vocab = 32, .positions = 16, .width = 16, .layers = layers, .heads = 4},
+                runtime::model_dtype(read.config), 16, "narrow", axes);
           },
           ranks, options);
     };
@@ -47,29 +48,29 @@ TryConfig candidates(int world = kWorld, int layers = 4) {
   };
 }
 
-Candidate given() {
+plan::Candidate given() {
   return *candidates()(R"({"train_micro_batch_size_per_gpu": 8, "gradient_accumulation_steps": 2})", true);
 }
 
-int64_t device_bytes(const JobPlan& plan) {
+int64_t device_bytes(const plan::JobPlan& plan) {
   int64_t most = 0;
-  for (const RankPlan& r : plan.ranks) most = std::max(most, r.memory.total(MemoryKind::device));
+  for (const plan::RankPlan& r : plan.ranks) most = std::max(most, r.memory.total(MemoryKind::device));
   return most;
 }
 
 TEST(Changes, FitAndKeepTheGlobalBatch) {
-  const Candidate now = given();
+  const plan::Candidate now = given();
   const int64_t bytes = device_bytes(now.plan);
   for (const int percent : {99, 80, 60, 40, 30, 20}) {
     const MemoryLimits limits{.device_bytes = bytes * percent / 100};
-    const auto changes = changes_that_fit(now, limits, candidates());
+    const auto changes = plan::changes_that_fit(now, limits, candidates());
     ASSERT_FALSE(changes.empty()) << percent;
     EXPECT_LE(changes.size(), 3u);
-    for (const Candidate& t : changes) {
+    for (const plan::Candidate& t : changes) {
       // As somebody who edits the file would find out.
       nlohmann::json edited = nlohmann::json::parse(now.text);
       edited.merge_patch(nlohmann::json::parse(t.change));
-      const std::optional<Candidate> again = candidates()(edited.dump(), true);
+      const std::optional<plan::Candidate> again = candidates()(edited.dump(), true);
       ASSERT_TRUE(again.has_value()) << t.change;
       EXPECT_LE(device_bytes(again->plan), limits.device_bytes) << t.change;
       EXPECT_EQ(again->config.train_batch_size, now.config.train_batch_size) << t.change;
@@ -78,49 +79,50 @@ TEST(Changes, FitAndKeepTheGlobalBatch) {
 }
 
 TEST(Changes, FitIntoTheMemoryOfTheHostToo) {
-  const Candidate now = given();
-  const auto host_bytes = [](const JobPlan& plan) {
+  const plan::Candidate now = given();
+  const auto host_bytes = [](const plan::JobPlan& plan) {
     int64_t most = 0;
-    for (const RankPlan& r : plan.ranks)
+    for (const plan::RankPlan& r : plan.ranks)
       most = std::max(most, r.memory.total(MemoryKind::pinned) + r.memory.total(MemoryKind::host));
     return most;
   };
   const int64_t device = device_bytes(now.plan) / 2, all = 1 << 20;
   int64_t used = 0;  // by some change, where the host has plenty
-  for (const Candidate& t :
-       changes_that_fit(now, {.device_bytes = device, .host_bytes = all}, candidates(), 99))
+  for (const plan::Candidate& t :
+       plan::changes_that_fit(now, {.device_bytes = device, .host_bytes = all}, candidates(), 99))
     used = std::max(used, host_bytes(t.plan));
   ASSERT_GT(used, 0);
   const MemoryLimits limits{.device_bytes = device, .host_bytes = used - 1};
-  const auto changes = changes_that_fit(now, limits, candidates(), 99);
+  const auto changes = plan::changes_that_fit(now, limits, candidates(), 99);
   ASSERT_FALSE(changes.empty());
-  for (const Candidate& t : changes) EXPECT_LE(host_bytes(t.plan), limits.host_bytes) << t.change;
+  for (const plan::Candidate& t : changes) EXPECT_LE(host_bytes(t.plan), limits.host_bytes) << t.change;
 }
 
 TEST(Changes, AreSingleOnesWhereOneIsEnough) {
-  const Candidate now = given();
-  const auto changes = changes_that_fit(now, {.device_bytes = device_bytes(now.plan) - 1}, candidates());
+  const plan::Candidate now = given();
+  const auto changes =
+      plan::changes_that_fit(now, {.device_bytes = device_bytes(now.plan) - 1}, candidates());
   ASSERT_EQ(changes.size(), 3u);
   // Sharding costs the least, so it is named first.
   EXPECT_EQ(changes[0].change, R"({"zero_optimization":{"stage":1}})");
-  const std::string text = format_changes(now, changes);
+  const std::string text = plan::format_changes(now, changes);
   EXPECT_NE(text.find(R"({"zero_optimization":{"stage":1}}, device )"), std::string::npos) << text;
 }
 
 TEST(Changes, OfAJobThatNeverFitsAreNone) {
-  EXPECT_TRUE(changes_that_fit(given(), {.device_bytes = 1}, candidates()).empty());
-  EXPECT_NE(format_changes(given(), {}).find("no change"), std::string::npos);
+  EXPECT_TRUE(plan::changes_that_fit(given(), {.device_bytes = 1}, candidates()).empty());
+  EXPECT_NE(plan::format_changes(given(), {}).find("no change"), std::string::npos);
 }
 
 TEST(Changes, NameNoStageThatIsSetAndNoShardingOfOneRank) {
-  const TryConfig alone = candidates(1);
+  const plan::TryConfig alone = candidates(1);
   for (const char* text : {R"({"train_batch_size": 4, "zero_optimization": {"stage": 3}})",
                            R"({"train_batch_size": 4, "zero_optimization": {"stage": 2}})"}) {
-    const Candidate one = *alone(text, true);
+    const plan::Candidate one = *alone(text, true);
     int64_t tried = 0;
     for (const int percent : {99, 70, 50, 30})
-      for (const Candidate& t :
-           changes_that_fit(one, {.device_bytes = device_bytes(one.plan) * percent / 100}, alone, 9)) {
+      for (const plan::Candidate& t :
+           plan::changes_that_fit(one, {.device_bytes = device_bytes(one.plan) * percent / 100}, alone, 9)) {
         ++tried;
         // Parameters are offloaded in stage 3 only, so moving them names it where it is not set.
         const bool needed = one.config.zero.stage != 3 && t.change.find("offload_param") != std::string::npos;
@@ -131,30 +133,30 @@ TEST(Changes, NameNoStageThatIsSetAndNoShardingOfOneRank) {
 }
 
 TEST(Changes, MoveParametersToDiskWhereHostMemoryIsShortToo) {
-  const Candidate one = *candidates(kWorld, 24)(
+  const plan::Candidate one = *candidates(kWorld, 24)(
       R"({"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 0,
       "offload_param": {"device": "cpu"}, "offload_optimizer": {"device": "nvme", "nvme_path": "/x"}}})",
       true);
   int64_t host = 0;
-  for (const RankPlan& r : one.plan.ranks)
+  for (const plan::RankPlan& r : one.plan.ranks)
     host = std::max(host, r.memory.total(MemoryKind::pinned) + r.memory.total(MemoryKind::host));
-  const auto changes = changes_that_fit(one, {.host_bytes = host - 1}, candidates(kWorld, 24), 9);
-  const auto to_disk = std::find_if(changes.begin(), changes.end(), [](const Candidate& t) {
+  const auto changes = plan::changes_that_fit(one, {.host_bytes = host - 1}, candidates(kWorld, 24), 9);
+  const auto to_disk = std::find_if(changes.begin(), changes.end(), [](const plan::Candidate& t) {
     return t.change.find(R"("offload_param":{"device":"nvme")") != std::string::npos;
   });
   EXPECT_NE(to_disk, changes.end());
 }
 
-DeviceModel slow() {
-  DeviceModel d = device_model("h200");
+plan::DeviceModel slow() {
+  plan::DeviceModel d = plan::device_model("h200");
   d.training = 1e9, d.per_node = 4;
   return d;
 }
 
 TEST(Suggest, IsAtLeastAsFastAsEverythingThatFitsOnTheSameRanks) {
-  const Candidate now = given();
+  const plan::Candidate now = given();
   const MemoryLimits limits{.device_bytes = device_bytes(now.plan) / 2};
-  const auto found = suggest(now, limits, slow(), candidates());
+  const auto found = plan::suggest(now, limits, slow(), candidates());
   ASSERT_TRUE(found.has_value());
   EXPECT_LE(device_bytes(found->best.plan), limits.device_bytes);
   EXPECT_EQ(found->best.config.train_batch_size, now.config.train_batch_size);
@@ -163,7 +165,7 @@ TEST(Suggest, IsAtLeastAsFastAsEverythingThatFitsOnTheSameRanks) {
     for (const int micro : {1, 2, 4, 8, 16})
       for (const int interval : {0, 1})
         for (const char* device : {"none", "cpu"}) {
-          const std::optional<Candidate> t =
+          const std::optional<plan::Candidate> t =
               candidates()(fmt::format(R"({{"train_batch_size": 64, "train_micro_batch_size_per_gpu": {},
                   "zero_optimization": {{"stage": {}, "offload_optimizer": {{"device": "{}"}}}},
                   "activation_checkpointing": {{"interval": {}}}}})",
@@ -171,24 +173,25 @@ TEST(Suggest, IsAtLeastAsFastAsEverythingThatFitsOnTheSameRanks) {
                            true);
           if (!t || device_bytes(t->plan) > limits.device_bytes || stage == 0) continue;
           // Predictions within a thousandth of each other count as equal.
-          EXPECT_LE(found->best.seconds, predict(t->config, t->plan, slow()).total() * (1 + 1e-3))
+          EXPECT_LE(found->best.seconds, plan::predict(t->config, t->plan, slow()).total() * (1 + 1e-3))
               << t->text << found->best.text;
         }
 }
 
 // Less than a sample a rank: with 4 ranks and a global batch of 1, or where not even one sample fits.
 TEST(Suggest, CutsSequencesWhereAWholeOneIsTooMuch) {
-  const Candidate now = *candidates()(R"({"train_batch_size": 4})", true);
-  const auto long_ones = [](const std::string& text, bool every_rank) -> std::optional<Candidate> {
-    const ReadResult read = read_ds_config(text, "f", {.world_size = kWorld});
+  const plan::Candidate now = *candidates()(R"({"train_batch_size": 4})", true);
+  const auto long_ones = [](const std::string& text, bool every_rank) -> std::optional<plan::Candidate> {
+    const config::ReadResult read = config::read_ds_config(text, "f", {.world_size = kWorld});
     if (!read.ok() || read.config.tensor_parallel.size() > 1 || read.config.pipeline.stages > 1)
       return std::nullopt;
-    const EngineMaker make = [&](Communicator& ranks, const EngineOptions& options) {
-      const ModelFactory model = [](const Axes& axes) {
-        return make_model(kGpt2, {.vocab = 32, .positions = 512, .width = 16, .layers = 2, .heads = 4},
-                          DType::fp32, 512, "long", axes);
+    const plan::EngineMaker make = [&](comm::Communicator& ranks, const runtime::EngineOptions& options) {
+      const runtime::ModelFactory model = [](const model::Axes& axes) {
+        return model::make_model(model::kGpt2,
+                                 {.vocab = 32, .positions = 512, .width = 16, .layers = 2, .heads = 4},
+                                 DType::fp32, 512, "long", axes);
       };
-      return std::make_unique<Engine>(read.config, model, ranks, options);
+      return std::make_unique<runtime::Engine>(read.config, model, ranks, options);
     };
     return planned(text, read.config, make, every_rank);
   };
@@ -206,27 +209,27 @@ TEST(Suggest, CutsSequencesWhereAWholeOneIsTooMuch) {
   ASSERT_LT(bytes_of(4, 1), bytes_of(2, 1));
   ASSERT_LT(bytes_of(2, 1), bytes_of(1, 1));
   for (const int needed : {1, 2, 4}) {
-    const auto found = suggest(now, {.device_bytes = bytes_of(needed, 1)}, slow(), long_ones);
+    const auto found = plan::suggest(now, {.device_bytes = bytes_of(needed, 1)}, slow(), long_ones);
     ASSERT_TRUE(found.has_value()) << needed;
     EXPECT_GE(found->best.config.sequence_ranks(), needed);
     EXPECT_EQ(found->best.config.train_batch_size, 4);
   }
   // Where a whole one fits, it is not tried otherwise.
-  const auto easy = suggest(now, {}, slow(), candidates());
+  const auto easy = plan::suggest(now, {}, slow(), candidates());
   EXPECT_EQ(easy->best.text.find("sequence_parallel_size"), std::string::npos);
 }
 
 // Compute decides alone on this device, so every layout without recomputation takes the same time.
 TEST(Suggest, TakesTheLeastMemoryOfEqualTimesAndPrintsTheGain) {
-  DeviceModel d = slow();
+  plan::DeviceModel d = slow();
   d.training = 1, d.slowdown_fp32 = 1;
-  const Candidate now = given();
-  const auto found = suggest(now, {}, d, candidates());
+  const plan::Candidate now = given();
+  const auto found = plan::suggest(now, {}, d, candidates());
   ASSERT_TRUE(found.has_value());
   EXPECT_LT(device_bytes(found->best.plan), device_bytes(now.plan) / 2);
   EXPECT_EQ(found->best.config.train_micro_batch_size_per_gpu, 1);
   EXPECT_EQ(found->best.config.zero.stage, 1) << "what fits first is kept";
-  const std::string gain = format_gain(now, *found, {.device_bytes = 1}, d);
+  const std::string gain = plan::format_gain(now, *found, {.device_bytes = 1}, d);
   EXPECT_NE(gain.find(format_bytes(device_bytes(now.plan)) + " of device memory, which does not fit"),
             std::string::npos)
       << gain;
@@ -234,7 +237,7 @@ TEST(Suggest, TakesTheLeastMemoryOfEqualTimesAndPrintsTheGain) {
 }
 
 TEST(Suggest, HasNoAnswerWhereNothingFits) {
-  EXPECT_FALSE(suggest(given(), {.device_bytes = 1000}, slow(), candidates()).has_value());
+  EXPECT_FALSE(plan::suggest(given(), {.device_bytes = 1000}, slow(), candidates()).has_value());
 }
 
 TEST(Predict, TakesRatesFromAFileAndNamesWhatIsWrongWithThem) {
@@ -243,7 +246,7 @@ TEST(Predict, TakesRatesFromAFileAndNamesWhatIsWrongWithThem) {
       scratch.write("good.json", R"({"training": 1e12, "slowdown_fp32": 2, "memory": 3e11,
       "host_link": 4e10, "node_link": 5e9, "network": 6e8, "host_memory": 7e10, "disk": 8e8,
       "memory_bytes": 9e9, "per_node": 2})");
-  const DeviceModel d = device_model(good);
+  const plan::DeviceModel d = plan::device_model(good);
   EXPECT_EQ(d.training, 1e12);
   EXPECT_EQ(d.disk, 8e8);
   EXPECT_EQ(d.memory_bytes, 9e9);
@@ -251,17 +254,17 @@ TEST(Predict, TakesRatesFromAFileAndNamesWhatIsWrongWithThem) {
   const std::string bad = scratch.write("bad.json", R"({"training": -1, "memroy": 3e11, "per_node": 2})");
   expect_error(Exit::usage,
                {"training: wanted a number above 0, got -1", "memory: wanted", "memroy: unknown"},
-               [&] { device_model(bad); });
-  expect_error(Exit::usage, {"h2000", "a100-80", ".json"}, [] { device_model("h2000"); });
-  expect_error(Exit::usage, {"none.json", "cannot be opened"}, [] { device_model("none.json"); });
+               [&] { plan::device_model(bad); });
+  expect_error(Exit::usage, {"h2000", "a100-80", ".json"}, [] { plan::device_model("h2000"); });
+  expect_error(Exit::usage, {"none.json", "cannot be opened"}, [] { plan::device_model("none.json"); });
 }
 
 TEST(Predict, AddsWhatARooflineSays) {
-  const Candidate t = *candidates()(R"({"train_batch_size": 8, "train_micro_batch_size_per_gpu": 2,
+  const plan::Candidate t = *candidates()(R"({"train_batch_size": 8, "train_micro_batch_size_per_gpu": 2,
                                 "bf16": {"enabled": true}})",
-                                    true);
-  const DeviceModel d = slow();
-  const StepTime time = predict(t.config, t.plan, d);
+                                          true);
+  const plan::DeviceModel d = slow();
+  const plan::StepTime time = plan::predict(t.config, t.plan, d);
   EXPECT_DOUBLE_EQ(time.compute, t.plan.flops / kWorld / d.training);
   EXPECT_EQ(time.waiting, 0);
   // Ring all-reduce of 2-byte gradients: each rank sends 2 (n - 1) / n of them, and the optimizer reads and
@@ -271,15 +274,15 @@ TEST(Predict, AddsWhatARooflineSays) {
   for (const int64_t b : t.plan.ranks[0].sent[0].bytes.sent) sent += double(b);
   EXPECT_NEAR(sent, 2 * 2 * params * (kWorld - 1) / kWorld, 0.01 * sent);
   EXPECT_NEAR(time.update, 2 * 12 * params / d.memory, 1e-6 * time.update);
-  DsConfig other = t.config;
+  config::DsConfig other = t.config;
   other.checkpointing.interval = 1;
-  EXPECT_DOUBLE_EQ(predict(other, t.plan, d).compute, time.compute * 4 / 3);
-  other = t.config, other.precision = Precision::fp32;
-  EXPECT_DOUBLE_EQ(predict(other, t.plan, d).compute, time.compute * d.slowdown_fp32);
+  EXPECT_DOUBLE_EQ(plan::predict(other, t.plan, d).compute, time.compute * 4 / 3);
+  other = t.config, other.precision = config::Precision::fp32;
+  EXPECT_DOUBLE_EQ(plan::predict(other, t.plan, d).compute, time.compute * d.slowdown_fp32);
 }
 
 TEST(Predict, TakesTheSoonerSideForOffloadedStateUnlessTheConfigurationSays) {
-  DeviceModel d = slow();
+  plan::DeviceModel d = slow();
   auto candidate = [](const std::string& where) {
     return *candidates()(
         R"({"train_batch_size": 8, "train_micro_batch_size_per_gpu": 2, "bf16": {"enabled": true},
@@ -288,8 +291,8 @@ TEST(Predict, TakesTheSoonerSideForOffloadedStateUnlessTheConfigurationSays) {
         true);
   };
   auto predicted = [&](const std::string& where) {
-    const Candidate t = candidate(where);
-    return predict(t.config, t.plan, d);
+    const plan::Candidate t = candidate(where);
+    return plan::predict(t.config, t.plan, d);
   };
   const MemoryTable memory = candidate("auto").plan.ranks[0].memory;
   const double state = double(memory.at(MemoryKind::pinned, Category::master) +
@@ -304,7 +307,8 @@ TEST(Predict, TakesTheSoonerSideForOffloadedStateUnlessTheConfigurationSays) {
     EXPECT_NEAR(predicted("device").update, streamed, 1e-9 * streamed);
     EXPECT_NEAR(predicted("auto").update, std::min(on_host, streamed), 1e-9 * streamed);
     EXPECT_EQ(predicted("auto").streams, streamed < on_host);
-    EXPECT_EQ(format(predicted("auto"), d).find("streams through") != std::string::npos, streamed < on_host);
+    EXPECT_EQ(plan::format(predicted("auto"), d).find("streams through") != std::string::npos,
+              streamed < on_host);
   }
 }
 

@@ -19,20 +19,21 @@ struct Place {
   Layout layout;
   Homes homes;
   std::string text() const { return fmt::format("{} / {}", layout.text(), text_of(homes, config())); }
-  DsConfig config() const {
+  config::DsConfig config() const {
     // Adam divides by the size of a gradient; epsilon keeps it from turning rounding noise into whole steps.
-    DsConfig c = with(config_of(layout, kSamples / layout.data), homes);
+    config::DsConfig c = with(config_of(layout, kSamples / layout.data), homes);
     c.optimizer.eps = 1e-2;
     return c;
   }
 };
 
 // Enough layers for two chunks on each of two stages, and a head of its own.
-ModelFactory model() {
-  return [](const Axes& axes) {
-    Model m = make_model(kGpt2, {.vocab = kVocab, .positions = 8, .width = 8, .layers = 3, .heads = 4},
-                         DType::fp32, kTokens, "deep", axes);
-    m.head = std::make_unique<ClassifierHead>(ClassifierHead::Config{
+runtime::ModelFactory model() {
+  return [](const model::Axes& axes) {
+    model::Model m = model::make_model(model::kGpt2,
+                                       {.vocab = kVocab, .positions = 8, .width = 8, .layers = 3, .heads = 4},
+                                       DType::fp32, kTokens, "deep", axes);
+    m.head = std::make_unique<model::ClassifierHead>(model::ClassifierHead::Config{
         .unit = "lm_head", .weight = "lm_head.weight", .classes = kVocab, .width = 8, .axis = axes.tensor});
     return m;
   };
@@ -73,9 +74,9 @@ class Random {
 Training steps(const Place& place, const Scratch& files, const std::string& from, int64_t begin, int64_t end,
                const std::string& to) {
   Training run;
-  run_ranks(place.layout.ranks(), [&](Communicator& world) {
-    const DsConfig c = place.config();
-    Engine engine(c, model(), world, {});
+  comm::run_ranks(place.layout.ranks(), [&](comm::Communicator& world) {
+    const config::DsConfig c = place.config();
+    runtime::Engine engine(c, model(), world, {});
     if (!from.empty()) engine.load_checkpoint(files.folder().string(), from);
     EXPECT_EQ(engine.step(), begin);
     if (!from.empty()) engine.save_checkpoint(files.folder().string(), "again");
@@ -92,7 +93,7 @@ Training steps(const Place& place, const Scratch& files, const std::string& from
 }
 
 std::map<std::string, std::string> digests_of(const Scratch& files, const std::string& tag) {
-  return digests(CheckpointReader(files.folder(), tag), 1);
+  return checkpoint::digests(checkpoint::CheckpointReader(files.folder(), tag), 1);
 }
 
 class AnyToAny : public ::testing::TestWithParam<int> {};

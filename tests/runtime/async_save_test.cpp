@@ -14,20 +14,20 @@ namespace cleave::testing {
 namespace {
 namespace fs = std::filesystem;
 
-DsConfig behind(DsConfig c) {
+config::DsConfig behind(config::DsConfig c) {
   c.checkpoint.async = true;
   return c;
 }
 
 std::map<std::string, std::string> digests_in(const fs::path& dir, const std::string& tag) {
-  return digests(CheckpointReader(dir, tag), 1);
+  return checkpoint::digests(checkpoint::CheckpointReader(dir, tag), 1);
 }
 
 // What lies in each shard, without the save's name.
 std::vector<std::string> shards_of(const fs::path& folder, int ranks) {
   std::vector<std::string> out;
   for (int r = 0; r < ranks; ++r) {
-    const SafetensorsFile file(folder / fmt::format("shard-{:05}.safetensors", r));
+    const checkpoint::SafetensorsFile file(folder / fmt::format("shard-{:05}.safetensors", r));
     std::string& text = out.emplace_back();
     for (const auto& [name, tensor] : file.tensors()) {
       std::vector<std::byte> bytes(size_t(tensor.end - tensor.begin));
@@ -40,19 +40,19 @@ std::vector<std::string> shards_of(const fs::path& folder, int ranks) {
 }
 
 // Saves both ways at the same steps, while one of them goes on training.
-void expect_the_same(const DsConfig& waiting, int ranks, const std::string& layout) {
+void expect_the_same(const config::DsConfig& waiting, int ranks, const std::string& layout) {
   const Scratch waits, goes_on;
-  run_ranks(ranks, [&](Communicator& world) {
+  comm::run_ranks(ranks, [&](comm::Communicator& world) {
     Tokens tokens(1);
-    Engine plain(waiting, small_gpt(model_dtype(waiting)), world, {});
-    const DsConfig asynchronous = behind(waiting);
-    Engine engine(asynchronous, small_gpt(model_dtype(waiting)), world, {});
+    runtime::Engine plain(waiting, small_gpt(runtime::model_dtype(waiting)), world, {});
+    const config::DsConfig asynchronous = behind(waiting);
+    runtime::Engine engine(asynchronous, small_gpt(runtime::model_dtype(waiting)), world, {});
     std::atomic<int> written{0};
     for (int step = 0; step < 4; ++step) {
       if (step % 2) {
         plain.save_checkpoint(waits.folder(), fmt::format("step{}", step), R"({"note": 1})");
         engine.save_checkpoint(goes_on.folder(), fmt::format("step{}", step), R"({"note": 1})",
-                               [&](const SavedCheckpoint&) { ++written; });
+                               [&](const checkpoint::SavedCheckpoint&) { ++written; });
       }
       plain.train_batch(source(tokens, waiting, step, world.rank(), ranks));
       engine.train_batch(source(tokens, asynchronous, step, world.rank(), ranks));
@@ -66,7 +66,8 @@ void expect_the_same(const DsConfig& waiting, int ranks, const std::string& layo
   for (const char* tag : {"step1", "step3"}) {
     EXPECT_EQ(digests_in(waits.folder(), tag), digests_in(goes_on.folder(), tag)) << layout << tag;
     EXPECT_EQ(shards_of(waits.folder() / tag, ranks), shards_of(goes_on.folder() / tag, ranks)) << layout;
-    EXPECT_EQ(CheckpointReader(waits.folder(), tag).state(), CheckpointReader(goes_on.folder(), tag).state());
+    EXPECT_EQ(checkpoint::CheckpointReader(waits.folder(), tag).state(),
+              checkpoint::CheckpointReader(goes_on.folder(), tag).state());
   }
 }
 
@@ -74,12 +75,13 @@ TEST(AsyncSave, IsTheCheckpointOfASaveThatWaits) {
   const Scratch disk;
   for (const int ranks : {1, 3})
     for (const int stage : {0, 2, 3})
-      for (const OffloadDevice home : {OffloadDevice::none, OffloadDevice::cpu, OffloadDevice::nvme}) {
-        if (stage == 0 && home != OffloadDevice::none) continue;
-        DsConfig c = config_for(ranks);
+      for (const config::OffloadDevice home :
+           {config::OffloadDevice::none, config::OffloadDevice::cpu, config::OffloadDevice::nvme}) {
+        if (stage == 0 && home != config::OffloadDevice::none) continue;
+        config::DsConfig c = config_for(ranks);
         c.zero.stage = stage, c.zero.offload_optimizer.device = home;
         c.zero.offload_optimizer.nvme_path = disk.folder();
-        if (stage == 3) c.precision = Precision::bf16;
+        if (stage == 3) c.precision = config::Precision::bf16;
         expect_the_same(c, ranks, fmt::format("{} ranks, stage {}, home {}; ", ranks, stage, int(home)));
       }
 }
@@ -91,12 +93,12 @@ TEST(AsyncSave, TakesMemoryForEachByteOnce) {
     for (const int stage : {0, 1, 3})
       for (const bool away : {false, true}) {
         if (stage == 0 && away) continue;
-        DsConfig c = config_for(ranks);
+        config::DsConfig c = config_for(ranks);
         c.zero.stage = stage;
-        if (away) c.zero.offload_optimizer.device = OffloadDevice::nvme;
+        if (away) c.zero.offload_optimizer.device = config::OffloadDevice::nvme;
         c.zero.offload_optimizer.nvme_path = disk.folder();
         const Make model = [] { return small_gpt(); };
-        const JobPlan without = plan_for(c, ranks, model), with = plan_for(behind(c), ranks, model);
+        const plan::JobPlan without = plan_for(c, ranks, model), with = plan_for(behind(c), ranks, model);
         int64_t copied = 0;
         for (int rank = 0; rank < ranks; ++rank) {
           MemoryTable table = of_rank(with, rank).memory;
@@ -111,16 +113,16 @@ TEST(AsyncSave, TakesMemoryForEachByteOnce) {
 }
 
 TEST(AsyncSave, IsRefusedAtTheStartWhereTheCopyDoesNotFit) {
-  const DsConfig c = config_for(1);
+  const config::DsConfig c = config_for(1);
   const int64_t copy = 3 * 4 * small_gpt().params();
-  run_ranks(1, [&](Communicator& world) {
+  comm::run_ranks(1, [&](comm::Communicator& world) {
     MemoryLimits limits;
     limits.host_bytes = copy - 1;
-    Engine(c, small_gpt(), world, {.limits = limits});
+    runtime::Engine(c, small_gpt(), world, {.limits = limits});
     expect_error(Exit::memory, {"checkpoint", "checkpoint.async false"},
-                 [&] { Engine(behind(c), small_gpt(), world, {.limits = limits}); });
+                 [&] { runtime::Engine(behind(c), small_gpt(), world, {.limits = limits}); });
     limits.host_bytes = copy;
-    Engine(behind(c), small_gpt(), world, {.limits = limits});
+    runtime::Engine(behind(c), small_gpt(), world, {.limits = limits});
   });
 }
 
@@ -128,16 +130,16 @@ TEST(AsyncSave, IsRefusedAtTheStartWhereTheCopyDoesNotFit) {
 TEST(AsyncSave, TellsAllRanksOfASaveThatFailed) {
   const Scratch scratch;
   scratch.write("file", "x");
-  run_ranks(2, [&](Communicator& world) {
-    const DsConfig c = behind(config_for(2));
+  comm::run_ranks(2, [&](comm::Communicator& world) {
+    const config::DsConfig c = behind(config_for(2));
     Tokens tokens(1);
-    Engine engine(c, small_gpt(), world, {});
+    runtime::Engine engine(c, small_gpt(), world, {});
     engine.save_checkpoint(scratch.path("file"), "a");
     for (int step = 0; step < 3; ++step) engine.train_batch(source(tokens, c, step, world.rank(), 2));
     expect_error(Exit::checkpoint, {"was not saved"}, [&] { engine.save_checkpoint(scratch.folder(), "b"); });
     engine.save_checkpoint(scratch.folder(), "b");
     engine.finish_save();
-    EXPECT_EQ(CheckpointReader(scratch.folder(), "latest").path(), scratch.folder() / "b");
+    EXPECT_EQ(checkpoint::CheckpointReader(scratch.folder(), "latest").path(), scratch.folder() / "b");
   });
 }
 
@@ -146,18 +148,19 @@ TEST(AsyncSave, OfOneRankAloneIsNamedWithinTheDeadline) {
   for (const bool async : {false, true}) {
     const Scratch scratch;
     std::atomic<bool> heard{false};
-    run_ranks(2,
-              [&](Communicator& world) {
-                Engine engine(async ? behind(config_for(2)) : config_for(2), small_gpt(), world, {});
-                if (world.rank() == 0) {
-                  expect_error(Exit::rank_lost, {"saving checkpoint", "all ranks", "1"},
-                               [&] { engine.save_checkpoint(scratch.folder(), "a"); });
-                  heard = true;
-                }
-                while (!heard) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-              },
-              {.timeout = std::chrono::milliseconds(300)});
-    EXPECT_TRUE(list_checkpoints(scratch.folder()).empty());
+    comm::run_ranks(2,
+                    [&](comm::Communicator& world) {
+                      runtime::Engine engine(async ? behind(config_for(2)) : config_for(2), small_gpt(),
+                                             world, {});
+                      if (world.rank() == 0) {
+                        expect_error(Exit::rank_lost, {"saving checkpoint", "all ranks", "1"},
+                                     [&] { engine.save_checkpoint(scratch.folder(), "a"); });
+                        heard = true;
+                      }
+                      while (!heard) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+                    },
+                    {.timeout = std::chrono::milliseconds(300)});
+    EXPECT_TRUE(checkpoint::list_checkpoints(scratch.folder()).empty());
   }
 }
 

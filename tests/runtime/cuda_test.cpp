@@ -18,11 +18,11 @@ std::vector<Device> gpus() {
 }
 
 // Where state is, and where it is updated.
-constexpr std::pair<OffloadDevice, OffloadUpdate> kUpdates[] = {
-    {OffloadDevice::none, OffloadUpdate::automatic},
-    {OffloadDevice::cpu, OffloadUpdate::automatic},
-    {OffloadDevice::cpu, OffloadUpdate::host},
-    {OffloadDevice::cpu, OffloadUpdate::device}};
+constexpr std::pair<config::OffloadDevice, config::OffloadUpdate> kUpdates[] = {
+    {config::OffloadDevice::none, config::OffloadUpdate::automatic},
+    {config::OffloadDevice::cpu, config::OffloadUpdate::automatic},
+    {config::OffloadDevice::cpu, config::OffloadUpdate::host},
+    {config::OffloadDevice::cpu, config::OffloadUpdate::device}};
 
 class CudaEngine : public ::testing::TestWithParam<Device> {
  protected:
@@ -31,7 +31,7 @@ class CudaEngine : public ::testing::TestWithParam<Device> {
     const CudaStatus status = cuda_status();
     if (status.gpus.empty()) GTEST_SKIP() << "no GPU: " << status.problem;
   }
-  EngineOptions options() const { return {.device = GetParam()}; }
+  runtime::EngineOptions options() const { return {.device = GetParam()}; }
 };
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(CudaEngine);
 INSTANTIATE_TEST_SUITE_P(On, CudaEngine, ::testing::ValuesIn(gpus()),
@@ -56,8 +56,8 @@ TEST_P(CudaEngine, TrainsAsTheCpuDoesWithTheSameBitsAtEveryStageAndPlacement) {
     for (int stage : {0, 1, 2, 3})
       for (const auto& [offload, update] : kUpdates)
         for (bool overlap : {false, true}) {
-          if (ranks == 4 && (!overlap || update != OffloadUpdate::automatic)) continue;
-          DsConfig c = config_for(ranks);
+          if (ranks == 4 && (!overlap || update != config::OffloadUpdate::automatic)) continue;
+          config::DsConfig c = config_for(ranks);
           c.zero.stage = stage, c.zero.overlap_comm = overlap, c.zero.offload_optimizer.device = offload;
           c.offload_update = update;
           c.zero.offload_optimizer.pin_memory = stage != 1;
@@ -73,10 +73,10 @@ TEST_P(CudaEngine, TrainsAsTheCpuDoesWithTheSameBitsAtEveryStageAndPlacement) {
 
 TEST_P(CudaEngine, GrowsTextsWithTheLogitsOfWholeWindows) {
   for (const Layout& l : {Layout{}, Layout{.pipe = 2}, Layout{.data = 2, .zero = 3}, Layout{.tensor = 2}})
-    run_ranks(l.ranks(), [&](Communicator& world) {
-      EngineOptions o = options();
+    comm::run_ranks(l.ranks(), [&](comm::Communicator& world) {
+      runtime::EngineOptions o = options();
       o.inference = true, o.texts = 2;
-      Engine engine(config_of(l, 1), cut_llama(true), world, o);
+      runtime::Engine engine(config_of(l, 1), cut_llama(true), world, o);
       engine.set_parameters([](const ParamSpec& p) {
         std::vector<float> values(size_t(p.whole_numel()));
         for (size_t i = 0; i < values.size(); ++i) values[i] = float(i * 37 % 101) / 101 - 0.5f;
@@ -97,9 +97,10 @@ TEST_P(CudaEngine, GrowsTextsWithTheLogitsOfWholeWindows) {
 
 TEST_P(CudaEngine, TrainsInSixteenBitsAsTheCpuDoes) {
   for (const auto& [precision, type] :
-       {std::pair{Precision::bf16, DType::bf16}, {Precision::fp16, DType::fp16}}) {
-    DsConfig c = config_for(2);
-    c.precision = precision, c.fp16.enabled = precision == Precision::fp16, c.fp16.initial_scale_power = 8;
+       {std::pair{config::Precision::bf16, DType::bf16}, {config::Precision::fp16, DType::fp16}}) {
+    config::DsConfig c = config_for(2);
+    c.precision = precision, c.fp16.enabled = precision == config::Precision::fp16,
+    c.fp16.initial_scale_power = 8;
     c.zero.stage = 2;
     auto model = [type = type] { return small_gpt(type); };
     expect_near(train_on(2, c, model, 8, options()), train_on(2, c, model, 8), 3e-2);
@@ -114,7 +115,7 @@ TEST_P(CudaEngine, TrainsAModelThatIsCutAsTheCpuDoes) {
                           {.data = 2, .tensor = 2, .zero = 3, .offload = true},
                           {.data = 2, .zero = 2, .sequence = 2, .clips = false}}) {
     SCOPED_TRACE(l.text());
-    DsConfig c = config_of(l, 3);
+    config::DsConfig c = config_of(l, 3);
     c.optimizer.eps = 1e-2;
     expect_near(train_on_all(l, c, cut_gpt(true), 3, options()), train_on_all(l, c, cut_gpt(true), 3), 1e-4);
   }
@@ -122,9 +123,9 @@ TEST_P(CudaEngine, TrainsAModelThatIsCutAsTheCpuDoes) {
 
 TEST_P(CudaEngine, SkipsTheStepsThatOverflowWhereTheCpuDoes) {
   for (const int stage : {0, 1, 2, 3})
-    for (const OffloadDevice offload : {OffloadDevice::none, OffloadDevice::cpu}) {
-      DsConfig c = config_for(2);
-      c.precision = Precision::fp16, c.fp16.enabled = true, c.zero.stage = stage;
+    for (const config::OffloadDevice offload : {config::OffloadDevice::none, config::OffloadDevice::cpu}) {
+      config::DsConfig c = config_for(2);
+      c.precision = config::Precision::fp16, c.fp16.enabled = true, c.zero.stage = stage;
       c.fp16.initial_scale_power = 24, c.fp16.loss_scale_window = 3, c.fp16.hysteresis = 2;
       if (stage > 0) c.zero.offload_optimizer.device = offload;
       auto model = [] { return small_gpt(DType::fp16); };
@@ -140,14 +141,15 @@ TEST_P(CudaEngine, SkipsTheStepsThatOverflowWhereTheCpuDoes) {
 
 TEST_P(CudaEngine, RecomputesAndSumsExactlyWithTheSameBits) {
   auto model = [] { return small_gpt(); };
-  DsConfig one = config_for(1, 1, 4);
+  config::DsConfig one = config_for(1, 1, 4);
   one.exact_sums = true;
   const Training want = train_on(1, one, model, 4, options());
   for (int stage : {0, 2, 3})
-    for (const CheckpointingConfig& way :
-         {CheckpointingConfig{}, CheckpointingConfig{.interval = 1}, CheckpointingConfig{.lean = true},
-          CheckpointingConfig{.interval = 1, .to_host = true}}) {
-      DsConfig c = config_for(2, 1, 2);
+    for (const config::CheckpointingConfig& way :
+         {config::CheckpointingConfig{}, config::CheckpointingConfig{.interval = 1},
+          config::CheckpointingConfig{.lean = true},
+          config::CheckpointingConfig{.interval = 1, .to_host = true}}) {
+      config::DsConfig c = config_for(2, 1, 2);
       c.exact_sums = true, c.zero.stage = stage, c.checkpointing = way;
       const Training got = train_on(2, c, model, 4, options());
       SCOPED_TRACE(fmt::format("stage {} interval {} lean {}", stage, way.interval, way.lean));
@@ -162,14 +164,16 @@ TEST_P(CudaEngine, UpdatesOffloadedStateOnEitherSideWithTheSameBits) {
   fs::create_directories(folder);
   auto model = [] { return small_gpt(); };
   for (const bool exact : {false, true}) {
-    DsConfig c = config_for(2);
+    config::DsConfig c = config_for(2);
     c.zero.stage = 3, c.zero.overlap_comm = true, c.exact_sums = exact, c.gradient_clipping = 0;
     const Training want = train_on(2, c, model, 4, options());
-    for (const OffloadDevice offload : {OffloadDevice::none, OffloadDevice::cpu, OffloadDevice::nvme})
+    for (const config::OffloadDevice offload :
+         {config::OffloadDevice::none, config::OffloadDevice::cpu, config::OffloadDevice::nvme})
       for (const double ratio : {1.0, 0.3})
-        for (const OffloadDevice param : {OffloadDevice::none, OffloadDevice::cpu})
-          for (const OffloadUpdate update : {OffloadUpdate::host, OffloadUpdate::device}) {
-            OffloadConfig& o = c.zero.offload_optimizer;
+        for (const config::OffloadDevice param : {config::OffloadDevice::none, config::OffloadDevice::cpu})
+          for (const config::OffloadUpdate update :
+               {config::OffloadUpdate::host, config::OffloadUpdate::device}) {
+            config::OffloadConfig& o = c.zero.offload_optimizer;
             o.device = offload, o.ratio = ratio, o.nvme_path = folder, c.zero.sub_group_size = 500;
             c.zero.offload_param.device = param, c.offload_update = update;
             SCOPED_TRACE(fmt::format("exact {} offload {} ratio {} parameters {} update {}", exact, offload,
@@ -190,18 +194,19 @@ TEST_P(CudaEngine, TrainsTheSameBitsWithItsPassesAsGraphs) {
     double clipping;
     int interval;
   };
-  for (const auto& [precision, type] : {std::pair{Precision::fp32, DType::fp32},
-                                        {Precision::bf16, DType::bf16},
-                                        {Precision::fp16, DType::fp16}})
+  for (const auto& [precision, type] : {std::pair{config::Precision::fp32, DType::fp32},
+                                        {config::Precision::bf16, DType::bf16},
+                                        {config::Precision::fp16, DType::fp16}})
     for (const Way& way :
          {Way{0, 1, false, 0, 0}, {0, 4, true, 0, 1}, {3, 1, false, 1, 0}, {3, 4, true, 1, 1}}) {
       auto model = [type = type] { return small_gpt(type, 0.1f); };
-      DsConfig c = config_for(1, 2, way.accumulation);
-      c.precision = precision, c.fp16.enabled = precision == Precision::fp16, c.check_grad_overflow = false;
+      config::DsConfig c = config_for(1, 2, way.accumulation);
+      c.precision = precision, c.fp16.enabled = precision == config::Precision::fp16,
+      c.check_grad_overflow = false;
       c.zero.stage = way.stage, c.zero.overlap_comm = way.overlap, c.gradient_clipping = way.clipping;
-      c.checkpointing.interval = way.interval, c.cuda_graphs = Switch::off;
+      c.checkpointing.interval = way.interval, c.cuda_graphs = config::Switch::off;
       const Training want = train_on(1, c, model, 10, options());
-      for (const Switch use : {Switch::on, Switch::automatic}) {
+      for (const config::Switch use : {config::Switch::on, config::Switch::automatic}) {
         c.cuda_graphs = use;
         const Training got = train_on(1, c, model, 10, options());
         SCOPED_TRACE(fmt::format("{}, stage {}, {} micro-batches, graphs {}", name_of(type), way.stage,
@@ -213,45 +218,47 @@ TEST_P(CudaEngine, TrainsTheSameBitsWithItsPassesAsGraphs) {
 }
 
 TEST_P(CudaEngine, SaysWhyPassesAreNotGraphs) {
-  const auto line = [&](int ranks, const std::function<void(DsConfig&)>& change) {
+  const auto line = [&](int ranks, const std::function<void(config::DsConfig&)>& change) {
     std::string said;
-    run_ranks(ranks, [&](Communicator& world) {
-      DsConfig c = config_for(ranks);
-      c.cuda_graphs = Switch::on;
+    comm::run_ranks(ranks, [&](comm::Communicator& world) {
+      config::DsConfig c = config_for(ranks);
+      c.cuda_graphs = config::Switch::on;
       change(c);
-      const Engine engine(c, small_gpt(), world, options());
+      const runtime::Engine engine(c, small_gpt(), world, options());
       if (world.rank() == 0) said = engine.notes().graphs;
     });
     return said;
   };
-  EXPECT_EQ(line(1, [](DsConfig&) {}), "CUDA graphs: each pass is one");
-  EXPECT_EQ(line(1, [](DsConfig& c) { c.cuda_graphs = Switch::off; }), "");
-  EXPECT_NE(line(2, [](DsConfig&) {}).find("not used"), std::string::npos);
-  EXPECT_NE(
-      line(1, [](DsConfig& c) { c.zero.stage = 1, c.zero.offload_optimizer.device = OffloadDevice::cpu; })
-          .find("offloaded"),
-      std::string::npos);
+  EXPECT_EQ(line(1, [](config::DsConfig&) {}), "CUDA graphs: each pass is one");
+  EXPECT_EQ(line(1, [](config::DsConfig& c) { c.cuda_graphs = config::Switch::off; }), "");
+  EXPECT_NE(line(2, [](config::DsConfig&) {}).find("not used"), std::string::npos);
+  EXPECT_NE(line(1,
+                 [](config::DsConfig& c) {
+                   c.zero.stage = 1, c.zero.offload_optimizer.device = config::OffloadDevice::cpu;
+                 })
+                .find("offloaded"),
+            std::string::npos);
 }
 
 TEST_P(CudaEngine, SaysWhyOffloadedStateIsUpdatedWhereItIs) {
-  run_ranks(1, [&](Communicator& world) {
-    DsConfig c = config_for(1);
-    EXPECT_EQ(Engine(c, small_gpt(), world, options()).notes().update, "");
-    c.zero.offload_optimizer.device = OffloadDevice::cpu;
-    EXPECT_NE(Engine(c, small_gpt(), world, options()).notes().update.find("bytes of state at"),
+  comm::run_ranks(1, [&](comm::Communicator& world) {
+    config::DsConfig c = config_for(1);
+    EXPECT_EQ(runtime::Engine(c, small_gpt(), world, options()).notes().update, "");
+    c.zero.offload_optimizer.device = config::OffloadDevice::cpu;
+    EXPECT_NE(runtime::Engine(c, small_gpt(), world, options()).notes().update.find("bytes of state at"),
               std::string::npos);
-    c.offload_update = OffloadUpdate::device;
-    EXPECT_EQ(Engine(c, small_gpt(), world, options()).notes().update, "");
+    c.offload_update = config::OffloadUpdate::device;
+    EXPECT_EQ(runtime::Engine(c, small_gpt(), world, options()).notes().update, "");
   });
 }
 
 TEST_P(CudaEngine, PeakMemoryEqualsThePlanToTheByte) {
   for (int stage : {0, 3})
     for (const auto& [offload, update] : kUpdates)
-      run_ranks(2, [&, offload = offload, update = update](Communicator& world) {
-        DsConfig c = config_for(2);
+      comm::run_ranks(2, [&, offload = offload, update = update](comm::Communicator& world) {
+        config::DsConfig c = config_for(2);
         c.zero.stage = stage, c.zero.offload_optimizer.device = offload, c.offload_update = update;
-        Engine engine(c, small_gpt(), world, options());
+        runtime::Engine engine(c, small_gpt(), world, options());
         Tokens tokens(1);
         engine.train_batch(source(tokens, c, 0, world.rank(), 2));
         EXPECT_EQ(engine.memory_peak(), engine.memory_planned())
@@ -262,18 +269,20 @@ TEST_P(CudaEngine, PeakMemoryEqualsThePlanToTheByte) {
 
 TEST_P(CudaEngine, ResumesItsOwnCheckpointBitForBitAndTheCpuReadsIt) {
   const fs::path folder = fs::temp_directory_path() / fmt::format("cleave cuda test {}", getpid());
-  for (const OffloadDevice offload : {OffloadDevice::none, OffloadDevice::cpu}) {
+  for (const config::OffloadDevice offload : {config::OffloadDevice::none, config::OffloadDevice::cpu}) {
     fs::remove_all(folder);
-    run_ranks(2, [&](Communicator& world) {
-      DsConfig c = config_for(2);
+    comm::run_ranks(2, [&](comm::Communicator& world) {
+      config::DsConfig c = config_for(2);
       c.zero.stage = 3, c.zero.offload_optimizer.device = offload;
       Tokens tokens(1);
-      auto step = [&](Engine& e) { return e.train_batch(source(tokens, c, e.step(), world.rank(), 2)).loss; };
-      Engine unbroken(c, small_gpt(), world, options());
+      auto step = [&](runtime::Engine& e) {
+        return e.train_batch(source(tokens, c, e.step(), world.rank(), 2)).loss;
+      };
+      runtime::Engine unbroken(c, small_gpt(), world, options());
       for (int i = 0; i < 3; ++i) step(unbroken);
       unbroken.save_checkpoint(folder, "step3");
-      Engine resumed(c, small_gpt(), world, {.seed = 99, .device = GetParam()});
-      Engine on_cpu(c, small_gpt(), world, {.seed = 98});
+      runtime::Engine resumed(c, small_gpt(), world, {.seed = 99, .device = GetParam()});
+      runtime::Engine on_cpu(c, small_gpt(), world, {.seed = 98});
       resumed.load_checkpoint(folder), on_cpu.load_checkpoint(folder);
       EXPECT_EQ(weights_of(on_cpu), weights_of(unbroken));
       for (int i = 0; i < 3; ++i)
@@ -285,11 +294,11 @@ TEST_P(CudaEngine, ResumesItsOwnCheckpointBitForBitAndTheCpuReadsIt) {
 }
 
 TEST_P(CudaEngine, EvaluatesPredictsAndTakesWeightsAsTheCpuDoes) {
-  run_ranks(2, [&](Communicator& world) {
-    DsConfig c = config_for(2);
+  comm::run_ranks(2, [&](comm::Communicator& world) {
+    config::DsConfig c = config_for(2);
     c.zero.stage = 3;
     Tokens tokens(1);
-    Engine gpu(c, small_gpt(), world, options()), cpu(c, small_gpt(), world, {.seed = 7});
+    runtime::Engine gpu(c, small_gpt(), world, options()), cpu(c, small_gpt(), world, {.seed = 7});
     cpu.set_parameters([w = weights_of(gpu)](const ParamSpec& p) { return w.at(p.name); });
     const BatchSource data = source(tokens, c, 0, world.rank(), 2);
     EXPECT_NEAR(gpu.evaluate(data, 2).loss, cpu.evaluate(data, 2).loss, 1e-5);
@@ -300,9 +309,9 @@ TEST_P(CudaEngine, EvaluatesPredictsAndTakesWeightsAsTheCpuDoes) {
 }
 
 TEST_P(CudaEngine, NamesATokenOutsideTheVocabulary) {
-  const auto world = self_communicator();
-  const DsConfig c = config_for(1);
-  Engine engine(c, small_gpt(), *world, options());
+  const auto world = comm::self_communicator();
+  const config::DsConfig c = config_for(1);
+  runtime::Engine engine(c, small_gpt(), *world, options());
   Tokens tokens(1, kSeq, kVocab + 40);
   try {
     for (int step = 0; step < 10; ++step) engine.train_batch(source(tokens, c, step, 0, 1));

@@ -21,71 +21,74 @@ struct Layout {
   }
 };
 
-inline DsConfig config_of(const Layout& l, int accumulation, int micro = 1) {
-  DsConfig c = config_for(l.data, micro, accumulation);
+inline config::DsConfig config_of(const Layout& l, int accumulation, int micro = 1) {
+  config::DsConfig c = config_for(l.data, micro, accumulation);
   c.sequence_parallel_size = l.sequence;
   c.pipeline.stages = l.pipe, c.pipeline.schedule = l.schedule;
   c.pipeline.virtual_stages = l.pipe > 1 && std::string_view(l.schedule) == "interleaved" ? 2 : 1;
   c.tensor_parallel.autotp_size = l.tensor, c.tensor_parallel.sequence_parallel = l.cut_rows;
   c.zero.stage = l.zero, c.zero.overlap_comm = l.zero == 3;
-  if (l.offload) c.zero.offload_optimizer.device = OffloadDevice::cpu;
+  if (l.offload) c.zero.offload_optimizer.device = config::OffloadDevice::cpu;
   c.gradient_clipping = l.clips ? 1 : 0;
   return c;
 }
 
 // A vocabulary that no number of ranks divides, a parameter that no layer uses, and a head of its own unless
 // tied.
-inline ModelFactory cut_gpt(bool tied, DType type = DType::fp32, float dropout = 0) {
-  return [=](const Axes& axes) {
-    Model m = make_model(kGpt2,
-                         {.vocab = kVocab,
-                          .positions = 11,
-                          .width = 16,
-                          .layers = 2,
-                          .heads = 4,
-                          .dropout = dropout,
-                          .attention_dropout = dropout},
-                         type, kTokens, "cut", axes);
+inline runtime::ModelFactory cut_gpt(bool tied, DType type = DType::fp32, float dropout = 0) {
+  return [=](const model::Axes& axes) {
+    model::Model m = model::make_model(model::kGpt2,
+                                       {.vocab = kVocab,
+                                        .positions = 11,
+                                        .width = 16,
+                                        .layers = 2,
+                                        .heads = 4,
+                                        .dropout = dropout,
+                                        .attention_dropout = dropout},
+                                       type, kTokens, "cut", axes);
     m.layers.insert(m.layers.begin() + 2, std::make_unique<Idle>());
     if (!tied)
-      m.head = std::make_unique<ClassifierHead>(ClassifierHead::Config{.unit = "lm_head",
-                                                                       .weight = "lm_head.weight",
-                                                                       .classes = kVocab,
-                                                                       .width = 16,
-                                                                       .axis = axes.tensor});
+      m.head =
+          std::make_unique<model::ClassifierHead>(model::ClassifierHead::Config{.unit = "lm_head",
+                                                                                .weight = "lm_head.weight",
+                                                                                .classes = kVocab,
+                                                                                .width = 16,
+                                                                                .axis = axes.tensor});
     return m;
   };
 }
 
 // Grouped heads wider than width / heads and biases wherever a config can have them. Four ranks share two
 // key/value heads. Where heads are normalized two elements are too few: a small one multiplies its rounding.
-inline ModelFactory cut_decoder(const Family& family, bool tied, DType type = DType::fp32,
-                                int64_t kv_heads = 2, int64_t head_dim = 2) {
-  return [=, &family](const Axes& axes) {
-    return make_model(family,
-                      {.vocab = kVocab,
-                       .positions = 11,
-                       .width = 13,
-                       .layers = 3,
-                       .heads = 8,
-                       .kv_heads = kv_heads,
-                       .head_dim = head_dim,
-                       .mlp_width = 20,
-                       .tied = tied,
-                       .qkv_bias = true,
-                       .output_bias = true,
-                       .init_scale = 0.1f},
-                      type, kTokens, "cut", axes);
+inline runtime::ModelFactory cut_decoder(const model::Family& family, bool tied, DType type = DType::fp32,
+                                         int64_t kv_heads = 2, int64_t head_dim = 2) {
+  return [=, &family](const model::Axes& axes) {
+    return model::make_model(family,
+                             {.vocab = kVocab,
+                              .positions = 11,
+                              .width = 13,
+                              .layers = 3,
+                              .heads = 8,
+                              .kv_heads = kv_heads,
+                              .head_dim = head_dim,
+                              .mlp_width = 20,
+                              .tied = tied,
+                              .qkv_bias = true,
+                              .output_bias = true,
+                              .init_scale = 0.1f},
+                             type, kTokens, "cut", axes);
   };
 }
-inline ModelFactory cut_llama(bool tied, DType type = DType::fp32) { return cut_decoder(kLlama, tied, type); }
+inline runtime::ModelFactory cut_llama(bool tied, DType type = DType::fp32) {
+  return cut_decoder(model::kLlama, tied, type);
+}
 
 // Every rank's run must be the same; returns the first's. The memory plan must be the peak on every rank.
-inline Training train_on_all(const Layout& l, const DsConfig& c, const ModelFactory& model, int steps,
-                             const EngineOptions& options = {}) {
+inline Training train_on_all(const Layout& l, const config::DsConfig& c, const runtime::ModelFactory& model,
+                             int steps, const runtime::EngineOptions& options = {}) {
   std::vector<Training> runs{size_t(l.ranks())};
-  run_ranks(l.ranks(), [&](Communicator& world) {
-    Engine engine(c, model, world, options);
+  comm::run_ranks(l.ranks(), [&](comm::Communicator& world) {
+    runtime::Engine engine(c, model, world, options);
     runs[size_t(world.rank())] = train(engine, world, steps, kTokens);
     EXPECT_EQ(engine.memory_planned(), engine.memory_peak()) << l.text() << " rank " << world.rank();
     EXPECT_EQ(engine.memory_planned(), engine.memory_live()) << l.text() << " rank " << world.rank();

@@ -14,18 +14,18 @@ namespace cleave::testing {
 namespace {
 
 // Tiles of 100 elements: several a unit, and some with both kinds of decay.
-DsConfig on_disk(DsConfig c, const Scratch& scratch, double ratio = 1, int64_t tile = 100,
-                 OffloadUpdate update = OffloadUpdate::host) {
-  OffloadConfig& o = c.zero.offload_optimizer;
-  o.device = OffloadDevice::nvme, o.nvme_path = scratch.folder(), o.ratio = ratio;
+config::DsConfig on_disk(config::DsConfig c, const Scratch& scratch, double ratio = 1, int64_t tile = 100,
+                         config::OffloadUpdate update = config::OffloadUpdate::host) {
+  config::OffloadConfig& o = c.zero.offload_optimizer;
+  o.device = config::OffloadDevice::nvme, o.nvme_path = scratch.folder(), o.ratio = ratio;
   c.zero.sub_group_size = tile, c.offload_update = update;
   return c;
 }
 
-DsConfig with_precision(DsConfig c, DType type) {
-  c.precision = type == DType::fp32   ? Precision::fp32
-                : type == DType::fp16 ? Precision::fp16
-                                      : Precision::bf16;
+config::DsConfig with_precision(config::DsConfig c, DType type) {
+  c.precision = type == DType::fp32   ? config::Precision::fp32
+                : type == DType::fp16 ? config::Precision::fp16
+                                      : config::Precision::bf16;
   c.fp16.enabled = type == DType::fp16, c.fp16.initial_scale_power = 8;
   return c;
 }
@@ -39,14 +39,15 @@ TEST_P(OnDisk, TrainingHasTheBitsOfTrainingWithoutAtEveryStageTypeAndShare) {
   for (const DType type : {DType::fp32, DType::bf16, DType::fp16})
     for (const int stage : {0, 1, 2, 3}) {
       const auto model = [type] { return small_gpt(type); };
-      DsConfig c = with_precision(config_for(ranks), type);
+      config::DsConfig c = with_precision(config_for(ranks), type);
       c.zero.stage = stage;
       const Training want = train_on(ranks, c, model, steps);
       for (const double ratio : {1.0, 0.3})
-        for (const OffloadUpdate update : {OffloadUpdate::host, OffloadUpdate::device}) {
+        for (const config::OffloadUpdate update :
+             {config::OffloadUpdate::host, config::OffloadUpdate::device}) {
           if (!sampled.next()) continue;
           const Scratch scratch;
-          const DsConfig disk = on_disk(c, scratch, ratio, stage == 1 ? 1 << 20 : 100, update);
+          const config::DsConfig disk = on_disk(c, scratch, ratio, stage == 1 ? 1 << 20 : 100, update);
           const auto what =
               fmt::format("{} stage {} ratio {} on the {}", name_of(type), stage, ratio, update);
           expect_same_bits(train_on(ranks, disk, model, steps), want, what);
@@ -58,16 +59,17 @@ TEST_P(OnDisk, TrainingHasTheBitsOfTrainingWithoutAtEveryStageTypeAndShare) {
 TEST_P(OnDisk, FewBuffersOverlapAndOtherOptimizersChangeNothing) {
   const int ranks = GetParam();
   const auto model = [] { return small_llama(DType::bf16); };
-  for (const OptimizerType optimizer :
-       {OptimizerType::adamw, OptimizerType::sgd, OptimizerType::lion, OptimizerType::adagrad})
+  for (const config::OptimizerType optimizer : {config::OptimizerType::adamw, config::OptimizerType::sgd,
+                                                config::OptimizerType::lion, config::OptimizerType::adagrad})
     for (const int buffers : {1, 2, 7}) {
       const Scratch scratch;
-      DsConfig c = with_precision(config_for(ranks), DType::bf16);
+      config::DsConfig c = with_precision(config_for(ranks), DType::bf16);
       c.zero.stage = 3, c.zero.overlap_comm = buffers != 1, c.optimizer.type = optimizer;
       if (buffers == 2) c.optimizer.momentum = 0.9;
       const Training want = train_on(ranks, c, model, 5, {.compute = Stream::Mode::worker});
-      for (const OffloadUpdate update : {OffloadUpdate::host, OffloadUpdate::device}) {
-        DsConfig disk = on_disk(c, scratch, 1, 64, update);
+      for (const config::OffloadUpdate update :
+           {config::OffloadUpdate::host, config::OffloadUpdate::device}) {
+        config::DsConfig disk = on_disk(c, scratch, 1, 64, update);
         disk.zero.offload_optimizer.buffer_count = buffers;
         expect_same_bits(train_on(ranks, disk, model, 5, {.compute = Stream::Mode::worker}), want,
                          fmt::format("{} with {} buffers on the {}", optimizer, buffers, update));
@@ -79,16 +81,17 @@ TEST_P(OnDisk, ExactSumsAndHostMemorySharesChangeNothing) {
   const int ranks = GetParam();
   for (const bool exact : {false, true}) {
     const Scratch scratch;
-    DsConfig c = config_for(ranks, 1, 2);
+    config::DsConfig c = config_for(ranks, 1, 2);
     c.zero.stage = 2, c.exact_sums = exact;
     const auto model = [] { return small_gpt(); };
     const Training want = train_on(ranks, c, model, 5);
-    for (const OffloadUpdate update : {OffloadUpdate::host, OffloadUpdate::device}) {
+    for (const config::OffloadUpdate update : {config::OffloadUpdate::host, config::OffloadUpdate::device}) {
       if (exact)
         expect_same_bits(train_on(ranks, on_disk(c, scratch, 0.5, 100, update), model, 5), want,
                          "exact sums");
-      DsConfig memory = c;
-      memory.zero.offload_optimizer.device = OffloadDevice::cpu, memory.zero.offload_optimizer.ratio = 0.3;
+      config::DsConfig memory = c;
+      memory.zero.offload_optimizer.device = config::OffloadDevice::cpu,
+      memory.zero.offload_optimizer.ratio = 0.3;
       memory.offload_update = update;
       expect_same_bits(train_on(ranks, memory, model, 5), want, "0.3 in host memory");
     }
@@ -100,7 +103,7 @@ TEST(OnDiskAxes, PipelinesTensorParallelLayersAndTiedUnitsChangeNothing) {
     for (const int stage : {1, 3}) {
       const Layout l{2, 1, 2, stage};
       const Scratch scratch;
-      const DsConfig c = config_of(l, 2);
+      const config::DsConfig c = config_of(l, 2);
       const Training want = train_on_all(l, c, cut_gpt(tied), 4);
       expect_same_bits(train_on_all(l, on_disk(c, scratch, 0.8), cut_gpt(tied), 4), want,
                        fmt::format("tied {} stage {}", tied, stage));
@@ -111,11 +114,12 @@ TEST(OnDiskMemory, ThePlanIsThePeakAndTheShareIsExact) {
   for (const int stage : {0, 3})
     for (const double ratio : {1.0, 0.3, 0.0}) {
       const Scratch scratch;
-      run_ranks(2, [&](Communicator& world) {
-        DsConfig c = on_disk(config_for(2), scratch, ratio, 100,
-                             stage == 0 ? OffloadUpdate::host : OffloadUpdate::device);
+      comm::run_ranks(2, [&](comm::Communicator& world) {
+        config::DsConfig c =
+            on_disk(config_for(2), scratch, ratio, 100,
+                    stage == 0 ? config::OffloadUpdate::host : config::OffloadUpdate::device);
         c.zero.stage = stage;
-        Engine engine(c, small_gpt(), world, {});
+        runtime::Engine engine(c, small_gpt(), world, {});
         Tokens tokens(1);
         engine.train_batch(source(tokens, c, 0, world.rank(), 2));
         EXPECT_EQ(engine.memory_planned(), engine.memory_peak());
@@ -123,7 +127,7 @@ TEST(OnDiskMemory, ThePlanIsThePeakAndTheShareIsExact) {
         std::map<std::string, int64_t> slices;
         auto add = [&](const std::vector<UnitSpec>& units) {
           const int shards = stage == 0 ? 1 : 2;
-          for (const UnitSpec& u : units) slices[u.name] = FlatLayout(u, shards).numel() / shards;
+          for (const UnitSpec& u : units) slices[u.name] = zero::FlatLayout(u, shards).numel() / shards;
         };
         for (const auto& layer : engine.model().layers) add(layer->units());
         add(engine.model().head->units());
@@ -143,11 +147,11 @@ TEST(OnDiskState, CheckpointsLoadWithAndWithoutADiskAndParametersCanBeSet) {
   for (const bool saved_on_disk : {false, true}) {
     Weights saved;
     std::vector<double> losses;
-    run_ranks(3, [&](Communicator& world) {
-      DsConfig c = with_precision(config_for(3), DType::bf16);
+    comm::run_ranks(3, [&](comm::Communicator& world) {
+      config::DsConfig c = with_precision(config_for(3), DType::bf16);
       c.zero.stage = 2;
-      if (saved_on_disk) c = on_disk(c, disk, 0.7, 100, OffloadUpdate::device);
-      Engine engine(c, small_gpt(DType::bf16), world, {});
+      if (saved_on_disk) c = on_disk(c, disk, 0.7, 100, config::OffloadUpdate::device);
+      runtime::Engine engine(c, small_gpt(DType::bf16), world, {});
       Tokens tokens(1);
       for (int step = 0; step < 3; ++step) engine.train_batch(source(tokens, c, step, world.rank(), 3));
       engine.save_checkpoint(scratch.folder(), saved_on_disk ? "disk" : "memory");
@@ -158,12 +162,13 @@ TEST(OnDiskState, CheckpointsLoadWithAndWithoutADiskAndParametersCanBeSet) {
       if (world.rank() == 0) saved = mine, losses = next;
     });
     for (const double ratio : {0.0, 0.4, 1.0})
-      run_ranks(3, [&](Communicator& world) {
-        DsConfig c = with_precision(config_for(3), DType::bf16);
+      comm::run_ranks(3, [&](comm::Communicator& world) {
+        config::DsConfig c = with_precision(config_for(3), DType::bf16);
         c.zero.stage = 2;
         if (ratio > 0)
-          c = on_disk(c, other, ratio, 70, ratio < 1 ? OffloadUpdate::device : OffloadUpdate::host);
-        Engine engine(c, small_gpt(DType::bf16), world, {.seed = 7});
+          c = on_disk(c, other, ratio, 70,
+                      ratio < 1 ? config::OffloadUpdate::device : config::OffloadUpdate::host);
+        runtime::Engine engine(c, small_gpt(DType::bf16), world, {.seed = 7});
         engine.load_checkpoint(scratch.folder(), saved_on_disk ? "disk" : "memory");
         EXPECT_EQ(weights_of(engine), saved);
         Tokens tokens(1);
@@ -173,8 +178,8 @@ TEST(OnDiskState, CheckpointsLoadWithAndWithoutADiskAndParametersCanBeSet) {
               << "ratio " << ratio << " step " << step;
       });
   }
-  run_ranks(2, [&](Communicator& world) {
-    Engine engine(on_disk(config_for(2), disk, 0.5), small_gpt(), world, {});
+  comm::run_ranks(2, [&](comm::Communicator& world) {
+    runtime::Engine engine(on_disk(config_for(2), disk, 0.5), small_gpt(), world, {});
     engine.set_parameters(
         [](const ParamSpec& p) { return std::vector<float>(size_t(p.whole_numel()), 0.25f); });
     for (const auto& [name, values] : weights_of(engine))
@@ -184,15 +189,15 @@ TEST(OnDiskState, CheckpointsLoadWithAndWithoutADiskAndParametersCanBeSet) {
 
 TEST(OnDiskFailure, FoldersThatCannotBeUsedAreRefusedOnEveryRankBeforeTraining) {
   const Scratch scratch;
-  run_ranks(2, [&](Communicator& world) {
-    DsConfig c = on_disk(config_for(2), scratch);
+  comm::run_ranks(2, [&](comm::Communicator& world) {
+    config::DsConfig c = on_disk(config_for(2), scratch);
     c.zero.offload_optimizer.nvme_path = scratch.path("missing");
     expect_error(Exit::usage, {"rank 0", "offload_optimizer.nvme_path", "missing", "No such file"},
-                 [&] { Engine(c, small_gpt(), world, {}); });
+                 [&] { runtime::Engine(c, small_gpt(), world, {}); });
     // Only the last rank's folder is bad: all are told.
     c.zero.offload_optimizer.nvme_path =
         world.rank() == 1 ? scratch.path("missing") : scratch.folder().string();
-    expect_error(Exit::usage, {"rank 1", "missing"}, [&] { Engine(c, small_gpt(), world, {}); });
+    expect_error(Exit::usage, {"rank 1", "missing"}, [&] { runtime::Engine(c, small_gpt(), world, {}); });
   });
   EXPECT_TRUE(std::filesystem::is_empty(scratch.folder()));
 }
@@ -209,12 +214,12 @@ std::string descriptor_in(const std::filesystem::path& folder) {
 
 TEST(OnDiskFailure, ADiskThatFailsInAStepEndsItByNameAndLeavesTheCheckpointGood) {
   const Scratch disk, scratch;
-  run_ranks(1, [&](Communicator& world) {
-    const DsConfig c = on_disk(config_for(1), disk);
+  comm::run_ranks(1, [&](comm::Communicator& world) {
+    const config::DsConfig c = on_disk(config_for(1), disk);
     Tokens tokens(1);
     Weights saved;
     {
-      Engine engine(c, small_gpt(), world, {});
+      runtime::Engine engine(c, small_gpt(), world, {});
       engine.train_batch(source(tokens, c, 0, 0, 1));
       engine.save_checkpoint(scratch.folder(), "good");
       saved = weights_of(engine);
@@ -225,7 +230,7 @@ TEST(OnDiskFailure, ADiskThatFailsInAStepEndsItByNameAndLeavesTheCheckpointGood)
                    [&] { engine.train_batch(source(tokens, c, 1, 0, 1)); });
       EXPECT_THROW(engine.save_checkpoint(scratch.folder(), "bad"), Error);
     }
-    Engine engine(c, small_gpt(), world, {.seed = 9});
+    runtime::Engine engine(c, small_gpt(), world, {.seed = 9});
     engine.load_checkpoint(scratch.folder());
     EXPECT_EQ(engine.step(), 1);
     EXPECT_EQ(weights_of(engine), saved);

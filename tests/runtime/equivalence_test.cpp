@@ -19,13 +19,13 @@ TEST_P(Equivalence, WeightsAreBitIdenticalOverStagesOffloadOverlapAndBuckets) {
   for (int stage : {0, 1, 2, 3})
     for (bool offload : {false, true})
       for (bool overlap : {false, true})
-        for (int64_t bucket : {int64_t{1}, int64_t{1000}, Call::kWhole}) {
+        for (int64_t bucket : {int64_t{1}, int64_t{1000}, comm::Call::kWhole}) {
           if (!sampled.next()) continue;
           if (bucket == 1 && (offload || ranks > 3)) continue;  // one element at a time: enough is enough
-          DsConfig c = config_for(ranks);
+          config::DsConfig c = config_for(ranks);
           c.zero.stage = stage, c.zero.overlap_comm = overlap;
           c.zero.reduce_bucket_size = c.zero.allgather_bucket_size = bucket;
-          if (offload) c.zero.offload_optimizer.device = OffloadDevice::cpu;
+          if (offload) c.zero.offload_optimizer.device = config::OffloadDevice::cpu;
           const Training got = train_on(
               ranks, c, [] { return small_gpt(); }, bucket == 1 ? 3 : steps);
           Training expected = want;
@@ -46,10 +46,10 @@ TEST_P(Equivalence, LlamaAndQwen2AreBitIdenticalOverStagesOffloadAndOverlap) {
     EXPECT_LT(want.steps.back().loss, want.steps.front().loss);
     for (int stage : {0, 1, 2, 3})
       for (bool offload : {false, true}) {
-        DsConfig c = config_for(ranks);
+        config::DsConfig c = config_for(ranks);
         c.zero.stage = stage, c.zero.overlap_comm = offload;
         c.zero.reduce_bucket_size = c.zero.allgather_bucket_size = 100;
-        if (offload) c.zero.offload_optimizer.device = OffloadDevice::cpu;
+        if (offload) c.zero.offload_optimizer.device = config::OffloadDevice::cpu;
         expect_same_bits(train_on(ranks, c, model, steps), want,
                          fmt::format("{} stage {} offload {}", model().name, stage, offload));
       }
@@ -60,7 +60,7 @@ TEST_P(Equivalence, LlamaAccumulatesWithinEachOrderOfSums) {
   const int ranks = GetParam();
   std::vector<Training> runs;
   for (int stage : {0, 1, 2, 3}) {
-    DsConfig c = config_for(ranks, 2, 3);
+    config::DsConfig c = config_for(ranks, 2, 3);
     c.zero.stage = stage;
     runs.push_back(train_on(
         ranks, c, [] { return small_llama(); }, 5));
@@ -75,7 +75,7 @@ TEST_P(Equivalence, SmallUnitsKeptWholeUnderStageThreeChangeNothing) {
   const Training want = train_on(
       ranks, config_for(ranks), [] { return small_gpt(); }, 5);
   for (int64_t threshold : {int64_t{50}, int64_t{100'000}}) {
-    DsConfig c = config_for(ranks);
+    config::DsConfig c = config_for(ranks);
     c.zero.stage = 3, c.zero.stage3_param_persistence_threshold = threshold;
     expect_same_bits(train_on(
                          ranks, c, [] { return small_gpt(); }, 5),
@@ -88,7 +88,7 @@ TEST_P(Equivalence, AccumulationIsBitIdenticalWithinEachOrderOfSumsAndCloseAcros
   const int ranks = GetParam(), steps = 10;
   std::vector<Training> runs;
   for (int stage : {0, 1, 2, 3}) {
-    DsConfig c = config_for(ranks, 2, 3);
+    config::DsConfig c = config_for(ranks, 2, 3);
     c.zero.stage = stage, c.zero.overlap_comm = stage == 3;
     runs.push_back(train_on(
         ranks, c, [] { return small_gpt(); }, steps));
@@ -105,7 +105,7 @@ TEST(TrainingRuns, AnyNumberOfRanksLearnsWhatOneRankLearnsFromTheSameGlobalBatch
   const Training want = train_on(
       1, config_for(1, 1, 12), [] { return small_gpt(); }, steps);
   for (int ranks : {2, 3, 4}) {
-    DsConfig c = config_for(ranks, 1, 12 / ranks);
+    config::DsConfig c = config_for(ranks, 1, 12 / ranks);
     c.zero.stage = 2;
     const Training got = train_on(
         ranks, c, [] { return small_gpt(); }, steps);
@@ -121,7 +121,7 @@ TEST(TrainingRuns, DropoutMasksDoNotDependOnTheNumberOfRanks) {
   const Training plain = train_on(
       1, config_for(1, 4, 1), [] { return small_gpt(); }, 3);
   EXPECT_NE(want.steps[0].loss, plain.steps[0].loss);
-  DsConfig c = config_for(4, 1, 1);
+  config::DsConfig c = config_for(4, 1, 1);
   c.zero.stage = 3;
   const Training got = train_on(
       4, c, [] { return small_gpt(DType::fp32, 0.3f); }, 3);
@@ -130,7 +130,7 @@ TEST(TrainingRuns, DropoutMasksDoNotDependOnTheNumberOfRanks) {
 }
 
 TEST(TrainingRuns, WorkerStreamsGiveTheBitsOfInlineOnes) {
-  DsConfig c = config_for(2, 1, 2);
+  config::DsConfig c = config_for(2, 1, 2);
   c.zero.stage = 3, c.zero.overlap_comm = true;
   const Training want = train_on(
       2, c, [] { return small_gpt(); }, 4);
@@ -139,13 +139,14 @@ TEST(TrainingRuns, WorkerStreamsGiveTheBitsOfInlineOnes) {
 }
 
 TEST(TrainingRuns, OnTheCpuSayThatPassesAreNoGraphsWhenAsked) {
-  run_ranks(1, [](Communicator& world) {
-    DsConfig c = config_for(1);
-    for (const auto& [use, line] : {std::pair{Switch::automatic, ""},
-                                    {Switch::off, ""},
-                                    {Switch::on, "CUDA graphs: not used: this rank computes on the CPU"}}) {
+  comm::run_ranks(1, [](comm::Communicator& world) {
+    config::DsConfig c = config_for(1);
+    for (const auto& [use, line] :
+         {std::pair{config::Switch::automatic, ""},
+          {config::Switch::off, ""},
+          {config::Switch::on, "CUDA graphs: not used: this rank computes on the CPU"}}) {
       c.cuda_graphs = use;
-      EXPECT_EQ(Engine(c, small_gpt(), world, {}).notes().graphs, line);
+      EXPECT_EQ(runtime::Engine(c, small_gpt(), world, {}).notes().graphs, line);
     }
   });
 }
@@ -154,12 +155,12 @@ TEST(TrainingRuns, PredividingAndSummingGradientsScaleAsDocumented) {
   const int ranks = 2;
   const Training want = train_on(
       ranks, config_for(ranks), [] { return small_gpt(); }, 3);
-  DsConfig predivided = config_for(ranks);
+  config::DsConfig predivided = config_for(ranks);
   predivided.gradient_predivide_factor = 4;  // a power of two: exact
   expect_same_bits(train_on(
                        ranks, predivided, [] { return small_gpt(); }, 3),
                    want, "predivided by 4");
-  DsConfig summed = config_for(ranks);
+  config::DsConfig summed = config_for(ranks);
   summed.gradient_sum = true;
   const Training sum = train_on(
       ranks, summed, [] { return small_gpt(); }, 1);

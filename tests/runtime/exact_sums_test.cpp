@@ -18,16 +18,16 @@ std::string text_of(const Layout& l) {
   return fmt::format("pipe {} data {} {} zero {} offload {}", l.pipe, l.data, l.schedule, l.zero, l.offload);
 }
 
-DsConfig exact(const Layout& l, Precision precision = Precision::fp32) {
-  DsConfig c = config_for(l.data, 1, kMicros / l.data);
+config::DsConfig exact(const Layout& l, config::Precision precision = config::Precision::fp32) {
+  config::DsConfig c = config_for(l.data, 1, kMicros / l.data);
   c.exact_sums = true;
   c.zero.stage = l.zero, c.zero.overlap_comm = l.zero >= 2;
   c.zero.reduce_bucket_size = 1000;
-  if (l.offload) c.zero.offload_optimizer.device = OffloadDevice::cpu;
+  if (l.offload) c.zero.offload_optimizer.device = config::OffloadDevice::cpu;
   c.pipeline.stages = l.pipe, c.pipeline.schedule = l.schedule;
   c.pipeline.virtual_stages = std::string(l.schedule) == "interleaved" ? 2 : 1;
   c.precision = precision;
-  c.fp16.enabled = precision == Precision::fp16, c.fp16.initial_scale_power = 10;
+  c.fp16.enabled = precision == config::Precision::fp16, c.fp16.initial_scale_power = 10;
   return c;
 }
 
@@ -56,8 +56,8 @@ TEST(ExactSums, GiveTheBitsOfOneRankForEveryLayout) {
 }
 
 TEST(ExactSums, GiveTheBitsOfOneRankInSixteenBitsForEveryLayout) {
-  for (const Precision precision : {Precision::bf16, Precision::fp16}) {
-    const DType type = precision == Precision::bf16 ? DType::bf16 : DType::fp16;
+  for (const config::Precision precision : {config::Precision::bf16, config::Precision::fp16}) {
+    const DType type = precision == config::Precision::bf16 ? DType::bf16 : DType::fp16;
     const auto model = [&] { return deep_gpt(true, type); };
     const Training want = train_on(1, exact({1, 1}, precision), model, 3);
     EXPECT_FALSE(want.steps.back().skipped);
@@ -71,7 +71,7 @@ TEST(ExactSums, GiveTheBitsOfOneRankWithGroupsOfNearRanks) {
   const auto model = [] { return small_gpt(); };
   const Training want = train_on(1, exact({1, 1}), model, kSteps);
   for (const bool hybrid : {false, true}) {
-    DsConfig c = exact({1, 6, "1f1b", 3});
+    config::DsConfig c = exact({1, 6, "1f1b", 3});
     (hybrid ? c.zero.mics_shard_size : c.zero.zero_hpz_partition_size) = 3;
     expect_same_bits(train_on(6, c, model, kSteps), want, hybrid ? "hybrid" : "nested");
     c.checkpointing.interval = 2;
@@ -83,7 +83,7 @@ TEST(ExactSums, AndRecomputationAndWorkerStreamsGiveTheSameBits) {
   const auto model = [] { return small_llama(); };
   const Training want = train_on(1, exact({1, 1}), model, kSteps);
   for (int64_t interval : {int64_t{1}, int64_t{3}}) {
-    DsConfig c = exact({2, 3, "1f1b", 3});
+    config::DsConfig c = exact({2, 3, "1f1b", 3});
     c.checkpointing.interval = interval;
     expect_same_bits(train_on(6, c, model, kSteps, {.compute = Stream::Mode::worker}), want, "worker");
   }
@@ -91,7 +91,7 @@ TEST(ExactSums, AndRecomputationAndWorkerStreamsGiveTheSameBits) {
 
 // Rounding to 2^-54 moves a gradient of ordinary size less than fp32 does.
 TEST(ExactSums, AreCloseToPlainOnes) {
-  DsConfig plain = exact({1, 2, "1f1b", 2});
+  config::DsConfig plain = exact({1, 2, "1f1b", 2});
   plain.exact_sums = false;
   const Training want = train_on(
       2, plain, [] { return small_gpt(); }, kSteps);
@@ -107,7 +107,7 @@ TEST(ExactSums, AreCloseToPlainOnes) {
 // The grid is read: a coarse one changes the result, and stays the same over layouts.
 TEST(ExactSums, OfACoarseGridAreOthersAndAgreeAsWell) {
   const auto model = [] { return small_gpt(); };
-  DsConfig one = exact({1, 1}), six = exact({2, 3, "zb-h1", 2});
+  config::DsConfig one = exact({1, 1}), six = exact({2, 3, "zb-h1", 2});
   const Training fine = train_on(1, one, model, 2);
   one.exact_sums_grid = six.exact_sums_grid = 20;
   const Training coarse = train_on(1, one, model, 2);
@@ -116,9 +116,9 @@ TEST(ExactSums, OfACoarseGridAreOthersAndAgreeAsWell) {
 }
 
 TEST(ExactSums, SkipOnOverflowOnEveryRankAndReportADivergedRun) {
-  run_ranks(4, [&](Communicator& world) {
-    DsConfig c = exact({2, 2, "1f1b", 2}, Precision::fp16);
-    Engine engine(c, deep_gpt(true, DType::fp16), world, {});
+  comm::run_ranks(4, [&](comm::Communicator& world) {
+    config::DsConfig c = exact({2, 2, "1f1b", 2}, config::Precision::fp16);
+    runtime::Engine engine(c, deep_gpt(true, DType::fp16), world, {});
     const Weights before = weights_of(engine);
     engine.set_parameters([&](const ParamSpec& p) {
       std::vector<float> v = before.at(p.name);
@@ -127,12 +127,12 @@ TEST(ExactSums, SkipOnOverflowOnEveryRankAndReportADivergedRun) {
     });
     Tokens tokens(1);
     const int place = engine.mesh().place(world.rank()).data;
-    const StepResult r = engine.train_batch(source(tokens, c, 0, place, 2));
+    const runtime::StepResult r = engine.train_batch(source(tokens, c, 0, place, 2));
     EXPECT_TRUE(r.skipped);
     EXPECT_TRUE(std::isnan(r.grad_norm));
   });
   // Finite gradients that leave the range of the grid, in fp32.
-  DsConfig c = exact({1, 2});
+  config::DsConfig c = exact({1, 2});
   c.exact_sums_grid = 100;
   try {
     train_on(
@@ -145,11 +145,12 @@ TEST(ExactSums, SkipOnOverflowOnEveryRankAndReportADivergedRun) {
 
 TEST(ExactSums, TakeEightBytesAParameterAndThePlanIsThePeak) {
   for (const int stage : {0, 1, 2, 3})
-    run_ranks(3, [&](Communicator& world) {
-      const DsConfig c = exact({1, 3, "1f1b", stage, stage == 1});
-      Engine engine(c, small_gpt(), world, {});
+    comm::run_ranks(3, [&](comm::Communicator& world) {
+      const config::DsConfig c = exact({1, 3, "1f1b", stage, stage == 1});
+      runtime::Engine engine(c, small_gpt(), world, {});
       int64_t numel = 0;
-      for (const UnitSpec& u : engine.model().units()) numel += FlatLayout(u, stage == 0 ? 1 : 3).numel();
+      for (const UnitSpec& u : engine.model().units())
+        numel += zero::FlatLayout(u, stage == 0 ? 1 : 3).numel();
       EXPECT_EQ(engine.memory_live().total(Category::gradients), 8 * numel / (stage >= 2 ? 3 : 1));
       Tokens tokens(1);
       engine.train_batch(source(tokens, c, 0, world.rank(), 3));

@@ -14,25 +14,25 @@ namespace cleave::testing {
 namespace {
 
 // Three layers of width 4 and a head, in one chunk or two; micro-batches of 8 samples.
-Model three_layers() {
-  Model m;
+model::Model three_layers() {
+  model::Model m;
   m.name = "three";
   for (const char* name : {"a", "b", "c"})
     m.layers.push_back(std::make_unique<LowRank>(name, std::string("base.") + name, 4));
-  m.head = std::make_unique<ClassifierHead>(
-      ClassifierHead::Config{.unit = "head", .weight = "head.weight", .classes = 3, .width = 4});
+  m.head = std::make_unique<model::ClassifierHead>(
+      model::ClassifierHead::Config{.unit = "head", .weight = "head.weight", .classes = 3, .width = 4});
   m.sample = {DType::fp32, {1, 4}};
   return m;
 }
 constexpr int64_t kSamples = 8, kBoundary = kSamples * 4 * 4;  // bytes of a layer's input
 
 TEST(Frames, AreHandedOutUntilAllAreInUseAndTheLongestFreeComesFirst) {
-  const Model model = three_layers();
-  const StageLayers layers(model, {.chunks = {{0, 2}, {2, 3}}, .frames = 2}, kSamples);
+  const model::Model model = three_layers();
+  const runtime::StageLayers layers(model, {.chunks = {{0, 2}, {2, 3}}, .frames = 2}, kSamples);
   Memory memory;
   Stream stream;
-  Frames frames(layers);
-  Frame dry = frames.dry(0);
+  runtime::Frames frames(layers);
+  runtime::Frame dry = frames.dry(0);
   dry.keep.take(DType::uint8, {1000});
   frames.measured(dry);
   frames.allocate(memory);
@@ -40,7 +40,7 @@ TEST(Frames, AreHandedOutUntilAllAreInUseAndTheLongestFreeComesFirst) {
   EXPECT_EQ(memory.live().total(Category::activations), 2 * frames.bytes().keep);
 
   void* const first = frames.open(0, 0, stream).inputs[0].raw();
-  Frame& second = frames.open(7, 1, stream);
+  runtime::Frame& second = frames.open(7, 1, stream);
   void* const there = second.inputs[0].raw();
   EXPECT_NE(first, there);
   EXPECT_EQ(frames.find(7, 1).inputs[0].raw(), there);
@@ -55,15 +55,15 @@ TEST(Frames, AreHandedOutUntilAllAreInUseAndTheLongestFreeComesFirst) {
 }
 
 TEST(Frames, AreNotWrittenBeforeTheirReadersAreDone) {
-  const Model model = three_layers();
-  const StageLayers layers(model, {.chunks = {{0, 3}}}, kSamples);
+  const model::Model model = three_layers();
+  const runtime::StageLayers layers(model, {.chunks = {{0, 3}}}, kSamples);
   Memory memory;
   Stream reader(Stream::Mode::worker), writer(Stream::Mode::worker);
-  Frames frames(layers);
+  runtime::Frames frames(layers);
   frames.measured(frames.dry(0));
   frames.allocate(memory);
   std::atomic<bool> read = false;
-  Frame& f = frames.open(0, 0, writer);
+  runtime::Frame& f = frames.open(0, 0, writer);
   reader.enqueue([&] { std::this_thread::sleep_for(std::chrono::milliseconds(20)), read = true; });
   f.held = reader.record();
   frames.close(f, writer);
@@ -77,16 +77,17 @@ TEST(Frames, AreNotWrittenBeforeTheirReadersAreDone) {
 // What a backward needs lies in the frame; with recomputation in what the layers of a group share, and where
 // the backward is split as well in a few blocks that frames take when they need one and give back.
 TEST(Frames, KeepWhatABackwardNeedsWhereItLastsLongEnough) {
-  const Model model = three_layers();
+  const model::Model model = three_layers();
   for (const bool again : {false, true})
     for (const bool split : {false, true}) {
-      StageShape shape{.chunks = {{0, 3}}, .frames = 3, .split_backward = split, .waiting_weights = 1};
+      runtime::StageShape shape{
+          .chunks = {{0, 3}}, .frames = 3, .split_backward = split, .waiting_weights = 1};
       shape.recompute.interval = again ? 1 : 0;
-      const StageLayers layers(model, shape, kSamples);
+      const runtime::StageLayers layers(model, shape, kSamples);
       Memory memory;
       Stream stream;
-      Frames frames(layers);
-      Frame dry = frames.dry(0);
+      runtime::Frames frames(layers);
+      runtime::Frame dry = frames.dry(0);
       frames.until_backward(dry).take(DType::uint8, {640});
       frames.measured(dry);
       frames.allocate(memory);
@@ -94,7 +95,7 @@ TEST(Frames, KeepWhatABackwardNeedsWhereItLastsLongEnough) {
       EXPECT_EQ(frames.bytes().keep, kBoundary + (again ? 0 : 640));
       EXPECT_EQ(frames.bytes().group, again && !split ? 640 : 0);
       EXPECT_EQ(frames.bytes().waiting, again && split ? 640 : 0);
-      Frame &f = frames.open(0, 0, stream), &g = frames.open(1, 0, stream);
+      runtime::Frame &f = frames.open(0, 0, stream), &g = frames.open(1, 0, stream);
       Arena& mine = frames.until_backward(f);
       EXPECT_EQ(&frames.until_backward(f), &mine);
       EXPECT_EQ(&mine == &f.keep, !again);
@@ -107,16 +108,17 @@ TEST(Frames, KeepWhatABackwardNeedsWhereItLastsLongEnough) {
 }
 
 TEST(Passes, VisitEveryLayerForwardAndBackwardAndTheHeadWhereItIs) {
-  const Model model = three_layers();
-  const auto self = self_communicator();
+  const model::Model model = three_layers();
+  const auto self = comm::self_communicator();
   for (const bool split : {false, true}) {
-    const StageLayers layers(model, {.chunks = {{0, 2}, {2, 3}}, .split_backward = split}, kSamples);
+    const runtime::StageLayers layers(model, {.chunks = {{0, 2}, {2, 3}}, .split_backward = split}, kSamples);
     Memory memory;
     Stream stream;
-    ParameterStore store(memory, {}, stream, stream);
-    const Passes passes(layers, store, [&](const UnitSpec&) { return sharding_of_stage(0, *self, *self); });
+    zero::ParameterStore store(memory, {}, stream, stream);
+    const runtime::Passes passes(layers, store,
+                                 [&](const UnitSpec&) { return zero::sharding_of_stage(0, *self, *self); });
     EXPECT_EQ(store.units(), 7);  // two of each layer, and the head's
-    using Stops = std::vector<Stop>;
+    using Stops = std::vector<runtime::Stop>;
     EXPECT_EQ(passes.of(0).apart, (Stops{{1, false, true}, {0, false, true}}));
     EXPECT_EQ(passes.of(1).apart, (Stops{{1, false, true}, {0, false, true}}));  // head first
     EXPECT_EQ(passes.of(1).fused, passes.of(1).apart);

@@ -17,17 +17,17 @@ constexpr int64_t kWidth = 6, kClasses = 4, kSamples = 12;  // of a step, over a
 constexpr int kSteps = 4;
 
 // Two layers and a classifier on rows of kWidth numbers.
-Model chain(DType type = DType::fp32) {
-  Model m;
+model::Model chain(DType type = DType::fp32) {
+  model::Model m;
   m.name = "chain", m.dtype = type;
   m.layers.push_back(std::make_unique<LowRank>("first", "base.first", kWidth));
   m.layers.push_back(std::make_unique<LowRank>("second", "base.second", kWidth));
-  m.head = std::make_unique<ClassifierHead>(ClassifierHead::Config{.unit = "head",
-                                                                   .weight = "head.weight",
-                                                                   .bias = "head.bias",
-                                                                   .classes = kClasses,
-                                                                   .width = kWidth,
-                                                                   .init_scale = 0.5f});
+  m.head = std::make_unique<model::ClassifierHead>(model::ClassifierHead::Config{.unit = "head",
+                                                                                 .weight = "head.weight",
+                                                                                 .bias = "head.bias",
+                                                                                 .classes = kClasses,
+                                                                                 .width = kWidth,
+                                                                                 .init_scale = 0.5f});
   m.sample = {type, {1, kWidth}};
   return m;
 }
@@ -48,14 +48,14 @@ Sample sample_of(int step, int64_t index) {
 // The same in double precision, one sample and one element at a time, with AdamW as its paper writes it.
 class Reference {
  public:
-  explicit Reference(const Weights& initial, const DsConfig& c) : c_(c) {
+  explicit Reference(const Weights& initial, const config::DsConfig& c) : c_(c) {
     for (const auto& [name, values] : initial) w_[name].assign(values.begin(), values.end());
   }
 
-  StepResult step(int step) {
+  runtime::StepResult step(int step) {
     std::map<std::string, std::vector<double>> g;
     for (const auto& [name, values] : w_) g[name].assign(values.size(), 0);
-    StepResult result;
+    runtime::StepResult result;
     for (int64_t i = 0; i < kSamples; ++i) result.loss += learn(sample_of(step, i), g) / kSamples;
     double squares = 0;
     for (const auto& [name, values] : g)
@@ -119,7 +119,7 @@ class Reference {
   }
 
   void update(const std::string& name, Row& w, const Row& g, double factor, int t) {
-    const OptimizerConfig& o = c_.optimizer;
+    const config::OptimizerConfig& o = c_.optimizer;
     Row &m = m_[name], &v = v_[name];
     m.resize(w.size()), v.resize(w.size());
     for (size_t i = 0; i < w.size(); ++i) {
@@ -131,18 +131,18 @@ class Reference {
     }
   }
 
-  DsConfig c_;
+  config::DsConfig c_;
   std::map<std::string, std::vector<double>> w_, m_, v_;
 };
 
-DsConfig chain_config(int ranks, int stage, int accumulation) {
-  DsConfig c = config_for(ranks, kSamples / ranks / accumulation, accumulation);
+config::DsConfig chain_config(int ranks, int stage, int accumulation) {
+  config::DsConfig c = config_for(ranks, kSamples / ranks / accumulation, accumulation);
   c.zero.stage = stage, c.optimizer.lr = 0.01, c.optimizer.eps = 1e-3, c.gradient_clipping = 0.5;
   return c;
 }
 
-std::vector<StepResult> train_chain(Engine& engine, Communicator& world) {
-  std::vector<StepResult> steps;
+std::vector<runtime::StepResult> train_chain(runtime::Engine& engine, comm::Communicator& world) {
+  std::vector<runtime::StepResult> steps;
   const int64_t micro = engine.config().train_micro_batch_size_per_gpu;
   for (int step = 0; step < kSteps; ++step) {
     std::vector<float> x;
@@ -161,14 +161,14 @@ std::vector<StepResult> train_chain(Engine& engine, Communicator& world) {
   return steps;
 }
 
-void expect_as_the_reference(const DsConfig& c, int ranks, const std::string& what) {
-  run_ranks(ranks, [&](Communicator& world) {
-    Engine engine(c, chain(), world, kWorkers);
+void expect_as_the_reference(const config::DsConfig& c, int ranks, const std::string& what) {
+  comm::run_ranks(ranks, [&](comm::Communicator& world) {
+    runtime::Engine engine(c, chain(), world, kWorkers);
     const Weights before = weights_of(engine);
     Reference reference(before, c);
-    const std::vector<StepResult> steps = train_chain(engine, world);
+    const std::vector<runtime::StepResult> steps = train_chain(engine, world);
     for (int step = 0; step < kSteps; ++step) {
-      const StepResult want = reference.step(step);
+      const runtime::StepResult want = reference.step(step);
       EXPECT_NEAR(steps[size_t(step)].loss, want.loss, 1e-5) << what << ", step " << step;
       EXPECT_NEAR(steps[size_t(step)].grad_norm, want.grad_norm, 1e-5) << what << ", step " << step;
     }
@@ -187,7 +187,7 @@ TEST(Frozen, TheRestLearnsWhatItLearnsInDoublePrecisionAtEveryStage) {
     for (int stage : {0, 1, 2, 3})
       for (bool overlap : {false, true})
         for (bool exact : {false, true}) {
-          DsConfig c = chain_config(ranks, stage, 2);
+          config::DsConfig c = chain_config(ranks, stage, 2);
           c.zero.overlap_comm = overlap, c.exact_sums = exact;
           expect_as_the_reference(
               c, ranks,
@@ -201,18 +201,19 @@ TEST(Frozen, TheRestLearnsTheSameWhereverEverythingLives) {
     for (int stage : {2, 3})
       for (const Homes& h : all_homes()) {
         if (!sampled.next()) continue;
-        const DsConfig c = with(chain_config(ranks, stage, 2), h);
+        const config::DsConfig c = with(chain_config(ranks, stage, 2), h);
         expect_as_the_reference(c, ranks, text_of(h, c));
       }
 }
 
 TEST(Frozen, EveryOptimizerPassesThemOver) {
-  for (const OptimizerType type : {OptimizerType::adam, OptimizerType::lamb, OptimizerType::lion,
-                                   OptimizerType::adagrad, OptimizerType::sgd})
-    run_ranks(2, [&](Communicator& world) {
-      DsConfig c = chain_config(2, 2, 1);
+  for (const config::OptimizerType type :
+       {config::OptimizerType::adam, config::OptimizerType::lamb, config::OptimizerType::lion,
+        config::OptimizerType::adagrad, config::OptimizerType::sgd})
+    comm::run_ranks(2, [&](comm::Communicator& world) {
+      config::DsConfig c = chain_config(2, 2, 1);
       c.optimizer.type = type;
-      Engine engine(c, chain(), world, {});
+      runtime::Engine engine(c, chain(), world, {});
       const Weights before = weights_of(engine);
       train_chain(engine, world);
       for (const auto& [name, values] : weights_of(engine))
@@ -225,14 +226,14 @@ TEST(Frozen, HoldTheirWorkingCopyAndNothingElse) {
   for (int ranks : {1, 2, 3})
     for (int stage : {0, 1, 2, 3})
       for (bool offload : {false, true})
-        run_ranks(ranks, [&](Communicator& world) {
-          DsConfig c = chain_config(ranks, stage, 1);
-          c.precision = Precision::bf16;
-          if (offload) c.zero.offload_optimizer.device = OffloadDevice::cpu;
-          Engine engine(c, chain(DType::bf16), world, {});
+        comm::run_ranks(ranks, [&](comm::Communicator& world) {
+          config::DsConfig c = chain_config(ranks, stage, 1);
+          c.precision = config::Precision::bf16;
+          if (offload) c.zero.offload_optimizer.device = config::OffloadDevice::cpu;
+          runtime::Engine engine(c, chain(DType::bf16), world, {});
           int64_t trained = 0, frozen = 0;
           for (const UnitSpec& u : engine.model().units())
-            (u.frozen ? frozen : trained) += FlatLayout(u, stage == 0 ? 1 : ranks).numel();
+            (u.frozen ? frozen : trained) += zero::FlatLayout(u, stage == 0 ? 1 : ranks).numel();
           EXPECT_GE(frozen, 2 * (kWidth * kWidth + kWidth));
           const MemoryTable planned = engine.memory_planned();
           const int shards = stage == 0 ? 1 : ranks;
@@ -244,26 +245,28 @@ TEST(Frozen, HoldTheirWorkingCopyAndNothingElse) {
 }
 
 // Two layers that share a frozen unit, and a frozen parameter that a tensor axis cuts and no layer uses.
-class Holder final : public Layer {
+class Holder final : public model::Layer {
  public:
-  explicit Holder(const TensorAxis& axis) : axis_(axis) {}
+  explicit Holder(const tensor_parallel::TensorAxis& axis) : axis_(axis) {}
   std::vector<UnitSpec> units() const override {
     const ParamSpec p{"held.weight", {8, 5}, {Init::Kind::uniform, 1.0f}, true};
     return {{"held", {axis_.cut(p, 0), {"held.whole", {3}, {Init::Kind::ones}}}, true}};
   }
-  TensorSpec output(const TensorSpec& in) const override { return in; }
-  void forward(const ForwardArgs& a) const override { launch(Cast{.y = a.y, .x = a.x}, a.stream); }
-  void backward(const BackwardArgs& a) const override {
-    if (a.dx.defined()) launch(Cast{.y = a.dx, .x = a.dy}, a.stream);
+  model::TensorSpec output(const model::TensorSpec& in) const override { return in; }
+  void forward(const model::ForwardArgs& a) const override {
+    kernels::launch(kernels::Cast{.y = a.y, .x = a.x}, a.stream);
+  }
+  void backward(const model::BackwardArgs& a) const override {
+    if (a.dx.defined()) kernels::launch(kernels::Cast{.y = a.dx, .x = a.dy}, a.stream);
   }
 
  private:
-  TensorAxis axis_;
+  tensor_parallel::TensorAxis axis_;
 };
 
-ModelFactory gpt(bool frozen = true) {
-  return [=](const Axes& axes) {
-    Model m = cut_gpt(true)(axes);
+runtime::ModelFactory gpt(bool frozen = true) {
+  return [=](const model::Axes& axes) {
+    model::Model m = cut_gpt(true)(axes);
     m.layers.insert(m.layers.begin() + 1, std::make_unique<LowRank>("early", "base", 16, frozen));
     m.layers.insert(m.layers.end() - 1, std::make_unique<LowRank>("late", "base", 16, frozen));
     m.layers.insert(m.layers.end() - 1, std::make_unique<Holder>(axes.tensor));
@@ -271,8 +274,8 @@ ModelFactory gpt(bool frozen = true) {
   };
 }
 
-DsConfig gpt_config(const Layout& l) {
-  DsConfig c = config_of(l, 4);
+config::DsConfig gpt_config(const Layout& l) {
+  config::DsConfig c = config_of(l, 4);
   c.optimizer.eps = 1e-2;
   return c;
 }
@@ -312,21 +315,21 @@ TEST(Frozen, CheckpointsMoveBetweenLayouts) {
                             {.tensor = 2, .zero = 2, .offload = true},
                             {}};
   const auto config = [](const Layout& l, bool disk) {
-    DsConfig c = gpt_config(l);
+    config::DsConfig c = gpt_config(l);
     return disk ? with(c, {.parameters = true, .optimizer = true, .disk = true}) : c;
   };
   for (const Layout& from : layouts) {
     const Scratch scratch;
     Weights saved;
-    run_ranks(from.ranks(), [&](Communicator& world) {
-      Engine engine(config(from, from.zero == 3), gpt(), world, {.seed = 3});
+    comm::run_ranks(from.ranks(), [&](comm::Communicator& world) {
+      runtime::Engine engine(config(from, from.zero == 3), gpt(), world, {.seed = 3});
       Training run = train(engine, world, 2, kTokens);
       engine.save_checkpoint(scratch.folder(), "a");
       if (world.rank() == 0) saved = std::move(run.weights);
     });
     for (const Layout& to : layouts)
-      run_ranks(to.ranks(), [&](Communicator& world) {
-        Engine engine(config(to, to.zero == 3), gpt(), world, {.seed = 4});
+      comm::run_ranks(to.ranks(), [&](comm::Communicator& world) {
+        runtime::Engine engine(config(to, to.zero == 3), gpt(), world, {.seed = 4});
         EXPECT_NE(engine.parameter("base.weight"), saved.at("base.weight"));
         engine.load_checkpoint(scratch.folder());
         EXPECT_EQ(weights_of(engine), saved) << from.text() << " to " << to.text();
@@ -337,47 +340,49 @@ TEST(Frozen, CheckpointsMoveBetweenLayouts) {
 }
 
 TEST(Frozen, ACheckpointOfTrainedValuesLoadsAndTheOtherWayWantsTheOptimizerBegunAnew) {
-  const auto alone = self_communicator();
+  const auto alone = comm::self_communicator();
   const Scratch trained, frozen;
-  Engine a(gpt_config({}), gpt(false), *alone, {.seed = 3}),
+  runtime::Engine a(gpt_config({}), gpt(false), *alone, {.seed = 3}),
       b(gpt_config({}), gpt(true), *alone, {.seed = 4});
   train(a, *alone, 1, kTokens), a.save_checkpoint(trained.folder(), "a");
   b.save_checkpoint(frozen.folder(), "b");
-  Engine from_trained(gpt_config({}), gpt(true), *alone, {});
+  runtime::Engine from_trained(gpt_config({}), gpt(true), *alone, {});
   from_trained.load_checkpoint(trained.folder());
   EXPECT_EQ(weights_of(from_trained), weights_of(a));
-  Engine from_frozen(gpt_config({}), gpt(false), *alone, {});
+  runtime::Engine from_frozen(gpt_config({}), gpt(false), *alone, {});
   expect_error(Exit::checkpoint, {"no exp_avg of base.", "frozen", "--reset_optimizer"},
                [&] { from_frozen.load_checkpoint(frozen.folder()); });
-  from_frozen.load_checkpoint(frozen.folder(), "latest", Engine::Load::no_optimizer);
+  from_frozen.load_checkpoint(frozen.folder(), "latest", runtime::Engine::Load::no_optimizer);
   EXPECT_EQ(weights_of(from_frozen), weights_of(b));
 }
 
 // Writes the gradient of its frozen parameter all the same.
-class Careless final : public Layer {
+class Careless final : public model::Layer {
  public:
   std::vector<UnitSpec> units() const override {
     return {{"careless", {{"careless.weight", {4}, {}}}, true}};
   }
-  TensorSpec output(const TensorSpec& in) const override { return in; }
-  void forward(const ForwardArgs& a) const override { launch(Cast{.y = a.y, .x = a.x}, a.stream); }
-  void backward(const BackwardArgs& a) const override { a.grads[0].accumulate(); }
+  model::TensorSpec output(const model::TensorSpec& in) const override { return in; }
+  void forward(const model::ForwardArgs& a) const override {
+    kernels::launch(kernels::Cast{.y = a.y, .x = a.x}, a.stream);
+  }
+  void backward(const model::BackwardArgs& a) const override { a.grads[0].accumulate(); }
 };
 
 TEST(Frozen, ALayerThatWritesTheirGradientIsTold) {
-  Model m = chain();
+  model::Model m = chain();
   m.layers.push_back(std::make_unique<Careless>());
-  const auto alone = self_communicator();
+  const auto alone = comm::self_communicator();
   expect_error(Exit::internal, {"frozen parameter", "wanted()"},
-               [&] { Engine(chain_config(1, 0, 1), std::move(m), *alone, {}); });
+               [&] { runtime::Engine(chain_config(1, 0, 1), std::move(m), *alone, {}); });
 }
 
 TEST(Frozen, LayersThatShareAUnitAgreeOnIt) {
-  Model m = chain();
+  model::Model m = chain();
   m.layers.push_back(std::make_unique<LowRank>("third", "base.first", kWidth, false));
-  const auto alone = self_communicator();
+  const auto alone = comm::self_communicator();
   expect_error(Exit::usage, {"base.first", "say the same in both"},
-               [&] { Engine(chain_config(1, 0, 1), std::move(m), *alone, {}); });
+               [&] { runtime::Engine(chain_config(1, 0, 1), std::move(m), *alone, {}); });
 }
 
 }  // namespace

@@ -32,34 +32,36 @@ inline const Scratch& folder() {
   return scratch;
 }
 
-inline DsConfig with(DsConfig c, const Homes& h) {
-  OffloadParamConfig& p = c.zero.offload_param;
-  if (h.parameters) p.device = h.disk ? OffloadDevice::nvme : OffloadDevice::cpu;
+inline config::DsConfig with(config::DsConfig c, const Homes& h) {
+  config::OffloadParamConfig& p = c.zero.offload_param;
+  if (h.parameters) p.device = h.disk ? config::OffloadDevice::nvme : config::OffloadDevice::cpu;
   p.nvme_path = folder().folder(), p.max_in_cpu = h.kept_numel, p.buffer_count = h.buffers;
-  OffloadConfig& o = c.zero.offload_optimizer;
-  if (h.optimizer) o.device = h.state_on_disk ? OffloadDevice::nvme : OffloadDevice::cpu;
+  config::OffloadConfig& o = c.zero.offload_optimizer;
+  if (h.optimizer) o.device = h.state_on_disk ? config::OffloadDevice::nvme : config::OffloadDevice::cpu;
   o.nvme_path = p.nvme_path, c.zero.sub_group_size = 700;
   p.pin_memory = o.pin_memory = h.pinned;
-  if (h.streamed) c.offload_update = OffloadUpdate::device;
+  if (h.streamed) c.offload_update = config::OffloadUpdate::device;
   return c;
 }
 
-inline DsConfig in_type(DsConfig c, Precision precision) {
+inline config::DsConfig in_type(config::DsConfig c, config::Precision precision) {
   c.precision = precision;
-  c.fp16.enabled = precision == Precision::fp16, c.fp16.initial_scale_power = 8;
+  c.fp16.enabled = precision == config::Precision::fp16, c.fp16.initial_scale_power = 8;
   return c;
 }
-inline DType type_of(Precision p) {
-  return p == Precision::fp32 ? DType::fp32 : p == Precision::bf16 ? DType::bf16 : DType::fp16;
+inline DType type_of(config::Precision p) {
+  return p == config::Precision::fp32   ? DType::fp32
+         : p == config::Precision::bf16 ? DType::bf16
+                                        : DType::fp16;
 }
 
-inline std::string text_of(const Homes& h, const DsConfig& c) {
+inline std::string text_of(const Homes& h, const config::DsConfig& c) {
   return fmt::format(
       "parameters {} optimizer {} pinned {} disk {} {} streamed {} stage {} overlap {} prefetch {}",
       h.parameters, h.optimizer, h.pinned, h.disk, h.state_on_disk, h.streamed, c.zero.stage,
       c.zero.overlap_comm, c.zero.stage3_prefetch_bucket_size);
 }
 
-inline constexpr EngineOptions kWorkers{.compute = Stream::Mode::worker};
+inline constexpr runtime::EngineOptions kWorkers{.compute = Stream::Mode::worker};
 
 }  // namespace cleave::testing

@@ -15,12 +15,12 @@ namespace {
 // layers and the buckets.
 TEST(Homes, TakeWhatMovesFromTheDeviceToTheByte) {
   for (int ranks : {1, 2, 3})
-    for (const Precision precision : {Precision::fp32, Precision::bf16})
-      run_ranks(ranks, [&](Communicator& world) {
-        DsConfig c = in_type(config_for(ranks), precision);
+    for (const config::Precision precision : {config::Precision::fp32, config::Precision::bf16})
+      comm::run_ranks(ranks, [&](comm::Communicator& world) {
+        config::DsConfig c = in_type(config_for(ranks), precision);
         c.zero.stage = 3;
         auto table = [&](const Homes& h) {
-          return Engine(with(c, h), small_gpt(type_of(precision)), world, {}).memory_live();
+          return runtime::Engine(with(c, h), small_gpt(type_of(precision)), world, {}).memory_live();
         };
         const MemoryTable none = table({});
         const auto device = MemoryKind::device, pinned = MemoryKind::pinned, host = MemoryKind::host;
@@ -37,7 +37,7 @@ TEST(Homes, TakeWhatMovesFromTheDeviceToTheByte) {
           expect_moved(Category::optimizer_state, h.optimizer);
           // A master beside an fp32 weight is kept only where their homes differ.
           const int64_t numel = none.at(device, Category::optimizer_state) / 8;
-          const bool is_weight = precision == Precision::fp32 && h.parameters == h.optimizer;
+          const bool is_weight = precision == config::Precision::fp32 && h.parameters == h.optimizer;
           EXPECT_EQ(t.total(Category::master), is_weight ? 0 : 4 * numel);
           EXPECT_EQ(t.at(device, Category::activations) + t.at(home, Category::activations),
                     none.at(device, Category::activations));
@@ -54,18 +54,18 @@ TEST(Homes, TakeWhatMovesFromTheDeviceToTheByte) {
 
 // There is no link to stream through: nothing is measured, copied or said.
 TEST(Homes, OfACpuRankLeaveTheUpdateOnTheHostUnlessToldOtherwise) {
-  run_ranks(2, [&](Communicator& world) {
-    DsConfig c = with(config_for(2), {.optimizer = true});
-    auto table = [&](OffloadUpdate where) {
+  comm::run_ranks(2, [&](comm::Communicator& world) {
+    config::DsConfig c = with(config_for(2), {.optimizer = true});
+    auto table = [&](config::OffloadUpdate where) {
       c.offload_update = where;
-      Engine engine(c, small_gpt(), world, {});
+      runtime::Engine engine(c, small_gpt(), world, {});
       EXPECT_EQ(engine.notes().update, "");
       EXPECT_GT(engine.update_bytes().state, 0);
       return engine.memory_live();
     };
-    const MemoryTable host = table(OffloadUpdate::host);
-    EXPECT_EQ(table(OffloadUpdate::automatic), host);
-    EXPECT_GT(table(OffloadUpdate::device).at(MemoryKind::device, Category::staging),
+    const MemoryTable host = table(config::OffloadUpdate::host);
+    EXPECT_EQ(table(config::OffloadUpdate::automatic), host);
+    EXPECT_GT(table(config::OffloadUpdate::device).at(MemoryKind::device, Category::staging),
               host.at(MemoryKind::device, Category::staging));
   });
 }
@@ -73,14 +73,14 @@ TEST(Homes, OfACpuRankLeaveTheUpdateOnTheHostUnlessToldOtherwise) {
 TEST(Homes, OnDiskTakeTheirShardsInPagesAndBuffersOfTheLargestOfThem) {
   for (const int ranks : {1, 2})
     for (const int64_t kept : {0, 500, 1'000'000})
-      run_ranks(ranks, [&](Communicator& world) {
-        DsConfig c = config_for(ranks);
+      comm::run_ranks(ranks, [&](comm::Communicator& world) {
+        config::DsConfig c = config_for(ranks);
         c.zero.stage = 3;
-        Engine engine(with(c, {.parameters = true, .disk = true, .kept_numel = kept, .buffers = 3}),
-                      small_llama(), world, {});
+        runtime::Engine engine(with(c, {.parameters = true, .disk = true, .kept_numel = kept, .buffers = 3}),
+                               small_llama(), world, {});
         int64_t left = kept, in_host = 0, on_disk = 0, largest = 0;
         for (const UnitSpec& u : engine.model().units()) {
-          const int64_t shard = FlatLayout(u, ranks).numel() / ranks;
+          const int64_t shard = zero::FlatLayout(u, ranks).numel() / ranks;
           if (shard <= left)
             left -= shard, in_host += 4 * shard;
           else
@@ -100,13 +100,13 @@ TEST(Homes, OnDiskTakeTheirShardsInPagesAndBuffersOfTheLargestOfThem) {
 TEST(Homes, OfOneStageMayAllBeInMemoryWhereAnotherStagesAreOnDisk) {
   bool stages_differed = false;
   for (int64_t kept = 3000; kept <= 9000; kept += 500) {
-    DsConfig c = config_for(1);
+    config::DsConfig c = config_for(1);
     c.zero.stage = 3, c.pipeline.stages = 2;
-    const DsConfig away = with(c, {.parameters = true, .disk = true, .kept_numel = kept});
+    const config::DsConfig away = with(c, {.parameters = true, .disk = true, .kept_numel = kept});
     std::vector<int64_t> on_disk(2), spoken(2);
-    run_ranks(2, [&](Communicator& world) {
-      Engine engine(away, deep_gpt(true), world, {});
-      Engine in_memory(c, deep_gpt(true), world, {});
+    comm::run_ranks(2, [&](comm::Communicator& world) {
+      runtime::Engine engine(away, deep_gpt(true), world, {});
+      runtime::Engine in_memory(c, deep_gpt(true), world, {});
       on_disk[size_t(world.rank())] = engine.memory_live().total(MemoryKind::disk);
       spoken[size_t(world.rank())] = !engine.notes().disk.empty();
       Tokens tokens(1);
@@ -120,7 +120,7 @@ TEST(Homes, OfOneStageMayAllBeInMemoryWhereAnotherStagesAreOnDisk) {
 }
 
 TEST(Homes, OnADiskThatIsNotThereAreRefusedByTheKey) {
-  DsConfig c = with(config_for(1), {.parameters = true, .disk = true});
+  config::DsConfig c = with(config_for(1), {.parameters = true, .disk = true});
   c.zero.stage = 3, c.zero.offload_param.nvme_path += "/missing";
   try {
     train_on(
@@ -144,10 +144,10 @@ std::string descriptor_in(const std::filesystem::path& place) {
 
 TEST(Homes, OnADiskThatFailsEndTheStepByName) {
   const Scratch disk;
-  DsConfig c = with(config_for(1), {.parameters = true, .disk = true});
+  config::DsConfig c = with(config_for(1), {.parameters = true, .disk = true});
   c.zero.stage = 3, c.zero.offload_param.nvme_path = disk.folder();
-  run_ranks(1, [&](Communicator& world) {
-    Engine engine(c, small_gpt(), world, kWorkers);
+  comm::run_ranks(1, [&](comm::Communicator& world) {
+    runtime::Engine engine(c, small_gpt(), world, kWorkers);
     Tokens tokens(1);
     engine.train_batch(source(tokens, c, 0, 0, 1));
     engine.evaluate(source(tokens, c, 1, 0, 1), 1);
@@ -169,7 +169,7 @@ TEST(Homes, OnADiskThatFailsEndTheStepByName) {
 
 TEST(Homes, MoveCheckpointsFromAnyToAny) {
   const Scratch scratch;
-  DsConfig plain = in_type(config_for(2, 1, 2), Precision::bf16);
+  config::DsConfig plain = in_type(config_for(2, 1, 2), config::Precision::bf16);
   plain.zero.stage = 3, plain.zero.overlap_comm = true;
   std::vector<Homes> homes = all_homes();
   homes.insert(homes.begin(), Homes{});
@@ -180,16 +180,16 @@ TEST(Homes, MoveCheckpointsFromAnyToAny) {
   for (const Homes& from : homes)
     for (const Homes& to : homes) {
       if (!sampled.next()) continue;
-      run_ranks(2, [&](Communicator& world) {
+      comm::run_ranks(2, [&](comm::Communicator& world) {
         Tokens tokens(1);
-        auto two_steps = [&](Engine& e) {
+        auto two_steps = [&](runtime::Engine& e) {
           for (int i = 0; i < 2; ++i) e.train_batch(source(tokens, plain, e.step(), world.rank(), 2));
         };
-        Engine first(with(plain, from), small_gpt(DType::bf16), world, kWorkers);
+        runtime::Engine first(with(plain, from), small_gpt(DType::bf16), world, kWorkers);
         two_steps(first);
         first.save_checkpoint(scratch.folder(), "half");
-        Engine second(with(plain, to), small_gpt(DType::bf16), world,
-                      {.seed = 7, .compute = Stream::Mode::worker});
+        runtime::Engine second(with(plain, to), small_gpt(DType::bf16), world,
+                               {.seed = 7, .compute = Stream::Mode::worker});
         second.load_checkpoint(scratch.folder());
         two_steps(second);
         EXPECT_EQ(weights_of(second), want) << text_of(from, plain) << " to " << text_of(to, plain);
@@ -199,17 +199,17 @@ TEST(Homes, MoveCheckpointsFromAnyToAny) {
 
 // Each rank's parameters take 0.75 of what is free: one fits, two do not.
 TEST(Homes, ParametersAloneOnADiskAreRefusedBySumOfTheRanks) {
-  const int64_t free = disk_space(folder().folder(), "").available, columns = 1 << 14;
+  const int64_t free = offload::disk_space(folder().folder(), "").available, columns = 1 << 14;
   for (int ranks : {2, 3}) {
-    DsConfig c = with(config_for(ranks), Homes{.parameters = true, .disk = true});
+    config::DsConfig c = with(config_for(ranks), Homes{.parameters = true, .disk = true});
     c.zero.stage = 3;
     const int64_t rows = int64_t(0.75 * double(free)) / 4 * ranks / columns;
-    run_ranks(ranks, [&](Communicator& world) {
+    comm::run_ranks(ranks, [&](comm::Communicator& world) {
       expect_error(Exit::memory,
                    {"zero_optimization.offload_param.nvme_path", folder().folder().string(),
                     fmt::format("the parameters of {} of the ranks", ranks), "available"},
                    [&] {
-                     Engine(c, make_mlp({{rows, columns, 2}}, DType::fp32), world, {});
+                     runtime::Engine(c, model::make_mlp({{rows, columns, 2}}, DType::fp32), world, {});
                    });
     });
   }

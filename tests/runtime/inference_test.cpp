@@ -12,7 +12,7 @@ struct Seen {
   std::vector<float> logits, row;
 };
 
-Seen look(Engine& engine, Communicator& world) {
+Seen look(runtime::Engine& engine, comm::Communicator& world) {
   Tokens tokens(engine.samples_per_micro(), kTokens);
   const MeshPlace place = engine.mesh().place(world.rank());
   const int ranks = engine.mesh().data, micros = kMicros / ranks;
@@ -34,11 +34,12 @@ struct Trained {
   std::string folder;
   Seen seen;
 };
-Trained train_once(const ModelFactory& model, const std::string& name, Precision type = Precision::fp32) {
+Trained train_once(const runtime::ModelFactory& model, const std::string& name,
+                   config::Precision type = config::Precision::fp32) {
   Trained out{folder().path(name), {}};
-  const DsConfig c = in_type(config_of({}, 2), type);
-  run_ranks(1, [&](Communicator& world) {
-    Engine engine(c, model, world, {});
+  const config::DsConfig c = in_type(config_of({}, 2), type);
+  comm::run_ranks(1, [&](comm::Communicator& world) {
+    runtime::Engine engine(c, model, world, {});
     train(engine, world, 3, kTokens);
     engine.save_checkpoint(out.folder, "t");
     out.seen = look(engine, world);
@@ -47,10 +48,11 @@ Trained train_once(const ModelFactory& model, const std::string& name, Precision
 }
 
 // Every rank must see the same.
-Seen look_as(const Layout& l, const DsConfig& c, const ModelFactory& model, const std::string& checkpoint) {
+Seen look_as(const Layout& l, const config::DsConfig& c, const runtime::ModelFactory& model,
+             const std::string& checkpoint) {
   std::vector<Seen> seen{size_t(l.ranks())};
-  run_ranks(l.ranks(), [&](Communicator& world) {
-    Engine engine(c, model, world, {.compute = Stream::Mode::worker, .inference = true});
+  comm::run_ranks(l.ranks(), [&](comm::Communicator& world) {
+    runtime::Engine engine(c, model, world, {.compute = Stream::Mode::worker, .inference = true});
     engine.load_checkpoint(checkpoint);
     seen[size_t(world.rank())] = look(engine, world);
     EXPECT_EQ(engine.memory_planned(), engine.memory_peak()) << l.text() << " rank " << world.rank();
@@ -68,7 +70,7 @@ Seen look_as(const Layout& l, const DsConfig& c, const ModelFactory& model, cons
 
 TEST(Inference, SeesInEveryLayoutWhatTheTrainerSees) {
   for (const bool llama : {false, true}) {
-    const ModelFactory model = llama ? cut_llama(false) : cut_gpt(true);
+    const runtime::ModelFactory model = llama ? cut_llama(false) : cut_gpt(true);
     const Trained want = train_once(model, llama ? "llama" : "gpt");
     ASSERT_EQ(want.seen.row.size(), size_t(kVocab));
     EXPECT_EQ(
@@ -89,15 +91,16 @@ TEST(Inference, SeesInEveryLayoutWhatTheTrainerSees) {
 }
 
 TEST(Inference, ReadsWeightsFromEveryHomeInEveryType) {
-  for (const Precision type : {Precision::fp32, Precision::bf16, Precision::fp16}) {
-    const ModelFactory model = cut_gpt(false, type_of(type));
+  for (const config::Precision type :
+       {config::Precision::fp32, config::Precision::bf16, config::Precision::fp16}) {
+    const runtime::ModelFactory model = cut_gpt(false, type_of(type));
     const Trained want = train_once(model, fmt::format("type{}", int(type)), type);
     for (const Homes& home : all_homes())
       for (const auto& [pipe, data] : {std::array{1, 1}, {2, 2}, {1, 4}})
         for (const int near : {0, 2, -2}) {
           if (near != 0 && data != 4) continue;
           const Layout l{pipe, data, 1, 3};
-          DsConfig c = in_type(with(config_of(l, 4), home), type);
+          config::DsConfig c = in_type(with(config_of(l, 4), home), type);
           c.zero.mics_shard_size = std::max(-1, near), c.zero.zero_hpz_partition_size = std::max(1, -near);
           if (near == 0 && data > 1) c.zero.stage3_param_persistence_threshold = 100;
           const Seen got = look_as(l, c, model, want.folder);
@@ -110,10 +113,10 @@ TEST(Inference, ReadsWeightsFromEveryHomeInEveryType) {
 // GPT of 2 layers of width 16 in bf16: 2 bytes a parameter instead of 16, and of activations two boundaries
 // and one layer.
 TEST(Inference, TakesTheWeightsAndOneLayer) {
-  const DsConfig c = in_type(config_of({}, 1, 4), Precision::bf16);
-  run_ranks(1, [&](Communicator& world) {
-    const Engine trains(c, cut_gpt(false, DType::bf16), world, {});
-    const Engine reads(c, cut_gpt(false, DType::bf16), world, {.inference = true});
+  const config::DsConfig c = in_type(config_of({}, 1, 4), config::Precision::bf16);
+  comm::run_ranks(1, [&](comm::Communicator& world) {
+    const runtime::Engine trains(c, cut_gpt(false, DType::bf16), world, {});
+    const runtime::Engine reads(c, cut_gpt(false, DType::bf16), world, {.inference = true});
     const MemoryTable more = trains.memory_live(), less = reads.memory_live();
     EXPECT_EQ(less.total(Category::weights), more.total(Category::weights));
     EXPECT_EQ(less.total(Category::weights) * 8,
@@ -134,11 +137,11 @@ TEST(Inference, OfAnMlpHasTheBitsOfTheTrainer) {
   const Batch batch{.input = Tensor(input.data(), DType::fp32, {4, 32}, MemoryKind::host),
                     .targets = Tensor(targets.data(), DType::int32, {4}, MemoryKind::host),
                     .valid_targets = 4};
-  run_ranks(1, [&](Communicator& world) {
-    const MlpConfig shape{{32, 24, 32, 20, 9}};
-    const DsConfig c = config_for(1, 4);
-    Engine trains(c, make_mlp(shape, DType::fp32), world, {});
-    Engine reads(c, make_mlp(shape, DType::fp32), world, {.inference = true});
+  comm::run_ranks(1, [&](comm::Communicator& world) {
+    const model::MlpConfig shape{{32, 24, 32, 20, 9}};
+    const config::DsConfig c = config_for(1, 4);
+    runtime::Engine trains(c, model::make_mlp(shape, DType::fp32), world, {});
+    runtime::Engine reads(c, model::make_mlp(shape, DType::fp32), world, {.inference = true});
     reads.set_parameters([&](const ParamSpec& p) { return trains.parameter(p.name); });
     EXPECT_EQ(reads.predict(batch), trains.predict(batch));
   });
@@ -147,11 +150,11 @@ TEST(Inference, OfAnMlpHasTheBitsOfTheTrainer) {
 // The number of layers changes the activations of a trainer only.
 TEST(Inference, TakesAsMuchForActivationsHoweverManyLayersThereAre) {
   const auto activations = [&](int layers, bool inference) {
-    const MlpConfig shape{std::vector<int64_t>(size_t(layers), 32)};
-    DsConfig c = config_for(1, 8);
+    const model::MlpConfig shape{std::vector<int64_t>(size_t(layers), 32)};
+    config::DsConfig c = config_for(1, 8);
     int64_t bytes = 0;
-    run_ranks(1, [&](Communicator& world) {
-      bytes = Engine(c, make_mlp(shape, DType::fp32), world, {.inference = inference})
+    comm::run_ranks(1, [&](comm::Communicator& world) {
+      bytes = runtime::Engine(c, model::make_mlp(shape, DType::fp32), world, {.inference = inference})
                   .memory_live()
                   .total(Category::activations);
     });
@@ -162,8 +165,8 @@ TEST(Inference, TakesAsMuchForActivationsHoweverManyLayersThereAre) {
 }
 
 TEST(Inference, NeitherTrainsNorSaves) {
-  run_ranks(1, [&](Communicator& world) {
-    Engine engine(config_of({}, 1), cut_gpt(true), world, {.inference = true});
+  comm::run_ranks(1, [&](comm::Communicator& world) {
+    runtime::Engine engine(config_of({}, 1), cut_gpt(true), world, {.inference = true});
     Tokens tokens(1, kTokens);
     for (const std::function<void()>& wrong :
          {std::function<void()>([&] { engine.train_batch([&](int) { return tokens.at(0, 0); }); }),
@@ -176,11 +179,11 @@ TEST(Inference, NeitherTrainsNorSaves) {
 }
 
 TEST(Inference, TakesParametersFromTheCaller) {
-  run_ranks(3, [&](Communicator& world) {
+  comm::run_ranks(3, [&](comm::Communicator& world) {
     for (const int stage : {1, 3}) {
-      DsConfig c = config_for(3);
+      config::DsConfig c = config_for(3);
       c.zero.stage = stage;
-      Engine engine(c, small_gpt(), world, {.inference = true});
+      runtime::Engine engine(c, small_gpt(), world, {.inference = true});
       for (const float value : {0.25f, 0.5f}) {  // a second time, too
         engine.set_parameters(
             [&](const ParamSpec& p) { return std::vector<float>(size_t(p.whole_numel()), value); });
@@ -191,18 +194,18 @@ TEST(Inference, TakesParametersFromTheCaller) {
 }
 
 TEST(Inference, ReadsItsWeightsBackFromTheDisk) {
-  const ModelFactory model = cut_gpt(true);
+  const runtime::ModelFactory model = cut_gpt(true);
   const std::string checkpoint = train_once(model, "read back").folder;
   Weights want;
-  run_ranks(1, [&](Communicator& world) {
-    Engine engine(config_of({}, 2), model, world, {});
+  comm::run_ranks(1, [&](comm::Communicator& world) {
+    runtime::Engine engine(config_of({}, 2), model, world, {});
     engine.load_checkpoint(checkpoint);
     want = weights_of(engine);
   });
   const Layout l{.data = 2, .zero = 3};
-  const DsConfig c = with(config_of(l, 2), {.parameters = true, .disk = true});
-  run_ranks(2, [&](Communicator& world) {
-    Engine engine(c, model, world, {.inference = true});
+  const config::DsConfig c = with(config_of(l, 2), {.parameters = true, .disk = true});
+  comm::run_ranks(2, [&](comm::Communicator& world) {
+    runtime::Engine engine(c, model, world, {.inference = true});
     engine.load_checkpoint(checkpoint);
     const Seen seen = look(engine, world);
     EXPECT_EQ(weights_of(engine), want);

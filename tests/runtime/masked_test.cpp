@@ -13,15 +13,16 @@ namespace {
 
 constexpr int64_t kSteps = 5, kBatch = 8, kLength = 16;
 
-const SafetensorsFile& fixture() {
-  static const SafetensorsFile file(FIXTURES "/gpt2_masked.safetensors");
+const checkpoint::SafetensorsFile& fixture() {
+  static const checkpoint::SafetensorsFile file(FIXTURES "/gpt2_masked.safetensors");
   return file;
 }
 
-ModelFactory masked_gpt() {
-  return [](const Axes& axes) {
-    return make_model(kGpt2, {.vocab = 61, .positions = kLength, .width = 24, .layers = 3, .heads = 4},
-                      DType::fp32, kLength, "masked", axes);
+runtime::ModelFactory masked_gpt() {
+  return [](const model::Axes& axes) {
+    return model::make_model(model::kGpt2,
+                             {.vocab = 61, .positions = kLength, .width = 24, .layers = 3, .heads = 4},
+                             DType::fp32, kLength, "masked", axes);
   };
 }
 
@@ -54,8 +55,9 @@ struct Cut {
   }
 };
 
-DsConfig config_of(const Cut& cut) {
-  DsConfig c = testing::config_of(cut.layout, int(kBatch / cut.layout.data / cut.micro), int(cut.micro));
+config::DsConfig config_of(const Cut& cut) {
+  config::DsConfig c =
+      testing::config_of(cut.layout, int(kBatch / cut.layout.data / cut.micro), int(cut.micro));
   c.optimizer.lr = 1e-3, c.optimizer.weight_decay = 0.1;
   c.weight_decay_on = {"all"};
   c.gradient_clipping = 1;
@@ -63,7 +65,7 @@ DsConfig config_of(const Cut& cut) {
   return c;
 }
 
-BatchSource source_of(MaskedSamples& samples, const Engine& engine, int rank, int64_t step) {
+BatchSource source_of(MaskedSamples& samples, const runtime::Engine& engine, int rank, int64_t step) {
   const int place = engine.mesh().place(rank).data, places = engine.mesh().data;
   const int64_t micro_batch = engine.samples_per_micro();
   return [&samples, place, places, micro_batch, step](int micro) {
@@ -71,22 +73,22 @@ BatchSource source_of(MaskedSamples& samples, const Engine& engine, int rank, in
   };
 }
 
-void start_as_the_fixture(Engine& engine) {
+void start_as_the_fixture(runtime::Engine& engine) {
   engine.set_parameters([](const ParamSpec& p) { return gpt2_parameter(fixture(), p, ""); });
 }
 
 Training train_masked(const Cut& cut) {
   std::vector<Training> runs(static_cast<size_t>(cut.layout.ranks()));
-  run_ranks(cut.layout.ranks(), [&](Communicator& world) {
-    Engine engine(config_of(cut), masked_gpt(), world, {});
+  comm::run_ranks(cut.layout.ranks(), [&](comm::Communicator& world) {
+    runtime::Engine engine(config_of(cut), masked_gpt(), world, {});
     start_as_the_fixture(engine);
     MaskedSamples samples(cut.micro);
     Training& mine = runs[size_t(world.rank())];
     for (int64_t step = 0; step < kSteps; ++step)
       mine.steps.push_back(engine.train_batch(source_of(samples, engine, world.rank(), step)));
     mine.weights = weights_of(engine);
-    const Evaluation seen = engine.evaluate(source_of(samples, engine, world.rank(), 0),
-                                            int(kBatch / cut.layout.data / cut.micro));
+    const runtime::Evaluation seen = engine.evaluate(source_of(samples, engine, world.rank(), 0),
+                                                     int(kBatch / cut.layout.data / cut.micro));
     const auto targets = stored_values<int32_t>(fixture(), "targets");
     EXPECT_EQ(seen.targets, kBatch * kLength - std::count(targets.begin(), targets.begin() + kBatch * kLength,
                                                           kIgnoredTarget));
@@ -102,7 +104,7 @@ void expect_pytorchs(const Training& got, const std::string& what) {
     EXPECT_NEAR(got.steps[step].loss, losses[step], 1e-6 * losses[step]) << what << " step " << step;
     EXPECT_NEAR(got.steps[step].grad_norm, norms[step], 1e-6 * norms[step]) << what << " step " << step;
   }
-  const Model model = masked_gpt()({});
+  const model::Model model = masked_gpt()({});
   for (const UnitSpec& unit : model.units())
     for (const ParamSpec& p : unit.params) {
       std::vector<float> mine = got.weights.at(p.name), theirs = gpt2_parameter(fixture(), p, "last.");
@@ -135,13 +137,13 @@ TEST(MaskedTargets, HavePyTorchsLossesNormsAndWeightsInEveryLayoutAndMicroBatch)
 
 // Micro-batches of two samples: samples 2 and 3, which have no target, count as a loss of 0.
 TEST(MaskedTargets, AreAveragedInEachMicroBatchWhereThatIsAskedFor) {
-  const auto alone = self_communicator();
-  DsConfig c = config_of({.micro = 2});
-  c.loss_average = LossAverage::micro_batches;
-  Engine engine(c, masked_gpt(), *alone, {});
+  const auto alone = comm::self_communicator();
+  config::DsConfig c = config_of({.micro = 2});
+  c.loss_average = config::LossAverage::micro_batches;
+  runtime::Engine engine(c, masked_gpt(), *alone, {});
   start_as_the_fixture(engine);
   MaskedSamples samples(2);
-  const StepResult r = engine.train_batch(source_of(samples, engine, 0, 0));
+  const runtime::StepResult r = engine.train_batch(source_of(samples, engine, 0, 0));
   const auto means = stored_values<float>(fixture(), "means.losses");
   EXPECT_NEAR(r.loss, (double(means[0]) + means[1] + means[2]) / 4, 1e-6 * r.loss);
   const double norm = stored_values<float>(fixture(), "means.grad_norm")[0];
@@ -150,8 +152,8 @@ TEST(MaskedTargets, AreAveragedInEachMicroBatchWhereThatIsAskedFor) {
 
 TEST(MaskedTargets, AreCountedAheadOrByKeepingCopiesWithTheSameBits) {
   const auto train = [](bool ahead) {
-    const auto alone = self_communicator();
-    Engine engine(config_of({.micro = 2}), masked_gpt(), *alone, {});
+    const auto alone = comm::self_communicator();
+    runtime::Engine engine(config_of({.micro = 2}), masked_gpt(), *alone, {});
     MaskedSamples samples(2);
     Training got;
     for (int64_t step = 0; step < 3; ++step) {
@@ -168,12 +170,12 @@ TEST(MaskedTargets, AreCountedAheadOrByKeepingCopiesWithTheSameBits) {
 }
 
 TEST(MaskedTargets, AreWantedByEveryStepAndAStepWithoutAnyChangesNothing) {
-  for (const LossAverage average : {LossAverage::targets, LossAverage::micro_batches})
-    run_ranks(4, [&](Communicator& world) {
+  for (const config::LossAverage average : {config::LossAverage::targets, config::LossAverage::micro_batches})
+    comm::run_ranks(4, [&](comm::Communicator& world) {
       Cut cut{.layout = {.pipe = 2, .data = 2, .zero = 1}, .micro = 2};
-      DsConfig c = config_of(cut);
+      config::DsConfig c = config_of(cut);
       c.loss_average = average;
-      Engine engine(c, masked_gpt(), world, {});
+      runtime::Engine engine(c, masked_gpt(), world, {});
       MaskedSamples samples(2);
       const Weights before = weights_of(engine);
       const std::vector<int32_t> tokens(2 * kLength, 1), none(2 * kLength, kIgnoredTarget);
@@ -193,10 +195,10 @@ TEST(MaskedTargets, AreWantedByEveryStepAndAStepWithoutAnyChangesNothing) {
 }
 
 TEST(MaskedTargets, EvaluationsWithoutAnySayThereAreNone) {
-  const auto alone = self_communicator();
-  Engine engine(config_of({.micro = 2}), masked_gpt(), *alone, {});
+  const auto alone = comm::self_communicator();
+  runtime::Engine engine(config_of({.micro = 2}), masked_gpt(), *alone, {});
   const std::vector<int32_t> tokens(2 * kLength, 1), none(2 * kLength, kIgnoredTarget);
-  const Evaluation e = engine.evaluate([&](int) { return batch_of(tokens, none); }, 2);
+  const runtime::Evaluation e = engine.evaluate([&](int) { return batch_of(tokens, none); }, 2);
   EXPECT_EQ(e.targets, 0);
   EXPECT_TRUE(std::isnan(e.loss));
 }

@@ -10,12 +10,12 @@ namespace cleave::testing {
 namespace {
 
 // Elements of all units, each padded to `shards` equal shards.
-int64_t padded(const Model& model, int shards) {
+int64_t padded(const model::Model& model, int shards) {
   std::set<std::string> seen;
   int64_t sum = 0;
   auto add = [&](const std::vector<UnitSpec>& units) {
     for (const UnitSpec& u : units)
-      if (seen.insert(u.name).second) sum += FlatLayout(u, shards).numel();
+      if (seen.insert(u.name).second) sum += zero::FlatLayout(u, shards).numel();
   };
   for (const auto& layer : model.layers) add(layer->units());
   add(model.head->units());
@@ -26,9 +26,9 @@ struct Bytes {
   int64_t weights, gradients, master, states;  // of one element, unsharded
 };
 
-void expect_formula(const DsConfig& c, DType dtype, Bytes bytes, int ranks) {
-  run_ranks(ranks, [&](Communicator& world) {
-    Engine engine(c, small_gpt(dtype), world, {});
+void expect_formula(const config::DsConfig& c, DType dtype, Bytes bytes, int ranks) {
+  comm::run_ranks(ranks, [&](comm::Communicator& world) {
+    runtime::Engine engine(c, small_gpt(dtype), world, {});
     const int stage = c.zero.stage;
     const int64_t n = padded(engine.model(), stage == 0 ? 1 : ranks);
     const MemoryTable live = engine.memory_live();
@@ -36,7 +36,7 @@ void expect_formula(const DsConfig& c, DType dtype, Bytes bytes, int ranks) {
     EXPECT_EQ(live.total(Category::gradients), bytes.gradients * n / (stage >= 2 ? ranks : 1));
     EXPECT_EQ(live.total(Category::master), bytes.master * n / (stage >= 1 ? ranks : 1));
     EXPECT_EQ(live.total(Category::optimizer_state), bytes.states * n / (stage >= 1 ? ranks : 1));
-    const bool offload = c.zero.offload_optimizer.device == OffloadDevice::cpu;
+    const bool offload = c.zero.offload_optimizer.device == config::OffloadDevice::cpu;
     EXPECT_EQ(live.at(MemoryKind::pinned, Category::optimizer_state),
               offload ? live.total(Category::optimizer_state) : 0);
     EXPECT_EQ(live.at(MemoryKind::pinned, Category::master), offload ? live.total(Category::master) : 0);
@@ -47,15 +47,15 @@ TEST(Memory, FollowsTheZeroFormulaForEveryTypeStageAndNumberOfRanks) {
   for (int ranks : {1, 2, 3, 4, 5})
     for (int stage : {0, 1, 2, 3})
       for (bool offload : {false, true}) {
-        DsConfig c = config_for(ranks);
+        config::DsConfig c = config_for(ranks);
         c.zero.stage = stage;
-        if (offload) c.zero.offload_optimizer.device = OffloadDevice::cpu;
+        if (offload) c.zero.offload_optimizer.device = config::OffloadDevice::cpu;
         expect_formula(c, DType::fp32, {4, 4, offload ? 4 : 0, 8}, ranks);
-        c.precision = Precision::bf16;
+        c.precision = config::Precision::bf16;
         expect_formula(c, DType::bf16, {2, 2, 4, 8}, ranks);
-        c.grad_accum_dtype = Precision::fp32;
+        c.grad_accum_dtype = config::Precision::fp32;
         expect_formula(c, DType::bf16, {2, 4, 4, 8}, ranks);
-        c.precision = Precision::fp16, c.fp16.enabled = true;
+        c.precision = config::Precision::fp16, c.fp16.enabled = true;
         expect_formula(c, DType::fp16, {2, 4, 4, 8}, ranks);
       }
 }
@@ -63,11 +63,11 @@ TEST(Memory, FollowsTheZeroFormulaForEveryTypeStageAndNumberOfRanks) {
 TEST(Memory, PlannedEqualsPeakAfterTraining) {
   for (int stage : {0, 1, 2, 3})
     for (bool overlap : {false, true})
-      run_ranks(3, [&](Communicator& world) {
-        DsConfig c = config_for(3, 2, 2);
+      comm::run_ranks(3, [&](comm::Communicator& world) {
+        config::DsConfig c = config_for(3, 2, 2);
         c.zero.stage = stage, c.zero.overlap_comm = overlap;
         for (const auto& model : {+[] { return small_gpt(); }, +[] { return small_llama(); }}) {
-          Engine engine(c, model(), world, {});
+          runtime::Engine engine(c, model(), world, {});
           Tokens tokens(2);
           engine.train_batch(source(tokens, c, 0, world.rank(), 3));
           engine.evaluate(source(tokens, c, 1, world.rank(), 3), 2);
@@ -78,10 +78,10 @@ TEST(Memory, PlannedEqualsPeakAfterTraining) {
 }
 
 TEST(Memory, ThePlanRefusesBeforeAllocatingAndNamesTheLargestCategory) {
-  run_ranks(2, [&](Communicator& world) {
-    DsConfig c = config_for(2);
+  comm::run_ranks(2, [&](comm::Communicator& world) {
+    config::DsConfig c = config_for(2);
     try {
-      Engine engine(c, small_gpt(), world, {.limits = {.device_bytes = 50'000}});
+      runtime::Engine engine(c, small_gpt(), world, {.limits = {.device_bytes = 50'000}});
       FAIL() << "fits into 50 kB";
     } catch (const Error& e) {
       EXPECT_EQ(e.exit(), Exit::memory);
@@ -94,17 +94,17 @@ TEST(Memory, ThePlanRefusesBeforeAllocatingAndNamesTheLargestCategory) {
 }
 
 TEST(Memory, StageThreeHoldsTwoLayersAtATimeWithPrefetchAndOneWithout) {
-  run_ranks(2, [&](Communicator& world) {
-    DsConfig c = config_for(2);
+  comm::run_ranks(2, [&](comm::Communicator& world) {
+    config::DsConfig c = config_for(2);
     c.zero.stage = 3;
     const auto gathered = [&] {
-      Engine engine(c, small_gpt(), world, {});
+      runtime::Engine engine(c, small_gpt(), world, {});
       return engine.memory_live().total(Category::gathered);
     };
     const int64_t with = gathered();
     c.zero.stage3_prefetch_bucket_size = 0;
     const int64_t without = gathered();
-    const int64_t block = FlatLayout(small_gpt().layers[1]->units()[0], 2).numel() * 4;
+    const int64_t block = zero::FlatLayout(small_gpt().layers[1]->units()[0], 2).numel() * 4;
     EXPECT_GE(without, block);
     EXPECT_GT(with, without);
     EXPECT_LE(with, 3 * block);

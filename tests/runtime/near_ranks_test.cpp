@@ -10,15 +10,15 @@ namespace {
 
 enum class Kind { hybrid, nested };
 
-DsConfig near_config(Kind kind, int ranks, int near, int64_t accumulation = 1) {
-  DsConfig c = config_for(ranks, 2, accumulation);
+config::DsConfig near_config(Kind kind, int ranks, int near, int64_t accumulation = 1) {
+  config::DsConfig c = config_for(ranks, 2, accumulation);
   c.zero.stage = 3;
   (kind == Kind::hybrid ? c.zero.mics_shard_size : c.zero.zero_hpz_partition_size) = near;
   return c;
 }
 
-DsConfig stage_config(int stage, int ranks, int64_t accumulation = 1) {
-  DsConfig c = config_for(ranks, 2, accumulation);
+config::DsConfig stage_config(int stage, int ranks, int64_t accumulation = 1) {
+  config::DsConfig c = config_for(ranks, 2, accumulation);
   c.zero.stage = stage;
   return c;
 }
@@ -34,9 +34,9 @@ TEST(NearRanks, LearnWhatPlainStage3Learns) {
           for (const bool overlap : {false, true})
             for (const int64_t threshold : {0, 100}) {
               if (ranks % near != 0) continue;
-              DsConfig c = near_config(kind, ranks, near, accumulation);
+              config::DsConfig c = near_config(kind, ranks, near, accumulation);
               c.zero.overlap_comm = overlap, c.zero.stage3_param_persistence_threshold = threshold;
-              if (overlap) c.zero.offload_optimizer.device = OffloadDevice::cpu;
+              if (overlap) c.zero.offload_optimizer.device = config::OffloadDevice::cpu;
               const Training got = train_on(ranks, c, gpt, 5);
               const std::string layout =
                   fmt::format("{} x{} near {}", kind == Kind::hybrid ? "hybrid" : "nested", ranks, near);
@@ -62,13 +62,13 @@ TEST(NearRanks, AtTheEndsOfTheirRangeHaveTheBitsOfAPlainStage) {
 TEST(NearRanks, HoldTheSharesThatTheirPlanSays) {
   const int ranks = 6, near = 3;
   for (const Kind kind : {Kind::hybrid, Kind::nested})
-    run_ranks(ranks, [&](Communicator& world) {
-      DsConfig c = near_config(kind, ranks, near);
-      c.precision = Precision::bf16;
-      Engine engine(c, small_gpt(DType::bf16), world, {});
+    comm::run_ranks(ranks, [&](comm::Communicator& world) {
+      config::DsConfig c = near_config(kind, ranks, near);
+      c.precision = config::Precision::bf16;
+      runtime::Engine engine(c, small_gpt(DType::bf16), world, {});
       const int shards = kind == Kind::hybrid ? near : ranks;  // of the optimizer
       int64_t n = 0;
-      for (const UnitSpec& u : engine.model().units()) n += FlatLayout(u, shards).numel();
+      for (const UnitSpec& u : engine.model().units()) n += zero::FlatLayout(u, shards).numel();
       const MemoryTable live = engine.memory_live();
       EXPECT_EQ(live.total(Category::weights), 2 * n / near);
       EXPECT_EQ(live.total(Category::gradients), 2 * n / near);
@@ -83,31 +83,32 @@ TEST(NearRanks, HoldTheSharesThatTheirPlanSays) {
 TEST(NearRanks, SendBetweenGroupsOnceAStep) {
   const int ranks = 4, near = 2;
   for (const int64_t accumulation : {1, 3})
-    run_ranks(ranks, [&](Communicator& world) {
-      const DsConfig c = near_config(Kind::nested, ranks, near, accumulation);
-      Engine engine(c, small_gpt(), world, {});
+    comm::run_ranks(ranks, [&](comm::Communicator& world) {
+      const config::DsConfig c = near_config(Kind::nested, ranks, near, accumulation);
+      runtime::Engine engine(c, small_gpt(), world, {});
       Tokens tokens(2);
       auto across = [&] {
         for (const auto& [group, bytes] : engine.comm_bytes_by_group())
           if (group == RankGroup{Axis::data, RankGroup::Purpose::across}) return bytes;
-        return CommBytes{};
+        return comm::CommBytes{};
       };
-      const CommBytes before = across();
+      const comm::CommBytes before = across();
       engine.train_batch(source(tokens, c, 0, world.rank(), ranks));
       int64_t n = 0;
-      for (const UnitSpec& u : engine.model().units()) n += FlatLayout(u, ranks).numel();
-      EXPECT_EQ(across()[Collective::reduce_scatter] - before[Collective::reduce_scatter], 4 * n / ranks);
-      EXPECT_EQ(across()[Collective::all_gather] - before[Collective::all_gather], 4 * n / ranks);
+      for (const UnitSpec& u : engine.model().units()) n += zero::FlatLayout(u, ranks).numel();
+      EXPECT_EQ(across()[comm::Collective::reduce_scatter] - before[comm::Collective::reduce_scatter],
+                4 * n / ranks);
+      EXPECT_EQ(across()[comm::Collective::all_gather] - before[comm::Collective::all_gather], 4 * n / ranks);
     });
 }
 
 TEST(NearRanks, ComposeWithPipelines) {
   const auto model = [] { return deep_gpt(true); };
-  DsConfig want = stage_config(3, 4, 4);
+  config::DsConfig want = stage_config(3, 4, 4);
   const Training plain = train_on(4, want, model, 3);
   for (const Kind kind : {Kind::hybrid, Kind::nested})
     for (const char* schedule : {"1f1b", "zb-h1"}) {
-      DsConfig c = near_config(kind, 4, 2, 4);
+      config::DsConfig c = near_config(kind, 4, 2, 4);
       c.pipeline.stages = 2, c.pipeline.schedule = schedule;
       const Training got = train_on(8, c, model, 3);
       EXPECT_LT(relative_distance(got.weights, plain.weights), 1e-6) << schedule;
@@ -116,10 +117,10 @@ TEST(NearRanks, ComposeWithPipelines) {
 
 TEST(NearRanks, MoveCheckpointsToAndFromOtherLayouts) {
   const Scratch scratch;
-  const auto go_on = [&](const DsConfig& c, int ranks, bool save) {
+  const auto go_on = [&](const config::DsConfig& c, int ranks, bool save) {
     Weights weights;
-    run_ranks(ranks, [&](Communicator& world) {
-      Engine engine(c, small_gpt(), world, {});
+    comm::run_ranks(ranks, [&](comm::Communicator& world) {
+      runtime::Engine engine(c, small_gpt(), world, {});
       Tokens tokens(c.train_micro_batch_size_per_gpu);
       if (!save) engine.load_checkpoint(scratch.folder());
       for (int step = 0; step < 2; ++step)
@@ -131,7 +132,7 @@ TEST(NearRanks, MoveCheckpointsToAndFromOtherLayouts) {
     return weights;
   };
   for (const Kind kind : {Kind::hybrid, Kind::nested}) {
-    const DsConfig near = near_config(kind, 4, 2), plain = stage_config(1, 4);
+    const config::DsConfig near = near_config(kind, 4, 2), plain = stage_config(1, 4);
     const Weights four_steps = train_on(4, plain, gpt, 4).weights;
     go_on(near, 4, true);
     EXPECT_LT(relative_distance(go_on(plain, 4, false), four_steps), 1e-6);

@@ -9,13 +9,13 @@ namespace cleave::testing {
 namespace {
 
 // y = 2 x on the host's own fingers: at once, or as a task of the stream.
-class Doubles final : public Layer {
+class Doubles final : public model::Layer {
  public:
   explicit Doubles(bool at_once) : at_once_(at_once) {}
   std::vector<UnitSpec> units() const override { return {}; }
-  TensorSpec output(const TensorSpec& in) const override { return in; }
-  void forward(const ForwardArgs& a) const override { twice(a.y, a.x, a.stream); }
-  void backward(const BackwardArgs& a) const override {
+  model::TensorSpec output(const model::TensorSpec& in) const override { return in; }
+  void forward(const model::ForwardArgs& a) const override { twice(a.y, a.x, a.stream); }
+  void backward(const model::BackwardArgs& a) const override {
     if (a.dx.defined()) twice(a.dx, a.dy, a.stream);
   }
 
@@ -32,16 +32,16 @@ class Doubles final : public Layer {
   bool at_once_;
 };
 
-Model with_own_layer(bool at_once) {
-  Model m = small_gpt();
+model::Model with_own_layer(bool at_once) {
+  model::Model m = small_gpt();
   m.layers.insert(m.layers.begin() + 1, std::make_unique<Doubles>(at_once));
   return m;
 }
 
-std::string refusal(const DsConfig& c, Model model, Exit code) {
+std::string refusal(const config::DsConfig& c, model::Model model, Exit code) {
   try {
-    const auto alone = self_communicator();
-    Engine(c, std::move(model), *alone, {});
+    const auto alone = comm::self_communicator();
+    runtime::Engine(c, std::move(model), *alone, {});
   } catch (const Error& e) {
     EXPECT_EQ(e.exit(), code);
     return e.what();
@@ -56,20 +56,20 @@ TEST(OwnLayer, ThatTouchesElementsInADryPassIsToldSoAndWhatToUseInstead) {
 }
 
 // Says that it halves the columns, and does not.
-class Halves final : public Layer {
+class Halves final : public model::Layer {
  public:
   std::vector<UnitSpec> units() const override { return {{"halves", {{"halves.weight", {1}, {}, false}}}}; }
-  TensorSpec output(const TensorSpec& in) const override {
+  model::TensorSpec output(const model::TensorSpec& in) const override {
     return {in.dtype, {in.shape[0], in.shape[1] / 2}};
   }
-  void forward(const ForwardArgs& a) const override {
-    launch(Cast{.y = a.y, .x = a.x.view(a.y.shape())}, a.stream);
+  void forward(const model::ForwardArgs& a) const override {
+    kernels::launch(kernels::Cast{.y = a.y, .x = a.x.view(a.y.shape())}, a.stream);
   }
-  void backward(const BackwardArgs&) const override {}
+  void backward(const model::BackwardArgs&) const override {}
 };
 
 TEST(OwnLayer, ThatMakesAMistakeIsNamedWithWhatItWasGivenAndNoPathOfThisMachine) {
-  Model model = make_mlp({{4, 8, 3}}, DType::fp32, "small");
+  model::Model model = model::make_mlp({{4, 8, 3}}, DType::fp32, "small");
   model.layers.insert(model.layers.begin(), std::make_unique<Halves>());
   const std::string said = refusal(config_for(1, 2), std::move(model), Exit::internal);
   EXPECT_EQ(
@@ -82,8 +82,8 @@ TEST(OwnLayer, ThatMakesAMistakeIsNamedWithWhatItWasGivenAndNoPathOfThisMachine)
 }
 
 TEST(OwnModel, GivenABatchOfAnotherSizeSaysWhatItWants) {
-  const auto alone = self_communicator();
-  Engine engine(config_for(1, 2), make_mlp({{4, 8, 3}}, DType::fp32, "small"), *alone, {});
+  const auto alone = comm::self_communicator();
+  runtime::Engine engine(config_for(1, 2), model::make_mlp({{4, 8, 3}}, DType::fp32, "small"), *alone, {});
   const std::vector<float> x(12);
   const std::vector<int32_t> y(3);
   try {
@@ -98,27 +98,27 @@ TEST(OwnModel, GivenABatchOfAnotherSizeSaysWhatItWants) {
 }
 
 TEST(OwnLayer, ThatTouchesElementsInTasksOfTheStreamIsTrained) {
-  const DsConfig c = config_for(1);
-  const auto alone = self_communicator();
-  Engine engine(c, with_own_layer(false), *alone, {});
+  const config::DsConfig c = config_for(1);
+  const auto alone = comm::self_communicator();
+  runtime::Engine engine(c, with_own_layer(false), *alone, {});
   Tokens tokens(1);
   const double first = engine.train_batch(source(tokens, c, 0, 0, 1)).loss;
   EXPECT_NEAR(first, std::log(double(kVocab)), 0.2) << "the loss of even odds, before anything is learnt";
 }
 
 // dL/dx of an MLP whose input is scaled by a gain g: dL/dg = sum of x dL/dx. Finite differences of the loss.
-class Gain final : public Layer {
+class Gain final : public model::Layer {
  public:
   std::vector<UnitSpec> units() const override {
     return {{"gain", {{"gain.weight", {1}, {Init::Kind::ones}, false}}}};
   }
-  TensorSpec output(const TensorSpec& in) const override { return in; }
-  void forward(const ForwardArgs& a) const override {
+  model::TensorSpec output(const model::TensorSpec& in) const override { return in; }
+  void forward(const model::ForwardArgs& a) const override {
     a.stream.enqueue([y = a.y, x = a.x, g = a.params[0]] {
       for (int64_t i = 0; i < x.numel(); ++i) y.as<float>()[i] = g.as<float>()[0] * x.as<float>()[i];
     });
   }
-  void backward(const BackwardArgs& a) const override {
+  void backward(const model::BackwardArgs& a) const override {
     a.stream.enqueue([dy = a.dy, x = a.x, dg = a.grads[0].tensor, add = a.grads[0].accumulate()] {
       float sum = add ? dg.as<float>()[0] : 0;
       for (int64_t i = 0; i < x.numel(); ++i) sum += dy.as<float>()[i] * x.as<float>()[i];
@@ -128,13 +128,13 @@ class Gain final : public Layer {
 };
 
 TEST(OwnLayer, BeforeAnMlpIsGivenTheGradientOfItsOutput) {
-  DsConfig c = config_for(1, 4);
-  c.optimizer.type = OptimizerType::sgd, c.optimizer.lr = 1, c.optimizer.weight_decay = 0,
+  config::DsConfig c = config_for(1, 4);
+  c.optimizer.type = config::OptimizerType::sgd, c.optimizer.lr = 1, c.optimizer.weight_decay = 0,
   c.gradient_clipping = 0;
-  const auto alone = self_communicator();
-  Model model = make_mlp({{3, 8, 4}}, DType::fp32);
+  const auto alone = comm::self_communicator();
+  model::Model model = model::make_mlp({{3, 8, 4}}, DType::fp32);
   model.layers.insert(model.layers.begin(), std::make_unique<Gain>());
-  Engine engine(c, std::move(model), *alone, {});
+  runtime::Engine engine(c, std::move(model), *alone, {});
   std::vector<float> points = {0.5f, -1, 2, 1, 0.25f, -0.5f, -2, 1, 1, 0.1f, 3, -1};
   std::vector<int32_t> classes = {0, 3, 1, 2};
   const BatchSource batch = [&](int) {
@@ -157,12 +157,12 @@ TEST(OwnLayer, BeforeAnMlpIsGivenTheGradientOfItsOutput) {
 }
 
 TEST(OwnModel, MadeInAnotherTypeThanTheConfigurationsIsRefused) {
-  DsConfig c = config_for(1);
-  c.precision = Precision::bf16;
+  config::DsConfig c = config_for(1);
+  c.precision = config::Precision::bf16;
   const std::string said = refusal(c, small_gpt(DType::fp32), Exit::usage);
   EXPECT_NE(said.find("small was made in fp32, but the configuration trains in bf16"), std::string::npos)
       << said;
-  c.precision = Precision::fp32;
+  c.precision = config::Precision::fp32;
   EXPECT_NE(refusal(c, small_gpt(DType::fp16), Exit::usage).find("model_dtype(config)"), std::string::npos);
 }
 

@@ -57,21 +57,21 @@ class Documents {
 };
 
 // Where heads are normalized four elements are too few: a small one multiplies its rounding.
-ModelFactory model_of(const Family& family, bool masked) {
-  return [=, &family](const Axes& axes) {
-    return make_model(family,
-                      {.vocab = kVocab,
-                       .positions = 11,
-                       .width = 16,
-                       .layers = 3,
-                       .heads = 4,
-                       .kv_heads = &family == &kGpt2 ? 4 : 2,
-                       .head_dim = &family == &kQwen3 ? 8 : 4,
-                       .mlp_width = 20,
-                       .document_mask = masked,
-                       .tied = &family == &kGpt2,
-                       .init_scale = 0.3f},
-                      DType::fp32, kTokens, "packed", axes);
+runtime::ModelFactory model_of(const model::Family& family, bool masked) {
+  return [=, &family](const model::Axes& axes) {
+    return model::make_model(family,
+                             {.vocab = kVocab,
+                              .positions = 11,
+                              .width = 16,
+                              .layers = 3,
+                              .heads = 4,
+                              .kv_heads = &family == &model::kGpt2 ? 4 : 2,
+                              .head_dim = &family == &model::kQwen3 ? 8 : 4,
+                              .mlp_width = 20,
+                              .document_mask = masked,
+                              .tied = &family == &model::kGpt2,
+                              .init_scale = 0.3f},
+                             DType::fp32, kTokens, "packed", axes);
   };
 }
 
@@ -80,11 +80,11 @@ struct PackedRun {
   double evaluated = 0;
 };
 
-PackedRun run_on(const Layout& l, const DsConfig& c, const ModelFactory& model, bool packed,
-                 const EngineOptions& options = {}) {
+PackedRun run_on(const Layout& l, const config::DsConfig& c, const runtime::ModelFactory& model, bool packed,
+                 const runtime::EngineOptions& options = {}) {
   std::vector<PackedRun> runs(static_cast<size_t>(l.ranks()));
-  run_ranks(l.ranks(), [&](Communicator& world) {
-    Engine engine(c, model, world, options);
+  comm::run_ranks(l.ranks(), [&](comm::Communicator& world) {
+    runtime::Engine engine(c, model, world, options);
     Documents documents;
     const int place = engine.mesh().place(world.rank()).data;
     const auto batches = [&](int64_t step) {
@@ -104,14 +104,14 @@ PackedRun run_on(const Layout& l, const DsConfig& c, const ModelFactory& model, 
   return std::move(runs[0]);
 }
 
-DsConfig smooth(const Layout& l, int accumulation, int64_t samples) {
-  DsConfig c = config_of(l, accumulation, int(samples));
+config::DsConfig smooth(const Layout& l, int accumulation, int64_t samples) {
+  config::DsConfig c = config_of(l, accumulation, int(samples));
   c.optimizer.eps = 1e-2;
   return c;
 }
 
-const Family& family_of(const std::string& name) {
-  return name == "gpt" ? kGpt2 : name == "llama" ? kLlama : kQwen3;
+const model::Family& family_of(const std::string& name) {
+  return name == "gpt" ? model::kGpt2 : name == "llama" ? model::kLlama : model::kQwen3;
 }
 
 // Every document in a row of its own, by a model that knows nothing of documents.
@@ -128,7 +128,7 @@ INSTANTIATE_TEST_SUITE_P(Families, Packed, ::testing::Values("gpt", "llama", "qw
                          [](const auto& p) { return std::string(p.param); });
 
 TEST_P(Packed, DocumentsLearnInEveryLayoutWhatTheyLearnAlone) {
-  const ModelFactory model = model_of(family_of(GetParam()), true);
+  const runtime::ModelFactory model = model_of(family_of(GetParam()), true);
   Sampled sampled;
   for (int pipe : {1, 2})
     for (int sequence : {1, 2, 4})
@@ -146,17 +146,18 @@ TEST_P(Packed, DocumentsLearnInEveryLayoutWhatTheyLearnAlone) {
 }
 
 TEST_P(Packed, RecomputationOverlapAndSchedulesChangeNoBit) {
-  const ModelFactory model = model_of(family_of(GetParam()), true);
+  const runtime::ModelFactory model = model_of(family_of(GetParam()), true);
   for (int pipe : {1, 2}) {
     const Layout l{pipe, 1, 1, 1};
     const PackedRun want = run_on(l, smooth(l, 4, kSamples), model, true);
     for (int way : {0, 1, 2, 3, 4, 5}) {
       Layout other = l;
       if (way >= 4) other.schedule = way == 4 ? "zb-h1" : "gpipe";
-      DsConfig c = smooth(other, 4, kSamples);
+      config::DsConfig c = smooth(other, 4, kSamples);
       c.zero.stage = way == 1 ? 3 : 1, c.zero.overlap_comm = way == 1;
       c.checkpointing = {.interval = way == 2 || way == 4 ? 1 : 0, .lean = way == 3, .to_host = way == 2};
-      const EngineOptions options{.compute = way == 1 ? Stream::Mode::worker : Stream::Mode::inline_};
+      const runtime::EngineOptions options{.compute =
+                                               way == 1 ? Stream::Mode::worker : Stream::Mode::inline_};
       expect_same_bits(run_on(other, c, model, true, options).training, want.training,
                        fmt::format("{} way {}", other.text(), way));
     }
@@ -172,10 +173,10 @@ TEST_P(Packed, WithoutTheMaskOtherDocumentsAreSeen) {
 }
 
 TEST(PackedBatches, BeginningsOfDocumentsAreChecked) {
-  run_ranks(1, [&](Communicator& world) {
+  comm::run_ranks(1, [&](comm::Communicator& world) {
     Documents documents;
     const auto train = [&](const std::function<void(Batch&)>& change) {
-      Engine engine(smooth({}, 1, kSamples), model_of(kLlama, true), world, {});
+      runtime::Engine engine(smooth({}, 1, kSamples), model_of(model::kLlama, true), world, {});
       engine.train_batch([&](int) {
         Batch batch = documents.packed(0, 0);
         change(batch);

@@ -6,22 +6,22 @@
 namespace cleave::testing {
 namespace {
 
-ModelFactory deep(float dropout = 0, int64_t positions = kTokens) {
-  return [=](const Axes& axes) {
-    return make_model(kGpt2,
-                      {.vocab = kVocab,
-                       .positions = 32,
-                       .width = 16,
-                       .layers = 6,
-                       .heads = 4,
-                       .dropout = dropout,
-                       .attention_dropout = dropout},
-                      DType::fp32, positions, "deep", axes);
+runtime::ModelFactory deep(float dropout = 0, int64_t positions = kTokens) {
+  return [=](const model::Axes& axes) {
+    return model::make_model(model::kGpt2,
+                             {.vocab = kVocab,
+                              .positions = 32,
+                              .width = 16,
+                              .layers = 6,
+                              .heads = 4,
+                              .dropout = dropout,
+                              .attention_dropout = dropout},
+                             DType::fp32, positions, "deep", axes);
   };
 }
 
-DsConfig config(const Layout& l, int64_t interval, bool partition, bool to_host = false) {
-  DsConfig c = config_of(l, 3);
+config::DsConfig config(const Layout& l, int64_t interval, bool partition, bool to_host = false) {
+  config::DsConfig c = config_of(l, 3);
   c.checkpointing = {.interval = interval, .to_host = to_host, .partition = partition};
   return c;
 }
@@ -29,7 +29,7 @@ DsConfig config(const Layout& l, int64_t interval, bool partition, bool to_host 
 TEST(PartitionedActivations, GiveTheBitsOfWholeOnesOnTheDeviceAndOnTheHost) {
   Sampled sampled;
   for (const int pipe : {1, 2})
-    for (const std::string& schedule : schedule_names()) {
+    for (const std::string& schedule : pipeline::schedule_names()) {
       if (pipe == 1 && schedule != "1f1b") continue;
       const Layout l{pipe, 1, 4 / pipe, 3, schedule.c_str(), false, false};
       const Training want = train_on_all(l, config(l, 0, false), deep(0.3f), 3);
@@ -50,8 +50,8 @@ TEST(PartitionedActivations, TakeTheirShareOfTheMemoryAndTwoWholeInputs) {
                          bool cut_rows = false) {
     const Layout l{1, 1, tensor, 0, "1f1b", false, cut_rows};
     MemoryTable table;
-    run_ranks(l.ranks(), [&](Communicator& world) {
-      Engine engine(config(l, interval, partition, to_host), deep(0, 32), world, {});
+    comm::run_ranks(l.ranks(), [&](comm::Communicator& world) {
+      runtime::Engine engine(config(l, interval, partition, to_host), deep(0, 32), world, {});
       Tokens tokens(1, 32);
       engine.train_batch(source(tokens, engine.config(), 0, 0, 1));
       EXPECT_EQ(engine.memory_planned(), engine.memory_peak());
@@ -78,14 +78,14 @@ TEST(PartitionedActivations, TakeTheirShareOfTheMemoryAndTwoWholeInputs) {
 TEST(PartitionedActivations, AreGatheredOnceInEachBackward) {
   const auto gathered = [](bool partition) {
     const Layout l{1, 1, 4, 0, "gpipe", false, false};
-    CommBytes bytes;
-    run_ranks(l.ranks(), [&](Communicator& world) {
-      Engine engine(config(l, 2, partition), deep(), world, {});
+    comm::CommBytes bytes;
+    comm::run_ranks(l.ranks(), [&](comm::Communicator& world) {
+      runtime::Engine engine(config(l, 2, partition), deep(), world, {});
       Tokens tokens(1, kTokens);
       engine.train_batch(source(tokens, engine.config(), 0, 0, 1));
       if (world.rank() == 0) bytes = engine.comm_bytes();
     });
-    return bytes[Collective::all_gather];
+    return bytes[comm::Collective::all_gather];
   };
   // Of 4 groups of 2 layers the last one is still there after its forward.
   const int64_t inside = 2, micros = 3, part = kTokens * 16 * 4 / 4;
@@ -94,20 +94,21 @@ TEST(PartitionedActivations, AreGatheredOnceInEachBackward) {
 
 TEST(PartitionedActivations, ThatDoNotDivideAreRefused) {
   const Layout l{1, 1, 4, 0, "1f1b", false, false};
-  const ModelFactory odd = [](const Axes& axes) {
-    return make_model(kLlama,
-                      {.vocab = 5,
-                       .positions = 7,
-                       .width = 5,
-                       .layers = 3,
-                       .heads = 4,
-                       .kv_heads = 4,
-                       .head_dim = 2,
-                       .mlp_width = 4},
-                      DType::fp32, 7, "odd", axes);
+  const runtime::ModelFactory odd = [](const model::Axes& axes) {
+    return model::make_model(model::kLlama,
+                             {.vocab = 5,
+                              .positions = 7,
+                              .width = 5,
+                              .layers = 3,
+                              .heads = 4,
+                              .kv_heads = 4,
+                              .head_dim = 2,
+                              .mlp_width = 4},
+                             DType::fp32, 7, "odd", axes);
   };
   try {
-    run_ranks(4, [&](Communicator& world) { Engine engine(config(l, 1, true), odd, world, {}); });
+    comm::run_ranks(
+        4, [&](comm::Communicator& world) { runtime::Engine engine(config(l, 1, true), odd, world, {}); });
     ADD_FAILURE() << "35 elements over 4 ranks";
   } catch (const Error& e) {
     EXPECT_EQ(e.exit(), Exit::usage);

@@ -8,26 +8,27 @@
 namespace cleave::testing {
 namespace {
 
-DsConfig pipelined(int stages, int data, int accumulation, const std::string& schedule = "1f1b") {
-  DsConfig c = config_for(data, 2, accumulation);
+config::DsConfig pipelined(int stages, int data, int accumulation, const std::string& schedule = "1f1b") {
+  config::DsConfig c = config_for(data, 2, accumulation);
   c.pipeline.stages = stages;
   c.pipeline.schedule = schedule;
   c.pipeline.virtual_stages = schedule == "interleaved" ? 2 : 1;
   return c;
 }
 
-void one_step(Engine& engine, Communicator& world, const DsConfig& c, int64_t step = 0) {
+void one_step(runtime::Engine& engine, comm::Communicator& world, const config::DsConfig& c,
+              int64_t step = 0) {
   Tokens tokens(2);
   engine.train_batch(source(tokens, c, step, engine.mesh().place(world.rank()).data, engine.mesh().data));
 }
 
 TEST(PipelineMemory, PlannedEqualsPeakOnEveryRank) {
-  for (const std::string& schedule : schedule_names())
+  for (const std::string& schedule : pipeline::schedule_names())
     for (int zero : {0, 1, 2, 3})
-      run_ranks(6, [&](Communicator& world) {
-        DsConfig c = pipelined(3, 2, 5, schedule);
+      comm::run_ranks(6, [&](comm::Communicator& world) {
+        config::DsConfig c = pipelined(3, 2, 5, schedule);
         c.zero.stage = zero, c.zero.overlap_comm = zero >= 2;
-        Engine engine(c, deep_gpt(true), world, {});
+        runtime::Engine engine(c, deep_gpt(true), world, {});
         one_step(engine, world, c);
         Tokens tokens(2);
         engine.evaluate(source(tokens, c, 1, engine.mesh().place(world.rank()).data, 2), 3).loss;
@@ -38,11 +39,11 @@ TEST(PipelineMemory, PlannedEqualsPeakOnEveryRank) {
 
 TEST(PipelineMemory, AnEarlierStageHoldsMoreMicroBatches) {
   std::vector<int64_t> kept(4), whole(4);
-  run_ranks(4, [&](Communicator& world) {
+  comm::run_ranks(4, [&](comm::Communicator& world) {
     for (const char* schedule : {"1f1b", "gpipe"}) {
-      DsConfig c = pipelined(4, 1, 8, schedule);
+      config::DsConfig c = pipelined(4, 1, 8, schedule);
       c.pipeline.partition_method = "1,3,3,1";
-      Engine engine(c, deep_gpt(false), world, {});
+      runtime::Engine engine(c, deep_gpt(false), world, {});
       (schedule[0] == '1' ? kept : whole)[size_t(world.rank())] =
           engine.memory_live().total(Category::activations);
     }
@@ -55,17 +56,17 @@ TEST(PipelineMemory, AnEarlierStageHoldsMoreMicroBatches) {
 }
 
 TEST(PipelineMemory, AStageThatDoesNotFitIsRefusedOnEveryRankAndNamed) {
-  DsConfig c = pipelined(3, 1, 2);
+  config::DsConfig c = pipelined(3, 1, 2);
   c.pipeline.partition_method = "1,6,1";
   const auto device = [](const MemoryTable& t) { return t.total(MemoryKind::device); };
   std::vector<int64_t> needs(3);
-  run_ranks(3, [&](Communicator& world) {
-    needs[size_t(world.rank())] = device(Engine(c, deep_gpt(false), world, {}).memory_planned());
+  comm::run_ranks(3, [&](comm::Communicator& world) {
+    needs[size_t(world.rank())] = device(runtime::Engine(c, deep_gpt(false), world, {}).memory_planned());
   });
   ASSERT_GT(needs[1], std::max(needs[0], needs[2]));
-  run_ranks(3, [&](Communicator& world) {
+  comm::run_ranks(3, [&](comm::Communicator& world) {
     try {
-      Engine engine(c, deep_gpt(false), world, {.limits = {.device_bytes = needs[1] - 1}});
+      runtime::Engine engine(c, deep_gpt(false), world, {.limits = {.device_bytes = needs[1] - 1}});
       ADD_FAILURE() << "stage 1 fits into less than it needs";
     } catch (const Error& e) {
       EXPECT_EQ(e.exit(), Exit::memory);
@@ -76,10 +77,10 @@ TEST(PipelineMemory, AStageThatDoesNotFitIsRefusedOnEveryRankAndNamed) {
 }
 
 TEST(PipelineCosts, OfLayersAndHeadAddUpToTheModelsArithmetic) {
-  const Model gpt = make_model(kGpt2, {.vocab = 61, .positions = 24, .width = 32, .layers = 3, .heads = 2},
-                               DType::fp32, 16);
+  const model::Model gpt = model::make_model(
+      model::kGpt2, {.vocab = 61, .positions = 24, .width = 32, .layers = 3, .heads = 2}, DType::fp32, 16);
   double flops = 6.0 * 2 * 16 * 61 * 32;  // the head's products, of two samples
-  TensorSpec in = gpt.input(2);
+  model::TensorSpec in = gpt.input(2);
   for (const auto& layer : gpt.layers) {
     flops += layer->flops(in);
     in = layer->output(in);
@@ -89,14 +90,14 @@ TEST(PipelineCosts, OfLayersAndHeadAddUpToTheModelsArithmetic) {
 
 TEST(PipelineBytes, AStepSendsOneBoundaryUpAndOneDownAMicroBatchAndCut) {
   const int64_t boundary = 2 * kSeq * 12 * 4;  // samples x positions x width x bytes
-  for (const std::string& schedule : schedule_names())
+  for (const std::string& schedule : pipeline::schedule_names())
     for (int accumulation : {1, 4}) {
       std::vector<int64_t> sent(3);
-      run_ranks(3, [&](Communicator& world) {
-        const DsConfig c = pipelined(3, 1, accumulation, schedule);
-        Engine engine(c, deep_gpt(true), world, {});
+      comm::run_ranks(3, [&](comm::Communicator& world) {
+        const config::DsConfig c = pipelined(3, 1, accumulation, schedule);
+        runtime::Engine engine(c, deep_gpt(true), world, {});
         one_step(engine, world, c);
-        sent[size_t(world.rank())] = engine.comm_bytes()[Collective::send];
+        sent[size_t(world.rank())] = engine.comm_bytes()[comm::Collective::send];
       });
       const int pieces = schedule == "interleaved" ? 6 : 3;
       EXPECT_EQ(sent[0] + sent[1] + sent[2], 2 * (pieces - 1) * accumulation * boundary) << schedule;
@@ -108,12 +109,12 @@ TEST(PipelineBytes, AStepSendsOneBoundaryUpAndOneDownAMicroBatchAndCut) {
 }
 
 TEST(PipelineOverflow, OnOneStageSkipsTheStepOnAll) {
-  for (const std::string& schedule : schedule_names())
-    run_ranks(4, [&](Communicator& world) {
-      DsConfig c = pipelined(2, 2, 2, schedule);
-      c.precision = Precision::fp16, c.fp16.enabled = true;
+  for (const std::string& schedule : pipeline::schedule_names())
+    comm::run_ranks(4, [&](comm::Communicator& world) {
+      config::DsConfig c = pipelined(2, 2, 2, schedule);
+      c.precision = config::Precision::fp16, c.fp16.enabled = true;
       c.zero.stage = 2;
-      Engine engine(c, deep_gpt(true, DType::fp16), world, {});
+      runtime::Engine engine(c, deep_gpt(true, DType::fp16), world, {});
       const Weights before = weights_of(engine);
       // A weight of the second stage that makes its activations overflow.
       engine.set_parameters([&](const ParamSpec& p) {
@@ -122,7 +123,7 @@ TEST(PipelineOverflow, OnOneStageSkipsTheStepOnAll) {
         return v;
       });
       Tokens tokens(2);
-      const StepResult r =
+      const runtime::StepResult r =
           engine.train_batch(source(tokens, c, 0, engine.mesh().place(world.rank()).data, 2));
       EXPECT_TRUE(r.skipped);
       EXPECT_EQ(r.skipped_total, 1);
@@ -140,8 +141,9 @@ TEST(PipelineOverflow, OnOneStageSkipsTheStepOnAll) {
 TEST(PipelineEvaluation, LossAndLogitsAreThoseOfOneStageOnEveryRank) {
   double want_loss = 0;
   std::vector<float> want_logits;
-  const auto view = [](Communicator& world, const DsConfig& c, double& loss, std::vector<float>& logits) {
-    Engine engine(c, deep_gpt(true), world, {});
+  const auto view = [](comm::Communicator& world, const config::DsConfig& c, double& loss,
+                       std::vector<float>& logits) {
+    runtime::Engine engine(c, deep_gpt(true), world, {});
     Tokens tokens(2);
     // More micro-batches than one list of instructions takes.
     loss =
@@ -149,11 +151,12 @@ TEST(PipelineEvaluation, LossAndLogitsAreThoseOfOneStageOnEveryRank) {
             .loss;
     logits = engine.predict(tokens.at(3, 0));
   };
-  run_ranks(1, [&](Communicator& world) { view(world, pipelined(1, 1, 1), want_loss, want_logits); });
+  comm::run_ranks(
+      1, [&](comm::Communicator& world) { view(world, pipelined(1, 1, 1), want_loss, want_logits); });
   for (const char* schedule : {"1f1b", "interleaved"})
     for (int zero : {0, 3})
-      run_ranks(3, [&](Communicator& world) {
-        DsConfig c = pipelined(3, 1, 1, schedule);
+      comm::run_ranks(3, [&](comm::Communicator& world) {
+        config::DsConfig c = pipelined(3, 1, 1, schedule);
         c.zero.stage = zero;
         double loss = 0;
         std::vector<float> logits;
@@ -172,15 +175,15 @@ struct Layout {
 void expect_resumes(Layout first, Layout second, bool same_bits) {
   const Scratch scratch;
   const auto config = [](Layout l) {
-    DsConfig c = pipelined(l.pipe, l.data, 8 / l.data, l.schedule);
+    config::DsConfig c = pipelined(l.pipe, l.data, 8 / l.data, l.schedule);
     c.train_micro_batch_size_per_gpu = 1, c.zero.stage = l.zero;
     return c;
   };
   const auto steps = [&](Layout l, int64_t begin, int64_t end) {
     Training run;
-    run_ranks(l.pipe * l.data, [&](Communicator& world) {
-      const DsConfig c = config(l);
-      Engine engine(c, deep_gpt(true), world, {});
+    comm::run_ranks(l.pipe * l.data, [&](comm::Communicator& world) {
+      const config::DsConfig c = config(l);
+      runtime::Engine engine(c, deep_gpt(true), world, {});
       if (begin > 0) engine.load_checkpoint(scratch.folder().string(), "half");
       Tokens tokens(1);
       Training mine;
@@ -214,25 +217,25 @@ TEST(PipelineCheckpoints, AreReadByAnyOtherLayout) {
 }
 
 TEST(PipelineFailures, ARankThatDiesEndsTheOthersBeforeTheDeadline) {
-  for (const std::string& schedule : schedule_names())
+  for (const std::string& schedule : pipeline::schedule_names())
     for (int victim : {0, 1, 3}) {
-      DsConfig c = pipelined(2, 2, 4, schedule);
+      config::DsConfig c = pipelined(2, 2, 4, schedule);
       c.zero.stage = 2, c.zero.overlap_comm = true;
-      expect_all_end_with(victim, 4, c, [](const Axes&) { return deep_gpt(true); });
+      expect_all_end_with(victim, 4, c, [](const model::Axes&) { return deep_gpt(true); });
     }
 }
 
 TEST(PipelineFailures, ARankWithAnotherNumberOfMicroBatchesIsReportedNotWaitedForForever) {
   std::string message;
   try {
-    run_ranks(2,
-              [&](Communicator& world) {
-                const DsConfig c = pipelined(2, 1, world.rank() == 0 ? 2 : 3);
-                Engine engine(c, deep_gpt(false), world, {});
-                Tokens tokens(2);
-                engine.train_batch([&](int micro) { return tokens.at(0, micro * 2); });
-              },
-              {.timeout = std::chrono::milliseconds(2000)});
+    comm::run_ranks(2,
+                    [&](comm::Communicator& world) {
+                      const config::DsConfig c = pipelined(2, 1, world.rank() == 0 ? 2 : 3);
+                      runtime::Engine engine(c, deep_gpt(false), world, {});
+                      Tokens tokens(2);
+                      engine.train_batch([&](int micro) { return tokens.at(0, micro * 2); });
+                    },
+                    {.timeout = std::chrono::milliseconds(2000)});
   } catch (const Error& e) {
     message = e.what();
   }
@@ -244,7 +247,7 @@ TEST(PipelineFailures, ARankWithAnotherNumberOfMicroBatchesIsReportedNotWaitedFo
 TEST(PipelineFiles, AScheduleFromAFileGivesTheBitsOfTheGeneratorsAndAForeignShapeIsRefused) {
   const Scratch scratch;
   const std::string path = scratch.path("own.json");
-  std::ofstream(path) << schedule_to_json(make_schedule("zb-h1", {3, 4, 1}));
+  std::ofstream(path) << pipeline::schedule_to_json(pipeline::make_schedule("zb-h1", {3, 4, 1}));
   const auto model = [] { return deep_gpt(false); };
   const Training want = train_on(3, pipelined(3, 1, 4), model, 2);
   expect_same_bits(train_on(3, pipelined(3, 1, 4, path), model, 2), want, "from a file");

@@ -13,23 +13,23 @@ namespace {
 
 constexpr int kSteps = 3;
 
-DsConfig pipelined(DsConfig c, int stages, const std::string& schedule) {
+config::DsConfig pipelined(config::DsConfig c, int stages, const std::string& schedule) {
   c.pipeline.stages = stages;
   c.pipeline.schedule = schedule;
   c.pipeline.virtual_stages = schedule == "interleaved" && stages > 1 ? 2 : 1;
   return c;
 }
 
-DsConfig config(int data, int zero, int accumulation) {
-  DsConfig c = config_for(data, 1, accumulation);
+config::DsConfig config(int data, int zero, int accumulation) {
+  config::DsConfig c = config_for(data, 1, accumulation);
   c.zero.stage = zero, c.zero.overlap_comm = zero == 3;
   return c;
 }
 
 // On every rank the same steps and weights; returns rank 0's.
-Training train_on_all(int ranks, const DsConfig& c, bool tied, int steps = kSteps) {
+Training train_on_all(int ranks, const config::DsConfig& c, bool tied, int steps = kSteps) {
   std::vector<Training> runs{size_t(ranks)};
-  run_ranks(ranks, [&](Communicator& world) {
+  comm::run_ranks(ranks, [&](comm::Communicator& world) {
     runs[size_t(world.rank())] = train(world, c, deep_gpt(tied), steps);
   });
   for (int r = 1; r < ranks; ++r) expect_same_bits(runs[size_t(r)], runs[0], fmt::format("rank {}", r));
@@ -50,9 +50,9 @@ TEST_P(Pipeline, GivesTheBitsOfOneStageForEveryZeroStageScheduleAndAccumulation)
   Sampled sampled(4 * pipe + data);
   for (int zero : {0, 1, 2, 3})
     for (int accumulation : {1, 2, 4, 5}) {
-      const std::vector<std::string> schedules = sampled.of(schedule_names());
+      const std::vector<std::string> schedules = sampled.of(pipeline::schedule_names());
       if (schedules.empty()) continue;
-      const DsConfig c = config(data, zero, accumulation);
+      const config::DsConfig c = config(data, zero, accumulation);
       const Training want = train_on_all(data, c, false);
       for (const std::string& schedule : schedules)
         expect_same_bits(train_on_all(pipe * data, pipelined(c, pipe, schedule), false), want,
@@ -69,9 +69,9 @@ TEST_P(Pipeline, OfATiedModelIsCloseToOneStageAndTheSameForEverySchedule) {
   Sampled sampled(4 * pipe + data);
   for (int zero : {0, 2, 3})
     for (int accumulation : {1, 4}) {
-      const std::vector<std::string> schedules = sampled.of(schedule_names());
+      const std::vector<std::string> schedules = sampled.of(pipeline::schedule_names());
       if (schedules.empty()) continue;
-      const DsConfig c = config(data, zero, accumulation);
+      const config::DsConfig c = config(data, zero, accumulation);
       const Training want = train_on_all(data, c, true);
       const Training two = train_on_all(2 * data, pipelined(c, 2, "1f1b"), true);
       for (const std::string& schedule : schedules) {
@@ -89,17 +89,17 @@ TEST_P(Pipeline, OfATiedModelIsCloseToOneStageAndTheSameForEverySchedule) {
 }
 
 TEST(PipelineRuns, DropoutOffloadWorkerStreamsAndPartitionsChangeNoBit) {
-  const DsConfig one = config(2, 2, 4);
-  const auto run = [](const DsConfig& c, int ranks, EngineOptions options) {
+  const config::DsConfig one = config(2, 2, 4);
+  const auto run = [](const config::DsConfig& c, int ranks, runtime::EngineOptions options) {
     return train_on(
         ranks, c, [] { return deep_gpt(false, DType::fp32, 0.3f); }, kSteps, options);
   };
   const Training want = run(one, 2, {});
   for (const char* method : {"uniform", "parameters", "balanced", "type:^h", "1,2,5"})
     for (bool offload : {false, true}) {
-      DsConfig c = pipelined(one, 3, "1f1b");
+      config::DsConfig c = pipelined(one, 3, "1f1b");
       c.pipeline.partition_method = method, c.zero.overlap_comm = offload;
-      if (offload) c.zero.offload_optimizer.device = OffloadDevice::cpu;
+      if (offload) c.zero.offload_optimizer.device = config::OffloadDevice::cpu;
       expect_same_bits(run(c, 6, {}), want, method);
       expect_same_bits(run(c, 6, {.compute = Stream::Mode::worker}), want,
                        std::string(method) + ", worker streams");
@@ -110,11 +110,11 @@ TEST(PipelineRuns, DropoutOffloadWorkerStreamsAndPartitionsChangeNoBit) {
 TEST(PipelineRuns, OfLlamaGivesTheBitsOfOneStageForEveryScheduleAlsoWithRecomputation) {
   const auto llama = [] { return deep_llama(); };
   for (int zero : {1, 3}) {
-    const DsConfig one = config(2, zero, 4);
+    const config::DsConfig one = config(2, zero, 4);
     const Training want = train_on(2, one, llama, kSteps);
-    for (const std::string& schedule : schedule_names())
+    for (const std::string& schedule : pipeline::schedule_names())
       for (int recompute : {0, 1, 2}) {
-        DsConfig c = pipelined(one, 3, schedule);
+        config::DsConfig c = pipelined(one, 3, schedule);
         c.checkpointing.lean = recompute == 1, c.checkpointing.interval = recompute == 2 ? 1 : 0;
         const std::string what = fmt::format("zero {} {} recomputation {}", zero, schedule, recompute);
         expect_same_bits(train_on(6, c, llama, kSteps), want, what);
@@ -123,14 +123,14 @@ TEST(PipelineRuns, OfLlamaGivesTheBitsOfOneStageForEveryScheduleAlsoWithRecomput
 }
 
 TEST(PipelineRuns, SixteenBitTypesGiveTheBitsOfOneStage) {
-  for (const Precision precision : {Precision::bf16, Precision::fp16})
+  for (const config::Precision precision : {config::Precision::bf16, config::Precision::fp16})
     for (const bool wide : {false, true}) {
-      const DType type = precision == Precision::bf16 ? DType::bf16 : DType::fp16;
-      DsConfig one = config(2, 2, 4);
-      one.precision = precision, one.fp16.enabled = precision == Precision::fp16,
+      const DType type = precision == config::Precision::bf16 ? DType::bf16 : DType::fp16;
+      config::DsConfig one = config(2, 2, 4);
+      one.precision = precision, one.fp16.enabled = precision == config::Precision::fp16,
       one.fp16.initial_scale_power = 10;
-      if (wide) one.grad_accum_dtype = Precision::fp32;
-      const auto run = [&](const DsConfig& c, int ranks) {
+      if (wide) one.grad_accum_dtype = config::Precision::fp32;
+      const auto run = [&](const config::DsConfig& c, int ranks) {
         return train_on(
             ranks, c, [&] { return deep_gpt(false, type); }, kSteps);
       };
@@ -145,8 +145,8 @@ TEST(PipelineRuns, SixteenBitTypesGiveTheBitsOfOneStage) {
 // keeps the sum until the weights' part adds it to that of the micro-batches before.
 TEST(PipelineRuns, NormsOfManyRowsHaveTheSameBitsInEverySchedule) {
   for (const bool rms : {false, true}) {
-    const DsConfig one = config_for(1, 20, 3);
-    const auto run = [&](const DsConfig& c, int ranks) {
+    const config::DsConfig one = config_for(1, 20, 3);
+    const auto run = [&](const config::DsConfig& c, int ranks) {
       return train_on(
           ranks, c, [&] { return rms ? deep_llama() : deep_gpt(false); }, 3);
     };
@@ -159,15 +159,15 @@ TEST(PipelineRuns, NormsOfManyRowsHaveTheSameBitsInEverySchedule) {
 // One buffer holds the gradient that goes to the stage before, micro-batch after micro-batch.
 TEST(PipelineRuns, AGradientOnItsWayIsNotWrittenOver) {
   const auto losses = [](const char* schedule, bool slow) {
-    DsConfig c = pipelined(config(1, 0, 6), 2, schedule);
+    config::DsConfig c = pipelined(config(1, 0, 6), 2, schedule);
     c.zero.overlap_comm = true;
     std::vector<double> out;
-    run_ranks(2, [&](Communicator& world) {
+    comm::run_ranks(2, [&](comm::Communicator& world) {
       SlowSends late(world);
-      Communicator& ranks = slow ? late : world;
+      comm::Communicator& ranks = slow ? late : world;
       Tokens tokens(1);
-      Engine engine(c, deep_gpt(false), ranks,
-                    {.compute = slow ? Stream::Mode::worker : Stream::Mode::inline_});
+      runtime::Engine engine(c, deep_gpt(false), ranks,
+                             {.compute = slow ? Stream::Mode::worker : Stream::Mode::inline_});
       for (int step = 0; step < 3; ++step) {
         const double loss = engine.train_batch(source(tokens, c, step, 0, 1)).loss;
         if (world.rank() == 0) out.push_back(loss);
@@ -180,10 +180,10 @@ TEST(PipelineRuns, AGradientOnItsWayIsNotWrittenOver) {
 }
 
 TEST(PipelineRuns, AModelOfOneLayerAStageTrains) {
-  const DsConfig one = config(1, 0, 2);
-  const auto mlp = [] { return make_mlp({{12, 8, 6, kVocab}}, DType::fp32); };
-  const auto batches = [](Communicator& world, const DsConfig& c, Model model) {
-    Engine engine(c, std::move(model), world, {});
+  const config::DsConfig one = config(1, 0, 2);
+  const auto mlp = [] { return model::make_mlp({{12, 8, 6, kVocab}}, DType::fp32); };
+  const auto batches = [](comm::Communicator& world, const config::DsConfig& c, model::Model model) {
+    runtime::Engine engine(c, std::move(model), world, {});
     std::vector<float> x(12);
     std::vector<int32_t> y{3};
     double loss = 0;
@@ -199,13 +199,14 @@ TEST(PipelineRuns, AModelOfOneLayerAStageTrains) {
     return loss;
   };
   double want = 0;
-  run_ranks(1, [&](Communicator& world) { want = batches(world, one, mlp()); });
-  run_ranks(2,
-            [&](Communicator& world) { EXPECT_EQ(batches(world, pipelined(one, 2, "1f1b"), mlp()), want); });
+  comm::run_ranks(1, [&](comm::Communicator& world) { want = batches(world, one, mlp()); });
+  comm::run_ranks(2, [&](comm::Communicator& world) {
+    EXPECT_EQ(batches(world, pipelined(one, 2, "1f1b"), mlp()), want);
+  });
 }
 
 TEST(PipelineRuns, WhatDoesNotFitIsRefusedWithWhatWorks) {
-  const auto refusal = [](int ranks, const DsConfig& c) -> std::string {
+  const auto refusal = [](int ranks, const config::DsConfig& c) -> std::string {
     try {
       train_on_all(ranks, c, true, 0);
     } catch (const Error& e) {
@@ -224,18 +225,18 @@ TEST(PipelineRuns, WhatDoesNotFitIsRefusedWithWhatWorks) {
 }
 
 TEST(Pipeline, PromisesFromSplitBackwardsOnlyWhatTheModelsLayersCanSplit) {
-  const auto cut = [](const char* schedule, const Model& model) {
-    DsConfig c = config_for(1, 1, 8);
+  const auto cut = [](const char* schedule, const model::Model& model) {
+    config::DsConfig c = config_for(1, 1, 8);
     c.pipeline.stages = 2, c.pipeline.schedule = schedule;
-    return cut_pipeline(c, model);
+    return runtime::cut_pipeline(c, model);
   };
   for (const auto& model : {+[] { return deep_gpt(true); }, +[] { return deep_llama(); }}) {
-    const PipelineCut split = cut("zb-h1", model());
+    const runtime::PipelineCut split = cut("zb-h1", model());
     EXPECT_LT(split.idle_share, 0.9 * cut("1f1b", model()).idle_share) << split.line;
     EXPECT_EQ(split.line.find("no layer"), std::string::npos) << split.line;
   }
-  const auto mlp = [] { return make_mlp({{12, 8, 6, kVocab}}, DType::fp32); };
-  const PipelineCut whole = cut("zb-h1", mlp());
+  const auto mlp = [] { return model::make_mlp({{12, 8, 6, kVocab}}, DType::fp32); };
+  const runtime::PipelineCut whole = cut("zb-h1", mlp());
   EXPECT_NEAR(whole.idle_share, cut("1f1b", mlp()).idle_share, 0.02);
   EXPECT_NE(whole.line.find("no layer of this model can split its backward"), std::string::npos)
       << whole.line;

@@ -10,9 +10,9 @@
 namespace cleave::testing {
 namespace {
 
-DsConfig fp16_config(int ranks, int stage, double scale = 0) {
-  DsConfig c = config_for(ranks);
-  c.precision = Precision::fp16, c.fp16.enabled = true, c.fp16.loss_scale = scale;
+config::DsConfig fp16_config(int ranks, int stage, double scale = 0) {
+  config::DsConfig c = config_for(ranks);
+  c.precision = config::Precision::fp16, c.fp16.enabled = true, c.fp16.loss_scale = scale;
   c.fp16.initial_scale_power = 12;
   c.zero.stage = stage;
   return c;
@@ -23,14 +23,14 @@ INSTANTIATE_TEST_SUITE_P(Stages, Precisions, ::testing::Values(0, 1, 2, 3));
 
 TEST_P(Precisions, HalfTypesFollowFp32WithinTheirRounding) {
   for (const auto& model : {+[](DType t) { return small_gpt(t); }, +[](DType t) { return small_llama(t); }}) {
-    DsConfig c = config_for(2);
-    auto train_as = [&](const DsConfig& config, DType type) {
+    config::DsConfig c = config_for(2);
+    auto train_as = [&](const config::DsConfig& config, DType type) {
       return train_on(
           2, config, [&] { return model(type); }, 10);
     };
     const Training want = train_as(c, DType::fp32);
     c.zero.stage = GetParam();
-    c.precision = Precision::bf16;
+    c.precision = config::Precision::bf16;
     const Training bf = train_as(c, DType::bf16);
     const Training fp = train_as(fp16_config(2, GetParam()), DType::fp16);
     EXPECT_LT(bf.steps.back().loss, bf.steps.front().loss);
@@ -52,37 +52,39 @@ Batch features(std::vector<float>& x, std::vector<int32_t>& y, float size) {
 
 TEST_P(Precisions, OverflowOnOneRankSkipsTheStepOnAllAndChangesNoState) {
   const Scratch scratch;
-  run_ranks(3, [&](Communicator& world) {
-    const DsConfig c = fp16_config(3, GetParam());
-    Engine engine(c, make_mlp({{4, 5, 3}}, DType::fp16), world, {});
+  comm::run_ranks(3, [&](comm::Communicator& world) {
+    const config::DsConfig c = fp16_config(3, GetParam());
+    runtime::Engine engine(c, model::make_mlp({{4, 5, 3}}, DType::fp16), world, {});
     std::vector<float> x;
     std::vector<int32_t> y;
     engine.train_batch([&](int) { return features(x, y, 0.1f); });
     engine.save_checkpoint(scratch.folder(), "before");
-    const StepResult bad =
+    const runtime::StepResult bad =
         engine.train_batch([&](int) { return features(x, y, world.rank() == 1 ? 3e4f : 0.1f); });
     EXPECT_TRUE(bad.skipped);
     EXPECT_EQ(bad.skipped_total, 1);
     engine.save_checkpoint(scratch.folder(), "after");
-    const auto state = [&](const char* tag) { return digests(CheckpointReader(scratch.folder(), tag), 1); };
+    const auto state = [&](const char* tag) {
+      return checkpoint::digests(checkpoint::CheckpointReader(scratch.folder(), tag), 1);
+    };
     EXPECT_EQ(state("before"), state("after"));
     EXPECT_FALSE(engine.train_batch([&](int) { return features(x, y, 0.1f); }).skipped);
   });
 }
 
 TEST_P(Precisions, AnEverOverflowingRunStopsAtTheMinimumScale) {
-  run_ranks(2, [&](Communicator& world) {
-    DsConfig c = fp16_config(2, GetParam());
+  comm::run_ranks(2, [&](comm::Communicator& world) {
+    config::DsConfig c = fp16_config(2, GetParam());
     c.fp16.initial_scale_power = 30, c.fp16.min_loss_scale = double(1 << 29), c.fp16.hysteresis = 1;
-    Engine engine(c, small_gpt(DType::fp16), world, {});
+    runtime::Engine engine(c, small_gpt(DType::fp16), world, {});
     Tokens tokens(1);
     const Weights before = weights_of(engine);
-    const StepResult first = engine.train_batch(source(tokens, c, 0, world.rank(), 2));
+    const runtime::StepResult first = engine.train_batch(source(tokens, c, 0, world.rank(), 2));
     EXPECT_TRUE(first.skipped);
     EXPECT_EQ(weights_of(engine), before);
     try {
       for (int step = 1; step < 10; ++step) {
-        const StepResult r = engine.train_batch(source(tokens, c, step, world.rank(), 2));
+        const runtime::StepResult r = engine.train_batch(source(tokens, c, step, world.rank(), 2));
         ASSERT_TRUE(r.skipped);
         if (GetParam() == 0 && step == 9) return;  // stage 0 stays at the minimum, as DeepSpeed's wrappers do
       }
@@ -95,10 +97,10 @@ TEST_P(Precisions, AnEverOverflowingRunStopsAtTheMinimumScale) {
 }
 
 TEST(NonFinite, ANonFiniteLossInFp32StopsTheRunNamingTheStep) {
-  run_ranks(1, [&](Communicator& world) {
-    DsConfig c = config_for(1);
+  comm::run_ranks(1, [&](comm::Communicator& world) {
+    config::DsConfig c = config_for(1);
     c.optimizer.lr = 1e30, c.gradient_clipping = 0;
-    Engine engine(c, small_gpt(), world, {});
+    runtime::Engine engine(c, small_gpt(), world, {});
     Tokens tokens(1);
     try {
       for (int step = 0; step < 10; ++step) engine.train_batch(source(tokens, c, step, 0, 1));

@@ -23,11 +23,12 @@ bool whole_product() { return !environment_value("CLEAVE_FULL_PRODUCT").empty();
 
 // Enough layers for two chunks on each of four stages, and a head of its own: a tied one is summed in another
 // order on one stage than on several.
-ModelFactory deep() {
-  return [](const Axes& axes) {
-    Model m = make_model(kGpt2, {.vocab = kVocab, .positions = 8, .width = 8, .layers = 6, .heads = 4},
-                         DType::fp32, kTokens, "deep", axes);
-    m.head = std::make_unique<ClassifierHead>(ClassifierHead::Config{
+runtime::ModelFactory deep() {
+  return [](const model::Axes& axes) {
+    model::Model m = model::make_model(model::kGpt2,
+                                       {.vocab = kVocab, .positions = 8, .width = 8, .layers = 6, .heads = 4},
+                                       DType::fp32, kTokens, "deep", axes);
+    m.head = std::make_unique<model::ClassifierHead>(model::ClassifierHead::Config{
         .unit = "lm_head", .weight = "lm_head.weight", .classes = kVocab, .width = 8, .axis = axes.tensor});
     return m;
   };
@@ -35,7 +36,7 @@ ModelFactory deep() {
 
 // Adam divides by the size of a gradient; epsilon keeps it from turning rounding noise into whole steps.
 Training train_one(const Layout& l, int accumulation) {
-  DsConfig c = config_of(l, accumulation);
+  config::DsConfig c = config_of(l, accumulation);
   c.optimizer.eps = 1e-2;
   return train_on_all(l, c, deep(), kSteps);
 }
@@ -72,7 +73,7 @@ Tally& tally() {
 // The layouts of one place in the other axes, each with an accumulation. Clipping alternates over every other
 // value, so that each pair of them is trained both ways.
 std::vector<std::pair<Layout, int>> layouts(int data, int sequence, int tensor) {
-  const auto& names = schedule_names();
+  const auto& names = pipeline::schedule_names();
   std::vector<std::pair<Layout, int>> all;
   for (const int pipe : {1, 2, 4})
     for (const int zero : {0, 1, 2, 3})

@@ -19,7 +19,9 @@ constexpr const char* kModels[] = {"gpt2",    "gpt2_base", "llama",       "qwen2
                                    "mistral", "phi3",      "qwen2_torch", "llama_torch"};
 
 fs::path folder_of(const std::string& name) { return fs::path(FIXTURES "/published") / name; }
-ModelConfig config_of_folder(const fs::path& folder) { return find_model((folder / "config.json").string()); }
+model::ModelConfig config_of_folder(const fs::path& folder) {
+  return model::find_model((folder / "config.json").string());
+}
 
 struct PublishedLayout {
   const char* name;
@@ -28,8 +30,8 @@ struct PublishedLayout {
   Homes homes = {};
 };
 
-DsConfig config_of_layout(const PublishedLayout& l) {
-  DsConfig c = config_for(l.data, kRows, 1);
+config::DsConfig config_of_layout(const PublishedLayout& l) {
+  config::DsConfig c = config_for(l.data, kRows, 1);
   c.zero.stage = l.stage, c.pipeline.stages = l.pipe;
   c.tensor_parallel.autotp_size = l.tensor;
   return with(c, l.homes);
@@ -59,16 +61,18 @@ INSTANTIATE_TEST_SUITE_P(Layouts, Published, ::testing::ValuesIn(kLayouts),
 TEST_P(Published, LogitsAreThoseOfTransformers) {
   const PublishedLayout& l = GetParam();
   for (const std::string name : kModels)
-    run_ranks(l.pipe * l.data * l.tensor, [&](Communicator& world) {
-      const ModelConfig config = config_of_folder(folder_of(name));
-      const WeightFiles files(folder_of(name));
-      const WeightReader reader(files, weight_names(config, files));
-      const SafetensorsFile expected(folder_of(name).string() + ".expected.safetensors");
+    comm::run_ranks(l.pipe * l.data * l.tensor, [&](comm::Communicator& world) {
+      const model::ModelConfig config = config_of_folder(folder_of(name));
+      const checkpoint::WeightFiles files(folder_of(name));
+      const checkpoint::WeightReader reader(files, runtime::weight_names(config, files));
+      const checkpoint::SafetensorsFile expected(folder_of(name).string() + ".expected.safetensors");
       auto tokens = stored_values<int32_t>(expected, "tokens");
-      Engine engine(config_of_layout(l),
-                    [&](const Axes& axes) { return make_model(config, DType::fp32, kLength, name, axes); },
-                    world, {.inference = l.inference});
-      engine.load_weights([&](const Record& r) { reader.read(r); });
+      runtime::Engine engine(config_of_layout(l),
+                             [&](const model::Axes& axes) {
+                               return model::make_model(config, DType::fp32, kLength, name, axes);
+                             },
+                             world, {.inference = l.inference});
+      engine.load_weights([&](const checkpoint::Record& r) { reader.read(r); });
       const Tensor input(tokens.data(), DType::int32, {kRows * kLength}, MemoryKind::host);
       const std::vector<float> logits =
           engine.predict({.input = input, .targets = input, .valid_targets = kRows * kLength});
@@ -78,20 +82,22 @@ TEST_P(Published, LogitsAreThoseOfTransformers) {
 
 TEST(PublishedFolder, WritingGivesBackTheSameBytesInFilesOfAnySize) {
   for (const std::string name : kModels) {
-    const ModelConfig config = config_of_folder(folder_of(name));
-    const WeightFiles files(folder_of(name));
-    const WeightReader reader(files, weight_names(config, files));
-    const DType type = files.tensor(weight_names(config, files).tensors[0].file_name).dtype;
+    const model::ModelConfig config = config_of_folder(folder_of(name));
+    const checkpoint::WeightFiles files(folder_of(name));
+    const checkpoint::WeightReader reader(files, runtime::weight_names(config, files));
+    const DType type = files.tensor(runtime::weight_names(config, files).tensors[0].file_name).dtype;
     for (const int64_t most : {int64_t{1}, int64_t{6000}, int64_t{1} << 40}) {
       const Scratch scratch;
-      write_weights(scratch.folder(), weight_names(config), {type, most}, [&](auto& r) { reader.read(r); });
-      const WeightFiles again(scratch.folder());
-      const WeightNames theirs = weight_names(config, files), ours = weight_names(config);
+      checkpoint::write_weights(scratch.folder(), runtime::weight_names(config), {type, most},
+                                [&](auto& r) { reader.read(r); });
+      const checkpoint::WeightFiles again(scratch.folder());
+      const checkpoint::WeightNames theirs = runtime::weight_names(config, files),
+                                    ours = runtime::weight_names(config);
       ASSERT_EQ(again.names().size(), ours.tensors.size()) << name;
       EXPECT_EQ(again.files() == 1, most > 1'000'000);
       for (size_t i = 0; i < ours.tensors.size(); ++i) {
-        const auto bytes = [](const WeightFiles& from, const std::string& tensor) {
-          const StoredTensor& t = from.tensor(tensor);
+        const auto bytes = [](const checkpoint::WeightFiles& from, const std::string& tensor) {
+          const checkpoint::StoredTensor& t = from.tensor(tensor);
           std::vector<std::byte> all(size_t(t.end - t.begin));
           from.file(tensor).read(tensor, 0, all);
           return std::pair(t.shape, all);
@@ -108,9 +114,9 @@ TEST(PublishedFolder, WritingGivesBackTheSameBytesInFilesOfAnySize) {
 // transformers' own names and shapes are in the index that it wrote.
 TEST(PublishedFolder, NamesAreThoseThatTransformersWrites) {
   for (const std::string name : {"gpt2", "llama", "qwen2", "qwen3", "mistral", "phi3"}) {
-    const WeightFiles files(folder_of(name));
+    const checkpoint::WeightFiles files(folder_of(name));
     std::vector<std::string> names;
-    for (const WeightName& w : weight_names(config_of_folder(folder_of(name))).tensors)
+    for (const checkpoint::WeightName& w : runtime::weight_names(config_of_folder(folder_of(name))).tensors)
       names.push_back(w.file_name);
     std::sort(names.begin(), names.end());
     EXPECT_EQ(names, files.names()) << name;
@@ -143,12 +149,12 @@ class Damaged : public ::testing::Test {
   }
   void expect(std::initializer_list<std::string_view> parts) {
     expect_error(Exit::checkpoint, parts, [&] {
-      const WeightFiles files(at());
-      WeightReader(files, weight_names(config_, files)).require_tied();
+      const checkpoint::WeightFiles files(at());
+      checkpoint::WeightReader(files, runtime::weight_names(config_, files)).require_tied();
     });
   }
   Scratch scratch_;
-  ModelConfig config_;
+  model::ModelConfig config_;
 };
 
 TEST_F(Damaged, WhatIsMissingSuperfluousOrMisshapenIsNamedAtOnce) {
@@ -178,7 +184,7 @@ TEST_F(Damaged, AHeadThatIsTiedMayBeStoredAndMustBeEqual) {
   copy("gpt2_base");
   EXPECT_NO_THROW(config_of_folder(at()));
   std::string all = scratch_.read("model/model.safetensors");
-  const SafetensorsFile file(at() / "model.safetensors");
+  const checkpoint::SafetensorsFile file(at() / "model.safetensors");
   all[8 + old_length(all) + size_t(file.tensors().at("lm_head.weight").begin) + 40] ^= 1;
   scratch_.write("model/model.safetensors", all);
   expect({"lm_head.weight and wte.weight differ", "tie_word_embeddings"});
@@ -237,9 +243,9 @@ TEST_F(Damaged, AFolderWithoutWeightsOrWithOthersIsRefused) {
 
 TEST(WeightWriter, AValueThatTheTypeCannotHoldIsRefused) {
   const Scratch scratch;
-  const WeightNames names{.tensors = {{"big", {2}, "big"}}};
+  const checkpoint::WeightNames names{.tensors = {{"big", {2}, "big"}}};
   const auto write = [&](DType type) {
-    write_weights(scratch.folder(), names, {type}, [&](const Record& r) {
+    checkpoint::write_weights(scratch.folder(), names, {type}, [&](const checkpoint::Record& r) {
       float values[] = {1, 70000};
       r.write({0, 2}, Tensor(values, DType::fp32, {2}, MemoryKind::host));
     });

@@ -10,8 +10,8 @@ namespace {
 
 constexpr int64_t kAll = 100;  // more than any model here has layers
 
-DsConfig pipelined(int data, int zero, int accumulation, const std::string& schedule) {
-  DsConfig c = config_for(data, 1, accumulation);
+config::DsConfig pipelined(int data, int zero, int accumulation, const std::string& schedule) {
+  config::DsConfig c = config_for(data, 1, accumulation);
   c.zero.stage = zero, c.zero.overlap_comm = zero == 3;
   c.pipeline.stages = 3, c.pipeline.schedule = schedule;
   c.pipeline.virtual_stages = schedule == "interleaved" ? 2 : 1;
@@ -20,13 +20,13 @@ DsConfig pipelined(int data, int zero, int accumulation, const std::string& sche
 
 int64_t activations(int64_t interval, int layers) {
   int64_t bytes = 0;
-  run_ranks(1, [&](Communicator& world) {
-    DsConfig c = config_for(1, 2, 2);
+  comm::run_ranks(1, [&](comm::Communicator& world) {
+    config::DsConfig c = config_for(1, 2, 2);
     c.checkpointing.interval = interval;
-    Model model =
-        make_model(kGpt2, {.vocab = kVocab, .positions = 8, .width = 16, .layers = layers, .heads = 2},
-                   DType::fp32, 8, "even");
-    Engine engine(c, std::move(model), world, {});
+    model::Model model = model::make_model(
+        model::kGpt2, {.vocab = kVocab, .positions = 8, .width = 16, .layers = layers, .heads = 2},
+        DType::fp32, 8, "even");
+    runtime::Engine engine(c, std::move(model), world, {});
     Tokens tokens(2, 8);
     engine.train_batch(source(tokens, c, 0, 0, 1));
     engine.evaluate(source(tokens, c, 1, 0, 1), 2);
@@ -66,13 +66,13 @@ TEST(RecomputeMemory, KeepsTheInputsOfGroupsAndMakesOneGroupAtATime) {
 }
 
 TEST(RecomputeMemory, PlannedEqualsPeakOnEveryRankOfEverySchedule) {
-  for (const std::string& schedule : schedule_names())
+  for (const std::string& schedule : pipeline::schedule_names())
     for (int zero : {1, 3})
       for (int64_t interval : {int64_t{1}, int64_t{2}, kAll})
-        run_ranks(6, [&](Communicator& world) {
-          DsConfig c = pipelined(2, zero, 5, schedule);
+        comm::run_ranks(6, [&](comm::Communicator& world) {
+          config::DsConfig c = pipelined(2, zero, 5, schedule);
           c.checkpointing.interval = interval;
-          Engine engine(c, deep_gpt(true), world, {});
+          runtime::Engine engine(c, deep_gpt(true), world, {});
           Tokens tokens(1);
           const int place = engine.mesh().place(world.rank()).data;
           engine.train_batch(source(tokens, c, 0, place, 2));
@@ -87,12 +87,13 @@ TEST(RecomputeMemory, WithInputsOnTheHostHoldsTwoOfThemOnTheDevice) {
   const int64_t boundary = 2 * 8 * 16 * 4;
   const auto memory = [&](bool to_host, int64_t interval, MemoryLimits limits = {}) {
     MemoryTable table;
-    run_ranks(1, [&](Communicator& world) {
-      DsConfig c = config_for(1, 2, 2);
+    comm::run_ranks(1, [&](comm::Communicator& world) {
+      config::DsConfig c = config_for(1, 2, 2);
       c.checkpointing.interval = interval, c.checkpointing.to_host = to_host;
-      Model model = make_model(kGpt2, {.vocab = kVocab, .positions = 8, .width = 16, .layers = 6, .heads = 2},
-                               DType::fp32, 8, "even");
-      Engine engine(c, std::move(model), world, {.limits = limits});
+      model::Model model = model::make_model(
+          model::kGpt2, {.vocab = kVocab, .positions = 8, .width = 16, .layers = 6, .heads = 2}, DType::fp32,
+          8, "even");
+      runtime::Engine engine(c, std::move(model), world, {.limits = limits});
       Tokens tokens(2, 8);
       engine.train_batch(source(tokens, c, 0, 0, 1));
       engine.evaluate(source(tokens, c, 1, 0, 1), 2);
@@ -119,12 +120,12 @@ TEST(RecomputeMemory, WithInputsOnTheHostHoldsTwoOfThemOnTheDevice) {
 // GPT drops the outputs of two norms and of the activation function, 6 widths a row and block; Llama those of
 // two norms and of the gated unit.
 TEST(RecomputeMemory, SelectivelyKeepsTheFormulasBytesLess) {
-  const auto frames = [](const std::function<Model()>& model, bool lean) {
+  const auto frames = [](const std::function<model::Model()>& model, bool lean) {
     int64_t bytes = 0;
-    run_ranks(1, [&](Communicator& world) {
-      DsConfig c = config_for(1, 2, 2);
+    comm::run_ranks(1, [&](comm::Communicator& world) {
+      config::DsConfig c = config_for(1, 2, 2);
       c.checkpointing.lean = lean;
-      Engine engine(c, model(), world, {});
+      runtime::Engine engine(c, model(), world, {});
       Tokens tokens(2, 8);
       engine.train_batch(source(tokens, c, 0, 0, 1));
       EXPECT_EQ(engine.memory_planned(), engine.memory_peak());
@@ -139,22 +140,22 @@ TEST(RecomputeMemory, SelectivelyKeepsTheFormulasBytesLess) {
     return (of(5, false) - of(3, false)) - (of(5, true) - of(3, true));
   };
   EXPECT_EQ(saved([](int blocks) {
-              return make_model(kGpt2,
-                                {.vocab = kVocab, .positions = 8, .width = 16, .layers = blocks, .heads = 2},
-                                DType::fp32, 8, "even");
+              return model::make_model(
+                  model::kGpt2, {.vocab = kVocab, .positions = 8, .width = 16, .layers = blocks, .heads = 2},
+                  DType::fp32, 8, "even");
             }),
             2 * rows * 6 * 16 * 4);
   EXPECT_EQ(saved([](int blocks) {
-              return make_model(kLlama,
-                                {.vocab = kVocab,
-                                 .positions = 8,
-                                 .width = 16,
-                                 .layers = blocks,
-                                 .heads = 2,
-                                 .kv_heads = 1,
-                                 .head_dim = 8,
-                                 .mlp_width = 32},
-                                DType::fp32, 8, "even");
+              return model::make_model(model::kLlama,
+                                       {.vocab = kVocab,
+                                        .positions = 8,
+                                        .width = 16,
+                                        .layers = blocks,
+                                        .heads = 2,
+                                        .kv_heads = 1,
+                                        .head_dim = 8,
+                                        .mlp_width = 32},
+                                       DType::fp32, 8, "even");
             }),
             2 * rows * (2 * 16 + 32) * 4);
 }
@@ -164,27 +165,27 @@ TEST(RecomputeMemory, SelectivelyKeepsTheFormulasBytesLess) {
 TEST(RecomputeMemory, GathersALayerAgainOnlyWhereOthersRunInBetween) {
   const auto gathered = [](int64_t interval) {
     int64_t bytes = 0;
-    run_ranks(2, [&](Communicator& world) {
-      DsConfig c = config_for(2, 1, 1);
+    comm::run_ranks(2, [&](comm::Communicator& world) {
+      config::DsConfig c = config_for(2, 1, 1);
       c.zero.stage = 3;
       c.checkpointing.interval = interval;
-      Model model =
-          make_model(kGpt2, {.vocab = kVocab, .positions = 11, .width = 12, .layers = 6, .heads = 3},
-                     DType::fp32, kSeq, "even");
-      Engine engine(c, std::move(model), world, {});
-      const int64_t before = engine.comm_bytes()[Collective::all_gather];
+      model::Model model = model::make_model(
+          model::kGpt2, {.vocab = kVocab, .positions = 11, .width = 12, .layers = 6, .heads = 3}, DType::fp32,
+          kSeq, "even");
+      runtime::Engine engine(c, std::move(model), world, {});
+      const int64_t before = engine.comm_bytes()[comm::Collective::all_gather];
       Tokens tokens(1);
       engine.train_batch(source(tokens, c, 0, world.rank(), 2));
-      if (world.rank() == 0) bytes = engine.comm_bytes()[Collective::all_gather] - before;
+      if (world.rank() == 0) bytes = engine.comm_bytes()[comm::Collective::all_gather] - before;
     });
     return bytes;
   };
-  const Model model =
-      make_model(kGpt2, {.vocab = kVocab, .positions = 11, .width = 12, .layers = 6, .heads = 3}, DType::fp32,
-                 kSeq, "even");
+  const model::Model model = model::make_model(
+      model::kGpt2, {.vocab = kVocab, .positions = 11, .width = 12, .layers = 6, .heads = 3}, DType::fp32,
+      kSeq, "even");
   const auto bytes_of = [&](size_t layer) {
     int64_t n = 0;
-    for (const UnitSpec& u : model.layers[layer]->units()) n += FlatLayout(u, 2).numel();
+    for (const UnitSpec& u : model.layers[layer]->units()) n += zero::FlatLayout(u, 2).numel();
     return n / 2 * 4;
   };
   const int64_t plain = gathered(0);

@@ -8,51 +8,54 @@
 namespace cleave::testing {
 namespace {
 
-DsConfig config(int data, int zero, int accumulation, int stages = 1, const std::string& schedule = "1f1b") {
-  DsConfig c = config_for(data, 1, accumulation);
+config::DsConfig config(int data, int zero, int accumulation, int stages = 1,
+                        const std::string& schedule = "1f1b") {
+  config::DsConfig c = config_for(data, 1, accumulation);
   c.zero.stage = zero, c.zero.overlap_comm = zero == 3;
   c.pipeline.stages = stages, c.pipeline.schedule = schedule;
   c.pipeline.virtual_stages = schedule == "interleaved" && stages > 1 ? 2 : 1;
   return c;
 }
 
-void use(DsConfig& c, Precision precision) {
+void use(config::DsConfig& c, config::Precision precision) {
   c.precision = precision;
-  c.fp16.enabled = precision == Precision::fp16, c.fp16.initial_scale_power = 10;
+  c.fp16.enabled = precision == config::Precision::fp16, c.fp16.initial_scale_power = 10;
 }
 
-DType type_of(Precision p) {
-  return p == Precision::fp32 ? DType::fp32 : p == Precision::bf16 ? DType::bf16 : DType::fp16;
+DType type_of(config::Precision p) {
+  return p == config::Precision::fp32   ? DType::fp32
+         : p == config::Precision::bf16 ? DType::bf16
+                                        : DType::fp16;
 }
 
 constexpr int64_t kAll = 100;  // more than any model here has layers
 
 TEST(BackwardStops, RunEachGroupAgainBeforeItsBackwardAndTheLastLayerOfItInOneStop) {
-  using Stops = std::vector<Stop>;
-  const Stop head{5, false, true};
-  const auto again = [](int l) { return Stop{l, true, false}; };
-  const auto both = [](int l) { return Stop{l, true, true}; };
-  const auto back = [](int l) { return Stop{l, false, true}; };
-  EXPECT_EQ(backward_stops(3, {}, false, false), (Stops{back(2), back(1), back(0)}));
-  EXPECT_EQ(backward_stops(3, {.interval = 1}, false, false), (Stops{both(2), both(1), both(0)}));
-  EXPECT_EQ(backward_stops(5, {.interval = 2}, true, false),
+  using Stops = std::vector<runtime::Stop>;
+  const runtime::Stop head{5, false, true};
+  const auto again = [](int l) { return runtime::Stop{l, true, false}; };
+  const auto both = [](int l) { return runtime::Stop{l, true, true}; };
+  const auto back = [](int l) { return runtime::Stop{l, false, true}; };
+  EXPECT_EQ(runtime::backward_stops(3, {}, false, false), (Stops{back(2), back(1), back(0)}));
+  EXPECT_EQ(runtime::backward_stops(3, {.interval = 1}, false, false), (Stops{both(2), both(1), both(0)}));
+  EXPECT_EQ(runtime::backward_stops(5, {.interval = 2}, true, false),
             (Stops{head, both(4), again(2), both(3), back(2), again(0), both(1), back(0)}));
-  EXPECT_EQ(backward_stops(5, {.interval = 3}, true, true),
+  EXPECT_EQ(runtime::backward_stops(5, {.interval = 3}, true, true),
             (Stops{head, back(4), back(3), again(0), again(1), both(2), back(1), back(0)}));
-  EXPECT_EQ(backward_stops(2, {.interval = kAll}, false, true), (Stops{back(1), back(0)}));
+  EXPECT_EQ(runtime::backward_stops(2, {.interval = kAll}, false, true), (Stops{back(1), back(0)}));
 }
 
 TEST(BackwardStops, ANumberOfCheckpointsIsAnIntervalOfTheWholeModel) {
-  EXPECT_EQ(recompute_of({.number = 3}, 8).interval, 3);
-  EXPECT_EQ(recompute_of({.number = 100}, 8).interval, 1);
-  EXPECT_EQ(recompute_of({.interval = 2}, 8).interval, 2);
-  EXPECT_EQ(recompute_of({}, 8).interval, 0);
+  EXPECT_EQ(runtime::recompute_of({.number = 3}, 8).interval, 3);
+  EXPECT_EQ(runtime::recompute_of({.number = 100}, 8).interval, 1);
+  EXPECT_EQ(runtime::recompute_of({.interval = 2}, 8).interval, 2);
+  EXPECT_EQ(runtime::recompute_of({}, 8).interval, 0);
 }
 
 struct Setting {
   int pipe, data, zero, accumulation;
   const char* schedule;
-  Precision precision;
+  config::Precision precision;
   float dropout;
 };
 
@@ -60,17 +63,18 @@ struct Setting {
 TEST(Recompute, GivesTheBitsOfKeepingEverything) {
   std::vector<Setting> settings;
   for (int zero : {0, 1, 2, 3})
-    for (const Precision p : {Precision::fp32, Precision::bf16, Precision::fp16})
+    for (const config::Precision p :
+         {config::Precision::fp32, config::Precision::bf16, config::Precision::fp16})
       settings.push_back({1, 2, zero, 2, "1f1b", p, zero % 2 ? 0.3f : 0.0f});
-  for (const std::string& schedule : schedule_names())
+  for (const std::string& schedule : pipeline::schedule_names())
     for (int zero : {0, 2, 3})
-      for (const Precision p : {Precision::fp32, Precision::bf16})
+      for (const config::Precision p : {config::Precision::fp32, config::Precision::bf16})
         settings.push_back({3, zero == 0 ? 1 : 2, zero, 4, schedule.c_str(), p, zero == 2 ? 0.0f : 0.3f});
   Sampled sampled;
   for (const Setting& s : settings)
     for (bool tied : {false, true}) {
-      if ((tied && s.precision == Precision::fp16) || !sampled.next()) continue;
-      DsConfig c = config(s.data, s.zero, s.accumulation, s.pipe, s.schedule);
+      if ((tied && s.precision == config::Precision::fp16) || !sampled.next()) continue;
+      config::DsConfig c = config(s.data, s.zero, s.accumulation, s.pipe, s.schedule);
       use(c, s.precision);
       const auto run = [&] {
         return train_on(
@@ -88,8 +92,8 @@ TEST(Recompute, GivesTheBitsOfKeepingEverything) {
 
 TEST(Recompute, GivesTheBitsOfKeepingEverythingForLlamaWorkerStreamsAndOffload) {
   for (int zero : {1, 3}) {
-    DsConfig c = config(2, zero, 3);
-    c.zero.offload_optimizer.device = OffloadDevice::cpu, c.zero.overlap_comm = true;
+    config::DsConfig c = config(2, zero, 3);
+    c.zero.offload_optimizer.device = config::OffloadDevice::cpu, c.zero.overlap_comm = true;
     const Training want = train_on(
         2, c, [] { return small_llama(); }, 3);
     for (int64_t interval : {int64_t{1}, int64_t{2}, kAll}) {
@@ -105,8 +109,8 @@ TEST(Recompute, WithInputsOnTheHostGivesTheBitsOfKeepingEverything) {
   Sampled sampled;
   for (int zero : {0, 3})
     for (int pipe : {1, 2})
-      for (const std::string& schedule : schedule_names()) {
-        DsConfig c = config(2, zero, 3, pipe, schedule);
+      for (const std::string& schedule : pipeline::schedule_names()) {
+        config::DsConfig c = config(2, zero, 3, pipe, schedule);
         const auto run = [&](Stream::Mode mode) {
           return train_on(2 * pipe, c, [] { return deep_gpt(false, DType::fp32, 0.3f); }, 3,
                           {.compute = mode});
@@ -124,13 +128,14 @@ TEST(Recompute, WithInputsOnTheHostGivesTheBitsOfKeepingEverything) {
 }
 
 TEST(Recompute, SelectivelyGivesTheBitsOfKeepingEverything) {
-  for (const Precision p : {Precision::fp32, Precision::bf16, Precision::fp16})
+  for (const config::Precision p :
+       {config::Precision::fp32, config::Precision::bf16, config::Precision::fp16})
     for (int zero : {0, 3})
-      for (const std::string& schedule : schedule_names())
+      for (const std::string& schedule : pipeline::schedule_names())
         for (const auto& model :
              {+[](DType t) { return deep_gpt(false, t, 0.3f); }, +[](DType t) { return small_llama(t); },
-              +[](DType t) { return small_llama(t, kQwen3); }}) {
-          DsConfig c = config(1, zero, 3, 2, schedule);
+              +[](DType t) { return small_llama(t, model::kQwen3); }}) {
+          config::DsConfig c = config(1, zero, 3, 2, schedule);
           if (model(DType::fp32).layers.size() < 5) c.pipeline.virtual_stages = 1;
           use(c, p);
           const auto run = [&] {

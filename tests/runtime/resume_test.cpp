@@ -11,28 +11,31 @@ namespace cleave::testing {
 namespace {
 namespace fs = std::filesystem;
 
-DsConfig config(int ranks, int stage, Precision precision) {
-  DsConfig c = config_for(ranks, 1, 1);
-  c.zero.stage = stage, c.precision = precision, c.fp16.enabled = precision == Precision::fp16;
+config::DsConfig config(int ranks, int stage, config::Precision precision) {
+  config::DsConfig c = config_for(ranks, 1, 1);
+  c.zero.stage = stage, c.precision = precision, c.fp16.enabled = precision == config::Precision::fp16;
   c.fp16.initial_scale_power = 8, c.fp16.loss_scale_window = 2;
-  c.scheduler.type = SchedulerType::warmup_decay, c.scheduler.warmup_num_steps = 3,
+  c.scheduler.type = config::SchedulerType::warmup_decay, c.scheduler.warmup_num_steps = 3,
   c.scheduler.total_num_steps = 12;
   c.scheduler.warmup_max_lr = 0.02;
   return c;
 }
 
-DType type_of(Precision p) {
-  return p == Precision::fp32 ? DType::fp32 : p == Precision::fp16 ? DType::fp16 : DType::bf16;
+DType type_of(config::Precision p) {
+  return p == config::Precision::fp32   ? DType::fp32
+         : p == config::Precision::fp16 ? DType::fp16
+                                        : DType::bf16;
 }
 
 TEST(Resume, ContinuesBitForBitInTheSameLayout) {
-  for (const Precision precision : {Precision::fp32, Precision::fp16, Precision::bf16})
+  for (const config::Precision precision :
+       {config::Precision::fp32, config::Precision::fp16, config::Precision::bf16})
     for (int stage : {0, 1, 2, 3}) {
       const Scratch scratch;
-      run_ranks(3, [&](Communicator& world) {
-        const DsConfig c = config(3, stage, precision);
+      comm::run_ranks(3, [&](comm::Communicator& world) {
+        const config::DsConfig c = config(3, stage, precision);
         Tokens tokens(1);
-        Engine unbroken(c, small_gpt(type_of(precision)), world, {});
+        runtime::Engine unbroken(c, small_gpt(type_of(precision)), world, {});
         std::vector<double> losses;
         double before = 0;  // the loss of the next step, without its dropout
         for (int step = 0; step < 8; ++step) {
@@ -42,12 +45,12 @@ TEST(Resume, ContinuesBitForBitInTheSameLayout) {
           }
           losses.push_back(unbroken.train_batch(source(tokens, c, step, world.rank(), 3)).loss);
         }
-        Engine resumed(c, small_gpt(type_of(precision)), world, {.seed = 99});
+        runtime::Engine resumed(c, small_gpt(type_of(precision)), world, {.seed = 99});
         EXPECT_EQ(resumed.load_checkpoint(scratch.folder()), R"({"note":"kept"})");
         EXPECT_EQ(resumed.step(), 4);
         EXPECT_EQ(resumed.evaluate(source(tokens, c, 4, world.rank(), 3), 1).loss, before);
         for (int step = 4; step < 8; ++step) {
-          const StepResult r = resumed.train_batch(source(tokens, c, step, world.rank(), 3));
+          const runtime::StepResult r = resumed.train_batch(source(tokens, c, step, world.rank(), 3));
           EXPECT_EQ(r.loss, losses[size_t(step)]) << "stage " << stage << " step " << step;
         }
         EXPECT_EQ(weights_of(resumed), weights_of(unbroken));
@@ -58,10 +61,10 @@ TEST(Resume, ContinuesBitForBitInTheSameLayout) {
 TEST(Resume, LoadsAtAnotherStageAndNumberOfRanks) {
   const Scratch scratch;
   Weights saved;
-  run_ranks(3, [&](Communicator& world) {
-    const DsConfig c = config(3, 2, Precision::fp32);
+  comm::run_ranks(3, [&](comm::Communicator& world) {
+    const config::DsConfig c = config(3, 2, config::Precision::fp32);
     Tokens tokens(1);
-    Engine engine(c, small_gpt(), world, {});
+    runtime::Engine engine(c, small_gpt(), world, {});
     for (int step = 0; step < 3; ++step) engine.train_batch(source(tokens, c, step, world.rank(), 3));
     engine.save_checkpoint(scratch.folder(), "a");
     const Weights w = weights_of(engine);
@@ -69,8 +72,9 @@ TEST(Resume, LoadsAtAnotherStageAndNumberOfRanks) {
   });
   for (int ranks : {1, 2, 5})
     for (int stage : {0, 3})
-      run_ranks(ranks, [&](Communicator& world) {
-        Engine engine(config(ranks, stage, Precision::fp32), small_gpt(), world, {.seed = 5});
+      comm::run_ranks(ranks, [&](comm::Communicator& world) {
+        runtime::Engine engine(config(ranks, stage, config::Precision::fp32), small_gpt(), world,
+                               {.seed = 5});
         engine.load_checkpoint(scratch.folder());
         EXPECT_EQ(weights_of(engine), saved);
       });
@@ -78,8 +82,8 @@ TEST(Resume, LoadsAtAnotherStageAndNumberOfRanks) {
 
 TEST(Resume, NamesTheTensorWhoseBytesAreDamaged) {
   const Scratch scratch;
-  run_ranks(1, [&](Communicator& world) {
-    Engine engine(config(1, 0, Precision::fp32), small_gpt(), world, {});
+  comm::run_ranks(1, [&](comm::Communicator& world) {
+    runtime::Engine engine(config(1, 0, config::Precision::fp32), small_gpt(), world, {});
     engine.save_checkpoint(scratch.folder(), "a");
     const fs::path shard = scratch.folder() / "a" / "shard-00000.safetensors";
     {
@@ -103,8 +107,8 @@ TEST(Resume, NamesTheTensorWhoseBytesAreDamaged) {
 
 TEST(Resume, ASaveThatFailsLeavesTheOneBeforeItWhole) {
   const Scratch scratch;
-  run_ranks(2, [&](Communicator& world) {
-    Engine engine(config(2, 1, Precision::fp32), small_gpt(), world, {});
+  comm::run_ranks(2, [&](comm::Communicator& world) {
+    runtime::Engine engine(config(2, 1, config::Precision::fp32), small_gpt(), world, {});
     engine.save_checkpoint(scratch.folder(), "a");
     Stream stream;
     if (world.rank() == 0) std::ofstream(scratch.folder() / "file") << "in the way";
@@ -117,21 +121,21 @@ TEST(Resume, ASaveThatFailsLeavesTheOneBeforeItWhole) {
 TEST(Resume, AnOptimizerThatBeginsAnewUpdatesLikeANewOne) {
   // The reference is an engine that was given the same weights and never had a step.
   const Scratch scratch;
-  run_ranks(2, [&](Communicator& world) {
-    DsConfig c = config(2, 1, Precision::fp32);
-    c.scheduler.type = SchedulerType::constant;
+  comm::run_ranks(2, [&](comm::Communicator& world) {
+    config::DsConfig c = config(2, 1, config::Precision::fp32);
+    c.scheduler.type = config::SchedulerType::constant;
     Tokens tokens(1);
-    Engine trained(c, small_gpt(), world, {});
+    runtime::Engine trained(c, small_gpt(), world, {});
     for (int step = 0; step < 3; ++step) trained.train_batch(source(tokens, c, step, world.rank(), 2));
     trained.save_checkpoint(scratch.folder(), "a");
     const Weights start = weights_of(trained);
-    Engine fresh(c, small_gpt(), world, {}), anew(c, small_gpt(), world, {}),
+    runtime::Engine fresh(c, small_gpt(), world, {}), anew(c, small_gpt(), world, {}),
         later(c, small_gpt(), world, {});
     fresh.set_parameters([&](const ParamSpec& p) { return start.at(p.name); });
-    anew.load_checkpoint(scratch.folder(), "a", Engine::Load::no_optimizer);
+    anew.load_checkpoint(scratch.folder(), "a", runtime::Engine::Load::no_optimizer);
     EXPECT_EQ(anew.step(), 3);
     for (int step = 0; step < 2; ++step) {
-      for (Engine* e : {&fresh, &anew}) e->train_batch(source(tokens, c, step, world.rank(), 2));
+      for (runtime::Engine* e : {&fresh, &anew}) e->train_batch(source(tokens, c, step, world.rank(), 2));
       if (step == 0) {  // and where it began is in its own checkpoints
         anew.save_checkpoint(scratch.folder(), "b");
         later.load_checkpoint(scratch.folder(), "b");
@@ -147,8 +151,8 @@ TEST(Resume, AnOptimizerThatBeginsAnewUpdatesLikeANewOne) {
 TEST(Resume, AShardThatOneRankCannotReadIsRefusedByAll) {
   const Scratch scratch;
   std::atomic<int> refused = 0;
-  run_ranks(2, [&](Communicator& world) {
-    Engine engine(config(2, 3, Precision::fp32), small_gpt(), world, {});
+  comm::run_ranks(2, [&](comm::Communicator& world) {
+    runtime::Engine engine(config(2, 3, config::Precision::fp32), small_gpt(), world, {});
     engine.save_checkpoint(scratch.folder(), "a");
     engine.save_checkpoint(scratch.folder(), "b");
     if (world.rank() == 1) {
@@ -173,10 +177,11 @@ TEST(Resume, AShardThatOneRankCannotReadIsRefusedByAll) {
 
 TEST(Resume, AnotherModelIsRefusedByName) {
   const Scratch scratch;
-  run_ranks(1, [&](Communicator& world) {
-    Engine engine(config(1, 0, Precision::fp32), small_gpt(), world, {});
+  comm::run_ranks(1, [&](comm::Communicator& world) {
+    runtime::Engine engine(config(1, 0, config::Precision::fp32), small_gpt(), world, {});
     engine.save_checkpoint(scratch.folder(), "a");
-    Engine other(config(1, 0, Precision::fp32), make_mlp({{4, 3, 2}}, DType::fp32), world, {});
+    runtime::Engine other(config(1, 0, config::Precision::fp32), model::make_mlp({{4, 3, 2}}, DType::fp32),
+                          world, {});
     try {
       other.load_checkpoint(scratch.folder());
       FAIL() << "loaded a GPT into an MLP";

@@ -11,25 +11,26 @@ namespace {
 constexpr int kSteps = 5;
 constexpr int kMicro = 2;  // samples of a micro-batch: a rank's rows are not neighbours in the batch
 
-ModelFactory llama(int64_t kv_heads = 4, const Family& family = kLlama, int64_t head_dim = 2) {
-  return [=, &family](const Axes& axes) {
-    return make_model(family,
-                      {.vocab = kVocab,
-                       .positions = 11,
-                       .width = 13,
-                       .layers = 2,
-                       .heads = 8,
-                       .kv_heads = kv_heads,
-                       .head_dim = head_dim,
-                       .mlp_width = 20,
-                       .qkv_bias = true,
-                       .init_scale = 0.1f},
-                      DType::fp32, kTokens, "llama", axes);
+runtime::ModelFactory llama(int64_t kv_heads = 4, const model::Family& family = model::kLlama,
+                            int64_t head_dim = 2) {
+  return [=, &family](const model::Axes& axes) {
+    return model::make_model(family,
+                             {.vocab = kVocab,
+                              .positions = 11,
+                              .width = 13,
+                              .layers = 2,
+                              .heads = 8,
+                              .kv_heads = kv_heads,
+                              .head_dim = head_dim,
+                              .mlp_width = 20,
+                              .qkv_bias = true,
+                              .init_scale = 0.1f},
+                             DType::fp32, kTokens, "llama", axes);
   };
 }
 
-DsConfig smooth(const Layout& l, int accumulation) {
-  DsConfig c = config_of(l, accumulation, kMicro);
+config::DsConfig smooth(const Layout& l, int accumulation) {
+  config::DsConfig c = config_of(l, accumulation, kMicro);
   c.optimizer.eps = 1e-2;
   return c;
 }
@@ -40,10 +41,11 @@ struct Outcome {
   Training training;
   double evaluated = 0;
 };
-Outcome run_on(const Layout& l, DsConfig c, const ModelFactory& model, const EngineOptions& options = {}) {
+Outcome run_on(const Layout& l, config::DsConfig c, const runtime::ModelFactory& model,
+               const runtime::EngineOptions& options = {}) {
   std::vector<Outcome> runs(static_cast<size_t>(l.ranks()));
-  run_ranks(l.ranks(), [&](Communicator& world) {
-    Engine engine(c, model, world, options);
+  comm::run_ranks(l.ranks(), [&](comm::Communicator& world) {
+    runtime::Engine engine(c, model, world, options);
     Tokens tokens(kMicro, kTokens);
     std::vector<int32_t> targets(kMicro * kTokens);
     const int place = engine.mesh().place(world.rank()).data;
@@ -75,7 +77,7 @@ Outcome run_on(const Layout& l, DsConfig c, const ModelFactory& model, const Eng
   return std::move(runs[0]);
 }
 
-const Outcome& one_rank(int samples, const ModelFactory& model, const std::string& name) {
+const Outcome& one_rank(int samples, const runtime::ModelFactory& model, const std::string& name) {
   static std::map<std::pair<std::string, int>, Outcome> known;
   Outcome& run = known[{name, samples}];
   if (run.training.steps.empty()) run = run_on({}, smooth({}, samples), model);
@@ -95,11 +97,11 @@ TEST_P(Sequence, LearnsAndEvaluatesWhatOneRankDoesAtEveryStageAndBesideTheOtherA
   const auto& [name, size] = GetParam();
   const std::string model_name = name;
   const float dropout = model_name == "dropout" ? 0.3f : 0;
-  const ModelFactory model = model_name == "llama"   ? llama()
-                             : model_name == "qwen3" ? llama(4, kQwen3, 8)
+  const runtime::ModelFactory model = model_name == "llama"   ? llama()
+                                      : model_name == "qwen3" ? llama(4, model::kQwen3, 8)
 
-                             : model_name == "shared" ? llama(2)  // key/value heads of several ranks
-                                                      : cut_gpt(true, DType::fp32, dropout);
+                                      : model_name == "shared" ? llama(2)  // key/value heads of several ranks
+                                                               : cut_gpt(true, DType::fp32, dropout);
   Sampled sampled(size + int(model_name.size()));
   for (int pipe : {1, 2})
     for (int tensor : {1, 2})
@@ -121,25 +123,26 @@ Layout cut(int size, int zero = 1, int data = 1, int tensor = 1, int pipe = 1) {
 }
 
 TEST(SequenceRuns, StagesOverlapStreamsAndRecomputationChangeNoBit) {
-  const ModelFactory model = cut_gpt(true, DType::fp32, 0.3f);
+  const runtime::ModelFactory model = cut_gpt(true, DType::fp32, 0.3f);
   const Outcome want = run_on(cut(2, 0, 2), smooth(cut(2, 0, 2), 1), model);
   for (int zero : {0, 1, 2, 3})
     for (int way : {0, 1, 2, 3}) {
       const Layout l = cut(2, zero, 2);
-      DsConfig c = smooth(l, 1);
+      config::DsConfig c = smooth(l, 1);
       c.zero.overlap_comm = way == 1;
       c.checkpointing = {.interval = way == 2 ? 1 : 0, .lean = way == 3, .to_host = way == 2};
-      const EngineOptions options{.compute = way == 1 ? Stream::Mode::worker : Stream::Mode::inline_};
+      const runtime::EngineOptions options{.compute =
+                                               way == 1 ? Stream::Mode::worker : Stream::Mode::inline_};
       const Outcome got = run_on(l, c, model, options);
       expect_same_bits(got.training, want.training, fmt::format("{} way {}", l.text(), way));
     }
 }
 
 TEST(SequenceRuns, ExactSumsAreTheSameBitsOverStagesPipesAndAccumulation) {
-  const ModelFactory model = cut_gpt(true);
+  const runtime::ModelFactory model = cut_gpt(true);
   Training want;
   for (const Layout& l : {cut(2, 0, 2), cut(2, 2, 2), cut(2, 3, 2, 1, 2), cut(2, 1, 1, 1, 2)}) {
-    DsConfig c = smooth(l, 4 / l.data);
+    config::DsConfig c = smooth(l, 4 / l.data);
     c.exact_sums = true;
     const Outcome got = run_on(l, c, model);
     if (want.steps.empty()) want = got.training;
@@ -150,7 +153,7 @@ TEST(SequenceRuns, ExactSumsAreTheSameBitsOverStagesPipesAndAccumulation) {
 TEST(SequenceRuns, NearRanksMayBeThoseOfASequence) {
   const Layout l = cut(2, 3, 2);
   for (bool hybrid : {false, true}) {
-    DsConfig c = smooth(l, 2);
+    config::DsConfig c = smooth(l, 2);
     (hybrid ? c.zero.mics_shard_size : c.zero.zero_hpz_partition_size) = 2;
     expect_close(run_on(l, c, llama()).training, one_rank(4, llama(), "llama").training, 1e-6, l.text());
   }
@@ -158,14 +161,14 @@ TEST(SequenceRuns, NearRanksMayBeThoseOfASequence) {
 
 // Losses near 3.4 are means of 32 rows; half a unit in the last place of a logit moves each.
 TEST(SequenceRuns, SixteenBitTypesAreCloseToOneRank) {
-  for (const Precision precision : {Precision::bf16, Precision::fp16}) {
-    const bool bf16 = precision == Precision::bf16;
+  for (const config::Precision precision : {config::Precision::bf16, config::Precision::fp16}) {
+    const bool bf16 = precision == config::Precision::bf16;
     const auto typed = [&](const Layout& l, int accumulation) {
-      DsConfig c = smooth(l, accumulation);
+      config::DsConfig c = smooth(l, accumulation);
       c.precision = precision, c.fp16.enabled = !bf16, c.fp16.initial_scale_power = 10;
       return c;
     };
-    const ModelFactory model = cut_gpt(true, bf16 ? DType::bf16 : DType::fp16);
+    const runtime::ModelFactory model = cut_gpt(true, bf16 ? DType::bf16 : DType::fp16);
     const Outcome want = run_on({}, typed({}, 4), model);
     for (const Layout& l : {cut(4, 2), cut(2, 3, 2), cut(2, 1, 2, 2)}) {
       const Outcome got = run_on(l, typed(l, 4 / l.data), model);
@@ -178,8 +181,8 @@ TEST(SequenceRuns, SixteenBitTypesAreCloseToOneRank) {
 TEST(SequenceRuns, LogitsAreThoseOfOneRankOnEveryRank) {
   std::vector<float> want;
   for (const Layout& l : {Layout{}, cut(2), cut(4, 3), cut(2, 1, 1, 2, 2)})
-    run_ranks(l.ranks(), [&](Communicator& world) {
-      Engine engine(smooth(l, 1), llama(), world, {});
+    comm::run_ranks(l.ranks(), [&](comm::Communicator& world) {
+      runtime::Engine engine(smooth(l, 1), llama(), world, {});
       Tokens tokens(kMicro, kTokens);
       const std::vector<float> got = engine.predict(tokens.at(3, 0));
       if (l.ranks() == 1) want = got;
@@ -196,13 +199,13 @@ TEST(SequenceRuns, SendWhatTheFormulaSays) {
     for (int tensor : {1, 2}) {
       const Layout l = cut(size, 1, 1, tensor);
       if (size * tensor > 4) continue;
-      run_ranks(l.ranks(), [&](Communicator& world) {
-        Engine engine(smooth(l, 3), cut_gpt(true), world, {});
+      comm::run_ranks(l.ranks(), [&](comm::Communicator& world) {
+        runtime::Engine engine(smooth(l, 3), cut_gpt(true), world, {});
         Tokens tokens(kMicro, kTokens);
-        const CommBytes before = engine.comm_bytes();
+        const comm::CommBytes before = engine.comm_bytes();
         engine.train_batch(source(tokens, engine.config(), 0, 0, 1));
         const int64_t width = 16 / tensor, rows = kMicro * kTokens / size, layers = 2, micros = 3;
-        EXPECT_EQ(engine.comm_bytes()[Collective::all_to_all] - before[Collective::all_to_all],
+        EXPECT_EQ(engine.comm_bytes()[comm::Collective::all_to_all] - before[comm::Collective::all_to_all],
                   micros * layers * 2 * rows * 4 * width * 4 * (size - 1) / size);
       });
     }
@@ -211,13 +214,13 @@ TEST(SequenceRuns, SendWhatTheFormulaSays) {
 // Each of two neighbours gets the keys and values that both need.
 TEST(SequenceRuns, SendSharedKeysAndValuesToEveryRankThatNeedsThem) {
   const Layout l = cut(4);
-  run_ranks(4, [&](Communicator& world) {
-    Engine engine(smooth(l, 1), llama(2), world, {});
+  comm::run_ranks(4, [&](comm::Communicator& world) {
+    runtime::Engine engine(smooth(l, 1), llama(2), world, {});
     Tokens tokens(kMicro, kTokens);
-    const CommBytes before = engine.comm_bytes();
+    const comm::CommBytes before = engine.comm_bytes();
     engine.train_batch(source(tokens, engine.config(), 0, 0, 1));
     const int64_t rows = kMicro * kTokens / 4, layers = 2, q = 8 * 2, kv = 2 * 2;
-    EXPECT_EQ(engine.comm_bytes()[Collective::all_to_all] - before[Collective::all_to_all],
+    EXPECT_EQ(engine.comm_bytes()[comm::Collective::all_to_all] - before[comm::Collective::all_to_all],
               layers * 2 * rows * (2 * q + 2 * 2 * kv) * 4 * 3 / 4);
   });
 }
@@ -228,13 +231,13 @@ TEST(SequenceRuns, KeepThatPartOfTheActivations) {
   const auto kept = [=](int size, int blocks) {
     const Layout l = cut(size);
     int64_t bytes = 0;
-    run_ranks(l.ranks(), [&](Communicator& world) {
-      const ModelFactory model = [=](const Axes& axes) {
-        return make_model(kGpt2,
-                          {.vocab = kVocab, .positions = seq, .width = 32, .layers = blocks, .heads = 4},
-                          DType::fp32, seq, "deep", axes);
+    comm::run_ranks(l.ranks(), [&](comm::Communicator& world) {
+      const runtime::ModelFactory model = [=](const model::Axes& axes) {
+        return model::make_model(
+            model::kGpt2, {.vocab = kVocab, .positions = seq, .width = 32, .layers = blocks, .heads = 4},
+            DType::fp32, seq, "deep", axes);
       };
-      Engine engine(smooth(l, 1), model, world, {});
+      runtime::Engine engine(smooth(l, 1), model, world, {});
       Tokens tokens(kMicro, seq);
       engine.train_batch(source(tokens, engine.config(), 0, 0, 1));
       EXPECT_EQ(engine.memory_planned(), engine.memory_peak());
@@ -251,9 +254,10 @@ TEST(SequenceRuns, KeepThatPartOfTheActivations) {
 }
 
 TEST(SequenceRuns, WhatDoesNotFitIsRefusedWithWhatWorks) {
-  const auto refusal = [](const Layout& l, int ranks, const ModelFactory& model) -> std::string {
+  const auto refusal = [](const Layout& l, int ranks, const runtime::ModelFactory& model) -> std::string {
     try {
-      run_ranks(ranks, [&](Communicator& world) { Engine engine(smooth(l, 1), model, world, {}); });
+      comm::run_ranks(
+          ranks, [&](comm::Communicator& world) { runtime::Engine engine(smooth(l, 1), model, world, {}); });
     } catch (const Error& e) {
       return fmt::format("{}: {}", int(e.exit()), e.what());
     }
@@ -269,7 +273,9 @@ TEST(SequenceRuns, WhatDoesNotFitIsRefusedWithWhatWorks) {
       refusal(cut(8), 8, cut_gpt(true)),
       "2: 4 heads with 4 key/value heads cannot be exchanged by 8 sequence ranks; sequence_parallel_size may "
       "be 1, 2, 4");
-  const ModelFactory mlp = [](const Axes&) { return make_mlp({{4, 4, 2}}, DType::fp32); };
+  const runtime::ModelFactory mlp = [](const model::Axes&) {
+    return model::make_mlp({{4, 4, 2}}, DType::fp32);
+  };
   EXPECT_EQ(refusal(cut(2), 2, mlp),
             "2: sequence_parallel_size is 2, but the sequences of mlp are whole; set the size to 1");
 }

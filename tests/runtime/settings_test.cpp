@@ -13,78 +13,87 @@ namespace {
 
 constexpr Device kGpu{Device::Kind::cuda, 0};
 
-Settings settings_of(const DsConfig& c, const MeshShape& mesh = {}, int rank = 0,
-                     const EngineOptions& options = {}) {
-  return make_settings(c, mesh, rank, options);
+runtime::Settings settings_of(const config::DsConfig& c, const MeshShape& mesh = {}, int rank = 0,
+                              const runtime::EngineOptions& options = {}) {
+  return runtime::make_settings(c, mesh, rank, options);
 }
 
 TEST(Settings, TakeTheAverageWhereTheConfigurationSays) {
-  DsConfig c = config_for(4, 1, 2);  // 2 micro-batches on 4 ranks: each counts an eighth
+  config::DsConfig c = config_for(4, 1, 2);  // 2 micro-batches on 4 ranks: each counts an eighth
   const MeshShape four{.data = 4};
-  EXPECT_EQ(settings_of(c, four).average, (Averaging{1.0 / 8, 1}));
+  EXPECT_EQ(settings_of(c, four).average, (runtime::Averaging{1.0 / 8, 1}));
   c.gradient_predivide_factor = 2;  // half of the ranks' share before the sum, half after
-  EXPECT_EQ(settings_of(c, four).average, (Averaging{1.0 / 4, 2.0 / 4}));
+  EXPECT_EQ(settings_of(c, four).average, (runtime::Averaging{1.0 / 4, 2.0 / 4}));
   c.prescale_gradients = true;  // all of it before
-  EXPECT_EQ(settings_of(c, four).average, (Averaging{1.0 / 8, 1}));
+  EXPECT_EQ(settings_of(c, four).average, (runtime::Averaging{1.0 / 8, 1}));
   c.prescale_gradients = false, c.exact_sums = true;  // what is rounded depends on the micro-batches alone
-  EXPECT_EQ(settings_of(c, four).average, (Averaging{1.0 / 8, 1}));
+  EXPECT_EQ(settings_of(c, four).average, (runtime::Averaging{1.0 / 8, 1}));
   c.exact_sums = false, c.gradient_sum = true;  // over ranks a sum
-  EXPECT_EQ(settings_of(c, four).average, (Averaging{1.0 / 2, 1}));
+  EXPECT_EQ(settings_of(c, four).average, (runtime::Averaging{1.0 / 2, 1}));
 }
 
 TEST(Settings, DoNotCountRanksOfASequenceOrOfAPipeInTheAverage) {
-  const DsConfig c = config_for(2);
+  const config::DsConfig c = config_for(2);
   const MeshShape mesh{.pipe = 2, .data = 2, .sequence = 2, .tensor = 2};
-  EXPECT_EQ(settings_of(c, mesh).average, (Averaging{1.0 / 2, 1}));
+  EXPECT_EQ(settings_of(c, mesh).average, (runtime::Averaging{1.0 / 2, 1}));
 }
 
 TEST(Settings, WaitForTheNormWhereAStepMayBeClippedOrSkipped) {
-  DsConfig c = config_for(1);
+  config::DsConfig c = config_for(1);
   c.gradient_clipping = 0;
   EXPECT_FALSE(settings_of(c).norm_first);
   const auto with = [&](auto change) {
-    DsConfig changed = c;
+    config::DsConfig changed = c;
     change(changed);
     return settings_of(changed).norm_first;
   };
-  EXPECT_TRUE(with([](DsConfig& d) { d.gradient_clipping = 1; }));
-  EXPECT_TRUE(with([](DsConfig& d) { d.precision = Precision::fp16; }));
-  EXPECT_TRUE(with([](DsConfig& d) { d.precision = Precision::bf16; }));
-  EXPECT_FALSE(with([](DsConfig& d) { d.precision = Precision::bf16, d.check_grad_overflow = false; }));
-  EXPECT_TRUE(with([](DsConfig& d) { d.exact_sums = true; }));
+  EXPECT_TRUE(with([](config::DsConfig& d) { d.gradient_clipping = 1; }));
+  EXPECT_TRUE(with([](config::DsConfig& d) { d.precision = config::Precision::fp16; }));
+  EXPECT_TRUE(with([](config::DsConfig& d) { d.precision = config::Precision::bf16; }));
+  EXPECT_FALSE(with(
+      [](config::DsConfig& d) { d.precision = config::Precision::bf16, d.check_grad_overflow = false; }));
+  EXPECT_TRUE(with([](config::DsConfig& d) { d.exact_sums = true; }));
 }
 
 // By device and type only: what memory is free, the stage and the mesh have no say, so numbers do not depend
 // on them.
 TEST(Settings, ChooseTheChunkOfLogitsByDeviceAndType) {
-  const auto chunk = [](Precision p, Device device, auto change) {
-    DsConfig c = config_for(1);
+  const auto chunk = [](config::Precision p, Device device, auto change) {
+    config::DsConfig c = config_for(1);
     c.precision = p;
     change(c);
     return settings_of(c, {}, 0, {.device = device}).logits;
   };
-  const auto as_it_is = [](DsConfig&) {};
+  const auto as_it_is = [](config::DsConfig&) {};
   constexpr int64_t kMiB = 1 << 20;
-  EXPECT_EQ(chunk(Precision::bf16, {}, as_it_is), LogitsChunk{});
-  EXPECT_EQ(LogitsChunk{}.bytes, 128 * kMiB);
-  EXPECT_EQ(LogitsChunk{}.type, DType::fp32);
-  EXPECT_EQ(chunk(Precision::bf16, kGpu, as_it_is), (LogitsChunk{4096, 2048 * kMiB, DType::bf16}));
-  EXPECT_EQ(chunk(Precision::fp16, kGpu, as_it_is), (LogitsChunk{4096, 2048 * kMiB, DType::fp16}));
-  EXPECT_EQ(chunk(Precision::fp32, kGpu, as_it_is), (LogitsChunk{4096, 2048 * kMiB, DType::fp32}));
-  EXPECT_EQ(chunk(Precision::bf16, kGpu, [](DsConfig& c) { c.logits_dtype = LogitsType::fp32; }).type,
+  EXPECT_EQ(chunk(config::Precision::bf16, {}, as_it_is), model::LogitsChunk{});
+  EXPECT_EQ(model::LogitsChunk{}.bytes, 128 * kMiB);
+  EXPECT_EQ(model::LogitsChunk{}.type, DType::fp32);
+  EXPECT_EQ(chunk(config::Precision::bf16, kGpu, as_it_is),
+            (model::LogitsChunk{4096, 2048 * kMiB, DType::bf16}));
+  EXPECT_EQ(chunk(config::Precision::fp16, kGpu, as_it_is),
+            (model::LogitsChunk{4096, 2048 * kMiB, DType::fp16}));
+  EXPECT_EQ(chunk(config::Precision::fp32, kGpu, as_it_is),
+            (model::LogitsChunk{4096, 2048 * kMiB, DType::fp32}));
+  EXPECT_EQ(chunk(config::Precision::bf16, kGpu,
+                  [](config::DsConfig& c) { c.logits_dtype = config::LogitsType::fp32; })
+                .type,
             DType::fp32);
-  EXPECT_EQ(chunk(Precision::bf16, {}, [](DsConfig& c) { c.logits_dtype = LogitsType::model; }).type,
+  EXPECT_EQ(chunk(config::Precision::bf16, {},
+                  [](config::DsConfig& c) { c.logits_dtype = config::LogitsType::model; })
+                .type,
             DType::bf16);
   for (const Device device : {Device{}, kGpu}) {
-    const LogitsChunk asked = chunk(Precision::bf16, device, [](DsConfig& c) { c.logits_rows = 9000; });
+    const model::LogitsChunk asked =
+        chunk(config::Precision::bf16, device, [](config::DsConfig& c) { c.logits_rows = 9000; });
     EXPECT_EQ(asked.rows, 9000);
     EXPECT_EQ(asked.rows_of(9000, int64_t{1} << 40), 9000) << "what was asked for is not made less";
-    const auto with = [&](auto change) { return chunk(Precision::bf16, device, change); };
-    EXPECT_EQ(with([](DsConfig& c) { c.zero.stage = 3; }), with(as_it_is));
-    EXPECT_EQ(with([](DsConfig& c) { c.train_micro_batch_size_per_gpu = 64; }), with(as_it_is));
+    const auto with = [&](auto change) { return chunk(config::Precision::bf16, device, change); };
+    EXPECT_EQ(with([](config::DsConfig& c) { c.zero.stage = 3; }), with(as_it_is));
+    EXPECT_EQ(with([](config::DsConfig& c) { c.train_micro_batch_size_per_gpu = 64; }), with(as_it_is));
   }
   // GPT-2 and Qwen2 on a GPU, in rows: neither reaches 2 GiB; twice the width of Qwen2's vocabulary does.
-  const LogitsChunk gpu = chunk(Precision::bf16, kGpu, as_it_is);
+  const model::LogitsChunk gpu = chunk(config::Precision::bf16, kGpu, as_it_is);
   EXPECT_EQ(gpu.rows_of(32768, 50304 * 2), 4096);
   EXPECT_EQ(gpu.rows_of(32768, 151936 * 2), 4096);
   EXPECT_EQ(gpu.rows_of(32768, 303872 * 2), ceil_div(32768, ceil_div(32768, 3533)));
@@ -92,14 +101,14 @@ TEST(Settings, ChooseTheChunkOfLogitsByDeviceAndType) {
 
 struct Homes {
   int stage;
-  OffloadDevice optimizer, param;
+  config::OffloadDevice optimizer, param;
   double ratio;
   MemoryKind parameters, gradients, state;
 };
 
 TEST(Settings, GiveEachKindOfStateItsHome) {
   using enum MemoryKind;
-  using enum OffloadDevice;
+  using enum config::OffloadDevice;
   const Homes rows[] = {
       {0, none, none, 1, device, device, device},
       {1, cpu, none, 1, device, device, pinned},    // gradients are whole on the device
@@ -111,11 +120,11 @@ TEST(Settings, GiveEachKindOfStateItsHome) {
       {2, none, cpu, 1, device, device, device},  // below stage 3 every rank has the whole
   };
   for (const Homes& row : rows) {
-    DsConfig c = config_for(2);
+    config::DsConfig c = config_for(2);
     c.zero.stage = row.stage;
     c.zero.offload_optimizer.device = row.optimizer, c.zero.offload_optimizer.ratio = row.ratio;
     c.zero.offload_param.device = row.param;
-    const Settings s = settings_of(c, {.data = 2});
+    const runtime::Settings s = settings_of(c, {.data = 2});
     const auto what = fmt::format("stage {}, optimizer {}, param {}", row.stage, name_of(row.optimizer),
                                   name_of(row.param));
     EXPECT_EQ(s.shard_home.parameters, row.parameters) << what;
@@ -125,22 +134,23 @@ TEST(Settings, GiveEachKindOfStateItsHome) {
 }
 
 TEST(Settings, KeepPageableMemoryWherePinningIsOff) {
-  DsConfig c = config_for(2);
+  config::DsConfig c = config_for(2);
   c.zero.stage = 3;
-  c.zero.offload_optimizer.device = c.zero.offload_param.device = OffloadDevice::cpu;
+  c.zero.offload_optimizer.device = c.zero.offload_param.device = config::OffloadDevice::cpu;
   c.zero.offload_optimizer.pin_memory = c.zero.offload_param.pin_memory = false;
-  const Settings s = settings_of(c, {.data = 2});
+  const runtime::Settings s = settings_of(c, {.data = 2});
   EXPECT_EQ(s.shard_home.parameters, MemoryKind::host);
   EXPECT_EQ(s.shard_home.gradients, MemoryKind::host);
   EXPECT_EQ(s.state_home.optimizer, MemoryKind::host);
 }
 
 TEST(Settings, CutStateOnDiskIntoTilesOfAtMostASubGroup) {
-  DsConfig c = config_for(2);
-  c.zero.offload_optimizer = {.device = OffloadDevice::nvme, .nvme_path = "/mnt/fast", .buffer_count = 6};
+  config::DsConfig c = config_for(2);
+  c.zero.offload_optimizer = {
+      .device = config::OffloadDevice::nvme, .nvme_path = "/mnt/fast", .buffer_count = 6};
   c.zero.sub_group_size = 1000;
   c.aio = {.block_size = 4096, .queue_depth = 3, .intra_op_parallelism = 2};
-  const DiskHome disk = settings_of(c, {.data = 2}, 1).state_home.disk;
+  const offload::DiskHome disk = settings_of(c, {.data = 2}, 1).state_home.disk;
   EXPECT_EQ(disk.folder, "/mnt/fast");
   EXPECT_EQ(disk.name, "the optimizer state of rank 1");
   EXPECT_EQ(disk.tile_numel, 1000);
@@ -149,19 +159,19 @@ TEST(Settings, CutStateOnDiskIntoTilesOfAtMostASubGroup) {
   EXPECT_EQ(disk.options.queue_depth, 3);
   EXPECT_EQ(disk.options.threads, 2);
   c.zero.sub_group_size = int64_t{1} << 40;
-  EXPECT_EQ(settings_of(c).state_home.disk.tile_numel, DiskHome{}.tile_numel);
+  EXPECT_EQ(settings_of(c).state_home.disk.tile_numel, offload::DiskHome{}.tile_numel);
 }
 
 TEST(Settings, ShareShardsAmongNearRanksInTheAskedWay) {
-  DsConfig c = config_for(4);
+  config::DsConfig c = config_for(4);
   c.zero.stage = 3;
-  EXPECT_EQ(settings_of(c, {.data = 4}).sharding, ShardingKind::by_stage);
+  EXPECT_EQ(settings_of(c, {.data = 4}).sharding, runtime::ShardingKind::by_stage);
   c.zero.zero_hpz_partition_size = 2;
-  EXPECT_EQ(settings_of(c, {.data = 4}).sharding, ShardingKind::nested);
+  EXPECT_EQ(settings_of(c, {.data = 4}).sharding, runtime::ShardingKind::nested);
   // Without training nothing but parameters is left to share.
-  EXPECT_EQ(settings_of(c, {.data = 4}, 0, {.inference = true}).sharding, ShardingKind::hybrid);
+  EXPECT_EQ(settings_of(c, {.data = 4}, 0, {.inference = true}).sharding, runtime::ShardingKind::hybrid);
   c.zero.mics_shard_size = 2;
-  EXPECT_EQ(settings_of(c, {.data = 4}).sharding, ShardingKind::hybrid);
+  EXPECT_EQ(settings_of(c, {.data = 4}).sharding, runtime::ShardingKind::hybrid);
   EXPECT_EQ(settings_of(c, {.data = 2, .sequence = 2}).near_ranks, 2);  // ranks of a sequence share, too
   try {
     settings_of(c, {.data = 3});
@@ -173,26 +183,26 @@ TEST(Settings, ShareShardsAmongNearRanksInTheAskedWay) {
 }
 
 TEST(Settings, SayWhyPassesAreNoGraphsOnlyWhereSomebodyAsked) {
-  DsConfig c = config_for(1);
+  config::DsConfig c = config_for(1);
   EXPECT_EQ(settings_of(c).graphs_note, "");
-  c.cuda_graphs = Switch::on;
+  c.cuda_graphs = config::Switch::on;
   EXPECT_EQ(settings_of(c).graphs_note, "CUDA graphs: not used: this rank computes on the CPU");
   EXPECT_FALSE(settings_of(c).graphs);
-  const EngineOptions gpu{.device = kGpu};
+  const runtime::EngineOptions gpu{.device = kGpu};
   EXPECT_EQ(settings_of(c, {}, 0, gpu).graphs, Graphs::Use::always);
   EXPECT_EQ(settings_of(c, {.data = 2}, 0, gpu).graphs_note,
             "CUDA graphs: not used: the ranks talk to each other within a pass");
   EXPECT_FALSE(settings_of(c, {}, 0, {.device = kGpu, .inference = true}).graphs);
-  c.cuda_graphs = Switch::automatic;
+  c.cuda_graphs = config::Switch::automatic;
   EXPECT_EQ(settings_of(c, {}, 0, gpu).graphs, Graphs::Use::measured);
   EXPECT_EQ(settings_of(c, {.data = 2}, 0, gpu).graphs_note, "");
-  c.zero.offload_optimizer.device = OffloadDevice::cpu;
+  c.zero.offload_optimizer.device = config::OffloadDevice::cpu;
   EXPECT_FALSE(settings_of(c, {}, 0, gpu).graphs);
   EXPECT_FALSE(settings_of(c, {}, 0, gpu).update_runs_on);
 }
 
 TEST(Settings, MoveRowsBesideProductsOnAGpuUnlessToldOtherwise) {
-  DsConfig c = config_for(1);
+  config::DsConfig c = config_for(1);
   const MeshShape cut{.tensor = 2};
   EXPECT_FALSE(settings_of(c, cut).rows_overlap);
   EXPECT_TRUE(settings_of(c, cut, 0, {.device = kGpu}).rows_overlap);
@@ -202,30 +212,30 @@ TEST(Settings, MoveRowsBesideProductsOnAGpuUnlessToldOtherwise) {
 }
 
 TEST(Settings, OfAStoreHaveTheTypesThatKeysName) {
-  DsConfig c = config_for(1);
-  c.precision = Precision::bf16;
-  const Model model = small_gpt();
-  StoreOptions o = store_options(settings_of(c), model);
+  config::DsConfig c = config_for(1);
+  c.precision = config::Precision::bf16;
+  const model::Model model = small_gpt();
+  zero::StoreOptions o = runtime::store_options(settings_of(c), model);
   EXPECT_EQ(o.weights, DType::bf16);
   EXPECT_EQ(o.gradients, DType::bf16);
   EXPECT_EQ(o.wire, DType::bf16);
-  c.grad_accum_dtype = Precision::fp32;  // what travels is what is kept ...
-  o = store_options(settings_of(c), model);
+  c.grad_accum_dtype = config::Precision::fp32;  // what travels is what is kept ...
+  o = runtime::store_options(settings_of(c), model);
   EXPECT_EQ(o.gradients, DType::fp32);
   EXPECT_EQ(o.wire, DType::fp32);
-  c.communication_data_type = Precision::fp16;  // ... unless it is named, too
-  EXPECT_EQ(store_options(settings_of(c), model).wire, DType::fp16);
+  c.communication_data_type = config::Precision::fp16;  // ... unless it is named, too
+  EXPECT_EQ(runtime::store_options(settings_of(c), model).wire, DType::fp16);
   c.zero.stage3_prefetch_bucket_size = 0;
-  EXPECT_EQ(store_options(settings_of(c), model).prefetch_visits, 0);
+  EXPECT_EQ(runtime::store_options(settings_of(c), model).prefetch_visits, 0);
   const MeshShape cut{.tensor = 2};
-  EXPECT_TRUE(store_options(settings_of(c, cut, 0), model).counts_replicated);
-  EXPECT_FALSE(store_options(settings_of(c, cut, 1), model).counts_replicated);
+  EXPECT_TRUE(runtime::store_options(settings_of(c, cut, 0), model).counts_replicated);
+  EXPECT_FALSE(runtime::store_options(settings_of(c, cut, 1), model).counts_replicated);
 }
 
 TEST(Settings, LeaveRoomForEveryContributionToAnExactSum) {
-  DsConfig c = config_for(2, 1, 3);
+  config::DsConfig c = config_for(2, 1, 3);
   c.exact_sums = true, c.exact_sums_grid = 40;
-  const StoreOptions o = store_options(settings_of(c, {.data = 2, .tensor = 2}), small_gpt());
+  const zero::StoreOptions o = runtime::store_options(settings_of(c, {.data = 2, .tensor = 2}), small_gpt());
   EXPECT_TRUE(o.exact());
   EXPECT_EQ(o.grid, 40);
   // 3 micro-batches, 2 data-parallel and 2 tensor ranks, and a tied unit that is used twice: their sum stays
@@ -235,17 +245,17 @@ TEST(Settings, LeaveRoomForEveryContributionToAnExactSum) {
 }
 
 TEST(Settings, OfInferenceHaveNothingThatOnlyTrainingReads) {
-  DsConfig c = config_for(2, 1, 4);
+  config::DsConfig c = config_for(2, 1, 4);
   c.zero.stage = 2;
-  c.zero.offload_optimizer.device = OffloadDevice::cpu;
-  c.exact_sums = true, c.grad_accum_dtype = Precision::fp32;
-  const Settings s = settings_of(c, {.data = 2}, 0, {.inference = true});
+  c.zero.offload_optimizer.device = config::OffloadDevice::cpu;
+  c.exact_sums = true, c.grad_accum_dtype = config::Precision::fp32;
+  const runtime::Settings s = settings_of(c, {.data = 2}, 0, {.inference = true});
   EXPECT_FALSE(s.trains);
   EXPECT_EQ(s.config.zero.stage, 0);
   EXPECT_EQ(s.config.gradient_accumulation_steps, 1);
   EXPECT_EQ(s.state_home.optimizer, MemoryKind::device);
-  EXPECT_EQ(store_options(s, small_gpt()).gradients, DType::fp32);
-  EXPECT_FALSE(store_options(s, small_gpt()).exact());
+  EXPECT_EQ(runtime::store_options(s, small_gpt()).gradients, DType::fp32);
+  EXPECT_FALSE(runtime::store_options(s, small_gpt()).exact());
 }
 
 }  // namespace

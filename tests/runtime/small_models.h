@@ -5,7 +5,7 @@
 #include <map>
 
 #include "comm/communicator.h"
-#include "config_schema/ds_config.h"
+#include "config/ds_config.h"
 #include "core/philox.h"
 #include "kernels/elementwise.h"
 #include "model/classifier_head.h"
@@ -16,105 +16,107 @@
 namespace cleave::testing {
 
 // Passes x through; owns a parameter that it never touches.
-class Idle final : public Layer {
+class Idle final : public model::Layer {
  public:
   std::vector<UnitSpec> units() const override {
     return {{"idle", {{"idle.unused", {3}, {Init::Kind::normal, 1.0f}, true}}}};
   }
-  TensorSpec output(const TensorSpec& in) const override { return in; }
-  void forward(const ForwardArgs& a) const override { launch(Cast{.y = a.y, .x = a.x}, a.stream); }
-  void backward(const BackwardArgs& a) const override {
-    if (a.dx.defined()) launch(Cast{.y = a.dx, .x = a.dy}, a.stream);
+  model::TensorSpec output(const model::TensorSpec& in) const override { return in; }
+  void forward(const model::ForwardArgs& a) const override {
+    kernels::launch(kernels::Cast{.y = a.y, .x = a.x}, a.stream);
+  }
+  void backward(const model::BackwardArgs& a) const override {
+    if (a.dx.defined()) kernels::launch(kernels::Cast{.y = a.dx, .x = a.dy}, a.stream);
   }
 };
 
 inline constexpr int64_t kVocab = 29, kSeq = 7;
 
-inline Model small_gpt(DType dtype = DType::fp32, float dropout = 0) {
-  Model m = make_model(kGpt2,
-                       {.vocab = kVocab,
-                        .positions = 11,
-                        .width = 12,
-                        .layers = 2,
-                        .heads = 3,
-                        .dropout = dropout,
-                        .attention_dropout = dropout},
-                       dtype, kSeq, "small");
+inline model::Model small_gpt(DType dtype = DType::fp32, float dropout = 0) {
+  model::Model m = model::make_model(model::kGpt2,
+                                     {.vocab = kVocab,
+                                      .positions = 11,
+                                      .width = 12,
+                                      .layers = 2,
+                                      .heads = 3,
+                                      .dropout = dropout,
+                                      .attention_dropout = dropout},
+                                     dtype, kSeq, "small");
   m.layers.insert(m.layers.begin() + 2, std::make_unique<Idle>());
   return m;
 }
 
 // Grouped heads wider than width / heads, biases wherever a config can have them, and a head of its own.
-inline Model small_llama(DType dtype = DType::fp32, const Family& family = kLlama) {
-  return make_model(family,
-                    {.vocab = kVocab,
-                     .positions = 11,
-                     .width = 13,
-                     .layers = 2,
-                     .heads = 4,
-                     .kv_heads = 2,
-                     .head_dim = 6,
-                     .mlp_width = 17,
-                     .qkv_bias = true,
-                     .output_bias = true,
-                     .init_scale = 0.1f},
-                    dtype, kSeq, "small");
+inline model::Model small_llama(DType dtype = DType::fp32, const model::Family& family = model::kLlama) {
+  return model::make_model(family,
+                           {.vocab = kVocab,
+                            .positions = 11,
+                            .width = 13,
+                            .layers = 2,
+                            .heads = 4,
+                            .kv_heads = 2,
+                            .head_dim = 6,
+                            .mlp_width = 17,
+                            .qkv_bias = true,
+                            .output_bias = true,
+                            .init_scale = 0.1f},
+                           dtype, kSeq, "small");
 }
 
 // As Qwen2: a tied head, biases before attention only.
-inline Model small_qwen2(DType dtype = DType::fp32) {
-  return make_model(kLlama,
-                    {.vocab = kVocab,
-                     .positions = 11,
-                     .width = 12,
-                     .layers = 2,
-                     .heads = 3,
-                     .kv_heads = 1,
-                     .head_dim = 4,
-                     .mlp_width = 10,
-                     .tied = true,
-                     .qkv_bias = true,
-                     .init_scale = 0.1f},
-                    dtype, kSeq, "small qwen2");
+inline model::Model small_qwen2(DType dtype = DType::fp32) {
+  return model::make_model(model::kLlama,
+                           {.vocab = kVocab,
+                            .positions = 11,
+                            .width = 12,
+                            .layers = 2,
+                            .heads = 3,
+                            .kv_heads = 1,
+                            .head_dim = 4,
+                            .mlp_width = 10,
+                            .tied = true,
+                            .qkv_bias = true,
+                            .init_scale = 0.1f},
+                           dtype, kSeq, "small qwen2");
 }
 
 // As many layers as 4 stages of 2 chunks need: embedding, blocks, Idle, final norm.
-inline Model deep_gpt(bool tied, DType dtype = DType::fp32, float dropout = 0) {
-  Model m = make_model(kGpt2,
-                       {.vocab = kVocab,
-                        .positions = 11,
-                        .width = 12,
-                        .layers = 5,
-                        .heads = 3,
-                        .dropout = dropout,
-                        .attention_dropout = dropout},
-                       dtype, kSeq, "deep");
+inline model::Model deep_gpt(bool tied, DType dtype = DType::fp32, float dropout = 0) {
+  model::Model m = model::make_model(model::kGpt2,
+                                     {.vocab = kVocab,
+                                      .positions = 11,
+                                      .width = 12,
+                                      .layers = 5,
+                                      .heads = 3,
+                                      .dropout = dropout,
+                                      .attention_dropout = dropout},
+                                     dtype, kSeq, "deep");
   m.layers.insert(m.layers.begin() + 3, std::make_unique<Idle>());
   if (!tied)
-    m.head = std::make_unique<ClassifierHead>(ClassifierHead::Config{
+    m.head = std::make_unique<model::ClassifierHead>(model::ClassifierHead::Config{
         .unit = "lm_head", .weight = "lm_head.weight", .classes = kVocab, .width = 12});
   return m;
 }
 
 // As many layers, of small_llama().
-inline Model deep_llama(DType dtype = DType::fp32) {
-  return make_model(kLlama,
-                    {.vocab = kVocab,
-                     .positions = 11,
-                     .width = 13,
-                     .layers = 6,
-                     .heads = 4,
-                     .kv_heads = 2,
-                     .head_dim = 6,
-                     .mlp_width = 17,
-                     .qkv_bias = true,
-                     .output_bias = true,
-                     .init_scale = 0.1f},
-                    dtype, kSeq, "deep llama");
+inline model::Model deep_llama(DType dtype = DType::fp32) {
+  return model::make_model(model::kLlama,
+                           {.vocab = kVocab,
+                            .positions = 11,
+                            .width = 13,
+                            .layers = 6,
+                            .heads = 4,
+                            .kv_heads = 2,
+                            .head_dim = 6,
+                            .mlp_width = 17,
+                            .qkv_bias = true,
+                            .output_bias = true,
+                            .init_scale = 0.1f},
+                           dtype, kSeq, "deep llama");
 }
 
-inline DsConfig config_for(int ranks, int64_t micro_batch = 1, int64_t accumulation = 1) {
-  DsConfig c;
+inline config::DsConfig config_for(int ranks, int64_t micro_batch = 1, int64_t accumulation = 1) {
+  config::DsConfig c;
   c.train_micro_batch_size_per_gpu = micro_batch;
   c.gradient_accumulation_steps = accumulation;
   c.train_batch_size = micro_batch * accumulation * ranks;
@@ -152,7 +154,7 @@ class Tokens {
 
 // The global batch does not depend on the ranks: micro-batch (micro, rank) takes samples from (micro * ranks
 // + rank) on.
-inline BatchSource source(Tokens& tokens, const DsConfig& c, int64_t step, int rank, int ranks) {
+inline BatchSource source(Tokens& tokens, const config::DsConfig& c, int64_t step, int rank, int ranks) {
   return [&tokens, &c, step, rank, ranks](int micro) {
     return tokens.at(step, (int64_t(micro) * ranks + rank) * c.train_micro_batch_size_per_gpu);
   };
@@ -160,7 +162,7 @@ inline BatchSource source(Tokens& tokens, const DsConfig& c, int64_t step, int r
 
 using Weights = std::map<std::string, std::vector<float>>;
 
-inline Weights weights_of(Engine& engine) {
+inline Weights weights_of(runtime::Engine& engine) {
   Weights w;
   auto add = [&](const std::vector<UnitSpec>& units) {
     for (const UnitSpec& u : units)
@@ -174,12 +176,12 @@ inline Weights weights_of(Engine& engine) {
 
 struct Training {
   Weights weights;
-  std::vector<StepResult> steps;
+  std::vector<runtime::StepResult> steps;
 };
 
 // Trains and returns this rank's view.
-inline Training train(Engine& engine, Communicator& world, int steps, int64_t seq = kSeq) {
-  const DsConfig& c = engine.config();
+inline Training train(runtime::Engine& engine, comm::Communicator& world, int steps, int64_t seq = kSeq) {
+  const config::DsConfig& c = engine.config();
   Tokens tokens(c.train_micro_batch_size_per_gpu, seq);
   Training run;
   const int place = engine.mesh().place(world.rank()).data, ranks = engine.mesh().data;
@@ -189,16 +191,16 @@ inline Training train(Engine& engine, Communicator& world, int steps, int64_t se
   return run;
 }
 
-inline Training train(Communicator& world, const DsConfig& c, Model model, int steps,
-                      const EngineOptions& options = {}) {
-  Engine engine(c, std::move(model), world, options);
+inline Training train(comm::Communicator& world, const config::DsConfig& c, model::Model model, int steps,
+                      const runtime::EngineOptions& options = {}) {
+  runtime::Engine engine(c, std::move(model), world, options);
   return train(engine, world, steps);
 }
 
-inline Training train_on(int ranks, const DsConfig& c, const std::function<Model()>& model, int steps,
-                         const EngineOptions& options = {}) {
+inline Training train_on(int ranks, const config::DsConfig& c, const std::function<model::Model()>& model,
+                         int steps, const runtime::EngineOptions& options = {}) {
   Training run;
-  run_ranks(ranks, [&](Communicator& world) {
+  comm::run_ranks(ranks, [&](comm::Communicator& world) {
     Training mine = train(world, c, model(), steps, options);
     if (world.rank() == 0) run = std::move(mine);
   });

@@ -11,9 +11,9 @@ namespace cleave::testing {
 namespace {
 
 // Weights move by minus the gradient.
-DsConfig plain_descent(int64_t accumulation) {
-  DsConfig c = config_for(1, 1, accumulation);
-  c.optimizer.type = OptimizerType::sgd, c.optimizer.lr = 1, c.optimizer.weight_decay = 0;
+config::DsConfig plain_descent(int64_t accumulation) {
+  config::DsConfig c = config_for(1, 1, accumulation);
+  c.optimizer.type = config::OptimizerType::sgd, c.optimizer.lr = 1, c.optimizer.weight_decay = 0;
   c.gradient_clipping = 0;
   return c;
 }
@@ -27,10 +27,10 @@ Weights change(const Weights& after, const Weights& before) {
 
 TEST(Step, DrawsAnotherDropoutMaskInEveryStep) {
   const auto losses = [](float dropout) {
-    const auto alone = self_communicator();
-    DsConfig c = plain_descent(1);
+    const auto alone = comm::self_communicator();
+    config::DsConfig c = plain_descent(1);
     c.optimizer.lr = 0;  // weights stay
-    Engine engine(c, small_gpt(DType::fp32, dropout), *alone, {});
+    runtime::Engine engine(c, small_gpt(DType::fp32, dropout), *alone, {});
     Tokens tokens(1);
     std::vector<double> each;
     for (int step = 0; step < 4; ++step)
@@ -58,14 +58,14 @@ Batch with_targets(Tokens& tokens, int64_t sample, int64_t valid) {
 // The mean over micro-batches of each one's mean over its own valid targets.
 TEST(Step, WeighsEveryMicroBatchByItsOwnValidTargetsWhereMicroBatchesCountAlike) {
   const std::vector<int64_t> valid = {2, 7, 5};
-  const auto alone = self_communicator();
+  const auto alone = comm::self_communicator();
   const auto train = [&](const std::vector<int>& micros) {
-    DsConfig c = plain_descent(int64_t(micros.size()));
-    c.loss_average = LossAverage::micro_batches;
-    Engine engine(c, small_gpt(), *alone, {});
+    config::DsConfig c = plain_descent(int64_t(micros.size()));
+    c.loss_average = config::LossAverage::micro_batches;
+    runtime::Engine engine(c, small_gpt(), *alone, {});
     const Weights before = weights_of(engine);
     Tokens tokens(1);
-    const StepResult r = engine.train_batch([&](int micro) {
+    const runtime::StepResult r = engine.train_batch([&](int micro) {
       const int which = micros[size_t(micro)];
       return with_targets(tokens, which, valid[size_t(which)]);
     });
@@ -91,55 +91,56 @@ TEST(Step, WeighsEveryMicroBatchByItsOwnValidTargetsWhereMicroBatchesCountAlike)
 // that is left in, or taken out twice, is a factor of 256 and more.
 TEST(Step, MovesWeightsInSixteenBitsAsInFp32ButForRounding) {
   struct Case {
-    Precision precision;
+    config::Precision precision;
     DType type;
     double unit;
   };
-  for (const Case& k :
-       {Case{Precision::fp16, DType::fp16, 0x1p-11}, Case{Precision::bf16, DType::bf16, 0x1p-8}})
+  for (const Case& k : {Case{config::Precision::fp16, DType::fp16, 0x1p-11},
+                        Case{config::Precision::bf16, DType::bf16, 0x1p-8}})
     for (const int stage : {0, 2, 3})
       for (const double clipping : {0.0, 0.5})
         for (const int64_t accumulation : {1, 3}) {
-          const auto moved = [&](Precision precision, DType type) {
+          const auto moved = [&](config::Precision precision, DType type) {
             Weights out;
-            run_ranks(2, [&](Communicator& world) {
-              DsConfig c = plain_descent(accumulation);
+            comm::run_ranks(2, [&](comm::Communicator& world) {
+              config::DsConfig c = plain_descent(accumulation);
               c.train_batch_size *= 2, c.zero.stage = stage;
               c.gradient_clipping = clipping;
-              c.precision = precision, c.grad_accum_dtype = Precision::fp32;
-              c.fp16.enabled = precision == Precision::fp16, c.fp16.initial_scale_power = 8;
-              Engine engine(c, small_gpt(type), world, {});
+              c.precision = precision, c.grad_accum_dtype = config::Precision::fp32;
+              c.fp16.enabled = precision == config::Precision::fp16, c.fp16.initial_scale_power = 8;
+              runtime::Engine engine(c, small_gpt(type), world, {});
               const Weights before = weights_of(engine);
               Tokens tokens(1);
-              const StepResult r = engine.train_batch(source(tokens, c, 0, world.rank(), 2));
+              const runtime::StepResult r = engine.train_batch(source(tokens, c, 0, world.rank(), 2));
               EXPECT_FALSE(r.skipped);
               const Weights mine = change(weights_of(engine), before);
               if (world.rank() == 0) out = mine;
             });
             return out;
           };
-          EXPECT_LT(relative_distance(moved(k.precision, k.type), moved(Precision::fp32, DType::fp32)),
-                    40 * k.unit)
+          EXPECT_LT(
+              relative_distance(moved(k.precision, k.type), moved(config::Precision::fp32, DType::fp32)),
+              40 * k.unit)
               << name_of(k.type) << " stage " << stage << " clipping " << clipping << " micro-batches "
               << accumulation;
         }
 }
 
 TEST(Step, MovesTheScheduleOnOnlyWhenItsUpdateIsApplied) {
-  const auto alone = self_communicator();
-  DsConfig c = plain_descent(1);
-  c.precision = Precision::fp16, c.fp16.enabled = true, c.zero.stage = 1, c.fp16.hysteresis = 1;
-  c.scheduler.type = SchedulerType::warmup, c.scheduler.warmup_type = WarmupType::linear,
+  const auto alone = comm::self_communicator();
+  config::DsConfig c = plain_descent(1);
+  c.precision = config::Precision::fp16, c.fp16.enabled = true, c.zero.stage = 1, c.fp16.hysteresis = 1;
+  c.scheduler.type = config::SchedulerType::warmup, c.scheduler.warmup_type = config::WarmupType::linear,
   c.scheduler.warmup_num_steps = 10;
   c.scheduler.warmup_max_lr = 0.01;
   const auto rates = [&](int scale_power, int64_t& skipped) {
-    DsConfig mine = c;
+    config::DsConfig mine = c;
     mine.fp16.initial_scale_power = scale_power;
-    Engine engine(mine, small_gpt(DType::fp16), *alone, {});
+    runtime::Engine engine(mine, small_gpt(DType::fp16), *alone, {});
     Tokens tokens(1);
     std::vector<double> applied;
     while (applied.size() < 6) {
-      const StepResult r = engine.train_batch(source(tokens, mine, engine.step(), 0, 1));
+      const runtime::StepResult r = engine.train_batch(source(tokens, mine, engine.step(), 0, 1));
       if (!r.skipped) applied.push_back(r.lr);
       skipped = r.skipped_total;
     }
@@ -155,15 +156,15 @@ TEST(Step, MovesTheScheduleOnOnlyWhenItsUpdateIsApplied) {
 // Growth of the loss scale counts from the last overflow, so a checkpoint has to keep when that was.
 TEST(Step, GrowsTheLossScaleAfterAResumeWhenItWouldHaveGrown) {
   const Scratch scratch;
-  const auto alone = self_communicator();
-  DsConfig c = plain_descent(1);
-  c.optimizer.lr = 1e-3, c.precision = Precision::fp16, c.fp16.enabled = true;
+  const auto alone = comm::self_communicator();
+  config::DsConfig c = plain_descent(1);
+  c.optimizer.lr = 1e-3, c.precision = config::Precision::fp16, c.fp16.enabled = true;
   c.zero.stage = 1, c.fp16.hysteresis = 1, c.fp16.initial_scale_power = 30, c.fp16.loss_scale_window = 4;
   Tokens tokens(1);
-  const auto step = [&](Engine& engine) {
+  const auto step = [&](runtime::Engine& engine) {
     return engine.train_batch(source(tokens, c, engine.step(), 0, 1));
   };
-  Engine unbroken(c, small_gpt(DType::fp16), *alone, {});
+  runtime::Engine unbroken(c, small_gpt(DType::fp16), *alone, {});
   std::vector<double> scales;
   int64_t overflows = 0;
   while (step(unbroken).skipped) ++overflows;  // until a scale fits
@@ -172,7 +173,7 @@ TEST(Step, GrowsTheLossScaleAfterAResumeWhenItWouldHaveGrown) {
   unbroken.save_checkpoint(scratch.folder(), "after");
   for (int i = 0; i < 10; ++i) scales.push_back(step(unbroken).loss_scale);
   EXPECT_GT(*std::max_element(scales.begin(), scales.end()), scales.front()) << "the scale grows meanwhile";
-  Engine resumed(c, small_gpt(DType::fp16), *alone, {});
+  runtime::Engine resumed(c, small_gpt(DType::fp16), *alone, {});
   resumed.load_checkpoint(scratch.folder());
   for (int i = 0; i < 10; ++i) EXPECT_EQ(step(resumed).loss_scale, scales[size_t(i)]) << "step " << i;
 }

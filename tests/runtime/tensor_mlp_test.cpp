@@ -6,17 +6,17 @@ namespace {
 
 constexpr int64_t kFeatures = 12, kSamples = 6;
 
-ModelFactory cut_mlp(std::vector<int64_t> sizes) {
-  return [sizes](const Axes& axes) { return make_mlp({sizes}, DType::fp32, "mlp", axes); };
+runtime::ModelFactory cut_mlp(std::vector<int64_t> sizes) {
+  return [sizes](const model::Axes& axes) { return model::make_mlp({sizes}, DType::fp32, "mlp", axes); };
 }
 
 // Micro-batches of kSamples rows of features and a class that follows from them; each place of the data axis
 // has its own.
-Training train_rows(const Layout& l, const DsConfig& c, const ModelFactory& model,
-                    const EngineOptions& options = {}) {
+Training train_rows(const Layout& l, const config::DsConfig& c, const runtime::ModelFactory& model,
+                    const runtime::EngineOptions& options = {}) {
   Training first;
-  run_ranks(l.ranks(), [&](Communicator& world) {
-    Engine engine(c, model, world, options);
+  comm::run_ranks(l.ranks(), [&](comm::Communicator& world) {
+    runtime::Engine engine(c, model, world, options);
     std::vector<float> x(size_t(kSamples * kFeatures));
     std::vector<int32_t> y(size_t(kSamples), 0);
     Training run;
@@ -38,8 +38,8 @@ Training train_rows(const Layout& l, const DsConfig& c, const ModelFactory& mode
   return first;
 }
 
-DsConfig smooth(const Layout& l, int accumulation) {
-  DsConfig c = config_of(l, accumulation, int(kSamples));
+config::DsConfig smooth(const Layout& l, int accumulation) {
+  config::DsConfig c = config_of(l, accumulation, int(kSamples));
   c.optimizer.eps = 1e-2;
   return c;
 }
@@ -54,7 +54,7 @@ TEST(TensorMlp, IsCloseToOneRankWithRowsCutAndWhole) {
       for (const bool cut_rows : {false, true})
         for (const bool overlap : {false, true}) {
           const Layout l{.tensor = tensor, .cut_rows = cut_rows};
-          DsConfig c = smooth(l, 2);
+          config::DsConfig c = smooth(l, 2);
           c.tensor_parallel.tp_overlap_comm = overlap, c.tensor_parallel.overlap_rows = 1;
           expect_close(train_rows(l, c, cut_mlp(sizes)), want, 1e-6,
                        fmt::format("{} layers, {}", sizes.size(), l.text()));
@@ -63,7 +63,7 @@ TEST(TensorMlp, IsCloseToOneRankWithRowsCutAndWhole) {
 }
 
 TEST(TensorMlp, IsCloseToOneRankInAPipelineOverDataUnderZero3) {
-  const ModelFactory model = cut_mlp({kFeatures, 6, 24, 12, 5});
+  const runtime::ModelFactory model = cut_mlp({kFeatures, 6, 24, 12, 5});
   const Training want = train_rows({}, smooth({}, 4), model);
   for (const bool cut_rows : {false, true}) {
     const Layout l{.pipe = 2, .data = 2, .tensor = 2, .zero = 3, .cut_rows = cut_rows};
@@ -76,7 +76,7 @@ TEST(TensorMlp, WhatDoesNotFitIsRefusedWithWhatWorks) {
                           bool partition = false) -> std::string {
     try {
       const Layout l{.tensor = tensor, .cut_rows = !partition};
-      DsConfig c = smooth(l, 1);
+      config::DsConfig c = smooth(l, 1);
       if (partition) c.checkpointing.interval = 1, c.checkpointing.partition = true;
       train_rows(l, c, cut_mlp(sizes));
     } catch (const Error& e) {

@@ -17,8 +17,8 @@ TEST(TensorValues, InitialWeightsAreTheSameBitsInEveryLayout) {
 
 TEST(TensorValues, WholeTensorsAreSetAndReadBackWhateverTheLayout) {
   for (const Layout& l : {Layout{1, 1, 4, 0}, Layout{2, 2, 2, 3}, Layout{1, 1, 2, 1}})
-    run_ranks(l.ranks(), [&](Communicator& world) {
-      Engine engine(config_of(l, 1), cut_gpt(true), world, {});
+    comm::run_ranks(l.ranks(), [&](comm::Communicator& world) {
+      runtime::Engine engine(config_of(l, 1), cut_gpt(true), world, {});
       const auto value = [](const std::string& name, size_t i) {
         return float(Philox{3, hash_name(name)}.normal(i));
       };
@@ -37,8 +37,9 @@ TEST(TensorValues, WholeTensorsAreSetAndReadBackWhateverTheLayout) {
 // width without padding.
 TEST(TensorEvaluation, LossAndLogitsAreThoseOfOneRankOnEveryRank) {
   for (const auto& model : {cut_gpt(true), cut_llama(false)}) {
-    const auto view = [&](const Layout& l, Communicator& world, double& loss, std::vector<float>& logits) {
-      Engine engine(config_of(l, 1), model, world, {});
+    const auto view = [&](const Layout& l, comm::Communicator& world, double& loss,
+                          std::vector<float>& logits) {
+      runtime::Engine engine(config_of(l, 1), model, world, {});
       Tokens tokens(1, kTokens);
       loss = engine
                  .evaluate(source(tokens, engine.config(), 7, engine.mesh().place(world.rank()).data, l.data),
@@ -48,11 +49,11 @@ TEST(TensorEvaluation, LossAndLogitsAreThoseOfOneRankOnEveryRank) {
     };
     double want_loss = 0;
     std::vector<float> want_logits;
-    run_ranks(1, [&](Communicator& world) { view({}, world, want_loss, want_logits); });
+    comm::run_ranks(1, [&](comm::Communicator& world) { view({}, world, want_loss, want_logits); });
     ASSERT_EQ(want_logits.size(), size_t(kTokens * kVocab));
     for (const Layout& l : {Layout{1, 1, 2, 0}, Layout{1, 1, 4, 3}, Layout{2, 2, 2, 3, "interleaved"},
                             Layout{2, 1, 4, 0, "1f1b", false, false}})
-      run_ranks(l.ranks(), [&](Communicator& world) {
+      comm::run_ranks(l.ranks(), [&](comm::Communicator& world) {
         double loss = 0;
         std::vector<float> logits;
         view(l, world, loss, logits);
@@ -69,10 +70,10 @@ TEST(TensorOverflow, OnOneRankSkipsTheStepOnAllAndChangesNothing) {
   for (bool cut_rows : {false, true})
     for (const Layout& l :
          {Layout{1, 1, 4, 2, "1f1b", false, cut_rows}, Layout{2, 2, 2, 3, "1f1b", false, cut_rows}})
-      run_ranks(l.ranks(), [&](Communicator& world) {
-        DsConfig c = config_of(l, 2);
-        c.precision = Precision::fp16, c.fp16.enabled = true;
-        Engine engine(c, cut_gpt(true, DType::fp16), world, {});
+      comm::run_ranks(l.ranks(), [&](comm::Communicator& world) {
+        config::DsConfig c = config_of(l, 2);
+        c.precision = config::Precision::fp16, c.fp16.enabled = true;
+        runtime::Engine engine(c, cut_gpt(true, DType::fp16), world, {});
         const Weights before = weights_of(engine);
         engine.set_parameters([&](const ParamSpec& p) {
           std::vector<float> v = before.at(p.name);
@@ -82,7 +83,7 @@ TEST(TensorOverflow, OnOneRankSkipsTheStepOnAllAndChangesNothing) {
         });
         Tokens tokens(1, kTokens);
         const int place = engine.mesh().place(world.rank()).data;
-        const StepResult r = engine.train_batch(source(tokens, c, 0, place, l.data));
+        const runtime::StepResult r = engine.train_batch(source(tokens, c, 0, place, l.data));
         EXPECT_TRUE(r.skipped) << l.text();
         EXPECT_EQ(weights_of(engine).at("h.0.ln_1.weight"), before.at("h.0.ln_1.weight"));
         EXPECT_EQ(weights_of(engine).at("h.0.attn.c_attn.weight"), before.at("h.0.attn.c_attn.weight"));
@@ -96,27 +97,27 @@ TEST(TensorOverflow, OnOneRankSkipsTheStepOnAllAndChangesNothing) {
 
 // 24 heads, 12 key/value heads and an MLP of 36 columns, which 1, 2, 3 and 4 ranks divide; 29 tokens, which
 // none does.
-ModelFactory heads_of_twelve(const Family& family) {
-  return [&family](const Axes& axes) {
-    return make_model(family,
-                      {.vocab = kVocab,
-                       .positions = 12,
-                       .width = 10,
-                       .layers = 2,
-                       .heads = 24,
-                       .kv_heads = 12,
-                       .head_dim = 2,
-                       .mlp_width = 36,
-                       .tied = true,
-                       .qkv_bias = true,
-                       .output_bias = true,
-                       .init_scale = 0.1f},
-                      DType::fp32, 12, "twelve", axes);
+runtime::ModelFactory heads_of_twelve(const model::Family& family) {
+  return [&family](const model::Axes& axes) {
+    return model::make_model(family,
+                             {.vocab = kVocab,
+                              .positions = 12,
+                              .width = 10,
+                              .layers = 2,
+                              .heads = 24,
+                              .kv_heads = 12,
+                              .head_dim = 2,
+                              .mlp_width = 36,
+                              .tied = true,
+                              .qkv_bias = true,
+                              .output_bias = true,
+                              .init_scale = 0.1f},
+                             DType::fp32, 12, "twelve", axes);
   };
 }
 
-class FamilyCheckpoints : public ::testing::TestWithParam<const Family*> {};
-INSTANTIATE_TEST_SUITE_P(Tensor, FamilyCheckpoints, ::testing::Values(&kLlama, &kPhi3),
+class FamilyCheckpoints : public ::testing::TestWithParam<const model::Family*> {};
+INSTANTIATE_TEST_SUITE_P(Tensor, FamilyCheckpoints, ::testing::Values(&model::kLlama, &model::kPhi3),
                          [](const auto& at) { return at.param->type; });
 
 // Three steps in one layout, a checkpoint; in the other, the same state and then three more steps.
@@ -130,8 +131,8 @@ TEST_P(FamilyCheckpoints, AreReadBitForBitByAnyOtherTensorLayout) {
     const Scratch scratch;
     const auto run = [&](const Layout& l, int64_t begin, int64_t end) {
       Training first;
-      run_ranks(l.ranks(), [&](Communicator& world) {
-        Engine engine(config_of(l, 2 / l.data), heads_of_twelve(*GetParam()), world, {});
+      comm::run_ranks(l.ranks(), [&](comm::Communicator& world) {
+        runtime::Engine engine(config_of(l, 2 / l.data), heads_of_twelve(*GetParam()), world, {});
         Tokens tokens(1, 12);
         Training mine;
         if (begin > 0) engine.load_checkpoint(scratch.folder().string());
@@ -162,8 +163,8 @@ TEST_P(FamilyCheckpoints, AreReadBitForBitByAnyOtherTensorLayout) {
 TEST(TensorCheckpoints, HoldFewRecords) {
   const Scratch scratch;
   const Layout l{1, 1, 4, 0};
-  run_ranks(4, [&](Communicator& world) {
-    Engine engine(config_of(l, 1), cut_gpt(true), world, {});
+  comm::run_ranks(4, [&](comm::Communicator& world) {
+    runtime::Engine engine(config_of(l, 1), cut_gpt(true), world, {});
     engine.save_checkpoint(scratch.folder().string(), "first");
   });
   std::ifstream in(scratch.path("first/manifest.json"));
@@ -183,17 +184,17 @@ TEST(TensorFailures, ARankThatThrowsEndsTheOthersBeforeTheDeadline) {
 TEST(TensorFailures, ARankThatStaysAwayIsNamedWithTheCollectiveItIsMissedIn) {
   std::string message;
   try {
-    run_ranks(2,
-              [&](Communicator& world) {
-                Engine engine(config_of({.tensor = 2}, 1), cut_gpt(true), world, {});
-                Tokens tokens(1, kTokens);
-                if (world.rank() == 0) engine.train_batch([&](int) { return tokens.at(0, 0); });
-                // The other one takes part in the counting of targets, and then stays away.
-                int64_t targets = 0;
-                Stream stream;
-                world.all_reduce(Tensor(&targets, DType::int64, {1}, MemoryKind::host), stream);
-              },
-              {.timeout = std::chrono::milliseconds(300)});
+    comm::run_ranks(2,
+                    [&](comm::Communicator& world) {
+                      runtime::Engine engine(config_of({.tensor = 2}, 1), cut_gpt(true), world, {});
+                      Tokens tokens(1, kTokens);
+                      if (world.rank() == 0) engine.train_batch([&](int) { return tokens.at(0, 0); });
+                      // The other one takes part in the counting of targets, and then stays away.
+                      int64_t targets = 0;
+                      Stream stream;
+                      world.all_reduce(Tensor(&targets, DType::int64, {1}, MemoryKind::host), stream);
+                    },
+                    {.timeout = std::chrono::milliseconds(300)});
   } catch (const Error& e) {
     message = e.what();
   }

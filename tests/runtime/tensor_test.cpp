@@ -11,13 +11,13 @@ namespace {
 constexpr int kSteps = 5;
 
 // Adam divides by the size of a gradient; epsilon keeps it from turning rounding noise into whole steps.
-DsConfig smooth(DsConfig c) {
+config::DsConfig smooth(config::DsConfig c) {
   c.optimizer.eps = 1e-2;
   return c;
 }
 
 // One rank on the global batch of `samples`; computed once.
-const Training& one_rank(int samples, const ModelFactory& model, const std::string& name) {
+const Training& one_rank(int samples, const runtime::ModelFactory& model, const std::string& name) {
   static std::map<std::pair<std::string, int>, Training> known;
   Training& run = known[{name, samples}];
   if (run.steps.empty()) run = train_on_all({}, smooth(config_of({}, samples)), model, kSteps);
@@ -40,8 +40,8 @@ TEST_P(Tensor3d, OfTiedModelsIsCloseToOneRankWithRowsCutAndWhole) {
                                     {"dropout", cut_gpt(true, DType::fp32, 0.3f)},
                                     {"llama", cut_llama(false)},
                                     {"tied llama", cut_llama(true)},
-                                    {"qwen3", cut_decoder(kQwen3, false, DType::fp32, 2, 8)},
-                                    {"phi3", cut_decoder(kPhi3, false, DType::fp32, 4)}})
+                                    {"qwen3", cut_decoder(model::kQwen3, false, DType::fp32, 2, 8)},
+                                    {"phi3", cut_decoder(model::kPhi3, false, DType::fp32, 4)}})
     for (bool cut_rows : {false, true})
       for (const Layout& l : {Layout{1, data, tensor, 2, "1f1b", false, cut_rows},
                               Layout{2, data, tensor, 3, "zb-h1", false, cut_rows},
@@ -54,9 +54,9 @@ TEST_P(Tensor3d, OfTiedModelsIsCloseToOneRankWithRowsCutAndWhole) {
 
 TEST(TensorRuns, GroupsOfNearRanksAreCloseToOneRank) {
   const Layout l{1, 4, 2, 3};
-  const ModelFactory model = cut_gpt(true);
+  const runtime::ModelFactory model = cut_gpt(true);
   for (bool hybrid : {false, true}) {
-    DsConfig c = smooth(config_of(l, 2));
+    config::DsConfig c = smooth(config_of(l, 2));
     (hybrid ? c.zero.mics_shard_size : c.zero.zero_hpz_partition_size) = 2;
     expect_close(train_on_all(l, c, model, kSteps), one_rank(8, model, "tied gpt"), 1e-6,
                  hybrid ? "hybrid" : "nested");
@@ -76,24 +76,24 @@ TEST(TensorRuns, WorkerStreamsChangeNoBit) {
 // With a window of one position a softmax has one number, so queries and keys have no gradient but rounding.
 // Adagrad divides that by itself; with an epsilon above the rounding nothing of it is seen.
 TEST(TensorRuns, AdagradMakesStepsOfTheLearningRateOfGradientsThatAreRoundingAndOfNoOthers) {
-  const ModelFactory model = [](const Axes& axes) {
-    return make_model(kMistral,
-                      {.vocab = kVocab,
-                       .positions = 11,
-                       .width = 32,
-                       .layers = 2,
-                       .heads = 4,
-                       .kv_heads = 2,
-                       .head_dim = 8,
-                       .mlp_width = 48,
-                       .window = 1,
-                       .init_scale = 0.02f},
-                      DType::fp32, kTokens, "windows of one", axes);
+  const runtime::ModelFactory model = [](const model::Axes& axes) {
+    return model::make_model(model::kMistral,
+                             {.vocab = kVocab,
+                              .positions = 11,
+                              .width = 32,
+                              .layers = 2,
+                              .heads = 4,
+                              .kv_heads = 2,
+                              .head_dim = 8,
+                              .mlp_width = 48,
+                              .window = 1,
+                              .init_scale = 0.02f},
+                             DType::fp32, kTokens, "windows of one", axes);
   };
   constexpr double kRate = 0.01;
   const auto train = [&](const Layout& l, int steps, double eps) {
-    DsConfig c = config_of(l, 2);
-    c.optimizer.type = OptimizerType::adagrad, c.optimizer.weight_decay = 0;
+    config::DsConfig c = config_of(l, 2);
+    c.optimizer.type = config::OptimizerType::adagrad, c.optimizer.weight_decay = 0;
     c.optimizer.lr = kRate, c.optimizer.eps = eps;
     return train_on_all(l, c, model, steps).weights;
   };
@@ -125,10 +125,10 @@ TEST(TensorRuns, OverlappedMovementsChangeNoBit) {
     for (const DType type : {DType::fp32, DType::bf16})
       for (const Layout& l : {Layout{1, 1, 2, 0}, Layout{1, 1, 2, 0, "1f1b", false, false},
                               Layout{2, 1, 2, 3, "zb-h1"}, Layout{1, 2, 4, 2, "1f1b", false, false}}) {
-        const ModelFactory model = llama ? cut_llama(true, type) : cut_gpt(true, type, 0.2f);
+        const runtime::ModelFactory model = llama ? cut_llama(true, type) : cut_gpt(true, type, 0.2f);
         auto with = [&](std::optional<bool> overlap, int64_t rows) {
-          DsConfig c = config_of(l, 2, 32);
-          if (type == DType::bf16) c.precision = Precision::bf16;
+          config::DsConfig c = config_of(l, 2, 32);
+          if (type == DType::bf16) c.precision = config::Precision::bf16;
           c.tensor_parallel.tp_overlap_comm = overlap, c.tensor_parallel.overlap_rows = rows;
           return train_on_all(l, c, model, 2, {.compute = Stream::Mode::worker});
         };
@@ -143,14 +143,14 @@ TEST(TensorRuns, OverlappedMovementsChangeNoBit) {
 // Weights and activations of 16 bits are rounded at other places when sums are cut. One unit in the last
 // place of a loss near 3.4 is 0.016 in bf16 and 0.002 in fp16; losses are means of 32 rows.
 TEST(TensorRuns, SixteenBitTypesAreCloseToOneRank) {
-  for (const Precision precision : {Precision::bf16, Precision::fp16})
+  for (const config::Precision precision : {config::Precision::bf16, config::Precision::fp16})
     for (bool wide : {false, true})
       for (const Layout& l : {Layout{1, 1, 4, 1}, Layout{2, 2, 2, 2}, Layout{2, 1, 4, 3, "zb-h1"}}) {
-        const bool bf16 = precision == Precision::bf16;
-        const ModelFactory model = cut_gpt(true, bf16 ? DType::bf16 : DType::fp16);
-        auto typed = [&](DsConfig c) {
+        const bool bf16 = precision == config::Precision::bf16;
+        const runtime::ModelFactory model = cut_gpt(true, bf16 ? DType::bf16 : DType::fp16);
+        auto typed = [&](config::DsConfig c) {
           c.precision = precision, c.fp16.enabled = !bf16, c.fp16.initial_scale_power = 10;
-          if (wide) c.grad_accum_dtype = Precision::fp32;
+          if (wide) c.grad_accum_dtype = config::Precision::fp32;
           return smooth(c);
         };
         const Training want = train_on_all({}, typed(config_of({}, 4 * l.data)), model, kSteps);
@@ -170,12 +170,13 @@ TEST(TensorRuns, SixteenBitTypesAreCloseToOneRank) {
 TEST(TensorRuns, ARankWithoutTokensOfTheVocabularyTrainsAlong) {
   const auto run = [](const Layout& l) {
     Training first;
-    run_ranks(l.ranks(), [&](Communicator& world) {
-      const ModelFactory model = [](const Axes& axes) {
-        return make_model(kGpt2, {.vocab = 5, .positions = 8, .width = 16, .layers = 1, .heads = 4},
-                          DType::fp32, 8, "few", axes);
+    comm::run_ranks(l.ranks(), [&](comm::Communicator& world) {
+      const runtime::ModelFactory model = [](const model::Axes& axes) {
+        return model::make_model(model::kGpt2,
+                                 {.vocab = 5, .positions = 8, .width = 16, .layers = 1, .heads = 4},
+                                 DType::fp32, 8, "few", axes);
       };
-      Engine engine(smooth(config_of(l, 2)), model, world, {});
+      runtime::Engine engine(smooth(config_of(l, 2)), model, world, {});
       Tokens tokens(1, 8, 5);
       Training mine;
       for (int step = 0; step < kSteps; ++step)
@@ -189,9 +190,11 @@ TEST(TensorRuns, ARankWithoutTokensOfTheVocabularyTrainsAlong) {
 }
 
 TEST(TensorRuns, WhatDoesNotFitIsRefusedWithWhatWorks) {
-  const auto refusal = [](const Layout& l, int ranks, const ModelFactory& model) -> std::string {
+  const auto refusal = [](const Layout& l, int ranks, const runtime::ModelFactory& model) -> std::string {
     try {
-      run_ranks(ranks, [&](Communicator& world) { Engine engine(config_of(l, 1), model, world, {}); });
+      comm::run_ranks(ranks, [&](comm::Communicator& world) {
+        runtime::Engine engine(config_of(l, 1), model, world, {});
+      });
     } catch (const Error& e) {
       return fmt::format("{}: {}", int(e.exit()), e.what());
     }
@@ -209,32 +212,33 @@ TEST(TensorRuns, WhatDoesNotFitIsRefusedWithWhatWorks) {
       refusal({.tensor = 8}, 8, cut_llama(true)),
       "2: 20 columns of the MLP cannot be cut over 8 tensor ranks; tensor_parallel.autotp_size may be 1, "
       "2, 4, 5, 10, 20");
-  const ModelFactory groups = [](const Axes& axes) {
-    return make_model(kLlama,
-                      {.vocab = 5,
-                       .positions = 6,
-                       .width = 4,
-                       .layers = 1,
-                       .heads = 12,
-                       .kv_heads = 4,
-                       .head_dim = 2,
-                       .mlp_width = 12},
-                      DType::fp32, 6, "groups", axes);
+  const runtime::ModelFactory groups = [](const model::Axes& axes) {
+    return model::make_model(model::kLlama,
+                             {.vocab = 5,
+                              .positions = 6,
+                              .width = 4,
+                              .layers = 1,
+                              .heads = 12,
+                              .kv_heads = 4,
+                              .head_dim = 2,
+                              .mlp_width = 12},
+                             DType::fp32, 6, "groups", axes);
   };
   EXPECT_EQ(
       refusal({.tensor = 6}, 6, groups),
       "2: 4 key/value heads of 12 heads cannot be shared by 6 tensor ranks; tensor_parallel.autotp_size "
       "may be 1, 2, 4, 12");
-  const ModelFactory rows = [](const Axes& axes) {
-    return make_model(kGpt2, {.vocab = 5, .positions = 8, .width = 4, .layers = 1, .heads = 2}, DType::fp32,
-                      7, "odd", axes);
+  const runtime::ModelFactory rows = [](const model::Axes& axes) {
+    return model::make_model(model::kGpt2, {.vocab = 5, .positions = 8, .width = 4, .layers = 1, .heads = 2},
+                             DType::fp32, 7, "odd", axes);
   };
   EXPECT_NE(refusal({.tensor = 2}, 2, rows).find("2: sequence parallelism cuts the 7 rows"),
             std::string::npos);
   EXPECT_EQ(refusal({.tensor = 2, .cut_rows = false}, 2, rows), "accepted");
   try {
-    run_ranks(2, [](Communicator& world) {
-      Engine engine(config_of({.tensor = 2}, 1), make_mlp({{4, 4, 2}}, DType::fp32), world, {});
+    comm::run_ranks(2, [](comm::Communicator& world) {
+      runtime::Engine engine(config_of({.tensor = 2}, 1), model::make_mlp({{4, 4, 2}}, DType::fp32), world,
+                             {});
     });
     ADD_FAILURE() << "whole layers over two ranks";
   } catch (const Error& e) {

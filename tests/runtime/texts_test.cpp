@@ -21,7 +21,7 @@ std::vector<int32_t> tokens_of(int64_t text, Range positions) {
 // Logits behind every length from kBegin on, of every text.
 using Logits = std::map<std::pair<int64_t, int64_t>, std::vector<float>>;
 
-Logits windows(Engine& engine) {
+Logits windows(runtime::Engine& engine) {
   Logits out;
   const auto samples = size_t(engine.samples_per_micro());
   for (int64_t text = 0; text < kTexts; ++text)
@@ -35,13 +35,13 @@ Logits windows(Engine& engine) {
 
 // As many texts at a time as the engine keeps, the second of which begins later than the others. What a text
 // had before is overwritten.
-Logits grown(Engine& engine) {
+Logits grown(runtime::Engine& engine) {
   Logits out;
   const int64_t most = std::min(kTexts, engine.texts());
   for (int64_t first = 0; first < kTexts; first += most) {
     std::map<int64_t, int64_t> lengths;
     for (int round = 0;; ++round) {
-      std::vector<Engine::TextPart> parts;
+      std::vector<runtime::Engine::TextPart> parts;
       for (int64_t t = first; t < std::min(kTexts, first + most); ++t) {
         if (t == 1 && most > 1 && round < 2) continue;
         int64_t& has = lengths[t];
@@ -70,7 +70,7 @@ double farthest_text(const Logits& got, const Logits& want) {
   return worst;
 }
 
-void initialize(Engine& engine) {
+void initialize(runtime::Engine& engine) {
   engine.set_parameters([&](const ParamSpec& p) {
     std::vector<float> values(size_t(p.whole_numel()));
     uint32_t state = 7;
@@ -83,12 +83,12 @@ void initialize(Engine& engine) {
 }
 
 // Every rank sees the same.
-Logits seen_by(const Layout& l, const ModelFactory& model, Precision type, int64_t texts,
-               const std::function<Logits(Engine&)>& look) {
+Logits seen_by(const Layout& l, const runtime::ModelFactory& model, config::Precision type, int64_t texts,
+               const std::function<Logits(runtime::Engine&)>& look) {
   std::vector<Logits> seen{size_t(l.ranks())};
-  run_ranks(l.ranks(), [&](Communicator& world) {
-    Engine engine(in_type(config_of(l, 1), type), model, world,
-                  {.compute = Stream::Mode::worker, .inference = true, .texts = texts});
+  comm::run_ranks(l.ranks(), [&](comm::Communicator& world) {
+    runtime::Engine engine(in_type(config_of(l, 1), type), model, world,
+                           {.compute = Stream::Mode::worker, .inference = true, .texts = texts});
     initialize(engine);
     seen[size_t(world.rank())] = look(engine);
     EXPECT_EQ(engine.memory_planned(), engine.memory_peak()) << l.text();
@@ -100,27 +100,27 @@ Logits seen_by(const Layout& l, const ModelFactory& model, Precision type, int64
 
 TEST(Texts, HaveTheLogitsOfWholeWindowsInEveryLayout) {
   for (const bool llama : {false, true}) {
-    const ModelFactory model = llama ? cut_llama(false) : cut_gpt(true);
-    const Logits want = seen_by({}, model, Precision::fp32, 0, windows);
+    const runtime::ModelFactory model = llama ? cut_llama(false) : cut_gpt(true);
+    const Logits want = seen_by({}, model, config::Precision::fp32, 0, windows);
     for (const Layout& l : inference_layouts())
       for (const int64_t texts : {int64_t{1}, kTexts})
-        EXPECT_LT(farthest_text(seen_by(l, model, Precision::fp32, texts, grown), want), 1e-5)
+        EXPECT_LT(farthest_text(seen_by(l, model, config::Precision::fp32, texts, grown), want), 1e-5)
             << l.text() << " texts " << texts << (llama ? " llama" : " gpt");
   }
 }
 
-ModelFactory decoder(const Family& family, DType type, int64_t kv_heads, int64_t window) {
-  return [=, &family](const Axes& axes) {
-    ModelConfig c{.vocab = kVocab,
-                  .positions = 11,
-                  .width = 32,
-                  .layers = 2,
-                  .heads = 4,
-                  .kv_heads = kv_heads,
-                  .head_dim = 8,
-                  .mlp_width = 20,
-                  .window = window};
-    return make_model(family, c, type, kTokens, "grown", axes);
+runtime::ModelFactory decoder(const model::Family& family, DType type, int64_t kv_heads, int64_t window) {
+  return [=, &family](const model::Axes& axes) {
+    model::ModelConfig c{.vocab = kVocab,
+                         .positions = 11,
+                         .width = 32,
+                         .layers = 2,
+                         .heads = 4,
+                         .kv_heads = kv_heads,
+                         .head_dim = 8,
+                         .mlp_width = 20,
+                         .window = window};
+    return model::make_model(family, c, type, kTokens, "grown", axes);
   };
 }
 
@@ -128,21 +128,24 @@ ModelFactory decoder(const Family& family, DType type, int64_t kv_heads, int64_t
 // type. 16 bits round what is between the kernels, and the two ways round in different places.
 TEST(Texts, HaveTheLogitsOfWholeWindowsInEveryFamily) {
   struct Case {
-    const Family& family;
+    const model::Family& family;
     int64_t kv_heads, window;
   };
-  const Case cases[] = {{kGpt2, 4, 0},  {kLlama, 2, 0},   {kQwen2, 1, 0},
-                        {kQwen3, 2, 0}, {kMistral, 2, 3}, {kPhi3, 4, 5}};
+  const Case cases[] = {{model::kGpt2, 4, 0},  {model::kLlama, 2, 0},   {model::kQwen2, 1, 0},
+                        {model::kQwen3, 2, 0}, {model::kMistral, 2, 3}, {model::kPhi3, 4, 5}};
   for (const Case& c : cases)
-    for (const Precision type : {Precision::fp32, Precision::bf16, Precision::fp16}) {
-      const ModelFactory model = decoder(c.family, type_of(type), c.kv_heads, c.window);
+    for (const config::Precision type :
+         {config::Precision::fp32, config::Precision::bf16, config::Precision::fp16}) {
+      const runtime::ModelFactory model = decoder(c.family, type_of(type), c.kv_heads, c.window);
       const Logits want = seen_by({}, model, type, 0, windows);
       double largest = 0;
       for (const auto& [key, logits] : want)
         for (const float x : logits) largest = std::max(largest, double(std::abs(x)));
-      const double bound = type == Precision::fp32 ? 1e-5 : type == Precision::bf16 ? 0.02 : 0.0025;
+      const double bound = type == config::Precision::fp32   ? 1e-5
+                           : type == config::Precision::bf16 ? 0.02
+                                                             : 0.0025;
       for (const int tensor : {1, 2}) {
-        if (c.kv_heads % tensor != 0 && &c.family == &kPhi3) continue;
+        if (c.kv_heads % tensor != 0 && &c.family == &model::kPhi3) continue;
         const Layout l{.tensor = tensor};
         EXPECT_LT(farthest_text(seen_by(l, model, type, kTexts, grown), want), bound * std::max(1.0, largest))
             << c.family.names.block << " kv " << c.kv_heads << " type " << int(type) << " tensor " << tensor
@@ -153,11 +156,12 @@ TEST(Texts, HaveTheLogitsOfWholeWindowsInEveryFamily) {
 
 // A text gets the same bits however many grow beside it.
 TEST(Texts, HaveTheBitsThatTheyHaveAlone) {
-  for (const Precision type : {Precision::fp32, Precision::bf16, Precision::fp16})
+  for (const config::Precision type :
+       {config::Precision::fp32, config::Precision::bf16, config::Precision::fp16})
     for (const auto& [data, tensor] : {std::array{1, 1}, {2, 1}, {1, 2}}) {
-      const ModelFactory model = cut_gpt(true, type_of(type));
+      const runtime::ModelFactory model = cut_gpt(true, type_of(type));
       const Layout l{.data = data, .tensor = tensor, .zero = 3};
-      const Logits alone = seen_by(l, model, type, 1, [](Engine& engine) {
+      const Logits alone = seen_by(l, model, type, 1, [](runtime::Engine& engine) {
         Logits out;
         for (int64_t t = 0; t < kTexts; ++t)
           for (int64_t has = 0, end = kBegin[t]; end <= kTokens; has = end++)
@@ -169,10 +173,10 @@ TEST(Texts, HaveTheBitsThatTheyHaveAlone) {
 }
 
 TEST(Texts, KeepTwoTensorsALayerOfTheModelsType) {
-  run_ranks(1, [&](Communicator& world) {
-    const DsConfig c = in_type(config_of({}, 1), Precision::bf16);
+  comm::run_ranks(1, [&](comm::Communicator& world) {
+    const config::DsConfig c = in_type(config_of({}, 1), config::Precision::bf16);
     const auto held = [&](int64_t texts) {
-      return Engine(c, cut_llama(true, DType::bf16), world, {.inference = true, .texts = texts})
+      return runtime::Engine(c, cut_llama(true, DType::bf16), world, {.inference = true, .texts = texts})
           .memory_live();
     };
     const MemoryTable none = held(0), some = held(5);
@@ -184,8 +188,8 @@ TEST(Texts, KeepTwoTensorsALayerOfTheModelsType) {
 
 // A text may go back, and a pass that has more rows than the engine's micro-batch is several.
 TEST(Texts, GoBackAndComeInPieces) {
-  run_ranks(1, [&](Communicator& world) {
-    Engine engine(config_of({}, 1), cut_gpt(true), world, {.inference = true, .texts = 2});
+  comm::run_ranks(1, [&](comm::Communicator& world) {
+    runtime::Engine engine(config_of({}, 1), cut_gpt(true), world, {.inference = true, .texts = 2});
     initialize(engine);
     const std::vector<float> want = engine.extend({{0, 0, tokens_of(2, {0, 6})}});
     engine.extend({{0, 4, tokens_of(0, {4, 8})}});
@@ -194,7 +198,7 @@ TEST(Texts, GoBackAndComeInPieces) {
     const std::vector<float> again = engine.extend({{0, 5, tokens_of(2, {5, 6})}});
     for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(again[i], want[i], 1e-5);
   });
-  Texts texts({.each = 1, .places = 2, .positions = 9, .most_rows = 4, .multiple = 2});
+  runtime::Texts texts({.each = 1, .places = 2, .positions = 9, .most_rows = 4, .multiple = 2});
   const auto places = texts.extend({{0, 0, tokens_of(0, {0, 5})}, {1, 0, tokens_of(1, {0, 1})}});
   ASSERT_EQ(places.size(), 2u);
   ASSERT_EQ(places[0].size(), 2u);
@@ -210,12 +214,12 @@ TEST(Texts, GoBackAndComeInPieces) {
 }
 
 TEST(Texts, RefuseWhatDoesNotFit) {
-  run_ranks(1, [&](Communicator& world) {
-    Engine without(config_of({}, 1), cut_gpt(true), world, {.inference = true});
+  comm::run_ranks(1, [&](comm::Communicator& world) {
+    runtime::Engine without(config_of({}, 1), cut_gpt(true), world, {.inference = true});
     EXPECT_EQ(without.texts(), 0);
     expect_error(Exit::internal, {"keeps no keys and values"}, [&] { without.extend({{0, 0, {1}}}); });
-    Engine engine(config_of({}, 1), cut_gpt(true), world, {.inference = true, .texts = 2});
-    const auto refuses = [&](const std::string& words, const std::vector<Engine::TextPart>& parts) {
+    runtime::Engine engine(config_of({}, 1), cut_gpt(true), world, {.inference = true, .texts = 2});
+    const auto refuses = [&](const std::string& words, const std::vector<runtime::Engine::TextPart>& parts) {
       expect_error(Exit::internal, {words}, [&] { engine.extend(parts); });
     };
     refuses("no part of a text", {});
@@ -225,7 +229,7 @@ TEST(Texts, RefuseWhatDoesNotFit) {
     refuses("positions 0 to 9 of text 0", {{0, 0, std::vector<int32_t>(9, 1)}});
     refuses("positions 0 to 0 of text 0", {{0, 0, {}}});
     expect_error(Exit::internal, {"EngineOptions::texts is for inference"},
-                 [&] { Engine(config_of({}, 1), cut_gpt(true), world, {.texts = 1}); });
+                 [&] { runtime::Engine(config_of({}, 1), cut_gpt(true), world, {.texts = 1}); });
     expect_error(Exit::data, {"99"}, [&] { engine.extend({{0, 0, {99}}}); });
   });
 }

@@ -14,8 +14,8 @@
 namespace cleave::testing {
 namespace {
 
-DsConfig pipelined(const char* schedule, bool overlap) {
-  DsConfig c = config_for(1, 1, 4);
+config::DsConfig pipelined(const char* schedule, bool overlap) {
+  config::DsConfig c = config_for(1, 1, 4);
   c.pipeline.stages = 2, c.pipeline.schedule = schedule;
   c.pipeline.virtual_stages = std::string_view(schedule) == "interleaved" ? 2 : 1;
   c.zero.overlap_comm = overlap;
@@ -25,26 +25,26 @@ DsConfig pipelined(const char* schedule, bool overlap) {
 TEST(Trace, OfARankIsItsSchedule) {
   for (const char* schedule : {"gpipe", "1f1b", "interleaved", "zb-h1"})
     for (const bool overlap : {false, true}) {
-      const DsConfig c = pipelined(schedule, overlap);
-      const Schedule want = make_schedule(schedule, {2, 4, c.pipeline.virtual_stages});
+      const config::DsConfig c = pipelined(schedule, overlap);
+      const pipeline::Schedule want = pipeline::make_schedule(schedule, {2, 4, c.pipeline.virtual_stages});
       std::vector<std::deque<TraceEvent>> events(2);
-      run_ranks(2, [&](Communicator& world) {
+      comm::run_ranks(2, [&](comm::Communicator& world) {
         Trace trace;
-        Engine engine(c, deep_gpt(false), world, {.compute = Stream::Mode::worker, .trace = &trace});
+        runtime::Engine engine(c, deep_gpt(false), world, {.compute = Stream::Mode::worker, .trace = &trace});
         Tokens tokens(1);
         engine.train_batch(source(tokens, c, 0, 0, 1));
         events[size_t(world.rank())] = trace.events();
       });
       std::map<std::pair<int, int>, double> sent;  // micro-batch, chunk: of the first rank's forward
       for (size_t rank = 0; rank < 2; ++rank) {
-        InstructionList got;
+        pipeline::InstructionList got;
         double compute_ends = 0;
         for (const TraceEvent& e : events[rank]) {
           EXPECT_LE(e.begin_us, e.end_us) << e.name;
           if (std::string_view(e.category) != "pipeline") continue;
           const size_t n = got.size();
           ASSERT_LT(n, want.ranks[rank].size());
-          EXPECT_EQ(e.name, name_of(want.ranks[rank][n].op));
+          EXPECT_EQ(e.name, pipeline::name_of(want.ranks[rank][n].op));
           got.push_back({want.ranks[rank][n].op, e.micro, e.chunk});
           if (e.name.starts_with("forward") || e.name.starts_with("backward")) {
             EXPECT_GE(e.begin_us, compute_ends) << "computations of a rank overlap";
@@ -69,14 +69,15 @@ TEST(Trace, OfARankIsItsSchedule) {
 
 TEST(Trace, ChangesNoBitAndCountsTheSameBytes) {
   for (const int stage : {0, 3}) {
-    DsConfig c = pipelined("1f1b", true);
+    config::DsConfig c = pipelined("1f1b", true);
     c.zero.stage = stage;
     const auto run = [&](bool traced) {
-      std::pair<Training, CommBytes> first;
-      run_ranks(4, [&](Communicator& world) {
+      std::pair<Training, comm::CommBytes> first;
+      comm::run_ranks(4, [&](comm::Communicator& world) {
         Trace trace;
-        auto seen = traced_communicator(world, trace);
-        Engine engine(c, deep_gpt(true), traced ? *seen : world, {.trace = traced ? &trace : nullptr});
+        auto seen = comm::traced_communicator(world, trace);
+        runtime::Engine engine(c, deep_gpt(true), traced ? *seen : world,
+                               {.trace = traced ? &trace : nullptr});
         Training mine = train(engine, world, 2);
         const bool sends = std::any_of(trace.events().begin(), trace.events().end(), [](const TraceEvent& e) {
           return std::string_view(e.category) == "collective" &&
@@ -95,12 +96,12 @@ TEST(Trace, ChangesNoBitAndCountsTheSameBytes) {
 }
 
 // What a step of two ranks shows on each track.
-std::map<std::string, int> spans_of_a_step(const DsConfig& c) {
+std::map<std::string, int> spans_of_a_step(const config::DsConfig& c) {
   std::map<std::string, int> counts;
-  run_ranks(2, [&](Communicator& world) {
+  comm::run_ranks(2, [&](comm::Communicator& world) {
     Trace trace;
     {
-      Engine engine(c, deep_gpt(false), world, {.compute = Stream::Mode::worker, .trace = &trace});
+      runtime::Engine engine(c, deep_gpt(false), world, {.compute = Stream::Mode::worker, .trace = &trace});
       Tokens tokens(1);
       engine.train_batch(source(tokens, c, 0, world.rank(), 2));
     }  // what is written behind the step is done
@@ -116,18 +117,19 @@ std::map<std::string, int> spans_of_a_step(const DsConfig& c) {
 // Tiles of the first of two ranks: each unit's slice, cut every `tile` elements.
 int tiles(int64_t tile) {
   int count = 0;
-  const Model model = deep_gpt(false);
-  for (const UnitSpec& u : model.units()) count += int(ceil_div(FlatLayout(u, 2).numel() / 2, tile));
+  const model::Model model = deep_gpt(false);
+  for (const UnitSpec& u : model.units()) count += int(ceil_div(zero::FlatLayout(u, 2).numel() / 2, tile));
   return count;
 }
 
 TEST(Trace, ShowsWhatOffloadAndDisksDo) {
   for (const bool overlap : {false, true})
     for (const double clipping : {0.0, 1.0}) {
-      DsConfig c = with(config_for(2), {.parameters = true, .optimizer = true, .state_on_disk = true});
+      config::DsConfig c =
+          with(config_for(2), {.parameters = true, .optimizer = true, .state_on_disk = true});
       c.zero.stage = 3, c.zero.overlap_comm = overlap, c.gradient_clipping = clipping;
       c.checkpointing.interval = 1, c.checkpointing.to_host = true;
-      const Model model = deep_gpt(false);
+      const model::Model model = deep_gpt(false);
       const int units = int(model.units().size()), layers = int(model.layers.size());
       // Every unit for the forward and again for the backward, but the head's once.
       const int gathers = 2 * units - 1, want = tiles(c.zero.sub_group_size);

@@ -10,11 +10,12 @@ namespace cleave::testing {
 namespace {
 
 // All fields differ, so that one read as another shows.
-const TrainingState kAt{.step = 11, .applied = 7, .skipped = 4, .optimizer_begin = 3};
-const LossScaler::State kScaler{.scale = 512, .iteration = 10, .last_overflow = 6, .hysteresis = 2};
+const runtime::TrainingState kAt{.step = 11, .applied = 7, .skipped = 4, .optimizer_begin = 3};
+const optim::LossScaler::State kScaler{.scale = 512, .iteration = 10, .last_overflow = 6, .hysteresis = 2};
 
 TEST(TrainingState, IsReadAsItWasWrittenFieldByField) {
-  const Restored r = from_json(to_json(kAt, kScaler, 99, R"({"note":"kept"})"), "here");
+  const runtime::Restored r =
+      runtime::from_json(runtime::to_json(kAt, kScaler, 99, R"({"note":"kept"})"), "here");
   EXPECT_EQ(r.at.step, kAt.step);
   EXPECT_EQ(r.at.applied, kAt.applied);
   EXPECT_EQ(r.at.skipped, kAt.skipped);
@@ -25,10 +26,10 @@ TEST(TrainingState, IsReadAsItWasWrittenFieldByField) {
 }
 
 TEST(TrainingState, WithoutAFieldIsRefusedWithItsPlace) {
-  const nlohmann::json whole = nlohmann::json::parse(to_json(kAt, kScaler, 99, "{}"));
+  const nlohmann::json whole = nlohmann::json::parse(runtime::to_json(kAt, kScaler, 99, "{}"));
   const auto refused = [](const nlohmann::json& j) {
     expect_error(Exit::checkpoint, {"a/manifest.json", "training state", "damaged"},
-                 [&] { from_json(j.dump(), "a/manifest.json"); });
+                 [&] { runtime::from_json(j.dump(), "a/manifest.json"); });
   };
   for (const auto& [name, value] : whole.items()) {
     if (name == "optimizer_begin") continue;  // absent in old checkpoints: 0
@@ -46,7 +47,7 @@ TEST(TrainingState, WithoutAFieldIsRefusedWithItsPlace) {
   }
   nlohmann::json old = whole;
   old.erase("optimizer_begin");
-  EXPECT_EQ(from_json(old.dump(), "here").at.optimizer_begin, 0);
+  EXPECT_EQ(runtime::from_json(old.dump(), "here").at.optimizer_begin, 0);
 }
 
 }  // namespace

@@ -15,12 +15,13 @@ class Oracle {
   explicit Oracle(std::string name) : name_(std::move(name)), file_(FIXTURES "/" + name_ + ".safetensors") {}
 
   bool gpt2() const { return name_ == "gpt2_tiny"; }
-  ModelFactory model() const {
-    const ModelConfig config =
-        gpt2() ? model_config(kGpt2, {.vocab = 61, .positions = 24, .width = 32, .layers = 2, .heads = 2})
-               : find_model(FIXTURES "/" + name_ + ".config.json");
-    return [config, name = name_](const Axes& axes) {
-      return make_model(config, DType::fp32, kLength, name, axes);
+  runtime::ModelFactory model() const {
+    const model::ModelConfig config =
+        gpt2() ? model::model_config(model::kGpt2,
+                                     {.vocab = 61, .positions = 24, .width = 32, .layers = 2, .heads = 2})
+               : model::find_model(FIXTURES "/" + name_ + ".config.json");
+    return [config, name = name_](const model::Axes& axes) {
+      return model::make_model(config, DType::fp32, kLength, name, axes);
     };
   }
 
@@ -35,7 +36,7 @@ class Oracle {
 
  private:
   std::string name_;
-  SafetensorsFile file_;
+  checkpoint::SafetensorsFile file_;
 };
 
 struct Layout {
@@ -52,9 +53,9 @@ struct Case {
 };
 
 // One row a micro-batch in a pipeline, else one micro-batch a rank.
-DsConfig config(const Layout& l) {
+config::DsConfig config(const Layout& l) {
   const int64_t micro = l.pipe > 1 ? 1 : kRows / l.data;
-  DsConfig c = config_for(l.data, micro, kRows / l.data / micro);
+  config::DsConfig c = config_for(l.data, micro, kRows / l.data / micro);
   c.optimizer.lr = 1e-3, c.optimizer.weight_decay = 0.1;
   c.zero.stage = l.stage;
   c.pipeline.stages = l.pipe, c.pipeline.schedule = l.schedule;
@@ -65,7 +66,7 @@ DsConfig config(const Layout& l) {
 
 // The one batch of the fixture, dealt to the micro-batches and places on the data axis.
 BatchSource batch_of(const std::vector<int32_t>& tokens, const std::vector<int32_t>& targets,
-                     const Engine& engine, Communicator& world) {
+                     const runtime::Engine& engine, comm::Communicator& world) {
   const MeshShape mesh = engine.mesh();
   return [&, mesh, place = mesh.place(world.rank()).data](int micro) {
     const int64_t n = engine.samples_per_micro() * kLength, at = (micro * mesh.data + place) * n;
@@ -76,7 +77,7 @@ BatchSource batch_of(const std::vector<int32_t>& tokens, const std::vector<int32
   };
 }
 
-std::vector<ParamSpec> params_of(const Model& model) {
+std::vector<ParamSpec> params_of(const model::Model& model) {
   std::vector<ParamSpec> out;
   auto add = [&](const std::vector<UnitSpec>& units) {
     for (const UnitSpec& u : units) out.insert(out.end(), u.params.begin(), u.params.end());
@@ -127,14 +128,14 @@ INSTANTIATE_TEST_SUITE_P(Layouts, Transformers, ::testing::ValuesIn(cases()), []
 
 TEST_P(Transformers, LossesNormsAndWeightsOfTwentyAdamWStepsAreEqual) {
   const Case& at = GetParam();
-  run_ranks(at.layout.ranks(), [&](Communicator& world) {
+  comm::run_ranks(at.layout.ranks(), [&](comm::Communicator& world) {
     const Oracle oracle(at.fixture);
     const auto tokens = oracle.get<int32_t>("tokens"), targets = oracle.get<int32_t>("targets");
     const auto losses = oracle.get("losses"), norms = oracle.get("grad_norms");
-    Engine engine(config(at.layout), oracle.model(), world, {});
+    runtime::Engine engine(config(at.layout), oracle.model(), world, {});
     engine.set_parameters([&](const ParamSpec& p) { return oracle.parameter(p, ""); });
     for (size_t step = 0; step < size_t(kSteps); ++step) {
-      const StepResult r = engine.train_batch(batch_of(tokens, targets, engine, world));
+      const runtime::StepResult r = engine.train_batch(batch_of(tokens, targets, engine, world));
       EXPECT_NEAR(r.loss, losses[step], 1e-5 * losses[step]) << "step " << step;
       EXPECT_NEAR(r.grad_norm, norms[step], 1e-5 * norms[step]) << "step " << step;
       if (step != 0 && step + 1 != size_t(kSteps)) continue;
@@ -151,13 +152,13 @@ TEST_P(Transformers, LossesNormsAndWeightsOfTwentyAdamWStepsAreEqual) {
 // Plain gradient descent with a large rate: the weights move by the gradient, seen without cancellation.
 TEST_P(Transformers, EveryGradientIsEqual) {
   const Case& at = GetParam();
-  run_ranks(at.layout.ranks(), [&](Communicator& world) {
+  comm::run_ranks(at.layout.ranks(), [&](comm::Communicator& world) {
     const Oracle oracle(at.fixture);
     const auto tokens = oracle.get<int32_t>("tokens"), targets = oracle.get<int32_t>("targets");
-    DsConfig c = config(at.layout);
-    c.optimizer.type = OptimizerType::sgd, c.optimizer.weight_decay = 0, c.gradient_clipping = 0;
+    config::DsConfig c = config(at.layout);
+    c.optimizer.type = config::OptimizerType::sgd, c.optimizer.weight_decay = 0, c.gradient_clipping = 0;
     const double rate = c.optimizer.lr = 4096;
-    Engine engine(c, oracle.model(), world, {});
+    runtime::Engine engine(c, oracle.model(), world, {});
     engine.set_parameters([&](const ParamSpec& p) { return oracle.parameter(p, ""); });
     engine.train_batch(batch_of(tokens, targets, engine, world));
     for (const ParamSpec& p : params_of(engine.model())) {
@@ -174,13 +175,13 @@ TEST(TransformersPrediction, LogitsAreEqual) {
   for (const char* fixture : kFixtures)
     for (const Layout& l : {Layout{}, Layout{1, 0, 1, "1f1b", 2}, Layout{1, 3, 2, "1f1b", 2},
                             Layout{1, 1, 1, "1f1b", 4, false}})
-      run_ranks(l.ranks(), [&](Communicator& world) {
+      comm::run_ranks(l.ranks(), [&](comm::Communicator& world) {
         if (!fits(fixture, l)) return;
         const Oracle oracle(fixture);
         const auto tokens = oracle.get<int32_t>("tokens"), targets = oracle.get<int32_t>("targets");
-        DsConfig c = config(l);
+        config::DsConfig c = config(l);
         c.train_micro_batch_size_per_gpu = kRows, c.gradient_accumulation_steps = 1;
-        Engine engine(c, oracle.model(), world, {});
+        runtime::Engine engine(c, oracle.model(), world, {});
         engine.set_parameters([&](const ParamSpec& p) { return oracle.parameter(p, ""); });
         EXPECT_LT(relative_distance(engine.predict(batch_of(tokens, targets, engine, world)(0)),
                                     oracle.get("logits")),

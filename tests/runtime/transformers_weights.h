@@ -7,7 +7,7 @@ namespace cleave::testing {
 
 // Our GPT-2's parameter in the set `prefix` of the file ("", "grad.", "step20."): matrices of blocks are [in,
 // out] there and [out, in] here.
-inline std::vector<float> gpt2_parameter(const TensorFile& file, const ParamSpec& spec,
+inline std::vector<float> gpt2_parameter(const checkpoint::TensorFile& file, const ParamSpec& spec,
                                          const std::string& prefix) {
   const std::vector<float> theirs = stored_values<float>(file, prefix + "transformer." + spec.name);
   if (spec.shape.size() != 2 || !spec.name.starts_with("h.")) return theirs;

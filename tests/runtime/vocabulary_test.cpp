@@ -12,7 +12,8 @@ namespace cleave::testing {
 namespace {
 
 constexpr int64_t kTokensKnown = 4100, kWidth = 4;
-static_assert(kTokensKnown >= TensorAxis::kPaddedFrom && kTokensKnown % TensorAxis::kTile != 0);
+static_assert(kTokensKnown >= tensor_parallel::TensorAxis::kPaddedFrom &&
+              kTokensKnown % tensor_parallel::TensorAxis::kTile != 0);
 
 // On every visit of a layer: rows behind the real ones are zero, in whatever the store gives and takes.
 void expect_zero_behind(const Tensor& table, int64_t real, const char* what, Stream& stream) {
@@ -26,79 +27,83 @@ void expect_zero_behind(const Tensor& table, int64_t real, const char* what, Str
 }
 
 // x = table[token]: the smallest model with a tied head.
-class Table final : public Layer {
+class Table final : public model::Layer {
  public:
-  Table(const TensorAxis& axis, bool padded, DType type) : axis_(axis), padded_(padded), type_(type) {}
-  static ParamSpec parameter(const TensorAxis& axis, bool padded) {
+  Table(const tensor_parallel::TensorAxis& axis, bool padded, DType type)
+      : axis_(axis), padded_(padded), type_(type) {}
+  static ParamSpec parameter(const tensor_parallel::TensorAxis& axis, bool padded) {
     const ParamSpec whole{"table.weight", {kTokensKnown, kWidth}, {Init::Kind::normal, 0.7f}, true};
     return padded ? axis.cut_padded(whole, 0) : whole;
   }
   std::vector<UnitSpec> units() const override { return {{"table", {parameter(axis_, padded_)}}}; }
-  TensorSpec output(const TensorSpec& in) const override {
+  model::TensorSpec output(const model::TensorSpec& in) const override {
     return {type_, {axis_.local_rows(in.shape.numel()), kWidth}};
   }
-  void forward(const ForwardArgs& a) const override {
+  void forward(const model::ForwardArgs& a) const override {
     expect_zero_behind(a.params[0], axis_.padded_part(kTokensKnown).real.size(), "weights", a.stream);
     const Tensor partial = axis_.all_rows_of(a.y, a.scratch);
-    launch(EmbeddingForward{.y = partial, .tokens = a.x, .wte = a.params[0], .part = part()}, a.stream);
+    kernels::launch(
+        kernels::EmbeddingForward{.y = partial, .tokens = a.x, .wte = a.params[0], .part = part()}, a.stream);
     axis_.sum(a.y, partial, a.stream, "table");
   }
-  void backward(const BackwardArgs& a) const override {
+  void backward(const model::BackwardArgs& a) const override {
     const Tensor dy = axis_.all_rows_of(a.dy, a.scratch);
     axis_.gather(dy, a.dy, a.stream, "table");
-    launch(EmbeddingBackward{.dwte = a.grads[0].tensor,
-                             .dy = dy,
-                             .tokens = a.x,
-                             .part = part(),
-                             .accumulate_wte = a.grads[0].accumulate()},
-           a.stream);
+    kernels::launch(kernels::EmbeddingBackward{.dwte = a.grads[0].tensor,
+                                               .dy = dy,
+                                               .tokens = a.x,
+                                               .part = part(),
+                                               .accumulate_wte = a.grads[0].accumulate()},
+                    a.stream);
     expect_zero_behind(a.grads[0].tensor, axis_.padded_part(kTokensKnown).real.size(), "gradient", a.stream);
   }
 
  private:
-  VocabPart part() const { return {axis_.padded_part(kTokensKnown).size * axis_.rank(), kTokensKnown}; }
+  kernels::VocabPart part() const {
+    return {axis_.padded_part(kTokensKnown).size * axis_.rank(), kTokensKnown};
+  }
 
-  TensorAxis axis_;
+  tensor_parallel::TensorAxis axis_;
   bool padded_;
   DType type_;
 };
 
 // The head as it is without padding, for a rank that has the whole vocabulary.
-class PlainHead final : public Head {
+class PlainHead final : public model::Head {
  public:
   std::vector<UnitSpec> units() const override { return {{"table", {Table::parameter({}, false)}}}; }
-  void run(const HeadArgs& a) const override {
-    const Linear linear{kWidth, kTokensKnown, a.params[0]};
+  void run(const model::HeadArgs& a) const override {
+    const model::Linear linear{kWidth, kTokensKnown, a.params[0]};
     const Tensor z = a.scratch.take(DType::fp32, {a.x.dim(0), kTokensKnown});
     linear.forward(z, a.x, a.stream);
-    launch(CrossEntropy{.logits = z,
-                        .losses = a.losses,
-                        .targets = a.targets,
-                        .vocab = kTokensKnown,
-                        .scale = a.grads.empty() ? 0 : a.scale},
-           a.stream);
-    if (!a.grads.empty()) Linear(linear).backward(a.dx, z, a.x, a.grads[0], nullptr, a.stream);
+    kernels::launch(kernels::CrossEntropy{.logits = z,
+                                          .losses = a.losses,
+                                          .targets = a.targets,
+                                          .vocab = kTokensKnown,
+                                          .scale = a.grads.empty() ? 0 : a.scale},
+                    a.stream);
+    if (!a.grads.empty()) model::Linear(linear).backward(a.dx, z, a.x, a.grads[0], nullptr, a.stream);
   }
   void logits(Tensor out, Tensor x, Range rows, std::span<const Tensor> params, Arena&,
               Stream& stream) const override {
-    Linear{kWidth, kTokensKnown, params[0]}.forward(out, x.rows(rows), stream);
+    model::Linear{kWidth, kTokensKnown, params[0]}.forward(out, x.rows(rows), stream);
   }
   int64_t classes() const override { return kTokensKnown; }
 };
 
-ModelFactory bigrams(bool padded, DType type = DType::fp32) {
-  return [=](const Axes& axes) {
-    Model m;
+runtime::ModelFactory bigrams(bool padded, DType type = DType::fp32) {
+  return [=](const model::Axes& axes) {
+    model::Model m;
     m.name = "bigrams", m.dtype = type;
     m.layers.push_back(std::make_unique<Table>(axes.tensor, padded, type));
     m.layers.push_back(std::make_unique<Idle>());
     if (padded)
-      m.head = std::make_unique<ClassifierHead>(ClassifierHead::Config{.unit = "table",
-                                                                       .weight = "table.weight",
-                                                                       .classes = kTokensKnown,
-                                                                       .width = kWidth,
-                                                                       .init_scale = 0.7f,
-                                                                       .axis = axes.tensor});
+      m.head = std::make_unique<model::ClassifierHead>(model::ClassifierHead::Config{.unit = "table",
+                                                                                     .weight = "table.weight",
+                                                                                     .classes = kTokensKnown,
+                                                                                     .width = kWidth,
+                                                                                     .init_scale = 0.7f,
+                                                                                     .axis = axes.tensor});
     else
       m.head = std::make_unique<PlainHead>();
     m.rows_per_sample = kTokens;
@@ -114,11 +119,11 @@ struct TrainedOnce {
   double evaluated = 0;
 };
 
-TrainedOnce run_engine(const Layout& l, DsConfig c, const ModelFactory& model, Range steps,
+TrainedOnce run_engine(const Layout& l, config::DsConfig c, const runtime::ModelFactory& model, Range steps,
                        const std::string& load = "", const std::string& save = "") {
   TrainedOnce out;
-  run_ranks(l.ranks(), [&](Communicator& world) {
-    Engine engine(c, model, world, {});
+  comm::run_ranks(l.ranks(), [&](comm::Communicator& world) {
+    runtime::Engine engine(c, model, world, {});
     if (!load.empty()) engine.load_checkpoint(load);
     Tokens tokens(c.train_micro_batch_size_per_gpu, kTokens, kTokensKnown);
     const int place = engine.mesh().place(world.rank()).data;
@@ -180,10 +185,10 @@ const Layout kLayouts[] = {{1, 1, 1, 0}, {1, 2, 1, 1}, {1, 2, 1, 2},
 TEST(PaddedVocabulary, GivesTheLossAndGradientOfDoublePrecisionInEveryLayout) {
   for (const Layout& l : kLayouts) {
     if (12 % l.data != 0) continue;
-    DsConfig c = config_of(l, 1);
+    config::DsConfig c = config_of(l, 1);
     c.train_micro_batch_size_per_gpu = 12 / l.data, c.train_batch_size = 12,
     c.gradient_accumulation_steps = 1;
-    c.optimizer.type = OptimizerType::sgd, c.optimizer.lr = 100, c.optimizer.weight_decay = 0;
+    c.optimizer.type = config::OptimizerType::sgd, c.optimizer.lr = 100, c.optimizer.weight_decay = 0;
     c.gradient_clipping = 0;
     const TrainedOnce before = run_engine(l, c, bigrams(true), {0, 0}),
                       after = run_engine(l, c, bigrams(true), {0, 1});
@@ -200,9 +205,10 @@ TEST(PaddedVocabulary, GivesTheLossAndGradientOfDoublePrecisionInEveryLayout) {
 
 // The same bits where a vocabulary without padding runs the same sums: on one rank in fp32.
 TEST(PaddedVocabulary, GivesTheNumbersOfATableWithoutPadding) {
-  for (const OptimizerType type : {OptimizerType::adamw, OptimizerType::lamb, OptimizerType::lion,
-                                   OptimizerType::adagrad, OptimizerType::sgd}) {
-    DsConfig c = config_of({}, 2);
+  for (const config::OptimizerType type :
+       {config::OptimizerType::adamw, config::OptimizerType::lamb, config::OptimizerType::lion,
+        config::OptimizerType::adagrad, config::OptimizerType::sgd}) {
+    config::DsConfig c = config_of({}, 2);
     c.optimizer.type = type;
     const TrainedOnce padded = run_engine({}, c, bigrams(true), {0, 4}),
                       plain = run_engine({}, c, bigrams(false), {0, 4});
@@ -218,19 +224,20 @@ TEST(PaddedVocabulary, GivesTheNumbersOfATableWithoutPadding) {
 TEST(PaddedVocabulary, StaysZeroInEveryHomeAndType) {
   const Scratch scratch;
   for (const auto& [precision, type] :
-       {std::pair{Precision::bf16, DType::bf16}, {Precision::fp16, DType::fp16}})
-    for (const OffloadDevice home : {OffloadDevice::none, OffloadDevice::cpu, OffloadDevice::nvme})
+       {std::pair{config::Precision::bf16, DType::bf16}, {config::Precision::fp16, DType::fp16}})
+    for (const config::OffloadDevice home :
+         {config::OffloadDevice::none, config::OffloadDevice::cpu, config::OffloadDevice::nvme})
       for (const Layout& l : {Layout{1, 2, 1, 3}, Layout{1, 2, 2, 3}}) {
-        DsConfig c = config_of(l, 2);
+        config::DsConfig c = config_of(l, 2);
         c.precision = precision;
-        c.fp16.enabled = precision == Precision::fp16, c.fp16.loss_scale = 64;
+        c.fp16.enabled = precision == config::Precision::fp16, c.fp16.loss_scale = 64;
         c.zero.offload_optimizer.device = c.zero.offload_param.device = home;
         c.zero.offload_optimizer.nvme_path = c.zero.offload_param.nvme_path = scratch.folder().string();
         const TrainedOnce got = run_engine(l, c, bigrams(true, type), {0, 3});
         EXPECT_LT(got.training.steps[2].loss, std::log(double(kTokensKnown)) + 2);
         EXPECT_TRUE(std::isfinite(got.training.steps[2].grad_norm));
       }
-  DsConfig exact = config_of({1, 2, 2, 3}, 2);
+  config::DsConfig exact = config_of({1, 2, 2, 3}, 2);
   exact.exact_sums = true;
   run_engine({1, 2, 2, 3}, exact, bigrams(true), {0, 3});
 }
@@ -268,18 +275,18 @@ TEST(PaddedVocabulary, IsNotInCheckpoints) {
 // of them with one rank.
 TEST(PaddedVocabulary, OfATransformerIsTheSameInEveryLayout) {
   for (const bool tied : {false, true}) {
-    const ModelFactory model = [=](const Axes& axes) {
-      return make_model(kLlama,
-                        {.vocab = kTokensKnown,
-                         .positions = kTokens,
-                         .width = 16,
-                         .layers = 2,
-                         .heads = 4,
-                         .kv_heads = 4,
-                         .head_dim = 4,
-                         .mlp_width = 32,
-                         .tied = tied},
-                        DType::fp32, kTokens, "llama", axes);
+    const runtime::ModelFactory model = [=](const model::Axes& axes) {
+      return model::make_model(model::kLlama,
+                               {.vocab = kTokensKnown,
+                                .positions = kTokens,
+                                .width = 16,
+                                .layers = 2,
+                                .heads = 4,
+                                .kv_heads = 4,
+                                .head_dim = 4,
+                                .mlp_width = 32,
+                                .tied = tied},
+                               DType::fp32, kTokens, "llama", axes);
     };
     const auto trained = [&](const Layout& l) { return train_on_all(l, config_of(l, 4 / l.data), model, 3); };
     const Training want = trained({});

@@ -2,7 +2,7 @@
 
 #include "tests/scratch.h"
 
-namespace cleave {
+namespace cleave::sequence_parallel {
 namespace {
 
 TEST(SequenceAxis, OfOneRankMovesNothing) {
@@ -27,7 +27,7 @@ TEST(SequenceAxis, ExchangesHeadsOfItsPositionsForPositionsOfItsHeads) {
     return float((sample * seq + position) * width + column);
   };
   for (int ranks : {2, 3})
-    run_ranks(ranks, [&](Communicator& world) {
+    comm::run_ranks(ranks, [&](comm::Communicator& world) {
       const SequenceAxis axis(world);
       const Range mine = axis.positions(seq);
       const int64_t local = mine.size(), n = axis.size(), each = width / n;
@@ -55,7 +55,7 @@ TEST(SequenceAxis, ExchangesHeadsOfItsPositionsForPositionsOfItsHeads) {
       axis.to_tokens(back, twin, groups, local, scratch, stream, "x");
       EXPECT_EQ(y, x);
       const int64_t moved = samples * local * width * 4 * (n - 1) / n;
-      EXPECT_EQ(world.bytes()[Collective::all_to_all], 2 * moved);
+      EXPECT_EQ(world.bytes()[comm::Collective::all_to_all], 2 * moved);
     });
 }
 
@@ -65,7 +65,7 @@ TEST(SequenceAxis, GivesNeighboursTheSameHeadsWhereThereAreFewerThanRanks) {
   const int64_t samples = 2, seq = 8, q = 8, kv = 6, width = q + 2 * kv, ranks = 4, each = q / ranks + 3 + 3;
   const HeadGroups groups{.widths = {q, kv, kv}, .copies = {1, 2, 2}};
   const auto value = [&](int64_t row, int64_t column) { return float(row * width + column); };
-  run_ranks(int(ranks), [&](Communicator& world) {
+  comm::run_ranks(int(ranks), [&](comm::Communicator& world) {
     const SequenceAxis axis(world);
     const Range mine = axis.positions(seq);
     const int64_t local = mine.size(), rank = world.rank();
@@ -103,7 +103,7 @@ TEST(SequenceAxis, GivesNeighboursTheSameHeadsWhereThereAreFewerThanRanks) {
 }
 
 TEST(SequenceAxis, NamesTheSizesThatWouldWork) {
-  run_ranks(4, [](Communicator& world) {
+  comm::run_ranks(4, [](comm::Communicator& world) {
     const SequenceAxis axis(world);
     EXPECT_EQ(axis.heads(8, 4).kv_heads, 1);
     expect_error(Exit::usage, {"10 positions", "4 sequence ranks", "1, 2, 5, 10"},
@@ -117,7 +117,7 @@ TEST(SequenceAxis, NamesTheSizesThatWouldWork) {
 }
 
 TEST(SequenceAxis, SendsNothingInADryRun) {
-  run_ranks(2, [](Communicator& world) {
+  comm::run_ranks(2, [](comm::Communicator& world) {
     const SequenceAxis axis(world);
     Arena dry;
     Stream stream(Stream::Mode::discard);
@@ -125,9 +125,9 @@ TEST(SequenceAxis, SendsNothingInADryRun) {
     axis.to_heads(twin, tokens, {{8}}, 4, dry, stream, "x");
     axis.to_tokens(tokens, twin, {{8}}, 4, dry, stream, "x");
     EXPECT_EQ(dry.peak_bytes(), 3 * 4 * 8 * 4);
-    EXPECT_EQ(world.bytes(), CommBytes{});
+    EXPECT_EQ(world.bytes(), comm::CommBytes{});
   });
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::sequence_parallel

@@ -2,7 +2,7 @@
 
 #include "tests/scratch.h"
 
-namespace cleave {
+namespace cleave::tensor_parallel {
 namespace {
 
 TEST(TensorAxis, OfOneRankMovesNothing) {
@@ -23,7 +23,7 @@ TEST(TensorAxis, OfOneRankMovesNothing) {
 // gather and sum are conjugate: <gather(x), y> over all ranks = <x, sum(y)>.
 TEST(TensorAxis, GatherAndSumAreEachOthersGradients) {
   for (bool cut : {false, true})
-    run_ranks(3, [cut](Communicator& world) {
+    comm::run_ranks(3, [cut](comm::Communicator& world) {
       const TensorAxis axis(world, cut);
       const int64_t rows = axis.local_rows(6), r = world.rank();
       ASSERT_EQ(rows, cut ? 2 : 6);
@@ -48,7 +48,7 @@ TEST(TensorAxis, GatherAndSumAreEachOthersGradients) {
 TEST(TensorAxis, MovesInPiecesWhatItMovesWhole) {
   for (bool cut : {false, true})
     for (int64_t least : {0, 1, 2, 3, 7})
-      run_ranks(3, [=](Communicator& world) {
+      comm::run_ranks(3, [=](comm::Communicator& world) {
         constexpr int64_t kRows = 21, kWidth = 2;
         Stream compute(Stream::Mode::worker), beside(Stream::Mode::worker);
         const TensorAxis axis(world, cut, {&beside, least});
@@ -82,13 +82,13 @@ TEST(TensorAxis, MovesInPiecesWhatItMovesWhole) {
         const int64_t pieces = least == 0 ? 1 : std::min<int64_t>(4, rows / least);
         EXPECT_EQ(calls, pieces < 2 ? 1 : pieces * (cut ? 3 : 1)) << least;
         const int64_t shard = kRows / 3 * kWidth * 4;
-        for (const Collective op : {Collective::reduce_scatter, Collective::all_gather})
+        for (const comm::Collective op : {comm::Collective::reduce_scatter, comm::Collective::all_gather})
           EXPECT_EQ(world.bytes()[op], cut ? 2 * shard : 0);
       });
 }
 
 TEST(TensorAxis, NamesTheSizesThatWouldWork) {
-  run_ranks(2, [](Communicator& world) {
+  comm::run_ranks(2, [](comm::Communicator& world) {
     const TensorAxis axis(world);
     EXPECT_EQ(axis.mine(6, "heads"), (Range{0, 3}.shifted(3 * world.rank())));
     expect_error(Exit::usage, {"15 heads", "2 tensor ranks", "1, 3, 5, 15"}, [&] { axis.mine(15, "heads"); });
@@ -100,7 +100,7 @@ TEST(TensorAxis, NamesTheSizesThatWouldWork) {
 TEST(TensorAxis, PadsVocabulariesByARuleThatKnowsTheirSizeOnly) {
   for (int64_t count : {1, 11, 256, 4095, 4096, 4097, 5000, 50257, 151936})
     for (int ranks : {1, 2, 3, 8, 12})
-      run_ranks(ranks, [=](Communicator& world) {
+      comm::run_ranks(ranks, [=](comm::Communicator& world) {
         const TensorAxis axis(world);
         const TensorAxis::Padded part = axis.padded_part(count);
         EXPECT_EQ(part.size % (count < 4096 ? 1 : 128), 0);
@@ -121,7 +121,7 @@ TEST(TensorAxis, PadsVocabulariesByARuleThatKnowsTheirSizeOnly) {
 }
 
 TEST(TensorAxis, CutsInEqualPartsOnlyWhatDivides) {
-  run_ranks(2, [](Communicator& world) {
+  comm::run_ranks(2, [](comm::Communicator& world) {
     const TensorAxis axis(world);
     EXPECT_EQ(axis.cut({"w", {6, 3}, {}, true}, 0).shape, (std::vector<int64_t>{3, 3}));
     EXPECT_THROW(axis.cut({"w", {7, 3}, {}, true}, 0), Error);
@@ -129,7 +129,7 @@ TEST(TensorAxis, CutsInEqualPartsOnlyWhatDivides) {
 }
 
 TEST(TensorAxis, SendsNothingInADryRun) {
-  run_ranks(2, [](Communicator& world) {
+  comm::run_ranks(2, [](comm::Communicator& world) {
     const TensorAxis axis(world);
     Arena dry;
     Stream stream(Stream::Mode::discard);
@@ -137,9 +137,9 @@ TEST(TensorAxis, SendsNothingInADryRun) {
     axis.gather(all, local, stream, "x");
     axis.sum(local, all, stream, "x");
     EXPECT_EQ(dry.peak_bytes(), 8 * 8 * 4);
-    EXPECT_EQ(world.bytes(), CommBytes{});
+    EXPECT_EQ(world.bytes(), comm::CommBytes{});
   });
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::tensor_parallel

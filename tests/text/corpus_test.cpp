@@ -7,7 +7,7 @@
 #include "core/input_file.h"
 #include "tests/scratch.h"
 
-namespace cleave {
+namespace cleave::text {
 namespace {
 
 using Ids = std::vector<int32_t>;
@@ -114,4 +114,4 @@ TEST(Corpus, BytesHaveNoMarkOfAnEnd) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::text

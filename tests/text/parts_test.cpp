@@ -4,7 +4,7 @@
 #include "text/added_tokens.h"
 #include "text/normal_form.h"
 
-namespace cleave {
+namespace cleave::text {
 namespace {
 
 std::string cut(const std::vector<AddedToken>& tokens, std::string_view text) {
@@ -31,4 +31,4 @@ TEST(NormalForm, CharactersThatCameAfterUnicode9StayWhereTheyAre) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::text

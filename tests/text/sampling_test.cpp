@@ -9,7 +9,7 @@
 
 #include "tests/scratch.h"
 
-namespace cleave {
+namespace cleave::text {
 namespace {
 
 constexpr int kDraws = 20'000;
@@ -103,4 +103,4 @@ TEST(Sampling, IsAFunctionOfSeedAndIndex) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::text

@@ -11,7 +11,7 @@
 #include "text/json_tokenizer.h"
 #include "text/utf8.h"
 
-namespace cleave {
+namespace cleave::text {
 namespace {
 
 using nlohmann::json;
@@ -260,4 +260,4 @@ TEST(Tokenizers, FilesThatAreNoneAreNamed) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::text

@@ -2,7 +2,7 @@
 
 #include "text/utf8.h"
 
-namespace cleave {
+namespace cleave::text {
 namespace {
 
 constexpr std::string_view kReplaced = "\xEF\xBF\xBD";
@@ -61,4 +61,4 @@ TEST(Utf8, AppendingAndReadingACharacterAreInverse) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::text

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace cleave {
+namespace cleave::text {
 namespace {
 
 int64_t words(std::string_view text, size_t part) {
@@ -31,4 +31,4 @@ TEST(WordCount, AnEndOfATextEndsAWord) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::text

@@ -9,7 +9,7 @@
 
 #include "tests/scratch.h"
 
-namespace cleave {
+namespace cleave::zero {
 namespace {
 
 constexpr int64_t kNumel = 3000;
@@ -159,4 +159,4 @@ TEST_F(DiskShardsTest, MayBeLookedAtBetweenSteps) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::zero

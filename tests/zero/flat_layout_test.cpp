@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace cleave {
+namespace cleave::zero {
 namespace {
 
 UnitSpec unit() {
@@ -161,4 +161,4 @@ TEST(FlatLayout, MayHaveFewerElementsThanShards) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::zero

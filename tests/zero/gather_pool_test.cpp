@@ -7,7 +7,7 @@
 
 #include "tests/scratch.h"
 
-namespace cleave {
+namespace cleave::zero {
 namespace {
 
 UnitSpec unit_of(const char* name, int64_t numel) {
@@ -16,7 +16,7 @@ UnitSpec unit_of(const char* name, int64_t numel) {
 
 // Units of 100, 30 and 64 elements and two of a bias each, shared at a stage.
 struct Pool {
-  Pool(Communicator& world, int stage, const StoreOptions& options, ShardHome home = {})
+  Pool(comm::Communicator& world, int stage, const StoreOptions& options, offload::ShardHome home = {})
       : pool(memory, options, compute, compute) {
     for (const UnitSpec& spec : {unit_of("a", 98), unit_of("b", 28), unit_of("c", 62)}) {
       Sharding sharding = sharding_of_stage(stage, world, *self);
@@ -48,7 +48,7 @@ struct Pool {
       }
   }
 
-  std::unique_ptr<Communicator> self = self_communicator();
+  std::unique_ptr<comm::Communicator> self = comm::self_communicator();
   Memory memory;
   Stream compute;
   std::deque<StoredUnit> units;
@@ -61,11 +61,11 @@ TEST(GatherPool, GivesEveryVisitTheWholeParametersThatWerePublishedLast) {
     for (int stage : {0, 1, 3})
       for (const MemoryKind home : {MemoryKind::device, MemoryKind::host, MemoryKind::disk})
         for (int prefetch : {0, 1, 2})
-          run_ranks(ranks, [&](Communicator& world) {
+          comm::run_ranks(ranks, [&](comm::Communicator& world) {
             if (home != MemoryKind::device && stage != 3) return;
             StoreOptions options{.prefetch_visits = prefetch};
             options.disk = {.folder = scratch.folder(), .buffers = 2, .options = {}};
-            ShardHome where;
+            offload::ShardHome where;
             where.parameters = home;
             Pool p(world, stage, options, where);
             const std::vector<Visit> visits{{{2}}, {{2}}, {{0}}, {{1, 2}}, {{0, 1}}};
@@ -89,14 +89,14 @@ TEST(GatherPool, GivesEveryVisitTheWholeParametersThatWerePublishedLast) {
 }
 
 TEST(GatherPool, GivesNothingWhereParametersAreNotNeeded) {
-  run_ranks(2, [&](Communicator& world) {
+  comm::run_ranks(2, [&](comm::Communicator& world) {
     Pool p(world, 3, {});
     const int pass = p.pool.add_pass({{{0, 1}, true, false}});
     p.pool.commit();
     p.pool.begin_pass(pass);
     EXPECT_TRUE(p.pool.acquire(0).empty());
     EXPECT_EQ(p.memory.live().total(Category::gathered), 0);
-    EXPECT_EQ(world.bytes()[Collective::all_gather], 0);
+    EXPECT_EQ(world.bytes()[comm::Collective::all_gather], 0);
   });
 }
 
@@ -108,12 +108,12 @@ TEST(GatherPool, TakesTheMemoryOfTheUnitsThatAreThereAtATime) {
     int64_t live;
     int64_t elements;
   };
-  for (const Case& c : {Case{0, Call::kWhole, 100},
-                        {1, Call::kWhole, 158},
+  for (const Case& c : {Case{0, comm::Call::kWhole, 100},
+                        {1, comm::Call::kWhole, 158},
                         {1, 129, 128},
                         {1, 130, 158},
-                        {2, Call::kWhole, 256}})
-    run_ranks(2, [&](Communicator& world) {
+                        {2, comm::Call::kWhole, 256}})
+    comm::run_ranks(2, [&](comm::Communicator& world) {
       Pool p(world, 3, {.prefetch_visits = c.prefetch, .live_numel = c.live});
       p.pool.add_pass({{{0}}, {{1}}, {{2}}});
       p.pool.commit();
@@ -122,15 +122,15 @@ TEST(GatherPool, TakesTheMemoryOfTheUnitsThatAreThereAtATime) {
 }
 
 TEST(GatherPool, GathersAUnitOfNeighbouringVisitsOnce) {
-  run_ranks(2, [&](Communicator& world) {
+  comm::run_ranks(2, [&](comm::Communicator& world) {
     Pool p(world, 3, {.prefetch_visits = 0});
     const int pass = p.pool.add_pass({{{0}}, {{0}}, {{1}}, {{0}}});
     p.pool.commit();
     p.pool.begin_pass(pass);
     for (int v = 0; v < 4; ++v) p.pool.acquire(v), p.pool.finish();
-    EXPECT_EQ(world.bytes()[Collective::all_gather], 4 * (50 + 15 + 50));
+    EXPECT_EQ(world.bytes()[comm::Collective::all_gather], 4 * (50 + 15 + 50));
   });
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::zero

@@ -8,7 +8,7 @@
 #include "tests/scratch.h"
 #include "zero/parameter_store.h"
 
-namespace cleave {
+namespace cleave::zero {
 namespace {
 
 UnitSpec unit_of(const char* name, int64_t numel) {
@@ -19,16 +19,16 @@ UnitSpec unit_of(const char* name, int64_t numel) {
 float gradient(int rank, int unit, int64_t i) { return float((rank + 1) * (1 + unit) + int(i % 5)); }
 
 // Ranks 0 and 1, 2 and 3.
-std::unique_ptr<Communicator> pair_of(Communicator& world) {
+std::unique_ptr<comm::Communicator> pair_of(comm::Communicator& world) {
   return world.split({world.rank() / 2, world.rank() % 2, 2}, "pair");
 }
 
 // Unit 0 is summed over all ranks, unit 1 over this rank's pair, unit 2 over nobody.
 struct Buckets {
-  Buckets(Communicator& world, int stage, const StoreOptions& options, MemoryKind home)
+  Buckets(comm::Communicator& world, int stage, const StoreOptions& options, MemoryKind home)
       : pair(pair_of(world)), buckets(memory, options, compute, compute) {
     int64_t numel = 70;
-    for (Communicator* group : {&world, pair.get(), self.get()}) {
+    for (comm::Communicator* group : {&world, pair.get(), self.get()}) {
       Sharding sharding = sharding_of_stage(stage, *group, *self);
       sharding.home.gradients = home;
       units.push_back({FlatLayout(unit_of("u", numel), sharding.optimizer_shards()), sharding});
@@ -62,7 +62,7 @@ struct Buckets {
       t.as<bf16>()[i] = from_float<bf16>(x);
   }
 
-  std::unique_ptr<Communicator> self = self_communicator(), pair;
+  std::unique_ptr<comm::Communicator> self = comm::self_communicator(), pair;
   Memory memory;
   Stream compute;
   std::deque<StoredUnit> units;
@@ -75,7 +75,7 @@ TEST(GradientBuckets, SumEveryUnitOverTheRanksOfItsOwnPlan) {
     for (const MemoryKind home : {MemoryKind::device, MemoryKind::host})
       for (const DType wire : {DType::fp32, DType::bf16})
         for (int micros : {1, 3})
-          run_ranks(4, [&](Communicator& world) {
+          comm::run_ranks(4, [&](comm::Communicator& world) {
             Buckets b(world, stage, {.wire = wire, .overlap = false}, home);
             for (int step = 0; step < 2; ++step) b.step(world.rank(), micros);
             const int pair = world.rank() / 2 * 2;
@@ -98,7 +98,7 @@ TEST(GradientBuckets, SumEveryUnitOverTheRanksOfItsOwnPlan) {
 // A unit of one rank has nothing to send, so a narrow wire takes nothing from it, though it shares the block
 // of buckets with one that travels.
 TEST(GradientBuckets, RoundToTheWireOnlyWhatTravels) {
-  run_ranks(4, [&](Communicator& world) {
+  comm::run_ranks(4, [&](comm::Communicator& world) {
     Buckets b(world, 2, {.wire = DType::bf16, .overlap = false}, MemoryKind::host);
     b.buckets.begin_step(1, nullptr);
     b.buckets.begin_pass(b.pass, true);
@@ -116,7 +116,7 @@ TEST(GradientBuckets, RoundToTheWireOnlyWhatTravels) {
 }
 
 TEST(GradientBuckets, RefuseAUnitWhoseGradientsLiveElsewhere) {
-  const auto self = self_communicator();
+  const auto self = comm::self_communicator();
   Memory memory;
   Stream stream;
   GradientBuckets buckets(memory, {}, stream, stream);
@@ -131,15 +131,16 @@ TEST(GradientBuckets, RefuseAUnitWhoseGradientsLiveElsewhere) {
 TEST(ParameterStore, AddsUpSumsOfEveryUnitOverTheRanksOfItsOwnPlan) {
   for (int stage : {0, 1, 2, 3})
     for (const bool wide_first : {true, false})
-      run_ranks(4, [&](Communicator& world) {
-        const auto self = self_communicator(), pair = pair_of(world);
+      comm::run_ranks(4, [&](comm::Communicator& world) {
+        const auto self = comm::self_communicator(), pair = pair_of(world);
         Memory memory;
         Stream stream;
         ParameterStore store(memory, {}, stream, stream);
         const int begin = world.rank() / 2 * 2;
-        std::vector<Communicator*> groups{&world, &world, pair.get()};
+        std::vector<comm::Communicator*> groups{&world, &world, pair.get()};
         if (!wide_first) std::reverse(groups.begin(), groups.end());
-        for (Communicator* g : groups) store.add_unit(unit_of("u", 8), sharding_of_stage(stage, *g, *self));
+        for (comm::Communicator* g : groups)
+          store.add_unit(unit_of("u", 8), sharding_of_stage(stage, *g, *self));
         store.commit();
         // Two sums of units 0 and 1, one of unit 2, and one of none.
         std::vector<double> sums(6);
@@ -155,4 +156,4 @@ TEST(ParameterStore, AddsUpSumsOfEveryUnitOverTheRanksOfItsOwnPlan) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::zero

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace cleave {
+namespace cleave::zero {
 namespace {
 
 std::vector<UnitSpec> two_units() {
@@ -20,14 +20,14 @@ struct Result {
   std::vector<std::vector<float>> reduced;  // by unit, this rank's slice
   std::vector<Range> slices;
   MemoryTable memory;
-  CommBytes bytes;
+  comm::CommBytes bytes;
 };
 
 struct Case {
   int stage = 0, micros = 1;
   bool overlap = false;
-  int64_t chunk = Call::kWhole;
-  ShardHome home = {};
+  int64_t chunk = comm::Call::kWhole;
+  offload::ShardHome home = {};
   bool apart = false;  // unit b's last visit is the one before unit a's
 };
 
@@ -61,8 +61,8 @@ struct Listener final : GradientUser {
 };
 
 // Two layers, unit b used by both of them; its second parameter is never written.
-Result run(Communicator& world, const Case& c, Listener* listener = nullptr) {
-  const auto self = self_communicator();
+Result run(comm::Communicator& world, const Case& c, Listener* listener = nullptr) {
+  const auto self = comm::self_communicator();
   Memory memory;
   Stream compute, worker(Stream::Mode::worker);
   Stream& comm = c.overlap ? worker : compute;
@@ -116,7 +116,7 @@ std::vector<double> expected(const FlatLayout& layout, int unit, int ranks, int 
   return sum;
 }
 
-void expect_exact_sums(Communicator& world, const Case& c) {
+void expect_exact_sums(comm::Communicator& world, const Case& c) {
   const Result r = run(world, c);
   for (int u = 0; u < 2; ++u) {
     const FlatLayout layout(two_units()[size_t(u)], c.stage == 0 ? 1 : world.size());
@@ -134,8 +134,8 @@ TEST(ParameterStore, ReducesEveryGradientExactlyOnceAtEveryStage) {
     for (int stage : {0, 1, 2, 3})
       for (int micros : {1, 3})
         for (bool overlap : {false, true})
-          for (int64_t chunk : {int64_t{1}, int64_t{10}, Call::kWhole})
-            run_ranks(ranks, [&](Communicator& world) {
+          for (int64_t chunk : {int64_t{1}, int64_t{10}, comm::Call::kWhole})
+            comm::run_ranks(ranks, [&](comm::Communicator& world) {
               expect_exact_sums(world, {stage, micros, overlap, chunk});
             });
 }
@@ -145,7 +145,7 @@ TEST(ParameterStore, ReducesEveryGradientExactlyOnceIntoEveryHome) {
     for (int stage : {0, 1, 2, 3})
       for (int micros : {1, 3})
         for (MemoryKind home : {MemoryKind::pinned, MemoryKind::host})
-          run_ranks(ranks, [&](Communicator& world) {
+          comm::run_ranks(ranks, [&](comm::Communicator& world) {
             expect_exact_sums(world, {stage, micros, true, 10, {.gradients = home}});
           });
 }
@@ -155,7 +155,7 @@ TEST(ParameterStore, TellsOfEachUnitOnceWhenItsGradientIsFinalAndThoseBehindItAr
     for (int stage : {0, 1, 2, 3})
       for (bool overlap : {false, true})
         for (const auto home : {MemoryKind::device, MemoryKind::pinned})
-          run_ranks(ranks, [&](Communicator& world) {
+          comm::run_ranks(ranks, [&](comm::Communicator& world) {
             Listener l;
             const Result r = run(world,
                                  {.stage = stage,
@@ -178,7 +178,7 @@ TEST(ParameterStore, TellsOfEachUnitOnceWhenItsGradientIsFinalAndThoseBehindItAr
 TEST(ParameterStore, KeepsWeightsAndGradientsInTheirHomes) {
   for (int ranks : {1, 2, 3})
     for (int stage : {0, 1, 2, 3})
-      run_ranks(ranks, [&](Communicator& world) {
+      comm::run_ranks(ranks, [&](comm::Communicator& world) {
         const MemoryTable near = run(world, {.stage = stage}).memory;
         const MemoryTable far =
             run(world,
@@ -197,7 +197,7 @@ TEST(ParameterStore, KeepsWeightsAndGradientsInTheirHomes) {
 TEST(ParameterStore, KeepsWeightsAndGradientsAsTheZeroFormulaSays) {
   for (int ranks : {1, 2, 3, 4, 5})
     for (int stage : {0, 1, 2, 3})
-      run_ranks(ranks, [&](Communicator& world) {
+      comm::run_ranks(ranks, [&](comm::Communicator& world) {
         const Result r = run(world, {.stage = stage});
         int64_t padded = 0;
         for (const UnitSpec& u : two_units()) padded += FlatLayout(u, stage == 0 ? 1 : ranks).numel();
@@ -211,7 +211,7 @@ TEST(ParameterStore, SendsAsManyBytesAsTheZeroFormulaSays) {
   for (int ranks : {2, 3, 4})
     for (int stage : {0, 1, 2, 3})
       for (int micros : {1, 2})
-        run_ranks(ranks, [&](Communicator& world) {
+        comm::run_ranks(ranks, [&](comm::Communicator& world) {
           const Result r = run(world, {stage, micros, true, 10});
           int64_t shards = 0, all_reduce = 0;
           for (const UnitSpec& u : two_units()) {
@@ -220,19 +220,20 @@ TEST(ParameterStore, SendsAsManyBytesAsTheZeroFormulaSays) {
             const int64_t mine = part(layout.numel(), ranks, world.rank()).size();
             all_reduce += 4 * (layout.numel() - mine + mine * (ranks - 1));
           }
-          EXPECT_EQ(r.bytes[Collective::reduce_scatter], stage == 0 ? 0 : shards * (stage >= 2 ? micros : 1));
-          EXPECT_EQ(r.bytes[Collective::all_reduce], stage == 0 ? all_reduce : 0);
+          EXPECT_EQ(r.bytes[comm::Collective::reduce_scatter],
+                    stage == 0 ? 0 : shards * (stage >= 2 ? micros : 1));
+          EXPECT_EQ(r.bytes[comm::Collective::all_reduce], stage == 0 ? all_reduce : 0);
           // Visit 0 gathers both units, visit 1 finds unit b still there, visit 2 has to fetch unit a again.
           const int64_t a = FlatLayout(two_units()[0], ranks).numel() / ranks * 4 * (ranks - 1);
-          EXPECT_EQ(r.bytes[Collective::all_gather], stage == 3 ? micros * (shards + a) : 0);
+          EXPECT_EQ(r.bytes[comm::Collective::all_gather], stage == 3 ? micros * (shards + a) : 0);
         });
 }
 
 // A frozen unit between two others: gathered for them, and in nothing of the backward.
 TEST(ParameterStore, NeitherKeepsNorSendsNorCompletesGradientsOfFrozenUnits) {
   for (int stage : {0, 1, 2, 3})
-    run_ranks(3, [&](Communicator& world) {
-      const auto self = self_communicator();
+    comm::run_ranks(3, [&](comm::Communicator& world) {
+      const auto self = comm::self_communicator();
       Memory memory;
       Stream stream;
       ParameterStore store(memory, {}, stream, stream);
@@ -266,9 +267,9 @@ TEST(ParameterStore, NeitherKeepsNorSendsNorCompletesGradientsOfFrozenUnits) {
       int64_t trained = 0;
       for (size_t u : {0, 2}) trained += FlatLayout(units[u], stage == 0 ? 1 : 3).numel();
       EXPECT_EQ(memory.live().total(Category::gradients), 4 * trained / (stage >= 2 ? 3 : 1));
-      EXPECT_EQ(world.bytes()[Collective::reduce_scatter], stage == 0 ? 0 : trained / 3 * 4 * 2);
+      EXPECT_EQ(world.bytes()[comm::Collective::reduce_scatter], stage == 0 ? 0 : trained / 3 * 4 * 2);
     });
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::zero

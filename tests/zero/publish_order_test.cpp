@@ -8,7 +8,7 @@
 
 #include "zero/parameter_store.h"
 
-namespace cleave {
+namespace cleave::zero {
 namespace {
 
 UnitSpec unit(const char* name, int64_t numel) {
@@ -21,8 +21,8 @@ void dawdle(Stream& stream, int microseconds) {
 
 // Updates both units `steps` times and reads them through a pass after each, with random pauses in both
 // streams and between them. Returns how many elements were read that were not those of the step.
-int64_t stale_reads(Communicator& world, int stage, bool overlap, uint32_t seed, int steps) {
-  const auto self = self_communicator();
+int64_t stale_reads(comm::Communicator& world, int stage, bool overlap, uint32_t seed, int steps) {
+  const auto self = comm::self_communicator();
   Memory memory;
   Stream compute(Stream::Mode::worker), apart(Stream::Mode::worker), beside(Stream::Mode::worker);
   Stream& comm = overlap ? apart : compute;
@@ -71,11 +71,11 @@ TEST(PublishedWeights, AreThoseThatTheNextPassReadsWhateverTheStreamsDo) {
   for (const int stage : {0, 1, 2, 3})
     for (const bool overlap : {false, true})
       for (uint32_t seed = 0; seed < 4; ++seed)
-        run_ranks(2, [&](Communicator& world) {
+        comm::run_ranks(2, [&](comm::Communicator& world) {
           EXPECT_EQ(stale_reads(world, stage, overlap, 100 * seed, 12), 0)
               << "stage " << stage << (overlap ? " overlapped" : "") << " seed " << seed;
         });
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::zero

@@ -4,7 +4,7 @@
 
 #include <random>
 
-namespace cleave {
+namespace cleave::zero {
 namespace {
 
 // The most that is alive at one visit: no packing can be smaller.
@@ -51,4 +51,4 @@ TEST(RegionLayout, TwoSlotsServeAnyNumberOfEqualLayersVisitedInTurn) {
 TEST(RegionLayout, OfNothingIsEmpty) { EXPECT_EQ(lay_out_regions({}).numel, 0); }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::zero

@@ -6,9 +6,9 @@
 #include <chrono>
 #include <thread>
 
-#include "config_schema/ds_config.h"
+#include "config/ds_config.h"
 
-namespace cleave {
+namespace cleave::zero {
 namespace {
 
 struct Homes {
@@ -23,7 +23,7 @@ struct Unit {
       param[i] = float((i * 37 + size_t(seed)) % 101) / 50 - 1,
       gradient[i] = float((i * 11) % 13 + size_t(seed)) / 7;
   }
-  UpdateSlice slice(const Homes& h) {
+  optim::UpdateSlice slice(const Homes& h) {
     auto view = [](std::vector<float>& x, MemoryKind kind) {
       return Tensor(x.data(), DType::fp32, {int64_t(x.size())}, kind);
     };
@@ -49,15 +49,15 @@ constexpr int64_t kLargest = 3 << 20;
 const StagedUpdate::Travels kEverything{.kinds = 3, .gradients = DType::fp32, .weights = DType::fp32};
 
 TEST(StagedUpdate, GivesTheBitsOfTheUpdateInPlaceOnEitherSideHoweverManyUnitsAreUnderWay) {
-  const auto optimizer = make_optimizer({.type = OptimizerType::adamw, .weight_decay = 0.1});
+  const auto optimizer = optim::make_optimizer({.type = config::OptimizerType::adamw, .weight_decay = 0.1});
   std::vector<Unit> want = units();
   Stream inline_;
   for (int64_t step = 1; step <= 2; ++step)
     for (Unit& u : want) {
-      const UpdateSlice s = u.slice({kDevice, kDevice, kDevice});
+      const optim::UpdateSlice s = u.slice({kDevice, kDevice, kDevice});
       if (s.param.numel() > 0) optimizer->update(s, {.lr = 0.1, .step = step}, inline_);
     }
-  for (const auto side : {UpdateSide::host, UpdateSide::device})
+  for (const auto side : {offload::UpdateSide::host, offload::UpdateSide::device})
     for (const Homes& h :
          {Homes{kPinned, kDevice, kDevice}, Homes{kPinned, kHost, kDevice}, Homes{kPinned, kDevice, kHost},
           Homes{kHost, kHost, kHost}, Homes{kDevice, kDevice, kHost}}) {
@@ -68,7 +68,7 @@ TEST(StagedUpdate, GivesTheBitsOfTheUpdateInPlaceOnEitherSideHoweverManyUnitsAre
         StagedUpdate update(memory, side, kEverything, kLargest);
         for (int64_t step = 1; step <= 2; ++step) {
           update.begin_walk();
-          const auto kernels = [&optimizer, step](const UpdateSlice& piece, Range, Stream& stream) {
+          const auto kernels = [&optimizer, step](const optim::UpdateSlice& piece, Range, Stream& stream) {
             optimizer->update(piece, {.lr = 0.1, .step = step}, stream);
           };
           for (Unit& u : got) {
@@ -87,15 +87,15 @@ TEST(StagedUpdate, GivesTheBitsOfTheUpdateInPlaceOnEitherSideHoweverManyUnitsAre
 }
 
 TEST(StagedUpdate, StartsAfterWhatItWasToldToWaitForAndItsEventComesAfterItsLastByte) {
-  const auto optimizer = make_optimizer({.type = OptimizerType::sgd});
-  for (const auto side : {UpdateSide::host, UpdateSide::device}) {
+  const auto optimizer = optim::make_optimizer({.type = config::OptimizerType::sgd});
+  for (const auto side : {offload::UpdateSide::host, offload::UpdateSide::device}) {
     Unit unit((3 << 20) + 7, 1);
     const std::vector<float> before = unit.param;
     Memory memory;
     Stream backward(Stream::Mode::worker), after(Stream::Mode::worker);
     StagedUpdate update(memory, side, kEverything, kLargest);
     backward.enqueue([&] { std::fill(unit.gradient.begin(), unit.gradient.end(), 0.5f); });
-    const auto kernels = [&](const UpdateSlice& piece, Range, Stream& stream) {
+    const auto kernels = [&](const optim::UpdateSlice& piece, Range, Stream& stream) {
       optimizer->update(piece, {.lr = 1, .step = 1}, stream);
     };
     update.wait(backward.record());
@@ -115,9 +115,9 @@ TEST(StagedUpdate, ReadsAndKeepsTheKindsItIsToldToAndSaysWhichPieceItIs) {
   Unit unit((1 << 20) + 5, 3);
   const std::vector<float> param = unit.param;
   Memory memory;
-  StagedUpdate update(memory, UpdateSide::device, kEverything, kLargest);
+  StagedUpdate update(memory, offload::UpdateSide::device, kEverything, kLargest);
   std::vector<Range> seen;
-  const auto kernels = [&](const UpdateSlice& piece, Range range, Stream& stream) {
+  const auto kernels = [&](const optim::UpdateSlice& piece, Range range, Stream& stream) {
     seen.push_back(range);
     stream.enqueue([piece] {
       for (const Tensor& t : {piece.param, piece.state[0], piece.state[1]})
@@ -133,15 +133,17 @@ TEST(StagedUpdate, ReadsAndKeepsTheKindsItIsToldToAndSaysWhichPieceItIs) {
 
 // Kernels that take their time: what comes next must not come too soon.
 TEST(StagedUpdate, KeepsAPieceUntilItsKernelsAreDoneAndReadsInAWalkWhatTheOneBeforeWrote) {
-  for (const auto& [side, count] :
-       {std::pair{UpdateSide::host, 5}, {UpdateSide::device, 5}, {UpdateSide::device, 1}}) {
-    const Homes h = side == UpdateSide::host ? Homes{kPinned, kDevice, kDevice} : Homes{kHost, kHost, kHost};
+  for (const auto& [side, count] : {std::pair{offload::UpdateSide::host, 5},
+                                    {offload::UpdateSide::device, 5},
+                                    {offload::UpdateSide::device, 1}}) {
+    const Homes h =
+        side == offload::UpdateSide::host ? Homes{kPinned, kDevice, kDevice} : Homes{kHost, kHost, kHost};
     std::vector<Unit> all;
     for (int u = 0; u < count; ++u) all.emplace_back(10, 7 * u);
     const std::vector<Unit> before = all;
     Memory memory;
     StagedUpdate update(memory, side, kEverything, 10);
-    const auto kernels = [](const UpdateSlice& piece, Range, Stream& stream) {
+    const auto kernels = [](const optim::UpdateSlice& piece, Range, Stream& stream) {
       stream.enqueue([piece] {
         std::this_thread::sleep_for(std::chrono::milliseconds(10));
         for (int64_t i = 0; i < 10; ++i)
@@ -168,12 +170,12 @@ TEST(StagedUpdate, KeepsAPieceUntilItsKernelsAreDoneAndReadsInAWalkWhatTheOneBef
 TEST(StagedUpdate, WorksInItsOwnMemoryOnEverythingFromTheOtherSide) {
   Unit unit(1000, 3);
   Memory memory;
-  StagedUpdate update(memory, UpdateSide::device, kEverything, kLargest);
-  const UpdateSlice there = unit.slice({kPinned, kHost, kPinned});
+  StagedUpdate update(memory, offload::UpdateSide::device, kEverything, kLargest);
+  const optim::UpdateSlice there = unit.slice({kPinned, kHost, kPinned});
   int pieces = 0;
   update
       .run(
-          [&](const UpdateSlice& here, Range, Stream&) {
+          [&](const optim::UpdateSlice& here, Range, Stream&) {
             for (const auto& [h, t] : {std::pair{here.param, there.param},
                                        {here.grad, there.grad},
                                        {here.copy, there.copy},
@@ -189,4 +191,4 @@ TEST(StagedUpdate, WorksInItsOwnMemoryOnEverythingFromTheOtherSide) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::zero

@@ -2,9 +2,9 @@
 
 #include <gtest/gtest.h>
 
-#include "config_schema/ds_config.h"
+#include "config/ds_config.h"
 
-namespace cleave {
+namespace cleave::zero {
 namespace {
 
 // 16-bit training of 1e9 parameters with Adam: 12 bytes of state, 2 of gradient, 2 of weights.
@@ -54,8 +54,9 @@ TEST(UpdateTimes, OfNothingAreNothingAndTheHostUpdates) {
 }
 
 TEST(UpdateTimes, AreMeasuredForEveryOptimizer) {
-  for (const OptimizerType type : {OptimizerType::adamw, OptimizerType::sgd, OptimizerType::lamb}) {
-    const UpdateRates r = measure_update(*make_optimizer({.type = type}), Device{}, MemoryKind::host);
+  for (const config::OptimizerType type :
+       {config::OptimizerType::adamw, config::OptimizerType::sgd, config::OptimizerType::lamb}) {
+    const UpdateRates r = measure_update(*optim::make_optimizer({.type = type}), Device{}, MemoryKind::host);
     for (const double rate : {r.host, r.to_device, r.to_host}) {
       EXPECT_GT(rate, 1e7) << name_of(type);
       EXPECT_LT(rate, 1e13) << name_of(type);
@@ -64,4 +65,4 @@ TEST(UpdateTimes, AreMeasuredForEveryOptimizer) {
 }
 
 }  // namespace
-}  // namespace cleave
+}  // namespace cleave::zero

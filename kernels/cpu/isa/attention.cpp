@@ -1,7 +1,7 @@
 // Blocked attention with the softmax kept on line, and attention of one new token against a cache.
 #include "kernels/cpu/attention_dropout.h"
 
-namespace cleave::cpu::CLEAVE_ISA {
+namespace cleave::kernels::cpu::CLEAVE_ISA {
 namespace {
 
 struct Softmax {
@@ -104,4 +104,4 @@ void attention(const AttentionArgs& args) {
   });
 }
 
-}  // namespace cleave::cpu::CLEAVE_ISA
+}  // namespace cleave::kernels::cpu::CLEAVE_ISA

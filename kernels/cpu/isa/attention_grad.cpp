@@ -1,7 +1,7 @@
 // Blocked attention backward: probabilities are computed again from the forward's log-sum-exp.
 #include "kernels/cpu/attention_dropout.h"
 
-namespace cleave::cpu::CLEAVE_ISA {
+namespace cleave::kernels::cpu::CLEAVE_ISA {
 namespace {
 
 // What backward holds of one query head, and the sums for its key/value head.
@@ -131,4 +131,4 @@ void attention_grad(const AttentionArgs& args) {
   });
 }
 
-}  // namespace cleave::cpu::CLEAVE_ISA
+}  // namespace cleave::kernels::cpu::CLEAVE_ISA

@@ -1,6 +1,6 @@
 #include "kernels/cpu/parallel.h"
 
-namespace cleave::cpu::CLEAVE_ISA {
+namespace cleave::kernels::cpu::CLEAVE_ISA {
 namespace {
 
 constexpr int64_t kColumns = 256;  // a piece's running sums stay in the first-level cache
@@ -59,4 +59,4 @@ void round_rows(const RoundArgs& args) {
   });
 }
 
-}  // namespace cleave::cpu::CLEAVE_ISA
+}  // namespace cleave::kernels::cpu::CLEAVE_ISA

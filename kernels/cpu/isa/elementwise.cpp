@@ -1,7 +1,7 @@
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/vector_math.h"
 
-namespace cleave::cpu::CLEAVE_ISA {
+namespace cleave::kernels::cpu::CLEAVE_ISA {
 namespace {
 
 struct D8 {  // eight doubles, as two halves so that both instruction sets add alike
@@ -107,4 +107,4 @@ void sum(const SumArgs& args) {
   });
 }
 
-}  // namespace cleave::cpu::CLEAVE_ISA
+}  // namespace cleave::kernels::cpu::CLEAVE_ISA

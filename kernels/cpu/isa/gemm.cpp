@@ -6,7 +6,7 @@
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/transpose.h"
 
-namespace cleave::cpu::CLEAVE_ISA {
+namespace cleave::kernels::cpu::CLEAVE_ISA {
 namespace {
 
 using namespace gemm_blocks;
@@ -224,4 +224,4 @@ void gemm(const GemmArgs& args) {
     for (int64_t m0 = 0; m0 < args.m; m0 += kChunkRows) chunk(args, m0, n0);
 }
 
-}  // namespace cleave::cpu::CLEAVE_ISA
+}  // namespace cleave::kernels::cpu::CLEAVE_ISA

@@ -1,7 +1,7 @@
 // Attention of single rows over kept keys and values, with the softmax kept on line.
 #include "kernels/cpu/attention_blocks.h"
 
-namespace cleave::cpu::CLEAVE_ISA {
+namespace cleave::kernels::cpu::CLEAVE_ISA {
 namespace {
 
 // Of one query head: what it has of its scratch.
@@ -93,4 +93,4 @@ void kept_attention(const KeptAttentionArgs& args) {
   });
 }
 
-}  // namespace cleave::cpu::CLEAVE_ISA
+}  // namespace cleave::kernels::cpu::CLEAVE_ISA

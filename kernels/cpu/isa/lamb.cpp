@@ -1,6 +1,6 @@
 #include "kernels/cpu/parallel.h"
 
-namespace cleave::cpu::CLEAVE_ISA {
+namespace cleave::kernels::cpu::CLEAVE_ISA {
 namespace {
 
 constexpr int64_t kSumBlock = 4096;  // elements whose sum is one addend of the total
@@ -74,4 +74,4 @@ void lamb_step(const LambStepArgs& args) {
   with_type(args.copy.type, [&](auto c) { step_as<decltype(c), true>(args); });
 }
 
-}  // namespace cleave::cpu::CLEAVE_ISA
+}  // namespace cleave::kernels::cpu::CLEAVE_ISA

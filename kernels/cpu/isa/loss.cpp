@@ -1,7 +1,7 @@
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/vector_math.h"
 
-namespace cleave::cpu::CLEAVE_ISA {
+namespace cleave::kernels::cpu::CLEAVE_ISA {
 namespace {
 
 constexpr int32_t kIgnored = -100;
@@ -129,4 +129,4 @@ void cross_entropy_part(const SoftmaxPartArgs& args) {
   });
 }
 
-}  // namespace cleave::cpu::CLEAVE_ISA
+}  // namespace cleave::kernels::cpu::CLEAVE_ISA

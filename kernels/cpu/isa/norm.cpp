@@ -1,6 +1,6 @@
 #include "kernels/cpu/parallel.h"
 
-namespace cleave::cpu::CLEAVE_ISA {
+namespace cleave::kernels::cpu::CLEAVE_ISA {
 namespace {
 
 template <class T>
@@ -170,4 +170,4 @@ void rms_norm_grad(const RmsNormGradArgs& args) {
   add_partials(args.dweight, args.scratch, padded, blocks, args.width, args.accumulate);
 }
 
-}  // namespace cleave::cpu::CLEAVE_ISA
+}  // namespace cleave::kernels::cpu::CLEAVE_ISA

@@ -1,6 +1,6 @@
 #include "kernels/cpu/parallel.h"
 
-namespace cleave::cpu::CLEAVE_ISA {
+namespace cleave::kernels::cpu::CLEAVE_ISA {
 namespace {
 
 template <class T>
@@ -31,4 +31,4 @@ void rotary(const RotaryArgs& args) {
   });
 }
 
-}  // namespace cleave::cpu::CLEAVE_ISA
+}  // namespace cleave::kernels::cpu::CLEAVE_ISA

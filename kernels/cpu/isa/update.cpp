@@ -1,6 +1,6 @@
 #include "kernels/cpu/parallel.h"
 
-namespace cleave::cpu::CLEAVE_ISA {
+namespace cleave::kernels::cpu::CLEAVE_ISA {
 namespace {
 
 template <class G, class C, bool kCopy>
@@ -103,4 +103,4 @@ void sgd(const SgdArgs& args) { CLEAVE_UPDATE(sgd_as, args); }
 void lion(const LionArgs& args) { CLEAVE_UPDATE(lion_as, args); }
 void adagrad(const AdagradArgs& args) { CLEAVE_UPDATE(adagrad_as, args); }
 
-}  // namespace cleave::cpu::CLEAVE_ISA
+}  // namespace cleave::kernels::cpu::CLEAVE_ISA

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace cleave {
+namespace cleave::kernels {
 
 struct AttentionCase {
   int64_t batch, seq, heads, kv_heads, head_dim;
@@ -53,4 +53,4 @@ inline std::vector<double> document_starts(int64_t batch, int64_t seq, int64_t d
   return starts;
 }
 
-}  // namespace cleave
+}  // namespace cleave::kernels

@@ -2,7 +2,7 @@
 #pragma once
 #include <cstdint>
 
-namespace cleave {
+namespace cleave::kernels {
 
 struct MatmulCase {
   int64_t m, n, k;
@@ -14,4 +14,4 @@ inline constexpr MatmulCase kMatmulCases[] = {{64, 96, 128}, {1, 1, 1},     {7, 
 inline constexpr MatmulCase kBlockedCases[] = {
     {245, 260, 390}, {3850, 20, 9}, {13, 4103, 9}, {970, 33, 12}, {8, 530, 400}};
 
-}  // namespace cleave
+}  // namespace cleave::kernels

@@ -1,0 +1,24 @@
+// The three batch sizes: train_batch_size = train_micro_batch_size_per_gpu * gradient_accumulation_steps *
+// data-parallel size. Any one may be missing, and with train_batch_size or the micro-batch alone the
+// accumulation is 1.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace cleave::config {
+
+struct BatchSizes {
+  std::optional<int64_t> train, micro, accumulation;
+  bool operator==(const BatchSizes&) const = default;
+};
+
+struct SolvedBatch {
+  BatchSizes sizes;   // all three, when error is empty
+  std::string error;  // names the values, the data-parallel size and the nearest sets that work
+};
+
+// `origin` says where the data-parallel size comes from; may be empty.
+SolvedBatch solve_batch(const BatchSizes& given, int64_t data_parallel_size, const std::string& origin = {});
+
+}  // namespace cleave::config

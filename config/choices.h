@@ -1,0 +1,121 @@
+// What a ds_config chooses by name, one table each. A new optimizer is a value and a row here, its kernel,
+// and a class in optim/optimizer.cpp.
+#pragma once
+#include <cstdint>
+
+#include "core/choice.h"
+
+namespace cleave::config {
+
+using cleave::name_of;  // of choices, beside those that this room has
+
+// A type with arguments of its own: the names of its keys, separated by blanks.
+struct TypeRow {
+  std::string_view name, arguments;
+  constexpr bool has(std::string_view argument) const {
+    for (size_t at = 0; (at = arguments.find(argument, at)) != std::string_view::npos; ++at) {
+      const size_t end = at + argument.size();
+      if ((at == 0 || arguments[at - 1] == ' ') && (end == arguments.size() || arguments[end] == ' '))
+        return true;
+    }
+    return false;
+  }
+};
+
+template <size_t n>
+constexpr std::array<std::string_view, n> names_of_rows(const std::array<TypeRow, n>& rows) {
+  std::array<std::string_view, n> names;
+  for (size_t i = 0; i < n; ++i) names[i] = rows[i].name;
+  return names;
+}
+
+enum class OptimizerType : uint8_t { adam, adamw, lamb, lion, adagrad, sgd };
+
+// Keys of optimizer.params, those that are refused or change nothing included.
+inline constexpr auto kOptimizers = std::to_array<TypeRow>({
+    {"Adam",
+     "lr weight_decay betas eps bias_correction adam_w_mode torch_adam amsgrad fp32_optimizer_states "
+     "set_grad_none"},
+    {"AdamW",
+     "lr weight_decay betas eps bias_correction adam_w_mode torch_adam amsgrad fp32_optimizer_states "
+     "set_grad_none"},
+    {"Lamb", "lr weight_decay betas eps bias_correction max_coeff min_coeff eps_inside_sqrt amsgrad"},
+    {"Lion", "lr weight_decay betas fp32_optimizer_states set_grad_none"},
+    {"Adagrad",
+     "lr weight_decay eps lr_decay initial_accumulator_value amsgrad fp32_optimizer_states maximize foreach "
+     "fused differentiable"},
+    {"SGD", "lr weight_decay momentum dampening nesterov maximize foreach fused differentiable"},
+});
+constexpr auto choice_names(OptimizerType) { return names_of_rows(kOptimizers); }
+
+// Learning-rate schedules: DeepSpeed's, and behind them those of Hugging Face's Trainer for files that have
+// none, which cannot be named in a file. `constant` is the schedule of a file without one.
+enum class SchedulerType : uint8_t {
+  constant,
+  warmup,
+  warmup_decay,
+  warmup_cosine,
+  one_cycle,
+  range_test,
+  trainer_linear,
+  trainer_cosine,
+  trainer_constant,
+};
+
+inline constexpr auto kSchedulers = std::to_array<TypeRow>({
+    {"", ""},
+    {"WarmupLR", "warmup_min_lr warmup_max_lr warmup_num_steps warmup_type"},
+    {"WarmupDecayLR", "warmup_min_lr warmup_max_lr warmup_num_steps warmup_type total_num_steps"},
+    {"WarmupCosineLR", "warmup_num_steps warmup_type warmup_min_ratio cos_min_ratio total_num_steps"},
+    {"OneCycle",
+     "cycle_min_lr cycle_max_lr decay_lr_rate cycle_first_step_size cycle_second_step_size "
+     "cycle_first_stair_count cycle_second_stair_count decay_step_size cycle_momentum cycle_min_mom "
+     "cycle_max_mom decay_mom_rate"},
+    {"LRRangeTest",
+     "lr_range_test_min_lr lr_range_test_step_size lr_range_test_step_rate lr_range_test_staircase"},
+    {"linear", "warmup_num_steps total_num_steps"},
+    {"cosine", "warmup_num_steps total_num_steps"},
+    {"constant_with_warmup", "warmup_num_steps"},
+});
+constexpr auto choice_names(SchedulerType) { return names_of_rows(kSchedulers); }
+// How many of these a file can name, `constant` among them, which it names by null.
+inline constexpr size_t kSchedulersInFiles = size_t(SchedulerType::trainer_linear);
+constexpr bool is_trainers(SchedulerType type) { return type >= SchedulerType::trainer_linear; }
+
+enum class WarmupType : uint8_t { log, linear };
+constexpr auto choice_names(WarmupType) { return std::to_array<std::string_view>({"log", "linear"}); }
+
+enum class OffloadDevice : uint8_t { none, cpu, nvme };
+constexpr auto choice_names(OffloadDevice) {
+  return std::to_array<std::string_view>({"none", "cpu", "nvme"});
+}
+
+// Where optimizer state that is off the device is updated.
+enum class OffloadUpdate : uint8_t { automatic, host, device };
+constexpr auto choice_names(OffloadUpdate) {
+  return std::to_array<std::string_view>({"auto", "host", "device"});
+}
+
+enum class Switch : uint8_t { automatic, on, off };
+constexpr auto choice_names(Switch) { return std::to_array<std::string_view>({"auto", "on", "off"}); }
+
+// What the mean of a step's losses is taken over: all its targets alike, or micro-batches alike, each the
+// mean over its own targets.
+enum class LossAverage : uint8_t { targets, micro_batches };
+constexpr auto choice_names(LossAverage) {
+  return std::to_array<std::string_view>({"targets", "micro_batches"});
+}
+
+// The type of a head's logits, beside fp32 the model's.
+enum class LogitsType : uint8_t { automatic, fp32, model };
+constexpr auto choice_names(LogitsType) { return std::to_array<std::string_view>({"auto", "fp32", "model"}); }
+
+enum class CheckpointingPolicy : uint8_t { full, selective };
+constexpr auto choice_names(CheckpointingPolicy) {
+  return std::to_array<std::string_view>({"full", "selective"});
+}
+
+enum class Precision : uint8_t { fp32, fp16, bf16 };
+constexpr auto choice_names(Precision) { return std::to_array<std::string_view>({"fp32", "fp16", "bf16"}); }
+
+}  // namespace cleave::config

@@ -1,0 +1,68 @@
+#include "config/keys.h"
+
+namespace cleave::config {
+
+void describe_own(Keys& k, DsConfig& c) {
+  k.section("cleave", "keys of this program");
+  k.honoured("comm_timeout_s", &c.comm_timeout_s,
+             "seconds a rank waits for the others before it reports who is missing")
+      .in(1, 1e6);
+  k.honoured("loss_average", &c.loss_average,
+             "what a step's loss is the mean of: targets (all that have a loss count alike, whichever "
+             "micro-batch they "
+             "are in), or micro_batches (each counts alike, as in DeepSpeed; one without targets as 0)");
+  k.honoured(
+       "weight_decay_on", &c.weight_decay_on,
+       "which parameters optimizer.params.weight_decay is for: matrices (neither biases nor norms, as in "
+       "Hugging "
+       "Face's Trainer), all (as DeepSpeed given model.parameters()), or patterns of names such as *.weight")
+      .or_text()
+      .inert_if(c.optimizer.weight_decay == 0, "optimizer.params.weight_decay is 0");
+  k.honoured("exact_sums", &c.exact_sums,
+             "sums gradients as 64-bit integers: the same bits for every number of ranks, stages and "
+             "micro-batches a rank, at equal micro-batch size; 8 bytes a parameter");
+  k.honoured("exact_sums_grid", &c.exact_sums_grid,
+             "each micro-batch's averaged gradient is rounded to a multiple of 2 to minus this")
+      .in(20, 100)
+      .inert_if(!c.exact_sums, "cleave.exact_sums is false");
+  k.honoured(
+       "cuda_graphs", &c.cuda_graphs,
+       "launches each pass of a GPU rank as one CUDA graph: on, off, or auto: where that is faster in its "
+       "first steps; jobs of one rank without offload and trace")
+      .inert_if(c.zero.offload_optimizer.device != OffloadDevice::none ||
+                    c.zero.offload_param.device != OffloadDevice::none,
+                "state or parameters are offloaded");
+  k.honoured("tf32", &c.tf32,
+             "matrix products of fp32 on a GPU's tensor cores, which round their operands to 11 bits")
+      .inert_if(c.fp16.enabled || c.bf16_enabled, "products are of 16 bits");
+  k.honoured("logits_dtype", &c.logits_dtype,
+             "type of the logits between the head's product and the loss, whose sums are fp32: fp32, model "
+             "(as the weights; their gradient takes their place), or auto: model on a GPU, fp32 on the CPU")
+      .inert_if(!c.fp16.enabled && !c.bf16_enabled, "the model is fp32");
+  k.honoured("logits_rows", &c.logits_rows,
+             "rows of logits in memory at a time; 0: on a GPU 4096, and at most 2 GiB, on the CPU 128 MiB")
+      .in(0, 1e9);
+  k.honoured(
+       "deterministic", &c.deterministic,
+       "false: attention's backward in cuDNN adds with atomics, which is faster and gives other last bits "
+       "each time")
+      .inert_if(!c.fp16.enabled && !c.bf16_enabled, "the model is fp32, which does without cuDNN");
+  k.honoured(
+       "tune_products", &c.tune_products,
+       "measures eight of cuBLASLt's algorithms where a GPU meets the shape of a matrix product for the "
+       "first "
+       "time, and whether activations and bias gradients are faster in it, and takes the fastest; what is "
+       "chosen is in --metrics, and bits may differ from run to run unless it is replayed")
+      .inert_if(c.exact_sums, "cleave.exact_sums is true, and asks for the same bits in every run");
+  k.honoured(
+      "product_choices", &c.product_choices,
+      "a --metrics file of an earlier run, whose choices of tune_products are taken instead of measured");
+  k.honoured(
+       "offload_update", &c.offload_update,
+       "where offloaded optimizer state is updated: host (its processor, where the state lives), device "
+       "(streamed through it), or auto: a GPU rank measures both at the start and takes the faster one")
+      .inert_if(c.zero.offload_optimizer.device == OffloadDevice::none,
+                "zero_optimization.offload_optimizer.device is none");
+}
+
+}  // namespace cleave::config

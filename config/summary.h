@@ -1,0 +1,18 @@
+// What a configuration comes to, in a few lines for people.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "config/read_config.h"
+
+namespace cleave::config {
+
+// "optimizer: AdamW (file), lr 0.001 (--learning_rate), ..." and "schedule: ...": what the weights are
+// updated with, and whether the file, an option, the Trainer or a default says so. `result` must be ok().
+std::vector<std::string> update_lines(const ReadResult& result);
+
+// "config: zero_optimization.stage = 2, ...": every key that differs from its default, apart from those of
+// the batch, optimizer and schedule, which have lines of their own; empty where none does.
+std::string differences_line(const ReadResult& result);
+
+}  // namespace cleave::config

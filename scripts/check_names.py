@@ -1,0 +1,75 @@
+#!/usr/bin/env python3
+"""Checks that a folder is a namespace and that no type is defined twice in one.
+
+Two classes of one name in a program are undefined behaviour that no compiler sees: the linker keeps one destructor for
+both. So a file stands in the namespace of its folder, and a type at namespace scope has one definition.
+usage: check_names.py [ROOT]
+"""
+import collections
+import pathlib
+import re
+import sys
+
+GROUND = {"core", "device"}  # the words that every folder speaks: they stand in `cleave` itself
+TYPE = re.compile(r"^(?:template <.*>\s*)?(?:class|struct|union|enum(?: class| struct)?) (?:alignas\(\w+\) )?(\w+)(?: final)?(?: : [^;{]*)?\s*(?:\{|$)")
+NAMESPACE = re.compile(r"^(?:inline )?namespace ?([\w:]*) \{$")
+# Names of other folders that a header declares and does not define.
+FORWARD = re.compile(r"(?:(?:struct|class|enum class) \w+;.*\n|namespace \w+ \{\n|\}.*\n|\n|//.*\n)+")
+
+
+def folder_of(path):
+    """The folder of the library that a file belongs to, also as its test; none: it is of no such folder."""
+    parts = path.parts[1:] if path.parts[0] == "tests" else path.parts
+    return parts[0] if len(parts) > 1 else None
+
+
+def definitions(text):
+    """(namespace, type) for each type at namespace scope that has a name in other files."""
+    spaces = []
+    text = re.sub(r"^namespace \w[\w:]* \{\n.*\n\}$", "", text, flags=re.M)  # of one line, whose end is not marked
+    for line in text.splitlines():
+        if found := NAMESPACE.match(line):
+            spaces.append(found[1])
+        elif spaces and line == f"}}  // namespace {spaces[-1]}".rstrip():
+            spaces.pop()
+        elif (found := TYPE.match(line)) and "" not in spaces:
+            yield "::".join(spaces), found[1]
+
+
+def misplaced(name, text, folder):
+    """The namespaces that a file of the folder defines something in, and should not."""
+    wanted = "cleave" if folder in GROUND else f"cleave::{folder}"
+    for space, body in re.findall(r"^namespace (cleave\b[\w:]*) \{\n(.*?)^\}", text, re.M | re.S):
+        inside = space == wanted or space.startswith(f"{wanted}::")
+        of_tests = name.parts[0] == "tests" and space in ("cleave", "cleave::testing")
+        if not inside and not of_tests and not FORWARD.fullmatch(body):
+            yield f"{name}: is in namespace {space}; {wanted} is wanted"
+
+
+def problems(root):
+    folders = {path.parent.name for path in root.glob("*/CMakeLists.txt")} - {"tests", "benchmarks", "examples"}
+    where = collections.defaultdict(set)
+    for path in sorted(path for suffix in ("h", "cpp", "cu", "cuh") for path in root.rglob(f"*.{suffix}")):
+        name = path.relative_to(root)
+        if name.parts[0] == "build":
+            continue
+        text, folder = path.read_text(), folder_of(name)
+        if folder in folders:
+            yield from misplaced(name, text, folder)
+        for space, type_name in definitions(text):
+            where[f"{space}::{type_name}"].add(str(name))
+    for type_name, files in sorted(where.items()):
+        of_product = [f for f in files if not f.startswith(("tests/", "examples/"))]
+        if type_name.startswith("cleave") and of_product and len(files) > 1:
+            yield f"{type_name} is defined {len(files)} times: {', '.join(sorted(files))}"
+
+
+def main():
+    root = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else pathlib.Path(__file__).resolve().parent.parent
+    found = list(problems(root))
+    print("\n".join(found) or "every type is defined once, in the namespace of its folder")
+    sys.exit(1 if found else 0)
+
+
+if __name__ == "__main__":
+    main()

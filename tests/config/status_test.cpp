@@ -1,0 +1,207 @@
+// What happens to keys that are known and not built, or built and idle.
+#include <gtest/gtest.h>
+
+#include "config/keys.h"
+#include "config/read_config.h"
+
+namespace cleave::config {
+namespace {
+
+std::string problems_of(const std::string& members) {
+  return format(read_ds_config("{\"train_batch_size\": 4,\n" + members + "}", "f", {}).problems);
+}
+
+// {"a": {"b": value}} for the path a.b; names for <name>, and one item for a list.
+std::string nest(const std::string& path, const std::string& value) {
+  std::string open, close;
+  size_t begin = 0;
+  while (begin <= path.size()) {
+    const size_t end = std::min(path.find('.', begin), path.size());
+    std::string name = path.substr(begin, end - begin);
+    const bool list = name.ends_with("[]");
+    if (list) name.resize(name.size() - 2);
+    if (name.starts_with("<")) name = "some_name";
+    open += "\"" + name + "\": " + (end < path.size() ? (list ? "[{" : "{") : "");
+    if (end < path.size()) close = (list ? "}]" : "}") + close;
+    begin = end + 1;
+  }
+  return open + value + close;
+}
+
+// The key with this value in a configuration where it would be read.
+std::string members_with(const Key& key, const std::string& value) {
+  std::string members = nest(key.path, value);
+  if (key.path.starts_with("zero_optimization."))
+    return members.insert(members.find('{') + 1, "\"stage\": 3, ");
+  if (key.path.starts_with("fp16.") || key.path.starts_with("bf16.") || key.path.starts_with("nebula."))
+    members.insert(members.find('{') + 1, "\"enabled\": true, ");
+  return members;
+}
+
+// A value of the key's type that is neither its default nor off.
+std::string other_value(const Key& key) {
+  switch (key.type) {
+    case Type::boolean:
+      return key.default_text == "true" ? "false" : "true";
+    case Type::integer:
+      return "37";
+    case Type::number:
+      return "0.37";
+    case Type::text:
+      return key.choices.empty() ? "\"some text\"" : "\"" + key.choices.back() + "\"";
+    case Type::list:
+      return "[37]";
+    case Type::object:
+      return "{\"_\": 1}";
+    case Type::any:
+      return "37";
+  }
+  return "";
+}
+
+TEST(Status, EveryRefusedKeyIsRefusedByNameAndItsDisabledFormAccepted) {
+  DsConfig config;
+  config.zero.stage = 3;
+  int tried = 0;
+  for (const Key& key : describe(config)) {
+    if (key.status != Status::refused || key.listed_only) continue;
+    if (key.path.starts_with("optimizer.") || key.path.starts_with("scheduler.")) continue;
+    EXPECT_EQ(problems_of(members_with(key, key.default_text)), "") << key.path;
+    const std::string refusal = problems_of(members_with(key, other_value(key)));
+    EXPECT_NE(refusal.find("error: "), std::string::npos) << key.path;
+    EXPECT_NE(refusal.find(key.path + ": "), std::string::npos) << refusal;
+    EXPECT_NE(refusal.find("is known but not built"), std::string::npos) << refusal;
+    ++tried;
+  }
+  EXPECT_GE(tried, 40);
+}
+
+TEST(Status, KeysWithoutEffectAreAcceptedWithoutAWord) {
+  DsConfig config;
+  config.zero.stage = 3;
+  int tried = 0;
+  for (const Key& key : describe(config)) {
+    if (key.status != Status::no_effect || key.path.starts_with("optimizer.") ||
+        key.path == "data_parallel_size" || key.path == "data_types.param_dtype" ||
+        key.path == "autotuning.enabled")
+      continue;
+    EXPECT_EQ(problems_of(members_with(key, other_value(key))), "") << key.path;
+    ++tried;
+  }
+  EXPECT_GE(tried, 40);
+}
+
+TEST(Status, RefusalsInsideTheOptimizerAndTheSchedule) {
+  EXPECT_EQ(problems_of(R"("optimizer": {"type": "Adam", "params": {"amsgrad": true}})"),
+            "error: f:2:53: optimizer.params.amsgrad: true is known but not built: the AMSGrad variant is "
+            "not built; remove "
+            "it or set it to false\n");
+  EXPECT_EQ(problems_of(R"("optimizer": {"type": "Adam", "params": {"amsgrad": false}})"), "");
+  EXPECT_EQ(problems_of(R"("scheduler": {"type": "WarmupLR", "params": {"last_batch_iteration": -1}})"), "");
+  EXPECT_NE(problems_of(R"("scheduler": {"type": "WarmupLR", "params": {"last_batch_iteration": 5}})"), "");
+}
+
+TEST(Status, AMonitorThatWouldStaySilentIsNotAcceptedInSilence) {
+  EXPECT_NE(problems_of(R"("wandb": {"enabled": true, "project": "p"})").find("error"), std::string::npos);
+  EXPECT_EQ(problems_of(R"("wandb": {"enabled": false, "project": "p"})"), "");
+  EXPECT_EQ(problems_of(R"("comms_logger": {"enabled": false, "verbose": true})"), "");
+}
+
+TEST(Status, ALogOfCollectivesIsOnWhereItsSectionStandsUnlessItSaysFalse) {
+  const auto logs = [](const char* section) {
+    return read_ds_config(std::string("{\"train_batch_size\": 4, ") + section + "}", "f", {})
+        .config.comms_logger.enabled;
+  };
+  EXPECT_TRUE(logs(R"("comms_logger": {})"));
+  EXPECT_TRUE(logs(R"("comms_logger": {"verbose": true})"));
+  EXPECT_TRUE(logs(R"("comms_logger": {"enabled": true})"));
+  EXPECT_FALSE(logs(R"("comms_logger": {"enabled": false, "verbose": true})"));
+  EXPECT_FALSE(logs(R"("comms_logger": null)"));
+  EXPECT_FALSE(logs(R"("dump_state": false)"));
+}
+
+TEST(Status, NamesOfCollectivesAreChecked) {
+  EXPECT_EQ(
+      problems_of(R"("comms_logger": {"prof_all": false, "prof_ops": ["all_reduce", "all_gather_base"]})"),
+      "");
+  const std::string said = problems_of(R"("comms_logger": {"prof_ops": ["allreduce"]})");
+  EXPECT_NE(said.find("error: f:2:30: comms_logger.prof_ops: wanted a list of \"all_reduce\""),
+            std::string::npos)
+      << said;
+  EXPECT_NE(problems_of(R"("comms_logger": {"prof_ops": "all_reduce"})").find("error"), std::string::npos);
+}
+
+TEST(Status, AKeyThatIsIdleInThisCombinationNamesTheOtherKey) {
+  EXPECT_EQ(problems_of(R"("zero_optimization": {"stage": 2, "offload_param": {"device": "cpu"}})"),
+            "warning: f:2:53: zero_optimization.offload_param.device: changes nothing: "
+            "zero_optimization.stage is 2; "
+            "parameters are offloaded in stage 3\n");
+  EXPECT_EQ(problems_of(R"("zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"}})"), "");
+  EXPECT_EQ(problems_of(
+                R"("zero_optimization": {"stage": 3, "offload_param": {"device": "cpu", "max_in_cpu": 5}})"),
+            "warning: f:2:70: zero_optimization.offload_param.max_in_cpu: changes nothing: "
+            "zero_optimization.offload_param.device is cpu; only nvme reads it\n");
+  EXPECT_EQ(problems_of(R"("fp16": {"enabled": true, "loss_scale": 128, "loss_scale_window": 7})"),
+            "warning: f:2:46: fp16.loss_scale_window: changes nothing: fp16.loss_scale is fixed\n");
+  EXPECT_EQ(problems_of(R"("fp16": {"enabled": true, "hysteresis": 4})"),
+            "warning: f:2:27: fp16.hysteresis: changes nothing: zero_optimization.stage is 0\n");
+}
+
+TEST(Status, ValuesOfASwitchedOffSectionAndDefaultsAskForNothing) {
+  EXPECT_EQ(problems_of(R"("fp16": {"enabled": false, "loss_scale": 128, "loss_scale_window": 7})"), "");
+  EXPECT_EQ(problems_of(R"("fp16": {"enabled": true, "hysteresis": 2})"), "");
+  EXPECT_EQ(problems_of(R"("zero_optimization": {"stage": 1, "stage3_max_live_parameters": 1e9})"), "");
+}
+
+TEST(Status, ParametersOnDiskNeedAFolder) {
+  EXPECT_EQ(
+      problems_of(R"("zero_optimization": {"stage": 3, "offload_param": {"device": "nvme"}})"),
+      "error: f:2:53: zero_optimization.offload_param.device: \"nvme\" needs nvme_path beside it: a folder "
+      "on a local disk, the same on every host\n");
+  EXPECT_EQ(
+      problems_of(
+          R"("zero_optimization": {"stage": 3, "offload_param": {"device": "nvme", "nvme_path": "/x", "buffer_count": 9}})"),
+      "");
+  const std::string nvme =
+      R"("zero_optimization": {"stage": 3, "offload_param": {"device": "nvme", "nvme_path": "/x"}})";
+  EXPECT_EQ(problems_of(nvme + R"(, "aio": {"block_size": 8192, "queue_depth": 4})"), "");
+  EXPECT_NE(problems_of(nvme + R"(, "aio": {"block_size": 5000})").find("multiple of 4096"),
+            std::string::npos);
+}
+
+TEST(Status, NvmeNeedsAFolderAndBlocksThatADiskCanTake) {
+  EXPECT_EQ(problems_of(R"("zero_optimization": {"stage": 3, "offload_optimizer": {"device": "nvme"}})"),
+            "error: f:2:57: zero_optimization.offload_optimizer.device: \"nvme\" needs nvme_path beside it: "
+            "a folder on a "
+            "local disk, the same on every host\n");
+  const std::string nvme =
+      R"("zero_optimization": {"offload_optimizer": {"device": "nvme", "nvme_path": "/x"}})";
+  EXPECT_EQ(problems_of(nvme + R"(, "aio": {"block_size": 8192, "queue_depth": 4, "single_submit": true})"),
+            "");
+  EXPECT_NE(problems_of(nvme + R"(, "aio": {"block_size": 5000})").find("multiple of 4096"),
+            std::string::npos);
+  EXPECT_NE(problems_of(nvme + R"(, "aio": {"use_gds": true})").find("host memory"), std::string::npos);
+  for (const char* ratio : {"-0.1", "1.5"})
+    EXPECT_NE(problems_of(R"("zero_optimization": {"offload_optimizer": {"device": "cpu", "ratio": )" +
+                          std::string(ratio) + "}}")
+                  .find("from 0 to 1"),
+              std::string::npos);
+}
+
+TEST(Status, FreeFormSectionsTakeAnyName) {
+  EXPECT_EQ(problems_of(R"("amp": {"enabled": false, "opt_level": "O2", "anything": [1]})"), "");
+  EXPECT_EQ(
+      problems_of(
+          R"("autotuning": {"enabled": false, "arg_mappings": {"gradient_accumulation_steps ": "--gas"}})"),
+      "");
+}
+
+TEST(Status, ARefusedSectionIsReportedOnce) {
+  EXPECT_EQ(problems_of(R"("quantize_training": {"quantize_bits": {"start_bits": 12}})"),
+            "error: f:2:22: quantize_training: {\"quantize_bits\": {\"start_bits\": 12}} is known but not "
+            "built: weights are "
+            "not quantized while training; remove it or set it to null or {}\n");
+}
+
+}  // namespace
+}  // namespace cleave::config

@@ -1,0 +1,182 @@
+// What becomes of keys that no section has, and how messages print their names.
+#include <fmt/core.h>
+#include <gtest/gtest.h>
+
+#include "config/read_config.h"
+#include "config/summary.h"
+
+namespace cleave::config {
+namespace {
+
+ReadResult read(const std::string& members) {
+  return read_ds_config("{\"train_batch_size\": 4,\n" + members + "}", "f", {});
+}
+std::string problems_of(const std::string& members) { return format(read(members).problems); }
+
+void expect_error(const std::string& members, const std::string& says) {
+  const std::string all = problems_of(members);
+  EXPECT_TRUE(all.starts_with("error: ")) << members << "\n" << all;
+  EXPECT_NE(all.find(says), std::string::npos) << members << "\n" << all;
+}
+
+TEST(UnknownKeys, ThatPeopleMeanAKeyByAreErrorsWithItsPlace) {
+  const std::pair<const char*, const char*> top[] = {
+      {"micro_batch_size_per_gpu", "did you mean \"train_micro_batch_size_per_gpu\"?"},
+      {"micro_batch_size", "did you mean \"train_micro_batch_size_per_gpu\"?"},
+      {"global_batch_size", "did you mean \"train_batch_size\"?"},
+      {"batch_size", "those that a rank computes at a time train_micro_batch_size_per_gpu"},
+      {"zero_stage", "did you mean zero_optimization.stage?"},
+      {"learning_rate", "did you mean optimizer.params.lr?"},
+      {"lr", "did you mean optimizer.params.lr?"},
+      {"grad_clip", "did you mean \"gradient_clipping\"?"},
+      {"max_grad_norm", "did you mean \"gradient_clipping\"?"},
+      {"bf16_enabled", "did you mean bf16.enabled?"},
+      {"float16", "did you mean \"fp16\"?"},
+      {"grad_accum_steps", "did you mean \"gradient_accumulation_steps\"?"},
+      {"tensor_parallel_size", "did you mean tensor_parallel.autotp_size?"},
+      {"gradient_checkpointing", "did you mean activation_checkpointing.interval?"},
+      {"eigenvalue", "quantization while training, which is not built"},
+      {"offload", "zero_optimization.offload_optimizer and zero_optimization.offload_param"}};
+  for (const auto& [name, says] : top) expect_error(fmt::format("\"{}\": 1", name), says);
+  expect_error(R"("zero_optimization": {"offload": {}})", "offload_optimizer and offload_param");
+  expect_error(R"("zero_optimization": {"offload_parameters": {}})", "did you mean \"offload_param\"?");
+  expect_error(R"("bf16": {"loss_scale": 0})", "bf16.loss_scale: unknown key; bf16 has the range of fp32");
+  expect_error(R"("bf16": {"initial_scale_power": 16})", "remove it");
+  expect_error(R"("scheduler": {"type": "WarmupLR", "params": {"warmup_steps": 3}})",
+               "did you mean \"warmup_num_steps\"?");
+}
+
+TEST(UnknownKeys, ThatAreAPathWithDotsShowTheSections) {
+  expect_error("\"zero_optimization.stage\": 3",
+               "a dot in a name opens no section; write {\"zero_optimization\": {\"stage\": ...}}");
+  expect_error(R"("zero_optimization": {"offload_optimizer.device": "cpu"})", "write {\"zero_optimization\"");
+}
+
+TEST(UnknownKeys, OldNamesThatDeepSpeedIgnoresAreWarnings) {
+  for (const char* name : {"thread_count", "num_threads"})
+    EXPECT_EQ(problems_of(fmt::format("\"aio\": {{\"{}\": 1}}", name)),
+              fmt::format("warning: f:2:9: aio.{}: an old name of intra_op_parallelism, which neither "
+                          "DeepSpeed nor this program reads\n",
+                          name));
+  EXPECT_TRUE(problems_of("\"num_train_epochs\": 3").starts_with("warning: "));
+}
+
+TEST(UnknownKeys, ASectionOfAnotherProgramThatResemblesAKeyIsAWarning) {
+  for (const char* members :
+       {R"("checkpointing": {"save_interval": 10})", R"("communication": {"backend": "x"})",
+        R"("dataset": {"path": "x"})", R"("checkpointing": {})"})
+    EXPECT_EQ(problems_of(members),
+              fmt::format("warning: f:2:1: {}: unknown key, which nothing reads\n",
+                          std::string_view(members).substr(1, std::string_view(members).find('"', 1) - 1)));
+  expect_error(R"("zero_optimizaton": {"stage": 2})", "did you mean \"zero_optimization\"?");
+  expect_error(R"("zero_optimizaton": {"staeg": 2})", "did you mean \"zero_optimization\"?");
+  expect_error(R"("checkpointing": {"async": true})", "did you mean \"checkpoint\"?");
+  expect_error(R"("activation_checkpoint": {"partition_activations": true})",
+               "did you mean \"activation_checkpointing\"?");
+}
+
+TEST(UnknownKeys, ThatAskForAnotherTrainingAreNotBuiltAndThatAskForNothingAreForeign) {
+  for (const char* members :
+       {R"("peft": {"r": 8})", R"("lora_config": {"r": 8})", R"("lora_r": 8)", R"("load_in_4bit": true)",
+        R"("quantization_config": {"bits": 4})", R"("moe": {"num_experts": 8})",
+        R"("fp8": {"enabled": true})", R"("freeze": ["embed"])", R"("dpo": {"beta": 0.1})"})
+    expect_error(members, "is not built: all of a model's weights are trained, as they are");
+  for (const char* members :
+       {R"("peft": null)", R"("peft": {})", R"("lora": false)", R"("moe": {"enabled": false, "experts": 8})",
+        R"("load_in_8bit": false)", R"("lora_r": 0)", R"("quantization": "none")",
+        R"("dataset": {"path": "x"})", R"("logging": {"level": "info"})", R"("explore": 3)"})
+    EXPECT_TRUE(problems_of(members).starts_with("warning: ")) << members << "\n" << problems_of(members);
+  EXPECT_FALSE(
+      read_ds_config(R"({"train_batch_size": 4, "dataset": {"path": "x"}})", "f", {.strict = true}).ok());
+}
+
+TEST(UnknownKeys, InASectionThatIsNotBuiltAndOffAreWarnings) {
+  EXPECT_EQ(problems_of(R"("wandb": {"enabled": false, "entity": "x", "project": null})"),
+            "warning: f:2:29: wandb.entity: unknown key in wandb\n"
+            "warning: f:2:55: wandb.project: wanted a text, got null\n");
+  EXPECT_TRUE(read(R"("wandb": {"entity": "x"})").ok());
+  EXPECT_FALSE(read(R"("wandb": {"enabled": true, "entity": "x"})").ok());
+  EXPECT_FALSE(read(R"("tensorboard": {"enabled": false, "entity": "x"})").ok());
+  EXPECT_FALSE(read(R"("wandb": {"enabled": false}, "fp16": {"entity": "x"})").ok());
+}
+
+TEST(UnknownKeys, NamesAreEscapedAndCutBeforeTheyArePrinted) {
+  const std::string forged = "x\\nerror: f:9:9: forged";
+  const std::string escapes = "\\u001b[31mred \\u009b2J";
+  for (const std::string& name : {forged, escapes, std::string(1'000'000, 'y'), std::string("\\u202e\\\"")}) {
+    for (const char* form : {"\"{}\": 1", "\"fp16\": {{\"{}\": 1}}", "\"_{}\": 1",
+                             "\"zero_optimization\": {{\"_\": 1, \"{}\": {{}}}}"}) {
+      const ReadResult r = read(fmt::format(fmt::runtime(form), name));
+      const std::string all = format(r.problems) + format(r.notes);
+      EXPECT_LT(format(r.problems).size(), 400u) << name.substr(0, 20);
+      EXPECT_EQ(all.find('\x1b'), std::string::npos);
+      EXPECT_EQ(all.find("\xc2\x9b"), std::string::npos);
+      EXPECT_EQ(all.find("\nerror: f:9:9"), std::string::npos) << all;
+    }
+  }
+  EXPECT_EQ(problems_of("\"" + forged + "\": 1"),
+            "warning: f:2:1: \"x\\x0aerror: f:9:9: forged\": unknown key, which nothing reads\n");
+}
+
+TEST(UnknownKeys, NoValueReachesAMessageOrANoteRaw) {
+  const ReadResult r =
+      read(R"("pipeline": {"stages": 1, "schedule": "a\u001b[31m\n\"", "partition_method": "b\u001b\n"},
+      "tensorboard": {"output_path": "c\n\"d\u001b"})");
+  const std::string all = format(r.problems) + format(r.notes);
+  EXPECT_EQ(all.find('\x1b'), std::string::npos);
+  EXPECT_NE(all.find(R"(tensorboard.output_path = "c\x0a)"), std::string::npos) << all;
+}
+
+TEST(DeepSpeedsValues, AreReadAsItReadsThem) {
+  EXPECT_TRUE(read(R"("zero_optimization": {"stage": 3, "load_from_fp32_weights": false})").ok());
+  for (const char* yes : {"true", "1", "\"torch_impl\"", "[0]"})
+    EXPECT_EQ(read(fmt::format(R"("optimizer": {{"type": "AdamW", "params": {{"torch_adam": {}}}}})", yes))
+                  .config.optimizer.weight_decay,
+              0.01)
+        << yes;
+  for (const char* no : {"false", "0", "\"\"", "null", "{}"})
+    EXPECT_EQ(read(fmt::format(R"("optimizer": {{"type": "AdamW", "params": {{"torch_adam": {}}}}})", no))
+                  .config.optimizer.weight_decay,
+              0)
+        << no;
+  expect_error(R"("fp16": {"enabled": true, "min_loss_scale": 1e300})",
+               "above the first loss scale, 2^16 = 65536");
+  EXPECT_TRUE(read(R"("fp16": {"enabled": true, "min_loss_scale": 65536})").ok());
+  EXPECT_TRUE(read(R"("fp16": {"enabled": false, "min_loss_scale": 1e300})").ok());
+}
+
+TEST(DeepSpeedsValues, ASectionsOldNameIsInTheStartLines) {
+  EXPECT_EQ(differences_line(read(R"("bfloat16": {"enabled": true})")), "config: bfloat16.enabled = true");
+}
+
+TEST(DeepSpeedsValues, AutotuningIsInertAndSaysSo) {
+  const ReadResult r = read(R"("autotuning": {"enabled": true, "fast": false})");
+  EXPECT_TRUE(r.ok()) << format(r.problems);
+  EXPECT_EQ(format(r.problems),
+            "warning: f:2:16: autotuning.enabled: changes nothing: configurations are searched only where "
+            "DeepSpeed's launcher is given --autotuning; the training has the values that this file says\n");
+  EXPECT_EQ(problems_of(R"("autotuning": {"enabled": false})"), "");
+}
+
+TEST(Messages, SayOneThingOnceAndWhichValue) {
+  const std::string scheduler =
+      problems_of(R"("scheduler": {"type": "Cosine", "params": {"warmup_num_steps": 5, "x": 1}})");
+  EXPECT_EQ(std::count(scheduler.begin(), scheduler.end(), '\n'), 1) << scheduler;
+  expect_error(R"("scheduler": {"params": {"warmup_num_steps": 5}})", "there is no scheduler.type");
+  const auto betas = [](const char* value) {
+    return problems_of(fmt::format(R"("optimizer": {{"type": "Adam", "params": {{"betas": {}}}}})", value));
+  };
+  EXPECT_NE(betas("[0.9, 1.5]").find("each from 0 to 1, got [0.9, 1.5]; the second, 1.5, is not"),
+            std::string::npos)
+      << betas("[0.9, 1.5]");
+  EXPECT_NE(betas("[\"a\", 0.9]").find("the first, \"a\" (a text), is not"), std::string::npos);
+  EXPECT_NE(betas("[1, 0.9]").find("the first is 1; both must be below 1"), std::string::npos);
+  EXPECT_NE(problems_of("\"gradient_clipping\": 1 \"fp16\": {}").find("a comma is missing before this key"),
+            std::string::npos);
+  EXPECT_NE(problems_of(R"("aio": {}, "x": [1 2])").find("a comma is missing before this value"),
+            std::string::npos)
+      << problems_of(R"("aio": {}, "x": [1 2])");
+}
+
+}  // namespace
+}  // namespace cleave::config
