@@ -53,12 +53,13 @@ void ClassifierHead::run(const HeadArgs& a) const {
   c_.axis.gather(all_x, a.x, a.stream, "the head's input");
   const int64_t rows = all_x.dim(0), columns = part_.size;
   const DType type = a.x.dtype();
-  const bool apart = train && a.logits.type != type;  // the gradient from the logits
+  const bool apart = a.logits.type != type;  // the gradient from the logits
+  // An evaluation's chunks are those of the training, in whose scratch they have to fit.
   const int64_t chunk =
       a.logits.rows_of(rows, columns * (size_of(a.logits.type) + (apart ? size_of(type) : 0)));
   const Linear linear{c_.width, columns, a.params[0], c_.bias.empty() ? Tensor() : a.params[1]};
   const Tensor buffer = a.scratch.take(a.logits.type, {chunk, columns});
-  const Tensor gradient = apart ? a.scratch.take(type, {chunk, columns}) : buffer;
+  const Tensor gradient = apart && train ? a.scratch.take(type, {chunk, columns}) : buffer;
   const Tensor stats =
       c_.axis.size() > 1 ? a.scratch.take(DType::fp32, {c_.axis.size() * chunk * 3}) : Tensor();
   Event summed;  // while the last chunk's product with x runs

@@ -103,8 +103,11 @@ void Stage::measure(int chunk, Stream& discard) {
   if (layers_.has_head(chunk)) {
     const auto units = model().head->units();
     bool written = false;
-    Grads of_head = shape().trains ? dry_grads(units, model().dtype, &written) : Grads();
-    run_head(dry, dry_params(units, model().dtype), of_head, 1, Tensor(nullptr, DType::fp64, {1}), discard);
+    Grads of_head = dry_grads(units, model().dtype, &written), none;
+    const Params params = dry_params(units, model().dtype);
+    const Tensor loss_sum(nullptr, DType::fp64, {1});
+    if (shape().trains) run_head(dry, params, of_head, 1, loss_sum, discard);
+    run_head(dry, params, none, 1, loss_sum, discard);  // of an evaluation
   }
   if (shape().trains) measure_backward(dry, chunk, discard);
   frames_.measured(dry);

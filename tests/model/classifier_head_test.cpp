@@ -296,6 +296,11 @@ TEST(ClassifierHead, TakesScratchForTheChunkThatItIsGivenAndOneBufferWhereTypesA
   EXPECT_EQ(scratch(DType::fp32, {.rows = 1000, .bytes = 250 * kClasses * 4 - 1}, true),
             padded(200 * kClasses * 4));
   EXPECT_EQ(scratch(DType::fp32, {.bytes = 1}, true), padded(kClasses * 4));
+  // 700 rows fit beside their gradient and 1000 alone; an evaluation has the training's two chunks all the
+  // same.
+  const LogitsChunk tight{.bytes = 1050 * kClasses * 4};
+  EXPECT_EQ(scratch(DType::bf16, tight, true), padded(500 * kClasses * 4) + padded(500 * kClasses * 2));
+  EXPECT_EQ(scratch(DType::bf16, tight, false), padded(500 * kClasses * 4));
 }
 
 TEST(ClassifierHead, NamesWholeParametersWhateverTheAxis) {

@@ -77,6 +77,39 @@ TEST(Memory, PlannedEqualsPeakAfterTraining) {
       });
 }
 
+// Takes scratch of its own when it evaluates, more than anything takes in training.
+class DearToEvaluate final : public Head {
+ public:
+  static constexpr int64_t kBytes = 1 << 20;
+  explicit DearToEvaluate(std::unique_ptr<Head> head) : head_(std::move(head)) {}
+  std::vector<UnitSpec> units() const override { return head_->units(); }
+  void run(const HeadArgs& a) const override {
+    if (a.grads.empty()) a.scratch.take(DType::uint8, {kBytes});
+    head_->run(a);
+  }
+  void logits(Tensor logits, Tensor x, Range rows, std::span<const Tensor> params, Arena& scratch,
+              Stream& stream) const override {
+    head_->logits(logits, x, rows, params, scratch, stream);
+  }
+  int64_t classes() const override { return head_->classes(); }
+
+ private:
+  std::unique_ptr<Head> head_;
+};
+
+TEST(Memory, HoldsAnEvaluationThatTakesMoreThanAStepToo) {
+  const DsConfig c = config_for(1, 2, 1);
+  const auto alone = self_communicator();
+  Model model = small_gpt();
+  model.head = std::make_unique<DearToEvaluate>(std::move(model.head));
+  Engine engine(c, std::move(model), *alone, {});
+  Tokens tokens(2);
+  engine.train_batch(source(tokens, c, 0, 0, 1));
+  EXPECT_TRUE(std::isfinite(engine.evaluate(source(tokens, c, 1, 0, 1), 2).loss));
+  EXPECT_EQ(engine.memory_planned(), engine.memory_peak());
+  EXPECT_GT(engine.memory_planned().total(Category::activations), DearToEvaluate::kBytes);
+}
+
 TEST(Memory, ThePlanRefusesBeforeAllocatingAndNamesTheLargestCategory) {
   comm::run_ranks(2, [&](comm::Communicator& world) {
     config::DsConfig c = config_for(2);
