@@ -160,6 +160,7 @@ void CrossEntropy::check() const {
   Operand(op, "targets", targets).is(DType::int32).numel(logits.dim(0));
   if (dlogits.defined())
     Operand(op, "dlogits", dlogits).is_float().has(logits.shape()).apart_from("logits", logits);
+  if (hits.defined()) Operand(op, "hits", hits).is(DType::fp32).numel(logits.dim(0));
   CHECK(vocab > 0 && vocab <= logits.dim(1), "{}: vocab {} must be in [1, {}], the columns of logits", op,
         vocab, logits.dim(1));
 }
@@ -182,9 +183,11 @@ void CrossEntropyPart::check() const {
   Operand(op, "stats", stats).has({stats.dim(0), logits.dim(0), 3});
   if (dlogits.defined())
     Operand(op, "dlogits", dlogits).is_float().has(logits.shape()).apart_from("logits", logits);
+  if (hits.defined()) Operand(op, "hits", hits).is(DType::fp32).numel(logits.dim(0));
   CHECK(vocab >= 0 && vocab <= logits.dim(1) && first >= 0 && first + vocab <= all_vocab,
         "{}: tokens {} to {} of {} do not fit {} columns", op, first, first + vocab, all_vocab,
         logits.dim(1));
+  CHECK(part >= 0 && part < stats.dim(0), "{}: there is no part {} of {}", op, part, stats.dim(0));
 }
 
 void Adam::check() const {

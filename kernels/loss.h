@@ -9,12 +9,17 @@ namespace cleave::kernels {
 // padding columns. It goes to dlogits, of the shape of logits and any float type, or in place of the logits
 // when dlogits is undefined. logits: [rows, columns >= vocab] fp32, bf16 or fp16; targets: [rows] int32;
 // losses: [rows] fp32. A target outside [0, vocab) other than -100 throws Error(data).
+//
+// Where hits are asked for, hits[i] = 1 if the target is the row's most likely class, else 0: no logit is
+// larger than the target's, and none before it is equal, as the argmax of PyTorch and NumPy decides ties. An
+// ignored row is no hit, and neither is one whose loss is not a number.
 struct CrossEntropy {
   Tensor logits, losses;
   Tensor dlogits = {};
   Tensor targets;
   int64_t vocab = 0;
   float scale = 0;
+  Tensor hits = {};  // [rows] fp32
   void check() const;
 };
 CLEAVE_KERNEL(CrossEntropy)
@@ -32,7 +37,8 @@ struct SoftmaxPart {
 CLEAVE_KERNEL(SoftmaxPart)
 
 // Then, with the stats of all parts in rank order: losses, and the gradient as CrossEntropy gives it. A
-// target that is neither -100 nor in [0, all_vocab) throws Error(data).
+// target that is neither -100 nor in [0, all_vocab) throws Error(data). A hit is one in the part that has the
+// target alone, so hits of the parts add up to those of the whole.
 struct CrossEntropyPart {
   Tensor losses;  // [rows] fp32
   Tensor dlogits = {};
@@ -40,6 +46,8 @@ struct CrossEntropyPart {
   Tensor stats;  // [parts, rows, 3] fp32
   int64_t vocab = 0, first = 0, all_vocab = 0;
   float scale = 0;
+  Tensor hits = {};  // [rows] fp32
+  int64_t part = 0;  // which of the parts these logits are, where hits are asked for
   void check() const;
 };
 CLEAVE_KERNEL(CrossEntropyPart)

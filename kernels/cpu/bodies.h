@@ -114,8 +114,8 @@ struct EmbeddingGradArgs {
   bool accumulate_wte, accumulate_wpe;
 };
 struct CrossEntropyArgs {
-  Vec logits, dlogits;  // the same when the gradient replaces the logits
-  float* losses;
+  Vec logits, dlogits;   // the same when the gradient replaces the logits
+  float *losses, *hits;  // hits may be null
   const int32_t* targets;
   int64_t rows, columns, vocab;
   float scale;
@@ -124,9 +124,9 @@ struct SoftmaxPartArgs {
   Vec logits, dlogits;  // the second and what follows `stats` for the gradient only
   const int32_t* targets;
   int64_t rows, columns, vocab, first;
-  float* stats;  // of this part, or of all of them
-  int64_t parts;
-  float* losses;
+  float* stats;          // of this part, or of all of them
+  int64_t parts, part;   // part: for hits
+  float *losses, *hits;  // hits may be null
   float scale;
 };
 struct AttentionArgs {

@@ -14,6 +14,11 @@ void require_targets(const Tensor& tensor, int64_t vocab) {
             targets[i], i, vocab);
 }
 
+template <class Op>
+float* hits_of(const Op& op) {
+  return op.hits.defined() ? op.hits.template as<float>() : nullptr;
+}
+
 }  // namespace
 
 void run(const CrossEntropy& op) {
@@ -21,6 +26,7 @@ void run(const CrossEntropy& op) {
   cross_entropy({.logits = vec(op.logits),
                  .dlogits = vec(op.dlogits.defined() ? op.dlogits : op.logits),
                  .losses = op.losses.as<float>(),
+                 .hits = hits_of(op),
                  .targets = op.targets.as<int32_t>(),
                  .rows = op.logits.dim(0),
                  .columns = op.logits.dim(1),
@@ -38,7 +44,9 @@ void run(const SoftmaxPart& op) {
                 .first = op.first,
                 .stats = op.stats.as<float>(),
                 .parts = 1,
+                .part = 0,
                 .losses = nullptr,
+                .hits = nullptr,
                 .scale = 0});
 }
 
@@ -53,7 +61,9 @@ void run(const CrossEntropyPart& op) {
                       .first = op.first,
                       .stats = op.stats.as<float>(),
                       .parts = op.stats.dim(0),
+                      .part = op.part,
                       .losses = op.losses.as<float>(),
+                      .hits = hits_of(op),
                       .scale = op.scale});
 }
 

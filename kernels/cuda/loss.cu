@@ -30,9 +30,9 @@ template <class T, class D>
 struct Loss {
   const T* logits;
   D* dlogits;
-  float *losses, *stats;
+  float *losses, *stats, *hits;  // hits may be null
   const int32_t* targets;
-  int64_t rows, parts, first, all_vocab;
+  int64_t rows, parts, part, first, all_vocab;
   int columns, vocab;
   float scale;
   unsigned long long* fault;
@@ -104,6 +104,7 @@ __device__ __forceinline__ bool passed_over(const Loss<T, D>& a) {
   if (target >= 0 && target < a.all_vocab) return false;
   if (threadIdx.x == 0) {
     a.losses[row] = 0;
+    if (a.hits) a.hits[row] = 0;
     if (target != kIgnored)
       atomicMin(a.fault, static_cast<unsigned long long>(row) << 32 | static_cast<uint32_t>(target));
   }
@@ -112,11 +113,29 @@ __device__ __forceinline__ bool passed_over(const Loss<T, D>& a) {
   return true;
 }
 
-// The row's loss and gradient, `whole` and `hit` being of all parts.
+// The row's hit: 1 where the target's logit is the largest, `before` and all logits in front of it are
+// smaller, and the loss, which thread 0 has written, is a number. Logits may be overwritten behind it.
 template <class T, class D>
-__device__ __forceinline__ void finish(const Loss<T, D>& a, Softmax whole, float hit, int first) {
+__device__ __forceinline__ void finish_hit(const Loss<T, D>& a, float top, float logit, float before) {
+  const int64_t target = a.target();
+  const bool largest = target >= 0 && target < a.vocab && logit == top && before < logit;
+  float* hit = a.hits + blockIdx.x;
+  if (threadIdx.x == 0) *hit = largest && !isnan(a.losses[blockIdx.x]) ? 1.0f : 0.0f;
+  __syncthreads();
+  const T* x = a.x();
+  for (int i = threadIdx.x; largest && i < target; i += kThreads)
+    if (to_float(x[i]) == logit) *hit = 0.0f;
+  __syncthreads();
+}
+
+// The row's loss, hit and gradient, `whole` and `logit`, the target's, being of all parts, and `before` the
+// largest logit of the parts before this one.
+template <class T, class D>
+__device__ __forceinline__ void finish(const Loss<T, D>& a, Softmax whole, float logit, float before,
+                                       int first) {
   if (threadIdx.x == 0)
-    a.losses[blockIdx.x] = float(log(double(whole.sum)) + double(whole.top) - double(hit));
+    a.losses[blockIdx.x] = float(log(double(whole.sum)) + double(whole.top) - double(logit));
+  if (a.hits) finish_hit(a, whole.top, logit, before);
   if (a.scale == 0) return;
   const float factor = a.scale / whole.sum;
   const int64_t target = a.target();
@@ -140,9 +159,9 @@ __global__ void __launch_bounds__(kThreads) cross_entropy(Loss<T, D> a) {
   __shared__ Softmax shared[kThreads / 32];
   if (passed_over(a)) return;
   const int first = peel(a.x(), a.dx());
-  const float hit = to_float(a.x()[a.target()]);
-  // Its barrier also comes after every read of hit.
-  finish(a, softmax_of(a.x(), a.vocab, first, shared), hit, first);
+  const float logit = to_float(a.x()[a.target()]);
+  // Its barrier also comes after every read of the target's logit.
+  finish(a, softmax_of(a.x(), a.vocab, first, shared), logit, -INFINITY, first);
 }
 
 template <class T>
@@ -162,13 +181,14 @@ template <class T, class D>
 __global__ void __launch_bounds__(kThreads) cross_entropy_part(Loss<T, D> a) {
   if (passed_over(a)) return;
   Softmax whole{-INFINITY, 0.0f};
-  float hit = 0;
+  float logit = 0, before = -INFINITY;
   for (int64_t p = 0; p < a.parts; ++p) {
     const float* stats = a.stats + 3 * (p * a.rows + blockIdx.x);
+    if (p == a.part) before = whole.top;
     whole = joined(whole, {stats[0], stats[1]});
-    hit += stats[2];
+    logit += stats[2];
   }
-  finish(a, whole, hit, peel(a.x(), a.dx()));
+  finish(a, whole, logit, before, peel(a.x(), a.dx()));
 }
 
 // What the three ops have in common.
@@ -190,6 +210,7 @@ void with_loss(CudaQueue& queue, const Op& op, int64_t all_vocab, Launch launch_
       using D = decltype(d);
       auto args = loss_of<decltype(t), D>(op);
       args.dlogits = as<D>(dlogits), args.losses = as<float>(op.losses);
+      args.hits = op.hits.defined() ? as<float>(op.hits) : nullptr;
       args.all_vocab = all_vocab, args.scale = op.scale;
       args.fault = queue.fault(Fault::target, all_vocab);
       launch_of(args);
@@ -227,6 +248,7 @@ void run(const CrossEntropyPart& op, Stream& stream) {
   CudaQueue& queue = cuda_queue(stream);
   with_loss(queue, op, op.all_vocab, [&](auto args) {
     args.stats = as<float>(op.stats), args.parts = op.stats.dim(0), args.first = op.first;
+    args.part = op.part;
     cross_entropy_part<<<unsigned(rows), kThreads, 0, queue.use()>>>(args);
   });
   queue.launched("CrossEntropyPart");

@@ -167,6 +167,8 @@ TEST_F(Check, RefusesEmbeddingsAndLossesThatDoNotFit) {
       refusal(CrossEntropy{.logits = a_, .losses = rows_, .dlogits = small_, .targets = ints_, .vocab = 6}),
       "");
   EXPECT_NE(refusal(CrossEntropy{.logits = a_, .losses = small_, .targets = ints_, .vocab = 6}), "");
+  EXPECT_NE(refusal(CrossEntropy{.logits = a_, .losses = rows_, .targets = ints_, .vocab = 6, .hits = ints_}),
+            "");
 }
 
 TEST_F(Check, RefusesAttentionOfBrokenHeads) {

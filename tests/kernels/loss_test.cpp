@@ -1,5 +1,7 @@
 #include "kernels/loss.h"
 
+#include <algorithm>
+
 #include "tests/kernels/guarded.h"
 
 namespace cleave::kernels {
@@ -81,6 +83,51 @@ TEST_P(CrossEntropyKernel, ALogitThatIsNotANumberReachesTheLossFromAnywhere) {
                stream);
         EXPECT_FALSE(std::isfinite(losses.at(0)) && bad < columns) << columns << " columns, from " << bad;
       }
+}
+
+// Logits of three values only, so that most rows have equal ones, and padding that is larger than all; the
+// oracle is std::max_element, which returns the first. 8208 columns are more than one pack a thread on a GPU.
+TEST_P(CrossEntropyKernel, HitsAreTargetsThatComeFirstAmongTheLargestLogits) {
+  for (const DType type : {DType::fp32, DType::bf16, DType::fp16})
+    for (auto [rows, columns, vocab] : {std::tuple{300, 7, 5}, {64, 8208, 8203}})
+      for (const float scale : {0.0f, 0.5f}) {
+        Values raw(size_t(rows * columns), 5);
+        std::mt19937 random(11);
+        for (int r = 0; r < rows; ++r)
+          for (int i = 0; i < vocab; ++i) {
+            const bool low = vocab > 100 && random() % 4000 != 0;
+            raw[size_t(r * columns + i)] = low ? -1 : double(random() % 3);
+          }
+        Guarded logits(type, {rows, columns}, raw), losses(DType::fp32, {rows}), hits(DType::fp32, {rows}),
+            targets(DType::int32, {rows});
+        Values want;
+        for (int r = 0; r < rows; ++r) {
+          const auto row = raw.begin() + r * columns;
+          const int first = int(std::max_element(row, row + vocab) - row);
+          const auto next = std::find(row + first + 1, row + vocab, row[first]);
+          const int last = next < row + vocab ? int(next - row) : vocab - 1;
+          targets.put(size_t(r), r % 5 == 0 ? -100 : r % 5 < 3 ? first : r % 5 == 3 ? last : 0);
+          want.push_back(targets.at(size_t(r)) == first ? 1 : 0);
+        }
+        TestStream stream;
+        launch(CrossEntropy{.logits = logits,
+                            .losses = losses,
+                            .targets = targets,
+                            .vocab = vocab,
+                            .scale = scale,
+                            .hits = hits},
+               stream);
+        EXPECT_EQ(hits.values(), want) << columns << " columns";
+      }
+}
+
+TEST_P(CrossEntropyKernel, ARowWhoseLossIsNotANumberIsNoHit) {
+  Guarded logits(DType::fp32, {3, 2}, {3, NAN, INFINITY, 0, -INFINITY, -INFINITY}), losses(DType::fp32, {3}),
+      hits(DType::fp32, {3}), targets(DType::int32, {3}, {0, 0, 0});
+  TestStream stream;
+  launch(CrossEntropy{.logits = logits, .losses = losses, .targets = targets, .vocab = 2, .hits = hits},
+         stream);
+  EXPECT_EQ(hits.values(), (Values{0, 0, 0}));
 }
 
 TEST_P(CrossEntropyKernel, NamesATargetOutsideTheVocabulary) {

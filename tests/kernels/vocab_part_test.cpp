@@ -1,4 +1,6 @@
 // A vocabulary cut over ranks: the parts together give what the whole gives.
+#include <algorithm>
+
 #include "kernels/embedding.h"
 #include "kernels/loss.h"
 #include "tests/kernels/guarded.h"
@@ -61,6 +63,54 @@ TEST_P(VocabPartKernel, LossAndGradientOfThePartsEqualDoublePrecision) {
         expect_near(dlogits, want, half_ulp(gradient_type) * 1.01 + 1e-6, 1e-7, "gradient");
       }
     }
+}
+
+// Logits of three values only, so that equal ones lie in one part and in several; the oracle is
+// std::max_element of the whole row, which returns the first.
+TEST_P(VocabPartKernel, HitsOfThePartsAreThoseOfTheWholeOnceEach) {
+  const int64_t rows = 400;
+  Values whole(size_t(rows * kVocab));
+  std::mt19937 random(3);
+  for (double& x : whole) x = double(random() % 3);
+  Guarded targets(DType::int32, {rows}), stats(DType::fp32, {kParts, rows, 3});
+  Values want;
+  for (int64_t r = 0; r < rows; ++r) {
+    const auto row = whole.begin() + r * kVocab;
+    const auto first = std::max_element(row, row + kVocab) - row;
+    targets.put(size_t(r), r % 7 == 0 ? -100 : r % 2 ? double(first) : double(random() % kVocab));
+    want.push_back(targets.at(size_t(r)) == double(first));
+  }
+  std::vector<Guarded> logits;
+  TestStream stream;
+  for (int64_t p = 0; p < kParts; ++p) {
+    const int64_t first = p * kColumns, vocab = std::min(kColumns, kVocab - first);
+    logits.emplace_back(DType::fp32, Shape{rows, kColumns}, Values(size_t(rows * kColumns), 5));
+    for (int64_t i = 0; i < rows * vocab; ++i)
+      logits.back().put(size_t(i / vocab * kColumns + i % vocab),
+                        whole[size_t(i / vocab * kVocab + first + i % vocab)]);
+    launch(SoftmaxPart{.stats = stats.tensor().rows({p, p + 1}).view({rows, 3}),
+                       .logits = logits.back(),
+                       .targets = targets,
+                       .vocab = vocab,
+                       .first = first},
+           stream);
+  }
+  Values sum(size_t(rows), 0);
+  for (int64_t p = 0; p < kParts; ++p) {
+    Guarded losses(DType::fp32, {rows}), hits(DType::fp32, {rows});
+    launch(CrossEntropyPart{.losses = losses,
+                            .logits = logits[size_t(p)],
+                            .targets = targets,
+                            .stats = stats,
+                            .vocab = std::min(kColumns, kVocab - p * kColumns),
+                            .first = p * kColumns,
+                            .all_vocab = kVocab,
+                            .hits = hits,
+                            .part = p},
+           stream);
+    for (size_t r = 0; r < sum.size(); ++r) sum[r] += hits.at(r);
+  }
+  EXPECT_EQ(sum, want);
 }
 
 TEST_P(VocabPartKernel, ALogitThatIsNotANumberReachesTheLossFromAnyPart) {

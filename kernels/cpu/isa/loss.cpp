@@ -7,6 +7,13 @@ namespace {
 constexpr int32_t kIgnored = -100;
 
 template <class T>
+float logit_of(const T* x) {
+  float lanes[16];
+  store(lanes, load(x, Part{1}));
+  return lanes[0];
+}
+
+template <class T>
 float row_max(const T* x, int64_t numel) {
   F16 even = splat(-__builtin_inff()), odd = even;
   int64_t i = 0;
@@ -50,21 +57,32 @@ void gradient_row(D* dx, const T* x, int64_t columns, int64_t vocab, int64_t tar
   zero_row(dx, vocab, columns);
 }
 
+// A row without a target.
+template <class Args, class D>
+void pass_over(const Args& args, int64_t row, D* dx) {
+  args.losses[row] = 0;
+  if (args.hits) args.hits[row] = 0;
+  if (args.scale != 0) zero_row(dx, 0, args.columns);
+}
+
+// Whether x[target], which is `logit`, comes first among the largest of x, of which `top` is one and where
+// nothing before x is larger than `before`.
+template <class T>
+float hit(const T* x, int64_t target, float logit, float top, float before) {
+  return logit == top && before < logit && row_max(x, target) < logit ? 1 : 0;
+}
+
 template <class T, class D>
 void loss_row(const CrossEntropyArgs& args, int64_t row) {
   const T* x = static_cast<const T*>(args.logits.data) + row * args.columns;
   D* dx = static_cast<D*>(args.dlogits.data) + row * args.columns;
   const int32_t target = args.targets[row];
-  if (target == kIgnored) {
-    args.losses[row] = 0;
-    if (args.scale != 0) zero_row(dx, 0, args.columns);
-    return;
-  }
+  if (target == kIgnored) return pass_over(args, row, dx);
   const float top = row_max(x, args.vocab);
   const double sum = row_sum(x, args.vocab, top);
-  float hit[16];
-  store(hit, load(x + target, Part{1}));
-  args.losses[row] = float(__builtin_log(sum) + double(top) - double(hit[0]));
+  const float logit = logit_of(x + target);
+  const float loss = args.losses[row] = float(__builtin_log(sum) + double(top) - double(logit));
+  if (args.hits) args.hits[row] = loss == loss ? hit(x, target, logit, top, -__builtin_inff()) : 0;
   if (args.scale == 0) return;
   gradient_row(dx, x, args.columns, args.vocab, target, top, sum, args.scale);
 }
@@ -74,9 +92,8 @@ void part_row(const SoftmaxPartArgs& args, int64_t row) {
   const T* x = static_cast<const T*>(args.logits.data) + row * args.columns;
   float* stats = args.stats + 3 * row;
   const int64_t target = args.targets[row] - args.first;
-  float hit[16] = {};
-  if (target >= 0 && target < args.vocab) store(hit, load(x + target, Part{1}));
-  stats[0] = row_max(x, args.vocab), stats[1] = 0, stats[2] = hit[0];
+  stats[0] = row_max(x, args.vocab), stats[1] = 0;
+  stats[2] = target >= 0 && target < args.vocab ? logit_of(x + target) : 0;
   if (args.vocab > 0) stats[1] = float(row_sum(x, args.vocab, stats[0]));
 }
 
@@ -84,22 +101,23 @@ template <class T, class D>
 void part_loss_row(const SoftmaxPartArgs& args, int64_t row) {
   const T* x = static_cast<const T*>(args.logits.data) + row * args.columns;
   D* dx = static_cast<D*>(args.dlogits.data) + row * args.columns;
-  if (args.targets[row] == kIgnored) {
-    args.losses[row] = 0;
-    if (args.scale != 0) zero_row(dx, 0, args.columns);
-    return;
-  }
-  float top = -__builtin_inff();
-  double sum = 0, hit = 0;
+  if (args.targets[row] == kIgnored) return pass_over(args, row, dx);
+  float top = -__builtin_inff(), before = top;
+  double sum = 0, logit = 0;
   const auto part = [&](int64_t p) { return args.stats + 3 * (p * args.rows + row); };
-  for (int64_t p = 0; p < args.parts; ++p) top = part(p)[0] > top ? part(p)[0] : top;
+  for (int64_t p = 0; p < args.parts; ++p) {
+    if (p == args.part) before = top;
+    top = part(p)[0] > top ? part(p)[0] : top;
+  }
   for (int64_t p = 0; p < args.parts; ++p) {
     if (part(p)[1] != 0) sum += double(part(p)[1]) * __builtin_exp(double(part(p)[0]) - double(top));
-    hit += double(part(p)[2]);
+    logit += double(part(p)[2]);
   }
-  args.losses[row] = float(__builtin_log(sum) + double(top) - hit);
-  if (args.scale == 0) return;
+  const float loss = args.losses[row] = float(__builtin_log(sum) + double(top) - logit);
   const int64_t target = args.targets[row] - args.first;
+  const bool here = target >= 0 && target < args.vocab && loss == loss;
+  if (args.hits) args.hits[row] = here ? hit(x, target, logit_of(x + target), top, before) : 0;
+  if (args.scale == 0) return;
   gradient_row(dx, x, args.columns, args.vocab, target < args.vocab ? target : -1, top, sum, args.scale);
 }
 
