@@ -35,7 +35,8 @@ text::WordCount words_of_targets(const data::TokenFile& file, int64_t targets,
 // A byte's and a word's are those of a text of which every token but the first is a target.
 void print_losses(const runtime::Evaluation& e, const data::TokenFile& file,
                   const text::Tokenizer* tokenizer) {
-  const auto [loss, targets] = e;
+  const double loss = e.loss;
+  const int64_t targets = e.targets;
   std::printf("loss %.9g nats a token, perplexity %.6g, %lld targets\n", loss, std::exp(loss),
               static_cast<long long>(targets));
   if (!tokenizer || targets != file.size() - 1) return;

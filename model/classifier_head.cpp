@@ -14,6 +14,7 @@ std::vector<UnitSpec> ClassifierHead::units() const {
 
 void ClassifierHead::loss(const HeadArgs& a, Range rows, Tensor z, Tensor dz, Tensor stats) const {
   const Tensor losses = a.losses.slice(rows), targets = a.targets.slice(rows);
+  const Tensor hits = a.hits.defined() ? a.hits.slice(rows) : Tensor();
   const Tensor dlogits = dz.raw() == z.raw() && dz.dtype() == z.dtype() ? Tensor() : dz;
   const float scale = a.grads.empty() ? 0.0f : a.scale;
   if (c_.axis.size() == 1) {
@@ -22,7 +23,8 @@ void ClassifierHead::loss(const HeadArgs& a, Range rows, Tensor z, Tensor dz, Te
                                           .dlogits = dlogits,
                                           .targets = targets,
                                           .vocab = c_.classes,
-                                          .scale = scale},
+                                          .scale = scale,
+                                          .hits = hits},
                     a.stream);
     return;
   }
@@ -42,7 +44,9 @@ void ClassifierHead::loss(const HeadArgs& a, Range rows, Tensor z, Tensor dz, Te
                                             .vocab = part_.real.size(),
                                             .first = part_.real.begin,
                                             .all_vocab = c_.classes,
-                                            .scale = scale},
+                                            .scale = scale,
+                                            .hits = hits,
+                                            .part = c_.axis.rank()},
                   a.stream);
 }
 

@@ -23,6 +23,7 @@ class ClassifierHead final : public Head {
   void logits(Tensor logits, Tensor x, Range rows, std::span<const Tensor> params, Arena& scratch,
               Stream& stream) const override;
   int64_t classes() const override { return c_.classes; }
+  bool counts_hits() const override { return true; }
   int64_t columns() const override { return part_.size; }
 
  private:

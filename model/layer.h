@@ -65,6 +65,10 @@ struct HeadArgs {
   Arena& scratch;
   Stream& stream;
   LogitsChunk logits = {};  // of a head that has them
+  // [rows] fp32, defined when evaluating a head that counts_hits(): 1 in each row whose target is the class
+  // with the largest logit (CrossEntropy says which of equal ones), else 0. Where a tensor axis cuts the
+  // classes, only on the rank that has the target's.
+  Tensor hits = {};
 };
 
 // The last stop: turns activations and targets into losses, and in training also into gradients, in one call,
@@ -82,6 +86,8 @@ class Head {
   // Of the logits that this rank computes: the r-th rank of a tensor axis has the classes from r * columns
   // on, and what is past the last class is padding.
   virtual int64_t columns() const { return classes(); }
+  // Whether run() writes HeadArgs::hits, from which an evaluation has its accuracy.
+  virtual bool counts_hits() const { return false; }
 };
 
 struct Model {

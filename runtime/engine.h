@@ -89,6 +89,14 @@ struct StepResult {
 struct Evaluation {
   double loss = 0;      // mean over all targets; not a number where there are none
   int64_t targets = 0;  // that have a loss
+  // Of these, those whose class has the largest logit, of equal ones the first; none where the head does not
+  // say so (Head::counts_hits). An exact count, the same in every layout where rounding leaves the largest
+  // logit the largest.
+  std::optional<int64_t> hits = {};
+
+  // The share of hits; none where there are none to have or no targets. Where targets are the next tokens,
+  // this is the token accuracy.
+  std::optional<double> accuracy() const;
 };
 
 // What a run has to say of itself at its start, for people. A text is empty where nobody would ask.

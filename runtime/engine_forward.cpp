@@ -1,5 +1,6 @@
 // Forwards alone: losses, and logits of windows and of texts that grow.
 #include <algorithm>
+#include <array>
 
 #include "device/copy.h"
 #include "runtime/engine_state.h"
@@ -51,10 +52,20 @@ class LogitsOfRanks {
 
 }  // namespace
 
+std::optional<double> Evaluation::accuracy() const {
+  if (!hits || targets == 0) return {};
+  return double(*hits) / double(targets);
+}
+
 Evaluation Engine::evaluate(const BatchSource& data, int micros, const std::function<bool()>& stop) {
   State& s = *state_;
   const int most = s.pipeline.evaluation.shape.micros;
-  double loss = 0, valid = 0;
+  std::array<double, 3> sums{};
+  auto& [loss, valid, hits] = sums;
+  const auto add = [&](double& sum, const Tensor& of, int micros_now) {
+    const std::vector<double> each = to_host<double>(of, s.streams->compute);
+    for (int micro = 0; micro < micros_now; ++micro) sum += each[size_t(micro)];
+  };
   for (int begin = 0; begin < micros; begin += most) {
     if (stop && stop()) return {};
     pipeline::ScheduleShape shape = s.pipeline.evaluation.shape;
@@ -68,15 +79,16 @@ Evaluation Engine::evaluate(const BatchSource& data, int micros, const std::func
                           return batch;
                         },
                     .scale = {},
-                    .losses = s.rank->losses};
+                    .losses = s.rank->losses,
+                    .hits = s.rank->hits};
     s.run_forward(shape, work);
-    if (!s.reports_loss()) continue;
-    const std::vector<double> losses = to_host<double>(s.rank->losses, s.streams->compute);
-    for (int micro = 0; micro < shape.micros; ++micro) loss += losses[size_t(micro)];
+    if (s.reports_loss()) add(loss, s.rank->losses, shape.micros);
+    if (s.reports_hits()) add(hits, s.rank->hits, shape.micros);
   }
-  loss = s.ranks.sum(loss, "evaluation loss", s.streams->comm());
-  valid = s.ranks.sum(valid, "evaluated targets", s.streams->comm());
-  return {loss / valid, int64_t(valid)};
+  s.ranks.sum(sums, "evaluation", s.streams->comm());
+  Evaluation result{.loss = loss / valid, .targets = int64_t(valid)};
+  if (s.model.head->counts_hits()) result.hits = int64_t(hits);
+  return result;
 }
 
 std::vector<float> Engine::predict(const Batch& batch, std::optional<Range> wanted) {

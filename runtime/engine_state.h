@@ -35,6 +35,12 @@ struct Engine::State {
   Work micro_batches(const StepBatches& batches, double loss_scale, std::vector<double>& divisors);
   // Whether this rank's losses count: the last stage's, and once a tensor axis.
   bool reports_loss() const { return rank->stage.shape().last && settings.place.tensor == 0; }
+  // Whether its hits do: every part's of the classes, and where each rank has all, the first's.
+  bool reports_hits() const {
+    const model::Head& head = *model.head;
+    return head.counts_hits() && rank->stage.shape().last &&
+           settings.place.tensor * head.columns() < head.classes();
+  }
   // Over the micro-batches of all ranks, with these divisors of this rank's; rounded first when sums are
   // exact.
   double mean_loss(const std::vector<double>& divisors);

@@ -58,8 +58,10 @@ void Executor::forward(const Turn& turn, const Work& work) {
   pass(pipeline::Op::forward, turn, [&] { stage_.forward(turn, work.train, compute_); });
   const bool end = stage_.shape().last && turn.chunk + 1 == int(stage_.shape().chunks.size());
   if (work.train || !end) return;
-  const Tensor loss = work.losses.defined() ? work.losses.slice({turn.micro, turn.micro + 1}) : Tensor();
-  stage_.head(turn.micro, loss, work.logits, work.rows, compute_);
+  const auto place = [&](const Tensor& sums) {
+    return sums.defined() ? sums.slice({turn.micro, turn.micro + 1}) : Tensor();
+  };
+  stage_.head(turn.micro, {place(work.losses), place(work.hits)}, work.logits, work.rows, compute_);
   stage_.close(turn.micro, turn.chunk, compute_);
 }
 

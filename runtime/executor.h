@@ -21,6 +21,7 @@ struct Work {
   BatchSource batch;                      // called once a micro-batch, in order, on every rank
   std::function<float(int micro)> scale;  // training: of the micro-batch's loss, asked for after its batch
   Tensor losses = {};                     // fp64, one a micro-batch; written on the last rank
+  Tensor hits = {};                       // the same, without training
   // Without training: of these rows of the only micro-batch, written on the last rank (Stage::head).
   Tensor logits = {};
   Range rows = {};

@@ -90,8 +90,11 @@ RankState::RankState(const Settings& s, const model::Model& model, const Pipelin
                              : exact  ? 4 * store.units() + 1
                                       : store.units()},
                             "squared gradients");
-  losses = memory.allocate(MemoryKind::device, Category::activations, DType::fp64,
-                           {pipeline.evaluation.shape.micros}, "losses");
+  const auto of_micros = [&](const char* name) {
+    return memory.allocate(MemoryKind::device, Category::activations, DType::fp64,
+                           {pipeline.evaluation.shape.micros}, name);
+  };
+  losses = of_micros("losses"), hits = of_micros("hits");
   for (int u = 0; u < store.units(); ++u)
     speaks.push_back(pipeline.speaks(s.place.pipe, store.layout(u).name()));
   summed_late = ranks.units_summed_late(store);

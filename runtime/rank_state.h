@@ -75,7 +75,7 @@ struct RankState {
   Stage stage;
   std::unique_ptr<zero::SavedState> saved;
   zero::ShardedOptimizer* trained = nullptr;  // which is `saved`; none: nothing is trained
-  Buffer squares, losses;                     // of units; of micro-batches
+  Buffer squares, losses, hits;               // of units; of micro-batches
   Buffer copy;                    // of what this rank saves, where that is written behind the training
   std::vector<bool> speaks;       // by unit
   std::vector<bool> summed_late;  // by unit: Ranks::units_summed_late

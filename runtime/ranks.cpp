@@ -133,9 +133,13 @@ std::vector<bool> Ranks::units_summed_late(const zero::ParameterStore& store) co
 }
 
 double Ranks::sum(double value, std::string_view what, Stream& stream) {
-  world_.all_reduce(Tensor(&value, DType::fp64, {1}, MemoryKind::host), stream, {.what = what});
-  stream.synchronize();
+  sum({&value, 1}, what, stream);
   return value;
+}
+void Ranks::sum(std::span<double> values, std::string_view what, Stream& stream) {
+  const Tensor t(values.data(), DType::fp64, {int64_t(values.size())}, MemoryKind::host);
+  world_.all_reduce(t, stream, {.what = what});
+  stream.synchronize();
 }
 
 double Ranks::sum_in_order(std::vector<double> parts, std::string_view what, Stream& stream) {

@@ -54,6 +54,7 @@ class Ranks {
       const zero::ParameterStore& store) const;  // by unit: whether that changes them
   // The sum over all ranks; `value` is on the host, and so is the result.
   double sum(double value, std::string_view what, Stream& stream);
+  void sum(std::span<double> values, std::string_view what, Stream& stream);  // of each
   // Partial sums that are 0 on all ranks of the pipe and tensor axes but one (or not a number where one of
   // several says so), added in their order, which does not depend on how the axes are cut.
   double sum_in_order(std::vector<double> parts, std::string_view what, Stream& stream);

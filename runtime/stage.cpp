@@ -185,11 +185,12 @@ void Stage::backward_layer(Frame& f, int l, const Params& params, Grads& grads, 
   scratch_.release(mark);
 }
 
-void Stage::run_head(Frame& f, const Params& params, Grads& grads, float scale, Tensor loss_sum,
+void Stage::run_head(Frame& f, const Params& params, Grads& grads, float scale, const HeadSums& sums,
                      Stream& stream) {
   const TraceSpan seen(trace_, stream,
                        shown(grads.empty() ? "forward" : "backward", f, layers_.layers(f.chunk)));
   const int64_t mark = scratch_.mark();
+  const bool counts = sums.hits.defined() && model().head->counts_hits();
   const model::HeadArgs args{.losses = losses_,
                              .dx = grads.empty() ? Tensor() : gradient(f, layers_.layers(f.chunk)),
                              .x = f.inputs.back(),
@@ -199,10 +200,12 @@ void Stage::run_head(Frame& f, const Params& params, Grads& grads, float scale, 
                              .scale = scale,
                              .scratch = scratch_,
                              .stream = stream,
-                             .logits = shape().logits};
+                             .logits = shape().logits,
+                             .hits = counts ? scratch_.take(DType::fp32, {layers_.rows()}) : Tensor()};
   in_layer("the head", f, layers_.layers(f.chunk), [&] { model().head->run(args); });
+  kernels::launch(kernels::Sum{.out = sums.loss, .x = losses_}, stream);
+  if (counts) kernels::launch(kernels::Sum{.out = sums.hits, .x = args.hits}, stream);
   scratch_.release(mark);
-  kernels::launch(kernels::Sum{.out = loss_sum, .x = losses_}, stream);
 }
 
 void Stage::forward(const Turn& turn, bool train, Stream& stream) {
@@ -236,7 +239,7 @@ void Stage::backward(const Turn& turn, float scale, Tensor loss_sum, Stream& str
     Grads grads = split || !stop.backward ? Grads() : as_gradients(store_.gradients(visit_));
     if (stop.again) forward_layer(f, stop.layer, params, position, {.again = true}, stream);
     if (head)
-      run_head(f, params, grads, scale, loss_sum, stream);
+      run_head(f, params, grads, scale, {.loss = loss_sum}, stream);
     else if (stop.backward)
       backward_layer(f, stop.layer, params, grads, position,
                      split ? model::BackwardPart::input : model::BackwardPart::both, stream);
@@ -259,11 +262,11 @@ void Stage::backward_weight(const Turn& turn, Stream& stream) {
   frames_.close(f, stream);
 }
 
-void Stage::head(int micro, Tensor loss_sum, Tensor logits, Range rows, Stream& stream) {
+void Stage::head(int micro, const HeadSums& sums, Tensor logits, Range rows, Stream& stream) {
   Frame& f = frames_.find(micro, layers_.chunks() - 1);
   Grads none;
   const Params params = store_.acquire(visit_);
-  if (loss_sum.defined()) run_head(f, params, none, 1, loss_sum, stream);
+  if (sums.loss.defined()) run_head(f, params, none, 1, sums, stream);
   if (logits.defined()) {
     const int64_t mark = scratch_.mark();
     model().head->logits(logits, f.inputs.back(), rows, params, scratch_, stream);

@@ -54,9 +54,9 @@ class Stage {
   void backward(const Turn& turn, float scale, Tensor loss_sum, Stream& stream);
   void backward_weight(const Turn& turn, Stream& stream);
 
-  // Without training: what follows the last chunk's forward. Either result may be undefined; logits are
+  // Without training: what follows the last chunk's forward. Any result may be undefined; logits are
   // [rows.size(), the head's columns] fp32, of those rows of the head's whole input.
-  void head(int micro, Tensor loss_sum, Tensor logits, Range rows, Stream& stream);
+  void head(int micro, const HeadSums& sums, Tensor logits, Range rows, Stream& stream);
   void close(int micro, int chunk, Stream& stream);  // frees the frame; backwards do it themselves
 
  private:
@@ -77,7 +77,7 @@ class Stage {
   void bring_inputs(Frame& frame, int l, Stream& stream);
   void backward_layer(Frame& frame, int l, const Params& params, Grads& grads, const Position& position,
                       model::BackwardPart part, Stream& stream);
-  void run_head(Frame& frame, const Params& params, Grads& grads, float scale, Tensor loss_sum,
+  void run_head(Frame& frame, const Params& params, Grads& grads, float scale, const HeadSums& sums,
                 Stream& stream);
   Tensor gradient(Frame& frame, int l);
   Tensor passing(int chunk, int l, int64_t rows = 0) const;

@@ -105,9 +105,9 @@ void Stage::measure(int chunk, Stream& discard) {
     bool written = false;
     Grads of_head = dry_grads(units, model().dtype, &written), none;
     const Params params = dry_params(units, model().dtype);
-    const Tensor loss_sum(nullptr, DType::fp64, {1});
-    if (shape().trains) run_head(dry, params, of_head, 1, loss_sum, discard);
-    run_head(dry, params, none, 1, loss_sum, discard);  // of an evaluation
+    const Tensor sum(nullptr, DType::fp64, {1});
+    if (shape().trains) run_head(dry, params, of_head, 1, {.loss = sum}, discard);
+    run_head(dry, params, none, 1, {.loss = sum, .hits = sum}, discard);  // of an evaluation
   }
   if (shape().trains) measure_backward(dry, chunk, discard);
   frames_.measured(dry);

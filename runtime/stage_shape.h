@@ -27,6 +27,12 @@ struct TextPass {
   int64_t rows() const { return int64_t(tokens.size()); }
 };
 
+// Sums over the rows of a micro-batch, fp64 and one element each; what is undefined is not wanted.
+struct HeadSums {
+  Tensor loss;
+  Tensor hits = {};  // HeadArgs::hits, of a head that counts them
+};
+
 // One visit of a micro-batch to a chunk.
 struct Turn {
   int micro = 0, chunk = 0;

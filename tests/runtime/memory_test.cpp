@@ -78,12 +78,12 @@ TEST(Memory, PlannedEqualsPeakAfterTraining) {
 }
 
 // Takes scratch of its own when it evaluates, more than anything takes in training.
-class DearToEvaluate final : public Head {
+class DearToEvaluate final : public model::Head {
  public:
   static constexpr int64_t kBytes = 1 << 20;
-  explicit DearToEvaluate(std::unique_ptr<Head> head) : head_(std::move(head)) {}
+  explicit DearToEvaluate(std::unique_ptr<model::Head> head) : head_(std::move(head)) {}
   std::vector<UnitSpec> units() const override { return head_->units(); }
-  void run(const HeadArgs& a) const override {
+  void run(const model::HeadArgs& a) const override {
     if (a.grads.empty()) a.scratch.take(DType::uint8, {kBytes});
     head_->run(a);
   }
@@ -94,18 +94,20 @@ class DearToEvaluate final : public Head {
   int64_t classes() const override { return head_->classes(); }
 
  private:
-  std::unique_ptr<Head> head_;
+  std::unique_ptr<model::Head> head_;
 };
 
 TEST(Memory, HoldsAnEvaluationThatTakesMoreThanAStepToo) {
-  const DsConfig c = config_for(1, 2, 1);
-  const auto alone = self_communicator();
-  Model model = small_gpt();
+  const config::DsConfig c = config_for(1, 2, 1);
+  const auto alone = comm::self_communicator();
+  model::Model model = small_gpt();
   model.head = std::make_unique<DearToEvaluate>(std::move(model.head));
-  Engine engine(c, std::move(model), *alone, {});
+  runtime::Engine engine(c, std::move(model), *alone, {});
   Tokens tokens(2);
   engine.train_batch(source(tokens, c, 0, 0, 1));
-  EXPECT_TRUE(std::isfinite(engine.evaluate(source(tokens, c, 1, 0, 1), 2).loss));
+  const runtime::Evaluation e = engine.evaluate(source(tokens, c, 1, 0, 1), 2);
+  EXPECT_TRUE(std::isfinite(e.loss));
+  EXPECT_FALSE(e.hits) << "which this head does not count";
   EXPECT_EQ(engine.memory_planned(), engine.memory_peak());
   EXPECT_GT(engine.memory_planned().total(Category::activations), DearToEvaluate::kBytes);
 }

@@ -156,6 +156,23 @@ TEST(OwnLayer, BeforeAnMlpIsGivenTheGradientOfItsOutput) {
   EXPECT_GT(std::abs(slope), 0.01);
 }
 
+// A head whose logits are its input: of five labels three are the first of the largest, and one row has none.
+TEST(OwnModel, HasTheAccuracyOfItsLabels) {
+  config::DsConfig c = config_for(1, 3, 2);
+  const auto alone = comm::self_communicator();
+  runtime::Engine engine(c, model::make_mlp({{3, 3}}, DType::fp32), *alone, {});
+  engine.set_parameters([](const ParamSpec& p) {
+    return p.name == "head.weight" ? std::vector<float>{1, 0, 0, 0, 1, 0, 0, 0, 1}
+                                   : std::vector<float>(3, 0.0f);
+  });
+  const std::vector<float> x[] = {{3, 1, 2, 2, 2, 1, 2, 2, 1}, {-1, -3, -2, 0, 0, 0, 5, 6, 7}};
+  const std::vector<int32_t> y[] = {{0, 0, 1}, {2, 0, kIgnoredTarget}};
+  const runtime::Evaluation e = engine.evaluate([&](int micro) { return batch_of(x[micro], y[micro]); }, 2);
+  EXPECT_EQ(e.targets, 5);
+  EXPECT_EQ(e.hits, 3);
+  EXPECT_EQ(e.accuracy(), 0.6);
+}
+
 TEST(OwnModel, MadeInAnotherTypeThanTheConfigurationsIsRefused) {
   config::DsConfig c = config_for(1);
   c.precision = config::Precision::bf16;

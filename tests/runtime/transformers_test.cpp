@@ -1,5 +1,8 @@
 // Every family against the transformers library in double precision;
 // tests/fixtures/make_gpt2_fixtures.py and make_decoder_fixtures.py make the numbers.
+#include <algorithm>
+#include <numeric>
+
 #include "checkpoint/safetensors.h"
 #include "model/presets.h"
 #include "tests/runtime/compare.h"
@@ -188,6 +191,42 @@ TEST(TransformersPrediction, LogitsAreEqual) {
                   1e-5)
             << fixture << " tensor " << l.tensor;
       });
+}
+
+// Of each four targets the first is the class that PyTorch's logits have at the top, the second the next one,
+// the third has no loss, and the fourth is the fixture's.
+TEST(TransformersPrediction, HitsAreThoseOfPyTorchsLogits) {
+  for (const char* fixture : kFixtures) {
+    const Oracle oracle(fixture);
+    const auto tokens = oracle.get<int32_t>("tokens");
+    auto targets = oracle.get<int32_t>("targets");
+    const auto logits = oracle.get("logits");
+    const auto vocab = int64_t(logits.size() / targets.size());
+    int64_t hits = 0;
+    for (size_t i = 0; i < targets.size(); ++i) {
+      std::vector<int32_t> order(size_t(vocab), 0);
+      std::iota(order.begin(), order.end(), 0);
+      const float* row = logits.data() + i * size_t(vocab);
+      std::partial_sort(order.begin(), order.begin() + 2, order.end(),
+                        [&](int32_t a, int32_t b) { return row[a] > row[b]; });
+      ASSERT_GT(row[order[0]] - row[order[1]], 1e-4f) << fixture << ": too close to tell";
+      if (i % 4 < 2) targets[i] = order[i % 4];
+      if (i % 4 == 2) targets[i] = kIgnoredTarget;
+      hits += targets[i] == order[0];
+    }
+    for (const Layout& l : {Layout{}, Layout{2, 3}, Layout{2, 1, 2}, Layout{1, 0, 1, "1f1b", 2},
+                            Layout{1, 1, 1, "1f1b", 4, false}})
+      comm::run_ranks(l.ranks(), [&](comm::Communicator& world) {
+        if (!fits(fixture, l)) return;
+        const config::DsConfig c = config(l);
+        runtime::Engine engine(c, oracle.model(), world, {});
+        engine.set_parameters([&](const ParamSpec& p) { return oracle.parameter(p, ""); });
+        const runtime::Evaluation seen =
+            engine.evaluate(batch_of(tokens, targets, engine, world), int(c.gradient_accumulation_steps));
+        EXPECT_EQ(seen.hits, hits) << fixture << " data " << l.data << " pipe " << l.pipe << " tensor "
+                                   << l.tensor;
+      });
+  }
 }
 
 }  // namespace
