@@ -37,8 +37,8 @@ void print_losses(const runtime::Evaluation& e, const data::TokenFile& file,
                   const text::Tokenizer* tokenizer) {
   const double loss = e.loss;
   const int64_t targets = e.targets;
-  std::printf("loss %.9g nats a token, perplexity %.6g, %lld targets\n", loss, std::exp(loss),
-              static_cast<long long>(targets));
+  std::printf("loss %.9g nats a token, perplexity %.6g, token accuracy %.6g, %lld targets\n", loss,
+              std::exp(loss), *e.accuracy(), static_cast<long long>(targets));
   if (!tokenizer || targets != file.size() - 1) return;
   const text::WordCount count = words_of_targets(file, targets, *tokenizer);
   for (const auto& [unit, number] : {std::pair{"byte", count.bytes()}, {"word", count.words()}}) {
@@ -53,9 +53,9 @@ void print_losses(const runtime::Evaluation& e, const data::TokenFile& file,
 
 int run_eval(const Arguments& arguments) {
   CLI::App app(
-      "Mean loss of a checkpoint on data, in nats a token, a byte and a word, on any number of ranks. A word "
-      "is a "
-      "longest run of characters that are no white space.\n"
+      "Mean loss of a checkpoint on data, in nats a token, a byte and a word, and its token accuracy, on any "
+      "number of ranks. A word is a longest run of characters that are no white space; token accuracy is the "
+      "share of targets that the model takes for the most likely token.\n"
       "Example: cleave eval runs/quickstart/checkpoints --data validation.txt",
       "eval");
   PretrainedOptions o;

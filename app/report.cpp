@@ -31,6 +31,15 @@ int columns_of_terminal() {
 struct Report::Sinks {
   Sinks(const TrainOptions& o, const config::ReadResult& c) : options(o), config(c) {}
 
+  // In TensorBoard and CSV files, at the samples that were trained on.
+  void draw(const std::vector<monitor::Scalar>& scalars, int64_t step) {
+    const int64_t samples = step * config.config.train_batch_size;
+    for (const monitor::Scalar& scalar : scalars) {
+      if (tensorboard) tensorboard->scalar(scalar.tag, scalar.value, samples);
+      if (csv) csv->scalar(scalar.tag, scalar.value, samples);
+    }
+  }
+
   const TrainOptions& options;
   const config::ReadResult& config;
   std::optional<monitor::Progress> progress;
@@ -130,24 +139,21 @@ void Report::step(const runtime::Engine& engine, const runtime::StepResult& r, d
       s.metrics->choices(made);
     s.metrics->step(m);
   }
-  if (!s.tensorboard && !s.csv) return;
-  for (const monitor::Scalar& scalar : monitor::scalars_of(m)) {
-    if (s.tensorboard) s.tensorboard->scalar(scalar.tag, scalar.value, r.step * c.train_batch_size);
-    if (s.csv) s.csv->scalar(scalar.tag, scalar.value, r.step * c.train_batch_size);
-  }
+  s.draw(monitor::scalars_of(m), r.step);
 }
 
-void Report::evaluation(int64_t step, const std::string& data, double loss) {
+void Report::evaluation(int64_t step, const std::string& data, const runtime::Evaluation& result) {
   if (!sinks_) return;
-  const monitor::EvaluationMetrics m{
-      .step = step, .epoch = sinks_->options.epoch.epochs(step), .data = data, .loss = loss};
-  line(fmt::format("step {}: validation loss {}{:.6g}, perplexity {:.6g}", step,
-                   data.empty() ? "" : "of " + data + " ", loss, m.perplexity()));
+  const monitor::EvaluationMetrics m{.step = step,
+                                     .epoch = sinks_->options.epoch.epochs(step),
+                                     .data = data,
+                                     .loss = result.loss,
+                                     .accuracy = result.accuracy()};
+  line(fmt::format("step {}: validation loss {}{:.6g}, perplexity {:.6g}{}", step,
+                   data.empty() ? "" : "of " + data + " ", m.loss, m.perplexity(),
+                   m.accuracy ? fmt::format(", token accuracy {:.6g}", *m.accuracy) : ""));
   if (sinks_->metrics) sinks_->metrics->evaluation(m);
-  const std::string tag = "Train/Samples/eval_loss" + (data.empty() ? "" : "_" + data);
-  const int64_t samples = step * sinks_->config.config.train_batch_size;
-  if (sinks_->tensorboard) sinks_->tensorboard->scalar(tag, loss, samples);
-  if (sinks_->csv) sinks_->csv->scalar(tag, loss, samples);
+  sinks_->draw(monitor::scalars_of(m), step);
 }
 
 void Report::line(const std::string& text) {

@@ -23,7 +23,7 @@ class Report {
   void step(const runtime::Engine& engine, const runtime::StepResult& result, double seconds,
             const std::optional<monitor::PhaseTimes>& times);
   // `data`: the name of what was evaluated; may be empty.
-  void evaluation(int64_t step, const std::string& data, double loss);
+  void evaluation(int64_t step, const std::string& data, const runtime::Evaluation& result);
   void line(const std::string& text);
   void end(const runtime::Engine& engine);
 

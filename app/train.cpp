@@ -375,7 +375,7 @@ class Run {
 
   // Data that cannot be read stand for rows without targets, so that all ranks come to the end of the
   // evaluation; then all save and throw what is wrong. None where a stop was asked for meanwhile.
-  std::optional<double> loss_on(const data::DataSources& data, const EvalSet& set) {
+  std::optional<runtime::Evaluation> evaluation_on(const data::DataSources& data, const EvalSet& set) {
     data::EvalBatches batches = eval_batches(data);
     const int64_t rows = config_.train_micro_batch_size_per_gpu * o_.model.seq_len;
     const std::vector<int32_t> input(size_t(rows), 0), targets(size_t(rows), kIgnoredTarget);
@@ -407,16 +407,16 @@ class Run {
     require(result.targets > 0, Exit::data,
             "--eval_data {}: no token has a loss: its loss mask or its documents hide every target",
             o_.named(set.data));
-    return result.loss;
+    return result;
   }
 
   // False where a stop was asked for meanwhile.
   bool evaluate() {
     for (size_t i = 0; i < eval_.size(); ++i) {
-      const std::optional<double> loss = loss_on(eval_[i], o_.eval_sets[i]);
-      if (!loss) return false;
-      if (i == 0) validation_loss_ = *loss;
-      report_->evaluation(engine_->step(), o_.eval_sets[i].name, *loss);
+      const std::optional<runtime::Evaluation> result = evaluation_on(eval_[i], o_.eval_sets[i]);
+      if (!result) return false;
+      if (i == 0) validation_loss_ = result->loss;
+      report_->evaluation(engine_->step(), o_.eval_sets[i].name, *result);
     }
     evaluated_at_ = engine_->step();
     return true;

@@ -36,9 +36,14 @@ OutputPaths paths_of(const TrainOptions& o, const config::DsConfig& config, int 
   p.file("--metrics", o.metrics);
   p.folder("--output", o.output, {"latest", "best", "run.lock"});
   if (config.flops_profiler.enabled) p.file("flops_profiler.output_file", config.flops_profiler.output_file);
+  if (!config.csv_monitor.enabled) return p;
   const monitor::CsvMonitor tables(config.csv_monitor.output_path, config.csv_monitor.job_name);
-  if (config.csv_monitor.enabled)
-    for (const monitor::Scalar& s : monitor::scalars_of({})) p.file("csv_monitor", tables.path_of(s.tag));
+  std::vector<monitor::Scalar> drawn = monitor::scalars_of(monitor::StepMetrics{});
+  for (const EvalSet& set : o.eval_sets)
+    for (const monitor::Scalar& s :
+         monitor::scalars_of(monitor::EvaluationMetrics{.data = set.name, .accuracy = 0}))
+      drawn.push_back(s);
+  for (const monitor::Scalar& s : drawn) p.file("csv_monitor", tables.path_of(s.tag));
   return p;
 }
 

@@ -94,9 +94,10 @@ void MetricsFile::start(std::string_view fields) { event("start", fields); }
 void MetricsFile::end(std::string_view fields) { event("end", fields); }
 void MetricsFile::evaluation(const EvaluationMetrics& m) {
   const std::string data = m.data.empty() ? "" : fmt::format(R"("data":{},)", nlohmann::json(m.data).dump());
+  const std::string accuracy = m.accuracy ? fmt::format(R"(,"accuracy":{})", number(*m.accuracy)) : "";
   file_.write(
-      fmt::format(R"({{"event":"evaluation","step":{},"epoch":{},{}"validation_loss":{},"perplexity":{}}})",
-                  m.step, number(m.epoch), data, number(m.loss), number(m.perplexity())) +
+      fmt::format(R"({{"event":"evaluation","step":{},"epoch":{},{}"validation_loss":{},"perplexity":{}{}}})",
+                  m.step, number(m.epoch), data, number(m.loss), number(m.perplexity()), accuracy) +
       "\n");
 }
 void MetricsFile::choices(const std::map<std::string, std::string>& made) {
@@ -133,6 +134,13 @@ std::vector<Scalar> scalars_of(const StepMetrics& m) {
                                  {"Train/Samples/tokens_per_s", m.tokens_per_s}};
   for (const auto& [phase, ms] : m.times_ms)
     scalars.push_back({"Train/Samples/elapsed_time_ms_" + phase, ms});
+  return scalars;
+}
+
+std::vector<Scalar> scalars_of(const EvaluationMetrics& m) {
+  const std::string name = m.data.empty() ? "" : "_" + m.data;
+  std::vector<Scalar> scalars = {{"Train/Samples/eval_loss" + name, m.loss}};
+  if (m.accuracy) scalars.push_back({"Train/Samples/eval_accuracy" + name, *m.accuracy});
   return scalars;
 }
 

@@ -4,6 +4,7 @@
 #pragma once
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -36,6 +37,9 @@ struct EvaluationMetrics {
   double epoch = 0;
   std::string data = {};  // the set's name, where it has one
   double loss = 0;
+  // The share of the targets that were hit, 0 to 1; none where nobody counted. In metrics under the name
+  // "accuracy", whatever has the labels; of tokens it is what people call token accuracy.
+  std::optional<double> accuracy = {};
   double perplexity() const;
 };
 
@@ -50,7 +54,8 @@ class MetricsFile {
   void start(std::string_view fields);
   void step(const StepMetrics& metrics);
   // {"event": "evaluation", "step": 20, "epoch": 0.5, "data": "books", "validation_loss": 1.5,
-  // "perplexity": 4.48}, after the steps that it evaluates; without "data" where the set has no name.
+  // "perplexity": 4.48, "accuracy": 0.625}, after the steps that it evaluates; without "data" where the set
+  // has no name, and without "accuracy" where there is none.
   void evaluation(const EvaluationMetrics& metrics);
   // {"event": "choices", "choices": {name: what was chosen, ...}}, which choices_in finds again.
   void choices(const std::map<std::string, std::string>& made);
@@ -71,5 +76,7 @@ struct Scalar {
   double value = 0;
 };
 std::vector<Scalar> scalars_of(const StepMetrics& metrics);
+// "Train/Samples/eval_loss" and "Train/Samples/eval_accuracy"; with "_" and the set's name where it has one.
+std::vector<Scalar> scalars_of(const EvaluationMetrics& metrics);
 
 }  // namespace cleave::monitor

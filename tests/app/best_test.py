@@ -86,8 +86,9 @@ class Best(AppTest):
         self.assertEqual((out / "best").read_text(), f"global_step{min(letters, key=letters.get)}\n")
         self.assertIn("validation loss of words ", r.stdout)
         for name, data in ("letters", self.other), ("words", self.text):  # what eval says of the same weights
-            loss = float(self.run_cleave("eval", out, "--data", data).stdout.split()[1])
-            self.assertAlmostEqual(loss / [e for e in lines if e["data"] == name][-1]["validation_loss"], 1, delta=1e-3)
+            seen, last = self.run_cleave("eval", out, "--data", data).stdout, [e for e in lines if e["data"] == name][-1]
+            self.assertAlmostEqual(float(seen.split()[1]) / last["validation_loss"], 1, delta=1e-3)
+            self.assertAlmostEqual(float(seen.split("token accuracy ")[1].split(",")[0]), last["accuracy"], delta=2e-3)
         odd = self.dir / "a=b.txt"
         odd.write_text(self.other.read_text())
         self.assertNotIn("validation loss of", self.train("--eval_data", odd, ranks=1).stdout)

@@ -264,13 +264,18 @@ class Commands(AppTest):
             self.assertIn(f"{where}: it is not JSON: invalid literal", err)
             self.assertNotIn("json.exception", err)
 
-    def test_metrics_have_every_validation_loss_that_is_printed(self):
+    def test_metrics_and_monitors_have_every_validation_loss_and_accuracy_that_is_printed(self):
         metrics = self.dir / "m.jsonl"
-        out = self.train("--eval_data", self.text, "--eval_interval", 2, "--metrics", metrics, steps=5).stdout
-        printed = re.findall(r"step (\d+): validation loss ([\d.]+)", out)
+        out = self.train("--eval_data", self.text, "--eval_interval", 2, "--metrics", metrics, steps=5,
+                         config=self.config(csv_monitor={"enabled": True, "output_path": str(self.dir / "csv"), "job_name": "j"})).stdout
+        printed = re.findall(r"step (\d+): validation loss ([\d.]+), perplexity [\d.]+, token accuracy ([\d.]+)$", out, re.M)
         written = [json.loads(line) for line in metrics.read_text().splitlines() if '"evaluation"' in line]
-        self.assertEqual([(str(e["step"]), f"{e['validation_loss']:.6g}") for e in written], printed)
+        self.assertEqual([(str(e["step"]), f"{e['validation_loss']:.6g}", f"{e['accuracy']:.6g}") for e in written], printed)
         self.assertEqual([e["step"] for e in written], [2, 4, 5])
+        for tag, key in ("eval_loss", "validation_loss"), ("eval_accuracy", "accuracy"):
+            drawn = (self.dir / "csv" / "j" / f"Train_Samples_{tag}.csv").read_text().splitlines()[1:]
+            for line, e in zip(drawn, written, strict=True):
+                self.assertAlmostEqual(float(line.split(",")[1]), e[key], places=5)
 
     def test_monitors_are_written_where_the_config_says(self):
         self.train(config=self.config(tensorboard={"enabled": True, "output_path": str(self.dir / "tb"), "job_name": "j"},

@@ -54,7 +54,7 @@ TEST(Metrics, OfAStepWhosePhasesWereTimedAddTheirTimesEverywhere) {
   m.times_ms = {{"forward", 1.5}, {"gathers", 0.25}};
   EXPECT_EQ(json::parse(to_json(m))["times_ms"], json::parse(R"({"forward":1.5,"gathers":0.25})"));
   const std::vector<Scalar> scalars = scalars_of(m);
-  EXPECT_EQ(scalars.size(), scalars_of({}).size() + 2);
+  EXPECT_EQ(scalars.size(), scalars_of(StepMetrics{}).size() + 2);
   EXPECT_EQ(scalars.back().tag, "Train/Samples/elapsed_time_ms_gathers");
   EXPECT_EQ(scalars.back().value, 0.25);
 }
@@ -123,7 +123,7 @@ TEST(MetricsFile, HasALineForEachEvaluationThatIsNoStep) {
   const std::string path = scratch.path("m.jsonl");
   MetricsFile file(path);
   file.evaluation({.step = 20, .epoch = 0.5, .loss = 0});
-  file.evaluation({.step = 20, .data = "a \"b\"", .loss = 1});
+  file.evaluation({.step = 20, .data = "a \"b\"", .loss = 1, .accuracy = 0.625});
   file.evaluation({.step = 40, .loss = std::nan("")});
   const std::vector<json> lines = lines_of(scratch.read("m.jsonl"));
   ASSERT_EQ(lines.size(), 3u);
@@ -133,7 +133,20 @@ TEST(MetricsFile, HasALineForEachEvaluationThatIsNoStep) {
           {"event", "evaluation"}, {"step", 20}, {"epoch", 0.5}, {"validation_loss", 0}, {"perplexity", 1}}));
   EXPECT_EQ(lines[1]["data"], "a \"b\"");
   EXPECT_NEAR(lines[1]["perplexity"].get<double>(), 2.718281828, 1e-8);
+  EXPECT_EQ(lines[1]["accuracy"], 0.625);
   EXPECT_EQ(lines[2]["validation_loss"], "nan");
+}
+
+TEST(Metrics, OfAnEvaluationAreDrawnByTheNameOfItsSet) {
+  const auto drawn = [](const EvaluationMetrics& m) {
+    std::vector<std::pair<std::string, double>> tags;
+    for (const Scalar& s : scalars_of(m)) tags.emplace_back(s.tag, s.value);
+    return tags;
+  };
+  using Tags = std::vector<std::pair<std::string, double>>;
+  EXPECT_EQ(drawn({.loss = 2}), (Tags{{"Train/Samples/eval_loss", 2}}));
+  EXPECT_EQ(drawn({.data = "code", .loss = 2, .accuracy = 0.5}),
+            (Tags{{"Train/Samples/eval_loss_code", 2}, {"Train/Samples/eval_accuracy_code", 0.5}}));
 }
 
 TEST(MetricsFile, EveryLineIsThereAtOnce) {
