@@ -120,7 +120,8 @@ struct Pictures {
   Batch take(RowOf row_of) {
     for (int64_t i = 0; i < int64_t(y.size()); ++i) {
       const int64_t row = row_of(i);
-      std::copy_n(from.features.data() + row * data::Digits::kFeatures, data::Digits::kFeatures,
+      const int64_t there = std::min(row, from.rows() - 1);
+      std::copy_n(from.features.data() + there * data::Digits::kFeatures, data::Digits::kFeatures,
                   x.data() + i * data::Digits::kFeatures);
       y[size_t(i)] = row < from.rows() ? from.labels[size_t(row)] : kIgnoredTarget;
     }
@@ -131,19 +132,17 @@ struct Pictures {
   std::vector<int32_t> y;
 };
 
-double accuracy(Engine& engine, const data::Digits& test) {
+// Collective: each rank takes its share of the pictures; those behind the last have no label.
+runtime::Evaluation evaluate(runtime::Engine& engine, const data::Digits& test) {
   const int64_t micro = engine.samples_per_micro();
+  const int place = engine.place().data, places = engine.mesh().data;
   Pictures pictures(test, micro);
-  int64_t right = 0;
-  for (int64_t first = 0; first < test.rows(); first += micro) {
-    const auto row_of = [&](int64_t i) { return std::min(first + i, test.rows() - 1); };
-    const std::vector<float> logits = engine.predict(pictures.take(row_of));
-    for (int64_t i = 0; i < std::min(micro, test.rows() - first); ++i) {
-      const float* of = logits.data() + i * kClasses;
-      right += std::max_element(of, of + kClasses) - of == test.labels[size_t(first + i)];
-    }
-  }
-  return double(right) / double(test.rows());
+  return engine.evaluate(
+      [&](int m) {
+        const Range mine = data::micro_batch_positions(m, place, places, micro);
+        return pictures.take([&](int64_t i) { return mine.begin + i; });
+      },
+      int(ceil_div(test.rows(), micro * places)));
 }
 
 int train(Job& job, const char* csv) {
@@ -168,7 +167,9 @@ int train(Job& job, const char* csv) {
   }
   progress.finish();
   engine.save_checkpoint("encoder", "last");
-  const double right = accuracy(engine, data.test);  // every rank takes part
+  const Evaluation seen = evaluate(engine, data.test);
+  const double right = seen.accuracy().value();
+  if (metrics) metrics->evaluation({.step = kSteps, .loss = seen.loss, .accuracy = right});
   if (job.first())
     std::printf("accuracy on %lld held-out digits: %.2f %%\n", (long long)data.test.rows(), 100 * right);
   return 0;
