@@ -27,7 +27,7 @@ StepResult Engine::train_batch(const BatchSource& data) {
                          .step = s.at.applied - s.at.optimizer_begin + 1};
   optimizer.begin_step(s.settings.norm_first ? std::nullopt : std::optional(update), s.rank->summed_late,
                        s.streams->compute);
-  s.rank->store.begin_step(left_scale / loss_scale, &optimizer);
+  s.rank->visits.begin_step(left_scale / loss_scale, &optimizer);
   s.run_training(s.micro_batches(batches, loss_scale, divisors));
 
   StepResult result{.step = s.at.step + 1, .lr = rates.lr, .loss_scale = loss_scale};
@@ -93,7 +93,7 @@ void Engine::State::run_training(const Work& work) {
   comm.wait(compute.record());
   ranks.sum_shared_gradients(rank->store, comm);
   compute.wait(comm.record());
-  rank->store.wait_for_gradients();
+  rank->visits.end_step();
   streams->rows.synchronize();  // what went wrong there
 }
 

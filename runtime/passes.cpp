@@ -23,9 +23,10 @@ class Writers {
 
 }  // namespace
 
-Passes::Passes(const StageLayers& layers, zero::ParameterStore& store,
+Passes::Passes(const StageLayers& layers, zero::PlannedVisits& planned,
                const std::function<zero::Sharding(const UnitSpec&)>& sharding_of) {
   const StageShape& shape = layers.shape();
+  zero::ParameterStore& store = planned.store();
   std::map<std::string, int> known;
   Writers writers;
   auto indices = [&](const std::vector<UnitSpec>& units, int pass) {
@@ -66,20 +67,20 @@ Passes::Passes(const StageLayers& layers, zero::ParameterStore& store,
       return before;
     };
     OfChunk& passes = chunks_.emplace_back();
-    passes.forward = store.add_pass(chunk.forward);
+    passes.forward = planned.add_pass(chunk.forward);
     if (layers.has_head(c)) {
       Visits evaluate = chunk.forward;
       evaluate.push_back({chunk.head, false});
-      evaluation_ = store.add_pass(std::move(evaluate));
+      evaluation_ = planned.add_pass(std::move(evaluate));
     }
     if (!shape.trains) continue;
     const auto stops = [&](bool alive) {
       return backward_stops(layers.layers(c), shape.recompute, layers.has_head(c), alive);
     };
     passes.fused = stops(layers.may_stay()), passes.apart = stops(false);
-    passes.train = store.add_pass(visits(chunk.forward, passes.fused));
-    passes.backward = store.add_pass(visits({}, passes.apart));
-    passes.weight = store.add_pass(chunk.weight);
+    passes.train = planned.add_pass(visits(chunk.forward, passes.fused));
+    passes.backward = planned.add_pass(visits({}, passes.apart));
+    passes.weight = planned.add_pass(chunk.weight);
   }
 }
 

@@ -1,17 +1,18 @@
-// The passes that a stage makes over its layers, in the order that the store plans memory and traffic for.
+// The passes that a stage makes over its layers, in the order that PlannedVisits plans memory and traffic
+// for.
 #pragma once
 #include <functional>
 
 #include "runtime/stage_layers.h"
-#include "zero/parameter_store.h"
+#include "zero/planned_visits.h"
 
 namespace cleave::runtime {
 
 class Passes {
  public:
-  // Adds the local layers' units to the store, with sharding_of(unit), and every pass. Error(usage) where
-  // layers share a unit that they use differently.
-  Passes(const StageLayers& layers, zero::ParameterStore& store,
+  // Adds the local layers' units to the store of the visits, with sharding_of(unit), and every pass.
+  // Error(usage) where layers share a unit that they use differently.
+  Passes(const StageLayers& layers, zero::PlannedVisits& planned,
          const std::function<zero::Sharding(const UnitSpec&)>& sharding_of);
 
   struct OfChunk {

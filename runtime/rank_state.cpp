@@ -70,7 +70,8 @@ RankState::RankState(const Settings& s, const model::Model& model, const Pipelin
                      const Ranks& ranks, Streams& streams, Memory& memory)
     : spaces(memory, streams),
       store(memory, store_options(s, model), streams.compute, streams.comm()),
-      stage(model, stage_shape(s, pipeline), store, s.config.train_micro_batch_size_per_gpu,
+      visits(memory, store, streams.compute, streams.comm()),
+      stage(model, stage_shape(s, pipeline), visits, s.config.train_micro_batch_size_per_gpu,
             ranks.axes().tensor, ShardingRule(s, ranks)) {
   if (s.trains) {
     auto owned = std::make_unique<zero::ShardedOptimizer>(
@@ -81,7 +82,7 @@ RankState::RankState(const Settings& s, const model::Model& model, const Pipelin
     std::iota(units.begin(), units.end(), 0);
     saved = std::make_unique<zero::WeightLoader>(memory, store, std::move(units));
   }
-  store.commit();
+  visits.commit();
   stage.allocate(memory, streams.compute);
   const bool exact = store.options().exact();
   // Sums are made where the gradients live.
@@ -104,7 +105,7 @@ RankState::RankState(const Settings& s, const model::Model& model, const Pipelin
     copy = memory.allocate(s.device.is_cuda() ? MemoryKind::pinned : MemoryKind::host, Category::checkpoint,
                            DType::fp32, {numel}, "the copy of the state that is being saved");
   }
-  if (s.device.is_cuda() && !memory.dry()) loan = BufferLoan(ranks.data_groups(), store.device_buffers());
+  if (s.device.is_cuda() && !memory.dry()) loan = BufferLoan(ranks.data_groups(), visits.device_buffers());
 }
 
 zero::ShardedOptimizer& RankState::optimizer() const {

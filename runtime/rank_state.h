@@ -72,6 +72,7 @@ struct RankState {
   // In the order in which they are made.
   Workspaces spaces;
   zero::ParameterStore store;
+  zero::PlannedVisits visits;  // of the stage
   Stage stage;
   std::unique_ptr<zero::SavedState> saved;
   zero::ShardedOptimizer* trained = nullptr;  // which is `saved`; none: nothing is trained

@@ -39,12 +39,12 @@ void Stage::in_layer(const char* pass, const Frame& f, int l, const Call& call) 
   }
 }
 
-Stage::Stage(const model::Model& model, StageShape shape, zero::ParameterStore& store, int64_t samples,
+Stage::Stage(const model::Model& model, StageShape shape, zero::PlannedVisits& visits, int64_t samples,
              const tensor_parallel::TensorAxis& axis,
              const std::function<zero::Sharding(const UnitSpec&)>& sharding_of)
     : layers_(model, std::move(shape), samples),
-      store_(store),
-      passes_(layers_, store, sharding_of),
+      visits_(visits),
+      passes_(layers_, visits, sharding_of),
       frames_(layers_),
       away_inputs_(layers_.shape().recompute.partition ? AwayInputs(axis) : AwayInputs()) {
   require(
@@ -212,15 +212,15 @@ void Stage::forward(const Turn& turn, bool train, Stream& stream) {
   Frame& f = frames_.find(turn.micro, turn.chunk);
   const Passes::OfChunk& passes = passes_.of(turn.chunk);
   const bool alone = !train && layers_.has_head(turn.chunk);
-  store_.begin_pass(alone ? passes_.evaluation() : turn.fused ? passes.train : passes.forward, turn.last);
+  visits_.begin_pass(alone ? passes_.evaluation() : turn.fused ? passes.train : passes.forward, turn.last);
   scratch_ = Arena(scratch_memory_), frames_.begin_pass();
   visit_ = 0;
   for (int l = 0; l < layers_.layers(turn.chunk); ++l, ++visit_) {
-    const Params params = store_.acquire(visit_);
+    const Params params = visits_.acquire(visit_);
     const bool alive =
         turn.fused && layers_.may_stay() && shape().recompute.in_last_group(l, layers_.layers(turn.chunk));
     forward_layer(f, l, params, positions_[size_t(turn.micro)], {.train = train, .alive = alive}, stream);
-    store_.finish(visit_);
+    visits_.finish(visit_);
   }
 }
 
@@ -228,36 +228,36 @@ void Stage::backward(const Turn& turn, float scale, Tensor loss_sum, Stream& str
   Frame& f = frames_.find(turn.micro, turn.chunk);
   const Passes::OfChunk& passes = passes_.of(turn.chunk);
   const Position& position = positions_[size_t(turn.micro)];
-  if (!turn.fused) store_.begin_pass(passes.backward, turn.last), visit_ = 0;
+  if (!turn.fused) visits_.begin_pass(passes.backward, turn.last), visit_ = 0;
   scratch_ = Arena(scratch_memory_), frames_.begin_pass();
   f.fetched = f.gathered = layers_.groups(turn.chunk) - (turn.fused && layers_.may_stay() ? 1 : 0);
   for (const Stop& stop : turn.fused ? passes.fused : passes.apart) {
     bring_inputs(f, stop.layer, stream);
-    const Params params = store_.acquire(visit_);
+    const Params params = visits_.acquire(visit_);
     const bool head = stop.layer == layers_.layers(turn.chunk),
                split = !head && layers_.splits(turn.chunk, stop.layer);
-    Grads grads = split || !stop.backward ? Grads() : as_gradients(store_.gradients(visit_));
+    Grads grads = split || !stop.backward ? Grads() : as_gradients(visits_.gradients(visit_));
     if (stop.again) forward_layer(f, stop.layer, params, position, {.again = true}, stream);
     if (head)
       run_head(f, params, grads, scale, {.loss = loss_sum}, stream);
     else if (stop.backward)
       backward_layer(f, stop.layer, params, grads, position,
                      split ? model::BackwardPart::input : model::BackwardPart::both, stream);
-    store_.finish(visit_++);
+    visits_.finish(visit_++);
   }
   if (!shape().split_backward) frames_.close(f, stream);
 }
 
 void Stage::backward_weight(const Turn& turn, Stream& stream) {
   Frame& f = frames_.find(turn.micro, turn.chunk);
-  store_.begin_pass(passes_.of(turn.chunk).weight, turn.last), visit_ = 0;
+  visits_.begin_pass(passes_.of(turn.chunk).weight, turn.last), visit_ = 0;
   scratch_ = Arena(scratch_memory_);
   for (int l = layers_.layers(turn.chunk); l-- > 0;) {
     if (!layers_.splits(turn.chunk, l)) continue;
-    const Params none = store_.acquire(visit_);
-    Grads grads = as_gradients(store_.gradients(visit_));
+    const Params none = visits_.acquire(visit_);
+    Grads grads = as_gradients(visits_.gradients(visit_));
     backward_layer(f, l, none, grads, positions_[size_t(turn.micro)], model::BackwardPart::weight, stream);
-    store_.finish(visit_++);
+    visits_.finish(visit_++);
   }
   frames_.close(f, stream);
 }
@@ -265,14 +265,14 @@ void Stage::backward_weight(const Turn& turn, Stream& stream) {
 void Stage::head(int micro, const HeadSums& sums, Tensor logits, Range rows, Stream& stream) {
   Frame& f = frames_.find(micro, layers_.chunks() - 1);
   Grads none;
-  const Params params = store_.acquire(visit_);
+  const Params params = visits_.acquire(visit_);
   if (sums.loss.defined()) run_head(f, params, none, 1, sums, stream);
   if (logits.defined()) {
     const int64_t mark = scratch_.mark();
     model().head->logits(logits, f.inputs.back(), rows, params, scratch_, stream);
     scratch_.release(mark);
   }
-  store_.finish(visit_);
+  visits_.finish(visit_);
 }
 
 }  // namespace cleave::runtime

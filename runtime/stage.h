@@ -10,14 +10,15 @@ namespace cleave::runtime {
 
 class Stage {
  public:
-  // Adds the local layers' units to the store with sharding_of(unit), and the passes. `samples` is the
-  // micro-batch size, `axis` what kept inputs may be partitioned over. The model must outlive the stage.
-  Stage(const model::Model& model, StageShape shape, zero::ParameterStore& store, int64_t samples,
+  // Adds the local layers' units to the store of the visits with sharding_of(unit), and the passes. `samples`
+  // is the micro-batch size, `axis` what kept inputs may be partitioned over. The model must outlive the
+  // stage.
+  Stage(const model::Model& model, StageShape shape, zero::PlannedVisits& visits, int64_t samples,
         const tensor_parallel::TensorAxis& axis,
         const std::function<zero::Sharding(const UnitSpec&)>& sharding_of);
 
-  // After the store's commit: allocates activations, sized by a dry run of every layer, and on a GPU a copy
-  // of the model's constants, which arrives in the order of `stream`.
+  // After the commit of the visits: allocates activations, sized by a dry run of every layer, and on a GPU a
+  // copy of the model's constants, which arrives in the order of `stream`.
   void allocate(Memory& memory, Stream& stream);
   void show_in(Trace& trace) { trace_ = &trace, away_inputs_.show_in(trace); }
 
@@ -98,7 +99,7 @@ class Stage {
   TraceEvent shown(const char* what, const Frame& frame, int l) const;
 
   const StageLayers layers_;
-  zero::ParameterStore& store_;
+  zero::PlannedVisits& visits_;
   const Passes passes_;
   Frames frames_;
   Buffer passing_[2];  // in turn: gradients of layer boundaries; without training, the boundaries themselves
@@ -113,7 +114,7 @@ class Stage {
   AwayInputs away_inputs_;
   Event loaded_;
   int64_t passing_bytes_ = 0, block_bytes_ = 0;  // of one of passing_; of the largest input that is away
-  int visit_ = 0;                                // in the store's current pass
+  int visit_ = 0;                                // of the current pass
   Trace* trace_ = nullptr;
 };
 

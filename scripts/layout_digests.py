@@ -55,6 +55,7 @@ LAYOUTS = [
     ("gpt bf16 stage 3 disk", "tiny", 2, [zero(3, offload_param={"device": "nvme", "nvme_path": "{disk}"},
                                              offload_optimizer={"device": "nvme", "nvme_path": "{disk}"}), BF16]),
     ("gpt fp32 exact sums", "tiny", 4, [zero(2), {"cleave": {"exact_sums": True}}]),
+    ("gpt fp32 exact sums host", "tiny", 1, [zero(2, offload_optimizer={"device": "cpu"}), {"cleave": {"exact_sums": True}}]),
     ("gpt bf16 1f1b", "tiny", 4, [zero(1), BF16, pipe(2)]),
     ("gpt bf16 gpipe", "tiny", 2, [zero(0), BF16, pipe(2, "gpipe")]),
     ("gpt bf16 interleaved", "tiny", 2, [zero(2), BF16, pipe(2, "interleaved", virtual_stages=2)]),
@@ -92,6 +93,9 @@ def write_inputs(folder):
         (folder / name / "config.json").write_text(json.dumps({**DROPOUT, "n_head": heads}))
 
 
+FAILED = "FAILED"
+
+
 def digest(cleave, folder, layout):
     """(digest of losses and norms, digest of the checkpoint's values), or the error that ended the run."""
     _, model, ranks, sections = layout
@@ -103,12 +107,12 @@ def digest(cleave, folder, layout):
         (here / "config.json").write_text(json.dumps(config).replace("{disk}", str(here)))
         model = folder / model if (folder / model).is_dir() else model
         command = [cleave, *(["launch", "-n", ranks, "--"] if ranks > 1 else []), "train", "--deepspeed_config", here / "config.json",
-                   "--model", model, "--data", folder / "text.txt", "--seq_len", 32, "--steps", 4, "--output", here / "out",
+                   "--model", model, "--init", "random", "--data", folder / "text.txt", "--seq_len", 32, "--steps", 4, "--output", here / "out",
                    "--metrics", here / "m.jsonl", "--quiet"]
         run = subprocess.run([str(word) for word in command], capture_output=True, text=True, cwd=here,
                              env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=300)
         if run.returncode != 0:
-            return run.stderr.strip().splitlines()[:1] or [f"exit code {run.returncode}"]
+            return [FAILED, *(run.stderr.strip().splitlines()[:1] or [f"exit code {run.returncode}"])]
         lines = [json.loads(line) for line in (here / "m.jsonl").read_text().splitlines()]
         steps = [(line["loss"], line["grad_norm"], line["loss_scale"]) for line in lines if "grad_norm" in line]
         manifest = json.loads((here / "out" / "global_step4" / "manifest.json").read_text())
@@ -132,10 +136,10 @@ def main():
         runs = [(layout, [pool.submit(digest, binary, folder, layout) for binary in binaries]) for layout in layouts]
         for layout, found in runs:
             found = [run.result() for run in found]
-            same = all(one == found[0] for one in found)
+            same = all(one == found[0] for one in found) and found[0][0] != FAILED
             differ += not same
             print(f"{layout[0]:34} {layout[2]} ranks  {'  '.join(found[0])}"
-                  + ("" if same else f"   DIFFERS: {'  '.join(found[1])}"), flush=True)
+                  + ("" if same else f"   DIFFERS: {'  '.join(found[-1])}"), flush=True)
     if args.against:
         print(f"{len(layouts) - differ} of {len(layouts)} layouts have the same digests")
     return 1 if differ else 0

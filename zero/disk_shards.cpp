@@ -114,6 +114,7 @@ void DiskShards::keep_ahead(size_t keep) {
 }
 
 Tensor DiskShards::take(int shard, Stream& user) {
+  if (now_.pass < 0) read(shard);
   CHECK(!ahead_.empty() && buffers_[size_t(ahead_.front())].shard == shard, "shard {} was not read ahead",
         shard);
   user.wait(buffers_[size_t(ahead_.front())].free);

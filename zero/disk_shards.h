@@ -26,6 +26,8 @@ class DiskShards {
   // read ahead and is not what the pass takes first is given up.
   void begin_step();
   void begin_pass(int pass);
+  // Of this one nobody knows the shards, so each is read when it is taken.
+  void begin_unknown_pass() { keep_ahead(0), now_ = following_ = {}; }
   void end_step() { in_step_ = false; }
   // The shard for work that `user` is given from now on, until released. Error(internal) out of order.
   Tensor take(int shard, Stream& user);

@@ -8,44 +8,21 @@ ParameterStore::ParameterStore(Memory& memory, const StoreOptions& options, Stre
     : options_(options),
       compute_(compute),
       comm_(comm),
-      pool_(memory, options, compute, comm),
-      buckets_(memory, options, compute, comm) {}
+      weights_(memory, options, compute, comm),
+      gradients_(memory, options, compute, comm) {}
 
 int ParameterStore::add_unit(UnitSpec spec, const Sharding& sharding) {
   units_.push_back({FlatLayout(std::move(spec), sharding.optimizer_shards(), options_.decays), sharding});
-  pool_.add_unit(units_.back());
-  buckets_.add_unit(units_.back());
+  weights_.add_unit(units_.back());
+  gradients_.add_unit(units_.back());
   return units() - 1;
 }
 
-int ParameterStore::add_pass(std::vector<Visit> visits) {
-  buckets_.add_pass(visits);
-  return pool_.add_pass(std::move(visits));
-}
-
-void ParameterStore::commit() { pool_.commit(), buckets_.commit(); }
-void ParameterStore::show_in(Trace& trace) { pool_.show_in(trace), buckets_.show_in(trace); }
-
-void ParameterStore::begin_step(double unscale, GradientUser* user) {
-  pool_.begin_step();
-  buckets_.begin_step(unscale, user);
-}
-
-void ParameterStore::begin_pass(int pass, bool last) {
-  pool_.begin_pass(pass);
-  buckets_.begin_pass(pass, last);
-}
-
-// The pool first: its next gathers wait for the visit, not for updates that the end of its gradients begins.
-void ParameterStore::finish(int visit) {
-  pool_.finish();
-  buckets_.finish(visit);
-}
+void ParameterStore::show_in(Trace& trace) { weights_.show_in(trace), gradients_.show_in(trace); }
 
 void ParameterStore::wait_for_gradients() {
   synchronize_disk();  // what was written long ago and read by now: its faults end this step
-  buckets_.wait();
-  pool_.end_step();
+  compute_.wait(comm_.record());
 }
 
 // Cut over the replicas as well, so that every stage adds the same pieces in the same order and the norm has
@@ -61,7 +38,7 @@ Range ParameterStore::norm_range(int index) const {
 
 std::vector<Tensor> ParameterStore::device_buffers() const {
   std::vector<Tensor> out;
-  for (const std::vector<Tensor>& all : {pool_.buffers(), buckets_.buffers()})
+  for (const std::vector<Tensor>& all : {weights_.buffers(), gradients_.buffers()})
     for (const Tensor& t : all)
       if (t.defined() && t.memory() == MemoryKind::device) out.push_back(t);
   return out;

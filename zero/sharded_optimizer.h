@@ -9,6 +9,7 @@
 
 #include "offload/placement.h"
 #include "optim/optimizer.h"
+#include "zero/gradient_user.h"
 #include "zero/parameter_store.h"
 #include "zero/saved_state.h"
 #include "zero/staged_update.h"

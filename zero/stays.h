@@ -1,5 +1,8 @@
 // Units that take turns in one block of memory during a pass: gathered parameters, or gradient buckets.
 #pragma once
+#include <cstddef>
+#include <vector>
+
 #include "zero/region_layout.h"
 
 namespace cleave::zero {

@@ -115,7 +115,8 @@ TEST(Passes, VisitEveryLayerForwardAndBackwardAndTheHeadWhereItIs) {
     Memory memory;
     Stream stream;
     zero::ParameterStore store(memory, {}, stream, stream);
-    const runtime::Passes passes(layers, store,
+    zero::PlannedVisits planned(memory, store, stream, stream);
+    const runtime::Passes passes(layers, planned,
                                  [&](const UnitSpec&) { return zero::sharding_of_stage(0, *self, *self); });
     EXPECT_EQ(store.units(), 7);  // two of each layer, and the head's
     using Stops = std::vector<runtime::Stop>;
@@ -127,17 +128,17 @@ TEST(Passes, VisitEveryLayerForwardAndBackwardAndTheHeadWhereItIs) {
       for (int pass : {passes.of(c).forward, passes.of(c).train, passes.of(c).backward, passes.of(c).weight})
         all.insert(pass);
     EXPECT_EQ(all.size(), 9u);
-    store.commit();
+    planned.commit();
     // Parameters of layers 0 and 1, four a layer; of the second chunk and the head one more.
-    store.begin_pass(passes.of(0).forward, false);
-    EXPECT_EQ(store.acquire(0).size(), 4u);
-    store.begin_pass(passes.evaluation(), false);
-    EXPECT_EQ(store.acquire(1).size(), 1u);
+    planned.begin_pass(passes.of(0).forward, false);
+    EXPECT_EQ(planned.acquire(0).size(), 4u);
+    planned.begin_pass(passes.evaluation(), false);
+    EXPECT_EQ(planned.acquire(1).size(), 1u);
     // Of a layer that splits its backward the gradients are the weights' pass's.
-    store.begin_step();
-    store.begin_pass(split ? passes.of(0).weight : passes.of(0).backward, true);
-    EXPECT_EQ(store.acquire(0).size(), split ? 0u : 4u);
-    EXPECT_EQ(store.gradients(0).size(), 4u);
+    planned.begin_step();
+    planned.begin_pass(split ? passes.of(0).weight : passes.of(0).backward, true);
+    EXPECT_EQ(planned.acquire(0).size(), split ? 0u : 4u);
+    EXPECT_EQ(planned.gradients(0).size(), 4u);
   }
 }
 

@@ -17,23 +17,23 @@ UnitSpec unit_of(const char* name, int64_t numel) {
 // Units of 100, 30 and 64 elements and two of a bias each, shared at a stage.
 struct Pool {
   Pool(comm::Communicator& world, int stage, const StoreOptions& options, offload::ShardHome home = {})
-      : pool(memory, options, compute, compute) {
+      : shards(memory, options, compute, compute), pool(memory, options, shards, compute) {
     for (const UnitSpec& spec : {unit_of("a", 98), unit_of("b", 28), unit_of("c", 62)}) {
       Sharding sharding = sharding_of_stage(stage, world, *self);
       sharding.home = home;
       units.push_back({FlatLayout(spec, sharding.optimizer_shards()), sharding});
-      pool.add_unit(units.back());
+      shards.add_unit(units.back());
     }
   }
   // Gives element i of unit u the value of the step and brings it to all ranks.
   void publish(float step) {
     for (int u = 0; u < 3; ++u) {
-      const Tensor slice = pool.next_slice(u);
+      const Tensor slice = shards.next_slice(u);
       const Range mine = units[size_t(u)].slice();
       for (int64_t i = 0; i < slice.numel(); ++i) slice.as<float>()[i] = value(step, u, mine.begin + i);
-      pool.publish(u, {});
+      shards.publish(u, {});
     }
-    pool.wait_for_published();
+    shards.wait_for_published();
   }
   static float value(float step, int unit, int64_t i) { return step * 1000 + float(unit * 200 + i); }
   void expect_values(const std::vector<Tensor>& params, const std::vector<int>& visited, float step) const {
@@ -52,6 +52,7 @@ struct Pool {
   Memory memory;
   Stream compute;
   std::deque<StoredUnit> units;
+  WeightShards shards;
   GatherPool pool;
 };
 
@@ -70,19 +71,19 @@ TEST(GatherPool, GivesEveryVisitTheWholeParametersThatWerePublishedLast) {
             Pool p(world, stage, options, where);
             const std::vector<Visit> visits{{{2}}, {{2}}, {{0}}, {{1, 2}}, {{0, 1}}};
             const int pass = p.pool.add_pass(visits);
-            p.pool.commit();
+            p.pool.commit(), p.shards.commit();
             for (float step : {1.0f, 2.0f}) {
               p.publish(step);
-              p.pool.begin_step();
+              p.shards.begin_step();
               p.pool.begin_pass(pass);
               for (size_t v = 0; v < visits.size(); ++v) {
                 p.expect_values(p.pool.acquire(int(v)), visits[v].units, step);
                 p.pool.finish();
               }
-              p.pool.synchronize_disk();
-              p.pool.end_step();
+              p.shards.synchronize_disk();
+              p.shards.end_step();
               for (int u = 0; u < 3; ++u)
-                EXPECT_EQ(p.pool.settled_slice(u).as<float>()[0],
+                EXPECT_EQ(p.shards.settled_slice(u).as<float>()[0],
                           Pool::value(step, u, p.units[size_t(u)].slice().begin));
             }
           });
@@ -92,7 +93,7 @@ TEST(GatherPool, GivesNothingWhereParametersAreNotNeeded) {
   comm::run_ranks(2, [&](comm::Communicator& world) {
     Pool p(world, 3, {});
     const int pass = p.pool.add_pass({{{0, 1}, true, false}});
-    p.pool.commit();
+    p.pool.commit(), p.shards.commit();
     p.pool.begin_pass(pass);
     EXPECT_TRUE(p.pool.acquire(0).empty());
     EXPECT_EQ(p.memory.live().total(Category::gathered), 0);
@@ -116,7 +117,7 @@ TEST(GatherPool, TakesTheMemoryOfTheUnitsThatAreThereAtATime) {
     comm::run_ranks(2, [&](comm::Communicator& world) {
       Pool p(world, 3, {.prefetch_visits = c.prefetch, .live_numel = c.live});
       p.pool.add_pass({{{0}}, {{1}}, {{2}}});
-      p.pool.commit();
+      p.pool.commit(), p.shards.commit();
       EXPECT_EQ(p.memory.live().total(Category::gathered), 4 * c.elements) << c.prefetch << " " << c.live;
     });
 }
@@ -125,7 +126,7 @@ TEST(GatherPool, GathersAUnitOfNeighbouringVisitsOnce) {
   comm::run_ranks(2, [&](comm::Communicator& world) {
     Pool p(world, 3, {.prefetch_visits = 0});
     const int pass = p.pool.add_pass({{{0}}, {{0}}, {{1}}, {{0}}});
-    p.pool.commit();
+    p.pool.commit(), p.shards.commit();
     p.pool.begin_pass(pass);
     for (int v = 0; v < 4; ++v) p.pool.acquire(v), p.pool.finish();
     EXPECT_EQ(world.bytes()[comm::Collective::all_gather], 4 * (50 + 15 + 50));

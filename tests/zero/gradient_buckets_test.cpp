@@ -6,7 +6,7 @@
 #include <deque>
 
 #include "tests/scratch.h"
-#include "zero/parameter_store.h"
+#include "zero/planned_visits.h"
 
 namespace cleave::zero {
 namespace {
@@ -26,20 +26,23 @@ std::unique_ptr<comm::Communicator> pair_of(comm::Communicator& world) {
 // Unit 0 is summed over all ranks, unit 1 over this rank's pair, unit 2 over nobody.
 struct Buckets {
   Buckets(comm::Communicator& world, int stage, const StoreOptions& options, MemoryKind home)
-      : pair(pair_of(world)), buckets(memory, options, compute, compute) {
+      : pair(pair_of(world)),
+        shards(memory, options, compute, compute),
+        buckets(memory, options, shards, compute, compute) {
     int64_t numel = 70;
     for (comm::Communicator* group : {&world, pair.get(), self.get()}) {
       Sharding sharding = sharding_of_stage(stage, *group, *self);
       sharding.home.gradients = home;
       units.push_back({FlatLayout(unit_of("u", numel), sharding.optimizer_shards()), sharding});
-      buckets.add_unit(units.back());
+      shards.add_unit(units.back());
       numel -= 20;
     }
     pass = buckets.add_pass({{{0, 1, 2}, true}});
     buckets.commit();
   }
   void step(int rank, int micros) {
-    buckets.begin_step(1, nullptr);
+    shards.begin_step(1);
+    buckets.begin_step(nullptr);
     for (int micro = 0; micro < micros; ++micro) {
       buckets.begin_pass(pass, micro + 1 == micros);
       std::vector<GradientSlot> slots = buckets.slots(0);
@@ -50,7 +53,7 @@ struct Buckets {
       }
       buckets.finish(0);
     }
-    buckets.wait();
+    buckets.end_step();
   }
   static float get(const Tensor& t, int64_t i) {
     return t.dtype() == DType::fp32 ? t.as<float>()[i] : to_float(t.as<bf16>()[i]);
@@ -66,6 +69,7 @@ struct Buckets {
   Memory memory;
   Stream compute;
   std::deque<StoredUnit> units;
+  GradientShards shards;
   GradientBuckets buckets;
   int pass = 0;
 };
@@ -81,7 +85,7 @@ TEST(GradientBuckets, SumEveryUnitOverTheRanksOfItsOwnPlan) {
             const int pair = world.rank() / 2 * 2;
             const std::vector<int> ranks[] = {{0, 1, 2, 3}, {pair, pair + 1}, {world.rank()}};
             for (int u = 0; u < 3; ++u) {
-              const Tensor slice = b.buckets.slice(u);
+              const Tensor slice = b.shards.slice(u);
               const Range mine = b.units[size_t(u)].slice();
               ASSERT_EQ(slice.numel(), mine.size());
               for (int64_t i = mine.begin; i < std::min(mine.end, b.units[size_t(u)].layout.used_numel());
@@ -100,7 +104,7 @@ TEST(GradientBuckets, SumEveryUnitOverTheRanksOfItsOwnPlan) {
 TEST(GradientBuckets, RoundToTheWireOnlyWhatTravels) {
   comm::run_ranks(4, [&](comm::Communicator& world) {
     Buckets b(world, 2, {.wire = DType::bf16, .overlap = false}, MemoryKind::host);
-    b.buckets.begin_step(1, nullptr);
+    b.shards.begin_step(1), b.buckets.begin_step(nullptr);
     b.buckets.begin_pass(b.pass, true);
     std::vector<GradientSlot> slots = b.buckets.slots(0);
     EXPECT_EQ(slots[0].tensor.dtype(), DType::bf16);
@@ -109,9 +113,9 @@ TEST(GradientBuckets, RoundToTheWireOnlyWhatTravels) {
       *slot.written = true;
       for (int64_t i = 0; i < slot.tensor.numel(); ++i) Buckets::set(slot.tensor, i, 1.0009765625f);
     }
-    b.buckets.finish(0), b.buckets.wait();
-    EXPECT_EQ(Buckets::get(b.buckets.slice(0), 0), 4);
-    EXPECT_EQ(Buckets::get(b.buckets.slice(2), 0), 1.0009765625f);
+    b.buckets.finish(0), b.buckets.end_step();
+    EXPECT_EQ(Buckets::get(b.shards.slice(0), 0), 4);
+    EXPECT_EQ(Buckets::get(b.shards.slice(2), 0), 1.0009765625f);
   });
 }
 
@@ -119,12 +123,12 @@ TEST(GradientBuckets, RefuseAUnitWhoseGradientsLiveElsewhere) {
   const auto self = comm::self_communicator();
   Memory memory;
   Stream stream;
-  GradientBuckets buckets(memory, {}, stream, stream);
+  GradientShards shards(memory, {}, stream, stream);
   Sharding here = sharding_of_stage(2, *self, *self), away = here;
   away.home.gradients = MemoryKind::host;
   const StoredUnit a{FlatLayout(unit_of("a", 4), 1), here}, b{FlatLayout(unit_of("b", 4), 1), away};
-  buckets.add_unit(a);
-  expect_error(Exit::internal, {"unit b", "one home"}, [&] { buckets.add_unit(b); });
+  shards.add_unit(a);
+  expect_error(Exit::internal, {"unit b", "one home"}, [&] { shards.add_unit(b); });
 }
 
 // A store's partial sums: of each unit over its own ranks, and what belongs to no unit over all of them.
@@ -141,7 +145,6 @@ TEST(ParameterStore, AddsUpSumsOfEveryUnitOverTheRanksOfItsOwnPlan) {
         if (!wide_first) std::reverse(groups.begin(), groups.end());
         for (comm::Communicator* g : groups)
           store.add_unit(unit_of("u", 8), sharding_of_stage(stage, *g, *self));
-        store.commit();
         // Two sums of units 0 and 1, one of unit 2, and one of none.
         std::vector<double> sums(6);
         for (size_t i = 0; i < sums.size(); ++i) sums[i] = double(world.rank() + 1) * double(i + 1);

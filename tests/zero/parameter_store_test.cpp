@@ -1,4 +1,4 @@
-#include "zero/parameter_store.h"
+#include "zero/planned_visits.h"
 
 #include <gtest/gtest.h>
 
@@ -31,8 +31,9 @@ struct Case {
   bool apart = false;  // unit b's last visit is the one before unit a's
 };
 
-void write_gradients(ParameterStore& store, const std::vector<int>& units, int visit, int rank, int micro) {
-  auto slots = store.gradients(visit);
+void write_gradients(PlannedVisits& planned, const std::vector<int>& units, int visit, int rank, int micro) {
+  const ParameterStore& store = planned.store();
+  auto slots = planned.gradients(visit);
   size_t s = 0;
   for (int u : units)
     for (int p = 0; p < store.layout(u).params(); ++p, ++s) {
@@ -70,27 +71,28 @@ Result run(comm::Communicator& world, const Case& c, Listener* listener = nullpt
       memory,
       {.reduce_numel = c.chunk, .gather_numel = c.chunk, .prefetch_visits = c.overlap, .overlap = c.overlap},
       compute, comm);
+  PlannedVisits planned(memory, store, compute, comm);
   for (const UnitSpec& u : two_units()) {
     Sharding sharding = sharding_of_stage(c.stage, world, *self);
     sharding.home = c.home;
     store.add_unit(u, sharding);
   }
-  const std::vector<ParameterStore::Visit> visits{
+  const std::vector<Visit> visits{
       {{0, 1}, false}, {{1}, true}, {c.apart ? std::vector{0} : std::vector{0, 1}, true}};
-  const int pass = store.add_pass(visits);
-  store.commit();
+  const int pass = planned.add_pass(visits);
+  planned.commit();
   if (listener) listener->store = &store;
-  store.begin_step(1, listener);
+  planned.begin_step(1, listener);
   for (int micro = 0; micro < c.micros; ++micro) {
-    store.begin_pass(pass, micro + 1 == c.micros);
+    planned.begin_pass(pass, micro + 1 == c.micros);
     for (int visit = 0; visit < 3; ++visit) {
       if (listener) listener->visit = visit, listener->micro = micro;
-      store.acquire(visit);
-      if (visit > 0) write_gradients(store, visits[size_t(visit)].units, visit, world.rank(), micro);
-      store.finish(visit);
+      planned.acquire(visit);
+      if (visit > 0) write_gradients(planned, visits[size_t(visit)].units, visit, world.rank(), micro);
+      planned.finish(visit);
     }
   }
-  store.wait_for_gradients();
+  planned.end_step();
   compute.synchronize(), comm.synchronize();
   Result r;
   for (int u = 0; u < 2; ++u) {
@@ -237,30 +239,31 @@ TEST(ParameterStore, NeitherKeepsNorSendsNorCompletesGradientsOfFrozenUnits) {
       Memory memory;
       Stream stream;
       ParameterStore store(memory, {}, stream, stream);
+      PlannedVisits planned(memory, store, stream, stream);
       std::vector<UnitSpec> units = two_units();
       units.push_back({"held", {{"held.w", {30}, {}, true}, {"held.b", {6}, {}, false}}, true});
       std::swap(units[1], units[2]);
       for (const UnitSpec& u : units) store.add_unit(u, sharding_of_stage(stage, world, *self));
-      const int pass = store.add_pass({{{0, 1, 2}, false}, {{0, 1, 2}, true}});
-      store.commit();
+      const int pass = planned.add_pass({{{0, 1, 2}, false}, {{0, 1, 2}, true}});
+      planned.commit();
       Listener listener;
       listener.store = &store;
-      store.begin_step(1, &listener);
-      store.begin_pass(pass, true);
+      planned.begin_step(1, &listener);
+      planned.begin_pass(pass, true);
       EXPECT_EQ(listener.expected, (std::vector<int>{0, 2}));
       for (int visit : {0, 1}) {
-        EXPECT_EQ(store.acquire(visit).size(), 6u);
+        EXPECT_EQ(planned.acquire(visit).size(), 6u);
         if (visit == 1) {
-          const std::vector<GradientSlot> slots = store.gradients(visit);
+          const std::vector<GradientSlot> slots = planned.gradients(visit);
           ASSERT_EQ(slots.size(), 6u);
           for (size_t i = 0; i < slots.size(); ++i) {
             EXPECT_EQ(slots[i].written == nullptr, i == 2 || i == 3) << i;
             EXPECT_EQ(slots[i].tensor.defined(), i != 2 && i != 3) << i;
           }
         }
-        store.finish(visit);
+        planned.finish(visit);
       }
-      store.wait_for_gradients();
+      planned.end_step();
       EXPECT_EQ(store.gradient_slice(1).numel(), 0);
       ASSERT_EQ(listener.told.size(), 2u);
       EXPECT_EQ(listener.told[1].unit, 2);

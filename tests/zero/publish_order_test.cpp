@@ -6,7 +6,7 @@
 #include <random>
 #include <thread>
 
-#include "zero/parameter_store.h"
+#include "zero/planned_visits.h"
 
 namespace cleave::zero {
 namespace {
@@ -27,16 +27,17 @@ int64_t stale_reads(comm::Communicator& world, int stage, bool overlap, uint32_t
   Stream compute(Stream::Mode::worker), apart(Stream::Mode::worker), beside(Stream::Mode::worker);
   Stream& comm = overlap ? apart : compute;
   ParameterStore store(memory, {.prefetch_visits = overlap, .overlap = overlap}, compute, comm);
+  PlannedVisits planned(memory, store, compute, comm);
   for (const UnitSpec& u : {unit("a", 64), unit("b", 48)})
     store.add_unit(u, sharding_of_stage(stage, world, *self));
-  const std::vector<ParameterStore::Visit> visits{{{0}, false}, {{1}, false}, {{0}, false}};
-  const int pass = store.add_pass(visits);
-  store.commit();
+  const std::vector<Visit> visits{{{0}, false}, {{1}, false}, {{0}, false}};
+  const int pass = planned.add_pass(visits);
+  planned.commit();
   std::mt19937 random(seed + uint32_t(world.rank()));
   const auto pause = [&](Stream& stream) { dawdle(stream, int(random() % 3 ? random() % 200 : 0)); };
   std::atomic<int64_t> stale = 0;
   for (int step = 1; step <= steps; ++step) {
-    store.begin_step();
+    planned.begin_step();
     pause(compute), pause(comm);
     for (int u = 0; u < store.units(); ++u) {
       // The first unit is updated on the compute stream, as the device's kernels do; the second beside it, as
@@ -52,16 +53,16 @@ int64_t stale_reads(comm::Communicator& world, int stage, bool overlap, uint32_t
       pause(comm);
     }
     store.wait_for_weights();
-    store.begin_pass(pass, true);
+    planned.begin_pass(pass, true);
     for (int v = 0; v < int(visits.size()); ++v) {
-      const Tensor weights = store.acquire(v)[0];
+      const Tensor weights = planned.acquire(v)[0];
       compute.enqueue([&stale, weights, value = float(step * 10 + visits[size_t(v)].units[0])] {
         for (const float x : weights.span<float>()) stale += x != value;
       });
       pause(compute);
-      store.finish(v);
+      planned.finish(v);
     }
-    store.wait_for_gradients();
+    planned.end_step();
   }
   compute.synchronize(), comm.synchronize(), beside.synchronize();
   return stale;

@@ -1,0 +1,96 @@
+// Gradients by unit: from a whole gradient that layers have written, through its sum over the unit's ranks,
+// to the shard that the optimizer reads, in its home. Where whole gradients lie, and when they are complete,
+// is a driver's: one that knows every visit before training (GradientBuckets), or one that learns them
+// (RecordedVisits).
+#pragma once
+#include <memory>
+
+#include "device/memory.h"
+#include "device/trace.h"
+#include "offload/home_stream.h"
+#include "zero/store_options.h"
+#include "zero/stored_unit.h"
+
+namespace cleave::zero {
+
+// A gradient that a layer adds to; `written` says whether it holds something yet, so nothing has to be zeroed
+// first. Both are empty where the unit is frozen.
+struct GradientSlot {
+  Tensor tensor;
+  bool* written = nullptr;
+};
+
+class GradientShards {
+ public:
+  // Where the whole gradient of a unit is written.
+  struct Place {
+    Tensor bucket = {};        // of bucket_type; undefined where the unit has none (Sharding::buckets)
+    Tensor contribution = {};  // exact sums: fp32, of one visit; rounded into the bucket behind it
+    bool first = true;         // nothing was written to the bucket yet
+  };
+
+  // compute and comm may be the same stream. All collectives run on comm.
+  GradientShards(Memory& memory, const StoreOptions& options, Stream& compute, Stream& comm);
+
+  // Set-up: every unit, which stays where it is and outlives this; commit. Units may be summed over different
+  // ranks; the home of their gradients is the same.
+  void add_unit(const StoredUnit& unit);
+  void commit();
+  void show_in(Trace& trace);  // what goes to homes; the trace outlives this
+
+  int units() const { return int(units_.size()); }
+  const StoredUnit& unit(int unit) const { return *units_[size_t(unit)].of; }
+  bool trains(int unit) const { return units_[size_t(unit)].trains(); }
+  bool buckets(int unit) const { return trains(unit) && this->unit(unit).sharding.buckets(); }
+  DType bucket_type(int unit) const;
+  DType widest_bucket() const;  // of all units
+
+  // Once a step: nothing was given. unscale: what exact sums multiply a contribution by before it is rounded.
+  void begin_step(double unscale);
+  // Adds a slot for every parameter of the unit, for work enqueued on compute before give().
+  void add_slots(int unit, const Place& place, std::vector<GradientSlot>& to);
+  // After the visit has written: exact sums are rounded into the bucket.
+  void give(int unit, const Place& place);
+  // The gradient is whole: sums its bucket, where it has one, over the ranks and adds the sum to the shard.
+  // The place may be used again behind this on comm.
+  void reduce(int unit, const Place& place);
+  // The same for a rank that has nothing to give: its part is zeros, which are written to `bucket`.
+  void join(int unit, Tensor bucket);
+  // Nothing of this step comes after it: what is left of the sum over the data ranks.
+  void finish(int unit);
+
+  Tensor slice(int unit) const;                    // at home; empty where the unit is frozen
+  Tensor overflows() const { return overflows_; }  // exact sums: int64 [1], not 0 when one was seen
+  // What collectives read and write.
+  std::vector<Tensor> buffers() const;
+
+ private:
+  struct Unit {
+    const StoredUnit* of;
+    Buffer gradients = {};                 // numel / gradient_shards, at home
+    std::unique_ptr<bool[]> written = {};  // by parameter, of the whole gradient being written
+    bool reduced = false;                  // the shard holds a sum of this step
+    bool begun = false;  // exact sums without buckets: the gradients hold something of this step
+
+    bool trains() const { return !of->layout.frozen(); }
+    // A rank alone adds micro-batch after micro-batch to one gradient, which comes back to the bucket for it.
+    bool continues() const { return reduced && of->sharding.reduce_each_micro->size() == 1; }
+  };
+  MemoryKind home() const;
+  void clear_unwritten(Unit& unit, Tensor full);
+  void reduce_bucket(Unit& unit, Tensor full);
+
+  Memory& memory_;
+  StoreOptions options_;
+  Stream& compute_;
+  Stream& comm_;
+  std::vector<Unit> units_;
+  Buffer wire_;
+  Buffer landing_;  // where kernels do not reach the gradients' home: on the way to it
+  Buffer overflows_;
+  double to_grid_ = 1;
+  Trace* trace_ = nullptr;
+  offload::HomeStream homes_;  // goes first: it finishes what was enqueued
+};
+
+}  // namespace cleave::zero

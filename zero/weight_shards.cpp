@@ -1,0 +1,101 @@
+#include "zero/weight_shards.h"
+
+#include "device/copy.h"
+
+namespace cleave::zero {
+
+WeightShards::WeightShards(Memory& memory, const StoreOptions& options, Stream& compute, Stream& comm)
+    : memory_(memory), options_(options), compute_(compute), comm_(comm) {}
+
+void WeightShards::add_unit(const StoredUnit& unit) {
+  Unit& u = units_.emplace_back(Unit{.of = &unit});
+  if (unit.sharding.home.parameters == MemoryKind::disk)
+    u.on_disk = disk_.add(unit.shard_numel());
+  else
+    u.weights = memory_.allocate(unit.sharding.home.parameters, Category::weights, options_.weights,
+                                 {unit.shard_numel()}, unit.name());
+}
+
+int WeightShards::add_pass(const std::vector<int>& fetched) {
+  std::vector<int> on_disk;
+  for (const int u : fetched)
+    if (const int shard = units_[size_t(u)].on_disk; shard >= 0) on_disk.push_back(shard);
+  return disk_.add_pass(std::move(on_disk));
+}
+
+void WeightShards::commit() { disk_.commit(memory_, options_.disk, options_.weights); }
+
+void WeightShards::show_in(Trace& trace) {
+  trace_ = &trace;
+  trace.name(comm_, "weights from home", "gather");
+  disk_.show_in(trace);
+}
+
+// A shard from another home comes into its own place in the whole first, so that transports find it on the
+// device.
+Event WeightShards::fetch(int index, Tensor full, const Event& free) {
+  const Unit& unit = units_[size_t(index)];
+  comm::Communicator& ranks = *unit.of->sharding.gather_on_use;
+  const int64_t numel = unit.of->shard_numel();
+  const Tensor place = full.slice(Range{0, numel}.shifted(ranks.rank() * numel));
+  Tensor shard = unit.weights;
+  comm_.wait(free), comm_.wait(published_);
+  if (unit.of->sharding.home.parameters != MemoryKind::device) {
+    if (unit.on_disk >= 0) shard = disk_.take(unit.on_disk, comm_);
+    const TraceSpan seen(trace_, comm_, "gather", unit.of->name());
+    copy(place, shard, comm_);
+    shard = place;
+  }
+  if (unit.on_disk >= 0) disk_.release(comm_.record());
+  ranks.all_gather(full, shard, comm_, {.what = unit.of->name(), .max_numel = options_.gather_numel});
+  return comm_.record();
+}
+
+void WeightShards::add_views(int index, const Tensor& whole, std::vector<Tensor>& to) const {
+  for (int p = 0; p < unit(index).layout.params(); ++p) to.push_back(unit(index).view(p, whole));
+}
+
+Tensor WeightShards::slice(int index) const {
+  const Unit& unit = units_[size_t(index)];
+  if (unit.on_disk >= 0) return Tensor(nullptr, options_.weights, {unit.of->slice_numel()}, MemoryKind::disk);
+  return unit.weights.tensor().slice(unit.of->slice_of_shard());
+}
+
+Tensor WeightShards::settled_slice(int index) {
+  const Unit& unit = units_[size_t(index)];
+  if (unit.on_disk < 0) return slice(index);
+  return disk_.peek(unit.on_disk).slice(unit.of->slice_of_shard());
+}
+
+Tensor WeightShards::next_slice(int index) {
+  const Unit& unit = units_[size_t(index)];
+  if (unit.on_disk < 0) return slice(index);
+  return disk_.begin_write(unit.on_disk, compute_).slice(unit.of->slice_of_shard());
+}
+
+void WeightShards::publish(int index, const Event& updated) {
+  const Unit& unit = units_[size_t(index)];
+  comm::Communicator& ranks = *unit.of->sharding.gather_on_publish;
+  comm_.wait(updated);
+  if (ranks.size() == 1 && unit.on_disk < 0) return;
+  comm_.wait(compute_.record());
+  const Tensor slice = next_slice(index);
+  const Tensor whole = unit.on_disk < 0 ? unit.weights.tensor() : disk_.begin_write(unit.on_disk, compute_);
+  ranks.all_gather(whole, slice, comm_, {.what = unit.of->name(), .max_numel = options_.gather_numel});
+  if (unit.on_disk >= 0) disk_.write_behind(unit.on_disk, comm_.record());
+}
+
+void WeightShards::wait_for_published() {
+  compute_.wait(comm_.record());
+  published_ = compute_.record();  // fetches from now on must see the updated shards
+  disk_.end_writes();
+}
+
+std::vector<Tensor> WeightShards::buffers() const {
+  std::vector<Tensor> out;
+  for (const Unit& unit : units_)
+    if (unit.on_disk < 0) out.push_back(unit.weights);
+  return out;
+}
+
+}  // namespace cleave::zero
