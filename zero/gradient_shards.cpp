@@ -118,6 +118,11 @@ void GradientShards::reduce(int index, const Place& place) {
   if (place.bucket.defined()) reduce_bucket(unit, place.bucket);
 }
 
+void GradientShards::clear(int index) {
+  const Tensor sum = units_[size_t(index)].gradients;
+  homes_.run(sum.memory(), comm_, [&](Stream& stream) { kernels::launch(kernels::Fill{.y = sum}, stream); });
+}
+
 void GradientShards::join(int index, Tensor bucket) {
   kernels::launch(kernels::Fill{.y = bucket}, comm_);
   reduce_bucket(units_[size_t(index)], bucket);

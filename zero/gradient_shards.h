@@ -56,6 +56,7 @@ class GradientShards {
   void reduce(int unit, const Place& place);
   // The same for a rank that has nothing to give: its part is zeros, which are written to `bucket`.
   void join(int unit, Tensor bucket);
+  void clear(int unit);  // no rank has anything in this step: zeros
   // Nothing of this step comes after it: what is left of the sum over the data ranks.
   void finish(int unit);
 

@@ -1,0 +1,289 @@
+// A forward and backward that nobody knows before: units in drawn orders, repeated, skipped, and different on
+// every rank. Gradients are small integers, so that sums have one value whatever their order.
+#include "zero/recorded_visits.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+
+#include "core/philox.h"
+#include "tests/scratch.h"
+#include "zero/planned_visits.h"
+
+namespace cleave::zero {
+namespace {
+
+constexpr int kUnits = 6;
+const std::array<int64_t, kUnits> kNumel{98, 28, 62, 130, 5, 70};
+
+UnitSpec unit_of(int u) {
+  const std::string name = fmt::format("u{}", u);
+  return {name, {{name + ".w", {kNumel[size_t(u)]}, {}, true}, {name + ".b", {3}, {}, false}}, u == 4};
+}
+
+float weight(int step, int unit, int64_t i) { return float(1000 * step + 150 * unit + int(i)); }
+float gradient(int rank, int unit, int64_t i) { return float((rank + 1) * (unit + 2) + int(i % 5)); }
+
+struct Case {
+  int ranks = 2, stage = 3;
+  MemoryKind parameters = MemoryKind::device, gradients = MemoryKind::device;
+  bool overlap = false, exact = false;
+  int64_t room = comm::Call::kWhole;  // for whole parameters, and for whole gradients
+  std::string text() const {
+    return fmt::format("{} ranks, stage {}, {} and {}, overlap {}, exact {}, room {}", ranks, stage,
+                       name_of(parameters), name_of(gradients), overlap, exact, room);
+  }
+};
+
+// A rank's state and its driver.
+struct Rank {
+  Rank(comm::Communicator& world, const Case& c, const std::string& folder)
+      : text(c.text()),
+        rank(world.rank()),
+        exact(c.exact),
+        other(Stream::Mode::worker),
+        store(memory, options_of(c, folder), compute, c.overlap ? other : compute),
+        visits(memory, store, world, {.gathered_numel = c.room, .bucket_numel = c.room}, compute,
+               c.overlap ? other : compute) {
+    for (int u = 0; u < kUnits; ++u) {
+      Sharding sharding = sharding_of_stage(c.stage, world, *self);
+      sharding.home = {.parameters = c.parameters, .gradients = c.gradients};
+      store.add_unit(unit_of(u), sharding);
+    }
+    visits.commit();
+  }
+  static StoreOptions options_of(const Case& c, const std::string& folder) {
+    StoreOptions o{.overlap = c.overlap};
+    o.disk = {.folder = folder, .buffers = 2, .options = {}};
+    if (c.exact) o.gradients = o.wire = DType::int64, o.grid = 8;
+    return o;
+  }
+  void publish(int step) {
+    for (int u = 0; u < kUnits; ++u) {
+      const Tensor slice = store.next_weights_slice(u);
+      compute.synchronize();
+      for (int64_t i = 0; i < slice.numel(); ++i)
+        slice.as<float>()[i] = weight(step, u, store.slice(u).begin + i);
+      store.publish(u);
+    }
+    store.wait_for_weights();
+  }
+  // A module's forward or backward. What it computes it sees at once, as a stream would in its order.
+  void use(int step, int u, bool backward) {
+    const std::vector<Tensor> params = visits.acquire(u);
+    compute.synchronize();
+    for (int p = 0; p < 2; ++p)
+      for (int64_t i = 0; i < params[size_t(p)].numel(); ++i)
+        ASSERT_EQ(params[size_t(p)].as<float>()[i], weight(step, u, store.layout(u).range(p).begin + i))
+            << "unit " << u << ": " << text;
+    if (backward) add(u);
+    visits.release(u);
+  }
+  void add(int u) {
+    std::vector<GradientSlot> slots = visits.gradients(u);
+    compute.synchronize();
+    // The bias is left out: a parameter that nobody writes has gradient zero.
+    if (slots[0].written) {
+      const bool adds = std::exchange(*slots[0].written, true);
+      for (int64_t i = 0; i < slots[0].tensor.numel(); ++i)
+        slots[0].tensor.as<float>()[i] = (adds ? slots[0].tensor.as<float>()[i] : 0) + gradient(rank, u, i);
+    }
+    visits.give(u);
+  }
+  // After a step in which rank r gave unit u times[r][u] times.
+  void expect_sums(const std::vector<std::vector<int>>& times) {
+    compute.synchronize(), other.synchronize();
+    for (int u = 0; u < kUnits; ++u) {
+      const Tensor sum = store.gradient_slice(u);
+      if (u == 4) continue;
+      const Range weights = store.layout(u).range(0);
+      for (int64_t i = 0; i < sum.numel(); ++i) {
+        const int64_t at = store.slice(u).begin + i;
+        double wanted = 0;
+        for (size_t r = 0; r < times.size() && at < weights.end; ++r)
+          wanted += times[r][size_t(u)] * double(gradient(int(r), u, at));
+        const double got = exact ? std::ldexp(double(sum.as<int64_t>()[i]), -8) : sum.as<float>()[i];
+        ASSERT_EQ(got, wanted) << "unit " << u << ", element " << at << ": " << text;
+      }
+    }
+  }
+
+  std::string text;
+  int rank;
+  bool exact;
+  std::unique_ptr<comm::Communicator> self = comm::self_communicator();
+  Memory memory;
+  Stream compute, other;
+  ParameterStore store;
+  RecordedVisits visits;
+};
+
+std::vector<Case> cases() {
+  std::vector<Case> all;
+  for (int ranks : {1, 2, 3})
+    for (int stage : {0, 1, 2, 3})
+      for (const MemoryKind home : {MemoryKind::device, MemoryKind::host})
+        for (const bool overlap : {false, true})
+          all.push_back({.ranks = ranks, .stage = stage, .gradients = home, .overlap = overlap});
+  for (const bool overlap : {false, true}) {
+    all.push_back({.ranks = 3, .overlap = overlap, .room = 200});
+    all.push_back({.ranks = 2, .stage = 2, .overlap = overlap, .room = 150});
+    all.push_back({.parameters = MemoryKind::host, .overlap = overlap, .room = 260});
+    all.push_back({.parameters = MemoryKind::disk, .gradients = MemoryKind::host, .overlap = overlap});
+    all.push_back({.ranks = 1, .parameters = MemoryKind::disk, .overlap = overlap, .room = 200});
+    all.push_back({.ranks = 3, .overlap = overlap, .exact = true, .room = 300});
+    all.push_back({.ranks = 1, .gradients = MemoryKind::host, .overlap = overlap, .exact = true});
+  }
+  return all;
+}
+
+// Steps of two micro-batches. Each rank draws its own units, in its own order, and some it uses twice.
+TEST(RecordedVisits, GiveTheSumsOfWhateverEveryRankDoesInWhateverOrder) {
+  const Scratch scratch;
+  for (const Case& c : cases()) {
+    SCOPED_TRACE(c.text());
+    comm::run_ranks(c.ranks, [&](comm::Communicator& world) {
+      Rank r(world, c, scratch.folder());
+      std::mt19937 every(uint32_t(7 * c.stage + c.ranks));  // the same on all ranks
+      for (int step = 0; step < 6; ++step) {
+        r.publish(step);
+        std::vector<std::vector<int>> times(size_t(c.ranks), std::vector<int>(kUnits, 0));
+        r.visits.begin_step();
+        for (int micro = 0; micro < 2; ++micro) {
+          std::vector<std::vector<int>> orders;
+          for (int rank = 0; rank < c.ranks; ++rank) {
+            std::vector<int>& order = orders.emplace_back();
+            for (int n = int(every() % 14); n > 0; --n) order.push_back(int(every() % kUnits));
+          }
+          r.visits.begin_pass(0, micro == 1);
+          const std::vector<int>& mine = orders[size_t(world.rank())];
+          for (const int u : mine) r.use(step, u, false);
+          for (size_t n = mine.size(); n-- > 0;) {
+            r.use(step, mine[n], true);
+            if (std::find(mine.begin(), mine.begin() + int64_t(n), mine[n]) == mine.begin() + int64_t(n))
+              r.visits.complete(mine[n]);
+          }
+          for (int rank = 0; rank < c.ranks; ++rank)
+            for (const int u : orders[size_t(rank)]) ++times[size_t(rank)][size_t(u)];
+          r.visits.end_pass();
+        }
+        r.visits.end_step();
+        r.expect_sums(times);
+      }
+    });
+  }
+}
+
+// Gradients with all their bits, of three micro-batches; unit 0 has two in each.
+float rounded(int rank, int micro, int unit, int64_t i) {
+  return Philox{uint64_t(rank), uint64_t(10 * micro + unit)}.uniform(uint64_t(i)) - 0.5f;
+}
+
+template <class Driver>
+void add_rounded(Driver& visits, int key, int rank, int micro, int unit) {
+  std::vector<GradientSlot> slots = visits.gradients(key);
+  if (!slots[0].written) return;
+  const bool adds = std::exchange(*slots[0].written, true);
+  for (int64_t i = 0; i < slots[0].tensor.numel(); ++i)
+    slots[0].tensor.as<float>()[i] =
+        (adds ? slots[0].tensor.as<float>()[i] : 0) + rounded(rank, micro, unit, i);
+}
+
+std::vector<std::vector<float>> slices_of(const ParameterStore& store) {
+  std::vector<std::vector<float>> all;
+  for (int u = 0; u < kUnits; ++u) {
+    const Tensor t = store.gradient_slice(u);
+    all.emplace_back(t.as<float>(), t.as<float>() + t.numel());
+  }
+  return all;
+}
+
+TEST(RecordedVisits, GiveTheBitsOfPlannedOnesInEveryOrder) {
+  const std::vector<int> order{0, 1, 2, 3, 4, 5, 0};
+  for (int stage : {0, 1, 2, 3})
+    for (const MemoryKind home : {MemoryKind::device, MemoryKind::host})
+      comm::run_ranks(3, [&](comm::Communicator& world) {
+        Rank planned(world, {.ranks = 3, .stage = stage, .gradients = home}, "");
+        PlannedVisits visits(planned.memory, planned.store, planned.compute, planned.compute);
+        std::vector<Visit> stops;
+        for (const int u : order) stops.push_back({{u}, true});
+        const int pass = visits.add_pass(stops);
+        visits.commit();
+        visits.begin_step();
+        for (int micro = 0; micro < 3; ++micro) {
+          visits.begin_pass(pass, micro == 2);
+          for (int v = 0; v < int(order.size()); ++v) {
+            visits.acquire(v);
+            add_rounded(visits, v, world.rank(), micro, order[size_t(v)]);
+            visits.finish(v);
+          }
+        }
+        visits.end_step();
+        Rank recorded(world, {.ranks = 3, .stage = stage, .gradients = home}, "");
+        std::mt19937 draw(3);
+        for (int step = 0; step < 3; ++step) {
+          recorded.visits.begin_step();
+          for (int micro = 0; micro < 3; ++micro) {
+            std::vector<int> drawn = order;
+            std::shuffle(drawn.begin(), drawn.end(), draw);
+            recorded.visits.begin_pass(0, micro == 2);
+            for (const int u : drawn) {
+              recorded.visits.acquire(u);
+              add_rounded(recorded.visits, u, world.rank(), micro, u);
+              recorded.visits.give(u), recorded.visits.release(u);
+              if (u != 0) recorded.visits.complete(u);
+            }
+            recorded.visits.end_pass();
+          }
+          recorded.visits.end_step();
+          EXPECT_EQ(slices_of(recorded.store), slices_of(planned.store)) << "stage " << stage;
+        }
+      });
+}
+
+// Once it is known, an order that is the same on all ranks needs no agreement but the one at its end; a new
+// one is learned in a step.
+TEST(RecordedVisits, FollowTheRecordWithoutAWordWhereRanksDoAsBefore) {
+  comm::run_ranks(2, [&](comm::Communicator& world) {
+    Rank r(world, {.overlap = true, .room = 300}, "");
+    std::vector<int> order{3, 0, 2, 0, 5, 1};
+    std::vector<int64_t> unforeseen;
+    for (int step = 0; step < 6; ++step) {
+      if (step == 3) std::reverse(order.begin(), order.end());
+      r.publish(step);
+      r.visits.begin_step();
+      r.visits.begin_pass(0, true);
+      for (const int u : order) r.use(step, u, false);
+      for (size_t n = order.size(); n-- > 0;) {
+        r.use(step, order[n], true);
+        if (std::find(order.begin(), order.begin() + int64_t(n), order[n]) == order.begin() + int64_t(n))
+          r.visits.complete(order[n]);
+      }
+      r.visits.end_pass();
+      r.visits.end_step();
+      r.expect_sums({{2, 1, 1, 1, 0, 1}, {2, 1, 1, 1, 0, 1}});
+      unforeseen.push_back(r.visits.unforeseen());
+    }
+    EXPECT_GT(unforeseen[0], 0);
+    EXPECT_EQ(unforeseen[2], unforeseen[1]);
+    EXPECT_GT(unforeseen[3], unforeseen[2]);
+    EXPECT_EQ(unforeseen[5], unforeseen[4]);
+  });
+}
+
+TEST(RecordedVisits, SayWhichUnitHasNoRoomBesideWhich) {
+  comm::run_ranks(2, [&](comm::Communicator& world) {
+    Rank r(world, {.room = 150}, "");
+    r.publish(0);
+    r.visits.begin_step();
+    r.visits.begin_pass(0, true);
+    r.visits.acquire(0);
+    expect_error(Exit::memory,
+                 {"no room for the parameters of u3, 134 elements", "u0", "stage3_max_live_parameters"},
+                 [&] { r.visits.acquire(3); });
+  });
+}
+
+}  // namespace
+}  // namespace cleave::zero

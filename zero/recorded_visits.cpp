@@ -1,0 +1,378 @@
+#include "zero/recorded_visits.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "device/copy.h"
+
+namespace cleave::zero {
+namespace {
+
+// What a rank says in a round, beside the unit that it needs.
+constexpr int64_t kEnds = -1, kEndsWithGradients = -2, kHasNoRoom = -3;
+
+int64_t largest(const std::vector<int64_t>& sizes) {
+  return sizes.empty() ? 0 : *std::max_element(sizes.begin(), sizes.end());
+}
+
+// Elements of a block in which one unit fits, and all do where that is not too many.
+int64_t block_of(const std::vector<int64_t>& sizes, int64_t most) {
+  int64_t all = 0;
+  for (const int64_t n : sizes) all += round_up(n, 64);
+  return std::max(round_up(largest(sizes), 64), std::min(all, most));
+}
+
+// What all logs have, each in its own order as far as the ones before it leave it.
+std::vector<int64_t> merged(const std::vector<std::vector<int64_t>>& logs) {
+  std::vector<int64_t> all;
+  for (const std::vector<int64_t>& log : logs) {
+    auto at = all.begin();
+    for (const int64_t entry : log) {
+      const auto found = std::find(at, all.end(), entry);
+      at = (found == all.end() ? all.insert(at, entry) : found) + 1;
+    }
+  }
+  return all;
+}
+
+}  // namespace
+
+RecordedVisits::RecordedVisits(Memory& memory, ParameterStore& store, comm::Communicator& agreement,
+                               const RecordedOptions& options, Stream& compute, Stream& comm)
+    : memory_(memory),
+      store_(store),
+      agreement_(agreement),
+      options_(options),
+      compute_(compute),
+      comm_(comm) {}
+
+void RecordedVisits::commit() {
+  const WeightShards& weights = store_.weights();
+  const GradientShards& gradients = store_.gradients();
+  wholes_.resize(size_t(store_.units())), gradients_.resize(size_t(store_.units()));
+  std::vector<int64_t> whole, bucket, contribution;
+  for (int u = 0; u < store_.units(); ++u) {
+    const int64_t numel = store_.layout(u).numel();
+    wholes_[size_t(u)].gathers = weights.unit(u).sharding.gathers();
+    if (wholes_[size_t(u)].gathers) whole.push_back(numel);
+    if (gradients.buckets(u)) bucket.push_back(numel);
+    if (store_.options().exact() && gradients.trains(u)) contribution.push_back(numel);
+  }
+  const bool alone = agreement_.size() == 1;
+  const auto allocate = [&](Category category, DType type, const std::vector<int64_t>& sizes, int64_t most,
+                            Places& places, Range* spare, const char* what) {
+    const int64_t block = block_of(sizes, most), more = spare && !alone ? round_up(largest(sizes), 64) : 0;
+    places = Places(block);
+    if (spare) *spare = {block, block + more};
+    return memory_.allocate(MemoryKind::device, category, type, {block + more}, what);
+  };
+  gathered_ = allocate(Category::gathered, store_.options().weights, whole, options_.gathered_numel,
+                       whole_places_, &spare_whole_, "gathered units");
+  store_.weights().commit();
+  buckets_ = allocate(Category::buckets, gradients.widest_bucket(), bucket, options_.bucket_numel,
+                      bucket_places_, &spare_bucket_, "gradient buckets");
+  store_.gradients().commit();
+  if (store_.options().exact())
+    contributions_ = allocate(Category::buckets, DType::fp32, contribution, options_.bucket_numel,
+                              contribution_places_, nullptr, "gradients before rounding");
+}
+
+void RecordedVisits::begin_step(double unscale, GradientUser* user) {
+  store_.begin_step(unscale);
+  user_ = user;
+  for (Gradient& g : gradients_) g.summed = false;
+}
+
+void RecordedVisits::begin_pass(int kind, bool last) {
+  store_.weights().begin_unknown_pass();
+  record_ = &records_[kind], next_ = 0, last_ = last, departed_ = false;
+  used_.clear();
+  // The same on all ranks: nothing is there.
+  for (Whole& w : wholes_)
+    if (w.there) whole_places_.give_back(w.place), w.there = w.fresh = false;
+}
+
+std::vector<Tensor> RecordedVisits::acquire(int unit) {
+  Whole& w = wholes_[size_t(unit)];
+  Tensor whole = store_.weights().shard(unit);
+  if (w.gathers) {
+    if (!w.there) need(unit);
+    if (std::exchange(w.fresh, false)) used_.push_back(unit);
+    compute_.wait(w.ready);
+    whole = gathered_.tensor().slice(w.place);
+    w.used = ++now_;
+  }
+  ++w.users;
+  std::vector<Tensor> params;
+  store_.weights().add_views(unit, whole, params);
+  run_ahead();
+  return params;
+}
+
+void RecordedVisits::release(int unit) {
+  Whole& w = wholes_[size_t(unit)];
+  CHECK(w.users > 0, "unit {} was released more often than acquired", store_.layout(unit).name());
+  --w.users;
+  released_ = compute_.record();
+}
+
+// Enqueues the record up to its next gather of the unit, and that; false: the rest has none.
+bool RecordedVisits::follow_to(int unit) {
+  const auto at = std::find(record_->begin() + int64_t(next_), record_->end(), unit);
+  if (at == record_->end()) return false;
+  for (const size_t end = size_t(at - record_->begin()); next_ < end;) follow();
+  ++next_;
+  fetch(unit, true);
+  return true;
+}
+
+void RecordedVisits::follow() {
+  const int64_t entry = (*record_)[next_++];
+  if (entry < 0)
+    sum(int(-1 - entry));
+  else
+    fetch(int(entry), false);
+}
+
+// What the record says next and this rank has what it takes for: a complete gradient, or room for a unit.
+void RecordedVisits::run_ahead() {
+  for (int ahead = 0; next_ < record_->size(); follow()) {
+    const int64_t entry = (*record_)[next_];
+    const auto unit = size_t(entry < 0 ? -1 - entry : entry);
+    if (entry < 0 ? !gradients_[unit].complete
+                  : ++ahead > store_.options().prefetch_visits || wholes_[unit].there ||
+                        !has_room(store_.layout(int(unit)).numel(), false))
+      return;
+  }
+}
+
+void RecordedVisits::need(int unit) {
+  const Whole& w = wholes_[size_t(unit)];
+  if (follow_to(unit)) return;
+  ++unforeseen_;
+  while (next_ < record_->size()) follow();
+  while (!w.there) round(unit);
+}
+
+bool RecordedVisits::has_room(int64_t numel, bool evicts) {
+  while (true) {
+    if (const std::optional<Range> place = whole_places_.take(numel)) {
+      whole_places_.give_back(*place);
+      return true;
+    }
+    Whole* oldest = nullptr;
+    for (Whole& w : wholes_)
+      if (w.there && w.users == 0 && (!oldest || w.used < oldest->used)) oldest = &w;
+    if (!evicts || !oldest) return false;
+    whole_places_.give_back(oldest->place);
+    oldest->there = oldest->fresh = false;
+  }
+}
+
+// `needed`: room is made for it; otherwise it is brought where there is room, and where there is none the
+// rank takes part for the others' sake.
+void RecordedVisits::fetch(int unit, bool needed) {
+  Whole& w = wholes_[size_t(unit)];
+  const int64_t numel = store_.layout(unit).numel();
+  const bool alone = store_.weights().unit(unit).sharding.gather_on_use->size() == 1;
+  if (alone && (w.there || !needed)) return;
+  if (!w.there && has_room(numel, needed)) {
+    w.place = *whole_places_.take(numel);
+    w.there = w.fresh = true;
+    w.used = ++now_;
+    w.ready = store_.weights().fetch(unit, gathered_.tensor().slice(w.place), released_);
+    return;
+  }
+  if (needed && !w.there) fail_for_room(unit, false);
+  if (!alone)
+    store_.weights().fetch(unit, gathered_.tensor().slice(Range{0, numel}.shifted(spare_whole_.begin)), {});
+}
+
+// All say what they need, and do it; returns the least of what was said: kEnds where all did nothing.
+int64_t RecordedVisits::round(int64_t message) {
+  std::vector<int64_t> said = from_all({&message, 1});
+  std::sort(said.begin(), said.end());
+  said.erase(std::unique(said.begin(), said.end()), said.end());
+  departed_ = departed_ || said != std::vector{kEnds};
+  if (said.front() == kHasNoRoom) sum_pending(false);
+  for (const int64_t unit : said)
+    if (unit >= 0) fetch(int(unit), unit == message);
+  return said.back() >= 0 || said.front() == kHasNoRoom ? 0 : said.front();
+}
+
+std::vector<int64_t> RecordedVisits::from_all(std::span<const int64_t> mine) {
+  const auto count = int64_t(mine.size());
+  if (agreement_.size() == 1) return {mine.begin(), mine.end()};
+  const Buffer all = memory_.allocate(MemoryKind::device, Category::staging, DType::int64,
+                                      {count * agreement_.size()}, "what ranks need");
+  const Tensor part = all.tensor().slice(Range{0, count}.shifted(count * agreement_.rank()));
+  copy(part, Tensor(const_cast<int64_t*>(mine.data()), DType::int64, {count}, MemoryKind::host), comm_);
+  agreement_.all_gather(all, part, comm_, {.what = "what ranks need"});
+  return to_host<int64_t>(all, comm_);
+}
+
+Tensor RecordedVisits::bucket_of(int unit, Range r) const {
+  const Tensor place = buckets_.tensor().slice({r.begin, r.begin + store_.layout(unit).numel()});
+  return {place.raw(), const_cast<ParameterStore&>(store_).gradients().bucket_type(unit), place.shape(),
+          place.memory()};
+}
+
+GradientShards::Place RecordedVisits::open(int unit) {
+  Gradient& g = gradients_[size_t(unit)];
+  const int64_t numel = store_.layout(unit).numel();
+  const auto take = [&](Places& places) {
+    std::optional<Range> place = places.take(numel);
+    // Sums that the record has next make room, then a round does.
+    while (!place && next_ < record_->size()) follow(), place = places.take(numel);
+    for (const bool every_one : {false, true}) {
+      if (place) break;
+      ++unforeseen_;
+      for (Gradient& other : gradients_) other.complete = other.complete || (every_one && !other.written);
+      round(kHasNoRoom);
+      place = places.take(numel);
+    }
+    if (!place) fail_for_room(unit, true);
+    return *place;
+  };
+  if (!g.open && store_.gradients().buckets(unit)) {
+    g.bucket = take(bucket_places_);
+    compute_.wait(comm_.record());  // sums of what was there
+    g.place = {.bucket = bucket_of(unit, g.bucket)};
+  }
+  if (store_.options().exact()) {
+    g.contribution = take(contribution_places_);
+    g.place.contribution =
+        contributions_.tensor().slice({g.contribution.begin, g.contribution.begin + numel});
+  }
+  return g.place;
+}
+
+std::vector<GradientSlot> RecordedVisits::gradients(int unit) {
+  std::vector<GradientSlot> slots;
+  Gradient& g = gradients_[size_t(unit)];
+  const bool trains = store_.gradients().trains(unit);
+  store_.gradients().add_slots(unit, trains ? open(unit) : GradientShards::Place{}, slots);
+  g.open = g.written = trains, g.complete = false;
+  return slots;
+}
+
+void RecordedVisits::give(int unit) {
+  if (!store_.gradients().trains(unit)) return;
+  Gradient& g = gradients_[size_t(unit)];
+  CHECK(g.open, "unit {} was given without slots", store_.layout(unit).name());
+  store_.gradients().give(unit, g.place);
+  if (store_.options().exact()) contribution_places_.give_back(g.contribution);
+  g.place.first = g.written = false;
+}
+
+void RecordedVisits::complete(int unit) {
+  if (!store_.gradients().trains(unit) || !gradients_[size_t(unit)].open) return;
+  gradients_[size_t(unit)].complete = true;
+  if (!store_.gradients().buckets(unit)) return;
+  used_.push_back(sum_of(unit));
+  run_ahead();
+}
+
+// Of all ranks: what this one has of it and is complete, or zeros.
+void RecordedVisits::sum(int unit) {
+  Gradient& g = gradients_[size_t(unit)];
+  if (g.open && g.complete) {
+    store_.gradients().reduce(unit, g.place);
+    bucket_places_.give_back(g.bucket);
+    g = {};
+  } else if (store_.gradients().unit(unit).sharding.reduce_each_micro->size() > 1) {
+    store_.gradients().join(unit, bucket_of(unit, spare_bucket_));
+  } else {
+    return;
+  }
+  g.summed = true;
+}
+
+// Those that any rank has in a bucket; `every_one`: at the end of the pass, whether said to be complete or
+// not.
+void RecordedVisits::sum_pending(bool every_one) {
+  std::vector<int64_t> pending(gradients_.size(), 0);
+  for (size_t u = 0; u < gradients_.size(); ++u) {
+    Gradient& g = gradients_[u];
+    g.complete = g.open && (g.complete || every_one);
+    pending[u] = g.complete && store_.gradients().buckets(int(u));
+  }
+  const std::vector<int64_t> all = from_all(pending);
+  for (size_t u = 0; u < gradients_.size(); ++u)
+    for (size_t at = u; at < all.size(); at += gradients_.size())
+      if (all[at] != 0) {
+        sum(int(u));
+        break;
+      }
+}
+
+void RecordedVisits::end_pass() {
+  while (next_ < record_->size()) follow();
+  const auto pending = [&] {
+    for (size_t u = 0; u < gradients_.size(); ++u)
+      if (gradients_[u].open && store_.gradients().buckets(int(u))) return true;
+    return false;
+  };
+  int64_t said = 0;
+  while ((said = round(pending() ? kEndsWithGradients : kEnds)) >= 0) {
+  }
+  if (said == kEndsWithGradients) sum_pending(true);
+  if (departed_) record_anew();
+  if (!last_) return;
+  for (int u = 0; u < store_.units(); ++u) {
+    if (!store_.gradients().trains(u)) continue;
+    if (!store_.gradients().buckets(u))
+      store_.gradients().reduce(u, gradients_[size_t(u)].place);
+    else if (!gradients_[size_t(u)].summed)
+      store_.gradients().clear(u);  // no rank gave it
+    store_.gradients().finish(u);
+    gradients_[size_t(u)].open = false;
+  }
+}
+
+void RecordedVisits::record_anew() {
+  const auto mine = int64_t(used_.size());
+  const std::vector<int64_t> sizes = from_all({&mine, 1});
+  const int64_t most = largest(sizes);
+  std::vector<int64_t> padded = used_;
+  padded.resize(size_t(most));
+  const std::vector<int64_t> all = from_all(padded);
+  std::vector<Log> logs;
+  for (size_t r = 0; r < sizes.size(); ++r)
+    logs.emplace_back(all.begin() + int64_t(r) * most, all.begin() + int64_t(r) * most + sizes[r]);
+  *record_ = merged(logs);
+}
+
+void RecordedVisits::end_step() {
+  store_.wait_for_gradients();
+  if (user_) {
+    std::vector<int> units;
+    for (int u = 0; u < store_.units(); ++u)
+      if (store_.gradients().trains(u)) units.push_back(u);
+    user_->expect(units);
+    for (const int u : units) user_->complete(u);
+  }
+  user_ = nullptr;
+  store_.weights().end_step();
+}
+
+std::vector<Tensor> RecordedVisits::device_buffers() const {
+  std::vector<Tensor> out = store_.device_buffers();
+  for (const Buffer* b : {&gathered_, &buckets_})
+    if (b->defined()) out.push_back(*b);
+  return out;
+}
+
+void RecordedVisits::fail_for_room(int unit, bool gradient) const {
+  std::vector<std::string> there;
+  for (size_t u = 0; u < wholes_.size(); ++u)
+    if (gradient ? gradients_[u].open : wholes_[u].there) there.push_back(store_.layout(int(u)).name());
+  fail(Exit::memory,
+       "there is no room for the {} of {}, {} elements, beside those in use ({}): {} elements fit; raise {}",
+       gradient ? "gradients" : "parameters", store_.layout(unit).name(), store_.layout(unit).numel(),
+       fmt::join(there, ", "), gradient ? spare_bucket_.begin : spare_whole_.begin,
+       gradient ? "zero_optimization.reduce_bucket_size" : "zero_optimization.stage3_max_live_parameters");
+}
+
+}  // namespace cleave::zero
