@@ -6,7 +6,8 @@
 
 namespace cleave::kernels {
 
-enum class Activation : uint8_t { gelu_tanh, gelu_erf, relu };
+// silu(x) = x / (1 + e^-x).
+enum class Activation : uint8_t { gelu_tanh, gelu_erf, relu, silu };
 
 // y = f(x). May be in place.
 struct ActivationForward {
@@ -24,21 +25,32 @@ struct ActivationBackward {
 };
 CLEAVE_KERNEL(ActivationBackward)
 
-// The gated unit SwiGLU (Shazeer, arXiv 2002.05202): y = silu(gate) * up, silu(g) = g / (1 + e^-g). A row of
-// x [rows, 2 * width] holds gate, then up; y: [rows, width], apart from x.
-struct SwiGluForward {
+// A gated unit (Shazeer, arXiv 2002.05202; with silu it is SwiGLU, with a gelu GEGLU): y = f(gate) * up. A
+// row of x [rows, 2 * width] holds gate, then up; y: [rows, width], apart from x.
+struct GatedForward {
   Tensor y, x;
+  Activation kind = Activation::silu;
   void check() const;
 };
-CLEAVE_KERNEL(SwiGluForward)
+CLEAVE_KERNEL(GatedForward)
 
 // dx [rows, 2 * width], of both halves, from dy [rows, width] and the forward's input x. dx may alias x, not
 // dy.
-struct SwiGluBackward {
+struct GatedBackward {
   Tensor dx, dy, x;
+  Activation kind = Activation::silu;
   void check() const;
 };
-CLEAVE_KERNEL(SwiGluBackward)
+CLEAVE_KERNEL(GatedBackward)
+
+// A soft cap (Gemma 2, arXiv 2408.00118): y = cap * tanh(x / cap), so |y| <= cap. May be in place. Its slope
+// at x is 1 - (y / cap)^2.
+struct SoftCap {
+  Tensor y, x;
+  float cap = 1;
+  void check() const;
+};
+CLEAVE_KERNEL(SoftCap)
 
 // y = a + b. y may alias either.
 struct Add {

@@ -9,7 +9,7 @@
 namespace cleave::kernels {
 
 // The widest head of the GPU's bodies; the CPU's have no limit.
-inline constexpr int64_t kGpuHeadDim = 128;
+inline constexpr int64_t kGpuHeadDim = 256;
 
 // Which keys a query sees: of its sequence all up to its own position, or fewer of these. What a query sees
 // is an unbroken run of keys that ends with its own and begins no earlier than that of the query before, so
@@ -53,12 +53,12 @@ struct AttentionDropout {
 // qkv: [batch * seq, (heads + 2 * kv_heads) * head_dim], a row holding all queries, then all keys, then all
 // values; y: [batch * seq, heads * head_dim]; lse: [batch, heads, seq] fp32, the log of the softmax
 // denominator for backward. Query head h reads key/value head h / (heads / kv_heads). scale is applied to q
-// k^T; 1 / sqrt(head_dim) when 0.
+// k^T; 1 / sqrt(head_dim) when 0. A score s that is seen becomes cap * tanh(s / cap) where cap is not 0.
 struct AttentionForward {
   Tensor y, lse;
   Tensor qkv;
   int64_t batch = 1, seq = 1, heads = 1, kv_heads = 1, head_dim = 1;
-  float scale = 0;
+  float scale = 0, cap = 0;
   AttentionMask mask = {};
   AttentionDropout dropout = {};
   void check() const;
@@ -67,13 +67,14 @@ struct AttentionForward {
 };
 CLEAVE_KERNEL(AttentionForward)
 
-// dqkv (every element overwritten) from dy, the forward's output y, lse and input qkv, with its scale, mask
-// and dropout. Sums run in an order that does not depend on the number of threads. dqkv must not alias qkv.
+// dqkv (every element overwritten) from dy, the forward's output y, lse and input qkv, with its scale, cap,
+// mask and dropout. Sums run in an order that does not depend on the number of threads. dqkv must not alias
+// qkv.
 struct AttentionBackward {
   Tensor dqkv;
   Tensor dy, y, lse, qkv;
   int64_t batch = 1, seq = 1, heads = 1, kv_heads = 1, head_dim = 1;
-  float scale = 0;
+  float scale = 0, cap = 0;
   AttentionMask mask = {};
   AttentionDropout dropout = {};
   void check() const;

@@ -30,17 +30,23 @@ void check_halves(const char* op, const char* name, const Tensor& wide, const Te
 
 }  // namespace
 
-void SwiGluForward::check() const {
-  const char* op = "SwiGluForward";
+void GatedForward::check() const {
+  const char* op = "GatedForward";
   Operand(op, "y", y).is_float().rank(2).apart_from("x", x);
   check_halves(op, "x", x, y);
 }
 
-void SwiGluBackward::check() const {
-  const char* op = "SwiGluBackward";
+void GatedBackward::check() const {
+  const char* op = "GatedBackward";
   Operand(op, "dy", dy).is_float().rank(2).apart_from("dx", dx);
   check_halves(op, "x", x, dy);
   check_halves(op, "dx", dx, dy);
+}
+
+void SoftCap::check() const {
+  Operand("SoftCap", "x", x).is_float();
+  Operand("SoftCap", "y", y).is(x.dtype()).numel(x.numel());
+  CHECK(cap > 0, "SoftCap: cap must be above 0, got {}", cap);
 }
 
 void Add::check() const {
@@ -68,6 +74,11 @@ void Fill::check() const { Operand("Fill", "y", y); }
 void Axpy::check() const {
   Operand("Axpy", "x", x).is_float();
   Operand("Axpy", "y", y).is_float().numel(x.numel());
+}
+
+void Scale::check() const {
+  Operand("Scale", "x", x).is_float();
+  Operand("Scale", "y", y).is(x.dtype()).numel(x.numel());
 }
 
 void CopyRuns::check() const {
@@ -163,6 +174,7 @@ void CrossEntropy::check() const {
   if (hits.defined()) Operand(op, "hits", hits).is(DType::fp32).numel(logits.dim(0));
   CHECK(vocab > 0 && vocab <= logits.dim(1), "{}: vocab {} must be in [1, {}], the columns of logits", op,
         vocab, logits.dim(1));
+  check_cap(op, cap);
 }
 
 void SoftmaxPart::check() const {
@@ -188,6 +200,7 @@ void CrossEntropyPart::check() const {
         "{}: tokens {} to {} of {} do not fit {} columns", op, first, first + vocab, all_vocab,
         logits.dim(1));
   CHECK(part >= 0 && part < stats.dim(0), "{}: there is no part {} of {}", op, part, stats.dim(0));
+  check_cap(op, cap);
 }
 
 void Adam::check() const {

@@ -13,6 +13,11 @@ inline std::string text_of(const Shape& shape) {
   return out + "]";
 }
 
+// Of a soft cap; 0: none.
+inline void check_cap(const char* op, float cap) {
+  CHECK(cap >= 0, "{}: a soft cap of {}; it must be above 0, or 0 for none", op, cap);
+}
+
 inline bool trains(DType t) { return t == DType::fp32 || t == DType::bf16 || t == DType::fp16; }
 
 // A named operand of a named op, checked link by link: operand("Add", "y", y).is_float().has(shape).

@@ -138,6 +138,7 @@ void check_attention(const char* name, const Op& op) {
         op.mask.window);
   CHECK(op.mask.causal || (op.mask.window == 0 && !op.mask.documents.defined()),
         "{}: windows and documents are of causal attention only", name);
+  check_cap(name, op.cap);
   const AttentionDropout& d = op.dropout;
   CHECK(d.p >= 0 && d.p < 1, "{}: dropout {} must be in [0, 1)", name, d.p);
   CHECK(d.p == 0 || (d.first_head >= 0 && d.first_head + op.heads <= d.all_heads),
@@ -192,6 +193,7 @@ void KeptAttention::check() const {
   const char* op = "KeptAttention";
   check_kept(op, keys, values, qkv, heads, rows);
   CHECK(window >= 0, "{}: a window of {} positions; it must be positive, or 0 for none", op, window);
+  check_cap(op, cap);
   Operand(op, "y", y).is(qkv.dtype()).has({qkv.dim(0), heads * keys.dim(3)});
   Operand(op, "y", y).apart_from("qkv", qkv).apart_from("keys", keys).apart_from("values", values);
 }

@@ -28,6 +28,14 @@ struct Axpy {
 };
 CLEAVE_KERNEL(Axpy)
 
+// y = factor * x, rounded once. May be in place.
+struct Scale {
+  Tensor y, x;
+  float factor = 1;
+  void check() const;
+};
+CLEAVE_KERNEL(Scale)
+
 // Moves runs of `width` elements that lie side by side: for o < outer.count, i < inner.count and j < width,
 // y[o * outer.y + i * inner.y + j] = x[o * outer.x + i * inner.x + j]. Equal types, apart from each other;
 // the runs of y do not overlap (the caller's duty).

@@ -26,14 +26,14 @@ CLEAVE_KERNEL(KeepKeys)
 
 // y [rows, heads * head_dim]: the queries of each row of qkv, over the kept keys and values of its text, from
 // the first place on, or of the last `window` places where that is not 0, up to the row's own; zero for
-// padding. Query head h reads key/value head h / (heads / kv_heads). scale is applied to q k^T; 1 /
-// sqrt(head_dim) when 0. A row has the same bits whichever rows are beside it.
+// padding. Query head h reads key/value head h / (heads / kv_heads). Scale and cap are AttentionForward's. A
+// row has the same bits whichever rows are beside it.
 struct KeptAttention {
   Tensor y;
   Tensor qkv, keys, values;
   TextRows rows;
   int64_t heads = 1, window = 0;
-  float scale = 0;
+  float scale = 0, cap = 0;
   void check() const;
 };
 CLEAVE_KERNEL(KeptAttention)

@@ -8,7 +8,8 @@ namespace cleave::kernels {
 // target is -100; and, when scale != 0, the gradient scale * (softmax - onehot), 0 for ignored rows and in
 // padding columns. It goes to dlogits, of the shape of logits and any float type, or in place of the logits
 // when dlogits is undefined. logits: [rows, columns >= vocab] fp32, bf16 or fp16; targets: [rows] int32;
-// losses: [rows] fp32. A target outside [0, vocab) other than -100 throws Error(data).
+// losses: [rows] fp32. A target outside [0, vocab) other than -100 throws Error(data). Where cap is not 0,
+// logits are what SoftCap made with this cap, and the gradient is that of what it was given.
 //
 // Where hits are asked for, hits[i] = 1 if the target is the row's most likely class, else 0: no logit is
 // larger than the target's, and none before it is equal, as the argmax of PyTorch and NumPy decides ties. An
@@ -18,7 +19,7 @@ struct CrossEntropy {
   Tensor dlogits = {};
   Tensor targets;
   int64_t vocab = 0;
-  float scale = 0;
+  float scale = 0, cap = 0;
   Tensor hits = {};  // [rows] fp32
   void check() const;
 };
@@ -45,7 +46,7 @@ struct CrossEntropyPart {
   Tensor logits, targets;
   Tensor stats;  // [parts, rows, 3] fp32
   int64_t vocab = 0, first = 0, all_vocab = 0;
-  float scale = 0;
+  float scale = 0, cap = 0;
   Tensor hits = {};  // [rows] fp32
   int64_t part = 0;  // which of the parts these logits are, where hits are asked for
   void check() const;

@@ -29,20 +29,21 @@ struct LayerNormBackward {
 };
 CLEAVE_KERNEL(LayerNormBackward)
 
-// y = s * rstd * weight per row, rstd = 1 / sqrt(mean of s^2 + eps), where s and the operands are as in
-// LayerNormForward.
+// y = s * rstd * (offset + weight) per row, rstd = 1 / sqrt(mean of s^2 + eps), where s and the operands are
+// as in LayerNormForward. With an offset of 1 weights are what is added to a gain of 1 (Gemma).
 struct RmsNormForward {
   Tensor y, sum = {}, rstd;
   Tensor x, residual = {}, weight;
-  float eps = 1e-6f;
+  float eps = 1e-6f, offset = 0;
   void check() const;
 };
 CLEAVE_KERNEL(RmsNormForward)
 
-// As LayerNormBackward, without mean and bias.
+// As LayerNormBackward, without mean and bias, with the forward's offset.
 struct RmsNormBackward {
   Tensor dx, dweight;
   Tensor dy, x, rstd, weight, dresidual = {};
+  float offset = 0;
   bool accumulate = false;
   void check() const;
 };

@@ -29,7 +29,7 @@ void MlpHalf::declare(std::vector<DeclaredUnit>& units) {
 
 void MlpHalf::activate(Tensor active, Tensor hidden, Stream& stream) const {
   if (c_.gated)
-    kernels::launch(kernels::SwiGluForward{.y = active, .x = hidden}, stream);
+    kernels::launch(kernels::GatedForward{.y = active, .x = hidden}, stream);
   else
     kernels::launch(kernels::ActivationForward{.y = active, .x = hidden, .kind = c_.activation}, stream);
 }
@@ -72,7 +72,7 @@ void MlpHalf::backward(const BackwardArgs& a) const {
                             : cut.backward_active(down, dhidden, kept.hidden, a.dy, c_.activation, a.scratch);
   const CutLinear::Gathering x = both ? cut.start_gather(a.x, a.scratch) : CutLinear::Gathering();
   if (c_.gated)
-    kernels::launch(kernels::SwiGluBackward{.dx = dhidden, .dy = dactive, .x = kept.hidden}, a.stream);
+    kernels::launch(kernels::GatedBackward{.dx = dhidden, .dy = dactive, .x = kept.hidden}, a.stream);
   const Event summed = cut.backward_summed(up_.bind(a.params, a.scratch, a.stream), a.dx,
                                            axis_.all_rows_of(a.dx, a.scratch), dhidden);
   if (both)

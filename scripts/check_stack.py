@@ -18,13 +18,14 @@ import sys
 
 # Source: its hot bodies, by the name of a function around the loop. Each must be found, so that the list stays true.
 HOT = {
-    "activation": ["forward", "backward", "swiglu", "swiglu_grad", "add", "dropout"],
-    "attention": ["attention", "run_product"],
-    "attention_grad": ["attention_grad", "run_product"],
+    "activation": ["forward", "backward", "gated", "gated_grad", "soft_cap", "add", "dropout"],
+    "attention": ["attention", "run_product", "cap_scores"],
+    "attention_grad": ["attention_grad", "run_product", "cap_scores", "cap_slopes"],
     "bias": ["bias_grad", "round_rows"],
     "elementwise": ["cast", "axpy", "random_fill", "total"],
     "embedding": ["embedding", "token_grad", "position_grad"],
     "gemm": ["chunk", "thin"],
+    "kept_attention": ["kept_attention", "cap_scores"],
     "lamb": ["moments_as", "step_as"],
     "loss": ["cross_entropy", "softmax_part", "cross_entropy_part"],
     "norm": ["layer_norm", "layer_norm_grad", "rms_norm", "rms_norm_grad"],
@@ -33,15 +34,17 @@ HOT = {
 }
 # Body: vectors that a round of its loop may store to the stack, and why.
 SPILLS = {
-    "swiglu": (2, "the exponential's constants and two halves of gate and up fill all sixteen registers"),
-    "swiglu_grad": (1, "as swiglu"),
+    "gated": (4, "constants of the gate's function and two halves of gate and up are more than sixteen registers"),
+    "gated_grad": (7, "as gated, with slopes"),
+    "soft_cap": (2, "constants of both branches of tanh fill all sixteen registers"),
+    "cap_scores": (2, "as soft_cap"),
     "attention": (9, "a row of 64 scores is kept while its exponentials are summed"),
     "chunk": (24, "packing writes strips of six or twelve columns, which are a part of a vector"),
     "cross_entropy_part": (1, "the zeros behind an ignored row end in a partial vector"),
     "random_fill": (9, "four words of sixteen lanes and the constants of ten rounds are more than sixteen registers"),
 }
 # Functions that have loops of their own: whoever calls them is not the innermost one.
-OUTER = ["share_of", "run_shares", "sum_columns", "dropout_factors", "row_of_words"]
+OUTER = ["share_of", "run_shares", "sum_columns", "dropout_factors", "row_of_words", "cap_scores", "cap_slopes"]
 
 INSTRUCTION = re.compile(r"^\s*([0-9a-f]+):\s+(\S+)\s*(.*?)(?:\s+#.*)?$")
 RELOCATION = re.compile(r"^\s+[0-9a-f]+: R_\S+\s+(\S+)")

@@ -234,11 +234,11 @@ void add_elementwise(Device device, DType type) {
   }
   const Shape narrow{most, 3072}, both{most, 2 * 3072};
   add_row(device, "swiglu/forward" + suffix, [=](Operands& o) {
-    return o.work(kernels::SwiGluForward{.y = o.make(type, narrow), .x = o.make(type, both)}, 3 * size);
+    return o.work(kernels::GatedForward{.y = o.make(type, narrow), .x = o.make(type, both)}, 3 * size);
   });
   add_row(device, "swiglu/backward" + suffix, [=](Operands& o) {
     return o.work(
-        kernels::SwiGluBackward{
+        kernels::GatedBackward{
             .dx = o.make(type, both), .dy = o.make(type, narrow), .x = o.make(type, both)},
         5 * size);
   });

@@ -13,6 +13,8 @@ void run(const ActivationForward& op) {
       return gelu_erf(args);
     case Activation::relu:
       return relu(args);
+    case Activation::silu:
+      return silu(args);
   }
 }
 
@@ -25,17 +27,48 @@ void run(const ActivationBackward& op) {
       return gelu_erf_grad(args);
     case Activation::relu:
       return relu_grad(args);
+    case Activation::silu:
+      return silu_grad(args);
   }
 }
 
-void run(const SwiGluForward& op) {
-  swiglu({.y = vec(op.y), .x = vec(op.x), .dy = {}, .rows = op.y.dim(0), .width = op.y.dim(1)});
+namespace {
+
+GateKind kind_of(Activation kind) {
+  switch (kind) {
+    case Activation::gelu_tanh:
+      return GateKind::gelu_tanh;
+    case Activation::gelu_erf:
+      return GateKind::gelu_erf;
+    case Activation::relu:
+      return GateKind::relu;
+    case Activation::silu:
+      break;
+  }
+  return GateKind::silu;
 }
 
-void run(const SwiGluBackward& op) {
-  swiglu_grad(
-      {.y = vec(op.dx), .x = vec(op.x), .dy = vec(op.dy), .rows = op.dy.dim(0), .width = op.dy.dim(1)});
+}  // namespace
+
+void run(const GatedForward& op) {
+  gated({.y = vec(op.y),
+         .x = vec(op.x),
+         .dy = {},
+         .rows = op.y.dim(0),
+         .width = op.y.dim(1),
+         .kind = kind_of(op.kind)});
 }
+
+void run(const GatedBackward& op) {
+  gated_grad({.y = vec(op.dx),
+              .x = vec(op.x),
+              .dy = vec(op.dy),
+              .rows = op.dy.dim(0),
+              .width = op.dy.dim(1),
+              .kind = kind_of(op.kind)});
+}
+
+void run(const SoftCap& op) { soft_cap({vec(op.y), vec(op.x), op.x.numel(), op.cap}); }
 
 void run(const Add& op) { add({vec(op.y), vec(op.a), vec(op.b), op.y.numel()}); }
 

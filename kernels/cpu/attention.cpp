@@ -25,6 +25,7 @@ AttentionArgs args_of(const Op& op) {
   args.batch = op.batch, args.seq = op.seq, args.heads = op.heads, args.kv_heads = op.kv_heads;
   args.head_dim = op.head_dim;
   args.scale = op.scale != 0 ? op.scale : 1.0f / std::sqrt(float(op.head_dim));
+  args.cap = op.cap;
   args.causal = op.mask.causal;
   args.window = op.mask.window_in(op.seq);
   const AttentionDropout& d = op.dropout;

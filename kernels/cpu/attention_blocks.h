@@ -91,4 +91,11 @@ CLEAVE_INLINE F16 visible(F16 score, int64_t first, int64_t last, int64_t key) {
   return select(lane_index() < splat(float(seen)), score, never);
 }
 
+// Scores of the same units as the cap, capped. A function of its own, so that the loops of attention keep
+// their registers.
+[[gnu::noipa]] static void cap_scores(float* scores, int64_t count, float cap) {
+  const S16 whole = splat(cap), inverse = splat(1.0f / cap);
+  for (int64_t i = 0; i < count; i += 16) store(scores + i, tanh(load(scores + i) * inverse) * whole);
+}
+
 }  // namespace cleave::kernels::cpu::CLEAVE_ISA

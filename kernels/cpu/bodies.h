@@ -20,6 +20,11 @@ struct UnaryArgs {  // y = f(x), or dx = f(dy, x)
   Vec y, x, dy;
   int64_t numel;
 };
+struct FactorArgs {  // y = f(x, factor)
+  Vec y, x;
+  int64_t numel;
+  float factor;
+};
 struct AddArgs {
   Vec y, a, b;
   int64_t numel;
@@ -66,18 +71,21 @@ struct RmsNormArgs {  // forward; sum.data and residual.data are null without a 
   Vec y, sum, x, residual, weight;
   float* rstd;
   int64_t rows, width;
-  float eps;
+  float eps, offset;
 };
 struct RmsNormGradArgs {
   Vec dx, dweight, dy, x, weight, dresidual;
   const float* rstd;
   int64_t rows, width;
+  float offset;
   bool accumulate;
   float* scratch;  // rms_norm_grad_scratch(rows, width) floats
 };
+enum class GateKind : uint8_t { silu, gelu_tanh, gelu_erf, relu };
 struct GatedArgs {  // forward: y from x; backward: x's gradient y from dy and x
   Vec y, x, dy;
   int64_t rows, width;  // of one half of x
+  GateKind kind;
 };
 struct RotaryArgs {
   Vec qkv;
@@ -118,7 +126,7 @@ struct CrossEntropyArgs {
   float *losses, *hits;  // hits may be null
   const int32_t* targets;
   int64_t rows, columns, vocab;
-  float scale;
+  float scale, cap;  // cap 0: none
 };
 struct SoftmaxPartArgs {
   Vec logits, dlogits;  // the second and what follows `stats` for the gradient only
@@ -127,13 +135,13 @@ struct SoftmaxPartArgs {
   float* stats;          // of this part, or of all of them
   int64_t parts, part;   // part: for hits
   float *losses, *hits;  // hits may be null
-  float scale;
+  float scale, cap;
 };
 struct AttentionArgs {
   Vec y, qkv, dy, dqkv;  // the last two for backward
   float* lse;
   int64_t batch, seq, heads, kv_heads, head_dim;
-  float scale;
+  float scale, cap;          // cap 0: none
   bool causal;               // AttentionMask's, as the two behind it
   int64_t window;            // 0: no bound
   const int32_t* documents;  // [batch, seq], or null
@@ -149,8 +157,8 @@ struct KeptAttentionArgs {
   Vec y, qkv, keys, values;
   const int32_t *texts, *places;  // of rows
   int64_t rows, kept_places, heads, kv_heads, head_dim;
-  int64_t window;  // 0: no bound
-  float scale;
+  int64_t window;         // 0: no bound
+  float scale, cap;       // cap 0: none
   float* scratch;         // threads * kept_attention_scratch(head_dim) floats
   int64_t scratch_numel;  // a thread
 };
@@ -261,9 +269,11 @@ constexpr int64_t kept_attention_scratch(int64_t head_dim) {
 CLEAVE_BODY(gelu_tanh, UnaryArgs)
 CLEAVE_BODY(gelu_erf, UnaryArgs)
 CLEAVE_BODY(relu, UnaryArgs)
+CLEAVE_BODY(silu, UnaryArgs)
 CLEAVE_BODY(gelu_tanh_grad, UnaryArgs)
 CLEAVE_BODY(gelu_erf_grad, UnaryArgs)
 CLEAVE_BODY(relu_grad, UnaryArgs)
+CLEAVE_BODY(silu_grad, UnaryArgs)
 CLEAVE_BODY(add, AddArgs)
 CLEAVE_BODY(dropout, DropoutArgs)
 CLEAVE_BODY(cast, UnaryArgs)
@@ -275,8 +285,10 @@ CLEAVE_BODY(layer_norm, LayerNormArgs)
 CLEAVE_BODY(layer_norm_grad, LayerNormGradArgs)
 CLEAVE_BODY(rms_norm, RmsNormArgs)
 CLEAVE_BODY(rms_norm_grad, RmsNormGradArgs)
-CLEAVE_BODY(swiglu, GatedArgs)
-CLEAVE_BODY(swiglu_grad, GatedArgs)
+CLEAVE_BODY(gated, GatedArgs)
+CLEAVE_BODY(gated_grad, GatedArgs)
+CLEAVE_BODY(soft_cap, FactorArgs)
+CLEAVE_BODY(scale, FactorArgs)
 CLEAVE_BODY(rotary, RotaryArgs)
 CLEAVE_BODY(bias_grad, BiasArgs)
 CLEAVE_BODY(round_rows, RoundArgs)

@@ -85,6 +85,7 @@ void run(const CopyRuns& op) {
 }
 
 void run(const Axpy& op) { axpy({vec(op.y), vec(op.x), op.y.numel(), op.alpha}); }
+void run(const Scale& op) { scale({vec(op.y), vec(op.x), op.y.numel(), op.factor}); }
 void run(const SumSquares& op) { sum({vec(op.x), op.x.numel(), true, op.out.as<double>()}); }
 void run(const Sum& op) { sum({vec(op.x), op.x.numel(), false, op.out.as<double>()}); }
 

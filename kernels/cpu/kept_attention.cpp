@@ -53,6 +53,7 @@ void run(const KeptAttention& op) {
                   .head_dim = head_dim,
                   .window = op.window,
                   .scale = op.scale != 0 ? op.scale : 1.0f / std::sqrt(float(head_dim)),
+                  .cap = op.cap,
                   .scratch = scratch.floats(),
                   .scratch_numel = each});
 }

@@ -31,7 +31,8 @@ void run(const CrossEntropy& op) {
                  .rows = op.logits.dim(0),
                  .columns = op.logits.dim(1),
                  .vocab = op.vocab,
-                 .scale = op.scale});
+                 .scale = op.scale,
+                 .cap = op.cap});
 }
 
 void run(const SoftmaxPart& op) {
@@ -47,7 +48,8 @@ void run(const SoftmaxPart& op) {
                 .part = 0,
                 .losses = nullptr,
                 .hits = nullptr,
-                .scale = 0});
+                .scale = 0,
+                .cap = 0});
 }
 
 void run(const CrossEntropyPart& op) {
@@ -64,7 +66,8 @@ void run(const CrossEntropyPart& op) {
                       .part = op.part,
                       .losses = op.losses.as<float>(),
                       .hits = hits_of(op),
-                      .scale = op.scale});
+                      .scale = op.scale,
+                      .cap = op.cap});
 }
 
 }  // namespace cleave::kernels::cpu

@@ -47,7 +47,8 @@ void run(const RmsNormForward& op) {
             .rstd = op.rstd.as<float>(),
             .rows = op.x.dim(0),
             .width = op.x.dim(1),
-            .eps = op.eps});
+            .eps = op.eps,
+            .offset = op.offset});
 }
 
 void run(const RmsNormBackward& op) {
@@ -62,6 +63,7 @@ void run(const RmsNormBackward& op) {
                  .rstd = op.rstd.as<float>(),
                  .rows = rows,
                  .width = width,
+                 .offset = op.offset,
                  .accumulate = op.accumulate,
                  .scratch = scratch.floats()});
 }

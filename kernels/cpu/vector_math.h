@@ -50,6 +50,18 @@ CLEAVE_INLINE F16 exp(F16 x) {
 // 1 / (1 + e^-x).
 CLEAVE_INLINE F16 sigmoid(F16 x) { return splat(1.0f) / (splat(1.0f) + exp(negate(x))); }
 
+// tanh(x) within 2 ulp: near 0 a polynomial (Cephes), where the quotient would lose digits.
+CLEAVE_INLINE F16 tanh(F16 x) {
+  const F16 size = abs(x), z = x * x;
+  F16 q = splat(-5.70498872745e-3f);
+  q = fma(q, z, splat(2.06390887954e-2f));
+  q = fma(q, z, splat(-5.37397155531e-2f));
+  q = fma(q, z, splat(1.33314422036e-1f));
+  q = fma(q, z, splat(-3.33332819422e-1f));
+  const F16 far = splat(1.0f) - splat(2.0f) / (exp(size + size) + splat(1.0f));
+  return select(size < splat(0.625f), fma(q * z, x, x), select(x < zero(), negate(far), far));
+}
+
 // The standard normal's distribution function and density.
 struct Normal {
   F16 below, density;

@@ -24,15 +24,25 @@ __device__ __forceinline__ float gelu_tanh_slope(float x) {
 }
 
 template <class T>
+__device__ __forceinline__ float sigmoid(float x) {
+  return quotient<T>(1.0f, 1.0f + exponential<T>(-x));
+}
+
+template <class T>
 __device__ __forceinline__ float value(Activation kind, float x) {
   if (kind == Activation::gelu_tanh) return gelu_tanh<T>(x);
   if (kind == Activation::gelu_erf) return x * normcdff(x);
+  if (kind == Activation::silu) return x * sigmoid<T>(x);
   return x < 0 ? 0.0f : x;  // fmaxf would make 0 of what is not a number
 }
 template <class T>
 __device__ __forceinline__ float slope(Activation kind, float x) {
   if (kind == Activation::gelu_tanh) return gelu_tanh_slope<T>(x);
   if (kind == Activation::gelu_erf) return fmaf(x, 0.39894228f * expf(-0.5f * x * x), normcdff(x));
+  if (kind == Activation::silu) {
+    const float s = sigmoid<T>(x);
+    return s * fmaf(x, 1.0f - s, 1.0f);
+  }
   return x > 0 ? 1.0f : 0.0f;
 }
 
@@ -69,17 +79,13 @@ struct Backward {
   }
 };
 
-template <class T>
-__device__ __forceinline__ float sigmoid(float x) {
-  return quotient<T>(1.0f, 1.0f + exponential<T>(-x));
-}
-
-// A row of x holds `width` gates, then their factors.
-template <class T>
+// A row of x holds `width` gates, then their factors. With silu the function is known when this is compiled.
+template <class T, bool kSilu>
 struct Gate {
   T* y;
   const T* x;
   int64_t width;
+  Activation kind;
 
   template <int N>
   __device__ void operator()(int64_t row, int column, Count<N>) const {
@@ -88,17 +94,17 @@ struct Gate {
     load(g, gate);
     load(u, gate + width);
 #pragma unroll
-    for (int j = 0; j < N; ++j) g[j] = g[j] * sigmoid<T>(g[j]) * u[j];
+    for (int j = 0; j < N; ++j) g[j] = value<T>(kSilu ? Activation::silu : kind, g[j]) * u[j];
     store(y + row * width + column, g);
   }
 };
 
-// silu'(g) = s (1 + g (1 - s)), s = sigmoid(g).
-template <class T>
+template <class T, bool kSilu>
 struct GateGradient {
   T* dx;
   const T *dy, *x;
   int64_t width;
+  Activation kind;
 
   template <int N>
   __device__ void operator()(int64_t row, int column, Count<N>) const {
@@ -109,12 +115,33 @@ struct GateGradient {
     load(d, dy + row * width + column);
 #pragma unroll
     for (int j = 0; j < N; ++j) {
-      const float s = sigmoid<T>(g[j]);
-      u[j] = d[j] * u[j] * s * fmaf(g[j], 1.0f - s, 1.0f);
-      d[j] = d[j] * g[j] * s;
+      if constexpr (kSilu) {
+        const float s = sigmoid<T>(g[j]);
+        u[j] = d[j] * u[j] * s * fmaf(g[j], 1.0f - s, 1.0f);
+        d[j] = d[j] * g[j] * s;
+      } else {
+        u[j] = d[j] * u[j] * slope<T>(kind, g[j]);
+        d[j] = d[j] * value<T>(kind, g[j]);
+      }
     }
     store(dx + at, u);
     store(dx + at + width, d);
+  }
+};
+
+template <class T>
+struct Capped {
+  T* y;
+  const T* x;
+  float cap, inverse;
+
+  template <int N>
+  __device__ void operator()(int64_t i, Count<N>) const {
+    float v[N];
+    load(v, x + i);
+#pragma unroll
+    for (int j = 0; j < N; ++j) v[j] = cap * tanhf(v[j] * inverse);
+    store(y + i, v);
   }
 };
 
@@ -160,6 +187,15 @@ struct Drop {
   }
 };
 
+// body(t, silu): a value of the type, and whether the gate is a constant.
+template <class Body>
+void with_gate(DType type, Activation kind, Body body) {
+  with_type(type, [&](auto t) {
+    if (kind == Activation::silu) return body(t, std::true_type{});
+    body(t, std::false_type{});
+  });
+}
+
 }  // namespace
 
 void run(const ActivationForward& op, Stream& stream) {
@@ -178,23 +214,32 @@ void run(const ActivationBackward& op, Stream& stream) {
   });
 }
 
-void run(const SwiGluForward& op, Stream& stream) {
+void run(const GatedForward& op, Stream& stream) {
   const int64_t width = op.y.dim(1);
-  with_type(op.y.dtype(), [&](auto t) {
+  with_gate(op.y.dtype(), op.kind, [&](auto t, auto silu) {
     using T = decltype(t);
     for_each_of_rows<kPackOf<T>>(cuda_queue(stream), op.y.dim(0), width,
-                                 width % kPackOf<T> == 0 && aligned({op.y, op.x}), "SwiGluForward",
-                                 Gate<T>{as<T>(op.y), as<T>(op.x), width});
+                                 width % kPackOf<T> == 0 && aligned({op.y, op.x}), "GatedForward",
+                                 Gate<T, silu.value>{as<T>(op.y), as<T>(op.x), width, op.kind});
   });
 }
 
-void run(const SwiGluBackward& op, Stream& stream) {
+void run(const GatedBackward& op, Stream& stream) {
   const int64_t width = op.dy.dim(1);
-  with_type(op.dy.dtype(), [&](auto t) {
+  with_gate(op.dy.dtype(), op.kind, [&](auto t, auto silu) {
     using T = decltype(t);
-    for_each_of_rows<kPackOf<T>>(cuda_queue(stream), op.dy.dim(0), width,
-                                 width % kPackOf<T> == 0 && aligned({op.dx, op.dy, op.x}), "SwiGluBackward",
-                                 GateGradient<T>{as<T>(op.dx), as<T>(op.dy), as<T>(op.x), width});
+    for_each_of_rows<kPackOf<T>>(
+        cuda_queue(stream), op.dy.dim(0), width, width % kPackOf<T> == 0 && aligned({op.dx, op.dy, op.x}),
+        "GatedBackward",
+        GateGradient<T, silu.value>{as<T>(op.dx), as<T>(op.dy), as<T>(op.x), width, op.kind});
+  });
+}
+
+void run(const SoftCap& op, Stream& stream) {
+  with_type(op.x.dtype(), [&](auto t) {
+    using T = decltype(t);
+    for_each<kPackOf<T>>(cuda_queue(stream), op.x.numel(), aligned({op.y, op.x}), "SoftCap",
+                         Capped<T>{as<T>(op.y), as<T>(op.x), op.cap, 1.0f / op.cap});
   });
 }
 

@@ -36,19 +36,19 @@ Attention<T> attention_of(const Op& op) {
   a.log2_scale = a.scale * kLog2E;
   a.causal = op.mask.causal, a.window = int(op.mask.window_in(op.seq));
   if (op.mask.documents.defined()) a.documents = op.mask.documents.template as<int32_t>();
-  a.dropout = op.dropout;
+  a.dropout = op.dropout, a.log2_cap = op.cap * kLog2E;
   return a;
 }
 
 template <class T>
 constexpr bool on_tensor_cores(const Attention<T>& a, bool packed) {
-  return !std::is_same_v<T, float> && packed && a.dim % 8 == 0 && a.dim <= 128;
+  return !std::is_same_v<T, float> && packed && a.dim % 8 == 0 && a.dim <= kTensorCoreHeadDim;
 }
 
 // What the plain kernels alone know.
 template <class Op>
 bool is_plain(const Op& op) {
-  return op.dropout.p > 0 || !op.mask.causal;
+  return op.dropout.p > 0 || !op.mask.causal || op.cap > 0 || op.head_dim > kTensorCoreHeadDim;
 }
 
 enum class Cores { warps, warpgroups };

@@ -25,6 +25,7 @@ struct Attention {
   int window = 0;      // 0: no bound
   const int32_t* documents = nullptr;
   AttentionDropout dropout = {};
+  float log2_cap = 0;  // of scores in their units; 0: none
 
   __device__ int64_t stride() const { return joined_row; }
   __device__ int64_t out_stride() const { return out_row; }
@@ -101,7 +102,7 @@ template <class T>
 void warpgroup_attention_forward(CudaQueue& queue, const Attention<T>& a);
 template <class T>
 void warpgroup_attention_backward(CudaQueue& queue, const Attention<T>& a);
-// In fp32 arithmetic, for any type and head_dim up to 128.
+// In fp32 arithmetic, for any type and head_dim up to kGpuHeadDim.
 template <class T>
 void plain_attention_forward(CudaQueue& queue, const Attention<T>& a);
 template <class T>

@@ -1,13 +1,18 @@
-// Attention for fp32, with dropout, without a causal mask, and for head widths that the tensor cores' kernels
-// do not take: the same algorithms with plain multiply-adds. A warp owns eight rows; a lane is one of 32
-// columns of the scores, then every 32nd element of a head.
+// Attention for fp32, with dropout or a soft cap, without a causal mask, and for head widths that the tensor
+// cores' kernels do not take: the same algorithms with plain multiply-adds. A warp owns eight rows, or four
+// of wide heads; a lane is one of 32 columns of the scores, then every 32nd element of a head.
 #include "kernels/cuda/attention.cuh"
 
 namespace cleave::kernels::gpu {
 namespace {
 
-constexpr int kWarps = 4, kThreads = 32 * kWarps, kOwn = 8, kRows = kWarps * kOwn, kColumns = 32, kParts = 4;
-constexpr int kMostDim = 32 * kParts;
+constexpr int kWarps = 4, kThreads = 32 * kWarps, kColumns = 32;
+// Parts of 32 columns of a head: most heads have up to four. Wider ones leave registers for half the rows.
+constexpr int kNarrow = 4, kWide = int(kGpuHeadDim) / 32;
+template <int kParts>
+inline constexpr int kOwnRows = kParts > kNarrow ? 4 : 8;  // of a warp
+template <int kParts>
+inline constexpr int kRows = kWarps* kOwnRows<kParts>;  // of a block
 
 __device__ __forceinline__ float warp_max(float x) {
 #pragma unroll
@@ -20,11 +25,11 @@ __device__ __forceinline__ float warp_sum(float x) {
   return x;
 }
 
-// 32 rows of a matrix in shared memory as fp32, the pitch odd where a lane is a row; zeros beyond.
-template <class T>
+// kCount rows of a matrix in shared memory as fp32, the pitch odd where a lane is a row; zeros beyond.
+template <int kCount, class T>
 __device__ __forceinline__ void fetch(float* to, const T* from, int64_t stride, int first, int rows,
                                       int dim) {
-  for (int i = threadIdx.x; i < 32 * dim; i += kThreads) {
+  for (int i = threadIdx.x; i < kCount * dim; i += kThreads) {
     const int row = i / dim, column = i % dim;
     to[row * (dim + 1) + column] =
         first + row < rows ? to_float(from[(first + row) * stride + column]) : 0.0f;
@@ -32,6 +37,7 @@ __device__ __forceinline__ void fetch(float* to, const T* from, int64_t stride, 
 }
 
 // s[r] = own row r of this warp . row `lane` of other.
+template <int kOwn>
 __device__ __forceinline__ void dots(float (&s)[kOwn], const float* own, const float* other, int dim) {
   const float *mine = own + threadIdx.x / 32 * kOwn * (dim + 1),
               *column = other + threadIdx.x % 32 * (dim + 1);
@@ -46,7 +52,7 @@ struct AsTheyAre {};
 
 // sums[r][part] += weights[r][column] rows[column][32 part + lane] over the columns; weights pass through
 // `shared`, where each is multiplied with factor(r).
-template <class Factor = AsTheyAre>
+template <int kOwn, int kParts, class Factor = AsTheyAre>
 __device__ __forceinline__ void add_weighted(float (&sums)[kOwn][kParts], const float (&weights)[kOwn],
                                              float* shared, const float* rows, int dim, Factor factor = {}) {
   const int lane = threadIdx.x % 32;
@@ -71,7 +77,7 @@ __device__ __forceinline__ void add_weighted(float (&sums)[kOwn][kParts], const 
   }
 }
 
-template <class T>
+template <class T, int kOwn, int kParts>
 __device__ __forceinline__ void store_own(T* to, int64_t stride, int first, int rows, int dim,
                                           const float (&sums)[kOwn][kParts], float factor) {
 #pragma unroll
@@ -83,31 +89,56 @@ __device__ __forceinline__ void store_own(T* to, int64_t stride, int first, int 
     }
 }
 
-// Four blocks of 32 rows, then weights.
+// Two blocks of own rows, two of 32 columns' rows, then weights.
+template <int kParts>
 struct Shared {
   float* base;
   int dim;
-  __device__ float* rows(int i) const { return base + i * 32 * (dim + 1); }
-  __device__ float* weights() const { return rows(4); }
-  static int64_t bytes(int dim) { return (4 * 32 * (dim + 1) + kRows * kColumns) * int64_t(sizeof(float)); }
+  __device__ float* own(int i) const { return base + i * kRows<kParts> * (dim + 1); }
+  __device__ float* others(int i) const { return own(2) + i * kColumns * (dim + 1); }
+  __device__ float* weights() const { return others(2); }
+  static int64_t bytes(int dim) {
+    return (2 * (kRows<kParts> + kColumns) * (dim + 1) + kRows<kParts> * kColumns) * int64_t(sizeof(float));
+  }
 };
 
-// Kernels with kMore, which are compiled with kBounded alone, have dropout and may be for queries that see
-// every key.
+// Kernels with kMore, which are compiled with kBounded alone, have dropout and a cap and may be for queries
+// that see every key.
 template <bool kMore, class T>
 __device__ __forceinline__ bool sees_all(const Attention<T>& a) {
   return kMore && !a.causal;
 }
 
-template <class T, bool kBounded, bool kMore>
+// In units of log2, from a product of a query and a key.
+template <bool kMore, class T>
+__device__ __forceinline__ float score_of(const Attention<T>& a, float dot) {
+  const float score = dot * (a.scale * kLog2E);
+  return kMore && a.log2_cap > 0 ? a.log2_cap * tanhf(score / a.log2_cap) : score;
+}
+
+// Of the score before the cap by that behind it.
+template <bool kMore, class T>
+__device__ __forceinline__ float cap_slope(const Attention<T>& a, float score) {
+  if (!kMore || a.log2_cap == 0) return 1;
+  const float t = score / a.log2_cap;
+  return fmaf(-t, t, 1.0f);
+}
+
+template <bool kMore, class T>
+__device__ __forceinline__ float weight_factor(const Attention<T>& a, int b, int head, int query, int key) {
+  return kMore && a.dropout.p > 0 ? dropout_factor(a, b, head, query, key) : 1.0f;
+}
+
+template <class T, bool kBounded, bool kMore, int kParts>
 __global__ void __launch_bounds__(kThreads) forward(Attention<T> a) {
   extern __shared__ __align__(16) float base[];
-  const Shared shared{base, a.dim};
-  float *q = shared.rows(0), *k = shared.rows(1), *v = shared.rows(2);
-  const int q0 = int(gridDim.x - 1 - blockIdx.x) * kRows, head = blockIdx.y, b = blockIdx.z,
+  constexpr int kOwn = kOwnRows<kParts>;
+  const Shared<kParts> shared{base, a.dim};
+  float *q = shared.own(0), *k = shared.others(0), *v = shared.others(1);
+  const int q0 = int(gridDim.x - 1 - blockIdx.x) * kRows<kParts>, head = blockIdx.y, b = blockIdx.z,
             kv = a.kv_head(head);
   const int lane = threadIdx.x % 32, first = q0 + int(threadIdx.x) / 32 * kOwn;
-  fetch(q, a.qkv + a.query(b, head), a.stride(), q0, a.seq, a.dim);
+  fetch<kRows<kParts>>(q, a.qkv + a.query(b, head), a.stride(), q0, a.seq, a.dim);
   float o[kOwn][kParts] = {}, top[kOwn], sum[kOwn];
   int from[kOwn];
 #pragma unroll
@@ -117,8 +148,8 @@ __global__ void __launch_bounds__(kThreads) forward(Attention<T> a) {
   const int last = sees_all<kMore>(a) ? a.seq - 1 : q0;
   for (int k0 = begin; k0 <= last; k0 += kColumns) {
     __syncthreads();
-    fetch(k, a.qkv + a.key(b, kv), a.stride(), k0, a.seq, a.dim);
-    fetch(v, a.qkv + a.value(b, kv), a.stride(), k0, a.seq, a.dim);
+    fetch<kColumns>(k, a.qkv + a.key(b, kv), a.stride(), k0, a.seq, a.dim);
+    fetch<kColumns>(v, a.qkv + a.value(b, kv), a.stride(), k0, a.seq, a.dim);
     __syncthreads();
     float s[kOwn];
     dots(s, q, k, a.dim);
@@ -126,7 +157,7 @@ __global__ void __launch_bounds__(kThreads) forward(Attention<T> a) {
     for (int r = 0; r < kOwn; ++r) {
       const bool visible = sees_all<kMore>(a) ? k0 + lane < a.seq
                                               : k0 + lane <= first + r && (!kBounded || k0 + lane >= from[r]);
-      const float score = visible ? s[r] * (a.scale * kLog2E) : -INFINITY;
+      const float score = visible ? score_of<kMore>(a, s[r]) : -INFINITY;
       const float highest = fmaxf(top[r], warp_max(score));
       // A row that has seen no key so far keeps a top of minus infinity and a sum of zero.
       const float shift = kBounded && highest == -INFINITY ? 0.0f : highest, shrink = exp2f(top[r] - shift);
@@ -138,7 +169,7 @@ __global__ void __launch_bounds__(kThreads) forward(Attention<T> a) {
     }
     if constexpr (kMore)
       add_weighted(o, s, shared.weights(), v, a.dim,
-                   [&](int r) { return dropout_factor(a, b, head, first + r, k0 + lane); });
+                   [&](int r) { return weight_factor<kMore>(a, b, head, first + r, k0 + lane); });
     else
       add_weighted(o, s, shared.weights(), v, a.dim);
   }
@@ -153,25 +184,26 @@ __global__ void __launch_bounds__(kThreads) forward(Attention<T> a) {
 }
 
 // Own rows are keys, columns are queries.
-template <class T, bool kBounded, bool kMore>
+template <class T, bool kBounded, bool kMore, int kParts>
 __global__ void __launch_bounds__(kThreads, 2) backward_keys(Attention<T> a) {
   extern __shared__ __align__(16) float base[];
-  const Shared shared{base, a.dim};
-  float *k = shared.rows(0), *v = shared.rows(1), *q = shared.rows(2), *dy = shared.rows(3);
-  const int k0 = blockIdx.x * kRows, kv = blockIdx.y, b = blockIdx.z, group = a.heads / a.kv_heads;
+  constexpr int kOwn = kOwnRows<kParts>;
+  const Shared<kParts> shared{base, a.dim};
+  float *k = shared.own(0), *v = shared.own(1), *q = shared.others(0), *dy = shared.others(1);
+  const int k0 = blockIdx.x * kRows<kParts>, kv = blockIdx.y, b = blockIdx.z, group = a.heads / a.kv_heads;
   const int lane = threadIdx.x % 32, first = k0 + int(threadIdx.x) / 32 * kOwn;
-  fetch(k, a.qkv + a.key(b, kv), a.stride(), k0, a.seq, a.dim);
-  fetch(v, a.qkv + a.value(b, kv), a.stride(), k0, a.seq, a.dim);
+  fetch<kRows<kParts>>(k, a.qkv + a.key(b, kv), a.stride(), k0, a.seq, a.dim);
+  fetch<kRows<kParts>>(v, a.qkv + a.value(b, kv), a.stride(), k0, a.seq, a.dim);
   float dk[kOwn][kParts] = {}, dv[kOwn][kParts] = {};
-  const int last_end = query_end<kBounded>(a, b, k0 + kRows - 1);
+  const int last_end = query_end<kBounded>(a, b, k0 + kRows<kParts> - 1);
   int end[kOwn];
 #pragma unroll
   for (int r = 0; r < kOwn; ++r) end[r] = query_end<kBounded>(a, b, first + r);
   for (int head = kv * group; head < (kv + 1) * group; ++head)
     for (int q0 = sees_all<kMore>(a) ? 0 : k0; q0 < last_end; q0 += kColumns) {
       __syncthreads();
-      fetch(q, a.qkv + a.query(b, head), a.stride(), q0, a.seq, a.dim);
-      fetch(dy, a.dy + a.output(b, head), a.out_stride(), q0, a.seq, a.dim);
+      fetch<kColumns>(q, a.qkv + a.query(b, head), a.stride(), q0, a.seq, a.dim);
+      fetch<kColumns>(dy, a.dy + a.output(b, head), a.out_stride(), q0, a.seq, a.dim);
       __syncthreads();
       const int query = q0 + lane;
       const float lse = query < a.seq ? a.lse[a.row(b, head) + query] * kLog2E : INFINITY;
@@ -182,9 +214,10 @@ __global__ void __launch_bounds__(kThreads, 2) backward_keys(Attention<T> a) {
 #pragma unroll
       for (int r = 0; r < kOwn; ++r) {
         const bool visible = sees_all<kMore>(a) || (first + r <= query && (!kBounded || query < end[r]));
-        s[r] = visible ? exp2f(s[r] * (a.scale * kLog2E) - lse) : 0.0f;
-        const float factor = kMore ? dropout_factor(a, b, head, query, first + r) : 1.0f;
-        d[r] = s[r] * (d[r] * factor - delta);
+        const float score = score_of<kMore>(a, s[r]);
+        s[r] = visible ? exp2f(score - lse) : 0.0f;
+        const float factor = weight_factor<kMore>(a, b, head, query, first + r);
+        d[r] = s[r] * (d[r] * factor - delta) * cap_slope<kMore>(a, score);
         s[r] *= factor;
       }
       add_weighted(dv, s, shared.weights(), dy, a.dim);
@@ -195,16 +228,17 @@ __global__ void __launch_bounds__(kThreads, 2) backward_keys(Attention<T> a) {
 }
 
 // Own rows are queries, columns are keys.
-template <class T, bool kBounded, bool kMore>
+template <class T, bool kBounded, bool kMore, int kParts>
 __global__ void __launch_bounds__(kThreads) backward_queries(Attention<T> a) {
   extern __shared__ __align__(16) float base[];
-  const Shared shared{base, a.dim};
-  float *q = shared.rows(0), *dy = shared.rows(1), *k = shared.rows(2), *v = shared.rows(3);
-  const int q0 = int(gridDim.x - 1 - blockIdx.x) * kRows, head = blockIdx.y, b = blockIdx.z,
+  constexpr int kOwn = kOwnRows<kParts>;
+  const Shared<kParts> shared{base, a.dim};
+  float *q = shared.own(0), *dy = shared.own(1), *k = shared.others(0), *v = shared.others(1);
+  const int q0 = int(gridDim.x - 1 - blockIdx.x) * kRows<kParts>, head = blockIdx.y, b = blockIdx.z,
             kv = a.kv_head(head);
   const int lane = threadIdx.x % 32, first = q0 + int(threadIdx.x) / 32 * kOwn;
-  fetch(q, a.qkv + a.query(b, head), a.stride(), q0, a.seq, a.dim);
-  fetch(dy, a.dy + a.output(b, head), a.out_stride(), q0, a.seq, a.dim);
+  fetch<kRows<kParts>>(q, a.qkv + a.query(b, head), a.stride(), q0, a.seq, a.dim);
+  fetch<kRows<kParts>>(dy, a.dy + a.output(b, head), a.out_stride(), q0, a.seq, a.dim);
   float dq[kOwn][kParts] = {};
   int from[kOwn];
 #pragma unroll
@@ -213,8 +247,8 @@ __global__ void __launch_bounds__(kThreads) backward_queries(Attention<T> a) {
   const int last = sees_all<kMore>(a) ? a.seq - 1 : q0;
   for (int k0 = begin; k0 <= last; k0 += kColumns) {
     __syncthreads();
-    fetch(k, a.qkv + a.key(b, kv), a.stride(), k0, a.seq, a.dim);
-    fetch(v, a.qkv + a.value(b, kv), a.stride(), k0, a.seq, a.dim);
+    fetch<kColumns>(k, a.qkv + a.key(b, kv), a.stride(), k0, a.seq, a.dim);
+    fetch<kColumns>(v, a.qkv + a.value(b, kv), a.stride(), k0, a.seq, a.dim);
     __syncthreads();
     float s[kOwn], d[kOwn];
     dots(s, q, k, a.dim);
@@ -225,50 +259,53 @@ __global__ void __launch_bounds__(kThreads) backward_queries(Attention<T> a) {
       const bool visible =
           query < a.seq && (sees_all<kMore>(a) ? k0 + lane < a.seq
                                                : k0 + lane <= query && (!kBounded || k0 + lane >= from[r]));
-      const float p =
-          visible ? exp2f(s[r] * (a.scale * kLog2E) - a.lse[a.row(b, head) + query] * kLog2E) : 0.0f;
-      const float factor = kMore ? dropout_factor(a, b, head, query, k0 + lane) : 1.0f;
-      d[r] = visible ? p * (d[r] * factor - a.delta[a.row(b, head) + query]) : 0.0f;
+      const float score = score_of<kMore>(a, s[r]);
+      const float p = visible ? exp2f(score - a.lse[a.row(b, head) + query] * kLog2E) : 0.0f;
+      const float factor = weight_factor<kMore>(a, b, head, query, k0 + lane);
+      const float through = p * cap_slope<kMore>(a, score);
+      d[r] = visible ? through * (d[r] * factor - a.delta[a.row(b, head) + query]) : 0.0f;
     }
     add_weighted(dq, d, shared.weights(), k, a.dim);
   }
   store_own(a.dqkv + a.query(b, head), a.stride(), q0, a.seq, a.dim, dq, a.scale);
 }
 
-template <class T, class Kernel>
+template <int kParts, class T, class Kernel>
 void start(CudaQueue& queue, Kernel kernel, const Attention<T>& a, int heads, const char* op) {
-  CHECK(a.dim <= kMostDim, "{}: head_dim {} is above {}, the most the CUDA backend has kernels for", op,
-        a.dim, kMostDim);
-  const int64_t bytes = Shared::bytes(a.dim);
+  const int64_t bytes = Shared<kParts>::bytes(a.dim);
   allow_shared(queue, kernel, bytes, op);
-  const dim3 grid(unsigned(ceil_div(a.seq, kRows)), unsigned(heads), unsigned(a.batch));
+  const dim3 grid(unsigned(ceil_div(a.seq, kRows<kParts>)), unsigned(heads), unsigned(a.batch));
   kernel<<<grid, kThreads, size_t(bytes), queue.use()>>>(a);
   queue.launched(op);
 }
 
 }  // namespace
 
-// body(kBounded, kMore).
+// body(kBounded, kMore, kParts). Wide heads take the kernel that knows everything.
 template <class T, class Body>
 void with_kernel(const Attention<T>& a, Body body) {
-  if (a.dropout.p > 0 || !a.causal) return body(std::true_type{}, std::true_type{});
-  with_bounds(a, [&](auto bounded) { body(bounded, std::false_type{}); });
+  if (a.dim > 32 * kNarrow) return body(std::true_type{}, std::true_type{}, Count<kWide>{});
+  if (a.dropout.p > 0 || !a.causal || a.log2_cap > 0)
+    return body(std::true_type{}, std::true_type{}, Count<kNarrow>{});
+  with_bounds(a, [&](auto bounded) { body(bounded, std::false_type{}, Count<kNarrow>{}); });
 }
 
 template <class T>
 void plain_attention_forward(CudaQueue& queue, const Attention<T>& a) {
-  with_kernel(a, [&](auto bounded, auto more) {
-    constexpr auto kernel = forward<T, decltype(bounded)::value, decltype(more)::value>;
-    start(queue, kernel, a, a.heads, "AttentionForward");
+  with_kernel(a, [&](auto bounded, auto more, auto parts) {
+    constexpr auto kernel =
+        forward<T, decltype(bounded)::value, decltype(more)::value, decltype(parts)::value>;
+    start<decltype(parts)::value>(queue, kernel, a, a.heads, "AttentionForward");
   });
 }
 
 template <class T>
 void plain_attention_backward(CudaQueue& queue, const Attention<T>& a) {
-  with_kernel(a, [&](auto bounded, auto more) {
+  with_kernel(a, [&](auto bounded, auto more, auto parts) {
     constexpr bool kBounded = decltype(bounded)::value, kMore = decltype(more)::value;
-    start(queue, backward_keys<T, kBounded, kMore>, a, a.kv_heads, "AttentionBackward");
-    start(queue, backward_queries<T, kBounded, kMore>, a, a.heads, "AttentionBackward");
+    constexpr int kParts = decltype(parts)::value;
+    start<kParts>(queue, backward_keys<T, kBounded, kMore, kParts>, a, a.kv_heads, "AttentionBackward");
+    start<kParts>(queue, backward_queries<T, kBounded, kMore, kParts>, a, a.heads, "AttentionBackward");
   });
 }
 

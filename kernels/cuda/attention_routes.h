@@ -6,6 +6,9 @@
 
 namespace cleave::kernels::gpu {
 
+// The widest head of all ways but the plain kernels.
+inline constexpr int64_t kTensorCoreHeadDim = 128;
+
 // What a way is tried for.
 struct AttentionShape {
   int64_t batch, seq, heads, kv_heads, dim;

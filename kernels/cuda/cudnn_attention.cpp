@@ -206,7 +206,7 @@ template <class Op>
 bool in_library(const Op& op, Stream& stream) {
   CudaQueue& queue = cuda_queue(stream);
   const AttentionShape s = shape_of(op);
-  if (s.type == DType::fp32 || s.seq < kShortest || s.seq % 64 || s.dim % 8 || s.dim > kGpuHeadDim)
+  if (s.type == DType::fp32 || s.seq < kShortest || s.seq % 64 || s.dim % 8 || s.dim > kTensorCoreHeadDim)
     return false;
   if (!on_hopper(queue) || !aligned(op)) return false;
   if (!proved("cuDNN", kSwitch, stream, [] { return cudnn_problem(); })) return false;

@@ -37,6 +37,22 @@ struct AddScaled {
 };
 
 template <class T>
+struct Scaled {
+  T* y;
+  const T* x;
+  float factor;
+
+  template <int N>
+  __device__ void operator()(int64_t i, Count<N>) const {
+    float v[N];
+    load(v, x + i);
+#pragma unroll
+    for (int j = 0; j < N; ++j) v[j] *= factor;
+    store(y + i, v);
+  }
+};
+
+template <class T>
 struct Put {
   T* y;
   T value;
@@ -170,6 +186,14 @@ void run(const Axpy& op, Stream& stream) {
       for_each<kPackOf<X, Y>>(cuda_queue(stream), op.y.numel(), aligned({op.y, op.x}), "Axpy",
                               AddScaled<Y, X>{as<Y>(op.y), as<X>(op.x), op.alpha});
     });
+  });
+}
+
+void run(const Scale& op, Stream& stream) {
+  with_type(op.x.dtype(), [&](auto t) {
+    using T = decltype(t);
+    for_each<kPackOf<T>>(cuda_queue(stream), op.y.numel(), aligned({op.y, op.x}), "Scale",
+                         Scaled<T>{as<T>(op.y), as<T>(op.x), op.factor});
   });
 }
 

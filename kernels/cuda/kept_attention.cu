@@ -10,7 +10,9 @@
 namespace cleave::kernels::gpu {
 namespace {
 
-constexpr int kWarps = 8, kAtOnce = 4, kParts = int(kGpuHeadDim) / 32;
+constexpr int kWarps = 8, kAtOnce = 4;
+// Of 32 columns each, of a head: most heads have up to four.
+constexpr int kNarrow = 4, kWide = int(kGpuHeadDim) / 32;
 constexpr float kLog2OfE = 1.4426950408889634f;
 
 template <class T>
@@ -43,7 +45,7 @@ struct Attend {
   const T *qkv, *keys, *values;
   const int32_t *texts, *places;
   int heads, kv_heads, dim, kept_places, window;
-  float log2_scale;
+  float log2_scale, log2_cap;  // cap 0: none
 };
 
 __device__ __forceinline__ float sum_of_warp(float x) {
@@ -52,7 +54,7 @@ __device__ __forceinline__ float sum_of_warp(float x) {
   return x;
 }
 
-template <class T>
+template <class T, int kParts>
 __global__ void __launch_bounds__(32 * kWarps) attend(Attend<T> a) {
   __shared__ float outs[kWarps][kParts * 32], tops[kWarps], sums[kWarps];
   const int64_t row = blockIdx.x;
@@ -82,6 +84,7 @@ __global__ void __launch_bounds__(32 * kWarps) attend(Attend<T> a) {
         if (first + k < end && p * 32 + lane < a.dim)
           dot = fmaf(q[p], to_float(keys[int64_t(first + k) * a.dim + p * 32 + lane]), dot);
       score[k] = sum_of_warp(dot);
+      if (a.log2_cap > 0) score[k] = a.log2_cap * tanhf(score[k] / a.log2_cap);
       if (first + k >= end) score[k] = -INFINITY;
       highest = fmaxf(highest, score[k]);
     }
@@ -140,10 +143,11 @@ void run(const KeptAttention& op, Stream& stream) {
   CudaQueue& queue = cuda_queue(stream);
   with_type(op.qkv.dtype(), [&](auto t) {
     using T = decltype(t);
-    attend<T><<<dim3(unsigned(rows), unsigned(op.heads)), 32 * kWarps, 0, queue.use()>>>(
+    const auto kernel = dim > 32 * kNarrow ? attend<T, kWide> : attend<T, kNarrow>;
+    kernel<<<dim3(unsigned(rows), unsigned(op.heads)), 32 * kWarps, 0, queue.use()>>>(
         {as<T>(op.y), as<T>(op.qkv), as<T>(op.keys), as<T>(op.values), as<int32_t>(op.rows.texts),
          as<int32_t>(op.rows.places), int(op.heads), int(op.keys.dim(1)), int(dim), int(op.keys.dim(2)),
-         int(op.window), scale * kLog2OfE});
+         int(op.window), scale * kLog2OfE, op.cap * kLog2OfE});
   });
   queue.launched("KeptAttention");
 }

@@ -34,7 +34,7 @@ struct Loss {
   const int32_t* targets;
   int64_t rows, parts, part, first, all_vocab;
   int columns, vocab;
-  float scale;
+  float scale, inverse_cap;  // the second 0 without a cap
   unsigned long long* fault;
 
   __device__ const T* x() const { return logits + int64_t(blockIdx.x) * columns; }
@@ -145,8 +145,11 @@ __device__ __forceinline__ void finish(const Loss<T, D>& a, Softmax whole, float
     float v[n.value];
     load(v, x + i);
 #pragma unroll
-    for (int j = 0; j < n.value; ++j)
-      v[j] = expf(v[j] - whole.top) * factor - (i + j == target ? a.scale : 0.0f);
+    for (int j = 0; j < n.value; ++j) {
+      const float d = expf(v[j] - whole.top) * factor - (i + j == target ? a.scale : 0.0f);
+      const float t = v[j] * a.inverse_cap;
+      v[j] = a.inverse_cap > 0 ? d * fmaf(-t, t, 1.0f) : d;
+    }
     store(dx + i, v);
   });
   for (int i = a.vocab + int(threadIdx.x); i < a.columns; i += kThreads) dx[i] = rounded<D>(0.0f);
@@ -212,6 +215,7 @@ void with_loss(CudaQueue& queue, const Op& op, int64_t all_vocab, Launch launch_
       args.dlogits = as<D>(dlogits), args.losses = as<float>(op.losses);
       args.hits = op.hits.defined() ? as<float>(op.hits) : nullptr;
       args.all_vocab = all_vocab, args.scale = op.scale;
+      args.inverse_cap = op.cap > 0 ? 1.0f / op.cap : 0.0f;
       args.fault = queue.fault(Fault::target, all_vocab);
       launch_of(args);
     });

@@ -12,7 +12,7 @@ struct NormForward {
   const T *x, *residual, *weight, *bias;
   float *mean, *rstd;
   int width;
-  float eps;
+  float eps, offset;  // the offset of RMSNorm alone
   bool packed;
 };
 
@@ -54,13 +54,17 @@ __global__ void __launch_bounds__(32 * kNormWarps, 4) norm_forward(NormForward<T
     load(w, a.weight + i);
     if constexpr (kCentered) load(b, a.bias + i);
 #pragma unroll
-    for (int j = 0; j < n.value; ++j) v[j] = fmaf((v[j] - mean) * rstd, w[j], b[j]);
+    for (int j = 0; j < n.value; ++j)
+      v[j] = fmaf((v[j] - mean) * rstd, kCentered ? w[j] : w[j] + a.offset, b[j]);
     store(a.y + at + i, v);
   });
   if (threadIdx.x > 0) return;
   if constexpr (kCentered) a.mean[blockIdx.x] = mean;
   a.rstd[blockIdx.x] = rstd;
 }
+
+float offset_of(const LayerNormForward&) { return 0; }
+float offset_of(const RmsNormForward& op) { return op.offset; }
 
 template <bool kCentered, class Op>
 void forward(CudaQueue& queue, const Op& op, const Tensor& bias, const Tensor& mean, const char* name) {
@@ -69,17 +73,12 @@ void forward(CudaQueue& queue, const Op& op, const Tensor& bias, const Tensor& m
   with_type(op.x.dtype(), [&](auto t) {
     using T = decltype(t);
     const bool packed = width % kPack == 0 && aligned({op.y, op.sum, op.x, op.residual, op.weight, bias});
-    const NormForward<T> args{as<T>(op.y),
-                              as<T>(op.residual.defined() ? op.sum : Tensor()),
-                              as<T>(op.x),
-                              as<T>(op.residual),
-                              as<T>(op.weight),
-                              as<T>(bias),
-                              as<float>(mean),
-                              as<float>(op.rstd),
-                              int(width),
-                              op.eps,
-                              packed};
+    const NormForward<T> args{as<T>(op.y),      as<T>(op.residual.defined() ? op.sum : Tensor()),
+                              as<T>(op.x),      as<T>(op.residual),
+                              as<T>(op.weight), as<T>(bias),
+                              as<float>(mean),  as<float>(op.rstd),
+                              int(width),       op.eps,
+                              offset_of(op),    packed};
     const int64_t bytes = width * int64_t(sizeof(float));
     const auto kernel = norm_forward<T, kCentered>;
     allow_shared(queue, kernel, bytes, name);

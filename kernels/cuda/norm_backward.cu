@@ -15,11 +15,17 @@ struct NormBackward {
   int64_t rows, block_rows;
   int width, padded, warps;  // warps of a row: 1, 2 or 4
   bool packed;
+  float offset;  // RMSNorm's, of the weight
 };
 
 // Partial sums of a column.
 template <bool kCentered>
 inline constexpr int kSums = kCentered ? 2 : 1;
+
+template <bool kCentered, class T>
+__device__ __forceinline__ float gain(const NormBackward<T>& a, float weight) {
+  return kCentered ? weight : weight + a.offset;
+}
 
 // 16 bytes of a row as they are stored, so that a row that is asked for early takes few registers.
 template <class T>
@@ -116,7 +122,7 @@ __global__ void __launch_bounds__(32 * kWarps, kResident<kCentered, kPacks>)
       now_dy[p].floats(d), now_x[p].floats(v), weight[p].floats(w);
 #pragma unroll
       for (int j = 0; j < kWide; ++j) {
-        const float xhat = (v[j] - now_mean) * now_rstd, g = d[j] * w[j];
+        const float xhat = (v[j] - now_mean) * now_rstd, g = d[j] * gain<kCentered>(a, w[j]);
         sum.x += g;
         sum.y = fmaf(g, xhat, sum.y);
         dw[p][j] = fmaf(d[j], xhat, dw[p][j]);
@@ -134,7 +140,7 @@ __global__ void __launch_bounds__(32 * kWarps, kResident<kCentered, kPacks>)
 #pragma unroll
       for (int j = 0; j < kWide; ++j) {
         const float xhat = (v[j] - now_mean) * now_rstd;
-        v[j] = fmaf(-xhat, mean_gx, d[j] * w[j] - mean_g) * now_rstd + r[j];
+        v[j] = fmaf(-xhat, mean_gx, d[j] * gain<kCentered>(a, w[j]) - mean_g) * now_rstd + r[j];
       }
       T* out = a.dx + row * a.width + column(p);
       if (column(p) < width) store(out, v);
@@ -186,7 +192,7 @@ __device__ __forceinline__ void wide_row(const NormBackward<T>& a, int64_t row, 
     if constexpr (kCentered) load(db, sums + a.padded + i);
 #pragma unroll
     for (int j = 0; j < n.value; ++j) {
-      const float xhat = (v[j] - mean) * rstd, g = d[j] * w[j];
+      const float xhat = (v[j] - mean) * rstd, g = d[j] * gain<kCentered>(a, w[j]);
       sum_g += g;
       sum_gx = fmaf(g, xhat, sum_gx);
       dw[j] = fmaf(d[j], xhat, dw[j]);
@@ -206,7 +212,7 @@ __device__ __forceinline__ void wide_row(const NormBackward<T>& a, int64_t row, 
 #pragma unroll
     for (int j = 0; j < n.value; ++j) {
       const float xhat = (v[j] - mean) * rstd;
-      v[j] = fmaf(-xhat, mean_gx, d[j] * w[j] - mean_g) * rstd + r[j];
+      v[j] = fmaf(-xhat, mean_gx, d[j] * gain<kCentered>(a, w[j]) - mean_g) * rstd + r[j];
     }
     store(a.dx + at + i, v);
   });
@@ -260,6 +266,9 @@ void start(CudaQueue& queue, NormBackward<T> a, int64_t blocks, const char* name
   kernel<<<unsigned(blocks), 32 * kWarps, size_t(a.warps < kWarps ? bytes : 0), queue.use()>>>(a);
 }
 
+float offset_of(const LayerNormBackward&) { return 0; }
+float offset_of(const RmsNormBackward& op) { return op.offset; }
+
 // Writes dx and returns the partial sums of the weight's gradient; those of the bias come half a stride
 // later.
 template <bool kCentered, class Op>
@@ -275,7 +284,7 @@ Partials backward(CudaQueue& queue, const Op& op, const Tensor& mean, const char
       start<kCentered>(queue,
                        NormBackward<T>{as<T>(op.dx), as<T>(op.dy), as<T>(op.x), as<T>(op.weight),
                                        as<T>(op.dresidual), as<float>(mean), as<float>(op.rstd), partial,
-                                       rows, block_rows, int(width), int(padded), 1, packed},
+                                       rows, block_rows, int(width), int(padded), 1, packed, offset_of(op)},
                        blocks, name);
     });
   queue.launched(name);

@@ -20,7 +20,8 @@ template <class Op>
 bool on_warpgroups(const Op& op, Stream& stream) {
   const AttentionShape s = shape_of(op);
   // Their softmax takes the largest score before it scales.
-  if (s.type == DType::fp32 || s.dim % 8 || s.dim > kGpuHeadDim || op.scale < 0 || !aligned(op)) return false;
+  if (s.type == DType::fp32 || s.dim % 8 || s.dim > kTensorCoreHeadDim || op.scale < 0 || !aligned(op))
+    return false;
   if (!on_hopper(cuda_queue(stream))) return false;
   if (!proved("the warpgroups' attention" + words(s), kSwitch, stream, [&] { return trial(s, stream); }))
     return false;

@@ -10,7 +10,8 @@ namespace {
 KERNEL_SUITE(Activation);
 KERNEL_SUITE(Add);
 KERNEL_SUITE(Dropout);
-KERNEL_SUITE(SwiGlu);
+KERNEL_SUITE(Gated);
+KERNEL_SUITE(SoftCap);
 
 double f(Activation kind, double x) {
   switch (kind) {
@@ -20,6 +21,8 @@ double f(Activation kind, double x) {
       return 0.5 * x * std::erfc(-x / std::numbers::sqrt2);
     case Activation::relu:
       return x > 0 ? x : 0;
+    case Activation::silu:
+      return x / (1 + std::exp(-x));
   }
   return 0;
 }
@@ -30,7 +33,8 @@ double slope(Activation kind, double x) {
   return (8 * (f(kind, x + h) - f(kind, x - h)) - (f(kind, x + 2 * h) - f(kind, x - 2 * h))) / (12 * h);
 }
 
-constexpr Activation kKinds[] = {Activation::gelu_tanh, Activation::gelu_erf, Activation::relu};
+constexpr Activation kKinds[] = {Activation::gelu_tanh, Activation::gelu_erf, Activation::relu,
+                                 Activation::silu};
 
 Values sweep(int64_t numel) {
   Values v(size_t(numel), 0.0);
@@ -68,33 +72,57 @@ TEST_P(ActivationKernel, OfWhatIsNotANumberIsNone) {
     }
 }
 
-TEST_P(SwiGluKernel, ForwardAndBackwardEqualDoublePrecision) {
+TEST_P(GatedKernel, ForwardAndBackwardEqualDoublePrecision) {
+  for (Activation kind : kKinds)
+    for (DType type : kTrainingTypes)
+      for (auto [rows, width] : {std::pair<int64_t, int64_t>{1, 1}, {3, 16}, {5, 17}, {40, 1001}, {0, 4}}) {
+        const int64_t n = rows * width;
+        Guarded x(type, {rows, 2 * width}), dx(type, {rows, 2 * width}), y(type, {rows, width});
+        Guarded dy(type, {rows, width}, random_values(n, 1));
+        const Values gates = sweep(n), ups = random_values(n, 2);
+        Values want_y, want_dx(size_t(2 * n), 0.0);
+        for (int64_t r = 0; r < rows; ++r)
+          for (int64_t i = 0; i < width; ++i) {
+            const size_t gate = size_t(2 * r * width + i), up = gate + size_t(width),
+                         out = size_t(r * width + i);
+            x.put(gate, 4 * gates[out]), x.put(up, ups[out]);
+            const double g = x.at(gate), u = x.at(up), d = dy.at(out);
+            want_y.push_back(f(kind, g) * u);
+            want_dx[gate] = d * u * slope(kind, g);
+            want_dx[up] = d * f(kind, g);
+          }
+        TestStream stream;
+        launch(GatedForward{.y = y, .x = x, .kind = kind}, stream);
+        launch(GatedBackward{.dx = dx, .dy = dy, .x = x, .kind = kind}, stream);
+        // fp16 storage loses relative precision below its normal range.
+        expect_near(y, want_y, half_ulp(type) * 1.01 + 1e-6, type == DType::fp16 ? 6e-8 : 1e-10, "y");
+        expect_near(dx, want_dx, half_ulp(type) * 1.01 + 1e-6, 1e-6, "dx");
+        launch(GatedBackward{.dx = x, .dy = dy, .x = x, .kind = kind}, stream);
+        EXPECT_EQ(x.values(), dx.values()) << "in place";
+      }
+}
+
+TEST_P(SoftCapKernel, EqualsDoublePrecisionAndHoldsTheCap) {
   for (DType type : kTrainingTypes)
-    for (auto [rows, width] : {std::pair<int64_t, int64_t>{1, 1}, {3, 16}, {5, 17}, {40, 1001}, {0, 4}}) {
-      const int64_t n = rows * width;
-      Guarded x(type, {rows, 2 * width}), dx(type, {rows, 2 * width}), y(type, {rows, width});
-      Guarded dy(type, {rows, width}, random_values(n, 1));
-      const Values gates = sweep(n), ups = random_values(n, 2);
-      Values want_y, want_dx(size_t(2 * n), 0.0);
-      for (int64_t r = 0; r < rows; ++r)
-        for (int64_t i = 0; i < width; ++i) {
-          const size_t gate = size_t(2 * r * width + i), up = gate + size_t(width),
-                       out = size_t(r * width + i);
-          x.put(gate, 4 * gates[out]), x.put(up, ups[out]);
-          const double g = x.at(gate), u = x.at(up), d = dy.at(out), s = 1 / (1 + std::exp(-g));
-          want_y.push_back(g * s * u);
-          want_dx[gate] = d * u * (s + g * s / (1 + std::exp(g)));
-          want_dx[up] = d * g * s;
-        }
-      TestStream stream;
-      launch(SwiGluForward{.y = y, .x = x}, stream);
-      launch(SwiGluBackward{.dx = dx, .dy = dy, .x = x}, stream);
-      // fp16 storage loses relative precision below its normal range.
-      expect_near(y, want_y, half_ulp(type) * 1.01 + 1e-6, type == DType::fp16 ? 6e-8 : 1e-10, "y");
-      expect_near(dx, want_dx, half_ulp(type) * 1.01 + 1e-6, 1e-6, "dx");
-      launch(SwiGluBackward{.dx = x, .dy = dy, .x = x}, stream);
-      EXPECT_EQ(x.values(), dx.values()) << "in place";
-    }
+    for (float cap : {0.75f, 30.0f})
+      for (int64_t numel : {0, 1, 17, 4001}) {
+        Values v = sweep(numel);
+        for (size_t i = 0; i < v.size(); i += 3)
+          v[i] *= 1e-3;  // where a quotient of exponentials loses digits
+        if (numel > 1) v[0] = INFINITY, v[1] = -INFINITY;
+        Guarded x(type, {numel}, v), y(type, {numel});
+        Values want;
+        for (size_t i = 0; i < size_t(numel); ++i) want.push_back(cap * std::tanh(x.at(i) / cap));
+        TestStream stream;
+        launch(SoftCap{.y = y, .x = x, .cap = cap}, stream);
+        expect_near(y, want, half_ulp(type) * 1.01 + 5e-7, type == DType::fp16 ? 6e-8 : 1e-10, "y");
+        launch(SoftCap{.y = x, .x = x, .cap = cap}, stream);
+        EXPECT_EQ(x.bits(), y.bits()) << "in place";
+      }
+  Guarded bad(DType::fp32, {17}, Values(17, NAN));
+  TestStream stream;
+  launch(SoftCap{.y = bad, .x = bad, .cap = 2}, stream);
+  for (size_t i = 0; i < 17; ++i) EXPECT_TRUE(std::isnan(bad.at(i)));
 }
 
 TEST_P(AddKernel, SumsInPlace) {

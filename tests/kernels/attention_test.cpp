@@ -39,6 +39,14 @@ struct Oracle {
 
   int64_t keys(int64_t i) const { return c.causal ? i + 1 : c.seq; }  // that query i may see
 
+  double scale() const { return c.scale != 0 ? double(c.scale) : 1 / std::sqrt(double(c.head_dim)); }
+  // The slope of the cap where it gave the score whose probability this is.
+  double slope(double p, int64_t b, int64_t h, int64_t i) const {
+    if (c.cap == 0 || p == 0) return 1;
+    const double t = (std::log(p) + lse[size_t((b * c.heads + h) * c.seq + i)]) / c.cap;
+    return 1 - t * t;
+  }
+
   Values probabilities(int64_t b, int64_t h, int64_t i) {
     Values p(size_t(keys(i)), 0.0);
     double top = -1e300, sum = 0;
@@ -49,7 +57,8 @@ struct Oracle {
       }
       for (int64_t d = 0; d < c.head_dim; ++d)
         p[size_t(j)] += qkv[at(b, i, h, d)] * qkv[at(b, j, key_head(h), d)];
-      p[size_t(j)] /= std::sqrt(double(c.head_dim));
+      p[size_t(j)] *= scale();
+      if (c.cap > 0) p[size_t(j)] = c.cap * std::tanh(p[size_t(j)] / c.cap);
       top = std::max(top, p[size_t(j)]);
     }
     for (double& x : p) sum += x = std::exp(x - top);
@@ -71,7 +80,6 @@ struct Oracle {
 
   void backward(const Values& dy) {
     dqkv.assign(qkv.size(), 0);
-    const double scale = 1 / std::sqrt(double(c.head_dim));
     each([&](int64_t b, int64_t h, int64_t i) {
       const Values p = probabilities(b, h, i);
       double delta = 0;
@@ -79,7 +87,8 @@ struct Oracle {
       for (int64_t j = 0; j < keys(i); ++j) {
         double dp = 0;
         for (int64_t d = 0; d < c.head_dim; ++d) dp += dy[out(b, i, h, d)] * qkv[at(b, j, value_head(h), d)];
-        const double dropped = factor(b, h, i, j), ds = p[size_t(j)] * (dp * dropped - delta) * scale;
+        const double dropped = factor(b, h, i, j),
+                     ds = p[size_t(j)] * (dp * dropped - delta) * slope(p[size_t(j)], b, h, i) * scale();
         for (int64_t d = 0; d < c.head_dim; ++d) {
           dqkv[at(b, i, h, d)] += ds * qkv[at(b, j, key_head(h), d)];
           dqkv[at(b, j, key_head(h), d)] += ds * qkv[at(b, i, h, d)];
@@ -109,9 +118,11 @@ double gradient_bound(DType type) {
 TEST_P(AttentionKernel, ForwardAndBackwardEqualDoublePrecision) {
   for (const AttentionCase& c : kAttentionCases)
     for (DType type : kTrainingTypes) {
-      SCOPED_TRACE(fmt::format("seq {} heads {}/{} dim {} window {} documents {} dropout {} causal {} {}",
-                               c.seq, c.heads, c.kv_heads, c.head_dim, c.window, c.documents, c.dropout,
-                               c.causal, name_of(type)));
+      SCOPED_TRACE(
+          fmt::format("seq {} heads {}/{} dim {} window {} documents {} dropout {} causal {} "
+                      "cap {} scale {} {}",
+                      c.seq, c.heads, c.kv_heads, c.head_dim, c.window, c.documents, c.dropout, c.causal,
+                      c.cap, c.scale, name_of(type)));
       const int64_t rows = c.batch * c.seq, wide = (c.heads + 2 * c.kv_heads) * c.head_dim,
                     narrow = c.heads * c.head_dim;
       Guarded qkv(type, {rows, wide}, random_values(rows * wide, 1)), dqkv(type, {rows, wide});
@@ -134,6 +145,8 @@ TEST_P(AttentionKernel, ForwardAndBackwardEqualDoublePrecision) {
                               .heads = c.heads,
                               .kv_heads = c.kv_heads,
                               .head_dim = c.head_dim,
+                              .scale = c.scale,
+                              .cap = c.cap,
                               .mask = mask,
                               .dropout = dropout},
              stream);
@@ -149,6 +162,8 @@ TEST_P(AttentionKernel, ForwardAndBackwardEqualDoublePrecision) {
                                .heads = c.heads,
                                .kv_heads = c.kv_heads,
                                .head_dim = c.head_dim,
+                               .scale = c.scale,
+                               .cap = c.cap,
                                .mask = mask,
                                .dropout = dropout},
              stream);

@@ -45,6 +45,9 @@ TEST_F(Check, RefusesElementwiseOpsOfUnequalTypesOrSizes) {
   EXPECT_NE(refusal(Dropout{.y = a_, .x = b_, .p = 0.5f, .philox = {}, .offset = -1}), "");
   EXPECT_NE(refusal(Cast{.y = ints_, .x = rows_}), "");
   EXPECT_NE(refusal(Axpy{.y = a_, .x = small_}), "");
+  EXPECT_NE(refusal(Scale{.y = a_, .x = small_}), "");
+  EXPECT_NE(refusal(SoftCap{.y = a_, .x = b_, .cap = 0}).find("above 0"), std::string::npos);
+  EXPECT_NE(refusal(SoftCap{.y = half_, .x = a_, .cap = 2}), "");
   EXPECT_NE(refusal(CopyRuns{.y = a_, .x = small_, .width = 4}), "");
   EXPECT_NE(refusal(CopyRuns{.y = a_, .x = a_}), "");
   EXPECT_NE(refusal(SumSquares{.out = rows_, .x = a_}), "");
@@ -101,13 +104,13 @@ TEST_F(Check, RefusesRmsNormsOfOtherWidths) {
 
 TEST_F(Check, RefusesGatedUnitsWhoseInputIsNotTwoHalves) {
   Guarded wide(DType::fp32, {4, 12}), odd(DType::fp32, {4, 11});
-  EXPECT_EQ(refusal(SwiGluForward{.y = a_, .x = wide}), "");
-  EXPECT_NE(refusal(SwiGluForward{.y = a_, .x = odd}), "");
-  EXPECT_NE(refusal(SwiGluForward{.y = half_, .x = wide}), "");
-  EXPECT_NE(refusal(SwiGluForward{.y = wide.tensor().rows({0, 2}).view({4, 6}), .x = wide}).find("overlap"),
+  EXPECT_EQ(refusal(GatedForward{.y = a_, .x = wide}), "");
+  EXPECT_NE(refusal(GatedForward{.y = a_, .x = odd}), "");
+  EXPECT_NE(refusal(GatedForward{.y = half_, .x = wide}), "");
+  EXPECT_NE(refusal(GatedForward{.y = wide.tensor().rows({0, 2}).view({4, 6}), .x = wide}).find("overlap"),
             std::string::npos);
-  EXPECT_EQ(refusal(SwiGluBackward{.dx = wide, .dy = a_, .x = wide}), "");
-  EXPECT_NE(refusal(SwiGluBackward{.dx = odd, .dy = a_, .x = wide}), "");
+  EXPECT_EQ(refusal(GatedBackward{.dx = wide, .dy = a_, .x = wide}), "");
+  EXPECT_NE(refusal(GatedBackward{.dx = odd, .dy = a_, .x = wide}), "");
 }
 
 TEST_F(Check, RefusesRotationsWithoutATableForEveryPosition) {

@@ -44,7 +44,7 @@ Guarded some(DType type, Shape shape, uint64_t seed, double scale = 1) {
 void elementwise(Digest& d, DType type) {
   const int64_t n = 40009;
   Guarded x = some(type, {n}, 1, 3), y = some(type, {n}, 2), dx(type, {n}), out(DType::fp64, {1});
-  for (Activation kind : {Activation::gelu_tanh, Activation::gelu_erf, Activation::relu}) {
+  for (Activation kind : {Activation::gelu_tanh, Activation::gelu_erf, Activation::relu, Activation::silu}) {
     d.run("ActivationForward", ActivationForward{.y = dx, .x = x, .kind = kind}, {&dx});
     d.run("ActivationBackward", ActivationBackward{.dx = dx, .dy = y, .x = x, .kind = kind}, {&dx});
   }
@@ -97,8 +97,10 @@ void rows(Digest& d, DType type) {
         RmsNormBackward{.dx = y, .dweight = dw, .dy = res, .x = x, .rstd = rstd, .weight = w, .dresidual = x},
         {&y, &dw});
   Guarded wide = some(type, {rows, 2 * width}, 7, 4), dwide(type, {rows, 2 * width});
-  d.run("SwiGluForward", SwiGluForward{.y = y, .x = wide}, {&y});
-  d.run("SwiGluBackward", SwiGluBackward{.dx = dwide, .dy = x, .x = wide}, {&dwide});
+  for (Activation kind : {Activation::silu, Activation::gelu_tanh}) {
+    d.run("GatedForward", GatedForward{.y = y, .x = wide, .kind = kind}, {&y});
+    d.run("GatedBackward", GatedBackward{.dx = dwide, .dy = x, .x = wide, .kind = kind}, {&dwide});
+  }
   d.run("BiasGradient", BiasGradient{.db = db, .dy = x}, {&db});
   Guarded tokens(DType::int32, {rows}), losses(DType::fp32, {rows});
   for (size_t i = 0; i < size_t(rows); ++i) tokens.put(i, double(i * i % size_t(vocab)));
@@ -110,6 +112,11 @@ void rows(Digest& d, DType type) {
   d.run("CrossEntropy",
         CrossEntropy{.logits = x, .losses = losses, .targets = tokens, .vocab = 130, .scale = 2},
         {&x, &losses});
+  d.run("SoftCap", SoftCap{.y = x, .x = res, .cap = 1.5f}, {&x});
+  d.run("CrossEntropyOfCapped",
+        CrossEntropy{.logits = x, .losses = losses, .targets = tokens, .vocab = 130, .scale = 2, .cap = 1.5f},
+        {&x, &losses});
+  d.run("Scale", Scale{.y = x, .x = res, .factor = 1.7f}, {&x});
 }
 
 void products(Digest& d, DType type) {
@@ -126,7 +133,7 @@ void products(Digest& d, DType type) {
     }
 }
 
-void attention(Digest& d, DType type, const AttentionMask& mask) {
+void attention(Digest& d, DType type, const AttentionMask& mask, float cap = 0) {
   const int64_t batch = 2, seq = 101, heads = 4, kv = 2, dim = 40;
   Guarded qkv = some(type, {batch * seq, (heads + 2 * kv) * dim}, 1),
           dqkv(type, {batch * seq, (heads + 2 * kv) * dim});
@@ -141,6 +148,7 @@ void attention(Digest& d, DType type, const AttentionMask& mask) {
                          .heads = heads,
                          .kv_heads = kv,
                          .head_dim = dim,
+                         .cap = cap,
                          .mask = mask},
         {&y, &lse});
   d.run("AttentionBackward",
@@ -154,6 +162,7 @@ void attention(Digest& d, DType type, const AttentionMask& mask) {
                           .heads = heads,
                           .kv_heads = kv,
                           .head_dim = dim,
+                          .cap = cap,
                           .mask = mask},
         {&dqkv});
 }
@@ -182,6 +191,7 @@ TEST(Digest, DISABLED_Print) {
     elementwise(d, type), rows(d, type), products(d, type), rotations(d, type);
     for (const AttentionMask& mask : {AttentionMask{}, {.window = 17}, {.documents = documents}})
       attention(d, type, mask);
+    attention(d, type, {}, 1.5f);
   }
 }
 
@@ -203,7 +213,7 @@ std::map<std::string, std::string> digests(const std::string& environment) {
 
 TEST(Kernels, GiveTheSameBitsOnEveryInstructionSetAndThreadCount) {
   const auto one = digests("OMP_NUM_THREADS=1");
-  ASSERT_EQ(one.size(), 120u);
+  ASSERT_EQ(one.size(), 147u);
   for (const char* environment :
        {"OMP_NUM_THREADS=2", "OMP_NUM_THREADS=3", "OMP_NUM_THREADS=2 CLEAVE_ISA=v3"})
     for (const auto& [name, hash] : digests(environment))

@@ -10,6 +10,7 @@ namespace {
 KERNEL_SUITE(Cast);
 KERNEL_SUITE(Fill);
 KERNEL_SUITE(Axpy);
+KERNEL_SUITE(Scale);
 KERNEL_SUITE(CopyRuns);
 KERNEL_SUITE(SumSquares);
 KERNEL_SUITE(Sum);
@@ -47,6 +48,22 @@ TEST_P(CastKernel, KeepsInfinityAndNaN) {
     EXPECT_TRUE(std::isnan(y.at(2)));
     EXPECT_EQ(y.at(3), rounded(1e38, to));
   }
+}
+
+TEST_P(ScaleKernel, MultipliesAndRoundsOnce) {
+  for (DType type : {DType::fp32, DType::bf16, DType::fp16})
+    for (int64_t numel : {0, 1, 31, 1000})
+      for (float factor : {1.0f, 34.0f, 0.3f}) {
+        Guarded x(type, {numel}, random_values(numel, 1)), y(type, {numel});
+        Values want;
+        for (size_t i = 0; i < size_t(numel); ++i)
+          want.push_back(rounded(double(float(x.at(i) * double(factor))), type));
+        TestStream stream;
+        launch(Scale{.y = y, .x = x, .factor = factor}, stream);
+        expect_near(y, want, 0, 0, "y");
+        launch(Scale{.y = x, .x = x, .factor = factor}, stream);
+        EXPECT_EQ(x.bits(), y.bits()) << "in place";
+      }
 }
 
 TEST_P(FillKernel, SetsEveryElement) {

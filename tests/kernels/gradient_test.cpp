@@ -51,7 +51,7 @@ Guarded some(Shape shape, uint64_t seed) {
 }
 
 TEST_P(GradientKernel, OfActivations) {
-  for (Activation kind : {Activation::gelu_tanh, Activation::gelu_erf}) {
+  for (Activation kind : {Activation::gelu_tanh, Activation::gelu_erf, Activation::silu}) {
     Guarded x = some({300}, 1), dy = some({300}, 2), y(kFloat, {300}), dx(kFloat, {300});
     TestStream s;
     launch(ActivationBackward{.dx = dx, .dy = dy, .x = x, .kind = kind}, s);
@@ -92,29 +92,36 @@ TEST_P(GradientKernel, OfRmsNorm) {
           dx(kFloat, {rows, width});
   Guarded w = some({width}, 3), dw(kFloat, {width}), rstd(kFloat, {rows});
   TestStream s;
-  auto loss = [&] {
-    launch(RmsNormForward{.y = y, .rstd = rstd, .x = x, .weight = w}, s);
-    return dot(y.values(), dy.values());
-  };
-  loss();
-  launch(RmsNormBackward{.dx = dx, .dweight = dw, .dy = dy, .x = x, .rstd = rstd, .weight = w}, s);
-  expect_gradient(x, dx.values(), loss, "x");
-  expect_gradient(w, dw.values(), loss, "weight");
+  for (const float offset : {0.0f, 1.0f}) {
+    auto loss = [&] {
+      launch(RmsNormForward{.y = y, .rstd = rstd, .x = x, .weight = w, .offset = offset}, s);
+      return dot(y.values(), dy.values());
+    };
+    loss();
+    launch(
+        RmsNormBackward{
+            .dx = dx, .dweight = dw, .dy = dy, .x = x, .rstd = rstd, .weight = w, .offset = offset},
+        s);
+    expect_gradient(x, dx.values(), loss, "x");
+    expect_gradient(w, dw.values(), loss, "weight");
+  }
 }
 
-TEST_P(GradientKernel, OfSwiGlu) {
+TEST_P(GradientKernel, OfGatedUnits) {
   const int64_t rows = 13, width = 37;
   Guarded x = some({rows, 2 * width}, 1), dx(kFloat, {rows, 2 * width});
   Guarded y(kFloat, {rows, width}), dy = some({rows, width}, 2);
   TestStream s;
-  launch(SwiGluBackward{.dx = dx, .dy = dy, .x = x}, s);
-  expect_gradient(
-      x, dx.values(),
-      [&] {
-        launch(SwiGluForward{.y = y, .x = x}, s);
-        return dot(y.values(), dy.values());
-      },
-      "x");
+  for (Activation kind : {Activation::silu, Activation::gelu_tanh, Activation::gelu_erf}) {
+    launch(GatedBackward{.dx = dx, .dy = dy, .x = x, .kind = kind}, s);
+    expect_gradient(
+        x, dx.values(),
+        [&] {
+          launch(GatedForward{.y = y, .x = x, .kind = kind}, s);
+          return dot(y.values(), dy.values());
+        },
+        "x");
+  }
 }
 
 TEST_P(GradientKernel, OfRotary) {
@@ -152,7 +159,11 @@ TEST_P(GradientKernel, OfAttention) {
   Guarded y(kFloat, {rows, heads * dim}), dy = some({rows, heads * dim}, 2), lse(kFloat, {batch, heads, seq});
   Guarded documents(DType::int32, {batch, seq}, document_starts(batch, seq, 3));
   TestStream s;
-  for (const AttentionMask& mask : {AttentionMask{}, {.window = 9}, {.documents = documents}}) {
+  const std::pair<AttentionMask, float> cases[] = {
+      {{}, 0.0f}, {{.window = 9}, 0.0f}, {{.documents = documents}, 0.0f}, {{.window = 20}, 1.2f}};
+  for (const auto& [the_mask, the_cap] : cases) {
+    const AttentionMask mask = the_mask;
+    const float cap = the_cap;
     auto loss = [&] {
       launch(AttentionForward{.y = y,
                               .lse = lse,
@@ -163,6 +174,7 @@ TEST_P(GradientKernel, OfAttention) {
                               .kv_heads = kv,
                               .head_dim = dim,
                               .scale = 0.4f,
+                              .cap = cap,
                               .mask = mask},
              s);
       return dot(y.values(), dy.values());
@@ -179,6 +191,7 @@ TEST_P(GradientKernel, OfAttention) {
                              .kv_heads = kv,
                              .head_dim = dim,
                              .scale = 0.4f,
+                             .cap = cap,
                              .mask = mask},
            s);
     expect_gradient(qkv, dqkv.values(), loss, "qkv");
@@ -191,17 +204,25 @@ TEST_P(GradientKernel, OfCrossEntropy) {
           targets(DType::int32, {rows});
   for (size_t i = 0; i < size_t(rows); ++i) targets.put(i, i == 4 ? -100 : double(i * 5 % size_t(vocab)));
   TestStream s;
-  auto run = [&](float scale) {
-    work.set(x.values());
-    launch(CrossEntropy{.logits = work, .losses = losses, .targets = targets, .vocab = vocab, .scale = scale},
-           s);
-    double sum = 0;
-    for (double l : losses.values()) sum += l;
-    return sum;
-  };
-  run(1);
-  expect_gradient(
-      x, work.values(), [&] { return run(0); }, "logits");
+  for (const float cap : {0.0f, 2.0f}) {
+    auto run = [&](float scale) {
+      work.set(x.values());
+      if (cap > 0) launch(SoftCap{.y = work, .x = work, .cap = cap}, s);
+      launch(CrossEntropy{.logits = work,
+                          .losses = losses,
+                          .targets = targets,
+                          .vocab = vocab,
+                          .scale = scale,
+                          .cap = cap},
+             s);
+      double sum = 0;
+      for (double l : losses.values()) sum += l;
+      return sum;
+    };
+    run(1);
+    expect_gradient(
+        x, work.values(), [&] { return run(0); }, "logits");
+  }
 }
 
 TEST_P(GradientKernel, OfEmbedding) {

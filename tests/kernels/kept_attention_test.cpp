@@ -12,11 +12,15 @@ KERNEL_SUITE(KeptAttention);
 
 struct Case {
   int64_t texts, places, heads, kv_heads, head_dim, window;
+  float cap = 0, scale = 0;
 };
 // Runs of keys that end inside, at and behind blocks of 4, 32 and 64; head widths that fill vectors and not.
-constexpr Case kCases[] = {{1, 1, 1, 1, 2, 0},     {2, 5, 4, 2, 16, 0},    {3, 70, 3, 3, 20, 0},
-                           {2, 129, 4, 1, 64, 0},  {1, 200, 2, 2, 128, 0}, {2, 64, 6, 2, 96, 0},
-                           {2, 150, 4, 2, 64, 33}, {1, 90, 2, 1, 40, 1},   {1, 65, 2, 2, 80, 65}};
+constexpr Case kCases[] = {{1, 1, 1, 1, 2, 0},          {2, 5, 4, 2, 16, 0},
+                           {3, 70, 3, 3, 20, 0},        {2, 129, 4, 1, 64, 0},
+                           {1, 200, 2, 2, 128, 0},      {2, 64, 6, 2, 96, 0},
+                           {2, 150, 4, 2, 64, 33},      {1, 90, 2, 1, 40, 1},
+                           {1, 65, 2, 2, 80, 65},       {2, 90, 4, 2, 20, 0, 1.5f, 0.3f},
+                           {1, 70, 2, 1, 256, 9, 50, 0}};
 
 // Some positions of all texts, the newest first, with padding in between.
 struct Rows {
@@ -48,7 +52,9 @@ Values attended(const Case& c, const Rows& rows, const Values& qkv, const Values
         for (int64_t i = 0; i < d; ++i)
           dot += qkv[size_t(r * width + h * d + i)] * keys[size_t(kv + k * d + i)];
         const bool seen = c.window == 0 || rows.places[size_t(r)] - k < c.window;
-        p.push_back(seen ? dot / std::sqrt(double(d)) : -INFINITY);
+        dot *= c.scale != 0 ? double(c.scale) : 1 / std::sqrt(double(d));
+        if (c.cap > 0) dot = c.cap * std::tanh(dot / c.cap);
+        p.push_back(seen ? dot : -INFINITY);
       }
       const double top = *std::max_element(p.begin(), p.end());
       for (double& x : p) x = std::exp(x - top);
@@ -63,8 +69,8 @@ Values attended(const Case& c, const Rows& rows, const Values& qkv, const Values
 TEST_P(KeptAttentionKernel, EqualsDoublePrecision) {
   for (const Case& c : kCases)
     for (const DType type : kTrainingTypes) {
-      SCOPED_TRACE(fmt::format("{} texts of {}, heads {}/{} of {}, window {}, {}", c.texts, c.places, c.heads,
-                               c.kv_heads, c.head_dim, c.window, name_of(type)));
+      SCOPED_TRACE(fmt::format("{} texts of {}, heads {}/{} of {}, window {}, cap {}, {}", c.texts, c.places,
+                               c.heads, c.kv_heads, c.head_dim, c.window, c.cap, name_of(type)));
       const Rows rows = rows_of(c);
       const int64_t width = (c.heads + 2 * c.kv_heads) * c.head_dim;
       const Shape kept{c.texts, c.kv_heads, c.places, c.head_dim};
@@ -81,7 +87,9 @@ TEST_P(KeptAttentionKernel, EqualsDoublePrecision) {
                            .values = values,
                            .rows = {texts, places},
                            .heads = c.heads,
-                           .window = c.window},
+                           .window = c.window,
+                           .scale = c.scale,
+                           .cap = c.cap},
              stream);
       expect_near(y, attended(c, rows, qkv.values(), keys.values(), values.values()), half_ulp(type) * 1.01,
                   2e-6, "y");

@@ -18,9 +18,9 @@ TEST_P(CrossEntropyKernel, LossAndGradientEqualDoublePrecision) {
     for (auto [rows, columns, vocab] :
          {std::tuple{5, 64, 50}, {1, 1, 1}, {7, 33, 33}, {3, 5008, 5003}, {0, 4, 4}})
       for (double offset : {0.0, -300.0})
-        for (float scale : {0.0f, 0.25f}) {
+        for (auto [scale, cap] : {std::pair{0.0f, 0.0f}, {0.25f, 0.0f}, {0.25f, 4.0f}}) {
           Values raw = random_values(int64_t{rows} * columns, 1, 3);
-          for (double& x : raw) x += offset;
+          for (double& x : raw) x = cap > 0 ? cap * std::tanh(x / cap) : x + offset;
           const bool in_place = type == gradient_type;
           Guarded logits(type, {rows, columns}, raw), dlogits(gradient_type, {rows, columns}),
               losses(DType::fp32, {rows}), targets(DType::int32, {rows});
@@ -35,7 +35,9 @@ TEST_P(CrossEntropyKernel, LossAndGradientEqualDoublePrecision) {
             want_loss.push_back(ignored ? 0 : std::log(sum) + top - logits.at(size_t(r * columns + target)));
             for (int i = 0; i < columns && scale != 0; ++i) {
               const double p = std::exp(logits.at(size_t(r * columns + i)) - top) / sum;
-              want[size_t(r * columns + i)] = ignored || i >= vocab ? 0 : scale * (p - (i == target));
+              const double t = cap > 0 ? logits.at(size_t(r * columns + i)) / cap : 0;
+              want[size_t(r * columns + i)] =
+                  ignored || i >= vocab ? 0 : scale * (p - (i == target)) * (1 - t * t);
             }
           }
           TestStream stream;
@@ -44,7 +46,8 @@ TEST_P(CrossEntropyKernel, LossAndGradientEqualDoublePrecision) {
                               .dlogits = in_place ? Tensor() : dlogits,
                               .targets = targets,
                               .vocab = vocab,
-                              .scale = scale},
+                              .scale = scale,
+                              .cap = cap},
                  stream);
           expect_near(losses, want_loss, 1e-6, 3e-6, "losses");
           expect_near(in_place || scale == 0 ? logits : dlogits, want, half_ulp(gradient_type) * 1.01 + 1e-6,

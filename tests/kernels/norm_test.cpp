@@ -172,10 +172,10 @@ double rms_rstd(const Values& s, int64_t row, int64_t width) {
   return 1 / std::sqrt(squares / double(width) + 1e-6);
 }
 
-Values rms_normalize(const Values& s, const Values& weight, int64_t rows, int64_t width) {
+Values rms_normalize(const Values& s, const Values& weight, int64_t rows, int64_t width, double offset) {
   Values y(s.size());
   for (size_t j = 0; j < size_t(rows * width); ++j)
-    y[j] = s[j] * rms_rstd(s, int64_t(j) / width, width) * weight[j % size_t(width)];
+    y[j] = s[j] * rms_rstd(s, int64_t(j) / width, width) * (offset + weight[j % size_t(width)]);
   return y;
 }
 
@@ -196,19 +196,22 @@ TEST_P(RmsNormKernel, ForwardEqualsDoublePrecision) {
                               .rstd = rstd,
                               .x = x,
                               .residual = residual ? r.tensor() : Tensor(),
-                              .weight = weight},
+                              .weight = weight,
+                              .offset = residual ? 1.0f : 0.0f},
                stream);
-        expect_near(y, rms_normalize(s, weight.values(), rows, width), half_ulp(type) * 1.01 + 3e-7, 1e-7,
-                    "y");
+        expect_near(y, rms_normalize(s, weight.values(), rows, width, residual), half_ulp(type) * 1.01 + 3e-7,
+                    1e-7, "y");
         expect_near(rstd, want_rstd, 3e-7, 0, "rstd");
         if (residual) expect_near(sum, s, half_ulp(type), 0, "sum");
       }
 }
 
-// The closed form in double precision, in every type; gradient_test.cpp has the finite differences.
+// The closed form in double precision, in every type; gradient_test.cpp has the finite differences. Half of
+// the sizes have weights that are added to 1.
 TEST_P(RmsNormKernel, BackwardEqualsDoublePrecision) {
   for (DType type : kTrainingTypes)
     for (auto [rows, width] : kBackwardSizes) {
+      const float offset = rows % 2 == 0 ? 1 : 0;
       Guarded x(type, {rows, width}, random_values(rows * width, 1)),
           dy(type, {rows, width}, random_values(rows * width, 2));
       Guarded weight(type, {width}, random_values(width, 3)),
@@ -222,12 +225,12 @@ TEST_P(RmsNormKernel, BackwardEqualsDoublePrecision) {
         double mean = 0;
         for (int64_t i = 0; i < width; ++i) {
           const size_t j = size_t(r * width + i);
-          mean += dy.at(j) * weight.at(size_t(i)) * x.at(j) * scale / double(width);
+          mean += dy.at(j) * (offset + weight.at(size_t(i))) * x.at(j) * scale / double(width);
           want_dw[size_t(i)] += dy.at(j) * x.at(j) * scale;
         }
         for (int64_t i = 0; i < width; ++i) {
           const size_t j = size_t(r * width + i);
-          want_dx[j] += scale * (dy.at(j) * weight.at(size_t(i)) - x.at(j) * scale * mean);
+          want_dx[j] += scale * (dy.at(j) * (offset + weight.at(size_t(i))) - x.at(j) * scale * mean);
         }
       }
       TestStream stream;
@@ -238,6 +241,7 @@ TEST_P(RmsNormKernel, BackwardEqualsDoublePrecision) {
                              .rstd = rstd,
                              .weight = weight,
                              .dresidual = res,
+                             .offset = offset,
                              .accumulate = true},
              stream);
       expect_near(dx, want_dx, half_ulp(type) * 1.01, 5e-6, "dx");

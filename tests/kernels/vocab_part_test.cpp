@@ -15,7 +15,7 @@ constexpr int64_t kVocab = 11, kColumns = 4, kParts = 3;  // the last part has 3
 TEST_P(VocabPartKernel, LossAndGradientOfThePartsEqualDoublePrecision) {
   const int64_t rows = 5;
   for (DType gradient_type : kTrainingTypes)
-    for (float scale : {0.0f, 0.5f}) {
+    for (auto [scale, cap] : {std::pair{0.0f, 0.0f}, {0.5f, 0.0f}, {0.5f, 12.0f}}) {
       Guarded whole(DType::fp32, {rows, kVocab}, random_values(rows * kVocab, 1, 3));
       Guarded targets(DType::int32, {rows}, {0, 10, -100, 4, 7}), stats(DType::fp32, {kParts, rows, 3});
       std::vector<Guarded> logits;
@@ -45,8 +45,9 @@ TEST_P(VocabPartKernel, LossAndGradientOfThePartsEqualDoublePrecision) {
           want_loss.push_back(ignored ? 0 : std::log(sum) - whole.at(size_t(r * kVocab + target)));
           for (int64_t c = 0; c < kColumns && scale != 0; ++c) {
             const double share = c < vocab ? std::exp(whole.at(size_t(r * kVocab + first + c))) / sum : 0;
+            const double t = cap > 0 && c < vocab ? whole.at(size_t(r * kVocab + first + c)) / cap : 0;
             want[size_t(r * kColumns + c)] =
-                ignored || c >= vocab ? 0 : scale * (share - (first + c == target));
+                ignored || c >= vocab ? 0 : scale * (share - (first + c == target)) * (1 - t * t);
           }
         }
         launch(CrossEntropyPart{.losses = losses,
@@ -57,7 +58,8 @@ TEST_P(VocabPartKernel, LossAndGradientOfThePartsEqualDoublePrecision) {
                                 .vocab = vocab,
                                 .first = first,
                                 .all_vocab = kVocab,
-                                .scale = scale},
+                                .scale = scale,
+                                .cap = cap},
                stream);
         expect_near(losses, want_loss, 1e-6, 3e-6, "losses");
         expect_near(dlogits, want, half_ulp(gradient_type) * 1.01 + 1e-6, 1e-7, "gradient");

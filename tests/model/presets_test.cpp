@@ -190,15 +190,15 @@ TEST(Presets, ANameThatIsAlsoAModelsFolderIsNeitherUntilItIsWrittenOut) {
 TEST(Presets, RefuseHeadsThatTheGpuHasNoKernelForBeforeAnythingStarts) {
   for (const char* name : {"gpt2", "gpt2-xl", "llama-3.1-8b", "qwen2.5-7b"})
     check_kernels(find_model(name), Device::cuda(0));
-  const ModelConfig wide = model_config(kGpt2, {.width = 768, .layers = 2, .heads = 4});
+  const ModelConfig wide = model_config(kGpt2, {.width = 768, .layers = 2, .heads = 2});
   check_kernels(wide, Device{});
   try {
     check_kernels(wide, Device::cuda(1));
-    FAIL() << "heads of 192 elements were accepted";
+    FAIL() << "heads of 384 elements were accepted";
   } catch (const Error& e) {
     const std::string text = e.what();
     EXPECT_EQ(e.exit(), Exit::usage);
-    for (const char* part : {"192", "128", "cuda:1", "--device cpu"})
+    for (const char* part : {"384", "256", "cuda:1", "--device cpu"})
       EXPECT_NE(text.find(part), std::string::npos) << text;
     EXPECT_EQ(text.find('\n'), std::string::npos);
   }

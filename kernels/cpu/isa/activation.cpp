@@ -34,6 +34,16 @@ struct Relu {
   CLEAVE_MEMBER F16 slope(F16 x) { return select(zero() < x, splat(1.0f), zero()); }
 };
 
+struct Silu {
+  CLEAVE_MEMBER F16 value(F16 x) { return x * sigmoid(x); }
+  // s (1 + x (1 - s)), s = sigmoid(x).
+  CLEAVE_MEMBER F16 slope(F16 x) { return times_slope(splat(1.0f), x); }
+  CLEAVE_MEMBER F16 times_slope(F16 d, F16 x) {
+    const F16 s = sigmoid(x);
+    return d * s * fma(x, splat(1.0f) - s, splat(1.0f));
+  }
+};
+
 template <class F, class T>
 void forward(const UnaryArgs& args) {
   T* y = static_cast<T*>(args.y.data);
@@ -50,41 +60,71 @@ void backward(const UnaryArgs& args) {
                    [=](int64_t i, auto n) { store(dx + i, load(dy + i, n) * F::slope(load(x + i, n)), n); });
 }
 
-template <class T>
+template <class F, class T>
 void gate_row(const GatedArgs& args, int64_t row) {
   const T *gate = static_cast<const T*>(args.x.data) + 2 * row * args.width, *up = gate + args.width;
   T* y = static_cast<T*>(args.y.data) + row * args.width;
-  for_vectors(0, args.width, [=](int64_t i, auto n) {
-    const F16 g = load(gate + i, n);
-    store(y + i, g * sigmoid(g) * load(up + i, n), n);
-  });
+  for_vectors(0, args.width,
+              [=](int64_t i, auto n) { store(y + i, F::value(load(gate + i, n)) * load(up + i, n), n); });
 }
 
-// silu'(g) = s (1 + g (1 - s)), s = sigmoid(g).
-template <class T>
+template <class F, class T>
 void gate_grad_row(const GatedArgs& args, int64_t row) {
   const int64_t width = args.width;
   const T *gate = static_cast<const T*>(args.x.data) + 2 * row * width, *up = gate + width;
   const T* dy = static_cast<const T*>(args.dy.data) + row * width;
   T *dgate = static_cast<T*>(args.y.data) + 2 * row * width, *dup = dgate + width;
-  const S16 one = splat(1.0f);
   for_vectors(0, width, [=](int64_t i, auto n) {
-    const F16 g = load(gate + i, n), u = load(up + i, n), d = load(dy + i, n), s = sigmoid(g);
-    store(dgate + i, d * u * s * fma(g, one - s, one), n);
-    store(dup + i, d * g * s, n);
+    const F16 g = load(gate + i, n), u = load(up + i, n), d = load(dy + i, n);
+    if constexpr (std::is_same_v<F, Silu>) {
+      store(dgate + i, F::times_slope(d * u, g), n);
+      store(dup + i, d * g * sigmoid(g), n);
+    } else {
+      store(dgate + i, d * u * F::slope(g), n);
+      store(dup + i, d * F::value(g), n);
+    }
+  });
+}
+
+// body(f, t): the gate's function and a value of its type.
+template <class Body>
+void with_gate(const GatedArgs& args, Body body) {
+  with_type(args.x.type, [&](auto t) {
+    switch (args.kind) {
+      case GateKind::silu:
+        return body(Silu{}, t);
+      case GateKind::gelu_tanh:
+        return body(GeluTanh{}, t);
+      case GateKind::gelu_erf:
+        return body(GeluErf{}, t);
+      case GateKind::relu:
+        return body(Relu{}, t);
+    }
   });
 }
 
 }  // namespace
 
-void swiglu(const GatedArgs& args) {
-  with_type(args.x.type, [&](auto t) {
-    parallel_rows(args.rows, args.width, [&](int64_t row) { gate_row<decltype(t)>(args, row); });
+void gated(const GatedArgs& args) {
+  with_gate(args, [&](auto f, auto t) {
+    parallel_rows(args.rows, args.width, [&](int64_t row) { gate_row<decltype(f), decltype(t)>(args, row); });
   });
 }
-void swiglu_grad(const GatedArgs& args) {
-  with_type(args.x.type, [&](auto t) {
-    parallel_rows(args.rows, args.width, [&](int64_t row) { gate_grad_row<decltype(t)>(args, row); });
+void gated_grad(const GatedArgs& args) {
+  with_gate(args, [&](auto f, auto t) {
+    parallel_rows(args.rows, args.width,
+                  [&](int64_t row) { gate_grad_row<decltype(f), decltype(t)>(args, row); });
+  });
+}
+
+void soft_cap(const FactorArgs& args) {
+  with_type(args.y.type, [&](auto t) {
+    using T = decltype(t);
+    const T* x = static_cast<const T*>(args.x.data);
+    T* y = static_cast<T*>(args.y.data);
+    const S16 cap = splat(args.factor), inverse = splat(1.0f / args.factor);
+    parallel_vectors(args.numel,
+                     [=](int64_t i, auto n) { store(y + i, tanh(load(x + i, n) * inverse) * cap, n); });
   });
 }
 
@@ -96,6 +136,12 @@ void gelu_erf(const UnaryArgs& a) {
 }
 void relu(const UnaryArgs& a) {
   with_type(a.x.type, [&](auto t) { forward<Relu, decltype(t)>(a); });
+}
+void silu(const UnaryArgs& a) {
+  with_type(a.x.type, [&](auto t) { forward<Silu, decltype(t)>(a); });
+}
+void silu_grad(const UnaryArgs& a) {
+  with_type(a.x.type, [&](auto t) { backward<Silu, decltype(t)>(a); });
 }
 void gelu_tanh_grad(const UnaryArgs& a) {
   with_type(a.x.type, [&](auto t) { backward<GeluTanh, decltype(t)>(a); });

@@ -72,6 +72,7 @@ void forward_head(const AttentionArgs& a, int64_t b, int64_t h, float* scratch) 
     for (int64_t j = s.first_key[0] / kKeys; j * kKeys <= s.last_key[queries - 1]; ++j) {
       const float* k = keys + j * a.head_dim * kKeys;
       multiply({s.scores, kKeys}, {query, wide}, {k, kKeys}, {queries, kKeys, a.head_dim});
+      if (a.cap > 0) cap_scores(s.scores, queries * kKeys, a.cap * kLog2E);
       soften(s, j * kKeys, queries);
       if (a.dropout.p > 0) {  // behind the sums, which are of all weights
         float factors[kQueries * kKeys];

@@ -30,6 +30,32 @@ CLEAVE_INLINE void weigh(const AttentionArgs& a, int64_t b, const Gradients& g, 
   }
 }
 
+// What a cap multiplies the gradients of the scores before it with, from those behind it.
+[[gnu::noipa]] void cap_slopes(float* slopes, const float* scores, int64_t count, float cap) {
+  const S16 inverse = splat(1.0f / cap), one = splat(1.0f);
+  for (int64_t i = 0; i < count; i += 16) {
+    const F16 t = load(scores + i) * inverse;
+    store(slopes + i, fnma(t, t, F16(one)));
+  }
+}
+
+// The same with a cap of the scores and dropout of the weights.
+CLEAVE_INLINE void weigh_more(const AttentionArgs& a, int64_t b, int64_t h, const Gradients& g, int64_t first,
+                              int64_t key, int64_t queries) {
+  float factors[kQueries * kKeys], slopes[kQueries * kKeys];
+  if (a.cap > 0) {
+    cap_scores(g.p, queries * kKeys, a.cap * kLog2E);
+    cap_slopes(slopes, g.p, queries * kKeys, a.cap * kLog2E);
+  }
+  if (a.dropout.p > 0) {
+    dropout_factors(factors, a, b, h, first, key, queries);
+    multiply_by(g.ds, factors, queries);
+  }
+  weigh(a, b, g, first, key, queries);
+  if (a.cap > 0) multiply_by(g.ds, slopes, queries);
+  if (a.dropout.p > 0) multiply_by(g.p, factors, queries);
+}
+
 CLEAVE_INLINE void backward_block(const AttentionArgs& a, int64_t b, int64_t h, const Gradients& g,
                                   int64_t first, int64_t j) {
   const int64_t wide = g.wide, head_dim = a.head_dim, key = j * kKeys;
@@ -37,15 +63,10 @@ CLEAVE_INLINE void backward_block(const AttentionArgs& a, int64_t b, int64_t h, 
   const float *q = g.q + first * wide, *dy = g.dy + first * wide;
   multiply({g.p, kKeys}, {q, wide}, {g.k_t + key * head_dim, kKeys}, {queries, kKeys, head_dim});
   multiply({g.ds, kKeys}, {dy, wide}, {g.v_t + key * head_dim, kKeys}, {queries, kKeys, head_dim});
-  if (a.dropout.p > 0) {
-    float factors[kQueries * kKeys];
-    dropout_factors(factors, a, b, h, first, key, queries);
-    multiply_by(g.ds, factors, queries);
+  if (a.dropout.p > 0 || a.cap > 0)
+    weigh_more(a, b, h, g, first, key, queries);
+  else
     weigh(a, b, g, first, key, queries);
-    multiply_by(g.p, factors, queries);
-  } else {
-    weigh(a, b, g, first, key, queries);
-  }
   multiply_add({g.dv + key * wide, wide}, transposed(g.p, kKeys), {dy, wide}, {kKeys, wide, queries});
   multiply_add({g.dk + key * wide, wide}, transposed(g.ds, kKeys), {q, wide}, {kKeys, wide, queries});
   multiply_add({g.dq + first * wide, wide}, {g.ds, kKeys}, {g.k + key * wide, wide}, {queries, wide, kKeys});

@@ -73,6 +73,15 @@ void axpy(const AxpyArgs& args) {
   });
 }
 
+void scale(const FactorArgs& args) {
+  with_type(args.y.type, [&](auto t) {
+    const auto* x = static_cast<const decltype(t)*>(args.x.data);
+    auto* y = static_cast<decltype(t)*>(args.y.data);
+    const S16 factor = splat(args.factor);
+    parallel_vectors(args.numel, [=](int64_t i, auto n) { store(y + i, load(x + i, n) * factor, n); });
+  });
+}
+
 void random_fill(const RandomArgs& args) {
   constexpr int64_t kBlock = 1024;
   const PhiloxKey key{args.seed, args.stream};

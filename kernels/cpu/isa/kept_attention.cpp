@@ -11,15 +11,16 @@ struct Query {
   float top, sum;
 };
 
-// The scores of `count` keys in units of log2; minus infinity up to a whole vector.
+// The scores of `count` keys in units of log2, as the cap is, if any; minus infinity up to a whole vector.
 template <class T>
-CLEAVE_INLINE void score(const Query& s, const T* keys, int64_t count, int64_t width) {
+CLEAVE_INLINE void score(const Query& s, const T* keys, int64_t count, int64_t width, float cap) {
   for (int64_t k = 0; k < count; ++k) {
     F16 sum = zero();
     for_vectors(0, width,
                 [&](int64_t i, auto n) { sum = fma(load(s.query + i), load(keys + k * width + i, n), sum); });
     s.scores[k] = sum_lanes(sum);
   }
+  if (cap > 0) cap_scores(s.scores, count, cap);  // and what is in the rest of its last vector
   for (int64_t k = count; k % 16; ++k) s.scores[k] = -__builtin_inff();
 }
 
@@ -71,7 +72,7 @@ void attend(const KeptAttentionArgs& a, int64_t row, int64_t head, float* scratc
   int64_t key = a.window && end > a.window ? end - a.window : 0;
   for (; key < end; key += kKeys) {
     const int64_t count = end - key < kKeys ? end - key : kKeys;
-    score(s, keys + key * d, count, d);
+    score(s, keys + key * d, count, d, a.cap * kLog2E);
     const float shrink = soften(s, count);
     add_values(s, values + key * d, count, d, shrink);
   }

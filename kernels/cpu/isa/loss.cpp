@@ -44,16 +44,40 @@ void zero_row(T* x, int64_t begin, int64_t end) {
   for_vectors(begin, end, [=](int64_t i, auto n) { store(x + i, zero(), n); });
 }
 
-// dx = scale * softmax - onehot over `vocab` columns; target < 0: it is not among them.
-template <class T, class D>
-void gradient_row(D* dx, const T* x, int64_t columns, int64_t vocab, int64_t target, float top, double sum,
-                  float scale) {
-  const S16 factor = splat(float(double(scale) / sum));
+struct Scaled {
+  double sum;
+  float top, scale;
+  float cap;  // 0: none
+};
+
+// dx = (scale * softmax - onehot) over `vocab` columns, through the cap; target < 0: it is not among them.
+template <bool kCapped, class T, class D>
+void gradient_columns(D* dx, const T* x, int64_t vocab, int64_t target, const Scaled& s) {
+  const S16 factor = splat(float(double(s.scale) / s.sum)), top = splat(s.top),
+            inverse = splat(kCapped ? 1.0f / s.cap : 0.0f);
+  const auto through = [=](F16 d, F16 z) {
+    if constexpr (!kCapped) return d;
+    const F16 t = z * inverse;
+    return d * fnma(t, t, F16(splat(1.0f)));
+  };
   F16 hit = zero();  // read before dx, which may be x, is written
-  if (target >= 0) hit = exp(load(x + target, Part{1}) - splat(top)) * factor - splat(scale);
-  for_vectors(0, vocab,
-              [=](int64_t i, auto n) { store(dx + i, exp(load(x + i, n) - splat(top)) * factor, n); });
+  if (target >= 0) {
+    const F16 z = load(x + target, Part{1});
+    hit = through(exp(z - top) * factor - splat(s.scale), z);
+  }
+  for_vectors(0, vocab, [=](int64_t i, auto n) {
+    const F16 z = load(x + i, n);
+    store(dx + i, through(exp(z - top) * factor, z), n);
+  });
   if (target >= 0) store(dx + target, hit, Part{1});
+}
+
+template <class T, class D>
+void gradient_row(D* dx, const T* x, int64_t columns, int64_t vocab, int64_t target, const Scaled& s) {
+  if (s.cap > 0)
+    gradient_columns<true>(dx, x, vocab, target, s);
+  else
+    gradient_columns<false>(dx, x, vocab, target, s);
   zero_row(dx, vocab, columns);
 }
 
@@ -84,7 +108,7 @@ void loss_row(const CrossEntropyArgs& args, int64_t row) {
   const float loss = args.losses[row] = float(__builtin_log(sum) + double(top) - double(logit));
   if (args.hits) args.hits[row] = loss == loss ? hit(x, target, logit, top, -__builtin_inff()) : 0;
   if (args.scale == 0) return;
-  gradient_row(dx, x, args.columns, args.vocab, target, top, sum, args.scale);
+  gradient_row(dx, x, args.columns, args.vocab, target, {sum, top, args.scale, args.cap});
 }
 
 template <class T>
@@ -118,7 +142,8 @@ void part_loss_row(const SoftmaxPartArgs& args, int64_t row) {
   const bool here = target >= 0 && target < args.vocab && loss == loss;
   if (args.hits) args.hits[row] = here ? hit(x, target, logit_of(x + target), top, before) : 0;
   if (args.scale == 0) return;
-  gradient_row(dx, x, args.columns, args.vocab, target < args.vocab ? target : -1, top, sum, args.scale);
+  gradient_row(dx, x, args.columns, args.vocab, target < args.vocab ? target : -1,
+               {sum, top, args.scale, args.cap});
 }
 
 }  // namespace

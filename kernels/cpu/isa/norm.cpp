@@ -80,12 +80,14 @@ void rms_norm_row(const RmsNormArgs& args, int64_t row) {
   const float rstd = 1.0f / __builtin_sqrtf(sum_lanes(squares) / float(width) + args.eps);
   T* y = at<T>(args.y, begin);
   const T* weight = at<T>(args.weight, 0);
-  for_vectors(0, width,
-              [=](int64_t i, auto n) { store(y + i, load(s + i, n) * rstd * load(weight + i, n), n); });
+  const S16 offset = splat(args.offset);
+  for_vectors(0, width, [=](int64_t i, auto n) {
+    store(y + i, load(s + i, n) * rstd * (load(weight + i, n) + offset), n);
+  });
   args.rstd[row] = rstd;
 }
 
-// dx = rstd (g - xhat mean(g xhat)), g = dy weight; and the row's part of the weight gradient.
+// dx = rstd (g - xhat mean(g xhat)), g = dy (offset + weight); and the row's part of the weight gradient.
 template <class T>
 void rms_norm_grad_row(const RmsNormGradArgs& args, int64_t row, float* dweight) {
   const int64_t width = args.width, begin = row * width;
@@ -93,15 +95,16 @@ void rms_norm_grad_row(const RmsNormGradArgs& args, int64_t row, float* dweight)
   const T* dresidual = at<T>(args.dresidual, begin);
   T* dx = at<T>(args.dx, begin);
   const float rstd = args.rstd[row];
+  const S16 offset = splat(args.offset);
   F16 sum = zero();
   for_vectors(0, width, [&](int64_t i, auto n) {
     const F16 d = load(dy + i, n), xhat = load(x + i, n) * rstd;
-    sum = fma(d * load(weight + i, n), xhat, sum);
+    sum = fma(d * (load(weight + i, n) + offset), xhat, sum);
     store(dweight + i, fma(d, xhat, load(dweight + i)));
   });
   const S16 mean = splat(sum_lanes(sum) / float(width));
   for_vectors(0, width, [=](int64_t i, auto n) {
-    const F16 xhat = load(x + i, n) * rstd, g = load(dy + i, n) * load(weight + i, n);
+    const F16 xhat = load(x + i, n) * rstd, g = load(dy + i, n) * (load(weight + i, n) + offset);
     const F16 through = fnma(xhat, mean, g) * rstd;
     store(dx + i, dresidual ? through + load(dresidual + i, n) : through, n);
   });

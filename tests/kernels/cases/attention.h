@@ -1,7 +1,8 @@
 // Sizes of attention: whole and broken blocks of queries and keys (of 8, 32, 64 and 128 rows), head widths
 // that fill vectors and that do not; windows of one position, inside a block, over several and over all; one
 // document a position, documents that end inside blocks, and both at once; dropout, of rows that begin
-// anywhere in a block of random numbers.
+// anywhere in a block of random numbers; soft caps that hardly bend scores and that bend all of them, with
+// scales of their own; heads wider than 128.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -13,6 +14,7 @@ struct AttentionCase {
   int64_t window = 0, documents = 0;  // of a sequence; 0: no mask of that kind
   float dropout = 0;
   bool causal = true;
+  float cap = 0, scale = 0;
 };
 inline constexpr AttentionCase kAttentionCases[] = {{1, 1, 1, 1, 1},
                                                     {2, 64, 2, 2, 64},
@@ -41,7 +43,14 @@ inline constexpr AttentionCase kAttentionCases[] = {{1, 1, 1, 1, 1},
                                                     {1, 129, 4, 2, 64, 33, 3, 0.1f},
                                                     {2, 97, 4, 2, 20, 0, 0, 0, false},
                                                     {1, 260, 2, 2, 64, 0, 0, 0.2f, false},
-                                                    {3, 1, 1, 1, 8, 0, 0, 0, false}};
+                                                    {3, 1, 1, 1, 8, 0, 0, 0, false},
+                                                    {2, 70, 4, 2, 20, 0, 0, 0, true, 50, 0.3f},
+                                                    {1, 130, 2, 1, 64, 33, 0, 0, true, 1.5f, 0},
+                                                    {2, 97, 2, 2, 32, 0, 3, 0.2f, true, 0.5f, 0.25f},
+                                                    {1, 65, 2, 1, 40, 0, 0, 0, false, 2, 0},
+                                                    {1, 70, 2, 1, 256, 0, 0, 0, true, 0, 0},
+                                                    {1, 130, 2, 1, 256, 50, 0, 0, true, 3, 0.1f},
+                                                    {1, 97, 1, 1, 200, 0, 2, 0.1f, true, 0, 0.05f}};
 
 // For each position where its document begins: `documents` of about equal length, others in each sequence.
 inline std::vector<double> document_starts(int64_t batch, int64_t seq, int64_t documents) {
