@@ -73,6 +73,8 @@ void Attention::forward(const Kept& kept, Tensor qkv, const Call& call) const {
                                             .heads = heads_.heads,
                                             .kv_heads = heads_.kv_heads,
                                             .head_dim = sizes_.head_dim,
+                                            .scale = sizes_.scale,
+                                            .cap = sizes_.cap,
                                             .mask = {sizes_.causal, sizes_.window, call.documents},
                                             .dropout = dropout(call)},
                   call.stream);
@@ -101,7 +103,9 @@ void Attention::forward(const Kept& kept, const Past& past, const Call& call) co
                                          .values = past.values,
                                          .rows = past.rows,
                                          .heads = sizes_.heads,
-                                         .window = sizes_.window},
+                                         .window = sizes_.window,
+                                         .scale = sizes_.scale,
+                                         .cap = sizes_.cap},
                   call.stream);
 }
 
@@ -120,6 +124,8 @@ void Attention::backward(Tensor dqkv, Tensor dout, const Kept& kept, const Call&
                                              .heads = heads_.heads,
                                              .kv_heads = heads_.kv_heads,
                                              .head_dim = sizes_.head_dim,
+                                             .scale = sizes_.scale,
+                                             .cap = sizes_.cap,
                                              .mask = {sizes_.causal, sizes_.window, call.documents},
                                              .dropout = dropout(call)},
                   call.stream);

@@ -22,6 +22,7 @@ class Attention {
     int64_t seq = 1, heads = 1, kv_heads = 1, head_dim = 1;
     bool causal = true;  // AttentionMask's
     int64_t window = 0;
+    float scale = 0, cap = 0;  // AttentionForward's
     // Of the weights, and which of the model's heads these are.
     float dropout = 0;
     int64_t first_head = 0, all_heads = 1;

@@ -14,6 +14,8 @@ AttentionHalf::AttentionHalf(const Config& config, const Axes& axes)
                   .head_dim = c_.head_dim,
                   .causal = c_.causal,
                   .window = c_.window,
+                  .scale = c_.scale,
+                  .cap = c_.cap,
                   .dropout = c_.dropout,
                   .first_head = axis_.rank() * share_.heads,
                   .all_heads = c_.heads},
@@ -73,6 +75,7 @@ std::optional<HeadNorm> AttentionHalf::head_norm(const std::string& name, int64_
                    .first_column = first_head * c_.head_dim,
                    .row_width = attention_.qkv_width(),
                    .eps = c_.norm_eps,
+                   .offset = c_.norm_offset,
                    .partial = axis_.size() > 1});
 }
 
@@ -88,10 +91,11 @@ double AttentionHalf::flops(int64_t rows) const {
 
 template <class Args>
 Attention::Call AttentionHalf::call(const Args& a, bool train) const {
-  CHECK(!c_.rotary || a.constants.size() == 2, "{}: wanted the model's cosines and sines, got {} constants",
-        c_.name, a.constants.size());
+  CHECK(!c_.rotary || a.constants.size() >= 2 * c_.rotation + 2,
+        "{}: wanted the model's cosines and sines number {}, got {} constants", c_.name, c_.rotation,
+        a.constants.size());
   return {a.scratch,   a.stream,
-          c_.name,     c_.rotary ? a.constants : std::span<const Tensor>(),
+          c_.name,     c_.rotary ? a.constants.subspan(2 * c_.rotation, 2) : std::span<const Tensor>(),
           a.documents, train ? &a.position : nullptr};
 }
 
@@ -130,7 +134,8 @@ void AttentionHalf::backward(const BackwardArgs& a) const {
   const CutLinear cut{axis_, a.stream, c_.name};
   const Tensor all_dy =
       cut.backward_gathered(out_.bind(a.params, a.scratch, a.stream), dout, a.dy, a.scratch);
-  const CutLinear::Gathering x = both ? cut.start_gather(a.x, a.scratch) : CutLinear::Gathering();
+  const CutLinear::Gathering x =
+      both && qkv_.trains(a.grads) ? cut.start_gather(a.x, a.scratch) : CutLinear::Gathering();
   attention_.backward(waiting.dqkv, dout, kept.attention, call(a, true));
   if (query_norm_) waiting.query_norm = query_norm_->backward(waiting.dqkv, kept.queries, a);
   if (key_norm_) waiting.key_norm = key_norm_->backward(waiting.dqkv, kept.keys, a);
@@ -145,9 +150,12 @@ void AttentionHalf::backward(const BackwardArgs& a) const {
 
 void AttentionHalf::backward_weight(const BackwardArgs& a, const Kept& kept, const Waiting& waiting) const {
   const CutLinear cut{axis_, a.stream, c_.name};
-  const CutLinear::Gathering dy = cut.start_gather(a.dy, a.scratch);
+  const auto gather_for = [&](const Dense& product, Tensor rows) {
+    return product.trains(a.grads) ? cut.start_gather(rows, a.scratch) : CutLinear::Gathering();
+  };
+  const CutLinear::Gathering dy = gather_for(out_, a.dy);
   a.stream.wait(dy.here);
-  add_weights(a, kept, {dy.all, a.dy}, waiting.dqkv, cut.start_gather(a.x, a.scratch));
+  add_weights(a, kept, {dy.all, a.dy}, waiting.dqkv, gather_for(qkv_, a.x));
   if (query_norm_) query_norm_->add(waiting.query_norm, a.grads, a.stream);
   if (key_norm_) key_norm_->add(waiting.key_norm, a.grads, a.stream);
 }

@@ -22,16 +22,19 @@ class AttentionHalf final : public Half {
     int64_t heads = 1, kv_heads = 1, head_dim = 1;
     bool causal = true;  // AttentionMask's
     int64_t window = 0;
-    float dropout = 0;  // of attention's weights
+    float scale = 0, cap = 0;  // AttentionForward's
+    float dropout = 0;         // of attention's weights
     // Names of parameters without .weight and .bias. Queries, keys and values have one each, or one together.
     std::vector<std::string> qkv;
     std::string out;
     bool qkv_bias = false, out_bias = false;
     Init init, out_init;
-    bool rotary = false;  // queries and keys are turned by the model's constants, RopeTable::tensors()
+    // Queries and keys are turned by RopeTable::tensors(), of which the model's constants may have several.
+    bool rotary = false;
+    size_t rotation = 0;
     // Each head of queries and of keys is normalized before that (RMS); empty: neither.
     std::string query_norm = {}, key_norm = {};
-    float norm_eps = 1e-6f;
+    float norm_eps = 1e-6f, norm_offset = 0;
   };
   // Error(usage) where the axes do not divide heads.
   AttentionHalf(const Config& config, const Axes& axes);

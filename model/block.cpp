@@ -8,13 +8,17 @@ namespace cleave::model {
 
 Block::Block(std::string name, Branch attention, Branch mlp, const RowDropout& dropout, bool biases_last)
     : name_(std::move(name)), attention_(std::move(attention)), mlp_(std::move(mlp)), dropout_(dropout) {
-  std::vector<DeclaredUnit> units{{name_}};
-  for (Branch* b : {&attention_, &mlp_}) b->norm.declare(units.front()), b->half->declare(units);
-  std::vector<Parameter*>& own = units.front().params;
+  declared_ = {{name_}};
+  for (Branch* b : {&attention_, &mlp_}) {
+    if (b->before) b->before->declare(declared_.front());
+    b->half->declare(declared_);
+    if (b->after) b->after->declare(declared_.front());
+  }
+  std::vector<Parameter*>& own = declared_.front().params;
   if (biases_last)
     std::stable_partition(own.begin(), own.end(),
                           [](const Parameter* p) { return !p->spec().name.ends_with(".bias"); });
-  units_ = settle(units);
+  units_ = settle(declared_);
 }
 
 double Block::flops(const TensorSpec& in) const {
@@ -42,14 +46,31 @@ void Block::forward(const ForwardArgs& a) const {
   a.saved.put(this, kept);
 }
 
+Tensor Block::before(const Branch& branch, const Norm::Rows& rows, KeptOfBranch& kept,
+                     const ForwardArgs& a) const {
+  if (!branch.before) {
+    if (!rows.residual.defined()) return rows.x;
+    kernels::launch(kernels::Add{.y = rows.sum, .a = rows.x, .b = rows.residual}, a.stream);
+    return rows.sum;
+  }
+  const Tensor normed = (a.lean ? a.scratch : a.keep).take(a.x.dtype(), a.x.shape());
+  kept.before = branch.before->keep(a.keep, a.x.dim(0));
+  if (!a.lean) kept.normed = normed;
+  branch.before->forward(normed, rows, kept.before, a.params, a.stream);
+  return normed;
+}
+
 Block::KeptOfBranch Block::forward(const Branch& branch, const Norm::Rows& rows, const ForwardArgs& a) const {
   const int64_t mark = a.scratch.mark();  // the two branches use the same scratch, one after the other
-  const Tensor normed = (a.lean ? a.scratch : a.keep).take(a.x.dtype(), a.x.shape());
-  const KeptOfBranch kept{branch.norm.keep(a.keep, a.x.dim(0)), a.lean ? Tensor() : normed};
-  branch.norm.forward(normed, rows, kept.statistics, a.params, a.stream);
+  KeptOfBranch kept;
   ForwardArgs half = a;
-  half.x = normed;
+  half.x = before(branch, rows, kept, a);
+  if (branch.after) half.y = kept.out = a.keep.take(a.x.dtype(), a.x.shape());
   branch.half->forward(half);
+  if (branch.after) {
+    kept.after = branch.after->keep(a.keep, a.x.dim(0));
+    branch.after->forward(a.y, {.x = kept.out}, kept.after, a.params, a.stream);
+  }
   if (a.train) drop(branch, a.y, a.y, a.position, a.stream);
   a.scratch.release(mark);
   return kept;
@@ -71,21 +92,37 @@ void Block::backward(const BackwardArgs& a) const {
   if (split) a.for_weight->put(this, waiting);
 }
 
+Tensor Block::behind(const Branch& branch, const KeptOfBranch& kept, Tensor dy, WaitingOfBranch& waiting,
+                     const BackwardArgs& a) const {
+  const Tensor dnorm = dropped(branch, dy, a);
+  if (!branch.after) return dnorm;
+  waiting.after = branch.after->gradients(a);
+  waiting.dout = (a.part == BackwardPart::input ? *a.keep : a.scratch).take(dy.dtype(), dy.shape());
+  branch.after->backward({.dx = waiting.dout, .dy = dnorm, .x = kept.out}, kept.after, a.params,
+                         waiting.after, a.stream);
+  return waiting.dout;
+}
+
 Block::WaitingOfBranch Block::backward(const Branch& branch, const KeptOfBranch& kept, const Sum& sum,
                                        const BackwardArgs& a) const {
-  WaitingOfBranch waiting{kept.normed, branch.norm.gradients(a)};
+  WaitingOfBranch waiting{};
+  waiting.normed = branch.before ? kept.normed : sum.x;
+  if (branch.before) waiting.before = branch.before->gradients(a);
   const int64_t mark = a.scratch.mark();
   const Tensor dnorm = a.scratch.take(sum.x.dtype(), sum.x.shape());
-  if (!kept.normed.defined()) {
+  if (!waiting.normed.defined()) {
     Arena& arena = a.part == BackwardPart::input ? *a.keep : a.scratch;
     waiting.normed = arena.take(sum.x.dtype(), sum.x.shape());
-    branch.norm.forward(waiting.normed, {.x = sum.x}, kept.statistics, a.params, a.stream);
+    branch.before->forward(waiting.normed, {.x = sum.x}, kept.before, a.params, a.stream);
   }
   BackwardArgs half = a;
-  half.dx = dnorm, half.dy = dropped(branch, sum.dy, a), half.x = waiting.normed;
+  half.dx = dnorm, half.dy = behind(branch, kept, sum.dy, waiting, a), half.x = waiting.normed;
   branch.half->backward(half);
-  branch.norm.backward({.dx = sum.dx, .dy = dnorm, .x = sum.x, .dresidual = sum.dy}, kept.statistics,
-                       a.params, waiting.gradients, a.stream);
+  if (branch.before)
+    branch.before->backward({.dx = sum.dx, .dy = dnorm, .x = sum.x, .dresidual = sum.dy}, kept.before,
+                            a.params, waiting.before, a.stream);
+  else
+    kernels::launch(kernels::Add{.y = sum.dx, .a = dnorm, .b = sum.dy}, a.stream);
   a.scratch.release(mark);
   return waiting;
 }
@@ -94,9 +131,10 @@ void Block::backward_weight(const Branch& branch, const WaitingOfBranch& waiting
                             const BackwardArgs& a) const {
   const int64_t mark = a.scratch.mark();
   BackwardArgs half = a;
-  half.dy = dropped(branch, dy, a), half.x = waiting.normed;
+  half.dy = branch.after ? waiting.dout : dropped(branch, dy, a), half.x = waiting.normed;
   branch.half->backward(half);
-  branch.norm.add(waiting.gradients, a.grads, a.stream);
+  if (branch.before) branch.before->add(waiting.before, a.grads, a.stream);
+  if (branch.after) branch.after->add(waiting.after, a.grads, a.stream);
   a.scratch.release(mark);
 }
 

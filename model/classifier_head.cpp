@@ -1,15 +1,26 @@
 #include "model/classifier_head.h"
 
+#include "kernels/activation.h"
 #include "kernels/loss.h"
 #include "model/linear.h"
 
 namespace cleave::model {
 
-std::vector<UnitSpec> ClassifierHead::units() const {
+ClassifierHead::ClassifierHead(Config config)
+    : c_(std::move(config)), part_(c_.axis.padded_part(c_.classes)) {
   const Init normal{Init::Kind::normal, c_.init_scale};
-  UnitSpec unit{c_.unit, {c_.axis.cut_padded({c_.weight, {c_.classes, c_.width}, normal, true}, 0)}};
-  if (!c_.bias.empty()) unit.params.push_back(c_.axis.cut_padded({c_.bias, {c_.classes}, {}, false}, 0));
-  return {unit};
+  weight_ = Parameter(c_.axis.cut_padded({c_.weight, {c_.classes, c_.width}, normal, true}, 0));
+  if (!c_.bias.empty()) bias_ = Parameter(c_.axis.cut_padded({c_.bias, {c_.classes}, {}, false}, 0));
+  declared_ = {{c_.unit}};
+  declared_.front().add(weight_), declared_.front().add(bias_);
+  units_ = settle(declared_);
+}
+
+void ClassifierHead::freeze(const FreezeRule& rule) { units_ = settle(declared_, rule); }
+
+void ClassifierHead::product(Tensor z, Tensor x, std::span<const Tensor> params, Stream& stream) const {
+  Linear{c_.width, part_.size, weight_.in(params), bias_.in(params)}.forward(z, x, stream);
+  if (c_.cap > 0) kernels::launch(kernels::SoftCap{.y = z, .x = z, .cap = c_.cap}, stream);
 }
 
 void ClassifierHead::loss(const HeadArgs& a, Range rows, Tensor z, Tensor dz, Tensor stats) const {
@@ -24,6 +35,8 @@ void ClassifierHead::loss(const HeadArgs& a, Range rows, Tensor z, Tensor dz, Te
                                           .targets = targets,
                                           .vocab = c_.classes,
                                           .scale = scale,
+                                          .cap = c_.cap,
+
                                           .hits = hits},
                     a.stream);
     return;
@@ -45,6 +58,8 @@ void ClassifierHead::loss(const HeadArgs& a, Range rows, Tensor z, Tensor dz, Te
                                             .first = part_.real.begin,
                                             .all_vocab = c_.classes,
                                             .scale = scale,
+                                            .cap = c_.cap,
+
                                             .hits = hits,
                                             .part = c_.axis.rank()},
                   a.stream);
@@ -61,7 +76,7 @@ void ClassifierHead::run(const HeadArgs& a) const {
   // An evaluation's chunks are those of the training, in whose scratch they have to fit.
   const int64_t chunk =
       a.logits.rows_of(rows, columns * (size_of(a.logits.type) + (apart ? size_of(type) : 0)));
-  const Linear linear{c_.width, columns, a.params[0], c_.bias.empty() ? Tensor() : a.params[1]};
+  const Linear linear{c_.width, columns, weight_.in(a.params)};
   const Tensor buffer = a.scratch.take(a.logits.type, {chunk, columns});
   const Tensor gradient = apart && train ? a.scratch.take(type, {chunk, columns}) : buffer;
   const Tensor stats =
@@ -70,14 +85,14 @@ void ClassifierHead::run(const HeadArgs& a) const {
   for (int64_t begin = 0; begin < rows; begin += chunk) {
     const Range r{begin, std::min(rows, begin + chunk)};
     const Tensor x = all_x.rows(r), z = buffer.rows({0, r.size()}), dz = gradient.rows({0, r.size()});
-    linear.forward(z, x, a.stream);
+    product(z, x, a.params, a.stream);
     loss(a, r, z, dz,
          stats.defined() ? stats.slice({0, c_.axis.size() * r.size() * 3}).view({c_.axis.size(), r.size(), 3})
                          : Tensor());
     if (!train) continue;
     linear.backward_input(all_dx.rows(r), dz, a.stream);
     if (r.end == rows) summed = c_.axis.start_sum(a.dx, all_dx, a.stream, "gradient of the head's input");
-    linear.backward_weight(dz, x, a.grads[0], c_.bias.empty() ? nullptr : &a.grads[1], a.stream);
+    linear.backward_weight(dz, x, *weight_.in(a.grads), bias_.in(a.grads), a.stream);
   }
   a.stream.wait(summed);
 }
@@ -86,8 +101,7 @@ void ClassifierHead::logits(Tensor out, Tensor x, Range rows, std::span<const Te
                             Stream& stream) const {
   const Tensor all_x = c_.axis.all_rows_of(x, scratch);
   c_.axis.gather(all_x, x, stream, "the head's input");
-  Linear{c_.width, part_.size, params[0], c_.bias.empty() ? Tensor() : params[1]}.forward(
-      out, all_x.rows(rows), stream);
+  product(out, all_x.rows(rows), params, stream);
 }
 
 }  // namespace cleave::model

@@ -3,6 +3,7 @@
 // the others never reach it.
 #pragma once
 #include "model/layer.h"
+#include "model/parameter.h"
 #include "tensor_parallel/tensor_axis.h"
 
 namespace cleave::model {
@@ -14,11 +15,13 @@ class ClassifierHead final : public Head {
     std::string bias = {};     // empty: no bias
     int64_t classes = 0, width = 0;
     float init_scale = 0.02f;
+    float cap = 0;  // a logit z becomes cap * tanh(z / cap); 0: as it is
     tensor_parallel::TensorAxis axis = {};
   };
-  explicit ClassifierHead(Config config) : c_(std::move(config)), part_(c_.axis.padded_part(c_.classes)) {}
+  explicit ClassifierHead(Config config);
 
-  std::vector<UnitSpec> units() const override;
+  std::vector<UnitSpec> units() const override { return units_; }
+  void freeze(const FreezeRule& rule) override;
   void run(const HeadArgs& args) const override;
   void logits(Tensor logits, Tensor x, Range rows, std::span<const Tensor> params, Arena& scratch,
               Stream& stream) const override;
@@ -27,11 +30,16 @@ class ClassifierHead final : public Head {
   int64_t columns() const override { return part_.size; }
 
  private:
+  // This rank's logits, capped.
+  void product(Tensor z, Tensor x, std::span<const Tensor> params, Stream& stream) const;
   // Losses of some rows from this rank's logits z; in training also dz, which may be z.
   void loss(const HeadArgs& args, Range rows, Tensor z, Tensor dz, Tensor stats) const;
 
   Config c_;
   tensor_parallel::TensorAxis::Padded part_;  // of the classes
+  Parameter weight_, bias_;
+  std::vector<DeclaredUnit> declared_;
+  std::vector<UnitSpec> units_;
 };
 
 }  // namespace cleave::model

@@ -2,6 +2,7 @@
 #pragma once
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -53,6 +54,13 @@ class Fields {
   }
   void absent(const char* name, const char* what) const {
     if (has(name)) refuse(name, fmt::format("{} is not built", what));
+  }
+  std::vector<std::string> words(const char* name) const {
+    const auto is_text = [](const nlohmann::json& v) { return v.is_string(); };
+    const nlohmann::json& list = object_[name];
+    if (list.is_array() && std::all_of(list.begin(), list.end(), is_text))
+      return list.get<std::vector<std::string>>();
+    return wrong(name, "a list of texts"), std::vector<std::string>();
   }
   // Every one of a list's texts must be the wanted one; an absent list is fine.
   void only_words(const char* name, const char* wanted) const {

@@ -14,8 +14,12 @@ Dense::Dense(std::vector<Part> parts, Bias bias) : parts_(std::move(parts)), bia
 }
 
 void Dense::declare(DeclaredUnit& unit) {
-  for (Member which : {&Part::weight, &Part::bias})
-    for (Part& p : parts_) unit.add(p.*which);
+  for (Member which : {&Part::weight, &Part::bias}) {
+    std::vector<Parameter*> parts;
+    for (Part& p : parts_)
+      if (p.*which) unit.add(p.*which), parts.push_back(&(p.*which));
+    if (parts.size() > 1) unit.as_one.push_back(parts);
+  }
 }
 
 bool Dense::whole() const {
@@ -52,6 +56,13 @@ std::vector<ParamGradient> Dense::gradients(Member which, std::span<ParamGradien
   return out;
 }
 
+bool Dense::trains(std::span<ParamGradient> grads) const {
+  return std::any_of(parts_.begin(), parts_.end(), [&](const Part& p) {
+    const ParamGradient *weight = p.weight.in(grads), *bias = p.bias.in(grads);
+    return (weight && weight->wanted()) || (bias && bias->wanted());
+  });
+}
+
 void Dense::add_apart(std::span<ParamGradient> parts, Tensor gradient, Stream& stream) const {
   int64_t row = 0;
   for (size_t i = 0; i < parts.size(); ++i) {
@@ -74,19 +85,20 @@ void Dense::backward_weight(const Linear::OutputGradient& dy, Tensor x, std::spa
   const Linear product{.in = in_, .out = out_};
   std::vector<ParamGradient> weights = gradients(&Part::weight, grads),
                              biases = gradients(&Part::bias, grads);
-  if (!weights[0].wanted()) return;  // the unit is frozen, biases and all
+  const bool of_bias = !biases.empty() && biases[0].wanted();  // all parts or none: they are one
+  if (!weights[0].wanted() && !of_bias) return;
   ParamGradient dweight, dbias;
   if (whole()) {
-    dweight = joined(weights);
-    if (!biases.empty()) dbias = joined(biases);
-    return product.backward_weight(dy, x, dweight, biases.empty() ? nullptr : &dbias, stream);
+    if (weights[0].wanted()) dweight = joined(weights);
+    if (of_bias) dbias = joined(biases);
+    return product.backward_weight(dy, x, dweight, of_bias ? &dbias : nullptr, stream);
   }
   bool written[2] = {false, false};
-  dweight = {scratch.take(DType::fp32, {out_, in_}), &written[0]};
-  dbias = {scratch.take(DType::fp32, {out_}), &written[1]};
-  product.backward_weight(dy, x, dweight, biases.empty() ? nullptr : &dbias, stream);
-  add_apart(weights, dweight.tensor, stream);
-  if (!biases.empty()) add_apart(biases, dbias.tensor, stream);
+  if (weights[0].wanted()) dweight = {scratch.take(DType::fp32, {out_, in_}), &written[0]};
+  if (of_bias) dbias = {scratch.take(DType::fp32, {out_}), &written[1]};
+  product.backward_weight(dy, x, dweight, of_bias ? &dbias : nullptr, stream);
+  if (weights[0].wanted()) add_apart(weights, dweight.tensor, stream);
+  if (of_bias) add_apart(biases, dbias.tensor, stream);
 }
 
 }  // namespace cleave::model

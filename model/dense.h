@@ -23,6 +23,8 @@ class Dense {
   int64_t out() const { return out_; }
   // The product with a call's parameters. Parts that are used partly are put together in scratch.
   Linear bind(std::span<const Tensor> params, Arena& scratch, Stream& stream) const;
+  // Whether the gradient of any of its parameters is wanted.
+  bool trains(std::span<ParamGradient> grads) const;
   // Adds to the parameters' gradients: those of the outputs are dy, and x is the input.
   void backward_weight(const Linear::OutputGradient& dy, Tensor x, std::span<ParamGradient> grads,
                        Arena& scratch, Stream& stream) const;

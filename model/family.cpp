@@ -3,7 +3,8 @@
 namespace cleave::model {
 
 std::span<const Family* const> families() {
-  static constexpr const Family* all[] = {&kGpt2, &kLlama, &kQwen2, &kQwen3, &kMistral, &kPhi3};
+  static constexpr const Family* all[] = {&kGpt2,    &kLlama, &kQwen2,  &kQwen3,
+                                          &kMistral, &kPhi3,  &kGemma2, &kGemma3};
   return all;
 }
 
@@ -13,6 +14,7 @@ ModelConfig model_config(const Family& family, ModelConfig c) {
   if (c.head_dim == 0 && c.heads > 0 && c.width % c.heads == 0) c.head_dim = c.width / c.heads;
   if (c.mlp_width == 0) c.mlp_width = 4 * c.width;
   if (c.norm_eps == 0) c.norm_eps = family.norm_eps;
+  if (!c.activation) c.activation = family.activation;
   c.qkv_bias |= family.qkv_bias, c.output_bias |= family.output_bias, c.tied |= family.tied;
   return c;
 }

@@ -17,12 +17,13 @@ struct Family {
   // block's name and number. Where three names or two stand together, a family may have one for all of them.
   struct Names {
     const char *embedding, *positions = nullptr;  // null: positions are rotated
-    const char *block, *attention_norm;
+    const char *block, *attention_norm;           // before attention; null with mlp_norm: there are none
     std::array<const char*, 3> qkv;
     const char *out, *query_norm = nullptr, *key_norm = nullptr;  // null: heads are not normalized
+    const char* attention_after = nullptr;  // behind it; null with mlp_after: there are none
     const char* mlp_norm;
     std::array<const char*, 2> up;
-    const char *down, *final_norm, *head = "lm_head";
+    const char *down, *mlp_after = nullptr, *final_norm, *head = "lm_head";
   } names;
 
   // In files, names but the head's begin with this and a dot; those of the model without its head leave it
@@ -34,7 +35,10 @@ struct Family {
 
   Norm::Kind norm = Norm::Kind::rms;
   float norm_eps = 1e-6f;                                        // of a config that says none
+  float norm_offset = 0;                                         // added to the weights of norms
   bool gated = true;                                             // the MLP
+  kernels::Activation activation = kernels::Activation::silu;    // of a config that says none
+  bool scaled_embedding = false;                                 // by the root of the width
   bool qkv_bias = false, output_bias = false, mlp_bias = false;  // always, whatever a config says
   bool tied = false;                                             // always
   // What writes to the residual stream starts smaller by the square root of how often it is written to.
@@ -46,7 +50,7 @@ struct Family {
   std::string (*write)(const ModelConfig& config);
 };
 
-extern const Family kGpt2, kLlama, kQwen2, kQwen3, kMistral, kPhi3;
+extern const Family kGpt2, kLlama, kQwen2, kQwen3, kMistral, kPhi3, kGemma2, kGemma3;
 std::span<const Family* const> families();
 
 // A config of the family, with what it leaves 0 filled in: as many key/value heads as heads, heads that

@@ -4,7 +4,7 @@
 
 namespace cleave::model {
 
-HeadNorm::HeadNorm(const Config& c) : c_(c), norm_(Norm::Kind::rms, c.name, c.head_dim, c.eps) {
+HeadNorm::HeadNorm(const Config& c) : c_(c), norm_(Norm::Kind::rms, c.name, c.head_dim, c.eps, c.offset) {
   if (c.partial) norm_.sum_gradients_over_ranks();
 }
 

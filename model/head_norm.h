@@ -12,6 +12,7 @@ class HeadNorm {
     int64_t head_dim = 1, heads = 1;
     int64_t first_column = 0, row_width = 1;  // where the heads lie in a row
     float eps = 1e-6f;
+    float offset = 0;      // Norm's
     bool partial = false;  // ranks of a tensor axis normalize different heads with the same weight
   };
   explicit HeadNorm(const Config& config);

@@ -10,6 +10,7 @@
 #include <limits>
 #include <memory>
 
+#include "core/freeze_rule.h"
 #include "core/param_spec.h"
 #include "model/layer_args.h"
 
@@ -30,6 +31,9 @@ class Layer {
   virtual void forward(const ForwardArgs& args) const = 0;
   virtual void backward(const BackwardArgs& args) const = 0;
   virtual KeptHeads kept_heads() const { return {}; }
+  // Freezes those of its parameters that the rule fits, before anything asks for its units. A layer that
+  // knows nothing of it says in units() what is frozen; here, Error(usage) where the rule fits what is not.
+  virtual void freeze(const FreezeRule& rule);
   // Whether backward knows the parts input and weight; otherwise it is always asked for both at once.
   virtual bool splits_backward() const { return false; }
   // Arithmetic of one forward and backward, to balance a pipeline. Here: 6 a weight of a matrix and row of
@@ -77,6 +81,7 @@ class Head {
  public:
   virtual ~Head() = default;
   virtual std::vector<UnitSpec> units() const = 0;
+  virtual void freeze(const FreezeRule& rule);  // as a layer
   virtual void run(const HeadArgs& args) const = 0;
   // logits [rows.size(), columns] fp32 of these rows of the micro-batch's part whose x this is (all ranks'
   // rows where a tensor axis cuts them), for generation and prediction.
@@ -115,6 +120,12 @@ struct Model {
     return spec;
   }
   int64_t params() const;  // of the whole tensors, tied ones once
+  int64_t frozen_params() const;
+  // All of its layers and its head, by patterns of names (cleave.freeze). Error(usage) where a pattern fits
+  // no parameter, and where nothing would train.
+  void freeze(const std::vector<std::string>& patterns);
+  // What published files write before its parameters' names where it leaves it out, "transformer." of GPT-2.
+  std::string prefix = {};
   // For people: the layer's first unit, "layer.3" where it has none; "head" behind the last.
   std::string layer_name(int l) const;
   // The units of all layers and the head, each once, in the order in which they are first used.

@@ -21,15 +21,17 @@ class DenseLayer final : public Layer {
       : in_(in), out_(out), kind_(kind), name_(std::move(name)), cut_(cut), first_(first), axis_(axis) {
     const std::string what = fmt::format("{} of {}", cut == Cut::outputs ? "outputs" : "inputs", name_);
     mine_ = axis_.mine(cut == Cut::outputs ? out : in, what.c_str());
-  }
-
-  std::vector<UnitSpec> units() const override {
     const Init init{Init::Kind::uniform, std::sqrt(6.0f / float(in_))};  // He et al., for rectifiers
     const ParamSpec bias{name_ + ".bias", {out_}, {}, false};
-    return {{name_,
-             {axis_.cut({name_ + ".weight", {out_, in_}, init, true}, cut_ == Cut::outputs ? 0 : 1),
-              cut_ == Cut::outputs ? axis_.cut(bias, 0) : bias}}};
+    weight_ =
+        Parameter(axis_.cut({name_ + ".weight", {out_, in_}, init, true}, cut_ == Cut::outputs ? 0 : 1));
+    bias_ = Parameter(cut_ == Cut::outputs ? axis_.cut(bias, 0) : bias);
+    declared_ = {{name_, {&weight_, &bias_}}};
+    units_ = settle(declared_);
   }
+
+  std::vector<UnitSpec> units() const override { return units_; }
+  void freeze(const FreezeRule& rule) override { units_ = settle(declared_, rule); }
   TensorSpec output(const TensorSpec& in) const override {
     const int64_t rows = in.shape[0];
     if (cut_ == Cut::inputs) return {in.dtype, {axis_.local_rows(rows), out_}};
@@ -72,8 +74,9 @@ class DenseLayer final : public Layer {
     Tensor hidden;  // what the activation is of
   };
   Linear linear(std::span<const Tensor> params) const {
-    if (cut_ == Cut::outputs) return {in_, mine_.size(), params[0], params[1]};
-    return {mine_.size(), out_, params[0], axis_.rank() == 0 ? params[1] : Tensor()};  // summed: once
+    const Tensor weight = weight_.in(params), bias = bias_.in(params);
+    if (cut_ == Cut::outputs) return {in_, mine_.size(), weight, bias};
+    return {mine_.size(), out_, weight, axis_.rank() == 0 ? bias : Tensor()};  // summed: once
   }
   // This rank's columns of the model's input; other layers are given theirs alone.
   Tensor columns(Tensor x, Arena& scratch, Stream& stream) const {
@@ -97,7 +100,7 @@ class DenseLayer final : public Layer {
       summed = cut.backward_summed(linear(a.params), a.dx, axis_.all_rows_of(a.dx, a.scratch), dhidden);
       a.stream.wait(gathered);
     }
-    linear(a.params).backward_weight(dhidden, all, a.grads[0], &a.grads[1], a.stream);
+    linear(a.params).backward_weight(dhidden, all, *weight_.in(a.grads), bias_.in(a.grads), a.stream);
     a.stream.wait(summed);
   }
   void backward_inputs(const BackwardArgs& a, Tensor dhidden) const {
@@ -106,8 +109,8 @@ class DenseLayer final : public Layer {
       axis_.gather(all, dhidden, a.stream, name_);
     else
       all = CutLinear{axis_, a.stream, name_}.backward_gathered(linear(a.params), a.dx, dhidden, a.scratch);
-    linear(a.params).backward_weight({all, dhidden}, columns(a.x, a.scratch, a.stream), a.grads[0],
-                                     &a.grads[1], a.stream);
+    linear(a.params).backward_weight({all, dhidden}, columns(a.x, a.scratch, a.stream), *weight_.in(a.grads),
+                                     bias_.in(a.grads), a.stream);
   }
 
   int64_t in_, out_;
@@ -117,6 +120,9 @@ class DenseLayer final : public Layer {
   bool first_;
   tensor_parallel::TensorAxis axis_;
   Range mine_;  // of what is cut
+  Parameter weight_, bias_;
+  std::vector<DeclaredUnit> declared_;
+  std::vector<UnitSpec> units_;
 };
 
 }  // namespace

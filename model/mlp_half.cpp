@@ -29,9 +29,9 @@ void MlpHalf::declare(std::vector<DeclaredUnit>& units) {
 
 void MlpHalf::activate(Tensor active, Tensor hidden, Stream& stream) const {
   if (c_.gated)
-    kernels::launch(kernels::GatedForward{.y = active, .x = hidden}, stream);
+    kernels::launch(kernels::GatedForward{.y = active, .x = hidden, .kind = activation()}, stream);
   else
-    kernels::launch(kernels::ActivationForward{.y = active, .x = hidden, .kind = c_.activation}, stream);
+    kernels::launch(kernels::ActivationForward{.y = active, .x = hidden, .kind = activation()}, stream);
 }
 
 void MlpHalf::forward(const ForwardArgs& a) const {
@@ -44,7 +44,7 @@ void MlpHalf::forward(const ForwardArgs& a) const {
     cut.forward_gathered(up, hidden, a.x, a.scratch);
     activate(active, hidden, a.stream);
   } else {
-    cut.forward_active(up, active, hidden, a.x, c_.activation, a.scratch);
+    cut.forward_active(up, active, hidden, a.x, activation(), a.scratch);
   }
   cut.forward_summed(down, a.y, axis_.all_rows_of(a.y, a.scratch), active);
   a.saved.put(this, Kept{hidden, a.lean ? Tensor() : active});
@@ -53,26 +53,32 @@ void MlpHalf::forward(const ForwardArgs& a) const {
 void MlpHalf::backward(const BackwardArgs& a) const {
   Kept kept = a.saved.get<Kept>(this);
   const bool both = a.part == BackwardPart::both;
-  if (!kept.active.defined() && a.part != BackwardPart::input) {
+  if (!kept.active.defined() && a.part != BackwardPart::input && down_.trains(a.grads)) {
     kept.active = a.scratch.take(kept.hidden.dtype(), {kept.hidden.dim(0), columns_});
     activate(kept.active, kept.hidden, a.stream);
   }
   const CutLinear cut{axis_, a.stream, c_.name};
   if (a.part == BackwardPart::weight) {
-    const CutLinear::Gathering dy = cut.start_gather(a.dy, a.scratch);
+    const auto gather_for = [&](const Dense& product, Tensor rows) {
+      return product.trains(a.grads) ? cut.start_gather(rows, a.scratch) : CutLinear::Gathering();
+    };
+    const CutLinear::Gathering dy = gather_for(down_, a.dy);
     a.stream.wait(dy.here);
     return add_weights(a, kept, {dy.all, a.dy}, a.for_weight->get<Waiting>(this).dhidden,
-                       cut.start_gather(a.x, a.scratch));
+                       gather_for(up_, a.x));
   }
   const Tensor dhidden = (both ? a.scratch : *a.keep).take(kept.hidden.dtype(), kept.hidden.shape());
   const Tensor dactive = c_.gated ? a.scratch.take(dhidden.dtype(), {dhidden.dim(0), columns_}) : Tensor();
   const Linear down = down_.bind(a.params, a.scratch, a.stream);
   const Tensor all_dy = c_.gated
                             ? cut.backward_gathered(down, dactive, a.dy, a.scratch)
-                            : cut.backward_active(down, dhidden, kept.hidden, a.dy, c_.activation, a.scratch);
-  const CutLinear::Gathering x = both ? cut.start_gather(a.x, a.scratch) : CutLinear::Gathering();
+                            : cut.backward_active(down, dhidden, kept.hidden, a.dy, activation(), a.scratch);
+  const CutLinear::Gathering x =
+      both && up_.trains(a.grads) ? cut.start_gather(a.x, a.scratch) : CutLinear::Gathering();
   if (c_.gated)
-    kernels::launch(kernels::GatedBackward{.dx = dhidden, .dy = dactive, .x = kept.hidden}, a.stream);
+    kernels::launch(
+        kernels::GatedBackward{.dx = dhidden, .dy = dactive, .x = kept.hidden, .kind = activation()},
+        a.stream);
   const Event summed = cut.backward_summed(up_.bind(a.params, a.scratch, a.stream), a.dx,
                                            axis_.all_rows_of(a.dx, a.scratch), dhidden);
   if (both)

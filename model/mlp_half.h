@@ -1,5 +1,7 @@
 // The half of a block that looks at each position alone: up, an activation function or a gated unit, down.
 #pragma once
+#include <optional>
+
 #include "kernels/activation.h"
 #include "model/axes.h"
 #include "model/cut_linear.h"
@@ -21,8 +23,8 @@ class MlpHalf final : public Half {
     std::string down;
     bool up_bias = false, down_bias = false;
     Init init, down_init;
-    bool gated = false;  // silu(gate) * up; else the activation
-    kernels::Activation activation = kernels::Activation::gelu_tanh;
+    bool gated = false;                                  // activation(gate) * up
+    std::optional<kernels::Activation> activation = {};  // none: silu of a gated unit, else gelu_tanh
   };
   // Error(usage) where the axis does not divide the columns.
   MlpHalf(const Config& config, const tensor_parallel::TensorAxis& axis);
@@ -40,6 +42,9 @@ class MlpHalf final : public Half {
   struct Waiting {
     Tensor dhidden;
   };
+  kernels::Activation activation() const {
+    return c_.activation.value_or(c_.gated ? kernels::Activation::silu : kernels::Activation::gelu_tanh);
+  }
   void activate(Tensor active, Tensor hidden, Stream& stream) const;
   void add_weights(const BackwardArgs& args, const Kept& kept, const Linear::OutputGradient& dy,
                    Tensor dhidden, const CutLinear::Gathering& x) const;

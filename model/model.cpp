@@ -1,3 +1,5 @@
+#include <fmt/ranges.h>
+
 #include <set>
 
 #include "model/layer.h"
@@ -12,6 +14,36 @@ double Layer::flops(const TensorSpec& input) const {
     for (const ParamSpec& p : u.params)
       if (p.shape.size() >= 2) sum += (u.frozen ? 4 : 6) * rows * double(p.numel());
   return sum;
+}
+
+namespace {
+
+void expect_frozen(const std::vector<UnitSpec>& units, const FreezeRule& rule) {
+  for (const UnitSpec& u : units)
+    for (const ParamSpec& p : u.params)
+      require(u.frozen || !rule.applies_to(p.name), Exit::usage,
+              "cleave.freeze: {} belongs to a layer that this program's library did not make; let its "
+              "units() say "
+              "frozen",
+              p.name);
+}
+
+}  // namespace
+
+void Layer::freeze(const FreezeRule& rule) { expect_frozen(units(), rule); }
+void Head::freeze(const FreezeRule& rule) { expect_frozen(units(), rule); }
+
+void Model::freeze(const std::vector<std::string>& patterns) {
+  if (patterns.empty()) return;
+  const FreezeRule rule(patterns, prefix);
+  const std::vector<std::string> idle = rule.idle_patterns(units());
+  require(idle.empty(), Exit::usage, "cleave.freeze: no parameter of {} is called \"{}\"; the nearest is {}",
+          name, idle.empty() ? "" : idle.front(), idle.empty() ? "" : nearest_name(idle.front(), units()));
+  for (const auto& layer : layers) layer->freeze(rule);
+  head->freeze(rule);
+  require(frozen_params() < params(), Exit::usage,
+          "cleave.freeze: {} fits every parameter of {}, so nothing would train; leave some out",
+          fmt::join(patterns, ", "), name);
 }
 
 std::vector<UnitSpec> Model::units() const {
@@ -30,6 +62,13 @@ std::string Model::layer_name(int l) const {
   if (l == int(layers.size())) return "head";
   const std::vector<UnitSpec> units = layers[size_t(l)]->units();
   return units.empty() ? fmt::format("layer.{}", l) : units[0].name;
+}
+
+int64_t Model::frozen_params() const {
+  int64_t sum = 0;
+  for (const UnitSpec& u : units())
+    for (const ParamSpec& p : u.params) sum += u.frozen ? p.whole_numel() : 0;
+  return sum;
 }
 
 int64_t Model::params() const {

@@ -5,8 +5,11 @@
 
 namespace cleave::model {
 
-Norm::Norm(Kind kind, const std::string& name, int64_t width, float eps) : kind_(kind), eps_(eps) {
-  weight_ = Parameter({name + ".weight", {width}, {Init::Kind::ones, 0}, false});
+Norm::Norm(Kind kind, const std::string& name, int64_t width, float eps, float offset)
+    : kind_(kind), eps_(eps), offset_(offset) {
+  CHECK(offset == 0 || (kind == Kind::rms && offset == 1), "{}: an offset of {} is not built", name, offset);
+  const Init init{offset == 0 ? Init::Kind::ones : Init::Kind::zeros, 0};
+  weight_ = Parameter({name + ".weight", {width}, init, false});
   if (kind == Kind::layer) bias_ = Parameter({name + ".bias", {width}, {}, false});
 }
 
@@ -47,23 +50,23 @@ void Norm::forward(Tensor y, const Rows& rows, const Kept& kept, std::span<const
                                             .x = rows.x,
                                             .residual = rows.residual,
                                             .weight = weight_.in(params),
-                                            .eps = eps_},
+                                            .eps = eps_,
+                                            .offset = offset_},
                     stream);
 }
 
 Norm::Gradients Norm::gradients(const BackwardArgs& a) const {
   Gradients g;
   const bool later = a.part == BackwardPart::input;
-  ParamGradient* weight = weight_.in(a.grads);
-  if (later || !weight->wanted()) {  // of a frozen unit they are nobody's
-    Arena& arena = later ? *a.keep : a.scratch;
-    g.weight = arena.take(DType::fp32, {weight_.spec().numel()});
-    if (bias_) g.bias = arena.take(DType::fp32, {bias_.spec().numel()});
-    return g;
-  }
-  ParamGradient* bias = bias_.in(a.grads);
-  g.weight = weight->tensor, g.accumulate_weight = weight->accumulate();
-  if (bias) g.bias = bias->tensor, g.accumulate_bias = bias->accumulate();
+  const auto place = [&](const Parameter& p, Tensor& to, bool& accumulate) {
+    if (!p) return;
+    if (later || !p.in(a.grads)->wanted()) {  // of a frozen unit they are nobody's
+      to = (later ? *a.keep : a.scratch).take(DType::fp32, {p.spec().numel()});
+      return;
+    }
+    to = p.in(a.grads)->tensor, accumulate = p.in(a.grads)->accumulate();
+  };
+  place(weight_, g.weight, g.accumulate_weight), place(bias_, g.bias, g.accumulate_bias);
   return g;
 }
 
@@ -101,6 +104,7 @@ void Norm::backward(const Back& b, const Kept& kept, std::span<const Tensor> par
                                              .rstd = kept.rstd,
                                              .weight = weight_.in(params),
                                              .dresidual = b.dresidual,
+                                             .offset = offset_,
                                              .accumulate = g.accumulate_weight},
                     stream);
 }

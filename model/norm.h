@@ -7,8 +7,9 @@ namespace cleave::model {
 class Norm {
  public:
   enum class Kind : uint8_t { layer, rms };
-  // Parameters are called name.weight and, of a layer norm, name.bias; [width] each.
-  Norm(Kind kind, const std::string& name, int64_t width, float eps);
+  // Parameters are called name.weight and, of a layer norm, name.bias; [width] each. The offset, of a root
+  // mean square, is added to the weight, which then begins at 1 minus it.
+  Norm(Kind kind, const std::string& name, int64_t width, float eps, float offset = 0);
   void declare(DeclaredUnit& unit);
   // Where the ranks of a tensor axis normalize different heads with the same weights.
   void sum_gradients_over_ranks();
@@ -46,7 +47,7 @@ class Norm {
 
  private:
   Kind kind_;
-  float eps_;
+  float eps_, offset_;
   Parameter weight_, bias_;
 };
 

@@ -1,5 +1,7 @@
 #include "model/parameter.h"
 
+#include <algorithm>
+
 namespace cleave::model {
 
 Tensor Parameter::in(std::span<const Tensor> params) const {
@@ -16,12 +18,35 @@ ParamGradient* Parameter::in(std::span<ParamGradient> grads) const {
   return &grads[size_t(place_)];
 }
 
-std::vector<UnitSpec> settle(const std::vector<DeclaredUnit>& units) {
+namespace {
+
+void expect_one(const std::vector<Parameter*>& parts, const FreezeRule& rule) {
+  const auto fits = [&](const Parameter* p) { return rule.applies_to(p->spec().name); };
+  const auto first = std::find_if(parts.begin(), parts.end(), fits);
+  const auto other = std::find_if_not(parts.begin(), parts.end(), fits);
+  if (first == parts.end() || other == parts.end()) return;
+  fail(Exit::usage,
+       "cleave.freeze: {} is fitted and {} is not; they are one product, so freeze both or neither",
+       (*first)->spec().name, (*other)->spec().name);
+}
+
+}  // namespace
+
+std::vector<UnitSpec> settle(const std::vector<DeclaredUnit>& units, const FreezeRule& rule) {
   std::vector<UnitSpec> specs;
   int place = 0;
+  const auto add = [&](const std::string& name, const std::vector<Parameter*>& params, bool frozen) {
+    if (params.empty()) return;
+    UnitSpec& spec = specs.emplace_back(UnitSpec{name, {}, frozen});
+    for (Parameter* p : params) p->place_ = place++, spec.params.push_back(p->spec());
+  };
   for (const DeclaredUnit& unit : units) {
-    UnitSpec& spec = specs.emplace_back(UnitSpec{unit.name, {}, unit.frozen});
-    for (Parameter* p : unit.params) p->place_ = place++, spec.params.push_back(p->spec());
+    for (const auto& parts : unit.as_one) expect_one(parts, rule);
+    std::vector<Parameter*> trained, frozen;
+    for (Parameter* p : unit.params)
+      (unit.frozen || rule.applies_to(p->spec().name) ? frozen : trained).push_back(p);
+    add(unit.name, trained, false);
+    add(trained.empty() ? unit.name : unit.name + ".frozen", frozen, true);
   }
   return specs;
 }

@@ -1,6 +1,7 @@
 // A parameter is a named member of the part of a layer that declares it. A layer collects the units of all
 // its parts; from then on each parameter finds its own tensors among those that a call brings.
 #pragma once
+#include "core/freeze_rule.h"
 #include "core/param_spec.h"
 #include "model/layer_args.h"
 
@@ -21,7 +22,7 @@ class Parameter {
   ParamGradient* in(std::span<ParamGradient> grads) const;
 
  private:
-  friend std::vector<UnitSpec> settle(const std::vector<DeclaredUnit>& units);
+  friend std::vector<UnitSpec> settle(const std::vector<DeclaredUnit>& units, const FreezeRule& rule);
   ParamSpec spec_;
   int place_ = -1;
 };
@@ -31,12 +32,16 @@ struct DeclaredUnit {
   std::string name;
   std::vector<Parameter*> params = {};
   bool frozen = false;
+  // Parameters that are one matrix to the layer, as q_proj, k_proj and v_proj.
+  std::vector<std::vector<Parameter*>> as_one = {};
   void add(Parameter& p) {
     if (p) params.push_back(&p);
   }
 };
 
-// The units as Layer::units gives them; settles where each parameter is found.
-std::vector<UnitSpec> settle(const std::vector<DeclaredUnit>& units);
+// The units as Layer::units gives them; settles where each parameter is found. Of a unit of which the rule
+// fits some parameters, these become a frozen one behind it. Error(usage) where it fits a part of what is
+// one.
+std::vector<UnitSpec> settle(const std::vector<DeclaredUnit>& units, const FreezeRule& rule = {});
 
 }  // namespace cleave::model

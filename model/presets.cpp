@@ -27,18 +27,42 @@ ModelConfig gpt2(ModelConfig c) {
 }
 
 // For trying things: small, and with the vocabulary of the data.
-constexpr ModelConfig kTiny{.positions = 1024,
-                            .width = 128,
-                            .layers = 4,
-                            .heads = 4,
-                            .kv_heads = 2,
-                            .head_dim = 32,
-                            .mlp_width = 384};
-constexpr ModelConfig kTiedTiny = [] {
-  ModelConfig c = kTiny;
-  c.tied = true;
+ModelConfig tiny(bool tied = false) {
+  return {.positions = 1024,
+          .width = 128,
+          .layers = 4,
+          .heads = 4,
+          .kv_heads = 2,
+          .head_dim = 32,
+          .mlp_width = 384,
+          .tied = tied};
+}
+
+// Of a model in which every n-th layer sees all positions.
+std::vector<LayerKind> every_nth_full(int64_t n, int64_t layers) {
+  std::vector<LayerKind> kinds;
+  for (int64_t l = 1; l <= layers; ++l) kinds.push_back(l % n == 0 ? LayerKind::full : LayerKind::sliding);
+  return kinds;
+}
+
+ModelConfig gemma2(ModelConfig c) {
+  c.query_scalar = c.query_scalar > 0 ? c.query_scalar : double(c.head_dim);
+  c.attention_cap = 50, c.logit_cap = 30, c.tied = true;
+  c.layer_kinds = every_nth_full(2, c.layers);
+  return model_config(kGemma2, c);
+}
+
+ModelConfig gemma3(ModelConfig c) {
+  c.query_scalar = double(c.head_dim), c.rope_theta = 1e6, c.local_rope_theta = 1e4, c.tied = true;
+  c.layer_kinds = every_nth_full(6, c.layers);
+  return model_config(kGemma3, c);
+}
+
+ModelConfig tiny_window() {
+  ModelConfig c = tiny();
+  c.window = 64;
   return c;
-}();
+}
 
 ModelConfig llama3(double rope_factor, ModelConfig c) {
   c.vocab = 128256, c.positions = 131072, c.norm_eps = 1e-5f, c.rope_theta = 500000;
@@ -66,11 +90,11 @@ const std::vector<Preset>& presets() {
       {"gpt2-medium", gpt2({.width = 1024, .layers = 24, .heads = 16})},
       {"gpt2-large", gpt2({.width = 1280, .layers = 36, .heads = 20})},
       {"gpt2-xl", gpt2({.width = 1600, .layers = 48, .heads = 25})},
-      {"llama-tiny", model_config(kLlama, kTiny)},
+      {"llama-tiny", model_config(kLlama, tiny())},
       {"llama-3.2-1b",
        llama3(32, {.width = 2048, .layers = 16, .head_dim = 64, .mlp_width = 8192, .tied = true})},
       {"llama-3.1-8b", llama3(8, {.width = 4096, .layers = 32, .head_dim = 128, .mlp_width = 14336})},
-      {"qwen2-tiny", model_config(kQwen2, kTiedTiny)},
+      {"qwen2-tiny", model_config(kQwen2, tiny(true))},
       {"qwen2.5-0.5b", qwen2({.vocab = 151936,
                               .positions = 32768,
                               .width = 896,
@@ -102,11 +126,11 @@ const std::vector<Preset>& presets() {
                             .heads = 28,
                             .kv_heads = 4,
                             .mlp_width = 18944})},
-      {"qwen3-tiny", model_config(kQwen3, kTiedTiny)},
+      {"qwen3-tiny", model_config(kQwen3, tiny(true))},
       {"qwen3-0.6b", qwen3({.width = 1024, .layers = 28, .heads = 16, .mlp_width = 3072})},
       {"qwen3-1.7b", qwen3({.width = 2048, .layers = 28, .heads = 16, .mlp_width = 6144})},
       {"qwen3-4b", qwen3({.width = 2560, .layers = 36, .heads = 32, .mlp_width = 9728})},
-      {"mistral-tiny", model_config(kMistral, kTiny)},
+      {"mistral-tiny", model_config(kMistral, tiny())},
       {"mistral-7b-v0.3", model_config(kMistral, {.vocab = 32768,
                                                   .positions = 32768,
                                                   .width = 4096,
@@ -116,14 +140,34 @@ const std::vector<Preset>& presets() {
                                                   .mlp_width = 14336,
                                                   .norm_eps = 1e-5f,
                                                   .rope_theta = 1e6})},
-      {"phi-3-tiny", model_config(kPhi3, kTiny)},
+      {"phi-3-tiny", model_config(kPhi3, tiny())},
       {"phi-3-mini", model_config(kPhi3, {.vocab = 32064,
                                           .positions = 4096,
                                           .width = 3072,
                                           .layers = 32,
                                           .heads = 32,
                                           .mlp_width = 8192,
-                                          .window = 2047})}};
+                                          .window = 2047})},
+      {"gemma-2-tiny", gemma2(tiny_window())},
+      {"gemma-2-2b", gemma2({.vocab = 256000,
+                             .positions = 8192,
+                             .width = 2304,
+                             .layers = 26,
+                             .heads = 8,
+                             .kv_heads = 4,
+                             .head_dim = 256,
+                             .mlp_width = 9216,
+                             .window = 4096})},
+      {"gemma-3-tiny", gemma3(tiny_window())},
+      {"gemma-3-1b", gemma3({.vocab = 262144,
+                             .positions = 32768,
+                             .width = 1152,
+                             .layers = 26,
+                             .heads = 4,
+                             .kv_heads = 1,
+                             .head_dim = 256,
+                             .mlp_width = 6912,
+                             .window = 512})}};
   return all;
 }
 

@@ -1,5 +1,6 @@
 #include "model/rope.h"
 
+#include <array>
 #include <cmath>
 #include <mutex>
 #include <numbers>
@@ -51,18 +52,18 @@ std::vector<Tensor> RopeTable::tensors() const {
 
 std::shared_ptr<const RopeTable> rope_table(int64_t positions, const std::vector<double>& frequencies) {
   struct Last {
-    std::mutex mutex;
     int64_t positions = 0;
     std::vector<double> frequencies;
     std::shared_ptr<const RopeTable> table;
   };
-  static Last last;
-  const std::lock_guard lock(last.mutex);
-  if (!last.table || last.positions != positions || last.frequencies != frequencies) {
-    last.table = std::make_shared<const RopeTable>(positions, frequencies);
-    last.positions = positions, last.frequencies = frequencies;
-  }
-  return last.table;
+  static std::mutex mutex;
+  static std::array<Last, 2> newest;  // a model has up to two
+  const std::lock_guard lock(mutex);
+  for (const Last& one : newest)
+    if (one.table && one.positions == positions && one.frequencies == frequencies) return one.table;
+  newest[1] = std::move(newest[0]);
+  newest[0] = {positions, frequencies, std::make_shared<const RopeTable>(positions, frequencies)};
+  return newest[0].table;
 }
 
 }  // namespace cleave::model

@@ -34,8 +34,8 @@ struct RopeTable {
   std::vector<float> cos, sin;
 };
 
-// One table for all who ask for the same angles one after the other: who plans a job makes its model hundreds
-// of times. From any thread.
+// One table for all who ask for the same angles one after the other, or for two by turns: who plans a job
+// makes its model hundreds of times. From any thread.
 std::shared_ptr<const RopeTable> rope_table(int64_t positions, const std::vector<double>& frequencies);
 
 }  // namespace cleave::model

@@ -9,14 +9,25 @@
 #include "model/classifier_head.h"
 #include "model/family.h"
 #include "model/mlp_half.h"
+#include "model/recipe.h"
 
 namespace cleave::model {
 namespace {
 
+// The nearest number of the type.
+float rounded(float x, DType type) {
+  if (type == DType::bf16) return to_float(from_float<bf16>(x));
+  return type == DType::fp16 ? to_float(from_float<fp16>(x)) : x;
+}
+
+Norm norm_of(const NormRecipe& recipe, const std::string& name, int64_t width) {
+  return Norm(recipe.kind, name, width, recipe.eps, recipe.offset);
+}
+
 // Of tokens, and of their positions where these are learned.
 class Embedding final : public Layer {
  public:
-  Embedding(const ModelConfig& c, int64_t seq, DType dtype, const Axes& axes)
+  Embedding(const ModelConfig& c, float scale, int64_t seq, DType dtype, const Axes& axes)
       : name_(c.family->names.embedding),
         vocab_(c.vocab),
         width_(c.width),
@@ -24,19 +35,21 @@ class Embedding final : public Layer {
         dtype_(dtype),
         axis_(axes.tensor),
         positions_(axes.sequence.positions(seq)),
+        scale_(rounded(scale, dtype)),
         dropout_{c.dropout, seq, axes} {
     const Init normal{Init::Kind::normal, c.init_scale};
     const char* learned = c.family->names.positions;
     tokens_ = Parameter(axis_.cut_padded({name_ + ".weight", {vocab_, width_}, normal, true}, 0));
-    std::vector<DeclaredUnit> units{{name_, {&tokens_}}};
+    declared_ = {{name_, {&tokens_}}};
     if (learned) {
       places_ = Parameter({std::string(learned) + ".weight", {c.positions, width_}, normal, true});
-      units.push_back({learned, {&places_}});
+      declared_.push_back({learned, {&places_}});
     }
-    units_ = settle(units);
+    units_ = settle(declared_);
   }
 
   std::vector<UnitSpec> units() const override { return units_; }
+  void freeze(const FreezeRule& rule) override { units_ = settle(declared_, rule); }
   TensorSpec output(const TensorSpec& in) const override {
     return {dtype_, {axis_.local_rows(in.shape.numel()), width_}};
   }
@@ -55,22 +68,19 @@ class Embedding final : public Layer {
                                   .first_position = positions_.begin},
         a.stream);
     axis_.sum(a.y, partial, a.stream, name_);
+    if (scale_ != 1) kernels::launch(kernels::Scale{.y = a.y, .x = a.y, .factor = scale_}, a.stream);
     if (a.train) dropout_.run(a.y, a.y, a.position, kDropout, a.stream);
   }
   bool splits_backward() const override { return true; }
   void backward(const BackwardArgs& a) const override {
     if (a.part == BackwardPart::input) return;  // tokens have no gradient
+    ParamGradient &dtokens = *tokens_.in(a.grads), *dplaces = places_.in(a.grads);
+    const bool of_places = dplaces && dplaces->wanted();
+    if (!dtokens.wanted() && !of_places) return;
     dropout_.run(a.dy, a.dy, a.position, kDropout, a.stream);
-    const Tensor dy = axis_.all_rows_of(a.dy, a.scratch);
-    axis_.gather(dy, a.dy, a.stream, name_);
-    ParamGradient& dtokens = *tokens_.in(a.grads);
-    kernels::launch(kernels::EmbeddingBackward{.dwte = dtokens.tensor,
-                                               .dy = dy,
-                                               .tokens = a.x,
-                                               .part = part(),
-                                               .accumulate_wte = dtokens.accumulate()},
-                    a.stream);
-    if (places_) backward_places(a, *places_.in(a.grads));
+    if (scale_ != 1) kernels::launch(kernels::Scale{.y = a.dy, .x = a.dy, .factor = scale_}, a.stream);
+    if (dtokens.wanted()) backward_tokens(a, dtokens);
+    if (of_places) backward_places(a, *dplaces);
   }
 
  private:
@@ -91,6 +101,17 @@ class Embedding final : public Layer {
                     a.stream);
     a.saved.put(this, Kept{positions});
     return positions;
+  }
+
+  void backward_tokens(const BackwardArgs& a, ParamGradient& gradient) const {
+    const Tensor dy = axis_.all_rows_of(a.dy, a.scratch);
+    axis_.gather(dy, a.dy, a.stream, name_);
+    kernels::launch(kernels::EmbeddingBackward{.dwte = gradient.tensor,
+                                               .dy = dy,
+                                               .tokens = a.x,
+                                               .part = part(),
+                                               .accumulate_wte = gradient.accumulate()},
+                    a.stream);
   }
 
   // Positions are whole on every rank: the gradient of this rank's rows.
@@ -124,20 +145,23 @@ class Embedding final : public Layer {
   DType dtype_;
   tensor_parallel::TensorAxis axis_;
   Range positions_;  // this rank's
+  float scale_;      // of all that is looked up, a number of the model's type as it is in transformers
   RowDropout dropout_;
   Parameter tokens_, places_;
+  std::vector<DeclaredUnit> declared_;
   std::vector<UnitSpec> units_;
 };
 
 class FinalNorm final : public Layer {
  public:
-  explicit FinalNorm(const ModelConfig& c)
-      : norm_(c.family->norm, c.family->names.final_norm, c.width, c.norm_eps) {
-    std::vector<DeclaredUnit> units{{c.family->names.final_norm}};
-    norm_.declare(units.front());
-    units_ = settle(units);
+  FinalNorm(const ModelConfig& c, const NormRecipe& recipe)
+      : norm_(norm_of(recipe, c.family->names.final_norm, c.width)) {
+    declared_ = {{c.family->names.final_norm}};
+    norm_.declare(declared_.front());
+    units_ = settle(declared_);
   }
   std::vector<UnitSpec> units() const override { return units_; }
+  void freeze(const FreezeRule& rule) override { units_ = settle(declared_, rule); }
   TensorSpec output(const TensorSpec& in) const override { return in; }
   void forward(const ForwardArgs& a) const override {
     const Norm::Kept kept = norm_.keep(a.keep, a.x.dim(0));
@@ -151,6 +175,7 @@ class FinalNorm final : public Layer {
 
  private:
   Norm norm_;
+  std::vector<DeclaredUnit> declared_;
   std::vector<UnitSpec> units_;
 };
 
@@ -163,8 +188,16 @@ void check_sizes(const ModelConfig& c, int64_t seq) {
           "{} heads do not divide into groups over {} key/value heads", c.heads, c.kv_heads);
   require(c.family->names.positions || c.head_dim % 2 == 0, Exit::usage,
           "a head of {} elements cannot be rotated; head_dim must be even", c.head_dim);
+  require(c.layer_kinds.empty() || int64_t(c.layer_kinds.size()) == c.layers, Exit::usage,
+          "kinds of {} layers are given for {} layers", c.layer_kinds.size(), c.layers);
   require(0 < seq && seq <= c.positions, Exit::usage, "--seq_len {} is outside 1..{}, the model's positions",
           seq, c.positions);
+}
+
+Init init_of(const ModelConfig& c) { return {Init::Kind::normal, c.init_scale}; }
+Init output_init_of(const ModelConfig& c) {
+  const float fewer = c.family->small_outputs ? std::sqrt(2.0f * float(c.layers)) : 1.0f;
+  return {Init::Kind::normal, c.init_scale / fewer};
 }
 
 template <size_t n>
@@ -175,59 +208,91 @@ std::vector<std::string> named(const std::string& block, const std::array<const 
   return out;
 }
 
-std::unique_ptr<Block> make_block(const ModelConfig& c, int64_t seq, int64_t index, const Axes& axes) {
-  const Family& f = *c.family;
-  const Family::Names& names = f.names;
-  const std::string name = fmt::format("{}.{}", names.block, index), in = name + ".";
-  const auto optional = [&](const char* norm) { return norm ? in + norm : std::string(); };
-  const float fewer = f.small_outputs ? std::sqrt(2.0f * float(c.layers)) : 1.0f;
-  const Init init{Init::Kind::normal, c.init_scale}, out_init{Init::Kind::normal, c.init_scale / fewer};
-  auto attention =
-      std::make_unique<AttentionHalf>(AttentionHalf::Config{.name = name,
-                                                            .width = c.width,
-                                                            .seq = seq,
-                                                            .heads = c.heads,
-                                                            .kv_heads = c.kv_heads,
-                                                            .head_dim = c.head_dim,
-                                                            .window = c.window,
-                                                            .dropout = c.attention_dropout,
-                                                            .qkv = named(in, names.qkv),
-                                                            .out = in + names.out,
-                                                            .qkv_bias = c.qkv_bias,
-                                                            .out_bias = c.output_bias,
-                                                            .init = init,
-                                                            .out_init = out_init,
-                                                            .rotary = !names.positions,
-                                                            .query_norm = optional(names.query_norm),
-                                                            .key_norm = optional(names.key_norm),
-                                                            .norm_eps = c.norm_eps},
-                                      axes);
-  auto mlp = std::make_unique<MlpHalf>(MlpHalf::Config{.name = name,
-                                                       .width = c.width,
-                                                       .hidden = c.mlp_width,
-                                                       .up = named(in, names.up),
-                                                       .down = in + names.down,
-                                                       .up_bias = f.mlp_bias,
-                                                       .down_bias = f.mlp_bias,
-                                                       .init = init,
-                                                       .down_init = out_init,
-                                                       .gated = f.gated,
-                                                       .activation = c.activation},
-                                       axes.tensor);
-  return std::make_unique<Block>(
-      name,
-      Block::Branch{"attn", Norm(f.norm, in + names.attention_norm, c.width, c.norm_eps),
-                    std::move(attention)},
-      Block::Branch{"mlp", Norm(f.norm, in + names.mlp_norm, c.width, c.norm_eps), std::move(mlp)},
-      RowDropout{c.dropout, seq, axes}, f.biases_last);
+std::unique_ptr<Half> make_attention(const ModelConfig& c, const BlockRecipe& b, int64_t seq,
+                                     const std::string& name, const Axes& axes) {
+  const Family::Names& names = c.family->names;
+  const std::string in = name + ".";
+  const AttentionRecipe& r = b.attention;
+  const auto head_norm = [&](const char* norm) { return r.head_norms ? in + norm : std::string(); };
+  return std::make_unique<AttentionHalf>(AttentionHalf::Config{.name = name,
+                                                               .width = c.width,
+                                                               .seq = seq,
+                                                               .heads = r.heads,
+                                                               .kv_heads = r.kv_heads,
+                                                               .head_dim = r.head_dim,
+                                                               .window = r.window,
+                                                               .scale = r.scale,
+                                                               .cap = r.cap,
+                                                               .dropout = r.dropout,
+                                                               .qkv = named(in, names.qkv),
+                                                               .out = in + names.out,
+                                                               .qkv_bias = r.qkv_bias,
+                                                               .out_bias = r.output_bias,
+                                                               .init = init_of(c),
+                                                               .out_init = output_init_of(c),
+                                                               .rotary = r.rotation >= 0,
+                                                               .rotation = size_t(std::max(0, r.rotation)),
+                                                               .query_norm = head_norm(names.query_norm),
+                                                               .key_norm = head_norm(names.key_norm),
+                                                               .norm_eps = b.norm.eps,
+                                                               .norm_offset = b.norm.offset},
+                                         axes);
+}
+
+std::unique_ptr<Half> make_mlp_half(const ModelConfig& c, const MlpRecipe& r, const std::string& name,
+                                    const Axes& axes) {
+  const Family::Names& names = c.family->names;
+  const std::string in = name + ".";
+  return std::make_unique<MlpHalf>(MlpHalf::Config{.name = name,
+                                                   .width = c.width,
+                                                   .hidden = r.width,
+                                                   .up = named(in, names.up),
+                                                   .down = in + names.down,
+                                                   .up_bias = r.bias,
+                                                   .down_bias = r.bias,
+                                                   .init = init_of(c),
+                                                   .down_init = output_init_of(c),
+                                                   .gated = r.gated,
+                                                   .activation = r.activation},
+                                   axes.tensor);
+}
+
+std::unique_ptr<Block> make_block(const ModelConfig& c, const BlockRecipe& b, int64_t seq, int64_t index,
+                                  const Axes& axes) {
+  const Family::Names& names = c.family->names;
+  const std::string name = fmt::format("{}.{}", names.block, index);
+  const auto norm = [&](bool there, const char* stem) {
+    return there ? std::optional(norm_of(b.norm, name + "." + stem, c.width)) : std::nullopt;
+  };
+  Block::Branch attention{"attn", norm(b.norm_before, names.attention_norm),
+                          make_attention(c, b, seq, name, axes), norm(b.norm_after, names.attention_after)};
+  Block::Branch mlp{"mlp", norm(b.norm_before, names.mlp_norm), make_mlp_half(c, b.mlp, name, axes),
+                    norm(b.norm_after, names.mlp_after)};
+  return std::make_unique<Block>(name, std::move(attention), std::move(mlp), RowDropout{b.dropout, seq, axes},
+                                 c.family->biases_last);
 }
 
 // 6 FLOPs a weight and token in matrix products, and of attention what the mask leaves.
-double flops_per_token(const ModelConfig& c, int64_t seq) {
-  const double w = double(c.width), q = double(c.heads * c.head_dim), kv = double(c.kv_heads * c.head_dim);
-  const double block = w * (2 * q + 2 * kv + (c.family->gated ? 3 : 2) * double(c.mlp_width));
-  return 6 * (double(c.layers) * block + double(c.vocab) * w) +
-         12 * double(c.layers) * q * mean_keys(seq, c.window);
+double flops_per_token(const ModelConfig& c, const Recipe& recipe, int64_t seq) {
+  const double w = double(c.width);
+  double sum = 6 * double(c.vocab) * w;
+  for (const BlockRecipe& b : recipe.blocks) {
+    const AttentionRecipe& a = b.attention;
+    const double q = double(a.heads * a.head_dim), kv = double(a.kv_heads * a.head_dim);
+    sum += 6 * w * (2 * q + 2 * kv + (b.mlp.gated ? 3 : 2) * double(b.mlp.width)) +
+           12 * q * mean_keys(seq, a.window);
+  }
+  return sum;
+}
+
+// One behind the other, and what keeps them.
+void add_rotations(Model& m, const Recipe& recipe, int64_t seq) {
+  std::vector<std::shared_ptr<const RopeTable>> tables;
+  for (const Rotation& r : recipe.rotations) {
+    tables.push_back(rope_table(seq, rope_frequencies(r.head_dim, r.theta, r.scaling)));
+    for (const Tensor& t : tables.back()->tensors()) m.constants.push_back(t);
+  }
+  m.memory = std::make_shared<const std::vector<std::shared_ptr<const RopeTable>>>(std::move(tables));
 }
 
 }  // namespace
@@ -236,27 +301,29 @@ Model make_model(const ModelConfig& c, DType dtype, int64_t seq, std::string nam
   CHECK(c.family, "{}: a model needs a family", name);
   check_sizes(c, seq);
   const Family::Names& names = c.family->names;
+  const Recipe recipe = recipe_of(c);
   Model m;
   m.name = std::move(name), m.dtype = dtype;
-  if (!names.positions) {
-    const auto table = rope_table(seq, rope_frequencies(c.head_dim, c.rope_theta, c.rope));
-    m.constants = table->tensors(), m.memory = table;
-  }
-  m.layers.push_back(std::make_unique<Embedding>(c, seq, dtype, axes));
-  for (int64_t l = 0; l < c.layers; ++l) m.layers.push_back(make_block(c, seq, l, axes));
-  m.layers.push_back(std::make_unique<FinalNorm>(c));
+  const std::string base = std::string(c.family->base) + ".";
+  if (!std::string(names.embedding).starts_with(base)) m.prefix = base;
+  add_rotations(m, recipe, seq);
+  m.layers.push_back(std::make_unique<Embedding>(c, recipe.embedding_scale, seq, dtype, axes));
+  for (int64_t l = 0; l < c.layers; ++l)
+    m.layers.push_back(make_block(c, recipe.blocks[size_t(l)], seq, l, axes));
+  m.layers.push_back(std::make_unique<FinalNorm>(c, recipe.final_norm));
   const std::string head = c.tied ? names.embedding : names.head;
   m.head = std::make_unique<ClassifierHead>(ClassifierHead::Config{.unit = head,
                                                                    .weight = head + ".weight",
                                                                    .classes = c.vocab,
                                                                    .width = c.width,
                                                                    .init_scale = c.init_scale,
+                                                                   .cap = recipe.logit_cap,
                                                                    .axis = axes.tensor});
   m.rows_per_sample = axes.sequence.positions(seq).size();
   m.sample = {DType::int32, {m.rows_per_sample}};
   m.document_mask = c.document_mask;
   m.part = axes.sequence.rank(), m.parts = axes.sequence.size();
-  m.flops_per_sample = double(seq) * flops_per_token(c, seq);
+  m.flops_per_sample = double(seq) * flops_per_token(c, recipe, seq);
   return m;
 }
 

@@ -1,6 +1,10 @@
 // Decoder-only transformers: an embedding, blocks, a norm and a head. A model is two values: its family,
-// which says what blocks are made of and what parameters are called (model/family.h), and its sizes.
+// which says what blocks are made of and what parameters are called (model/family.h), and its sizes. Both
+// become a recipe for each block (model/recipe.h).
 #pragma once
+#include <optional>
+#include <vector>
+
 #include "kernels/activation.h"
 #include "model/axes.h"
 #include "model/layer.h"
@@ -10,6 +14,9 @@ namespace cleave::model {
 
 struct Family;
 
+// Of a layer's attention: over a window, or over all positions before its own.
+enum class LayerKind : uint8_t { sliding, full };
+
 struct ModelConfig {
   const Family* family = nullptr;
   int64_t vocab = 0, positions = 0, width = 0, layers = 0;
@@ -18,10 +25,14 @@ struct ModelConfig {
   float dropout = 0;            // on the embedding and on both residual branches
   float attention_dropout = 0;  // on the weights that attention's softmax gives
   float norm_eps = 0;
-  kernels::Activation activation = kernels::Activation::gelu_tanh;  // of an MLP that is not gated
+  std::optional<kernels::Activation> activation = {};  // of the MLP; the family's where it is not said
   double rope_theta = 10000;
   RopeScaling rope = {};
+  double local_rope_theta = 0;  // of sliding layers, unscaled; 0: as the others
   int64_t window = 0;  // a position attends to so many positions, itself included; 0: to all before it
+  std::vector<LayerKind> layer_kinds = {};  // of each layer; none: the window is every layer's
+  double query_scalar = 0;                  // scores are divided by its root; 0: head_dim
+  float attention_cap = 0, logit_cap = 0;   // soft caps of attention's scores and of the logits; 0: none
   // Attention sees its own document only, and positions begin anew in each: batches say where documents
   // begin.
   bool document_mask = false;

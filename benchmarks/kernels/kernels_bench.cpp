@@ -238,8 +238,7 @@ void add_elementwise(Device device, DType type) {
   });
   add_row(device, "swiglu/backward" + suffix, [=](Operands& o) {
     return o.work(
-        kernels::GatedBackward{
-            .dx = o.make(type, both), .dy = o.make(type, narrow), .x = o.make(type, both)},
+        kernels::GatedBackward{.dx = o.make(type, both), .dy = o.make(type, narrow), .x = o.make(type, both)},
         5 * size);
   });
   add_row(device, "add" + suffix, [=](Operands& o) {

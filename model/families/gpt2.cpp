@@ -1,6 +1,7 @@
 // GPT-2 (Radford et al. 2019): learned positions, layer norm before attention and MLP, biases, tied head.
 #include "model/config_fields.h"
 #include "model/family.h"
+#include "model/recipe.h"
 
 namespace cleave::model {
 namespace {
@@ -9,7 +10,9 @@ kernels::Activation activation_of(const Fields& f) {
   const std::string name = f.word("activation_function", "gelu_new");
   if (name == "gelu_new" || name == "gelu_pytorch_tanh") return kernels::Activation::gelu_tanh;
   if (name == "gelu") return kernels::Activation::gelu_erf;
-  if (name != "relu") f.refuse("activation_function", name + " is not built; gelu_new, gelu and relu are");
+  if (name == "silu" || name == "swish") return kernels::Activation::silu;
+  if (name != "relu")
+    f.refuse("activation_function", name + " is not built; gelu_new, gelu, relu and silu are");
   return kernels::Activation::relu;
 }
 
@@ -33,7 +36,7 @@ ModelConfig read(const Fields& f) {
 }
 
 std::string write(const ModelConfig& c) {
-  constexpr const char* names[] = {"gelu_new", "gelu", "relu"};
+  const kernels::Activation f = c.activation.value_or(kGpt2.activation);
   return text_of({{"model_type", "gpt2"},
                   {"vocab_size", c.vocab},
                   {"n_positions", c.positions},
@@ -41,7 +44,7 @@ std::string write(const ModelConfig& c) {
                   {"n_layer", c.layers},
                   {"n_head", c.heads},
                   {"layer_norm_epsilon", decimal(c.norm_eps)},
-                  {"activation_function", names[size_t(c.activation)]},
+                  {"activation_function", f == kernels::Activation::gelu_tanh ? "gelu_new" : name_of(f)},
                   {"resid_pdrop", decimal(c.dropout)},
                   {"embd_pdrop", decimal(c.dropout)},
                   {"attn_pdrop", decimal(c.attention_dropout)}});
@@ -66,6 +69,7 @@ constinit const Family kGpt2{.type = "gpt2",
                              .norm = Norm::Kind::layer,
                              .norm_eps = 1e-5f,
                              .gated = false,
+                             .activation = kernels::Activation::gelu_tanh,
                              .qkv_bias = true,
                              .output_bias = true,
                              .mlp_bias = true,

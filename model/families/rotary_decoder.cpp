@@ -1,13 +1,11 @@
 #include "model/families/rotary_decoder.h"
 
-namespace cleave::model {
-namespace {
+#include "model/recipe.h"
 
-// transformers 5 writes rope_parameters, with the base in it; transformers 4 rope_scaling and, beside it, the
-// base.
-void read_rope(const Fields& f, ModelConfig& c) {
-  const Fields rope = f.inner(f.has("rope_parameters") ? "rope_parameters" : "rope_scaling");
-  c.rope_theta = rope.number("rope_theta", f.number("rope_theta", 10000));
+namespace cleave::model {
+
+void read_rope(const Fields& f, const Fields& rope, double theta, ModelConfig& c) {
+  c.rope_theta = rope.number("rope_theta", f.number("rope_theta", theta));
   if (c.rope_theta <= 1) f.refuse("rope_theta", "must be above 1");
   f.only("partial_rotary_factor", 1.0, 1.0);
   rope.only("partial_rotary_factor", 1.0, 1.0);
@@ -26,6 +24,8 @@ void read_rope(const Fields& f, ModelConfig& c) {
     rope.refuse("high_freq_factor", "must be above low_freq_factor");
 }
 
+namespace {
+
 nlohmann::json json_of(const RopeScaling& r) {
   if (r.kind == RopeScaling::Kind::none) return nullptr;
   if (r.kind == RopeScaling::Kind::linear) return {{"rope_type", "linear"}, {"factor", r.factor}};
@@ -38,7 +38,18 @@ nlohmann::json json_of(const RopeScaling& r) {
 
 }  // namespace
 
-ModelConfig read_rotary_decoder(const Family& family, const Fields& f, int64_t positions) {
+kernels::Activation read_activation(const Fields& f, const char* field, kernels::Activation otherwise) {
+  const std::string name = f.word(field, name_of(otherwise));
+  if (name == "swish") return kernels::Activation::silu;
+  if (name == "gelu_new") return kernels::Activation::gelu_tanh;
+  for (const kernels::Activation a : {kernels::Activation::silu, kernels::Activation::gelu_tanh,
+                                      kernels::Activation::gelu_erf, kernels::Activation::relu})
+    if (name == name_of(a)) return a;
+  f.refuse(field, name + " is not built; silu, gelu, gelu_pytorch_tanh and relu are");
+  return otherwise;
+}
+
+ModelConfig read_rotary_sizes(const Family& family, const Fields& f, int64_t positions) {
   ModelConfig c;
   c.vocab = f.count("vocab_size", kMostIds), c.width = f.count("hidden_size", kWidest);
   c.layers = f.count("num_hidden_layers", kMostLayers);
@@ -50,16 +61,23 @@ ModelConfig read_rotary_decoder(const Family& family, const Fields& f, int64_t p
     f.refuse("hidden_size", fmt::format("{} does not divide by {} heads", c.width, c.heads));
   c.head_dim = f.count("head_dim", kWidest, c.heads > 0 ? c.width / c.heads : 0);
   c.norm_eps = float(f.number("rms_norm_eps", double(decimal(family.norm_eps))));
-  c.tied = f.flag("tie_word_embeddings", false);
   c.init_scale = float(f.number("initializer_range", 0.02));
-  read_rope(f, c);
-  f.only("hidden_act", "silu", "silu");
   c.attention_dropout = float(f.probability("attention_dropout", 0));
   f.only("mlp_bias", false, false);
   f.only("pretraining_tp", 1, 1);
+  return model_config(family, c);
+}
+
+// transformers 5 writes rope_parameters, with the base in it; transformers 4 rope_scaling and, beside it, the
+// base.
+ModelConfig read_rotary_decoder(const Family& family, const Fields& f, int64_t positions) {
+  ModelConfig c = read_rotary_sizes(family, f, positions);
+  c.tied = f.flag("tie_word_embeddings", false);
+  read_rope(f, f.inner(f.has("rope_parameters") ? "rope_parameters" : "rope_scaling"), 10000, c);
+  c.activation = read_activation(f, "hidden_act", kernels::Activation::silu);
   f.absent("attn_logit_softcapping", "a soft cap of attention's scores");
   f.absent("final_logit_softcapping", "a soft cap of the logits");
-  return model_config(family, c);
+  return c;
 }
 
 nlohmann::json rotary_decoder_json(const ModelConfig& c) {
@@ -76,7 +94,7 @@ nlohmann::json rotary_decoder_json(const ModelConfig& c) {
                    {"rope_theta", c.rope_theta},
                    {"rope_scaling", json_of(c.rope)},
                    {"tie_word_embeddings", c.tied},
-                   {"hidden_act", "silu"},
+                   {"hidden_act", name_of(c.activation.value_or(c.family->activation))},
                    {"initializer_range", decimal(c.init_scale)}};
   if (c.attention_dropout > 0) j["attention_dropout"] = decimal(c.attention_dropout);
   return j;

@@ -17,8 +17,13 @@ inline constexpr Family::Names kRotaryDecoderNames{
     .down = "mlp.down_proj",
     .final_norm = "model.norm"};
 
-// Sizes, epsilon, rotation, tying and the spread of initial weights; refuses what changes the model and is
-// not built. positions: of a file that does not say; 0 where it must.
+// Sizes, epsilon, dropout and the spread of initial weights; refuses what changes the model and is not built.
+// positions: of a file that does not say; 0 where it must.
+ModelConfig read_rotary_sizes(const Family& family, const Fields& fields, int64_t positions);
+// Base and scaling of the rotation from the object `rope`, or the base from beside it, else theta.
+void read_rope(const Fields& fields, const Fields& rope, double theta, ModelConfig& config);
+kernels::Activation read_activation(const Fields& fields, const char* field, kernels::Activation otherwise);
+// All of that, tying and the activation, as most families have them.
 ModelConfig read_rotary_decoder(const Family& family, const Fields& fields, int64_t positions);
 // What is read back as the same; a family may add fields.
 nlohmann::json rotary_decoder_json(const ModelConfig& config);

@@ -56,6 +56,26 @@ const json kPhi3Mini = json::parse(R"({
   "original_max_position_embeddings": 4096, "pad_token_id": 32000, "resid_pdrop": 0.0, "rms_norm_eps":
   1e-05, "rope_scaling": null, "rope_theta": 10000.0, "sliding_window": 2047, "tie_word_embeddings": false,
   "torch_dtype": "bfloat16", "use_cache": true, "vocab_size": 32064})");
+// As published with Gemma 2 2B.
+const json kGemma2 = json::parse(R"({
+  "architectures": ["Gemma2ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
+  "attn_logit_softcapping": 50.0, "bos_token_id": 2, "cache_implementation": "hybrid", "eos_token_id": 1,
+  "final_logit_softcapping": 30.0, "head_dim": 256, "hidden_act": "gelu_pytorch_tanh", "hidden_activation":
+  "gelu_pytorch_tanh", "hidden_size": 2304, "initializer_range": 0.02, "intermediate_size": 9216,
+  "max_position_embeddings": 8192, "model_type": "gemma2", "num_attention_heads": 8, "num_hidden_layers": 26,
+  "num_key_value_heads": 4, "pad_token_id": 0, "query_pre_attn_scalar": 256, "rms_norm_eps": 1e-06,
+  "rope_theta": 10000.0, "sliding_window": 4096, "torch_dtype": "float32", "use_cache": true, "vocab_size":
+  256000})");
+// As published with Gemma 3 1B.
+const json kGemma3 = json::parse(R"({
+  "architectures": ["Gemma3ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
+  "attn_logit_softcapping": null, "bos_token_id": 2, "cache_implementation": "hybrid", "eos_token_id": 1,
+  "final_logit_softcapping": null, "head_dim": 256, "hidden_activation": "gelu_pytorch_tanh", "hidden_size":
+  1152, "initializer_range": 0.02, "intermediate_size": 6912, "max_position_embeddings": 32768,
+  "model_type": "gemma3_text", "num_attention_heads": 4, "num_hidden_layers": 26, "num_key_value_heads": 1,
+  "pad_token_id": 0, "query_pre_attn_scalar": 256, "rms_norm_eps": 1e-06, "rope_local_base_freq": 10000,
+  "rope_scaling": null, "rope_theta": 1000000, "sliding_window": 512, "sliding_window_pattern": 6,
+  "torch_dtype": "bfloat16", "use_cache": true, "vocab_size": 262144})");
 // As published with GPT-2.
 const json kGpt2 = json::parse(R"({
   "activation_function": "gelu_new", "architectures": ["GPT2LMHeadModel"], "attn_pdrop": 0.1,
@@ -95,6 +115,8 @@ TEST(ConfigJson, PublishedFilesAreThePresets) {
   EXPECT_EQ(read_config_json(kQwen3.dump(), "f"), find_model("qwen3-0.6b"));
   EXPECT_EQ(read_config_json(kMistral7b.dump(), "f"), find_model("mistral-7b-v0.3"));
   EXPECT_EQ(read_config_json(kPhi3Mini.dump(), "f"), find_model("phi-3-mini"));
+  EXPECT_EQ(read_config_json(kGemma2.dump(), "f"), find_model("gemma-2-2b"));
+  EXPECT_EQ(read_config_json(kGemma3.dump(), "f"), find_model("gemma-3-1b"));
   ModelConfig gpt2 = find_model("gpt2");
   gpt2.dropout = gpt2.attention_dropout = 0.1f;
   EXPECT_EQ(read_config_json(kGpt2.dump(), "f"), gpt2);
@@ -108,7 +130,7 @@ TEST(ConfigJson, RopeParametersOfTransformers5MeanTheSame) {
 
 TEST(ConfigJson, EveryPresetSurvivesWritingAndReading) {
   for (const char* name : {"gpt2", "gpt2-xl", "llama-3.2-1b", "llama-3.1-8b", "qwen2.5-0.5b", "qwen2.5-7b",
-                           "qwen3-4b", "mistral-7b-v0.3", "phi-3-mini"}) {
+                           "qwen3-4b", "mistral-7b-v0.3", "phi-3-mini", "gemma-2-2b", "gemma-3-1b"}) {
     const ModelConfig config = find_model(name);
     EXPECT_EQ(read_config_json(to_config_json(config), name), config) << name;
   }
@@ -117,6 +139,45 @@ TEST(ConfigJson, EveryPresetSurvivesWritingAndReading) {
   odd.qkv_bias = odd.output_bias = true, odd.attention_dropout = 0.05f;
   odd.init_scale = 0.0123f, odd.norm_eps = 3e-7f;
   EXPECT_EQ(read_config_json(to_config_json(odd), "f"), odd);
+  odd.activation = kernels::Activation::gelu_erf;
+  EXPECT_EQ(read_config_json(to_config_json(odd), "f"), odd);
+  ModelConfig gemma = find_model("gemma-3-1b");
+  gemma.query_scalar = 168.5, gemma.logit_cap = 12.5f, gemma.activation = kernels::Activation::silu;
+  gemma.rope = {.kind = RopeScaling::Kind::linear, .factor = 8}, gemma.local_rope_theta = 500;
+  gemma.layer_kinds[3] = LayerKind::full, gemma.layer_kinds[5] = LayerKind::sliding;
+  EXPECT_EQ(read_config_json(to_config_json(gemma), "f"), gemma);
+  ModelConfig uncapped = find_model("gemma-2-2b");
+  uncapped.attention_cap = uncapped.logit_cap = 0, uncapped.window = 0;
+  EXPECT_EQ(read_config_json(to_config_json(uncapped), "f"), uncapped);
+}
+
+TEST(ConfigJson, GemmasLayersRotationsAndCapsAreTheFilesOrTransformersDefaults) {
+  const auto read = [](const json& config) { return read_config_json(config.dump(), "f"); };
+  EXPECT_EQ(read(without(without(kGemma2, "attn_logit_softcapping"), "final_logit_softcapping")),
+            read(kGemma2));
+  EXPECT_EQ(read(without(without(kGemma2, "head_dim"), "num_key_value_heads")), read(kGemma2));
+  EXPECT_EQ(read(without(kGemma3, "sliding_window_pattern")), read(kGemma3));
+  json five = without(without(without(kGemma3, "rope_scaling"), "rope_theta"), "rope_local_base_freq");
+  five["rope_parameters"] = {
+      {"full_attention", {{"rope_type", "linear"}, {"factor", 8.0}, {"rope_theta", 1e6}}},
+      {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", 1e4}}}};
+  ModelConfig want = read(kGemma3);
+  want.rope = {.kind = RopeScaling::Kind::linear, .factor = 8};
+  EXPECT_EQ(read(five), want);
+  const json four = with(kGemma3, {{"rope_scaling", {{"rope_type", "linear"}, {"factor", 8.0}}}});
+  EXPECT_EQ(read(four), want);
+  std::vector<std::string> types(26, "full_attention");
+  types[1] = "sliding_attention";
+  const std::vector<LayerKind> kinds = read(with(kGemma2, {{"layer_types", types}})).layer_kinds;
+  EXPECT_EQ(std::count(kinds.begin(), kinds.end(), LayerKind::sliding), 1);
+  EXPECT_EQ(kinds[1], LayerKind::sliding);
+  expect_refused(with(kGemma2, {{"layer_types", {"full_attention"}}}),
+                 {"layer_types", "1 kinds", "26 layers"});
+  types[1] = "chunked_attention";
+  expect_refused(with(kGemma2, {{"layer_types", types}}), {"chunked_attention", "sliding_attention"});
+  expect_refused(with(kGemma2, {{"use_bidirectional_attention", true}}), {"use_bidirectional_attention"});
+  expect_refused(with(kGemma3, {{"attn_logit_softcapping", 50.0}}), {"attn_logit_softcapping"});
+  expect_refused(with(kGemma3, {{"model_type", "gemma3"}}), {"'gemma3'", "nearest is gemma3_text"});
 }
 
 TEST(ConfigJson, AbsentFieldsHaveTransformersDefaults) {
@@ -176,7 +237,7 @@ TEST(ConfigJson, WhatIsNotBuiltIsRefusedByName) {
                  {"rope_scaling.low_freq_factor: missing", "original_max_position_embeddings: missing"});
   expect_refused(rope({{"rope_type", "linear"}, {"factor", 0.5}}), {"factor", "at least 1"});
   expect_refused(rope("linear"), {"rope_scaling", "object"});
-  expect_refused(with(kLlama, {{"hidden_act", "gelu"}}), {"hidden_act", "gelu", "silu"});
+  expect_refused(with(kLlama, {{"hidden_act", "mish"}}), {"hidden_act", "mish", "silu"});
   expect_refused(with(kLlama, {{"mlp_bias", true}}), {"mlp_bias"});
   expect_refused(with(kLlama, {{"attention_dropout", 1.0}}), {"attention_dropout", "from 0 to below 1"});
   expect_refused(with(kLlama, {{"quantization_config", {{"bits", 4}}}}), {"quantization_config"});
@@ -186,9 +247,9 @@ TEST(ConfigJson, WhatIsNotBuiltIsRefusedByName) {
   expect_refused(with(kGpt2, {{"attn_pdrop", 1.5}}), {"attn_pdrop", "from 0 to below 1"});
   expect_refused(with(kGpt2, {{"resid_pdrop", -0.1}}), {"resid_pdrop", "not negative"});
   expect_refused(with(kGpt2, {{"n_inner", 1000}}), {"n_inner", "3072"});
-  expect_refused(with(kGpt2, {{"activation_function", "swish"}}), {"swish", "gelu_new"});
+  expect_refused(with(kGpt2, {{"activation_function", "mish"}}), {"mish", "gelu_new"});
   expect_refused(with(kLlama, {{"model_type", "mixtral"}}),
-                 {"mixtral", "gpt2, llama, qwen2, qwen3, mistral and phi3"});
+                 {"mixtral", "gpt2, llama, qwen2, qwen3, mistral, phi3, gemma2 and gemma3_text"});
   expect_refused(with(kLlama, {{"attn_logit_softcapping", 50.0}}), {"attn_logit_softcapping", "soft cap"});
   expect_refused(with(kLlama, {{"sliding_window", 64}}), {"sliding_window"});
   expect_refused(with(kQwen3, {{"use_sliding_window", true}}), {"use_sliding_window"});

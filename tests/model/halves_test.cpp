@@ -182,40 +182,62 @@ MlpHalf::Config mlp_config(const std::string& unit = "b") {
           .down_init = {}};
 }
 
+struct Norms {
+  Norm::Kind kind = Norm::Kind::rms;
+  bool before = true, after = false;
+  float offset = 0;
+};
+
 std::unique_ptr<Block> block_of(std::unique_ptr<Half> attention, std::unique_ptr<Half> mlp,
-                                Norm::Kind norm = Norm::Kind::rms) {
+                                const Norms& norms = {}) {
+  const auto norm = [&](bool there, const char* name) {
+    return there ? std::optional(Norm(norms.kind, name, kWidth, 1e-5f, norms.offset)) : std::nullopt;
+  };
   return std::make_unique<Block>(
-      "b", Block::Branch{"attn", Norm(norm, "b.norm1", kWidth, 1e-5f), std::move(attention)},
-      Block::Branch{"mlp", Norm(norm, "b.norm2", kWidth, 1e-5f), std::move(mlp)}, RowDropout{});
+      "b",
+      Block::Branch{"attn", norm(norms.before, "b.norm1"), std::move(attention),
+                    norm(norms.after, "b.norm1_after")},
+      Block::Branch{"mlp", norm(norms.before, "b.norm2"), std::move(mlp), norm(norms.after, "b.norm2_after")},
+      RowDropout{});
 }
 
 // Every choice that a family can make, in as few blocks as have them all.
 struct Choice {
   const char* name;
   bool joined, biases, rotary, head_norms, gated;
-  Norm::Kind norm;
+  Norms norms;
+  float cap = 0;
   friend void PrintTo(const Choice& choice, std::ostream* out) { *out << choice.name; }
 };
 
 std::unique_ptr<Block> make_block(const Choice& choice) {
   AttentionHalf::Config attention = attention_config();
+  attention.norm_offset = choice.norms.offset, attention.cap = choice.cap;
+  if (choice.cap > 0) attention.scale = 0.4f, attention.window = 3;
   if (choice.joined) attention.qkv = {"b.qkv"};
   attention.qkv_bias = attention.out_bias = choice.biases, attention.rotary = choice.rotary;
   if (choice.head_norms) attention.query_norm = "b.q_norm", attention.key_norm = "b.k_norm";
   MlpHalf::Config mlp = mlp_config();
   mlp.up_bias = mlp.down_bias = choice.biases, mlp.gated = choice.gated;
   if (choice.gated && !choice.joined) mlp.up = {"b.gate", "b.up"};
+  if (choice.cap > 0) mlp.activation = kernels::Activation::gelu_tanh;
   return block_of(std::make_unique<AttentionHalf>(attention, Axes()),
-                  std::make_unique<MlpHalf>(mlp, tensor_parallel::TensorAxis()), choice.norm);
+                  std::make_unique<MlpHalf>(mlp, tensor_parallel::TensorAxis()), choice.norms);
 }
 
 class Blocks : public ::testing::TestWithParam<Choice> {};
-INSTANTIATE_TEST_SUITE_P(Of, Blocks,
-                         ::testing::Values(Choice{"Gpt2", true, true, false, false, false, Norm::Kind::layer},
-                                           Choice{"Qwen2", false, true, true, false, true, Norm::Kind::rms},
-                                           Choice{"Qwen3", false, false, true, true, true, Norm::Kind::rms},
-                                           Choice{"Phi3", true, false, true, false, true, Norm::Kind::rms}),
-                         [](const auto& at) { return at.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    Of, Blocks,
+    ::testing::Values(
+        Choice{"Gpt2", true, true, false, false, false, {Norm::Kind::layer}},
+        Choice{"Qwen2", false, true, true, false, true, {}},
+        Choice{"Qwen3", false, false, true, true, true, {}},
+        Choice{"Phi3", true, false, true, false, true, {}},
+        Choice{"Gemma2", false, false, true, false, true, {Norm::Kind::rms, true, true, 1}, 0.8f},
+        Choice{"Gemma3", false, false, true, true, true, {Norm::Kind::rms, true, true, 1}},
+        Choice{"NormsBehindAlone", false, true, false, false, false, {Norm::Kind::layer, false, true}},
+        Choice{"NoNorms", false, true, false, false, false, {Norm::Kind::rms, false, false}}),
+    [](const auto& at) { return at.param.name; });
 
 TEST_P(Blocks, GradientsAreTheFiniteDifferencesOfTheForward) {
   const auto block = make_block(GetParam());

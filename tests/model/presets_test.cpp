@@ -25,7 +25,8 @@ TEST(Presets, HaveThePublishedNumbersOfParameters) {
       {"gpt2-xl", 1'557'611'200},    {"llama-3.2-1b", 1'235'814'400},    {"llama-3.1-8b", 8'030'261'248},
       {"qwen2.5-0.5b", 494'032'768}, {"qwen2.5-1.5b", 1'543'714'304},    {"qwen2.5-3b", 3'085'938'688},
       {"qwen2.5-7b", 7'615'616'512}, {"qwen3-0.6b", 596'049'920},        {"qwen3-1.7b", 1'720'574'976},
-      {"qwen3-4b", 4'022'468'096},   {"mistral-7b-v0.3", 7'248'023'552}, {"phi-3-mini", 3'821'079'552}};
+      {"qwen3-4b", 4'022'468'096},   {"mistral-7b-v0.3", 7'248'023'552}, {"phi-3-mini", 3'821'079'552},
+      {"gemma-2-2b", 2'614'341'888}, {"gemma-3-1b", 999'885'952}};
   for (const auto& [name, params] : published) EXPECT_EQ(params_of(name), params) << name;
 }
 
@@ -38,6 +39,8 @@ TEST(Presets, CountAsTheClosedFormSays) {
   EXPECT_EQ(params_of("qwen3-tiny"), v * w + 4 * (block + 2 * 32) + w);
   EXPECT_EQ(params_of("mistral-tiny"), params_of("llama-tiny"));
   EXPECT_EQ(params_of("phi-3-tiny"), params_of("llama-tiny"));
+  EXPECT_EQ(params_of("gemma-2-tiny"), v * w + 4 * (block + 2 * w) + w);
+  EXPECT_EQ(params_of("gemma-3-tiny"), v * w + 4 * (block + 2 * w + 2 * 32) + w);
 }
 
 // As the GPT-2 report says: 0.02, and less by the square root of the number of residual branches before a
@@ -131,7 +134,7 @@ TEST(Presets, RefuseWhatDoesNotFitTogether) {
 // What pipelines are balanced by is what utilization is computed from: matrix products and attention.
 TEST(Presets, ArithmeticOfTheLayersAndTheHeadIsThatOfTheModel) {
   for (const char* name : {"tiny", "gpt2", "llama-tiny", "llama-3.2-1b", "qwen2.5-0.5b", "qwen3-0.6b",
-                           "mistral-tiny", "phi-3-mini"}) {
+                           "mistral-tiny", "phi-3-mini", "gemma-2-tiny", "gemma-3-1b"}) {
     ModelConfig config = find_model(name);
     if (config.vocab == 0) config.vocab = 256;
     const Model m = make_model(config, DType::fp32, 64, name);

@@ -76,7 +76,7 @@ void initialize(runtime::Engine& engine) {
     uint32_t state = 7;
     for (const char c : p.name) state = state * 31 + uint8_t(c);
     for (float& v : values) state = state * 1664525u + 1013904223u, v = float(state >> 8) * 0x1p-24f - 0.5f;
-    if (p.name.find("norm") != std::string::npos || p.name.find("ln_") != std::string::npos)
+    if (p.init.kind == Init::Kind::ones)
       for (float& v : values) v += 1;
     return values;
   });
@@ -120,6 +120,11 @@ runtime::ModelFactory decoder(const model::Family& family, DType type, int64_t k
                          .head_dim = 8,
                          .mlp_width = 20,
                          .window = window};
+    if (family.norm_offset != 0) {  // Gemma's: the window in the first layer alone
+      c.layer_kinds = {model::LayerKind::sliding, model::LayerKind::full};
+      c.query_scalar = 5, c.attention_cap = &family == &model::kGemma2 ? 1 : 0, c.logit_cap = 30;
+      c.local_rope_theta = &family == &model::kGemma3 ? 100 : 0;
+    }
     return model::make_model(family, c, type, kTokens, "grown", axes);
   };
 }
@@ -131,8 +136,9 @@ TEST(Texts, HaveTheLogitsOfWholeWindowsInEveryFamily) {
     const model::Family& family;
     int64_t kv_heads, window;
   };
-  const Case cases[] = {{model::kGpt2, 4, 0},  {model::kLlama, 2, 0},   {model::kQwen2, 1, 0},
-                        {model::kQwen3, 2, 0}, {model::kMistral, 2, 3}, {model::kPhi3, 4, 5}};
+  const Case cases[] = {{model::kGpt2, 4, 0},   {model::kLlama, 2, 0},   {model::kQwen2, 1, 0},
+                        {model::kQwen3, 2, 0},  {model::kMistral, 2, 3}, {model::kPhi3, 4, 5},
+                        {model::kGemma2, 2, 3}, {model::kGemma3, 1, 4}};
   for (const Case& c : cases)
     for (const config::Precision type :
          {config::Precision::fp32, config::Precision::bf16, config::Precision::fp16}) {

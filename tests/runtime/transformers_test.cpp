@@ -17,11 +17,15 @@ class Oracle {
  public:
   explicit Oracle(std::string name) : name_(std::move(name)), file_(FIXTURES "/" + name_ + ".safetensors") {}
 
-  bool gpt2() const { return name_ == "gpt2_tiny"; }
+  bool gpt2() const { return name_.starts_with("gpt2"); }
   runtime::ModelFactory model() const {
     const model::ModelConfig config =
-        gpt2() ? model::model_config(model::kGpt2,
-                                     {.vocab = 61, .positions = 24, .width = 32, .layers = 2, .heads = 2})
+        gpt2() ? model::model_config(model::kGpt2, {.vocab = 61,
+                                                    .positions = 24,
+                                                    .width = 32,
+                                                    .layers = 2,
+                                                    .heads = 2,
+                                                    .attention_dropout = name_ == "gpt2_dropout" ? 0.25f : 0})
                : model::find_model(FIXTURES "/" + name_ + ".config.json");
     return [config, name = name_](const model::Axes& axes) {
       return model::make_model(config, DType::fp32, kLength, name, axes);
@@ -47,7 +51,9 @@ struct Layout {
   const char* schedule = "1f1b";
   int tensor = 1;
   bool cut_rows = true;
-  int ranks() const { return data * pipe * tensor; }
+  int sequence = 1;
+  const char* recompute = "";  // lean: what is cheap; every: whole layers
+  int ranks() const { return data * pipe * tensor * sequence; }
 };
 
 struct Case {
@@ -64,6 +70,9 @@ config::DsConfig config(const Layout& l) {
   c.pipeline.stages = l.pipe, c.pipeline.schedule = l.schedule;
   if (std::string(l.schedule) == "interleaved") c.pipeline.virtual_stages = 2;
   c.tensor_parallel.autotp_size = l.tensor, c.tensor_parallel.sequence_parallel = l.cut_rows;
+  c.sequence_parallel_size = l.sequence;
+  c.checkpointing.lean = l.recompute == std::string("lean");
+  if (l.recompute == std::string("every")) c.checkpointing.interval = 1;
   return c;
 }
 
@@ -72,11 +81,15 @@ BatchSource batch_of(const std::vector<int32_t>& tokens, const std::vector<int32
                      const runtime::Engine& engine, comm::Communicator& world) {
   const MeshShape mesh = engine.mesh();
   return [&, mesh, place = mesh.place(world.rank()).data](int micro) {
-    const int64_t n = engine.samples_per_micro() * kLength, at = (micro * mesh.data + place) * n;
+    const int64_t first = (micro * mesh.data + place) * engine.samples_per_micro(),
+                  n = engine.samples_per_micro() * kLength, at = first * kLength;
     auto part = [&](const std::vector<int32_t>& v) {
       return Tensor(const_cast<int32_t*>(v.data()) + at, DType::int32, {n}, MemoryKind::host);
     };
-    return Batch{.input = part(tokens), .targets = part(targets), .valid_targets = n};
+    return Batch{.input = part(tokens),
+                 .targets = part(targets),
+                 .valid_targets = n,
+                 .position = {.first_sample = first}};
   };
 }
 
@@ -90,14 +103,15 @@ std::vector<ParamSpec> params_of(const model::Model& model) {
   return out;
 }
 
-constexpr const char* kFixtures[] = {"gpt2_tiny",  "llama_tiny",   "qwen2_tiny", "llama_biased",
-                                     "qwen3_tiny", "mistral_tiny", "phi3_tiny"};
+constexpr const char* kFixtures[] = {"gpt2_tiny",    "gpt2_dropout", "llama_tiny",   "qwen2_tiny",
+                                     "llama_biased", "qwen3_tiny",   "mistral_tiny", "phi3_tiny",
+                                     "gemma2_tiny",  "gemma3_tiny"};
 
-// llama_biased has too few layers for a pipeline, gpt2_tiny two heads, and the two key/value heads of
+// llama_biased has too few layers for a pipeline, the GPT-2s two heads, and the two key/value heads of
 // phi3_tiny are in one matrix with the queries. Of the others they are shared over four ranks.
 bool fits(const std::string& fixture, const Layout& l) {
   if (fixture == "llama_biased") return l.pipe == 1;
-  return (fixture != "gpt2_tiny" && fixture != "phi3_tiny") || l.tensor <= 2;
+  return (!fixture.starts_with("gpt2") && fixture != "phi3_tiny") || l.tensor <= 2;
 }
 
 class Transformers : public ::testing::TestWithParam<Case> {};
@@ -119,14 +133,19 @@ std::vector<Case> cases() {
                                  {2, 1, 2, "zb-h1", 2},
                                  {1, 0, 2, "interleaved", 2, false},
                                  {1, 1, 1, "1f1b", 4},
-                                 {1, 3, 2, "gpipe", 4}})
+                                 {1, 3, 2, "gpipe", 4},
+                                 {1, 1, 1, "1f1b", 1, true, 2},
+                                 {2, 3, 1, "1f1b", 1, true, 2},
+                                 {1, 0, 1, "1f1b", 1, true, 1, "lean"},
+                                 {2, 2, 2, "zb-h1", 1, true, 1, "lean"},
+                                 {1, 3, 2, "1f1b", 2, true, 1, "every"}})
       if (fits(fixture, layout)) all.push_back({fixture, layout});
   return all;
 }
 INSTANTIATE_TEST_SUITE_P(Layouts, Transformers, ::testing::ValuesIn(cases()), [](const auto& at) {
   const Layout& l = at.param.layout;
-  return fmt::format("{}_data{}_stage{}_pipe{}_tensor{}{}", at.param.fixture, l.data, l.stage, l.pipe,
-                     l.tensor, l.cut_rows ? "" : "_rows_whole");
+  return fmt::format("{}_data{}_stage{}_pipe{}_tensor{}{}_sequence{}{}", at.param.fixture, l.data, l.stage,
+                     l.pipe, l.tensor, l.cut_rows ? "" : "_rows_whole", l.sequence, l.recompute);
 });
 
 TEST_P(Transformers, LossesNormsAndWeightsOfTwentyAdamWStepsAreEqual) {
