@@ -12,7 +12,9 @@
 #include "core/cores.h"
 #include "core/error.h"
 #include "core/units.h"
+#include "model/config_json.h"
 #include "model/presets.h"
+#include "model/recipe.h"
 #include "runtime/training_state.h"
 
 namespace cleave::app {
@@ -55,6 +57,17 @@ json client_of(const checkpoint::CheckpointReader& reader) {
   }
 }
 
+// What the model's layers are made of, or nothing where the checkpoint does not say.
+std::vector<std::string> recipe_lines(const checkpoint::CheckpointReader& reader, const json& client) {
+  if (!client.is_object() || !client.contains("config")) return {};
+  try {
+    return model::lines_of(
+        model::recipe_of(model::read_config_json(client["config"].dump(), reader.path().string())));
+  } catch (const Error&) {
+    return {};
+  }
+}
+
 json contents_of(const checkpoint::CheckpointReader& reader) {
   const checkpoint::Manifest& m = reader.manifest();
   json tensors = json::array();
@@ -71,8 +84,14 @@ json contents_of(const checkpoint::CheckpointReader& reader) {
                        {"records", whole.parts.size()},
                        {"shards", in}});
   }
-  return {{"path", reader.path().string()}, {"bytes", m.bytes()},          {"shards", files},
-          {"state", json::parse(m.state)},  {"client", client_of(reader)}, {"tensors", tensors}};
+  const json client = client_of(reader);
+  return {{"path", reader.path().string()},
+          {"bytes", m.bytes()},
+          {"shards", files},
+          {"state", json::parse(m.state)},
+          {"client", client},
+          {"layers", recipe_lines(reader, client)},
+          {"tensors", tensors}};
 }
 
 void print_table(const json& contents) {
@@ -87,6 +106,7 @@ void print_table(const json& contents) {
             ", %s %s", fact,
             client[fact].is_string() ? client[fact].get<std::string>().c_str() : client[fact].dump().c_str());
   std::printf("\n");
+  for (const json& line : contents["layers"]) std::printf("  %s\n", line.get<std::string>().c_str());
   std::map<std::string, std::pair<int64_t, int64_t>> kinds;  // tensors and bytes
   size_t wide = 6;
   for (const json& t : contents["tensors"]) {

@@ -15,7 +15,7 @@ import zipfile
 from app_test import CLEAVE, AppTest, ROOT
 
 PUBLISHED, DEEPSPEED = ROOT / "tests/fixtures/published", ROOT / "tests/fixtures/deepspeed"
-MODELS = ["gpt2", "gpt2_base", "llama", "qwen2", "qwen3", "mistral", "phi3", "qwen2_torch", "llama_torch"]
+MODELS = ["gpt2", "gpt2_base", "llama", "qwen2", "qwen3", "mistral", "phi3", "gemma2", "gemma3", "qwen2_torch", "llama_torch"]
 LENGTH, VOCAB = 12, 61
 
 

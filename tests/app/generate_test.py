@@ -98,7 +98,7 @@ class Generate(AppTest):
         self.assertIn("latest", self.run_cleave("generate", published, code=4).stderr)
 
     def test_digests_of_published_models_are_those_of_their_import(self):
-        for name in ("gpt2", "gpt2_base", "llama", "qwen2", "qwen3", "mistral", "phi3", "llama_torch"):
+        for name in ("gpt2", "gpt2_base", "llama", "qwen2", "qwen3", "mistral", "phi3", "gemma2", "gemma3", "llama_torch"):
             folder, imported = FIXTURES / "published" / name, self.dir / name
             self.run_cleave("import", folder, imported)
             for args in ([], ["--dtype", "bf16", "--threads", 3]):
@@ -107,7 +107,7 @@ class Generate(AppTest):
                 self.assertEqual(direct, self.run_cleave("digest", imported, *args).stdout, name)
         data = self.dir / "tokens.bin"
         data.write_bytes(struct.pack("<49H", *(i * 7 % 61 for i in range(49))))
-        for name in ("gpt2", "phi3", "llama_torch"):
+        for name in ("gpt2", "phi3", "gemma2", "gemma3", "llama_torch"):
             args = ["--data", data, "--seq_len", 12, "--quiet"]
             losses = [self.run_cleave("eval", folder, *args).stdout for folder in (FIXTURES / "published" / name, self.dir / name)]
             self.assertEqual(losses[0], losses[1], name)

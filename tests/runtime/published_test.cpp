@@ -15,8 +15,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int64_t kRows = 2, kLength = 12;
-constexpr const char* kModels[] = {"gpt2",    "gpt2_base", "llama",       "qwen2",      "qwen3",
-                                   "mistral", "phi3",      "qwen2_torch", "llama_torch"};
+constexpr const char* kModels[] = {"gpt2", "gpt2_base",   "llama",       "qwen2",  "qwen3", "mistral",
+                                   "phi3", "qwen2_torch", "llama_torch", "gemma2", "gemma3"};
 
 fs::path folder_of(const std::string& name) { return fs::path(FIXTURES "/published") / name; }
 model::ModelConfig config_of_folder(const fs::path& folder) {
@@ -113,7 +113,7 @@ TEST(PublishedFolder, WritingGivesBackTheSameBytesInFilesOfAnySize) {
 
 // transformers' own names and shapes are in the index that it wrote.
 TEST(PublishedFolder, NamesAreThoseThatTransformersWrites) {
-  for (const std::string name : {"gpt2", "llama", "qwen2", "qwen3", "mistral", "phi3"}) {
+  for (const std::string name : {"gpt2", "llama", "qwen2", "qwen3", "mistral", "phi3", "gemma2", "gemma3"}) {
     const checkpoint::WeightFiles files(folder_of(name));
     std::vector<std::string> names;
     for (const checkpoint::WeightName& w : runtime::weight_names(config_of_folder(folder_of(name))).tensors)
