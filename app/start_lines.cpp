@@ -54,6 +54,16 @@ std::string decay_line(const runtime::Engine& engine) {
       fmt::join(c.weight_decay_on, ", "));
 }
 
+// What the configuration or the model leaves untrained, of the whole model; "" for nothing.
+std::string frozen_line(const runtime::Engine& engine) {
+  const int64_t frozen = engine.model().frozen_params(), all = engine.params();
+  if (frozen == 0) return "";
+  const std::vector<std::string>& patterns = engine.config().freeze;
+  return fmt::format("frozen: {} parameters{}; {} of {} are trained", format_count(frozen),
+                     patterns.empty() ? "" : fmt::format(" (cleave.freeze: {})", fmt::join(patterns, ", ")),
+                     format_count(all - frozen), format_count(all));
+}
+
 // One, two or three sentences about a run that has something to say of itself.
 std::vector<std::string> remarks(const runtime::Engine& engine) {
   const config::DsConfig& c = engine.config();
@@ -83,6 +93,7 @@ std::vector<std::string> start_lines(const runtime::Engine& engine, const std::s
   out.push_back(fmt::format("threads: {} a rank", threads));
   out.push_back(epoch_line(options));
   for (std::string& about : config::update_lines(config)) out.push_back(std::move(about));
+  if (std::string frozen = frozen_line(engine); !frozen.empty()) out.push_back(std::move(frozen));
   if (engine.config().optimizer.weight_decay > 0) out.push_back(decay_line(engine));
   if (options.verbose)
     for (const config::Note& n : config.notes)

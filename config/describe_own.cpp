@@ -18,6 +18,11 @@ void describe_own(Keys& k, DsConfig& c) {
        "Face's Trainer), all (as DeepSpeed given model.parameters()), or patterns of names such as *.weight")
       .or_text()
       .inert_if(c.optimizer.weight_decay == 0, "optimizer.params.weight_decay is 0");
+  k.honoured(
+       "freeze", &c.freeze,
+       "parameters that are not trained, as patterns of names such as *.mlp.* or model.embed_tokens.*: no "
+       "gradients, masters or optimizer state of them are made")
+      .or_text();
   k.honoured("exact_sums", &c.exact_sums,
              "sums gradients as 64-bit integers: the same bits for every number of ranks, stages and "
              "micro-batches a rank, at equal micro-batch size; 8 bytes a parameter");

@@ -157,6 +157,7 @@ struct DsConfig {
   int64_t comm_timeout_s = 600;  // key "cleave": {"comm_timeout_s": ...}
   LossAverage loss_average = LossAverage::targets;
   std::vector<std::string> weight_decay_on = {"matrices"};  // words of a DecayRule
+  std::vector<std::string> freeze;                          // patterns of a FreezeRule
   bool exact_sums = false;   // gradients are summed as integers, in any order with the same bits
   int exact_sums_grid = 54;  // each contribution is rounded to a multiple of 2^-this
   OffloadUpdate offload_update = OffloadUpdate::automatic;

@@ -36,7 +36,6 @@ void ClassifierHead::loss(const HeadArgs& a, Range rows, Tensor z, Tensor dz, Te
                                           .vocab = c_.classes,
                                           .scale = scale,
                                           .cap = c_.cap,
-
                                           .hits = hits},
                     a.stream);
     return;
@@ -59,7 +58,6 @@ void ClassifierHead::loss(const HeadArgs& a, Range rows, Tensor z, Tensor dz, Te
                                             .all_vocab = c_.classes,
                                             .scale = scale,
                                             .cap = c_.cap,
-
                                             .hits = hits,
                                             .part = c_.axis.rank()},
                   a.stream);

@@ -69,8 +69,12 @@ std::string format(const JobPlan& plan) {
   std::string out =
       fmt::format("mesh: {} ranks = pipe {} x data {}{} x tensor {}\n", m.size(), m.pipe, m.data,
                   m.sequence > 1 ? fmt::format(" x sequence {}", m.sequence) : "", m.tensor);
-  out += fmt::format("model: {}, {} parameters, {:.4g} TFLOP a step\n", plan.model, format_count(plan.params),
-                     plan.flops / 1e12);
+  const std::string frozen = plan.frozen > 0
+                                 ? fmt::format(" ({} frozen, {} trained)", format_count(plan.frozen),
+                                               format_count(plan.params - plan.frozen))
+                                 : "";
+  out += fmt::format("model: {}, {} parameters{}, {:.4g} TFLOP a step\n", plan.model,
+                     format_count(plan.params), frozen, plan.flops / 1e12);
   if (!plan.pipeline.empty()) out += plan.pipeline + '\n';
   if (!plan.tried_all) out += "ranks at the ends of the axes stand for those between them\n";
   const std::vector<const RankPlan*> stages = largest_of_stages(plan);
@@ -110,6 +114,7 @@ std::string to_json(const JobPlan& plan) {
   }
   return json{{"model", plan.model},
               {"parameters", plan.params},
+              {"frozen_parameters", plan.frozen},
               {"mesh",
                {{"pipe", plan.mesh.pipe},
                 {"data", plan.mesh.data},

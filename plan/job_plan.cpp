@@ -104,6 +104,7 @@ JobPlan plan_job(const config::DsConfig& config, int world, const EngineMaker& m
     if (i == 0) {
       plan.mesh = engine->mesh();
       plan.model = engine->model().name, plan.params = engine->params();
+      plan.frozen = engine->model().frozen_params();
       plan.pipeline = engine->notes().pipeline, plan.idle_share = engine->idle_share();
       plan.timeline = engine->timeline();
       plan.flops = engine->model().flops_per_sample * double(config.train_batch_size);

@@ -40,6 +40,7 @@ struct JobPlan {
   std::string model, pipeline;  // the pipeline's line is empty with one stage
   MeshShape mesh;
   int64_t params = 0;             // of the whole model
+  int64_t frozen = 0;             // of these, not trained
   double flops = 0;               // of one step over all ranks, no recomputation
   double idle_share = 0;          // of the pipeline, expected
   pipeline::Simulation timeline;  // of one step, by rank of the pipe, in units of work

@@ -23,6 +23,13 @@ ModelFactory factory_of(model::Model model) {
   };
 }
 
+// The model with what the configuration freezes.
+model::Model made(const ModelFactory& make, const Settings& settings, const model::Axes& axes) {
+  model::Model model = make(axes);
+  if (settings.trains) model.freeze(settings.config.freeze);
+  return model;
+}
+
 }  // namespace
 
 Engine::State::State(const config::DsConfig& config, const ModelFactory& make, comm::Communicator& world,
@@ -31,8 +38,8 @@ Engine::State::State(const config::DsConfig& config, const ModelFactory& make, c
       settings(make_settings(config, mesh_shape(config, world.size()), world.rank(), o)),
       streams(std::make_unique<Streams>(settings, o.compute, o.dry)),
       ranks(world, settings, streams->rows),
-      model(make(ranks.axes())),
-      pipeline(ranks.cuts_layers() ? cut_pipeline(settings.config, make(model::Axes()), settings.trains)
+      model(made(make, settings, ranks.axes())),
+      pipeline(ranks.cuts_layers() ? cut_pipeline(settings.config, made(make, settings, {}), settings.trains)
                                    : cut_pipeline(settings.config, model, settings.trains)),
       memory(o.limits, o.dry ? Memory::Mode::dry : Memory::Mode::real, o.device),
       scaler(config.precision == config::Precision::fp16 ? optim::LossScaler(config.fp16, config.zero.stage)

@@ -97,6 +97,7 @@ ROWS = {
     "nebula.num_of_version_in_retention": ("saved", 1, 3, {"nebula": {"enabled": True}}, 1),
     "cleave.comm_timeout_s": ("alone", 1, 2, {}, 2),
     "cleave.weight_decay_on": ("loss", "matrices", "all", optimizer("AdamW", weight_decay=0.5), 1),
+    "cleave.freeze": ("memory", "absent", "*.mlp.*", {}, 1),
     "cleave.exact_sums": ("memory", False, True, {}, 1),
     "cleave.exact_sums_grid": ("loss", 20, 54, {"cleave": {"exact_sums": True}}, 1),
     "cleave.cuda_graphs": ("lines", "off", "on", {}, 1),

@@ -84,6 +84,17 @@ TEST(OwnKeys, SayWhatLossesAreTheMeanOf) {
             std::string::npos);
 }
 
+TEST(OwnKeys, SayWhatIsFrozenAsAListOrOnePattern) {
+  using Words = std::vector<std::string>;
+  const auto patterns = [](const std::string& value) {
+    return read_beside_batch(R"("cleave": {"freeze": )" + value + "}").config.freeze;
+  };
+  EXPECT_EQ(patterns("[]"), Words());
+  EXPECT_EQ(patterns("\"*.mlp.*\""), (Words{"*.mlp.*"}));
+  EXPECT_EQ(patterns(R"(["wte.*", "h.0.*"])"), (Words{"wte.*", "h.0.*"}));
+  EXPECT_NE(problems_of(R"("cleave": {"freeze": true})").find("or one text"), std::string::npos);
+}
+
 TEST(OwnKeys, SayWhatDecaysAsAListOrOneWord) {
   using Words = std::vector<std::string>;
   const std::string decay = R"("optimizer": {"type": "AdamW", "params": {"lr": 1, "weight_decay": 0.1}}, )";

@@ -35,6 +35,7 @@ TEST(UnknownKeys, ThatPeopleMeanAKeyByAreErrorsWithItsPlace) {
       {"grad_accum_steps", "did you mean \"gradient_accumulation_steps\"?"},
       {"tensor_parallel_size", "did you mean tensor_parallel.autotp_size?"},
       {"gradient_checkpointing", "did you mean activation_checkpointing.interval?"},
+      {"freeze", "did you mean cleave.freeze?"},
       {"eigenvalue", "quantization while training, which is not built"},
       {"offload", "zero_optimization.offload_optimizer and zero_optimization.offload_param"}};
   for (const auto& [name, says] : top) expect_error(fmt::format("\"{}\": 1", name), says);
@@ -79,7 +80,7 @@ TEST(UnknownKeys, ThatAskForAnotherTrainingAreNotBuiltAndThatAskForNothingAreFor
   for (const char* members :
        {R"("peft": {"r": 8})", R"("lora_config": {"r": 8})", R"("lora_r": 8)", R"("load_in_4bit": true)",
         R"("quantization_config": {"bits": 4})", R"("moe": {"num_experts": 8})",
-        R"("fp8": {"enabled": true})", R"("freeze": ["embed"])", R"("dpo": {"beta": 0.1})"})
+        R"("fp8": {"enabled": true})", R"("dpo": {"beta": 0.1})"})
     expect_error(members, "is not built: all of a model's weights are trained, as they are");
   for (const char* members :
        {R"("peft": null)", R"("peft": {})", R"("lora": false)", R"("moe": {"enabled": false, "experts": 8})",

@@ -294,6 +294,67 @@ class TwoMlps final : public Half {
   std::vector<MlpHalf> mlps_;
 };
 
+std::vector<std::string> names_of(const Layer& layer, bool frozen) {
+  std::vector<std::string> names;
+  for (const UnitSpec& unit : layer.units())
+    for (const ParamSpec& p : unit.params)
+      if (unit.frozen == frozen) names.push_back(unit.name + ": " + p.name);
+  return names;
+}
+
+// What is frozen is a unit of its own, and what is left trains as it did: the gradients of the others, and of
+// the input, have the bits that they have with nothing frozen.
+TEST_P(Blocks, OfWhichAPartIsFrozenGiveTheOthersTheirGradients) {
+  const auto table = rope_table(kSeq, rope_frequencies(4, 10000, {}));
+  const auto whole = make_block(GetParam());
+  const auto want = Alone(*whole, table->tensors()).backward({});
+  const std::vector<std::vector<std::string>> rules{
+      {"b.q", "b.q.*", "b.k.*", "b.v.*", "b.qkv.*", "b.o.*", "b.q_norm.*", "b.k_norm.*"},
+      {"b.up.*", "b.gate.*", "b.down.*", "b.norm2*"},
+      {"*.weight"},
+      {"*norm*"},
+      {"b.down.weight", "b.o.*"}};
+  for (const auto& rule : rules)
+    for (const Way way : {Way{}, Way{.split = true}, Way{.lean = true}, Way{true, true}}) {
+      const auto block = make_block(GetParam());
+      block->freeze(FreezeRule(rule));
+      const std::vector<std::string> frozen = names_of(*block, true);
+      const auto got = Alone(*block, table->tensors()).backward(way);
+      for (const auto& [name, gradient] : want) {
+        const bool is_frozen = std::any_of(frozen.begin(), frozen.end(),
+                                           [&](const std::string& f) { return f.ends_with(": " + name); });
+        if (is_frozen)
+          for (const float g : got.at(name)) EXPECT_TRUE(std::isnan(g)) << name << " was written";
+        else
+          EXPECT_EQ(got.at(name), gradient) << name << " beside " << rule[0];
+      }
+    }
+}
+
+TEST(Halves, FrozenByNameAreUnitsOfTheirOwn) {
+  const auto block = make_block({"Qwen2", false, true, true, false, true, {}});
+  block->freeze(FreezeRule({"b.gate.*", "b.up.*", "b.down.*"}));
+  EXPECT_EQ(
+      names_of(*block, true),
+      (std::vector<std::string>{"b.frozen: b.gate.weight", "b.frozen: b.up.weight", "b.frozen: b.gate.bias",
+                                "b.frozen: b.up.bias", "b.frozen: b.down.weight", "b.frozen: b.down.bias"}));
+  EXPECT_EQ(block->units()[0].name, "b");
+  EXPECT_FALSE(block->units()[0].frozen);
+  block->freeze(FreezeRule({"b.*"}));
+  ASSERT_EQ(block->units().size(), 1u);
+  EXPECT_EQ(block->units()[0].name, "b");
+  EXPECT_TRUE(block->units()[0].frozen);
+  EXPECT_TRUE(names_of(*block, false).empty());
+  try {
+    block->freeze(FreezeRule({"b.q.weight"}));
+    ADD_FAILURE() << "a third of one product was frozen";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.exit(), Exit::usage);
+    for (const char* part : {"b.q.weight", "b.k.weight", "both or neither"})
+      EXPECT_NE(std::string(e.what()).find(part), std::string::npos) << e.what();
+  }
+}
+
 TEST(Halves, MayOwnUnitsOfTheirOwnBehindTheBlocks) {
   const auto block =
       block_of(std::make_unique<AttentionHalf>(attention_config(), Axes()), std::make_unique<TwoMlps>());

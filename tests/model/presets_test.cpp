@@ -162,6 +162,31 @@ TEST(Presets, AWindowLeavesOutTheArithmeticOfWhatItHides) {
   EXPECT_EQ(flops(64), flops(0));
 }
 
+TEST(Presets, AreFrozenByNameAndSayWhatIsLeft) {
+  const auto made = [](const char* preset) {
+    ModelConfig config = find_model(preset);
+    config.vocab = 256;
+    return make_model(config, DType::fp32, 16, preset);
+  };
+  Model m = made("tiny");
+  EXPECT_EQ(m.frozen_params(), 0);
+  m.freeze({"transformer.wte*", "*.mlp.*"});  // as files call them, or as they are called here
+  EXPECT_EQ(m.frozen_params(), 256 * 128 + 4 * (2 * 4 * 128 * 128 + 5 * 128));
+  for (const UnitSpec& unit : m.head->units()) EXPECT_TRUE(unit.frozen) << "it is tied to the embedding";
+  Model llama = made("llama-tiny");
+  llama.freeze({"model.embed_tokens.*", "model.layers.[012].*"});
+  EXPECT_EQ(llama.params() - llama.frozen_params(),
+            params_of("llama-tiny") - 3 * (params_of("llama-tiny") - 2 * 256 * 128 - 128) / 4 - 256 * 128);
+  const auto refuses = [&](const std::vector<std::string>& patterns,
+                           std::initializer_list<const char*> parts) {
+    Model fresh = made("tiny");
+    for (const char* part : parts) expect_error(Exit::usage, {part}, [&] { fresh.freeze(patterns); });
+  };
+  refuses({"wte.*", "h.0.mlp.c_cf.weight"},
+          {"cleave.freeze", "\"h.0.mlp.c_cf.weight\"", "h.0.mlp.c_fc.weight"});
+  refuses({"*"}, {"nothing would train"});
+}
+
 TEST(Presets, AnUnknownNameIsAnsweredWithTheKnownOnes) {
   try {
     find_model("llama-9");

@@ -356,6 +356,121 @@ TEST(Frozen, ACheckpointOfTrainedValuesLoadsAndTheOtherWayWantsTheOptimizerBegun
   EXPECT_EQ(weights_of(from_frozen), weights_of(b));
 }
 
+// Parameters that patterns of names freeze (cleave.freeze): an embedding that a head may be tied to, halves
+// and heads, in GPT-2 and, with norms of heads and products of several parameters, Qwen3.
+struct Named {
+  const char* what;
+  runtime::ModelFactory model;
+  std::vector<std::string> patterns;
+  std::vector<const char*> frozen;  // what their names have in them
+};
+std::vector<Named> named() {
+  return {
+      {"a tied embedding and every MLP", cut_gpt(true), {"transformer.wte*", "*.mlp.*"}, {"wte", ".mlp."}},
+      {"attention", cut_gpt(false), {"*.attn.*", "h.0.ln_1.*"}, {".attn.", "h.0.ln_1."}},
+      {"positions and a head", cut_gpt(false), {"wpe.*", "lm_head.*"}, {"wpe", "lm_head"}},
+      {"matrices but not biases", cut_gpt(false), {"h.*.weight", "*wte*"}, {"h.0.attn.c_attn.weight", "wte"}},
+      {"a block, an embedding, norms of heads",
+       cut_decoder(model::kQwen3, false, DType::fp32, 2, 4),
+       {"model.embed_tokens.*", "model.layers.1.*", "*_norm.weight"},
+       {"embed_tokens", "layers.1.", "q_norm", "k_norm"}}};
+}
+
+bool has_one_of(const std::string& name, const std::vector<const char*>& parts) {
+  return std::any_of(parts.begin(), parts.end(),
+                     [&](const char* part) { return name.find(part) != std::string::npos; });
+}
+
+config::DsConfig named_config(const Named& n, const Layout& l) {
+  config::DsConfig c = config_of(l, 4 / l.data);
+  c.optimizer.eps = 1e-2, c.freeze = n.patterns;
+  return c;
+}
+
+// Plain gradient descent without clipping: after one step the others are where they are with nothing frozen.
+TEST(FrozenByName, StayAndTheOthersMoveByTheGradientOfTheWholeModel) {
+  for (const Named& n : named()) {
+    config::DsConfig c = named_config(n, {});
+    c.optimizer.type = config::OptimizerType::sgd, c.optimizer.weight_decay = 0, c.gradient_clipping = 0;
+    const Training start = train_on_all({}, c, n.model, 0), got = train_on_all({}, c, n.model, 1);
+    c.freeze = {};
+    const Training want = train_on_all({}, c, n.model, 1);
+    int frozen = 0, moved = 0;
+    for (const auto& [name, values] : got.weights) {
+      const bool stays = values == start.weights.at(name) && want.weights.at(name) != values;
+      frozen += stays, moved += !stays && values != start.weights.at(name);
+      if (stays) continue;
+      EXPECT_EQ(values, want.weights.at(name)) << n.what << ", " << name;
+      EXPECT_FALSE(has_one_of(name, n.frozen)) << n.what << ", " << name;
+    }
+    EXPECT_GT(frozen, 0) << n.what;
+    EXPECT_GT(moved, 0) << n.what;
+  }
+}
+
+TEST(FrozenByName, LetTheOthersLearnTheSameInEveryLayout) {
+  Sampled sampled;
+  for (const Named& n : named()) {
+    const Training want = train_on_all({}, named_config(n, {}), n.model, kSteps);
+    const Training start = train_on_all({}, named_config(n, {}), n.model, 0);
+    std::vector<Layout> layouts{{.data = 4, .zero = 3},
+                                {.data = 2, .zero = 2, .offload = true},
+                                {.tensor = 2, .zero = 1},
+                                {.tensor = 2, .zero = 0, .cut_rows = false},
+                                {.zero = 1, .sequence = 2}};
+    for (const char* schedule : {"1f1b", "interleaved", "zb-h1"})
+      layouts.push_back({.pipe = 2, .zero = 2, .schedule = schedule});
+    layouts.push_back({.pipe = 2, .tensor = 2, .zero = 3});
+    for (const Layout& l : layouts) {
+      if (!sampled.next()) continue;
+      const Training got = train_on_all(l, named_config(n, l), n.model, kSteps);
+      expect_close(got, want, 1e-5, fmt::format("{}, {}", n.what, l.text()));
+      for (const auto& [name, values] : got.weights)
+        if (want.weights.at(name) == start.weights.at(name)) {
+          EXPECT_EQ(values, start.weights.at(name)) << n.what << ", " << l.text() << " " << name;
+        }
+    }
+    for (const bool lean : {false, true}) {
+      config::DsConfig c = named_config(n, {});
+      c.checkpointing.lean = lean, c.checkpointing.interval = lean ? 0 : 1;
+      expect_same_bits(train_on_all({}, c, n.model, kSteps), want, n.what);
+    }
+  }
+}
+
+TEST(FrozenByName, CostTheirWorkingCopyAndNothingElse) {
+  for (const Named& n : named())
+    for (const int ranks : {1, 2})
+      for (const int stage : {0, 2, 3})
+        comm::run_ranks(ranks, [&](comm::Communicator& world) {
+          config::DsConfig c = named_config(n, {.data = ranks, .zero = stage});
+          runtime::Engine engine(c, n.model, world, {});
+          int64_t trained = 0, frozen = 0;
+          for (const UnitSpec& u : engine.model().units())
+            (u.frozen ? frozen : trained) += zero::FlatLayout(u, stage == 0 ? 1 : ranks).numel();
+          EXPECT_GT(frozen, 0) << n.what;
+          const MemoryTable planned = engine.memory_planned();
+          EXPECT_EQ(planned.total(Category::weights) + planned.total(Category::master),
+                    4 * (trained + frozen) / (stage == 3 ? ranks : 1))
+              << n.what;
+          EXPECT_EQ(planned.total(Category::gradients), 4 * trained / (stage >= 2 ? ranks : 1)) << n.what;
+          EXPECT_EQ(planned.total(Category::optimizer_state), 8 * trained / (stage == 0 ? 1 : ranks))
+              << n.what;
+        });
+}
+
+TEST(FrozenByName, RefuseALayerThatKnowsNothingOfIt) {
+  const auto alone = comm::self_communicator();
+  config::DsConfig c = chain_config(1, 0, 1);
+  c.freeze = {"head.*"};
+  runtime::Engine(c, chain(), *alone, {});
+  c.freeze = {"first.a"};
+  expect_error(Exit::usage, {"cleave.freeze", "first.a", "units()"},
+               [&] { runtime::Engine(c, chain(), *alone, {}); });
+  c.freeze = {"base.*"};  // says so itself
+  runtime::Engine(c, chain(), *alone, {});
+}
+
 // Writes the gradient of its frozen parameter all the same.
 class Careless final : public model::Layer {
  public:

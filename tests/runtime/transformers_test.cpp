@@ -193,6 +193,35 @@ TEST_P(Transformers, EveryGradientIsEqual) {
   });
 }
 
+// What is frozen stays, and the others have transformers' gradients.
+TEST_P(Transformers, EveryGradientIsEqualBesideFrozenParameters) {
+  const Case& at = GetParam();
+  comm::run_ranks(at.layout.ranks(), [&](comm::Communicator& world) {
+    const Oracle oracle(at.fixture);
+    const auto tokens = oracle.get<int32_t>("tokens"), targets = oracle.get<int32_t>("targets");
+    config::DsConfig c = config(at.layout);
+    c.freeze = {oracle.gpt2() ? "transformer.wte.*" : "model.embed_tokens.*", "*.mlp.*", "*.0.*norm*"};
+    if (oracle.gpt2()) c.freeze.back() = "h.0.ln_1.bias";
+    c.optimizer.type = config::OptimizerType::sgd, c.optimizer.weight_decay = 0, c.gradient_clipping = 0;
+    const double rate = c.optimizer.lr = 4096;
+    runtime::Engine engine(c, oracle.model(), world, {});
+    engine.set_parameters([&](const ParamSpec& p) { return oracle.parameter(p, ""); });
+    engine.train_batch(batch_of(tokens, targets, engine, world));
+    const FreezeRule rule(c.freeze, "transformer.");
+    for (const ParamSpec& p : params_of(engine.model())) {
+      const std::vector<float> before = oracle.parameter(p, "");
+      std::vector<float> gradient = engine.parameter(p.name);
+      if (rule.applies_to(p.name)) {
+        EXPECT_EQ(gradient, before) << p.name;
+        continue;
+      }
+      for (size_t i = 0; i < gradient.size(); ++i)
+        gradient[i] = float((double(before[i]) - gradient[i]) / rate);
+      EXPECT_LT(relative_distance(gradient, oracle.parameter(p, "grad.")), 1e-5) << p.name;
+    }
+  });
+}
+
 TEST(TransformersPrediction, LogitsAreEqual) {
   for (const char* fixture : kFixtures)
     for (const Layout& l : {Layout{}, Layout{1, 0, 1, "1f1b", 2}, Layout{1, 3, 2, "1f1b", 2},
