@@ -2,11 +2,10 @@
 
 #include <cmath>
 
-#include "kernels/elementwise.h"
-#include "kernels/embedding.h"
 #include "model/attention_half.h"
 #include "model/block.h"
 #include "model/classifier_head.h"
+#include "model/embedding.h"
 #include "model/family.h"
 #include "model/mlp_half.h"
 #include "model/recipe.h"
@@ -14,143 +13,9 @@
 namespace cleave::model {
 namespace {
 
-// The nearest number of the type.
-float rounded(float x, DType type) {
-  if (type == DType::bf16) return to_float(from_float<bf16>(x));
-  return type == DType::fp16 ? to_float(from_float<fp16>(x)) : x;
-}
-
 Norm norm_of(const NormRecipe& recipe, const std::string& name, int64_t width) {
   return Norm(recipe.kind, name, width, recipe.eps, recipe.offset);
 }
-
-// Of tokens, and of their positions where these are learned.
-class Embedding final : public Layer {
- public:
-  Embedding(const ModelConfig& c, float scale, int64_t seq, DType dtype, const Axes& axes)
-      : name_(c.family->names.embedding),
-        vocab_(c.vocab),
-        width_(c.width),
-        seq_(seq),
-        dtype_(dtype),
-        axis_(axes.tensor),
-        positions_(axes.sequence.positions(seq)),
-        scale_(rounded(scale, dtype)),
-        dropout_{c.dropout, seq, axes} {
-    const Init normal{Init::Kind::normal, c.init_scale};
-    const char* learned = c.family->names.positions;
-    tokens_ = Parameter(axis_.cut_padded({name_ + ".weight", {vocab_, width_}, normal, true}, 0));
-    declared_ = {{name_, {&tokens_}}};
-    if (learned) {
-      places_ = Parameter({std::string(learned) + ".weight", {c.positions, width_}, normal, true});
-      declared_.push_back({learned, {&places_}});
-    }
-    units_ = settle(declared_);
-  }
-
-  std::vector<UnitSpec> units() const override { return units_; }
-  void freeze(const FreezeRule& rule) override { units_ = settle(declared_, rule); }
-  TensorSpec output(const TensorSpec& in) const override {
-    return {dtype_, {axis_.local_rows(in.shape.numel()), width_}};
-  }
-  double flops(const TensorSpec&) const override { return 0; }  // rows are looked up
-
-  void forward(const ForwardArgs& a) const override {
-    const Tensor partial = axis_.all_rows_of(a.y, a.scratch), positions = positions_of(a);
-    kernels::launch(
-        kernels::EmbeddingForward{.y = partial,
-                                  .tokens = a.x,
-                                  .wte = tokens_.in(a.params),
-                                  .wpe = axis_.rank() == 0 ? places_.in(a.params) : Tensor(),  // summed: once
-                                  .positions = positions,
-                                  .part = part(),
-                                  .seq = positions_.size(),
-                                  .first_position = positions_.begin},
-        a.stream);
-    axis_.sum(a.y, partial, a.stream, name_);
-    if (scale_ != 1) kernels::launch(kernels::Scale{.y = a.y, .x = a.y, .factor = scale_}, a.stream);
-    if (a.train) dropout_.run(a.y, a.y, a.position, kDropout, a.stream);
-  }
-  bool splits_backward() const override { return true; }
-  void backward(const BackwardArgs& a) const override {
-    if (a.part == BackwardPart::input) return;  // tokens have no gradient
-    ParamGradient &dtokens = *tokens_.in(a.grads), *dplaces = places_.in(a.grads);
-    const bool of_places = dplaces && dplaces->wanted();
-    if (!dtokens.wanted() && !of_places) return;
-    dropout_.run(a.dy, a.dy, a.position, kDropout, a.stream);
-    if (scale_ != 1) kernels::launch(kernels::Scale{.y = a.dy, .x = a.dy, .factor = scale_}, a.stream);
-    if (dtokens.wanted()) backward_tokens(a, dtokens);
-    if (of_places) backward_places(a, *dplaces);
-  }
-
- private:
-  static constexpr const char* kDropout = "embedding";
-
-  // Where documents are given, the positions of this rank's tokens in them, which the backward needs again.
-  struct Kept {
-    Tensor positions;
-  };
-  Tensor positions_of(const ForwardArgs& a) const {
-    if (a.past.defined() && places_) return a.past.rows.places;
-    if (!places_ || !a.documents.defined()) return {};
-    const int64_t samples = a.x.numel() / positions_.size();
-    const Tensor positions = a.keep.take(DType::int32, {samples, positions_.size()});
-    kernels::launch(kernels::DocumentPositions{.positions = positions,
-                                               .documents = a.documents.view({samples, seq_}),
-                                               .first = positions_.begin},
-                    a.stream);
-    a.saved.put(this, Kept{positions});
-    return positions;
-  }
-
-  void backward_tokens(const BackwardArgs& a, ParamGradient& gradient) const {
-    const Tensor dy = axis_.all_rows_of(a.dy, a.scratch);
-    axis_.gather(dy, a.dy, a.stream, name_);
-    kernels::launch(kernels::EmbeddingBackward{.dwte = gradient.tensor,
-                                               .dy = dy,
-                                               .tokens = a.x,
-                                               .part = part(),
-                                               .accumulate_wte = gradient.accumulate()},
-                    a.stream);
-  }
-
-  // Positions are whole on every rank: the gradient of this rank's rows.
-  void backward_places(const BackwardArgs& a, ParamGradient& gradient) const {
-    const int64_t rows = a.dy.dim(0), first = axis_.cuts_rows() ? axis_.rank() * rows : 0;
-    Tensor dplaces = gradient.tensor;
-    bool added = gradient.accumulate();
-    if (a.documents.defined())  // any row of the table may be any token's
-      return kernels::launch(
-          kernels::EmbeddingBackward{.dwte = dplaces,
-                                     .dy = a.dy,
-                                     .tokens = a.saved.get<Kept>(this).positions.slice({first, first + rows}),
-                                     .accumulate_wte = added},
-          a.stream);
-    if (positions_.size() < seq_) {
-      if (!added) kernels::launch(kernels::Fill{.y = dplaces}, a.stream);
-      dplaces = dplaces.rows(positions_), added = true;
-    }
-    kernels::launch(kernels::EmbeddingBackward{.dwpe = dplaces,
-                                               .dy = a.dy,
-                                               .tokens = a.x.slice({first, first + rows}),
-                                               .seq = positions_.size(),
-                                               .first_row = first,
-                                               .accumulate_wpe = added},
-                    a.stream);
-  }
-  kernels::VocabPart part() const { return {axis_.padded_part(vocab_).size * axis_.rank(), vocab_}; }
-
-  std::string name_;
-  int64_t vocab_, width_, seq_;
-  DType dtype_;
-  tensor_parallel::TensorAxis axis_;
-  Range positions_;  // this rank's
-  float scale_;      // of all that is looked up, a number of the model's type as it is in transformers
-  RowDropout dropout_;
-  Parameter tokens_, places_;
-  std::vector<DeclaredUnit> declared_;
-  std::vector<UnitSpec> units_;
-};
 
 class FinalNorm final : public Layer {
  public:
@@ -307,7 +172,7 @@ Model make_model(const ModelConfig& c, DType dtype, int64_t seq, std::string nam
   const std::string base = std::string(c.family->base) + ".";
   if (!std::string(names.embedding).starts_with(base)) m.prefix = base;
   add_rotations(m, recipe, seq);
-  m.layers.push_back(std::make_unique<Embedding>(c, recipe.embedding_scale, seq, dtype, axes));
+  m.layers.push_back(make_embedding(c, recipe.embedding_scale, seq, dtype, axes));
   for (int64_t l = 0; l < c.layers; ++l)
     m.layers.push_back(make_block(c, recipe.blocks[size_t(l)], seq, l, axes));
   m.layers.push_back(std::make_unique<FinalNorm>(c, recipe.final_norm));
