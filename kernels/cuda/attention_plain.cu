@@ -68,7 +68,9 @@ __device__ __forceinline__ void add_weighted(float (&sums)[kOwn][kParts], const 
     float v[kParts];
 #pragma unroll
     for (int part = 0; part < kParts; ++part)
-      v[part] = part * 32 + lane < dim ? rows[c * (dim + 1) + part * 32 + lane] : 0.0f;
+      v[part] = kParts > kNarrow  // sums of columns beyond the head are nobody's
+                    ? rows[c * (dim + 1) + min(part * 32 + lane, dim - 1)]
+                    : part * 32 + lane < dim ? rows[c * (dim + 1) + part * 32 + lane] : 0.0f;
 #pragma unroll
     for (int r = 0; r < kOwn; ++r)
 #pragma unroll
@@ -130,7 +132,7 @@ __device__ __forceinline__ float weight_factor(const Attention<T>& a, int b, int
 }
 
 template <class T, bool kBounded, bool kMore, int kParts>
-__global__ void __launch_bounds__(kThreads) forward(Attention<T> a) {
+__global__ void __launch_bounds__(kThreads, kMore ? 2 : 1) forward(Attention<T> a) {
   extern __shared__ __align__(16) float base[];
   constexpr int kOwn = kOwnRows<kParts>;
   const Shared<kParts> shared{base, a.dim};
@@ -229,7 +231,7 @@ __global__ void __launch_bounds__(kThreads, 2) backward_keys(Attention<T> a) {
 
 // Own rows are queries, columns are keys.
 template <class T, bool kBounded, bool kMore, int kParts>
-__global__ void __launch_bounds__(kThreads) backward_queries(Attention<T> a) {
+__global__ void __launch_bounds__(kThreads, kMore ? 2 : 1) backward_queries(Attention<T> a) {
   extern __shared__ __align__(16) float base[];
   constexpr int kOwn = kOwnRows<kParts>;
   const Shared<kParts> shared{base, a.dim};
