@@ -173,7 +173,7 @@ class Commands(AppTest):
         path = self.dir / "config.json"
         for text, parts in (
             ("{}", ["config.json", "model_type"]),
-            ('{"model_type": "llama", "hidden_act": "gelu", "rope_scaling": {"rope_type": "yarn", "factor": 4.0}}',
+            ('{"model_type": "llama", "hidden_act": "laplace", "rope_scaling": {"rope_type": "yarn", "factor": 4.0}}',
              ["hidden_act", "yarn", "vocab_size: missing", "num_hidden_layers: missing"]),
         ):
             path.write_text(text)
