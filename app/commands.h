@@ -2,12 +2,9 @@
 // writes what was asked for to stdout and messages to stderr, and returns the exit code; what goes wrong is
 // thrown as Error.
 #pragma once
-#include <string>
-#include <vector>
+#include "app/arguments.h"
 
 namespace cleave::app {
-
-using Arguments = std::vector<std::string>;
 
 int run_train(const Arguments& arguments);
 int run_eval(const Arguments& arguments);

@@ -1,128 +1,13 @@
 #include "app/options.h"
 
-#include "app/parse.h"
-#include "core/cores.h"
+#include <filesystem>
+
 #include "core/environment.h"
 #include "core/error.h"
 #include "core/units.h"
 #include "data/token_file.h"
 
 namespace cleave::app {
-
-void add_config_option(CLI::App& app, std::string& config, const std::string& help, bool required) {
-  app.add_option("--deepspeed_config", config, help);
-  app.add_option_function<std::string>(
-         "--deepspeed",
-         [&config](const std::string& file) {
-           require(file.empty() || config.empty() || file == config, Exit::usage,
-                   "--deepspeed {} and --deepspeed_config {} name two files; give one of them", file, config);
-           if (!file.empty()) config = file;
-         },
-         "with a file: the same, as Hugging Face's Trainer has it; alone: accepted and ignored")
-      ->expected(0, 1);
-  if (required)
-    app.final_callback([&config] {
-      require(!config.empty(), Exit::usage, "--deepspeed_config is required: the ds_config file");
-    });
-}
-
-void add_options(CLI::App& app, ModelOptions& o) {
-  app.add_option(
-         "--model", o.model,
-         "a config.json of Hugging Face, a folder with one (train starts from its weights), or a preset "
-         "(preset:NAME where a folder has the name, too): " +
-             model::preset_names())
-      ->capture_default_str();
-  app.add_option("--seq_len", o.seq_len, "tokens in a sample")->capture_default_str()->check(integer(1));
-  app.add_option(
-      "--tokenizer", o.tokenizer,
-      "byte, a tokenizer.json or tokenizer.model, or a folder with one, for texts; token files (.bin) bring "
-      "their own ids (none: that of the model's folder, else byte)");
-  add_document_mask(app, o.document_mask);
-}
-
-void add_document_mask(CLI::App& app, bool& document_mask) {
-  app.add_flag("--document_mask", document_mask,
-               "attention and positions stay inside each document, and none predicts the first token of the "
-               "next; wants data that say where documents begin (.bin with .idx)");
-}
-
-void add_options(CLI::App& app, RankOptions& o) {
-  app.add_option("--transport", o.transport, "auto, shm or gloo")->capture_default_str();
-  app.add_option("--gpu_transport", o.gpu_transport,
-                 "between GPUs: auto, nccl, ipc (one host), or host (through host memory); the last two add "
-                 "in rank order")
-      ->capture_default_str();
-  app.add_flag("--share_gpu", o.share_gpu,
-               "with fewer GPUs than ranks, ranks take turns on a GPU; for tests");
-  app.add_option("--device", o.device, "auto, cpu, cuda or cuda:INDEX")->capture_default_str();
-  app.add_option("--device_memory", o.device_memory, "limit of a rank's device memory, such as 8GiB");
-  app.add_option("--host_memory", o.host_memory, "limit of a rank's host memory");
-  app.add_option(
-         "--threads", o.threads,
-         "threads a rank computes with on the CPU (default: OMP_NUM_THREADS, or this rank's share of the "
-         "cores that the process may use)")
-      ->check(integer(1, kMostThreads));
-  app.add_option("--local_rank", o.local_rank, "accepted from launchers; must agree with the environment")
-      ->check(integer(-1, 1'000'000));
-}
-
-// What to use for the Trainer's schedules that are not built.
-CLI::Validator trainers_schedule() {
-  const std::vector<std::string> built = {"linear", "cosine", "constant", "constant_with_warmup"};
-  constexpr std::pair<const char*, const char*> others[] = {
-      {"polynomial", "with its power of 1 it falls in a line to 1e-7: use linear, which falls to 0"},
-      {"cosine_with_restarts", "with its one cycle it is cosine"},
-      {"cosine_with_min_lr", "write a scheduler WarmupCosineLR with cos_min_ratio in the ds_config"},
-      {"cosine_warmup_with_min_lr", "write a scheduler WarmupCosineLR with cos_min_ratio in the ds_config"},
-      {"inverse_sqrt", "no schedule here falls so"},
-      {"reduce_lr_on_plateau", "no schedule here reads validation losses"},
-      {"warmup_stable_decay", "no schedule here has three parts"}};
-  return CLI::Validator(
-      [=](std::string& text) {
-        for (const auto& [name, advice] : others)
-          if (text == name)
-            return fmt::format("{} is not built; {}; there are {}", name, advice, listed(built));
-        return one_of(built)(text);
-      },
-      "");
-}
-
-void add_options(CLI::App& app, config::AutoValues& a) {
-  a.default_micro_batch_size = 8, a.warmup_steps = 0, a.schedule = "linear";
-  a.lr = 5e-5, a.beta1 = 0.9, a.beta2 = 0.999, a.eps = 1e-8, a.weight_decay = 0, a.max_grad_norm = 1;
-  const auto option = [&](const char* name, auto& value, const char* key, const char* otherwise) {
-    return app.add_option(name, value, fmt::format("{} (default {})", key, otherwise))
-        ->each([&a, name](const std::string&) { a.given.insert(name); })
-        ->group("Options of Hugging Face's Trainer: for \"auto\" and for what the file leaves out");
-  };
-  option("--per_device_train_batch_size", a.micro_batch_size, "train_micro_batch_size_per_gpu",
-         "8, or what the other batch keys leave")
-      ->check(integer(1));
-  option("--gradient_accumulation_steps", a.gradient_accumulation_steps, "gradient_accumulation_steps",
-         "1, or what the other batch keys leave")
-      ->check(integer(1));
-  option("--learning_rate", a.lr, "optimizer.params.lr", "5e-5")->check(number(0));
-  option("--weight_decay", a.weight_decay, "optimizer.params.weight_decay", "0")->check(number(0));
-  option("--adam_beta1", a.beta1, "optimizer.params.betas", "0.9")->check(number(0, 1));
-  option("--adam_beta2", a.beta2, "optimizer.params.betas", "0.999")->check(number(0, 1));
-  option("--adam_epsilon", a.eps, "optimizer.params.eps", "1e-8")->check(number(0));
-  option("--max_grad_norm", a.max_grad_norm, "gradient_clipping", "1")->check(number(0));
-  option("--lr_scheduler_type", a.schedule,
-         "the schedule of a file that has none: linear, cosine, constant or constant_with_warmup", "linear")
-      ->check(trainers_schedule());
-  option("--warmup_steps", a.warmup_steps, "scheduler.params.warmup_num_steps", "0")->check(integer(0));
-  option("--warmup_ratio", a.warmup_ratio, "the same as a share of all steps, where --warmup_steps is 0", "0")
-      ->check(number(0, 1));
-  option("--fp16", a.fp16, "fp16.enabled", "false")->expected(0, 1)->default_str("true");
-  option("--bf16", a.bf16, "bf16.enabled", "false")->expected(0, 1)->default_str("true");
-}
-
-void add_steps_option(CLI::App& app, config::AutoValues& values) {
-  app.add_option("--steps", values.total_steps,
-                 "optimizer steps of the training, for a schedule that ends with it")
-      ->check(integer(1));
-}
 
 std::unique_ptr<text::Tokenizer> tokenizer_of(const ModelOptions& o) {
   std::string path = o.tokenizer;

@@ -1,6 +1,5 @@
-// Options that several subcommands share, and what they stand for.
+// What is said of a model and of a rank, and what it stands for.
 #pragma once
-#include <CLI/CLI.hpp>
 #include <memory>
 #include <string>
 
@@ -21,21 +20,6 @@ struct ModelOptions {
 struct RankOptions : launcher::JobOptions {
   std::string device_memory, host_memory;
 };
-
-// --deepspeed_config, and --deepspeed with a file, as a Hugging Face Trainer takes it; without one it is a
-// flag that scripts written for DeepSpeed give. Two different files, and none where one is required, are
-// refused.
-void add_config_option(CLI::App& app, std::string& config, const std::string& help, bool required);
-void add_options(CLI::App& app, ModelOptions& options);
-void add_document_mask(CLI::App& app, bool& document_mask);
-void add_options(CLI::App& app, RankOptions& options);
-
-// What "auto" in a ds_config stands for, and the optimizer and schedule of one that has none, under the names
-// and with the defaults of Hugging Face's Trainer.
-void add_options(CLI::App& app, config::AutoValues& values);
-
-// --steps of commands that train nothing: the length of a schedule that ends with the training.
-void add_steps_option(CLI::App& app, config::AutoValues& values);
 
 // Null for bytes. Error(data) or Error(usage) as open_tokenizer().
 std::unique_ptr<text::Tokenizer> tokenizer_of(const ModelOptions& options);

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "app/commands.h"
+#include "app/arguments.h"
 
 namespace cleave::app {
 

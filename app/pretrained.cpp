@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "app/add_options.h"
 #include "app/parse.h"
 #include "checkpoint/checkpoint.h"
 #include "core/units.h"

@@ -1,6 +1,7 @@
 // A checkpoint or a published model opened for evaluation and generation: its own model without anything of
 // training, whole in fp32 on every rank, or laid out as a ds_config says.
 #pragma once
+#include <CLI/CLI.hpp>
 #include <memory>
 #include <optional>
 #include <string>

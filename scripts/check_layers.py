@@ -29,6 +29,16 @@ ALLOWED = {
     "app": ["text", "plan", "runtime", "pipeline", "launcher", "monitor", "checkpoint", "model", "tensor_parallel", "sequence_parallel", "zero", "data", "config", "comm", "optim",
             "offload", "kernels", "device"],
 }
+# The rooms of app/, for whose files ALLOWED counts, too: what each may include of app/. "app" is what stands in no room.
+ROOMS = {
+    "app": [],
+    "app/start": ["app"],
+    "app/run": ["app"],
+    "app/commands": ["app/start", "app/run", "app"],
+}
+ABOVE_ROOMS = "app/main.cpp"
+# A run is shared by fronts, and only one of them is a command line: not even what its headers include may be.
+WITHOUT_COMMAND_LINE = ("app/run", r"CLI/")
 FOREIGN = {  # a library's header: the folders that may use it
     r"cuda|nccl|cublas|cudnn": ["device", "kernels", "comm"],
     r"gloo/": ["comm"],
@@ -55,7 +65,41 @@ def lists_of_folders():
     yield "scripts/check_layers.py: ALLOWED", set(ALLOWED)
 
 
+def room_of(name):
+    return name.rsplit("/", 1)[0]
+
+
+def problems_of_rooms():
+    on_disk = {room_of(str(path.relative_to(ROOT))) for path in (ROOT / "app").rglob("*.cpp")}
+    for room in sorted(on_disk ^ set(ROOMS)):
+        yield f"scripts/check_layers.py: ROOMS: {room} {'is missing' if room in on_disk else 'does not exist'}"
+    for path in sorted((ROOT / "app").rglob("*")):
+        name = str(path.relative_to(ROOT))
+        if path.suffix not in {".h", ".cpp"} or name == ABOVE_ROOMS or room_of(name) not in ROOMS:
+            continue
+        for included in re.findall(r'#include "(app/[\w/]+)\.h"', path.read_text()):
+            if room_of(included) not in {room_of(name), *ROOMS[room_of(name)]}:
+                yield f"{name}: {room_of(name)}/ may not include {included}.h"
+        if room_of(name) == WITHOUT_COMMAND_LINE[0]:
+            for header in sorted(headers_behind(path)):
+                if re.search(f"#include <{WITHOUT_COMMAND_LINE[1]}", (ROOT / header).read_text()):
+                    yield f"{name}: {room_of(name)}/ knows no command line, but {header} is behind its includes"
+
+
+def headers_behind(path):
+    """All of the program's headers that a file includes, and those they include; and itself."""
+    found, left = set(), [str(path.relative_to(ROOT))]
+    while left:
+        name = left.pop()
+        if name in found or not (ROOT / name).is_file():
+            continue
+        found.add(name)
+        left += re.findall(r'#include "([\w/]+\.\w+)"', (ROOT / name).read_text())
+    return found
+
+
 def problems():
+    yield from problems_of_rooms()
     for where, named in lists_of_folders():
         for folder in sorted(folders_on_disk() ^ named):
             yield f"{where}: {folder} {'is missing' if folder in folders_on_disk() else 'does not exist'}"
@@ -81,5 +125,5 @@ def problems():
 
 if __name__ == "__main__":
     found = list(problems())
-    print("\n".join(found) if found else f"layers: {len(ALLOWED)} folders include only downwards")
+    print("\n".join(found) if found else f"layers: {len(ALLOWED)} folders and {len(ROOMS) - 1} rooms of app/ include only downwards")
     sys.exit(bool(found))

@@ -1,4 +1,4 @@
-#include "app/kept_checkpoints.h"
+#include "app/run/kept_checkpoints.h"
 
 #include <gtest/gtest.h>
 

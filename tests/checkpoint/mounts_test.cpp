@@ -5,7 +5,7 @@
 #include <cerrno>
 #include <thread>
 
-#include "app/run_lock.h"
+#include "app/run/run_lock.h"
 #include "tests/checkpoint/file_faults.h"
 #include "tests/checkpoint/hand_made.h"
 #include "tests/scratch.h"

@@ -1,0 +1,206 @@
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+#include <vector>
+
+#include "app/commands.h"
+#include "app/commands/inspect_data.h"
+#include "app/output_paths.h"
+#include "app/parse.h"
+#include "app/tokenize.h"
+#include "core/cores.h"
+#include "core/error.h"
+#include "core/units.h"
+#include "data/indexed_file.h"
+#include "data/ngram.h"
+#include "data/split_text.h"
+#include "data/token_file.h"
+#include "text/corpus.h"
+
+namespace cleave::app {
+namespace {
+
+// A text, whole. Error(data) for a token file, whose bytes are no text.
+std::string read_text(const std::string& path) {
+  const data::TokenFile tokens(path);
+  require(tokens.kind() == data::TokenFile::Kind::bytes, Exit::data,
+          "{}: holds {} tokens ({}) and not text; give the text that it was made from", path, tokens.size(),
+          data::name_of(tokens.kind()));
+  return InputFile(path, Exit::data).text();
+}
+
+int64_t write_parts(const std::string& path, std::string_view text, const std::vector<Range>& parts) {
+  std::ofstream out(path, std::ios::binary | std::ios::trunc);
+  int64_t bytes = 0;
+  for (const Range& part : parts) {
+    out.write(text.data() + part.begin, std::streamsize(part.size()));
+    bytes += part.size();
+  }
+  out.close();
+  require(out.good(), Exit::data, "cannot write {}: is the folder there, and is there space?", path);
+  return bytes;
+}
+
+// Every tenth document is for validation: the same share as of a text, and each whole in one of the two.
+constexpr int64_t kValidateEvery = 10;
+
+int split_documents(const data::TokenFile& data, const std::string& train, const std::string& validation) {
+  const data::DocumentIndex& index = *data.documents();
+  require(index.documents() >= kValidateEvery, Exit::data,
+          "{}: has {} documents, and every {}th is for validation: too few to split", data.path(),
+          index.documents(), kValidateEvery);
+  const int64_t width = index.token_bytes() <= 2 ? 2 : 4;
+  const int64_t vocab = width == 2 ? int64_t{1} << 16 : data::TokenFile::kUnknownVocab;
+  data::IndexedWriter parts[] = {{train, vocab, width}, {validation, vocab, width}};
+  std::vector<int32_t> tokens;
+  std::vector<uint8_t> mask;
+  for (int64_t d = 0; d < index.documents(); ++d) {
+    data::IndexedWriter& to = parts[d % kValidateEvery == kValidateEvery - 1];
+    const Range document = index.document(d);
+    constexpr int64_t kPiece = 1 << 20;
+    for (Range piece{document.begin, document.begin}; piece.end < document.end;) {
+      piece = {piece.end, std::min(document.end, piece.end + kPiece)};
+      tokens.resize(size_t(piece.size())), mask.resize(data.masked() ? tokens.size() : 0);
+      data.read(piece, tokens.data());
+      if (data.masked()) data.read_mask(piece, mask.data());
+      to.append(tokens, mask);
+    }
+    to.end_document();
+  }
+  for (data::IndexedWriter& part : parts) part.finish();
+  std::printf(
+      "%s: %lld documents with %lld tokens for training, %lld with %lld for validation (every %lldth)\n",
+      data.path().c_str(), static_cast<long long>(parts[0].documents()),
+      static_cast<long long>(parts[0].tokens()), static_cast<long long>(parts[1].documents()),
+      static_cast<long long>(parts[1].tokens()), static_cast<long long>(kValidateEvery));
+  return 0;
+}
+
+int split(const std::string& in, const std::string& train, const std::string& validation) {
+  OutputPaths paths;
+  if (data::is_indexed(in)) {
+    const data::IndexedNames names = data::indexed_names(in);
+    for (const std::string& name : {names.bin, names.idx, names.mask}) paths.input("the data set", name);
+    for (const auto& [option, path] : {std::pair{"--train", train}, {"--validation", validation}})
+      for (const data::IndexedNames& part = data::indexed_names(path);
+           const std::string& name : {part.bin, part.idx, part.mask})
+        paths.file(option, name);
+    paths.require_distinct();
+    return split_documents(data::TokenFile(in), train, validation);
+  }
+  paths.input("the text", in), paths.file("--train", train), paths.file("--validation", validation);
+  paths.require_distinct();
+  const std::string text = read_text(in);
+  const data::TextSplit parts = data::split_text(text);
+  require(!parts.train.empty() && !parts.validation.empty(), Exit::data,
+          "{} has {} bytes: too short to split", in, text.size());
+  const int64_t a = write_parts(train, text, parts.train);
+  const int64_t b = write_parts(validation, text, parts.validation);
+  std::printf("%s: %s for training, %s for validation (every 10th of 20 blocks)\n", in.c_str(),
+              format_bytes(a).c_str(), format_bytes(b).c_str());
+  return 0;
+}
+
+int tokenize(const TokenizeOptions& o, const std::string& tokenizer_path) {
+  const std::unique_ptr<text::Tokenizer> tokenizer = text::open_tokenizer(tokenizer_path);
+  OutputPaths paths;
+  paths.input("the text", o.text), paths.file("the token file", o.out);
+  if (tokenizer_path != "byte") paths.input("--tokenizer", tokenizer->path());
+  if (o.format == TokenizeOptions::Format::megatron) paths.file("its index", data::indexed_names(o.out).idx);
+  paths.file("its unfinished form", o.out + ".partial");
+  paths.require_distinct();
+  const data::TokenFile text(o.text);
+  require(text.kind() == data::TokenFile::Kind::bytes, Exit::data,
+          "{}: holds {} tokens ({}) and not text; give the text that it was made from", o.text, text.size(),
+          data::name_of(text.kind()));
+  if (text::is_json_lines(o.text) && !tokenizer->end_of_text())
+    std::fprintf(stderr,
+                 "warning: the tokenizer %s has no token that ends a text: documents follow each other "
+                 "without a mark\n",
+                 tokenizer_path.c_str());
+  launcher::Job::catch_signals();
+  const TokenizeResult made = tokenize_file(*tokenizer, o);
+  std::printf("%s\n", data::TokenFile(o.out).describe().c_str());
+  std::printf("%lld document%s, %s in %.3f s (%.1f MB/s) with %s\n", static_cast<long long>(made.documents),
+              made.documents == 1 ? "" : "s", format_bytes(made.bytes).c_str(), made.seconds,
+              double(made.bytes) / 1e6 / std::max(made.seconds, 1e-9), tokenizer->describe().c_str());
+  return 0;
+}
+
+int ngrams(const std::string& train, const std::string& validation) {
+  const std::string a = read_text(train), b = read_text(validation);
+  const std::vector<double> losses = data::ngram_losses(data::bytes_of(a), data::bytes_of(b));
+  for (size_t n = 0; n < losses.size(); ++n) std::printf("%zu-gram  %.4f nats a byte\n", n + 1, losses[n]);
+  return 0;
+}
+
+}  // namespace
+
+int run_data(const Arguments& arguments) {
+  CLI::App app(
+      "Text and token files.\n"
+      "Example: cleave data split corpus.txt --train train.txt --validation validation.txt",
+      "data");
+  app.require_subcommand(1);
+  std::string in, train, validation, tokenizer = "byte";
+  TokenizeOptions tokenizing;
+  tokenizing.format = TokenizeOptions::Format::llmc;
+  int threads = 0;
+  CLI::App* split_command = app.add_subcommand(
+      "split",
+      "cut a text into training and validation parts by a fixed rule; of an indexed data set "
+      "(.bin with .idx) every tenth document is for validation");
+  split_command->add_option("text", in, "a text, or an indexed data set")->required();
+  split_command->add_option("--train", train)->required();
+  split_command->add_option("--validation", validation)->required();
+  CLI::App* tokenize_command = app.add_subcommand(
+      "tokenize",
+      "a text, or the documents of a .jsonl, to a token file; each document ends with the tokenizer's "
+      "token for that");
+  tokenize_command->add_option("text", tokenizing.text, "a text, or a .jsonl with a document on each line")
+      ->required();
+  tokenize_command->add_option("bin", tokenizing.out, "the token file to write")->required();
+  tokenize_command
+      ->add_option("--tokenizer", tokenizer,
+                   "byte, a tokenizer.json or tokenizer.model, or a folder with one")
+      ->capture_default_str();
+  tokenize_command
+      ->add_option("--format", tokenizing.format,
+                   "llmc: a .bin that says its vocabulary; megatron: a .bin with an .idx, which says where "
+                   "documents begin")
+      ->transform(CLI::CheckedTransformer(std::map<std::string, TokenizeOptions::Format>{
+          {"llmc", TokenizeOptions::Format::llmc}, {"megatron", TokenizeOptions::Format::megatron}}))
+      ->default_str("llmc");
+  tokenize_command->add_option("--threads", threads, "how many encode (default: one a core)")
+      ->check(integer(1, kMostThreads));
+  tokenize_command->add_option("--jsonl_key", tokenizing.key, "of the document in each line of a .jsonl")
+      ->capture_default_str();
+  CLI::App* inspect_command = app.add_subcommand(
+      "inspect",
+      "kind, size, vocabulary, documents and loss mask of a text or token file; with --at its "
+      "tokens, with the boundaries of documents");
+  InspectData inspected;
+  inspect_command->add_option("file", inspected.file)->required();
+  inspect_command->add_option(
+      "--tokenizer", inspected.tokenizer,
+      "shows the tokens of a token file as text: a tokenizer.json or tokenizer.model, or a "
+      "folder with one");
+  inspect_command->add_option("--at", inspected.at, "shows tokens from this one on")->check(integer(0));
+  inspect_command->add_option("--count", inspected.count, "so many")
+      ->capture_default_str()
+      ->check(integer(1, 1 << 20));
+  CLI::App* ngram_command =
+      app.add_subcommand("ngrams", "losses of 1- to 5-gram byte models: what a model must beat");
+  ngram_command->add_option("--train", train)->required();
+  ngram_command->add_option("--validation", validation)->required();
+  if (!parse(app, arguments)) return 0;
+  if (*split_command) return split(in, train, validation);
+  if (*tokenize_command) {
+    tokenizing.threads = threads_of_process(threads).threads, tokenizing.shown = true;
+    return tokenize(tokenizing, tokenizer);
+  }
+  if (*ngram_command) return ngrams(train, validation);
+  return inspect_data(inspected);
+}
+
+}  // namespace cleave::app

@@ -1,0 +1,116 @@
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <optional>
+#include <vector>
+
+#include "app/commands.h"
+#include "app/parse.h"
+#include "app/pretrained.h"
+#include "app/tokenize.h"
+#include "app/work_progress.h"
+#include "data/batch_loader.h"
+#include "text/corpus.h"
+#include "text/word_count.h"
+
+namespace cleave::app {
+namespace {
+
+// The bytes and words of the targets: every token but the first. Special tokens are no part of the text, and
+// end a word.
+text::WordCount words_of_targets(const data::TokenFile& file, int64_t targets,
+                                 const text::Tokenizer& tokenizer) {
+  text::WordCount count;
+  constexpr int64_t kPiece = 1 << 16;
+  std::vector<int32_t> ids;
+  for (int64_t at = 1; at <= targets; at += kPiece) {
+    ids.resize(size_t(std::min(kPiece, targets + 1 - at)));
+    file.read({at, at + int64_t(ids.size())}, ids.data());
+    for (const int32_t id : ids)
+      tokenizer.is_special(id) ? count.end_text() : count.add(tokenizer.bytes_of(id));
+  }
+  count.end_text();
+  return count;
+}
+
+// A byte's and a word's are those of a text of which every token but the first is a target.
+void print_losses(const runtime::Evaluation& e, const data::TokenFile& file,
+                  const text::Tokenizer* tokenizer) {
+  const double loss = e.loss;
+  const int64_t targets = e.targets;
+  std::printf("loss %.9g nats a token, perplexity %.6g, token accuracy %.6g, %lld targets\n", loss,
+              std::exp(loss), *e.accuracy(), static_cast<long long>(targets));
+  if (!tokenizer || targets != file.size() - 1) return;
+  const text::WordCount count = words_of_targets(file, targets, *tokenizer);
+  for (const auto& [unit, number] : {std::pair{"byte", count.bytes()}, {"word", count.words()}}) {
+    if (number == 0) continue;
+    const double each = loss * double(targets) / double(number);
+    std::printf("loss %.9g nats a %s, perplexity a %s %.6g (%lld tokens, %lld %ss)\n", each, unit, unit,
+                std::exp(each), static_cast<long long>(targets), static_cast<long long>(number), unit);
+  }
+}
+
+}  // namespace
+
+int run_eval(const Arguments& arguments) {
+  CLI::App app(
+      "Mean loss of a checkpoint on data, in nats a token, a byte and a word, and its token accuracy, on any "
+      "number of ranks. A word is a longest run of characters that are no white space; token accuracy is the "
+      "share of targets that the model takes for the most likely token.\n"
+      "Example: cleave eval runs/quickstart/checkpoints --data validation.txt",
+      "eval");
+  PretrainedOptions o;
+  o.micro_batch = 8;
+  std::string data, key = "text";
+  bool pack = false;
+  add_options(app, o);
+  app.add_option("--jsonl_key", key, "of the document in each line of a .jsonl")->capture_default_str();
+  app.add_option("--data", data, "text or token file")->required();
+  app.add_flag("--pack", pack, "samples are packed documents, as cleave train --pack makes them");
+  add_document_mask(app, o.document_mask);
+  app.add_option("--micro_batch", o.micro_batch, "samples that a rank computes at a time")
+      ->capture_default_str()
+      ->check(integer(1));
+  if (!parse(app, arguments)) return 0;
+  launcher::Job job(o.ranks);
+  return job.run([&] {
+    data::TokenFile file(data);  // what is wrong with it is known before anything is started
+    Pretrained model(o, job);
+    const text::Tokenizer* tokenizer = model.tokenizer();
+    const bool text = file.kind() == data::TokenFile::Kind::bytes, lines = text && text::is_json_lines(data);
+    require(tokenizer || !lines, Exit::usage, "{} was trained on token ids; give --tokenizer FILE for {}",
+            o.dir, data);
+    const std::string tokens =
+        lines || (text && tokenizer && !model.bytes())
+            ? cached_tokens(job, *tokenizer, data, key, token_cache_folder({}), o.quiet)
+            : data;
+    file = data::TokenFile(tokens, {.vocab = model.vocab(), .name = tokens == data ? "" : data});
+    data::EvalBatches batches(file, {.seq_len = model.seq_len(),
+                                     .micro_batch = o.micro_batch,
+                                     .rank = model.engine().place().data,
+                                     .ranks = model.engine().mesh().data,
+                                     .pack = pack,
+                                     .document_mask = o.document_mask});
+    runtime::Evaluation result;
+    {
+      WorkProgress progress(job.first() && !o.quiet);
+      result = model.engine().evaluate(
+          [&](int m) {
+            progress.at(double(m) / double(batches.micros()), [&](double) {
+              return fmt::format("evaluated {} of {} batches", m, batches.micros());
+            });
+            return batches.next(m);
+          },
+          int(batches.micros()));
+    }
+    require(result.targets > 0, Exit::data,
+            "{}: no token has a loss: its loss mask or its documents hide every target", data);
+    require(std::isfinite(result.loss), Exit::training,
+            "the loss of {} on {} is {}: its weights or what it computes from them are NaN or infinite",
+            o.dir, data, result.loss);
+    if (job.first()) print_losses(result, file, tokenizer);
+    return 0;
+  });
+}
+
+}  // namespace cleave::app

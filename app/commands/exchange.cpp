@@ -1,0 +1,170 @@
+#include <algorithm>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "app/commands.h"
+#include "app/output_paths.h"
+#include "app/parse.h"
+#include "app/published_model.h"
+#include "checkpoint/deepspeed_checkpoint.h"
+#include "checkpoint/pipeline_names.h"
+#include "comm/communicator.h"
+#include "core/units.h"
+#include "model/config_json.h"
+#include "model/presets.h"
+#include "optim/loss_scaler.h"
+#include "runtime/training_state.h"
+#include "runtime/weight_names.h"
+
+namespace cleave::app {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::pair<const char*, DType> kTypes[] = {
+    {"fp32", DType::fp32}, {"bf16", DType::bf16}, {"fp16", DType::fp16}};
+
+// A whole parameter as a record that a checkpoint saves, read in pieces.
+checkpoint::Record record_of(const std::string& kind, const checkpoint::WeightName& w,
+                             const checkpoint::WeightReader& reader) {
+  const checkpoint::Elements all{
+      {0, std::accumulate(w.shape.begin(), w.shape.end(), int64_t{1}, std::multiplies<>())}};
+  return {kind,
+          w.tensor,
+          w.shape,
+          all,
+          [&w, &reader](Range piece, Tensor to) {
+            reader.read({"master", w.tensor, w.shape, {piece}, {}, [&](Range at, Tensor from) {
+                           std::copy_n(from.as<float>(), from.numel(), to.as<float>() + at.begin);
+                         }});
+          },
+          {}};
+}
+
+struct ImportOptions {
+  std::string from, to, model, tag = "latest";
+  bool deepspeed = false;
+  int64_t seq_len = 2048;
+
+  model::ModelConfig config() const {
+    return model.empty() ? published_config(from) : model::find_model(model);
+  }
+};
+
+void make_folder(const ImportOptions& o) {
+  std::error_code error;
+  fs::create_directories(o.to, error);
+  require(!error, Exit::checkpoint, "cannot make {}: {}", o.to, error.message());
+}
+
+void save(const ImportOptions& o, const model::ModelConfig& config, const runtime::TrainingState& at,
+          const std::vector<checkpoint::Record>& records) {
+  const nlohmann::json facts{
+      {"model", o.from},       {"config", nlohmann::json::parse(model::to_config_json(config))},
+      {"vocab", config.vocab}, {"seq_len", std::min(o.seq_len, config.positions)},
+      {"tokenizer", "ids"},    {"imported", true}};
+  make_folder(o);
+  keep_model_files(o.from, o.to);
+  checkpoint::save_checkpoint(o.to, fmt::format("global_step{}", at.step), records,
+                              runtime::to_json(at, facts.dump()), *comm::self_communicator());
+}
+
+std::string import_model(const ImportOptions& o) {
+  const model::ModelConfig config = o.config();
+  const PublishedModel model(o.from, config);
+  model.reader().require_tied();
+  std::vector<checkpoint::Record> records;
+  for (const checkpoint::WeightName& w : model.names().tensors)
+    records.push_back(record_of("master", w, model.reader()));
+  save(o, config, {}, records);
+  return fmt::format("{}/global_step0: weights of {}", o.to, model.describe());
+}
+
+std::string import_deepspeed(const ImportOptions& o) {
+  const model::ModelConfig config = o.config();
+  checkpoint::DeepSpeedCheckpoint checkpoint(o.from, o.tag);
+  if (checkpoint.pipeline())
+    checkpoint.rename(checkpoint::published_names(checkpoint.shapes(), runtime::weight_names(config),
+                                                  checkpoint.path().string()));
+  const std::vector<std::string> kinds = checkpoint.kinds();
+  std::vector<std::unique_ptr<PublishedModel>> models;
+  std::vector<checkpoint::Record> records;
+  for (const std::string& kind : kinds) {
+    const PublishedModel& model =
+        *models.emplace_back(std::make_unique<PublishedModel>(checkpoint.tensors(kind), config));
+    model.reader().require_tied();
+    for (const checkpoint::WeightName& w : model.names().tensors)
+      records.push_back(record_of(kind, w, model.reader()));
+  }
+  runtime::TrainingState at{checkpoint.steps(), checkpoint.steps() - checkpoint.skipped(),
+                            checkpoint.skipped()};
+  at.optimizer_begin = at.applied - (kinds.size() > 1 ? checkpoint.optimizer_steps() : 0);
+  require(at.optimizer_begin >= 0, Exit::checkpoint, "{}: its optimizer took {} steps, and the training {}",
+          checkpoint.path().string(), checkpoint.optimizer_steps(), at.applied);
+  save(o, config, at, records);
+  return fmt::format("{}/global_step{}: weights{} of {}", o.to, at.step,
+                     kinds.size() > 1 ? " and Adam's moments" : "", checkpoint.path().string());
+}
+
+}  // namespace
+
+int run_import(const Arguments& arguments) {
+  CLI::App app(
+      "Makes a checkpoint of a published model: a folder of Hugging Face with config.json and weights. "
+      "Training "
+      "from it begins the optimizer anew. (cleave train --model FOLDER starts from the weights without one.) "
+      "Or of "
+      "a folder that DeepSpeed's save_checkpoint wrote with ZeRO, also of a pipeline: weights in fp32 and "
+      "Adam's moments.\n"
+      "Example: cleave import models/Qwen3-0.6B runs/qwen3\n"
+      "Example: cleave import --from_deepspeed old/checkpoints runs/new --model models/Qwen3-0.6B",
+      "import");
+  ImportOptions o;
+  app.add_option("folder", o.from, "the published model, or DeepSpeed's checkpoints")->required();
+  app.add_option("out", o.to, "folder of checkpoints to make")->required();
+  auto* deepspeed =
+      app.add_flag("--from_deepspeed", o.deepspeed,
+                   "the folder is of DeepSpeed's ZeRO stage 1, 2 or 3, or of a pipeline with it");
+  app.add_option("--model", o.model,
+                 "config.json of the model, or a folder with it (default: that in the folder)");
+  app.add_option("--tag", o.tag, "which of DeepSpeed's checkpoints")->capture_default_str()->needs(deepspeed);
+  app.add_option("--seq_len", o.seq_len,
+                 "tokens that eval and generate look at; at most the model's positions")
+      ->capture_default_str()
+      ->check(integer(1));
+  if (!parse(app, arguments)) return 0;
+  model::require_one_meaning(o.from);
+  std::error_code error;
+  require(fs::is_directory(o.from, error), Exit::usage, "{} is not a folder; wanted one with weights",
+          o.from);
+  require(checkpoint::checkpoint_folders(o.to).empty(), Exit::usage,
+          "{} has checkpoints already; name another folder, or remove them", o.to);
+  std::printf("%s\n", (o.deepspeed ? import_deepspeed(o) : import_model(o)).c_str());
+  return 0;
+}
+
+int run_export(const Arguments& arguments) {
+  CLI::App app(
+      "Makes a folder of a checkpoint that transformers, vLLM and others read: safetensors, config.json, and "
+      "the files of the tokenizer that the training used or began with.\n"
+      "Example: cleave export runs/first first-hf --dtype bf16",
+      "export");
+  std::string from, to, tag = "latest", dtype = "fp32", size = "5GB";
+  app.add_option("dir", from, "folder of checkpoints")->required();
+  app.add_option("out", to, "folder to make; it is never overwritten")->required();
+  app.add_option("--tag", tag, "which checkpoint")->capture_default_str();
+  app.add_option("--dtype", dtype, "of the weights: fp32, bf16 or fp16")
+      ->capture_default_str()
+      ->check(one_of({"fp32", "bf16", "fp16"}));
+  app.add_option("--max_shard_size", size, "largest file of weights, such as 500MB")->capture_default_str();
+  if (!parse(app, arguments)) return 0;
+  require_free(to);
+  checkpoint::WeightFormat format{.max_file_size = parse_bytes(size, "--max_shard_size")};
+  require(format.max_file_size > 0, Exit::usage, "--max_shard_size: wanted more than 0 bytes");
+  for (const auto& [name, type] : kTypes)
+    if (dtype == name) format.dtype = type;
+  std::printf("%s\n", export_checkpoint(from, tag, to, format).c_str());
+  return 0;
+}
+
+}  // namespace cleave::app

@@ -1,0 +1,194 @@
+#include "launcher/launch.h"
+
+#include <fmt/ranges.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+#include <iterator>
+
+#include "app/commands.h"
+#include "app/start/launch_options.h"
+#include "app/start/launch_program.h"
+#include "app/start/launch_start.h"
+#include "app/start/serve_host.h"
+#include "core/cores.h"
+#include "core/error.h"
+#include "launcher/launch_hosts.h"
+#include "launcher/machine.h"
+#include "launcher/role.h"
+#include "launcher/shell_words.h"
+
+namespace cleave::app {
+namespace {
+
+using namespace std::chrono_literals;
+
+void say(const LaunchRequest& r, const std::string& text) {
+  if (!r.quiet) std::fprintf(stderr, "launch: %s\n", text.c_str());
+}
+
+// A rank of another launcher's: this process becomes the program.
+int become_rank(const LaunchRequest& r, const launcher::Environment& env, const comm::RankInfo& info) {
+  require(r.filter.num_nodes < 0 || r.filter.num_nodes == info.nodes, Exit::usage,
+          "--num_nodes is {}, but {} started this as rank {} of {} on {} nodes", r.filter.num_nodes,
+          info.launched_by, info.rank, info.world, info.nodes);
+  require(r.filter.num_gpus < 0 || r.filter.num_gpus == info.local_size, Exit::usage,
+          "--num_gpus is {}, but {} started this as one of {} ranks on this host", r.filter.num_gpus,
+          info.launched_by, info.local_size);
+  require(r.filter.include.empty() && r.filter.exclude.empty(), Exit::usage,
+          "--include and --exclude choose where ranks start; {} started this one already", info.launched_by);
+  const launcher::Program program = program_of(r, true);
+  std::vector<std::string> command = program.before;
+  if (program.local_rank) command.push_back(fmt::format("--local_rank={}", info.local_rank));
+  command.insert(command.end(), program.after.begin(), program.after.end());
+  const launcher::Environment more = launcher::adopted_environment(env, info);
+  if (info.rank == 0 || r.dry_run)
+    say(r, fmt::format("rank {} of {}, of {}: it becomes the program, and nothing else is started", info.rank,
+                       info.world, info.launched_by));
+  if (r.dry_run) {
+    std::string line = "env";
+    for (const auto& [name, value] : more) line += " " + name + "=" + launcher::shell_quoted(value);
+    std::printf("%s %s\n", line.c_str(), launcher::shell_quoted(command).c_str());
+    return 0;
+  }
+  for (const auto& [name, value] : more) setenv(name.c_str(), value.c_str(), 1);
+  become(command);
+}
+
+launcher::RemoteOptions remote_of(const LaunchRequest& r) {
+  return {.kind = r.launcher,
+          .args = launcher::shell_words(r.launcher_args, "--launcher_args"),
+          .ssh_port = r.ssh_port,
+          .program = this_program(),
+          .this_host = launcher::own_host_name(),
+          .mpirun = mpirun_of(r.launcher)};
+}
+
+void print(const LaunchStart& start, const LaunchRequest& r) {
+  launcher::LaunchPlan shown = start.plan;
+  if (!start.several) shown.nodes = {start.plan.nodes[start.node]};
+  std::printf("%s",
+              start.several ? "# what would be executed here, and what that starts on each host\n" : "");
+  for (const launcher::RemoteCommand& c : start.several ? launcher::remote_commands(start.plan, remote_of(r))
+                                                        : std::vector<launcher::RemoteCommand>())
+    std::printf("# %s\n", launcher::shell_quoted(c.command).c_str());
+  std::fputs((start.several ? launcher::describe(shown, {})
+                            : launcher::describe(shown, usable_cores(), launcher::numa_of_machine()))
+                 .c_str(),
+             stdout);
+}
+
+// /tmp/ID.deepspeed while it lives, where programs that start launchers look for the process to end.
+class PidFile {
+ public:
+  explicit PidFile(bool wanted) : path_(wanted ? fmt::format("/tmp/{}.deepspeed", getpid()) : "") {
+    if (!wanted) return;
+    std::ofstream(path_) << getpid();
+    std::printf("launcher pid: %d\n", getpid());
+    std::fflush(stdout);
+  }
+  ~PidFile() {
+    if (!path_.empty()) std::remove(path_.c_str());
+  }
+  PidFile(const PidFile&) = delete;
+  PidFile& operator=(const PidFile&) = delete;
+
+ private:
+  const std::string path_;
+};
+
+// Where a user asked for cores, which they are.
+void say_cores(const LaunchStart& start, const LaunchRequest& r) {
+  const launcher::NodeStart& node = start.plan.nodes[start.node];
+  if (start.several || node.binding.how != launcher::Binding::How::asked) return;
+  const auto numa = launcher::numa_of_machine();
+  for (size_t i = 0; i < node.ranks.size(); ++i)
+    say(r, fmt::format("rank {}: {}", node.ranks[i].rank,
+                       launcher::describe_cores(launcher::cores_of(node, i, usable_cores()), numa)));
+}
+
+launcher::LaunchResult launch_once(const LaunchStart& start, const LaunchRequest& r) {
+  const launcher::LaunchCallbacks callbacks = {
+      .output =
+          [](std::string_view line, bool is_error) {
+            std::fwrite(line.data(), 1, line.size(), is_error ? stderr : stdout);
+            std::fflush(is_error ? stderr : stdout);
+          },
+      .say = [](const std::string& text) { std::fprintf(stderr, "launch: %s\n", text.c_str()); }};
+  launcher::StayOptions stay{.leave_grace = 3s, .term_grace = 1500ms};
+  if (!start.several) {
+    stay.rank0_inherits_output = isatty(STDOUT_FILENO) != 0 && r.log_folder.empty();
+    return launcher::launch_node(start.plan.nodes[start.node], stay, callbacks);
+  }
+  const launcher::RemoteOptions remote = remote_of(r);
+  return launcher::starts_nodes(r.launcher)
+             ? launcher::launch_hosts(start.plan, remote, stay, callbacks)
+             : launch_by_other(launcher::remote_commands(start.plan, remote)[0], stay);
+}
+
+// Ends that come again however often the job starts: codes that say what is wrong. Another start helps where
+// a rank was lost or killed, and perhaps where nothing is known of a program's code.
+bool ends_for_good(const launcher::LaunchResult& result) {
+  constexpr int kForGood[] = {0,
+                              int(Exit::usage),
+                              int(Exit::memory),
+                              int(Exit::checkpoint),
+                              int(Exit::data),
+                              int(Exit::training),
+                              int(Exit::stopped)};
+  return result.asked_to_stop ||
+         std::find(std::begin(kForGood), std::end(kForGood), result.exit) != std::end(kForGood);
+}
+
+int run(LaunchStart start, const LaunchRequest& r) {
+  const PidFile pid_file(r.save_pid);
+  const int first = start.plan.nodes[0].attempt;
+  for (int attempt = 0;; ++attempt) {
+    for (launcher::NodeStart& n : start.plan.nodes) n.attempt = first + attempt;
+    const launcher::LaunchResult result = launch_once(start, r);
+    if (!result.message.empty() && result.exit != int(Exit::stopped))
+      std::fprintf(stderr, "error: %s\n", result.message.c_str());
+    if (ends_for_good(result) || attempt == r.max_restarts) return result.exit;
+    std::fprintf(stderr, "launch: restart %d of %d\n", attempt + 1, r.max_restarts);
+  }
+}
+
+int launch(const Arguments& arguments, bool as_deepspeed) {
+  if (!arguments.empty() && (arguments[0] == "--node" || arguments[0] == "--rank"))
+    return serve_host({arguments.begin(), arguments.end()});
+  const std::optional<LaunchRequest> parsed = parse_launch(arguments);
+  if (!parsed) return 0;
+  const LaunchRequest& r = *parsed;
+  require(!r.command.empty(), Exit::usage, "launch: nothing to start; write the command after {}",
+          as_deepspeed ? "the options, as in: deepspeed --num_gpus 2 train.py"
+                       : "--, as in: cleave launch -n 2 -- train ...");
+  if (!as_deepspeed && !r.dashes && !r.module && !r.no_python && !r.command[0].ends_with(".py"))
+    fail(Exit::usage, "-- is missing before {}; write: cleave launch {} -- {}", r.command[0], r.typed,
+         fmt::join(r.command, " "));
+  const launcher::Environment env = launcher::environment_of_process();
+  const bool makes = r.ranks > 0 || has_hostfile(r) || r.no_ssh || !r.world_info.empty();
+  const launcher::LauncherRole role = makes ? launcher::LauncherRole{} : launcher::role_of_launcher(env);
+  if (role.kind == launcher::LauncherRole::Kind::adopt) return become_rank(r, env, role.info);
+  const LaunchStart start =
+      role.kind == launcher::LauncherRole::Kind::node ? start_of_node(r, env, role.info) : start_of(r, env);
+  const size_t ranks = size_t(start.plan.nodes[0].world), hosts = start.plan.nodes.size();
+  if (r.ranks == 0 || r.dry_run)
+    say(r, fmt::format(
+               "{} rank{} on {} host{}{}: {}", ranks, ranks == 1 ? "" : "s", hosts, hosts == 1 ? "" : "s",
+               start.several ? fmt::format(", by {}", launcher::name_of(r.launcher)) : "", start.plan.why));
+  if (!r.dry_run) {
+    say_cores(start, r);
+    return run(start, r);
+  }
+  print(start, r);
+  return 0;
+}
+
+}  // namespace
+
+int run_launch(const Arguments& arguments) { return launch(arguments, false); }
+int run_deepspeed(const Arguments& arguments) { return launch(arguments, true); }
+
+}  // namespace cleave::app

@@ -1,0 +1,168 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <fstream>
+
+#include "app/add_options.h"
+#include "app/commands.h"
+#include "app/output_paths.h"
+#include "app/parse.h"
+#include "app/planner.h"
+#include "core/error.h"
+#include "core/units.h"
+
+namespace cleave::app {
+namespace {
+
+struct PlanOptions {
+  std::string config, device, html;
+  ModelOptions model;
+  RankOptions limits;
+  config::AutoValues values;
+  int64_t world = 1, vocab = 256, here = 0, per_node = 0;
+  bool strict = false, json = false, simulate = false, suggest = false;
+};
+
+bool parse_options(PlanOptions& o, const Arguments& arguments) {
+  CLI::App app(
+      "What every rank of a job takes: memory by category and kind, bytes sent in one step by group and\n"
+      "collective, and the pipeline's idle share. Nothing is started and no device is needed. Exits with 3,\n"
+      "and changes that would help, when a rank does not fit in --device_memory or --host_memory.\n"
+      "Example: cleave plan --deepspeed_config ds_config.json --model gpt2-xl --seq_len 1024 --world_size 8",
+      "plan");
+  std::vector<std::string> devices;
+  for (const plan::DeviceModel& m : plan::device_models()) devices.emplace_back(m.name);
+  add_config_option(app, o.config, "the ds_config file", true);
+  add_options(app, o.model);
+  add_options(app, o.values);
+  add_steps_option(app, o.values);
+  app.add_option("--world_size", o.world, "all ranks of the job")
+      ->capture_default_str()
+      ->check(integer(1, 1 << 20));
+  app.add_option("--vocab", o.vocab, "of the data, for a model that leaves it open")
+      ->capture_default_str()
+      ->check(integer(1));
+  app.add_option("--device", o.device,
+                 fmt::format("plans ranks on this GPU, predicts the step time, and its memory is the limit: "
+                             "{}, or a .json file with rates "
+                             "that you measured",
+                             fmt::join(devices, ", ")));
+  app.add_option(
+         "--ranks_per_node", o.per_node,
+         "ranks that share a node, to tell traffic inside from traffic between nodes; 8 unless --device "
+         "says another number")
+      ->check(integer(1));
+  app.add_option("--device_memory", o.limits.device_memory, "limit of a rank's device memory, such as 8GiB");
+  app.add_option("--host_memory", o.limits.host_memory, "limit of a rank's host memory");
+  app.add_option("--ranks_here", o.here,
+                 "the first this many ranks would share this machine, computing on its CPU: do they fit?")
+      ->check(integer(0));
+  app.add_flag(
+      "--suggest", o.suggest,
+      "prints the ds_config of the layout that fits and is predicted to be the fastest; needs --device");
+  app.add_flag("--strict", o.strict, "warnings about the ds_config are errors");
+  app.add_flag("--json", o.json, "one JSON object, in bytes");
+
+  app.add_option("--html", o.html, "writes the plan to this file as one page with pictures");
+  app.add_flag("--simulate", o.simulate,
+               "also run the calls of every rank in lockstep: none may wait for ever or be given other data");
+  if (!parse(app, arguments)) return false;
+  require(!o.suggest || !o.device.empty(), Exit::usage,
+          "--suggest needs --device, one of {}: what is fastest depends on it", fmt::join(devices, ", "));
+  require(o.here <= o.world, Exit::usage, "--ranks_here is {}, but the job has {} ranks", o.here, o.world);
+  return true;
+}
+
+void require_page_is_no_input(const PlanOptions& o) {
+  OutputPaths paths;
+  paths.input("--deepspeed_config", o.config), paths.input("--model", config_file_of_model(o.model.model));
+  paths.input("--device", o.device), paths.file("--html", o.html);
+  paths.require_distinct();
+}
+
+// A search over many ranks takes a while: says every few seconds how far it is.
+plan::TryConfig announced(plan::TryConfig plan) {
+  using Clock = std::chrono::steady_clock;
+  return [plan = std::move(plan), tried = 0, said = Clock::now()](const std::string& text,
+                                                                  bool every_rank) mutable {
+    ++tried;
+    if (const auto now = Clock::now(); now - said > std::chrono::seconds(3)) {
+      std::fprintf(stderr, "%d layouts planned\n", tried);
+      said = now;
+    }
+    return plan(text, every_rank);
+  };
+}
+
+int print_suggestion(const plan::Candidate& candidate, const MemoryLimits& limits,
+                     const plan::DeviceModel& device, const Planner& planner) {
+  const std::optional<plan::Suggestion> found =
+      plan::suggest(candidate, limits, device, announced(planner.candidates()));
+  require(found.has_value(), Exit::memory,
+          "no layout of this model on {} ranks fits in {} of device memory; use more ranks, or a device with "
+          "more",
+          candidate.plan.mesh.size(), format_bytes(limits.device_bytes));
+  std::fprintf(stderr, "%d layouts were planned, the best of %d that fit is below:\n%s%s", found->tried,
+               found->fitting, plan::format_gain(candidate, *found, limits, device).c_str(),
+               plan::format(plan::predict(found->best.config, found->best.plan, device), device).c_str());
+  std::printf("%s\n", found->best.text.c_str());
+  return 0;
+}
+
+}  // namespace
+
+int run_plan(const Arguments& arguments) {
+  PlanOptions o;
+  if (!parse_options(o, arguments)) return 0;
+  require_page_is_no_input(o);
+  const auto device = o.device.empty() ? std::nullopt : std::optional(plan::device_model(o.device));
+  MemoryLimits limits = memory_limits(o.limits);
+  if (device && limits.device_bytes == MemoryLimits::kNone)
+    limits.device_bytes = int64_t(device->memory_bytes);
+
+  const model::ModelConfig shape = config_of(o.model, o.vocab);
+  o.values.hidden_size = shape.width;
+  const config::ReadOptions options{.strict = o.strict,
+                                    .world_size = o.world,
+                                    .world_origin = "--world_size",
+                                    .auto_values = o.values,
+                                    .steps_may_be_open = true};
+  const config::ReadResult read = config::read_ds_config_file(o.config, options);
+  std::fputs(config::format(read.problems).c_str(), stderr);
+  require(read.ok(), Exit::usage, "{} was refused; there is no plan", o.config);
+  for (const config::Note& n : read.notes)
+    if (n.status == config::kNotKnown)
+      std::fprintf(stderr, "note: %s: %s\n", n.path.c_str(), n.meaning.c_str());
+  const int64_t per_node = o.per_node ? o.per_node : device ? device->per_node : 8;
+  const Planner planner(shape, o.model, int(o.world), options, int(std::min(per_node, o.world)),
+                        device ? Device::cuda(0) : Device());
+  const plan::Candidate candidate = planner.plan(read.text, read.config);
+  if (o.suggest) return print_suggestion(candidate, limits, *device, planner);
+
+  const plan::StepTime time = device ? plan::predict(read.config, candidate.plan, *device) : plan::StepTime{};
+  if (o.json)
+    std::printf(
+        "%s\n",
+        (device ? plan::to_json(candidate.plan, time, *device) : plan::to_json(candidate.plan)).c_str());
+  else
+    std::printf("%s\n%s", plan::format(candidate.plan).c_str(),
+                device ? plan::format(time, *device).c_str() : "");
+  if (!o.html.empty()) {
+    std::ofstream page(o.html);
+    page << plan::to_html(candidate.plan);
+    page.close();
+    require(bool(page), Exit::usage, "{} cannot be written; give a file in a folder that exists", o.html);
+    std::fprintf(stderr, "wrote %s\n", o.html.c_str());
+  }
+  if (o.simulate) {
+    const plan::CallProof proof = plan::prove_calls(int(o.world), planner.maker(read.config));
+    std::fprintf(stderr, "simulated %d ranks: their %lld calls fit together\n", proof.ranks,
+                 static_cast<long long>(proof.calls));
+  }
+  planner.require_fit(candidate, limits);
+  if (o.here > 0) require_machine_fit(candidate.plan, 0, int(o.here), true);
+  return 0;
+}
+
+}  // namespace cleave::app

@@ -1,0 +1,207 @@
+#include <unistd.h>
+
+#include <cstdio>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "app/commands.h"
+#include "app/parse.h"
+#include "app/start/seen_environment.h"
+#include "comm/nccl/nccl.h"
+#include "core/build.h"
+#include "core/cores.h"
+#include "core/environment.h"
+#include "core/error.h"
+#include "core/units.h"
+#include "device/device.h"
+#include "kernels/matmul_ways.h"
+#include "offload/disk_queue.h"
+
+namespace cleave::app {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// The value of the first line "name : value" of a file under /proc; empty when there is none.
+std::string proc_value(const char* file, std::string_view name) {
+  std::ifstream in(file);
+  for (std::string line; std::getline(in, line);) {
+    if (!line.starts_with(name)) continue;
+    const size_t at = line.find_first_not_of(" \t", line.find(':') + 1);
+    return at == std::string::npos ? "" : line.substr(at);
+  }
+  return "";
+}
+
+int64_t meminfo_bytes(std::string_view name) {
+  const std::string value = proc_value("/proc/meminfo", name);
+  return value.empty() ? 0 : std::stoll(value) * 1024;
+}
+
+std::vector<std::string> instruction_sets() {
+  std::istringstream flags(proc_value("/proc/cpuinfo", "flags"));
+  std::vector<std::string> found;
+  for (std::string flag; flags >> flag;)
+    for (const char* known : {"avx2", "fma", "f16c", "avx512f", "avx512_bf16", "avx512_vnni", "amx_bf16"})
+      if (flag == known) found.push_back(flag);
+  return found;
+}
+
+Json cpu_facts() {
+  return {{"model", proc_value("/proc/cpuinfo", "model name")},
+          {"instruction_sets", instruction_sets()},
+          {"cores_usable", usable_cores().size()},
+          {"cores_online", sysconf(_SC_NPROCESSORS_ONLN)},
+          {"memory_bytes", meminfo_bytes("MemTotal")},
+          {"memory_available_bytes", meminfo_bytes("MemAvailable")}};
+}
+
+// The way of a product of two operands of a type.
+Json matmul_facts() {
+  Json list = Json::array();
+  for (const kernels::MatmulWay& w : kernels::matmul_ways())
+    list.push_back({{"type", name_of(w.type)}, {"way", w.way}, {"why", w.why}});
+  return list;
+}
+
+Json thread_facts_of(const ThreadCount& count) { return {{"count", count.threads}, {"why", count.why}}; }
+
+std::string cuda_version(int number) {
+  return number > 0 ? fmt::format("{}.{}", number / 1000, number % 1000 / 10) : "";
+}
+
+Json cuda_facts(const CudaStatus& status) {
+  const comm::NcclStatus nccl = comm::nccl_status();
+  Json gpus = Json::array();
+  for (const Gpu& g : status.gpus)
+    gpus.push_back({{"name", g.name},
+                    {"compute_capability", fmt::format("{}.{}", g.major, g.minor)},
+                    {"multiprocessors", g.multiprocessors},
+                    {"memory_bytes", g.memory_bytes},
+                    {"memory_free_bytes", g.free_bytes},
+                    {"reaches", g.reaches}});
+  return {{"built", build::cuda},
+          {"driver", cuda_version(status.driver)},
+          {"runtime", cuda_version(status.runtime)},
+          {"cublaslt", build::cublaslt_version},
+          {"cudnn", build::cudnn_version},
+          {"nccl", nccl.version ? comm::nccl_version_text(nccl.version) : ""},
+          {"nccl_problem", nccl.problem},
+          {"gpus", gpus}};
+}
+
+Json environment_facts() {
+  Json set = Json::object();
+  for (const EnvironmentVariable& v : environment_variables())
+    if (const std::string value = environment_value(v.name); !value.empty()) set[std::string(v.name)] = value;
+  return set;
+}
+
+// How files on disk are moved: the library, and why the kernel refuses it.
+Json io_uring() {
+  std::string problem;
+  offload::make_uring_queue(1, problem);
+  return {{"liburing", offload::liburing_version()}, {"problem", problem}};
+}
+
+// What is missing, for what, and how to get it.
+Json missing(const CudaStatus& status) {
+  Json list = Json::array();
+  if (!status.problem.empty()) list.push_back({{"for", "training on a GPU"}, {"what", status.problem}});
+  if (!build::gloo)
+    list.push_back(
+        {{"for", "ranks on several hosts"}, {"what", "Gloo; install libgloo-dev and build again"}});
+  if (const comm::NcclStatus nccl = comm::nccl_status(); build::cuda && !nccl.problem.empty())
+    list.push_back(
+        {{"for", "collectives between GPUs without the way through host memory"}, {"what", nccl.problem}});
+  if (const std::string problem = io_uring()["problem"]; !problem.empty())
+    list.push_back(
+        {{"for", "io_uring, with which the disk is fastest"},
+         {"what", problem + (offload::liburing_version().empty() ? "; install liburing-dev and build again"
+                                                                 : "; threads read and write instead")}});
+  return list;
+}
+
+void print(const Json& j) {
+  auto text = [](const Json& value) {
+    const std::string s = value.get<std::string>();
+    return s.empty() ? std::string("none") : s;
+  };
+  auto bytes = [](const Json& value) { return format_bytes(value.get<int64_t>()); };
+  auto row = [](const char* name, const std::string& value) {
+    std::printf("%-14s%s\n", name, value.c_str());
+  };
+  const Json &c = j["cpu"], &g = j["cuda"];
+  row("cleave", j["version"]);
+  row("CPU", c["model"]);
+  std::string sets;
+  for (const Json& s : c["instruction_sets"]) sets += (sets.empty() ? "" : " ") + s.get<std::string>();
+  row("instructions", sets);
+  row("cores", fmt::format("{} usable of {}", c["cores_usable"].get<int>(), c["cores_online"].get<long>()));
+  row("threads",
+      fmt::format("{}: {}", j["threads"]["count"].get<int>(), j["threads"]["why"].get<std::string>()));
+  for (const Json& w : j["matmul"])
+    row(fmt::format("matmul {}", w["type"].get<std::string>()).c_str(),
+        fmt::format("{}: {}", w["way"].get<std::string>(), w["why"].get<std::string>()));
+  for (const auto& [name, value] : j["environment"].items())
+    row("environment", name + "=" + value.get<std::string>());
+  row("memory", bytes(c["memory_available_bytes"]) + " available of " + bytes(c["memory_bytes"]));
+  std::string transports;
+  for (const Json& t : j["transports"]) transports += (transports.empty() ? "" : ", ") + t.get<std::string>();
+  row("transports", transports);
+  row("disk", j["io_uring"]["problem"].get<std::string>().empty()
+                  ? fmt::format("io_uring, liburing {}", text(j["io_uring"]["liburing"]))
+                  : "threads");
+  row("CUDA", g["built"] ? fmt::format("runtime {}, driver for {}", text(g["runtime"]), text(g["driver"]))
+                         : "not built");
+  if (g["built"])
+    row("libraries", fmt::format("cuBLASLt {}, NCCL {}, cuDNN {}", text(g["cublaslt"]), text(g["nccl"]),
+                                 text(g["cudnn"])));
+  for (size_t i = 0; i < g["gpus"].size(); ++i) {
+    const Json& gpu = g["gpus"][i];
+    std::string reaches;
+    for (size_t other = 0; other < gpu["reaches"].size(); ++other)
+      if (other != i && gpu["reaches"][other].get<bool>()) reaches += fmt::format(" cuda:{}", other);
+    row(fmt::format("cuda:{}", i).c_str(),
+        fmt::format("{}, {} free of {}, compute {}, {} multiprocessors{}", text(gpu["name"]),
+                    bytes(gpu["memory_free_bytes"]), bytes(gpu["memory_bytes"]),
+                    text(gpu["compute_capability"]), gpu["multiprocessors"].get<int>(),
+                    reaches.empty() ? "" : ", reaches" + reaches));
+  }
+  for (const Json& m : j["missing"])
+    row("missing", fmt::format("{}: {}", m["for"].get<std::string>(), m["what"].get<std::string>()));
+}
+
+}  // namespace
+
+int run_report(const Arguments& arguments) {
+  CLI::App app(
+      "What this machine and this build offer, and what is missing for what.\nExample: cleave report --json",
+      "report");
+  bool json = false;
+  app.add_flag("--json", json, "one JSON object");
+  bool env = false;
+  app.add_flag("--env", env, "what launchers and clusters say in the environment instead, secrets masked");
+  if (!parse(app, arguments)) return 0;
+  if (env) return report_environment(json);
+  const CudaStatus status = cuda_status(true);
+  std::vector<std::string> transports{"shm"};
+  if (build::gloo) transports.push_back("gloo");
+  const Json report{{"version", build::version},
+                    {"cpu", cpu_facts()},
+                    {"threads", thread_facts_of(threads_of_process())},
+                    {"matmul", matmul_facts()},
+                    {"environment", environment_facts()},
+                    {"transports", transports},
+                    {"io_uring", io_uring()},
+                    {"cuda", cuda_facts(status)},
+                    {"missing", missing(status)}};
+  if (json)
+    std::printf("%s\n", report.dump(2).c_str());
+  else
+    print(report);
+  return 0;
+}
+
+}  // namespace cleave::app

@@ -1,0 +1,85 @@
+#include "app/run/before_run.h"
+
+#include <cstdio>
+
+#include "app/output_paths.h"
+#include "app/published_model.h"
+#include "app/run/many_calls.h"
+#include "app/run/resume_check.h"
+#include "app/run/train_paths.h"
+#include "device/gpu_problems.h"
+#include "kernels/choices.h"
+#include "monitor/metrics.h"
+
+namespace cleave::app {
+
+void BeforeRun::check_plan(const Planner& planner, const model::ModelConfig& model, const RunData& data) {
+  const comm::RankInfo& me = job_.info();
+  paths_of(wanted_, config_, me.world).require_distinct();
+  if (!config_.product_choices.empty())
+    kernels::Choices::of_process().replay(monitor::choices_in(config_.product_choices));
+  const DataPlace place = data_place(config_, me.rank, me.world);
+  data.batches(config_, place);
+  for (size_t set = 0; set < data.evaluation().size(); ++set) data.eval_batches(set, config_, place);
+  if (!wanted_.export_to.empty()) require_free(wanted_.export_to);
+  if (job_.first())
+    for (const std::string& w : warnings_of_many_calls(
+             config_, model::make_model(model, DType::fp32, wanted_.model.seq_len, wanted_.model.model),
+             place.ranks))
+      std::fprintf(stderr, "warning: %s\n", w.c_str());
+  const plan::Candidate candidate = planner.plan(read_.text, config_);
+  planner.require_fit(candidate, memory_limits(wanted_.ranks));
+  device_bytes_ = plan_of_rank(candidate.plan, me.rank).memory.total(MemoryKind::device);
+  require_machine_fit(candidate.plan, me.rank - me.local_rank, me.local_size, !job_.device().is_cuda());
+  constexpr int kProved = 16;  // ranks
+  if (job_.first() && me.world > 1 && me.world <= kProved)
+    plan::prove_calls(me.world, planner.maker(config_));
+}
+
+void BeforeRun::check_ranks(const RunData& data, RunFolder& folder, Watch& watch) const {
+  folder.require_something_to_resume();
+  job_.together([&] { require_free_memory(); });
+  job_.together([&] {
+    if (job_.first()) {
+      paths_of(wanted_, config_, job_.info().world).require_writable();
+      for (const data::DataSources& set : data.evaluation()) set.check_all();
+    } else {
+      OutputPaths mine;
+      mine.folder("--output", wanted_.output);
+      mine.require_writable();
+    }
+    watch.open_report();
+  });
+  folder.take(std::chrono::seconds(config_.comm_timeout_s));
+  watch.open_trace();
+}
+
+// Others may use this rank's GPU. Ranks that share it find what is free before any of them takes it.
+void BeforeRun::require_free_memory() const {
+  if (!job_.device().is_cuda()) return;
+  const std::string problem = memory_problem(cuda_gpu(job_.device()), job_.device(), device_bytes_);
+  require(problem.empty(), Exit::memory, "{}", problem);
+}
+
+void check_first_loss(RunParts& run) {
+  if (run.wanted.resume_check == "off" || run.engine.step() >= run.wanted.steps) return;
+  const nlohmann::json& saved = run.folder.resumed_facts();
+  const std::string why = run.job.from_first(
+      run.job.first() ? not_comparable(saved, run.facts, run.engine.config().train_batch_size) : "");
+  if (!why.empty())
+    return run.watch.say("the first loss is not compared with that of the checkpoint: " + why);
+  const std::optional<FirstLoss> now = FirstLoss::of_next_step(run.engine, run.batches, run.job);
+  if (!now)
+    return run.watch.say("the first loss is not compared with that of the checkpoint: it cannot be computed");
+  const FirstLoss then = *FirstLoss::in(saved);
+  run.job.together(Exit::checkpoint, [&] {
+    const std::string wrong = difference(then, *now, saved, run.facts);
+    require(wrong.empty(), Exit::checkpoint,
+            "this is not the training that was saved in {}, and nothing is trained or written: {}. "
+            "--resume_check off goes on all the same",
+            run.wanted.output, wrong);
+  });
+  run.watch.say(fmt::format("the loss of the next step is {:.6g}, as the checkpoint has it", now->loss));
+}
+
+}  // namespace cleave::app

@@ -1,0 +1,177 @@
+#include "app/run/report.h"
+
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "app/run/matmul_peak.h"
+#include "app/run/start_lines.h"
+#include "kernels/choices.h"
+#include "monitor/csv_monitor.h"
+#include "monitor/metrics.h"
+#include "monitor/progress.h"
+#include "monitor/tensorboard.h"
+#include "plan/memory_json.h"
+
+namespace cleave::app {
+namespace {
+
+using nlohmann::json;
+
+int columns_of_terminal() {
+  winsize size{};
+  return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 20 ? size.ws_col : 80;
+}
+
+}  // namespace
+
+struct Report::Sinks {
+  Sinks(const RunOptions& o, const config::ReadResult& c) : options(o), config(c) {}
+
+  // In TensorBoard and CSV files, at the samples that were trained on.
+  void draw(const std::vector<monitor::Scalar>& scalars, int64_t step) {
+    const int64_t samples = step * config.config.train_batch_size;
+    for (const monitor::Scalar& scalar : scalars) {
+      if (tensorboard) tensorboard->scalar(scalar.tag, scalar.value, samples);
+      if (csv) csv->scalar(scalar.tag, scalar.value, samples);
+    }
+  }
+
+  const RunOptions& options;
+  const config::ReadResult& config;
+  std::optional<monitor::Progress> progress;
+  std::optional<monitor::MetricsFile> metrics;
+  std::optional<monitor::TensorBoard> tensorboard;
+  std::optional<monitor::CsvMonitor> csv;
+  comm::CommBytes sent;
+  int ranks = 1;
+  double peak = 0;
+  int64_t first_step = 0;
+};
+
+Report::Report(bool first, const RunOptions& options, const config::ReadResult& config) {
+  if (!first) return;
+  sinks_ = std::make_unique<Sinks>(options, config);
+  const config::TensorBoardConfig& board = config.config.tensorboard;
+  if (board.enabled) {
+    const std::string base = board.output_path.empty() ? "./runs" : board.output_path;
+    sinks_->tensorboard.emplace((std::filesystem::path(base) / board.job_name).string());
+  }
+  const config::CsvConfig& csv = config.config.csv_monitor;
+  if (csv.enabled) sinks_->csv.emplace(csv.output_path, csv.job_name);
+}
+
+Report::~Report() = default;
+
+void Report::start(const runtime::Engine& engine, int ranks, const std::string& transport,
+                   const std::string& threads) {
+  if (!sinks_) return;
+  Sinks& s = *sinks_;
+  s.ranks = ranks, s.sent = engine.comm_bytes(), s.first_step = engine.step();
+  s.peak = matmul_flops_per_s(engine.device(), engine.model().dtype);
+  const bool terminal = isatty(STDOUT_FILENO) != 0;
+  s.progress.emplace(monitor::ProgressOptions{.out = stdout,
+                                              .total = s.options.steps,
+                                              .done = engine.step(),
+                                              .steps_per_epoch = s.options.epoch.steps,
+                                              .is_terminal = terminal,
+                                              .columns = columns_of_terminal()});
+  for (const std::string& about : start_lines(engine, transport, threads, s.options, s.config)) line(about);
+  if (s.options.metrics.empty()) return;
+  s.metrics.emplace(s.options.metrics, engine.step() > 0);
+  json resolved = json::object();
+  for (const config::Note& n : s.config.notes)
+    if (!n.path.empty())
+      resolved[n.key.empty() ? n.path : n.key] = json::accept(n.value) ? json::parse(n.value) : json(n.value);
+  s.metrics->start(json{{"config", resolved},
+                        {"world_size", ranks},
+                        {"mesh",
+                         {{"pipe", engine.mesh().pipe},
+                          {"data", engine.mesh().data},
+                          {"sequence", engine.mesh().sequence},
+                          {"tensor", engine.mesh().tensor}}},
+                        {"pipeline", engine.notes().pipeline},
+                        {"transport", transport},
+                        {"model", engine.model().name},
+                        {"parameters", engine.params()},
+                        {"step", engine.step()},
+                        {"steps", s.options.steps},
+                        {"steps_per_epoch", s.options.epoch.steps},
+                        {"samples_per_epoch", s.options.epoch.samples},
+                        {"memory_planned", plan::as_json(engine.memory_planned())}}
+                       .dump());
+}
+
+void Report::step(const runtime::Engine& engine, const runtime::StepResult& r, double seconds,
+                  const std::optional<monitor::PhaseTimes>& times) {
+  if (!sinks_) return;
+  Sinks& s = *sinks_;
+  const config::DsConfig& c = engine.config();
+  monitor::StepMetrics m{.step = r.step,
+                         .epoch = s.options.epoch.epochs(r.step),
+                         .loss = r.loss,
+                         .lr = r.lr,
+                         .grad_norm = r.grad_norm,
+                         .loss_scale = r.loss_scale,
+                         .skipped = r.skipped,
+                         .skipped_total = r.skipped_total};
+  m.tokens = c.train_batch_size * engine.model().rows_per_sample * engine.model().parts;
+  m.tokens_per_s = double(m.tokens) / seconds, m.step_ms = seconds * 1e3;
+  m.mfu = double(c.train_batch_size) * engine.model().flops_per_sample / (seconds * s.peak * s.ranks);
+  const comm::CommBytes sent = engine.comm_bytes();
+  for (int i = 0; i < comm::kCollectives; ++i)
+    if (const int64_t bytes = sent[comm::Collective(i)] - s.sent[comm::Collective(i)])
+      m.comm_bytes[std::string(comm::name_of(comm::Collective(i)))] = bytes;
+  s.sent = sent;
+  for (int p = 0; times && p < monitor::kPhases; ++p)
+    m.times_ms[std::string(monitor::name_of(monitor::Phase(p)))] = (*times)[size_t(p)];
+  if (r.skipped)
+    line(fmt::format("step {}: gradients overflow at loss scale {}; skipped ({} so far)", r.step,
+                     r.loss_scale, r.skipped_total));
+  s.progress->step(r.step, r.loss, m.tokens);
+  if (c.steps_per_print > 0 && r.step % c.steps_per_print == 0)
+    line(fmt::format("step={}, skipped={}, lr=[{:g}], loss={:.6g}", r.step, r.skipped_total, r.lr, r.loss));
+  if (s.metrics) {
+    if (const kernels::Choices::Map made = kernels::Choices::of_process().take_new(); !made.empty())
+      s.metrics->choices(made);
+    s.metrics->step(m);
+  }
+  s.draw(monitor::scalars_of(m), r.step);
+}
+
+void Report::evaluation(int64_t step, const std::string& data, const runtime::Evaluation& result) {
+  if (!sinks_) return;
+  const monitor::EvaluationMetrics m{.step = step,
+                                     .epoch = sinks_->options.epoch.epochs(step),
+                                     .data = data,
+                                     .loss = result.loss,
+                                     .accuracy = result.accuracy()};
+  line(fmt::format("step {}: validation loss {}{:.6g}, perplexity {:.6g}{}", step,
+                   data.empty() ? "" : "of " + data + " ", m.loss, m.perplexity(),
+                   m.accuracy ? fmt::format(", token accuracy {:.6g}", *m.accuracy) : ""));
+  if (sinks_->metrics) sinks_->metrics->evaluation(m);
+  sinks_->draw(monitor::scalars_of(m), step);
+}
+
+void Report::line(const std::string& text) {
+  if (!sinks_) return;
+  if (sinks_->progress) {
+    sinks_->progress->line(text);
+  } else {
+    std::printf("%s\n", text.c_str());
+    std::fflush(stdout);
+  }
+}
+
+void Report::end(const runtime::Engine& engine) {
+  if (!sinks_) return;
+  if (sinks_->progress) sinks_->progress->finish();
+  if (sinks_->metrics)
+    sinks_->metrics->end(
+        json{{"step", engine.step()}, {"memory_peak", plan::as_json(engine.memory_peak())}}.dump());
+}
+
+}  // namespace cleave::app

@@ -1,0 +1,123 @@
+#include "app/run/resume_check.h"
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "app/run/run_facts.h"
+#include "checkpoint/checksum.h"
+#include "config/ds_config.h"
+
+namespace cleave::app {
+namespace {
+
+using nlohmann::json;
+
+// Of one sample after the other, so that the sum is that of all ranks' samples however they are divided.
+uint64_t checksums_of(const Batch& batch, int64_t samples) {
+  uint64_t sum = 0;
+  const int64_t length = batch.targets.numel() / samples;
+  for (int64_t s = 0; s < samples; ++s) {
+    checkpoint::Checksum one;
+    for (const Tensor& t : {batch.input, batch.targets, batch.documents})
+      if (t.defined()) one.add(t.as<int32_t>() + s * length, length * int64_t(sizeof(int32_t)));
+    sum += one.value();
+  }
+  return sum;
+}
+
+std::string type_of(const config::DsConfig& c) {
+  return c.precision == config::Precision::fp32 && c.tf32 ? "tf32" : std::string(name_of(c.precision));
+}
+
+json without(json facts, std::initializer_list<const char*> keys) {
+  for (const char* key : keys) facts.erase(key);
+  return facts;
+}
+
+}  // namespace
+
+std::optional<FirstLoss> FirstLoss::of_next_step(runtime::Engine& engine, data::TokenBatches& batches,
+                                                 launcher::Job& job) {
+  const config::DsConfig& c = engine.config();
+  const int64_t step = engine.step();
+  uint64_t samples = 0;
+  bool readable = true;
+  try {
+    batches.prepare(step);
+    // Ranks of one place on the data axis are given the same samples.
+    const MeshPlace at = engine.place();
+    for (int64_t m = 0; m < c.gradient_accumulation_steps && at.pipe + at.sequence + at.tensor == 0; ++m)
+      samples += checksums_of(batches.next(step, m), c.train_micro_batch_size_per_gpu);
+  } catch (const Error&) {
+    readable = false;  // the run finds out by itself, with the reason
+  }
+  if (job.any(!readable)) return {};
+  auto word = int64_t(samples);
+  Stream stream;
+  job.world().all_reduce(Tensor(&word, DType::int64, {1}, MemoryKind::host), stream,
+                         {.what = "samples of the next step"});
+  stream.synchronize();
+  FirstLoss first{.samples = uint64_t(word), .batch = c.train_batch_size, .type = type_of(c)};
+  first.loss =
+      engine
+          .evaluate([&](int micro) { return batches.next(step, micro); }, int(c.gradient_accumulation_steps))
+          .loss;
+  if (!std::isfinite(first.loss)) return {};
+  return first;
+}
+
+std::optional<FirstLoss> FirstLoss::in(const nlohmann::json& facts) {
+  try {
+    const nlohmann::json& j = facts.at("first_loss");
+    return FirstLoss{.loss = j.at("loss"),
+                     .samples = std::stoull(j.at("samples").get<std::string>(), nullptr, 16),
+                     .batch = j.at("batch"),
+                     .type = j.at("type")};
+  } catch (const std::exception&) {
+    return {};
+  }
+}
+
+nlohmann::json FirstLoss::json() const {
+  return {{"loss", loss}, {"samples", fmt::format("{:016x}", samples)}, {"batch", batch}, {"type", type}};
+}
+
+double allowed_difference(const std::string& type, const std::string& other, double magnitude) {
+  const auto of = [](const std::string& t) {
+    return t == "fp32" ? 2e-5 : t == "bf16" ? 0x1p-8 : 0x1p-10;  // 16 bits: twice what one rounding loses
+  };
+  return std::max(of(type), of(other)) * std::max(1.0, std::fabs(magnitude));
+}
+
+std::string not_comparable(const json& saved, const json& now, int64_t batch) {
+  const std::optional<FirstLoss> first = FirstLoss::in(saved);
+  if (!first) return "the checkpoint was saved without one";
+  if (first->batch != batch)
+    return fmt::format("train_batch_size is {} now and {} in the checkpoint", batch, first->batch);
+  const std::vector<std::string> changes =
+      changes_of_facts(without(saved, {"config", "optimizer"}), without(now, {"config", "optimizer"}));
+  return changes.empty() ? "" : changes.front();
+}
+
+std::string difference(const FirstLoss& saved, const FirstLoss& now, const json& saved_facts,
+                       const json& facts) {
+  if (saved.samples != now.samples)
+    return "the data: the samples of the next step are not those that came next when it was saved, though "
+           "--data has the size, the beginning and the end that it had";
+  const double allowed = allowed_difference(saved.type, now.type, saved.loss);
+  if (std::fabs(saved.loss - now.loss) <= allowed) return "";
+  const std::string losses = fmt::format(
+      "the loss of the next step's samples is {:.6g} and was {:.6g} when it was saved; {:.2g} would "
+      "be rounding",
+      now.loss, saved.loss, allowed);
+  const std::vector<std::string> changes =
+      changes_of_facts({{"config", saved_facts.value("config", json())}}, facts);
+  if (!changes.empty()) return fmt::format("the configuration: {}: {}", losses, changes.front());
+  return fmt::format(
+      "the weights, or what computes with them: {}, and samples and model are the same; "
+      "cleave verify reads every checksum",
+      losses);
+}
+
+}  // namespace cleave::app

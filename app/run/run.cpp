@@ -1,0 +1,145 @@
+#include "app/run/run.h"
+
+#include "app/run/ending.h"
+#include "app/run/evaluations.h"
+#include "app/run/run_facts.h"
+#include "app/run/saving.h"
+#include "app/run/steps.h"
+#include "app/run/train_paths.h"
+#include "app/tokenizer_files.h"
+#include "runtime/pipeline_cut.h"
+
+namespace cleave::app {
+namespace {
+
+// The steps of a run, and what comes between and behind them.
+class Loop {
+ public:
+  explicit Loop(RunParts& run) : run_(run) {}
+
+  Exit run() {
+    while (!ending_.over()) {
+      steps_.take();
+      const bool asked = ending_.vote_to_save();
+      if (ending_.stopped() || ending_.at_end()) break;
+      save_and_evaluate(asked || due(run_.wanted.save_interval), due(run_.wanted.eval_interval));
+    }
+    run_.engine.synchronize();
+    if (ending_.stopped())
+      run_.watch.say("stop requested: " + saving_.said(fmt::format("after step {}", run_.engine.step())));
+    save_and_evaluate(true, !ending_.stopped() && evaluations_.due_at_end());
+    saving_.finish();
+    if (!ending_.stopped()) ending_.say_best(), saving_.write_export();
+    run_.profile.end();
+    run_.watch.report().end(run_.engine);
+    if (!ending_.stopped()) evaluations_.say_ngrams();
+    return ending_.stopped() ? Exit::stopped : Exit::ok;
+  }
+
+ private:
+  bool due(int64_t interval) const { return interval > 0 && run_.engine.step() % interval == 0; }
+
+  // Where an evaluation decides what is kept, a save comes behind it and has what it found; else before it,
+  // because an evaluation may take long.
+  void save_and_evaluate(bool saves, bool evaluates) {
+    const bool judges = run_.wanted.judges(), keeps = run_.wanted.keep_best;
+    if (saves && !judges) saving_.save();
+    const bool evaluated = evaluates && evaluations_.evaluate();
+    const bool better = evaluated && judges && run_.best.take(run_.engine.step(), evaluations_.loss());
+    if (keeps) run_.folder.keep_best(run_.best.step());
+    if (judges && (saves || (better && keeps))) saving_.save();
+  }
+
+  RunParts& run_;
+  Saving saving_{run_};
+  Ending ending_{run_, saving_};
+  Evaluations evaluations_{run_, ending_};
+  Steps steps_{run_, saving_};
+};
+
+}  // namespace
+
+Run::Run(const RunOptions& wanted, launcher::Job& job, const config::ReadResult& config, RunData data)
+    : wanted_(wanted),
+      job_(job),
+      read_(config),
+      data_(std::move(data)),
+      model_(config_of(wanted.model,
+                       wanted.tokenizer ? wanted.tokenizer->vocab_size() : data_.training().vocab())),
+      weights_(wanted, model_),
+      before_(wanted, config, job),
+      watch_(wanted, config, job),
+      folder_({.dir = wanted.output,
+               .resume = wanted.resume,
+               .keep = keep_rule(wanted, config.config),
+               .strict = wanted.strict,
+               .reset_optimizer = wanted.reset_optimizer},
+              job, [this](const std::string& text) { watch_.say(text); }) {
+  data_.use_vocab(model_.vocab);
+  model::check_kernels(model_, job.device());
+  if (wanted.resume == "never" || wanted.output.empty() ||
+      checkpoint::checkpoint_folders(wanted.output).empty())
+    weights_.find();
+  data_.open_evaluation();
+}
+
+void Run::check_plan(const config::ReadOptions& reading) {
+  const comm::RankInfo& me = job_.info();
+  const Planner planner(model_, wanted_.model, me.world, reading, me.local_size, job_.device());
+  before_.check_plan(planner, model_, data_);
+}
+
+Exit Run::train() {
+  before_.check_ranks(data_, folder_, watch_);
+  const DataPlace place = data_place(read_.config, watch_.world().rank(), watch_.world().size());
+  data::TokenBatches batches = data_.batches(read_.config, place);
+  make_engine();
+  Profile profile(read_.config, watch_.trace(), job_.world(),
+                  [this](const std::string& line) { watch_.say(line); });
+  RunParts parts{.wanted = wanted_,
+                 .job = job_,
+                 .engine = *engine_,
+                 .data = data_,
+                 .batches = batches,
+                 .place = place,
+                 .folder = folder_,
+                 .watch = watch_,
+                 .profile = profile,
+                 .best = Best({wanted_.patience, wanted_.threshold}),
+                 .facts = run_facts(wanted_, model_, read_.config, data_.training())};
+  begin(parts);
+  return Loop(parts).run();
+}
+
+void Run::make_engine() {
+  engine_ = std::make_unique<runtime::Engine>(
+      read_.config,
+      [this](const model::Axes& axes) {
+        return model::make_model(model_, runtime::model_dtype(read_.config), wanted_.model.seq_len,
+                                 wanted_.model.model, axes);
+      },
+      watch_.world(),
+      runtime::EngineOptions{.seed = wanted_.seed,
+                             .limits = memory_limits(wanted_.ranks),
+                             .device = job_.device(),
+                             .trace = watch_.trace()});
+  const std::string warning = warning_of_little_space(wanted_, read_.config, engine_->params());
+  if (!warning.empty()) watch_.say("warning: " + warning);
+}
+
+// The state before the first step: that of a checkpoint, or the weights that the training begins with.
+void Run::begin(RunParts& run) {
+  const bool resumed = folder_.resume(*engine_, run.facts);
+  if (resumed) run.best.restore(folder_.resumed_facts());
+  if (wanted_.keep_best) folder_.keep_best(run.best.step());
+  if (!resumed) weights_.load(*engine_, job_, watch_);
+  job_.together([&] {
+    if (job_.first() && wanted_.tokenizer && !wanted_.output.empty())
+      keep_tokenizer_files(*wanted_.tokenizer, wanted_.output);
+  });
+  watch_.report().start(*engine_, watch_.world().size(), job_.transport(), job_.threads());
+  if (resumed) check_first_loss(run);
+  run.profile.start(*engine_, read_);
+}
+
+}  // namespace cleave::app

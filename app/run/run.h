@@ -1,0 +1,44 @@
+// One training on this rank, from its checks to its last checkpoint. It knows no command line: a front gives
+// what is wanted, the job that this process is a rank of, the ds_config and the data.
+#pragma once
+#include <memory>
+
+#include "app/planner.h"
+#include "app/run/before_run.h"
+#include "app/run/run_data.h"
+#include "app/run/run_folder.h"
+#include "app/run/run_options.h"
+#include "app/run/start_weights.h"
+#include "app/run/watch.h"
+
+namespace cleave::app {
+
+class Run {
+ public:
+  // Fits data and model to each other, alike on every rank. `wanted`, `job` and `config` must outlive this.
+  // Error(usage), Error(data).
+  Run(const RunOptions& wanted, launcher::Job& job, const config::ReadResult& config, RunData data);
+
+  // Before the job is connected: as BeforeRun::check_plan. `reading` is how the configuration was read.
+  void check_plan(const config::ReadOptions& reading);
+
+  // Once it is connected. Collective. Returns Exit::ok, or Exit::stopped where a signal asked for it.
+  Exit train();
+
+ private:
+  void make_engine();
+  void begin(RunParts& parts);
+
+  const RunOptions& wanted_;
+  launcher::Job& job_;
+  const config::ReadResult& read_;
+  RunData data_;
+  const model::ModelConfig model_;
+  StartWeights weights_;
+  BeforeRun before_;
+  Watch watch_;
+  RunFolder folder_;
+  std::unique_ptr<runtime::Engine> engine_;
+};
+
+}  // namespace cleave::app

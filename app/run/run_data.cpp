@@ -1,0 +1,62 @@
+#include "app/run/run_data.h"
+
+#include <algorithm>
+
+#include "runtime/pipeline_cut.h"
+
+namespace cleave::app {
+
+DataPlace data_place(const config::DsConfig& config, int rank, int world) {
+  const MeshShape mesh = runtime::mesh_shape(config, world);
+  return {mesh.place(rank).data, mesh.data};
+}
+
+RunData::RunData(const RunOptions& wanted)
+    : wanted_(wanted), training_(wanted.data, {}, "--data", wanted.texts) {}
+
+void RunData::use_vocab(int64_t vocab) {
+  vocab_ = vocab;
+  training_.use_vocab(vocab);
+  require(training_.vocab() <= vocab, Exit::data, "{} holds ids below {}, but {} has a vocabulary of {}",
+          wanted_.named(wanted_.data), training_.vocab(), wanted_.model.model, vocab);
+}
+
+void RunData::open_evaluation() {
+  for (const EvalSet& set : wanted_.eval_sets)
+    evaluation_.emplace_back(set.data, data::TokenFile::Options{.vocab = vocab_}, "--eval_data",
+                             wanted_.texts);
+}
+
+data::TokenBatches RunData::batches(const config::DsConfig& config, DataPlace place) const {
+  return data::TokenBatches(training_.sources(), {.seq_len = wanted_.model.seq_len,
+                                                  .micro_batch = config.train_micro_batch_size_per_gpu,
+                                                  .accumulation = config.gradient_accumulation_steps,
+                                                  .rank = place.rank,
+                                                  .ranks = place.ranks,
+                                                  .seed = wanted_.seed,
+                                                  .drop_last = config.dataloader_drop_last,
+                                                  .pack = wanted_.pack,
+                                                  .document_mask = wanted_.model.document_mask});
+}
+
+data::EvalBatches RunData::eval_batches(size_t set, const config::DsConfig& config, DataPlace place) const {
+  return data::EvalBatches(evaluation_[set].files(), {.seq_len = wanted_.model.seq_len,
+                                                      .micro_batch = config.train_micro_batch_size_per_gpu,
+                                                      .rank = place.rank,
+                                                      .ranks = place.ranks,
+                                                      .pack = wanted_.pack,
+                                                      .document_mask = wanted_.model.document_mask});
+}
+
+std::string RunData::samples_of(const data::TokenBatches& batches, int64_t step, int64_t batch) const {
+  constexpr int64_t kShown = 8;
+  std::string text = "its samples, counted from 0, are";
+  for (int64_t at = 0; at < std::min<int64_t>(kShown, batch); ++at) {
+    const data::Blend::Place place = batches.place(step, at);
+    text += fmt::format("{} {} of {}", at > 0 ? "," : "", place.sample,
+                        training_.files()[size_t(place.source)].name());
+  }
+  return batch > kShown ? text + " and others" : text;
+}
+
+}  // namespace cleave::app

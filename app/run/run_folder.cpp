@@ -1,0 +1,316 @@
+#include "app/run/run_folder.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <tuple>
+
+#include "app/run/run_facts.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/left_overs.h"
+#include "core/cores.h"
+#include "core/printable.h"
+#include "runtime/training_state.h"
+
+namespace cleave::app {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using Clock = std::chrono::steady_clock;
+
+std::string new_run() {
+  std::random_device random;
+  return fmt::format("{:08x}{:08x}", random(), random());
+}
+
+std::string run_of(const std::string& client) {
+  const json j = json::parse(client, nullptr, false);
+  return j.is_object() && j.value("run", json()).is_string() ? j["run"].get<std::string>() : "";
+}
+
+}  // namespace
+
+RunFolder::RunFolder(RunFolderOptions options, launcher::Job& job, Say say)
+    : options_(std::move(options)),
+      job_(job),
+      say_(std::move(say)),
+      run_(new_run()),
+      resumed_(std::make_unique<json>()) {}
+
+void RunFolder::require_something_to_resume() {
+  const std::string& what = options_.resume;
+  if (options_.dir.empty() || what == "auto" || what == "never") return;
+  job_.together([&] {
+    require(
+        !job_.first() || !checkpoint::checkpoint_folders(options_.dir).empty(), Exit::checkpoint,
+        "--resume {}: {} has no checkpoint: no 'latest' and no other; --resume auto begins at step 0 there",
+        in_quotes(what), options_.dir);
+  });
+}
+
+void RunFolder::take(std::chrono::milliseconds deadline) {
+  if (options_.dir.empty()) return;
+  job_.together([&] {
+    if (!job_.first()) return;
+    RunLock::Options lock{.say = say_};
+    lock.patience = std::min(lock.patience, deadline / 2);
+    lock_.emplace(fs::path(options_.dir) / "run.lock", lock);
+  });
+}
+
+// A user may have pointed `latest` at an older one, which comes first; a kill may have kept it from naming
+// the newest.
+void RunFolder::put_first(std::vector<Found>& found, size_t at) {
+  std::string newer;
+  for (size_t i = 0; i < at; ++i) newer += (newer.empty() ? "" : ", ") + in_quotes(found[i].tag);
+  const std::string& pointed = found[at].tag;
+  if (found[at].step < found[0].step)
+    say_(fmt::format(
+        "warning: 'latest' names {}, so newer ones are passed over: {}; --resume NAME takes another",
+        in_quotes(pointed), newer));
+  else if (fs::exists(checkpoint::pending(fs::path(options_.dir) / "latest")))
+    say_(fmt::format(
+        "warning: a job was killed before 'latest' named the checkpoint it had saved, {}; it is taken",
+        in_quotes(pointed)));
+  std::rotate(found.begin(), found.begin() + ptrdiff_t(at), found.begin() + ptrdiff_t(at) + 1);
+}
+
+// Which checkpoints to try, best first; says what is passed over.
+std::vector<RunFolder::Found> RunFolder::usable() {
+  const bool named = options_.resume != "auto" && options_.resume != "required";
+  if (options_.resume == "never") {
+    if (!checkpoint::checkpoint_folders(options_.dir).empty())
+      say_(
+          fmt::format("warning: {} has checkpoints of another run; those of steps that are reached again are "
+                      "replaced",
+                      options_.dir));
+    return {};
+  }
+  if (named) return {{options_.resume}};
+  std::vector<Found> found;
+  std::vector<std::string> damaged;
+  for (const std::string& tag : checkpoint::checkpoint_folders(options_.dir)) try {
+      const checkpoint::CheckpointReader reader(options_.dir, tag);
+      reader.check_files();
+      const runtime::Restored state = runtime::from_json(reader.state(), reader.path().string());
+      found.push_back({tag, state.at.step});
+    } catch (const Error& e) {
+      damaged.push_back(fmt::format("{} is passed over: {}", in_quotes(tag), e.what()));
+    }
+  // Behind what replaced it comes ".old.<name>".
+  std::sort(found.begin(), found.end(),
+            [](auto& a, auto& b) { return std::tie(a.step, a.tag) > std::tie(b.step, b.tag); });
+  const fs::path pointer = fs::path(options_.dir) / "latest";
+  std::string pointed;
+  try {
+    if (!found.empty() || !damaged.empty() || fs::exists(pointer))
+      pointed = checkpoint::latest_checkpoint(options_.dir);
+  } catch (const Error& e) {
+    damaged.emplace_back(e.what());
+  }
+  const auto at = std::find_if(found.begin(), found.end(), [&](auto& f) { return f.tag == pointed; });
+  if (at != found.end()) put_first(found, size_t(at - found.begin()));
+  if (!pointed.empty() && at == found.end() && damaged.empty())
+    damaged.push_back(fmt::format("{} names {}, which is not there", pointer.string(), in_quotes(pointed)));
+  if (at == found.end())
+    for (const std::string& d : damaged) say_("warning: " + d);
+  require(!found.empty() || damaged.empty(), Exit::checkpoint,
+          "{} has checkpoints, but none can be used: {}. Restore one, or begin anew in another folder",
+          options_.dir, damaged.empty() ? "" : damaged.front());
+  return found;
+}
+
+bool RunFolder::resume(runtime::Engine& engine, const json& facts) {
+  if (options_.dir.empty()) return false;
+  std::vector<Found> candidates;
+  job_.together(Exit::checkpoint, [&] {
+    if (!job_.first()) return;
+    remove_left_overs("", -1);
+    candidates = usable();
+  });
+  for (size_t i = 0;; ++i) {
+    const std::string tag = job_.from_first(i < candidates.size() ? candidates[i].tag : "");
+    if (tag.empty()) return false;
+    std::string client;
+    try {
+      client = engine.load_checkpoint(
+          options_.dir, tag,
+          options_.reset_optimizer ? runtime::Engine::Load::no_optimizer : runtime::Engine::Load::all);
+    } catch (const Error& e) {
+      if (e.exit() != Exit::checkpoint) throw;
+      const bool pass_over = job_.first() && i + 1 < candidates.size() && is_damaged(tag);
+      if (job_.from_first(pass_over ? "pass over" : "").empty()) throw;
+      say_(fmt::format("warning: {} is passed over: {}", in_quotes(tag), e.what()));
+      passed_over_.push_back(tag);
+      continue;
+    }
+    saved_at_ = engine.step();
+    *resumed_ = json::parse(client, nullptr, false);
+    job_.together(Exit::checkpoint, [&] {
+      if (!job_.first()) return;
+      compare(client, facts);
+      remember(client);
+      remove_left_overs(tag, engine.step());
+      if (fs::exists(checkpoint::pending(fs::path(options_.dir) / "latest")))
+        checkpoint::point_at(options_.dir, "latest", tag);
+    });
+    const bool anew = options_.reset_optimizer || engine.optimizer_is_new();
+    say_(fmt::format("resumed from {}/{} at step {}{}", options_.dir, tag, engine.step(),
+                     anew ? "; the optimizer begins anew" : ""));
+    return true;
+  }
+}
+
+// Whether what refused to load is damaged, and does not just belong to another model or optimizer.
+bool RunFolder::is_damaged(const std::string& tag) const {
+  if (options_.resume != "auto" && options_.resume != "required") return false;
+  try {
+    return !checkpoint::CheckpointReader(options_.dir, tag).faults(int(usable_cores().size())).empty();
+  } catch (const Error&) {
+    return true;
+  }
+}
+
+void RunFolder::compare(const std::string& client, const json& facts) {
+  const json saved = json::parse(client, nullptr, false);
+  if (!saved.is_object()) return;
+  const std::vector<std::string> changes = changes_of_facts(saved, facts);
+  std::string all;
+  for (const std::string& c : changes) {
+    say_("warning: " + c);
+    all += (all.empty() ? "" : "; ") + c;
+  }
+  require(changes.empty() || !options_.strict, Exit::checkpoint,
+          "--strict: this is not what {} was trained with: {}", options_.dir, all);
+}
+
+// The run that is resumed goes on: it may let go what it saved before.
+void RunFolder::remember(const std::string& client) {
+  const std::string run = run_of(client);
+  if (run.empty()) return;  // written before runs had names
+  run_ = run;
+  // Not every fault is found again without reading each byte.
+  const json saved = json::parse(client).value("passed_over", json::array());
+  for (const json& tag : saved)
+    if (tag.is_string()) passed_over_.push_back(tag.get<std::string>());
+  for (const std::string& tag : checkpoint::checkpoint_folders(options_.dir)) try {
+      if (std::count(passed_over_.begin(), passed_over_.end(), tag) > 0) continue;
+      const checkpoint::CheckpointReader reader(options_.dir, tag);
+      reader.check_files();
+      const runtime::Restored state = runtime::from_json(reader.state(), reader.path().string());
+      if (run_of(state.client) == run_) mine_.push_back({tag, state.at.step});
+    } catch (const Error&) {  // damaged: left for people to look at
+    }
+}
+
+void RunFolder::remove_left_overs(const std::string& in_use, int64_t step) try {
+  std::string removed;
+  for (const std::string& name : checkpoint::left_overs(options_.dir, in_use, step)) {
+    checkpoint::remove_checkpoint(fs::path(options_.dir) / name);
+    removed += (removed.empty() ? "" : ", ") + in_quotes(name);
+    std::erase_if(mine_, [&](const Found& f) { return f.tag == name; });
+  }
+  if (!removed.empty())
+    say_(fmt::format("removed from {} what a job that was killed left: {}", options_.dir, removed));
+} catch (const fs::filesystem_error& e) {
+  say_(fmt::format("warning: what a job that was killed left cannot be removed: {}", e.what()));
+}
+
+void RunFolder::save(runtime::Engine& engine, const json& facts) {
+  const int64_t step = engine.step();
+  if (!would_save(engine)) return;
+  finish(engine);
+  job_.together([&] {
+    if (!lock_) return;
+    if (fs::create_directories(options_.dir))
+      say_(
+          fmt::format("warning: {} was removed while this run was under way; it is made anew, and what was "
+                      "saved before is gone",
+                      options_.dir));
+    lock_->require_held();
+  });
+  best_ = next_best_;  // what was begun before has ended
+  json client = facts;
+  client["run"] = run_;
+  if (!passed_over_.empty()) client["passed_over"] = passed_over_;
+  const std::string tag = fmt::format("global_step{}", step);
+  if (engine.config().checkpoint.behind())
+    say_(fmt::format("saving {}/{} behind the training", options_.dir, tag));
+  engine.save_checkpoint(options_.dir, tag, client.dump(),
+                         [this, step, begin = Clock::now(), behind = engine.config().checkpoint.behind()](
+                             const checkpoint::SavedCheckpoint& saved) {
+                           if (!job_.first()) return;
+                           const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+                           tell(fmt::format("saved {}/{}{}", options_.dir, saved.name,
+                                            behind ? fmt::format(" in {:.1f} s", seconds) : ""));
+                           written(saved, step);
+                         });
+  saved_at_ = step;
+  look(engine);
+}
+
+void RunFolder::finish(runtime::Engine& engine) {
+  engine.finish_save();
+  look(engine);
+}
+
+bool RunFolder::look(const runtime::Engine& engine) {
+  std::vector<std::string> news;
+  {
+    const std::lock_guard lock(mutex_);
+    news.swap(news_);
+  }
+  for (const std::string& text : news) say_(text);
+  return !engine.save_failed();
+}
+
+void RunFolder::tell(const std::string& text) {
+  const std::lock_guard lock(mutex_);
+  news_.push_back(text);
+}
+
+// On the first rank; on the thread that saves behind the training, which ends before the next save begins.
+void RunFolder::written(const checkpoint::SavedCheckpoint& saved, int64_t step) {
+  if (!saved.renamed && !std::exchange(in_place_, true))
+    tell(
+        fmt::format("{} is on a file system that renames no folders: checkpoints are written in their place, "
+                    "with the manifest behind all else",
+                    options_.dir));
+  // Where nothing is renamed, one of the same step went under another name.
+  std::erase_if(mine_, [&](const Found& f) { return f.step == step; });
+  std::erase(passed_over_, saved.name);  // replaced
+  mine_.push_back({saved.name, step});
+  // Also where a kill kept the file from naming the best of an earlier save.
+  for (const Found& f : mine_)
+    if (f.step == best_) checkpoint::point_at(options_.dir, "best", f.tag);
+  let_old_ones_go(step);
+}
+
+bool RunFolder::asked_to_save() {
+  // A look costs a shared file system a message.
+  const auto now = std::chrono::steady_clock::now();
+  if (options_.dir.empty() || now - looked_ < std::chrono::seconds(1)) return false;
+  looked_ = now;
+  std::error_code error;
+  return fs::remove(fs::path(options_.dir) / "save_now", error);
+}
+
+void RunFolder::let_old_ones_go(int64_t step) {
+  std::vector<int64_t> steps;
+  for (const Found& f : mine_) steps.push_back(f.step);
+  const std::vector<int64_t> old = steps_to_let_go(steps, step, best_, options_.keep);
+  std::erase_if(mine_, [&](const Found& f) {
+    const bool goes = std::binary_search(old.begin(), old.end(), f.step);
+    const fs::path folder = fs::path(options_.dir) / f.tag;
+    if (goes) try {
+        if (fs::exists(folder / "manifest.json")) checkpoint::remove_checkpoint(folder);
+      } catch (const fs::filesystem_error& e) {
+        tell(fmt::format("warning: {} cannot be removed: {}", folder.string(), e.code().message()));
+      }
+    return goes;
+  });
+}
+
+}  // namespace cleave::app

@@ -1,0 +1,197 @@
+#include "app/run/run_lock.h"
+
+#include <fcntl.h>
+#include <fmt/chrono.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "comm/rank_process.h"
+#include "core/error.h"
+#include "core/json.h"
+#include "core/printable.h"
+#include "launcher/job.h"
+
+namespace cleave::app {
+namespace {
+
+using nlohmann::json;
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+// When a process began, in ticks since the machine did, which tells it from a later one of the same number.
+// Nothing when there is no such process, or only what its parent has not yet collected.
+std::optional<std::string> begin_of(int64_t pid) {
+  std::ifstream file(fmt::format("/proc/{}/stat", pid));
+  std::string text{std::istreambuf_iterator<char>(file), {}};
+  const size_t name_end = text.rfind(')');  // a name may have blanks
+  if (name_end == text.npos) return {};
+  std::istringstream fields(text.substr(name_end + 1));
+  std::string field;
+  for (int i = 3; i <= 22 && fields >> field; ++i)
+    if (i == 3 && (field == "Z" || field == "X")) return {};
+  return field;
+}
+
+std::string text_of_this_process() {
+  const comm::RankProcess self = comm::this_process({});
+  const auto now = std::chrono::floor<std::chrono::seconds>(std::chrono::system_clock::now());
+  return json{{"host", self.host},
+              {"host_id", self.host_id},
+              {"pid", self.pid},
+              {"begin", begin_of(self.pid).value_or("")},
+              {"since", fmt::format("{:%Y-%m-%d %H:%M:%S} UTC",
+                                    fmt::gmtime(std::chrono::system_clock::to_time_t(now)))}}
+             .dump() +
+         "\n";
+}
+
+// The text, and when it was written. Nothing when there is no file.
+std::optional<std::pair<std::string, int64_t>> read_lock(const fs::path& file) {
+  std::ifstream in(file, std::ios::binary);
+  struct stat status {};
+  if (!in || ::stat(file.c_str(), &status) != 0) return {};
+  return std::pair{std::string{std::istreambuf_iterator<char>(in), {}},
+                   int64_t(status.st_mtim.tv_sec) * 1'000'000'000 + status.st_mtim.tv_nsec};
+}
+
+// Made anew as often as the lock would be rewritten, where files are not.
+fs::path beat_file(const fs::path& lock) { return lock.string() + ".beat"; }
+
+bool write_text(const fs::path& file, int flags, const std::string& text) {
+  const int fd = ::open(file.c_str(), O_WRONLY | O_CLOEXEC | flags, 0644);
+  if (fd < 0) return false;
+  const bool written = ::write(fd, text.data(), text.size()) == ssize_t(text.size());
+  const int error = errno;
+  const bool closed = ::close(fd) == 0;
+  if (!written && (flags & O_EXCL)) ::unlink(file.c_str());  // on a full disk
+  if (!written) errno = error;
+  return written && closed;
+}
+
+// "pid 12 on host a, since ...", or the file's bytes where it does not say so.
+std::string name_of(const std::string& holder) {
+  const json j = json_or_nothing(holder);
+  try {
+    return fmt::format("pid {} on {}, since {}", j.at("pid").get<int64_t>(),
+                       printable(j.at("host").get<std::string>()),
+                       printable(j.at("since").get<std::string>()));
+  } catch (const json::exception&) {
+    return in_quotes(holder);
+  }
+}
+
+}  // namespace
+
+RunLock::RunLock(fs::path file, const Options& options)
+    : file_(std::move(file)), mine_(text_of_this_process()) {
+  take(options);
+  beat_ = std::thread([this, every = options.beat] { beat_until_released(every); });
+}
+
+RunLock::~RunLock() {
+  {
+    const std::lock_guard lock(mutex_);
+    leaving_ = true;
+  }
+  released_.notify_all();
+  beat_.join();
+  const auto now = read_lock(file_);
+  std::error_code ignored;
+  fs::remove(beat_file(file_), ignored);
+  if (now && now->first == mine_) fs::remove(file_, ignored);
+}
+
+void RunLock::take(const Options& options) {
+  for (;;) {
+    if (write_text(file_, O_CREAT | O_EXCL, mine_)) return;
+    require(errno == EEXIST, Exit::usage,
+            "{}: cannot be made: {}; --output must be a folder you may write to", file_.string(),
+            std::strerror(errno));
+    const auto holder = read_lock(file_);
+    if (!holder) continue;  // given back in this moment
+    require(left_behind(holder->first, options), Exit::usage,
+            "--output {} is used by another job: {}. Give this one another folder, or end that one; if it is "
+            "certainly gone, remove {}",
+            file_.parent_path().string(), name_of(holder->first), file_.string());
+    // Moved aside and looked at again: of several who found the same lock, only one goes on with it.
+    const fs::path aside = file_.string() + fmt::format(".left.{}", ::getpid());
+    std::error_code error;
+    fs::rename(file_, aside, error);
+    if (error == std::errc::no_such_file_or_directory) continue;  // another one was first
+    if (error) {
+      // Where no file is renamed, two who remove the same lock in the same moment may both go on; the one
+      // whose file was removed finds that before it saves.
+      const auto now = read_lock(file_);
+      if (!now || now->first != holder->first) continue;
+      require(fs::remove(file_, error) || !error, Exit::usage, "{}: cannot be removed: {}", file_.string(),
+              error.message());
+    } else {
+      const auto moved = read_lock(aside);
+      if (moved && moved->first != holder->first) {
+        fs::rename(aside, file_, error);  // another one's new lock
+        continue;
+      }
+      fs::remove(aside, error);
+    }
+    if (options.say)
+      options.say(fmt::format("took over {}: the job that had it ({}) is gone", file_.string(),
+                              name_of(holder->first)));
+  }
+}
+
+bool RunLock::left_behind(const std::string& holder, const Options& options) const {
+  const json there = json_or_nothing(holder), here = json::parse(mine_);
+  const bool told = there.is_object() && there.value("host_id", json()) == here["host_id"] &&
+                    there.value("pid", json()).is_number_integer();
+  if (told) return begin_of(there["pid"].get<int64_t>()) != there.value("begin", std::string());
+  if (options.say)
+    options.say(
+        fmt::format("{} belongs to {}, which cannot be looked at from here: if nothing is written to it "
+                    "for {:.0f} s, it is taken over",
+                    file_.string(), name_of(holder), double(options.patience.count()) / 1000));
+  const auto first = read_lock(file_), first_beat = read_lock(beat_file(file_));
+  for (const auto until = Clock::now() + options.patience; Clock::now() < until;) {
+    require(!launcher::Job::stop_requested(), Exit::stopped, "stopped on request while waiting for {}",
+            file_.string());
+    std::this_thread::sleep_for(
+        std::min<std::chrono::milliseconds>(options.patience / 20, std::chrono::seconds(1)));
+    const auto now = read_lock(file_);
+    if (!now) return true;  // given back
+    if (now != first || read_lock(beat_file(file_)) != first_beat) return false;
+  }
+  return true;
+}
+
+void RunLock::beat_until_released(std::chrono::milliseconds every) {
+  std::unique_lock lock(mutex_);
+  while (!released_.wait_for(lock, every, [&] { return leaving_; })) {
+    const auto now = read_lock(file_);
+    // In place, and only over its own text: another job may have taken over meanwhile.
+    if (!now || now->first != mine_ || write_text(file_, 0, mine_)) continue;
+    // Some mounts do not write a file again. The lock itself is never gone meanwhile.
+    std::error_code ignored;
+    fs::remove(beat_file(file_), ignored);
+    write_text(beat_file(file_), O_CREAT | O_EXCL, mine_);
+  }
+}
+
+void RunLock::require_held() {
+  if (write_text(file_, O_CREAT | O_EXCL, mine_)) return;  // somebody removed it
+  require(errno == EEXIST, Exit::checkpoint, "{}: cannot be made: {}", file_.string(), std::strerror(errno));
+  errno = 0;
+  const auto holder = read_lock(file_);
+  require(holder || errno == 0, Exit::checkpoint, "{}: cannot be read: {}", file_.string(),
+          std::strerror(errno));
+  require(holder && holder->first == mine_, Exit::checkpoint,
+          "{} was taken over by another job while this one stood still: {}; nothing is written there",
+          file_.parent_path().string(), holder ? name_of(holder->first) : "unknown");
+}
+
+}  // namespace cleave::app

@@ -1,0 +1,23 @@
+#include "app/run/start_weights.h"
+
+namespace cleave::app {
+
+void StartWeights::find() {
+  if (published_ || wanted_.init == "random") return;
+  if (const auto folder = folder_of_weights(wanted_.model.model); !folder.empty())
+    published_.emplace(folder, model_);
+}
+
+void StartWeights::load(runtime::Engine& engine, launcher::Job& job, Watch& watch) {
+  job.together([&] { find(); });
+  if (!published_) return watch.say("weights: " + describe_random(wanted_.model.model, wanted_.seed));
+  job.together([&] {
+    if (!job.first()) return;
+    published_->reader().require_tied();
+    if (!wanted_.output.empty()) keep_model_files(published_->folder(), wanted_.output);
+  });
+  engine.load_weights([&](const checkpoint::Record& r) { published_->reader().read(r); });
+  watch.say("weights: " + published_->describe());
+}
+
+}  // namespace cleave::app

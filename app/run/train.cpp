@@ -1,0 +1,41 @@
+#include "app/run/train.h"
+
+#include "app/run/epochs.h"
+#include "app/run/run.h"
+#include "app/run/train_tokens.h"
+
+namespace cleave::app {
+namespace {
+
+// The configuration as far as it is known before the data are: with epochs, these say the number of steps,
+// and it is read once more.
+config::ReadResult read_before_data(const RunOptions& o, const launcher::Job& job,
+                                    config::ReadOptions reading) {
+  reading.steps_may_be_open = o.epochs.has_value();
+  if (!o.epochs) return job.read_config(o.config, reading);
+  config::ReadResult quietly = config::read_ds_config_file(o.config, reading);
+  return quietly.ok() ? quietly : job.read_config(o.config, reading);
+}
+
+}  // namespace
+
+Exit train(RunOptions o, launcher::Job& job) {
+  config::AutoValues values = o.values;
+  values.hidden_size = config_of(o.model, 256).width;
+  if (!o.epochs) values.total_steps = o.steps;
+  config::ReadOptions reading = job.read_options(o.strict, values);
+  config::ReadResult config = read_before_data(o, job, reading);
+  const bool connected = tokenize_inputs(o, job, config.config);
+  o.epoch = epoch_length(o, config.config);
+  if (o.epochs) {
+    o.steps = steps_of(*o.epochs, o.epoch), reading.auto_values.total_steps = o.steps;
+    config = job.read_config(o.config, reading);
+  }
+  Run run(o, job, config, RunData(o));
+  run.check_plan(reading);
+  if (!connected) job.connect(config.config);
+  launcher::Job::catch_signals();
+  return run.train();
+}
+
+}  // namespace cleave::app

@@ -1,0 +1,34 @@
+#include "app/run/watch.h"
+
+#include <cstdio>
+
+#include "app/run/profile.h"
+#include "comm/clock.h"
+#include "comm/traced.h"
+
+namespace cleave::app {
+
+void Watch::open_trace() {
+  comm::Communicator& all = job_.world();
+  if (wanted_.trace.empty()) {
+    if (Profile::wanted(config_.config)) trace_ = std::make_unique<Trace>(Trace::Keep::none);
+  } else {
+    // Ranks of one host have one clock.
+    const double clock = job_.info().nodes > 1 ? comm::clock_offset(all, Trace::now_us).offset : 0;
+    job_.together([&] {
+      trace_ = std::make_unique<Trace>(Trace::file_of(wanted_.trace, all.rank(), all.size()), all.rank(),
+                                       wanted_.trace_steps, clock);
+    });
+  }
+  if (trace_) traced_ = comm::traced_communicator(all, *trace_);
+}
+
+void Watch::say(const std::string& text) {
+  if (!job_.first()) return;
+  if (text.starts_with("warning: ") || !report_)
+    std::fprintf(stderr, "%s\n", text.c_str());
+  else
+    report_->line(text);
+}
+
+}  // namespace cleave::app

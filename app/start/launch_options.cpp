@@ -1,0 +1,166 @@
+#include "app/start/launch_options.h"
+
+#include <fmt/ranges.h>
+
+#include "app/parse.h"
+#include "core/error.h"
+
+namespace cleave::app {
+namespace {
+
+// What is taken and refused with its reason, so that nobody waits for what does not come.
+struct Refused {
+  std::string autotuning, min_nodes, max_nodes;
+  bool elastic = false;
+};
+
+struct Values {
+  LaunchRequest request;
+  Refused refused;
+  std::string launcher = "ssh", log_level = "info", log_folder = "None";
+  bool no_ssh_check = false;
+};
+
+void add_hosts(CLI::App& app, LaunchRequest& r) {
+  app.add_option("-H,--hostfile", r.hostfile,
+                 "hosts, one a line: worker-0 slots=4; names may hold ranges, worker-[01-04]")
+      ->each([&r](const std::string&) { r.hostfile_given = true; })
+      ->capture_default_str();
+  app.add_option("-i,--include", r.filter.include, "only these hosts and slots: worker-0@worker-1:0,2");
+  app.add_option("-e,--exclude", r.filter.exclude, "all but these");
+  app.add_option("--num_nodes", r.filter.num_nodes, "the first so many hosts")->check(integer(-1));
+  app.add_option("--num_gpus,--num_accelerators", r.filter.num_gpus,
+                 "the first so many slots of each host; without GPUs, ranks")
+      ->check(integer(-1));
+  app.add_option("-n,--nproc", r.ranks, "so many ranks on this machine, whatever GPUs it has")
+      ->check(integer(1));
+  app.add_option("--world_info", r.world_info,
+                 "hosts and slots in base64, as DeepSpeed's launchers tell each other");
+  app.add_option("--node_rank", r.node_rank, "which of the hosts this is, with --no_ssh")->check(integer(-1));
+  app.add_option("--master_addr", r.master_addr, "where rank 0 is (default: the first host's address)");
+  app.add_option("--master_port", r.master_port, "port of the rendezvous (default: a free one)")
+      ->check(integer(0, 65535));
+}
+
+void add_launching(CLI::App& app, Values& v) {
+  LaunchRequest& r = v.request;
+  app.add_option("--launcher", v.launcher,
+                 "what reaches other hosts: ssh, pdsh, openmpi, mpich, impi, mvapich or slurm")
+      ->capture_default_str();
+  app.add_option("--launcher_args", r.launcher_args, "arguments for it, as one word");
+  app.add_option("--ssh_port", r.ssh_port, "port of sshd on the hosts")->check(integer(1, 65535));
+  app.add_flag("--no_ssh", r.no_ssh, "start only this host's ranks; somebody starts those of the others");
+  app.add_flag("--no_ssh_check", v.no_ssh_check,
+               "nothing: hosts are reached when ranks start, and one that is not is named");
+  app.add_flag("--force_multi", r.force_multi, "reach a single host as several are");
+  app.add_option("--max_restarts", r.max_restarts,
+                 "start again when ranks fail; training goes on from its newest checkpoint")
+      ->check(integer(0, 1000000));
+  app.add_flag("--dry_run", r.dry_run, "print what would be started, for each host, and start nothing");
+  app.add_flag("--save_pid", r.save_pid, "keep the launcher's process id in /tmp/ID.deepspeed while it runs");
+  app.add_option("--enable_each_rank_log", v.log_folder,
+                 "folder for a file a rank, which takes what it says");
+  app.add_option("--log_level", v.log_level,
+                 "of the launcher itself: debug, info, warning, error or critical")
+      ->check(one_of({"debug", "info", "warning", "error", "critical"}));
+  app.add_flag("-q,--quiet", r.quiet, "as --log_level error");
+}
+
+void add_program(CLI::App& app, Values& v) {
+  LaunchRequest& r = v.request;
+  app.add_flag("--module", r.module, "the script is a module, as python -m takes it");
+  app.add_flag("--no_python", r.no_python, "start the script itself, without python before it");
+  app.add_flag("--no_local_rank", r.no_local_rank, "without --local_rank=N after the script");
+  app.add_option("--venv_script", r.venv_script,
+                 "sourced before each rank starts, such as venv/bin/activate");
+  app.add_flag("--bind_cores_to_rank", r.bind_cores, "every rank has cores of its own, or it is an error");
+  app.add_option("--bind_core_list", r.bind_core_list, "the cores to share out, such as 0,2-5");
+  app.add_flag("--no_bind", r.no_bind,
+               "leave the ranks unbound instead of giving each its own cores where there are enough");
+  app.add_option("--autotuning", v.refused.autotuning, "refused")->group("");
+  app.add_flag("--elastic_training", v.refused.elastic, "refused")->group("");
+  app.add_option("--min_elastic_nodes", v.refused.min_nodes, "refused")->group("");
+  app.add_option("--max_elastic_nodes", v.refused.max_nodes, "refused")->group("");
+}
+
+void refuse(const Refused& r) {
+  require(r.autotuning.empty(), Exit::usage,
+          "--autotuning is not built: cleave plan --suggest finds the layout that fits without starting one");
+  require(!r.elastic && r.min_nodes.empty() && r.max_nodes.empty(), Exit::usage,
+          "{} is not built: a job keeps its number of ranks while it runs. --max_restarts N starts it again "
+          "from its "
+          "newest checkpoint, and another command can go on with any number of ranks",
+          r.elastic             ? "--elastic_training"
+          : r.min_nodes.empty() ? "--max_elastic_nodes"
+                                : "--min_elastic_nodes");
+}
+
+// The option that a word is, or is the only beginning of; null for anything else.
+const CLI::Option* option_of(const CLI::App& app, const std::string& name, std::string& whole) {
+  const CLI::Option* found = nullptr;
+  for (const CLI::Option* o : app.get_options())
+    for (const std::string& long_name : o->get_lnames()) {
+      if ("--" + long_name == name) return whole = name, o;
+      if (name.size() <= 2 || !("--" + long_name).starts_with(name)) continue;
+      if (found && found != o) return nullptr;
+      found = o, whole = "--" + long_name;
+    }
+  for (const CLI::Option* o : app.get_options())
+    for (const std::string& short_name : o->get_snames())
+      if ("-" + short_name == name) return whole = name, o;
+  return found;
+}
+
+// Writes out what was shortened, and returns where the program stands.
+size_t program_begins(const CLI::App& app, Arguments& arguments) {
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    std::string& a = arguments[i];
+    if (a == "--" || !a.starts_with('-') || a == "-") return i;
+    const size_t equals = a.starts_with("--") ? a.find('=') : a.npos;
+    std::string name = a.substr(0, equals), whole;
+    if (name.starts_with("--")) std::replace(name.begin() + 2, name.end(), '-', '_');
+    const CLI::Option* option = option_of(app, name, whole);
+    if (!option) continue;
+    const std::string value = equals == a.npos ? "" : a.substr(equals);
+    a = whole + value;
+    if (a == "--launcher_args" && i + 1 < arguments.size()) {  // whose value is options of another program
+      a += "=" + arguments[i + 1];
+      arguments.erase(arguments.begin() + long(i) + 1);
+      continue;
+    }
+    if (equals == std::string::npos && option->get_items_expected_min() > 0) ++i;
+  }
+  return arguments.size();
+}
+
+}  // namespace
+
+std::optional<LaunchRequest> parse_launch(const Arguments& all) {
+  CLI::App app(
+      "Starts the ranks of a job, on this machine or on the hosts of a hostfile, and returns the code of the "
+      "rank that decided. Takes DeepSpeed's command line:\n"
+      "  cleave launch [OPTIONS] -- COMMAND ...     ranks of a command of cleave's, or of any program\n"
+      "  cleave launch [OPTIONS] SCRIPT.py ...      ranks of a Python script\n"
+      "  deepspeed [OPTIONS] SCRIPT.py ...          the same: this program's second name\n"
+      "Example: cleave launch -n 2 -- train --deepspeed_config ds_config.json --model tiny --data corpus.txt",
+      "launch");
+  Values v;
+  add_hosts(app, v.request);
+  add_launching(app, v);
+  add_program(app, v);
+  Arguments arguments = all;
+  const size_t at = program_begins(app, arguments);
+  const auto middle = arguments.begin() + long(at);
+  if (!parse(app, {arguments.begin(), middle})) return {};
+  refuse(v.refused);
+  LaunchRequest& r = v.request;
+  r.typed = fmt::format("{}", fmt::join(all.begin(), all.end() - (arguments.end() - middle), " "));
+  r.dashes = at < arguments.size() && arguments[at] == "--";
+  r.command.assign(middle + (r.dashes ? 1 : 0), arguments.end());
+  r.launcher = launcher::parse_launcher(v.launcher);
+  r.quiet = r.quiet || v.log_level == "error" || v.log_level == "critical" || v.log_level == "warning";
+  if (v.log_folder != "None") r.log_folder = v.log_folder;
+  return r;
+}
+
+}  // namespace cleave::app

@@ -1,0 +1,216 @@
+#include "app/start/launch_start.h"
+
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+
+#include "app/start/launch_program.h"
+#include "comm/socket.h"
+#include "core/error.h"
+#include "launcher/forwarded.h"
+#include "launcher/job_id.h"
+#include "launcher/machine.h"
+#include "launcher/shell_words.h"
+#include "launcher/variables.h"
+
+namespace cleave::app {
+namespace {
+
+launcher::NodeStart common_of(const LaunchRequest& r) {
+  launcher::NodeStart node;
+  node.job_id = launcher::new_job_id();
+  node.token = launcher::new_token();
+  node.log_folder = r.log_folder;
+  require(!r.no_bind || !r.bind_cores, Exit::usage, "--bind_cores_to_rank and --no_bind exclude each other");
+  node.binding.how = r.no_bind      ? launcher::Binding::How::none
+                     : r.bind_cores ? launcher::Binding::How::asked
+                                    : launcher::Binding::How::share;
+  if (!r.bind_core_list.empty()) node.binding.cores = launcher::parse_core_list(r.bind_core_list);
+  return node;
+}
+
+// The job that a command line makes: where, and why there.
+struct Made {
+  launcher::Hosts hosts;
+  bool set_devices = true, several = false;
+  std::string why;
+};
+
+Made ranks_asked_for(const LaunchRequest& r) {
+  const bool others = r.hostfile_given || !r.filter.include.empty() || !r.filter.exclude.empty() ||
+                      r.filter.num_nodes >= 0 || r.filter.num_gpus >= 0 || !r.world_info.empty();
+  require(!others, Exit::usage,
+          "-n {} starts ranks on this machine alone; a hostfile, --include, --exclude, --num_nodes, "
+          "--num_gpus and "
+          "--world_info choose hosts and slots: give one kind",
+          r.ranks);
+  std::vector<int> slots(static_cast<size_t>(r.ranks));
+  for (int i = 0; i < r.ranks; ++i) slots[size_t(i)] = i;
+  return {{{"localhost", slots}}, false, false, fmt::format("-n {}", r.ranks)};
+}
+
+// Without a hostfile: this machine's GPUs.
+Made slots_here(const LaunchRequest& r, const launcher::Environment& env) {
+  const int gpus = launcher::gpus_of_machine();
+  const int wanted = std::max(r.filter.num_gpus, launcher::slots_named(r.filter));
+  std::vector<int> slots = launcher::slots_of_machine(env, gpus, wanted);
+  const bool numbers = !slots.empty();
+  if (!numbers) slots = launcher::slots_of_machine({}, gpus, wanted);  // of GPUs that have other names
+  Made made{launcher::select_hosts({{"localhost", slots}}, r.filter), gpus > 0 && numbers, r.force_multi, ""};
+  made.why = fmt::format(
+      "{}{}",
+      gpus == 0   ? "this machine, which has no GPU"
+      : gpus == 1 ? "this machine, which has 1 GPU"
+                  : fmt::format("this machine, which has {} GPUs", gpus),
+      launcher::Variables(env).has("CUDA_VISIBLE_DEVICES") && gpus > 0 ? " (CUDA_VISIBLE_DEVICES)" : "");
+  return made;
+}
+
+Made made_of(const LaunchRequest& r, const launcher::Environment& env) {
+  if (r.ranks > 0) return ranks_asked_for(r);
+  if (!r.world_info.empty()) return {launcher::decode_world_info(r.world_info), true, false, "--world_info"};
+  if (!has_hostfile(r)) return slots_here(r, env);
+  Made made{launcher::select_hosts(launcher::read_hostfile(r.hostfile), r.filter), true, false,
+            "hostfile " + r.hostfile};
+  made.several = (made.hosts.size() > 1 || r.force_multi) && !r.no_ssh;
+  if (made.hosts.size() == 1 && !made.several && !r.no_ssh && !launcher::is_this_machine(made.hosts[0].name))
+    made.why += fmt::format("; its one host {} is taken for this machine, --force_multi reaches it",
+                            made.hosts[0].name);
+  return made;
+}
+
+std::vector<std::string> ssh_to(const std::string& host, const LaunchRequest& r,
+                                const std::vector<std::string>& options) {
+  std::vector<std::string> ssh = {"ssh"};
+  if (r.launcher == launcher::LauncherKind::ssh)
+    for (const std::string& a : launcher::shell_words(r.launcher_args, "--launcher_args")) ssh.push_back(a);
+  if (r.ssh_port) ssh.insert(ssh.end(), {"-p", std::to_string(r.ssh_port)});
+  ssh.insert(ssh.end(), options.begin(), options.end());
+  ssh.insert(ssh.end(), {"--", host});
+  return ssh;
+}
+
+std::vector<std::string> lines_of(const std::vector<std::string>& command, const char* more = "") {
+  const std::string text = launcher::shell_quoted(command) + more;
+  const std::unique_ptr<FILE, int (*)(FILE*)> pipe(popen(text.c_str(), "r"), pclose);
+  std::vector<std::string> lines;
+  for (char line[1024]; pipe && std::fgets(line, sizeof(line), pipe.get());)
+    lines.emplace_back(line, std::strcspn(line, "\r\n"));
+  return lines;
+}
+
+// Where ssh's own configuration says that a host is, which takes no connection; empty where it says nothing
+// that others can use, as behind another machine.
+std::string configured_address(const std::string& host, const LaunchRequest& r) {
+  std::string name;
+  for (const std::string& line : lines_of(ssh_to(host, r, {"-T", "-G"}), " 2>/dev/null")) {
+    if (line.starts_with("proxyjump ") || line.starts_with("proxycommand ")) return {};
+    if (line.starts_with("hostname ")) name = line.substr(line.find(' ') + 1);
+  }
+  return name.empty() ? "" : launcher::address_of(name);
+}
+
+// The first address that a host says of itself; through ssh unless it is this one.
+std::string asked_address(const std::string& host, const LaunchRequest& r) {
+  std::vector<std::string> command = {"hostname", "-I"};
+  if (!launcher::is_this_machine(host)) {
+    if (const std::string address = configured_address(host, r); !address.empty()) return address;
+    const auto ssh = ssh_to(host, r, {"-o", "BatchMode=yes", "-o", "ConnectTimeout=10"});
+    command.insert(command.begin(), ssh.begin(), ssh.end());
+  }
+  const std::vector<std::string> lines = lines_of(command);
+  const std::string address = lines.empty() ? "" : lines[0].substr(0, lines[0].find_first_of(" \t"));
+  require(!address.empty(), Exit::rank_lost,
+          "{} was not reached, or says no address of its own; give --master_addr, or try: {}", host,
+          launcher::shell_quoted(command));
+  return address;
+}
+
+std::string master_of(const Made& made, const LaunchRequest& r) {
+  if (!r.master_addr.empty()) return r.master_addr;
+  if (!made.several && !r.no_ssh) return comm::RankInfo{}.master_addr;
+  const std::string& host = made.hosts[0].name;
+  if (r.no_ssh && made.hosts.size() == 1) return comm::RankInfo{}.master_addr;
+  if (const std::string address = launcher::address_of(host); !address.empty()) return address;
+  require(!r.no_ssh, Exit::usage, "--no_ssh: the address of {} is not known here; give --master_addr", host);
+  return r.dry_run ? host : asked_address(host, r);
+}
+
+int port_of_request(const Made& made, const LaunchRequest& r, const std::string& job_id) {
+  if (r.master_port > 0) return r.master_port;
+  if (r.no_ssh || !r.world_info.empty()) return launcher::kDefaultPort;  // which the others must know, too
+  if (made.several) return launcher::port_from(job_id);
+  return r.dry_run ? comm::port_of(comm::reserve_port(0)) : 0;
+}
+
+}  // namespace
+
+bool has_hostfile(const LaunchRequest& r) { return r.hostfile_given || std::filesystem::exists(r.hostfile); }
+
+LaunchStart start_of(const LaunchRequest& r, const launcher::Environment& env) {
+  const Made made = made_of(r, env);
+  launcher::NodeStart common = common_of(r);
+  common.set_devices = made.set_devices;
+  common.master_addr = master_of(made, r);
+  common.master_port = port_of_request(made, r, common.job_id);
+  LaunchStart start;
+  start.several = made.several;
+  if (made.several) {
+    common.folder = std::filesystem::current_path().string();
+    common.environment = launcher::forwarded_variables(env, common.folder);
+    for (const auto& [name, value] : launcher::environment_of_files(env, common.folder))
+      common.environment[name] = value;
+  }
+  if (r.no_ssh || !r.world_info.empty()) {
+    require(r.node_rank >= 0 && r.node_rank < int(made.hosts.size()), Exit::usage,
+            "--node_rank is {}, and there {} {} host{} ({}): say which of them this is, from 0 on",
+            r.node_rank, made.hosts.size() == 1 ? "is" : "are", made.hosts.size(),
+            made.hosts.size() == 1 ? "" : "s", made.why);
+    start.node = size_t(r.node_rank);
+    common.job_id.clear();  // each host's launcher would have another
+    common.token = launcher::Variables(env).text("CLEAVE_TOKEN");
+  }
+  start.plan = launcher::make_plan(made.hosts, program_of(r, !made.several), common);
+  start.plan.why = made.why;
+  return start;
+}
+
+// Once on each host by another launcher: this host's part of its job.
+LaunchStart start_of_node(const LaunchRequest& r, const launcher::Environment& env,
+                          const comm::RankInfo& info) {
+  require(r.filter.num_nodes < 0 || r.filter.num_nodes == info.nodes, Exit::usage,
+          "--num_nodes is {}, but {} started {} nodes", r.filter.num_nodes, info.launched_by, info.nodes);
+  require(r.filter.include.empty() && r.filter.exclude.empty(), Exit::usage,
+          "--include and --exclude choose among the hosts of a hostfile; here {} chose them",
+          info.launched_by);
+  require(r.filter.num_gpus < 0 || info.local_size == 0 || r.filter.num_gpus == info.local_size, Exit::usage,
+          "--num_gpus is {}, but {} wants {} ranks on each node", r.filter.num_gpus, info.launched_by,
+          info.local_size);
+  LaunchRequest one = r;
+  one.filter = {.num_gpus = r.filter.num_gpus >= 0 ? r.filter.num_gpus
+                            : info.local_size > 0  ? info.local_size
+                                                   : -1};
+  one.force_multi = false;
+  const Made here = slots_here(one, env);
+  launcher::NodeStart common = common_of(r);
+  common.set_devices = here.set_devices;
+  common.master_addr = info.master_addr;
+  common.master_port = info.master_port;
+  common.job_id = info.job_id;  // of all nodes alike, which share no secret
+  common.attempt = info.attempt;
+  common.token = launcher::Variables(env).text("CLEAVE_TOKEN");
+  LaunchStart start;
+  launcher::Hosts hosts;
+  for (int n = 0; n < info.nodes; ++n) hosts.push_back({fmt::format("node-{}", n), here.hosts[0].slots});
+  start.plan = launcher::make_plan(hosts, program_of(r, true), common);
+  start.plan.why =
+      fmt::format("{} started one launcher on each of {} nodes; this is node {}, and every node has {}",
+                  info.launched_by, info.nodes, info.node_rank, here.hosts[0].slots.size());
+  start.node = size_t(info.node_rank);
+  return start;
+}
+
+}  // namespace cleave::app
