@@ -134,6 +134,75 @@ int ngrams(const std::string& train, const std::string& validation) {
   return 0;
 }
 
+// What the subcommands are given.
+struct DataOptions {
+  std::string in, train, validation, tokenizer = "byte";
+  TokenizeOptions tokenizing;
+  int threads = 0;
+  InspectData inspected;
+};
+
+CLI::App* add_split(CLI::App& app, DataOptions& o) {
+  CLI::App* command = app.add_subcommand(
+      "split",
+      "cut a text into training and validation parts by a fixed rule; of an indexed data set "
+      "(.bin with .idx) every tenth document is for validation");
+  command->add_option("text", o.in, "a text, or an indexed data set")->required();
+  command->add_option("--train", o.train)->required();
+  command->add_option("--validation", o.validation)->required();
+  return command;
+}
+
+CLI::App* add_tokenize(CLI::App& app, DataOptions& o) {
+  CLI::App* command = app.add_subcommand(
+      "tokenize",
+      "a text, or the documents of a .jsonl, to a token file; each document ends with the tokenizer's "
+      "token for that");
+  command->add_option("text", o.tokenizing.text, "a text, or a .jsonl with a document on each line")
+      ->required();
+  command->add_option("bin", o.tokenizing.out, "the token file to write")->required();
+  command
+      ->add_option("--tokenizer", o.tokenizer,
+                   "byte, a tokenizer.json or tokenizer.model, or a folder with one")
+      ->capture_default_str();
+  command
+      ->add_option("--format", o.tokenizing.format,
+                   "llmc: a .bin that says its vocabulary; megatron: a .bin with an .idx, which says where "
+                   "documents begin")
+      ->transform(CLI::CheckedTransformer(std::map<std::string, TokenizeOptions::Format>{
+          {"llmc", TokenizeOptions::Format::llmc}, {"megatron", TokenizeOptions::Format::megatron}}))
+      ->default_str("llmc");
+  command->add_option("--threads", o.threads, "how many encode (default: one a core)")
+      ->check(integer(1, kMostThreads));
+  command->add_option("--jsonl_key", o.tokenizing.key, "of the document in each line of a .jsonl")
+      ->capture_default_str();
+  return command;
+}
+
+CLI::App* add_inspect(CLI::App& app, DataOptions& o) {
+  CLI::App* command = app.add_subcommand(
+      "inspect",
+      "kind, size, vocabulary, documents and loss mask of a text or token file; with --at its "
+      "tokens, with the boundaries of documents");
+  command->add_option("file", o.inspected.file)->required();
+  command->add_option("--tokenizer", o.inspected.tokenizer,
+                      "shows the tokens of a token file as text: a tokenizer.json or tokenizer.model, or a "
+                      "folder with one");
+  command->add_option("--at", o.inspected.at, "shows tokens from this one on")->check(integer(0));
+  command->add_option("--count", o.inspected.count, "so many")
+      ->capture_default_str()
+      ->check(integer(1, 1 << 20));
+  return command;
+}
+
+CLI::App* add_ngrams(CLI::App& app, DataOptions& o) {
+  CLI::App* command =
+      app.add_subcommand("ngrams", "losses of 1- to 5-gram byte models: what a model must beat");
+  command->add_option("--train", o.train)->required();
+  command->add_option("--validation", o.validation)->required();
+  return command;
+}
+
 }  // namespace
 
 int run_data(const Arguments& arguments) {
@@ -142,65 +211,19 @@ int run_data(const Arguments& arguments) {
       "Example: cleave data split corpus.txt --train train.txt --validation validation.txt",
       "data");
   app.require_subcommand(1);
-  std::string in, train, validation, tokenizer = "byte";
-  TokenizeOptions tokenizing;
-  tokenizing.format = TokenizeOptions::Format::llmc;
-  int threads = 0;
-  CLI::App* split_command = app.add_subcommand(
-      "split",
-      "cut a text into training and validation parts by a fixed rule; of an indexed data set "
-      "(.bin with .idx) every tenth document is for validation");
-  split_command->add_option("text", in, "a text, or an indexed data set")->required();
-  split_command->add_option("--train", train)->required();
-  split_command->add_option("--validation", validation)->required();
-  CLI::App* tokenize_command = app.add_subcommand(
-      "tokenize",
-      "a text, or the documents of a .jsonl, to a token file; each document ends with the tokenizer's "
-      "token for that");
-  tokenize_command->add_option("text", tokenizing.text, "a text, or a .jsonl with a document on each line")
-      ->required();
-  tokenize_command->add_option("bin", tokenizing.out, "the token file to write")->required();
-  tokenize_command
-      ->add_option("--tokenizer", tokenizer,
-                   "byte, a tokenizer.json or tokenizer.model, or a folder with one")
-      ->capture_default_str();
-  tokenize_command
-      ->add_option("--format", tokenizing.format,
-                   "llmc: a .bin that says its vocabulary; megatron: a .bin with an .idx, which says where "
-                   "documents begin")
-      ->transform(CLI::CheckedTransformer(std::map<std::string, TokenizeOptions::Format>{
-          {"llmc", TokenizeOptions::Format::llmc}, {"megatron", TokenizeOptions::Format::megatron}}))
-      ->default_str("llmc");
-  tokenize_command->add_option("--threads", threads, "how many encode (default: one a core)")
-      ->check(integer(1, kMostThreads));
-  tokenize_command->add_option("--jsonl_key", tokenizing.key, "of the document in each line of a .jsonl")
-      ->capture_default_str();
-  CLI::App* inspect_command = app.add_subcommand(
-      "inspect",
-      "kind, size, vocabulary, documents and loss mask of a text or token file; with --at its "
-      "tokens, with the boundaries of documents");
-  InspectData inspected;
-  inspect_command->add_option("file", inspected.file)->required();
-  inspect_command->add_option(
-      "--tokenizer", inspected.tokenizer,
-      "shows the tokens of a token file as text: a tokenizer.json or tokenizer.model, or a "
-      "folder with one");
-  inspect_command->add_option("--at", inspected.at, "shows tokens from this one on")->check(integer(0));
-  inspect_command->add_option("--count", inspected.count, "so many")
-      ->capture_default_str()
-      ->check(integer(1, 1 << 20));
-  CLI::App* ngram_command =
-      app.add_subcommand("ngrams", "losses of 1- to 5-gram byte models: what a model must beat");
-  ngram_command->add_option("--train", train)->required();
-  ngram_command->add_option("--validation", validation)->required();
+  DataOptions o;
+  o.tokenizing.format = TokenizeOptions::Format::llmc;
+  const CLI::App *split_command = add_split(app, o), *tokenize_command = add_tokenize(app, o);
+  add_inspect(app, o);
+  const CLI::App* ngram_command = add_ngrams(app, o);
   if (!parse(app, arguments)) return 0;
-  if (*split_command) return split(in, train, validation);
+  if (*split_command) return split(o.in, o.train, o.validation);
   if (*tokenize_command) {
-    tokenizing.threads = threads_of_process(threads).threads, tokenizing.shown = true;
-    return tokenize(tokenizing, tokenizer);
+    o.tokenizing.threads = threads_of_process(o.threads).threads, o.tokenizing.shown = true;
+    return tokenize(o.tokenizing, o.tokenizer);
   }
-  if (*ngram_command) return ngrams(train, validation);
-  return inspect_data(inspected);
+  if (*ngram_command) return ngrams(o.train, o.validation);
+  return inspect_data(o.inspected);
 }
 
 }  // namespace cleave::app

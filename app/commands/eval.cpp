@@ -4,6 +4,7 @@
 #include <optional>
 #include <vector>
 
+#include "app/add_options.h"
 #include "app/commands.h"
 #include "app/parse.h"
 #include "app/pretrained.h"
@@ -50,6 +51,56 @@ void print_losses(const runtime::Evaluation& e, const data::TokenFile& file,
   }
 }
 
+struct EvalOptions {
+  PretrainedOptions model;
+  std::string data, key = "text";
+  bool pack = false;
+};
+
+// The data as the model reads them: a text is made a token file once, where its tokens are no bytes.
+data::TokenFile tokens_of(const EvalOptions& o, const Pretrained& model, data::TokenFile file,
+                          launcher::Job& job) {
+  const text::Tokenizer* tokenizer = model.tokenizer();
+  const bool text = file.kind() == data::TokenFile::Kind::bytes, lines = text && text::is_json_lines(o.data);
+  require(tokenizer || !lines, Exit::usage, "{} was trained on token ids; give --tokenizer FILE for {}",
+          o.model.dir, o.data);
+  const std::string tokens =
+      lines || (text && tokenizer && !model.bytes())
+          ? cached_tokens(job, *tokenizer, o.data, o.key, token_cache_folder({}), o.model.quiet)
+          : o.data;
+  return data::TokenFile(tokens, {.vocab = model.vocab(), .name = tokens == o.data ? "" : o.data});
+}
+
+runtime::Evaluation evaluate(runtime::Engine& engine, data::EvalBatches& batches, bool shown) {
+  WorkProgress progress(shown);
+  return engine.evaluate(
+      [&](int m) {
+        progress.at(double(m) / double(batches.micros()),
+                    [&](double) { return fmt::format("evaluated {} of {} batches", m, batches.micros()); });
+        return batches.next(m);
+      },
+      int(batches.micros()));
+}
+
+void evaluate(const EvalOptions& o, launcher::Job& job) {
+  data::TokenFile given(o.data);  // what is wrong with it is known before anything is started
+  Pretrained model(o.model, job);
+  const data::TokenFile file = tokens_of(o, model, std::move(given), job);
+  data::EvalBatches batches(file, {.seq_len = model.seq_len(),
+                                   .micro_batch = o.model.micro_batch,
+                                   .rank = model.engine().place().data,
+                                   .ranks = model.engine().mesh().data,
+                                   .pack = o.pack,
+                                   .document_mask = o.model.document_mask});
+  const runtime::Evaluation result = evaluate(model.engine(), batches, job.first() && !o.model.quiet);
+  require(result.targets > 0, Exit::data,
+          "{}: no token has a loss: its loss mask or its documents hide every target", o.data);
+  require(std::isfinite(result.loss), Exit::training,
+          "the loss of {} on {} is {}: its weights or what it computes from them are NaN or infinite",
+          o.model.dir, o.data, result.loss);
+  if (job.first()) print_losses(result, file, model.tokenizer());
+}
+
 }  // namespace
 
 int run_eval(const Arguments& arguments) {
@@ -59,56 +110,20 @@ int run_eval(const Arguments& arguments) {
       "share of targets that the model takes for the most likely token.\n"
       "Example: cleave eval runs/quickstart/checkpoints --data validation.txt",
       "eval");
-  PretrainedOptions o;
-  o.micro_batch = 8;
-  std::string data, key = "text";
-  bool pack = false;
-  add_options(app, o);
-  app.add_option("--jsonl_key", key, "of the document in each line of a .jsonl")->capture_default_str();
-  app.add_option("--data", data, "text or token file")->required();
-  app.add_flag("--pack", pack, "samples are packed documents, as cleave train --pack makes them");
-  add_document_mask(app, o.document_mask);
-  app.add_option("--micro_batch", o.micro_batch, "samples that a rank computes at a time")
+  EvalOptions o;
+  o.model.micro_batch = 8;
+  add_options(app, o.model);
+  app.add_option("--jsonl_key", o.key, "of the document in each line of a .jsonl")->capture_default_str();
+  app.add_option("--data", o.data, "text or token file")->required();
+  app.add_flag("--pack", o.pack, "samples are packed documents, as cleave train --pack makes them");
+  add_document_mask(app, o.model.document_mask);
+  app.add_option("--micro_batch", o.model.micro_batch, "samples that a rank computes at a time")
       ->capture_default_str()
       ->check(integer(1));
   if (!parse(app, arguments)) return 0;
-  launcher::Job job(o.ranks);
+  launcher::Job job(o.model.ranks);
   return job.run([&] {
-    data::TokenFile file(data);  // what is wrong with it is known before anything is started
-    Pretrained model(o, job);
-    const text::Tokenizer* tokenizer = model.tokenizer();
-    const bool text = file.kind() == data::TokenFile::Kind::bytes, lines = text && text::is_json_lines(data);
-    require(tokenizer || !lines, Exit::usage, "{} was trained on token ids; give --tokenizer FILE for {}",
-            o.dir, data);
-    const std::string tokens =
-        lines || (text && tokenizer && !model.bytes())
-            ? cached_tokens(job, *tokenizer, data, key, token_cache_folder({}), o.quiet)
-            : data;
-    file = data::TokenFile(tokens, {.vocab = model.vocab(), .name = tokens == data ? "" : data});
-    data::EvalBatches batches(file, {.seq_len = model.seq_len(),
-                                     .micro_batch = o.micro_batch,
-                                     .rank = model.engine().place().data,
-                                     .ranks = model.engine().mesh().data,
-                                     .pack = pack,
-                                     .document_mask = o.document_mask});
-    runtime::Evaluation result;
-    {
-      WorkProgress progress(job.first() && !o.quiet);
-      result = model.engine().evaluate(
-          [&](int m) {
-            progress.at(double(m) / double(batches.micros()), [&](double) {
-              return fmt::format("evaluated {} of {} batches", m, batches.micros());
-            });
-            return batches.next(m);
-          },
-          int(batches.micros()));
-    }
-    require(result.targets > 0, Exit::data,
-            "{}: no token has a loss: its loss mask or its documents hide every target", data);
-    require(std::isfinite(result.loss), Exit::training,
-            "the loss of {} on {} is {}: its weights or what it computes from them are NaN or infinite",
-            o.dir, data, result.loss);
-    if (job.first()) print_losses(result, file, tokenizer);
+    evaluate(o, job);
     return 0;
   });
 }

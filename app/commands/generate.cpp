@@ -168,16 +168,7 @@ class Generation {
   std::vector<int32_t> window_;
 };
 
-}  // namespace
-
-int run_generate(const Arguments& arguments) {
-  CLI::App app(
-      "Text from a checkpoint, on any number of ranks.\n"
-      "Example: cleave generate runs/quickstart/checkpoints --prompt \"In the beginning\" --tokens 200",
-      "generate");
-  PretrainedOptions o;
-  GenerateOptions g;
-  add_options(app, o);
+void add_options(CLI::App& app, GenerateOptions& g) {
   auto* prompt = app.add_option("--prompt", g.prompt, "text to continue");
   app.add_option("--prompts", g.prompts, "a file with a text to continue on each line; printed in its order")
       ->excludes(prompt);
@@ -194,21 +185,38 @@ int run_generate(const Arguments& arguments) {
   app.add_option("--stop", g.stop, "end after this text; may be given several times")
       ->expected(1)
       ->take_all();
-  app.add_option("--temperature", g.sampling.temperature, "0 takes the likeliest")
+}
+
+void add_sampling(CLI::App& app, text::Sampling& sampling) {
+  app.add_option("--temperature", sampling.temperature, "0 takes the likeliest")
       ->capture_default_str()
       ->check(number(0));
-  app.add_option("--top_k", g.sampling.top_k, "draw among the likeliest only (0: all)")
+  app.add_option("--top_k", sampling.top_k, "draw among the likeliest only (0: all)")
       ->capture_default_str()
       ->check(integer(0));
-  app.add_option("--top_p", g.sampling.top_p,
+  app.add_option("--top_p", sampling.top_p,
                  "draw among the fewest of the likeliest that have this probability together")
       ->capture_default_str()
       ->check(number(0, 1));
-  app.add_option("--repetition_penalty", g.sampling.repetition_penalty,
+  app.add_option("--repetition_penalty", sampling.repetition_penalty,
                  "above 1: tokens that stand in the text already become less likely")
       ->capture_default_str()
       ->check(number(1e-3));
-  app.add_option("--seed", g.sampling.seed)->capture_default_str()->check(integer(0));
+  app.add_option("--seed", sampling.seed)->capture_default_str()->check(integer(0));
+}
+
+}  // namespace
+
+int run_generate(const Arguments& arguments) {
+  CLI::App app(
+      "Text from a checkpoint, on any number of ranks.\n"
+      "Example: cleave generate runs/quickstart/checkpoints --prompt \"In the beginning\" --tokens 200",
+      "generate");
+  PretrainedOptions o;
+  GenerateOptions g;
+  add_options(app, o);
+  add_options(app, g);
+  add_sampling(app, g.sampling);
   if (!parse(app, arguments)) return 0;
   require(!g.prompt.empty(), Exit::usage, "--prompt is empty; give at least one character to continue");
   std::erase(g.stop, "");

@@ -24,6 +24,17 @@ struct PlanOptions {
   bool strict = false, json = false, simulate = false, suggest = false;
 };
 
+void add_output_options(CLI::App& app, PlanOptions& o) {
+  app.add_flag(
+      "--suggest", o.suggest,
+      "prints the ds_config of the layout that fits and is predicted to be the fastest; needs --device");
+  app.add_flag("--strict", o.strict, "warnings about the ds_config are errors");
+  app.add_flag("--json", o.json, "one JSON object, in bytes");
+  app.add_option("--html", o.html, "writes the plan to this file as one page with pictures");
+  app.add_flag("--simulate", o.simulate,
+               "also run the calls of every rank in lockstep: none may wait for ever or be given other data");
+}
+
 bool parse_options(PlanOptions& o, const Arguments& arguments) {
   CLI::App app(
       "What every rank of a job takes: memory by category and kind, bytes sent in one step by group and\n"
@@ -58,15 +69,7 @@ bool parse_options(PlanOptions& o, const Arguments& arguments) {
   app.add_option("--ranks_here", o.here,
                  "the first this many ranks would share this machine, computing on its CPU: do they fit?")
       ->check(integer(0));
-  app.add_flag(
-      "--suggest", o.suggest,
-      "prints the ds_config of the layout that fits and is predicted to be the fastest; needs --device");
-  app.add_flag("--strict", o.strict, "warnings about the ds_config are errors");
-  app.add_flag("--json", o.json, "one JSON object, in bytes");
-
-  app.add_option("--html", o.html, "writes the plan to this file as one page with pictures");
-  app.add_flag("--simulate", o.simulate,
-               "also run the calls of every rank in lockstep: none may wait for ever or be given other data");
+  add_output_options(app, o);
   if (!parse(app, arguments)) return false;
   require(!o.suggest || !o.device.empty(), Exit::usage,
           "--suggest needs --device, one of {}: what is fastest depends on it", fmt::join(devices, ", "));
@@ -110,6 +113,36 @@ int print_suggestion(const plan::Candidate& candidate, const MemoryLimits& limit
   return 0;
 }
 
+void print(const plan::Candidate& candidate, const std::optional<plan::DeviceModel>& device,
+           const PlanOptions& o) {
+  const plan::StepTime time =
+      device ? plan::predict(candidate.config, candidate.plan, *device) : plan::StepTime{};
+  if (o.json)
+    std::printf(
+        "%s\n",
+        (device ? plan::to_json(candidate.plan, time, *device) : plan::to_json(candidate.plan)).c_str());
+  else
+    std::printf("%s\n%s", plan::format(candidate.plan).c_str(),
+                device ? plan::format(time, *device).c_str() : "");
+  if (!o.html.empty()) {
+    std::ofstream page(o.html);
+    page << plan::to_html(candidate.plan);
+    page.close();
+    require(bool(page), Exit::usage, "{} cannot be written; give a file in a folder that exists", o.html);
+    std::fprintf(stderr, "wrote %s\n", o.html.c_str());
+  }
+}
+
+config::ReadResult read_config(const PlanOptions& o, const config::ReadOptions& options) {
+  config::ReadResult read = config::read_ds_config_file(o.config, options);
+  std::fputs(config::format(read.problems).c_str(), stderr);
+  require(read.ok(), Exit::usage, "{} was refused; there is no plan", o.config);
+  for (const config::Note& n : read.notes)
+    if (n.status == config::kNotKnown)
+      std::fprintf(stderr, "note: %s: %s\n", n.path.c_str(), n.meaning.c_str());
+  return read;
+}
+
 }  // namespace
 
 int run_plan(const Arguments& arguments) {
@@ -128,33 +161,14 @@ int run_plan(const Arguments& arguments) {
                                     .world_origin = "--world_size",
                                     .auto_values = o.values,
                                     .steps_may_be_open = true};
-  const config::ReadResult read = config::read_ds_config_file(o.config, options);
-  std::fputs(config::format(read.problems).c_str(), stderr);
-  require(read.ok(), Exit::usage, "{} was refused; there is no plan", o.config);
-  for (const config::Note& n : read.notes)
-    if (n.status == config::kNotKnown)
-      std::fprintf(stderr, "note: %s: %s\n", n.path.c_str(), n.meaning.c_str());
+  const config::ReadResult read = read_config(o, options);
   const int64_t per_node = o.per_node ? o.per_node : device ? device->per_node : 8;
   const Planner planner(shape, o.model, int(o.world), options, int(std::min(per_node, o.world)),
                         device ? Device::cuda(0) : Device());
   const plan::Candidate candidate = planner.plan(read.text, read.config);
   if (o.suggest) return print_suggestion(candidate, limits, *device, planner);
 
-  const plan::StepTime time = device ? plan::predict(read.config, candidate.plan, *device) : plan::StepTime{};
-  if (o.json)
-    std::printf(
-        "%s\n",
-        (device ? plan::to_json(candidate.plan, time, *device) : plan::to_json(candidate.plan)).c_str());
-  else
-    std::printf("%s\n%s", plan::format(candidate.plan).c_str(),
-                device ? plan::format(time, *device).c_str() : "");
-  if (!o.html.empty()) {
-    std::ofstream page(o.html);
-    page << plan::to_html(candidate.plan);
-    page.close();
-    require(bool(page), Exit::usage, "{} cannot be written; give a file in a folder that exists", o.html);
-    std::fprintf(stderr, "wrote %s\n", o.html.c_str());
-  }
+  print(candidate, device, o);
   if (o.simulate) {
     const plan::CallProof proof = plan::prove_calls(int(o.world), planner.maker(read.config));
     std::fprintf(stderr, "simulated %d ranks: their %lld calls fit together\n", proof.ranks,

@@ -148,8 +148,14 @@ void Profile::tell_layers(const runtime::Engine& engine, double seconds) {
   const config::FlopsProfilerConfig& c = config_.flops_profiler;
   const std::string text = monitor::format_profile(
       rows, facts, seconds * 1e3, {.layers = c.detailed && c.module_depth != 0, .top = int(c.top_modules)});
-  if (c.output_file.empty()) return say_(block(text));
-  if (world_.rank() != 0) return;
+  if (c.output_file.empty())
+    say_(block(text));
+  else if (world_.rank() == 0)
+    write_layers(text);
+}
+
+void Profile::write_layers(const std::string& text) {
+  const config::FlopsProfilerConfig& c = config_.flops_profiler;
   std::ofstream file(c.output_file);
   if (file << text && file.flush())
     say_("the profile of a step is in " + c.output_file);

@@ -62,6 +62,7 @@ class Profile {
   void tell_times();
   void tell_memory(const runtime::Engine& engine);
   void tell_layers(const runtime::Engine& engine, double seconds);
+  void write_layers(const std::string& text);
 
   const config::DsConfig& config_;
   Trace* trace_;

@@ -4,7 +4,6 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <random>
-#include <tuple>
 
 #include "app/run/run_facts.h"
 #include "checkpoint/checkpoint.h"
@@ -60,75 +59,13 @@ void RunFolder::take(std::chrono::milliseconds deadline) {
   });
 }
 
-// A user may have pointed `latest` at an older one, which comes first; a kill may have kept it from naming
-// the newest.
-void RunFolder::put_first(std::vector<Found>& found, size_t at) {
-  std::string newer;
-  for (size_t i = 0; i < at; ++i) newer += (newer.empty() ? "" : ", ") + in_quotes(found[i].tag);
-  const std::string& pointed = found[at].tag;
-  if (found[at].step < found[0].step)
-    say_(fmt::format(
-        "warning: 'latest' names {}, so newer ones are passed over: {}; --resume NAME takes another",
-        in_quotes(pointed), newer));
-  else if (fs::exists(checkpoint::pending(fs::path(options_.dir) / "latest")))
-    say_(fmt::format(
-        "warning: a job was killed before 'latest' named the checkpoint it had saved, {}; it is taken",
-        in_quotes(pointed)));
-  std::rotate(found.begin(), found.begin() + ptrdiff_t(at), found.begin() + ptrdiff_t(at) + 1);
-}
-
-// Which checkpoints to try, best first; says what is passed over.
-std::vector<RunFolder::Found> RunFolder::usable() {
-  const bool named = options_.resume != "auto" && options_.resume != "required";
-  if (options_.resume == "never") {
-    if (!checkpoint::checkpoint_folders(options_.dir).empty())
-      say_(
-          fmt::format("warning: {} has checkpoints of another run; those of steps that are reached again are "
-                      "replaced",
-                      options_.dir));
-    return {};
-  }
-  if (named) return {{options_.resume}};
-  std::vector<Found> found;
-  std::vector<std::string> damaged;
-  for (const std::string& tag : checkpoint::checkpoint_folders(options_.dir)) try {
-      const checkpoint::CheckpointReader reader(options_.dir, tag);
-      reader.check_files();
-      const runtime::Restored state = runtime::from_json(reader.state(), reader.path().string());
-      found.push_back({tag, state.at.step});
-    } catch (const Error& e) {
-      damaged.push_back(fmt::format("{} is passed over: {}", in_quotes(tag), e.what()));
-    }
-  // Behind what replaced it comes ".old.<name>".
-  std::sort(found.begin(), found.end(),
-            [](auto& a, auto& b) { return std::tie(a.step, a.tag) > std::tie(b.step, b.tag); });
-  const fs::path pointer = fs::path(options_.dir) / "latest";
-  std::string pointed;
-  try {
-    if (!found.empty() || !damaged.empty() || fs::exists(pointer))
-      pointed = checkpoint::latest_checkpoint(options_.dir);
-  } catch (const Error& e) {
-    damaged.emplace_back(e.what());
-  }
-  const auto at = std::find_if(found.begin(), found.end(), [&](auto& f) { return f.tag == pointed; });
-  if (at != found.end()) put_first(found, size_t(at - found.begin()));
-  if (!pointed.empty() && at == found.end() && damaged.empty())
-    damaged.push_back(fmt::format("{} names {}, which is not there", pointer.string(), in_quotes(pointed)));
-  if (at == found.end())
-    for (const std::string& d : damaged) say_("warning: " + d);
-  require(!found.empty() || damaged.empty(), Exit::checkpoint,
-          "{} has checkpoints, but none can be used: {}. Restore one, or begin anew in another folder",
-          options_.dir, damaged.empty() ? "" : damaged.front());
-  return found;
-}
-
 bool RunFolder::resume(runtime::Engine& engine, const json& facts) {
   if (options_.dir.empty()) return false;
-  std::vector<Found> candidates;
+  std::vector<FoundCheckpoint> candidates;
   job_.together(Exit::checkpoint, [&] {
     if (!job_.first()) return;
     remove_left_overs("", -1);
-    candidates = usable();
+    candidates = checkpoints_to_resume(options_.dir, options_.resume, say_);
   });
   for (size_t i = 0;; ++i) {
     const std::string tag = job_.from_first(i < candidates.size() ? candidates[i].tag : "");
@@ -210,7 +147,7 @@ void RunFolder::remove_left_overs(const std::string& in_use, int64_t step) try {
   for (const std::string& name : checkpoint::left_overs(options_.dir, in_use, step)) {
     checkpoint::remove_checkpoint(fs::path(options_.dir) / name);
     removed += (removed.empty() ? "" : ", ") + in_quotes(name);
-    std::erase_if(mine_, [&](const Found& f) { return f.tag == name; });
+    std::erase_if(mine_, [&](const FoundCheckpoint& f) { return f.tag == name; });
   }
   if (!removed.empty())
     say_(fmt::format("removed from {} what a job that was killed left: {}", options_.dir, removed));
@@ -279,11 +216,11 @@ void RunFolder::written(const checkpoint::SavedCheckpoint& saved, int64_t step) 
                     "with the manifest behind all else",
                     options_.dir));
   // Where nothing is renamed, one of the same step went under another name.
-  std::erase_if(mine_, [&](const Found& f) { return f.step == step; });
+  std::erase_if(mine_, [&](const FoundCheckpoint& f) { return f.step == step; });
   std::erase(passed_over_, saved.name);  // replaced
   mine_.push_back({saved.name, step});
   // Also where a kill kept the file from naming the best of an earlier save.
-  for (const Found& f : mine_)
+  for (const FoundCheckpoint& f : mine_)
     if (f.step == best_) checkpoint::point_at(options_.dir, "best", f.tag);
   let_old_ones_go(step);
 }
@@ -299,9 +236,9 @@ bool RunFolder::asked_to_save() {
 
 void RunFolder::let_old_ones_go(int64_t step) {
   std::vector<int64_t> steps;
-  for (const Found& f : mine_) steps.push_back(f.step);
+  for (const FoundCheckpoint& f : mine_) steps.push_back(f.step);
   const std::vector<int64_t> old = steps_to_let_go(steps, step, best_, options_.keep);
-  std::erase_if(mine_, [&](const Found& f) {
+  std::erase_if(mine_, [&](const FoundCheckpoint& f) {
     const bool goes = std::binary_search(old.begin(), old.end(), f.step);
     const fs::path folder = fs::path(options_.dir) / f.tag;
     if (goes) try {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "app/run/kept_checkpoints.h"
+#include "app/run/resume_candidates.h"
 #include "app/run/run_lock.h"
 #include "checkpoint/checkpoint.h"
 #include "launcher/job.h"
@@ -66,12 +67,6 @@ class RunFolder {
   bool look(const runtime::Engine& engine);
 
  private:
-  struct Found {
-    std::string tag;
-    int64_t step = -1;
-  };
-  std::vector<Found> usable();
-  void put_first(std::vector<Found>& found, size_t at);
   bool is_damaged(const std::string& tag) const;
   void remember(const std::string& client);
   void remove_left_overs(const std::string& in_use, int64_t step);
@@ -85,8 +80,8 @@ class RunFolder {
   const Say say_;
   std::optional<RunLock> lock_;
   std::chrono::steady_clock::time_point looked_;  // for `save_now`
-  std::string run_;          // what tells this run's checkpoints from those of others; kept over resumes
-  std::vector<Found> mine_;  // whole checkpoints of this run in the folder, on the first rank
+  std::string run_;  // what tells this run's checkpoints from those of others; kept over resumes
+  std::vector<FoundCheckpoint> mine_;     // whole checkpoints of this run in the folder, on the first rank
   std::vector<std::string> passed_over_;  // those that a resume found damaged; they stay to be looked at
   std::unique_ptr<nlohmann::json> resumed_;
   int64_t saved_at_ = -1;

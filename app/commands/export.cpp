@@ -1,0 +1,40 @@
+#include <cstdio>
+
+#include "app/commands.h"
+#include "app/parse.h"
+#include "app/published_model.h"
+#include "core/units.h"
+
+namespace cleave::app {
+namespace {
+
+constexpr std::pair<const char*, DType> kTypes[] = {
+    {"fp32", DType::fp32}, {"bf16", DType::bf16}, {"fp16", DType::fp16}};
+
+}  // namespace
+
+int run_export(const Arguments& arguments) {
+  CLI::App app(
+      "Makes a folder of a checkpoint that transformers, vLLM and others read: safetensors, config.json, and "
+      "the files of the tokenizer that the training used or began with.\n"
+      "Example: cleave export runs/first first-hf --dtype bf16",
+      "export");
+  std::string from, to, tag = "latest", dtype = "fp32", size = "5GB";
+  app.add_option("dir", from, "folder of checkpoints")->required();
+  app.add_option("out", to, "folder to make; it is never overwritten")->required();
+  app.add_option("--tag", tag, "which checkpoint")->capture_default_str();
+  app.add_option("--dtype", dtype, "of the weights: fp32, bf16 or fp16")
+      ->capture_default_str()
+      ->check(one_of({"fp32", "bf16", "fp16"}));
+  app.add_option("--max_shard_size", size, "largest file of weights, such as 500MB")->capture_default_str();
+  if (!parse(app, arguments)) return 0;
+  require_free(to);
+  checkpoint::WeightFormat format{.max_file_size = parse_bytes(size, "--max_shard_size")};
+  require(format.max_file_size > 0, Exit::usage, "--max_shard_size: wanted more than 0 bytes");
+  for (const auto& [name, type] : kTypes)
+    if (dtype == name) format.dtype = type;
+  std::printf("%s\n", export_checkpoint(from, tag, to, format).c_str());
+  return 0;
+}
+
+}  // namespace cleave::app

@@ -1,0 +1,87 @@
+#include "app/run/resume_candidates.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <tuple>
+
+#include "checkpoint/checkpoint.h"
+#include "core/printable.h"
+#include "runtime/training_state.h"
+
+namespace cleave::app {
+namespace {
+
+namespace fs = std::filesystem;
+using Say = std::function<void(const std::string&)>;
+
+// A user may have pointed `latest` at an older one, which comes first; a kill may have kept it from naming
+// the newest.
+void put_first(std::vector<FoundCheckpoint>& found, size_t at, const std::string& folder, const Say& say) {
+  std::string newer;
+  for (size_t i = 0; i < at; ++i) newer += (newer.empty() ? "" : ", ") + in_quotes(found[i].tag);
+  const std::string& pointed = found[at].tag;
+  if (found[at].step < found[0].step)
+    say(fmt::format(
+        "warning: 'latest' names {}, so newer ones are passed over: {}; --resume NAME takes another",
+        in_quotes(pointed), newer));
+  else if (fs::exists(checkpoint::pending(fs::path(folder) / "latest")))
+    say(fmt::format(
+        "warning: a job was killed before 'latest' named the checkpoint it had saved, {}; it is taken",
+        in_quotes(pointed)));
+  std::rotate(found.begin(), found.begin() + ptrdiff_t(at), found.begin() + ptrdiff_t(at) + 1);
+}
+
+// Those whose files are whole, newest first; for each of the others a sentence goes to `damaged`.
+std::vector<FoundCheckpoint> whole_checkpoints(const std::string& folder, std::vector<std::string>& damaged) {
+  std::vector<FoundCheckpoint> found;
+  for (const std::string& tag : checkpoint::checkpoint_folders(folder)) try {
+      const checkpoint::CheckpointReader reader(folder, tag);
+      reader.check_files();
+      const runtime::Restored state = runtime::from_json(reader.state(), reader.path().string());
+      found.push_back({tag, state.at.step});
+    } catch (const Error& e) {
+      damaged.push_back(fmt::format("{} is passed over: {}", in_quotes(tag), e.what()));
+    }
+  // Behind what replaced it comes ".old.<name>".
+  std::sort(found.begin(), found.end(),
+            [](auto& a, auto& b) { return std::tie(a.step, a.tag) > std::tie(b.step, b.tag); });
+  return found;
+}
+
+}  // namespace
+
+std::vector<FoundCheckpoint> checkpoints_to_resume(const std::string& folder, const std::string& resume,
+                                                   const Say& say) {
+  if (resume == "never") {
+    if (!checkpoint::checkpoint_folders(folder).empty())
+      say(
+          fmt::format("warning: {} has checkpoints of another run; those of steps that are reached again are "
+                      "replaced",
+                      folder));
+    return {};
+  }
+  if (resume != "auto" && resume != "required") return {{resume}};
+  std::vector<std::string> damaged;
+  std::vector<FoundCheckpoint> found = whole_checkpoints(folder, damaged);
+  const fs::path pointer = fs::path(folder) / "latest";
+  std::string pointed;
+  try {
+    if (!found.empty() || !damaged.empty() || fs::exists(pointer))
+      pointed = checkpoint::latest_checkpoint(folder);
+  } catch (const Error& e) {
+    damaged.emplace_back(e.what());
+  }
+  const auto at = std::find_if(found.begin(), found.end(), [&](auto& f) { return f.tag == pointed; });
+  const bool there = at != found.end();
+  if (there) put_first(found, size_t(at - found.begin()), folder, say);
+  if (!pointed.empty() && !there && damaged.empty())
+    damaged.push_back(fmt::format("{} names {}, which is not there", pointer.string(), in_quotes(pointed)));
+  if (!there)
+    for (const std::string& d : damaged) say("warning: " + d);
+  require(!found.empty() || damaged.empty(), Exit::checkpoint,
+          "{} has checkpoints, but none can be used: {}. Restore one, or begin anew in another folder",
+          folder, damaged.empty() ? "" : damaged.front());
+  return found;
+}
+
+}  // namespace cleave::app
