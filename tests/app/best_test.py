@@ -51,6 +51,7 @@ class Best(AppTest):
         r, losses, lines = self.run_with("--early_stopping_patience", 3, lr=0, every=2)
         self.assertEqual(sorted(losses), [2, 4, 6, 8])
         self.assertEqual(lines[-1]["step"], 8)
+        self.assertEqual(r.stdout.count("step 8: validation loss"), 1)  # not once more at the end
         self.assertIn("stopped early after step 8: 3 evaluations in a row brought no smaller loss", r.stdout)
         self.assertIn("after step 2", r.stdout.split("smallest validation loss")[1])
         # Losses fall, but by less than the threshold.
