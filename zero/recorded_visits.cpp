@@ -191,7 +191,7 @@ void RecordedVisits::fetch(int unit, bool needed) {
 
 // All say what they need, and do it; returns the least of what was said: kEnds where all did nothing.
 int64_t RecordedVisits::round(int64_t message) {
-  std::vector<int64_t> said = from_all({&message, 1});
+  std::vector<int64_t> said = from_all({message});
   std::sort(said.begin(), said.end());
   said.erase(std::unique(said.begin(), said.end()), said.end());
   departed_ = departed_ || said != std::vector{kEnds};
@@ -201,21 +201,21 @@ int64_t RecordedVisits::round(int64_t message) {
   return said.back() >= 0 || said.front() == kHasNoRoom ? 0 : said.front();
 }
 
-std::vector<int64_t> RecordedVisits::from_all(std::span<const int64_t> mine) {
-  const auto count = int64_t(mine.size());
-  if (agreement_.size() == 1) return {mine.begin(), mine.end()};
-  const Buffer all = memory_.allocate(MemoryKind::device, Category::staging, DType::int64,
-                                      {count * agreement_.size()}, "what ranks need");
-  const Tensor part = all.tensor().slice(Range{0, count}.shifted(count * agreement_.rank()));
-  copy(part, Tensor(const_cast<int64_t*>(mine.data()), DType::int64, {count}, MemoryKind::host), comm_);
+std::vector<int64_t> RecordedVisits::from_all(std::vector<int64_t> mine) {
+  const auto count = int64_t(mine.size()), of_all = count * agreement_.size();
+  if (agreement_.size() == 1) return mine;
+  if (!said_.defined() || said_.tensor().numel() < of_all)
+    said_ = memory_.allocate(MemoryKind::device, Category::staging, DType::int64, {of_all}, "what ranks say");
+  const Tensor all = said_.tensor().slice({0, of_all});
+  const Tensor part = all.slice(Range{0, count}.shifted(count * agreement_.rank()));
+  copy(part, Tensor(mine.data(), DType::int64, {count}, MemoryKind::host), comm_);
   agreement_.all_gather(all, part, comm_, {.what = "what ranks need"});
   return to_host<int64_t>(all, comm_);
 }
 
 Tensor RecordedVisits::bucket_of(int unit, Range r) const {
   const Tensor place = buckets_.tensor().slice({r.begin, r.begin + store_.layout(unit).numel()});
-  return {place.raw(), const_cast<ParameterStore&>(store_).gradients().bucket_type(unit), place.shape(),
-          place.memory()};
+  return {place.raw(), store_.gradients().bucket_type(unit), place.shape(), place.memory()};
 }
 
 GradientShards::Place RecordedVisits::open(int unit) {
@@ -333,7 +333,7 @@ void RecordedVisits::end_pass() {
 
 void RecordedVisits::record_anew() {
   const auto mine = int64_t(used_.size());
-  const std::vector<int64_t> sizes = from_all({&mine, 1});
+  const std::vector<int64_t> sizes = from_all({mine});
   const int64_t most = largest(sizes);
   std::vector<int64_t> padded = used_;
   padded.resize(size_t(most));

@@ -87,7 +87,7 @@ class RecordedVisits {
   GradientShards::Place open(int unit);
   Tensor bucket_of(int unit, Range place) const;
   void record_anew();
-  std::vector<int64_t> from_all(std::span<const int64_t> mine);
+  std::vector<int64_t> from_all(std::vector<int64_t> mine);
   [[noreturn]] void fail_for_room(int unit, bool gradient) const;
 
   Memory& memory_;
@@ -99,6 +99,7 @@ class RecordedVisits {
   std::vector<Whole> wholes_;
   std::vector<Gradient> gradients_;
   Buffer gathered_, buckets_, contributions_;
+  Buffer said_;                                 // in rounds, by all ranks
   Range spare_whole_ = {}, spare_bucket_ = {};  // for units that others need and this rank has no place for
   Places whole_places_, bucket_places_, contribution_places_;
   std::map<int, Log> records_;  // by kind of pass
