@@ -50,7 +50,7 @@ using model::check_gradients, model::GradientCheck;
 using monitor::MetricsFile, monitor::Progress, monitor::ProgressOptions, monitor::StepMetrics;
 using plan::JobPlan, plan::plan_job;
 using runtime::Engine, runtime::EngineOptions, runtime::Evaluation, runtime::ModelFactory,
-    runtime::StepResult, runtime::model_dtype, runtime::weight_names;
+    runtime::StepResult, runtime::TextPart, runtime::model_dtype, runtime::weight_names;
 using sequence_parallel::SequenceAxis;
 using tensor_parallel::TensorAxis;
 

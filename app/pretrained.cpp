@@ -8,8 +8,8 @@
 #include "checkpoint/checkpoint.h"
 #include "core/units.h"
 #include "model/config_json.h"
-#include "runtime/pipeline_cut.h"
-#include "runtime/training_state.h"
+#include "runtime/step/settings.h"
+#include "runtime/step/training_state.h"
 
 namespace cleave::app {
 namespace fs = std::filesystem;

@@ -9,7 +9,7 @@
 #include "model/config_json.h"
 #include "model/family.h"
 #include "model/presets.h"
-#include "runtime/training_state.h"
+#include "runtime/step/training_state.h"
 #include "runtime/weight_names.h"
 
 namespace cleave::app {

@@ -18,7 +18,7 @@ Batch shapes_of(const model::Model& model, int64_t samples) {
   model::TensorSpec in = model.input(samples);
   in.shape.dims[0] *= model.parts;
   const int64_t rows = samples * model.rows_per_sample * model.parts;
-  // Inputs of a float type come in fp32 and are cast (runtime/stage.h).
+  // Inputs of a float type come in fp32 and are cast (runtime/stage/stage.h).
   const DType dtype = in.dtype == DType::int32 ? DType::int32 : DType::fp32;
   return {
       .input = Tensor(nullptr, dtype, in.shape, MemoryKind::host),

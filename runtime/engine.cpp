@@ -1,8 +1,8 @@
-// How an engine is made: from a configuration to the parts that a rank has, planned before they are
-// allocated.
+// How an engine of layers is made.
 #include "runtime/engine.h"
 
-#include "runtime/disk_check.h"
+#include <map>
+
 #include "runtime/engine_state.h"
 
 namespace cleave::runtime {
@@ -24,26 +24,53 @@ ModelFactory factory_of(model::Model model) {
 }
 
 // The model with what the configuration freezes.
-model::Model made(const ModelFactory& make, const Settings& settings, const model::Axes& axes) {
+model::Model made(const ModelFactory& make, const EngineCore& core, const model::Axes& axes) {
   model::Model model = make(axes);
-  if (settings.trains) model.freeze(settings.config.freeze);
+  if (core.settings.trains) model.freeze(core.config.freeze);
   return model;
+}
+
+StageShape stage_shape(const Settings& s, const PipelineCut& pipeline) {
+  StageShape shape = pipeline.stages[size_t(s.place.pipe)];
+  shape.logits = s.logits, shape.texts = s.texts;
+  return shape;
+}
+
+RankUnits rank_units(const model::Model& model, const PipelineCut& pipeline, int pipe_rank) {
+  RankUnits units{.model = model.name, .all = model.units(), .holders = pipeline.holders, .held = {}};
+  for (const UnitSpec& u : units_of(model, pipeline.stages[size_t(pipe_rank)]))
+    units.held.push_back(pipeline.index_of(u.name));
+  std::map<std::string, int> uses;
+  const auto count = [&](const std::vector<UnitSpec>& used) {
+    for (const UnitSpec& u : used) units.most_uses = std::max(units.most_uses, ++uses[u.name]);
+  };
+  for (const auto& layer : model.layers) count(layer->units());
+  count(model.head->units());
+  return units;
 }
 
 }  // namespace
 
-Engine::State::State(const config::DsConfig& config, const ModelFactory& make, comm::Communicator& world,
+StageComputation::StageComputation(const model::Model& model, const PipelineCut& pipeline,
+                                   const EngineCore& core, RankState& rank, Streams& streams, Memory& memory)
+    : planned(memory, rank.store, streams.compute, streams.comm()),
+      stage(model, stage_shape(core.settings, pipeline), planned, core.config.train_micro_batch_size_per_gpu,
+            core.ranks.axes().tensor) {
+  planned.commit();
+  stage.allocate(memory, streams.compute);
+  const auto of_micros = [&](const char* name) {
+    return memory.allocate(MemoryKind::device, Category::activations, DType::fp64,
+                           {pipeline.evaluation.shape.micros}, name);
+  };
+  losses = of_micros("losses"), hits = of_micros("hits");
+}
+
+Engine::State::State(const config::DsConfig& c, const ModelFactory& make, comm::Communicator& world,
                      const EngineOptions& o)
-    : options(o),
-      settings(make_settings(config, mesh_shape(config, world.size()), world.rank(), o)),
-      streams(std::make_unique<Streams>(settings, o.compute, o.dry)),
-      ranks(world, settings, streams->rows),
-      model(made(make, settings, ranks.axes())),
-      pipeline(ranks.cuts_layers() ? cut_pipeline(settings.config, made(make, settings, {}), settings.trains)
-                                   : cut_pipeline(settings.config, model, settings.trains)),
-      memory(o.limits, o.dry ? Memory::Mode::dry : Memory::Mode::real, o.device),
-      scaler(config.precision == config::Precision::fp16 ? optim::LossScaler(config.fp16, config.zero.stage)
-                                                         : optim::LossScaler()) {
+    : EngineCore(c, world, o),
+      model(made(make, *this, ranks.axes())),
+      pipeline(ranks.cuts_layers() ? cut_pipeline(config, made(make, *this, {}), settings.trains)
+                                   : cut_pipeline(config, model, settings.trains)) {
   require(model.dtype == settings.dtype, Exit::usage,
           "{} was made in {}, but the configuration trains in {}; make it in model_dtype(config), or change "
           "fp16.enabled and bf16.enabled",
@@ -51,62 +78,25 @@ Engine::State::State(const config::DsConfig& config, const ModelFactory& make, c
   require(model.parts == settings.mesh.sequence, Exit::usage,
           "sequence_parallel_size is {}, but the sequences of {} are whole; set the size to 1",
           settings.mesh.sequence, model.name);
-  ranks.tie(pipeline);
-  notes.pipeline = pipeline.line, notes.graphs = settings.graphs_note;
+  notes.pipeline = pipeline.line;
+  set_units(rank_units(model, pipeline, settings.place.pipe));
 }
 
-void Engine::State::check_memory() {
-  needs = needs_of(settings, model, pipeline, ranks);
-  ranks.agree(
-      *ranks.mesh().pipe, [&] { check_fits(needs.memory, options.limits); },
-      [&](int stage) {
-        return settings.mesh.pipe > 1 ? fmt::format("stage {} of the pipeline: ", stage) : "";
-      });
-}
-
-void Engine::State::choose_update() {
-  const config::OffloadConfig& offload = settings.config.zero.offload_optimizer;
-  // "auto" is the host where there is no link.
-  if (settings.config.offload_update != config::OffloadUpdate::automatic ||
-      offload.device == config::OffloadDevice::none || settings.dry)
-    return;
-  if (!settings.device.is_cuda()) return;
-  zero::UpdateRates rates;
-  ranks.agree([&] {
-    rates = zero::measure_update(*optim::make_optimizer(settings.config.optimizer), settings.device,
-                                 offload.pin_memory ? MemoryKind::pinned : MemoryKind::host);
-  });
-  const zero::UpdateTimes times = zero::update_times(needs.update, rates);
-  config::DsConfig chosen = settings.config;
-  chosen.offload_update =
-      times.device < times.host ? config::OffloadUpdate::device : config::OffloadUpdate::host;
-  settings = make_settings(chosen, settings.mesh, ranks.world().rank(), options);
-  notes.update = zero::describe_update(needs.update, rates);
-  check_memory();  // the other side may need another amount
-}
-
-void Engine::State::allocate() {
-  memory.expect(needs.memory);
-  rank = std::make_unique<RankState>(settings, model, pipeline, ranks, *streams, memory);
-  rank->saved->initialize(options.seed, streams->compute);
-  streams->synchronize();
-  if (rank->copy.defined() && !settings.dry)
-    background = std::make_unique<checkpoint::BackgroundSave>(rank->copy, ranks.world());
+void Engine::State::make_texts() {
+  if (options.texts == 0) return;
   const tensor_parallel::TensorAxis& tensor = ranks.axes().tensor;
-  if (options.texts > 0)
-    texts.emplace(Texts::Limits{.each = options.texts,
-                                .places = settings.mesh.sharers(),
-                                .positions = model.rows_per_sample * model.parts,
-                                .most_rows = rank->stage.text_rows(),
-                                .multiple = tensor.cuts_rows() ? tensor.size() : 1});
-  if (options.trace) {  // from here on
-    streams->name_in(*options.trace);
-    rank->show_in(*options.trace, streams->compute);
-  }
+  texts.emplace(Texts::Limits{.each = options.texts,
+                              .places = settings.mesh.sharers(),
+                              .positions = model.rows_per_sample * model.parts,
+                              .most_rows = layers().stage.text_rows(),
+                              .multiple = tensor.cuts_rows() ? tensor.size() : 1});
+}
+
+void Engine::State::make_graphs() {
   if (!settings.graphs) return;
   std::vector<Stream*> captured = {&streams->compute};
   if (settings.comm_overlaps) captured.push_back(&streams->overlapped);
-  graphs = make_graphs(std::move(captured), *settings.graphs);
+  graphs = cleave::make_graphs(std::move(captured), *settings.graphs);
 }
 
 Engine::Engine(const config::DsConfig& config, model::Model model, comm::Communicator& world,
@@ -115,16 +105,23 @@ Engine::Engine(const config::DsConfig& config, model::Model model, comm::Communi
 
 Engine::Engine(const config::DsConfig& config, const ModelFactory& make, comm::Communicator& world,
                const EngineOptions& options)
-    : state_(std::make_unique<State>(config, make, world, options)) {
-  State& s = *state_;
-  s.check_memory();
-  s.choose_update();
-  if (!options.dry) s.notes.disk = check_disks(s.settings, s.needs.memory, s.ranks);
-  s.allocate();
+    : EngineBase(std::make_unique<State>(config, make, world, options)) {
+  state().start();
+  state().make_texts();
+  state().make_graphs();
 }
 
-Engine::~Engine() = default;
+Engine::State& Engine::state() const { return static_cast<State&>(core()); }
 
-void Engine::synchronize() { state_->streams->synchronize(); }
+const model::Model& Engine::model() const { return state().model; }
+int64_t Engine::samples_per_micro() const { return state().config.train_micro_batch_size_per_gpu; }
+double Engine::idle_share() const { return state().pipeline.idle_share; }
+pipeline::Simulation Engine::timeline() const {
+  const PipelineCut& pipeline = state().pipeline;
+  return pipeline::simulate(pipeline.schedule,
+                            {.work = pipeline.work, .splits = pipeline.splits, .record = true});
+}
+const std::vector<pipeline::LayerCost>& Engine::layer_costs() const { return state().pipeline.layers; }
+int64_t Engine::frame_bytes() const { return state().layers().stage.frame_bytes(); }
 
 }  // namespace cleave::runtime

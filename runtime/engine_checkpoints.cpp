@@ -5,9 +5,10 @@
 #include <set>
 
 #include "comm/together.h"
-#include "runtime/engine_state.h"
-#include "runtime/save_weights.h"
-#include "runtime/state_records.h"
+#include "runtime/engine_base.h"
+#include "runtime/step/engine_core.h"
+#include "runtime/step/save_weights.h"
+#include "runtime/step/state_records.h"
 
 namespace cleave::runtime {
 namespace {
@@ -31,9 +32,9 @@ void require_kinds(const checkpoint::CheckpointReader& reader, const std::vector
 
 }  // namespace
 
-void Engine::save_checkpoint(const std::string& dir, const std::string& tag, const std::string& client,
-                             const Written& written) {
-  State& s = *state_;
+void EngineBase::save_checkpoint(const std::string& dir, const std::string& tag, const std::string& client,
+                                 const Written& written) {
+  EngineCore& s = core();
   s.rank->optimizer();
   const std::vector<checkpoint::Record> records = records_to_save(*s.rank, s.streams->compute);
   const std::string state = to_json(s.at, s.scaler.state(), s.options.seed, client);
@@ -43,14 +44,14 @@ void Engine::save_checkpoint(const std::string& dir, const std::string& tag, con
   if (written) written(saved);
 }
 
-void Engine::finish_save() {
-  if (state_->background) state_->background->finish();
+void EngineBase::finish_save() {
+  if (core().background) core().background->finish();
 }
 
-bool Engine::save_failed() const { return state_->background && state_->background->failed(); }
+bool EngineBase::save_failed() const { return core().background && core().background->failed(); }
 
-std::string Engine::load_checkpoint(const std::string& dir, const std::string& tag, Load what) {
-  State& s = *state_;
+std::string EngineBase::load_checkpoint(const std::string& dir, const std::string& tag, Load what) {
+  EngineCore& s = core();
   bool reset = what == Load::no_optimizer;
   std::vector<std::string> kinds = s.rank->saved->kinds();
   Restored restored;
@@ -69,15 +70,14 @@ std::string Engine::load_checkpoint(const std::string& dir, const std::string& t
   s.at = restored.at;
   if (reset) s.at.optimizer_begin = s.at.applied;
   if (!restored.imported) s.options.seed = restored.seed;
-  if (s.settings.config.precision == config::Precision::fp16 && !restored.imported)
-    s.scaler.restore(restored.scaler);
+  if (s.settings.scales_loss && !restored.imported) s.scaler.restore(restored.scaler);
   s.rank->saved->publish_masters(s.streams->compute);
   s.streams->synchronize();
   return restored.client;
 }
 
-void Engine::load_weights(const std::function<void(const checkpoint::Record&)>& read) {
-  State& s = *state_;
+void EngineBase::load_weights(const std::function<void(const checkpoint::Record&)>& read) {
+  EngineCore& s = core();
   const std::string kind = s.rank->saved->kinds().front();
   comm::together(s.ranks.world(), Exit::checkpoint, [&] {
     for (const checkpoint::Record& r : records_to_load(*s.rank, s.streams->compute))
@@ -87,21 +87,21 @@ void Engine::load_weights(const std::function<void(const checkpoint::Record&)>& 
   s.streams->synchronize();
 }
 
-void Engine::save_16bit_model(const std::string& dir, const checkpoint::WeightNames& names,
-                              int64_t max_file_size) {
-  State& s = *state_;
+void EngineBase::save_16bit_model(const std::string& dir, const checkpoint::WeightNames& names,
+                                  int64_t max_file_size) {
+  EngineCore& s = core();
   synchronize();
   save_weights(*s.rank, s.ranks.world(), s.streams->compute, s.streams->comm(), dir, names,
-               {.dtype = s.model.dtype, .max_file_size = max_file_size});
+               {.dtype = s.settings.dtype, .max_file_size = max_file_size});
 }
 
-std::vector<float> Engine::parameter(const std::string& name) {
-  State& s = *state_;
+std::vector<float> EngineBase::parameter(const std::string& name) {
+  EngineCore& s = core();
   std::vector<float> whole;
-  for (const UnitSpec& unit : s.model.units())
+  for (const UnitSpec& unit : s.units.all)
     for (const ParamSpec& p : unit.params)
       if (p.name == name) whole.resize(size_t(p.whole_numel()));
-  require(!whole.empty(), Exit::usage, "the model {} has no parameter {}", s.model.name, name);
+  require(!whole.empty(), Exit::usage, "the model {} has no parameter {}", s.units.model, name);
   read_parameter(*s.rank, name, whole, s.streams->compute);
   // Every element is nonzero on one rank only, so the sum is exact.
   s.ranks.world().all_reduce(Tensor(whole.data(), DType::fp32, {int64_t(whole.size())}, MemoryKind::host),
@@ -110,8 +110,8 @@ std::vector<float> Engine::parameter(const std::string& name) {
   return whole;
 }
 
-void Engine::set_parameters(const std::function<std::vector<float>(const ParamSpec&)>& values) {
-  write_parameters(*state_->rank, values, state_->streams->compute);
+void EngineBase::set_parameters(const std::function<std::vector<float>(const ParamSpec&)>& values) {
+  write_parameters(*core().rank, values, core().streams->compute);
   synchronize();
 }
 

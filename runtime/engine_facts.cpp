@@ -1,5 +1,6 @@
 // What an engine says of itself.
-#include "runtime/engine_state.h"
+#include "runtime/engine_base.h"
+#include "runtime/step/engine_core.h"
 
 namespace cleave::runtime {
 
@@ -9,32 +10,32 @@ std::vector<std::string> EngineNotes::lines() const {
   return out;
 }
 
-const EngineNotes& Engine::notes() const { return state_->notes; }
-zero::UpdateBytes Engine::update_bytes() const { return state_->needs.update; }
-bool Engine::state_is_whole() const { return state_->whole; }
-bool Engine::optimizer_is_new() const { return state_->at.applied == state_->at.optimizer_begin; }
-int64_t Engine::step() const { return state_->at.step; }
-const model::Model& Engine::model() const { return state_->model; }
-const config::DsConfig& Engine::config() const { return state_->settings.config; }
-Device Engine::device() const { return state_->settings.device; }
-int64_t Engine::params() const { return state_->model.params(); }
-int64_t Engine::samples_per_micro() const { return state_->settings.config.train_micro_batch_size_per_gpu; }
-MemoryTable Engine::memory_planned() const { return state_->needs.memory; }
-MemoryTable Engine::memory_live() const { return state_->memory.live(); }
-MemoryTable Engine::memory_peak() const { return state_->memory.peak(); }
-const MeshShape& Engine::mesh() const { return state_->settings.mesh; }
-MeshPlace Engine::place() const { return state_->settings.place; }
-double Engine::idle_share() const { return state_->pipeline.idle_share; }
-pipeline::Simulation Engine::timeline() const {
-  return pipeline::simulate(
-      state_->pipeline.schedule,
-      {.work = state_->pipeline.work, .splits = state_->pipeline.splits, .record = true});
-}
-const std::vector<pipeline::LayerCost>& Engine::layer_costs() const { return state_->pipeline.layers; }
-int64_t Engine::frame_bytes() const { return state_->rank->stage.frame_bytes(); }
+EngineBase::EngineBase(std::unique_ptr<EngineCore> core) : core_(std::move(core)) {}
+EngineBase::~EngineBase() = default;
 
-std::string Engine::describe_units() const {
-  const zero::ParameterStore& store = state_->rank->store;
+void EngineBase::synchronize() { core().streams->synchronize(); }
+const EngineNotes& EngineBase::notes() const { return core().notes; }
+zero::UpdateBytes EngineBase::update_bytes() const { return core().needs.update; }
+bool EngineBase::state_is_whole() const { return core().whole; }
+bool EngineBase::optimizer_is_new() const { return core().at.applied == core().at.optimizer_begin; }
+int64_t EngineBase::step() const { return core().at.step; }
+const config::DsConfig& EngineBase::config() const { return core().config; }
+Device EngineBase::device() const { return core().settings.device; }
+MemoryTable EngineBase::memory_planned() const { return core().needs.memory; }
+MemoryTable EngineBase::memory_live() const { return core().memory.live(); }
+MemoryTable EngineBase::memory_peak() const { return core().memory.peak(); }
+const MeshShape& EngineBase::mesh() const { return core().settings.mesh; }
+MeshPlace EngineBase::place() const { return core().settings.place; }
+
+int64_t EngineBase::params() const {
+  int64_t sum = 0;
+  for (const UnitSpec& u : core().units.all)
+    for (const ParamSpec& p : u.params) sum += p.whole_numel();
+  return sum;
+}
+
+std::string EngineBase::describe_units() const {
+  const zero::ParameterStore& store = core().rank->store;
   std::string text = fmt::format("{:<24} {:>6} {:>12} {:>12}  {:<12} {}\n", "unit of this rank", "params",
                                  "elements", "of this rank", "weights in", "gradients in");
   for (int u = 0; u < store.units(); ++u) {
@@ -47,17 +48,17 @@ std::string Engine::describe_units() const {
   return text;
 }
 
-comm::CommBytes Engine::comm_bytes() const {
+comm::CommBytes EngineBase::comm_bytes() const {
   comm::CommBytes sum;
-  for (const Ranks::Group& g : state_->ranks.groups())
+  for (const Ranks::Group& g : core().ranks.groups())
     for (int i = 0; i < comm::kCollectives; ++i)
       sum[comm::Collective(i)] += g.ranks->bytes()[comm::Collective(i)];
   return sum;
 }
 
-std::vector<std::pair<RankGroup, comm::CommBytes>> Engine::comm_bytes_by_group() const {
+std::vector<std::pair<RankGroup, comm::CommBytes>> EngineBase::comm_bytes_by_group() const {
   std::vector<std::pair<RankGroup, comm::CommBytes>> out;
-  for (const Ranks::Group& g : state_->ranks.groups()) out.emplace_back(g.what, g.ranks->bytes());
+  for (const Ranks::Group& g : core().ranks.groups()) out.emplace_back(g.what, g.ranks->bytes());
   return out;
 }
 

@@ -58,7 +58,7 @@ std::optional<double> Evaluation::accuracy() const {
 }
 
 Evaluation Engine::evaluate(const BatchSource& data, int micros, const std::function<bool()>& stop) {
-  State& s = *state_;
+  State& s = state();
   const int most = s.pipeline.evaluation.shape.micros;
   std::array<double, 3> sums{};
   auto& [loss, valid, hits] = sums;
@@ -79,11 +79,11 @@ Evaluation Engine::evaluate(const BatchSource& data, int micros, const std::func
                           return batch;
                         },
                     .scale = {},
-                    .losses = s.rank->losses,
-                    .hits = s.rank->hits};
+                    .losses = s.layers().losses,
+                    .hits = s.layers().hits};
     s.run_forward(shape, work);
-    if (s.reports_loss()) add(loss, s.rank->losses, shape.micros);
-    if (s.reports_hits()) add(hits, s.rank->hits, shape.micros);
+    if (s.reports_loss()) add(loss, s.layers().losses, shape.micros);
+    if (s.reports_hits()) add(hits, s.layers().hits, shape.micros);
   }
   s.ranks.sum(sums, "evaluation", s.streams->comm());
   Evaluation result{.loss = loss / valid, .targets = int64_t(valid)};
@@ -92,7 +92,7 @@ Evaluation Engine::evaluate(const BatchSource& data, int micros, const std::func
 }
 
 std::vector<float> Engine::predict(const Batch& batch, std::optional<Range> wanted) {
-  State& s = *state_;
+  State& s = state();
   const model::Head& head = *s.model.head;
   const int64_t part = s.model.rows_per_sample, sequence = s.settings.mesh.sequence;
   const Range every_row{0, samples_per_micro() * part * sequence};
@@ -115,10 +115,10 @@ std::vector<float> Engine::predict(const Batch& batch, std::optional<Range> want
   return out;
 }
 
-int64_t Engine::texts() const { return state_->texts ? state_->texts->count() : 0; }
+int64_t Engine::texts() const { return state().texts ? state().texts->count() : 0; }
 
 std::vector<float> Engine::extend(const std::vector<TextPart>& parts) {
-  State& s = *state_;
+  State& s = state();
   CHECK(s.texts, "an engine that keeps no keys and values (EngineOptions::texts)");
   const std::vector<std::vector<PassOfTexts>> places = s.texts->extend(parts);
   std::vector<std::vector<size_t>> order(places.size());  // of the parts at each place
@@ -152,7 +152,7 @@ void Engine::State::run_logits(Work work, const Tensor& logits, Range rows) {
   shape.micros = 1;
   Tensor there;
   Buffer once, &memory_there = work.texts ? text_logits_there : once;
-  if (settings.device.is_cuda() && rank->stage.shape().last && rows.size() > 0) {
+  if (settings.device.is_cuda() && layers().stage.shape().last && rows.size() > 0) {
     if (!memory_there.defined() || memory_there.tensor().numel() < logits.numel())
       memory_there =
           memory.allocate(MemoryKind::device, Category::staging, DType::fp32, {logits.numel()}, "logits");
@@ -166,7 +166,7 @@ void Engine::State::run_logits(Work work, const Tensor& logits, Range rows) {
 
 void Engine::State::run_forward(const pipeline::ScheduleShape& shape, const Work& work) {
   const int stage = settings.place.pipe;
-  Executor(rank->stage, ranks.links(), streams->compute, streams->comm())
+  Executor(layers().stage, links(), streams->compute, streams->comm())
       .run(pipeline::with_transfers(pipeline::forward_only(shape, stage), shape, stage), shape, work);
   streams->synchronize();
   rank->store.synchronize_disk();

@@ -5,10 +5,11 @@
 #include "zero/gather_pool.h"
 #include "zero/gradient_buckets.h"
 #include "zero/parameter_store.h"
+#include "zero/visits.h"
 
 namespace cleave::zero {
 
-class PlannedVisits {
+class PlannedVisits : public Visits {
  public:
   // The store outlives this; compute and comm are its streams.
   PlannedVisits(Memory& memory, ParameterStore& store, Stream& compute, Stream& comm);
@@ -16,25 +17,21 @@ class PlannedVisits {
   // Set-up, after every unit was added to the store: every pass, which is known by the number that is
   // returned; commit.
   int add_pass(std::vector<Visit> visits);
-  void commit();
+  void commit() override;
 
-  // A training step is begin_step, then passes in any order, each begin_pass and its visits in order, each
-  // acquire [gradients] finish, and at the end end_step. `last`: no later pass of this step writes gradients
-  // of these units; each unit's gradients are written in one kind of pass only. A pass without backward
-  // visits may stand alone. unscale: what exact sums multiply a contribution by before it is rounded. user:
-  // is told of gradients until end_step; none: nobody is.
-  void begin_step(double unscale = 1, GradientUser* user = nullptr);
+  // In a step passes come in any order, each begin_pass and its visits in order, each acquire [gradients]
+  // finish. `last`: no later pass of this step writes gradients of these units; each unit's gradients are
+  // written in one kind of pass only. A pass without backward visits may stand alone.
+  void begin_step(double unscale = 1, GradientUser* user = nullptr) override;
   void begin_pass(int pass, bool last);
   // The parameters of the visit's units, if it needs them, for work enqueued on compute until finish(visit).
   std::vector<Tensor> acquire(int visit) { return pool_.acquire(visit); }
   // Of the same units; those of frozen ones are empty.
   std::vector<GradientSlot> gradients(int visit) { return buckets_.slots(visit); }
   void finish(int visit);
-  // Work enqueued on compute from now on sees the reduced gradients.
-  void end_step();
+  void end_step() override;
 
-  // What collectives read and write, where it lives in device memory, the store's included.
-  std::vector<Tensor> device_buffers() const;
+  std::vector<Tensor> device_buffers() const override;
 
   ParameterStore& store() { return store_; }
 

@@ -18,6 +18,7 @@
 #include "zero/gradient_user.h"
 #include "zero/parameter_store.h"
 #include "zero/places.h"
+#include "zero/visits.h"
 
 namespace cleave::zero {
 
@@ -26,19 +27,19 @@ struct RecordedOptions {
   int64_t gathered_numel = comm::Call::kWhole, bucket_numel = comm::Call::kWhole;
 };
 
-class RecordedVisits {
+class RecordedVisits : public Visits {
  public:
   // The store outlives this; compute and comm are its streams, agreement goes over all data ranks.
   RecordedVisits(Memory& memory, ParameterStore& store, comm::Communicator& agreement,
                  const RecordedOptions& options, Stream& compute, Stream& comm);
-  void commit();  // set-up, after every unit was added to the store
+  void commit() override;
 
-  // A step is begin_step, passes, end_step, with the meaning that they have in PlannedVisits. A pass of a
-  // kind, a small number, has a record of its own. end_pass is a collective, as are begin_step and end_step.
-  void begin_step(double unscale = 1, GradientUser* user = nullptr);
+  // A pass of a kind, a small number, has a record of its own. `last`: no later pass of this step gives
+  // gradients. One that gives none may stand alone. end_pass is a collective, as are begin_step and end_step.
+  void begin_step(double unscale = 1, GradientUser* user = nullptr) override;
   void begin_pass(int kind, bool last);
   void end_pass();
-  void end_step();
+  void end_step() override;
 
   // The unit's parameters for work enqueued on compute until release, which follows each acquire.
   // Error(memory) where they do not fit beside those that are in use.
@@ -52,7 +53,7 @@ class RecordedVisits {
 
   // Gathers and rounds that were not in a record when they were needed, since set-up.
   int64_t unforeseen() const { return unforeseen_; }
-  std::vector<Tensor> device_buffers() const;  // as PlannedVisits has them
+  std::vector<Tensor> device_buffers() const override;
 
  private:
   struct Whole {  // parameters

@@ -72,11 +72,11 @@ class Text {
   // The part of the text that the engine has to compute next, as its text `place`. A text that has outgrown
   // the sequence begins again with its newest half of one, because what is kept of a position depends on all
   // before it.
-  runtime::Engine::TextPart next_part(int64_t place, int64_t seq) {
+  runtime::TextPart next_part(int64_t place, int64_t seq) {
     const auto size = int64_t(tokens_.size());
     if (kept_ == 0) begin_ = std::max<int64_t>(0, size - seq);
     if (size - begin_ > seq) begin_ = size - std::max<int64_t>(1, seq / 2), kept_ = 0;
-    runtime::Engine::TextPart part{place, kept_, {tokens_.begin() + begin_ + kept_, tokens_.end()}};
+    runtime::TextPart part{place, kept_, {tokens_.begin() + begin_ + kept_, tokens_.end()}};
     kept_ = size - begin_;
     return part;
   }
@@ -121,7 +121,7 @@ class Generation {
     std::vector<Text*> at(size_t(std::min(engine.texts(), o_.batch)), nullptr);
     for (size_t next = 0;;) {
       print();
-      std::vector<runtime::Engine::TextPart> parts;
+      std::vector<runtime::TextPart> parts;
       std::vector<Text*> growing;
       for (size_t place = 0; place < at.size(); ++place) {
         while ((!at[place] || at[place]->done()) && next < texts_.size()) at[place] = &texts_[next++];

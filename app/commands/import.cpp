@@ -13,7 +13,7 @@
 #include "model/config_json.h"
 #include "model/presets.h"
 #include "optim/loss_scaler.h"
-#include "runtime/training_state.h"
+#include "runtime/step/training_state.h"
 #include "runtime/weight_names.h"
 
 namespace cleave::app {

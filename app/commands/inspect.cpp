@@ -10,7 +10,7 @@
 #include "core/units.h"
 #include "model/config_json.h"
 #include "model/recipe.h"
-#include "runtime/training_state.h"
+#include "runtime/step/training_state.h"
 
 namespace cleave::app {
 namespace {

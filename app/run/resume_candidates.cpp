@@ -6,7 +6,7 @@
 
 #include "checkpoint/checkpoint.h"
 #include "core/printable.h"
-#include "runtime/training_state.h"
+#include "runtime/step/training_state.h"
 
 namespace cleave::app {
 namespace {

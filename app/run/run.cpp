@@ -7,7 +7,6 @@
 #include "app/run/steps.h"
 #include "app/run/train_paths.h"
 #include "app/tokenizer_files.h"
-#include "runtime/pipeline_cut.h"
 
 namespace cleave::app {
 namespace {

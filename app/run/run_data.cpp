@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "runtime/pipeline_cut.h"
+#include "runtime/step/settings.h"
 
 namespace cleave::app {
 

@@ -10,7 +10,7 @@
 #include "checkpoint/left_overs.h"
 #include "core/cores.h"
 #include "core/printable.h"
-#include "runtime/training_state.h"
+#include "runtime/step/training_state.h"
 
 namespace cleave::app {
 namespace {

@@ -3,7 +3,6 @@
 #include "app/published_model.h"
 #include "app/run/resume_check.h"
 #include "checkpoint/checkpoint.h"
-#include "runtime/pipeline_cut.h"
 
 namespace cleave::app {
 

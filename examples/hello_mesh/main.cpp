@@ -7,7 +7,7 @@
 
 #include "cleave.h"
 #include "core/units.h"
-#include "runtime/pipeline_cut.h"
+#include "runtime/stage/pipeline_cut.h"
 
 using namespace cleave;
 

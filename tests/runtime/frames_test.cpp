@@ -1,11 +1,11 @@
 // Frames and passes without a stage around them.
-#include "runtime/frames.h"
+#include "runtime/stage/frames.h"
 
 #include <atomic>
 #include <set>
 #include <thread>
 
-#include "runtime/passes.h"
+#include "runtime/stage/passes.h"
 #include "tests/runtime/low_rank.h"
 #include "tests/runtime/small_models.h"
 #include "tests/scratch.h"
@@ -116,8 +116,9 @@ TEST(Passes, VisitEveryLayerForwardAndBackwardAndTheHeadWhereItIs) {
     Stream stream;
     zero::ParameterStore store(memory, {}, stream, stream);
     zero::PlannedVisits planned(memory, store, stream, stream);
-    const runtime::Passes passes(layers, planned,
-                                 [&](const UnitSpec&) { return zero::sharding_of_stage(0, *self, *self); });
+    for (const UnitSpec& u : runtime::units_of(model, layers.shape()))
+      store.add_unit(u, zero::sharding_of_stage(0, *self, *self));
+    const runtime::Passes passes(layers, planned);
     EXPECT_EQ(store.units(), 7);  // two of each layer, and the head's
     using Stops = std::vector<runtime::Stop>;
     EXPECT_EQ(passes.of(0).apart, (Stops{{1, false, true}, {0, false, true}}));

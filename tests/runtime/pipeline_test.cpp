@@ -3,7 +3,7 @@
 #include <map>
 #include <mutex>
 
-#include "runtime/pipeline_cut.h"
+#include "runtime/stage/pipeline_cut.h"
 #include "tests/runtime/compare.h"
 #include "tests/runtime/slow_sends.h"
 #include "tests/sampled.h"

@@ -1,5 +1,5 @@
 // Activation checkpointing gives the bits of keeping everything.
-#include "runtime/recompute.h"
+#include "runtime/stage/recompute.h"
 
 #include "pipeline/schedule.h"
 #include "tests/runtime/compare.h"

@@ -1,6 +1,6 @@
 // Settings are a pure function: what each key of a configuration comes to, without a rank, a stream or
 // memory.
-#include "runtime/settings.h"
+#include "runtime/step/settings.h"
 
 #include <gtest/gtest.h>
 
@@ -10,6 +10,10 @@
 
 namespace cleave::testing {
 namespace {
+
+runtime::RankUnits units_of(const model::Model& model, int uses = 1) {
+  return runtime::whole_units(model.name, model.units(), uses);
+}
 
 constexpr Device kGpu{Device::Kind::cuda, 0};
 
@@ -214,7 +218,7 @@ TEST(Settings, MoveRowsBesideProductsOnAGpuUnlessToldOtherwise) {
 TEST(Settings, OfAStoreHaveTheTypesThatKeysName) {
   config::DsConfig c = config_for(1);
   c.precision = config::Precision::bf16;
-  const model::Model model = small_gpt();
+  const runtime::RankUnits model = units_of(small_gpt());
   zero::StoreOptions o = runtime::store_options(settings_of(c), model);
   EXPECT_EQ(o.weights, DType::bf16);
   EXPECT_EQ(o.gradients, DType::bf16);
@@ -235,7 +239,8 @@ TEST(Settings, OfAStoreHaveTheTypesThatKeysName) {
 TEST(Settings, LeaveRoomForEveryContributionToAnExactSum) {
   config::DsConfig c = config_for(2, 1, 3);
   c.exact_sums = true, c.exact_sums_grid = 40;
-  const zero::StoreOptions o = runtime::store_options(settings_of(c, {.data = 2, .tensor = 2}), small_gpt());
+  const zero::StoreOptions o =
+      runtime::store_options(settings_of(c, {.data = 2, .tensor = 2}), units_of(small_gpt(), 2));
   EXPECT_TRUE(o.exact());
   EXPECT_EQ(o.grid, 40);
   // 3 micro-batches, 2 data-parallel and 2 tensor ranks, and a tied unit that is used twice: their sum stays
@@ -251,11 +256,11 @@ TEST(Settings, OfInferenceHaveNothingThatOnlyTrainingReads) {
   c.exact_sums = true, c.grad_accum_dtype = config::Precision::fp32;
   const runtime::Settings s = settings_of(c, {.data = 2}, 0, {.inference = true});
   EXPECT_FALSE(s.trains);
-  EXPECT_EQ(s.config.zero.stage, 0);
-  EXPECT_EQ(s.config.gradient_accumulation_steps, 1);
+  EXPECT_EQ(s.stage, 0);
+  EXPECT_EQ(s.micros, 1);
   EXPECT_EQ(s.state_home.optimizer, MemoryKind::device);
-  EXPECT_EQ(runtime::store_options(s, small_gpt()).gradients, DType::fp32);
-  EXPECT_FALSE(runtime::store_options(s, small_gpt()).exact());
+  EXPECT_EQ(runtime::store_options(s, units_of(small_gpt())).gradients, DType::fp32);
+  EXPECT_FALSE(runtime::store_options(s, units_of(small_gpt())).exact());
 }
 
 }  // namespace

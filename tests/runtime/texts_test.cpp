@@ -1,5 +1,5 @@
 // Texts that grow: the logits of kept keys and values against those of whole windows, in every layout.
-#include "runtime/texts.h"
+#include "runtime/generation/texts.h"
 
 #include "tests/runtime/homes.h"
 #include "tests/runtime/inference.h"
@@ -41,7 +41,7 @@ Logits grown(runtime::Engine& engine) {
   for (int64_t first = 0; first < kTexts; first += most) {
     std::map<int64_t, int64_t> lengths;
     for (int round = 0;; ++round) {
-      std::vector<runtime::Engine::TextPart> parts;
+      std::vector<runtime::TextPart> parts;
       for (int64_t t = first; t < std::min(kTexts, first + most); ++t) {
         if (t == 1 && most > 1 && round < 2) continue;
         int64_t& has = lengths[t];
@@ -225,7 +225,7 @@ TEST(Texts, RefuseWhatDoesNotFit) {
     EXPECT_EQ(without.texts(), 0);
     expect_error(Exit::internal, {"keeps no keys and values"}, [&] { without.extend({{0, 0, {1}}}); });
     runtime::Engine engine(config_of({}, 1), cut_gpt(true), world, {.inference = true, .texts = 2});
-    const auto refuses = [&](const std::string& words, const std::vector<runtime::Engine::TextPart>& parts) {
+    const auto refuses = [&](const std::string& words, const std::vector<runtime::TextPart>& parts) {
       expect_error(Exit::internal, {words}, [&] { engine.extend(parts); });
     };
     refuses("no part of a text", {});

@@ -1,4 +1,4 @@
-#include "runtime/training_state.h"
+#include "runtime/step/training_state.h"
 
 #include <gtest/gtest.h>
 

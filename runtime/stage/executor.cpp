@@ -1,0 +1,123 @@
+#include "runtime/stage/executor.h"
+
+#include <map>
+
+namespace cleave::runtime {
+namespace {
+
+bool writes_gradients(pipeline::Op op) {
+  return op == pipeline::Op::backward || op == pipeline::Op::backward_input ||
+         op == pipeline::Op::backward_weight;
+}
+
+bool computes(pipeline::Op op) { return op == pipeline::Op::forward || writes_gradients(op); }
+
+// The list's forwards and backwards as turns: which forwards are followed by their own backward, and which
+// backwards are the last of their chunk and kind.
+std::vector<Turn> turns_of(const pipeline::InstructionList& list) {
+  std::vector<Turn> turns;
+  std::map<std::pair<pipeline::Op, int>, size_t> last;
+  for (size_t i = 0; i < list.size(); ++i) {
+    const pipeline::Instruction& now = list[i];
+    turns.push_back({now.micro, now.chunk});
+    if (writes_gradients(now.op)) last[{now.op, now.chunk}] = i;
+  }
+  // backward and backward_input write the same gradients.
+  for (auto& [key, at] : last) {
+    const auto other = last.find(
+        {key.first == pipeline::Op::backward ? pipeline::Op::backward_input : pipeline::Op::backward,
+         key.second});
+    const bool weight = key.first == pipeline::Op::backward_weight;
+    turns[at].last = weight || other == last.end() || other->second <= at;
+  }
+  for (size_t i = 0; i + 1 < list.size(); ++i) {
+    const pipeline::Instruction &now = list[i], &next = list[i + 1];
+    const bool whole = next.op == pipeline::Op::backward || next.op == pipeline::Op::backward_input;
+    if (now.op != pipeline::Op::forward || !whole || now.micro != next.micro || now.chunk != next.chunk)
+      continue;
+    turns[i].fused = turns[i + 1].fused = true;
+    turns[i].last = turns[i + 1].last;
+  }
+  return turns;
+}
+
+}  // namespace
+
+// The first micro-batch writes gradients, the others add to them, and the last one hands them over.
+void Executor::pass(pipeline::Op op, const Turn& turn, const std::function<void()>& work) {
+  if (!graphs_) return work();
+  graphs_->run({int(op), turn.chunk, turn.micro == 0, turn.last}, work);
+}
+
+void Executor::load(int micro, const Work& work) {
+  stage_.wait_until_loaded();
+  stage_.load(micro, work.batch(micro), compute_);
+}
+
+void Executor::forward(const Turn& turn, const Work& work) {
+  pass(pipeline::Op::forward, turn, [&] { stage_.forward(turn, work.train, compute_); });
+  const bool end = stage_.shape().last && turn.chunk + 1 == int(stage_.shape().chunks.size());
+  if (work.train || !end) return;
+  const auto place = [&](const Tensor& sums) {
+    return sums.defined() ? sums.slice({turn.micro, turn.micro + 1}) : Tensor();
+  };
+  stage_.head(turn.micro, {place(work.losses), place(work.hits)}, work.logits, work.rows, compute_);
+  stage_.close(turn.micro, turn.chunk, compute_);
+}
+
+void Executor::backward(const Turn& turn, const Work& work) {
+  compute_.wait(gradient_sent_);  // out of the buffer that this backward writes
+  const float scale = stage_.shape().last ? work.scale(turn.micro) : 1;
+  const Tensor loss = work.losses.slice({turn.micro, turn.micro + 1});
+  pass(pipeline::Op::backward, turn, [&] { stage_.backward(turn, scale, loss, compute_); });
+}
+
+void Executor::run(const pipeline::InstructionList& list, const pipeline::ScheduleShape& shape,
+                   const Work& work) {
+  const int up = shape.up(links_.activations.rank()), down = shape.down(links_.activations.rank());
+  const std::vector<Turn> turns = turns_of(list);
+  stage_.begin_texts(work.texts, compute_);
+  for (size_t n = 0; n < list.size(); ++n) {
+    const auto [op, micro, chunk] = list[n];
+    if (op == pipeline::Op::forward && chunk == 0) load(micro, work);
+    const TraceSpan seen(trace_, computes(op) ? compute_ : comm_, "pipeline", pipeline::name_of(op), micro,
+                         chunk);
+    switch (op) {
+      case pipeline::Op::recv_activation:
+        links_.activations.recv(stage_.open(micro, chunk, comm_), down, comm_, {.what = "activations"});
+        compute_.wait(comm_.record());
+        break;
+      case pipeline::Op::forward:
+        forward(turns[n], work);
+        break;
+      case pipeline::Op::send_activation:
+        comm_.wait(compute_.record());
+        links_.activations.send(stage_.output(micro, chunk), up, comm_, {.what = "activations"});
+        stage_.hold(micro, chunk, comm_.record());
+        if (!work.train) stage_.close(micro, chunk, compute_);
+        break;
+      case pipeline::Op::recv_gradient:
+        comm_.wait(compute_.record());  // the backward before has read the buffer
+        links_.gradients.recv(stage_.output_gradient(micro, chunk), up, comm_,
+                              {.what = "activation gradients"});
+        compute_.wait(comm_.record());
+        break;
+      case pipeline::Op::backward:
+      case pipeline::Op::backward_input:
+        backward(turns[n], work);
+        break;
+      case pipeline::Op::send_gradient:
+        comm_.wait(compute_.record());
+        links_.gradients.send(stage_.input_gradient(micro, chunk), down, comm_,
+                              {.what = "activation gradients"});
+        gradient_sent_ = comm_.record();
+        if (stage_.shape().split_backward) stage_.hold(micro, chunk, gradient_sent_);
+        break;
+      case pipeline::Op::backward_weight:
+        pass(op, turns[n], [&] { stage_.backward_weight(turns[n], compute_); });
+        break;
+    }
+  }
+}
+
+}  // namespace cleave::runtime

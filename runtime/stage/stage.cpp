@@ -1,0 +1,277 @@
+// The passes over the layers.
+#include "runtime/stage/stage.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "kernels/elementwise.h"
+
+namespace cleave::runtime {
+namespace {
+
+std::vector<model::ParamGradient> as_gradients(const std::vector<zero::GradientSlot>& slots) {
+  std::vector<model::ParamGradient> grads;
+  for (const zero::GradientSlot& s : slots) grads.push_back({s.tensor, s.written});
+  return grads;
+}
+
+std::string words_of(const model::TensorSpec& spec) {
+  return fmt::format("{} [{}]", name_of(spec.dtype),
+                     fmt::join(spec.shape.dims.begin(), spec.shape.dims.begin() + spec.shape.rank, ", "));
+}
+
+}  // namespace
+
+// What a layer does wrong is said with its name and with what it was given, because it may be a user's own.
+template <class Call>
+void Stage::in_layer(const char* pass, const Frame& f, int l, const Call& call) const {
+  try {
+    call();
+  } catch (const Error& e) {
+    if (e.exit() != Exit::internal) throw;
+    const int layer = layers_.in_model(f.chunk, l);
+    const bool head = l == layers_.layers(f.chunk);
+    const std::string out =
+        head ? "" : fmt::format(", whose output is {}", words_of(layers_.boundary(f.chunk, l + 1)));
+    fail(Exit::internal, "{} of {}, layer \"{}\", whose input is {}{}: {}", pass, model().name,
+         model().layer_name(layer), words_of(layers_.boundary(f.chunk, l)), out, e.what());
+  }
+}
+
+Stage::Stage(const model::Model& model, StageShape shape, zero::PlannedVisits& visits, int64_t samples,
+             const tensor_parallel::TensorAxis& axis)
+    : layers_(model, std::move(shape), samples),
+      visits_(visits),
+      passes_(layers_, visits),
+      frames_(layers_),
+      away_inputs_(layers_.shape().recompute.partition ? AwayInputs(axis) : AwayInputs()) {
+  require(
+      !(layers_.shape().recompute.partition && model.cuts_boundaries), Exit::usage,
+      "activation_checkpointing.partition_activations: the ranks of {} have different inputs of a layer, so "
+      "there is nothing to partition; remove the key",
+      model.name);
+}
+
+TraceEvent Stage::shown(const char* what, const Frame& f, int l) const {
+  if (!trace_ || !trace_->on()) return {};
+  const int layer = layers_.in_model(f.chunk, l);
+  return {.name = model().layer_name(layer), .category = what, .layer = layer};
+}
+
+Tensor Stage::open(int micro, int chunk, Stream& writer) {
+  return frames_.open(micro, chunk, writer, texts_ ? texts_->rows() : 0).inputs[0];
+}
+void Stage::close(int micro, int chunk, Stream& stream) { frames_.close(frames_.find(micro, chunk), stream); }
+void Stage::hold(int micro, int chunk, const Event& until) { frames_.find(micro, chunk).held = until; }
+
+Tensor Stage::output(int micro, int chunk) { return frames_.find(micro, chunk).inputs.back(); }
+Tensor Stage::output_gradient(int micro, int chunk) {
+  return gradient(frames_.find(micro, chunk), layers_.layers(chunk));
+}
+
+Tensor Stage::input_gradient(int micro, int chunk) {
+  // The frame is closed unless the backward is split; the gradient is in the buffer of turn 0.
+  if (shape().split_backward) return gradient(frames_.find(micro, chunk), 0);
+  return passing(chunk, 0);
+}
+
+Tensor Stage::passing(int chunk, int l, int64_t rows) const {
+  const model::TensorSpec t = layers_.boundary(chunk, l, rows);
+  return Tensor(passing_[l & 1].tensor().raw(), t.dtype, t.shape);
+}
+
+// The gradient at boundary l of a chunk is in one of two buffers in turn; a split backward keeps them all
+// until the weights' part.
+Tensor Stage::gradient(Frame& f, int l) {
+  if (!shape().split_backward) return passing(f.chunk, l);
+  const model::TensorSpec& t = layers_.boundary(f.chunk, l);
+  Tensor& g = f.gradients[size_t(l)];
+  if (!g.defined()) g = frames_.until_backward(f).take(t.dtype, t.shape);
+  return g;
+}
+
+// Of layer l. With recomputation an output that the frame keeps is written there the first time and nowhere
+// the second; the others live as long as what the layers of their group make.
+Tensor Stage::take_output(Frame& f, int l, Run run) {
+  const model::TensorSpec out = layers_.boundary(f.chunk, l + 1, f.rows);
+  if (!shape().trains && l + 1 < layers_.layers(f.chunk))
+    return f.inputs[size_t(l) + 1] = passing(f.chunk, l + 1, f.rows);
+  const bool kept = shape().recompute.keeps(l + 1, layers_.layers(f.chunk));
+  if (kept && run.again) return scratch_.take(out.dtype, out.shape);
+  if (layers_.away(f.chunk, l + 1))
+    return f.inputs[size_t(l) + 1] =
+               away_inputs_.block((l + 1) / int(shape().recompute.interval), out.dtype, out.shape);
+  Arena& arena = kept ? f.keep : run.again || run.alive ? frames_.until_backward(f) : frames_.group();
+  return f.inputs[size_t(l) + 1] = arena.take(out.dtype, out.shape);
+}
+
+void Stage::forward_layer(Frame& f, int l, const Params& params, const Position& position, Run run,
+                          Stream& stream) {
+  const Recompute& recompute = shape().recompute;
+  if (recompute.again() && recompute.keeps(l, layers_.layers(f.chunk))) frames_.group().release(0);
+  const int64_t scratch = scratch_.mark();
+  const bool leaves = !run.again && layers_.away(f.chunk, l + 1);
+  const int next = leaves ? (l + 1) / int(recompute.interval) : 0;  // the group that y is the input of
+  if (leaves) away_inputs_.wait_until_left(next, stream);
+  const Tensor y = take_output(f, l, run);
+  const bool dropped = !shape().trains || (recompute.again() && !run.again && !run.alive);
+  Arena& keep = dropped ? frames_.group() : frames_.until_backward(f);
+  const int64_t kept = keep.mark();
+  f.saved[size_t(l)] = {};
+  const TraceSpan seen(trace_, stream, shown(run.again ? "recompute" : "forward", f, l));
+  const model::ForwardArgs args{.y = y,
+                                .x = f.inputs[size_t(l)],
+                                .params = params,
+                                .saved = f.saved[size_t(l)],
+                                .keep = keep,
+                                .scratch = scratch_,
+                                .position = position,
+                                .train = run.train,
+                                .stream = stream,
+                                .lean = recompute.lean,
+                                .constants = constants_,
+                                .documents = texts_ ? Tensor() : documents(f.micro),
+                                .past = past_of(f.chunk, l)};
+  in_layer("the forward", f, l, [&] { layers_.layer(f.chunk, l).forward(args); });
+  if (leaves && run.train) {
+    f.inputs_home[size_t(next)] = f.home.take(y.dtype(), {away_inputs_.numel_at_home(y.numel())});
+    away_inputs_.send(next, f.inputs_home[size_t(next)], y, stream);
+  }
+  if (dropped) keep.release(kept);
+  scratch_.release(scratch);
+}
+
+void Stage::bring_inputs(Frame& f, int l, Stream& stream) {
+  if (!shape().recompute.away()) return;
+  const int interval = int(std::min<int64_t>(shape().recompute.interval, layers_.layers(f.chunk)));
+  const int group = int(ceil_div(l + 1, interval)) - 1;
+  while (f.fetched > std::max(1, group - 1)) {
+    const int g = --f.fetched;
+    const model::TensorSpec& x = layers_.boundary(f.chunk, g * interval);
+    // The weights' part needs it as well.
+    f.inputs[size_t(g * interval)] = shape().split_backward ? frames_.until_backward(f).take(x.dtype, x.shape)
+                                                            : away_inputs_.block(g, x.dtype, x.shape);
+    away_inputs_.fetch(g, f.inputs[size_t(g * interval)], f.inputs_home[size_t(g)], stream);
+  }
+  away_inputs_.wait_until_back(group, stream);
+  if (group > 0 && group < f.gathered) away_inputs_.gather(f.inputs[size_t(group * interval)], stream);
+  f.gathered = std::min(f.gathered, group);
+}
+
+void Stage::backward_layer(Frame& f, int l, const Params& params, Grads& grads, const Position& position,
+                           model::BackwardPart part, Stream& stream) {
+  const bool wanted = part != model::BackwardPart::weight && !layers_.begins_model(f.chunk, l);
+  const TraceSpan seen(trace_, stream, shown("backward", f, l));
+  const int64_t mark = scratch_.mark();
+  const model::BackwardArgs args{
+      .dx = wanted ? gradient(f, l) : Tensor(),
+      .dy = gradient(f, l + 1),
+      .x = f.inputs[size_t(l)],
+      .params = params,
+      .grads = grads,
+      .saved = f.saved[size_t(l)],
+      .scratch = scratch_,
+      .position = position,
+      .stream = stream,
+      .part = part,
+      .for_weight = part == model::BackwardPart::both ? nullptr : &f.for_weight[size_t(l)],
+      .keep = part == model::BackwardPart::both ? nullptr : &frames_.until_backward(f),
+      .lean = shape().recompute.lean,
+      .constants = constants_,
+      .documents = documents(f.micro)};
+  in_layer("the backward", f, l, [&] { layers_.layer(f.chunk, l).backward(args); });
+  scratch_.release(mark);
+}
+
+void Stage::run_head(Frame& f, const Params& params, Grads& grads, float scale, const HeadSums& sums,
+                     Stream& stream) {
+  const TraceSpan seen(trace_, stream,
+                       shown(grads.empty() ? "forward" : "backward", f, layers_.layers(f.chunk)));
+  const int64_t mark = scratch_.mark();
+  const bool counts = sums.hits.defined() && model().head->counts_hits();
+  const model::HeadArgs args{.losses = losses_,
+                             .dx = grads.empty() ? Tensor() : gradient(f, layers_.layers(f.chunk)),
+                             .x = f.inputs.back(),
+                             .targets = targets_.defined() ? targets(std::max(0, f.micro)) : Tensor(),
+                             .params = params,
+                             .grads = grads,
+                             .scale = scale,
+                             .scratch = scratch_,
+                             .stream = stream,
+                             .logits = shape().logits,
+                             .hits = counts ? scratch_.take(DType::fp32, {layers_.rows()}) : Tensor()};
+  in_layer("the head", f, layers_.layers(f.chunk), [&] { model().head->run(args); });
+  kernels::launch(kernels::Sum{.out = sums.loss, .x = losses_}, stream);
+  if (counts) kernels::launch(kernels::Sum{.out = sums.hits, .x = args.hits}, stream);
+  scratch_.release(mark);
+}
+
+void Stage::forward(const Turn& turn, bool train, Stream& stream) {
+  Frame& f = frames_.find(turn.micro, turn.chunk);
+  const Passes::OfChunk& passes = passes_.of(turn.chunk);
+  const bool alone = !train && layers_.has_head(turn.chunk);
+  visits_.begin_pass(alone ? passes_.evaluation() : turn.fused ? passes.train : passes.forward, turn.last);
+  scratch_ = Arena(scratch_memory_), frames_.begin_pass();
+  visit_ = 0;
+  for (int l = 0; l < layers_.layers(turn.chunk); ++l, ++visit_) {
+    const Params params = visits_.acquire(visit_);
+    const bool alive =
+        turn.fused && layers_.may_stay() && shape().recompute.in_last_group(l, layers_.layers(turn.chunk));
+    forward_layer(f, l, params, positions_[size_t(turn.micro)], {.train = train, .alive = alive}, stream);
+    visits_.finish(visit_);
+  }
+}
+
+void Stage::backward(const Turn& turn, float scale, Tensor loss_sum, Stream& stream) {
+  Frame& f = frames_.find(turn.micro, turn.chunk);
+  const Passes::OfChunk& passes = passes_.of(turn.chunk);
+  const Position& position = positions_[size_t(turn.micro)];
+  if (!turn.fused) visits_.begin_pass(passes.backward, turn.last), visit_ = 0;
+  scratch_ = Arena(scratch_memory_), frames_.begin_pass();
+  f.fetched = f.gathered = layers_.groups(turn.chunk) - (turn.fused && layers_.may_stay() ? 1 : 0);
+  for (const Stop& stop : turn.fused ? passes.fused : passes.apart) {
+    bring_inputs(f, stop.layer, stream);
+    const Params params = visits_.acquire(visit_);
+    const bool head = stop.layer == layers_.layers(turn.chunk),
+               split = !head && layers_.splits(turn.chunk, stop.layer);
+    Grads grads = split || !stop.backward ? Grads() : as_gradients(visits_.gradients(visit_));
+    if (stop.again) forward_layer(f, stop.layer, params, position, {.again = true}, stream);
+    if (head)
+      run_head(f, params, grads, scale, {.loss = loss_sum}, stream);
+    else if (stop.backward)
+      backward_layer(f, stop.layer, params, grads, position,
+                     split ? model::BackwardPart::input : model::BackwardPart::both, stream);
+    visits_.finish(visit_++);
+  }
+  if (!shape().split_backward) frames_.close(f, stream);
+}
+
+void Stage::backward_weight(const Turn& turn, Stream& stream) {
+  Frame& f = frames_.find(turn.micro, turn.chunk);
+  visits_.begin_pass(passes_.of(turn.chunk).weight, turn.last), visit_ = 0;
+  scratch_ = Arena(scratch_memory_);
+  for (int l = layers_.layers(turn.chunk); l-- > 0;) {
+    if (!layers_.splits(turn.chunk, l)) continue;
+    const Params none = visits_.acquire(visit_);
+    Grads grads = as_gradients(visits_.gradients(visit_));
+    backward_layer(f, l, none, grads, positions_[size_t(turn.micro)], model::BackwardPart::weight, stream);
+    visits_.finish(visit_++);
+  }
+  frames_.close(f, stream);
+}
+
+void Stage::head(int micro, const HeadSums& sums, Tensor logits, Range rows, Stream& stream) {
+  Frame& f = frames_.find(micro, layers_.chunks() - 1);
+  Grads none;
+  const Params params = visits_.acquire(visit_);
+  if (sums.loss.defined()) run_head(f, params, none, 1, sums, stream);
+  if (logits.defined()) {
+    const int64_t mark = scratch_.mark();
+    model().head->logits(logits, f.inputs.back(), rows, params, scratch_, stream);
+    scratch_.release(mark);
+  }
+  visits_.finish(visit_);
+}
+
+}  // namespace cleave::runtime

@@ -1,0 +1,79 @@
+// How an engine is made: from a configuration to the parts that a rank has, planned before they are
+// allocated.
+#include "runtime/step/engine_core.h"
+
+#include "runtime/step/disk_check.h"
+
+namespace cleave::runtime {
+
+EngineCore::EngineCore(const config::DsConfig& c, comm::Communicator& world, const EngineOptions& o)
+    : options(o),
+      config(o.inference ? inference_config(c) : c),
+      settings(make_settings(c, mesh_shape(c, world.size()), world.rank(), o)),
+      streams(std::make_unique<Streams>(settings, o.compute, o.dry)),
+      ranks(world, settings, streams->rows),
+      memory(o.limits, o.dry ? Memory::Mode::dry : Memory::Mode::real, o.device),
+      scaler(settings.scales_loss ? optim::LossScaler(c.fp16, c.zero.stage) : optim::LossScaler()) {
+  notes.graphs = settings.graphs_note;
+}
+
+void EngineCore::set_units(RankUnits those) {
+  units = std::move(those);
+  ranks.tie(units);
+}
+
+void EngineCore::start() {
+  check_memory();
+  choose_update();
+  if (!options.dry) notes.disk = check_disks(settings, needs.memory, ranks);
+  allocate();
+}
+
+RankNeeds EngineCore::dry_run() const {
+  Memory counted({}, Memory::Mode::dry, settings.device);
+  Streams dry(settings, Stream::Mode::dry, true);
+  RankState state(settings, units, ranks, dry, counted);
+  const std::unique_ptr<Computation> with = computation(state, dry, counted);
+  return {counted.peak(), state.trained ? state.trained->update_bytes() : zero::UpdateBytes{}};
+}
+
+void EngineCore::check_memory() {
+  needs = dry_run();
+  ranks.agree(
+      *ranks.mesh().pipe, [&] { check_fits(needs.memory, options.limits); },
+      [&](int stage) {
+        return settings.mesh.pipe > 1 ? fmt::format("stage {} of the pipeline: ", stage) : "";
+      });
+}
+
+void EngineCore::choose_update() {
+  if (!settings.measures_update) return;
+  const offload::Placement& home = settings.state_home;
+  zero::UpdateRates rates;
+  ranks.agree([&] {
+    rates = zero::measure_update(*optim::make_optimizer(settings.optimizer), settings.device,
+                                 home.optimizer == MemoryKind::disk ? home.disk.staging : home.optimizer);
+  });
+  const zero::UpdateTimes times = zero::update_times(needs.update, rates);
+  settings.state_home.update =
+      times.device < times.host ? offload::UpdateSide::device : offload::UpdateSide::host;
+  notes.update = zero::describe_update(needs.update, rates);
+  check_memory();  // the other side may need another amount
+}
+
+void EngineCore::allocate() {
+  memory.expect(needs.memory);
+  rank = std::make_unique<RankState>(settings, units, ranks, *streams, memory);
+  computes = computation(*rank, *streams, memory);
+  if (settings.device.is_cuda() && !settings.dry)
+    loan = BufferLoan(ranks.data_groups(), computes->visits().device_buffers());
+  rank->saved->initialize(options.seed, streams->compute);
+  streams->synchronize();
+  if (rank->copy.defined() && !settings.dry)
+    background = std::make_unique<checkpoint::BackgroundSave>(rank->copy, ranks.world());
+  if (!options.trace) return;
+  streams->name_in(*options.trace);
+  rank->show_in(*options.trace, streams->compute), computes->show_in(*options.trace);
+}
+
+}  // namespace cleave::runtime

@@ -1,0 +1,80 @@
+// What every engine is made of, whoever computes its passes: from a configuration to the state of a rank's
+// units, planned before it is allocated, and the step around the passes. For the files of engines alone.
+#pragma once
+#include <functional>
+
+#include "checkpoint/background_save.h"
+#include "runtime/step/computation.h"
+#include "runtime/step/rank_state.h"
+#include "runtime/step/step_result.h"
+#include "runtime/step/training_state.h"
+
+namespace cleave::runtime {
+
+// What a rank will allocate, and what of it an update of state off the device moves.
+struct RankNeeds {
+  MemoryTable memory;
+  zero::UpdateBytes update;
+};
+
+struct EngineCore {
+  EngineCore(const config::DsConfig& config, comm::Communicator& world, const EngineOptions& options);
+  // An engine ends with streams.reset() before anything that their work uses.
+  virtual ~EngineCore() = default;
+
+  // Before start, when the ranks know the model: makes the groups of stages that share a unit. Collective.
+  void set_units(RankUnits units);
+  // Plans, measures, and allocates. Collective; Error(memory) with the category table on every rank of a pipe
+  // when one of its stages does not fit.
+  void start();
+  // What computes with these units, in that memory; called once for the plan and once for real.
+  virtual std::unique_ptr<Computation> computation(RankState& rank, Streams& streams,
+                                                   Memory& memory) const = 0;
+
+  // A step is begin_step, passes that visit units, finish_step.
+  void begin_step();
+  // All passes are enqueued. mean_loss: of all ranks, asked for once, behind the norm. Error(training) where
+  // training cannot go on. Collective; the result is the same on every rank.
+  StepResult finish_step(const std::function<double()>& mean_loss);
+  // The mean over the data axis of what ranks that report one have; rounded first where sums are exact.
+  // `losses`: those of this rank's micro-batches, none where it reports none. Collective.
+  double mean_over_ranks(const std::vector<double>& losses);
+
+  EngineOptions options;
+  config::DsConfig config;  // of inference: without what only training has
+  Settings settings;
+  std::unique_ptr<Streams> streams;
+  Ranks ranks;
+  RankUnits units;
+  RankNeeds needs;
+  EngineNotes notes;
+  Memory memory;
+  std::unique_ptr<RankState> rank;
+  std::unique_ptr<Computation> computes;
+  BufferLoan loan;
+  std::unique_ptr<checkpoint::BackgroundSave>
+      background;  // where checkpoints are written behind the training
+  optim::LossScaler scaler;
+  TrainingState at;
+  // Of the step that was begun: what it will be, and the update with what is known before the norm.
+  StepResult result;
+  optim::StepArgs update;
+  bool whole = true;  // false: a step that threw has updated some of the state
+
+ private:
+  RankNeeds dry_run() const;
+  void check_memory();
+  // Where the configuration leaves open on which side offloaded state is updated: decides for this rank, from
+  // rates that all ranks measure at once.
+  void choose_update();
+  void allocate();
+
+  // Exact sums take the loss scale out of every contribution, others out of the sum.
+  double left_scale() const { return rank->store.options().exact() ? 1 : result.loss_scale; }
+  void sum_gradients();  // compute has seen the gradients of all ranks
+  // Of the gradients as they are, over all ranks; the same bits however the model is cut.
+  double squared_norm();
+  bool overflowed();  // whether the step must be skipped; Error(training) where training cannot go on
+};
+
+}  // namespace cleave::runtime

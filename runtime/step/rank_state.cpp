@@ -1,0 +1,124 @@
+#include "runtime/step/rank_state.h"
+
+#include <cmath>
+#include <numeric>
+
+#include "device/copy.h"
+#include "runtime/step/state_records.h"
+
+namespace cleave::runtime {
+namespace {
+
+Stream::Mode mode_of(bool dry, Stream::Mode otherwise) { return dry ? Stream::Mode::dry : otherwise; }
+
+// Of a stream beside `compute`: a thread where it is used.
+Stream::Mode beside(bool used) { return used ? Stream::Mode::worker : Stream::Mode::inline_; }
+
+// Of the squared multiples of 2^-grid whose sum has these words (SumIntegerSquares). Carried first, so that
+// the result is a function of the sum.
+double square_of(std::span<const int64_t> words, int grid) {
+  uint64_t carry = 0;
+  double sum = 0;
+  for (int w = 0; w < 4; ++w) {
+    const uint64_t word = uint64_t(words[size_t(w)]) + carry;
+    const uint64_t here = w < 3 ? word & 0xffffffffu : word;
+    carry = word >> 32;
+    sum += std::ldexp(double(here), 32 * w - 2 * grid);
+  }
+  return sum;
+}
+
+}  // namespace
+
+Streams::Streams(const Settings& s, Stream::Mode otherwise, bool dry)
+    : comm_overlaps(s.comm_overlaps),
+      rows_overlap(s.rows_overlap),
+      compute(dry ? Device{} : s.device, mode_of(dry, otherwise)),
+      overlapped(dry ? Device{} : s.device, mode_of(dry, beside(comm_overlaps))),
+      rows(dry || !rows_overlap ? Device{} : s.device, mode_of(dry, beside(rows_overlap))) {
+  if (s.tf32) compute.allow_tf32();
+  if (s.any_order) compute.allow_any_order();
+  if (s.measures_products) compute.measure_choices();
+}
+
+void Streams::name_in(Trace& trace) const {
+  trace.name(compute, "compute");
+  if (comm_overlaps) trace.name(overlapped, "communication");
+  if (rows_overlap) trace.name(rows, "tensor axis");
+}
+
+Workspaces::Workspaces(Memory& memory, Streams& streams)
+    : compute(allocate_workspace(memory, kKernelScratch)),
+      comm(streams.comm_overlaps ? allocate_workspace(memory, kCopyScratch) : Workspace{}),
+      rows(streams.rows_overlap ? allocate_workspace(memory, kCopyScratch) : Workspace{}) {
+  compute.lend_to(streams.compute);
+  if (streams.comm_overlaps) comm.lend_to(streams.overlapped);
+  if (streams.rows_overlap) rows.lend_to(streams.rows);
+}
+
+RankState::RankState(const Settings& s, const RankUnits& units, const Ranks& ranks, Streams& streams,
+                     Memory& memory)
+    : spaces(memory, streams),
+      store(memory, store_options(s, units), streams.compute, streams.comm()),
+      place(units.held),
+      units_of_model(units.all.size()) {
+  ShardingRule sharding_of(s, ranks);
+  for (const int u : units.held) {
+    store.add_unit(units.all[size_t(u)], sharding_of(units.all[size_t(u)]));
+    speaks.push_back(units.speaks(s.place.pipe, u));
+  }
+  if (s.trains) {
+    auto owned = std::make_unique<zero::ShardedOptimizer>(memory, store, optim::make_optimizer(s.optimizer),
+                                                          s.state_home, *ranks.mesh().tensor);
+    trained = owned.get(), saved = std::move(owned);
+  } else {
+    std::vector<int> all(size_t(store.units()));
+    std::iota(all.begin(), all.end(), 0);
+    saved = std::make_unique<zero::WeightLoader>(memory, store, std::move(all));
+  }
+  const bool exact = store.options().exact();
+  // Sums are made where the gradients live.
+  squares = memory.allocate(s.shard_home.gradients, Category::activations, exact ? DType::int64 : DType::fp64,
+                            {!trained ? 0
+                             : exact  ? 4 * store.units() + 1
+                                      : store.units()},
+                            "squared gradients");
+  summed_late = ranks.units_summed_late(store);
+  if (trained && s.saves_behind) {
+    int64_t numel = 0;
+    for (const checkpoint::Record& r : records_to_save(*this, streams.compute)) numel += r.elements.numel();
+    copy = memory.allocate(s.device.is_cuda() ? MemoryKind::pinned : MemoryKind::host, Category::checkpoint,
+                           DType::fp32, {numel}, "the copy of the state that is being saved");
+  }
+}
+
+zero::ShardedOptimizer& RankState::optimizer() const {
+  CHECK(trained, "an engine made for inference neither trains nor saves");
+  return *trained;
+}
+
+std::vector<double> RankState::squared_gradients(Stream& compute) {
+  optimizer().square_gradients(squares, compute);
+  std::vector<double> mine;
+  if (store.options().exact()) {
+    const std::vector<int64_t> words = to_host<int64_t>(squares, compute);
+    mine.assign(size_t(store.units()), std::nan(""));
+    for (size_t u = 0; words.back() == 0 && u < mine.size(); ++u)
+      mine[u] = square_of(std::span(words).subspan(4 * u, 4), store.options().grid);
+  } else {
+    mine = to_host<double>(squares, compute);
+  }
+  // A unit that several stages hold counts on one of them, and what all ranks of a tensor axis hold on its
+  // first.
+  std::vector<double> of_model(units_of_model, 0);
+  for (size_t u = 0; u < mine.size(); ++u)
+    if (speaks[u] || std::isnan(mine[u])) of_model[size_t(place[u])] = mine[u];
+  return of_model;
+}
+
+void RankState::show_in(Trace& trace, Stream& compute) {
+  store.show_in(trace);
+  if (trained) trained->show_in(trace, compute);
+}
+
+}  // namespace cleave::runtime

@@ -1,0 +1,155 @@
+#include "runtime/step/ranks.h"
+
+#include <algorithm>
+
+namespace cleave::runtime {
+namespace {
+
+using Purpose = RankGroup::Purpose;
+
+RankGroup tied_by(const std::string& unit) { return {Axis::pipe, Purpose::tied, unit}; }
+
+}  // namespace
+
+Ranks::Ranks(comm::Communicator& world, const Settings& s, Stream& rows)
+    : world_(world),
+      mesh_(world, s.mesh),
+      axes_(tensor_parallel::TensorAxis(*mesh_.tensor, s.cuts_rows,
+                                        {s.rows_overlap ? &rows : nullptr, s.piece_rows}),
+            sequence_parallel::SequenceAxis(*mesh_.sequence)),
+      self_(comm::self_communicator()),
+      activations_(mesh_.pipe->duplicate(name_of({Axis::pipe, Purpose::activations}))),
+      gradients_(mesh_.pipe->duplicate(name_of({Axis::pipe, Purpose::gradients}))) {
+  if (const int n = s.near_ranks; n > 0) {
+    // Of the data axis, whose ranks are counted from 0.
+    const RankRun all{0, mesh_.data->size(), 1};
+    const int mine = mesh_.data->rank();
+    const auto part = [&](const RankRun& ranks, Purpose purpose) {
+      return mesh_.data->split({ranks.first, ranks.index_of(mine), ranks.count},
+                               name_of({Axis::data, purpose}));
+    };
+    near_ = part(all.piece(mine, n), Purpose::near);
+    across_ = part(all.across(mine, n), Purpose::across);
+  }
+}
+
+void Ranks::tie(const RankUnits& units) {
+  const int stage = mesh_.place.pipe;
+  for (size_t u = 0; u < units.all.size(); ++u) {
+    const std::string& name = units.all[u].name;
+    const std::vector<int>& holders = units.holders[u];
+    if (holders.size() < 2) continue;
+    const int before = int(std::lower_bound(holders.begin(), holders.end(), stage) - holders.begin());
+    const bool mine = before < int(holders.size()) && holders[size_t(before)] == stage;
+    // A stage that does not hold the unit takes part in the split, and stays alone.
+    auto group =
+        mesh_.pipe->split(mine ? comm::Communicator::Subgroup{mesh_.shape.pipe, before, int(holders.size())}
+                               : comm::Communicator::Subgroup{stage, 0, 1},
+                          name_of(tied_by(name)));
+    if (mine) tied_.emplace_back(name, std::move(group));
+  }
+}
+
+std::vector<comm::Communicator*> Ranks::data_groups() const {
+  std::vector<comm::Communicator*> out = {mesh_.data};
+  for (comm::Communicator* part : {near_.get(), across_.get()})
+    if (part) out.push_back(part);
+  return out;
+}
+
+std::vector<Ranks::Group> Ranks::groups() const {
+  std::vector<Group> out;
+  auto add = [&](RankGroup what, const comm::Communicator* ranks) {
+    const bool known = std::any_of(out.begin(), out.end(), [&](const Group& g) { return g.ranks == ranks; });
+    if (ranks && !known && ranks->size() > 1) out.push_back({std::move(what), ranks});
+  };
+  // An axis that has every rank is the world itself and goes by the axis' name.
+  add({Axis::tensor}, mesh_.tensor), add({Axis::sequence}, mesh_.sequence), add({Axis::data}, mesh_.data),
+      add({Axis::pipe}, mesh_.pipe), add({Axis::world}, &world_);
+  add({Axis::data, Purpose::near}, near_.get()), add({Axis::data, Purpose::across}, across_.get());
+  add({Axis::pipe, Purpose::activations}, activations_.get()),
+      add({Axis::pipe, Purpose::gradients}, gradients_.get());
+  for (const auto& [unit, group] : tied_) add(tied_by(unit), group.get());
+  return out;
+}
+
+void Ranks::agree(comm::Communicator& group, const std::function<void()>& check,
+                  const std::function<std::string(int rank)>& where) {
+  std::string refusal;
+  std::vector<int32_t> answers(size_t(2 * group.size()), 0);  // of each rank: bytes of its refusal, exit code
+  try {
+    check();
+  } catch (const Error& e) {
+    refusal = e.what();
+    answers[size_t(2 * group.rank())] = int32_t(refusal.size());
+    answers[size_t(2 * group.rank() + 1)] = int32_t(e.exit());
+  }
+  group.all_reduce(Tensor(answers.data(), DType::int32, {2 * group.size()}, MemoryKind::host), on_host_,
+                   {.what = "whether every rank can start"});
+  for (int rank = 0; rank < group.size(); ++rank) {
+    if (answers[size_t(2 * rank)] == 0) continue;
+    refusal.resize(size_t(answers[size_t(2 * rank)]));
+    group.broadcast(Tensor(refusal.data(), DType::uint8, {int64_t(refusal.size())}, MemoryKind::host), rank,
+                    on_host_, {.what = "which rank cannot start"});
+    try {  // nobody leaves before all know; who is left here by a faster one knows, too
+      group.barrier(on_host_, {.what = "before leaving"});
+    } catch (const Error&) {
+    }
+    fail(Exit(answers[size_t(2 * rank + 1)]), "{}{}", where(rank), refusal);
+  }
+}
+
+void Ranks::agree(const std::function<void()>& check) {
+  agree(world_, check, [](int rank) { return fmt::format("found by rank {}: ", rank); });
+}
+
+void Ranks::all_reduce_on_host(Tensor t, std::string_view what) {
+  world_.all_reduce(t, on_host_, {.what = what});
+}
+
+void Ranks::all_gather_on_host(Tensor full, Tensor shard, std::string_view what) {
+  world_.all_gather(full, shard, on_host_, {.what = what});
+}
+
+void Ranks::sum_shared_gradients(zero::ParameterStore& store, Stream& stream) {
+  for (const auto& [name, group] : tied_)
+    for (int u = 0; u < store.units(); ++u)
+      if (store.layout(u).name() == name && !store.layout(u).frozen())
+        group->all_reduce(store.gradient_slice(u), stream, {.what = name});
+  for (int u = 0; axes_.tensor.size() > 1 && u < store.units(); ++u)
+    for (const Range& r : store.layout(u).summed(store.slice(u), axes_.tensor.cuts_rows()))
+      mesh_.tensor->all_reduce(store.gradient_slice(u).slice(r), stream, {.what = store.layout(u).name()});
+}
+
+std::vector<bool> Ranks::units_summed_late(const zero::ParameterStore& store) const {
+  std::vector<bool> late;
+  for (int u = 0; u < store.units(); ++u) {
+    const zero::FlatLayout& layout = store.layout(u);
+    late.push_back(axes_.tensor.size() > 1 &&
+                   !layout.summed({0, layout.numel()}, axes_.tensor.cuts_rows()).empty());
+    for (const auto& [name, group] : tied_) late.back() = late.back() || name == layout.name();
+  }
+  return late;
+}
+
+double Ranks::sum(double value, std::string_view what, Stream& stream) {
+  sum({&value, 1}, what, stream);
+  return value;
+}
+void Ranks::sum(std::span<double> values, std::string_view what, Stream& stream) {
+  const Tensor t(values.data(), DType::fp64, {int64_t(values.size())}, MemoryKind::host);
+  world_.all_reduce(t, stream, {.what = what});
+  stream.synchronize();
+}
+
+double Ranks::sum_in_order(std::vector<double> parts, std::string_view what, Stream& stream) {
+  for (comm::Communicator* ranks : {mesh_.tensor, mesh_.pipe})
+    ranks->all_reduce(Tensor(parts.data(), DType::fp64, {int64_t(parts.size())}, MemoryKind::host), stream,
+                      {.what = what});
+  stream.synchronize();
+  double sum = 0;
+  for (const double x : parts) sum += x;
+  return sum;
+}
+
+}  // namespace cleave::runtime

@@ -1,0 +1,74 @@
+// The other ranks of the job, as the engine talks to them: the groups that there are, what they agree on
+// before anything is allocated, and what is added up where several axes meet.
+#pragma once
+#include <functional>
+
+#include "comm/mesh.h"
+#include "model/axes.h"
+#include "runtime/step/settings.h"
+#include "zero/parameter_store.h"
+
+namespace cleave::runtime {
+
+class Ranks {
+ public:
+  // Collective. `rows` is the stream of the tensor axis' movements, where they have one. World and stream
+  // outlive this.
+  Ranks(comm::Communicator& world, const Settings& settings, Stream& rows);
+  // Collective: makes the groups of stages that share a unit. Before any of them is used.
+  void tie(const RankUnits& units);
+
+  comm::Communicator& world() { return world_; }
+  comm::Communicator& self() const { return *self_; }
+  const comm::Mesh& mesh() const { return mesh_; }
+  const model::Axes& axes() const { return axes_; }
+  bool cuts_layers() const { return axes_.tensor.size() * axes_.sequence.size() > 1; }  // or their sequences
+  // Over the pipe, for what goes up and what comes down.
+  comm::Communicator& activations() const { return *activations_; }
+  comm::Communicator& gradients() const { return *gradients_; }
+  // Of the data axis, where near ranks gather parameters among themselves; else empty.
+  zero::NearGroups near() const { return {near_.get(), across_.get()}; }
+  // Those that shards travel in: the data axis and its parts.
+  std::vector<comm::Communicator*> data_groups() const;
+
+  // All groups of more than one rank that this one talks in, each once.
+  struct Group {
+    RankGroup what;
+    const comm::Communicator* ranks;
+  };
+  std::vector<Group> groups() const;
+
+  // Collective over `group`: runs the check on every rank and throws the first one's Error on all; `where`
+  // names that rank.
+  void agree(comm::Communicator& group, const std::function<void()>& check,
+             const std::function<std::string(int rank)>& where);
+  // The same over the world: "found by rank 3: ".
+  void agree(const std::function<void()>& check);
+  // Words of the host that ranks exchange before a GPU's stream can be used.
+  void all_reduce_on_host(Tensor t, std::string_view what);
+  void all_gather_on_host(Tensor full, Tensor shard, std::string_view what);
+
+  // After the last micro-batch, on `stream`: adds up the gradients of each unit that several stages hold over
+  // those stages, and the partial gradients of whole parameters over the tensor axis.
+  void sum_shared_gradients(zero::ParameterStore& store, Stream& stream);
+  std::vector<bool> units_summed_late(
+      const zero::ParameterStore& store) const;  // by unit: whether that changes them
+  // The sum over all ranks; `value` is on the host, and so is the result.
+  double sum(double value, std::string_view what, Stream& stream);
+  void sum(std::span<double> values, std::string_view what, Stream& stream);  // of each
+  // Partial sums that are 0 on all ranks of the pipe and tensor axes but one (or not a number where one of
+  // several says so), added in their order, which does not depend on how the axes are cut.
+  double sum_in_order(std::vector<double> parts, std::string_view what, Stream& stream);
+
+ private:
+  comm::Communicator& world_;
+  const comm::Mesh mesh_;
+  const model::Axes axes_;
+  const std::unique_ptr<comm::Communicator> self_, activations_, gradients_;
+  std::unique_ptr<comm::Communicator> near_, across_;
+  std::vector<std::pair<std::string, std::unique_ptr<comm::Communicator>>>
+      tied_;        // units that this rank shares
+  Stream on_host_;  // inline
+};
+
+}  // namespace cleave::runtime

@@ -1,0 +1,247 @@
+#include "runtime/step/settings.h"
+
+#include <algorithm>
+
+namespace cleave::runtime {
+namespace {
+
+DType dtype_of(config::Precision p) {
+  switch (p) {
+    case config::Precision::fp32:
+      return DType::fp32;
+    case config::Precision::fp16:
+      return DType::fp16;
+    case config::Precision::bf16:
+      return DType::bf16;
+  }
+  return DType::fp32;
+}
+
+MemoryKind host_memory(bool pinned) { return pinned ? MemoryKind::pinned : MemoryKind::host; }
+
+Averaging averaging(const config::DsConfig& c, int ranks) {
+  const double accumulation = double(c.gradient_accumulation_steps);
+  if (c.gradient_sum) return {1 / accumulation, 1};
+  if (c.exact_sums) return {1 / (accumulation * ranks), 1};  // a function of the number of micro-batches
+  if (!c.prescale_gradients && c.gradient_predivide_factor != 1)
+    return {1 / (accumulation * c.gradient_predivide_factor), c.gradient_predivide_factor / ranks};
+  return {1 / (accumulation * ranks), 1};
+}
+
+// Clipping wants to know the norm before the update, and so does whatever may skip a step.
+bool needs_norm_first(const config::DsConfig& c) {
+  return c.gradient_clipping > 0 || c.precision == config::Precision::fp16 || c.exact_sums ||
+         (c.precision == config::Precision::bf16 && c.check_grad_overflow);
+}
+
+// A GPU takes enough rows for products that do not wait for the head's weights and their gradient, which are
+// read and written once a chunk, and saves the memory of fp32 logits. The CPU's products are slower by so
+// much that a chunk costs nothing, and a small one stays in its caches.
+model::LogitsChunk logits_chunk(const config::DsConfig& c, Device device) {
+  const bool gpu = device.is_cuda();
+  model::LogitsChunk logits;
+  if (c.logits_dtype == config::LogitsType::model || (c.logits_dtype == config::LogitsType::automatic && gpu))
+    logits.type = dtype_of(c.precision);
+  if (gpu) logits.rows = 4096, logits.bytes = int64_t{2} << 30;
+  if (c.logits_rows > 0) logits.rows = c.logits_rows, logits.bytes = model::LogitsChunk{}.rows;
+  return logits;
+}
+
+offload::DiskOptions disk_options(const config::AioConfig& c) {
+  return {
+      .block_bytes = c.block_size, .queue_depth = int(c.queue_depth), .threads = int(c.intra_op_parallelism)};
+}
+
+offload::ShardHome shard_home(const config::ZeroConfig& c) {
+  offload::ShardHome home;
+  if (c.stage == 3 && c.offload_param.device != config::OffloadDevice::none)
+    home.parameters = c.offload_param.device == config::OffloadDevice::nvme
+                          ? MemoryKind::disk
+                          : host_memory(c.offload_param.pin_memory);
+  if (c.stage >= 2 && c.offload_optimizer.device != config::OffloadDevice::none &&
+      c.offload_optimizer.ratio == 1)
+    home.gradients = host_memory(c.offload_optimizer.pin_memory);
+  return home;
+}
+
+// The rank appears in messages.
+offload::Placement state_home(const config::DsConfig& c, int rank) {
+  const config::OffloadConfig& o = c.zero.offload_optimizer;
+  if (o.device == config::OffloadDevice::none) return {};
+  const MemoryKind memory = host_memory(o.pin_memory);
+  const offload::UpdateSide update = c.offload_update == config::OffloadUpdate::device
+                                         ? offload::UpdateSide::device
+                                         : offload::UpdateSide::host;
+  if (o.device == config::OffloadDevice::cpu)
+    return {.optimizer = memory, .ratio = o.ratio, .update = update, .disk = {}};
+  offload::DiskHome disk{.folder = o.nvme_path,
+                         .name = fmt::format("the optimizer state of rank {}", rank),
+                         .key = "zero_optimization.offload_optimizer.nvme_path",
+                         .staging = memory,
+                         .buffers = int(o.buffer_count),
+                         .tile_numel = std::min(offload::DiskHome{}.tile_numel, c.zero.sub_group_size),
+                         .options = disk_options(c.aio)};
+  return {.optimizer = MemoryKind::disk, .ratio = o.ratio, .update = update, .disk = disk};
+}
+
+offload::DiskHome parameter_disk(const config::DsConfig& c, int rank) {
+  const config::OffloadParamConfig& o = c.zero.offload_param;
+  return {.folder = o.nvme_path,
+          .name = fmt::format("the parameters of rank {}", rank),
+          .key = "zero_optimization.offload_param.nvme_path",
+          .staging = host_memory(o.pin_memory),
+          .buffers = int(o.buffer_count),
+          .tile_numel = offload::DiskHome{}.tile_numel,
+          .options = disk_options(c.aio)};
+}
+
+// Why this rank's passes cannot be CUDA graphs; empty when they can.
+std::string no_graphs(const Settings& s, const config::DsConfig& c, bool traced) {
+  if (c.cuda_graphs == config::Switch::off) return "cleave.cuda_graphs is off";
+  if (!s.device.is_cuda()) return "this rank computes on the CPU";
+  // What NCCL prepares for a captured call lives no longer than the capture; the host transports wait.
+  if (s.mesh.size() > 1) return "the ranks talk to each other within a pass";
+  if (!s.update_runs_on) return "state or parameters are offloaded";
+  if (c.checkpointing.to_host) return "inputs of layers are kept in host memory";
+  if (traced) return "its steps are traced or timed";
+  return "";
+}
+
+void choose_graphs(Settings& s, const config::DsConfig& c, bool traced) {
+  if (!s.trains) return;
+  const bool asked = c.cuda_graphs == config::Switch::on;
+  const std::string why = no_graphs(s, c, traced);
+  if (why.empty() && !s.dry) s.graphs = asked ? Graphs::Use::always : Graphs::Use::measured;
+  if (asked && !why.empty())
+    s.graphs_note = "CUDA graphs: not used: " + why;
+  else if (s.graphs)
+    s.graphs_note = asked ? "CUDA graphs: each pass is one"
+                          : "CUDA graphs: each pass is one where that is faster in its first steps";
+}
+
+zero::StoreOptions store_of(const Settings& s, const config::DsConfig& c) {
+  const config::Precision gradients = c.grad_accum_dtype.value_or(c.precision);
+  zero::StoreOptions store{.weights = s.dtype,
+                           .gradients = dtype_of(gradients),
+                           .wire = dtype_of(c.communication_data_type.value_or(gradients)),
+                           .reduce_numel = std::max<int64_t>(1, c.zero.reduce_bucket_size),
+                           .gather_numel = std::max<int64_t>(1, c.zero.allgather_bucket_size),
+                           .prefetch_visits = c.zero.stage3_prefetch_bucket_size > 0 ? 1 : 0,
+                           .live_numel = c.zero.stage3_max_live_parameters,
+                           .overlap = s.comm_overlaps,
+                           .trains = s.trains,
+                           .decays = DecayRule(c.weight_decay_on),
+                           .counts_replicated = s.place.tensor == 0,
+                           .disk = s.parameter_disk};
+  if (c.exact_sums) store.gradients = store.wire = DType::int64, store.grid = c.exact_sums_grid;
+  return store;
+}
+
+}  // namespace
+
+DType model_dtype(const config::DsConfig& config) { return dtype_of(config.precision); }
+
+MeshShape mesh_shape(const config::DsConfig& config, int world) {
+  const int pipe = config.pipeline.stages, tensor = config.tensor_parallel.size(),
+            sequence = config.sequence_ranks();
+  const MeshCut cut = cut_world(world, pipe, tensor, sequence);
+  auto refuse = [&](const char* key, int size, const char* of) {
+    fail(Exit::usage, "{} is {}, which does not divide the {} ranks of {}; use {}", key, size, cut.ranks, of,
+         divisors(cut.ranks));
+  };
+  if (cut.refused == Axis::pipe) refuse("pipeline.stages", pipe, "this job");
+  if (cut.refused == Axis::tensor)
+    refuse("tensor_parallel.autotp_size", tensor, pipe > 1 ? "a pipeline stage" : "this job");
+  if (cut.refused == Axis::sequence)
+    refuse("sequence_parallel_size", sequence,
+           pipe * tensor > 1 ? "a place on the pipe and tensor axes" : "this job");
+  return {.pipe = pipe, .data = int(cut.data), .sequence = sequence, .tensor = tensor};
+}
+
+Settings make_settings(const config::DsConfig& config, const MeshShape& mesh, int rank,
+                       const EngineOptions& options) {
+  CHECK(options.texts == 0 || options.inference, "EngineOptions::texts is for inference");
+  const config::DsConfig c = options.inference ? inference_config(config) : config;
+  const bool gpu = options.device.is_cuda(),
+             offloads = c.zero.offload_optimizer.device != config::OffloadDevice::none;
+  Settings s{.mesh = mesh,
+             .place = mesh.place(rank),
+             .device = options.device,
+             .trains = !options.inference,
+             .dry = options.dry,
+             .texts = options.texts,
+             .dtype = dtype_of(c.precision),
+             .micros = c.gradient_accumulation_steps,
+             .loss_average = c.loss_average,
+             .average = averaging(c, mesh.data),
+             .norm_first = needs_norm_first(c),
+             .clipping = c.gradient_clipping,
+             .scales_loss = c.precision == config::Precision::fp16,
+             .skips_overflows = c.precision == config::Precision::bf16 && c.check_grad_overflow,
+             .update_runs_on = gpu && !offloads && c.zero.offload_param.device == config::OffloadDevice::none,
+             .optimizer = c.optimizer,
+             .schedule = optim::LrSchedule(c.scheduler, c.optimizer.lr),
+             .logits = logits_chunk(c, options.device),
+             .tf32 = c.tf32,
+             .any_order = !c.deterministic,
+             .measures_products = c.tune_products && !c.exact_sums,
+             .comm_overlaps = c.zero.overlap_comm,
+             .rows_overlap = mesh.tensor > 1 && c.tensor_parallel.tp_overlap_comm.value_or(gpu),
+             .cuts_rows = c.tensor_parallel.sequence_parallel,
+             .piece_rows = c.tensor_parallel.piece_rows(),
+             .graphs = {},
+             .graphs_note = {},
+             .stage = c.zero.stage,
+             .sharding = c.zero.near_ranks() == 0     ? ShardingKind::by_stage
+                         : c.zero.mics_shard_size > 0 ? ShardingKind::hybrid
+                                                      : ShardingKind::nested,
+             .near_ranks = c.zero.near_ranks(),
+             .shard_home = shard_home(c.zero),
+             .state_home = state_home(c, rank),
+             .parameter_disk = parameter_disk(c, rank),
+             .disk = disk_options(c.aio),
+             .whole_below = c.zero.stage3_param_persistence_threshold,
+             .left_in_memory = c.zero.offload_param.max_in_cpu,
+             .measures_update =
+                 gpu && offloads && c.offload_update == config::OffloadUpdate::automatic && !options.dry,
+             .saves_behind = c.checkpoint.behind(),
+             .store = {}};
+  const int data = mesh.sharers();
+  require(s.near_ranks == 0 || data % s.near_ranks == 0, Exit::usage,
+          "groups of {} near ranks do not divide the {} of the data axis", s.near_ranks, data);
+  s.store = store_of(s, c);
+  choose_graphs(s, c, options.trace != nullptr);
+  return s;
+}
+
+zero::StoreOptions store_options(const Settings& s, const RankUnits& units) {
+  zero::StoreOptions options = s.store;
+  const std::vector<std::string> idle = options.decays.idle_patterns(units.all);
+  require(idle.empty(), Exit::usage,
+          "cleave.weight_decay_on: no parameter of {} is called \"{}\"; wanted matrices, all, or a pattern "
+          "of names such as *.weight (cleave inspect names those of a checkpoint)",
+          units.model, idle.empty() ? "" : idle.front());
+  // A gradient falls into as many contributions as there are micro-batches on all ranks, times uses of its
+  // unit.
+  if (options.exact())
+    options.limit = 0x1p62 / (double(s.micros) * s.mesh.sharers() * s.mesh.tensor * units.most_uses);
+  return options;
+}
+
+config::DsConfig inference_config(config::DsConfig c) {
+  config::ZeroConfig& zero = c.zero;
+  if (zero.stage < 3) zero.stage = 0;
+  if (zero.mics_shard_size <= 0 && zero.zero_hpz_partition_size > 1)
+    zero.mics_shard_size = zero.zero_hpz_partition_size;
+  zero.zero_hpz_partition_size = 1;
+  zero.offload_optimizer = {};
+  c.gradient_accumulation_steps = 1;
+  c.grad_accum_dtype.reset(), c.communication_data_type.reset();
+  c.exact_sums = false;
+  c.checkpointing = {};
+  // Chunks stay, because a list of layers may name them.
+  c.pipeline.schedule = c.pipeline.virtual_stages > 1 ? "interleaved" : "1f1b";
+  return c;
+}
+
+}  // namespace cleave::runtime

@@ -1,0 +1,107 @@
+#include "runtime/step/state_records.h"
+
+namespace cleave::runtime {
+namespace {
+
+// Elements of one kind of state in the slice of a unit, and what they are called.
+struct StateSpan {
+  int unit, kind;
+  Range at;  // of the slice
+  std::string tensor;
+  std::vector<int64_t> shape;
+  checkpoint::Elements elements;
+};
+
+// Runs of equal length at equal distances, as a tensor that is cut by columns has them, are one record.
+void add(std::vector<StateSpan>& out, StateSpan span) {
+  if (!out.empty() && out.back().unit == span.unit && out.back().kind == span.kind &&
+      out.back().tensor == span.tensor && out.back().at.end == span.at.begin) {
+    StateSpan& last = out.back();
+    checkpoint::Elements& e = last.elements;
+    const int64_t run = e.stride ? e.run : e.range.size(),
+                  stride = span.elements.range.begin - (e.range.end - run);
+    if (span.elements.range.size() == run && stride > run && (e.stride == 0 || e.stride == stride)) {
+      e = {{e.range.begin, span.elements.range.end}, run, stride};
+      last.at.end = span.at.end;
+      return;
+    }
+  }
+  out.push_back(std::move(span));
+}
+
+std::vector<checkpoint::Record> records_of(RankState& rank, bool all_slices, Stream& compute) {
+  std::vector<StateSpan> spans;
+  const std::vector<std::string> kinds = rank.saved->kinds();
+  for (int u = 0; u < rank.store.units(); ++u) {
+    if (!all_slices && !rank.speaks[size_t(u)]) continue;
+    const zero::FlatLayout& layout = rank.store.layout(u);
+    const Range mine = rank.store.slice(u);
+    // Replicas share the work: each saves the part that it counts in the norm.
+    const Range part = all_slices ? Range{0, mine.size()} : rank.store.norm_range(u);
+    for (int kind = 0; kind < (layout.frozen() ? 1 : int(kinds.size())); ++kind)
+      for (const zero::FlatLayout::Piece& p : layout.pieces(part.shifted(mine.begin)))
+        add(spans, {u,
+                    kind,
+                    Range{0, p.elements.size()}.shifted(part.begin + p.offset),
+                    layout.param(p.param).name,
+                    layout.param(p.param).whole_shape(),
+                    {p.elements}});
+  }
+  zero::SavedState& state = *rank.saved;
+  std::vector<checkpoint::Record> out;
+  for (const StateSpan& p : spans)
+    out.push_back({kinds[size_t(p.kind)], p.tensor, p.shape, p.elements,
+                   [&state, &compute, p](Range r, Tensor to) {
+                     state.read(p.unit, p.kind, r.shifted(p.at.begin), to, compute);
+                   },
+                   [&state, &compute, p](Range r, Tensor from) {
+                     state.write(p.unit, p.kind, r.shifted(p.at.begin), from, compute);
+                   }});
+  return out;
+}
+
+Tensor view_of(std::span<float> whole, Range elements) {
+  return Tensor(whole.data() + elements.begin, DType::fp32, {elements.size()}, MemoryKind::host);
+}
+
+}  // namespace
+
+std::vector<checkpoint::Record> records_to_save(RankState& rank, Stream& compute) {
+  return records_of(rank, false, compute);
+}
+
+std::vector<checkpoint::Record> records_to_load(RankState& rank, Stream& compute) {
+  return records_of(rank, true, compute);
+}
+
+void read_parameter(RankState& rank, const std::string& name, std::span<float> whole, Stream& compute) {
+  for (int u = 0; u < rank.store.units(); ++u) {
+    if (!rank.speaks[size_t(u)]) continue;
+    const zero::FlatLayout& layout = rank.store.layout(u);
+    const Range counted = rank.store.norm_range(u);
+    for (const zero::FlatLayout::Piece& piece : layout.pieces(counted.shifted(rank.store.slice(u).begin)))
+      if (layout.param(piece.param).name == name)
+        rank.saved->read(u, 0, Range{0, piece.elements.size()}.shifted(counted.begin + piece.offset),
+                         view_of(whole, piece.elements), compute);
+  }
+}
+
+void write_parameters(RankState& rank, const std::function<std::vector<float>(const ParamSpec&)>& values,
+                      Stream& compute) {
+  for (int u = 0; u < rank.store.units(); ++u) {
+    const zero::FlatLayout& layout = rank.store.layout(u);
+    int held = -1;  // the parameter whose values are in `whole`
+    std::vector<float> whole;
+    for (const zero::FlatLayout::Piece& piece : layout.pieces(rank.store.slice(u))) {
+      const ParamSpec& p = layout.param(piece.param);
+      if (held != piece.param) whole = values(p), held = piece.param;
+      CHECK(int64_t(whole.size()) == p.whole_numel(), "{} has {} elements, got {}", p.name, p.whole_numel(),
+            whole.size());
+      rank.saved->write(u, 0, Range{0, piece.elements.size()}.shifted(piece.offset),
+                        view_of(whole, piece.elements), compute);
+    }
+  }
+  rank.saved->publish_masters(compute);
+}
+
+}  // namespace cleave::runtime

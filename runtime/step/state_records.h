@@ -1,0 +1,19 @@
+// A rank's state as named records, which a checkpoint saves and any layout loads; and whole parameters.
+#pragma once
+#include "checkpoint/checkpoint.h"
+#include "runtime/step/rank_state.h"
+
+namespace cleave::runtime {
+
+// What this rank saves: each element of the job's state is in the records of one rank.
+std::vector<checkpoint::Record> records_to_save(RankState& rank, Stream& compute);
+// What it loads: all that it holds.
+std::vector<checkpoint::Record> records_to_load(RankState& rank, Stream& compute);
+
+// Copies what this rank saves of one parameter's master to its places in `whole`, in host memory.
+void read_parameter(RankState& rank, const std::string& name, std::span<float> whole, Stream& compute);
+// Overwrites the masters of all that this rank holds; the values are of whole parameters. Collective.
+void write_parameters(RankState& rank, const std::function<std::vector<float>(const ParamSpec&)>& values,
+                      Stream& compute);
+
+}  // namespace cleave::runtime

@@ -1,0 +1,103 @@
+// One optimizer step around its passes.
+#include <cmath>
+#include <numeric>
+
+#include "optim/clipping.h"
+#include "runtime/step/engine_core.h"
+
+namespace cleave::runtime {
+
+void EngineCore::begin_step() {
+  zero::ShardedOptimizer& optimizer = rank->optimizer();
+  const optim::Rates rates = settings.schedule.at(at.applied);
+  result = {.step = at.step + 1, .lr = rates.lr, .loss_scale = scaler.scale()};
+  update = {.lr = rates.lr,
+            .momentum = rates.momentum,
+            .beta2 = rates.beta2,
+            .grad_scale = settings.average.after * optim::gradient_factor(left_scale(), 0, 0),
+            .step = at.applied - at.optimizer_begin + 1};
+  optimizer.begin_step(settings.norm_first ? std::nullopt : std::optional(update), rank->summed_late,
+                       streams->compute);
+  computes->visits().begin_step(left_scale() / result.loss_scale, &optimizer);
+}
+
+StepResult EngineCore::finish_step(const std::function<double()>& mean_loss) {
+  sum_gradients();
+  result.grad_norm = std::sqrt(squared_norm()) * settings.average.after / left_scale();
+  result.loss = mean_loss();
+  try {
+    result.skipped = overflowed();
+  } catch (const Error&) {
+    whole = settings.norm_first;
+    throw;
+  }
+  at.step = result.step;
+  if (result.skipped) {
+    ++at.skipped;
+  } else {
+    const TraceSpan seen(options.trace, streams->compute, "step", "update");
+    ++at.applied;
+    update.grad_scale =
+        settings.average.after * optim::gradient_factor(left_scale(), result.grad_norm, settings.clipping);
+    rank->optimizer().finish_step(update);
+    if (!settings.update_runs_on) streams->synchronize();
+  }
+  if (options.trace && options.trace->on()) streams->synchronize(), options.trace->end_step();
+  result.skipped_total = at.skipped;
+  return result;
+}
+
+void EngineCore::sum_gradients() {
+  Stream &compute = streams->compute, &comm = streams->comm();
+  comm.wait(compute.record());
+  ranks.sum_shared_gradients(rank->store, comm);
+  compute.wait(comm.record());
+  computes->visits().end_step();
+  streams->rows.synchronize();  // what went wrong there
+}
+
+double EngineCore::squared_norm() {
+  // One place a unit of the model, so that the sum has one order wherever the pipe is cut.
+  return ranks.sum_in_order(rank->squared_gradients(streams->compute), "squared gradient norm",
+                            streams->comm());
+}
+
+double EngineCore::mean_over_ranks(const std::vector<double>& losses) {
+  const auto micros = double(settings.micros);
+  Stream& comm = streams->comm();
+  if (!rank->store.options().exact()) {
+    const double sum = std::accumulate(losses.begin(), losses.end(), 0.0);
+    return ranks.sum(sum / micros, "loss", comm) / settings.mesh.data;
+  }
+  constexpr double kGrid = 0x1p40;
+  const double limit = 0x1p62 / (micros * ranks.mesh().data->size());
+  int64_t words[2] = {0, 0};  // multiples of 1 / kGrid, and how many losses are too large or not finite
+  for (const double loss : losses)
+    if (std::fabs(loss * kGrid) <= limit)
+      words[0] += int64_t(std::nearbyint(loss * kGrid));
+    else
+      ++words[1];
+  ranks.world().all_reduce(Tensor(words, DType::int64, {2}, MemoryKind::host), comm, {.what = "loss"});
+  comm.synchronize();
+  return words[1] > 0 ? std::nan("") : double(words[0]) / kGrid / (micros * settings.mesh.data);
+}
+
+// The norm is already summed over the ranks, so every rank answers alike.
+bool EngineCore::overflowed() {
+  const bool finite = std::isfinite(result.grad_norm);
+  if (settings.scales_loss) {
+    require(scaler.update(!finite) == optim::LossScaler::Update::ok, Exit::training,
+            "step {}: the gradients overflow in fp16 and the loss scale is at its minimum of {}; lower the "
+            "learning rate, or use bf16",
+            result.step, scaler.scale());
+    return !finite;
+  }
+  const bool may_skip = settings.skips_overflows && std::isfinite(result.loss);
+  require(finite || may_skip, Exit::training,
+          "step {}: the loss is {} and the gradient norm {}; the run diverged: lower the learning rate, warm "
+          "it up or clip gradients harder",
+          result.step, result.loss, result.grad_norm);
+  return !finite;
+}
+
+}  // namespace cleave::runtime

@@ -1,0 +1,54 @@
+#include "runtime/step/training_state.h"
+
+#include <nlohmann/json.hpp>
+
+#include "core/error.h"
+
+namespace cleave::runtime {
+using nlohmann::json;
+
+std::string to_json(const TrainingState& at, const optim::LossScaler::State& scaler, uint64_t seed,
+                    const std::string& client) {
+  return json{{"step", at.step},
+              {"applied_steps", at.applied},
+              {"skipped_steps", at.skipped},
+              {"optimizer_begin", at.optimizer_begin},
+              {"seed", seed},
+              {"loss_scaler",
+               {{"scale", scaler.scale},
+                {"iteration", scaler.iteration},
+                {"last_overflow", scaler.last_overflow},
+                {"hysteresis", scaler.hysteresis}}},
+              {"client", json::parse(client)}}
+      .dump();
+}
+
+std::string to_json(const TrainingState& at, const std::string& client) {
+  json j = json::parse(to_json(at, {}, 0, client));
+  j["imported"] = true;
+  return j.dump();
+}
+
+Restored from_json(const std::string& text, const std::string& where) {
+  try {
+    const json j = json::parse(text);
+    const json& scaler = j.at("loss_scaler");
+    Restored r;
+    r.at = {j.at("step"), j.at("applied_steps"), j.at("skipped_steps"),
+            j.value("optimizer_begin", int64_t{0})};
+    r.scaler.scale = scaler.at("scale"), r.scaler.iteration = scaler.at("iteration");
+    r.scaler.last_overflow = scaler.at("last_overflow"), r.scaler.hysteresis = scaler.at("hysteresis");
+    r.seed = j.at("seed");
+    r.client = j.at("client").dump();
+    r.imported = j.value("imported", false);
+    return r;
+  } catch (const json::exception&) {
+    fail(
+        Exit::checkpoint,
+        "{}: the training state in the manifest is damaged: a part of it is missing or has another form than "
+        "it should",
+        where);
+  }
+}
+
+}  // namespace cleave::runtime
