@@ -10,6 +10,7 @@
 //   Linear, Norm, Block, AttentionHalf, MlpHalf, ClassifierHead      what they may be made of         model/
 //   check_gradients                   a test of a layer of one's own     model/check_gradients.h
 //   Engine                            steps, evaluation, checkpoints, texts     runtime/engine.h
+//   UnitEngine                        a step whose passes run elsewhere  runtime/unit_engine.h
 //   weight_names                      what published files call parameters      runtime/weight_names.h
 //   Batch, batch_of, TokenBatches     what steps are fed with       device/batch.h, data/batch_loader.h
 //   plan_job                          what a job will take                 plan/job_plan.h
@@ -30,6 +31,7 @@
 #include "monitor/progress.h"
 #include "plan/job_plan.h"
 #include "runtime/engine.h"
+#include "runtime/unit_engine.h"
 #include "runtime/weight_names.h"
 
 namespace cleave {
@@ -50,7 +52,8 @@ using model::check_gradients, model::GradientCheck;
 using monitor::MetricsFile, monitor::Progress, monitor::ProgressOptions, monitor::StepMetrics;
 using plan::JobPlan, plan::plan_job;
 using runtime::Engine, runtime::EngineOptions, runtime::Evaluation, runtime::ModelFactory,
-    runtime::StepResult, runtime::TextPart, runtime::model_dtype, runtime::weight_names;
+    runtime::StepResult, runtime::TextPart, runtime::UnitEngine, runtime::UnitOptions, runtime::model_dtype,
+    runtime::weight_names;
 using sequence_parallel::SequenceAxis;
 using tensor_parallel::TensorAxis;
 

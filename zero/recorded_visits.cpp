@@ -76,10 +76,14 @@ void RecordedVisits::commit() {
   if (store_.options().exact())
     contributions_ = allocate(Category::buckets, DType::fp32, contribution, options_.bucket_numel,
                               contribution_places_, nullptr, "gradients before rounding");
+  if (!alone)
+    said_ = memory_.allocate(MemoryKind::device, Category::staging, DType::int64,
+                             {agreement_.size() * std::max<int64_t>(64, store_.units())}, "what ranks say");
 }
 
 void RecordedVisits::begin_step(double unscale, GradientUser* user) {
   store_.begin_step(unscale);
+  comm_.wait(compute_.record());  // the update before has read what sums and zeros are written to
   user_ = user;
   for (Gradient& g : gradients_) g.summed = false;
 }
@@ -201,16 +205,23 @@ int64_t RecordedVisits::round(int64_t message) {
   return said.back() >= 0 || said.front() == kHasNoRoom ? 0 : said.front();
 }
 
+// Of each rank in turn; all say as much.
 std::vector<int64_t> RecordedVisits::from_all(std::vector<int64_t> mine) {
-  const auto count = int64_t(mine.size()), of_all = count * agreement_.size();
-  if (agreement_.size() == 1) return mine;
-  if (!said_.defined() || said_.tensor().numel() < of_all)
-    said_ = memory_.allocate(MemoryKind::device, Category::staging, DType::int64, {of_all}, "what ranks say");
-  const Tensor all = said_.tensor().slice({0, of_all});
-  const Tensor part = all.slice(Range{0, count}.shifted(count * agreement_.rank()));
-  copy(part, Tensor(mine.data(), DType::int64, {count}, MemoryKind::host), comm_);
-  agreement_.all_gather(all, part, comm_, {.what = "what ranks need"});
-  return to_host<int64_t>(all, comm_);
+  const int ranks = agreement_.size();
+  if (ranks == 1) return mine;
+  const auto most = div_exact(said_.tensor().numel(), ranks), size = int64_t(mine.size());
+  std::vector<int64_t> all(mine.size() * size_t(ranks));
+  for (int64_t begin = 0; begin < size; begin += most) {
+    const int64_t count = std::min(most, size - begin);
+    const Tensor there = said_.tensor().slice({0, count * ranks});
+    const Tensor part = there.slice(Range{0, count}.shifted(count * agreement_.rank()));
+    copy(part, Tensor(mine.data() + begin, DType::int64, {count}, MemoryKind::host), comm_);
+    agreement_.all_gather(there, part, comm_, {.what = "what ranks need"});
+    const std::vector<int64_t> said = to_host<int64_t>(there, comm_);
+    for (int64_t r = 0; r < ranks; ++r)
+      std::copy_n(said.begin() + r * count, count, all.begin() + r * size + begin);
+  }
+  return all;
 }
 
 Tensor RecordedVisits::bucket_of(int unit, Range r) const {
@@ -322,12 +333,14 @@ void RecordedVisits::end_pass() {
   if (!last_) return;
   for (int u = 0; u < store_.units(); ++u) {
     if (!store_.gradients().trains(u)) continue;
-    if (!store_.gradients().buckets(u))
-      store_.gradients().reduce(u, gradients_[size_t(u)].place);
-    else if (!gradients_[size_t(u)].summed)
-      store_.gradients().clear(u);  // no rank gave it
+    Gradient& g = gradients_[size_t(u)];
+    const bool buckets = store_.gradients().buckets(u);
+    if (!(buckets ? g.summed : g.open))
+      store_.gradients().clear(u);  // nobody gave it
+    else if (!buckets)
+      store_.gradients().reduce(u, g.place);
     store_.gradients().finish(u);
-    gradients_[size_t(u)].open = false;
+    g.open = false;
   }
 }
 

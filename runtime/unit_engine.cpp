@@ -1,0 +1,117 @@
+#include "runtime/unit_engine.h"
+
+#include <algorithm>
+
+#include "runtime/step/engine_core.h"
+#include "zero/recorded_visits.h"
+
+namespace cleave::runtime {
+namespace {
+
+struct OutsideComputation : Computation {
+  OutsideComputation(const Ranks& ranks, RankState& rank, Streams& streams, Memory& memory)
+      : recorded(memory, rank.store, *ranks.mesh().data,
+                 {.gathered_numel = rank.store.options().live_numel,
+                  .bucket_numel = rank.store.options().reduce_numel},
+                 streams.compute, streams.comm()) {
+    recorded.commit();
+  }
+  zero::Visits& visits() override { return recorded; }
+
+  zero::RecordedVisits recorded;
+};
+
+}  // namespace
+
+struct UnitEngine::State : EngineCore {
+  State(const config::DsConfig& c, RankUnits those, comm::Communicator& world, const UnitOptions& o)
+      : EngineCore(c, world, o.engine), most_gives(o.gives * int(settings.micros)) {
+    const MeshShape& mesh = settings.mesh;
+    require(mesh.pipe * mesh.sequence * mesh.tensor == 1, Exit::usage,
+            "{} is driven from outside, and its parameters are whole: pipeline.stages is {}, "
+            "sequence_parallel_size {} and tensor_parallel.autotp_size {}; set each to 1",
+            those.model, mesh.pipe, mesh.sequence, mesh.tensor);
+    gives.resize(those.all.size());
+    set_units(std::move(those));
+  }
+  ~State() override { background.reset(), streams.reset(); }
+
+  std::unique_ptr<Computation> computation(RankState& of, Streams& on, Memory& in) const override {
+    return std::make_unique<OutsideComputation>(ranks, of, on, in);
+  }
+  zero::RecordedVisits& recorded() const { return static_cast<OutsideComputation&>(*computes).recorded; }
+  int known(int unit) const {
+    CHECK(0 <= unit && unit < int(gives.size()), "unit {} of {} of {}", unit, gives.size(), units.model);
+    return unit;
+  }
+
+  int most_gives;
+  std::vector<int> gives;  // of each unit, in this step
+  bool in_step = false, in_pass = false;
+};
+
+UnitEngine::UnitEngine(const config::DsConfig& config, std::string name, std::vector<UnitSpec> units,
+                       comm::Communicator& world, const UnitOptions& options)
+    : EngineBase(std::make_unique<State>(
+          config, whole_units(std::move(name), std::move(units), options.gives), world, options)) {
+  core().start();
+}
+UnitEngine::~UnitEngine() = default;
+
+UnitEngine::State& UnitEngine::state() const { return static_cast<State&>(core()); }
+Stream& UnitEngine::stream() { return state().streams->compute; }
+int64_t UnitEngine::unforeseen() const { return state().recorded().unforeseen(); }
+
+void UnitEngine::begin_step() {
+  State& s = state();
+  CHECK(!s.in_step && !s.in_pass, "begin_step: the {} before has not ended", s.in_step ? "step" : "pass");
+  s.in_step = true;
+  std::fill(s.gives.begin(), s.gives.end(), 0);
+  s.EngineCore::begin_step();
+}
+
+double UnitEngine::scale() const {
+  CHECK(state().in_step, "scale: no step was begun");
+  return state().result.loss_scale * state().settings.average.before;
+}
+
+void UnitEngine::begin_pass(int kind, bool last) {
+  State& s = state();
+  CHECK(!s.in_pass, "begin_pass: the pass before has not ended");
+  CHECK(s.in_step || !last, "begin_pass: the last pass of no step");
+  s.in_pass = true;
+  s.recorded().begin_pass(kind, last);
+}
+
+void UnitEngine::end_pass() {
+  State& s = state();
+  CHECK(std::exchange(s.in_pass, false), "end_pass: no pass was begun");
+  s.recorded().end_pass();
+}
+
+std::vector<Tensor> UnitEngine::acquire(int unit) {
+  CHECK(state().in_pass, "acquire: no pass was begun");
+  return state().recorded().acquire(state().known(unit));
+}
+
+void UnitEngine::release(int unit) { state().recorded().release(state().known(unit)); }
+
+std::vector<zero::GradientSlot> UnitEngine::gradients(int unit) {
+  State& s = state();
+  CHECK(s.in_step && s.in_pass, "gradients: no {} was begun", s.in_step ? "pass" : "step");
+  CHECK(++s.gives[size_t(s.known(unit))] <= s.most_gives, "{} is given more often than {} times a step",
+        s.units.all[size_t(unit)].name, s.most_gives);
+  return s.recorded().gradients(unit);
+}
+
+void UnitEngine::give(int unit) { state().recorded().give(state().known(unit)); }
+void UnitEngine::complete(int unit) { state().recorded().complete(state().known(unit)); }
+
+StepResult UnitEngine::finish_step(std::span<const double> losses) {
+  State& s = state();
+  CHECK(std::exchange(s.in_step, false) && !s.in_pass, "finish_step: {}",
+        s.in_pass ? "a pass has not ended" : "no step was begun");
+  return s.EngineCore::finish_step([&] { return s.mean_over_ranks({losses.begin(), losses.end()}); });
+}
+
+}  // namespace cleave::runtime

@@ -1,0 +1,84 @@
+// An engine that is driven from outside: it owns a rank's share of the state of units, and whoever calls it
+// computes with them, in an order that nobody has to know before. Sharding, offload, optimizers, loss scale,
+// checkpoints and the plan are Engine's. The bits are those of an Engine whose layers give the same gradients
+// where no rank departs from what was recorded, or sums are exact; elsewhere parts of a sum may be added in
+// another order (zero/recorded_visits.h).
+//
+//   UnitEngine engine(config, "mine", units, world, {});
+//   engine.begin_step();
+//   for (int micro = 0; micro < micros; ++micro) {
+//     engine.begin_pass(0, micro + 1 == micros);
+//     std::vector<Tensor> weights = engine.acquire(unit);   // any unit, any number of times
+//     ...                                                   // enqueued on engine.stream()
+//     engine.release(unit);
+//     std::vector<zero::GradientSlot> slots = engine.gradients(unit);
+//     ...                                                   // of the loss times engine.scale()
+//     engine.give(unit), engine.complete(unit);
+//     engine.end_pass();
+//   }
+//   StepResult r = engine.finish_step(losses);
+#pragma once
+#include <span>
+
+#include "core/param_spec.h"
+#include "device/tensor.h"
+#include "runtime/engine_base.h"
+
+namespace cleave {
+namespace zero {
+struct GradientSlot;  // zero/gradient_shards.h
+}
+
+namespace runtime {
+
+struct UnitOptions {
+  EngineOptions engine = {};
+  int gives = 1;  // of one unit's gradient in a micro-batch, at most
+};
+
+class UnitEngine : public EngineBase {
+ public:
+  // Units are known by their places in the list, and their parameters are whole: Error(usage) where the
+  // configuration cuts layers, sequences or a pipeline. Nothing is read of what concerns layers:
+  // recomputation, logits, CUDA graphs. Otherwise as Engine. Collective.
+  UnitEngine(const config::DsConfig& config, std::string name, std::vector<UnitSpec> units,
+             comm::Communicator& world, const UnitOptions& options);
+  ~UnitEngine();
+
+  Stream& stream();  // where work on parameters and gradients is enqueued
+
+  // A step is begin_step, passes, finish_step, all three collective. Error(internal) in another order.
+  void begin_step();
+  // What the loss of a micro-batch, a mean, is multiplied with before its gradients are taken: the loss scale
+  // and the average over micro-batches and ranks.
+  double scale() const;
+  // A pass of a kind, a small number: what it visits is recorded, and foreseen in the next one. `last`: no
+  // later pass of this step gives gradients. One that gives none may stand outside of a step. end_pass is
+  // collective; between the two every rank may visit other units, in another order, or none.
+  void begin_pass(int kind, bool last);
+  void end_pass();
+  // The unit's parameters, in the order of its specs, for work enqueued until release, which follows each
+  // acquire. Error(memory) where they do not fit beside those in use.
+  std::vector<Tensor> acquire(int unit);
+  void release(int unit);
+  // Where the unit's gradients go until give: added where GradientSlot::written says that something is there,
+  // which whoever writes sets. Those of a frozen unit are empty. Error(internal) for more gives than
+  // UnitOptions says.
+  std::vector<zero::GradientSlot> gradients(int unit);
+  void give(int unit);
+  // This pass gives the unit no more, so that its sum may be made before the pass ends.
+  void complete(int unit);
+  // losses: the mean of each of this rank's micro-batches, which the result has averaged over all ranks.
+  // Error(training) as Engine::train_batch.
+  StepResult finish_step(std::span<const double> losses);
+
+  // Gathers and rounds of agreement that no record foresaw, since the start.
+  int64_t unforeseen() const;
+
+ private:
+  struct State;
+  State& state() const;
+};
+
+}  // namespace runtime
+}  // namespace cleave
