@@ -22,6 +22,8 @@ std::unique_ptr<Queue> make_cuda_queue(Device device) {
   fail(Exit::usage, "{}: {}", name_of(device), kProblem);
 }
 
+std::unique_ptr<Queue> adopt_cuda_queue(Stream::Foreign foreign) { return make_cuda_queue(foreign.device); }
+
 Block cuda_allocate(Device device, int64_t) { fail(Exit::usage, "{}: {}", name_of(device), kProblem); }
 
 Block cuda_allocate_pinned(Device, int64_t) { return {}; }

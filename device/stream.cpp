@@ -140,6 +140,8 @@ Stream::Stream(Device device, Mode otherwise) : Stream(device.is_cuda() ? Mode::
   if (cuda_) queue_ = make_cuda_queue(device);
 }
 
+Stream::Stream(Foreign foreign) : mode_(Mode::inline_), cuda_(true), queue_(adopt_cuda_queue(foreign)) {}
+
 Stream::~Stream() = default;
 
 void Stream::enqueue(std::function<void()> task) {

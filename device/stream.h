@@ -40,6 +40,12 @@ class Stream {
   // in stream order and must not call CUDA. Events order CPU and CUDA streams in both directions without
   // blocking the host, except that an inline stream blocks its caller.
   explicit Stream(Device device, Mode otherwise = Mode::inline_);
+  // A stream of that GPU which somebody else made and ends later than this: work is enqueued between theirs.
+  struct Foreign {
+    Device device;
+    void* handle;  // cudaStream_t
+  };
+  explicit Stream(Foreign foreign);
   ~Stream();  // finishes what was enqueued; errors not yet seen by synchronize() are dropped
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;

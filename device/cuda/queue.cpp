@@ -17,6 +17,9 @@ constexpr unsigned long long kNoFault = ~0ull;
 }  // namespace
 
 std::unique_ptr<Queue> make_cuda_queue(Device device) { return std::make_unique<CudaQueue>(device); }
+std::unique_ptr<Queue> adopt_cuda_queue(Stream::Foreign foreign) {
+  return std::make_unique<CudaQueue>(foreign);
+}
 
 CudaQueue::CudaQueue(Device device) : device_(device.index) {
   before_cuda_starts();
@@ -24,11 +27,19 @@ CudaQueue::CudaQueue(Device device) : device_(device.index) {
   check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");
 }
 
+CudaQueue::CudaQueue(Stream::Foreign foreign)
+    : device_(foreign.device.index), stream_(static_cast<cudaStream_t>(foreign.handle)), owns_(false) {
+  before_cuda_starts();
+  check(cudaSetDevice(device_), "cudaSetDevice");
+  const cudaError_t answer = cudaStreamQuery(stream_);
+  if (answer != cudaErrorNotReady) check(answer, "a stream that was given to adopt");
+}
+
 CudaQueue::~CudaQueue() {
   cudaSetDevice(device_);
   cudaStreamSynchronize(stream_);
   products.reset(), attention.reset();
-  cudaStreamDestroy(stream_);
+  if (owns_) cudaStreamDestroy(stream_);
 }
 
 void CudaQueue::check(cudaError_t error, const char* call) const { cuda_check(error, call, device_); }

@@ -21,7 +21,8 @@ inline constexpr int kFaults = 2;
 
 class CudaQueue final : public Queue {
  public:
-  explicit CudaQueue(Device device);
+  explicit CudaQueue(Device device);            // with a stream of its own
+  explicit CudaQueue(Stream::Foreign foreign);  // Error(usage) where it is no stream of the device
   ~CudaQueue() override;
 
   void enqueue(std::function<void()> task) override;
@@ -77,6 +78,7 @@ class CudaQueue final : public Queue {
 
   int device_;
   cudaStream_t stream_ = nullptr;
+  bool owns_ = true;
   std::shared_ptr<const CudaPoint::Capture> capture_;
   std::shared_ptr<Failure> failure_ = std::make_shared<Failure>();
   Tensor scratch_, pinned_;

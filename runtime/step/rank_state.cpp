@@ -33,7 +33,8 @@ double square_of(std::span<const int64_t> words, int grid) {
 Streams::Streams(const Settings& s, Stream::Mode otherwise, bool dry)
     : comm_overlaps(s.comm_overlaps),
       rows_overlap(s.rows_overlap),
-      compute(dry ? Device{} : s.device, mode_of(dry, otherwise)),
+      compute(s.cuda_stream && !dry ? Stream(Stream::Foreign{s.device, *s.cuda_stream})
+                                    : Stream(dry ? Device{} : s.device, mode_of(dry, otherwise))),
       overlapped(dry ? Device{} : s.device, mode_of(dry, beside(comm_overlaps))),
       rows(dry || !rows_overlap ? Device{} : s.device, mode_of(dry, beside(rows_overlap))) {
   if (s.tf32) compute.allow_tf32();

@@ -20,7 +20,8 @@ struct Streams {
   void name_in(Trace& trace) const;
 
   bool comm_overlaps, rows_overlap;
-  Stream compute, overlapped;
+  Stream compute;  // of its own, or the one that the engine was given
+  Stream overlapped;
   Stream rows;  // where the tensor axis' movements run beside products
 };
 

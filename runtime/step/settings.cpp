@@ -161,12 +161,14 @@ MeshShape mesh_shape(const config::DsConfig& config, int world) {
 Settings make_settings(const config::DsConfig& config, const MeshShape& mesh, int rank,
                        const EngineOptions& options) {
   CHECK(options.texts == 0 || options.inference, "EngineOptions::texts is for inference");
+  CHECK(!options.cuda_stream || options.device.is_cuda(), "EngineOptions::cuda_stream is of a CUDA rank");
   const config::DsConfig c = options.inference ? inference_config(config) : config;
   const bool gpu = options.device.is_cuda(),
              offloads = c.zero.offload_optimizer.device != config::OffloadDevice::none;
   Settings s{.mesh = mesh,
              .place = mesh.place(rank),
              .device = options.device,
+             .cuda_stream = options.cuda_stream,
              .trains = !options.inference,
              .dry = options.dry,
              .texts = options.texts,

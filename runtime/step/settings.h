@@ -34,6 +34,7 @@ struct Settings {
   MeshShape mesh;
   MeshPlace place;  // of this rank
   Device device;
+  std::optional<void*> cuda_stream;  // EngineOptions::cuda_stream
   bool trains = true;
   bool dry = false;
   int64_t texts = 0;  // that grow on this rank

@@ -1,7 +1,12 @@
 // What is said of a driver that cannot be used. Compiled where there is a backend for a GPU.
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <thread>
+#include <vector>
+
 #include "device/cuda/check.h"
+#include "device/stream.h"
 
 namespace cleave {
 namespace {
@@ -13,6 +18,36 @@ TEST(Driver, EveryRefusalOfTheRuntimeThatAUserMeetsHasAFix) {
     EXPECT_GT(text.size(), 20u) << error;
     EXPECT_EQ(text.find('\n'), std::string::npos) << text;
   }
+}
+
+// The owner's work before and behind ours is in one order with it, and the stream is theirs at the end.
+TEST(ForeignStream, IsSharedWithItsOwnerInOneOrderAndGivenBack) {
+  const CudaStatus status = cuda_status();
+  if (status.gpus.empty()) GTEST_SKIP() << "no GPU: " << status.problem;
+  cudaStream_t theirs;
+  ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
+  ASSERT_EQ(cudaStreamCreateWithFlags(&theirs, cudaStreamNonBlocking), cudaSuccess);
+  std::vector<int> order;
+  const auto enqueue = [&](cudaHostFn_t task) {
+    ASSERT_EQ(cudaLaunchHostFunc(theirs, task, &order), cudaSuccess);
+  };
+  enqueue([](void* to) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(30));
+    static_cast<std::vector<int>*>(to)->push_back(1);
+  });
+  {
+    Stream ours(Stream::Foreign{Device::cuda(0), theirs});
+    EXPECT_TRUE(ours.on_cuda());
+    ours.enqueue([&] { order.push_back(2); });
+    const Event behind = ours.record();
+    enqueue([](void* to) { static_cast<std::vector<int>*>(to)->push_back(3); });
+    behind.wait();
+    EXPECT_GE(order.size(), 2u);
+  }
+  enqueue([](void* to) { static_cast<std::vector<int>*>(to)->push_back(4); });
+  ASSERT_EQ(cudaStreamSynchronize(theirs), cudaSuccess);
+  EXPECT_EQ(order, (std::vector<int>{1, 2, 3, 4}));
+  EXPECT_EQ(cudaStreamDestroy(theirs), cudaSuccess);
 }
 
 }  // namespace
