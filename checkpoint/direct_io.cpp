@@ -13,7 +13,7 @@ constexpr uint32_t kExt = 0xEF53, kXfs = 0x58465342, kBtrfs = 0x9123683E, kOverl
 
 }  // namespace
 
-bool pass_by_page_cache(int file) {
+bool bypass_page_cache(int file) {
   constexpr uint32_t kLocal[] = {kExt, kXfs, kBtrfs, kOverlay};
   struct statfs system {};
   if (fstatfs(file, &system) != 0 ||

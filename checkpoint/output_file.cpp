@@ -17,7 +17,7 @@ OutputFile::OutputFile(const std::filesystem::path& path, int64_t bytes)
       file_(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)),
       writer_(bytes < 2 * kPiece ? Stream::Mode::inline_ : Stream::Mode::worker) {
   if (file_ < 0) refuse("open");
-  if (bytes >= 2 * kPiece) direct_ = pass_by_page_cache(file_);
+  if (bytes >= 2 * kPiece) direct_ = bypass_page_cache(file_);
   for (Buffer& piece : pieces_)
     piece = memory_.allocate(MemoryKind::host, Category::staging, DType::uint8,
                              {std::clamp<int64_t>(bytes, 1, kPiece)}, "piece of a file");

@@ -20,7 +20,7 @@ class ReadAhead::Direct {
  public:
   explicit Direct(const InputFile& file)
       : file_(::open(file.path().c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
-    if (file_ >= 0 && !pass_by_page_cache(file_)) ::close(std::exchange(file_, -1));
+    if (file_ >= 0 && !bypass_page_cache(file_)) ::close(std::exchange(file_, -1));
   }
   ~Direct() {
     if (file_ >= 0) ::close(file_);

@@ -9,7 +9,8 @@
 // units. A rank whose next need is not in the rest of the record enqueues that rest first; the others meet it
 // in a round at the end of the pass at the latest, and record anew. A gradient that is complete is summed as
 // the record says, else when the pass ends or a rank has no room for others. So a sum has the additions of a
-// planned pass unless ranks gave the unit in different places of a pass: then its parts are added up in turn.
+// planned pass unless ranks gave the unit in different places of a pass, or one departed before it gave: then
+// its parts are added up in turn.
 #pragma once
 #include <map>
 #include <optional>

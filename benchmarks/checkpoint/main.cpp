@@ -53,7 +53,7 @@ class Raw {
   void move(int flags, const std::function<ssize_t(int, void*)>& one) {
     const int file = open(path_.c_str(), flags | O_CLOEXEC, 0644);
     require(file >= 0, Exit::usage, "{} cannot be opened", path_.string());
-    if (!checkpoint::pass_by_page_cache(file))
+    if (!checkpoint::bypass_page_cache(file))
       std::fprintf(stderr, "the disk's rates are those of the page cache\n");
     for (int64_t n = 0; n < pieces_; ++n) {
       const int64_t at = n % kRing * kPiece;
