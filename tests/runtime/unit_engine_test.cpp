@@ -191,10 +191,12 @@ int64_t compare_branches(comm::Communicator& world, const config::DsConfig& c, c
 TEST_P(UnitEngines, MayLeaveOutUnitsThatOtherRanksUse) {
   const int ranks = GetParam();
   std::atomic<int64_t> left_out = 0;
+  Sampled sampled(ranks);
   for (uint32_t seed = 1; seed <= 6; ++seed)
     for (const int stage : {0, 1, 2, 3})
       for (const bool exact : {false, true})
         for (const bool one_order : {false, true}) {
+          if (!sampled.next()) continue;
           config::DsConfig c = config_for(ranks, 2, 2);
           c.zero.stage = stage, c.exact_sums = exact;
           comm::run_ranks(ranks, [&](comm::Communicator& world) {
@@ -206,7 +208,7 @@ TEST_P(UnitEngines, MayLeaveOutUnitsThatOtherRanksUse) {
                 fmt::format("stage {}, exact {}, one order {}, seed {}", stage, exact, one_order, seed));
           });
         }
-  EXPECT_GT(left_out, 1000);
+  EXPECT_GT(left_out, kSanitized ? 50 : 1000);
 }
 
 // What one saved, the other loads: the checkpoint is of units, not of who computed with them.
