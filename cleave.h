@@ -41,14 +41,14 @@ using config::DsConfig, config::ReadOptions, config::ReadResult, config::read_ds
 using data::EvalBatches, data::EvalBatchesOptions, data::Sampler, data::TokenBatches,
     data::TokenBatchesOptions, data::TokenSource;
 using launcher::Job, launcher::JobOptions, launcher::run_job;
-using model::Axes, model::Family, model::Model, model::ModelConfig, model::find_model, model::make_mlp,
-    model::make_model, model::MlpConfig;
-using model::kGpt2, model::kLlama, model::kMistral, model::kPhi3, model::kQwen2, model::kQwen3;
 using model::AttentionHalf, model::Block, model::ClassifierHead, model::Dense, model::Half, model::Linear,
     model::MlpHalf, model::Norm, model::RowDropout;
+using model::Axes, model::Family, model::Model, model::ModelConfig, model::find_model, model::make_mlp,
+    model::make_model, model::MlpConfig;
 using model::BackwardArgs, model::BackwardPart, model::DeclaredUnit, model::ForwardArgs, model::Head,
     model::HeadArgs, model::Layer, model::ParamGradient, model::Parameter, model::TensorSpec;
 using model::check_gradients, model::GradientCheck;
+using model::kGpt2, model::kLlama, model::kMistral, model::kPhi3, model::kQwen2, model::kQwen3;
 using monitor::MetricsFile, monitor::Progress, monitor::ProgressOptions, monitor::StepMetrics;
 using plan::JobPlan, plan::plan_job;
 using runtime::Engine, runtime::EngineOptions, runtime::Evaluation, runtime::ModelFactory,
