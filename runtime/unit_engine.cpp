@@ -1,6 +1,7 @@
 #include "runtime/unit_engine.h"
 
 #include <algorithm>
+#include <set>
 
 #include "runtime/step/engine_core.h"
 #include "zero/recorded_visits.h"
@@ -31,6 +32,12 @@ struct UnitEngine::State : EngineCore {
             "{} is driven from outside, and its parameters are whole: pipeline.stages is {}, "
             "sequence_parallel_size {} and tensor_parallel.autotp_size {}; set each to 1",
             those.model, mesh.pipe, mesh.sequence, mesh.tensor);
+    require(
+        config.freeze.empty(), Exit::usage,
+        "cleave.freeze: the units of {}, which is driven from outside, say themselves what is frozen; remove "
+        "the key",
+        those.model);
+    check(o, those);
     gives.resize(those.all.size());
     set_units(std::move(those));
   }
@@ -38,6 +45,17 @@ struct UnitEngine::State : EngineCore {
 
   std::unique_ptr<Computation> computation(RankState& of, Streams& on, Memory& in) const override {
     return std::make_unique<OutsideComputation>(ranks, of, on, in);
+  }
+  // A checkpoint knows parameters by their names.
+  static void check(const UnitOptions& o, const RankUnits& those) {
+    CHECK(o.gives >= 1, "UnitOptions::gives is {}; a unit is given once at least", o.gives);
+    std::set<std::string> names;
+    for (const UnitSpec& u : those.all) {
+      require(names.insert("unit " + u.name).second, Exit::usage, "{} has two units {}", those.model, u.name);
+      for (const ParamSpec& p : u.params)
+        require(names.insert("parameter " + p.name).second, Exit::usage, "{} has two parameters {}",
+                those.model, p.name);
+    }
   }
   zero::RecordedVisits& recorded() const { return static_cast<OutsideComputation&>(*computes).recorded; }
   int known(int unit) const {
@@ -85,7 +103,8 @@ void UnitEngine::begin_pass(int kind, bool last) {
 
 void UnitEngine::end_pass() {
   State& s = state();
-  CHECK(std::exchange(s.in_pass, false), "end_pass: no pass was begun");
+  CHECK(s.in_pass, "end_pass: no pass was begun");
+  s.in_pass = false;
   s.recorded().end_pass();
 }
 
@@ -99,8 +118,10 @@ void UnitEngine::release(int unit) { state().recorded().release(state().known(un
 std::vector<zero::GradientSlot> UnitEngine::gradients(int unit) {
   State& s = state();
   CHECK(s.in_step && s.in_pass, "gradients: no {} was begun", s.in_step ? "pass" : "step");
-  CHECK(++s.gives[size_t(s.known(unit))] <= s.most_gives, "{} is given more often than {} times a step",
-        s.units.all[size_t(unit)].name, s.most_gives);
+  int& gives = s.gives[size_t(s.known(unit))];
+  CHECK(gives < s.most_gives, "{} is given more often than {} times a step", s.units.all[size_t(unit)].name,
+        s.most_gives);
+  ++gives;
   return s.recorded().gradients(unit);
 }
 
@@ -109,8 +130,8 @@ void UnitEngine::complete(int unit) { state().recorded().complete(state().known(
 
 StepResult UnitEngine::finish_step(std::span<const double> losses) {
   State& s = state();
-  CHECK(std::exchange(s.in_step, false) && !s.in_pass, "finish_step: {}",
-        s.in_pass ? "a pass has not ended" : "no step was begun");
+  CHECK(s.in_step && !s.in_pass, "finish_step: {}", s.in_pass ? "a pass has not ended" : "no step was begun");
+  s.in_step = false;
   return s.EngineCore::finish_step([&] { return s.mean_over_ranks({losses.begin(), losses.end()}); });
 }
 

@@ -57,17 +57,14 @@ Workspaces::Workspaces(Memory& memory, Streams& streams)
   if (streams.rows_overlap) rows.lend_to(streams.rows);
 }
 
-RankState::RankState(const Settings& s, const RankUnits& units, const Ranks& ranks, Streams& streams,
+RankState::RankState(const Settings& s, const RankUnits& of, const Ranks& ranks, Streams& streams,
                      Memory& memory)
-    : spaces(memory, streams),
-      store(memory, store_options(s, units), streams.compute, streams.comm()),
-      place(units.held),
-      units_of_model(units.all.size()) {
+    : units(of),
+      pipe_rank(s.place.pipe),
+      spaces(memory, streams),
+      store(memory, store_options(s, units), streams.compute, streams.comm()) {
   ShardingRule sharding_of(s, ranks);
-  for (const int u : units.held) {
-    store.add_unit(units.all[size_t(u)], sharding_of(units.all[size_t(u)]));
-    speaks.push_back(units.speaks(s.place.pipe, u));
-  }
+  for (const int u : units.held) store.add_unit(units.all[size_t(u)], sharding_of(units.all[size_t(u)]));
   if (s.trains) {
     auto owned = std::make_unique<zero::ShardedOptimizer>(memory, store, optim::make_optimizer(s.optimizer),
                                                           s.state_home, *ranks.mesh().tensor);
@@ -111,9 +108,9 @@ std::vector<double> RankState::squared_gradients(Stream& compute) {
   }
   // A unit that several stages hold counts on one of them, and what all ranks of a tensor axis hold on its
   // first.
-  std::vector<double> of_model(units_of_model, 0);
+  std::vector<double> of_model(units.all.size(), 0);
   for (size_t u = 0; u < mine.size(); ++u)
-    if (speaks[u] || std::isnan(mine[u])) of_model[size_t(place[u])] = mine[u];
+    if (speaks_for(int(u)) || std::isnan(mine[u])) of_model[size_t(units.held[u])] = mine[u];
   return of_model;
 }
 

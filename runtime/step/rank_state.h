@@ -58,19 +58,24 @@ class BufferLoan {
 // The state of a rank's units, whoever computes with them.
 struct RankState {
   // Everything given outlives this, but the streams end first: they finish what was enqueued, also when a
-  // step was given up. The driver of the store is committed behind it. Error(memory) where there is too
-  // little.
+  // step was given up. Units of the store are those that the rank holds, in that order. The driver of the
+  // store is committed behind it. Error(memory) where there is too little.
   RankState(const Settings& settings, const RankUnits& units, const Ranks& ranks, Streams& streams,
             Memory& memory);
 
   // Only where something is trained.
   zero::ShardedOptimizer& optimizer() const;
+  // Whether this rank speaks for a unit of its store that several stages hold: in the norm and in
+  // checkpoints.
+  bool speaks_for(int unit) const { return units.speaks(pipe_rank, units.held[size_t(unit)]); }
   // By unit of the whole model, of the gradients as they are: the sum over the slices of those that this rank
   // speaks for, else 0. Not a number where exact sums overflowed. Collective over the data axis; waits for
   // `compute`.
   std::vector<double> squared_gradients(Stream& compute);
   void show_in(Trace& trace, Stream& compute);
 
+  const RankUnits& units;
+  const int pipe_rank;
   // In the order in which they are made.
   Workspaces spaces;
   zero::ParameterStore store;
@@ -78,10 +83,7 @@ struct RankState {
   zero::ShardedOptimizer* trained = nullptr;  // which is `saved`; none: nothing is trained
   Buffer squares;                             // of units
   Buffer copy;                    // of what this rank saves, where that is written behind the training
-  std::vector<int> place;         // by unit: where it stands among the whole model's
-  std::vector<bool> speaks;       // by unit: RankUnits::speaks
   std::vector<bool> summed_late;  // by unit: Ranks::units_summed_late
-  size_t units_of_model;
 };
 
 }  // namespace cleave::runtime

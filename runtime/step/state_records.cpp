@@ -33,7 +33,7 @@ std::vector<checkpoint::Record> records_of(RankState& rank, bool all_slices, Str
   std::vector<StateSpan> spans;
   const std::vector<std::string> kinds = rank.saved->kinds();
   for (int u = 0; u < rank.store.units(); ++u) {
-    if (!all_slices && !rank.speaks[size_t(u)]) continue;
+    if (!all_slices && !rank.speaks_for(u)) continue;
     const zero::FlatLayout& layout = rank.store.layout(u);
     const Range mine = rank.store.slice(u);
     // Replicas share the work: each saves the part that it counts in the norm.
@@ -76,7 +76,7 @@ std::vector<checkpoint::Record> records_to_load(RankState& rank, Stream& compute
 
 void read_parameter(RankState& rank, const std::string& name, std::span<float> whole, Stream& compute) {
   for (int u = 0; u < rank.store.units(); ++u) {
-    if (!rank.speaks[size_t(u)]) continue;
+    if (!rank.speaks_for(u)) continue;
     const zero::FlatLayout& layout = rank.store.layout(u);
     const Range counted = rank.store.norm_range(u);
     for (const zero::FlatLayout::Piece& piece : layout.pieces(counted.shifted(rank.store.slice(u).begin)))

@@ -285,6 +285,15 @@ TEST(UnitEngine, RefusesWhatItCannotBeDrivenBy) {
   config::DsConfig wrong = config_for(1);
   wrong.weight_decay_on = {"nothing.*"};
   expect_error(Exit::usage, {"weight_decay_on", "nothing.*"}, [&] { make(wrong); });
+  wrong = config_for(1), wrong.freeze = {"*.bias"};
+  expect_error(Exit::usage, {"cleave.freeze", "say themselves"}, [&] { make(wrong); });
+  const auto with = [&](const std::vector<UnitSpec>& units, int gives) {
+    return runtime::UnitEngine(config_for(1), "mine", units, *alone, {.gives = gives});
+  };
+  const UnitSpec one{"one", {{"weight", {4}, {}, false}}}, other{"other", {{"weight", {4}, {}, false}}};
+  expect_error(Exit::usage, {"two units one"}, [&] { with({one, one}, 1); });
+  expect_error(Exit::usage, {"two parameters weight"}, [&] { with({one, other}, 1); });
+  expect_error(Exit::internal, {"gives is 0"}, [&] { with({one}, 0); });
   runtime::UnitEngine engine = [&] { return make(config_for(1)); }();
   expect_error(Exit::internal, {"no step was begun"}, [&] { engine.finish_step({}); });
   expect_error(Exit::internal, {"no pass was begun"}, [&] { engine.acquire(0); });
