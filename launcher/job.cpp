@@ -84,6 +84,7 @@ Job::Job(const JobOptions& options) : options_(options) {
   check_environment(environ);
   const Discovery found = discover_ranks(environment_of_process());
   info_ = found.info;
+  info_.port_is_taken = info_.port_is_taken || options.port_is_taken;
   answers = first() && !launched_by_us();
   require_open_files(info_);
   if (first())
@@ -184,6 +185,13 @@ int Job::run(const std::function<int()>& body) {
     tell_others(e.what());
     throw;
   }
+}
+
+void Job::end(const std::string& reason) {
+  if (reason.empty())
+    world_->leave();
+  else
+    world_->failed(reason);
 }
 
 void Job::together(Exit otherwise, const std::function<void()>& body) {

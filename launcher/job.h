@@ -30,6 +30,7 @@ struct JobOptions {
   bool share_gpu = false;              // ranks may take turns on a GPU, where there are fewer
   int threads = 0;                     // 0: as many as this rank has cores
   int local_rank = -1;                 // given by some launchers; checked against the environment
+  bool port_is_taken = false;          // somebody else of this job listens at the master's port
 };
 
 class Job {
@@ -60,12 +61,16 @@ class Job {
   // For start-up lines.
   std::string transport() const;  // after connect()
   std::string threads() const;    // how many a rank computes with, and why
+  int thread_count() const { return threads_.threads; }
 
   // Returns what the body returns, after all ranks have said goodbye; so nothing of the body uses a
   // communicator any more. What it throws is told to the others, who leave with the same reason. What every
   // rank, or every rank of a machine, finds out alike is said by the first of them and is only the exit code
   // of the others.
   int run(const std::function<int()>& body);
+  // The same for a program that is not within a body. Why this rank leaves; empty: nothing went wrong, and
+  // all have said goodbye when it returns.
+  void end(const std::string& reason);
 
   // comm/together.h over all ranks.
   void together(Exit otherwise, const std::function<void()>& body);

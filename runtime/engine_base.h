@@ -3,11 +3,13 @@
 #pragma once
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "core/mesh_shape.h"
+#include "optim/schedule.h"
 #include "runtime/step/engine_options.h"
 #include "runtime/step/step_result.h"
 
@@ -84,7 +86,8 @@ class EngineBase {
   void save_16bit_model(const std::string& dir, const checkpoint::WeightNames& names,
                         int64_t max_file_size = 5'000'000'000);
 
-  int64_t step() const;  // steps taken, skipped ones included
+  int64_t step() const;             // steps taken, skipped ones included
+  optim::Rates next_rates() const;  // that the schedule has for the next one
   const config::DsConfig& config() const;
   Device device() const;   // where this rank computes
   int64_t params() const;  // of the whole model
@@ -102,9 +105,15 @@ class EngineBase {
   comm::CommBytes comm_bytes() const;  // sent by this rank since construction
   std::vector<std::pair<RankGroup, comm::CommBytes>> comm_bytes_by_group() const;
 
-  // One whole parameter in fp32 (the master's values), gathered from its slices; for tests and export.
-  // Collective.
-  std::vector<float> parameter(const std::string& name);
+  // What a checkpoint saves of a parameter: "master", then the names of the optimizer's state.
+  std::vector<std::string> kinds() const;
+  // One of these of a whole parameter in fp32, gathered from its slices. Error(usage) for a name that there
+  // is not, and for optimizer state of a frozen parameter. Collective.
+  std::vector<float> parameter(const std::string& name, int kind = 0);
+  // Overwrites what this rank holds of it; every rank is given the same values, of parameters in the order of
+  // their units. Masters reach layers by publish_parameters(), which is collective.
+  void write_parameter(const std::string& name, std::span<float> whole, int kind = 0);
+  void publish_parameters();
   // Overwrites whole parameters on every rank from the same values, leaving optimizer states as they are.
   // Collective.
   void set_parameters(const std::function<std::vector<float>(const ParamSpec&)>& values);
@@ -115,6 +124,8 @@ class EngineBase {
   EngineCore& core() const { return *core_; }
 
  private:
+  int64_t require_state(const std::string& name, int kind) const;  // its elements
+
   std::unique_ptr<EngineCore> core_;
 };
 

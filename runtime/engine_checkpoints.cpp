@@ -95,19 +95,43 @@ void EngineBase::save_16bit_model(const std::string& dir, const checkpoint::Weig
                {.dtype = s.settings.dtype, .max_file_size = max_file_size});
 }
 
-std::vector<float> EngineBase::parameter(const std::string& name) {
-  EngineCore& s = core();
-  std::vector<float> whole;
+std::vector<std::string> EngineBase::kinds() const { return core().rank->saved->kinds(); }
+
+int64_t EngineBase::require_state(const std::string& name, int kind) const {
+  const EngineCore& s = core();
+  const auto kinds = int(s.rank->saved->kinds().size());
+  CHECK(0 <= kind && kind < kinds, "state {} of {}; a parameter has {} kinds", kind, name, kinds);
   for (const UnitSpec& unit : s.units.all)
     for (const ParamSpec& p : unit.params)
-      if (p.name == name) whole.resize(size_t(p.whole_numel()));
-  require(!whole.empty(), Exit::usage, "the model {} has no parameter {}", s.units.model, name);
-  read_parameter(*s.rank, name, whole, s.streams->compute);
+      if (p.name == name) {
+        require(kind == 0 || !unit.frozen, Exit::usage, "{} is frozen: it has no optimizer state", name);
+        return p.whole_numel();
+      }
+  fail(Exit::usage, "the model {} has no parameter {}", s.units.model, name);
+}
+
+std::vector<float> EngineBase::parameter(const std::string& name, int kind) {
+  EngineCore& s = core();
+  std::vector<float> whole(size_t(require_state(name, kind)));
+  synchronize();
+  read_state(*s.rank, name, kind, whole, s.streams->compute);
   // Every element is nonzero on one rank only, so the sum is exact.
   s.ranks.world().all_reduce(Tensor(whole.data(), DType::fp32, {int64_t(whole.size())}, MemoryKind::host),
                              s.streams->comm(), {.what = "a whole parameter"});
   s.streams->comm().synchronize();
   return whole;
+}
+
+void EngineBase::write_parameter(const std::string& name, std::span<float> whole, int kind) {
+  const int64_t numel = require_state(name, kind);
+  CHECK(int64_t(whole.size()) == numel, "{} has {} elements, got {}", name, numel, whole.size());
+  synchronize();
+  write_state(*core().rank, name, kind, whole, core().streams->compute);
+}
+
+void EngineBase::publish_parameters() {
+  core().rank->saved->publish_masters(core().streams->compute);
+  synchronize();
 }
 
 void EngineBase::set_parameters(const std::function<std::vector<float>(const ParamSpec&)>& values) {

@@ -26,7 +26,10 @@ struct OutsideComputation : Computation {
 
 struct UnitEngine::State : EngineCore {
   State(const config::DsConfig& c, RankUnits those, comm::Communicator& world, const UnitOptions& o)
-      : EngineCore(c, world, o.engine), most_gives(o.gives * int(settings.micros)) {
+      : EngineCore(c, world, o.engine),
+        most_gives(o.gives * int(settings.micros)),
+        rates_given(o.rates_given) {
+    settings.norm_first = settings.norm_first || rates_given;
     const MeshShape& mesh = settings.mesh;
     require(mesh.pipe * mesh.sequence * mesh.tensor == 1, Exit::usage,
             "{} is driven from outside, and its parameters are whole: pipeline.stages is {}, "
@@ -64,6 +67,7 @@ struct UnitEngine::State : EngineCore {
   }
 
   int most_gives;
+  bool rates_given;
   std::vector<int> gives;  // of each unit, in this step
   bool in_step = false, in_pass = false;
 };
@@ -93,6 +97,10 @@ double UnitEngine::scale() const {
   return state().result.loss_scale * state().settings.average.before;
 }
 
+bool UnitEngine::gathers(int unit) const {
+  return state().rank->store.weights().unit(state().known(unit)).sharding.gathers();
+}
+
 void UnitEngine::begin_pass(int kind, bool last) {
   State& s = state();
   CHECK(!s.in_pass, "begin_pass: the pass before has not ended");
@@ -119,8 +127,8 @@ std::vector<zero::GradientSlot> UnitEngine::gradients(int unit) {
   State& s = state();
   CHECK(s.in_step && s.in_pass, "gradients: no {} was begun", s.in_step ? "pass" : "step");
   int& gives = s.gives[size_t(s.known(unit))];
-  CHECK(gives < s.most_gives, "{} is given more often than {} times a step", s.units.all[size_t(unit)].name,
-        s.most_gives);
+  CHECK(!s.rank->store.options().exact() || gives < s.most_gives,
+        "{} is given more often than {} times a step", s.units.all[size_t(unit)].name, s.most_gives);
   ++gives;
   return s.recorded().gradients(unit);
 }
@@ -128,11 +136,14 @@ std::vector<zero::GradientSlot> UnitEngine::gradients(int unit) {
 void UnitEngine::give(int unit) { state().recorded().give(state().known(unit)); }
 void UnitEngine::complete(int unit) { state().recorded().complete(state().known(unit)); }
 
-StepResult UnitEngine::finish_step(std::span<const double> losses) {
+StepResult UnitEngine::finish_step(std::span<const double> losses, const std::optional<optim::Rates>& rates) {
   State& s = state();
+  CHECK(rates.has_value() == s.rates_given, "finish_step: {}",
+        s.rates_given ? "the rates that UnitOptions::rates_given speaks of are missing"
+                      : "rates, but UnitOptions::rates_given is false");
   CHECK(s.in_step && !s.in_pass, "finish_step: {}", s.in_pass ? "a pass has not ended" : "no step was begun");
   s.in_step = false;
-  return s.EngineCore::finish_step([&] { return s.mean_over_ranks({losses.begin(), losses.end()}); });
+  return s.EngineCore::finish_step([&] { return s.mean_over_ranks({losses.begin(), losses.end()}); }, rates);
 }
 
 }  // namespace cleave::runtime

@@ -18,10 +18,12 @@
 //   }
 //   StepResult r = engine.finish_step(losses);
 #pragma once
+#include <optional>
 #include <span>
 
 #include "core/param_spec.h"
 #include "device/tensor.h"
+#include "optim/schedule.h"
 #include "runtime/engine_base.h"
 
 namespace cleave {
@@ -33,7 +35,11 @@ namespace runtime {
 
 struct UnitOptions {
   EngineOptions engine = {};
-  int gives = 1;  // of one unit's gradient in a micro-batch, at most
+  // Of one unit's gradient in a micro-batch, at most; where sums are exact, which leave room for so many.
+  int gives = 1;
+  // finish_step brings the learning rate, and the configuration's schedule is not read. No update runs ahead
+  // of it.
+  bool rates_given = false;
 };
 
 class UnitEngine : public EngineBase {
@@ -53,6 +59,9 @@ class UnitEngine : public EngineBase {
   // What the loss of a micro-batch, a mean, is multiplied with before its gradients are taken: the loss scale
   // and the average over micro-batches and ranks.
   double scale() const;
+  // Whether the unit's parameters are elsewhere between uses. Those of others stay where acquire says, once
+  // and for all, with the values of the last step.
+  bool gathers(int unit) const;
   // A pass of a kind, a small number: what it visits is recorded, and foreseen in the next one. `last`: no
   // later pass of this step gives gradients. One that gives none may stand outside of a step. end_pass is
   // collective; between the two every rank may visit other units, in another order, or none.
@@ -64,14 +73,15 @@ class UnitEngine : public EngineBase {
   void release(int unit);
   // Where the unit's gradients go until give: added where GradientSlot::written says that something is there,
   // which whoever writes sets. Those of a frozen unit are empty. Error(internal) for more gives than
-  // UnitOptions says.
+  // UnitOptions says, where sums are exact.
   std::vector<zero::GradientSlot> gradients(int unit);
   void give(int unit);
   // This pass gives the unit no more, so that its sum may be made before the pass ends.
   void complete(int unit);
   // losses: the mean of each of this rank's micro-batches, which the result has averaged over all ranks.
-  // Error(training) as Engine::train_batch.
-  StepResult finish_step(std::span<const double> losses);
+  // rates: with UnitOptions::rates_given, and only then, the same on all ranks. Error(training) as
+  // Engine::train_batch.
+  StepResult finish_step(std::span<const double> losses, const std::optional<optim::Rates>& rates = {});
 
   // Gathers and rounds of agreement that no record foresaw, since the start.
   int64_t unforeseen() const;

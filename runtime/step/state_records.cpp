@@ -74,16 +74,25 @@ std::vector<checkpoint::Record> records_to_load(RankState& rank, Stream& compute
   return records_of(rank, true, compute);
 }
 
-void read_parameter(RankState& rank, const std::string& name, std::span<float> whole, Stream& compute) {
+void read_state(RankState& rank, const std::string& name, int kind, std::span<float> whole, Stream& compute) {
   for (int u = 0; u < rank.store.units(); ++u) {
     if (!rank.speaks_for(u)) continue;
     const zero::FlatLayout& layout = rank.store.layout(u);
     const Range counted = rank.store.norm_range(u);
     for (const zero::FlatLayout::Piece& piece : layout.pieces(counted.shifted(rank.store.slice(u).begin)))
       if (layout.param(piece.param).name == name)
-        rank.saved->read(u, 0, Range{0, piece.elements.size()}.shifted(counted.begin + piece.offset),
+        rank.saved->read(u, kind, Range{0, piece.elements.size()}.shifted(counted.begin + piece.offset),
                          view_of(whole, piece.elements), compute);
   }
+}
+
+void write_state(RankState& rank, const std::string& name, int kind, std::span<float> whole,
+                 Stream& compute) {
+  for (int u = 0; u < rank.store.units(); ++u)
+    for (const zero::FlatLayout::Piece& piece : rank.store.layout(u).pieces(rank.store.slice(u)))
+      if (rank.store.layout(u).param(piece.param).name == name)
+        rank.saved->write(u, kind, Range{0, piece.elements.size()}.shifted(piece.offset),
+                          view_of(whole, piece.elements), compute);
 }
 
 void write_parameters(RankState& rank, const std::function<std::vector<float>(const ParamSpec&)>& values,

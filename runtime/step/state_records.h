@@ -10,8 +10,11 @@ std::vector<checkpoint::Record> records_to_save(RankState& rank, Stream& compute
 // What it loads: all that it holds.
 std::vector<checkpoint::Record> records_to_load(RankState& rank, Stream& compute);
 
-// Copies what this rank saves of one parameter's master to its places in `whole`, in host memory.
-void read_parameter(RankState& rank, const std::string& name, std::span<float> whole, Stream& compute);
+// Copies what this rank saves of one kind of a parameter's state (SavedState::kinds) to its places in
+// `whole`, in host memory.
+void read_state(RankState& rank, const std::string& name, int kind, std::span<float> whole, Stream& compute);
+// Overwrites what this rank holds of it. A master's value reaches working copies by publish_masters.
+void write_state(RankState& rank, const std::string& name, int kind, std::span<float> whole, Stream& compute);
 // Overwrites the masters of all that this rank holds; the values are of whole parameters. Collective.
 void write_parameters(RankState& rank, const std::function<std::vector<float>(const ParamSpec&)>& values,
                       Stream& compute);

@@ -21,7 +21,10 @@ void EngineCore::begin_step() {
   computes->visits().begin_step(left_scale() / result.loss_scale, &optimizer);
 }
 
-StepResult EngineCore::finish_step(const std::function<double()>& mean_loss) {
+StepResult EngineCore::finish_step(const std::function<double()>& mean_loss,
+                                   const std::optional<optim::Rates>& rates) {
+  if (rates)
+    update.lr = result.lr = rates->lr, update.momentum = rates->momentum, update.beta2 = rates->beta2;
   sum_gradients();
   result.grad_norm = std::sqrt(squared_norm()) * settings.average.after / left_scale();
   result.loss = mean_loss();

@@ -1,0 +1,164 @@
+/* The engine for other languages: plain C, so that one library serves every version of a language that can
+ * call it, and nothing is compiled where it is used. A process is one rank of one job, and an engine keeps a
+ * rank's share of parameters, gradients and optimizer state, while the caller computes with them
+ * (runtime/unit_engine.h).
+ *
+ * Every function that returns int returns 0, or one of the exit codes of core/error.h; then cleave_error()
+ * has what was wanted, what was got, and what to do. A call marked collective is made by all ranks, in the
+ * same order. Calls of one engine come from one thread at a time; an engine's memory is valid until it is
+ * freed.
+ */
+#pragma once
+#include <stdint.h>
+
+#if defined(__GNUC__)
+#define CLEAVE_C __attribute__((visibility("default")))
+#else
+#define CLEAVE_C
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Of this interface: a caller that was made for another number does not go on. */
+#define CLEAVE_C_VERSION 1
+CLEAVE_C int cleave_c_version(void);
+CLEAVE_C const char* cleave_version(void); /* of the library, "0.1.0" */
+CLEAVE_C const char* cleave_error(void);   /* what the last call of this thread that failed said */
+
+/* Texts that a call hands over belong to the caller, who frees them. */
+CLEAVE_C void cleave_free_text(char* text);
+
+enum cleave_dtype { CLEAVE_FP32 = 0, CLEAVE_FP16 = 1, CLEAVE_BF16 = 2, CLEAVE_FP64 = 3 };
+
+/* ---- a rank and its job ---- */
+
+typedef struct cleave_job cleave_job;
+
+/* Finds this rank and its world in the environment, chooses its device and sizes its thread team. `options`:
+ * a JSON object with any of transport, gpu_transport, device, share_gpu, threads (launcher/job.h) and
+ * port_is_taken (somebody else listens at the master's port). */
+CLEAVE_C int cleave_job_open(const char* options, cleave_job** job);
+/* A JSON object: rank, world, local_rank, local_size, node_rank, nodes, master_addr, master_port,
+ * launched_by, device ("cpu", "cuda:0"), threads; and once connected, transport. */
+CLEAVE_C int cleave_job_facts(cleave_job* job, char** facts);
+/* Meets the other ranks; whoever waits for another longer than timeout_s gives up. Collective. */
+CLEAVE_C int cleave_job_connect(cleave_job* job, double timeout_s);
+/* Ends the connection and the job. reason: what went wrong here, with which the waits of the others end;
+ * null: nothing, and rank 0 waits until all have said goodbye. */
+CLEAVE_C int cleave_job_close(cleave_job* job, const char* reason);
+
+/* Collectives over host memory, done when they return. Collective. */
+CLEAVE_C int cleave_job_broadcast(cleave_job* job, void* data, int64_t bytes, int root);
+CLEAVE_C int cleave_job_sum(cleave_job* job, double* values, int64_t count);
+CLEAVE_C int cleave_job_barrier(cleave_job* job);
+
+/* ---- a configuration ---- */
+
+/* Reads a ds_config for the job's world. `values`: a JSON object from the path of every key
+ * ("zero_optimization.stage") to its effective value; `problems`: one line each, errors and warnings with
+ * their positions, empty where there are none. Errors are 2 (usage), and then both texts are given, too. */
+CLEAVE_C int cleave_read_config(cleave_job* job, const char* text, const char* name, char** values,
+                                char** problems);
+
+/* ---- an engine ---- */
+
+typedef struct cleave_engine cleave_engine;
+
+typedef struct {
+  const char* name;     /* of the whole model */
+  const int64_t* shape; /* whole; more than four dims are kept as the first and the product of the others */
+  int32_t dims;
+  int32_t decay; /* whether the optimizer's weight decay applies */
+} cleave_parameter;
+
+/* Parameters that are gathered, reduced, moved and saved as one. */
+typedef struct {
+  const char* name;
+  const cleave_parameter* parameters;
+  int32_t count;
+  int32_t frozen;
+} cleave_unit;
+
+typedef struct {
+  uint64_t seed;
+  int32_t gives;       /* of a unit's gradient in a micro-batch, at most, where sums are exact */
+  int32_t rates_given; /* cleave_finish_step brings the learning rate */
+  int32_t inference;   /* nothing is trained */
+  int32_t has_stream;  /* `stream` is a CUDA stream on which the engine computes */
+  void* stream;
+  int64_t device_bytes, host_bytes; /* limits; 0: none */
+} cleave_engine_options;
+
+/* Units are known by their places in the list, parameters by theirs in the unit. Values begin as zero.
+ * Collective. */
+CLEAVE_C int cleave_engine_make(cleave_job* job, const char* config, const char* config_name,
+                                const char* model, const cleave_unit* units, int32_t count,
+                                const cleave_engine_options* options, cleave_engine** engine);
+CLEAVE_C void cleave_engine_free(cleave_engine* engine);
+/* A JSON object: step, skipped, params, dtype, the planned, live and peak memory by kind and category, notes
+ * (texts), kinds (of state that a checkpoint saves), a table of the units, gathers and rounds that no record
+ * foresaw. */
+CLEAVE_C int cleave_engine_facts(cleave_engine* engine, char** facts);
+
+/* One whole state of a parameter, fp32: kind 0 is the master's value, others as the facts list them.
+ * Collective. */
+CLEAVE_C int cleave_get_state(cleave_engine* engine, int32_t kind, const char* parameter, float* value);
+/* Overwrites what this rank holds of it; every rank gives the same values, of parameters in the order of
+ * their units. Those of kind 0 reach the caller's passes by cleave_publish, which is collective. */
+CLEAVE_C int cleave_put_state(cleave_engine* engine, int32_t kind, const char* parameter, int64_t count,
+                              float* value);
+CLEAVE_C int cleave_publish(cleave_engine* engine);
+
+/* A step is begin_step, passes, finish_step (runtime/unit_engine.h). All but acquire, release and the
+ * gradients' calls are collective. */
+CLEAVE_C int cleave_begin_step(cleave_engine* engine);
+CLEAVE_C int cleave_scale(cleave_engine* engine, double* scale);
+/* Whether a unit's parameters are elsewhere between uses; those of others stay where the first cleave_acquire
+ * says. */
+CLEAVE_C int cleave_gathers(cleave_engine* engine, int32_t unit, int32_t* gathers);
+CLEAVE_C int cleave_begin_pass(cleave_engine* engine, int32_t kind, int32_t last);
+CLEAVE_C int cleave_end_pass(cleave_engine* engine);
+/* pointers: room for one of each of the unit's parameters, of the model's type on the rank's device, ready
+ * for work that is enqueued on the engine's stream from now on. */
+CLEAVE_C int cleave_acquire(cleave_engine* engine, int32_t unit, void** pointers);
+CLEAVE_C int cleave_release(cleave_engine* engine, int32_t unit);
+/* Adds a whole gradient of the loss times cleave_scale, in the rank's memory, to the unit's; it is read
+ * before the call returns on a CPU, in the stream's order on a GPU. */
+CLEAVE_C int cleave_add_gradient(cleave_engine* engine, int32_t unit, int32_t parameter, const void* gradient,
+                                 int32_t dtype);
+/* This pass adds no more to the unit: parameters to which nothing was added have gradient zero. */
+CLEAVE_C int cleave_give(cleave_engine* engine, int32_t unit);
+
+typedef struct {
+  int64_t step, skipped_total;
+  double loss, grad_norm, lr, loss_scale;
+  int32_t skipped;
+} cleave_step_result;
+typedef struct {
+  double lr, momentum, beta2; /* the last two negative: the optimizer's own */
+} cleave_rates;
+/* losses: the mean of each of this rank's micro-batches. rates: with rates_given, else null. */
+CLEAVE_C int cleave_finish_step(cleave_engine* engine, const double* losses, int32_t count,
+                                const cleave_rates* rates, cleave_step_result* result);
+/* What the configuration's schedule has for the next step. */
+CLEAVE_C int cleave_next_rates(cleave_engine* engine, cleave_rates* rates);
+
+/* Checkpoints (runtime/engine_base.h). client: JSON text. Collective. */
+CLEAVE_C int cleave_save_checkpoint(cleave_engine* engine, const char* folder, const char* tag,
+                                    const char* client);
+CLEAVE_C int cleave_finish_save(cleave_engine* engine);
+CLEAVE_C int cleave_load_checkpoint(cleave_engine* engine, const char* folder, const char* tag,
+                                    int32_t with_optimizer, char** client);
+
+/* ---- memory of an engine as another library's tensors ---- */
+
+/* A DLManagedTensor (dlpack.h, version 0) over memory that outlives it; its deleter frees what this call made
+ * alone. */
+CLEAVE_C int cleave_dlpack(cleave_engine* engine, void* data, int32_t dtype, const int64_t* shape,
+                           int32_t dims, void** managed);
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,37 @@
+// Memory as a tensor of another library: the DLPack structures, version 0
+// (https://dmlc.github.io/dlpack/latest/c_api.html), of which a CPU and a CUDA tensor are all that is used
+// here.
+#pragma once
+#include <cstdint>
+
+#include "device/device.h"
+#include "device/tensor.h"
+
+namespace cleave::capi {
+
+struct DLDevice {
+  int32_t type, index;  // type 1: CPU, 2: CUDA
+};
+struct DLDataType {
+  uint8_t code, bits;  // code 2: float, 4: bfloat
+  uint16_t lanes;
+};
+struct DLTensor {
+  void* data;
+  DLDevice device;
+  int32_t dims;
+  DLDataType type;
+  int64_t* shape;
+  int64_t* strides;  // null: row major, contiguous
+  uint64_t byte_offset;
+};
+struct DLManagedTensor {
+  DLTensor tensor;
+  void* context;
+  void (*deleter)(DLManagedTensor* self);
+};
+
+// Of a float type, over memory of the device that outlives it. Whoever takes it calls its deleter.
+DLManagedTensor* managed_tensor(void* data, DType type, const int64_t* shape, int dims, Device device);
+
+}  // namespace cleave::capi

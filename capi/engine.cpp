@@ -1,0 +1,162 @@
+// An engine: its making, what it says of itself, and its state.
+#include "capi/engine.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "capi/call.h"
+#include "capi/dlpack.h"
+#include "capi/job.h"
+#include "runtime/engine.h"
+
+using namespace cleave;
+using capi::call, capi::given, capi::handed_over;
+
+namespace cleave::capi {
+namespace {
+
+using Json = nlohmann::json;
+
+// Shapes of the engine have at most four dims, of which it reads nothing but the number of elements and the
+// first.
+std::vector<int64_t> shape_of(const cleave_parameter& p) {
+  if (p.dims == 0) return {1};
+  std::vector<int64_t> shape(p.shape, p.shape + p.dims);
+  for (; shape.size() > 4; shape.pop_back()) shape[shape.size() - 2] *= shape.back();
+  return shape;
+}
+
+ParamSpec spec_of(const cleave_parameter& p) {
+  ParamSpec spec{.name = &given(p.name, "a parameter's name"), .shape = shape_of(p), .init = {}};
+  spec.decay = p.decay != 0;
+  require(spec.numel() > 0, Exit::usage, "the parameter {} has no elements; leave it out", spec.name);
+  return spec;
+}
+
+runtime::UnitOptions options_of(const cleave_job& job, const cleave_engine_options& o) {
+  runtime::UnitOptions options{.gives = std::max(1, int(o.gives)), .rates_given = o.rates_given != 0};
+  options.engine.seed = o.seed;
+  options.engine.device = job.job.device();
+  options.engine.inference = o.inference != 0;
+  if (o.device_bytes > 0) options.engine.limits.device_bytes = o.device_bytes;
+  if (o.host_bytes > 0) options.engine.limits.host_bytes = o.host_bytes;
+  if (o.has_stream) options.engine.cuda_stream = o.stream;
+  return options;
+}
+
+Json json_of(const MemoryTable& table) {
+  Json out = Json::object();
+  for (int k = 0; k < kMemoryKinds; ++k)
+    for (int c = 0; c < kCategories; ++c)
+      if (const int64_t bytes = table.bytes[size_t(k)][size_t(c)])
+        out[std::string(name_of(MemoryKind(k)))][std::string(name_of(Category(c)))] = bytes;
+  return out;
+}
+
+std::string facts_of(const cleave_engine& e) {
+  const runtime::UnitEngine& engine = e.engine;
+  return Json{{"step", engine.step()},
+              {"params", engine.params()},
+              {"dtype", std::string(name_of(runtime::model_dtype(engine.config())))},
+              {"optimizer_is_new", engine.optimizer_is_new()},
+              {"planned", json_of(engine.memory_planned())},
+              {"live", json_of(engine.memory_live())},
+              {"peak", json_of(engine.memory_peak())},
+              {"notes", engine.notes().lines()},
+              {"kinds", engine.kinds()},
+              {"units", engine.describe_units()},
+              {"unforeseen", engine.unforeseen()}}
+      .dump();
+}
+
+}  // namespace
+
+std::vector<UnitSpec> units_of(const cleave_unit* units, int count) {
+  std::vector<UnitSpec> out;
+  for (int u = 0; u < count; ++u) {
+    const cleave_unit& unit = (&given(units, "units"))[u];
+    UnitSpec& spec = out.emplace_back();
+    spec.name = &given(unit.name, "a unit's name");
+    spec.frozen = unit.frozen != 0;
+    for (int p = 0; p < unit.count; ++p) spec.params.push_back(spec_of(unit.parameters[p]));
+  }
+  return out;
+}
+
+}  // namespace cleave::capi
+
+cleave_engine::cleave_engine(const config::DsConfig& config, const char* model,
+                             std::vector<UnitSpec> its_units, comm::Communicator& world,
+                             const runtime::UnitOptions& options)
+    : units(std::move(its_units)), engine(config, model, units, world, options), slots_(units.size()) {}
+
+int cleave_engine_make(cleave_job* job, const char* config, const char* config_name, const char* model,
+                       const cleave_unit* units, int32_t count, const cleave_engine_options* options,
+                       cleave_engine** engine) {
+  return call([&] {
+    cleave_job& j = given(job, "job");
+    const config::ReadResult read = config::read_ds_config(
+        &given(config, "config"), &given(config_name, "config_name"), j.job.read_options());
+    require(read.ok(), Exit::usage, "{} was refused:\n{}", config_name, config::format(read.problems));
+    given(engine, "engine") =
+        new cleave_engine(read.config, &given(model, "model"), capi::units_of(units, count), j.connected(),
+                          capi::options_of(j, given(options, "options")));
+  });
+}
+
+void cleave_engine_free(cleave_engine* engine) { delete engine; }
+
+int cleave_engine_facts(cleave_engine* engine, char** facts) {
+  return call([&] { given(facts, "facts") = handed_over(capi::facts_of(given(engine, "engine"))); });
+}
+
+int cleave_get_state(cleave_engine* engine, int32_t kind, const char* parameter, float* value) {
+  return call([&] {
+    const std::vector<float> whole =
+        given(engine, "engine").engine.parameter(&given(parameter, "parameter"), kind);
+    std::copy(whole.begin(), whole.end(), &given(value, "value"));
+  });
+}
+
+int cleave_put_state(cleave_engine* engine, int32_t kind, const char* parameter, int64_t count,
+                     float* value) {
+  return call([&] {
+    given(engine, "engine")
+        .engine.write_parameter(&given(parameter, "parameter"), {&given(value, "value"), size_t(count)},
+                                kind);
+  });
+}
+
+int cleave_publish(cleave_engine* engine) {
+  return call([&] { given(engine, "engine").engine.publish_parameters(); });
+}
+
+int cleave_save_checkpoint(cleave_engine* engine, const char* folder, const char* tag, const char* client) {
+  return call([&] {
+    given(engine, "engine")
+        .engine.save_checkpoint(&given(folder, "folder"), &given(tag, "tag"), client ? client : "{}");
+  });
+}
+
+int cleave_finish_save(cleave_engine* engine) {
+  return call([&] { given(engine, "engine").engine.finish_save(); });
+}
+
+int cleave_load_checkpoint(cleave_engine* engine, const char* folder, const char* tag, int32_t with_optimizer,
+                           char** client) {
+  using Load = runtime::EngineBase::Load;
+  return call([&] {
+    given(client, "client") =
+        handed_over(given(engine, "engine")
+                        .engine.load_checkpoint(&given(folder, "folder"), &given(tag, "tag"),
+                                                with_optimizer ? Load::all : Load::no_optimizer));
+  });
+}
+
+int cleave_dlpack(cleave_engine* engine, void* data, int32_t dtype, const int64_t* shape, int32_t dims,
+                  void** managed) {
+  return call([&] {
+    given(managed, "managed") = capi::managed_tensor(&given(static_cast<char*>(data), "data"), DType(dtype),
+                                                     shape, dims, given(engine, "engine").engine.device());
+  });
+}

@@ -1,0 +1,16 @@
+// A job as the C interface hands it out.
+#pragma once
+#include <memory>
+
+#include "launcher/job.h"
+
+struct cleave_job {
+  cleave::launcher::Job job;
+  cleave::comm::Communicator* world = nullptr;  // once it is connected
+
+  explicit cleave_job(const cleave::launcher::JobOptions& options) : job(options) {}
+  cleave::comm::Communicator& connected() const {
+    CHECK(world, "the job is not connected: cleave_job_connect comes first");
+    return *world;
+  }
+};

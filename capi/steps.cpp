@@ -1,0 +1,110 @@
+// The steps of an engine that the caller drives.
+#include "capi/call.h"
+#include "capi/engine.h"
+#include "kernels/elementwise.h"
+
+using namespace cleave;
+using capi::call, capi::given;
+
+zero::GradientSlot& cleave_engine::slot(int unit, int parameter) {
+  CHECK(0 <= unit && unit < int(units.size()), "unit {} of {}", unit, units.size());
+  std::vector<zero::GradientSlot>& slots = slots_[size_t(unit)];
+  if (slots.empty()) slots = engine.gradients(unit);
+  CHECK(0 <= parameter && parameter < int(slots.size()), "parameter {} of {} of {}", parameter, slots.size(),
+        units[size_t(unit)].name);
+  return slots[size_t(parameter)];
+}
+
+void cleave_engine::give(int unit) {
+  CHECK(0 <= unit && unit < int(units.size()), "unit {} of {}", unit, units.size());
+  if (slots_[size_t(unit)].empty()) engine.gradients(unit);
+  slots_[size_t(unit)].clear();
+  engine.give(unit);
+  engine.complete(unit);
+}
+
+namespace {
+
+runtime::UnitEngine& engine_of(cleave_engine* engine) { return given(engine, "engine").engine; }
+
+void add(Stream& stream, const zero::GradientSlot& slot, Tensor gradient) {
+  if (std::exchange(*slot.written, true))
+    kernels::launch(kernels::Axpy{.y = slot.tensor, .x = gradient}, stream);
+  else
+    kernels::launch(kernels::Cast{.y = slot.tensor, .x = gradient}, stream);
+}
+
+cleave_step_result in_c(const runtime::StepResult& r) {
+  return {.step = r.step,
+          .skipped_total = r.skipped_total,
+          .loss = r.loss,
+          .grad_norm = r.grad_norm,
+          .lr = r.lr,
+          .loss_scale = r.loss_scale,
+          .skipped = r.skipped};
+}
+
+}  // namespace
+
+int cleave_begin_step(cleave_engine* engine) {
+  return call([&] { engine_of(engine).begin_step(); });
+}
+
+int cleave_scale(cleave_engine* engine, double* scale) {
+  return call([&] { given(scale, "scale") = engine_of(engine).scale(); });
+}
+
+int cleave_gathers(cleave_engine* engine, int32_t unit, int32_t* gathers) {
+  return call([&] { given(gathers, "gathers") = engine_of(engine).gathers(unit); });
+}
+
+int cleave_begin_pass(cleave_engine* engine, int32_t kind, int32_t last) {
+  return call([&] { engine_of(engine).begin_pass(kind, last != 0); });
+}
+
+int cleave_end_pass(cleave_engine* engine) {
+  return call([&] { engine_of(engine).end_pass(); });
+}
+
+int cleave_acquire(cleave_engine* engine, int32_t unit, void** pointers) {
+  return call([&] {
+    void** to = &given(pointers, "pointers");
+    for (const Tensor& t : engine_of(engine).acquire(unit)) *to++ = t.raw();
+  });
+}
+
+int cleave_release(cleave_engine* engine, int32_t unit) {
+  return call([&] { engine_of(engine).release(unit); });
+}
+
+int cleave_add_gradient(cleave_engine* engine, int32_t unit, int32_t parameter, const void* gradient,
+                        int32_t dtype) {
+  return call([&] {
+    const zero::GradientSlot& slot = given(engine, "engine").slot(unit, parameter);
+    CHECK(slot.written, "a gradient of the frozen unit {}", engine->units[size_t(unit)].name);
+    void* data = const_cast<char*>(&given(static_cast<const char*>(gradient), "gradient"));
+    add(engine_of(engine).stream(), slot,
+        Tensor(data, DType(dtype), {slot.tensor.numel()}, MemoryKind::device));
+  });
+}
+
+int cleave_give(cleave_engine* engine, int32_t unit) {
+  return call([&] { given(engine, "engine").give(unit); });
+}
+
+int cleave_finish_step(cleave_engine* engine, const double* losses, int32_t count, const cleave_rates* rates,
+                       cleave_step_result* result) {
+  return call([&] {
+    std::optional<optim::Rates> brought;
+    if (rates) brought = {.lr = rates->lr, .momentum = rates->momentum, .beta2 = rates->beta2};
+    given(result, "result") =
+        in_c(engine_of(engine).finish_step({losses, size_t(losses ? count : 0)}, brought));
+  });
+}
+
+int cleave_next_rates(cleave_engine* engine, cleave_rates* rates) {
+  return call([&] {
+    const optim::Rates next = engine_of(engine).next_rates();
+    given(rates, "rates") = {.lr = next.lr, .momentum = next.momentum, .beta2 = next.beta2};
+  });
+}

@@ -1,0 +1,175 @@
+// The C interface as another language calls it: a rank alone, with a loss whose steps are known in closed
+// form.
+#include "capi/cleave_c.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "tests/scratch.h"
+
+namespace cleave::testing {
+namespace {
+
+constexpr const char* kConfig = R"({
+  "train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 2, "gradient_clipping": 0,
+  "optimizer": {"type": "SGD", "params": {"lr": 0.5}}, "zero_optimization": {"stage": 3}})";
+
+// The text that a call handed over, which is freed.
+std::string taken(char* text) {
+  std::string out = text ? text : "";
+  cleave_free_text(text);
+  return out;
+}
+
+class CInterface : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_EQ(cleave_job_open(R"({"device": "cpu", "threads": 1})", &job_), 0) << cleave_error();
+    ASSERT_EQ(cleave_job_connect(job_, 60), 0) << cleave_error();
+  }
+  void TearDown() override {
+    cleave_engine_free(engine_);
+    EXPECT_EQ(cleave_job_close(job_, nullptr), 0) << cleave_error();
+  }
+  int make(const char* config, cleave_engine_options options = {}) {
+    static const int64_t matrix[] = {2, 3}, vector[] = {2}, deep[] = {1, 2, 1, 2, 1};
+    static const cleave_parameter first[] = {{"w", matrix, 2, 1}, {"b", vector, 1, 0}};
+    static const cleave_parameter second[] = {{"deep", deep, 5, 0}, {"alone", nullptr, 0, 0}};
+    static const cleave_unit units[] = {{"first", first, 2, 0}, {"second", second, 2, 0}};
+    return cleave_engine_make(job_, config, "test.json", "a model", units, 2, &options, &engine_);
+  }
+  void put(const char* name, std::vector<float> values) {
+    ASSERT_EQ(cleave_put_state(engine_, 0, name, int64_t(values.size()), values.data()), 0) << cleave_error();
+  }
+  std::vector<float> get(const char* name, size_t count) {
+    std::vector<float> values(count);
+    EXPECT_EQ(cleave_get_state(engine_, 0, name, values.data()), 0) << cleave_error();
+    return values;
+  }
+  // A micro-batch of the loss sum(w^2) / 2 of all parameters of the unit, whose gradient is w.
+  void micro(int unit, std::vector<int64_t> numels, bool last) {
+    double scale = 0;
+    ASSERT_EQ(cleave_scale(engine_, &scale), 0) << cleave_error();
+    ASSERT_EQ(cleave_begin_pass(engine_, 0, last), 0) << cleave_error();
+    std::vector<void*> at(numels.size());
+    ASSERT_EQ(cleave_acquire(engine_, unit, at.data()), 0) << cleave_error();
+    std::vector<std::vector<float>> gradients;
+    for (size_t p = 0; p < numels.size(); ++p) {
+      const auto* w = static_cast<const float*>(at[p]);
+      gradients.emplace_back(w, w + numels[p]);
+      for (float& g : gradients.back()) g *= float(scale);
+    }
+    ASSERT_EQ(cleave_release(engine_, unit), 0) << cleave_error();
+    for (int p = 0; p < int(numels.size()); ++p)
+      ASSERT_EQ(cleave_add_gradient(engine_, unit, p, gradients[size_t(p)].data(), CLEAVE_FP32), 0)
+          << cleave_error();
+    ASSERT_EQ(cleave_give(engine_, unit), 0) << cleave_error();
+    ASSERT_EQ(cleave_end_pass(engine_), 0) << cleave_error();
+  }
+  cleave_step_result step(const cleave_rates* rates = nullptr) {
+    EXPECT_EQ(cleave_begin_step(engine_), 0) << cleave_error();
+    micro(0, {6, 2}, false), micro(0, {6, 2}, true);
+    const double losses[] = {1, 3};
+    cleave_step_result result{};
+    EXPECT_EQ(cleave_finish_step(engine_, losses, 2, rates, &result), 0) << cleave_error();
+    return result;
+  }
+
+  cleave_job* job_ = nullptr;
+  cleave_engine* engine_ = nullptr;
+};
+
+TEST_F(CInterface, TakesStepsWhoseResultIsKnown) {
+  ASSERT_EQ(make(kConfig), 0) << cleave_error();
+  put("w", {1, 2, 3, 4, 5, 6}), put("b", {-8, 0}), put("deep", {7, 9, -1, 3}), put("alone", {11});
+  ASSERT_EQ(cleave_publish(engine_), 0) << cleave_error();
+  const cleave_step_result first = step();
+  EXPECT_EQ(first.step, 1);
+  EXPECT_EQ(first.skipped, 0);
+  EXPECT_DOUBLE_EQ(first.loss, 2);
+  EXPECT_DOUBLE_EQ(first.lr, 0.5);
+  EXPECT_NEAR(first.grad_norm, std::sqrt(91 + 64), 1e-6) << "of the mean of two equal micro-batches";
+  EXPECT_EQ(get("w", 6), (std::vector<float>{0.5, 1, 1.5, 2, 2.5, 3})) << "w - 0.5 w";
+  EXPECT_EQ(get("b", 2), (std::vector<float>{-4, 0}));
+  EXPECT_EQ(get("deep", 4), (std::vector<float>{7, 9, -1, 3})) << "a unit that nobody gave has gradient zero";
+  EXPECT_EQ(get("alone", 1), (std::vector<float>{11}));
+}
+
+TEST_F(CInterface, TakesTheRatesThatTheCallerBrings) {
+  cleave_engine_options options{};
+  options.rates_given = 1;
+  ASSERT_EQ(make(kConfig, options), 0) << cleave_error();
+  put("w", {8, 8, 8, 8, 8, 8}), put("b", {8, 8});
+  ASSERT_EQ(cleave_publish(engine_), 0) << cleave_error();
+  const cleave_rates quarter{.lr = 0.25, .momentum = -1, .beta2 = -1};
+  EXPECT_DOUBLE_EQ(step(&quarter).lr, 0.25);
+  EXPECT_EQ(get("b", 2), (std::vector<float>{6, 6})) << "8 - 0.25 * 8";
+  cleave_step_result result{};
+  ASSERT_EQ(cleave_begin_step(engine_), 0);
+  EXPECT_EQ(cleave_finish_step(engine_, nullptr, 0, nullptr, &result), 1);
+  EXPECT_NE(std::string(cleave_error()).find("rates_given"), std::string::npos) << cleave_error();
+}
+
+TEST_F(CInterface, SavesAndLoads) {
+  const Scratch scratch;
+  const std::string folder = scratch.path("saved");
+  ASSERT_EQ(make(kConfig), 0) << cleave_error();
+  put("b", {3, 4});
+  ASSERT_EQ(cleave_publish(engine_), 0);
+  step();
+  ASSERT_EQ(cleave_save_checkpoint(engine_, folder.c_str(), "here", R"({"mine": 5})"), 0) << cleave_error();
+  put("b", {0, 0});
+  char* client = nullptr;
+  ASSERT_EQ(cleave_load_checkpoint(engine_, folder.c_str(), "latest", 1, &client), 0) << cleave_error();
+  EXPECT_EQ(taken(client), R"({"mine":5})");
+  EXPECT_EQ(get("b", 2), (std::vector<float>{1.5, 2}));
+  EXPECT_EQ(cleave_load_checkpoint(engine_, folder.c_str(), "gone", 1, &client), 4);
+  EXPECT_NE(std::string(cleave_error()).find("gone"), std::string::npos) << cleave_error();
+}
+
+TEST_F(CInterface, SaysWhichUnitsAreElsewhereBetweenUses) {
+  ASSERT_EQ(make(R"({"train_batch_size": 1, "optimizer": {"type": "SGD"},
+                     "zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"},
+                                           "stage3_param_persistence_threshold": 8}})"),
+            0)
+      << cleave_error();
+  int32_t first = 0, second = 1;
+  ASSERT_EQ(cleave_gathers(engine_, 0, &first) + cleave_gathers(engine_, 1, &second), 0) << cleave_error();
+  EXPECT_EQ(first, 1) << "8 elements, in host memory";
+  EXPECT_EQ(second, 0) << "5 elements, below the threshold";
+}
+
+TEST_F(CInterface, RefusesWhatCannotBeAndSaysWhy) {
+  EXPECT_EQ(make(R"({"train_batch_siz": 1})"), 2);
+  EXPECT_NE(std::string(cleave_error()).find("did you mean \"train_batch_size\"?"), std::string::npos)
+      << cleave_error();
+  EXPECT_EQ(make(R"({"train_batch_size": 1, "tensor_parallel": {"autotp_size": 2}})"), 2) << cleave_error();
+  EXPECT_EQ(cleave_job_open(R"({"devise": "cpu"})", &job_), 2);
+  EXPECT_NE(std::string(cleave_error()).find("devise"), std::string::npos) << cleave_error();
+  EXPECT_EQ(cleave_begin_step(nullptr), 1);
+  EXPECT_NE(std::string(cleave_error()).find("engine is null"), std::string::npos) << cleave_error();
+  ASSERT_EQ(make(kConfig), 0) << cleave_error();
+  EXPECT_EQ(cleave_begin_pass(engine_, 0, 1), 1) << "the last pass of no step";
+  EXPECT_EQ(cleave_release(engine_, 7), 1);
+  EXPECT_NE(std::string(cleave_error()).find("unit 7 of 2"), std::string::npos) << cleave_error();
+  std::vector<float> value(6);
+  EXPECT_EQ(cleave_get_state(engine_, 0, "v", value.data()), 2);
+  EXPECT_NE(std::string(cleave_error()).find("no parameter v"), std::string::npos) << cleave_error();
+  EXPECT_EQ(cleave_get_state(engine_, 1, "w", value.data()), 1) << "SGD without momentum has no state";
+  EXPECT_EQ(cleave_put_state(engine_, 0, "w", 5, value.data()), 1);
+}
+
+TEST_F(CInterface, GivesTheEffectiveValueOfEveryKey) {
+  char *values = nullptr, *problems = nullptr;
+  ASSERT_EQ(cleave_read_config(job_, kConfig, "test.json", &values, &problems), 0) << cleave_error();
+  const std::string text = taken(values);
+  EXPECT_NE(text.find(R"("train_batch_size":2)"), std::string::npos) << text;
+  EXPECT_NE(text.find(R"("zero_optimization.stage":3)"), std::string::npos) << text;
+  EXPECT_EQ(taken(problems), "");
+}
+
+}  // namespace
+}  // namespace cleave::testing
