@@ -106,7 +106,7 @@ CLEAVE_C int cleave_engine_facts(cleave_engine* engine, char** facts);
  * Collective. */
 CLEAVE_C int cleave_get_state(cleave_engine* engine, int32_t kind, const char* parameter, float* value);
 /* Overwrites what this rank holds of it; every rank gives the same values, of parameters in the order of
- * their units. Those of kind 0 reach the caller's passes by cleave_publish, which is collective. */
+ * their units. Those of kind 0 reach the caller's passes by cleave_publish. Both are collective. */
 CLEAVE_C int cleave_put_state(cleave_engine* engine, int32_t kind, const char* parameter, int64_t count,
                               float* value);
 CLEAVE_C int cleave_publish(cleave_engine* engine);

@@ -111,7 +111,7 @@ class EngineBase {
   // is not, and for optimizer state of a frozen parameter. Collective.
   std::vector<float> parameter(const std::string& name, int kind = 0);
   // Overwrites what this rank holds of it; every rank is given the same values, of parameters in the order of
-  // their units. Masters reach layers by publish_parameters(), which is collective.
+  // their units. Masters reach layers by publish_parameters(). Both are collective.
   void write_parameter(const std::string& name, std::span<float> whole, int kind = 0);
   void publish_parameters();
   // Overwrites whole parameters on every rank from the same values, leaving optimizer states as they are.

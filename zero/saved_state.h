@@ -22,6 +22,10 @@ class SavedState {
   // the work on `compute`, and waits. A loader writes units in their order.
   virtual void read(int unit, int kind, Range range, Tensor to, Stream& compute) = 0;
   virtual void write(int unit, int kind, Range range, Tensor from, Stream& compute) = 0;
+  // The next master that any rank writes is of this unit. Collective: what was written before may leave for
+  // the ranks that hold the whole. For a loader that lets ranks meet between its writes; without it, that
+  // happens in the writes.
+  virtual void begin_masters(int unit, Stream& compute) = 0;
   // After the masters were written: brings them to the working copy on every rank. Collective.
   virtual void publish_masters(Stream& compute) = 0;
 };

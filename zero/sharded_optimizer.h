@@ -52,6 +52,7 @@ class ShardedOptimizer final : public GradientUser, public SavedState {
   std::vector<std::string> kinds() const override;
   void read(int unit, int kind, Range range, Tensor to, Stream& compute) override;
   void write(int unit, int kind, Range range, Tensor from, Stream& compute) override;
+  void begin_masters(int unit, Stream& compute) override { frozen_weights_.begin_masters(unit, compute); }
   void publish_masters(Stream& compute) override;
 
   // Updates off the device, with what moves for them; the trace outlives this.

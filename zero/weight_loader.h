@@ -21,6 +21,7 @@ class WeightLoader final : public SavedState {
   // when a later one begins, so the buffers on the way to the disk are enough for any number of units.
   // Collective where units are published.
   void write(int unit, int kind, Range range, Tensor from, Stream& compute) override;
+  void begin_masters(int unit, Stream& compute) override { publish_before(unit, compute); }
   void publish_masters(Stream& compute) override;
   Stream& host() {
     return host_;

@@ -88,11 +88,15 @@ void read_state(RankState& rank, const std::string& name, int kind, std::span<fl
 
 void write_state(RankState& rank, const std::string& name, int kind, std::span<float> whole,
                  Stream& compute) {
-  for (int u = 0; u < rank.store.units(); ++u)
-    for (const zero::FlatLayout::Piece& piece : rank.store.layout(u).pieces(rank.store.slice(u)))
-      if (rank.store.layout(u).param(piece.param).name == name)
+  for (int u = 0; u < rank.store.units(); ++u) {
+    const zero::FlatLayout& layout = rank.store.layout(u);
+    for (int p = 0; kind == 0 && p < layout.params(); ++p)
+      if (layout.param(p).name == name) rank.saved->begin_masters(u, compute);
+    for (const zero::FlatLayout::Piece& piece : layout.pieces(rank.store.slice(u)))
+      if (layout.param(piece.param).name == name)
         rank.saved->write(u, kind, Range{0, piece.elements.size()}.shifted(piece.offset),
                           view_of(whole, piece.elements), compute);
+  }
 }
 
 void write_parameters(RankState& rank, const std::function<std::vector<float>(const ParamSpec&)>& values,

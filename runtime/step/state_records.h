@@ -14,6 +14,7 @@ std::vector<checkpoint::Record> records_to_load(RankState& rank, Stream& compute
 // `whole`, in host memory.
 void read_state(RankState& rank, const std::string& name, int kind, std::span<float> whole, Stream& compute);
 // Overwrites what this rank holds of it. A master's value reaches working copies by publish_masters.
+// Collective.
 void write_state(RankState& rank, const std::string& name, int kind, std::span<float> whole, Stream& compute);
 // Overwrites the masters of all that this rank holds; the values are of whole parameters. Collective.
 void write_parameters(RankState& rank, const std::function<std::vector<float>(const ParamSpec&)>& values,
