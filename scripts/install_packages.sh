@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs the Debian packages that a part of the project needs and that are not there yet.
-#   scripts/install_packages.sh build|test|example...
+#   scripts/install_packages.sh build|test|python|example...
 # Works as root or with sudo; without a network it succeeds when nothing is missing.
 set -euo pipefail
 
@@ -10,6 +10,7 @@ build=(g++ cmake ninja-build ccache libdnnl-dev ocl-icd-opencl-dev libgloo-dev l
 tests=(libgtest-dev libbenchmark-dev python3 python3-numpy python3-xxhash python3-yaml binutils)
 # tests/multinode wants these, and is skipped without them: nobody gets a service for logins on their machine unasked.
 [ -z "${CI:-}" ] || tests+=(iproute2 openssh-client openssh-server pdsh slurm-wlm munge)
+python=(python3-venv)
 example=(bible-kjv bible-kjv-text)
 
 wanted=()
@@ -17,8 +18,9 @@ for part in "$@"; do
   case "$part" in
     build) wanted+=("${build[@]}") ;;
     test) wanted+=("${tests[@]}") ;;
+    python) wanted+=("${python[@]}") ;;
     example) wanted+=("${example[@]}") ;;
-    *) echo "error: unknown part '$part'; use build, test or example" >&2; exit 2 ;;
+    *) echo "error: unknown part '$part'; use build, test, python or example" >&2; exit 2 ;;
   esac
 done
 

@@ -26,7 +26,13 @@ bad() { failed=$((failed + 1)); failures+=("$1"); }
 skip() { skipped=$((skipped + 1)); reasons+=("$1"); echo "skipped: $1"; }
 
 section "packages"
-./scripts/install_packages.sh build test example || exit 1
+./scripts/install_packages.sh build test python example || exit 1
+# torch is large, and comes while the build goes on. A name of a Python that has it saves that.
+if [ -z "${CLEAVE_TORCH_PYTHON:-}" ]; then
+  mkdir -p build
+  ./scripts/install_torch.sh >build/torch.log 2>&1 &
+  torch=$!
+fi
 
 # build PRESET [target...]: configures and builds; the log is shown when it fails.
 build() {
@@ -78,6 +84,7 @@ run_ctest() {
 
 section "release build"
 if build release; then
+  [ -z "${torch:-}" ] || wait "$torch" || { tail -5 build/torch.log; echo "no torch: the tests of the Python package are skipped"; }
   section "release tests"
   run_ctest release
 fi

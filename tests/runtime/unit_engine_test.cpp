@@ -294,7 +294,9 @@ TEST(UnitEngine, RefusesWhatItCannotBeDrivenBy) {
   expect_error(Exit::usage, {"two units one"}, [&] { with({one, one}, 1); });
   expect_error(Exit::usage, {"two parameters weight"}, [&] { with({one, other}, 1); });
   expect_error(Exit::internal, {"gives is 0"}, [&] { with({one}, 0); });
-  runtime::UnitEngine engine = [&] { return make(config_for(1)); }();
+  config::DsConfig exact = config_for(1);
+  exact.exact_sums = true;  // its integers have room for so many gives
+  runtime::UnitEngine engine = make(exact);
   expect_error(Exit::internal, {"no step was begun"}, [&] { engine.finish_step({}); });
   expect_error(Exit::internal, {"no pass was begun"}, [&] { engine.acquire(0); });
   engine.begin_step();

@@ -1,0 +1,61 @@
+"""Cleave as the module that training scripts know: `import cleave as deepspeed`.
+
+Importing it loads neither torch nor the native library; both come with the first name that needs them.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+# Names by the module that has them.
+_NAMES = {
+    "initialize": "api",
+    "init_distributed": "api",
+    "add_config_arguments": "api",
+    "DeepSpeedEngine": "engine",
+    "CleaveError": "errors",
+    "UsageError": "errors",
+    "OutOfMemory": "errors",
+    "CheckpointError": "errors",
+    "TrainingError": "errors",
+    "RankLost": "errors",
+    "NotBuilt": "errors",
+    "StepOrderError": "errors",
+}
+_MODULES = ("comm", "ops", "zero")
+
+if TYPE_CHECKING:
+    from .api import add_config_arguments, init_distributed, initialize
+    from .engine import DeepSpeedEngine
+    from .errors import CheckpointError, CleaveError, NotBuilt, OutOfMemory, RankLost, StepOrderError, TrainingError, UsageError
+
+
+def __getattr__(name: str) -> Any:
+    if name in _NAMES:
+        return getattr(importlib.import_module(f"{__name__}.{_NAMES[name]}"), name)
+    if name in _MODULES:
+        return importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"cleave has no {name}; docs/python.md lists what of DeepSpeed's names is built")
+
+
+def __dir__() -> list[str]:
+    return sorted([*_NAMES, *_MODULES, "__version__"])
+
+
+__all__ = [
+    "CheckpointError",
+    "CleaveError",
+    "DeepSpeedEngine",
+    "NotBuilt",
+    "OutOfMemory",
+    "RankLost",
+    "StepOrderError",
+    "TrainingError",
+    "UsageError",
+    "add_config_arguments",
+    "init_distributed",
+    "initialize",
+]

@@ -1,0 +1,94 @@
+"""initialize(), and what comes before it."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+from typing import Any
+
+import torch
+
+from . import job as jobs
+from .configuration import chosen
+from .engine import DeepSpeedEngine
+from .errors import NotBuilt, UsageError
+
+
+def init_distributed(
+    dist_backend: str | None = None,
+    auto_mpi_discovery: bool = True,
+    distributed_port: int = 29500,
+    verbose: bool = True,
+    timeout: datetime.timedelta | None = None,
+    init_method: str | None = None,
+    dist_init_required: bool | None = None,
+    config: Any = None,
+    rank: int = -1,
+    world_size: int = -1,
+) -> None:
+    """Meets the other ranks, and makes torch's process group of them where there is none. Collective."""
+    if dist_init_required is False:
+        jobs.current()
+        return
+    jobs.init_torch(dist_backend, timeout)
+
+
+def add_config_arguments(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    """Adds --deepspeed and --deepspeed_config."""
+    group = parser.add_argument_group("DeepSpeed", "configuration")
+    group.add_argument("--deepspeed", action="store_true", help="train with the engine of the ds_config")
+    group.add_argument("--deepspeed_config", type=str, default=None, help="the ds_config.json")
+    group.add_argument("--deepscale", action="store_true", help=argparse.SUPPRESS)
+    group.add_argument("--deepscale_config", type=str, default=None, help=argparse.SUPPRESS)
+    return parser
+
+
+def _loader(engine: DeepSpeedEngine, data: Any, collate_fn: Any) -> Any:
+    from torch.utils.data import DataLoader, IterableDataset
+    from torch.utils.data.distributed import DistributedSampler
+
+    size = engine.train_micro_batch_size_per_gpu()
+    if isinstance(data, IterableDataset):
+        return DataLoader(data, batch_size=size, collate_fn=collate_fn)
+    sampler: Any = DistributedSampler(data, num_replicas=engine.world_size, rank=engine.global_rank)
+    drop = bool(engine.config.get("dataloader_drop_last", False))
+    return DataLoader(data, batch_size=size, sampler=sampler, collate_fn=collate_fn, drop_last=drop)
+
+
+def initialize(
+    args: Any = None,
+    model: torch.nn.Module | None = None,
+    optimizer: Any = None,
+    model_parameters: Any = None,
+    training_data: Any = None,
+    lr_scheduler: Any = None,
+    distributed_port: int = 29500,
+    mpu: Any = None,
+    dist_init_required: bool | None = None,
+    collate_fn: Any = None,
+    config: Any = None,
+    mesh_param: Any = None,
+    config_params: Any = None,
+) -> tuple[DeepSpeedEngine, Any, Any, Any]:
+    """An engine around a model: (engine, optimizer, data loader, learning-rate schedule). Collective.
+
+    model: any module; its parameters' values become the engine's, those of rank 0 on every rank.
+    optimizer: of torch.optim or of this package, or a callable that makes one of parameters; without one, the ds_config's section;
+    without that, the engine trains nothing.
+    lr_scheduler: an object, or a callable that makes one of an optimizer; it goes before the ds_config's.
+    training_data: a Dataset, of which the returned loader gives each rank its share.
+    config: a path or a dictionary; or args.deepspeed_config.
+    """
+    if model is None:
+        raise UsageError("initialize() wants a model")
+    for name, value in (("mpu", mpu), ("mesh_param", mesh_param)):
+        if value is not None:
+            raise NotBuilt(
+                f"{name} is not built; tensor, sequence and pipeline parallelism of a model are the native program's (cleave train)"
+            )
+    configuration = chosen(args, config, config_params)
+    init_distributed(dist_init_required=dist_init_required)
+    engine = DeepSpeedEngine(configuration, model, optimizer, model_parameters, lr_scheduler)
+    if training_data is not None:
+        engine.training_dataloader = _loader(engine, training_data, collate_fn)
+    return engine, engine.optimizer, engine.training_dataloader, engine.lr_scheduler

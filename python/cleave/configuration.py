@@ -1,0 +1,101 @@
+"""A ds_config as scripts pass it, and what of it Python reads: everything else is the engine's.
+
+A file keeps its text, so that messages name its lines; a dictionary becomes one, whose places are those of the text that is made
+of it.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from . import native
+from .errors import UsageError
+
+_NEVER = 2**31 - 1
+
+
+@dataclass
+class Configuration:
+    """A ds_config: its text and name for the engine, and the effective values that Python reads."""
+
+    text: str
+    name: str
+    given: dict[str, Any]
+    values: dict[str, Any] = field(default_factory=dict)
+    warnings: str = ""
+
+    def read(self, job: native.Job) -> Configuration:
+        self.values, self.warnings = job.read_config(self.text, self.name)
+        return self
+
+    def with_section(self, key: str, section: dict[str, Any]) -> Configuration:
+        """The same with a section in place of the one that it has."""
+        given = {**self.given, key: section}
+        return Configuration(json.dumps(given, indent=2), self.name, given)
+
+    def without(self, *keys: str) -> Configuration:
+        if not any(key in self.given for key in keys):
+            return self
+        given = {key: value for key, value in self.given.items() if key not in keys}
+        return Configuration(json.dumps(given, indent=2), self.name, given)
+
+    def value(self, path: str) -> Any:
+        return self.values[path]
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no infinity, by which callers say "never"."""
+    if isinstance(value, float) and math.isinf(value) and value > 0:
+        return _NEVER
+    if isinstance(value, Mapping):
+        return {str(key): _finite(item) for key, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _of_file(path: str) -> Configuration:
+    if os.path.exists(path):
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+        name = path
+    else:
+        try:
+            text, name = base64.urlsafe_b64decode(path).decode(), "the configuration in base64"
+        except (ValueError, UnicodeDecodeError):
+            raise UsageError(f"{path}: there is no such file, and it is no configuration in base64") from None
+    try:
+        given = json.loads(text)
+    except ValueError:
+        given = {}  # the engine says what is wrong, and where
+    return Configuration(text, name, given if isinstance(given, dict) else {})
+
+
+def configuration_of(config: Any) -> Configuration:
+    """From a path, a text in base64, or a dictionary."""
+    if isinstance(config, Mapping):
+        given = _finite(config)
+        try:
+            text = json.dumps(given, indent=2, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"the configuration is no JSON: {error}") from None
+        return Configuration(text, "the configuration", given)
+    if isinstance(config, str | os.PathLike):
+        return _of_file(os.fspath(config))
+    raise UsageError(f"the configuration is a {type(config).__name__}; wanted a dictionary, or the path of a ds_config.json")
+
+
+def chosen(args: Any, config: Any, config_params: Any) -> Configuration:
+    """The one that a caller of initialize means."""
+    config = config if config is not None else config_params
+    from_args = getattr(args, "deepspeed_config", None) or getattr(args, "deepscale_config", None)
+    if config is not None and from_args is not None:
+        raise UsageError("the configuration is given twice, as config and as args.deepspeed_config; leave one out")
+    config = config if config is not None else from_args
+    if config is None:
+        raise UsageError("there is no configuration: give initialize() config, or args with deepspeed_config")
+    return configuration_of(config)

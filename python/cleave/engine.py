@@ -1,0 +1,523 @@
+"""The engine that initialize() returns: a module whose step is forward, backward, step, as DeepSpeed's scripts write it."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import io
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from . import job as jobs
+from . import native
+from .configuration import Configuration
+from .errors import CheckpointError, NotBuilt, StepOrderError, UsageError
+from .optimizers import ConfigScheduler, EngineOptimizer, check_groups, groups_of_config, section_of
+from .residency import Residency, torch_type
+from .units import ModuleUnits, Slot
+
+_PRECISIONS = {"fp16.enabled": "fp16", "bf16.enabled": "bf16"}
+
+
+def _precision(config: Configuration) -> str:
+    return next((name for path, name in _PRECISIONS.items() if config.value(path)), "fp32")
+
+
+class DeepSpeedEngine(torch.nn.Module):
+    """A module, its optimizer and its schedule, with their state sharded and placed as the ds_config says."""
+
+    def __init__(
+        self,
+        config: Configuration,
+        model: torch.nn.Module,
+        optimizer: Any = None,
+        model_parameters: Any = None,
+        lr_scheduler: Any = None,
+        seed: int = 42,
+    ) -> None:
+        super().__init__()
+        self._job = jobs.current()
+        facts = self._job.facts()
+        self.global_rank, self.local_rank = int(facts["rank"]), int(facts["local_rank"])
+        self.dp_world_size = self.world_size = int(facts["world"])
+        self.mp_world_size = 1
+        self.device = torch.device(facts["device"])
+        self.module = model
+        self.client_optimizer, self.client_lr_scheduler = optimizer, lr_scheduler
+
+        given = self._given_optimizer(config, optimizer, model_parameters)
+        self._configuration = config = self._with_optimizer(config, given, lr_scheduler).read(self._job)
+        self._warn(config.warnings)
+        self.optimizer = self._wrapped(config, given, model_parameters)
+        self._precision = _precision(config)
+
+        units = ModuleUnits(model, *self._trained())
+        self._to_type()
+        self._native = native.NativeEngine(
+            self._job,
+            config.text,
+            config.name,
+            type(model).__name__,
+            units.declared(),
+            seed=seed,
+            rates_given=self.optimizer is not None and "scheduler" not in config.given,
+            inference=self.optimizer is None,
+            stream=torch.cuda.current_stream(self.device).cuda_stream if self.device.type == "cuda" else None,
+        )
+        self._hand_over(units)
+        self._residency = Residency(model, self._native, units, self._precision, self.device)
+        for slot in units.slots():
+            slot.parameter.ds_engine = self  # type: ignore[attr-defined]
+        self._units = units
+        self.lr_scheduler = self._scheduler(lr_scheduler)
+        self.training_dataloader: Any = None
+        self._counters()
+
+    # ---- set-up ----
+
+    def _given_optimizer(self, config: Configuration, optimizer: Any, model_parameters: Any) -> torch.optim.Optimizer | None:
+        if optimizer is None or isinstance(optimizer, torch.optim.Optimizer):
+            return optimizer
+        if callable(optimizer):
+            made = optimizer(list(model_parameters) if model_parameters is not None else self._requiring_gradients())
+            if isinstance(made, torch.optim.Optimizer):
+                return made
+        raise UsageError(f"the optimizer is a {type(optimizer).__name__}; wanted a torch.optim.Optimizer, or a callable that makes one")
+
+    def _with_optimizer(self, config: Configuration, given: torch.optim.Optimizer | None, lr_scheduler: Any) -> Configuration:
+        """The script's own optimizer and schedule go before those of the ds_config."""
+        if given is not None:
+            check_groups(given.param_groups)
+            config = config.with_section("optimizer", section_of(given))
+        if lr_scheduler is not None:
+            config = config.without("scheduler")
+        return config
+
+    def _wrapped(self, config: Configuration, given: torch.optim.Optimizer | None, model_parameters: Any) -> EngineOptimizer | None:
+        if given is not None:
+            return EngineOptimizer(given.param_groups, given)
+        if "optimizer" not in config.given:
+            return None
+        parameters = list(model_parameters) if model_parameters is not None else self._requiring_gradients()
+        groups = groups_of_config(parameters, config.given["optimizer"])
+        check_groups(groups)
+        return EngineOptimizer(groups, None)
+
+    def _requiring_gradients(self) -> list[torch.nn.Parameter]:
+        return [p for p in self.module.parameters() if p.requires_grad]
+
+    def _trained(self) -> tuple[set[int], set[int]]:
+        """Of the parameters: which are trained, and which of them weight decay applies to."""
+        if self.optimizer is None:
+            return set(), set()
+        named = [(p, g) for g in self.optimizer.param_groups for p in g["params"]]
+        trains = {id(p) for p, _ in named if p.requires_grad}
+        return trains, {id(p) for p, g in named if p.requires_grad and g.get("weight_decay", 0.0)}
+
+    def _warn(self, warnings: str) -> None:
+        if warnings and self.global_rank == 0:
+            print(warnings, end="")
+
+    def _to_type(self) -> None:
+        """Buffers have the type of the parameters, and are where the engine computes."""
+        dtype = torch_type(self._precision)
+        for submodule in self.module.modules():
+            for name, buffer in submodule.named_buffers(recurse=False):
+                wanted = dtype if buffer.is_floating_point() and self._precision != "fp32" else buffer.dtype
+                submodule._buffers[name] = buffer.to(self.device, wanted)
+
+    def _hand_over(self, units: ModuleUnits) -> None:
+        """The engine's masters take the first rank's values, one parameter at a time. Collective."""
+        for slot in units.slots():
+            value = slot.parameter.detach()
+            self._same_everywhere(slot.name, slot.shape)
+            whole = value.to("cpu", torch.float32).contiguous()
+            if whole.data_ptr() == value.data_ptr():
+                whole = whole.clone()
+            self._job.broadcast(whole.data_ptr(), whole.numel() * 4)
+            self._native.put_state(0, slot.name, whole.numel(), whole.data_ptr())
+        self._native.publish()
+        for buffer in self.module.buffers():
+            held = buffer.detach().to("cpu").contiguous()
+            if held.numel():
+                self._job.broadcast(held.data_ptr(), held.numel() * held.element_size())
+                buffer.data.copy_(held)
+
+    def _same_everywhere(self, name: str, shape: torch.Size) -> None:
+        numel = float(shape.numel())
+        if self._job.sum([numel])[0] != numel * self.world_size:
+            raise UsageError(
+                f"{name} has {int(numel)} elements on rank {self.global_rank}, and another number on another rank: "
+                "every rank has to build the same model"
+            )
+
+    def _scheduler(self, given: Any) -> Any:
+        if self.optimizer is None:
+            return None
+        if given is None:
+            return ConfigScheduler(self._native, self.optimizer) if "scheduler" in self._configuration.given else None
+        if callable(given) and not hasattr(given, "step"):
+            return given(self.optimizer.optimizer or self.optimizer)
+        return given
+
+    def _counters(self) -> None:
+        self.global_steps = self.global_samples = self.skipped_steps = self.micro_steps = 0
+        self._boundary: bool | None = None
+        self._losses: list[torch.Tensor] = []
+        self._in_step = self._has_gradients = self._applied = False
+        self._norm: float | None = None
+        self.loaded_checkpoint_tag: str | None = None
+
+    # ---- a step ----
+
+    def forward(self, *inputs: Any, **kwargs: Any) -> Any:
+        return self._residency.forward(lambda: self.module(*inputs, **kwargs))
+
+    def _require_training(self, what: str) -> None:
+        if self.optimizer is None:
+            raise StepOrderError(
+                f"{what}: this engine has no optimizer, so it trains nothing; give initialize() one, or a section "
+                "`optimizer` in the ds_config"
+            )
+
+    def backward(self, loss: torch.Tensor, retain_graph: bool = False, scale_wrt_gas: bool = True, **kwargs: Any) -> torch.Tensor:
+        """Takes the gradients of the loss, a mean over this rank's micro-batch, which the engine averages over micro-batches and ranks.
+
+        Returns the loss as a share of the step's. With scale_wrt_gas=False the loss is divided by the micro-batches already.
+        """
+        self._require_training("backward")
+        if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+            raise UsageError(f"backward of a {type(loss).__name__}{list(getattr(loss, 'shape', []))}; wanted a loss of one element")
+        if not self._in_step:
+            self._native.begin_step()
+            self._in_step = True
+        micros = self.gradient_accumulation_steps()
+        scale = self._native.scale() * (1 if scale_wrt_gas else micros)
+        seed = torch.full_like(loss, scale)
+        self._residency.backward(
+            lambda: torch.autograd.backward(loss, seed, retain_graph=retain_graph), self.is_gradient_accumulation_boundary()
+        )
+        self._has_gradients = True
+        self._losses.append(loss.detach() * (1 if scale_wrt_gas else micros))
+        return loss.detach() / micros if scale_wrt_gas else loss.detach()
+
+    def step(self, lr_kwargs: Mapping[str, Any] | None = None) -> None:
+        """At the boundary of accumulation the update, else nothing but the count of micro-batches."""
+        self._require_training("step")
+        self._applied = False
+        if not self._has_gradients:
+            raise StepOrderError("step without a backward since the last one; call engine.backward(loss) first")
+        if self.is_gradient_accumulation_boundary():
+            self._update(lr_kwargs or {})
+        self._has_gradients = False
+        self.micro_steps += 1
+
+    def _update(self, lr_kwargs: Mapping[str, Any]) -> None:
+        assert self.optimizer is not None
+        rates = None if isinstance(self.lr_scheduler, ConfigScheduler) else self.optimizer.rates()
+        self._in_step = False
+        result = self._native.finish_step(self._losses_of_micros(), rates)
+        self._losses.clear()
+        self._norm = result.grad_norm
+        self.optimizer.updated(result.skipped, result.loss_scale)
+        self._applied = not result.skipped
+        if result.skipped:
+            self.skipped_steps += 1
+        elif self.lr_scheduler is not None:
+            self.lr_scheduler.step(**lr_kwargs)
+        self.global_steps += 1
+        self.global_samples += self.train_batch_size()
+        self.last_result = result
+
+    def _losses_of_micros(self) -> list[float]:
+        """One for each micro-batch of the ds_config, also where the script took another number of them."""
+        losses = torch.stack([loss.float().reshape(()) for loss in self._losses]).tolist()
+        micros = self.gradient_accumulation_steps()
+        return losses if len(losses) == micros else [sum(losses) / len(losses)] * micros
+
+    def is_gradient_accumulation_boundary(self) -> bool:
+        if self._boundary is not None:
+            return self._boundary
+        return (self.micro_steps + 1) % self.gradient_accumulation_steps() == 0
+
+    def set_gradient_accumulation_boundary(self, is_boundary: bool) -> None:
+        self._boundary = is_boundary
+
+    def was_step_applied(self) -> bool:
+        return self._applied
+
+    @contextlib.contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Gradients are summed over ranks at the boundary of a step; below stage 2 that is so without this context, too."""
+        if self.zero_optimization_stage() >= 2:
+            raise UsageError(
+                f"no_sync at ZeRO stage {self.zero_optimization_stage()}, whose gradients are summed with each backward; leave it out"
+            )
+        yield
+
+    def scale(self, loss: torch.Tensor) -> torch.Tensor:
+        raise NotBuilt("engine.scale(loss) with loss.backward() is not built; call engine.backward(loss)")
+
+    def allreduce_gradients(self, *args: Any, **kwargs: Any) -> None:
+        """Nothing: engine.backward and engine.step sum gradients."""
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Nothing: gradients are the engine's, which begins each step without any."""
+
+    # ---- what it says of itself ----
+
+    @property
+    def config(self) -> dict[str, Any]:
+        return self._configuration.given
+
+    def _value(self, path: str) -> Any:
+        return self._configuration.value(path)
+
+    def train_batch_size(self) -> int:
+        return int(self._value("train_batch_size"))
+
+    def train_micro_batch_size_per_gpu(self) -> int:
+        return int(self._value("train_micro_batch_size_per_gpu"))
+
+    def gradient_accumulation_steps(self) -> int:
+        return int(self._value("gradient_accumulation_steps"))
+
+    def gradient_clipping(self) -> float:
+        return float(self._value("gradient_clipping"))
+
+    def zero_optimization_stage(self) -> int:
+        return int(self._value("zero_optimization.stage"))
+
+    def zero_optimization(self) -> bool:
+        return self.zero_optimization_stage() > 0
+
+    def zero_optimization_partition_weights(self) -> bool:
+        return self.zero_optimization_stage() == 3
+
+    def zero_gather_16bit_weights_on_model_save(self) -> bool:
+        return bool(self._value("zero_optimization.stage3_gather_16bit_weights_on_model_save"))
+
+    def fp16_enabled(self) -> bool:
+        return self._precision == "fp16"
+
+    def bfloat16_enabled(self) -> bool:
+        return self._precision == "bf16"
+
+    def get_data_types(self) -> tuple[torch.dtype, torch.dtype]:
+        return torch_type(self._precision), torch.float32
+
+    def get_lr(self) -> list[float]:
+        self._require_training("get_lr")
+        assert self.optimizer is not None
+        return [float(group["lr"]) for group in self.optimizer.param_groups]
+
+    def get_mom(self) -> list[Any]:
+        self._require_training("get_mom")
+        assert self.optimizer is not None
+        return [group.get("betas", group.get("momentum")) for group in self.optimizer.param_groups]
+
+    def get_global_grad_norm(self) -> float | None:
+        """Of the last step: averaged and unscaled, before clipping; None before the first."""
+        return self._norm
+
+    def get_batch_info(self) -> tuple[Callable[[], int], Callable[[], int], Callable[[], int]]:
+        return self.train_batch_size, self.train_micro_batch_size_per_gpu, self.gradient_accumulation_steps
+
+    def memory(self) -> dict[str, Any]:
+        """Bytes of this rank by kind and category: planned, live and peak."""
+        facts = self._native.facts()
+        return {key: facts[key] for key in ("planned", "live", "peak")}
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            module = self.__dict__.get("_modules", {}).get("module")
+            if module is not None and hasattr(module, name):
+                return getattr(module, name)
+            raise AttributeError(f"the engine and its module {type(module).__name__} have no attribute {name}") from None
+
+    # ---- state ----
+
+    def parameters_of(self, name: str, kind: str = "master") -> torch.Tensor:
+        """One whole state of a parameter in fp32 on the host: "master" is its value. Collective."""
+        kinds = list(self._native.facts()["kinds"])
+        if kind not in kinds:
+            raise UsageError(f"a parameter has the states {', '.join(kinds)}; got {kind}")
+        slot = next((s for s in self._units.slots() if s.name == name), None)
+        if slot is None:
+            raise UsageError(f"{type(self.module).__name__} has no parameter {name}")
+        whole = torch.empty(slot.shape, dtype=torch.float32)
+        self._native.get_state(kinds.index(kind), name, whole.data_ptr())
+        return whole
+
+    @contextlib.contextmanager
+    def gathered(self, parameters: list[torch.nn.Parameter], modifier_rank: int | None) -> Iterator[None]:
+        """zero.GatheredParameters of this engine's parameters. Collective."""
+        slots = [self._units.of_parameter[id(p)] for p in parameters if id(p) in self._units.of_parameter]
+        modifies = modifier_rank == self.global_rank
+        with self._residency.outside(list(dict.fromkeys(slot.unit for slot in slots))):
+            before = [slot.parameter.detach().clone() if modifies else None for slot in slots]
+            yield
+            after = [slot.parameter.detach().to("cpu", torch.float32, copy=True) for slot in slots] if modifies else []
+            changed = [b is not None and not torch.equal(b, slot.parameter) for b, slot in zip(before, slots, strict=True)]
+        if modifier_rank is not None:
+            self._take_over(slots, after, changed, modifier_rank)
+
+    def _take_over(self, slots: list[Slot], after: list[torch.Tensor], changed: list[bool], root: int) -> None:
+        """What one rank changed becomes the value on all; what it left alone keeps its master."""
+        anywhere = self._job.sum([float(c) for c in changed]) if changed else []
+        for i, slot in enumerate(slots):
+            if anywhere[i]:
+                value = after[i] if after else torch.empty(slot.shape)
+                self._job.broadcast(value.data_ptr(), value.numel() * 4, root)
+                self.set_parameter(slot.name, value)
+
+    def set_parameter(self, name: str, value: torch.Tensor) -> None:
+        """Overwrites a parameter with the same value on every rank. Collective."""
+        whole = value.detach().to("cpu", torch.float32).contiguous()
+        self._native.put_state(0, name, whole.numel(), whole.data_ptr())
+        self._native.publish()
+
+    def module_state_dict(
+        self, destination: Any = None, prefix: str = "", keep_vars: bool = False, exclude_frozen_parameters: bool = False
+    ) -> Any:
+        """The module's own: at stage 3 its parameters have no values there; see _zero3_consolidated_16bit_state_dict."""
+        state = self.module.state_dict(prefix=prefix, keep_vars=keep_vars)
+        if exclude_frozen_parameters:
+            for name, parameter in self.module.named_parameters():
+                if not parameter.requires_grad:
+                    state.pop(prefix + name, None)
+        return state
+
+    def _zero3_consolidated_16bit_state_dict(self, exclude_frozen_parameters: bool = False) -> dict[str, torch.Tensor] | None:
+        """Whole weights in the model's type, on the first rank only. Collective."""
+        state: dict[str, torch.Tensor] = {}
+        whole = {}
+        for u, unit in enumerate(self._units.units):
+            with self._residency.outside([u]):
+                for slot in unit.slots if self.global_rank == 0 else []:
+                    whole[id(slot.parameter)] = slot.parameter.detach().to("cpu", copy=True)
+        if self.global_rank != 0:
+            return None
+        for name, value in self.module.state_dict(keep_vars=True).items():
+            if exclude_frozen_parameters and isinstance(value, torch.nn.Parameter) and not value.requires_grad:
+                continue
+            state[name] = whole.get(id(value), value.detach().to("cpu"))
+        return state
+
+    def save_16bit_model(self, save_dir: str, save_filename: str = "pytorch_model.bin", exclude_frozen_parameters: bool = False) -> bool:
+        """Writes whole weights from the first rank. Collective."""
+        state = self._zero3_consolidated_16bit_state_dict(exclude_frozen_parameters)
+        if state is not None:
+            os.makedirs(save_dir, exist_ok=True)
+            torch.save(state, os.path.join(save_dir, save_filename))
+        self._job.barrier()
+        return True
+
+    save_fp16_model = save_16bit_model
+
+    def _own_state(self, client_state: Mapping[str, Any] | None) -> str:
+        """What a checkpoint keeps beside the engine's records, as JSON."""
+        scheduler = self.lr_scheduler.state_dict() if hasattr(self.lr_scheduler, "state_dict") else None
+        kept = {
+            "client_state": dict(client_state or {}),
+            "scheduler": scheduler,
+            "optimizer": self.optimizer.state_dict() if self.optimizer else None,
+            "buffers": {name: b.detach().to("cpu") for name, b in self.module.named_buffers() if b.numel()},
+            "counters": {key: getattr(self, key) for key in ("global_steps", "global_samples", "skipped_steps")}
+            | {"micro_steps": self.micro_steps - self._begun()},
+        }
+        file = io.BytesIO()
+        torch.save(kept, file)
+        return json.dumps({"python": base64.b64encode(file.getvalue()).decode()})
+
+    def save_checkpoint(
+        self,
+        save_dir: str,
+        tag: str | None = None,
+        client_state: Mapping[str, Any] | None = None,
+        save_latest: bool = True,
+        exclude_frozen_parameters: bool = False,
+    ) -> bool:
+        """Writes SAVE_DIR/TAG from all ranks, as the command line does. Collective; False where it could not be."""
+        self._require_training("save_checkpoint")
+        self._require_no_update_under_way()
+        os.makedirs(save_dir, exist_ok=True)
+        self._native.save_checkpoint(os.fspath(save_dir), str(tag or f"global_step{self.global_steps}"), self._own_state(client_state))
+        return True
+
+    def _require_no_update_under_way(self) -> None:
+        """Units may be updated during a step's last backward already; what earlier ones added to gradients is no part of a checkpoint."""
+        if self._in_step and self._has_gradients and self.is_gradient_accumulation_boundary():
+            raise StepOrderError("save_checkpoint between the last backward of a step and engine.step(); call it after that")
+        if self._in_step and self.global_rank == 0:
+            micros = f"{self._begun()} of {self.gradient_accumulation_steps()} micro-batches"
+            print(f"warning: a step is under way; its {micros} are not in the checkpoint, which has what the step before left")
+
+    def _begun(self) -> int:
+        """The micro-batches of a step under way."""
+        return len(self._losses)
+
+    def load_checkpoint(
+        self,
+        load_dir: str,
+        tag: str | None = None,
+        load_module_strict: bool = True,
+        load_optimizer_states: bool = True,
+        load_lr_scheduler_states: bool = True,
+        load_module_only: bool = False,
+        custom_load_fn: Any = None,
+    ) -> tuple[str | None, dict[str, Any]]:
+        """Restores a checkpoint of any layout; returns its path and what the script stored. Collective."""
+        if custom_load_fn is not None:
+            raise NotBuilt("custom_load_fn is not built; load what is of your own from the client state that load_checkpoint returns")
+        if self._in_step:
+            raise StepOrderError(
+                "load_checkpoint within a step, whose gradients are of other weights; call it after a boundary's engine.step()"
+            )
+        folder = os.fspath(load_dir)
+        if tag is None and not os.path.exists(os.path.join(folder, "latest")):
+            if self.global_rank == 0:
+                print(f"warning: {folder} has no file latest, so no checkpoint was loaded; name one by tag")
+            return None, {}
+        with_optimizer = load_optimizer_states and not load_module_only
+        client = json.loads(self._native.load_checkpoint(folder, tag or "latest", with_optimizer) or "{}")
+        kept = self._unpacked(client)
+        if not load_module_only:
+            self._restore(kept, with_optimizer, load_lr_scheduler_states)
+        for name, buffer in self.module.named_buffers():
+            if name in kept.get("buffers", {}):
+                buffer.data.copy_(kept["buffers"][name])
+        found = tag or Path(folder, "latest").read_text(encoding="utf-8").strip()
+        self.loaded_checkpoint_tag = found
+        return os.path.join(folder, found), kept.get("client_state", {})
+
+    def _unpacked(self, client: dict[str, Any]) -> dict[str, Any]:
+        if "python" not in client:
+            return {}  # of the command line
+        try:
+            return dict(torch.load(io.BytesIO(base64.b64decode(client["python"])), weights_only=False))
+        except Exception as error:
+            raise CheckpointError(f"what the script stored in the checkpoint cannot be read: {error}") from error
+
+    def _restore(self, kept: dict[str, Any], with_optimizer: bool, with_scheduler: bool) -> None:
+        for key, value in kept.get("counters", {"global_steps": self._native.facts()["step"]}).items():
+            setattr(self, key, value)
+        if with_optimizer and self.optimizer and kept.get("optimizer"):
+            self.optimizer.load_state_dict(kept["optimizer"])
+        if with_scheduler and self.lr_scheduler is not None and kept.get("scheduler") is not None:
+            self.lr_scheduler.load_state_dict(kept["scheduler"])
+
+    def empty_partition_cache(self) -> None:
+        """Nothing: gathered parameters are in memory that is planned and stays."""
+
+    def destroy(self) -> None:
+        """Gives the engine's memory back. Parameters that are whole on a rank keep their values."""
+        self._residency.close()
+        self._native.free()

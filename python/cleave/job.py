@@ -1,0 +1,128 @@
+"""The job that this process is a rank of: one for the life of the process, torch's process group beside it."""
+
+from __future__ import annotations
+
+import atexit
+import datetime
+import os
+import sys
+from types import TracebackType
+from typing import Any
+
+from . import native
+from .errors import CleaveError
+
+_DEADLINE_S = 600.0
+
+_job: native.Job | None = None
+_owner = 0  # the process that opened it; a forked child is no rank
+
+
+def current(timeout_s: float = _DEADLINE_S) -> native.Job:
+    """The job, which is found in the environment and meets its other ranks when it is first asked for. Collective then."""
+    global _job, _owner
+    if _job is not None:
+        if _owner != os.getpid():
+            raise CleaveError("this process was forked from a rank and is none: workers of a DataLoader cannot use the engine")
+        return _job
+    options: dict[str, Any] = {}
+    if _torch_meets_at_the_port():
+        options["port_is_taken"] = True
+    _job, _owner = native.Job(**options), os.getpid()
+    _job.connect(timeout_s)
+    _tell_environment(_job.facts())
+    atexit.register(_leave)
+    _watch_exceptions()
+    return _job
+
+
+def is_open() -> bool:
+    """Whether this process is a rank already."""
+    return _job is not None
+
+
+def _torch_meets_at_the_port() -> bool:
+    distributed = sys.modules.get("torch.distributed")
+    return distributed is not None and distributed.is_available() and distributed.is_initialized()
+
+
+def _tell_environment(facts: dict[str, Any]) -> None:
+    """What scripts of torch look for, where no launcher set it."""
+    for name, key in (
+        ("RANK", "rank"),
+        ("WORLD_SIZE", "world"),
+        ("LOCAL_RANK", "local_rank"),
+        ("LOCAL_WORLD_SIZE", "local_size"),
+        ("MASTER_ADDR", "master_addr"),
+        ("MASTER_PORT", "master_port"),
+    ):
+        os.environ.setdefault(name, str(facts[key]))
+
+
+_failure: str | None = None
+
+
+def failed(reason: str) -> None:
+    """Remembers why this rank ends, so that the others learn it and stop waiting."""
+    global _failure
+    _failure = _failure or reason
+
+
+def _watch_exceptions() -> None:
+    before = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        failed(f"{kind.__name__}: {error}")
+        before(kind, error, trace)
+        _leave()
+
+    sys.excepthook = hook
+
+
+def _leave() -> None:
+    global _job
+    if _job is None or _owner != os.getpid():
+        return
+    job, _job = _job, None
+    distributed = sys.modules.get("torch.distributed")
+    try:
+        job.close(_failure)
+    except CleaveError as error:
+        print(f"warning: at the end of the job: {error}", file=sys.stderr)
+    if distributed is not None and distributed.is_available() and distributed.is_initialized() and _failure is None:
+        distributed.destroy_process_group()
+
+
+def init_torch(backend: str | None = None, timeout: datetime.timedelta | None = None) -> None:
+    """Makes torch's process group of the same ranks, where there is none. Collective."""
+    import torch
+    import torch.distributed as dist
+
+    job = current(timeout.total_seconds() if timeout else _DEADLINE_S)
+    if not dist.is_available() or dist.is_initialized():
+        return
+    facts = job.facts()
+    rank, world = int(facts["rank"]), int(facts["world"])
+    wait = timeout or datetime.timedelta(seconds=_DEADLINE_S)
+    store: Any = dist.HashStore() if world == 1 else _store(job, facts, wait)
+    device = str(facts["device"])
+    if backend in (None, "ccl", "mpi") or (backend == "nccl" and not device.startswith("cuda")):
+        backend = "nccl" if device.startswith("cuda") else "gloo"
+    if device.startswith("cuda"):
+        torch.cuda.set_device(torch.device(device))
+    dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=wait)
+
+
+def _store(job: native.Job, facts: dict[str, Any], wait: datetime.timedelta) -> Any:
+    """A store of torch's at a port that rank 0 found free."""
+    import torch
+    import torch.distributed as dist
+
+    port = torch.zeros(1, dtype=torch.int64)
+    store: Any = None
+    host = str(facts["master_addr"])
+    if facts["rank"] == 0:
+        store = dist.TCPStore(host, 0, int(facts["world"]), True, timeout=wait, wait_for_workers=False)
+        port[0] = store.port
+    job.broadcast(port.data_ptr(), 8)
+    return store or dist.TCPStore(host, int(port[0]), int(facts["world"]), False, timeout=wait, wait_for_workers=False)

@@ -1,0 +1,348 @@
+"""The native library by ctypes: each call of cleave_c.h as a method, whose errors are exceptions.
+
+Nothing here knows torch; memory is addresses. The contracts are those of cleave_c.h.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+from collections.abc import Callable, Sequence
+from ctypes import POINTER, byref, c_char_p, c_double, c_int32, c_int64, c_uint64, c_void_p
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from .errors import CleaveError, error_of
+
+_C_VERSION = 1
+
+
+class DType(NamedTuple):
+    """A float type as the library numbers it."""
+
+    code: int
+    name: str
+
+
+FP32, FP16, BF16 = DType(0, "fp32"), DType(1, "fp16"), DType(2, "bf16")
+DTYPES = {dtype.name: dtype for dtype in (FP32, FP16, BF16)}
+
+
+class _Parameter(ctypes.Structure):
+    _fields_ = [("name", c_char_p), ("shape", POINTER(c_int64)), ("dims", c_int32), ("decay", c_int32)]
+
+
+class _Unit(ctypes.Structure):
+    _fields_ = [("name", c_char_p), ("parameters", POINTER(_Parameter)), ("count", c_int32), ("frozen", c_int32)]
+
+
+class _Options(ctypes.Structure):
+    _fields_ = [
+        ("seed", c_uint64),
+        ("gives", c_int32),
+        ("rates_given", c_int32),
+        ("inference", c_int32),
+        ("has_stream", c_int32),
+        ("stream", c_void_p),
+        ("device_bytes", c_int64),
+        ("host_bytes", c_int64),
+    ]
+
+
+class _Rates(ctypes.Structure):
+    _fields_ = [("lr", c_double), ("momentum", c_double), ("beta2", c_double)]
+
+
+class _Result(ctypes.Structure):
+    _fields_ = [
+        ("step", c_int64),
+        ("skipped_total", c_int64),
+        ("loss", c_double),
+        ("grad_norm", c_double),
+        ("lr", c_double),
+        ("loss_scale", c_double),
+        ("skipped", c_int32),
+    ]
+
+
+class Parameter(NamedTuple):
+    """A parameter as an engine is told of it; the shape is the whole one."""
+
+    name: str
+    shape: tuple[int, ...]
+    decay: bool
+
+
+class Unit(NamedTuple):
+    """Parameters that are gathered, reduced, moved and saved as one."""
+
+    name: str
+    parameters: list[Parameter]
+    frozen: bool
+
+
+class Rates(NamedTuple):
+    """What the optimizer is given for a step; a negative value leaves the optimizer its own."""
+
+    lr: float
+    momentum: float = -1.0
+    beta2: float = -1.0
+
+
+class StepResult(NamedTuple):
+    """What a step came to, the same on every rank (runtime/step/step_result.h)."""
+
+    step: int
+    skipped_total: int
+    loss: float
+    grad_norm: float
+    lr: float
+    loss_scale: float
+    skipped: bool
+
+
+def _candidates() -> list[Path]:
+    here = Path(__file__).resolve().parent
+    found = [Path(os.environ["CLEAVE_LIBRARY"])] if os.environ.get("CLEAVE_LIBRARY") else []
+    return [*found, here / "lib" / "libcleave_c.so", here.parents[1] / "build" / "release" / "lib" / "libcleave_c.so"]
+
+
+def _load() -> ctypes.CDLL:
+    tried = _candidates()
+    for path in tried:
+        if path.exists():
+            library = ctypes.CDLL(str(path))
+            library.cleave_error.restype = c_char_p
+            library.cleave_version.restype = c_char_p
+            version = library.cleave_c_version()
+            if version != _C_VERSION:
+                raise CleaveError(f"{path} has version {version} of the C interface, wanted {_C_VERSION}: install the package again")
+            return library
+    raise CleaveError(f"libcleave_c.so is in none of {', '.join(map(str, tried))}: install the package again, or name it in CLEAVE_LIBRARY")
+
+
+_library: ctypes.CDLL | None = None
+
+
+def library() -> ctypes.CDLL:
+    """The library, loaded when it is first asked for."""
+    global _library
+    if _library is None:
+        _library = _load()
+    return _library
+
+
+def _check(code: int) -> None:
+    if code:
+        raise error_of(code, library().cleave_error().decode(errors="replace"))
+
+
+def _text(call: Callable[[Any], int]) -> str:
+    """The text that a call hands over."""
+    text = c_void_p()
+    code = call(byref(text))
+    try:
+        _check(code)
+        return ctypes.string_at(text.value or 0).decode(errors="replace")
+    finally:
+        library().cleave_free_text(text)
+
+
+def version() -> str:
+    """Of the library."""
+    return str(library().cleave_version().decode())
+
+
+class Job:
+    """This process as a rank of its job."""
+
+    def __init__(self, **options: Any) -> None:
+        self._handle = c_void_p()
+        _check(library().cleave_job_open(json.dumps(options).encode(), byref(self._handle)))
+        self.connected = False
+
+    @property
+    def handle(self) -> c_void_p:
+        if not self._handle:
+            raise CleaveError("the job has ended: nothing can be asked of its ranks any more")
+        return self._handle
+
+    def facts(self) -> dict[str, Any]:
+        return dict(json.loads(_text(lambda text: library().cleave_job_facts(self.handle, text))))
+
+    def connect(self, timeout_s: float) -> None:
+        _check(library().cleave_job_connect(self.handle, c_double(timeout_s)))
+        self.connected = True
+
+    def close(self, reason: str | None) -> None:
+        if self._handle:
+            handle, self._handle = self._handle, c_void_p()
+            _check(library().cleave_job_close(handle, reason.encode() if reason else None))
+
+    def broadcast(self, address: int, size: int, root: int = 0) -> None:
+        """Overwrites `size` bytes of host memory by those of the root. Collective."""
+        _check(library().cleave_job_broadcast(self.handle, c_void_p(address), c_int64(size), root))
+
+    def sum(self, values: Sequence[float]) -> list[float]:
+        """Of each over all ranks. Collective."""
+        array = (c_double * len(values))(*values)
+        _check(library().cleave_job_sum(self.handle, array, c_int64(len(values))))
+        return list(array)
+
+    def barrier(self) -> None:
+        _check(library().cleave_job_barrier(self.handle))
+
+    def read_config(self, text: str, name: str) -> tuple[dict[str, Any], str]:
+        """The effective value of every key by its path, and warnings, a line each."""
+        values, problems = c_void_p(), c_void_p()
+        try:
+            _check(library().cleave_read_config(self.handle, text.encode(), name.encode(), byref(values), byref(problems)))
+            return json.loads(ctypes.string_at(values.value or 0)), ctypes.string_at(problems.value or 0).decode(errors="replace")
+        finally:
+            library().cleave_free_text(values)
+            library().cleave_free_text(problems)
+
+
+def _c_units(units: Sequence[Unit]) -> tuple[Any, list[Any]]:
+    """The units as the library reads them, and what has to outlive the call."""
+    kept: list[Any] = []
+    array = (_Unit * len(units))()
+    for to, unit in zip(array, units, strict=True):
+        parameters = (_Parameter * len(unit.parameters))()
+        for p, parameter in zip(parameters, unit.parameters, strict=True):
+            shape = (c_int64 * max(1, len(parameter.shape)))(*parameter.shape)
+            kept.append(shape)
+            p.name, p.dims, p.decay = parameter.name.encode(), len(parameter.shape), parameter.decay
+            p.shape = ctypes.cast(shape, POINTER(c_int64))
+        kept.append(parameters)
+        to.name, to.count, to.frozen = unit.name.encode(), len(unit.parameters), unit.frozen
+        to.parameters = ctypes.cast(parameters, POINTER(_Parameter))
+    return array, kept
+
+
+class NativeEngine:
+    """A rank's share of parameters, gradients and optimizer state (cleave_c.h)."""
+
+    def __init__(
+        self,
+        job: Job,
+        config: str,
+        config_name: str,
+        model: str,
+        units: Sequence[Unit],
+        *,
+        seed: int = 42,
+        rates_given: bool = False,
+        inference: bool = False,
+        stream: int | None = None,
+        gives: int = 1,
+    ) -> None:
+        self._lib = library()
+        self._handle = c_void_p()
+        self._pointers = [(c_void_p * len(unit.parameters))() for unit in units]
+        options = _Options(
+            seed=seed, gives=gives, rates_given=rates_given, inference=inference, has_stream=stream is not None, stream=stream
+        )
+        array, kept = _c_units(units)
+        _check(
+            self._lib.cleave_engine_make(
+                job.handle, config.encode(), config_name.encode(), model.encode(), array, len(units), byref(options), byref(self._handle)
+            )
+        )
+        del kept
+
+    @property
+    def handle(self) -> c_void_p:
+        if not self._handle:
+            raise CleaveError("the engine was destroyed")
+        return self._handle
+
+    def free(self) -> None:
+        if self._handle:
+            handle, self._handle = self._handle, c_void_p()
+            self._lib.cleave_engine_free(handle)
+
+    def facts(self) -> dict[str, Any]:
+        return dict(json.loads(_text(lambda text: self._lib.cleave_engine_facts(self.handle, text))))
+
+    def get_state(self, kind: int, name: str, address: int) -> None:
+        """Writes a whole fp32 state of a parameter to host memory. Collective."""
+        _check(self._lib.cleave_get_state(self.handle, kind, name.encode(), c_void_p(address)))
+
+    def put_state(self, kind: int, name: str, count: int, address: int) -> None:
+        _check(self._lib.cleave_put_state(self.handle, kind, name.encode(), c_int64(count), c_void_p(address)))
+
+    def publish(self) -> None:
+        _check(self._lib.cleave_publish(self.handle))
+
+    def begin_step(self) -> None:
+        _check(self._lib.cleave_begin_step(self.handle))
+
+    def scale(self) -> float:
+        scale = c_double()
+        _check(self._lib.cleave_scale(self.handle, byref(scale)))
+        return scale.value
+
+    def gathers(self, unit: int) -> bool:
+        answer = c_int32()
+        _check(self._lib.cleave_gathers(self.handle, unit, byref(answer)))
+        return answer.value != 0
+
+    def begin_pass(self, kind: int, last: bool) -> None:
+        _check(self._lib.cleave_begin_pass(self.handle, kind, int(last)))
+
+    def end_pass(self) -> None:
+        _check(self._lib.cleave_end_pass(self.handle))
+
+    def acquire(self, unit: int) -> Sequence[int]:
+        """The addresses of the unit's parameters until release."""
+        pointers = self._pointers[unit]
+        _check(self._lib.cleave_acquire(self.handle, unit, pointers))
+        return pointers  # type: ignore[return-value]
+
+    def release(self, unit: int) -> None:
+        _check(self._lib.cleave_release(self.handle, unit))
+
+    def add_gradient(self, unit: int, parameter: int, address: int, dtype: DType) -> None:
+        _check(self._lib.cleave_add_gradient(self.handle, unit, parameter, c_void_p(address), dtype.code))
+
+    def give(self, unit: int) -> None:
+        _check(self._lib.cleave_give(self.handle, unit))
+
+    def finish_step(self, losses: Sequence[float], rates: Rates | None) -> StepResult:
+        result = _Result()
+        array = (c_double * len(losses))(*losses)
+        brought = byref(_Rates(*rates)) if rates else None
+        _check(self._lib.cleave_finish_step(self.handle, array, len(losses), brought, byref(result)))
+        return StepResult(
+            result.step, result.skipped_total, result.loss, result.grad_norm, result.lr, result.loss_scale, bool(result.skipped)
+        )
+
+    def next_rates(self) -> Rates:
+        rates = _Rates()
+        _check(self._lib.cleave_next_rates(self.handle, byref(rates)))
+        return Rates(rates.lr, rates.momentum, rates.beta2)
+
+    def save_checkpoint(self, folder: str, tag: str, client: str) -> None:
+        _check(self._lib.cleave_save_checkpoint(self.handle, os.fsencode(folder), tag.encode(), client.encode()))
+
+    def finish_save(self) -> None:
+        _check(self._lib.cleave_finish_save(self.handle))
+
+    def load_checkpoint(self, folder: str, tag: str, with_optimizer: bool) -> str:
+        return _text(
+            lambda text: self._lib.cleave_load_checkpoint(self.handle, os.fsencode(folder), tag.encode(), int(with_optimizer), text)
+        )
+
+    def dlpack(self, address: int, dtype: DType, shape: Sequence[int]) -> Any:
+        """A capsule by which another library reads the engine's memory as a tensor, which must not outlive the engine."""
+        managed = c_void_p()
+        dims = (c_int64 * max(1, len(shape)))(*shape)
+        _check(self._lib.cleave_dlpack(self.handle, c_void_p(address), dtype.code, dims, len(shape), byref(managed)))
+        capsule = ctypes.pythonapi.PyCapsule_New
+        capsule.restype, capsule.argtypes = ctypes.py_object, [c_void_p, c_char_p, c_void_p]
+        return capsule(managed, b"dltensor", None)
+
+
+__all__ = ["BF16", "DTYPES", "FP16", "FP32", "Job", "NativeEngine", "Parameter", "Rates", "StepResult", "Unit", "library", "version"]

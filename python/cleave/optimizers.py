@@ -1,0 +1,229 @@
+"""Optimizers and schedules: the engine runs them, and these are what scripts hold in their hands.
+
+An optimizer of torch's that a script passes says which one is meant and with what values; its update runs in the engine's kernels.
+`param_groups` stay the ones that the script and its schedulers read and change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+from . import native
+from .errors import NotBuilt, StepOrderError, UsageError
+
+
+class _HyperparametersOnly(torch.optim.Optimizer):
+    """An optimizer whose update runs in the engine: it holds groups and no state."""
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        raise StepOrderError(f"{type(self).__name__}.step() is the engine's: pass the optimizer to initialize() and call engine.step()")
+
+
+class FusedAdam(_HyperparametersOnly):
+    """Adam with decoupled weight decay (adam_w_mode) or with decay in the gradient."""
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 1e-3,
+        bias_correction: bool = True,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        adam_w_mode: bool = True,
+        weight_decay: float = 0.0,
+        amsgrad: bool = False,
+        set_grad_none: bool = True,
+    ) -> None:
+        if amsgrad:
+            raise UsageError("amsgrad is not built; leave it out")
+        self.adam_w_mode = adam_w_mode
+        super().__init__(params, {"lr": lr, "bias_correction": bias_correction, "betas": betas, "eps": eps, "weight_decay": weight_decay})
+
+
+class DeepSpeedCPUAdam(FusedAdam):
+    """The same: where the state lives is a matter of the ds_config."""
+
+    def __init__(
+        self,
+        model_params: Any,
+        lr: float = 1e-3,
+        bias_correction: bool = True,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        amsgrad: bool = False,
+        adamw_mode: bool = True,
+        fp32_optimizer_states: bool = True,
+    ) -> None:
+        super().__init__(model_params, lr, bias_correction, betas, eps, adamw_mode, weight_decay, amsgrad)
+
+
+class DeepSpeedCPUAdagrad(_HyperparametersOnly):
+    """Adagrad (torch.optim.Adagrad's values)."""
+
+    def __init__(self, model_params: Any, lr: float = 1e-2, eps: float = 1e-10, weight_decay: float = 0.0, amsgrad: bool = False) -> None:
+        super().__init__(model_params, {"lr": lr, "eps": eps, "weight_decay": weight_decay})
+
+
+class DeepSpeedCPULion(_HyperparametersOnly):
+    """Lion."""
+
+    def __init__(self, model_params: Any, lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999), weight_decay: float = 0.0) -> None:
+        super().__init__(model_params, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
+
+
+FusedLion = DeepSpeedCPULion
+
+
+def _adam(o: Any, g: dict[str, Any], decoupled: bool) -> dict[str, Any]:
+    params = {"lr": float(g["lr"]), "betas": list(g["betas"]), "eps": g["eps"], "weight_decay": g["weight_decay"]}
+    if not g.get("bias_correction", True):
+        params["bias_correction"] = False
+    return {"type": "AdamW", "params": params} if decoupled else {"type": "Adam", "params": {**params, "adam_w_mode": False}}
+
+
+def _sgd(o: Any, g: dict[str, Any]) -> dict[str, Any]:
+    keys = ("lr", "momentum", "dampening", "weight_decay", "nesterov")
+    return {"type": "SGD", "params": {key: g[key] for key in keys}}
+
+
+def _adagrad(o: Any, g: dict[str, Any]) -> dict[str, Any]:
+    keys = [key for key in ("lr", "lr_decay", "eps", "weight_decay") if key in g]
+    return {"type": "Adagrad", "params": {key: g[key] for key in keys}}
+
+
+def _lion(o: Any, g: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "Lion", "params": {"lr": g["lr"], "betas": list(g["betas"]), "weight_decay": g["weight_decay"]}}
+
+
+# By class, the nearest first: how a group of it is written in a ds_config.
+_SECTIONS: list[tuple[type, Callable[[Any, dict[str, Any]], dict[str, Any]]]] = [
+    (FusedAdam, lambda o, g: _adam(o, g, o.adam_w_mode)),
+    (DeepSpeedCPUAdagrad, _adagrad),
+    (DeepSpeedCPULion, _lion),
+    (torch.optim.AdamW, lambda o, g: _adam(o, g, True)),
+    (torch.optim.Adam, lambda o, g: _adam(o, g, bool(g.get("decoupled_weight_decay", False)))),
+    (torch.optim.SGD, _sgd),
+    (torch.optim.Adagrad, _adagrad),
+]
+_OFF = {"amsgrad": False, "maximize": False, "initial_accumulator_value": 0, "differentiable": False}
+
+
+def section_of(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """The section `optimizer` of a ds_config that says the same. NotBuilt names what the engine has no kernel for."""
+    for kind, section in _SECTIONS:
+        if type(optimizer) is kind or (isinstance(optimizer, _HyperparametersOnly) and isinstance(optimizer, kind)):
+            for group in optimizer.param_groups:
+                for key, off in _OFF.items():
+                    if group.get(key, off) != off:
+                        raise NotBuilt(f"{kind.__name__}({key}={group[key]}) is not built; leave it out")
+            decays = {g["weight_decay"] for g in optimizer.param_groups if g["weight_decay"]}
+            first = {**optimizer.param_groups[0], "weight_decay": decays.pop() if decays else 0.0}
+            return section(optimizer, first)
+    raise NotBuilt(
+        f"the engine has no kernel for {type(optimizer).__module__}.{type(optimizer).__qualname__}; wanted Adam, AdamW, SGD or Adagrad of "
+        "torch.optim, FusedAdam, DeepSpeedCPUAdam, DeepSpeedCPUAdagrad or DeepSpeedCPULion, or a section `optimizer` in the ds_config"
+    )
+
+
+def check_groups(groups: list[dict[str, Any]]) -> None:
+    """Groups may differ in whether weight decay applies to them. NotBuilt names what else they differ in."""
+    first = groups[0]
+    decays = {g.get("weight_decay", 0.0) for g in groups if g.get("weight_decay", 0.0)}
+    if len(decays) > 1:
+        raise NotBuilt(f"parameter groups with different weight decays, {sorted(decays)}, are not built; wanted one value, and 0")
+    for group in groups[1:]:
+        for key, value in first.items():
+            if key not in ("params", "weight_decay", "name", "param_names") and group.get(key, value) != value:
+                raise NotBuilt(f"parameter groups that differ in {key}, {value} and {group[key]}, are not built; give all the same")
+
+
+class EngineOptimizer(torch.optim.Optimizer):
+    """What initialize() returns as the optimizer: groups to read and change, an update that engine.step() makes."""
+
+    def __init__(self, groups: list[dict[str, Any]], inner: torch.optim.Optimizer | None) -> None:
+        self.optimizer = inner  # the script's own, whose groups these are
+        self.overflow = False
+        self.loss_scale = 1.0
+        super().__init__(groups, dict(inner.defaults) if inner else {})  # the same dictionaries, so what one changes the other reads
+
+    @property
+    def cur_scale(self) -> float:
+        return self.loss_scale
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        raise StepOrderError("the update is the engine's: call engine.step()")
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Nothing: gradients are the engine's, which begins each step without any."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """The groups' values: the state is in the engine's checkpoints (engine.save_checkpoint)."""
+        return {"param_groups": [{k: v for k, v in g.items() if k != "params"} for g in self.param_groups]}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        for group, loaded in zip(self.param_groups, state_dict["param_groups"], strict=True):
+            group.update({k: v for k, v in loaded.items() if k != "params"})
+
+    def updated(self, overflow: bool, loss_scale: float) -> None:
+        """After a step of the engine's; schedulers of torch's ask whether there was one."""
+        self.overflow, self.loss_scale = overflow, loss_scale
+        for optimizer in (self, self.optimizer):
+            if optimizer is not None:
+                optimizer._opt_called = True  # type: ignore[attr-defined]
+
+    def rates(self) -> native.Rates:
+        """What the groups say now."""
+        check_groups(self.param_groups)
+        return native.Rates(float(self.param_groups[0]["lr"]))
+
+
+def groups_of_config(parameters: Iterable[Any], section: dict[str, Any]) -> list[dict[str, Any]]:
+    """Groups for an optimizer that the ds_config names: of parameters, or of a script's own groups."""
+    listed = list(parameters)
+    groups = [dict(g) for g in listed] if listed and isinstance(listed[0], dict) else [{"params": listed}]
+    values = section.get("params", {})
+    for group in groups:
+        group["params"] = list(group["params"])
+        group.setdefault("lr", values.get("lr", 1e-3))
+        group.setdefault("weight_decay", values.get("weight_decay", 0.0))
+        if "betas" in values:
+            group.setdefault("betas", tuple(values["betas"]))  # type: ignore[arg-type]
+    return groups
+
+
+class ConfigScheduler:
+    """The schedule of the ds_config, which the engine follows; this says where it is."""
+
+    def __init__(self, engine: native.NativeEngine, optimizer: EngineOptimizer) -> None:
+        self._engine, self.optimizer = engine, optimizer
+        self.last_batch_iteration = -1
+        self.show()
+
+    def show(self) -> None:
+        rates = self._engine.next_rates()
+        for group in self.optimizer.param_groups:
+            group["lr"] = rates.lr
+            if rates.momentum >= 0 and "betas" in group:
+                group["betas"] = (rates.momentum, rates.beta2 if rates.beta2 >= 0 else group["betas"][1])
+
+    def step(self, *args: Any, **kwargs: Any) -> None:
+        """Called by engine.step() after an update; a further call changes nothing, because the schedule counts updates."""
+        self.last_batch_iteration += 1
+        self.show()
+
+    def get_lr(self) -> list[float]:
+        return self.get_last_lr()
+
+    def get_last_lr(self) -> list[float]:
+        return [float(group["lr"]) for group in self.optimizer.param_groups]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"last_batch_iteration": self.last_batch_iteration}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.last_batch_iteration = state["last_batch_iteration"]
+        self.show()

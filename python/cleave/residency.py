@@ -1,0 +1,377 @@
+"""Where a module's parameters are between its calls, and how gradients leave it.
+
+The engine's memory is what torch sees as the parameters' values. Those of a unit that is whole on every rank stay in one place; those
+of another are there while a module that uses them runs, and between that a parameter has its shape and no values (every element reads
+as NaN, so that a use in the meantime is seen). Autograd keeps no gathered weight from forward to backward: what it saves of one is
+remembered by place, and the unit is gathered again when the backward asks for it, so nothing has to be known of a module's inside.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from . import native
+from .errors import CleaveError, StepOrderError
+from .units import ModuleUnits, Slot
+
+_TORCH_TYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+_OUTSIDE, _BACKWARD, _FORWARD = 0, 1, 2  # kinds of passes: each root module and grad mode from here on is one of its own
+
+
+def torch_type(name: str) -> torch.dtype:
+    """Of a precision."""
+    return _TORCH_TYPES[name]
+
+
+class _Weight:
+    """What autograd saved of a gathered parameter: where in it, not the values."""
+
+    __slots__ = ("offset", "size", "slot", "stride")
+
+    def __init__(self, slot: Slot, tensor: torch.Tensor) -> None:
+        self.slot = slot
+        self.offset, self.size, self.stride = tensor.storage_offset(), tensor.size(), tensor.stride()
+
+
+class _Watched(dict[str, Any]):
+    """A submodule's own parameters; one that another module reads is gathered when it is."""
+
+    def __init__(self, parameters: dict[str, Any], residency: Residency) -> None:
+        super().__init__(parameters)
+        self._residency = residency
+
+    def __getitem__(self, name: str) -> Any:
+        parameter = super().__getitem__(name)
+        if parameter is not None:
+            self._residency.read(parameter)
+        return parameter
+
+
+class Residency:
+    """The parameters of a module in an engine."""
+
+    def __init__(self, module: torch.nn.Module, engine: native.NativeEngine, units: ModuleUnits, dtype: str, device: torch.device) -> None:
+        """Takes the place of the parameters' values, which the engine has already. Collective."""
+        self.module, self.engine, self.units = module, engine, units
+        self.dtype = native.DTYPES[dtype]
+        self.torch_dtype = torch_type(dtype)
+        count = len(units.units)
+        self.gathers = [engine.gathers(u) for u in range(count)]
+        self.any_gathers = any(self.gathers)
+        self._users, self._held = [0] * count, [False] * count
+        self._arrived: list[dict[int, torch.Tensor]] = [{} for _ in range(count)]  # gradients by place, until all are there
+        self._nothing = torch.tensor(float("nan"), dtype=self.torch_dtype, device=device)
+        self._views: dict[tuple[int, int], list[torch.Tensor]] = {}
+        self._at: dict[int, Slot] = {}  # by the address of a gathered parameter that is there
+        self._lent: list[list[int]] = []  # by module under way, outermost first: units of others that it reads
+        self._in_pass = self._in_backward = False
+        self._kinds: dict[tuple[int, bool], int] = {}
+        self._saved_hooks: Any = None
+        self._broken: str | None = None
+        self._handles: list[Any] = []
+        self._put_in_place()
+        if self.any_gathers:
+            self._watch_calls()
+        self._watch_gradients()
+
+    # ---- where values are ----
+
+    def _put_in_place(self) -> None:
+        self.engine.begin_pass(_OUTSIDE, False)
+        for u, unit in enumerate(self.units.units):
+            for slot in unit.slots:
+                self._describe(slot)
+                if self.gathers[u]:
+                    self._take_away(slot)
+            if not self.gathers[u]:
+                self._show(u)
+                self.engine.release(u)
+        self.engine.end_pass()
+
+    def _describe(self, slot: Slot) -> None:
+        """The attributes by which scripts know a parameter of ZeRO."""
+        p: Any = slot.parameter
+        p.ds_id, p.ds_shape, p.ds_numel = id(p), slot.shape, slot.shape.numel()
+
+    def _take_away(self, slot: Slot) -> None:
+        slot.parameter.data = self._nothing.expand(slot.shape)
+
+    def _show(self, u: int) -> None:
+        """Acquires a unit, and lets its parameters have its memory."""
+        addresses = self.engine.acquire(u)
+        key = (u, addresses[0])
+        views = self._views.get(key)
+        unit = self.units.units[u]
+        if views is None:
+            views = self._views[key] = [
+                torch.from_dlpack(self.engine.dlpack(address, self.dtype, tuple(slot.shape)))
+                for address, slot in zip(addresses, unit.slots, strict=True)
+            ]
+        gathers = self.gathers[u]
+        for slot, view in zip(unit.slots, views, strict=True):
+            slot.parameter.data = view
+            if gathers:
+                self._at[view.data_ptr()] = slot
+
+    def _hide(self, u: int) -> None:
+        """Gives a unit back."""
+        for slot in self.units.units[u].slots:
+            self._at.pop(slot.parameter.data_ptr(), None)
+            self._take_away(slot)
+        self.engine.release(u)
+
+    def _take(self, u: int) -> None:
+        if not self.gathers[u]:
+            return
+        self._users[u] += 1
+        if self._users[u] == 1:
+            self._show(u)
+
+    def _drop(self, u: int) -> None:
+        if not self.gathers[u]:
+            return
+        self._users[u] -= 1
+        if self._users[u] == 0:
+            self._hide(u)
+
+    def _hold(self, u: int) -> None:
+        """Takes a unit for the backward, once until it is let go."""
+        if not self._held[u]:
+            self._held[u] = True
+            self._take(u)
+
+    def _let_go(self, u: int) -> None:
+        if self._held[u]:
+            self._held[u] = False
+            self._drop(u)
+
+    # ---- passes ----
+
+    def _require_whole(self) -> None:
+        if self._broken:
+            raise StepOrderError(f"the engine cannot go on: {self._broken}")
+
+    @contextlib.contextmanager
+    def _broken_by_errors(self, where: str) -> Iterator[None]:
+        try:
+            yield
+        except BaseException as error:
+            self._broken = self._broken or f"{where} ended with {type(error).__name__}: {error}"
+            if self._saved_hooks is not None:
+                hooks, self._saved_hooks = self._saved_hooks, None
+                hooks.__exit__(None, None, None)
+            raise
+
+    def _kind(self, root: torch.nn.Module) -> int:
+        key = (id(root), torch.is_grad_enabled())
+        return self._kinds.setdefault(key, _FORWARD + len(self._kinds))
+
+    @contextlib.contextmanager
+    def outside(self, units: list[int]) -> Iterator[None]:
+        """The parameters of units, whole for a while, outside of a module's call or within it. Collective where none is under way."""
+        self._require_whole()
+        own = not self._in_pass and any(self.gathers[u] for u in units)
+        if own:
+            self.engine.begin_pass(_OUTSIDE, False)
+            self._in_pass = True
+        for u in units:
+            self._take(u)
+        try:
+            yield
+        finally:
+            for u in units:
+                self._drop(u)
+            if own:
+                self._in_pass = False
+                self.engine.end_pass()
+
+    def forward(self, call: Callable[[], Any]) -> Any:
+        """Runs the module; what goes wrong leaves other ranks in the middle of a pass, so the engine does not go on."""
+        self._require_whole()
+        if not self.any_gathers:
+            return call()
+        with self._broken_by_errors("a forward"):
+            return call()
+
+    def _watch_calls(self) -> None:
+        for submodule in self.module.modules():
+            used = [u for u in self.units.used_by(submodule) if self.gathers[u]]
+            if used:
+                submodule._parameters = _Watched(submodule._parameters, self)
+            self._handles.append(submodule.register_forward_pre_hook(self._before(submodule, used), prepend=True))
+            self._handles.append(submodule.register_forward_hook(self._after(submodule, used), with_kwargs=True))
+
+    def _before(self, submodule: torch.nn.Module, used: list[int]) -> Callable[..., None]:
+        def hook(module: torch.nn.Module, args: Any) -> None:
+            if self._in_backward:  # a forward that runs again
+                for u in used:
+                    self._hold(u)
+                return
+            if not self._lent and not self._in_pass:
+                self._begin_forward(module)
+            self._lent.append([])
+            for u in used:
+                self._take(u)
+
+        return hook
+
+    def _after(self, submodule: torch.nn.Module, used: list[int]) -> Callable[..., None]:
+        frozen = [u for u in used if not self.units.units[u].trains]
+
+        def hook(module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+            if frozen and torch.is_grad_enabled():
+                self._let_go_behind(args, kwargs, frozen)
+            if self._in_backward:
+                return
+            for u in (*used, *self._lent.pop()):
+                self._drop(u)
+            if not self._lent and self._saved_hooks is not None:
+                self._end_forward()
+
+        return hook
+
+    def read(self, parameter: torch.nn.Parameter) -> None:
+        """A parameter that is read within a call has its values until the call ends."""
+        slot = self.units.of_parameter.get(id(parameter))
+        if slot is None or not self.gathers[slot.unit] or self._users[slot.unit] > 0:
+            return
+        if self._in_backward:
+            self._hold(slot.unit)
+        elif self._lent:
+            self._take(slot.unit)
+            self._lent[-1].append(slot.unit)
+
+    def _let_go_behind(self, args: Any, kwargs: Any, frozen: list[int]) -> None:
+        """A unit without gradients is done in a backward when the gradient of its module's input is."""
+        for value in (*args, *kwargs.values()):
+            if isinstance(value, torch.Tensor) and value.requires_grad:
+
+                def behind(_: torch.Tensor) -> None:
+                    for u in frozen:
+                        self._let_go(u)
+
+                value.register_hook(behind)
+                return
+
+    def _begin_forward(self, root: torch.nn.Module) -> None:
+        self._require_whole()
+        self.engine.begin_pass(self._kind(root), False)
+        self._in_pass = True
+        self._saved_hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack)
+        self._saved_hooks.__enter__()
+
+    def _end_forward(self) -> None:
+        hooks, self._saved_hooks = self._saved_hooks, None
+        hooks.__exit__(None, None, None)
+        self._in_pass = False
+        self.engine.end_pass()
+
+    # ---- what autograd keeps ----
+
+    def _pack(self, tensor: torch.Tensor) -> Any:
+        slot = self._at.get(tensor.untyped_storage().data_ptr()) if self._at else None
+        return (tensor, tensor._version) if slot is None else _Weight(slot, tensor)
+
+    def _unpack(self, saved: Any) -> torch.Tensor:
+        if isinstance(saved, _Weight):
+            return self._weight(saved)
+        tensor, version = saved
+        if tensor._version != version:
+            raise RuntimeError(
+                "one of the variables needed for gradient computation has been modified by an inplace operation: a tensor of shape "
+                f"{list(tensor.shape)} is at version {tensor._version}; expected version {version} instead"
+            )
+        return tensor  # type: ignore[no-any-return]
+
+    def _weight(self, saved: _Weight) -> torch.Tensor:
+        slot = saved.slot
+        if not self._in_backward and not self._users[slot.unit]:
+            raise StepOrderError(
+                f"the backward needs {slot.name}, which this rank does not have whole: gradients are taken by engine.backward(loss), "
+                "not by loss.backward()"
+            )
+        if self._in_backward:
+            self._hold(slot.unit)
+        whole = slot.parameter
+        if saved.offset == 0 and saved.size == whole.shape and saved.stride == whole.stride():
+            return whole
+        return whole.detach().as_strided(saved.size, saved.stride, saved.offset)
+
+    # ---- gradients ----
+
+    def _watch_gradients(self) -> None:
+        for slot in self.units.slots():
+            if slot.trains:
+                self._handles.append(slot.parameter.register_post_accumulate_grad_hook(self._on_gradient(slot)))
+
+    def _on_gradient(self, slot: Slot) -> Callable[[torch.Tensor], None]:
+        u, place = slot.unit, slot.place
+        wanted = len(self.units.units[u].slots)
+
+        def hook(parameter: torch.Tensor) -> None:
+            gradient = parameter.grad
+            parameter.grad = None
+            if gradient is None:
+                return
+            if not self._in_backward:
+                raise StepOrderError(f"{slot.name} got a gradient outside of engine.backward(loss); call that in place of loss.backward()")
+            if gradient.is_sparse:
+                gradient = gradient.to_dense()
+            arrived = self._arrived[u]
+            arrived[place] = arrived[place] + gradient if place in arrived else gradient.contiguous()
+            if len(arrived) == wanted:
+                self._give(u)
+                self._let_go(u)
+
+        return hook
+
+    def _type_of(self, tensor: torch.Tensor) -> native.DType:
+        if tensor.dtype == self.torch_dtype:
+            return self.dtype
+        for name, dtype in _TORCH_TYPES.items():
+            if tensor.dtype == dtype:
+                return native.DTYPES[name]
+        raise CleaveError(f"a gradient of type {tensor.dtype}; wanted float32, float16 or bfloat16")
+
+    def _give(self, u: int) -> None:
+        """The engine adds the gradients that arrived; parameters without one have the gradient zero."""
+        for place, gradient in self._arrived[u].items():
+            self.engine.add_gradient(u, place, gradient.data_ptr(), self._type_of(gradient))
+        self._arrived[u].clear()
+        self.engine.give(u)
+
+    def backward(self, run: Callable[[], None], last: bool) -> None:
+        """A backward, whose gradients the engine takes. last: of this step. Collective."""
+        self._require_whole()
+        if self._in_pass:
+            raise StepOrderError("backward within a forward, or within GatheredParameters: end that first")
+        with self._broken_by_errors("a backward"):
+            self.engine.begin_pass(_BACKWARD, last)
+            self._in_pass = self._in_backward = True
+            try:
+                run()
+            finally:
+                self._in_pass = self._in_backward = False
+            for u in range(len(self.units.units)):
+                if self._arrived[u]:
+                    self._give(u)
+                self._let_go(u)
+            self.engine.end_pass()
+
+    def close(self) -> None:
+        """Parameters keep the values that they have here; those that are elsewhere have none any more."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        for submodule in self.module.modules():
+            if isinstance(submodule._parameters, _Watched):
+                submodule._parameters = dict(submodule._parameters)
+        for u, unit in enumerate(self.units.units):
+            if not self.gathers[u]:
+                for slot in unit.slots:
+                    slot.parameter.data = slot.parameter.data.clone()
+        self._views.clear()

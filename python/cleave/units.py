@@ -1,0 +1,82 @@
+"""The parameters of a module as units of the engine: those of one submodule together, each once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+
+from . import native
+from .errors import UsageError
+
+
+@dataclass(eq=False)
+class Slot:
+    """A parameter's place in the engine."""
+
+    name: str
+    parameter: torch.nn.Parameter
+    shape: torch.Size
+    trains: bool
+    decay: bool
+    unit: int = -1
+    place: int = -1
+
+
+@dataclass
+class UnitSlots:
+    """A unit: its name, and its parameters in order."""
+
+    name: str
+    trains: bool
+    slots: list[Slot] = field(default_factory=list)
+
+
+class ModuleUnits:
+    """The units of a module, in the order of its submodules, and which of them each submodule uses."""
+
+    def __init__(self, module: torch.nn.Module, trains: set[int], decays: set[int]) -> None:
+        """trains, decays: ids of the parameters that are trained, and that weight decay applies to."""
+        self.units: list[UnitSlots] = []
+        self.of_parameter: dict[int, Slot] = {}
+        for path, submodule in module.named_modules():
+            self._add(path, submodule, trains, decays)
+        if not self.units:
+            raise UsageError(f"{type(module).__name__} has no parameters to train or to keep")
+
+    def _add(self, path: str, submodule: torch.nn.Module, trains: set[int], decays: set[int]) -> None:
+        groups: dict[bool, UnitSlots] = {}
+        for name, parameter in submodule.named_parameters(recurse=False):
+            if id(parameter) in self.of_parameter or parameter.numel() == 0 or not parameter.is_floating_point():
+                continue
+            trained = id(parameter) in trains
+            unit = groups.get(trained)
+            if unit is None:
+                unit = groups[trained] = UnitSlots((path or "model") + ("" if trained else " (frozen)"), trained)
+            full = f"{path}.{name}" if path else name
+            slot = Slot(full, parameter, shape_of(parameter), trained, id(parameter) in decays)
+            unit.slots.append(slot)
+            self.of_parameter[id(parameter)] = slot
+        for unit in groups.values():
+            for place, slot in enumerate(unit.slots):
+                slot.unit, slot.place = len(self.units), place
+            self.units.append(unit)
+
+    def slots(self) -> list[Slot]:
+        return [slot for unit in self.units for slot in unit.slots]
+
+    def used_by(self, submodule: torch.nn.Module) -> list[int]:
+        """The units of the parameters that a submodule has itself."""
+        found = [self.of_parameter.get(id(p)) for p in submodule.parameters(recurse=False)]
+        return list(dict.fromkeys(slot.unit for slot in found if slot is not None))
+
+    def declared(self) -> list[native.Unit]:
+        return [
+            native.Unit(unit.name, [native.Parameter(slot.name, tuple(slot.shape), slot.decay) for slot in unit.slots], not unit.trains)
+            for unit in self.units
+        ]
+
+
+def shape_of(parameter: torch.Tensor) -> torch.Size:
+    """The whole shape of a parameter, wherever its values are."""
+    return torch.Size(getattr(parameter, "ds_shape", parameter.shape))

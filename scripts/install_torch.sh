@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# Installs what the tests of the Python package need in .venv: torch and clients of it, several gigabytes. Does nothing when they are
+# there. Ends non-zero where they cannot be installed; then these tests are skipped.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+wanted=(torch==2.15.0 numpy ruff==0.17.6 mypy==2.4.1)
+python=.venv/bin/python
+if [ ! -x $python ]; then
+  if ! python3 -m venv .venv 2>/dev/null; then
+    rm -rf .venv
+    ./scripts/install_packages.sh python
+    python3 -m venv .venv
+  fi
+fi
+if [ "$(cat .venv/wanted 2>/dev/null)" = "${wanted[*]}" ]; then
+  echo "torch: installed in .venv"
+  exit 0
+fi
+.venv/bin/pip install --quiet --disable-pip-version-check "${wanted[@]}"
+echo "${wanted[*]}" >.venv/wanted
+echo "torch: installed in .venv"

@@ -1,0 +1,323 @@
+"""What engine_test.py runs on ranks: each case returns JSON."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from typing import Any
+
+import cleave as deepspeed
+import models
+import plain
+import torch
+
+ADAMW = {"type": "AdamW", "params": {"lr": 1e-2, "weight_decay": 0.1}}
+
+
+def config(stage: int, **more: Any) -> dict[str, Any]:
+    made: dict[str, Any] = {
+        "train_micro_batch_size_per_gpu": 4,
+        "gradient_accumulation_steps": 2,
+        "gradient_clipping": 0.5,
+        "zero_optimization": {"stage": stage},
+        "optimizer": ADAMW,
+        **more,
+    }
+    if stage == 3:
+        made["zero_optimization"].setdefault("stage3_param_persistence_threshold", 20)
+    return made
+
+
+def steps(engine: Any, count: int, first: int = 0, batch: Any = models.batch) -> list[tuple[float, float]]:
+    out = []
+    for step in range(first, first + count):
+        for micro in range(engine.gradient_accumulation_steps()):
+            engine.backward(models.loss(engine, batch(step, micro, engine.global_rank)))
+            engine.step()
+        out.append((engine.last_result.loss, engine.get_global_grad_norm()))
+    return out
+
+
+def digest(engine: Any) -> str:
+    names = [name for name, _ in engine.module.named_parameters()]
+    values = b"".join(engine.parameters_of(name).numpy().tobytes() for name in names)
+    return hashlib.sha256(values).hexdigest()
+
+
+def worst(got: list[Any], want: list[Any]) -> float:
+    return max(abs(a - b) / max(1.0, abs(b)) for x, y in zip(got, want, strict=True) for a, b in zip(x, y, strict=True))
+
+
+def against_torch(kinds: list[Any]) -> dict[str, float]:
+    """By model and stage: how far losses and norms of 4 steps are from those of a loop of torch's alone."""
+    out = {}
+    for name, *args in kinds:
+        for stage in (0, 1, 2, 3):
+            module, other = (models.seeded(getattr(models, name), 0, *args) for _ in range(2))
+            engine = deepspeed.initialize(model=module, config=config(stage))[0]
+            got = steps(engine, 4)
+            trained = [p for p in other.parameters() if p.requires_grad]
+            optimizer = torch.optim.AdamW(trained, lr=1e-2, weight_decay=0.1)
+            want = plain.train(other, optimizer, models.batch, models.loss, steps=4, micros=2, ranks=engine.world_size, clipping=0.5)
+            out[f"{name}{args} stage {stage}"] = worst(got, want)
+            engine.destroy()
+    return out
+
+
+PLACEMENTS: list[dict[str, Any]] = [
+    {"stage": 0},
+    {"stage": 1},
+    {"stage": 1, "offload_optimizer": {"device": "cpu"}},
+    {"stage": 2},
+    {"stage": 2, "overlap_comm": True, "reduce_bucket_size": 500},
+    {"stage": 2, "offload_optimizer": {"device": "cpu", "ratio": 0.4}},
+    {"stage": 3},
+    {"stage": 3, "stage3_param_persistence_threshold": 0, "stage3_prefetch_bucket_size": 0},
+    {"stage": 3, "offload_optimizer": {"device": "cpu"}, "offload_param": {"device": "cpu"}},
+    {"stage": 3, "offload_optimizer": {"device": "nvme"}, "offload_param": {"device": "nvme"}},
+]
+
+
+def digests(name: str, folder: str, precision: str, exact: bool) -> list[str]:
+    """Of the weights after 5 steps, for each placement; exact sums with two micro-batches, others with one."""
+    out = []
+    for zero in PLACEMENTS:
+        section = {k: {**v, "nvme_path": folder} if isinstance(v, dict) and v.get("device") == "nvme" else v for k, v in zero.items()}
+        made = config(0, zero_optimization=section, gradient_accumulation_steps=2 if exact else 1, cleave={"exact_sums": exact})
+        if precision != "fp32":
+            made[precision] = {"enabled": True}
+        engine = deepspeed.initialize(model=models.seeded(getattr(models, name)), config=made)[0]
+        steps(engine, 5)
+        out.append(digest(engine))
+        memory = engine.memory()
+        assert memory["live"] == memory["planned"], (zero, memory)
+        engine.destroy()
+    return out
+
+
+def _optimizers() -> dict[str, Any]:
+    o, ds = torch.optim, deepspeed.ops
+    return {
+        "AdamW": (o.AdamW, {"lr": 3e-3, "betas": (0.8, 0.99), "eps": 1e-6, "weight_decay": 0.2}),
+        "Adam": (o.Adam, {"lr": 3e-3, "weight_decay": 0.2}),
+        "SGD": (o.SGD, {"lr": 3e-2, "momentum": 0.9, "nesterov": True, "weight_decay": 0.1}),
+        "SGD alone": (o.SGD, {"lr": 3e-2}),
+        "Adagrad": (o.Adagrad, {"lr": 1e-2}),
+        "FusedAdam": (o.AdamW, {"lr": 3e-3, "weight_decay": 0.2}, ds.adam.FusedAdam),
+        "DeepSpeedCPUAdam": (o.AdamW, {"lr": 3e-3, "weight_decay": 0.2}, ds.adam.DeepSpeedCPUAdam),
+    }
+
+
+def _groups(module: torch.nn.Module) -> list[dict[str, Any]]:
+    named = list(module.named_parameters())
+    return [{"params": [p for n, p in named if "bias" not in n]}, {"params": [p for n, p in named if "bias" in n], "weight_decay": 0.0}]
+
+
+def optimizer_objects(stage: int) -> dict[str, float]:
+    """By optimizer: an object with two groups and a schedule of torch's, against the same in torch alone."""
+    out = {}
+    for key, (kind, values, *ours) in _optimizers().items():
+        module, other = models.seeded(models.Mlp), models.seeded(models.Mlp)
+        made = (ours[0] if ours else kind)(_groups(module), **values)
+        schedule = torch.optim.lr_scheduler.StepLR(made, 2, 0.5)
+        without = {k: v for k, v in config(stage).items() if k != "optimizer"}
+        engine, optimizer, _, back = deepspeed.initialize(model=module, optimizer=made, lr_scheduler=schedule, config=without)
+        assert back is schedule and optimizer.param_groups[0] is made.param_groups[0]
+        got = steps(engine, 5)
+        want_optimizer = kind(_groups(other), **values)
+        want_schedule = torch.optim.lr_scheduler.StepLR(want_optimizer, 2, 0.5)
+        want = plain.train(
+            other,
+            want_optimizer,
+            models.batch,
+            models.loss,
+            steps=5,
+            micros=2,
+            ranks=engine.world_size,
+            clipping=0.5,
+            scheduler=want_schedule,
+        )
+        assert engine.get_lr() == want_schedule.get_last_lr(), (engine.get_lr(), want_schedule.get_last_lr())
+        far = [(engine.parameters_of(n) - p.detach()).abs().max().item() for n, p in other.named_parameters()]
+        out[key] = max(worst(got, want), *far)
+        engine.destroy()
+    return out
+
+
+def callables(stage: int) -> list[float]:
+    """An optimizer and a schedule that are made by callables, and those of the ds_config: rates that each step used."""
+    rates = []
+    for given in (True, False):
+        made = config(stage)
+        kwargs: dict[str, Any] = {}
+        if given:
+            del made["optimizer"]
+            kwargs["optimizer"] = lambda parameters: torch.optim.AdamW(parameters, lr=8e-3)
+            kwargs["lr_scheduler"] = lambda o: torch.optim.lr_scheduler.LambdaLR(o, lambda k: 1 / (1 + k))
+        else:
+            params = {"warmup_min_lr": 0, "warmup_max_lr": 8e-3, "warmup_num_steps": 4, "warmup_type": "linear"}
+            made["scheduler"] = {"type": "WarmupLR", "params": params}
+        module = models.seeded(models.Mlp)
+        engine, _, _, schedule = deepspeed.initialize(model=module, model_parameters=module.parameters(), config=made, **kwargs)
+        for step in range(3):
+            steps(engine, 1, step)
+            rates.append(engine.last_result.lr)
+        assert schedule.get_last_lr() == engine.get_lr()
+        engine.destroy()
+    return rates
+
+
+def half_precision(stage: int, precision: str) -> dict[str, Any]:
+    """The first step in 16 bits against torch's passes in the same type; of fp16, what too large a loss scale does."""
+    made = config(stage)
+    made[precision] = {"enabled": True}
+    if precision == "fp16":
+        made[precision].update(initial_scale_power=18, hysteresis=1)
+    engine = deepspeed.initialize(model=models.seeded(models.Gpt), config=made)[0]
+    scales, got = [], []
+    for _ in range(12):
+        got += steps(engine, 1, 0)
+        scales.append(engine.optimizer.loss_scale)
+        if engine.was_step_applied() and len(got) - engine.skipped_steps == 1:
+            first = got[-1]
+    dtype = {"fp16": torch.float16, "bf16": torch.bfloat16}[precision]
+    assert next(engine.module.parameters()).dtype == dtype
+    want = plain.first_step(models.seeded(models.Gpt).to(dtype), models.batch, models.loss, micros=2, ranks=engine.world_size)
+    return {"far": worst([first], [want]), "skipped": engine.skipped_steps, "scales": scales, "steps": engine.global_steps}
+
+
+def resumed(folder: str, save: int, load: int, begin: bool) -> dict[str, Any]:
+    """3 steps and a checkpoint at stage `save`, or from it 2 more at stage `load`."""
+    made = config(save if begin else load)
+    made["scheduler"] = {"type": "WarmupLR", "params": {"warmup_max_lr": 1e-2, "warmup_num_steps": 9}}
+    engine = deepspeed.initialize(model=models.seeded(models.Gpt, 0 if begin else 7), config=made)[0]
+    world = engine.world_size
+
+    def batch(step: int, micro: int, rank: int) -> plain.Batch:  # the same samples in each step, however many ranks there are
+        parts = [models.batch(step, micro, r) for r in range(4)]
+        x, y = (torch.cat([p[i] for p in parts]) for i in range(2))
+        return x[rank * 16 // world : (rank + 1) * 16 // world], y[rank * 16 // world : (rank + 1) * 16 // world]
+
+    if begin:
+        steps(engine, 3, 0, batch)
+        assert engine.save_checkpoint(folder, client_state={"epoch": 4, "tensor": torch.arange(3)})
+        return {"losses": steps(engine, 2, 3, batch), "lr": engine.get_lr()}
+    path, client = engine.load_checkpoint(folder)
+    assert path == os.path.join(folder, "global_step3") and client["epoch"] == 4 and client["tensor"].tolist() == [0, 1, 2]
+    assert engine.global_steps == 3 and engine.global_samples == 3 * 16
+    return {"losses": steps(engine, 2, 3, batch), "lr": engine.get_lr()}
+
+
+def gathered(stage: int) -> dict[str, Any]:
+    """What a parameter is outside of calls, within GatheredParameters, and after one rank changed it."""
+    engine = deepspeed.initialize(model=models.seeded(models.Gpt), config=config(stage, bf16={"enabled": True}))[0]
+    steps(engine, 1)
+    weight = engine.module.head.weight
+    outside = bool(torch.isnan(weight).any())
+    master = engine.parameters_of("embed.weight")
+    with deepspeed.zero.GatheredParameters(list(engine.module.parameters()), modifier_rank=0):
+        inside = torch.equal(weight.float(), master.bfloat16().float())
+        if engine.global_rank == 0:
+            engine.module.norm.bias.data.fill_(2.5)
+    with deepspeed.zero.GatheredParameters(engine.module.norm.bias):
+        changed = engine.module.norm.bias.tolist()
+    kept = torch.equal(master, engine.parameters_of("embed.weight"))
+    whole = engine._zero3_consolidated_16bit_state_dict()
+    names = None if whole is None else sorted(whole) == sorted(engine.module.state_dict())
+    return {"outside": outside, "shape": list(weight.shape), "inside": inside, "changed": changed, "kept": kept, "names": names}
+
+
+def checkpointed(stage: int) -> dict[str, float]:
+    """Losses and norms with activations computed again, re-entrant or not, of frozen units too, beside those without."""
+    out = {}
+    want: list[Any] = []
+    for mode in ("none", "reentrant", "other"):
+        model = models.seeded(models.Blocks, 0, mode)
+        engine = deepspeed.initialize(model=model, config=config(stage))[0]
+        got = steps(engine, 3)
+        want = want or got
+        out[mode] = worst(got, want)
+        engine.destroy()
+    return out
+
+
+def refusals(mistakes: list[str]) -> dict[str, str]:
+    """By mistake what is said of it."""
+    out = {}
+    for which in mistakes:
+        try:
+            _mistake(which)
+            out[which] = "nothing"
+        except Exception as error:
+            out[which] = f"{type(error).__name__}: {error}"
+    return out
+
+
+def _mistake(which: str) -> None:
+    stage = 3 if which.startswith("stage 3: ") else 1
+    what = which.removeprefix("stage 3: ")
+    module = models.seeded(models.Mlp)
+    if what == "unknown key":
+        deepspeed.initialize(model=module, config={**config(0), "gradient_cliping": 1})
+    if what == "no file":
+        deepspeed.initialize(model=module, config="nowhere.json")
+    if what == "twice":
+        args = type("Args", (), {"deepspeed_config": "a.json"})
+        deepspeed.initialize(args=args, model=module, config=config(0))
+    if what == "optimizer":
+        deepspeed.initialize(model=module, optimizer=torch.optim.Rprop(module.parameters()), config=config(0))
+    if what == "groups":
+        groups = [{"params": [p], "lr": 0.1 * k} for k, p in enumerate(module.parameters())]
+        deepspeed.initialize(model=module, optimizer=torch.optim.SGD(groups, lr=1), config=config(0))
+    engine = deepspeed.initialize(model=module, config=config(stage))[0]
+    loss = models.loss(engine, models.batch(0, 0, engine.global_rank))
+    if what == "step alone":
+        engine.step()
+    if what == "loss.backward":
+        loss.backward()
+    if what == "backward twice":
+        engine.backward(loss)
+        engine.backward(loss)
+    if what == "in place":
+        engine = deepspeed.initialize(model=models.seeded(models.InPlace), config=config(stage))[0]
+        engine.backward(models.loss(engine, models.batch(0, 0, 0)))
+    if what == "other model":
+        folder = os.environ["SCRATCH"]
+        engine.backward(loss), engine.step()
+        engine.backward(models.loss(engine, models.batch(0, 1, 0))), engine.step()
+        engine.save_checkpoint(folder)
+        other = deepspeed.initialize(model=models.seeded(models.Gpt), config=config(stage))[0]
+        other.load_checkpoint(folder)
+    if what == "save within":
+        engine.backward(loss), engine.step()
+        engine.backward(models.loss(engine, models.batch(0, 1, 0)))
+        engine.save_checkpoint(os.environ["SCRATCH"])
+    if what == "load within":
+        engine.backward(loss), engine.step()
+        engine.load_checkpoint(os.environ["SCRATCH"])
+
+
+def raises(rank: int, where: str) -> None:
+    """One rank's loss throws."""
+    engine = deepspeed.initialize(model=models.seeded(models.Mlp), config=config(3))[0]
+    for step in range(3):
+        loss = models.loss(engine, models.batch(step, 0, engine.global_rank))
+        if step == 1 and engine.global_rank == rank:
+            if where == "exit":
+                os._exit(9)
+            raise ValueError("the loss of this rank is bad")
+        engine.backward(loss)
+        engine.step()
+
+
+def loader(size: int) -> list[Any]:
+    """Samples that each rank gets of a Dataset, through workers that are forked."""
+    data = [(torch.full((8,), float(i)), i % models.CLASSES) for i in range(size)]
+    engine, _, dataloader, _ = deepspeed.initialize(model=models.seeded(models.Mlp), config=config(2), training_data=data)
+    seen = [int(v) for x, _ in dataloader for v in x[:, 0]]
+    from torch.utils.data import DataLoader
+
+    forked = [int(v) for x, _ in DataLoader(data, batch_size=4, num_workers=2) for v in x[:, 0]]
+    assert forked == list(range(size))
+    steps(engine, 1)
+    return seen

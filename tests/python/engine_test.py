@@ -1,0 +1,129 @@
+#!/usr/bin/env python3
+"""A module of torch's in the engine, against the same module in torch alone."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+import time
+import unittest
+
+import ranks
+
+CASES = "engine_cases"
+
+
+class Engine(unittest.TestCase):
+    def test_losses_and_norms_are_those_of_torch_at_every_stage(self) -> None:
+        kinds = [["Mlp"], ["Conv"], ["Gpt", True], ["Gpt", False], ["Odd"], ["Skipping"]]
+        for count in (1, 3):
+            [first, *_] = ranks.answers(count, CASES, "against_torch", kinds)
+            self.assertEqual(len(first), 24)
+            for case, far in first.items():
+                self.assertLess(far, 1e-5, f"{case} on {count} ranks")
+
+    def test_random_modules_train_as_in_torch(self) -> None:
+        [first, _] = ranks.answers(2, CASES, "against_torch", [["Random", seed] for seed in range(15)])
+        for case, far in first.items():
+            self.assertLess(far, 1e-5, case)
+
+    def test_weights_have_the_same_bits_at_every_stage_and_placement(self) -> None:
+        for precision in ("fp32", "bf16"):
+            for model, exact in (("Gpt", False), ("Skipping", True)):
+                with tempfile.TemporaryDirectory() as folder:
+                    [first, second] = ranks.answers(2, CASES, "digests", model, folder, precision, exact)
+                self.assertEqual(first, second)
+                self.assertEqual(len(set(first)), 1, f"{model} in {precision}: {first}")
+
+    def test_optimizers_of_torch_are_the_engines_with_their_groups_and_schedules(self) -> None:
+        for stage in (0, 3):
+            [first, _] = ranks.answers(2, CASES, "optimizer_objects", stage)
+            for case, far in first.items():
+                self.assertLess(far, 1e-5, f"{case} at stage {stage}")
+
+    def test_callables_and_the_configuration_make_optimizers_and_schedules(self) -> None:
+        rates = ranks.answers(2, CASES, "callables", 2)[0]
+        for got, want in zip(rates, [8e-3, 4e-3, 8e-3 / 3, 0, 0, 2e-3], strict=True):
+            self.assertAlmostEqual(got, want)
+
+    def test_sixteen_bits_are_torchs_and_overflows_skip_steps(self) -> None:
+        for stage in (1, 3):
+            bf16 = ranks.answers(2, CASES, "half_precision", stage, "bf16")[0]
+            self.assertLess(bf16["far"], 4e-3, "sums of gradients rounded to 8 bits")
+            self.assertEqual(bf16["skipped"], 0)
+            fp16 = ranks.answers(2, CASES, "half_precision", stage, "fp16")[0]
+            self.assertLess(fp16["far"], 5e-4, "sums of gradients rounded to 11 bits")
+            self.assertGreater(fp16["skipped"], 0)
+            self.assertEqual(fp16["steps"], 12)
+            halved = [2.0 ** (18 - k) for k in range(fp16["skipped"])]
+            self.assertEqual(fp16["scales"], halved + [2.0 ** (18 - fp16["skipped"])] * (12 - fp16["skipped"]))
+
+    def test_a_checkpoint_continues_at_another_stage_on_other_ranks(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            unbroken = ranks.answers(2, CASES, "resumed", folder, 1, 0, True)[0]
+            for count, stage in ((2, 1), (1, 0), (4, 3), (2, 2)):
+                again = ranks.answers(count, CASES, "resumed", folder, 1, stage, False)[0]
+                self.assertEqual(again["lr"], unbroken["lr"])
+                for got, want in zip(again["losses"], unbroken["losses"], strict=True):
+                    for a, b in zip(got, want, strict=True):
+                        self.assertAlmostEqual(a, b, delta=1e-5 * max(1, abs(b)), msg=f"{count} ranks, stage {stage}")
+            verified = subprocess.run([ranks.CLEAVE, "verify", folder], capture_output=True, text=True)
+            self.assertEqual(verified.returncode, 0, verified.stderr)
+            self.assertIn("is whole", verified.stdout)
+
+    def test_gathered_parameters_are_whole_and_a_ranks_changes_reach_all(self) -> None:
+        for stage in (2, 3):
+            for rank, seen in enumerate(ranks.answers(2, CASES, "gathered", stage)):
+                self.assertEqual(seen["outside"], stage == 3, "without values between uses at stage 3")
+                self.assertEqual(seen["shape"], [5, 12])
+                self.assertTrue(seen["inside"])
+                self.assertEqual(seen["changed"], [2.5] * 12)
+                self.assertTrue(seen["kept"], "what was not changed keeps its master")
+                self.assertEqual(seen["names"], True if rank == 0 else None)
+
+    def test_activations_may_be_computed_again(self) -> None:
+        for stage in (2, 3):
+            for mode, far in ranks.answers(2, CASES, "checkpointed", stage)[0].items():
+                self.assertLess(far, 1e-6, f"{mode} at stage {stage}")
+
+    def test_each_rank_has_its_share_of_the_samples(self) -> None:
+        shares = ranks.answers(2, CASES, "loader", 20)
+        self.assertEqual(sorted(k for share in shares for k in share), list(range(20)))
+
+    def test_mistakes_are_named(self) -> None:
+        expected = {
+            "unknown key": ["UsageError", 'gradient_cliping: unknown key; did you mean "gradient_clipping"?'],
+            "no file": ["UsageError", "nowhere.json: there is no such file"],
+            "twice": ["UsageError", "given twice"],
+            "optimizer": ["NotBuilt", "no kernel for torch.optim.rprop.Rprop"],
+            "groups": ["NotBuilt", "differ in lr"],
+            "step alone": ["StepOrderError", "step without a backward"],
+            "loss.backward": ["StepOrderError", "engine.backward(loss)"],
+            "stage 3: loss.backward": ["StepOrderError", "engine.backward(loss)"],
+            "backward twice": ["RuntimeError", "second time"],
+            "in place": ["RuntimeError", "modified by an inplace operation"],
+            "stage 3: in place": ["RuntimeError", "modified by an inplace operation"],
+            "other model": ["CheckpointError", "holds no master of positions"],
+            "save within": ["StepOrderError", "between the last backward of a step and engine.step()"],
+            "load within": ["StepOrderError", "load_checkpoint within a step"],
+        }
+        with tempfile.TemporaryDirectory() as folder:
+            os.environ["SCRATCH"] = folder
+            said = ranks.answers(1, CASES, "refusals", list(expected))[0]
+        for which, words in expected.items():
+            for word in words:
+                self.assertIn(word, said[which], which)
+
+    def test_a_rank_that_throws_ends_the_others_with_its_reason(self) -> None:
+        begin = time.monotonic()
+        ended = ranks.run(2, CASES, "raises", 1, "throw", timeout=60)
+        self.assertNotEqual(ended.code, 0)
+        self.assertIn("the loss of this rank is bad", ended.output)
+        ended = ranks.run(2, CASES, "raises", 1, "exit", timeout=60)
+        self.assertEqual(ended.code, 9)
+        self.assertLess(time.monotonic() - begin, 60)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

@@ -1,0 +1,34 @@
+"""The package is typed, formatted and linted, and small."""
+
+import pathlib
+import subprocess
+import sys
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BESIDE = pathlib.Path(sys.executable).parent
+
+
+class Style(unittest.TestCase):
+    def passes(self, *command: str) -> None:
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
+    def test_lints(self) -> None:
+        self.passes(str(BESIDE / "ruff"), "check", "python", "tests/python", "examples/python")
+
+    def test_is_formatted(self) -> None:
+        self.passes(str(BESIDE / "ruff"), "format", "--check", "python", "tests/python", "examples/python")
+
+    def test_types_hold(self) -> None:
+        self.passes(str(BESIDE / "mypy"), "--python-executable", sys.executable)
+
+    def test_is_smaller_than_4000_lines(self) -> None:
+        self.assertLess(sum(len(path.read_text().splitlines()) for path in (ROOT / "python").rglob("*.py")), 4000)
+
+    def test_importing_it_loads_neither_torch_nor_the_library(self) -> None:
+        self.passes(sys.executable, "-c", "import sys, cleave; sys.exit('torch' in sys.modules or 'ctypes' in sys.modules)")
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
