@@ -39,11 +39,9 @@ void say_layout(const runtime::Engine& engine, const launcher::Job& job) {
   const MeshShape& mesh = engine.mesh();
   const MemoryTable memory = engine.memory_planned();
   std::string axes;
-  for (const auto& [name, size] : {std::pair{"pipe", mesh.pipe},
-                                   {"data", mesh.data},
-                                   {"sequence", mesh.sequence},
-                                   {"tensor", mesh.tensor}})
-    if (size > 1) axes += fmt::format("{}{} {}", axes.empty() ? ", " : " x ", name, size);
+  for (const MeshAxis& a : kMeshAxes)
+    if (const int size = mesh.*a.size; size > 1)
+      axes += fmt::format("{}{} {}", axes.empty() ? ", " : " x ", name_of(a.axis), size);
   std::fprintf(
       stderr,
       "%lld parameters in %s on %d rank%s%s, %s a rank; rank 0 needs %s of device and %s of host memory\n",

@@ -1,13 +1,14 @@
 #include "comm/mesh.h"
 
+#include <algorithm>
+
 namespace cleave::comm {
 
 Mesh::Mesh(Communicator& world, MeshShape s) : shape(s) {
-  require(
-      s.pipe >= 1 && s.data >= 1 && s.sequence >= 1 && s.tensor >= 1 && s.size() == world.size(), Exit::usage,
-      "pipe {} x data {} x{} tensor {} = {} ranks, but this job has {}; start {} ranks or change a factor",
-      s.pipe, s.data, s.sequence == 1 ? "" : fmt::format(" sequence {} x", s.sequence), s.tensor, s.size(),
-      world.size(), s.size());
+  const bool fits = std::ranges::all_of(kMeshAxes, [&](const MeshAxis& a) { return s.*a.size >= 1; });
+  require(fits && s.size() == world.size(), Exit::usage,
+          "{} = {} ranks, but this job has {}; start {} ranks or change a factor", name_of(s), s.size(),
+          world.size(), s.size());
   place = s.place(world.rank());
   pipe = axis(world, Axis::pipe), data = axis(world, Axis::data), tensor = axis(world, Axis::tensor);
   sequence = own(world, Axis::sequence);

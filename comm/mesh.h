@@ -10,6 +10,14 @@
 
 namespace cleave::comm {
 
+// The ranks of an axis that parameters are cut over.
+struct CuttingAxis {
+  Axis axis;
+  Communicator* ranks;
+  // Between products its ranks have different rows, so the gradients of what it does not cut are of these.
+  bool cuts_rows = false;
+};
+
 class Mesh {
  public:
   // Collective over world, whose size must be shape.size() (Error(usage) names the factors otherwise). world

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <ranges>
+
 namespace cleave {
 
 std::string_view name_of(Axis axis) {
@@ -15,20 +17,37 @@ std::string name_of(const RankGroup& group) {
   return fmt::format("{}{}", name_of(group.axis), purposes[size_t(group.purpose)]);
 }
 
-RankRun MeshShape::members(Axis axis, const MeshPlace& p) const {
-  switch (axis) {
-    case Axis::world:
-      return {0, size(), 1};
-    case Axis::pipe:
-      return {rank({0, p.data, p.sequence, p.tensor}), pipe, data * sequence * tensor};
-    case Axis::data:
-      return {rank({p.pipe, 0, 0, p.tensor}), sharers(), tensor};
-    case Axis::sequence:
-      return {rank({p.pipe, p.data, 0, p.tensor}), sequence, tensor};
-    case Axis::tensor:
-      return {rank({p.pipe, p.data, p.sequence, 0}), tensor, 1};
+int MeshShape::size() const { return members(Axis::world, {}).count; }
+int MeshShape::sharers() const { return members(Axis::data, {}).count; }
+
+int MeshShape::rank(const MeshPlace& p) const {
+  int rank = 0;
+  for (const MeshAxis& a : kMeshAxes) rank = rank * this->*a.size + p.*a.place;
+  return rank;
+}
+
+MeshPlace MeshShape::place(int rank) const {
+  MeshPlace p;
+  for (const MeshAxis& a : std::views::reverse(kMeshAxes)) {
+    p.*a.place = rank % (this->*a.size);
+    rank /= this->*a.size;
   }
-  return {};
+  return p;
+}
+
+// The axes that a group is along stand side by side, so its ranks are as far apart as those inside them have
+// places.
+RankRun MeshShape::members(Axis axis, const MeshPlace& p) const {
+  MeshPlace first = p;
+  RankRun run;
+  for (const MeshAxis& a : kMeshAxes) {
+    const bool along = axis == Axis::world || axis == a.axis || (axis == Axis::data && a.shares);
+    if (along) first.*a.place = 0;
+    (along ? run.count : run.stride) *= this->*a.size;
+    if (along) run.stride = 1;
+  }
+  run.first = rank(first);
+  return run;
 }
 
 RankRun MeshShape::members(const RankGroup& group, const MeshPlace& p, int near) const {
@@ -44,6 +63,28 @@ RankRun MeshShape::members(const RankGroup& group, const MeshPlace& p, int near)
     default:
       return all;
   }
+}
+
+std::string name_of(const MeshShape& shape) {
+  std::string name;
+  for (const MeshAxis& a : kMeshAxes)
+    if (const int size = shape.*a.size; size != 1 || !a.shares || a.axis == Axis::data)
+      name += fmt::format("{}{} {}", name.empty() ? "" : " x ", name_of(a.axis), size);
+  return name;
+}
+
+AxisSet axes_behind(const MeshPlace& place) {
+  AxisSet behind;
+  for (const MeshAxis& a : kMeshAxes)
+    if (place.*a.place > 0) behind.add(a.axis);
+  return behind;
+}
+
+AxisSet sharing_axes(AxisSet cuts) {
+  AxisSet sharing;
+  for (const MeshAxis& a : kMeshAxes)
+    if (a.shares) sharing.add(a.axis);
+  return sharing.without(cuts);
 }
 
 MeshCut cut_world(int64_t world, int64_t pipe, int64_t tensor, int64_t sequence) {

@@ -5,10 +5,9 @@
 #include <optional>
 #include <string>
 
-namespace cleave {
+#include "core/axis.h"
 
-enum class Axis : uint8_t { world, pipe, data, sequence, tensor };
-std::string_view name_of(Axis axis);
+namespace cleave {
 
 // A group of ranks: along which axis its members stand, and what they meet for.
 struct RankGroup {
@@ -47,21 +46,15 @@ struct MeshPlace {
   bool operator==(const MeshPlace&) const = default;
 };
 
-// Tensor is innermost, so that its neighbours share a node.
 struct MeshShape {
   int pipe = 1, data = 1, sequence = 1, tensor = 1;
 
-  int size() const { return pipe * data * sequence * tensor; }
-  // Ranks that have the same layers of the same parameters: to whoever shards over them, those of a sequence
-  // are ranks of the data axis like others.
-  int sharers() const { return data * sequence; }
-  int rank(const MeshPlace& p) const {
-    return ((p.pipe * data + p.data) * sequence + p.sequence) * tensor + p.tensor;
-  }
-  MeshPlace place(int rank) const {
-    const int cell = rank / tensor;
-    return {cell / sequence / data, cell / sequence % data, cell % sequence, rank % tensor};
-  }
+  int size() const;
+  // Ranks that have the same layers of the same parameters: to whoever shards over them, those of an axis
+  // inside the data axis are ranks of the data axis like others.
+  int sharers() const;
+  int rank(const MeshPlace& p) const;
+  MeshPlace place(int rank) const;
   // The group along an axis that the rank at `p` is in, in the group's order; of the data axis the sharers.
   RankRun members(Axis axis, const MeshPlace& p) const;
   // The same of any group, with groups of `near` ranks; of stages that share a unit, which only the model
@@ -69,6 +62,26 @@ struct MeshShape {
   RankRun members(const RankGroup& group, const MeshPlace& p, int near) const;
   bool operator==(const MeshShape&) const = default;
 };
+
+// The axes of the grid, the outermost first. Tensor is innermost, so that its neighbours share a node.
+struct MeshAxis {
+  Axis axis;
+  int MeshShape::*size;
+  int MeshPlace::*place;
+  bool shares = false;  // the data axis and, next to it, those inside it
+};
+inline constexpr MeshAxis kMeshAxes[] = {
+    {Axis::pipe, &MeshShape::pipe, &MeshPlace::pipe},
+    {Axis::data, &MeshShape::data, &MeshPlace::data, true},
+    {Axis::sequence, &MeshShape::sequence, &MeshPlace::sequence, true},
+    {Axis::tensor, &MeshShape::tensor, &MeshPlace::tensor},
+};
+// "pipe 2 x data 3 x tensor 1"; of the axes inside the data axis those of several ranks.
+std::string name_of(const MeshShape& shape);
+// The axes along which a rank is not the first.
+AxisSet axes_behind(const MeshPlace& place);
+// The axes whose ranks divide a unit's slices among them, when `cuts` have parts of its parameters each.
+AxisSet sharing_axes(AxisSet cuts);
 
 // A number of ranks, cut by three axes: what is left is data parallel.
 struct MeshCut {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "core/axis.h"
 #include "core/range.h"
 
 namespace cleave {
@@ -18,20 +19,28 @@ struct Init {
   float scale = 0;  // standard deviation, or half width of the interval around 0
 };
 
-// Which part of a whole tensor a rank of the tensor axis holds. One dim is cut: it is blocks of these extents
-// one after another (fused queries, keys and values), and of each the rank has the rank-th of `ranks` equal
-// parts. Parts of a single block may be longer than they must be: what of them is behind the block's end is
-// padding, also where one rank holds all of it.
+// Which part of a tensor a rank of an axis holds. One dim is cut: it is blocks of these extents one after
+// another (fused queries, keys and values), and of each the rank has the rank-th of `ranks` equal parts.
+// Parts of a single block may be longer than they must be: what of them is behind the block's end is padding,
+// also where one rank holds all of it.
 struct Split {
   int dim = 0;
-  std::vector<int64_t> extents = {};  // in the whole tensor; none: not split, every rank has all of it
+  std::vector<int64_t> extents = {};  // in the tensor that is cut; none: every rank has all of it
   int rank = 0, ranks = 1;
 
   explicit operator bool() const { return !extents.empty(); }
+  int64_t extent() const { return std::accumulate(extents.begin(), extents.end(), int64_t{0}); }
   // Of a block of this extent that the rank's part has `each` of: the elements that are not padding.
   Range real(int64_t extent, int64_t each) const {
     return intersect({0, extent}, Range{0, each}.shifted(std::min(extent, rank * each)));
   }
+};
+
+// What the ranks of an axis have of a parameter: parts, or, without a split, all of it, of which each uses
+// some. Then the gradients that they compute are parts of a sum.
+struct Cut {
+  Axis axis = Axis::tensor;
+  Split split = {};
 };
 
 struct ParamSpec {
@@ -39,17 +48,32 @@ struct ParamSpec {
   std::vector<int64_t> shape;  // of what this rank holds
   Init init;
   bool decay = false;  // weight decay applies by default (core/decay_rule.h)
-  Split split = {};
-  // Not split, but each rank of the tensor axis uses some of it: gradients are parts of a sum on every rank.
-  bool partial = false;
+  // Of different axes; each cuts what the ones before it left. Along every other axis all ranks have the
+  // same.
+  std::vector<Cut> cuts = {};
 
+  AxisSet cut_by() const {  // axes whose ranks have different parts
+    AxisSet axes;
+    for (const Cut& c : cuts)
+      if (c.split) axes.add(c.axis);
+    return axes;
+  }
+  bool used_in_part(Axis axis) const {
+    return std::any_of(cuts.begin(), cuts.end(), [&](const Cut& c) { return c.axis == axis && !c.split; });
+  }
+  // From the rank's part to the whole: the last one first.
+  std::vector<Split> splits() const {
+    std::vector<Split> all;
+    for (auto cut = cuts.rbegin(); cut != cuts.rend(); ++cut)
+      if (cut->split) all.push_back(cut->split);
+    return all;
+  }
   int64_t numel() const {
     return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
   }
   std::vector<int64_t> whole_shape() const {
     std::vector<int64_t> whole = shape;
-    if (split)
-      whole[size_t(split.dim)] = std::accumulate(split.extents.begin(), split.extents.end(), int64_t{0});
+    for (const Split& s : splits()) whole[size_t(s.dim)] = s.extent();
     return whole;
   }
   int64_t whole_numel() const {

@@ -54,8 +54,9 @@ Dense AttentionHalf::projections(const Config& c) const {
   const auto part = [&](const std::string& name, const std::vector<int64_t>& blocks, Range used) {
     const int64_t out = std::accumulate(blocks.begin(), blocks.end(), int64_t{0});
     const auto mine = [&](ParamSpec p) {
-      p.partial = !used.empty();
-      return Parameter(p.partial ? p : axis_.cut(p, 0, blocks));
+      if (used.empty()) return Parameter(axis_.cut(p, 0, blocks));
+      p.cuts.push_back({Axis::tensor});
+      return Parameter(p);
     };
     Dense::Part made{.weight = mine({name + ".weight", {out, c.width}, c.init, true}), .used = used};
     if (c.qkv_bias) made.bias = mine({name + ".bias", {out}, {}, false});

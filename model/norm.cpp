@@ -18,7 +18,7 @@ void Norm::declare(DeclaredUnit& unit) { unit.add(weight_), unit.add(bias_); }
 void Norm::sum_gradients_over_ranks() {
   for (Parameter* p : {&weight_, &bias_}) {
     ParamSpec spec = p->spec();
-    spec.partial = true;
+    spec.cuts.push_back({Axis::tensor});
     if (*p) *p = Parameter(spec);
   }
 }

@@ -66,9 +66,7 @@ std::vector<const RankPlan*> largest_of_stages(const JobPlan& plan) {
 
 std::string format(const JobPlan& plan) {
   const MeshShape& m = plan.mesh;
-  std::string out =
-      fmt::format("mesh: {} ranks = pipe {} x data {}{} x tensor {}\n", m.size(), m.pipe, m.data,
-                  m.sequence > 1 ? fmt::format(" x sequence {}", m.sequence) : "", m.tensor);
+  std::string out = fmt::format("mesh: {} ranks = {}\n", m.size(), name_of(m));
   const std::string frozen = plan.frozen > 0
                                  ? fmt::format(" ({} frozen, {} trained)", format_count(plan.frozen),
                                                format_count(plan.params - plan.frozen))
@@ -97,15 +95,12 @@ std::string format(const JobPlan& plan) {
 std::string to_json(const JobPlan& plan) {
   json ranks = json::array();
   for (const RankPlan& r : plan.ranks) {
-    json sent = json::object(), links = json::object();
+    json sent = json::object(), links = json::object(), place = json::object();
+    for (const MeshAxis& a : kMeshAxes) place[std::string(name_of(a.axis))] = r.place.*a.place;
     for (const GroupTraffic& t : r.sent)
       sent[name_of(t.group)] = as_json(t.bytes), links[name_of(t.group)] = link_of(t);
     ranks.push_back({{"ranks", r.ranks},
-                     {"place",
-                      {{"pipe", r.place.pipe},
-                       {"data", r.place.data},
-                       {"sequence", r.place.sequence},
-                       {"tensor", r.place.tensor}}},
+                     {"place", place},
                      {"memory", as_json(r.memory)},
                      {"comm_bytes", sent},
                      {"links", links},
@@ -115,11 +110,7 @@ std::string to_json(const JobPlan& plan) {
   return json{{"model", plan.model},
               {"parameters", plan.params},
               {"frozen_parameters", plan.frozen},
-              {"mesh",
-               {{"pipe", plan.mesh.pipe},
-                {"data", plan.mesh.data},
-                {"sequence", plan.mesh.sequence},
-                {"tensor", plan.mesh.tensor}}},
+              {"mesh", as_json(plan.mesh)},
               {"world_size", plan.mesh.size()},
               {"flops_per_step", plan.flops},
               {"pipeline", plan.pipeline},

@@ -247,14 +247,12 @@ std::string to_html(const JobPlan& plan) {
       ".axis{{stroke:#888}} .grid{{stroke:#ddd}} .legend "
       "span{{margin-right:1.2em}}\n"
       ".legend i{{display:inline-block;width:.9em;height:.9em;margin-right:.35em;vertical-align:-.1em}}\n"
-      "</style></head><body>\n<h1>{0} on {2} ranks</h1>\n<p>pipe {3} x data {4} x sequence {5} x tensor {6}; "
-      "{7} "
-      "parameters, "
-      "{8:.4g} TFLOP a step, pipeline idle {9:.1f} %</p>\n{10}{11}{12}<h2>Tables</h2>\n<pre>{13}</pre>\n"
+      "</style></head><body>\n<h1>{0} on {2} ranks</h1>\n<p>{3}; {4} parameters, "
+      "{5:.4g} TFLOP a step, pipeline idle {6:.1f} %</p>\n{7}{8}{9}<h2>Tables</h2>\n<pre>{10}</pre>\n"
       "</body></html>\n",
-      escaped(plan.model), kWidth, plan.mesh.size(), plan.mesh.pipe, plan.mesh.data, plan.mesh.sequence,
-      plan.mesh.tensor, format_count(plan.params), plan.flops / 1e12, plan.idle_share * 100, memory(plan),
-      chart(plan), traffic(plan), escaped(format(plan)));
+      escaped(plan.model), kWidth, plan.mesh.size(), name_of(plan.mesh), format_count(plan.params),
+      plan.flops / 1e12, plan.idle_share * 100, memory(plan), chart(plan), traffic(plan),
+      escaped(format(plan)));
 }
 
 }  // namespace cleave::plan

@@ -34,18 +34,20 @@ comm::CommBytes difference(const comm::CommBytes& after, const comm::CommBytes& 
   return d;
 }
 
-// Ranks that show what any rank takes: all of them, or of a large job the ends of the data, sequence and
-// tensor axes on every stage of the pipe.
+// Ranks that show what any rank takes: all of them, or of a large job the ends of every axis on every stage
+// of the pipe.
 std::vector<int> ranks_to_try(const MeshShape& mesh, PlanRanks ranks) {
-  auto at_an_end = [](int place, int size) { return place == 0 || place == size - 1; };
+  auto at_ends = [&](const MeshPlace& p) {
+    return std::ranges::all_of(kMeshAxes, [&](const MeshAxis& a) {
+      return a.axis == Axis::pipe || p.*a.place == 0 || p.*a.place == mesh.*a.size - 1;
+    });
+  };
   std::vector<int> out;
   for (int rank = 0; rank < mesh.size(); ++rank) {
     const MeshPlace p = mesh.place(rank);
     if (ranks == PlanRanks::of_stages) {
-      if (p.data == 0 && p.sequence == 0 && p.tensor == 0) out.push_back(rank);
-    } else if (mesh.size() <= kTryAll ||
-               (at_an_end(p.data, mesh.data) && at_an_end(p.sequence, mesh.sequence) &&
-                at_an_end(p.tensor, mesh.tensor))) {
+      if (axes_behind(p).without({Axis::pipe}).empty()) out.push_back(rank);
+    } else if (mesh.size() <= kTryAll || at_ends(p)) {
       out.push_back(rank);
     }
   }

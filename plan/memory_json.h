@@ -1,12 +1,21 @@
-// A table of bytes in JSON, of what is not nothing: {"device": {"weights": 1024}}.
+// Values of plans in JSON.
 #pragma once
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "core/mesh_shape.h"
 #include "device/memory.h"
 
 namespace cleave::plan {
 
+// {"pipe": 1, "data": 2, ...}
+inline nlohmann::json as_json(const MeshShape& mesh) {
+  nlohmann::json out = nlohmann::json::object();
+  for (const MeshAxis& a : kMeshAxes) out[std::string(name_of(a.axis))] = mesh.*a.size;
+  return out;
+}
+
+// Of what is not nothing: {"device": {"weights": 1024}}.
 inline nlohmann::json as_json(const MemoryTable& t) {
   nlohmann::json out = nlohmann::json::object();
   for (int k = 0; k < kMemoryKinds; ++k)

@@ -37,14 +37,16 @@ ParamSpec TensorAxis::cut(ParamSpec p, int dim, std::vector<int64_t> blocks) con
     CHECK(extent % size() == 0, "{}: a block of {} over {} ranks", p.name, extent, size());
     length += extent / size();
   }
-  p.split = {.dim = dim, .extents = std::move(blocks), .rank = rank(), .ranks = size()};
+  p.cuts.push_back(
+      {Axis::tensor, {.dim = dim, .extents = std::move(blocks), .rank = rank(), .ranks = size()}});
   return p;
 }
 
 ParamSpec TensorAxis::cut_padded(ParamSpec p, int dim) const {
   int64_t& length = p.shape[size_t(dim)];
   const int64_t count = std::exchange(length, padded_part(length).size);
-  if (ranks_ || length != count) p.split = {.dim = dim, .extents = {count}, .rank = rank(), .ranks = size()};
+  if (ranks_ || length != count)
+    p.cuts.push_back({Axis::tensor, {.dim = dim, .extents = {count}, .rank = rank(), .ranks = size()}});
   return p;
 }
 

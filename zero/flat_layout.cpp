@@ -1,31 +1,32 @@
 #include "zero/flat_layout.h"
 
 #include <algorithm>
+#include <ranges>
+#include <set>
 
 namespace cleave::zero {
 
 FlatLayout::FlatLayout(UnitSpec spec, int shards, const DecayRule& decays)
     : spec_(std::move(spec)), ranges_(spec_.params.size()) {
   CHECK(shards >= 1, "unit {}: {} shards", spec_.name, shards);
-  struct Segment {
-    bool decay, split;
-  };
-  for (const Segment part : {Segment{true, false}, {true, true}, {false, true}, {false, false}}) {
-    const int64_t begin = used_;
-    for (size_t i = 0; i < ranges_.size(); ++i) {
-      const ParamSpec& p = spec_.params[i];
-      if (p.decay != part.decay || bool(p.split) != part.split) continue;
-      ranges_[i] = {used_, used_ + p.numel()};
-      used_ = ranges_[i].end;
-    }
-    if (part.split)
-      split_ = {part.decay ? begin : split_.begin, used_};
-    else if (used_ > begin)
-      replicated_.push_back({begin, used_});
-  }
+  std::set<AxisSet> cuts = {AxisSet()};
+  for (const ParamSpec& p : spec_.params) cuts.insert(p.cut_by());
+  for (const AxisSet& axes : cuts) add_segment(true, axes);
+  for (const AxisSet& axes : std::views::reverse(cuts)) add_segment(false, axes);
   numel_ = round_up(used_, shards);
   for (const ParamSpec& p : spec_.params) decays_.push_back(decays.applies_to(p));
   find_decay_ranges();
+}
+
+void FlatLayout::add_segment(bool decay, AxisSet axes) {
+  const int64_t begin = used_;
+  for (size_t i = 0; i < ranges_.size(); ++i) {
+    const ParamSpec& p = spec_.params[i];
+    if (p.decay != decay || p.cut_by() != axes) continue;
+    ranges_[i] = {used_, used_ + p.numel()};
+    used_ = ranges_[i].end;
+  }
+  if (used_ > begin) segments_.push_back({axes, {begin, used_}});
 }
 
 // What pads the unit is 0 and goes with the last parameter.
@@ -50,46 +51,59 @@ std::vector<FlatLayout::DecayRange> FlatLayout::decay_ranges(Range slice) const 
   return out;
 }
 
-std::vector<Range> FlatLayout::replicated(Range slice) const {
+AxisSet FlatLayout::cut_by() const {
+  AxisSet axes;
+  for (const Segment& s : segments_) axes.add(s.cut_by);
+  return axes;
+}
+
+std::vector<Range> FlatLayout::cut_by(AxisSet axes) const {
   std::vector<Range> out;
-  for (const Range& r : replicated_) {
-    const Range part = intersect(r, slice);
-    if (!part.empty()) out.push_back(part.shifted(-slice.begin));
+  for (const Segment& s : segments_) {
+    if (!s.cut_by.has_all(axes)) continue;
+    if (out.empty() || out.back().end != s.range.begin) out.push_back(s.range);
+    out.back().end = s.range.end;
   }
   return out;
 }
 
-std::vector<Range> FlatLayout::summed(Range slice, bool cut_rows) const {
-  if (frozen()) return {};
-  if (cut_rows) return replicated(slice);
+std::vector<Range> FlatLayout::summed(Range slice, Axis axis, bool cut_rows) const {
   std::vector<Range> out;
-  for (int i = 0; i < params(); ++i) {
-    const Range part = intersect(range(i), slice);
-    if (!part.empty() && param(i).partial) out.push_back(part.shifted(-slice.begin));
-  }
+  const auto add = [&](Range all) {
+    if (const Range part = intersect(all, slice); !part.empty()) out.push_back(part.shifted(-slice.begin));
+  };
+  if (frozen()) return {};
+  for (const Segment& s : segments_)
+    if (cut_rows && !s.cut_by.has(axis)) add(s.range);
+  for (int i = 0; i < params(); ++i)
+    if (!cut_rows && param(i).used_in_part(axis)) add(range(i));
   return out;
 }
 
 namespace {
 
-// Appends the pieces of elements `part` of a split parameter: of each block of each outer index a run of them
-// is consecutive in the whole tensor.
-void add_split(std::vector<FlatLayout::Piece>& out, int index, const ParamSpec& p, Range part,
-               int64_t offset) {
-  const Split& s = p.split;
+// Consecutive elements of a tensor, and where in a slice they start.
+struct Run {
+  Range elements;
+  int64_t offset;
+};
+
+// A run of a rank's part, which has this shape, as runs of what was split: of each block of each outer index
+// a run of them is consecutive there.
+void add_split(std::vector<Run>& out, const Split& s, const std::vector<int64_t>& shape, const Run& part) {
+  const auto dim = size_t(s.dim);
   const int64_t inner =
-      std::accumulate(p.shape.begin() + s.dim + 1, p.shape.end(), int64_t{1}, std::multiplies<>());
-  const int64_t here = p.shape[size_t(s.dim)] * inner,
-                there = std::accumulate(s.extents.begin(), s.extents.end(), int64_t{0}) * inner;
-  for (int64_t outer = part.begin / here; outer * here < part.end; ++outer) {
+      std::accumulate(shape.begin() + s.dim + 1, shape.end(), int64_t{1}, std::multiplies<>());
+  const int64_t here = shape[dim] * inner, there = s.extent() * inner;
+  for (int64_t outer = part.elements.begin / here; outer * here < part.elements.end; ++outer) {
     int64_t local = outer * here, whole = outer * there;
     for (const int64_t extent : s.extents) {
-      const int64_t each = s.extents.size() == 1 ? p.shape[size_t(s.dim)] : div_exact(extent, s.ranks);
+      const int64_t each = s.extents.size() == 1 ? shape[dim] : div_exact(extent, s.ranks);
       const Range real = s.real(extent, each);
-      const Range mine = intersect(Range{0, real.size() * inner}.shifted(local), part);
+      const Range mine = intersect(Range{0, real.size() * inner}.shifted(local), part.elements);
       if (!mine.empty())
-        out.push_back(
-            {index, mine.shifted(whole + real.begin * inner - local), offset + mine.begin - part.begin});
+        out.push_back({mine.shifted(whole + real.begin * inner - local),
+                       part.offset + mine.begin - part.elements.begin});
       local += each * inner, whole += extent * inner;
     }
   }
@@ -102,11 +116,14 @@ std::vector<FlatLayout::Piece> FlatLayout::pieces(Range slice) const {
   for (int i = 0; i < params(); ++i) {
     const Range part = intersect(range(i), slice);
     if (part.empty()) continue;
-    const Range elements = part.shifted(-range(i).begin);
-    if (param(i).split)
-      add_split(out, i, param(i), elements, part.begin - slice.begin);
-    else
-      out.push_back({i, elements, part.begin - slice.begin});
+    std::vector<Run> runs = {{part.shifted(-range(i).begin), part.begin - slice.begin}};
+    std::vector<int64_t> shape = param(i).shape;
+    for (const Split& s : param(i).splits()) {
+      std::vector<Run> before;
+      for (const Run& run : runs) add_split(before, s, shape, run);
+      runs = std::move(before), shape[size_t(s.dim)] = s.extent();
+    }
+    for (const Run& run : runs) out.push_back({i, run.elements, run.offset});
   }
   return out;
 }

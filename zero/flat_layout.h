@@ -11,9 +11,9 @@ namespace cleave::zero {
 class FlatLayout {
  public:
   // Parameters that weight decay applies to by default come first, so that it then covers one range of any
-  // slice. Those that are split over the tensor axis come last among the decayed and first among the others,
-  // so that they are one range as well. Otherwise the layer's order is kept, without gaps. The tail is padded
-  // so that `shards` equal shards cover the unit.
+  // slice. Those that the same axes cut stand together, the whole ones first among the decayed and last among
+  // the others, so that what one axis cuts is one range as well. Otherwise the layer's order is kept, without
+  // gaps. The tail is padded so that `shards` equal shards cover the unit.
   FlatLayout(UnitSpec spec, int shards, const DecayRule& decays = {});
 
   const std::string& name() const { return spec_.name; }
@@ -34,12 +34,13 @@ class FlatLayout {
   std::vector<DecayRange> decay_ranges(Range slice) const;
   bool decays(int i) const { return decays_[size_t(i)]; }  // of a parameter
 
-  Range split() const { return split_; }  // what is split over the tensor axis
-  // The parts of `slice` whose parameters every rank of the tensor axis has whole, relative to its begin.
-  std::vector<Range> replicated(Range slice) const;
-  // Those whose gradients are parts of a sum over the tensor axis: all of them where its ranks cut rows, else
-  // the ones that say so. None of a frozen unit.
-  std::vector<Range> summed(Range slice, bool cut_rows) const;
+  AxisSet cut_by() const;  // axes that cut some parameter
+  // What every one of these axes cuts, as long ranges as can be.
+  std::vector<Range> cut_by(AxisSet axes) const;
+  // The parts of `slice` that all ranks of an axis have and that are parts of a sum over them in gradients,
+  // relative to its begin: all that the axis does not cut where its ranks cut rows, else the parameters that
+  // say so. None of a frozen unit.
+  std::vector<Range> summed(Range slice, Axis axis, bool cut_rows) const;
 
   // The parts of `slice` that are parameters: which one, which elements of the whole tensor, and where in the
   // slice they start.
@@ -52,12 +53,16 @@ class FlatLayout {
   std::vector<Piece> pieces(Range slice) const;
 
  private:
+  void add_segment(bool decay, AxisSet axes);
   void find_decay_ranges();
 
   UnitSpec spec_;
   std::vector<Range> ranges_;
-  Range split_;
-  std::vector<Range> replicated_;
+  struct Segment {
+    AxisSet cut_by;
+    Range range;
+  };
+  std::vector<Segment> segments_;         // parameters of equal decay that the same axes cut
   std::vector<bool> decays_;              // by parameter
   std::vector<DecayRange> decay_ranges_;  // that together are the whole unit
   int64_t used_ = 0, numel_ = 0;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "core/mesh_shape.h"
+
 namespace cleave::zero {
 
 ParameterStore::ParameterStore(Memory& memory, const StoreOptions& options, Stream& compute, Stream& comm)
@@ -26,14 +28,20 @@ void ParameterStore::wait_for_gradients() {
 }
 
 // Cut over the replicas as well, so that every stage adds the same pieces in the same order and the norm has
-// the same bits: at every stage the pieces are those of the data ranks.
-Range ParameterStore::norm_range(int index) const {
+// the same bits: at every stage the pieces are those of the data ranks. Along the axes that divide the unit's
+// slices no two ranks have the same.
+std::vector<Range> ParameterStore::counted(int index) const {
   const StoredUnit& unit = units_[size_t(index)];
   const Range mine =
       part(unit.slice_numel(), unit.sharding.reduce_replicas->size(), unit.sharding.reduce_replicas->rank());
-  if (options_.counts_replicated) return mine;
-  const Range split = intersect(mine, unit.layout.split().shifted(-unit.slice().begin));
-  return split.empty() ? Range{} : split;
+  const AxisSet behind = options_.behind.without(sharing_axes(unit.layout.cut_by()));
+  if (behind.empty()) return {mine};
+  std::vector<Range> out;
+  for (const Range& cut : unit.layout.cut_by(behind)) {
+    const Range here = intersect(mine, cut.shifted(-unit.slice().begin));
+    out.push_back(here.empty() ? Range{} : here);
+  }
+  return out;
 }
 
 std::vector<Tensor> ParameterStore::device_buffers() const {

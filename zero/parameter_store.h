@@ -46,8 +46,9 @@ class ParameterStore {
   Tensor overflows() const {
     return gradients_.overflows();
   }  // exact sums: int64 [1], not 0 when one was seen
-  // The part of the slice that this rank counts in the gradient norm, relative to the slice's begin.
-  Range norm_range(int unit) const;
+  // The parts of the slice that this rank counts in the gradient norm and saves, relative to the slice's
+  // begin: the same number on all ranks that have slices of the unit, so some may be empty.
+  std::vector<Range> counted(int unit) const;
   // After the slice of the working copy was updated, on compute and by the work before `updated`: brings it
   // to the ranks that hold the whole, and home.
   void publish(int unit, const Event& updated = {}) { weights_.publish(unit, updated); }

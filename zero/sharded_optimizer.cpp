@@ -31,8 +31,10 @@ std::vector<int> frozen_units(const ParameterStore& store) {
 
 ShardedOptimizer::ShardedOptimizer(Memory& memory, ParameterStore& store,
                                    std::unique_ptr<optim::Optimizer> optimizer,
-                                   const offload::Placement& placement, comm::Communicator& tensor)
+                                   const offload::Placement& placement,
+                                   std::vector<comm::CuttingAxis> cutting)
     : store_(store),
+      cutting_(std::move(cutting)),
       optimizer_(std::move(optimizer)),
       state_(memory, placement, slices_of(store), 1 + int(optimizer_->states().size())),
       frozen_(frozen_units(store)),
@@ -43,7 +45,7 @@ ShardedOptimizer::ShardedOptimizer(Memory& memory, ParameterStore& store,
   if (!optimizer_->prepares()) return;
   std::optional<MemoryKind> second;
   if (away_) second = away_ == &host_ ? MemoryKind::pinned : MemoryKind::device;
-  whole_ = std::make_unique<WholeParameters>(memory, store, tensor, second);
+  whole_ = std::make_unique<WholeParameters>(memory, store, cutting_, second);
 }
 
 // State on the device is updated there, on compute or, where kernels do not reach its working copy, with
@@ -186,20 +188,38 @@ void ShardedOptimizer::fill(int unit, Range of_slice, Tensor master, uint64_t se
 
 void ShardedOptimizer::square_gradients(Tensor sums, Stream& compute) {
   const bool exact = store_.options().exact();
-  for (int u = 0; u < store_.units(); ++u) {
-    const Range counted = store_.layout(u).frozen() ? Range{} : store_.norm_range(u);
-    const Tensor x = store_.gradient_slice(u).slice(counted);
-    homes_.run(x.memory(), compute, [&](Stream& stream) {
-      if (exact)
-        kernels::launch(kernels::SumIntegerSquares{.out = sums.slice({4 * u, 4 * u + 4}), .x = x}, stream);
-      else
-        kernels::launch(kernels::SumSquares{.out = sums.slice({u, u + 1}), .x = x}, stream);
-    });
-  }
-  if (exact) copy(sums.slice({sums.numel() - 1, sums.numel()}), store_.overflows(), compute);
+  const int64_t words = exact ? 4 : 1;
   std::vector<int64_t> ends;
-  for (int u = 0; u < store_.units(); ++u) ends.push_back((exact ? 4 : 1) * (u + 1));
+  int64_t end = 0;
+  for (int u = 0; u < store_.units(); ++u) {
+    for (const Range& counted : store_.counted(u)) {
+      const Tensor x = store_.gradient_slice(u).slice(store_.layout(u).frozen() ? Range{} : counted);
+      const Tensor out = sums.slice(Range{0, words}.shifted(end));
+      homes_.run(x.memory(), compute, [&](Stream& stream) {
+        if (exact)
+          kernels::launch(kernels::SumIntegerSquares{.out = out, .x = x}, stream);
+        else
+          kernels::launch(kernels::SumSquares{.out = out, .x = x}, stream);
+      });
+      end += words;
+    }
+    ends.push_back(end);
+  }
+  if (exact) copy(sums.slice({end, end + 1}), store_.overflows(), compute);
   store_.sum_over_slices(sums, ends, "squared gradient norm", true);
+  for (size_t u = 0; u < ends.size(); ++u) {
+    if (!repeats_sums(int(u))) continue;
+    const Tensor same = sums.slice({u > 0 ? ends[u - 1] : 0, ends[u]});
+    homes_.run(same.memory(), compute,
+               [&](Stream& stream) { kernels::launch(kernels::Fill{.y = same}, stream); });
+  }
+}
+
+// Of an axis that divides the unit's slices every rank has their sum by now, and the first one gives it.
+bool ShardedOptimizer::repeats_sums(int unit) const {
+  const AxisSet divide = sharing_axes(store_.layout(unit).cut_by());
+  return std::any_of(cutting_.begin(), cutting_.end(),
+                     [&](const comm::CuttingAxis& a) { return divide.has(a.axis) && a.ranks->rank() > 0; });
 }
 
 // The same bits however a slice is cut, and whichever unit comes first: kernels are elementwise, or their

@@ -24,18 +24,19 @@ class ShardedOptimizer final : public GradientUser, public SavedState {
  public:
   // After every unit was added to the store. Where the working copy is fp32 and shares the optimizer's home,
   // it is the master itself and no master is kept. Of frozen units there is nothing but the working copy,
-  // which is their master to checkpoints. tensor: the ranks that have other parts of split parameters.
+  // which is their master to checkpoints. The ranks of `cutting` outlive this.
   ShardedOptimizer(Memory& memory, ParameterStore& store, std::unique_ptr<optim::Optimizer> optimizer,
-                   const offload::Placement& placement, comm::Communicator& tensor);
+                   const offload::Placement& placement, std::vector<comm::CuttingAxis> cutting);
 
   // Fills the masters (and through them the weights) with every parameter's initial values: functions of the
   // seed, the parameter's name and the element's index, the same at every stage and number of ranks. States
   // start at zero.
   void initialize(uint64_t seed, Stream& compute) override;
 
-  // Squared norm of each unit's reduced gradients, over the ranks that hold parts of it, into sums (fp64,
-  // [units]). With exact sums: int64 [4 * units + 1], four words a unit (SumIntegerSquares) of squared
-  // multiples of the grid, then the overflows. sums must be in the gradients' memory. Collective.
+  // Squared norms of each unit's reduced gradients, over the ranks that have slices of it, into sums (fp64):
+  // one of each part that ParameterStore::counted() has, unit by unit, which added up over the ranks of the
+  // cutting axes are those of the whole. With exact sums: int64, four words of each (SumIntegerSquares) of
+  // squared multiples of the grid, then the overflows. sums must be in the gradients' memory. Collective.
   void square_gradients(Tensor sums, Stream& compute);
 
   // One training step: begin_step, the store's passes with this object as the user of their gradients, and
@@ -63,6 +64,7 @@ class ShardedOptimizer final : public GradientUser, public SavedState {
   UpdateBytes update_bytes() const;
 
  private:
+  bool repeats_sums(int unit) const;
   using State = std::array<Tensor, StateHome::kMostKinds>;
   static std::vector<StateHome::Slice> slices_of(const ParameterStore& store);
   // What kernels are given at once: parts of a unit's slice of equal decay, or of one parameter each.
@@ -94,6 +96,7 @@ class ShardedOptimizer final : public GradientUser, public SavedState {
   Stream& second(Stream& compute) { return away_ ? away_->staged->stream() : compute; }
 
   ParameterStore& store_;
+  const std::vector<comm::CuttingAxis> cutting_;
   std::unique_ptr<optim::Optimizer> optimizer_;
   StateHome state_;
   std::vector<int> frozen_;

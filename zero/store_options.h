@@ -1,6 +1,7 @@
 // What a ParameterStore is asked to do, as a value.
 #pragma once
 #include "comm/communicator.h"
+#include "core/axis.h"
 #include "core/decay_rule.h"
 #include "offload/placement.h"
 
@@ -16,8 +17,9 @@ struct StoreOptions {
   bool overlap = true;                      // reductions may run behind the backward: one more bucket is kept
   bool trains = true;                       // false: no pass goes backward; there are no gradients
   DecayRule decays = {};                    // what weight decay applies to
-  // One rank of a tensor axis counts, in the norm and in checkpoints, what all of them have whole.
-  bool counts_replicated = true;
+  // Along these axes this rank is not the first. The first one counts, in the norm and in checkpoints, what
+  // all ranks of an axis have alike.
+  AxisSet behind = {};
 
   // Exact sums: gradients and wire are int64. Layers write fp32, and what one visit gives is rounded once to
   // a multiple of 2^-grid; integers are added from there on, so no order shows in the bits. A contribution

@@ -5,16 +5,16 @@
 
 namespace cleave::zero {
 
-WholeParameters::WholeParameters(Memory& memory, ParameterStore& store, comm::Communicator& tensor,
-                                 std::optional<MemoryKind> second)
-    : store_(store), tensor_(tensor) {
+WholeParameters::WholeParameters(Memory& memory, ParameterStore& store,
+                                 std::vector<comm::CuttingAxis> cutting, std::optional<MemoryKind> second)
+    : store_(store), cutting_(std::move(cutting)) {
   size_t params = 0;
   for (int u = 0; u < store.units(); ++u) {
     const FlatLayout& layout = store.layout(u);
     first_.push_back(params);
     params += size_t(layout.params());
     ends_.push_back(int64_t(2 * params));
-    for (int p = 0; p < layout.params(); ++p) split_.insert(split_.end(), 2, bool(layout.param(p).split));
+    for (int p = 0; p < layout.params(); ++p) cut_by_.insert(cut_by_.end(), 2, layout.param(p).cut_by());
   }
   const Shape shape{int64_t(2 * params)};
   auto allocate = [&](MemoryKind kind) {
@@ -45,14 +45,14 @@ void WholeParameters::add_up(Stream& first, Stream& second) {
   };
   store_.sum_over_slices(all(sums_), ends_, "norms of parameters", false);
   first.synchronize();
-  if (tensor_.size() == 1) return;
-  std::vector<double> parts = sums_;
-  for (size_t i = 0; i < parts.size(); ++i)
-    if (!split_[i]) parts[i] = 0;
-  tensor_.all_reduce(all(parts), first, {.what = "norms of parameters"});
-  first.synchronize();
-  for (size_t i = 0; i < parts.size(); ++i)
-    if (split_[i]) sums_[i] = parts[i];
+  for (const comm::CuttingAxis& axis : cutting_) {
+    if (axis.ranks->size() == 1) continue;
+    std::vector<double> parts = sums_;
+    axis.ranks->all_reduce(all(parts), first, {.what = "norms of parameters"});
+    first.synchronize();
+    for (size_t i = 0; i < parts.size(); ++i)
+      if (cut_by_[i].has(axis.axis)) sums_[i] = parts[i];
+  }
 }
 
 std::array<double, 2> WholeParameters::sums(int unit, int param) const {

@@ -3,6 +3,7 @@
 #include <optional>
 #include <vector>
 
+#include "comm/mesh.h"
 #include "zero/parameter_store.h"
 
 namespace cleave::zero {
@@ -10,8 +11,8 @@ namespace cleave::zero {
 class WholeParameters {
  public:
   // Two sums a parameter of the store, on the device and, where a second stream updates state as well, in
-  // memory that it reaches. tensor: the ranks that have other parts of what is split.
-  WholeParameters(Memory& memory, ParameterStore& store, comm::Communicator& tensor,
+  // memory that it reaches. The ranks of `cutting` outlive this.
+  WholeParameters(Memory& memory, ParameterStore& store, std::vector<comm::CuttingAxis> cutting,
                   std::optional<MemoryKind> second);
 
   // Sets all sums to zero; then work of `first` and `second`, which may be the same, adds this rank's parts
@@ -27,12 +28,12 @@ class WholeParameters {
   size_t index(int unit, int param) const { return 2 * (first_[size_t(unit)] + size_t(param)); }
 
   ParameterStore& store_;
-  comm::Communicator& tensor_;
+  std::vector<comm::CuttingAxis> cutting_;
   std::vector<size_t> first_;  // of each unit's parameters
   std::vector<int64_t> ends_;  // of each unit's sums
   Buffer first_sums_, second_sums_;
   std::vector<double> sums_;
-  std::vector<bool> split_;  // by element of sums_
+  std::vector<AxisSet> cut_by_;  // the parameter, by element of sums_
 };
 
 }  // namespace cleave::zero

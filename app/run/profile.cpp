@@ -137,9 +137,8 @@ void Profile::tell_layers(const runtime::Engine& engine, double seconds) {
   }
   layers_.reset();
   const std::vector<std::string> facts = {
-      fmt::format("after {} steps; {} ranks: pipe {} x data {} x sequence {} x tensor {}",
-                  config_.flops_profiler.profile_step, world_.size(), mesh.pipe, mesh.data, mesh.sequence,
-                  mesh.tensor),
+      fmt::format("after {} steps; {} ranks: {}", config_.flops_profiler.profile_step, world_.size(),
+                  name_of(mesh)),
       fmt::format("batch: {} samples, {} a rank at a time; {} parameters", config_.train_batch_size,
                   config_.train_micro_batch_size_per_gpu, format_count(engine.params())),
       fmt::format(

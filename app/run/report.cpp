@@ -88,11 +88,7 @@ void Report::start(const runtime::Engine& engine, int ranks, const std::string& 
       resolved[n.key.empty() ? n.path : n.key] = json::accept(n.value) ? json::parse(n.value) : json(n.value);
   s.metrics->start(json{{"config", resolved},
                         {"world_size", ranks},
-                        {"mesh",
-                         {{"pipe", engine.mesh().pipe},
-                          {"data", engine.mesh().data},
-                          {"sequence", engine.mesh().sequence},
-                          {"tensor", engine.mesh().tensor}}},
+                        {"mesh", plan::as_json(engine.mesh())},
                         {"pipeline", engine.notes().pipeline},
                         {"transport", transport},
                         {"model", engine.model().name},

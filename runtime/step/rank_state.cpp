@@ -67,7 +67,7 @@ RankState::RankState(const Settings& s, const RankUnits& of, const Ranks& ranks,
   for (const int u : units.held) store.add_unit(units.all[size_t(u)], sharding_of(units.all[size_t(u)]));
   if (s.trains) {
     auto owned = std::make_unique<zero::ShardedOptimizer>(memory, store, optim::make_optimizer(s.optimizer),
-                                                          s.state_home, *ranks.mesh().tensor);
+                                                          s.state_home, ranks.cutting());
     trained = owned.get(), saved = std::move(owned);
   } else {
     std::vector<int> all(size_t(store.units()));
@@ -76,10 +76,12 @@ RankState::RankState(const Settings& s, const RankUnits& of, const Ranks& ranks,
   }
   const bool exact = store.options().exact();
   // Sums are made where the gradients live.
+  int64_t parts = 0;
+  for (int u = 0; u < store.units(); ++u) parts += int64_t(store.counted(u).size());
   squares = memory.allocate(s.shard_home.gradients, Category::activations, exact ? DType::int64 : DType::fp64,
                             {!trained ? 0
-                             : exact  ? 4 * store.units() + 1
-                                      : store.units()},
+                             : exact  ? 4 * parts + 1
+                                      : parts},
                             "squared gradients");
   summed_late = ranks.units_summed_late(store);
   if (trained && s.saves_behind) {
@@ -97,20 +99,23 @@ zero::ShardedOptimizer& RankState::optimizer() const {
 
 std::vector<double> RankState::squared_gradients(Stream& compute) {
   optimizer().square_gradients(squares, compute);
-  std::vector<double> mine;
+  std::vector<double> parts;
   if (store.options().exact()) {
     const std::vector<int64_t> words = to_host<int64_t>(squares, compute);
-    mine.assign(size_t(store.units()), std::nan(""));
-    for (size_t u = 0; words.back() == 0 && u < mine.size(); ++u)
-      mine[u] = square_of(std::span(words).subspan(4 * u, 4), store.options().grid);
+    parts.assign(words.size() / 4, std::nan(""));
+    for (size_t i = 0; words.back() == 0 && i < parts.size(); ++i)
+      parts[i] = square_of(std::span(words).subspan(4 * i, 4), store.options().grid);
   } else {
-    mine = to_host<double>(squares, compute);
+    parts = to_host<double>(squares, compute);
   }
-  // A unit that several stages hold counts on one of them, and what all ranks of a tensor axis hold on its
-  // first.
+  // A unit that several stages hold counts on one of them.
   std::vector<double> of_model(units.all.size(), 0);
-  for (size_t u = 0; u < mine.size(); ++u)
-    if (speaks_for(int(u)) || std::isnan(mine[u])) of_model[size_t(units.held[u])] = mine[u];
+  auto part = parts.begin();
+  for (int u = 0; u < store.units(); ++u) {
+    const auto end = part + std::ptrdiff_t(store.counted(u).size());
+    const double mine = std::accumulate(std::exchange(part, end), end, 0.0);
+    if (speaks_for(u) || std::isnan(mine)) of_model[size_t(units.held[size_t(u)])] = mine;
+  }
   return of_model;
 }
 

@@ -17,6 +17,7 @@ Ranks::Ranks(comm::Communicator& world, const Settings& s, Stream& rows)
       axes_(tensor_parallel::TensorAxis(*mesh_.tensor, s.cuts_rows,
                                         {s.rows_overlap ? &rows : nullptr, s.piece_rows}),
             sequence_parallel::SequenceAxis(*mesh_.sequence)),
+      cutting_{{Axis::tensor, mesh_.tensor, axes_.tensor.cuts_rows()}},
       self_(comm::self_communicator()),
       activations_(mesh_.pipe->duplicate(name_of({Axis::pipe, Purpose::activations}))),
       gradients_(mesh_.pipe->duplicate(name_of({Axis::pipe, Purpose::gradients}))) {
@@ -116,17 +117,19 @@ void Ranks::sum_shared_gradients(zero::ParameterStore& store, Stream& stream) {
     for (int u = 0; u < store.units(); ++u)
       if (store.layout(u).name() == name && !store.layout(u).frozen())
         group->all_reduce(store.gradient_slice(u), stream, {.what = name});
-  for (int u = 0; axes_.tensor.size() > 1 && u < store.units(); ++u)
-    for (const Range& r : store.layout(u).summed(store.slice(u), axes_.tensor.cuts_rows()))
-      mesh_.tensor->all_reduce(store.gradient_slice(u).slice(r), stream, {.what = store.layout(u).name()});
+  for (const comm::CuttingAxis& a : cutting_)
+    for (int u = 0; a.ranks->size() > 1 && u < store.units(); ++u)
+      for (const Range& r : store.layout(u).summed(store.slice(u), a.axis, a.cuts_rows))
+        a.ranks->all_reduce(store.gradient_slice(u).slice(r), stream, {.what = store.layout(u).name()});
 }
 
 std::vector<bool> Ranks::units_summed_late(const zero::ParameterStore& store) const {
   std::vector<bool> late;
   for (int u = 0; u < store.units(); ++u) {
     const zero::FlatLayout& layout = store.layout(u);
-    late.push_back(axes_.tensor.size() > 1 &&
-                   !layout.summed({0, layout.numel()}, axes_.tensor.cuts_rows()).empty());
+    late.push_back(std::any_of(cutting_.begin(), cutting_.end(), [&](const comm::CuttingAxis& a) {
+      return a.ranks->size() > 1 && !layout.summed({0, layout.numel()}, a.axis, a.cuts_rows).empty();
+    }));
     for (const auto& [name, group] : tied_) late.back() = late.back() || name == layout.name();
   }
   return late;
@@ -143,9 +146,9 @@ void Ranks::sum(std::span<double> values, std::string_view what, Stream& stream)
 }
 
 double Ranks::sum_in_order(std::vector<double> parts, std::string_view what, Stream& stream) {
-  for (comm::Communicator* ranks : {mesh_.tensor, mesh_.pipe})
-    ranks->all_reduce(Tensor(parts.data(), DType::fp64, {int64_t(parts.size())}, MemoryKind::host), stream,
-                      {.what = what});
+  const Tensor all(parts.data(), DType::fp64, {int64_t(parts.size())}, MemoryKind::host);
+  for (const comm::CuttingAxis& a : cutting_) a.ranks->all_reduce(all, stream, {.what = what});
+  mesh_.pipe->all_reduce(all, stream, {.what = what});
   stream.synchronize();
   double sum = 0;
   for (const double x : parts) sum += x;

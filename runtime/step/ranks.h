@@ -22,6 +22,8 @@ class Ranks {
   comm::Communicator& self() const { return *self_; }
   const comm::Mesh& mesh() const { return mesh_; }
   const model::Axes& axes() const { return axes_; }
+  // That parameters are cut over.
+  const std::vector<comm::CuttingAxis>& cutting() const { return cutting_; }
   bool cuts_layers() const { return axes_.tensor.size() * axes_.sequence.size() > 1; }  // or their sequences
   // Over the pipe, for what goes up and what comes down.
   comm::Communicator& activations() const { return *activations_; }
@@ -49,21 +51,22 @@ class Ranks {
   void all_gather_on_host(Tensor full, Tensor shard, std::string_view what);
 
   // After the last micro-batch, on `stream`: adds up the gradients of each unit that several stages hold over
-  // those stages, and the partial gradients of whole parameters over the tensor axis.
+  // those stages, and over each cutting axis what of gradients is parts of a sum there.
   void sum_shared_gradients(zero::ParameterStore& store, Stream& stream);
   std::vector<bool> units_summed_late(
       const zero::ParameterStore& store) const;  // by unit: whether that changes them
   // The sum over all ranks; `value` is on the host, and so is the result.
   double sum(double value, std::string_view what, Stream& stream);
   void sum(std::span<double> values, std::string_view what, Stream& stream);  // of each
-  // Partial sums that are 0 on all ranks of the pipe and tensor axes but one (or not a number where one of
-  // several says so), added in their order, which does not depend on how the axes are cut.
+  // Partial sums over the ranks of the cutting axes and of the pipe, of which all but one have 0 there (or
+  // not a number where one of several says so), added up in their order, which does not depend on the stages.
   double sum_in_order(std::vector<double> parts, std::string_view what, Stream& stream);
 
  private:
   comm::Communicator& world_;
   const comm::Mesh mesh_;
   const model::Axes axes_;
+  const std::vector<comm::CuttingAxis> cutting_;
   const std::unique_ptr<comm::Communicator> self_, activations_, gradients_;
   std::unique_ptr<comm::Communicator> near_, across_;
   std::vector<std::pair<std::string, std::unique_ptr<comm::Communicator>>>

@@ -131,7 +131,7 @@ zero::StoreOptions store_of(const Settings& s, const config::DsConfig& c) {
                            .overlap = s.comm_overlaps,
                            .trains = s.trains,
                            .decays = DecayRule(c.weight_decay_on),
-                           .counts_replicated = s.place.tensor == 0,
+                           .behind = axes_behind(s.place).without({Axis::pipe}),
                            .disk = s.parameter_disk};
   if (c.exact_sums) store.gradients = store.wire = DType::int64, store.grid = c.exact_sums_grid;
   return store;

@@ -36,16 +36,18 @@ std::vector<checkpoint::Record> records_of(RankState& rank, bool all_slices, Str
     if (!all_slices && !rank.speaks_for(u)) continue;
     const zero::FlatLayout& layout = rank.store.layout(u);
     const Range mine = rank.store.slice(u);
-    // Replicas share the work: each saves the part that it counts in the norm.
-    const Range part = all_slices ? Range{0, mine.size()} : rank.store.norm_range(u);
+    // Replicas share the work: each saves the parts that it counts in the norm.
+    const std::vector<Range> parts =
+        all_slices ? std::vector<Range>{{0, mine.size()}} : rank.store.counted(u);
     for (int kind = 0; kind < (layout.frozen() ? 1 : int(kinds.size())); ++kind)
-      for (const zero::FlatLayout::Piece& p : layout.pieces(part.shifted(mine.begin)))
-        add(spans, {u,
-                    kind,
-                    Range{0, p.elements.size()}.shifted(part.begin + p.offset),
-                    layout.param(p.param).name,
-                    layout.param(p.param).whole_shape(),
-                    {p.elements}});
+      for (const Range& part : parts)
+        for (const zero::FlatLayout::Piece& p : layout.pieces(part.shifted(mine.begin)))
+          add(spans, {u,
+                      kind,
+                      Range{0, p.elements.size()}.shifted(part.begin + p.offset),
+                      layout.param(p.param).name,
+                      layout.param(p.param).whole_shape(),
+                      {p.elements}});
   }
   zero::SavedState& state = *rank.saved;
   std::vector<checkpoint::Record> out;
@@ -78,11 +80,11 @@ void read_state(RankState& rank, const std::string& name, int kind, std::span<fl
   for (int u = 0; u < rank.store.units(); ++u) {
     if (!rank.speaks_for(u)) continue;
     const zero::FlatLayout& layout = rank.store.layout(u);
-    const Range counted = rank.store.norm_range(u);
-    for (const zero::FlatLayout::Piece& piece : layout.pieces(counted.shifted(rank.store.slice(u).begin)))
-      if (layout.param(piece.param).name == name)
-        rank.saved->read(u, kind, Range{0, piece.elements.size()}.shifted(counted.begin + piece.offset),
-                         view_of(whole, piece.elements), compute);
+    for (const Range& counted : rank.store.counted(u))
+      for (const zero::FlatLayout::Piece& piece : layout.pieces(counted.shifted(rank.store.slice(u).begin)))
+        if (layout.param(piece.param).name == name)
+          rank.saved->read(u, kind, Range{0, piece.elements.size()}.shifted(counted.begin + piece.offset),
+                           view_of(whole, piece.elements), compute);
   }
 }
 

@@ -311,7 +311,7 @@ TEST(ClassifierHead, NamesWholeParametersWhateverTheAxis) {
     const UnitSpec unit = head.units()[0];
     EXPECT_EQ(unit.params[0].shape, (std::vector<int64_t>{4, 8}));
     EXPECT_EQ(unit.params[0].whole_shape(), (std::vector<int64_t>{11, 8}));
-    EXPECT_EQ(unit.params[0].split.rank, world.rank());
+    EXPECT_EQ(unit.params[0].splits()[0].rank, world.rank());
     EXPECT_EQ(unit.params[1].whole_shape(), (std::vector<int64_t>{11}));
   });
 }

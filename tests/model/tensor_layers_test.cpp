@@ -110,8 +110,7 @@ Arrays run_layer(const MakeModel& make, size_t index, const tensor_parallel::Ten
   }
   for (const auto& u : units)
     for (int p = 0; p < u->layout.params(); ++p)
-      if (u->layout.param(p).split || u->layout.param(p).partial || axis.cuts_rows())
-        add_up(out[u->layout.param(p).name]);
+      if (!u->layout.param(p).cuts.empty() || axis.cuts_rows()) add_up(out[u->layout.param(p).name]);
   return out;
 }
 

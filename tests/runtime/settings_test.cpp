@@ -232,8 +232,8 @@ TEST(Settings, OfAStoreHaveTheTypesThatKeysName) {
   c.zero.stage3_prefetch_bucket_size = 0;
   EXPECT_EQ(runtime::store_options(settings_of(c), model).prefetch_visits, 0);
   const MeshShape cut{.tensor = 2};
-  EXPECT_TRUE(runtime::store_options(settings_of(c, cut, 0), model).counts_replicated);
-  EXPECT_FALSE(runtime::store_options(settings_of(c, cut, 1), model).counts_replicated);
+  EXPECT_TRUE(runtime::store_options(settings_of(c, cut, 0), model).behind.empty());
+  EXPECT_EQ(runtime::store_options(settings_of(c, cut, 1), model).behind, AxisSet{Axis::tensor});
 }
 
 TEST(Settings, LeaveRoomForEveryContributionToAnExactSum) {

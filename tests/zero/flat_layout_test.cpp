@@ -77,17 +77,20 @@ TEST(FlatLayout, PiecesOfAllShardsCoverEveryElementOnce) {
     for (int count : param) EXPECT_EQ(count, 1);
 }
 
+std::vector<Cut> thirds(int dim, std::vector<int64_t> extents, int rank) {
+  return {{Axis::tensor, {.dim = dim, .extents = std::move(extents), .rank = rank, .ranks = 3}}};
+}
+
 // A whole [6 + 3, 3] of fused blocks and a whole [4, 10] with padding, cut over three ranks; every element of
 // the wholes is marked with its index, through any slices.
 TEST(FlatLayout, PiecesOfASplitParameterNameElementsOfTheWholeTensor) {
   std::vector<int> fused(27), columns(40);
   for (int rank = 0; rank < 3; ++rank) {
-    const FlatLayout layout(
-        {"u",
-         {{"bias", {3}, {}, true},
-          {"fused", {2 + 1, 3}, {}, true, {.dim = 0, .extents = {6, 3}, .rank = rank, .ranks = 3}},
-          {"columns", {4, 4}, {}, true, {.dim = 1, .extents = {10}, .rank = rank, .ranks = 3}}}},
-        4);
+    const FlatLayout layout({"u",
+                             {{"bias", {3}, {}, true},
+                              {"fused", {2 + 1, 3}, {}, true, thirds(0, {6, 3}, rank)},
+                              {"columns", {4, 4}, {}, true, thirds(1, {10}, rank)}}},
+                            4);
     EXPECT_EQ(layout.range(0), (Range{0, 3}));
     EXPECT_EQ(layout.range(1), (Range{3, 12}));
     EXPECT_EQ(layout.param(1).whole_shape(), (std::vector<int64_t>{9, 3}));
@@ -116,7 +119,8 @@ TEST(FlatLayout, PiecesOfASplitParameterNameElementsOfTheWholeTensor) {
 
 // A table of 5 rows, padded to 8 on a rank alone: shards see the real ones only, each once.
 TEST(FlatLayout, PiecesOfAPaddedParameterOfOneRankLeaveThePaddingOut) {
-  const FlatLayout layout({"u", {{"table", {8, 3}, {}, true, {.dim = 0, .extents = {5}}}}}, 4);
+  const FlatLayout layout({"u", {{"table", {8, 3}, {}, true, {{Axis::tensor, {.dim = 0, .extents = {5}}}}}}},
+                          4);
   EXPECT_EQ(layout.numel(), 24);
   EXPECT_EQ(layout.param(0).whole_shape(), (std::vector<int64_t>{5, 3}));
   std::vector<FlatLayout::Piece> pieces;
@@ -125,33 +129,40 @@ TEST(FlatLayout, PiecesOfAPaddedParameterOfOneRankLeaveThePaddingOut) {
   EXPECT_EQ(pieces, (std::vector<FlatLayout::Piece>{{0, {0, 6}, 0}, {0, {6, 12}, 0}, {0, {12, 15}, 0}}));
 }
 
-TEST(FlatLayout, WhatIsSplitIsOneRangeAndWhatIsReplicatedOneWithDecayAndOneWithout) {
-  const Split split{.extents = {8}, .ranks = 2};
+TEST(FlatLayout, WhatAnAxisCutsIsOneRangeAndWhatItDoesNotOneWithDecayAndOneWithout) {
+  const std::vector<Cut> cut = {{Axis::tensor, {.extents = {8}, .ranks = 2}}};
   const FlatLayout layout({"u",
                            {{"norm", {2}, {}, false},
-                            {"q", {4, 2}, {}, true, split},
+                            {"q", {4, 2}, {}, true, cut},
                             {"table", {5}, {}, true},
-                            {"q_bias", {4}, {}, false, split}}},
+                            {"q_bias", {4}, {}, false, cut}}},
                           1);
   EXPECT_EQ(layout.range(2), (Range{0, 5}));
   EXPECT_EQ(layout.range(1), (Range{5, 13}));
   EXPECT_EQ(layout.range(3), (Range{13, 17}));
   EXPECT_EQ(layout.range(0), (Range{17, 19}));
-  EXPECT_EQ(layout.split(), (Range{5, 17}));
-  EXPECT_EQ(layout.replicated({0, 19}), (std::vector<Range>{{0, 5}, {17, 19}}));
-  EXPECT_EQ(layout.replicated({3, 18}), (std::vector<Range>{{0, 2}, {14, 15}}));
-  EXPECT_TRUE(layout.replicated({5, 17}).empty());
-  EXPECT_EQ(layout.summed({3, 18}, true), layout.replicated({3, 18}));
-  EXPECT_TRUE(layout.summed({0, 19}, false).empty());
-  ParamSpec keys{"k", {6}, {}, true};
-  keys.partial = true;
-  const FlatLayout shared({"u", {{"table", {2}, {}, true}, keys, {"q", {8}, {}, true, split}}}, 1);
-  EXPECT_EQ(shared.summed({0, 16}, false), (std::vector<Range>{{2, 8}}));
-  EXPECT_EQ(shared.summed({3, 16}, false), (std::vector<Range>{{0, 5}}));
+  EXPECT_EQ(layout.cut_by({Axis::tensor}), (std::vector<Range>{{5, 17}}));
+  const auto summed = [&](Range slice, bool cut_rows) {
+    return layout.summed(slice, Axis::tensor, cut_rows);
+  };
+  EXPECT_EQ(summed({0, 19}, true), (std::vector<Range>{{0, 5}, {17, 19}}));
+  EXPECT_EQ(summed({3, 18}, true), (std::vector<Range>{{0, 2}, {14, 15}}));
+  EXPECT_TRUE(summed({5, 17}, true).empty());
+  EXPECT_TRUE(summed({0, 19}, false).empty());
+  EXPECT_EQ(layout.summed({0, 19}, Axis::sequence, true).size(), 4u) << "that axis cuts nothing";
+  EXPECT_TRUE(FlatLayout({"whole", {{"norm", {2}, {}, false}}}, 1).cut_by({Axis::tensor}).empty());
+}
+
+TEST(FlatLayout, SumsTheGradientsOfWhatAnAxisUsesInPart) {
+  const ParamSpec keys{"k", {6}, {}, true, {{Axis::tensor}}};
+  const ParamSpec queries{"q", {8}, {}, true, {{Axis::tensor, {.extents = {16}, .ranks = 2}}}};
+  const FlatLayout shared({"u", {{"table", {2}, {}, true}, keys, queries}}, 1);
+  EXPECT_EQ(shared.summed({0, 16}, Axis::tensor, false), (std::vector<Range>{{2, 8}}));
+  EXPECT_EQ(shared.summed({3, 16}, Axis::tensor, false), (std::vector<Range>{{0, 5}}));
+  EXPECT_TRUE(shared.summed({0, 16}, Axis::sequence, false).empty()) << "along it all ranks have the same";
   const FlatLayout frozen({"u", {{"table", {2}, {}, true}, keys}, true}, 1);
-  EXPECT_TRUE(frozen.summed({0, 8}, false).empty());
-  EXPECT_TRUE(frozen.summed({0, 8}, true).empty());
-  EXPECT_TRUE(FlatLayout({"whole", {{"norm", {2}, {}, false}}}, 1).split().empty());
+  EXPECT_TRUE(frozen.summed({0, 8}, Axis::tensor, false).empty());
+  EXPECT_TRUE(frozen.summed({0, 8}, Axis::tensor, true).empty());
 }
 
 TEST(FlatLayout, MayHaveFewerElementsThanShards) {
