@@ -3,6 +3,8 @@
 namespace cleave::model {
 namespace {
 
+using tensor_parallel::TensorAxis;
+
 Tensor matrix(const Tensor& x, int64_t width) { return x.view({x.numel() / width, width}); }
 
 // Rows of a result; of one without memory, in a dry run, a tensor without memory.
@@ -20,8 +22,10 @@ CutLinear::Gathering CutLinear::start_gather(Tensor local, Arena& scratch) const
 
 Tensor CutLinear::forward_gathered(const Linear& linear, Tensor y, Tensor x, Arena& scratch) const {
   const Tensor all = axis.all_rows_of(x, scratch), out = matrix(y, linear.out);
-  axis.gather(all, x, stream, what,
-              [&](Range rows, Tensor x_rows) { linear.forward(rows_of(out, rows), x_rows, stream); });
+  for (const TensorAxis::Gathered& in : axis.start_gathers(all, x, stream, what)) {
+    stream.wait(in.here);
+    linear.forward(rows_of(out, in.rows), in.x, stream);
+  }
   return all;
 }
 
@@ -29,24 +33,29 @@ Tensor CutLinear::forward_active(const Linear& linear, Tensor y, Tensor hidden, 
                                  kernels::Activation f, Arena& scratch) const {
   const Tensor all = axis.all_rows_of(x, scratch), out = matrix(y, linear.out),
                before = matrix(hidden, linear.out);
-  axis.gather(all, x, stream, what, [&](Range rows, Tensor x_rows) {
-    linear.forward_active(rows_of(out, rows), rows_of(before, rows), x_rows, f, stream);
-  });
+  for (const TensorAxis::Gathered& in : axis.start_gathers(all, x, stream, what)) {
+    stream.wait(in.here);
+    linear.forward_active(rows_of(out, in.rows), rows_of(before, in.rows), in.x, f, stream);
+  }
   return all;
 }
 
 void CutLinear::forward_summed(const Linear& linear, Tensor y, Tensor partial, Tensor x) const {
   const Tensor in = matrix(x, linear.in);
-  stream.wait(axis.start_sum(y, partial, stream, what, [&](Range rows) {
-    linear.forward(rows_of(partial, rows), in.rows(rows), stream);
-  }));
+  Event last;
+  for (const TensorAxis::Summand& piece : axis.summands(y.dim(0))) {
+    for (const Range& rows : piece.products) linear.forward(rows_of(partial, rows), in.rows(rows), stream);
+    last = axis.start_sum(y, partial, piece.rows, stream, what);
+  }
+  stream.wait(last);
 }
 
 Tensor CutLinear::backward_gathered(const Linear& linear, Tensor dx, Tensor dy, Arena& scratch) const {
   const Tensor all = axis.all_rows_of(dy, scratch), out = matrix(dx, linear.in);
-  axis.gather(all, dy, stream, what, [&](Range rows, Tensor dy_rows) {
-    linear.backward_input(rows_of(out, rows), dy_rows, stream);
-  });
+  for (const TensorAxis::Gathered& in : axis.start_gathers(all, dy, stream, what)) {
+    stream.wait(in.here);
+    linear.backward_input(rows_of(out, in.rows), in.x, stream);
+  }
   return all;
 }
 
@@ -54,17 +63,22 @@ Tensor CutLinear::backward_active(const Linear& linear, Tensor dhidden, Tensor h
                                   kernels::Activation f, Arena& scratch) const {
   const Tensor all = axis.all_rows_of(dy, scratch), out = matrix(dhidden, linear.in),
                before = matrix(hidden, linear.in);
-  axis.gather(all, dy, stream, what, [&](Range rows, Tensor dy_rows) {
-    linear.backward_active(rows_of(out, rows), dy_rows, rows_of(before, rows), f, stream);
-  });
+  for (const TensorAxis::Gathered& in : axis.start_gathers(all, dy, stream, what)) {
+    stream.wait(in.here);
+    linear.backward_active(rows_of(out, in.rows), in.x, rows_of(before, in.rows), f, stream);
+  }
   return all;
 }
 
 Event CutLinear::backward_summed(const Linear& linear, Tensor dx, Tensor partial, Tensor dy) const {
   const Tensor in = matrix(dy, linear.out);
-  return axis.start_sum(dx, partial, stream, what, [&](Range rows) {
-    linear.backward_input(rows_of(partial, rows), in.rows(rows), stream);
-  });
+  Event last;
+  for (const TensorAxis::Summand& piece : axis.summands(dx.dim(0))) {
+    for (const Range& rows : piece.products)
+      linear.backward_input(rows_of(partial, rows), in.rows(rows), stream);
+    last = axis.start_sum(dx, partial, piece.rows, stream, what);
+  }
+  return last;
 }
 
 }  // namespace cleave::model

@@ -52,7 +52,7 @@ struct Engine::State : EngineCore {
   // Of this rank's micro-batches, with these divisors; none where it reports none.
   std::vector<double> losses(const std::vector<double>& divisors);
   PipeLinks links() const { return {ranks.activations(), ranks.gradients()}; }
-  void run_training(const Work& work);  // all micro-batches
+  Executor trainer();  // of all micro-batches of a step
   void run_forward(const pipeline::ScheduleShape& shape, const Work& work);
   // Of the only micro-batch, `logits` on the last stage: [rows.size(), the head's columns] in host memory.
   void run_logits(Work work, const Tensor& logits, Range rows);

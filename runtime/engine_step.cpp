@@ -11,7 +11,9 @@ StepResult Engine::train_batch(const BatchSource& data) {
   const StepBatches batches(data, int(s.settings.micros));
   std::vector<double> divisors(size_t(s.settings.micros), s.mean_targets(batches));
   s.begin_step();
-  s.run_training(s.micro_batches(batches, divisors));
+  const pipeline::Schedule& schedule = s.pipeline.schedule;
+  s.trainer().run(schedule.ranks[size_t(s.settings.place.pipe)], schedule.shape,
+                  s.micro_batches(batches, divisors));
   return s.finish_step([&] { return s.mean_over_ranks(s.losses(divisors)); });
 }
 
@@ -49,9 +51,8 @@ std::vector<double> Engine::State::losses(const std::vector<double>& divisors) {
   return losses;
 }
 
-void Engine::State::run_training(const Work& work) {
-  Executor(layers().stage, links(), streams->compute, streams->comm(), options.trace, graphs.get())
-      .run(pipeline.schedule.ranks[size_t(settings.place.pipe)], pipeline.schedule.shape, work);
+Executor Engine::State::trainer() {
+  return {layers().stage, links(), streams->compute, streams->comm(), options.trace, graphs.get()};
 }
 
 }  // namespace cleave::runtime

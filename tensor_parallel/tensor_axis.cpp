@@ -89,45 +89,37 @@ Event TensorAxis::start_gather(Tensor all, Tensor local, Stream& stream, std::st
                    : Event();
 }
 
-Event TensorAxis::start_sum(Tensor local, Tensor all, Stream& stream, std::string_view what) const {
+Event TensorAxis::start_sum(Tensor local, Tensor all, Range rows, Stream& stream,
+                            std::string_view what) const {
   const auto op = cut_rows_ ? comm::Collective::reduce_scatter : comm::Collective::all_reduce;
-  return ranks_ ? move(op, all, local, {0, local.dim(0)}, stream, what) : Event();
+  return ranks_ ? move(op, all, local, rows, stream, what) : Event();
 }
 
-void TensorAxis::gather(Tensor all, Tensor local, Stream& stream, std::string_view what,
-                        const Use& use) const {
+std::vector<TensorAxis::Gathered> TensorAxis::start_gathers(Tensor all, Tensor local, Stream& stream,
+                                                            std::string_view what) const {
   const int64_t each = local.dim(0);
-  if (!cut_rows_ || !beside_.stream || each < beside_.least_rows || beside_.least_rows == 0) {
-    gather(all, local, stream, what);
-    return use({0, all.dim(0)}, all);
-  }
-  const std::vector<Range> pieces = this->pieces(each);
-  std::vector<Event> here;
-  for (const Range& p : pieces)
-    here.push_back(move(comm::Collective::all_gather, all, local, p, stream, what));
-  use(Range{0, each}.shifted(rank() * each), local);
-  for (size_t i = 0; i < pieces.size(); ++i) {
-    stream.wait(here[i]);
+  if (!cut_rows_ || !beside_.stream || each < beside_.least_rows || beside_.least_rows == 0)
+    return {{{0, all.dim(0)}, all, start_gather(all, local, stream, what)}};
+  std::vector<Gathered> out = {{Range{0, each}.shifted(rank() * each), local}};
+  for (const Range& piece : pieces(each)) {
+    Event here = move(comm::Collective::all_gather, all, local, piece, stream, what);
     for (int r = 0; r < size(); ++r)
-      if (const Range rows = pieces[i].shifted(r * each); r != rank()) use(rows, all.rows(rows));
+      if (const Range rows = piece.shifted(r * each); r != rank())
+        out.push_back({rows, all.rows(rows), std::exchange(here, {})});  // one wait is enough for a piece
   }
+  return out;
 }
 
-Event TensorAxis::start_sum(Tensor local, Tensor all, Stream& stream, std::string_view what,
-                            const Make& make) const {
-  const int64_t each = local.dim(0);
-  const std::vector<Range> pieces = this->pieces(each);
-  if (!ranks_ || pieces.size() == 1) {
-    make({0, all.dim(0)});
-    return start_sum(local, all, stream, what);
+std::vector<TensorAxis::Summand> TensorAxis::summands(int64_t local_rows) const {
+  const std::vector<Range> pieces = this->pieces(local_rows);
+  if (!ranks_ || pieces.size() == 1) return {{{{0, all_rows(local_rows)}}, {0, local_rows}}};
+  std::vector<Summand> out;
+  for (const Range& piece : pieces) {
+    out.push_back({{}, piece});
+    for (int r = 0; r < (cut_rows_ ? size() : 1); ++r)
+      out.back().products.push_back(piece.shifted(r * local_rows));
   }
-  Event last;
-  for (const Range& p : pieces) {
-    for (int r = 0; r < (cut_rows_ ? size() : 1); ++r) make(p.shifted(r * each));
-    last = move(cut_rows_ ? comm::Collective::reduce_scatter : comm::Collective::all_reduce, all, local, p,
-                stream, what);
-  }
-  return last;
+  return out;
 }
 
 void TensorAxis::exchange(Tensor every, Tensor mine, Stream& stream, std::string_view what) const {

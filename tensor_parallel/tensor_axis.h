@@ -8,7 +8,8 @@
 //
 // Movements may run beside the computation, on a stream of their own. Then the product next to one is cut
 // into pieces of rows: while a piece is summed or gathered, the neighbouring one is multiplied. A row of a
-// product does not depend on the other rows, so pieces change no bit.
+// product does not depend on the other rows, so pieces change no bit. Pieces are values that whoever
+// multiplies walks over (model/cut_linear.h); a rank alone has one, with nothing to wait for.
 #pragma once
 #include "comm/communicator.h"
 #include "core/param_spec.h"
@@ -75,15 +76,27 @@ class TensorAxis {
   // The same, begun behind the work of `stream`, which waits for the event before it touches the result or
   // writes what the movement reads.
   Event start_gather(Tensor all, Tensor local, Stream& stream, std::string_view what) const;
-  Event start_sum(Tensor local, Tensor all, Stream& stream, std::string_view what) const;
+  Event start_sum(Tensor local, Tensor all, Stream& stream, std::string_view what) const {
+    return start_sum(local, all, {0, local.dim(0)}, stream, what);
+  }
 
-  // gather(), with the product behind it: use(rows of all, x) enqueues what is computed from those rows,
-  // which x has, piece by piece as they come; this rank's own come first.
-  using Use = std::function<void(Range rows, Tensor x)>;
-  void gather(Tensor all, Tensor local, Stream& stream, std::string_view what, const Use& use) const;
-  // start_sum(), with the product before it: make(rows of all) enqueues what writes them, piece by piece.
-  using Make = std::function<void(Range rows)>;
-  Event start_sum(Tensor local, Tensor all, Stream& stream, std::string_view what, const Make& make) const;
+  // gather() with a product behind it: all rows in pieces, in the order in which they come; this rank's own
+  // come first. What is computed from `rows` of all reads them in `x`, behind `here`.
+  struct Gathered {
+    Range rows;
+    Tensor x;
+    Event here = {};
+  };
+  std::vector<Gathered> start_gathers(Tensor all, Tensor local, Stream& stream, std::string_view what) const;
+
+  // start_sum() with a product before it, piece by piece: once the `products`, rows of all, are made,
+  // start_sum() moves `rows` of every rank's part.
+  struct Summand {
+    std::vector<Range> products;
+    Range rows;
+  };
+  std::vector<Summand> summands(int64_t local_rows) const;
+  Event start_sum(Tensor local, Tensor all, Range rows, Stream& stream, std::string_view what) const;
   // every[r] = rank r's `mine`; [size, ...] of its shape.
   void exchange(Tensor every, Tensor mine, Stream& stream, std::string_view what) const;
 

@@ -44,8 +44,7 @@ std::vector<Turn> turns_of(const pipeline::InstructionList& list) {
 }  // namespace
 
 // The first micro-batch writes gradients, the others add to them, and the last one hands them over.
-void Executor::pass(pipeline::Op op, const Turn& turn, const std::function<void()>& work) {
-  if (!graphs_) return work();
+void Executor::graph(pipeline::Op op, const Turn& turn, const std::function<void()>& work) {
   graphs_->run({int(op), turn.chunk, turn.micro == 0, turn.last}, work);
 }
 
@@ -55,7 +54,10 @@ void Executor::load(int micro, const Work& work) {
 }
 
 void Executor::forward(const Turn& turn, const Work& work) {
-  pass(pipeline::Op::forward, turn, [&] { stage_.forward(turn, work.train, compute_); });
+  if (graphs_)
+    graph(pipeline::Op::forward, turn, [&] { stage_.forward(turn, work.train, compute_); });
+  else
+    stage_.forward(turn, work.train, compute_);
   const bool end = stage_.shape().last && turn.chunk + 1 == int(stage_.shape().chunks.size());
   if (work.train || !end) return;
   const auto place = [&](const Tensor& sums) {
@@ -69,7 +71,10 @@ void Executor::backward(const Turn& turn, const Work& work) {
   compute_.wait(gradient_sent_);  // out of the buffer that this backward writes
   const float scale = stage_.shape().last ? work.scale(turn.micro) : 1;
   const Tensor loss = work.losses.slice({turn.micro, turn.micro + 1});
-  pass(pipeline::Op::backward, turn, [&] { stage_.backward(turn, scale, loss, compute_); });
+  if (graphs_)
+    graph(pipeline::Op::backward, turn, [&] { stage_.backward(turn, scale, loss, compute_); });
+  else
+    stage_.backward(turn, scale, loss, compute_);
 }
 
 void Executor::run(const pipeline::InstructionList& list, const pipeline::ScheduleShape& shape,
@@ -114,7 +119,10 @@ void Executor::run(const pipeline::InstructionList& list, const pipeline::Schedu
         if (stage_.shape().split_backward) stage_.hold(micro, chunk, gradient_sent_);
         break;
       case pipeline::Op::backward_weight:
-        pass(op, turns[n], [&] { stage_.backward_weight(turns[n], compute_); });
+        if (graphs_)
+          graph(op, turns[n], [&] { stage_.backward_weight(turns[n], compute_); });
+        else
+          stage_.backward_weight(turns[n], compute_);
         break;
     }
   }

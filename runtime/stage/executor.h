@@ -43,8 +43,8 @@ class Executor {
   void load(int micro, const Work& work);  // the next micro-batch, before its first forward here
   void forward(const Turn& turn, const Work& work);
   void backward(const Turn& turn, const Work& work);
-  // Work of a turn on the device alone; turns of one kind enqueue the same kernels.
-  void pass(pipeline::Op op, const Turn& turn, const std::function<void()>& work);
+  // Work of a turn on the device alone, as a graph; turns of one kind enqueue the same kernels.
+  void graph(pipeline::Op op, const Turn& turn, const std::function<void()>& work);
 
   Stage& stage_;
   PipeLinks links_;

@@ -23,20 +23,14 @@ std::string words_of(const model::TensorSpec& spec) {
 
 }  // namespace
 
-// What a layer does wrong is said with its name and with what it was given, because it may be a user's own.
-template <class Call>
-void Stage::in_layer(const char* pass, const Frame& f, int l, const Call& call) const {
-  try {
-    call();
-  } catch (const Error& e) {
-    if (e.exit() != Exit::internal) throw;
-    const int layer = layers_.in_model(f.chunk, l);
-    const bool head = l == layers_.layers(f.chunk);
-    const std::string out =
-        head ? "" : fmt::format(", whose output is {}", words_of(layers_.boundary(f.chunk, l + 1)));
-    fail(Exit::internal, "{} of {}, layer \"{}\", whose input is {}{}: {}", pass, model().name,
-         model().layer_name(layer), words_of(layers_.boundary(f.chunk, l)), out, e.what());
-  }
+void Stage::fail_in_layer(const char* pass, const Frame& f, int l, const Error& e) const {
+  if (e.exit() != Exit::internal) throw;
+  const int layer = layers_.in_model(f.chunk, l);
+  const bool head = l == layers_.layers(f.chunk);
+  const std::string out =
+      head ? "" : fmt::format(", whose output is {}", words_of(layers_.boundary(f.chunk, l + 1)));
+  fail(Exit::internal, "{} of {}, layer \"{}\", whose input is {}{}: {}", pass, model().name,
+       model().layer_name(layer), words_of(layers_.boundary(f.chunk, l)), out, e.what());
 }
 
 Stage::Stage(const model::Model& model, StageShape shape, zero::PlannedVisits& visits, int64_t samples,
@@ -133,7 +127,11 @@ void Stage::forward_layer(Frame& f, int l, const Params& params, const Position&
                                 .constants = constants_,
                                 .documents = texts_ ? Tensor() : documents(f.micro),
                                 .past = past_of(f.chunk, l)};
-  in_layer("the forward", f, l, [&] { layers_.layer(f.chunk, l).forward(args); });
+  try {
+    layers_.layer(f.chunk, l).forward(args);
+  } catch (const Error& e) {
+    fail_in_layer("the forward", f, l, e);
+  }
   if (leaves && run.train) {
     f.inputs_home[size_t(next)] = f.home.take(y.dtype(), {away_inputs_.numel_at_home(y.numel())});
     away_inputs_.send(next, f.inputs_home[size_t(next)], y, stream);
@@ -180,7 +178,11 @@ void Stage::backward_layer(Frame& f, int l, const Params& params, Grads& grads, 
       .lean = shape().recompute.lean,
       .constants = constants_,
       .documents = documents(f.micro)};
-  in_layer("the backward", f, l, [&] { layers_.layer(f.chunk, l).backward(args); });
+  try {
+    layers_.layer(f.chunk, l).backward(args);
+  } catch (const Error& e) {
+    fail_in_layer("the backward", f, l, e);
+  }
   scratch_.release(mark);
 }
 
@@ -201,7 +203,11 @@ void Stage::run_head(Frame& f, const Params& params, Grads& grads, float scale, 
                              .stream = stream,
                              .logits = shape().logits,
                              .hits = counts ? scratch_.take(DType::fp32, {layers_.rows()}) : Tensor()};
-  in_layer("the head", f, layers_.layers(f.chunk), [&] { model().head->run(args); });
+  try {
+    model().head->run(args);
+  } catch (const Error& e) {
+    fail_in_layer("the head", f, layers_.layers(f.chunk), e);
+  }
   kernels::launch(kernels::Sum{.out = sums.loss, .x = losses_}, stream);
   if (counts) kernels::launch(kernels::Sum{.out = sums.hits, .x = args.hits}, stream);
   scratch_.release(mark);

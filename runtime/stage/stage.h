@@ -91,8 +91,9 @@ class Stage {
   Tensor targets(int micro) const;
   void load_documents(int micro, const Tensor& documents, Stream& stream);
   Tensor documents(int micro) const;  // undefined without a document mask
-  template <class Call>
-  void in_layer(const char* pass, const Frame& frame, int l, const Call& call) const;
+  // What a layer does wrong is said with its name and with what it was given, because it may be a user's own.
+  // While the error is handled; other errors go on as they are.
+  [[noreturn]] void fail_in_layer(const char* pass, const Frame& frame, int l, const Error& e) const;
   // What layer l of the frame's chunk does, for the trace where there is one; the head is behind the last.
   TraceEvent shown(const char* what, const Frame& frame, int l) const;
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Messages and documents name commands that exist, and every command is in the README."""
+"""Messages and documents name commands that exist, every command is in the README, and the way from a step to a kernel is what
+docs/architecture.md says."""
 import pathlib
 import re
 import sys
@@ -44,7 +45,33 @@ def named():
         yield from ((path, word) for word in re.findall(r"bin/cleave +([a-z]\w*)", path.read_text()))
 
 
+def without_lambdas(code):
+    """The code without what it hands to others to call."""
+    while begin := re.search(r"\[(?:&|=|this)[^\]]*\][^{;]*\{", code):
+        end, depth = begin.end(), 1
+        while depth:
+            depth += {"{": 1, "}": -1}.get(code[end], 0)
+            end += 1
+        code = code[:begin.start()] + code[end:]
+    return code
+
+
+def bodies(name):
+    """What a function of runtime/ or model/ does itself, all of its overloads together."""
+    sources = (path.read_text() for folder in ("runtime", "model") for path in sorted((ROOT / folder).rglob("*.cpp")))
+    return "".join(body for text in sources for body in re.findall(rf"^\S.*\b{name}\([^;{{]*\{{\n(.*?)^\}}", text, re.M | re.S))
+
+
 class Words(unittest.TestCase):
+    def test_each_function_on_the_way_to_a_kernel_calls_the_next_one_itself(self):
+        page = (ROOT / "docs/architecture.md").read_text()
+        way = re.findall(r"`([\w:]+)", re.search(r"From step to kernel.*?:\n(.*?)\. ", page, re.S)[1])
+        self.assertLessEqual(len(way), 14)
+        calls = [name for name in way if "::" in name and not name.startswith("Stream")]
+        self.assertGreater(len(calls), 8)
+        for name, following in zip(calls, way[1:]):
+            self.assertRegex(without_lambdas(bodies(name)), rf"\b{following.split('::')[-1]}\(", f"{name} calls {following}")
+
     def test_no_message_and_no_document_names_a_command_that_does_not_exist(self):
         found = list(named())
         self.assertGreater(len(found), 30)

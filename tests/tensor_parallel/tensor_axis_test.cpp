@@ -57,12 +57,13 @@ TEST(TensorAxis, MovesInPiecesWhatItMovesWhole) {
         for (size_t i = 0; i < local.size(); ++i) local[i] = float(1 + first * kWidth + int64_t(i));
         const Tensor mine(local.data(), DType::fp32, {rows, kWidth});
         const Tensor whole(cut ? all.data() : local.data(), DType::fp32, {kRows, kWidth});
-        axis.gather(whole, mine, compute, "x", [&](Range r, Tensor x) {
+        for (const auto& [r, x, here] : axis.start_gathers(whole, mine, compute, "x")) {
           ASSERT_EQ(x.dim(0), r.size());
-          compute.enqueue([=, to = used.data() + r.begin * kWidth] {
+          compute.wait(here);
+          compute.enqueue([x = x, to = used.data() + r.begin * kWidth] {
             for (int64_t i = 0; i < x.numel(); ++i) to[i] += x.as<float>()[i];
           });
-        });
+        }
         compute.synchronize();
         for (size_t i = 0; i < used.size(); ++i) ASSERT_EQ(used[i], float(1 + i)) << "row " << i / kWidth;
 
@@ -70,12 +71,17 @@ TEST(TensorAxis, MovesInPiecesWhatItMovesWhole) {
         const Tensor terms(partial.data(), DType::fp32, {kRows, kWidth});
         const Tensor result = cut ? Tensor(sum.data(), DType::fp32, {rows, kWidth}) : terms;
         int calls = 0;
-        compute.wait(axis.start_sum(result, terms, compute, "y", [&](Range r) {
-          ++calls;
-          compute.enqueue([=, at = partial.data(), me = world.rank()] {
-            for (int64_t i = r.begin * kWidth; i < r.end * kWidth; ++i) at[i] += float((me + 1) * (i + 1));
-          });
-        }));
+        Event summed;
+        for (const TensorAxis::Summand& piece : axis.summands(rows)) {
+          for (const Range& r : piece.products) {
+            ++calls;
+            compute.enqueue([=, at = partial.data(), me = world.rank()] {
+              for (int64_t i = r.begin * kWidth; i < r.end * kWidth; ++i) at[i] += float((me + 1) * (i + 1));
+            });
+          }
+          summed = axis.start_sum(result, terms, piece.rows, compute, "y");
+        }
+        compute.wait(summed);
         compute.synchronize();
         for (int64_t i = 0; i < rows * kWidth; ++i)
           ASSERT_EQ(result.as<float>()[i], float(6 * (first * kWidth + i + 1))) << "row " << i / kWidth;
