@@ -35,8 +35,8 @@ void check_blocks(const Communicator& c, const Tensor& out, const Tensor& in) {
   CHECK(!overlap(out, in), "all_to_all in group '{}': what comes overlaps what goes", c.name());
 }
 
-void check_sum(const Communicator& c, const Tensor& t, Collective op) {
-  CHECK(can_sum(t.dtype()), "{} in group '{}': {} cannot be summed", name_of(op), c.name(),
+void check_reduction(const Communicator& c, const Tensor& t, Collective op) {
+  CHECK(can_reduce(t.dtype()), "{} in group '{}': {} cannot be reduced", name_of(op), c.name(),
         name_of(t.dtype()));
 }
 
@@ -89,7 +89,7 @@ void Communicator::all_gather(Tensor full, Tensor shard, Stream& stream, const C
 
 void Communicator::reduce_scatter(Tensor shard, Tensor full, Stream& stream, const Call& call) {
   check_shards(*this, full, shard, Collective::reduce_scatter);
-  check_sum(*this, full, Collective::reduce_scatter);
+  check_reduction(*this, full, Collective::reduce_scatter);
   const Range mine = part_of_shard(shard, call);
   if (size_ == 1) return copy_unless_same(shard.slice(mine), full.slice(mine), stream);
   bytes_[Collective::reduce_scatter] += (size_ - 1) * mine.size() * size_of(shard.dtype());
@@ -98,7 +98,7 @@ void Communicator::reduce_scatter(Tensor shard, Tensor full, Stream& stream, con
 }
 
 void Communicator::all_reduce(Tensor t, Stream& stream, const Call& call) {
-  check_sum(*this, t, Collective::all_reduce);
+  check_reduction(*this, t, Collective::all_reduce);
   if (size_ == 1) return;
   const int64_t mine = part(t.numel(), size_, rank_).size();
   bytes_[Collective::all_reduce] += (t.numel() - mine + mine * (size_ - 1)) * size_of(t.dtype());

@@ -1,6 +1,6 @@
 // An ordered group of ranks and its collectives. There are no handles to wait on, only streams: a collective
 // runs in the order of the stream it is given. A group of one is legal everywhere and costs nothing, which is
-// why no caller asks whether a kind of parallelism is switched on. Reductions add in rank order on every
+// why no caller asks whether a kind of parallelism is switched on. Reductions go in rank order on every
 // transport, so that the bits do not depend on the transport, on chunking or on timing.
 #pragma once
 #include <array>
@@ -10,6 +10,7 @@
 #include <memory>
 #include <string>
 
+#include "comm/reduce.h"
 #include "device/stream.h"
 #include "device/tensor.h"
 
@@ -52,6 +53,7 @@ struct Call {
       kWhole;  // cut into collectives over at most this many elements of `full` (at least one a rank)
   // all_gather and reduce_scatter: only these elements of every shard take part; the others are left alone.
   Range within = {0, kWhole};
+  Reduction by = Reduction::sum;  // of reduce_scatter and all_reduce, alike on all ranks
 };
 
 class TransportAccess;  // comm/device_group.h
@@ -69,11 +71,11 @@ class Communicator {
   // full holds size() shards of equal numel; the r-th comes from rank r. In place when shard is that slice of
   // full.
   void all_gather(Tensor full, Tensor shard, Stream& stream, const Call& call = {});
-  // shard = the rank()-th shard of the sum over ranks of full, added in rank order. full is unchanged, except
-  // that shard may be the rank()-th slice of full (in place; the other slices are then unspecified). 16-bit
-  // floats are summed in fp32 and rounded once.
+  // shard = the rank()-th shard of the sum (or what call.by says) over ranks of full, in rank order. full is
+  // unchanged, except that shard may be the rank()-th slice of full (in place; the other slices are then
+  // unspecified).
   void reduce_scatter(Tensor shard, Tensor full, Stream& stream, const Call& call = {});
-  // t = the sum over ranks, added in rank order, the same bits on every rank.
+  // t = the sum (or what call.by says) over ranks, in rank order, the same bits on every rank.
   void all_reduce(Tensor t, Stream& stream, const Call& call = {});
   void broadcast(Tensor t, int root, Stream& stream, const Call& call = {});
   // `out` and `in` hold size() blocks of equal numel each and do not overlap; block r of `in` goes to rank r,

@@ -56,7 +56,7 @@ class GlooGroup final : public Group {
     const int64_t most = kPieceBytes / size_of(full.dtype());
     for (int64_t at = piece.begin; at < piece.end; at += most, ++step) {
       const Range c{at, std::min(piece.end, at + most)};
-      scatter_sum(w, step, shard.slice(c), [&](int r) { return full.slice(c.shifted(r * shard.numel())); });
+      reduce_parts(w, step, shard.slice(c), [&](int r) { return full.slice(c.shifted(r * shard.numel())); });
     }
   }
 
@@ -67,7 +67,7 @@ class GlooGroup final : public Group {
     for (int64_t at = 0; at < t.numel(); at += most) {
       const Tensor c = t.slice({at, std::min(t.numel(), at + most)});
       const auto part_of = [&](int r) { return c.slice(part(c.numel(), size(), r)); };
-      scatter_sum(w, step++, part_of(w.rank), part_of);
+      reduce_parts(w, step++, part_of(w.rank), part_of);
       GlooExchange exchange(*this, wires_, w, step++);
       for (int r = 0; r < size(); ++r)
         if (r != w.rank) exchange.recv(part_of(r), r);
@@ -192,9 +192,10 @@ class GlooGroup final : public Group {
     return *where;
   }
 
-  // mine = the sum over ranks of what each holds as part_of(this rank); mine may be that part of this rank.
+  // mine = the reduction over ranks of what each holds as part_of(this rank); mine may be that part of this
+  // rank.
   template <class PartOf>
-  void scatter_sum(const Waiting& w, uint64_t step, Tensor mine, PartOf part_of) {
+  void reduce_parts(const Waiting& w, uint64_t step, Tensor mine, PartOf part_of) {
     std::vector<std::byte> staging(size_t(mine.bytes() * (size() - 1)));
     std::vector<const std::byte*> sources;
     GlooExchange exchange(*this, wires_, w, step);
@@ -211,7 +212,7 @@ class GlooGroup final : public Group {
     for (int r = 0; r < size(); ++r)
       if (r != w.rank) exchange.send(part_of(r), r);
     exchange.finish();
-    sum_in_order(mine.dtype(), mine.raw(), sources, mine.numel());
+    reduce_in_order(w.post.by, mine.dtype(), mine.raw(), sources, mine.numel());
   }
 
   const GlooMembers members_;

@@ -149,10 +149,10 @@ class GroupCommunicator final : public Communicator, public TransportAccess {
   void do_reduce_scatter(Tensor shard, Tensor full, Range piece, Stream& stream, const Call& call) override {
     if (direct(full, stream))
       return collective_on_gpus(
-          {Collective::reduce_scatter, full.dtype(), -1, piece.size() * size()}, call,
+          {Collective::reduce_scatter, full.dtype(), -1, piece.size() * size(), call.by}, call,
           [&](auto& g, const Waiting& w) { g.reduce_scatter(w, shard, full, piece, stream); });
     staged({full, shard, piece, rank(), size(), Shards::scatter}, stream, [&](Tensor f, Tensor s, Range p) {
-      const Post post{Collective::reduce_scatter, f.dtype(), -1, p.size() * size()};
+      const Post post{Collective::reduce_scatter, f.dtype(), -1, p.size() * size(), call.by};
       enqueue(collectives_, post, stream, call,
               [=](Group& g, const Waiting& w) { g.reduce_scatter(w, s, f, p); });
     });
@@ -160,10 +160,10 @@ class GroupCommunicator final : public Communicator, public TransportAccess {
 
   void do_all_reduce(Tensor t, Stream& stream, const Call& call) override {
     if (direct(t, stream))
-      return collective_on_gpus({Collective::all_reduce, t.dtype(), -1, t.numel()}, call,
+      return collective_on_gpus({Collective::all_reduce, t.dtype(), -1, t.numel(), call.by}, call,
                                 [&](auto& g, const Waiting& w) { g.all_reduce(w, t, stream); });
     staged(t, {.in = true, .out = true}, stream, [&](Tensor x) {
-      enqueue(collectives_, {Collective::all_reduce, x.dtype(), -1, x.numel()}, stream, call,
+      enqueue(collectives_, {Collective::all_reduce, x.dtype(), -1, x.numel(), call.by}, stream, call,
               [=](Group& g, const Waiting& w) { g.all_reduce(w, x); });
     });
   }

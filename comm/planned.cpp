@@ -15,17 +15,17 @@ class PlannedCommunicator final : public Communicator {
   void abort(const std::string&) override {}
 
  private:
-  void note(Collective op, DType dtype, int peer, int64_t numel) const {
-    if (trace_) trace_(group_, {op, dtype, peer, numel});
+  void note(Collective op, DType dtype, int peer, int64_t numel, Reduction by = Reduction::sum) const {
+    if (trace_) trace_(group_, {op, dtype, peer, numel, by});
   }
   void do_all_gather(Tensor full, Tensor, Range piece, Stream&, const Call&) override {
     note(Collective::all_gather, full.dtype(), -1, piece.size() * size());
   }
-  void do_reduce_scatter(Tensor, Tensor full, Range piece, Stream&, const Call&) override {
-    note(Collective::reduce_scatter, full.dtype(), -1, piece.size() * size());
+  void do_reduce_scatter(Tensor, Tensor full, Range piece, Stream&, const Call& call) override {
+    note(Collective::reduce_scatter, full.dtype(), -1, piece.size() * size(), call.by);
   }
-  void do_all_reduce(Tensor t, Stream&, const Call&) override {
-    note(Collective::all_reduce, t.dtype(), -1, t.numel());
+  void do_all_reduce(Tensor t, Stream&, const Call& call) override {
+    note(Collective::all_reduce, t.dtype(), -1, t.numel(), call.by);
   }
   void do_broadcast(Tensor t, int root, Stream&, const Call&) override {
     note(Collective::broadcast, t.dtype(), root, t.numel());

@@ -7,7 +7,8 @@ namespace cleave::comm {
 
 std::string describe(const Post& post) {
   if (post.op == Collective::barrier) return "barrier";
-  std::string text = fmt::format("{} of {} {}", name_of(post.op), post.numel, name_of(post.dtype));
+  std::string text = fmt::format("{}{} of {} {}", name_of(post.op),
+                                 post.by == Reduction::max ? " by max" : "", post.numel, name_of(post.dtype));
   if (post.op == Collective::send) return text + fmt::format(" to rank {}", post.peer);
   if (post.peer >= 0) return text + fmt::format(" from rank {}", post.peer);
   return text;

@@ -15,10 +15,11 @@ struct Post {
   DType dtype{};
   int32_t peer = -1;  // root of a broadcast, other end of a send or recv
   int64_t numel = 0;
+  Reduction by = Reduction::sum;
   bool operator==(const Post&) const = default;
 };
 
-// "all_reduce of 1000 fp32", "broadcast of 3 bf16 from rank 1", "barrier"
+// "all_reduce of 1000 fp32", "all_reduce by max of 7 fp32", "broadcast of 3 bf16 from rank 1", "barrier"
 std::string describe(const Post& post);
 
 // Who waits, in what. `ranks` are the group's members as ranks of the world.

@@ -92,29 +92,58 @@ void sum(T* out, std::span<const std::byte* const> sources, int64_t numel) {
   }
 }
 
+// Of 16-bit floats fp32, which orders them as they are.
+template <class T>
+auto comparable(T x) {
+  if constexpr (std::is_same_v<T, fp16> || std::is_same_v<T, bf16>)
+    return to_float(x);
+  else
+    return x;
+}
+
+template <class T>
+void largest(T* out, std::span<const std::byte* const> sources, int64_t numel) {
+  for (int64_t i = 0; i < numel; ++i) {
+    T best = reinterpret_cast<const T*>(sources[0])[i];
+    for (const std::byte* source : sources.subspan(1)) {
+      const T x = reinterpret_cast<const T*>(source)[i];
+      const auto b = comparable(best);
+      if (comparable(x) > b || b != b) best = x;
+    }
+    out[i] = best;
+  }
+}
+
+template <class T>
+void reduce(Reduction how, void* out, std::span<const std::byte* const> sources, int64_t numel) {
+  if (how == Reduction::max) return largest(static_cast<T*>(out), sources, numel);
+  sum(static_cast<T*>(out), sources, numel);
+}
+
 }  // namespace
 
-bool can_sum(DType dtype) { return dtype != DType::uint16 && dtype != DType::uint8; }
+bool can_reduce(DType dtype) { return dtype != DType::uint16 && dtype != DType::uint8; }
 
-void sum_in_order(DType dtype, void* out, std::span<const std::byte* const> sources, int64_t numel) {
+void reduce_in_order(Reduction how, DType dtype, void* out, std::span<const std::byte* const> sources,
+                     int64_t numel) {
   switch (dtype) {
     case DType::fp32:
-      return sum(static_cast<float*>(out), sources, numel);
+      return reduce<float>(how, out, sources, numel);
     case DType::fp64:
-      return sum(static_cast<double*>(out), sources, numel);
+      return reduce<double>(how, out, sources, numel);
     case DType::fp16:
-      return sum(static_cast<fp16*>(out), sources, numel);
+      return reduce<fp16>(how, out, sources, numel);
     case DType::bf16:
-      return sum(static_cast<bf16*>(out), sources, numel);
+      return reduce<bf16>(how, out, sources, numel);
     case DType::int32:
-      return sum(static_cast<int32_t*>(out), sources, numel);
+      return reduce<int32_t>(how, out, sources, numel);
     case DType::int64:
-      return sum(static_cast<int64_t*>(out), sources, numel);
+      return reduce<int64_t>(how, out, sources, numel);
     case DType::uint16:
     case DType::uint8:
       break;
   }
-  fail(Exit::internal, "{} cannot be summed", name_of(dtype));
+  fail(Exit::internal, "{} cannot be reduced", name_of(dtype));
 }
 
 }  // namespace cleave::comm

@@ -1,5 +1,6 @@
-// Sums in rank order. The one place where ranks' numbers meet: because every transport calls it with the
-// ranks' data in the same order, the bits of a sum depend neither on the transport nor on how a call was cut.
+// Reductions in rank order. The one place where ranks' numbers meet: because every transport calls it with
+// the ranks' data in the same order, the bits of a sum depend neither on the transport nor on how a call was
+// cut.
 #pragma once
 #include <cstddef>
 #include <span>
@@ -8,11 +9,18 @@
 
 namespace cleave::comm {
 
-// fp32, fp64, fp16, bf16, int32 and int64 can be summed.
-bool can_sum(DType dtype);
+// How the ranks' values of an element become one.
+// sum: added in rank order; 16-bit floats are added in fp32 and rounded once, integers wrap.
+// max: the largest, and of equal ones the first. A NaN counts as missing, so that the result is one only
+// where every rank has one: that is what NCCL computes, and no order of the ranks changes it.
+enum class Reduction : uint8_t { sum, max };
 
-// out[i] = sources[0][i] + sources[1][i] + ..., added in that order; 16-bit floats are added in fp32 and
-// rounded once, integers wrap. out may be one of the sources, or not overlap them.
-void sum_in_order(DType dtype, void* out, std::span<const std::byte* const> sources, int64_t numel);
+// fp32, fp64, fp16, bf16, int32 and int64 can be reduced, in both ways.
+bool can_reduce(DType dtype);
+
+// out[i] = sources[0][i], sources[1][i], ... reduced in that order. out may be one of the sources, or not
+// overlap them.
+void reduce_in_order(Reduction how, DType dtype, void* out, std::span<const std::byte* const> sources,
+                     int64_t numel);
 
 }  // namespace cleave::comm

@@ -62,7 +62,7 @@ void ShmGroup::reduce_scatter(const Waiting& w, Tensor shard, Tensor full, Range
         std::vector<const std::byte*> sources;
         for (int r = 0; r < size(); ++r) sources.push_back(slot(r) + rank_ * most * element);
         sources[size_t(rank_)] = static_cast<std::byte*>(full.slice(c.shifted(rank_ * shard.numel())).raw());
-        sum_in_order(full.dtype(), shard.slice(c).raw(), sources, c.size());
+        reduce_in_order(w.post.by, full.dtype(), shard.slice(c).raw(), sources, c.size());
         end_chunk();
       });
 }
@@ -106,7 +106,7 @@ void ShmGroup::all_reduce_chunk(const Waiting& w, Tensor t) {
   for (int r = 0; r < size(); ++r) sources.push_back(slot(r) + mine.begin * element);
   const Tensor sum = t.slice(mine);
   sources[size_t(rank_)] = static_cast<std::byte*>(sum.raw());
-  sum_in_order(t.dtype(), sum.raw(), sources, mine.size());
+  reduce_in_order(w.post.by, t.dtype(), sum.raw(), sources, mine.size());
   if (direct) return end_chunk();
 
   // Nobody else reads this part of this rank's slot before the sum is in it.

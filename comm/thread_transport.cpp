@@ -39,14 +39,14 @@ class ThreadGroup final : public Group {
   void reduce_scatter(const Waiting& w, Tensor shard, Tensor full, Range piece) override {
     meet(w, full.raw());
     // A rank alone reads its slices, so it may overwrite its own in place.
-    sum(shard.slice(piece), w.rank * shard.numel() + piece.begin);
+    reduce(w, shard.slice(piece), w.rank * shard.numel() + piece.begin);
     meet(w);
   }
 
   void all_reduce(const Waiting& w, Tensor t) override {
     meet(w, t.raw());
     const Range mine = part(t.numel(), size(), w.rank);
-    sum(t.slice(mine), mine.begin);
+    reduce(w, t.slice(mine), mine.begin);
     meet(w, Then::read);
     for (int r = 0; r < size(); ++r) {
       const Range theirs = part(t.numel(), size(), r);
@@ -156,10 +156,10 @@ class ThreadGroup final : public Group {
     if (to.bytes() > 0) std::memcpy(to.raw(), from, size_t(to.bytes()));
   }
 
-  void sum(Tensor out, int64_t first) {
+  void reduce(const Waiting& w, Tensor out, int64_t first) {
     std::vector<const std::byte*> sources;
     for (const std::byte* data : data_) sources.push_back(data + first * size_of(out.dtype()));
-    sum_in_order(out.dtype(), out.raw(), sources, out.numel());
+    reduce_in_order(w.post.by, out.dtype(), out.raw(), sources, out.numel());
   }
 
   // Publishes this rank's call and pointer, and returns when all ranks have published theirs.

@@ -38,11 +38,11 @@ class TracedCommunicator final : public Communicator {
   void do_reduce_scatter(Tensor shard, Tensor full, Range piece, Stream& stream, const Call& call) override {
     const TraceSpan seen =
         span(Collective::reduce_scatter, piece.size() * size() * size_of(full.dtype()), stream, call);
-    ranks_.reduce_scatter(shard, full, stream, {.what = call.what, .within = piece});
+    ranks_.reduce_scatter(shard, full, stream, {.what = call.what, .within = piece, .by = call.by});
   }
   void do_all_reduce(Tensor t, Stream& stream, const Call& call) override {
     const TraceSpan seen = span(Collective::all_reduce, t.bytes(), stream, call);
-    ranks_.all_reduce(t, stream, {.what = call.what});
+    ranks_.all_reduce(t, stream, {.what = call.what, .by = call.by});
   }
   void do_broadcast(Tensor t, int root, Stream& stream, const Call& call) override {
     const TraceSpan seen = span(Collective::broadcast, t.bytes(), stream, call);

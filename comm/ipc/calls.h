@@ -14,8 +14,8 @@ class IpcCalls {
   void tell(const Post& post) {
     const uint64_t next = made_.load(std::memory_order_relaxed) + 1;
     Entry& entry = entries_[next % kRing];
-    const uint64_t kinds =
-        uint64_t(post.op) | uint64_t(post.dtype) << 8 | uint64_t(uint32_t(post.peer)) << 32;
+    const uint64_t kinds = uint64_t(post.op) | uint64_t(post.dtype) << 8 | uint64_t(post.by) << 16 |
+                           uint64_t(uint32_t(post.peer)) << 32;
     entry.kinds.store(kinds, std::memory_order_release);
     entry.numel.store(post.numel, std::memory_order_release);
     made_.store(next, std::memory_order_release);
@@ -27,7 +27,8 @@ class IpcCalls {
     const uint64_t kinds = entries_[n % kRing].kinds.load(std::memory_order_acquire);
     const int64_t numel = entries_[n % kRing].numel.load(std::memory_order_acquire);
     if (!holds(n)) return {};
-    return Post{Collective(uint8_t(kinds)), DType(uint8_t(kinds >> 8)), int32_t(kinds >> 32), numel};
+    return Post{Collective(uint8_t(kinds)), DType(uint8_t(kinds >> 8)), int32_t(kinds >> 32), numel,
+                Reduction(uint8_t(kinds >> 16))};
   }
 
  private:

@@ -107,13 +107,13 @@ void IpcLink::run(const Waiting& w, const IpcSteps& steps, const Tensor& in, con
     std::lock_guard lock(mutex_);
     flights_.begin(w, stream, first->value);
   }
-  for (const IpcStep& step : steps) take(step, in, out, stream);
+  for (const IpcStep& step : steps) take(step, in, out, w.post.by, stream);
   check(cudaEventRecord(last_, stream), "cudaEventRecord");
   std::lock_guard lock(mutex_);
   flights_.end(stream);
 }
 
-void IpcLink::take(const IpcStep& s, const Tensor& in, const Tensor& out, cudaStream_t stream) {
+void IpcLink::take(const IpcStep& s, const Tensor& in, const Tensor& out, Reduction by, cudaStream_t stream) {
   const auto* from = static_cast<const std::byte*>(in.raw());
   auto* to = static_cast<std::byte*>(out.raw()) + s.to;
   const auto move = [&](void* target, const void* source) {
@@ -130,12 +130,12 @@ void IpcLink::take(const IpcStep& s, const Tensor& in, const Tensor& out, cudaSt
       return move(to, segments_[size_t(s.rank)] + s.from);
     case IpcStep::Kind::move:
       return move(to, from + s.from);
-    case IpcStep::Kind::sum: {
+    case IpcStep::Kind::reduce: {
       std::vector<const std::byte*> sources;
       for (const std::byte* segment : segments_) sources.push_back(segment + s.from);
       sources[size_t(shape_.place)] = from + s.own;
-      return sum_in_order_on_gpu(out.dtype(), to, sources, s.bytes / size_of(out.dtype()), stream,
-                                 shape_.device);
+      return reduce_in_order_on_gpu(by, out.dtype(), to, sources, s.bytes / size_of(out.dtype()), stream,
+                                    shape_.device);
     }
     case IpcStep::Kind::signal:
       for (int r = 0; r < size(); ++r)

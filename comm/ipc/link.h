@@ -45,7 +45,7 @@ class IpcLink final : public WatchedLink {
   Offer offer() const;
   int size() const { return int(shape_.ranks.size()); }
 
-  void take(const IpcStep& step, const Tensor& in, const Tensor& out, cudaStream_t stream);
+  void take(const IpcStep& step, const Tensor& in, const Tensor& out, Reduction by, cudaStream_t stream);
   void check(cudaError_t error, const char* call) const;
   void throw_if_given_up(const Waiting& w);
   std::string disagreement_with_others() const;

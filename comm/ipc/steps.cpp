@@ -75,7 +75,7 @@ IpcSteps IpcStepBuilder::reduce_scatter(int64_t element, int64_t shard, Range pi
     put_blocks(steps, at, shard * element, room, bytes);
     signal(steps, IpcWord::ready);
     wait_for(steps, IpcWord::ready, chunk_);
-    steps.push_back({.kind = Kind::sum,
+    steps.push_back({.kind = Kind::reduce,
                      .from = slot() + rank_ * room,
                      .to = at,
                      .own = rank_ * shard * element + at,
@@ -123,7 +123,7 @@ void IpcStepBuilder::all_reduce_chunk(IpcSteps& steps, int64_t element, Range c)
   steps.push_back({.kind = Kind::put, .from = at, .to = slot(), .bytes = bytes});
   signal(steps, IpcWord::ready);
   wait_for(steps, IpcWord::ready, chunk_);
-  steps.push_back({.kind = Kind::sum,
+  steps.push_back({.kind = Kind::reduce,
                    .from = slot() + mine.begin,
                    .to = at + mine.begin,
                    .own = at + mine.begin,

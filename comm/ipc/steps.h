@@ -24,12 +24,12 @@ inline constexpr uint32_t kIpcRelease = 1u << 30;
 
 struct IpcStep {
   enum class Kind : uint8_t {
-    wait,   // until the word of `rank` has come to `value`
-    put,    // own segment[to ...] = in[from ...]
-    get,    // out[to ...] = segment of `rank` [from ...]
-    move,   // out[to ...] = in[from ...]; nothing where both are the same memory
-    sum,    // out[to ...] = the sum in rank order of all segments' [from ...], but of this rank in[own ...]
-    signal  // own word = value, after all steps before
+    wait,    // until the word of `rank` has come to `value`
+    put,     // own segment[to ...] = in[from ...]
+    get,     // out[to ...] = segment of `rank` [from ...]
+    move,    // out[to ...] = in[from ...]; nothing where both are the same memory
+    reduce,  // out[to ...] = all segments' [from ...] reduced in rank order, but of this rank in[own ...]
+    signal   // own word = value, after all steps before
   };
   Kind kind{};
   int rank = -1;

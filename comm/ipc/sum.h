@@ -1,17 +1,17 @@
-// The sum of comm/reduce.h on a GPU.
+// The reductions of comm/reduce.h on a GPU.
 #pragma once
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
 #include <span>
 
-#include "device/dtype.h"
+#include "comm/reduce.h"
 
 namespace cleave::comm {
 
-// sum_in_order of at most kMostIpcRanks sources that the stream's GPU reaches, in stream order, with the same
-// bits (of a NaN only that it is one).
-void sum_in_order_on_gpu(DType dtype, void* out, std::span<const std::byte* const> sources, int64_t numel,
-                         cudaStream_t stream, int device);
+// reduce_in_order of at most kMostIpcRanks sources that the stream's GPU reaches, in stream order, with the
+// same bits (of a NaN only that it is one).
+void reduce_in_order_on_gpu(Reduction how, DType dtype, void* out, std::span<const std::byte* const> sources,
+                            int64_t numel, cudaStream_t stream, int device);
 
 }  // namespace cleave::comm

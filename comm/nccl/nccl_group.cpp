@@ -35,6 +35,8 @@ Elements elements(const Tensor& t) {
   return {ncclUint8, size_t(t.bytes())};
 }
 
+ncclRedOp_t reduction(const Waiting& w) { return w.post.by == Reduction::max ? ncclMax : ncclSum; }
+
 class NcclGroup final : public WatchedGroup {
  public:
   NcclGroup(std::shared_ptr<Group> ranks, int rank, int device, std::shared_ptr<Watch> watch)
@@ -76,11 +78,11 @@ class NcclGroup final : public WatchedGroup {
     call(w, stream, [&](const NcclLibrary& nccl, ncclComm_t comm, cudaStream_t s) {
       const auto [type, count] = elements(mine);
       if (piece.size() == shard.numel())
-        return nccl.reduce_scatter(full.raw(), mine.raw(), count, type, ncclSum, comm, s);
+        return nccl.reduce_scatter(full.raw(), mine.raw(), count, type, reduction(w), comm, s);
       ncclResult_t result = nccl.group_start();
       for (int r = 0; r < group().size() && result == ncclSuccess; ++r) {
         void* part = full.slice(piece.shifted(r * shard.numel())).raw();
-        result = nccl.reduce(part, r == rank() ? mine.raw() : nullptr, count, type, ncclSum, r, comm, s);
+        result = nccl.reduce(part, r == rank() ? mine.raw() : nullptr, count, type, reduction(w), r, comm, s);
       }
       return ended(nccl, result);
     });
@@ -89,7 +91,7 @@ class NcclGroup final : public WatchedGroup {
   void all_reduce(const Waiting& w, Tensor t, Stream& stream) override {
     call(w, stream, [&](const NcclLibrary& nccl, ncclComm_t comm, cudaStream_t s) {
       const auto [type, count] = elements(t);
-      return nccl.all_reduce(t.raw(), t.raw(), count, type, ncclSum, comm, s);
+      return nccl.all_reduce(t.raw(), t.raw(), count, type, reduction(w), comm, s);
     });
   }
 

@@ -10,11 +10,12 @@ namespace cleave::comm {
 class Transports : public testing::TestWithParam<const test::Transport*> {};
 class TransportsAndTypes : public testing::TestWithParam<std::tuple<const test::Transport*, DType>> {};
 
-TEST_P(TransportsAndTypes, SumInRankOrderAndGatherByRank) {
+TEST_P(TransportsAndTypes, ReduceInRankOrderAndGatherByRank) {
   test::expect_collectives(*std::get<0>(GetParam()), std::get<1>(GetParam()));
 }
 TEST_P(Transports, GiveTheSameBitsHoweverACallIsCut) { test::expect_cuts_change_nothing(*GetParam()); }
 TEST_P(Transports, MovePiecesOfShardsAndNothingElse) { test::expect_pieces_of_shards(*GetParam()); }
+TEST_P(Transports, TakeNoNaNForTheLargest) { test::expect_max_of_numbers(*GetParam()); }
 TEST_P(Transports, CountTheBytesTheySend) { test::expect_bytes_counted(*GetParam()); }
 TEST_P(Transports, SendWithoutWaitingForTheReceiver) { test::expect_point_to_point(*GetParam()); }
 TEST_P(Transports, SplitByColorAndRank) { test::expect_splits(*GetParam()); }

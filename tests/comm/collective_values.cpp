@@ -57,6 +57,23 @@ T add_in_order(int ranks, int64_t i) {
   }
 }
 
+// In double precision, which holds every value of the suite but those of int64.
+template <class T>
+T largest(int ranks, int64_t i) {
+  const auto number = [&](int r) {
+    if constexpr (std::is_same_v<T, fp16> || std::is_same_v<T, bf16>)
+      return double(to_float(make<T>(value(r, i))));
+    else if constexpr (std::is_integral_v<T>)
+      return int64_t(make<T>(value(r, i)));
+    else
+      return double(make<T>(value(r, i)));
+  };
+  int best = 0;
+  for (int r = 1; r < ranks; ++r)
+    if (number(r) > number(best)) best = r;
+  return make<T>(value(best, i));
+}
+
 }  // namespace
 
 Bytes input(DType dtype, int rank, int64_t numel, int64_t first) {
@@ -77,6 +94,18 @@ Bytes expected_sum(DType dtype, int ranks, int64_t numel, int64_t first) {
     using T = decltype(zero);
     for (int64_t i = 0; i < numel; ++i) {
       const T v = add_in_order<T>(ranks, first + i);
+      std::memcpy(bytes.data() + size_t(i) * sizeof(T), &v, sizeof(T));
+    }
+  });
+  return bytes;
+}
+
+Bytes expected_max(DType dtype, int ranks, int64_t numel, int64_t first) {
+  Bytes bytes(size_t(numel * size_of(dtype)));
+  with_type(dtype, [&](auto zero) {
+    using T = decltype(zero);
+    for (int64_t i = 0; i < numel; ++i) {
+      const T v = largest<T>(ranks, first + i);
       std::memcpy(bytes.data() + size_t(i) * sizeof(T), &v, sizeof(T));
     }
   });

@@ -28,6 +28,7 @@ struct Transport {
 void expect_collectives(const Transport& transport, DType dtype);
 void expect_cuts_change_nothing(const Transport& transport);
 void expect_pieces_of_shards(const Transport& transport);
+void expect_max_of_numbers(const Transport& transport);
 void expect_bytes_counted(const Transport& transport);
 void expect_point_to_point(const Transport& transport);
 void expect_splits(const Transport& transport);

@@ -38,6 +38,11 @@ TEST(IpcCalls, TellDisagreementOfRanksThatAreNotEquallyFar) {
   Post larger = kSum;
   larger.numel = 101;
   EXPECT_NE(same(*calls({kSum, kGather}), *calls({larger, kGather})), "") << "the call before the last";
+  Post largest = kSum;
+  largest.by = Reduction::max;
+  const std::string ways = same(*calls({kSum}), *calls({largest}));
+  for (const char* part : {"all_reduce of 100 fp32 on rank 4", "all_reduce by max of 100 fp32 on rank 6"})
+    EXPECT_NE(ways.find(part), std::string::npos) << ways;
 }
 
 TEST(IpcCalls, NeverShowsHalfACall) {

@@ -19,6 +19,7 @@ struct SimulatedCall {
   Bytes out = {};
   bool in_place = false;  // out is in
   int64_t out_at = 0;     // where out begins in `in`, in place
+  comm::Reduction by = comm::Reduction::sum;
 };
 
 struct SimulatedRank {
@@ -79,11 +80,11 @@ class SimulatedRanks {
       case Kind::move:
         std::memmove(out + s.to, in + s.from, bytes);
         return true;
-      case Kind::sum: {
+      case Kind::reduce: {
         std::vector<const std::byte*> sources;
         for (const SimulatedRank& r : ranks_)
           sources.push_back(&r == &me ? in + s.own : r.segment.data() + s.from);
-        comm::sum_in_order(c.dtype, out + s.to, sources, s.bytes / size_of(c.dtype));
+        comm::reduce_in_order(c.by, c.dtype, out + s.to, sources, s.bytes / size_of(c.dtype));
         return true;
       }
       case Kind::signal:
@@ -131,29 +132,30 @@ class SimulatedCalls {
       return m;
     });
   }
-  void reduce_scatter(DType t, int64_t shard, Range piece, bool in_place) {
+  void reduce_scatter(DType t, int64_t shard, Range piece, bool in_place, comm::Reduction by) {
     each([&](int r, comm::IpcStepBuilder& p) {
       SimulatedCall m{p.reduce_scatter(size_of(t), shard, piece),
                       t,
                       input(t, r, shard * size_),
                       {},
                       Bytes(size_t(shard * size_of(t)), std::byte{7})};
-      m.in_place = in_place, m.out_at = in_place ? r * shard * size_of(t) : 0;
+      m.in_place = in_place, m.out_at = in_place ? r * shard * size_of(t) : 0, m.by = by;
       m.want =
           in_place ? Bytes(m.in.begin() + m.out_at, m.in.begin() + m.out_at + shard * size_of(t)) : m.out;
-      const Bytes sum = expected_sum(t, size_, shard, r * shard);
+      const Bytes sum = expected(by, t, size_, shard, r * shard);
       std::copy(sum.begin() + piece.begin * size_of(t), sum.begin() + piece.end * size_of(t),
                 m.want.begin() + piece.begin * size_of(t));
       return m;
     });
   }
-  void all_reduce(DType t, int64_t numel) {
+  void all_reduce(DType t, int64_t numel, comm::Reduction by = comm::Reduction::sum) {
     each([&](int r, comm::IpcStepBuilder& p) {
       return SimulatedCall{.steps = p.all_reduce(size_of(t), numel),
                            .dtype = t,
                            .in = input(t, r, numel),
-                           .want = expected_sum(t, size_, numel),
-                           .in_place = true};
+                           .want = expected(by, t, size_, numel),
+                           .in_place = true,
+                           .by = by};
     });
   }
   void broadcast(DType t, int64_t numel, int root) {

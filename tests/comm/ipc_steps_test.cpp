@@ -45,14 +45,16 @@ bool right_in_every_order(const Calls& calls, unsigned seeds = 20) {
 }
 
 void add_everything(Calls& calls, int size, DType t, int64_t numel) {
-  const bool sums = can_sum(t);
+  const bool reduces = can_reduce(t);
   for (bool in_place : {false, true}) {
     calls.all_gather(t, numel, {0, numel}, in_place);
-    if (sums) calls.reduce_scatter(t, numel, {0, numel}, in_place);
+    if (reduces)
+      calls.reduce_scatter(t, numel, {0, numel}, in_place, in_place ? Reduction::max : Reduction::sum);
   }
   calls.all_gather(t, numel, {numel / 3, numel / 2}, false);
-  if (sums) calls.reduce_scatter(t, numel, {numel / 3, numel / 2}, false);
-  if (sums) calls.all_reduce(t, numel);
+  if (reduces) calls.reduce_scatter(t, numel, {numel / 3, numel / 2}, false, Reduction::sum);
+  for (const Reduction by : {Reduction::sum, Reduction::max})
+    if (reduces) calls.all_reduce(t, numel, by);
   for (int root = 0; root < size; ++root) calls.broadcast(t, numel, root);
   calls.all_to_all(t, numel);
 }

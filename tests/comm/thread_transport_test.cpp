@@ -3,6 +3,8 @@
 #include <thread>
 
 #include "comm/mesh.h"
+#include "comm/planned.h"
+#include "comm/traced.h"
 #include "tests/comm/collective_suite.h"
 
 namespace cleave::comm {
@@ -161,6 +163,11 @@ TEST(Disagreement, IsReportedBeforeDataMoves) {
   });
   EXPECT_TRUE(has(message, "4 fp32") && has(message, "4 int32")) << message;
   message = disagree([&](Communicator& world, Stream& stream) {
+    world.all_reduce(Tensor(world.rank() ? x : y, DType::fp32, {4}), stream,
+                     {.by = world.rank() ? Reduction::max : Reduction::sum});
+  });
+  EXPECT_TRUE(has(message, "all_reduce of 4 fp32") && has(message, "all_reduce by max of 4 fp32")) << message;
+  message = disagree([&](Communicator& world, Stream& stream) {
     if (world.rank()) return world.barrier(stream);
     world.all_reduce(Tensor(x, DType::fp32, {4}), stream);
   });
@@ -174,6 +181,32 @@ TEST(Disagreement, IsReportedBeforeDataMoves) {
     world.recv(Tensor(y, DType::fp32, {3}), 0, stream);
   });
   EXPECT_TRUE(has(message, "recv of 3") && has(message, "send of 4")) << message;
+}
+
+TEST(ReductionByMax, GoesThroughACommunicatorAroundAnotherOneAndIntoWhatIsPlanned) {
+  run_ranks(3, [](Communicator& world) {
+    Trace trace;
+    Stream stream;
+    const auto traced = traced_communicator(world, trace);
+    float x = float(world.rank() == 1 ? 5 : -world.rank()), all[3] = {x, x + 1, x + 2}, mine = 0;
+    traced->all_reduce(Tensor(&x, DType::fp32, {1}), stream, {.by = Reduction::max});
+    traced->reduce_scatter(Tensor(&mine, DType::fp32, {1}), Tensor(all, DType::fp32, {3}), stream,
+                           {.by = Reduction::max});
+    EXPECT_EQ(x, 5);
+    EXPECT_EQ(mine, float(5 + world.rank()));
+  });
+  std::vector<Post> posts;
+  const auto planned = planned_communicator(0, 2, [&](auto&, const Post& post) { posts.push_back(post); });
+  Stream stream;
+  float x[4] = {};
+  planned->all_reduce(Tensor(x, DType::fp32, {4}), stream, {.by = Reduction::max});
+  planned->reduce_scatter(Tensor(x, DType::fp32, {2}), Tensor(x, DType::fp32, {4}), stream,
+                          {.by = Reduction::max});
+  planned->all_reduce(Tensor(x, DType::fp32, {4}), stream);
+  ASSERT_EQ(posts.size(), 3u);
+  EXPECT_EQ(posts[0], (Post{Collective::all_reduce, DType::fp32, -1, 4, Reduction::max}));
+  EXPECT_EQ(posts[1].by, Reduction::max);
+  EXPECT_EQ(posts[2].by, Reduction::sum);
 }
 
 TEST(Abort, FreesAWaitingRankWithTheReason) {
@@ -213,7 +246,7 @@ TEST(Arguments, ThatDoNotFitAreRefused) {
   EXPECT_THROW(self->reduce_scatter(Tensor(x + 2, DType::fp32, {4}), four, stream), Error);  // overlap
   EXPECT_THROW(self->all_to_all(two, four, stream), Error);                                  // sizes
   EXPECT_THROW(self->all_to_all(four, four, stream), Error);                                 // overlap
-  EXPECT_THROW(self->all_reduce(Tensor(x, DType::uint8, {4}), stream), Error);  // cannot be summed
+  EXPECT_THROW(self->all_reduce(Tensor(x, DType::uint8, {4}), stream), Error);  // cannot be reduced
   EXPECT_THROW(self->broadcast(four, 1, stream), Error);
   EXPECT_THROW(self->send(four, 0, stream), Error);
   EXPECT_THROW(self->recv(four, 0, stream), Error);

@@ -34,10 +34,10 @@ class SlowSends final : public comm::Communicator {
   }
   void do_reduce_scatter(Tensor shard, Tensor full, Range piece, Stream& stream,
                          const comm::Call& call) override {
-    ranks_.reduce_scatter(shard, full, stream, {.what = call.what, .within = piece});
+    ranks_.reduce_scatter(shard, full, stream, {.what = call.what, .within = piece, .by = call.by});
   }
   void do_all_reduce(Tensor t, Stream& stream, const comm::Call& call) override {
-    ranks_.all_reduce(t, stream, {.what = call.what});
+    ranks_.all_reduce(t, stream, {.what = call.what, .by = call.by});
   }
   void do_broadcast(Tensor t, int root, Stream& stream, const comm::Call& call) override {
     ranks_.broadcast(t, root, stream, {.what = call.what});
