@@ -6,7 +6,6 @@
 #include "kernels/elementwise.h"
 #include "kernels/embedding.h"
 #include "kernels/loss.h"
-#include "kernels/update.h"
 
 namespace cleave::kernels {
 
@@ -201,51 +200,6 @@ void CrossEntropyPart::check() const {
         logits.dim(1));
   CHECK(part >= 0 && part < stats.dim(0), "{}: there is no part {} of {}", op, part, stats.dim(0));
   check_cap(op, cap);
-}
-
-void Adam::check() const {
-  Operand("Adam", "param", param).is(DType::fp32);
-  Operand("Adam", "m", m).is(DType::fp32).numel(param.numel());
-  Operand("Adam", "v", v).is(DType::fp32).numel(param.numel());
-  Operand("Adam", "grad", grad).is_float().numel(param.numel());
-  if (copy.defined()) Operand("Adam", "copy", copy).is_float().numel(param.numel());
-  CHECK(step >= 1, "Adam: step counts from 1, got {}", step);
-}
-
-void Sgd::check() const {
-  Operand("Sgd", "param", param).is(DType::fp32);
-  Operand("Sgd", "grad", grad).is_float().numel(param.numel());
-  if (momentum != 0) Operand("Sgd", "buffer", buffer).is(DType::fp32).numel(param.numel());
-  if (copy.defined()) Operand("Sgd", "copy", copy).is_float().numel(param.numel());
-}
-
-void Lion::check() const {
-  Operand("Lion", "param", param).is(DType::fp32);
-  Operand("Lion", "m", m).is(DType::fp32).numel(param.numel());
-  Operand("Lion", "grad", grad).is_float().numel(param.numel());
-  if (copy.defined()) Operand("Lion", "copy", copy).is_float().numel(param.numel());
-}
-
-void LambMoments::check() const {
-  Operand("LambMoments", "param", param).is(DType::fp32);
-  Operand("LambMoments", "m", m).is(DType::fp32).numel(param.numel());
-  Operand("LambMoments", "v", v).is(DType::fp32).numel(param.numel());
-  Operand("LambMoments", "grad", grad).is_float().numel(param.numel());
-  Operand("LambMoments", "squares", squares).is(DType::fp64).numel(2);
-}
-
-void LambStep::check() const {
-  Operand("LambStep", "param", param).is(DType::fp32);
-  Operand("LambStep", "m", m).is(DType::fp32).numel(param.numel());
-  Operand("LambStep", "v", v).is(DType::fp32).numel(param.numel());
-  if (copy.defined()) Operand("LambStep", "copy", copy).is_float().numel(param.numel());
-}
-
-void Adagrad::check() const {
-  Operand("Adagrad", "param", param).is(DType::fp32);
-  Operand("Adagrad", "sum", sum).is(DType::fp32).numel(param.numel());
-  Operand("Adagrad", "grad", grad).is_float().numel(param.numel());
-  if (copy.defined()) Operand("Adagrad", "copy", copy).is_float().numel(param.numel());
 }
 
 }  // namespace cleave::kernels

@@ -2,6 +2,7 @@
 // care how the slices were cut.
 #pragma once
 #include "kernels/launch.h"
+#include "kernels/update_numbers.h"
 
 namespace cleave::kernels {
 
@@ -19,6 +20,7 @@ struct Adam {
   int64_t step = 1;  // 1-based
   bool decoupled = true, bias_correction = true;
   void check() const;
+  AdamNumbers numbers() const;
 };
 CLEAVE_KERNEL(Adam)
 
@@ -31,6 +33,7 @@ struct Sgd {
   float lr = 1e-3f, momentum = 0, dampening = 0, weight_decay = 0, grad_scale = 1;
   bool nesterov = false, first = true;
   void check() const;
+  SgdNumbers numbers() const;
 };
 CLEAVE_KERNEL(Sgd)
 
@@ -43,6 +46,7 @@ struct Lion {
   Tensor grad;
   float lr = 1e-3f, beta1 = 0.9f, beta2 = 0.999f, weight_decay = 0, grad_scale = 1;
   void check() const;
+  LionNumbers numbers() const;
 };
 CLEAVE_KERNEL(Lion)
 
@@ -54,6 +58,7 @@ struct Adagrad {
   Tensor grad;
   float lr = 1e-2f, eps = 1e-10f, weight_decay = 0, grad_scale = 1;
   void check() const;
+  AdagradNumbers numbers() const;
 };
 CLEAVE_KERNEL(Adagrad)
 
@@ -68,6 +73,7 @@ struct LambMoments {
   Tensor param, grad;
   float beta1 = 0.9f, beta2 = 0.999f, eps = 1e-8f, weight_decay = 0, grad_scale = 1;
   void check() const;
+  LambNumbers numbers() const;
 };
 CLEAVE_KERNEL(LambMoments)
 
@@ -77,6 +83,7 @@ struct LambStep {
   Tensor m, v;
   float rate = 1e-3f, eps = 1e-8f, weight_decay = 0;
   void check() const;
+  LambStepNumbers numbers() const;
 };
 CLEAVE_KERNEL(LambStep)
 

@@ -2,6 +2,7 @@
 // sources in isa/ may not touch anything whose inline functions the rest of the program shares.
 #pragma once
 #include "device/dtype.h"
+#include "kernels/update_numbers.h"
 
 namespace cleave::kernels::cpu {
 
@@ -162,47 +163,16 @@ struct KeptAttentionArgs {
   float* scratch;         // threads * kept_attention_scratch(head_dim) floats
   int64_t scratch_numel;  // a thread
 };
-struct AdamArgs {
-  float *param, *m, *v;
+template <class Numbers>
+struct UpdateArgs {
+  float *param, *states[2];
   Vec copy, grad;
   int64_t numel;
-  float lr, beta1, beta2, eps, weight_decay, grad_scale, inverse_c1, inverse_c2;
-  bool decoupled;
-};
-struct SgdArgs {
-  float *param, *buffer;
-  Vec copy, grad;
-  int64_t numel;
-  float lr, momentum, dampening, weight_decay, grad_scale;
-  bool nesterov, first;
-};
-
-struct LionArgs {
-  float *param, *m;
-  Vec copy, grad;
-  int64_t numel;
-  float lr, beta1, beta2, kept, grad_scale;  // kept: 1 - lr * weight_decay
+  Numbers with;
 };
 struct LambMomentsArgs {
-  float *m, *v;
-  const float* param;
+  UpdateArgs<LambNumbers> of;
   double* squares;
-  Vec grad;
-  int64_t numel;
-  float beta1, beta2, eps, weight_decay, grad_scale;
-};
-struct LambStepArgs {
-  float* param;
-  Vec copy;
-  const float *m, *v;
-  int64_t numel;
-  float rate, eps, weight_decay;
-};
-struct AdagradArgs {
-  float *param, *sum;
-  Vec copy, grad;
-  int64_t numel;
-  float lr, eps, weight_decay, grad_scale;
 };
 
 struct GemmArgs {  // c = op(a) op(b) [+ bias] [+ c], as Matmul describes its operands
@@ -300,11 +270,11 @@ CLEAVE_BODY(cross_entropy_part, SoftmaxPartArgs)
 CLEAVE_BODY(attention, AttentionArgs)
 CLEAVE_BODY(attention_grad, AttentionArgs)
 CLEAVE_BODY(kept_attention, KeptAttentionArgs)
-CLEAVE_BODY(adam, AdamArgs)
-CLEAVE_BODY(sgd, SgdArgs)
-CLEAVE_BODY(lion, LionArgs)
-CLEAVE_BODY(adagrad, AdagradArgs)
+CLEAVE_BODY(adam, UpdateArgs<AdamNumbers>)
+CLEAVE_BODY(sgd, UpdateArgs<SgdNumbers>)
+CLEAVE_BODY(lion, UpdateArgs<LionNumbers>)
+CLEAVE_BODY(adagrad, UpdateArgs<AdagradNumbers>)
 CLEAVE_BODY(lamb_moments, LambMomentsArgs)
-CLEAVE_BODY(lamb_step, LambStepArgs)
+CLEAVE_BODY(lamb_step, UpdateArgs<LambStepNumbers>)
 
 }  // namespace cleave::kernels::cpu

@@ -1,7 +1,6 @@
 // Sums are partial sums of 2048 elements in double, then those in a fixed pattern; the moments are the CPU's
 // to the bit.
-#include "kernels/cuda/moments.cuh"
-#include "kernels/update.h"
+#include "kernels/cuda/update.cuh"
 
 namespace cleave::kernels::gpu {
 namespace {
@@ -14,30 +13,25 @@ __device__ __forceinline__ float update_of(float p, float m, float v, float eps,
 }
 
 template <class G>
-struct Moments {
-  float *m, *v;
-  const float* param;
-  const G* grad;
-  MovingAverages averages;
-  float eps, decay, scale;
-
+struct Moments : UpdateOf<G, float, LambNumbers> {
   template <int N>
   __device__ void operator()(int64_t i, Count<N>, double& params, double& updates) const {
-    float p[N], g[N], m1[N], v1[N];
-    load(p, param + i);
-    load(g, grad + i);
-    load(m1, m + i);
-    load(v1, v + i);
+    float p[N], g[N], m[N], v[N];
+    load(p, this->param + i);
+    load(g, this->grad + i);
+    load(m, this->states[0] + i);
+    load(v, this->states[1] + i);
+    const LambNumbers& n = this->with;
 #pragma unroll
     for (int j = 0; j < N; ++j) {
-      g[j] = __fmul_rn(g[j], scale);
-      averages.add(g[j], m1[j], v1[j]);
-      const double u = update_of(p[j], m1[j], v1[j], eps, decay);
+      g[j] = __fmul_rn(g[j], n.scale);
+      add(n.averages, g[j], m[j], v[j]);
+      const double u = update_of(p[j], m[j], v[j], n.eps, n.decay);
       params = fma(double(p[j]), double(p[j]), params);
       updates = fma(u, u, updates);
     }
-    store(m + i, m1);
-    store(v + i, v1);
+    store(this->states[0] + i, m);
+    store(this->states[1] + i, v);
   }
 };
 
@@ -68,22 +62,18 @@ __global__ void __launch_bounds__(kLastThreads)
 }
 
 template <class C>
-struct Step {
-  float* param;
-  C* copy;
-  const float *m, *v;
-  float rate, eps, decay;
-
+struct Step : UpdateOf<float, C, LambStepNumbers> {
   template <int N>
   __device__ void operator()(int64_t i, Count<N>) const {
-    float p[N], m1[N], v1[N];
-    load(p, param + i);
-    load(m1, m + i);
-    load(v1, v + i);
+    float p[N], m[N], v[N];
+    load(p, this->param + i);
+    load(m, this->states[0] + i);
+    load(v, this->states[1] + i);
+    const LambStepNumbers& n = this->with;
 #pragma unroll
-    for (int j = 0; j < N; ++j) p[j] = fmaf(-rate, update_of(p[j], m1[j], v1[j], eps, decay), p[j]);
-    store(param + i, p);
-    if (copy) store(copy + i, p);
+    for (int j = 0; j < N; ++j) p[j] = fmaf(-n.rate, update_of(p[j], m[j], v[j], n.eps, n.decay), p[j]);
+    store(this->param + i, p);
+    if (this->copy) store(this->copy + i, p);
   }
 };
 
@@ -96,14 +86,7 @@ void run(const LambMoments& op, Stream& stream) {
   auto* partial = static_cast<double2*>(queue.scratch(blocks * int64_t(sizeof(double2))));
   with_type(op.grad.dtype(), [&](auto g) {
     using G = decltype(g);
-    const Moments<G> body{.m = as<float>(op.m),
-                          .v = as<float>(op.v),
-                          .param = as<float>(op.param),
-                          .grad = as<G>(op.grad),
-                          .averages = MovingAverages::of(op),
-                          .eps = op.eps,
-                          .decay = op.weight_decay,
-                          .scale = op.grad_scale};
+    const Moments<G> body{operands_of<G, float>(op, op.m, op.v, {}, op.grad)};
     moments_kernel<<<unsigned(blocks), kThreads, 0, queue.use()>>>(
         partial, numel, aligned({op.param, op.m, op.v, op.grad}), body);
   });
@@ -115,14 +98,7 @@ void run(const LambStep& op, Stream& stream) {
   with_type(op.copy.defined() ? op.copy.dtype() : DType::fp32, [&](auto c) {
     using C = decltype(c);
     for_each<kPackOf<float>>(cuda_queue(stream), op.param.numel(), aligned({op.param, op.m, op.v, op.copy}),
-                             "LambStep",
-                             Step<C>{.param = as<float>(op.param),
-                                     .copy = as<C>(op.copy),
-                                     .m = as<float>(op.m),
-                                     .v = as<float>(op.v),
-                                     .rate = op.rate,
-                                     .eps = op.eps,
-                                     .decay = op.weight_decay});
+                             "LambStep", Step<C>{operands_of<float, C>(op, op.m, op.v, op.copy, {})});
   });
 }
 

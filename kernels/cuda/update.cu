@@ -1,218 +1,127 @@
 // The operations and their order are those of the CPU bodies, so that the update gives the same bits wherever
 // the optimizer state lives.
-#include "kernels/update.h"
-
-#include <cmath>
-
-#include "kernels/cuda/moments.cuh"
+#include "kernels/cuda/update.cuh"
 
 namespace cleave::kernels::gpu {
 namespace {
 
 template <class G, class C>
-struct AdamStep {
-  float *param, *m, *v;
-  C* copy;
-  const G* grad;
-  MovingAverages averages;
-  float lr, eps, inside, outside, scale, c1, c2;
-
+struct AdamStep : UpdateOf<G, C, AdamNumbers> {
   template <int N>
   __device__ void operator()(int64_t i, Count<N>) const {
-    float p[N], g[N], m1[N], v1[N];
-    load(p, param + i);
-    load(g, grad + i);
-    load(m1, m + i);
-    load(v1, v + i);
+    float p[N], g[N], m[N], v[N];
+    load(p, this->param + i);
+    load(g, this->grad + i);
+    load(m, this->states[0] + i);
+    load(v, this->states[1] + i);
+    const AdamNumbers& n = this->with;
 #pragma unroll
     for (int j = 0; j < N; ++j) {
-      g[j] = fmaf(inside, p[j], __fmul_rn(g[j], scale));
-      averages.add(g[j], m1[j], v1[j]);
-      const float root = __fadd_rn(__fsqrt_rn(__fmul_rn(v1[j], c2)), eps);
-      const float step = __fdiv_rn(__fmul_rn(m1[j], c1), root);
-      p[j] = fmaf(-lr, fmaf(outside, p[j], step), p[j]);
+      g[j] = fmaf(n.inside, p[j], __fmul_rn(g[j], n.scale));
+      add(n.averages, g[j], m[j], v[j]);
+      const float root = __fadd_rn(__fsqrt_rn(__fmul_rn(v[j], n.c2)), n.eps);
+      const float step = __fdiv_rn(__fmul_rn(m[j], n.c1), root);
+      p[j] = fmaf(-n.lr, fmaf(n.outside, p[j], step), p[j]);
     }
-    store(m + i, m1);
-    store(v + i, v1);
-    store(param + i, p);
-    if (copy) store(copy + i, p);
+    store(this->states[0] + i, m);
+    store(this->states[1] + i, v);
+    store(this->param + i, p);
+    if (this->copy) store(this->copy + i, p);
   }
 };
 
 template <class G, class C>
-struct SgdStep {
-  float *param, *buffer;
-  C* copy;
-  const G* grad;
-  float lr, momentum, damp, decay, scale;
-  bool nesterov, first;
-
+struct SgdStep : UpdateOf<G, C, SgdNumbers> {
   template <int N>
   __device__ void operator()(int64_t i, Count<N>) const {
     float p[N], g[N];
-    load(p, param + i);
-    load(g, grad + i);
+    load(p, this->param + i);
+    load(g, this->grad + i);
+    const SgdNumbers& n = this->with;
 #pragma unroll
-    for (int j = 0; j < N; ++j) g[j] = fmaf(decay, p[j], __fmul_rn(g[j], scale));
-    if (buffer) {
+    for (int j = 0; j < N; ++j) g[j] = fmaf(n.decay, p[j], __fmul_rn(g[j], n.scale));
+    if (float* buffer = this->states[0]) {
       float b[N];
       load(b, buffer + i);
 #pragma unroll
       for (int j = 0; j < N; ++j) {
-        b[j] = first ? g[j] : fmaf(momentum, b[j], __fmul_rn(damp, g[j]));
-        g[j] = nesterov ? fmaf(momentum, b[j], g[j]) : b[j];
+        b[j] = n.first ? g[j] : fmaf(n.momentum, b[j], __fmul_rn(n.damp, g[j]));
+        g[j] = n.nesterov ? fmaf(n.momentum, b[j], g[j]) : b[j];
       }
       store(buffer + i, b);
     }
 #pragma unroll
-    for (int j = 0; j < N; ++j) p[j] = fmaf(-lr, g[j], p[j]);
-    store(param + i, p);
-    if (copy) store(copy + i, p);
+    for (int j = 0; j < N; ++j) p[j] = fmaf(-n.lr, g[j], p[j]);
+    store(this->param + i, p);
+    if (this->copy) store(this->copy + i, p);
   }
 };
 
 template <class G, class C>
-struct LionStep {
-  float *param, *m;
-  C* copy;
-  const G* grad;
-  float lr, beta1, beta2, rest1, rest2, kept, scale;
-
+struct LionStep : UpdateOf<G, C, LionNumbers> {
   template <int N>
   __device__ void operator()(int64_t i, Count<N>) const {
-    float p[N], g[N], m1[N];
-    load(p, param + i);
-    load(g, grad + i);
-    load(m1, m + i);
+    float p[N], g[N], m[N];
+    load(p, this->param + i);
+    load(g, this->grad + i);
+    load(m, this->states[0] + i);
+    const LionNumbers& n = this->with;
 #pragma unroll
     for (int j = 0; j < N; ++j) {
-      g[j] = __fmul_rn(g[j], scale);
-      const float c = fmaf(beta1, m1[j], __fmul_rn(rest1, g[j]));
+      g[j] = __fmul_rn(g[j], n.scale);
+      const float c = fmaf(n.averages.beta1, m[j], __fmul_rn(n.averages.rest1, g[j]));
       const float sign = c > 0 ? 1.0f : c < 0 ? -1.0f : 0.0f;
-      p[j] = fmaf(-lr, sign, __fmul_rn(kept, p[j]));
-      m1[j] = fmaf(beta2, m1[j], __fmul_rn(rest2, g[j]));
+      p[j] = fmaf(-n.lr, sign, __fmul_rn(n.kept, p[j]));
+      m[j] = fmaf(n.averages.beta2, m[j], __fmul_rn(n.averages.rest2, g[j]));
     }
-    store(m + i, m1);
-    store(param + i, p);
-    if (copy) store(copy + i, p);
+    store(this->states[0] + i, m);
+    store(this->param + i, p);
+    if (this->copy) store(this->copy + i, p);
   }
 };
 
 template <class G, class C>
-struct AdagradStep {
-  float *param, *sum;
-  C* copy;
-  const G* grad;
-  float lr, eps, decay, scale;
-
+struct AdagradStep : UpdateOf<G, C, AdagradNumbers> {
   template <int N>
   __device__ void operator()(int64_t i, Count<N>) const {
     float p[N], g[N], s[N];
-    load(p, param + i);
-    load(g, grad + i);
-    load(s, sum + i);
+    load(p, this->param + i);
+    load(g, this->grad + i);
+    load(s, this->states[0] + i);
+    const AdagradNumbers& n = this->with;
 #pragma unroll
     for (int j = 0; j < N; ++j) {
-      g[j] = fmaf(decay, p[j], __fmul_rn(g[j], scale));
+      g[j] = fmaf(n.decay, p[j], __fmul_rn(g[j], n.scale));
       s[j] = fmaf(g[j], g[j], s[j]);
-      p[j] = fmaf(-lr, __fdiv_rn(g[j], __fadd_rn(__fsqrt_rn(s[j]), eps)), p[j]);
+      p[j] = fmaf(-n.lr, __fdiv_rn(g[j], __fadd_rn(__fsqrt_rn(s[j]), n.eps)), p[j]);
     }
-    store(sum + i, s);
-    store(param + i, p);
-    if (copy) store(copy + i, p);
+    store(this->states[0] + i, s);
+    store(this->param + i, p);
+    if (this->copy) store(this->copy + i, p);
   }
 };
 
-// body(G, C) with the types of the gradient and of the working copy.
-template <class Op, class Body>
-void with_types(const Op& op, Body body) {
+// Runs Step<G, C> for the types of the gradient and of the working copy.
+template <template <class, class> class Step, class Op>
+void update(const Op& op, const Tensor& first, const Tensor& second, const char* name, Stream& stream) {
+  const bool packed = aligned({op.param, first, second, op.copy, op.grad});
   with_type(op.grad.dtype(), [&](auto g) {
-    with_type(op.copy.defined() ? op.copy.dtype() : DType::fp32, [&](auto c) { body(g, c); });
+    with_type(op.copy.defined() ? op.copy.dtype() : DType::fp32, [&](auto c) {
+      using G = decltype(g);
+      using C = decltype(c);
+      for_each<kPackOf<float>>(cuda_queue(stream), op.param.numel(), packed, name,
+                               Step<G, C>{operands_of<G, C>(op, first, second, op.copy, op.grad)});
+    });
   });
 }
 
 }  // namespace
 
-void run(const Adam& op, Stream& stream) {
-  const double c1 = op.bias_correction ? 1.0 - std::pow(double(op.beta1), double(op.step)) : 1.0;
-  const double c2 = op.bias_correction ? 1.0 - std::pow(double(op.beta2), double(op.step)) : 1.0;
-  with_types(op, [&](auto g, auto c) {
-    using G = decltype(g);
-    using C = decltype(c);
-    for_each<kPackOf<float>>(cuda_queue(stream), op.param.numel(),
-                             aligned({op.param, op.m, op.v, op.copy, op.grad}), "Adam",
-                             AdamStep<G, C>{.param = as<float>(op.param),
-                                            .m = as<float>(op.m),
-                                            .v = as<float>(op.v),
-                                            .copy = as<C>(op.copy),
-                                            .grad = as<G>(op.grad),
-                                            .averages = MovingAverages::of(op),
-                                            .lr = op.lr,
-                                            .eps = op.eps,
-                                            .inside = op.decoupled ? 0 : op.weight_decay,
-                                            .outside = op.decoupled ? op.weight_decay : 0,
-                                            .scale = op.grad_scale,
-                                            .c1 = float(1.0 / c1),
-                                            .c2 = float(1.0 / c2)});
-  });
-}
-
+void run(const Adam& op, Stream& stream) { update<AdamStep>(op, op.m, op.v, "Adam", stream); }
 void run(const Sgd& op, Stream& stream) {
-  with_types(op, [&](auto g, auto c) {
-    using G = decltype(g);
-    using C = decltype(c);
-    const Tensor buffer = op.momentum != 0 ? op.buffer : Tensor();
-    for_each<kPackOf<float>>(cuda_queue(stream), op.param.numel(),
-                             aligned({op.param, buffer, op.copy, op.grad}), "Sgd",
-                             SgdStep<G, C>{.param = as<float>(op.param),
-                                           .buffer = as<float>(buffer),
-                                           .copy = as<C>(op.copy),
-                                           .grad = as<G>(op.grad),
-                                           .lr = op.lr,
-                                           .momentum = op.momentum,
-                                           .damp = 1.0f - op.dampening,
-                                           .decay = op.weight_decay,
-                                           .scale = op.grad_scale,
-                                           .nesterov = op.nesterov,
-                                           .first = op.first});
-  });
+  update<SgdStep>(op, op.momentum != 0 ? op.buffer : Tensor(), {}, "Sgd", stream);
 }
-
-void run(const Lion& op, Stream& stream) {
-  with_types(op, [&](auto g, auto c) {
-    using G = decltype(g);
-    using C = decltype(c);
-    for_each<kPackOf<float>>(cuda_queue(stream), op.param.numel(),
-                             aligned({op.param, op.m, op.copy, op.grad}), "Lion",
-                             LionStep<G, C>{.param = as<float>(op.param),
-                                            .m = as<float>(op.m),
-                                            .copy = as<C>(op.copy),
-                                            .grad = as<G>(op.grad),
-                                            .lr = op.lr,
-                                            .beta1 = op.beta1,
-                                            .beta2 = op.beta2,
-                                            .rest1 = 1.0f - op.beta1,
-                                            .rest2 = 1.0f - op.beta2,
-                                            .kept = 1.0f - op.lr * op.weight_decay,
-                                            .scale = op.grad_scale});
-  });
-}
-
-void run(const Adagrad& op, Stream& stream) {
-  with_types(op, [&](auto g, auto c) {
-    using G = decltype(g);
-    using C = decltype(c);
-    for_each<kPackOf<float>>(cuda_queue(stream), op.param.numel(),
-                             aligned({op.param, op.sum, op.copy, op.grad}), "Adagrad",
-                             AdagradStep<G, C>{.param = as<float>(op.param),
-                                               .sum = as<float>(op.sum),
-                                               .copy = as<C>(op.copy),
-                                               .grad = as<G>(op.grad),
-                                               .lr = op.lr,
-                                               .eps = op.eps,
-                                               .decay = op.weight_decay,
-                                               .scale = op.grad_scale});
-  });
-}
+void run(const Lion& op, Stream& stream) { update<LionStep>(op, op.m, {}, "Lion", stream); }
+void run(const Adagrad& op, Stream& stream) { update<AdagradStep>(op, op.sum, {}, "Adagrad", stream); }
 
 }  // namespace cleave::kernels::gpu

@@ -12,11 +12,12 @@ struct Squares {
 };
 
 template <class G>
-Squares block_moments(const LambMomentsArgs& a, int64_t begin, int64_t end) {
-  float *m = a.m, *v = a.v;
+Squares block_moments(const UpdateArgs<LambNumbers>& a, int64_t begin, int64_t end) {
+  float *m = a.states[0], *v = a.states[1];
   const G* grad = static_cast<const G*>(a.grad.data);
-  const S16 beta1 = splat(a.beta1), beta2 = splat(a.beta2), eps = splat(a.eps), decay = splat(a.weight_decay);
-  const S16 rest1 = splat(1.0f - a.beta1), rest2 = splat(1.0f - a.beta2), scale = splat(a.grad_scale);
+  const S16 beta1 = splat(a.with.averages.beta1), beta2 = splat(a.with.averages.beta2);
+  const S16 rest1 = splat(a.with.averages.rest1), rest2 = splat(a.with.averages.rest2);
+  const S16 scale = splat(a.with.scale), eps = splat(a.with.eps), decay = splat(a.with.decay);
   Squares sum;
   for (int64_t first = begin; first < end; first += kRun) {
     F16 params = zero(), updates = zero();
@@ -38,11 +39,11 @@ Squares block_moments(const LambMomentsArgs& a, int64_t begin, int64_t end) {
 template <class G>
 void moments_as(const LambMomentsArgs& a) {
   Squares partial[kSumGroup];
-  for (int64_t first = 0; first < a.numel; first += kSumBlock * kSumGroup) {
-    const int64_t rest = a.numel - first;
+  for (int64_t first = 0; first < a.of.numel; first += kSumBlock * kSumGroup) {
+    const int64_t rest = a.of.numel - first;
     const int64_t numel = rest < kSumBlock * kSumGroup ? rest : kSumBlock * kSumGroup;
     parallel_blocks(numel, kSumBlock, [&](int64_t begin, int64_t end) {
-      partial[begin / kSumBlock] = block_moments<G>(a, first + begin, first + end);
+      partial[begin / kSumBlock] = block_moments<G>(a.of, first + begin, first + end);
     });
     for (int64_t b = 0; b * kSumBlock < numel; ++b)
       a.squares[0] += partial[b].param, a.squares[1] += partial[b].update;
@@ -50,11 +51,11 @@ void moments_as(const LambMomentsArgs& a) {
 }
 
 template <class C, bool kCopy>
-void step_as(const LambStepArgs& a) {
+void step_as(const UpdateArgs<LambStepNumbers>& a) {
   float* param = a.param;
-  const float *m = a.m, *v = a.v;
+  const float *m = a.states[0], *v = a.states[1];
   C* copy = static_cast<C*>(a.copy.data);
-  const S16 rate = splat(a.rate), eps = splat(a.eps), decay = splat(a.weight_decay);
+  const S16 rate = splat(a.with.rate), eps = splat(a.with.eps), decay = splat(a.with.decay);
   parallel_vectors(a.numel, [=](int64_t i, auto n) {
     const F16 p = load(param + i, n);
     const F16 next = fnma(rate, fma(decay, p, load(m + i, n) / (sqrt(load(v + i, n)) + eps)), p);
@@ -66,10 +67,10 @@ void step_as(const LambStepArgs& a) {
 }  // namespace
 
 void lamb_moments(const LambMomentsArgs& args) {
-  with_type(args.grad.type, [&](auto g) { moments_as<decltype(g)>(args); });
+  with_type(args.of.grad.type, [&](auto g) { moments_as<decltype(g)>(args); });
 }
 
-void lamb_step(const LambStepArgs& args) {
+void lamb_step(const UpdateArgs<LambStepNumbers>& args) {
   if (!args.copy.data) return step_as<float, false>(args);
   with_type(args.copy.type, [&](auto c) { step_as<decltype(c), true>(args); });
 }

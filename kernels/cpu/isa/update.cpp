@@ -4,16 +4,15 @@ namespace cleave::kernels::cpu::CLEAVE_ISA {
 namespace {
 
 template <class G, class C, bool kCopy>
-void adam_as(const AdamArgs& a) {
-  float *param = a.param, *m = a.m, *v = a.v;
+void adam_as(const UpdateArgs<AdamNumbers>& a) {
+  float *param = a.param, *m = a.states[0], *v = a.states[1];
   const G* grad = static_cast<const G*>(a.grad.data);
   C* copy = static_cast<C*>(a.copy.data);
-  const S16 beta1 = splat(a.beta1), beta2 = splat(a.beta2);
-  const S16 rest1 = splat(1.0f - a.beta1), rest2 = splat(1.0f - a.beta2);
-  const S16 scale = splat(a.grad_scale), c1 = splat(a.inverse_c1), c2 = splat(a.inverse_c2);
-  const S16 eps = splat(a.eps), lr = splat(a.lr);
-  const S16 inside = splat(a.decoupled ? 0 : a.weight_decay),
-            outside = splat(a.decoupled ? a.weight_decay : 0);
+  const S16 beta1 = splat(a.with.averages.beta1), beta2 = splat(a.with.averages.beta2);
+  const S16 rest1 = splat(a.with.averages.rest1), rest2 = splat(a.with.averages.rest2);
+  const S16 scale = splat(a.with.scale), c1 = splat(a.with.c1), c2 = splat(a.with.c2);
+  const S16 eps = splat(a.with.eps), lr = splat(a.with.lr);
+  const S16 inside = splat(a.with.inside), outside = splat(a.with.outside);
   parallel_vectors(a.numel, [=](int64_t i, auto n) {
     prefetch(i, param, m, v, grad);
     const F16 p = load(param + i, n);
@@ -30,13 +29,13 @@ void adam_as(const AdamArgs& a) {
 }
 
 template <class G, class C, bool kCopy>
-void sgd_as(const SgdArgs& a) {
-  float *param = a.param, *buffer = a.buffer;
+void sgd_as(const UpdateArgs<SgdNumbers>& a) {
+  float *param = a.param, *buffer = a.states[0];
   const G* grad = static_cast<const G*>(a.grad.data);
   C* copy = static_cast<C*>(a.copy.data);
-  const S16 scale = splat(a.grad_scale), decay = splat(a.weight_decay), lr = splat(a.lr);
-  const S16 momentum = splat(a.momentum), damp = splat(1.0f - a.dampening);
-  const bool first = a.first, nesterov = a.nesterov;
+  const S16 scale = splat(a.with.scale), decay = splat(a.with.decay), lr = splat(a.with.lr);
+  const S16 momentum = splat(a.with.momentum), damp = splat(a.with.damp);
+  const bool first = a.with.first, nesterov = a.with.nesterov;
   parallel_vectors(a.numel, [=](int64_t i, auto n) {
     const F16 p = load(param + i, n);
     F16 g = fma(decay, p, load(grad + i, n) * scale);
@@ -52,13 +51,13 @@ void sgd_as(const SgdArgs& a) {
 }
 
 template <class G, class C, bool kCopy>
-void lion_as(const LionArgs& a) {
-  float *param = a.param, *m = a.m;
+void lion_as(const UpdateArgs<LionNumbers>& a) {
+  float *param = a.param, *m = a.states[0];
   const G* grad = static_cast<const G*>(a.grad.data);
   C* copy = static_cast<C*>(a.copy.data);
-  const S16 beta1 = splat(a.beta1), beta2 = splat(a.beta2);
-  const S16 rest1 = splat(1.0f - a.beta1), rest2 = splat(1.0f - a.beta2);
-  const S16 scale = splat(a.grad_scale), lr = splat(a.lr), kept = splat(a.kept);
+  const S16 beta1 = splat(a.with.averages.beta1), beta2 = splat(a.with.averages.beta2);
+  const S16 rest1 = splat(a.with.averages.rest1), rest2 = splat(a.with.averages.rest2);
+  const S16 scale = splat(a.with.scale), lr = splat(a.with.lr), kept = splat(a.with.kept);
   const S16 none = zero(), up = splat(1.0f), down = splat(-1.0f);
   parallel_vectors(a.numel, [=](int64_t i, auto n) {
     const F16 g = load(grad + i, n) * scale, before = load(m + i, n);
@@ -72,12 +71,12 @@ void lion_as(const LionArgs& a) {
 }
 
 template <class G, class C, bool kCopy>
-void adagrad_as(const AdagradArgs& a) {
-  float *param = a.param, *sum = a.sum;
+void adagrad_as(const UpdateArgs<AdagradNumbers>& a) {
+  float *param = a.param, *sum = a.states[0];
   const G* grad = static_cast<const G*>(a.grad.data);
   C* copy = static_cast<C*>(a.copy.data);
-  const S16 scale = splat(a.grad_scale), decay = splat(a.weight_decay), lr = splat(a.lr);
-  const S16 eps = splat(a.eps);
+  const S16 scale = splat(a.with.scale), decay = splat(a.with.decay), lr = splat(a.with.lr);
+  const S16 eps = splat(a.with.eps);
   parallel_vectors(a.numel, [=](int64_t i, auto n) {
     const F16 p = load(param + i, n);
     const F16 g = fma(decay, p, load(grad + i, n) * scale);
@@ -98,9 +97,9 @@ void adagrad_as(const AdagradArgs& a) {
 
 }  // namespace
 
-void adam(const AdamArgs& args) { CLEAVE_UPDATE(adam_as, args); }
-void sgd(const SgdArgs& args) { CLEAVE_UPDATE(sgd_as, args); }
-void lion(const LionArgs& args) { CLEAVE_UPDATE(lion_as, args); }
-void adagrad(const AdagradArgs& args) { CLEAVE_UPDATE(adagrad_as, args); }
+void adam(const UpdateArgs<AdamNumbers>& args) { CLEAVE_UPDATE(adam_as, args); }
+void sgd(const UpdateArgs<SgdNumbers>& args) { CLEAVE_UPDATE(sgd_as, args); }
+void lion(const UpdateArgs<LionNumbers>& args) { CLEAVE_UPDATE(lion_as, args); }
+void adagrad(const UpdateArgs<AdagradNumbers>& args) { CLEAVE_UPDATE(adagrad_as, args); }
 
 }  // namespace cleave::kernels::cpu::CLEAVE_ISA
