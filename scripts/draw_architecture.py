@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Draws docs/layers.svg, the folders and what each is for, lowest at the bottom, and docs/step.svg, what one rank does in a step.
+"""Draws docs/layers.svg, the folders and what each is for, lowest at the bottom, docs/step.svg, what one rank does in a step, and
+docs/unit.svg, what happens to a unit of parameters in it.
 
-  draw_architecture.py FOLDER     writes layers.svg and step.svg there"""
+  draw_architecture.py FOLDER     writes layers.svg, step.svg and unit.svg there"""
 import pathlib
 import sys
 from xml.sax.saxutils import escape
@@ -79,15 +80,30 @@ NOTES = [(1, 4, "a unit is gathered one layer ahead"), (6, 11, "gradients are re
          (12.6, 16, "the host waits once, for the norm")]
 
 
-def step():
+UNIT_LANES = ["what happens to it", "whole weights", "gradient bucket", "gradients' slice", "weights' shard"]
+UNIT_SPANS = [
+    ("what happens to it", 0, 1.5, "fetch", "move"), ("what happens to it", 1.5, 3.5, "use: forward", "compute"),
+    ("what happens to it", 3.5, 5, "release", "compute"),
+    ("what happens to it", 5.5, 7, "fetch", "move"), ("what happens to it", 7, 9.5, "use: backward", "compute"),
+    ("what happens to it", 9.5, 10.5, "give, release", "compute"), ("what happens to it", 10.5, 12, "reduce", "move"),
+    ("what happens to it", 12.5, 14, "update", "update"), ("what happens to it", 14, 15.5, "publish", "move"),
+    ("whole weights", 0, 5, "from fetch to release", "compute"), ("whole weights", 5.5, 10.5, "from fetch to release", "compute"),
+    ("gradient bucket", 7, 12, "this rank's contributions", "compute"), ("gradients' slice", 10.5, 14, "their sum", "compute"),
+    ("weights' shard", 0, 14, "what the last step published", "compute"), ("weights' shard", 14, 15.5, "the next", "update"),
+]
+UNIT_NOTES = [(0, 5, "every forward"), (5.5, 12, "every backward"), (12.5, 15.5, "once a step")]
+
+
+def timeline(title, lanes, spans, notes, foot):
+    """What happens in each lane; spans and notes are in units of 50 points, 16 of them."""
     left, unit, high = 120, 50, 34
     width = left + 16 * unit + 20
-    body = [text(16, 24, "One step of a rank: three layers and a head, ZeRO stage 3, one micro-batch", font_size=14, font_weight="bold")]
-    top = {name: 44 + i * 52 for i, name in enumerate(LANES)}
+    body = [text(16, 24, title, font_size=14, font_weight="bold")]
+    top = {name: 44 + i * (high + 18 if len(lanes) < 3 else high + 6) for i, name in enumerate(lanes)}
     for name, y in top.items():
         body += [text(left - 10, y + 21, name, text_anchor="end"),
                  f'<line x1="{left}" x2="{left + 16 * unit}" y1="{y + high}" y2="{y + high}" stroke="#d0d7de"/>']
-    for lane, begin, end, words, kind in SPANS:
+    for lane, begin, end, words, kind in spans:
         x, y, w = left + begin * unit + 1, top[lane], (end - begin) * unit - 2
         first, _, rest = words.partition(" ") if w < 60 else (words, "", "")
         body.append(box(x, y, w, high - 4, COLORS[kind]))
@@ -95,12 +111,23 @@ def step():
             body += [text(x + w / 2, y + 13, first, text_anchor="middle", font_size=10), text(x + w / 2, y + 25, rest, text_anchor="middle", font_size=10)]
         else:
             body.append(text(x + w / 2, y + 19, first, text_anchor="middle", font_size=11))
-    y = 44 + len(LANES) * 52 + 8
-    for begin, end, words in NOTES:
+    y = max(top.values()) + high + 26
+    for begin, end, words in notes:
         a, b = left + begin * unit, left + end * unit
         body += [f'<path d="M{a} {y}v6H{b}v-6" fill="none" stroke="{STROKE}"/>', text((a + b) / 2, y + 22, words, text_anchor="middle", font_size=11)]
-    body.append(text(16, y + 50, "Events alone order the two streams. Other stages, offload and axes change the lists that fill this picture, not the code that runs them."))
+    body.append(text(16, y + 50, foot))
     return page(width, y + 62, body)
+
+
+def step():
+    return timeline("One step of a rank: three layers and a head, ZeRO stage 3, one micro-batch", LANES, SPANS, NOTES,
+                    "Events alone order the two streams. Other stages, offload and axes change the lists that fill this picture, not the code that "
+                    "runs them.")
+
+
+def unit():
+    return timeline("A unit in one step, ZeRO stage 3: the events of a store, and how long memory is taken", UNIT_LANES, UNIT_SPANS, UNIT_NOTES,
+                    "A movement over a group of one is free: at stage 0 nothing is fetched, and at stages 1 and 2 publish brings the whole.")
 
 
 if __name__ == "__main__":
@@ -109,3 +136,4 @@ if __name__ == "__main__":
     out = pathlib.Path(sys.argv[1])
     (out / "layers.svg").write_text(layers())
     (out / "step.svg").write_text(step())
+    (out / "unit.svg").write_text(unit())

@@ -192,7 +192,7 @@ class Documents(AppTest):
 
     def test_the_folders_and_the_step_are_drawn_as_they_are(self):
         subprocess.run(["python3", str(ROOT / "scripts/draw_architecture.py"), str(self.dir)], check=True)
-        for name in ("layers.svg", "step.svg"):
+        for name in ("layers.svg", "step.svg", "unit.svg"):
             self.assertEqual((self.dir / name).read_text(), (ROOT / "docs" / name).read_text(), name)
 
     def test_links_lead_somewhere(self):
