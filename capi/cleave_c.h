@@ -91,7 +91,7 @@ typedef struct {
   int64_t device_bytes, host_bytes; /* limits; 0: none */
 } cleave_engine_options;
 
-/* Units are known by their places in the list, parameters by theirs in the unit. Values begin as zero.
+/* Units are known by their indices in the list, parameters by theirs in the unit. Values begin as zero.
  * Collective. */
 CLEAVE_C int cleave_engine_make(cleave_job* job, const char* config, const char* config_name,
                                 const char* model, const cleave_unit* units, int32_t count,

@@ -16,7 +16,7 @@ struct Elements {
   int64_t numel() const { return stride ? (range.size() - run) / stride * run + run : range.size(); }
 };
 
-// Calls overlap(place in wanted, place in stored, numel) for what both have of wanted's elements [window),
+// Calls overlap(offset in wanted, offset in stored, numel) for what both have of wanted's elements [window),
 // counted among its own.
 using Overlap = std::function<void(int64_t in_wanted, int64_t in_stored, int64_t numel)>;
 void each_overlap(const Elements& wanted, Range window, const Elements& stored, const Overlap& overlap);

@@ -25,7 +25,7 @@ class TorchFile final : public TensorFile {
   // Where the elements of a tensor of root() lie. Error(checkpoint) where they are not all in the file or do
   // not lie in row-major order without gaps.
   StoredTensor locate(const Pickled& tensor, const std::string& name) const;
-  // Bytes from one place of a located tensor.
+  // Bytes from one offset of a located tensor.
   void read(const StoredTensor& tensor, int64_t begin, std::span<std::byte> bytes) const;
 
  private:

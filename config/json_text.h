@@ -46,7 +46,7 @@ struct JsonDocument {
   std::vector<JsonError> errors;  // duplicate keys, and the syntax error at which reading stopped
   bool complete = false;          // no syntax error: root is the whole file
   std::optional<JsonError>
-      not_json;  // complete, but only as Hjson: the first place that is not JSON, and why
+      not_json;  // complete, but only as Hjson: the first position that is not JSON, and why
 };
 
 // Texts above 1 MiB and nesting above 64 levels are refused.

@@ -1,4 +1,4 @@
-// A place in a text that is being read, as line and column for messages.
+// A position in a text that is being read, as line and column for messages.
 #pragma once
 #include <algorithm>
 #include <string>

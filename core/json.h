@@ -1,5 +1,5 @@
 // JSON of files that somebody else has made. What is wrong with one is said in words of this program, with
-// its place. Parsers put up with any depth, but what prints a value, or looks through it, takes a frame of
+// its position. Parsers put up with any depth, but what prints a value, or looks through it, takes a frame of
 // the stack for each level: a few hundred kilobytes of [ would end the program.
 #pragma once
 #include <cstdint>

@@ -16,7 +16,7 @@ struct RankGroup {
     activations,  // pipe: these travel up
     gradients,    // pipe: these travel down
     near,         // data: ranks that gather parameters among themselves
-    across,       // data: those of the same place among their near ranks
+    across,       // data: those of the same index among their near ranks
     tied,         // pipe: stages that share a unit
   };
   Axis axis = Axis::world;
@@ -35,7 +35,7 @@ struct RankRun {
   int operator[](int i) const { return first + i * stride; }
   int last() const { return (*this)[count - 1]; }
   int index_of(int rank) const { return (rank - first) / stride; }
-  // Cut into pieces of n members: the piece that has member i, and the members of i's place in every piece.
+  // Cut into pieces of n members: the piece that has member i, and the members of i's index in every piece.
   RankRun piece(int i, int n) const { return {(*this)[i - i % n], n, stride}; }
   RankRun across(int i, int n) const { return {(*this)[i % n], count / n, stride * n}; }
   bool operator==(const RankRun&) const = default;

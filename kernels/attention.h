@@ -19,8 +19,8 @@ struct AttentionMask {
   bool causal = true;
   // The last `window` positions, the query's own among them; 0: all of them.
   int64_t window = 0;
-  // int32 [batch, seq], or undefined. A query sees keys of its own document only: for each position the place
-  // in its sequence where its document begins, which is 0 at the first position, never falls from one
+  // int32 [batch, seq], or undefined. A query sees keys of its own document only: for each position that
+  // one of its sequence at which its document begins, which is 0 at the first position, never falls from one
   // position to the next, and is never behind the position itself.
   Tensor documents = {};
 

@@ -12,7 +12,7 @@ struct VocabPart {
 
 // y[i, :] = wte[tokens[i] - part.first, :] + wpe[p, :], where p is positions[i] where these are given and
 // first_position + i % seq otherwise; a token of another part adds nothing. tokens: [rows] int32, every one
-// in the vocabulary (the body throws Error(data) naming the token and its place otherwise); y: [rows, width];
+// in the vocabulary (the body throws Error(data) naming the token and its index otherwise); y: [rows, width];
 // wte: [tokens of the part, width]; wpe: [positions, width] or undefined; positions: int32 [rows] below wpe's
 // rows, or undefined.
 struct EmbeddingForward {
@@ -38,8 +38,8 @@ struct EmbeddingBackward {
 CLEAVE_KERNEL(EmbeddingBackward)
 
 // How far from the beginning of its document a row stands: positions[b, t] = first + t - documents[b, first +
-// t], where the rows of sequence b are its places [first, first + positions.dim(1)). documents: int32 [batch,
-// places of a sequence], as AttentionMask has them; positions: int32 [batch, rows of a sequence].
+// t], where the rows of sequence b are its positions [first, first + positions.dim(1)). documents: int32
+// [batch, positions of a sequence], as AttentionMask has them; positions: int32 [batch, rows of a sequence].
 struct DocumentPositions {
   Tensor positions;
   Tensor documents;

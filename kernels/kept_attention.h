@@ -14,7 +14,7 @@ struct TextRows {
 // Keeps the keys and values of rows: keys[t, h, p, :] and values[t, h, p, :] become what row r of qkv has of
 // key/value head h, where t = texts[r] and p = places[r]. qkv: [rows, (heads + 2 * kv_heads) * head_dim] as
 // AttentionForward has it; keys, values: [texts, kv_heads, places, head_dim] of its type. No two rows have
-// the same text and place.
+// the same text and position.
 struct KeepKeys {
   Tensor keys, values;
   Tensor qkv;
@@ -25,7 +25,7 @@ struct KeepKeys {
 CLEAVE_KERNEL(KeepKeys)
 
 // y [rows, heads * head_dim]: the queries of each row of qkv, over the kept keys and values of its text, from
-// the first place on, or of the last `window` places where that is not 0, up to the row's own; zero for
+// the first position on, or of the last `window` ones where that is not 0, up to the row's own; zero for
 // padding. Query head h reads key/value head h / (heads / kv_heads). Scale and cap are AttentionForward's. A
 // row has the same bits whichever rows are beside it.
 struct KeptAttention {

@@ -5,12 +5,12 @@
 namespace cleave::kernels {
 
 // Turns the queries and keys of qkv, a tensor as AttentionForward reads it, in place. Row r stands at
-// position p = first_position + r % seq, or where documents are given so many places behind the place
-// documents[r] of its sequence where its document begins, as AttentionMask has it, or where places are given
-// (and documents are not) at places[r]; elements i and i +
-// head_dim / 2 of a head are a point in the plane, turned by the angle whose cosine and sine are cos[p, i]
-// and sin[p, i] (the pairing of Hugging Face's rotate_half). Values are left alone. inverse turns back, which
-// is also the gradient's way through the op. cos, sin: fp32 [positions, head_dim / 2], positions > every p.
+// position p = first_position + r % seq, or where documents are given so many positions behind
+// documents[r], that of its sequence at which its document begins, as AttentionMask has it, or where places
+// are given (and documents are not) at places[r]; elements i and i + head_dim / 2 of a head are a point in
+// the plane, turned by the angle whose cosine and sine are cos[p, i] and sin[p, i] (the pairing of Hugging
+// Face's rotate_half). Values are left alone. inverse turns back, which is also the gradient's way through
+// the op. cos, sin: fp32 [positions, head_dim / 2], positions > every p.
 struct Rotary {
   Tensor qkv;
   Tensor cos, sin;

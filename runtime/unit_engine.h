@@ -44,7 +44,7 @@ struct UnitOptions {
 
 class UnitEngine : public EngineBase {
  public:
-  // Units are known by their places in the list, and their parameters are whole: Error(usage) where the
+  // Units are known by their indices in the list, and their parameters are whole: Error(usage) where the
   // configuration cuts layers, sequences or a pipeline or freezes by name, and where two have one name.
   // Nothing is read of what concerns layers: recomputation, logits, CUDA graphs. Otherwise as Engine.
   // Collective.

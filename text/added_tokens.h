@@ -1,5 +1,5 @@
 // Tokens that are found in a text before anything else looks at it, as the tokenizers library finds them: at
-// each place the longest, from left to right, without overlaps.
+// each position the longest, from left to right, without overlaps.
 #pragma once
 #include <array>
 #include <cstdint>

@@ -1,7 +1,7 @@
 // A pre-tokenizer's regular expression, run by PCRE2 with Unicode's properties.
 //
 // Expressions of tokenizer.json are written for Oniguruma. What means the same in both goes over as it is,
-// and \s and \S go over as the characters that Oniguruma means; anything else is refused with its place,
+// and \s and \S go over as the characters that Oniguruma means; anything else is refused with its position,
 // because an expression that nearly means the same gives other tokens somewhere.
 #pragma once
 #include <cstddef>

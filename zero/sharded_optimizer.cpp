@@ -275,7 +275,7 @@ void ShardedOptimizer::visit(int unit, bool update, const optim::StepArgs& args,
       if (update && state_.separate(tile)) slice.copy = store_.next_weights_slice(unit).slice(r);
       if (update && whole_) slice.squares = whole_->sums(unit, part.param);
       const Tensor squares =
-          update ? Tensor() : whole_->place(unit, part.param, tile.home != MemoryKind::device);
+          update ? Tensor() : whole_->slot(unit, part.param, tile.home != MemoryKind::device);
       const auto kernels = [&](const optim::UpdateSlice& piece, Range, Stream& stream) {
         update ? optimizer_->update(piece, args, stream) : optimizer_->prepare(piece, args, squares, stream);
       };

@@ -1,5 +1,5 @@
 // ZeRO (arXiv 1910.02054) as a choice of five communicators. Over the data-parallel group a gradient is
-// summed exactly once, in one of three places, and a parameter is gathered in at most one of two. A place
+// summed exactly once, at one of three times, and a parameter is gathered at one of two at most. A time
 // that is not used gets the group of one, where every collective is free, so the code around it is the same
 // for every stage.
 //
@@ -58,7 +58,7 @@ inline Sharding sharding_of_stage(int stage, comm::Communicator& data, comm::Com
           .gather_on_use = pick(stage == 3)};
 }
 
-// Ranks of the data axis that are near each other, and those with the same place among their near ranks.
+// Ranks of the data axis that are near each other, and those with the same index among their near ranks.
 struct NearGroups {
   comm::Communicator *near, *across;
 };

@@ -10,8 +10,8 @@ namespace cleave::zero {
 struct Stay {
   int unit = 0;
   int first_use = 0, last_use = 0;  // the visits that it is for
-  Lifetime lifetime = {};           // from the first visit in which its place is taken to the last
-  int64_t offset = 0;               // of its place, in elements
+  Lifetime lifetime = {};           // from the first visit in which its memory is taken to the last
+  int64_t offset = 0;               // of its memory, in elements
 };
 
 class Stays {
@@ -23,14 +23,14 @@ class Stays {
       if (s.unit == unit && s.first_use <= visit && visit <= s.last_use) return &s;
     return nullptr;
   }
-  // Elements whose places are taken during a visit.
+  // Elements whose memory is taken during a visit.
   int64_t numel_at(int visit) const {
     int64_t numel = 0;
     for (const Stay& s : all_)
       if (s.lifetime.first <= visit && visit <= s.lifetime.last) numel += s.lifetime.numel;
     return numel;
   }
-  // After the last add: gives each its place.
+  // After the last add: gives each its offset.
   void place() {
     std::vector<Lifetime> lifetimes;
     for (const Stay& s : all_) lifetimes.push_back(s.lifetime);

@@ -21,7 +21,7 @@ struct StoredUnit {
                        sharding.reduce_each_step->rank();
     return Range{0, slice_numel()}.shifted(at * slice_numel());
   }
-  Range slice_of_shard() const {  // the slice's place in the working copy that this rank holds
+  Range slice_of_shard() const {  // the slice's range of the working copy that this rank holds
     return Range{0, slice_numel()}.shifted(sharding.gather_on_publish->rank() * slice_numel());
   }
   // A parameter in the flat order's elements `full`, in its own shape.

@@ -1,4 +1,4 @@
-// The working copy of parameters by unit: each rank's shard in its home, the whole unit in a place of the
+// The working copy of parameters by unit: each rank's shard in its home, the whole unit in memory of the
 // device when it is fetched, and updated slices on their way to the ranks that hold more than a slice. When
 // and where to is a driver's: one that knows every visit before training (GatherPool), or one that learns
 // them (RecordedVisits).

@@ -29,7 +29,7 @@ void WholeParameters::clear(Stream& first, Stream& second) {
   if (second_sums_.defined()) kernels::launch(kernels::Fill{.y = second_sums_}, second);
 }
 
-Tensor WholeParameters::place(int unit, int param, bool second) const {
+Tensor WholeParameters::slot(int unit, int param, bool second) const {
   const auto at = int64_t(index(unit, param));
   return (second && second_sums_.defined() ? second_sums_ : first_sums_).tensor().slice({at, at + 2});
 }

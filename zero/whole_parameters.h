@@ -16,9 +16,9 @@ class WholeParameters {
                   std::optional<MemoryKind> second);
 
   // Sets all sums to zero; then work of `first` and `second`, which may be the same, adds this rank's parts
-  // to places of its own (fp64 [2]).
+  // to slots of its own (fp64 [2]).
   void clear(Stream& first, Stream& second);
-  Tensor place(int unit, int param, bool second) const;
+  Tensor slot(int unit, int param, bool second) const;
   // Adds up over the ranks that have other parts of a parameter, in rank order, and waits: what is padding is
   // on no rank and counts nowhere. Collective.
   void add_up(Stream& first, Stream& second);

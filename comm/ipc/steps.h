@@ -65,7 +65,7 @@ class IpcStepBuilder {
   void begin_chunk(IpcSteps& steps);
   void wait_for(IpcSteps& steps, IpcWord word, uint32_t value) const;
   void signal(IpcSteps& steps, IpcWord word) const;
-  // A block of the others each, `stride` bytes apart, to places `room` bytes apart in the slot.
+  // A block of the others each, `stride` bytes apart, to offsets `room` bytes apart in the slot.
   void put_blocks(IpcSteps& steps, int64_t from, int64_t stride, int64_t room, int64_t bytes) const;
   void all_reduce_chunk(IpcSteps& steps, int64_t element, Range chunk);
   int64_t slot() const { return int64_t(chunk_ % uint32_t(slots_)) * slot_bytes_; }  // of the current chunk

@@ -14,7 +14,7 @@
 
 namespace cleave {
 
-// What a kernel may find wrong in its operands. It keeps the first place with its value in one 64-bit word,
+// What a kernel may find wrong in its operands. It keeps the first index with its value in one 64-bit word,
 // so that atomicMin decides and the answer does not depend on timing.
 enum class Fault : uint8_t { token, target };
 inline constexpr int kFaults = 2;
@@ -42,7 +42,7 @@ class CudaQueue final : public Queue {
   int64_t scratch_bytes() const { return std::min(kOwnScratch, scratch_.numel() / 2) / 256 * 256; }
   // The rest of it, for libraries.
   Tensor product_scratch() const { return scratch_.slice({scratch_bytes(), scratch_.numel()}); }
-  // Where a kernel reports: atomicMin of (place << 32 | value). `limit` is for the message.
+  // Where a kernel reports: atomicMin of (index << 32 | value). `limit` is for the message.
   unsigned long long* fault(Fault kind, int64_t limit);
   // synchronize() calls `check` last, which throws what was lost on the way of this stream's work. Once for
   // each key.

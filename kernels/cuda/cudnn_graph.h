@@ -49,7 +49,7 @@ class CudnnDescriptor {
   cudnnBackendDescriptor_t value_ = nullptr;
 };
 
-// Four dims; an element's place is the sum of index times stride.
+// Four dims; an element's offset is the sum of index times stride.
 struct CudnnShape {
   std::array<int64_t, 4> dims, strides;
 };

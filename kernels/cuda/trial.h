@@ -36,8 +36,8 @@ class TrialSpace {
   uint64_t drawn_ = 0;
 };
 
-// Empty, or the first place where `got` differs from `want` by more than `bound` times (1 + |want|). Both are
-// fp32, or both of one 16-bit type. Waits for the stream.
+// Empty, or the first element at which `got` differs from `want` by more than `bound` times (1 + |want|).
+// Both are fp32, or both of one 16-bit type. Waits for the stream.
 Verdict difference(const char* what, const Tensor& got, const Tensor& want, double bound, Stream& stream);
 
 }  // namespace cleave::kernels::gpu

@@ -24,7 +24,7 @@ class AwayInputs {
 
   // Of an input of so many elements, how many are at home; Error(usage) when they do not divide.
   int64_t numel_at_home(int64_t numel) const;
-  // The device's place of input `index` of a chunk, as the type and shape.
+  // The device's memory for input `index` of a chunk, as the type and shape.
   Tensor block(int index, DType dtype, const Shape& shape) const {
     return Tensor(blocks_[index & 1].tensor().raw(), dtype, shape);
   }
@@ -33,8 +33,8 @@ class AwayInputs {
   // After it was written: home, behind the work enqueued on compute.
   void send(int index, Tensor home, Tensor whole, Stream& compute);
 
-  // Brings what is at home back to its place in `whole`, behind the work enqueued on compute, which may have
-  // read the place.
+  // Brings what is at home back to its range of `whole`, behind the work enqueued on compute, which may have
+  // read it.
   void fetch(int index, Tensor whole, Tensor home, Stream& compute);
   void wait_until_back(int index, Stream& compute) const { compute.wait(back_[index & 1]); }
   // whole = all ranks' parts, once what was at home is back. On compute.

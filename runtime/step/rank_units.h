@@ -12,7 +12,7 @@ struct RankUnits {
   std::string model;                      // its name, for messages
   std::vector<UnitSpec> all;              // of the whole model, in the order of their first use
   std::vector<std::vector<int>> holders;  // of each: ranks of the pipe, ascending
-  std::vector<int> held;  // by this rank: places in `all`, in the order in which they go into its store
+  std::vector<int> held;  // by this rank: indices in `all`, in the order in which they go into its store
   int most_uses = 1;      // of one unit in a micro-batch, over all ranks of the pipe
 
   // Whether a rank of the pipe speaks for a unit that several hold: in the norm and in checkpoints.

@@ -10,7 +10,7 @@ std::vector<checkpoint::Record> records_to_save(RankState& rank, Stream& compute
 // What it loads: all that it holds.
 std::vector<checkpoint::Record> records_to_load(RankState& rank, Stream& compute);
 
-// Copies what this rank saves of one kind of a parameter's state (SavedState::kinds) to its places in
+// Copies what this rank saves of one kind of a parameter's state (SavedState::kinds) to its elements of
 // `whole`, in host memory.
 void read_state(RankState& rank, const std::string& name, int kind, std::span<float> whole, Stream& compute);
 // Overwrites what this rank holds of it. A master's value reaches working copies by publish_masters.

@@ -223,7 +223,7 @@ TEST(Cuts, OfTwoAxesGiveSumsOverWholeParameters) {
     for (int u = 0; u < 2; ++u)
       for (int p = 0; p < r.store.layout(u).params(); ++p) {
         const Range mine = intersect(r.store.layout(u).range(p), r.store.slice(u));
-        const std::span<double> to = whole.place(u, p, false).span<double>();
+        const std::span<double> to = whole.slot(u, p, false).span<double>();
         for (int64_t at = mine.begin; at < mine.end; ++at) {
           const double x =
               double(r.store.gradient_slice(u).span<float>()[size_t(at - r.store.slice(u).begin)]);
