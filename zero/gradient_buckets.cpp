@@ -17,9 +17,9 @@ int GradientBuckets::add_pass(std::vector<Visit> visits) {
     for (int u : pass.visits[size_t(v)].units) {
       if (!shards_.trains(u)) continue;
       pass.last_backward[size_t(u)] = v;
-      numel += round_up(shards_.unit(u).layout.numel(), 64);
+      numel += round_up(shards_.apart_numel(u), 64);
     }
-    contribution_numel_ = std::max(contribution_numel_, numel);
+    apart_numel_ = std::max(apart_numel_, numel);
   }
   for (int v = 0; v < int(pass.visits.size()); ++v)
     for (int u : pass.visits[size_t(v)].units)
@@ -53,9 +53,9 @@ void GradientBuckets::commit() {
   buckets_ =
       memory_.allocate(device, Category::buckets, shards_.widest_bucket(), {bucket}, "gradient buckets");
   shards_.commit();
-  if (options_.exact())
-    contributions_ = memory_.allocate(device, Category::buckets, DType::fp32, {contribution_numel_},
-                                      "gradients before rounding");
+  if (apart_numel_ > 0)
+    apart_ =
+        memory_.allocate(device, Category::buckets, DType::fp32, {apart_numel_}, "gradients before rounding");
 }
 
 void GradientBuckets::begin_step(GradientUser* user) {
@@ -84,7 +84,7 @@ GradientShards::Place GradientBuckets::place(int visit, int unit) const {
     place.bucket = bucket(*stay);
     place.first = visit == stay->first_use;
   }
-  if (options_.exact() && shards_.trains(unit)) place.contribution = contribution(visit, unit);
+  if (shards_.apart_numel(unit) > 0) place.apart = apart(visit, unit);
   return place;
 }
 
@@ -96,12 +96,11 @@ std::vector<GradientSlot> GradientBuckets::slots(int visit) {
   return slots;
 }
 
-Tensor GradientBuckets::contribution(int visit, int unit) const {
+Tensor GradientBuckets::apart(int visit, int unit) const {
   int64_t at = 0;
   for (int u : pass_->visits[size_t(visit)].units) {
-    if (!shards_.trains(u)) continue;
-    const int64_t numel = shards_.unit(u).layout.numel();
-    if (u == unit) return contributions_.tensor().slice({at, at + numel});
+    const int64_t numel = shards_.apart_numel(u);
+    if (u == unit) return apart_.tensor().slice({at, at + numel});
     at += round_up(numel, 64);
   }
   fail(Exit::internal, "unit {} is not in visit {}", unit, visit);

@@ -42,7 +42,7 @@ class GradientBuckets {
   void lay_out(Pass& pass) const;
   GradientShards::Place place(int visit, int unit) const;
   Tensor bucket(const Stay& stay) const;
-  Tensor contribution(int visit, int unit) const;
+  Tensor apart(int visit, int unit) const;
   void hand_over();
 
   Memory& memory_;
@@ -52,8 +52,8 @@ class GradientBuckets {
   Stream& comm_;
   std::vector<Pass> passes_;
   Buffer buckets_;
-  Buffer contributions_;  // exact sums: what the layer of one visit writes
-  int64_t contribution_numel_ = 0;
+  Buffer apart_;  // what the layer of one visit writes, for a form that asks for it
+  int64_t apart_numel_ = 0;
   Pass* pass_ = nullptr;
   std::vector<Event> reduced_;  // by visit of the current pass: its reductions are done
   bool last_ = true;            // nothing is added to this pass's gradients after it

@@ -7,7 +7,8 @@
 
 #include "device/memory.h"
 #include "device/trace.h"
-#include "offload/home_stream.h"
+#include "zero/gradient_crossing.h"
+#include "zero/gradient_form.h"
 #include "zero/store_options.h"
 #include "zero/stored_unit.h"
 
@@ -24,9 +25,9 @@ class GradientShards {
  public:
   // Where the whole gradient of a unit is written.
   struct Place {
-    Tensor bucket = {};        // of bucket_type; undefined where the unit has none (Sharding::buckets)
-    Tensor contribution = {};  // exact sums: fp32, of one visit; rounded into the bucket behind it
-    bool first = true;         // nothing was written to the bucket yet
+    Tensor bucket = {};  // of bucket_type; undefined where the unit has none (Sharding::buckets)
+    Tensor apart = {};   // fp32, of one visit, for a form that asks for it (GradientForm::apart_numel)
+    bool first = true;   // nothing was written to the bucket yet
   };
 
   // compute and comm may be the same stream. All collectives run on comm.
@@ -36,7 +37,7 @@ class GradientShards {
   // ranks; the home of their gradients is the same.
   void add_unit(const StoredUnit& unit);
   void commit();
-  void show_in(Trace& trace);  // what goes to homes; the trace outlives this
+  void show_in(Trace& trace) { crossing_.show_in(trace); }  // what goes to homes; the trace outlives this
 
   int units() const { return int(units_.size()); }
   const StoredUnit& unit(int unit) const { return *units_[size_t(unit)].of; }
@@ -44,12 +45,17 @@ class GradientShards {
   bool buckets(int unit) const { return trains(unit) && this->unit(unit).sharding.buckets(); }
   DType bucket_type(int unit) const;
   DType widest_bucket() const;  // of all units
+  // Elements of fp32 in which a visit writes the unit's gradient apart from its bucket.
+  int64_t apart_numel(int unit) const {
+    return trains(unit) ? form_->apart_numel(this->unit(unit).layout.numel()) : 0;
+  }
+  const GradientForm& form() const { return *form_; }
 
-  // Once a step: nothing was given. unscale: what exact sums multiply a contribution by before it is rounded.
+  // Once a step: nothing was given. unscale: GradientForm::begin_step.
   void begin_step(double unscale);
   // Adds a slot for every parameter of the unit, for work enqueued on compute before give().
   void add_slots(int unit, const Place& place, std::vector<GradientSlot>& to);
-  // After the visit has written: exact sums are rounded into the bucket.
+  // After the visit has written: what it wrote apart comes into the bucket, in the gradients' form.
   void give(int unit, const Place& place);
   // The gradient is whole: sums its bucket, where it has one, over the ranks and adds the sum to the shard.
   // The place may be used again behind this on comm.
@@ -60,8 +66,7 @@ class GradientShards {
   // Nothing of this step comes after it: what is left of the sum over the data ranks.
   void finish(int unit);
 
-  Tensor slice(int unit) const;                    // at home; empty where the unit is frozen
-  Tensor overflows() const { return overflows_; }  // exact sums: int64 [1], not 0 when one was seen
+  Tensor slice(int unit) const;  // at home; empty where the unit is frozen
   // What collectives read and write.
   std::vector<Tensor> buffers() const;
 
@@ -71,7 +76,7 @@ class GradientShards {
     Buffer gradients = {};                 // numel / gradient_shards, at home
     std::unique_ptr<bool[]> written = {};  // by parameter, of the whole gradient being written
     bool reduced = false;                  // the shard holds a sum of this step
-    bool begun = false;  // exact sums without buckets: the gradients hold something of this step
+    bool begun = false;  // written apart and without buckets: the gradients hold something of this step
 
     bool trains() const { return !of->layout.frozen(); }
     // A rank alone adds micro-batch after micro-batch to one gradient, which comes back to the bucket for it.
@@ -86,12 +91,8 @@ class GradientShards {
   Stream& compute_;
   Stream& comm_;
   std::vector<Unit> units_;
-  Buffer wire_;
-  Buffer landing_;  // where kernels do not reach the gradients' home: on the way to it
-  Buffer overflows_;
-  double to_grid_ = 1;
-  Trace* trace_ = nullptr;
-  offload::HomeStream homes_;  // goes first: it finishes what was enqueued
+  std::unique_ptr<GradientForm> form_;
+  GradientCrossing crossing_;  // goes first: it finishes what was enqueued
 };
 
 }  // namespace cleave::zero

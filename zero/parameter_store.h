@@ -43,9 +43,7 @@ class ParameterStore {
   // Where its next values go. Work enqueued on compute before publish(unit) writes all of it.
   Tensor next_weights_slice(int unit) { return weights_.next_slice(unit); }
   Tensor gradient_slice(int unit) const { return gradients_.slice(unit); }  // empty where the unit is frozen
-  Tensor overflows() const {
-    return gradients_.overflows();
-  }  // exact sums: int64 [1], not 0 when one was seen
+  const GradientForm& gradient_form() const { return gradients_.form(); }
   // The parts of the slice that this rank counts in the gradient norm and saves, relative to the slice's
   // begin: the same number on all ranks that have slices of the unit, so some may be empty.
   std::vector<Range> counted(int unit) const;

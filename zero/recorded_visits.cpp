@@ -51,13 +51,13 @@ void RecordedVisits::commit() {
   const WeightShards& weights = store_.weights();
   const GradientShards& gradients = store_.gradients();
   wholes_.resize(size_t(store_.units())), gradients_.resize(size_t(store_.units()));
-  std::vector<int64_t> whole, bucket, contribution;
+  std::vector<int64_t> whole, bucket, apart;
   for (int u = 0; u < store_.units(); ++u) {
     const int64_t numel = store_.layout(u).numel();
     wholes_[size_t(u)].gathers = weights.unit(u).sharding.gathers();
     if (wholes_[size_t(u)].gathers) whole.push_back(numel);
     if (gradients.buckets(u)) bucket.push_back(numel);
-    if (store_.options().exact() && gradients.trains(u)) contribution.push_back(numel);
+    if (const int64_t n = gradients.apart_numel(u); n > 0) apart.push_back(n);
   }
   const bool alone = agreement_.size() == 1;
   const auto allocate = [&](Category category, DType type, const std::vector<int64_t>& sizes, int64_t most,
@@ -73,9 +73,9 @@ void RecordedVisits::commit() {
   buckets_ = allocate(Category::buckets, gradients.widest_bucket(), bucket, options_.bucket_numel,
                       bucket_places_, &spare_bucket_, "gradient buckets");
   store_.gradients().commit();
-  if (store_.options().exact())
-    contributions_ = allocate(Category::buckets, DType::fp32, contribution, options_.bucket_numel,
-                              contribution_places_, nullptr, "gradients before rounding");
+  if (!apart.empty())
+    apart_ = allocate(Category::buckets, DType::fp32, apart, options_.bucket_numel, apart_places_, nullptr,
+                      "gradients before rounding");
   if (!alone)
     said_ = memory_.allocate(MemoryKind::device, Category::staging, DType::int64,
                              {agreement_.size() * std::max<int64_t>(64, store_.units())}, "what ranks say");
@@ -251,10 +251,9 @@ GradientShards::Place RecordedVisits::open(int unit) {
     compute_.wait(comm_.record());  // sums of what was there
     g.place = {.bucket = bucket_of(unit, g.bucket)};
   }
-  if (store_.options().exact()) {
-    g.contribution = take(contribution_places_);
-    g.place.contribution =
-        contributions_.tensor().slice({g.contribution.begin, g.contribution.begin + numel});
+  if (const int64_t apart = store_.gradients().apart_numel(unit); apart > 0) {
+    g.apart = take(apart_places_);
+    g.place.apart = apart_.tensor().slice({g.apart.begin, g.apart.begin + apart});
   }
   return g.place;
 }
@@ -273,7 +272,7 @@ void RecordedVisits::give(int unit) {
   Gradient& g = gradients_[size_t(unit)];
   CHECK(g.open, "unit {} was given without slots", store_.layout(unit).name());
   store_.gradients().give(unit, g.place);
-  if (store_.options().exact()) contribution_places_.give_back(g.contribution);
+  if (g.place.apart.defined()) apart_places_.give_back(g.apart);
   g.place.first = g.written = false;
 }
 

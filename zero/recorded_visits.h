@@ -71,7 +71,7 @@ class RecordedVisits : public Visits {
     bool written = false;   // its slots are out
     bool summed = false;    // in this step, on all ranks
     GradientShards::Place place = {};
-    Range bucket = {}, contribution = {};
+    Range bucket = {}, apart = {};
   };
   // What is enqueued in a pass: a gather of unit u is u, the sum of its gradient is -1 - u.
   using Log = std::vector<int64_t>;
@@ -100,10 +100,10 @@ class RecordedVisits : public Visits {
   Stream& comm_;
   std::vector<Whole> wholes_;
   std::vector<Gradient> gradients_;
-  Buffer gathered_, buckets_, contributions_;
+  Buffer gathered_, buckets_, apart_;
   Buffer said_;                                 // in rounds, by all ranks
   Range spare_whole_ = {}, spare_bucket_ = {};  // for units that others need and this rank has no place for
-  Places whole_places_, bucket_places_, contribution_places_;
+  Places whole_places_, bucket_places_, apart_places_;
   std::map<int, Log> records_;  // by kind of pass
   Log* record_ = nullptr;
   size_t next_ = 0;  // of the record

@@ -1,11 +1,9 @@
 #include "zero/sharded_optimizer.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "device/copy.h"
 #include "kernels/elementwise.h"
-#include "kernels/exact.h"
 
 namespace cleave::zero {
 namespace {
@@ -75,11 +73,12 @@ void ShardedOptimizer::add_sides(Memory& memory, const offload::Placement& place
   if (streams || (cuda && here && weights_at_home))
     add(device_, offload::UpdateSide::device, streams ? state_.kinds() : 0, !on_device, weights_at_home);
   if (streams || host_.staged) away_ = streams ? &device_ : &host_;
+  const int64_t decoded = store_.gradient_form().decoded_numel(std::min(largest, StagedUpdate::kPiece));
+  if (decoded == 0) return;
   auto add_gradient = [&](Side& side, MemoryKind kind) {
-    side.gradient = memory.allocate(kind, Category::staging, DType::fp32,
-                                    {std::min(largest, StagedUpdate::kPiece)}, "gradients for the update");
+    side.gradient =
+        memory.allocate(kind, Category::staging, DType::fp32, {decoded}, "gradients for the update");
   };
-  if (!store_.options().exact()) return;
   if (here) add_gradient(here_, gradients);
   if (host_.staged) add_gradient(host_, MemoryKind::pinned);
   if (device_.staged) add_gradient(device_, MemoryKind::device);
@@ -187,25 +186,19 @@ void ShardedOptimizer::fill(int unit, Range of_slice, Tensor master, uint64_t se
 }
 
 void ShardedOptimizer::square_gradients(Tensor sums, Stream& compute) {
-  const bool exact = store_.options().exact();
-  const int64_t words = exact ? 4 : 1;
+  const GradientForm& form = store_.gradient_form();
   std::vector<int64_t> ends;
   int64_t end = 0;
   for (int u = 0; u < store_.units(); ++u) {
     for (const Range& counted : store_.counted(u)) {
       const Tensor x = store_.gradient_slice(u).slice(store_.layout(u).frozen() ? Range{} : counted);
-      const Tensor out = sums.slice(Range{0, words}.shifted(end));
-      homes_.run(x.memory(), compute, [&](Stream& stream) {
-        if (exact)
-          kernels::launch(kernels::SumIntegerSquares{.out = out, .x = x}, stream);
-        else
-          kernels::launch(kernels::SumSquares{.out = out, .x = x}, stream);
-      });
-      end += words;
+      const Tensor out = sums.slice(Range{0, form.squares_of_part()}.shifted(end));
+      homes_.run(x.memory(), compute, [&](Stream& stream) { form.square(out, x, stream); });
+      end += form.squares_of_part();
     }
     ends.push_back(end);
   }
-  if (exact) copy(sums.slice({end, end + 1}), store_.overflows(), compute);
+  form.square_all(sums.slice({end, sums.numel()}), compute);
   store_.sum_over_slices(sums, ends, "squared gradient norm", true);
   for (size_t u = 0; u < ends.size(); ++u) {
     if (!repeats_sums(int(u))) continue;
@@ -227,12 +220,11 @@ bool ShardedOptimizer::repeats_sums(int unit) const {
 Event ShardedOptimizer::run(int unit, const optim::UpdateSlice& slice, const StagedUpdate::Kernels& kernels,
                             const Event& ready, Stream& compute) {
   Side& side = side_of(slice);
-  const bool exact = slice.grad.defined() && slice.grad.dtype() == DType::int64;
-  const float multiple = float(std::ldexp(1.0, -store_.options().grid));
+  const bool decodes = slice.grad.defined() && side.gradient.defined();
   const auto with_gradient = [&](optim::UpdateSlice piece, Range range, Stream& stream) {
-    if (exact) {
+    if (decodes) {
       const Tensor gradient = side.gradient.tensor().slice({0, range.size()});
-      kernels::launch(kernels::FromGrid{.y = gradient, .x = piece.grad, .scale = multiple}, stream);
+      store_.gradient_form().decode(gradient, piece.grad, stream);
       piece.grad = gradient;
     }
     kernels(piece, range, stream);
@@ -242,7 +234,7 @@ Event ShardedOptimizer::run(int unit, const optim::UpdateSlice& slice, const Sta
     return done_[size_t(unit)] = side.staged->run(with_gradient, slice, state_.read(), state_.written());
   }
   compute.wait(ready);
-  for (const Range& r : pieces(slice.param.numel(), exact)) with_gradient(slice.slice(r), r, compute);
+  for (const Range& r : pieces(slice.param.numel(), decodes)) with_gradient(slice.slice(r), r, compute);
   return compute.record();
 }
 

@@ -33,10 +33,10 @@ class ShardedOptimizer final : public GradientUser, public SavedState {
   // start at zero.
   void initialize(uint64_t seed, Stream& compute) override;
 
-  // Squared norms of each unit's reduced gradients, over the ranks that have slices of it, into sums (fp64):
-  // one of each part that ParameterStore::counted() has, unit by unit, which added up over the ranks of the
-  // cutting axes are those of the whole. With exact sums: int64, four words of each (SumIntegerSquares) of
-  // squared multiples of the grid, then the overflows. sums must be in the gradients' memory. Collective.
+  // Squared norms of each unit's reduced gradients, over the ranks that have slices of it, into sums: one of
+  // each part that ParameterStore::counted() has, unit by unit, in the form of the gradients
+  // (GradientForm::squares_numel), which added up over the ranks of the cutting axes are those of the whole.
+  // sums must be in the gradients' memory. Collective.
   void square_gradients(Tensor sums, Stream& compute);
 
   // One training step: begin_step, the store's passes with this object as the user of their gradients, and
@@ -76,7 +76,7 @@ class ShardedOptimizer final : public GradientUser, public SavedState {
   std::vector<KernelRange> kernel_ranges(int unit) const;
   // Where kernels run: on compute, or with operands on their way.
   struct Side {
-    Buffer gradient;                       // exact sums: a piece of the gradient as the update reads it
+    Buffer gradient;                       // a piece of it as the update reads it, where its form is another
     std::unique_ptr<StagedUpdate> staged;  // none: on compute, which reaches everything
   };
   void add_sides(Memory& memory, const offload::Placement& placement);

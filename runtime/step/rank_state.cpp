@@ -14,20 +14,6 @@ Stream::Mode mode_of(bool dry, Stream::Mode otherwise) { return dry ? Stream::Mo
 // Of a stream beside `compute`: a thread where it is used.
 Stream::Mode beside(bool used) { return used ? Stream::Mode::worker : Stream::Mode::inline_; }
 
-// Of the squared multiples of 2^-grid whose sum has these words (SumIntegerSquares). Carried first, so that
-// the result is a function of the sum.
-double square_of(std::span<const int64_t> words, int grid) {
-  uint64_t carry = 0;
-  double sum = 0;
-  for (int w = 0; w < 4; ++w) {
-    const uint64_t word = uint64_t(words[size_t(w)]) + carry;
-    const uint64_t here = w < 3 ? word & 0xffffffffu : word;
-    carry = word >> 32;
-    sum += std::ldexp(double(here), 32 * w - 2 * grid);
-  }
-  return sum;
-}
-
 }  // namespace
 
 Streams::Streams(const Settings& s, Stream::Mode otherwise, bool dry)
@@ -74,15 +60,12 @@ RankState::RankState(const Settings& s, const RankUnits& of, const Ranks& ranks,
     std::iota(all.begin(), all.end(), 0);
     saved = std::make_unique<zero::WeightLoader>(memory, store, std::move(all));
   }
-  const bool exact = store.options().exact();
   // Sums are made where the gradients live.
   int64_t parts = 0;
   for (int u = 0; u < store.units(); ++u) parts += int64_t(store.counted(u).size());
-  squares = memory.allocate(s.shard_home.gradients, Category::activations, exact ? DType::int64 : DType::fp64,
-                            {!trained ? 0
-                             : exact  ? 4 * parts + 1
-                                      : parts},
-                            "squared gradients");
+  const zero::GradientForm& form = store.gradient_form();
+  squares = memory.allocate(s.shard_home.gradients, Category::activations, form.type_of_squares(),
+                            {trained ? form.squares_numel(parts) : 0}, "squared gradients");
   summed_late = ranks.units_summed_late(store);
   if (trained && s.saves_behind) {
     int64_t numel = 0;
@@ -99,15 +82,7 @@ zero::ShardedOptimizer& RankState::optimizer() const {
 
 std::vector<double> RankState::squared_gradients(Stream& compute) {
   optimizer().square_gradients(squares, compute);
-  std::vector<double> parts;
-  if (store.options().exact()) {
-    const std::vector<int64_t> words = to_host<int64_t>(squares, compute);
-    parts.assign(words.size() / 4, std::nan(""));
-    for (size_t i = 0; words.back() == 0 && i < parts.size(); ++i)
-      parts[i] = square_of(std::span(words).subspan(4 * i, 4), store.options().grid);
-  } else {
-    parts = to_host<double>(squares, compute);
-  }
+  const std::vector<double> parts = store.gradient_form().squared_norms(squares, compute);
   // A unit that several stages hold counts on one of them.
   std::vector<double> of_model(units.all.size(), 0);
   auto part = parts.begin();
