@@ -107,9 +107,15 @@ void describe_offload_param(Keys& k, ZeroConfig& z) {
       .inert_if(!on_disk, why);
 }
 
-void describe_variants(Keys& k) {
-  k.refused("zero_quantized_weights", "b=false", "gathers are not quantized");
-  k.refused("zero_quantized_nontrainable_weights", "b=false", "gathers are not quantized");
+void describe_variants(Keys& k, ZeroConfig& z) {
+  k.honoured(
+       "zero_quantized_weights", &z.quantized_weights,
+       "gathers move a byte an element and a scale for every 256: layers compute with weights rounded so, "
+       "the optimizer keeps its own")
+      .inert_if(z.stage != 3 && z.quantized_weights,
+                fmt::format("zero_optimization.stage is {}; it is read by stage 3", z.stage));
+  k.refused("zero_quantized_nontrainable_weights", "b=false",
+            "zero_quantized_weights has those of frozen parameters, too");
   k.refused("zero_quantized_gradients", "b=false", "gradient sums are not quantized");
   k.refused("zeropp_loco_param", "o?=null", "error feedback of quantized gradients is not built", "{}");
   k.refused("zenflow", "o?=null", "this variant of offloading is not built", "{}");
@@ -179,7 +185,7 @@ void describe_zero(Keys& k, ZeroConfig& z) {
   k.no_effect("save_muon_momentum_buffer_in_memory", "b=false",
               "only the optimizer Muon reads it, and that is not built");
   describe_stage3(k, z);
-  describe_variants(k);
+  describe_variants(k, z);
   describe_offload(k, z);
   describe_offload_param(k, z);
 }

@@ -150,6 +150,21 @@ void resolve_near_ranks(Reading& r) {
                "and mics_shard_size are two ways to gather among near ranks only; choose one");
 }
 
+// Blocks of bytes are cut out of a rank's shard, without regard to what is in it.
+void check_quantized_gathers(Reading& r) {
+  const DsConfig& c = r.result.config;
+  if (c.zero.stage != 3 || !c.zero.quantized_weights) return;
+  const char* key = "zero_optimization.zero_quantized_weights";
+  if (c.tensor_parallel.size() > 1)
+    r.error_at(key,
+               "is not built beside a tensor axis, whose ranks would round the parameters that all of them "
+               "have each in another way; remove it, or tensor_parallel");
+  if (c.exact_sums)
+    r.error_at(key,
+               "rounds weights in blocks that depend on the number of ranks, and cleave.exact_sums asks for "
+               "the same bits for every number; choose one");
+}
+
 void check_ranks(Reading& r) {
   const JsonValue* v = r.value("data_parallel_size");
   const DsConfig& c = r.result.config;
@@ -169,6 +184,7 @@ void resolve_axes(Reading& reading) {
   resolve_sequence(reading);
   resolve_batch(reading);
   resolve_near_ranks(reading);
+  check_quantized_gathers(reading);
   check_ranks(reading);
 }
 

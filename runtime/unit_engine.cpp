@@ -40,6 +40,11 @@ struct UnitEngine::State : EngineCore {
         "cleave.freeze: the units of {}, which is driven from outside, say themselves what is frozen; remove "
         "the key",
         those.model);
+    // Whoever reads or changes a whole parameter there would take rounded ones for the parameter's own.
+    require(!settings.store.gathers_int8 || config.zero.stage < 3, Exit::usage,
+            "zero_optimization.zero_quantized_weights: {} is driven from outside, where gathered parameters "
+            "are also read, saved and changed; remove the key",
+            those.model);
     check(o, those);
     gives.resize(those.all.size());
     set_units(std::move(those));

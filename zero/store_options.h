@@ -12,6 +12,7 @@ struct StoreOptions {
   DType gradients = DType::fp32;  // what gradients are accumulated in
   DType wire = DType::fp32;       // what crosses the network in reductions
   int64_t reduce_numel = comm::Call::kWhole, gather_numel = comm::Call::kWhole;  // elements in one collective
+  bool gathers_int8 = false;                // weights are gathered as blocks of bytes (WeightForm)
   int prefetch_visits = 1;                  // how many visits ahead a gather starts
   int64_t live_numel = comm::Call::kWhole;  // but not while more than so many elements would be gathered
   bool overlap = true;                      // reductions may run behind the backward: one more bucket is kept

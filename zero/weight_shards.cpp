@@ -5,7 +5,7 @@
 namespace cleave::zero {
 
 WeightShards::WeightShards(Memory& memory, const StoreOptions& options, Stream& compute, Stream& comm)
-    : memory_(memory), options_(options), compute_(compute), comm_(comm) {}
+    : memory_(memory), options_(options), compute_(compute), comm_(comm), crossing_(memory, options, comm) {}
 
 void WeightShards::add_unit(const StoredUnit& unit) {
   Unit& u = units_.emplace_back(Unit{.of = &unit});
@@ -14,6 +14,7 @@ void WeightShards::add_unit(const StoredUnit& unit) {
   else
     u.weights = memory_.allocate(unit.sharding.home.parameters, Category::weights, options_.weights,
                                  {unit.shard_numel()}, unit.name());
+  crossing_.add_unit(unit);
 }
 
 int WeightShards::add_pass(const std::vector<int>& fetched) {
@@ -23,7 +24,10 @@ int WeightShards::add_pass(const std::vector<int>& fetched) {
   return disk_.add_pass(std::move(on_disk));
 }
 
-void WeightShards::commit() { disk_.commit(memory_, options_.disk, options_.weights); }
+void WeightShards::commit() {
+  crossing_.commit();
+  disk_.commit(memory_, options_.disk, options_.weights);
+}
 
 void WeightShards::show_in(Trace& trace) {
   trace_ = &trace;
@@ -47,7 +51,7 @@ Event WeightShards::fetch(int index, Tensor full, const Event& free) {
     shard = place;
   }
   if (unit.on_disk >= 0) disk_.release(comm_.record());
-  ranks.all_gather(full, shard, comm_, {.what = unit.of->name(), .max_numel = options_.gather_numel});
+  crossing_.gather(*unit.of, full, shard);
   return comm_.record();
 }
 
@@ -92,7 +96,7 @@ void WeightShards::wait_for_published() {
 }
 
 std::vector<Tensor> WeightShards::buffers() const {
-  std::vector<Tensor> out;
+  std::vector<Tensor> out{crossing_.buffer()};
   for (const Unit& unit : units_)
     if (unit.on_disk < 0) out.push_back(unit.weights);
   return out;

@@ -8,6 +8,7 @@
 #include "zero/disk_shards.h"
 #include "zero/store_options.h"
 #include "zero/stored_unit.h"
+#include "zero/weight_crossing.h"
 
 namespace cleave::zero {
 
@@ -67,6 +68,7 @@ class WeightShards {
   Stream& compute_;
   Stream& comm_;
   std::vector<Unit> units_;
+  WeightCrossing crossing_;
   Event published_;  // compute has seen every shard that was published
   Trace* trace_ = nullptr;
   DiskShards disk_;  // goes first: it finishes what was enqueued

@@ -27,6 +27,7 @@ uint64_t checksums_of(const Batch& batch, int64_t samples) {
 }
 
 std::string type_of(const config::DsConfig& c) {
+  if (c.zero.stage == 3 && c.zero.quantized_weights) return "int8";  // another layout cuts other blocks
   return c.precision == config::Precision::fp32 && c.tf32 ? "tf32" : std::string(name_of(c.precision));
 }
 
@@ -85,7 +86,9 @@ nlohmann::json FirstLoss::json() const {
 
 double allowed_difference(const std::string& type, const std::string& other, double magnitude) {
   const auto of = [](const std::string& t) {
-    return t == "fp32" ? 2e-5 : t == "bf16" ? 0x1p-8 : 0x1p-10;  // 16 bits: twice what one rounding loses
+    return t == "fp32"                  ? 2e-5
+           : t == "bf16" || t == "int8" ? 0x1p-8
+                                        : 0x1p-10;  // 16 bits: twice what one rounding loses
   };
   return std::max(of(type), of(other)) * std::max(1.0, std::fabs(magnitude));
 }

@@ -15,7 +15,7 @@ struct FirstLoss {
   double loss = 0;       // mean over the targets of the step's whole batch, without dropout
   uint64_t samples = 0;  // the sum of its samples' checksums, which does not depend on who reads which
   int64_t batch = 0;     // samples
-  std::string type;      // that the model computed in: "fp32", "tf32", "fp16" or "bf16"
+  std::string type;      // that the model computed in: "fp32", "tf32", "fp16", "bf16", or "int8": gathered so
 
   // Of the engine's next step; nothing where a rank cannot read its data, and where the loss is not finite.
   // Collective; changes nothing of the training.

@@ -160,6 +160,7 @@ ROWS = {
     "zero_optimization.stage3_max_live_parameters": ("memory", 1, 10**9, {"zero_optimization": GATHERED}, 2),
     "zero_optimization.mics_shard_size": ("memory", -1, 2, {"zero_optimization": GATHERED}, 4),
     "zero_optimization.zero_hpz_partition_size": ("memory", 1, 2, {"zero_optimization": GATHERED}, 4),
+    "zero_optimization.zero_quantized_weights": ("bytes", False, True, {"zero_optimization": GATHERED}, 2),
     "zero_optimization.offload_optimizer.device": ("memory", "none", "cpu", {"zero_optimization": {"stage": 1}}, 1),
     "zero_optimization.offload_optimizer.pin_memory": ("memory", False, True, HOST, 1),
     "zero_optimization.offload_optimizer.nvme_path": ("code", "$DIR", "/no/such/folder", NVME, 1),

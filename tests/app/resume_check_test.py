@@ -72,7 +72,8 @@ class ResumeCheck(AppTest):
         layouts = [(1, {"gradient_accumulation_steps": 2}), (2, {"zero_optimization": {"stage": 3}}),
                    (2, {"pipeline": {"stages": 2}, "gradient_accumulation_steps": 4}), (2, {"tensor_parallel": {"autotp_size": 2}}),
                    (2, {"sequence_parallel_size": 2}), (4, {"zero_optimization": {"stage": 2}, "checkpoint": {"async": True}}),
-                   (1, {"bf16": {"enabled": True}}), (2, {"fp16": {"enabled": True}})]
+                   (1, {"bf16": {"enabled": True}}), (2, {"fp16": {"enabled": True}}),
+                   (2, {"zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 0, "zero_quantized_weights": True}})]
         differences = []
         for ranks, changes in layouts:
             def config(changes):

@@ -102,5 +102,24 @@ TEST(NearRanksConfig, GroupsThatDoNotDivideTheDataAxisAreRefusedWithThoseThatDo)
   EXPECT_EQ(problems_of(R"("mics_shard_size": -1, "zero_hpz_partition_size": 1)"), "");
 }
 
+TEST(QuantizedGathersConfig, AreRefusedBesideATensorAxisAndExactSumsAndReadByStage3Alone) {
+  auto problems_of = [](int stage, const std::string& beside) {
+    return format(read_ds_config(fmt::format(R"({{"train_micro_batch_size_per_gpu": 1, {}
+                                   "zero_optimization": {{"stage": {}, "zero_quantized_weights": true}}}})",
+                                             beside, stage),
+                                 "f", {.world_size = 4})
+                      .problems);
+  };
+  const std::string tensor = R"("tensor_parallel": {"autotp_size": 2},)",
+                    exact = R"("cleave": {"exact_sums": true},)";
+  EXPECT_EQ(problems_of(3, ""), "");
+  EXPECT_NE(problems_of(3, tensor).find("error: f:2:"), std::string::npos);
+  EXPECT_NE(problems_of(3, tensor).find("zero_quantized_weights: is not built beside a tensor axis"),
+            std::string::npos);
+  EXPECT_NE(problems_of(3, exact).find("zero_quantized_weights: rounds weights"), std::string::npos);
+  for (const std::string& beside : {tensor, exact})
+    EXPECT_EQ(problems_of(2, beside).find("error"), std::string::npos) << problems_of(2, beside);
+}
+
 }  // namespace
 }  // namespace cleave::config

@@ -204,6 +204,17 @@ TEST(Plan, EqualsWhatTrainingMeasuresWithGroupsOfNearRanks) {
   }
 }
 
+TEST(Plan, EqualsWhatTrainingMeasuresWithGathersOfBytes) {
+  for (const int ranks : {2, 3})
+    for (const bool overlap : {false, true}) {
+      config::DsConfig c = config_for(ranks, 1, 2);
+      c.zero.stage = 3, c.zero.quantized_weights = true, c.zero.overlap_comm = overlap;
+      c.zero.allgather_bucket_size = overlap ? 1000 : 500'000'000;
+      expect_planned(
+          c, ranks, [] { return small_gpt(); }, fmt::format("{} ranks, overlap {}", ranks, overlap));
+    }
+}
+
 TEST(Plan, ProvesThatTheCallsOfEveryRankFitTogether) {
   for (const char* schedule : {"gpipe", "1f1b", "interleaved", "zb-h1"})
     for (const int stage : {0, 1, 2, 3})

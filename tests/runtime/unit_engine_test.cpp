@@ -287,6 +287,9 @@ TEST(UnitEngine, RefusesWhatItCannotBeDrivenBy) {
   expect_error(Exit::usage, {"weight_decay_on", "nothing.*"}, [&] { make(wrong); });
   wrong = config_for(1), wrong.freeze = {"*.bias"};
   expect_error(Exit::usage, {"cleave.freeze", "say themselves"}, [&] { make(wrong); });
+  wrong = config_for(1);
+  wrong.zero.quantized_weights = true, wrong.zero.stage = 3;
+  expect_error(Exit::usage, {"zero_quantized_weights", "remove the key"}, [&] { make(wrong); });
   const auto with = [&](const std::vector<UnitSpec>& units, int gives) {
     return runtime::UnitEngine(config_for(1), "mine", units, *alone, {.gives = gives});
   };
