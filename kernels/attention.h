@@ -83,4 +83,21 @@ struct AttentionBackward {
 };
 CLEAVE_KERNEL(AttentionBackward)
 
+inline AttentionBackward backward_of(const AttentionForward& f, Tensor dqkv, Tensor dy) {
+  return {.dqkv = dqkv,
+          .dy = dy,
+          .y = f.y,
+          .lse = f.lse,
+          .qkv = f.qkv,
+          .batch = f.batch,
+          .seq = f.seq,
+          .heads = f.heads,
+          .kv_heads = f.kv_heads,
+          .head_dim = f.head_dim,
+          .scale = f.scale,
+          .cap = f.cap,
+          .mask = f.mask,
+          .dropout = f.dropout};
+}
+
 }  // namespace cleave::kernels

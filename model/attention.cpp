@@ -62,22 +62,25 @@ kernels::AttentionDropout Attention::dropout(const Call& call) const {
           .all_heads = sizes_.all_heads};
 }
 
+kernels::AttentionForward Attention::product(const Kept& kept, const Call& call) const {
+  return {.y = kept.y,
+          .lse = kept.lse,
+          .qkv = kept.qkv,
+          .batch = batch(kept),
+          .seq = sizes_.seq,
+          .heads = heads_.heads,
+          .kv_heads = heads_.kv_heads,
+          .head_dim = sizes_.head_dim,
+          .scale = sizes_.scale,
+          .cap = sizes_.cap,
+          .mask = {sizes_.causal, sizes_.window, call.documents},
+          .dropout = dropout(call)};
+}
+
 void Attention::forward(const Kept& kept, Tensor qkv, const Call& call) const {
   axis_.to_heads(kept.qkv, qkv, qkv_groups(), positions_, call.scratch, call.stream, call.what);
   rotate(kept.qkv, false, call);
-  kernels::launch(kernels::AttentionForward{.y = kept.y,
-                                            .lse = kept.lse,
-                                            .qkv = kept.qkv,
-                                            .batch = batch(kept),
-                                            .seq = sizes_.seq,
-                                            .heads = heads_.heads,
-                                            .kv_heads = heads_.kv_heads,
-                                            .head_dim = sizes_.head_dim,
-                                            .scale = sizes_.scale,
-                                            .cap = sizes_.cap,
-                                            .mask = {sizes_.causal, sizes_.window, call.documents},
-                                            .dropout = dropout(call)},
-                  call.stream);
+  kernels::launch(product(kept, call), call.stream);
   axis_.to_tokens(kept.out, kept.y, {{width()}}, positions_, call.scratch, call.stream, call.what);
 }
 
@@ -114,21 +117,7 @@ void Attention::backward(Tensor dqkv, Tensor dout, const Kept& kept, const Call&
   const Tensor dy = axis_.twin_of(dout, {{width()}}, call.scratch),
                dheads = axis_.twin_of(dqkv, qkv_groups(), call.scratch);
   axis_.to_heads(dy, dout, {{width()}}, positions_, call.scratch, call.stream, call.what);
-  kernels::launch(kernels::AttentionBackward{.dqkv = dheads,
-                                             .dy = dy,
-                                             .y = kept.y,
-                                             .lse = kept.lse,
-                                             .qkv = kept.qkv,
-                                             .batch = batch(kept),
-                                             .seq = sizes_.seq,
-                                             .heads = heads_.heads,
-                                             .kv_heads = heads_.kv_heads,
-                                             .head_dim = sizes_.head_dim,
-                                             .scale = sizes_.scale,
-                                             .cap = sizes_.cap,
-                                             .mask = {sizes_.causal, sizes_.window, call.documents},
-                                             .dropout = dropout(call)},
-                  call.stream);
+  kernels::launch(kernels::backward_of(product(kept, call), dheads, dy), call.stream);
   rotate(dheads, true, call);
   axis_.to_tokens(dqkv, dheads, qkv_groups(), positions_, call.scratch, call.stream, call.what);
   call.scratch.release(mark);

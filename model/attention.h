@@ -65,6 +65,7 @@ class Attention {
 
  private:
   kernels::AttentionDropout dropout(const Call& call) const;
+  kernels::AttentionForward product(const Kept& kept, const Call& call) const;
   int64_t batch(const Kept& kept) const { return kept.qkv.dim(0) / sizes_.seq; }
   sequence_parallel::HeadGroups qkv_groups() const;
   void rotate(Tensor qkv, bool inverse, const Call& call) const;

@@ -137,36 +137,22 @@ TEST_P(AttentionKernel, ForwardAndBackwardEqualDoublePrecision) {
       oracle.forward();
       oracle.backward(dy.values());
       TestStream stream;
-      launch(AttentionForward{.y = y,
-                              .lse = lse,
-                              .qkv = qkv,
-                              .batch = c.batch,
-                              .seq = c.seq,
-                              .heads = c.heads,
-                              .kv_heads = c.kv_heads,
-                              .head_dim = c.head_dim,
-                              .scale = c.scale,
-                              .cap = c.cap,
-                              .mask = mask,
-                              .dropout = dropout},
-             stream);
+      const AttentionForward forward{.y = y,
+                                     .lse = lse,
+                                     .qkv = qkv,
+                                     .batch = c.batch,
+                                     .seq = c.seq,
+                                     .heads = c.heads,
+                                     .kv_heads = c.kv_heads,
+                                     .head_dim = c.head_dim,
+                                     .scale = c.scale,
+                                     .cap = c.cap,
+                                     .mask = mask,
+                                     .dropout = dropout};
+      launch(forward, stream);
       expect_near(y, oracle.y, half_ulp(type) * 1.01, output_bound(type), "y");
       expect_near(lse, oracle.lse, 1e-6, 2e-6, "lse");
-      launch(AttentionBackward{.dqkv = dqkv,
-                               .dy = dy,
-                               .y = y,
-                               .lse = lse,
-                               .qkv = qkv,
-                               .batch = c.batch,
-                               .seq = c.seq,
-                               .heads = c.heads,
-                               .kv_heads = c.kv_heads,
-                               .head_dim = c.head_dim,
-                               .scale = c.scale,
-                               .cap = c.cap,
-                               .mask = mask,
-                               .dropout = dropout},
-             stream);
+      launch(backward_of(forward, dqkv, dy), stream);
       expect_near(dqkv, oracle.dqkv, half_ulp(type) * 1.01 + 1e-6, gradient_bound(type), "dqkv");
     }
 }

@@ -139,32 +139,18 @@ void attention(Digest& d, DType type, const AttentionMask& mask, float cap = 0) 
           dqkv(type, {batch * seq, (heads + 2 * kv) * dim});
   Guarded y(type, {batch * seq, heads * dim}), dy = some(type, {batch * seq, heads * dim}, 2),
                                                lse(DType::fp32, {batch * heads * seq});
-  d.run("AttentionForward",
-        AttentionForward{.y = y,
-                         .lse = lse,
-                         .qkv = qkv,
-                         .batch = batch,
-                         .seq = seq,
-                         .heads = heads,
-                         .kv_heads = kv,
-                         .head_dim = dim,
-                         .cap = cap,
-                         .mask = mask},
-        {&y, &lse});
-  d.run("AttentionBackward",
-        AttentionBackward{.dqkv = dqkv,
-                          .dy = dy,
-                          .y = y,
-                          .lse = lse,
-                          .qkv = qkv,
-                          .batch = batch,
-                          .seq = seq,
-                          .heads = heads,
-                          .kv_heads = kv,
-                          .head_dim = dim,
-                          .cap = cap,
-                          .mask = mask},
-        {&dqkv});
+  const AttentionForward forward{.y = y,
+                                 .lse = lse,
+                                 .qkv = qkv,
+                                 .batch = batch,
+                                 .seq = seq,
+                                 .heads = heads,
+                                 .kv_heads = kv,
+                                 .head_dim = dim,
+                                 .cap = cap,
+                                 .mask = mask};
+  d.run("AttentionForward", forward, {&y, &lse});
+  d.run("AttentionBackward", backward_of(forward, dqkv, dy), {&dqkv});
 }
 
 void rotations(Digest& d, DType type) {
