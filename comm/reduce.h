@@ -5,15 +5,10 @@
 #include <cstddef>
 #include <span>
 
+#include "core/reduction.h"
 #include "device/dtype.h"
 
 namespace cleave::comm {
-
-// How the ranks' values of an element become one.
-// sum: added in rank order; 16-bit floats are added in fp32 and rounded once, integers wrap.
-// max: the largest, and of equal ones the first. A NaN counts as missing, so that the result is one only
-// where every rank has one: that is what NCCL computes, and no order of the ranks changes it.
-enum class Reduction : uint8_t { sum, max };
 
 // fp32, fp64, fp16, bf16, int32 and int64 can be reduced, in both ways.
 bool can_reduce(DType dtype);

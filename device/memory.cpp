@@ -94,6 +94,8 @@ std::string_view remedy(Category category, MemoryKind kind) {
       return "a smaller zero_optimization.reduce_bucket_size and allgather_bucket_size";
     case Category::checkpoint:
       return "checkpoint.async false keeps no copy of the state, and saves while the training waits";
+    case Category::layer_state:
+      return "layers that declare less state (Layer::states)";
   }
   return "";
 }

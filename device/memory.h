@@ -24,14 +24,15 @@ enum class Category : uint8_t {
   activations,
   kv_cache,
   staging,
-  checkpoint
+  checkpoint,
+  layer_state
 };
-inline constexpr int kCategories = 10;
+inline constexpr int kCategories = 11;
 
 constexpr std::string_view name_of(Category category) {
-  constexpr std::string_view names[] = {"weights", "gradients", "master",      "optimizer_state",
-                                        "buckets", "gathered",  "activations", "kv_cache",
-                                        "staging", "checkpoint"};
+  constexpr std::string_view names[] = {"weights", "gradients",  "master",      "optimizer_state",
+                                        "buckets", "gathered",   "activations", "kv_cache",
+                                        "staging", "checkpoint", "layer_state"};
   return names[size_t(category)];
 }
 

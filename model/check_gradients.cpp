@@ -15,9 +15,9 @@ Values numbers(int64_t count, uint64_t seed, std::string_view name, float scale)
   return out;
 }
 
-Shape shape_of(const ParamSpec& p) {
+Shape shape_of(const std::vector<int64_t>& dims) {
   Shape shape;
-  for (const int64_t d : p.shape) shape.dims[size_t(shape.rank++)] = d;
+  for (const int64_t d : dims) shape.dims[size_t(shape.rank++)] = d;
   return shape;
 }
 
@@ -32,6 +32,9 @@ class Alone {
       const float mean = p.init.kind == Init::Kind::ones ? 1 : 0;
       for (const float v : numbers(p.numel(), how.seed, p.name, 0.4f)) params_.push_back(mean + v);
     }
+    for (const LayerState& s : layer.states())
+      states_.emplace_back(size_t(shape_of(s.shape).numel()), s.begin),
+          state_shapes_.push_back(shape_of(s.shape));
     if (input.dtype == DType::int32) {
       CHECK(how.tokens > 0, "GradientCheck::tokens: an int32 input needs a bound of its values");
       for (int64_t i = 0; i < input.shape.numel(); ++i)
@@ -55,7 +58,7 @@ class Alone {
     Arena keep(memory_of(keep_)), scratch(memory_of(scratch_));
     Values y(dy_.size());
     forward(saved, keep, scratch, stream_, y.data());
-    double sum = 0;
+    double sum = side_;
     for (size_t i = 0; i < y.size(); ++i) sum += double(y[i]) * double(dy_[i]);
     return sum;
   }
@@ -92,6 +95,7 @@ class Alone {
     Stream& stream;
     float *dx, *gradients;
     bool* written;
+    bool dry = false;
   };
 
   void measure() {
@@ -102,7 +106,7 @@ class Alone {
       Arena keep, scratch, later;
       forward(saved, keep, scratch, discard, nullptr);
       const auto written = std::make_unique<bool[]>(specs_.size());
-      backward(saved, {scratch, later, discard, nullptr, nullptr, written.get()}, split);
+      backward(saved, {scratch, later, discard, nullptr, nullptr, written.get(), true}, split);
       keep_.resize(std::max(keep_.size(), size_t(keep.peak_bytes()))),
           scratch_.resize(std::max(scratch_.size(), size_t(scratch.peak_bytes()))),
           later_.resize(std::max(later_.size(), size_t(later.peak_bytes())));
@@ -113,21 +117,27 @@ class Alone {
   void forward(Saved& saved, Arena& keep, Arena& scratch, Stream& stream, float* y) {
     const bool dry = y == nullptr;
     const std::vector<Tensor> params = views(dry ? nullptr : params_.data());
-    layer_.forward({.y = Tensor(y, DType::fp32, output_.shape),
-                    .x = input(dry),
-                    .params = params,
-                    .saved = saved,
-                    .keep = keep,
-                    .scratch = scratch,
-                    .position = {},
-                    .stream = stream,
-                    .constants = how_.constants});
+    const std::vector<StateViews> states = lasting(dry);
+    side_ = 0;
+    layer_.forward(
+        {.y = Tensor(y, DType::fp32, output_.shape),
+         .x = input(dry),
+         .params = params,
+         .saved = saved,
+         .keep = keep,
+         .scratch = scratch,
+         .position = {},
+         .stream = stream,
+         .constants = how_.constants,
+         .states = states,
+         .side_loss = layer_.has_side_loss() ? Tensor(dry ? nullptr : &side_, DType::fp64, {1}) : Tensor()});
     stream.synchronize();
   }
 
   void backward(const Saved& saved, const Call& call, bool split) {
-    const bool dry = call.gradients == nullptr;
+    const bool dry = call.dry;
     const std::vector<Tensor> params = views(dry ? nullptr : params_.data()), slots = views(call.gradients);
+    const std::vector<StateViews> states = lasting(dry);
     std::vector<ParamGradient> grads;
     for (size_t p = 0; p < slots.size(); ++p)
       grads.push_back(frozen_[p] ? ParamGradient{} : ParamGradient{slots[p], &call.written[p]});
@@ -146,7 +156,8 @@ class Alone {
                        .part = part,
                        .for_weight = split ? &for_weight : nullptr,
                        .keep = split ? &call.later : nullptr,
-                       .constants = how_.constants});
+                       .constants = how_.constants,
+                       .states = states});
       call.stream.synchronize();
     };
     if (split)
@@ -155,6 +166,13 @@ class Alone {
       run(BackwardPart::both);
   }
 
+  // Layers find what their state begins with.
+  std::vector<StateViews> lasting(bool dry) {
+    std::vector<StateViews> out;
+    for (size_t i = 0; i < states_.size(); ++i)
+      out.push_back({.lasting = Tensor(dry ? nullptr : states_[i].data(), DType::fp32, state_shapes_[i])});
+    return out;
+  }
   Tensor input(bool dry) {
     if (has_dx()) return Tensor(dry ? nullptr : x_.data(), DType::fp32, input_.shape);
     return Tensor(dry ? nullptr : tokens_.data(), DType::int32, input_.shape);
@@ -162,7 +180,7 @@ class Alone {
   std::vector<Tensor> views(float* flat) const {
     std::vector<Tensor> out;
     for (const ParamSpec& p : specs_) {
-      out.emplace_back(flat, DType::fp32, shape_of(p));
+      out.emplace_back(flat, DType::fp32, shape_of(p.shape));
       if (flat) flat += p.numel();
     }
     return out;
@@ -182,6 +200,9 @@ class Alone {
   std::vector<ParamSpec> specs_;
   std::vector<bool> frozen_;
   Values x_, dy_, params_;
+  std::vector<Values> states_;  // lasting parts
+  std::vector<Shape> state_shapes_;
+  double side_ = 0;  // of the last forward
   std::vector<int32_t> tokens_;
   std::vector<std::byte> keep_, scratch_, later_;
   Stream stream_;

@@ -18,7 +18,7 @@ struct GradientCheck {
 // does not hold:
 // - the gradients of the input and of each parameter that is not frozen are (f(x + step) - f(x - step)) / (2
 // step) of
-//   f = sum(y * dy) within the tolerance;
+//   f = sum(y * dy) + the layer's side loss within the tolerance, its state being as it begins;
 // - asked again for the same, backward adds to what was there (ParamGradient::accumulate);
 // - where the layer splits its backward, both parts together give the same.
 void check_gradients(const Layer& layer, const TensorSpec& input, const GradientCheck& how = {});

@@ -31,6 +31,13 @@ class Layer {
   virtual void forward(const ForwardArgs& args) const = 0;
   virtual void backward(const BackwardArgs& args) const = 0;
   virtual KeptHeads kept_heads() const { return {}; }
+  // What the layer remembers; views of it reach forward, backward and join in this order.
+  virtual std::vector<LayerState> states() const { return {}; }
+  // Once a step, on every rank that holds the layer, when what was seen has been reduced: writes the lasting
+  // parts, from them and the seen parts alone, so that all ranks write the same.
+  virtual void join(std::span<const StateViews> states, Stream& stream) const;
+  // Whether its passes have a loss of their own (ForwardArgs::side_loss).
+  virtual bool has_side_loss() const { return false; }
   // Freezes those of its parameters that the rule fits, before anything asks for its units. A layer that
   // knows nothing of it says in units() what is frozen; here, Error(usage) where the rule fits what is not.
   virtual void freeze(const FreezeRule& rule);

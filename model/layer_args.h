@@ -10,6 +10,7 @@
 #include "device/batch.h"
 #include "device/stream.h"
 #include "kernels/kept_attention.h"
+#include "model/layer_state.h"
 
 namespace cleave::model {
 
@@ -87,6 +88,13 @@ struct ForwardArgs {
   Tensor documents = {};
   // Defined: x has rows of texts in place of whole samples; nothing is kept for a backward.
   Past past = {};
+  std::span<const StateViews> states = {};
+  // Of a layer that has one, fp64 and one element, in the forward that counts (not where it runs again): the
+  // layer adds the sum over its rows of a loss, to which the losses of the targets are added. Divided by the
+  // number of targets as they are, it is reported and trained on; where a loss of a row depends on that row
+  // and on lasting state, neither micro-batches nor layouts change it. Ranks of a tensor axis that
+  // cuts no rows have to add the same.
+  Tensor side_loss = {};
 };
 
 // Which gradients a backward computes. A pipeline schedule may ask for the input's first, because another
@@ -110,6 +118,10 @@ struct BackwardArgs {
   bool lean = false;  // as the forward was told
   std::span<const Tensor> constants = {};
   Tensor documents = {};
+  std::span<const StateViews> states = {};  // lasting parts
+  // Gradients are those of `scale` times the sum of all rows' losses: the loss scale is in it and the number
+  // of targets. dy is already; the gradient of a layer's side loss is multiplied with it.
+  float scale = 1;
 };
 
 }  // namespace cleave::model

@@ -30,6 +30,10 @@ void expect_frozen(const std::vector<UnitSpec>& units, const FreezeRule& rule) {
 
 }  // namespace
 
+void Layer::join(std::span<const StateViews> states, Stream&) const {
+  CHECK(states.empty(), "a layer with states has no join()");
+}
+
 void Layer::freeze(const FreezeRule& rule) { expect_frozen(units(), rule); }
 void Head::freeze(const FreezeRule& rule) { expect_frozen(units(), rule); }
 

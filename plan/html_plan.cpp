@@ -12,7 +12,7 @@ constexpr int kWidth = 900, kLeft = 70, kStages = 8, kMicros = 64;
 // Distinguishable with every common kind of colour vision (Okabe and Ito's palette).
 constexpr std::array<const char*, kCategories> kColours = {"#0072B2", "#56B4E9", "#009E73", "#E69F00",
                                                            "#CC79A7", "#F0E442", "#D55E00", "#882255",
-                                                           "#999999", "#000000"};
+                                                           "#999999", "#000000", "#44AA99"};
 
 std::string escaped(std::string_view text) {
   std::string out;

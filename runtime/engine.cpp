@@ -1,8 +1,11 @@
 // How an engine of layers is made.
 #include "runtime/engine.h"
 
+#include <algorithm>
 #include <map>
 
+#include "device/copy.h"
+#include "kernels/elementwise.h"
 #include "runtime/engine_state.h"
 
 namespace cleave::runtime {
@@ -53,16 +56,38 @@ RankUnits rank_units(const model::Model& model, const PipelineCut& pipeline, int
 
 StageComputation::StageComputation(const model::Model& model, const PipelineCut& pipeline,
                                    const EngineCore& core, RankState& rank, Streams& streams, Memory& memory)
-    : planned(memory, rank.store, streams.compute, streams.comm()),
+    : compute(streams.compute),
+      comm(streams.comm()),
+      rows{core.ranks.mesh().data},
+      speaks(core.settings.place.tensor == 0 && core.ranks.mesh().data->rank() == 0),
+      planned(memory, rank.store, streams.compute, streams.comm()),
       stage(model, stage_shape(core.settings, pipeline), planned, core.config.train_micro_batch_size_per_gpu,
             core.ranks.axes().tensor) {
+  if (core.ranks.axes().tensor.cuts_rows()) rows.push_back(core.ranks.mesh().tensor);
   planned.commit();
-  stage.allocate(memory, streams.compute);
   const auto of_micros = [&](const char* name) {
     return memory.allocate(MemoryKind::device, Category::activations, DType::fp64,
                            {pipeline.evaluation.shape.micros}, name);
   };
+  const bool side = std::any_of(model.layers.begin(), model.layers.end(),
+                                [](const auto& layer) { return layer->has_side_loss(); });
+  if (side) stage.put_side_losses(side_losses = of_micros("side losses"));
+  stage.allocate(memory, streams.compute);
   losses = of_micros("losses"), hits = of_micros("hits");
+}
+
+void StageComputation::begin_step() {
+  stage.states().begin_step(compute);
+  clear_side_losses();
+}
+
+void StageComputation::clear_side_losses() {
+  if (side_losses.defined()) kernels::launch(kernels::Fill{.y = side_losses}, compute);
+}
+
+std::vector<checkpoint::Record> StageComputation::records(Whose whose) {
+  if (whose == Whose::spoken_for && !speaks) return {};
+  return stage.states().records(compute);
 }
 
 Engine::State::State(const config::DsConfig& c, const ModelFactory& make, comm::Communicator& world,

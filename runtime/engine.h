@@ -88,6 +88,10 @@ class Engine : public EngineBase {
   // others of its place as alone.
   std::vector<float> extend(const std::vector<TextPart>& parts);
 
+  // The lasting part of a layer's state (model::LayerState), in host memory of every rank. Error(usage) for a
+  // name that there is not. Collective.
+  std::vector<float> layer_state(const std::string& name);
+
   const model::Model& model() const;  // this rank's part of its layers
   int64_t samples_per_micro() const;
   double idle_share() const;  // of the pipeline's ranks, expected

@@ -36,7 +36,7 @@ void EngineBase::save_checkpoint(const std::string& dir, const std::string& tag,
                                  const Written& written) {
   EngineCore& s = core();
   s.rank->optimizer();
-  const std::vector<checkpoint::Record> records = records_to_save(*s.rank, s.streams->compute);
+  const std::vector<checkpoint::Record> records = records_to_save(*s.rank, *s.computes, s.streams->compute);
   const std::string state = to_json(s.at, s.scaler.state(), s.options.seed, client);
   if (s.background) return s.background->begin(dir, tag, records, state, written);
   const checkpoint::SavedCheckpoint saved =
@@ -65,6 +65,9 @@ std::string EngineBase::load_checkpoint(const std::string& dir, const std::strin
     std::erase_if(records, [&](const checkpoint::Record& r) {
       return std::find(kinds.begin(), kinds.end(), r.kind) == kinds.end();
     });
+    // A file of another program may know nothing of what layers remember.
+    for (checkpoint::Record& r : s.computes->records(Computation::Whose::held))
+      if (!restored.imported || !reader.shape(r.kind, r.tensor).empty()) records.push_back(std::move(r));
     reader.read(records);
   });
   s.at = restored.at;

@@ -81,7 +81,9 @@ Evaluation Engine::evaluate(const BatchSource& data, int micros, const std::func
                     .scale = {},
                     .losses = s.layers().losses,
                     .hits = s.layers().hits};
+    s.layers().clear_side_losses();
     s.run_forward(shape, work);
+    if (s.reports_side_loss()) add(loss, s.layers().side_losses, shape.micros);
     if (s.reports_loss()) add(loss, s.layers().losses, shape.micros);
     if (s.reports_hits()) add(hits, s.layers().hits, shape.micros);
   }
@@ -113,6 +115,24 @@ std::vector<float> Engine::predict(const Batch& batch, std::optional<Range> want
                     &out[size_t((row - result.begin) * head.classes())]);
   }
   return out;
+}
+
+std::vector<float> Engine::layer_state(const std::string& name) {
+  State& s = state();
+  int64_t numel = -1;
+  for (const auto& layer : s.model.layers)
+    for (const model::LayerState& spec : layer->states())
+      if (spec.name == name) numel = checkpoint::numel_of(spec.shape);
+  require(numel >= 0, Exit::usage, "no layer of {} has a state {}", s.model.name, name);
+  synchronize();
+  std::vector<float> whole(size_t(numel), 0);
+  if (const Tensor t = s.layers().stage.states().find(name); t.defined() && s.layers().speaks)
+    whole = to_host<float>(t, s.streams->compute);
+  // One rank has it, so the sum is exact.
+  s.ranks.world().all_reduce(Tensor(whole.data(), DType::fp32, {numel}, MemoryKind::host), s.streams->comm(),
+                             {.what = "state of a layer"});
+  s.streams->comm().synchronize();
+  return whole;
 }
 
 int64_t Engine::texts() const { return state().texts ? state().texts->count() : 0; }

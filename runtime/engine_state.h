@@ -16,10 +16,18 @@ struct StageComputation : Computation {
                    RankState& rank, Streams& streams, Memory& memory);
   zero::Visits& visits() override { return planned; }
   void show_in(Trace& trace) override { stage.show_in(trace); }
+  void begin_step() override;
+  void join_step() override { stage.states().join(rows, compute, comm); }
+  std::vector<checkpoint::Record> records(Whose whose) override;
+  void clear_side_losses();
 
+  Stream &compute, &comm;
+  std::vector<comm::Communicator*> rows;  // groups of ranks whose layers see different rows
+  const bool speaks;  // for the state of its layers, which all ranks of the data and the tensor axis have
   zero::PlannedVisits planned;
   Stage stage;
   Buffer losses, hits;  // of micro-batches
+  Buffer side_losses;   // the same, of the layers here; undefined where the model has none
 };
 
 struct Engine::State : EngineCore {
@@ -43,6 +51,11 @@ struct Engine::State : EngineCore {
   Work micro_batches(const StepBatches& batches, std::vector<double>& divisors);
   // Whether this rank's losses count: the last stage's, and once a tensor axis.
   bool reports_loss() const { return layers().stage.shape().last && settings.place.tensor == 0; }
+  // Whether its side losses do: those of every stage, and once a tensor axis where its ranks see the same
+  // rows.
+  bool reports_side_loss() const {
+    return layers().side_losses.defined() && (settings.place.tensor == 0 || ranks.axes().tensor.cuts_rows());
+  }
   // Whether its hits do: every part's of the classes, and where each rank has all, the first's.
   bool reports_hits() const {
     const model::Head& head = *model.head;

@@ -44,9 +44,14 @@ Work Engine::State::micro_batches(const StepBatches& batches, std::vector<double
 }
 
 std::vector<double> Engine::State::losses(const std::vector<double>& divisors) {
-  if (!reports_loss()) return {};
-  std::vector<double> losses = to_host<double>(layers().losses, streams->compute);
-  losses.resize(divisors.size());
+  if (!reports_loss() && !reports_side_loss()) return {};
+  std::vector<double> losses(divisors.size());
+  const auto add = [&](const Tensor& of_micros) {
+    const std::vector<double> each = to_host<double>(of_micros, streams->compute);
+    for (size_t micro = 0; micro < losses.size(); ++micro) losses[micro] += each[micro];
+  };
+  if (reports_loss()) add(layers().losses);
+  if (reports_side_loss()) add(layers().side_losses);
   for (size_t micro = 0; micro < divisors.size(); ++micro) losses[micro] /= divisors[micro];
   return losses;
 }

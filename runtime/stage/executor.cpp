@@ -69,7 +69,7 @@ void Executor::forward(const Turn& turn, const Work& work) {
 
 void Executor::backward(const Turn& turn, const Work& work) {
   compute_.wait(gradient_sent_);  // out of the buffer that this backward writes
-  const float scale = stage_.shape().last ? work.scale(turn.micro) : 1;
+  const float scale = work.scale(turn.micro);
   const Tensor loss = work.losses.slice({turn.micro, turn.micro + 1});
   if (graphs_)
     graph(pipeline::Op::backward, turn, [&] { stage_.backward(turn, scale, loss, compute_); });
@@ -83,7 +83,8 @@ void Executor::run(const pipeline::InstructionList& list, const pipeline::Schedu
   const std::vector<Turn> turns = turns_of(list);
   stage_.begin_texts(work.texts, compute_);
   for (size_t n = 0; n < list.size(); ++n) {
-    const auto [op, micro, chunk] = list[n];
+    const pipeline::Op op = list[n].op;
+    const int micro = list[n].micro, chunk = list[n].chunk;  // names that a lambda may take
     if (op == pipeline::Op::forward && chunk == 0) load(micro, work);
     const TraceSpan seen(trace_, computes(op) ? compute_ : comm_, "pipeline", pipeline::name_of(op), micro,
                          chunk);
@@ -120,9 +121,9 @@ void Executor::run(const pipeline::InstructionList& list, const pipeline::Schedu
         break;
       case pipeline::Op::backward_weight:
         if (graphs_)
-          graph(op, turns[n], [&] { stage_.backward_weight(turns[n], compute_); });
+          graph(op, turns[n], [&] { stage_.backward_weight(turns[n], work.scale(micro), compute_); });
         else
-          stage_.backward_weight(turns[n], compute_);
+          stage_.backward_weight(turns[n], work.scale(micro), compute_);
         break;
     }
   }

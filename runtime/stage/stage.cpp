@@ -38,6 +38,7 @@ Stage::Stage(const model::Model& model, StageShape shape, zero::PlannedVisits& v
     : layers_(model, std::move(shape), samples),
       visits_(visits),
       passes_(layers_, visits),
+      states_(layers_),
       frames_(layers_),
       away_inputs_(layers_.shape().recompute.partition ? AwayInputs(axis) : AwayInputs()) {
   require(
@@ -126,7 +127,9 @@ void Stage::forward_layer(Frame& f, int l, const Params& params, const Position&
                                 .lean = recompute.lean,
                                 .constants = constants_,
                                 .documents = texts_ ? Tensor() : documents(f.micro),
-                                .past = past_of(f.chunk, l)};
+                                .past = past_of(f.chunk, l),
+                                .states = states_.of(layers_.in_model(f.chunk, l), run.sees(shape())),
+                                .side_loss = run.again ? Tensor() : side_loss(f, l)};
   try {
     layers_.layer(f.chunk, l).forward(args);
   } catch (const Error& e) {
@@ -138,6 +141,13 @@ void Stage::forward_layer(Frame& f, int l, const Params& params, const Position&
   }
   if (dropped) keep.release(kept);
   scratch_.release(scratch);
+}
+
+// Undefined for a layer that has none.
+Tensor Stage::side_loss(const Frame& f, int l) const {
+  if (!side_losses_.defined() || !layers_.layer(f.chunk, l).has_side_loss()) return {};
+  const int micro = std::max(0, f.micro);  // a dry frame has none
+  return side_losses_.slice({micro, micro + 1});
 }
 
 void Stage::bring_inputs(Frame& f, int l, Stream& stream) {
@@ -157,8 +167,9 @@ void Stage::bring_inputs(Frame& f, int l, Stream& stream) {
   f.gathered = std::min(f.gathered, group);
 }
 
-void Stage::backward_layer(Frame& f, int l, const Params& params, Grads& grads, const Position& position,
-                           model::BackwardPart part, Stream& stream) {
+void Stage::backward_layer(Frame& f, int l, const Params& params, Grads& grads, Backward backward,
+                           Stream& stream) {
+  const model::BackwardPart part = backward.part;
   const bool wanted = part != model::BackwardPart::weight && !layers_.begins_model(f.chunk, l);
   const TraceSpan seen(trace_, stream, shown("backward", f, l));
   const int64_t mark = scratch_.mark();
@@ -170,14 +181,16 @@ void Stage::backward_layer(Frame& f, int l, const Params& params, Grads& grads, 
       .grads = grads,
       .saved = f.saved[size_t(l)],
       .scratch = scratch_,
-      .position = position,
+      .position = backward.position,
       .stream = stream,
       .part = part,
       .for_weight = part == model::BackwardPart::both ? nullptr : &f.for_weight[size_t(l)],
       .keep = part == model::BackwardPart::both ? nullptr : &frames_.until_backward(f),
       .lean = shape().recompute.lean,
       .constants = constants_,
-      .documents = documents(f.micro)};
+      .documents = documents(f.micro),
+      .states = states_.of(layers_.in_model(f.chunk, l), false),
+      .scale = backward.scale};
   try {
     layers_.layer(f.chunk, l).backward(args);
   } catch (const Error& e) {
@@ -246,14 +259,15 @@ void Stage::backward(const Turn& turn, float scale, Tensor loss_sum, Stream& str
     if (head)
       run_head(f, params, grads, scale, {.loss = loss_sum}, stream);
     else if (stop.backward)
-      backward_layer(f, stop.layer, params, grads, position,
-                     split ? model::BackwardPart::input : model::BackwardPart::both, stream);
+      backward_layer(f, stop.layer, params, grads,
+                     {position, split ? model::BackwardPart::input : model::BackwardPart::both, scale},
+                     stream);
     visits_.finish(visit_++);
   }
   if (!shape().split_backward) frames_.close(f, stream);
 }
 
-void Stage::backward_weight(const Turn& turn, Stream& stream) {
+void Stage::backward_weight(const Turn& turn, float scale, Stream& stream) {
   Frame& f = frames_.find(turn.micro, turn.chunk);
   visits_.begin_pass(passes_.of(turn.chunk).weight, turn.last), visit_ = 0;
   scratch_ = Arena(scratch_memory_);
@@ -261,7 +275,8 @@ void Stage::backward_weight(const Turn& turn, Stream& stream) {
     if (!layers_.splits(turn.chunk, l)) continue;
     const Params none = visits_.acquire(visit_);
     Grads grads = as_gradients(visits_.gradients(visit_));
-    backward_layer(f, l, none, grads, positions_[size_t(turn.micro)], model::BackwardPart::weight, stream);
+    backward_layer(f, l, none, grads, {positions_[size_t(turn.micro)], model::BackwardPart::weight, scale},
+                   stream);
     visits_.finish(visit_++);
   }
   frames_.close(f, stream);

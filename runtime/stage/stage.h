@@ -4,6 +4,7 @@
 #pragma once
 #include "runtime/stage/away_inputs.h"
 #include "runtime/stage/frames.h"
+#include "runtime/stage/layer_states.h"
 #include "runtime/stage/passes.h"
 
 namespace cleave::runtime {
@@ -19,6 +20,11 @@ class Stage {
   // copy of the model's constants, which arrives in the order of `stream`.
   void allocate(Memory& memory, Stream& stream);
   void show_in(Trace& trace) { trace_ = &trace, away_inputs_.show_in(trace); }
+
+  // Where layers add their side losses, fp64 and one a micro-batch; before allocate(). Whoever reads them
+  // clears them before.
+  void put_side_losses(const Tensor& sums) { side_losses_ = sums; }
+  LayerStates& states() { return states_; }
 
   const StageShape& shape() const { return layers_.shape(); }
   // Of the activations that one micro-batch keeps in a chunk.
@@ -48,10 +54,11 @@ class Stage {
   Tensor output_gradient(int micro, int chunk);
   Tensor input_gradient(int micro, int chunk);
   // Adds the micro-batch's gradients to the store. After the last layer the head runs first: losses are
-  // scaled by `scale` for each row, and loss_sum (fp64, one element) = the sum over rows of the unscaled
-  // losses. With split_backward only what cannot be split is added, and backward_weight does the rest.
+  // scaled by `scale` for each row, as those of layers are, and loss_sum (fp64, one element) = the sum over
+  // rows of the unscaled losses. With split_backward only what cannot be split is added, and backward_weight
+  // does the rest.
   void backward(const Turn& turn, float scale, Tensor loss_sum, Stream& stream);
-  void backward_weight(const Turn& turn, Stream& stream);
+  void backward_weight(const Turn& turn, float scale, Stream& stream);
 
   // Without training: what follows the last chunk's forward. Any result may be undefined; logits are
   // [rows.size(), the head's columns] fp32, of those rows of the head's whole input.
@@ -64,6 +71,13 @@ class Stage {
     bool train = true;
     bool again = false;  // before its backward; otherwise for the first time
     bool alive = false;  // for the first time, and what it makes is there until its backward
+    // Whether a layer notes in its state what it sees.
+    bool sees(const StageShape& shape) const { return shape.trains && train && !again; }
+  };
+  struct Backward {
+    const Position& position;
+    model::BackwardPart part = model::BackwardPart::both;
+    float scale = 1;
   };
   using Params = std::vector<Tensor>;
   using Grads = std::vector<model::ParamGradient>;
@@ -72,10 +86,11 @@ class Stage {
   void forward_layer(Frame& frame, int l, const Params& params, const Position& position, Run run,
                      Stream& stream);
   Tensor take_output(Frame& frame, int l, Run run);
+  Tensor side_loss(const Frame& frame, int l) const;
   // Before a stop of the backward: its group's input is on the device, and the next one's is on its way.
   void bring_inputs(Frame& frame, int l, Stream& stream);
-  void backward_layer(Frame& frame, int l, const Params& params, Grads& grads, const Position& position,
-                      model::BackwardPart part, Stream& stream);
+  void backward_layer(Frame& frame, int l, const Params& params, Grads& grads, Backward backward,
+                      Stream& stream);
   void run_head(Frame& frame, const Params& params, Grads& grads, float scale, const HeadSums& sums,
                 Stream& stream);
   Tensor gradient(Frame& frame, int l);
@@ -100,7 +115,9 @@ class Stage {
   const StageLayers layers_;
   zero::PlannedVisits& visits_;
   const Passes passes_;
+  LayerStates states_;
   Frames frames_;
+  Tensor side_losses_;
   Buffer passing_[2];  // in turn: gradients of layer boundaries; without training, the boundaries themselves
   Buffer scratch_memory_, targets_, documents_, losses_;
   Buffer text_rows_;                             // [2, text_rows()]: TextRows of the pass

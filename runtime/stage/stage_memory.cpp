@@ -53,6 +53,7 @@ void Stage::allocate(Memory& memory, Stream& stream) {
     documents_ =
         memory.allocate(device, Category::staging, DType::int32,
                         {shape().batches * layers_.rows() * model().parts}, "beginnings of documents");
+  states_.allocate(memory, stream);
   measure();
   frames_.allocate(memory);
   if (shape().texts > 0) allocate_texts(memory);
@@ -125,12 +126,12 @@ void Stage::measure_backward(Frame& dry, int chunk, Stream& discard) {
     Grads g = grads(l);
     const model::BackwardPart part =
         layers_.splits(chunk, l) ? model::BackwardPart::input : model::BackwardPart::both;
-    if (stop.backward) backward_layer(dry, l, params(l), g, {}, part, discard);
+    if (stop.backward) backward_layer(dry, l, params(l), g, {{}, part}, discard);
   }
   for (int l = layers_.layers(chunk); l-- > 0;) {
     Grads g = grads(l);
     if (layers_.splits(chunk, l))
-      backward_layer(dry, l, params(l), g, {}, model::BackwardPart::weight, discard);
+      backward_layer(dry, l, params(l), g, {{}, model::BackwardPart::weight}, discard);
   }
 }
 

@@ -3,6 +3,7 @@
 #include "runtime/step/engine_core.h"
 
 #include "runtime/step/disk_check.h"
+#include "runtime/step/state_records.h"
 
 namespace cleave::runtime {
 
@@ -34,7 +35,16 @@ RankNeeds EngineCore::dry_run() const {
   Streams dry(settings, Stream::Mode::dry, true);
   RankState state(settings, units, ranks, dry, counted);
   const std::unique_ptr<Computation> with = computation(state, dry, counted);
+  const Buffer copy = copy_of_state(state, *with, dry, counted);
   return {counted.peak(), state.trained ? state.trained->update_bytes() : zero::UpdateBytes{}};
+}
+
+Buffer EngineCore::copy_of_state(RankState& of, Computation& with, Streams& on, Memory& in) const {
+  if (!of.trained || !settings.saves_behind) return {};
+  int64_t numel = 0;
+  for (const checkpoint::Record& r : records_to_save(of, with, on.compute)) numel += r.elements.numel();
+  return in.allocate(settings.device.is_cuda() ? MemoryKind::pinned : MemoryKind::host, Category::checkpoint,
+                     DType::fp32, {numel}, "the copy of the state that is being saved");
 }
 
 void EngineCore::check_memory() {
@@ -65,12 +75,13 @@ void EngineCore::allocate() {
   memory.expect(needs.memory);
   rank = std::make_unique<RankState>(settings, units, ranks, *streams, memory);
   computes = computation(*rank, *streams, memory);
+  state_copy = copy_of_state(*rank, *computes, *streams, memory);
   if (settings.device.is_cuda() && !settings.dry)
     loan = BufferLoan(ranks.data_groups(), computes->visits().device_buffers());
   rank->saved->initialize(options.seed, streams->compute);
   streams->synchronize();
-  if (rank->copy.defined() && !settings.dry)
-    background = std::make_unique<checkpoint::BackgroundSave>(rank->copy, ranks.world());
+  if (state_copy.defined() && !settings.dry)
+    background = std::make_unique<checkpoint::BackgroundSave>(state_copy, ranks.world());
   if (!options.trace) return;
   streams->name_in(*options.trace);
   rank->show_in(*options.trace, streams->compute), computes->show_in(*options.trace);

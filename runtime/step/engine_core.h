@@ -53,6 +53,7 @@ struct EngineCore {
   Memory memory;
   std::unique_ptr<RankState> rank;
   std::unique_ptr<Computation> computes;
+  Buffer state_copy;  // of what this rank saves, where that is written behind the training
   BufferLoan loan;
   std::unique_ptr<checkpoint::BackgroundSave>
       background;  // where checkpoints are written behind the training
@@ -65,6 +66,7 @@ struct EngineCore {
 
  private:
   RankNeeds dry_run() const;
+  Buffer copy_of_state(RankState& of, Computation& with, Streams& on, Memory& in) const;
   void check_memory();
   // Where the configuration leaves open on which side offloaded state is updated: decides for this rank, from
   // rates that all ranks measure at once.

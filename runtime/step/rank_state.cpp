@@ -4,7 +4,6 @@
 #include <numeric>
 
 #include "device/copy.h"
-#include "runtime/step/state_records.h"
 
 namespace cleave::runtime {
 namespace {
@@ -67,12 +66,6 @@ RankState::RankState(const Settings& s, const RankUnits& of, const Ranks& ranks,
   squares = memory.allocate(s.shard_home.gradients, Category::activations, form.type_of_squares(),
                             {trained ? form.squares_numel(parts) : 0}, "squared gradients");
   summed_late = ranks.units_summed_late(store);
-  if (trained && s.saves_behind) {
-    int64_t numel = 0;
-    for (const checkpoint::Record& r : records_to_save(*this, streams.compute)) numel += r.elements.numel();
-    copy = memory.allocate(s.device.is_cuda() ? MemoryKind::pinned : MemoryKind::host, Category::checkpoint,
-                           DType::fp32, {numel}, "the copy of the state that is being saved");
-  }
 }
 
 zero::ShardedOptimizer& RankState::optimizer() const {

@@ -82,8 +82,7 @@ struct RankState {
   std::unique_ptr<zero::SavedState> saved;
   zero::ShardedOptimizer* trained = nullptr;  // which is `saved`; none: nothing is trained
   Buffer squares;                             // of units
-  Buffer copy;                    // of what this rank saves, where that is written behind the training
-  std::vector<bool> summed_late;  // by unit: Ranks::units_summed_late
+  std::vector<bool> summed_late;              // by unit: Ranks::units_summed_late
 };
 
 }  // namespace cleave::runtime

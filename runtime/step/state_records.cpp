@@ -72,6 +72,12 @@ std::vector<checkpoint::Record> records_to_save(RankState& rank, Stream& compute
   return records_of(rank, false, compute);
 }
 
+std::vector<checkpoint::Record> records_to_save(RankState& rank, Computation& computes, Stream& compute) {
+  std::vector<checkpoint::Record> out = records_to_save(rank, compute);
+  for (checkpoint::Record& r : computes.records(Computation::Whose::spoken_for)) out.push_back(std::move(r));
+  return out;
+}
+
 std::vector<checkpoint::Record> records_to_load(RankState& rank, Stream& compute) {
   return records_of(rank, true, compute);
 }

@@ -1,13 +1,16 @@
 // A rank's state as named records, which a checkpoint saves and any layout loads; and whole parameters.
 #pragma once
 #include "checkpoint/checkpoint.h"
+#include "runtime/step/computation.h"
 #include "runtime/step/rank_state.h"
 
 namespace cleave::runtime {
 
-// What this rank saves: each element of the job's state is in the records of one rank.
+// What this rank saves: each element of the job's state is in the records of one rank. Of units alone, and
+// with what the computation keeps beside them.
 std::vector<checkpoint::Record> records_to_save(RankState& rank, Stream& compute);
-// What it loads: all that it holds.
+std::vector<checkpoint::Record> records_to_save(RankState& rank, Computation& computes, Stream& compute);
+// What it loads of units: all that it holds.
 std::vector<checkpoint::Record> records_to_load(RankState& rank, Stream& compute);
 
 // Copies what this rank saves of one kind of a parameter's state (SavedState::kinds) to its elements of

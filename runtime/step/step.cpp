@@ -19,6 +19,7 @@ void EngineCore::begin_step() {
   optimizer.begin_step(settings.norm_first ? std::nullopt : std::optional(update), rank->summed_late,
                        streams->compute);
   computes->visits().begin_step(left_scale() / result.loss_scale, &optimizer);
+  computes->begin_step();
 }
 
 StepResult EngineCore::finish_step(const std::function<double()>& mean_loss,
@@ -40,6 +41,7 @@ StepResult EngineCore::finish_step(const std::function<double()>& mean_loss,
   } else {
     const TraceSpan seen(options.trace, streams->compute, "step", "update");
     ++at.applied;
+    computes->join_step();
     update.grad_scale =
         settings.average.after * optim::gradient_factor(left_scale(), result.grad_norm, settings.clipping);
     rank->optimizer().finish_step(update);

@@ -11,8 +11,8 @@ Bytes input(DType dtype, int rank, int64_t numel, int64_t first = 0);
 // Of the sum over ranks, in rank order; 16-bit floats in fp32, rounded once.
 Bytes expected_sum(DType dtype, int ranks, int64_t numel, int64_t first = 0);
 Bytes expected_max(DType dtype, int ranks, int64_t numel, int64_t first = 0);
-inline Bytes expected(comm::Reduction by, DType dtype, int ranks, int64_t numel, int64_t first = 0) {
-  return (by == comm::Reduction::max ? expected_max : expected_sum)(dtype, ranks, numel, first);
+inline Bytes expected(Reduction by, DType dtype, int ranks, int64_t numel, int64_t first = 0) {
+  return (by == Reduction::max ? expected_max : expected_sum)(dtype, ranks, numel, first);
 }
 // Every rank's first `shard` elements.
 Bytes expected_gather(DType dtype, int ranks, int64_t shard);

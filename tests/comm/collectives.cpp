@@ -76,7 +76,7 @@ void everything(comm::Communicator& c, DType dtype, int64_t numel, const comm::C
   all_to_alls(c, dtype, numel, call);
   c.barrier(stream, call);
   if (dtype == DType::uint8 || dtype == DType::uint16) return;
-  for (const comm::Reduction by : {comm::Reduction::sum, comm::Reduction::max}) {
+  for (const Reduction by : {Reduction::sum, Reduction::max}) {
     comm::Call reduction = call;
     reduction.by = by;
     reduce_scatters(c, dtype, numel, reduction);
@@ -145,26 +145,26 @@ void expect_pieces_of_shards(const Transport& transport) {
 // One rank has a NaN at an element of its own, all have one at the last element.
 void expect_max_of_numbers(const Transport& transport) {
   for (int size : transport.sizes)
-    transport.run(
-        size,
-        [](comm::Communicator& c) {
-          Stream stream;
-          const int n = c.size();
-          std::vector<float> x(size_t(n) + 1);
-          for (int i = 0; i < n; ++i) x[size_t(i)] = float(-10 - c.rank() * (i % 2 ? 1 : -1));
-          x[size_t(c.rank())] = x[size_t(n)] = std::numeric_limits<float>::quiet_NaN();
-          if (n == 1) x[0] = -10;
-          c.all_reduce(Tensor(x.data(), DType::fp32, {n + 1}), stream, {.by = comm::Reduction::max});
-          stream.synchronize();
-          for (int i = 0; i < n; ++i) {
-            // Even elements grow with the rank, odd ones fall; element i lacks rank i.
-            const int largest = i % 2 ? (i == 0 ? 1 : 0) : (n - 1 == i ? n - 2 : n - 1);
-            const float want = n == 1 ? -10 : float(-10 + (i % 2 ? -largest : largest));
-            EXPECT_ON_RANK(x[size_t(i)] == want, "element {} is {}, wanted {}", i, x[size_t(i)], want);
-          }
-          EXPECT_ON_RANK(std::isnan(x[size_t(n)]), "a NaN of all ranks became {}", x[size_t(n)]);
-        },
-        {});
+    transport.run(size,
+                  [](comm::Communicator& c) {
+                    Stream stream;
+                    const int n = c.size();
+                    std::vector<float> x(size_t(n) + 1);
+                    for (int i = 0; i < n; ++i) x[size_t(i)] = float(-10 - c.rank() * (i % 2 ? 1 : -1));
+                    x[size_t(c.rank())] = x[size_t(n)] = std::numeric_limits<float>::quiet_NaN();
+                    if (n == 1) x[0] = -10;
+                    c.all_reduce(Tensor(x.data(), DType::fp32, {n + 1}), stream, {.by = Reduction::max});
+                    stream.synchronize();
+                    for (int i = 0; i < n; ++i) {
+                      // Even elements grow with the rank, odd ones fall; element i lacks rank i.
+                      const int largest = i % 2 ? (i == 0 ? 1 : 0) : (n - 1 == i ? n - 2 : n - 1);
+                      const float want = n == 1 ? -10 : float(-10 + (i % 2 ? -largest : largest));
+                      EXPECT_ON_RANK(x[size_t(i)] == want, "element {} is {}, wanted {}", i, x[size_t(i)],
+                                     want);
+                    }
+                    EXPECT_ON_RANK(std::isnan(x[size_t(n)]), "a NaN of all ranks became {}", x[size_t(n)]);
+                  },
+                  {});
 }
 
 void expect_bytes_counted(const Transport& transport) {

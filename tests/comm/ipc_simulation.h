@@ -19,7 +19,7 @@ struct SimulatedCall {
   Bytes out = {};
   bool in_place = false;  // out is in
   int64_t out_at = 0;     // where out begins in `in`, in place
-  comm::Reduction by = comm::Reduction::sum;
+  Reduction by = Reduction::sum;
 };
 
 struct SimulatedRank {
@@ -132,7 +132,7 @@ class SimulatedCalls {
       return m;
     });
   }
-  void reduce_scatter(DType t, int64_t shard, Range piece, bool in_place, comm::Reduction by) {
+  void reduce_scatter(DType t, int64_t shard, Range piece, bool in_place, Reduction by) {
     each([&](int r, comm::IpcStepBuilder& p) {
       SimulatedCall m{p.reduce_scatter(size_of(t), shard, piece),
                       t,
@@ -148,7 +148,7 @@ class SimulatedCalls {
       return m;
     });
   }
-  void all_reduce(DType t, int64_t numel, comm::Reduction by = comm::Reduction::sum) {
+  void all_reduce(DType t, int64_t numel, Reduction by = Reduction::sum) {
     each([&](int r, comm::IpcStepBuilder& p) {
       return SimulatedCall{.steps = p.all_reduce(size_of(t), numel),
                            .dtype = t,

@@ -1,0 +1,33 @@
+// What a layer remembers from step to step beside its parameters, and no gradient changes: a running maximum,
+// how often an expert was chosen. It has a lasting part, which every pass of a step reads and none writes,
+// and a part in which the layer notes what it sees in the step. At the end of a step the seen parts of all
+// micro-batches and ranks of the data axis (those that share sequences, too) are one value, and Layer::join
+// brings it into the lasting part; ranks of a tensor axis that does not cut rows have to see the same. A step
+// that is skipped for an overflow joins nothing.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "core/reduction.h"
+#include "device/tensor.h"
+
+namespace cleave::model {
+
+struct LayerState {
+  std::string name;            // in checkpoints; no other state of the model has it
+  std::vector<int64_t> shape;  // of both parts, in fp32
+  // How what ranks have seen becomes one. A step begins with a seen part of zeros, or for max of -infinity.
+  Reduction by = Reduction::sum;
+  float begin = 0;    // of every lasting element, before the first step
+  bool saved = true;  // with checkpoints, for any layout
+};
+
+// Of one of them, each with its shape.
+struct StateViews {
+  Tensor lasting;
+  // Defined once a training micro-batch: in its first forward, not where that runs again for a backward, nor
+  // in an evaluation; and in join. The layer adds to it, or takes the larger.
+  Tensor seen = {};
+};
+
+}  // namespace cleave::model
