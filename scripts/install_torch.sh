@@ -3,7 +3,7 @@
 # there. Ends non-zero where they cannot be installed; then these tests are skipped.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-wanted=(torch==2.15.0 numpy ruff==0.17.6 mypy==2.4.1)
+wanted=(torch==2.15.0 numpy==2.4.6 transformers==5.24.0 accelerate==1.15.0 peft==0.21.2 trl==1.16.0 ruff==0.17.6 mypy==2.4.1)
 python=.venv/bin/python
 if [ ! -x $python ]; then
   if ! python3 -m venv .venv 2>/dev/null; then
@@ -17,5 +17,6 @@ if [ "$(cat .venv/wanted 2>/dev/null)" = "${wanted[*]}" ]; then
   exit 0
 fi
 .venv/bin/pip install --quiet --disable-pip-version-check "${wanted[@]}"
+.venv/bin/pip install --quiet --disable-pip-version-check --no-deps -e python/deepspeed_name  # by which libraries find the engine
 echo "${wanted[*]}" >.venv/wanted
 echo "torch: installed in .venv"

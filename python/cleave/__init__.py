@@ -8,6 +8,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from . import compat
+
 __version__ = "0.1.0"
 
 # Names by the module that has them.
@@ -25,7 +27,7 @@ _NAMES = {
     "NotBuilt": "errors",
     "StepOrderError": "errors",
 }
-_MODULES = ("comm", "ops", "zero")
+_MODULES = ("accelerator", "checkpointing", "comm", "ops", "runtime", "utils", "zero")
 
 if TYPE_CHECKING:
     from .api import add_config_arguments, init_distributed, initialize
@@ -38,12 +40,18 @@ def __getattr__(name: str) -> Any:
         return getattr(importlib.import_module(f"{__name__}.{_NAMES[name]}"), name)
     if name in _MODULES:
         return importlib.import_module(f"{__name__}.{name}")
+    from .compat.names import NOT_BUILT, found
+
+    if name in NOT_BUILT:
+        return found(NOT_BUILT[name], f"{__name__}.{name}")
     raise AttributeError(f"cleave has no {name}; docs/python.md lists what of DeepSpeed's names is built")
 
 
 def __dir__() -> list[str]:
     return sorted([*_NAMES, *_MODULES, "__version__"])
 
+
+compat.install()
 
 __all__ = [
     "CheckpointError",

@@ -58,6 +58,16 @@ def _finite(value: Any) -> Any:
     return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
 
 
+def _in_sections(given: Mapping[str, Any]) -> dict[str, Any]:
+    """trl writes sizes as `section.key` at the top of a dictionary, and 0.9 * width**2 for a number of elements."""
+    made = {key: dict(value) if isinstance(value, Mapping) else value for key, value in given.items() if "." not in key}
+    for key, value in given.items():
+        section, dot, below = key.partition(".")
+        if dot:
+            made.setdefault(section, {})[below] = int(value) if isinstance(value, float) and value >= 1 else value
+    return made
+
+
 def _of_file(path: str) -> Configuration:
     if os.path.exists(path):
         with open(path, encoding="utf-8") as file:
@@ -78,7 +88,7 @@ def _of_file(path: str) -> Configuration:
 def configuration_of(config: Any) -> Configuration:
     """From a path, a text in base64, or a dictionary."""
     if isinstance(config, Mapping):
-        given = _finite(config)
+        given = _in_sections(_finite(config))
         try:
             text = json.dumps(given, indent=2, allow_nan=False)
         except (TypeError, ValueError) as error:

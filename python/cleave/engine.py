@@ -19,6 +19,8 @@ from .configuration import Configuration
 from .errors import CheckpointError, NotBuilt, StepOrderError, UsageError
 from .optimizers import ConfigScheduler, EngineOptimizer, check_groups, groups_of_config, section_of
 from .residency import Residency, torch_type
+from .schedules import kind_of
+from .sharded import shard_of, value_of
 from .units import ModuleUnits, Slot
 
 _PRECISIONS = {"fp16.enabled": "fp16", "bf16.enabled": "bf16"}
@@ -134,13 +136,15 @@ class DeepSpeedEngine(torch.nn.Module):
     def _hand_over(self, units: ModuleUnits) -> None:
         """The engine's masters take the first rank's values, one parameter at a time. Collective."""
         for slot in units.slots():
-            value = slot.parameter.detach()
+            value = value_of(slot.parameter)
             self._same_everywhere(slot.name, slot.shape)
             whole = value.to("cpu", torch.float32).contiguous()
             if whole.data_ptr() == value.data_ptr():
                 whole = whole.clone()
             self._job.broadcast(whole.data_ptr(), whole.numel() * 4)
             self._native.put_state(0, slot.name, whole.numel(), whole.data_ptr())
+            if shard := shard_of(slot.parameter):
+                shard.forget(slot.parameter)
         self._native.publish()
         for buffer in self.module.buffers():
             held = buffer.detach().to("cpu").contiguous()
@@ -160,7 +164,8 @@ class DeepSpeedEngine(torch.nn.Module):
         if self.optimizer is None:
             return None
         if given is None:
-            return ConfigScheduler(self._native, self.optimizer) if "scheduler" in self._configuration.given else None
+            section = self._configuration.given.get("scheduler")
+            return kind_of(section)(self._native, self.optimizer) if section else None
         if callable(given) and not hasattr(given, "step"):
             return given(self.optimizer.optimizer or self.optimizer)
         return given
@@ -344,16 +349,24 @@ class DeepSpeedEngine(torch.nn.Module):
 
     # ---- state ----
 
-    def parameters_of(self, name: str, kind: str = "master") -> torch.Tensor:
-        """One whole state of a parameter in fp32 on the host: "master" is its value. Collective."""
+    def name_of(self, parameter: torch.nn.Parameter) -> str:
+        """The name by which checkpoints know a parameter."""
+        return self._units.of_parameter[id(parameter)].name
+
+    def _kind(self, kind: str) -> int:
         kinds = list(self._native.facts()["kinds"])
         if kind not in kinds:
             raise UsageError(f"a parameter has the states {', '.join(kinds)}; got {kind}")
+        return kinds.index(kind)
+
+    def parameters_of(self, name: str, kind: str = "master") -> torch.Tensor:
+        """One whole state of a parameter in fp32 on the host: "master" is its value. Collective."""
+        number = self._kind(kind)
         slot = next((s for s in self._units.slots() if s.name == name), None)
         if slot is None:
             raise UsageError(f"{type(self.module).__name__} has no parameter {name}")
         whole = torch.empty(slot.shape, dtype=torch.float32)
-        self._native.get_state(kinds.index(kind), name, whole.data_ptr())
+        self._native.get_state(number, name, whole.data_ptr())
         return whole
 
     @contextlib.contextmanager
@@ -378,11 +391,13 @@ class DeepSpeedEngine(torch.nn.Module):
                 self._job.broadcast(value.data_ptr(), value.numel() * 4, root)
                 self.set_parameter(slot.name, value)
 
-    def set_parameter(self, name: str, value: torch.Tensor) -> None:
-        """Overwrites a parameter with the same value on every rank. Collective."""
+    def set_parameter(self, name: str, value: torch.Tensor, kind: str = "master") -> None:
+        """Overwrites a state of a parameter with the same value on every rank. Collective."""
         whole = value.detach().to("cpu", torch.float32).contiguous()
-        self._native.put_state(0, name, whole.numel(), whole.data_ptr())
-        self._native.publish()
+        number = self._kind(kind)
+        self._native.put_state(number, name, whole.numel(), whole.data_ptr())
+        if number == 0:
+            self._native.publish()
 
     def module_state_dict(
         self, destination: Any = None, prefix: str = "", keep_vars: bool = False, exclude_frozen_parameters: bool = False

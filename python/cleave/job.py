@@ -31,7 +31,7 @@ def current(timeout_s: float = _DEADLINE_S) -> native.Job:
     _job, _owner = native.Job(**options), os.getpid()
     _job.connect(timeout_s)
     _tell_environment(_job.facts())
-    atexit.register(_leave)
+    atexit.register(_end)
     _watch_exceptions()
     return _job
 
@@ -39,6 +39,21 @@ def current(timeout_s: float = _DEADLINE_S) -> native.Job:
 def is_open() -> bool:
     """Whether this process is a rank already."""
     return _job is not None
+
+
+def rank() -> int:
+    """Of this process."""
+    return int(current().facts()["rank"])
+
+
+def world_size() -> int:
+    """The ranks of the job."""
+    return int(current().facts()["world"])
+
+
+def broadcast(tensor: Any, root: int) -> None:
+    """Overwrites a contiguous tensor in host memory by the root's. Collective."""
+    current().broadcast(tensor.data_ptr(), tensor.numel() * tensor.element_size(), root)
 
 
 def _torch_meets_at_the_port() -> bool:
@@ -68,12 +83,26 @@ def failed(reason: str) -> None:
     _failure = _failure or reason
 
 
+_exit_code = 0  # of the command line, for an error that it would end with
+
+
+def _end() -> None:
+    _leave()
+    if _exit_code and _owner == os.getpid():
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(_exit_code)
+
+
 def _watch_exceptions() -> None:
     before = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         failed(f"{kind.__name__}: {error}")
+        global _exit_code
         before(kind, error, trace)
+        if isinstance(error, CleaveError):
+            _exit_code = error.exit_code
         _leave()
 
     sys.excepthook = hook

@@ -16,7 +16,7 @@ import torch
 
 from . import native
 from .errors import CleaveError, StepOrderError
-from .units import ModuleUnits, Slot
+from .units import ModuleUnits, Slot, ZeroParamStatus, describe
 
 _TORCH_TYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 _OUTSIDE, _BACKWARD, _FORWARD = 0, 1, 2  # kinds of passes: each root module and grad mode from here on is one of its own
@@ -84,7 +84,7 @@ class Residency:
         self.engine.begin_pass(_OUTSIDE, False)
         for u, unit in enumerate(self.units.units):
             for slot in unit.slots:
-                self._describe(slot)
+                describe(slot.parameter)
                 if self.gathers[u]:
                     self._take_away(slot)
             if not self.gathers[u]:
@@ -92,13 +92,9 @@ class Residency:
                 self.engine.release(u)
         self.engine.end_pass()
 
-    def _describe(self, slot: Slot) -> None:
-        """The attributes by which scripts know a parameter of ZeRO."""
-        p: Any = slot.parameter
-        p.ds_id, p.ds_shape, p.ds_numel = id(p), slot.shape, slot.shape.numel()
-
     def _take_away(self, slot: Slot) -> None:
         slot.parameter.data = self._nothing.expand(slot.shape)
+        slot.parameter.ds_status = ZeroParamStatus.NOT_AVAILABLE  # type: ignore[attr-defined]
 
     def _show(self, u: int) -> None:
         """Acquires a unit, and lets its parameters have its memory."""
@@ -114,6 +110,7 @@ class Residency:
         gathers = self.gathers[u]
         for slot, view in zip(unit.slots, views, strict=True):
             slot.parameter.data = view
+            slot.parameter.ds_status = ZeroParamStatus.AVAILABLE  # type: ignore[attr-defined]
             if gathers:
                 self._at[view.data_ptr()] = slot
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import enum
+import itertools
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -80,3 +83,21 @@ class ModuleUnits:
 def shape_of(parameter: torch.Tensor) -> torch.Size:
     """The whole shape of a parameter, wherever its values are."""
     return torch.Size(getattr(parameter, "ds_shape", parameter.shape))
+
+
+class ZeroParamStatus(enum.Enum):
+    """Whether a parameter has its values on this rank."""
+
+    AVAILABLE = 1
+    NOT_AVAILABLE = 2
+    INFLIGHT = 3
+
+
+_ids = itertools.count()
+
+
+def describe(parameter: torch.nn.Parameter) -> None:
+    """The attributes by which scripts know a parameter of ZeRO, wherever its values are."""
+    p: Any = parameter
+    if not hasattr(p, "ds_id"):
+        p.ds_id, p.ds_shape, p.ds_numel, p.ds_status = next(_ids), p.shape, p.numel(), ZeroParamStatus.AVAILABLE

@@ -1,14 +1,18 @@
-"""Parameters that are whole for a while."""
+"""Models that are built sharded, and parameters that are whole for a while."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+import functools
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
 
-from .errors import NotBuilt
+from . import job as jobs
+from .configuration import configuration_of
+from .errors import UsageError
+from .sharded import Writes, shard_of, share_out
 
 
 def _engine_of(parameter: torch.nn.Parameter) -> Any:
@@ -22,11 +26,27 @@ def GatheredParameters(  # noqa: N802
     """Lets parameters have their values on every rank; what the modifier's rank changes, all get. Collective."""
     listed = [params] if isinstance(params, torch.nn.Parameter) else _listed(params)
     engine = next((e for e in map(_engine_of, listed) if e is not None), None)
-    if not enabled or engine is None:
+    with contextlib.ExitStack() as stack:
+        if enabled and engine is not None:
+            stack.enter_context(engine.gathered(listed, modifier_rank))
+        if enabled:
+            stack.enter_context(_before_an_engine([p for p in listed if shard_of(p) is not None], modifier_rank))
         yield
-        return
-    with engine.gathered(listed, modifier_rank):
+
+
+@contextlib.contextmanager
+def _before_an_engine(parameters: list[torch.nn.Parameter], modifier_rank: int | None) -> Iterator[None]:
+    shards = [(p, shard) for p in dict.fromkeys(parameters) if (shard := shard_of(p)) is not None]
+    for parameter, shard in shards:
+        shard.show(parameter)
+    try:
         yield
+        for parameter, shard in shards:
+            if modifier_rank is not None:
+                shard.keep(parameter, modifier_rank)
+    finally:
+        for parameter, shard in shards:
+            shard.hide(parameter)
 
 
 def _listed(params: Any) -> list[torch.nn.Parameter]:
@@ -38,14 +58,107 @@ def _listed(params: Any) -> list[torch.nn.Parameter]:
 
 
 class Init(contextlib.AbstractContextManager["Init"]):
-    """A model that is built sharded: not built yet."""
+    """Within it each module's parameters are shared out over the ranks as soon as it is built, with rank 0's values. Collective.
 
-    def __init__(self, *args: Any, enabled: bool = True, **kwargs: Any) -> None:
-        if enabled:
-            raise NotBuilt("zero.Init is not built: build the model on the host, and initialize() shards it; or give enabled=False")
+    So a rank never holds more of a model than its part, and one module whole. What is kept has the parameters' type, in host memory,
+    until initialize() takes it over.
+    """
+
+    _depth = 0
+
+    def __init__(
+        self,
+        module: torch.nn.Module | None = None,
+        data_parallel_group: Any = None,
+        mem_efficient_linear: bool = True,
+        remote_device: str | None = None,
+        pin_memory: bool = False,
+        config_dict_or_path: Any = None,
+        config: Any = None,
+        enabled: bool = True,
+        dtype: torch.dtype | None = None,
+        mpu: Any = None,
+        **others: Any,
+    ) -> None:
+        given = config_dict_or_path if config_dict_or_path is not None else config
+        self.enabled = enabled
+        if not enabled:
+            return
+        stage = configuration_of(given).given.get("zero_optimization", {}).get("stage", 0) if given is not None else 3
+        if stage != 3:
+            raise UsageError(f"zero.Init is for ZeRO stage 3, and zero_optimization.stage is {stage}; set 3, or leave zero.Init out")
+        jobs.init_torch(None, None)
+        for submodule in module.modules() if module is not None else ():
+            share_out(submodule)
+
+    def __enter__(self) -> Init:
+        if self.enabled:
+            Init._depth += 1
+            if Init._depth == 1:
+                _watch_classes()
+                self._writes = Writes()
+                self._writes.__enter__()  # type: ignore[no-untyped-call]
+        return self
 
     def __exit__(self, *error: Any) -> None:
-        return None
+        if self.enabled:
+            Init._depth -= 1
+            if Init._depth == 0:
+                self._writes.__exit__(*error)  # type: ignore[no-untyped-call]
+                _leave_classes()
+
+
+_ORIGINAL = "_cleave_init"
+_under_way: list[int] = []  # modules whose constructors run, by id
+
+
+def _shares_out(init: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(init)
+    def wrapped(self: torch.nn.Module, *args: Any, **kwargs: Any) -> None:
+        if id(self) in _under_way:  # the constructor of a class that this one's is derived from
+            init(self, *args, **kwargs)
+            return
+        _under_way.append(id(self))
+        try:
+            init(self, *args, **kwargs)
+        finally:
+            _under_way.remove(id(self))
+        share_out(self)
+
+    setattr(wrapped, _ORIGINAL, init)
+    return wrapped
+
+
+def _classes(kind: type) -> Iterator[type]:
+    below: Any
+    for below in kind.__subclasses__():
+        yield below
+        yield from _classes(below)
+
+
+def _watch_class(kind: Any) -> None:
+    if "__init__" in vars(kind) and not hasattr(kind.__init__, _ORIGINAL):
+        kind.__init__ = _shares_out(kind.__init__)
+
+
+def _watch_classes() -> None:
+    for kind in set(_classes(torch.nn.Module)):
+        _watch_class(kind)
+
+    def watch(cls: Any, **kwargs: Any) -> None:
+        super(torch.nn.Module, cls).__init_subclass__(**kwargs)
+        _watch_class(cls)
+
+    torch.nn.Module.__init_subclass__ = classmethod(watch)  # type: ignore[assignment, arg-type]
+
+
+def _leave_classes() -> None:
+    for kind in set(_classes(torch.nn.Module)):
+        init = vars(kind).get("__init__")
+        if hasattr(init, _ORIGINAL):
+            kind.__init__ = getattr(init, _ORIGINAL)  # type: ignore[misc]
+    if "__init_subclass__" in vars(torch.nn.Module):
+        del torch.nn.Module.__init_subclass__
 
 
 def register_external_parameter(module: torch.nn.Module, parameter: torch.nn.Parameter) -> None:

@@ -321,3 +321,57 @@ def loader(size: int) -> list[Any]:
     assert forked == list(range(size))
     steps(engine, 1)
     return seen
+
+
+def built_sharded() -> dict[str, Any]:
+    """A model that zero.Init builds: what a rank holds, a change before there is an engine, and how far its losses are from torch's."""
+    with deepspeed.zero.Init(config_dict_or_path=config(3)):
+        model = models.seeded(models.Gpt)
+    shards = [p.ds_shard for p in dict.fromkeys(model.parameters())]
+    held = sum(shard._part.numel() for shard in shards)
+    shown = torch.cat([p.detach().flatten() for p in model.parameters()])
+    whole = models.seeded(models.Gpt)
+    with deepspeed.zero.GatheredParameters(model, modifier_rank=1), torch.no_grad():
+        same = all(torch.equal(p, q) for p, q in zip(model.parameters(), whole.parameters(), strict=True))
+        if os.environ["RANK"] == "1":
+            model.norm.bias.fill_(0.25)
+    with torch.no_grad():
+        whole.norm.bias.fill_(0.25)
+    engine = deepspeed.initialize(model=model, config=config(3))[0]
+    want = plain.train(
+        whole,
+        torch.optim.AdamW(whole.parameters(), lr=1e-2, weight_decay=0.1),
+        models.batch,
+        models.loss,
+        steps=3,
+        micros=2,
+        ranks=engine.world_size,
+        clipping=0.5,
+    )
+    return {
+        "held": held,
+        "numel": sum(p.numel() for p in whole.parameters()),
+        "nothing": bool(shown.isnan().all()),
+        "same": same,
+        "far": worst(steps(engine, 3, 0), want),
+    }
+
+
+def states(stage: int) -> dict[str, Any]:
+    """What utils reads and writes of a parameter."""
+    from cleave.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state, safe_set_full_fp32_param
+
+    engine = deepspeed.initialize(model=models.seeded(models.Mlp), config=config(stage))[0]
+    steps(engine, 2, 0)
+    bias = engine.module.head.bias
+    first = safe_get_full_fp32_param(bias)
+    moment = safe_get_full_optimizer_state(bias, "exp_avg")
+    safe_set_full_fp32_param(bias, torch.full((models.CLASSES,), 0.5))
+    with deepspeed.zero.GatheredParameters(bias):
+        shown = bias.tolist()
+    return {"first": first.tolist(), "moment": moment.tolist(), "shown": shown}
+
+
+def refused() -> None:
+    """A mistake that nobody catches."""
+    deepspeed.initialize(model=models.seeded(models.Mlp), config={"train_batch_size": 7, "gradient_cliping": 1})

@@ -82,6 +82,26 @@ class Engine(unittest.TestCase):
                 self.assertTrue(seen["kept"], "what was not changed keeps its master")
                 self.assertEqual(seen["names"], True if rank == 0 else None)
 
+    def test_a_model_is_built_sharded(self) -> None:
+        for seen in ranks.answers(2, CASES, "built_sharded"):
+            self.assertLess(seen["held"], 0.52 * seen["numel"], "a rank's part of two")
+            self.assertTrue(seen["nothing"], "parameters have no values")
+            self.assertTrue(seen["same"], "gathered, they have those of a model that was built whole")
+            self.assertLess(seen["far"], 1e-5)
+
+    def test_states_of_parameters_are_read_and_written_whole(self) -> None:
+        for key in ("first", "moment"):
+            at = [ranks.answers(2, CASES, "states", stage)[0] for stage in (0, 3)]
+            for a, b in zip(at[0][key], at[1][key], strict=True):
+                self.assertAlmostEqual(a, b, delta=1e-6)
+            self.assertNotEqual(set(at[0][key]), {0.0})
+            self.assertEqual(at[1]["shown"], [0.5] * 5)
+
+    def test_an_error_that_nobody_catches_ends_the_job_with_the_code_of_the_command_line(self) -> None:
+        ended = ranks.run(2, CASES, "refused", timeout=60)
+        self.assertEqual(ended.code, 2)
+        self.assertIn("gradient_cliping", ended.output)
+
     def test_activations_may_be_computed_again(self) -> None:
         for stage in (2, 3):
             for mode, far in ranks.answers(2, CASES, "checkpointed", stage)[0].items():

@@ -31,7 +31,12 @@ def main():
     if python is None:
         print("skipped: no Python here has torch; scripts/install_torch.sh installs it in .venv")
         return 77
-    path = [str(ROOT / "python"), str(ROOT / "tests/python"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    path = [
+        str(ROOT / "python"),
+        str(ROOT / "python/deepspeed_name"),
+        str(ROOT / "tests/python"),
+        *filter(None, [os.environ.get("PYTHONPATH")]),
+    ]
     env = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(path),

@@ -1,0 +1,45 @@
+"""Ranks that share something. Every rank has the module whole and data of its own, so there is one group."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .. import job
+
+mpu = None
+
+
+def get_world_size() -> int:
+    """All ranks of the job."""
+    return int(job.current().facts()["world"])
+
+
+def get_data_parallel_world_size() -> int:
+    """Ranks with data of their own: all."""
+    return get_world_size()
+
+
+def get_data_parallel_rank() -> int:
+    """Of this one among them."""
+    return int(job.current().facts()["rank"])
+
+
+def get_data_parallel_group() -> Any:
+    """torch's group of them."""
+    import torch.distributed as dist
+
+    return dist.group.WORLD
+
+
+def get_model_parallel_world_size() -> int:
+    """Ranks that share a module's layers: this one alone."""
+    return 1
+
+
+def get_model_parallel_rank() -> int:
+    """Of this one among them."""
+    return 0
+
+
+get_tensor_model_parallel_world_size = get_sequence_parallel_world_size = get_model_parallel_world_size
+get_tensor_model_parallel_rank = get_sequence_parallel_rank = get_model_parallel_rank

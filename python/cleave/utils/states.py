@@ -1,0 +1,64 @@
+"""Whole states of parameters, wherever they are. Each function but the last is collective."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ..errors import NotBuilt, UsageError
+
+
+def _place(parameter: torch.nn.Parameter) -> tuple[Any, str]:
+    engine = getattr(parameter, "ds_engine", None)
+    if engine is None:
+        raise UsageError("this parameter belongs to no engine; give one of engine.module")
+    return engine, engine.name_of(parameter)
+
+
+def safe_get_full_fp32_param(param: torch.nn.Parameter) -> torch.Tensor | None:
+    """The value in fp32, on the host."""
+    engine, name = _place(param)
+    return engine.parameters_of(name)  # type: ignore[no-any-return]
+
+
+def safe_get_full_optimizer_state(param: torch.nn.Parameter, optim_state_key: str) -> torch.Tensor | None:
+    """A state of the optimizer by its name in a checkpoint, such as exp_avg."""
+    engine, name = _place(param)
+    return engine.parameters_of(name, optim_state_key)  # type: ignore[no-any-return]
+
+
+def safe_set_full_fp32_param(param: torch.nn.Parameter, value: torch.Tensor) -> None:
+    """Overwrites the value by the same on every rank."""
+    engine, name = _place(param)
+    engine.set_parameter(name, value)
+
+
+def safe_set_full_optimizer_state(param: torch.nn.Parameter, value: torch.Tensor, optim_state_key: str) -> None:
+    """Overwrites a state of the optimizer by the same on every rank."""
+    engine, name = _place(param)
+    engine.set_parameter(name, value, optim_state_key)
+
+
+def safe_get_full_grad(param: torch.nn.Parameter) -> torch.Tensor | None:
+    """Not built: gradients are summed where they are reduced."""
+    raise NotBuilt("safe_get_full_grad is not built; register a hook on the parameter, or ask engine.get_global_grad_norm()")
+
+
+def clone_tensors_for_torch_save(item: Any, device: Any = "cpu") -> Any:
+    """The same structure with tensors that own just what they show, so that torch.save writes no more; equal ones stay one."""
+    clones: dict[tuple[Any, ...], torch.Tensor] = {}
+
+    def clone(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            key = (value.data_ptr(), value.dtype, value.shape, value.stride())
+            if key not in clones:
+                clones[key] = value.detach().to(device, copy=True)
+            return clones[key]
+        if isinstance(value, list | tuple):
+            return type(value)(map(clone, value))
+        if isinstance(value, dict):
+            return type(value)((k, clone(v)) for k, v in value.items())
+        return value
+
+    return clone(item)

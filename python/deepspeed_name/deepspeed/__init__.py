@@ -1,0 +1,50 @@
+"""The module name of DeepSpeed for scripts and libraries that import it, with Cleave's engine behind it."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+import cleave
+
+__version__ = "0.19.8"  # whose behavior it has
+version = __version__
+
+
+class _Aliases(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """deepspeed.NAME is the module cleave.NAME itself."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if not fullname.startswith(f"{__name__}."):
+            return None
+        below = fullname.partition(".")[2]
+        if importlib.util.find_spec(f"cleave.{below}") is None:
+            return None
+        return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
+        module = importlib.import_module(f"cleave.{spec.name.partition('.')[2]}")
+        self._spec = module.__spec__
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__spec__ = self._spec  # it keeps its own name
+
+
+def __getattr__(name: str) -> Any:
+    return getattr(cleave, name)
+
+
+def __dir__() -> list[str]:
+    return dir(cleave)
+
+
+sys.meta_path.insert(0, _Aliases())

@@ -1,0 +1,31 @@
+"""setuptools' build backend, which refuses to build where the other package of this name is installed."""
+
+from __future__ import annotations
+
+import pathlib
+import sysconfig
+from typing import Any
+
+from setuptools import build_meta
+from setuptools.build_meta import *  # noqa: F403
+
+_OURS = "Cleave's engine behind it"
+
+
+def _refuse_beside() -> None:
+    """pip would replace one by the other without a question, because their name is the same."""
+    there = pathlib.Path(sysconfig.get_path("purelib"), "deepspeed", "__init__.py")
+    if there.exists() and _OURS not in there.read_text(encoding="utf-8"):
+        raise SystemExit(f"error: {there.parent} is another package of this name; uninstall it first: pip uninstall deepspeed")
+
+
+def build_wheel(wheel_directory: str, config_settings: Any = None, metadata_directory: str | None = None) -> str:
+    """The wheel, or an error where the name is taken."""
+    _refuse_beside()
+    return str(build_meta.build_wheel(wheel_directory, config_settings, metadata_directory))
+
+
+def build_editable(wheel_directory: str, config_settings: Any = None, metadata_directory: str | None = None) -> str:
+    """The same for pip install -e."""
+    _refuse_beside()
+    return str(build_meta.build_editable(wheel_directory, config_settings, metadata_directory))

@@ -1,0 +1,186 @@
+"""Trainings by clients of deepspeed: what they call is what they call of the original."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+
+VOCABULARY = 61
+
+
+def small_gpt2(seed: int = 0) -> Any:
+    """GPT-2 of two layers without dropout."""
+    import transformers
+
+    torch.manual_seed(seed)
+    config = transformers.GPT2Config(
+        vocab_size=VOCABULARY, n_positions=32, n_embd=24, n_layer=2, n_head=2, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0
+    )
+    return transformers.GPT2LMHeadModel(config)
+
+
+class Texts(torch.utils.data.Dataset[Any]):
+    """Sequences that can be learned: each token follows from the one before."""
+
+    def __init__(self, samples: int) -> None:
+        draw = torch.Generator().manual_seed(5)
+        self.first = torch.randint(0, VOCABULARY, (samples,), generator=draw)
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        tokens = (self.first[index] + 7 * torch.arange(16)) % VOCABULARY
+        return {"input_ids": tokens, "labels": tokens}
+
+
+def ds_config(stage: int, **more: Any) -> dict[str, Any]:
+    return {
+        "train_batch_size": "auto",
+        "train_micro_batch_size_per_gpu": "auto",
+        "gradient_accumulation_steps": "auto",
+        "gradient_clipping": "auto",
+        "zero_optimization": {"stage": stage, "stage3_gather_16bit_weights_on_model_save": True, **more},
+    }
+
+
+def options(stage: int, output: str) -> dict[str, Any]:
+    """What every trainer is told. A stage below 0: no engine, on one rank with the samples of two."""
+    return {
+        "output_dir": output,
+        "per_device_train_batch_size": 2 if stage >= 0 else 4,
+        "learning_rate": 3e-3,
+        "logging_steps": 1,
+        "report_to": [],
+        "use_cpu": True,
+        "disable_tqdm": True,
+        "bf16": False,
+        "seed": 3,
+        "deepspeed": ds_config(stage) if stage >= 0 else None,
+    }
+
+
+def curve(made: Any) -> list[tuple[float, float]]:
+    """Loss and norm of each step that was logged."""
+    return [(line["loss"], line["grad_norm"]) for line in made.state.log_history if "loss" in line]
+
+
+def trainer(stage: int, output: str, resume: str = "", steps: int = 6) -> dict[str, Any]:
+    """transformers' Trainer, with a schedule and accumulation, whose weights it saves at the end."""
+    import transformers
+
+    args = transformers.TrainingArguments(
+        **options(stage, output), gradient_accumulation_steps=2, max_steps=steps, weight_decay=0.1, warmup_steps=2, save_steps=4
+    )
+    made = transformers.Trainer(model=small_gpt2(), args=args, train_dataset=Texts(96))
+    made.train(resume_from_checkpoint=resume or None)
+    made.save_model(os.path.join(output, "final"))
+    return {"curve": curve(made), "rates": [line["learning_rate"] for line in made.state.log_history if "loss" in line]}
+
+
+def pretrained(stage: int, output: str, folder: str) -> dict[str, Any]:
+    """A published folder by from_pretrained, which builds it sharded at stage 3, and an evaluation behind the training."""
+    import transformers
+
+    args = transformers.TrainingArguments(**options(stage, output), max_steps=3, save_strategy="no")
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder)
+    sharded = sum(getattr(p, "ds_shard", None) is not None for p in model.parameters())
+    made = transformers.Trainer(model=model, args=args, train_dataset=Texts(96))
+    made.train()
+    return {"sharded": sharded, "curve": curve(made), "evaluated": made.evaluate(Texts(8))["eval_loss"]}
+
+
+def accelerated(stage: int, output: str) -> dict[str, Any]:
+    """accelerate's loop with an optimizer and a scheduler of torch's, and the weights that it gathers at the end."""
+    import accelerate
+
+    accelerate.state.AcceleratorState._reset_state(True)
+    plugin = None
+    if stage >= 0:
+        micro = {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 2, "gradient_clipping": 1.0}
+        plugin = accelerate.DeepSpeedPlugin(hf_ds_config={**ds_config(stage), **micro})
+    accelerator = accelerate.Accelerator(cpu=True, gradient_accumulation_steps=2, deepspeed_plugin=plugin)
+    model = small_gpt2()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.1)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda k: 1 / (1 + k / accelerator.num_processes))
+    loader = torch.utils.data.DataLoader(Texts(32), batch_size=2 if stage >= 0 else 4)
+    model, optimizer, loader, scheduler = accelerator.prepare(model, optimizer, loader, scheduler)
+    losses = []
+    for batch in loader:
+        with accelerator.accumulate(model):
+            loss = model(**batch).loss
+            accelerator.backward(loss)
+            if accelerator.sync_gradients:
+                accelerator.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            scheduler.step()
+            optimizer.zero_grad()
+        losses.append(accelerator.gather(loss.detach().reshape(1)).mean().item())
+    state = accelerator.get_state_dict(model)
+    weights = None if state is None else [v.double().abs().sum().item() for _, v in sorted(state.items())]
+    return {"curve": [(loss, 0.0) for loss in losses], "weights": weights}
+
+
+def low_rank(stage: int, output: str) -> dict[str, Any]:
+    """peft's LoRA in transformers' Trainer: the adapters train, and are saved."""
+    import peft
+    import transformers
+
+    args = transformers.TrainingArguments(**options(stage, output), max_steps=4, save_strategy="no")
+    torch.manual_seed(0)
+    model = peft.get_peft_model(small_gpt2(), peft.LoraConfig(r=4, lora_alpha=8, target_modules=["c_attn"], fan_in_fan_out=True))
+    made = transformers.Trainer(model=model, args=args, train_dataset=Texts(96))
+    made.train()
+    made.save_model(output + "/adapter")
+    return {"curve": curve(made)}
+
+
+def supervised(stage: int, output: str) -> dict[str, Any]:
+    """trl's SFT trainer."""
+    import datasets
+    import trl
+
+    args = trl.SFTConfig(**options(stage, output), max_steps=4, save_strategy="no", gradient_checkpointing=False)
+    texts = Texts(96)
+    rows = datasets.Dataset.from_dict({"input_ids": [texts[i]["input_ids"].tolist() for i in range(len(texts))]})
+    made = trl.SFTTrainer(model=small_gpt2(), args=args, train_dataset=rows, processing_class=_tokenizer())
+    made.train()
+    return {"curve": curve(made)}
+
+
+def preferred(stage: int, output: str) -> dict[str, Any]:
+    """trl's DPO trainer, with a reference model that has no optimizer."""
+    import datasets
+    import trl
+
+    args = trl.DPOConfig(**options(stage, output), max_steps=3, save_strategy="no", gradient_checkpointing=False)
+    rows = datasets.Dataset.from_dict(
+        {
+            "prompt": [f"w{i % 50} w{(i + 7) % 50} " for i in range(48)],
+            "chosen": [f"w{(i + 14) % 50}" for i in range(48)],
+            "rejected": [f"w{(i + 3) % 50}" for i in range(48)],
+        }
+    )
+    made = trl.DPOTrainer(model=small_gpt2(), ref_model=small_gpt2(1), args=args, train_dataset=rows, processing_class=_tokenizer())
+    made.train()
+    return {"curve": curve(made)}
+
+
+def _tokenizer() -> Any:
+    import tokenizers
+    import transformers
+
+    words = {"<pad>": 0, "<eos>": 1, "<unk>": 2, **{f"w{k}": k + 3 for k in range(VOCABULARY - 3)}}
+    inner = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="<unk>"))
+    inner.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=inner, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>")
+
+
+def at_stages(case: str, stages: list[int], output: str, *args: Any) -> dict[str, Any]:
+    """A case at each stage in turn, in one process."""
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    return {str(stage): globals()[case](stage, f"{output}/{stage}", *args) for stage in stages}

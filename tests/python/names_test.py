@@ -1,0 +1,62 @@
+"""The names by which scripts and libraries import from DeepSpeed are there, or say that they are not built."""
+
+import importlib
+import subprocess
+import sys
+import unittest
+
+import cleave
+from cleave.compat.names import MODULES, NOT_BUILT
+
+IMPORTED = """
+from deepspeed import DeepSpeedEngine, add_config_arguments, comm, init_distributed, initialize, zero
+from deepspeed.accelerator import get_accelerator
+from deepspeed.checkpoint.utils import clone_tensors_for_torch_save
+from deepspeed.launcher.runner import DEEPSPEED_ENVIRONMENT_NAME
+from deepspeed.ops.adagrad import DeepSpeedCPUAdagrad
+from deepspeed.ops.adam import DeepSpeedCPUAdam, FusedAdam
+from deepspeed.ops.lion import DeepSpeedCPULion, FusedLion
+from deepspeed.runtime.activation_checkpointing import checkpointing
+from deepspeed.runtime.base_optimizer import DeepSpeedOptimizer
+from deepspeed.runtime.engine import DeepSpeedEngine as Same
+from deepspeed.runtime.lr_schedules import VALID_LR_SCHEDULES
+from deepspeed.runtime.utils import move_to_device
+from deepspeed.runtime.zero.partition_parameters import GatheredParameters, Init, ZeroParamStatus
+from deepspeed.utils import groups, logger, safe_get_full_fp32_param, set_z3_leaf_modules
+import deepspeed
+import deepspeed.comm as dist
+assert Same is DeepSpeedEngine and deepspeed.runtime.engine.DeepSpeedEngine is Same
+assert Init is deepspeed.zero.Init and dist is comm
+assert deepspeed.__version__ == "0.19.8"
+"""
+
+
+class Names(unittest.TestCase):
+    def test_clients_find_theirs(self) -> None:
+        done = subprocess.run([sys.executable, "-c", IMPORTED], capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+
+    def test_every_row_of_the_table_is_something(self) -> None:
+        for module, rows in MODULES.items():
+            for name, row in rows.items():
+                with self.subTest(f"{module}.{name}"):
+                    found = importlib.import_module(f"cleave.{module}")
+                    if row.startswith("!"):
+                        self.assertRaisesRegex(cleave.NotBuilt, "not built", getattr, found, name)
+                    else:
+                        self.assertIsNotNone(getattr(found, name))
+
+    def test_what_is_not_built_says_so_and_what_to_use(self) -> None:
+        for name in NOT_BUILT:
+            with self.assertRaises(cleave.NotBuilt) as raised:
+                getattr(cleave, name)
+            self.assertRegex(str(raised.exception), "not built; ")
+
+    def test_a_name_that_nobody_knows_is_an_attribute_error(self) -> None:
+        for module in (cleave, cleave.utils, cleave.runtime.zero):
+            with self.assertRaisesRegex(AttributeError, "has no nonsense"):
+                _ = module.nonsense
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
