@@ -79,6 +79,7 @@ typedef struct {
   const cleave_parameter* parameters;
   int32_t count;
   int32_t frozen;
+  int32_t group; /* from 0: whose rates its updates take, where cleave_finish_step brings those of several */
 } cleave_unit;
 
 typedef struct {
@@ -137,11 +138,12 @@ typedef struct {
   int32_t skipped;
 } cleave_step_result;
 typedef struct {
-  double lr, momentum, beta2; /* the last two negative: the optimizer's own */
+  double lr, momentum, beta2, weight_decay; /* all but the first negative: the optimizer's own */
 } cleave_rates;
-/* losses: the mean of each of this rank's micro-batches. rates: with rates_given, else null. */
+/* losses: the mean of each of this rank's micro-batches. rates: with rates_given, of as many groups as there
+ * are, else null and 0. */
 CLEAVE_C int cleave_finish_step(cleave_engine* engine, const double* losses, int32_t count,
-                                const cleave_rates* rates, cleave_step_result* result);
+                                const cleave_rates* rates, int32_t groups, cleave_step_result* result);
 /* What the configuration's schedule has for the next step. */
 CLEAVE_C int cleave_next_rates(cleave_engine* engine, cleave_rates* rates);
 

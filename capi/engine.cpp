@@ -78,6 +78,7 @@ std::vector<UnitSpec> units_of(const cleave_unit* units, int count) {
     UnitSpec& spec = out.emplace_back();
     spec.name = &given(unit.name, "a unit's name");
     spec.frozen = unit.frozen != 0;
+    spec.group = unit.group;
     for (int p = 0; p < unit.count; ++p) spec.params.push_back(spec_of(unit.parameters[p]));
   }
   return out;

@@ -93,10 +93,11 @@ int cleave_give(cleave_engine* engine, int32_t unit) {
 }
 
 int cleave_finish_step(cleave_engine* engine, const double* losses, int32_t count, const cleave_rates* rates,
-                       cleave_step_result* result) {
+                       int32_t groups, cleave_step_result* result) {
   return call([&] {
-    std::optional<optim::Rates> brought;
-    if (rates) brought = {.lr = rates->lr, .momentum = rates->momentum, .beta2 = rates->beta2};
+    std::vector<optim::Rates> brought;
+    for (int g = 0; rates && g < groups; ++g)
+      brought.push_back({rates[g].lr, rates[g].momentum, rates[g].beta2, rates[g].weight_decay});
     given(result, "result") =
         in_c(engine_of(engine).finish_step({losses, size_t(losses ? count : 0)}, brought));
   });
@@ -105,6 +106,6 @@ int cleave_finish_step(cleave_engine* engine, const double* losses, int32_t coun
 int cleave_next_rates(cleave_engine* engine, cleave_rates* rates) {
   return call([&] {
     const optim::Rates next = engine_of(engine).next_rates();
-    given(rates, "rates") = {.lr = next.lr, .momentum = next.momentum, .beta2 = next.beta2};
+    given(rates, "rates") = {next.lr, next.momentum, next.beta2, next.weight_decay};
   });
 }

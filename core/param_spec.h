@@ -91,6 +91,7 @@ struct UnitSpec {
   // them. They are sharded, gathered, moved and saved as others. A layer that trains some of its parameters
   // only has the others in a unit of their own.
   bool frozen = false;
+  int group = 0;  // whose rates its updates take, where a step brings several (optim::StepArgs)
 };
 
 }  // namespace cleave

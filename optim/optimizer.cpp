@@ -9,6 +9,10 @@
 namespace cleave::optim {
 namespace {
 
+float decay_of(const UpdateSlice& s, const StepArgs& args, const config::OptimizerConfig& config) {
+  return s.decay ? float(args.rates.weight_decay >= 0 ? args.rates.weight_decay : config.weight_decay) : 0.0f;
+}
+
 class AdamOptimizer final : public Optimizer {
  public:
   explicit AdamOptimizer(const config::OptimizerConfig& config) : config_(config) {}
@@ -16,21 +20,22 @@ class AdamOptimizer final : public Optimizer {
   std::vector<std::string> states() const override { return {"exp_avg", "exp_avg_sq"}; }
 
   void update(const UpdateSlice& s, const StepArgs& args, Stream& stream) const override {
-    kernels::launch(kernels::Adam{.param = s.param,
-                                  .m = s.state[0],
-                                  .v = s.state[1],
-                                  .copy = s.copy,
-                                  .grad = s.grad,
-                                  .lr = float(args.lr),
-                                  .beta1 = float(args.momentum >= 0 ? args.momentum : config_.beta1),
-                                  .beta2 = float(args.beta2 >= 0 ? args.beta2 : config_.beta2),
-                                  .eps = float(config_.eps),
-                                  .weight_decay = s.decay ? float(config_.weight_decay) : 0.0f,
-                                  .grad_scale = float(args.grad_scale),
-                                  .step = args.step,
-                                  .decoupled = config_.decoupled,
-                                  .bias_correction = config_.bias_correction},
-                    stream);
+    kernels::launch(
+        kernels::Adam{.param = s.param,
+                      .m = s.state[0],
+                      .v = s.state[1],
+                      .copy = s.copy,
+                      .grad = s.grad,
+                      .lr = float(args.rates.lr),
+                      .beta1 = float(args.rates.momentum >= 0 ? args.rates.momentum : config_.beta1),
+                      .beta2 = float(args.rates.beta2 >= 0 ? args.rates.beta2 : config_.beta2),
+                      .eps = float(config_.eps),
+                      .weight_decay = decay_of(s, args, config_),
+                      .grad_scale = float(args.grad_scale),
+                      .step = args.step,
+                      .decoupled = config_.decoupled,
+                      .bias_correction = config_.bias_correction},
+        stream);
   }
 
  private:
@@ -45,16 +50,16 @@ class SgdOptimizer final : public Optimizer {
     return config_.momentum != 0 ? std::vector<std::string>{"momentum_buffer"} : std::vector<std::string>{};
   }
 
-  // Schedules move betas only, which this optimizer has none of, so args.momentum is not read.
+  // Schedules move betas only, which this optimizer has none of, so args.rates.momentum is not read.
   void update(const UpdateSlice& s, const StepArgs& args, Stream& stream) const override {
     kernels::launch(kernels::Sgd{.param = s.param,
                                  .buffer = s.state[0],
                                  .copy = s.copy,
                                  .grad = s.grad,
-                                 .lr = float(args.lr),
+                                 .lr = float(args.rates.lr),
                                  .momentum = float(config_.momentum),
                                  .dampening = float(config_.dampening),
-                                 .weight_decay = s.decay ? float(config_.weight_decay) : 0.0f,
+                                 .weight_decay = decay_of(s, args, config_),
                                  .grad_scale = float(args.grad_scale),
                                  .nesterov = config_.nesterov,
                                  .first = args.step == 1},
@@ -72,16 +77,17 @@ class LionOptimizer final : public Optimizer {
   std::vector<std::string> states() const override { return {"exp_avg"}; }
 
   void update(const UpdateSlice& s, const StepArgs& args, Stream& stream) const override {
-    kernels::launch(kernels::Lion{.param = s.param,
-                                  .m = s.state[0],
-                                  .copy = s.copy,
-                                  .grad = s.grad,
-                                  .lr = float(args.lr),
-                                  .beta1 = float(args.momentum >= 0 ? args.momentum : config_.beta1),
-                                  .beta2 = float(args.beta2 >= 0 ? args.beta2 : config_.beta2),
-                                  .weight_decay = s.decay ? float(config_.weight_decay) : 0.0f,
-                                  .grad_scale = float(args.grad_scale)},
-                    stream);
+    kernels::launch(
+        kernels::Lion{.param = s.param,
+                      .m = s.state[0],
+                      .copy = s.copy,
+                      .grad = s.grad,
+                      .lr = float(args.rates.lr),
+                      .beta1 = float(args.rates.momentum >= 0 ? args.rates.momentum : config_.beta1),
+                      .beta2 = float(args.rates.beta2 >= 0 ? args.rates.beta2 : config_.beta2),
+                      .weight_decay = decay_of(s, args, config_),
+                      .grad_scale = float(args.grad_scale)},
+        stream);
   }
 
  private:
@@ -95,15 +101,16 @@ class AdagradOptimizer final : public Optimizer {
   std::vector<std::string> states() const override { return {"sum"}; }
 
   void update(const UpdateSlice& s, const StepArgs& args, Stream& stream) const override {
-    kernels::launch(kernels::Adagrad{.param = s.param,
-                                     .sum = s.state[0],
-                                     .copy = s.copy,
-                                     .grad = s.grad,
-                                     .lr = float(args.lr / (1 + double(args.step - 1) * config_.lr_decay)),
-                                     .eps = float(config_.eps),
-                                     .weight_decay = s.decay ? float(config_.weight_decay) : 0.0f,
-                                     .grad_scale = float(args.grad_scale)},
-                    stream);
+    kernels::launch(
+        kernels::Adagrad{.param = s.param,
+                         .sum = s.state[0],
+                         .copy = s.copy,
+                         .grad = s.grad,
+                         .lr = float(args.rates.lr / (1 + double(args.step - 1) * config_.lr_decay)),
+                         .eps = float(config_.eps),
+                         .weight_decay = decay_of(s, args, config_),
+                         .grad_scale = float(args.grad_scale)},
+        stream);
   }
 
  private:
@@ -126,7 +133,7 @@ class LambOptimizer final : public Optimizer {
                                          .beta1 = float(beta1(args)),
                                          .beta2 = float(beta2(args)),
                                          .eps = float(config_.eps),
-                                         .weight_decay = decay(s),
+                                         .weight_decay = decay_of(s, args, config_),
                                          .grad_scale = float(args.grad_scale)},
                     stream);
   }
@@ -143,16 +150,19 @@ class LambOptimizer final : public Optimizer {
                                       .copy = s.copy,
                                       .m = s.state[0],
                                       .v = s.state[1],
-                                      .rate = float(args.lr * bias * trust),
+                                      .rate = float(args.rates.lr * bias * trust),
                                       .eps = float(config_.eps),
-                                      .weight_decay = decay(s)},
+                                      .weight_decay = decay_of(s, args, config_)},
                     stream);
   }
 
  private:
-  double beta1(const StepArgs& args) const { return args.momentum >= 0 ? args.momentum : config_.beta1; }
-  double beta2(const StepArgs& args) const { return args.beta2 >= 0 ? args.beta2 : config_.beta2; }
-  float decay(const UpdateSlice& s) const { return s.decay ? float(config_.weight_decay) : 0.0f; }
+  double beta1(const StepArgs& args) const {
+    return args.rates.momentum >= 0 ? args.rates.momentum : config_.beta1;
+  }
+  double beta2(const StepArgs& args) const {
+    return args.rates.beta2 >= 0 ? args.rates.beta2 : config_.beta2;
+  }
 
   config::OptimizerConfig config_;
 };

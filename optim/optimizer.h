@@ -8,6 +8,7 @@
 
 #include "device/stream.h"
 #include "device/tensor.h"
+#include "optim/rates.h"
 
 namespace cleave::config {
 struct OptimizerConfig;  // config/ds_config.h
@@ -16,11 +17,16 @@ struct OptimizerConfig;  // config/ds_config.h
 namespace cleave::optim {
 
 struct StepArgs {
-  double lr = 0;
-  double momentum = -1;  // beta1 (or SGD's momentum) where a schedule moves it; negative: the optimizer's own
-  double beta2 = -1;     // likewise
+  Rates rates = {};
+  std::vector<Rates> groups = {};  // where they differ: of each UnitSpec::group, in the place of `rates`
   double grad_scale = 1;  // multiplies every gradient: unscaling, averaging and clipping in one factor
   int64_t step = 1;       // 1-based count of updates really applied
+
+  // The same for the units of a group.
+  StepArgs of(int group) const {
+    return {
+        .rates = groups.empty() ? rates : groups.at(size_t(group)), .grad_scale = grad_scale, .step = step};
+  }
 };
 
 // Equal numel. param and state are fp32; grad any float type; copy is the working copy to refresh, or

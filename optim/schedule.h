@@ -5,16 +5,9 @@
 #include <cstdint>
 
 #include "config/ds_config.h"
+#include "optim/rates.h"
 
 namespace cleave::optim {
-
-// What the next optimizer step uses.
-struct Rates {
-  double lr = 0;
-  double momentum = -1;  // the first beta where the schedule moves it; negative: the optimizer's own
-  double beta2 = -1;     // likewise
-  bool operator==(const Rates&) const = default;
-};
 
 class LrSchedule {
  public:

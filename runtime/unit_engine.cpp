@@ -47,6 +47,7 @@ struct UnitEngine::State : EngineCore {
             those.model);
     check(o, those);
     gives.resize(those.all.size());
+    for (const UnitSpec& u : those.all) groups = std::max(groups, u.group + 1);
     set_units(std::move(those));
   }
   ~State() override { background.reset(), streams.reset(); }
@@ -73,6 +74,7 @@ struct UnitEngine::State : EngineCore {
 
   int most_gives;
   bool rates_given;
+  int groups = 1;
   std::vector<int> gives;  // of each unit, in this step
   bool in_step = false, in_pass = false;
 };
@@ -141,11 +143,10 @@ std::vector<zero::GradientSlot> UnitEngine::gradients(int unit) {
 void UnitEngine::give(int unit) { state().recorded().give(state().known(unit)); }
 void UnitEngine::complete(int unit) { state().recorded().complete(state().known(unit)); }
 
-StepResult UnitEngine::finish_step(std::span<const double> losses, const std::optional<optim::Rates>& rates) {
+StepResult UnitEngine::finish_step(std::span<const double> losses, std::span<const optim::Rates> rates) {
   State& s = state();
-  CHECK(rates.has_value() == s.rates_given, "finish_step: {}",
-        s.rates_given ? "the rates that UnitOptions::rates_given speaks of are missing"
-                      : "rates, but UnitOptions::rates_given is false");
+  CHECK(int(rates.size()) == (s.rates_given ? s.groups : 0), "finish_step: rates of {} groups; wanted {}",
+        rates.size(), s.rates_given ? s.groups : 0);
   CHECK(s.in_step && !s.in_pass, "finish_step: {}", s.in_pass ? "a pass has not ended" : "no step was begun");
   s.in_step = false;
   return s.EngineCore::finish_step([&] { return s.mean_over_ranks({losses.begin(), losses.end()}); }, rates);

@@ -79,9 +79,9 @@ class UnitEngine : public EngineBase {
   // This pass gives the unit no more, so that its sum may be made before the pass ends.
   void complete(int unit);
   // losses: the mean of each of this rank's micro-batches, which the result has averaged over all ranks.
-  // rates: with UnitOptions::rates_given, and only then, the same on all ranks. Error(training) as
-  // Engine::train_batch.
-  StepResult finish_step(std::span<const double> losses, const std::optional<optim::Rates>& rates = {});
+  // rates: with UnitOptions::rates_given, and only then, of each UnitSpec::group, the same on all ranks; the
+  // result has the first one's. Error(training) as Engine::train_batch.
+  StepResult finish_step(std::span<const double> losses, std::span<const optim::Rates> rates = {});
 
   // Gathers and rounds of agreement that no record foresaw, since the start.
   int64_t unforeseen() const;

@@ -122,10 +122,14 @@ else
   if ! command -v clang++ >/dev/null; then
     skip "libFuzzer: no clang++ on this machine; broken files of the tests' own making were read by the other builds"
   elif build fuzz; then
-    if ./scripts/fuzz.sh; then ok; else bad "fuzzers"; fi
+    if ./scripts/fuzz.sh --seconds 30; then ok; else bad "fuzzers"; fi
   fi
   section "an installed copy, used by another project"
   if ./scripts/test_install.sh; then ok; else bad "installed copy"; fi
+  section "the wheel, in an empty virtual environment"
+  if ! "${CLEAVE_TORCH_PYTHON:-.venv/bin/python}" -c "import auditwheel, scikit_build_core, torch" 2>/dev/null; then
+    skip "the wheel: no Python here has torch, scikit-build-core and auditwheel"
+  elif ./scripts/test_wheel.sh; then ok; else bad "the wheel"; fi
   section "the examples"
   if ./scripts/test_examples.sh; then ok; else bad "examples"; fi
 fi

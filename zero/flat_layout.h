@@ -18,6 +18,7 @@ class FlatLayout {
 
   const std::string& name() const { return spec_.name; }
   bool frozen() const { return spec_.frozen; }
+  int group() const { return spec_.group; }
   int64_t numel() const { return numel_; }      // with padding
   int64_t used_numel() const { return used_; }  // without
   int params() const { return int(spec_.params.size()); }

@@ -250,7 +250,8 @@ std::vector<ShardedOptimizer::KernelRange> ShardedOptimizer::kernel_ranges(int u
   return ranges;
 }
 
-void ShardedOptimizer::visit(int unit, bool update, const optim::StepArgs& args, Stream& compute) {
+void ShardedOptimizer::visit(int unit, bool update, const optim::StepArgs& of_all, Stream& compute) {
+  const optim::StepArgs args = of_all.of(store_.layout(unit).group());
   const std::vector<KernelRange> ranges = kernel_ranges(unit);
   state_.visit(unit, [&](const StateHome::Tile& tile, const State& state, const Event& ready) {
     // What is staged, streams of its own show; what is off the device otherwise has a track of its own.

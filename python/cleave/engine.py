@@ -17,7 +17,7 @@ from . import job as jobs
 from . import native
 from .configuration import Configuration
 from .errors import CheckpointError, NotBuilt, StepOrderError, UsageError
-from .optimizers import ConfigScheduler, EngineOptimizer, check_groups, groups_of_config, section_of
+from .optimizers import EngineOptimizer, check_groups, groups_of_config, section_of
 from .residency import Residency, torch_type
 from .schedules import kind_of
 from .sharded import shard_of, value_of
@@ -67,7 +67,7 @@ class DeepSpeedEngine(torch.nn.Module):
             type(model).__name__,
             units.declared(),
             seed=seed,
-            rates_given=self.optimizer is not None and "scheduler" not in config.given,
+            rates_given=self._brings_rates(),
             inference=self.optimizer is None,
             stream=torch.cuda.current_stream(self.device).cuda_stream if self.device.type == "cuda" else None,
         )
@@ -113,13 +113,17 @@ class DeepSpeedEngine(torch.nn.Module):
     def _requiring_gradients(self) -> list[torch.nn.Parameter]:
         return [p for p in self.module.parameters() if p.requires_grad]
 
-    def _trained(self) -> tuple[set[int], set[int]]:
-        """Of the parameters: which are trained, and which of them weight decay applies to."""
+    def _trained(self) -> tuple[dict[int, int], set[int]]:
+        """Of the parameters: whose rates those that are trained take, and which of them weight decay applies to."""
         if self.optimizer is None:
-            return set(), set()
-        named = [(p, g) for g in self.optimizer.param_groups for p in g["params"]]
-        trains = {id(p) for p, _ in named if p.requires_grad}
-        return trains, {id(p) for p, g in named if p.requires_grad and g.get("weight_decay", 0.0)}
+            return {}, set()
+        groups = zip(self.optimizer.param_groups, self.optimizer.rate_groups.of_group, strict=True)
+        named = [(p, g, number) for g, number in groups for p in g["params"] if p.requires_grad]
+        return {id(p): number for p, _, number in named}, {id(p) for p, g, _ in named if g.get("weight_decay", 0.0)}
+
+    def _brings_rates(self) -> bool:
+        """Whether a step takes its rates from the groups, not from the engine's schedule alone."""
+        return self.optimizer is not None and ("scheduler" not in self._configuration.given or self.optimizer.rate_groups.count > 1)
 
     def _warn(self, warnings: str) -> None:
         if warnings and self.global_rank == 0:
@@ -224,7 +228,7 @@ class DeepSpeedEngine(torch.nn.Module):
 
     def _update(self, lr_kwargs: Mapping[str, Any]) -> None:
         assert self.optimizer is not None
-        rates = None if isinstance(self.lr_scheduler, ConfigScheduler) else self.optimizer.rates()
+        rates = self.optimizer.rates() if self._brings_rates() else []
         self._in_step = False
         result = self._native.finish_step(self._losses_of_micros(), rates)
         self._losses.clear()

@@ -34,7 +34,7 @@ class _Parameter(ctypes.Structure):
 
 
 class _Unit(ctypes.Structure):
-    _fields_ = [("name", c_char_p), ("parameters", POINTER(_Parameter)), ("count", c_int32), ("frozen", c_int32)]
+    _fields_ = [("name", c_char_p), ("parameters", POINTER(_Parameter)), ("count", c_int32), ("frozen", c_int32), ("group", c_int32)]
 
 
 class _Options(ctypes.Structure):
@@ -51,7 +51,7 @@ class _Options(ctypes.Structure):
 
 
 class _Rates(ctypes.Structure):
-    _fields_ = [("lr", c_double), ("momentum", c_double), ("beta2", c_double)]
+    _fields_ = [("lr", c_double), ("momentum", c_double), ("beta2", c_double), ("weight_decay", c_double)]
 
 
 class _Result(ctypes.Structure):
@@ -80,6 +80,7 @@ class Unit(NamedTuple):
     name: str
     parameters: list[Parameter]
     frozen: bool
+    group: int = 0
 
 
 class Rates(NamedTuple):
@@ -88,6 +89,7 @@ class Rates(NamedTuple):
     lr: float
     momentum: float = -1.0
     beta2: float = -1.0
+    weight_decay: float = -1.0
 
 
 class StepResult(NamedTuple):
@@ -217,6 +219,7 @@ def _c_units(units: Sequence[Unit]) -> tuple[Any, list[Any]]:
             p.shape = ctypes.cast(shape, POINTER(c_int64))
         kept.append(parameters)
         to.name, to.count, to.frozen = unit.name.encode(), len(unit.parameters), unit.frozen
+        to.group = unit.group
         to.parameters = ctypes.cast(parameters, POINTER(_Parameter))
     return array, kept
 
@@ -310,11 +313,11 @@ class NativeEngine:
     def give(self, unit: int) -> None:
         _check(self._lib.cleave_give(self.handle, unit))
 
-    def finish_step(self, losses: Sequence[float], rates: Rates | None) -> StepResult:
+    def finish_step(self, losses: Sequence[float], rates: Sequence[Rates]) -> StepResult:
         result = _Result()
         array = (c_double * len(losses))(*losses)
-        brought = byref(_Rates(*rates)) if rates else None
-        _check(self._lib.cleave_finish_step(self.handle, array, len(losses), brought, byref(result)))
+        brought = (_Rates * len(rates))(*(_Rates(*r) for r in rates))
+        _check(self._lib.cleave_finish_step(self.handle, array, len(losses), brought, len(rates), byref(result)))
         return StepResult(
             result.step, result.skipped_total, result.loss, result.grad_norm, result.lr, result.loss_scale, bool(result.skipped)
         )
@@ -322,7 +325,7 @@ class NativeEngine:
     def next_rates(self) -> Rates:
         rates = _Rates()
         _check(self._lib.cleave_next_rates(self.handle, byref(rates)))
-        return Rates(rates.lr, rates.momentum, rates.beta2)
+        return Rates(rates.lr, rates.momentum, rates.beta2, rates.weight_decay)
 
     def save_checkpoint(self, folder: str, tag: str, client: str) -> None:
         _check(self._lib.cleave_save_checkpoint(self.handle, os.fsencode(folder), tag.encode(), client.encode()))

@@ -129,16 +129,62 @@ def section_of(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     )
 
 
+_OF_A_GROUP = ("lr", "betas", "weight_decay")  # what a step may have other values of for each group
+
+
 def check_groups(groups: list[dict[str, Any]]) -> None:
-    """Groups may differ in whether weight decay applies to them. NotBuilt names what else they differ in."""
+    """NotBuilt names what groups differ in, other than their rate, betas and weight decay."""
     first = groups[0]
-    decays = {g.get("weight_decay", 0.0) for g in groups if g.get("weight_decay", 0.0)}
-    if len(decays) > 1:
-        raise NotBuilt(f"parameter groups with different weight decays, {sorted(decays)}, are not built; wanted one value, and 0")
     for group in groups[1:]:
         for key, value in first.items():
-            if key not in ("params", "weight_decay", "name", "param_names") and group.get(key, value) != value:
+            if key not in ("params", "initial_lr", "name", "param_names", *_OF_A_GROUP) and group.get(key, value) != value:
                 raise NotBuilt(f"parameter groups that differ in {key}, {value} and {group[key]}, are not built; give all the same")
+
+
+def _values(group: dict[str, Any]) -> tuple[Any, ...]:
+    """A group's values but the weight decay."""
+    return float(group["lr"]), tuple(group.get("betas", ()))
+
+
+def _rates(values: tuple[Any, ...], decay: float) -> native.Rates:
+    lr, betas = values
+    return native.Rates(lr, betas[0], betas[1], decay) if betas else native.Rates(lr, weight_decay=decay)
+
+
+class RateGroups:
+    """Which groups take their rates together: those with the same, where weight decay may leave some of them out.
+
+    So a module's weights and biases are one unit of the engine, although scripts give them groups of their own for the decay's sake.
+    """
+
+    def __init__(self, groups: list[dict[str, Any]]) -> None:
+        self._first: list[tuple[tuple[Any, ...], float]] = []  # values and decay, by number
+        self.of_group: list[int] = []
+        self._decays = [bool(g.get("weight_decay", 0.0)) for g in groups]
+        for group in groups:
+            self.of_group.append(self._number_of(_values(group), float(group.get("weight_decay", 0.0))))
+        self.count = len(self._first)
+
+    def _number_of(self, values: tuple[Any, ...], decay: float) -> int:
+        for number, (its_values, its_decay) in enumerate(self._first):
+            if its_values == values and (not decay or not its_decay or decay == its_decay):
+                self._first[number] = values, decay or its_decay
+                return number
+        self._first.append((values, decay))
+        return len(self._first) - 1
+
+    def rates(self, groups: list[dict[str, Any]]) -> list[native.Rates]:
+        """What the groups say now, by number. UsageError where those that were taken together are so no more."""
+        now: list[tuple[tuple[Any, ...], float] | None] = [None] * self.count
+        for group, number, decayed in zip(groups, self.of_group, self._decays, strict=True):
+            values, decay = _values(group), float(group.get("weight_decay", 0.0))
+            if decay and not decayed:
+                raise UsageError(f"a parameter group began without weight decay and has {decay} now; give it one at the start")
+            seen = now[number]
+            if seen is not None and (seen[0] != values or (decay and seen[1] and decay != seen[1])):
+                raise UsageError("parameter groups that began with the same rates differ now; give them others at the start")
+            now[number] = values, decay or (seen[1] if seen else 0.0)
+        return [_rates(values, decay) for values, decay in filter(None, now)]
 
 
 class EngineOptimizer(torch.optim.Optimizer):
@@ -149,6 +195,7 @@ class EngineOptimizer(torch.optim.Optimizer):
         self.overflow = False
         self.loss_scale = 1.0
         super().__init__(groups, dict(inner.defaults) if inner else {})  # the same dictionaries, so what one changes the other reads
+        self.rate_groups = RateGroups(self.param_groups)
 
     @property
     def cur_scale(self) -> float:
@@ -175,10 +222,10 @@ class EngineOptimizer(torch.optim.Optimizer):
             if optimizer is not None:
                 optimizer._opt_called = True  # type: ignore[attr-defined]
 
-    def rates(self) -> native.Rates:
+    def rates(self) -> list[native.Rates]:
         """What the groups say now."""
         check_groups(self.param_groups)
-        return native.Rates(float(self.param_groups[0]["lr"]))
+        return self.rate_groups.rates(self.param_groups)
 
 
 def groups_of_config(parameters: Iterable[Any], section: dict[str, Any]) -> list[dict[str, Any]]:

@@ -32,14 +32,15 @@ class UnitSlots:
 
     name: str
     trains: bool
+    group: int
     slots: list[Slot] = field(default_factory=list)
 
 
 class ModuleUnits:
     """The units of a module, in the order of its submodules, and which of them each submodule uses."""
 
-    def __init__(self, module: torch.nn.Module, trains: set[int], decays: set[int]) -> None:
-        """trains, decays: ids of the parameters that are trained, and that weight decay applies to."""
+    def __init__(self, module: torch.nn.Module, trains: dict[int, int], decays: set[int]) -> None:
+        """trains: of the parameters that are trained by id whose rates they take; decays: ids of those that weight decay applies to."""
         self.units: list[UnitSlots] = []
         self.of_parameter: dict[int, Slot] = {}
         for path, submodule in module.named_modules():
@@ -47,17 +48,18 @@ class ModuleUnits:
         if not self.units:
             raise UsageError(f"{type(module).__name__} has no parameters to train or to keep")
 
-    def _add(self, path: str, submodule: torch.nn.Module, trains: set[int], decays: set[int]) -> None:
-        groups: dict[bool, UnitSlots] = {}
+    def _add(self, path: str, submodule: torch.nn.Module, trains: dict[int, int], decays: set[int]) -> None:
+        groups: dict[int | None, UnitSlots] = {}
         for name, parameter in submodule.named_parameters(recurse=False):
             if id(parameter) in self.of_parameter or parameter.numel() == 0 or not parameter.is_floating_point():
                 continue
-            trained = id(parameter) in trains
-            unit = groups.get(trained)
+            group = trains.get(id(parameter))
+            unit = groups.get(group)
             if unit is None:
-                unit = groups[trained] = UnitSlots((path or "model") + ("" if trained else " (frozen)"), trained)
+                kind = " (frozen)" if group is None else f" (group {group})" if group else ""
+                unit = groups[group] = UnitSlots((path or "model") + kind, group is not None, group or 0)
             full = f"{path}.{name}" if path else name
-            slot = Slot(full, parameter, shape_of(parameter), trained, id(parameter) in decays)
+            slot = Slot(full, parameter, shape_of(parameter), unit.trains, id(parameter) in decays)
             unit.slots.append(slot)
             self.of_parameter[id(parameter)] = slot
         for unit in groups.values():
@@ -74,10 +76,12 @@ class ModuleUnits:
         return list(dict.fromkeys(slot.unit for slot in found if slot is not None))
 
     def declared(self) -> list[native.Unit]:
-        return [
-            native.Unit(unit.name, [native.Parameter(slot.name, tuple(slot.shape), slot.decay) for slot in unit.slots], not unit.trains)
-            for unit in self.units
-        ]
+        """As the engine is told of them."""
+
+        def parameters(unit: UnitSlots) -> list[native.Parameter]:
+            return [native.Parameter(slot.name, tuple(slot.shape), slot.decay) for slot in unit.slots]
+
+        return [native.Unit(unit.name, parameters(unit), not unit.trains, unit.group) for unit in self.units]
 
 
 def shape_of(parameter: torch.Tensor) -> torch.Size:

@@ -11,9 +11,8 @@ void EngineCore::begin_step() {
   zero::ShardedOptimizer& optimizer = rank->optimizer();
   const optim::Rates rates = settings.schedule.at(at.applied);
   result = {.step = at.step + 1, .lr = rates.lr, .loss_scale = scaler.scale()};
-  update = {.lr = rates.lr,
-            .momentum = rates.momentum,
-            .beta2 = rates.beta2,
+  update = {.rates = rates,
+            .groups = {},
             .grad_scale = settings.average.after * optim::gradient_factor(left_scale(), 0, 0),
             .step = at.applied - at.optimizer_begin + 1};
   optimizer.begin_step(settings.norm_first ? std::nullopt : std::optional(update), rank->summed_late,
@@ -23,9 +22,8 @@ void EngineCore::begin_step() {
 }
 
 StepResult EngineCore::finish_step(const std::function<double()>& mean_loss,
-                                   const std::optional<optim::Rates>& rates) {
-  if (rates)
-    update.lr = result.lr = rates->lr, update.momentum = rates->momentum, update.beta2 = rates->beta2;
+                                   std::span<const optim::Rates> rates) {
+  if (!rates.empty()) result.lr = rates.front().lr, update.groups.assign(rates.begin(), rates.end());
   sum_gradients();
   result.grad_norm = std::sqrt(squared_norm()) * settings.average.after / left_scale();
   result.loss = mean_loss();

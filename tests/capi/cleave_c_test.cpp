@@ -34,11 +34,11 @@ class CInterface : public ::testing::Test {
     cleave_engine_free(engine_);
     EXPECT_EQ(cleave_job_close(job_, nullptr), 0) << cleave_error();
   }
-  int make(const char* config, cleave_engine_options options = {}) {
+  int make(const char* config, cleave_engine_options options = {}, int second_group = 0) {
     static const int64_t matrix[] = {2, 3}, vector[] = {2}, deep[] = {1, 2, 1, 2, 1};
     static const cleave_parameter first[] = {{"w", matrix, 2, 1}, {"b", vector, 1, 0}};
-    static const cleave_parameter second[] = {{"deep", deep, 5, 0}, {"alone", nullptr, 0, 0}};
-    static const cleave_unit units[] = {{"first", first, 2, 0}, {"second", second, 2, 0}};
+    static const cleave_parameter second[] = {{"deep", deep, 5, 1}, {"alone", nullptr, 0, 0}};
+    const cleave_unit units[] = {{"first", first, 2, 0, 0}, {"second", second, 2, 0, second_group}};
     return cleave_engine_make(job_, config, "test.json", "a model", units, 2, &options, &engine_);
   }
   void put(const char* name, std::vector<float> values) {
@@ -69,12 +69,13 @@ class CInterface : public ::testing::Test {
     ASSERT_EQ(cleave_give(engine_, unit), 0) << cleave_error();
     ASSERT_EQ(cleave_end_pass(engine_), 0) << cleave_error();
   }
-  cleave_step_result step(const cleave_rates* rates = nullptr) {
+  cleave_step_result step(const std::vector<cleave_rates>& rates = {}) {
     EXPECT_EQ(cleave_begin_step(engine_), 0) << cleave_error();
     micro(0, {6, 2}, false), micro(0, {6, 2}, true);
     const double losses[] = {1, 3};
     cleave_step_result result{};
-    EXPECT_EQ(cleave_finish_step(engine_, losses, 2, rates, &result), 0) << cleave_error();
+    EXPECT_EQ(cleave_finish_step(engine_, losses, 2, rates.data(), int(rates.size()), &result), 0)
+        << cleave_error();
     return result;
   }
 
@@ -104,13 +105,27 @@ TEST_F(CInterface, TakesTheRatesThatTheCallerBrings) {
   ASSERT_EQ(make(kConfig, options), 0) << cleave_error();
   put("w", {8, 8, 8, 8, 8, 8}), put("b", {8, 8});
   ASSERT_EQ(cleave_publish(engine_), 0) << cleave_error();
-  const cleave_rates quarter{.lr = 0.25, .momentum = -1, .beta2 = -1};
-  EXPECT_DOUBLE_EQ(step(&quarter).lr, 0.25);
+  EXPECT_DOUBLE_EQ(step({{.lr = 0.25, .momentum = -1, .beta2 = -1, .weight_decay = -1}}).lr, 0.25);
   EXPECT_EQ(get("b", 2), (std::vector<float>{6, 6})) << "8 - 0.25 * 8";
   cleave_step_result result{};
   ASSERT_EQ(cleave_begin_step(engine_), 0);
-  EXPECT_EQ(cleave_finish_step(engine_, nullptr, 0, nullptr, &result), 1);
-  EXPECT_NE(std::string(cleave_error()).find("rates_given"), std::string::npos) << cleave_error();
+  EXPECT_EQ(cleave_finish_step(engine_, nullptr, 0, nullptr, 0, &result), 1);
+  EXPECT_NE(std::string(cleave_error()).find("rates of 0 groups; wanted 1"), std::string::npos)
+      << cleave_error();
+}
+
+TEST_F(CInterface, TakesRatesAndWeightDecayOfEachGroup) {
+  cleave_engine_options options{};
+  options.rates_given = 1;
+  ASSERT_EQ(make(kConfig, options, 1), 0) << cleave_error();
+  put("w", {8, 8, 8, 8, 8, 8}), put("b", {8, 8}), put("deep", {8, 16, 0, -4}), put("alone", {8});
+  ASSERT_EQ(cleave_publish(engine_), 0) << cleave_error();
+  step({{.lr = 0.25, .momentum = -1, .beta2 = -1, .weight_decay = 0.5},
+        {.lr = 0.5, .momentum = -1, .beta2 = -1, .weight_decay = 0.25}});
+  EXPECT_EQ(get("w", 6), std::vector<float>(6, 5)) << "8 - 0.25 * (8 + 0.5 * 8)";
+  EXPECT_EQ(get("b", 2), (std::vector<float>{6, 6})) << "which does not decay";
+  EXPECT_EQ(get("deep", 4), (std::vector<float>{7, 14, 0, -3.5})) << "x - 0.5 * 0.25 x, without a gradient";
+  EXPECT_EQ(get("alone", 1), (std::vector<float>{8}));
 }
 
 TEST_F(CInterface, SavesAndLoads) {

@@ -51,15 +51,16 @@ void expect_adam(const config::OptimizerConfig& config, bool decay, bool decoupl
   Stream stream;
   for (int t = 1; t <= 5; ++t) {
     StepArgs args = changed;
-    args.lr = 0.01 * t, args.grad_scale = 0.5, args.step = t;
+    args.rates.lr = 0.01 * t, args.grad_scale = 0.5, args.step = t;
     optimizer->update(x.slice(decay), args, stream);
-    const DoubleAdam oracle{args.lr,
-                            changed.momentum >= 0 ? changed.momentum : config.beta1,
-                            changed.beta2 >= 0 ? changed.beta2 : config.beta2,
-                            config.eps,
-                            decay ? config.weight_decay : 0,
-                            decoupled,
-                            config.bias_correction};
+    const DoubleAdam oracle{
+        args.rates.lr,
+        changed.rates.momentum >= 0 ? changed.rates.momentum : config.beta1,
+        changed.rates.beta2 >= 0 ? changed.rates.beta2 : config.beta2,
+        config.eps,
+        decay ? (changed.rates.weight_decay >= 0 ? changed.rates.weight_decay : config.weight_decay) : 0,
+        decoupled,
+        config.bias_correction};
     for (int64_t i = 0; i < kNumel; ++i) oracle.step(p[i], m[i], v[i], 0.5 * x.grad[i], t);
   }
   for (int64_t i = 0; i < kNumel; ++i) {
@@ -91,8 +92,15 @@ TEST(AdamOptimizer, LeavesSlicesWithoutDecayAlone) {
 
 TEST(AdamOptimizer, TakesTheBetasOfASchedule) {
   StepArgs args;
-  args.momentum = 0.5, args.beta2 = 0.99;
+  args.rates.momentum = 0.5, args.rates.beta2 = 0.99;
   expect_adam(config_of(config::OptimizerType::adamw), true, true, args);
+}
+
+TEST(AdamOptimizer, TakesTheWeightDecayOfAStep) {
+  StepArgs args;
+  args.rates.weight_decay = 0.7;
+  expect_adam(config_of(config::OptimizerType::adamw), true, true, args);
+  expect_adam(config_of(config::OptimizerType::adamw), false, true, args);
 }
 
 TEST(AdamOptimizer, WorksWithoutBiasCorrection) {
@@ -117,7 +125,7 @@ void expect_sgd(double momentum, double dampening, bool nesterov) {
   for (int t = 1; t <= 4; ++t) {
     UpdateSlice slice = x.slice(true);
     if (momentum == 0) slice.state = {};
-    optimizer->update(slice, {.lr = 0.1, .grad_scale = 2, .step = t}, stream);
+    optimizer->update(slice, {.rates = {.lr = 0.1}, .grad_scale = 2, .step = t}, stream);
     for (int64_t i = 0; i < kNumel; ++i) {
       double g = 2.0 * x.grad[i] + c.weight_decay * p[i];
       if (momentum != 0) {
@@ -147,7 +155,8 @@ TEST(LionOptimizer, FollowsThePapersRuleAndTheBetasOfASchedule) {
     Stream stream;
     for (int t = 1; t <= 5; ++t) {
       const double b1 = t < 4 ? c.beta1 : 0.6;
-      optimizer->update(x.slice(decay), {.lr = 0.1, .momentum = t < 4 ? -1 : 0.6, .grad_scale = 2, .step = t},
+      optimizer->update(x.slice(decay),
+                        {.rates = {.lr = 0.1, .momentum = t < 4 ? -1 : 0.6}, .grad_scale = 2, .step = t},
                         stream);
       for (size_t i = 0; i < size_t(kNumel); ++i) {
         const double g = 2.0 * x.grad[i], direction = b1 * m[i] + (1 - b1) * g;
@@ -169,7 +178,7 @@ TEST(AdagradOptimizer, FollowsPyTorchsRule) {
   std::vector<double> p(x.param.begin(), x.param.end()), sum(kNumel);
   Stream stream;
   for (int t = 1; t <= 5; ++t) {
-    optimizer->update(x.slice(true), {.lr = 0.1, .grad_scale = 0.5, .step = t}, stream);
+    optimizer->update(x.slice(true), {.rates = {.lr = 0.1}, .grad_scale = 0.5, .step = t}, stream);
     for (size_t i = 0; i < size_t(kNumel); ++i) {
       const double g = 0.5 * x.grad[i] + c.weight_decay * p[i];
       sum[i] += g * g;
@@ -197,7 +206,7 @@ TEST(LambOptimizer, FollowsItsRuleInDoublePrecisionOverTwentySteps) {
           Stream stream;
           for (int t = 1; t <= 20; ++t) {
             double squares[2] = {0, 0};
-            const StepArgs args{.lr = 0.02, .grad_scale = 0.5, .step = t};
+            const StepArgs args{.rates = {.lr = 0.02}, .grad_scale = 0.5, .step = t};
             UpdateSlice slice = x.slice(decay);
             optimizer->prepare(slice, args, Tensor(squares, DType::fp64, {2}, MemoryKind::host), stream);
             slice.squares = {squares[0], squares[1]};

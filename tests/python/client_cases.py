@@ -178,9 +178,11 @@ def _tokenizer() -> Any:
     return transformers.PreTrainedTokenizerFast(tokenizer_object=inner, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>")
 
 
-def at_stages(case: str, stages: list[int], output: str, *args: Any) -> dict[str, Any]:
-    """A case at each stage in turn, in one process."""
+def at_stages(stages: list[int], output: str, cases: dict[str, list[Any]]) -> dict[str, dict[str, Any]]:
+    """Cases, with what they take beside the stage and the folder, at each stage in turn: in one process, because it imports for seconds."""
     import transformers
 
     transformers.logging.set_verbosity_error()
-    return {str(stage): globals()[case](stage, f"{output}/{stage}", *args) for stage in stages}
+    return {
+        case: {str(stage): globals()[case](stage, f"{output}/{case}{stage}", *args) for stage in stages} for case, args in cases.items()
+    }

@@ -99,6 +99,7 @@ def _optimizers() -> dict[str, Any]:
     o, ds = torch.optim, deepspeed.ops
     return {
         "AdamW": (o.AdamW, {"lr": 3e-3, "betas": (0.8, 0.99), "eps": 1e-6, "weight_decay": 0.2}),
+        "own rates": (o.AdamW, {"lr": 1e-2}),
         "Adam": (o.Adam, {"lr": 3e-3, "weight_decay": 0.2}),
         "SGD": (o.SGD, {"lr": 3e-2, "momentum": 0.9, "nesterov": True, "weight_decay": 0.1}),
         "SGD alone": (o.SGD, {"lr": 3e-2}),
@@ -113,18 +114,31 @@ def _groups(module: torch.nn.Module) -> list[dict[str, Any]]:
     return [{"params": [p for n, p in named if "bias" not in n]}, {"params": [p for n, p in named if "bias" in n], "weight_decay": 0.0}]
 
 
+def _own_rates(module: torch.nn.Module) -> list[dict[str, Any]]:
+    named = list(module.named_parameters())
+    head = [p for n, p in named if n.startswith("head")]
+    biases = [p for n, p in named if "bias" in n and not n.startswith("head")]
+    weights = [p for n, p in named if "bias" not in n and not n.startswith("head")]
+    return [
+        {"params": weights, "weight_decay": 0.2},
+        {"params": biases, "weight_decay": 0.0, "lr": 2e-2, "betas": (0.5, 0.9)},
+        {"params": head, "weight_decay": 0.5, "lr": 4e-3},
+    ]
+
+
 def optimizer_objects(stage: int) -> dict[str, float]:
     """By optimizer: an object with two groups and a schedule of torch's, against the same in torch alone."""
     out = {}
     for key, (kind, values, *ours) in _optimizers().items():
         module, other = models.seeded(models.Mlp), models.seeded(models.Mlp)
-        made = (ours[0] if ours else kind)(_groups(module), **values)
+        of = _own_rates if key == "own rates" else _groups
+        made = (ours[0] if ours else kind)(of(module), **values)
         schedule = torch.optim.lr_scheduler.StepLR(made, 2, 0.5)
         without = {k: v for k, v in config(stage).items() if k != "optimizer"}
         engine, optimizer, _, back = deepspeed.initialize(model=module, optimizer=made, lr_scheduler=schedule, config=without)
         assert back is schedule and optimizer.param_groups[0] is made.param_groups[0]
         got = steps(engine, 5)
-        want_optimizer = kind(_groups(other), **values)
+        want_optimizer = kind(of(other), **values)
         want_schedule = torch.optim.lr_scheduler.StepLR(want_optimizer, 2, 0.5)
         want = plain.train(
             other,
@@ -267,7 +281,7 @@ def _mistake(which: str) -> None:
     if what == "optimizer":
         deepspeed.initialize(model=module, optimizer=torch.optim.Rprop(module.parameters()), config=config(0))
     if what == "groups":
-        groups = [{"params": [p], "lr": 0.1 * k} for k, p in enumerate(module.parameters())]
+        groups = [{"params": [p], "momentum": 0.1 * k} for k, p in enumerate(module.parameters())]
         deepspeed.initialize(model=module, optimizer=torch.optim.SGD(groups, lr=1), config=config(0))
     engine = deepspeed.initialize(model=module, config=config(stage))[0]
     loss = models.loss(engine, models.batch(0, 0, engine.global_rank))

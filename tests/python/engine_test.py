@@ -117,7 +117,7 @@ class Engine(unittest.TestCase):
             "no file": ["UsageError", "nowhere.json: there is no such file"],
             "twice": ["UsageError", "given twice"],
             "optimizer": ["NotBuilt", "no kernel for torch.optim.rprop.Rprop"],
-            "groups": ["NotBuilt", "differ in lr"],
+            "groups": ["NotBuilt", "differ in momentum"],
             "step alone": ["StepOrderError", "step without a backward"],
             "loss.backward": ["StepOrderError", "engine.backward(loss)"],
             "stage 3: loss.backward": ["StepOrderError", "engine.backward(loss)"],

@@ -55,7 +55,7 @@ TEST(StagedUpdate, GivesTheBitsOfTheUpdateInPlaceOnEitherSideHoweverManyUnitsAre
   for (int64_t step = 1; step <= 2; ++step)
     for (Unit& u : want) {
       const optim::UpdateSlice s = u.slice({kDevice, kDevice, kDevice});
-      if (s.param.numel() > 0) optimizer->update(s, {.lr = 0.1, .step = step}, inline_);
+      if (s.param.numel() > 0) optimizer->update(s, {.rates = {.lr = 0.1}, .step = step}, inline_);
     }
   for (const auto side : {offload::UpdateSide::host, offload::UpdateSide::device})
     for (const Homes& h :
@@ -69,7 +69,7 @@ TEST(StagedUpdate, GivesTheBitsOfTheUpdateInPlaceOnEitherSideHoweverManyUnitsAre
         for (int64_t step = 1; step <= 2; ++step) {
           update.begin_walk();
           const auto kernels = [&optimizer, step](const optim::UpdateSlice& piece, Range, Stream& stream) {
-            optimizer->update(piece, {.lr = 0.1, .step = step}, stream);
+            optimizer->update(piece, {.rates = {.lr = 0.1}, .step = step}, stream);
           };
           for (Unit& u : got) {
             update.wait(compute.record());
@@ -96,7 +96,7 @@ TEST(StagedUpdate, StartsAfterWhatItWasToldToWaitForAndItsEventComesAfterItsLast
     StagedUpdate update(memory, side, kEverything, kLargest);
     backward.enqueue([&] { std::fill(unit.gradient.begin(), unit.gradient.end(), 0.5f); });
     const auto kernels = [&](const optim::UpdateSlice& piece, Range, Stream& stream) {
-      optimizer->update(piece, {.lr = 1, .step = 1}, stream);
+      optimizer->update(piece, {.rates = {.lr = 1}, .step = 1}, stream);
     };
     update.wait(backward.record());
     after.wait(update.run(kernels, unit.slice({kPinned, kDevice, kDevice}), kAll, kAll));
