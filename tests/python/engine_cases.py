@@ -389,3 +389,18 @@ def states(stage: int) -> dict[str, Any]:
 def refused() -> None:
     """A mistake that nobody catches."""
     deepspeed.initialize(model=models.seeded(models.Mlp), config={"train_batch_size": 7, "gradient_cliping": 1})
+
+
+def compiled(stage: int) -> dict[str, float]:
+    """torch.compile of a module, and of its blocks: how far losses and norms are from torch's without it."""
+    out = {}
+    for whole in (True, False):
+        model, other = models.seeded(models.Gpt), models.seeded(models.Gpt)
+        engine = deepspeed.initialize(model=model, config=config(stage))[0]
+        for part in [model] if whole else model.blocks:
+            part.compile(backend="aot_eager")
+        optimizer = torch.optim.AdamW(other.parameters(), lr=1e-2, weight_decay=0.1)
+        want = plain.train(other, optimizer, models.batch, models.loss, steps=3, micros=2, ranks=engine.world_size, clipping=0.5)
+        out[str(whole)] = worst(steps(engine, 3), want)
+        engine.destroy()
+    return out

@@ -89,6 +89,11 @@ class Engine(unittest.TestCase):
             self.assertTrue(seen["same"], "gathered, they have those of a model that was built whole")
             self.assertLess(seen["far"], 1e-5)
 
+    def test_modules_and_blocks_may_be_compiled(self) -> None:
+        for stage in (1, 3):
+            for what, far in ranks.answers(2, CASES, "compiled", stage)[0].items():
+                self.assertLess(far, 1e-5, f"whole {what} at stage {stage}")
+
     def test_states_of_parameters_are_read_and_written_whole(self) -> None:
         for key in ("first", "moment"):
             at = [ranks.answers(2, CASES, "states", stage)[0] for stage in (0, 3)]
