@@ -30,7 +30,7 @@ section "packages"
 # torch is large, and comes while the build goes on. A name of a Python that has it saves that.
 if [ -z "${CLEAVE_TORCH_PYTHON:-}" ]; then
   mkdir -p build
-  ./scripts/install_torch.sh >build/torch.log 2>&1 &
+  timeout 1200 ./scripts/install_torch.sh >build/torch.log 2>&1 &
   torch=$!
 fi
 
@@ -122,7 +122,7 @@ else
   if ! command -v clang++ >/dev/null; then
     skip "libFuzzer: no clang++ on this machine; broken files of the tests' own making were read by the other builds"
   elif build fuzz; then
-    if ./scripts/fuzz.sh --seconds 30; then ok; else bad "fuzzers"; fi
+    if ./scripts/fuzz.sh --seconds 20; then ok; else bad "fuzzers"; fi
   fi
   section "an installed copy, used by another project"
   if ./scripts/test_install.sh; then ok; else bad "installed copy"; fi
