@@ -18,12 +18,11 @@
 //   }
 //   StepResult r = engine.finish_step(losses);
 #pragma once
-#include <optional>
 #include <span>
 
 #include "core/param_spec.h"
 #include "device/tensor.h"
-#include "optim/schedule.h"
+#include "optim/rates.h"
 #include "runtime/engine_base.h"
 
 namespace cleave {

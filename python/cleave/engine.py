@@ -71,6 +71,7 @@ class DeepSpeedEngine(torch.nn.Module):
             inference=self.optimizer is None,
             stream=torch.cuda.current_stream(self.device).cuda_stream if self.device.type == "cuda" else None,
         )
+        jobs.keep_until_saved(self._native)
         self._hand_over(units)
         self._residency = Residency(model, self._native, units, self._precision, self.device)
         for slot in units.slots():
@@ -539,4 +540,5 @@ class DeepSpeedEngine(torch.nn.Module):
     def destroy(self) -> None:
         """Gives the engine's memory back. Parameters that are whole on a rank keep their values."""
         self._residency.close()
+        self._native.finish_save()
         self._native.free()

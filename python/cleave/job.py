@@ -36,9 +36,12 @@ def current(timeout_s: float = _DEADLINE_S) -> native.Job:
     return _job
 
 
-def is_open() -> bool:
-    """Whether this process is a rank already."""
-    return _job is not None
+_engines: list[native.NativeEngine] = []  # as they were made, in the same order on all ranks
+
+
+def keep_until_saved(engine: native.NativeEngine) -> None:
+    """The job does not end well before what the engine saves behind the training is written."""
+    _engines.append(engine)
 
 
 def rank() -> int:
@@ -115,6 +118,8 @@ def _leave() -> None:
     job, _job = _job, None
     distributed = sys.modules.get("torch.distributed")
     try:
+        for engine in () if _failure else _engines:
+            engine.finish_save()
         job.close(_failure)
     except CleaveError as error:
         print(f"warning: at the end of the job: {error}", file=sys.stderr)

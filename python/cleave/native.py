@@ -331,7 +331,9 @@ class NativeEngine:
         _check(self._lib.cleave_save_checkpoint(self.handle, os.fsencode(folder), tag.encode(), client.encode()))
 
     def finish_save(self) -> None:
-        _check(self._lib.cleave_finish_save(self.handle))
+        """Waits for a save that is written behind the training. Nothing after free(). Collective."""
+        if self._handle:
+            _check(self._lib.cleave_finish_save(self._handle))
 
     def load_checkpoint(self, folder: str, tag: str, with_optimizer: bool) -> str:
         return _text(

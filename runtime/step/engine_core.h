@@ -36,8 +36,7 @@ struct EngineCore {
   // All passes are enqueued. mean_loss: of all ranks, asked for once, behind the norm. rates: in place of the
   // schedule's, where nothing is updated before. Error(training) where training cannot go on. Collective; the
   // result is the same on every rank.
-  StepResult finish_step(const std::function<double()>& mean_loss,
-                         std::span<const optim::Rates> rates = {});
+  StepResult finish_step(const std::function<double()>& mean_loss, std::span<const optim::Rates> rates = {});
   // The mean over the data axis of what ranks that report one have; rounded first where sums are exact.
   // `losses`: those of this rank's micro-batches, none where it reports none. Collective.
   double mean_over_ranks(const std::vector<double>& losses);
