@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <ranges>
+#include <iterator>
 
 namespace cleave {
 
@@ -28,9 +28,9 @@ int MeshShape::rank(const MeshPlace& p) const {
 
 MeshPlace MeshShape::place(int rank) const {
   MeshPlace p;
-  for (const MeshAxis& a : std::views::reverse(kMeshAxes)) {
-    p.*a.place = rank % (this->*a.size);
-    rank /= this->*a.size;
+  for (auto a = std::rbegin(kMeshAxes); a != std::rend(kMeshAxes); ++a) {
+    p.*a->place = rank % (this->*a->size);
+    rank /= this->*a->size;
   }
   return p;
 }

@@ -79,8 +79,11 @@ run_ctest() {
   fi
 }
 
-# A folder that is new is built in units of six files, in half the time; one that a developer has stays as it is.
-[ -d build/release ] || cmake --preset release -DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=6 >/dev/null
+# A folder that is new is built in units of six files, in half the time; one that a developer has stays as it is. What two
+# builds compile alike, ccache compiles once: the C++ of the CUDA build is that of the release.
+export CCACHE_BASEDIR=$PWD
+in_units() { [ -d build/"$1" ] || cmake --preset "$1" -DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=6 >/dev/null; }
+in_units release
 
 section "release build"
 if build release; then
@@ -95,7 +98,7 @@ else
   section "CUDA build"
   if ! command -v nvcc >/dev/null && [ ! -x /usr/local/cuda/bin/nvcc ]; then
     skip "the CUDA build: no nvcc on this machine"
-  elif build cuda gpu_programs kernels_bench; then
+  elif in_units cuda && build cuda gpu_programs kernels_bench; then
     ok
     build/cuda/bin/cleave report || bad "cleave report of the CUDA build"
     section "what the CUDA compiler makes of the kernels"

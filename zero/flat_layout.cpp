@@ -1,7 +1,6 @@
 #include "zero/flat_layout.h"
 
 #include <algorithm>
-#include <ranges>
 #include <set>
 
 namespace cleave::zero {
@@ -12,7 +11,7 @@ FlatLayout::FlatLayout(UnitSpec spec, int shards, const DecayRule& decays)
   std::set<AxisSet> cuts = {AxisSet()};
   for (const ParamSpec& p : spec_.params) cuts.insert(p.cut_by());
   for (const AxisSet& axes : cuts) add_segment(true, axes);
-  for (const AxisSet& axes : std::views::reverse(cuts)) add_segment(false, axes);
+  for (auto axes = cuts.rbegin(); axes != cuts.rend(); ++axes) add_segment(false, *axes);
   numel_ = round_up(used_, shards);
   for (const ParamSpec& p : spec_.params) decays_.push_back(decays.applies_to(p));
   find_decay_ranges();

@@ -47,9 +47,9 @@ class ParameterStore {
   // The parts of the slice that this rank counts in the gradient norm and saves, relative to the slice's
   // begin: the same number on all ranks that have slices of the unit, so some may be empty.
   std::vector<Range> counted(int unit) const;
-  // After the slice of the working copy was updated, on compute and by the work before `updated`: brings it
-  // to the ranks that hold the whole, and home.
-  void publish(int unit, const Event& updated = {}) { weights_.publish(unit, updated); }
+  // After the slice of the working copy was updated, on compute and by the work before all of `updated`:
+  // brings it to the ranks that hold the whole, and home.
+  void publish(int unit, std::span<const Event> updated = {}) { weights_.publish(unit, updated); }
   // What collectives read and write, where it lives in device memory; without what is the driver's.
   std::vector<Tensor> device_buffers() const;
   // Work enqueued on compute from now on sees what was published.

@@ -39,7 +39,7 @@ ShardedOptimizer::ShardedOptimizer(Memory& memory, ParameterStore& store,
       frozen_weights_(memory, store, frozen_),
       homes_(memory) {
   if (store.units() > 0) add_sides(memory, placement);
-  done_.resize(size_t(store.units()));
+  for (Side* side : {&host_, &device_}) side->done.resize(size_t(store.units()));
   if (!optimizer_->prepares()) return;
   std::optional<MemoryKind> second;
   if (away_) second = away_ == &host_ ? MemoryKind::pinned : MemoryKind::device;
@@ -158,7 +158,7 @@ void ShardedOptimizer::publish_all(Range read, Range write, const GiveValues& gi
       if (piece.copy.defined()) kernels::launch(kernels::Cast{.y = piece.copy, .x = piece.param}, stream);
     };
     const Event done = run(tile.unit, slice, kernels, ready, compute);
-    if (tile.last) store_.publish(tile.unit, done_[size_t(tile.unit)]);
+    if (tile.last) publish(tile.unit);
     return done;
   });
   store_.wait_for_weights();
@@ -231,11 +231,17 @@ Event ShardedOptimizer::run(int unit, const optim::UpdateSlice& slice, const Sta
   };
   if (side.staged) {
     side.staged->wait(ready), side.staged->wait(compute.record());
-    return done_[size_t(unit)] = side.staged->run(with_gradient, slice, state_.read(), state_.written());
+    return side.done[size_t(unit)] = side.staged->run(with_gradient, slice, state_.read(), state_.written());
   }
   compute.wait(ready);
   for (const Range& r : pieces(slice.param.numel(), decodes)) with_gradient(slice.slice(r), r, compute);
   return compute.record();
+}
+
+// A unit's tiles may be updated on both sides, which know nothing of each other.
+void ShardedOptimizer::publish(int unit) {
+  const Event updated[] = {host_.done[size_t(unit)], device_.done[size_t(unit)]};
+  store_.publish(unit, updated);
 }
 
 std::vector<ShardedOptimizer::KernelRange> ShardedOptimizer::kernel_ranges(int unit) const {
@@ -319,7 +325,7 @@ void ShardedOptimizer::finish_step(const optim::StepArgs& args) {
   for (const int u : expected_) {
     const bool done = std::find(updated_.begin(), updated_.end(), u) != updated_.end();
     if (!done) visit(u, true, args, *compute_);
-    store_.publish(u, done_[size_t(u)]);
+    publish(u);
   }
   state_.end_walk();
   store_.wait_for_weights();

@@ -78,6 +78,7 @@ class ShardedOptimizer final : public GradientUser, public SavedState {
   struct Side {
     Buffer gradient;                       // a piece of it as the update reads it, where its form is another
     std::unique_ptr<StagedUpdate> staged;  // none: on compute, which reaches everything
+    std::vector<Event> done;               // by unit: the last staged work on it
   };
   void add_sides(Memory& memory, const offload::Placement& placement);
   Side& side_of(const optim::UpdateSlice& slice);
@@ -87,6 +88,7 @@ class ShardedOptimizer final : public GradientUser, public SavedState {
   // `ready`: the slice's state is there.
   Event run(int unit, const optim::UpdateSlice& slice, const StagedUpdate::Kernels& kernels,
             const Event& ready, Stream& compute);
+  void publish(int unit);
   // A walk over all units that gives masters values and brings them to the ranks that hold the whole.
   using GiveValues = std::function<void(int unit, Range of_slice, Tensor master, Stream& stream)>;
   void publish_all(Range read, Range write, const GiveValues& give, Stream& compute);
@@ -110,7 +112,6 @@ class ShardedOptimizer final : public GradientUser, public SavedState {
   std::vector<bool> late_;
   Stream* compute_ = nullptr;
   std::vector<int> expected_, updated_;  // units, in order; of them: those that were updated
-  std::vector<Event> done_;              // by unit: the last work on it that is not on compute
   Trace* trace_ = nullptr;
 };
 

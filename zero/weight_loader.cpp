@@ -44,7 +44,7 @@ void WeightLoader::read(int unit, int, Range range, Tensor to, Stream& compute) 
 }
 
 void WeightLoader::write(int unit, int, Range range, Tensor from, Stream& compute) {
-  publish_before(unit, compute);
+  publish_before(unit);
   each_piece(store_.next_weights_slice(unit).slice(range), [&](Tensor here, Tensor weights, Range r) {
     compute.synchronize();  // the place is free
     kernels::launch(kernels::Cast{.y = here, .x = from.slice(r)}, host_);
@@ -53,16 +53,16 @@ void WeightLoader::write(int unit, int, Range range, Tensor from, Stream& comput
   compute.synchronize();
 }
 
-void WeightLoader::publish_before(int unit, Stream& compute) {
+void WeightLoader::publish_before(int unit) {
   CHECK(next_ == 0 || units_[next_ - 1] < unit, "unit {} is written after unit {} was published", unit,
         units_[next_ - 1]);
   // All of them, on every rank in the same order, also those of which this rank has nothing but padding.
   for (; next_ < units_.size() && units_[next_] < unit; ++next_)
-    store_.publish(units_[next_], compute.record());
+    store_.publish(units_[next_]);
 }
 
-void WeightLoader::publish_masters(Stream& compute) {
-  publish_before(store_.units(), compute);
+void WeightLoader::publish_masters(Stream&) {
+  publish_before(store_.units());
   next_ = 0;
   store_.wait_for_weights();
 }

@@ -21,14 +21,14 @@ class WeightLoader final : public SavedState {
   // when a later one begins, so the buffers on the way to the disk are enough for any number of units.
   // Collective where units are published.
   void write(int unit, int kind, Range range, Tensor from, Stream& compute) override;
-  void begin_masters(int unit, Stream& compute) override { publish_before(unit, compute); }
+  void begin_masters(int unit, Stream&) override { publish_before(unit); }
   void publish_masters(Stream& compute) override;
   Stream& host() {
     return host_;
   }  // for values on their way: what is given to it is done, or left out in a dry run
 
  private:
-  void publish_before(int unit, Stream& compute);
+  void publish_before(int unit);
   // Calls move(where the host reads and writes the piece, the piece in the working copy, its range in
   // `weights`).
   template <class Move>

@@ -77,10 +77,10 @@ Tensor WeightShards::next_slice(int index) {
   return disk_.begin_write(unit.on_disk, compute_).slice(unit.of->slice_of_shard());
 }
 
-void WeightShards::publish(int index, const Event& updated) {
+void WeightShards::publish(int index, std::span<const Event> updated) {
   const Unit& unit = units_[size_t(index)];
   comm::Communicator& ranks = *unit.of->sharding.gather_on_publish;
-  comm_.wait(updated);
+  for (const Event& event : updated) comm_.wait(event);
   if (ranks.size() == 1 && unit.on_disk < 0) return;
   comm_.wait(compute_.record());
   const Tensor slice = next_slice(index);

@@ -3,6 +3,8 @@
 // and where to is a driver's: one that knows every visit before training (GatherPool), or one that learns
 // them (RecordedVisits).
 #pragma once
+#include <span>
+
 #include "device/memory.h"
 #include "device/trace.h"
 #include "zero/disk_shards.h"
@@ -46,9 +48,9 @@ class WeightShards {
   Tensor settled_slice(int unit);
   // Where its next values go. Work enqueued on compute before publish(unit) writes all of it.
   Tensor next_slice(int unit);
-  // After the slice was updated, on compute and by the work before `updated`: brings it to the ranks that
-  // hold the whole, and home.
-  void publish(int unit, const Event& updated);
+  // After the slice was updated, on compute and by the work before all of `updated`: brings it to the ranks
+  // that hold the whole, and home.
+  void publish(int unit, std::span<const Event> updated);
   void wait_for_published();  // work enqueued on compute from now on sees what was published
 
   // Blocks until the disk was read and written, and throws its faults. After the last pass.

@@ -49,7 +49,8 @@ int64_t stale_reads(comm::Communicator& world, int stage, bool overlap, uint32_t
       stream.enqueue([slice, value = float(step * 10 + u)] {
         for (float& x : slice.span<float>()) x = value;
       });
-      store.publish(u, u == 0 ? Event() : beside.record());
+      const Event updated = beside.record();
+      store.publish(u, u == 0 ? std::span<const Event>() : std::span(&updated, 1));
       pause(comm);
     }
     store.wait_for_weights();
