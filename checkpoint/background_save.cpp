@@ -12,6 +12,9 @@
 namespace cleave::checkpoint {
 namespace {
 
+// Behind `at` bytes, where a record begins.
+int64_t aligned(int64_t at, const Record& r) { return round_up(at, size_of(r.dtype)); }
+
 constexpr int64_t kPiece = int64_t{1} << 21;  // elements that are asked for at a time
 
 // The calling thread, and those that it starts, run where nobody else wants the core.
@@ -35,13 +38,20 @@ BackgroundSave::~BackgroundSave() {
                             group_->rank()));
 }
 
+int64_t BackgroundSave::bytes_of(const std::vector<Record>& records) {
+  int64_t at = 0;
+  for (const Record& r : records) at = aligned(at, r) + r.bytes();
+  return at;
+}
+
 std::vector<Record> BackgroundSave::copied(const std::vector<Record>& records) {
   std::vector<Record> copies;
   int64_t at = 0;
   for (const Record& r : records) {
     const int64_t numel = r.elements.numel();
-    const Tensor here = copy_.slice({at, at + numel});
-    at += numel;
+    at = aligned(at, r);
+    const Tensor here(copy_.slice({at, at + r.bytes()}).raw(), r.dtype, {numel}, copy_.memory());
+    at += r.bytes();
     for (Range piece{0, 0}; piece.begin < numel; piece.begin = piece.end) {
       piece.end = std::min(numel, piece.begin + kPiece);
       r.read(piece, here.slice(piece));
@@ -54,7 +64,8 @@ std::vector<Record> BackgroundSave::copied(const std::vector<Record>& records) {
                         require(!given_up_, Exit::checkpoint, "the run ended with an error");
                         std::memcpy(to.raw(), here.slice(range).raw(), size_t(to.bytes()));
                       },
-                      {}});
+                      {},
+                      r.dtype});
   }
   return copies;
 }

@@ -15,12 +15,14 @@ namespace cleave::checkpoint {
 
 class BackgroundSave {
  public:
-  // Collective over world: the writers of all ranks talk in a group of their own. `copy` is fp32 memory of
-  // the host for all elements that this rank saves, and outlives this.
+  // Collective over world: the writers of all ranks talk in a group of their own. `copy` is memory of the
+  // host, bytes_of() all that this rank saves, and outlives this.
   BackgroundSave(Tensor copy, comm::Communicator& world);
   // Waits until what was begun is written. While an exception is under way it is given up instead, on all
   // ranks, and leaves no checkpoint; that takes as long as a piece of a shard takes to be written and synced.
   ~BackgroundSave();
+  // Of a copy of these records: one behind another, each where its type is aligned.
+  static int64_t bytes_of(const std::vector<Record>& records);
   BackgroundSave(const BackgroundSave&) = delete;
   BackgroundSave& operator=(const BackgroundSave&) = delete;
 

@@ -35,14 +35,15 @@ void sync_folder(const fs::path& path) {
 }
 
 // Gives a record's elements to the sink, through `memory`; returns the checksums of its blocks.
-std::vector<uint64_t> stream_out(const Record& r, std::vector<float>& memory, const NamedTensor::Sink& sink) {
+std::vector<uint64_t> stream_out(const Record& r, std::vector<std::byte>& memory,
+                                 const NamedTensor::Sink& sink) {
   static_assert(kPieceElements % Manifest::kBlock == 0);
   const int64_t numel = r.elements.numel();
   std::vector<uint64_t> checksums;
-  memory.resize(size_t(std::max(int64_t(memory.size()), std::min(numel, kPieceElements))));
+  memory.resize(std::max(memory.size(), size_t(std::min(numel, kPieceElements) * size_of(r.dtype))));
   for (Range piece{0, 0}; piece.begin < numel; piece.begin = piece.end) {
     piece.end = std::min(numel, piece.begin + kPieceElements);
-    const Tensor here(memory.data(), DType::fp32, {piece.size()}, MemoryKind::host);
+    const Tensor here(memory.data(), r.dtype, {piece.size()}, MemoryKind::host);
     r.read(piece, here);
     for (Range block{0, 0}; block.begin < piece.size(); block.begin = block.end) {
       block.end = std::min(piece.size(), block.begin + Manifest::kBlock);
@@ -60,17 +61,21 @@ void write_shard(const fs::path& folder, const std::string& stem, const std::str
   const std::string file = stem + ".safetensors";
   Manifest mine;
   std::vector<NamedTensor> tensors;
-  std::vector<float> memory;
-  for (const Record& r : records) {
+  std::vector<std::byte> memory;
+  // Wide elements first, so that all are aligned in the file.
+  std::vector<std::reference_wrapper<const Record>> sorted(records.begin(), records.end());
+  std::stable_sort(sorted.begin(), sorted.end(),
+                   [](const Record& a, const Record& b) { return size_of(a.dtype) > size_of(b.dtype); });
+  for (const Record& r : sorted) {
     const int64_t numel = r.elements.numel();
     if (numel == 0) continue;
     const Manifest::Name name{r.kind, r.tensor};
     tensors.push_back({name_in_shard(name, r.elements),
                        {numel},
-                       Tensor(nullptr, DType::fp32, {numel}, MemoryKind::host),
+                       Tensor(nullptr, r.dtype, {numel}, MemoryKind::host),
                        [&r, &file, &mine, &memory, name](const NamedTensor::Sink& sink) {
                          Manifest::Whole& whole = mine.tensors[name];
-                         whole.shape = r.shape;
+                         whole.shape = r.shape, whole.dtype = r.dtype;
                          whole.parts.push_back({file, r.elements, stream_out(r, memory, sink)});
                        }});
   }

@@ -33,9 +33,12 @@ struct Record {
   std::string kind, tensor;
   std::vector<int64_t> shape;  // of the whole tensor
   Elements elements;
-  // Copy the record's elements [range) to or from fp32 memory of the host before they return.
+  // Copy the record's elements [range) to or from memory of the host, of the record's type, before they
+  // return.
   using Move = std::function<void(Range range, Tensor memory)>;
-  Move read, write;  // a saver needs the first, a loader the second
+  Move read = {}, write = {};  // a saver needs the first, a loader the second
+  DType dtype = DType::fp32;   // or int64, which a loader finds as it was saved
+  int64_t bytes() const { return elements.numel() * size_of(dtype); }
 };
 
 // What a save made.
@@ -76,7 +79,7 @@ class CheckpointReader {
   // Shape of a stored tensor; empty when the checkpoint has no such tensor.
   std::vector<int64_t> shape(const std::string& kind, const std::string& tensor) const;
   // Writes the record from whichever shards hold its elements. Error(checkpoint) for a tensor that is not
-  // stored or has another shape, and for bytes that do not match their checksum.
+  // stored or has another shape or type, and for bytes that do not match their checksum.
   void read(const Record& record) const;
   // All of them in this order, while threads read ahead. What is not stored is found before the first is
   // written.
@@ -90,16 +93,17 @@ class CheckpointReader {
   const SafetensorsFile& file(const std::string& name) const;
   void require_whole(const std::string& name, const SafetensorsFile& file) const;
   void require_held(const Manifest::Name& tensor, const Part& part) const;
+  int64_t element_bytes(const Manifest::Name& tensor) const;
   void check(const Manifest::Name& tensor, const Part& part, int64_t begin,
-             std::span<const float> held) const;
-  void check_all(const Manifest::Name& tensor, const Part& part, std::vector<float>& memory) const;
+             std::span<const std::byte> held) const;
+  void check_all(const Manifest::Name& tensor, const Part& part, std::vector<std::byte>& memory) const;
   void check_once(const Manifest::Name& tensor, const Part& part) const;
   struct Fetch;
   void plan(const Record& record, std::vector<Fetch>& fetches) const;
   void plan(const Record& record, Range window, const Part& part, std::vector<Fetch>& fetches) const;
   int64_t window_end(const Record& record, int64_t begin, const Manifest::Whole& whole) const;
   void read(std::span<const Record> records, ReadAhead::Reader reader) const;
-  void fill(std::span<const Fetch> fetches, ReadAhead& ahead, std::vector<float>& memory) const;
+  void fill(std::span<const Fetch> fetches, ReadAhead& ahead, std::vector<std::byte>& memory) const;
 
   mutable std::mutex mutex_;               // of what follows
   mutable std::set<const Part*> checked_;  // of those with a checksum for all of it

@@ -11,8 +11,6 @@ namespace cleave::checkpoint {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr int64_t kElement = sizeof(float);
-
 std::string text_of(const fs::path& path) { return InputFile(path.string(), Exit::checkpoint).text(); }
 
 // Error(checkpoint) where the system does not say, as in a folder that may not be entered.
@@ -99,7 +97,7 @@ std::vector<std::string> CheckpointReader::faults(int threads, const Progress& p
   int64_t done = 0;
   const int64_t all = manifest_.bytes();
   auto work = [&] {
-    std::vector<float> memory;
+    std::vector<std::byte> memory;
     for (size_t at = next++; at < jobs.size(); at = next++) {
       Job& job = jobs[at];
       try {
@@ -108,7 +106,7 @@ std::vector<std::string> CheckpointReader::faults(int threads, const Progress& p
         job.fault = e.what();
       }
       const std::lock_guard lock(mutex);
-      done += job.part->elements.numel() * kElement;
+      done += job.part->elements.numel() * element_bytes(*job.tensor);
       if (progress) progress(done, all);
     }
   };
@@ -151,27 +149,31 @@ void CheckpointReader::require_whole(const std::string& name, const SafetensorsF
           file.path().string(), 8 + file.header().size());
 }
 
+int64_t CheckpointReader::element_bytes(const Manifest::Name& tensor) const {
+  return size_of(manifest_.tensors.at(tensor).dtype);
+}
+
 void CheckpointReader::require_held(const Manifest::Name& tensor, const Part& part) const {
   const SafetensorsFile& shard = file(part.file);
   const auto at = shard.tensors().find(name_in_shard(tensor, part.elements));
-  require(at != shard.tensors().end() && at->second.dtype == DType::fp32 &&
-              at->second.end - at->second.begin == part.elements.numel() * kElement,
+  require(at != shard.tensors().end() && at->second.dtype == manifest_.tensors.at(tensor).dtype &&
+              at->second.end - at->second.begin == part.elements.numel() * element_bytes(tensor),
           Exit::checkpoint, "{}: {} of {} is not in it as the manifest says", shard.path().string(),
           tensor.first, tensor.second);
 }
 
 // Whole blocks of a part, from element `begin` on.
 void CheckpointReader::check(const Manifest::Name& tensor, const Part& part, int64_t begin,
-                             std::span<const float> held) const {
-  const int64_t block = manifest_.block;
+                             std::span<const std::byte> held) const {
+  const int64_t each = element_bytes(tensor), block = manifest_.block * each, first = begin * each;
   for (int64_t at = 0; at < int64_t(held.size()); at += block) {
     const int64_t n = std::min(block, int64_t(held.size()) - at);
-    if (checksum_of(held.data() + at, n * kElement) == part.checksums[size_t((begin + at) / block)]) continue;
+    if (checksum_of(held.data() + at, n) == part.checksums[size_t((first + at) / block)]) continue;
     const SafetensorsFile& shard = file(part.file);
     const std::string name = name_in_shard(tensor, part.elements);
-    const int64_t from = shard.offset(name) + (begin + at) * kElement;
+    const int64_t from = shard.offset(name) + first + at;
     fail(Exit::checkpoint, "{}: bytes {} to {}, of {}, do not match their checksum; the file is damaged",
-         shard.path().string(), from, from + n * kElement, name);
+         shard.path().string(), from, from + n, name);
   }
 }
 
@@ -182,32 +184,32 @@ void CheckpointReader::check_once(const Manifest::Name& tensor, const Part& part
     return checked_.contains(&part);
   };
   if (seen(false)) return;
-  std::vector<float> memory;
+  std::vector<std::byte> memory;
   check_all(tensor, part, memory);
   seen(true);
 }
 
 // In pieces that stay in a core's cache between being read and being checked.
 void CheckpointReader::check_all(const Manifest::Name& tensor, const Part& part,
-                                 std::vector<float>& memory) const {
+                                 std::vector<std::byte>& memory) const {
   require_held(tensor, part);
   const SafetensorsFile& shard = file(part.file);
   const std::string name = name_in_shard(tensor, part.elements);
-  const int64_t numel = part.elements.numel(), block = manifest_.block;
-  const int64_t most = block ? block : Manifest::kBlock;
-  memory.resize(std::max(memory.size(), size_t(std::min(numel, most))));
+  const int64_t each = element_bytes(tensor), bytes = part.elements.numel() * each, block = manifest_.block;
+  const int64_t most = (block ? block : Manifest::kBlock) * each;
+  memory.resize(std::max(memory.size(), size_t(std::min(bytes, most))));
   Checksum whole;
-  for (int64_t done = 0; done < numel; done += most) {
-    const auto held = std::span(memory).first(size_t(std::min(numel - done, most)));
-    shard.read(name, done * kElement, std::as_writable_bytes(held));
+  for (int64_t done = 0; done < bytes; done += most) {
+    const auto held = std::span(memory).first(size_t(std::min(bytes - done, most)));
+    shard.read(name, done, held);
     if (block)
-      check(tensor, part, done, held);
+      check(tensor, part, done / each, held);
     else
-      whole.add(held.data(), int64_t(held.size_bytes()));
+      whole.add(held.data(), int64_t(held.size()));
   }
   require(block || whole.value() == part.checksums.front(), Exit::checkpoint,
           "{}: bytes {} to {}, of {}, do not match their checksum; the file is damaged",
-          shard.path().string(), shard.offset(name), shard.offset(name) + numel * kElement, name);
+          shard.path().string(), shard.offset(name), shard.offset(name) + bytes, name);
 }
 
 }  // namespace cleave::checkpoint

@@ -11,7 +11,6 @@ namespace cleave::checkpoint {
 namespace {
 
 constexpr int64_t kWindow = int64_t{1} << 20;  // elements that a record gets at a time
-constexpr int64_t kFloat = sizeof(float);
 
 }  // namespace
 
@@ -32,6 +31,8 @@ void CheckpointReader::plan(const Record& record, std::vector<Fetch>& fetches) c
   require(at->second.shape == record.shape, Exit::checkpoint,
           "{}: {} of {} has the shape [{}], the model wants [{}]", path_.string(), record.kind, record.tensor,
           fmt::join(at->second.shape, ", "), fmt::join(record.shape, ", "));
+  require(at->second.dtype == record.dtype, Exit::checkpoint, "{}: {} of {} is {}, the model wants {}",
+          path_.string(), record.kind, record.tensor, name_of(at->second.dtype), name_of(record.dtype));
   const int64_t wanted = record.elements.numel();
   for (Range window{0, 0}; window.begin < wanted; window.begin = window.end) {
     window.end = window_end(record, window.begin, at->second);
@@ -81,10 +82,11 @@ void CheckpointReader::read(std::span<const Record> records, ReadAhead::Reader r
   for (const Fetch& f : fetches) {
     const SafetensorsFile& shard = file(f.part->file);
     const std::string name = name_in_shard({f.record->kind, f.record->tensor}, f.part->elements);
-    pieces.push_back({&shard.file(), shard.offset(name) + f.stored.begin * kFloat, f.stored.size() * kFloat});
+    const int64_t each = size_of(f.record->dtype);
+    pieces.push_back({&shard.file(), shard.offset(name) + f.stored.begin * each, f.stored.size() * each});
   }
   ReadAhead ahead(std::move(pieces), reader);
-  std::vector<float> memory;
+  std::vector<std::byte> memory;
   for (auto first = fetches.begin(), last = first; first != fetches.end(); first = last) {
     last = std::find_if(first, fetches.end(), [&](const Fetch& f) {
       return f.record != first->record || f.window.begin != first->window.begin;
@@ -95,34 +97,34 @@ void CheckpointReader::read(std::span<const Record> records, ReadAhead::Reader r
 
 // Gives a record one window of its elements, which are in these pieces.
 void CheckpointReader::fill(std::span<const Fetch> fetches, ReadAhead& ahead,
-                            std::vector<float>& memory) const {
+                            std::vector<std::byte>& memory) const {
   const Record* record = fetches.front().record;
   const Range window = fetches.front().window;
-  float* whole = nullptr;  // the window, where one piece has it as it is wanted
+  const int64_t each = size_of(record->dtype);
+  std::byte* whole = nullptr;  // the window, where one piece has it as it is wanted
   int64_t filled = 0;
   for (const Fetch& f : fetches) {
-    const std::span<std::byte> bytes = ahead.next();
-    const std::span<float> held(reinterpret_cast<float*>(bytes.data()), size_t(f.stored.size()));
+    const std::span<std::byte> held = ahead.next();
     const Manifest::Name tensor{record->kind, record->tensor};
     manifest_.block ? check(tensor, *f.part, f.stored.begin, held) : check_once(tensor, *f.part);
     each_overlap(record->elements, window, f.part->elements, [&](int64_t to, int64_t from, int64_t n) {
       const Range both = intersect(f.stored, {from, from + n});
       if (both.empty()) return;
-      float* source = held.data() + (both.begin - f.stored.begin);
+      std::byte* source = held.data() + (both.begin - f.stored.begin) * each;
       filled += both.size();
       if (both.size() == window.size()) {
         whole = source;
         return;
       }
-      memory.resize(size_t(kWindow));
-      std::memcpy(memory.data() + (to - window.begin) + (both.begin - from), source,
-                  size_t(both.size() * kFloat));
+      memory.resize(std::max(memory.size(), size_t(kWindow * each)));
+      std::memcpy(memory.data() + (to - window.begin + both.begin - from) * each, source,
+                  size_t(both.size() * each));
     });
   }
   require(filled == window.size(), Exit::checkpoint, "{}: {} of {} elements of {} {} are stored",
           path_.string(), filled, window.size(), record->kind, record->tensor);
   record->write(window,
-                Tensor(whole ? whole : memory.data(), DType::fp32, {window.size()}, MemoryKind::host));
+                Tensor(whole ? whole : memory.data(), record->dtype, {window.size()}, MemoryKind::host));
 }
 
 }  // namespace cleave::checkpoint

@@ -37,11 +37,16 @@ void round_to(DType type, std::span<float> values) {
 
 std::string line_of(const NamedShape& t, const std::function<void(const Record&)>& read, DType as) {
   LongChecksum values;
-  read({t.kind, t.tensor, t.shape, {{0, numel_of(t.shape)}}, {}, [&](Range range, Tensor piece) {
-          const std::span<float> held(piece.as<float>(), size_t(range.size()));
-          round_to(as, held);
-          values.add(held.data(), held.size_bytes());
-        }});
+  read({t.kind,
+        t.tensor,
+        t.shape,
+        {{0, numel_of(t.shape)}},
+        {},
+        [&](Range range, Tensor piece) {
+          if (t.dtype == DType::fp32) round_to(as, {piece.as<float>(), size_t(range.size())});
+          values.add(piece.raw(), size_t(piece.bytes()));
+        },
+        t.dtype});
   return fmt::format("{} [{}] {}\n", t.tensor, fmt::join(t.shape, ", "), values.digits());
 }
 
@@ -81,7 +86,7 @@ std::map<std::string, std::string> digests(std::span<const NamedShape> tensors,
 std::map<std::string, std::string> digests(const CheckpointReader& reader, int threads, DType as) {
   std::vector<NamedShape> tensors;
   for (const auto& [name, whole] : reader.manifest().tensors)
-    tensors.push_back({name.first, name.second, whole.shape});
+    tensors.push_back({name.first, name.second, whole.shape, whole.dtype});
   return digests(
       tensors, [&](const Record& r) { reader.read(r); }, threads, as);
 }

@@ -2,6 +2,7 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <charconv>
 #include <nlohmann/json.hpp>
 
@@ -88,6 +89,15 @@ std::string file_of(const json& record) {
   return file;
 }
 
+// Of a record; what says nothing is fp32.
+DType type_of(const json& record) {
+  if (!record.contains("dtype")) return DType::fp32;
+  const json& type = record["dtype"];
+  for (const DType known : {DType::fp32, DType::int64})
+    if (type == name_of(known)) return known;
+  refuse("dtype", type, "fp32 or int64");
+}
+
 void add_record(Manifest& m, const json& r) {
   Manifest::Part part{file_of(r), elements_of(r), {}};
   if (m.block == 0) {
@@ -101,8 +111,10 @@ void add_record(Manifest& m, const json& r) {
     refuse("name", r["name"], "the name of the record's kind, tensor and elements");
   Manifest::Whole& whole = m.tensors[name];
   const std::vector<int64_t> shape = numbers_of(r, "shape");
+  const DType type = type_of(r);
   if (!whole.parts.empty() && whole.shape != shape) refuse("shape", r["shape"], "that of its other parts");
-  whole.shape = shape;
+  if (!whole.parts.empty() && whole.dtype != type) refuse("dtype", r, "that of its other parts");
+  whole.shape = shape, whole.dtype = type;
   whole.parts.push_back(std::move(part));
 }
 
@@ -128,6 +140,7 @@ json records_of(const Manifest& m) {
                   {"file", p.file},       {"name", name_in_shard(name, p.elements)},
                   {"xxh3", json::array()}};
       for (const uint64_t sum : p.checksums) record["xxh3"].push_back(digits(sum));
+      if (whole.dtype != DType::fp32) record["dtype"] = name_of(whole.dtype);
       if (p.elements.stride) record["every"] = {p.elements.run, p.elements.stride};
       out.push_back(std::move(record));
     }
@@ -139,6 +152,13 @@ json shards_of(const Manifest& m) {
   for (const auto& [file, shard] : m.shards)
     out[file] = {{"bytes", shard.bytes}, {"header_xxh3", digits(shard.header)}};
   return out;
+}
+
+// The oldest that says what this one has, so that older programs read what they can.
+int version_of(const Manifest& m) {
+  const bool plain =
+      std::all_of(m.tensors.begin(), m.tensors.end(), [](auto& t) { return t.second.dtype == DType::fp32; });
+  return plain ? 3 : Manifest::kVersion;
 }
 
 // The manifest's own checksum is the last thing in its text, and is computed with zeros in its place.
@@ -166,11 +186,11 @@ std::string name_in_shard(const Manifest::Name& tensor, const Elements& e) {
   return fmt::format("{}/{}[{}:{}{}]", tensor.first, tensor.second, e.range.begin, e.range.end, every);
 }
 
-int64_t numel_of(const std::vector<int64_t>& shape) {
+int64_t numel_of(const std::vector<int64_t>& shape, DType dtype) {
   int64_t numel = 1;
   for (const int64_t d : shape)
-    require(!__builtin_mul_overflow(numel, d, &numel) && numel <= INT64_MAX / 4, Exit::checkpoint,
-            "no tensor has the shape [{}]", fmt::join(shape, ", "));
+    require(!__builtin_mul_overflow(numel, d, &numel) && numel <= INT64_MAX / size_of(dtype),
+            Exit::checkpoint, "no tensor has the shape [{}]", fmt::join(shape, ", "));
   return numel;
 }
 
@@ -190,7 +210,7 @@ Manifest Manifest::read(const std::string& text) {
          in_quotes(version.dump()), kVersion);
   Manifest m;
   m.block = 0;
-  if (version == kVersion) {
+  if (version >= 3) {
     require_sealed(text, manifest);
     const json& block = member(manifest, "block");
     m.block = number_in(block, "block", block, "a number of elements");
@@ -205,7 +225,7 @@ Manifest Manifest::read(const std::string& text) {
 
 std::string Manifest::text() const {
   const json manifest{{"format", "cleave"},
-                      {"version", kVersion},
+                      {"version", version_of(*this)},
                       {"block", block},
                       {"state", json::parse(state)},
                       {"shards", shards_of(*this)},
@@ -230,7 +250,7 @@ void Manifest::require_complete() const {
   for (const auto& [name, whole] : tensors) {
     std::vector<Elements> elements;
     for (const Part& p : whole.parts) elements.push_back(p.elements);
-    require_each_once(elements, numel_of(whole.shape), name.first + "/" + name.second);
+    require_each_once(elements, numel_of(whole.shape, whole.dtype), name.first + "/" + name.second);
     for (const Part& p : whole.parts) {
       const auto wanted = block ? size_t(ceil_div(p.elements.numel(), block)) : 1;
       require(p.checksums.size() == wanted, Exit::checkpoint, "{} of {} has {} checksums; wanted {}",
@@ -241,9 +261,11 @@ void Manifest::require_complete() const {
   }
 }
 
+int64_t Manifest::Whole::bytes() const { return numel_of(shape, dtype) * size_of(dtype); }
+
 int64_t Manifest::bytes() const {
   int64_t bytes = 0;
-  for (const auto& [name, whole] : tensors) bytes += numel_of(whole.shape) * 4;
+  for (const auto& [name, whole] : tensors) bytes += whole.bytes();
   return bytes;
 }
 

@@ -8,13 +8,15 @@
 #include <vector>
 
 #include "checkpoint/elements.h"
+#include "device/dtype.h"
 
 namespace cleave::checkpoint {
 
 struct Manifest {
   // Version 2 added records that have gaps ("every"), version 3 checksums of blocks, of the shards' headers
-  // and of the manifest itself. All are read, the last is written.
-  static constexpr int kVersion = 3;
+  // and of the manifest itself, version 4 tensors of another type than fp32. All are read; what is written is
+  // version 3, or 4 where such a tensor is in it.
+  static constexpr int kVersion = 4;
   static constexpr int64_t kBlock = int64_t{1} << 18;  // elements behind a checksum, as this version writes
 
   using Name = std::pair<std::string, std::string>;  // kind and tensor
@@ -25,7 +27,9 @@ struct Manifest {
   };
   struct Whole {
     std::vector<int64_t> shape;
+    DType dtype = DType::fp32;  // or int64
     std::vector<Part> parts;
+    int64_t bytes() const;
   };
   struct Shard {
     int64_t bytes = 0;
@@ -54,6 +58,6 @@ struct Manifest {
 std::string name_in_shard(const Manifest::Name& tensor, const Elements& elements);
 
 // Elements of a whole tensor. Error(checkpoint) for a shape that no tensor has.
-int64_t numel_of(const std::vector<int64_t>& shape);
+int64_t numel_of(const std::vector<int64_t>& shape, DType dtype = DType::fp32);
 
 }  // namespace cleave::checkpoint

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/elementwise.h"
+
 namespace cleave::model {
 namespace {
 
@@ -32,9 +34,7 @@ class Alone {
       const float mean = p.init.kind == Init::Kind::ones ? 1 : 0;
       for (const float v : numbers(p.numel(), how.seed, p.name, 0.4f)) params_.push_back(mean + v);
     }
-    for (const LayerState& s : layer.states())
-      states_.emplace_back(size_t(shape_of(s.shape).numel()), s.begin),
-          state_shapes_.push_back(shape_of(s.shape));
+    for (const LayerState& s : layer.states()) begin(s);
     if (input.dtype == DType::int32) {
       CHECK(how.tokens > 0, "GradientCheck::tokens: an int32 input needs a bound of its values");
       for (int64_t i = 0; i < input.shape.numel(); ++i)
@@ -167,10 +167,18 @@ class Alone {
   }
 
   // Layers find what their state begins with.
-  std::vector<StateViews> lasting(bool dry) {
+  void begin(const LayerState& s) {
+    const Shape shape = shape_of(s.shape);
+    std::vector<std::byte>& memory = states_.emplace_back(size_t(shape.numel() * size_of(s.dtype)));
+    lasting_.push_back({.lasting = Tensor(memory.data(), s.dtype, shape)});
+    kernels::launch(kernels::Fill{.y = lasting_.back().lasting, .value = s.begin}, stream_);
+    stream_.synchronize();
+  }
+  std::vector<StateViews> lasting(bool dry) const {
+    if (!dry) return lasting_;
     std::vector<StateViews> out;
-    for (size_t i = 0; i < states_.size(); ++i)
-      out.push_back({.lasting = Tensor(dry ? nullptr : states_[i].data(), DType::fp32, state_shapes_[i])});
+    for (const StateViews& s : lasting_)
+      out.push_back({.lasting = Tensor(nullptr, s.lasting.dtype(), s.lasting.shape())});
     return out;
   }
   Tensor input(bool dry) {
@@ -200,8 +208,8 @@ class Alone {
   std::vector<ParamSpec> specs_;
   std::vector<bool> frozen_;
   Values x_, dy_, params_;
-  std::vector<Values> states_;  // lasting parts
-  std::vector<Shape> state_shapes_;
+  std::vector<std::vector<std::byte>> states_;  // lasting parts
+  std::vector<StateViews> lasting_;
   double side_ = 0;  // of the last forward
   std::vector<int32_t> tokens_;
   std::vector<std::byte> keep_, scratch_, later_;

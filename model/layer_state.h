@@ -1,9 +1,9 @@
 // What a layer remembers from step to step beside its parameters, and no gradient changes: a running maximum,
-// how often an expert was chosen. It has a lasting part, which every pass of a step reads and none writes,
-// and a part in which the layer notes what it sees in the step. At the end of a step the seen parts of all
-// micro-batches and ranks of the data axis (those that share sequences, too) are one value, and Layer::join
-// brings it into the lasting part; ranks of a tensor axis that does not cut rows have to see the same. A step
-// that is skipped for an overflow joins nothing.
+// how many tokens an expert has seen. It has a lasting part, which every pass of a step reads and none
+// writes, and a part in which the layer notes what it sees in the step. At the end of a step the seen parts
+// of all micro-batches and ranks of the data axis (those that share sequences, too) are one value, and
+// Layer::join brings it into the lasting part; ranks of a tensor axis that does not cut rows have to see the
+// same. A step that is skipped for an overflow joins nothing.
 #pragma once
 #include <string>
 #include <vector>
@@ -15,10 +15,14 @@ namespace cleave::model {
 
 struct LayerState {
   std::string name;            // in checkpoints; no other state of the model has it
-  std::vector<int64_t> shape;  // of both parts, in fp32
-  // How what ranks have seen becomes one. A step begins with a seen part of zeros, or for max of -infinity.
+  std::vector<int64_t> shape;  // of both parts; {1}: a single value
+  // Of both parts. int64: what is counted, with sums and maxima that are exact, and so the same in every
+  // layout.
+  DType dtype = DType::fp32;
+  // How what ranks have seen becomes one. A step begins with a seen part of zeros, or for max of what is
+  // smaller than all: -infinity, the smallest int64.
   Reduction by = Reduction::sum;
-  float begin = 0;    // of every lasting element, before the first step
+  double begin = 0;   // of every lasting element, before the first step; of int64 a whole number
   bool saved = true;  // with checkpoints, for any layout
 };
 

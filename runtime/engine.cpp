@@ -65,15 +65,15 @@ StageComputation::StageComputation(const model::Model& model, const PipelineCut&
             core.ranks.axes().tensor) {
   if (core.ranks.axes().tensor.cuts_rows()) rows.push_back(core.ranks.mesh().tensor);
   planned.commit();
-  const auto of_micros = [&](const char* name) {
+  const auto of_micros = [&](int64_t each, const char* name) {
     return memory.allocate(MemoryKind::device, Category::activations, DType::fp64,
-                           {pipeline.evaluation.shape.micros}, name);
+                           {each, pipeline.evaluation.shape.micros}, name);
   };
-  const bool side = std::any_of(model.layers.begin(), model.layers.end(),
-                                [](const auto& layer) { return layer->has_side_loss(); });
-  if (side) stage.put_side_losses(side_losses = of_micros("side losses"));
+  const int64_t side = std::count_if(model.layers.begin(), model.layers.end(),
+                                     [](const auto& layer) { return layer->has_side_loss(); });
+  if (side > 0) stage.put_side_losses(side_losses = of_micros(side, "side losses"));
   stage.allocate(memory, streams.compute);
-  losses = of_micros("losses"), hits = of_micros("hits");
+  losses = of_micros(1, "losses"), hits = of_micros(1, "hits");
 }
 
 void StageComputation::begin_step() {

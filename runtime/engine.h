@@ -89,8 +89,9 @@ class Engine : public EngineBase {
   std::vector<float> extend(const std::vector<TextPart>& parts);
 
   // The lasting part of a layer's state (model::LayerState), in host memory of every rank. Error(usage) for a
-  // name that there is not. Collective.
-  std::vector<float> layer_state(const std::string& name);
+  // name that there is not, and where T, float or int64_t, is not its type. Collective.
+  template <class T = float>
+  std::vector<T> layer_state(const std::string& name);
 
   const model::Model& model() const;  // this rank's part of its layers
   int64_t samples_per_micro() const;

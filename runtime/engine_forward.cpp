@@ -64,7 +64,8 @@ Evaluation Engine::evaluate(const BatchSource& data, int micros, const std::func
   auto& [loss, valid, hits] = sums;
   const auto add = [&](double& sum, const Tensor& of, int micros_now) {
     const std::vector<double> each = to_host<double>(of, s.streams->compute);
-    for (int micro = 0; micro < micros_now; ++micro) sum += each[size_t(micro)];
+    for (size_t i = 0; i < each.size(); ++i)
+      if (int64_t(i) % of.dim(1) < micros_now) sum += each[i];
   };
   for (int begin = 0; begin < micros; begin += most) {
     if (stop && stop()) return {};
@@ -117,23 +118,31 @@ std::vector<float> Engine::predict(const Batch& batch, std::optional<Range> want
   return out;
 }
 
-std::vector<float> Engine::layer_state(const std::string& name) {
+template <class T>
+std::vector<T> Engine::layer_state(const std::string& name) {
   State& s = state();
   int64_t numel = -1;
   for (const auto& layer : s.model.layers)
     for (const model::LayerState& spec : layer->states())
-      if (spec.name == name) numel = checkpoint::numel_of(spec.shape);
+      if (spec.name == name) {
+        require(spec.dtype == dtype_of<T>(), Exit::usage, "the state {} of {} is {} and is asked for as {}",
+                name, s.model.name, name_of(spec.dtype), name_of(dtype_of<T>()));
+        numel = checkpoint::numel_of(spec.shape);
+      }
   require(numel >= 0, Exit::usage, "no layer of {} has a state {}", s.model.name, name);
   synchronize();
-  std::vector<float> whole(size_t(numel), 0);
+  std::vector<T> whole(size_t(numel), 0);
   if (const Tensor t = s.layers().stage.states().find(name); t.defined() && s.layers().speaks)
-    whole = to_host<float>(t, s.streams->compute);
+    whole = to_host<T>(t, s.streams->compute);
   // One rank has it, so the sum is exact.
-  s.ranks.world().all_reduce(Tensor(whole.data(), DType::fp32, {numel}, MemoryKind::host), s.streams->comm(),
-                             {.what = "state of a layer"});
+  s.ranks.world().all_reduce(Tensor(whole.data(), dtype_of<T>(), {numel}, MemoryKind::host),
+                             s.streams->comm(), {.what = "state of a layer"});
   s.streams->comm().synchronize();
   return whole;
 }
+
+template std::vector<float> Engine::layer_state<float>(const std::string& name);
+template std::vector<int64_t> Engine::layer_state<int64_t>(const std::string& name);
 
 int64_t Engine::texts() const { return state().texts ? state().texts->count() : 0; }
 

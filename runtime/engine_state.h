@@ -26,8 +26,9 @@ struct StageComputation : Computation {
   const bool speaks;  // for the state of its layers, which all ranks of the data and the tensor axis have
   zero::PlannedVisits planned;
   Stage stage;
-  Buffer losses, hits;  // of micro-batches
-  Buffer side_losses;   // the same, of the layers here; undefined where the model has none
+  Buffer losses, hits;  // [1, micro-batches]
+  // [layers of the model that have one, micro-batches], of the layers here; undefined where none has.
+  Buffer side_losses;
 };
 
 struct Engine::State : EngineCore {
@@ -62,7 +63,8 @@ struct Engine::State : EngineCore {
     return head.counts_hits() && layers().stage.shape().last &&
            settings.place.tensor * head.columns() < head.classes();
   }
-  // Of this rank's micro-batches, with these divisors; none where it reports none.
+  // The terms of the losses of this rank's micro-batches, with these divisors; none where it reports none.
+  // Each is of one layer, so that terms are the same wherever the pipe is cut.
   std::vector<double> losses(const std::vector<double>& divisors);
   PipeLinks links() const { return {ranks.activations(), ranks.gradients()}; }
   Executor trainer();  // of all micro-batches of a step

@@ -1,10 +1,19 @@
 // A step of layers: micro-batches and their losses.
-#include <algorithm>
+#include <limits>
 
 #include "device/copy.h"
 #include "runtime/engine_state.h"
 
 namespace cleave::runtime {
+
+namespace {
+
+// Of a micro-batch's own mean. Without a target it counts as a loss of 0, its side losses, too.
+double divisor_of_mean(int64_t targets) {
+  return targets > 0 ? double(targets) : std::numeric_limits<double>::infinity();
+}
+
+}  // namespace
 
 StepResult Engine::train_batch(const BatchSource& data) {
   State& s = state();
@@ -35,7 +44,7 @@ Work Engine::State::micro_batches(const StepBatches& batches, std::vector<double
                 Batch batch = batches.next(micro);
                 batch.position.seed = options.seed, batch.position.step = at.step;
                 if (settings.loss_average == config::LossAverage::micro_batches)
-                  divisors[size_t(micro)] = double(std::max<int64_t>(1, batch.valid_targets));
+                  divisors[size_t(micro)] = divisor_of_mean(batch.valid_targets);
                 return batch;
               },
           .scale = [factor = result.loss_scale * settings.average.before,
@@ -44,16 +53,17 @@ Work Engine::State::micro_batches(const StepBatches& batches, std::vector<double
 }
 
 std::vector<double> Engine::State::losses(const std::vector<double>& divisors) {
-  if (!reports_loss() && !reports_side_loss()) return {};
-  std::vector<double> losses(divisors.size());
+  std::vector<double> terms;
   const auto add = [&](const Tensor& of_micros) {
     const std::vector<double> each = to_host<double>(of_micros, streams->compute);
-    for (size_t micro = 0; micro < losses.size(); ++micro) losses[micro] += each[micro];
+    const auto columns = size_t(of_micros.dim(1));
+    for (size_t i = 0; i < each.size(); ++i)
+      if (const size_t micro = i % columns; micro < divisors.size())
+        terms.push_back(each[i] / divisors[micro]);
   };
   if (reports_loss()) add(layers().losses);
   if (reports_side_loss()) add(layers().side_losses);
-  for (size_t micro = 0; micro < divisors.size(); ++micro) losses[micro] /= divisors[micro];
-  return losses;
+  return terms;
 }
 
 Executor Engine::State::trainer() {

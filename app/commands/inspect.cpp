@@ -54,8 +54,8 @@ json contents_of(const checkpoint::CheckpointReader& reader) {
     tensors.push_back({{"kind", name.first},
                        {"tensor", name.second},
                        {"shape", whole.shape},
-                       {"dtype", "fp32"},
-                       {"bytes", checkpoint::numel_of(whole.shape) * 4},
+                       {"dtype", name_of(whole.dtype)},
+                       {"bytes", whole.bytes()},
                        {"records", whole.parts.size()},
                        {"shards", in}});
   }

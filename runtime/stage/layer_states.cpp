@@ -1,5 +1,6 @@
 #include "runtime/stage/layer_states.h"
 
+#include <cmath>
 #include <limits>
 #include <set>
 
@@ -10,8 +11,20 @@ namespace cleave::runtime {
 namespace {
 
 // What changes no reduction.
-double nothing_seen(Reduction by) {
-  return by == Reduction::max ? -std::numeric_limits<double>::infinity() : 0;
+double nothing_seen(const model::LayerState& s) {
+  if (s.by == Reduction::sum) return 0;
+  return s.dtype == DType::int64 ? -0x1p63 : -std::numeric_limits<double>::infinity();
+}
+
+void require_kept(const model::LayerState& s, const std::string& model) {
+  require(!s.shape.empty(), Exit::usage,
+          "the state {} of a layer of {} has no dimension; a single value is of shape {{1}}", s.name, model);
+  require(s.dtype == DType::fp32 || s.dtype == DType::int64, Exit::usage,
+          "the state {} of a layer of {} is {}; a state is fp32, or int64 where it counts", s.name, model,
+          name_of(s.dtype));
+  require(s.dtype == DType::fp32 || (std::abs(s.begin) <= 0x1p53 && std::nearbyint(s.begin) == s.begin),
+          Exit::usage, "the state {} of a layer of {} is int64 and begins with {}; wanted a whole number",
+          s.name, model, s.begin);
 }
 
 }  // namespace
@@ -20,11 +33,13 @@ LayerStates::LayerStates(const StageLayers& layers)
     : trains_(layers.shape().trains), layers_(layers.model().layers.size()) {
   std::set<std::string> names;
   for (const auto& layer : layers.model().layers)
-    for (const model::LayerState& s : layer->states())
+    for (const model::LayerState& s : layer->states()) {
+      require_kept(s, layers.model().name);
       require(names.insert(s.name).second, Exit::usage,
               "two states of layers of {} are called {}; a checkpoint could not tell them apart: name each "
               "after its layer",
               layers.model().name, s.name);
+    }
   for (int c = 0; c < layers.chunks(); ++c)
     for (int l = 0; l < layers.layers(c); ++l) {
       OfLayer& of = layers_[size_t(layers.in_model(c, l))];
@@ -40,8 +55,7 @@ void LayerStates::allocate(Memory& memory, Stream& stream) {
       for (const int64_t d : s.shape) shape.dims[size_t(shape.rank++)] = d;
       const auto take = [&] {
         return memory_
-            .emplace_back(
-                memory.allocate(MemoryKind::device, Category::layer_state, DType::fp32, shape, s.name))
+            .emplace_back(memory.allocate(MemoryKind::device, Category::layer_state, s.dtype, shape, s.name))
             .tensor();
       };
       const Tensor lasting = take();
@@ -54,7 +68,7 @@ void LayerStates::allocate(Memory& memory, Stream& stream) {
 void LayerStates::begin_step(Stream& compute) {
   for (const OfLayer& of : layers_)
     for (size_t i = 0; i < of.specs.size(); ++i)
-      kernels::launch(kernels::Fill{.y = of.seeing[i].seen, .value = nothing_seen(of.specs[i].by)}, compute);
+      kernels::launch(kernels::Fill{.y = of.seeing[i].seen, .value = nothing_seen(of.specs[i])}, compute);
 }
 
 void LayerStates::join(std::span<comm::Communicator* const> groups, Stream& compute, Stream& comm) {
@@ -84,7 +98,8 @@ std::vector<checkpoint::Record> LayerStates::records(Stream& compute) const {
                      of.specs[i].shape,
                      {{0, flat.numel()}},
                      [=](Range r, Tensor memory) { move(memory, flat.slice(r)); },
-                     [=](Range r, Tensor memory) { move(flat.slice(r), memory); }});
+                     [=](Range r, Tensor memory) { move(flat.slice(r), memory); },
+                     of.specs[i].dtype});
     }
   return out;
 }

@@ -146,8 +146,11 @@ void Stage::forward_layer(Frame& f, int l, const Params& params, const Position&
 // Undefined for a layer that has none.
 Tensor Stage::side_loss(const Frame& f, int l) const {
   if (!side_losses_.defined() || !layers_.layer(f.chunk, l).has_side_loss()) return {};
+  const auto first = model().layers.begin();
+  const int64_t row = std::count_if(first, first + layers_.in_model(f.chunk, l),
+                                    [](const auto& layer) { return layer->has_side_loss(); });
   const int micro = std::max(0, f.micro);  // a dry frame has none
-  return side_losses_.slice({micro, micro + 1});
+  return side_losses_.slice(Range{0, 1}.shifted(row * side_losses_.dim(1) + micro));
 }
 
 void Stage::bring_inputs(Frame& f, int l, Stream& stream) {
@@ -204,6 +207,8 @@ void Stage::run_head(Frame& f, const Params& params, Grads& grads, float scale, 
   const TraceSpan seen(trace_, stream,
                        shown(grads.empty() ? "forward" : "backward", f, layers_.layers(f.chunk)));
   const int64_t mark = scratch_.mark();
+  // Without a target no row has a gradient, whatever the scale, and 0 would ask for losses alone.
+  const float scale_of_rows = scale == 0 ? 1 : scale;
   const bool counts = sums.hits.defined() && model().head->counts_hits();
   const model::HeadArgs args{.losses = losses_,
                              .dx = grads.empty() ? Tensor() : gradient(f, layers_.layers(f.chunk)),
@@ -211,7 +216,7 @@ void Stage::run_head(Frame& f, const Params& params, Grads& grads, float scale, 
                              .targets = targets_.defined() ? targets(std::max(0, f.micro)) : Tensor(),
                              .params = params,
                              .grads = grads,
-                             .scale = scale,
+                             .scale = scale_of_rows,
                              .scratch = scratch_,
                              .stream = stream,
                              .logits = shape().logits,

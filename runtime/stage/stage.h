@@ -21,8 +21,8 @@ class Stage {
   void allocate(Memory& memory, Stream& stream);
   void show_in(Trace& trace) { trace_ = &trace, away_inputs_.show_in(trace); }
 
-  // Where layers add their side losses, fp64 and one a micro-batch; before allocate(). Whoever reads them
-  // clears them before.
+  // Where layers add their side losses, fp64: a row for each layer of the model that has one, a column for
+  // each micro-batch; before allocate(). Whoever reads them clears them before.
   void put_side_losses(const Tensor& sums) { side_losses_ = sums; }
   LayerStates& states() { return states_; }
 
@@ -55,7 +55,8 @@ class Stage {
   Tensor input_gradient(int micro, int chunk);
   // Adds the micro-batch's gradients to the store. After the last layer the head runs first: losses are
   // scaled by `scale` for each row, as those of layers are, and loss_sum (fp64, one element) = the sum over
-  // rows of the unscaled losses. With split_backward only what cannot be split is added, and backward_weight
+  // rows of the unscaled losses. A scale of 0 is that of a micro-batch without targets, of which nothing is
+  // learned. With split_backward only what cannot be split is added, and backward_weight
   // does the rest.
   void backward(const Turn& turn, float scale, Tensor loss_sum, Stream& stream);
   void backward_weight(const Turn& turn, float scale, Stream& stream);

@@ -41,10 +41,9 @@ RankNeeds EngineCore::dry_run() const {
 
 Buffer EngineCore::copy_of_state(RankState& of, Computation& with, Streams& on, Memory& in) const {
   if (!of.trained || !settings.saves_behind) return {};
-  int64_t numel = 0;
-  for (const checkpoint::Record& r : records_to_save(of, with, on.compute)) numel += r.elements.numel();
+  const int64_t bytes = checkpoint::BackgroundSave::bytes_of(records_to_save(of, with, on.compute));
   return in.allocate(settings.device.is_cuda() ? MemoryKind::pinned : MemoryKind::host, Category::checkpoint,
-                     DType::fp32, {numel}, "the copy of the state that is being saved");
+                     DType::uint8, {bytes}, "the copy of the state that is being saved");
 }
 
 void EngineCore::check_memory() {

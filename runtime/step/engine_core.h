@@ -37,8 +37,9 @@ struct EngineCore {
   // schedule's, where nothing is updated before. Error(training) where training cannot go on. Collective; the
   // result is the same on every rank.
   StepResult finish_step(const std::function<double()>& mean_loss, std::span<const optim::Rates> rates = {});
-  // The mean over the data axis of what ranks that report one have; rounded first where sums are exact.
-  // `losses`: those of this rank's micro-batches, none where it reports none. Collective.
+  // The mean over micro-batches and the data axis of what ranks that report losses have; each is rounded
+  // first where sums are exact. `losses`: those of this rank's micro-batches, whose terms may stand apart;
+  // none where it reports none. Collective.
   double mean_over_ranks(const std::vector<double>& losses);
 
   EngineOptions options;

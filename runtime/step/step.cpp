@@ -73,16 +73,21 @@ double EngineCore::mean_over_ranks(const std::vector<double>& losses) {
     return ranks.sum(sum / micros, "loss", comm) / settings.mesh.data;
   }
   constexpr double kGrid = 0x1p40;
-  const double limit = 0x1p62 / (micros * ranks.mesh().data->size());
-  int64_t words[2] = {0, 0};  // multiples of 1 / kGrid, and how many losses are too large or not finite
+  // Multiples of 1 / kGrid, their low and high halves apart so that no number of terms is too large; and how
+  // many losses are too large or not finite.
+  int64_t words[3] = {0, 0, 0};
   for (const double loss : losses)
-    if (std::fabs(loss * kGrid) <= limit)
-      words[0] += int64_t(std::nearbyint(loss * kGrid));
-    else
-      ++words[1];
-  ranks.world().all_reduce(Tensor(words, DType::int64, {2}, MemoryKind::host), comm, {.what = "loss"});
+    if (std::fabs(loss * kGrid) <= 0x1p62) {
+      const auto multiple = int64_t(std::nearbyint(loss * kGrid));
+      words[0] += multiple & 0xffffffff, words[1] += multiple >> 32;
+    } else {
+      ++words[2];
+    }
+  ranks.world().all_reduce(Tensor(words, DType::int64, {3}, MemoryKind::host), comm, {.what = "loss"});
   comm.synchronize();
-  return words[1] > 0 ? std::nan("") : double(words[0]) / kGrid / (micros * settings.mesh.data);
+  if (words[2] > 0) return std::nan("");
+  const __int128 sum = (__int128(words[1]) << 32) + words[0];
+  return double(sum) / kGrid / (micros * settings.mesh.data);
 }
 
 // The norm is already summed over the ranks, so every rank answers alike.

@@ -18,22 +18,23 @@ class Checkpoint:
         self.folder = pathlib.Path(folder)
         self.text = (self.folder / "manifest.json").read_bytes()
         self.manifest = json.loads(self.text)
-        assert self.manifest["format"] == "cleave" and self.manifest["version"] <= 3, self.manifest["version"]
+        assert self.manifest["format"] == "cleave" and self.manifest["version"] <= 4, self.manifest["version"]
         self.headers = {}
 
     def stored(self, record):
         """The values of a record."""
+        name, numbers = {"fp32": ("F32", "<f4"), "int64": ("I64", "<i8")}[record.get("dtype", "fp32")]
         path = self.folder / record["file"]
         if path not in self.headers:
             text, begin = header_of(path)
             self.headers[path] = json.loads(text), begin
         header, data = self.headers[path]
         entry = header[record["name"]]
-        assert entry["dtype"] == "F32", entry
+        assert entry["dtype"] == name, entry
         begin, end = entry["data_offsets"]
         with open(path, "rb") as file:
             file.seek(data + begin)
-            return numpy.frombuffer(file.read(end - begin), "<f4")
+            return numpy.frombuffer(file.read(end - begin), numbers)
 
     def tensors(self):
         """{(kind, tensor): array}"""
@@ -41,7 +42,7 @@ class Checkpoint:
         for record in self.manifest["records"]:
             key = record["kind"], record["tensor"]
             if key not in out:
-                out[key] = numpy.full(int(numpy.prod(record["shape"])), numpy.nan, "<f4")
+                out[key] = numpy.zeros(int(numpy.prod(record["shape"])), self.stored(record).dtype)
                 filled[key] = numpy.zeros(out[key].size, int)
             begin, end = record["range"]
             places = numpy.arange(begin, end)

@@ -33,7 +33,10 @@ class State {
   std::vector<checkpoint::Record> records() const {
     return {record("master", 0), record("exp_avg", part_.size())};
   }
-  Tensor copy() { return Tensor(copy_.data(), DType::fp32, {int64_t(copy_.size())}, MemoryKind::host); }
+  Tensor copy() {
+    return Tensor(copy_.data(), DType::uint8, {checkpoint::BackgroundSave::bytes_of(records())},
+                  MemoryKind::host);
+  }
 
  private:
   checkpoint::Record record(const std::string& kind, int64_t at) const {

@@ -75,6 +75,43 @@ TEST(Checkpoint, MovesRecordsThatAreLargerThanTheMemoryTheyPassThrough) {
     EXPECT_EQ(read(reader, "master", "w", {rows, width}, e), expected("w", e));
 }
 
+// Behind an odd number of floats, in pieces, and over the end of what passes through memory.
+TEST(Checkpoint, KeepsIntegersAsTheyAreBesideFloats) {
+  const int64_t rows = 3, width = kPasses / 2 + 5;
+  const Scratch scratch;
+  comm::run_ranks(2, [&](comm::Communicator& world) {
+    const bool first = world.rank() == 0;
+    checkpoint::save_checkpoint(
+        scratch.folder(), "a",
+        {given("master", "w", {5}, first ? checkpoint::Elements{{0, 3}} : checkpoint::Elements{{3, 5}}),
+         given_counts("n", {rows, width},
+                      first ? columns(rows, width, 0, width - 2) : columns(rows, width, width - 2, width))},
+        "{}", world);
+  });
+  const checkpoint::CheckpointReader reader(scratch.folder(), "a");
+  EXPECT_EQ(reader.manifest().bytes(), 5 * 4 + rows * width * 8);
+  EXPECT_EQ(reader.faults(2), std::vector<std::string>());
+  for (const checkpoint::Elements& e :
+       {checkpoint::Elements{{0, rows * width}}, columns(rows, width, width - 9, width - 1)}) {
+    std::vector<int64_t> want;
+    for (const int64_t i : indices_of(e)) want.push_back(count_of(i));
+    EXPECT_EQ(read_counts(reader, "n", {rows, width}, e), want);
+  }
+  EXPECT_EQ(read(reader, "master", "w", {5}, {{0, 5}}), expected("w", {{0, 5}}));
+  for (int rank : {0, 1}) {
+    const checkpoint::SafetensorsFile file(scratch.folder() / "a" / shard(rank));
+    for (const auto& [name, t] : file.tensors())
+      EXPECT_EQ(file.offset(name) % size_of(t.dtype), 0) << name << " is not aligned";
+  }
+  flip_bit(scratch.folder() / "a" / shard(1), 2 * 4 + 1);  // the counts' last byte, behind them two floats
+  const std::vector<std::string> faults = checkpoint::CheckpointReader(scratch.folder(), "a").faults(1);
+  ASSERT_EQ(faults.size(), 1u);
+  EXPECT_NE(faults[0].find("of layer_state/n["), faults[0].npos) << faults[0];
+  expect_error(Exit::checkpoint, {"layer_state of n is int64, the model wants fp32"}, [&] {
+    read(reader, "layer_state", "n", {rows, width}, {{0, 1}});
+  });
+}
+
 TEST(Checkpoint, FindsColumnsAcrossTheEndOfWhatPassesThroughMemory) {
   // The end of the first piece that is read, a window and a block, cuts the second row's columns.
   const int64_t rows = 3, width = kPasses / 2 + checkpoint::Manifest::kBlock - 9;

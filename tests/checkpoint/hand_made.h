@@ -52,6 +52,30 @@ inline std::vector<float> expected(const std::string& tensor, const checkpoint::
   return out;
 }
 
+// Integers that no float holds, to be saved and as they are read.
+inline int64_t count_of(int64_t i) { return (int64_t{1} << 60) + 3 * i; }
+inline checkpoint::Record given_counts(const std::string& tensor, const Shape2& shape,
+                                       const checkpoint::Elements& elements) {
+  checkpoint::Record r{"layer_state", tensor, shape, elements};
+  r.dtype = DType::int64;
+  r.read = [at = indices_of(elements)](Range range, Tensor to) {
+    for (int64_t i = range.begin; i < range.end; ++i)
+      to.as<int64_t>()[i - range.begin] = count_of(at[size_t(i)]);
+  };
+  return r;
+}
+inline std::vector<int64_t> read_counts(const checkpoint::CheckpointReader& reader, const std::string& tensor,
+                                        const Shape2& shape, const checkpoint::Elements& elements) {
+  std::vector<int64_t> out(size_t(elements.numel()), -1);
+  checkpoint::Record r{"layer_state", tensor, shape, elements};
+  r.dtype = DType::int64;
+  r.write = [&](Range range, Tensor from) {
+    std::copy_n(from.as<int64_t>(), range.size(), out.begin() + range.begin);
+  };
+  reader.read(r);
+  return out;
+}
+
 // Columns [begin, end) of a matrix.
 inline checkpoint::Elements columns(int64_t rows, int64_t width, int64_t begin, int64_t end) {
   return {{begin, (rows - 1) * width + end}, end - begin, width};

@@ -58,14 +58,37 @@ TEST_F(Manifest, OfThisFormatIsRead) {
 }
 
 TEST_F(Manifest, OfAnotherVersionOrFormatIsRefusedWithBoth) {
-  for (const json& version : {json(0), json(4), json(-1), json("1"), json(1.0), json(true), json(nullptr)}) {
+  for (const json& version : {json(0), json(5), json(-1), json("1"), json(1.0), json(true), json(nullptr)}) {
     json m = whole_;
     m["version"] = version;
-    refused(m, {"its version '" + version.dump() + "' is not one of 1 to 3"});
+    refused(m, {"its version '" + version.dump() + "' is not one of 1 to 4"});
   }
   json m = whole_;
   m["format"] = "other";
   refused(m, {"'other'", "this program reads 'cleave'"});
+}
+
+// Only a tensor that older programs cannot read makes a checkpoint one that they refuse.
+TEST_F(Manifest, IsOfVersion4WhereATensorIsOfIntegersAndOfVersion3Otherwise) {
+  const auto alone = comm::self_communicator();
+  const auto saved = [&](bool counts) {
+    std::vector<checkpoint::Record> records = {given("master", "bias", {5}, {{0, 5}})};
+    if (counts) records.push_back(given_counts("n", {2}, {{0, 2}}));
+    checkpoint::save_checkpoint(scratch_.folder(), "a", records, "{}", *alone);
+    return json::parse(scratch_.read("a/manifest.json"));
+  };
+  EXPECT_EQ(saved(false)["version"], 3);
+  json m = saved(true);
+  EXPECT_EQ(m["version"], 4);
+  EXPECT_FALSE(record(m, "bias", 0).contains("dtype"));
+  EXPECT_EQ(record(m, "n", 0)["dtype"], "int64");
+  for (const json& other : {json("bf16"), json(5), json(nullptr), json(1e300)}) {
+    record(m, "n", 0)["dtype"] = other;
+    refused(m, {"\"dtype\"", "fp32 or int64"});
+  }
+  m = whole_;
+  record(m, "w", 2)["dtype"] = "int64";
+  refused(m, {"\"dtype\"", "that of its other parts"});
 }
 
 // Every part, missing or of each other type, is named.

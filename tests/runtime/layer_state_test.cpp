@@ -1,76 +1,13 @@
-// What layers remember from step to step, and losses of their own: the same in every layout.
+// What layers remember from step to step: the same in every layout.
 #include <gtest/gtest.h>
 
 #include <cmath>
 
-#include "model/check_gradients.h"
-#include "tests/runtime/cut_models.h"
-#include "tests/runtime/watch.h"
+#include "tests/runtime/watched.h"
 #include "tests/scratch.h"
 
 namespace cleave::testing {
 namespace {
-
-constexpr int64_t kBatch = 8;
-
-// One watch sees the data as they are, the other what is trained.
-model::Model watched(DType dtype = DType::fp32, float weight = 0.3f) {
-  model::Model m = model::make_mlp({{3, 8, 8, 4}}, dtype, "watched");
-  m.layers.insert(m.layers.begin() + 1, std::make_unique<Watch>("inner", weight));
-  m.layers.insert(m.layers.begin(), std::make_unique<Watch>("outer"));
-  return m;
-}
-
-// Rows of a step; the largest value of all is of one row, which step 1 has.
-std::vector<float> features(int64_t step) {
-  std::vector<float> x(size_t(kBatch * 3));
-  const Philox random{5, uint64_t(step)};
-  for (size_t i = 0; i < x.size(); ++i) x[i] = float(random.word(i) % 1000) / 1000 - 0.5f;
-  if (step == 1) x[size_t(3 * 5 + 1)] = -2.5f;
-  return x;
-}
-
-struct Data {
-  std::vector<float> x;
-  std::vector<uint16_t> half;
-  std::vector<int32_t> y;
-  BatchSource of(int64_t step, const config::DsConfig& c, int rank, int ranks, DType dtype = DType::fp32) {
-    x = features(step);
-    return [this, &c, rank, ranks, dtype](int micro) {
-      const int64_t n = c.train_micro_batch_size_per_gpu, first = (int64_t(micro) * ranks + rank) * n;
-      y.clear(), half.clear();
-      for (int64_t i = first; i < first + n; ++i)
-        y.push_back(int32_t(x[size_t(3 * i)] > 0 ? i % 2 : 2 + i % 2));
-      Tensor input(x.data() + 3 * first, DType::fp32, {n, 3}, MemoryKind::host);
-      if (dtype == DType::fp16) {
-        half.resize(size_t(3 * n));
-        const Tensor to(half.data(), dtype, {n, 3}, MemoryKind::host);
-        for (int64_t i = 0; i < 3 * n; ++i) to.as<fp16>()[i] = from_float<fp16>(input.as<float>()[i]);
-        input = to;
-      }
-      return Batch{.input = input,
-                   .targets = Tensor(y.data(), DType::int32, {n}, MemoryKind::host),
-                   .valid_targets = n};
-    };
-  }
-};
-
-struct Ranks {
-  int ranks = 1, stage = 0, pipe = 1;
-  int64_t micro_batch = kBatch;
-  int64_t recompute = 0;
-  std::string schedule = "1f1b";
-};
-
-config::DsConfig watching(const Ranks& l) {
-  const int data = l.ranks / l.pipe;
-  config::DsConfig c = config_for(data, l.micro_batch, kBatch / (l.micro_batch * data));
-  c.zero.stage = l.stage;
-  c.pipeline.stages = l.pipe, c.pipeline.schedule = l.schedule;
-  c.checkpointing.interval = l.recompute;
-  c.optimizer.type = config::OptimizerType::sgd, c.optimizer.lr = 0.1;
-  return c;
-}
 
 struct Seen {
   float outer = 0, inner = 0;
@@ -124,11 +61,6 @@ std::vector<Ranks> layouts() {
   out.push_back({1, 0, 1, 2, 1}), out.push_back({2, 3, 1, 1, 2}), out.push_back({2, 1, 2, 2, 1});
   out.push_back({4, 0, 4, 1});
   return out;
-}
-
-std::string words_of(const Ranks& l) {
-  return fmt::format("{} ranks, stage {}, pipe {}, micro-batch {}, recompute {}, {}", l.ranks, l.stage,
-                     l.pipe, l.micro_batch, l.recompute, l.schedule);
 }
 
 TEST(LayerStates, AreTheSameInEveryLayoutAndSoIsWhatSideLossesTeach) {
@@ -195,66 +127,6 @@ TEST(LayerStates, SeeTheRowsOfAllRanksOnceAlsoWhereASequenceOrATensorAxisCutsThe
     EXPECT_NEAR(got.outer, alone.outer, 2e-6);
     for (size_t i = 0; i < 2; ++i) EXPECT_NEAR(got.losses[i], alone.losses[i], 1e-5) << i;
   }
-}
-
-// Finite differences of the loss that is reported, of a bias before the watch, against a step of plain
-// descent.
-TEST(SideLosses, AreReportedAndDescended) {
-  config::DsConfig c = watching({});
-  c.optimizer.lr = 1, c.optimizer.weight_decay = 0, c.gradient_clipping = 0;
-  const auto alone = comm::self_communicator();
-  runtime::Engine engine(c, watched(), *alone, {}), silent(c, watched(DType::fp32, 0), *alone, {});
-  Data data;
-  const std::string name = watched().layers[1]->units().at(0).params.back().name;
-  const std::vector<float> first = engine.parameter(name);
-  const auto loss_at = [&](float more) {
-    engine.set_parameters([&](const ParamSpec& p) {
-      std::vector<float> values = engine.parameter(p.name);
-      if (p.name == name) values = first, values[2] += more;
-      return values;
-    });
-    return engine.evaluate(data.of(0, c, 0, 1), 1).loss;
-  };
-  const float h = 0x1p-6f;
-  const double slope = (loss_at(h) - loss_at(-h)) / (2 * h);
-  const double evaluated = loss_at(0), trained = engine.train_batch(data.of(0, c, 0, 1)).loss;
-  EXPECT_NEAR(trained, evaluated, 1e-6);
-  EXPECT_GT(trained, silent.train_batch(data.of(0, c, 0, 1)).loss + 1e-3);
-  const double went = first[2] - engine.parameter(name)[2], without = first[2] - silent.parameter(name)[2];
-  EXPECT_NEAR(went, slope, 2e-3 * std::abs(slope) + 1e-4);
-  EXPECT_GT(std::abs(went - without), 1e-2) << "the side loss does not matter here";
-}
-
-TEST(SideLosses, AreInTheCheckOfALayersGradients) {
-  const model::TensorSpec rows{DType::fp32, {4, 5}};
-  model::check_gradients(Watch("right", 0.7f), rows);
-  // Its gradient is that of another weight than its loss has.
-  class Wrong final : public model::Layer {
-   public:
-    std::vector<UnitSpec> units() const override { return {}; }
-    model::TensorSpec output(const model::TensorSpec& in) const override { return in; }
-    std::vector<model::LayerState> states() const override { return watch_.states(); }
-    bool has_side_loss() const override { return true; }
-    void forward(const model::ForwardArgs& a) const override { watch_.forward(a); }
-    void backward(const model::BackwardArgs& a) const override { Watch("less", 0.5f).backward(a); }
-    Watch watch_{"wrong", 0.7f};
-  };
-  expect_error(Exit::internal, {"backward gives"}, [&] { model::check_gradients(Wrong(), rows); });
-}
-
-TEST(SideLosses, AreToldTheLossScale) {
-  std::vector<Weights> weights;
-  for (const double scale : {1.0, 1024.0}) {
-    config::DsConfig c = watching({});
-    c.precision = config::Precision::fp16, c.fp16.enabled = true, c.fp16.loss_scale = scale;
-    const auto alone = comm::self_communicator();
-    runtime::Engine engine(c, watched(DType::fp16), *alone, {});
-    Data data;
-    for (int step = 0; step < 3; ++step) engine.train_batch(data.of(step, c, 0, 1, DType::fp16));
-    weights.push_back(weights_of(engine));
-  }
-  for (const auto& [name, values] : weights[0])
-    for (size_t i = 0; i < values.size(); ++i) EXPECT_NEAR(weights[1].at(name)[i], values[i], 2e-3) << name;
 }
 
 TEST(LayerStates, OfAStepThatOverflowedAreNotJoined) {

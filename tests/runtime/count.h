@@ -1,0 +1,58 @@
+// A layer that counts.
+#pragma once
+#include <algorithm>
+#include <bit>
+
+#include "kernels/elementwise.h"
+#include "model/layer.h"
+
+namespace cleave::testing {
+
+// Passes x on. It remembers how many rows of each of three kinds ever came, and the largest key of a row; no
+// key is above -2^60, and no float or double holds one.
+class Count final : public model::Layer {
+ public:
+  static constexpr int64_t kKinds = 3, kBegin = (int64_t{1} << 53) - 1;
+  static int64_t kind_of(float x) { return x < -0.2f ? 0 : x < 0.2f ? 1 : 2; }
+  static int64_t key_of(float x) { return -(int64_t{1} << 60) - int64_t(std::bit_cast<uint32_t>(x)); }
+
+  explicit Count(std::string name) : name_(std::move(name)) {}
+
+  std::vector<UnitSpec> units() const override { return {}; }
+  model::TensorSpec output(const model::TensorSpec& in) const override { return in; }
+  std::vector<model::LayerState> states() const override {
+    return {{.name = name_ + ".rows", .shape = {kKinds}, .dtype = DType::int64, .begin = double(kBegin)},
+            {.name = name_ + ".key",
+             .shape = {1},
+             .dtype = DType::int64,
+             .by = Reduction::max,
+             .begin = -0x1p53 / 4}};
+  }
+
+  void forward(const model::ForwardArgs& a) const override {
+    kernels::launch(kernels::Cast{.y = a.y, .x = a.x}, a.stream);
+    if (!a.states[0].seen.defined()) return;
+    a.stream.enqueue([x = a.x, rows = a.states[0].seen, key = a.states[1].seen] {
+      for (int64_t r = 0; r < x.dim(0); ++r) {
+        const float first = x.as<float>()[r * x.dim(1)];
+        rows.as<int64_t>()[kind_of(first)] += 1;
+        *key.as<int64_t>() = std::max(*key.as<int64_t>(), key_of(first));
+      }
+    });
+  }
+  void backward(const model::BackwardArgs& a) const override {
+    if (a.dx.defined()) kernels::launch(kernels::Cast{.y = a.dx, .x = a.dy}, a.stream);
+  }
+  // The key is that of the last step.
+  void join(std::span<const model::StateViews> states, Stream& stream) const override {
+    stream.enqueue([rows = states[0], key = states[1]] {
+      for (int64_t k = 0; k < kKinds; ++k) rows.lasting.as<int64_t>()[k] += rows.seen.as<int64_t>()[k];
+      *key.lasting.as<int64_t>() = *key.seen.as<int64_t>();
+    });
+  }
+
+ private:
+  std::string name_;
+};
+
+}  // namespace cleave::testing
