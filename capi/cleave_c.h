@@ -22,7 +22,7 @@ extern "C" {
 #endif
 
 /* Of this interface: a caller that was made for another number does not go on. */
-#define CLEAVE_C_VERSION 1
+#define CLEAVE_C_VERSION 2
 CLEAVE_C int cleave_c_version(void);
 CLEAVE_C const char* cleave_version(void); /* of the library, "0.1.0" */
 CLEAVE_C const char* cleave_error(void);   /* what the last call of this thread that failed said */
@@ -147,12 +147,28 @@ CLEAVE_C int cleave_finish_step(cleave_engine* engine, const double* losses, int
 /* What the configuration's schedule has for the next step. */
 CLEAVE_C int cleave_next_rates(cleave_engine* engine, cleave_rates* rates);
 
-/* Checkpoints (runtime/engine_base.h). client: JSON text. Collective. */
+/* Checkpoints (runtime/engine_base.h); what is loaded may also be of cleave train, whose parameters are found
+ * under the names that transformers has for them, or of DeepSpeed. client: JSON text. Collective. */
 CLEAVE_C int cleave_save_checkpoint(cleave_engine* engine, const char* folder, const char* tag,
                                     const char* client);
 CLEAVE_C int cleave_finish_save(cleave_engine* engine);
 CLEAVE_C int cleave_load_checkpoint(cleave_engine* engine, const char* folder, const char* tag,
                                     int32_t with_optimizer, char** client);
+
+/* ---- a training that was saved ---- */
+
+typedef struct cleave_checkpoint cleave_checkpoint;
+
+/* Opens a checkpoint of this program, of a script on its engine, or of DeepSpeed's ZeRO. tag: its name in the
+ * folder, or "latest". Needs no job. */
+CLEAVE_C int cleave_checkpoint_open(const char* folder, const char* tag, cleave_checkpoint** checkpoint);
+CLEAVE_C void cleave_checkpoint_close(cleave_checkpoint* checkpoint);
+/* A JSON object: path, deepspeed (whether it wrote it), step, applied, skipped, kinds (of state), tensors
+ * (from the name of each parameter to its shape), tied (pairs of another name and a parameter), client. */
+CLEAVE_C int cleave_checkpoint_facts(cleave_checkpoint* checkpoint, char** facts);
+/* A whole tensor of a kind, in fp32; `count` is its number of elements. */
+CLEAVE_C int cleave_checkpoint_read(cleave_checkpoint* checkpoint, const char* kind, const char* tensor,
+                                    int64_t count, float* value);
 
 /* ---- memory of an engine as another library's tensors ---- */
 

@@ -8,6 +8,7 @@
 #include "capi/dlpack.h"
 #include "capi/job.h"
 #include "runtime/engine.h"
+#include "runtime/saved_training.h"
 
 using namespace cleave;
 using capi::call, capi::given, capi::handed_over;
@@ -149,8 +150,13 @@ int cleave_load_checkpoint(cleave_engine* engine, const char* folder, const char
   return call([&] {
     given(client, "client") =
         handed_over(given(engine, "engine")
-                        .engine.load_checkpoint(&given(folder, "folder"), &given(tag, "tag"),
-                                                with_optimizer ? Load::all : Load::no_optimizer));
+                        .engine.load_checkpoint(
+                            [&] {
+                              runtime::SavedTraining saved(&given(folder, "folder"), &given(tag, "tag"));
+                              saved.as_published();
+                              return saved;
+                            },
+                            with_optimizer ? Load::all : Load::no_optimizer));
   });
 }
 

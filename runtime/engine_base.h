@@ -36,6 +36,7 @@ struct UpdateBytes;  // zero/update_times.h
 namespace cleave::runtime {
 
 struct EngineCore;
+class SavedTraining;  // runtime/saved_training.h
 
 class EngineBase {
  public:
@@ -71,6 +72,9 @@ class EngineBase {
   // optimizer anew whatever is asked for.
   std::string load_checkpoint(const std::string& dir, const std::string& tag = "latest",
                               Load what = Load::all);
+  // The same of a training that whoever calls opens, on every rank, under the names of this engine's
+  // parameters. What open() throws on one rank, every rank throws.
+  std::string load_checkpoint(const std::function<SavedTraining()>& open, Load what = Load::all);
   bool optimizer_is_new() const;  // no update was applied since its state was made
 
   // Weights from elsewhere, such as a published model: calls read() for records of kind "master" that

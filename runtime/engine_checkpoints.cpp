@@ -2,10 +2,10 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <set>
 
 #include "comm/together.h"
 #include "runtime/engine_base.h"
+#include "runtime/saved_training.h"
 #include "runtime/step/engine_core.h"
 #include "runtime/step/save_weights.h"
 #include "runtime/step/state_records.h"
@@ -13,21 +13,16 @@
 namespace cleave::runtime {
 namespace {
 
-bool holds_weights_alone(const checkpoint::CheckpointReader& reader) {
-  const auto& tensors = reader.manifest().tensors;
-  return std::all_of(tensors.begin(), tensors.end(), [](auto& t) { return t.first.first == "master"; });
-}
-
 // Refuses a checkpoint that lacks a kind of state, before anything is overwritten.
-void require_kinds(const checkpoint::CheckpointReader& reader, const std::vector<std::string>& wanted) {
-  std::set<std::string> stored;
-  for (const auto& [name, whole] : reader.manifest().tensors) stored.insert(name.first);
-  const bool all =
-      std::all_of(wanted.begin(), wanted.end(), [&](auto& kind) { return stored.contains(kind); });
+void require_kinds(const SavedTraining& saved, const std::vector<std::string>& wanted) {
+  const std::vector<std::string> stored = saved.kinds();
+  const bool all = std::all_of(wanted.begin(), wanted.end(), [&](auto& kind) {
+    return std::count(stored.begin(), stored.end(), kind) > 0;
+  });
   require(all, Exit::checkpoint,
           "{} holds {}, and this run's optimizer wants {}: it was trained with another one. Train with that, "
           "or begin the optimizer anew from these weights: --reset_optimizer",
-          reader.path().string(), fmt::join(stored, ", "), fmt::join(wanted, ", "));
+          saved.path().string(), fmt::join(stored, ", "), fmt::join(wanted, ", "));
 }
 
 }  // namespace
@@ -51,24 +46,28 @@ void EngineBase::finish_save() {
 bool EngineBase::save_failed() const { return core().background && core().background->failed(); }
 
 std::string EngineBase::load_checkpoint(const std::string& dir, const std::string& tag, Load what) {
+  return load_checkpoint([&] { return SavedTraining(dir, tag); }, what);
+}
+
+std::string EngineBase::load_checkpoint(const std::function<SavedTraining()>& open, Load what) {
   EngineCore& s = core();
   bool reset = what == Load::no_optimizer;
   std::vector<std::string> kinds = s.rank->saved->kinds();
   Restored restored;
   comm::together(s.ranks.world(), Exit::checkpoint, [&] {
-    const checkpoint::CheckpointReader reader(dir, tag);
-    restored = from_json(reader.state(), reader.path().string());
-    reset = reset || (restored.imported && holds_weights_alone(reader));
+    const SavedTraining saved = open();
+    restored = saved.state();
+    reset = reset || (restored.imported && saved.kinds() == std::vector<std::string>{"master"});
     if (reset) kinds.resize(1);  // the weights
-    require_kinds(reader, kinds);
+    require_kinds(saved, kinds);
     std::vector<checkpoint::Record> records = records_to_load(*s.rank, s.streams->compute);
     std::erase_if(records, [&](const checkpoint::Record& r) {
       return std::find(kinds.begin(), kinds.end(), r.kind) == kinds.end();
     });
     // A file of another program may know nothing of what layers remember.
     for (checkpoint::Record& r : s.computes->records(Computation::Whose::held))
-      if (!restored.imported || !reader.shape(r.kind, r.tensor).empty()) records.push_back(std::move(r));
-    reader.read(records);
+      if (!restored.imported || saved.has(r.kind, r.tensor)) records.push_back(std::move(r));
+    saved.read(records);
   });
   s.at = restored.at;
   if (reset) s.at.optimizer_begin = s.at.applied;

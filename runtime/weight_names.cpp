@@ -30,9 +30,13 @@ checkpoint::WeightNames names_of(const model::ModelConfig& config, bool with_bas
 }  // namespace
 
 checkpoint::WeightNames weight_names(const model::ModelConfig& config, const checkpoint::WeightFiles& files) {
+  return weight_names(config, files.names());
+}
+
+checkpoint::WeightNames weight_names(const model::ModelConfig& config,
+                                     const std::vector<std::string>& in_files) {
   const std::string base = std::string(config.family->base) + ".";
-  const std::vector<std::string> names = files.names();
-  return names_of(config, std::any_of(names.begin(), names.end(),
+  return names_of(config, std::any_of(in_files.begin(), in_files.end(),
                                       [&](const std::string& name) { return name.starts_with(base); }));
 }
 

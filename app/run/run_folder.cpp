@@ -10,6 +10,7 @@
 #include "checkpoint/left_overs.h"
 #include "core/cores.h"
 #include "core/printable.h"
+#include "model/config_json.h"
 #include "runtime/step/training_state.h"
 
 namespace cleave::app {
@@ -73,7 +74,7 @@ bool RunFolder::resume(runtime::Engine& engine, const json& facts) {
     std::string client;
     try {
       client = engine.load_checkpoint(
-          options_.dir, tag,
+          [&] { return saved_training(tag, facts); },
           options_.reset_optimizer ? runtime::Engine::Load::no_optimizer : runtime::Engine::Load::all);
     } catch (const Error& e) {
       if (e.exit() != Exit::checkpoint) throw;
@@ -98,6 +99,15 @@ bool RunFolder::resume(runtime::Engine& engine, const json& facts) {
                      anew ? "; the optimizer begins anew" : ""));
     return true;
   }
+}
+
+// A script of another language may have written it, under other names.
+runtime::SavedTraining RunFolder::saved_training(const std::string& tag, const json& facts) const {
+  runtime::SavedTraining saved(options_.dir, tag);
+  model::ModelConfig config = model::read_config_json(facts.at("config").dump(), "the model");
+  config.vocab = facts.at("vocab");
+  saved.as_layers_of(config);
+  return saved;
 }
 
 // Whether what refused to load is damaged, and does not just belong to another model or optimizer.

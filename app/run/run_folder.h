@@ -15,6 +15,7 @@
 #include "checkpoint/checkpoint.h"
 #include "launcher/job.h"
 #include "runtime/engine.h"
+#include "runtime/saved_training.h"
 
 namespace cleave::app {
 
@@ -67,6 +68,7 @@ class RunFolder {
   bool look(const runtime::Engine& engine);
 
  private:
+  runtime::SavedTraining saved_training(const std::string& tag, const nlohmann::json& facts) const;
   bool is_damaged(const std::string& tag) const;
   void remember(const std::string& client);
   void remove_left_overs(const std::string& in_use, int64_t step);

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
-import io
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -16,9 +14,10 @@ import torch
 from . import job as jobs
 from . import native
 from .configuration import Configuration
-from .errors import CheckpointError, NotBuilt, StepOrderError, UsageError
-from .optimizers import EngineOptimizer, check_groups, groups_of_config, section_of
+from .errors import NotBuilt, StepOrderError, UsageError
+from .optimizers import ConfigScheduler, EngineOptimizer, check_groups, groups_of_config, section_of
 from .residency import Residency, torch_type
+from .saved import Beside, beside
 from .schedules import kind_of
 from .sharded import shard_of, value_of
 from .units import ModuleUnits, Slot
@@ -445,17 +444,19 @@ class DeepSpeedEngine(torch.nn.Module):
     def _own_state(self, client_state: Mapping[str, Any] | None) -> str:
         """What a checkpoint keeps beside the engine's records, as JSON."""
         scheduler = self.lr_scheduler.state_dict() if hasattr(self.lr_scheduler, "state_dict") else None
-        kept = {
-            "client_state": dict(client_state or {}),
-            "scheduler": scheduler,
-            "optimizer": self.optimizer.state_dict() if self.optimizer else None,
-            "buffers": {name: b.detach().to("cpu") for name, b in self.module.named_buffers() if b.numel()},
-            "counters": {key: getattr(self, key) for key in ("global_steps", "global_samples", "skipped_steps")}
+        slots, named = self._units.slots(), self.module.state_dict(keep_vars=True)
+        kept = Beside(
+            client_state=dict(client_state or {}),
+            scheduler=scheduler,
+            optimizer=self.optimizer.state_dict() if self.optimizer else None,
+            buffers={name: b.detach().to("cpu") for name, b in self.module.named_buffers() if b.numel() and name in named},
+            counters={key: getattr(self, key) for key in ("global_steps", "global_samples", "skipped_steps")}
             | {"micro_steps": self.micro_steps - self._begun()},
-        }
-        file = io.BytesIO()
-        torch.save(kept, file)
-        return json.dumps({"python": base64.b64encode(file.getvalue()).decode()})
+            shared=self._units.other_names(self.module),
+            frozen=[slot.name for slot in slots if not slot.trains],
+            shapes={slot.name: list(slot.shape) for slot in slots if not 1 <= len(slot.shape) <= 4},
+        )
+        return json.dumps(kept.packed())
 
     def save_checkpoint(
         self,
@@ -508,31 +509,29 @@ class DeepSpeedEngine(torch.nn.Module):
             return None, {}
         with_optimizer = load_optimizer_states and not load_module_only
         client = json.loads(self._native.load_checkpoint(folder, tag or "latest", with_optimizer) or "{}")
-        kept = self._unpacked(client)
+        found = tag or Path(folder, "latest").read_text(encoding="utf-8").strip()
+        path = os.path.join(folder, found)
+        kept = beside(client, path)
         if not load_module_only:
             self._restore(kept, with_optimizer, load_lr_scheduler_states)
         for name, buffer in self.module.named_buffers():
-            if name in kept.get("buffers", {}):
-                buffer.data.copy_(kept["buffers"][name])
-        found = tag or Path(folder, "latest").read_text(encoding="utf-8").strip()
+            if name in kept.buffers:
+                buffer.data.copy_(kept.buffers[name])
         self.loaded_checkpoint_tag = found
-        return os.path.join(folder, found), kept.get("client_state", {})
+        return path, kept.client_state
 
-    def _unpacked(self, client: dict[str, Any]) -> dict[str, Any]:
-        if "python" not in client:
-            return {}  # of the command line
-        try:
-            return dict(torch.load(io.BytesIO(base64.b64decode(client["python"])), weights_only=False))
-        except Exception as error:
-            raise CheckpointError(f"what the script stored in the checkpoint cannot be read: {error}") from error
-
-    def _restore(self, kept: dict[str, Any], with_optimizer: bool, with_scheduler: bool) -> None:
-        for key, value in kept.get("counters", {"global_steps": self._native.facts()["step"]}).items():
+    def _restore(self, kept: Beside, with_optimizer: bool, with_scheduler: bool) -> None:
+        steps = int(self._native.facts()["step"])
+        own = {"global_steps": steps, "global_samples": steps * self.train_batch_size(), "skipped_steps": 0}
+        own["micro_steps"] = steps * self.gradient_accumulation_steps()
+        for key, value in {**own, **kept.counters}.items():
             setattr(self, key, value)
-        if with_optimizer and self.optimizer and kept.get("optimizer"):
-            self.optimizer.load_state_dict(kept["optimizer"])
-        if with_scheduler and self.lr_scheduler is not None and kept.get("scheduler") is not None:
-            self.lr_scheduler.load_state_dict(kept["scheduler"])
+        if with_optimizer and self.optimizer and kept.optimizer:
+            self.optimizer.load_state_dict(kept.optimizer)
+        if with_scheduler and isinstance(self.lr_scheduler, ConfigScheduler):
+            self.lr_scheduler.follow(self.global_steps - self.skipped_steps)
+        elif with_scheduler and self.lr_scheduler is not None and kept.scheduler is not None:
+            self.lr_scheduler.load_state_dict(kept.scheduler)
 
     def empty_partition_cache(self) -> None:
         """Nothing: gathered parameters are in memory that is planned and stays."""

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from .errors import CleaveError, error_of
 
-_C_VERSION = 1
+_C_VERSION = 2
 
 
 class DType(NamedTuple):
@@ -206,6 +206,23 @@ class Job:
             library().cleave_free_text(problems)
 
 
+class Checkpoint:
+    """A training that was saved, open to be read without an engine."""
+
+    def __init__(self, folder: str, tag: str) -> None:
+        self._handle = c_void_p()
+        _check(library().cleave_checkpoint_open(os.fsencode(folder), tag.encode(), byref(self._handle)))
+        self.facts: dict[str, Any] = json.loads(_text(lambda text: library().cleave_checkpoint_facts(self._handle, text)))
+
+    def read(self, kind: str, tensor: str, count: int, address: int) -> None:
+        """A whole tensor in fp32, to host memory for `count` elements."""
+        _check(library().cleave_checkpoint_read(self._handle, kind.encode(), tensor.encode(), c_int64(count), c_void_p(address)))
+
+    def __del__(self) -> None:
+        if self._handle:
+            library().cleave_checkpoint_close(self._handle)
+
+
 def _c_units(units: Sequence[Unit]) -> tuple[Any, list[Any]]:
     """The units as the library reads them, and what has to outlive the call."""
     kept: list[Any] = []
@@ -350,4 +367,18 @@ class NativeEngine:
         return capsule(managed, b"dltensor", None)
 
 
-__all__ = ["BF16", "DTYPES", "FP16", "FP32", "Job", "NativeEngine", "Parameter", "Rates", "StepResult", "Unit", "library", "version"]
+__all__ = [
+    "BF16",
+    "DTYPES",
+    "FP16",
+    "FP32",
+    "Checkpoint",
+    "Job",
+    "NativeEngine",
+    "Parameter",
+    "Rates",
+    "StepResult",
+    "Unit",
+    "library",
+    "version",
+]

@@ -262,6 +262,11 @@ class ConfigScheduler:
         self.last_batch_iteration += 1
         self.show()
 
+    def follow(self, updates: int) -> None:
+        """After a checkpoint was loaded, whose engine made so many updates."""
+        self.last_batch_iteration = updates - 1
+        self.show()
+
     def get_lr(self) -> list[float]:
         return self.get_last_lr()
 

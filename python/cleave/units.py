@@ -70,6 +70,11 @@ class ModuleUnits:
     def slots(self) -> list[Slot]:
         return [slot for unit in self.units for slot in unit.slots]
 
+    def other_names(self, module: torch.nn.Module) -> dict[str, str]:
+        """Of parameters that a module has several times: from a further name to the one that checkpoints know."""
+        every = [(name, self.of_parameter.get(id(p))) for name, p in module.named_parameters(remove_duplicate=False)]
+        return {name: slot.name for name, slot in every if slot is not None and slot.name != name}
+
     def used_by(self, submodule: torch.nn.Module) -> list[int]:
         """The units of the parameters that a submodule has itself."""
         found = [self.of_parameter.get(id(p)) for p in submodule.parameters(recurse=False)]

@@ -145,6 +145,29 @@ TEST_F(CInterface, SavesAndLoads) {
   EXPECT_NE(std::string(cleave_error()).find("gone"), std::string::npos) << cleave_error();
 }
 
+TEST_F(CInterface, ReadsWhatWasSavedWithoutAnEngine) {
+  const Scratch scratch;
+  const std::string folder = scratch.path("saved");
+  ASSERT_EQ(make(kConfig), 0) << cleave_error();
+  put("w", {1, 2, 3, 4, 5, 6}), put("b", {3, 4});
+  ASSERT_EQ(cleave_publish(engine_), 0);
+  ASSERT_EQ(cleave_save_checkpoint(engine_, folder.c_str(), "here", R"({"mine": 5})"), 0) << cleave_error();
+  cleave_checkpoint* saved = nullptr;
+  ASSERT_EQ(cleave_checkpoint_open(folder.c_str(), "latest", &saved), 0) << cleave_error();
+  char* facts = nullptr;
+  ASSERT_EQ(cleave_checkpoint_facts(saved, &facts), 0) << cleave_error();
+  const std::string text = taken(facts);
+  for (const char* fact : {R"("client":{"mine":5})", R"("w":[2,3])", R"("step":0)", R"("deepspeed":false)"})
+    EXPECT_NE(text.find(fact), std::string::npos) << fact << " in " << text;
+  std::vector<float> w(6);
+  ASSERT_EQ(cleave_checkpoint_read(saved, "master", "w", 6, w.data()), 0) << cleave_error();
+  EXPECT_EQ(w, (std::vector<float>{1, 2, 3, 4, 5, 6}));
+  EXPECT_EQ(cleave_checkpoint_read(saved, "exp_avg", "w", 6, w.data()), 4);
+  EXPECT_NE(std::string(cleave_error()).find("holds no exp_avg of w"), std::string::npos) << cleave_error();
+  cleave_checkpoint_close(saved);
+  EXPECT_EQ(cleave_checkpoint_open(folder.c_str(), "gone", &saved), 4);
+}
+
 TEST_F(CInterface, SaysWhichUnitsAreElsewhereBetweenUses) {
   ASSERT_EQ(make(R"({"train_batch_size": 1, "optimizer": {"type": "SGD"},
                      "zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"},

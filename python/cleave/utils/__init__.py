@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-_FILES = ("groups", "leaves", "loading", "logging", "states")
+_FILES = ("groups", "leaves", "loading", "logging", "states", "zero_to_fp32")
 
 
 def __getattr__(name: str) -> Any:

@@ -1,0 +1,90 @@
+"""What is saved of a training: the engine's reader has its tensors, and this what scripts put beside them."""
+
+from __future__ import annotations
+
+import base64
+import io
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from . import native
+from .errors import CheckpointError
+
+# Of DeepSpeed's model states the keys that are its own, and not the script's.
+_ITS_OWN = """module buffer_names optimizer param_shapes frozen_param_shapes frozen_param_fragments shared_params lr_scheduler data_sampler
+    random_ltd sparse_tensor_module_names skipped_steps global_steps dp_world_size mp_world_size checkpoint_parallel_dimensions"""
+
+
+@dataclass
+class Beside:
+    """What a script has beside the engine's records. Of cleave train and of what cannot be read it is empty."""
+
+    client_state: dict[str, Any] = field(default_factory=dict)
+    optimizer: dict[str, Any] | None = None
+    scheduler: dict[str, Any] | None = None
+    counters: dict[str, int] = field(default_factory=dict)
+    buffers: dict[str, torch.Tensor] = field(default_factory=dict)
+    shared: dict[str, str] = field(default_factory=dict)  # from another name of a parameter to the first
+    frozen: list[str] = field(default_factory=list)
+    shapes: dict[str, list[int]] = field(default_factory=dict)  # of parameters that the engine has in others
+
+    def packed(self) -> dict[str, str]:
+        """As the engine keeps it in a checkpoint."""
+        file = io.BytesIO()
+        torch.save(vars(self), file)
+        return {"python": base64.b64encode(file.getvalue()).decode()}
+
+
+def beside(client: dict[str, Any], path: str) -> Beside:
+    """What is kept in a checkpoint, or in DeepSpeed's own files in its folder."""
+    if "python" not in client:
+        return _of_deepspeed(Path(path))
+    try:
+        return Beside(**torch.load(io.BytesIO(base64.b64decode(client["python"])), weights_only=False))
+    except Exception as error:
+        raise CheckpointError(f"what the script stored in the checkpoint {path} cannot be read: {error}") from error
+
+
+def _of_deepspeed(folder: Path) -> Beside:
+    names = ("mp_rank_00_model_states.pt", "zero_pp_rank_0_mp_rank_00_model_states.pt")
+    file = next((folder / name for name in names if (folder / name).exists()), None)
+    if file is None:
+        return Beside()
+    try:
+        state: dict[str, Any] = torch.load(file, map_location="cpu", mmap=True, weights_only=True)
+    except Exception as error:
+        print(f"warning: {file} has more than tensors and plain values ({type(error).__name__}); its client state is not read")
+        return Beside()
+    module = state.get("module") or {}
+    return Beside(
+        client_state={key: value for key, value in state.items() if key not in _ITS_OWN.split()},
+        scheduler=state.get("lr_scheduler"),
+        counters={key: int(state[key]) for key in ("global_steps", "global_samples", "skipped_steps") if key in state},
+        buffers={name: module[name].clone() for name in state.get("buffer_names") or [] if name in module},
+        shared=dict(state.get("shared_params") or {}),
+    )
+
+
+class Saved:
+    """The tensors of a checkpoint of the engine, of cleave train or of DeepSpeed, under the names of a module's state_dict."""
+
+    def __init__(self, folder: str | os.PathLike[str], tag: str | None = None) -> None:
+        self._native = native.Checkpoint(os.fspath(folder), tag or "latest")
+        facts = self._native.facts
+        self.path = str(facts["path"])
+        self.beside = beside(facts["client"] or {}, self.path)
+        self.shapes = {name: torch.Size(self.beside.shapes.get(name, shape)) for name, shape in facts["tensors"].items()}
+        self.shared = {**dict(facts["tied"]), **self.beside.shared}
+
+    def read(self, name: str, kind: str = "master") -> torch.Tensor:
+        """A whole tensor in fp32."""
+        whole = torch.empty(self.shapes[name], dtype=torch.float32)
+        self._native.read(kind, name, whole.numel(), whole.data_ptr())
+        return whole
+
+
+__all__ = ["Beside", "Saved", "beside"]

@@ -1,0 +1,153 @@
+"""Whole fp32 weights of a checkpoint: of the engine, of cleave train or of DeepSpeed. No job is needed.
+
+python -m cleave.utils.zero_to_fp32 CHECKPOINTS OUTPUT writes them as files that load_state_dict and transformers read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..errors import CleaveError, UsageError
+from ..saved import Saved
+
+_UNITS = {"TB": 10**12, "GB": 10**9, "MB": 10**6, "KB": 10**3}
+
+
+class LazyTensor:
+    """A tensor that is still in its checkpoint; contiguous() reads it."""
+
+    dtype = torch.float32
+
+    def __init__(self, saved: Saved, name: str) -> None:
+        self._saved, self._name = saved, name
+        self.shape = saved.shapes[name]
+
+    def numel(self) -> int:
+        return self.shape.numel()
+
+    def contiguous(self) -> torch.Tensor:
+        return self._saved.read(self._name)
+
+
+def _names(saved: Saved, exclude_frozen: bool) -> list[str]:
+    left_out = set(saved.beside.frozen) if exclude_frozen else set()
+    return [name for name in saved.shapes if name not in left_out]
+
+
+def get_fp32_state_dict_from_zero_checkpoint(
+    checkpoint_dir: str | os.PathLike[str], tag: str | None = None, exclude_frozen_parameters: bool = False, lazy_mode: bool = False
+) -> dict[str, Any]:
+    """The weights and buffers by name; tied names have the same tensor. lazy_mode: parameters stay in the checkpoint until contiguous()."""
+    saved = Saved(checkpoint_dir, tag)
+    state: dict[str, Any] = dict(saved.beside.buffers)
+    for name in _names(saved, exclude_frozen_parameters):
+        state[name] = LazyTensor(saved, name) if lazy_mode else saved.read(name)
+    state.update({other: state[name] for other, name in saved.shared.items() if name in state})
+    return state
+
+
+def load_state_dict_from_zero_checkpoint(
+    model: torch.nn.Module, checkpoint_dir: str | os.PathLike[str], tag: str | None = None
+) -> torch.nn.Module:
+    """The model, on the host, with a checkpoint's weights and buffers."""
+    model = model.cpu()
+    model.load_state_dict(get_fp32_state_dict_from_zero_checkpoint(checkpoint_dir, tag), strict=False)
+    return model
+
+
+def _bytes_of(size: int | str) -> int:
+    text = str(size).strip().upper()
+    number, unit = (text[:-2], _UNITS[text[-2:]]) if text[-2:] in _UNITS else (text, 1)
+    try:
+        return int(float(number) * unit)
+    except ValueError:
+        raise UsageError(f"max_shard_size is {size!r}; wanted bytes, or a number with KB, MB, GB or TB, such as 5GB") from None
+
+
+def _shards(names: list[str], saved: Saved, most: int) -> Iterator[list[str]]:
+    """Consecutive tensors that fit into a file; one that fits into none has its own."""
+    shard: list[str] = []
+    held = 0
+    for name in names:
+        size = saved.shapes[name].numel() * 4
+        if shard and held + size > most:
+            yield shard
+            shard, held = [], 0
+        shard.append(name)
+        held += size
+    yield shard
+
+
+def convert_zero_checkpoint_to_fp32_state_dict(
+    checkpoint_dir: str | os.PathLike[str],
+    output_dir: str | os.PathLike[str],
+    max_shard_size: int | str | None = "5GB",
+    safe_serialization: bool = False,
+    tag: str | None = None,
+    exclude_frozen_parameters: bool = False,
+) -> None:
+    """Writes pytorch_model.bin or model.safetensors, or several of at most max_shard_size with an index; one is in memory at a time."""
+    saved = Saved(checkpoint_dir, tag)
+    output = Path(output_dir)
+    output.mkdir(parents=True, exist_ok=True)
+    names = _names(saved, exclude_frozen_parameters)
+    shards = list(_shards(names, saved, _bytes_of(max_shard_size))) if max_shard_size is not None else [names]
+    stem, end = ("model", ".safetensors") if safe_serialization else ("pytorch_model", ".bin")
+    files: dict[str, str] = {}
+    for number, shard in enumerate(shards):
+        file = f"{stem}{end}" if len(shards) == 1 else f"{stem}-{number + 1:05}-of-{len(shards):05}{end}"
+        state = {name: saved.read(name) for name in shard}
+        if number == 0:
+            state.update(saved.beside.buffers)
+        if not safe_serialization:
+            state.update({other: state[name] for other, name in saved.shared.items() if name in state})
+        files.update(dict.fromkeys(state, file))
+        _write(output / file, state, safe_serialization)
+    if len(shards) > 1:
+        total = sum(saved.shapes[name].numel() * 4 for name in names)
+        index = {"metadata": {"total_size": total}, "weight_map": files}
+        (output / f"{stem}{end}.index.json").write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+
+
+def _write(path: Path, state: dict[str, torch.Tensor], safe: bool) -> None:
+    temporary = path.with_name(f".tmp.{path.name}")
+    try:
+        if safe:
+            from safetensors.torch import save_file
+
+            save_file({name: value.contiguous() for name, value in state.items()}, temporary, metadata={"format": "pt"})
+        else:
+            torch.save(state, temporary)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="zero_to_fp32", description="Writes whole fp32 weights of a checkpoint.")
+    parser.add_argument("checkpoint_dir", help="folder of checkpoints, with a file latest")
+    parser.add_argument("output_dir", help="where the files go")
+    parser.add_argument("--max_shard_size", default="5GB", help="of a file, such as 500MB (default: %(default)s)")
+    parser.add_argument("--safe_serialization", action="store_true", help="safetensors in place of files of torch.save")
+    parser.add_argument("-t", "--tag", default=None, help="which checkpoint (default: the one that latest names)")
+    parser.add_argument("--exclude_frozen_parameters", action="store_true", help="leave out what was not trained")
+    parser.add_argument("-d", "--debug", action="store_true", help="accepted")
+    o = parser.parse_args(arguments)
+    try:
+        convert_zero_checkpoint_to_fp32_state_dict(
+            o.checkpoint_dir, o.output_dir, o.max_shard_size, o.safe_serialization, o.tag, o.exclude_frozen_parameters
+        )
+    except CleaveError as error:
+        parser.exit(error.exit_code, f"error: {error}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,259 @@
+#include "runtime/saved_training.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "checkpoint/deepspeed_checkpoint.h"
+#include "checkpoint/manifest.h"
+#include "core/printable.h"
+#include "model/config_json.h"
+#include "runtime/weight_names.h"
+
+namespace cleave::runtime {
+namespace fs = std::filesystem;
+using checkpoint::Elements;
+using nlohmann::json;
+namespace {
+
+// A folder without a manifest that has a file of DeepSpeed's.
+bool is_of_deepspeed(const fs::path& dir, const std::string& tag) {
+  std::error_code error;
+  const bool named = tag != "latest" || fs::exists(dir / "latest", error);
+  const std::string name = named && tag == "latest" ? checkpoint::latest_checkpoint(dir) : tag;
+  if (!checkpoint::is_plain_name(name) || fs::exists(dir / name / "manifest.json", error)) return false;
+  const auto files = fs::directory_iterator(dir / name, error);
+  return std::any_of(begin(files), end(files), [](const fs::directory_entry& file) {
+    return file.path().filename().string().ends_with("_states.pt");
+  });
+}
+
+// Calls piece(range, memory) for the record's elements in the order that they have in it.
+void in_pieces(int64_t numel, const std::function<void(Range, std::span<float>)>& piece) {
+  std::vector<float> memory(size_t(std::min(numel, checkpoint::kWeightPiece)));
+  for (Range window{0, 0}; window.begin < numel; window.begin = window.end) {
+    window.end = std::min(numel, window.begin + checkpoint::kWeightPiece);
+    piece(window, std::span(memory).first(size_t(window.size())));
+  }
+}
+
+Tensor tensor_of(std::span<float> memory) {
+  return Tensor(memory.data(), DType::fp32, {int64_t(memory.size())}, MemoryKind::host);
+}
+
+void read_from(const checkpoint::TensorFile& file, const checkpoint::Record& r) {
+  const Elements whole{{0, checkpoint::numel_of(r.shape)}};
+  in_pieces(r.elements.numel(), [&](Range window, std::span<float> memory) {
+    each_overlap(r.elements, window, whole, [&](int64_t at, int64_t from, int64_t n) {
+      file.read(r.tensor, from * int64_t(sizeof(float)),
+                std::as_writable_bytes(memory.subspan(size_t(at - window.begin), size_t(n))));
+    });
+    r.write(window, tensor_of(memory));
+  });
+}
+
+// Numbers of at most four dims, as parameters of the engine have them.
+std::vector<int64_t> in_four_dims(std::vector<int64_t> shape) {
+  if (shape.empty()) return {1};
+  for (; shape.size() > 4; shape.pop_back()) shape[shape.size() - 2] *= shape.back();
+  return shape;
+}
+
+}  // namespace
+
+SavedTraining::SavedTraining(const fs::path& dir, const std::string& tag) {
+  if (is_of_deepspeed(dir, tag))
+    open_deepspeed(dir, tag);
+  else
+    open_own(dir, tag);
+}
+SavedTraining::~SavedTraining() = default;
+SavedTraining::SavedTraining(SavedTraining&&) noexcept = default;
+
+void SavedTraining::open_own(const fs::path& dir, const std::string& tag) {
+  own_ = std::make_unique<checkpoint::CheckpointReader>(dir, tag);
+  state_ = from_json(own_->state(), path().string());
+  for (const auto& [name, whole] : own_->manifest().tensors)
+    tables_[name.first][name.second] = {name.second, false, whole.shape};
+}
+
+void SavedTraining::open_deepspeed(const fs::path& dir, const std::string& tag) {
+  deepspeed_ = std::make_unique<checkpoint::DeepSpeedCheckpoint>(dir, tag);
+  for (const std::string& kind : deepspeed_->kinds()) {
+    files_[kind] = deepspeed_->tensors(kind);
+    for (const auto& [name, shape] : deepspeed_->shapes()) tables_[kind][name] = {name, false, shape};
+  }
+  const int64_t applied = deepspeed_->steps() - deepspeed_->skipped();
+  state_.at = {.step = deepspeed_->steps(), .applied = applied, .skipped = deepspeed_->skipped()};
+  state_.at.optimizer_begin = tables_.size() > 1 ? applied - deepspeed_->optimizer_steps() : 0;
+  require(state_.at.optimizer_begin >= 0, Exit::checkpoint,
+          "{}: its optimizer took {} steps, and the training {}", path().string(),
+          deepspeed_->optimizer_steps(), applied);
+  state_.client = "{}";
+  state_.imported = true;
+}
+
+const fs::path& SavedTraining::path() const { return own_ ? own_->path() : deepspeed_->path(); }
+
+bool SavedTraining::of_the_trainer() const {
+  const json client = json::parse(state_.client, nullptr, false);
+  return own_ && client.is_object() && client.contains("model");
+}
+
+model::ModelConfig SavedTraining::model() const {
+  const json client = json::parse(state_.client);
+  require(
+      client.contains("config") && client.contains("vocab") && client["vocab"].is_number_integer(),
+      Exit::checkpoint,
+      "{} does not say what its model is: cleave train wrote it before checkpoints had the model's config",
+      path().string());
+  model::ModelConfig config = model::read_config_json(client["config"].dump(), path().string());
+  config.vocab = client["vocab"];
+  return config;
+}
+
+void SavedTraining::call(const Table& names) {
+  for (auto& [kind, table] : tables_) {
+    Table renamed;
+    for (const auto& [name, stored] : names) {
+      const auto at = table.find(stored.name);
+      if (at == table.end()) continue;
+      std::vector<int64_t> shape = at->second.shape;
+      if (stored.transposed) std::reverse(shape.begin(), shape.end());
+      renamed[name] = {stored.name, stored.transposed, std::move(shape)};
+      table.erase(at);
+    }
+    renamed.merge(table);  // what nobody has another name for keeps its own
+    table = std::move(renamed);
+  }
+}
+
+void SavedTraining::as_published() {
+  if (!of_the_trainer()) return;
+  const checkpoint::WeightNames names = weight_names(model());
+  Table published;
+  std::map<std::string, std::string> by_own;
+  for (const checkpoint::WeightName& w : names.tensors) {
+    published[w.file_name] = {w.tensor, w.transposed};
+    by_own[w.tensor] = w.file_name;
+  }
+  call(published);
+  for (const auto& [other, tensor] : names.tied) tied_.emplace_back(other, by_own.at(tensor));
+}
+
+void SavedTraining::as_layers_of(const model::ModelConfig& config) {
+  if (of_the_trainer()) return;
+  std::vector<std::string> stored;
+  for (const auto& [name, tensor] : tensors("master")) stored.push_back(name);
+  Table layers;
+  for (const checkpoint::WeightName& w : weight_names(config, stored).tensors)
+    layers[w.tensor] = {w.file_name, w.transposed};
+  call(layers);
+}
+
+std::vector<std::string> SavedTraining::kinds() const {
+  std::vector<std::string> kinds;
+  for (const auto& [kind, table] : tables_) kinds.push_back(kind);
+  return kinds;
+}
+
+const std::map<std::string, SavedTraining::Stored>& SavedTraining::tensors(const std::string& kind) const {
+  const auto at = tables_.find(kind);
+  require(at != tables_.end(), Exit::checkpoint, "{} holds no {}; it has {}", path().string(), kind,
+          fmt::join(kinds(), ", "));
+  return at->second;
+}
+
+bool SavedTraining::has(const std::string& kind, const std::string& tensor) const {
+  const auto at = tables_.find(kind);
+  return at != tables_.end() && at->second.contains(tensor);
+}
+
+// Both lists are short: what the reader wants and there is not, and what there is and nobody wants.
+void SavedTraining::refuse_names(std::span<const Record> records, const Record& first) const {
+  constexpr size_t kShown = 3;
+  std::vector<std::string> missing, unknown;
+  for (const Record& r : records)
+    if (r.kind == first.kind && !has(r.kind, r.tensor) &&
+        std::count(missing.begin(), missing.end(), r.tensor) == 0)
+      missing.push_back(r.tensor);
+  if (const auto table = tables_.find(first.kind); table != tables_.end())
+    for (const auto& [name, stored] : table->second)
+      if (std::none_of(records.begin(), records.end(), [&](const Record& r) { return r.tensor == name; }))
+        unknown.push_back(name);
+  const auto some = [&](std::vector<std::string> names) {
+    const size_t more = names.size() - std::min(names.size(), kShown);
+    names.resize(names.size() - more);
+    return fmt::format("{}{}", printable(fmt::format("{}", fmt::join(names, ", "))),
+                       more ? fmt::format(" and {} more", more) : "");
+  };
+  fail(Exit::checkpoint,
+       "{} holds no {} of {}{}; was it written by another model or optimizer, or while that was frozen? "
+       "Parameters are found by their names",
+       path().string(), first.kind, some(missing),
+       unknown.empty() ? "" : ", and has " + some(unknown) + ", which this model has not");
+}
+
+void SavedTraining::require_stored(std::span<const Record> records) const {
+  for (const Record& r : records) {
+    if (!has(r.kind, r.tensor)) refuse_names(records, r);
+    const std::vector<int64_t>& shape = tensors(r.kind).at(r.tensor).shape;
+    require(shape == r.shape || in_four_dims(shape) == r.shape, Exit::checkpoint,
+            "{}: {} of {} has the shape [{}], the model wants [{}]", path().string(), r.kind, r.tensor,
+            fmt::join(shape, ", "), fmt::join(r.shape, ", "));
+  }
+}
+
+void SavedTraining::read(std::span<const Record> records) const {
+  require_stored(records);
+  std::vector<Record> plain;
+  for (const Record& r : records)
+    if (const Stored& stored = tensors(r.kind).at(r.tensor); !stored.transposed)
+      plain.emplace_back(r).tensor = stored.name;
+  read_plain(plain);
+  for (const Record& r : records)
+    if (const Stored& stored = tensors(r.kind).at(r.tensor); stored.transposed) read_transposed(r, stored);
+}
+
+void SavedTraining::read_whole(const std::string& kind, const std::string& tensor,
+                               std::span<float> to) const {
+  require(has(kind, tensor), Exit::checkpoint, "{} holds no {} of {}", path().string(), kind, tensor);
+  const std::vector<int64_t>& shape = tensors(kind).at(tensor).shape;
+  const int64_t numel = checkpoint::numel_of(shape);
+  CHECK(int64_t(to.size()) == numel, "{} has {} elements, got {}", tensor, numel, to.size());
+  const Record whole{kind,
+                     tensor,
+                     shape,
+                     {{0, numel}},
+                     {},
+                     [&](Range at, Tensor from) {
+                       std::copy_n(from.as<float>(), from.numel(), to.data() + at.begin); }};
+  read({&whole, 1});
+}
+
+void SavedTraining::read_plain(std::span<const Record> records) const {
+  if (own_) return own_->read(records);
+  for (const Record& r : records) read_from(*files_.at(r.kind), r);
+}
+
+// Through the whole matrix in memory.
+void SavedTraining::read_transposed(const Record& record, const Stored& stored) const {
+  const int64_t rows = record.shape[0], columns = record.shape[1];
+  const Elements all{{0, rows * columns}};
+  std::vector<float> whole(size_t(rows * columns));
+  const Record lying{record.kind, stored.name, {columns, rows}, all, {}, [&](Range at, Tensor from) {
+                       std::copy_n(from.as<float>(), from.numel(), whole.data() + at.begin);
+                     }};
+  read_plain({&lying, 1});
+  in_pieces(record.elements.numel(), [&](Range window, std::span<float> memory) {
+    each_overlap(record.elements, window, all, [&](int64_t at, int64_t from, int64_t n) {
+      for (int64_t i = 0; i < n; ++i)
+        memory[size_t(at - window.begin + i)] =
+            whole[size_t((from + i) % columns * rows + (from + i) / columns)];
+    });
+    record.write(window, tensor_of(memory));
+  });
+}
+
+}  // namespace cleave::runtime

@@ -1,0 +1,78 @@
+"""What checkpoint_test.py runs on ranks: trainings that go on from others' checkpoints."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cleave as deepspeed
+import torch
+import transformers
+
+
+def _groups(module: torch.nn.Module, decay: float) -> list[dict[str, Any]]:
+    """Matrices decay, as cleave train has it."""
+    parameters = list(module.parameters())
+    return [
+        {"params": [p for p in parameters if p.dim() > 1], "weight_decay": decay},
+        {"params": [p for p in parameters if p.dim() == 1], "weight_decay": 0.0},
+    ]
+
+
+def _engine(config: str, stage: int, given: dict[str, Any] | None = None) -> Any:
+    """A model of transformers, with random weights, in an engine."""
+    torch.manual_seed(1)
+    model = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.from_pretrained(config))
+    made = {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": stage, "stage3_param_persistence_threshold": 20}}
+    optimizer = None if given else torch.optim.AdamW(_groups(model, 0.1), lr=1e-2)
+    groups = _groups(model, 0.1) if given else None
+    return deepspeed.initialize(model=model, optimizer=optimizer, model_parameters=groups, config={**made, **(given or {})})[0]
+
+
+def _step(engine: Any, inputs: torch.Tensor, targets: torch.Tensor) -> float:
+    logits = engine(inputs).logits
+    engine.backward(torch.nn.functional.cross_entropy(logits.flatten(0, 1).float(), targets.flatten()))
+    engine.step()
+    return float(engine.last_result.loss)
+
+
+def of_the_trainer(model: str, windows: list[list[int]], saved: str, stage: int, given: dict[str, Any], out: str) -> dict[str, Any]:
+    """Two steps from a checkpoint of cleave train at step 2, and a checkpoint behind them. A rank has one of the windows."""
+    engine = _engine(model, stage, given)
+    window = torch.tensor(windows[engine.global_rank])[None]
+    path, client = engine.load_checkpoint(saved, "global_step2")
+    at = (engine.global_steps, engine.lr_scheduler.last_batch_iteration)
+    losses = [_step(engine, window[:, :-1], window[:, 1:]) for _ in range(2)]
+    engine.save_checkpoint(out, client_state={"mine": 1})
+    engine.destroy()
+    return {"path": path, "client": client, "at": at, "losses": losses}
+
+
+def of_deepspeed(folder: str, tokens: list[int], stage: int) -> dict[str, Any]:
+    """Three steps from a checkpoint of DeepSpeed's, each rank with the same tokens."""
+    engine = _engine(folder, stage)
+    _, client = engine.load_checkpoint(folder)
+    counters = [engine.global_steps, engine.skipped_steps, engine.global_samples]
+    sample = torch.tensor(tokens)[None]
+    losses = [_step(engine, sample[:, :-1], sample[:, 1:]) for _ in range(3)]
+    engine.destroy()
+    return {"counters": counters, "client": sorted(client), "losses": losses}
+
+
+def under_other_names(config: str, saved: str) -> str:
+    """What is said where names do not match."""
+    torch.manual_seed(1)
+    inner = transformers.AutoModel.from_config(transformers.AutoConfig.from_pretrained(config))
+    engine = deepspeed.initialize(model=inner, optimizer=torch.optim.AdamW(inner.parameters()), config={"train_batch_size": 2})[0]
+    try:
+        engine.load_checkpoint(saved)
+    except deepspeed.CheckpointError as error:
+        return str(error)
+    finally:
+        engine.destroy()
+    return "nothing"
+
+
+def several(cases: list[list[Any]]) -> list[Any]:
+    """Cases with their arguments, in one process."""
+    transformers.logging.set_verbosity_error()
+    return [globals()[case](*args) for case, *args in cases]

@@ -1,0 +1,149 @@
+#!/usr/bin/env python3
+"""Checkpoints between torch's modules, cleave train and DeepSpeed, and whole weights out of each."""
+
+import contextlib
+import io
+import json
+import pathlib
+import struct
+import subprocess
+import tempfile
+import unittest
+from typing import Any, ClassVar
+
+import ranks
+import safetensors.torch
+import torch
+from cleave import CheckpointError
+from cleave.utils import zero_to_fp32
+
+FIXTURES = pathlib.Path(__file__).resolve().parents[1] / "fixtures"
+PUBLISHED, DEEPSPEED = FIXTURES / "published", FIXTURES / "deepspeed"
+LENGTH = 12
+CONFIG: dict[str, Any] = {
+    "train_micro_batch_size_per_gpu": 1,
+    "gradient_clipping": 0.5,
+    "optimizer": {"type": "AdamW", "params": {"lr": 1e-2, "weight_decay": 0.1}},
+    "scheduler": {"type": "WarmupDecayLR", "params": {"warmup_max_lr": 1e-2, "warmup_num_steps": 2, "total_num_steps": 9}},
+}
+MODELS = {"gpt2": 3, "llama": 1}  # with the stage at which torch goes on; gpt2's matrices lie the other way round there
+
+
+def expected_of(name: str) -> dict[str, torch.Tensor]:
+    return safetensors.torch.load_file(DEEPSPEED / f"{name}.expected.safetensors")
+
+
+class Checkpoints(unittest.TestCase):
+    folder: ClassVar[pathlib.Path]
+    unbroken: ClassVar[dict[str, list[float]]]
+    got: ClassVar[dict[str, dict[str, Any]]]
+    said: ClassVar[str]
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        cls.folder = pathlib.Path(cls.enterClassContext(tempfile.TemporaryDirectory()))
+        draw = torch.Generator().manual_seed(2)
+        cls.tokens = torch.randint(3, 61, (2 * LENGTH + 1,), generator=draw).tolist()
+        (cls.folder / "tokens.bin").write_bytes(struct.pack(f"<{len(cls.tokens)}H", *cls.tokens))
+        windows = [cls.tokens[i * LENGTH : (i + 1) * LENGTH + 1] for i in range(2)]
+        cls.unbroken = {name: cls.train(name, cls.folder / name, 6) for name in MODELS}
+        cases: list[list[Any]] = []
+        for name, stage in MODELS.items():
+            saved, out = str(cls.folder / name), str(cls.folder / f"{name} 4")
+            cases.append(["of_the_trainer", str(PUBLISHED / name), windows, saved, stage, CONFIG, out])
+        sample = expected_of("zero2_fp32")["tokens"].tolist()
+        cases += [["of_deepspeed", str(DEEPSPEED / "zero2_fp32"), sample, stage] for stage in (2, 3)]
+        cases.append(["under_other_names", str(PUBLISHED / "gpt2"), str(cls.folder / "gpt2")])
+        *got, cls.said = ranks.answers(2, "checkpoint_cases", "several", cases)[0]
+        cls.got = dict(zip([*MODELS, "deepspeed 2", "deepspeed 3"], got, strict=True))
+
+    @classmethod
+    def train(cls, name: str, output: pathlib.Path, steps: int, *more: str) -> list[float]:
+        """Losses of cleave train on one rank, which takes both windows in each step."""
+        config, metrics = cls.folder / "one.json", cls.folder / "metrics.jsonl"
+        config.write_text(json.dumps({**CONFIG, "train_micro_batch_size_per_gpu": 2}))
+        metrics.unlink(missing_ok=True)
+        command = [ranks.CLEAVE, "train", "--deepspeed_config", config, "--model", PUBLISHED / name, "--data", cls.folder / "tokens.bin"]
+        command += ["--seq_len", LENGTH, "--steps", steps, "--output", output, "--metrics", metrics]
+        command += ["--save_interval", 2, "--keep", 0, *more]
+        done = subprocess.run([str(c) for c in command], capture_output=True, text=True, timeout=120)
+        if done.returncode:
+            raise AssertionError(done.stdout + done.stderr)
+        return [line["loss"] for line in map(json.loads, metrics.read_text().splitlines()) if "loss" in line]
+
+    def expect_close(self, got: list[float], want: list[float], what: str, relative: float = 1e-5) -> None:
+        for a, b in zip(got, want, strict=True):
+            self.assertAlmostEqual(a, b, delta=relative * max(1, abs(b)), msg=what)
+
+    def test_torch_goes_on_where_the_trainer_was_and_the_trainer_where_torch_was(self) -> None:
+        for name in MODELS:
+            got, want = self.got[name], self.unbroken[name]
+            self.assertEqual(got["path"], str(self.folder / name / "global_step2"))
+            self.assertEqual(got["at"], [2, 1], "steps, and the schedule's place")
+            self.expect_close(got["losses"], want[2:4], f"{name} in torch")
+            self.expect_close(self.train(name, self.folder / f"{name} 4", 6, "--resume", "required"), want[4:], f"{name} in cleave train")
+            self.assertGreater(abs(want[3] - want[4]), 1e-3, "losses that move")
+
+    def test_torch_goes_on_where_deepspeed_was(self) -> None:
+        want = expected_of("zero2_fp32")["losses"].tolist()
+        for stage in (2, 3):
+            got = self.got[f"deepspeed {stage}"]
+            self.assertEqual(got["counters"], [3, 0, 3])
+            self.assertIn("ds_config", got["client"])
+            self.expect_close(got["losses"], want, f"stage {stage}")
+
+    def test_names_that_do_not_match_are_said(self) -> None:
+        for words in ("holds no master of ", "h.0.attn.c_attn.bias", "and has transformer.h.0", "found by their names"):
+            self.assertIn(words, self.said)
+
+    def test_whole_weights_of_deepspeeds_checkpoints(self) -> None:
+        for name in ("zero1_bf16", "zero3_bf16"):
+            state = zero_to_fp32.get_fp32_state_dict_from_zero_checkpoint(DEEPSPEED / name)
+            want = {key.removeprefix("fp32."): value for key, value in expected_of(name).items() if key.startswith("fp32.")}
+            self.assertLessEqual(want.keys(), state.keys())
+            for key, value in want.items():
+                self.assertTrue(torch.equal(state[key], value), f"{name}: {key}")
+            self.assertIs(state["lm_head.weight"], state["model.embed_tokens.weight"])
+
+    def test_whole_weights_of_our_own_are_those_that_an_export_has(self) -> None:
+        import transformers
+
+        for name in MODELS:
+            for saved, tag in ((self.folder / name, "global_step4"), (self.folder / f"{name} 4", "global_step4")):
+                model = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.from_pretrained(PUBLISHED / name))
+                state = zero_to_fp32.get_fp32_state_dict_from_zero_checkpoint(saved, tag)
+                self.assertEqual(state.keys(), model.state_dict().keys())
+                zero_to_fp32.load_state_dict_from_zero_checkpoint(model, saved, tag)
+                window = torch.tensor(self.tokens)
+                logits = torch.stack([model(window[None, i * LENGTH : (i + 1) * LENGTH]).logits[0] for i in range(2)]).flatten(0, 1)
+                loss = torch.nn.functional.cross_entropy(logits, window[1:])
+                self.assertAlmostEqual(loss.item(), self.unbroken[name][4], delta=1e-5, msg=f"{name}: before step 5")
+
+    def test_files_of_whole_weights(self) -> None:
+        saved = self.folder / "gpt2"
+        state = zero_to_fp32.get_fp32_state_dict_from_zero_checkpoint(saved)
+        lazy = zero_to_fp32.get_fp32_state_dict_from_zero_checkpoint(saved, lazy_mode=True)
+        self.assertEqual({k: tuple(v.shape) for k, v in lazy.items()}, {k: tuple(v.shape) for k, v in state.items()})
+        self.assertTrue(all(torch.equal(lazy[key].contiguous(), value) for key, value in state.items()))
+        one, many = self.folder / "one", self.folder / "many"
+        zero_to_fp32.main([str(saved), str(one)])
+        self.assertEqual([p.name for p in one.iterdir()], ["pytorch_model.bin"])
+        loaded = torch.load(one / "pytorch_model.bin", weights_only=True)
+        self.assertTrue(all(torch.equal(loaded[key], value) for key, value in state.items()))
+        zero_to_fp32.main([str(saved), str(many), "--safe_serialization", "--max_shard_size", "8KB"])
+        index = json.loads((many / "model.safetensors.index.json").read_text())["weight_map"]
+        self.assertGreater(len(set(index.values())), 2)
+        for key, file in index.items():
+            self.assertTrue(torch.equal(safetensors.torch.load_file(many / file)[key], state[key]), key)
+
+    def test_a_checkpoint_that_is_missing_or_cut_short_is_named(self) -> None:
+        with self.assertRaisesRegex(CheckpointError, "global_step9 does not exist or is incomplete; complete ones"):
+            zero_to_fp32.get_fp32_state_dict_from_zero_checkpoint(self.folder / "gpt2", "global_step9")
+        with contextlib.redirect_stderr(io.StringIO()) as said, self.assertRaises(SystemExit) as ended:
+            zero_to_fp32.main([str(self.folder / "nowhere"), str(self.folder / "out")])
+        self.assertEqual(ended.exception.code, 4)
+        self.assertIn("there is no folder", said.getvalue())
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
