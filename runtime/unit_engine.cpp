@@ -134,7 +134,7 @@ std::vector<zero::GradientSlot> UnitEngine::gradients(int unit) {
   State& s = state();
   CHECK(s.in_step && s.in_pass, "gradients: no {} was begun", s.in_step ? "pass" : "step");
   int& gives = s.gives[size_t(s.known(unit))];
-  CHECK(!s.rank->store.options().exact() || gives < s.most_gives,
+  CHECK(s.rank->store.gradient_form().takes_any_number() || gives < s.most_gives,
         "{} is given more often than {} times a step", s.units.all[size_t(unit)].name, s.most_gives);
   ++gives;
   return s.recorded().gradients(unit);

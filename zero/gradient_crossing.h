@@ -1,7 +1,10 @@
 // How the gradients of a unit cross between ranks: a whole one is summed over the ranks of its sharding into
 // the shard of the sum, which is brought to its home in its form; and what is left of the sum over the data
-// ranks at the end of a step. It owns what they pass through on the way.
+// ranks at the end of a step. It owns what they pass through on the way, and what the form keeps of each sum.
 #pragma once
+#include <map>
+#include <utility>
+
 #include "device/memory.h"
 #include "device/trace.h"
 #include "offload/home_stream.h"
@@ -27,15 +30,22 @@ class GradientCrossing {
   void finish(const StoredUnit& unit, Tensor sum);
   void clear(Tensor sum);  // zeros, at home
 
-  Tensor buffer() const { return wire_; }  // what collectives read and write, beside what they are given
+  // What collectives read and write, beside what they are given.
+  std::vector<Tensor> buffers() const { return {wire_, travelling_}; }
 
  private:
+  void add_sum(const StoredUnit& unit, comm::Communicator& ranks, int64_t numel);
+  // sum = this rank's shard of the sum of `terms`, or all of it where both are one tensor.
+  void add_up(const StoredUnit& unit, comm::Communicator& ranks, Tensor sum, Tensor terms);
+
   Memory& memory_;
   StoreOptions options_;
   const GradientForm& form_;
   Stream& comm_;
   int64_t landing_numel_ = 0, wire_numel_ = 0;  // of the largest unit
-  Buffer wire_;
+  int64_t most_travelling_ = 0;
+  Buffer wire_, travelling_;
+  std::map<std::pair<const StoredUnit*, const comm::Communicator*>, Buffer> kept_;  // of the form, of a sum
   Buffer landing_;  // where kernels do not reach the gradients' home: on the way to it
   Trace* trace_ = nullptr;
   offload::HomeStream homes_;  // goes first: it finishes what was enqueued

@@ -27,6 +27,9 @@ double square_of(std::span<const int64_t> words, int grid) {
 // Layers add to the sum itself, and the update reads it as it is.
 class Floats final : public GradientForm {
  public:
+  double left_scale(double loss_scale) const override { return loss_scale; }
+  bool takes_any_number() const override { return true; }
+  double grid_of_losses() const override { return 0; }
   void begin_step(double, Stream&) override {}
   int64_t apart_numel(int64_t) const override { return 0; }
   void encode(Tensor, Tensor, bool, Stream&) const override {}
@@ -56,6 +59,9 @@ class GridIntegers final : public GradientForm {
   void commit(Memory& memory) override {
     overflows_ = memory.allocate(MemoryKind::device, Category::buckets, DType::int64, {1}, "overflows");
   }
+  double left_scale(double) const override { return 1; }  // rounded without it
+  bool takes_any_number() const override { return false; }
+  double grid_of_losses() const override { return 0x1p-40; }
   void begin_step(double unscale, Stream& compute) override {
     kernels::launch(kernels::Fill{.y = overflows_}, compute);
     factor_ = std::ldexp(unscale, grid_);

@@ -126,7 +126,7 @@ Tensor GradientShards::slice(int index) const {
 }
 
 std::vector<Tensor> GradientShards::buffers() const {
-  std::vector<Tensor> out{crossing_.buffer()};
+  std::vector<Tensor> out = crossing_.buffers();
   for (const Unit& unit : units_) out.push_back(unit.gradients);
   return out;
 }

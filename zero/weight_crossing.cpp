@@ -5,14 +5,23 @@
 namespace cleave::zero {
 
 WeightCrossing::WeightCrossing(Memory& memory, const StoreOptions& options, Stream& comm)
-    : memory_(memory), options_(options), form_(WeightForm::of(options)), comm_(comm) {}
+    : memory_(memory),
+      options_(options),
+      used_(WeightForm::of_use(options)),
+      published_(WeightForm::of_publication(options)),
+      comm_(comm) {}
 
-int64_t WeightCrossing::bytes(const StoredUnit& unit) const {
-  return unit.sharding.gather_on_use->size() > 1 ? form_->bytes(unit.shard_numel()) : 0;
+WeightCrossing::Route WeightCrossing::of_use(const StoredUnit& unit) const {
+  return {*unit.sharding.gather_on_use, *used_, unit.shard_numel()};
+}
+
+WeightCrossing::Route WeightCrossing::of_publication(const StoredUnit& unit) const {
+  return {*unit.sharding.gather_on_publish, *published_, unit.slice_numel()};
 }
 
 void WeightCrossing::add_unit(const StoredUnit& unit) {
-  most_ = std::max(most_, bytes(unit) * unit.sharding.gather_on_use->size());
+  for (const Route& route : {of_use(unit), of_publication(unit)})
+    most_ = std::max(most_, route.bytes() * route.ranks.size());
 }
 
 void WeightCrossing::commit() {
@@ -22,16 +31,24 @@ void WeightCrossing::commit() {
 }
 
 void WeightCrossing::gather(const StoredUnit& unit, Tensor whole, Tensor shard) {
-  comm::Communicator& ranks = *unit.sharding.gather_on_use;
-  const comm::Call call{.what = unit.name(), .max_numel = options_.gather_numel};
-  const int64_t each = bytes(unit), numel = unit.shard_numel();
-  if (each == 0) return ranks.all_gather(whole, shard, comm_, call);
+  cross(of_use(unit), whole, shard, unit.name());
+}
+
+void WeightCrossing::publish(const StoredUnit& unit, Tensor shard, Tensor slice) {
+  cross(of_publication(unit), shard, slice, unit.name());
+}
+
+void WeightCrossing::cross(const Route& route, Tensor whole, Tensor part, const std::string& what) {
+  const auto& [ranks, form, numel] = route;
+  const comm::Call call{.what = what, .max_numel = options_.gather_numel};
+  const int64_t each = route.bytes();
+  if (each == 0) return ranks.all_gather(whole, part, comm_, call);
   const Tensor all = travelling_.tensor().slice({0, each * ranks.size()});
   const auto of_rank = [&](int r) { return all.slice(Range{0, each}.shifted(r * each)); };
-  form_->encode(of_rank(ranks.rank()), shard, comm_);
+  form.encode(of_rank(ranks.rank()), part, comm_);
   ranks.all_gather(all, of_rank(ranks.rank()), comm_, call);
   for (int r = 0; r < ranks.size(); ++r)
-    form_->decode(whole.slice(Range{0, numel}.shifted(r * numel)), of_rank(r), comm_);
+    form.decode(whole.slice(Range{0, route.numel}.shifted(r * route.numel)), of_rank(r), comm_);
 }
 
 }  // namespace cleave::zero

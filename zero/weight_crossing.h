@@ -1,5 +1,6 @@
-// How the weights of a unit cross between ranks when it is gathered: each rank's shard is brought into its
-// form, travels, and is brought back on arrival. It owns what the shards of a unit take on the way.
+// How the weights of a unit cross between ranks, when it is gathered for a use and when updated slices are
+// published: each rank's part is brought into its form, travels, and is brought back on arrival. It owns what
+// the parts of a unit take on the way.
 #pragma once
 #include "device/memory.h"
 #include "zero/stored_unit.h"
@@ -9,7 +10,7 @@ namespace cleave::zero {
 
 class WeightCrossing {
  public:
-  // All work runs on comm, where one gather follows another.
+  // All work runs on comm, where one crossing follows another.
   WeightCrossing(Memory& memory, const StoreOptions& options, Stream& comm);
 
   // Set-up: every unit; commit.
@@ -19,19 +20,30 @@ class WeightCrossing {
   // whole = the shards of all ranks of gather_on_use, the same values on each: where a form rounds, this
   // rank's own are rounded, too. The shard may be its place in the whole.
   void gather(const StoredUnit& unit, Tensor whole, Tensor shard);
+  // shard = the slices of all ranks of gather_on_publish. The slice is its place in the shard.
+  void publish(const StoredUnit& unit, Tensor shard, Tensor slice);
 
   Tensor buffer() const {
     return travelling_;
   }  // what collectives read and write, beside what they are given
 
  private:
-  int64_t bytes(const StoredUnit& unit) const;  // of a shard on the way; 0: it travels as it is
+  // Whose equal parts become one on all of them, and how each travels.
+  struct Route {
+    comm::Communicator& ranks;
+    const WeightForm& form;
+    int64_t numel;                                                              // of a part
+    int64_t bytes() const { return ranks.size() > 1 ? form.bytes(numel) : 0; }  // 0: it travels as it is
+  };
+  Route of_use(const StoredUnit& unit) const;
+  Route of_publication(const StoredUnit& unit) const;
+  void cross(const Route& route, Tensor whole, Tensor part, const std::string& what);
 
   Memory& memory_;
   StoreOptions options_;
-  std::unique_ptr<WeightForm> form_;
+  std::unique_ptr<WeightForm> used_, published_;
   Stream& comm_;
-  int64_t most_ = 0;  // bytes of all shards of a unit
+  int64_t most_ = 0;  // bytes of all parts of a unit
   Buffer travelling_;
 };
 

@@ -45,8 +45,12 @@ class BlockInt8 final : public WeightForm {
 
 }  // namespace
 
-std::unique_ptr<WeightForm> WeightForm::of(const StoreOptions& options) {
+std::unique_ptr<WeightForm> WeightForm::of_use(const StoreOptions& options) {
   if (options.gathers_int8) return std::make_unique<BlockInt8>();
+  return std::make_unique<AsTheyAre>();
+}
+
+std::unique_ptr<WeightForm> WeightForm::of_publication(const StoreOptions&) {
   return std::make_unique<AsTheyAre>();
 }
 

@@ -1,4 +1,4 @@
-// The form in which weights travel when a unit is gathered, as a value: what a shard takes in bytes on the
+// The form in which weights travel between ranks, as a value: what a shard takes in bytes on the
 // way, and the two kernels that bring it into the form and back. A shard that travels as it is takes none.
 #pragma once
 #include <memory>
@@ -10,7 +10,10 @@ namespace cleave::zero {
 
 class WeightForm {
  public:
-  static std::unique_ptr<WeightForm> of(const StoreOptions& options);
+  // Of what is gathered for a use, as the options ask; and of updated slices, which are published as they
+  // are.
+  static std::unique_ptr<WeightForm> of_use(const StoreOptions& options);
+  static std::unique_ptr<WeightForm> of_publication(const StoreOptions& options);
   virtual ~WeightForm() = default;
 
   // What so many elements take on the way. 0: they travel as they are, and nothing else is called.

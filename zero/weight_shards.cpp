@@ -79,13 +79,12 @@ Tensor WeightShards::next_slice(int index) {
 
 void WeightShards::publish(int index, std::span<const Event> updated) {
   const Unit& unit = units_[size_t(index)];
-  comm::Communicator& ranks = *unit.of->sharding.gather_on_publish;
   for (const Event& event : updated) comm_.wait(event);
-  if (ranks.size() == 1 && unit.on_disk < 0) return;
+  if (unit.of->sharding.gather_on_publish->size() == 1 && unit.on_disk < 0) return;
   comm_.wait(compute_.record());
   const Tensor slice = next_slice(index);
   const Tensor whole = unit.on_disk < 0 ? unit.weights.tensor() : disk_.begin_write(unit.on_disk, compute_);
-  ranks.all_gather(whole, slice, comm_, {.what = unit.of->name(), .max_numel = options_.gather_numel});
+  crossing_.publish(*unit.of, whole, slice);
   if (unit.on_disk >= 0) disk_.write_behind(unit.on_disk, comm_.record());
 }
 

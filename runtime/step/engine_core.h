@@ -38,8 +38,8 @@ struct EngineCore {
   // result is the same on every rank.
   StepResult finish_step(const std::function<double()>& mean_loss, std::span<const optim::Rates> rates = {});
   // The mean over micro-batches and the data axis of what ranks that report losses have; each is rounded
-  // first where sums are exact. `losses`: those of this rank's micro-batches, whose terms may stand apart;
-  // none where it reports none. Collective.
+  // first where the form of gradients says so. `losses`: those of this rank's micro-batches, whose terms may
+  // stand apart; none where it reports none. Collective.
   double mean_over_ranks(const std::vector<double>& losses);
 
   EngineOptions options;
@@ -73,8 +73,7 @@ struct EngineCore {
   void choose_update();
   void allocate();
 
-  // Exact sums take the loss scale out of every contribution, others out of the sum.
-  double left_scale() const { return rank->store.options().exact() ? 1 : result.loss_scale; }
+  double left_scale() const { return rank->store.gradient_form().left_scale(result.loss_scale); }
   void sum_gradients();  // compute has seen the gradients of all ranks
   // Of the gradients as they are, over all ranks; the same bits however the model is cut.
   double squared_norm();

@@ -68,17 +68,17 @@ double EngineCore::squared_norm() {
 double EngineCore::mean_over_ranks(const std::vector<double>& losses) {
   const auto micros = double(settings.micros);
   Stream& comm = streams->comm();
-  if (!rank->store.options().exact()) {
+  const double grid = rank->store.gradient_form().grid_of_losses();
+  if (grid == 0) {
     const double sum = std::accumulate(losses.begin(), losses.end(), 0.0);
     return ranks.sum(sum / micros, "loss", comm) / settings.mesh.data;
   }
-  constexpr double kGrid = 0x1p40;
-  // Multiples of 1 / kGrid, their low and high halves apart so that no number of terms is too large; and how
+  // Multiples of the grid, their low and high halves apart so that no number of terms is too large; and how
   // many losses are too large or not finite.
   int64_t words[3] = {0, 0, 0};
   for (const double loss : losses)
-    if (std::fabs(loss * kGrid) <= 0x1p62) {
-      const auto multiple = int64_t(std::nearbyint(loss * kGrid));
+    if (std::fabs(loss / grid) <= 0x1p62) {
+      const auto multiple = int64_t(std::nearbyint(loss / grid));
       words[0] += multiple & 0xffffffff, words[1] += multiple >> 32;
     } else {
       ++words[2];
@@ -87,7 +87,7 @@ double EngineCore::mean_over_ranks(const std::vector<double>& losses) {
   comm.synchronize();
   if (words[2] > 0) return std::nan("");
   const __int128 sum = (__int128(words[1]) << 32) + words[0];
-  return double(sum) / kGrid / (micros * settings.mesh.data);
+  return double(sum) * grid / (micros * settings.mesh.data);
 }
 
 // The norm is already summed over the ranks, so every rank answers alike.

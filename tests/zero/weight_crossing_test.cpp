@@ -10,7 +10,7 @@
 namespace cleave::zero {
 namespace {
 
-constexpr int64_t kNumel = 2003, kBlock = 256;
+constexpr int64_t kOfUnit = 2003, kBlock = 256;
 
 float value(int64_t i) { return float(std::sin(double(i) * 0.7) * double(1 + i % 11)); }
 
@@ -42,7 +42,7 @@ std::vector<double> rounded_in_blocks(const std::vector<float>& shard) {
 // One unit at stage 3, and this rank's shard of it.
 struct Gather {
   Gather(comm::Communicator& world, const StoreOptions& options)
-      : unit{FlatLayout({"u", {{"u.w", {kNumel}, {}, true}}}, world.size()),
+      : unit{FlatLayout({"u", {{"u.w", {kOfUnit}, {}, true}}}, world.size()),
              sharding_of_stage(3, world, *self)},
         crossing(memory, options, stream),
         whole(memory.allocate(MemoryKind::device, Category::weights, options.weights, {unit.layout.numel()},
@@ -106,6 +106,33 @@ TEST(WeightCrossing, OfBytesSendsAByteAnElementAndAScaleForEveryBlock) {
       EXPECT_EQ(world.bytes()[comm::Collective::all_gather] - before, (ranks - 1) * each);
       EXPECT_LT(each, 4 * n * 27 / 100);
     });
+}
+
+// Updated slices are not rounded, though what is gathered for a use is.
+TEST(WeightCrossing, PublishesSlicesAsTheyAre) {
+  comm::run_ranks(4, [&](comm::Communicator& world) {
+    Memory memory;
+    Stream stream;
+    const auto self = comm::self_communicator(),
+               near = world.split({world.rank() / 2, world.rank() % 2, 2}, "near"),
+               across = world.split({world.rank() % 2, world.rank() / 2, 2}, "across");
+    const StoredUnit unit{FlatLayout({"u", {{"u.w", {kOfUnit}, {}, true}}}, world.size()),
+                          nested_sharding({near.get(), across.get()}, *self)};
+    WeightCrossing crossing(memory, {.gathers_int8 = true}, stream);
+    crossing.add_unit(unit);
+    crossing.commit();
+    const int64_t n = unit.slice_numel();
+    std::vector<float> memory_of_shard(size_t(2 * n), -1);
+    const Tensor shard(memory_of_shard.data(), DType::fp32, {2 * n});
+    const Tensor slice = shard.slice(unit.slice_of_shard());
+    // By place in the shard and by the near rank that has it.
+    const auto value_at = [&](int64_t i) { return value(i) + float(near->rank()); };
+    for (int64_t i = 0; i < n; ++i) slice.as<float>()[i] = value_at(unit.slice_of_shard().begin + i);
+    crossing.publish(unit, shard, slice);
+    for (int64_t i = 0; i < 2 * n; ++i) ASSERT_EQ(shard.as<float>()[i], value_at(i)) << i;
+    EXPECT_EQ(across->bytes()[comm::Collective::all_gather], 4 * n);
+    EXPECT_EQ(near->bytes()[comm::Collective::all_gather], 0);
+  });
 }
 
 TEST(WeightCrossing, OfWeightsAsTheyAreTakesNoMemoryAndChangesNothing) {
