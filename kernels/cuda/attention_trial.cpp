@@ -7,7 +7,7 @@ namespace cleave::kernels::gpu {
 namespace {
 
 // Of a few bf16 roundings of probabilities, outputs and gradients of order 1.
-constexpr double kBound = 0x1p-6;
+constexpr double kAttentionBound = 0x1p-6;
 // Of gradients of keys and values that several heads share: a library rounds each head's part to 16 bits
 // before it adds them, the own kernels round their sum once.
 constexpr double kGroupedBound = 0x1p-5;
@@ -49,7 +49,7 @@ Verdict compare(const AttentionShape& shape, const std::function<void(const Atte
   run_own(own, stream);
   for (const auto& [what, got, want] :
        {std::tuple{"the output", tried.y, own.y}, {"the row sums", tried.lse, own.lse}})
-    if (const Verdict v = difference(what, got, want, kBound, stream); !v.empty()) return v;
+    if (const Verdict v = difference(what, got, want, kAttentionBound, stream); !v.empty()) return v;
   AttentionBackward tried_back{.dqkv = space.take(type, {seq, joined}),
                                .dy = space.random(type, {seq, width}),
                                .y = own.y,
@@ -75,8 +75,8 @@ Verdict compare(const AttentionShape& shape, const std::function<void(const Atte
     return part;
   };
   for (const auto& [what, begin, end, bound] :
-       {std::tuple{"the queries' gradient", int64_t{0}, width, kBound},
-        {"the keys' and values' gradient", width, joined, heads > kv ? kGroupedBound : kBound}})
+       {std::tuple{"the queries' gradient", int64_t{0}, width, kAttentionBound},
+        {"the keys' and values' gradient", width, joined, heads > kv ? kGroupedBound : kAttentionBound}})
     if (const Verdict v = difference(what, columns(tried_back.dqkv, begin, end),
                                      columns(own_back.dqkv, begin, end), bound, stream);
         !v.empty())

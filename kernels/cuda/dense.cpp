@@ -16,7 +16,7 @@ namespace {
 
 constexpr const char* kSwitch = "CLEAVE_GPU_EPILOGUES";
 // Of one bf16 rounding and the sums of a trial's 128 products.
-constexpr double kBound = 0x1p-5;
+constexpr double kDenseBound = 0x1p-5;
 // A trial's rows, inputs and outputs: different, so that a matrix taken for its transpose is seen.
 constexpr int64_t kRows = 192, kIn = 128, kOut = 64;
 
@@ -97,8 +97,8 @@ Verdict trial_of_activation(DType type, bool bias, Stream& stream) {
     one->y = space.take(type, {kRows, kOut}), one->hidden = space.take(type, {kRows, kOut});
   if (!run_together(op, stream)) return kNoKernel;
   run_apart(apart, stream);
-  const Verdict hidden = difference("what GELU is applied to", op.hidden, apart.hidden, kBound, stream);
-  return hidden.empty() ? difference("GELU", op.y, apart.y, kBound, stream) : hidden;
+  const Verdict hidden = difference("what GELU is applied to", op.hidden, apart.hidden, kDenseBound, stream);
+  return hidden.empty() ? difference("GELU", op.y, apart.y, kDenseBound, stream) : hidden;
 }
 
 Verdict trial_of_activation_gradient(DType type, Stream& stream) {
@@ -112,7 +112,7 @@ Verdict trial_of_activation_gradient(DType type, Stream& stream) {
   apart.dhidden = space.take(type, {kRows, kOut});
   if (!run_together(op, stream)) return kNoKernel;
   run_apart(apart, stream);
-  return difference("GELU's gradient", op.dhidden, apart.dhidden, kBound, stream);
+  return difference("GELU's gradient", op.dhidden, apart.dhidden, kDenseBound, stream);
 }
 
 Verdict trial_of_weight_gradient(const DenseWeightGradient& like, Stream& stream) {
@@ -133,8 +133,9 @@ Verdict trial_of_weight_gradient(const DenseWeightGradient& like, Stream& stream
   }
   if (!run_together(op, stream)) return kNoKernel;
   run_apart(apart, stream);
-  const Verdict weight = difference("the weight's gradient", op.dweight, apart.dweight, kBound, stream);
-  return weight.empty() ? difference("the bias's gradient", op.dbias, apart.dbias, kBound, stream) : weight;
+  const Verdict weight = difference("the weight's gradient", op.dweight, apart.dweight, kDenseBound, stream);
+  return weight.empty() ? difference("the bias's gradient", op.dbias, apart.dbias, kDenseBound, stream)
+                        : weight;
 }
 
 }  // namespace
