@@ -43,18 +43,6 @@ def add_config_arguments(parser: argparse.ArgumentParser) -> argparse.ArgumentPa
     return parser
 
 
-def _loader(engine: DeepSpeedEngine, data: Any, collate_fn: Any) -> Any:
-    from torch.utils.data import DataLoader, IterableDataset
-    from torch.utils.data.distributed import DistributedSampler
-
-    size = engine.train_micro_batch_size_per_gpu()
-    if isinstance(data, IterableDataset):
-        return DataLoader(data, batch_size=size, collate_fn=collate_fn)
-    sampler: Any = DistributedSampler(data, num_replicas=engine.world_size, rank=engine.global_rank)
-    drop = bool(engine.config.get("dataloader_drop_last", False))
-    return DataLoader(data, batch_size=size, sampler=sampler, collate_fn=collate_fn, drop_last=drop)
-
-
 def initialize(
     args: Any = None,
     model: torch.nn.Module | None = None,
@@ -90,5 +78,5 @@ def initialize(
     init_distributed(dist_init_required=dist_init_required)
     engine = DeepSpeedEngine(configuration, model, optimizer, model_parameters, lr_scheduler)
     if training_data is not None:
-        engine.training_dataloader = _loader(engine, training_data, collate_fn)
+        engine.training_dataloader = engine.deepspeed_io(training_data, collate_fn=collate_fn)
     return engine, engine.optimizer, engine.training_dataloader, engine.lr_scheduler

@@ -21,6 +21,7 @@ from .saved import Beside, beside
 from .schedules import kind_of
 from .sharded import shard_of, value_of
 from .units import ModuleUnits, Slot
+from .utils.loading import DeepSpeedDataLoader
 
 _PRECISIONS = {"fp16.enabled": "fp16", "bf16.enabled": "bf16"}
 
@@ -77,7 +78,7 @@ class DeepSpeedEngine(torch.nn.Module):
             slot.parameter.ds_engine = self  # type: ignore[attr-defined]
         self._units = units
         self.lr_scheduler = self._scheduler(lr_scheduler)
-        self.training_dataloader: Any = None
+        self.training_dataloader: DeepSpeedDataLoader | None = None
         self._counters()
 
     # ---- set-up ----
@@ -272,6 +273,31 @@ class DeepSpeedEngine(torch.nn.Module):
     def scale(self, loss: torch.Tensor) -> torch.Tensor:
         raise NotBuilt("engine.scale(loss) with loss.backward() is not built; call engine.backward(loss)")
 
+    def deepspeed_io(
+        self,
+        dataset: Any,
+        batch_size: int | None = None,
+        route: str = "train",
+        pin_memory: bool = True,
+        data_sampler: Any = None,
+        collate_fn: Any = None,
+        num_local_io_workers: int | None = None,
+    ) -> DeepSpeedDataLoader:
+        """A loader of this rank's share of a Dataset; where the one of initialize() is, checkpoints keep."""
+        size = batch_size or self.train_micro_batch_size_per_gpu()
+        return DeepSpeedDataLoader(
+            dataset,
+            size,
+            self.global_rank,
+            self.world_size,
+            route,
+            data_sampler,
+            drop_last=bool(self.config.get("dataloader_drop_last", False)),
+            collate_fn=collate_fn,
+            num_workers=num_local_io_workers or 0,
+            pin_memory=pin_memory and self.device.type == "cuda",
+        )
+
     def allreduce_gradients(self, *args: Any, **kwargs: Any) -> None:
         """Nothing: engine.backward and engine.step sum gradients."""
 
@@ -449,6 +475,7 @@ class DeepSpeedEngine(torch.nn.Module):
             client_state=dict(client_state or {}),
             scheduler=scheduler,
             optimizer=self.optimizer.state_dict() if self.optimizer else None,
+            loader=self.training_dataloader.state_dict(self._begun()) if self.training_dataloader is not None else None,
             buffers={name: b.detach().to("cpu") for name, b in self.module.named_buffers() if b.numel() and name in named},
             counters={key: getattr(self, key) for key in ("global_steps", "global_samples", "skipped_steps")}
             | {"micro_steps": self.micro_steps - self._begun()},
@@ -526,6 +553,8 @@ class DeepSpeedEngine(torch.nn.Module):
         own["micro_steps"] = steps * self.gradient_accumulation_steps()
         for key, value in {**own, **kept.counters}.items():
             setattr(self, key, value)
+        if self.training_dataloader is not None and kept.loader:
+            self.training_dataloader.load_state_dict(kept.loader)
         if with_optimizer and self.optimizer and kept.optimizer:
             self.optimizer.load_state_dict(kept.optimizer)
         if with_scheduler and isinstance(self.lr_scheduler, ConfigScheduler):

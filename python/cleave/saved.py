@@ -26,6 +26,7 @@ class Beside:
     client_state: dict[str, Any] = field(default_factory=dict)
     optimizer: dict[str, Any] | None = None
     scheduler: dict[str, Any] | None = None
+    loader: dict[str, int] | None = None
     counters: dict[str, int] = field(default_factory=dict)
     buffers: dict[str, torch.Tensor] = field(default_factory=dict)
     shared: dict[str, str] = field(default_factory=dict)  # from another name of a parameter to the first

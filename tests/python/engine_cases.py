@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 from typing import Any
 
@@ -324,8 +325,8 @@ def raises(rank: int, where: str) -> None:
         engine.step()
 
 
-def loader(size: int) -> list[Any]:
-    """Samples that each rank gets of a Dataset, through workers that are forked."""
+def loader(size: int, folder: str) -> dict[str, list[int]]:
+    """Samples that each rank gets of a Dataset, through workers that are forked, and from a checkpoint on."""
     data = [(torch.full((8,), float(i)), i % models.CLASSES) for i in range(size)]
     engine, _, dataloader, _ = deepspeed.initialize(model=models.seeded(models.Mlp), config=config(2), training_data=data)
     seen = [int(v) for x, _ in dataloader for v in x[:, 0]]
@@ -334,7 +335,20 @@ def loader(size: int) -> list[Any]:
     forked = [int(v) for x, _ in DataLoader(data, batch_size=4, num_workers=2) for v in x[:, 0]]
     assert forked == list(range(size))
     steps(engine, 1)
-    return seen
+    first = list(itertools.islice(iter(dataloader), 3))
+    out = {"seen": seen, "third": [int(v) for v in first[2][0][:, 0]]}
+    for given, tag in ((2, "a"), (3, "b")):  # a step, and a micro-batch more, which is no part of a checkpoint
+        batches = iter(dataloader)
+        for batch in itertools.islice(batches, given):
+            engine.backward(models.loss(engine, batch))
+            engine.step()
+        engine.save_checkpoint(folder, tag)
+        again = deepspeed.initialize(model=models.seeded(models.Mlp), config=config(2), training_data=data)[0]
+        again.load_checkpoint(folder, tag)
+        out[tag] = [int(v) for x, _ in again.training_dataloader for v in x[:, 0]]
+        out[tag + " after"] = [int(v) for x, _ in again.training_dataloader for v in x[:, 0]]
+        again.destroy()
+    return out
 
 
 def built_sharded() -> dict[str, Any]:

@@ -113,8 +113,13 @@ class Engine(unittest.TestCase):
                 self.assertLess(far, 1e-6, f"{mode} at stage {stage}")
 
     def test_each_rank_has_its_share_of_the_samples(self) -> None:
-        shares = ranks.answers(2, CASES, "loader", 20)
-        self.assertEqual(sorted(k for share in shares for k in share), list(range(20)))
+        with tempfile.TemporaryDirectory() as folder:
+            shares = ranks.answers(2, CASES, "loader", 20, folder)
+        self.assertEqual(sorted(k for share in shares for k in share["seen"]), list(range(20)))
+        for share in shares:
+            for tag in ("a", "b"):
+                self.assertEqual(share[tag], share["third"], "from a checkpoint on, the next batch that no step had")
+                self.assertEqual(share[tag + " after"], share["seen"], "a whole pass behind it")
 
     def test_mistakes_are_named(self) -> None:
         expected = {

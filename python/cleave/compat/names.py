@@ -48,7 +48,7 @@ MODULES: dict[str, dict[str, str]] = {
         name: f"checkpointing:{name}" for name in ("checkpoint", "configure", "is_configured", "reset")
     },
     "runtime.base_optimizer": {"DeepSpeedOptimizer": "optimizers:EngineOptimizer", "ZeROOptimizer": "optimizers:EngineOptimizer"},
-    "runtime.dataloader": {"RepeatingLoader": "utils.loading:RepeatingLoader"},
+    "runtime.dataloader": {name: f"utils.loading:{name}" for name in ("DeepSpeedDataLoader", "RepeatingLoader")},
     "runtime.engine": {"DeepSpeedEngine": "engine:DeepSpeedEngine"},
     "runtime.lr_schedules": {
         "VALID_LR_SCHEDULES": "schedules:VALID_LR_SCHEDULES",

@@ -2,13 +2,93 @@
 
 from __future__ import annotations
 
+import itertools
 import resource
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, SequentialSampler
+from torch.utils.data.distributed import DistributedSampler
 
 from .logging import log_dist
+
+
+class _From(BatchSampler):
+    """Batches of a sampler, from one of them on."""
+
+    first = 0
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return itertools.islice(super().__iter__(), self.first, None)
+
+
+class DeepSpeedDataLoader:
+    """A loader of this rank's share of a Dataset, which knows how far it is, so that a checkpoint can go on at the next batch.
+
+    Where it is counts in samples of all ranks: another number of ranks goes on there, too.
+    """
+
+    def __init__(
+        self,
+        data: Any,
+        batch_size: int,
+        rank: int,
+        ranks: int,
+        route: str = "train",
+        sampler: Any = None,
+        drop_last: bool = False,
+        **options: Any,
+    ) -> None:
+        """route: on train a rank has a share of its own, shuffled; on another all samples in order. options: of torch's DataLoader."""
+        self._each = batch_size * ranks
+        self._sampler: _From | None = None
+        self.epoch = self.batch = 0  # whole passes, and the batches of the one under way that were given out
+        self._first = 0  # the batch with which the next pass begins
+        if isinstance(data, IterableDataset):
+            self.data_sampler: Any = None
+            self.loader: DataLoader[Any] = DataLoader(data, batch_size=batch_size, drop_last=drop_last, **options)
+            return
+        if sampler is None:
+            sampler = DistributedSampler(data, num_replicas=ranks, rank=rank) if route == "train" else SequentialSampler(data)
+        self.data_sampler = sampler
+        self._sampler = _From(self.data_sampler, batch_size, drop_last)
+        self.loader = DataLoader(data, batch_sampler=self._sampler, **options)
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def __iter__(self) -> Iterator[Any]:
+        self.batch, self._first = self._first, 0
+        if self._sampler is None:
+            batches: Iterable[Any] = itertools.islice(iter(self.loader), self.batch, None)
+        else:
+            self._sampler.first = self.batch
+            batches = self.loader
+        for batch in batches:
+            self.batch += 1
+            yield batch
+        self.epoch, self.batch = self.epoch + 1, 0
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "loader":
+            raise AttributeError(name)
+        return getattr(self.loader, name)
+
+    def state_dict(self, not_trained: int = 0) -> dict[str, int]:
+        """Where it is, so many batches back."""
+        epoch, batch = self.epoch, self.batch - not_trained
+        if batch < 0 < epoch and self._sampler is not None:
+            epoch, batch = epoch - 1, batch + len(self)
+        state = {"epoch": epoch, "samples": max(0, batch) * self._each}
+        return state | ({"order": self.data_sampler.epoch} if hasattr(self.data_sampler, "epoch") else {})
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """The next iterator begins there."""
+        self.epoch, self.batch = state["epoch"], state["samples"] // self._each
+        self._first = self.batch
+        if "order" in state and hasattr(self.data_sampler, "set_epoch"):
+            self.data_sampler.set_epoch(state["order"])
 
 
 class RepeatingLoader:
