@@ -22,7 +22,7 @@ extern "C" {
 #endif
 
 /* Of this interface: a caller that was made for another number does not go on. */
-#define CLEAVE_C_VERSION 2
+#define CLEAVE_C_VERSION 3
 CLEAVE_C int cleave_c_version(void);
 CLEAVE_C const char* cleave_version(void); /* of the library, "0.1.0" */
 CLEAVE_C const char* cleave_error(void);   /* what the last call of this thread that failed said */
@@ -132,6 +132,10 @@ CLEAVE_C int cleave_add_gradient(cleave_engine* engine, int32_t unit, int32_t pa
 /* This pass adds no more to the unit: parameters to which nothing was added have gradient zero. */
 CLEAVE_C int cleave_give(cleave_engine* engine, int32_t unit);
 
+/* A parameter's whole gradient of the loss in fp32, averaged, without the loss scale and before clipping:
+ * behind the last pass of a step and before cleave_finish_step. Collective. */
+CLEAVE_C int cleave_get_gradient(cleave_engine* engine, const char* parameter, float* value);
+
 typedef struct {
   int64_t step, skipped_total;
   double loss, grad_norm, lr, loss_scale;
@@ -146,6 +150,10 @@ CLEAVE_C int cleave_finish_step(cleave_engine* engine, const double* losses, int
                                 const cleave_rates* rates, int32_t groups, cleave_step_result* result);
 /* What the configuration's schedule has for the next step. */
 CLEAVE_C int cleave_next_rates(cleave_engine* engine, cleave_rates* rates);
+
+/* What a schedule has for the update behind so many others. scheduler: the section of a ds_config as JSON;
+ * lr: the optimizer's own rate. Needs no engine. */
+CLEAVE_C int cleave_schedule_rates(const char* scheduler, double lr, int64_t updates, cleave_rates* rates);
 
 /* Checkpoints (runtime/engine_base.h); what is loaded may also be of cleave train, whose parameters are found
  * under the names that transformers has for them, or of DeepSpeed. client: JSON text. Collective. */

@@ -1,7 +1,9 @@
 // The steps of an engine that the caller drives.
 #include "capi/call.h"
 #include "capi/engine.h"
+#include "config/read_config.h"
 #include "kernels/elementwise.h"
+#include "optim/schedule.h"
 
 using namespace cleave;
 using capi::call, capi::given;
@@ -43,6 +45,8 @@ cleave_step_result in_c(const runtime::StepResult& r) {
           .loss_scale = r.loss_scale,
           .skipped = r.skipped};
 }
+
+cleave_rates in_c(const optim::Rates& r) { return {r.lr, r.momentum, r.beta2, r.weight_decay}; }
 
 }  // namespace
 
@@ -92,6 +96,13 @@ int cleave_give(cleave_engine* engine, int32_t unit) {
   return call([&] { given(engine, "engine").give(unit); });
 }
 
+int cleave_get_gradient(cleave_engine* engine, const char* parameter, float* value) {
+  return call([&] {
+    const std::vector<float> whole = engine_of(engine).gradient(&given(parameter, "parameter"));
+    std::copy(whole.begin(), whole.end(), &given(value, "value"));
+  });
+}
+
 int cleave_finish_step(cleave_engine* engine, const double* losses, int32_t count, const cleave_rates* rates,
                        int32_t groups, cleave_step_result* result) {
   return call([&] {
@@ -103,9 +114,17 @@ int cleave_finish_step(cleave_engine* engine, const double* losses, int32_t coun
   });
 }
 
-int cleave_next_rates(cleave_engine* engine, cleave_rates* rates) {
+int cleave_schedule_rates(const char* scheduler, double lr, int64_t updates, cleave_rates* rates) {
   return call([&] {
-    const optim::Rates next = engine_of(engine).next_rates();
-    given(rates, "rates") = {next.lr, next.momentum, next.beta2, next.weight_decay};
+    const std::string text = fmt::format(
+        R"({{"train_batch_size": 1, "optimizer": {{"type": "AdamW", "params": {{"lr": {}}}}}, "scheduler": {}}})",
+        lr, &given(scheduler, "scheduler"));
+    const config::ReadResult read = config::read_ds_config(text, "the schedule");
+    require(read.ok(), Exit::usage, "{} was refused:\n{}", scheduler, config::format(read.problems));
+    given(rates, "rates") = in_c(optim::LrSchedule(read.config.scheduler, lr).at(updates));
   });
+}
+
+int cleave_next_rates(cleave_engine* engine, cleave_rates* rates) {
+  return call([&] { given(rates, "rates") = in_c(engine_of(engine).next_rates()); });
 }

@@ -77,6 +77,7 @@ struct UnitEngine::State : EngineCore {
   int groups = 1;
   std::vector<int> gives;  // of each unit, in this step
   bool in_step = false, in_pass = false;
+  bool last = false;  // the pass behind which no other gives gradients was begun
 };
 
 UnitEngine::UnitEngine(const config::DsConfig& config, std::string name, std::vector<UnitSpec> units,
@@ -94,7 +95,7 @@ int64_t UnitEngine::unforeseen() const { return state().recorded().unforeseen();
 void UnitEngine::begin_step() {
   State& s = state();
   CHECK(!s.in_step && !s.in_pass, "begin_step: the {} before has not ended", s.in_step ? "step" : "pass");
-  s.in_step = true;
+  s.in_step = true, s.last = false;
   std::fill(s.gives.begin(), s.gives.end(), 0);
   s.EngineCore::begin_step();
 }
@@ -113,6 +114,7 @@ void UnitEngine::begin_pass(int kind, bool last) {
   CHECK(!s.in_pass, "begin_pass: the pass before has not ended");
   CHECK(s.in_step || !last, "begin_pass: the last pass of no step");
   s.in_pass = true;
+  s.last = s.last || last;
   s.recorded().begin_pass(kind, last);
 }
 
@@ -133,6 +135,7 @@ void UnitEngine::release(int unit) { state().recorded().release(state().known(un
 std::vector<zero::GradientSlot> UnitEngine::gradients(int unit) {
   State& s = state();
   CHECK(s.in_step && s.in_pass, "gradients: no {} was begun", s.in_step ? "pass" : "step");
+  CHECK(!s.summed, "gradients: those of this step are summed already, for gradient()");
   int& gives = s.gives[size_t(s.known(unit))];
   CHECK(s.rank->store.gradient_form().takes_any_number() || gives < s.most_gives,
         "{} is given more often than {} times a step", s.units.all[size_t(unit)].name, s.most_gives);
@@ -142,6 +145,21 @@ std::vector<zero::GradientSlot> UnitEngine::gradients(int unit) {
 
 void UnitEngine::give(int unit) { state().recorded().give(state().known(unit)); }
 void UnitEngine::complete(int unit) { state().recorded().complete(state().known(unit)); }
+
+std::vector<float> UnitEngine::gradient(const std::string& name) {
+  State& s = state();
+  require(s.in_step && s.last && !s.in_pass, Exit::usage,
+          "the gradient of {} is whole between the last backward of a step and its update: ask for it there",
+          name);
+  for (const UnitSpec& unit : s.units.all)
+    for (const ParamSpec& p : unit.params)
+      if (p.name == name) {
+        require(!unit.frozen, Exit::usage, "{} is frozen: it has no gradient", name);
+        s.sum_gradients();
+        return s.EngineCore::gradient(name, p.whole_numel());
+      }
+  fail(Exit::usage, "the model {} has no parameter {}", s.units.model, name);
+}
 
 StepResult UnitEngine::finish_step(std::span<const double> losses, std::span<const optim::Rates> rates) {
   State& s = state();

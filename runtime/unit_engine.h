@@ -77,6 +77,10 @@ class UnitEngine : public EngineBase {
   void give(int unit);
   // This pass gives the unit no more, so that its sum may be made before the pass ends.
   void complete(int unit);
+  // The whole gradient of the loss in fp32, averaged over micro-batches and ranks, without the loss scale and
+  // before clipping: behind the step's last pass and before finish_step; no pass gives more then.
+  // Error(usage) elsewhere, and for a parameter that there is not or that is frozen. Collective.
+  std::vector<float> gradient(const std::string& name);
   // losses: the mean of each of this rank's micro-batches, which the result has averaged over all ranks.
   // rates: with UnitOptions::rates_given, and only then, of each UnitSpec::group, the same on all ranks; the
   // result has the first one's. Error(training) as Engine::train_batch.

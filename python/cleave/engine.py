@@ -15,10 +15,10 @@ from . import job as jobs
 from . import native
 from .configuration import Configuration
 from .errors import NotBuilt, StepOrderError, UsageError
-from .optimizers import ConfigScheduler, EngineOptimizer, check_groups, groups_of_config, section_of
+from .optimizers import EngineOptimizer, check_groups, groups_of_config, section_of
 from .residency import Residency, torch_type
 from .saved import Beside, beside
-from .schedules import kind_of
+from .schedules import Schedule, kind_of
 from .sharded import shard_of, value_of
 from .units import ModuleUnits, Slot
 from .utils.loading import DeepSpeedDataLoader
@@ -28,6 +28,20 @@ _PRECISIONS = {"fp16.enabled": "fp16", "bf16.enabled": "bf16"}
 
 def _precision(config: Configuration) -> str:
     return next((name for path, name in _PRECISIONS.items() if config.value(path)), "fp32")
+
+
+def _autocast(config: Configuration, device: torch.device) -> torch.autocast | None:
+    """What the section torch_autocast asks for around the module's call."""
+    section = config.given.get("torch_autocast")
+    if not isinstance(section, Mapping) or not section.get("enabled"):
+        return None
+    dtype = str(section.get("dtype", "bfloat16")).removeprefix("torch.")
+    if dtype not in ("bfloat16", "bf16"):
+        raise NotBuilt(f"torch_autocast.dtype {dtype} is not built, because fp32 gradients have no loss scale; use bfloat16")
+    for other in _PRECISIONS.values():
+        if config.given.get(other, {}).get("enabled"):
+            raise UsageError(f"torch_autocast and {other} are both enabled; a module's parameters are fp32 under torch_autocast")
+    return torch.autocast(device.type, torch.bfloat16)
 
 
 class DeepSpeedEngine(torch.nn.Module):
@@ -53,11 +67,12 @@ class DeepSpeedEngine(torch.nn.Module):
         self.client_optimizer, self.client_lr_scheduler = optimizer, lr_scheduler
 
         given = self._given_optimizer(config, optimizer, model_parameters)
+        self._autocast = _autocast(config, self.device)
+        config = config.without("torch_autocast") if self._autocast else config
         self._configuration = config = self._with_optimizer(config, given, lr_scheduler).read(self._job)
         self._warn(config.warnings)
         self.optimizer = self._wrapped(config, given, model_parameters)
         self._precision = _precision(config)
-
         units = ModuleUnits(model, *self._trained())
         self._to_type()
         self._native = native.NativeEngine(
@@ -170,7 +185,7 @@ class DeepSpeedEngine(torch.nn.Module):
             return None
         if given is None:
             section = self._configuration.given.get("scheduler")
-            return kind_of(section)(self._native, self.optimizer) if section else None
+            return kind_of(section).of_engine(self._native, self.optimizer) if section else None
         if callable(given) and not hasattr(given, "step"):
             return given(self.optimizer.optimizer or self.optimizer)
         return given
@@ -182,11 +197,15 @@ class DeepSpeedEngine(torch.nn.Module):
         self._in_step = self._has_gradients = self._applied = False
         self._norm: float | None = None
         self.loaded_checkpoint_tag: str | None = None
+        self._compiled = False
+        self._micro_batch = int(self._value("train_micro_batch_size_per_gpu"))
+        self._micro_batches = int(self._value("gradient_accumulation_steps"))
 
     # ---- a step ----
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
-        return self._residency.forward(lambda: self.module(*inputs, **kwargs))
+        with self._autocast or contextlib.nullcontext():
+            return self._residency.forward(lambda: self.module(*inputs, **kwargs))
 
     def _require_training(self, what: str) -> None:
         if self.optimizer is None:
@@ -208,7 +227,7 @@ class DeepSpeedEngine(torch.nn.Module):
             self._in_step = True
         micros = self.gradient_accumulation_steps()
         scale = self._native.scale() * (1 if scale_wrt_gas else micros)
-        seed = torch.full_like(loss, scale)
+        seed = torch.full_like(loss, scale * int(self._value("gradient_accumulation_steps")) / micros)
         self._residency.backward(
             lambda: torch.autograd.backward(loss, seed, retain_graph=retain_graph), self.is_gradient_accumulation_boundary()
         )
@@ -247,7 +266,7 @@ class DeepSpeedEngine(torch.nn.Module):
     def _losses_of_micros(self) -> list[float]:
         """One for each micro-batch of the ds_config, also where the script took another number of them."""
         losses = torch.stack([loss.float().reshape(()) for loss in self._losses]).tolist()
-        micros = self.gradient_accumulation_steps()
+        micros = int(self._value("gradient_accumulation_steps"))
         return losses if len(losses) == micros else [sum(losses) / len(losses)] * micros
 
     def is_gradient_accumulation_boundary(self) -> bool:
@@ -271,7 +290,11 @@ class DeepSpeedEngine(torch.nn.Module):
         yield
 
     def scale(self, loss: torch.Tensor) -> torch.Tensor:
-        raise NotBuilt("engine.scale(loss) with loss.backward() is not built; call engine.backward(loss)")
+        """The loss, whose backward() is engine.backward(loss), which multiplies it by the loss scale."""
+        self._require_training("scale")
+        scaled = loss * 1.0
+        scaled.backward = lambda gradient=None, retain_graph=False, **kwargs: self.backward(loss, retain_graph)  # type: ignore[method-assign]
+        return scaled
 
     def deepspeed_io(
         self,
@@ -314,13 +337,35 @@ class DeepSpeedEngine(torch.nn.Module):
         return self._configuration.value(path)
 
     def train_batch_size(self) -> int:
-        return int(self._value("train_batch_size"))
+        return self._micro_batch * self._micro_batches * self.world_size
 
     def train_micro_batch_size_per_gpu(self) -> int:
-        return int(self._value("train_micro_batch_size_per_gpu"))
+        return self._micro_batch
 
     def gradient_accumulation_steps(self) -> int:
-        return int(self._value("gradient_accumulation_steps"))
+        return self._micro_batches
+
+    def set_train_batch_size(self, train_batch_size: int) -> None:
+        """From the next step on, by other micro-batches of the same size."""
+        each = self._micro_batch * self.world_size
+        if train_batch_size < 1 or train_batch_size % each:
+            raise UsageError(f"set_train_batch_size({train_batch_size}): wanted a multiple of {each}, the micro-batches of all ranks")
+        self._require_no_step("set_train_batch_size")
+        if self._value("cleave.exact_sums") and train_batch_size // each > int(self._value("gradient_accumulation_steps")):
+            raise UsageError("set_train_batch_size: with cleave.exact_sums a step has at most the micro-batches of the ds_config")
+        self._micro_batches = train_batch_size // each
+        self.micro_steps = 0
+
+    def set_train_micro_batch_size(self, micro_batch_size: int) -> None:
+        """From the next step on, as many of them: the batch is another one, too."""
+        if micro_batch_size < 1:
+            raise UsageError(f"set_train_micro_batch_size({micro_batch_size}): wanted at least 1")
+        self._require_no_step("set_train_micro_batch_size")
+        self._micro_batch = micro_batch_size
+
+    def _require_no_step(self, what: str) -> None:
+        if self._in_step:
+            raise StepOrderError(f"{what} within a step; call it after a boundary's engine.step()")
 
     def gradient_clipping(self) -> float:
         return float(self._value("gradient_clipping"))
@@ -355,6 +400,11 @@ class DeepSpeedEngine(torch.nn.Module):
         self._require_training("get_mom")
         assert self.optimizer is not None
         return [group.get("betas", group.get("momentum")) for group in self.optimizer.param_groups]
+
+    def get_type(self) -> list[Any]:
+        self._require_training("get_type")
+        assert self.optimizer is not None
+        return [group.get("type", 0.0) for group in self.optimizer.param_groups]
 
     def get_global_grad_norm(self) -> float | None:
         """Of the last step: averaged and unscaled, before clipping; None before the first."""
@@ -399,6 +449,18 @@ class DeepSpeedEngine(torch.nn.Module):
         self._native.get_state(number, name, whole.data_ptr())
         return whole
 
+    def gradient_of(self, name: str) -> torch.Tensor | None:
+        """A whole gradient of the step's loss in fp32 on the host: averaged, before clipping. Collective.
+
+        None outside of a step, and for what is not trained; between the last backward of a step and engine.step() it is there.
+        """
+        slot = next(s for s in self._units.slots() if s.name == name)
+        if not self._in_step or not slot.trains:
+            return None
+        whole = torch.empty(slot.shape, dtype=torch.float32)
+        self._native.get_gradient(name, whole.data_ptr())
+        return whole
+
     @contextlib.contextmanager
     def gathered(self, parameters: list[torch.nn.Parameter], modifier_rank: int | None) -> Iterator[None]:
         """zero.GatheredParameters of this engine's parameters. Collective."""
@@ -439,6 +501,37 @@ class DeepSpeedEngine(torch.nn.Module):
                 if not parameter.requires_grad:
                     state.pop(prefix + name, None)
         return state
+
+    def load_module_state_dict(
+        self, checkpoint: Mapping[str, Any], strict: bool = True, custom_load_fn: Any = None, fetch_z3_params: bool = False
+    ) -> None:
+        """Overwrites the module's parameters and buffers by those of a state_dict, or of a dictionary that has one as `module`.
+
+        Every rank gives the same. Collective.
+        """
+        if custom_load_fn is not None:
+            raise NotBuilt("custom_load_fn is not built; change what the state_dict has before it is given")
+        given: Mapping[str, torch.Tensor] = checkpoint["module"] if isinstance(checkpoint.get("module"), Mapping) else checkpoint
+        wanted = set(self.module.state_dict(keep_vars=True))
+        missing, unexpected = sorted(wanted - given.keys()), sorted(given.keys() - wanted)
+        if strict and (missing or unexpected):
+            what = f"missing {', '.join(missing) or 'nothing'}; unexpected {', '.join(unexpected) or 'nothing'}"
+            raise UsageError(f"load_module_state_dict: {what}; names are those of the module's state_dict")
+        slots = [slot for slot in self._units.slots() if slot.name in given]
+        for slot in slots:
+            if given[slot.name].shape != slot.shape:
+                shapes = f"{list(given[slot.name].shape)}; wanted {list(slot.shape)}"
+                raise UsageError(f"load_module_state_dict: {slot.name} has the shape {shapes}")
+        for slot in slots:
+            whole = given[slot.name].detach().to("cpu", torch.float32).contiguous()
+            self._native.put_state(0, slot.name, whole.numel(), whole.data_ptr())
+        self._native.publish()
+        self._load_buffers(given)
+
+    def _load_buffers(self, given: Mapping[str, torch.Tensor]) -> None:
+        for name, buffer in self.module.named_buffers():
+            if name in given:
+                buffer.data.copy_(given[name])
 
     def _zero3_consolidated_16bit_state_dict(self, exclude_frozen_parameters: bool = False) -> dict[str, torch.Tensor] | None:
         """Whole weights in the model's type, on the first rank only. Collective."""
@@ -541,9 +634,7 @@ class DeepSpeedEngine(torch.nn.Module):
         kept = beside(client, path)
         if not load_module_only:
             self._restore(kept, with_optimizer, load_lr_scheduler_states)
-        for name, buffer in self.module.named_buffers():
-            if name in kept.buffers:
-                buffer.data.copy_(kept.buffers[name])
+        self._load_buffers(kept.buffers)
         self.loaded_checkpoint_tag = found
         return path, kept.client_state
 
@@ -557,10 +648,29 @@ class DeepSpeedEngine(torch.nn.Module):
             self.training_dataloader.load_state_dict(kept.loader)
         if with_optimizer and self.optimizer and kept.optimizer:
             self.optimizer.load_state_dict(kept.optimizer)
-        if with_scheduler and isinstance(self.lr_scheduler, ConfigScheduler):
+        if with_scheduler and isinstance(self.lr_scheduler, Schedule):
             self.lr_scheduler.follow(self.global_steps - self.skipped_steps)
         elif with_scheduler and self.lr_scheduler is not None and kept.scheduler is not None:
             self.lr_scheduler.load_state_dict(kept.scheduler)
+
+    def compile(
+        self, backend: str = "inductor", compile_kwargs: Mapping[str, Any] | None = None, schedule: Any = None, **others: Any
+    ) -> None:
+        """torch.compile of the module, when it is next called."""
+        if schedule is not None:
+            raise NotBuilt("compile(schedule=) is not built; leave it out")
+        self.module.compile(backend=backend, **(compile_kwargs or {}))
+        self._compiled = True
+
+    @property
+    def is_compiled(self) -> bool:
+        return self._compiled
+
+    def offload_states(self, *args: Any, **kwargs: Any) -> None:
+        raise NotBuilt("offload_states is not built; zero_optimization.offload_optimizer and offload_param say where state lives")
+
+    def reload_states(self, *args: Any, **kwargs: Any) -> None:
+        raise NotBuilt("reload_states is not built, nor is offload_states, which it undoes")
 
     def empty_partition_cache(self) -> None:
         """Nothing: gathered parameters are in memory that is planned and stays."""

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from .errors import CleaveError, error_of
 
-_C_VERSION = 2
+_C_VERSION = 3
 
 
 class DType(NamedTuple):
@@ -206,6 +206,13 @@ class Job:
             library().cleave_free_text(problems)
 
 
+def schedule_rates(section: str, lr: float, updates: int) -> Rates:
+    """What a section `scheduler` has for the update behind so many others, with the optimizer's own rate."""
+    rates = _Rates()
+    _check(library().cleave_schedule_rates(section.encode(), c_double(lr), c_int64(updates), byref(rates)))
+    return Rates(rates.lr, rates.momentum, rates.beta2, rates.weight_decay)
+
+
 class Checkpoint:
     """A training that was saved, open to be read without an engine."""
 
@@ -339,6 +346,10 @@ class NativeEngine:
             result.step, result.skipped_total, result.loss, result.grad_norm, result.lr, result.loss_scale, bool(result.skipped)
         )
 
+    def get_gradient(self, parameter: str, address: int) -> None:
+        """Copies a parameter's whole gradient to host memory for as many fp32 elements. Collective."""
+        _check(self._lib.cleave_get_gradient(self.handle, parameter.encode(), c_void_p(address)))
+
     def next_rates(self) -> Rates:
         rates = _Rates()
         _check(self._lib.cleave_next_rates(self.handle, byref(rates)))
@@ -380,5 +391,6 @@ __all__ = [
     "StepResult",
     "Unit",
     "library",
+    "schedule_rates",
     "version",
 ]

@@ -1,10 +1,15 @@
-"""The schedules of a ds_config, which the engine follows."""
+"""The schedules of a ds_config: the engine has their rates, and these are what scripts hold in their hands, or make themselves."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from typing import Any
 
-from .optimizers import ConfigScheduler
+import torch
+
+from . import native
+from .errors import UsageError
 
 LR_RANGE_TEST, ONE_CYCLE, WARMUP_LR, WARMUP_DECAY_LR, WARMUP_COSINE_LR = (
     "LRRangeTest",
@@ -14,15 +19,88 @@ LR_RANGE_TEST, ONE_CYCLE, WARMUP_LR, WARMUP_DECAY_LR, WARMUP_COSINE_LR = (
     "WarmupCosineLR",
 )
 VALID_LR_SCHEDULES = [LR_RANGE_TEST, ONE_CYCLE, WARMUP_LR, WARMUP_DECAY_LR, WARMUP_COSINE_LR]
-_KINDS: dict[str, type[ConfigScheduler]] = {name: type(name, (ConfigScheduler,), {}) for name in VALID_LR_SCHEDULES}
+# Arguments behind the optimizer, in their order.
+_ARGUMENTS = {
+    LR_RANGE_TEST: "lr_range_test_min_lr lr_range_test_step_size lr_range_test_step_rate lr_range_test_staircase",
+    ONE_CYCLE: "cycle_min_lr cycle_max_lr decay_lr_rate cycle_first_step_size cycle_second_step_size cycle_first_stair_count "
+    "cycle_second_stair_count decay_step_size cycle_momentum cycle_min_mom cycle_max_mom decay_mom_rate",
+    WARMUP_LR: "warmup_min_lr warmup_max_lr warmup_num_steps warmup_type",
+    WARMUP_DECAY_LR: "total_num_steps warmup_min_lr warmup_max_lr warmup_num_steps warmup_type",
+    WARMUP_COSINE_LR: "total_num_steps warmup_min_ratio warmup_num_steps cos_min_ratio warmup_type",
+}
 
 
-def kind_of(section: dict[str, Any]) -> type[ConfigScheduler]:
+class Schedule:
+    """Rates of an optimizer's groups as a function of the updates that were made."""
+
+    def __init__(self, optimizer: Any, *args: Any, last_batch_iteration: int = -1, **kwargs: Any) -> None:
+        """args: by place or name, those of the section `params` of a ds_config; lists have one for each group."""
+        names = _ARGUMENTS[type(self).__name__].split()
+        given = dict(zip([*names, "last_batch_iteration"], args, strict=False))
+        last = given.pop("last_batch_iteration", last_batch_iteration)
+        if unknown := [name for name in kwargs if name not in names]:
+            raise UsageError(f"{type(self).__name__} has no arguments {', '.join(unknown)}; wanted some of {', '.join(names)}")
+        given.update(kwargs)
+        self._begin(optimizer, _rates_of(type(self).__name__, given, optimizer.param_groups), last)
+
+    def _begin(self, optimizer: Any, rates: Callable[[int, int], native.Rates], last: int = -1) -> None:
+        self.optimizer, self._rates, self.last_batch_iteration = optimizer, rates, last
+        self.show()
+
+    @classmethod
+    def of_engine(cls, engine: native.NativeEngine, optimizer: torch.optim.Optimizer) -> Schedule:
+        """One that the engine follows by itself; this says where it is."""
+        made = cls.__new__(cls)
+        made._begin(optimizer, lambda updates, group: engine.next_rates())
+        return made
+
+    def show(self) -> None:
+        for number, group in enumerate(self.optimizer.param_groups):
+            rates = self._rates(self.last_batch_iteration + 1, number)
+            group["lr"] = rates.lr
+            if rates.momentum >= 0 and "betas" in group:
+                group["betas"] = (rates.momentum, rates.beta2 if rates.beta2 >= 0 else group["betas"][1])
+
+    def step(self, last_batch_iteration: int | None = None, **kwargs: Any) -> None:
+        """Called by engine.step() after an update. The ds_config's counts updates, so that a further call changes no rate."""
+        self.last_batch_iteration = self.last_batch_iteration + 1 if last_batch_iteration is None else last_batch_iteration
+        self.show()
+
+    def follow(self, updates: int) -> None:
+        """After a checkpoint was loaded, whose engine made so many updates."""
+        self.last_batch_iteration = updates - 1
+        self.show()
+
+    def get_lr(self) -> list[float]:
+        return self.get_last_lr()
+
+    def get_last_lr(self) -> list[float]:
+        return [float(group["lr"]) for group in self.optimizer.param_groups]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"last_batch_iteration": self.last_batch_iteration}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.follow(state["last_batch_iteration"] + 1)
+
+
+def _rates_of(name: str, given: dict[str, Any], groups: list[dict[str, Any]]) -> Callable[[int, int], native.Rates]:
+    """By the updates made and the number of a group."""
+    own = [float(group["lr"]) for group in groups]
+    for key, value in given.items():
+        if isinstance(value, list | tuple) and len(value) != len(groups):
+            raise UsageError(f"{name}: {key} has {len(value)} values, and the optimizer {len(groups)} groups")
+    sections = [
+        json.dumps({"type": name, "params": {key: value[g] if isinstance(value, list | tuple) else value for key, value in given.items()}})
+        for g in range(len(groups))
+    ]
+    return lambda updates, group: native.schedule_rates(sections[group], own[group], updates)
+
+
+_KINDS: dict[str, type[Schedule]] = {name: type(name, (Schedule,), {"__doc__": f"DeepSpeed's {name}."}) for name in VALID_LR_SCHEDULES}
+LRRangeTest, OneCycle, WarmupLR, WarmupDecayLR, WarmupCosineLR = _KINDS.values()
+
+
+def kind_of(section: dict[str, Any]) -> type[Schedule]:
     """The class of a section `scheduler`; clients know a schedule by its class's name."""
-    return _KINDS.get(str(section.get("type", "")), ConfigScheduler)
-
-
-def __getattr__(name: str) -> Any:
-    if name in _KINDS:
-        return _KINDS[name]
-    raise AttributeError(f"cleave.runtime.lr_schedules has no {name}; wanted one of {', '.join(VALID_LR_SCHEDULES)}")
+    return _KINDS.get(str(section.get("type", "")), Schedule)

@@ -1,5 +1,8 @@
 #include "runtime/step/state_records.h"
 
+#include "device/copy.h"
+#include "kernels/elementwise.h"
+
 namespace cleave::runtime {
 namespace {
 
@@ -66,6 +69,23 @@ Tensor view_of(std::span<float> whole, Range elements) {
   return Tensor(whole.data() + elements.begin, DType::fp32, {elements.size()}, MemoryKind::host);
 }
 
+// Of a unit's gradients, through host memory in the form in which they are.
+void read_floats(RankState& rank, Range at, int unit, Tensor to, Stream& compute, Stream& host) {
+  const Tensor from = rank.store.gradient_slice(unit).slice(at);
+  const zero::GradientForm& form = rank.store.gradient_form();
+  const auto convert = [&]<class T>(T, const auto& launch) {
+    std::vector<T> held = to_host<T>(from, compute);
+    launch(Tensor(held.data(), from.dtype(), {at.size()}, MemoryKind::host));
+    host.synchronize();
+  };
+  if (form.decoded_numel(at.size()) > 0)
+    convert(int64_t{}, [&](Tensor sum) { form.decode(to, sum, host); });
+  else
+    with_float(from.dtype(), [&]<class T>(T type) {
+      convert(type, [&](Tensor sum) { kernels::launch(kernels::Cast{.y = to, .x = sum}, host); });
+    });
+}
+
 }  // namespace
 
 std::vector<checkpoint::Record> records_to_save(RankState& rank, Stream& compute) {
@@ -92,6 +112,20 @@ void read_state(RankState& rank, const std::string& name, int kind, std::span<fl
           rank.saved->read(u, kind, Range{0, piece.elements.size()}.shifted(counted.begin + piece.offset),
                            view_of(whole, piece.elements), compute);
   }
+}
+
+void read_gradient(RankState& rank, const std::string& name, std::span<float> whole, Stream& compute) {
+  Stream host;
+  for (int u = 0; u < rank.store.units(); ++u) {
+    const zero::FlatLayout& layout = rank.store.layout(u);
+    if (!rank.speaks_for(u) || layout.frozen()) continue;
+    for (const Range& counted : rank.store.counted(u))
+      for (const zero::FlatLayout::Piece& piece : layout.pieces(counted.shifted(rank.store.slice(u).begin)))
+        if (layout.param(piece.param).name == name)
+          read_floats(rank, Range{0, piece.elements.size()}.shifted(counted.begin + piece.offset), u,
+                      view_of(whole, piece.elements), compute, host);
+  }
+  host.synchronize();
 }
 
 void write_state(RankState& rank, const std::string& name, int kind, std::span<float> whole,

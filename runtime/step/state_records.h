@@ -16,6 +16,8 @@ std::vector<checkpoint::Record> records_to_load(RankState& rank, Stream& compute
 // Copies what this rank saves of one kind of a parameter's state (SavedState::kinds) to its elements of
 // `whole`, in host memory.
 void read_state(RankState& rank, const std::string& name, int kind, std::span<float> whole, Stream& compute);
+// The same of a parameter's reduced gradient, as it is added up.
+void read_gradient(RankState& rank, const std::string& name, std::span<float> whole, Stream& compute);
 // Overwrites what this rank holds of it. A master's value reaches working copies by publish_masters.
 // Collective.
 void write_state(RankState& rank, const std::string& name, int kind, std::span<float> whole, Stream& compute);

@@ -1,14 +1,17 @@
 // One optimizer step around its passes.
 #include <cmath>
 #include <numeric>
+#include <utility>
 
 #include "optim/clipping.h"
 #include "runtime/step/engine_core.h"
+#include "runtime/step/state_records.h"
 
 namespace cleave::runtime {
 
 void EngineCore::begin_step() {
   zero::ShardedOptimizer& optimizer = rank->optimizer();
+  summed = false;
   const optim::Rates rates = settings.schedule.at(at.applied);
   result = {.step = at.step + 1, .lr = rates.lr, .loss_scale = scaler.scale()};
   update = {.rates = rates,
@@ -51,12 +54,25 @@ StepResult EngineCore::finish_step(const std::function<double()>& mean_loss,
 }
 
 void EngineCore::sum_gradients() {
+  if (std::exchange(summed, true)) return;
   Stream &compute = streams->compute, &comm = streams->comm();
   comm.wait(compute.record());
   ranks.sum_shared_gradients(rank->store, comm);
   compute.wait(comm.record());
   computes->visits().end_step();
   streams->rows.synchronize();  // what went wrong there
+}
+
+std::vector<float> EngineCore::gradient(const std::string& name, int64_t numel) {
+  std::vector<float> values(size_t(numel), 0.0f);
+  read_gradient(*rank, name, values, streams->compute);
+  // Every element is nonzero on one rank only, so the sum is exact.
+  ranks.world().all_reduce(Tensor(values.data(), DType::fp32, {numel}, MemoryKind::host), streams->comm(),
+                           {.what = "a whole gradient"});
+  streams->comm().synchronize();
+  const double scale = settings.average.after / left_scale();
+  for (float& g : values) g = float(g * scale);
+  return values;
 }
 
 double EngineCore::squared_norm() {

@@ -99,6 +99,35 @@ TEST_F(CInterface, TakesStepsWhoseResultIsKnown) {
   EXPECT_EQ(get("alone", 1), (std::vector<float>{11}));
 }
 
+TEST_F(CInterface, GivesTheGradientBetweenTheLastPassAndTheUpdate) {
+  ASSERT_EQ(make(kConfig), 0) << cleave_error();
+  put("w", {1, 2, 3, 4, 5, 6}), put("b", {-8, 0}), put("deep", {7, 9, -1, 3});
+  ASSERT_EQ(cleave_publish(engine_), 0) << cleave_error();
+  ASSERT_EQ(cleave_begin_step(engine_), 0) << cleave_error();
+  micro(0, {6, 2}, false);
+  std::vector<float> gradient(6);
+  EXPECT_EQ(cleave_get_gradient(engine_, "w", gradient.data()), 2);
+  EXPECT_NE(std::string(cleave_error()).find("between the last backward of a step and its update"),
+            std::string::npos)
+      << cleave_error();
+  micro(0, {6, 2}, true);
+  ASSERT_EQ(cleave_get_gradient(engine_, "w", gradient.data()), 0) << cleave_error();
+  EXPECT_EQ(gradient, (std::vector<float>{1, 2, 3, 4, 5, 6})) << "of the mean of two equal micro-batches";
+  gradient.resize(4);
+  ASSERT_EQ(cleave_get_gradient(engine_, "deep", gradient.data()), 0) << cleave_error();
+  EXPECT_EQ(gradient, std::vector<float>(4, 0)) << "of a unit that nobody gave";
+  cleave_step_result result{};
+  ASSERT_EQ(cleave_finish_step(engine_, nullptr, 0, nullptr, 0, &result), 0) << cleave_error();
+  EXPECT_EQ(get("w", 6), (std::vector<float>{0.5, 1, 1.5, 2, 2.5, 3})) << "w - 0.5 w";
+  EXPECT_EQ(cleave_get_gradient(engine_, "w", gradient.data()), 2) << "behind the update";
+  cleave_rates rates{};
+  constexpr const char* kSchedule =
+      R"({"type": "WarmupLR", "params": {"warmup_num_steps": 4, "warmup_type": "linear"}})";
+  ASSERT_EQ(cleave_schedule_rates(kSchedule, 0.5, 3, &rates), 0) << cleave_error();
+  EXPECT_DOUBLE_EQ(rates.lr, 0.25) << "2 / 4 of the optimizer's own";
+  EXPECT_EQ(cleave_schedule_rates(R"({"type": "WarmupLR", "params": {"warmup": 4}})", 0.5, 3, &rates), 2);
+}
+
 TEST_F(CInterface, TakesTheRatesThatTheCallerBrings) {
   cleave_engine_options options{};
   options.rates_given = 1;

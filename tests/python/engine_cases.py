@@ -400,6 +400,99 @@ def states(stage: int) -> dict[str, Any]:
     return {"first": first.tolist(), "moment": moment.tolist(), "shown": shown}
 
 
+def surface(stages: list[int]) -> dict[str, dict[str, Any]]:
+    """What an engine does beside its steps: each against torch alone, or as a number that has to be true."""
+    out = {}
+    for stage in stages:
+        model, other = models.seeded(models.Gpt, 5), models.seeded(models.Gpt)
+        engine = deepspeed.initialize(model=model, config=config(stage))[0]
+        engine.load_module_state_dict({"module": other.state_dict()})
+        loaded = all(torch.equal(engine.parameters_of(name), p.detach()) for name, p in other.named_parameters())
+        engine.set_train_batch_size(3 * 4 * engine.world_size)
+        assert engine.gradient_accumulation_steps() == 3 and engine.get_type() == [0.0]
+        got = []
+        for step in range(2):
+            for micro in range(3):
+                engine.scale(models.loss(engine, models.batch(step, micro, engine.global_rank))).backward()
+                engine.step()
+            got.append((engine.last_result.loss, engine.get_global_grad_norm()))
+        optimizer = torch.optim.AdamW(other.parameters(), lr=1e-2, weight_decay=0.1)
+        want = plain.train(other, optimizer, models.batch, models.loss, steps=2, micros=3, ranks=engine.world_size, clipping=0.5)
+        assert engine.global_samples == 2 * 3 * 4 * engine.world_size and not engine.is_compiled
+        engine.compile(backend="eager")
+        seen: dict[str, Any] = {"loaded": loaded, "far": worst(got, want), "compiled": engine.is_compiled}
+        for name, call in {
+            "missing": lambda e: e.load_module_state_dict({"embed.weight": torch.zeros(1)}),
+            "shape": lambda e: e.load_module_state_dict({"embed.weight": torch.zeros(1)}, strict=False),
+            "batch": lambda e: e.set_train_batch_size(5),
+            "offload": lambda e: e.offload_states(),
+            "early": _early,
+        }.items():
+            try:
+                call(engine)
+            except deepspeed.CleaveError as error:
+                seen[name] = f"{type(error).__name__}: {error}"
+        engine.destroy()
+        out[str(stage)] = seen | _autocast(stage) | {"gradients": _gradients(stage)}
+    return out
+
+
+def _early(engine: Any) -> None:
+    engine.backward(models.loss(engine, models.batch(0, 0, engine.global_rank)))
+    deepspeed.utils.safe_get_full_grad(engine.module.head.weight)
+
+
+def _gradients(stage: int) -> dict[str, Any]:
+    """How far whole gradients are from torch's: where the update waits for the norm, and where units are updated before it."""
+    out: dict[str, Any] = {}
+    schedule = {"type": "WarmupLR", "params": {"warmup_max_lr": 1e-2, "warmup_num_steps": 9}}
+    for name, more in (
+        ("clipped", {}),
+        ("ahead", {"gradient_clipping": 0.0, "scheduler": schedule}),
+        ("exact", {"cleave": {"exact_sums": True}}),
+    ):
+        model, other = models.seeded(models.Odd), models.seeded(models.Odd)
+        engine = deepspeed.initialize(model=model, config=config(stage, **more))[0]
+        outside = deepspeed.utils.safe_get_full_grad(model.head.weight)
+        for micro in range(2):
+            engine.backward(models.loss(engine, models.batch(0, micro, engine.global_rank)))
+            if micro == 0:
+                engine.step()
+            for rank in range(engine.world_size):
+                (models.loss(other, models.batch(0, micro, rank)) / (2 * engine.world_size)).backward()
+        far = []
+        for parameter, want in zip(model.parameters(), other.parameters(), strict=True):
+            got = deepspeed.utils.safe_get_full_grad(parameter)
+            assert (got is None) == (not want.requires_grad)
+            if got is not None:
+                far.append((got - (want.grad if want.grad is not None else 0)).abs().max().item())
+        engine.step()
+        norm = torch.nn.utils.get_total_norm([p.grad for p in other.parameters() if p.grad is not None]).item()
+        out[name] = max(*far, abs(engine.get_global_grad_norm() - norm)) if outside is None else 1.0
+        engine.destroy()
+    return out
+
+
+def _autocast(stage: int) -> dict[str, float]:
+    """How far two steps under autocast are from torch's, and from those in fp32."""
+    model, other, whole = (models.seeded(models.Mlp) for _ in range(3))
+    made = config(stage, torch_autocast={"enabled": True, "dtype": "bfloat16"})
+    engine = deepspeed.initialize(model=model, config=made)[0]
+
+    def loss(module: torch.nn.Module, batch: plain.Batch) -> torch.Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            out = module(batch[0])
+        return torch.nn.functional.cross_entropy(out.float(), batch[1])
+
+    def trained(module: torch.nn.Module, of: Any) -> list[tuple[float, float]]:
+        optimizer = torch.optim.AdamW(module.parameters(), lr=1e-2, weight_decay=0.1)
+        return plain.train(module, optimizer, models.batch, of, steps=2, micros=2, ranks=engine.world_size, clipping=0.5)
+
+    got = steps(engine, 2)
+    engine.destroy()
+    return {"autocast": worst(got, trained(other, loss)), "fp32": worst(got, trained(whole, models.loss))}
+
+
 def refused() -> None:
     """A mistake that nobody catches."""
     deepspeed.initialize(model=models.seeded(models.Mlp), config={"train_batch_size": 7, "gradient_cliping": 1})

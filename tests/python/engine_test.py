@@ -102,6 +102,21 @@ class Engine(unittest.TestCase):
             self.assertNotEqual(set(at[0][key]), {0.0})
             self.assertEqual(at[1]["shown"], [0.5] * 5)
 
+    def test_what_an_engine_does_beside_its_steps(self) -> None:
+        for stage, seen in ranks.answers(2, CASES, "surface", [1, 3])[0].items():
+            with self.subTest(stage=stage):
+                self.assertTrue(seen["loaded"] and seen["compiled"])
+                self.assertLess(seen["far"], 1e-5, "three micro-batches by engine.scale(loss).backward()")
+                self.assertIn("UsageError: load_module_state_dict: missing blocks.0", seen["missing"])
+                self.assertIn("embed.weight has the shape [1]; wanted [5, 12]", seen["shape"])
+                self.assertIn("wanted a multiple of 8", seen["batch"])
+                self.assertIn("NotBuilt: offload_states is not built; zero_optimization.offload_optimizer", seen["offload"])
+                self.assertIn("between the last backward of a step and its update", seen["early"])
+                for case, far in seen["gradients"].items():
+                    self.assertLess(far, 1e-6, f"gradients, {case}")
+                self.assertLess(seen["autocast"], 1e-5)
+                self.assertGreater(seen["fp32"], 1e-4, "autocast is on")
+
     def test_an_error_that_nobody_catches_ends_the_job_with_the_code_of_the_command_line(self) -> None:
         ended = ranks.run(2, CASES, "refused", timeout=60)
         self.assertEqual(ended.code, 2)

@@ -1,11 +1,15 @@
 """The names by which scripts and libraries import from DeepSpeed are there, or say that they are not built."""
 
 import importlib
+import itertools
+import pathlib
 import subprocess
 import sys
 import unittest
+from typing import Any
 
 import cleave
+import torch
 from cleave.compat.names import MODULES, NOT_BUILT
 
 IMPORTED = """
@@ -31,6 +35,14 @@ assert deepspeed.__version__ == "0.19.8"
 """
 
 
+def _value(key: str, text: str) -> Any:
+    """Of a schedule in the fixture."""
+    if key == "warmup_type":
+        return text
+    number = int(text) if text.lstrip("-").isdigit() else float(text)
+    return bool(number) if key in ("lr_range_test_staircase", "cycle_momentum") else number
+
+
 class Names(unittest.TestCase):
     def test_clients_find_theirs(self) -> None:
         done = subprocess.run([sys.executable, "-c", IMPORTED], capture_output=True, text=True)
@@ -51,6 +63,23 @@ class Names(unittest.TestCase):
             with self.assertRaises(cleave.NotBuilt) as raised:
                 getattr(cleave, name)
             self.assertRegex(str(raised.exception), "not built; ")
+
+    def test_schedules_that_scripts_make_have_deepspeeds_rates(self) -> None:
+        lines = (pathlib.Path(__file__).resolve().parents[1] / "fixtures/lr_schedules.txt").read_text().splitlines()[1:]
+        for described, rates in itertools.islice(zip(lines[::2], lines[1::2], strict=True), 0, None, 12):
+            kind, lr, *pairs = described.split()
+            values = {key: _value(key, text) for key, text in (pair.split("=") for pair in pairs)}
+            parameter = torch.nn.Parameter(torch.zeros(1))
+            optimizer = torch.optim.Adam([parameter], lr=float(lr))
+            schedule = getattr(cleave.runtime.lr_schedules, kind)(optimizer, **values)
+            for step, rate in enumerate(rates.split()[:12]):
+                want = [float(number) for number in rate.split(":")]
+                group = optimizer.param_groups[0]
+                for got, expected in zip([group["lr"], *group["betas"]], want, strict=True):
+                    self.assertAlmostEqual(got, expected, delta=1e-12 + 1e-9 * abs(expected), msg=f"{described}, step {step}")
+                schedule.step()
+        with self.assertRaisesRegex(cleave.UsageError, "has no arguments warmup; wanted some of total_num_steps"):
+            cleave.runtime.lr_schedules.WarmupDecayLR(optimizer, 10, warmup=3)
 
     def test_a_name_that_nobody_knows_is_an_attribute_error(self) -> None:
         for module in (cleave, cleave.utils, cleave.runtime.zero):

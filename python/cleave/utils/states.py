@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from ..errors import NotBuilt, UsageError
+from ..errors import UsageError
 
 
 def _place(parameter: torch.nn.Parameter) -> tuple[Any, str]:
@@ -41,8 +41,9 @@ def safe_set_full_optimizer_state(param: torch.nn.Parameter, value: torch.Tensor
 
 
 def safe_get_full_grad(param: torch.nn.Parameter) -> torch.Tensor | None:
-    """Not built: gradients are summed where they are reduced."""
-    raise NotBuilt("safe_get_full_grad is not built; register a hook on the parameter, or ask engine.get_global_grad_norm()")
+    """The gradient of the step's loss, averaged, without the loss scale: between the last backward and engine.step(), else None."""
+    engine, name = _place(param)
+    return engine.gradient_of(name)  # type: ignore[no-any-return]
 
 
 def clone_tensors_for_torch_save(item: Any, device: Any = "cpu") -> Any:
