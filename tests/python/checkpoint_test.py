@@ -8,6 +8,7 @@ import pathlib
 import struct
 import subprocess
 import tempfile
+import time
 import unittest
 from typing import Any, ClassVar
 
@@ -143,6 +144,41 @@ class Checkpoints(unittest.TestCase):
             zero_to_fp32.main([str(self.folder / "nowhere"), str(self.folder / "out")])
         self.assertEqual(ended.exception.code, 4)
         self.assertIn("there is no folder", said.getvalue())
+
+
+class Faults(unittest.TestCase):
+    def setUp(self) -> None:
+        self.folder = self.enterContext(tempfile.TemporaryDirectory())
+
+    def expect_whole(self, names: list[str]) -> None:
+        """These checkpoints and nothing else are in the folder, and each byte of the last is what its checksum says."""
+        self.assertEqual(sorted(p.name for p in pathlib.Path(self.folder).iterdir()), sorted(["latest", *names]))
+        verified = subprocess.run([ranks.CLEAVE, "verify", self.folder], capture_output=True, text=True)
+        self.assertIn(f"{names[-1]} is whole", verified.stdout + verified.stderr)
+
+    def test_a_training_goes_on_behind_a_save_without_space_and_a_checkpoint_that_is_cut_short(self) -> None:
+        for seen in ranks.answers(2, "fault_cases", "survives", self.folder):
+            self.assertRegex(seen["no space"], "^CheckpointError: .*(too large|space)")
+            self.assertEqual(seen["left"], ["latest", "whole"])
+            self.assertRegex(seen["cut"], "^CheckpointError: .*cut/")
+            self.assertEqual(seen["again"], seen["before"])
+        begin = time.monotonic()
+        ended = ranks.run(2, "fault_cases", "loads", self.folder, "cut", timeout=60)
+        self.assertEqual(ended.code, 4)
+        self.assertIn("CheckpointError", ended.output)
+        self.assertLess(time.monotonic() - begin, 40)
+
+    def test_a_save_behind_a_scripts_last_line_is_whole(self) -> None:
+        ranks.answers(2, "fault_cases", "saves_behind_its_end", self.folder)
+        self.expect_whole(["last"])
+
+    def test_a_rank_that_is_killed_ends_the_job_and_leaves_what_was_saved(self) -> None:
+        begin = time.monotonic()
+        ended = ranks.run(2, "fault_cases", "is_killed", self.folder, timeout=60)
+        self.assertEqual(ended.code, 128 + 9)
+        self.assertIn("rank 1", ended.output)
+        self.assertLess(time.monotonic() - begin, 40)
+        self.expect_whole(["before"])
 
 
 if __name__ == "__main__":

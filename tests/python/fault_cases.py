@@ -1,0 +1,92 @@
+"""What checkpoint_test.py lets go wrong on ranks."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+from pathlib import Path
+from typing import Any
+
+import cleave as deepspeed
+import models
+import torch
+
+
+class Wide(torch.nn.Module):
+    """Weights that take a while to write."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wide, self.head = torch.nn.Linear(8, 200_000), torch.nn.Linear(200_000, models.CLASSES)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.wide(x))
+
+
+def _engine(make: Any = models.Mlp, stage: int = 2, **more: Any) -> Any:
+    module = models.seeded(make)
+    made = {"train_micro_batch_size_per_gpu": 4, "zero_optimization": {"stage": stage}, **more}
+    return deepspeed.initialize(model=module, optimizer=torch.optim.AdamW(module.parameters(), lr=1e-2), config=made)[0]
+
+
+def _step(engine: Any, number: int) -> float:
+    engine.backward(models.loss(engine, models.batch(number, 0, engine.global_rank)))
+    engine.step()
+    return float(engine.last_result.loss)
+
+
+def _said(call: Any) -> str:
+    try:
+        call()
+    except deepspeed.CleaveError as error:
+        return f"{type(error).__name__}: {error}"
+    return "nothing"
+
+
+def survives(folder: str) -> dict[str, Any]:
+    """A save for which one rank has no space, and a checkpoint that is cut short; the training goes on behind each."""
+    engine = _engine()
+    _step(engine, 0)
+    engine.save_checkpoint(folder, "whole")
+    _step(engine, 1)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if engine.global_rank == 1:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    no_space = _said(lambda: engine.save_checkpoint(folder, "no space"))
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    engine._job.barrier()  # the first rank removes what all wrote
+    left = sorted(p.name for p in Path(folder).iterdir())
+    engine.save_checkpoint(folder, "cut")
+    if engine.global_rank == 0:
+        [first, *_] = sorted(Path(folder, "cut").glob("*.safetensors"))
+        os.truncate(first, first.stat().st_size - 100)
+    engine._job.barrier()
+    before = _step(engine, 2)
+    cut = _said(lambda: engine.load_checkpoint(folder, "cut"))
+    engine.load_checkpoint(folder, "whole")
+    _step(engine, 1)
+    return {"no space": no_space, "left": left, "cut": cut, "before": before, "again": _step(engine, 2)}
+
+
+def saves_behind_its_end(folder: str) -> None:
+    """A script whose last line is a save that is written behind it."""
+    engine = _engine(Wide, 1, checkpoint={"async": True})
+    _step(engine, 0)
+    engine.save_checkpoint(folder, "last")
+
+
+def loads(folder: str, tag: str) -> None:
+    """An error that nobody catches."""
+    _engine().load_checkpoint(folder, tag)
+
+
+def is_killed(folder: str) -> None:
+    """A rank that is killed between a save and the next step."""
+    engine = _engine(stage=3)
+    _step(engine, 0)
+    engine.save_checkpoint(folder, "before")
+    if engine.global_rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    for number in range(1, 1000):
+        _step(engine, number)
