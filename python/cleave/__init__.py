@@ -30,6 +30,11 @@ _NAMES = {
 _MODULES = ("accelerator", "checkpointing", "comm", "ops", "runtime", "utils", "zero")
 
 if TYPE_CHECKING:
+    from . import checkpointing as checkpointing
+    from . import comm as comm
+    from . import ops as ops
+    from . import utils as utils
+    from . import zero as zero
     from .api import add_config_arguments, init_distributed, initialize
     from .engine import DeepSpeedEngine
     from .errors import CheckpointError, CleaveError, NotBuilt, OutOfMemory, RankLost, StepOrderError, TrainingError, UsageError
