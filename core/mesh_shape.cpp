@@ -12,7 +12,7 @@ std::string_view name_of(Axis axis) {
 }
 
 std::string name_of(const RankGroup& group) {
-  constexpr std::string_view purposes[] = {"", " activations", " gradients", " near", " across"};
+  constexpr std::string_view purposes[] = {"", " activations", " gradients", " near", " across", " parts"};
   if (group.purpose == RankGroup::Purpose::tied) return "tied " + group.unit;
   return fmt::format("{}{}", name_of(group.axis), purposes[size_t(group.purpose)]);
 }
@@ -58,6 +58,8 @@ RankRun MeshShape::members(const RankGroup& group, const MeshPlace& p, int near)
       return all.piece(mine, near);
     case RankGroup::Purpose::across:
       return all.across(mine, near);
+    case RankGroup::Purpose::parts:
+      return all.across(mine, all.count / data);
     case RankGroup::Purpose::tied:
       return members(Axis::world, p);
     default:

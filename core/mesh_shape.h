@@ -17,6 +17,7 @@ struct RankGroup {
     gradients,    // pipe: these travel down
     near,         // data: ranks that gather parameters among themselves
     across,       // data: those of the same index among their near ranks
+    parts,        // data: those at the same place of the axes inside it, which cut what they have
     tied,         // pipe: stages that share a unit
   };
   Axis axis = Axis::world;

@@ -7,6 +7,17 @@ namespace {
 
 using Purpose = RankGroup::Purpose;
 
+// Whether the axis inside the data axis has parts of the unit.
+bool cut_inside(const UnitSpec& unit) {
+  const auto parts = std::count_if(unit.params.begin(), unit.params.end(),
+                                   [](const ParamSpec& p) { return p.cut_by().has(Axis::sequence); });
+  require(parts == 0 || parts == int64_t(unit.params.size()), Exit::usage,
+          "unit {}: the {} axis cuts {} of its {} parameters; a unit is summed over one group of ranks, so "
+          "declare those that it cuts and those that it does not in two units",
+          unit.name, name_of(Axis::sequence), parts, unit.params.size());
+  return parts > 0;
+}
+
 RankGroup tied_by(const std::string& unit) { return {Axis::pipe, Purpose::tied, unit}; }
 
 }  // namespace
@@ -35,6 +46,13 @@ Ranks::Ranks(comm::Communicator& world, const Settings& s, Stream& rows)
 }
 
 void Ranks::tie(const RankUnits& units) {
+  if (std::any_of(units.all.begin(), units.all.end(), cut_inside)) {
+    cutting_.push_back({Axis::sequence, mesh_.sequence});
+    const RankRun same = RankRun{0, mesh_.data->size(), 1}.across(mesh_.data->rank(), mesh_.shape.sequence);
+    if (mesh_.shape.sequence > 1)
+      parts_ = mesh_.data->split({same.first, same.index_of(mesh_.data->rank()), same.count},
+                                 name_of({Axis::data, Purpose::parts}));
+  }
   const int stage = mesh_.place.pipe;
   for (size_t u = 0; u < units.all.size(); ++u) {
     const std::string& name = units.all[u].name;
@@ -51,9 +69,13 @@ void Ranks::tie(const RankUnits& units) {
   }
 }
 
+comm::Communicator& Ranks::sharers(const UnitSpec& unit) const {
+  return parts_ && cut_inside(unit) ? *parts_ : *mesh_.data;
+}
+
 std::vector<comm::Communicator*> Ranks::data_groups() const {
   std::vector<comm::Communicator*> out = {mesh_.data};
-  for (comm::Communicator* part : {near_.get(), across_.get()})
+  for (comm::Communicator* part : {near_.get(), across_.get(), parts_.get()})
     if (part) out.push_back(part);
   return out;
 }
@@ -68,6 +90,7 @@ std::vector<Ranks::Group> Ranks::groups() const {
   add({Axis::tensor}, mesh_.tensor), add({Axis::sequence}, mesh_.sequence), add({Axis::data}, mesh_.data),
       add({Axis::pipe}, mesh_.pipe), add({Axis::world}, &world_);
   add({Axis::data, Purpose::near}, near_.get()), add({Axis::data, Purpose::across}, across_.get());
+  add({Axis::data, Purpose::parts}, parts_.get());
   add({Axis::pipe, Purpose::activations}, activations_.get()),
       add({Axis::pipe, Purpose::gradients}, gradients_.get());
   for (const auto& [unit, group] : tied_) add(tied_by(unit), group.get());

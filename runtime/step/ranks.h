@@ -15,7 +15,8 @@ class Ranks {
   // Collective. `rows` is the stream of the tensor axis' movements, where they have one. World and stream
   // outlive this.
   Ranks(comm::Communicator& world, const Settings& settings, Stream& rows);
-  // Collective: makes the groups of stages that share a unit. Before any of them is used.
+  // Collective: makes the groups that follow from the units, of stages that share one, and of ranks that have
+  // the same parts of one which an axis inside the data axis cuts. Before any of them is used.
   void tie(const RankUnits& units);
 
   comm::Communicator& world() { return world_; }
@@ -28,6 +29,10 @@ class Ranks {
   // Over the pipe, for what goes up and what comes down.
   comm::Communicator& activations() const { return *activations_; }
   comm::Communicator& gradients() const { return *gradients_; }
+  // Ranks that have the same of a unit, over which it is sharded and its gradients are summed: those of the
+  // data axis or, where an axis inside it cuts the unit, those at the same place of that. Error(usage) for a
+  // unit of which it cuts some parameters only.
+  comm::Communicator& sharers(const UnitSpec& unit) const;
   // Of the data axis, where near ranks gather parameters among themselves; else empty.
   zero::NearGroups near() const { return {near_.get(), across_.get()}; }
   // Those that shards travel in: the data axis and its parts.
@@ -66,9 +71,9 @@ class Ranks {
   comm::Communicator& world_;
   const comm::Mesh mesh_;
   const model::Axes axes_;
-  const std::vector<comm::CuttingAxis> cutting_;
+  std::vector<comm::CuttingAxis> cutting_;
   const std::unique_ptr<comm::Communicator> self_, activations_, gradients_;
-  std::unique_ptr<comm::Communicator> near_, across_;
+  std::unique_ptr<comm::Communicator> near_, across_, parts_;
   std::vector<std::pair<std::string, std::unique_ptr<comm::Communicator>>>
       tied_;        // units that this rank shares
   Stream on_host_;  // inline

@@ -74,6 +74,17 @@ TEST(MeshShape, NearRanksAreConsecutiveOnesOfTheDataAxisAndAcrossAreOneOfEach) {
   EXPECT_EQ(ranks_of(s.members(across, p, 2)), (std::vector<int>{13, 17, 21}));
 }
 
+// Of 2 x 3 x 2 x 2 ranks, pipe outermost: those that differ in the data axis alone, and not in the one inside
+// it.
+TEST(MeshShape, RanksWithTheSamePartsStandAtOnePlaceOfTheAxesInsideTheDataAxis) {
+  const MeshShape shape{.pipe = 2, .data = 3, .sequence = 2, .tensor = 2};
+  const RankRun run = shape.members({Axis::data, RankGroup::Purpose::parts},
+                                    {.pipe = 1, .data = 2, .sequence = 1, .tensor = 1}, 0);
+  EXPECT_EQ(run, (RankRun{12 + 2 + 1, 3, 4}));
+  EXPECT_EQ((MeshShape{.data = 3}.members({Axis::data, RankGroup::Purpose::parts}, {.data = 1}, 0)),
+            (RankRun{0, 3, 1}));
+}
+
 TEST(RankGroup, IsPrintedByItsAxisAndItsPurpose) {
   EXPECT_EQ(name_of(RankGroup{}), "world");
   EXPECT_EQ(name_of(RankGroup{Axis::tensor}), "tensor");
@@ -81,6 +92,7 @@ TEST(RankGroup, IsPrintedByItsAxisAndItsPurpose) {
   EXPECT_EQ(name_of(RankGroup{Axis::pipe, RankGroup::Purpose::gradients}), "pipe gradients");
   EXPECT_EQ(name_of(RankGroup{Axis::data, RankGroup::Purpose::near}), "data near");
   EXPECT_EQ(name_of(RankGroup{Axis::data, RankGroup::Purpose::across}), "data across");
+  EXPECT_EQ(name_of(RankGroup{Axis::data, RankGroup::Purpose::parts}), "data parts");
   EXPECT_EQ(name_of(RankGroup{Axis::pipe, RankGroup::Purpose::tied, "wte"}), "tied wte");
 }
 
