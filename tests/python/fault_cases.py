@@ -57,6 +57,7 @@ def survives(folder: str) -> dict[str, Any]:
     resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     engine._job.barrier()  # the first rank removes what all wrote
     left = sorted(p.name for p in Path(folder).iterdir())
+    engine._job.barrier()  # and begins the next save
     engine.save_checkpoint(folder, "cut")
     if engine.global_rank == 0:
         [first, *_] = sorted(Path(folder, "cut").glob("*.safetensors"))
