@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "app/adapters.h"
 #include "app/add_options.h"
 #include "app/parse.h"
 #include "checkpoint/checkpoint.h"
@@ -90,6 +91,7 @@ model::ModelConfig Pretrained::read_checkpoint(const PretrainedOptions& o) {
     model = client.contains("config")
                 ? model::read_config_json(client["config"].dump(), reader.path().string())
                 : model::find_model("preset:" + name_);
+    lora_ = lora_in(client);
     bytes_ = client.at("tokenizer") == "byte";
     tokenizer_path_ = bytes_ ? "byte" : client.value("tokenizer_path", "");
     tokenizer_digest_ = client.value("tokenizer_digest", "");
@@ -146,7 +148,8 @@ Pretrained::Pretrained(const PretrainedOptions& o, launcher::Job& job) {
   if (o.seq_len > 0) seq_len_ = o.seq_len;
   model.document_mask = o.document_mask;
   find_tokenizer(o, job.first());
-  const config::DsConfig config = layout_of(o, model, job);
+  config::DsConfig config = layout_of(o, model, job);
+  config.lora = lora_;
   model::check_kernels(model, job.device());
   const int64_t texts = ceil_div(o.texts, runtime::mesh_shape(config, job.info().world).sharers());
   engine_ = std::make_unique<runtime::Engine>(

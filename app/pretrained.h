@@ -52,6 +52,7 @@ class Pretrained {
   std::unique_ptr<text::Tokenizer> tokenizer_;
   std::optional<PublishedModel> published_;  // none: a checkpoint
   std::unique_ptr<runtime::Engine> engine_;
+  config::LoraConfig lora_;  // adapters that the checkpoint has
   int64_t seq_len_ = 0, vocab_ = 0;
   bool bytes_ = false;
 };

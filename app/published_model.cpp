@@ -1,8 +1,10 @@
 #include "app/published_model.h"
 
 #include <fstream>
+#include <limits>
 #include <nlohmann/json.hpp>
 
+#include "app/adapters.h"
 #include "app/tokenizer_files.h"
 #include "checkpoint/manifest.h"
 #include "core/units.h"
@@ -19,12 +21,21 @@ namespace {
 
 constexpr const char* kGeneration = "generation_config.json";
 
-model::ModelConfig config_in(const checkpoint::CheckpointReader& reader) {
+// What a checkpoint says of its model.
+struct Described {
+  std::string name;
+  model::ModelConfig model;
+  config::LoraConfig lora;
+};
+
+Described described_in(const checkpoint::CheckpointReader& reader) {
   try {
     const json client = json::parse(runtime::from_json(reader.state(), reader.path().string()).client);
-    model::ModelConfig config = model::read_config_json(client.at("config").dump(), reader.path().string());
-    config.vocab = client.at("vocab");
-    return config;
+    Described of{client.at("model"),
+                 model::read_config_json(client.at("config").dump(), reader.path().string()),
+                 lora_in(client)};
+    of.model.vocab = client.at("vocab");
+    return of;
   } catch (const json::exception&) {
     fail(Exit::checkpoint, "{} has no config of its model; only checkpoints of cleave train and import do",
          reader.path().string());
@@ -49,7 +60,7 @@ json config_json_of(const model::ModelConfig& config, const fs::path& kept, DTyp
   return out;
 }
 
-void write_config(const fs::path& path, const json& config) {
+void write_json(const fs::path& path, const json& config) {
   std::ofstream out(path);
   out << config.dump(2) << "\n";
   out.close();
@@ -61,6 +72,36 @@ void require_all(const checkpoint::CheckpointReader& reader, const checkpoint::W
   for (const checkpoint::WeightName& w : names.tensors)
     require(reader.shape("master", w.tensor) == w.shape, Exit::checkpoint,
             "{} has no weights of {} in the shape of its model", reader.path().string(), w.tensor);
+}
+
+// Fills a folder under another name and renames it when it is whole, in the place of what was there.
+void make_folder(const fs::path& target, const std::function<void(const fs::path&)>& fill) {
+  const fs::path whole = fs::absolute(target).lexically_normal();
+  const fs::path last = whole.has_filename() ? whole : whole.parent_path();
+  const fs::path temporary = last.parent_path() / (".tmp." + last.filename().string());
+  std::error_code error;
+  fs::remove_all(temporary, error);
+  fs::create_directories(temporary, error);
+  require(!error, Exit::checkpoint, "cannot make {}: {}", temporary.string(), error.message());
+  try {
+    fill(temporary);
+    fs::remove_all(last, error);
+    fs::rename(temporary, last, error);
+    require(!error, Exit::checkpoint, "cannot rename {} to {}: {}", temporary.string(), last.string(),
+            error.message());
+  } catch (...) {
+    fs::remove_all(temporary, error);
+    throw;
+  }
+}
+
+// What was written, for people.
+std::string line_of(const checkpoint::CheckpointReader& reader, const fs::path& target,
+                    const checkpoint::WeightNames& names, DType type) {
+  int64_t numel = 0;
+  for (const checkpoint::WeightName& w : names.tensors) numel += checkpoint::numel_of(w.shape);
+  return fmt::format("{}: {} parameters of {} in {}, {}", target.string(), format_count(numel),
+                     reader.path().string(), name_of(type), format_bytes(numel * size_of(type)));
 }
 
 }  // namespace
@@ -124,37 +165,36 @@ void require_free(const fs::path& target) {
 std::string export_checkpoint(const fs::path& folder, const std::string& tag, const fs::path& target,
                               const checkpoint::WeightFormat& format) {
   const checkpoint::CheckpointReader reader(folder, tag);
-  const model::ModelConfig config = config_in(reader);
-  const checkpoint::WeightNames names = runtime::weight_names(config);
+  const Described of = described_in(reader);
+  const checkpoint::WeightNames names = runtime::weight_names(of.model);
   require_all(reader, names);
-  const fs::path whole = fs::absolute(target).lexically_normal();
-  const fs::path last = whole.has_filename() ? whole : whole.parent_path();
-  const fs::path temporary = last.parent_path() / (".tmp." + last.filename().string());
-  std::error_code error;
-  fs::remove_all(temporary, error);
-  fs::create_directories(temporary, error);
-  require(!error, Exit::checkpoint, "cannot make {}: {}", temporary.string(), error.message());
-  try {
+  const MergedWeights merged(reader, of.lora.scale());
+  make_folder(target, [&](const fs::path& temporary) {
     for (const char* name : kTokenizerFiles) keep_file(folder / name, temporary / name);
     keep_file(folder / kGeneration, temporary / kGeneration);
-    json described = config_json_of(config, folder / kKeptConfig, format.dtype);
+    json described = config_json_of(of.model, folder / kKeptConfig, format.dtype);
     if (!text::tokenizer_file_in(folder.string()).empty() || !fs::exists(folder / kKeptConfig))
       name_special_tokens(temporary, described);
-    write_config(temporary / "config.json", described);
-    checkpoint::write_weights(temporary, names, format, [&](const checkpoint::Record& r) { reader.read(r); });
-    fs::remove_all(last, error);
-    fs::rename(temporary, last, error);
-    require(!error, Exit::checkpoint, "cannot rename {} to {}: {}", temporary.string(), last.string(),
-            error.message());
-  } catch (...) {
-    fs::remove_all(temporary, error);
-    throw;
-  }
-  int64_t numel = 0;
-  for (const checkpoint::WeightName& w : names.tensors) numel += checkpoint::numel_of(w.shape);
-  return fmt::format("{}: {} parameters of {} in {}, {}", target.string(), format_count(numel),
-                     reader.path().string(), name_of(format.dtype),
-                     format_bytes(numel * size_of(format.dtype)));
+    write_json(temporary / "config.json", described);
+    checkpoint::write_weights(temporary, names, format, [&](const checkpoint::Record& r) { merged.read(r); });
+  });
+  return line_of(reader, target, names, format.dtype);
+}
+
+std::string export_adapters(const fs::path& folder, const std::string& tag, const fs::path& target,
+                            DType dtype) {
+  const checkpoint::CheckpointReader reader(folder, tag);
+  const Described of = described_in(reader);
+  const checkpoint::WeightNames names = adapter_names(reader, runtime::weight_names(of.model));
+  const checkpoint::WeightFormat one_file{.dtype = dtype,
+                                          .max_file_size = std::numeric_limits<int64_t>::max()};
+  make_folder(target, [&](const fs::path& temporary) {
+    write_json(temporary / "adapter_config.json", adapter_config(of.lora, of.model, of.name));
+    checkpoint::write_weights(temporary, names, one_file,
+                              [&](const checkpoint::Record& r) { reader.read(r); });
+    fs::rename(temporary / "model.safetensors", temporary / "adapter_model.safetensors");
+  });
+  return line_of(reader, target, names, dtype);
 }
 
 }  // namespace cleave::app

@@ -50,10 +50,14 @@ void keep_model_files(const std::filesystem::path& published, const std::filesys
 // Error(usage) where there is anything that an export to this folder would overwrite.
 void require_free(const std::filesystem::path& target);
 
-// A folder for transformers from a folder of checkpoints: weights, config.json, and what keep_model_files
-// left. Made under another name and renamed when it is whole, in the place of what was there; at most pieces
-// of tensors are in memory. Returns a line that says what was written. Error(checkpoint) otherwise.
+// A folder for transformers from a folder of checkpoints: weights, with adapters added to them, config.json,
+// and what keep_model_files left. Made under another name and renamed when it is whole, in the place of what
+// was there; at most pieces of tensors are in memory. Returns a line that says what was written.
+// Error(checkpoint) otherwise.
 std::string export_checkpoint(const std::filesystem::path& folder, const std::string& tag,
                               const std::filesystem::path& target, const checkpoint::WeightFormat& format);
+// The same for peft, of the checkpoint's adapters alone: adapter_model.safetensors and adapter_config.json.
+std::string export_adapters(const std::filesystem::path& folder, const std::string& tag,
+                            const std::filesystem::path& target, DType dtype);
 
 }  // namespace cleave::app

@@ -33,6 +33,8 @@ class WeightReader {
   // that has another shape or a type that is no float of 16 bits and more. `files` outlives the reader.
   WeightReader(const WeightFiles& files, const WeightNames& names);
 
+  // Whether the files have the parameter, as they have all that the names say.
+  bool has(const std::string& tensor) const { return sources_.contains(tensor); }
   // Writes a record of kind "master" of a parameter, from the files' values in fp32. Reads only the record's
   // elements. Error(checkpoint) with the tensor's name, and how many, for values that are no finite numbers.
   void read(const Record& record) const;

@@ -1,6 +1,25 @@
 #include "config/keys.h"
 
 namespace cleave::config {
+namespace {
+
+void describe_lora(Keys& k, LoraConfig& c) {
+  k.section("cleave.lora", "adapters of low rank beside linear layers (LoRA), which alone are trained");
+  k.honoured("targets", &c.targets,
+             "linear layers that have one, by their names or the last parts of them (q_proj, mlp.down_proj), "
+             "or all-linear: all of the blocks")
+      .or_text();
+  k.honoured("rank", &c.rank, "columns between an adapter's two matrices").in(1, 1 << 16);
+  k.honoured("alpha", &c.alpha, "what an adapter gives is multiplied with this divided by the rank").above(0);
+  k.honoured("use_rslora", &c.use_rslora, "alpha is divided by the root of the rank (rsLoRA)")
+      .inert_if(c.rank == 1, "cleave.lora.rank is 1");
+  k.refused("dropout", "n=0.0", "dropout of an adapter's input is not built", "0");
+  k.refused("use_dora", "b=false", "DoRA is not built");
+  k.refused("bias", "s=\"none\"", "biases beside adapters are not trained");
+  k.refused("modules_to_save", "l?=null", "layers beside adapters are not trained", "[]");
+}
+
+}  // namespace
 
 void describe_own(Keys& k, DsConfig& c) {
   k.section("cleave", "keys of this program");
@@ -68,6 +87,7 @@ void describe_own(Keys& k, DsConfig& c) {
        "(streamed through it), or auto: a GPU rank measures both at the start and takes the faster one")
       .inert_if(c.zero.offload_optimizer.device == OffloadDevice::none,
                 "zero_optimization.offload_optimizer.device is none");
+  describe_lora(k, c.lora);
 }
 
 }  // namespace cleave::config

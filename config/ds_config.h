@@ -2,6 +2,7 @@
 // per section (keys.h) says what each key means; parsing, printing and the documentation all come from it.
 #pragma once
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -143,6 +144,16 @@ struct CommsLoggerConfig {
   bool debug = false;                 // also by group and purpose
 };
 
+// Adapters of low rank beside linear layers, which alone are trained.
+struct LoraConfig {
+  std::vector<std::string> targets;  // of an AdapterRule; none: everything is trained
+  int64_t rank = 8;
+  double alpha = 8;
+  bool use_rslora = false;
+
+  double scale() const { return alpha / (use_rslora ? std::sqrt(double(rank)) : double(rank)); }
+};
+
 struct DsConfig {
   int64_t train_batch_size = 0, train_micro_batch_size_per_gpu = 0, gradient_accumulation_steps = 0;
   int sequence_parallel_size = 1;     // ranks that share a sequence; 0 and 1: none
@@ -159,6 +170,7 @@ struct DsConfig {
   LossAverage loss_average = LossAverage::targets;
   std::vector<std::string> weight_decay_on = {"matrices"};  // words of a DecayRule
   std::vector<std::string> freeze;                          // patterns of a FreezeRule
+  LoraConfig lora;
   bool exact_sums = false;   // gradients are summed as integers, in any order with the same bits
   int exact_sums_grid = 54;  // each contribution is rounded to a multiple of 2^-this
   OffloadUpdate offload_update = OffloadUpdate::automatic;

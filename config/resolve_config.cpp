@@ -177,6 +177,18 @@ void resolve_checkpointing(Reading& r) {
   }
 }
 
+void resolve_lora(Reading& r) {
+  const DsConfig& c = r.result.config;
+  if (c.lora.targets.empty()) {
+    if (r.entry("cleave.lora.rank") || r.entry("cleave.lora.alpha") || r.entry("cleave.lora.use_rslora"))
+      r.error_at("cleave.lora",
+                 "says no targets; name linear layers, such as [\"q_proj\", \"v_proj\"], or \"all-linear\"");
+    return;
+  }
+  if (!c.freeze.empty())
+    r.error_at("cleave.freeze", "cleave.lora freezes all but its adapters; remove one of the two");
+}
+
 // DeepSpeed logs collectives wherever the section stands, whatever `enabled` says; here false means off.
 void resolve_comms_logger(Reading& r) {
   const Given* section = r.entry("comms_logger");
@@ -197,6 +209,7 @@ void resolve_config(Reading& reading) {
   resolve_scheduler(reading);
   resolve_checkpointing(reading);
   resolve_comms_logger(reading);
+  resolve_lora(reading);
 }
 
 }  // namespace cleave::config

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <span>
 
 #include "config/key_values.h"
 #include "config/nearest_key.h"
@@ -75,6 +76,10 @@ constexpr Meant kMeant[] = {
     {"bf16", "loss_scale", "", kNoScale},
     {"bf16", "loss_scale_window", "", kNoScale},
     {"bf16", "min_loss_scale", "", kNoScale},
+    {"cleave.lora", "lora_alpha", "cleave.lora.alpha"},
+    {"cleave.lora", "lora_dropout", "cleave.lora.dropout"},
+    {"cleave.lora", "r", "cleave.lora.rank"},
+    {"cleave.lora", "target_modules", "cleave.lora.targets"},
     {"optimizer.params", "beta1", "optimizer.params.betas"},
     {"optimizer.params", "beta2", "optimizer.params.betas"},
     {"optimizer.params", "epsilon", "optimizer.params.eps"},
@@ -94,10 +99,11 @@ constexpr Meant kMeant[] = {
 
 // Words of names that ask for another training than that of all of a model's weights as they are.
 constexpr std::string_view kNotBuilt[] = {
-    "peft",         "lora",  "qlora", "dora", "adapter", "adapters", "prompt", "quantization",
-    "quantize",     "quant", "bnb",   "4bit", "8bit",    "int4",     "int8",   "fp8",
-    "nf4",          "gptq",  "awq",   "moe",  "ema",     "freeze",   "frozen", "distill",
-    "distillation", "dpo",   "grpo",  "ppo",  "rlhf",    "reward",   "pruning"};
+    "qlora",  "dora",    "prompt",       "quantization", "quantize", "quant", "bnb",  "4bit",   "8bit",
+    "int4",   "int8",    "fp8",          "nf4",          "gptq",     "awq",   "moe",  "ema",    "freeze",
+    "frozen", "distill", "distillation", "dpo",          "grpo",     "ppo",   "rlhf", "reward", "pruning"};
+// And of those that ask for adapters of low rank.
+constexpr std::string_view kAdapters[] = {"peft", "lora", "adapter", "adapters"};
 
 // Whether a value of a key that nobody knows asks for nothing.
 bool asks_for_nothing(const JsonValue& v) {
@@ -121,12 +127,10 @@ bool asks_for_nothing(const JsonValue& v) {
   return false;
 }
 
-bool speaks_of_what_is_not_built(std::string_view name) {
+bool speaks_of(std::span<const std::string_view> words, std::string_view name) {
   for (size_t begin = 0; begin <= name.size();) {
     const size_t end = std::min(name.find_first_of("_-. ", begin), name.size());
-    if (std::find(std::begin(kNotBuilt), std::end(kNotBuilt), name.substr(begin, end - begin)) !=
-        std::end(kNotBuilt))
-      return true;
+    if (std::find(words.begin(), words.end(), name.substr(begin, end - begin)) != words.end()) return true;
     begin = end + 1;
   }
   return false;
@@ -192,7 +196,10 @@ UnknownKey judge_unknown(const Reading& r, const std::string& section, const Jso
     return {false, fmt::format("a dot in a name opens no section; write {}", nested(path))};
   if (const Suggestion near = near_key(r, section, m); !near.path.empty()) return meant(section, near.path);
   if (!section.empty()) return {false, fmt::format("unknown key in {}", section)};
-  if (speaks_of_what_is_not_built(m.key) && !asks_for_nothing(m.value))
+  if (speaks_of(kAdapters, m.key) && !asks_for_nothing(m.value))
+    return {false,
+            R"(unknown key; adapters are asked for by {"cleave": {"lora": {"rank": 8, "targets": [...]}}})"};
+  if (speaks_of(kNotBuilt, m.key) && !asks_for_nothing(m.value))
     return {false,
             "is not built: all of a model's weights are trained, as they are; remove it if that is meant"};
   return {true, "unknown key, which nothing reads"};

@@ -81,9 +81,13 @@ std::optional<HeadNorm> AttentionHalf::head_norm(const std::string& name, int64_
 }
 
 void AttentionHalf::declare(std::vector<DeclaredUnit>& units) {
-  qkv_.declare(units.front()), out_.declare(units.front());
+  qkv_.declare(units), out_.declare(units);
   for (auto* norm : {&query_norm_, &key_norm_})
     if (*norm) (*norm)->declare(units.front());
+}
+
+void AttentionHalf::attach(const AdapterRule& rule, std::vector<std::string>& linears) {
+  qkv_.attach(rule, linears), out_.attach(rule, linears);
 }
 
 double AttentionHalf::flops(int64_t rows) const {
@@ -109,23 +113,25 @@ void AttentionHalf::forward(const ForwardArgs& a) const {
   if (key_norm_) kept.keys = key_norm_->keep(a.keep, rows, a.x.dtype());
   const CutLinear cut{axis_, a.stream, c_.name};
   const Tensor qkv = a.past.defined() ? kept.attention.qkv : attention_.input(kept.attention, a.scratch);
-  cut.forward_gathered(qkv_.bind(a.params, a.scratch, a.stream), qkv, a.x, a.scratch);
+  cut.forward_gathered(qkv_.bind(a, rows), qkv, a.x, a.scratch);
   if (query_norm_) query_norm_->forward(qkv, kept.queries, a.params, a.scratch, a.stream);
   if (key_norm_) key_norm_->forward(qkv, kept.keys, a.params, a.scratch, a.stream);
   if (a.past.defined())
     attention_.forward(kept.attention, a.past, call(a, false));
   else
     attention_.forward(kept.attention, qkv, call(a, a.train));
-  const Linear out = out_.bind(a.params, a.scratch, a.stream);
+  const Linear out = out_.bind(a, rows);
   cut.forward_summed(out, a.y, axis_.all_rows_of(a.y, a.scratch), kept.attention.out);
   a.saved.put(this, kept);
 }
 
 void AttentionHalf::backward(const BackwardArgs& a) const {
   const Kept& kept = a.saved.get<Kept>(this);
-  if (a.part == BackwardPart::weight) return backward_weight(a, kept, a.for_weight->get<Waiting>(this));
-  const bool both = a.part == BackwardPart::both;
   const Tensor out = kept.attention.out;
+  const Bound bound{qkv_.bind(a, out.dim(0)), out_.bind(a, out.dim(0))};
+  if (a.part == BackwardPart::weight)
+    return backward_weight(a, bound, kept, a.for_weight->get<Waiting>(this));
+  const bool both = a.part == BackwardPart::both;
   Waiting waiting;
   waiting.dqkv = (both ? a.scratch : *a.keep).take(out.dtype(), {out.dim(0), attention_.qkv_width()});
   // The gradient of attention's result has been read before the partial sums of dx are written.
@@ -133,39 +139,39 @@ void AttentionHalf::backward(const BackwardArgs& a) const {
   const Tensor dout = out.numel() <= partial.numel() ? partial.slice({0, out.numel()}).view(out.shape())
                                                      : a.scratch.take(out.dtype(), out.shape());
   const CutLinear cut{axis_, a.stream, c_.name};
-  const Tensor all_dy =
-      cut.backward_gathered(out_.bind(a.params, a.scratch, a.stream), dout, a.dy, a.scratch);
+  const Tensor all_dy = cut.backward_gathered(bound.out, dout, a.dy, a.scratch);
   const CutLinear::Gathering x =
       both && qkv_.trains(a.grads) ? cut.start_gather(a.x, a.scratch) : CutLinear::Gathering();
   attention_.backward(waiting.dqkv, dout, kept.attention, call(a, true));
   if (query_norm_) waiting.query_norm = query_norm_->backward(waiting.dqkv, kept.queries, a);
   if (key_norm_) waiting.key_norm = key_norm_->backward(waiting.dqkv, kept.keys, a);
-  const Event summed =
-      cut.backward_summed(qkv_.bind(a.params, a.scratch, a.stream), a.dx, partial, waiting.dqkv);
+  const Event summed = cut.backward_summed(bound.qkv, a.dx, partial, waiting.dqkv);
   if (both)
-    add_weights(a, kept, {all_dy, a.dy}, waiting.dqkv, x);  // while dx is summed
+    add_weights(a, bound, kept, {all_dy, a.dy}, waiting.dqkv, x);  // while dx is summed
   else
     a.for_weight->put(this, waiting);
   a.stream.wait(summed);
 }
 
-void AttentionHalf::backward_weight(const BackwardArgs& a, const Kept& kept, const Waiting& waiting) const {
+void AttentionHalf::backward_weight(const BackwardArgs& a, const Bound& bound, const Kept& kept,
+                                    const Waiting& waiting) const {
   const CutLinear cut{axis_, a.stream, c_.name};
   const auto gather_for = [&](const Dense& product, Tensor rows) {
     return product.trains(a.grads) ? cut.start_gather(rows, a.scratch) : CutLinear::Gathering();
   };
   const CutLinear::Gathering dy = gather_for(out_, a.dy);
   a.stream.wait(dy.here);
-  add_weights(a, kept, {dy.all, a.dy}, waiting.dqkv, gather_for(qkv_, a.x));
+  add_weights(a, bound, kept, {dy.all, a.dy}, waiting.dqkv, gather_for(qkv_, a.x));
   if (query_norm_) query_norm_->add(waiting.query_norm, a.grads, a.stream);
   if (key_norm_) key_norm_->add(waiting.key_norm, a.grads, a.stream);
 }
 
-void AttentionHalf::add_weights(const BackwardArgs& a, const Kept& kept, const Linear::OutputGradient& dy,
-                                Tensor dqkv, const CutLinear::Gathering& x) const {
-  out_.backward_weight(dy, kept.attention.out, a.grads, a.scratch, a.stream);
+void AttentionHalf::add_weights(const BackwardArgs& a, const Bound& bound, const Kept& kept,
+                                const Linear::OutputGradient& dy, Tensor dqkv,
+                                const CutLinear::Gathering& x) const {
+  out_.backward_weight(bound.out, dy, kept.attention.out, a);
   a.stream.wait(x.here);
-  qkv_.backward_weight(dqkv, x.all, a.grads, a.scratch, a.stream);
+  qkv_.backward_weight(bound.qkv, dqkv, x.all, a);
 }
 
 }  // namespace cleave::model

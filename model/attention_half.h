@@ -40,6 +40,7 @@ class AttentionHalf final : public Half {
   AttentionHalf(const Config& config, const Axes& axes);
 
   void declare(std::vector<DeclaredUnit>& units) override;
+  void attach(const AdapterRule& rule, std::vector<std::string>& linears) override;
   double flops(int64_t rows) const override;
   KeptHeads kept_heads() const override { return {share_.kv_heads, c_.head_dim}; }
   void forward(const ForwardArgs& args) const override;
@@ -64,10 +65,15 @@ class AttentionHalf final : public Half {
   std::optional<HeadNorm> head_norm(const std::string& name, int64_t heads, int64_t first_head) const;
   template <class Args>
   Attention::Call call(const Args& args, bool train) const;
+  // The two products, of one backward.
+  struct Bound {
+    Linear qkv, out;
+  };
   // The weights' part of a split backward.
-  void backward_weight(const BackwardArgs& args, const Kept& kept, const Waiting& waiting) const;
-  void add_weights(const BackwardArgs& args, const Kept& kept, const Linear::OutputGradient& dy, Tensor dqkv,
-                   const CutLinear::Gathering& x) const;
+  void backward_weight(const BackwardArgs& args, const Bound& bound, const Kept& kept,
+                       const Waiting& waiting) const;
+  void add_weights(const BackwardArgs& args, const Bound& bound, const Kept& kept,
+                   const Linear::OutputGradient& dy, Tensor dqkv, const CutLinear::Gathering& x) const;
 
   Config c_;
   tensor_parallel::TensorAxis axis_;

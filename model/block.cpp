@@ -7,7 +7,15 @@
 namespace cleave::model {
 
 Block::Block(std::string name, Branch attention, Branch mlp, const RowDropout& dropout, bool biases_last)
-    : name_(std::move(name)), attention_(std::move(attention)), mlp_(std::move(mlp)), dropout_(dropout) {
+    : name_(std::move(name)),
+      attention_(std::move(attention)),
+      mlp_(std::move(mlp)),
+      dropout_(dropout),
+      biases_last_(biases_last) {
+  declare();
+}
+
+void Block::declare() {
   declared_ = {{name_}};
   for (Branch* b : {&attention_, &mlp_}) {
     if (b->before) b->before->declare(declared_.front());
@@ -15,10 +23,15 @@ Block::Block(std::string name, Branch attention, Branch mlp, const RowDropout& d
     if (b->after) b->after->declare(declared_.front());
   }
   std::vector<Parameter*>& own = declared_.front().params;
-  if (biases_last)
+  if (biases_last_)
     std::stable_partition(own.begin(), own.end(),
                           [](const Parameter* p) { return !p->spec().name.ends_with(".bias"); });
   units_ = settle(declared_);
+}
+
+void Block::attach(const AdapterRule& rule, std::vector<std::string>& linears) {
+  for (Branch* b : {&attention_, &mlp_}) b->half->attach(rule, linears);
+  declare();
 }
 
 double Block::flops(const TensorSpec& in) const {

@@ -29,6 +29,7 @@ class Block final : public Layer {
 
   std::vector<UnitSpec> units() const override { return units_; }
   void freeze(const FreezeRule& rule) override { units_ = settle(declared_, rule); }
+  void attach(const AdapterRule& rule, std::vector<std::string>& linears) override;
   TensorSpec output(const TensorSpec& in) const override { return in; }
   double flops(const TensorSpec& in) const override;
   KeptHeads kept_heads() const override { return attention_.half->kept_heads(); }
@@ -62,6 +63,7 @@ class Block final : public Layer {
     Tensor dx, dy, x;
   };
 
+  void declare();
   // y = after(half(before(rows))), dropped.
   KeptOfBranch forward(const Branch& branch, const Norm::Rows& rows, const ForwardArgs& args) const;
   // What the half is given; the sum of rows is made in any case.
@@ -81,6 +83,7 @@ class Block final : public Layer {
   std::string name_;
   Branch attention_, mlp_;
   RowDropout dropout_;
+  bool biases_last_;
   std::vector<DeclaredUnit> declared_;
   std::vector<UnitSpec> units_;
 };

@@ -7,12 +7,6 @@ using tensor_parallel::TensorAxis;
 
 Tensor matrix(const Tensor& x, int64_t width) { return x.view({x.numel() / width, width}); }
 
-// Rows of a result; of one without memory, in a dry run, a tensor without memory.
-Tensor rows_of(const Tensor& t, Range rows) {
-  const Tensor part = t.rows(rows);
-  return t.raw() ? part : Tensor(nullptr, t.dtype(), part.shape(), t.memory());
-}
-
 }  // namespace
 
 CutLinear::Gathering CutLinear::start_gather(Tensor local, Arena& scratch) const {
@@ -24,7 +18,7 @@ Tensor CutLinear::forward_gathered(const Linear& linear, Tensor y, Tensor x, Are
   const Tensor all = axis.all_rows_of(x, scratch), out = matrix(y, linear.out);
   for (const TensorAxis::Gathered& in : axis.start_gathers(all, x, stream, what)) {
     stream.wait(in.here);
-    linear.forward(rows_of(out, in.rows), in.x, stream);
+    linear.of_rows(in.rows).forward(rows_of(out, in.rows), in.x, stream);
   }
   return all;
 }
@@ -35,7 +29,7 @@ Tensor CutLinear::forward_active(const Linear& linear, Tensor y, Tensor hidden, 
                before = matrix(hidden, linear.out);
   for (const TensorAxis::Gathered& in : axis.start_gathers(all, x, stream, what)) {
     stream.wait(in.here);
-    linear.forward_active(rows_of(out, in.rows), rows_of(before, in.rows), in.x, f, stream);
+    linear.of_rows(in.rows).forward_active(rows_of(out, in.rows), rows_of(before, in.rows), in.x, f, stream);
   }
   return all;
 }
@@ -44,7 +38,8 @@ void CutLinear::forward_summed(const Linear& linear, Tensor y, Tensor partial, T
   const Tensor in = matrix(x, linear.in);
   Event last;
   for (const TensorAxis::Summand& piece : axis.summands(y.dim(0))) {
-    for (const Range& rows : piece.products) linear.forward(rows_of(partial, rows), in.rows(rows), stream);
+    for (const Range& rows : piece.products)
+      linear.of_rows(rows).forward(rows_of(partial, rows), in.rows(rows), stream);
     last = axis.start_sum(y, partial, piece.rows, stream, what);
   }
   stream.wait(last);
@@ -54,7 +49,7 @@ Tensor CutLinear::backward_gathered(const Linear& linear, Tensor dx, Tensor dy, 
   const Tensor all = axis.all_rows_of(dy, scratch), out = matrix(dx, linear.in);
   for (const TensorAxis::Gathered& in : axis.start_gathers(all, dy, stream, what)) {
     stream.wait(in.here);
-    linear.backward_input(rows_of(out, in.rows), in.x, stream);
+    linear.of_rows(in.rows).backward_input(rows_of(out, in.rows), in.x, stream);
   }
   return all;
 }
@@ -65,7 +60,7 @@ Tensor CutLinear::backward_active(const Linear& linear, Tensor dhidden, Tensor h
                before = matrix(hidden, linear.in);
   for (const TensorAxis::Gathered& in : axis.start_gathers(all, dy, stream, what)) {
     stream.wait(in.here);
-    linear.backward_active(rows_of(out, in.rows), in.x, rows_of(before, in.rows), f, stream);
+    linear.of_rows(in.rows).backward_active(rows_of(out, in.rows), in.x, rows_of(before, in.rows), f, stream);
   }
   return all;
 }
@@ -75,7 +70,7 @@ Event CutLinear::backward_summed(const Linear& linear, Tensor dx, Tensor partial
   Event last;
   for (const TensorAxis::Summand& piece : axis.summands(dx.dim(0))) {
     for (const Range& rows : piece.products)
-      linear.backward_input(rows_of(partial, rows), in.rows(rows), stream);
+      linear.of_rows(rows).backward_input(rows_of(partial, rows), in.rows(rows), stream);
     last = axis.start_sum(dx, partial, piece.rows, stream, what);
   }
   return last;

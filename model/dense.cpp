@@ -1,29 +1,79 @@
 #include "model/dense.h"
 
+#include <cmath>
+
 #include "device/copy.h"
 #include "kernels/elementwise.h"
 #include "model/joined.h"
 
 namespace cleave::model {
+namespace {
+
+constexpr std::string_view kWeight = ".weight";
+
+std::string stem_of(const ParamSpec& weight) {
+  return weight.name.substr(0, weight.name.size() - kWeight.size());
+}
+
+// Of an adapter beside a weight [out, in]: A [rank, in] or B [out, rank], which shares the dim `shared` with
+// it. Where an axis cuts that dim, the matrix is cut as the weight is, and where it cuts the other one, what
+// a rank computes with the whole matrix is a part of a sum.
+ParamSpec beside(const ParamSpec& weight, int shared, int64_t rank) {
+  ParamSpec p{.name = stem_of(weight) + (shared == 1 ? ".lora_A.weight" : ".lora_B.weight"),
+              .shape = weight.shape,
+              .init = {},
+              .decay = weight.decay};
+  p.shape[size_t(1 - shared)] = rank;
+  if (shared == 1) p.init = {Init::Kind::uniform, 1 / std::sqrt(float(weight.whole_shape()[1]))};
+  for (const Cut& c : weight.cuts) p.cuts.push_back(c.split && c.split.dim == shared ? c : Cut{c.axis});
+  return p;
+}
+
+}  // namespace
 
 Dense::Dense(std::vector<Part> parts, Bias bias) : parts_(std::move(parts)), bias_(bias) {
-  for (const Part& p : parts_) {
-    const std::vector<int64_t>& shape = p.weight.spec().shape;
-    in_ = shape[1], out_ += p.used.empty() ? shape[0] : p.used.size();
+  for (const Part& p : parts_) in_ = p.weight.spec().shape[1], out_ += outputs(p);
+}
+
+int64_t Dense::outputs(const Part& p) const {
+  return p.used.empty() ? p.weight.spec().shape[0] : p.used.size();
+}
+
+void Dense::attach(const AdapterRule& rule, std::vector<std::string>& linears) {
+  size_ = rule.size();
+  for (Part& p : parts_) {
+    linears.push_back(stem_of(p.weight.spec()));
+    if (!rule.applies_to(linears.back())) continue;
+    p.a = Parameter(beside(p.weight.spec(), 1, size_.rank));
+    p.b = Parameter(beside(p.weight.spec(), 0, size_.rank));
+    ranks_ += size_.rank;
   }
 }
 
-void Dense::declare(DeclaredUnit& unit) {
+void Dense::declare(std::vector<DeclaredUnit>& units) {
   for (Member which : {&Part::weight, &Part::bias}) {
     std::vector<Parameter*> parts;
     for (Part& p : parts_)
-      if (p.*which) unit.add(p.*which), parts.push_back(&(p.*which));
-    if (parts.size() > 1) unit.as_one.push_back(parts);
+      if (p.*which) units.front().add(p.*which), parts.push_back(&(p.*which));
+    if (parts.size() > 1) units.front().as_one.push_back(parts);
   }
+  if (ranks_ == 0) return;
+  if (!units.back().attached) units.push_back({.name = units.front().name + ".lora", .attached = true});
+  for (Member which : {&Part::a, &Part::b})
+    for (Part& p : parts_) units.back().add(p.*which);
 }
 
 bool Dense::whole() const {
   return std::all_of(parts_.begin(), parts_.end(), [](const Part& p) { return p.used.empty(); });
+}
+
+template <class Visit>
+void Dense::each_adapter(Visit visit) const {
+  int64_t row = 0, column = 0;
+  for (const Part& p : parts_) {
+    if (p.a) visit(p, row, column), column += size_.rank;
+    row += outputs(p);
+  }
 }
 
 Tensor Dense::together(Member which, std::span<const Tensor> params, Arena& scratch, Stream& stream) const {
@@ -44,9 +94,52 @@ Tensor Dense::together(Member which, std::span<const Tensor> params, Arena& scra
   return all;
 }
 
+// Where parts have adapters of their own, the B of all is a matrix with each B in its rows and columns, and
+// zeros elsewhere: one product for all of them, which is small.
+Adapter Dense::adapter(std::span<const Tensor> params, Arena& scratch, Stream& stream) const {
+  std::vector<Tensor> a;
+  each_adapter([&](const Part& p, int64_t, int64_t) { a.push_back(p.a.in(params)); });
+  Adapter all{.a = joined(a), .scale = size_.scale};
+  if (parts_.size() == 1) return all.b = parts_[0].b.in(params), all;
+  all.b = scratch.take(all.a.dtype(), {out_, ranks_});
+  kernels::launch(kernels::Fill{.y = all.b}, stream);
+  each_adapter([&](const Part& p, int64_t row, int64_t column) {
+    const Tensor b = p.b.in(params), used = p.used.empty() ? b : b.rows(p.used);
+    const Range to{row * ranks_ + column, (row + outputs(p)) * ranks_};
+    kernels::launch(kernels::CopyRuns{.y = all.b.slice(to),
+                                      .x = used,
+                                      .width = size_.rank,
+                                      .outer = {.count = outputs(p), .y = ranks_, .x = size_.rank}},
+                    stream);
+  });
+  return all;
+}
+
 Linear Dense::bind(std::span<const Tensor> params, Arena& scratch, Stream& stream) const {
-  return {in_, out_, together(&Part::weight, params, scratch, stream),
-          bias_ == Bias::added ? together(&Part::bias, params, scratch, stream) : Tensor()};
+  Linear bound{.in = in_, .out = out_};
+  if (params.empty()) return bound;
+  bound.weight = together(&Part::weight, params, scratch, stream);
+  if (bias_ == Bias::added) bound.bias = together(&Part::bias, params, scratch, stream);
+  if (ranks_ > 0) bound.adapter = adapter(params, scratch, stream);
+  return bound;
+}
+
+Linear Dense::bind(const ForwardArgs& a, int64_t rows) const {
+  Linear bound = bind(a.params, a.scratch, a.stream);
+  if (ranks_ == 0) return bound;
+  bound.adapter.inner = a.keep.take(a.x.dtype(), {rows, ranks_});
+  a.saved.put(this, KeptInner{bound.adapter.inner});
+  return bound;
+}
+
+Linear Dense::bind(const BackwardArgs& a, int64_t rows) const {
+  Linear bound = bind(a.params, a.scratch, a.stream);
+  if (ranks_ == 0) return bound;
+  Tensor& inner = bound.adapter.inner;
+  if (a.part == BackwardPart::weight) return inner = a.for_weight->get<KeptInner>(this).inner, bound;
+  inner = (a.part == BackwardPart::both ? a.scratch : *a.keep).take(a.x.dtype(), {rows, ranks_});
+  if (a.part == BackwardPart::input) a.for_weight->put(this, KeptInner{inner});
+  return bound;
 }
 
 std::vector<ParamGradient> Dense::gradients(Member which, std::span<ParamGradient> grads) const {
@@ -57,20 +150,21 @@ std::vector<ParamGradient> Dense::gradients(Member which, std::span<ParamGradien
 }
 
 bool Dense::trains(std::span<ParamGradient> grads) const {
-  return std::any_of(parts_.begin(), parts_.end(), [&](const Part& p) {
-    const ParamGradient *weight = p.weight.in(grads), *bias = p.bias.in(grads);
-    return (weight && weight->wanted()) || (bias && bias->wanted());
-  });
+  for (Member which : {&Part::weight, &Part::bias, &Part::a})
+    for (const ParamGradient& g : gradients(which, grads))
+      if (g.wanted()) return true;
+  return false;
 }
 
-void Dense::add_apart(std::span<ParamGradient> parts, Tensor gradient, Stream& stream) const {
+void Dense::add_apart(Member which, std::span<ParamGradient> grads, Tensor gradient, Stream& stream) const {
   int64_t row = 0;
-  for (size_t i = 0; i < parts.size(); ++i) {
-    const Range used = parts_[i].used;
-    const bool added = parts[i].accumulate();
-    Tensor to = parts[i].tensor;
-    if (!used.empty() && !added) kernels::launch(kernels::Fill{.y = to}, stream);
-    if (!used.empty()) to = to.rows(used);
+  for (const Part& p : parts_) {
+    ParamGradient* slot = (p.*which).in(grads);
+    if (!slot) continue;
+    const bool added = slot->accumulate();
+    Tensor to = slot->tensor;
+    if (!p.used.empty() && !added) kernels::launch(kernels::Fill{.y = to}, stream);
+    if (!p.used.empty()) to = to.rows(p.used);
     const Tensor from = gradient.rows({row, row + to.dim(0)});
     if (added)
       kernels::launch(kernels::Axpy{.y = to, .x = from}, stream);
@@ -80,25 +174,55 @@ void Dense::add_apart(std::span<ParamGradient> parts, Tensor gradient, Stream& s
   }
 }
 
-void Dense::backward_weight(const Linear::OutputGradient& dy, Tensor x, std::span<ParamGradient> grads,
-                            Arena& scratch, Stream& stream) const {
+void Dense::add_own(const Linear::OutputGradient& dy, Tensor x, const BackwardArgs& a) const {
   const Linear product{.in = in_, .out = out_};
-  std::vector<ParamGradient> weights = gradients(&Part::weight, grads),
-                             biases = gradients(&Part::bias, grads);
+  std::vector<ParamGradient> weights = gradients(&Part::weight, a.grads),
+                             biases = gradients(&Part::bias, a.grads);
   const bool of_bias = !biases.empty() && biases[0].wanted();  // all parts or none: they are one
   if (!weights[0].wanted() && !of_bias) return;
   ParamGradient dweight, dbias;
   if (whole()) {
     if (weights[0].wanted()) dweight = joined(weights);
     if (of_bias) dbias = joined(biases);
-    return product.backward_weight(dy, x, dweight, of_bias ? &dbias : nullptr, stream);
+    return product.backward_weight(dy, x, dweight, of_bias ? &dbias : nullptr, a.stream);
   }
   bool written[2] = {false, false};
-  if (weights[0].wanted()) dweight = {scratch.take(DType::fp32, {out_, in_}), &written[0]};
-  if (of_bias) dbias = {scratch.take(DType::fp32, {out_}), &written[1]};
-  product.backward_weight(dy, x, dweight, of_bias ? &dbias : nullptr, stream);
-  if (weights[0].wanted()) add_apart(weights, dweight.tensor, stream);
-  if (of_bias) add_apart(biases, dbias.tensor, stream);
+  if (weights[0].wanted()) dweight = {a.scratch.take(DType::fp32, {out_, in_}), &written[0]};
+  if (of_bias) dbias = {a.scratch.take(DType::fp32, {out_}), &written[1]};
+  product.backward_weight(dy, x, dweight, of_bias ? &dbias : nullptr, a.stream);
+  if (weights[0].wanted()) add_apart(&Part::weight, a.grads, dweight.tensor, a.stream);
+  if (of_bias) add_apart(&Part::bias, a.grads, dbias.tensor, a.stream);
+}
+
+void Dense::add_adapters(Tensor dinner, Tensor dy, Tensor x, const BackwardArgs& a) const {
+  const Linear first{.in = in_, .out = ranks_}, second{.in = ranks_, .out = out_};
+  const Tensor inner = a.saved.get<KeptInner>(this).inner;
+  std::vector<ParamGradient> of_a = gradients(&Part::a, a.grads), of_b = gradients(&Part::b, a.grads);
+  ParamGradient da = joined(of_a);
+  first.backward_weight(dinner, x, da, nullptr, a.stream);
+  if (parts_.size() == 1) return second.backward_weight(dy, inner, of_b[0], nullptr, a.stream);
+  // Of all outputs and all ranks; what belongs to a B is taken out of it.
+  bool written = false;
+  ParamGradient all{a.scratch.take(DType::fp32, {out_, ranks_}), &written};
+  second.backward_weight(dy, inner, all, nullptr, a.stream);
+  const Tensor apart = a.scratch.take(DType::fp32, {out_, size_.rank});
+  int64_t at = 0;
+  each_adapter([&](const Part& p, int64_t row, int64_t column) {
+    const int64_t rows = outputs(p);
+    kernels::launch(kernels::CopyRuns{.y = apart.rows({at, at + rows}),
+                                      .x = all.tensor.slice({row * ranks_ + column, (row + rows) * ranks_}),
+                                      .width = size_.rank,
+                                      .outer = {.count = rows, .y = size_.rank, .x = ranks_}},
+                    a.stream);
+    at += rows;
+  });
+  add_apart(&Part::b, a.grads, apart, a.stream);
+}
+
+void Dense::backward_weight(const Linear& bound, const Linear::OutputGradient& dy, Tensor x,
+                            const BackwardArgs& a) const {
+  add_own(dy, x, a);
+  if (ranks_ > 0) add_adapters(bound.adapter.inner, dy.all, x, a);
 }
 
 }  // namespace cleave::model

@@ -10,6 +10,7 @@
 #include <limits>
 #include <memory>
 
+#include "core/adapter_rule.h"
 #include "core/freeze_rule.h"
 #include "core/param_spec.h"
 #include "model/layer_args.h"
@@ -41,6 +42,9 @@ class Layer {
   // Freezes those of its parameters that the rule fits, before anything asks for its units. A layer that
   // knows nothing of it says in units() what is frozen; here, Error(usage) where the rule fits what is not.
   virtual void freeze(const FreezeRule& rule);
+  // Puts adapters beside those of its linear layers that the rule fits, before anything asks for its units,
+  // and adds the names of all that could have one to `linears`.
+  virtual void attach(const AdapterRule&, std::vector<std::string>& /*linears*/) {}
   // Whether backward knows the parts input and weight; otherwise it is always asked for both at once.
   virtual bool splits_backward() const { return false; }
   // Arithmetic of one forward and backward, to balance a pipeline. Here: 6 a weight of a matrix and row of
@@ -131,6 +135,9 @@ struct Model {
   // All of its layers and its head, by patterns of names (cleave.freeze). Error(usage) where a pattern fits
   // no parameter, and where nothing would train.
   void freeze(const std::vector<std::string>& patterns);
+  // Freezes all parameters and puts adapters beside its linear layers of these names (cleave.lora).
+  // Error(usage) where a target names none of them.
+  void attach(const std::vector<std::string>& targets, AdapterSize size);
   // What published files write before its parameters' names where it leaves it out, "transformer." of GPT-2.
   std::string prefix = {};
   // For people: the layer's first unit, "layer.3" where it has none; "head" behind the last.

@@ -1,8 +1,37 @@
 #include "model/linear.h"
 
 #include "kernels/dense.h"
+#include "kernels/elementwise.h"
 
 namespace cleave::model {
+namespace {
+
+// y += inner @ w or its transpose, where inner = scale * x @ v or its transpose.
+void add_low_rank(Tensor y, Tensor x, const Adapter& adapter, bool forward, Stream& stream) {
+  const Tensor& first = forward ? adapter.a : adapter.b;
+  const Tensor& second = forward ? adapter.b : adapter.a;
+  kernels::launch(kernels::Matmul{.c = adapter.inner, .a = x, .b = first, .bias = {}, .transpose_b = forward},
+                  stream);
+  kernels::launch(kernels::Scale{.y = adapter.inner, .x = adapter.inner, .factor = adapter.scale}, stream);
+  kernels::launch(
+      kernels::Matmul{
+          .c = y, .a = adapter.inner, .b = second, .bias = {}, .transpose_b = forward, .accumulate = true},
+      stream);
+}
+
+}  // namespace
+
+Tensor rows_of(const Tensor& t, Range rows) {
+  const Tensor part = t.rows(rows);
+  return t.raw() ? part : Tensor(nullptr, t.dtype(), part.shape(), t.memory());
+}
+
+Linear Linear::of_rows(Range rows) const {
+  Linear part = *this;
+  if (!adapter) return part;
+  part.adapter.inner = rows_of(adapter.inner, rows);
+  return part;
+}
 
 void Linear::forward(Tensor y, Tensor x, Stream& stream) const {
   const int64_t rows = x.numel() / in;
@@ -12,17 +41,20 @@ void Linear::forward(Tensor y, Tensor x, Stream& stream) const {
                                   .bias = bias,
                                   .transpose_b = true},
                   stream);
+  if (adapter) add_low_rank(y.view({rows, out}), x.view({rows, in}), adapter, true, stream);
 }
 
 void Linear::forward_active(Tensor y, Tensor hidden, Tensor x, kernels::Activation f, Stream& stream) const {
   const int64_t rows = x.numel() / in;
-  kernels::launch(kernels::DenseActivation{.y = y.view({rows, out}),
-                                           .hidden = hidden.view({rows, out}),
-                                           .x = x.view({rows, in}),
-                                           .weight = weight.view({out, in}),
-                                           .bias = bias,
-                                           .kind = f},
-                  stream);
+  const kernels::DenseActivation both{.y = y.view({rows, out}),
+                                      .hidden = hidden.view({rows, out}),
+                                      .x = x.view({rows, in}),
+                                      .weight = weight.view({out, in}),
+                                      .bias = bias,
+                                      .kind = f};
+  if (!adapter) return kernels::launch(both, stream);
+  forward(hidden, x, stream);
+  kernels::launch(both.activation(), stream);
 }
 
 void Linear::backward(Tensor dx, OutputGradient dy, Tensor x, ParamGradient& dweight, ParamGradient* dbias,
@@ -37,17 +69,20 @@ void Linear::backward_input(Tensor dx, Tensor dy, Stream& stream) const {
       kernels::Matmul{
           .c = dx.view({rows, in}), .a = dy.view({rows, out}), .b = weight.view({out, in}), .bias = {}},
       stream);
+  if (adapter) add_low_rank(dx.view({rows, in}), dy.view({rows, out}), adapter, false, stream);
 }
 
 void Linear::backward_active(Tensor dhidden, Tensor dy, Tensor hidden, kernels::Activation f,
                              Stream& stream) const {
   const int64_t rows = dhidden.numel() / in;
-  kernels::launch(kernels::DenseActivationGradient{.dhidden = dhidden.view({rows, in}),
-                                                   .dy = dy.view({rows, out}),
-                                                   .weight = weight.view({out, in}),
-                                                   .hidden = hidden.view({rows, in}),
-                                                   .kind = f},
-                  stream);
+  const kernels::DenseActivationGradient both{.dhidden = dhidden.view({rows, in}),
+                                              .dy = dy.view({rows, out}),
+                                              .weight = weight.view({out, in}),
+                                              .hidden = hidden.view({rows, in}),
+                                              .kind = f};
+  if (!adapter) return kernels::launch(both, stream);
+  backward_input(dhidden, dy, stream);
+  kernels::launch(both.activation(), stream);
 }
 
 void Linear::backward_weight(OutputGradient dy, Tensor x, ParamGradient& dweight, ParamGradient* dbias,

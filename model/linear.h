@@ -6,9 +6,26 @@
 
 namespace cleave::model {
 
+// Rows of a result; of one without memory, in a dry run, a tensor without memory.
+Tensor rows_of(const Tensor& t, Range rows);
+
+// What is added to a product: y += inner @ b^T with inner = scale * x @ a^T.
+struct Adapter {
+  Tensor a = {}, b = {};  // [rank, in] and [out, rank]; undefined: there is none
+  float scale = 1;
+  Tensor inner =
+      {};  // [rows, rank], written by the way through: forward's, or backward_input's scale * dy @ b
+
+  explicit operator bool() const { return inner.defined(); }
+};
+
 struct Linear {
   int64_t in = 0, out = 0;
   Tensor weight = {}, bias = {};  // bias may be undefined; the weights' gradients need neither
+  Adapter adapter = {};           // its inner has as many rows as x
+
+  // The same for some of the rows.
+  Linear of_rows(Range rows) const;
 
   // The gradient of the output. Where ranks of a tensor axis sum their outputs and each keeps some rows, the
   // weights need `all` of them and the bias this rank's, `mine`.

@@ -23,8 +23,10 @@ MlpHalf::MlpHalf(const Config& config, const tensor_parallel::TensorAxis& axis)
   down_ = Dense({down}, axis_.rank() == 0 ? Dense::Bias::added : Dense::Bias::elsewhere);
 }
 
-void MlpHalf::declare(std::vector<DeclaredUnit>& units) {
-  up_.declare(units.front()), down_.declare(units.front());
+void MlpHalf::declare(std::vector<DeclaredUnit>& units) { up_.declare(units), down_.declare(units); }
+
+void MlpHalf::attach(const AdapterRule& rule, std::vector<std::string>& linears) {
+  up_.attach(rule, linears), down_.attach(rule, linears);
 }
 
 void MlpHalf::activate(Tensor active, Tensor hidden, Stream& stream) const {
@@ -39,7 +41,7 @@ void MlpHalf::forward(const ForwardArgs& a) const {
   const Tensor hidden = a.keep.take(a.x.dtype(), {rows, up_.out()});
   const Tensor active = (a.lean ? a.scratch : a.keep).take(a.x.dtype(), {rows, columns_});
   const CutLinear cut{axis_, a.stream, c_.name};
-  const Linear up = up_.bind(a.params, a.scratch, a.stream), down = down_.bind(a.params, a.scratch, a.stream);
+  const Linear up = up_.bind(a, rows), down = down_.bind(a, rows);
   if (c_.gated) {
     cut.forward_gathered(up, hidden, a.x, a.scratch);
     activate(active, hidden, a.stream);
@@ -58,41 +60,41 @@ void MlpHalf::backward(const BackwardArgs& a) const {
     activate(kept.active, kept.hidden, a.stream);
   }
   const CutLinear cut{axis_, a.stream, c_.name};
+  const Bound bound{up_.bind(a, kept.hidden.dim(0)), down_.bind(a, kept.hidden.dim(0))};
   if (a.part == BackwardPart::weight) {
     const auto gather_for = [&](const Dense& product, Tensor rows) {
       return product.trains(a.grads) ? cut.start_gather(rows, a.scratch) : CutLinear::Gathering();
     };
     const CutLinear::Gathering dy = gather_for(down_, a.dy);
     a.stream.wait(dy.here);
-    return add_weights(a, kept, {dy.all, a.dy}, a.for_weight->get<Waiting>(this).dhidden,
+    return add_weights(a, bound, kept, {dy.all, a.dy}, a.for_weight->get<Waiting>(this).dhidden,
                        gather_for(up_, a.x));
   }
   const Tensor dhidden = (both ? a.scratch : *a.keep).take(kept.hidden.dtype(), kept.hidden.shape());
   const Tensor dactive = c_.gated ? a.scratch.take(dhidden.dtype(), {dhidden.dim(0), columns_}) : Tensor();
-  const Linear down = down_.bind(a.params, a.scratch, a.stream);
-  const Tensor all_dy = c_.gated
-                            ? cut.backward_gathered(down, dactive, a.dy, a.scratch)
-                            : cut.backward_active(down, dhidden, kept.hidden, a.dy, activation(), a.scratch);
+  const Tensor all_dy =
+      c_.gated ? cut.backward_gathered(bound.down, dactive, a.dy, a.scratch)
+               : cut.backward_active(bound.down, dhidden, kept.hidden, a.dy, activation(), a.scratch);
   const CutLinear::Gathering x =
       both && up_.trains(a.grads) ? cut.start_gather(a.x, a.scratch) : CutLinear::Gathering();
   if (c_.gated)
     kernels::launch(
         kernels::GatedBackward{.dx = dhidden, .dy = dactive, .x = kept.hidden, .kind = activation()},
         a.stream);
-  const Event summed = cut.backward_summed(up_.bind(a.params, a.scratch, a.stream), a.dx,
-                                           axis_.all_rows_of(a.dx, a.scratch), dhidden);
+  const Event summed = cut.backward_summed(bound.up, a.dx, axis_.all_rows_of(a.dx, a.scratch), dhidden);
   if (both)
-    add_weights(a, kept, {all_dy, a.dy}, dhidden, x);  // while dx is summed
+    add_weights(a, bound, kept, {all_dy, a.dy}, dhidden, x);  // while dx is summed
   else
     a.for_weight->put(this, Waiting{dhidden});
   a.stream.wait(summed);
 }
 
-void MlpHalf::add_weights(const BackwardArgs& a, const Kept& kept, const Linear::OutputGradient& dy,
-                          Tensor dhidden, const CutLinear::Gathering& x) const {
-  down_.backward_weight(dy, kept.active, a.grads, a.scratch, a.stream);
+void MlpHalf::add_weights(const BackwardArgs& a, const Bound& bound, const Kept& kept,
+                          const Linear::OutputGradient& dy, Tensor dhidden,
+                          const CutLinear::Gathering& x) const {
+  down_.backward_weight(bound.down, dy, kept.active, a);
   a.stream.wait(x.here);
-  up_.backward_weight(dhidden, x.all, a.grads, a.scratch, a.stream);
+  up_.backward_weight(bound.up, dhidden, x.all, a);
 }
 
 }  // namespace cleave::model

@@ -30,6 +30,7 @@ class MlpHalf final : public Half {
   MlpHalf(const Config& config, const tensor_parallel::TensorAxis& axis);
 
   void declare(std::vector<DeclaredUnit>& units) override;
+  void attach(const AdapterRule& rule, std::vector<std::string>& linears) override;
   double flops(int64_t) const override { return 0; }
   void forward(const ForwardArgs& args) const override;
   void backward(const BackwardArgs& args) const override;
@@ -46,8 +47,12 @@ class MlpHalf final : public Half {
     return c_.activation.value_or(c_.gated ? kernels::Activation::silu : kernels::Activation::gelu_tanh);
   }
   void activate(Tensor active, Tensor hidden, Stream& stream) const;
-  void add_weights(const BackwardArgs& args, const Kept& kept, const Linear::OutputGradient& dy,
-                   Tensor dhidden, const CutLinear::Gathering& x) const;
+  // The two products, of one backward.
+  struct Bound {
+    Linear up, down;
+  };
+  void add_weights(const BackwardArgs& args, const Bound& bound, const Kept& kept,
+                   const Linear::OutputGradient& dy, Tensor dhidden, const CutLinear::Gathering& x) const;
 
   Config c_;
   tensor_parallel::TensorAxis axis_;

@@ -1,5 +1,6 @@
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <set>
 
 #include "model/layer.h"
@@ -28,6 +29,17 @@ void expect_frozen(const std::vector<UnitSpec>& units, const FreezeRule& rule) {
               p.name);
 }
 
+// "q_proj, k_proj" of layers.0.self_attn.q_proj, layers.0.self_attn.k_proj, layers.1.self_attn.q_proj and so
+// on.
+std::string last_parts(const std::vector<std::string>& names) {
+  std::vector<std::string> parts;
+  for (const std::string& name : names)
+    if (std::string part = name.substr(name.rfind('.') + 1);
+        std::find(parts.begin(), parts.end(), part) == parts.end())
+      parts.push_back(part);
+  return fmt::format("{}", fmt::join(parts, ", "));
+}
+
 }  // namespace
 
 void Layer::join(std::span<const StateViews> states, Stream&) const {
@@ -48,6 +60,19 @@ void Model::freeze(const std::vector<std::string>& patterns) {
   require(frozen_params() < params(), Exit::usage,
           "cleave.freeze: {} fits every parameter of {}, so nothing would train; leave some out",
           fmt::join(patterns, ", "), name);
+}
+
+void Model::attach(const std::vector<std::string>& targets, AdapterSize size) {
+  if (targets.empty()) return;
+  const AdapterRule rule(targets, size, prefix);
+  std::vector<std::string> linears;
+  for (const auto& layer : layers) layer->attach(rule, linears);
+  const std::vector<std::string> idle = rule.idle_targets(linears);
+  require(idle.empty(), Exit::usage,
+          "cleave.lora.targets: no linear layer in the blocks of {} is called \"{}\"; there are {}", name,
+          idle.empty() ? "" : idle.front(), linears.empty() ? "none" : last_parts(linears));
+  for (const auto& layer : layers) layer->freeze(FreezeRule({"*"}));
+  head->freeze(FreezeRule({"*"}));
 }
 
 std::vector<UnitSpec> Model::units() const {

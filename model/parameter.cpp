@@ -44,7 +44,7 @@ std::vector<UnitSpec> settle(const std::vector<DeclaredUnit>& units, const Freez
     for (const auto& parts : unit.as_one) expect_one(parts, rule);
     std::vector<Parameter*> trained, frozen;
     for (Parameter* p : unit.params)
-      (unit.frozen || rule.applies_to(p->spec().name) ? frozen : trained).push_back(p);
+      (unit.frozen || (!unit.attached && rule.applies_to(p->spec().name)) ? frozen : trained).push_back(p);
     add(unit.name, trained, false);
     add(trained.empty() ? unit.name : unit.name + ".frozen", frozen, true);
   }

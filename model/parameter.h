@@ -32,6 +32,7 @@ struct DeclaredUnit {
   std::string name;
   std::vector<Parameter*> params = {};
   bool frozen = false;
+  bool attached = false;  // adapters beside the other parameters: rules that freeze are not for them
   // Parameters that are one matrix to the layer, as q_proj, k_proj and v_proj.
   std::vector<std::vector<Parameter*>> as_one = {};
   void add(Parameter& p) {

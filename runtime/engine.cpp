@@ -26,9 +26,11 @@ ModelFactory factory_of(model::Model model) {
   };
 }
 
-// The model with what the configuration freezes.
+// The model with what the configuration attaches and freezes.
 model::Model made(const ModelFactory& make, const EngineCore& core, const model::Axes& axes) {
   model::Model model = make(axes);
+  const config::LoraConfig& lora = core.config.lora;
+  model.attach(lora.targets, {lora.rank, float(lora.scale())});
   if (core.settings.trains) model.freeze(core.config.freeze);
   return model;
 }

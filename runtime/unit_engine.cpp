@@ -40,6 +40,10 @@ struct UnitEngine::State : EngineCore {
         "cleave.freeze: the units of {}, which is driven from outside, say themselves what is frozen; remove "
         "the key",
         those.model);
+    require(config.lora.targets.empty(), Exit::usage,
+            "cleave.lora: the layers of {}, which is driven from outside, are not known here; give it units "
+            "that are adapters, as peft makes them, and remove the section",
+            those.model);
     // Whoever reads or changes a whole parameter there would take rounded ones for the parameter's own.
     require(!settings.store.gathers_int8 || config.zero.stage < 3, Exit::usage,
             "zero_optimization.zero_quantized_weights: {} is driven from outside, where gathered parameters "

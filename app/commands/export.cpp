@@ -27,13 +27,19 @@ int run_export(const Arguments& arguments) {
       ->capture_default_str()
       ->check(one_of({"fp32", "bf16", "fp16"}));
   app.add_option("--max_shard_size", size, "largest file of weights, such as 500MB")->capture_default_str();
+  bool adapter = false;
+  app.add_flag("--adapter", adapter,
+               "the adapters of a training with cleave.lora alone, for peft; otherwise they are added to the "
+               "weights");
   if (!parse(app, arguments)) return 0;
   require_free(to);
   checkpoint::WeightFormat format{.max_file_size = parse_bytes(size, "--max_shard_size")};
   require(format.max_file_size > 0, Exit::usage, "--max_shard_size: wanted more than 0 bytes");
   for (const auto& [name, type] : kTypes)
     if (dtype == name) format.dtype = type;
-  std::printf("%s\n", export_checkpoint(from, tag, to, format).c_str());
+  const std::string line =
+      adapter ? export_adapters(from, tag, to, format.dtype) : export_checkpoint(from, tag, to, format);
+  std::printf("%s\n", line.c_str());
   return 0;
 }
 

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "app/adapters.h"
 #include "checkpoint/checksum.h"
 #include "core/printable.h"
 #include "model/config_json.h"
@@ -74,6 +75,7 @@ json run_facts(const RunOptions& options, const model::ModelConfig& model, const
                 {"document_mask", options.model.document_mask},
                 {"seed", options.seed},
                 {"optimizer", name_of(config.optimizer.type)},
+                {"lora", facts_of(config.lora)},
                 {"data", facts_of(data)}};
   if (options.tokenizer && !bytes) {
     facts["tokenizer_path"] = std::filesystem::absolute(options.tokenizer->path()).string();
@@ -84,11 +86,9 @@ json run_facts(const RunOptions& options, const model::ModelConfig& model, const
 
 std::vector<std::string> changes_of_facts(const json& saved, const json& now) {
   std::vector<std::string> changes;
-  constexpr std::pair<const char*, const char*> kPlain[] = {{"optimizer", "the optimizer"},
-                                                            {"seed", "--seed"},
-                                                            {"seq_len", "--seq_len"},
-                                                            {"pack", "--pack"},
-                                                            {"document_mask", "--document_mask"}};
+  constexpr std::pair<const char*, const char*> kPlain[] = {
+      {"optimizer", "the optimizer"}, {"lora", "cleave.lora"}, {"seed", "--seed"},
+      {"seq_len", "--seq_len"},       {"pack", "--pack"},      {"document_mask", "--document_mask"}};
   const bool trained = !saved.contains("imported");  // else nobody chose its other facts
   for (const auto& [key, name] : kPlain)
     if (trained && saved.contains(key) && saved[key] != now[key])

@@ -16,7 +16,9 @@ void StartWeights::load(runtime::Engine& engine, launcher::Job& job, Watch& watc
     published_->reader().require_tied();
     if (!wanted_.output.empty()) keep_model_files(published_->folder(), wanted_.output);
   });
-  engine.load_weights([&](const checkpoint::Record& r) { published_->reader().read(r); });
+  engine.load_weights([&](const checkpoint::Record& r) {  // adapters begin as they are made
+    if (published_->reader().has(r.tensor)) published_->reader().read(r);
+  });
   watch.say("weights: " + published_->describe());
 }
 

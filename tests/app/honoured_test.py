@@ -24,6 +24,7 @@ TENSOR = {"tensor_parallel": {"autotp_size": 2}}
 PIPE = {"pipeline": {"stages": 2}}
 GATHERED = {"stage": 3, "stage3_param_persistence_threshold": 0}  # every unit
 PARAM = {"zero_optimization": {**GATHERED, "offload_param": {"device": "nvme", "nvme_path": "$DIR", "max_in_cpu": 0}}}
+LORA = {"cleave": {"lora": {"targets": ["c_attn"]}}}
 OVERLAP = {"tensor_parallel": {"autotp_size": 2, "tp_overlap_comm": True, "overlap_rows": 64}, "train_micro_batch_size_per_gpu": 16,
            "gradient_accumulation_steps": 1}
 
@@ -98,6 +99,10 @@ ROWS = {
     "cleave.comm_timeout_s": ("alone", 1, 2, {}, 2),
     "cleave.weight_decay_on": ("loss", "matrices", "all", optimizer("AdamW", weight_decay=0.5), 1),
     "cleave.freeze": ("memory", "absent", "*.mlp.*", {}, 1),
+    "cleave.lora.targets": ("memory", "c_attn", "all-linear", {}, 1),
+    "cleave.lora.rank": ("memory", 4, 8, LORA, 1),
+    "cleave.lora.alpha": ("loss", 8, 32, LORA, 1),
+    "cleave.lora.use_rslora": ("loss", False, True, LORA, 1),
     "cleave.exact_sums": ("memory", False, True, {}, 1),
     "cleave.exact_sums_grid": ("loss", 20, 54, {"cleave": {"exact_sums": True}}, 1),
     "cleave.cuda_graphs": ("lines", "off", "on", {}, 1),

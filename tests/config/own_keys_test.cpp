@@ -95,6 +95,37 @@ TEST(OwnKeys, SayWhatIsFrozenAsAListOrOnePattern) {
   EXPECT_NE(problems_of(R"("cleave": {"freeze": true})").find("or one text"), std::string::npos);
 }
 
+TEST(OwnKeys, SayWhichLinearLayersHaveAdaptersAndOfWhatSize) {
+  using Words = std::vector<std::string>;
+  const auto lora = [](const std::string& members) {
+    const auto r = read_beside_batch(R"("cleave": {"lora": {)" + members + "}}");
+    EXPECT_TRUE(r.ok()) << members;
+    return r.config.lora;
+  };
+  EXPECT_TRUE(lora("").targets.empty());
+  EXPECT_EQ(lora(R"("targets": "all-linear")").targets, (Words{"all-linear"}));
+  EXPECT_EQ(lora(R"("targets": ["q_proj", "v_proj"])").targets, (Words{"q_proj", "v_proj"}));
+  EXPECT_EQ(lora(R"("targets": "q_proj")").scale(), 1);
+  EXPECT_EQ(lora(R"("targets": "q_proj", "rank": 4, "alpha": 6)").scale(), 1.5);
+  EXPECT_EQ(lora(R"("targets": "q_proj", "rank": 4, "alpha": 6, "use_rslora": true)").scale(), 3);
+  EXPECT_EQ(lora(R"("targets": "q_proj", "dropout": 0, "use_dora": false)").rank, 8);
+  const std::pair<const char*, const char*> wrong[] = {
+      {R"("rank": 4)", "cleave.lora: says no targets"},
+      {R"("targets": "q_proj", "rank": 0)", "cleave.lora.rank"},
+      {R"("targets": "q_proj", "alpha": 0)", "cleave.lora.alpha"},
+      {R"("targets": "q_proj", "r": 4)", "did you mean \"rank\"?"},
+      {R"("targets": "q_proj", "lora_alpha": 4)", "did you mean \"alpha\"?"},
+      {R"("target_modules": "q_proj")", "did you mean \"targets\"?"},
+      {R"("targets": "q_proj", "dropout": 0.1)", "dropout of an adapter's input is not built"},
+      {R"("targets": "q_proj", "use_dora": true)", "DoRA is not built"},
+      {R"("targets": "q_proj"}, "freeze": ["wte.*"], "x": {)", "cleave.lora freezes all but its adapters"}};
+  for (const auto& [members, says] : wrong)
+    EXPECT_NE(problems_of(std::string(R"("cleave": {"lora": {)") + members + "}}").find(says),
+              std::string::npos)
+        << members << "\n"
+        << problems_of(std::string(R"("cleave": {"lora": {)") + members + "}}");
+}
+
 TEST(OwnKeys, SayWhatDecaysAsAListOrOneWord) {
   using Words = std::vector<std::string>;
   const std::string decay = R"("optimizer": {"type": "AdamW", "params": {"lr": 1, "weight_decay": 0.1}}, )";

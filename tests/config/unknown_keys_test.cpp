@@ -78,14 +78,15 @@ TEST(UnknownKeys, ASectionOfAnotherProgramThatResemblesAKeyIsAWarning) {
 
 TEST(UnknownKeys, ThatAskForAnotherTrainingAreNotBuiltAndThatAskForNothingAreForeign) {
   for (const char* members :
-       {R"("peft": {"r": 8})", R"("lora_config": {"r": 8})", R"("lora_r": 8)", R"("load_in_4bit": true)",
-        R"("quantization_config": {"bits": 4})", R"("moe": {"num_experts": 8})",
+       {R"("load_in_4bit": true)", R"("quantization_config": {"bits": 4})", R"("moe": {"num_experts": 8})",
         R"("fp8": {"enabled": true})", R"("dpo": {"beta": 0.1})"})
     expect_error(members, "is not built: all of a model's weights are trained, as they are");
-  for (const char* members :
-       {R"("peft": null)", R"("peft": {})", R"("lora": false)", R"("moe": {"enabled": false, "experts": 8})",
-        R"("load_in_8bit": false)", R"("lora_r": 0)", R"("quantization": "none")",
-        R"("dataset": {"path": "x"})", R"("logging": {"level": "info"})", R"("explore": 3)"})
+  for (const char* members : {R"("peft": {"r": 8})", R"("lora_config": {"r": 8})", R"("lora_r": 8)"})
+    expect_error(members, "adapters are asked for by {\"cleave\": {\"lora\"");
+  for (const char* members : {R"("peft": null)", R"("peft": {})", R"("adapters": false)",
+                              R"("moe": {"enabled": false, "experts": 8})", R"("load_in_8bit": false)",
+                              R"("lora_r": 0)", R"("quantization": "none")", R"("dataset": {"path": "x"})",
+                              R"("logging": {"level": "info"})", R"("explore": 3)"})
     EXPECT_TRUE(problems_of(members).starts_with("warning: ")) << members << "\n" << problems_of(members);
   EXPECT_FALSE(
       read_ds_config(R"({"train_batch_size": 4, "dataset": {"path": "x"}})", "f", {.strict = true}).ok());

@@ -246,6 +246,34 @@ TEST_P(Blocks, GradientsAreTheFiniteDifferencesOfTheForward) {
   check_gradients(*block, {DType::fp32, {kRows, kWidth}}, {.constants = constants});
 }
 
+std::unique_ptr<Block> make_block_with_adapters(const Choice& choice) {
+  auto block = make_block(choice);
+  std::vector<std::string> linears;
+  block->attach(AdapterRule({AdapterRule::kAllLinear}, {.rank = 2, .scale = 0.5f}), linears);
+  return block;
+}
+
+TEST_P(Blocks, GradientsAreTheFiniteDifferencesOfTheForwardWithAdapters) {
+  const auto block = make_block_with_adapters(GetParam());
+  const auto table = rope_table(kSeq, rope_frequencies(4, 10000, {}));
+  const std::vector<Tensor> constants = table->tensors();
+  // The path through adapters bends more than weights alone.
+  const GradientCheck how{.constants = constants, .step = 1.0f / 512};
+  check_gradients(*block, {DType::fp32, {kRows, kWidth}}, how);
+  block->freeze(FreezeRule({"*"}));
+  for (const UnitSpec& unit : block->units()) EXPECT_EQ(unit.frozen, unit.name != "b.lora") << unit.name;
+  check_gradients(*block, {DType::fp32, {kRows, kWidth}}, how);
+}
+
+TEST_P(Blocks, GradientsHaveTheSameBitsSplitAndLeanWithAdapters) {
+  const auto block = make_block_with_adapters(GetParam());
+  const auto table = rope_table(kSeq, rope_frequencies(4, 10000, {}));
+  Alone alone(*block, table->tensors());
+  const auto want = alone.backward({});
+  for (const Way way : {Way{.split = true}, {.lean = true}, {.split = true, .lean = true}})
+    EXPECT_EQ(alone.backward(way), want) << way.split << way.lean;
+}
+
 TEST_P(Blocks, GradientsHaveTheSameBitsSplitAndLean) {
   const auto block = make_block(GetParam());
   const auto table = rope_table(kSeq, rope_frequencies(4, 10000, {}));

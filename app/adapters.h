@@ -1,0 +1,40 @@
+// Adapters of a checkpoint (cleave.lora): what its facts say of them, and what an export makes of them.
+#pragma once
+#include <filesystem>
+#include <nlohmann/json_fwd.hpp>
+#include <vector>
+
+#include "checkpoint/weight_reader.h"
+#include "config/ds_config.h"
+#include "model/transformer.h"
+
+namespace cleave::app {
+
+// As the facts of a run (app/run/run_facts.h) have them under "lora": null where everything is trained.
+nlohmann::json facts_of(const config::LoraConfig& lora);
+// Of a checkpoint's facts; without targets where they say none. Throws nlohmann::json::exception.
+config::LoraConfig lora_in(const nlohmann::json& facts);
+
+// Weights of a checkpoint with its adapters added to them: W + scale B A.
+class MergedWeights {
+ public:
+  // The reader outlives it.
+  MergedWeights(const checkpoint::CheckpointReader& reader, double scale) : reader_(reader), scale_(scale) {}
+  // As CheckpointReader::read, of a weight whose adapter, if it has one, is read whole.
+  void read(const checkpoint::Record& record) const;
+
+ private:
+  std::vector<float> whole(const std::string& tensor) const;
+
+  const checkpoint::CheckpointReader& reader_;
+  double scale_;
+};
+
+// What peft calls the adapters beside these weights, in their order. Error(checkpoint) where there are none.
+checkpoint::WeightNames adapter_names(const checkpoint::CheckpointReader& reader,
+                                      const checkpoint::WeightNames& weights);
+// adapter_config.json for peft; `base` is the model that the adapters are beside, by name or folder.
+nlohmann::json adapter_config(const config::LoraConfig& lora, const model::ModelConfig& model,
+                              const std::string& base);
+
+}  // namespace cleave::app
