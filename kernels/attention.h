@@ -67,37 +67,15 @@ struct AttentionForward {
 };
 CLEAVE_KERNEL(AttentionForward)
 
-// dqkv (every element overwritten) from dy, the forward's output y, lse and input qkv, with its scale, cap,
-// mask and dropout. Sums run in an order that does not depend on the number of threads. dqkv must not alias
-// qkv.
+// dqkv (every element overwritten) from dy and the forward that ran: its output y, lse and input qkv are
+// read, and its mask and the like are meant. Sums run in an order that does not depend on the number of
+// threads. dqkv must not alias qkv.
 struct AttentionBackward {
-  Tensor dqkv;
-  Tensor dy, y, lse, qkv;
-  int64_t batch = 1, seq = 1, heads = 1, kv_heads = 1, head_dim = 1;
-  float scale = 0, cap = 0;
-  AttentionMask mask = {};
-  AttentionDropout dropout = {};
+  Tensor dqkv, dy;
+  AttentionForward forward;
   void check() const;
-  // Five products.
-  double flops() const { return 10.0 * double(batch * heads) * mask.pairs(seq) * double(head_dim); }
+  double flops() const { return 2.5 * forward.flops(); }  // five products to two
 };
 CLEAVE_KERNEL(AttentionBackward)
-
-inline AttentionBackward backward_of(const AttentionForward& f, Tensor dqkv, Tensor dy) {
-  return {.dqkv = dqkv,
-          .dy = dy,
-          .y = f.y,
-          .lse = f.lse,
-          .qkv = f.qkv,
-          .batch = f.batch,
-          .seq = f.seq,
-          .heads = f.heads,
-          .kv_heads = f.kv_heads,
-          .head_dim = f.head_dim,
-          .scale = f.scale,
-          .cap = f.cap,
-          .mask = f.mask,
-          .dropout = f.dropout};
-}
 
 }  // namespace cleave::kernels

@@ -131,8 +131,7 @@ void Rotary::check() const {
 
 namespace {
 
-template <class Op>
-void check_attention(const char* name, const Op& op) {
+void check_attention(const char* name, const AttentionForward& op) {
   check_heads(name, op.heads, op.kv_heads, op.head_dim);
   CHECK(op.mask.window >= 0, "{}: a window of {} positions; it must be positive, or 0 for none", name,
         op.mask.window);
@@ -145,6 +144,10 @@ void check_attention(const char* name, const Op& op) {
         "{}: dropout of heads {} to {} of {}", name, d.first_head, d.first_head + op.heads - 1, d.all_heads);
   const Tensor& documents = op.mask.documents;
   if (documents.defined()) Operand(name, "documents", documents).is(DType::int32).has({op.batch, op.seq});
+  const int64_t rows = op.batch * op.seq, width = op.heads * op.head_dim;
+  Operand(name, "qkv", op.qkv).is_float().has({rows, width + 2 * op.kv_heads * op.head_dim});
+  Operand(name, "y", op.y).is(op.qkv.dtype()).has({rows, width});
+  Operand(name, "lse", op.lse).is(DType::fp32).numel(rows * op.heads);
 }
 
 }  // namespace
@@ -152,19 +155,15 @@ void check_attention(const char* name, const Op& op) {
 void AttentionForward::check() const {
   const char* op = "AttentionForward";
   check_attention(op, *this);
-  Operand(op, "qkv", qkv).is_float().has({batch * seq, (heads + 2 * kv_heads) * head_dim});
-  Operand(op, "y", y).is(qkv.dtype()).has({batch * seq, heads * head_dim}).apart_from("qkv", qkv);
-  Operand(op, "lse", lse).is(DType::fp32).numel(batch * heads * seq);
+  Operand(op, "y", y).apart_from("qkv", qkv);
 }
 
 void AttentionBackward::check() const {
   const char* op = "AttentionBackward";
-  check_attention(op, *this);
-  Operand(op, "qkv", qkv).is_float().has({batch * seq, (heads + 2 * kv_heads) * head_dim});
+  check_attention(op, forward);
+  const Tensor& qkv = forward.qkv;
   Operand(op, "dqkv", dqkv).is(qkv.dtype()).has(qkv.shape()).apart_from("qkv", qkv);
-  Operand(op, "y", y).is(qkv.dtype()).has({batch * seq, heads * head_dim});
-  Operand(op, "dy", dy).is(qkv.dtype()).has(y.shape());
-  Operand(op, "lse", lse).is(DType::fp32).numel(batch * heads * seq);
+  Operand(op, "dy", dy).is(qkv.dtype()).has(forward.y.shape());
 }
 
 namespace {

@@ -117,7 +117,7 @@ void Attention::backward(Tensor dqkv, Tensor dout, const Kept& kept, const Call&
   const Tensor dy = axis_.twin_of(dout, {{width()}}, call.scratch),
                dheads = axis_.twin_of(dqkv, qkv_groups(), call.scratch);
   axis_.to_heads(dy, dout, {{width()}}, positions_, call.scratch, call.stream, call.what);
-  kernels::launch(kernels::backward_of(product(kept, call), dheads, dy), call.stream);
+  kernels::launch(kernels::AttentionBackward{dheads, dy, product(kept, call)}, call.stream);
   rotate(dheads, true, call);
   axis_.to_tokens(dqkv, dheads, qkv_groups(), positions_, call.scratch, call.stream, call.what);
   call.scratch.release(mark);

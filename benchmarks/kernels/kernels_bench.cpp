@@ -106,14 +106,7 @@ void add_attention(Device device, DType type) {
       kernels::launch(forward, o.stream());
       const kernels::AttentionBackward op{.dqkv = o.make(type, {batch * seq, 3 * width}),
                                           .dy = o.make(type, {batch * seq, width}),
-                                          .y = forward.y,
-                                          .lse = forward.lse,
-                                          .qkv = forward.qkv,
-                                          .batch = batch,
-                                          .seq = seq,
-                                          .heads = heads,
-                                          .kv_heads = heads,
-                                          .head_dim = dim};
+                                          .forward = forward};
       return o.work(op, 0, op.flops());
     });
   }

@@ -18,10 +18,9 @@ void check_documents(const int32_t* starts, int64_t batch, int64_t seq) {
             before, i, starts[b * seq + i]);
 }
 
-template <class Op>
-AttentionArgs args_of(const Op& op) {
+AttentionArgs args_of(const AttentionForward& op) {
   AttentionArgs args{};
-  args.y = vec(op.y), args.qkv = vec(op.qkv), args.lse = op.lse.template as<float>();
+  args.y = vec(op.y), args.qkv = vec(op.qkv), args.lse = op.lse.as<float>();
   args.batch = op.batch, args.seq = op.seq, args.heads = op.heads, args.kv_heads = op.kv_heads;
   args.head_dim = op.head_dim;
   args.scale = op.scale != 0 ? op.scale : 1.0f / std::sqrt(float(op.head_dim));
@@ -31,7 +30,7 @@ AttentionArgs args_of(const Op& op) {
   const AttentionDropout& d = op.dropout;
   args.dropout = {d.p, d.philox.seed, d.philox.stream, d.first_sample, d.first_head, d.all_heads};
   if (op.mask.documents.defined()) {
-    args.documents = op.mask.documents.template as<int32_t>();
+    args.documents = op.mask.documents.as<int32_t>();
     check_documents(args.documents, op.batch, op.seq);
   }
   return args;
@@ -48,9 +47,9 @@ void run(const AttentionForward& op) {
 }
 
 void run(const AttentionBackward& op) {
-  AttentionArgs args = args_of(op);
+  AttentionArgs args = args_of(op.forward);
   args.dy = vec(op.dy), args.dqkv = vec(op.dqkv);
-  args.scratch_numel = attention_grad_scratch(op.seq, op.head_dim);
+  args.scratch_numel = attention_grad_scratch(args.seq, args.head_dim);
   const Scratch scratch(args.scratch_numel * team_threads() * 4);
   args.scratch = scratch.floats();
   attention_grad(args);

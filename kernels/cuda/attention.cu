@@ -22,8 +22,8 @@ __global__ void __launch_bounds__(128) row_dots(float* delta, Attention<T> a) {
   if (threadIdx.x % 32 == 0) delta[a.row(int(row / a.seq), head) + row % a.seq] = sum;
 }
 
-template <class T, class Op>
-Attention<T> attention_of(const Op& op) {
+template <class T>
+Attention<T> attention_of(const AttentionForward& op) {
   Attention<T> a;
   a.qkv = as<T>(op.qkv);
   a.batch = int(op.batch), a.seq = int(op.seq), a.heads = int(op.heads), a.kv_heads = int(op.kv_heads);
@@ -35,7 +35,7 @@ Attention<T> attention_of(const Op& op) {
   a.scale = op.scale != 0 ? op.scale : 1.0f / std::sqrt(float(op.head_dim));
   a.log2_scale = a.scale * kLog2E;
   a.causal = op.mask.causal, a.window = int(op.mask.window_in(op.seq));
-  if (op.mask.documents.defined()) a.documents = op.mask.documents.template as<int32_t>();
+  if (op.mask.documents.defined()) a.documents = op.mask.documents.as<int32_t>();
   a.dropout = op.dropout, a.log2_cap = op.cap * kLog2E;
   return a;
 }
@@ -46,8 +46,7 @@ constexpr bool on_tensor_cores(const Attention<T>& a, bool packed) {
 }
 
 // What the plain kernels alone know.
-template <class Op>
-bool is_plain(const Op& op) {
+bool is_plain(const AttentionForward& op) {
   return op.dropout.p > 0 || !op.mask.causal || op.cap > 0 || op.head_dim > kTensorCoreHeadDim;
 }
 
@@ -68,19 +67,20 @@ void start(const AttentionForward& op, Stream& stream, Cores cores) {
 }
 
 void start(const AttentionBackward& op, Stream& stream, Cores cores) {
-  const int64_t rows = op.batch * op.seq * op.heads;
+  const AttentionForward& f = op.forward;
+  const int64_t rows = f.batch * f.seq * f.heads;
   CudaQueue& queue = cuda_queue(stream);
   auto* delta = static_cast<float*>(queue.scratch(rows * int64_t(sizeof(float))));
-  with_type(op.qkv.dtype(), [&](auto t) {
+  with_type(f.qkv.dtype(), [&](auto t) {
     using T = decltype(t);
-    Attention<T> a = attention_of<T>(op);
-    a.y = as<T>(op.y), a.dy = as<T>(op.dy), a.lse = as<float>(op.lse), a.dqkv = as<T>(op.dqkv);
+    Attention<T> a = attention_of<T>(f);
+    a.y = as<T>(f.y), a.dy = as<T>(op.dy), a.lse = as<float>(f.lse), a.dqkv = as<T>(op.dqkv);
     row_dots<<<unsigned(ceil_div(rows, 4)), 128, 0, queue.use()>>>(delta, a);
     queue.launched("AttentionBackward");
     a.delta = delta;
     if constexpr (!std::is_same_v<T, float>) {
       if (cores == Cores::warpgroups) return warpgroup_attention_backward(queue, a);
-      if (!is_plain(op) && on_tensor_cores(a, aligned({op.qkv, op.dqkv, op.dy})))
+      if (!is_plain(f) && on_tensor_cores(a, aligned({f.qkv, op.dqkv, op.dy})))
         return attention_backward(queue, a);
     }
     plain_attention_backward(queue, a);
@@ -90,8 +90,9 @@ void start(const AttentionBackward& op, Stream& stream, Cores cores) {
 // Whichever way is the fastest that takes the op.
 template <class Op>
 void run_fastest(const Op& op, Stream& stream) {
-  if (op.batch * op.seq == 0) return;
-  if (!is_plain(op) && (library_attention(op, stream) || warpgroup_attention(op, stream))) return;
+  const AttentionForward& f = forward_of(op);
+  if (f.batch * f.seq == 0) return;
+  if (!is_plain(f) && (library_attention(op, stream) || warpgroup_attention(op, stream))) return;
   run_own(op, stream);
 }
 

@@ -18,8 +18,11 @@ struct AttentionShape {
   auto operator<=>(const AttentionShape&) const = default;
 };
 
-template <class Op>
-AttentionShape shape_of(const Op& op) {
+// What both directions have in common.
+inline const AttentionForward& forward_of(const AttentionForward& op) { return op; }
+inline const AttentionForward& forward_of(const AttentionBackward& op) { return op.forward; }
+
+inline AttentionShape shape_of(const AttentionForward& op) {
   return {op.batch,
           op.seq,
           op.heads,

@@ -50,17 +50,8 @@ Verdict compare(const AttentionShape& shape, const std::function<void(const Atte
   for (const auto& [what, got, want] :
        {std::tuple{"the output", tried.y, own.y}, {"the row sums", tried.lse, own.lse}})
     if (const Verdict v = difference(what, got, want, kAttentionBound, stream); !v.empty()) return v;
-  AttentionBackward tried_back{.dqkv = space.take(type, {seq, joined}),
-                               .dy = space.random(type, {seq, width}),
-                               .y = own.y,
-                               .lse = own.lse,
-                               .qkv = own.qkv,
-                               .batch = 1,
-                               .seq = seq,
-                               .heads = heads,
-                               .kv_heads = kv,
-                               .head_dim = shape.dim,
-                               .mask = mask};
+  AttentionBackward tried_back{
+      .dqkv = space.take(type, {seq, joined}), .dy = space.random(type, {seq, width}), .forward = own};
   AttentionBackward own_back = tried_back;
   own_back.dqkv = space.take(type, {seq, joined});
   backward(tried_back);

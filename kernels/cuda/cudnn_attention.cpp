@@ -142,8 +142,8 @@ void add_joined(Operands& operands, const std::array<int64_t, 3>& names, const T
 
 // The plan for s.batch sequences at a time. Both graphs are given the same operands, in other directions;
 // add_others adds those that only one has, of the sequences from `first` on.
-template <class Op, class Add>
-void run_parts(const Op& op, const CudnnPlan& plan, const AttentionShape& s, CudaQueue& queue,
+template <class Add>
+void run_parts(const AttentionForward& op, const CudnnPlan& plan, const AttentionShape& s, CudaQueue& queue,
                void* workspace, Add add_others) {
   const float scale = op.scale != 0 ? op.scale : 1.0f / std::sqrt(float(op.head_dim));
   const float lowest = -std::numeric_limits<float>::infinity();
@@ -168,14 +168,14 @@ void run_in_library(const AttentionForward& op, Stream& stream) {
 
 void run_in_library(const AttentionBackward& op, Stream& stream) {
   CudaQueue& queue = cuda_queue(stream);
-  const Plans& p = plans_of(shape_of(op), queue);
+  const Plans& p = plans_of(shape_of(op.forward), queue);
   const AttentionShape& s = p.backward_shape;
   const void* delta = queue.scratch(s.batch * s.heads * s.seq * int64_t(sizeof(float)));
   const float one = 1;
   auto* base = static_cast<std::byte*>(queue.product_scratch().raw());
   const bool any_order = p.sums == QuerySums::any_order;
   const int64_t sums = any_order ? bytes_of_sums(s) : 0;
-  run_parts(op, *p.backward, s, queue, base + sums, [&](Operands& operands, int64_t first) {
+  run_parts(op.forward, *p.backward, s, queue, base + sums, [&](Operands& operands, int64_t first) {
     add_joined(operands, {name::dq, name::dk, name::dv}, op.dqkv, s, first);
     operands.push_back({name::dy, offset(op.dy, first * s.seq * s.heads * s.dim)});
     operands.push_back({name::delta, delta});
@@ -199,13 +199,13 @@ Verdict trial(const AttentionShape& shape, Stream& stream) {
 
 // To the 16 bytes that the graphs promise.
 bool aligned(const AttentionForward& op) { return all_aligned({op.y, op.lse, op.qkv}); }
-bool aligned(const AttentionBackward& op) { return all_aligned({op.dqkv, op.dy, op.y, op.lse, op.qkv}); }
+bool aligned(const AttentionBackward& op) { return all_aligned({op.dqkv, op.dy}) && aligned(op.forward); }
 
 // False: the own kernels have to.
 template <class Op>
 bool in_library(const Op& op, Stream& stream) {
   CudaQueue& queue = cuda_queue(stream);
-  const AttentionShape s = shape_of(op);
+  const AttentionShape s = shape_of(forward_of(op));
   if (s.type == DType::fp32 || s.seq < kShortest || s.seq % 64 || s.dim % 8 || s.dim > kTensorCoreHeadDim)
     return false;
   if (!on_hopper(queue) || !aligned(op)) return false;

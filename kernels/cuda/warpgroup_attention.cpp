@@ -14,13 +14,14 @@ Verdict trial(const AttentionShape& shape, Stream& stream) {
 }
 
 bool aligned(const AttentionForward& op) { return all_aligned({op.y, op.qkv}); }
-bool aligned(const AttentionBackward& op) { return all_aligned({op.dqkv, op.dy, op.qkv}); }
+bool aligned(const AttentionBackward& op) { return all_aligned({op.dqkv, op.dy, op.forward.qkv}); }
 
 template <class Op>
 bool on_warpgroups(const Op& op, Stream& stream) {
-  const AttentionShape s = shape_of(op);
+  const AttentionShape s = shape_of(forward_of(op));
   // Their softmax takes the largest score before it scales.
-  if (s.type == DType::fp32 || s.dim % 8 || s.dim > kTensorCoreHeadDim || op.scale < 0 || !aligned(op))
+  if (s.type == DType::fp32 || s.dim % 8 || s.dim > kTensorCoreHeadDim || forward_of(op).scale < 0 ||
+      !aligned(op))
     return false;
   if (!on_hopper(cuda_queue(stream))) return false;
   if (!proved("the warpgroups' attention" + words(s), kSwitch, stream, [&] { return trial(s, stream); }))

@@ -152,7 +152,7 @@ TEST_P(AttentionKernel, ForwardAndBackwardEqualDoublePrecision) {
       launch(forward, stream);
       expect_near(y, oracle.y, half_ulp(type) * 1.01, output_bound(type), "y");
       expect_near(lse, oracle.lse, 1e-6, 2e-6, "lse");
-      launch(backward_of(forward, dqkv, dy), stream);
+      launch(AttentionBackward{dqkv, dy, forward}, stream);
       expect_near(dqkv, oracle.dqkv, half_ulp(type) * 1.01 + 1e-6, gradient_bound(type), "dqkv");
     }
 }
@@ -172,10 +172,7 @@ void expect_numbers_from_384(int64_t poisoned, const AttentionMask& mask, DType 
   AttentionForward forward{.y = y, .lse = lse, .qkv = qkv, .batch = 1, .seq = seq, .mask = mask};
   forward.heads = heads, forward.kv_heads = kv, forward.head_dim = dim;
   launch(forward, stream);
-  AttentionBackward backward{
-      .dqkv = dqkv, .dy = dy, .y = y, .lse = lse, .qkv = qkv, .seq = seq, .mask = mask};
-  backward.heads = heads, backward.kv_heads = kv, backward.head_dim = dim;
-  launch(backward, stream);
+  launch(AttentionBackward{dqkv, dy, forward}, stream);
   for (int64_t i = 384; i < seq; ++i)
     for (int64_t d = 0; d < wide; ++d) {
       ASSERT_TRUE(std::isfinite(dqkv.at(size_t(i * wide + d)))) << "dqkv of row " << i;
@@ -218,10 +215,9 @@ TEST(AttentionFlops, CountThePairsThatAreSeen) {
     for (int64_t i = 0; i < seq; ++i)
       for (int64_t j = 0; j <= i; ++j) pairs += window == 0 || i - j < window;
     AttentionForward forward;
-    AttentionBackward backward;
-    forward.batch = backward.batch = 3, forward.seq = backward.seq = seq;
-    forward.heads = backward.heads = 4, forward.head_dim = backward.head_dim = 5;
-    forward.mask.window = backward.mask.window = window;
+    forward.batch = 3, forward.seq = seq, forward.heads = 4, forward.head_dim = 5;
+    forward.mask.window = window;
+    const AttentionBackward backward{{}, {}, forward};
     EXPECT_EQ(forward.flops(), double(3 * 4 * pairs * 5 * 2 * 2)) << seq << " " << window;
     EXPECT_EQ(backward.flops(), double(3 * 4 * pairs * 5 * 2 * 5)) << seq << " " << window;
   }

@@ -195,17 +195,12 @@ TEST_F(Check, RefusesAttentionOfBrokenHeads) {
   EXPECT_NE(refusal(bad).find("documents"), std::string::npos);
   bad = good, bad.mask.documents = numbers;
   EXPECT_NE(refusal(bad).find("documents"), std::string::npos);
-  AttentionBackward alias{.dqkv = qkv,
-                          .dy = y,
-                          .y = y,
-                          .lse = lse,
-                          .qkv = qkv,
-                          .batch = 1,
-                          .seq = 4,
-                          .heads = 2,
-                          .kv_heads = 2,
-                          .head_dim = 2};
-  EXPECT_NE(refusal(alias), "");
+  Guarded dqkv(DType::fp32, {4, 12}), dy(DType::fp32, {4, 4});
+  EXPECT_EQ(refusal(AttentionBackward{dqkv, dy, good}), "");
+  EXPECT_NE(refusal(AttentionBackward{qkv, dy, good}).find("qkv"), std::string::npos);
+  EXPECT_NE(refusal(AttentionBackward{dqkv, qkv, good}).find("dy"), std::string::npos);
+  bad = good, bad.lse = y;
+  EXPECT_NE(refusal(AttentionBackward{dqkv, dy, bad}).find("AttentionBackward: lse"), std::string::npos);
 }
 
 TEST_F(Check, RefusesUpdatesOfUnequalParts) {

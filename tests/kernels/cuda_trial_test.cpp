@@ -146,28 +146,17 @@ TEST_P(TrialKernel, LetsTheWarpgroupsDoAttentionOfEveryLength) {
     Guarded y(t, {seq, narrow}), dqkv(t, {seq, wide}), lse(DType::fp32, {1, heads, seq});
     TestStream stream;
     testing::internal::CaptureStderr();
-    launch(AttentionForward{.y = y,
-                            .lse = lse,
-                            .qkv = qkv,
-                            .batch = 1,
-                            .seq = seq,
-                            .heads = heads,
-                            .kv_heads = kv,
-                            .head_dim = dim,
-                            .mask = mask},
-           stream);
-    launch(AttentionBackward{.dqkv = dqkv,
-                             .dy = dy,
-                             .y = y,
-                             .lse = lse,
-                             .qkv = qkv,
-                             .batch = 1,
-                             .seq = seq,
-                             .heads = heads,
-                             .kv_heads = kv,
-                             .head_dim = dim,
-                             .mask = mask},
-           stream);
+    const AttentionForward forward{.y = y,
+                                   .lse = lse,
+                                   .qkv = qkv,
+                                   .batch = 1,
+                                   .seq = seq,
+                                   .heads = heads,
+                                   .kv_heads = kv,
+                                   .head_dim = dim,
+                                   .mask = mask};
+    launch(forward, stream);
+    launch(AttentionBackward{dqkv, dy, forward}, stream);
     EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
   }
 }
@@ -210,14 +199,7 @@ TEST_P(TrialKernel, LetsCudnnDoAttentionForEverySequenceAsForOneAlone) {
     forward.batch = part.size(), forward.seq = seq, forward.heads = heads, forward.kv_heads = kv,
     forward.head_dim = dim;
     launch(forward, stream);
-    AttentionBackward backward{.dqkv = dqkv[into].tensor().rows(r),
-                               .dy = dy.tensor().rows(r),
-                               .y = forward.y,
-                               .lse = forward.lse,
-                               .qkv = forward.qkv};
-    backward.batch = part.size(), backward.seq = seq, backward.heads = heads, backward.kv_heads = kv,
-    backward.head_dim = dim;
-    launch(backward, stream);
+    launch(AttentionBackward{dqkv[into].tensor().rows(r), dy.tensor().rows(r), forward}, stream);
   };
   run(0, {0, batch});
   for (int64_t b = 0; b < batch; ++b) run(1, {b, b + 1});

@@ -150,7 +150,7 @@ void attention(Digest& d, DType type, const AttentionMask& mask, float cap = 0) 
                                  .cap = cap,
                                  .mask = mask};
   d.run("AttentionForward", forward, {&y, &lse});
-  d.run("AttentionBackward", backward_of(forward, dqkv, dy), {&dqkv});
+  d.run("AttentionBackward", AttentionBackward{dqkv, dy, forward}, {&dqkv});
 }
 
 void rotations(Digest& d, DType type) {

@@ -164,36 +164,23 @@ TEST_P(GradientKernel, OfAttention) {
   for (const auto& [the_mask, the_cap] : cases) {
     const AttentionMask mask = the_mask;
     const float cap = the_cap;
+    const AttentionForward forward{.y = y,
+                                   .lse = lse,
+                                   .qkv = qkv,
+                                   .batch = batch,
+                                   .seq = seq,
+                                   .heads = heads,
+                                   .kv_heads = kv,
+                                   .head_dim = dim,
+                                   .scale = 0.4f,
+                                   .cap = cap,
+                                   .mask = mask};
     auto loss = [&] {
-      launch(AttentionForward{.y = y,
-                              .lse = lse,
-                              .qkv = qkv,
-                              .batch = batch,
-                              .seq = seq,
-                              .heads = heads,
-                              .kv_heads = kv,
-                              .head_dim = dim,
-                              .scale = 0.4f,
-                              .cap = cap,
-                              .mask = mask},
-             s);
+      launch(forward, s);
       return dot(y.values(), dy.values());
     };
     loss();
-    launch(AttentionBackward{.dqkv = dqkv,
-                             .dy = dy,
-                             .y = y,
-                             .lse = lse,
-                             .qkv = qkv,
-                             .batch = batch,
-                             .seq = seq,
-                             .heads = heads,
-                             .kv_heads = kv,
-                             .head_dim = dim,
-                             .scale = 0.4f,
-                             .cap = cap,
-                             .mask = mask},
-           s);
+    launch(AttentionBackward{dqkv, dy, forward}, s);
     expect_gradient(qkv, dqkv.values(), loss, "qkv");
   }
 }
