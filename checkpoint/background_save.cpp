@@ -27,6 +27,7 @@ BackgroundSave::BackgroundSave(Tensor copy, comm::Communicator& world)
       group_(world.duplicate("checkpoint")),
       exceptions_(std::uncaught_exceptions()),
       writer_(Stream::Mode::worker, yield_to_training) {
+  CHECK(copy_.dtype() == DType::uint8, "the copy of a save is bytes, not {}", name_of(copy_.dtype()));
   // The system gives pages when they are first written to; the first save must not wait for them.
   std::memset(copy_.raw(), 0, size_t(copy_.bytes()));
 }

@@ -190,9 +190,11 @@ void SavedTraining::refuse_names(std::span<const Record> records, const Record& 
   };
   fail(Exit::checkpoint,
        "{} holds no {} of {}{}; was it written by another model or optimizer, or while that was frozen? "
-       "Parameters are found by their names",
+       "Parameters are found by their names{}",
        path().string(), first.kind, some(missing),
-       unknown.empty() ? "" : ", and has " + some(unknown) + ", which this model has not");
+       unknown.empty() ? "" : ", and has " + some(unknown) + ", which this model has not",
+       first.kind == "master" ? ""
+                              : ". --reset_optimizer (load_optimizer_states=False) takes the weights alone");
 }
 
 void SavedTraining::require_stored(std::span<const Record> records) const {

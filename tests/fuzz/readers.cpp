@@ -86,9 +86,11 @@ std::string small_manifest() {
   manifest.state = R"({"step": 3})";
   manifest.shards["a.safetensors"] = {160, 7};
   manifest.tensors[{"master", "w"}] = {
-      {4, 6}, {{"a.safetensors", {{0, 12}}, {1}}, {"a.safetensors", {{12, 24}}, {2}}}};
+      {4, 6}, DType::fp32, {{"a.safetensors", {{0, 12}}, {1}}, {"a.safetensors", {{12, 24}}, {2}}}};
   manifest.tensors[{"exp_avg", "w"}] = {
-      {4, 6}, {{"a.safetensors", {{0, 21}, 3, 6}, {3}}, {"a.safetensors", {{3, 24}, 3, 6}, {4}}}};
+      {4, 6},
+      DType::fp32,
+      {{"a.safetensors", {{0, 21}, 3, 6}, {3}}, {"a.safetensors", {{3, 24}, 3, 6}, {4}}}};
   return manifest.text();
 }
 
