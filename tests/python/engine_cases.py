@@ -329,6 +329,8 @@ def loader(size: int, folder: str) -> dict[str, list[int]]:
     """Samples that each rank gets of a Dataset, through workers that are forked, and from a checkpoint on."""
     data = [(torch.full((8,), float(i)), i % models.CLASSES) for i in range(size)]
     engine, _, dataloader, _ = deepspeed.initialize(model=models.seeded(models.Mlp), config=config(2), training_data=data)
+    dataloader.sampler.set_epoch(0)  # what scripts call of torch's own
+    assert dataloader.batch_size == engine.train_micro_batch_size_per_gpu()
     seen = [int(v) for x, _ in dataloader for v in x[:, 0]]
     from torch.utils.data import DataLoader
 

@@ -42,6 +42,7 @@ class DeepSpeedDataLoader:
     ) -> None:
         """route: on train a rank has a share of its own, shuffled; on another all samples in order. options: of torch's DataLoader."""
         self._each = batch_size * ranks
+        self.batch_size = batch_size
         self._sampler: _From | None = None
         self.epoch = self.batch = 0  # whole passes, and the batches of the one under way that were given out
         self._first = 0  # the batch with which the next pass begins
@@ -51,7 +52,7 @@ class DeepSpeedDataLoader:
             return
         if sampler is None:
             sampler = DistributedSampler(data, num_replicas=ranks, rank=rank) if route == "train" else SequentialSampler(data)
-        self.data_sampler = sampler
+        self.data_sampler = self.sampler = sampler
         self._sampler = _From(self.data_sampler, batch_size, drop_last)
         self.loader = DataLoader(data, batch_sampler=self._sampler, **options)
 
