@@ -45,7 +45,8 @@ void save_behind(const fs::path& dir, const std::string& tag, float value, int64
   std::vector<float> memory(static_cast<size_t>(numel));
   const std::vector<checkpoint::Record> records = {record_of(value, numel, world)};
   const int64_t bytes = checkpoint::BackgroundSave::bytes_of(records);
-  checkpoint::BackgroundSave background(Tensor(memory.data(), DType::uint8, {bytes}, MemoryKind::host), world);
+  checkpoint::BackgroundSave background(Tensor(memory.data(), DType::uint8, {bytes}, MemoryKind::host),
+                                        world);
   background.begin(dir, tag, records, "{}", written);
   background.finish();
 }
