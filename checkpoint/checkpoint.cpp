@@ -270,6 +270,9 @@ bool is_plain_name(std::string_view name) {
 std::vector<std::string> checkpoint_folders(const fs::path& dir) {
   std::vector<std::string> names;
   if (!fs::exists(dir)) return names;
+  require(fs::is_directory(dir), Exit::usage,
+          "{} is a file; wanted a folder of checkpoints: give another name, or move the file away",
+          dir.string());
   for (const auto& entry : fs::directory_iterator(dir)) {
     const std::string name = entry.path().filename().string();
     if (!entry.is_directory() || name.starts_with(".tmp.")) continue;

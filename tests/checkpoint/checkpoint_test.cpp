@@ -351,5 +351,13 @@ TEST(Checkpoint, KnowsAShardThatIsCutShortAnywhereOrGone) {
                [&] { checkpoint::CheckpointReader(scratch.folder(), "a").check_files(); });
 }
 
+TEST(Checkpoint, OfAFileInPlaceOfAFolderIsRefusedByName) {
+  const Scratch scratch;
+  const fs::path file = scratch.folder() / "run";
+  std::ofstream(file) << "text";
+  expect_error(Exit::usage, {file.string(), "is a file", "folder of checkpoints"},
+               [&] { checkpoint::checkpoint_folders(file); });
+}
+
 }  // namespace
 }  // namespace cleave::testing
