@@ -22,7 +22,7 @@ extern "C" {
 #endif
 
 /* Of this interface: a caller that was made for another number does not go on. */
-#define CLEAVE_C_VERSION 3
+#define CLEAVE_C_VERSION 4
 CLEAVE_C int cleave_c_version(void);
 CLEAVE_C const char* cleave_version(void); /* of the library, "0.1.0" */
 CLEAVE_C const char* cleave_error(void);   /* what the last call of this thread that failed said */
@@ -80,6 +80,7 @@ typedef struct {
   int32_t count;
   int32_t frozen;
   int32_t group; /* from 0: whose rates its updates take, where cleave_finish_step brings those of several */
+  int32_t place; /* where its first use stands in the whole model: the order where a pipeline divides it */
 } cleave_unit;
 
 typedef struct {
@@ -92,15 +93,17 @@ typedef struct {
   int64_t device_bytes, host_bytes; /* limits; 0: none */
 } cleave_engine_options;
 
-/* Units are known by their indices in the list, parameters by theirs in the unit. Values begin as zero.
- * Collective. */
+/* Units are known by their indices in the list, parameters by theirs in the unit. Values begin as zero. With
+ * pipeline.stages each rank declares the units of its own layers; one that several stages declare is theirs
+ * together. Collective. */
 CLEAVE_C int cleave_engine_make(cleave_job* job, const char* config, const char* config_name,
                                 const char* model, const cleave_unit* units, int32_t count,
                                 const cleave_engine_options* options, cleave_engine** engine);
 CLEAVE_C void cleave_engine_free(cleave_engine* engine);
-/* A JSON object: step, skipped, params, dtype, the planned, live and peak memory by kind and category, notes
- * (texts), kinds (of state that a checkpoint saves), a table of the units, gathers and rounds that no record
- * foresaw. */
+/* A JSON object: step, skipped, params, dtype, mesh and place (sizes of the axes and this rank's place on
+ * each), parameters (of the whole model, from name to shape), the planned, live and peak memory by kind and
+ * category, notes (texts), kinds (of state that a checkpoint saves), a table of the units, gathers and rounds
+ * that no record foresaw. */
 CLEAVE_C int cleave_engine_facts(cleave_engine* engine, char** facts);
 
 /* One whole state of a parameter, fp32: kind 0 is the master's value, others as the facts list them.
@@ -111,6 +114,9 @@ CLEAVE_C int cleave_get_state(cleave_engine* engine, int32_t kind, const char* p
 CLEAVE_C int cleave_put_state(cleave_engine* engine, int32_t kind, const char* parameter, int64_t count,
                               float* value);
 CLEAVE_C int cleave_publish(cleave_engine* engine);
+/* Overwrites host memory by what the first of the ranks that have a unit has there; unit -1: of those with
+ * this rank's layers. Collective over them. */
+CLEAVE_C int cleave_take_first(cleave_engine* engine, int32_t unit, void* data, int64_t bytes);
 
 /* A step is begin_step, passes, finish_step (runtime/unit_engine.h). All but acquire, release and the
  * gradients' calls are collective. */
@@ -154,6 +160,26 @@ CLEAVE_C int cleave_next_rates(cleave_engine* engine, cleave_rates* rates);
 /* What a schedule has for the update behind so many others. scheduler: the section of a ds_config as JSON;
  * lr: the optimizer's own rate. Needs no engine. */
 CLEAVE_C int cleave_schedule_rates(const char* scheduler, double lr, int64_t updates, cleave_rates* rates);
+
+/* ---- a pipeline (pipeline/schedule.h, runtime/unit_engine.h) ---- */
+
+/* How layers are divided over pieces by a method of pipeline.partition_method: first[p] is the first layer of
+ * piece p, first[pieces] is `layers`. Needs no engine. */
+CLEAVE_C int cleave_partition(const char* const* names, const int64_t* params, int32_t layers, int32_t pieces,
+                              const char* method, int32_t* first);
+/* A walk through a step or an evaluation of so many micro-batches: this rank's list, JSON, [[name, micro,
+ * chunk], ...]. shapes_change: activations of one walk may have several shapes. */
+CLEAVE_C int cleave_begin_walk(cleave_engine* engine, int32_t trains, int32_t micros, int32_t shapes_change,
+                               char** list);
+enum cleave_link { CLEAVE_ACTIVATION = 0, CLEAVE_GRADIENT = 1 };
+/* To and from the neighbouring stages: the rank's memory, in the order of the engine's stream. What is said
+ * of an activation's shape, a text, goes before it. */
+CLEAVE_C int cleave_send(cleave_engine* engine, int32_t link, const void* data, int64_t bytes);
+CLEAVE_C int cleave_receive(cleave_engine* engine, int32_t link, void* data, int64_t bytes);
+CLEAVE_C int cleave_send_shape(cleave_engine* engine, int32_t chunk, const char* shape);
+CLEAVE_C int cleave_receive_shape(cleave_engine* engine, int32_t chunk, char** shape);
+
+/* ---- what is saved ---- */
 
 /* Checkpoints (runtime/engine_base.h); what is loaded may also be of cleave train, whose parameters are found
  * under the names that transformers has for them, or of DeepSpeed. client: JSON text. Collective. */

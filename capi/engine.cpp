@@ -34,8 +34,10 @@ ParamSpec spec_of(const cleave_parameter& p) {
   return spec;
 }
 
-runtime::UnitOptions options_of(const cleave_job& job, const cleave_engine_options& o) {
-  runtime::UnitOptions options{.gives = std::max(1, int(o.gives)), .rates_given = o.rates_given != 0};
+runtime::UnitOptions options_of(const cleave_job& job, const cleave_engine_options& o,
+                                std::vector<int> places) {
+  runtime::UnitOptions options{
+      .gives = std::max(1, int(o.gives)), .rates_given = o.rates_given != 0, .places = std::move(places)};
   options.engine.seed = o.seed;
   options.engine.device = job.job.device();
   options.engine.inference = o.inference != 0;
@@ -56,9 +58,18 @@ Json json_of(const MemoryTable& table) {
 
 std::string facts_of(const cleave_engine& e) {
   const runtime::UnitEngine& engine = e.engine;
+  Json mesh, place, parameters;
+  for (const MeshAxis& a : kMeshAxes) {
+    const std::string axis(name_of(a.axis));
+    mesh[axis] = engine.mesh().*a.size, place[axis] = engine.place().*a.place;
+  }
+  for (const ParamSpec& p : engine.parameters()) parameters[p.name] = p.shape;
   return Json{{"step", engine.step()},
               {"params", engine.params()},
               {"dtype", std::string(name_of(runtime::model_dtype(engine.config())))},
+              {"mesh", mesh},
+              {"place", place},
+              {"parameters", parameters},
               {"optimizer_is_new", engine.optimizer_is_new()},
               {"planned", json_of(engine.memory_planned())},
               {"live", json_of(engine.memory_live())},
@@ -100,9 +111,11 @@ int cleave_engine_make(cleave_job* job, const char* config, const char* config_n
     const config::ReadResult read = config::read_ds_config(
         &given(config, "config"), &given(config_name, "config_name"), j.job.read_options());
     require(read.ok(), Exit::usage, "{} was refused:\n{}", config_name, config::format(read.problems));
+    std::vector<int> places;
+    for (int u = 0; u < count; ++u) places.push_back((&given(units, "units"))[u].place);
     given(engine, "engine") =
         new cleave_engine(read.config, &given(model, "model"), capi::units_of(units, count), j.connected(),
-                          capi::options_of(j, given(options, "options")));
+                          capi::options_of(j, given(options, "options"), std::move(places)));
   });
 }
 

@@ -93,8 +93,9 @@ class EngineBase {
   int64_t step() const;             // steps taken, skipped ones included
   optim::Rates next_rates() const;  // that the schedule has for the next one
   const config::DsConfig& config() const;
-  Device device() const;   // where this rank computes
-  int64_t params() const;  // of the whole model
+  Device device() const;                      // where this rank computes
+  int64_t params() const;                     // of the whole model
+  std::vector<ParamSpec> parameters() const;  // the same, each
   const MeshShape& mesh() const;
   MeshPlace place() const;  // of this rank; those of one place on the data axis are given the same samples
   const EngineNotes& notes() const;

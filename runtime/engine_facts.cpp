@@ -30,9 +30,14 @@ MeshPlace EngineBase::place() const { return core().settings.place; }
 
 int64_t EngineBase::params() const {
   int64_t sum = 0;
-  for (const UnitSpec& u : core().units.all)
-    for (const ParamSpec& p : u.params) sum += p.whole_numel();
+  for (const ParamSpec& p : parameters()) sum += p.whole_numel();
   return sum;
+}
+
+std::vector<ParamSpec> EngineBase::parameters() const {
+  std::vector<ParamSpec> all;
+  for (const UnitSpec& u : core().units.all) all.insert(all.end(), u.params.begin(), u.params.end());
+  return all;
 }
 
 std::string EngineBase::describe_units() const {

@@ -1,9 +1,11 @@
 #include "runtime/unit_engine.h"
 
 #include <algorithm>
-#include <set>
+#include <map>
 
+#include "runtime/stage/pipeline_cut.h"
 #include "runtime/step/engine_core.h"
+#include "runtime/units_of_stages.h"
 #include "zero/recorded_visits.h"
 
 namespace cleave::runtime {
@@ -25,55 +27,68 @@ struct OutsideComputation : Computation {
 }  // namespace
 
 struct UnitEngine::State : EngineCore {
-  State(const config::DsConfig& c, RankUnits those, comm::Communicator& world, const UnitOptions& o)
+  State(const config::DsConfig& c, const std::string& model, const std::vector<UnitSpec>& those,
+        comm::Communicator& world, const UnitOptions& o)
       : EngineCore(c, world, o.engine),
         most_gives(o.gives * int(settings.micros)),
         rates_given(o.rates_given) {
     settings.norm_first = settings.norm_first || rates_given;
     const MeshShape& mesh = settings.mesh;
-    require(mesh.pipe * mesh.sequence * mesh.tensor == 1, Exit::usage,
-            "{} is driven from outside, and its parameters are whole: pipeline.stages is {}, "
-            "sequence_parallel_size {} and tensor_parallel.autotp_size {}; set each to 1",
-            those.model, mesh.pipe, mesh.sequence, mesh.tensor);
+    require(mesh.sequence * mesh.tensor == 1, Exit::usage,
+            "{} is driven from outside, and its parameters are whole: sequence_parallel_size is {} and "
+            "tensor_parallel.autotp_size {}; set both to 1",
+            model, mesh.sequence, mesh.tensor);
     require(
         config.freeze.empty(), Exit::usage,
         "cleave.freeze: the units of {}, which is driven from outside, say themselves what is frozen; remove "
         "the key",
-        those.model);
+        model);
     require(config.lora.targets.empty(), Exit::usage,
             "cleave.lora: the layers of {}, which is driven from outside, are not known here; give it units "
             "that are adapters, as peft makes them, and remove the section",
-            those.model);
+            model);
     // Whoever reads or changes a whole parameter there would take rounded ones for the parameter's own.
     require(!settings.store.gathers_int8 || config.zero.stage < 3, Exit::usage,
             "zero_optimization.zero_quantized_weights: {} is driven from outside, where gathered parameters "
             "are also read, saved and changed; remove the key",
-            those.model);
-    check(o, those);
-    gives.resize(those.all.size());
-    for (const UnitSpec& u : those.all) groups = std::max(groups, u.group + 1);
-    set_units(std::move(those));
+            model);
+    CHECK(o.gives >= 1, "UnitOptions::gives is {}; a unit is given once at least", o.gives);
+    CHECK(o.places.empty() || o.places.size() == those.size(), "places of {} units; there are {}",
+          o.places.size(), those.size());
+    for (const pipeline::InstructionList& list :
+         schedule_of(config.pipeline, shape(int(settings.micros))).ranks)
+      for (const pipeline::Instruction& i : list)
+        require(
+            i.op != pipeline::Op::backward_weight, Exit::usage,
+            "pipeline.schedule {} splits backwards, and the layers of {}, which is driven from outside, do "
+            "both parts at once; use 1f1b or interleaved",
+            config.pipeline.schedule, model);
+    gives.resize(those.size());
+    set_units(units_of_stages(ranks, model, those, o.places, o.gives));
+    for (const UnitSpec& u : units.all) groups = std::max(groups, u.group + 1);
   }
   ~State() override { background.reset(), streams.reset(); }
 
   std::unique_ptr<Computation> computation(RankState& of, Streams& on, Memory& in) const override {
     return std::make_unique<OutsideComputation>(ranks, of, on, in);
   }
-  // A checkpoint knows parameters by their names.
-  static void check(const UnitOptions& o, const RankUnits& those) {
-    CHECK(o.gives >= 1, "UnitOptions::gives is {}; a unit is given once at least", o.gives);
-    std::set<std::string> names;
-    for (const UnitSpec& u : those.all) {
-      require(names.insert("unit " + u.name).second, Exit::usage, "{} has two units {}", those.model, u.name);
-      for (const ParamSpec& p : u.params)
-        require(names.insert("parameter " + p.name).second, Exit::usage, "{} has two parameters {}",
-                those.model, p.name);
-    }
-  }
   zero::RecordedVisits& recorded() const { return static_cast<OutsideComputation&>(*computes).recorded; }
   int known(int unit) const {
     CHECK(0 <= unit && unit < int(gives.size()), "unit {} of {} of {}", unit, gives.size(), units.model);
     return unit;
+  }
+  const UnitSpec& held(int unit) const { return units.all[size_t(units.held[size_t(known(unit))])]; }
+  pipeline::ScheduleShape shape(int micros) const {
+    return {settings.mesh.pipe, micros, config.pipeline.virtual_stages};
+  }
+  int up() const { return shape(1).up(settings.place.pipe); }
+  int down() const { return shape(1).down(settings.place.pipe); }
+  // What was said of a chunk's activations in this walk; where nothing is, or they change, `tell` says it.
+  std::string& shape_of(std::map<int, std::string>& said, int chunk,
+                        const std::function<std::string()>& tell) {
+    const auto [shape_at, is_new] = said.emplace(chunk, "");
+    if (is_new || shapes_change) shape_at->second = tell();
+    return shape_at->second;
   }
 
   int most_gives;
@@ -81,13 +96,15 @@ struct UnitEngine::State : EngineCore {
   int groups = 1;
   std::vector<int> gives;  // of each unit, in this step
   bool in_step = false, in_pass = false;
+  std::map<int, std::string> sent_shapes, received_shapes;  // by chunk, in this walk
+  bool shapes_change = false;
   bool last = false;  // the pass behind which no other gives gradients was begun
 };
 
-UnitEngine::UnitEngine(const config::DsConfig& config, std::string name, std::vector<UnitSpec> units,
-                       comm::Communicator& world, const UnitOptions& options)
-    : EngineBase(std::make_unique<State>(
-          config, whole_units(std::move(name), std::move(units), options.gives), world, options)) {
+UnitEngine::UnitEngine(const config::DsConfig& config, const std::string& name,
+                       const std::vector<UnitSpec>& units, comm::Communicator& world,
+                       const UnitOptions& options)
+    : EngineBase(std::make_unique<State>(config, name, units, world, options)) {
   core().start();
 }
 UnitEngine::~UnitEngine() = default;
@@ -95,6 +112,65 @@ UnitEngine::~UnitEngine() = default;
 UnitEngine::State& UnitEngine::state() const { return static_cast<State&>(core()); }
 Stream& UnitEngine::stream() { return state().streams->compute; }
 int64_t UnitEngine::unforeseen() const { return state().recorded().unforeseen(); }
+
+pipeline::InstructionList UnitEngine::begin_walk(bool trains, int micros, bool shapes_change) {
+  State& s = state();
+  s.sent_shapes.clear(), s.received_shapes.clear(), s.shapes_change = shapes_change;
+  const pipeline::Schedule all = trains ? schedule_of(s.config.pipeline, s.shape(micros))
+                                        : pipeline::make_schedule("forward_only", s.shape(micros));
+  return all.ranks[size_t(s.settings.place.pipe)];
+}
+
+void UnitEngine::send(Link link, Tensor what) {
+  const State& s = state();
+  if (link == Link::activation)
+    s.ranks.activations().send(what, s.up(), stream(), {.what = name_of(link)});
+  else
+    s.ranks.gradients().send(what, s.down(), stream(), {.what = name_of(link)});
+}
+
+void UnitEngine::receive(Link link, Tensor what) {
+  const State& s = state();
+  if (link == Link::activation)
+    s.ranks.activations().recv(what, s.down(), stream(), {.what = name_of(link)});
+  else
+    s.ranks.gradients().recv(what, s.up(), stream(), {.what = name_of(link)});
+}
+
+// In a channel of their own, where one waits at most as long as the activation behind it.
+void UnitEngine::send_shape(int chunk, const std::string& shape) {
+  State& s = state();
+  require(int64_t(shape.size()) <= kShapeBytes, Exit::usage,
+          "what a stage of {} sends is described in {} bytes, and there is room for {}: send fewer tensors",
+          s.units.model, shape.size(), kShapeBytes);
+  const std::string& said = s.shape_of(s.sent_shapes, chunk, [&] {
+    std::string text = shape;
+    text.resize(kShapeBytes, ' ');
+    Stream host;
+    s.ranks.mesh().pipe->send(Tensor(text.data(), DType::uint8, {kShapeBytes}, MemoryKind::host), s.up(),
+                              host, {.what = "the shape of activations"});
+    return shape;
+  });
+  require(said == shape, Exit::usage,
+          "a micro-batch has the activations {}, and those before it in the step have {}: leave out a last "
+          "batch that is smaller, or say that shapes change (dynamic_shape)",
+          shape, said);
+}
+
+std::string UnitEngine::receive_shape(int chunk) {
+  State& s = state();
+  return s.shape_of(s.received_shapes, chunk, [&] {
+    std::string text(kShapeBytes, ' ');
+    Stream host;
+    s.ranks.mesh().pipe->recv(Tensor(text.data(), DType::uint8, {kShapeBytes}, MemoryKind::host), s.down(),
+                              host, {.what = "the shape of activations"});
+    return text.substr(0, text.find_last_not_of(' ') + 1);
+  });
+}
+
+void UnitEngine::take_first(int unit, Tensor value) {
+  state().ranks.take_first(unit < 0 ? std::string() : state().held(unit).name, value);
+}
 
 void UnitEngine::begin_step() {
   State& s = state();
@@ -142,7 +218,7 @@ std::vector<zero::GradientSlot> UnitEngine::gradients(int unit) {
   CHECK(!s.summed, "gradients: those of this step are summed already, for gradient()");
   int& gives = s.gives[size_t(s.known(unit))];
   CHECK(s.rank->store.gradient_form().takes_any_number() || gives < s.most_gives,
-        "{} is given more often than {} times a step", s.units.all[size_t(unit)].name, s.most_gives);
+        "{} is given more often than {} times a step", s.held(unit).name, s.most_gives);
   ++gives;
   return s.recorded().gradients(unit);
 }

@@ -17,12 +17,16 @@
 //     engine.end_pass();
 //   }
 //   StepResult r = engine.finish_step(losses);
+//
+// Of a pipeline each rank declares what its own layers use, and walks the list of instructions() of its
+// stage: a forward or backward is a pass, and what travels between them is sent and received here.
 #pragma once
 #include <span>
 
 #include "core/param_spec.h"
 #include "device/tensor.h"
 #include "optim/rates.h"
+#include "pipeline/schedule.h"
 #include "runtime/engine_base.h"
 
 namespace cleave {
@@ -39,19 +43,46 @@ struct UnitOptions {
   // finish_step brings the learning rate, and the configuration's schedule is not read. No update runs ahead
   // of it.
   bool rates_given = false;
+  // Of each unit, where its first use stands in the whole model: their order where a pipeline divides them.
+  // Empty: as they are given.
+  std::vector<int> places = {};
 };
+
+// What goes from a stage of a pipeline to its neighbour.
+enum class Link : uint8_t { activation /* up */, gradient /* of an activation, down */ };
+constexpr std::string_view name_of(Link link) {
+  return link == Link::activation ? "activations" : "activation gradients";
+}
 
 class UnitEngine : public EngineBase {
  public:
   // Units are known by their indices in the list, and their parameters are whole: Error(usage) where the
-  // configuration cuts layers, sequences or a pipeline or freezes by name, and where two have one name.
+  // configuration cuts layers or sequences or freezes by name, where two have one name, and where ranks of
+  // one stage of a pipeline do not have the same. A unit that several stages have is summed over them.
   // Nothing is read of what concerns layers: recomputation, logits, CUDA graphs. Otherwise as Engine.
   // Collective.
-  UnitEngine(const config::DsConfig& config, std::string name, std::vector<UnitSpec> units,
+  UnitEngine(const config::DsConfig& config, const std::string& name, const std::vector<UnitSpec>& units,
              comm::Communicator& world, const UnitOptions& options);
   ~UnitEngine();
 
   Stream& stream();  // where work on parameters and gradients is enqueued
+
+  // Overwrites something of a unit by what the first of all ranks that have the unit has of it, in host
+  // memory; unit -1: of the ranks with this one's layers. Collective over those ranks.
+  void take_first(int unit, Tensor value);
+
+  // The instructions of this rank's stage, for so many micro-batches of a step or of an evaluation, by the
+  // configuration's schedule. A channel holds one message of each Link, so ranks that walk their lists never
+  // wait for each other in a circle, as long as each instruction is one message.
+  pipeline::InstructionList begin_walk(bool trains, int micros, bool shapes_change);
+  // Contiguous memory, on stream(). The receiver knows the size.
+  void send(Link link, Tensor what);
+  void receive(Link link, Tensor what);
+  // What the caller says of an activation, up to kShapeBytes, before it: it travels with a chunk's first one
+  // of a walk, or with each where shapes change. Error(usage) where they do not, and one is another.
+  static constexpr int64_t kShapeBytes = 4096;
+  void send_shape(int chunk, const std::string& shape);
+  std::string receive_shape(int chunk);
 
   // A step is begin_step, passes, finish_step, all three collective. Error(internal) in another order.
   void begin_step();

@@ -60,8 +60,7 @@ class DeepSpeedEngine(torch.nn.Module):
         self._job = jobs.current()
         facts = self._job.facts()
         self.global_rank, self.local_rank = int(facts["rank"]), int(facts["local_rank"])
-        self.dp_world_size = self.world_size = int(facts["world"])
-        self.mp_world_size = 1
+        self.world_size, self.mp_world_size = int(facts["world"]), 1
         self.device = torch.device(facts["device"])
         self.module = model
         self.client_optimizer, self.client_lr_scheduler = optimizer, lr_scheduler
@@ -87,6 +86,10 @@ class DeepSpeedEngine(torch.nn.Module):
             stream=torch.cuda.current_stream(self.device).cuda_stream if self.device.type == "cuda" else None,
         )
         jobs.keep_until_saved(self._native)
+        about = self._native.facts()
+        self.dp_world_size, self._data_rank = int(about["mesh"]["data"]), int(about["place"]["data"])
+        self._shapes = {name: torch.Size(shape) for name, shape in about["parameters"].items()}  # of the whole model
+        self._shapes.update({slot.name: slot.shape for slot in units.slots()})
         self._hand_over(units)
         self._residency = Residency(model, self._native, units, self._precision, self.device)
         for slot in units.slots():
@@ -154,14 +157,13 @@ class DeepSpeedEngine(torch.nn.Module):
                 submodule._buffers[name] = buffer.to(self.device, wanted)
 
     def _hand_over(self, units: ModuleUnits) -> None:
-        """The engine's masters take the first rank's values, one parameter at a time. Collective."""
+        """The engine's masters take the values of the first rank that has a parameter, one at a time. Collective."""
         for slot in units.slots():
             value = value_of(slot.parameter)
-            self._same_everywhere(slot.name, slot.shape)
             whole = value.to("cpu", torch.float32).contiguous()
             if whole.data_ptr() == value.data_ptr():
                 whole = whole.clone()
-            self._job.broadcast(whole.data_ptr(), whole.numel() * 4)
+            self._native.take_first(slot.unit, whole.data_ptr(), whole.numel() * 4)
             self._native.put_state(0, slot.name, whole.numel(), whole.data_ptr())
             if shard := shard_of(slot.parameter):
                 shard.forget(slot.parameter)
@@ -169,16 +171,8 @@ class DeepSpeedEngine(torch.nn.Module):
         for buffer in self.module.buffers():
             held = buffer.detach().to("cpu").contiguous()
             if held.numel():
-                self._job.broadcast(held.data_ptr(), held.numel() * held.element_size())
+                self._native.take_first(-1, held.data_ptr(), held.numel() * held.element_size())
                 buffer.data.copy_(held)
-
-    def _same_everywhere(self, name: str, shape: torch.Size) -> None:
-        numel = float(shape.numel())
-        if self._job.sum([numel])[0] != numel * self.world_size:
-            raise UsageError(
-                f"{name} has {int(numel)} elements on rank {self.global_rank}, and another number on another rank: "
-                "every rank has to build the same model"
-            )
 
     def _scheduler(self, given: Any) -> Any:
         if self.optimizer is None:
@@ -265,6 +259,8 @@ class DeepSpeedEngine(torch.nn.Module):
 
     def _losses_of_micros(self) -> list[float]:
         """One for each micro-batch of the ds_config, also where the script took another number of them."""
+        if not self._losses:
+            return []
         losses = torch.stack([loss.float().reshape(()) for loss in self._losses]).tolist()
         micros = int(self._value("gradient_accumulation_steps"))
         return losses if len(losses) == micros else [sum(losses) / len(losses)] * micros
@@ -311,8 +307,8 @@ class DeepSpeedEngine(torch.nn.Module):
         return DeepSpeedDataLoader(
             dataset,
             size,
-            self.global_rank,
-            self.world_size,
+            self._data_rank,
+            self.dp_world_size,
             route,
             data_sampler,
             drop_last=bool(self.config.get("dataloader_drop_last", False)),
@@ -337,7 +333,7 @@ class DeepSpeedEngine(torch.nn.Module):
         return self._configuration.value(path)
 
     def train_batch_size(self) -> int:
-        return self._micro_batch * self._micro_batches * self.world_size
+        return self._micro_batch * self._micro_batches * self.dp_world_size
 
     def train_micro_batch_size_per_gpu(self) -> int:
         return self._micro_batch
@@ -347,7 +343,7 @@ class DeepSpeedEngine(torch.nn.Module):
 
     def set_train_batch_size(self, train_batch_size: int) -> None:
         """From the next step on, by other micro-batches of the same size."""
-        each = self._micro_batch * self.world_size
+        each = self._micro_batch * self.dp_world_size
         if train_batch_size < 1 or train_batch_size % each:
             raise UsageError(f"set_train_batch_size({train_batch_size}): wanted a multiple of {each}, the micro-batches of all ranks")
         self._require_no_step("set_train_batch_size")
@@ -442,10 +438,9 @@ class DeepSpeedEngine(torch.nn.Module):
     def parameters_of(self, name: str, kind: str = "master") -> torch.Tensor:
         """One whole state of a parameter in fp32 on the host: "master" is its value. Collective."""
         number = self._kind(kind)
-        slot = next((s for s in self._units.slots() if s.name == name), None)
-        if slot is None:
+        if name not in self._shapes:
             raise UsageError(f"{type(self.module).__name__} has no parameter {name}")
-        whole = torch.empty(slot.shape, dtype=torch.float32)
+        whole = torch.empty(self._shapes[name], dtype=torch.float32)
         self._native.get_state(number, name, whole.data_ptr())
         return whole
 
@@ -513,7 +508,7 @@ class DeepSpeedEngine(torch.nn.Module):
             raise NotBuilt("custom_load_fn is not built; change what the state_dict has before it is given")
         given: Mapping[str, torch.Tensor] = checkpoint["module"] if isinstance(checkpoint.get("module"), Mapping) else checkpoint
         wanted = set(self.module.state_dict(keep_vars=True))
-        missing, unexpected = sorted(wanted - given.keys()), sorted(given.keys() - wanted)
+        missing, unexpected = sorted(wanted - given.keys()), sorted(given.keys() - wanted - self._shapes.keys())
         if strict and (missing or unexpected):
             what = f"missing {', '.join(missing) or 'nothing'}; unexpected {', '.join(unexpected) or 'nothing'}"
             raise UsageError(f"load_module_state_dict: {what}; names are those of the module's state_dict")
@@ -560,11 +555,11 @@ class DeepSpeedEngine(torch.nn.Module):
 
     save_fp16_model = save_16bit_model
 
-    def _own_state(self, client_state: Mapping[str, Any] | None) -> str:
-        """What a checkpoint keeps beside the engine's records, as JSON."""
+    def _beside(self, client_state: Mapping[str, Any] | None) -> Beside:
+        """What a checkpoint keeps beside the engine's records."""
         scheduler = self.lr_scheduler.state_dict() if hasattr(self.lr_scheduler, "state_dict") else None
         slots, named = self._units.slots(), self.module.state_dict(keep_vars=True)
-        kept = Beside(
+        return Beside(
             client_state=dict(client_state or {}),
             scheduler=scheduler,
             optimizer=self.optimizer.state_dict() if self.optimizer else None,
@@ -576,7 +571,6 @@ class DeepSpeedEngine(torch.nn.Module):
             frozen=[slot.name for slot in slots if not slot.trains],
             shapes={slot.name: list(slot.shape) for slot in slots if not 1 <= len(slot.shape) <= 4},
         )
-        return json.dumps(kept.packed())
 
     def save_checkpoint(
         self,
@@ -590,7 +584,9 @@ class DeepSpeedEngine(torch.nn.Module):
         self._require_training("save_checkpoint")
         self._require_no_update_under_way()
         os.makedirs(save_dir, exist_ok=True)
-        self._native.save_checkpoint(os.fspath(save_dir), str(tag or f"global_step{self.global_steps}"), self._own_state(client_state))
+        self._native.save_checkpoint(
+            os.fspath(save_dir), str(tag or f"global_step{self.global_steps}"), json.dumps(self._beside(client_state).packed())
+        )
         return True
 
     def _require_no_update_under_way(self) -> None:

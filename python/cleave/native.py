@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from .errors import CleaveError, error_of
 
-_C_VERSION = 3
+_C_VERSION = 4
 
 
 class DType(NamedTuple):
@@ -34,7 +34,8 @@ class _Parameter(ctypes.Structure):
 
 
 class _Unit(ctypes.Structure):
-    _fields_ = [("name", c_char_p), ("parameters", POINTER(_Parameter)), ("count", c_int32), ("frozen", c_int32), ("group", c_int32)]
+    _numbers = ("count", "frozen", "group", "place")
+    _fields_ = [("name", c_char_p), ("parameters", POINTER(_Parameter)), *((name, c_int32) for name in _numbers)]
 
 
 class _Options(ctypes.Structure):
@@ -55,15 +56,8 @@ class _Rates(ctypes.Structure):
 
 
 class _Result(ctypes.Structure):
-    _fields_ = [
-        ("step", c_int64),
-        ("skipped_total", c_int64),
-        ("loss", c_double),
-        ("grad_norm", c_double),
-        ("lr", c_double),
-        ("loss_scale", c_double),
-        ("skipped", c_int32),
-    ]
+    _numbers = ("loss", "grad_norm", "lr", "loss_scale")
+    _fields_ = [("step", c_int64), ("skipped_total", c_int64), *((name, c_double) for name in _numbers), ("skipped", c_int32)]
 
 
 class Parameter(NamedTuple):
@@ -81,6 +75,7 @@ class Unit(NamedTuple):
     parameters: list[Parameter]
     frozen: bool
     group: int = 0
+    place: int = 0  # of its first use in the whole model
 
 
 class Rates(NamedTuple):
@@ -151,6 +146,10 @@ def _text(call: Callable[[Any], int]) -> str:
         library().cleave_free_text(text)
 
 
+def _in_c(value: Any) -> Any:
+    return c_int64(value) if isinstance(value, int) else os.fsencode(value) if isinstance(value, str) else value
+
+
 def version() -> str:
     """Of the library."""
     return str(library().cleave_version().decode())
@@ -213,6 +212,14 @@ def schedule_rates(section: str, lr: float, updates: int) -> Rates:
     return Rates(rates.lr, rates.momentum, rates.beta2, rates.weight_decay)
 
 
+def partition(names: Sequence[str], parameters: Sequence[int], pieces: int, method: str) -> list[int]:
+    """Where each piece of a pipeline's layers begins, and where the last one ends."""
+    first, count = (c_int32 * (pieces + 1))(), len(names)
+    texts, sizes = (c_char_p * count)(*(name.encode() for name in names)), (c_int64 * count)(*parameters)
+    _check(library().cleave_partition(texts, sizes, count, pieces, method.encode(), first))
+    return list(first)
+
+
 class Checkpoint:
     """A training that was saved, open to be read without an engine."""
 
@@ -243,7 +250,7 @@ def _c_units(units: Sequence[Unit]) -> tuple[Any, list[Any]]:
             p.shape = ctypes.cast(shape, POINTER(c_int64))
         kept.append(parameters)
         to.name, to.count, to.frozen = unit.name.encode(), len(unit.parameters), unit.frozen
-        to.group = unit.group
+        to.group, to.place = unit.group, unit.place
         to.parameters = ctypes.cast(parameters, POINTER(_Parameter))
     return array, kept
 
@@ -291,20 +298,17 @@ class NativeEngine:
             self._lib.cleave_engine_free(handle)
 
     def facts(self) -> dict[str, Any]:
-        return dict(json.loads(_text(lambda text: self._lib.cleave_engine_facts(self.handle, text))))
+        return dict(json.loads(self.asked("engine_facts")))
 
-    def get_state(self, kind: int, name: str, address: int) -> None:
-        """Writes a whole fp32 state of a parameter to host memory. Collective."""
-        _check(self._lib.cleave_get_state(self.handle, kind, name.encode(), c_void_p(address)))
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        """Any other call of an engine that hands nothing back, by its name there: of addresses, numbers and texts."""
+        function = getattr(library(), f"cleave_{name}")
+        self.__dict__[name] = call = lambda *values: _check(function(self.handle, *map(_in_c, values)))
+        return call
 
-    def put_state(self, kind: int, name: str, count: int, address: int) -> None:
-        _check(self._lib.cleave_put_state(self.handle, kind, name.encode(), c_int64(count), c_void_p(address)))
-
-    def publish(self) -> None:
-        _check(self._lib.cleave_publish(self.handle))
-
-    def begin_step(self) -> None:
-        _check(self._lib.cleave_begin_step(self.handle))
+    def asked(self, name: str, *values: Any) -> str:
+        """The text that a call hands over."""
+        return _text(lambda text: getattr(self._lib, f"cleave_{name}")(self.handle, *map(_in_c, values), text))
 
     def scale(self) -> float:
         scale = c_double()
@@ -316,47 +320,23 @@ class NativeEngine:
         _check(self._lib.cleave_gathers(self.handle, unit, byref(answer)))
         return answer.value != 0
 
-    def begin_pass(self, kind: int, last: bool) -> None:
-        _check(self._lib.cleave_begin_pass(self.handle, kind, int(last)))
-
-    def end_pass(self) -> None:
-        _check(self._lib.cleave_end_pass(self.handle))
-
     def acquire(self, unit: int) -> Sequence[int]:
         """The addresses of the unit's parameters until release."""
         pointers = self._pointers[unit]
         _check(self._lib.cleave_acquire(self.handle, unit, pointers))
         return pointers  # type: ignore[return-value]
 
-    def release(self, unit: int) -> None:
-        _check(self._lib.cleave_release(self.handle, unit))
-
-    def add_gradient(self, unit: int, parameter: int, address: int, dtype: DType) -> None:
-        _check(self._lib.cleave_add_gradient(self.handle, unit, parameter, c_void_p(address), dtype.code))
-
-    def give(self, unit: int) -> None:
-        _check(self._lib.cleave_give(self.handle, unit))
-
     def finish_step(self, losses: Sequence[float], rates: Sequence[Rates]) -> StepResult:
         result = _Result()
         array = (c_double * len(losses))(*losses)
         brought = (_Rates * len(rates))(*(_Rates(*r) for r in rates))
         _check(self._lib.cleave_finish_step(self.handle, array, len(losses), brought, len(rates), byref(result)))
-        return StepResult(
-            result.step, result.skipped_total, result.loss, result.grad_norm, result.lr, result.loss_scale, bool(result.skipped)
-        )
-
-    def get_gradient(self, parameter: str, address: int) -> None:
-        """Copies a parameter's whole gradient to host memory for as many fp32 elements. Collective."""
-        _check(self._lib.cleave_get_gradient(self.handle, parameter.encode(), c_void_p(address)))
+        return StepResult(*(getattr(result, name) for name in StepResult._fields))._replace(skipped=bool(result.skipped))
 
     def next_rates(self) -> Rates:
         rates = _Rates()
         _check(self._lib.cleave_next_rates(self.handle, byref(rates)))
         return Rates(rates.lr, rates.momentum, rates.beta2, rates.weight_decay)
-
-    def save_checkpoint(self, folder: str, tag: str, client: str) -> None:
-        _check(self._lib.cleave_save_checkpoint(self.handle, os.fsencode(folder), tag.encode(), client.encode()))
 
     def finish_save(self) -> None:
         """Waits for a save that is written behind the training. Nothing after free(). Collective."""
@@ -364,9 +344,7 @@ class NativeEngine:
             _check(self._lib.cleave_finish_save(self._handle))
 
     def load_checkpoint(self, folder: str, tag: str, with_optimizer: bool) -> str:
-        return _text(
-            lambda text: self._lib.cleave_load_checkpoint(self.handle, os.fsencode(folder), tag.encode(), int(with_optimizer), text)
-        )
+        return self.asked("load_checkpoint", folder, tag, with_optimizer)
 
     def dlpack(self, address: int, dtype: DType, shape: Sequence[int]) -> Any:
         """A capsule by which another library reads the engine's memory as a tensor, which must not outlive the engine."""
@@ -376,21 +354,3 @@ class NativeEngine:
         capsule = ctypes.pythonapi.PyCapsule_New
         capsule.restype, capsule.argtypes = ctypes.py_object, [c_void_p, c_char_p, c_void_p]
         return capsule(managed, b"dltensor", None)
-
-
-__all__ = [
-    "BF16",
-    "DTYPES",
-    "FP16",
-    "FP32",
-    "Checkpoint",
-    "Job",
-    "NativeEngine",
-    "Parameter",
-    "Rates",
-    "StepResult",
-    "Unit",
-    "library",
-    "schedule_rates",
-    "version",
-]

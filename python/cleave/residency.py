@@ -69,7 +69,8 @@ class Residency:
         self._at: dict[int, Slot] = {}  # by the address of a gathered parameter that is there
         self._lent: list[list[int]] = []  # by module under way, outermost first: units of others that it reads
         self._in_pass = self._in_backward = False
-        self._kinds: dict[tuple[int, bool], int] = {}
+        self._kinds: dict[tuple[int, int, bool], int] = {}
+        self.part = 0  # of the module, that passes are of
         self._saved_hooks: Any = None
         self._broken: str | None = None
         self._handles: list[Any] = []
@@ -163,8 +164,8 @@ class Residency:
                 hooks.__exit__(None, None, None)
             raise
 
-    def _kind(self, root: torch.nn.Module) -> int:
-        key = (id(root), torch.is_grad_enabled())
+    def _kind(self, root: torch.nn.Module | None) -> int:
+        key = (id(root), self.part, torch.is_grad_enabled())
         return self._kinds.setdefault(key, _FORWARD + len(self._kinds))
 
     @contextlib.contextmanager
@@ -337,7 +338,7 @@ class Residency:
     def _give(self, u: int) -> None:
         """The engine adds the gradients that arrived; parameters without one have the gradient zero."""
         for place, gradient in self._arrived[u].items():
-            self.engine.add_gradient(u, place, gradient.data_ptr(), self._type_of(gradient))
+            self.engine.add_gradient(u, place, gradient.data_ptr(), self._type_of(gradient).code)
         self._arrived[u].clear()
         self.engine.give(u)
 
@@ -347,7 +348,7 @@ class Residency:
         if self._in_pass:
             raise StepOrderError("backward within a forward, or within GatheredParameters: end that first")
         with self._broken_by_errors("a backward"):
-            self.engine.begin_pass(_BACKWARD, last)
+            self.engine.begin_pass(self._kind(None) if self.part else _BACKWARD, last)
             self._in_pass = self._in_backward = True
             try:
                 run()

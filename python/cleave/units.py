@@ -33,6 +33,7 @@ class UnitSlots:
     name: str
     trains: bool
     group: int
+    place: int  # where its first use stands in the whole model
     slots: list[Slot] = field(default_factory=list)
 
 
@@ -43,10 +44,11 @@ class ModuleUnits:
         """trains: of the parameters that are trained by id whose rates they take; decays: ids of those that weight decay applies to."""
         self.units: list[UnitSlots] = []
         self.of_parameter: dict[int, Slot] = {}
+        self._place_of = getattr(module, "place_of", lambda path: 0)
         for path, submodule in module.named_modules():
             self._add(path, submodule, trains, decays)
         if not self.units:
-            raise UsageError(f"{type(module).__name__} has no parameters to train or to keep")
+            raise UsageError(f"{type(module).__name__} has no parameters to train or to keep on this rank")
 
     def _add(self, path: str, submodule: torch.nn.Module, trains: dict[int, int], decays: set[int]) -> None:
         groups: dict[int | None, UnitSlots] = {}
@@ -57,7 +59,7 @@ class ModuleUnits:
             unit = groups.get(group)
             if unit is None:
                 kind = " (frozen)" if group is None else f" (group {group})" if group else ""
-                unit = groups[group] = UnitSlots((path or "model") + kind, group is not None, group or 0)
+                unit = groups[group] = UnitSlots((path or "model") + kind, group is not None, group or 0, self._place_of(path))
             full = f"{path}.{name}" if path else name
             slot = Slot(full, parameter, shape_of(parameter), unit.trains, id(parameter) in decays)
             unit.slots.append(slot)
@@ -86,7 +88,7 @@ class ModuleUnits:
         def parameters(unit: UnitSlots) -> list[native.Parameter]:
             return [native.Parameter(slot.name, tuple(slot.shape), slot.decay) for slot in unit.slots]
 
-        return [native.Unit(unit.name, parameters(unit), not unit.trains, unit.group) for unit in self.units]
+        return [native.Unit(unit.name, parameters(unit), not unit.trains, unit.group, unit.place) for unit in self.units]
 
 
 def shape_of(parameter: torch.Tensor) -> torch.Size:

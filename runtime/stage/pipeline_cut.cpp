@@ -45,17 +45,6 @@ Costs costs_of(const model::Model& model, int64_t samples) {
   return costs;
 }
 
-pipeline::Schedule schedule_of(const config::PipelineConfig& c, const pipeline::ScheduleShape& shape) {
-  if (shape.stages == 1) return pipeline::make_schedule("1f1b", shape);
-  if (!c.schedule.ends_with(".json")) return pipeline::make_schedule(c.schedule, shape);
-  pipeline::Schedule s = pipeline::read_schedule(c.schedule);
-  require(
-      s.shape == shape, Exit::usage,
-      "{} is a schedule for {} stages, {} micro-batches and {} virtual stages; this job has {}, {} and {}",
-      c.schedule, s.shape.stages, s.shape.micros, s.shape.chunks, shape.stages, shape.micros, shape.chunks);
-  return s;
-}
-
 bool splits(const pipeline::InstructionList& list) {
   return std::any_of(list.begin(), list.end(),
                      [](const pipeline::Instruction& i) { return i.op == pipeline::Op::backward_weight; });
@@ -94,6 +83,17 @@ int PipelineCut::index_of(const std::string& unit) const {
   const auto at = std::find(units.begin(), units.end(), unit);
   CHECK(at != units.end(), "the model has no unit {}", unit);
   return int(at - units.begin());
+}
+
+pipeline::Schedule schedule_of(const config::PipelineConfig& c, const pipeline::ScheduleShape& shape) {
+  if (shape.stages == 1) return pipeline::make_schedule("1f1b", shape);
+  if (!c.schedule.ends_with(".json")) return pipeline::make_schedule(c.schedule, shape);
+  pipeline::Schedule s = pipeline::read_schedule(c.schedule);
+  require(
+      s.shape == shape, Exit::usage,
+      "{} is a schedule for {} stages, {} micro-batches and {} virtual stages; this job has {}, {} and {}",
+      c.schedule, s.shape.stages, s.shape.micros, s.shape.chunks, shape.stages, shape.micros, shape.chunks);
+  return s;
 }
 
 PipelineCut cut_pipeline(const config::DsConfig& config, const model::Model& model, bool trains) {

@@ -23,6 +23,9 @@ struct PipelineCut {
   int index_of(const std::string& unit) const;
 };
 
+// Of a training, as the configuration says. Error(usage) for a shape that the schedule does not have.
+pipeline::Schedule schedule_of(const config::PipelineConfig& config, const pipeline::ScheduleShape& shape);
+
 // `model` has whole layers. Error(usage) when it cannot be cut as the configuration says, or the schedule
 // does not run. trains false: stages have what forwards need.
 PipelineCut cut_pipeline(const config::DsConfig& config, const model::Model& model, bool trains = true);

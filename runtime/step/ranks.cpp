@@ -127,6 +127,29 @@ void Ranks::agree(const std::function<void()>& check) {
   agree(world_, check, [](int rank) { return fmt::format("found by rank {}: ", rank); });
 }
 
+std::vector<std::string> Ranks::texts(comm::Communicator& group, std::string mine) {
+  std::vector<int64_t> lengths(size_t(group.size()), 0);
+  lengths[size_t(group.rank())] = int64_t(mine.size());
+  group.all_reduce(Tensor(lengths.data(), DType::int64, {group.size()}, MemoryKind::host), on_host_,
+                   {.what = "lengths of texts"});
+  std::vector<std::string> all(lengths.size());
+  for (int rank = 0; rank < group.size(); ++rank) {
+    std::string& text = all[size_t(rank)];
+    if (rank == group.rank()) text = mine;
+    text.resize(size_t(lengths[size_t(rank)]));
+    if (!text.empty())
+      group.broadcast(Tensor(text.data(), DType::uint8, {int64_t(text.size())}, MemoryKind::host), rank,
+                      on_host_, {.what = "a text of one rank"});
+  }
+  return all;
+}
+
+void Ranks::take_first(const std::string& unit, Tensor of_first) {
+  mesh_.data->broadcast(of_first, 0, on_host_, {.what = "values of the first rank"});
+  for (const auto& [name, group] : tied_)
+    if (name == unit) group->broadcast(of_first, 0, on_host_, {.what = name});
+}
+
 void Ranks::all_reduce_on_host(Tensor t, std::string_view what) {
   world_.all_reduce(t, on_host_, {.what = what});
 }

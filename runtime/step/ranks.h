@@ -51,6 +51,8 @@ class Ranks {
              const std::function<std::string(int rank)>& where);
   // The same over the world: "found by rank 3: ".
   void agree(const std::function<void()>& check);
+  // The text of each rank of a group, in their order. Collective over it.
+  std::vector<std::string> texts(comm::Communicator& group, std::string mine);
   // Words of the host that ranks exchange before a GPU's stream can be used.
   void all_reduce_on_host(Tensor t, std::string_view what);
   void all_gather_on_host(Tensor full, Tensor shard, std::string_view what);
@@ -60,6 +62,8 @@ class Ranks {
   void sum_shared_gradients(zero::ParameterStore& store, Stream& stream);
   std::vector<bool> units_summed_late(
       const zero::ParameterStore& store) const;  // by unit: whether that changes them
+  // Overwrites what all ranks that hold a unit have of something by what the first of them has. On the host.
+  void take_first(const std::string& unit, Tensor of_first);
   // The sum over all ranks; `value` is on the host, and so is the result.
   double sum(double value, std::string_view what, Stream& stream);
   void sum(std::span<double> values, std::string_view what, Stream& stream);  // of each

@@ -38,7 +38,7 @@ class CInterface : public ::testing::Test {
     static const int64_t matrix[] = {2, 3}, vector[] = {2}, deep[] = {1, 2, 1, 2, 1};
     static const cleave_parameter first[] = {{"w", matrix, 2, 1}, {"b", vector, 1, 0}};
     static const cleave_parameter second[] = {{"deep", deep, 5, 1}, {"alone", nullptr, 0, 0}};
-    const cleave_unit units[] = {{"first", first, 2, 0, 0}, {"second", second, 2, 0, second_group}};
+    const cleave_unit units[] = {{"first", first, 2, 0, 0, 0}, {"second", second, 2, 0, second_group, 1}};
     return cleave_engine_make(job_, config, "test.json", "a model", units, 2, &options, &engine_);
   }
   void put(const char* name, std::vector<float> values) {

@@ -315,8 +315,8 @@ TEST(UnitEngine, IsRefusedWhereTheConfigurationCutsLayers) {
   comm::run_ranks(2, [&](comm::Communicator& world) {
     const model::Model layers = small_gpt();
     config::DsConfig c = config_for(1);
-    c.pipeline.stages = 2;
-    expect_error(Exit::usage, {"driven from outside", "pipeline.stages is 2"},
+    c.tensor_parallel.autotp_size = 2;
+    expect_error(Exit::usage, {"driven from outside", "autotp_size 2"},
                  [&] { runtime::UnitEngine(c, layers.name, layers.units(), world, {.gives = kGives}); });
   });
 }

@@ -1,0 +1,105 @@
+#include "runtime/units_of_stages.h"
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+
+namespace cleave::runtime {
+namespace {
+
+using Json = nlohmann::json;
+
+// What ranks tell each other of a unit: nothing of initial values, which come from outside.
+Json json_of(const UnitSpec& unit, int place) {
+  Json params = Json::array();
+  for (const ParamSpec& p : unit.params) params.push_back({p.name, p.shape, p.decay});
+  return {{"name", unit.name},
+          {"place", place},
+          {"params", params},
+          {"frozen", unit.frozen},
+          {"group", unit.group}};
+}
+
+UnitSpec unit_of(const Json& told) {
+  UnitSpec unit{.name = told["name"], .params = {}, .frozen = told["frozen"], .group = told["group"]};
+  for (const Json& p : told["params"])
+    unit.params.push_back({.name = p[0], .shape = p[1], .init = {}, .decay = p[2]});
+  return unit;
+}
+
+// Where ranks of one stage differ, the first unit in which they do.
+void require_same(const std::string& model, const Json& mine, const Json& first) {
+  for (size_t u = 0; u < std::max(mine.size(), first.size()); ++u) {
+    const Json here = u < mine.size() ? mine[u] : Json(), there = u < first.size() ? first[u] : Json();
+    require(here == there, Exit::usage,
+            "{} has {} here, and {} on the first rank with the same layers: every rank has to build the same "
+            "model",
+            model, here.is_null() ? "no unit more" : here.dump(),
+            there.is_null() ? "no unit more" : there.dump());
+  }
+}
+
+// A checkpoint knows parameters by their names.
+void require_names(const RankUnits& units) {
+  std::set<std::string> names;
+  for (const UnitSpec& u : units.all)
+    for (const ParamSpec& p : u.params)
+      require(names.insert(p.name).second, Exit::usage, "{} has two parameters {}", units.model, p.name);
+}
+
+// Of the whole model, by name.
+struct Told {
+  Json unit;  // as the first stage that has it told of it
+  int place;
+  std::vector<int> holders;
+};
+
+std::vector<Told> together(const std::string& model, const std::vector<std::string>& of_stages) {
+  std::vector<Told> all;
+  std::map<std::string, size_t> at;
+  for (int stage = 0; stage < int(of_stages.size()); ++stage)
+    for (const Json& unit : Json::parse(of_stages[size_t(stage)])) {
+      const auto [known, is_new] = at.emplace(unit["name"], all.size());
+      if (is_new) {
+        all.push_back({unit, unit["place"].get<int>(), {stage}});
+        continue;
+      }
+      Told& told = all[known->second];
+      require(told.holders.back() < stage, Exit::usage, "{} has two units {}", model, known->first);
+      for (const char* key : {"params", "frozen", "group"})
+        require(told.unit[key] == unit[key], Exit::usage,
+                "the stages {} and {} of {} share {}, whose {} are {} and {}; they have to be the same",
+                told.holders.back(), stage, model, known->first, key, told.unit[key].dump(),
+                unit[key].dump());
+      told.place = std::min(told.place, unit["place"].get<int>());
+      told.holders.push_back(stage);
+    }
+  std::stable_sort(all.begin(), all.end(), [](const Told& a, const Told& b) { return a.place < b.place; });
+  return all;
+}
+
+}  // namespace
+
+RankUnits units_of_stages(Ranks& ranks, std::string model, const std::vector<UnitSpec>& mine,
+                          const std::vector<int>& places, int uses) {
+  Json own = Json::array();
+  for (size_t u = 0; u < mine.size(); ++u) own.push_back(json_of(mine[u], places.empty() ? 0 : places[u]));
+  const std::vector<std::string> of_stages = ranks.texts(*ranks.mesh().pipe, own.dump());
+  RankUnits out{.model = std::move(model), .all = {}, .holders = {}, .held = {}, .most_uses = uses};
+  ranks.agree([&] {
+    for (Told& told : together(out.model, of_stages)) {
+      out.all.push_back(unit_of(told.unit));
+      out.holders.push_back(std::move(told.holders));
+    }
+    require_names(out);
+  });
+  const std::vector<std::string> of_data = ranks.texts(*ranks.mesh().data, own.dump());
+  ranks.agree([&] { require_same(out.model, own, Json::parse(of_data.front())); });
+  for (const UnitSpec& unit : mine)
+    for (int u = 0; u < int(out.all.size()); ++u)
+      if (out.all[size_t(u)].name == unit.name) out.all[size_t(u)] = unit, out.held.push_back(u);
+  return out;
+}
+
+}  // namespace cleave::runtime
