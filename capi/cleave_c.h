@@ -22,7 +22,7 @@ extern "C" {
 #endif
 
 /* Of this interface: a caller that was made for another number does not go on. */
-#define CLEAVE_C_VERSION 4
+#define CLEAVE_C_VERSION 5
 CLEAVE_C int cleave_c_version(void);
 CLEAVE_C const char* cleave_version(void); /* of the library, "0.1.0" */
 CLEAVE_C const char* cleave_error(void);   /* what the last call of this thread that failed said */
@@ -83,6 +83,19 @@ typedef struct {
   int32_t place; /* where its first use stands in the whole model: the order where a pipeline divides it */
 } cleave_unit;
 
+/* A part of one parameter that an update brings forward, in memory that is the caller's until it returns. */
+typedef struct {
+  int32_t unit, parameter;
+  int64_t begin, end; /* of the parameter's elements in their flat order */
+  int64_t step;       /* of the updates that were applied since the optimizer began, from 1 */
+  int32_t on_host;    /* host memory beside a device of another kind */
+  int32_t gradient_dtype;
+  double gradient_scale; /* what the gradient is multiplied with: averaging, the loss scale and clipping */
+  float* value;
+  void* gradient; /* may be overwritten */
+  float* states[3];
+} cleave_update;
+
 typedef struct {
   uint64_t seed;
   int32_t gives;       /* of a unit's gradient in a micro-batch, at most, where sums are exact */
@@ -91,6 +104,13 @@ typedef struct {
   int32_t has_stream;  /* `stream` is a CUDA stream on which the engine computes */
   void* stream;
   int64_t device_bytes, host_bytes; /* limits; 0: none */
+  /* Computes updates in place of the configuration's optimizer, where it is set, within cleave_finish_step:
+   * 0, or anything else where it failed, which ends the step. `states`: names of what it keeps of every
+   * element in fp32, at most three, zero before the first update. */
+  int (*update)(void* context, const cleave_update* part);
+  void* update_context;
+  const char* const* states;
+  int32_t state_count;
 } cleave_engine_options;
 
 /* Units are known by their indices in the list, parameters by theirs in the unit. Values begin as zero. With
@@ -206,10 +226,10 @@ CLEAVE_C int cleave_checkpoint_read(cleave_checkpoint* checkpoint, const char* k
 
 /* ---- memory of an engine as another library's tensors ---- */
 
-/* A DLManagedTensor (dlpack.h, version 0) over memory that outlives it; its deleter frees what this call made
- * alone. */
+/* A DLManagedTensor (dlpack.h, version 0) over memory that outlives it, the device's or the host's; its
+ * deleter frees what this call made alone. */
 CLEAVE_C int cleave_dlpack(cleave_engine* engine, void* data, int32_t dtype, const int64_t* shape,
-                           int32_t dims, void** managed);
+                           int32_t dims, int32_t on_host, void** managed);
 
 #ifdef __cplusplus
 }

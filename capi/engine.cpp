@@ -34,6 +34,32 @@ ParamSpec spec_of(const cleave_parameter& p) {
   return spec;
 }
 
+optim::OutsideUpdate update_of(const cleave_engine_options& o, Device device) {
+  std::vector<std::string> states;
+  for (int s = 0; s < o.state_count; ++s) states.emplace_back(&given(o.states[s], "a state's name"));
+  require(int(states.size()) <= optim::kMostStates, Exit::usage,
+          "the optimizer keeps {} numbers of every element; wanted {} at most", states.size(),
+          optim::kMostStates);
+  const auto update = [run = o.update, context = o.update_context, device](const optim::UpdateSlice& s,
+                                                                           const optim::StepArgs& args) {
+    cleave_update part{.unit = s.unit,
+                       .parameter = s.parameter,
+                       .begin = s.elements.begin,
+                       .end = s.elements.end,
+                       .step = args.step,
+                       .on_host = device.is_cuda() && s.param.memory() != MemoryKind::device,
+                       .gradient_dtype = int32_t(s.grad.dtype()),
+                       .gradient_scale = args.grad_scale,
+                       .value = s.param.as<float>(),
+                       .gradient = s.grad.raw(),
+                       .states = {}};
+    for (size_t k = 0; k < s.state.size(); ++k)
+      if (s.state[k].defined()) part.states[k] = s.state[k].as<float>();
+    require(run(context, &part) == 0, Exit::usage, "the update failed in the program that computes it");
+  };
+  return {std::move(states), update};
+}
+
 runtime::UnitOptions options_of(const cleave_job& job, const cleave_engine_options& o,
                                 std::vector<int> places) {
   runtime::UnitOptions options{
@@ -44,6 +70,7 @@ runtime::UnitOptions options_of(const cleave_job& job, const cleave_engine_optio
   if (o.device_bytes > 0) options.engine.limits.device_bytes = o.device_bytes;
   if (o.host_bytes > 0) options.engine.limits.host_bytes = o.host_bytes;
   if (o.has_stream) options.engine.cuda_stream = o.stream;
+  if (o.update) options.update = update_of(o, job.job.device());
   return options;
 }
 
@@ -174,9 +201,10 @@ int cleave_load_checkpoint(cleave_engine* engine, const char* folder, const char
 }
 
 int cleave_dlpack(cleave_engine* engine, void* data, int32_t dtype, const int64_t* shape, int32_t dims,
-                  void** managed) {
+                  int32_t on_host, void** managed) {
   return call([&] {
-    given(managed, "managed") = capi::managed_tensor(&given(static_cast<char*>(data), "data"), DType(dtype),
-                                                     shape, dims, given(engine, "engine").engine.device());
+    const Device device = on_host ? Device{} : given(engine, "engine").engine.device();
+    given(managed, "managed") =
+        capi::managed_tensor(&given(static_cast<char*>(data), "data"), DType(dtype), shape, dims, device);
   });
 }

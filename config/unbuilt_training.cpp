@@ -25,8 +25,9 @@ void unbuilt_top_level(Keys& k) {
               "is its new name")
       .at_least(0);
   k.no_effect("graph_harvesting", "b=false", "cleave.cuda_graphs says whether passes are CUDA graphs");
-  k.no_effect("zero_allow_untested_optimizer", "b=false",
-              "every optimizer here is tested with every ZeRO stage");
+  k.no_effect(
+      "zero_allow_untested_optimizer", "b=false",
+      "every optimizer of the program is tested with every ZeRO stage; an own one of a script asks for it");
   k.no_effect("zero_force_ds_cpu_optimizer", "b=true",
               "an offloaded optimizer always runs the processor's kernel");
   k.no_effect("vocabulary_size", "i?=null", "the model's own vocabulary size counts");

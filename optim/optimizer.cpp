@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "config/ds_config.h"
+#include "kernels/elementwise.h"
 #include "kernels/update.h"
 
 namespace cleave::optim {
@@ -167,7 +168,37 @@ class LambOptimizer final : public Optimizer {
   config::OptimizerConfig config_;
 };
 
+class OutsideOptimizer final : public Optimizer {
+ public:
+  explicit OutsideOptimizer(OutsideUpdate update) : outside_(std::move(update)) {
+    CHECK(outside_.states.size() <= size_t(kMostStates), "an optimizer with {} states",
+          outside_.states.size());
+  }
+
+  std::vector<std::string> states() const override { return outside_.states; }
+  bool by_parameter() const override { return true; }
+
+  // A task of a CUDA stream may not call CUDA, which the update does there.
+  void update(const UpdateSlice& s, const StepArgs& args, Stream& stream) const override {
+    if (stream.on_cuda()) {
+      stream.synchronize();
+      outside_.update(s, args);
+    } else {
+      stream.enqueue([&] { outside_.update(s, args); });
+      stream.synchronize();
+    }
+    if (s.copy.defined()) kernels::launch(kernels::Cast{.y = s.copy, .x = s.param}, stream);
+  }
+
+ private:
+  OutsideUpdate outside_;
+};
+
 }  // namespace
+
+std::unique_ptr<Optimizer> outside_optimizer(OutsideUpdate update) {
+  return std::make_unique<OutsideOptimizer>(std::move(update));
+}
 
 std::unique_ptr<Optimizer> make_optimizer(const config::OptimizerConfig& config) {
   switch (config.type) {

@@ -2,10 +2,12 @@
 // of any slice of it. It knows nothing of ranks, stages or where the slices live.
 #pragma once
 #include <array>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "core/range.h"
 #include "device/stream.h"
 #include "device/tensor.h"
 #include "optim/rates.h"
@@ -29,19 +31,28 @@ struct StepArgs {
   }
 };
 
+// Of an optimizer, at most.
+inline constexpr int kMostStates = 3;
+
 // Equal numel. param and state are fp32; grad any float type; copy is the working copy to refresh, or
 // undefined.
 struct UpdateSlice {
   Tensor param, grad, copy;
-  std::array<Tensor, 2> state;
+  std::array<Tensor, kMostStates> state;
   bool decay = false;  // weight decay applies to these elements
   std::array<double, 2> squares =
       {};  // what prepare added up over the whole parameter, where it is asked for
+  // Where slices are of one parameter each: the unit, the parameter's index in it, and which of its elements.
+  int unit = -1, parameter = -1;
+  Range elements = {};
 
   UpdateSlice slice(Range r) const {
     UpdateSlice part = *this;
-    for (Tensor* t : {&part.param, &part.grad, &part.copy, &part.state[0], &part.state[1]})
+    for (Tensor* t : {&part.param, &part.grad, &part.copy})
       if (t->defined()) *t = t->slice(r);
+    for (Tensor& t : part.state)
+      if (t.defined()) t = t.slice(r);
+    part.elements = r.shifted(elements.begin);
     return part;
   }
 };
@@ -55,11 +66,22 @@ class Optimizer {
 
   // Whether an update depends on sums over the whole parameter that a slice is of. Then every slice of it
   // goes through prepare first, which adds its part to squares (fp64 [2], where state is) and has the last
-  // use of grad, and through update when they were added up. A slice is of one parameter.
+  // use of grad, and through update when they were added up.
   virtual bool prepares() const { return false; }
   virtual void prepare(const UpdateSlice&, const StepArgs&, Tensor /*squares*/, Stream&) const {}
+  // Whether every slice is of one parameter, which it names.
+  virtual bool by_parameter() const { return prepares(); }
 };
 
 std::unique_ptr<Optimizer> make_optimizer(const config::OptimizerConfig& config);
+
+// An optimizer that is computed elsewhere, one slice of one parameter at a time, by whoever holds it.
+struct OutsideUpdate {
+  std::vector<std::string> states = {};  // as Optimizer::states(), at most kMostStates
+  // On memory that nothing uses meanwhile, and done when it returns; it may overwrite grad, and leaves copy
+  // alone. What it throws ends the step.
+  std::function<void(const UpdateSlice& slice, const StepArgs& args)> update = {};
+};
+std::unique_ptr<Optimizer> outside_optimizer(OutsideUpdate update);
 
 }  // namespace cleave::optim

@@ -32,7 +32,11 @@ struct UnitEngine::State : EngineCore {
       : EngineCore(c, world, o.engine),
         most_gives(o.gives * int(settings.micros)),
         rates_given(o.rates_given) {
-    settings.norm_first = settings.norm_first || rates_given;
+    settings.norm_first = settings.norm_first || rates_given || o.update;
+    if (o.update) {
+      settings.outside = o.update;
+      settings.state_home.update = offload::UpdateSide::host, settings.measures_update = false;
+    }
     const MeshShape& mesh = settings.mesh;
     require(mesh.sequence * mesh.tensor == 1, Exit::usage,
             "{} is driven from outside, and its parameters are whole: sequence_parallel_size is {} and "

@@ -21,11 +21,12 @@
 // Of a pipeline each rank declares what its own layers use, and walks the list of instructions() of its
 // stage: a forward or backward is a pass, and what travels between them is sent and received here.
 #pragma once
+#include <optional>
 #include <span>
 
 #include "core/param_spec.h"
 #include "device/tensor.h"
-#include "optim/rates.h"
+#include "optim/optimizer.h"
 #include "pipeline/schedule.h"
 #include "runtime/engine_base.h"
 
@@ -46,6 +47,9 @@ struct UnitOptions {
   // Of each unit, where its first use stands in the whole model: their order where a pipeline divides them.
   // Empty: as they are given.
   std::vector<int> places = {};
+  // In place of the configuration's optimizer. It updates state where that lives, on the host where that is
+  // not the device, and no update runs ahead of finish_step.
+  std::optional<optim::OutsideUpdate> update = {};
 };
 
 // What goes from a stage of a pipeline to its neighbour.

@@ -248,10 +248,11 @@ std::vector<ShardedOptimizer::KernelRange> ShardedOptimizer::kernel_ranges(int u
   const FlatLayout& layout = store_.layout(unit);
   const Range mine = store_.slice(unit);
   std::vector<KernelRange> ranges;
-  if (!whole_)
+  const bool by_parameter = optimizer_->by_parameter();
+  if (!by_parameter)
     for (const FlatLayout::DecayRange& group : layout.decay_ranges(mine))
       ranges.push_back({group.range, group.decay});
-  for (int p = 0; whole_ && p < layout.params(); ++p)
+  for (int p = 0; by_parameter && p < layout.params(); ++p)
     ranges.push_back({intersect(layout.range(p), mine).shifted(-mine.begin), layout.decays(p), p});
   return ranges;
 }
@@ -273,6 +274,10 @@ void ShardedOptimizer::visit(int unit, bool update, const optim::StepArgs& of_al
       if (!update || !whole_) slice.grad = store_.gradient_slice(unit).slice(r);
       if (update && state_.separate(tile)) slice.copy = store_.next_weights_slice(unit).slice(r);
       if (update && whole_) slice.squares = whole_->sums(unit, part.param);
+      if (part.param >= 0) {
+        const int64_t first = store_.slice(unit).begin - store_.layout(unit).range(part.param).begin;
+        slice.unit = unit, slice.parameter = part.param, slice.elements = r.shifted(first);
+      }
       const Tensor squares =
           update ? Tensor() : whole_->slot(unit, part.param, tile.home != MemoryKind::device);
       const auto kernels = [&](const optim::UpdateSlice& piece, Range, Stream& stream) {

@@ -71,12 +71,15 @@ Event StagedUpdate::run_piece(const Kernels& kernels, const optim::UpdateSlice& 
     bool arrives, leaves;
     bool travels = false;
   };
-  Operand operands[] = {
+  std::vector<Operand> operands = {
       {there.param, here.param, slot.state[0], contains(read, 0), contains(written, 0)},
-      {there.state[0], here.state[0], slot.state[1], contains(read, 1), contains(written, 1)},
-      {there.state[1], here.state[1], slot.state[2], contains(read, 2), contains(written, 2)},
       {there.grad, here.grad, slot.gradient, true, false},
       {there.copy, here.copy, slot.weights, false, true}};
+  for (size_t s = 0; s < here.state.size(); ++s) {
+    const auto kind = int64_t(s) + 1;
+    operands.push_back(
+        {there.state[s], here.state[s], slot.state[s + 1], contains(read, kind), contains(written, kind)});
+  }
   in_.wait(slot.free), work_.wait(slot.free);
   bool leaves = false;
   for (Operand& o : operands) {

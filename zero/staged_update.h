@@ -46,7 +46,7 @@ class StagedUpdate {
  private:
   static constexpr size_t kSlots = 3;  // one arrives, one is worked on, one leaves
   struct Slot {
-    std::array<Buffer, 3> state;
+    std::array<Buffer, 1 + optim::kMostStates> state;
     Buffer gradient, weights;
     Event free;
   };

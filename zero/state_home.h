@@ -11,12 +11,13 @@
 #include "device/memory.h"
 #include "device/trace.h"
 #include "offload/placement.h"
+#include "optim/optimizer.h"
 
 namespace cleave::zero {
 
 class StateHome {
  public:
-  static constexpr int kMostKinds = 3;  // the master, and an optimizer's states
+  static constexpr int kMostKinds = 1 + optim::kMostStates;  // the master, and an optimizer's states
   struct Slice {
     Tensor weights;  // this rank's slice of the working copy
     std::string name;

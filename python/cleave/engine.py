@@ -15,7 +15,8 @@ from . import job as jobs
 from . import native
 from .configuration import Configuration
 from .errors import NotBuilt, StepOrderError, UsageError
-from .optimizers import EngineOptimizer, check_groups, groups_of_config, section_of
+from .optimizers import TORCHS_OWN, EngineOptimizer, check_groups, groups_of_config, section_and_outside
+from .outside import OutsideOptimizer
 from .residency import Residency, torch_type
 from .saved import Beside, beside
 from .schedules import Schedule, kind_of
@@ -65,6 +66,7 @@ class DeepSpeedEngine(torch.nn.Module):
         self.module = model
         self.client_optimizer, self.client_lr_scheduler = optimizer, lr_scheduler
 
+        self._outside: OutsideOptimizer | None = None
         given = self._given_optimizer(config, optimizer, model_parameters)
         self._autocast = _autocast(config, self.device)
         config = config.without("torch_autocast") if self._autocast else config
@@ -84,6 +86,8 @@ class DeepSpeedEngine(torch.nn.Module):
             rates_given=self._brings_rates(),
             inference=self.optimizer is None,
             stream=torch.cuda.current_stream(self.device).cuda_stream if self.device.type == "cuda" else None,
+            update=self._update_outside if self._outside else None,
+            states=self._outside.kinds if self._outside else (),
         )
         jobs.keep_until_saved(self._native)
         about = self._native.facts()
@@ -102,6 +106,10 @@ class DeepSpeedEngine(torch.nn.Module):
     # ---- set-up ----
 
     def _given_optimizer(self, config: Configuration, optimizer: Any, model_parameters: Any) -> torch.optim.Optimizer | None:
+        section = config.given.get("optimizer") or {}
+        if optimizer is None and section.get("type") in TORCHS_OWN:
+            kind, values = getattr(torch.optim, section["type"]), section.get("params", {})
+            optimizer = lambda parameters: kind(parameters, **values)  # noqa: E731
         if optimizer is None or isinstance(optimizer, torch.optim.Optimizer):
             return optimizer
         if callable(optimizer):
@@ -113,15 +121,15 @@ class DeepSpeedEngine(torch.nn.Module):
     def _with_optimizer(self, config: Configuration, given: torch.optim.Optimizer | None, lr_scheduler: Any) -> Configuration:
         """The script's own optimizer and schedule go before those of the ds_config."""
         if given is not None:
-            check_groups(given.param_groups)
-            config = config.with_section("optimizer", section_of(given))
+            section, self._outside = section_and_outside(given, config)
+            config = config.with_section("optimizer", section)
         if lr_scheduler is not None:
             config = config.without("scheduler")
         return config
 
     def _wrapped(self, config: Configuration, given: torch.optim.Optimizer | None, model_parameters: Any) -> EngineOptimizer | None:
         if given is not None:
-            return EngineOptimizer(given.param_groups, given)
+            return EngineOptimizer(given.param_groups, given, self._outside)
         if "optimizer" not in config.given:
             return None
         parameters = list(model_parameters) if model_parameters is not None else self._requiring_gradients()
@@ -142,7 +150,8 @@ class DeepSpeedEngine(torch.nn.Module):
 
     def _brings_rates(self) -> bool:
         """Whether a step takes its rates from the groups, not from the engine's schedule alone."""
-        return self.optimizer is not None and ("scheduler" not in self._configuration.given or self.optimizer.rate_groups.count > 1)
+        own = self._outside is not None or "scheduler" not in self._configuration.given
+        return self.optimizer is not None and (own or self.optimizer.rate_groups.count > 1)
 
     def _warn(self, warnings: str) -> None:
         if warnings and self.global_rank == 0:
@@ -322,6 +331,10 @@ class DeepSpeedEngine(torch.nn.Module):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Nothing: gradients are the engine's, which begins each step without any."""
+
+    def _update_outside(self, part: native.Part) -> None:
+        assert self._outside is not None
+        self._outside.update(part, self._units.units[part.unit].slots[part.parameter], self._native)
 
     # ---- what it says of itself ----
 
@@ -630,6 +643,9 @@ class DeepSpeedEngine(torch.nn.Module):
         kept = beside(client, path)
         if not load_module_only:
             self._restore(kept, with_optimizer, load_lr_scheduler_states)
+        if self._outside:
+            anew = not with_optimizer or bool(self._native.facts()["optimizer_is_new"])
+            self._outside.load((kept.optimizer or {}).get("outside"), anew)
         self._load_buffers(kept.buffers)
         self.loaded_checkpoint_tag = found
         return path, kept.client_state

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from .errors import CleaveError, error_of
 
-_C_VERSION = 4
+_C_VERSION = 5
 
 
 class DType(NamedTuple):
@@ -38,6 +38,20 @@ class _Unit(ctypes.Structure):
     _fields_ = [("name", c_char_p), ("parameters", POINTER(_Parameter)), *((name, c_int32) for name in _numbers)]
 
 
+class Part(ctypes.Structure):
+    """A part of a parameter that an update brings forward (cleave_update in cleave_c.h)."""
+
+    _fields_ = [
+        *((name, c_int32) for name in ("unit", "parameter")),
+        *((name, c_int64) for name in ("begin", "end", "step")),
+        *((name, c_int32) for name in ("on_host", "gradient_dtype")),
+        *(("gradient_scale", c_double), ("value", c_void_p), ("gradient", c_void_p), ("states", c_void_p * 3)),
+    ]
+
+
+_UPDATE = ctypes.CFUNCTYPE(c_int32, c_void_p, POINTER(Part))
+
+
 class _Options(ctypes.Structure):
     _fields_ = [
         ("seed", c_uint64),
@@ -48,6 +62,10 @@ class _Options(ctypes.Structure):
         ("stream", c_void_p),
         ("device_bytes", c_int64),
         ("host_bytes", c_int64),
+        ("update", _UPDATE),
+        ("update_context", c_void_p),
+        ("states", POINTER(c_char_p)),
+        ("state_count", c_int32),
     ]
 
 
@@ -271,13 +289,20 @@ class NativeEngine:
         inference: bool = False,
         stream: int | None = None,
         gives: int = 1,
+        update: Callable[[Part], None] | None = None,
+        states: Sequence[str] = (),
     ) -> None:
+        """update: called for each part of a parameter, in place of the configuration's optimizer; states: what it keeps of elements."""
         self._lib = library()
         self._handle = c_void_p()
+        self._failed: BaseException | None = None
         self._pointers = [(c_void_p * len(unit.parameters))() for unit in units]
         options = _Options(
             seed=seed, gives=gives, rates_given=rates_given, inference=inference, has_stream=stream is not None, stream=stream
         )
+        if update is not None:
+            self._update = options.update = _UPDATE(self._called(update))
+            options.states, options.state_count = (c_char_p * len(states))(*(s.encode() for s in states)), len(states)
         array, kept = _c_units(units)
         _check(
             self._lib.cleave_engine_make(
@@ -285,6 +310,16 @@ class NativeEngine:
             )
         )
         del kept
+
+    def _called(self, update: Callable[[Part], None]) -> Callable[[Any, Any], int]:
+        def call(_: Any, part: Any) -> int:
+            try:
+                update(part.contents)
+            except BaseException as error:
+                self._failed = error
+            return int(self._failed is not None)
+
+        return call
 
     @property
     def handle(self) -> c_void_p:
@@ -330,7 +365,10 @@ class NativeEngine:
         result = _Result()
         array = (c_double * len(losses))(*losses)
         brought = (_Rates * len(rates))(*(_Rates(*r) for r in rates))
-        _check(self._lib.cleave_finish_step(self.handle, array, len(losses), brought, len(rates), byref(result)))
+        code = self._lib.cleave_finish_step(self.handle, array, len(losses), brought, len(rates), byref(result))
+        if self._failed is not None:
+            raise self._failed
+        _check(code)
         return StepResult(*(getattr(result, name) for name in StepResult._fields))._replace(skipped=bool(result.skipped))
 
     def next_rates(self) -> Rates:
@@ -346,11 +384,11 @@ class NativeEngine:
     def load_checkpoint(self, folder: str, tag: str, with_optimizer: bool) -> str:
         return self.asked("load_checkpoint", folder, tag, with_optimizer)
 
-    def dlpack(self, address: int, dtype: DType, shape: Sequence[int]) -> Any:
+    def dlpack(self, address: int, dtype: DType, shape: Sequence[int], on_host: bool = False) -> Any:
         """A capsule by which another library reads the engine's memory as a tensor, which must not outlive the engine."""
         managed = c_void_p()
         dims = (c_int64 * max(1, len(shape)))(*shape)
-        _check(self._lib.cleave_dlpack(self.handle, c_void_p(address), dtype.code, dims, len(shape), byref(managed)))
+        _check(self._lib.cleave_dlpack(self.handle, c_void_p(address), dtype.code, dims, len(shape), int(on_host), byref(managed)))
         capsule = ctypes.pythonapi.PyCapsule_New
         capsule.restype, capsule.argtypes = ctypes.py_object, [c_void_p, c_char_p, c_void_p]
         return capsule(managed, b"dltensor", None)

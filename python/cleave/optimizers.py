@@ -12,7 +12,9 @@ from typing import Any
 import torch
 
 from . import native
+from .configuration import Configuration
 from .errors import NotBuilt, StepOrderError, UsageError
+from .outside import OutsideOptimizer
 
 
 class _HyperparametersOnly(torch.optim.Optimizer):
@@ -109,6 +111,8 @@ _SECTIONS: list[tuple[type, Callable[[Any, dict[str, Any]], dict[str, Any]]]] = 
     (torch.optim.SGD, _sgd),
     (torch.optim.Adagrad, _adagrad),
 ]
+# What a ds_config may name of torch.optim's, beside those that the engine knows by name.
+TORCHS_OWN = ["Adadelta", "Adafactor", "Adamax", "ASGD", "Muon", "NAdam", "RAdam", "RMSprop", "Rprop"]
 _OFF = {"amsgrad": False, "maximize": False, "initial_accumulator_value": 0, "differentiable": False}
 
 
@@ -127,6 +131,23 @@ def section_of(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         f"the engine has no kernel for {type(optimizer).__module__}.{type(optimizer).__qualname__}; wanted Adam, AdamW, SGD or Adagrad of "
         "torch.optim, FusedAdam, DeepSpeedCPUAdam, DeepSpeedCPUAdagrad or DeepSpeedCPULion, or a section `optimizer` in the ds_config"
     )
+
+
+def section_and_outside(optimizer: torch.optim.Optimizer, config: Configuration) -> tuple[dict[str, Any], OutsideOptimizer | None]:
+    """The section `optimizer` for the engine, and what updates in place of its kernels where it has none for this one."""
+    try:
+        check_groups(optimizer.param_groups)
+        return section_of(optimizer), None
+    except NotBuilt as refused:
+        zero = config.given.get("zero_optimization") or {}
+        stage = int(zero.get("stage", 0) if isinstance(zero, dict) else zero)
+        if isinstance(optimizer, _HyperparametersOnly):
+            raise
+        if stage and not config.given.get("zero_allow_untested_optimizer"):
+            raise NotBuilt(f'{refused}, or "zero_allow_untested_optimizer": true, with which torch updates the part of each rank') from None
+        first = optimizer.param_groups[0]
+        kind = "AdamW" if "betas" in first else "SGD"  # for the engine's schedules, which move these
+        return {"type": kind, "params": {"lr": float(first["lr"])}}, OutsideOptimizer(optimizer, stage)
 
 
 _OF_A_GROUP = ("lr", "betas", "weight_decay")  # what a step may have other values of for each group
@@ -190,8 +211,9 @@ class RateGroups:
 class EngineOptimizer(torch.optim.Optimizer):
     """What initialize() returns as the optimizer: groups to read and change, an update that engine.step() makes."""
 
-    def __init__(self, groups: list[dict[str, Any]], inner: torch.optim.Optimizer | None) -> None:
+    def __init__(self, groups: list[dict[str, Any]], inner: torch.optim.Optimizer | None, outside: OutsideOptimizer | None = None) -> None:
         self.optimizer = inner  # the script's own, whose groups these are
+        self.outside = outside  # that updates, where the engine does not
         self.overflow = False
         self.loss_scale = 1.0
         super().__init__(groups, dict(inner.defaults) if inner else {})  # the same dictionaries, so what one changes the other reads
@@ -209,7 +231,9 @@ class EngineOptimizer(torch.optim.Optimizer):
 
     def state_dict(self) -> dict[str, Any]:
         """The groups' values: the state is in the engine's checkpoints (engine.save_checkpoint)."""
-        return {"param_groups": [{k: v for k, v in g.items() if k != "params"} for g in self.param_groups]}
+        groups = [{k: v for k, v in g.items() if k != "params"} for g in self.param_groups]
+        own = {"name": self.outside.name, "rest": self.outside.rest} if self.outside else None
+        return {"param_groups": groups} | ({"outside": own} if own else {})
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         for group, loaded in zip(self.param_groups, state_dict["param_groups"], strict=True):
@@ -221,9 +245,13 @@ class EngineOptimizer(torch.optim.Optimizer):
         for optimizer in (self, self.optimizer):
             if optimizer is not None:
                 optimizer._opt_called = True  # type: ignore[attr-defined]
+        if self.outside and not overflow:
+            self.outside.updated()
 
     def rates(self) -> list[native.Rates]:
         """What the groups say now."""
+        if self.outside:
+            return [native.Rates(float(self.param_groups[0]["lr"]))] * self.rate_groups.count
         check_groups(self.param_groups)
         return self.rate_groups.rates(self.param_groups)
 

@@ -60,7 +60,7 @@ void EngineCore::choose_update() {
   const offload::Placement& home = settings.state_home;
   zero::UpdateRates rates;
   ranks.agree([&] {
-    rates = zero::measure_update(*optim::make_optimizer(settings.optimizer), settings.device,
+    rates = zero::measure_update(*make_optimizer(settings), settings.device,
                                  home.optimizer == MemoryKind::disk ? home.disk.staging : home.optimizer);
   });
   const zero::UpdateTimes times = zero::update_times(needs.update, rates);

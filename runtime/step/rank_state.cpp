@@ -51,8 +51,8 @@ RankState::RankState(const Settings& s, const RankUnits& of, const Ranks& ranks,
   ShardingRule sharding_of(s, ranks);
   for (const int u : units.held) store.add_unit(units.all[size_t(u)], sharding_of(units.all[size_t(u)]));
   if (s.trains) {
-    auto owned = std::make_unique<zero::ShardedOptimizer>(memory, store, optim::make_optimizer(s.optimizer),
-                                                          s.state_home, ranks.cutting());
+    auto owned = std::make_unique<zero::ShardedOptimizer>(memory, store, make_optimizer(s), s.state_home,
+                                                          ranks.cutting());
     trained = owned.get(), saved = std::move(owned);
   } else {
     std::vector<int> all(size_t(store.units()));

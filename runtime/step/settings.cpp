@@ -159,6 +159,11 @@ MeshShape mesh_shape(const config::DsConfig& config, int world) {
   return {.pipe = pipe, .data = int(cut.data), .sequence = sequence, .tensor = tensor};
 }
 
+std::unique_ptr<optim::Optimizer> make_optimizer(const Settings& settings) {
+  return settings.outside ? optim::outside_optimizer(*settings.outside)
+                          : optim::make_optimizer(settings.optimizer);
+}
+
 Settings make_settings(const config::DsConfig& config, const MeshShape& mesh, int rank,
                        const EngineOptions& options) {
   CHECK(options.texts == 0 || options.inference, "EngineOptions::texts is for inference");
@@ -183,6 +188,7 @@ Settings make_settings(const config::DsConfig& config, const MeshShape& mesh, in
              .skips_overflows = c.precision == config::Precision::bf16 && c.check_grad_overflow,
              .update_runs_on = gpu && !offloads && c.zero.offload_param.device == config::OffloadDevice::none,
              .optimizer = c.optimizer,
+             .outside = {},
              .schedule = optim::LrSchedule(c.scheduler, c.optimizer.lr),
              .logits = logits_chunk(c, options.device),
              .tf32 = c.tf32,

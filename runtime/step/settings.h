@@ -9,6 +9,7 @@
 #include "device/graphs.h"
 #include "model/layer.h"
 #include "offload/placement.h"
+#include "optim/optimizer.h"
 #include "optim/schedule.h"
 #include "runtime/step/engine_options.h"
 #include "runtime/step/rank_units.h"
@@ -51,6 +52,7 @@ struct Settings {
       false;  // bf16: one skips the step where the loss is finite; otherwise it ends the run
   bool update_runs_on = false;  // on a GPU, while the host prepares the next step; else the host waits for it
   config::OptimizerConfig optimizer;
+  std::optional<optim::OutsideUpdate> outside;  // in its place
   optim::LrSchedule schedule;
   model::LogitsChunk logits;
 
@@ -82,6 +84,8 @@ struct Settings {
 
 // The mesh of a job of `world` ranks. Error(usage) with the numbers that work when they do not divide.
 MeshShape mesh_shape(const config::DsConfig& config, int world);
+
+std::unique_ptr<optim::Optimizer> make_optimizer(const Settings& settings);
 
 // Of the rank of a job of mesh.size(). Error(usage) when groups of near ranks do not divide the data axis.
 Settings make_settings(const config::DsConfig& config, const MeshShape& mesh, int rank,

@@ -2,8 +2,10 @@
 // form.
 #include "capi/cleave_c.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 #include <vector>
@@ -155,6 +157,53 @@ TEST_F(CInterface, TakesRatesAndWeightDecayOfEachGroup) {
   EXPECT_EQ(get("b", 2), (std::vector<float>{6, 6})) << "which does not decay";
   EXPECT_EQ(get("deep", 4), (std::vector<float>{7, 14, 0, -3.5})) << "x - 0.5 * 0.25 x, without a gradient";
   EXPECT_EQ(get("alone", 1), (std::vector<float>{8}));
+}
+
+// value -= the sum of all gradients so far, which is the state; remembers what it was called for.
+struct Sums {
+  std::vector<std::string> parts;
+  int fails_at = -1;
+  static int update(void* context, const cleave_update* part) {
+    auto& self = *static_cast<Sums*>(context);
+    if (int(self.parts.size()) == self.fails_at) return 1;
+    self.parts.push_back(fmt::format("{}.{} [{}, {}) step {}", part->unit, part->parameter, part->begin,
+                                     part->end, part->step));
+    if (part->gradient_dtype != CLEAVE_FP32 || part->on_host || part->states[1]) return 1;
+    for (int64_t i = 0; i < part->end - part->begin; ++i) {
+      part->states[0][i] += float(part->gradient_scale) * static_cast<const float*>(part->gradient)[i];
+      part->value[i] -= part->states[0][i];
+    }
+    return 0;
+  }
+};
+
+TEST_F(CInterface, HandsPartsOfParametersToWhoUpdatesThem) {
+  Sums sums;
+  static const char* const kStates[] = {"sum"};
+  cleave_engine_options options{};
+  options.update = &Sums::update, options.update_context = &sums;
+  options.states = kStates, options.state_count = 1;
+  ASSERT_EQ(make(kConfig, options), 0) << cleave_error();
+  put("w", {1, 2, 3, 4, 5, 6}), put("b", {-8, 0}), put("deep", {7, 9, -1, 3}), put("alone", {11});
+  ASSERT_EQ(cleave_publish(engine_), 0) << cleave_error();
+  step();
+  EXPECT_EQ(get("w", 6), std::vector<float>(6, 0)) << "w - w";
+  EXPECT_EQ(get("deep", 4), (std::vector<float>{7, 9, -1, 3}));
+  step();
+  EXPECT_EQ(get("w", 6), (std::vector<float>{-1, -2, -3, -4, -5, -6})) << "0 - (w + 0)";
+  std::vector<float> state(6);
+  ASSERT_EQ(cleave_get_state(engine_, 1, "w", state.data()), 0) << cleave_error();
+  EXPECT_EQ(state, (std::vector<float>{1, 2, 3, 4, 5, 6}));
+  std::sort(sums.parts.begin(), sums.parts.end());
+  EXPECT_EQ(sums.parts,
+            (std::vector<std::string>{"0.0 [0, 6) step 1", "0.0 [0, 6) step 2", "0.1 [0, 2) step 1",
+                                      "0.1 [0, 2) step 2", "1.0 [0, 4) step 1", "1.0 [0, 4) step 2",
+                                      "1.1 [0, 1) step 1", "1.1 [0, 1) step 2"}));
+  sums.fails_at = int(sums.parts.size());
+  cleave_step_result result{};
+  ASSERT_EQ(cleave_begin_step(engine_), 0);
+  EXPECT_EQ(cleave_finish_step(engine_, nullptr, 0, nullptr, 0, &result), 2);
+  EXPECT_NE(std::string(cleave_error()).find("the update failed in the program"), std::string::npos);
 }
 
 TEST_F(CInterface, SavesAndLoads) {

@@ -279,11 +279,9 @@ def _mistake(which: str) -> None:
     if what == "twice":
         args = type("Args", (), {"deepspeed_config": "a.json"})
         deepspeed.initialize(args=args, model=module, config=config(0))
-    if what == "optimizer":
-        deepspeed.initialize(model=module, optimizer=torch.optim.Rprop(module.parameters()), config=config(0))
     if what == "groups":
         groups = [{"params": [p], "momentum": 0.1 * k} for k, p in enumerate(module.parameters())]
-        deepspeed.initialize(model=module, optimizer=torch.optim.SGD(groups, lr=1), config=config(0))
+        deepspeed.initialize(model=module, optimizer=torch.optim.SGD(groups, lr=1), config=config(1))
     engine = deepspeed.initialize(model=module, config=config(stage))[0]
     loss = models.loss(engine, models.batch(0, 0, engine.global_rank))
     if what == "step alone":

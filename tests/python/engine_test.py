@@ -141,8 +141,10 @@ class Engine(unittest.TestCase):
             "unknown key": ["UsageError", 'gradient_cliping: unknown key; did you mean "gradient_clipping"?'],
             "no file": ["UsageError", "nowhere.json: there is no such file"],
             "twice": ["UsageError", "given twice"],
-            "optimizer": ["NotBuilt", "no kernel for torch.optim.rprop.Rprop"],
-            "groups": ["NotBuilt", "differ in momentum"],
+            "groups": [
+                "NotBuilt",
+                'differ in momentum, 0.0 and 0.1, are not built; give all the same, or "zero_allow_untested_optimizer": true',
+            ],
             "step alone": ["StepOrderError", "step without a backward"],
             "loss.backward": ["StepOrderError", "engine.backward(loss)"],
             "stage 3: loss.backward": ["StepOrderError", "engine.backward(loss)"],
