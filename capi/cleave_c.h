@@ -123,7 +123,7 @@ CLEAVE_C void cleave_engine_free(cleave_engine* engine);
 /* A JSON object: step, skipped, params, dtype, mesh and place (sizes of the axes and this rank's place on
  * each), parameters (of the whole model, from name to shape), the planned, live and peak memory by kind and
  * category, notes (texts), kinds (of state that a checkpoint saves), a table of the units, gathers and rounds
- * that no record foresaw. */
+ * that no record foresaw, the loss scale that the next step begins with. */
 CLEAVE_C int cleave_engine_facts(cleave_engine* engine, char** facts);
 
 /* One whole state of a parameter, fp32: kind 0 is the master's value, others as the facts list them.

@@ -104,7 +104,8 @@ std::string facts_of(const cleave_engine& e) {
               {"notes", engine.notes().lines()},
               {"kinds", engine.kinds()},
               {"units", engine.describe_units()},
-              {"unforeseen", engine.unforeseen()}}
+              {"unforeseen", engine.unforeseen()},
+              {"loss_scale", engine.loss_scale()}}
       .dump();
 }
 

@@ -116,6 +116,7 @@ UnitEngine::~UnitEngine() = default;
 UnitEngine::State& UnitEngine::state() const { return static_cast<State&>(core()); }
 Stream& UnitEngine::stream() { return state().streams->compute; }
 int64_t UnitEngine::unforeseen() const { return state().recorded().unforeseen(); }
+double UnitEngine::loss_scale() const { return state().scaler.scale(); }
 
 pipeline::InstructionList UnitEngine::begin_walk(bool trains, int micros, bool shapes_change) {
   State& s = state();

@@ -123,6 +123,7 @@ class UnitEngine : public EngineBase {
 
   // Gathers and rounds of agreement that no record foresaw, since the start.
   int64_t unforeseen() const;
+  double loss_scale() const;  // that the next step begins with
 
  private:
   struct State;

@@ -99,6 +99,8 @@ class DeepSpeedEngine(torch.nn.Module):
         for slot in units.slots():
             slot.parameter.ds_engine = self  # type: ignore[attr-defined]
         self._units = units
+        if self.optimizer is not None:
+            self.optimizer.scale_now = lambda: float(self._native.facts()["loss_scale"])
         self.lr_scheduler = self._scheduler(lr_scheduler)
         self.training_dataloader: DeepSpeedDataLoader | None = None
         self._counters()
@@ -255,8 +257,8 @@ class DeepSpeedEngine(torch.nn.Module):
         self._in_step = False
         result = self._native.finish_step(self._losses_of_micros(), rates)
         self._losses.clear()
-        self._norm = result.grad_norm
-        self.optimizer.updated(result.skipped, result.loss_scale)
+        self._norm = float("inf") if result.skipped else result.grad_norm
+        self.optimizer.updated(result.skipped)
         self._applied = not result.skipped
         if result.skipped:
             self.skipped_steps += 1

@@ -215,13 +215,16 @@ class EngineOptimizer(torch.optim.Optimizer):
         self.optimizer = inner  # the script's own, whose groups these are
         self.outside = outside  # that updates, where the engine does not
         self.overflow = False
-        self.loss_scale = 1.0
+        self.scale_now: Callable[[], float] = lambda: 1.0
         super().__init__(groups, dict(inner.defaults) if inner else {})  # the same dictionaries, so what one changes the other reads
         self.rate_groups = RateGroups(self.param_groups)
 
     @property
-    def cur_scale(self) -> float:
-        return self.loss_scale
+    def loss_scale(self) -> float:
+        """What the next loss is multiplied with."""
+        return self.scale_now()
+
+    cur_scale = loss_scale
 
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         raise StepOrderError("the update is the engine's: call engine.step()")
@@ -239,9 +242,9 @@ class EngineOptimizer(torch.optim.Optimizer):
         for group, loaded in zip(self.param_groups, state_dict["param_groups"], strict=True):
             group.update({k: v for k, v in loaded.items() if k != "params"})
 
-    def updated(self, overflow: bool, loss_scale: float) -> None:
+    def updated(self, overflow: bool) -> None:
         """After a step of the engine's; schedulers of torch's ask whether there was one."""
-        self.overflow, self.loss_scale = overflow, loss_scale
+        self.overflow = overflow
         for optimizer in (self, self.optimizer):
             if optimizer is not None:
                 optimizer._opt_called = True  # type: ignore[attr-defined]

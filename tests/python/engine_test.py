@@ -56,7 +56,7 @@ class Engine(unittest.TestCase):
             self.assertLess(fp16["far"], 5e-4, "sums of gradients rounded to 11 bits")
             self.assertGreater(fp16["skipped"], 0)
             self.assertEqual(fp16["steps"], 12)
-            halved = [2.0 ** (18 - k) for k in range(fp16["skipped"])]
+            halved = [2.0 ** (17 - k) for k in range(fp16["skipped"])]  # after each step, for the next
             self.assertEqual(fp16["scales"], halved + [2.0 ** (18 - fp16["skipped"])] * (12 - fp16["skipped"]))
 
     def test_a_checkpoint_continues_at_another_stage_on_other_ranks(self) -> None:

@@ -1,0 +1,476 @@
+"""Training scripts that run on DeepSpeed and on the engine from the same source: each case gets the module that it calls deepspeed.
+
+compared_test.py holds what they return here to what they returned there (tests/fixtures/make_deepspeed_fixtures.py).
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import tempfile
+from collections.abc import Callable
+from typing import Any
+
+import models
+import plain
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+STEPS = 6
+Losses = Callable[[Any, plain.Batch], torch.Tensor]
+
+CASES: dict[str, Callable[[Any], dict[str, Any]]] = {}
+
+
+def case(function: Callable[[Any], dict[str, Any]]) -> Callable[[Any], dict[str, Any]]:
+    CASES[function.__name__] = function
+    return function
+
+
+# ---- what every script does ----
+
+
+def config(stage: int, **more: Any) -> dict[str, Any]:
+    made: dict[str, Any] = {
+        "train_micro_batch_size_per_gpu": 4,
+        "gradient_accumulation_steps": 1,
+        "zero_optimization": {"stage": stage},
+        "optimizer": {"type": "AdamW", "params": {"lr": 1e-2, "betas": [0.9, 0.99], "eps": 1e-6, "weight_decay": 0.1}},
+        **more,
+    }
+    if stage == 3:
+        made["zero_optimization"].setdefault("stage3_param_persistence_threshold", 20)
+    return made
+
+
+def stated(engine: Any, losses: list[float]) -> dict[str, Any]:
+    """What a script reads of an engine after a step."""
+    norm = engine.get_global_grad_norm()
+    loss = torch.tensor([sum(losses) / len(losses) / engine.dp_world_size], dtype=torch.float64)
+    torch.distributed.all_reduce(loss)
+    return {
+        "loss": loss.item(),
+        "lr": [float(rate) for rate in engine.get_lr()],
+        "norm": None if norm is None else float(norm),  # DeepSpeed without ZeRO has none in fp32
+        "scale": float(getattr(engine.optimizer, "loss_scale", 1.0)),
+        "skipped": int(engine.skipped_steps),
+        "steps": int(engine.global_steps),
+        "samples": int(engine.global_samples),
+    }
+
+
+def steps(engine: Any, count: int = STEPS, first: int = 0, loss: Losses = models.loss) -> list[dict[str, Any]]:
+    out = []
+    for step in range(first, first + count):
+        losses = []
+        for micro in range(engine.gradient_accumulation_steps()):
+            value = loss(engine, models.batch(step, micro, engine.global_rank))
+            engine.backward(value)
+            engine.step()
+            losses.append(value.item())
+        out.append(stated(engine, losses))
+    return out
+
+
+def weights(deepspeed: Any, engine: Any) -> dict[str, list[float]]:
+    """Of each parameter: its norm, and its product with a fixed vector."""
+    out = {}
+    for name, parameter in engine.module.named_parameters():
+        with deepspeed.zero.GatheredParameters([parameter]):
+            flat = parameter.detach().double().flatten()
+        out[name] = [flat.norm().item(), (flat @ torch.arange(flat.numel(), dtype=torch.float64).cos()).item()]
+    return out
+
+
+def trained(deepspeed: Any, model: nn.Module, made: dict[str, Any], *, loss: Losses = models.loss, **given: Any) -> dict[str, Any]:
+    parameters = None if "optimizer" in given else [p for p in model.parameters() if p.requires_grad]
+    engine, *_ = deepspeed.initialize(model=model, model_parameters=parameters, config=made, **given)
+    return {"steps": steps(engine, loss=loss), "weights": weights(deepspeed, engine)}
+
+
+# ---- modules of these scripts alone ----
+
+
+class Attention(nn.Module):
+    """Self-attention whose keys have no bias, because the gradient of one is nothing but rounding."""
+
+    def __init__(self, causal: bool) -> None:
+        super().__init__()
+        self.causal = causal
+        self.norms = nn.ModuleList([nn.LayerNorm(models.WIDTH) for _ in range(2)])
+        self.qkv = nn.Linear(models.WIDTH, 3 * models.WIDTH, bias=False)
+        self.out = nn.Linear(models.WIDTH, models.WIDTH)
+        self.mlp = nn.Sequential(nn.Linear(models.WIDTH, 4 * models.WIDTH), nn.GELU(), nn.Linear(4 * models.WIDTH, models.WIDTH))
+
+    def forward(self, h: torch.Tensor) -> torch.Tensor:
+        batch, length, width = h.shape
+        parts = self.qkv(self.norms[0](h)).view(batch, length, 3, 3, width // 3).permute(2, 0, 3, 1, 4)
+        mixed = F.scaled_dot_product_attention(*parts, is_causal=self.causal)
+        h = h + self.out(mixed.transpose(1, 2).reshape(h.shape))
+        return h + self.mlp(self.norms[1](h))
+
+
+class Language(nn.Module):
+    """GPT, or with `causal` off BERT: positions, two blocks, a head that may be tied to the embedding."""
+
+    def __init__(self, causal: bool = True, tied: bool = False) -> None:
+        super().__init__()
+        self.embed, self.positions = nn.Embedding(models.CLASSES, models.WIDTH), nn.Parameter(torch.randn(8, models.WIDTH) * 0.1)
+        self.dropout = nn.Dropout(0.0)
+        self.blocks = nn.ModuleList([Attention(causal) for _ in range(2)])
+        self.norm, self.head = nn.LayerNorm(models.WIDTH), nn.Linear(models.WIDTH, models.CLASSES, bias=False)
+        if tied:
+            self.head.weight = self.embed.weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.dropout(self.embed((x.abs() * 7).long() % models.CLASSES) + self.positions)
+        for block in self.blocks:
+            h = block(h)
+        return self.head(self.norm(h)).mean(1)
+
+
+class Frozen(models.Mlp):
+    """Some layers of it are not trained."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers[0].requires_grad_(False)
+        self.head.bias.requires_grad_(False)
+
+
+class Unused(models.Mlp):
+    """One layer of it is in no forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.never = nn.Linear(3, 3)
+
+
+class TwoHeads(models.Mlp):
+    def __init__(self) -> None:
+        super().__init__()
+        self.other = nn.Linear(models.WIDTH, 1)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:  # type: ignore[override]
+        h = self.layers(x)
+        return self.head(h), self.other(h)
+
+
+def heads_apart(model: nn.Module) -> list[dict[str, Any]]:
+    head = [p for n, p in model.named_parameters() if n.startswith("head")]
+    body = [p for n, p in model.named_parameters() if not n.startswith("head")]
+    return [{"params": body, "lr": 1e-2, "weight_decay": 0.1}, {"params": head, "lr": 3e-3, "weight_decay": 0.0}]
+
+
+def fresh(kind: Any, *args: Any) -> nn.Module:
+    return models.seeded(kind, 0, *args)
+
+
+# ---- the scripts ----
+
+# Those in 16 bits go first: DeepSpeed's stage 3 leaves a linear layer behind that rounds otherwise than torch's.
+
+FP16 = {"enabled": True, "initial_scale_power": 12, "loss_scale_window": 100}
+
+
+def spikes(at: set[int]) -> Losses:
+    """The loss, in some steps so large that its gradients overflow."""
+    count = -1
+
+    def loss(engine: Any, batch: plain.Batch) -> torch.Tensor:
+        nonlocal count
+        count += 1
+        return models.loss(engine, batch) * (1e6 if count in at else 1)
+
+    return loss
+
+
+@case
+def fp16_overflows_at_stage_2(deepspeed: Any) -> dict[str, Any]:
+    return trained(deepspeed, fresh(Language), config(2, fp16={**FP16, "hysteresis": 1}), loss=spikes({1, 4}))
+
+
+@case
+def fp16_with_a_fixed_scale_at_stage_1(deepspeed: Any) -> dict[str, Any]:
+    return trained(deepspeed, fresh(models.Mlp), config(1, fp16={"enabled": True, "loss_scale": 128}, gradient_clipping=0.5))
+
+
+@case
+def bf16_at_stage_1(deepspeed: Any) -> dict[str, Any]:
+    return trained(deepspeed, fresh(Language), config(1, bf16={"enabled": True}, gradient_accumulation_steps=2))
+
+
+@case
+def bf16_offloaded_at_stage_2(deepspeed: Any) -> dict[str, Any]:
+    zero = {"stage": 2, "offload_optimizer": {"device": "cpu"}}
+    return trained(deepspeed, fresh(Language), config(2, bf16={"enabled": True}, zero_optimization=zero))
+
+
+@case
+def mlp_without_zero(deepspeed: Any) -> dict[str, Any]:
+    return trained(deepspeed, fresh(models.Mlp), config(0))
+
+
+@case
+def clipped_without_zero(deepspeed: Any) -> dict[str, Any]:
+    return trained(deepspeed, fresh(models.Mlp), config(0, gradient_clipping=0.05, gradient_accumulation_steps=2))
+
+
+@case
+def conv_net_by_sgd_at_stage_1(deepspeed: Any) -> dict[str, Any]:
+    sgd = {"type": "SGD", "params": {"lr": 5e-2, "momentum": 0.9, "weight_decay": 0.01}}
+    return trained(deepspeed, fresh(models.Conv), config(1, optimizer=sgd, zero_allow_untested_optimizer=True))
+
+
+@case
+def gpt_accumulates_4_micro_batches_at_stage_2(deepspeed: Any) -> dict[str, Any]:
+    return trained(deepspeed, fresh(Language), config(2, gradient_accumulation_steps=4, gradient_clipping=0.5))
+
+
+@case
+def gpt_at_stage_3(deepspeed: Any) -> dict[str, Any]:
+    return trained(deepspeed, fresh(Language), config(3, gradient_accumulation_steps=2, gradient_clipping=0.3))
+
+
+@case
+def bert_warms_up_and_decays_at_stage_2(deepspeed: Any) -> dict[str, Any]:
+    params = {"warmup_min_lr": 0, "warmup_max_lr": 1e-2, "warmup_num_steps": 3, "total_num_steps": 6}
+    schedule = {"type": "WarmupDecayLR", "params": params}
+    return trained(deepspeed, fresh(Language, False), config(2, scheduler=schedule))
+
+
+@case
+def tied_at_stage_1(deepspeed: Any) -> dict[str, Any]:
+    return trained(deepspeed, fresh(Language, True, True), config(1))
+
+
+@case
+def tied_at_stage_3(deepspeed: Any) -> dict[str, Any]:
+    return trained(deepspeed, fresh(Language, True, True), config(3))
+
+
+@case
+def frozen_at_stage_2(deepspeed: Any) -> dict[str, Any]:
+    return trained(deepspeed, fresh(Frozen), config(2))
+
+
+@case
+def frozen_at_stage_3(deepspeed: Any) -> dict[str, Any]:
+    return trained(deepspeed, fresh(Frozen), config(3))
+
+
+@case
+def unused_parameters_at_stage_2(deepspeed: Any) -> dict[str, Any]:
+    return trained(deepspeed, fresh(Unused), config(2))
+
+
+@case
+def unused_parameters_at_stage_3(deepspeed: Any) -> dict[str, Any]:
+    return trained(deepspeed, fresh(Unused), config(3))
+
+
+@case
+def two_groups_at_stage_1(deepspeed: Any) -> dict[str, Any]:
+    model = fresh(models.Mlp)
+    optimizer = torch.optim.AdamW(heads_apart(model), betas=(0.9, 0.99), eps=1e-6)
+    without = {k: v for k, v in config(1).items() if k != "optimizer"}
+    return trained(deepspeed, model, without, optimizer=optimizer)
+
+
+@case
+def two_groups_and_a_schedule_of_torchs_at_stage_3(deepspeed: Any) -> dict[str, Any]:
+    model = fresh(models.Mlp)
+    optimizer = torch.optim.AdamW(heads_apart(model), betas=(0.9, 0.99), eps=1e-6)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
+    without = {k: v for k, v in config(3).items() if k != "optimizer"}
+    return trained(deepspeed, model, without, optimizer=optimizer, lr_scheduler=schedule)
+
+
+@case
+def one_cycle_at_stage_2(deepspeed: Any) -> dict[str, Any]:
+    params = {"cycle_min_lr": 1e-3, "cycle_max_lr": 2e-2, "cycle_first_step_size": 2, "decay_step_size": 1, "decay_lr_rate": 0.5}
+    return trained(deepspeed, fresh(models.Mlp), config(2, scheduler={"type": "OneCycle", "params": params}))
+
+
+@case
+def decay_in_the_gradient_at_stage_1(deepspeed: Any) -> dict[str, Any]:
+    adam = {"type": "Adam", "params": {"lr": 1e-2, "eps": 1e-6, "weight_decay": 0.1, "adam_w_mode": False}}
+    return trained(deepspeed, fresh(models.Mlp), config(1, optimizer=adam))
+
+
+@case
+def adagrad_at_stage_1(deepspeed: Any) -> dict[str, Any]:
+    adagrad = {"type": "Adagrad", "params": {"lr": 2e-2, "weight_decay": 0.05}}
+    return trained(deepspeed, fresh(models.Mlp), config(1, optimizer=adagrad))
+
+
+@case
+def lion_with_its_state_offloaded_at_stage_2(deepspeed: Any) -> dict[str, Any]:
+    """Of a module without dead units: where the moment is 0 DeepSpeed's moves by the sign bit, here nothing moves (docs/numerics.md)."""
+    lion = {"type": "Lion", "params": {"lr": 1e-3, "betas": [0.9, 0.99], "weight_decay": 0.1}}
+    zero = {"stage": 2, "offload_optimizer": {"device": "cpu"}}
+    return trained(deepspeed, fresh(Language), config(2, optimizer=lion, zero_optimization=zero))
+
+
+@case
+def optimizer_offloaded_at_stage_2(deepspeed: Any) -> dict[str, Any]:
+    zero = {"stage": 2, "offload_optimizer": {"device": "cpu"}}
+    return trained(deepspeed, fresh(Language), config(2, zero_optimization=zero, gradient_accumulation_steps=2, gradient_clipping=0.4))
+
+
+@case
+def all_offloaded_at_stage_3(deepspeed: Any) -> dict[str, Any]:
+    zero = {"stage": 3, "offload_optimizer": {"device": "cpu"}, "offload_param": {"device": "cpu"}}
+    return trained(deepspeed, fresh(Language), config(3, zero_optimization=zero))
+
+
+@case
+def predivided_without_zero(deepspeed: Any) -> dict[str, Any]:
+    return trained(deepspeed, fresh(models.Mlp), config(0, gradient_predivide_factor=2.0, gradient_clipping=0.5))
+
+
+@case
+def prescaled_without_zero(deepspeed: Any) -> dict[str, Any]:
+    return trained(deepspeed, fresh(models.Mlp), config(0, prescale_gradients=True))
+
+
+@case
+def several_losses_at_stage_1(deepspeed: Any) -> dict[str, Any]:
+    def loss(engine: Any, batch: plain.Batch) -> torch.Tensor:
+        classes, value = engine(batch[0])
+        return F.cross_entropy(classes, batch[1]) + 0.5 * F.mse_loss(value.squeeze(-1), batch[0].mean(-1)) + 0.1 * value.abs().mean()
+
+    return trained(deepspeed, fresh(TwoHeads), config(1, gradient_accumulation_steps=2), loss=loss)
+
+
+@case
+def two_engines_train_each_other(deepspeed: Any) -> dict[str, Any]:
+    """As a generator and its discriminator do; the generator's pass takes the module itself, of which it trains nothing."""
+    maker, *_ = deepspeed.initialize(model=(made := fresh(nn.Linear, 6, 8)), model_parameters=made.parameters(), config=config(1))
+    judge, *_ = deepspeed.initialize(model=(judging := fresh(models.Mlp)), model_parameters=judging.parameters(), config=config(2))
+    out = []
+    for step in range(STEPS):
+        x, y = models.batch(step, 0, maker.global_rank)
+        with torch.no_grad():
+            fake = maker(x[:, :6])
+        for engine, sign in ((judge, 1), (maker, -1)):
+            judging.requires_grad_(engine is judge)
+            value = sign * F.cross_entropy(judge(fake) if engine is judge else judging(maker(x[:, :6])), y)
+            engine.backward(value)
+            engine.step()
+            out.append(stated(engine, [value.item()]))
+    return {"steps": out, "weights": {**weights(deepspeed, maker), **weights(deepspeed, judge)}}
+
+
+@case
+def a_boundary_set_by_hand_at_stage_1(deepspeed: Any) -> dict[str, Any]:
+    """Accumulation as accelerate drives it: the number of micro-batches of a step is the script's."""
+    model = fresh(models.Mlp)
+    engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config(1, gradient_accumulation_steps=2))
+    out = []
+    for step in range(STEPS):
+        losses = []
+        for micro in range(2):
+            engine.set_gradient_accumulation_boundary(micro == 1)
+            value = models.loss(engine, models.batch(step, micro, engine.global_rank))
+            engine.backward(value)
+            if micro == 1:
+                engine.step()
+            losses.append(value.item())
+        out.append(stated(engine, losses))
+    return {"steps": out, "weights": weights(deepspeed, engine)}
+
+
+@case
+def losses_divided_by_the_script_at_stage_2(deepspeed: Any) -> dict[str, Any]:
+    model = fresh(models.Mlp)
+    engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config(2, gradient_accumulation_steps=2))
+    out = []
+    for step in range(STEPS):
+        losses = []
+        for micro in range(2):
+            value = models.loss(engine, models.batch(step, micro, engine.global_rank)) / 2
+            engine.backward(value, scale_wrt_gas=False)
+            engine.step()
+            losses.append(value.item())
+        out.append(stated(engine, losses))
+    return {"steps": out, "weights": weights(deepspeed, engine)}
+
+
+@case
+def built_sharded_at_stage_3(deepspeed: Any) -> dict[str, Any]:
+    with deepspeed.zero.Init(config_dict_or_path=config(3)):
+        model = fresh(models.Mlp)
+    return trained(deepspeed, model, config(3))
+
+
+@case
+def activations_computed_again_at_stage_3(deepspeed: Any) -> dict[str, Any]:
+    return trained(deepspeed, fresh(models.Blocks, "other"), config(3))
+
+
+@case
+def resumed_at_stage_2(deepspeed: Any) -> dict[str, Any]:
+    """Three steps, and three more by another engine from a checkpoint."""
+    schedule = {"type": "WarmupLR", "params": {"warmup_max_lr": 1e-2, "warmup_num_steps": 5, "warmup_type": "linear"}}
+    made = config(2, scheduler=schedule, gradient_accumulation_steps=2)
+    shared: list[Any] = [tempfile.mkdtemp() if os.environ["RANK"] == "0" else None]
+    engine, *_ = deepspeed.initialize(model=(model := fresh(Language)), model_parameters=model.parameters(), config=made)
+    torch.distributed.broadcast_object_list(shared)
+    out = steps(engine, 3)
+    engine.save_checkpoint(shared[0], client_state={"seen": 24})
+    model = models.seeded(Language, 5)
+    engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=made)
+    _, client = engine.load_checkpoint(shared[0])
+    assert client["seen"] == 24
+    return {"steps": out + steps(engine, 3, 3), "weights": weights(deepspeed, engine)}
+
+
+@case
+def samples_of_a_loader_at_stage_1(deepspeed: Any) -> dict[str, Any]:
+    model = fresh(models.Mlp)
+    draw = torch.Generator().manual_seed(3)
+    data = torch.utils.data.TensorDataset(torch.randn(40, 8, generator=draw), torch.randint(0, models.CLASSES, (40,), generator=draw))
+    torch.manual_seed(11)
+    engine, _, loader, _ = deepspeed.initialize(model=model, model_parameters=model.parameters(), training_data=data, config=config(1))
+    out = []
+    for batch in loader:
+        value = models.loss(engine, batch)
+        engine.backward(value)
+        engine.step()
+        out.append(stated(engine, [value.item()]))
+    return {"steps": out, "weights": weights(deepspeed, engine)}
+
+
+@case
+def fp16_overflows_with_hysteresis_at_stage_3(deepspeed: Any) -> dict[str, Any]:
+    return trained(deepspeed, fresh(Language), config(3, fp16={**FP16, "hysteresis": 2}), loss=spikes({0, 2, 3}))
+
+
+@case
+def bf16_at_stage_3(deepspeed: Any) -> dict[str, Any]:
+    return trained(deepspeed, fresh(Language), config(3, bf16={"enabled": True}))
+
+
+# ---- all of them ----
+
+
+def rounded(value: Any) -> Any:
+    """With 9 significant digits, which fp32 needs."""
+    if isinstance(value, dict):
+        return {key: rounded(v) for key, v in value.items()}
+    if isinstance(value, list):
+        return [rounded(v) for v in value]
+    return float(f"{value:.9g}") if isinstance(value, float) and math.isfinite(value) else value
+
+
+def run(deepspeed: Any, names: list[str]) -> dict[str, Any]:
+    return {name: rounded(CASES[name](deepspeed)) for name in names or CASES}
+
+
+def here(names: list[str]) -> dict[str, Any]:
+    """The cases on the engine."""
+    import cleave
+
+    return run(cleave, names)
