@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import json
 import os
+import random
 from typing import Any
 
 import cleave as deepspeed
@@ -65,31 +67,86 @@ def against_torch(kinds: list[Any]) -> dict[str, float]:
     return out
 
 
+def _drawn(seed: int, folder: str) -> dict[str, Any]:
+    """A random configuration: stage, homes, sizes, micro-batches, clipping, optimizer."""
+    draw = random.Random(1000 + seed)
+    stage = draw.randrange(4)
+    zero: dict[str, Any] = {"stage": stage}
+    homes = [None, {"device": "cpu"}, {"device": "nvme", "nvme_path": folder}]
+    offload_optimizer, offload_param = draw.choice(homes[: 3 if stage == 3 else 2]), draw.choice(homes)
+    if stage > 0 and offload_optimizer:
+        zero["offload_optimizer"] = offload_optimizer
+    if stage == 3 and offload_param:
+        zero["offload_param"] = offload_param
+    if stage == 3:
+        zero["stage3_param_persistence_threshold"] = draw.choice([0, 10, 100])
+        zero["stage3_prefetch_bucket_size"] = draw.choice([0, 100, 1000])
+    if stage > 0:
+        zero |= {"reduce_bucket_size": draw.choice([60, 500, 10000]), "overlap_comm": draw.random() < 0.5}
+    sgd = {"type": "SGD", "params": {"lr": 3e-2, "momentum": 0.9, "weight_decay": 0.1}}
+    optimizer = draw.choice([ADAMW, sgd])
+    clipping = draw.choice([0.0, 0.5])
+    micros = draw.choice([1, 2, 3])
+    return config(stage, zero_optimization=zero, optimizer=optimizer, gradient_clipping=clipping, gradient_accumulation_steps=micros)
+
+
+def random_modules(seeds: list[int], folder: str) -> dict[str, float]:
+    """By seed and configuration: how far losses, norms and weights of 4 steps are from those of a loop of torch's alone."""
+    out = {}
+    for seed in seeds:
+        made = _drawn(seed, folder)
+        module, other = (models.seeded(models.Random, seed, seed) for _ in range(2))
+        engine = deepspeed.initialize(model=module, config=made)[0]
+        got = steps(engine, 4)
+        kind = torch.optim.AdamW if made["optimizer"] is ADAMW else torch.optim.SGD
+        optimizer = kind([p for p in other.parameters() if p.requires_grad], **made["optimizer"]["params"])
+        want = plain.train(
+            other,
+            optimizer,
+            models.batch,
+            models.loss,
+            steps=4,
+            micros=made["gradient_accumulation_steps"],
+            ranks=engine.world_size,
+            clipping=made["gradient_clipping"],
+        )
+        far = [(engine.parameters_of(n) - p.detach()).abs().max().item() for n, p in other.named_parameters()]
+        zero = made["zero_optimization"]
+        out[f"seed {seed}: {zero}, {made['gradient_accumulation_steps']} micro-batches"] = max(worst(got, want), *far)
+        engine.destroy()
+    return out
+
+
+HOMES = (None, "cpu", "nvme")
 PLACEMENTS: list[dict[str, Any]] = [
-    {"stage": 0},
-    {"stage": 1},
-    {"stage": 1, "offload_optimizer": {"device": "cpu"}},
-    {"stage": 2},
+    *({"stage": stage, "offload_optimizer": home} for stage in (0, 1, 2) for home in (HOMES if stage else HOMES[:1])),
+    *({"stage": 3, "offload_optimizer": home, "offload_param": other} for home in HOMES for other in HOMES),
     {"stage": 2, "overlap_comm": True, "reduce_bucket_size": 500},
     {"stage": 2, "offload_optimizer": {"device": "cpu", "ratio": 0.4}},
-    {"stage": 3},
     {"stage": 3, "stage3_param_persistence_threshold": 0, "stage3_prefetch_bucket_size": 0},
-    {"stage": 3, "offload_optimizer": {"device": "cpu"}, "offload_param": {"device": "cpu"}},
-    {"stage": 3, "offload_optimizer": {"device": "nvme"}, "offload_param": {"device": "nvme"}},
 ]
 
 
-def digests(name: str, folder: str, precision: str, exact: bool) -> list[str]:
-    """Of the weights after 5 steps, for each placement; exact sums with two micro-batches, others with one."""
-    out = []
+def _placed(zero: dict[str, Any], folder: str) -> dict[str, Any]:
+    """The section of a placement, with the paths of what is on disk."""
+    homes = {k: {"device": v, "nvme_path": folder} if v == "nvme" else {"device": v} for k, v in zero.items() if v in HOMES[1:]}
+    return {k: v for k, v in zero.items() if v not in HOMES} | homes
+
+
+def digests(name: str, folder: str, precision: str, count: int, exact: bool) -> dict[str, str]:
+    """Of the weights after steps, for each placement, of which one file says what is another; with exact sums two micro-batches a step."""
+    out = {}
     for zero in PLACEMENTS:
-        section = {k: {**v, "nvme_path": folder} if isinstance(v, dict) and v.get("device") == "nvme" else v for k, v in zero.items()}
-        made = config(0, zero_optimization=section, gradient_accumulation_steps=2 if exact else 1, cleave={"exact_sums": exact})
+        made = config(0, zero_optimization=_placed(zero, folder), gradient_accumulation_steps=2 if exact else 1)
+        made["cleave"] = {"exact_sums": exact}
         if precision != "fp32":
             made[precision] = {"enabled": True}
-        engine = deepspeed.initialize(model=models.seeded(getattr(models, name)), config=made)[0]
-        steps(engine, 5)
-        out.append(digest(engine))
+        path = os.path.join(folder, f"ds_config{os.environ['RANK']}.json")
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump(made, file)
+        engine = deepspeed.initialize(model=models.seeded(getattr(models, name)), config=path)[0]
+        steps(engine, count)
+        out[str(zero)] = digest(engine)
         memory = engine.memory()
         assert memory["live"] == memory["planned"], (zero, memory)
         engine.destroy()

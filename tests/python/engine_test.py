@@ -23,18 +23,19 @@ class Engine(unittest.TestCase):
             for case, far in first.items():
                 self.assertLess(far, 1e-5, f"{case} on {count} ranks")
 
-    def test_random_modules_train_as_in_torch(self) -> None:
-        [first, _] = ranks.answers(2, CASES, "against_torch", [["Random", seed] for seed in range(15)])
+    def test_50_random_modules_train_as_in_torch_at_random_stages_and_placements(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            [first, _] = ranks.answers(2, CASES, "random_modules", list(range(50)), folder)
+        self.assertEqual(len(first), 50)
         for case, far in first.items():
             self.assertLess(far, 1e-5, case)
 
     def test_weights_have_the_same_bits_at_every_stage_and_placement(self) -> None:
-        for precision in ("fp32", "bf16"):
-            for model, exact in (("Gpt", False), ("Skipping", True)):
-                with tempfile.TemporaryDirectory() as folder:
-                    [first, second] = ranks.answers(2, CASES, "digests", model, folder, precision, exact)
+        for precision, model, steps, exact in (("fp32", "Gpt", 20, False), ("bf16", "Gpt", 5, False), ("bf16", "Skipping", 5, True)):
+            with self.subTest(precision=precision, model=model), tempfile.TemporaryDirectory() as folder:
+                [first, second] = ranks.answers(2, CASES, "digests", model, folder, precision, steps, exact)
                 self.assertEqual(first, second)
-                self.assertEqual(len(set(first)), 1, f"{model} in {precision}: {first}")
+                self.assertEqual(len(set(first.values())), 1, first)
 
     def test_optimizers_of_torch_are_the_engines_with_their_groups_and_schedules(self) -> None:
         for stage in (0, 3):

@@ -95,18 +95,24 @@ class Skipping(nn.Module):
 
 
 class Random(nn.Module):
-    """A random graph of layers, with shared and skipped ones."""
+    """A random graph of layers: some used several times, tied, frozen, in no forward, or left out where a sample says so."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()
         draw = random.Random(seed)
         kinds = (lambda: nn.Linear(8, 8), lambda: nn.LayerNorm(8), lambda: nn.Linear(8, 8, bias=False), lambda: nn.Bilinear(8, 8, 8))
         self.layers = nn.ModuleList([draw.choice(kinds)() for _ in range(draw.randint(2, 7))])
+        linear = [layer for layer in self.layers if isinstance(layer, nn.Linear)]
+        for layer in linear[1:]:
+            if draw.random() < 0.3:
+                layer.weight = linear[0].weight
         for layer in self.layers:
             if draw.random() < 0.2:
                 layer.requires_grad_(False)
-        self.order = [(draw.randrange(len(self.layers)), draw.random() < 0.4) for _ in range(draw.randint(2, 9))]
+        self.order = [(draw.randrange(len(self.layers)), draw.random()) for _ in range(draw.randint(2, 9))]
+        self.gates = [draw.randrange(8) if draw.random() < 0.3 else None for _ in self.order]
         self.checkpoints = draw.random() < 0.3
+        self.gain = nn.Parameter(torch.randn(8)) if draw.random() < 0.5 else None
         self.head = nn.Linear(8, CLASSES)
 
     def _run(self, k: int, h: torch.Tensor) -> torch.Tensor:
@@ -114,13 +120,15 @@ class Random(nn.Module):
         return torch.tanh(layer(h, h) if isinstance(layer, nn.Bilinear) else layer(h))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        h = x
-        for k, residual in self.order:
+        h = x if self.gain is None else x * self.gain
+        for (k, residual), gate in zip(self.order, self.gates, strict=True):
+            if gate is not None and x[0, gate] > 0:
+                continue
             if self.checkpoints and h.requires_grad:
                 out = torch.utils.checkpoint.checkpoint(self._run, k, h, use_reentrant=k % 2 == 0)
             else:
                 out = self._run(k, h)
-            h = h + out if residual else out
+            h = h + out if residual < 0.4 else out
         return self.head(h)
 
 
