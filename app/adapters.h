@@ -10,9 +10,10 @@
 
 namespace cleave::app {
 
-// As the facts of a run (app/run/run_facts.h) have them under "lora": null where everything is trained.
+// What the facts of a run (app/run/run_facts.h) have under "lora": null where everything is trained.
 nlohmann::json facts_of(const config::LoraConfig& lora);
-// Of a checkpoint's facts; without targets where they say none. Throws nlohmann::json::exception.
+// The adapters that a checkpoint's facts name, without targets where they say none. Throws
+// nlohmann::json::exception.
 config::LoraConfig lora_in(const nlohmann::json& facts);
 
 // Weights of a checkpoint with its adapters added to them: W + scale B A.
@@ -20,7 +21,7 @@ class MergedWeights {
  public:
   // The reader outlives it.
   MergedWeights(const checkpoint::CheckpointReader& reader, double scale) : reader_(reader), scale_(scale) {}
-  // As CheckpointReader::read, of a weight whose adapter, if it has one, is read whole.
+  // Reads as CheckpointReader::read does; the adapter of a weight that has one is read whole.
   void read(const checkpoint::Record& record) const;
 
  private:

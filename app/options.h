@@ -25,14 +25,15 @@ struct RankOptions : launcher::JobOptions {
 std::unique_ptr<text::Tokenizer> tokenizer_of(const ModelOptions& options);
 // Error(usage) when the tokenizer has more ids than the vocabulary of `what`.
 void require_tokenizer_fits(const text::Tokenizer& tokenizer, int64_t vocab, const std::string& what);
-// As checkpoints keep it.
+// The tokenizer's digest as checkpoints keep it.
 std::string digest_of(const text::Tokenizer& tokenizer);
 
 // What --model stands for; a vocabulary that it leaves open is the data's. Error(usage) for an unknown model,
 // or data that do not say the vocabulary that it leaves open.
 model::ModelConfig config_of(const ModelOptions& options, int64_t data_vocab);
 
-// From --device_memory and --host_memory, or the variables CLEAVE_DEVICE_MEMORY and CLEAVE_HOST_MEMORY.
+// The limits that --device_memory and --host_memory give, or the variables CLEAVE_DEVICE_MEMORY and
+// CLEAVE_HOST_MEMORY.
 MemoryLimits memory_limits(const RankOptions& options);
 
 }  // namespace cleave::app

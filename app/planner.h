@@ -10,7 +10,7 @@ namespace cleave::app {
 
 class Planner {
  public:
-  // Of ranks that compute on devices like this one, which need not be here.
+  // Plans ranks that compute on devices like this one, which need not be here.
   Planner(model::ModelConfig shape, const ModelOptions& model, int world, config::ReadOptions options,
           int ranks_per_node, Device device);
 

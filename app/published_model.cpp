@@ -74,7 +74,7 @@ void require_all(const checkpoint::CheckpointReader& reader, const checkpoint::W
             "{} has no weights of {} in the shape of its model", reader.path().string(), w.tensor);
 }
 
-// Fills a folder under another name and renames it when it is whole, in the place of what was there.
+// Fills a folder under another name and renames it when it is whole, replacing what was there.
 void make_folder(const fs::path& target, const std::function<void(const fs::path&)>& fill) {
   const fs::path whole = fs::absolute(target).lexically_normal();
   const fs::path last = whole.has_filename() ? whole : whole.parent_path();

@@ -51,7 +51,7 @@ void keep_model_files(const std::filesystem::path& published, const std::filesys
 void require_free(const std::filesystem::path& target);
 
 // A folder for transformers from a folder of checkpoints: weights, with adapters added to them, config.json,
-// and what keep_model_files left. Made under another name and renamed when it is whole, in the place of what
+// and what keep_model_files left. Made under another name and renamed when it is whole, replacing what
 // was there; at most pieces of tensors are in memory. Returns a line that says what was written.
 // Error(checkpoint) otherwise.
 std::string export_checkpoint(const std::filesystem::path& folder, const std::string& tag,

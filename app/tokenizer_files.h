@@ -8,7 +8,7 @@
 
 namespace cleave::app {
 
-// Copies the tokenizer's file and what belongs to it into a run's folder, in the place of a tokenizer that
+// Copies the tokenizer's file and what belongs to it into a run's folder, replacing a tokenizer that
 // is there. Where that was another one, what the kept model's files say of tokens' ids goes with it. Nothing
 // is done for "byte". Error(checkpoint) for a file that cannot be copied.
 void keep_tokenizer_files(const text::Tokenizer& tokenizer, const std::filesystem::path& folder);

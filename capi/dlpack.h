@@ -31,7 +31,8 @@ struct DLManagedTensor {
   void (*deleter)(DLManagedTensor* self);
 };
 
-// Of a float type, over memory of the device that outlives it. Whoever takes it calls its deleter.
+// Makes a tensor of a float type over memory of the device, which outlives it. Whoever takes it calls its
+// deleter.
 DLManagedTensor* managed_tensor(void* data, DType type, const int64_t* shape, int dims, Device device);
 
 }  // namespace cleave::capi

@@ -21,7 +21,7 @@ class BackgroundSave {
   // Waits until what was begun is written. While an exception is under way it is given up instead, on all
   // ranks, and leaves no checkpoint; that takes as long as a piece of a shard takes to be written and synced.
   ~BackgroundSave();
-  // Of a copy of these records: one behind another, each where its type is aligned.
+  // The bytes of a copy of these records: one behind another, each where its type is aligned.
   static int64_t bytes_of(const std::vector<Record>& records);
   BackgroundSave(const BackgroundSave&) = delete;
   BackgroundSave& operator=(const BackgroundSave&) = delete;

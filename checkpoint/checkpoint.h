@@ -128,7 +128,7 @@ void remove_checkpoint(const std::filesystem::path& folder);
 // The name that the file `latest`, or another `pointer`, holds; or that of a complete checkpoint that a kill
 // kept it from holding. Error(checkpoint) when there is no such file, or no name in it.
 std::string latest_checkpoint(const std::filesystem::path& dir, const std::string& pointer = "latest");
-// Of a pointer: the file with what it is about to hold.
+// The file with what a pointer is about to hold.
 std::filesystem::path pending(const std::filesystem::path& pointer);
 // Makes the file `pointer` hold the name of a checkpoint in dir. Throws std::filesystem::filesystem_error or
 // Error(checkpoint).

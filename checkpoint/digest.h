@@ -26,7 +26,7 @@ std::map<std::string, std::string> digests(std::span<const NamedShape> tensors,
                                            const std::function<void(const Record&)>& read, int threads,
                                            DType as = DType::fp32);
 
-// Of all tensors of a checkpoint.
+// The digests of all tensors of a checkpoint.
 std::map<std::string, std::string> digests(const CheckpointReader& reader, int threads,
                                            DType as = DType::fp32);
 

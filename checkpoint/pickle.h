@@ -34,7 +34,7 @@ struct Pickled {
   std::string text = {}, key = {};
   std::vector<const Pickled*> items = {};
 
-  // Of a dict, the value of a text; null where there is none, or this is no dict.
+  // The value that a dict has for a text; null where there is none, or this is no dict.
   const Pickled* find(std::string_view name) const;
 };
 

@@ -23,7 +23,7 @@ class WeightFiles {
   const std::filesystem::path& folder() const { return folder_; }
   bool has(const std::string& name) const { return places_.contains(name); }
   std::vector<std::string> names() const;
-  // Of a tensor that is there.
+  // Where a tensor is stored that is there.
   const StoredTensor& tensor(const std::string& name) const;
   const TensorFile& file(const std::string& name) const;
   int files() const { return int(files_.size()); }

@@ -16,8 +16,8 @@ class Poisonable {
 
 class Alarm {
  public:
-  // From the end of the group's constructor until the start of its destructor. A group that comes after the
-  // alarm is poisoned at once.
+  // A group is here from the end of its constructor until the start of its destructor. One that comes after
+  // the alarm is poisoned at once.
   void add(Poisonable* group) {
     std::lock_guard lock(mutex_);
     groups_.push_back(group);

@@ -4,7 +4,7 @@
 
 namespace cleave::comm {
 
-// Of this rank of the group.
+// The communicator of this rank of the group.
 std::unique_ptr<Communicator> communicator_over(std::shared_ptr<Group> group, int rank);
 
 }  // namespace cleave::comm

@@ -24,7 +24,8 @@ class KeyValueServer {
   KeyValueServer(const KeyValueServer&) = delete;
   KeyValueServer& operator=(const KeyValueServer&) = delete;
 
-  // Until when the destructor waits for ranks that are still there; not at all unless this is called.
+  // Sets until when the destructor waits for ranks that are still there; it does not wait at all unless this
+  // is called.
   void leave_by(Clock::time_point deadline);
 
   std::vector<int> missing() const;           // ranks that have not come yet

@@ -14,7 +14,8 @@ namespace cleave::comm {
 struct CuttingAxis {
   Axis axis;
   Communicator* ranks;
-  // Between products its ranks have different rows, so the gradients of what it does not cut are of these.
+  // Between products the axis' ranks have different rows, so the gradients of what it does not cut are of
+  // these.
   bool cuts_rows = false;
 };
 

@@ -18,7 +18,7 @@ struct RankProcess {
 std::string host_id();
 int64_t host_number();
 
-// Of this process, which reached the master from `address`.
+// Describes this process, which reached the master from `address`.
 RankProcess this_process(const std::string& address);
 
 std::string encode(const RankProcess& process);

@@ -43,7 +43,7 @@ class World {
   virtual ~World() = default;  // leaves if leave() was not called; during an exception it just hangs up
 
   virtual Communicator& communicator() = 0;
-  // With local rank and size as seen from where the ranks really run.
+  // The rank, with local rank and size as seen from where the ranks really run.
   virtual const RankInfo& info() const = 0;
   // For a start-up line: "shared memory, 2 ranks on this host".
   virtual const std::string& transport() const = 0;

@@ -105,7 +105,7 @@ class Collector {
       return reading_.error(
           m.where, shown_path,
           fmt::format("{} and {} name the same {}; keep one (the other is at {})", it->second.name, m.key,
-                      is_section(path) ? "section" : "key", reading_.place(it->second.where)));
+                      is_section(path) ? "section" : "key", reading_.text_of(it->second.where)));
     if (path == "zero_optimization" && m.value.kind == Kind::boolean) return old_zero(m);
     if (!key) {  // a section that has no entry of its own
       if (m.value.kind == Kind::object) object(m.value, path, shown_path);

@@ -27,10 +27,10 @@ class Judge {
   void given(const Given& g) {
     if (g.path.empty())
       return r_.result.notes.push_back(
-          {r_.place(g.where), g.shown, compact(*g.value), g.origin, "comment", "nothing reads it"});
+          {r_.text_of(g.where), g.shown, compact(*g.value), g.origin, "comment", "nothing reads it"});
     const size_t at = r_.index.at(g.path);
     const Key &key = r_.keys[at], &now = now_[at];
-    Note note{r_.place(g.where),
+    Note note{r_.text_of(g.where),
               g.shown,
               compact(*g.value),
               g.origin,

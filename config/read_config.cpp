@@ -84,7 +84,7 @@ bool Reading::truth(std::string_view path) const {
   return false;
 }
 
-std::string Reading::place(TextPosition where) const {
+std::string Reading::text_of(TextPosition where) const {
   return fmt::format("{}:{}:{}", file, where.line, where.column);
 }
 

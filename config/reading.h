@@ -44,10 +44,10 @@ struct Reading {
 
   void error(TextPosition where, std::string path, std::string message);
   void warning(TextPosition where, std::string path, std::string message);  // an error when strict
-  // At the key if it is in the file, else at the top.
+  // The error stands at the key if it is in the file, else at the top.
   void error_at(std::string_view path, std::string message);
   void warning_at(std::string_view path, std::string message);
-  std::string place(TextPosition where) const;
+  std::string text_of(TextPosition where) const;
 };
 
 // Walks the object: finds, checks and stores every key, suggests for those that are unknown.
@@ -75,7 +75,7 @@ struct AutoAnswer {
   std::string origin = {};  // of the value: an option, or "Trainer's default"
   bool open = false;        // usable, but not known here
 };
-// What Accelerate puts in the place of "auto" at zero_optimization.stage.
+// What Accelerate puts instead of "auto" at zero_optimization.stage.
 inline constexpr int64_t kStageOfAuto = 2;
 // The option that says what "auto" stands for at this path, "Trainer's default", or nothing.
 std::string origin_of_auto(std::string_view path, const AutoValues& values);

@@ -114,7 +114,7 @@ class TrainerOptions {
 
   void differs(TextPosition where, const std::string& text) {
     if (differences_.empty()) first_ = where;
-    differences_ += fmt::format("\n  {}: {}", r_.place(where), text);
+    differences_ += fmt::format("\n  {}: {}", r_.text_of(where), text);
   }
 
   void report() {

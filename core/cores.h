@@ -25,7 +25,8 @@ struct ThreadFacts {
   int local_ranks = 1;     // processes of this job that share the machine
   bool own_cores = false;  // the cores are this rank's alone: a launcher bound it to them
 };
-// Of this process. A rank whose cores are not those of the process that started it was bound to them.
+// The facts of this process. A rank whose cores are not those of the process that started it was bound to
+// them.
 ThreadFacts thread_facts(int local_ranks = 1);
 
 // One thread a core. Ranks with cores of their own use all of those, others share evenly; a quota is shared

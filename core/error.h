@@ -44,7 +44,7 @@ void require(bool condition, Exit exit, fmt::format_string<Args...> format, Args
     fail(exit, format, std::forward<Args>(args)...);
 }
 
-// Of a source file its folder and name, without the path that it had where it was compiled.
+// A source file's folder and name, without the path that it had where it was compiled.
 constexpr std::string_view source_name(std::string_view path) {
   const size_t name = path.find_last_of('/');
   if (name == std::string_view::npos || name == 0) return path;

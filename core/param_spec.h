@@ -30,7 +30,7 @@ struct Split {
 
   explicit operator bool() const { return !extents.empty(); }
   int64_t extent() const { return std::accumulate(extents.begin(), extents.end(), int64_t{0}); }
-  // Of a block of this extent that the rank's part has `each` of: the elements that are not padding.
+  // The elements that are not padding, of a block of this extent that the rank's part has `each` of.
   Range real(int64_t extent, int64_t each) const {
     return intersect({0, extent}, Range{0, each}.shifted(std::min(extent, rank * each)));
   }
@@ -48,7 +48,7 @@ struct ParamSpec {
   std::vector<int64_t> shape;  // of what this rank holds
   Init init;
   bool decay = false;  // weight decay applies by default (core/decay_rule.h)
-  // Of different axes; each cuts what the ones before it left. Along every other axis all ranks have the
+  // Cuts of different axes; each cuts what the ones before it left. Along every other axis all ranks have the
   // same.
   std::vector<Cut> cuts = {};
 
@@ -61,7 +61,7 @@ struct ParamSpec {
   bool used_in_part(Axis axis) const {
     return std::any_of(cuts.begin(), cuts.end(), [&](const Cut& c) { return c.axis == axis && !c.split; });
   }
-  // From the rank's part to the whole: the last one first.
+  // The way from the rank's part to the whole: the last cut first.
   std::vector<Split> splits() const {
     std::vector<Split> all;
     for (auto cut = cuts.rbegin(); cut != cuts.rend(); ++cut)

@@ -63,16 +63,16 @@ TokenBatches::TokenBatches(const std::vector<TokenSource>& sources, const TokenB
       cut, o.micro_batch * o.accumulation, [this](int64_t step, int64_t row, const SampleRow& to) {
         const Range range = micro_batch_positions(row / options_.micro_batch, options_.rank, options_.ranks,
                                                   options_.micro_batch);
-        const Blend::Place at = place(step, range.begin + row % options_.micro_batch);
+        const Blend::SourceSample at = place(step, range.begin + row % options_.micro_batch);
         sources_[size_t(at.source)]->read(at.sample, to);
       });
 }
 
 TokenBatches::~TokenBatches() = default;
 
-Blend::Place TokenBatches::place(int64_t step, int64_t position) const {
+Blend::SourceSample TokenBatches::place(int64_t step, int64_t position) const {
   if (!blend_) return {0, sampler_.sample(step, position)};
-  Blend::Place at = blend_->at(step * sampler_.global_batch + position);
+  Blend::SourceSample at = blend_->at(step * sampler_.global_batch + position);
   const int64_t samples = sources_[size_t(at.source)]->size(), epoch = at.sample / samples;
   at.sample %= samples;
   if (options_.shuffle) at.sample = permuted(at.sample, samples, seed_of(options_.seed, at.source), epoch);

@@ -36,15 +36,15 @@ class TokenBatches {
   // The file must outlive this. Throws Error(data) with the numbers when the file is shorter than a sample or
   // holds fewer samples than one step takes.
   TokenBatches(const TokenFile& file, const TokenBatchesOptions& options);
-  // Of several files, which must outlive this. Sample n of the training, counted over all steps and ranks, is
-  // what Blend says; each source is shuffled for itself, anew in every epoch of its own. One file alone has
-  // the order of Sampler, and epochs that end with a step.
+  // Loads from several files, which must outlive this. Sample n of the training, counted over all steps and
+  // ranks, is what Blend says; each source is shuffled for itself, anew in every epoch of its own. One file
+  // alone has the order of Sampler, and epochs that end with a step.
   TokenBatches(const std::vector<TokenSource>& sources, const TokenBatchesOptions& options);
   ~TokenBatches();
 
   // Waits for the data of a step, counted from 0, and throws what went wrong in reading them.
   void prepare(int64_t step);
-  // Of all micro-batches of a step on this rank. Waits and throws as prepare() does.
+  // The valid targets of all micro-batches of a step on this rank. Waits and throws as prepare() does.
   int64_t valid_targets(int64_t step);
   // Any 0-based (step, micro); going through them in order is prefetched. The result is valid until another
   // step is asked for. Errors of the worker's reading are thrown here, for every micro-batch of the step.
@@ -53,7 +53,7 @@ class TokenBatches {
 
   const Sampler& sampler() const { return sampler_; }  // of one file
   // The source and its sample at `position`, in [0, global batch), of the 0-based step.
-  Blend::Place place(int64_t step, int64_t position) const;
+  Blend::SourceSample place(int64_t step, int64_t position) const;
 
  private:
   TokenBatchesOptions options_;
@@ -76,7 +76,7 @@ struct EvalBatchesOptions {
 class EvalBatches {
  public:
   EvalBatches(const TokenFile& file, const EvalBatchesOptions& options);
-  // Of several files, which must outlive this; no sample has tokens of two.
+  // Loads from several files, which must outlive this; no sample has tokens of two.
   EvalBatches(const std::vector<TokenFile>& files, const EvalBatchesOptions& options);
   ~EvalBatches();
 

@@ -57,7 +57,7 @@ Blend::Blend(std::vector<int64_t> shares) : shares_(std::move(shares)) {
   }
 }
 
-Blend::Place Blend::at(int64_t position) const {
+Blend::SourceSample Blend::at(int64_t position) const {
   const Entry& entry = order_[size_t(position % period())];
   return {entry.source, position / period() * shares_[size_t(entry.source)] + entry.sample};
 }

@@ -24,11 +24,11 @@ class Blend {
 
   explicit Blend(std::vector<int64_t> shares);
 
-  struct Place {
+  struct SourceSample {
     int source = 0;
     int64_t sample = 0;  // of the source, counted over the whole training
   };
-  Place at(int64_t position) const;
+  SourceSample at(int64_t position) const;
   int64_t period() const { return int64_t(order_.size()); }
 
  private:

@@ -193,8 +193,8 @@ void DocumentIndex::begins(int64_t first, std::span<int64_t> out) const {
   // Pointers of neighbouring sequences are read together.
   std::array<int64_t, 128> pointers;
   int64_t from = 0, until = 0;
-  for (int64_t& place : sequences) {
-    const int64_t sequence = place;
+  for (int64_t& entry : sequences) {
+    const int64_t sequence = entry;
     require(0 <= sequence && sequence <= sequences_, Exit::data, "{}: was written to since it was opened",
             path());
     if (sequence >= until || sequence < from) {
@@ -202,7 +202,7 @@ void DocumentIndex::begins(int64_t first, std::span<int64_t> out) const {
       file_.read(pointers_at() + 8 * from,
                  std::as_writable_bytes(std::span(pointers).first(size_t(until - from))));
     }
-    place = sequence == sequences_ ? tokens_ : pointers[size_t(sequence - from)] / token_bytes_;
+    entry = sequence == sequences_ ? tokens_ : pointers[size_t(sequence - from)] / token_bytes_;
   }
 }
 

@@ -87,7 +87,7 @@ constexpr Kind kEndings[] = {{".csv"sv, "a table", kRows},
                              {".json"sv, "one JSON value", kRows},
                              {".bmp"sv, "an image", kNoText}};
 
-// A sign behind a length, which a text has letters in the place of.
+// A sign behind a length, where a text has letters.
 bool has_length_before(std::string_view head) {
   return head.substr(0, 8).find('\0') != std::string_view::npos;
 }

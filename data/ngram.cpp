@@ -15,7 +15,7 @@ constexpr uint64_t low_bytes(uint64_t value, int count) { return value & ((uint6
 
 NgramModel::Table::Table() : entries_(64) {}
 
-size_t NgramModel::Table::place(uint64_t key) const {
+size_t NgramModel::Table::slot_of(uint64_t key) const {
   const size_t mask = entries_.size() - 1;
   size_t i = size_t(key * 0x9E3779B97F4A7C15ull >> 20) & mask;
   while (entries_[i].key_plus_one != 0 && entries_[i].key_plus_one != key + 1) i = (i + 1) & mask;
@@ -23,16 +23,16 @@ size_t NgramModel::Table::place(uint64_t key) const {
 }
 
 const NgramModel::Entry* NgramModel::Table::find(uint64_t key) const {
-  const Entry& entry = entries_[place(key)];
+  const Entry& entry = entries_[slot_of(key)];
   return entry.key_plus_one ? &entry : nullptr;
 }
 
 NgramModel::Entry& NgramModel::Table::at(uint64_t key) {
-  size_t i = place(key);
+  size_t i = slot_of(key);
   if (entries_[i].key_plus_one == 0) {
     if (2 * ++used_ > entries_.size()) {
       grow();
-      i = place(key);
+      i = slot_of(key);
     }
     entries_[i].key_plus_one = key + 1;
   }
@@ -43,7 +43,7 @@ void NgramModel::Table::grow() {
   std::vector<Entry> old(entries_.size() * 4);
   old.swap(entries_);
   for (const Entry& entry : old)
-    if (entry.key_plus_one) entries_[place(entry.key_plus_one - 1)] = entry;
+    if (entry.key_plus_one) entries_[slot_of(entry.key_plus_one - 1)] = entry;
 }
 
 NgramModel::NgramModel(std::span<const uint8_t> train, int max_order) {

@@ -42,7 +42,7 @@ class NgramModel {
     const Entry* find(uint64_t key) const;
 
    private:
-    size_t place(uint64_t key) const;
+    size_t slot_of(uint64_t key) const;
     void grow();
 
     std::vector<Entry> entries_;

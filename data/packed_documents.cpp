@@ -13,19 +13,19 @@ constexpr int64_t kStride = 64;
 // Takes pieces, sample by sample.
 class PackedDocuments::Walk {
  public:
-  Walk(const DocumentIndex& index, int64_t seq_len, Place from)
+  Walk(const DocumentIndex& index, int64_t seq_len, Beginning from)
       : index_(index), seq_len_(seq_len), at_(from), first_(from.document) {
     index_.begins(first_, begins_);
   }
 
-  // The place of the next piece, behind documents that are used up.
-  const Place& place() {
+  // The beginning of the next piece, behind documents that are used up.
+  const Beginning& beginning() {
     while (at_.document < index_.documents() && left() == 0) at_ = {at_.document + 1, 0};
     return at_;
   }
-  bool ended() { return place().document >= index_.documents(); }
+  bool ended() { return beginning().document >= index_.documents(); }
 
-  // The pieces of one sample, from place() on.
+  // The pieces of one sample, from beginning() on.
   template <class Body>
   void sample(const Body& body) {
     for (int64_t used = 0; used < seq_len_ && !ended();) {
@@ -53,14 +53,14 @@ class PackedDocuments::Walk {
 
   const DocumentIndex& index_;
   int64_t seq_len_;
-  Place at_;
+  Beginning at_;
   int64_t first_;
   std::array<int64_t, 128> begins_;
 };
 
 PackedDocuments::PackedDocuments(const TokenFile& file, int64_t seq_len) : file_(&file), seq_len_(seq_len) {
   for (Walk walk(*file.documents(), seq_len, {}); !walk.ended(); ++samples_) {
-    if (samples_ % kStride == 0) starts_.push_back(walk.place());
+    if (samples_ % kStride == 0) starts_.push_back(walk.beginning());
     walk.sample([&](int64_t, const Piece& piece) { targets_ += piece.positions; });
   }
   require(samples_ > 0, Exit::data,
@@ -75,19 +75,19 @@ void PackedDocuments::read(int64_t sample, const SampleRow& row) const {
   int64_t end = 0;
   std::vector<int32_t> tokens;
   std::vector<uint8_t> mask;
-  walk.sample([&](int64_t place, const Piece& piece) {
+  walk.sample([&](int64_t position, const Piece& piece) {
     const Range range{piece.token, piece.token + piece.positions + 1};
     tokens.resize(size_t(range.size()));
     file_->read(range, tokens.data());
-    std::copy(tokens.begin(), tokens.end() - 1, row.input + place);
-    std::copy(tokens.begin() + 1, tokens.end(), row.targets + place);
-    if (row.documents) std::fill_n(row.documents + place, piece.positions, int32_t(place));
-    end = place + piece.positions;
+    std::copy(tokens.begin(), tokens.end() - 1, row.input + position);
+    std::copy(tokens.begin() + 1, tokens.end(), row.targets + position);
+    if (row.documents) std::fill_n(row.documents + position, piece.positions, int32_t(position));
+    end = position + piece.positions;
     if (!file_->masked()) return;
     mask.resize(size_t(range.size()));
     file_->read_mask(range, mask.data());
     for (int64_t t = 0; t < piece.positions; ++t)
-      if (!mask[size_t(t) + 1]) row.targets[place + t] = kIgnoredTarget;
+      if (!mask[size_t(t) + 1]) row.targets[position + t] = kIgnoredTarget;
   });
   std::fill(row.input + end, row.input + seq_len_, 0);
   std::fill(row.targets + end, row.targets + seq_len_, kIgnoredTarget);

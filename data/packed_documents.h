@@ -24,7 +24,7 @@ class PackedDocuments final : public Samples {
 
  private:
   // Where a sample begins: a document, and how many of its positions are in samples before.
-  struct Place {
+  struct Beginning {
     int64_t document = 0, done = 0;
   };
   // A run of tokens that is in one sample, with the token that its last position predicts.
@@ -36,7 +36,7 @@ class PackedDocuments final : public Samples {
   const TokenFile* file_;
   int64_t seq_len_;
   int64_t samples_ = 0, targets_ = 0;
-  std::vector<Place> starts_;  // of every kStride-th sample
+  std::vector<Beginning> starts_;  // of every kStride-th sample
 };
 
 }  // namespace cleave::data

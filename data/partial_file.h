@@ -9,7 +9,7 @@ namespace cleave::data {
 
 class PartialFile {
  public:
-  // As fopen has them: "wb", or "w+b" for one that is read again. Everything that goes wrong is Error(data)
+  // mode is fopen's: "wb", or "w+b" for a file that is read again. Everything that goes wrong is Error(data)
   // naming the file.
   PartialFile(std::string path, const char* mode);
   ~PartialFile();  // removes what did not appear
@@ -26,7 +26,7 @@ class PartialFile {
   size_t read(void* bytes, size_t count);
 
   void complete();    // nothing is written from here on
-  void appear();      // under its name, in the place of what was there
+  void appear();      // under its name, replacing what was there
   void remove_old();  // what is there under its name
 
  private:

@@ -48,8 +48,8 @@ int64_t Sampler::sample(int64_t step, int64_t position) const {
   CHECK(step >= 0 && 0 <= position && position < global_batch, "position {} of step {}, global batch {}",
         position, step, global_batch);
   const int64_t steps = steps_per_epoch();
-  const int64_t place = (step % steps * global_batch + position) % samples;
-  return shuffle ? permuted(place, samples, seed, step / steps) : place;
+  const int64_t index = (step % steps * global_batch + position) % samples;
+  return shuffle ? permuted(index, samples, seed, step / steps) : index;
 }
 
 }  // namespace cleave::data

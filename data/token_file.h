@@ -56,7 +56,7 @@ class TokenFile {
   void check_all() const;
   // Error(data) when the file was written to or replaced since it was opened.
   void require_unchanged() const;
-  // Of kinds whose file does not say its vocabulary, and which may have any id below vocab().
+  // True of kinds whose file does not say its vocabulary, and which may have any id below vocab().
   bool vocab_is_a_guess() const { return kind_ == Kind::u16 || kind_ == Kind::indexed; }
 
   // Where documents begin; null where the file does not say.

@@ -32,11 +32,12 @@ void Windows::mark_documents(int64_t begin, const SampleRow& row) const {
   for (bool more = true; more; next += int64_t(begins.size())) {
     index.begins(next, begins);
     for (const int64_t token : begins) {
-      const int64_t place = token - begin;
-      more = place <= seq_len_ && token < index.tokens();
+      const int64_t position = token - begin;
+      more = position <= seq_len_ && token < index.tokens();
       if (!more) break;
-      row.targets[place - 1] = kIgnoredTarget;
-      if (place < seq_len_) std::fill(row.documents + place, row.documents + seq_len_, int32_t(place));
+      row.targets[position - 1] = kIgnoredTarget;
+      if (position < seq_len_)
+        std::fill(row.documents + position, row.documents + seq_len_, int32_t(position));
     }
   }
 }

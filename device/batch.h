@@ -23,7 +23,7 @@ struct Batch {
   Tensor input;    // as Model::input, in fp32 where the model's type is a float; int32 tokens otherwise
   Tensor targets;  // [rows] int32
   int64_t valid_targets = 0;  // how many are not kIgnoredTarget
-  // Of samples that are packed documents: for each position of every whole sample the one in it at which its
+  // Where samples are packed documents: for each position of every whole sample the one in it at which its
   // document begins, int32, as AttentionMask has it. A model with a document mask wants it, others do not
   // look.
   Tensor documents = {};

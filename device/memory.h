@@ -62,8 +62,8 @@ class Memory {
  public:
   enum class Mode { real, dry };
 
-  // Of a CUDA rank, device memory is the GPU's and pinned memory is locked; where the machine refuses to
-  // lock, it is ordinary memory and a warning goes to stderr once. A dry one needs no GPU.
+  // Device memory of a CUDA rank is the GPU's, and its pinned memory is locked; where the machine refuses to
+  // lock, it is ordinary memory and a warning goes to stderr once. A dry memory needs no GPU.
   explicit Memory(MemoryLimits limits = {}, Mode mode = Mode::real, Device device = {})
       : limits_(limits), mode_(mode), device_(device) {}
   Memory(const Memory&) = delete;

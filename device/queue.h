@@ -21,7 +21,7 @@ class Queue {
  public:
   virtual ~Queue() = default;
   virtual void enqueue(std::function<void()> task) = 0;
-  // From or to memory of a GPU.
+  // Copies from or to memory of a GPU.
   virtual void copy(void* to, const void* from, int64_t bytes) = 0;
   virtual Event record() = 0;
   virtual void wait(const Event& event) = 0;

@@ -63,12 +63,12 @@ class Stream {
   // Scratch for kernels and for staging (device/workspace.h), which must outlive the stream; a CUDA stream
   // needs it before its first kernel, others ignore it.
   void lend(Tensor device, Tensor pinned);
-  // From now on matrix products of fp32 on a CUDA stream may round their operands to TF32.
+  // Lets matrix products of fp32 on a CUDA stream round their operands to TF32 from now on.
   void allow_tf32();
-  // From now on a library on a CUDA stream may add in an order that differs from time to time.
+  // Lets a library on a CUDA stream add in an order that differs from time to time from now on.
   void allow_any_order();
-  // From now on a CUDA stream measures what its libraries offer, and takes the fastest, where it meets a
-  // shape for the first time in this process (kernels/choices.h).
+  // Lets a CUDA stream measure what its libraries offer, and take the fastest, where it meets a shape for the
+  // first time in this process from now on (kernels/choices.h).
   void measure_choices();
   Tensor pinned() const;                         // what was lent; undefined on a CPU stream
   Queue* queue() const { return queue_.get(); }  // for the bodies of kernels

@@ -25,7 +25,7 @@ void run_shares(int64_t count, Share share, const void* context);
 // The same, `grain` pieces at a time, to whichever thread is free: for pieces of unlike length.
 void run_in_turn(int64_t count, int64_t grain, Share share, const void* context);
 
-// Of the calling thread's team, for tests and reports.
+// What the calling thread's team did, for tests and reports.
 struct TeamStatistics {
   int helpers = 0;
   int64_t loops = 0;   // that helpers took part in

@@ -35,7 +35,7 @@ class Trace {
   // several hosts to one clock (comm/clock.h). Error(usage) when the file cannot be made; when it can no
   // longer be written, one warning on stderr says so and nothing more is traced.
   Trace(const std::string& path, int rank, int64_t steps, double clock_us = 0);
-  // Without a file: keeps its events for events(), or is on only while somebody listens.
+  // A trace without a file keeps its events for events(), or is on only while somebody listens.
   enum class Keep { all, none };
   explicit Trace(Keep keep = Keep::all) : keeps_(keep == Keep::all) {}
   ~Trace();
@@ -46,7 +46,7 @@ class Trace {
   static std::string file_of(const std::string& path, int rank, int ranks);
   static double now_us();  // of the clock that events have
 
-  // From now on events of this stream, or only those of one category, are shown as a track called so.
+  // Shows events of this stream, or only those of one category, as a track called so from now on.
   void name(const Stream& stream, const std::string& track, const char* category = "");
   const std::string& track_of(const TraceEvent& event) const;
   // Every event of the steps from here on also goes to `listener`, from end_step(); empty: nobody listens.
@@ -85,7 +85,7 @@ class TraceSpan {
  public:
   TraceSpan(Trace* trace, Stream& stream, const char* category, std::string_view name, int micro = -1,
             int chunk = -1);
-  // With more of the event's fields; `stream` and times are filled in.
+  // Takes more of the event's fields; `stream` and times are filled in.
   TraceSpan(Trace* trace, Stream& stream, TraceEvent event);
   ~TraceSpan();
   TraceSpan(const TraceSpan&) = delete;

@@ -11,7 +11,7 @@ struct Workspace {
   void lend_to(Stream& stream) const { stream.lend(device, pinned); }
 };
 
-// Of a stream's scratch kernels have this much, half of it where there is less; the rest is for libraries.
+// Kernels have this much of a stream's scratch, half of it where there is less; the rest is for libraries.
 inline constexpr int64_t kOwnScratch = int64_t{128} << 20;
 // Matrix products need 128 MiB at most. Attention's backward works on as many sequences at a time as fit, and
 // keeps two bytes a score: 25 MB a sequence of GPT-2 124M, 73 MB of a 7B model.

@@ -44,7 +44,7 @@ struct AttentionDropout {
   Philox philox = {};
   int64_t first_sample = 0, first_head = 0, all_heads = 1;
 
-  // Of the first key of query 0 of sample b and query head h of the op.
+  // The number of the first key of query 0 of sample b and query head h of the op.
   constexpr uint64_t first_of(int64_t b, int64_t h, int64_t seq) const {
     return uint64_t(((first_sample + b) * all_heads + first_head + h) * seq * seq);
   }

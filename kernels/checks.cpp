@@ -159,8 +159,8 @@ void DocumentPositions::check() const {
   Operand(op, "documents", documents).is(DType::int32).rank(2);
   Operand(op, "positions", positions).is(DType::int32).rank(2).apart_from("documents", documents);
   Operand(op, "positions", positions).has({documents.dim(0), positions.dim(1)});
-  CHECK(first >= 0 && first + positions.dim(1) <= documents.dim(1), "{}: places [{}, {}) of sequences of {}",
-        op, first, first + positions.dim(1), documents.dim(1));
+  CHECK(first >= 0 && first + positions.dim(1) <= documents.dim(1),
+        "{}: positions [{}, {}) of sequences of {}", op, first, first + positions.dim(1), documents.dim(1));
 }
 
 void CrossEntropy::check() const {

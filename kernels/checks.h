@@ -13,7 +13,7 @@ inline std::string text_of(const Shape& shape) {
   return out + "]";
 }
 
-// Of a soft cap; 0: none.
+// Checks a soft cap; 0: none.
 inline void check_cap(const char* op, float cap) {
   CHECK(cap >= 0, "{}: a soft cap of {}; it must be above 0, or 0 for none", op, cap);
 }

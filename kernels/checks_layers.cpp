@@ -2,7 +2,7 @@
 #include "kernels/attention.h"
 #include "kernels/checks.h"
 #include "kernels/dense.h"
-#include "kernels/kept_attention.h"
+#include "kernels/kv_cache.h"
 #include "kernels/norm.h"
 #include "kernels/rotary.h"
 
@@ -60,7 +60,7 @@ void LayerNormForward::check() const {
   if (!residual.defined()) return;
   Operand(op, "residual", residual).is(x.dtype()).has(x.shape());
   Operand(op, "sum", sum).is(x.dtype()).has(x.shape());
-  CHECK(sum.defined() || x.numel() == 0, "{}: a residual needs a place for the sum", op);
+  CHECK(sum.defined() || x.numel() == 0, "{}: a residual needs memory for the sum", op);
 }
 
 void LayerNormBackward::check() const {
@@ -120,9 +120,9 @@ void Rotary::check() const {
   Operand(op, "cos", cos).has({cos.dim(0), head_dim / 2});
   Operand(op, "sin", sin).is(DType::fp32).has(cos.shape());
   if (documents.defined()) Operand(op, "documents", documents).is(DType::int32).numel(qkv.dim(0));
-  if (places.defined()) {
-    Operand(op, "places", places).is(DType::int32).numel(qkv.dim(0));
-    CHECK(!documents.defined(), "{}: rows have places or documents, not both", op);
+  if (positions.defined()) {
+    Operand(op, "positions", positions).is(DType::int32).numel(qkv.dim(0));
+    CHECK(!documents.defined(), "{}: rows have positions or documents, not both", op);
     return;
   }
   const int64_t last = first_position + std::min(seq, qkv.dim(0));
@@ -176,20 +176,20 @@ void check_kept(const char* op, const Tensor& keys, const Tensor& values, const 
   Operand(op, "qkv", qkv).is(keys.dtype()).rank(2);
   Operand(op, "qkv", qkv).has({qkv.dim(0), (heads + 2 * keys.dim(1)) * keys.dim(3)});
   Operand(op, "texts", rows.texts).is(DType::int32).numel(qkv.dim(0));
-  Operand(op, "places", rows.places).is(DType::int32).numel(qkv.dim(0));
+  Operand(op, "positions", rows.positions).is(DType::int32).numel(qkv.dim(0));
 }
 
 }  // namespace
 
-void KeepKeys::check() const {
-  const char* op = "KeepKeys";
+void WriteKvCache::check() const {
+  const char* op = "WriteKvCache";
   check_kept(op, keys, values, qkv, heads, rows);
   Operand(op, "keys", keys).apart_from("qkv", qkv);
   Operand(op, "values", values).apart_from("qkv", qkv);
 }
 
-void KeptAttention::check() const {
-  const char* op = "KeptAttention";
+void KvCacheAttention::check() const {
+  const char* op = "KvCacheAttention";
   check_kept(op, keys, values, qkv, heads, rows);
   CHECK(window >= 0, "{}: a window of {} positions; it must be positive, or 0 for none", op, window);
   check_cap(op, cap);

@@ -39,7 +39,7 @@ struct RmsNormForward {
 };
 CLEAVE_KERNEL(RmsNormForward)
 
-// As LayerNormBackward, without mean and bias, with the forward's offset.
+// Computes as LayerNormBackward does, without mean and bias, with the forward's offset.
 struct RmsNormBackward {
   Tensor dx, dweight;
   Tensor dy, x, rstd, weight, dresidual = {};

@@ -8,13 +8,13 @@
 
 namespace cleave::launcher {
 
-// Without a line for so long, a launcher takes the one that started it for gone.
+// A launcher that hears no line for so long takes the one that started it for gone.
 inline constexpr std::chrono::seconds kLongestSilence{10};
 
-// From a process of its own, so that a launcher that only stands still (Ctrl-Z, a debugger, a terminal that
-// takes no output) is not taken for one that is gone. It dies with this process's thread. The descriptors
-// must not block; they are open there as well, so one that is closed here reaches its end only when this
-// object is gone.
+// Lines come from a process of its own, so that a launcher that only stands still (Ctrl-Z, a debugger, a
+// terminal that takes no output) is not taken for one that is gone. It dies with this process's thread. The
+// descriptors must not block; they are open there as well, so one that is closed here reaches its end only
+// when this object is gone.
 class Heartbeat {
  public:
   explicit Heartbeat(const std::vector<int>& descriptors);

@@ -68,7 +68,8 @@ std::vector<int> cores_of(const NodeStart& node, size_t index, const std::vector
 // "0,3-5": ascending and disjoint; Error(usage) otherwise.
 std::vector<int> parse_core_list(const std::string& text);
 
-// As the launchers of the hosts read it, one node or all. Error(usage): a text of another kind or version.
+// Writes the plan as the launchers of the hosts read it, one node or all. Error(usage): a text of another
+// kind or version.
 std::string encode(const std::vector<NodeStart>& nodes);
 std::vector<NodeStart> decode_nodes(std::string_view text);
 

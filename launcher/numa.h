@@ -10,7 +10,7 @@ struct NumaNode {
   std::vector<int> cores = {};
 };
 
-// As the kernel says; nothing where it does not.
+// The nodes that the kernel names; nothing where it names none.
 std::vector<NumaNode> numa_of_machine(const std::string& nodes = "/sys/devices/system/node");
 
 // "cores 0-3,8 of NUMA node 0"; "cores 2-5 of NUMA nodes 0,1"; without the nodes where none is known.

@@ -22,7 +22,7 @@ class RankLines {
   // stderr. Empty where there is none, or where `exit` says that somebody killed the rank and it had said no
   // error: what it said before is then not why.
   std::string error_of(size_t rank, int exit) const;
-  // Of ranks with their exit codes, the one that ended as `cause` did and said why; else `cause`.
+  // The one of these ranks, with their exit codes, that ended as `cause` did and said why; else `cause`.
   int who_said(int cause, const std::vector<std::pair<int, int>>& rank_and_exit) const;
 
  private:

@@ -42,7 +42,8 @@ struct RemoteCommand {
 // takes by default (AcceptEnv LC_*).
 inline constexpr const char* kJobVariable = "LC_CLEAVE_JOB";
 
-// With ssh one for each host, else one for all. Error(usage) for a job that is too long for a variable.
+// The commands: with ssh one for each host, else one for all. Error(usage) for a job that is too long for a
+// variable.
 std::vector<RemoteCommand> remote_commands(const LaunchPlan& plan, const RemoteOptions& options);
 
 }  // namespace cleave::launcher

@@ -15,7 +15,7 @@ struct LauncherRole {
     node    // it is one on each host: it starts its host's ranks
   };
   Kind kind = Kind::make;
-  // Of adopt the rank's place; of node the host's (node_rank, nodes, master) and local_size, the ranks that
+  // For adopt the rank's place; for node the host's (node_rank, nodes, master) and local_size, the ranks that
   // its launcher wants there, 0 where it does not say.
   comm::RankInfo info = {};
 };

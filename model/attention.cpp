@@ -1,6 +1,6 @@
 #include "model/attention.h"
 
-#include "kernels/kept_attention.h"
+#include "kernels/kv_cache.h"
 #include "kernels/rotary.h"
 #include "model/row_dropout.h"
 
@@ -84,31 +84,31 @@ void Attention::forward(const Kept& kept, Tensor qkv, const Call& call) const {
   axis_.to_tokens(kept.out, kept.y, {{width()}}, positions_, call.scratch, call.stream, call.what);
 }
 
-void Attention::forward(const Kept& kept, const Past& past, const Call& call) const {
+void Attention::forward(const Kept& kept, const KvCache& cache, const Call& call) const {
   if (!call.rotation.empty())
     kernels::launch(kernels::Rotary{.qkv = kept.qkv,
                                     .cos = call.rotation[0],
                                     .sin = call.rotation[1],
-                                    .places = past.rows.places,
+                                    .positions = cache.rows.positions,
                                     .heads = sizes_.heads,
                                     .kv_heads = sizes_.kv_heads,
                                     .head_dim = sizes_.head_dim},
                     call.stream);
-  kernels::launch(kernels::KeepKeys{.keys = past.keys,
-                                    .values = past.values,
-                                    .qkv = kept.qkv,
-                                    .rows = past.rows,
-                                    .heads = sizes_.heads},
+  kernels::launch(kernels::WriteKvCache{.keys = cache.keys,
+                                        .values = cache.values,
+                                        .qkv = kept.qkv,
+                                        .rows = cache.rows,
+                                        .heads = sizes_.heads},
                   call.stream);
-  kernels::launch(kernels::KeptAttention{.y = kept.y,
-                                         .qkv = kept.qkv,
-                                         .keys = past.keys,
-                                         .values = past.values,
-                                         .rows = past.rows,
-                                         .heads = sizes_.heads,
-                                         .window = sizes_.window,
-                                         .scale = sizes_.scale,
-                                         .cap = sizes_.cap},
+  kernels::launch(kernels::KvCacheAttention{.y = kept.y,
+                                            .qkv = kept.qkv,
+                                            .keys = cache.keys,
+                                            .values = cache.values,
+                                            .rows = cache.rows,
+                                            .heads = sizes_.heads,
+                                            .window = sizes_.window,
+                                            .scale = sizes_.scale,
+                                            .cap = sizes_.cap},
                   call.stream);
 }
 

@@ -23,7 +23,7 @@ class Attention {
     bool causal = true;  // AttentionMask's
     int64_t window = 0;
     float scale = 0, cap = 0;  // AttentionForward's
-    // Of the weights, and which of the model's heads these are.
+    // Dropout of the weights, and which of the model's heads these are.
     float dropout = 0;
     int64_t first_head = 0, all_heads = 1;
   };
@@ -59,7 +59,7 @@ class Attention {
   void forward(const Kept& kept, Tensor qkv, const Call& call) const;
   // The same for rows of texts that grow, whose projections are in kept.qkv: adds them to what is kept of the
   // texts, and attends to all of it.
-  void forward(const Kept& kept, const Past& past, const Call& call) const;
+  void forward(const Kept& kept, const KvCache& cache, const Call& call) const;
   // dqkv [rows, qkv_width] from dout [rows, width]. dqkv does not alias kept.qkv.
   void backward(Tensor dqkv, Tensor dout, const Kept& kept, const Call& call) const;
 

@@ -105,19 +105,19 @@ Attention::Call AttentionHalf::call(const Args& a, bool train) const {
 }
 
 void AttentionHalf::forward(const ForwardArgs& a) const {
-  CHECK(c_.causal || !a.past.defined(), "{}: texts that grow want causal attention", c_.name);
+  CHECK(c_.causal || !a.cache.defined(), "{}: texts that grow want causal attention", c_.name);
   const int64_t rows = axis_.all_rows(a.x.dim(0));
-  Kept kept{.attention = a.past.defined() ? attention_.keep_rows(a.keep, rows, a.x.dtype())
-                                          : attention_.keep(a.keep, rows, a.x.dtype())};
+  Kept kept{.attention = a.cache.defined() ? attention_.keep_rows(a.keep, rows, a.x.dtype())
+                                           : attention_.keep(a.keep, rows, a.x.dtype())};
   if (query_norm_) kept.queries = query_norm_->keep(a.keep, rows, a.x.dtype());
   if (key_norm_) kept.keys = key_norm_->keep(a.keep, rows, a.x.dtype());
   const CutLinear cut{axis_, a.stream, c_.name};
-  const Tensor qkv = a.past.defined() ? kept.attention.qkv : attention_.input(kept.attention, a.scratch);
+  const Tensor qkv = a.cache.defined() ? kept.attention.qkv : attention_.input(kept.attention, a.scratch);
   cut.forward_gathered(qkv_.bind(a, rows), qkv, a.x, a.scratch);
   if (query_norm_) query_norm_->forward(qkv, kept.queries, a.params, a.scratch, a.stream);
   if (key_norm_) key_norm_->forward(qkv, kept.keys, a.params, a.scratch, a.stream);
-  if (a.past.defined())
-    attention_.forward(kept.attention, a.past, call(a, false));
+  if (a.cache.defined())
+    attention_.forward(kept.attention, a.cache, call(a, false));
   else
     attention_.forward(kept.attention, qkv, call(a, a.train));
   const Linear out = out_.bind(a, rows);

@@ -12,7 +12,7 @@
 
 namespace cleave::model {
 
-// Over a tensor axis each rank has some of the query heads. Key/value heads are cut likewise; with more ranks
+// Each rank of a tensor axis has some of the query heads. Key/value heads are cut likewise; with more ranks
 // than of these several ranks compute the same one, from projections that every rank has whole.
 class AttentionHalf final : public Half {
  public:

@@ -33,8 +33,8 @@ class Embedding final : public Layer {
     tokens_ = Parameter(axis_.cut_padded({name_ + ".weight", {vocab_, width_}, normal, true}, 0));
     declared_ = {{name_, {&tokens_}}};
     if (learned) {
-      places_ = Parameter({std::string(learned) + ".weight", {c.positions, width_}, normal, true});
-      declared_.push_back({learned, {&places_}});
+      learned_ = Parameter({std::string(learned) + ".weight", {c.positions, width_}, normal, true});
+      declared_.push_back({learned, {&learned_}});
     }
     units_ = settle(declared_);
   }
@@ -48,16 +48,16 @@ class Embedding final : public Layer {
 
   void forward(const ForwardArgs& a) const override {
     const Tensor partial = axis_.all_rows_of(a.y, a.scratch), positions = positions_of(a);
-    kernels::launch(
-        kernels::EmbeddingForward{.y = partial,
-                                  .tokens = a.x,
-                                  .wte = tokens_.in(a.params),
-                                  .wpe = axis_.rank() == 0 ? places_.in(a.params) : Tensor(),  // summed: once
-                                  .positions = positions,
-                                  .part = part(),
-                                  .seq = positions_.size(),
-                                  .first_position = positions_.begin},
-        a.stream);
+    kernels::launch(kernels::EmbeddingForward{.y = partial,
+                                              .tokens = a.x,
+                                              .wte = tokens_.in(a.params),
+                                              .wpe = axis_.rank() == 0 ? learned_.in(a.params)
+                                                                       : Tensor(),  // summed: once
+                                              .positions = positions,
+                                              .part = part(),
+                                              .seq = positions_.size(),
+                                              .first_position = positions_.begin},
+                    a.stream);
     axis_.sum(a.y, partial, a.stream, name_);
     if (scale_ != 1) kernels::launch(kernels::Scale{.y = a.y, .x = a.y, .factor = scale_}, a.stream);
     if (a.train) dropout_.run(a.y, a.y, a.position, kDropout, a.stream);
@@ -65,13 +65,13 @@ class Embedding final : public Layer {
   bool splits_backward() const override { return true; }
   void backward(const BackwardArgs& a) const override {
     if (a.part == BackwardPart::input) return;  // tokens have no gradient
-    ParamGradient &dtokens = *tokens_.in(a.grads), *dplaces = places_.in(a.grads);
-    const bool of_places = dplaces && dplaces->wanted();
-    if (!dtokens.wanted() && !of_places) return;
+    ParamGradient &dtokens = *tokens_.in(a.grads), *dpositions = learned_.in(a.grads);
+    const bool of_positions = dpositions && dpositions->wanted();
+    if (!dtokens.wanted() && !of_positions) return;
     dropout_.run(a.dy, a.dy, a.position, kDropout, a.stream);
     if (scale_ != 1) kernels::launch(kernels::Scale{.y = a.dy, .x = a.dy, .factor = scale_}, a.stream);
     if (dtokens.wanted()) backward_tokens(a, dtokens);
-    if (of_places) backward_places(a, *dplaces);
+    if (of_positions) backward_positions(a, *dpositions);
   }
 
  private:
@@ -82,8 +82,8 @@ class Embedding final : public Layer {
     Tensor positions;
   };
   Tensor positions_of(const ForwardArgs& a) const {
-    if (a.past.defined() && places_) return a.past.rows.places;
-    if (!places_ || !a.documents.defined()) return {};
+    if (a.cache.defined() && learned_) return a.cache.rows.positions;
+    if (!learned_ || !a.documents.defined()) return {};
     const int64_t samples = a.x.numel() / positions_.size();
     const Tensor positions = a.keep.take(DType::int32, {samples, positions_.size()});
     kernels::launch(kernels::DocumentPositions{.positions = positions,
@@ -106,22 +106,22 @@ class Embedding final : public Layer {
   }
 
   // Positions are whole on every rank: the gradient of this rank's rows.
-  void backward_places(const BackwardArgs& a, ParamGradient& gradient) const {
+  void backward_positions(const BackwardArgs& a, ParamGradient& gradient) const {
     const int64_t rows = a.dy.dim(0), first = axis_.cuts_rows() ? axis_.rank() * rows : 0;
-    Tensor dplaces = gradient.tensor;
+    Tensor dpositions = gradient.tensor;
     bool added = gradient.accumulate();
     if (a.documents.defined())  // any row of the table may be any token's
       return kernels::launch(
-          kernels::EmbeddingBackward{.dwte = dplaces,
+          kernels::EmbeddingBackward{.dwte = dpositions,
                                      .dy = a.dy,
                                      .tokens = a.saved.get<Kept>(this).positions.slice({first, first + rows}),
                                      .accumulate_wte = added},
           a.stream);
     if (positions_.size() < seq_) {
-      if (!added) kernels::launch(kernels::Fill{.y = dplaces}, a.stream);
-      dplaces = dplaces.rows(positions_), added = true;
+      if (!added) kernels::launch(kernels::Fill{.y = dpositions}, a.stream);
+      dpositions = dpositions.rows(positions_), added = true;
     }
-    kernels::launch(kernels::EmbeddingBackward{.dwpe = dplaces,
+    kernels::launch(kernels::EmbeddingBackward{.dwpe = dpositions,
                                                .dy = a.dy,
                                                .tokens = a.x.slice({first, first + rows}),
                                                .seq = positions_.size(),
@@ -138,7 +138,7 @@ class Embedding final : public Layer {
   Range positions_;  // this rank's
   float scale_;      // of all that is looked up, a number of the model's type as it is in transformers
   RowDropout dropout_;
-  Parameter tokens_, places_;
+  Parameter tokens_, learned_;
   std::vector<DeclaredUnit> declared_;
   std::vector<UnitSpec> units_;
 };

@@ -6,8 +6,8 @@
 
 namespace cleave::model {
 
-// Of tokens, and of their positions where these are learned. What is looked up is multiplied with the scale,
-// rounded to the model's type as in transformers.
+// The embedding of tokens, and of their positions where these are learned. What is looked up is multiplied
+// with the scale, rounded to the model's type as in transformers.
 std::unique_ptr<Layer> make_embedding(const ModelConfig& config, float scale, int64_t seq, DType dtype,
                                       const Axes& axes);
 

@@ -14,7 +14,8 @@ class Half {
   // Adds its parameters to units.front(), the block's own unit, and units of its own behind it where it has
   // such: parameters that are gathered, reduced and saved apart from the block's.
   virtual void declare(std::vector<DeclaredUnit>& units) = 0;
-  // As Layer::attach, before it declares anew; adds the names of its linear layers to `linears`.
+  // Attaches as Layer::attach does, before it declares anew; adds the names of its linear layers to
+  // `linears`.
   virtual void attach(const AdapterRule&, std::vector<std::string>& /*linears*/) {}
   // Arithmetic of one forward and backward beside the products with weights, for so many rows of the input.
   virtual double flops(int64_t rows) const = 0;

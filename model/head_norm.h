@@ -34,7 +34,7 @@ class HeadNorm {
   }
 
  private:
-  // Between the heads in rows and heads side by side.
+  // Moves values between heads in rows and heads side by side.
   void take(Tensor heads, Tensor rows, Stream& stream) const;
   void put(Tensor rows, Tensor heads, Stream& stream) const;
 

@@ -99,8 +99,8 @@ class Head {
   virtual void logits(Tensor logits, Tensor x, Range rows, std::span<const Tensor> params, Arena& scratch,
                       Stream& stream) const = 0;
   virtual int64_t classes() const = 0;
-  // Of the logits that this rank computes: the r-th rank of a tensor axis has the classes from r * columns
-  // on, and what is past the last class is padding.
+  // The columns of the logits that this rank computes: the r-th rank of a tensor axis has the classes from r
+  // * columns on, and what is past the last class is padding.
   virtual int64_t columns() const { return classes(); }
   // Whether run() writes HeadArgs::hits, from which an evaluation has its accuracy.
   virtual bool counts_hits() const { return false; }

@@ -9,7 +9,7 @@
 #include "device/arena.h"
 #include "device/batch.h"
 #include "device/stream.h"
-#include "kernels/kept_attention.h"
+#include "kernels/kv_cache.h"
 #include "model/layer_state.h"
 
 namespace cleave::model {
@@ -66,7 +66,7 @@ struct ParamGradient {
 
 // What a pass over texts that grow brings besides its rows (model/layer.h, KeptHeads). Rows are in any order,
 // and only what is kept of earlier positions is seen.
-struct Past {
+struct KvCache {
   kernels::TextRows rows;  // of x, all ranks' where a tensor axis cuts rows; on the device
   Tensor keys, values;     // [texts, heads, positions, head_dim]; undefined for a layer that keeps none
   bool defined() const { return rows.texts.defined(); }
@@ -84,16 +84,16 @@ struct ForwardArgs {
   // Keep only what is dear to make again; the backward is told the same. A layer may ignore it.
   bool lean = false;
   std::span<const Tensor> constants = {};  // the model's, where the layer computes
-  // Of a model with a document mask: AttentionMask's documents of the whole sequences whose part x is.
+  // Where the model has a document mask: AttentionMask's documents of the whole sequences whose part x is.
   Tensor documents = {};
   // Defined: x has rows of texts in place of whole samples; nothing is kept for a backward.
-  Past past = {};
+  KvCache cache = {};
   std::span<const StateViews> states = {};
-  // Of a layer that has one, fp64 and one element, in the forward that counts (not where it runs again): the
-  // layer adds the sum over its rows of a loss, to which the losses of the targets are added. Divided by the
-  // number of targets as they are, it is reported and trained on; where a loss of a row depends on that row
-  // and on lasting state, neither micro-batches nor layouts change it. Ranks of a tensor axis that
-  // cuts no rows have to add the same.
+  // fp64 and one element, where the layer has a side loss, in the forward that counts (not where it runs
+  // again): the layer adds the sum over its rows of a loss, to which the losses of the targets are added.
+  // Divided by the number of targets as they are, it is reported and trained on; where a loss of a row
+  // depends on that row and on lasting state, neither micro-batches nor layouts change it. Ranks of a tensor
+  // axis that cuts no rows have to add the same.
   Tensor side_loss = {};
 };
 

@@ -16,8 +16,8 @@ namespace cleave::model {
 struct LayerState {
   std::string name;            // in checkpoints; no other state of the model has it
   std::vector<int64_t> shape;  // of both parts; {1}: a single value
-  // Of both parts. int64: what is counted, with sums and maxima that are exact, and so the same in every
-  // layout.
+  // Both parts have this type. int64: what is counted, with sums and maxima that are exact, and so the same
+  // in every layout.
   DType dtype = DType::fp32;
   // How what ranks have seen becomes one. A step begins with a seen part of zeros, or for max of what is
   // smaller than all: -infinity, the smallest int64.
@@ -26,7 +26,7 @@ struct LayerState {
   bool saved = true;  // with checkpoints, for any layout
 };
 
-// Of one of them, each with its shape.
+// Views of one state's parts, each with its shape.
 struct StateViews {
   Tensor lasting;
   // Defined once a training micro-batch: in its first forward, not where that runs again for a backward, nor

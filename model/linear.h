@@ -43,7 +43,7 @@ struct Linear {
   void backward(Tensor dx, OutputGradient dy, Tensor x, ParamGradient& dweight, ParamGradient* dbias,
                 Stream& stream) const;
   void backward_input(Tensor dx, Tensor dy, Stream& stream) const;
-  // As backward_input, where x = f(hidden): goes on to hidden's gradient.
+  // Goes beyond backward_input where x = f(hidden), to hidden's gradient.
   void backward_active(Tensor dhidden, Tensor dy, Tensor hidden, kernels::Activation f, Stream& stream) const;
   void backward_weight(OutputGradient dy, Tensor x, ParamGradient& dweight, ParamGradient* dbias,
                        Stream& stream) const;

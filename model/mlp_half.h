@@ -10,7 +10,7 @@
 
 namespace cleave::model {
 
-// Over a tensor axis each rank has some of the columns in the middle. They are cheap to make again from what
+// Each rank of a tensor axis has some of the columns in the middle. They are cheap to make again from what
 // the product before them gives, so a lean block does not keep them.
 class MlpHalf final : public Half {
  public:

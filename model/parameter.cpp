@@ -6,16 +6,16 @@ namespace cleave::model {
 
 Tensor Parameter::in(std::span<const Tensor> params) const {
   if (spec_.name.empty() || params.empty()) return {};
-  CHECK(place_ >= 0 && size_t(place_) < params.size(), "{}: place {} of {} parameters", spec_.name, place_,
+  CHECK(index_ >= 0 && size_t(index_) < params.size(), "{}: index {} of {} parameters", spec_.name, index_,
         params.size());
-  return params[size_t(place_)];
+  return params[size_t(index_)];
 }
 
 ParamGradient* Parameter::in(std::span<ParamGradient> grads) const {
   if (spec_.name.empty() || grads.empty()) return nullptr;
-  CHECK(place_ >= 0 && size_t(place_) < grads.size(), "{}: place {} of {} gradients", spec_.name, place_,
+  CHECK(index_ >= 0 && size_t(index_) < grads.size(), "{}: index {} of {} gradients", spec_.name, index_,
         grads.size());
-  return &grads[size_t(place_)];
+  return &grads[size_t(index_)];
 }
 
 namespace {
@@ -34,11 +34,11 @@ void expect_one(const std::vector<Parameter*>& parts, const FreezeRule& rule) {
 
 std::vector<UnitSpec> settle(const std::vector<DeclaredUnit>& units, const FreezeRule& rule) {
   std::vector<UnitSpec> specs;
-  int place = 0;
+  int index = 0;
   const auto add = [&](const std::string& name, const std::vector<Parameter*>& params, bool frozen) {
     if (params.empty()) return;
     UnitSpec& spec = specs.emplace_back(UnitSpec{name, {}, frozen});
-    for (Parameter* p : params) p->place_ = place++, spec.params.push_back(p->spec());
+    for (Parameter* p : params) p->index_ = index++, spec.params.push_back(p->spec());
   };
   for (const DeclaredUnit& unit : units) {
     for (const auto& parts : unit.as_one) expect_one(parts, rule);

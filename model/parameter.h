@@ -16,15 +16,15 @@ class Parameter {
 
   explicit operator bool() const { return !spec_.name.empty(); }
   const ParamSpec& spec() const { return spec_; }
-  // Of the layer's parameters or gradients; undefined and null where there is no parameter, or where the call
-  // brings none, as each part of a split backward leaves one of the two out.
+  // This parameter among the layer's parameters or gradients; undefined and null where there is no parameter,
+  // or where the call brings none, as each part of a split backward leaves one of the two out.
   Tensor in(std::span<const Tensor> params) const;
   ParamGradient* in(std::span<ParamGradient> grads) const;
 
  private:
   friend std::vector<UnitSpec> settle(const std::vector<DeclaredUnit>& units, const FreezeRule& rule);
   ParamSpec spec_;
-  int place_ = -1;
+  int index_ = -1;
 };
 
 // A unit whose parameters several parts of a layer declare. They stay where they are from then on.

@@ -11,7 +11,7 @@ namespace cleave::model {
 // says how each is written when it is both.
 ModelConfig find_model(const std::string& name);
 
-// Of both, as find_model() does; for commands that want a folder.
+// Refuses a name that is a preset's and a file's, as find_model() does; for commands that want a folder.
 void require_one_meaning(const std::string& name);
 
 // Whether it is NAME or preset:NAME of a preset.

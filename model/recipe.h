@@ -76,7 +76,7 @@ std::string text_of(const BlockRecipe& block, const Recipe& recipe);
 // plain.
 std::vector<std::string> lines_of(const Recipe& recipe);
 
-// As config.json files write it: gelu_tanh is gelu_pytorch_tanh there and gelu_erf gelu.
+// The name that config.json files have for it: gelu_tanh is gelu_pytorch_tanh there and gelu_erf gelu.
 const char* name_of(kernels::Activation activation);
 
 }  // namespace cleave::model

@@ -14,7 +14,7 @@ namespace cleave::model {
 
 struct Family;
 
-// Of a layer's attention: over a window, or over all positions before its own.
+// What a layer's attention sees: a window, or all positions before its own.
 enum class LayerKind : uint8_t { sliding, full };
 
 struct ModelConfig {

@@ -20,7 +20,8 @@ namespace cleave::optim {
 
 struct StepArgs {
   Rates rates = {};
-  std::vector<Rates> groups = {};  // where they differ: of each UnitSpec::group, in the place of `rates`
+  std::vector<Rates> groups =
+      {};                 // where they differ: of each UnitSpec::group, which then counts and not `rates`
   double grad_scale = 1;  // multiplies every gradient: unscaling, averaging and clipping in one factor
   int64_t step = 1;       // 1-based count of updates really applied
 

@@ -34,7 +34,7 @@ std::vector<Range> partition_layers(std::span<const LayerCost> layers, const Lay
 std::vector<double> work_of_pieces(std::span<const LayerCost> layers, const LayerCost& head,
                                    std::span<const Range> pieces);
 
-// Of each piece: the share of its work that layers do whose backward can be split; the head's cannot.
+// For each piece the share of its work that layers do whose backward can be split; the head's cannot.
 std::vector<double> split_shares(std::span<const LayerCost> layers, const LayerCost& head,
                                  std::span<const Range> pieces);
 

@@ -15,7 +15,7 @@ struct SimulateOptions {
   // Time of one micro-batch in a piece of work 1; a whole backward takes both parts.
   double forward = 1, backward_input = 1, backward_weight = 1;
   std::vector<double> work = {};  // of each piece; empty: 1 each
-  // Of each piece, which share of the weights' part its layers can do apart from the input's, 0 to 1; the
+  // For each piece the share of the weights' part that its layers can do apart from the input's, 0 to 1; the
   // rest is done with the input's. Empty: all of it.
   std::vector<double> splits = {};
   bool record = false;  // fill Simulation::spans

@@ -23,7 +23,7 @@ struct GroupTraffic {
   bool operator==(const GroupTraffic&) const = default;
 };
 
-// Of the ranks that take the same.
+// What ranks take that all take the same.
 struct RankPlan {
   std::vector<int> ranks;          // ascending; of a large job only some are tried: see JobPlan::tried_all
   MeshPlace place;                 // of the first
@@ -74,7 +74,7 @@ struct CallProof {
 };
 CallProof prove_calls(int world, const EngineMaker& make);
 
-// Of every stage, in order, the rank that needs the most: ranks of a stage may differ by some bytes.
+// The rank of each stage, in order, that needs the most: ranks of a stage may differ by some bytes.
 std::vector<const RankPlan*> largest_of_stages(const JobPlan& plan);
 
 std::string format(const JobPlan& plan);   // for people

@@ -15,7 +15,7 @@ inline nlohmann::json as_json(const MeshShape& mesh) {
   return out;
 }
 
-// Of what is not nothing: {"device": {"weights": 1024}}.
+// Has only what is not zero: {"device": {"weights": 1024}}.
 inline nlohmann::json as_json(const MemoryTable& t) {
   nlohmann::json out = nlohmann::json::object();
   for (int k = 0; k < kMemoryKinds; ++k)

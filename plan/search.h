@@ -26,9 +26,9 @@ struct Candidate {
 // laid out so. `every_rank` false: one rank a stage of the pipe is enough.
 using TryConfig = std::function<std::optional<Candidate>(const std::string& text, bool every_rank)>;
 
-// At most `most` changes of a configuration that does not fit which make it fit: single ones where there are,
-// the least costly first, otherwise combinations. The global batch stays. Empty when nothing was found, or
-// the text is not plain JSON.
+// Finds at most `most` changes of a configuration that does not fit which make it fit: single ones where
+// there are, the least costly first, otherwise combinations. The global batch stays. Empty when nothing was
+// found, or the text is not plain JSON.
 std::vector<Candidate> changes_that_fit(const Candidate& given, const MemoryLimits& limits,
                                         const TryConfig& plan, int most = 3);
 

@@ -113,7 +113,7 @@ void Engine::State::make_texts() {
   if (options.texts == 0) return;
   const tensor_parallel::TensorAxis& tensor = ranks.axes().tensor;
   texts.emplace(Texts::Limits{.each = options.texts,
-                              .places = settings.mesh.sharers(),
+                              .sharers = settings.mesh.sharers(),
                               .positions = model.rows_per_sample * model.parts,
                               .most_rows = layers().stage.text_rows(),
                               .multiple = tensor.cuts_rows() ? tensor.size() : 1});

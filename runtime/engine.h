@@ -43,9 +43,9 @@ using ModelFactory = std::function<model::Model(const model::Axes& axes)>;
 struct Evaluation {
   double loss = 0;      // mean over all targets; not a number where there are none
   int64_t targets = 0;  // that have a loss
-  // Of these, those whose class has the largest logit, of equal ones the first; none where the head does not
-  // say so (Head::counts_hits). An exact count, the same in every layout where rounding leaves the largest
-  // logit the largest.
+  // The number of these whose class has the largest logit, of equal ones the first; none where the head does
+  // not say so (Head::counts_hits). An exact count, the same in every layout where rounding leaves the
+  // largest logit the largest.
   std::optional<int64_t> hits = {};
 
   // The share of hits; none where there are none to have or no targets. Where targets are the next tokens,
@@ -71,8 +71,9 @@ class Engine : public EngineBase {
   // the loss scale is at its minimum and still overflows; the state is then that before the step, where
   // state_is_whole().
   StepResult train_batch(const BatchSource& data);
-  // Over `micros` micro-batches of every place on the data axis. Collective; nothing is changed. `stop` is
-  // asked between micro-batches, on every rank alike; once it says so the evaluation ends, with no targets.
+  // Evaluates `micros` micro-batches of every place on the data axis. Collective; nothing is changed. `stop`
+  // is asked between micro-batches, on every rank alike; once it says so the evaluation ends, with no
+  // targets.
   Evaluation evaluate(const BatchSource& data, int micros, const std::function<bool()>& stop = {});
 
   // Logits [rows, classes] of one micro-batch, in host memory of every rank; collective when parameters are
@@ -81,11 +82,11 @@ class Engine : public EngineBase {
   std::vector<float> predict(const Batch& batch, std::optional<Range> rows = {});
 
   // Texts that grow: the engine keeps the keys and values of their positions, so that a token costs one row.
-  int64_t texts() const;  // EngineOptions::texts of every place on the data and sequence axes
+  int64_t texts() const;  // EngineOptions::texts of every rank of the data and sequence axes
   // Logits [parts, classes] behind each part, in host memory of every rank, given the same parts everywhere;
   // of a text at most one. Collective. They are those of predict() for the whole text up to rounding. Tokens
   // are computed together only where each text has one; on a CPU a text has the same bits beside up to seven
-  // others of its place as alone.
+  // others of its rank as alone.
   std::vector<float> extend(const std::vector<TextPart>& parts);
 
   // The lasting part of a layer's state (model::LayerState), in host memory of every rank. Error(usage) for a

@@ -149,11 +149,11 @@ int64_t Engine::texts() const { return state().texts ? state().texts->count() : 
 std::vector<float> Engine::extend(const std::vector<TextPart>& parts) {
   State& s = state();
   CHECK(s.texts, "an engine that keeps no keys and values (EngineOptions::texts)");
-  const std::vector<std::vector<PassOfTexts>> places = s.texts->extend(parts);
-  std::vector<std::vector<size_t>> order(places.size());  // of the parts at each place
+  const std::vector<std::vector<PassOfTexts>> by_sharer = s.texts->extend(parts);
+  std::vector<std::vector<size_t>> order(by_sharer.size());  // of the parts of each sharer
   size_t most = 1;
-  for (size_t p = 0; p < places.size(); ++p) {
-    for (const PassOfTexts& pass : places[p])
+  for (size_t p = 0; p < by_sharer.size(); ++p) {
+    for (const PassOfTexts& pass : by_sharer[p])
       order[p].insert(order[p].end(), pass.parts.begin(), pass.parts.end());
     most = std::max(most, order[p].size());
   }
@@ -161,7 +161,7 @@ std::vector<float> Engine::extend(const std::vector<TextPart>& parts) {
   const model::Head& head = *s.model.head;
   const LogitsOfRanks logits(mesh, *mesh.data, int64_t(most), head, s.text_logits);
   int64_t done = 0;
-  for (const PassOfTexts& pass : places[size_t(mesh.data->rank())]) {
+  for (const PassOfTexts& pass : by_sharer[size_t(mesh.data->rank())]) {
     const Batch batch = batch_of(pass.rows.tokens, pass.rows.tokens);
     const Range to = Range{0, pass.wanted.size()}.shifted(done);
     s.run_logits({.train = false, .batch = [&](int) { return batch; }, .scale = {}, .texts = &pass.rows},

@@ -47,8 +47,9 @@ struct Engine::State : EngineCore {
   // How many targets a micro-batch of the step has in the mean over those of all ranks. Error(data), on every
   // rank, where none has any.
   double mean_targets(const StepBatches& batches);
-  // Of a step, as long as its arguments live. divisors: what the sum of each micro-batch's losses is divided
-  // by. Where micro-batches count alike, each one's own number of targets is put there when it is made.
+  // The work of a step, good as long as its arguments live. divisors: what the sum of each micro-batch's
+  // losses is divided by. Where micro-batches count alike, each one's own number of targets is put there when
+  // it is made.
   Work micro_batches(const StepBatches& batches, std::vector<double>& divisors);
   // Whether this rank's losses count: the last stage's, and once a tensor axis.
   bool reports_loss() const { return layers().stage.shape().last && settings.place.tensor == 0; }
@@ -69,7 +70,8 @@ struct Engine::State : EngineCore {
   PipeLinks links() const { return {ranks.activations(), ranks.gradients()}; }
   Executor trainer();  // of all micro-batches of a step
   void run_forward(const pipeline::ScheduleShape& shape, const Work& work);
-  // Of the only micro-batch, `logits` on the last stage: [rows.size(), the head's columns] in host memory.
+  // Computes the logits of the only micro-batch, written on the last stage: [rows.size(), the head's columns]
+  // in host memory.
   void run_logits(Work work, const Tensor& logits, Range rows);
 
   model::Model model;

@@ -31,11 +31,11 @@ class SavedTraining {
   const Restored& state() const { return state_; }  // imported: of DeepSpeed's, too
   bool by_deepspeed() const { return deepspeed_ != nullptr; }
 
-  // From here on tensors are called, and matrices lie, as transformers has them; a change only where cleave
-  // train or cleave import wrote it, which say what their model is.
+  // Names tensors, and lays matrices, as transformers does from here on; a change only where cleave train or
+  // cleave import wrote it, which say what their model is.
   void as_published();
-  // As the layers of this model have them; a change only where others wrote it, with the names of
-  // transformers.
+  // Names and lays them as the layers of this model do; a change only where others wrote it, with the names
+  // of transformers.
   void as_layers_of(const model::ModelConfig& config);
   // After as_published(): what else a published model calls one of its tensors, and that tensor.
   const std::vector<std::pair<std::string, std::string>>& tied() const { return tied_; }
@@ -46,7 +46,7 @@ class SavedTraining {
     std::vector<int64_t> shape = {};  // as its reader has it
   };
   std::vector<std::string> kinds() const;
-  // Of a kind that there is, by name.
+  // The tensors of a kind that there is, by name.
   const std::map<std::string, Stored>& tensors(const std::string& kind) const;
   bool has(const std::string& kind, const std::string& tensor) const;
 

@@ -39,7 +39,7 @@ namespace runtime {
 
 struct UnitOptions {
   EngineOptions engine = {};
-  // Of one unit's gradient in a micro-batch, at most; where sums are exact, which leave room for so many.
+  // How often a micro-batch gives one unit's gradient at most; exact sums leave room for so many.
   int gives = 1;
   // finish_step brings the learning rate, and the configuration's schedule is not read. No update runs ahead
   // of it.

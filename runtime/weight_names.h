@@ -5,11 +5,11 @@
 
 namespace cleave::runtime {
 
-// As the files have them: with or without the name of the base model before them.
+// The names as the files have them: with or without the name of the base model before them.
 checkpoint::WeightNames weight_names(const model::ModelConfig& config, const checkpoint::WeightFiles& files);
 checkpoint::WeightNames weight_names(const model::ModelConfig& config,
                                      const std::vector<std::string>& in_files);
-// As transformers writes them.
+// The names as transformers writes them.
 checkpoint::WeightNames weight_names(const model::ModelConfig& config);
 
 }  // namespace cleave::runtime

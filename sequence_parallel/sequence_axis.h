@@ -25,9 +25,9 @@ class SequenceAxis {
 
   // This rank's positions of a sequence; Error(usage) names the sizes that would work.
   Range positions(int64_t seq) const;
-  // Of `heads` query heads and `kv_heads` key/value heads that its positions have, how many this rank attends
-  // with, and how many ranks have the same key/value heads. Error(usage) where the ranks do not divide the
-  // query heads, or neither the key/value heads nor these the ranks.
+  // How many of `heads` query heads and `kv_heads` key/value heads, which its positions have, this rank
+  // attends with, and how many ranks have the same key/value heads. Error(usage) where the ranks do not
+  // divide the query heads, or neither the key/value heads nor these the ranks.
   struct Heads {
     int64_t heads = 1, kv_heads = 1, copies = 1;
   };

@@ -20,7 +20,8 @@ namespace cleave::tensor_parallel {
 // How movements of rows run beside the computation.
 struct BesideCompute {
   Stream* stream = nullptr;  // null: in the order of the computation, whole
-  // Of a piece at least; where a rank's rows are fewer than twice as many, or this is 0, movements are whole.
+  // A piece has at least so many rows; where a rank has fewer than twice as many, or this is 0, movements are
+  // whole.
   int64_t least_rows = 0;
 };
 

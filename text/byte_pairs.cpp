@@ -31,7 +31,7 @@ BytePairs::BytePairs(Parts parts)
   for (size_t i = 0; i < parts.merges.size(); ++i) {
     const Merge& m = parts.merges[i];
     const uint64_t pair = pair_of(m.left, m.right);
-    size_t at = place_of(pair);
+    size_t at = slot_of(pair);
     while (slots_[at].pair != Slot::kFree && slots_[at].pair != pair) at = (at + 1) & (size - 1);
     slots_[at] = {pair, int32_t(i), m.result};
   }
@@ -40,7 +40,7 @@ BytePairs::BytePairs(Parts parts)
 
 const BytePairs::Slot* BytePairs::find(int32_t left, int32_t right) const {
   const uint64_t pair = pair_of(left, right);
-  for (size_t at = place_of(pair);; at = (at + 1) & (slots_.size() - 1)) {
+  for (size_t at = slot_of(pair);; at = (at + 1) & (slots_.size() - 1)) {
     if (slots_[at].pair == pair) return &slots_[at];
     if (slots_[at].pair == Slot::kFree) return nullptr;
   }
@@ -125,16 +125,16 @@ void BytePairs::merge_many(Work& work) const {
   std::vector<Work::Symbol>& symbols = work.symbols_;
   std::vector<Work::Candidate>& heap = work.heap_;
   const auto later = [](const Work::Candidate& a, const Work::Candidate& b) {
-    return a.rank != b.rank ? a.rank > b.rank : a.place > b.place;
+    return a.rank != b.rank ? a.rank > b.rank : a.index > b.index;
   };
   symbols.clear(), heap.clear();
   const auto n = int32_t(work.ids_.size());
   for (int32_t i = 0; i < n; ++i) symbols.push_back({work.ids_[size_t(i)], i - 1, i + 1 < n ? i + 1 : kNone});
-  auto add = [&](int32_t place) {
-    if (place == kNone || symbols[size_t(place)].after == kNone) return false;
-    const int32_t left = symbols[size_t(place)].id, right = symbols[size_t(symbols[size_t(place)].after)].id;
+  auto add = [&](int32_t index) {
+    if (index == kNone || symbols[size_t(index)].after == kNone) return false;
+    const int32_t left = symbols[size_t(index)].id, right = symbols[size_t(symbols[size_t(index)].after)].id;
     const Slot* slot = find(left, right);
-    if (slot) heap.push_back({slot->rank, place, left, right, slot->result});
+    if (slot) heap.push_back({slot->rank, index, left, right, slot->result});
     return slot != nullptr;
   };
   for (int32_t i = 0; i < n; ++i) add(i);
@@ -143,13 +143,13 @@ void BytePairs::merge_many(Work& work) const {
     std::pop_heap(heap.begin(), heap.end(), later);
     const Work::Candidate best = heap.back();
     heap.pop_back();
-    Work::Symbol& left = symbols[size_t(best.place)];
+    Work::Symbol& left = symbols[size_t(best.index)];
     // Passed over when one of the two was merged with another meanwhile.
     if (left.id != best.left || left.after == kNone || symbols[size_t(left.after)].id != best.right) continue;
     Work::Symbol& right = symbols[size_t(left.after)];
     left.id = best.result, left.after = right.after, right.id = kNone;
-    if (left.after != kNone) symbols[size_t(left.after)].before = best.place;
-    if (add(best.place)) std::push_heap(heap.begin(), heap.end(), later);
+    if (left.after != kNone) symbols[size_t(left.after)].before = best.index;
+    if (add(best.index)) std::push_heap(heap.begin(), heap.end(), later);
     if (add(left.before)) std::push_heap(heap.begin(), heap.end(), later);
   }
   work.ids_.clear();

@@ -45,7 +45,7 @@ class BytePairs {
       int32_t id, before, after;
     };
     struct Candidate {
-      int32_t rank, place, left, right, result;
+      int32_t rank, index, left, right, result;
     };
     std::vector<Known> known_;
     std::vector<int32_t> ids_, ranks_;
@@ -70,7 +70,7 @@ class BytePairs {
   static uint64_t pair_of(int32_t left, int32_t right) {
     return uint64_t(uint32_t(left)) << 32 | uint32_t(right);
   }
-  size_t place_of(uint64_t pair) const { return size_t(pair * 0x9E3779B97F4A7C15ULL >> shift_); }
+  size_t slot_of(uint64_t pair) const { return size_t(pair * 0x9E3779B97F4A7C15ULL >> shift_); }
   // Null where the pair is not merged.
   const Slot* find(int32_t left, int32_t right) const;
   int32_t rank(int32_t left, int32_t right) const;

@@ -18,7 +18,7 @@ class PreTokenizers {
     bool blank_before = false;  // a piece that does not begin with a blank gets one
     bool at_lines = false;      // see Tokenizer::can_cut_at_lines
   };
-  // At matches of an expression as tokenizer.json has it. Error(data) that begins with `where`.
+  // Cuts at matches of an expression as tokenizer.json has it. Error(data) that begins with `where`.
   static Cut at(std::string_view expression, const std::string& where);
   // ByteLevel's own: GPT-2's expression, or nothing at all.
   static Cut byte_level(bool has_expression, const std::string& where);

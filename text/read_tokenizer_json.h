@@ -25,8 +25,8 @@ struct TokenizerParts {
   uint64_t digest = 0;
 };
 
-// Of the text of a file that messages call `path`; `end_of_text`, where it is not empty, is tried after the
-// published names. Error(data) names what is wrong, or what is not built and what to do.
+// Reads the text of a file that messages call `path`; `end_of_text`, where it is not empty, is tried after
+// the published names. Error(data) names what is wrong, or what is not built and what to do.
 TokenizerParts read_tokenizer_json(std::string_view text, const std::string& path,
                                    const std::string& end_of_text);
 

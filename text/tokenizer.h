@@ -5,7 +5,7 @@
 //
 // Ids are those of the tokenizers library (tokenizer.json) and of the sentencepiece library
 // (tokenizer.model). Both take text and not bytes; so a text that is not UTF-8 is read as Python's
-// bytes.decode("utf-8", errors="replace") reads it, with U+FFFD in the place of what is no character. The
+// bytes.decode("utf-8", errors="replace") reads it, with U+FFFD for what is no character. The
 // tokenizer "byte" takes bytes as they are.
 #pragma once
 #include <cstdint>

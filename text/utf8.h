@@ -7,7 +7,7 @@
 
 namespace cleave::text {
 
-// The text itself where it is UTF-8. Otherwise `scratch`, with U+FFFD in the place of every longest run of
+// The text itself where it is UTF-8. Otherwise `scratch`, with U+FFFD instead of every longest run of
 // bytes that begins a character and does not end it, and of every other byte that belongs to none: what
 // Python's bytes.decode("utf-8", errors="replace") gives.
 std::string_view valid_utf8(std::string_view bytes, std::string& scratch);

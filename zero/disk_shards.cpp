@@ -81,8 +81,8 @@ void DiskShards::end_writes() {
   read_ahead();
 }
 
-DiskShards::Reads DiskShards::expected(size_t place) const {
-  return {place < step_before_.size() ? step_before_[place] : -1, 0};
+DiskShards::Reads DiskShards::expected(size_t index) const {
+  return {index < step_before_.size() ? step_before_[index] : -1, 0};
 }
 
 void DiskShards::read_ahead() {

@@ -22,11 +22,11 @@ class DiskShards {
   // The shards that a pass takes, in this order; returns its index. Before commit.
   int add_pass(std::vector<int> shards);
 
-  // From begin_step to end_step no shard is written. A pass may begin outside of a step as well. What was
+  // No shard is written from begin_step to end_step. A pass may begin outside of a step as well. What was
   // read ahead and is not what the pass takes first is given up.
   void begin_step();
   void begin_pass(int pass);
-  // Of this one nobody knows the shards, so each is read when it is taken.
+  // Begins a pass whose shards nobody knows, so each is read when it is taken.
   void begin_unknown_pass() { keep_ahead(0), now_ = following_ = {}; }
   void end_step() { in_step_ = false; }
   // The shard for work that `user` is given from now on, until released. Error(internal) out of order.
@@ -36,7 +36,7 @@ class DiskShards {
   // The shard's last value, to be read before the next call. Blocks. What was read ahead is given up.
   Tensor peek(int shard);
 
-  // Where the next value of the shard is written by work that `writer` is given from now on; the same place
+  // Where the next value of the shard is written by work that `writer` is given from now on; the same memory
   // until write_behind, whose event says that it is filled. What was read ahead is given up: it may be old.
   Tensor begin_write(int shard, Stream& writer);
   void write_behind(int shard, const Event& filled);
@@ -64,8 +64,8 @@ class DiskShards {
   void read_ahead();
   void read(int shard);
   void keep_ahead(size_t keep);
-  // Of the pass that was the place-th of the step before.
-  Reads expected(size_t place) const;
+  // What pass `index` of the step before read.
+  Reads expected(size_t index) const;
   int next_buffer(int shard);
   Tensor view(int buffer) const;
 

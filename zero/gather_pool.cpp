@@ -32,7 +32,7 @@ void GatherPool::lay_out(Pass& pass) const {
       pass.gathers.add({u, v, v, {first, v, unit.layout.numel()}});
     }
   }
-  pass.gathers.place();
+  pass.gathers.lay_out();
 }
 
 void GatherPool::commit() {
@@ -47,24 +47,24 @@ void GatherPool::begin_pass(int pass) {
   shards_.begin_pass(pass);
 }
 
-Tensor GatherPool::place_of(const Stay& s) const {
+Tensor GatherPool::memory_of(const Stay& s) const {
   return gathered_.tensor().slice({s.offset, s.offset + shards_.unit(s.unit).layout.numel()});
 }
 
 std::vector<Tensor> GatherPool::acquire(int visit) {
   const std::vector<Stay>& gathers = pass_->gathers.all();
-  // A place was used by visits that ended before this one began; prefetched ones are still computing
+  // Memory was used by visits that ended before this one began; prefetched ones are still computing
   // elsewhere.
   for (size_t i = 0; i < gathers.size(); ++i)
     if (gathers[i].lifetime.first == visit)
-      pass_->ready[i] = shards_.fetch(gathers[i].unit, place_of(gathers[i]), released_);
+      pass_->ready[i] = shards_.fetch(gathers[i].unit, memory_of(gathers[i]), released_);
   std::vector<Tensor> params;
   if (!pass_->visits[size_t(visit)].parameters) return params;
   for (int u : pass_->visits[size_t(visit)].units) {
     Tensor whole = shards_.shard(u);
     if (const Stay* s = pass_->gathers.find(u, visit)) {
       compute_.wait(pass_->ready[size_t(s - gathers.data())]);
-      whole = place_of(*s);
+      whole = memory_of(*s);
     }
     shards_.add_views(u, whole, params);
   }

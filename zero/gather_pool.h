@@ -30,7 +30,7 @@ class GatherPool {
     std::vector<Event> ready = {};  // by gather: it is there
   };
   void lay_out(Pass& pass) const;
-  Tensor place_of(const Stay& stay) const;
+  Tensor memory_of(const Stay& stay) const;
 
   Memory& memory_;
   StoreOptions options_;

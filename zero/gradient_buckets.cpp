@@ -42,10 +42,10 @@ void GradientBuckets::lay_out(Pass& pass) const {
     const int64_t numel = shards_.unit(u).layout.numel();
     pass.buckets.add({u, first, last, {first, last + (options_.overlap ? 1 : 0), numel}});
   }
-  pass.buckets.place();
+  pass.buckets.lay_out();
 }
 
-// Places are elements of the widest type that any unit's bucket has.
+// Offsets are elements of the widest type that any unit's bucket has.
 void GradientBuckets::commit() {
   int64_t bucket = 0;
   for (const Pass& pass : passes_) bucket = std::max(bucket, pass.buckets.numel());
@@ -74,25 +74,25 @@ void GradientBuckets::begin_pass(int pass, bool last) {
 }
 
 Tensor GradientBuckets::bucket(const Stay& s) const {
-  const Tensor place = buckets_.tensor().slice({s.offset, s.offset + shards_.unit(s.unit).layout.numel()});
-  return {place.raw(), shards_.bucket_type(s.unit), place.shape(), place.memory()};
+  const Tensor memory = buckets_.tensor().slice({s.offset, s.offset + shards_.unit(s.unit).layout.numel()});
+  return {memory.raw(), shards_.bucket_type(s.unit), memory.shape(), memory.memory()};
 }
 
-GradientShards::Place GradientBuckets::place(int visit, int unit) const {
-  GradientShards::Place place;
+GradientShards::WholeGradient GradientBuckets::whole(int visit, int unit) const {
+  GradientShards::WholeGradient whole;
   if (const Stay* stay = pass_->buckets.find(unit, visit)) {
-    place.bucket = bucket(*stay);
-    place.first = visit == stay->first_use;
+    whole.bucket = bucket(*stay);
+    whole.first = visit == stay->first_use;
   }
-  if (shards_.apart_numel(unit) > 0) place.apart = apart(visit, unit);
-  return place;
+  if (shards_.apart_numel(unit) > 0) whole.apart = apart(visit, unit);
+  return whole;
 }
 
 std::vector<GradientSlot> GradientBuckets::slots(int visit) {
-  // Buckets whose place this visit may reuse were reduced at least two visits ago (one, without overlap).
+  // Buckets whose memory this visit may reuse were reduced at least two visits ago (one, without overlap).
   compute_.wait(reduced_[size_t(std::max(0, visit - (options_.overlap ? 1 : 0)))]);
   std::vector<GradientSlot> slots;
-  for (int u : pass_->visits[size_t(visit)].units) shards_.add_slots(u, place(visit, u), slots);
+  for (int u : pass_->visits[size_t(visit)].units) shards_.add_slots(u, whole(visit, u), slots);
   return slots;
 }
 
@@ -110,13 +110,13 @@ void GradientBuckets::finish(int visit) {
   // reduced_[v + 1]: everything reduced up to and including visit v.
   reduced_[size_t(visit) + 1] = reduced_[size_t(visit)];
   if (!pass_->visits[size_t(visit)].backward) return;
-  for (int u : pass_->visits[size_t(visit)].units) shards_.give(u, place(visit, u));
+  for (int u : pass_->visits[size_t(visit)].units) shards_.give(u, whole(visit, u));
   bool any = false;
   for (int u : pass_->visits[size_t(visit)].units) {
     if (pass_->last_backward[size_t(u)] != visit) continue;
-    const GradientShards::Place whole = place(visit, u);
-    if (!whole.bucket.defined() && !last_) continue;
-    shards_.reduce(u, whole);
+    const GradientShards::WholeGradient gradient = whole(visit, u);
+    if (!gradient.bucket.defined() && !last_) continue;
+    shards_.reduce(u, gradient);
     if (last_) shards_.finish(u);
     any = true;
   }

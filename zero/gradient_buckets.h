@@ -40,7 +40,7 @@ class GradientBuckets {
     std::vector<int> completes = {};      // units in the order of those visits
   };
   void lay_out(Pass& pass) const;
-  GradientShards::Place place(int visit, int unit) const;
+  GradientShards::WholeGradient whole(int visit, int unit) const;
   Tensor bucket(const Stay& stay) const;
   Tensor apart(int visit, int unit) const;
   void hand_over();

@@ -43,7 +43,7 @@ class GradientForm {
 
   // Set-up: allocates what the form itself keeps.
   virtual void commit(Memory&) {}
-  // Of the loss scale, what the sums still have in them; the update takes it out.
+  // What the sums still have in them of the loss scale; the update takes it out.
   virtual double left_scale(double loss_scale) const = 0;
   // Whether a sum takes any number of visits; otherwise as many as the options' limit was made for.
   virtual bool takes_any_number() const = 0;
@@ -61,7 +61,7 @@ class GradientForm {
   // sum += x, both in this form, on a stream that computes where both are.
   virtual void add(Tensor sum, Tensor x, Stream& stream) const = 0;
 
-  // Of so many terms over so many ranks, more than one.
+  // What a crossing of so many terms over so many ranks, more than one, needs.
   virtual Needs crossing(int64_t, int) const { return {}; }
   // sum = this rank's shard of the sum, as Communicator::reduce_scatter; sum and terms are one tensor, as
   // all_reduce.
@@ -85,7 +85,8 @@ class GradientForm {
   int64_t squares_numel(int64_t parts) const { return squares_of_part() * parts + squares_of_all(); }
   virtual void square(Tensor part_squares, Tensor sum, Stream& stream) const = 0;
   virtual void square_all(Tensor all_squares, Stream& compute) const = 0;
-  // By part, from what the ranks' sums add up to; not a number where a gradient did not fit the form.
+  // The squares of each part, from what the ranks' sums add up to; not a number where a gradient did not fit
+  // the form.
   virtual std::vector<double> squared_norms(Tensor squares, Stream& compute) const = 0;
 };
 

@@ -59,27 +59,27 @@ void GradientShards::begin_step(double unscale) {
   }
 }
 
-void GradientShards::add_slots(int index, const Place& place, std::vector<GradientSlot>& to) {
+void GradientShards::add_slots(int index, const WholeGradient& whole, std::vector<GradientSlot>& to) {
   Unit& unit = units_[size_t(index)];
   const int params = unit.of->layout.params();
   if (!unit.trains()) return to.resize(to.size() + size_t(params));
-  const bool begins = place.bucket.defined() && place.first;
+  const bool begins = whole.bucket.defined() && whole.first;
   const bool goes_on = begins && unit.continues();
-  if (goes_on) copy(place.bucket, unit.gradients, compute_);
-  if (place.apart.defined() || (begins && !goes_on)) std::fill_n(unit.written.get(), params, false);
-  const Tensor full = place.apart.defined()    ? place.apart
-                      : place.bucket.defined() ? place.bucket
+  if (goes_on) copy(whole.bucket, unit.gradients, compute_);
+  if (whole.apart.defined() || (begins && !goes_on)) std::fill_n(unit.written.get(), params, false);
+  const Tensor full = whole.apart.defined()    ? whole.apart
+                      : whole.bucket.defined() ? whole.bucket
                                                : unit.gradients.tensor();
   for (int p = 0; p < params; ++p) to.push_back({unit.of->view(p, full), &unit.written[size_t(p)]});
 }
 
-void GradientShards::give(int index, const Place& place) {
+void GradientShards::give(int index, const WholeGradient& whole) {
   Unit& unit = units_[size_t(index)];
-  if (!place.apart.defined() || !unit.trains()) return;
-  clear_unwritten(unit, place.apart);
+  if (!whole.apart.defined() || !unit.trains()) return;
+  clear_unwritten(unit, whole.apart);
   const bool holds_something =
-      place.bucket.defined() ? !place.first || unit.continues() : std::exchange(unit.begun, true);
-  form_->encode(place.bucket.defined() ? place.bucket : unit.gradients.tensor(), place.apart, holds_something,
+      whole.bucket.defined() ? !whole.first || unit.continues() : std::exchange(unit.begun, true);
+  form_->encode(whole.bucket.defined() ? whole.bucket : unit.gradients.tensor(), whole.apart, holds_something,
                 compute_);
 }
 
@@ -92,12 +92,12 @@ void GradientShards::clear_unwritten(Unit& unit, Tensor full) {
   if (!padding.empty()) kernels::launch(kernels::Fill{.y = full.slice(padding)}, compute_);
 }
 
-void GradientShards::reduce(int index, const Place& place) {
+void GradientShards::reduce(int index, const WholeGradient& whole) {
   Unit& unit = units_[size_t(index)];
-  if (!place.apart.defined())  // otherwise give has seen to it
-    clear_unwritten(unit, place.bucket.defined() ? place.bucket : unit.gradients.tensor());
+  if (!whole.apart.defined())  // otherwise give has seen to it
+    clear_unwritten(unit, whole.bucket.defined() ? whole.bucket : unit.gradients.tensor());
   comm_.wait(compute_.record());
-  if (place.bucket.defined()) reduce_bucket(unit, place.bucket);
+  if (whole.bucket.defined()) reduce_bucket(unit, whole.bucket);
 }
 
 void GradientShards::clear(int index) { crossing_.clear(units_[size_t(index)].gradients); }

@@ -24,7 +24,7 @@ struct GradientSlot {
 class GradientShards {
  public:
   // Where the whole gradient of a unit is written.
-  struct Place {
+  struct WholeGradient {
     Tensor bucket = {};  // of bucket_type; undefined where the unit has none (Sharding::buckets)
     Tensor apart = {};   // fp32, of one visit, for a form that asks for it (GradientForm::apart_numel)
     bool first = true;   // nothing was written to the bucket yet
@@ -54,12 +54,12 @@ class GradientShards {
   // Once a step: nothing was given. unscale: GradientForm::begin_step.
   void begin_step(double unscale);
   // Adds a slot for every parameter of the unit, for work enqueued on compute before give().
-  void add_slots(int unit, const Place& place, std::vector<GradientSlot>& to);
+  void add_slots(int unit, const WholeGradient& whole, std::vector<GradientSlot>& to);
   // After the visit has written: what it wrote apart comes into the bucket, in the gradients' form.
-  void give(int unit, const Place& place);
+  void give(int unit, const WholeGradient& whole);
   // The gradient is whole: sums its bucket, where it has one, over the ranks and adds the sum to the shard.
-  // The place may be used again behind this on comm.
-  void reduce(int unit, const Place& place);
+  // Its memory may be used again behind this on comm.
+  void reduce(int unit, const WholeGradient& whole);
   // The same for a rank that has nothing to give: its part is zeros, which are written to `bucket`.
   void join(int unit, Tensor bucket);
   void clear(int unit);  // no rank has anything in this step: zeros

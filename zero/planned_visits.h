@@ -26,7 +26,7 @@ class PlannedVisits : public Visits {
   void begin_pass(int pass, bool last);
   // The parameters of the visit's units, if it needs them, for work enqueued on compute until finish(visit).
   std::vector<Tensor> acquire(int visit) { return pool_.acquire(visit); }
-  // Of the same units; those of frozen ones are empty.
+  // The gradients of the same units; those of frozen ones are empty.
   std::vector<GradientSlot> gradients(int visit) { return buckets_.slots(visit); }
   void finish(int visit);
   void end_step() override;

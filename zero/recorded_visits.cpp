@@ -61,20 +61,20 @@ void RecordedVisits::commit() {
   }
   const bool alone = agreement_.size() == 1;
   const auto allocate = [&](Category category, DType type, const std::vector<int64_t>& sizes, int64_t most,
-                            Places& places, Range* spare, const char* what) {
+                            RangeAllocator& ranges, Range* spare, const char* what) {
     const int64_t block = block_of(sizes, most), more = spare && !alone ? round_up(largest(sizes), 64) : 0;
-    places = Places(block);
+    ranges = RangeAllocator(block);
     if (spare) *spare = {block, block + more};
     return memory_.allocate(MemoryKind::device, category, type, {block + more}, what);
   };
   gathered_ = allocate(Category::gathered, store_.options().weights, whole, options_.gathered_numel,
-                       whole_places_, &spare_whole_, "gathered units");
+                       whole_ranges_, &spare_whole_, "gathered units");
   store_.weights().commit();
   buckets_ = allocate(Category::buckets, gradients.widest_bucket(), bucket, options_.bucket_numel,
-                      bucket_places_, &spare_bucket_, "gradient buckets");
+                      bucket_ranges_, &spare_bucket_, "gradient buckets");
   store_.gradients().commit();
   if (!apart.empty())
-    apart_ = allocate(Category::buckets, DType::fp32, apart, options_.bucket_numel, apart_places_, nullptr,
+    apart_ = allocate(Category::buckets, DType::fp32, apart, options_.bucket_numel, apart_ranges_, nullptr,
                       "gradients before rounding");
   if (!alone)
     said_ = memory_.allocate(MemoryKind::device, Category::staging, DType::int64,
@@ -94,7 +94,7 @@ void RecordedVisits::begin_pass(int kind, bool last) {
   used_.clear();
   // The same on all ranks: nothing is there.
   for (Whole& w : wholes_)
-    if (w.there) whole_places_.give_back(w.place), w.there = w.fresh = false;
+    if (w.there) whole_ranges_.give_back(w.range), w.there = w.fresh = false;
 }
 
 std::vector<Tensor> RecordedVisits::acquire(int unit) {
@@ -104,7 +104,7 @@ std::vector<Tensor> RecordedVisits::acquire(int unit) {
     if (!w.there) need(unit);
     if (std::exchange(w.fresh, false)) used_.push_back(unit);
     compute_.wait(w.ready);
-    whole = gathered_.tensor().slice(w.place);
+    whole = gathered_.tensor().slice(w.range);
     w.used = ++now_;
   }
   ++w.users;
@@ -161,15 +161,15 @@ void RecordedVisits::need(int unit) {
 
 bool RecordedVisits::has_room(int64_t numel, bool evicts) {
   while (true) {
-    if (const std::optional<Range> place = whole_places_.take(numel)) {
-      whole_places_.give_back(*place);
+    if (const std::optional<Range> range = whole_ranges_.take(numel)) {
+      whole_ranges_.give_back(*range);
       return true;
     }
     Whole* oldest = nullptr;
     for (Whole& w : wholes_)
       if (w.there && w.users == 0 && (!oldest || w.used < oldest->used)) oldest = &w;
     if (!evicts || !oldest) return false;
-    whole_places_.give_back(oldest->place);
+    whole_ranges_.give_back(oldest->range);
     oldest->there = oldest->fresh = false;
   }
 }
@@ -182,10 +182,10 @@ void RecordedVisits::fetch(int unit, bool needed) {
   const bool alone = store_.weights().unit(unit).sharding.gather_on_use->size() == 1;
   if (alone && (w.there || !needed)) return;
   if (!w.there && has_room(numel, needed)) {
-    w.place = *whole_places_.take(numel);
+    w.range = *whole_ranges_.take(numel);
     w.there = w.fresh = true;
     w.used = ++now_;
-    w.ready = store_.weights().fetch(unit, gathered_.tensor().slice(w.place), released_);
+    w.ready = store_.weights().fetch(unit, gathered_.tensor().slice(w.range), released_);
     return;
   }
   if (needed && !w.there) fail_for_room(unit, false);
@@ -225,44 +225,44 @@ std::vector<int64_t> RecordedVisits::from_all(std::vector<int64_t> mine) {
 }
 
 Tensor RecordedVisits::bucket_of(int unit, Range r) const {
-  const Tensor place = buckets_.tensor().slice({r.begin, r.begin + store_.layout(unit).numel()});
-  return {place.raw(), store_.gradients().bucket_type(unit), place.shape(), place.memory()};
+  const Tensor memory = buckets_.tensor().slice({r.begin, r.begin + store_.layout(unit).numel()});
+  return {memory.raw(), store_.gradients().bucket_type(unit), memory.shape(), memory.memory()};
 }
 
-GradientShards::Place RecordedVisits::open(int unit) {
+GradientShards::WholeGradient RecordedVisits::open(int unit) {
   Gradient& g = gradients_[size_t(unit)];
   const int64_t numel = store_.layout(unit).numel();
-  const auto take = [&](Places& places) {
-    std::optional<Range> place = places.take(numel);
+  const auto take = [&](RangeAllocator& ranges) {
+    std::optional<Range> range = ranges.take(numel);
     // Sums that the record has next make room, then a round does.
-    while (!place && next_ < record_->size()) follow(), place = places.take(numel);
+    while (!range && next_ < record_->size()) follow(), range = ranges.take(numel);
     for (const bool every_one : {false, true}) {
-      if (place) break;
+      if (range) break;
       ++unforeseen_;
       for (Gradient& other : gradients_) other.complete = other.complete || (every_one && !other.written);
       round(kHasNoRoom);
-      place = places.take(numel);
+      range = ranges.take(numel);
     }
-    if (!place) fail_for_room(unit, true);
-    return *place;
+    if (!range) fail_for_room(unit, true);
+    return *range;
   };
   if (!g.open && store_.gradients().buckets(unit)) {
-    g.bucket = take(bucket_places_);
+    g.bucket = take(bucket_ranges_);
     compute_.wait(comm_.record());  // sums of what was there
-    g.place = {.bucket = bucket_of(unit, g.bucket)};
+    g.whole = {.bucket = bucket_of(unit, g.bucket)};
   }
   if (const int64_t apart = store_.gradients().apart_numel(unit); apart > 0) {
-    g.apart = take(apart_places_);
-    g.place.apart = apart_.tensor().slice({g.apart.begin, g.apart.begin + apart});
+    g.apart = take(apart_ranges_);
+    g.whole.apart = apart_.tensor().slice({g.apart.begin, g.apart.begin + apart});
   }
-  return g.place;
+  return g.whole;
 }
 
 std::vector<GradientSlot> RecordedVisits::gradients(int unit) {
   std::vector<GradientSlot> slots;
   Gradient& g = gradients_[size_t(unit)];
   const bool trains = store_.gradients().trains(unit);
-  store_.gradients().add_slots(unit, trains ? open(unit) : GradientShards::Place{}, slots);
+  store_.gradients().add_slots(unit, trains ? open(unit) : GradientShards::WholeGradient{}, slots);
   g.open = g.written = trains, g.complete = false;
   return slots;
 }
@@ -271,9 +271,9 @@ void RecordedVisits::give(int unit) {
   if (!store_.gradients().trains(unit)) return;
   Gradient& g = gradients_[size_t(unit)];
   CHECK(g.open, "unit {} was given without slots", store_.layout(unit).name());
-  store_.gradients().give(unit, g.place);
-  if (g.place.apart.defined()) apart_places_.give_back(g.apart);
-  g.place.first = g.written = false;
+  store_.gradients().give(unit, g.whole);
+  if (g.whole.apart.defined()) apart_ranges_.give_back(g.apart);
+  g.whole.first = g.written = false;
 }
 
 void RecordedVisits::complete(int unit) {
@@ -288,8 +288,8 @@ void RecordedVisits::complete(int unit) {
 void RecordedVisits::sum(int unit) {
   Gradient& g = gradients_[size_t(unit)];
   if (g.open && g.complete) {
-    store_.gradients().reduce(unit, g.place);
-    bucket_places_.give_back(g.bucket);
+    store_.gradients().reduce(unit, g.whole);
+    bucket_ranges_.give_back(g.bucket);
     g = {};
   } else if (store_.gradients().unit(unit).sharding.reduce_each_micro->size() > 1) {
     store_.gradients().join(unit, bucket_of(unit, spare_bucket_));
@@ -337,7 +337,7 @@ void RecordedVisits::end_pass() {
     if (!(buckets ? g.summed : g.open))
       store_.gradients().clear(u);  // nobody gave it
     else if (!buckets)
-      store_.gradients().reduce(u, g.place);
+      store_.gradients().reduce(u, g.whole);
     store_.gradients().finish(u);
     g.open = false;
   }

@@ -9,7 +9,7 @@
 // units. A rank whose next need is not in the rest of the record enqueues that rest first; the others meet it
 // in a round at the end of the pass at the latest, and record anew. A gradient that is complete is summed as
 // the record says, else when the pass ends or a rank has no room for others. So a sum has the additions of a
-// planned pass unless ranks gave the unit in different places of a pass, or one departed before it gave: then
+// planned pass unless ranks gave the unit at different points of a pass, or one departed before it gave: then
 // its parts are added up in turn.
 #pragma once
 #include <map>
@@ -18,7 +18,7 @@
 
 #include "zero/gradient_user.h"
 #include "zero/parameter_store.h"
-#include "zero/places.h"
+#include "zero/range_allocator.h"
 #include "zero/visits.h"
 
 namespace cleave::zero {
@@ -62,7 +62,7 @@ class RecordedVisits : public Visits {
     bool fresh = false;  // not used since it was gathered
     int users = 0;
     int64_t used = 0;  // when, for choosing which leaves first
-    Range place = {};
+    Range range = {};
     Event ready = {};
   };
   struct Gradient {
@@ -70,7 +70,7 @@ class RecordedVisits : public Visits {
     bool complete = false;  // and nothing more comes in this pass
     bool written = false;   // its slots are out
     bool summed = false;    // in this step, on all ranks
-    GradientShards::Place place = {};
+    GradientShards::WholeGradient whole = {};
     Range bucket = {}, apart = {};
   };
   // What is enqueued in a pass: a gather of unit u is u, the sum of its gradient is -1 - u.
@@ -86,8 +86,8 @@ class RecordedVisits : public Visits {
   int64_t round(int64_t message);
   void sum(int unit);
   void sum_pending(bool every_one);
-  GradientShards::Place open(int unit);
-  Tensor bucket_of(int unit, Range place) const;
+  GradientShards::WholeGradient open(int unit);
+  Tensor bucket_of(int unit, Range range) const;
   void record_anew();
   std::vector<int64_t> from_all(std::vector<int64_t> mine);
   [[noreturn]] void fail_for_room(int unit, bool gradient) const;
@@ -102,8 +102,8 @@ class RecordedVisits : public Visits {
   std::vector<Gradient> gradients_;
   Buffer gathered_, buckets_, apart_;
   Buffer said_;                                 // in rounds, by all ranks
-  Range spare_whole_ = {}, spare_bucket_ = {};  // for units that others need and this rank has no place for
-  Places whole_places_, bucket_places_, apart_places_;
+  Range spare_whole_ = {}, spare_bucket_ = {};  // for units that others need and this rank has no memory for
+  RangeAllocator whole_ranges_, bucket_ranges_, apart_ranges_;
   std::map<int, Log> records_;  // by kind of pass
   Log* record_ = nullptr;
   size_t next_ = 0;  // of the record

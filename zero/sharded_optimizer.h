@@ -59,7 +59,7 @@ class ShardedOptimizer final : public GradientUser, public SavedState {
   // Updates off the device, with what moves for them; the trace outlives this.
   void show_in(Trace& trace, Stream& compute);
 
-  // Of the state that lives on disk; none: nothing does.
+  // The file of the state that lives on disk; none: nothing does.
   const offload::DiskFile* file() const { return state_.file(); }
   UpdateBytes update_bytes() const;
 

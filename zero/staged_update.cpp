@@ -67,7 +67,7 @@ Event StagedUpdate::run_piece(const Kernels& kernels, const optim::UpdateSlice& 
   struct Operand {
     const Tensor& there;
     Tensor& here;
-    const Buffer& place;
+    const Buffer& buffer;
     bool arrives, leaves;
     bool travels = false;
   };
@@ -86,7 +86,7 @@ Event StagedUpdate::run_piece(const Kernels& kernels, const optim::UpdateSlice& 
     o.travels = o.there.defined() &&
                 (o.there.memory() == MemoryKind::device) != (side_ == offload::UpdateSide::device);
     if (!o.travels) continue;
-    o.here = o.place.tensor().slice({0, range.size()});
+    o.here = o.buffer.tensor().slice({0, range.size()});
     leaves = leaves || o.leaves;
     if (!o.arrives) continue;
     const TraceSpan seen(trace_, in_, "update", "arrives");

@@ -165,7 +165,7 @@ void StateHome::walk(Range read, Range write, const Body& body) {
   end_walk();
 }
 
-// Calls move(part of a tile in memory, or none; its place in the file; which elements of `range`) and waits.
+// Calls move(part of a tile in memory, or none; its offset in the file; which elements of `range`) and waits.
 template <class Move>
 void StateHome::each_part(int unit, Range range, Stream& compute, const Move& move) {
   if (writer_) writer_->synchronize();

@@ -23,7 +23,7 @@ class StateHome {
     std::string name;
     bool frozen = false;  // there is no state of it: walks pass over the unit
   };
-  // Of every other slice the first round(ratio * numel) elements get the placement's home and the others the
+  // The first round(ratio * numel) elements of every other slice get the placement's home and the others the
   // device. Where the working copy is fp32 and in the same memory, it is the master itself. On disk all tiles
   // are in one file. Throws as Memory and DiskFile do.
   StateHome(Memory& memory, const offload::Placement& placement, const std::vector<Slice>& units, int kinds);

@@ -17,7 +17,7 @@ struct Stay {
 class Stays {
  public:
   void add(const Stay& stay) { all_.push_back(stay); }
-  // The stay that serves a unit at a visit, which may be made longer before place(); null: none.
+  // The stay that serves a unit at a visit, which may be made longer before lay_out(); null: none.
   Stay* find(int unit, int visit) {
     for (Stay& s : all_)
       if (s.unit == unit && s.first_use <= visit && visit <= s.last_use) return &s;
@@ -31,7 +31,7 @@ class Stays {
     return numel;
   }
   // After the last add: gives each its offset.
-  void place() {
+  void lay_out() {
     std::vector<Lifetime> lifetimes;
     for (const Stay& s : all_) lifetimes.push_back(s.lifetime);
     const RegionLayout layout = lay_out_regions(lifetimes);

@@ -13,7 +13,7 @@ struct StoredUnit {
   Sharding sharding;  // its groups are its own: another unit's gradients may be summed over other ranks
 
   const std::string& name() const { return layout.name(); }
-  // Of the working copy, what this rank holds; and what its optimizer updates, which is part of that.
+  // What this rank holds of the working copy; and what its optimizer updates, which is part of that.
   int64_t shard_numel() const { return layout.numel() / sharding.parameter_shards(); }
   int64_t slice_numel() const { return layout.numel() / sharding.optimizer_shards(); }
   Range slice() const {  // in the flat order

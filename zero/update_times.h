@@ -7,7 +7,7 @@
 
 namespace cleave::zero {
 
-// Of one step and rank, only of elements whose state is off the device.
+// What one step of one rank moved, counting only elements whose state is off the device.
 struct UpdateBytes {
   int64_t state = 0;                                  // masters and moments, once
   int64_t read = 0, written = 0;                      // of them, over all walks of a step

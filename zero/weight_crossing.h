@@ -18,9 +18,9 @@ class WeightCrossing {
   void commit();
 
   // whole = the shards of all ranks of gather_on_use, the same values on each: where a form rounds, this
-  // rank's own are rounded, too. The shard may be its place in the whole.
+  // rank's own are rounded, too. The shard may be its range of the whole.
   void gather(const StoredUnit& unit, Tensor whole, Tensor shard);
-  // shard = the slices of all ranks of gather_on_publish. The slice is its place in the shard.
+  // shard = the slices of all ranks of gather_on_publish. The slice is its range of the shard.
   void publish(const StoredUnit& unit, Tensor shard, Tensor slice);
 
   Tensor buffer() const {

@@ -10,8 +10,8 @@ namespace cleave::zero {
 
 class WeightForm {
  public:
-  // Of what is gathered for a use, as the options ask; and of updated slices, which are published as they
-  // are.
+  // The form of what is gathered for a use, as the options ask; and that of updated slices, which are
+  // published as they are.
   static std::unique_ptr<WeightForm> of_use(const StoreOptions& options);
   static std::unique_ptr<WeightForm> of_publication(const StoreOptions& options);
   virtual ~WeightForm() = default;

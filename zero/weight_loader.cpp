@@ -46,7 +46,7 @@ void WeightLoader::read(int unit, int, Range range, Tensor to, Stream& compute) 
 void WeightLoader::write(int unit, int, Range range, Tensor from, Stream& compute) {
   publish_before(unit);
   each_piece(store_.next_weights_slice(unit).slice(range), [&](Tensor here, Tensor weights, Range r) {
-    compute.synchronize();  // the place is free
+    compute.synchronize();  // the memory is free
     kernels::launch(kernels::Cast{.y = here, .x = from.slice(r)}, host_);
     if (here.raw() != weights.raw()) copy(weights, here, compute);
   });

@@ -8,7 +8,7 @@ namespace cleave::zero {
 
 class WeightLoader final : public SavedState {
  public:
-  // Of these units, in rising order, after every one was added to the store. Takes memory only on a GPU.
+  // Loads these units, in rising order, after every one was added to the store. Takes memory only on a GPU.
   WeightLoader(Memory& memory, ParameterStore& store, std::vector<int> units);
 
   // Nothing is drawn: the weights in memory are zero, and those on disk are not defined, until they are

@@ -35,20 +35,20 @@ void WeightShards::show_in(Trace& trace) {
   disk_.show_in(trace);
 }
 
-// A shard from another home comes into its own place in the whole first, so that transports find it on the
+// A shard from another home comes into its own range of the whole first, so that transports find it on the
 // device.
 Event WeightShards::fetch(int index, Tensor full, const Event& free) {
   const Unit& unit = units_[size_t(index)];
   comm::Communicator& ranks = *unit.of->sharding.gather_on_use;
   const int64_t numel = unit.of->shard_numel();
-  const Tensor place = full.slice(Range{0, numel}.shifted(ranks.rank() * numel));
+  const Tensor own = full.slice(Range{0, numel}.shifted(ranks.rank() * numel));
   Tensor shard = unit.weights;
   comm_.wait(free), comm_.wait(published_);
   if (unit.of->sharding.home.parameters != MemoryKind::device) {
     if (unit.on_disk >= 0) shard = disk_.take(unit.on_disk, comm_);
     const TraceSpan seen(trace_, comm_, "gather", unit.of->name());
-    copy(place, shard, comm_);
-    shard = place;
+    copy(own, shard, comm_);
+    shard = own;
   }
   if (unit.on_disk >= 0) disk_.release(comm_.record());
   crossing_.gather(*unit.of, full, shard);

@@ -29,15 +29,15 @@ class WeightShards {
   int units() const { return int(units_.size()); }
   const StoredUnit& unit(int unit) const { return *units_[size_t(unit)].of; }
 
-  // From begin_step to end_step no shard is written. A pass may begin outside of a step as well.
+  // No shard is written from begin_step to end_step. A pass may begin outside of a step as well.
   void begin_step() { disk_.begin_step(); }
   void end_step() { disk_.end_step(); }
   void begin_pass(int pass) { disk_.begin_pass(pass); }
   void begin_unknown_pass() { disk_.begin_unknown_pass(); }
 
-  // Brings the whole unit, as it was published last, to `place`, which is free from `free` on; the event says
+  // Brings the whole unit, as it was published last, to `full`, which is free from `free` on; the event says
   // that it is there. A collective of the unit's gather_on_use. In a known pass in its order.
-  Event fetch(int unit, Tensor place, const Event& free);
+  Event fetch(int unit, Tensor full, const Event& free);
   // The parameters of a unit in `whole`, which for one that is never fetched is its shard.
   void add_views(int unit, const Tensor& whole, std::vector<Tensor>& to) const;
   Tensor shard(int unit) const { return units_[size_t(unit)].weights; }

@@ -32,8 +32,8 @@ class BeforeRun {
   int64_t device_bytes_ = 0;  // of this rank, as planned
 };
 
-// Of a run that goes on, before anything is trained. Error(checkpoint) where the loss of the next step is not
-// the one that the checkpoint keeps. Collective.
+// Computes the loss of the next step of a run that goes on, before anything is trained. Error(checkpoint)
+// where it is not the one that the checkpoint keeps. Collective.
 void check_first_loss(RunParts& run);
 
 }  // namespace cleave::app

@@ -7,8 +7,9 @@
 
 namespace cleave::app {
 
-// Of what --data names, whose texts are token files by now. One file has the epochs of data/sampler.h, which
-// end with a step; of a blend it is as many samples as all of its sources have. Error(data) as samples_of().
+// The length of an epoch of what --data names, whose texts are token files by now. One file has the epochs of
+// data/sampler.h, which end with a step; an epoch of a blend is as many samples as all of its sources have.
+// Error(data) as samples_of().
 EpochLength epoch_length(const RunOptions& options, const config::DsConfig& config);
 
 // Steps of so many epochs, the last one whole.

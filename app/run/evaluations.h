@@ -16,7 +16,7 @@ class Evaluations {
   bool due_at_end() const { return !run_.data.evaluation().empty() && evaluated_at_ != run_.engine.step(); }
   double loss() const { return loss_; }  // of the first set, at last
 
-  // On the first rank: how that compares with n-gram models of the same text.
+  // The first rank says how that compares with n-gram models of the same text.
   void say_ngrams() const;
 
  private:

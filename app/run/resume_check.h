@@ -17,17 +17,17 @@ struct FirstLoss {
   int64_t batch = 0;     // samples
   std::string type;      // that the model computed in: "fp32", "tf32", "fp16", "bf16", or "int8": gathered so
 
-  // Of the engine's next step; nothing where a rank cannot read its data, and where the loss is not finite.
-  // Collective; changes nothing of the training.
+  // The loss of the engine's next step; nothing where a rank cannot read its data, and where the loss is not
+  // finite. Collective; changes nothing of the training.
   static std::optional<FirstLoss> of_next_step(runtime::Engine& engine, data::TokenBatches& batches,
                                                launcher::Job& job);
-  // As the facts of a run (app/run/run_facts.h) have it under "first_loss"; nothing where they do not.
+  // What the facts of a run (app/run/run_facts.h) have under "first_loss"; nothing where they do not have it.
   static std::optional<FirstLoss> in(const nlohmann::json& facts);
   nlohmann::json json() const;
 };
 
-// By how much two losses of one state may differ, where `magnitude` is that of one of them: many times what
-// another layout, another device or another order of sums leaves in the coarser of two types.
+// The most by which two losses of one state may differ, where `magnitude` is that of one of them: many times
+// what another layout, another device or another order of sums leaves in the coarser of two types.
 double allowed_difference(const std::string& type, const std::string& other, double magnitude);
 
 // Why what was saved before a step says nothing about this run's: what of the facts, or of the batch, is

@@ -52,7 +52,7 @@ std::string RunData::samples_of(const data::TokenBatches& batches, int64_t step,
   constexpr int64_t kShown = 8;
   std::string text = "its samples, counted from 0, are";
   for (int64_t at = 0; at < std::min<int64_t>(kShown, batch); ++at) {
-    const data::Blend::Place place = batches.place(step, at);
+    const data::Blend::SourceSample place = batches.place(step, at);
     text += fmt::format("{} {} of {}", at > 0 ? "," : "", place.sample,
                         training_.files()[size_t(place.source)].name());
   }

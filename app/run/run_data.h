@@ -28,7 +28,7 @@ class RunData {
   const data::DataSources& training() const { return training_; }
   const std::vector<data::DataSources>& evaluation() const { return evaluation_; }  // as eval_sets
 
-  // Of a rank; this must outlive them.
+  // The batches of a rank; this must outlive them.
   data::TokenBatches batches(const config::DsConfig& config, DataPlace place) const;
   data::EvalBatches eval_batches(size_t set, const config::DsConfig& config, DataPlace place) const;
 

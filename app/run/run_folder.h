@@ -48,7 +48,7 @@ class RunFolder {
   // What the checkpoint that was resumed says of its run; null where none was.
   const nlohmann::json& resumed_facts() const { return *resumed_; }
 
-  // On the first rank: whether somebody made the file `save_now` in the folder, which is removed then.
+  // The first rank looks whether somebody made the file `save_now` in the folder, and removes it.
   bool asked_to_save();
 
   // Whether save() has something to do.

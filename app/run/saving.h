@@ -16,14 +16,14 @@ class Saving {
   void save();
   // Where the run ends with a failure: what there is, at once, and whole before this returns.
   void rescue(const std::string& what);
-  // By the first rank's clock, or because somebody asked for it.
+  // Whether the first rank's clock says that a save is due, or somebody asked for one.
   bool due();
   // Says what was saved behind the training. False where that failed on this rank: then all finish().
   bool look() { return run_.folder.look(run_.engine); }
   void finish() { run_.folder.finish(run_.engine); }
 
-  // Of what was saved last, or of the best. ds_config's own way to ask for it names no folder, so it has one
-  // here, which the next end of the training replaces.
+  // Exports what was saved last, or the best. ds_config's own way to ask for it names no folder, so it has
+  // one here, which the next end of the training replaces.
   void write_export();
 
   // For people, where the run ends early: "saving after step 7", or why that is not done.

@@ -8,7 +8,7 @@
 
 namespace cleave::app {
 
-// Of all `world` ranks.
+// The paths that all `world` ranks write.
 OutputPaths paths_of(const RunOptions& options, const config::DsConfig& config, int world);
 
 // A sentence when the folder of checkpoints has not the space for one of so many parameters; else empty.

@@ -5,7 +5,7 @@
 
 namespace cleave::app {
 
-// Puts token files in the place of the texts among --data and --eval_data, where there is a tokenizer for
+// Puts token files instead of the texts among --data and --eval_data, where there is a tokenizer for
 // them; then the job is connected, and true is returned. Remembers the texts and the tokenizer in the
 // options. Error(usage), before anything is started, when the tokenizer has more ids than the model;
 // Error(data) for a text that cannot be read.

@@ -13,8 +13,8 @@ std::string this_program();
 // mpirun.mpich.
 std::string mpirun_of(launcher::LauncherKind kind);
 
-// From the request's words. `here`: the ranks run on this machine, so a script that is not there is an
-// error before anything starts. Error(usage).
+// The program that the request's words name. `here`: the ranks run on this machine, so a script that is not
+// there is an error before anything starts. Error(usage).
 launcher::Program program_of(const LaunchRequest& request, bool here);
 
 }  // namespace cleave::app

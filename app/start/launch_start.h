@@ -15,8 +15,8 @@ struct LaunchStart {
 
 bool has_hostfile(const LaunchRequest& request);
 
-// Of a launcher that nobody else started. Asks the first host for its address where no name or option says
-// it, unless it is a dry run. Error(usage).
+// What a launcher starts that nobody else started. It asks the first host for its address where no name or
+// option says it, unless it is a dry run. Error(usage).
 LaunchStart start_of(const LaunchRequest& request, const launcher::Environment& env);
 
 // Once on each host by another launcher, as `info` says: this host's part of its job. Error(usage) for

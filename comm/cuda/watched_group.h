@@ -13,7 +13,7 @@ namespace cleave::comm {
 class WatchedLink {
  public:
   virtual ~WatchedLink() = default;
-  // From the watching thread. Why the link cannot go on; empty while all is well.
+  // Says, on the watching thread, why the link cannot go on; empty while all is well.
   virtual std::string trouble() = 0;
   // Ends what waits on the GPU; later calls throw the reason. Safe from any thread; the first reason counts.
   // The watching thread calls it again and again.
@@ -33,7 +33,7 @@ class WatchedGroup : public DeviceGroup, private Watched {
   Group& group() const { return *group_; }
   int rank() const { return rank_; }
   int device() const { return device_; }
-  // From now on looked after, until the group ends.
+  // The link is looked after from now on, until the group ends.
   template <class Link>
   Link& keep(std::unique_ptr<Link> made) {
     Link& link = *made;

@@ -9,8 +9,8 @@ namespace cleave::comm {
 
 inline constexpr int kMostIpcRanks = 64;
 
-// Between the GPUs of a group's ranks, all of one host; `device` is this rank's. Its groups meet with
-// Error(usage), on every rank, where one of them cannot open the memory of another.
+// Moves bytes between the GPUs of a group's ranks, all of one host; `device` is this rank's. Its groups meet
+// with Error(usage), on every rank, where one of them cannot open the memory of another.
 std::shared_ptr<DeviceTransport> ipc_transport(Device device);
 
 }  // namespace cleave::comm

@@ -25,9 +25,9 @@ IpcLink::IpcLink(Group& group, Shape shape, IpcWords words, IpcMemory own)
       words_(std::move(words)),
       own_(std::move(own)),
       segments_(shape_.ranks.size()),
-      planner_(shape_.place, size(), shape_.slot_bytes, shape_.slots),
-      flights_(group, shape_.ranks[size_t(shape_.place)], shape_.device) {
-  segments_[size_t(shape_.place)] = own_.data();
+      planner_(shape_.index, size(), shape_.slot_bytes, shape_.slots),
+      flights_(group, shape_.ranks[size_t(shape_.index)], shape_.device) {
+  segments_[size_t(shape_.index)] = own_.data();
   check(cudaSetDevice(shape_.device), "cudaSetDevice");
   check(cudaEventCreateWithFlags(&last_, cudaEventDisableTiming), "cudaEventCreate");
 }
@@ -47,7 +47,7 @@ void IpcLink::hang_up() {
   if (!done) abort("it was closed"), done = stream_is_done(Clock::now() + kGoodbye);
   if (done) {
     opened_.clear();
-    words_.closed(shape_.place).store(1);
+    words_.closed(shape_.index).store(1);
     return;
   }
   for (IpcMemory& memory : opened_) memory.leave();
@@ -102,7 +102,7 @@ void IpcLink::run(const Waiting& w, const IpcSteps& steps, const Tensor& in, con
                                   [](const IpcStep& s) { return s.kind == IpcStep::Kind::signal; });
   check(cudaStreamWaitEvent(stream, last_, 0), "cudaStreamWaitEvent");
   planned_ = planner_.chunk();
-  for (int r = 0; r < size(); ++r) words_.calls(r, shape_.place).tell(w.post);
+  for (int r = 0; r < size(); ++r) words_.calls(r, shape_.index).tell(w.post);
   {
     std::lock_guard lock(mutex_);
     flights_.begin(w, stream, first->value);
@@ -122,7 +122,7 @@ void IpcLink::take(const IpcStep& s, const Tensor& in, const Tensor& out, Reduct
   };
   switch (s.kind) {
     case IpcStep::Kind::wait:
-      return wait_for_word(stream, words_.on_gpu(words_.word(shape_.place, s.rank, s.word)), s.value,
+      return wait_for_word(stream, words_.on_gpu(words_.word(shape_.index, s.rank, s.word)), s.value,
                            shape_.device);
     case IpcStep::Kind::put:
       return move(own_.data() + s.to, from + s.from);
@@ -133,14 +133,14 @@ void IpcLink::take(const IpcStep& s, const Tensor& in, const Tensor& out, Reduct
     case IpcStep::Kind::reduce: {
       std::vector<const std::byte*> sources;
       for (const std::byte* segment : segments_) sources.push_back(segment + s.from);
-      sources[size_t(shape_.place)] = from + s.own;
+      sources[size_t(shape_.index)] = from + s.own;
       return reduce_in_order_on_gpu(by, out.dtype(), to, sources, s.bytes / size_of(out.dtype()), stream,
                                     shape_.device);
     }
     case IpcStep::Kind::signal:
       for (int r = 0; r < size(); ++r)
-        if (r != shape_.place)
-          write_word(stream, words_.on_gpu(words_.word(r, shape_.place, s.word)), s.value, shape_.device);
+        if (r != shape_.index)
+          write_word(stream, words_.on_gpu(words_.word(r, shape_.index, s.word)), s.value, shape_.device);
       return;
   }
 }
@@ -155,10 +155,10 @@ std::string IpcLink::trouble() {
 std::string IpcLink::disagreement_with_others() const {
   if (shape_.slots == 1) return {};
   for (int r = 0; r < size(); ++r) {
-    if (r == shape_.place) continue;
+    if (r == shape_.index) continue;
     const std::string differ =
-        disagreement(words_.calls(shape_.place, shape_.place), words_.calls(shape_.place, r),
-                     group_.ranks()[size_t(shape_.place)], group_.ranks()[size_t(r)]);
+        disagreement(words_.calls(shape_.index, shape_.index), words_.calls(shape_.index, r),
+                     group_.ranks()[size_t(shape_.index)], group_.ranks()[size_t(r)]);
     if (!differ.empty()) return differ;
   }
   return {};
@@ -170,9 +170,9 @@ std::string IpcLink::late(const Waiting& w, const Flights::Flight& flight) const
   std::vector<bool> present(size_t(group_.size()), true);
   bool all = true;
   for (int r = 0; r < size(); ++r) {
-    if (r == shape_.place) continue;
+    if (r == shape_.index) continue;
     const auto come = [&](IpcWord word) {
-      return has_come_to(words_.word(shape_.place, r, word).load(), flight.tag);
+      return has_come_to(words_.word(shape_.index, r, word).load(), flight.tag);
     };
     const bool here = come(IpcWord::ready) || come(IpcWord::done);
     present[size_t(shape_.ranks[size_t(r)])] = here;
@@ -188,7 +188,7 @@ std::string IpcLink::late(const Waiting& w, const Flights::Flight& flight) const
 void IpcLink::release() {
   for (int r = 0; r < size(); ++r)
     for (int word = 0; word < kIpcWords; ++word)
-      words_.word(shape_.place, r, IpcWord(word)).store(planned_ + kIpcRelease);
+      words_.word(shape_.index, r, IpcWord(word)).store(planned_ + kIpcRelease);
 }
 
 void IpcLink::abort(const std::string& reason) {

@@ -33,15 +33,15 @@ class IpcLink final : public WatchedLink {
 
  private:
   struct Shape {
-    std::vector<int> ranks;  // of the group, by place in the link
-    int place = 0, device = 0;
+    std::vector<int> ranks;  // of the group, by index in the link
+    int index = 0, device = 0;
     int64_t slot_bytes = 0;
     int slots = 1;
   };
   struct Offer;
 
   IpcLink(Group& group, Shape shape, IpcWords words, IpcMemory own);
-  void open(int place, const cudaIpcMemHandle_t& handle);
+  void open(int index, const cudaIpcMemHandle_t& handle);
   Offer offer() const;
   int size() const { return int(shape_.ranks.size()); }
 
@@ -60,7 +60,7 @@ class IpcLink final : public WatchedLink {
   IpcWords words_;
   IpcMemory own_;
   std::vector<IpcMemory> opened_;
-  std::vector<std::byte*> segments_;  // by place
+  std::vector<std::byte*> segments_;  // by index
   IpcStepBuilder planner_;
   cudaEvent_t last_ = nullptr;  // the end of the last call, on whichever stream
   bool hung_up_ = false;

@@ -52,9 +52,9 @@ std::string first_problem(Group& group, const Waiting& w, const std::string& pro
 
 IpcLink::Offer IpcLink::offer() const { return {getpid(), words_.fd(), own_.handle()}; }
 
-void IpcLink::open(int place, const cudaIpcMemHandle_t& handle) {
+void IpcLink::open(int index, const cudaIpcMemHandle_t& handle) {
   opened_.push_back(IpcMemory::open(shape_.device, handle));
-  segments_[size_t(place)] = opened_.back().data();
+  segments_[size_t(index)] = opened_.back().data();
 }
 
 int64_t IpcLink::room(int64_t bytes) { return round_up(std::max<int64_t>(bytes, 1), kWhole); }

@@ -10,7 +10,7 @@
 
 namespace cleave::comm {
 
-// Of a rank, written by it alone: the number of the last chunk of which ...
+// A word of a rank, written by it alone, is the number of the last chunk of which ...
 enum class IpcWord : uint8_t {
   ready,    // the data lies in its slot
   reduced,  // its part of the sum lies in its slot

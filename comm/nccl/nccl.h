@@ -18,8 +18,8 @@ inline std::string nccl_version_text(int version) {  // "2.28.9"
   return fmt::format("{}.{}.{}", version / 10000, version % 10000 / 100, version % 100);
 }
 
-// Between the GPUs of a group's ranks; `device` is this rank's. With shared_gpus several ranks may have the
-// same one (NCCL 2.30 or newer). Error(usage) where nccl_status() has a problem.
+// Moves bytes between the GPUs of a group's ranks; `device` is this rank's. With shared_gpus several ranks
+// may have the same one (NCCL 2.30 or newer). Error(usage) where nccl_status() has a problem.
 std::shared_ptr<DeviceTransport> nccl_transport(Device device, bool shared_gpus);
 
 }  // namespace cleave::comm

@@ -160,13 +160,14 @@ void CudaQueue::report_faults() {
   clear_faults();
   auto place = [](unsigned long long word) { return int64_t(word >> 32); };
   auto value = [](unsigned long long word) { return int32_t(uint32_t(word)); };
-  require(token == kNoFault, Exit::data,
-          "token {} at place {} of the batch is outside the vocabulary [0, {}); the data was tokenized for "
-          "another "
-          "model, or vocab_size is too small",
-          value(token), place(token), limits_[size_t(Fault::token)]);
+  require(
+      token == kNoFault, Exit::data,
+      "token {} at position {} of the batch is outside the vocabulary [0, {}); the data was tokenized for "
+      "another "
+      "model, or vocab_size is too small",
+      value(token), place(token), limits_[size_t(Fault::token)]);
   fail(Exit::data,
-       "target {} at place {} of the batch is neither in the vocabulary [0, {}) nor -100 (ignored)",
+       "target {} at position {} of the batch is neither in the vocabulary [0, {}) nor -100 (ignored)",
        value(target), place(target), limits_[size_t(Fault::target)]);
 }
 

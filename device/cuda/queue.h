@@ -90,7 +90,7 @@ class CudaQueue final : public Queue {
   size_t next_gate_ = 0;
 };
 
-// Of a stream that is on_cuda().
+// The queue of a stream that is on_cuda().
 inline CudaQueue& cuda_queue(Stream& stream) { return static_cast<CudaQueue&>(*stream.queue()); }
 
 }  // namespace cleave

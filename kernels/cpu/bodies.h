@@ -91,7 +91,7 @@ struct GatedArgs {  // forward: y from x; backward: x's gradient y from dy and x
 struct RotaryArgs {
   Vec qkv;
   const float *cos, *sin;
-  const int32_t *documents, *places;  // or null
+  const int32_t *documents, *positions;  // or null
   int64_t rows, seq, first_position, turned_heads, stride, head_dim;
   bool inverse;
 };
@@ -154,13 +154,13 @@ struct AttentionArgs {
   float* scratch;         // threads * attention_scratch(...) floats
   int64_t scratch_numel;  // a thread
 };
-struct KeptAttentionArgs {
+struct KvCacheAttentionArgs {
   Vec y, qkv, keys, values;
-  const int32_t *texts, *places;  // of rows
-  int64_t rows, kept_places, heads, kv_heads, head_dim;
+  const int32_t *texts, *positions;  // of rows
+  int64_t rows, cached_positions, heads, kv_heads, head_dim;
   int64_t window;         // 0: no bound
   float scale, cap;       // cap 0: none
-  float* scratch;         // threads * kept_attention_scratch(head_dim) floats
+  float* scratch;         // threads * kv_cache_attention_scratch(head_dim) floats
   int64_t scratch_numel;  // a thread
 };
 template <class Numbers>
@@ -222,7 +222,7 @@ constexpr int64_t attention_grad_scratch(int64_t seq, int64_t head_dim) {
   using namespace attention_blocks;
   return keys(seq) * (8 * padded(head_dim) + 2) + 2 * kQueries * kKeys + 64;
 }
-constexpr int64_t kept_attention_scratch(int64_t head_dim) {
+constexpr int64_t kv_cache_attention_scratch(int64_t head_dim) {
   return 2 * attention_blocks::padded(head_dim) + attention_blocks::kKeys;
 }
 
@@ -269,7 +269,7 @@ CLEAVE_BODY(softmax_part, SoftmaxPartArgs)
 CLEAVE_BODY(cross_entropy_part, SoftmaxPartArgs)
 CLEAVE_BODY(attention, AttentionArgs)
 CLEAVE_BODY(attention_grad, AttentionArgs)
-CLEAVE_BODY(kept_attention, KeptAttentionArgs)
+CLEAVE_BODY(kv_cache_attention, KvCacheAttentionArgs)
 CLEAVE_BODY(adam, UpdateArgs<AdamNumbers>)
 CLEAVE_BODY(sgd, UpdateArgs<SgdNumbers>)
 CLEAVE_BODY(lion, UpdateArgs<LionNumbers>)

@@ -13,11 +13,12 @@ namespace {
 void require_tokens(const Tensor& tokens, int64_t vocab) {
   const int32_t* t = tokens.as<int32_t>();
   for (int64_t i = 0; i < tokens.numel(); ++i)
-    require(t[i] >= 0 && t[i] < vocab, Exit::data,
-            "token {} at place {} of the batch is outside the vocabulary [0, {}); the data was tokenized for "
-            "another "
-            "model, or vocab_size is too small",
-            t[i], i, vocab);
+    require(
+        t[i] >= 0 && t[i] < vocab, Exit::data,
+        "token {} at position {} of the batch is outside the vocabulary [0, {}); the data was tokenized for "
+        "another "
+        "model, or vocab_size is too small",
+        t[i], i, vocab);
 }
 
 int64_t size_of(const VocabPart& part, const Tensor& table) { return part.size ? part.size : table.dim(0); }

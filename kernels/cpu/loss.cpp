@@ -10,7 +10,7 @@ void require_targets(const Tensor& tensor, int64_t vocab) {
   const int32_t* targets = tensor.as<int32_t>();
   for (int64_t i = 0; i < tensor.numel(); ++i)
     require(targets[i] == -100 || (targets[i] >= 0 && targets[i] < vocab), Exit::data,
-            "target {} at place {} of the batch is neither in the vocabulary [0, {}) nor -100 (ignored)",
+            "target {} at position {} of the batch is neither in the vocabulary [0, {}) nor -100 (ignored)",
             targets[i], i, vocab);
 }
 

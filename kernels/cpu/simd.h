@@ -76,7 +76,7 @@ CLEAVE_BINARY(operator+, F16, F16, F16, _mm512_add_ps(X(a), X(b)), _mm256_add_ps
 CLEAVE_BINARY(operator-, F16, F16, F16, _mm512_sub_ps(X(a), X(b)), _mm256_sub_ps(X(a), X(b)))
 CLEAVE_BINARY(operator*, F16, F16, F16, _mm512_mul_ps(X(a), X(b)), _mm256_mul_ps(X(a), X(b)))
 CLEAVE_BINARY(operator/, F16, F16, F16, _mm512_div_ps(X(a), X(b)), _mm256_div_ps(X(a), X(b)))
-// As the instructions do: b when either is NaN.
+// max and min give b when either is NaN, as the instructions do.
 CLEAVE_BINARY(max, F16, F16, F16, _mm512_max_ps(X(a), X(b)), _mm256_max_ps(X(a), X(b)))
 CLEAVE_BINARY(min, F16, F16, F16, _mm512_min_ps(X(a), X(b)), _mm256_min_ps(X(a), X(b)))
 // a * b + c and c - a * b, rounded once.

@@ -11,7 +11,7 @@
 
 namespace cleave::kernels::gpu {
 
-// Of this process; empty, or why cuDNN cannot be used.
+// Why cuDNN cannot be used in this process; empty where it can.
 const std::string& cudnn_problem();
 
 class CudnnHandle {

@@ -10,7 +10,7 @@ template <class T>
 struct Turn {
   T* qkv;
   const float *cos, *sin;
-  const int32_t *documents, *places;
+  const int32_t *documents, *positions;
   int64_t half, stride, first_position;
   Divisor heads, seq;
   float sign;
@@ -19,8 +19,8 @@ struct Turn {
   __device__ void operator()(uint32_t turned, int column, Count<N>) const {
     const uint32_t row = heads.quotient(turned), head = turned - row * heads.value();
     const int64_t begin = documents ? documents[row] : 0;
-    const int64_t place = places ? places[row] : first_position + seq.rest(row) - begin;
-    const int64_t at = place * half + column;
+    const int64_t position = positions ? positions[row] : first_position + seq.rest(row) - begin;
+    const int64_t at = position * half + column;
     T *first = qkv + row * stride + head * 2 * half + column, *second = first + half;
     float a[N], b[N], c[N], s[N];
     load(a, first);
@@ -49,7 +49,7 @@ void run(const Rotary& op, Stream& stream) {
         half % kPackOf<T> == 0 && aligned({op.qkv, op.cos, op.sin}), "Rotary",
         Turn<T>{as<T>(op.qkv), as<float>(op.cos), as<float>(op.sin),
                 op.documents.defined() ? as<int32_t>(op.documents) : nullptr,
-                op.places.defined() ? as<int32_t>(op.places) : nullptr, half, op.qkv.dim(1),
+                op.positions.defined() ? as<int32_t>(op.positions) : nullptr, half, op.qkv.dim(1),
                 op.first_position, Divisor(turned), Divisor(op.seq), op.inverse ? -1.0f : 1.0f});
   });
 }

@@ -14,7 +14,7 @@ inline constexpr Family::Names kGemmaNames = [] {
 
 // All but the rotation; of a file that does not say, every `pattern`-th layer sees all positions.
 ModelConfig read_gemma(const Family& family, const Fields& fields, int64_t positions, int64_t pattern);
-// With the rotation where it is the same in every layer.
+// The fields of config.json, with the rotation where it is the same in every layer.
 nlohmann::json gemma_json(const ModelConfig& config);
 
 }  // namespace cleave::model

@@ -22,45 +22,45 @@ void Texts::check(const std::vector<TextPart>& parts) const {
 void Texts::pad(PassOfTexts& pass) const {
   TextPass& rows = pass.rows;
   while (rows.rows() == 0 || rows.rows() % limits_.multiple != 0)
-    rows.tokens.push_back(0), rows.texts.push_back(-1), rows.places.push_back(0);
+    rows.tokens.push_back(0), rows.texts.push_back(-1), rows.positions.push_back(0);
 }
 
 // Parts of several tokens are passes of their own: a row of a product has other bits where it is one of many
 // than where it is one of few, and what a text gets must not depend on what is beside it.
 std::vector<std::vector<PassOfTexts>> Texts::extend(const std::vector<TextPart>& parts) {
   check(parts);
-  std::vector<std::vector<PassOfTexts>> places(size_t(limits_.places));
-  std::vector<PassOfTexts> single(places.size());
+  std::vector<std::vector<PassOfTexts>> by_sharer(size_t(limits_.sharers));
+  std::vector<PassOfTexts> single(by_sharer.size());
   const auto close = [](std::vector<PassOfTexts>& passes, PassOfTexts& pass, int64_t wanted) {
     pass.wanted = {pass.rows.rows() - wanted, pass.rows.rows()};
     passes.push_back(std::exchange(pass, {}));
   };
   for (size_t i = 0; i < parts.size(); ++i) {
     const TextPart& part = parts[i];
-    const auto place = size_t(part.text % limits_.places);
+    const auto sharer = size_t(part.text % limits_.sharers);
     const bool alone = part.tokens.size() > 1;
-    PassOfTexts own, &pass = alone ? own : single[place];
+    PassOfTexts own, &pass = alone ? own : single[sharer];
     for (size_t t = 0; t < part.tokens.size(); ++t) {
       pass.rows.tokens.push_back(part.tokens[t]);
-      pass.rows.texts.push_back(int32_t(part.text / limits_.places));
-      pass.rows.places.push_back(int32_t(part.begin + int64_t(t)));
+      pass.rows.texts.push_back(int32_t(part.text / limits_.sharers));
+      pass.rows.positions.push_back(int32_t(part.begin + int64_t(t)));
       const bool last = t + 1 == part.tokens.size();
       if (last) pass.parts.push_back(i);
       if (pass.rows.rows() == limits_.most_rows || (alone && last))
-        close(places[place], pass, int64_t(pass.parts.size()));
+        close(by_sharer[sharer], pass, int64_t(pass.parts.size()));
     }
     lengths_[size_t(part.text)] = part.begin + int64_t(part.tokens.size());
   }
   size_t most = 0;
-  for (size_t p = 0; p < places.size(); ++p) {
-    if (single[p].rows.rows() > 0) close(places[p], single[p], int64_t(single[p].parts.size()));
-    most = std::max(most, places[p].size());
+  for (size_t p = 0; p < by_sharer.size(); ++p) {
+    if (single[p].rows.rows() > 0) close(by_sharer[p], single[p], int64_t(single[p].parts.size()));
+    most = std::max(most, by_sharer[p].size());
   }
-  for (std::vector<PassOfTexts>& passes : places) {
+  for (std::vector<PassOfTexts>& passes : by_sharer) {
     passes.resize(most);
     for (PassOfTexts& pass : passes) pad(pass);
   }
-  return places;
+  return by_sharer;
 }
 
 }  // namespace cleave::runtime

@@ -5,7 +5,7 @@
 
 namespace cleave::runtime {
 
-// What one place on the data and sequence axes computes at a time.
+// What one rank of the data and sequence axes (a sharer) computes at a time.
 struct PassOfTexts {
   TextPass rows;
   Range wanted;               // the rows behind which logits are asked for
@@ -14,16 +14,16 @@ struct PassOfTexts {
 
 class Texts {
  public:
-  // `each` texts of `positions` positions at each of `places`; passes have at most `most_rows` rows, and
+  // `each` texts of `positions` positions at each of `sharers`; passes have at most `most_rows` rows, and
   // always a multiple of `multiple`, which divides most_rows.
   struct Limits {
-    int64_t each = 0, places = 1, positions = 1, most_rows = 1, multiple = 1;
+    int64_t each = 0, sharers = 1, positions = 1, most_rows = 1, multiple = 1;
   };
-  explicit Texts(const Limits& limits) : limits_(limits), lengths_(size_t(limits.each * limits.places), 0) {}
+  explicit Texts(const Limits& limits) : limits_(limits), lengths_(size_t(limits.each * limits.sharers), 0) {}
 
   int64_t count() const { return int64_t(lengths_.size()); }
-  // By place, as many passes at each. Error(internal) for parts that do not fit what the texts have;
-  // otherwise these have become longer.
+  // The passes of each sharer, as many for each. Error(internal) for parts that do not fit what the texts
+  // have; otherwise these have become longer.
   std::vector<std::vector<PassOfTexts>> extend(const std::vector<TextPart>& parts);
 
  private:

@@ -22,7 +22,7 @@ class AwayInputs {
 
   void show_in(Trace& trace);
 
-  // Of an input of so many elements, how many are at home; Error(usage) when they do not divide.
+  // How many elements of an input of so many are at home; Error(usage) when they do not divide.
   int64_t numel_at_home(int64_t numel) const;
   // The device's memory for input `index` of a chunk, as the type and shape.
   Tensor block(int index, DType dtype, const Shape& shape) const {

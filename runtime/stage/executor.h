@@ -22,7 +22,8 @@ struct Work {
   std::function<float(int micro)> scale;  // training: of the micro-batch's loss, asked for after its batch
   Tensor losses = {};                     // fp64, one a micro-batch; written on the last rank
   Tensor hits = {};                       // the same, without training
-  // Without training: of these rows of the only micro-batch, written on the last rank (Stage::head).
+  // Where nothing is trained: the logits of these rows of the only micro-batch, written on the last rank
+  // (Stage::head).
   Tensor logits = {};
   Range rows = {};
   const TextPass* texts = nullptr;  // without training: the only micro-batch is of these rows

@@ -9,7 +9,7 @@
 
 namespace cleave::runtime {
 
-// Of one micro-batch in one chunk.
+// What one micro-batch keeps in one chunk.
 struct Frame {
   int micro = -1, chunk = -1;
   int64_t rows = 0;                             // of texts that grow; 0: whole samples

@@ -7,14 +7,15 @@ namespace cleave::runtime {
 
 class LayerStates {
  public:
-  // Of the layers that the stage holds. Error(usage) where two states of the model have one name.
+  // Collects the states of the layers that the stage holds. Error(usage) where two states of the model have
+  // one name.
   explicit LayerStates(const StageLayers& layers);
 
   // Lasting parts have what they begin with, in the order of `stream`. Without training nothing is seen.
   void allocate(Memory& memory, Stream& stream);
 
-  // Of a layer of the model, in the order of its states(). sees: with the seen parts, else they are
-  // undefined.
+  // The states of a layer of the model, in the order of its states(). sees: with the seen parts, else they
+  // are undefined.
   std::span<const model::StateViews> of(int layer, bool sees) const {
     const OfLayer& l = layers_[size_t(layer)];
     return sees ? l.seeing : l.lasting;

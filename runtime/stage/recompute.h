@@ -13,8 +13,8 @@ struct Recompute {
   // dropped after their forward and made again before their backward. 0: all is kept.
   int64_t interval = 0;
   bool lean = false;  // layers keep less and make the rest again inside their backward (ForwardArgs::lean)
-  // Of the kept inputs inside a chunk: they live in pinned host memory, and a rank of the tensor axis keeps
-  // its part of each.
+  // to_host: the kept inputs inside a chunk live in pinned host memory. partition: a rank of the tensor axis
+  // keeps its part of each.
   bool to_host = false, partition = false;
 
   bool again() const { return interval > 0; }
@@ -33,7 +33,7 @@ struct Recompute {
   }
 };
 
-// As the configuration asks, for a model of so many layers.
+// What the configuration asks for, for a model of so many layers.
 Recompute recompute_of(const config::CheckpointingConfig& config, int layers);
 
 // One stop of a chunk's backward; the number of layers stands for the head. The two can fall together, so

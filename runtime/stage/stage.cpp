@@ -127,7 +127,7 @@ void Stage::forward_layer(Frame& f, int l, const Params& params, const Position&
                                 .lean = recompute.lean,
                                 .constants = constants_,
                                 .documents = texts_ ? Tensor() : documents(f.micro),
-                                .past = past_of(f.chunk, l),
+                                .cache = kv_cache_of(f.chunk, l),
                                 .states = states_.of(layers_.in_model(f.chunk, l), run.sees(shape())),
                                 .side_loss = run.again ? Tensor() : side_loss(f, l)};
   try {

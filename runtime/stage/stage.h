@@ -27,7 +27,7 @@ class Stage {
   LayerStates& states() { return states_; }
 
   const StageShape& shape() const { return layers_.shape(); }
-  // Of the activations that one micro-batch keeps in a chunk.
+  // The bytes of activations that one micro-batch keeps in a chunk.
   int64_t frame_bytes() const { return frames_.bytes().keep; }
 
   // Takes what the rank needs of a micro-batch: its position, its input, its targets. Before the first
@@ -36,8 +36,8 @@ class Stage {
   // Blocks the host until the last batch given was copied, so that its memory may be filled again.
   void wait_until_loaded() { loaded_.wait(); }
 
-  // From here on the only micro-batch is this pass over texts that grow (StageShape::texts); null: no longer.
-  // At most text_rows() rows, a multiple of what the tensor axis cuts.
+  // Makes this pass over texts that grow (StageShape::texts) the only micro-batch from here on; null: no
+  // longer. It has at most text_rows() rows, a multiple of what the tensor axis cuts.
   void begin_texts(const TextPass* pass, Stream& stream);
   int64_t text_rows() const { return layers_.input().shape.numel(); }
 
@@ -61,8 +61,8 @@ class Stage {
   void backward(const Turn& turn, float scale, Tensor loss_sum, Stream& stream);
   void backward_weight(const Turn& turn, float scale, Stream& stream);
 
-  // Without training: what follows the last chunk's forward. Any result may be undefined; logits are
-  // [rows.size(), the head's columns] fp32, of those rows of the head's whole input.
+  // Computes what follows the last chunk's forward where nothing is trained. Any result may be undefined;
+  // logits are [rows.size(), the head's columns] fp32, of those rows of the head's whole input.
   void head(int micro, const HeadSums& sums, Tensor logits, Range rows, Stream& stream);
   void close(int micro, int chunk, Stream& stream);  // frees the frame; backwards do it themselves
 
@@ -98,7 +98,7 @@ class Stage {
   Tensor passing(int chunk, int l, int64_t rows = 0) const;
   void place_constants(Memory& memory, Stream& stream);
   void allocate_texts(Memory& memory);
-  model::Past past_of(int chunk, int l) const;  // undefined outside of a pass over texts
+  model::KvCache kv_cache_of(int chunk, int l) const;  // undefined outside of a pass over texts
   void measure();
   void measure(int chunk, Stream& discard);
   void measure_backward(Frame& dry, int chunk, Stream& discard);

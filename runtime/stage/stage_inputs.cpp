@@ -85,24 +85,25 @@ void Stage::begin_texts(const TextPass* pass, Stream& stream) {
   CHECK(shape().texts > 0 && 0 < pass->rows() && pass->rows() <= text_rows(),
         "a pass over {} rows of texts; this stage has room for {}", pass->rows(),
         shape().texts > 0 ? text_rows() : 0);
-  for (const auto* values : {&pass->texts, &pass->places}) {
-    const Tensor to = text_rows_.tensor().rows({values == &pass->places, values == &pass->places ? 2 : 1});
+  for (const auto* values : {&pass->texts, &pass->positions}) {
+    const Tensor to =
+        text_rows_.tensor().rows({values == &pass->positions, values == &pass->positions ? 2 : 1});
     copy(to.view({text_rows()}).slice({0, pass->rows()}),
          Tensor(const_cast<int32_t*>(values->data()), DType::int32, {pass->rows()}, MemoryKind::host),
          stream);
   }
 }
 
-model::Past Stage::past_of(int chunk, int l) const {
+model::KvCache Stage::kv_cache_of(int chunk, int l) const {
   if (!texts_) return {};
   const auto rows = [&](int64_t i) {
     return text_rows_.tensor().rows({i, i + 1}).view({text_rows()}).slice({0, texts_->rows()});
   };
-  model::Past past{.rows = {rows(0), rows(1)}, .keys = {}, .values = {}};
+  model::KvCache cache{.rows = {rows(0), rows(1)}, .keys = {}, .values = {}};
   const Buffer &keys = kept_keys_[size_t(layers_.in_model(chunk, l))],
                &values = kept_values_[size_t(layers_.in_model(chunk, l))];
-  if (keys.defined()) past.keys = keys, past.values = values;
-  return past;
+  if (keys.defined()) cache.keys = keys, cache.values = values;
+  return cache;
 }
 
 }  // namespace cleave::runtime

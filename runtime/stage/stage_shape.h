@@ -23,7 +23,7 @@ struct StageShape {
 
 // Rows of texts that grow, in place of a micro-batch (TextRows). Its memory outlives the pass.
 struct TextPass {
-  std::vector<int32_t> tokens, texts, places;
+  std::vector<int32_t> tokens, texts, positions;
   int64_t rows() const { return int64_t(tokens.size()); }
 };
 

@@ -37,11 +37,11 @@ struct EngineCore {
   // schedule's, where nothing is updated before. Error(training) where training cannot go on. Collective; the
   // result is the same on every rank.
   StepResult finish_step(const std::function<double()>& mean_loss, std::span<const optim::Rates> rates = {});
-  // Behind the last pass of a step: makes the sums that finish_step needs, which does not make them again.
-  // Collective.
+  // Makes the sums that finish_step needs, behind the last pass of a step; finish_step does not make them
+  // again. Collective.
   void sum_gradients();
-  // Of the loss, averaged over micro-batches and ranks, before clipping, as sum_gradients() left it.
-  // Collective.
+  // The gradient of the loss, averaged over micro-batches and ranks, before clipping, as sum_gradients() left
+  // it. Collective.
   std::vector<float> gradient(const std::string& name, int64_t numel);
   // The mean over micro-batches and the data axis of what ranks that report losses have; each is rounded
   // first where the form of gradients says so. `losses`: those of this rank's micro-batches, whose terms may
@@ -65,7 +65,7 @@ struct EngineCore {
       background;  // where checkpoints are written behind the training
   optim::LossScaler scaler;
   TrainingState at;
-  // Of the step that was begun: what it will be, and the update with what is known before the norm.
+  // What the step that was begun will be, and its update with what is known before the norm.
   StepResult result;
   optim::StepArgs update;
   bool summed = false;  // the gradients of that step, over all ranks
@@ -81,7 +81,7 @@ struct EngineCore {
   void allocate();
 
   double left_scale() const { return rank->store.gradient_form().left_scale(result.loss_scale); }
-  // Of the gradients as they are, over all ranks; the same bits however the model is cut.
+  // The squared norm of the gradients as they are, over all ranks; the same bits however the model is cut.
   double squared_norm();
   bool overflowed();  // whether the step must be skipped; Error(training) where training cannot go on
 };

@@ -16,8 +16,8 @@ struct EngineOptions {
   MemoryLimits limits = {};
   Stream::Mode compute = Stream::Mode::inline_;  // of a CPU rank
   Device device = {};
-  // Of a CUDA rank: a stream of the device (cudaStream_t) on which the engine computes, in place of one of
-  // its own; it outlives the engine. What its owner enqueues there before a call is done before the engine's
+  // A stream of the device (cudaStream_t) on which the engine of a CUDA rank computes, in place of one of its
+  // own; it outlives the engine. What its owner enqueues there before a call is done before the engine's
   // work.
   std::optional<void*> cuda_stream = {};
   // Counts memory and messages, and computes nothing: steps may be taken over a planned communicator

@@ -68,9 +68,9 @@ struct RankState {
   // Whether this rank speaks for a unit of its store that several stages hold: in the norm and in
   // checkpoints.
   bool speaks_for(int unit) const { return units.speaks(pipe_rank, units.held[size_t(unit)]); }
-  // By unit of the whole model, of the gradients as they are: the sum over the slices of those that this rank
-  // speaks for, else 0. Not a number where exact sums overflowed. Collective over the data axis; waits for
-  // `compute`.
+  // For each unit of the whole model the squares of its gradients as they are: the sum over the slices of
+  // those that this rank speaks for, else 0. Not a number where exact sums overflowed. Collective over the
+  // data axis; waits for `compute`.
   std::vector<double> squared_gradients(Stream& compute);
   void show_in(Trace& trace, Stream& compute);
 

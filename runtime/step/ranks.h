@@ -26,14 +26,14 @@ class Ranks {
   // That parameters are cut over.
   const std::vector<comm::CuttingAxis>& cutting() const { return cutting_; }
   bool cuts_layers() const { return axes_.tensor.size() * axes_.sequence.size() > 1; }  // or their sequences
-  // Over the pipe, for what goes up and what comes down.
+  // The ranks of the pipe, for what goes up and what comes down.
   comm::Communicator& activations() const { return *activations_; }
   comm::Communicator& gradients() const { return *gradients_; }
   // Ranks that have the same of a unit, over which it is sharded and its gradients are summed: those of the
   // data axis or, where an axis inside it cuts the unit, those at the same place of that. Error(usage) for a
   // unit of which it cuts some parameters only.
   comm::Communicator& sharers(const UnitSpec& unit) const;
-  // Of the data axis, where near ranks gather parameters among themselves; else empty.
+  // The near ranks of the data axis, where these gather parameters among themselves; else empty.
   zero::NearGroups near() const { return {near_.get(), across_.get()}; }
   // Those that shards travel in: the data axis and its parts.
   std::vector<comm::Communicator*> data_groups() const;

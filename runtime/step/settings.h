@@ -40,7 +40,7 @@ struct Settings {
   bool dry = false;
   int64_t texts = 0;  // that grow on this rank
 
-  // Of a step.
+  // What a step is made of.
   DType dtype = DType::fp32;  // of parameters and activations
   int64_t micros = 1;         // micro-batches of a rank: gradient_accumulation_steps
   config::LossAverage loss_average = config::LossAverage::targets;
@@ -56,7 +56,7 @@ struct Settings {
   optim::LrSchedule schedule;
   model::LogitsChunk logits;
 
-  // Of streams.
+  // What streams may do.
   bool tf32 = false, any_order = false, measures_products = false;  // Stream::allow_tf32 and what follows it
   bool comm_overlaps = false;         // collectives run on a stream of their own
   bool rows_overlap = false;          // the tensor axis' movements run beside products
@@ -65,7 +65,7 @@ struct Settings {
   std::optional<Graphs::Use> graphs;  // whether, and when, passes are CUDA graphs
   std::string graphs_note;            // for people; empty where nobody would ask
 
-  // Of homes and shares.
+  // Where things live, and who has which share.
   int stage = 0;  // of ZeRO
   ShardingKind sharding = ShardingKind::by_stage;
   int near_ranks = 0;                // that gather parameters among themselves; 0: no such groups
@@ -87,7 +87,8 @@ MeshShape mesh_shape(const config::DsConfig& config, int world);
 
 std::unique_ptr<optim::Optimizer> make_optimizer(const Settings& settings);
 
-// Of the rank of a job of mesh.size(). Error(usage) when groups of near ranks do not divide the data axis.
+// The settings of one rank of a job of mesh.size(). Error(usage) when groups of near ranks do not divide the
+// data axis.
 Settings make_settings(const config::DsConfig& config, const MeshShape& mesh, int rank,
                        const EngineOptions& options);
 

@@ -24,7 +24,7 @@ struct Restored {
 
 std::string to_json(const TrainingState& at, const optim::LossScaler::State& scaler, uint64_t seed,
                     const std::string& client);
-// Of an imported checkpoint.
+// The state of an imported checkpoint.
 std::string to_json(const TrainingState& at, const std::string& client);
 // Throws Error(checkpoint) naming `where`.
 Restored from_json(const std::string& text, const std::string& where);

@@ -56,7 +56,7 @@ TEST(Blend, SharesHoldToLessThanOneSampleAtEveryPrefix) {
     EXPECT_EQ(blend.period(), period);
     std::vector<int64_t> given(of.size(), 0);
     for (int64_t position = 0; position < 3 * period; ++position) {
-      const Blend::Place at = blend.at(position);
+      const Blend::SourceSample at = blend.at(position);
       ASSERT_EQ(at.sample, given[size_t(at.source)]++) << "position " << position;
       for (size_t s = 0; s < of.size(); ++s) {
         // |given - (position + 1) share / period| < 1, in whole numbers

@@ -216,7 +216,7 @@ TEST(BlendedBatches, GiveEachSourceItsShareAndShuffleItAnewInEachOfItsEpochs) {
   TokenBatches batches(blended.corpus.sources(), blended.options());
   std::map<int, std::vector<int64_t>> given;
   for (int64_t position = 0; position < 400; ++position) {
-    const Blend::Place at = batches.place(position / 4, position % 4);
+    const Blend::SourceSample at = batches.place(position / 4, position % 4);
     given[at.source].push_back(at.sample);
   }
   EXPECT_EQ(given[0].size(), 240u);

@@ -108,7 +108,7 @@ struct Oracle {
 
 // A GPU's tensor cores take the probabilities and their gradients in 16 bits, each off by half an ulp. In y
 // their sum is 1 and values reach 4.5; in gradients up to 24 of them meet queries of this size.
-bool rounds_inside(DType type) { return Place::current() && type != DType::fp32; }
+bool rounds_inside(DType type) { return TestDevice::current() && type != DType::fp32; }
 double output_bound(DType type) { return 2e-6 + (rounds_inside(type) ? 4.5 * half_ulp(type) : 0); }
 // Backward reads the rounded y, which 16-bit storage puts off by half an ulp of it.
 double gradient_bound(DType type) {

@@ -91,7 +91,7 @@ TEST_F(Check, RefusesRmsNormsOfOtherWidths) {
   bad = forward, bad.rstd = small_;
   EXPECT_NE(refusal(bad), "");
   bad = forward, bad.residual = a_;
-  EXPECT_NE(refusal(bad).find("sum"), std::string::npos) << "a residual needs a place for the sum";
+  EXPECT_NE(refusal(bad).find("sum"), std::string::npos) << "a residual needs memory for the sum";
   const RmsNormBackward backward{
       .dx = a_, .dweight = width_, .dy = b_, .x = b_, .rstd = rows_, .weight = width_};
   EXPECT_EQ(refusal(backward), "");
@@ -128,8 +128,8 @@ TEST_F(Check, RefusesRotationsWithoutATableForEveryPosition) {
   EXPECT_NE(refusal(bad), "");
   bad = good, bad.seq = 0;
   EXPECT_NE(refusal(bad), "");
-  Guarded places(DType::int32, {1, 4}), few(DType::int32, {1, 3}), numbers(DType::fp32, {1, 4});
-  bad = good, bad.documents = places;
+  Guarded positions(DType::int32, {1, 4}), few(DType::int32, {1, 3}), numbers(DType::fp32, {1, 4});
+  bad = good, bad.documents = positions;
   EXPECT_EQ(refusal(bad), "");
   bad.documents = few;
   EXPECT_NE(refusal(bad).find("documents"), std::string::npos);
@@ -144,7 +144,7 @@ TEST_F(Check, RefusesPositionsThatAreNotOfTheRowsOfDocuments) {
   EXPECT_EQ(refusal(good), "");
   DocumentPositions bad = good;
   bad.first = 4;
-  EXPECT_NE(refusal(bad).find("places [4, 7) of sequences of 6"), std::string::npos);
+  EXPECT_NE(refusal(bad).find("positions [4, 7) of sequences of 6"), std::string::npos);
   bad = good, bad.first = -1;
   EXPECT_NE(refusal(bad), "");
   bad = good, bad.positions = other;
@@ -188,8 +188,8 @@ TEST_F(Check, RefusesAttentionOfBrokenHeads) {
   EXPECT_NE(refusal(bad), "");
   bad = good, bad.mask.window = -1;
   EXPECT_NE(refusal(bad).find("window"), std::string::npos);
-  Guarded places(DType::int32, {1, 4}), few(DType::int32, {1, 3}), numbers(DType::fp32, {1, 4});
-  bad = good, bad.mask.documents = places;
+  Guarded positions(DType::int32, {1, 4}), few(DType::int32, {1, 3}), numbers(DType::fp32, {1, 4});
+  bad = good, bad.mask.documents = positions;
   EXPECT_EQ(refusal(bad), "");
   bad = good, bad.mask.documents = few;
   EXPECT_NE(refusal(bad).find("documents"), std::string::npos);

@@ -88,7 +88,7 @@ TEST_P(DenseKernel, ActivationsGradientEqualsDoublePrecision) {
                 .dhidden = dhidden, .dy = dy, .weight = w, .hidden = hidden, .kind = kind},
             stream);
         // A GPU's library may take the hardware's tanh, of 11 bits, which shows where the slope is near 0.
-        const double tanh = Place::current() && type != DType::fp32 ? 0x1p-10 : 0;
+        const double tanh = TestDevice::current() && type != DType::fp32 ? 0x1p-10 : 0;
         for (int64_t i = 0; i < m * n; ++i) {
           const double product = dot(dy, false, w, true, i / n, i % n, k);
           const double want = product * slope(kind, hidden.at(size_t(i)));

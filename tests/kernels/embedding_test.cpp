@@ -116,7 +116,7 @@ TEST_P(EmbeddingKernel, NamesATokenOutsideTheVocabulary) {
       FAIL() << "token " << bad << " was accepted";
     } catch (const Error& e) {
       EXPECT_EQ(e.exit(), Exit::data);
-      EXPECT_NE(std::string(e.what()).find("place 1"), std::string::npos) << e.what();
+      EXPECT_NE(std::string(e.what()).find("position 1"), std::string::npos) << e.what();
     }
   }
 }

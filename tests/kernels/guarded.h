@@ -9,7 +9,7 @@
 #include <random>
 #include <vector>
 
-#include "tests/kernels/place.h"
+#include "tests/kernels/test_device.h"
 
 namespace cleave::kernels {
 
@@ -56,9 +56,9 @@ class Guarded {
   Guarded(DType type, Shape shape)
       : bytes_(size_t(kGuard + shape.numel() * size_of(type) + kGuard), kPattern) {
     std::byte* base = bytes_.data();
-    if (Place* place = Place::current()) {
-      on_gpu_ = place->memory.allocate(MemoryKind::device, Category::staging, DType::uint8,
-                                       {int64_t(bytes_.size())}, "operand");
+    if (TestDevice* device = TestDevice::current()) {
+      on_gpu_ = device->memory.allocate(MemoryKind::device, Category::staging, DType::uint8,
+                                        {int64_t(bytes_.size())}, "operand");
       base = static_cast<std::byte*>(on_gpu_.tensor().raw());
     }
     tensor_ = Tensor(base + kGuard, type, shape);
@@ -153,10 +153,10 @@ class Guarded {
   static constexpr std::byte kPattern{0xa5};
 
   void move(const Tensor& to, const Tensor& from) const {
-    Place* place = Place::current();
-    copy(to, from, place->stream);
-    place->stream.synchronize();
-    seen_ = place->launches;
+    TestDevice* device = TestDevice::current();
+    copy(to, from, device->stream);
+    device->stream.synchronize();
+    seen_ = device->launches;
   }
   Tensor here() const { return {bytes_.data(), DType::uint8, {int64_t(bytes_.size())}, MemoryKind::host}; }
   void upload() const {
@@ -164,7 +164,7 @@ class Guarded {
     changed_ = false;
   }
   void download() const {
-    if (on_gpu_.defined() && !changed_ && seen_ != Place::current()->launches) move(here(), on_gpu_);
+    if (on_gpu_.defined() && !changed_ && seen_ != TestDevice::current()->launches) move(here(), on_gpu_);
   }
 
   mutable std::vector<std::byte> bytes_;  // all there is on the CPU; on a GPU, a copy of the last seen state

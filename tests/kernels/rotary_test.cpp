@@ -92,7 +92,7 @@ TEST_P(RotaryKernel, InverseTurnsBack) {
 // Documents of 1, 3 and 2 rows in the first sequence and of 6 in the second; positions begin anew in each.
 TEST_P(RotaryKernel, DocumentsBeginAtPositionZero) {
   const std::vector<double> begins{0, 1, 1, 1, 4, 4, 0, 0, 0, 0, 0, 0},
-      places{0, 0, 1, 2, 0, 1, 0, 1, 2, 3, 4, 5};
+      positions{0, 0, 1, 2, 0, 1, 0, 1, 2, 3, 4, 5};
   const Sizes s{12, 6, 4, 2, 20, 0};
   const int64_t stride = (s.heads + 2 * s.kv_heads) * s.head_dim;
   for (DType type : kTrainingTypes) {
@@ -103,7 +103,7 @@ TEST_P(RotaryKernel, DocumentsBeginAtPositionZero) {
     for (int64_t row = 0; row < s.rows; ++row) {
       const Values all = qkv.values();
       const Values one(all.begin() + row * stride, all.begin() + (row + 1) * stride);
-      const Values there = turned(one, {1, 1, 4, 2, 20, int64_t(places[size_t(row)])}, 1);
+      const Values there = turned(one, {1, 1, 4, 2, 20, int64_t(positions[size_t(row)])}, 1);
       want.insert(want.end(), there.begin(), there.end());
     }
     Rotary op = op_of(s, qkv, table, false);
@@ -116,22 +116,22 @@ TEST_P(RotaryKernel, DocumentsBeginAtPositionZero) {
 
 // Rows that stand anywhere.
 TEST_P(RotaryKernel, PlacesSayWhereRowsStand) {
-  const std::vector<double> places{5, 0, 6, 6, 3};
+  const std::vector<double> positions{5, 0, 6, 6, 3};
   const Sizes s{5, 5, 4, 2, 20, 0};
   const int64_t stride = (s.heads + 2 * s.kv_heads) * s.head_dim;
   for (DType type : kTrainingTypes) {
     Guarded qkv(type, {s.rows, stride}, random_values(s.rows * stride, 1));
-    const Guarded at(DType::int32, {s.rows}, places);
+    const Guarded at(DType::int32, {s.rows}, positions);
     const Table table(7, s.head_dim);
     const Values all = qkv.values();
     Values want;
     for (int64_t row = 0; row < s.rows; ++row) {
       const Values one(all.begin() + row * stride, all.begin() + (row + 1) * stride);
-      const Values there = turned(one, {1, 1, 4, 2, 20, int64_t(places[size_t(row)])}, 1);
+      const Values there = turned(one, {1, 1, 4, 2, 20, int64_t(positions[size_t(row)])}, 1);
       want.insert(want.end(), there.begin(), there.end());
     }
     Rotary op = op_of(s, qkv, table, false);
-    op.places = at;
+    op.positions = at;
     TestStream stream;
     launch(op, stream);
     expect_near(qkv, want, half_ulp(type) * 1.01, 1e-6, "qkv");

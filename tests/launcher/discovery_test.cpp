@@ -8,11 +8,11 @@
 namespace cleave::launcher {
 namespace {
 
-struct Place {
+struct TestDevice {
   int rank, world, local_rank, local_size, node_rank;
-  bool operator==(const Place&) const = default;
+  bool operator==(const TestDevice&) const = default;
 };
-std::ostream& operator<<(std::ostream& out, const Place& p) {
+std::ostream& operator<<(std::ostream& out, const TestDevice& p) {
   return out << p.rank << "/" << p.world << " local " << p.local_rank << "/" << p.local_size << " node "
              << p.node_rank;
 }
@@ -20,7 +20,7 @@ std::ostream& operator<<(std::ostream& out, const Place& p) {
 struct Row {
   const char* name;
   Environment env;
-  Place place;
+  TestDevice place;
   std::string master;
   int port;
   std::string by;  // the beginning of launched_by
@@ -221,7 +221,7 @@ const std::vector<Row>& rows() {
 TEST(Discovery, FindsThePlaceThatEveryLauncherGives) {
   for (const Row& row : rows()) {
     const comm::RankInfo info = discover_ranks(row.env).info;
-    const Place got{info.rank, info.world, info.local_rank, info.local_size, info.node_rank};
+    const TestDevice got{info.rank, info.world, info.local_rank, info.local_size, info.node_rank};
     EXPECT_EQ(got, row.place) << row.name;
     EXPECT_EQ(info.master_addr, row.master) << row.name;
     if (row.port) {

@@ -15,7 +15,7 @@ constexpr int kSamples = 8, kMostRanks = 8, kShares = 6;
 constexpr int kPairs = kSanitized ? 12 : 60;
 constexpr int64_t kHalf = 2, kWhole = 4;  // steps
 
-struct Place {
+struct TestDevice {
   Layout layout;
   Homes homes;
   std::string text() const { return fmt::format("{} / {}", layout.text(), text_of(homes, config())); }
@@ -46,7 +46,7 @@ class Random {
   T one_of(std::initializer_list<T> values) {
     return values.begin()[words_() % values.size()];
   }
-  Place place() {
+  TestDevice place() {
     for (;;) {
       Layout l{.pipe = one_of({1, 2, 4}),
                .data = one_of({1, 2, 4}),
@@ -71,8 +71,8 @@ class Random {
 };
 
 // Steps of a run that begins with `from`, if it has a name, and is saved as `to`, if that has one.
-Training steps(const Place& place, const Scratch& files, const std::string& from, int64_t begin, int64_t end,
-               const std::string& to) {
+Training steps(const TestDevice& place, const Scratch& files, const std::string& from, int64_t begin,
+               int64_t end, const std::string& to) {
   Training run;
   comm::run_ranks(place.layout.ranks(), [&](comm::Communicator& world) {
     const config::DsConfig c = place.config();
@@ -103,7 +103,7 @@ TEST_P(AnyToAny, TheSameValuesAndTheSameRun) {
   Random random(uint64_t(100 + GetParam()));
   const Training alone = steps({}, files, "", 0, kWhole, "");
   for (int pair = 0; pair < kPairs / kShares; ++pair) {
-    const Place first = random.place(), second = pair % 5 == 0 ? first : random.place();
+    const TestDevice first = random.place(), second = pair % 5 == 0 ? first : random.place();
     const std::string what = fmt::format("{}\nto {}", first.text(), second.text());
     SCOPED_TRACE(what);
     steps(first, files, "", 0, kHalf, "half");

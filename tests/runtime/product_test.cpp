@@ -100,7 +100,7 @@ class Product : public ::testing::TestWithParam<std::tuple<int, int, int>> {
  protected:
   static void SetUpTestSuite() { tally(); }
 };
-// Places on the data, sequence and tensor axis: up to 8 ranks, and 4 heads.
+// RangeAllocator on the data, sequence and tensor axis: up to 8 ranks, and 4 heads.
 std::vector<std::tuple<int, int, int>> places() {
   std::vector<std::tuple<int, int, int>> all;
   for (const int data : {1, 2, 3})

@@ -130,7 +130,7 @@ runtime::ModelFactory decoder(const model::Family& family, DType type, int64_t k
 }
 
 // Joined and separate projections, norms of heads, windows, grouped, cut and whole key/value heads, in every
-// type. 16 bits round what is between the kernels, and the two ways round in different places.
+// type. 16 bits round what is between the kernels, and the two ways round at different points.
 TEST(Texts, HaveTheLogitsOfWholeWindowsInEveryFamily) {
   struct Case {
     const model::Family& family;
@@ -204,19 +204,19 @@ TEST(Texts, GoBackAndComeInPieces) {
     const std::vector<float> again = engine.extend({{0, 5, tokens_of(2, {5, 6})}});
     for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(again[i], want[i], 1e-5);
   });
-  runtime::Texts texts({.each = 1, .places = 2, .positions = 9, .most_rows = 4, .multiple = 2});
-  const auto places = texts.extend({{0, 0, tokens_of(0, {0, 5})}, {1, 0, tokens_of(1, {0, 1})}});
-  ASSERT_EQ(places.size(), 2u);
-  ASSERT_EQ(places[0].size(), 2u);
-  EXPECT_EQ(places[0][0].rows.places, (std::vector<int32_t>{0, 1, 2, 3}));
-  EXPECT_EQ(places[0][0].wanted.size(), 0);
-  EXPECT_EQ(places[0][1].rows.places, (std::vector<int32_t>{4, 0}));
-  EXPECT_EQ(places[0][1].rows.texts, (std::vector<int32_t>{0, -1}));
-  EXPECT_EQ(places[0][1].wanted, (Range{0, 1}));
-  EXPECT_EQ(places[0][1].parts, (std::vector<size_t>{0}));
-  ASSERT_EQ(places[1].size(), 2u);
-  EXPECT_EQ(places[1][0].parts, (std::vector<size_t>{1}));
-  EXPECT_EQ(places[1][1].rows.texts, (std::vector<int32_t>{-1, -1}));
+  runtime::Texts texts({.each = 1, .sharers = 2, .positions = 9, .most_rows = 4, .multiple = 2});
+  const auto by_sharer = texts.extend({{0, 0, tokens_of(0, {0, 5})}, {1, 0, tokens_of(1, {0, 1})}});
+  ASSERT_EQ(by_sharer.size(), 2u);
+  ASSERT_EQ(by_sharer[0].size(), 2u);
+  EXPECT_EQ(by_sharer[0][0].rows.positions, (std::vector<int32_t>{0, 1, 2, 3}));
+  EXPECT_EQ(by_sharer[0][0].wanted.size(), 0);
+  EXPECT_EQ(by_sharer[0][1].rows.positions, (std::vector<int32_t>{4, 0}));
+  EXPECT_EQ(by_sharer[0][1].rows.texts, (std::vector<int32_t>{0, -1}));
+  EXPECT_EQ(by_sharer[0][1].wanted, (Range{0, 1}));
+  EXPECT_EQ(by_sharer[0][1].parts, (std::vector<size_t>{0}));
+  ASSERT_EQ(by_sharer[1].size(), 2u);
+  EXPECT_EQ(by_sharer[1][0].parts, (std::vector<size_t>{1}));
+  EXPECT_EQ(by_sharer[1][1].rows.texts, (std::vector<int32_t>{-1, -1}));
 }
 
 TEST(Texts, RefuseWhatDoesNotFit) {

@@ -102,7 +102,7 @@ TEST(GatherPool, GivesNothingWhereParametersAreNotNeeded) {
 }
 
 // Of 100, 30 and 64 elements, visited in this order: one at a time, with the next, and with the next unless
-// more than so many would be there. Places begin at multiples of 64.
+// more than so many would be there. RangeAllocator begin at multiples of 64.
 TEST(GatherPool, TakesTheMemoryOfTheUnitsThatAreThereAtATime) {
   struct Case {
     int prefetch;

@@ -13,9 +13,9 @@ void embed_row(const EmbeddingArgs& args, int64_t row) {
   if (!args.wpe.data)
     return for_vectors(0, width, [=](int64_t i, auto n) { store(y + i, load(token + i, n) * factor, n); });
   const int64_t position = args.positions ? args.positions[row] : args.first_position + row % args.seq;
-  const T* place = static_cast<const T*>(args.wpe.data) + position * width;
+  const T* learned = static_cast<const T*>(args.wpe.data) + position * width;
   for_vectors(0, width, [=](int64_t i, auto n) {
-    store(y + i, fma(load(token + i, n), factor, load(place + i, n)), n);
+    store(y + i, fma(load(token + i, n), factor, load(learned + i, n)), n);
   });
 }
 

@@ -6,8 +6,9 @@ namespace {
 template <class T>
 void turn_row(const RotaryArgs& args, int64_t row) {
   const int64_t begin = args.documents ? args.documents[row] : 0;
-  const int64_t place = args.places ? args.places[row] : args.first_position + row % args.seq - begin;
-  const int64_t half = args.head_dim / 2, at = place * half;
+  const int64_t position =
+      args.positions ? args.positions[row] : args.first_position + row % args.seq - begin;
+  const int64_t half = args.head_dim / 2, at = position * half;
   const float *cos = args.cos + at, *sin = args.sin + at;
   const S16 sign = splat(args.inverse ? -1.0f : 1.0f);
   T* heads = static_cast<T*>(args.qkv.data) + row * args.stride;

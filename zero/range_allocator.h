@@ -1,4 +1,4 @@
-// Places of different sizes in one block of memory, taken and given back in any order.
+// Ranges of different sizes in one block of memory, taken and given back in any order.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -9,11 +9,11 @@
 
 namespace cleave::zero {
 
-class Places {
+class RangeAllocator {
  public:
-  explicit Places(int64_t numel = 0) : numel_(numel) {}
+  explicit RangeAllocator(int64_t numel = 0) : numel_(numel) {}
 
-  // The first free place of so many elements; it begins at a multiple of 64. None: there is none.
+  // The first free range of so many elements; it begins at a multiple of 64. None: there is none.
   std::optional<Range> take(int64_t numel) {
     int64_t at = 0;
     auto before = taken_.begin();
@@ -21,7 +21,7 @@ class Places {
     if (at + numel > numel_) return std::nullopt;
     return *taken_.insert(before, {at, at + numel});
   }
-  void give_back(Range place) { std::erase(taken_, place); }
+  void give_back(Range range) { std::erase(taken_, range); }
 
  private:
   int64_t numel_;

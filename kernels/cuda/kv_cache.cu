@@ -1,6 +1,6 @@
 // Attention of single rows over kept keys and values. A block is one query head of one row, a warp every
 // eighth run of four of its keys: its lanes read a key side by side, each every 32nd element of the head.
-#include "kernels/kept_attention.h"
+#include "kernels/kv_cache.h"
 
 #include <cmath>
 
@@ -19,8 +19,8 @@ template <class T>
 struct Keep {
   T *keys, *values;
   const T* qkv;
-  const int32_t *texts, *places;
-  int64_t head_dim, row_width, first_key, kept_places;
+  const int32_t *texts, *positions;
+  int64_t head_dim, row_width, first_key, cached_positions;
   Divisor kv_heads;
 
   // A row here is what one row of qkv has of one key/value head.
@@ -29,7 +29,8 @@ struct Keep {
     const uint32_t row = kv_heads.quotient(item), head = item - row * kv_heads.value();
     const int64_t text = texts[row];
     if (text < 0) return;
-    const int64_t to = ((text * kv_heads.value() + head) * kept_places + places[row]) * head_dim + column;
+    const int64_t to =
+        ((text * kv_heads.value() + head) * cached_positions + positions[row]) * head_dim + column;
     const T* from = qkv + row * row_width + first_key + head * head_dim + column;
     float x[N];
     load(x, from);
@@ -43,8 +44,8 @@ template <class T>
 struct Attend {
   T* y;
   const T *qkv, *keys, *values;
-  const int32_t *texts, *places;
-  int heads, kv_heads, dim, kept_places, window;
+  const int32_t *texts, *positions;
+  int heads, kv_heads, dim, cached_positions, window;
   float log2_scale, log2_cap;  // cap 0: none
 };
 
@@ -65,10 +66,10 @@ __global__ void __launch_bounds__(32 * kWarps) attend(Attend<T> a) {
     for (int i = threadIdx.x; i < a.dim; i += 32 * kWarps) y[i] = rounded<T>(0.0f);
     return;
   }
-  const int end = a.places[row] + 1, begin = a.window > 0 && end > a.window ? end - a.window : 0;
+  const int end = a.positions[row] + 1, begin = a.window > 0 && end > a.window ? end - a.window : 0;
   const T* from = a.qkv + row * (a.heads + 2 * a.kv_heads) * a.dim + int64_t(head) * a.dim;
   const int64_t kept =
-      (int64_t(text) * a.kv_heads + head / (a.heads / a.kv_heads)) * a.kept_places * int64_t(a.dim);
+      (int64_t(text) * a.kv_heads + head / (a.heads / a.kv_heads)) * a.cached_positions * int64_t(a.dim);
   const T *keys = a.keys + kept, *values = a.values + kept;
   float q[kParts], out[kParts] = {}, top = -INFINITY, sum = 0;
 #pragma unroll
@@ -121,22 +122,22 @@ __global__ void __launch_bounds__(32 * kWarps) attend(Attend<T> a) {
 
 }  // namespace
 
-void run(const KeepKeys& op, Stream& stream) {
+void run(const WriteKvCache& op, Stream& stream) {
   const int64_t kv_heads = op.keys.dim(1), dim = op.keys.dim(3);
   with_type(op.qkv.dtype(), [&](auto t) {
     using T = decltype(t);
     const bool packed = dim % kPackOf<T> == 0 && aligned({op.keys, op.values, op.qkv});
-    for_each_of_rows<kPackOf<T>>(cuda_queue(stream), op.qkv.dim(0) * kv_heads, dim, packed, "KeepKeys",
+    for_each_of_rows<kPackOf<T>>(cuda_queue(stream), op.qkv.dim(0) * kv_heads, dim, packed, "WriteKvCache",
                                  Keep<T>{as<T>(op.keys), as<T>(op.values), as<T>(op.qkv),
-                                         as<int32_t>(op.rows.texts), as<int32_t>(op.rows.places), dim,
+                                         as<int32_t>(op.rows.texts), as<int32_t>(op.rows.positions), dim,
                                          op.qkv.dim(1), op.heads * dim, op.keys.dim(2), Divisor(kv_heads)});
   });
 }
 
-void run(const KeptAttention& op, Stream& stream) {
+void run(const KvCacheAttention& op, Stream& stream) {
   const int64_t dim = op.keys.dim(3), rows = op.qkv.dim(0);
   CHECK(dim <= kGpuHeadDim,
-        "KeptAttention: head_dim {} is above {}, the most the CUDA backend has kernels for", dim,
+        "KvCacheAttention: head_dim {} is above {}, the most the CUDA backend has kernels for", dim,
         kGpuHeadDim);
   if (rows == 0) return;
   const float scale = op.scale != 0 ? op.scale : 1.0f / std::sqrt(float(dim));
@@ -146,10 +147,10 @@ void run(const KeptAttention& op, Stream& stream) {
     const auto kernel = dim > 32 * kNarrow ? attend<T, kWide> : attend<T, kNarrow>;
     kernel<<<dim3(unsigned(rows), unsigned(op.heads)), 32 * kWarps, 0, queue.use()>>>(
         {as<T>(op.y), as<T>(op.qkv), as<T>(op.keys), as<T>(op.values), as<int32_t>(op.rows.texts),
-         as<int32_t>(op.rows.places), int(op.heads), int(op.keys.dim(1)), int(dim), int(op.keys.dim(2)),
+         as<int32_t>(op.rows.positions), int(op.heads), int(op.keys.dim(1)), int(dim), int(op.keys.dim(2)),
          int(op.window), scale * kLog2OfE, op.cap * kLog2OfE});
   });
-  queue.launched("KeptAttention");
+  queue.launched("KvCacheAttention");
 }
 
 }  // namespace cleave::kernels::gpu

@@ -53,11 +53,11 @@ CLEAVE_INLINE void add_values(const Query& s, const T* values, int64_t count, in
 }
 
 template <class T>
-void attend(const KeptAttentionArgs& a, int64_t row, int64_t head, float* scratch) {
+void attend(const KvCacheAttentionArgs& a, int64_t row, int64_t head, float* scratch) {
   const int64_t d = a.head_dim, wide = padded(d);
   const T* from = static_cast<const T*>(a.qkv.data) + row * (a.heads + 2 * a.kv_heads) * d + head * d;
   T* y = static_cast<T*>(a.y.data) + (row * a.heads + head) * d;
-  const int64_t text = a.texts[row], end = a.places[row] + int64_t{1};
+  const int64_t text = a.texts[row], end = a.positions[row] + int64_t{1};
   if (text < 0) {
     for_vectors(0, d, [=](int64_t i, auto n) { store(y + i, zero(), n); });
     return;
@@ -66,7 +66,7 @@ void attend(const KeptAttentionArgs& a, int64_t row, int64_t head, float* scratc
   Query s{carve.take(wide), carve.take(wide), carve.take(kKeys), wide, -__builtin_inff(), 0};
   copy_rows(s.query, from, 0, 1, 1, d, a.scale * kLog2E);
   for (int64_t i = 0; i < wide; i += 16) store(s.out + i, zero());
-  const int64_t kept = (text * a.kv_heads + head / (a.heads / a.kv_heads)) * a.kept_places * d;
+  const int64_t kept = (text * a.kv_heads + head / (a.heads / a.kv_heads)) * a.cached_positions * d;
   const T *keys = static_cast<const T*>(a.keys.data) + kept,
           *values = static_cast<const T*>(a.values.data) + kept;
   int64_t key = a.window && end > a.window ? end - a.window : 0;
@@ -82,9 +82,9 @@ void attend(const KeptAttentionArgs& a, int64_t row, int64_t head, float* scratc
 
 }  // namespace
 
-void kept_attention(const KeptAttentionArgs& args) {
+void kv_cache_attention(const KvCacheAttentionArgs& args) {
   int64_t keys = 0;
-  for (int64_t r = 0; r < args.rows; ++r) keys += args.places[r] + 1;
+  for (int64_t r = 0; r < args.rows; ++r) keys += args.positions[r] + 1;
   with_type(args.qkv.type, [&](auto t) {
     parallel_in_turn(args.rows * args.heads, 1, keys * args.heads * args.head_dim > kSerialNumel,
                      [&](int64_t i, int thread) {

@@ -11,14 +11,14 @@
 namespace cleave::kernels {
 
 // A GPU with what kernels need there; a test case on the CPU has none.
-struct Place {
-  explicit Place(Device device) : memory({}, Memory::Mode::real, device), stream(device) {
+struct TestDevice {
+  explicit TestDevice(Device device) : memory({}, Memory::Mode::real, device), stream(device) {
     space.lend_to(stream);
   }
 
-  static Place*& current() {
-    static Place* place = nullptr;
-    return place;
+  static TestDevice*& current() {
+    static TestDevice* device = nullptr;
+    return device;
   }
 
   Memory memory;
@@ -29,7 +29,7 @@ struct Place {
 
 class TestStream {
  public:
-  Stream& get() { return Place::current() ? Place::current()->stream : inline_; }
+  Stream& get() { return TestDevice::current() ? TestDevice::current()->stream : inline_; }
 
  private:
   Stream inline_;
@@ -39,7 +39,7 @@ class TestStream {
 template <class Op>
 void launch(const Op& op, TestStream& stream) {
   launch(op, stream.get());
-  if (Place* place = Place::current()) ++place->launches;
+  if (TestDevice* device = TestDevice::current()) ++device->launches;
   stream.get().synchronize();
 }
 
@@ -55,16 +55,16 @@ class OnDevice : public testing::TestWithParam<Device> {
     if (!GetParam().is_cuda()) return;
     const CudaStatus status = cuda_status();
     if (status.gpus.empty()) GTEST_SKIP() << "no GPU: " << status.problem;
-    place_ = std::make_unique<Place>(GetParam());
-    Place::current() = place_.get();
+    device_ = std::make_unique<TestDevice>(GetParam());
+    TestDevice::current() = device_.get();
   }
   void TearDown() override {
-    Place::current() = nullptr;
-    place_.reset();
+    TestDevice::current() = nullptr;
+    device_.reset();
   }
 
  private:
-  std::unique_ptr<Place> place_;
+  std::unique_ptr<TestDevice> device_;
 };
 
 // Declares the fixture suite##Kernel; its TEST_P cases run once a device.
