@@ -21,7 +21,7 @@ double parameters_of(const ModelConfig& c) {
 
 const Family* family_called(const std::string& type, const Fields& fields) {
   std::vector<std::string> types;
-  for (const Family* f : families()) {
+  for (const Family* f : kFamilies) {
     if (f->type == type) return f;
     types.push_back(f->type);
   }

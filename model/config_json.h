@@ -6,7 +6,7 @@
 
 namespace cleave::model {
 
-// model_type names one of families(), written as by transformers 4 and 5. Fields that do not change the model
+// model_type names one of kFamilies, written as by transformers 4 and 5. Fields that do not change the model
 // (token ids, types, cache settings) are ignored; a field that would change it in a way that is not built
 // here is an error. Error(usage) names `origin` and every field that is missing or refused.
 ModelConfig read_config_json(const std::string& text, const std::string& origin);

@@ -2,12 +2,6 @@
 
 namespace cleave::model {
 
-std::span<const Family* const> families() {
-  static constexpr const Family* all[] = {&kGpt2,    &kLlama, &kQwen2,  &kQwen3,
-                                          &kMistral, &kPhi3,  &kGemma2, &kGemma3};
-  return all;
-}
-
 ModelConfig model_config(const Family& family, ModelConfig c) {
   c.family = &family;
   if (c.kv_heads == 0) c.kv_heads = c.heads;

@@ -1,6 +1,6 @@
 // Families of transformers as values: what their blocks are made of, what their parameters are called, and
-// how Hugging Face's config.json says their sizes. A family is one file in model/families/ and a line of
-// families().
+// how Hugging Face's config.json says their sizes. A family is one file in model/families/ and its name
+// below.
 #pragma once
 #include <array>
 
@@ -45,13 +45,14 @@ struct Family {
   bool small_outputs = false;
   bool biases_last = false;  // in the order of a unit (Block)
 
-  // From and to the text of config.json. read() collects what is wrong in the fields.
+  // These read and write the text of config.json. read() collects what is wrong in the fields.
   ModelConfig (*read)(const Fields& fields);
   std::string (*write)(const ModelConfig& config);
 };
 
 extern const Family kGpt2, kLlama, kQwen2, kQwen3, kMistral, kPhi3, kGemma2, kGemma3;
-std::span<const Family* const> families();
+inline constexpr std::array kFamilies{&kGpt2,    &kLlama, &kQwen2,  &kQwen3,
+                                      &kMistral, &kPhi3,  &kGemma2, &kGemma3};
 
 // A config of the family, with what it leaves 0 filled in: as many key/value heads as heads, heads that
 // divide the width, an MLP four times as wide, the family's epsilon.
