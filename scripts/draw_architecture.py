@@ -80,13 +80,13 @@ NOTES = [(1, 4, "a unit is gathered one layer ahead"), (6, 11, "gradients are re
          (12.6, 16, "the host waits once, for the norm")]
 
 
-UNIT_LANES = ["what happens to it", "whole weights", "gradient bucket", "gradients' slice", "weights' shard"]
+UNIT_LANES = ["its events", "whole weights", "gradient bucket", "gradients' slice", "weights' shard"]
 UNIT_SPANS = [
-    ("what happens to it", 0, 1.5, "fetch", "move"), ("what happens to it", 1.5, 3.5, "use: forward", "compute"),
-    ("what happens to it", 3.5, 5, "release", "compute"),
-    ("what happens to it", 5.5, 7, "fetch", "move"), ("what happens to it", 7, 9.5, "use: backward", "compute"),
-    ("what happens to it", 9.5, 10.5, "give, release", "compute"), ("what happens to it", 10.5, 12, "reduce", "move"),
-    ("what happens to it", 12.5, 14, "update", "update"), ("what happens to it", 14, 15.5, "publish", "move"),
+    ("its events", 0, 1.5, "fetch", "move"), ("its events", 1.5, 3.5, "use: forward", "compute"),
+    ("its events", 3.5, 5, "release", "compute"),
+    ("its events", 5.5, 7, "fetch", "move"), ("its events", 7, 9.5, "use: backward", "compute"),
+    ("its events", 9.5, 10.5, "give, release", "compute"), ("its events", 10.5, 12, "reduce", "move"),
+    ("its events", 12.5, 14, "update", "update"), ("its events", 14, 15.5, "publish", "move"),
     ("whole weights", 0, 5, "from fetch to release", "compute"), ("whole weights", 5.5, 10.5, "from fetch to release", "compute"),
     ("gradient bucket", 7, 12, "this rank's contributions", "compute"), ("gradients' slice", 10.5, 14, "their sum", "compute"),
     ("weights' shard", 0, 14, "what the last step published", "compute"), ("weights' shard", 14, 15.5, "the next", "update"),

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Trains small models in many layouts and prints a digest of each: of its losses and norms, and of its checkpoint's values.
+"""Trains small models in many layouts and prints three digests of each: of its losses and norms, of its checkpoint's values, and of
+its plan (the bytes of every rank by kind of memory and category).
 
 A change that must not alter numbers shows the same table before and after:
 
@@ -96,8 +97,13 @@ def write_inputs(folder):
 FAILED = "FAILED"
 
 
+def run_in(folder, words):
+    return subprocess.run([str(word) for word in words], capture_output=True, text=True, cwd=folder,
+                          env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=300)
+
+
 def digest(cleave, folder, layout):
-    """(digest of losses and norms, digest of the checkpoint's values), or the error that ended the run."""
+    """The digests of losses and norms, of the checkpoint's values and of the plan, or the error that ended the run."""
     _, model, ranks, sections = layout
     with tempfile.TemporaryDirectory(dir=folder) as name:
         here = pathlib.Path(name)
@@ -106,19 +112,21 @@ def digest(cleave, folder, layout):
             config.update(section)
         (here / "config.json").write_text(json.dumps(config).replace("{disk}", str(here)))
         model = folder / model if (folder / model).is_dir() else model
-        command = [cleave, *(["launch", "-n", ranks, "--"] if ranks > 1 else []), "train", "--deepspeed_config", here / "config.json",
-                   "--model", model, "--init", "random", "--data", folder / "text.txt", "--seq_len", 32, "--steps", 4, "--output", here / "out",
-                   "--metrics", here / "m.jsonl", "--quiet"]
-        run = subprocess.run([str(word) for word in command], capture_output=True, text=True, cwd=here,
-                             env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=300)
-        if run.returncode != 0:
-            return [FAILED, *(run.stderr.strip().splitlines()[:1] or [f"exit code {run.returncode}"])]
+        job = ["--deepspeed_config", here / "config.json", "--model", model, "--seq_len", 32]
+        command = [cleave, *(["launch", "-n", ranks, "--"] if ranks > 1 else []), "train", *job, "--init", "random", "--data", folder / "text.txt",
+                   "--steps", 4, "--output", here / "out", "--metrics", here / "m.jsonl", "--quiet"]
+        runs = [run_in(here, words) for words in (command, [cleave, "plan", *job, "--world_size", ranks, "--json"])]
+        for run in runs:
+            if run.returncode != 0:
+                return [FAILED, *(run.stderr.strip().splitlines()[:1] or [f"exit code {run.returncode}"])]
         lines = [json.loads(line) for line in (here / "m.jsonl").read_text().splitlines()]
         steps = [(line["loss"], line["grad_norm"], line["loss_scale"]) for line in lines if "grad_norm" in line]
         manifest = json.loads((here / "out" / "global_step4" / "manifest.json").read_text())
         records = sorted(json.dumps([r[key] for key in ("kind", "tensor", "range", "xxh3")] + [r.get("stride")])
                          for r in manifest["records"])
-        return [hashlib.sha256(repr(part).encode()).hexdigest()[:12] for part in (steps, records)]
+        plan = sorted((r["ranks"], sorted((kind, sorted(table.items())) for kind, table in r["memory"].items()))
+                      for r in json.loads(runs[1].stdout)["ranks"])
+        return [hashlib.sha256(repr(part).encode()).hexdigest()[:12] for part in (steps, records, plan)]
 
 
 def main():
