@@ -66,23 +66,6 @@ CLEAVE_C int cleave_read_config(cleave_job* job, const char* text, const char* n
 
 typedef struct cleave_engine cleave_engine;
 
-typedef struct {
-  const char* name;     /* of the whole model */
-  const int64_t* shape; /* whole; more than four dims are kept as the first and the product of the others */
-  int32_t dims;
-  int32_t decay; /* whether the optimizer's weight decay applies */
-} cleave_parameter;
-
-/* Parameters that are gathered, reduced, moved and saved as one. */
-typedef struct {
-  const char* name;
-  const cleave_parameter* parameters;
-  int32_t count;
-  int32_t frozen;
-  int32_t group; /* from 0: whose rates its updates take, where cleave_finish_step brings those of several */
-  int32_t place; /* where its first use stands in the whole model: the order where a pipeline divides it */
-} cleave_unit;
-
 /* A part of one parameter that an update brings forward, in memory that is the caller's until it returns. */
 typedef struct {
   int32_t unit, parameter;
@@ -113,12 +96,16 @@ typedef struct {
   int32_t state_count;
 } cleave_engine_options;
 
-/* Units are known by their indices in the list, parameters by theirs in the unit. Values begin as zero. With
+/* Units are parameters that are gathered, reduced, moved and saved as one. `units`: JSON, a list of objects
+ * with name, frozen, group (from 0: whose rates updates take, where cleave_finish_step brings those of
+ * several) and parameters, each [name, shape, decay]: its name in the whole model, its whole shape, of which
+ * more than four dims are kept as the first and the product of the others, and whether weight decay applies.
+ * Units are known by their indices in the list, parameters by theirs in the unit. Values begin as zero. With
  * pipeline.stages each rank declares the units of its own layers; one that several stages declare is theirs
  * together. Collective. */
 CLEAVE_C int cleave_engine_make(cleave_job* job, const char* config, const char* config_name,
-                                const char* model, const cleave_unit* units, int32_t count,
-                                const cleave_engine_options* options, cleave_engine** engine);
+                                const char* model, const char* units, const cleave_engine_options* options,
+                                cleave_engine** engine);
 CLEAVE_C void cleave_engine_free(cleave_engine* engine);
 /* A JSON object: step, skipped, params, dtype, mesh and place (sizes of the axes and this rank's place on
  * each), parameters (of the whole model, from name to shape), the planned, live and peak memory by kind and

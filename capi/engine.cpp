@@ -7,6 +7,7 @@
 #include "capi/call.h"
 #include "capi/dlpack.h"
 #include "capi/job.h"
+#include "core/json.h"
 #include "runtime/engine.h"
 #include "runtime/saved_training.h"
 
@@ -20,16 +21,14 @@ using Json = nlohmann::json;
 
 // Shapes of the engine have at most four dims, of which it reads nothing but the number of elements and the
 // first.
-std::vector<int64_t> shape_of(const cleave_parameter& p) {
-  if (p.dims == 0) return {1};
-  std::vector<int64_t> shape(p.shape, p.shape + p.dims);
+std::vector<int64_t> shape_of(std::vector<int64_t> shape) {
+  if (shape.empty()) return {1};
   for (; shape.size() > 4; shape.pop_back()) shape[shape.size() - 2] *= shape.back();
   return shape;
 }
 
-ParamSpec spec_of(const cleave_parameter& p) {
-  ParamSpec spec{.name = &given(p.name, "a parameter's name"), .shape = shape_of(p), .init = {}};
-  spec.decay = p.decay != 0;
+ParamSpec spec_of(const Json& p) {
+  ParamSpec spec{.name = p.at(0), .shape = shape_of(p.at(1)), .init = {}, .decay = p.at(2)};
   require(spec.numel() > 0, Exit::usage, "the parameter {} has no elements; leave it out", spec.name);
   return spec;
 }
@@ -60,10 +59,8 @@ optim::OutsideUpdate update_of(const cleave_engine_options& o, Device device) {
   return {std::move(states), update};
 }
 
-runtime::UnitOptions options_of(const cleave_job& job, const cleave_engine_options& o,
-                                std::vector<int> places) {
-  runtime::UnitOptions options{
-      .gives = std::max(1, int(o.gives)), .rates_given = o.rates_given != 0, .places = std::move(places)};
+runtime::UnitOptions options_of(const cleave_job& job, const cleave_engine_options& o) {
+  runtime::UnitOptions options{.gives = std::max(1, int(o.gives)), .rates_given = o.rates_given != 0};
   options.engine.seed = o.seed;
   options.engine.device = job.job.device();
   options.engine.inference = o.inference != 0;
@@ -111,15 +108,17 @@ std::string facts_of(const cleave_engine& e) {
 
 }  // namespace
 
-std::vector<UnitSpec> units_of(const cleave_unit* units, int count) {
+std::vector<UnitSpec> units_of(const char* units) {
   std::vector<UnitSpec> out;
-  for (int u = 0; u < count; ++u) {
-    const cleave_unit& unit = (&given(units, "units"))[u];
-    UnitSpec& spec = out.emplace_back();
-    spec.name = &given(unit.name, "a unit's name");
-    spec.frozen = unit.frozen != 0;
-    spec.group = unit.group;
-    for (int p = 0; p < unit.count; ++p) spec.params.push_back(spec_of(unit.parameters[p]));
+  const Json given = parse_json(units, "the units of a model", Exit::usage);
+  try {
+    for (const Json& unit : given) {
+      UnitSpec& spec = out.emplace_back();
+      spec.name = unit.at("name"), spec.frozen = unit.at("frozen"), spec.group = unit.at("group");
+      for (const Json& p : unit.at("parameters")) spec.params.push_back(spec_of(p));
+    }
+  } catch (const Json::exception& e) {
+    fail(Exit::usage, "the units of a model: {}", without_number(e.what()));
   }
   return out;
 }
@@ -132,18 +131,15 @@ cleave_engine::cleave_engine(const config::DsConfig& config, const char* model,
     : units(std::move(its_units)), engine(config, model, units, world, options), slots_(units.size()) {}
 
 int cleave_engine_make(cleave_job* job, const char* config, const char* config_name, const char* model,
-                       const cleave_unit* units, int32_t count, const cleave_engine_options* options,
-                       cleave_engine** engine) {
+                       const char* units, const cleave_engine_options* options, cleave_engine** engine) {
   return call([&] {
     cleave_job& j = given(job, "job");
     const config::ReadResult read = config::read_ds_config(
         &given(config, "config"), &given(config_name, "config_name"), j.job.read_options());
     require(read.ok(), Exit::usage, "{} was refused:\n{}", config_name, config::format(read.problems));
-    std::vector<int> places;
-    for (int u = 0; u < count; ++u) places.push_back((&given(units, "units"))[u].place);
     given(engine, "engine") =
-        new cleave_engine(read.config, &given(model, "model"), capi::units_of(units, count), j.connected(),
-                          capi::options_of(j, given(options, "options"), std::move(places)));
+        new cleave_engine(read.config, &given(model, "model"), capi::units_of(&given(units, "units")),
+                          j.connected(), capi::options_of(j, given(options, "options")));
   });
 }
 

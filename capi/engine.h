@@ -24,7 +24,7 @@ struct cleave_engine {
 
 namespace cleave::capi {
 
-// What a caller declares, as the engine knows units.
-std::vector<UnitSpec> units_of(const cleave_unit* units, int count);
+// What a caller declares, a JSON text, as the engine knows units.
+std::vector<UnitSpec> units_of(const char* units);
 
 }  // namespace cleave::capi

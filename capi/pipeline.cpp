@@ -44,17 +44,15 @@ int cleave_begin_walk(cleave_engine* engine, int32_t trains, int32_t micros, int
                       char** list) {
   return call([&] {
     nlohmann::json out = nlohmann::json::array();
-    for (const pipeline::Instruction& i :
-         pipe_of(engine).begin_walk(trains != 0, micros, shapes_change != 0))
+    for (const pipeline::Instruction& i : pipe_of(engine).begin_walk(trains != 0, micros, shapes_change != 0))
       out.push_back({std::string(name_of(i.op)), i.micro, i.chunk});
     given(list, "list") = handed_over(out.dump());
   });
 }
 
 int cleave_send(cleave_engine* engine, int32_t link, const void* data, int64_t bytes) {
-  return call([&] {
-    pipe_of(engine).send(link_of(link), message(pipe_of(engine), const_cast<void*>(data), bytes));
-  });
+  return call(
+      [&] { pipe_of(engine).send(link_of(link), message(pipe_of(engine), const_cast<void*>(data), bytes)); });
 }
 
 int cleave_receive(cleave_engine* engine, int32_t link, void* data, int64_t bytes) {

@@ -57,8 +57,6 @@ struct UnitEngine::State : EngineCore {
             "are also read, saved and changed; remove the key",
             model);
     CHECK(o.gives >= 1, "UnitOptions::gives is {}; a unit is given once at least", o.gives);
-    CHECK(o.places.empty() || o.places.size() == those.size(), "places of {} units; there are {}",
-          o.places.size(), those.size());
     for (const pipeline::InstructionList& list :
          schedule_of(config.pipeline, shape(int(settings.micros))).ranks)
       for (const pipeline::Instruction& i : list)
@@ -68,7 +66,7 @@ struct UnitEngine::State : EngineCore {
             "both parts at once; use 1f1b or interleaved",
             config.pipeline.schedule, model);
     gives.resize(those.size());
-    set_units(units_of_stages(ranks, model, those, o.places, o.gives));
+    set_units(units_of_stages(ranks, model, those, o.gives));
     for (const UnitSpec& u : units.all) groups = std::max(groups, u.group + 1);
   }
   ~State() override { background.reset(), streams.reset(); }

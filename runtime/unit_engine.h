@@ -44,9 +44,6 @@ struct UnitOptions {
   // finish_step brings the learning rate, and the configuration's schedule is not read. No update runs ahead
   // of it.
   bool rates_given = false;
-  // Of each unit, where its first use stands in the whole model: their order where a pipeline divides them.
-  // Empty: as they are given.
-  std::vector<int> places = {};
   // In place of the configuration's optimizer. It updates state where that lives, on the host where that is
   // not the device, and no update runs ahead of finish_step.
   std::optional<optim::OutsideUpdate> update = {};

@@ -11,14 +11,10 @@ namespace {
 using Json = nlohmann::json;
 
 // What ranks tell each other of a unit: nothing of initial values, which come from outside.
-Json json_of(const UnitSpec& unit, int place) {
+Json json_of(const UnitSpec& unit) {
   Json params = Json::array();
   for (const ParamSpec& p : unit.params) params.push_back({p.name, p.shape, p.decay});
-  return {{"name", unit.name},
-          {"place", place},
-          {"params", params},
-          {"frozen", unit.frozen},
-          {"group", unit.group}};
+  return {{"name", unit.name}, {"params", params}, {"frozen", unit.frozen}, {"group", unit.group}};
 }
 
 UnitSpec unit_of(const Json& told) {
@@ -51,7 +47,6 @@ void require_names(const RankUnits& units) {
 // Of the whole model, by name.
 struct Told {
   Json unit;  // as the first stage that has it told of it
-  int place;
   std::vector<int> holders;
 };
 
@@ -62,7 +57,7 @@ std::vector<Told> together(const std::string& model, const std::vector<std::stri
     for (const Json& unit : Json::parse(of_stages[size_t(stage)])) {
       const auto [known, is_new] = at.emplace(unit["name"], all.size());
       if (is_new) {
-        all.push_back({unit, unit["place"].get<int>(), {stage}});
+        all.push_back({unit, {stage}});
         continue;
       }
       Told& told = all[known->second];
@@ -72,19 +67,16 @@ std::vector<Told> together(const std::string& model, const std::vector<std::stri
                 "the stages {} and {} of {} share {}, whose {} are {} and {}; they have to be the same",
                 told.holders.back(), stage, model, known->first, key, told.unit[key].dump(),
                 unit[key].dump());
-      told.place = std::min(told.place, unit["place"].get<int>());
       told.holders.push_back(stage);
     }
-  std::stable_sort(all.begin(), all.end(), [](const Told& a, const Told& b) { return a.place < b.place; });
   return all;
 }
 
 }  // namespace
 
-RankUnits units_of_stages(Ranks& ranks, std::string model, const std::vector<UnitSpec>& mine,
-                          const std::vector<int>& places, int uses) {
+RankUnits units_of_stages(Ranks& ranks, std::string model, const std::vector<UnitSpec>& mine, int uses) {
   Json own = Json::array();
-  for (size_t u = 0; u < mine.size(); ++u) own.push_back(json_of(mine[u], places.empty() ? 0 : places[u]));
+  for (const UnitSpec& unit : mine) own.push_back(json_of(unit));
   const std::vector<std::string> of_stages = ranks.texts(*ranks.mesh().pipe, own.dump());
   RankUnits out{.model = std::move(model), .all = {}, .holders = {}, .held = {}, .most_uses = uses};
   ranks.agree([&] {

@@ -4,12 +4,10 @@
 
 namespace cleave::runtime {
 
-// mine: what this rank declares, in the order in which it goes into its store. places: of each, where its
-// first use stands in the whole model, by which units are ordered; none: as they are declared. A unit that
-// several stages declare is theirs together. uses: of one unit in a micro-batch. Error(usage) on every rank
-// where ranks of one stage declare other units, stages one in two ways, or somebody two of one name.
-// Collective.
-RankUnits units_of_stages(Ranks& ranks, std::string model, const std::vector<UnitSpec>& mine,
-                          const std::vector<int>& places, int uses);
+// mine: what this rank declares, in the order in which it goes into its store; the model's are those of the
+// stages in turn. A unit that several stages declare is theirs together. uses: of one unit in a micro-batch.
+// Error(usage) on every rank where ranks of one stage declare other units, stages one in two ways, or
+// somebody two of one name. Collective.
+RankUnits units_of_stages(Ranks& ranks, std::string model, const std::vector<UnitSpec>& mine, int uses);
 
 }  // namespace cleave::runtime

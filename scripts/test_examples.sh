@@ -35,6 +35,13 @@ if "$python" -c "import torch" 2>/dev/null; then
   accuracy=$(sed -nE 's/.*held-out images: ([0-9.]+) %/\1/p' "$work/cifar10.txt")
   awk -v a="$accuracy" 'BEGIN { exit !(a >= 90) }' || { echo "error: $accuracy % is below 90 %" >&2; exit 1; }
   "$bin/cleave" verify "$work/cifar10"
+
+  echo "-- python: pipeline.py"
+  PYTHONPATH=python "$bin/cleave" launch -n 2 -- "$python" examples/python/pipeline.py --deepspeed_config examples/python/pipeline.json \
+    --output "$work/pipeline" | tee "$work/pipeline.txt"
+  loss=$(sed -nE 's/.*loss of held-out images: ([0-9.]+)/\1/p' "$work/pipeline.txt")
+  awk -v a="$loss" 'BEGIN { exit !(a < 0.5) }' || { echo "error: the held-out loss $loss is not below 0.5" >&2; exit 1; }
+  "$bin/cleave" verify "$work/pipeline"
 else
   echo "skipped: examples/python: no Python here has torch"
 fi

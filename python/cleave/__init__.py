@@ -3,8 +3,6 @@
 Importing it loads neither torch nor the native library; both come with the first name that needs them.
 """
 
-from __future__ import annotations
-
 import importlib
 from typing import TYPE_CHECKING, Any
 
@@ -14,20 +12,14 @@ __version__ = "0.1.0"
 
 # Names by the module that has them.
 _NAMES = {
-    "initialize": "api",
-    "init_distributed": "api",
-    "add_config_arguments": "api",
+    **dict.fromkeys(("initialize", "init_distributed", "add_config_arguments"), "api"),
     "DeepSpeedEngine": "engine",
-    "CleaveError": "errors",
-    "UsageError": "errors",
-    "OutOfMemory": "errors",
-    "CheckpointError": "errors",
-    "TrainingError": "errors",
-    "RankLost": "errors",
-    "NotBuilt": "errors",
-    "StepOrderError": "errors",
+    "PipelineEngine": "pipeline",
+    "PipelineModule": "layers",
+    **dict.fromkeys(("CleaveError", "UsageError", "OutOfMemory", "CheckpointError", "TrainingError", "RankLost"), "errors"),
+    **dict.fromkeys(("NotBuilt", "StepOrderError"), "errors"),
 }
-_MODULES = ("accelerator", "checkpointing", "comm", "ops", "runtime", "utils", "zero")
+_MODULES = ("accelerator", "checkpointing", "comm", "ops", "pipe", "runtime", "utils", "zero")
 
 if TYPE_CHECKING:
     from . import checkpointing as checkpointing
@@ -35,9 +27,11 @@ if TYPE_CHECKING:
     from . import ops as ops
     from . import utils as utils
     from . import zero as zero
-    from .api import add_config_arguments, init_distributed, initialize
-    from .engine import DeepSpeedEngine
-    from .errors import CheckpointError, CleaveError, NotBuilt, OutOfMemory, RankLost, StepOrderError, TrainingError, UsageError
+    from .api import add_config_arguments, init_distributed, initialize  # noqa: F401
+    from .engine import DeepSpeedEngine as DeepSpeedEngine
+    from .errors import CheckpointError, CleaveError, NotBuilt, OutOfMemory, RankLost, StepOrderError, TrainingError, UsageError  # noqa: F401
+    from .layers import PipelineModule as PipelineModule
+    from .pipeline import PipelineEngine as PipelineEngine
 
 
 def __getattr__(name: str) -> Any:
@@ -57,18 +51,3 @@ def __dir__() -> list[str]:
 
 
 compat.install()
-
-__all__ = [
-    "CheckpointError",
-    "CleaveError",
-    "DeepSpeedEngine",
-    "NotBuilt",
-    "OutOfMemory",
-    "RankLost",
-    "StepOrderError",
-    "TrainingError",
-    "UsageError",
-    "add_config_arguments",
-    "init_distributed",
-    "initialize",
-]

@@ -1,7 +1,5 @@
 """initialize(), and what comes before it."""
 
-from __future__ import annotations
-
 import argparse
 import datetime
 from typing import Any
@@ -12,19 +10,12 @@ from . import job as jobs
 from .configuration import chosen
 from .engine import DeepSpeedEngine
 from .errors import NotBuilt, UsageError
+from .layers import PipelineModule
+from .pipeline import PipelineEngine
 
 
 def init_distributed(
-    dist_backend: str | None = None,
-    auto_mpi_discovery: bool = True,
-    distributed_port: int = 29500,
-    verbose: bool = True,
-    timeout: datetime.timedelta | None = None,
-    init_method: str | None = None,
-    dist_init_required: bool | None = None,
-    config: Any = None,
-    rank: int = -1,
-    world_size: int = -1,
+    dist_backend: str | None = None, *_: Any, timeout: datetime.timedelta | None = None, dist_init_required: bool | None = None, **__: Any
 ) -> None:
     """Meets the other ranks, and makes torch's process group of them where there is none. Collective."""
     if dist_init_required is False:
@@ -71,12 +62,11 @@ def initialize(
         raise UsageError("initialize() wants a model")
     for name, value in (("mpu", mpu), ("mesh_param", mesh_param)):
         if value is not None:
-            raise NotBuilt(
-                f"{name} is not built; tensor, sequence and pipeline parallelism of a model are the native program's (cleave train)"
-            )
+            raise NotBuilt(f"{name} is not built; tensor and sequence parallelism of a model are the native program's (cleave train)")
     configuration = chosen(args, config, config_params)
     init_distributed(dist_init_required=dist_init_required)
-    engine = DeepSpeedEngine(configuration, model, optimizer, model_parameters, lr_scheduler)
+    kind: Any = PipelineEngine if isinstance(model, PipelineModule) else DeepSpeedEngine
+    engine: DeepSpeedEngine = kind(configuration, model, optimizer, model_parameters, lr_scheduler)
     if training_data is not None:
         engine.training_dataloader = engine.deepspeed_io(training_data, collate_fn=collate_fn)
     return engine, engine.optimizer, engine.training_dataloader, engine.lr_scheduler

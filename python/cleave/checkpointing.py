@@ -1,9 +1,8 @@
 """Activation checkpointing under DeepSpeed's names: torch's, because the engine gathers weights again for either kind."""
 
-from __future__ import annotations
-
 import contextlib
-from collections.abc import Callable, Iterator
+import types
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,16 +13,7 @@ from .errors import NotBuilt
 _configured = False
 
 
-def configure(
-    mpu_: Any = None,
-    deepspeed_config: Any = None,
-    partition_activations: bool | None = None,
-    contiguous_checkpointing: bool | None = None,
-    num_checkpoints: int | None = None,
-    checkpoint_in_cpu: bool | None = None,
-    synchronize: bool | None = None,
-    profile: bool | None = None,
-) -> None:
+def configure(*_: Any, checkpoint_in_cpu: bool | None = None, **__: Any) -> None:
     """Accepted: what is kept is not partitioned (nobody shares a module's layers) and not copied together."""
     global _configured
     if checkpoint_in_cpu and torch.cuda.is_available():
@@ -48,17 +38,9 @@ def checkpoint(function: Callable[..., Any], *args: Any) -> Any:
 non_reentrant_checkpoint = checkpoint
 
 
-class _Tracker:
-    """Random states: torch's checkpointing keeps and restores the ones that a function uses."""
-
-    @contextlib.contextmanager
-    def fork(self, name: str = "default") -> Iterator[None]:
-        yield
-
-
 def get_cuda_rng_tracker() -> Any:
-    """Something with fork(), in which nothing changes: ranks do not share layers."""
-    return _Tracker()
+    """Something with fork(), in which nothing changes: torch's checkpointing restores random states, and ranks do not share layers."""
+    return types.SimpleNamespace(fork=lambda name="": contextlib.nullcontext())
 
 
 def model_parallel_cuda_manual_seed(seed: int) -> None:

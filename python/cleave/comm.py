@@ -1,7 +1,5 @@
 """torch.distributed under the name that scripts use, with the start of the job."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch.distributed as _dist

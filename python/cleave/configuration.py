@@ -4,8 +4,6 @@ A file keeps its text, so that messages name its lines; a dictionary becomes one
 of it.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import math
@@ -30,16 +28,16 @@ class Configuration:
     values: dict[str, Any] = field(default_factory=dict)
     warnings: str = ""
 
-    def read(self, job: native.Job) -> Configuration:
+    def read(self, job: native.Job) -> "Configuration":
         self.values, self.warnings = job.read_config(self.text, self.name)
         return self
 
-    def with_section(self, key: str, section: dict[str, Any]) -> Configuration:
+    def with_section(self, key: str, section: dict[str, Any]) -> "Configuration":
         """The same with a section in place of the one that it has."""
         given = {**self.given, key: section}
         return Configuration(json.dumps(given, indent=2), self.name, given)
 
-    def without(self, *keys: str) -> Configuration:
+    def without(self, *keys: str) -> "Configuration":
         if not any(key in self.given for key in keys):
             return self
         given = {key: value for key, value in self.given.items() if key not in keys}

@@ -1,7 +1,5 @@
 """The engine that initialize() returns: a module whose step is forward, backward, step, as DeepSpeed's scripts write it."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -22,6 +20,7 @@ from .saved import Beside, beside
 from .schedules import Schedule, kind_of
 from .sharded import shard_of, value_of
 from .units import ModuleUnits, Slot
+from .utils import groups
 from .utils.loading import DeepSpeedDataLoader
 
 _PRECISIONS = {"fp16.enabled": "fp16", "bf16.enabled": "bf16"}
@@ -43,6 +42,10 @@ def _autocast(config: Configuration, device: torch.device) -> torch.autocast | N
         if config.given.get(other, {}).get("enabled"):
             raise UsageError(f"torch_autocast and {other} are both enabled; a module's parameters are fp32 under torch_autocast")
     return torch.autocast(device.type, torch.bfloat16)
+
+
+def _says(path: str) -> Callable[[Any], Any]:
+    return lambda engine: engine._value(path)
 
 
 class DeepSpeedEngine(torch.nn.Module):
@@ -90,6 +93,7 @@ class DeepSpeedEngine(torch.nn.Module):
             states=self._outside.kinds if self._outside else (),
         )
         jobs.keep_until_saved(self._native)
+        groups.mpu = None
         about = self._native.facts()
         self.dp_world_size, self._data_rank = int(about["mesh"]["data"]), int(about["place"]["data"])
         self._shapes = {name: torch.Size(shape) for name, shape in about["parameters"].items()}  # of the whole model
@@ -203,6 +207,7 @@ class DeepSpeedEngine(torch.nn.Module):
         self._norm: float | None = None
         self.loaded_checkpoint_tag: str | None = None
         self._compiled = False
+        self.data_iterator: Any = None  # over training_dataloader, where the engine reads it
         self._micro_batch = int(self._value("train_micro_batch_size_per_gpu"))
         self._micro_batches = int(self._value("gradient_accumulation_steps"))
 
@@ -378,44 +383,32 @@ class DeepSpeedEngine(torch.nn.Module):
         if self._in_step:
             raise StepOrderError(f"{what} within a step; call it after a boundary's engine.step()")
 
-    def gradient_clipping(self) -> float:
-        return float(self._value("gradient_clipping"))
-
-    def zero_optimization_stage(self) -> int:
-        return int(self._value("zero_optimization.stage"))
+    gradient_clipping = _says("gradient_clipping")
+    zero_optimization_stage = _says("zero_optimization.stage")
+    zero_gather_16bit_weights_on_model_save = _says("zero_optimization.stage3_gather_16bit_weights_on_model_save")
+    fp16_enabled, bfloat16_enabled = _says("fp16.enabled"), _says("bf16.enabled")
 
     def zero_optimization(self) -> bool:
-        return self.zero_optimization_stage() > 0
+        return bool(self.zero_optimization_stage() > 0)
 
     def zero_optimization_partition_weights(self) -> bool:
-        return self.zero_optimization_stage() == 3
-
-    def zero_gather_16bit_weights_on_model_save(self) -> bool:
-        return bool(self._value("zero_optimization.stage3_gather_16bit_weights_on_model_save"))
-
-    def fp16_enabled(self) -> bool:
-        return self._precision == "fp16"
-
-    def bfloat16_enabled(self) -> bool:
-        return self._precision == "bf16"
+        return bool(self.zero_optimization_stage() == 3)
 
     def get_data_types(self) -> tuple[torch.dtype, torch.dtype]:
         return torch_type(self._precision), torch.float32
 
+    def _of_groups(self, what: str, read: Callable[[dict[str, Any]], Any]) -> list[Any]:
+        self._require_training(what)
+        return [read(group) for group in self.optimizer.param_groups] if self.optimizer is not None else []
+
     def get_lr(self) -> list[float]:
-        self._require_training("get_lr")
-        assert self.optimizer is not None
-        return [float(group["lr"]) for group in self.optimizer.param_groups]
+        return self._of_groups("get_lr", lambda group: float(group["lr"]))
 
     def get_mom(self) -> list[Any]:
-        self._require_training("get_mom")
-        assert self.optimizer is not None
-        return [group.get("betas", group.get("momentum")) for group in self.optimizer.param_groups]
+        return self._of_groups("get_mom", lambda group: group.get("betas", group.get("momentum")))
 
     def get_type(self) -> list[Any]:
-        self._require_training("get_type")
-        assert self.optimizer is not None
-        return [group.get("type", 0.0) for group in self.optimizer.param_groups]
+        return self._of_groups("get_type", lambda group: group.get("type", 0.0))
 
     def get_global_grad_norm(self) -> float | None:
         """Of the last step: averaged and unscaled, before clipping; None before the first."""
@@ -633,7 +626,7 @@ class DeepSpeedEngine(torch.nn.Module):
             raise StepOrderError(
                 "load_checkpoint within a step, whose gradients are of other weights; call it after a boundary's engine.step()"
             )
-        folder = os.fspath(load_dir)
+        folder, self.data_iterator = os.fspath(load_dir), None
         if tag is None and not os.path.exists(os.path.join(folder, "latest")):
             if self.global_rank == 0:
                 print(f"warning: {folder} has no file latest, so no checkpoint was loaded; name one by tag")
@@ -683,8 +676,7 @@ class DeepSpeedEngine(torch.nn.Module):
     def offload_states(self, *args: Any, **kwargs: Any) -> None:
         raise NotBuilt("offload_states is not built; zero_optimization.offload_optimizer and offload_param say where state lives")
 
-    def reload_states(self, *args: Any, **kwargs: Any) -> None:
-        raise NotBuilt("reload_states is not built, nor is offload_states, which it undoes")
+    reload_states = offload_states
 
     def empty_partition_cache(self) -> None:
         """Nothing: gathered parameters are in memory that is planned and stays."""

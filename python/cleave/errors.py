@@ -1,7 +1,5 @@
 """What the engine refuses, and why: one class for each exit code of the command line."""
 
-from __future__ import annotations
-
 
 class CleaveError(RuntimeError):
     """What the engine cannot do; the message says what was wanted, what was got, and what to do.

@@ -1,7 +1,5 @@
 """The job that this process is a rank of: one for the life of the process, torch's process group beside it."""
 
-from __future__ import annotations
-
 import atexit
 import datetime
 import os
@@ -66,24 +64,13 @@ def _torch_meets_at_the_port() -> bool:
 
 def _tell_environment(facts: dict[str, Any]) -> None:
     """What scripts of torch look for, where no launcher set it."""
-    for name, key in (
-        ("RANK", "rank"),
-        ("WORLD_SIZE", "world"),
-        ("LOCAL_RANK", "local_rank"),
-        ("LOCAL_WORLD_SIZE", "local_size"),
-        ("MASTER_ADDR", "master_addr"),
-        ("MASTER_PORT", "master_port"),
-    ):
+    keys = {"WORLD_SIZE": "world", "LOCAL_WORLD_SIZE": "local_size"}
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        key = keys.get(name, name.lower())
         os.environ.setdefault(name, str(facts[key]))
 
 
-_failure: str | None = None
-
-
-def failed(reason: str) -> None:
-    """Remembers why this rank ends, so that the others learn it and stop waiting."""
-    global _failure
-    _failure = _failure or reason
+_failure: str | None = None  # why this rank ends, so that the others learn it and stop waiting
 
 
 _exit_code = 0  # of the command line, for an error that it would end with
@@ -101,8 +88,8 @@ def _watch_exceptions() -> None:
     before = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        failed(f"{kind.__name__}: {error}")
-        global _exit_code
+        global _failure, _exit_code
+        _failure = _failure or f"{kind.__name__}: {error}"
         before(kind, error, trace)
         if isinstance(error, CleaveError):
             _exit_code = error.exit_code

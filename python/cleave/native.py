@@ -3,8 +3,6 @@
 Nothing here knows torch; memory is addresses. The contracts are those of cleave_c.h.
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os
@@ -27,15 +25,6 @@ class DType(NamedTuple):
 
 FP32, FP16, BF16 = DType(0, "fp32"), DType(1, "fp16"), DType(2, "bf16")
 DTYPES = {dtype.name: dtype for dtype in (FP32, FP16, BF16)}
-
-
-class _Parameter(ctypes.Structure):
-    _fields_ = [("name", c_char_p), ("shape", POINTER(c_int64)), ("dims", c_int32), ("decay", c_int32)]
-
-
-class _Unit(ctypes.Structure):
-    _numbers = ("count", "frozen", "group", "place")
-    _fields_ = [("name", c_char_p), ("parameters", POINTER(_Parameter)), *((name, c_int32) for name in _numbers)]
 
 
 class Part(ctypes.Structure):
@@ -76,24 +65,6 @@ class _Rates(ctypes.Structure):
 class _Result(ctypes.Structure):
     _numbers = ("loss", "grad_norm", "lr", "loss_scale")
     _fields_ = [("step", c_int64), ("skipped_total", c_int64), *((name, c_double) for name in _numbers), ("skipped", c_int32)]
-
-
-class Parameter(NamedTuple):
-    """A parameter as an engine is told of it; the shape is the whole one."""
-
-    name: str
-    shape: tuple[int, ...]
-    decay: bool
-
-
-class Unit(NamedTuple):
-    """Parameters that are gathered, reduced, moved and saved as one."""
-
-    name: str
-    parameters: list[Parameter]
-    frozen: bool
-    group: int = 0
-    place: int = 0  # of its first use in the whole model
 
 
 class Rates(NamedTuple):
@@ -166,11 +137,6 @@ def _text(call: Callable[[Any], int]) -> str:
 
 def _in_c(value: Any) -> Any:
     return c_int64(value) if isinstance(value, int) else os.fsencode(value) if isinstance(value, str) else value
-
-
-def version() -> str:
-    """Of the library."""
-    return str(library().cleave_version().decode())
 
 
 class Job:
@@ -255,24 +221,6 @@ class Checkpoint:
             library().cleave_checkpoint_close(self._handle)
 
 
-def _c_units(units: Sequence[Unit]) -> tuple[Any, list[Any]]:
-    """The units as the library reads them, and what has to outlive the call."""
-    kept: list[Any] = []
-    array = (_Unit * len(units))()
-    for to, unit in zip(array, units, strict=True):
-        parameters = (_Parameter * len(unit.parameters))()
-        for p, parameter in zip(parameters, unit.parameters, strict=True):
-            shape = (c_int64 * max(1, len(parameter.shape)))(*parameter.shape)
-            kept.append(shape)
-            p.name, p.dims, p.decay = parameter.name.encode(), len(parameter.shape), parameter.decay
-            p.shape = ctypes.cast(shape, POINTER(c_int64))
-        kept.append(parameters)
-        to.name, to.count, to.frozen = unit.name.encode(), len(unit.parameters), unit.frozen
-        to.group, to.place = unit.group, unit.place
-        to.parameters = ctypes.cast(parameters, POINTER(_Parameter))
-    return array, kept
-
-
 class NativeEngine:
     """A rank's share of parameters, gradients and optimizer state (cleave_c.h)."""
 
@@ -282,13 +230,12 @@ class NativeEngine:
         config: str,
         config_name: str,
         model: str,
-        units: Sequence[Unit],
+        units: Sequence[dict[str, Any]],
         *,
         seed: int = 42,
         rates_given: bool = False,
         inference: bool = False,
         stream: int | None = None,
-        gives: int = 1,
         update: Callable[[Part], None] | None = None,
         states: Sequence[str] = (),
     ) -> None:
@@ -296,20 +243,13 @@ class NativeEngine:
         self._lib = library()
         self._handle = c_void_p()
         self._failed: BaseException | None = None
-        self._pointers = [(c_void_p * len(unit.parameters))() for unit in units]
-        options = _Options(
-            seed=seed, gives=gives, rates_given=rates_given, inference=inference, has_stream=stream is not None, stream=stream
-        )
+        self._pointers = [(c_void_p * len(unit["parameters"]))() for unit in units]
+        options = _Options(seed=seed, rates_given=rates_given, inference=inference, has_stream=stream is not None, stream=stream)
         if update is not None:
             self._update = options.update = _UPDATE(self._called(update))
             options.states, options.state_count = (c_char_p * len(states))(*(s.encode() for s in states)), len(states)
-        array, kept = _c_units(units)
-        _check(
-            self._lib.cleave_engine_make(
-                job.handle, config.encode(), config_name.encode(), model.encode(), array, len(units), byref(options), byref(self._handle)
-            )
-        )
-        del kept
+        texts = map(os.fsencode, (config, config_name, model, json.dumps(units)))
+        _check(self._lib.cleave_engine_make(job.handle, *texts, byref(options), byref(self._handle)))
 
     def _called(self, update: Callable[[Part], None]) -> Callable[[Any, Any], int]:
         def call(_: Any, part: Any) -> int:

@@ -4,8 +4,6 @@ An optimizer of torch's that a script passes says which one is meant and with wh
 `param_groups` stay the ones that the script and its schedulers read and change.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import Any
 

@@ -4,8 +4,6 @@ The engine calls for one part of one parameter at a time, so what an optimizer k
 offloaded, planned and saved like that of its own optimizers. Whether one may be called so is tried on a few numbers.
 """
 
-from __future__ import annotations
-
 import collections
 import copy
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The command-line program under the names that people type."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

@@ -6,8 +6,6 @@ as NaN, so that a use in the meantime is seen). Autograd keeps no gathered weigh
 remembered by place, and the unit is gathered again when the backward asks for it, so nothing has to be known of a module's inside.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -40,7 +38,7 @@ class _Weight:
 class _Watched(dict[str, Any]):
     """A submodule's own parameters; one that another module reads is gathered when it is."""
 
-    def __init__(self, parameters: dict[str, Any], residency: Residency) -> None:
+    def __init__(self, parameters: dict[str, Any], residency: "Residency") -> None:
         super().__init__(parameters)
         self._residency = residency
 

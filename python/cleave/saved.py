@@ -1,7 +1,5 @@
 """What is saved of a training: the engine's reader has its tensors, and this what scripts put beside them."""
 
-from __future__ import annotations
-
 import base64
 import io
 import os
@@ -86,6 +84,3 @@ class Saved:
         whole = torch.empty(self.shapes[name], dtype=torch.float32)
         self._native.read(kind, name, whole.numel(), whole.data_ptr())
         return whole
-
-
-__all__ = ["Beside", "Saved", "beside"]

@@ -1,7 +1,5 @@
 """The schedules of a ds_config: the engine has their rates, and these are what scripts hold in their hands, or make themselves."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from typing import Any
@@ -48,7 +46,7 @@ class Schedule:
         self.show()
 
     @classmethod
-    def of_engine(cls, engine: native.NativeEngine, optimizer: torch.optim.Optimizer) -> Schedule:
+    def of_engine(cls, engine: native.NativeEngine, optimizer: torch.optim.Optimizer) -> "Schedule":
         """One that the engine follows by itself; this says where it is."""
         made = cls.__new__(cls)
         made._begin(optimizer, lambda updates, group: engine.next_rates())

@@ -1,7 +1,5 @@
 """Parameters that are shared out over the ranks before there is an engine: each rank keeps a part of every one in host memory."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

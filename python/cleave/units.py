@@ -1,7 +1,5 @@
 """The parameters of a module as units of the engine: those of one submodule together, each once."""
 
-from __future__ import annotations
-
 import enum
 import itertools
 from dataclasses import dataclass, field
@@ -9,7 +7,6 @@ from typing import Any
 
 import torch
 
-from . import native
 from .errors import UsageError
 
 
@@ -33,7 +30,6 @@ class UnitSlots:
     name: str
     trains: bool
     group: int
-    place: int  # where its first use stands in the whole model
     slots: list[Slot] = field(default_factory=list)
 
 
@@ -44,7 +40,6 @@ class ModuleUnits:
         """trains: of the parameters that are trained by id whose rates they take; decays: ids of those that weight decay applies to."""
         self.units: list[UnitSlots] = []
         self.of_parameter: dict[int, Slot] = {}
-        self._place_of = getattr(module, "place_of", lambda path: 0)
         for path, submodule in module.named_modules():
             self._add(path, submodule, trains, decays)
         if not self.units:
@@ -59,7 +54,7 @@ class ModuleUnits:
             unit = groups.get(group)
             if unit is None:
                 kind = " (frozen)" if group is None else f" (group {group})" if group else ""
-                unit = groups[group] = UnitSlots((path or "model") + kind, group is not None, group or 0, self._place_of(path))
+                unit = groups[group] = UnitSlots((path or "model") + kind, group is not None, group or 0)
             full = f"{path}.{name}" if path else name
             slot = Slot(full, parameter, shape_of(parameter), unit.trains, id(parameter) in decays)
             unit.slots.append(slot)
@@ -82,13 +77,10 @@ class ModuleUnits:
         found = [self.of_parameter.get(id(p)) for p in submodule.parameters(recurse=False)]
         return list(dict.fromkeys(slot.unit for slot in found if slot is not None))
 
-    def declared(self) -> list[native.Unit]:
-        """As the engine is told of them."""
-
-        def parameters(unit: UnitSlots) -> list[native.Parameter]:
-            return [native.Parameter(slot.name, tuple(slot.shape), slot.decay) for slot in unit.slots]
-
-        return [native.Unit(unit.name, parameters(unit), not unit.trains, unit.group, unit.place) for unit in self.units]
+    def declared(self) -> list[dict[str, Any]]:
+        """As the engine is told of them (cleave_engine_make)."""
+        told = [(unit, [(slot.name, list(slot.shape), slot.decay) for slot in unit.slots]) for unit in self.units]
+        return [{"name": u.name, "parameters": parameters, "frozen": not u.trains, "group": u.group} for u, parameters in told]
 
 
 def shape_of(parameter: torch.Tensor) -> torch.Size:

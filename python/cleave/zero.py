@@ -1,7 +1,5 @@
 """Models that are built sharded, and parameters that are whole for a while."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 from collections.abc import Callable, Iterable, Iterator
@@ -67,18 +65,7 @@ class Init(contextlib.AbstractContextManager["Init"]):
     _depth = 0
 
     def __init__(
-        self,
-        module: torch.nn.Module | None = None,
-        data_parallel_group: Any = None,
-        mem_efficient_linear: bool = True,
-        remote_device: str | None = None,
-        pin_memory: bool = False,
-        config_dict_or_path: Any = None,
-        config: Any = None,
-        enabled: bool = True,
-        dtype: torch.dtype | None = None,
-        mpu: Any = None,
-        **others: Any,
+        self, module: Any = None, *_: Any, config_dict_or_path: Any = None, config: Any = None, enabled: bool = True, **__: Any
     ) -> None:
         given = config_dict_or_path if config_dict_or_path is not None else config
         self.enabled = enabled
@@ -91,7 +78,7 @@ class Init(contextlib.AbstractContextManager["Init"]):
         for submodule in module.modules() if module is not None else ():
             share_out(submodule)
 
-    def __enter__(self) -> Init:
+    def __enter__(self) -> "Init":
         if self.enabled:
             Init._depth += 1
             if Init._depth == 1:

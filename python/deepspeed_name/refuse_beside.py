@@ -1,7 +1,5 @@
 """setuptools' build backend, which refuses to build where the other package of this name is installed."""
 
-from __future__ import annotations
-
 import pathlib
 import sysconfig
 from typing import Any

@@ -37,11 +37,12 @@ class CInterface : public ::testing::Test {
     EXPECT_EQ(cleave_job_close(job_, nullptr), 0) << cleave_error();
   }
   int make(const char* config, cleave_engine_options options = {}, int second_group = 0) {
-    static const int64_t matrix[] = {2, 3}, vector[] = {2}, deep[] = {1, 2, 1, 2, 1};
-    static const cleave_parameter first[] = {{"w", matrix, 2, 1}, {"b", vector, 1, 0}};
-    static const cleave_parameter second[] = {{"deep", deep, 5, 1}, {"alone", nullptr, 0, 0}};
-    const cleave_unit units[] = {{"first", first, 2, 0, 0, 0}, {"second", second, 2, 0, second_group, 1}};
-    return cleave_engine_make(job_, config, "test.json", "a model", units, 2, &options, &engine_);
+    const std::string units =
+        R"([{"name": "first", "frozen": false, "group": 0, "parameters": [["w", [2, 3], true], ["b", [2], false]]},
+            {"name": "second", "frozen": false, "group": )" +
+        std::to_string(second_group) +
+        R"(, "parameters": [["deep", [1, 2, 1, 2, 1], true], ["alone", [], false]]}])";
+    return cleave_engine_make(job_, config, "test.json", "a model", units.c_str(), &options, &engine_);
   }
   void put(const char* name, std::vector<float> values) {
     ASSERT_EQ(cleave_put_state(engine_, 0, name, int64_t(values.size()), values.data()), 0) << cleave_error();

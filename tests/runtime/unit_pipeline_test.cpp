@@ -28,10 +28,7 @@ struct Stages {
                   ? std::vector<UnitSpec>{unit("shared", {2}), unit("first", {3}), unit("second", {1})}
               : last ? std::vector<UnitSpec>{unit("second", {1}), unit("shared", {2})}
                      : std::vector<UnitSpec>{unit("shared", {2}), unit("first", {3})}),
-        engine(staged(stages, zero), "layers", units, world,
-               {.places = stages == 1 ? std::vector{0, 1, 2}
-                          : last      ? std::vector{2, 3}
-                                      : std::vector{0, 1}}) {}
+        engine(staged(stages, zero), "layers", units, world, {}) {}
 
   // Two micro-batches in which every element of a unit has this gradient.
   runtime::StepResult step(const std::function<float(const std::string&)>& gradient) {

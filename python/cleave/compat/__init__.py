@@ -1,7 +1,5 @@
 """DeepSpeed's long tail of names: modules that exist as rows of a table (names.py), made when somebody imports them."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.abc
 import importlib.machinery

@@ -1,7 +1,5 @@
 """The device that ranks compute on, as scripts ask for it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """Constants that clients compare with."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,12 +1,10 @@
-"""Ranks that share something. Every rank has the module whole and data of its own, so there is one group."""
-
-from __future__ import annotations
+"""Ranks that share something. Without a pipeline every rank has the module whole and data of its own: there is one group."""
 
 from typing import Any
 
 from .. import job
 
-mpu = None
+mpu: Any = None  # of the pipeline that there is
 
 
 def get_world_size() -> int:
@@ -15,20 +13,20 @@ def get_world_size() -> int:
 
 
 def get_data_parallel_world_size() -> int:
-    """Ranks with data of their own: all."""
-    return get_world_size()
+    """Ranks with data of their own."""
+    return int(mpu.get_data_parallel_world_size()) if mpu else get_world_size()
 
 
 def get_data_parallel_rank() -> int:
     """Of this one among them."""
-    return int(job.current().facts()["rank"])
+    return int(mpu.get_data_parallel_rank()) if mpu else job.rank()
 
 
 def get_data_parallel_group() -> Any:
     """torch's group of them."""
     import torch.distributed as dist
 
-    return dist.group.WORLD
+    return mpu.get_data_parallel_group() if mpu else dist.group.WORLD
 
 
 def get_model_parallel_world_size() -> int:

@@ -1,7 +1,5 @@
 """Leaf modules of ZeRO-3. Units go by agreed number here, whichever of them a rank uses, so a mark changes nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch
@@ -19,34 +17,22 @@ def z3_leaf_parameter(parameter: torch.nn.Parameter) -> bool:
     return False
 
 
-def _matching(model: torch.nn.Module, kinds: Sequence[type | str]) -> list[torch.nn.Module]:
-    def fits(module: torch.nn.Module) -> bool:
-        kind = type(module)
-        names = {kind.__name__, f"{kind.__module__}.{kind.__qualname__}"}
-        return any(k in names if isinstance(k, str) else isinstance(module, k) for k in kinds)
-
-    return [module for module in model.modules() if fits(module)]
-
-
-def _marked(modules: list[torch.nn.Module], flag: bool) -> list[torch.nn.Module]:
-    for module in modules:
-        setattr(module, _MARK, flag)
-    return modules
-
-
 def set_z3_leaf_modules(
-    model: torch.nn.Module, leaf_module_classes: Sequence[type | str], raise_if_not_found: bool = True
+    model: torch.nn.Module, leaf_module_classes: Sequence[type | str], raise_if_not_found: bool = True, flag: bool = True
 ) -> list[torch.nn.Module]:
-    """Marks the modules of these classes, and returns them."""
-    found = _matching(model, leaf_module_classes)
+    """Marks the modules of these classes, or takes their marks away, and returns them."""
+    named = {module: {type(module).__name__, f"{type(module).__module__}.{type(module).__qualname__}"} for module in model.modules()}
+    found = [m for m in named if any(k in named[m] if isinstance(k, str) else isinstance(m, k) for k in leaf_module_classes)]
     if not found and raise_if_not_found:
         raise ValueError(f"no module of {type(model).__name__} is a {', '.join(map(str, leaf_module_classes))}")
-    return _marked(found, True)
+    for module in found:
+        set_z3_leaf_module(module, flag)
+    return found
 
 
 def unset_z3_leaf_modules(model: torch.nn.Module, leaf_module_classes: Sequence[type | str]) -> list[torch.nn.Module]:
     """Takes the marks of these classes away, and returns the modules."""
-    return _marked(_matching(model, leaf_module_classes), False)
+    return set_z3_leaf_modules(model, leaf_module_classes, False, False)
 
 
 def set_z3_leaf_module(model: torch.nn.Module, flag: bool) -> None:

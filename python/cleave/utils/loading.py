@@ -1,7 +1,5 @@
 """Small helpers that scripts import."""
 
-from __future__ import annotations
-
 import itertools
 import resource
 from collections.abc import Callable, Iterable, Iterator

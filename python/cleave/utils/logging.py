@@ -1,7 +1,5 @@
 """Messages of scripts, under the logger's name that they know."""
 
-from __future__ import annotations
-
 import logging
 import os
 from collections.abc import Iterable

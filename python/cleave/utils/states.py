@@ -1,7 +1,5 @@
 """Whole states of parameters, wherever they are. Each function but the last is collective."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

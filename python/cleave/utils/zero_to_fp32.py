@@ -3,8 +3,6 @@
 python -m cleave.utils.zero_to_fp32 CHECKPOINTS OUTPUT writes them as files that load_state_dict and transformers read.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -1,7 +1,5 @@
 """The module name of DeepSpeed for scripts and libraries that import it, with Cleave's engine behind it."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.abc
 import importlib.machinery

@@ -1,0 +1,199 @@
+"""The engine of a PipelineModule, which walks the instructions that the native engine has for this rank (pipeline/schedule.h)."""
+
+import json
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.nn import functional as F
+
+from .configuration import Configuration
+from .engine import DeepSpeedEngine
+from .errors import NotBuilt, StepOrderError, UsageError
+from .layers import PipelineModule
+from .utils import groups
+from .utils.loading import RepeatingLoader, move_to_device
+
+
+def _as_tuple(value: Any) -> tuple[Any, ...]:
+    return value if isinstance(value, tuple) else (value,)
+
+
+def _trained(value: Any) -> list[torch.Tensor]:
+    """Of what travels between stages, that of which a gradient comes back."""
+    return [t for t in _as_tuple(value) if t.requires_grad and t.is_floating_point()]
+
+
+class _Walk:
+    """A step or an evaluation: each instruction is the method of its name, of a micro-batch in a chunk."""
+
+    def __init__(self, engine: "PipelineEngine", micros: int, data: Any, loss_fn: Any, trains: bool) -> None:
+        self.engine, self.native, self.data, self.loss_fn, self.trains = engine, engine._native, data, loss_fn, trains
+        self.inputs, self.outputs, self.gradients = dict[Any, Any](), dict[Any, Any](), dict[Any, Any]()  # by micro-batch and chunk
+        self.values, self.logits = list[Any](), None  # of an evaluation, on the last stage
+        engine.module.train(trains)
+        steps = json.loads(self.native.asked("begin_walk", trains, micros, engine.module.dynamic_shape))
+        last = max(n for n, (op, *_) in enumerate(steps) if op == ("backward" if trains else "forward"))
+        for n, (op, micro, chunk) in enumerate(steps):
+            engine._boundary, engine._residency.part = n == last, chunk
+            getattr(self, op)((micro, chunk))
+        engine._boundary = None
+
+    def forward(self, at: tuple[int, int]) -> None:
+        engine, chunk = self.engine, at[1]
+        first = engine.is_first_stage() and chunk == 0
+        last = engine.is_last_stage() and chunk == engine.module.virtual_stages - 1
+        given, labels = engine.next_batch(self.data) if first or last else (None, None)
+        with torch.set_grad_enabled(self.trains):
+            output = DeepSpeedEngine.forward(engine, given if first else self.inputs[at], chunk)
+            self.outputs[at] = self.loss_fn(output, labels) if last and self.loss_fn else output
+        if not self.trains:
+            self.inputs.pop(at, None)
+        if last and not self.trains:
+            self.values.append(self.outputs.pop(at))
+            self.logits = output
+
+    def backward(self, at: tuple[int, int]) -> None:
+        outputs, seeds = self.outputs.pop(at), self.gradients.pop(at, None)
+        if seeds is None:
+            DeepSpeedEngine.backward(self.engine, outputs)
+            return
+        run = (lambda: torch.autograd.backward(_trained(outputs), seeds)) if seeds else lambda: None
+        self.engine._residency.backward(run, bool(self.engine._boundary))
+
+    def send_activation(self, at: tuple[int, int]) -> None:
+        outputs = self.outputs[at] if self.trains else self.outputs.pop(at)
+        if not all(isinstance(t, torch.Tensor) for t in _as_tuple(outputs)):
+            raise UsageError(f"stage {self.engine.stage_id} ends with a {type(outputs).__name__}; wanted a tensor, or a tuple of tensors")
+        shapes = [(str(t.dtype).partition(".")[2], list(t.shape), t.requires_grad) for t in _as_tuple(outputs)]
+        self.native.send_shape(at[1], json.dumps([isinstance(outputs, tuple), shapes]))
+        self._send(0, _as_tuple(outputs))
+
+    def recv_activation(self, at: tuple[int, int]) -> None:
+        several, shapes = json.loads(self.native.asked("receive_shape", at[1]))
+        tensors = self._received(0, [(getattr(torch, dtype), shape) for dtype, shape, _ in shapes])
+        for tensor, (_, _, trains) in zip(tensors, shapes, strict=True):
+            tensor.requires_grad_(trains and self.trains)
+        self.inputs[at] = tuple(tensors) if several else tensors[0]
+
+    def send_gradient(self, at: tuple[int, int]) -> None:
+        if inputs := _trained(self.inputs.pop(at)):
+            self._send(1, [torch.zeros_like(t) if t.grad is None else t.grad for t in inputs])
+
+    def recv_gradient(self, at: tuple[int, int]) -> None:
+        wanted = [(t.dtype, t.shape) for t in _trained(self.outputs[at])]
+        self.gradients[at] = self._received(1, wanted) if wanted else []
+
+    def _send(self, link: int, tensors: Any) -> None:
+        """As one message, in which each begins at a multiple of 16 bytes."""
+        flat = [t.detach().contiguous().reshape(-1).view(torch.uint8) for t in tensors]
+        whole = torch.cat([F.pad(f, (0, -f.numel() % 16)) for f in flat])
+        self.native.send(link, whole.data_ptr(), whole.numel())
+
+    def _received(self, link: int, wanted: list[tuple[torch.dtype, Any]]) -> list[torch.Tensor]:
+        sizes = [torch.Size(shape).numel() * dtype.itemsize for dtype, shape in wanted]
+        whole = torch.empty(sum(size + -size % 16 for size in sizes), dtype=torch.uint8, device=self.engine.device)
+        self.native.receive(link, whole.data_ptr(), whole.numel())
+        parts = zip(whole.split([size + -size % 16 for size in sizes]), sizes, wanted, strict=True)
+        return [part[:size].view(dtype).view(*shape).clone() for part, size, (dtype, shape) in parts]
+
+
+class PipelineEngine(DeepSpeedEngine):
+    """A rank's stage of a PipelineModule; train_batch is its step."""
+
+    module: PipelineModule
+
+    def __init__(self, config: Configuration, model: PipelineModule, *others: Any) -> None:
+        section = dict(config.given.get("pipeline") or {})
+        says = {"stages": model.num_stages, "virtual_stages": model.virtual_stages, "partition_method": model.partition_method}
+        for key, value in says.items():
+            if section.pop(key, None) not in (None, "auto", value):
+                raise UsageError(f"pipeline.{key} of the configuration is not {value}, as PipelineModule has it; remove the key")
+        says = {key: value for key, value in says.items() if value != 1 and model.num_stages > 1}
+        super().__init__(config.with_section("pipeline", section | says), model, *others)
+        self.num_stages, self.stage_id = model.num_stages, model.stage_id
+        model.activation_checkpoint_interval = section.get("activation_checkpoint_interval") or model.activation_checkpoint_interval
+        self.batch_fn = None
+        self.grid = self.mpu = groups.mpu = model.grid
+
+    micro_batches = property(DeepSpeedEngine.gradient_accumulation_steps)
+
+    def is_first_stage(self) -> bool:
+        return self.stage_id == 0
+
+    def is_last_stage(self) -> bool:
+        return self.stage_id == self.num_stages - 1
+
+    def set_dataloader(self, loader: Any) -> None:
+        self.training_dataloader, self.data_iterator = loader, None
+
+    def set_batch_fn(self, fn: Any) -> None:
+        self.batch_fn = fn  # makes (inputs, labels) of what a loader gives
+
+    def next_batch(self, data: Any) -> Any:
+        """Of an iterator, or of the engine's loader."""
+        if data is None and self.data_iterator is None and self.training_dataloader is not None:
+            self.data_iterator = iter(RepeatingLoader(self.training_dataloader))
+        found = next(data or self.data_iterator or iter(()), None)
+        found = self.batch_fn(found) if self.batch_fn and found is not None else found
+        if not isinstance(found, tuple | list) or len(found) != 2:
+            what = "there are no data, or the data end" if found is None else f"a batch is a {type(found).__name__}"
+            raise UsageError(f"{what}; wanted (inputs, labels), {self.micro_batches} times a step: utils.RepeatingLoader begins data anew")
+        return move_to_device(found, self.device)
+
+    def _refused(self, *args: Any, **kwargs: Any) -> Any:
+        raise StepOrderError(
+            "forward, backward and step of a pipeline are one: call engine.train_batch(data_iter), or eval_batch(data_iter)"
+        )
+
+    forward = backward = step = _refused
+
+    def train_batch(self, data_iter: Any = None) -> torch.Tensor:
+        """A step of gradient_accumulation_steps micro-batches; the mean loss of all ranks. Collective."""
+        self._require_training("train_batch")
+        self._native.begin_step()
+        self._in_step = True
+        _Walk(self, self.micro_batches, data_iter, self.module.loss_fn, trains=True)
+        self._update({})
+        self.micro_steps += self.micro_batches
+        return torch.tensor(self.last_result.loss, device=self.device)
+
+    def eval_batch(
+        self,
+        data_iter: Any = None,
+        return_logits: bool = False,
+        compute_loss: bool = True,
+        reduce_output: str | None = "avg",
+        bcast_loss: bool = True,
+        num_micro_batches: int | None = None,
+    ) -> Any:
+        """Forwards alone: the loss, over micro-batches averaged ("avg") or added ("sum") and averaged over the data axis. Collective.
+
+        Without reduce_output or compute_loss the last stage has its own values, as it has its last outputs with return_logits.
+        """
+        loss_fn, micros = self.module.loss_fn if compute_loss else None, num_micro_batches or self.micro_batches
+        walk = _Walk(self, micros, data_iter, loss_fn, trains=False)
+        value: Any = walk.values or None
+        if reduce_output is not None and value:
+            value = sum(value) / (micros if reduce_output == "avg" else 1)
+        if reduce_output is not None and loss_fn is not None:
+            mean = torch.tensor(self._job.sum([float(value or 0.0) / self.dp_world_size])[0], device=self.device)
+            value = mean if bcast_loss or self.is_last_stage() else None
+        return (value, walk.logits) if return_logits else value
+
+    def _beside(self, client_state: Any) -> Any:
+        kept = super()._beside(client_state)
+        every: list[Any] = [None] * self.world_size
+        dist.all_gather_object(every, kept)
+        for other in every:
+            for key in ("buffers", "shared", "shapes"):
+                getattr(kept, key).update(getattr(other, key))
+            kept.frozen = list(dict.fromkeys(kept.frozen + other.frozen))
+        return kept
+
+    def _by_name(self, *args: Any, **kwargs: Any) -> Any:
+        raise NotBuilt(
+            "not built for pipelines, whose ranks have other parameters: call engine.parameters_of(NAME) on all, or save_checkpoint"
+        )
+
+    name_of = _take_over = _zero3_consolidated_16bit_state_dict = _by_name

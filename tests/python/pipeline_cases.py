@@ -1,0 +1,304 @@
+"""What pipeline_test.py runs on ranks: each case returns JSON."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from typing import Any
+
+import cleave as deepspeed
+import plain
+import torch
+from cleave.pipe import LayerSpec, PipelineModule, TiedLayerSpec
+from torch import nn
+from torch.nn import functional as F
+
+VOCABULARY, WIDTH, SEED = 11, 12, 1234
+
+
+class Embed(nn.Module):
+    """Tokens and positions; the output's projection when it is called a second time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.positions = nn.Parameter(torch.randn(VOCABULARY, WIDTH) * 0.3), nn.Parameter(torch.randn(6, WIDTH) * 0.1)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return F.embedding(tokens, self.weight) + self.positions
+
+
+class Mask(nn.Module):
+    """From a tensor to a tuple of three, of which one has no gradient and one no floats."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x, x[..., :1].detach().abs(), (x[..., 0] > 0).detach()
+
+
+class Block(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, width), nn.Linear(width, WIDTH)
+
+    def forward(self, x: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        x, scale, mask = x
+        return x + self.down(F.gelu(self.up(self.norm(x)))) * (0.5 + scale) * (1 + mask[..., None]), scale, mask
+
+
+def first(x: tuple[torch.Tensor, ...]) -> torch.Tensor:
+    return x[0]
+
+
+def project(embed: Embed, x: torch.Tensor) -> torch.Tensor:
+    return x @ embed.weight.T
+
+
+def layers() -> list[Any]:
+    """Eight, of which the first and the last are tied, and two have no parameters."""
+    blocks = [LayerSpec(Block, width) for width in (24, 8, 8, 8)]
+    return [TiedLayerSpec("embed", Embed), LayerSpec(Mask), *blocks, first, TiedLayerSpec("embed", Embed, forward_fn=project)]
+
+
+def loss_fn(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    return F.cross_entropy(logits.float().flatten(0, 1), labels.flatten())
+
+
+class Plain(nn.Module):
+    """The same layers in one module of torch's, with the same names and seeds."""
+
+    def __init__(self, specs: list[Any]) -> None:
+        super().__init__()
+        self.tied_modules, self.functions = nn.ModuleDict(), []
+        for i, spec in enumerate(specs):
+            torch.manual_seed(SEED + i)
+            if isinstance(spec, TiedLayerSpec):
+                if spec.key not in self.tied_modules:
+                    self.tied_modules[spec.key] = spec.build()
+                module = self.tied_modules[spec.key]
+                self.functions.append((lambda x, m=module, f=spec.forward_fn: f(m, x)) if spec.forward_fn else module)
+            elif isinstance(spec, LayerSpec):
+                self.add_module(str(i), module := spec.build())
+                self.functions.append(module)
+            else:
+                self.functions.append(spec)
+
+    def forward(self, x: Any) -> Any:
+        for function in self.functions:
+            x = function(x)
+        return x
+
+
+def batch(step: int, micro: int, rank: int) -> plain.Batch:
+    draw = torch.Generator().manual_seed(1000 * step + 10 * micro + rank)
+    return torch.randint(0, VOCABULARY, (3, 6), generator=draw), torch.randint(0, VOCABULARY, (3, 6), generator=draw)
+
+
+def loss(module: nn.Module, sample: plain.Batch) -> torch.Tensor:
+    return loss_fn(module(sample[0]), sample[1])
+
+
+def module(stages: int, **more: Any) -> PipelineModule:
+    return PipelineModule(layers(), num_stages=stages, loss_fn=loss_fn, seed_layers=True, base_seed=SEED, **more)
+
+
+def config(stage: int, micros: int = 3, **more: Any) -> dict[str, Any]:
+    made: dict[str, Any] = {
+        "train_micro_batch_size_per_gpu": 3,
+        "gradient_accumulation_steps": micros,
+        "gradient_clipping": 0.5,
+        "zero_optimization": {"stage": stage},
+        "optimizer": {"type": "AdamW", "params": {"lr": 1e-2, "weight_decay": 0.1}},
+        **more,
+    }
+    if stage == 3:
+        made["zero_optimization"]["stage3_param_persistence_threshold"] = 20
+    return made
+
+
+def made(stages: int, stage: int, options: dict[str, Any] | None = None, **more: Any) -> Any:
+    of = module(stages, **(options or {}))
+    return deepspeed.initialize(model=of, model_parameters=of.parameters(), config=config(stage, **more))[0]
+
+
+def trained(engine: Any, steps: int, first_step: int = 0) -> list[list[float]]:
+    out = []
+    for step in range(first_step, first_step + steps):
+        data = (batch(step, micro, engine.grid.get_data_parallel_rank()) for micro in itertools.count())
+        value = engine.train_batch(data)
+        out.append([value.item(), engine.get_global_grad_norm()])
+    return out
+
+
+@functools.cache
+def reference(ranks: int, micros: int, steps: int, clipping: float) -> tuple[Plain, list[tuple[float, float]]]:
+    whole = Plain(layers())
+    optimizer = torch.optim.AdamW(whole.parameters(), lr=1e-2, weight_decay=0.1)
+    return whole, plain.train(whole, optimizer, batch, loss, steps=steps, micros=micros, ranks=ranks, clipping=clipping)
+
+
+def far(engine: Any, whole: Plain, got: list[Any], want: list[Any]) -> list[float]:
+    """The largest distances: of losses and norms, and of weights."""
+    weights = [(engine.parameters_of(name) - p.detach()).abs().max().item() for name, p in whole.named_parameters()]
+    return [max(abs(a - b) for x, y in zip(got, want, strict=True) for a, b in zip(x, y, strict=True)), max(weights)]
+
+
+def against_torch(cases: list[Any]) -> dict[str, list[float]]:
+    """By case: how far from a loop of torch's alone, after 3 steps."""
+    out = {}
+    for stages, stage, micros, options, more in cases:
+        engine = made(stages, stage, options, micros=micros, **more)
+        got = trained(engine, 3)
+        whole, want = reference(engine.dp_world_size, micros, 3, engine.gradient_clipping())
+        out[f"{stages} stages, ZeRO {stage}, {micros} micro-batches, {options} {more}"] = far(engine, whole, got, want)
+        memory = engine.memory()
+        assert memory["live"] == memory["planned"], memory
+        engine.destroy()
+    return out
+
+
+def flat(step: int, micros: int, rank: int) -> Any:
+    """This rank's share of the four micro-batches of a step, which are the same however many ranks share them out."""
+    return (batch(step, micro * (4 // micros) + rank, 0) for micro in range(micros))
+
+
+def resumed(folder: str) -> dict[str, Any]:
+    """Of a training of 2 stages, saved after two steps, steps 2 and 3 and an evaluation, and those of 4 stages and of 1 that go on."""
+    out: dict[str, Any] = {}
+    for stages, zero, first_step in ((2, 1, 0), (4, 2, 2), (1, 3, 2)):
+        engine = made(stages, zero, {"partition_method": "uniform"}, micros=stages)
+        if first_step:
+            assert engine.load_checkpoint(folder)[1] == {"note": "two"} and engine.global_steps == 2
+        losses = []
+        for step in range(first_step, 4):
+            if step == 2 and not first_step:
+                engine.save_checkpoint(folder, client_state={"note": "two"})
+            losses.append([engine.train_batch(flat(step, stages, engine.grid.data_parallel_id)).item(), engine.get_global_grad_norm()])
+        value, logits = engine.eval_batch(flat(9, stages, engine.grid.data_parallel_id), return_logits=True)
+        added = engine.eval_batch(flat(9, stages, engine.grid.data_parallel_id), reduce_output="sum")
+        each = engine.eval_batch(flat(9, stages, engine.grid.data_parallel_id), reduce_output=None)
+        shapes = [list(logits.shape) if logits is not None else None, len(each) if each is not None else None]
+        out[str(stages)] = {"losses": losses[-2:], "eval": value.item(), "sum": added.item(), "last": engine.is_last_stage(), "own": shapes}
+        engine.destroy()
+    return out
+
+
+def evaluated() -> float:
+    """The same evaluation of a plain loop's weights after the same four steps."""
+    whole = Plain(layers())
+    optimizer = torch.optim.AdamW(whole.parameters(), lr=1e-2, weight_decay=0.1)
+    plain.train(whole, optimizer, lambda step, micro, rank: batch(step, micro, 0), loss, steps=4, micros=4, ranks=1, clipping=0.5)
+    with torch.no_grad():
+        return sum(loss(whole, batch(9, k, 0)).item() for k in range(4)) / 4
+
+
+def splits(methods: list[str]) -> list[list[int]]:
+    """Where the eight layers are cut for four stages."""
+    return [PipelineModule(layers(), num_stages=4, partition_method=method).parts for method in methods]
+
+
+def asked() -> dict[str, Any]:
+    """What scripts ask the engine, its grid and topologies."""
+    topology = deepspeed.runtime.pipe.topology.PipeModelDataParallelTopology(num_pp=2, num_mp=2, num_dp=2)
+    engine = made(2, 0)
+    grid, groups = engine.grid, deepspeed.utils.groups
+    out = {
+        "lists": [topology.get_axis_comm_lists(axis) for axis in ("pipe", "data", "model")],
+        "coord": list(topology.get_coord(5)),
+        "rank": topology.get_rank(pipe=1, data=0, model=1),
+        "repr": topology.get_rank_repr(5),
+        "match": topology.filter_match(pipe=0, model=1),
+        "dims": [topology.get_dim(axis) for axis in ("pipe", "data", "model", "none")],
+        "place": [grid.get_stage_id(), grid.get_data_parallel_rank(), grid.get_pipe_parallel_rank(), grid.get_slice_parallel_rank()],
+        "sizes": [grid.get_data_parallel_world_size(), grid.get_model_parallel_world_size(), grid.get_slice_parallel_world_size()],
+        "group": torch.distributed.get_process_group_ranks(grid.get_data_parallel_group()),
+        "groups": [groups.get_data_parallel_world_size(), groups.get_data_parallel_rank()],
+        "engine": [engine.is_first_stage(), engine.is_last_stage(), engine.micro_batches, engine.train_batch_size()],
+        "axes": engine.module.topology().get_axis_names(),
+    }
+    engine.destroy()
+    return out
+
+
+def said(call: Any) -> str:
+    try:
+        call()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return "nothing"
+
+
+def within_init() -> None:
+    with deepspeed.zero.Init(config_dict_or_path=config(3)):
+        module(2)
+
+
+def mistakes() -> dict[str, str]:
+    """What is said to wrong uses."""
+    engine = made(4, 0)
+    out = {
+        "forward": said(lambda: engine(torch.zeros(1))),
+        "backward": said(lambda: engine.backward(torch.zeros(1))),
+        "step": said(engine.step),
+        "by parameter": said(lambda: engine.name_of(None)),
+        "layers": said(lambda: PipelineModule(layers()[:3], num_stages=4)),
+        "world": said(lambda: module(3)),
+        "method": said(lambda: module(2, partition_method="profile")),
+        "stages": said(lambda: made(2, 0, pipeline={"stages": 4})),
+        "init": said(within_init),
+        "schedule": said(lambda: made(2, 0, pipeline={"schedule": "zb-h1"})),
+    }
+    engine.destroy()
+    return out
+
+
+def everything(cases: list[Any], methods: list[str], folder: str) -> dict[str, Any]:
+    """All of these in one job."""
+    return {
+        "splits": splits(methods),
+        "mistakes": mistakes(),
+        "asked": asked(),
+        "far": against_torch(cases),
+        "resumed": resumed(folder),
+        "evaluated": evaluated(),
+        "other": other_kinds(),
+    }
+
+
+class Noted(nn.Module):
+    """Counts in a buffer; its parameters are not trained."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.frozen = nn.BatchNorm1d(WIDTH), nn.Linear(WIDTH, WIDTH).requires_grad_(False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.norm(self.frozen(x))
+
+
+def other_kinds() -> dict[str, Any]:
+    """16 bits; a loader of samples, a layer that is not trained and has buffers, lengths that change, and what a checkpoint has of them."""
+    out: dict[str, Any] = {}
+    for precision in ("bf16", "fp16"):
+        engine = made(4, 1, **{precision: {"enabled": True}})
+        out[precision] = trained(engine, 1)[0]
+        engine.destroy()
+    data = [(torch.full((WIDTH,), float(i)), i % 3) for i in range(24)]
+    of = PipelineModule(
+        [LayerSpec(nn.Linear, WIDTH, WIDTH), LayerSpec(Noted), nn.ReLU(), LayerSpec(nn.Linear, WIDTH, 3)],
+        num_stages=2,
+        loss_fn=F.cross_entropy,
+        partition_method="uniform",
+        dynamic_shape=True,
+    )
+    engine, _, loader, _ = deepspeed.initialize(model=of, model_parameters=of.parameters(), config=config(2, 2), training_data=data)
+    out["loader"] = [len(loader), engine.train_batch().item() > 0, engine.train_batch().item() > 0, engine.global_samples]
+    rows = iter([(torch.ones(rows, WIDTH), torch.zeros(rows, dtype=torch.long)) for rows in (2, 5)])
+    out["lengths"] = engine.train_batch(rows).item() > 0
+    kept = engine._beside(None)
+    out["beside"] = [sorted(kept.buffers), kept.frozen]
+    engine.destroy()
+    return out
+
+
+def ends_early() -> None:
+    """Data for one micro-batch of three."""
+    made(2, 0).train_batch(iter([batch(0, 0, 0)]))
