@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -78,7 +79,7 @@ class DeepSpeedEngine(torch.nn.Module):
         self.optimizer = self._wrapped(config, given, model_parameters)
         self._precision = _precision(config)
         units = ModuleUnits(model, *self._trained())
-        self._to_type()
+        self._move_buffers()
         self._native = native.NativeEngine(
             self._job,
             config.text,
@@ -163,13 +164,11 @@ class DeepSpeedEngine(torch.nn.Module):
         if warnings and self.global_rank == 0:
             print(warnings, end="")
 
-    def _to_type(self) -> None:
-        """Buffers have the type of the parameters, and are where the engine computes."""
-        dtype = torch_type(self._precision)
+    def _move_buffers(self) -> None:
+        """Buffers keep their type, as fp32 frequencies of rotations have to, and are where the engine computes."""
         for submodule in self.module.modules():
             for name, buffer in submodule.named_buffers(recurse=False):
-                wanted = dtype if buffer.is_floating_point() and self._precision != "fp32" else buffer.dtype
-                submodule._buffers[name] = buffer.to(self.device, wanted)
+                submodule._buffers[name] = buffer.to(self.device)
 
     def _hand_over(self, units: ModuleUnits) -> None:
         """The engine's masters take the values of the first rank that has a parameter, one at a time. Collective."""
@@ -202,6 +201,7 @@ class DeepSpeedEngine(torch.nn.Module):
     def _counters(self) -> None:
         self.global_steps = self.global_samples = self.skipped_steps = self.micro_steps = 0
         self._boundary: bool | None = None
+        self._unsynced = False
         self._losses: list[torch.Tensor] = []
         self._in_step = self._has_gradients = self._applied = False
         self._norm: float | None = None
@@ -239,7 +239,8 @@ class DeepSpeedEngine(torch.nn.Module):
         scale = self._native.scale() * (1 if scale_wrt_gas else micros)
         seed = torch.full_like(loss, scale * int(self._value("gradient_accumulation_steps")) / micros)
         self._residency.backward(
-            lambda: torch.autograd.backward(loss, seed, retain_graph=retain_graph), self.is_gradient_accumulation_boundary()
+            lambda: torch.autograd.backward(loss, seed, retain_graph=retain_graph),
+            self.is_gradient_accumulation_boundary() and not self._unsynced,
         )
         self._has_gradients = True
         self._losses.append(loss.detach() * (1 if scale_wrt_gas else micros))
@@ -249,6 +250,8 @@ class DeepSpeedEngine(torch.nn.Module):
         """At the boundary of accumulation the update, else nothing but the count of micro-batches."""
         self._require_training("step")
         self._applied = False
+        if self._unsynced:
+            raise StepOrderError("step within no_sync, before gradients are summed; call it behind the context and a backward there")
         if not self._has_gradients:
             raise StepOrderError("step without a backward since the last one; call engine.backward(loss) first")
         if self.is_gradient_accumulation_boundary():
@@ -294,12 +297,16 @@ class DeepSpeedEngine(torch.nn.Module):
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Gradients are summed over ranks at the boundary of a step; below stage 2 that is so without this context, too."""
+        """Passes of a step whose gradients are not summed over ranks yet; the pass behind the context sums them all."""
         if self.zero_optimization_stage() >= 2:
             raise UsageError(
                 f"no_sync at ZeRO stage {self.zero_optimization_stage()}, whose gradients are summed with each backward; leave it out"
             )
-        yield
+        self._unsynced = True
+        try:
+            yield
+        finally:
+            self._unsynced = False
 
     def scale(self, loss: torch.Tensor) -> torch.Tensor:
         """The loss, whose backward() is engine.backward(loss), which multiplies it by the loss scale."""
@@ -591,10 +598,12 @@ class DeepSpeedEngine(torch.nn.Module):
         """Writes SAVE_DIR/TAG from all ranks, as the command line does. Collective; False where it could not be."""
         self._require_training("save_checkpoint")
         self._require_no_update_under_way()
+        name = str(tag or f"global_step{self.global_steps}")
+        crc = float(zlib.crc32(name.encode()))
+        if self._job.sum([crc])[0] != crc * self.world_size:
+            raise UsageError(f"save_checkpoint: the tag is {name} on rank {self.global_rank} and another on another rank; give one")
         os.makedirs(save_dir, exist_ok=True)
-        self._native.save_checkpoint(
-            os.fspath(save_dir), str(tag or f"global_step{self.global_steps}"), json.dumps(self._beside(client_state).packed())
-        )
+        self._native.save_checkpoint(os.fspath(save_dir), name, json.dumps(self._beside(client_state).packed()))
         return True
 
     def _require_no_update_under_way(self) -> None:

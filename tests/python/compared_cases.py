@@ -5,6 +5,7 @@ compared_test.py holds what they return here to what they returned there (tests/
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import tempfile
@@ -147,6 +148,17 @@ class Unused(models.Mlp):
         self.never = nn.Linear(3, 3)
 
 
+class Rotated(models.Mlp):
+    """A buffer of it says angles, which fp16 would round by up to 1."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("angles", 4000 + torch.arange(8) / 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward((x * self.angles.cos()).to(x.dtype))
+
+
 class TwoHeads(models.Mlp):
     def __init__(self) -> None:
         super().__init__()
@@ -199,6 +211,11 @@ def fp16_with_a_fixed_scale_at_stage_1(deepspeed: Any) -> dict[str, Any]:
 @case
 def bf16_at_stage_1(deepspeed: Any) -> dict[str, Any]:
     return trained(deepspeed, fresh(Language), config(1, bf16={"enabled": True}, gradient_accumulation_steps=2))
+
+
+@case
+def fp16_beside_a_buffer_in_fp32_at_stage_2(deepspeed: Any) -> dict[str, Any]:
+    return trained(deepspeed, fresh(Rotated), config(2, fp16={"enabled": True, "loss_scale": 128}))
 
 
 @case
@@ -378,6 +395,24 @@ def a_boundary_set_by_hand_at_stage_1(deepspeed: Any) -> dict[str, Any]:
             if micro == 1:
                 engine.step()
             losses.append(value.item())
+        out.append(stated(engine, losses))
+    return {"steps": out, "weights": weights(deepspeed, engine)}
+
+
+@case
+def accumulates_in_no_sync_at_stage_1(deepspeed: Any) -> dict[str, Any]:
+    """As a loop of torch's data parallelism: gradients are summed over ranks in the last pass alone."""
+    model = fresh(models.Mlp)
+    engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config(1))
+    out = []
+    for step in range(STEPS):
+        losses = []
+        for micro in range(3):
+            with engine.no_sync() if micro < 2 else contextlib.nullcontext():
+                value = models.loss(engine, models.batch(step, micro, engine.global_rank)) / 3
+                engine.backward(value)
+            losses.append(value.item())
+        engine.step()
         out.append(stated(engine, losses))
     return {"steps": out, "weights": weights(deepspeed, engine)}
 

@@ -484,6 +484,7 @@ def surface(stages: list[int]) -> dict[str, dict[str, Any]]:
             "batch": lambda e: e.set_train_batch_size(5),
             "offload": lambda e: e.offload_states(),
             "early": _early,
+            "within": _within,
         }.items():
             try:
                 call(engine)
@@ -497,6 +498,12 @@ def surface(stages: list[int]) -> dict[str, dict[str, Any]]:
 def _early(engine: Any) -> None:
     engine.backward(models.loss(engine, models.batch(0, 0, engine.global_rank)))
     deepspeed.utils.safe_get_full_grad(engine.module.head.weight)
+
+
+def _within(engine: Any) -> None:
+    with engine.no_sync():
+        engine.backward(models.loss(engine, models.batch(0, 0, engine.global_rank)))
+        engine.step()
 
 
 def _gradients(stage: int) -> dict[str, Any]:

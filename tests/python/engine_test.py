@@ -113,6 +113,7 @@ class Engine(unittest.TestCase):
                 self.assertIn("wanted a multiple of 8", seen["batch"])
                 self.assertIn("NotBuilt: offload_states is not built; zero_optimization.offload_optimizer", seen["offload"])
                 self.assertIn("between the last backward of a step and its update", seen["early"])
+                self.assertIn("step within no_sync" if stage == "1" else "leave it out", seen["within"])
                 for case, far in seen["gradients"].items():
                     self.assertLess(far, 1e-6, f"gradients, {case}")
                 self.assertLess(seen["autocast"], 1e-5)

@@ -1,5 +1,6 @@
 """The device that ranks compute on, as scripts ask for it."""
 
+import os
 from typing import Any
 
 import torch
@@ -18,6 +19,9 @@ class Accelerator:
 
     def current_device_name(self) -> str:
         return f"cuda:{torch.cuda.current_device()}" if self._on_gpu else "cpu"
+
+    def device_count(self) -> int:
+        return torch.cuda.device_count() if self._on_gpu else int(os.environ.get("LOCAL_WORLD_SIZE", os.environ.get("LOCAL_SIZE", "1")))
 
     def communication_backend_name(self) -> str:
         return "nccl" if self._on_gpu else "gloo"

@@ -1,0 +1,350 @@
+"""A pytest plugin by which DeepSpeed's own unit tests run on the engine (scripts/run_deepspeed_tests.sh).
+
+Their helpers import what the package has no name for; here that is a class that says so when it is used, and a test that gets so far is
+counted as not applicable. Ranks are processes forked from a server that has imported torch; one that ends badly ends the others.
+"""
+
+from __future__ import annotations
+
+import collections
+import enum
+import importlib
+import importlib.abc
+import importlib.machinery
+import json
+import multiprocessing as mp
+import os
+import queue
+import re
+import sys
+import time
+import traceback
+from types import ModuleType
+from typing import Any
+
+import cleave
+import cleave.compat
+import cleave.ops
+import deepspeed
+import pytest
+import torch
+from cleave import schedules
+from cleave.compat import names
+from cleave.compat.accelerator import Accelerator
+
+LIMIT_S = float(os.environ.get("CLEAVE_TEST_LIMIT_S", "60"))
+ABSENT = "not a name of this package: "
+
+
+class Absent(cleave.NotBuilt):
+    """The use of a name that the package does not have."""
+
+
+class _Kind(type):
+    def __getattr__(cls, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return absent(f"{cls.__qualname__}.{name}")
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        raise Absent(ABSENT + cls.__mro__[list(cls.__mro__).index(Exception) - 1].__qualname__)
+
+    def __iter__(cls) -> Any:
+        return iter(())
+
+
+def absent(name: str) -> Any:
+    return _Kind(name.rpartition(".")[2], (Exception,), {"__qualname__": name, "__module__": "deepspeed"})
+
+
+class OffloadDeviceEnum(str, enum.Enum):
+    none, cpu, nvme = "none", "cpu", "nvme"
+
+
+def required_torch_version(min_version: float | None = None, max_version: float | None = None) -> bool:
+    have = tuple(int(n) for n in torch.__version__.split(".")[:2])
+    least, most = (tuple(int(n) for n in str(v).split(".")) if v is not None else have for v in (min_version, max_version))
+    return least <= have <= most
+
+
+# What helpers ask about where they run, which says nothing of an engine.
+GIVEN: dict[str, dict[str, Any]] = {
+    "git_version_info": {"torch_info": {"version": "0.0", "cuda_version": "0.0", "nccl_version": "0.0", "hip_version": "0.0"}},
+    "utils.torch": {"required_torch_version": required_torch_version},
+    "runtime.zero.offload_config": {"OffloadDeviceEnum": OffloadDeviceEnum},
+    "accelerator": {"is_current_accelerator_supported": lambda: True},
+    "runtime.lr_schedules": {"WARMUP_LOG_RATE": "log", "WARMUP_LINEAR_RATE": "linear"}
+    | {name.upper(): name for given in schedules._ARGUMENTS.values() for name in given.split()}
+    | {name: getattr(schedules, name) for name in ("LR_RANGE_TEST", "ONE_CYCLE", "WARMUP_LR", "WARMUP_DECAY_LR", "WARMUP_COSINE_LR")},
+    "ops": {"__compatible_ops__": collections.defaultdict(lambda: True)},
+}
+
+
+class _Standing(ModuleType):
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        below = self.__name__.partition(".")[2]
+        return GIVEN.get(below, {}).get(name) or absent(f"{self.__name__}.{name}")
+
+
+class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """After the package's own: a module of absent names."""
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:
+        if fullname.startswith(("deepspeed.", "cleave.")):
+            return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
+        return None
+
+    def create_module(self, spec: Any) -> ModuleType:
+        return _Standing(spec.name.replace("cleave.", "deepspeed.", 1))
+
+    def exec_module(self, module: ModuleType) -> None:
+        pass
+
+
+def _install() -> None:
+    Accelerator.supported_dtypes = lambda self: [torch.float32, torch.float16, torch.bfloat16]  # type: ignore[attr-defined]
+    Accelerator.is_synchronized_device = lambda self: True  # type: ignore[attr-defined]
+    Accelerator.manual_seed_all = Accelerator.manual_seed  # type: ignore[attr-defined]
+    sys.meta_path.append(_Finder())
+    found = names.found
+
+    def or_absent(row: str, name: str) -> Any:
+        return absent(f"{name} ({row[1:]})") if row.startswith("!") else found(row, name)
+
+    names.found = or_absent
+    names.NOT_BUILT.clear()
+    for module in (cleave, deepspeed, cleave.ops, importlib.import_module("cleave.utils"), cleave.zero):
+        _let_be_absent(module)
+    listed = cleave.compat._Names.__getattr__
+
+    def of_table(self: Any, name: str) -> Any:
+        try:
+            return listed(self, name)
+        except AttributeError:
+            if name.startswith("__"):
+                raise
+            below = self.__name__.partition(".")[2]
+            return GIVEN.get(below, {}).get(name) or absent(f"deepspeed.{below}.{name}")
+
+    cleave.compat._Names.__getattr__ = of_table  # type: ignore[method-assign]
+
+
+def _let_be_absent(module: ModuleType) -> None:
+    inner = getattr(module, "__getattr__", None)
+    below = module.__name__.partition(".")[2]
+
+    def get(name: str) -> Any:
+        if name in GIVEN.get(below, {}):
+            return GIVEN[below][name]
+        try:
+            if inner is not None:
+                return inner(name)
+        except AttributeError:
+            pass
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return absent(".".join(filter(None, ("deepspeed", below, name))))
+
+    module.__getattr__ = get  # type: ignore[method-assign]
+
+
+_install()
+
+
+# ---- ranks ----
+
+
+def _on_rank(test: Any, rank: int, ranks: int, port: str, init_method: str, answers: Any) -> None:
+    try:
+        skipped = test._dist_run(rank, ranks, port, init_method)
+        answers.put((rank, "skipped" if skipped else "passed", str(skipped)))
+        test._dist_destroy()
+    except BaseException as error:
+        absents = isinstance(error, cleave.NotBuilt)
+        said = f"{type(error).__name__}: {error}"
+        answers.put((rank, "absent" if absents else "failed", said + "\n" + "".join(traceback.format_exception(error)[-3:])))
+        answers.close()
+        answers.join_thread()
+        os._exit(1)
+
+
+def _launch(self: Any, ranks: int, init_method: str) -> None:
+    from unit.common import get_master_port
+
+    context = mp.get_context("forkserver")
+    context.set_forkserver_preload(["torch", "deepspeed_tests", "unit.common", "unit.simple_model"])
+    answers, port = context.Queue(), get_master_port()
+    processes = [context.Process(target=_on_rank, args=(self, r, ranks, port, init_method, answers)) for r in range(ranks)]
+    for process in processes:
+        process.start()
+    said: dict[int, tuple[str, str]] = {}
+    end = time.monotonic() + LIMIT_S
+    while len(said) < ranks and time.monotonic() < end:
+        try:
+            rank, how, what = answers.get(timeout=0.2)
+            said[rank] = how, what
+            if how in ("failed", "absent"):
+                end = min(end, time.monotonic() + 2)  # the others learn of it, or are ended
+        except queue.Empty:
+            if all(not p.is_alive() for p in processes) and answers.empty():
+                break
+    for process in processes:
+        process.join(5 if len(said) == ranks else 0)
+        process.kill()
+    worst = sorted(said.values(), key=lambda s: ["absent", "failed", "skipped", "passed"].index(s[0]))
+    if worst and worst[0][0] == "absent":
+        pytest.fail(worst[0][1], pytrace=False)
+    if worst and worst[0][0] == "failed":
+        pytest.fail(worst[0][1], pytrace=False)
+    if len(said) < ranks:
+        pytest.fail(f"ranks {sorted(set(range(ranks)) - set(said))} ended or hung without a word", pytrace=False)
+    if worst[0][0] == "skipped":
+        pytest.skip(worst[0][1])
+
+
+importlib.import_module("unit.common").DistributedExec._launch_procs = _launch
+importlib.import_module("unit.util").bf16_required_version_check = lambda *args, **named: (
+    True
+)  # which asks for CUDA or for DeepSpeed's own builds
+
+
+# ---- which tests ----
+
+# By path below unit/: what is about a part that docs/python.md says is not built, or about DeepSpeed's own inside.
+ELSEWHERE = {
+    "v1/moe": "experts over ranks",
+    "checkpoint/test_moe": "experts over ranks",
+    "runtime/tensor_parallel": "tensor parallelism of torch modules",
+    "runtime/test_tp_plan": "tensor parallelism of torch modules",
+    "checkpoint/test_autotp": "tensor parallelism of torch modules",
+    "checkpoint/test_reshape": "tensor parallelism of torch modules",
+    "checkpoint/test_universal": "universal checkpoints; a checkpoint here is one",
+    "checkpoint/test_convert": "universal checkpoints; a checkpoint here is one",
+    "checkpoint/test_mics": "MiCS",
+    "v1/compile": "DeepCompile",
+    "v1/nvme": "the inside of its disk library",
+    "v1/ops": "kernels in Triton",
+    "v1/pin_memory": "the inside of its pinned memory",
+    "v1/multimodal": "inference of one model",
+    "utils/test_pin_memory": "the inside of its pinned memory",
+    "utils/test_byte_cast": "the inside of its disk library",
+    "utils/test_nvtx": "the inside of its profiling",
+    "utils/test_partition": "the inside of its pipelines",
+    "utils/test_init_on_device": "OnDevice",
+    "utils/test_get_optim_files": "the inside of its files",
+    "runtime/rollout": "generation for reinforcement learning",
+    "runtime/zenflow": "ZenFlow",
+    "runtime/half_precision/onebit": "1-bit optimizers of torch modules",
+    "runtime/half_precision/test_fp8": "fp8 of Transformer Engine",
+    "runtime/sparse_tensor": "sparse gradients",
+    "checkpoint/test_sparse": "sparse gradients",
+    "runtime/comm": "the inside of its collectives",
+    "runtime/utils": "the inside of its partitions",
+    "runtime/test_runtime_utils": "the inside of its norms",
+    "runtime/test_data_efficiency": "data efficiency",
+    "runtime/test_pld": "progressive layer drop",
+    "runtime/test_engine_eigenvalue": "eigenvalues",
+    "runtime/test_mup": "muP",
+    "runtime/test_ds_config_model": "the inside of its configuration",
+    "runtime/zero/test_zero_config": "the inside of its configuration",
+    "runtime/zero/test_zero_tiled": "tiled linear layers",
+    "runtime/zero/test_zero_linear_direct": "the inside of its linear layer",
+    "v1/zero/test_zero_functorch_linear": "the inside of its linear layer",
+    "v1/zero/test_offload_states": "offload_states",
+    "v1/zero/test_overlap_comm": "the inside of its streams",
+    "v1/zero/test_stage2_flatten": "the inside of its buffers",
+    "v1/accelerator": "the inside of its accelerators",
+    "v1/test_engine_log_level": "the inside of its logger",
+}
+EACH = int(os.environ.get("CLEAVE_TESTS_EACH", "3"))  # of a function's sets of parameters, evenly drawn
+
+
+def elsewhere(test: str) -> str | None:
+    below = test.partition("unit/")[2]
+    return next((why for path, why in ELSEWHERE.items() if below == path or below.startswith((path + "/", path + "_", path + "."))), None)
+
+
+def chosen_files(paths: list[str]) -> list[str]:
+    """Those of paths that are not about something else; of the others the answer is that."""
+    for path in paths:
+        if why := elsewhere(path):
+            _answer({"test": path, "how": "elsewhere", "why": why})
+    return [path for path in paths if not elsewhere(path)]
+
+
+def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
+    of_function: dict[str, list[Any]] = collections.defaultdict(list)
+    for item in items:
+        of_function[item.nodeid.partition("[")[0]].append(item)
+    for sets in of_function.values():
+        step = max(1.0, len(sets) / EACH)
+        chosen = {id(sets[int(k * step)]) for k in range(min(EACH, len(sets)))}
+        for item in sets:
+            if id(item) not in chosen:
+                items.remove(item)
+
+
+# ---- what came of it ----
+
+# What a failure says where a test looks at what is inside an engine, or asks for what is refused by name.
+INSIDE = re.compile(
+    r"AttributeError: ('EngineOptimizer'|'Parameter'|'Residency'|the engine and its module|module 'cleave|type object 'DeepSpeedEngine')"
+    r"|Absent: |_Kind|deepspeed_tests|zero_linear\."
+)
+REFUSED = re.compile(r"NotBuilt: |UsageError: the configuration was refused")
+
+
+def _answer(line: dict[str, Any]) -> None:
+    with open(os.environ["CLEAVE_TEST_ANSWERS"], "a", encoding="utf-8") as file:
+        file.write(json.dumps(line) + "\n")
+
+
+def _how(report: Any) -> tuple[str, str]:
+    if report.passed:
+        return "passed", ""
+    said = str(report.longrepr[2] if report.skipped and isinstance(report.longrepr, tuple) else report.longrepr)
+    if report.skipped:
+        return "skipped", said[:300]
+    inside, refused = INSIDE.search(said), REFUSED.search(said)
+    return "inside" if inside else "refused" if refused else "failed", said[-3000:]
+
+
+def pytest_runtest_logreport(report: Any) -> None:
+    if report.when == "call" or not report.passed:
+        how, why = _how(report)
+        _answer({"test": report.nodeid, "how": how, "why": why})
+
+
+def pytest_collectreport(report: Any) -> None:
+    if not report.passed and str(report.nodeid).endswith(".py"):
+        how, why = _how(report)
+        _answer({"test": report.nodeid, "how": how, "why": why})
+
+
+def table(path: str) -> str:
+    """Of answers: the table of docs/deepspeed_tests.md."""
+    counts: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
+    why: dict[str, str] = {}
+    with open(path, encoding="utf-8") as file:
+        for answer in map(json.loads, file):
+            name = answer["test"].partition("::")[0].removeprefix("unit/")
+            counts[name][answer["how"]] += 1
+            if answer["how"] == "elsewhere":
+                why[name] = answer["why"]
+    lines = [
+        "| file | passed | failed | skipped by itself | looks inside | refused by name | not applicable |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    kinds = ("passed", "failed", "skipped", "inside", "refused")
+    for name, count in sorted(counts.items()):
+        if name not in why:
+            lines.append(f"| `{name}` | " + " | ".join(str(count[k] or "") for k in kinds) + " | |")
+    total = sum(counts.values(), collections.Counter())
+    lines.append("| all | " + " | ".join(str(total[k]) for k in kinds) + f" | {len(why)} files |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(table(sys.argv[2]) if sys.argv[1] == "table" else "\n".join(chosen_files(sys.argv[2:])))
