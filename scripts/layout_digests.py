@@ -124,8 +124,8 @@ def digest(cleave, folder, layout):
         manifest = json.loads((here / "out" / "global_step4" / "manifest.json").read_text())
         records = sorted(json.dumps([r[key] for key in ("kind", "tensor", "range", "xxh3")] + [r.get("stride")])
                          for r in manifest["records"])
-        plan = sorted((r["ranks"], sorted((kind, sorted(table.items())) for kind, table in r["memory"].items()))
-                      for r in json.loads(runs[1].stdout)["ranks"])
+        plan = sorted((rank, sorted((kind, sorted(table.items())) for kind, table in r["memory"].items()))
+                      for r in json.loads(runs[1].stdout)["ranks"] for rank in r["ranks"])
         return [hashlib.sha256(repr(part).encode()).hexdigest()[:12] for part in (steps, records, plan)]
 
 
