@@ -1,5 +1,4 @@
-// Plans of one model on a number of ranks, from the text of a ds_config; and whether this machine has the
-// memory for its share of them.
+// Plans of one model on a number of ranks, from the text of a ds_config.
 #pragma once
 #include <string>
 
@@ -31,19 +30,5 @@ class Planner {
   config::ReadOptions options_;
   Device device_;
 };
-
-// Bytes that processes may still take here: what the kernel calls available, or less where a cgroup says so.
-struct AvailableMemory {
-  int64_t bytes = 0;
-  std::string source;
-};
-AvailableMemory available_memory();
-
-// What a rank takes; of one that was not tried, what those of its stage take.
-const plan::RankPlan& plan_of_rank(const plan::JobPlan& plan, int rank);
-
-// Ranks [first, first + count) share this machine: Error(memory) when they need more than is available.
-// `with_device`: they compute on the CPU, where device memory is the machine's.
-void require_machine_fit(const plan::JobPlan& plan, int first, int count, bool with_device);
 
 }  // namespace cleave::app

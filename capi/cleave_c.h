@@ -107,6 +107,15 @@ CLEAVE_C int cleave_engine_make(cleave_job* job, const char* config, const char*
                                 const char* model, const char* units, const cleave_engine_options* options,
                                 cleave_engine** engine);
 CLEAVE_C void cleave_engine_free(cleave_engine* engine);
+/* What the engines of all ranks of a job of `world` would allocate, without a job and without allocating it:
+ * the plan that cleave_engine_make refuses where the ranks of this machine do not fit into its memory. plan:
+ * a JSON object with model, parameters, world_size, ranks (those that are alike as one, with their memory by
+ * kind and category), per_host (bytes in memory, of `ranks_per_host`), activations and table (for people).
+ * activations: bytes that the caller keeps beside the engine, negative where it does not say. Error memory
+ * (3) with the table where a rank exceeds the options' limits. Not with pipeline.stages above 1. */
+CLEAVE_C int cleave_plan(const char* config, const char* config_name, const char* model, const char* units,
+                         const cleave_engine_options* options, int32_t world, int32_t ranks_per_host,
+                         int64_t activations, char** plan);
 /* A JSON object: step, skipped, params, dtype, mesh and place (sizes of the axes and this rank's place on
  * each), parameters (of the whole model, from name to shape), the planned, live and peak memory by kind and
  * category, notes (texts), kinds (of state that a checkpoint saves), a table of the units, gathers and rounds

@@ -8,6 +8,9 @@
 #include "capi/dlpack.h"
 #include "capi/job.h"
 #include "core/json.h"
+#include "core/units.h"
+#include "plan/machine_memory.h"
+#include "plan/unit_plan.h"
 #include "runtime/engine.h"
 #include "runtime/saved_training.h"
 
@@ -59,15 +62,15 @@ optim::OutsideUpdate update_of(const cleave_engine_options& o, Device device) {
   return {std::move(states), update};
 }
 
-runtime::UnitOptions options_of(const cleave_job& job, const cleave_engine_options& o) {
+runtime::UnitOptions options_of(const cleave_engine_options& o, Device device) {
   runtime::UnitOptions options{.gives = std::max(1, int(o.gives)), .rates_given = o.rates_given != 0};
   options.engine.seed = o.seed;
-  options.engine.device = job.job.device();
+  options.engine.device = device;
   options.engine.inference = o.inference != 0;
   if (o.device_bytes > 0) options.engine.limits.device_bytes = o.device_bytes;
   if (o.host_bytes > 0) options.engine.limits.host_bytes = o.host_bytes;
   if (o.has_stream) options.engine.cuda_stream = o.stream;
-  if (o.update) options.update = update_of(o, job.job.device());
+  if (o.update) options.update = update_of(o, device);
   return options;
 }
 
@@ -106,6 +109,27 @@ std::string facts_of(const cleave_engine& e) {
       .dump();
 }
 
+Json json_of(const plan::JobPlan& plan, int ranks_per_host, int64_t activations) {
+  Json ranks = Json::array();
+  for (const plan::RankPlan& r : plan.ranks)
+    ranks.push_back({{"ranks", r.ranks}, {"memory", json_of(r.memory)}});
+  const int here = std::min(ranks_per_host, plan.mesh.size());
+  const int64_t per_host = plan::bytes_of(plan, 0, here, true);
+  std::string table = plan::format(plan);
+  table +=
+      fmt::format("{} {} on a host hold {}\n", here, here == 1 ? "rank" : "ranks", format_bytes(per_host));
+  if (activations >= 0)
+    table += fmt::format("of activations, {} are what torch keeps of a micro-batch for its backward\n",
+                         format_bytes(activations));
+  return {{"model", plan.model},
+          {"parameters", plan.params},
+          {"world_size", plan.mesh.size()},
+          {"ranks", ranks},
+          {"per_host", per_host},
+          {"activations", activations >= 0 ? Json(activations) : Json()},
+          {"table", table}};
+}
+
 }  // namespace
 
 std::vector<UnitSpec> units_of(const char* units) {
@@ -137,9 +161,35 @@ int cleave_engine_make(cleave_job* job, const char* config, const char* config_n
     const config::ReadResult read = config::read_ds_config(
         &given(config, "config"), &given(config_name, "config_name"), j.job.read_options());
     require(read.ok(), Exit::usage, "{} was refused:\n{}", config_name, config::format(read.problems));
+    const std::vector<UnitSpec> specs = capi::units_of(&given(units, "units"));
+    const runtime::UnitOptions made = capi::options_of(given(options, "options"), j.job.device());
+    if (read.config.pipeline.stages == 1) {
+      const comm::RankInfo& me = j.job.info();
+      plan::require_machine_fit(plan::plan_units(read.config, &given(model, "model"), specs, made, me.world),
+                                me.rank - me.local_rank, me.local_size, !j.job.device().is_cuda());
+    }
     given(engine, "engine") =
-        new cleave_engine(read.config, &given(model, "model"), capi::units_of(&given(units, "units")),
-                          j.connected(), capi::options_of(j, given(options, "options")));
+        new cleave_engine(read.config, &given(model, "model"), specs, j.connected(), made);
+  });
+}
+
+int cleave_plan(const char* config, const char* config_name, const char* model, const char* units,
+                const cleave_engine_options* options, int32_t world, int32_t ranks_per_host,
+                int64_t activations, char** plan) {
+  return call([&] {
+    require(world >= 1 && ranks_per_host >= 1, Exit::usage,
+            "a plan of {} ranks, {} on a host; wanted 1 of each at least", world, ranks_per_host);
+    const config::ReadResult read =
+        config::read_ds_config(&given(config, "config"), &given(config_name, "config_name"),
+                               {.world_size = world, .world_origin = "the plan"});
+    require(read.ok(), Exit::usage, "{} was refused:\n{}", config_name, config::format(read.problems));
+    const runtime::UnitOptions made = capi::options_of(given(options, "options"), Device{});
+    plan::JobPlan planned = plan::plan_units(read.config, &given(model, "model"),
+                                             capi::units_of(&given(units, "units")), made, world);
+    for (plan::RankPlan& r : planned.ranks)
+      r.memory.at(MemoryKind::device, Category::activations) += std::max<int64_t>(0, activations);
+    planned.check_fits(made.engine.limits);
+    given(plan, "plan") = handed_over(capi::json_of(planned, ranks_per_host, activations).dump());
   });
 }
 

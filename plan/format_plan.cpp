@@ -71,25 +71,26 @@ std::string format(const JobPlan& plan) {
                                  ? fmt::format(" ({} frozen, {} trained)", format_count(plan.frozen),
                                                format_count(plan.params - plan.frozen))
                                  : "";
-  out += fmt::format("model: {}, {} parameters{}, {:.4g} TFLOP a step\n", plan.model,
-                     format_count(plan.params), frozen, plan.flops / 1e12);
+  out += fmt::format("model: {}, {} parameters{}", plan.model, format_count(plan.params), frozen);
+  out += plan.flops > 0 ? fmt::format(", {:.4g} TFLOP a step\n", plan.flops / 1e12) : "\n";
   if (!plan.pipeline.empty()) out += plan.pipeline + '\n';
   if (!plan.tried_all) out += "ranks at the ends of the axes stand for those between them\n";
   const std::vector<const RankPlan*> stages = largest_of_stages(plan);
   const RankPlan* largest = stages[0];
-  out += fmt::format("\n{:>6}{:>8}{:>14}{:>14}{:>14}{:>14}{:>18}\n", "stage", "rank", "device", "pinned",
-                     "host", "disk", "sent in a step");
+  out += fmt::format("\n{:>6}{:>8}{:>14}{:>14}{:>14}{:>14}{}\n", "stage", "rank", "device", "pinned", "host",
+                     "disk", plan.counts_sent ? "    sent in a step" : "");
   for (const RankPlan* r : stages) {
     auto bytes = [&](MemoryKind k) { return format_bytes(r->memory.total(k)); };
-    out += fmt::format("{:>6}{:>8}{:>14}{:>14}{:>14}{:>14}{:>18}\n", r->place.pipe, r->ranks[0],
+    out += fmt::format("{:>6}{:>8}{:>14}{:>14}{:>14}{:>14}{}\n", r->place.pipe, r->ranks[0],
                        bytes(MemoryKind::device), bytes(MemoryKind::pinned), bytes(MemoryKind::host),
-                       bytes(MemoryKind::disk), format_bytes(r->sent_total()));
+                       bytes(MemoryKind::disk),
+                       plan.counts_sent ? fmt::format("{:>18}", format_bytes(r->sent_total())) : "");
     if (weight(*r) > weight(*largest)) largest = r;
   }
   return out +
          fmt::format(
              "\nrank {} needs the most, all of it from the first step on, at rest as at the peak:\n{}{}",
-             largest->ranks[0], format(largest->memory), table_of(*largest));
+             largest->ranks[0], format(largest->memory), plan.counts_sent ? table_of(*largest) : "");
 }
 
 std::string to_json(const JobPlan& plan) {

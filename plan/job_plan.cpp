@@ -34,6 +34,12 @@ comm::CommBytes difference(const comm::CommBytes& after, const comm::CommBytes& 
   return d;
 }
 
+bool same(const RankPlan& a, const RankPlan& b) {
+  return a.place.pipe == b.place.pipe && a.memory == b.memory && a.sent == b.sent;
+}
+
+}  // namespace
+
 // Ranks that show what any rank takes: all of them, or of a large job the ends of every axis on every stage
 // of the pipe.
 std::vector<int> ranks_to_try(const MeshShape& mesh, PlanRanks ranks) {
@@ -53,12 +59,6 @@ std::vector<int> ranks_to_try(const MeshShape& mesh, PlanRanks ranks) {
   }
   return out;
 }
-
-bool same(const RankPlan& a, const RankPlan& b) {
-  return a.place.pipe == b.place.pipe && a.memory == b.memory && a.sent == b.sent;
-}
-
-}  // namespace
 
 int64_t GroupTraffic::total() const {
   return std::accumulate(bytes.sent.begin(), bytes.sent.end(), int64_t{0});

@@ -44,6 +44,7 @@ struct JobPlan {
   double flops = 0;               // of one step over all ranks, no recomputation
   double idle_share = 0;          // of the pipeline, expected
   pipeline::Simulation timeline;  // of one step, by rank of the pipe, in units of work
+  bool counts_sent = true;        // false: what ranks send is not in the plan
   bool tried_all = true;          // false: ranks at the ends of each axis stand for those between them
   std::vector<RankPlan> ranks;    // distinct, by their first rank
 
@@ -60,6 +61,9 @@ enum class PlanRanks {
   all,       // every one; of a large job the ends of the data and tensor axes on every stage
   of_stages  // the first of every stage: up to some bytes what the others take
 };
+
+// Of a mesh the ranks that such a plan tries.
+std::vector<int> ranks_to_try(const MeshShape& mesh, PlanRanks ranks);
 
 // Consecutive ranks share a node, `ranks_per_node` of them.
 // Error(usage) as the engine throws when the job cannot be laid out so.

@@ -87,7 +87,10 @@ RankUnits units_of_stages(Ranks& ranks, std::string model, const std::vector<Uni
     require_names(out);
   });
   const std::vector<std::string> of_data = ranks.texts(*ranks.mesh().data, own.dump());
-  ranks.agree([&] { require_same(out.model, own, Json::parse(of_data.front())); });
+  // Ranks that are only planned tell nothing.
+  ranks.agree([&] {
+    if (!of_data.front().empty()) require_same(out.model, own, Json::parse(of_data.front()));
+  });
   for (const UnitSpec& unit : mine)
     for (int u = 0; u < int(out.all.size()); ++u)
       if (out.all[size_t(u)].name == unit.name) out.all[size_t(u)] = unit, out.held.push_back(u);

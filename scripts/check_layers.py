@@ -28,7 +28,7 @@ ALLOWED = {
     "launcher": ["config", "comm", "device"],
     "app": ["text", "plan", "runtime", "pipeline", "launcher", "monitor", "checkpoint", "model", "tensor_parallel", "sequence_parallel", "zero", "data", "config", "comm", "optim",
             "offload", "kernels", "device"],
-    "capi": ["runtime", "launcher", "zero", "pipeline", "config", "comm", "optim", "kernels", "device"],
+    "capi": ["plan", "runtime", "launcher", "zero", "pipeline", "config", "comm", "optim", "kernels", "device"],
 }
 # Folders with rooms, for whose files ALLOWED counts, too: what each room may include of its folder, whose own name is what stands in no
 # room. Rooms of runtime/ lie below what stands in none, those of app/ above it.

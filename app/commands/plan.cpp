@@ -11,6 +11,7 @@
 #include "app/planner.h"
 #include "core/error.h"
 #include "core/units.h"
+#include "plan/machine_memory.h"
 
 namespace cleave::app {
 namespace {
@@ -175,7 +176,7 @@ int run_plan(const Arguments& arguments) {
                  static_cast<long long>(proof.calls));
   }
   planner.require_fit(candidate, limits);
-  if (o.here > 0) require_machine_fit(candidate.plan, 0, int(o.here), true);
+  if (o.here > 0) plan::require_machine_fit(candidate.plan, 0, int(o.here), true);
   return 0;
 }
 

@@ -10,6 +10,7 @@
 #include "device/gpu_problems.h"
 #include "kernels/choices.h"
 #include "monitor/metrics.h"
+#include "plan/machine_memory.h"
 
 namespace cleave::app {
 
@@ -29,8 +30,8 @@ void BeforeRun::check_plan(const Planner& planner, const model::ModelConfig& mod
       std::fprintf(stderr, "warning: %s\n", w.c_str());
   const plan::Candidate candidate = planner.plan(read_.text, config_);
   planner.require_fit(candidate, memory_limits(wanted_.ranks));
-  device_bytes_ = plan_of_rank(candidate.plan, me.rank).memory.total(MemoryKind::device);
-  require_machine_fit(candidate.plan, me.rank - me.local_rank, me.local_size, !job_.device().is_cuda());
+  device_bytes_ = plan::plan_of_rank(candidate.plan, me.rank).memory.total(MemoryKind::device);
+  plan::require_machine_fit(candidate.plan, me.rank - me.local_rank, me.local_size, !job_.device().is_cuda());
   constexpr int kProved = 16;  // ranks
   if (job_.first() && me.world > 1 && me.world <= kProved)
     plan::prove_calls(me.world, planner.maker(config_));

@@ -2,10 +2,10 @@
 
 #include <fstream>
 
-#include "app/planner.h"
 #include "core/process_memory.h"
 #include "core/units.h"
 #include "pipeline/partition.h"
+#include "plan/machine_memory.h"
 
 namespace cleave::app {
 namespace {
@@ -110,7 +110,7 @@ void Profile::tell_memory(const runtime::Engine& engine) {
       "memory of rank 0 after step {} (peak of its allocations, and now):\n{}\n  resident in this "
       "process: {}, at most {}; available on this machine: {}",
       engine.step(), block(format(peak, &now)), format_bytes(process.resident),
-      format_bytes(process.peak_resident), format_bytes(available_memory().bytes)));
+      format_bytes(process.peak_resident), format_bytes(plan::available_memory().bytes)));
 }
 
 // Layers that several ranks hold are shown with the mean of their times.

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -36,12 +37,14 @@ class CInterface : public ::testing::Test {
     cleave_engine_free(engine_);
     EXPECT_EQ(cleave_job_close(job_, nullptr), 0) << cleave_error();
   }
-  int make(const char* config, cleave_engine_options options = {}, int second_group = 0) {
-    const std::string units =
-        R"([{"name": "first", "frozen": false, "group": 0, "parameters": [["w", [2, 3], true], ["b", [2], false]]},
+  static std::string units_of(int second_group) {
+    return R"([{"name": "first", "frozen": false, "group": 0, "parameters": [["w", [2, 3], true], ["b", [2], false]]},
             {"name": "second", "frozen": false, "group": )" +
-        std::to_string(second_group) +
-        R"(, "parameters": [["deep", [1, 2, 1, 2, 1], true], ["alone", [], false]]}])";
+           std::to_string(second_group) +
+           R"(, "parameters": [["deep", [1, 2, 1, 2, 1], true], ["alone", [], false]]}])";
+  }
+  int make(const char* config, cleave_engine_options options = {}, int second_group = 0) {
+    const std::string units = units_of(second_group);
     return cleave_engine_make(job_, config, "test.json", "a model", units.c_str(), &options, &engine_);
   }
   void put(const char* name, std::vector<float> values) {
@@ -205,6 +208,34 @@ TEST_F(CInterface, HandsPartsOfParametersToWhoUpdatesThem) {
   ASSERT_EQ(cleave_begin_step(engine_), 0);
   EXPECT_EQ(cleave_finish_step(engine_, nullptr, 0, nullptr, 0, &result), 2);
   EXPECT_NE(std::string(cleave_error()).find("the update failed in the program"), std::string::npos);
+}
+
+TEST_F(CInterface, PlansWhatAnEngineAllocatesAndRefusesWhatDoesNotFit) {
+  ASSERT_EQ(make(kConfig), 0) << cleave_error();
+  char *facts = nullptr, *plan = nullptr;
+  ASSERT_EQ(cleave_engine_facts(engine_, &facts), 0) << cleave_error();
+  cleave_engine_options options{};
+  const std::string units = units_of(0);
+  const auto planned = [&](int world) {
+    return cleave_plan(kConfig, "test.json", "a model", units.c_str(), &options, world, 8, 100, &plan);
+  };
+  ASSERT_EQ(planned(1), 0) << cleave_error();
+  const auto said = nlohmann::json::parse(taken(plan));
+  auto memory = said["ranks"][0]["memory"];
+  memory["device"]["activations"] = memory["device"]["activations"].get<int64_t>() - 100;
+  EXPECT_EQ(memory, nlohmann::json::parse(taken(facts))["live"]) << "but for the caller's own 100 bytes";
+  EXPECT_EQ(said["activations"], 100);
+  options.device_bytes = 64;
+  EXPECT_EQ(planned(2), 3);
+  EXPECT_NE(std::string(cleave_error()).find("the plan does not fit"), std::string::npos) << cleave_error();
+  const char* large =
+      R"([{"name": "large", "frozen": false, "group": 0, "parameters": [["x", [1000000, 1000000], true]]}])";
+  cleave_engine* none = nullptr;
+  options.device_bytes = 0;
+  EXPECT_EQ(cleave_engine_make(job_, kConfig, "test.json", "a model", large, &options, &none), 3);
+  EXPECT_NE(std::string(cleave_error()).find("this machine's part of the job, 1 of 1 ranks, needs"),
+            std::string::npos)
+      << cleave_error();
 }
 
 TEST_F(CInterface, SavesAndLoads) {
