@@ -39,9 +39,9 @@ class Candidates {
     for (const int32_t t : order_) sum += weights_[size_t(t)];
     return sum;
   }
-  // The one in which the running sum of weights passes this share, in [0, 1), of all.
-  int32_t at(double share) const {
-    double left = share * sum();
+  // The one in which the running sum of weights passes this part, in [0, 1), of all.
+  int32_t at(double part) const {
+    double left = part * sum();
     int32_t found = order_[0];
     for (const int32_t t : order_) {
       if (weights_[size_t(t)] == 0)
