@@ -25,7 +25,7 @@ HOT = {
     "elementwise": ["cast", "axpy", "random_fill", "total"],
     "embedding": ["embedding", "token_grad", "position_grad"],
     "gemm": ["chunk", "thin"],
-    "kv_cache_attention": ["kv_cache_attention", "cap_scores"],
+    "kv_cache": ["kv_cache_attention", "cap_scores"],
     "lamb": ["moments_as", "step_as"],
     "loss": ["cross_entropy", "softmax_part", "cross_entropy_part"],
     "norm": ["layer_norm", "layer_norm_grad", "rms_norm", "rms_norm_grad"],
