@@ -1,7 +1,10 @@
 #include <fmt/format.h>
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
 #include <fstream>
 
 #include "app/add_options.h"
@@ -17,7 +20,7 @@ namespace cleave::app {
 namespace {
 
 struct PlanOptions {
-  std::string config, device, html;
+  std::string script, trace, config, device, html;
   ModelOptions model;
   RankOptions limits;
   config::AutoValues values;
@@ -49,7 +52,7 @@ bool parse_options(PlanOptions& o, const Arguments& arguments) {
   add_options(app, o.model);
   add_options(app, o.values);
   add_steps_option(app, o.values);
-  app.add_option("--world_size", o.world, "all ranks of the job")
+  app.add_option("--world_size,-n", o.world, "all ranks of the job")
       ->capture_default_str()
       ->check(integer(1, 1 << 20));
   app.add_option("--vocab", o.vocab, "of the data, for a model that leaves it open")
@@ -67,6 +70,11 @@ bool parse_options(PlanOptions& o, const Arguments& arguments) {
       ->check(integer(1));
   app.add_option("--device_memory", o.limits.device_memory, "limit of a rank's device memory, such as 8GiB");
   app.add_option("--host_memory", o.limits.host_memory, "limit of a rank's host memory");
+  app.add_option("script", o.script,
+                 "FILE.py:NAME: a function that makes a module of PyTorch, in place of --model");
+  app.add_option("--trace", o.trace,
+                 "with FILE.py:NAME, of the file: a function of the module that computes the loss of a "
+                 "micro-batch, to see what PyTorch keeps for the backward");
   app.add_option("--ranks_here", o.here,
                  "the first this many ranks would share this machine, computing on its CPU: do they fit?")
       ->check(integer(0));
@@ -144,11 +152,45 @@ config::ReadResult read_config(const PlanOptions& o, const config::ReadOptions& 
   return read;
 }
 
+// The plan of a module of PyTorch is the package's, in whose place this process then stands.
+[[noreturn]] void plan_script(const PlanOptions& o) {
+  const size_t colon = o.script.rfind(".py:");
+  require(colon != std::string::npos && colon + 4 < o.script.size(), Exit::usage,
+          "{} is no FILE.py:NAME, where NAME makes a module of PyTorch", o.script);
+  const std::string file = o.script.substr(0, colon + 3), name = o.script.substr(colon + 4);
+  require(std::filesystem::is_regular_file(file), Exit::usage, "{}: there is no such file", file);
+  require(!o.simulate && !o.suggest && o.html.empty() && o.device.empty() && o.here == 0, Exit::usage,
+          "--simulate, --suggest, --html, --device and --ranks_here are of models that are built in; leave "
+          "them out with {}",
+          o.script);
+  const MemoryLimits limits = memory_limits(o.limits);
+  const auto bytes = [](int64_t limit) { return std::to_string(limit == MemoryLimits::kNone ? 0 : limit); };
+  const std::string python[] = {"-m",
+                                "cleave.planning",
+                                file,
+                                o.config,
+                                o.json ? "json" : "",
+                                name,
+                                o.trace,
+                                std::to_string(o.world),
+                                std::to_string(o.per_node ? o.per_node : 8),
+                                bytes(limits.device_bytes),
+                                bytes(limits.host_bytes)};
+  for (const char* program : {"python", "python3"}) {
+    std::vector<char*> words{const_cast<char*>(program)};
+    for (const std::string& word : python) words.push_back(const_cast<char*>(word.c_str()));
+    words.push_back(nullptr);
+    execvp(program, words.data());
+  }
+  fail(Exit::usage, "python is not in PATH, and {} is read with it", file);
+}
+
 }  // namespace
 
 int run_plan(const Arguments& arguments) {
   PlanOptions o;
   if (!parse_options(o, arguments)) return 0;
+  if (!o.script.empty()) plan_script(o);
   require_page_is_no_input(o);
   const auto device = o.device.empty() ? std::nullopt : std::optional(plan::device_model(o.device));
   MemoryLimits limits = memory_limits(o.limits);

@@ -13,6 +13,7 @@ __version__ = "0.1.0"
 # Names by the module that has them.
 _NAMES = {
     **dict.fromkeys(("initialize", "init_distributed", "add_config_arguments"), "api"),
+    "plan": "planning",
     "DeepSpeedEngine": "engine",
     "PipelineEngine": "pipeline",
     "PipelineModule": "layers",
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from .errors import CheckpointError, CleaveError, NotBuilt, OutOfMemory, RankLost, StepOrderError, TrainingError, UsageError  # noqa: F401
     from .layers import PipelineModule as PipelineModule
     from .pipeline import PipelineEngine as PipelineEngine
+    from .planning import plan as plan
 
 
 def __getattr__(name: str) -> Any:

@@ -15,7 +15,16 @@ from .pipeline import PipelineEngine
 
 
 def init_distributed(
-    dist_backend: str | None = None, *_: Any, timeout: datetime.timedelta | None = None, dist_init_required: bool | None = None, **__: Any
+    dist_backend: str | None = None,
+    auto_mpi_discovery: bool = True,
+    distributed_port: int = 29500,
+    verbose: bool = True,
+    timeout: datetime.timedelta | None = None,
+    init_method: str | None = None,
+    dist_init_required: bool | None = None,
+    config: Any = None,
+    rank: int = -1,
+    world_size: int = -1,
 ) -> None:
     """Meets the other ranks, and makes torch's process group of them where there is none. Collective."""
     if dist_init_required is False:

@@ -13,7 +13,16 @@ from .errors import NotBuilt
 _configured = False
 
 
-def configure(*_: Any, checkpoint_in_cpu: bool | None = None, **__: Any) -> None:
+def configure(
+    mpu_: Any = None,
+    deepspeed_config: Any = None,
+    partition_activations: bool | None = None,
+    contiguous_checkpointing: bool | None = None,
+    num_checkpoints: int | None = None,
+    checkpoint_in_cpu: bool | None = None,
+    synchronize: bool | None = None,
+    profile: bool | None = None,
+) -> None:
     """Accepted: what is kept is not partitioned (nobody shares a module's layers) and not copied together."""
     global _configured
     if checkpoint_in_cpu and torch.cuda.is_available():

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch.distributed as _dist
 
-from .api import init_distributed
+from .api import init_distributed  # noqa: F401
 
 
 def is_initialized() -> bool:
@@ -23,6 +23,3 @@ def __getattr__(name: str) -> Any:
     if hasattr(_dist, name):
         return getattr(_dist, name)
     raise AttributeError(f"cleave.comm has no {name}, nor has torch.distributed")
-
-
-__all__ = ["get_local_rank", "init_distributed", "is_initialized"]

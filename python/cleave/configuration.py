@@ -32,19 +32,13 @@ class Configuration:
         self.values, self.warnings = job.read_config(self.text, self.name)
         return self
 
-    def with_section(self, key: str, section: dict[str, Any]) -> "Configuration":
-        """The same with a section in place of the one that it has."""
-        given = {**self.given, key: section}
-        return Configuration(json.dumps(given, indent=2), self.name, given)
+    def with_sections(self, **sections: dict[str, Any] | None) -> "Configuration":
+        """The same with these sections in place of those that it has; None takes one away."""
+        given = {key: value for key, value in {**self.given, **sections}.items() if key not in sections or value is not None}
+        return self if given == self.given else Configuration(json.dumps(given, indent=2), self.name, given)
 
-    def without(self, *keys: str) -> "Configuration":
-        if not any(key in self.given for key in keys):
-            return self
-        given = {key: value for key, value in self.given.items() if key not in keys}
-        return Configuration(json.dumps(given, indent=2), self.name, given)
-
-    def value(self, path: str) -> Any:
-        return self.values[path]
+    def precision(self) -> str:
+        return next((name for name in ("fp16", "bf16") if (self.given.get(name) or {}).get("enabled")), "fp32")
 
 
 def _finite(value: Any) -> Any:

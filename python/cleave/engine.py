@@ -14,21 +14,14 @@ from . import job as jobs
 from . import native
 from .configuration import Configuration
 from .errors import NotBuilt, StepOrderError, UsageError
-from .optimizers import TORCHS_OWN, EngineOptimizer, check_groups, groups_of_config, section_and_outside
-from .outside import OutsideOptimizer
-from .residency import Residency, torch_type
+from .optimizers import Declared
+from .residency import TORCH_TYPES, Residency
 from .saved import Beside, beside
 from .schedules import Schedule, kind_of
 from .sharded import shard_of, value_of
 from .units import ModuleUnits, Slot
 from .utils import groups
 from .utils.loading import DeepSpeedDataLoader
-
-_PRECISIONS = {"fp16.enabled": "fp16", "bf16.enabled": "bf16"}
-
-
-def _precision(config: Configuration) -> str:
-    return next((name for path, name in _PRECISIONS.items() if config.value(path)), "fp32")
 
 
 def _autocast(config: Configuration, device: torch.device) -> torch.autocast | None:
@@ -39,7 +32,7 @@ def _autocast(config: Configuration, device: torch.device) -> torch.autocast | N
     dtype = str(section.get("dtype", "bfloat16")).removeprefix("torch.")
     if dtype not in ("bfloat16", "bf16"):
         raise NotBuilt(f"torch_autocast.dtype {dtype} is not built, because fp32 gradients have no loss scale; use bfloat16")
-    for other in _PRECISIONS.values():
+    for other in ("fp16", "bf16"):
         if config.given.get(other, {}).get("enabled"):
             raise UsageError(f"torch_autocast and {other} are both enabled; a module's parameters are fp32 under torch_autocast")
     return torch.autocast(device.type, torch.bfloat16)
@@ -70,28 +63,27 @@ class DeepSpeedEngine(torch.nn.Module):
         self.module = model
         self.client_optimizer, self.client_lr_scheduler = optimizer, lr_scheduler
 
-        self._outside: OutsideOptimizer | None = None
-        given = self._given_optimizer(config, optimizer, model_parameters)
         self._autocast = _autocast(config, self.device)
-        config = config.without("torch_autocast") if self._autocast else config
-        self._configuration = config = self._with_optimizer(config, given, lr_scheduler).read(self._job)
-        self._warn(config.warnings)
-        self.optimizer = self._wrapped(config, given, model_parameters)
-        self._precision = _precision(config)
-        units = ModuleUnits(model, *self._trained())
+        declared = Declared(config, model, self._read, optimizer, model_parameters, lr_scheduler)
+        self._configuration = config = declared.config
+        self.optimizer, units = declared.optimizer, declared.units
+        self._outside = outside = declared.outside
+        self._brings_rates = declared.brings_rates
+        self._precision = config.precision()
         self._move_buffers()
-        self._native = native.NativeEngine(
+        self._native: native.NativeEngine = native.NativeEngine(
             self._job,
             config.text,
             config.name,
             type(model).__name__,
             units.declared(),
             seed=seed,
-            rates_given=self._brings_rates(),
+            rates_given=self._brings_rates,
             inference=self.optimizer is None,
+            has_stream=self.device.type == "cuda",
             stream=torch.cuda.current_stream(self.device).cuda_stream if self.device.type == "cuda" else None,
-            update=self._update_outside if self._outside else None,
-            states=self._outside.kinds if self._outside else (),
+            update=(lambda part: outside.update(part, units.units[part.unit].slots[part.parameter], self._native)) if outside else None,
+            states=outside.kinds if outside else (),
         )
         jobs.keep_until_saved(self._native)
         groups.mpu = None
@@ -112,57 +104,10 @@ class DeepSpeedEngine(torch.nn.Module):
 
     # ---- set-up ----
 
-    def _given_optimizer(self, config: Configuration, optimizer: Any, model_parameters: Any) -> torch.optim.Optimizer | None:
-        section = config.given.get("optimizer") or {}
-        if optimizer is None and section.get("type") in TORCHS_OWN:
-            kind, values = getattr(torch.optim, section["type"]), section.get("params", {})
-            optimizer = lambda parameters: kind(parameters, **values)  # noqa: E731
-        if optimizer is None or isinstance(optimizer, torch.optim.Optimizer):
-            return optimizer
-        if callable(optimizer):
-            made = optimizer(list(model_parameters) if model_parameters is not None else self._requiring_gradients())
-            if isinstance(made, torch.optim.Optimizer):
-                return made
-        raise UsageError(f"the optimizer is a {type(optimizer).__name__}; wanted a torch.optim.Optimizer, or a callable that makes one")
-
-    def _with_optimizer(self, config: Configuration, given: torch.optim.Optimizer | None, lr_scheduler: Any) -> Configuration:
-        """The script's own optimizer and schedule go before those of the ds_config."""
-        if given is not None:
-            section, self._outside = section_and_outside(given, config)
-            config = config.with_section("optimizer", section)
-        if lr_scheduler is not None:
-            config = config.without("scheduler")
-        return config
-
-    def _wrapped(self, config: Configuration, given: torch.optim.Optimizer | None, model_parameters: Any) -> EngineOptimizer | None:
-        if given is not None:
-            return EngineOptimizer(given.param_groups, given, self._outside)
-        if "optimizer" not in config.given:
-            return None
-        parameters = list(model_parameters) if model_parameters is not None else self._requiring_gradients()
-        groups = groups_of_config(parameters, config.given["optimizer"])
-        check_groups(groups)
-        return EngineOptimizer(groups, None)
-
-    def _requiring_gradients(self) -> list[torch.nn.Parameter]:
-        return [p for p in self.module.parameters() if p.requires_grad]
-
-    def _trained(self) -> tuple[dict[int, int], set[int]]:
-        """Of the parameters: whose rates those that are trained take, and which of them weight decay applies to."""
-        if self.optimizer is None:
-            return {}, set()
-        groups = zip(self.optimizer.param_groups, self.optimizer.rate_groups.of_group, strict=True)
-        named = [(p, g, number) for g, number in groups for p in g["params"] if p.requires_grad]
-        return {id(p): number for p, _, number in named}, {id(p) for p, g, _ in named if g.get("weight_decay", 0.0)}
-
-    def _brings_rates(self) -> bool:
-        """Whether a step takes its rates from the groups, not from the engine's schedule alone."""
-        own = self._outside is not None or "scheduler" not in self._configuration.given
-        return self.optimizer is not None and (own or self.optimizer.rate_groups.count > 1)
-
-    def _warn(self, warnings: str) -> None:
-        if warnings and self.global_rank == 0:
-            print(warnings, end="")
+    def _read(self, config: Configuration) -> None:
+        config.read(self._job)
+        if config.warnings and self.global_rank == 0:
+            print(config.warnings, end="")
 
     def _move_buffers(self) -> None:
         """Buffers keep their type, as fp32 frequencies of rotations have to, and are where the engine computes."""
@@ -261,7 +206,7 @@ class DeepSpeedEngine(torch.nn.Module):
 
     def _update(self, lr_kwargs: Mapping[str, Any]) -> None:
         assert self.optimizer is not None
-        rates = self.optimizer.rates() if self._brings_rates() else []
+        rates = self.optimizer.rates() if self._brings_rates else []
         self._in_step = False
         result = self._native.finish_step(self._losses_of_micros(), rates)
         self._losses.clear()
@@ -346,10 +291,6 @@ class DeepSpeedEngine(torch.nn.Module):
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Nothing: gradients are the engine's, which begins each step without any."""
 
-    def _update_outside(self, part: native.Part) -> None:
-        assert self._outside is not None
-        self._outside.update(part, self._units.units[part.unit].slots[part.parameter], self._native)
-
     # ---- what it says of itself ----
 
     @property
@@ -357,7 +298,7 @@ class DeepSpeedEngine(torch.nn.Module):
         return self._configuration.given
 
     def _value(self, path: str) -> Any:
-        return self._configuration.value(path)
+        return self._configuration.values[path]
 
     def train_batch_size(self) -> int:
         return self._micro_batch * self._micro_batches * self.dp_world_size
@@ -402,7 +343,7 @@ class DeepSpeedEngine(torch.nn.Module):
         return bool(self.zero_optimization_stage() == 3)
 
     def get_data_types(self) -> tuple[torch.dtype, torch.dtype]:
-        return torch_type(self._precision), torch.float32
+        return TORCH_TYPES[self._precision], torch.float32
 
     def _of_groups(self, what: str, read: Callable[[dict[str, Any]], Any]) -> list[Any]:
         self._require_training(what)
@@ -641,7 +582,7 @@ class DeepSpeedEngine(torch.nn.Module):
                 print(f"warning: {folder} has no file latest, so no checkpoint was loaded; name one by tag")
             return None, {}
         with_optimizer = load_optimizer_states and not load_module_only
-        client = json.loads(self._native.load_checkpoint(folder, tag or "latest", with_optimizer) or "{}")
+        client = json.loads(self._native.asked("load_checkpoint", folder, tag or "latest", with_optimizer) or "{}")
         found = tag or Path(folder, "latest").read_text(encoding="utf-8").strip()
         path = os.path.join(folder, found)
         kept = beside(client, path)

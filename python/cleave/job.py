@@ -11,6 +11,7 @@ from . import native
 from .errors import CleaveError
 
 _DEADLINE_S = 600.0
+_IN_TORCH = {"world": "WORLD_SIZE", "local_size": "LOCAL_WORLD_SIZE"}  # what its scripts look for, where no launcher set it
 
 _job: native.Job | None = None
 _owner = 0  # the process that opened it; a forked child is no rank
@@ -23,12 +24,10 @@ def current(timeout_s: float = _DEADLINE_S) -> native.Job:
         if _owner != os.getpid():
             raise CleaveError("this process was forked from a rank and is none: workers of a DataLoader cannot use the engine")
         return _job
-    options: dict[str, Any] = {}
-    if _torch_meets_at_the_port():
-        options["port_is_taken"] = True
-    _job, _owner = native.Job(**options), os.getpid()
+    _job, _owner = native.Job(**({"port_is_taken": True} if _torch_has_ranks() else {})), os.getpid()
     _job.connect(timeout_s)
-    _tell_environment(_job.facts())
+    for name in ("rank", "world", "local_rank", "local_size", "master_addr", "master_port"):
+        os.environ.setdefault(_IN_TORCH.get(name, name.upper()), str(_job.facts()[name]))
     atexit.register(_end)
     _watch_exceptions()
     return _job
@@ -57,22 +56,12 @@ def broadcast(tensor: Any, root: int) -> None:
     current().broadcast(tensor.data_ptr(), tensor.numel() * tensor.element_size(), root)
 
 
-def _torch_meets_at_the_port() -> bool:
+def _torch_has_ranks() -> bool:
     distributed = sys.modules.get("torch.distributed")
     return distributed is not None and distributed.is_available() and distributed.is_initialized()
 
 
-def _tell_environment(facts: dict[str, Any]) -> None:
-    """What scripts of torch look for, where no launcher set it."""
-    keys = {"WORLD_SIZE": "world", "LOCAL_WORLD_SIZE": "local_size"}
-    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
-        key = keys.get(name, name.lower())
-        os.environ.setdefault(name, str(facts[key]))
-
-
 _failure: str | None = None  # why this rank ends, so that the others learn it and stop waiting
-
-
 _exit_code = 0  # of the command line, for an error that it would end with
 
 
@@ -103,15 +92,14 @@ def _leave() -> None:
     if _job is None or _owner != os.getpid():
         return
     job, _job = _job, None
-    distributed = sys.modules.get("torch.distributed")
     try:
         for engine in () if _failure else _engines:
             engine.finish_save()
         job.close(_failure)
     except CleaveError as error:
         print(f"warning: at the end of the job: {error}", file=sys.stderr)
-    if distributed is not None and distributed.is_available() and distributed.is_initialized() and _failure is None:
-        distributed.destroy_process_group()
+    if _torch_has_ranks() and _failure is None:
+        sys.modules["torch.distributed"].destroy_process_group()
 
 
 def init_torch(backend: str | None = None, timeout: datetime.timedelta | None = None) -> None:
@@ -123,27 +111,23 @@ def init_torch(backend: str | None = None, timeout: datetime.timedelta | None = 
     if not dist.is_available() or dist.is_initialized():
         return
     facts = job.facts()
-    rank, world = int(facts["rank"]), int(facts["world"])
     wait = timeout or datetime.timedelta(seconds=_DEADLINE_S)
-    store: Any = dist.HashStore() if world == 1 else _store(job, facts, wait)
+    store: Any = dist.HashStore() if facts["world"] == 1 else _store(facts, wait)
     device = str(facts["device"])
     if backend in (None, "ccl", "mpi") or (backend == "nccl" and not device.startswith("cuda")):
         backend = "nccl" if device.startswith("cuda") else "gloo"
     if device.startswith("cuda"):
         torch.cuda.set_device(torch.device(device))
-    dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=wait)
+    dist.init_process_group(backend, store=store, rank=facts["rank"], world_size=facts["world"], timeout=wait)
 
 
-def _store(job: native.Job, facts: dict[str, Any], wait: datetime.timedelta) -> Any:
+def _store(facts: dict[str, Any], wait: datetime.timedelta) -> Any:
     """A store of torch's at a port that rank 0 found free."""
     import torch
     import torch.distributed as dist
 
-    port = torch.zeros(1, dtype=torch.int64)
-    store: Any = None
-    host = str(facts["master_addr"])
-    if facts["rank"] == 0:
-        store = dist.TCPStore(host, 0, int(facts["world"]), True, timeout=wait, wait_for_workers=False)
-        port[0] = store.port
-    job.broadcast(port.data_ptr(), 8)
-    return store or dist.TCPStore(host, int(port[0]), int(facts["world"]), False, timeout=wait, wait_for_workers=False)
+    host, world, first = facts["master_addr"], facts["world"], facts["rank"] == 0
+    store: Any = dist.TCPStore(host, 0, world, True, timeout=wait, wait_for_workers=False) if first else None
+    port = torch.tensor([store.port if first else 0])
+    broadcast(port, 0)
+    return store or dist.TCPStore(host, int(port), world, False, timeout=wait, wait_for_workers=False)

@@ -4,14 +4,15 @@ Nothing here knows torch; memory is addresses. The contracts are those of cleave
 """
 
 import ctypes
+import functools
 import json
 import os
 from collections.abc import Callable, Sequence
 from ctypes import POINTER, byref, c_char_p, c_double, c_int32, c_int64, c_uint64, c_void_p
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from .errors import CleaveError, error_of
+from .programs import installed
 
 _C_VERSION = 5
 
@@ -42,19 +43,12 @@ _UPDATE = ctypes.CFUNCTYPE(c_int32, c_void_p, POINTER(Part))
 
 
 class _Options(ctypes.Structure):
+    __slots__ = ()  # it has no other fields
     _fields_ = [
         ("seed", c_uint64),
-        ("gives", c_int32),
-        ("rates_given", c_int32),
-        ("inference", c_int32),
-        ("has_stream", c_int32),
-        ("stream", c_void_p),
-        ("device_bytes", c_int64),
-        ("host_bytes", c_int64),
-        ("update", _UPDATE),
-        ("update_context", c_void_p),
-        ("states", POINTER(c_char_p)),
-        ("state_count", c_int32),
+        *((name, c_int32) for name in ("gives", "rates_given", "inference", "has_stream")),
+        *(("stream", c_void_p), ("device_bytes", c_int64), ("host_bytes", c_int64)),
+        *(("update", _UPDATE), ("update_context", c_void_p), ("states", POINTER(c_char_p)), ("state_count", c_int32)),
     ]
 
 
@@ -88,35 +82,16 @@ class StepResult(NamedTuple):
     skipped: bool
 
 
-def _candidates() -> list[Path]:
-    here = Path(__file__).resolve().parent
-    found = [Path(os.environ["CLEAVE_LIBRARY"])] if os.environ.get("CLEAVE_LIBRARY") else []
-    return [*found, here / "lib" / "libcleave_c.so", here.parents[1] / "build" / "release" / "lib" / "libcleave_c.so"]
-
-
-def _load() -> ctypes.CDLL:
-    tried = _candidates()
-    for path in tried:
-        if path.exists():
-            library = ctypes.CDLL(str(path))
-            library.cleave_error.restype = c_char_p
-            library.cleave_version.restype = c_char_p
-            version = library.cleave_c_version()
-            if version != _C_VERSION:
-                raise CleaveError(f"{path} has version {version} of the C interface, wanted {_C_VERSION}: install the package again")
-            return library
-    raise CleaveError(f"libcleave_c.so is in none of {', '.join(map(str, tried))}: install the package again, or name it in CLEAVE_LIBRARY")
-
-
-_library: ctypes.CDLL | None = None
-
-
+@functools.cache
 def library() -> ctypes.CDLL:
     """The library, loaded when it is first asked for."""
-    global _library
-    if _library is None:
-        _library = _load()
-    return _library
+    path = installed("lib/libcleave_c.so", "CLEAVE_LIBRARY")
+    library = ctypes.CDLL(str(path))
+    library.cleave_error.restype = library.cleave_version.restype = c_char_p
+    version = library.cleave_c_version()
+    if version != _C_VERSION:
+        raise CleaveError(f"{path} has version {version} of the C interface, wanted {_C_VERSION}: install the package again")
+    return library
 
 
 def _check(code: int) -> None:
@@ -124,50 +99,76 @@ def _check(code: int) -> None:
         raise error_of(code, library().cleave_error().decode(errors="replace"))
 
 
-def _text(call: Callable[[Any], int]) -> str:
-    """The text that a call hands over."""
-    text = c_void_p()
-    code = call(byref(text))
+def _texts(count: int, call: Callable[..., int]) -> list[str]:
+    """The texts that a call hands over."""
+    texts = [c_void_p() for _ in range(count)]
+    code = call(*map(byref, texts))
     try:
         _check(code)
-        return ctypes.string_at(text.value or 0).decode(errors="replace")
+        return [ctypes.string_at(text.value or 0).decode(errors="replace") for text in texts]
     finally:
-        library().cleave_free_text(text)
+        for text in texts:
+            library().cleave_free_text(text)
+
+
+def _text(call: Callable[[Any], int]) -> str:
+    return _texts(1, call)[0]
+
+
+def _rates(call: Callable[[Any], int]) -> Rates:
+    rates = _Rates()
+    _check(call(byref(rates)))
+    return Rates(*(getattr(rates, name) for name in Rates._fields))
 
 
 def _in_c(value: Any) -> Any:
-    return c_int64(value) if isinstance(value, int) else os.fsencode(value) if isinstance(value, str) else value
+    if isinstance(value, str):
+        return os.fsencode(value)
+    return c_int64(value) if isinstance(value, int) else c_double(value) if isinstance(value, float) else value
 
 
-class Job:
-    """This process as a rank of its job."""
+class _Handle:
+    """What a handle of the library stands for; its calls are known by their names there."""
 
-    def __init__(self, **options: Any) -> None:
+    _prefix = "cleave_"
+    _gone = ""  # what is wrong with a call after the end
+
+    def __init__(self) -> None:
         self._handle = c_void_p()
-        _check(library().cleave_job_open(json.dumps(options).encode(), byref(self._handle)))
-        self.connected = False
 
     @property
     def handle(self) -> c_void_p:
         if not self._handle:
-            raise CleaveError("the job has ended: nothing can be asked of its ranks any more")
+            raise CleaveError(self._gone)
         return self._handle
 
-    def facts(self) -> dict[str, Any]:
-        return dict(json.loads(_text(lambda text: library().cleave_job_facts(self.handle, text))))
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        """Any call that hands nothing back: of addresses, numbers and texts."""
+        function = getattr(library(), self._prefix + name)
+        self.__dict__[name] = call = lambda *values: _check(function(self.handle, *map(_in_c, values)))
+        return call
 
-    def connect(self, timeout_s: float) -> None:
-        _check(library().cleave_job_connect(self.handle, c_double(timeout_s)))
-        self.connected = True
+    def asked(self, name: str, *values: Any) -> str:
+        """The text that a call hands over."""
+        return _text(lambda text: getattr(library(), self._prefix + name)(self.handle, *map(_in_c, values), text))
+
+
+class Job(_Handle):
+    """This process as a rank of its job."""
+
+    _prefix, _gone = "cleave_job_", "the job has ended: nothing can be asked of its ranks any more"
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__()
+        _check(library().cleave_job_open(json.dumps(options).encode(), byref(self._handle)))
+
+    def facts(self) -> dict[str, Any]:
+        return dict(json.loads(self.asked("facts")))
 
     def close(self, reason: str | None) -> None:
         if self._handle:
             handle, self._handle = self._handle, c_void_p()
             _check(library().cleave_job_close(handle, reason.encode() if reason else None))
-
-    def broadcast(self, address: int, size: int, root: int = 0) -> None:
-        """Overwrites `size` bytes of host memory by those of the root. Collective."""
-        _check(library().cleave_job_broadcast(self.handle, c_void_p(address), c_int64(size), root))
 
     def sum(self, values: Sequence[float]) -> list[float]:
         """Of each over all ranks. Collective."""
@@ -175,25 +176,15 @@ class Job:
         _check(library().cleave_job_sum(self.handle, array, c_int64(len(values))))
         return list(array)
 
-    def barrier(self) -> None:
-        _check(library().cleave_job_barrier(self.handle))
-
     def read_config(self, text: str, name: str) -> tuple[dict[str, Any], str]:
         """The effective value of every key by its path, and warnings, a line each."""
-        values, problems = c_void_p(), c_void_p()
-        try:
-            _check(library().cleave_read_config(self.handle, text.encode(), name.encode(), byref(values), byref(problems)))
-            return json.loads(ctypes.string_at(values.value or 0)), ctypes.string_at(problems.value or 0).decode(errors="replace")
-        finally:
-            library().cleave_free_text(values)
-            library().cleave_free_text(problems)
+        values, warnings = _texts(2, lambda *texts: library().cleave_read_config(self.handle, text.encode(), name.encode(), *texts))
+        return json.loads(values), warnings
 
 
 def schedule_rates(section: str, lr: float, updates: int) -> Rates:
     """What a section `scheduler` has for the update behind so many others, with the optimizer's own rate."""
-    rates = _Rates()
-    _check(library().cleave_schedule_rates(section.encode(), c_double(lr), c_int64(updates), byref(rates)))
-    return Rates(rates.lr, rates.momentum, rates.beta2, rates.weight_decay)
+    return _rates(lambda rates: library().cleave_schedule_rates(section.encode(), c_double(lr), c_int64(updates), rates))
 
 
 def partition(names: Sequence[str], parameters: Sequence[int], pieces: int, method: str) -> list[int]:
@@ -204,68 +195,61 @@ def partition(names: Sequence[str], parameters: Sequence[int], pieces: int, meth
     return list(first)
 
 
-class Checkpoint:
+class Checkpoint(_Handle):
     """A training that was saved, open to be read without an engine."""
 
-    def __init__(self, folder: str, tag: str) -> None:
-        self._handle = c_void_p()
-        _check(library().cleave_checkpoint_open(os.fsencode(folder), tag.encode(), byref(self._handle)))
-        self.facts: dict[str, Any] = json.loads(_text(lambda text: library().cleave_checkpoint_facts(self._handle, text)))
+    _prefix = "cleave_checkpoint_"
 
-    def read(self, kind: str, tensor: str, count: int, address: int) -> None:
-        """A whole tensor in fp32, to host memory for `count` elements."""
-        _check(library().cleave_checkpoint_read(self._handle, kind.encode(), tensor.encode(), c_int64(count), c_void_p(address)))
+    def __init__(self, folder: str, tag: str) -> None:
+        super().__init__()
+        _check(library().cleave_checkpoint_open(os.fsencode(folder), tag.encode(), byref(self._handle)))
+        self.facts: dict[str, Any] = json.loads(self.asked("facts"))
 
     def __del__(self) -> None:
         if self._handle:
             library().cleave_checkpoint_close(self._handle)
 
 
-class NativeEngine:
+def _options(states: Sequence[str], **values: Any) -> Any:
+    options = _Options(**values)
+    options.states, options.state_count = (c_char_p * len(states))(*(s.encode() for s in states)), len(states)
+    return options
+
+
+def plan(config: str, name: str, model: str, units: Any, states: Sequence[str] | None, values: Any, *numbers: int) -> Any:
+    """cleave_plan; states: of an update that is no kernel's."""
+    options = _options(states or (), **values, **({} if states is None else {"update": _UPDATE(lambda _, part: 1)}))
+    of, (world, per_host, traced) = map(os.fsencode, (config, name, model, json.dumps(units))), numbers
+    given = (*of, byref(options), world, per_host, c_int64(traced))
+    return json.loads(_text(lambda text: library().cleave_plan(*given, text)))
+
+
+class NativeEngine(_Handle):
     """A rank's share of parameters, gradients and optimizer state (cleave_c.h)."""
 
+    _gone = "the engine was destroyed"
+
     def __init__(
-        self,
-        job: Job,
-        config: str,
-        config_name: str,
-        model: str,
-        units: Sequence[dict[str, Any]],
-        *,
-        seed: int = 42,
-        rates_given: bool = False,
-        inference: bool = False,
-        stream: int | None = None,
-        update: Callable[[Part], None] | None = None,
-        states: Sequence[str] = (),
+        self, job: Job, config: str, name: str, model: str, units: Any, update: Any = None, states: Sequence[str] = (), **options: Any
     ) -> None:
         """update: called for each part of a parameter, in place of the configuration's optimizer; states: what it keeps of elements."""
+        super().__init__()
         self._lib = library()
-        self._handle = c_void_p()
         self._failed: BaseException | None = None
         self._pointers = [(c_void_p * len(unit["parameters"]))() for unit in units]
-        options = _Options(seed=seed, rates_given=rates_given, inference=inference, has_stream=stream is not None, stream=stream)
+        given = _options(states, **options)
         if update is not None:
-            self._update = options.update = _UPDATE(self._called(update))
-            options.states, options.state_count = (c_char_p * len(states))(*(s.encode() for s in states)), len(states)
-        texts = map(os.fsencode, (config, config_name, model, json.dumps(units)))
-        _check(self._lib.cleave_engine_make(job.handle, *texts, byref(options), byref(self._handle)))
 
-    def _called(self, update: Callable[[Part], None]) -> Callable[[Any, Any], int]:
-        def call(_: Any, part: Any) -> int:
-            try:
-                update(part.contents)
-            except BaseException as error:
-                self._failed = error
-            return int(self._failed is not None)
+            def call(_: Any, part: Any) -> int:
+                try:
+                    update(part.contents)
+                except BaseException as error:
+                    self._failed = error
+                return int(self._failed is not None)
 
-        return call
-
-    @property
-    def handle(self) -> c_void_p:
-        if not self._handle:
-            raise CleaveError("the engine was destroyed")
-        return self._handle
+            self._update = given.update = _UPDATE(call)
+        texts = map(os.fsencode, (config, name, model, json.dumps(units)))
+        _check(self._lib.cleave_engine_make(job.handle, *texts, byref(given), byref(self._handle)))
 
     def free(self) -> None:
         if self._handle:
@@ -274,16 +258,6 @@ class NativeEngine:
 
     def facts(self) -> dict[str, Any]:
         return dict(json.loads(self.asked("engine_facts")))
-
-    def __getattr__(self, name: str) -> Callable[..., None]:
-        """Any other call of an engine that hands nothing back, by its name there: of addresses, numbers and texts."""
-        function = getattr(library(), f"cleave_{name}")
-        self.__dict__[name] = call = lambda *values: _check(function(self.handle, *map(_in_c, values)))
-        return call
-
-    def asked(self, name: str, *values: Any) -> str:
-        """The text that a call hands over."""
-        return _text(lambda text: getattr(self._lib, f"cleave_{name}")(self.handle, *map(_in_c, values), text))
 
     def scale(self) -> float:
         scale = c_double()
@@ -312,17 +286,12 @@ class NativeEngine:
         return StepResult(*(getattr(result, name) for name in StepResult._fields))._replace(skipped=bool(result.skipped))
 
     def next_rates(self) -> Rates:
-        rates = _Rates()
-        _check(self._lib.cleave_next_rates(self.handle, byref(rates)))
-        return Rates(rates.lr, rates.momentum, rates.beta2, rates.weight_decay)
+        return _rates(lambda rates: self._lib.cleave_next_rates(self.handle, rates))
 
     def finish_save(self) -> None:
         """Waits for a save that is written behind the training. Nothing after free(). Collective."""
         if self._handle:
             _check(self._lib.cleave_finish_save(self._handle))
-
-    def load_checkpoint(self, folder: str, tag: str, with_optimizer: bool) -> str:
-        return self.asked("load_checkpoint", folder, tag, with_optimizer)
 
     def dlpack(self, address: int, dtype: DType, shape: Sequence[int], on_host: bool = False) -> Any:
         """A capsule by which another library reads the engine's memory as a tensor, which must not outlive the engine."""

@@ -13,6 +13,7 @@ from . import native
 from .configuration import Configuration
 from .errors import NotBuilt, StepOrderError, UsageError
 from .outside import OutsideOptimizer
+from .units import ModuleUnits
 
 
 class _HyperparametersOnly(torch.optim.Optimizer):
@@ -85,28 +86,19 @@ def _adam(o: Any, g: dict[str, Any], decoupled: bool) -> dict[str, Any]:
     return {"type": "AdamW", "params": params} if decoupled else {"type": "Adam", "params": {**params, "adam_w_mode": False}}
 
 
-def _sgd(o: Any, g: dict[str, Any]) -> dict[str, Any]:
-    keys = ("lr", "momentum", "dampening", "weight_decay", "nesterov")
-    return {"type": "SGD", "params": {key: g[key] for key in keys}}
+def _as(kind: str, *keys: str) -> Callable[[Any, dict[str, Any]], dict[str, Any]]:
+    return lambda o, g: {"type": kind, "params": {key: g[key] for key in keys if key in g}}
 
 
-def _adagrad(o: Any, g: dict[str, Any]) -> dict[str, Any]:
-    keys = [key for key in ("lr", "lr_decay", "eps", "weight_decay") if key in g]
-    return {"type": "Adagrad", "params": {key: g[key] for key in keys}}
-
-
-def _lion(o: Any, g: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "Lion", "params": {"lr": g["lr"], "betas": list(g["betas"]), "weight_decay": g["weight_decay"]}}
-
-
+_adagrad = _as("Adagrad", "lr", "lr_decay", "eps", "weight_decay")
 # By class, the nearest first: how a group of it is written in a ds_config.
 _SECTIONS: list[tuple[type, Callable[[Any, dict[str, Any]], dict[str, Any]]]] = [
     (FusedAdam, lambda o, g: _adam(o, g, o.adam_w_mode)),
     (DeepSpeedCPUAdagrad, _adagrad),
-    (DeepSpeedCPULion, _lion),
+    (DeepSpeedCPULion, _as("Lion", "lr", "betas", "weight_decay")),
     (torch.optim.AdamW, lambda o, g: _adam(o, g, True)),
     (torch.optim.Adam, lambda o, g: _adam(o, g, bool(g.get("decoupled_weight_decay", False)))),
-    (torch.optim.SGD, _sgd),
+    (torch.optim.SGD, _as("SGD", "lr", "momentum", "dampening", "weight_decay", "nesterov")),
     (torch.optim.Adagrad, _adagrad),
 ]
 # What a ds_config may name of torch.optim's, beside those that the engine knows by name.
@@ -269,3 +261,42 @@ def groups_of_config(parameters: Iterable[Any], section: dict[str, Any]) -> list
         if "betas" in values:
             group.setdefault("betas", tuple(values["betas"]))  # type: ignore[arg-type]
     return groups
+
+
+class Declared:
+    """What of a module is trained, how, and as which units: a script's own optimizer and schedule go before those of the ds_config."""
+
+    def __init__(self, config: Any, module: Any, read: Any, optimizer: Any = None, parameters: Any = None, rates: Any = None) -> None:
+        """read: what refuses a configuration that is none, before anything is made of it; rates: a schedule of the script."""
+        self.outside: OutsideOptimizer | None = None
+        parameters = list(parameters) if parameters is not None else [p for p in module.parameters() if p.requires_grad]
+        given = _given(config, optimizer, parameters)
+        if given is not None:
+            section, self.outside = section_and_outside(given, config)
+            config = config.with_sections(optimizer=section)
+        self.config: Configuration = config.with_sections(torch_autocast=None, **({"scheduler": None} if rates is not None else {}))
+        read(self.config)
+        self.optimizer: EngineOptimizer | None = None
+        if given is not None:
+            self.optimizer = EngineOptimizer(given.param_groups, given, self.outside)
+        elif "optimizer" in config.given:
+            made = groups_of_config(parameters, config.given["optimizer"])
+            check_groups(made)
+            self.optimizer = EngineOptimizer(made, None)
+        groups = zip(self.optimizer.param_groups, self.optimizer.rate_groups.of_group, strict=True) if self.optimizer else ()
+        trained = [(p, g, number) for g, number in groups for p in g["params"] if p.requires_grad]
+        decays = {id(p) for p, g, _ in trained if g.get("weight_decay", 0.0)}
+        self.units = ModuleUnits(module, {id(p): number for p, _, number in trained}, decays)
+        # Whether a step takes its rates from the groups, not from the engine's schedule alone.
+        own = self.outside is not None or "scheduler" not in self.config.given
+        self.brings_rates = self.optimizer is not None and (own or self.optimizer.rate_groups.count > 1)
+
+
+def _given(config: Configuration, optimizer: Any, parameters: list[Any]) -> torch.optim.Optimizer | None:
+    section = config.given.get("optimizer") or {}
+    if optimizer is None and section.get("type") in TORCHS_OWN:
+        return getattr(torch.optim, section["type"])(parameters, **section.get("params", {}))  # type: ignore[no-any-return]
+    made = optimizer(parameters) if callable(optimizer) and not isinstance(optimizer, torch.optim.Optimizer) else optimizer
+    if made is None or isinstance(made, torch.optim.Optimizer):
+        return made
+    raise UsageError(f"the optimizer is a {type(optimizer).__name__}; wanted a torch.optim.Optimizer, or a callable that makes one")

@@ -99,8 +99,7 @@ class OutsideOptimizer:
         before = {**copy.deepcopy(rest), **kept} if rest is not None else {}
         [after] = self._step(self.optimizer.param_groups[group], [tensor(part.value)], [gradient], [before])
         for kind, value in kept.items():
-            if after[kind].data_ptr() != value.data_ptr():
-                value.copy_(after[kind])
+            value.copy_(after[kind])
         if not self.by_element:
             self.rest[slot.name] = {key: value for key, value in after.items() if key not in kept}
         if gradient.is_cuda:

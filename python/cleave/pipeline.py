@@ -110,7 +110,7 @@ class PipelineEngine(DeepSpeedEngine):
             if section.pop(key, None) not in (None, "auto", value):
                 raise UsageError(f"pipeline.{key} of the configuration is not {value}, as PipelineModule has it; remove the key")
         says = {key: value for key, value in says.items() if value != 1 and model.num_stages > 1}
-        super().__init__(config.with_section("pipeline", section | says), model, *others)
+        super().__init__(config.with_sections(pipeline=section | says), model, *others)
         self.num_stages, self.stage_id = model.num_stages, model.stage_id
         model.activation_checkpoint_interval = section.get("activation_checkpoint_interval") or model.activation_checkpoint_interval
         self.batch_fn = None

@@ -1,4 +1,4 @@
-"""The command-line program under the names that people type."""
+"""What is built beside the package: its library, and the command-line program under the names that people type."""
 
 import os
 import sys
@@ -8,17 +8,19 @@ from typing import NoReturn
 from .errors import CleaveError
 
 
-def _program() -> Path:
-    here = Path(__file__).resolve().parent
-    candidates = [here / "bin" / "cleave", here.parents[1] / "build" / "release" / "bin" / "cleave"]
+def installed(file: str, variable: str = "") -> Path:
+    """A file of the build: the one that a variable of the environment names, beside the package, or in its source tree."""
+    here, named = Path(__file__).resolve().parent, os.environ.get(variable)
+    candidates = [*([Path(named)] if named else []), here / file, here.parents[1] / "build" / "release" / file]
     for path in candidates:
         if path.exists():
             return path
-    raise CleaveError(f"the program cleave is in none of {', '.join(map(str, candidates))}: install the package again")
+    where = ", ".join(map(str, candidates)) + (f"; {variable} may name it" if variable else "")
+    raise CleaveError(f"{Path(file).name} is in none of {where}: install the package again")
 
 
 def _become(name: str, *arguments: str) -> NoReturn:
-    os.execv(_program(), [name, *arguments, *sys.argv[1:]])
+    os.execv(installed("bin/cleave"), [name, *arguments, *sys.argv[1:]])
 
 
 def cleave() -> NoReturn:

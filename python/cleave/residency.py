@@ -16,13 +16,8 @@ from . import native
 from .errors import CleaveError, StepOrderError
 from .units import ModuleUnits, Slot, ZeroParamStatus, describe
 
-_TORCH_TYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+TORCH_TYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 _OUTSIDE, _BACKWARD, _FORWARD = 0, 1, 2  # kinds of passes: each root module and grad mode from here on is one of its own
-
-
-def torch_type(name: str) -> torch.dtype:
-    """Of a precision."""
-    return _TORCH_TYPES[name]
 
 
 class _Weight:
@@ -56,7 +51,7 @@ class Residency:
         """Takes the place of the parameters' values, which the engine has already. Collective."""
         self.module, self.engine, self.units = module, engine, units
         self.dtype = native.DTYPES[dtype]
-        self.torch_dtype = torch_type(dtype)
+        self.torch_dtype = TORCH_TYPES[dtype]
         count = len(units.units)
         self.gathers = [engine.gathers(u) for u in range(count)]
         self.any_gathers = any(self.gathers)
@@ -121,17 +116,13 @@ class Residency:
         self.engine.release(u)
 
     def _take(self, u: int) -> None:
-        if not self.gathers[u]:
-            return
         self._users[u] += 1
-        if self._users[u] == 1:
+        if self.gathers[u] and self._users[u] == 1:
             self._show(u)
 
     def _drop(self, u: int) -> None:
-        if not self.gathers[u]:
-            return
         self._users[u] -= 1
-        if self._users[u] == 0:
+        if self.gathers[u] and self._users[u] == 0:
             self._hide(u)
 
     def _hold(self, u: int) -> None:
@@ -326,9 +317,7 @@ class Residency:
         return hook
 
     def _type_of(self, tensor: torch.Tensor) -> native.DType:
-        if tensor.dtype == self.torch_dtype:
-            return self.dtype
-        for name, dtype in _TORCH_TYPES.items():
+        for name, dtype in TORCH_TYPES.items():
             if tensor.dtype == dtype:
                 return native.DTYPES[name]
         raise CleaveError(f"a gradient of type {tensor.dtype}; wanted float32, float16 or bfloat16")

@@ -9,23 +9,17 @@ import torch
 from . import native
 from .errors import UsageError
 
-LR_RANGE_TEST, ONE_CYCLE, WARMUP_LR, WARMUP_DECAY_LR, WARMUP_COSINE_LR = (
-    "LRRangeTest",
-    "OneCycle",
-    "WarmupLR",
-    "WarmupDecayLR",
-    "WarmupCosineLR",
-)
-VALID_LR_SCHEDULES = [LR_RANGE_TEST, ONE_CYCLE, WARMUP_LR, WARMUP_DECAY_LR, WARMUP_COSINE_LR]
 # Arguments behind the optimizer, in their order.
 _ARGUMENTS = {
-    LR_RANGE_TEST: "lr_range_test_min_lr lr_range_test_step_size lr_range_test_step_rate lr_range_test_staircase",
-    ONE_CYCLE: "cycle_min_lr cycle_max_lr decay_lr_rate cycle_first_step_size cycle_second_step_size cycle_first_stair_count "
+    "LRRangeTest": "lr_range_test_min_lr lr_range_test_step_size lr_range_test_step_rate lr_range_test_staircase",
+    "OneCycle": "cycle_min_lr cycle_max_lr decay_lr_rate cycle_first_step_size cycle_second_step_size cycle_first_stair_count "
     "cycle_second_stair_count decay_step_size cycle_momentum cycle_min_mom cycle_max_mom decay_mom_rate",
-    WARMUP_LR: "warmup_min_lr warmup_max_lr warmup_num_steps warmup_type",
-    WARMUP_DECAY_LR: "total_num_steps warmup_min_lr warmup_max_lr warmup_num_steps warmup_type",
-    WARMUP_COSINE_LR: "total_num_steps warmup_min_ratio warmup_num_steps cos_min_ratio warmup_type",
+    "WarmupLR": "warmup_min_lr warmup_max_lr warmup_num_steps warmup_type",
+    "WarmupDecayLR": "total_num_steps warmup_min_lr warmup_max_lr warmup_num_steps warmup_type",
+    "WarmupCosineLR": "total_num_steps warmup_min_ratio warmup_num_steps cos_min_ratio warmup_type",
 }
+VALID_LR_SCHEDULES = list(_ARGUMENTS)
+LR_RANGE_TEST, ONE_CYCLE, WARMUP_LR, WARMUP_DECAY_LR, WARMUP_COSINE_LR = VALID_LR_SCHEDULES
 
 
 class Schedule:

@@ -13,17 +13,13 @@ from .errors import UsageError
 from .sharded import Writes, shard_of, share_out
 
 
-def _engine_of(parameter: torch.nn.Parameter) -> Any:
-    return getattr(parameter, "ds_engine", None)
-
-
 @contextlib.contextmanager
 def GatheredParameters(  # noqa: N802
     params: Any, modifier_rank: int | None = None, fwd_module: Any = None, enabled: bool = True
 ) -> Iterator[None]:
     """Lets parameters have their values on every rank; what the modifier's rank changes, all get. Collective."""
     listed = [params] if isinstance(params, torch.nn.Parameter) else _listed(params)
-    engine = next((e for e in map(_engine_of, listed) if e is not None), None)
+    engine = next((p.ds_engine for p in listed if hasattr(p, "ds_engine")), None)
     with contextlib.ExitStack() as stack:
         if enabled and engine is not None:
             stack.enter_context(engine.gathered(listed, modifier_rank))
@@ -65,7 +61,22 @@ class Init(contextlib.AbstractContextManager["Init"]):
     _depth = 0
 
     def __init__(
-        self, module: Any = None, *_: Any, config_dict_or_path: Any = None, config: Any = None, enabled: bool = True, **__: Any
+        self,
+        module: torch.nn.Module | None = None,
+        data_parallel_group: Any = None,
+        mem_efficient_linear: bool = True,
+        remote_device: str | None = None,
+        pin_memory: bool = False,
+        config_dict_or_path: Any = None,
+        config: Any = None,
+        enabled: bool = True,
+        dtype: torch.dtype | None = None,
+        mpu: Any = None,
+        zero_param_parallel_group: Any = None,
+        zero_quantized_weights: bool = False,
+        zero_quantized_nontrainable_weights: bool = False,
+        sequence_data_parallel_group: Any = None,
+        param_swapper: Any = None,
     ) -> None:
         given = config_dict_or_path if config_dict_or_path is not None else config
         self.enabled = enabled
@@ -152,8 +163,4 @@ def register_external_parameter(module: torch.nn.Module, parameter: torch.nn.Par
     """Nothing: a parameter of another module is gathered when a module reads it."""
 
 
-def unregister_external_parameter(module: torch.nn.Module, parameter: torch.nn.Parameter) -> None:
-    """Nothing, as register_external_parameter."""
-
-
-__all__ = ["GatheredParameters", "Init", "register_external_parameter", "unregister_external_parameter"]
+unregister_external_parameter = register_external_parameter

@@ -1,6 +1,7 @@
 """The names by which scripts and libraries import from DeepSpeed are there, or say that they are not built."""
 
 import importlib
+import inspect
 import itertools
 import pathlib
 import subprocess
@@ -80,6 +81,19 @@ class Names(unittest.TestCase):
                 schedule.step()
         with self.assertRaisesRegex(cleave.UsageError, "has no arguments warmup; wanted some of total_num_steps"):
             cleave.runtime.lr_schedules.WarmupDecayLR(optimizer, 10, warmup=3)
+
+    def test_arguments_are_deepspeeds_and_no_others(self) -> None:
+        for function, names in (
+            (cleave.init_distributed, "dist_backend auto_mpi_discovery distributed_port verbose timeout init_method dist_init_required"),
+            (cleave.checkpointing.configure, "mpu_ deepspeed_config partition_activations contiguous_checkpointing num_checkpoints"),
+            (
+                cleave.zero.Init,
+                "module data_parallel_group mem_efficient_linear remote_device pin_memory config_dict_or_path config enabled",
+            ),
+        ):
+            self.assertEqual(" ".join(inspect.signature(function).parameters)[: len(names)], names)
+            with self.assertRaisesRegex(TypeError, "nonsense"):
+                function(nonsense=1)
 
     def test_a_name_that_nobody_knows_is_an_attribute_error(self) -> None:
         for module in (cleave, cleave.utils, cleave.runtime.zero):

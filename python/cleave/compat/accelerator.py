@@ -1,9 +1,20 @@
 """The device that ranks compute on, as scripts ask for it."""
 
+import functools
 import os
+from collections.abc import Callable
 from typing import Any
 
 import torch
+
+# What torch.cuda has and torch.cpu lacks.
+_ON_CPU: dict[str, Callable[..., Any]] = {
+    "is_bf16_supported": lambda: True,
+    "empty_cache": lambda: None,
+    **dict.fromkeys(("memory_allocated", "max_memory_allocated"), lambda device_index=None: 0),
+    "get_rng_state": lambda device_index=None: torch.get_rng_state(),
+    "set_rng_state": lambda state, device_index=None: torch.set_rng_state(state),
+}
 
 
 class Accelerator:
@@ -26,48 +37,21 @@ class Accelerator:
     def communication_backend_name(self) -> str:
         return "nccl" if self._on_gpu else "gloo"
 
-    def is_available(self) -> bool:
-        return True
-
-    def is_bf16_supported(self) -> bool:
-        return not self._on_gpu or torch.cuda.is_bf16_supported()
-
     def is_fp16_supported(self) -> bool:
         return True
-
-    def empty_cache(self) -> None:
-        if self._on_gpu:
-            torch.cuda.empty_cache()
-
-    def memory_allocated(self, device_index: int | None = None) -> int:
-        return int(torch.cuda.memory_allocated(device_index)) if self._on_gpu else 0
-
-    def max_memory_allocated(self, device_index: int | None = None) -> int:
-        return int(torch.cuda.max_memory_allocated(device_index)) if self._on_gpu else 0
-
-    def get_rng_state(self, device_index: int | None = None) -> torch.Tensor:
-        return torch.cuda.get_rng_state(device_index or 0) if self._on_gpu else torch.get_rng_state()
-
-    def set_rng_state(self, state: torch.Tensor, device_index: int | None = None) -> None:
-        if self._on_gpu:
-            torch.cuda.set_rng_state(state, device_index or 0)
-        else:
-            torch.set_rng_state(state)
 
     def manual_seed(self, seed: int) -> None:
         torch.manual_seed(seed)
 
     def __getattr__(self, name: str) -> Any:
+        if not self._on_gpu and name in _ON_CPU:
+            return _ON_CPU[name]
         if hasattr(self._torch, name):
             return getattr(self._torch, name)
         raise AttributeError(f"the accelerator of {self.device_name()} has no {name}, nor has {self._torch.__name__}")
 
 
-_accelerator: Accelerator | None = None
-
-
+@functools.cache
 def get_accelerator() -> Accelerator:
     """The one of this process."""
-    global _accelerator
-    _accelerator = _accelerator or Accelerator()
-    return _accelerator
+    return Accelerator()

@@ -1,5 +1,3 @@
 """Optimizers under the names that scripts import them by."""
 
-from ..optimizers import DeepSpeedCPUAdagrad
-
-__all__ = ["DeepSpeedCPUAdagrad"]
+from ..optimizers import DeepSpeedCPUAdagrad  # noqa: F401

@@ -1,5 +1,3 @@
 """Optimizers under the names that scripts import them by."""
 
-from ..optimizers import DeepSpeedCPULion, FusedLion
-
-__all__ = ["DeepSpeedCPULion", "FusedLion"]
+from ..optimizers import DeepSpeedCPULion, FusedLion  # noqa: F401

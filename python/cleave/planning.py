@@ -1,0 +1,85 @@
+"""What each rank of a job will hold of a module, before there is a job: by the engine's own set-up, which then only counts."""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from . import native
+from .configuration import configuration_of
+from .errors import CleaveError, UsageError
+from .optimizers import Declared
+from .residency import TORCH_TYPES
+
+
+class Plan(SimpleNamespace):
+    """What cleave_plan says (cleave_c.h), of bytes by rank, kind and category; activations: None, where nothing was traced."""
+
+    def to_dict(self) -> dict[str, Any]:
+        return dict(vars(self))
+
+    def __str__(self) -> str:
+        return str(self.table)
+
+
+def plan(
+    model: Any, config: Any, world_size: int = 1, ranks_per_host: int = 8, device_memory: int = 0, host_memory: int = 0, trace: Any = None
+) -> Plan:
+    """Plans a module, or what a function makes of one on torch's device meta, where nothing is allocated.
+
+    config: of a ds_config, with its optimizer. device_memory, host_memory: bytes of a rank, at most; OutOfMemory where it needs more.
+    trace: the inputs of one micro-batch, or a function of the module that computes its loss: without computing, where that is on meta.
+    """
+    if not isinstance(model, torch.nn.Module):
+        with torch.device("meta"):
+            model = model()
+    declared = Declared(configuration_of(config), model, lambda _: None)
+    kept = -1 if trace is None else _kept(model, trace, TORCH_TYPES[declared.config.precision()])
+    given = (declared.config.text, declared.config.name, type(model).__name__, declared.units.declared())
+    options = {"inference": declared.optimizer is None, "device_bytes": device_memory, "host_bytes": host_memory}
+    return Plan(**native.plan(*given, declared.outside.kinds if declared.outside else None, options, world_size, ranks_per_host, kept))
+
+
+def _kept(module: torch.nn.Module, trace: Any, dtype: torch.dtype) -> int:
+    """The bytes of what autograd keeps of a call, each storage once, without the module's own."""
+    device = next(module.parameters()).device
+    if device.type == "meta":
+        module.to(dtype)
+    kept: list[torch.UntypedStorage] = []
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        kept.append(tensor.untyped_storage())
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor), device:
+        if callable(trace):
+            trace(module)
+        else:
+            module(*(value.to(device) for value in (trace if isinstance(trace, list | tuple) else [trace])))
+    own = {t.untyped_storage()._cdata for t in (*module.parameters(), *module.buffers())}
+    return sum({s._cdata: s.nbytes() for s in kept if s._cdata not in own}.values())
+
+
+def _main(path: str, config: str, as_json: str, factory: str, trace: str, *numbers: str) -> int:
+    """What `cleave plan FILE.py:NAME` becomes."""
+    sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
+    made = runpy.run_path(path)
+    try:
+        if missing := [name for name in (factory, trace) if name and name not in made]:
+            raise UsageError(f"{path} has no {missing[0]}; wanted FILE.py:NAME, where NAME makes the module")
+        planned = plan(*(made[factory], config, *map(int, numbers), made.get(trace)))
+    except CleaveError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    print(json.dumps(planned.to_dict()) if as_json else planned)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(_main(*sys.argv[1:]))

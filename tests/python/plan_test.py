@@ -1,0 +1,84 @@
+#!/usr/bin/env python3
+"""What is planned of a module, against what its engine allocates."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import cleave
+import plan_cases
+import ranks
+import torch
+
+CASES = "plan_cases"
+FILE = str(pathlib.Path(__file__).with_name("plan_cases.py"))
+CONFIG = {"train_micro_batch_size_per_gpu": 5, "zero_optimization": {"stage": 1}, "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}}}
+WEIGHTS = 8 * 16 + 16 + 16 * 4 + 4
+# What autograd has to keep of the MLP: its input, the GELU's, the second layer's, and the difference that the loss squares.
+KEPT = 4 * (5 * 8 + 5 * 16 + 5 * 16 + 2 * 5 * 4)
+
+
+class Planned(unittest.TestCase):
+    def test_it_is_what_the_engine_allocates_to_the_byte(self) -> None:
+        for precision, name in (("fp32", "Odd"), ("bf16", "Gpt"), ("fp16", "Gpt")):
+            for rank in ranks.answers(2, CASES, "against_engines", name, precision):
+                self.assertEqual(len(rank), 14 if precision == "fp32" else 7)
+                for case in rank:
+                    self.assertEqual(case["planned"], case["live"], case["home"])
+                    self.assertEqual(case["planned"], case["peak"], case["home"])
+
+    def test_states_are_those_of_the_formula(self) -> None:
+        memory = cleave.plan(plan_cases.make_mlp, CONFIG).ranks[0]["memory"]["device"]
+        self.assertEqual([memory[key] for key in ("weights", "gradients", "optimizer_state")], [4 * WEIGHTS, 4 * WEIGHTS, 8 * WEIGHTS])
+        large = cleave.plan(plan_cases.TooLarge, CONFIG, 1000, 8)
+        self.assertEqual(large.ranks[0]["memory"]["device"]["optimizer_state"], 8 * 10**12 // 1000)
+        self.assertEqual(large.per_host, 8 * sum(large.ranks[0]["memory"]["device"].values()))
+
+    def test_a_traced_micro_batch_adds_what_torch_keeps(self) -> None:
+        for trace in (plan_cases.loss, None):
+            planned = cleave.plan(plan_cases.make_mlp, CONFIG, trace=trace)
+            kept = planned.ranks[0]["memory"]["device"].get("activations", 0)
+            self.assertEqual(planned.activations, KEPT if trace else None)
+            self.assertEqual(kept - (planned.activations or 0), 16, "the squared norms of two units")
+        inputs = cleave.plan(plan_cases.make_mlp, CONFIG, trace=torch.ones(5, 8))
+        self.assertEqual(inputs.activations, KEPT - 4 * 2 * 5 * 4, "without the loss")
+
+    def test_the_command_line_prints_it_and_refuses_what_does_not_fit(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            config = pathlib.Path(folder, "ds_config.json")
+            config.write_text(json.dumps(CONFIG))
+
+            def run(target: str, *options: str) -> subprocess.CompletedProcess[str]:
+                command = [ranks.CLEAVE, "plan", target, "--deepspeed_config", str(config), "-n", "2", *options]
+                path = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
+                return subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PATH": path})
+
+            same = cleave.plan(plan_cases.make_mlp, CONFIG, 2, trace=plan_cases.loss)
+            said = run(f"{FILE}:make_mlp", "--trace", "loss", "--json")
+            self.assertEqual(json.loads(said.stdout), same.to_dict(), said.stderr)
+            self.assertEqual(run(f"{FILE}:make_mlp", "--trace", "loss").stdout, f"{same}\n")
+            small = run(f"{FILE}:make_mlp", "--device_memory", "1KiB")
+            self.assertEqual((small.returncode, "the plan does not fit" in small.stderr), (3, True), small.stderr)
+            for target, words in (
+                (f"{FILE}:make", "has no make; wanted FILE.py:NAME, where NAME makes the module"),
+                (f"{folder}/a.py:make", "a.py: there is no such file"),
+                (folder, "is no FILE.py:NAME, where NAME makes a module of PyTorch"),
+            ):
+                refused = run(target)
+                self.assertEqual((refused.returncode, words in refused.stderr), (2, True), refused.stderr)
+
+    def test_a_module_that_does_not_fit_is_refused_before_anything_is_allocated(self) -> None:
+        ended = ranks.run(2, CASES, "too_large", timeout=60)
+        self.assertEqual(ended.code, 3, ended.output)
+        self.assertIn("this machine's part of the job, 2 of 2 ranks, needs", ended.output)
+        self.assertIn("of its memory, but", ended.output)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
