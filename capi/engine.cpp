@@ -165,7 +165,9 @@ int cleave_engine_make(cleave_job* job, const char* config, const char* config_n
     const runtime::UnitOptions made = capi::options_of(given(options, "options"), j.job.device());
     if (read.config.pipeline.stages == 1) {
       const comm::RankInfo& me = j.job.info();
-      plan::require_machine_fit(plan::plan_units(read.config, &given(model, "model"), specs, made, me.world),
+      // Every rank asks here: of one rank's plan, so that the cost does not grow with the job.
+      plan::require_machine_fit(plan::plan_units(read.config, &given(model, "model"), specs, made, me.world,
+                                                 plan::PlanRanks::of_stages),
                                 me.rank - me.local_rank, me.local_size, !j.job.device().is_cuda());
     }
     given(engine, "engine") =

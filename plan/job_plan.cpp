@@ -34,10 +34,6 @@ comm::CommBytes difference(const comm::CommBytes& after, const comm::CommBytes& 
   return d;
 }
 
-bool same(const RankPlan& a, const RankPlan& b) {
-  return a.place.pipe == b.place.pipe && a.memory == b.memory && a.sent == b.sent;
-}
-
 }  // namespace
 
 // Ranks that show what any rank takes: all of them, or of a large job the ends of every axis on every stage
@@ -74,6 +70,16 @@ int64_t RankPlan::sent_between_nodes() const {
   int64_t sum = 0;
   for (const GroupTraffic& t : sent) sum += t.between_nodes ? t.total() : 0;
   return sum;
+}
+
+void JobPlan::add(RankPlan rank) {
+  const auto known = std::ranges::find_if(ranks, [&](const RankPlan& r) {
+    return r.place.pipe == rank.place.pipe && r.memory == rank.memory && r.sent == rank.sent;
+  });
+  if (known == ranks.end())
+    ranks.push_back(std::move(rank));
+  else
+    known->ranks.insert(known->ranks.end(), rank.ranks.begin(), rank.ranks.end());
 }
 
 void JobPlan::check_fits(const MemoryLimits& limits) const {
@@ -131,12 +137,7 @@ JobPlan plan_job(const config::DsConfig& config, int world, const EngineMaker& m
            .bytes = difference(after[g].second, before[g].second),
            .between_nodes = members.first / ranks_per_node != members.last() / ranks_per_node});
     }
-    const auto known =
-        std::find_if(plan.ranks.begin(), plan.ranks.end(), [&](const RankPlan& r) { return same(r, mine); });
-    if (known == plan.ranks.end())
-      plan.ranks.push_back(std::move(mine));
-    else
-      known->ranks.push_back(order[i]);
+    plan.add(std::move(mine));
   }
   return plan;
 }

@@ -48,6 +48,9 @@ struct JobPlan {
   bool tried_all = true;          // false: ranks at the ends of each axis stand for those between them
   std::vector<RankPlan> ranks;    // distinct, by their first rank
 
+  // Adds a rank that was tried: to those that take the same on its stage, where there are such.
+  void add(RankPlan rank);
+
   // Exit code memory, with the table, when a rank needs more than the limits.
   void check_fits(const MemoryLimits& limits) const;
 };

@@ -1,7 +1,5 @@
 #include "plan/unit_plan.h"
 
-#include <algorithm>
-
 #include "comm/planned.h"
 #include "config/ds_config.h"
 
@@ -28,16 +26,11 @@ JobPlan plan_units(const config::DsConfig& config, const std::string& model,
       order = ranks_to_try(plan.mesh, which);
       plan.tried_all = int(order.size()) == world;
     }
-    const auto known = std::find_if(plan.ranks.begin(), plan.ranks.end(),
-                                    [&](const RankPlan& r) { return r.memory == engine.memory_planned(); });
-    if (known != plan.ranks.end())
-      known->ranks.push_back(order[i]);
-    else
-      plan.ranks.push_back({.ranks = {order[i]},
-                            .place = plan.mesh.place(order[i]),
-                            .memory = engine.memory_planned(),
-                            .sent = {},
-                            .update = engine.update_bytes()});
+    plan.add({.ranks = {order[i]},
+              .place = plan.mesh.place(order[i]),
+              .memory = engine.memory_planned(),
+              .sent = {},
+              .update = engine.update_bytes()});
   }
   return plan;
 }
