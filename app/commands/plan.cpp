@@ -39,6 +39,22 @@ void add_output_options(CLI::App& app, PlanOptions& o) {
                "also run the calls of every rank in lockstep: none may wait for ever or be given other data");
 }
 
+// The other options are of models that are built in, and of their values.
+void require_options_of_scripts(const CLI::App& app, const PlanOptions& o) {
+  static constexpr std::string_view kOfScripts[] = {"--deepspeed_config",
+                                                    "--deepspeed",
+                                                    "--world_size",
+                                                    "--ranks_per_node",
+                                                    "--device_memory",
+                                                    "--host_memory",
+                                                    "--trace",
+                                                    "--json",
+                                                    "script"};
+  for (const CLI::Option* option : app.get_options())
+    require(option->count() == 0 || std::ranges::count(kOfScripts, option->get_name()), Exit::usage,
+            "{} is of models that are built in; leave it out with {}", option->get_name(), o.script);
+}
+
 bool parse_options(PlanOptions& o, const Arguments& arguments) {
   CLI::App app(
       "What every rank of a job takes: memory by category and kind, bytes sent in one step by group and\n"
@@ -82,6 +98,11 @@ bool parse_options(PlanOptions& o, const Arguments& arguments) {
   if (!parse(app, arguments)) return false;
   require(!o.suggest || !o.device.empty(), Exit::usage,
           "--suggest needs --device, one of {}: what is fastest depends on it", fmt::join(devices, ", "));
+  require(
+      o.trace.empty() || !o.script.empty(), Exit::usage,
+      "--trace {} names a function of FILE.py, and no FILE.py:NAME is given; give one, or leave --trace out",
+      o.trace);
+  if (!o.script.empty()) require_options_of_scripts(app, o);
   require(o.here <= o.world, Exit::usage, "--ranks_here is {}, but the job has {} ranks", o.here, o.world);
   return true;
 }
@@ -159,10 +180,6 @@ config::ReadResult read_config(const PlanOptions& o, const config::ReadOptions& 
           "{} is no FILE.py:NAME, where NAME makes a module of PyTorch", o.script);
   const std::string file = o.script.substr(0, colon + 3), name = o.script.substr(colon + 4);
   require(std::filesystem::is_regular_file(file), Exit::usage, "{}: there is no such file", file);
-  require(!o.simulate && !o.suggest && o.html.empty() && o.device.empty() && o.here == 0, Exit::usage,
-          "--simulate, --suggest, --html, --device and --ranks_here are of models that are built in; leave "
-          "them out with {}",
-          o.script);
   const MemoryLimits limits = memory_limits(o.limits);
   const auto bytes = [](int64_t limit) { return std::to_string(limit == MemoryLimits::kNone ? 0 : limit); };
   const std::string python[] = {"-m",

@@ -36,9 +36,11 @@ def plan(
     config: of a ds_config, with its optimizer. device_memory, host_memory: bytes of a rank, at most; OutOfMemory where it needs more.
     trace: the inputs of one micro-batch, or a function of the module that computes its loss: without computing, where that is on meta.
     """
-    if not isinstance(model, torch.nn.Module):
+    if callable(model) and not isinstance(model, torch.nn.Module):
         with torch.device("meta"):
             model = model()
+    if not isinstance(model, torch.nn.Module):
+        raise UsageError(f"a plan is of a torch.nn.Module, or of a function that makes one; got {type(model).__name__}")
     declared = Declared(configuration_of(config), model, lambda _: None)
     kept = -1 if trace is None else _kept(model, trace, TORCH_TYPES[declared.config.precision()])
     given = (declared.config.text, declared.config.name, type(model).__name__, declared.units.declared())

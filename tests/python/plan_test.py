@@ -69,8 +69,13 @@ class Planned(unittest.TestCase):
                 (f"{FILE}:make", "has no make; wanted FILE.py:NAME, where NAME makes the module"),
                 (f"{folder}/a.py:make", "a.py: there is no such file"),
                 (folder, "is no FILE.py:NAME, where NAME makes a module of PyTorch"),
+                (f"{FILE}:HOMES", "of a function that makes one; got list"),
             ):
                 refused = run(target)
+                self.assertEqual((refused.returncode, words in refused.stderr), (2, True), refused.stderr)
+            for options in (["--model", "gpt2"], ["--seq_len", "8"], ["--strict"], ["--learning_rate", "1"], ["--html", "a.html"]):
+                refused = run(f"{FILE}:make_mlp", *options)
+                words = f"{options[0]} is of models that are built in; leave it out with {FILE}:make_mlp"
                 self.assertEqual((refused.returncode, words in refused.stderr), (2, True), refused.stderr)
 
     def test_a_module_that_does_not_fit_is_refused_before_anything_is_allocated(self) -> None:
