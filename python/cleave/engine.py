@@ -43,7 +43,7 @@ def _says(path: str) -> Callable[[Any], Any]:
 
 
 class DeepSpeedEngine(torch.nn.Module):
-    """A module, its optimizer and its schedule, with their state sharded and placed as the ds_config says."""
+    """A module, its optimizer and its schedule, with their state sharded and kept where the ds_config says."""
 
     def __init__(
         self,
@@ -169,7 +169,7 @@ class DeepSpeedEngine(torch.nn.Module):
                 "`optimizer` in the ds_config"
             )
 
-    def backward(self, loss: torch.Tensor, retain_graph: bool = False, scale_wrt_gas: bool = True, **kwargs: Any) -> torch.Tensor:
+    def backward(self, loss: torch.Tensor, retain_graph: bool = False, scale_wrt_gas: bool = True) -> torch.Tensor:
         """Takes the gradients of the loss, a mean over this rank's micro-batch, which the engine averages over micro-batches and ranks.
 
         Returns the loss as a share of the step's. With scale_wrt_gas=False the loss is divided by the micro-batches already.
@@ -257,7 +257,7 @@ class DeepSpeedEngine(torch.nn.Module):
         """The loss, whose backward() is engine.backward(loss), which multiplies it by the loss scale."""
         self._require_training("scale")
         scaled = loss * 1.0
-        scaled.backward = lambda gradient=None, retain_graph=False, **kwargs: self.backward(loss, retain_graph)  # type: ignore[method-assign]
+        scaled.backward = lambda gradient=None, retain_graph=False: self.backward(loss, retain_graph)  # type: ignore
         return scaled
 
     def deepspeed_io(
@@ -611,11 +611,15 @@ class DeepSpeedEngine(torch.nn.Module):
             self.lr_scheduler.load_state_dict(kept.scheduler)
 
     def compile(
-        self, backend: str = "inductor", compile_kwargs: Mapping[str, Any] | None = None, schedule: Any = None, **others: Any
+        self,
+        backend: str = "inductor",
+        compile_kwargs: Mapping[str, Any] | None = None,
+        schedule: Any = None,
+        compiled_autograd_enabled: bool = False,
     ) -> None:
         """torch.compile of the module, when it is next called."""
-        if schedule is not None:
-            raise NotBuilt("compile(schedule=) is not built; leave it out")
+        if schedule is not None or compiled_autograd_enabled:
+            raise NotBuilt("compile(schedule=, compiled_autograd_enabled=) is not built; leave these out")
         self.module.compile(backend=backend, **(compile_kwargs or {}))
         self._compiled = True
 

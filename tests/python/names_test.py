@@ -90,6 +90,8 @@ class Names(unittest.TestCase):
                 cleave.zero.Init,
                 "module data_parallel_group mem_efficient_linear remote_device pin_memory config_dict_or_path config enabled",
             ),
+            (cleave.DeepSpeedEngine.backward, "self loss retain_graph scale_wrt_gas"),
+            (cleave.DeepSpeedEngine.compile, "self backend compile_kwargs schedule compiled_autograd_enabled"),
         ):
             self.assertEqual(" ".join(inspect.signature(function).parameters)[: len(names)], names)
             with self.assertRaisesRegex(TypeError, "nonsense"):
