@@ -87,7 +87,7 @@ typedef struct {
   int32_t has_stream;  /* `stream` is a CUDA stream on which the engine computes */
   void* stream;
   int64_t device_bytes, host_bytes; /* limits; 0: none */
-  /* Computes updates in place of the configuration's optimizer, where it is set, within cleave_finish_step:
+  /* Computes updates instead of the configuration's optimizer, where it is set, within cleave_finish_step:
    * 0, or anything else where it failed, which ends the step. `states`: names of what it keeps of every
    * element in fp32, at most three, zero before the first update. */
   int (*update)(void* context, const cleave_update* part);

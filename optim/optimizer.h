@@ -20,8 +20,7 @@ namespace cleave::optim {
 
 struct StepArgs {
   Rates rates = {};
-  std::vector<Rates> groups =
-      {};                 // where they differ: of each UnitSpec::group, which then counts and not `rates`
+  std::vector<Rates> groups = {};  // of each UnitSpec::group, in place of `rates`; empty: none differs
   double grad_scale = 1;  // multiplies every gradient: unscaling, averaging and clipping in one factor
   int64_t step = 1;       // 1-based count of updates really applied
 

@@ -1,7 +1,6 @@
 """A ds_config as scripts pass it, and what of it Python reads: everything else is the engine's.
 
-A file keeps its text, so that messages name its lines; a dictionary becomes one, whose places are those of the text that is made
-of it.
+A file keeps its text, so that messages name its lines; those of a dictionary are of the text that is made of it.
 """
 
 import base64
@@ -33,7 +32,7 @@ class Configuration:
         return self
 
     def with_sections(self, **sections: dict[str, Any] | None) -> "Configuration":
-        """The same with these sections in place of those that it has; None takes one away."""
+        """The same with these sections instead of those that it has; None takes one away."""
         given = {key: value for key, value in {**self.given, **sections}.items() if key not in sections or value is not None}
         return self if given == self.given else Configuration(json.dumps(given, indent=2), self.name, given)
 

@@ -98,7 +98,7 @@ class LayerSpec:
 
 
 class TiedLayerSpec(LayerSpec):
-    """Layers of one key are one module, wherever they stand, whose parameters are all tied; forward_fn(module, input) runs in its place."""
+    """Layers of one key are one module, wherever they stand, with all parameters tied; forward_fn(module, input) runs instead of it."""
 
     def __init__(self, key: str, typename: Any, *args: Any, forward_fn: Any = None, tied_weight_attr: Any = None, **kwargs: Any) -> None:
         super().__init__(typename, *args, **kwargs)

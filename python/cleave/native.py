@@ -232,7 +232,7 @@ class NativeEngine(_Handle):
     def __init__(
         self, job: Job, config: str, name: str, model: str, units: Any, update: Any = None, states: Sequence[str] = (), **options: Any
     ) -> None:
-        """update: called for each part of a parameter, in place of the configuration's optimizer; states: what it keeps of elements."""
+        """update: called for each part of a parameter, instead of the configuration's optimizer; states: what it keeps of elements."""
         super().__init__()
         self._lib = library()
         self._failed: BaseException | None = None

@@ -124,7 +124,7 @@ def section_of(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
 
 
 def section_and_outside(optimizer: torch.optim.Optimizer, config: Configuration) -> tuple[dict[str, Any], OutsideOptimizer | None]:
-    """The section `optimizer` for the engine, and what updates in place of its kernels where it has none for this one."""
+    """The section `optimizer` for the engine, and what updates instead of its kernels where it has none for this one."""
     try:
         check_groups(optimizer.param_groups)
         return section_of(optimizer), None

@@ -1,9 +1,9 @@
 """Where a module's parameters are between its calls, and how gradients leave it.
 
-The engine's memory is what torch sees as the parameters' values. Those of a unit that is whole on every rank stay in one place; those
+The engine's memory is what torch sees as the parameters' values. Those of a unit that is whole on every rank stay where they are; those
 of another are there while a module that uses them runs, and between that a parameter has its shape and no values (every element reads
 as NaN, so that a use in the meantime is seen). Autograd keeps no gathered weight from forward to backward: what it saves of one is
-remembered by place, and the unit is gathered again when the backward asks for it, so nothing has to be known of a module's inside.
+remembered by where it was, and the unit is gathered again when the backward asks for it, so nothing has to be known of a module's inside.
 """
 
 import contextlib
@@ -48,7 +48,7 @@ class Residency:
     """The parameters of a module in an engine."""
 
     def __init__(self, module: torch.nn.Module, engine: native.NativeEngine, units: ModuleUnits, dtype: str, device: torch.device) -> None:
-        """Takes the place of the parameters' values, which the engine has already. Collective."""
+        """The parameters show the engine's memory from now on, which has their values already. Collective."""
         self.module, self.engine, self.units = module, engine, units
         self.dtype = native.DTYPES[dtype]
         self.torch_dtype = TORCH_TYPES[dtype]
@@ -56,7 +56,7 @@ class Residency:
         self.gathers = [engine.gathers(u) for u in range(count)]
         self.any_gathers = any(self.gathers)
         self._users, self._held = [0] * count, [False] * count
-        self._arrived: list[dict[int, torch.Tensor]] = [{} for _ in range(count)]  # gradients by place, until all are there
+        self._arrived: list[dict[int, torch.Tensor]] = [{} for _ in range(count)]  # gradients by index, until all are there
         self._nothing = torch.tensor(float("nan"), dtype=self.torch_dtype, device=device)
         self._views: dict[tuple[int, int], list[torch.Tensor]] = {}
         self._at: dict[int, Slot] = {}  # by the address of a gathered parameter that is there
@@ -67,14 +67,14 @@ class Residency:
         self._saved_hooks: Any = None
         self._broken: str | None = None
         self._handles: list[Any] = []
-        self._put_in_place()
+        self._attach()
         if self.any_gathers:
             self._watch_calls()
         self._watch_gradients()
 
     # ---- where values are ----
 
-    def _put_in_place(self) -> None:
+    def _attach(self) -> None:
         self.engine.begin_pass(_OUTSIDE, False)
         for u, unit in enumerate(self.units.units):
             for slot in unit.slots:
@@ -296,7 +296,7 @@ class Residency:
                 self._handles.append(slot.parameter.register_post_accumulate_grad_hook(self._on_gradient(slot)))
 
     def _on_gradient(self, slot: Slot) -> Callable[[torch.Tensor], None]:
-        u, place = slot.unit, slot.place
+        u, index = slot.unit, slot.index
         wanted = len(self.units.units[u].slots)
 
         def hook(parameter: torch.Tensor) -> None:
@@ -305,11 +305,11 @@ class Residency:
             if gradient is None:
                 return
             if not self._in_backward:
-                raise StepOrderError(f"{slot.name} got a gradient outside of engine.backward(loss); call that in place of loss.backward()")
+                raise StepOrderError(f"{slot.name} got a gradient outside of engine.backward(loss); call that instead of loss.backward()")
             if gradient.is_sparse:
                 gradient = gradient.to_dense()
             arrived = self._arrived[u]
-            arrived[place] = arrived[place] + gradient if place in arrived else gradient.contiguous()
+            arrived[index] = arrived[index] + gradient if index in arrived else gradient.contiguous()
             if len(arrived) == wanted:
                 self._give(u)
                 self._let_go(u)
@@ -324,8 +324,8 @@ class Residency:
 
     def _give(self, u: int) -> None:
         """The engine adds the gradients that arrived; parameters without one have the gradient zero."""
-        for place, gradient in self._arrived[u].items():
-            self.engine.add_gradient(u, place, gradient.data_ptr(), self._type_of(gradient).code)
+        for index, gradient in self._arrived[u].items():
+            self.engine.add_gradient(u, index, gradient.data_ptr(), self._type_of(gradient).code)
         self._arrived[u].clear()
         self.engine.give(u)
 

@@ -26,7 +26,7 @@ class Schedule:
     """Rates of an optimizer's groups as a function of the updates that were made."""
 
     def __init__(self, optimizer: Any, *args: Any, last_batch_iteration: int = -1, **kwargs: Any) -> None:
-        """args: by place or name, those of the section `params` of a ds_config; lists have one for each group."""
+        """args: by position or name, those of the section `params` of a ds_config; lists have one for each group."""
         names = _ARGUMENTS[type(self).__name__].split()
         given = dict(zip([*names, "last_batch_iteration"], args, strict=False))
         last = given.pop("last_batch_iteration", last_batch_iteration)

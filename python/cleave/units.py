@@ -12,7 +12,7 @@ from .errors import UsageError
 
 @dataclass(eq=False)
 class Slot:
-    """A parameter's place in the engine."""
+    """A parameter in the engine: one of a unit's."""
 
     name: str
     parameter: torch.nn.Parameter
@@ -20,7 +20,7 @@ class Slot:
     trains: bool
     decay: bool
     unit: int = -1
-    place: int = -1
+    index: int = -1
 
 
 @dataclass
@@ -60,8 +60,8 @@ class ModuleUnits:
             unit.slots.append(slot)
             self.of_parameter[id(parameter)] = slot
         for unit in groups.values():
-            for place, slot in enumerate(unit.slots):
-                slot.unit, slot.place = len(self.units), place
+            for index, slot in enumerate(unit.slots):
+                slot.unit, slot.index = len(self.units), index
             self.units.append(unit)
 
     def slots(self) -> list[Slot]:

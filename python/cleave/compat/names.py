@@ -51,7 +51,7 @@ MODULES: dict[str, dict[str, str]] = {
 
 # At the top of the package: what is not built.
 NOT_BUILT = {
-    "init_inference": "!inference engines are not built; cleave generate, or initialize() without an optimizer, has their place",
+    "init_inference": "!inference engines are not built; cleave generate, or initialize() without an optimizer, does that",
     "tp_model_init": "!tensor parallelism of torch modules is not built; cleave train has it for the models that it knows",
     "OnDevice": "!OnDevice is not built; use torch.device(...) as a context",
     "DeepSpeedTransformerLayer": "!DeepSpeedTransformerLayer is not built; use torch.nn.TransformerEncoderLayer",

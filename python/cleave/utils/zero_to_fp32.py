@@ -134,7 +134,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("checkpoint_dir", help="folder of checkpoints, with a file latest")
     parser.add_argument("output_dir", help="where the files go")
     parser.add_argument("--max_shard_size", default="5GB", help="of a file, such as 500MB (default: %(default)s)")
-    parser.add_argument("--safe_serialization", action="store_true", help="safetensors in place of files of torch.save")
+    parser.add_argument("--safe_serialization", action="store_true", help="safetensors instead of files of torch.save")
     parser.add_argument("-t", "--tag", default=None, help="which checkpoint (default: the one that latest names)")
     parser.add_argument("--exclude_frozen_parameters", action="store_true", help="leave out what was not trained")
     parser.add_argument("-d", "--debug", action="store_true", help="accepted")
