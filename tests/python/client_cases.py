@@ -5,14 +5,19 @@ from __future__ import annotations
 import os
 from typing import Any
 
+import accelerate
+import datasets
+import peft
+import tokenizers
 import torch
+import transformers
+import trl
 
 VOCABULARY = 61
 
 
 def small_gpt2(seed: int = 0) -> Any:
     """GPT-2 of two layers without dropout."""
-    import transformers
 
     torch.manual_seed(seed)
     config = transformers.GPT2Config(
@@ -69,7 +74,6 @@ def curve(made: Any) -> list[tuple[float, float]]:
 
 def trainer(stage: int, output: str, resume: str = "", steps: int = 6) -> dict[str, Any]:
     """transformers' Trainer, with a schedule and accumulation, whose weights it saves at the end."""
-    import transformers
 
     args = transformers.TrainingArguments(
         **options(stage, output), gradient_accumulation_steps=2, max_steps=steps, weight_decay=0.1, warmup_steps=2, save_steps=4
@@ -82,7 +86,6 @@ def trainer(stage: int, output: str, resume: str = "", steps: int = 6) -> dict[s
 
 def pretrained(stage: int, output: str, folder: str) -> dict[str, Any]:
     """A published folder by from_pretrained, which builds it sharded at stage 3, and an evaluation behind the training."""
-    import transformers
 
     args = transformers.TrainingArguments(**options(stage, output), max_steps=3, save_strategy="no")
     model = transformers.AutoModelForCausalLM.from_pretrained(folder)
@@ -94,7 +97,6 @@ def pretrained(stage: int, output: str, folder: str) -> dict[str, Any]:
 
 def accelerated(stage: int, output: str) -> dict[str, Any]:
     """accelerate's loop with an optimizer and a scheduler of torch's, and the weights that it gathers at the end."""
-    import accelerate
 
     accelerate.state.AcceleratorState._reset_state(True)
     plugin = None
@@ -125,8 +127,6 @@ def accelerated(stage: int, output: str) -> dict[str, Any]:
 
 def low_rank(stage: int, output: str) -> dict[str, Any]:
     """peft's LoRA in transformers' Trainer: the adapters train, and are saved."""
-    import peft
-    import transformers
 
     args = transformers.TrainingArguments(**options(stage, output), max_steps=4, save_strategy="no")
     torch.manual_seed(0)
@@ -139,8 +139,6 @@ def low_rank(stage: int, output: str) -> dict[str, Any]:
 
 def supervised(stage: int, output: str) -> dict[str, Any]:
     """trl's SFT trainer."""
-    import datasets
-    import trl
 
     args = trl.SFTConfig(**options(stage, output), max_steps=4, save_strategy="no", gradient_checkpointing=False)
     texts = Texts(96)
@@ -152,8 +150,6 @@ def supervised(stage: int, output: str) -> dict[str, Any]:
 
 def preferred(stage: int, output: str) -> dict[str, Any]:
     """trl's DPO trainer, with a reference model that has no optimizer."""
-    import datasets
-    import trl
 
     args = trl.DPOConfig(**options(stage, output), max_steps=3, save_strategy="no", gradient_checkpointing=False)
     rows = datasets.Dataset.from_dict(
@@ -169,8 +165,6 @@ def preferred(stage: int, output: str) -> dict[str, Any]:
 
 
 def _tokenizer() -> Any:
-    import tokenizers
-    import transformers
 
     words = {"<pad>": 0, "<eos>": 1, "<unk>": 2, **{f"w{k}": k + 3 for k in range(VOCABULARY - 3)}}
     inner = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="<unk>"))
@@ -178,9 +172,13 @@ def _tokenizer() -> Any:
     return transformers.PreTrainedTokenizerFast(tokenizer_object=inner, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>")
 
 
+def publish(folder: str) -> None:
+    """A model's folder, as transformers saves it."""
+    small_gpt2(4).save_pretrained(folder)
+
+
 def at_stages(stages: list[int], output: str, cases: dict[str, list[Any]]) -> dict[str, dict[str, Any]]:
     """Cases, with what they take beside the stage and the folder, at each stage in turn: in one process, because it imports for seconds."""
-    import transformers
 
     transformers.logging.set_verbosity_error()
     return {

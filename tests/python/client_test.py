@@ -4,7 +4,6 @@ import tempfile
 import unittest
 from typing import Any, ClassVar
 
-import client_cases
 import ranks
 import safetensors.torch
 
@@ -20,7 +19,7 @@ class Clients(unittest.TestCase):
     def setUpClass(cls) -> None:
         cls.folder = cls.enterClassContext(tempfile.TemporaryDirectory())
         published = cls.folder + "/published"
-        client_cases.small_gpt2(4).save_pretrained(published)
+        ranks.answers(1, "client_cases", "publish", published)
         cases = {"trainer": [], "pretrained": [published], "accelerated": [], "low_rank": [], "supervised": [], "preferred": []}
         cls.want = ranks.answers(1, "client_cases", "at_stages", [-1], cls.folder, cases)[0]
         cls.got = ranks.answers(2, "client_cases", "at_stages", STAGES, cls.folder, cases)[0]

@@ -313,19 +313,19 @@ def checkpointed(stage: int) -> dict[str, float]:
     return out
 
 
-def refusals(mistakes: list[str]) -> dict[str, str]:
+def refusals(mistakes: list[str], folder: str) -> dict[str, str]:
     """By mistake what is said of it."""
     out = {}
     for which in mistakes:
         try:
-            _mistake(which)
+            _mistake(which, folder)
             out[which] = "nothing"
         except Exception as error:
             out[which] = f"{type(error).__name__}: {error}"
     return out
 
 
-def _mistake(which: str) -> None:
+def _mistake(which: str, folder: str) -> None:
     stage = 3 if which.startswith("stage 3: ") else 1
     what = which.removeprefix("stage 3: ")
     module = models.seeded(models.Mlp)
@@ -352,7 +352,6 @@ def _mistake(which: str) -> None:
         engine = deepspeed.initialize(model=models.seeded(models.InPlace), config=config(stage))[0]
         engine.backward(models.loss(engine, models.batch(0, 0, 0)))
     if what == "other model":
-        folder = os.environ["SCRATCH"]
         engine.backward(loss), engine.step()
         engine.backward(models.loss(engine, models.batch(0, 1, 0))), engine.step()
         engine.save_checkpoint(folder)
@@ -361,10 +360,10 @@ def _mistake(which: str) -> None:
     if what == "save within":
         engine.backward(loss), engine.step()
         engine.backward(models.loss(engine, models.batch(0, 1, 0)))
-        engine.save_checkpoint(os.environ["SCRATCH"])
+        engine.save_checkpoint(folder)
     if what == "load within":
         engine.backward(loss), engine.step()
-        engine.load_checkpoint(os.environ["SCRATCH"])
+        engine.load_checkpoint(folder)
 
 
 def raises(rank: int, where: str) -> None:
@@ -562,16 +561,16 @@ def refused() -> None:
     deepspeed.initialize(model=models.seeded(models.Mlp), config={"train_batch_size": 7, "gradient_cliping": 1})
 
 
-def compiled(stage: int) -> dict[str, float]:
+def compiled(stages: list[int]) -> dict[str, float]:
     """torch.compile of a module, and of its blocks: how far losses and norms are from torch's without it."""
     out = {}
-    for whole in (True, False):
+    for stage, whole in itertools.product(stages, (True, False)):
         model, other = models.seeded(models.Gpt), models.seeded(models.Gpt)
         engine = deepspeed.initialize(model=model, config=config(stage))[0]
         for part in [model] if whole else model.blocks:
             part.compile(backend="aot_eager")
         optimizer = torch.optim.AdamW(other.parameters(), lr=1e-2, weight_decay=0.1)
         want = plain.train(other, optimizer, models.batch, models.loss, steps=3, micros=2, ranks=engine.world_size, clipping=0.5)
-        out[str(whole)] = worst(steps(engine, 3), want)
+        out[f"whole {whole}, stage {stage}"] = worst(steps(engine, 3), want)
         engine.destroy()
     return out

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import pathlib
@@ -15,6 +17,7 @@ import cleave
 import plan_cases
 import ranks
 import torch
+from cleave import planning
 
 CASES = "plan_cases"
 FILE = str(pathlib.Path(__file__).with_name("plan_cases.py"))
@@ -62,14 +65,19 @@ class Planned(unittest.TestCase):
             same = cleave.plan(plan_cases.make_mlp, CONFIG, 2, trace=plan_cases.loss)
             said = run(f"{FILE}:make_mlp", "--trace", "loss", "--json")
             self.assertEqual(json.loads(said.stdout), same.to_dict(), said.stderr)
-            self.assertEqual(run(f"{FILE}:make_mlp", "--trace", "loss").stdout, f"{same}\n")
             small = run(f"{FILE}:make_mlp", "--device_memory", "1KiB")
             self.assertEqual((small.returncode, "the plan does not fit" in small.stderr), (3, True), small.stderr)
+            for factory, code, words in (
+                ("make_mlp", 0, f"{same}\n"),
+                ("make", 2, "has no make; wanted FILE.py:NAME, where NAME makes the module"),
+                ("HOMES", 2, "of a function that makes one; got list"),
+            ):
+                with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(out):
+                    self.assertEqual(planning._main(FILE, str(config), "", factory, "loss", "2", "8", "0", "0"), code)
+                self.assertIn(words, out.getvalue())
             for target, words in (
-                (f"{FILE}:make", "has no make; wanted FILE.py:NAME, where NAME makes the module"),
                 (f"{folder}/a.py:make", "a.py: there is no such file"),
                 (folder, "is no FILE.py:NAME, where NAME makes a module of PyTorch"),
-                (f"{FILE}:HOMES", "of a function that makes one; got list"),
             ):
                 refused = run(target)
                 self.assertEqual((refused.returncode, words in refused.stderr), (2, True), refused.stderr)

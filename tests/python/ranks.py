@@ -1,51 +1,129 @@
-"""Starts cases on ranks of this machine, and collects what they print."""
+"""Runs cases on ranks of this machine, and collects what they return.
+
+A case that has to end well runs on ranks that are forked from a server, which has imported the cases and torch with them once for a whole
+test; one that ends badly runs as a user's script does, by `cleave launch`, in processes of its own.
+"""
 
 from __future__ import annotations
 
+import atexit
+import functools
+import gc
+import importlib
 import json
 import os
 import pathlib
+import signal
+import socket
 import subprocess
 import sys
+import tempfile
+import time
 from typing import Any, NamedTuple
 
 BUILD = pathlib.Path(os.environ.get("CLEAVE_BUILD", pathlib.Path(__file__).resolve().parents[2] / "build/release"))
 CLEAVE = str(BUILD / "bin/cleave")
+LIMIT_S = 240.0
 
 
 class Ended(NamedTuple):
     """How a job ended."""
 
     code: int
-    answers: list[Any]  # what the case returned, by rank; none where it threw
     output: str
 
 
-def run(ranks: int, module: str, case: str, *args: Any, timeout: float = 240) -> Ended:
-    """Calls case(*args) of a module on every rank. Arguments and answers are JSON."""
+def run(ranks: int, module: str, case: str, *args: Any, timeout: float = LIMIT_S) -> Ended:
+    """Calls case(*args) of a module on every rank of a job that the launcher starts. Arguments are JSON."""
     command = [CLEAVE, "launch", "-n", str(ranks), "--", sys.executable, __file__, module, case, json.dumps(args)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=timeout)
-    answers: dict[int, Any] = {}
-    for line in done.stdout.splitlines():
-        at = line.find("answer ")
-        if at >= 0:
-            rank, answer = json.loads(line[at + len("answer ") :])
-            answers[rank] = answer
-    return Ended(done.returncode, [answers.get(r) for r in range(ranks)], done.stdout + done.stderr)
+    return Ended(done.returncode, done.stdout + done.stderr)
 
 
 def answers(ranks: int, module: str, case: str, *args: Any) -> list[Any]:
-    """The same of a job that has to end well."""
-    ended = run(ranks, module, case, *args)
-    if ended.code != 0:
-        raise AssertionError(f"{case}{args} on {ranks} ranks ended with {ended.code}:\n{ended.output}")
-    return ended.answers
+    """What case(*args) of a module returned, by rank, of a job that has to end well. Arguments and answers are JSON."""
+    server = _server(module)
+    assert server.stdin and server.stdout
+    with tempfile.TemporaryDirectory() as folder:
+        print(json.dumps([ranks, case, args, folder]), file=server.stdin, flush=True)
+        said = server.stdout.readline()
+        if not said:
+            raise AssertionError(f"the server of {module} ended; what it said is above")
+        codes = json.loads(said)
+        if any(codes):
+            outputs = [f"--- rank {r} ended with {code}\n{_text(folder, r)}" for r, code in enumerate(codes)]
+            raise AssertionError(f"{case}{args} on {ranks} ranks:\n" + "\n".join(outputs))
+        return [json.loads(pathlib.Path(folder, f"answer{r}").read_text()) for r in range(ranks)]
+
+
+def _text(folder: str, rank: int) -> str:
+    return pathlib.Path(folder, f"output{rank}").read_text(errors="replace")
+
+
+@functools.cache
+def _server(module: str) -> subprocess.Popen[str]:
+    """It ends with its standard input, which is this process's."""
+    return subprocess.Popen([sys.executable, __file__, module], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def _serve(module: Any) -> None:
+    """Forks the ranks of each job that standard input names, and says by which codes they ended."""
+    import torch._dynamo  # noqa: F401  optimizers import it at their first step
+
+    gc.freeze()
+    for line in sys.stdin:
+        ranks, case, args, folder = json.loads(line)
+        threads = sorted(pathlib.Path(task, "comm").read_text().strip() for task in pathlib.Path("/proc/self/task").iterdir())
+        # jemalloc, which pyarrow brings, starts its thread anew in a fork.
+        assert len(threads) - threads.count("jemalloc_bg_thd") == 1, f"a process with the threads {threads} cannot be forked"
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        children = []
+        for rank in range(ranks):
+            if (child := os.fork()) == 0:
+                _become(rank, ranks, port, folder)
+                answer = getattr(module, case)(*args)
+                pathlib.Path(folder, f"answer{rank}").write_text(json.dumps(answer))
+                atexit._run_exitfuncs()  # all that matters of an interpreter's end; its other part takes a second
+                os._exit(0)
+            children.append(child)
+        print(json.dumps(_wait_for(children)), flush=True)
+    os._exit(0)
+
+
+def _become(rank: int, ranks: int, port: int, folder: str) -> None:
+    """This process becomes a rank, as torchrun would have started it, whose output is a file."""
+    output = os.open(os.path.join(folder, f"output{rank}"), os.O_WRONLY | os.O_CREAT)
+    for stream in (1, 2):
+        os.dup2(output, stream)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks, "MASTER_PORT": port}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", **{key: str(value) for key, value in place.items()}}
+
+
+def _wait_for(children: list[int]) -> list[int]:
+    """Their exit codes. Where one ends badly, or none ends in time, those that are left are killed."""
+    codes: dict[int, int] = {}
+    until = time.monotonic() + LIMIT_S
+    while len(codes) < len(children):
+        child, status = os.waitpid(-1, os.WNOHANG)
+        if child == 0:
+            time.sleep(0.01)
+        elif child in children:
+            codes[child] = os.waitstatus_to_exitcode(status)
+            until = min(until, time.monotonic() + 10) if codes[child] else until
+        if time.monotonic() > until:
+            for left in set(children) - codes.keys():
+                os.kill(left, signal.SIGKILL)
+    return [codes[child] for child in children]
 
 
 def main() -> None:
-    module, case, args = sys.argv[1:]
-    answer = getattr(__import__(module), case)(*json.loads(args))
-    print("answer " + json.dumps([int(os.environ.get("RANK", "0")), answer]), flush=True)
+    module, *call = sys.argv[1:]
+    if call:
+        getattr(importlib.import_module(module), call[0])(*json.loads(call[1]))
+    else:
+        _serve(importlib.import_module(module))
 
 
 if __name__ == "__main__":

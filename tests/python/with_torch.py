@@ -9,6 +9,7 @@ import pathlib
 import subprocess
 import sys
 
+FINDS_TORCH = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"  # importing it takes two seconds
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
@@ -20,7 +21,7 @@ def pythons():
 
 def has_torch(python):
     try:
-        return subprocess.run([python, "-c", "import torch"], capture_output=True).returncode == 0
+        return subprocess.run([python, "-c", FINDS_TORCH], capture_output=True).returncode == 0
     except OSError:
         return False
 
