@@ -164,23 +164,26 @@ TEST_P(GradientKernel, OfAttention) {
   for (const auto& [the_mask, the_cap] : cases) {
     const AttentionMask mask = the_mask;
     const float cap = the_cap;
-    const AttentionForward forward{.y = y,
-                                   .lse = lse,
-                                   .qkv = qkv,
-                                   .batch = batch,
-                                   .seq = seq,
-                                   .heads = heads,
-                                   .kv_heads = kv,
-                                   .head_dim = dim,
-                                   .scale = 0.4f,
-                                   .cap = cap,
-                                   .mask = mask};
+    // Anew each time: on a GPU an operand goes there when it is named.
+    const auto forward = [&] {
+      return AttentionForward{.y = y,
+                              .lse = lse,
+                              .qkv = qkv,
+                              .batch = batch,
+                              .seq = seq,
+                              .heads = heads,
+                              .kv_heads = kv,
+                              .head_dim = dim,
+                              .scale = 0.4f,
+                              .cap = cap,
+                              .mask = mask};
+    };
     auto loss = [&] {
-      launch(forward, s);
+      launch(forward(), s);
       return dot(y.values(), dy.values());
     };
     loss();
-    launch(AttentionBackward{dqkv, dy, forward}, s);
+    launch(AttentionBackward{dqkv, dy, forward()}, s);
     expect_gradient(qkv, dqkv.values(), loss, "qkv");
   }
 }
