@@ -18,11 +18,13 @@ CudaStatus cuda_status(bool) {
 
 Gpu cuda_gpu(Device device) { fail(Exit::usage, "{}: {}", name_of(device), kProblem); }
 
-std::unique_ptr<Queue> make_cuda_queue(Device device) {
+std::unique_ptr<Queue> make_cuda_queue(Device device, Stream::Turn) {
   fail(Exit::usage, "{}: {}", name_of(device), kProblem);
 }
 
-std::unique_ptr<Queue> adopt_cuda_queue(Stream::Foreign foreign) { return make_cuda_queue(foreign.device); }
+std::unique_ptr<Queue> adopt_cuda_queue(Stream::Foreign foreign) {
+  return make_cuda_queue(foreign.device, Stream::Turn::usual);
+}
 
 Block cuda_allocate(Device device, int64_t) { fail(Exit::usage, "{}: {}", name_of(device), kProblem); }
 

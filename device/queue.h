@@ -35,7 +35,7 @@ class Queue {
 };
 
 // Throws Error(usage) where this build or this machine cannot have one.
-std::unique_ptr<Queue> make_cuda_queue(Device device);
+std::unique_ptr<Queue> make_cuda_queue(Device device, Stream::Turn turn);
 std::unique_ptr<Queue> adopt_cuda_queue(Stream::Foreign foreign);
 
 }  // namespace cleave

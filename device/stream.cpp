@@ -135,9 +135,10 @@ Stream::Stream(Mode mode, std::function<void()> on_start) : mode_(mode) {
   if (mode == Mode::worker) queue_ = std::make_unique<Worker>(std::move(on_start));
 }
 
-Stream::Stream(Device device, Mode otherwise) : Stream(device.is_cuda() ? Mode::inline_ : otherwise) {
+Stream::Stream(Device device, Mode otherwise, Turn turn)
+    : Stream(device.is_cuda() ? Mode::inline_ : otherwise) {
   cuda_ = device.is_cuda();
-  if (cuda_) queue_ = make_cuda_queue(device);
+  if (cuda_) queue_ = make_cuda_queue(device, turn);
 }
 
 Stream::Stream(Foreign foreign) : mode_(Mode::inline_), cuda_(true), queue_(adopt_cuda_queue(foreign)) {}

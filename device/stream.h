@@ -39,7 +39,10 @@ class Stream {
   // A stream of that GPU, or `otherwise` where the device is the CPU. Its tasks run on a thread of the driver
   // in stream order and must not call CUDA. Events order CPU and CUDA streams in both directions without
   // blocking the host, except that an inline stream blocks its caller.
-  explicit Stream(Device device, Mode otherwise = Mode::inline_);
+  // Blocks of kernels of a stream that is `first` start before waiting ones of streams that are not: for what
+  // other ranks wait for.
+  enum class Turn { usual, first };
+  explicit Stream(Device device, Mode otherwise = Mode::inline_, Turn turn = Turn::usual);
   // A stream of that GPU which somebody else made and ends later than this: work is enqueued between theirs.
   struct Foreign {
     Device device;

@@ -6,12 +6,13 @@ namespace cleave::comm {
 
 NcclChannel::NcclChannel(Group& group, const Waiting& w, NcclLink::Member member, const ncclUniqueId& id)
     : device_(member.device), link_(group, w, member, id) {
-  check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");
+  check(make_stream(&stream_, Stream::Turn::first), "cudaStreamCreate");
   for (cudaEvent_t* e : {&copied_, &sent_})
     check(cudaEventCreateWithFlags(e, cudaEventDisableTiming), "cudaEventCreate");
 }
 
 NcclChannel::~NcclChannel() {
+  link_.finish();
   link_.abort("it was closed");  // or the stream could wait for a rank that is gone
   cudaStreamSynchronize(stream_);
   for (cudaEvent_t e : {copied_, sent_}) cudaEventDestroy(e);

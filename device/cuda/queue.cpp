@@ -16,15 +16,23 @@ constexpr unsigned long long kNoFault = ~0ull;
 
 }  // namespace
 
-std::unique_ptr<Queue> make_cuda_queue(Device device) { return std::make_unique<CudaQueue>(device); }
+std::unique_ptr<Queue> make_cuda_queue(Device device, Stream::Turn turn) {
+  return std::make_unique<CudaQueue>(device, turn);
+}
 std::unique_ptr<Queue> adopt_cuda_queue(Stream::Foreign foreign) {
   return std::make_unique<CudaQueue>(foreign);
 }
 
-CudaQueue::CudaQueue(Device device) : device_(device.index) {
+cudaError_t make_stream(cudaStream_t* stream, Stream::Turn turn) {
+  int last = 0, first = 0;
+  if (const cudaError_t e = cudaDeviceGetStreamPriorityRange(&last, &first); e != cudaSuccess) return e;
+  return cudaStreamCreateWithPriority(stream, cudaStreamNonBlocking, turn == Stream::Turn::first ? first : 0);
+}
+
+CudaQueue::CudaQueue(Device device, Stream::Turn turn) : device_(device.index) {
   before_cuda_starts();
   check(cudaSetDevice(device_), "cudaSetDevice");
-  check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");
+  check(make_stream(&stream_, turn), "cudaStreamCreate");
 }
 
 CudaQueue::CudaQueue(Stream::Foreign foreign)

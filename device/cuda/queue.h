@@ -19,9 +19,12 @@ namespace cleave {
 enum class Fault : uint8_t { token, target };
 inline constexpr int kFaults = 2;
 
+// A stream that does not wait for the default one, of the highest priority where its turn is first.
+cudaError_t make_stream(cudaStream_t* stream, Stream::Turn turn);
+
 class CudaQueue final : public Queue {
  public:
-  explicit CudaQueue(Device device);            // with a stream of its own
+  CudaQueue(Device device, Stream::Turn turn);  // with a stream of its own
   explicit CudaQueue(Stream::Foreign foreign);  // Error(usage) where it is no stream of the device
   ~CudaQueue() override;
 

@@ -1,5 +1,5 @@
-// Attention through cuDNN on Hopper, whose own matrix instructions our kernels do not use. A shape is used
-// when its plans can be made, its workspace fits, and a trial agrees with the own kernels.
+// Attention through cuDNN on any GPU: a shape is used when cuDNN makes plans for it, their workspace fits,
+// and a trial agrees with the own kernels.
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -182,7 +182,7 @@ void run_in_library(const AttentionBackward& op, Stream& stream) {
     operands.push_back({name::one, &one});
     if (!any_order) return;
     operands.push_back({name::dq_sums, base});
-    cudaMemsetAsync(base, 0, size_t(sums), queue.use());
+    cuda_check(cudaMemsetAsync(base, 0, size_t(sums), queue.use()), "cudaMemsetAsync", queue.device());
   });
 }
 
@@ -208,7 +208,7 @@ bool in_library(const Op& op, Stream& stream) {
   const AttentionShape s = shape_of(forward_of(op));
   if (s.type == DType::fp32 || s.seq < kShortest || s.seq % 64 || s.dim % 8 || s.dim > kTensorCoreHeadDim)
     return false;
-  if (!on_hopper(queue) || !aligned(op)) return false;
+  if (!aligned(op)) return false;
   if (!proved("cuDNN", kSwitch, stream, [] { return cudnn_problem(); })) return false;
   if (!proved(fmt::format("cuDNN's attention{}{}", words(s), queue.any_order ? ", added in any order" : ""),
               kSwitch, stream, [&] { return trial(s, stream); }))

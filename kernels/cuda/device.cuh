@@ -155,8 +155,8 @@ void for_each_of_rows(CudaQueue& queue, int64_t rows, int64_t width, bool packed
   }
 }
 
-// e^x and a / b of what is rounded to T afterwards: where that has 16 bits, by the hardware's approximations,
-// whose error is a thousandth of that rounding's and less.
+// e^x and a / b of what was rounded to T before or is afterwards: where that has 16 bits, by the hardware's
+// approximations, whose error is a thousandth of that rounding's and less.
 template <class T>
 __device__ __forceinline__ float exponential(float x) {
   return sizeof(T) == 2 ? __expf(x) : expf(x);

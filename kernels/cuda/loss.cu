@@ -90,7 +90,7 @@ __device__ __forceinline__ Softmax softmax_of(const T* x, int vocab, int first, 
     const float base = next.base();
     next.sum = mine.sum_from(base);
 #pragma unroll
-    for (int j = 0; j < n.value; ++j) next.sum += expf(v[j] - base);
+    for (int j = 0; j < n.value; ++j) next.sum += exponential<T>(v[j] - base);
     mine = next;
   });
   return reduce(mine, shared);
@@ -146,7 +146,7 @@ __device__ __forceinline__ void finish(const Loss<T, D>& a, Softmax whole, float
     load(v, x + i);
 #pragma unroll
     for (int j = 0; j < n.value; ++j) {
-      const float d = expf(v[j] - whole.top) * factor - (i + j == target ? a.scale : 0.0f);
+      const float d = exponential<D>(v[j] - whole.top) * factor - (i + j == target ? a.scale : 0.0f);
       const float t = v[j] * a.inverse_cap;
       v[j] = a.inverse_cap > 0 ? d * fmaf(-t, t, 1.0f) : d;
     }

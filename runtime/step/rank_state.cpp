@@ -20,8 +20,9 @@ Streams::Streams(const Settings& s, Stream::Mode otherwise, bool dry)
       rows_overlap(s.rows_overlap),
       compute(s.cuda_stream && !dry ? Stream(Stream::Foreign{s.device, *s.cuda_stream})
                                     : Stream(dry ? Device{} : s.device, mode_of(dry, otherwise))),
-      overlapped(dry ? Device{} : s.device, mode_of(dry, beside(comm_overlaps))),
-      rows(dry || !rows_overlap ? Device{} : s.device, mode_of(dry, beside(rows_overlap))) {
+      overlapped(dry ? Device{} : s.device, mode_of(dry, beside(comm_overlaps)), Stream::Turn::first),
+      rows(dry || !rows_overlap ? Device{} : s.device, mode_of(dry, beside(rows_overlap)),
+           Stream::Turn::first) {
   if (s.tf32) compute.allow_tf32();
   if (s.any_order) compute.allow_any_order();
   if (s.measures_products) compute.measure_choices();

@@ -19,7 +19,7 @@ using namespace interpreter;
 
 namespace {
 
-constexpr int kSharedOfBlock = 48 << 10, kMostShared = 227 << 10;
+constexpr int kSharedOfBlock = 48 << 10, kMostShared = 227 << 10, kGreatestPriority = -5;
 
 thread_local cudaError_t last = cudaSuccess;
 thread_local int current = 0;
@@ -28,6 +28,9 @@ int gpus() {
   static const int count = int(setting("GPUS", 1));
   return count;
 }
+
+// A machine without a GPU may have NCCL itself.
+[[gnu::constructor]] void name_nccl() { setenv("CLEAVE_NCCL", NCCL_STANDIN, 0); }
 
 cudaError_t ended(cudaError_t error) {
   if (error != cudaSuccess) last = error;
@@ -232,7 +235,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int device) {
   p->warpSize = 32, p->maxThreadsPerBlock = 1024, p->sharedMemPerBlockOptin = kMostShared;
   p->sharedMemPerBlock = kSharedOfBlock;
   std::memset(&p->uuid, 'i', sizeof p->uuid);
-  p->uuid.bytes[0] = char(device + 1);
+  p->uuid.bytes[1] = char(device + 1);
   return cudaSuccess;
 }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr what, int) {
@@ -359,6 +362,14 @@ cudaError_t cudaIpcCloseMemHandle(void* p) {
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* s, unsigned int) {
   return *s = reinterpret_cast<cudaStream_t>(streams().make(current)), cudaSuccess;
+}
+cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
+  return *least = 0, *greatest = kGreatestPriority, cudaSuccess;
+}
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* s, unsigned int flags, int priority) {
+  if (priority > 0 || priority < kGreatestPriority)  // a GPU would take the nearest that there is
+    return refused("a stream of priority " + std::to_string(priority), cudaErrorInvalidValue);
+  return cudaStreamCreateWithFlags(s, flags);
 }
 cudaError_t cudaStreamCreate(cudaStream_t* s) { return cudaStreamCreateWithFlags(s, 0); }
 cudaError_t cudaStreamDestroy(cudaStream_t s) { return streams().close(stream_of(s)), cudaSuccess; }
