@@ -99,7 +99,7 @@ if $quick; then
 else
   section "CUDA build"
   if ! command -v nvcc >/dev/null && [ ! -x /usr/local/cuda/bin/nvcc ]; then
-    skip "the CUDA build: no nvcc on this machine"
+    skip "the CUDA build, and its code in the interpreter: no nvcc on this machine"
   elif in_units cuda && build cuda gpu_programs kernels_bench; then
     ok
     build/cuda/bin/cleave report || bad "cleave report of the CUDA build"
@@ -111,6 +111,11 @@ else
     else
       skip "the tests on a GPU: there is none here; the CUDA build was compiled and linked only"
     fi
+    # Of the commit, so that time goes over all kernels and many orders, and whoever sees it fail can do it again.
+    seed=$((16#$(git rev-parse HEAD 2>/dev/null | cut -c1-6 | grep . || echo 1)))
+    section "a sample of the GPU's code on the CPU, in the interpreter, with seed $seed"
+    in_units interpreter
+    if ./tests/cuda_interpreter/run.sh --sample "$seed"; then ok; else bad "tests/cuda_interpreter/run.sh --sample $seed"; fi
   fi
   # Every second test with the one sanitizer and the others with the other, and at the next commit the other way round.
   half=$(($(git rev-list --count HEAD 2>/dev/null || echo 0) % 2))

@@ -126,6 +126,14 @@ void NcclLink::enqueue(const Waiting& w, cudaStream_t stream, const Body& body) 
   flights_.end(stream);
 }
 
+void NcclLink::finish() {
+  for (const auto until = Clock::now() + kGoodbye; Clock::now() < until && group_.lost().empty();
+       std::this_thread::sleep_for(100us)) {
+    std::lock_guard lock(mutex_);
+    if (!comm_ || flights_.all_done()) return;
+  }
+}
+
 std::string NcclLink::trouble() {
   std::lock_guard lock(mutex_);
   if (!comm_) return {};

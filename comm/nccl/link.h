@@ -32,6 +32,10 @@ class NcclLink final : public WatchedLink {
   // transports can. False, and one line on stderr, where it refuses: then some may be registered.
   bool use_in_place(std::span<const Tensor> buffers);
 
+  // Waits until what was enqueued is done, for a few seconds, and not where the link or the group was given
+  // up: the receiver of a message may come to it long after its sender has nothing else to do.
+  void finish();
+
   std::string trouble() override;
   void abort(const std::string& reason) override;
 
