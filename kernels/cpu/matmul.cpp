@@ -7,6 +7,7 @@
 #include "kernels/cpu/bodies.h"
 #include "kernels/cpu/onednn.h"
 #include "kernels/cpu/operands.h"
+#include "kernels/cpu/register_loops.h"
 #include "kernels/cpu/scratch.h"
 
 namespace cleave::kernels::cpu {
@@ -139,7 +140,7 @@ void run(const Matmul& op) {
   // A few rows against rows of b are bound by reading b, which the own product does once and as it is.
   const bool few = op.m() <= gemm_blocks::kThinRows && !op.transpose_a;
   if (op.a.dtype() == DType::bf16 && op.b.dtype() == DType::bf16 && !(few && op.transpose_b) &&
-      onednn_ability().native_bf16)
+      bf16_is_faster())
     return run_onednn(op, bias.data());
   GemmArgs args = args_of(op, bias.data());
   std::optional<AsFloat> rows;  // a few rows are worth a copy: it spares packing b

@@ -7,6 +7,7 @@
 #include "core/environment.h"
 #include "kernels/cpu/bodies.h"
 #include "kernels/cpu/onednn.h"
+#include "kernels/cpu/register_loops.h"
 
 namespace cleave::kernels {
 namespace {
@@ -33,8 +34,12 @@ std::vector<MatmulWay> matmul_ways() {
   const std::string own = own_way();
   MatmulWay bf16{DType::bf16, own, without_bf16(library) + "; operands are multiplied as fp32"};
   if (library.native_bf16)
+    bf16.why = fmt::format(
+        "{} multiplies slower than fp32's multiply-add on this CPU; operands are multiplied as fp32",
+        cpu::bf16_loop().instruction);
+  if (cpu::bf16_is_faster())
     bf16 = {DType::bf16, fmt::format("oneDNN {} with {}", library.version, library.instructions),
-            "the CPU multiplies bf16 in hardware"};
+            fmt::format("the CPU multiplies bf16 in hardware, by {}", cpu::bf16_loop().instruction)};
   return {
       {DType::fp32, own, "its sums have one order on any number of threads, which oneDNN does not promise"},
       bf16,

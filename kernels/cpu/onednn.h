@@ -25,7 +25,7 @@ struct OnednnGemm {
 struct OnednnAbility {
   std::string version;       // "2.6.3"
   std::string instructions;  // the best set that it uses, as ONEDNN_MAX_CPU_ISA names it
-  bool native_bf16 = false;  // it multiplies bf16 in hardware, so operands need no copy in fp32
+  bool native_bf16 = false;  // it multiplies bf16 by an instruction of the CPU's
 };
 const OnednnAbility& onednn_ability();
 

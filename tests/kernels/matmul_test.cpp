@@ -9,6 +9,7 @@
 #include "device/team.h"
 #include "kernels/cpu/bodies.h"
 #include "kernels/cpu/onednn.h"
+#include "kernels/cpu/register_loops.h"
 #include "kernels/matmul_ways.h"
 #include "tests/kernels/cases/matmul.h"
 #include "tests/kernels/guarded.h"
@@ -227,10 +228,28 @@ TEST(MatmulWays, NameTheWayOfEachTypeAndItsReason) {
   ASSERT_EQ(ways.size(), 3u);
   const std::string own = fmt::format("own product with {}", cpu::isa() == cpu::Isa::v4 ? "AVX-512" : "AVX2");
   for (const MatmulWay& w : ways) {
-    const bool library = w.type == DType::bf16 && cpu::onednn_ability().native_bf16;
+    const bool library = w.type == DType::bf16 && cpu::bf16_is_faster();
     EXPECT_TRUE(w.way.starts_with(library ? "oneDNN " : own)) << w.way;
     EXPECT_FALSE(w.why.empty());
   }
+}
+
+// The instructions differ by a factor of two and more, so what a glance says is what a long look says.
+TEST(RegisterLoops, TellAFastInstructionFromASlowOne) {
+  const auto seconds = [](const cpu::RegisterLoop& loop) {
+    double best = 1e30;
+    for (int attempt = 0; attempt < 5; ++attempt) {
+      timespec begin, end;
+      clock_gettime(CLOCK_THREAD_CPUTIME_ID, &begin);
+      loop.run(200'000);
+      clock_gettime(CLOCK_THREAD_CPUTIME_ID, &end);
+      best = std::min(best, double(end.tv_sec - begin.tv_sec) + 1e-9 * double(end.tv_nsec - begin.tv_nsec));
+    }
+    return best / loop.flops;
+  };
+  const double ratio = seconds(cpu::fp32_loop()) / seconds(cpu::bf16_loop());
+  EXPECT_EQ(cpu::bf16_is_faster(), ratio > 1.25) << "bf16 has " << ratio << " times the FLOPs of fp32";
+  EXPECT_TRUE(cpu::onednn_ability().native_bf16 || cpu::bf16_loop().flops == cpu::fp32_loop().flops);
 }
 
 TEST_P(MatmulKernel, TakesEveryMixOfStorageTypes) {

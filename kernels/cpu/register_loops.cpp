@@ -1,0 +1,125 @@
+#include "kernels/cpu/register_loops.h"
+
+#include <immintrin.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <ctime>
+#include <string>
+
+#include "kernels/cpu/bodies.h"
+#include "kernels/cpu/onednn.h"
+
+namespace cleave::kernels::cpu {
+namespace {
+
+// Twelve sums that wait for nothing but themselves hide an instruction's latency on every core there is.
+constexpr int kSums = 12;
+
+void multiply_add_256(int64_t rounds) {
+  __m256 sums[kSums];
+  for (__m256& x : sums) x = _mm256_set1_ps(1.0f);
+  const __m256 b = _mm256_set1_ps(0.999f), c = _mm256_set1_ps(1e-3f);
+  for (int64_t k = 0; k < rounds; ++k)
+#pragma GCC unroll 12
+    for (__m256& x : sums) {
+      x = _mm256_fmadd_ps(x, b, c);
+      asm volatile("" : "+x"(x));  // so that nothing is taken out of the loop
+    }
+}
+
+__attribute__((target("avx512f"))) void multiply_add_512(int64_t rounds) {
+  __m512 sums[kSums];
+  for (__m512& x : sums) x = _mm512_set1_ps(1.0f);
+  const __m512 b = _mm512_set1_ps(0.999f), c = _mm512_set1_ps(1e-3f);
+  for (int64_t k = 0; k < rounds; ++k)
+#pragma GCC unroll 12
+    for (__m512& x : sums) {
+      x = _mm512_fmadd_ps(x, b, c);
+      asm volatile("" : "+v"(x));
+    }
+}
+
+__attribute__((target("avx512f,avx512bf16"))) void dot_bf16_512(int64_t rounds) {
+  __m512 sums[kSums];
+  for (__m512& x : sums) x = _mm512_set1_ps(1.0f);
+  const auto b = __m512bh(_mm512_set1_epi16(0x3f80)), c = __m512bh(_mm512_set1_epi16(0x3000));
+  for (int64_t k = 0; k < rounds; ++k)
+#pragma GCC unroll 12
+    for (__m512& x : sums) {
+      x = _mm512_dpbf16_ps(x, b, c);
+      asm volatile("" : "+v"(x));
+    }
+}
+
+// Four tiles of sums from two and two of operands: all eight that there are.
+__attribute__((target("amx-tile,amx-bf16"))) void dot_bf16_tiles(int64_t rounds) {
+  struct alignas(64) Shapes {
+    uint8_t palette = 1, start_row = 0, reserved[14] = {};
+    uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+    uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+  } const shapes;
+  alignas(64) const float values[256] = {};
+  _tile_loadconfig(&shapes);
+  _tile_loadd(4, values, 64);
+  _tile_loadd(5, values, 64);
+  _tile_loadd(6, values, 64);
+  _tile_loadd(7, values, 64);
+  _tile_zero(0);
+  _tile_zero(1);
+  _tile_zero(2);
+  _tile_zero(3);
+  for (int64_t k = 0; k < rounds; ++k) {
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_dpbf16ps(1, 4, 7);
+    _tile_dpbf16ps(2, 5, 6);
+    _tile_dpbf16ps(3, 5, 7);
+  }
+  _tile_release();
+}
+
+// The kernel gives a process the registers of tiles when it asks for them.
+bool has_tiles() {
+  constexpr int kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+  return onednn_ability().instructions.find("AMX") != std::string::npos &&
+         syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+}
+
+// FLOPs a second of this thread; a moment in which something else runs does not count.
+double rate(const RegisterLoop& loop) {
+  constexpr int64_t kRounds = 4000;
+  const auto now = [] {
+    timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return double(t.tv_sec) + 1e-9 * double(t.tv_nsec);
+  };
+  double best = 1e30;
+  for (int attempt = 0; attempt < 9; ++attempt) {
+    const double begin = now();
+    loop.run(kRounds);
+    best = std::min(best, now() - begin);
+  }
+  return double(kRounds) * loop.flops / best;
+}
+
+}  // namespace
+
+RegisterLoop fp32_loop() {
+  if (isa() == Isa::v4) return {"vfmadd", kSums * 32, multiply_add_512};
+  return {"vfmadd", kSums * 16, multiply_add_256};
+}
+
+RegisterLoop bf16_loop() {
+  if (!onednn_ability().native_bf16) return fp32_loop();
+  if (has_tiles()) return {"tdpbf16ps", 4 * 16 * 16 * 32 * 2, dot_bf16_tiles};
+  return {"vdpbf16ps", kSums * 64, dot_bf16_512};
+}
+
+bool bf16_is_faster() {
+  constexpr double kClearly = 1.25;  // the ratios that exist are 0.5, 2, and 8 and more
+  static const bool faster = onednn_ability().native_bf16 && rate(bf16_loop()) > kClearly * rate(fp32_loop());
+  return faster;
+}
+
+}  // namespace cleave::kernels::cpu
