@@ -19,6 +19,7 @@ int run_verify(const Arguments& arguments);
 int run_digest(const Arguments& arguments);
 int run_import(const Arguments& arguments);
 int run_export(const Arguments& arguments);
+int run_bench(const Arguments& arguments);
 int run_report(const Arguments& arguments);
 
 struct Command {
@@ -40,6 +41,8 @@ inline constexpr Command kCommands[] = {
     {"digest", "hashes of a checkpoint that are the same for every layout", run_digest},
     {"import", "a checkpoint from a published model of Hugging Face", run_import},
     {"export", "a folder that transformers reads from a checkpoint", run_export},
+    {"bench", "what this machine reaches in arithmetic, memory, messages and steps, beside its limits",
+     run_bench},
     {"report", "what this machine and this build offer", run_report},
     {"data", "turn text into a token file, split it, or look into one", run_data},
 };

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "core/error.h"
+#include "core/proc_value.h"
 #include "core/units.h"
 
 namespace cleave::plan {
@@ -18,13 +19,8 @@ std::optional<int64_t> number_in(const std::string& path) {
 }
 
 int64_t meminfo_available() {
-  std::ifstream in("/proc/meminfo");
-  for (std::string name, unit; in >> name;) {
-    int64_t kib = 0;
-    if (in >> kib; name == "MemAvailable:") return kib * 1024;
-    std::getline(in, unit);
-  }
-  return 0;
+  const std::string value = proc_value("/proc/meminfo", "MemAvailable");
+  return value.empty() ? 0 : std::stoll(value) * 1024;
 }
 
 // Of this process under cgroup v2; "/" where it has none.

@@ -25,8 +25,9 @@ ALLOWED = {
     "pipeline": [],
     "runtime": ["checkpoint", "pipeline", "model", "tensor_parallel", "sequence_parallel", "zero", "config", "comm", "optim", "offload", "kernels", "device"],
     "plan": ["runtime", "pipeline", "model", "zero", "config", "comm", "optim", "offload", "device"],
+    "bench": ["runtime", "model", "config", "comm", "offload", "kernels", "device"],
     "launcher": ["config", "comm", "device"],
-    "app": ["text", "plan", "runtime", "pipeline", "launcher", "monitor", "checkpoint", "model", "tensor_parallel", "sequence_parallel", "zero", "data", "config", "comm", "optim",
+    "app": ["text", "bench", "plan", "runtime", "pipeline", "launcher", "monitor", "checkpoint", "model", "tensor_parallel", "sequence_parallel", "zero", "data", "config", "comm", "optim",
             "offload", "kernels", "device"],
     "capi": ["plan", "runtime", "launcher", "zero", "pipeline", "config", "comm", "optim", "kernels", "device"],
 }
@@ -50,7 +51,7 @@ FOREIGN = {  # a library's header: the folders that may use it
     r"gloo/": ["comm"],
     r"liburing": ["offload"],
     r"(oneapi/)?dnnl": ["kernels"],
-    r"nlohmann/": ["core", "config", "model", "checkpoint", "pipeline", "runtime", "plan", "launcher", "monitor", "text", "app", "capi"],
+    r"nlohmann/": ["core", "config", "model", "checkpoint", "pipeline", "runtime", "plan", "bench", "launcher", "monitor", "text", "app", "capi"],
     r"pcre2|unicode/|sentencepiece": ["text"],
     r"CLI/": ["app"],
 }

@@ -15,7 +15,7 @@ PURPOSE = {
     "comm": "collectives, rendezvous", "data": "tokens, batches", "pipeline": "schedules as values", "offload": "host memory, disk files",
     "config": "every key of a ds_config", "optim": "updates, schedules", "tensor_parallel": "heads and columns cut",
     "sequence_parallel": "positions cut", "zero": "units, sharding, homes", "model": "layers, families", "checkpoint": "records, manifests",
-    "monitor": "metrics, profiles", "runtime": "the engine", "plan": "memory and traffic", "launcher": "job, ranks, exit codes",
+    "monitor": "metrics, profiles", "runtime": "the engine", "plan": "memory and traffic", "bench": "limits, measured", "launcher": "job, ranks, exit codes",
     "app": "the command line", "capi": "the engine for Python",
 }
 STROKE, COLORS = "#57606a", {"compute": "#ddf4ff", "move": "#fff8c5", "update": "#dafbe1", "wait": "#ffebe9"}

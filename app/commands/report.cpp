@@ -1,7 +1,6 @@
 #include <unistd.h>
 
 #include <cstdio>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -13,6 +12,7 @@
 #include "core/cores.h"
 #include "core/environment.h"
 #include "core/error.h"
+#include "core/proc_value.h"
 #include "core/units.h"
 #include "device/device.h"
 #include "kernels/matmul_ways.h"
@@ -22,17 +22,6 @@ namespace cleave::app {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-// The value of the first line "name : value" of a file under /proc; empty when there is none.
-std::string proc_value(const char* file, std::string_view name) {
-  std::ifstream in(file);
-  for (std::string line; std::getline(in, line);) {
-    if (!line.starts_with(name)) continue;
-    const size_t at = line.find_first_not_of(" \t", line.find(':') + 1);
-    return at == std::string::npos ? "" : line.substr(at);
-  }
-  return "";
-}
 
 int64_t meminfo_bytes(std::string_view name) {
   const std::string value = proc_value("/proc/meminfo", name);

@@ -13,9 +13,33 @@ from app_test import AppTest, ROOT
 class Commands(AppTest):
     def test_help_is_there_for_every_command(self):
         self.assertIn("train", self.run_cleave("--help").stdout)
-        for command in ["train", "launch", "check", "plan", "eval", "generate", "import", "export", "data", "report"]:
+        for command in ["train", "launch", "check", "plan", "eval", "generate", "import", "export", "data", "bench", "report"]:
             self.assertIn("Example:", self.run_cleave(command, "--help").stdout)
         self.assertIn("not a command", self.run_cleave("trian", code=2).stderr)
+
+    def test_bench_measures_beside_limits_and_names_what_got_slower(self):
+        few = ("bench", "matmul", "comm", "--filter", "matmul/narrow/forward", "--seconds", "0")
+        said = self.run_cleave(*few, "--json")
+        report = json.loads(said.stdout)
+        rows = {row["name"]: row for row in report["rows"]}
+        self.assertEqual({name.split("/")[0] for name in rows}, {"limit", "comm", "matmul"})
+        self.assertEqual({"matmul/narrow/forward/fp32", "matmul/narrow/forward/fp32/oneDNN", "matmul/narrow/forward/bf16"} - set(rows), set())
+        for name, row in rows.items():
+            self.assertTrue(0 < row["low"] <= row["median"] <= row["high"], row)
+            self.assertIn(name, said.stderr)
+            if "limit" in row:
+                self.assertAlmostEqual(row["share"], row["median"] / row["limit"])
+        product = rows["matmul/narrow/forward/fp32"]
+        self.assertGreaterEqual(product["limit"], rows["matmul/narrow/forward/fp32/oneDNN"]["high"])
+        for key in ("low", "median", "high"):
+            product[key] *= 1000
+        before = self.dir / "before.json"
+        before.write_text(json.dumps(report))
+        self.assertIn("slower: matmul/narrow/forward/fp32 ", self.run_cleave(*few, "--compare", before).stdout)
+        for words, wrong in ((("bench", "everything"), "wanted one of matmul, kernels, optimizer, comm, disk, step"),
+                             (("bench", "--filter", "("), "is no regular expression"), (("bench", "--compare", ROOT / "README.md"), "is no report"),
+                             (("bench", "--ranks", "1"), "an integer from 2 to 256"), (("bench", "disk", "--folder", "/proc/none"), "--folder")):
+            self.assertIn(wrong, self.run_cleave(*words, code=2).stderr)
 
     def test_auto_takes_the_trainers_defaults_and_its_options(self):
         config = self.dir / "auto.json"

@@ -1,14 +1,12 @@
-// What a row of the kernel benchmark is made of: operands on a device, and work on them that is timed.
+// What a measurement of a kernel is made of: operands on a device, and work on them that is timed.
 #pragma once
 #include <deque>
 #include <functional>
-#include <string>
-#include <vector>
 
-#include "benchmarks/kernels/ceilings.h"
 #include "device/workspace.h"
+#include "kernels/launch.h"
 
-namespace cleave::benchmarks {
+namespace cleave::bench {
 
 struct Work {
   std::function<void()> run;
@@ -16,7 +14,7 @@ struct Work {
   bool reads_only = false;
 };
 
-// Operands of one row; made when it starts and freed when it ends.
+// Owns what was made with it.
 class Operands {
  public:
   explicit Operands(Device device) : memory_({}, Memory::Mode::real, device), stream_(device) {
@@ -29,7 +27,8 @@ class Operands {
   Tensor tokens(int64_t rows, int64_t vocab);
   Stream& stream() { return stream_; }
 
-  // On a GPU a run is many launches, so that neither launching nor waiting shows.
+  // Runs the kernel on the stream and waits for it; bytes and flops are those of one launch. On a GPU a run
+  // is many launches, so that neither launching nor waiting shows.
   template <class Op>
   Work work(Op op, double bytes, double flops = 0) {
     const int times = memory_.device().is_cuda() ? 20 : 1;
@@ -50,19 +49,4 @@ class Operands {
   Stream stream_;
 };
 
-// The CPU, unless only GPUs are asked for, and the first GPU where there is one.
-std::vector<Device> bench_devices(bool gpu_only);
-
-// Registers the row; on a GPU as cuda/<name>.
-void add_row(Device device, const std::string& name, std::function<Work(Operands&)> prepare);
-
-// Rows of a file each, for training sizes.
-void add_dense(Device device, DType type);
-void add_updates(Device device);
-
-// Measures what these devices can do at most and says it; before the rows run. A GPU's limits are read from
-// `file` where it is there, and else measured and written to it, so that several runs share them; empty: no
-// file.
-void measure_limits(const std::vector<Device>& devices, const std::string& file);
-
-}  // namespace cleave::benchmarks
+}  // namespace cleave::bench

@@ -1,0 +1,108 @@
+#include "bench/limits.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <ctime>
+#include <functional>
+
+#include "bench/loop.h"
+#include "bench/operands.h"
+#include "device/memory.h"
+#include "device/team.h"
+#include "kernels/cpu/register_loops.h"
+#include "kernels/elementwise.h"
+#include "kernels/matmul.h"
+
+namespace cleave::bench {
+namespace {
+
+double now() {
+  timespec t;
+  clock_gettime(team_threads() > 1 ? CLOCK_MONOTONIC : CLOCK_PROCESS_CPUTIME_ID, &t);
+  return double(t.tv_sec) + 1e-9 * double(t.tv_nsec);
+}
+
+double best_seconds(int attempts, const std::function<void()>& run) {
+  double best = 1e30;
+  for (int i = 0; i < attempts; ++i) {
+    const double begin = now();
+    run();
+    best = std::min(best, now() - begin);
+  }
+  return best;
+}
+
+// Of all threads together.
+double flop_rate(const kernels::cpu::RegisterLoop& loop) {
+  constexpr int64_t kRounds = 1'000'000;
+  const double seconds = best_seconds(7, [&] {
+    run_shares(
+        team_threads(),
+        [](const void* context, int, int64_t begin, int64_t end) {
+          for (int64_t i = begin; i < end; ++i)
+            static_cast<const kernels::cpu::RegisterLoop*>(context)->run(kRounds);
+        },
+        &loop);
+  });
+  return double(kRounds) * loop.flops * team_threads() / seconds;
+}
+
+Limits measure_cpu() {
+  constexpr int64_t kNumel = 32 << 20;
+  Memory memory;
+  Buffer arrays[4];
+  float* x[4];
+  for (int i = 0; i < 4; ++i) {
+    arrays[i] = memory.allocate(MemoryKind::host, Category::staging, DType::fp32, {kNumel}, "limits");
+    x[i] = arrays[i].tensor().as<float>();
+    over(kNumel, [&](int64_t begin, int64_t end) { std::fill(x[i] + begin, x[i] + end, 1.0f); });
+  }
+  Limits limits{.fp32 = flop_rate(kernels::cpu::fp32_loop()), .bf16 = flop_rate(kernels::cpu::bf16_loop())};
+  float *p = x[0], *m = x[1], *v = x[2];
+  const float* g = x[3];
+  limits.update_bytes = 28.0 * kNumel / best_seconds(7, [&] {
+                          over(kNumel, [&](int64_t begin, int64_t end) {
+#pragma omp simd
+                            for (int64_t i = begin; i < end; ++i) {
+                              m[i] = 0.9f * m[i] + g[i];
+                              v[i] = 0.9f * v[i] + g[i];
+                              p[i] = p[i] - m[i] * v[i] * 1e-9f;
+                            }
+                          });
+                        });
+  limits.read_bytes = 4.0 * kNumel / best_seconds(7, [&] {
+                        over(kNumel, [&](int64_t begin, int64_t end) {
+                          float sum = 0;
+#pragma omp simd reduction(+ : sum)
+                          for (int64_t i = begin; i < end; ++i) sum += g[i];
+                          asm volatile("" : : "x"(sum));
+                        });
+                      });
+  return limits;
+}
+
+// The largest product and the longest streams of bytes, by the kernels themselves.
+Limits measure_gpu(Device device) {
+  Operands o(device);
+  const int64_t n = 8192, many = int64_t{1} << 28;
+  const kernels::Matmul product{.c = o.make(DType::bf16, {n, n}),
+                                .a = o.make(DType::bf16, {n, n}),
+                                .b = o.make(DType::bf16, {n, n}),
+                                .bias = {},
+                                .transpose_b = true};
+  const Tensor x = o.make(DType::fp32, {many});
+  const Work multiply = o.work(product, 0, product.flops());
+  const Work copies = o.work(kernels::Cast{.y = o.make(DType::fp32, {many}, 0), .x = x}, 8.0 * double(many));
+  const Work sums = o.work(kernels::Sum{.out = o.make(DType::fp64, {1}), .x = x}, 4.0 * double(many));
+  const double flops = multiply.flops / best_seconds(5, multiply.run);
+  return {.fp32 = flops,
+          .bf16 = flops,
+          .read_bytes = sums.bytes / best_seconds(5, sums.run),
+          .update_bytes = copies.bytes / best_seconds(5, copies.run)};
+}
+
+}  // namespace
+
+Limits measure_limits(Device device) { return device.is_cuda() ? measure_gpu(device) : measure_cpu(); }
+
+}  // namespace cleave::bench

@@ -1,0 +1,26 @@
+// A plain loop on all threads of the team, as a limit or a filling needs it.
+#pragma once
+#include <algorithm>
+#include <cstdint>
+
+#include "device/team.h"
+
+namespace cleave::bench {
+
+// body(begin, end) for pieces of [0, numel), each once, on whichever thread.
+template <class Body>
+void over(int64_t numel, const Body& body) {
+  constexpr int64_t kPiece = 1 << 16;
+  struct Loop {
+    const Body& body;
+    int64_t numel;
+  } const loop{body, numel};
+  run_shares((numel + kPiece - 1) / kPiece,
+             [](const void* context, int, int64_t begin, int64_t end) {
+               const auto& l = *static_cast<const Loop*>(context);
+               l.body(begin * kPiece, std::min(end * kPiece, l.numel));
+             },
+             &loop);
+}
+
+}  // namespace cleave::bench
