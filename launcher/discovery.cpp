@@ -40,16 +40,19 @@ std::optional<comm::RankInfo> by_torch_set(const Variables& v) {
   info.nodes =
       std::max(1, v.number("GROUP_WORLD_SIZE", v.number("CROSS_SIZE", v.number("AZUREML_NODE_COUNT", 1))));
   info.node_rank = v.number("GROUP_RANK", v.number("CROSS_RANK", v.number("NODE_RANK", 0)));
-  info.local_size =
-      v.number("LOCAL_WORLD_SIZE", v.number("LOCAL_SIZE", std::max(1, info.world / info.nodes)));
+  info.local_size = std::max(1, info.world / info.nodes);
+  // Azure ML has as many processes on each node, and accelerate writes a LOCAL_WORLD_SIZE of 1 there.
+  const bool by_azure = v.has("AZUREML_NODE_COUNT") && !v.has("CLEAVE_LAUNCHED") &&
+                        !v.has("GROUP_WORLD_SIZE") && !v.has("CROSS_SIZE");
+  const bool says_size = !by_azure && (v.has("LOCAL_WORLD_SIZE") || v.has("LOCAL_SIZE"));
+  if (says_size) info.local_size = v.number("LOCAL_WORLD_SIZE", v.number("LOCAL_SIZE", 1));
   if (v.has("CLEAVE_LAUNCHED")) {
     // Our launcher has spoken: what its own launcher had set means nothing here.
     info.launched_by = "cleave launch";
     return info;
   }
   // Where the launcher says that all ranks are here, they need not meet where others can call.
-  if ((v.has("LOCAL_WORLD_SIZE") || v.has("LOCAL_SIZE")) && info.local_size == info.world)
-    info.master_addr = comm::RankInfo{}.master_addr;
+  if (says_size && info.local_size == info.world) info.master_addr = comm::RankInfo{}.master_addr;
   info.attempt = v.number("TORCHELASTIC_RESTART_COUNT", 0);
   info.port_is_taken = v.text("TORCHELASTIC_USE_AGENT_STORE") == "True";
   info.job_id = v.text("TORCHELASTIC_RUN_ID");

@@ -27,25 +27,6 @@ awk -v a="$accuracy" 'BEGIN { exit !(a >= 95) }' || { echo "error: $accuracy % i
 "$bin/cleave" verify "$work/encoder" >/dev/null
 "$bin/encoder" plan 8 | grep -q 'encoder' || { echo "error: encoder has no plan" >&2; exit 1; }
 
-python=${CLEAVE_TORCH_PYTHON:-.venv/bin/python}
-if "$python" -c "import torch" 2>/dev/null; then
-  echo "-- python: cifar10.py"
-  PYTHONPATH=python "$bin/cleave" launch -n 2 -- "$python" examples/python/cifar10.py --deepspeed --deepspeed_config examples/python/cifar10.json \
-    --output "$work/cifar10" | tee "$work/cifar10.txt"
-  accuracy=$(sed -nE 's/.*held-out images: ([0-9.]+) %/\1/p' "$work/cifar10.txt")
-  awk -v a="$accuracy" 'BEGIN { exit !(a >= 90) }' || { echo "error: $accuracy % is below 90 %" >&2; exit 1; }
-  "$bin/cleave" verify "$work/cifar10"
-
-  echo "-- python: pipeline.py"
-  PYTHONPATH=python "$bin/cleave" launch -n 2 -- "$python" examples/python/pipeline.py --deepspeed_config examples/python/pipeline.json \
-    --output "$work/pipeline" | tee "$work/pipeline.txt"
-  loss=$(sed -nE 's/.*loss of held-out images: ([0-9.]+)/\1/p' "$work/pipeline.txt")
-  awk -v a="$loss" 'BEGIN { exit !(a < 0.5) }' || { echo "error: the held-out loss $loss is not below 0.5" >&2; exit 1; }
-  "$bin/cleave" verify "$work/pipeline"
-else
-  echo "skipped: examples/python: no Python here has torch"
-fi
-
 echo "-- hello_mesh"
 "$bin/cleave" launch -n 8 -- "$bin/hello_mesh" 2 2 3 | tee "$work/mesh"
 grep -q 'rank 7: pipe 1 data 1 tensor 1 .* and head .* 96 x 64 of 192 x 64' "$work/mesh" ||

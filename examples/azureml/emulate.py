@@ -155,6 +155,8 @@ class Job:
             command = re.sub(r"\$\{\{\s*([\w.]+)\s*\}\}", lambda m: shlex.quote(str(self.path(paths, m[1]))), self.job["command"])
             env = {"PATH": f"{self.options.tools}:{os.environ['PATH']}", "HOME": str(folders[node]),
                    "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
+                   # Python's packages are the image's there.
+                   **{k: os.environ[k] for k in ("PYTHONPATH", "CLEAVE_LIBRARY") if k in os.environ},
                    "AZUREML_RUN_ID": self.run_id, "AZUREML_EXPERIMENT_ID": "00000000-0000-0000-0000-000000000001",
                    "AZUREML_RUN_TOKEN": "a-secret-of-the-job", "AZUREML_NODE_COUNT": self.nodes, "AZUREML_CR_NODE_RANK": node,
                    "AZUREML_CR_COMPUTE_CONTEXT": json.dumps({"run_attempt_count": attempt}),

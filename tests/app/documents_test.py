@@ -31,7 +31,8 @@ ELSEWHERE = {
     "cleave launch -n 2 -- build/release/bin/digits": "scripts/test_examples.sh",
     "cleave launch -n 2 -- build/release/bin/encoder": "scripts/test_examples.sh",
     "build/release/bin/encoder plan 8": "scripts/test_examples.sh",
-    "cleave launch -n 2 -- python examples/python/cifar10.py": "scripts/test_examples.sh",  # with torch
+    "cleave launch -n 2 -- python examples/python/": "tests/python/examples_test.py",  # with torch
+    "deepspeed --num_gpus 2 examples/python/gpt2.py": "tests/python/examples_test.py",
     # Tens of gigabytes and minutes; their plans are run.
     "cleave launch -n 2 -- train --deepspeed_config examples/gpt2_large/": "",
     "cleave train --deepspeed_config examples/too_large/": "",
