@@ -56,6 +56,12 @@ def answers(ranks: int, module: str, case: str, *args: Any) -> list[Any]:
         return [json.loads(pathlib.Path(folder, f"answer{r}").read_text()) for r in range(ranks)]
 
 
+def free_port() -> int:
+    """Of this machine, for ranks to meet at."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
 def _text(folder: str, rank: int) -> str:
     return pathlib.Path(folder, f"output{rank}").read_text(errors="replace")
 
@@ -76,9 +82,7 @@ def _serve(module: Any) -> None:
         threads = sorted(pathlib.Path(task, "comm").read_text().strip() for task in pathlib.Path("/proc/self/task").iterdir())
         # jemalloc, which pyarrow brings, starts its thread anew in a fork.
         assert len(threads) - threads.count("jemalloc_bg_thd") == 1, f"a process with the threads {threads} cannot be forked"
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
-        children = []
+        port, children = free_port(), []
         for rank in range(ranks):
             if (child := os.fork()) == 0:
                 _become(rank, ranks, port, folder)

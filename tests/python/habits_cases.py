@@ -1,0 +1,115 @@
+"""What habits_test.py runs on ranks: what scripts of torch do around an engine."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import cleave as deepspeed
+import models
+import torch
+from engine_cases import config, steps
+from torch.utils.data import DataLoader
+from torch.utils.data.distributed import DistributedSampler
+
+
+def _engine(stage: int = 2) -> Any:
+    return deepspeed.initialize(model=models.seeded(models.Mlp), config=config(stage))[0]
+
+
+class Samples(torch.utils.data.Dataset[Any]):
+    """Each says its number and the process that made it."""
+
+    def __len__(self) -> int:
+        return 24
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int, int]:
+        return torch.full((8,), float(index)), index % models.CLASSES, os.getpid()
+
+
+def loads() -> dict[str, Any]:
+    """Two epochs of torch's own sampler and loader, whose workers are forked while the engine has threads, and trains between them."""
+    engine = _engine()
+    sampler = DistributedSampler(Samples(), engine.world_size, engine.global_rank, seed=3)
+    loader = DataLoader(Samples(), batch_size=4, sampler=sampler, num_workers=2, pin_memory=True)
+    epochs, workers = [], set()
+    for epoch in range(2):
+        sampler.set_epoch(epoch)
+        seen: list[int] = []
+        for x, y, made_by in loader:
+            engine.backward(models.loss(engine, (x, y)))
+            engine.step()
+            seen += x[:, 0].int().tolist()
+            workers |= set(made_by.tolist())
+        epochs.append(seen)
+    return {"epochs": epochs, "workers": len(workers - {os.getpid()}), "here": os.getpid() in workers, "steps": engine.global_steps}
+
+
+def first_rank_saves(folder: str) -> dict[str, bool]:
+    """By stage: whether the first rank alone can write a state_dict with torch, that a module without an engine then has."""
+    out = {}
+    for stage in (0, 1, 2):
+        engine, path = _engine(stage), Path(folder, f"{stage}.pt")
+        steps(engine, 2)
+        if engine.global_rank == 0:
+            torch.save(engine.module.state_dict(), path)
+        torch.distributed.barrier()
+        alone = models.Mlp()
+        alone.load_state_dict(torch.load(path, weights_only=True))
+        x = models.batch(0, 0, 0)[0]
+        out[str(stage)] = torch.equal(alone(x), engine(x))
+    return out
+
+
+def placed(launcher: dict[str, str]) -> list[int]:
+    """The rank, the ranks and the place on the host that the variables of a launcher give, and the gradients' sum over it."""
+    rank = os.environ["RANK"]
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
+        del os.environ[name]
+    os.environ |= {key: value.format(rank=rank) for key, value in launcher.items()}
+    return ends()
+
+
+def ends() -> list[int]:
+    """A script that leaves its engine, a thread and torch's process group behind."""
+    engine = _engine()
+    steps(engine, 1)
+    threading.Thread(target=threading.Event().wait, daemon=True).start()
+    return [engine.global_rank, engine.world_size, engine.local_rank, torch.distributed.get_world_size()]
+
+
+CELLS = [
+    "import torch\nimport cleave as deepspeed",
+    "torch.manual_seed(0)\nmodel = torch.nn.Linear(8, 1)\nx = torch.randn(64, 8)\ny = x.sum(1, keepdim=True)",
+    "engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=CONFIG)",
+    "for step in range(60):\n    loss = torch.nn.functional.mse_loss(engine(x), y)\n    engine.backward(loss)\n    engine.step()",
+    "print(loss.item())",
+]
+
+
+def notebook() -> dict[str, Any]:
+    """Cells without a launcher; those that make the model and the engine and train are run a second time, as people do."""
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        del os.environ[name]
+    cells: dict[str, Any] = {"CONFIG": config(1, gradient_accumulation_steps=1, optimizer={"type": "Adam", "params": {"lr": 0.05}})}
+    losses = []
+    for cell in (*CELLS, *CELLS[1:]):
+        exec(compile(cell, "<cell>", "exec"), cells)
+        if cell.startswith("print"):
+            losses.append(cells["loss"].item())
+    return {"losses": losses, "world": cells["engine"].world_size}
+
+
+def trains_on(file: str) -> None:
+    """Steps until somebody interrupts them. Each rank says by a file that it is among them."""
+    engine = _engine(3)
+    for step in range(1_000_000):
+        steps(engine, 1, step)
+        if step == 5:
+            Path(f"{file}{engine.global_rank}").touch()
+
+
+if __name__ == "__main__":
+    print("ended", ends())
