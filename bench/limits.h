@@ -1,5 +1,7 @@
 // What this machine can do at most, measured in the same run as what is compared with it.
 #pragma once
+#include <algorithm>
+
 #include "device/device.h"
 #include "device/dtype.h"
 
@@ -15,7 +17,8 @@ struct Limits {
   double update_bytes =
       0;  // read and written by a plain loop that reads four arrays and writes three; a GPU's copy
 
-  double flops(DType type) const { return type == DType::bf16 ? bf16 : fp32; }
+  // Of products of a type, which may be computed in fp32 where that is faster.
+  double flops(DType type) const { return type == DType::bf16 ? std::max(bf16, fp32) : fp32; }
 };
 
 // On one thread of a CPU the processor's time counts, which a busy machine does not disturb, else the wall's.
