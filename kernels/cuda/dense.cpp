@@ -58,6 +58,8 @@ bool run_together(const DenseWeightGradient& op, Stream& stream) {
   return true;
 }
 
+constexpr const char* kUnmeasured = "together, because there is no room to measure";
+
 // Whether one product with its epilogue is faster than the kernels apart, for this shape; `added_to` is what
 // both would add to. Where nothing is measured: yes.
 template <class Op>
@@ -72,13 +74,13 @@ bool faster_together(const Op& op, const char* what, std::vector<Tensor> added_t
   std::optional<std::string> chosen = choices.find(name);
   if (!chosen && measures(queue)) {
     const Untouched untouched(queue, std::move(added_to));
-    if (!untouched.fits()) return true;
+    if (!untouched.fits()) return choices.keep(name, kUnmeasured) == kUnmeasured;
     const float together = milliseconds_of(queue, [&] { return run_together(op, stream); });
     const float apart = milliseconds_of(queue, [&] { return run_apart(op, stream), true; });
     untouched.restore();
     chosen = choices.keep(name, together < apart ? "together" : "apart");
   }
-  return !chosen || *chosen == "together";
+  return !chosen || *chosen == "together" || *chosen == kUnmeasured;
 }
 
 constexpr const char *kNoKernel = "cuBLASLt has no kernel for a small trial",

@@ -63,7 +63,7 @@ Untouched::Untouched(CudaQueue& queue, std::vector<Tensor> tensors)
   int64_t bytes = 0;
   for (const Tensor& t : tensors_) bytes += round_up(t.bytes(), 256);
   const Tensor scratch = queue.product_scratch();
-  fits_ = bytes == 0 || kBehind + queue.held + bytes <= scratch.bytes();
+  fits_ = bytes == 0 || bytes <= room(queue);
   if (!fits_ || bytes == 0) return;
   copies_ = static_cast<std::byte*>(scratch.raw()) + kBehind + queue.held;
   bytes_ = bytes, queue.held += bytes;

@@ -26,6 +26,10 @@ class Untouched {
   ~Untouched() { queue_.held -= bytes_; }
   Untouched(const Untouched&) = delete;
   Untouched& operator=(const Untouched&) = delete;
+  // Bytes that such copies have.
+  static int64_t room(const CudaQueue& queue) {
+    return (queue.product_scratch().bytes() - kBehind - queue.held) / 256 * 256;
+  }
   bool fits() const { return fits_; }  // false: there is no room, and nothing may be measured
   void restore() const;
 

@@ -104,7 +104,8 @@ cublasLtEpilogue_t name_for_library(const Shape3& s) {
   return CUBLASLT_EPILOGUE_DEFAULT;
 }
 
-void describe(Choice& p, const Shape3& s, CudaQueue& queue) {
+// The product's first `rows` rows.
+void describe(Choice& p, const Shape3& s, int64_t rows, CudaQueue& queue) {
   auto set = [&](cublasLtMatmulDescAttributes_t what, auto value) { p.set(what, value, queue); };
   // TF32 drops thirteen bits of the operands.
   const cublasComputeType_t compute = s.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
@@ -114,13 +115,19 @@ void describe(Choice& p, const Shape3& s, CudaQueue& queue) {
   set(CUBLASLT_MATMUL_DESC_EPILOGUE, name_for_library(s));
   if (s.bias || s.epilogue == Epilogue::bias_gradient) set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type_of(s.c));
   if (reads_matrix(s.epilogue)) set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, s.n);
-  auto layout = [&](cublasLtMatrixLayout_t& x, DType t, int64_t rows, int64_t columns) {
-    check(cublasLtMatrixLayoutCreate(&x, type_of(t), uint64_t(rows), uint64_t(columns), rows),
+  auto layout = [&](cublasLtMatrixLayout_t& x, DType t, int64_t height, int64_t columns, int64_t stride) {
+    check(cublasLtMatrixLayoutCreate(&x, type_of(t), uint64_t(height), uint64_t(columns), stride),
           "cublasLtMatrixLayoutCreate", queue);
   };
-  layout(p.a.value, s.ab, s.transpose_b ? s.k : s.n, s.transpose_b ? s.n : s.k);
-  layout(p.b.value, s.ab, s.transpose_a ? s.m : s.k, s.transpose_a ? s.k : s.m);
-  layout(p.c.value, s.c, s.n, s.m);
+  if (s.transpose_b)
+    layout(p.a.value, s.ab, s.k, s.n, s.k);
+  else
+    layout(p.a.value, s.ab, s.n, s.k, s.n);
+  if (s.transpose_a)
+    layout(p.b.value, s.ab, rows, s.k, s.m);
+  else
+    layout(p.b.value, s.ab, s.k, rows, s.k);
+  layout(p.c.value, s.c, s.n, rows, s.n);
 }
 
 constexpr int kMostProposals = 8;
@@ -162,7 +169,8 @@ std::string name_of(const Shape3& s, const CudaQueue& queue) {
                      int(s.epilogue), s.alignment, place_of_choices(queue));
 }
 
-// The library's algorithms are plain numbers, good for one version of it.
+// The library's algorithms are plain numbers, good for one version of it. Behind them may stand how it was
+// chosen.
 std::string text_of(const cublasLtMatmulAlgo_t& algorithm) {
   std::string text;
   for (uint64_t word : algorithm.data) text += fmt::format("{:016x}", word);
@@ -171,7 +179,7 @@ std::string text_of(const cublasLtMatmulAlgo_t& algorithm) {
 std::optional<cublasLtMatmulAlgo_t> algorithm_of(const std::string& text) {
   cublasLtMatmulAlgo_t algorithm{};
   constexpr size_t kDigits = 16;
-  if (text.size() != std::size(algorithm.data) * kDigits) return std::nullopt;
+  if (text.substr(0, text.find(' ')).size() != std::size(algorithm.data) * kDigits) return std::nullopt;
   for (size_t i = 0; i < std::size(algorithm.data); ++i) {
     const char *first = text.data() + i * kDigits, *last = first + kDigits;
     if (std::from_chars(first, last, algorithm.data[i], 16).ptr != last) return std::nullopt;
@@ -199,6 +207,38 @@ cublasStatus_t run(const Choice& p, const cublasLtMatmulAlgo_t& algorithm, const
                         size_t(scratch.bytes()), queue.use());
 }
 
+// Of a sum, which is given back what it held: as many of its rows as a copy has room for, and no few.
+int64_t rows_to_measure(const Shape3& s, const CudaQueue& queue) {
+  constexpr int64_t kFewest = 256;
+  if (!s.accumulate) return s.m;
+  const int64_t row = s.n * size_of(s.c);
+  const int64_t rows = std::min(s.m, std::max<int64_t>(0, Untouched::room(queue)) / row);
+  return rows == s.m ? rows : rows < kFewest ? 0 : rows / kFewest * kFewest;
+}
+
+// The name of the fastest of what is offered, and how many rows were measured where these were not all.
+std::string measured(const std::vector<cublasLtMatmulAlgo_t>& offered, const Shape3& s,
+                     const Product& product, cublasLtHandle_t handle, CudaQueue& queue) {
+  const int64_t rows = rows_to_measure(s, queue);
+  if (rows == 0) return "the first, because there is no room to measure";
+  Choice part;
+  describe(part, s, rows, queue);
+  part.point(product.dbias.defined() ? product.dbias.raw() : product.op.bias.raw(), product.hidden.raw(),
+             queue);
+  const Untouched untouched(queue,
+                            s.accumulate ? std::vector{product.op.c.rows({0, rows})} : std::vector<Tensor>{});
+  CHECK(untouched.fits(), "{} rows of a sum do not fit where they should", rows);
+  float least = INFINITY;
+  cublasLtMatmulAlgo_t fastest = offered.front();
+  for (const cublasLtMatmulAlgo_t& one : offered) {
+    const float taken = milliseconds_of(
+        queue, [&] { return run(part, one, product, handle, queue) == CUBLAS_STATUS_SUCCESS; });
+    if (taken < least) least = taken, fastest = one;
+  }
+  untouched.restore();
+  return text_of(fastest) + (rows < s.m ? fmt::format(" by {} of {} rows", rows, s.m) : "");
+}
+
 // The library's first proposal, or the one that an earlier run or another stream chose, or the fastest as
 // measured.
 void choose(Choice& p, const Shape3& s, const Product& product, cublasLtHandle_t handle, CudaQueue& queue) {
@@ -210,18 +250,8 @@ void choose(Choice& p, const Shape3& s, const Product& product, cublasLtHandle_t
   Choices& choices = Choices::of_process();
   const std::string name = name_of(s, queue);
   std::optional<std::string> chosen = choices.find(name);
-  if (!chosen && !queue.capturing() && offered.size() > 1) {
-    const Untouched untouched(queue, s.accumulate ? std::vector{product.op.c} : std::vector<Tensor>{});
-    if (!untouched.fits()) return;
-    float least = INFINITY;
-    for (const cublasLtMatmulAlgo_t& one : offered) {
-      const float taken = milliseconds_of(
-          queue, [&] { return run(p, one, product, handle, queue) == CUBLAS_STATUS_SUCCESS; });
-      if (taken < least) least = taken, p.algorithm = one;
-    }
-    untouched.restore();
-    chosen = choices.keep(name, text_of(p.algorithm));
-  }
+  if (!chosen && !queue.capturing() && offered.size() > 1)
+    chosen = choices.keep(name, measured(offered, s, product, handle, queue));
   const auto algorithm = chosen ? algorithm_of(*chosen) : std::nullopt;
   if (!algorithm) return;
   cublasLtMatmulHeuristicResult_t judged{};
@@ -252,7 +282,7 @@ bool multiply(const Product& product, CudaQueue& queue) {
   const auto [at, added] = products.known.try_emplace(shape);
   Choice& p = at->second;
   const void* vector = product.dbias.defined() ? product.dbias.raw() : op.bias.raw();
-  if (added) describe(p, shape, queue);
+  if (added) describe(p, shape, shape.m, queue);
   p.point(vector, product.hidden.raw(), queue);  // the choice looks at their alignment
   if (added) choose(p, shape, product, products.handle.value, queue);
   if (!p.found) return false;

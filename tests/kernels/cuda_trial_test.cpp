@@ -5,6 +5,7 @@
 
 #include "kernels/attention.h"
 #include "kernels/choices.h"
+#include "kernels/cuda/measure.h"
 #include "kernels/dense.h"
 #include "kernels/elementwise.h"
 #include "tests/kernels/cases/attention.h"
@@ -102,6 +103,38 @@ TEST_P(TrialKernel, MeasuresAProductOnceAndLeavesItsSumAsOneProductMakesIt) {
   launch(Matmul{.c = twice, .a = a, .b = b, .bias = {}, .accumulate = true}, stream);
   EXPECT_TRUE(Choices::of_process().take_new().empty());
   EXPECT_EQ(twice.values(), once.values());
+}
+
+// A sum that is too large for a copy, as the gradient of a wide head is.
+TEST_P(TrialKernel, MeasuresTheRowsOfAProductThatACopyHasRoomForAndSaysSo) {
+  const int64_t m = 700, n = 64, row = n * 4;
+  const struct {
+    int64_t room, k;  // shapes that nobody has met before
+    const char* says;
+  } cases[] = {
+      {512 * row + 512, 32, " by 512 of 700 rows"}, {200 * row, 40, "no room to measure"}, {m * row, 48, ""}};
+  for (const auto& [room, k, says] : cases) {
+    Guarded a(DType::bf16, {k, m}, random_values(m * k, 1)), b(DType::bf16, {k, n}, random_values(k * n, 2));
+    Guarded sum(DType::fp32, {m, n}, random_values(m * n, 3));
+    Values want = sum.values();
+    for (int64_t i = 0; i < m; ++i)
+      for (int64_t j = 0; j < n; ++j)
+        for (int64_t l = 0; l < k; ++l)
+          want[size_t(i * n + j)] += a.at(size_t(l * m + i)) * b.at(size_t(l * n + j));
+    TestStream stream;
+    stream.get().measure_choices();
+    Choices::of_process().take_new();
+    CudaQueue& queue = cuda_queue(stream.get());
+    queue.held = queue.product_scratch().bytes() - gpu::Untouched::kBehind - room;
+    launch(Matmul{.c = sum, .a = a, .b = b, .bias = {}, .transpose_a = true, .accumulate = true}, stream);
+    queue.held = 0;
+    expect_near(sum, want, 1e-5, 1e-4, "sum");
+    const Choices::Map chosen = Choices::of_process().take_new();
+    ASSERT_EQ(chosen.size(), 1u);
+    const std::string& choice = chosen.begin()->second;
+    EXPECT_NE(choice.find(says), std::string::npos) << choice;
+    EXPECT_EQ(choice.find(" by ") != std::string::npos, room > 200 * row && room < m * row) << choice;
+  }
 }
 
 TEST_P(TrialKernel, MeasuresWhetherAnEpilogueIsFasterAndComputesTheSameEitherWay) {
