@@ -124,7 +124,7 @@ void add_attention(std::vector<KernelRow>& list, Device device, DType type) {
                                          .head_dim = dim};
       return o.work(op, 0, op.flops());
     });
-    add(list, type, "attention/backward" + suffix, [=](Operands& o) {
+    const auto backward = [=](Operands& o) {
       const kernels::AttentionForward forward{.y = o.make(type, {batch * seq, width}),
                                               .lse = o.make(DType::fp32, {batch, heads, seq}),
                                               .qkv = o.make(type, {batch * seq, 3 * width}),
@@ -138,6 +138,13 @@ void add_attention(std::vector<KernelRow>& list, Device device, DType type) {
                                           .dy = o.make(type, {batch * seq, width}),
                                           .forward = forward};
       return o.work(op, 0, op.flops());
+    };
+    add(list, type, "attention/backward" + suffix, backward);
+    if (!device.is_cuda() || type == DType::fp32) continue;
+    // "deterministic": false, with which cuDNN adds the queries' gradient by atomics.
+    add(list, type, "attention/backward_any_order" + suffix, [=](Operands& o) {
+      o.stream().allow_any_order();
+      return backward(o);
     });
   }
 }

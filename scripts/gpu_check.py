@@ -31,11 +31,11 @@ ROWS = [("gpt2", 512, 64), ("gpt2-medium", 256, 32), ("gpt2-xl", 128, 16), ("qwe
 WARMUP, STEPS = 2, 6
 # Groups, so that a limit that strikes costs one of them; the own attention comes second.
 KERNELS = [("products", "(matmul|dense).*bf16", {}),
-           ("attention_own", "attention.*bf16", {"CLEAVE_CUDNN": "off", "CLEAVE_GPU_EPILOGUES": "off"}),
+           ("attention_own", "attention/[a-z]*/.*bf16", {"CLEAVE_CUDNN": "off", "CLEAVE_GPU_EPILOGUES": "off"}),
            ("attention", "attention.*bf16", {}),
            ("rows", "(layer_norm|rms_norm|rotary|bias|embedding|cross|gelu|swiglu|add/|dropout|cast|sum).*bf16", {}),
            ("updates", "(adamw|sgd|random)", {}),
-           ("attention_mma", "attention.*bf16", {"CLEAVE_CUDNN": "off", "CLEAVE_WGMMA": "off"}),
+           ("attention_mma", "attention/[a-z]*/.*bf16", {"CLEAVE_CUDNN": "off", "CLEAVE_WGMMA": "off"}),
            ("dense_own", "dense.*bf16", {"CLEAVE_CUDNN": "off", "CLEAVE_GPU_EPILOGUES": "off"})]
 SMALL = {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "vocab_size": 50257, "n_positions": 64, "n_embd": 128, "n_layer": 2,
          "n_head": 2, "activation_function": "gelu_new", "layer_norm_epsilon": 1e-05, "attn_pdrop": 0, "embd_pdrop": 0, "resid_pdrop": 0}
