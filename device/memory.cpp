@@ -51,8 +51,8 @@ Block allocate_pinned(Device device, int64_t bytes) {
   std::call_once(said, [&] {
     std::fprintf(
         stderr,
-        "warning: %s of host memory could not be page-locked, so copies to the GPU will be slower; ulimit -l "
-        "and the container's memory limit decide\n",
+        "warning: %s of host memory could not be page-locked, so copies to the GPU will be slower, and the host "
+        "waits for each; ulimit -l and the container's memory limit decide\n",
         format_bytes(bytes).c_str());
   });
   return {map_zeroed(bytes), unmap};
