@@ -3,6 +3,7 @@
 
 #include "capi/call.h"
 #include "capi/cleave_c.h"
+#include "core/units.h"
 #include "runtime/saved_training.h"
 
 using namespace cleave;
@@ -51,6 +52,17 @@ int cleave_checkpoint_read(cleave_checkpoint* checkpoint, const char* kind, cons
     given(checkpoint, "checkpoint")
         .saved.read_whole(&given(kind, "kind"), &given(tensor, "tensor"),
                           {&given(value, "value"), size_t(count)});
+  });
+}
+
+int cleave_file_of_each(const int64_t* bytes, int32_t count, const char* most, int32_t* files) {
+  return call([&] {
+    const int64_t room = parse_bytes(&given(most, "most"), "max_shard_size");
+    int64_t held = 0;
+    for (int32_t t = 0, file = 0; t < count; ++t) {
+      if (held > 0 && held + bytes[t] > room) ++file, held = 0;
+      files[t] = file, held += bytes[t];
+    }
   });
 }
 

@@ -22,7 +22,7 @@ extern "C" {
 #endif
 
 /* Of this interface: a caller that was made for another number does not go on. */
-#define CLEAVE_C_VERSION 5
+#define CLEAVE_C_VERSION 6
 CLEAVE_C int cleave_c_version(void);
 CLEAVE_C const char* cleave_version(void); /* of the library, "0.1.0" */
 CLEAVE_C const char* cleave_error(void);   /* what the last call of this thread that failed said */
@@ -94,6 +94,10 @@ typedef struct {
   void* update_context;
   const char* const* states;
   int32_t state_count;
+  /* The config.json of a published model, where the engine computes it (cleave_train_micro_batch): then
+   * `units` say what the caller's model has, which has to be that of the family, and which of it is trained.
+   * Null: the caller computes. */
+  const char* model_config;
 } cleave_engine_options;
 
 /* Units are parameters that are gathered, reduced, moved and saved as one. `units`: JSON, a list of objects
@@ -119,7 +123,8 @@ CLEAVE_C int cleave_plan(const char* config, const char* config_name, const char
 /* A JSON object: step, skipped, params, dtype, mesh and place (sizes of the axes and this rank's place on
  * each), parameters (of the whole model, from name to shape), the planned, live and peak memory by kind and
  * category, notes (texts), kinds (of state that a checkpoint saves), a table of the units, gathers and rounds
- * that no record foresaw, the loss scale that the next step begins with. */
+ * that no record foresaw, the loss scale that the next step begins with, the vocabulary of a model that the
+ * engine computes. */
 CLEAVE_C int cleave_engine_facts(cleave_engine* engine, char** facts);
 
 /* One whole state of a parameter, fp32: kind 0 is the master's value, others as the facts list them.
@@ -154,6 +159,26 @@ CLEAVE_C int cleave_add_gradient(cleave_engine* engine, int32_t unit, int32_t pa
 /* This pass adds no more to the unit: parameters to which nothing was added have gradient zero. */
 CLEAVE_C int cleave_give(cleave_engine* engine, int32_t unit);
 
+/* ---- a model that the engine computes (runtime/engine.h) ---- */
+
+/* Samples of token ids as transformers has them: labels are those of the same positions, of which the engine
+ * predicts each from the ones before it, and -100 where none is wanted. mask: null, or 1 for tokens and 0 for
+ * padding, which follows them. At most train_micro_batch_size_per_gpu samples of the engine's sequence
+ * length; what is less is padded. */
+typedef struct {
+  const int64_t *tokens, *labels, *mask; /* [samples, length] */
+  int64_t samples, length;
+} cleave_samples;
+/* Forward and backward of the next micro-batch of a step. loss: its mean over its own labels, not a number
+ * where it has none. Ranks of one place on the data axis give the same. Collective. */
+CLEAVE_C int cleave_train_micro_batch(cleave_engine* engine, const cleave_samples* samples, double* loss);
+/* The loss alone, of any samples; nothing changes. Collective. */
+CLEAVE_C int cleave_loss(cleave_engine* engine, const cleave_samples* samples, double* loss);
+/* logits: [samples, length, vocabulary]. Labels are not read. Collective. */
+CLEAVE_C int cleave_logits(cleave_engine* engine, const cleave_samples* samples, float* logits);
+
+/* ---- gradients and steps ---- */
+
 /* A parameter's whole gradient of the loss in fp32, averaged, without the loss scale and before clipping:
  * behind the last pass of a step and before cleave_finish_step. Collective. */
 CLEAVE_C int cleave_get_gradient(cleave_engine* engine, const char* parameter, float* value);
@@ -170,6 +195,11 @@ typedef struct {
  * are, else null and 0. */
 CLEAVE_C int cleave_finish_step(cleave_engine* engine, const double* losses, int32_t count,
                                 const cleave_rates* rates, int32_t groups, cleave_step_result* result);
+/* Which of a script's parameter groups take their rates together (optim/rate_groups.h): numbers[g] is what
+ * units of group g declare, merged[n] what cleave_finish_step is given of number n, with room for `count`.
+ * Needs no engine. */
+CLEAVE_C int cleave_rate_groups(const cleave_rates* began, const cleave_rates* now, int32_t count,
+                                int32_t* numbers, cleave_rates* merged);
 /* What the configuration's schedule has for the next step. */
 CLEAVE_C int cleave_next_rates(cleave_engine* engine, cleave_rates* rates);
 
@@ -216,6 +246,9 @@ CLEAVE_C void cleave_checkpoint_close(cleave_checkpoint* checkpoint);
 /* A JSON object: path, deepspeed (whether it wrote it), step, applied, skipped, kinds (of state), tensors
  * (from the name of each parameter to its shape), tied (pairs of another name and a parameter), client. */
 CLEAVE_C int cleave_checkpoint_facts(cleave_checkpoint* checkpoint, char** facts);
+/* Into which file each of so many tensors goes, from 0: consecutive ones of at most `most` bytes together
+ * ("5GB"), one that is larger alone. Needs no checkpoint. */
+CLEAVE_C int cleave_file_of_each(const int64_t* bytes, int32_t count, const char* most, int32_t* files);
 /* A whole tensor of a kind, in fp32; `count` is its number of elements. */
 CLEAVE_C int cleave_checkpoint_read(cleave_checkpoint* checkpoint, const char* kind, const char* tensor,
                                     int64_t count, float* value);

@@ -32,7 +32,8 @@ struct DLManagedTensor {
 };
 
 // Makes a tensor of a float type over memory of the device, which outlives it. Whoever takes it calls its
-// deleter.
-DLManagedTensor* managed_tensor(void* data, DType type, const int64_t* shape, int dims, Device device);
+// deleter. turned: a matrix whose columns lie one behind the other.
+DLManagedTensor* managed_tensor(void* data, DType type, const int64_t* shape, int dims, Device device,
+                                bool turned);
 
 }  // namespace cleave::capi

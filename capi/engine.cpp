@@ -7,6 +7,7 @@
 #include "capi/call.h"
 #include "capi/dlpack.h"
 #include "capi/job.h"
+#include "capi/model_engine.h"
 #include "core/json.h"
 #include "core/units.h"
 #include "plan/machine_memory.h"
@@ -63,7 +64,8 @@ optim::OutsideUpdate update_of(const cleave_engine_options& o, Device device) {
 }
 
 runtime::UnitOptions options_of(const cleave_engine_options& o, Device device) {
-  runtime::UnitOptions options{.gives = std::max(1, int(o.gives)), .rates_given = o.rates_given != 0};
+  runtime::UnitOptions options{.gives = std::max(1, int(o.gives))};
+  options.engine.rates_given = o.rates_given != 0;
   options.engine.seed = o.seed;
   options.engine.device = device;
   options.engine.inference = o.inference != 0;
@@ -74,6 +76,51 @@ runtime::UnitOptions options_of(const cleave_engine_options& o, Device device) {
   return options;
 }
 
+config::DsConfig read(const char* config, const char* name, const config::ReadOptions& options) {
+  config::ReadResult read =
+      config::read_ds_config(&given(config, "config"), &given(name, "config_name"), options);
+  require(read.ok(), Exit::usage, "{} was refused:\n{}", name, config::format(read.problems));
+  return std::move(read.config);
+}
+
+// What a caller asks for, as an engine and as its plan.
+struct Made {
+  Made(config::DsConfig its_config, const char* its_name, const char* its_units,
+       const cleave_engine_options& o, Device device)
+      : config(std::move(its_config)),
+        name(&given(its_name, "model")),
+        units(units_of(&given(its_units, "units"))),
+        options(options_of(o, device)) {
+    options.engine.updates_last = o.model_config != nullptr;
+    require(
+        !o.model_config || !o.update, Exit::usage,
+        "cleave.native: the optimizer has no kernel in the engine; choose one that has (AdamW, Adam, SGD, "
+        "Adagrad, Lion), or remove cleave.native");
+    if (o.model_config) twin.emplace(config, name, o.model_config, units);
+  }
+  plan::JobPlan plan(int world, plan::PlanRanks ranks) const {
+    return twin ? plan::plan_job(
+                      twin->config, world,
+                      [this](comm::Communicator& each, runtime::EngineOptions o) {
+                        o.device = options.engine.device, o.updates_last = true,
+                        o.rates_given = options.engine.rates_given;
+                        return twin->engine(each, o);
+                      },
+                      ranks)
+                : plan::plan_units(config, name, units, options, world, ranks);
+  }
+  std::unique_ptr<cleave_engine> engine(comm::Communicator& world) const {
+    if (twin) return std::make_unique<ModelEngine>(*twin, world, options.engine);
+    return std::make_unique<UnitEngine>(config, name.c_str(), units, world, options);
+  }
+
+  config::DsConfig config;
+  std::string name;
+  std::vector<UnitSpec> units;
+  runtime::UnitOptions options;
+  std::optional<runtime::TwinModel> twin;  // that the engine computes
+};
+
 Json json_of(const MemoryTable& table) {
   Json out = Json::object();
   for (int k = 0; k < kMemoryKinds; ++k)
@@ -83,20 +130,19 @@ Json json_of(const MemoryTable& table) {
   return out;
 }
 
-std::string facts_of(const cleave_engine& e) {
-  const runtime::UnitEngine& engine = e.engine;
-  Json mesh, place, parameters;
+std::string facts_of(cleave_engine& e) {
+  const runtime::EngineBase& engine = e.base();
+  Json mesh, place;
   for (const MeshAxis& a : kMeshAxes) {
     const std::string axis(name_of(a.axis));
     mesh[axis] = engine.mesh().*a.size, place[axis] = engine.place().*a.place;
   }
-  for (const ParamSpec& p : engine.parameters()) parameters[p.name] = p.shape;
   return Json{{"step", engine.step()},
               {"params", engine.params()},
               {"dtype", std::string(name_of(runtime::model_dtype(engine.config())))},
               {"mesh", mesh},
               {"place", place},
-              {"parameters", parameters},
+              {"parameters", e.shapes()},
               {"optimizer_is_new", engine.optimizer_is_new()},
               {"planned", json_of(engine.memory_planned())},
               {"live", json_of(engine.memory_live())},
@@ -104,7 +150,8 @@ std::string facts_of(const cleave_engine& e) {
               {"notes", engine.notes().lines()},
               {"kinds", engine.kinds()},
               {"units", engine.describe_units()},
-              {"unforeseen", engine.unforeseen()},
+              {"unforeseen", e.unforeseen()},
+              {"vocabulary", e.vocabulary()},
               {"loss_scale", engine.loss_scale()}}
       .dump();
 }
@@ -147,31 +194,49 @@ std::vector<UnitSpec> units_of(const char* units) {
   return out;
 }
 
-}  // namespace cleave::capi
-
-cleave_engine::cleave_engine(const config::DsConfig& config, const char* model,
-                             std::vector<UnitSpec> its_units, comm::Communicator& world,
-                             const runtime::UnitOptions& options)
+UnitEngine::UnitEngine(const config::DsConfig& config, const char* model, std::vector<UnitSpec> its_units,
+                       comm::Communicator& world, const runtime::UnitOptions& options)
     : units(std::move(its_units)), engine(config, model, units, world, options), slots_(units.size()) {}
+
+std::map<std::string, std::vector<int64_t>> UnitEngine::shapes() {
+  std::map<std::string, std::vector<int64_t>> out;
+  for (const ParamSpec& p : engine.parameters()) out[p.name] = p.shape;
+  return out;
+}
+
+std::vector<void*> UnitEngine::acquire(int unit) {
+  std::vector<void*> out;
+  for (const Tensor& t : engine.acquire(unit)) out.push_back(t.raw());
+  return out;
+}
+
+runtime::SavedTraining UnitEngine::opened(const std::string& folder, const std::string& tag) {
+  runtime::SavedTraining saved(folder, tag);
+  saved.as_published();
+  return saved;
+}
+
+UnitEngine& unit_engine(cleave_engine* engine) {
+  auto* its = dynamic_cast<UnitEngine*>(&given(engine, "engine"));
+  CHECK(its, "the engine computes by itself: it has no units to drive");
+  return *its;
+}
+
+}  // namespace cleave::capi
 
 int cleave_engine_make(cleave_job* job, const char* config, const char* config_name, const char* model,
                        const char* units, const cleave_engine_options* options, cleave_engine** engine) {
   return call([&] {
     cleave_job& j = given(job, "job");
-    const config::ReadResult read = config::read_ds_config(
-        &given(config, "config"), &given(config_name, "config_name"), j.job.read_options());
-    require(read.ok(), Exit::usage, "{} was refused:\n{}", config_name, config::format(read.problems));
-    const std::vector<UnitSpec> specs = capi::units_of(&given(units, "units"));
-    const runtime::UnitOptions made = capi::options_of(given(options, "options"), j.job.device());
-    if (read.config.pipeline.stages == 1) {
+    const capi::Made made(capi::read(config, config_name, j.job.read_options()), model, units,
+                          given(options, "options"), j.job.device());
+    if (made.config.pipeline.stages == 1) {
       const comm::RankInfo& me = j.job.info();
       // Every rank asks here: of one rank's plan, so that the cost does not grow with the job.
-      plan::require_machine_fit(plan::plan_units(read.config, &given(model, "model"), specs, made, me.world,
-                                                 plan::PlanRanks::of_stages),
-                                me.rank - me.local_rank, me.local_size, !j.job.device().is_cuda());
+      plan::require_machine_fit(made.plan(me.world, plan::PlanRanks::of_stages), me.rank - me.local_rank,
+                                me.local_size, !j.job.device().is_cuda());
     }
-    given(engine, "engine") =
-        new cleave_engine(read.config, &given(model, "model"), specs, j.connected(), made);
+    given(engine, "engine") = made.engine(j.connected()).release();
   });
 }
 
@@ -181,16 +246,12 @@ int cleave_plan(const char* config, const char* config_name, const char* model, 
   return call([&] {
     require(world >= 1 && ranks_per_host >= 1, Exit::usage,
             "a plan of {} ranks, {} on a host; wanted 1 of each at least", world, ranks_per_host);
-    const config::ReadResult read =
-        config::read_ds_config(&given(config, "config"), &given(config_name, "config_name"),
-                               {.world_size = world, .world_origin = "the plan"});
-    require(read.ok(), Exit::usage, "{} was refused:\n{}", config_name, config::format(read.problems));
-    const runtime::UnitOptions made = capi::options_of(given(options, "options"), Device{});
-    plan::JobPlan planned = plan::plan_units(read.config, &given(model, "model"),
-                                             capi::units_of(&given(units, "units")), made, world);
+    const capi::Made made(capi::read(config, config_name, {.world_size = world, .world_origin = "the plan"}),
+                          model, units, given(options, "options"), Device{});
+    plan::JobPlan planned = made.plan(world, plan::PlanRanks::all);
     for (plan::RankPlan& r : planned.ranks)
       r.memory.at(MemoryKind::device, Category::activations) += std::max<int64_t>(0, activations);
-    planned.check_fits(made.engine.limits);
+    planned.check_fits(made.options.engine.limits);
     given(plan, "plan") = handed_over(capi::json_of(planned, ranks_per_host, activations).dump());
   });
 }
@@ -203,8 +264,7 @@ int cleave_engine_facts(cleave_engine* engine, char** facts) {
 
 int cleave_get_state(cleave_engine* engine, int32_t kind, const char* parameter, float* value) {
   return call([&] {
-    const std::vector<float> whole =
-        given(engine, "engine").engine.parameter(&given(parameter, "parameter"), kind);
+    const std::vector<float> whole = given(engine, "engine").parameter(&given(parameter, "parameter"), kind);
     std::copy(whole.begin(), whole.end(), &given(value, "value"));
   });
 }
@@ -213,47 +273,42 @@ int cleave_put_state(cleave_engine* engine, int32_t kind, const char* parameter,
                      float* value) {
   return call([&] {
     given(engine, "engine")
-        .engine.write_parameter(&given(parameter, "parameter"), {&given(value, "value"), size_t(count)},
-                                kind);
+        .write_parameter(&given(parameter, "parameter"), {&given(value, "value"), size_t(count)}, kind);
   });
 }
 
 int cleave_publish(cleave_engine* engine) {
-  return call([&] { given(engine, "engine").engine.publish_parameters(); });
+  return call([&] { given(engine, "engine").base().publish_parameters(); });
 }
 
 int cleave_save_checkpoint(cleave_engine* engine, const char* folder, const char* tag, const char* client) {
   return call([&] {
-    given(engine, "engine")
-        .engine.save_checkpoint(&given(folder, "folder"), &given(tag, "tag"), client ? client : "{}");
+    cleave_engine& e = given(engine, "engine");
+    e.base().save_checkpoint(&given(folder, "folder"), &given(tag, "tag"), e.kept(client ? client : "{}"));
   });
 }
 
 int cleave_finish_save(cleave_engine* engine) {
-  return call([&] { given(engine, "engine").engine.finish_save(); });
+  return call([&] { given(engine, "engine").base().finish_save(); });
 }
 
 int cleave_load_checkpoint(cleave_engine* engine, const char* folder, const char* tag, int32_t with_optimizer,
                            char** client) {
   using Load = runtime::EngineBase::Load;
   return call([&] {
-    given(client, "client") =
-        handed_over(given(engine, "engine")
-                        .engine.load_checkpoint(
-                            [&] {
-                              runtime::SavedTraining saved(&given(folder, "folder"), &given(tag, "tag"));
-                              saved.as_published();
-                              return saved;
-                            },
-                            with_optimizer ? Load::all : Load::no_optimizer));
+    cleave_engine& e = given(engine, "engine");
+    given(client, "client") = handed_over(
+        e.base().load_checkpoint([&] { return e.opened(&given(folder, "folder"), &given(tag, "tag")); },
+                                 with_optimizer ? Load::all : Load::no_optimizer));
   });
 }
 
 int cleave_dlpack(cleave_engine* engine, void* data, int32_t dtype, const int64_t* shape, int32_t dims,
                   int32_t on_host, void** managed) {
   return call([&] {
-    const Device device = on_host ? Device{} : given(engine, "engine").engine.device();
+    cleave_engine& e = given(engine, "engine");
     given(managed, "managed") =
-        capi::managed_tensor(&given(static_cast<char*>(data), "data"), DType(dtype), shape, dims, device);
+        capi::managed_tensor(&given(static_cast<char*>(data), "data"), DType(dtype), shape, dims,
+                             on_host ? Device{} : e.base().device(), e.lies_turned(data));
   });
 }

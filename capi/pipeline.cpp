@@ -11,7 +11,7 @@ using capi::call, capi::given, capi::handed_over;
 
 namespace {
 
-runtime::UnitEngine& pipe_of(cleave_engine* engine) { return given(engine, "engine").engine; }
+runtime::UnitEngine& pipe_of(cleave_engine* engine) { return capi::unit_engine(engine).engine; }
 
 runtime::Link link_of(int32_t link) {
   CHECK(link == CLEAVE_ACTIVATION || link == CLEAVE_GRADIENT, "link {}; there are 0 and 1", link);
@@ -69,7 +69,8 @@ int cleave_receive_shape(cleave_engine* engine, int32_t chunk, char** shape) {
 
 int cleave_take_first(cleave_engine* engine, int32_t unit, void* data, int64_t bytes) {
   return call([&] {
-    pipe_of(engine).take_first(
-        unit, Tensor(&given(static_cast<char*>(data), "data"), DType::uint8, {bytes}, MemoryKind::host));
+    given(engine, "engine")
+        .take_first(
+            unit, Tensor(&given(static_cast<char*>(data), "data"), DType::uint8, {bytes}, MemoryKind::host));
   });
 }

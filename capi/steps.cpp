@@ -3,12 +3,15 @@
 #include "capi/engine.h"
 #include "config/read_config.h"
 #include "kernels/elementwise.h"
+#include "optim/rate_groups.h"
 #include "optim/schedule.h"
 
 using namespace cleave;
 using capi::call, capi::given;
 
-zero::GradientSlot& cleave_engine::slot(int unit, int parameter) {
+namespace cleave::capi {
+
+zero::GradientSlot& UnitEngine::slot(int unit, int parameter) {
   CHECK(0 <= unit && unit < int(units.size()), "unit {} of {}", unit, units.size());
   std::vector<zero::GradientSlot>& slots = slots_[size_t(unit)];
   if (slots.empty()) slots = engine.gradients(unit);
@@ -17,7 +20,7 @@ zero::GradientSlot& cleave_engine::slot(int unit, int parameter) {
   return slots[size_t(parameter)];
 }
 
-void cleave_engine::give(int unit) {
+void UnitEngine::give(int unit) {
   CHECK(0 <= unit && unit < int(units.size()), "unit {} of {}", unit, units.size());
   if (slots_[size_t(unit)].empty()) engine.gradients(unit);
   slots_[size_t(unit)].clear();
@@ -25,9 +28,11 @@ void cleave_engine::give(int unit) {
   engine.complete(unit);
 }
 
+}  // namespace cleave::capi
+
 namespace {
 
-runtime::UnitEngine& engine_of(cleave_engine* engine) { return given(engine, "engine").engine; }
+runtime::UnitEngine& engine_of(cleave_engine* engine) { return capi::unit_engine(engine).engine; }
 
 void add(Stream& stream, const zero::GradientSlot& slot, Tensor gradient) {
   if (std::exchange(*slot.written, true))
@@ -46,46 +51,54 @@ cleave_step_result in_c(const runtime::StepResult& r) {
           .skipped = r.skipped};
 }
 
+std::vector<optim::Rates> from_c(const cleave_rates* rates, int count) {
+  std::vector<optim::Rates> out;
+  for (int g = 0; rates && g < count; ++g)
+    out.push_back({rates[g].lr, rates[g].momentum, rates[g].beta2, rates[g].weight_decay});
+  return out;
+}
+
 cleave_rates in_c(const optim::Rates& r) { return {r.lr, r.momentum, r.beta2, r.weight_decay}; }
 
 }  // namespace
 
 int cleave_begin_step(cleave_engine* engine) {
-  return call([&] { engine_of(engine).begin_step(); });
+  return call([&] { given(engine, "engine").begin_step(); });
 }
 
 int cleave_scale(cleave_engine* engine, double* scale) {
-  return call([&] { given(scale, "scale") = engine_of(engine).scale(); });
+  return call([&] { given(scale, "scale") = given(engine, "engine").scale(); });
 }
 
 int cleave_gathers(cleave_engine* engine, int32_t unit, int32_t* gathers) {
-  return call([&] { given(gathers, "gathers") = engine_of(engine).gathers(unit); });
+  return call([&] { given(gathers, "gathers") = given(engine, "engine").gathers(unit); });
 }
 
 int cleave_begin_pass(cleave_engine* engine, int32_t kind, int32_t last) {
-  return call([&] { engine_of(engine).begin_pass(kind, last != 0); });
+  return call([&] { given(engine, "engine").begin_pass(kind, last != 0); });
 }
 
 int cleave_end_pass(cleave_engine* engine) {
-  return call([&] { engine_of(engine).end_pass(); });
+  return call([&] { given(engine, "engine").end_pass(); });
 }
 
 int cleave_acquire(cleave_engine* engine, int32_t unit, void** pointers) {
   return call([&] {
     void** to = &given(pointers, "pointers");
-    for (const Tensor& t : engine_of(engine).acquire(unit)) *to++ = t.raw();
+    for (void* parameter : given(engine, "engine").acquire(unit)) *to++ = parameter;
   });
 }
 
 int cleave_release(cleave_engine* engine, int32_t unit) {
-  return call([&] { engine_of(engine).release(unit); });
+  return call([&] { given(engine, "engine").release(unit); });
 }
 
 int cleave_add_gradient(cleave_engine* engine, int32_t unit, int32_t parameter, const void* gradient,
                         int32_t dtype) {
   return call([&] {
-    const zero::GradientSlot& slot = given(engine, "engine").slot(unit, parameter);
-    CHECK(slot.written, "a gradient of the frozen unit {}", engine->units[size_t(unit)].name);
+    capi::UnitEngine& its = capi::unit_engine(engine);
+    const zero::GradientSlot& slot = its.slot(unit, parameter);
+    CHECK(slot.written, "a gradient of the frozen unit {}", its.units[size_t(unit)].name);
     void* data = const_cast<char*>(&given(static_cast<const char*>(gradient), "gradient"));
     add(engine_of(engine).stream(), slot,
         Tensor(data, DType(dtype), {slot.tensor.numel()}, MemoryKind::device));
@@ -93,12 +106,12 @@ int cleave_add_gradient(cleave_engine* engine, int32_t unit, int32_t parameter, 
 }
 
 int cleave_give(cleave_engine* engine, int32_t unit) {
-  return call([&] { given(engine, "engine").give(unit); });
+  return call([&] { capi::unit_engine(engine).give(unit); });
 }
 
 int cleave_get_gradient(cleave_engine* engine, const char* parameter, float* value) {
   return call([&] {
-    const std::vector<float> whole = engine_of(engine).gradient(&given(parameter, "parameter"));
+    const std::vector<float> whole = given(engine, "engine").gradient(&given(parameter, "parameter"));
     std::copy(whole.begin(), whole.end(), &given(value, "value"));
   });
 }
@@ -106,11 +119,19 @@ int cleave_get_gradient(cleave_engine* engine, const char* parameter, float* val
 int cleave_finish_step(cleave_engine* engine, const double* losses, int32_t count, const cleave_rates* rates,
                        int32_t groups, cleave_step_result* result) {
   return call([&] {
-    std::vector<optim::Rates> brought;
-    for (int g = 0; rates && g < groups; ++g)
-      brought.push_back({rates[g].lr, rates[g].momentum, rates[g].beta2, rates[g].weight_decay});
+    const std::vector<optim::Rates> brought = from_c(rates, groups);
     given(result, "result") =
-        in_c(engine_of(engine).finish_step({losses, size_t(losses ? count : 0)}, brought));
+        in_c(given(engine, "engine").finish_step({losses, size_t(losses ? count : 0)}, brought));
+  });
+}
+
+int cleave_rate_groups(const cleave_rates* began, const cleave_rates* now, int32_t count, int32_t* numbers,
+                       cleave_rates* merged) {
+  return call([&] {
+    const optim::RateGroups groups(from_c(&given(began, "began"), count));
+    std::copy(groups.of_group().begin(), groups.of_group().end(), &given(numbers, "numbers"));
+    cleave_rates* to = &given(merged, "merged");
+    for (const optim::Rates& r : groups.merged(from_c(&given(now, "now"), count))) *to++ = in_c(r);
   });
 }
 
@@ -126,5 +147,5 @@ int cleave_schedule_rates(const char* scheduler, double lr, int64_t updates, cle
 }
 
 int cleave_next_rates(cleave_engine* engine, cleave_rates* rates) {
-  return call([&] { given(rates, "rates") = in_c(engine_of(engine).next_rates()); });
+  return call([&] { given(rates, "rates") = in_c(given(engine, "engine").base().next_rates()); });
 }

@@ -42,6 +42,15 @@ void describe_own(Keys& k, DsConfig& c) {
        "parameters that are not trained, as patterns of names such as *.mlp.* or model.embed_tokens.*: no "
        "gradients, masters or optimizer state of them are made")
       .or_text();
+  k.honoured("native", &c.native,
+             "a script's causal language model of transformers is computed by the engine's own layers and "
+             "kernels, not by torch; cleave train always does that");
+  k.honoured(
+       "sequence_length", &c.sequence_length,
+       "tokens of a sample, at most, for which cleave.native keeps activations; 0: all positions of the "
+       "model")
+      .in(0, 1e9)
+      .inert_if(!c.native, "cleave.native is false");
   k.honoured("exact_sums", &c.exact_sums,
              "sums gradients as 64-bit integers: the same bits for every number of ranks, stages and "
              "micro-batches a rank, at equal micro-batch size; 8 bytes a parameter");

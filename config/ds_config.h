@@ -168,6 +168,8 @@ struct DsConfig {
   bool dataloader_drop_last = false;
   int64_t comm_timeout_s = 600;  // key "cleave": {"comm_timeout_s": ...}
   LossAverage loss_average = LossAverage::targets;
+  bool native = false;                                      // of a script's model
+  int64_t sequence_length = 0;                              // of its samples; 0: as many positions as it has
   std::vector<std::string> weight_decay_on = {"matrices"};  // words of a DecayRule
   std::vector<std::string> freeze;                          // patterns of a FreezeRule
   LoraConfig lora;

@@ -71,6 +71,26 @@ class Engine : public EngineBase {
   // the loss scale is at its minimum and still overflows; the state is then that before the step, where
   // state_is_whole().
   StepResult train_batch(const BatchSource& data);
+  // The same step where its micro-batches come one by one, and nobody knows how many targets the next one
+  // has: begin_step, train_micro_batch gradient_accumulation_steps times, finish_step. Micro-batches count
+  // alike, each as the mean over its own targets, whatever cleave.loss_average says. All are collective.
+  // Error(usage) with several stages of a pipeline, which compute micro-batches side by side, and for another
+  // number of them than the configuration says.
+  void begin_step();
+  double scale() const;  // what a micro-batch's loss is multiplied with before its gradients are taken
+  // Forward and backward. The loss of the micro-batch, the same on all ranks of its place on the data axis;
+  // not a number where it has no targets, of which nothing is learned.
+  double train_micro_batch(const Batch& batch);
+  // rates: with EngineOptions::rates_given, and only then.
+  StepResult finish_step(std::span<const optim::Rates> rates = {});
+  // The whole gradient of the loss in fp32, averaged, without the loss scale and before clipping: behind the
+  // last micro-batch of a step and before finish_step. Error(usage) elsewhere, and for a parameter that is
+  // frozen or that there is not. Collective.
+  std::vector<float> gradient(const std::string& name);
+  // The loss of a micro-batch alone, as train_micro_batch says it; nothing is changed, and within a step it
+  // may stand between two of them. Collective.
+  double loss_of(const Batch& batch);
+
   // Evaluates `micros` micro-batches of every place on the data axis. Collective; nothing is changed. `stop`
   // is asked between micro-batches, on every rank alike; once it says so the evaluation ends, with no
   // targets.

@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "core/mesh_shape.h"
+#include "device/memory.h"
+#include "device/tensor.h"
 #include "optim/schedule.h"
 #include "runtime/step/engine_options.h"
 #include "runtime/step/step_result.h"
@@ -92,6 +94,7 @@ class EngineBase {
 
   int64_t step() const;             // steps taken, skipped ones included
   optim::Rates next_rates() const;  // that the schedule has for the next one
+  double loss_scale() const;        // that the next one begins with
   const config::DsConfig& config() const;
   Device device() const;                      // where this rank computes
   int64_t params() const;                     // of the whole model
@@ -115,6 +118,11 @@ class EngineBase {
   // One of these of a whole parameter in fp32, gathered from its slices. Error(usage) for a name that there
   // is not, and for optimizer state of a frozen parameter. Collective.
   std::vector<float> parameter(const std::string& name, int kind = 0);
+  // A parameter's working copy, of the model's type, where the rank computes, with what the last step made of
+  // it: where all of the parameter stays there between its uses. Elsewhere undefined.
+  Tensor resident(const std::string& name);
+  // Working copies of whole parameters, one behind the other, made of their values now. Collective.
+  Buffer gathered(const std::vector<std::string>& names);
   // Overwrites what this rank holds of it; every rank is given the same values, of parameters in the order of
   // their units. Masters reach layers by publish_parameters(). Both are collective.
   void write_parameter(const std::string& name, std::span<float> whole, int kind = 0);

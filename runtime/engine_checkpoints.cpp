@@ -4,6 +4,8 @@
 #include <algorithm>
 
 #include "comm/together.h"
+#include "device/copy.h"
+#include "kernels/elementwise.h"
 #include "runtime/engine_base.h"
 #include "runtime/saved_training.h"
 #include "runtime/step/engine_core.h"
@@ -122,6 +124,45 @@ std::vector<float> EngineBase::parameter(const std::string& name, int kind) {
                              s.streams->comm(), {.what = "a whole parameter"});
   s.streams->comm().synchronize();
   return whole;
+}
+
+Tensor EngineBase::resident(const std::string& name) {
+  const EngineCore& s = core();
+  synchronize();
+  const zero::WeightShards& weights = s.rank->store.weights();
+  for (int u = 0; u < weights.units(); ++u) {
+    const std::vector<ParamSpec>& params = s.units.all[size_t(s.units.held[size_t(u)])].params;
+    for (size_t p = 0; p < params.size(); ++p) {
+      if (params[p].name != name) continue;
+      if (weights.unit(u).sharding.gathers() || params[p].shape != params[p].whole_shape()) return {};
+      std::vector<Tensor> views;
+      weights.add_views(u, weights.shard(u), views);
+      return views[p];
+    }
+  }
+  return {};
+}
+
+Buffer EngineBase::gathered(const std::vector<std::string>& names) {
+  EngineCore& s = core();
+  std::vector<float> values;
+  for (const std::string& name : names) {
+    const std::vector<float> whole = parameter(name);
+    values.insert(values.end(), whole.begin(), whole.end());
+  }
+  const auto numel = int64_t(values.size());
+  const auto make = [&](MemoryKind kind) {
+    return s.memory.allocate(kind, Category::staging, s.settings.dtype, {numel}, "gathered parameters");
+  };
+  const Buffer here = make(MemoryKind::host);
+  Buffer there = make(MemoryKind::device);
+  Stream host;
+  kernels::launch(
+      kernels::Cast{.y = here, .x = Tensor(values.data(), DType::fp32, {numel}, MemoryKind::host)}, host);
+  host.synchronize();
+  copy(there, here, s.streams->compute);
+  synchronize();
+  return there;
 }
 
 void EngineBase::write_parameter(const std::string& name, std::span<float> whole, int kind) {

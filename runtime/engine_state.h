@@ -48,9 +48,11 @@ struct Engine::State : EngineCore {
   // rank, where none has any.
   double mean_targets(const StepBatches& batches);
   // The work of a step, good as long as its arguments live. divisors: what the sum of each micro-batch's
-  // losses is divided by. Where micro-batches count alike, each one's own number of targets is put there when
+  // losses is divided by. `alike`: each one's own number of targets is put there when
   // it is made.
-  Work micro_batches(const StepBatches& batches, std::vector<double>& divisors);
+  Work micro_batches(const BatchSource& next, std::vector<double>& divisors, bool alike);
+  // Of these terms of the ranks that share the samples of a micro-batch.
+  double loss_of_place(const std::vector<double>& terms, const Batch& batch);
   // Whether this rank's losses count: the last stage's, and once a tensor axis.
   bool reports_loss() const { return layers().stage.shape().last && settings.place.tensor == 0; }
   // Whether its side losses do: those of every stage, and once a tensor axis where its ranks see the same
@@ -64,9 +66,9 @@ struct Engine::State : EngineCore {
     return head.counts_hits() && layers().stage.shape().last &&
            settings.place.tensor * head.columns() < head.classes();
   }
-  // The terms of the losses of this rank's micro-batches, with these divisors; none where it reports none.
-  // Each is of one layer, so that terms are the same wherever the pipe is cut.
-  std::vector<double> losses(const std::vector<double>& divisors);
+  // The terms of the losses of these micro-batches of this rank, with the divisors of all; none where it
+  // reports none. Each is of one layer, so that terms are the same wherever the pipe is cut.
+  std::vector<double> losses(const std::vector<double>& divisors, Range micros);
   PipeLinks links() const { return {ranks.activations(), ranks.gradients()}; }
   Executor trainer();  // of all micro-batches of a step
   void run_forward(const pipeline::ScheduleShape& shape, const Work& work);
@@ -78,6 +80,11 @@ struct Engine::State : EngineCore {
   PipelineCut pipeline;  // of the whole model
   std::unique_ptr<Graphs> graphs;
   std::optional<Texts> texts;
+  // Of a step whose micro-batches come one by one: what each loss is divided by, and the losses' terms.
+  struct Begun {
+    std::vector<double> divisors, terms;
+  };
+  std::optional<Begun> begun;
   // Memory of extend() that is kept from token to token: logits of all ranks on the host, and of a pass on a
   // GPU, whose kernels do not write there.
   std::vector<float> text_logits;

@@ -1,5 +1,7 @@
 // A step of layers: micro-batches and their losses.
+#include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "device/copy.h"
 #include "runtime/engine_state.h"
@@ -22,8 +24,71 @@ StepResult Engine::train_batch(const BatchSource& data) {
   s.begin_step();
   const pipeline::Schedule& schedule = s.pipeline.schedule;
   s.trainer().run(schedule.ranks[size_t(s.settings.place.pipe)], schedule.shape,
-                  s.micro_batches(batches, divisors));
-  return s.finish_step([&] { return s.mean_over_ranks(s.losses(divisors)); });
+                  s.micro_batches([&](int micro) { return batches.next(micro); }, divisors,
+                                  s.settings.loss_average == config::LossAverage::micro_batches));
+  return s.finish_step([&] { return s.mean_over_ranks(s.losses(divisors, {0, s.settings.micros})); });
+}
+
+void Engine::begin_step() {
+  State& s = state();
+  require(s.settings.mesh.pipe == 1, Exit::usage,
+          "pipeline.stages is {}, whose ranks compute the micro-batches of a step side by side, and those of "
+          "{} come one by one: set 1",
+          s.settings.mesh.pipe, s.model.name);
+  s.begun.emplace();
+  s.EngineCore::begin_step();
+}
+
+double Engine::scale() const { return state().result.loss_scale * state().settings.average.before; }
+
+double Engine::train_micro_batch(const Batch& batch) {
+  State& s = state();
+  CHECK(s.begun, "train_micro_batch: no step was begun");
+  auto& [divisors, terms] = *s.begun;
+  const auto micro = int(divisors.size());
+  require(micro < s.settings.micros, Exit::usage,
+          "a step has {} micro-batches, as gradient_accumulation_steps says, and this is one more",
+          s.settings.micros);
+  divisors.emplace_back();
+  Batch placed = batch;
+  placed.position.first_sample = (micro * s.settings.mesh.data + s.settings.place.data) * samples_per_micro();
+  const pipeline::Schedule& schedule = s.pipeline.schedule;
+  s.trainer().run(schedule.ranks[0], schedule.shape,
+                  s.micro_batches([&](int) { return placed; }, divisors, true), micro);
+  const std::vector<double> its = s.losses(divisors, Range{0, 1}.shifted(micro));
+  terms.insert(terms.end(), its.begin(), its.end());
+  return s.loss_of_place(its, batch);
+}
+
+std::vector<float> Engine::gradient(const std::string& name) {
+  State& s = state();
+  require(
+      s.begun && int64_t(s.begun->divisors.size()) == s.settings.micros, Exit::usage,
+      "the gradient of {} is whole between the last micro-batch of a step and its update: ask for it there",
+      name);
+  return s.whole_gradient(name);
+}
+
+double Engine::loss_of(const Batch& batch) {
+  State& s = state();
+  pipeline::ScheduleShape shape = s.pipeline.evaluation.shape;
+  shape.micros = 1;
+  s.layers().clear_side_losses();
+  s.run_forward(
+      shape, {.train = false, .batch = [&](int) { return batch; }, .scale = {}, .losses = s.layers().losses});
+  return s.loss_of_place(s.losses({divisor_of_mean(batch.valid_targets)}, {0, 1}), batch);
+}
+
+StepResult Engine::finish_step(std::span<const optim::Rates> rates) {
+  State& s = state();
+  CHECK(s.begun, "finish_step: no step was begun");
+  const State::Begun begun = *std::exchange(s.begun, std::nullopt);
+  require(int64_t(begun.divisors.size()) == s.settings.micros, Exit::usage,
+          "a step has {} micro-batches, as gradient_accumulation_steps says, and ends behind {}",
+          s.settings.micros, begun.divisors.size());
+  CHECK(int(rates.size()) == int(s.options.rates_given), "finish_step: rates of {} groups; wanted {}",
+        rates.size(), int(s.options.rates_given));
+  return s.EngineCore::finish_step([&] { return s.mean_over_ranks(begun.terms); }, rates);
 }
 
 double Engine::State::mean_targets(const StepBatches& batches) {
@@ -38,13 +103,12 @@ double Engine::State::mean_targets(const StepBatches& batches) {
   return double(all) / (double(settings.micros) * settings.mesh.data);
 }
 
-Work Engine::State::micro_batches(const StepBatches& batches, std::vector<double>& divisors) {
+Work Engine::State::micro_batches(const BatchSource& next, std::vector<double>& divisors, bool alike) {
   return {.batch =
-              [this, &batches, &divisors](int micro) {
-                Batch batch = batches.next(micro);
+              [this, next, &divisors, alike](int micro) {
+                Batch batch = next(micro);
                 batch.position.seed = options.seed, batch.position.step = at.step;
-                if (settings.loss_average == config::LossAverage::micro_batches)
-                  divisors[size_t(micro)] = divisor_of_mean(batch.valid_targets);
+                if (alike) divisors[size_t(micro)] = divisor_of_mean(batch.valid_targets);
                 return batch;
               },
           .scale = [factor = result.loss_scale * settings.average.before,
@@ -52,18 +116,29 @@ Work Engine::State::micro_batches(const StepBatches& batches, std::vector<double
           .losses = layers().losses};
 }
 
-std::vector<double> Engine::State::losses(const std::vector<double>& divisors) {
+std::vector<double> Engine::State::losses(const std::vector<double>& divisors, Range micros) {
   std::vector<double> terms;
   const auto add = [&](const Tensor& of_micros) {
     const std::vector<double> each = to_host<double>(of_micros, streams->compute);
     const auto columns = size_t(of_micros.dim(1));
     for (size_t i = 0; i < each.size(); ++i)
-      if (const size_t micro = i % columns; micro < divisors.size())
+      if (const size_t micro = i % columns; !intersect(micros, Range{0, 1}.shifted(int64_t(micro))).empty())
         terms.push_back(each[i] / divisors[micro]);
   };
   if (reports_loss()) add(layers().losses);
   if (reports_side_loss()) add(layers().side_losses);
   return terms;
+}
+
+double Engine::State::loss_of_place(const std::vector<double>& terms, const Batch& batch) {
+  double loss = std::accumulate(terms.begin(), terms.end(), 0.0);
+  for (comm::Communicator* sharers : {ranks.mesh().sequence, ranks.mesh().tensor}) {
+    if (sharers->size() == 1) continue;
+    sharers->all_reduce(Tensor(&loss, DType::fp64, {1}, MemoryKind::host), streams->comm(),
+                        {.what = "the loss of a micro-batch"});
+    streams->comm().synchronize();
+  }
+  return batch.valid_targets > 0 ? loss : std::nan("");
 }
 
 Executor Engine::State::trainer() {

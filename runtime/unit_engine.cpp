@@ -29,10 +29,8 @@ struct OutsideComputation : Computation {
 struct UnitEngine::State : EngineCore {
   State(const config::DsConfig& c, const std::string& model, const std::vector<UnitSpec>& those,
         comm::Communicator& world, const UnitOptions& o)
-      : EngineCore(c, world, o.engine),
-        most_gives(o.gives * int(settings.micros)),
-        rates_given(o.rates_given) {
-    settings.norm_first = settings.norm_first || rates_given || o.update;
+      : EngineCore(c, world, o.engine), most_gives(o.gives * int(settings.micros)) {
+    settings.norm_first = settings.norm_first || o.update;
     if (o.update) {
       settings.outside = o.update;
       settings.state_home.update = offload::UpdateSide::host, settings.measures_update = false;
@@ -94,7 +92,6 @@ struct UnitEngine::State : EngineCore {
   }
 
   int most_gives;
-  bool rates_given;
   int groups = 1;
   std::vector<int> gives;  // of each unit, in this step
   bool in_step = false, in_pass = false;
@@ -114,7 +111,6 @@ UnitEngine::~UnitEngine() = default;
 UnitEngine::State& UnitEngine::state() const { return static_cast<State&>(core()); }
 Stream& UnitEngine::stream() { return state().streams->compute; }
 int64_t UnitEngine::unforeseen() const { return state().recorded().unforeseen(); }
-double UnitEngine::loss_scale() const { return state().scaler.scale(); }
 
 pipeline::InstructionList UnitEngine::begin_walk(bool trains, int micros, bool shapes_change) {
   State& s = state();
@@ -234,20 +230,13 @@ std::vector<float> UnitEngine::gradient(const std::string& name) {
   require(s.in_step && s.last && !s.in_pass, Exit::usage,
           "the gradient of {} is whole between the last backward of a step and its update: ask for it there",
           name);
-  for (const UnitSpec& unit : s.units.all)
-    for (const ParamSpec& p : unit.params)
-      if (p.name == name) {
-        require(!unit.frozen, Exit::usage, "{} is frozen: it has no gradient", name);
-        s.sum_gradients();
-        return s.EngineCore::gradient(name, p.whole_numel());
-      }
-  fail(Exit::usage, "the model {} has no parameter {}", s.units.model, name);
+  return s.whole_gradient(name);
 }
 
 StepResult UnitEngine::finish_step(std::span<const double> losses, std::span<const optim::Rates> rates) {
   State& s = state();
-  CHECK(int(rates.size()) == (s.rates_given ? s.groups : 0), "finish_step: rates of {} groups; wanted {}",
-        rates.size(), s.rates_given ? s.groups : 0);
+  const int wanted = s.options.rates_given ? s.groups : 0;
+  CHECK(int(rates.size()) == wanted, "finish_step: rates of {} groups; wanted {}", rates.size(), wanted);
   CHECK(s.in_step && !s.in_pass, "finish_step: {}", s.in_pass ? "a pass has not ended" : "no step was begun");
   s.in_step = false;
   return s.EngineCore::finish_step([&] { return s.mean_over_ranks({losses.begin(), losses.end()}); }, rates);

@@ -41,9 +41,6 @@ struct UnitOptions {
   EngineOptions engine = {};
   // How often a micro-batch gives one unit's gradient at most; exact sums leave room for so many.
   int gives = 1;
-  // finish_step brings the learning rate, and the configuration's schedule is not read. No update runs ahead
-  // of it.
-  bool rates_given = false;
   // In place of the configuration's optimizer. It updates state where that lives, on the host where that is
   // not the device, and no update runs ahead of finish_step.
   std::optional<optim::OutsideUpdate> update = {};
@@ -114,13 +111,12 @@ class UnitEngine : public EngineBase {
   // Error(usage) elsewhere, and for a parameter that there is not or that is frozen. Collective.
   std::vector<float> gradient(const std::string& name);
   // losses: the mean of each of this rank's micro-batches, which the result has averaged over all ranks.
-  // rates: with UnitOptions::rates_given, and only then, of each UnitSpec::group, the same on all ranks; the
-  // result has the first one's. Error(training) as Engine::train_batch.
+  // rates: with EngineOptions::rates_given, and only then, of each UnitSpec::group, the same on all ranks;
+  // the result has the first one's. Error(training) as Engine::train_batch.
   StepResult finish_step(std::span<const double> losses, std::span<const optim::Rates> rates = {});
 
   // Gathers and rounds of agreement that no record foresaw, since the start.
   int64_t unforeseen() const;
-  double loss_scale() const;  // that the next step begins with
 
  private:
   struct State;

@@ -10,6 +10,7 @@ from . import job as jobs
 from .configuration import chosen
 from .engine import DeepSpeedEngine
 from .errors import NotBuilt, UsageError
+from .families import FamilyEngine
 from .layers import PipelineModule
 from .pipeline import PipelineEngine
 
@@ -74,7 +75,8 @@ def initialize(
             raise NotBuilt(f"{name} is not built; tensor and sequence parallelism of a model are the native program's (cleave train)")
     configuration = chosen(args, config, config_params)
     init_distributed(dist_init_required=dist_init_required)
-    kind: Any = PipelineEngine if isinstance(model, PipelineModule) else DeepSpeedEngine
+    own = (configuration.given.get("cleave") or {}).get("native")
+    kind: Any = FamilyEngine if own else PipelineEngine if isinstance(model, PipelineModule) else DeepSpeedEngine
     engine: DeepSpeedEngine = kind(configuration, model, optimizer, model_parameters, lr_scheduler)
     if training_data is not None:
         engine.training_dataloader = engine.deepspeed_io(training_data, collate_fn=collate_fn)

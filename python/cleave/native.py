@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from .errors import CleaveError, error_of
 from .programs import installed
 
-_C_VERSION = 5
+_C_VERSION = 6
 
 
 class DType(NamedTuple):
@@ -49,7 +49,12 @@ class _Options(ctypes.Structure):
         *((name, c_int32) for name in ("gives", "rates_given", "inference", "has_stream")),
         *(("stream", c_void_p), ("device_bytes", c_int64), ("host_bytes", c_int64)),
         *(("update", _UPDATE), ("update_context", c_void_p), ("states", POINTER(c_char_p)), ("state_count", c_int32)),
+        ("model_config", c_char_p),
     ]
+
+
+class _Samples(ctypes.Structure):
+    _fields_ = [*((name, c_void_p) for name in ("tokens", "labels", "mask")), ("samples", c_int64), ("length", c_int64)]
 
 
 class _Rates(ctypes.Structure):
@@ -182,6 +187,15 @@ class Job(_Handle):
         return json.loads(values), warnings
 
 
+def rate_groups(began: Sequence[Rates], now: Sequence[Rates]) -> tuple[list[int], list[Rates]]:
+    """By group the number of those whose rates it shares, and by number what they say now."""
+    count = len(began)
+    first, given = ((_Rates * count)(*(_Rates(*r) for r in rates)) for rates in (began, now))
+    numbers, merged = (c_int32 * count)(), (_Rates * count)()
+    _check(library().cleave_rate_groups(first, given, count, numbers, merged))
+    return list(numbers), [Rates(r.lr, r.momentum, r.beta2, r.weight_decay) for r in merged[: len(set(numbers))]]
+
+
 def schedule_rates(section: str, lr: float, updates: int) -> Rates:
     """What a section `scheduler` has for the update behind so many others, with the optimizer's own rate."""
     return _rates(lambda rates: library().cleave_schedule_rates(section.encode(), c_double(lr), c_int64(updates), rates))
@@ -193,6 +207,13 @@ def partition(names: Sequence[str], parameters: Sequence[int], pieces: int, meth
     texts, sizes = (c_char_p * count)(*(name.encode() for name in names)), (c_int64 * count)(*parameters)
     _check(library().cleave_partition(texts, sizes, count, pieces, method.encode(), first))
     return list(first)
+
+
+def file_of_each(sizes: Sequence[int], most: str) -> list[int]:
+    """Into which file each tensor of so many bytes goes, with at most so many ("5GB") in one."""
+    files = (c_int32 * len(sizes))()
+    _check(library().cleave_file_of_each((c_int64 * len(sizes))(*sizes), len(sizes), most.encode(), files))
+    return list(files)
 
 
 class Checkpoint(_Handle):
@@ -274,6 +295,15 @@ class NativeEngine(_Handle):
         pointers = self._pointers[unit]
         _check(self._lib.cleave_acquire(self.handle, unit, pointers))
         return pointers  # type: ignore[return-value]
+
+    def loss(self, call: str, samples: Sequence[int | None]) -> float:
+        """What a call says of samples, whose values are those of cleave_samples."""
+        loss = c_double()
+        _check(getattr(self._lib, "cleave_" + call)(self.handle, byref(_Samples(*samples)), byref(loss)))
+        return loss.value
+
+    def logits(self, samples: Sequence[int | None], to: int) -> None:
+        _check(self._lib.cleave_logits(self.handle, byref(_Samples(*samples)), c_void_p(to)))
 
     def finish_step(self, losses: Sequence[float], rates: Sequence[Rates]) -> StepResult:
         result = _Result()

@@ -152,50 +152,9 @@ def check_groups(groups: list[dict[str, Any]]) -> None:
                 raise NotBuilt(f"parameter groups that differ in {key}, {value} and {group[key]}, are not built; give all the same")
 
 
-def _values(group: dict[str, Any]) -> tuple[Any, ...]:
-    """A group's values but the weight decay."""
-    return float(group["lr"]), tuple(group.get("betas", ()))
-
-
-def _rates(values: tuple[Any, ...], decay: float) -> native.Rates:
-    lr, betas = values
-    return native.Rates(lr, betas[0], betas[1], decay) if betas else native.Rates(lr, weight_decay=decay)
-
-
-class RateGroups:
-    """Which groups take their rates together: those with the same, where weight decay may leave some of them out.
-
-    So a module's weights and biases are one unit of the engine, although scripts give them groups of their own for the decay's sake.
-    """
-
-    def __init__(self, groups: list[dict[str, Any]]) -> None:
-        self._first: list[tuple[tuple[Any, ...], float]] = []  # values and decay, by number
-        self.of_group: list[int] = []
-        self._decays = [bool(g.get("weight_decay", 0.0)) for g in groups]
-        for group in groups:
-            self.of_group.append(self._number_of(_values(group), float(group.get("weight_decay", 0.0))))
-        self.count = len(self._first)
-
-    def _number_of(self, values: tuple[Any, ...], decay: float) -> int:
-        for number, (its_values, its_decay) in enumerate(self._first):
-            if its_values == values and (not decay or not its_decay or decay == its_decay):
-                self._first[number] = values, decay or its_decay
-                return number
-        self._first.append((values, decay))
-        return len(self._first) - 1
-
-    def rates(self, groups: list[dict[str, Any]]) -> list[native.Rates]:
-        """What the groups say now, by number. UsageError where those that were taken together are so no more."""
-        now: list[tuple[tuple[Any, ...], float] | None] = [None] * self.count
-        for group, number, decayed in zip(groups, self.of_group, self._decays, strict=True):
-            values, decay = _values(group), float(group.get("weight_decay", 0.0))
-            if decay and not decayed:
-                raise UsageError(f"a parameter group began without weight decay and has {decay} now; give it one at the start")
-            seen = now[number]
-            if seen is not None and (seen[0] != values or (decay and seen[1] and decay != seen[1])):
-                raise UsageError("parameter groups that began with the same rates differ now; give them others at the start")
-            now[number] = values, decay or (seen[1] if seen else 0.0)
-        return [_rates(values, decay) for values, decay in filter(None, now)]
+def _rates(group: dict[str, Any]) -> native.Rates:
+    betas = group.get("betas") or (-1.0, -1.0)
+    return native.Rates(float(group["lr"]), float(betas[0]), float(betas[1]), float(group.get("weight_decay", 0.0)))
 
 
 class EngineOptimizer(torch.optim.Optimizer):
@@ -207,7 +166,8 @@ class EngineOptimizer(torch.optim.Optimizer):
         self.overflow = False
         self.scale_now: Callable[[], float] = lambda: 1.0
         super().__init__(groups, dict(inner.defaults) if inner else {})  # the same dictionaries, so what one changes the other reads
-        self.rate_groups = RateGroups(self.param_groups)
+        self._began = [_rates(group) for group in self.param_groups]
+        self.numbers = native.rate_groups(self._began, self._began)[0]  # by group: whose rates it shares
 
     @property
     def loss_scale(self) -> float:
@@ -244,9 +204,9 @@ class EngineOptimizer(torch.optim.Optimizer):
     def rates(self) -> list[native.Rates]:
         """What the groups say now."""
         if self.outside:
-            return [native.Rates(float(self.param_groups[0]["lr"]))] * self.rate_groups.count
+            return [native.Rates(float(self.param_groups[0]["lr"]))] * len(set(self.numbers))
         check_groups(self.param_groups)
-        return self.rate_groups.rates(self.param_groups)
+        return native.rate_groups(self._began, [_rates(group) for group in self.param_groups])[1]
 
 
 def groups_of_config(parameters: Iterable[Any], section: dict[str, Any]) -> list[dict[str, Any]]:
@@ -283,13 +243,13 @@ class Declared:
             made = groups_of_config(parameters, config.given["optimizer"])
             check_groups(made)
             self.optimizer = EngineOptimizer(made, None)
-        groups = zip(self.optimizer.param_groups, self.optimizer.rate_groups.of_group, strict=True) if self.optimizer else ()
+        groups = zip(self.optimizer.param_groups, self.optimizer.numbers, strict=True) if self.optimizer else ()
         trained = [(p, g, number) for g, number in groups for p in g["params"] if p.requires_grad]
         decays = {id(p) for p, g, _ in trained if g.get("weight_decay", 0.0)}
         self.units = ModuleUnits(module, {id(p): number for p, _, number in trained}, decays)
         # Whether a step takes its rates from the groups, not from the engine's schedule alone.
         own = self.outside is not None or "scheduler" not in self.config.given
-        self.brings_rates = self.optimizer is not None and (own or self.optimizer.rate_groups.count > 1)
+        self.brings_rates = self.optimizer is not None and (own or len(set(self.optimizer.numbers)) > 1)
 
 
 def _given(config: Configuration, optimizer: Any, parameters: list[Any]) -> torch.optim.Optimizer | None:

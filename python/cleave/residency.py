@@ -13,10 +13,11 @@ from typing import Any
 import torch
 
 from . import native
-from .errors import CleaveError, StepOrderError
+from .errors import StepOrderError
 from .units import ModuleUnits, Slot, ZeroParamStatus, describe
 
 TORCH_TYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+_CODES = {dtype: native.DTYPES[name].code for name, dtype in TORCH_TYPES.items()}  # a gradient has its parameter's type
 _OUTSIDE, _BACKWARD, _FORWARD = 0, 1, 2  # kinds of passes: each root module and grad mode from here on is one of its own
 
 
@@ -316,16 +317,10 @@ class Residency:
 
         return hook
 
-    def _type_of(self, tensor: torch.Tensor) -> native.DType:
-        for name, dtype in TORCH_TYPES.items():
-            if tensor.dtype == dtype:
-                return native.DTYPES[name]
-        raise CleaveError(f"a gradient of type {tensor.dtype}; wanted float32, float16 or bfloat16")
-
     def _give(self, u: int) -> None:
         """The engine adds the gradients that arrived; parameters without one have the gradient zero."""
         for index, gradient in self._arrived[u].items():
-            self.engine.add_gradient(u, index, gradient.data_ptr(), self._type_of(gradient).code)
+            self.engine.add_gradient(u, index, gradient.data_ptr(), _CODES[gradient.dtype])
         self._arrived[u].clear()
         self.engine.give(u)
 

@@ -78,11 +78,12 @@ void Executor::backward(const Turn& turn, const Work& work) {
 }
 
 void Executor::run(const pipeline::InstructionList& list, const pipeline::ScheduleShape& shape,
-                   const Work& work) {
+                   const Work& work, std::optional<int> only) {
   const int up = shape.up(links_.activations.rank()), down = shape.down(links_.activations.rank());
   const std::vector<Turn> turns = turns_of(list);
   stage_.begin_texts(work.texts, compute_);
   for (size_t n = 0; n < list.size(); ++n) {
+    if (only && list[n].micro != *only) continue;
     const pipeline::Op op = list[n].op;
     const int micro = list[n].micro, chunk = list[n].chunk;  // names that a lambda may take
     if (op == pipeline::Op::forward && chunk == 0) load(micro, work);

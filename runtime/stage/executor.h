@@ -2,6 +2,7 @@
 // on communicators of their own, on the comm stream; only events order it against the computations.
 #pragma once
 #include <functional>
+#include <optional>
 
 #include "comm/communicator.h"
 #include "device/batch.h"
@@ -37,8 +38,11 @@ class Executor {
            Graphs* graphs = nullptr)
       : stage_(stage), links_(links), compute_(compute), comm_(comm), trace_(trace), graphs_(graphs) {}
 
-  // `list` is this rank's of a schedule that simulate() proves, made by with_transfers().
-  void run(const pipeline::InstructionList& list, const pipeline::ScheduleShape& shape, const Work& work);
+  // `list` is this rank's of a schedule that simulate() proves, made by with_transfers(). only: of it the
+  // instructions of this micro-batch alone, where the rank has the whole model and the others' go before or
+  // follow in their order.
+  void run(const pipeline::InstructionList& list, const pipeline::ScheduleShape& shape, const Work& work,
+           std::optional<int> only = {});
 
  private:
   void load(int micro, const Work& work);  // the next micro-batch, before its first forward here

@@ -40,9 +40,9 @@ struct EngineCore {
   // Makes the sums that finish_step needs, behind the last pass of a step; finish_step does not make them
   // again. Collective.
   void sum_gradients();
-  // The gradient of the loss, averaged over micro-batches and ranks, before clipping, as sum_gradients() left
-  // it. Collective.
-  std::vector<float> gradient(const std::string& name, int64_t numel);
+  // The gradient of the loss, averaged over micro-batches and ranks, before clipping, behind the last pass of
+  // a step. Error(usage) for a parameter that is frozen or that there is not. Collective.
+  std::vector<float> whole_gradient(const std::string& name);
   // The mean over micro-batches and the data axis of what ranks that report losses have; each is rounded
   // first where the form of gradients says so. `losses`: those of this rank's micro-batches, whose terms may
   // stand apart; none where it reports none. Collective.

@@ -30,7 +30,9 @@ struct EngineOptions {
   // For inference: how many texts that grow each place on the data and sequence axes keeps keys and values of
   // (Engine::extend).
   int64_t texts = 0;
-  Trace* trace = nullptr;  // of training steps; outlives the engine
+  bool updates_last = false;  // no update runs ahead of finish_step, behind which alone weights are new
+  bool rates_given = false;   // the same, and it brings the learning rate: the configuration's is not read
+  Trace* trace = nullptr;     // of training steps; outlives the engine
 };
 
 }  // namespace cleave::runtime

@@ -182,7 +182,7 @@ Settings make_settings(const config::DsConfig& config, const MeshShape& mesh, in
              .micros = c.gradient_accumulation_steps,
              .loss_average = c.loss_average,
              .average = averaging(c, mesh.data),
-             .norm_first = needs_norm_first(c),
+             .norm_first = needs_norm_first(c) || options.updates_last || options.rates_given,
              .clipping = c.gradient_clipping,
              .scales_loss = c.precision == config::Precision::fp16,
              .skips_overflows = c.precision == config::Precision::bf16 && c.check_grad_overflow,

@@ -63,7 +63,16 @@ void EngineCore::sum_gradients() {
   streams->rows.synchronize();  // what went wrong there
 }
 
-std::vector<float> EngineCore::gradient(const std::string& name, int64_t numel) {
+std::vector<float> EngineCore::whole_gradient(const std::string& name) {
+  int64_t numel = -1;
+  for (const UnitSpec& unit : units.all)
+    for (const ParamSpec& p : unit.params)
+      if (p.name == name) {
+        require(!unit.frozen, Exit::usage, "{} is frozen: it has no gradient", name);
+        numel = p.whole_numel();
+      }
+  require(numel >= 0, Exit::usage, "the model {} has no parameter {}", units.model, name);
+  sum_gradients();
   std::vector<float> values(size_t(numel), 0.0f);
   read_gradient(*rank, name, values, streams->compute);
   // Every element is nonzero on one rank only, so the sum is exact.

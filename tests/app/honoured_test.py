@@ -201,6 +201,8 @@ ROWS = {
 }
 # Honoured in ways that no short job shows; a test of the part itself does.
 ELSEWHERE = {"cleave.loss_average": ("tests/runtime", "LossAverage::micro_batches"),  # data with a loss mask
+             "cleave.native": ("tests/python", '"native": True'),  # a script's model
+             "cleave.sequence_length": ("tests/capi", "sequence_length"),
              "aio.intra_op_parallelism": ("tests/offload", "Engine::threads"),  # where the kernel has no io_uring
              "fp16.consecutive_hysteresis": ("tests/optim", "consecutive_hysteresis")}
 
@@ -252,7 +254,7 @@ class Honoured(AppTest):
         self.assertEqual(keys - set(ROWS) - set(ELSEWHERE), set(), "honoured, and nobody looks whether it does anything")
         self.assertEqual((set(ROWS) | set(ELSEWHERE)) - keys, set(), "no such honoured key")
         for folder, name in ELSEWHERE.values():
-            self.assertTrue(any(name in path.read_text() for path in (ROOT / folder).rglob("*.cpp")), name)
+            self.assertTrue(any(name in path.read_text() for path in (ROOT / folder).rglob("*.*")), name)
 
     def job(self, path, value, rest, folder):
         folder.mkdir()

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -161,6 +162,137 @@ TEST_F(CInterface, TakesRatesAndWeightDecayOfEachGroup) {
   EXPECT_EQ(get("b", 2), (std::vector<float>{6, 6})) << "which does not decay";
   EXPECT_EQ(get("deep", 4), (std::vector<float>{7, 14, 0, -3.5})) << "x - 0.5 * 0.25 x, without a gradient";
   EXPECT_EQ(get("alone", 1), (std::vector<float>{8}));
+}
+
+// A GPT-2 of one block, which the engine computes.
+class COwnModel : public CInterface {
+ protected:
+  static constexpr int kVocab = 8, kWidth = 4, kLength = 3;
+  static constexpr const char* kModel =
+      R"({"model_type": "gpt2", "vocab_size": 8, "n_positions": 4, "n_embd": 4,
+      "n_layer": 1, "n_head": 2, "resid_pdrop": 0, "embd_pdrop": 0, "attn_pdrop": 0})";
+  static constexpr const char* kOne = R"({"train_micro_batch_size_per_gpu": 2, "gradient_clipping": 0,
+      "optimizer": {"type": "SGD", "params": {"lr": 0.5}}, "cleave": {"sequence_length": 4}})";
+
+  // The parameters as transformers has them, matrices [in, out].
+  static std::map<std::string, std::vector<int64_t>> shapes() {
+    std::map<std::string, std::vector<int64_t>> of{{"wte.weight", {kVocab, kWidth}},
+                                                   {"wpe.weight", {4, kWidth}}};
+    const auto add = [&](const std::string& name, std::vector<int64_t> shape) {
+      of[name + ".bias"] = {shape.back()}, of[name + ".weight"] = std::move(shape);
+    };
+    for (const char* norm : {"h.0.ln_1", "h.0.ln_2", "ln_f"}) add(norm, {kWidth});
+    add("h.0.attn.c_attn", {kWidth, 3 * kWidth}), add("h.0.attn.c_proj", {kWidth, kWidth});
+    add("h.0.mlp.c_fc", {kWidth, 4 * kWidth}), add("h.0.mlp.c_proj", {4 * kWidth, kWidth});
+    return of;
+  }
+  int make_model(const std::map<std::string, std::vector<int64_t>>& of,
+                 const char* name = "GPT2LMHeadModel") {
+    nlohmann::json parameters = nlohmann::json::array();
+    for (const auto& [its, shape] : of) parameters.push_back({"transformer." + its, shape, false});
+    const nlohmann::json units = {
+        {{"name", "all"}, {"frozen", false}, {"group", 0}, {"parameters", parameters}}};
+    cleave_engine_options options{};
+    options.model_config = kModel;
+    return cleave_engine_make(job_, kOne, "test.json", name, units.dump().c_str(), &options, &engine_);
+  }
+  double loss() {
+    double loss = 0;
+    EXPECT_EQ(cleave_loss(engine_, &samples_, &loss), 0) << cleave_error();
+    return loss;
+  }
+  static constexpr int64_t kTokens[] = {1, 7, 3, 5, 0, 2}, kMask[] = {1, 1, 1, 1, 1, 0},
+                           kLabels[] = {-100, 7, 3, -100, 0, -100};
+  cleave_samples samples_{kTokens, kLabels, kMask, 2, kLength};
+};
+
+TEST_F(COwnModel, HasTheLossAndTheGradientsOfItsFamily) {
+  ASSERT_EQ(make_model(shapes()), 0) << cleave_error();
+  std::map<std::string, std::vector<float>> values;
+  for (const auto& [name, shape] : shapes()) {
+    int64_t numel = 1;
+    for (const int64_t n : shape) numel *= n;
+    put(("transformer." + name).c_str(), std::vector<float>(size_t(numel), 0));
+    for (int64_t i = 0; i < numel; ++i)
+      values[name].push_back(float(0.8 * std::sin(double(i * i + 3 * i) + double(name.size()))));
+  }
+  ASSERT_EQ(cleave_publish(engine_), 0) << cleave_error();
+  EXPECT_NEAR(loss(), std::log(kVocab), 1e-6) << "all classes are as likely";
+  for (const auto& [name, of] : values) put(("transformer." + name).c_str(), of);
+  ASSERT_EQ(cleave_publish(engine_), 0) << cleave_error();
+  const double here = loss();
+  ASSERT_EQ(cleave_begin_step(engine_), 0) << cleave_error();
+  double trained = 0;
+  ASSERT_EQ(cleave_train_micro_batch(engine_, &samples_, &trained), 0) << cleave_error();
+  EXPECT_DOUBLE_EQ(trained, here);
+  std::map<std::string, std::vector<float>> gradients;
+  for (auto& [name, of] : values)
+    ASSERT_EQ(cleave_get_gradient(engine_, ("transformer." + name).c_str(),
+                                  (gradients[name] = std::vector<float>(of.size())).data()),
+              0)
+        << cleave_error();
+  // Along one direction of each parameter, by differences of the loss.
+  for (auto& [name, of] : values) {
+    double along = 0, differs[2];
+    for (int side = 0; side < 2; ++side) {
+      std::vector<float> moved = of;
+      for (size_t i = 0; i < of.size(); ++i)
+        moved[i] += float((side ? -3e-3 : 3e-3) * std::cos(double(5 * i)));
+      put(("transformer." + name).c_str(), moved);
+      ASSERT_EQ(cleave_publish(engine_), 0) << cleave_error();
+      differs[side] = loss();
+    }
+    put(("transformer." + name).c_str(), of);
+    for (size_t i = 0; i < of.size(); ++i) along += gradients[name][i] * std::cos(double(5 * i));
+    EXPECT_NEAR((differs[0] - differs[1]) / 6e-3, along, 2e-3 * std::max(0.1, std::fabs(along))) << name;
+  }
+  ASSERT_EQ(cleave_publish(engine_), 0) << cleave_error();
+  cleave_step_result result{};
+  ASSERT_EQ(cleave_finish_step(engine_, nullptr, 0, nullptr, 0, &result), 0) << cleave_error();
+  EXPECT_NEAR(result.loss, here, 1e-12);
+  const std::vector<float> after = get("transformer.h.0.mlp.c_fc.weight", 4 * kWidth * kWidth);
+  for (size_t i = 0; i < after.size(); ++i)
+    EXPECT_NEAR(after[i], values["h.0.mlp.c_fc.weight"][i] - 0.5 * gradients["h.0.mlp.c_fc.weight"][i], 1e-6);
+}
+
+TEST_F(COwnModel, SaysWhatOfItIsNotOfItsFamily) {
+  const auto says = [&](const char* what) {
+    EXPECT_NE(std::string(cleave_error()).find(what), std::string::npos) << cleave_error();
+  };
+  EXPECT_EQ(make_model(shapes(), "GPT2Model"), 2);
+  says("the module is a GPT2Model, whose config is of the family gpt2; wanted a GPT2LMHeadModel");
+  auto of = shapes();
+  of["h.0.attn.c_attn.lora_A"] = {2, kWidth};
+  EXPECT_EQ(make_model(of), 2);
+  says("the module has a parameter transformer.h.0.attn.c_attn.lora_A, which a GPT2LMHeadModel has not");
+  of = shapes(), of.erase("ln_f.bias");
+  EXPECT_EQ(make_model(of), 2);
+  says("the module has no parameter transformer.ln_f.bias");
+  of = shapes(), of["h.0.mlp.c_fc.weight"] = {4 * kWidth, kWidth};
+  EXPECT_EQ(make_model(of), 2);
+  says("has the shape [16, 4] in the module; wanted [4, 16]");
+
+  ASSERT_EQ(make_model(shapes()), 0) << cleave_error();
+  double loss = 0;
+  samples_.length = 5;
+  EXPECT_EQ(cleave_loss(engine_, &samples_, &loss), 2);
+  says("2 samples of 5 tokens; wanted at most 2 of 4");
+  samples_.length = kLength;
+  static constexpr int64_t kLeft[] = {0, 1, 1, 1, 1, 1}, kLarge[] = {1, 7, 8, 5, 0, 2};
+  samples_.mask = kLeft;
+  EXPECT_EQ(cleave_loss(engine_, &samples_, &loss), 2);
+  says("sample 0 has padding before its token 1");
+  samples_.mask = kMask, samples_.labels = kTokens;
+  EXPECT_EQ(cleave_loss(engine_, &samples_, &loss), 2);
+  says("sample 1 has 2 at position 2, which attention_mask calls padding; wanted -100 there");
+  samples_.labels = kLabels, samples_.tokens = kLarge;
+  EXPECT_NE(cleave_loss(engine_, &samples_, &loss), 0);
+  says("sample 0 has the token 8 at position 2; GPT2LMHeadModel has 8 of them");
+  samples_.tokens = kTokens;
+  ASSERT_EQ(cleave_begin_step(engine_), 0) << cleave_error();
+  ASSERT_EQ(cleave_train_micro_batch(engine_, &samples_, &loss), 0) << cleave_error();
+  EXPECT_EQ(cleave_train_micro_batch(engine_, &samples_, &loss), 2);
+  says("a step has 1 micro-batches");
 }
 
 // value -= the sum of all gradients so far, which is the state; remembers what it was called for.

@@ -3,13 +3,9 @@
 from typing import Any
 
 from .. import job
+from ..job import world_size as get_world_size
 
 mpu: Any = None  # of the pipeline that there is
-
-
-def get_world_size() -> int:
-    """All ranks of the job."""
-    return int(job.current().facts()["world"])
 
 
 def get_data_parallel_world_size() -> int:

@@ -108,15 +108,19 @@ class RepeatingLoader:
             return next(self._iterator)
 
 
+def mapped(item: Any, which: Callable[[Any], bool], change: Callable[[Any], Any]) -> Any:
+    """The same structure of lists, tuples and dictionaries, with other values for which of them are chosen."""
+    if which(item):
+        return change(item)
+    if isinstance(item, list | tuple):
+        return type(item)(mapped(value, which, change) for value in item)
+    return {key: mapped(value, which, change) for key, value in item.items()} if isinstance(item, dict) else item
+
+
 def move_to_device(item: Any, device: Any, criterion: Callable[[Any], bool] | None = None) -> Any:
     """The same structure with its tensors, those that fit the criterion, on a device."""
-    if (criterion(item) if criterion else isinstance(item, torch.Tensor)) and hasattr(item, "to"):
-        return item.to(device)
-    if isinstance(item, list | tuple):
-        return type(item)(move_to_device(v, device, criterion) for v in item)
-    if isinstance(item, dict):
-        return {k: move_to_device(v, device, criterion) for k, v in item.items()}
-    return item
+    moves = criterion or (lambda value: isinstance(value, torch.Tensor))
+    return mapped(item, lambda value: hasattr(value, "to") and moves(value), lambda value: value.to(device))
 
 
 def see_memory_usage(message: str, force: bool = False) -> None:

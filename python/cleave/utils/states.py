@@ -5,6 +5,7 @@ from typing import Any
 import torch
 
 from ..errors import UsageError
+from .loading import mapped
 
 
 def _owner(parameter: torch.nn.Parameter) -> tuple[Any, str]:
@@ -48,16 +49,10 @@ def clone_tensors_for_torch_save(item: Any, device: Any = "cpu") -> Any:
     """The same structure with tensors that own just what they show, so that torch.save writes no more; equal ones stay one."""
     clones: dict[tuple[Any, ...], torch.Tensor] = {}
 
-    def clone(value: Any) -> Any:
-        if isinstance(value, torch.Tensor):
-            key = (value.data_ptr(), value.dtype, value.shape, value.stride())
-            if key not in clones:
-                clones[key] = value.detach().to(device, copy=True)
-            return clones[key]
-        if isinstance(value, list | tuple):
-            return type(value)(map(clone, value))
-        if isinstance(value, dict):
-            return type(value)((k, clone(v)) for k, v in value.items())
-        return value
+    def clone(value: torch.Tensor) -> torch.Tensor:
+        key = (value.data_ptr(), value.dtype, value.shape, value.stride())
+        if key not in clones:
+            clones[key] = value.detach().to(device, copy=True)
+        return clones[key]
 
-    return clone(item)
+    return mapped(item, lambda value: isinstance(value, torch.Tensor), clone)

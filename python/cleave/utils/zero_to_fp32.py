@@ -6,16 +6,14 @@ python -m cleave.utils.zero_to_fp32 CHECKPOINTS OUTPUT writes them as files that
 import argparse
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from ..errors import CleaveError, UsageError
+from .. import native
+from ..errors import CleaveError
 from ..saved import Saved
-
-_UNITS = {"TB": 10**12, "GB": 10**9, "MB": 10**6, "KB": 10**3}
 
 
 class LazyTensor:
@@ -60,29 +58,6 @@ def load_state_dict_from_zero_checkpoint(
     return model
 
 
-def _bytes_of(size: int | str) -> int:
-    text = str(size).strip().upper()
-    number, unit = (text[:-2], _UNITS[text[-2:]]) if text[-2:] in _UNITS else (text, 1)
-    try:
-        return int(float(number) * unit)
-    except ValueError:
-        raise UsageError(f"max_shard_size is {size!r}; wanted bytes, or a number with KB, MB, GB or TB, such as 5GB") from None
-
-
-def _shards(names: list[str], saved: Saved, most: int) -> Iterator[list[str]]:
-    """Consecutive tensors that fit into a file; one that fits into none has its own."""
-    shard: list[str] = []
-    held = 0
-    for name in names:
-        size = saved.shapes[name].numel() * 4
-        if shard and held + size > most:
-            yield shard
-            shard, held = [], 0
-        shard.append(name)
-        held += size
-    yield shard
-
-
 def convert_zero_checkpoint_to_fp32_state_dict(
     checkpoint_dir: str | os.PathLike[str],
     output_dir: str | os.PathLike[str],
@@ -96,7 +71,9 @@ def convert_zero_checkpoint_to_fp32_state_dict(
     output = Path(output_dir)
     output.mkdir(parents=True, exist_ok=True)
     names = _names(saved, exclude_frozen_parameters)
-    shards = list(_shards(names, saved, _bytes_of(max_shard_size))) if max_shard_size is not None else [names]
+    sizes = [saved.shapes[name].numel() * 4 for name in names]
+    of_each = native.file_of_each(sizes, str(max_shard_size if max_shard_size is not None else max(1, sum(sizes))))
+    shards = [[name for name, file in zip(names, of_each, strict=True) if file == number] for number in range(max(of_each, default=0) + 1)]
     stem, end = ("model", ".safetensors") if safe_serialization else ("pytorch_model", ".bin")
     files: dict[str, str] = {}
     for number, shard in enumerate(shards):
@@ -109,8 +86,7 @@ def convert_zero_checkpoint_to_fp32_state_dict(
         files.update(dict.fromkeys(state, file))
         _write(output / file, state, safe_serialization)
     if len(shards) > 1:
-        total = sum(saved.shapes[name].numel() * 4 for name in names)
-        index = {"metadata": {"total_size": total}, "weight_map": files}
+        index = {"metadata": {"total_size": sum(sizes)}, "weight_map": files}
         (output / f"{stem}{end}.index.json").write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
 
 

@@ -1,0 +1,223 @@
+"""What native_test.py runs on ranks: models of transformers that the engine computes, beside the same in torch."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from typing import Any
+
+import cleave as deepspeed
+import torch
+import transformers
+
+VOCAB, LENGTH, MICROS, STEPS = 96, 16, 2, 4
+
+
+def gpt2(dropout: float = 0.0) -> torch.nn.Module:
+    drops = {"resid_pdrop": dropout, "embd_pdrop": dropout, "attn_pdrop": dropout}
+    config = transformers.GPT2Config(vocab_size=VOCAB, n_positions=24, n_embd=32, n_layer=2, n_head=4, **drops)
+    return transformers.GPT2LMHeadModel(config)
+
+
+def llama() -> torch.nn.Module:
+    config = transformers.LlamaConfig(
+        vocab_size=VOCAB,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=24,
+        tie_word_embeddings=False,
+    )
+    return transformers.LlamaForCausalLM(config)
+
+
+FAMILIES: dict[str, Callable[[], torch.nn.Module]] = {"gpt2": gpt2, "llama": llama}
+
+
+def batch(step: int, micro: int, place: int, samples: int = 2) -> dict[str, torch.Tensor]:
+    """Samples of different lengths, padded on the right; some labels have no loss."""
+    random = torch.Generator().manual_seed(1000 * step + 10 * micro + place)
+    ids = torch.randint(0, VOCAB, (samples, LENGTH), generator=random)
+    mask = torch.ones_like(ids)
+    mask[-1, LENGTH - 3 - place :] = 0
+    labels = ids.masked_fill(mask == 0, -100)
+    labels[0, : 2 + micro] = -100
+    return {"input_ids": ids, "attention_mask": mask, "labels": labels}
+
+
+def config_of(stage: int, **others: Any) -> dict[str, Any]:
+    own = {"native": True, "sequence_length": LENGTH + 2}
+    given: dict[str, Any] = {
+        "train_micro_batch_size_per_gpu": 3,
+        "gradient_accumulation_steps": MICROS,
+        "gradient_clipping": 0.5,
+        "zero_optimization": {"stage": stage, "stage3_param_persistence_threshold": 20},
+        "cleave": own,
+    }
+    return {**given, **others, "cleave": {**own, **others.get("cleave", {})}}
+
+
+def groups(model: torch.nn.Module) -> list[dict[str, Any]]:
+    every = list(model.parameters())
+    return [
+        {"params": [p for p in every if p.dim() > 1], "weight_decay": 0.1},
+        {"params": [p for p in every if p.dim() == 1], "weight_decay": 0.0},
+    ]
+
+
+def in_torch(
+    model: torch.nn.Module, places: int, optimizer: torch.optim.Optimizer, schedule: Any, precision: torch.dtype
+) -> dict[str, Any]:
+    """Losses of every place's micro-batches, norms and the loss before each step without a gradient."""
+    seen: dict[str, Any] = {"losses": [], "norms": []}
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        of_step = []
+        for place in range(places):
+            for micro in range(MICROS):
+                with torch.autocast("cpu", precision, enabled=precision != torch.float32):
+                    loss = model(**batch(step, micro, place)).loss
+                (loss / (MICROS * places)).backward()
+                of_step.append(loss.item())
+        seen["losses"].append(of_step)
+        seen["norms"].append(float(torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)))
+        optimizer.step()
+        schedule.step()
+    return seen
+
+
+def train(engine: Any, steps: range) -> dict[str, Any]:
+    seen: dict[str, Any] = {"losses": [], "norms": []}
+    place = engine._data_rank
+    for step in steps:
+        of_step = []
+        for micro in range(MICROS):
+            given = batch(step, micro, place)
+            loss = engine(**given).loss
+            with torch.no_grad():  # another forward changes nothing
+                assert math.isclose(float(engine(given["input_ids"], labels=given["labels"]).loss), loss.item(), rel_tol=1e-6)
+            engine.backward(loss)
+            engine.step()
+            of_step.append(loss.item())
+        seen["losses"].append(of_step)
+        seen["norms"].append(engine.get_global_grad_norm())
+    return seen
+
+
+def made(family: str, **others: Any) -> tuple[Any, Any, Any]:
+    torch.manual_seed(3)
+    model = FAMILIES[family]()
+    optimizer = torch.optim.AdamW(groups(model), lr=2e-3)
+    return model, optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step))
+
+
+def far(got: list[Any], want: list[Any]) -> float:
+    return max(abs(a - b) / max(1e-3, abs(b)) for a, b in zip(got, want, strict=True))
+
+
+def flat(steps: list[list[float]]) -> list[float]:
+    return [value for of_step in steps for value in of_step]
+
+
+def apart(got: dict[str, torch.Tensor], want: dict[str, torch.Tensor]) -> float:
+    together = torch.cat([(got[name] - value.detach()).flatten() for name, value in want.items()])
+    return float(together.norm() / torch.cat([value.detach().flatten() for value in want.values()]).norm())
+
+
+def against_torch(stages: list[int], precision: str = "fp32") -> dict[str, Any]:
+    """How far the engine is from torch in losses, norms, logits and weights, by family and stage."""
+    out: dict[str, Any] = {}
+    for family in FAMILIES:
+        model, optimizer, schedule = made(family)
+        for stage in stages:
+            mine, its, rates = made(family)
+            others = {precision: {"enabled": True}} if precision != "fp32" else {}
+            engine, *_ = deepspeed.initialize(model=mine, optimizer=its, lr_scheduler=rates, config=config_of(stage, **others))
+            if stage == stages[0]:
+                want = in_torch(model, engine.dp_world_size, optimizer, schedule, torch.bfloat16 if precision == "bf16" else torch.float32)
+            seen = train(engine, range(STEPS))
+            at = engine._data_rank * MICROS
+            losses = [of_step[at : at + MICROS] for of_step in want["losses"]]
+            found = {"losses": far(flat(seen["losses"]), flat(losses)), "norms": far(seen["norms"], want["norms"])}
+            ids = batch(9, 0, 0)["input_ids"]
+            with torch.no_grad():
+                reference = model(ids).logits
+                found["logits"] = float((engine(ids).logits.float() - reference).abs().max() / reference.abs().max())
+            whole, state = dict(model.named_parameters()), engine.module.state_dict()
+            found["weights"] = apart({name: engine.parameters_of(name) for name in whole}, whole)
+            found["shown"] = apart({name: state[name].float() for name in whole}, whole)
+            out[f"{family} stage {stage}"] = found
+            engine.destroy()
+    return out
+
+
+def resumed(folder: str, family: str, stage: int, steps: list[int], save: bool) -> dict[str, Any]:
+    """Some steps from the newest checkpoint of a folder."""
+    torch.manual_seed(4)
+    model = FAMILIES[family]()
+    given = {"optimizer": {"type": "AdamW", "params": {"lr": 1e-2}}, "scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 5}}}
+    engine, *_ = deepspeed.initialize(model=model, model_parameters=groups(model), config=config_of(stage, **given))
+    client = engine.load_checkpoint(folder)[1] if not save else None
+    seen = train(engine, range(*steps))
+    if save:
+        engine.save_checkpoint(folder, client_state={"mine": 1})
+        seen = train(engine, range(steps[1], 2 * steps[1]))
+    step = engine.global_steps
+    engine.destroy()
+    return {**seen, "client": client, "step": step}
+
+
+def refusals() -> dict[str, str]:
+    """What is said of what a family or its engine has not, by case."""
+    said: dict[str, str] = {}
+
+    def refused(case: str, call: Callable[[], Any]) -> None:
+        try:
+            call()
+            said[case] = "was accepted"
+        except deepspeed.CleaveError as error:
+            said[case] = str(error)
+
+    def start(model: Any, **others: Any) -> Any:
+        others = {"optimizer": {"type": "AdamW", "params": {"lr": 1e-2}}, **others}
+        return deepspeed.initialize(model=model, model_parameters=list(model.parameters()), config=config_of(0, **others))[0]
+
+    class Mine(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.own = torch.nn.Linear(2, 2)
+
+    refused("another module", lambda: start(Mine()))
+    refused("another class", lambda: start(transformers.GPT2Model(gpt2().config)))
+    headed = llama()
+    headed.lm_head = torch.nn.Linear(32, VOCAB, bias=True)
+    refused("another head", lambda: start(headed))
+    untied = gpt2()
+    untied.lm_head.weight = torch.nn.Parameter(untied.lm_head.weight.detach().clone())
+    refused("an untied head", lambda: start(untied))
+    changed = copy.deepcopy(llama())
+    changed.config.hidden_act = "relu6"
+    refused("an activation", lambda: start(changed))
+    refused("stages", lambda: start(gpt2(), pipeline={"stages": 2}))
+    model = gpt2()
+    rates = [{"params": [p], "lr": 1e-3 * (1 + n % 2)} for n, p in enumerate(model.parameters())]
+    refused("rates", lambda: deepspeed.initialize(model=model, optimizer=torch.optim.AdamW(rates), config=config_of(0)))
+    refused("a long sample", lambda: start(gpt2(), cleave={"sequence_length": 25}))
+    engine = start(gpt2())
+    given = batch(0, 0, 0)
+    ids, labels, mask = given["input_ids"], given["labels"], given["attention_mask"]
+    refused("no labels", lambda: engine(ids))
+    refused("position ids", lambda: engine(ids, labels=ids, position_ids=ids))
+    refused("left padding", lambda: engine(ids, labels=labels, attention_mask=mask.flip(1)))
+    refused("a label on padding", lambda: engine(ids, labels=ids, attention_mask=mask))
+    refused("a token", lambda: engine(ids + 1000, labels=labels))
+    refused("too many samples", lambda: engine(ids.repeat(2, 1), labels=labels.repeat(2, 1)))
+    refused("too many tokens", lambda: engine(ids.repeat(1, 2), labels=labels.repeat(1, 2)))
+    loss = engine(**given).loss
+    refused("two calls", lambda: engine(**given))
+    refused("a loss times 2", lambda: engine.backward(loss * 2))
+    engine.destroy()
+    return said
