@@ -177,26 +177,29 @@ struct LambMomentsArgs {
 
 struct GemmArgs {  // c = op(a) op(b) [+ bias] [+ c], as Matmul describes its operands
   float* c;
+  Vec rounded;  // or, with data, rounded = round(op(a) op(b) [+ bias] [+ rounded]), and c is room for the
+                // sums
   Vec a, b;
   const float* bias;  // n floats, or null
-  int64_t c_stride, a_stride, b_stride;
+  int64_t c_stride, rounded_stride, a_stride, b_stride;
   int64_t m, n, k;
   bool transpose_a, transpose_b, accumulate;
-  float* scratch;  // gemm_scratch(m, n, k) floats
+  float* scratch;  // gemm_scratch(m, k, team_threads()) floats
 };
 namespace gemm_blocks {
 inline constexpr int64_t kDepth = 384, kRowBlock = 240, kColumnBlock = 256;
-inline constexpr int64_t kChunkRows = 3840, kChunkColumns = 4096;
+inline constexpr int64_t kChunkRows = 3840;
 inline constexpr int64_t kThinRows = 8;
 struct PackRange {
   int64_t begin, end, k, depth;
 };
 }  // namespace gemm_blocks
-// Room for one chunk of both operands at one depth, padded to whole strips and panels.
-constexpr int64_t gemm_scratch(int64_t m, int64_t n, int64_t k) {
+// A thread's part of the scratch: a block of b, and in front of it in a line of its own which one.
+inline constexpr int64_t kGemmThread = 16 + gemm_blocks::kDepth * gemm_blocks::kColumnBlock;
+// Room for a chunk of a at one depth, padded to whole strips, and a block of b for each thread.
+constexpr int64_t gemm_scratch(int64_t m, int64_t k, int threads) {
   using namespace gemm_blocks;
-  const int64_t rows = m < kChunkRows ? m : kChunkRows, columns = n < kChunkColumns ? n : kChunkColumns;
-  return (k < kDepth ? k : kDepth) * (rows + 12 + columns + 32) + 64;
+  return (k < kDepth ? k : kDepth) * ((m < kChunkRows ? m : kChunkRows) + 12) + 16 + threads * kGemmThread;
 }
 
 inline constexpr int64_t kNormRowBlock = 64;  // rows whose weight gradients are summed together

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "core/range.h"
+#include "device/team.h"
 #include "kernels/cpu/bodies.h"
 #include "kernels/cpu/onednn.h"
 #include "kernels/cpu/operands.h"
@@ -13,8 +14,10 @@
 namespace cleave::kernels::cpu {
 namespace {
 
-// Sums of a 16-bit c are kept in fp32 for one block of it at a time.
-constexpr int64_t kSumRows = 960, kSumColumns = 4096;
+// Sums of a 16-bit c are kept in fp32 for one part of it at a time: of as many rows as are packed at once,
+// and of as many columns, in whole blocks, as there is room for.
+constexpr int64_t kSumRows = gemm_blocks::kChunkRows, kSumColumns = gemm_blocks::kColumnBlock;
+constexpr int64_t kOwnSums = int64_t{4} << 20;
 // The same for oneDNN, whose blocks are whole rows: about as many sums as a cache holds.
 constexpr int64_t kSums = int64_t{2} << 20, kLeastRows = 64;
 
@@ -42,10 +45,12 @@ Vec from(const Tensor& x, bool along_rows, int64_t i) { return element(x, along_
 
 GemmArgs args_of(const Matmul& op, const float* bias) {
   return {.c = static_cast<float*>(op.c.raw()),
+          .rounded = {},
           .a = vec(op.a),
           .b = vec(op.b),
           .bias = bias,
           .c_stride = op.n(),
+          .rounded_stride = 0,
           .a_stride = op.a.dim(1),
           .b_stride = op.b.dim(1),
           .m = op.m(),
@@ -58,28 +63,38 @@ GemmArgs args_of(const Matmul& op, const float* bias) {
 }
 
 void run_gemm(GemmArgs args) {
-  const Scratch packed(gemm_scratch(args.m, args.n, args.k) * 4);
+  const Scratch packed(gemm_scratch(args.m, args.k, team_threads()) * 4);
   args.scratch = packed.floats();
   gemm(args);
 }
 
+// With few rows and rows of b nothing is packed, and the sums are rounded when all are there.
+void run_thin(const Matmul& op, GemmArgs args) {
+  const Scratch sums(op.c.numel() * 4);
+  args.c = sums.floats(), args.accumulate = false;
+  run_gemm(args);
+  round_rows({.y = vec(op.c),
+              .x = sums.floats(),
+              .y_stride = op.n(),
+              .rows = op.m(),
+              .width = op.n(),
+              .accumulate = op.accumulate});
+}
+
 void run_rounded(const Matmul& op, const GemmArgs& whole) {
-  for (int64_t n0 = 0; n0 < op.n(); n0 += kSumColumns)
-    for (int64_t m0 = 0; m0 < op.m(); m0 += kSumRows) {
+  const int64_t rows = std::min(kSumRows, op.m());
+  const int64_t columns = std::max(kSumColumns, kOwnSums / rows / kSumColumns * kSumColumns);
+  const Scratch sums(rows * std::min(columns, op.n()) * 4);
+  for (int64_t n0 = 0; n0 < op.n(); n0 += columns)
+    for (int64_t m0 = 0; m0 < op.m(); m0 += rows) {
       GemmArgs args = whole;
-      args.m = std::min(kSumRows, op.m() - m0), args.n = std::min(kSumColumns, op.n() - n0);
-      const Scratch sums(args.m * args.n * 4);
-      args.c = sums.floats(), args.c_stride = args.n, args.accumulate = false;
+      args.m = std::min(rows, op.m() - m0), args.n = std::min(columns, op.n() - n0);
+      args.c = sums.floats(), args.c_stride = args.n;
+      args.rounded = element(op.c, m0 * op.n() + n0), args.rounded_stride = op.n();
       if (m0 > 0) args.a = from(op.a, !op.transpose_a, m0);
       args.b = from(op.b, op.transpose_b, n0);
       if (args.bias) args.bias += n0;
       run_gemm(args);
-      round_rows({.y = element(op.c, m0 * op.n() + n0),
-                  .x = sums.floats(),
-                  .y_stride = op.n(),
-                  .rows = args.m,
-                  .width = args.n,
-                  .accumulate = op.accumulate});
     }
 }
 
@@ -148,7 +163,8 @@ void run(const Matmul& op) {
     rows.emplace(op.a);
     args.a = {const_cast<float*>(rows->data()), DType::fp32};
   }
-  op.c.dtype() == DType::fp32 ? run_gemm(args) : run_rounded(op, args);
+  if (op.c.dtype() == DType::fp32) return run_gemm(args);
+  few&& op.transpose_b ? run_thin(op, args) : run_rounded(op, args);
 }
 
 void run(const BiasGradient& op) {
