@@ -110,7 +110,8 @@ void describe_precision(Keys& k, DsConfig& c) {
       .inert_if(c.exact_sums, kExact);
   k.no_effect("param_dtype", "s?=null", "the type of the weights follows from fp16.enabled and bf16.enabled")
       .one_of(kPrecisionNames);
-  k.no_effect("buffer_dtype", "s?=null", "the models have no buffers besides parameters")
+  k.no_effect("buffer_dtype", "s?=null",
+              "models that are built in have no buffers; those of a module of PyTorch get this type")
       .one_of(kPrecisionNames);
 }
 

@@ -115,10 +115,11 @@ class DeepSpeedEngine(torch.nn.Module):
         return None
 
     def _move_buffers(self) -> None:
-        """Buffers keep their type, as fp32 frequencies of rotations have to, and are where the engine computes."""
+        """Buffers are where the engine computes, in their own type, as fp32 frequencies of rotations have to be, or in buffer_dtype."""
+        dtype = TORCH_TYPES.get(str((self.config.get("data_types") or {}).get("buffer_dtype")))
         for submodule in self.module.modules():
             for name, buffer in submodule.named_buffers(recurse=False):
-                submodule._buffers[name] = buffer.to(self.device)
+                submodule._buffers[name] = buffer.to(self.device, dtype if buffer.is_floating_point() else None)
 
     def _hand_over(self, units: ModuleUnits) -> None:
         """The engine's masters take the values of the first rank that has a parameter, one at a time. Collective."""

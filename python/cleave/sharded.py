@@ -7,7 +7,7 @@ from torch.overrides import TorchFunctionMode
 
 from . import job as jobs
 from .errors import UsageError
-from .units import describe
+from .units import ZeroParamStatus, describe
 
 
 class Shard:
@@ -46,10 +46,12 @@ class Shard:
         """Lets a parameter have its values. Collective."""
         _hidden.pop(parameter.data_ptr(), None)
         parameter.data = self.gather()
+        parameter.ds_status = ZeroParamStatus.AVAILABLE  # type: ignore[attr-defined]
 
     def hide(self, parameter: torch.nn.Parameter) -> None:
         """Leaves a parameter of the whole shape, without values."""
         parameter.data = torch.tensor(float("nan"), dtype=self.dtype).expand(self.shape)
+        parameter.ds_status = ZeroParamStatus.NOT_AVAILABLE  # type: ignore[attr-defined]
         _hidden[parameter.data_ptr()] = self
 
     def forget(self, parameter: torch.nn.Parameter) -> None:

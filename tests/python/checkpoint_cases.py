@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import cleave as deepspeed
+import safetensors.torch
 import torch
 import transformers
 
@@ -18,14 +19,14 @@ def _groups(module: torch.nn.Module, decay: float) -> list[dict[str, Any]]:
     ]
 
 
-def _engine(config: str, stage: int, given: dict[str, Any] | None = None) -> Any:
+def _engine(config: str, stage: int, given: dict[str, Any] | None = None, more: dict[str, Any] | None = None) -> Any:
     """A model of transformers, with random weights, in an engine."""
     torch.manual_seed(1)
     model = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.from_pretrained(config))
     made = {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": stage, "stage3_param_persistence_threshold": 20}}
     optimizer = None if given else torch.optim.AdamW(_groups(model, 0.1), lr=1e-2)
     groups = _groups(model, 0.1) if given else None
-    return deepspeed.initialize(model=model, optimizer=optimizer, model_parameters=groups, config={**made, **(given or {})})[0]
+    return deepspeed.initialize(model=model, optimizer=optimizer, model_parameters=groups, config={**made, **(given or more or {})})[0]
 
 
 def _step(engine: Any, inputs: torch.Tensor, targets: torch.Tensor) -> float:
@@ -47,15 +48,20 @@ def of_the_trainer(model: str, windows: list[list[int]], saved: str, stage: int,
     return {"path": path, "client": client, "at": at, "losses": losses}
 
 
-def of_deepspeed(folder: str, tokens: list[int], stage: int) -> dict[str, Any]:
+def of_deepspeed(folder: str, tokens: list[int], stage: int, precision: str) -> dict[str, Any]:
     """Three steps from a checkpoint of DeepSpeed's, each rank with the same tokens."""
-    engine = _engine(folder, stage)
+    engine = _engine(folder, stage, more={} if precision == "fp32" else {precision: {"enabled": True}})
     _, client = engine.load_checkpoint(folder)
     counters = [engine.global_steps, engine.skipped_steps, engine.global_samples]
+    want = safetensors.torch.load_file(f"{folder}.expected.safetensors")
+    states = [(kind, name) for kind, _, name in (key.partition(".") for key in want) if name]
+    far = [
+        (engine.parameters_of(name, kind.replace("fp32", "master")) - want[f"{kind}.{name}"]).abs().max().item() for kind, name in states
+    ]
     sample = torch.tensor(tokens)[None]
     losses = [_step(engine, sample[:, :-1], sample[:, 1:]) for _ in range(3)]
     engine.destroy()
-    return {"counters": counters, "client": sorted(client), "losses": losses}
+    return {"counters": counters, "client": sorted(client), "losses": losses, "states": len(states), "far": max(far)}
 
 
 def under_other_names(config: str, saved: str) -> str:

@@ -411,12 +411,14 @@ def built_sharded() -> dict[str, Any]:
     """A model that zero.Init builds: what a rank holds, a change before there is an engine, and how far its losses are from torch's."""
     with deepspeed.zero.Init(config_dict_or_path=config(3)):
         model = models.seeded(models.Gpt)
+    statuses = [{p.ds_status.name for p in model.parameters()}]
     shards = [p.ds_shard for p in dict.fromkeys(model.parameters())]
     held = sum(shard._part.numel() for shard in shards)
     shown = torch.cat([p.detach().flatten() for p in model.parameters()])
     whole = models.seeded(models.Gpt)
     with deepspeed.zero.GatheredParameters(model, modifier_rank=1), torch.no_grad():
         same = all(torch.equal(p, q) for p, q in zip(model.parameters(), whole.parameters(), strict=True))
+        statuses.append({p.ds_status.name for p in model.parameters()})
         if os.environ["RANK"] == "1":
             model.norm.bias.fill_(0.25)
     with torch.no_grad():
@@ -432,7 +434,9 @@ def built_sharded() -> dict[str, Any]:
         ranks=engine.world_size,
         clipping=0.5,
     )
+    statuses.append({p.ds_status.name for p in model.parameters()})
     return {
+        "statuses": [sorted(names) for names in statuses],
         "held": held,
         "numel": sum(p.numel() for p in whole.parameters()),
         "nothing": bool(shown.isnan().all()),
@@ -503,6 +507,18 @@ def _within(engine: Any) -> None:
     with engine.no_sync():
         engine.backward(models.loss(engine, models.batch(0, 0, engine.global_rank)))
         engine.step()
+
+
+def buffers() -> list[list[str]]:
+    """The types of a module's buffers in 16 bits, by buffer_dtype."""
+    out = []
+    for given in (None, "bf16"):
+        module = torch.nn.BatchNorm1d(8)
+        made = config(1, bf16={"enabled": True}, data_types={"buffer_dtype": given})
+        engine = deepspeed.initialize(model=module, config=made)[0]
+        out.append([str(b.dtype) for b in engine.module.buffers()])
+        engine.destroy()
+    return out
 
 
 def _gradients(stage: int) -> dict[str, Any]:

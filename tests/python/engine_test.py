@@ -86,8 +86,14 @@ class Engine(unittest.TestCase):
         for seen in ranks.answers(2, CASES, "built_sharded"):
             self.assertLess(seen["held"], 0.52 * seen["numel"], "a rank's part of two")
             self.assertTrue(seen["nothing"], "parameters have no values")
+            self.assertEqual(seen["statuses"], [["NOT_AVAILABLE"], ["AVAILABLE"], ["NOT_AVAILABLE"]], "built, gathered, in the engine")
             self.assertTrue(seen["same"], "gathered, they have those of a model that was built whole")
             self.assertLess(seen["far"], 1e-5)
+
+    def test_buffers_keep_their_type_or_have_that_of_the_configuration(self) -> None:
+        kept, given = ranks.answers(1, CASES, "buffers")[0]
+        self.assertEqual(kept, ["torch.float32", "torch.float32", "torch.int64"])
+        self.assertEqual(given, ["torch.bfloat16", "torch.bfloat16", "torch.int64"])
 
     def test_modules_and_blocks_may_be_compiled(self) -> None:
         for case, far in ranks.answers(2, CASES, "compiled", [1, 3])[0].items():
