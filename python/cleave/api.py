@@ -75,8 +75,7 @@ def initialize(
             raise NotBuilt(f"{name} is not built; tensor and sequence parallelism of a model are the native program's (cleave train)")
     configuration = chosen(args, config, config_params)
     init_distributed(dist_init_required=dist_init_required)
-    own = (configuration.given.get("cleave") or {}).get("native")
-    kind: Any = FamilyEngine if own else PipelineEngine if isinstance(model, PipelineModule) else DeepSpeedEngine
+    kind: Any = FamilyEngine if configuration.native() else PipelineEngine if isinstance(model, PipelineModule) else DeepSpeedEngine
     engine: DeepSpeedEngine = kind(configuration, model, optimizer, model_parameters, lr_scheduler)
     if training_data is not None:
         engine.training_dataloader = engine.deepspeed_io(training_data, collate_fn=collate_fn)

@@ -36,6 +36,14 @@ class Configuration:
         given = {key: value for key, value in {**self.given, **sections}.items() if key not in sections or value is not None}
         return self if given == self.given else Configuration(json.dumps(given, indent=2), self.name, given)
 
+    def native(self) -> bool:
+        return bool((self.given.get("cleave") or {}).get("native"))
+
+    def computed(self, module: Any) -> bytes | None:
+        """The config of transformers of a module that the engine computes, not torch; an empty one where it has none."""
+        config = getattr(module, "config", None) if type(module).__module__.startswith("transformers.models.") else None
+        return (b"{}" if config is None else str(config.to_json_string(use_diff=False)).encode()) if self.native() else None
+
     def precision(self) -> str:
         return next((name for name in ("fp16", "bf16") if (self.given.get(name) or {}).get("enabled")), "fp32")
 

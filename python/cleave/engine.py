@@ -84,7 +84,7 @@ class DeepSpeedEngine(torch.nn.Module):
             stream=torch.cuda.current_stream(self.device).cuda_stream if self.device.type == "cuda" else None,
             update=(lambda part: outside.update(part, units.units[part.unit].slots[part.parameter], self._native)) if outside else None,
             states=outside.kinds if outside else (),
-            model_config=self._computed(),
+            model_config=config.computed(model),
         )
         jobs.keep_until_saved(self._native)
         groups.mpu = None
@@ -109,10 +109,6 @@ class DeepSpeedEngine(torch.nn.Module):
         config.read(self._job)
         if config.warnings and self.global_rank == 0:
             print(config.warnings, end="")
-
-    def _computed(self) -> bytes | None:
-        """The config of a model that the engine computes, not torch."""
-        return None
 
     def _move_buffers(self) -> None:
         """Buffers are where the engine computes, in their own type, as fp32 frequencies of rotations have to be, or in buffer_dtype."""

@@ -19,11 +19,6 @@ class FamilyEngine(DeepSpeedEngine):
 
     _waits = False  # a loss for its backward
 
-    def _computed(self) -> bytes | None:
-        config = getattr(self.module, "config", None)
-        known = type(self.module).__module__.startswith("transformers.models.") and config is not None
-        return str(config.to_json_string(use_diff=False)).encode() if known and config is not None else b"{}"
-
     def forward(self, input_ids: torch.Tensor, attention_mask: Any = None, labels: Any = None, **others: Any) -> Any:
         """With labels the loss; without, where nothing is trained, the logits. Collective."""
         from transformers.modeling_outputs import CausalLMOutput

@@ -44,7 +44,8 @@ def plan(
     declared = Declared(configuration_of(config), model, lambda _: None)
     kept = -1 if trace is None else _kept(model, trace, TORCH_TYPES[declared.config.precision()])
     given = (declared.config.text, declared.config.name, type(model).__name__, declared.units.declared())
-    options = {"inference": declared.optimizer is None, "device_bytes": device_memory, "host_bytes": host_memory}
+    options: dict[str, Any] = {"inference": declared.optimizer is None, "device_bytes": device_memory, "host_bytes": host_memory}
+    options["model_config"] = declared.config.computed(model)
     return Plan(**native.plan(*given, declared.outside.kinds if declared.outside else None, options, world_size, ranks_per_host, kept))
 
 

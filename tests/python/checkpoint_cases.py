@@ -30,6 +30,11 @@ def _engine(config: str, stage: int, given: dict[str, Any] | None = None, more: 
 
 
 def _step(engine: Any, inputs: torch.Tensor, targets: torch.Tensor) -> float:
+    if engine.config.get("cleave", {}).get("native"):
+        ids = torch.cat([inputs, targets[:, -1:]], dim=1)
+        engine.backward(engine(ids, labels=ids).loss)
+        engine.step()
+        return float(engine.last_result.loss)
     logits = engine(inputs).logits
     engine.backward(torch.nn.functional.cross_entropy(logits.flatten(0, 1).float(), targets.flatten()))
     engine.step()

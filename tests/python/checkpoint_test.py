@@ -57,8 +57,13 @@ class Checkpoints(unittest.TestCase):
         for name, stage in OF_DEEPSPEED:
             cases.append(["of_deepspeed", str(DEEPSPEED / name), expected_of(name)["tokens"].tolist(), stage, name.partition("_")[2]])
         cases.append(["under_other_names", str(PUBLISHED / "gpt2"), str(cls.folder / "gpt2")])
+        own = {**CONFIG, "cleave": {"native": True, "sequence_length": LENGTH + 1}}
+        for name in MODELS:
+            cases.insert(
+                -1, ["of_the_trainer", str(PUBLISHED / name), windows, str(cls.folder / name), 2, own, str(cls.folder / f"own {name}")]
+            )
         *got, cls.said = ranks.answers(2, "checkpoint_cases", "several", cases)[0]
-        cls.got = dict(zip([*MODELS, *OF_DEEPSPEED], got, strict=True))
+        cls.got = dict(zip([*MODELS, *OF_DEEPSPEED, *(f"own {name}" for name in MODELS)], got, strict=True))
 
     @classmethod
     def train(cls, name: str, output: pathlib.Path, steps: int, *more: str) -> list[float]:
@@ -86,6 +91,16 @@ class Checkpoints(unittest.TestCase):
             self.expect_close(got["losses"], want[2:4], f"{name} in torch")
             self.expect_close(self.train(name, self.folder / f"{name} 4", 6, "--resume", "required"), want[4:], f"{name} in cleave train")
             self.assertGreater(abs(want[3] - want[4]), 1e-3, "losses that move")
+
+    def test_the_engine_computes_on_where_the_trainer_was_and_the_trainer_where_that_was(self) -> None:
+        for name in MODELS:
+            got, want = self.got[f"own {name}"], self.unbroken[name]
+            self.assertEqual(got["at"], [2, 1], "steps, and the schedule's place")
+            self.expect_close(got["losses"], want[2:4], name)
+        again = self.train("gpt2", self.folder / "own gpt2", 6, "--resume", "required")
+        self.expect_close(again, self.unbroken["gpt2"][4:], "in cleave train")
+        state = zero_to_fp32.get_fp32_state_dict_from_zero_checkpoint(self.folder / "own gpt2", "global_step4")
+        self.assertIn("transformer.h.0.mlp.c_fc.weight", state)
 
     def test_torch_goes_on_where_deepspeed_was(self) -> None:
         for name, stage in OF_DEEPSPEED:

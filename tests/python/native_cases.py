@@ -127,21 +127,24 @@ def apart(got: dict[str, torch.Tensor], want: dict[str, torch.Tensor]) -> float:
     return float(together.norm() / torch.cat([value.detach().flatten() for value in want.values()]).norm())
 
 
-def against_torch(stages: list[int], precision: str = "fp32") -> dict[str, Any]:
-    """How far the engine is from torch in losses, norms, logits and weights, by family and stage."""
+def against_torch(stages: list[int], others: dict[str, Any]) -> dict[str, Any]:
+    """others: keys of the ds_config. How far the engine is from torch in losses, norms, logits and weights, by family and stage."""
     out: dict[str, Any] = {}
     for family in FAMILIES:
         model, optimizer, schedule = made(family)
         for stage in stages:
             mine, its, rates = made(family)
-            others = {precision: {"enabled": True}} if precision != "fp32" else {}
             engine, *_ = deepspeed.initialize(model=mine, optimizer=its, lr_scheduler=rates, config=config_of(stage, **others))
             if stage == stages[0]:
-                want = in_torch(model, engine.dp_world_size, optimizer, schedule, torch.bfloat16 if precision == "bf16" else torch.float32)
+                want = in_torch(model, engine.dp_world_size, optimizer, schedule, torch.bfloat16 if "bf16" in others else torch.float32)
+            planned = deepspeed.plan(made(family)[0], config_of(stage, optimizer={"type": "AdamW"}, **others), world_size=engine.world_size)
             seen = train(engine, range(STEPS))
             at = engine._data_rank * MICROS
             losses = [of_step[at : at + MICROS] for of_step in want["losses"]]
             found = {"losses": far(flat(seen["losses"]), flat(losses)), "norms": far(seen["norms"], want["norms"])}
+            [memory] = [r["memory"]["device"] for r in planned.ranks if engine.global_rank in r["ranks"]]
+            peak = engine.memory()["peak"]["device"]
+            found["plan"] = float(abs(sum(peak.values()) / sum(memory.values()) - 1))
             ids = batch(9, 0, 0)["input_ids"]
             with torch.no_grad():
                 reference = model(ids).logits
@@ -152,22 +155,6 @@ def against_torch(stages: list[int], precision: str = "fp32") -> dict[str, Any]:
             out[f"{family} stage {stage}"] = found
             engine.destroy()
     return out
-
-
-def resumed(folder: str, family: str, stage: int, steps: list[int], save: bool) -> dict[str, Any]:
-    """Some steps from the newest checkpoint of a folder."""
-    torch.manual_seed(4)
-    model = FAMILIES[family]()
-    given = {"optimizer": {"type": "AdamW", "params": {"lr": 1e-2}}, "scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 5}}}
-    engine, *_ = deepspeed.initialize(model=model, model_parameters=groups(model), config=config_of(stage, **given))
-    client = engine.load_checkpoint(folder)[1] if not save else None
-    seen = train(engine, range(*steps))
-    if save:
-        engine.save_checkpoint(folder, client_state={"mine": 1})
-        seen = train(engine, range(steps[1], 2 * steps[1]))
-    step = engine.global_steps
-    engine.destroy()
-    return {**seen, "client": client, "step": step}
 
 
 def refusals() -> dict[str, str]:

@@ -8,41 +8,36 @@ from ..errors import UsageError
 from .loading import mapped
 
 
-def _owner(parameter: torch.nn.Parameter) -> tuple[Any, str]:
+def _asked(parameter: torch.nn.Parameter, call: str, *values: Any) -> Any:
     engine = getattr(parameter, "ds_engine", None)
     if engine is None:
         raise UsageError("this parameter belongs to no engine; give one of engine.module")
-    return engine, engine.name_of(parameter)
+    return getattr(engine, call)(engine.name_of(parameter), *values)
 
 
 def safe_get_full_fp32_param(param: torch.nn.Parameter) -> torch.Tensor | None:
     """The value in fp32, on the host."""
-    engine, name = _owner(param)
-    return engine.parameters_of(name)  # type: ignore[no-any-return]
+    return _asked(param, "parameters_of")  # type: ignore[no-any-return]
 
 
 def safe_get_full_optimizer_state(param: torch.nn.Parameter, optim_state_key: str) -> torch.Tensor | None:
     """A state of the optimizer by its name in a checkpoint, such as exp_avg."""
-    engine, name = _owner(param)
-    return engine.parameters_of(name, optim_state_key)  # type: ignore[no-any-return]
+    return _asked(param, "parameters_of", optim_state_key)  # type: ignore[no-any-return]
 
 
 def safe_set_full_fp32_param(param: torch.nn.Parameter, value: torch.Tensor) -> None:
     """Overwrites the value by the same on every rank."""
-    engine, name = _owner(param)
-    engine.set_parameter(name, value)
+    _asked(param, "set_parameter", value)
 
 
 def safe_set_full_optimizer_state(param: torch.nn.Parameter, value: torch.Tensor, optim_state_key: str) -> None:
     """Overwrites a state of the optimizer by the same on every rank."""
-    engine, name = _owner(param)
-    engine.set_parameter(name, value, optim_state_key)
+    _asked(param, "set_parameter", value, optim_state_key)
 
 
 def safe_get_full_grad(param: torch.nn.Parameter) -> torch.Tensor | None:
     """The gradient of the step's loss, averaged, without the loss scale: between the last backward and engine.step(), else None."""
-    engine, name = _owner(param)
-    return engine.gradient_of(name)  # type: ignore[no-any-return]
+    return _asked(param, "gradient_of")  # type: ignore[no-any-return]
 
 
 def clone_tensors_for_torch_save(item: Any, device: Any = "cpu") -> Any:
