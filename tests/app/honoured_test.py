@@ -254,7 +254,8 @@ class Honoured(AppTest):
         self.assertEqual(keys - set(ROWS) - set(ELSEWHERE), set(), "honoured, and nobody looks whether it does anything")
         self.assertEqual((set(ROWS) | set(ELSEWHERE)) - keys, set(), "no such honoured key")
         for folder, name in ELSEWHERE.values():
-            self.assertTrue(any(name in path.read_text() for path in (ROOT / folder).rglob("*.*")), name)
+            files = [path for kind in ("*.cpp", "*.py") for path in (ROOT / folder).rglob(kind)]
+            self.assertTrue(any(name in path.read_text() for path in files), name)
 
     def job(self, path, value, rest, folder):
         folder.mkdir()
