@@ -14,17 +14,12 @@ _ZERO = _of("zero", "Init GatheredParameters register_external_parameter unregis
 _PIPE = _of("layers", "PipelineModule LayerSpec TiedLayerSpec ProcessTopology")
 _ACCELERATOR = _of("compat.accelerator", "get_accelerator")
 
-_LOCAL = "!safe_..._local_... are not built, because parts of parameters are the engine's; use those of whole ones, safe_..._full_..."
-
 MODULES: dict[str, dict[str, str]] = {
-    "launcher": {},
+    **{key: {} for key in ("launcher", "checkpoint", "runtime", "runtime.activation_checkpointing")},
     "launcher.runner": _of("compat.values", "DEEPSPEED_ENVIRONMENT_NAME"),
-    "checkpoint": {},
     "checkpoint.utils": _of("utils.states", "clone_tensors_for_torch_save"),
     "accelerator": _ACCELERATOR,
     "pipe": _PIPE,
-    "runtime": {},
-    "runtime.activation_checkpointing": {},
     "runtime.activation_checkpointing.checkpointing": _of("checkpointing", "checkpoint configure is_configured reset"),
     "runtime.base_optimizer": dict.fromkeys(("DeepSpeedOptimizer", "ZeROOptimizer"), "optimizers:EngineOptimizer"),
     "runtime.dataloader": _of("utils.loading", "DeepSpeedDataLoader RepeatingLoader"),
@@ -45,8 +40,6 @@ MODULES: dict[str, dict[str, str]] = {
     "utils": {
         **_of("utils.states", "safe_get_full_fp32_param safe_get_full_optimizer_state safe_get_full_grad safe_set_full_fp32_param"),
         **_of("utils.states", "safe_set_full_optimizer_state"),
-        "safe_set_full_grad": "!safe_set_full_grad is not built; change the loss, or a gradient by register_hook of an activation",
-        **{f"safe_{do}_local_{of}": _LOCAL for do in ("get", "set") for of in ("grad", "fp32_param", "optimizer_state")},
         **_of("utils.leaves", "get_z3_leaf_modules set_z3_leaf_module set_z3_leaf_modules unset_z3_leaf_modules"),
         **_of("utils.leaves", "z3_leaf_module z3_leaf_parameter"),
         **(_of("utils.logging", "logger log_dist") | _of("utils.loading", "RepeatingLoader")),

@@ -6,7 +6,6 @@ import torch
 
 DEEPSPEED_ENVIRONMENT_NAME = ".deepspeed_env"
 
-
 # What zero.Init wraps there, and transformers replaces meanwhile; here constructors of tensors stay as they are.
 _orig_torch_arange = torch.arange
 
