@@ -32,9 +32,10 @@ CLEAVE_INLINE F16 exp2(F16 x) {
   return select(x < splat(-126.0f), zero(), scale_by_power(fma(q, r, splat(1.0f)), n));
 }
 
-// e^x within 1 ulp, 0 below the limit, whose power is just above 2^-126.
+// e^x within 1 ulp, 0 below the least x whose power is above 2^-126. The comparison is with the number before
+// that: with one constant for both the compiler runs out of registers.
 CLEAVE_INLINE F16 exp(F16 x) {
-  constexpr float kLeast = -87.33654f;
+  constexpr float kLeast = -87.33654f, kBelow = -87.336548f;
   const F16 limited = min(splat(89.0f), max(splat(kLeast), x));
   const F16 n = round_even(limited * 1.44269504f);
   F16 r = fnma(n, splat(0.693145751953125f), limited);
@@ -45,7 +46,7 @@ CLEAVE_INLINE F16 exp(F16 x) {
   q = fma(q, r, splat(0.1666657699f));
   q = fma(q, r, splat(0.5f));
   const F16 p = fma(q * r, r, r) + splat(1.0f);
-  return select(x < splat(kLeast), zero(), scale_by_power(p, n));
+  return select(splat(kBelow) >= x, zero(), scale_by_power(p, n));
 }
 
 // 1 / (1 + e^-x).

@@ -19,7 +19,7 @@ namespace {
 
 template <class F>
 F* function(F*, const char* name) {
-  static void* const library = dlopen(std::getenv("CLEAVE_NCCL"), RTLD_NOW | RTLD_LOCAL);
+  static void* const library = dlopen(NCCL_STANDIN, RTLD_NOW | RTLD_LOCAL);
   if (!library) throw std::runtime_error(dlerror());
   return reinterpret_cast<F*>(dlsym(library, name));
 }
