@@ -18,7 +18,7 @@ namespace {
 using Prepare = std::function<Work(Operands&)>;
 
 void add(std::vector<KernelRow>& list, DType type, std::string name, Prepare prepare) {
-  list.push_back({.name = std::move(name), .type = type, .prepare = std::move(prepare), .library = {}});
+  list.push_back({.name = std::move(name), .type = type, .prepare = std::move(prepare), .by_onednn = {}});
 }
 
 // Sizes on a GPU are larger by this factor: enough work to fill it, and operands beyond its caches.
@@ -30,32 +30,19 @@ constexpr int64_t kVocab = 50257, kPaddedVocab = 50304;
 int64_t head_rows(Device device) { return device.is_cuda() ? 4096 : 512; }
 
 // The same product by oneDNN, without a bias.
-Work by_library(const kernels::Matmul& op) {
-  const kernels::cpu::OnednnGemm gemm{.c = op.c.raw(),
-                                      .a = op.a.raw(),
-                                      .b = op.b.raw(),
-                                      .bias = nullptr,
-                                      .c_type = op.c.dtype(),
-                                      .a_type = op.a.dtype(),
-                                      .b_type = op.b.dtype(),
-                                      .m = op.m(),
-                                      .n = op.n(),
-                                      .k = op.k(),
-                                      .a_stride = op.a.dim(1),
-                                      .transpose_a = op.transpose_a,
-                                      .transpose_b = op.transpose_b,
-                                      .accumulate = op.accumulate};
-  return {.run = [gemm] { kernels::cpu::onednn_gemm(gemm); }, .flops = op.flops()};
+Work by_onednn(const kernels::Matmul& op) {
+  return {.run = [gemm = kernels::cpu::onednn_gemm_of(op)] { kernels::cpu::onednn_gemm(gemm); },
+          .flops = op.flops()};
 }
 
 void add_product(std::vector<KernelRow>& list, Device device, DType type, std::string name,
                  const std::function<kernels::Matmul(Operands&)>& make) {
-  KernelRow row{.name = std::move(name), .type = type, .prepare = {}, .library = {}};
+  KernelRow row{.name = std::move(name), .type = type, .prepare = {}, .by_onednn = {}};
   row.prepare = [make](Operands& o) {
     const kernels::Matmul op = make(o);
     return o.work(op, 0, op.flops());
   };
-  if (!device.is_cuda()) row.library = [make](Operands& o) { return by_library(make(o)); };
+  if (!device.is_cuda()) row.by_onednn = [make](Operands& o) { return by_onednn(make(o)); };
   list.push_back(std::move(row));
 }
 

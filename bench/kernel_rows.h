@@ -12,7 +12,7 @@ struct KernelRow {
   std::string name;  // "matmul/qkv/forward/bf16"
   DType type;        // of its operands, whose limit it has
   std::function<Work(Operands&)> prepare;
-  std::function<Work(Operands&)> library;  // of a product on a CPU the same by oneDNN, or none
+  std::function<Work(Operands&)> by_onednn;  // of a product on a CPU the same by oneDNN, or none
 };
 
 // Matrix products of GPT-2 124M; sizes on a GPU are larger, to fill it and to be beyond its caches.

@@ -109,16 +109,16 @@ void add_kernel(Rows& rows, const KernelRow& kernel, const Limits& limits, doubl
           .limit = limits.flops(kernel.type) * 1e-9,
           .limited_by = "on registers"};
   // Where bf16 is the library's already, the row has its rate.
-  if (!kernel.library || (kernel.type == DType::bf16 && kernels::cpu::bf16_is_faster()))
+  if (!kernel.by_onednn || (kernel.type == DType::bf16 && kernels::cpu::bf16_is_faster()))
     return rows.add(std::move(row));
   bench::Operands others{Device{}};
-  Row library = row;
-  library.name += "/oneDNN",
-      library.rate = bench::measure(kernel.library(others).run, work.flops * 1e-9, seconds);
-  if (library.rate.high > row.limit)
-    row.limit = library.limit = library.rate.high, row.limited_by = library.limited_by = "oneDNN's best";
+  Row theirs = row;
+  theirs.name += "/oneDNN",
+      theirs.rate = bench::measure(kernel.by_onednn(others).run, work.flops * 1e-9, seconds);
+  if (theirs.rate.high > row.limit)
+    row.limit = theirs.limit = theirs.rate.high, row.limited_by = theirs.limited_by = "oneDNN's best";
   rows.add(std::move(row));
-  rows.add(std::move(library));
+  rows.add(std::move(theirs));
 }
 
 void measure_arithmetic(const BenchOptions& o, Rows& rows) {

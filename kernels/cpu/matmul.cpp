@@ -113,27 +113,13 @@ void run_empty(const Matmul& op, const float* bias) {
 }
 
 void run_onednn(const Matmul& op, const float* bias) {
-  OnednnGemm gemm{.c = op.c.raw(),
-                  .a = op.a.raw(),
-                  .b = op.b.raw(),
-                  .bias = bias,
-                  .c_type = DType::fp32,
-                  .a_type = op.a.dtype(),
-                  .b_type = op.b.dtype(),
-                  .m = op.m(),
-                  .n = op.n(),
-                  .k = op.k(),
-                  .a_stride = op.a.dim(1),
-                  .transpose_a = op.transpose_a,
-                  .transpose_b = op.transpose_b,
-                  .accumulate = op.accumulate};
-  if (op.c.dtype() == DType::fp32 || (op.c.dtype() == DType::bf16 && !op.accumulate)) {
-    gemm.c_type = op.c.dtype();
+  OnednnGemm gemm = onednn_gemm_of(op);
+  gemm.bias = bias;
+  if (op.c.dtype() == DType::fp32 || (op.c.dtype() == DType::bf16 && !op.accumulate))
     return onednn_gemm(gemm);
-  }
   const int64_t rows = std::min(op.m(), std::max(kLeastRows, kSums / op.n() / kLeastRows * kLeastRows));
   const Scratch sums(rows * op.n() * 4);
-  gemm.c = sums.data(), gemm.accumulate = false;
+  gemm.c = sums.data(), gemm.c_type = DType::fp32, gemm.accumulate = false;
   for (int64_t m0 = 0; m0 < op.m(); m0 += rows) {
     gemm.m = std::min(rows, op.m() - m0);
     gemm.a = from(op.a, !op.transpose_a, m0).data;
@@ -148,6 +134,23 @@ void run_onednn(const Matmul& op, const float* bias) {
 }
 
 }  // namespace
+
+OnednnGemm onednn_gemm_of(const Matmul& op) {
+  return {.c = op.c.raw(),
+          .a = op.a.raw(),
+          .b = op.b.raw(),
+          .bias = nullptr,
+          .c_type = op.c.dtype(),
+          .a_type = op.a.dtype(),
+          .b_type = op.b.dtype(),
+          .m = op.m(),
+          .n = op.n(),
+          .k = op.k(),
+          .a_stride = op.a.dim(1),
+          .transpose_a = op.transpose_a,
+          .transpose_b = op.transpose_b,
+          .accumulate = op.accumulate};
+}
 
 void run(const Matmul& op) {
   const AsFloat bias(op.bias);
@@ -164,7 +167,8 @@ void run(const Matmul& op) {
     args.a = {const_cast<float*>(rows->data()), DType::fp32};
   }
   if (op.c.dtype() == DType::fp32) return run_gemm(args);
-  few&& op.transpose_b ? run_thin(op, args) : run_rounded(op, args);
+  if (few && op.transpose_b) return run_thin(op, args);
+  run_rounded(op, args);
 }
 
 void run(const BiasGradient& op) {

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "device/dtype.h"
+#include "kernels/matmul.h"
 
 namespace cleave::kernels::cpu {
 
@@ -31,6 +32,9 @@ const OnednnAbility& onednn_ability();
 
 // Whether it has a product of this type at all, in hardware or not, with sums in fp32.
 bool onednn_multiplies(DType type);
+
+// The call for a product, without its bias.
+OnednnGemm onednn_gemm_of(const Matmul& op);
 
 // c = op(a) op(b) [+ bias] [+ c] with operands as Matmul describes them; m, n, k > 0. accumulate needs an
 // fp32 c.
